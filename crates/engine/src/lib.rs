@@ -1,0 +1,1 @@
+//! Does what policy decides: executor, lanes, tiers, requests.

@@ -1,0 +1,146 @@
+//! Which instructions this machine has, and which of them a caller allows.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A family of kernels. Each includes the ones before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Isa {
+    /// Plain Rust: the reference that the others are held against.
+    Scalar,
+    /// AVX2 with FMA.
+    Avx2,
+    /// AVX-512 F, BW, DQ and VL.
+    Avx512,
+    /// AMX tiles for bf16 (and int8), with AVX-512 around them.
+    Amx,
+}
+
+impl Isa {
+    /// Every family, the plainest first.
+    pub const ALL: [Isa; 4] = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx];
+
+    /// The best family that this machine can run. Asks the kernel for the AMX tile state (once per
+    /// process: Linux grants it to all threads that the process makes afterwards).
+    pub fn detect() -> Isa {
+        Isa::ALL.into_iter().rev().find(|isa| isa.available()).unwrap_or(Isa::Scalar)
+    }
+
+    /// The family that `BALLAST_ISA` names, or the best one.
+    ///
+    /// # Errors
+    /// A name that is not a family, or a family that this machine lacks; the text says which it has.
+    pub fn from_env() -> Result<Isa, String> {
+        match std::env::var("BALLAST_ISA") {
+            Err(_) => Ok(Isa::detect()),
+            Ok(name) => {
+                let isa: Isa = name.parse()?;
+                if isa.available() {
+                    Ok(isa)
+                } else {
+                    Err(format!(
+                        "BALLAST_ISA={isa}: this machine cannot run it; it has {}",
+                        Isa::names_here()
+                    ))
+                }
+            }
+        }
+    }
+
+    /// Whether this machine can run the family.
+    pub fn available(self) -> bool {
+        match self {
+            Isa::Scalar => true,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => {
+                Isa::Avx2.available()
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vl")
+            }
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx => Isa::Avx512.available() && x86::amx_granted(),
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => false,
+        }
+    }
+
+    fn names_here() -> String {
+        let names: Vec<_> = Isa::ALL.into_iter().filter(|i| i.available()).map(|i| i.to_string()).collect();
+        names.join(", ")
+    }
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Isa::Scalar => "scalar",
+            Isa::Avx2 => "avx2",
+            Isa::Avx512 => "avx512",
+            Isa::Amx => "amx",
+        })
+    }
+}
+
+impl FromStr for Isa {
+    type Err = String;
+    fn from_str(name: &str) -> Result<Isa, String> {
+        Isa::ALL
+            .into_iter()
+            .find(|isa| isa.to_string() == name)
+            .ok_or_else(|| format!("`{name}` is no instruction set: expected scalar, avx2, avx512 or amx"))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::__cpuid_count;
+    use std::sync::OnceLock;
+
+    /// CPUID leaf 7: EDX bits 22 (AMX-BF16), 24 (AMX-TILE) and 25 (AMX-INT8).
+    const AMX_BITS: u32 = 1 << 22 | 1 << 24 | 1 << 25;
+    const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
+    const XFEATURE_XTILEDATA: libc::c_long = 18;
+
+    /// Whether the CPU has AMX and Linux lets this process use the tile registers.
+    pub(super) fn amx_granted() -> bool {
+        static GRANTED: OnceLock<bool> = OnceLock::new();
+        *GRANTED.get_or_init(|| cpu_has_amx() && ask_for_tiles())
+    }
+
+    fn cpu_has_amx() -> bool {
+        __cpuid_count(7, 0).edx & AMX_BITS == AMX_BITS
+    }
+
+    #[cfg(target_os = "linux")]
+    fn ask_for_tiles() -> bool {
+        // SAFETY: arch_prctl with ARCH_REQ_XCOMP_PERM takes two integers and touches no memory of ours.
+        unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0 }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn ask_for_tiles() -> bool {
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_round_trip() {
+        for isa in Isa::ALL {
+            assert_eq!(isa.to_string().parse::<Isa>(), Ok(isa));
+        }
+        assert!("sse".parse::<Isa>().is_err());
+    }
+
+    #[test]
+    fn detect_is_available() {
+        assert!(Isa::detect().available());
+    }
+}

@@ -1,0 +1,10 @@
+//! The arithmetic of a decoder on a CPU: a scalar reference and its AVX2, AVX-512 and AMX twins.
+//!
+//! Every kernel computes a row (a token, a query) in an order that does not depend on the rows beside
+//! it, so a result is the same bit for bit whatever else is in the batch.
+
+pub mod isa;
+pub mod team;
+
+pub use isa::Isa;
+pub use team::{Team, Worker};

@@ -1,0 +1,329 @@
+//! A fixed team of threads that run one closure together, with a spinning barrier between its parts.
+//!
+//! A decode step is hundreds of kernels of some ten microseconds each, so handing work over must cost
+//! well under one (a futex costs 50). Workers spin for a short while between jobs and park after it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle, Thread};
+
+/// How many `spin_loop` hints a worker issues before it parks (roughly 200 microseconds).
+const SPINS_BEFORE_PARK: u32 = 5_000;
+/// How many hints a waiter issues before it yields its time slice, for machines with more threads than cores.
+const SPINS_BEFORE_YIELD: u32 = 2_000;
+
+/// A thread's place in its team, given to the closure of [`Team::run`].
+#[derive(Clone, Copy)]
+pub struct Worker<'a> {
+    /// This thread's number, from 0 (the caller of `run`).
+    pub index: usize,
+    /// How many threads run the closure.
+    pub count: usize,
+    barrier: &'a Barrier,
+}
+
+impl Worker<'_> {
+    /// Waits until every worker of the team has come here. Panics if one of them panicked.
+    pub fn barrier(&self) {
+        self.barrier.wait(self.count);
+    }
+
+    /// This worker's share of `n` items: contiguous, in order of index, sizes differing by at most one.
+    pub fn share(&self, n: usize) -> std::ops::Range<usize> {
+        let (each, more) = (n / self.count, n % self.count);
+        let start = self.index * each + self.index.min(more);
+        start..start + each + usize::from(self.index < more)
+    }
+}
+
+/// Threads that run kernels. The caller of [`run`](Team::run) is worker 0; `threads - 1` others are kept.
+pub struct Team {
+    shared: Arc<Shared>,
+    helpers: Vec<Helper>,
+    /// One job at a time, whoever calls.
+    running: Mutex<()>,
+}
+
+struct Helper {
+    thread: Thread,
+    handle: Option<JoinHandle<()>>,
+}
+
+type Job<'a> = dyn Fn(Worker<'_>) + Sync + 'a;
+
+struct Shared {
+    count: usize,
+    /// Goes up by one with each job; a worker that sees a new value runs `job`.
+    epoch: AtomicUsize,
+    /// Points at a `&Job` on the caller's stack while a job runs.
+    job: AtomicPtr<&'static Job<'static>>,
+    left: AtomicUsize,
+    parked: Vec<AtomicBool>,
+    stop: AtomicBool,
+    panicked: Mutex<Option<Box<dyn std::any::Any + Send>>>,
+    barrier: Barrier,
+}
+
+impl Team {
+    /// A team of `threads` (at least one), the caller's own thread counted.
+    pub fn new(threads: usize) -> Team {
+        let count = threads.max(1);
+        let shared = Arc::new(Shared {
+            count,
+            epoch: AtomicUsize::new(0),
+            job: AtomicPtr::new(std::ptr::null_mut()),
+            left: AtomicUsize::new(0),
+            parked: (0..count).map(|_| AtomicBool::new(false)).collect(),
+            stop: AtomicBool::new(false),
+            panicked: Mutex::new(None),
+            barrier: Barrier::default(),
+        });
+        let helpers = (1..count).map(|index| Helper::spawn(index, Arc::clone(&shared))).collect();
+        Team { shared, helpers, running: Mutex::new(()) }
+    }
+
+    /// How many threads run each job.
+    pub fn threads(&self) -> usize {
+        self.shared.count
+    }
+
+    /// Runs `job` once on every worker and returns when all are done.
+    ///
+    /// # Panics
+    /// If a worker panics, once all of them have stopped. A worker that waits at a barrier for one that
+    /// panicked panics too, so nothing hangs.
+    pub fn run(&self, job: impl Fn(Worker<'_>) + Sync) {
+        let _one_at_a_time = self.running.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let shared = &*self.shared;
+        let job: &Job<'_> = &job;
+        // SAFETY: only the lifetime changes. Workers use the reference between the epoch's change below
+        // and their decrement of `left`, and this function does not return before `left` is zero.
+        let mut job: &'static Job<'static> = unsafe { std::mem::transmute(job) };
+        shared.barrier.reset();
+        shared.left.store(self.helpers.len(), Ordering::Relaxed);
+        shared.job.store(&mut job, Ordering::Relaxed);
+        shared.epoch.fetch_add(1, Ordering::SeqCst);
+        for (helper, parked) in self.helpers.iter().zip(&shared.parked[1..]) {
+            if parked.load(Ordering::SeqCst) {
+                helper.thread.unpark();
+            }
+        }
+        shared.work(0, job);
+        spin_until(|| shared.left.load(Ordering::Acquire) == 0);
+        let panicked = shared.panicked.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        if let Some(payload) = panicked {
+            resume_unwind(payload);
+        }
+    }
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        for helper in &mut self.helpers {
+            helper.thread.unpark();
+            if let Some(handle) = helper.handle.take() {
+                // A worker's panic was already given to the caller of `run`.
+                let _ = handle.join();
+            }
+        }
+    }
+}
+
+impl Helper {
+    fn spawn(index: usize, shared: Arc<Shared>) -> Helper {
+        let handle = thread::Builder::new()
+            .name(format!("worker-{index}"))
+            .spawn(move || shared.serve(index))
+            .expect("the system gives a thread at start-up");
+        Helper { thread: handle.thread().clone(), handle: Some(handle) }
+    }
+}
+
+impl Shared {
+    fn serve(&self, index: usize) {
+        let mut seen = 0;
+        while let Some(epoch) = self.next_epoch(index, seen) {
+            seen = epoch;
+            // SAFETY: `run` stored a pointer to a live reference before it raised the epoch, and keeps it
+            // alive until this worker has lowered `left`.
+            let job = unsafe { *self.job.load(Ordering::Relaxed) };
+            self.work(index, job);
+            self.left.fetch_sub(1, Ordering::Release);
+        }
+    }
+
+    /// The next epoch after `seen`, or nothing when the team ends.
+    fn next_epoch(&self, index: usize, seen: usize) -> Option<usize> {
+        let mut spins = 0;
+        loop {
+            let epoch = self.epoch.load(Ordering::Acquire);
+            if epoch != seen {
+                return Some(epoch);
+            }
+            if self.stop.load(Ordering::Relaxed) {
+                return None;
+            }
+            if spins < SPINS_BEFORE_PARK {
+                spins += 1;
+                std::hint::spin_loop();
+            } else {
+                self.park(index, seen);
+            }
+        }
+    }
+
+    /// Sleeps unless a job came meanwhile: the flag goes up first, then the epoch is read again, so a
+    /// caller either sees the flag or has raised the epoch before.
+    fn park(&self, index: usize, seen: usize) {
+        self.parked[index].store(true, Ordering::SeqCst);
+        if self.epoch.load(Ordering::SeqCst) == seen && !self.stop.load(Ordering::SeqCst) {
+            thread::park();
+        }
+        self.parked[index].store(false, Ordering::SeqCst);
+    }
+
+    fn work(&self, index: usize, job: &Job<'_>) {
+        flush_denormals();
+        let worker = Worker { index, count: self.count, barrier: &self.barrier };
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| job(worker))) {
+            self.barrier.broken.store(true, Ordering::SeqCst);
+            let mut first = self.panicked.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            first.get_or_insert(payload);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Barrier {
+    arrived: AtomicUsize,
+    round: AtomicUsize,
+    broken: AtomicBool,
+}
+
+impl Barrier {
+    fn reset(&self) {
+        self.arrived.store(0, Ordering::Relaxed);
+        self.broken.store(false, Ordering::Relaxed);
+    }
+
+    fn wait(&self, count: usize) {
+        let round = self.round.load(Ordering::Acquire);
+        if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == count {
+            self.arrived.store(0, Ordering::Relaxed);
+            self.round.store(round.wrapping_add(1), Ordering::Release);
+            return;
+        }
+        spin_until(|| self.round.load(Ordering::Acquire) != round || self.broken.load(Ordering::Relaxed));
+        assert!(!self.broken.load(Ordering::SeqCst), "another worker of the team panicked");
+    }
+}
+
+fn spin_until(mut done: impl FnMut() -> bool) {
+    let mut spins = 0;
+    while !done() {
+        spins += 1;
+        if spins < SPINS_BEFORE_YIELD {
+            std::hint::spin_loop();
+        } else {
+            thread::yield_now();
+        }
+    }
+}
+
+/// Subnormal numbers cost a hundred cycles each and carry nothing here: flush them (FTZ and DAZ), as
+/// the tile instructions always do. Every kernel runs under this, so all paths agree.
+fn flush_denormals() {
+    #[cfg(target_arch = "x86_64")]
+    {
+        const FTZ_AND_DAZ: u32 = 1 << 15 | 1 << 6;
+        let mut mxcsr = 0u32;
+        // SAFETY: stmxcsr writes four bytes to `mxcsr`, ldmxcsr reads them back; only the two flush bits
+        // change, exceptions stay masked.
+        unsafe {
+            std::arch::asm!("stmxcsr [{}]", in(reg) &mut mxcsr, options(nostack, preserves_flags));
+            if mxcsr & FTZ_AND_DAZ != FTZ_AND_DAZ {
+                mxcsr |= FTZ_AND_DAZ;
+                std::arch::asm!("ldmxcsr [{}]", in(reg) &mxcsr, options(nostack, preserves_flags, readonly));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_worker_runs_each_job_once() {
+        for threads in [1, 2, 5] {
+            let team = Team::new(threads);
+            let runs: Vec<_> = (0..threads).map(|_| AtomicUsize::new(0)).collect();
+            for _ in 0..500 {
+                team.run(|w| {
+                    runs[w.index].fetch_add(1, Ordering::Relaxed);
+                });
+            }
+            assert!(runs.iter().all(|r| r.load(Ordering::Relaxed) == 500));
+        }
+    }
+
+    #[test]
+    fn barrier_separates_phases() {
+        let team = Team::new(3);
+        let (a, b) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        for round in 1..=200 {
+            team.run(|w| {
+                a.fetch_add(1, Ordering::Relaxed);
+                w.barrier();
+                assert_eq!(a.load(Ordering::Relaxed), 3 * round);
+                w.barrier();
+                b.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        assert_eq!(b.load(Ordering::Relaxed), 600);
+    }
+
+    #[test]
+    fn a_parked_team_wakes() {
+        let team = Team::new(2);
+        let runs = AtomicUsize::new(0);
+        for _ in 0..3 {
+            // Long enough for the helper to park: its flag says when.
+            spin_until(|| team.shared.parked[1].load(Ordering::SeqCst));
+            team.run(|_| {
+                runs.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        assert_eq!(runs.load(Ordering::Relaxed), 6);
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_team_lives_on() {
+        let team = Team::new(2);
+        let caught = catch_unwind(AssertUnwindSafe(|| {
+            team.run(|w| {
+                assert!(w.index == 0, "worker 1 fails");
+                w.barrier();
+            });
+        }));
+        assert!(caught.is_err());
+        let runs = AtomicUsize::new(0);
+        team.run(|w| {
+            w.barrier();
+            runs.fetch_add(1, Ordering::Relaxed);
+        });
+        assert_eq!(runs.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn shares_cover_everything_once() {
+        let barrier = Barrier::default();
+        for (n, count) in [(0, 3), (2, 3), (10, 3), (9, 3), (7, 1)] {
+            let all: Vec<usize> =
+                (0..count).flat_map(|index| Worker { index, count, barrier: &barrier }.share(n)).collect();
+            assert_eq!(all, (0..n).collect::<Vec<_>>());
+        }
+    }
+}

@@ -1,0 +1,2 @@
+//! Plain data that every side agrees on.
+#![forbid(unsafe_code)]
