@@ -1,0 +1,477 @@
+//! The one description of a model that the decoder, the planner and the kernels know.
+
+use crate::rope::Rope;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A dense decoder, by its switches. Sizes count elements, not bytes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ModelSpec {
+    /// Name of the published architecture, for people (`LlamaForCausalLM`).
+    pub architecture: String,
+    /// Rows of the embedding table.
+    pub vocab: usize,
+    /// Width of the residual stream.
+    pub hidden: usize,
+    /// Decoder layers.
+    pub layers: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads; divides `heads`.
+    pub kv_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Width inside the MLP.
+    pub ffn: usize,
+    /// Longest sequence that the checkpoint claims, in tokens.
+    pub max_positions: usize,
+    /// Every norm of the model but the query and key norms, which are RMS norms with `norm.eps`.
+    pub norm: Norm,
+    /// Where a layer's norms stand.
+    pub placement: NormPlacement,
+    /// Whether a norm follows the last layer.
+    pub final_norm: bool,
+    /// The MLP's non-linearity.
+    pub activation: Activation,
+    /// Shape of the MLP.
+    pub mlp: Mlp,
+    /// How positions enter.
+    pub positions: Positions,
+    /// Which linears have biases.
+    pub biases: Biases,
+    /// Whether each query and key head is normalised before the rotation (Qwen3).
+    pub qk_norm: bool,
+    /// How far back a query looks.
+    pub window: Window,
+    /// Whether the head is the embedding table.
+    pub tied_head: bool,
+    /// Width of the embedding table: `hidden`, but for OPT-350m, which projects in and out.
+    pub embed_dim: usize,
+    /// Factor on the logits.
+    pub logit_scale: f32,
+    /// Token that begins a text.
+    pub bos: Option<u32>,
+    /// Tokens that end a text.
+    pub eos: Vec<u32>,
+    /// Numbers that the checkpoint was published in.
+    pub dtype: DType,
+}
+
+/// Floating-point numbers of checkpoints and caches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum DType {
+    /// IEEE single precision.
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// The upper half of single precision.
+    Bf16,
+}
+
+/// A norm over the residual stream.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Norm {
+    /// The formula.
+    pub kind: NormKind,
+    /// Added to the mean square, or to the variance.
+    pub eps: f32,
+    /// Whether it has learned parameters (a scale; with `Layer` a shift too).
+    pub affine: bool,
+}
+
+/// Formulas of norms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum NormKind {
+    /// `x / sqrt(mean(x^2) + eps) * scale`.
+    Rms,
+    /// `(x - mean) / sqrt(variance + eps) * scale + shift`.
+    Layer,
+}
+
+/// Where the norms of a layer stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum NormPlacement {
+    /// On the input of attention and MLP: `x + f(norm(x))`.
+    Pre,
+    /// On the sum (OPT-350m): `norm(x + f(x))`.
+    Post,
+}
+
+/// Non-linearities.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Activation {
+    /// `x * sigmoid(x)`.
+    Silu,
+    /// `max(x, 0)`.
+    Relu,
+    /// `x * Phi(x)` by the error function.
+    Gelu,
+    /// `x * Phi(x)` by its approximation with tanh.
+    GeluTanh,
+}
+
+/// Shapes of an MLP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Mlp {
+    /// `down(act(gate(x)) * up(x))`.
+    Gated,
+    /// `down(act(up(x)))`.
+    Plain,
+}
+
+/// How positions enter.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Positions {
+    /// Queries and keys are turned.
+    Rope(Rope),
+    /// A learned row is added to the embedding.
+    Learned {
+        /// Row of position 0 (2 in OPT); the table has `max_positions + offset` rows.
+        offset: usize,
+    },
+}
+
+/// Which linears have biases.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Biases {
+    /// Query, key and value projections.
+    pub qkv: bool,
+    /// The projection after attention.
+    pub o: bool,
+    /// All linears of the MLP.
+    pub mlp: bool,
+}
+
+/// How many positions a query sees, itself among them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Window {
+    /// All of them, in every layer.
+    Full,
+    /// The last so many, in every layer.
+    Sliding(usize),
+    /// A choice for each layer; `None` sees all.
+    PerLayer(Vec<Option<usize>>),
+}
+
+/// A description that no model can have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the model's `{field}` is {found}: expected {expected}")]
+pub struct SpecError {
+    /// Name of the offending field of [`ModelSpec`].
+    pub field: &'static str,
+    /// What was found.
+    pub found: String,
+    /// What would have been right.
+    pub expected: String,
+}
+
+impl DType {
+    /// Size of a number.
+    pub fn bytes(self) -> usize {
+        match self {
+            DType::F32 => 4,
+            DType::F16 | DType::Bf16 => 2,
+        }
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DType::F32 => "f32",
+            DType::F16 => "f16",
+            DType::Bf16 => "bf16",
+        })
+    }
+}
+
+impl Norm {
+    /// Learned parameters of a norm of this width.
+    pub fn parameters(&self, width: usize) -> u64 {
+        match (self.affine, self.kind) {
+            (false, _) => 0,
+            (true, NormKind::Rms) => width as u64,
+            (true, NormKind::Layer) => 2 * width as u64,
+        }
+    }
+
+    /// Whether the norm has a learned shift.
+    pub fn has_bias(&self) -> bool {
+        self.affine && self.kind == NormKind::Layer
+    }
+}
+
+impl ModelSpec {
+    /// Rows of the query projection.
+    pub fn q_rows(&self) -> usize {
+        self.heads * self.head_dim
+    }
+
+    /// Rows of the key projection, and of the value projection.
+    pub fn kv_rows(&self) -> usize {
+        self.kv_heads * self.head_dim
+    }
+
+    /// Query heads that share a key head.
+    pub fn group(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+
+    /// Whether embeddings are projected to and from the residual stream.
+    pub fn projects_embeddings(&self) -> bool {
+        self.embed_dim != self.hidden
+    }
+
+    /// The rotary embedding, if positions enter by one.
+    pub fn rope(&self) -> Option<&Rope> {
+        match &self.positions {
+            Positions::Rope(rope) => Some(rope),
+            Positions::Learned { .. } => None,
+        }
+    }
+
+    /// How many positions a query of this layer sees, itself among them; `None` is all.
+    pub fn window_of(&self, layer: usize) -> Option<usize> {
+        match &self.window {
+            Window::Full => None,
+            Window::Sliding(tokens) => Some(*tokens),
+            Window::PerLayer(tokens) => tokens[layer],
+        }
+    }
+
+    /// Weights of a layer's linears (no norms, no biases).
+    pub fn layer_linear_parameters(&self) -> u64 {
+        let product = |rows: usize, columns: usize| rows as u64 * columns as u64;
+        let attention = 2 * product(self.q_rows(), self.hidden) + 2 * product(self.kv_rows(), self.hidden);
+        let matrices = match self.mlp {
+            Mlp::Gated => 3,
+            Mlp::Plain => 2,
+        };
+        attention + matrices * product(self.ffn, self.hidden)
+    }
+
+    /// Norms and biases of a layer.
+    pub fn layer_vector_parameters(&self) -> u64 {
+        let when = |has: bool, count: usize| if has { count as u64 } else { 0 };
+        let ups = if self.mlp == Mlp::Gated { 2 * self.ffn } else { self.ffn };
+        2 * self.norm.parameters(self.hidden)
+            + when(self.qk_norm, 2 * self.head_dim)
+            + when(self.biases.qkv, self.q_rows() + 2 * self.kv_rows())
+            + when(self.biases.o, self.hidden)
+            + when(self.biases.mlp, ups + self.hidden)
+    }
+
+    /// Parameters outside the layers; a tied head counts once.
+    pub fn outer_parameters(&self) -> u64 {
+        let table = self.vocab as u64 * self.embed_dim as u64;
+        let tables = if self.tied_head { 1 } else { 2 };
+        let positions = match self.positions {
+            Positions::Rope(_) => 0,
+            Positions::Learned { offset } => (self.max_positions + offset) as u64 * self.hidden as u64,
+        };
+        let projections =
+            if self.projects_embeddings() { 2 * self.embed_dim as u64 * self.hidden as u64 } else { 0 };
+        let norm = if self.final_norm { self.norm.parameters(self.hidden) } else { 0 };
+        tables * table + positions + projections + norm
+    }
+
+    /// All learned parameters.
+    pub fn parameters(&self) -> u64 {
+        let layer = self.layer_linear_parameters() + self.layer_vector_parameters();
+        self.outer_parameters() + self.layers as u64 * layer
+    }
+
+    /// Bytes of a layer: its linears at `bytes_per_weight` (0.5625 for 4-bit groups of 64 with two
+    /// half-precision numbers each), norms and biases in f32.
+    pub fn layer_weight_bytes(&self, bytes_per_weight: f64) -> u64 {
+        (self.layer_linear_parameters() as f64 * bytes_per_weight).ceil() as u64
+            + 4 * self.layer_vector_parameters()
+    }
+
+    /// Bytes of the keys and values of one token, in all layers.
+    pub fn kv_bytes_per_token(&self, dtype: DType) -> u64 {
+        self.layers as u64 * self.kv_bytes_per_token_of_layer(dtype)
+    }
+
+    /// Bytes of the keys and values of one token, in one layer.
+    pub fn kv_bytes_per_token_of_layer(&self, dtype: DType) -> u64 {
+        2 * self.kv_rows() as u64 * dtype.bytes() as u64
+    }
+
+    /// Checks that the sizes agree and are small enough that no product of two overflows.
+    ///
+    /// # Errors
+    /// The first field that is out of range.
+    pub fn check(&self) -> Result<(), SpecError> {
+        self.check_sizes()?;
+        self.check_heads()?;
+        self.check_numbers()?;
+        self.check_windows()
+    }
+
+    fn check_sizes(&self) -> Result<(), SpecError> {
+        const MOST: usize = 1 << 24;
+        let sizes = [
+            ("vocab", self.vocab),
+            ("hidden", self.hidden),
+            ("layers", self.layers),
+            ("heads", self.heads),
+            ("kv_heads", self.kv_heads),
+            ("head_dim", self.head_dim),
+            ("ffn", self.ffn),
+            ("max_positions", self.max_positions),
+            ("embed_dim", self.embed_dim),
+        ];
+        for (field, found) in sizes {
+            expect(field, found, (1..=MOST).contains(&found), || format!("1 to {MOST}"))?;
+        }
+        expect("layers", self.layers, self.layers <= 1 << 16, || "at most 65536".into())?;
+        let rows = self.heads.saturating_mul(self.head_dim);
+        expect("heads", rows, rows <= MOST, || format!("heads * head_dim at most {MOST}"))
+    }
+
+    fn check_heads(&self) -> Result<(), SpecError> {
+        let divides = self.heads.is_multiple_of(self.kv_heads);
+        expect("kv_heads", self.kv_heads, divides, || format!("a divisor of heads, {}", self.heads))?;
+        if let Some(rope) = self.rope() {
+            let dims = rope.rotary_dims(self.head_dim);
+            let even = dims >= 2 && dims.is_multiple_of(2) && dims <= self.head_dim;
+            expect("positions", dims, even, || "an even number of rotary dimensions within a head".into())?;
+            rope.check(dims)?;
+        }
+        Ok(())
+    }
+
+    fn check_numbers(&self) -> Result<(), SpecError> {
+        let eps = self.norm.eps;
+        expect("norm", eps, eps.is_finite() && (0.0..=1.0).contains(&eps), || "eps in 0 to 1".into())?;
+        let scale = self.logit_scale;
+        expect("logit_scale", scale, scale.is_finite() && scale > 0.0, || "a positive number".into())
+    }
+
+    fn check_windows(&self) -> Result<(), SpecError> {
+        let tokens: Vec<_> = match &self.window {
+            Window::Full => vec![],
+            Window::Sliding(tokens) => vec![*tokens],
+            Window::PerLayer(all) => {
+                expect("window", all.len(), all.len() == self.layers, || {
+                    format!("an entry for each of {} layers", self.layers)
+                })?;
+                all.iter().flatten().copied().collect()
+            }
+        };
+        tokens.iter().try_for_each(|t| expect("window", t, *t > 0, || "at least 1 token".into()))
+    }
+}
+
+/// `Err` unless `holds`.
+pub(crate) fn expect(
+    field: &'static str,
+    found: impl fmt::Display,
+    holds: bool,
+    expected: impl FnOnce() -> String,
+) -> Result<(), SpecError> {
+    if holds { Ok(()) } else { Err(SpecError { field, found: found.to_string(), expected: expected() }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// SmolLM2-135M.
+    fn smollm2() -> ModelSpec {
+        ModelSpec {
+            architecture: "LlamaForCausalLM".into(),
+            vocab: 49152,
+            hidden: 576,
+            layers: 30,
+            heads: 9,
+            kv_heads: 3,
+            head_dim: 64,
+            ffn: 1536,
+            max_positions: 8192,
+            norm: Norm { kind: NormKind::Rms, eps: 1e-5, affine: true },
+            placement: NormPlacement::Pre,
+            final_norm: true,
+            activation: Activation::Silu,
+            mlp: Mlp::Gated,
+            positions: Positions::Rope(Rope::plain(100_000.0)),
+            biases: Biases::default(),
+            qk_norm: false,
+            window: Window::Full,
+            tied_head: true,
+            embed_dim: 576,
+            logit_scale: 1.0,
+            bos: Some(1),
+            eos: vec![2],
+            dtype: DType::Bf16,
+        }
+    }
+
+    /// OPT-350m: post-norm, no final norm, projected embeddings, biases everywhere.
+    fn opt_350m() -> ModelSpec {
+        ModelSpec {
+            architecture: "OPTForCausalLM".into(),
+            vocab: 50272,
+            hidden: 1024,
+            layers: 24,
+            heads: 16,
+            kv_heads: 16,
+            ffn: 4096,
+            max_positions: 2048,
+            norm: Norm { kind: NormKind::Layer, eps: 1e-5, affine: true },
+            placement: NormPlacement::Post,
+            final_norm: false,
+            activation: Activation::Relu,
+            mlp: Mlp::Plain,
+            positions: Positions::Learned { offset: 2 },
+            biases: Biases { qkv: true, o: true, mlp: true },
+            embed_dim: 512,
+            ..smollm2()
+        }
+    }
+
+    #[test]
+    fn published_parameter_counts() {
+        assert_eq!(smollm2().parameters(), 134_515_008);
+        assert_eq!(opt_350m().parameters(), 331_196_416);
+    }
+
+    #[test]
+    fn bytes() {
+        let spec = smollm2();
+        assert_eq!(spec.kv_bytes_per_token(DType::Bf16), 30 * 2 * 3 * 64 * 2);
+        assert_eq!(spec.layer_weight_bytes(2.0), 2 * 3_538_944 + 4 * 1152);
+    }
+
+    #[test]
+    fn windows_by_layer() {
+        let mut spec = ModelSpec { layers: 2, ..smollm2() };
+        assert_eq!(spec.window_of(1), None);
+        spec.window = Window::PerLayer(vec![None, Some(7)]);
+        assert_eq!((spec.window_of(0), spec.window_of(1)), (None, Some(7)));
+        spec.window = Window::PerLayer(vec![None]);
+        assert_eq!(spec.check().unwrap_err().field, "window");
+    }
+
+    #[test]
+    fn impossible_sizes_are_named() {
+        assert_eq!(smollm2().check(), Ok(()));
+        assert_eq!(opt_350m().check(), Ok(()));
+        type Damage = fn(&mut ModelSpec);
+        let broken: [(&str, Damage); 7] = [
+            ("vocab", |s| s.vocab = 0),
+            ("hidden", |s| s.hidden = usize::MAX),
+            ("heads", |s| (s.heads, s.head_dim) = (1 << 23, 1 << 23)),
+            ("kv_heads", |s| s.kv_heads = 2),
+            ("positions", |s| s.head_dim = 63),
+            ("norm", |s| s.norm.eps = f32::NAN),
+            ("rope", |s| s.positions = Positions::Rope(Rope::plain(f64::NAN))),
+        ];
+        for (field, damage) in broken {
+            let mut spec = smollm2();
+            damage(&mut spec);
+            assert_eq!(spec.check().unwrap_err().field, field);
+        }
+    }
+}
