@@ -4,7 +4,10 @@
 //! it, so a result is the same bit for bit whatever else is in the batch.
 
 pub mod isa;
+pub mod linear;
+pub mod mat;
 pub mod team;
 
 pub use isa::Isa;
+pub use mat::{Mat, MatMut};
 pub use team::{Team, Worker};
