@@ -107,7 +107,8 @@ pub fn pack_f32(w: Mat<'_, f32>, order: RowOrder, panels: Range<usize>, out: &mu
 pub fn unpack_row(w: &Weight<'_>, row: usize, out: &mut [f32]) {
     assert_eq!(out.len(), w.k(), "length of the row");
     let (panel, place) = w.place(row);
-    let bytes = panel_of(w, panel).unwrap_or_else(|| panic!("row {row} is in panel {panel}, which is absent"));
+    let bytes =
+        panel_of(w, panel).unwrap_or_else(|| panic!("row {row} is in panel {panel}, which is absent"));
     match w.format() {
         Format::F32 => unpack_row_f32(bytes, place, out),
         Format::Bf16 => unpack_row_bf16(bytes, place, out),
