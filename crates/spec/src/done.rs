@@ -1,0 +1,44 @@
+//! What came of a step: all that policy learns of the tokens.
+
+use crate::{BlockHash, SeqId, StepId};
+use serde::{Deserialize, Serialize};
+
+/// What a chunk brought forth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Produced {
+    /// No token: the chunk did not sample.
+    Nothing,
+    /// A token, and the sequence goes on.
+    Token,
+    /// A token, the last: end of sequence, a stop string, or the limit.
+    Last,
+}
+
+/// A block beyond the prompt's own hashes that became full, so that its KV can serve others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Full {
+    /// Which block of the sequence, counted from 0.
+    pub index: u32,
+    /// Hash of its tokens and all before them.
+    pub hash: BlockHash,
+}
+
+/// What came of one chunk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Whose.
+    pub seq: SeqId,
+    /// Whether it has a new token.
+    pub produced: Produced,
+    /// Blocks that became full in it and that hold generated tokens. (The prompt's hashes came with the request.)
+    pub full: Vec<Full>,
+}
+
+/// A step is done: everything that it reads or writes is free of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Done {
+    /// Which.
+    pub step: StepId,
+    /// One for every chunk, in any order. A sequence that had finished before may be missing.
+    pub outcomes: Vec<Outcome>,
+}

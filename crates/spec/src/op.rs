@@ -1,0 +1,186 @@
+//! What a node does, and the lane that runs it.
+
+use crate::Tier;
+
+/// Weights that are loaded together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Part {
+    /// The embedding (and positions, where learned).
+    Embed,
+    /// Norm, QKV and output projection of a layer.
+    Attention(u16),
+    /// Norm and feed-forward of a layer.
+    Mlp(u16),
+    /// The final norm and the head.
+    Head,
+}
+
+/// An activation that travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Tensor {
+    /// The residual stream: [tokens, hidden].
+    Hidden,
+    /// Queries, and the new keys and values: [tokens, (heads + 2 kv_heads) head_dim].
+    Qkv,
+    /// Attention's output: [tokens, heads head_dim].
+    Attended,
+    /// The head's output: [samples, vocab].
+    Logits,
+}
+
+/// A piece of the forward pass, or a copy. `batch` indexes the step's batches, `layer` the model's layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// Token ids to the residual stream.
+    Embed {
+        /// Of which batch.
+        batch: u16,
+    },
+    /// Norm, QKV projection, rotary embedding, and the new K and V into their blocks (if homed where it runs).
+    Qkv {
+        /// Of which layer.
+        layer: u16,
+        /// Of which batch.
+        batch: u16,
+    },
+    /// Attention of the chunks that attend on this tier.
+    Attend {
+        /// Of which layer.
+        layer: u16,
+        /// Of which batch.
+        batch: u16,
+        /// Where.
+        on: Tier,
+    },
+    /// Output projection, added to the residual stream.
+    OutProj {
+        /// Of which layer.
+        layer: u16,
+        /// Of which batch.
+        batch: u16,
+    },
+    /// Norm and feed-forward, added to the residual stream.
+    Mlp {
+        /// Of which layer.
+        layer: u16,
+        /// Of which batch.
+        batch: u16,
+    },
+    /// Final norm and head over the rows that sample.
+    Head {
+        /// Of which batch.
+        batch: u16,
+    },
+    /// One token for each of those rows.
+    Sample {
+        /// Of which batch.
+        batch: u16,
+    },
+    /// The panels of a part that live on `from`, into a slot of `to`. The slot is the node's `Weights` buffer.
+    LoadWeights {
+        /// Which weights.
+        part: Part,
+        /// Where they are.
+        from: Tier,
+        /// Where they are needed.
+        to: Tier,
+    },
+    /// One layer of the KV of the step's moves between two tiers.
+    MoveKv {
+        /// Of which layer.
+        layer: u16,
+        /// Where it is.
+        from: Tier,
+        /// Where it goes.
+        to: Tier,
+    },
+    /// One layer of a batch's KV to where it is attended (`from` its home), or of its new KV to its home (`to`).
+    CopyKv {
+        /// Of which layer.
+        layer: u16,
+        /// Of which batch.
+        batch: u16,
+        /// Where it is.
+        from: Tier,
+        /// Where it goes.
+        to: Tier,
+    },
+    /// A batch's activation between two tiers.
+    MoveHidden {
+        /// Which.
+        what: Tensor,
+        /// Of which batch.
+        batch: u16,
+        /// Where it is.
+        from: Tier,
+        /// Where it goes.
+        to: Tier,
+    },
+    /// Sum over the ranks that the node spans.
+    AllReduce {
+        /// Which.
+        what: Tensor,
+        /// Of which batch.
+        batch: u16,
+    },
+    /// From the first half of the ranks that the node spans to the second half.
+    SendRecv {
+        /// Which.
+        what: Tensor,
+        /// Of which batch.
+        batch: u16,
+    },
+}
+
+/// What runs nodes one after another. Every rank has one of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Lane {
+    /// The device's compute.
+    Device,
+    /// The host's compute.
+    Host,
+    /// Copies from host to device.
+    Up,
+    /// Copies from device to host.
+    Down,
+    /// Reads from the drive.
+    DiskRead,
+    /// Writes to the drive.
+    DiskWrite,
+    /// From other ranks.
+    PeerIn,
+    /// To other ranks.
+    PeerOut,
+}
+
+impl Lane {
+    /// How many there are.
+    pub const COUNT: usize = 8;
+
+    /// All of them; `ALL[i].index() == i`.
+    pub const ALL: [Lane; Self::COUNT] = [
+        Lane::Device,
+        Lane::Host,
+        Lane::Up,
+        Lane::Down,
+        Lane::DiskRead,
+        Lane::DiskWrite,
+        Lane::PeerIn,
+        Lane::PeerOut,
+    ];
+
+    /// Dense from 0.
+    pub fn index(self) -> usize {
+        self as usize
+    }
+
+    /// The lane of a copy between two tiers.
+    pub fn of_copy(from: Tier, to: Tier) -> Lane {
+        match (from, to) {
+            (Tier::Disk, _) => Lane::DiskRead,
+            (_, Tier::Disk) => Lane::DiskWrite,
+            (Tier::Host, _) => Lane::Up,
+            (Tier::Device, _) => Lane::Down,
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Where things live: tiers, layouts over ranks, and the shares of weights, KV and activations in each tier.
+
+use serde::{Deserialize, Serialize};
+use std::ops::{Index, IndexMut};
+
+/// A kind of memory, fastest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Tier {
+    /// Memory that the compute lane works on: a GPU's, or a CPU device's own share of RAM.
+    Device,
+    /// Memory of the host, where the host lane attends.
+    Host,
+    /// A drive.
+    Disk,
+}
+
+impl Tier {
+    /// All tiers, fastest first.
+    pub const ALL: [Tier; 3] = [Tier::Device, Tier::Host, Tier::Disk];
+}
+
+/// One value for every tier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ByTier<T> {
+    /// Of [`Tier::Device`].
+    pub device: T,
+    /// Of [`Tier::Host`].
+    pub host: T,
+    /// Of [`Tier::Disk`].
+    pub disk: T,
+}
+
+impl<T> Index<Tier> for ByTier<T> {
+    type Output = T;
+    fn index(&self, tier: Tier) -> &T {
+        match tier {
+            Tier::Device => &self.device,
+            Tier::Host => &self.host,
+            Tier::Disk => &self.disk,
+        }
+    }
+}
+
+impl<T> IndexMut<Tier> for ByTier<T> {
+    fn index_mut(&mut self, tier: Tier) -> &mut T {
+        match tier {
+            Tier::Device => &mut self.device,
+            Tier::Host => &mut self.host,
+            Tier::Disk => &mut self.disk,
+        }
+    }
+}
+
+/// How a model is cut over ranks: `tp * pp` ranks hold one copy, and there are `dp` copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Layout {
+    /// Tensor parallelism: ranks that share each layer.
+    pub tp: u16,
+    /// Pipeline parallelism: stages, each with a run of layers.
+    pub pp: u16,
+    /// Data parallelism: copies of the model.
+    pub dp: u16,
+}
+
+impl Layout {
+    /// One rank.
+    pub const SINGLE: Layout = Layout { tp: 1, pp: 1, dp: 1 };
+
+    /// Ranks that hold one copy of the model.
+    pub fn ranks(self) -> u16 {
+        self.tp * self.pp
+    }
+}
+
+impl Default for Layout {
+    fn default() -> Self {
+        Self::SINGLE
+    }
+}
+
+/// Shares of something in each tier, in parts of [`Split::WHOLE`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "ByTier<u32>", into = "ByTier<u32>")]
+pub struct Split(ByTier<u32>);
+
+/// Shares that do not add up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("shares must add up to {} parts, found {found}: raise or lower one of them", Split::WHOLE)]
+pub struct SplitError {
+    /// Their sum.
+    pub found: u64,
+}
+
+impl Split {
+    /// All of it: 100 %.
+    pub const WHOLE: u32 = 1_000_000;
+
+    /// All on the device.
+    pub const RESIDENT: Split = Split(ByTier { device: Self::WHOLE, host: 0, disk: 0 });
+
+    /// Shares of each tier.
+    ///
+    /// # Errors
+    /// When they do not add up to [`Split::WHOLE`].
+    pub fn new(parts: ByTier<u32>) -> Result<Self, SplitError> {
+        let found = u64::from(parts.device) + u64::from(parts.host) + u64::from(parts.disk);
+        if found == u64::from(Self::WHOLE) { Ok(Self(parts)) } else { Err(SplitError { found }) }
+    }
+
+    /// The share of `tier`, in parts of [`Split::WHOLE`].
+    pub fn part(self, tier: Tier) -> u32 {
+        self.0[tier]
+    }
+
+    /// How many of `n` panels (or blocks, or bytes) are in `tier`: cumulative rounding, so that they add up to `n`.
+    pub fn of(self, tier: Tier, n: u64) -> u64 {
+        let upto = |parts: u64| (u128::from(n) * u128::from(parts)).div_ceil(u128::from(Self::WHOLE)) as u64;
+        let before: u64 = Tier::ALL.iter().take_while(|&&t| t != tier).map(|&t| u64::from(self.0[t])).sum();
+        upto(before + u64::from(self.0[tier])) - upto(before)
+    }
+}
+
+impl TryFrom<ByTier<u32>> for Split {
+    type Error = SplitError;
+    fn try_from(parts: ByTier<u32>) -> Result<Self, SplitError> {
+        Self::new(parts)
+    }
+}
+
+impl From<Split> for ByTier<u32> {
+    fn from(split: Split) -> Self {
+        split.0
+    }
+}
+
+/// What lives where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Placement {
+    /// Panels of every linear: the first on the device, the next on the host, the rest on disk.
+    pub weights: Split,
+    /// KV blocks.
+    pub kv: Split,
+    /// Activations between layers.
+    pub hidden: Split,
+}
+
+impl Placement {
+    /// Everything on the device.
+    pub const RESIDENT: Placement =
+        Placement { weights: Split::RESIDENT, kv: Split::RESIDENT, hidden: Split::RESIDENT };
+}

@@ -1,0 +1,228 @@
+//! A program: nodes in the order in which they are submitted, each with the buffers that it touches.
+//!
+//! Nothing says which node waits for which: `policy::pipeline::waits` derives that from the buffers, for the executor and
+//! for the timeline alike.
+
+use crate::{Lane, Layout, Op, RankId, Tier};
+
+/// A name for memory that nodes share. Names are per rank: two nodes conflict only where their ranks overlap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Buffer {
+    /// The residual stream of a batch.
+    Hidden {
+        /// Which batch.
+        batch: u16,
+        /// Where.
+        tier: Tier,
+    },
+    /// Queries, new keys and values of a batch.
+    Qkv {
+        /// Which batch.
+        batch: u16,
+        /// Where.
+        tier: Tier,
+    },
+    /// Attention's output of a batch.
+    Attended {
+        /// Which batch.
+        batch: u16,
+        /// Where.
+        tier: Tier,
+    },
+    /// The head's output of a batch.
+    Logits {
+        /// Which batch.
+        batch: u16,
+    },
+    /// The newest token of every sequence: written by `Sample`, read by the next step's `Embed`.
+    Sampled,
+    /// A slot that weights are streamed through.
+    Weights {
+        /// Which slot.
+        slot: u16,
+        /// Where.
+        tier: Tier,
+    },
+    /// One layer of all KV blocks of a tier. Batches of one step touch different blocks: use the `past` accesses.
+    Kv {
+        /// Which layer.
+        layer: u16,
+        /// Where.
+        tier: Tier,
+    },
+    /// A slot that KV is copied through on its way to attention or to its home.
+    KvSlot {
+        /// Which slot.
+        slot: u16,
+        /// Where.
+        tier: Tier,
+    },
+    /// One layer of what this step's moves bring to a tier.
+    Moved {
+        /// Which layer.
+        layer: u16,
+        /// Where.
+        tier: Tier,
+    },
+}
+
+impl Buffer {
+    /// Kinds of [`Buffer::key`].
+    pub const KINDS: usize = 9;
+
+    /// A dense name: (kind, index within the kind).
+    pub fn key(self) -> (usize, usize) {
+        let at = |index: u16, tier: Tier| usize::from(index) * 3 + tier as usize;
+        match self {
+            Buffer::Hidden { batch, tier } => (0, at(batch, tier)),
+            Buffer::Qkv { batch, tier } => (1, at(batch, tier)),
+            Buffer::Attended { batch, tier } => (2, at(batch, tier)),
+            Buffer::Logits { batch } => (3, usize::from(batch)),
+            Buffer::Sampled => (4, 0),
+            Buffer::Weights { slot, tier } => (5, at(slot, tier)),
+            Buffer::Kv { layer, tier } => (6, at(layer, tier)),
+            Buffer::KvSlot { slot, tier } => (7, at(slot, tier)),
+            Buffer::Moved { layer, tier } => (8, at(layer, tier)),
+        }
+    }
+}
+
+/// How a node touches a buffer. Two touches conflict when one of them writes; a `past` touch conflicts with those of
+/// earlier programs only, never with those of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Access {
+    /// Reads.
+    Read,
+    /// Writes, or reads and writes.
+    Write,
+    /// Reads what earlier programs wrote.
+    ReadPast,
+    /// Writes where no other node of its own program reads or writes.
+    WritePast,
+}
+
+impl Access {
+    /// Whether it writes.
+    pub fn writes(self) -> bool {
+        matches!(self, Access::Write | Access::WritePast)
+    }
+
+    /// Whether it is ordered against earlier programs only.
+    pub fn past(self) -> bool {
+        matches!(self, Access::ReadPast | Access::WritePast)
+    }
+}
+
+/// One buffer of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Touch {
+    /// Which.
+    pub buffer: Buffer,
+    /// How.
+    pub access: Access,
+}
+
+/// A run of ranks, `start..end`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ranks {
+    /// The first.
+    pub start: RankId,
+    /// The one after the last.
+    pub end: RankId,
+}
+
+impl Ranks {
+    /// Rank 0 alone.
+    pub const FIRST: Ranks = Ranks { start: RankId(0), end: RankId(1) };
+
+    /// The ranks of pipeline stage `stage`.
+    pub fn of_stage(layout: Layout, stage: u16) -> Self {
+        Self { start: RankId(stage * layout.tp), end: RankId((stage + 1) * layout.tp) }
+    }
+
+    /// Whether a rank is in both.
+    pub fn overlap(self, other: Ranks) -> bool {
+        self.start < other.end && other.start < self.end
+    }
+
+    /// Whether every rank of `other` is here.
+    pub fn covers(self, other: Ranks) -> bool {
+        self.start <= other.start && other.end <= self.end
+    }
+
+    /// Each of them.
+    pub fn iter(self) -> impl Iterator<Item = RankId> {
+        (self.start.0..self.end.0).map(RankId)
+    }
+}
+
+/// One op, on one lane of each of its ranks. Its touches lie in the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Node {
+    /// What.
+    pub op: Op,
+    /// On which lane.
+    pub lane: Lane,
+    /// Of which ranks.
+    pub ranks: Ranks,
+    first_touch: u32,
+    touches: u32,
+}
+
+/// Nodes in order of submission; each lane of each rank runs its own in that order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// The cut that ranks refer to.
+    pub layout: Layout,
+    nodes: Vec<Node>,
+    touches: Vec<Touch>,
+}
+
+impl Program {
+    /// No nodes yet.
+    pub fn new(layout: Layout) -> Self {
+        Self { layout, nodes: Vec::new(), touches: Vec::new() }
+    }
+
+    /// No nodes yet, but room for `nodes`.
+    pub fn with_capacity(layout: Layout, nodes: usize) -> Self {
+        Self { layout, nodes: Vec::with_capacity(nodes), touches: Vec::with_capacity(nodes * 4) }
+    }
+
+    /// Appends a node.
+    pub fn push(&mut self, op: Op, lane: Lane, ranks: Ranks, touches: &[(Buffer, Access)]) {
+        let first_touch = self.touches.len() as u32;
+        self.touches.extend(touches.iter().map(|&(buffer, access)| Touch { buffer, access }));
+        self.nodes.push(Node { op, lane, ranks, first_touch, touches: touches.len() as u32 });
+    }
+
+    /// All nodes, in order.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// What a node of this program touches.
+    pub fn touches(&self, node: &Node) -> &[Touch] {
+        &self.touches[node.first_touch as usize..][..node.touches as usize]
+    }
+
+    /// The same nodes in another order: `order[i]` is the old index of the new node `i`.
+    ///
+    /// # Panics
+    /// When `order` is not a permutation.
+    pub fn reordered(mut self, order: &[u32]) -> Self {
+        let mut seen = vec![false; self.nodes.len()];
+        let fresh = |&i: &u32| !std::mem::replace(&mut seen[i as usize], true);
+        assert!(order.len() == self.nodes.len() && order.iter().all(fresh), "an order names each node once");
+        self.nodes = order.iter().map(|&i| self.nodes[i as usize]).collect();
+        self
+    }
+
+    /// The slot that a node reads streamed weights from, or loads them into; none where its weights are resident.
+    pub fn weight_slot(&self, node: &Node) -> Option<(u16, Tier)> {
+        self.touches(node).iter().rev().find_map(|touch| match touch.buffer {
+            Buffer::Weights { slot, tier } => Some((slot, tier)),
+            _ => None,
+        })
+    }
+}

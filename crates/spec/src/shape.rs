@@ -1,0 +1,90 @@
+//! A step in counts, with no sequences: what is lowered and costed.
+
+use crate::{ByTier, Chunk, Layout, Move, Pipeline, Sampling, Step, Tier};
+
+/// What one batch asks of every layer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Load {
+    /// Chunks.
+    pub seqs: u32,
+    /// Rows of the linears: positions to compute.
+    pub tokens: u32,
+    /// Rows of the head.
+    pub samples: u32,
+    /// Pairs of query and key in spans longer than one, by the tier that attends.
+    pub prefill_pairs: ByTier<u64>,
+    /// KV positions read by attention, by the tier that attends: context and the chunk itself, once a chunk.
+    pub context: ByTier<u64>,
+    /// KV positions of the context whose home is this tier but which are attended elsewhere: brought in for each layer.
+    pub kv_in: ByTier<u64>,
+    /// New KV positions whose home is this tier but which are computed elsewhere: stored out after each layer.
+    pub kv_out: ByTier<u64>,
+}
+
+/// KV blocks that go from one tier to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MoveLoad {
+    /// Where they are read.
+    pub from: Tier,
+    /// Where they are written.
+    pub to: Tier,
+    /// How many.
+    pub blocks: u32,
+}
+
+/// A step in counts.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Shape {
+    /// How it is lowered.
+    pub pipeline: Pipeline,
+    /// Over which ranks.
+    pub layout: Layout,
+    /// One for every batch.
+    pub loads: Vec<Load>,
+    /// One for every pair of tiers that moves use.
+    pub moves: Vec<MoveLoad>,
+}
+
+impl Load {
+    /// The counts of some chunks.
+    pub fn of(chunks: &[Chunk]) -> Self {
+        let mut load = Load::default();
+        chunks.iter().for_each(|chunk| load.add(chunk));
+        load
+    }
+
+    fn add(&mut self, chunk: &Chunk) {
+        let (start, len) = (u64::from(chunk.span.start.0), u64::from(chunk.span.len.0));
+        self.seqs += 1;
+        self.tokens += chunk.span.len.0;
+        self.samples += u32::from(chunk.sample == Sampling::Sample);
+        self.context[chunk.attend] += start + len;
+        if len > 1 {
+            self.prefill_pairs[chunk.attend] += len * start + len * (len + 1) / 2;
+        }
+        if chunk.home != chunk.attend {
+            self.kv_in[chunk.home] += start;
+            self.kv_out[chunk.home] += len;
+        }
+    }
+}
+
+impl Shape {
+    /// The counts of a step.
+    pub fn of(step: &Step) -> Self {
+        let loads = step.batches.iter().map(|chunks| Load::of(chunks)).collect();
+        Shape { pipeline: step.pipeline, layout: step.layout, loads, moves: moves(&step.moves) }
+    }
+}
+
+fn moves(moves: &[Move]) -> Vec<MoveLoad> {
+    let mut loads: Vec<MoveLoad> = Vec::new();
+    for m in moves {
+        let blocks = m.blocks.len() as u32;
+        match loads.iter_mut().find(|l| (l.from, l.to) == (m.from, m.to)) {
+            Some(load) => load.blocks += blocks,
+            None => loads.push(MoveLoad { from: m.from, to: m.to, blocks }),
+        }
+    }
+    loads
+}
