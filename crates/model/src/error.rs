@@ -1,0 +1,125 @@
+//! Everything that can go wrong between a file and a model.
+
+use spec::model::SpecError;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// An error of this crate: what was expected, what was found, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The operating system refused.
+    #[error("cannot {doing} {}: {source}", path.display())]
+    Io {
+        /// What was tried (`read`, `create`).
+        doing: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A file breaks the rules of its format.
+    #[error("{file} is malformed: {found}; expected {expected}")]
+    Malformed {
+        /// Name of the file.
+        file: String,
+        /// What the file says.
+        found: String,
+        /// What the format allows.
+        expected: String,
+    },
+    /// A file is sound but asks for something that is not built.
+    #[error("{file}: {what} is not supported; supported: {supported}")]
+    Unsupported {
+        /// Name of the file.
+        file: String,
+        /// What was asked for.
+        what: String,
+        /// What there is instead.
+        supported: String,
+    },
+    /// The sizes of a model contradict each other.
+    #[error("{file}: {source}")]
+    Spec {
+        /// Name of the file that gave the sizes.
+        file: String,
+        /// The contradiction.
+        source: SpecError,
+    },
+    /// The tensors of a checkpoint are not those of its model.
+    #[error("{file} does not hold the model that its configuration describes:{}", list(problems))]
+    Tensors {
+        /// Name of the checkpoint.
+        file: String,
+        /// Every tensor that is missing, superfluous or misshapen, one sentence each.
+        problems: Vec<String>,
+    },
+    /// A weight is NaN or infinite.
+    #[error(
+        "{file}: tensor `{tensor}` holds NaN or infinity in row {row}; the file is damaged, fetch it again"
+    )]
+    NotFinite {
+        /// Name of the file.
+        file: String,
+        /// Name of the tensor in the file.
+        tensor: String,
+        /// First offending row.
+        row: usize,
+    },
+    /// No model answers to that name.
+    #[error("no model `{name}`: {why}")]
+    NoModel {
+        /// The MODEL argument.
+        name: String,
+        /// Where was looked, and what to do.
+        why: String,
+    },
+    /// A download failed.
+    #[error("cannot fetch {url}: {why}")]
+    Fetch {
+        /// The address, without credentials.
+        url: String,
+        /// What happened, and what to do.
+        why: String,
+    },
+    /// A downloaded file is not the one that was announced.
+    #[error("{file} has the digest {found}, expected {expected}; it was removed, try again")]
+    Digest {
+        /// Name of the file.
+        file: String,
+        /// Digest that was announced or pinned.
+        expected: String,
+        /// Digest of the bytes that came.
+        found: String,
+    },
+}
+
+/// Results of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// An [`Error::Io`], for `map_err`.
+    pub fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+        let path = path.to_owned();
+        move |source| Error::Io { doing, path, source }
+    }
+
+    /// An [`Error::Malformed`].
+    pub fn malformed(file: &str, found: impl Into<String>, expected: impl Into<String>) -> Error {
+        Error::Malformed { file: file.into(), found: found.into(), expected: expected.into() }
+    }
+
+    /// An [`Error::Unsupported`].
+    pub fn unsupported(file: &str, what: impl Into<String>, supported: impl Into<String>) -> Error {
+        Error::Unsupported { file: file.into(), what: what.into(), supported: supported.into() }
+    }
+}
+
+/// The first problems on a line each, and how many more there are.
+fn list(problems: &[String]) -> String {
+    const SHOWN: usize = 20;
+    let mut text: String = problems.iter().take(SHOWN).map(|p| format!("\n  {p}")).collect();
+    if problems.len() > SHOWN {
+        text += &format!("\n  and {} more", problems.len() - SHOWN);
+    }
+    text
+}

@@ -1,0 +1,5 @@
+//! GGUF files.
+
+pub mod vocab;
+
+pub use vocab::GgufVocab;

@@ -1,0 +1,36 @@
+//! The vocabulary and chat template that a GGUF file carries, as plain data.
+
+/// `tokenizer.*` of a GGUF file. Lists that are present have the length of `tokens`, `merges` apart.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GgufVocab {
+    /// Kind of tokenizer: `gpt2` is byte-level BPE, `llama` is SentencePiece.
+    pub model: String,
+    /// Name of the pre-tokenizer's rules (`llama-bpe`, `qwen2`, `smollm`, ...).
+    pub pre: Option<String>,
+    /// Text of each token, by id.
+    pub tokens: Vec<String>,
+    /// Score of each token (SentencePiece).
+    pub scores: Option<Vec<f32>>,
+    /// Type of each token: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
+    pub token_types: Option<Vec<i32>>,
+    /// Merges of BPE, best first, each two tokens around a space.
+    pub merges: Option<Vec<String>>,
+    /// Token that begins a text.
+    pub bos: Option<u32>,
+    /// Token that ends a text.
+    pub eos: Option<u32>,
+    /// Token that ends a turn, where it is another than `eos`.
+    pub eot: Option<u32>,
+    /// Token for what cannot be encoded.
+    pub unk: Option<u32>,
+    /// Token that fills a batch.
+    pub pad: Option<u32>,
+    /// Whether a text begins with `bos`.
+    pub add_bos: Option<bool>,
+    /// Whether a text ends with `eos`.
+    pub add_eos: Option<bool>,
+    /// Whether a space goes before the text (SentencePiece).
+    pub add_space_prefix: Option<bool>,
+    /// The chat template, in Jinja.
+    pub chat_template: Option<String>,
+}
