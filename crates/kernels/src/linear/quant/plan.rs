@@ -1,0 +1,145 @@
+//! How a narrow format lies in a panel: one description that the packer and every kernel follow.
+//!
+//! A panel is 32 output rows, as two tiles of 16. Along K it is a run of **units** (the span that shares the
+//! stored scales: 32, 64 or 256 of k), each contiguous:
+//!
+//! ```text
+//! unit  = d [32 rows] u16 · m [32 rows] u16, where the format has one · groups, one for each 32 of k
+//! group = sub [2][32 rows] u8, where the format has them
+//!       · low bits of tile 0 · of tile 1 · high bits of tile 0 · of tile 1
+//! ```
+//!
+//! Every piece is a multiple of 64 bytes. Inside a tile's codes the order is the one in which a bf16 VNNI tile
+//! is written: **lane** `2 * (row % 8) + k % 2` of 16, **half-vector** `2 * (k / 2) + row / 8` of 32 (16 lanes
+//! of one half-vector are half a row of the VNNI tile). A plane of `b` bits stores half-vector `h` in bits
+//! `b * (h % (32 / b))..` of the 16 little-endian words of 32 bits at vector `h / (32 / b)`; 8 bits are stored
+//! as plain bytes `16 * h + lane`. So a dequantiser loads 64 bytes, shifts and masks all lanes alike, scales
+//! 16 floats by 16 scales, and two such vectors round into one row of the tile.
+
+use super::Narrow;
+
+/// Rows of a panel.
+pub(super) const PANEL: usize = 32;
+/// Rows of a tile.
+pub(super) const TILE: usize = 16;
+/// Elements along K of a tile, and of a group.
+pub(super) const GROUP: usize = 32;
+
+/// What the two bytes that a group stores for each row mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sub {
+    /// There are none: the unit's scale and min are the group's.
+    None,
+    /// A multiplier of the scale and one of the (negated) min, for all 32 k.
+    ScaleMin,
+    /// For each 16 k a byte: its low nibble multiplies the scale, its high one the (negated) min.
+    Nibbles,
+    /// For each 16 k a signed multiplier of the scale.
+    Signed,
+}
+
+/// The layout of one narrow format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// Elements along K that share the words of a unit.
+    pub(super) unit_k: usize,
+    /// Whether the unit stores a min beside its scale.
+    pub(super) has_min: bool,
+    /// Whether the unit's words are bf16 (our own formats) or f16 (GGUF's).
+    pub(super) bf16_scales: bool,
+    /// The group's bytes beside the codes.
+    pub(super) sub: Sub,
+    /// Bits of a code in the low plane: 2, 4 or 8 (signed).
+    pub(super) low_bits: usize,
+    /// Bits of a code in the high plane, above those: 0, 1 or 2.
+    pub(super) high_bits: usize,
+    /// What is subtracted from a code, for the symmetric formats.
+    pub(super) offset: u8,
+}
+
+impl Plan {
+    /// The layout of `format`.
+    pub(super) fn of(format: Narrow) -> Plan {
+        let plan = |unit_k, has_min, sub, low_bits, high_bits, offset| {
+            let bf16_scales = unit_k == 64;
+            Plan { unit_k, has_min, bf16_scales, sub, low_bits, high_bits, offset }
+        };
+        match format {
+            Narrow::Int8 => plan(64, false, Sub::None, 8, 0, 0),
+            Narrow::Int4 => plan(64, true, Sub::None, 4, 0, 0),
+            Narrow::Q4_0 => plan(32, false, Sub::None, 4, 0, 8),
+            Narrow::Q4_1 => plan(32, true, Sub::None, 4, 0, 0),
+            Narrow::Q5_0 => plan(32, false, Sub::None, 4, 1, 16),
+            Narrow::Q5_1 => plan(32, true, Sub::None, 4, 1, 0),
+            Narrow::Q8_0 => plan(32, false, Sub::None, 8, 0, 0),
+            Narrow::Q2K => plan(256, true, Sub::Nibbles, 2, 0, 0),
+            Narrow::Q3K => plan(256, false, Sub::Signed, 2, 1, 4),
+            Narrow::Q4K => plan(256, true, Sub::ScaleMin, 4, 0, 0),
+            Narrow::Q5K => plan(256, true, Sub::ScaleMin, 4, 1, 0),
+            Narrow::Q6K => plan(256, false, Sub::Signed, 4, 2, 32),
+        }
+    }
+
+    /// Bytes of a unit's scales and mins.
+    pub(super) fn head_bytes(&self) -> usize {
+        2 * PANEL * (1 + usize::from(self.has_min))
+    }
+
+    /// Bytes of a group's own multipliers.
+    pub(super) fn sub_bytes(&self) -> usize {
+        if self.sub == Sub::None { 0 } else { 2 * PANEL }
+    }
+
+    /// Bytes of one tile's low plane.
+    pub(super) fn low_bytes(&self) -> usize {
+        TILE * GROUP * self.low_bits / 8
+    }
+
+    /// Bytes of one tile's high plane.
+    pub(super) fn high_bytes(&self) -> usize {
+        TILE * GROUP * self.high_bits / 8
+    }
+
+    /// Bytes of a group of 32 k of a panel.
+    pub(super) fn group_bytes(&self) -> usize {
+        self.sub_bytes() + 2 * (self.low_bytes() + self.high_bytes())
+    }
+
+    /// Bytes of a whole unit of a panel.
+    pub(super) fn unit_bytes(&self) -> usize {
+        self.head_bytes() + self.unit_k / GROUP * self.group_bytes()
+    }
+
+    /// Bytes of a panel of rows of `k` elements; the last unit of our own formats may be cut to whole groups.
+    pub(super) fn panel_bytes(&self, k: usize) -> usize {
+        let groups = k.div_ceil(GROUP);
+        groups * self.group_bytes() + k.div_ceil(self.unit_k) * self.head_bytes()
+    }
+
+    /// Where unit and group of group number `group` of a panel begin.
+    pub(super) fn locate(&self, group: usize) -> Place {
+        let each = self.unit_k / GROUP;
+        let unit = group / each * self.unit_bytes();
+        Place { unit, group: unit + self.head_bytes() + group % each * self.group_bytes() }
+    }
+}
+
+/// Byte offsets into a panel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The first scale of the unit.
+    pub(super) unit: usize,
+    /// The first byte of the group.
+    pub(super) group: usize,
+}
+
+/// Where a code lies in a plane of `bits` bits: byte and shift. `row` in its tile, `k` in its group.
+pub(super) fn code_at(bits: usize, row: usize, k: usize) -> (usize, usize) {
+    let lane = 2 * (row % 8) + k % 2;
+    let half = 2 * (k / 2) + row / 8;
+    if bits == 8 {
+        return (16 * half + lane, 0);
+    }
+    let (vector, shift) = (half * bits / 32, half * bits % 32);
+    (64 * vector + 4 * lane + shift / 8, shift % 8)
+}

@@ -1,0 +1,196 @@
+use half::bf16;
+
+use super::{Narrow, block_bytes, dequantize_row, expand, pack_blocks, pack_floats, unpack_panel_row};
+use crate::linear::{RowOrder, panel_rows, panels};
+use crate::{Isa, Mat, Team};
+
+/// Rows and columns of the fixtures that `scripts/make_gguf_fixtures.py` writes.
+const ROWS: usize = 2;
+const K: usize = 512;
+
+macro_rules! fixture {
+    ($format:expr, $name:literal) => {
+        (
+            $format,
+            include_bytes!(concat!("../../../tests/fixtures/gguf/", $name, ".blocks")),
+            include_bytes!(concat!("../../../tests/fixtures/gguf/", $name, ".values")),
+        )
+    };
+}
+
+static FIXTURES: [(Narrow, &[u8], &[u8]); 10] = [
+    fixture!(Narrow::Q4_0, "q4_0"),
+    fixture!(Narrow::Q4_1, "q4_1"),
+    fixture!(Narrow::Q5_0, "q5_0"),
+    fixture!(Narrow::Q5_1, "q5_1"),
+    fixture!(Narrow::Q8_0, "q8_0"),
+    fixture!(Narrow::Q2K, "q2_k"),
+    fixture!(Narrow::Q3K, "q3_k"),
+    fixture!(Narrow::Q4K, "q4_k"),
+    fixture!(Narrow::Q5K, "q5_k"),
+    fixture!(Narrow::Q6K, "q6_k"),
+];
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+/// Numbers in -1..1 that look random.
+fn noise(n: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    };
+    (0..n).map(|_| next()).collect()
+}
+
+/// A packed matrix of `n` by `k` of any narrow format, from seeded noise.
+fn packed(format: Narrow, order: RowOrder, n: usize, k: usize) -> Vec<u8> {
+    let all = 0..panels(order, n);
+    let mut out = vec![7; all.len() * format.panel_bytes(k)];
+    match block_bytes(format) {
+        None => pack_floats(format, Mat::new(&noise(n * k, 3), n, k), order, all, &mut out),
+        Some(bytes) => {
+            let (_, blocks, _) = FIXTURES.into_iter().find(|f| f.0 == format).expect("a fixture");
+            // The fixture's blocks over and over, from another one in each row.
+            let per_row = k / format.block();
+            let have = blocks.len() / bytes;
+            let source: Vec<u8> = (0..n * per_row)
+                .flat_map(|i| &blocks[(i + i / per_row * 3) % have * bytes..][..bytes])
+                .copied()
+                .collect();
+            pack_blocks(format, Mat::new(&source, n, per_row * bytes), k, order, all, &mut out);
+        }
+    }
+    out
+}
+
+#[test]
+fn gguf_rows_have_the_values_that_the_python_package_gives() {
+    for (format, blocks, values) in FIXTURES {
+        let values = floats(values);
+        let mut ours = vec![0.0; ROWS * K];
+        dequantize_row(format, blocks, &mut ours);
+        for (k, (ours, theirs)) in ours.iter().zip(&values).enumerate() {
+            assert_eq!(ours, theirs, "{format:?} value {k}");
+        }
+    }
+}
+
+#[test]
+fn packed_gguf_rows_have_those_values_in_bf16() {
+    for (format, blocks, values) in FIXTURES {
+        let values = floats(values);
+        let w = Mat::new(blocks, ROWS, blocks.len() / ROWS);
+        for order in [RowOrder::Plain, RowOrder::Gated] {
+            let mut panel = vec![7; format.panel_bytes(K)];
+            pack_blocks(format, w, K, order, 0..1, &mut panel);
+            let mut row = vec![0.0; K];
+            for (place, source) in panel_rows(order, ROWS, 0).into_iter().enumerate() {
+                unpack_panel_row(format, &panel, place, &mut row);
+                for (k, ours) in row.iter().enumerate() {
+                    let theirs = source.map_or(0.0, |r| bf16::from_f32(values[r * K + k]).to_f32());
+                    assert_eq!(*ours, theirs, "{format:?} {order:?} place {place} k {k}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn packed_gguf_is_at_most_a_twentieth_larger_than_the_file() {
+    for (format, blocks, _) in FIXTURES {
+        let file = blocks.len() / ROWS * 32;
+        assert!(format.panel_bytes(K) * 20 <= file * 21, "{format:?}: {} of {file}", format.panel_bytes(K));
+    }
+}
+
+#[test]
+fn every_instruction_set_expands_the_same_bits() {
+    let team = Team::new(1);
+    for format in Narrow::ALL {
+        let k = if block_bytes(format).is_some() { K } else { 5 * 32 - 7 };
+        let groups = k.div_ceil(32);
+        let panel = &packed(format, RowOrder::Plain, 32, k);
+        for range in [0..groups, 1..groups, 3..4, 2..2] {
+            let run = |isa| {
+                let mut out = vec![bf16::ONE; range.len() * 1024];
+                // In a team, so that subnormals are flushed as they are in use.
+                let cell = std::sync::Mutex::new(&mut out);
+                team.run(|_| expand(isa, format, panel, range.clone(), &mut cell.lock().unwrap()));
+                out
+            };
+            let expected = run(Isa::Scalar);
+            for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+                let bits = |v: &[bf16]| v.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+                assert_eq!(bits(&run(isa)), bits(&expected), "{format:?} {isa} groups {range:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn expanded_tiles_hold_the_rows() {
+    for format in Narrow::ALL {
+        let panel = packed(format, RowOrder::Plain, 32, K);
+        let mut tiles = vec![bf16::ONE; K / 32 * 1024];
+        expand(Isa::Scalar, format, &panel, 0..K / 32, &mut tiles);
+        let mut values = vec![0.0; K];
+        for row in 0..32 {
+            unpack_panel_row(format, &panel, row, &mut values);
+            for (k, value) in values.iter().enumerate() {
+                let at = k / 32 * 1024 + row / 16 * 512 + k % 32 / 2 * 32 + row % 16 * 2 + k % 2;
+                assert_eq!(tiles[at].to_f32(), *value, "{format:?} row {row} k {k}");
+            }
+        }
+    }
+}
+
+/// What quantising and unpacking makes of one row.
+fn round_trip(format: Narrow, row: &[f32]) -> Vec<f32> {
+    let mut panel = vec![7; format.panel_bytes(row.len())];
+    pack_floats(format, Mat::new(row, 1, row.len()), RowOrder::Plain, 0..1, &mut panel);
+    let mut out = vec![f32::NAN; row.len()];
+    unpack_panel_row(format, &panel, 0, &mut out);
+    out
+}
+
+#[test]
+fn round_trips_stay_within_half_a_step() {
+    for (format, steps) in [(Narrow::Int8, 127.0), (Narrow::Int4, 7.5)] {
+        for (len, size) in [(1, 1.0), (63, 1e-3), (64, 30.0), (65, 1.0), (200, 1e20)] {
+            let row: Vec<f32> = noise(len, len as u64).iter().map(|v| v * size).collect();
+            for (group, back) in row.chunks(64).zip(round_trip(format, &row).chunks(64)) {
+                let largest = group.iter().fold(0.0f32, |max, v| max.max(v.abs()));
+                // Half a step, the rounding of value and min to bf16, and of the scale (over all the steps).
+                let bound = largest * (0.5 / steps + 3.0 / 256.0);
+                for (value, back) in group.iter().zip(back) {
+                    assert!((value - back).abs() <= bound, "{format:?}: {value} became {back} (within {bound})");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn constant_groups_are_exact() {
+    for value in [0.0, -0.0, 1.0, -0.1234, 3e38, 1e-37, -7.7e-20] {
+        let value = bf16::from_f32(value).to_f32();
+        assert_eq!(round_trip(Narrow::Int4, &[value; 100]), [value; 100], "{value}");
+    }
+    assert_eq!(round_trip(Narrow::Int8, &[0.0; 100]), [0.0; 100]);
+}
+
+#[test]
+fn hostile_values_give_finite_weights() {
+    let rows = [[f32::NAN, 1.0, -1.0], [f32::INFINITY, 1.0, 0.0], [f32::NEG_INFINITY, f32::INFINITY, f32::NAN]];
+    for format in [Narrow::Int8, Narrow::Int4] {
+        for row in rows {
+            assert!(round_trip(format, &row).iter().all(|v| v.is_finite()), "{format:?} {row:?}");
+        }
+        assert_eq!(round_trip(format, &[1e-40, -1e-39, 0.0]), [0.0; 3], "{format:?}");
+    }
+}

@@ -1,0 +1,194 @@
+//! AVX-512: 16 lanes of codes become floats, two vectors of floats round into one line of a tile.
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use half::bf16;
+
+use super::super::plan::{GROUP, PANEL, Plan, Sub, TILE};
+
+/// Values of a tile.
+const VALUES: usize = TILE * GROUP;
+
+/// Scale and min of a tile for both 16 k of a group, each row's twice beside each other: rows 0-7, then 8-15.
+#[derive(Clone, Copy)]
+struct Affine {
+    scale: [[__m512; 2]; 2],
+    min: [[__m512; 2]; 2],
+}
+
+/// Expands `groups` of a panel.
+///
+/// # Safety
+/// The machine has these features; `panel` holds the groups and `out` has room for their tiles.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
+pub(super) unsafe fn expand(plan: &Plan, panel: &[u8], groups: Range<usize>, out: &mut [bf16]) {
+    assert!(plan.panel_bytes(groups.end * GROUP) <= panel.len());
+    assert!(groups.len() * 2 * VALUES <= out.len());
+    let (panel, out) = (panel.as_ptr(), out.as_mut_ptr());
+    // SAFETY: this function's own contract, and the two lengths above.
+    unsafe {
+        match (plan.low_bits, plan.high_bits) {
+            (2, 0) => run::<2, 0>(plan, panel, groups, out),
+            (2, 1) => run::<2, 1>(plan, panel, groups, out),
+            (4, 0) => run::<4, 0>(plan, panel, groups, out),
+            (4, 1) => run::<4, 1>(plan, panel, groups, out),
+            (4, 2) => run::<4, 2>(plan, panel, groups, out),
+            (8, 0) => run::<8, 0>(plan, panel, groups, out),
+            bits => unreachable!("no format has codes of {bits:?} bits"),
+        }
+    }
+}
+
+/// # Safety
+/// As [`expand`]; `LOW` and `HIGH` are the plan's bits.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
+unsafe fn run<const LOW: usize, const HIGH: usize>(
+    plan: &Plan,
+    panel: *const u8,
+    groups: Range<usize>,
+    out: *mut bf16,
+) {
+    for (i, group) in groups.enumerate() {
+        let place = plan.locate(group);
+        for tile in 0..2 {
+            let (low, high) = plan.planes(tile);
+            // SAFETY: unit, group and planes lie in the panel, and the tile in `out`: `expand` checked both.
+            unsafe {
+                let affine = affine(plan, panel.add(place.unit), panel.add(place.group), tile);
+                let (low, high) = (panel.add(place.group + low), panel.add(place.group + high));
+                one_tile::<LOW, HIGH>(low, high, &affine, out.add((2 * i + tile) * VALUES));
+            }
+        }
+    }
+}
+
+/// # Safety
+/// `unit` and `group` point at a unit and a group of a panel of `plan`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
+unsafe fn affine(plan: &Plan, unit: *const u8, group: *const u8, tile: usize) -> Affine {
+    // SAFETY: the words of 16 rows follow at 32 bytes a tile, the mins 64 bytes after the scales.
+    let d = unsafe { words(plan, unit.add(32 * tile)) };
+    // SAFETY: as above.
+    let m = if plan.has_min { unsafe { words(plan, unit.add(64 + 32 * tile)) } } else { _mm512_setzero_ps() };
+    let bytes = |which: usize| {
+        // SAFETY: two lots of a byte for each of 32 rows, read only where the plan has them.
+        unsafe { _mm_loadu_si128(group.add(PANEL * which + TILE * tile).cast()) }
+    };
+    let unsigned = |b: __m128i| _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(b));
+    let negative = |m: __m512| _mm512_sub_ps(_mm512_set1_ps(-0.0), m);
+    let (scale, min) = match plan.sub {
+        Sub::None => ([d; 2], [m; 2]),
+        Sub::ScaleMin => {
+            let min = negative(_mm512_mul_ps(m, unsigned(bytes(1))));
+            ([_mm512_mul_ps(d, unsigned(bytes(0))); 2], [min; 2])
+        }
+        Sub::Nibbles => {
+            let nibble = _mm_set1_epi8(15);
+            let both = [bytes(0), bytes(1)];
+            let high = both.map(|b| _mm_and_si128(_mm_srli_epi16::<4>(b), nibble));
+            (
+                both.map(|b| _mm512_mul_ps(d, unsigned(_mm_and_si128(b, nibble)))),
+                high.map(|b| negative(_mm512_mul_ps(m, unsigned(b)))),
+            )
+        }
+        Sub::Signed => {
+            let signed = |b: __m128i| _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(b));
+            ([bytes(0), bytes(1)].map(|b| _mm512_mul_ps(d, signed(b))), [m; 2])
+        }
+    };
+    let min = match plan.offset {
+        0 => min,
+        offset => scale.map(|s| negative(_mm512_mul_ps(s, _mm512_set1_ps(f32::from(offset))))),
+    };
+    Affine { scale: scale.map(|s| twice(s)), min: min.map(|m| twice(m)) }
+}
+
+/// # Safety
+/// 32 bytes can be read at `at`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
+unsafe fn words(plan: &Plan, at: *const u8) -> __m512 {
+    // SAFETY: the caller's.
+    let words = unsafe { _mm256_loadu_si256(at.cast()) };
+    if plan.bf16_scales {
+        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(words)))
+    } else {
+        _mm512_cvtph_ps(words)
+    }
+}
+
+/// Each lane twice: rows 0 to 7, and 8 to 15.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn twice(v: __m512) -> [__m512; 2] {
+    let first = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    let second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
+    [_mm512_permutexvar_ps(first, v), _mm512_permutexvar_ps(second, v)]
+}
+
+/// # Safety
+/// `low` and `high` point at a tile's planes, `out` at room for its values.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
+unsafe fn one_tile<const LOW: usize, const HIGH: usize>(
+    low: *const u8,
+    high: *const u8,
+    affine: &Affine,
+    out: *mut bf16,
+) {
+    for half in 0..2 {
+        let (scale, min) = (affine.scale[half], affine.min[half]);
+        for line in 8 * half..8 * half + 8 {
+            // SAFETY: 32 half-vectors lie in the planes, 16 lines in the tile.
+            unsafe {
+                let first = _mm512_fmadd_ps(codes::<LOW, HIGH>(low, high, 2 * line), scale[0], min[0]);
+                let second = _mm512_fmadd_ps(codes::<LOW, HIGH>(low, high, 2 * line + 1), scale[1], min[1]);
+                let rounded: __m512i = std::mem::transmute(_mm512_cvtne2ps_pbh(second, first));
+                _mm512_storeu_si512(out.add(2 * TILE * line).cast(), rounded);
+            }
+        }
+    }
+}
+
+/// The codes of one half-vector, as floats.
+///
+/// # Safety
+/// As [`one_tile`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn codes<const LOW: usize, const HIGH: usize>(low: *const u8, high: *const u8, half: usize) -> __m512 {
+    if LOW == 8 {
+        // SAFETY: 16 bytes for each half-vector.
+        return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(unsafe { _mm_loadu_si128(low.add(16 * half).cast()) }));
+    }
+    // SAFETY: both planes hold the half-vector.
+    let bottom = unsafe { shifted::<LOW>(low, half) };
+    if LOW == 4 && HIGH == 0 {
+        // A permutation looks at the last four bits of an index only: mask and conversion in one.
+        let floats = _mm512_setr_ps(0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.);
+        return _mm512_permutexvar_ps(bottom, floats);
+    }
+    let bottom = _mm512_and_si512(bottom, _mm512_set1_epi32((1 << LOW) - 1));
+    if HIGH == 0 {
+        return _mm512_cvtepi32_ps(bottom);
+    }
+    // SAFETY: as above.
+    let top = unsafe { shifted::<HIGH>(high, half) };
+    let top = _mm512_and_si512(top, _mm512_set1_epi32((1 << HIGH) - 1));
+    _mm512_cvtepi32_ps(_mm512_or_si512(bottom, _mm512_sllv_epi32(top, _mm512_set1_epi32(LOW as i32))))
+}
+
+/// The words of a plane of `BITS` that hold a half-vector, shifted so that it comes last.
+///
+/// # Safety
+/// The plane holds the half-vector.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn shifted<const BITS: usize>(plane: *const u8, half: usize) -> __m512i {
+    let each = 32 / BITS;
+    // SAFETY: the caller's.
+    let words = unsafe { _mm512_loadu_si512(plane.add(64 * (half / each)).cast()) };
+    _mm512_srlv_epi32(words, _mm512_set1_epi32((half % each * BITS) as i32))
+}

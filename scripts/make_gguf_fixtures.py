@@ -1,0 +1,39 @@
+#!/usr/bin/env python3
+"""Writes crates/kernels/tests/fixtures/gguf/<format>.blocks and .values: random blocks of each GGUF
+format, and the f32 values that the Python package `gguf` makes of them. Run: pip install gguf numpy."""
+
+import pathlib
+
+import gguf
+import numpy as np
+
+ROWS, K, SEED = 2, 512, 20
+HERE = pathlib.Path(__file__).resolve().parent.parent
+OUT = HERE / "crates" / "kernels" / "tests" / "fixtures" / "gguf"
+# Where the f16 words of a block are: the only bytes that must not be random (they could be NaN).
+HALVES = {
+    "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0],
+    "Q2_K": [80, 82], "Q3_K": [108], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208],
+}
+
+
+def main() -> None:
+    OUT.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(SEED)
+    for name, halves in HALVES.items():
+        kind = gguf.GGMLQuantizationType[name]
+        block, size = gguf.GGML_QUANT_SIZES[kind]
+        blocks = rng.integers(0, 256, (ROWS * K // block, size), dtype=np.uint8)
+        for at in halves:
+            scales = (rng.standard_normal(len(blocks)) * 0.02).astype(np.float16)
+            scales[0] = np.float16(3e-7)  # subnormal
+            blocks[:, at : at + 2] = scales.view(np.uint8).reshape(-1, 2)
+        values = gguf.quants.dequantize(blocks.reshape(ROWS, -1), kind).astype("<f4")
+        assert values.shape == (ROWS, K), values.shape
+        stem = name.lower()
+        (OUT / f"{stem}.blocks").write_bytes(blocks.tobytes())
+        (OUT / f"{stem}.values").write_bytes(values.tobytes())
+
+
+if __name__ == "__main__":
+    main()
