@@ -18,7 +18,11 @@ use crate::Isa;
 pub fn expand(isa: Isa, format: Narrow, panel: &[u8], groups: Range<usize>, out: &mut [bf16]) {
     let plan = Plan::of(format);
     assert_eq!(out.len(), groups.len() * PANEL * GROUP, "two tiles for each of groups {groups:?}");
-    assert!(plan.panel_bytes(groups.end * GROUP) <= panel.len(), "groups {groups:?} of {} bytes", panel.len());
+    assert!(
+        plan.panel_bytes(groups.end * GROUP) <= panel.len(),
+        "groups {groups:?} of {} bytes",
+        panel.len()
+    );
     match isa {
         Isa::Scalar => scalar::expand(&plan, panel, groups, out),
         #[cfg(target_arch = "x86_64")]

@@ -18,7 +18,14 @@ use crate::mat::Mat;
 ///
 /// # Panics
 /// If `format` is not a GGUF block format, `k` is not whole blocks, or a length does not fit.
-pub fn pack_blocks(format: Narrow, w: Mat<'_, u8>, k: usize, order: RowOrder, panels: Range<usize>, out: &mut [u8]) {
+pub fn pack_blocks(
+    format: Narrow,
+    w: Mat<'_, u8>,
+    k: usize,
+    order: RowOrder,
+    panels: Range<usize>,
+    out: &mut [u8],
+) {
     let plan = Plan::of(format);
     let bytes = block::block_bytes(format).expect("a GGUF block format");
     assert_eq!(k % plan.unit_k, 0, "{format:?}: rows are whole blocks of {}", plan.unit_k);
@@ -140,7 +147,14 @@ impl Plan {
     }
 
     /// One weight: its f32 value, rounded to bf16 once.
-    pub(super) fn value(&self, panel: &[u8], group: usize, row: usize, k: usize, affine: [(f32, f32); 2]) -> bf16 {
+    pub(super) fn value(
+        &self,
+        panel: &[u8],
+        group: usize,
+        row: usize,
+        k: usize,
+        affine: [(f32, f32); 2],
+    ) -> bf16 {
         let at = self.locate(group).group;
         let (low, high) = self.planes(row / TILE);
         let bits = |plane: usize, bits: usize| {

@@ -168,7 +168,10 @@ fn round_trips_stay_within_half_a_step() {
                 // Half a step, the rounding of value and min to bf16, and of the scale (over all the steps).
                 let bound = largest * (0.5 / steps + 3.0 / 256.0);
                 for (value, back) in group.iter().zip(back) {
-                    assert!((value - back).abs() <= bound, "{format:?}: {value} became {back} (within {bound})");
+                    assert!(
+                        (value - back).abs() <= bound,
+                        "{format:?}: {value} became {back} (within {bound})"
+                    );
                 }
             }
         }
@@ -186,7 +189,8 @@ fn constant_groups_are_exact() {
 
 #[test]
 fn hostile_values_give_finite_weights() {
-    let rows = [[f32::NAN, 1.0, -1.0], [f32::INFINITY, 1.0, 0.0], [f32::NEG_INFINITY, f32::INFINITY, f32::NAN]];
+    let rows =
+        [[f32::NAN, 1.0, -1.0], [f32::INFINITY, 1.0, 0.0], [f32::NEG_INFINITY, f32::INFINITY, f32::NAN]];
     for format in [Narrow::Int8, Narrow::Int4] {
         for row in rows {
             assert!(round_trip(format, &row).iter().all(|v| v.is_finite()), "{format:?} {row:?}");

@@ -161,7 +161,9 @@ unsafe fn one_tile<const LOW: usize, const HIGH: usize>(
 unsafe fn codes<const LOW: usize, const HIGH: usize>(low: *const u8, high: *const u8, half: usize) -> __m512 {
     if LOW == 8 {
         // SAFETY: 16 bytes for each half-vector.
-        return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(unsafe { _mm_loadu_si128(low.add(16 * half).cast()) }));
+        return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(unsafe {
+            _mm_loadu_si128(low.add(16 * half).cast())
+        }));
     }
     // SAFETY: both planes hold the half-vector.
     let bottom = unsafe { shifted::<LOW>(low, half) };

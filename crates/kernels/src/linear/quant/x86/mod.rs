@@ -32,7 +32,8 @@ impl Affine {
     #[inline(always)]
     fn of(plan: &Plan, unit: &[u8], group: &[u8]) -> Affine {
         let word = |i: usize| u16::from_le_bytes([unit[2 * i], unit[2 * i + 1]]);
-        let float = |bits: u16| if plan.bf16_scales { f32::from_bits(u32::from(bits) << 16) } else { widen(bits) };
+        let float =
+            |bits: u16| if plan.bf16_scales { f32::from_bits(u32::from(bits) << 16) } else { widen(bits) };
         let d: [f32; PANEL] = std::array::from_fn(|row| float(word(row)));
         let m: [f32; PANEL] =
             if plan.has_min { std::array::from_fn(|row| float(word(PANEL + row))) } else { [0.0; PANEL] };
@@ -72,7 +73,13 @@ fn widen(half: u16) -> f32 {
     // A subnormal half is a mantissa above 2^-14, less 2^-14.
     let subnormal = (f32::from_bits(rest + (113 << 23)) - f32::from_bits(113 << 23)).to_bits();
     let special = rest + (224 << 23);
-    let bits = if exponent == 0 { subnormal } else if exponent == 31 { special } else { normal };
+    let bits = if exponent == 0 {
+        subnormal
+    } else if exponent == 31 {
+        special
+    } else {
+        normal
+    };
     f32::from_bits(bits | sign)
 }
 
