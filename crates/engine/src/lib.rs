@@ -1,1 +1,2 @@
 //! Does what policy decides: executor, lanes, tiers, requests.
+pub mod memory;

@@ -3,6 +3,8 @@
 //! Every kernel computes a row (a token, a query) in an order that does not depend on the rows beside
 //! it, so a result is the same bit for bit whatever else is in the batch.
 
+pub mod arena;
+pub mod elementwise;
 pub mod exp;
 pub mod isa;
 pub mod linear;

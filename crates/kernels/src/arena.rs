@@ -1,0 +1,205 @@
+//! One tier's memory: taken from the system once, handed out in aligned pieces, never grown.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use bytemuck::Pod;
+
+/// Pieces begin on a cache line, as the tile loads and the packed panels want it.
+pub const ALIGN: usize = 64;
+const HUGE_PAGE: usize = 2 << 20;
+
+/// A piece of one arena. Plain data: holding one gives no access to the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Buf {
+    arena: u32,
+    offset: usize,
+    bytes: usize,
+}
+
+impl Buf {
+    /// Length in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The piece `[start, start + bytes)` of this one.
+    ///
+    /// # Panics
+    /// If it does not lie inside.
+    pub fn slice(&self, start: usize, bytes: usize) -> Buf {
+        assert!(start.checked_add(bytes).is_some_and(|end| end <= self.bytes), "slice outside its buffer");
+        Buf { arena: self.arena, offset: self.offset + start, bytes }
+    }
+
+    fn overlaps(&self, other: &Buf) -> bool {
+        self.arena == other.arena
+            && self.offset < other.offset + other.bytes
+            && other.offset < self.offset + self.bytes
+    }
+}
+
+/// Not enough left in an arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{asked} bytes were asked of a memory of {capacity} bytes that has {left} left")]
+pub struct Full {
+    /// Bytes asked for.
+    pub asked: usize,
+    /// Bytes that are still free.
+    pub left: usize,
+    /// Bytes in all.
+    pub capacity: usize,
+}
+
+/// A tier's whole budget, mapped at once. Pages cost real memory when they are first written.
+pub struct Arena {
+    id: u32,
+    base: *mut u8,
+    capacity: usize,
+    used: usize,
+}
+
+// SAFETY: the arena is a plain range of memory; who may touch which piece when is the contract of `get`
+// and `get_mut`, which are unsafe for that reason.
+unsafe impl Send for Arena {}
+// SAFETY: as above.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    /// Maps `capacity` bytes (rounded up to a page), zeroed.
+    ///
+    /// # Errors
+    /// The system's own, if it does not give the address space.
+    pub fn new(capacity: usize) -> std::io::Result<Arena> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let capacity = capacity.max(1).next_multiple_of(HUGE_PAGE);
+        // SAFETY: an anonymous private mapping at an address of the kernel's choice aliases nothing.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                capacity,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(std::io::Error::last_os_error());
+        }
+        #[cfg(target_os = "linux")]
+        // SAFETY: advice over the mapping just made; huge pages are a wish, so the result does not matter.
+        unsafe {
+            libc::madvise(base, capacity, libc::MADV_HUGEPAGE);
+        }
+        Ok(Arena { id: NEXT.fetch_add(1, Ordering::Relaxed), base: base.cast(), capacity, used: 0 })
+    }
+
+    /// Takes `bytes` from what is left.
+    ///
+    /// # Errors
+    /// [`Full`] if there is not as much.
+    pub fn take(&mut self, bytes: usize) -> Result<Buf, Full> {
+        let size = bytes.next_multiple_of(ALIGN);
+        let left = self.capacity - self.used;
+        if size > left {
+            return Err(Full { asked: bytes, left, capacity: self.capacity });
+        }
+        let buf = Buf { arena: self.id, offset: self.used, bytes };
+        self.used += size;
+        Ok(buf)
+    }
+
+    /// Bytes taken so far.
+    pub fn used(&self) -> usize {
+        self.used
+    }
+
+    /// Whether `buf` is a piece of this arena.
+    pub fn owns(&self, buf: &Buf) -> bool {
+        buf.arena == self.id
+    }
+
+    /// A piece as values.
+    ///
+    /// # Safety
+    /// Nobody writes the piece while the slice lives.
+    ///
+    /// # Panics
+    /// If the piece belongs to another arena, or its size or place does not suit `T`.
+    pub unsafe fn get<T: Pod>(&self, buf: &Buf) -> &[T] {
+        let (data, len) = self.locate(buf);
+        // SAFETY: in bounds and aligned (checked by `locate`), initialised (mapped zeroed), and not
+        // written meanwhile by the caller's promise.
+        unsafe { std::slice::from_raw_parts(data, len) }
+    }
+
+    /// A piece as values to write.
+    ///
+    /// # Safety
+    /// Nobody else reads or writes the piece while the slice lives.
+    ///
+    /// # Panics
+    /// As [`get`](Arena::get).
+    #[allow(clippy::mut_from_ref)] // The contract above is what `&mut self` would say for the whole arena.
+    pub unsafe fn get_mut<T: Pod>(&self, buf: &Buf) -> &mut [T] {
+        let (data, len) = self.locate(buf);
+        // SAFETY: as in `get`, and not read meanwhile either.
+        unsafe { std::slice::from_raw_parts_mut(data, len) }
+    }
+
+    fn locate<T: Pod>(&self, buf: &Buf) -> (*mut T, usize) {
+        assert!(self.owns(buf), "a buffer of another tier's memory was given to this device");
+        assert!(buf.offset + buf.bytes <= self.capacity, "buffer outside its arena");
+        assert!(
+            buf.bytes.is_multiple_of(size_of::<T>()) && buf.offset.is_multiple_of(align_of::<T>()),
+            "buffer does not suit its type"
+        );
+        // SAFETY: the offset lies inside the mapping, as just asserted.
+        (unsafe { self.base.add(buf.offset) }.cast(), buf.bytes / size_of::<T>())
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `new`, which nothing borrows any more.
+        unsafe { libc::munmap(self.base.cast(), self.capacity) };
+    }
+}
+
+/// Asserts that none of `written` overlaps another buffer of the call.
+pub(crate) fn assert_disjoint(written: &[&Buf], read: &[&Buf]) {
+    for (i, w) in written.iter().enumerate() {
+        let clash = written[i + 1..].iter().chain(read).any(|other| w.overlaps(other));
+        assert!(!clash, "a kernel's output overlaps another of its buffers");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_aligned_disjoint_and_counted() {
+        let mut arena = Arena::new(1 << 20).unwrap();
+        let (a, b) = (arena.take(100).unwrap(), arena.take(64).unwrap());
+        assert_eq!((a.offset % ALIGN, b.offset % ALIGN, arena.used()), (0, 0, 192));
+        assert!(!a.overlaps(&b) && a.overlaps(&a.slice(99, 1)));
+    }
+
+    #[test]
+    fn running_out_is_an_answer() {
+        let mut arena = Arena::new(HUGE_PAGE).unwrap();
+        arena.take(HUGE_PAGE - 64).unwrap();
+        let full = arena.take(65).unwrap_err();
+        assert_eq!((full.asked, full.left), (65, 64));
+    }
+
+    #[test]
+    #[should_panic(expected = "another tier")]
+    fn another_arenas_buffer_is_refused() {
+        let (mut a, b) = (Arena::new(64).unwrap(), Arena::new(64).unwrap());
+        let buf = a.take(64).unwrap();
+        // SAFETY: nothing else touches either arena here.
+        unsafe { b.get::<u8>(&buf) };
+    }
+}

@@ -1,0 +1,185 @@
+//! What a decoder asks of a device. The CPU is one (`cpu.rs`), a GPU another.
+//!
+//! Memory is handed around as plain [`Buf`]s; a device touches only buffers of its own arena and refuses
+//! others. Calls on one device run in the order in which they are made; two calls that run at the same
+//! time (from two lanes) must not share a buffer that one of them writes: the waits of a program see to it.
+
+use crate::arena::{Buf, Full};
+use crate::attention::{KvLayout, Span};
+use crate::elementwise::NormKind;
+use crate::linear::{Activation, Format, RowOrder};
+
+/// What the numbers of activations are stored as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dtype {
+    /// 4 bytes.
+    F32,
+    /// 2 bytes: the upper half of an f32.
+    Bf16,
+}
+
+impl Dtype {
+    /// Size of one number.
+    pub fn bytes(self) -> usize {
+        match self {
+            Dtype::F32 => 4,
+            Dtype::Bf16 => 2,
+        }
+    }
+}
+
+/// A dense row-major matrix of activations: `[rows, cols]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows {
+    /// Where it is; may be longer than the rows need.
+    pub buf: Buf,
+    /// How its numbers are stored.
+    pub dtype: Dtype,
+    /// Tokens.
+    pub rows: usize,
+    /// Features.
+    pub cols: usize,
+}
+
+impl Rows {
+    /// The first `rows` rows of the same memory.
+    ///
+    /// # Panics
+    /// If the buffer is too short for them.
+    pub fn first(self, rows: usize) -> Rows {
+        self.range(0..rows)
+    }
+
+    /// Some consecutive rows of the same memory.
+    ///
+    /// # Panics
+    /// If the buffer is too short for them.
+    pub fn range(self, rows: std::ops::Range<usize>) -> Rows {
+        let row_bytes = self.cols * self.dtype.bytes();
+        let buf = self.buf.slice(rows.start * row_bytes, rows.len() * row_bytes);
+        Rows { buf, rows: rows.len(), ..self }
+    }
+}
+
+/// A packed weight in device memory: `[n, k]`, its panels in one or more buffers.
+#[derive(Clone, Debug)]
+pub struct Matrix {
+    /// How the numbers are packed.
+    pub format: Format,
+    /// Output features.
+    pub n: usize,
+    /// Input features.
+    pub k: usize,
+    /// Which output rows share a panel.
+    pub order: RowOrder,
+    /// First panel and bytes of each run of consecutive panels.
+    pub parts: Vec<(usize, Buf)>,
+}
+
+/// A norm whose parameters lie in device memory (`[cols] f32` each).
+#[derive(Clone, Copy, Debug)]
+pub struct NormWeights {
+    /// RMS or layer norm.
+    pub kind: NormKind,
+    /// Added under the root.
+    pub eps: f32,
+    /// Absent means ones.
+    pub weight: Option<Buf>,
+    /// Absent means zeros.
+    pub bias: Option<Buf>,
+}
+
+/// Where a linear's result goes, and what is done to it on the way.
+#[derive(Clone, Copy, Debug)]
+pub enum Sink {
+    /// Stored: `[rows, n]`, f32 or bf16.
+    Store(Rows),
+    /// Added to `[rows, n] f32`: the residual stream.
+    Add(Rows),
+    /// `act(y)`: `[rows, n]`.
+    Act(Activation, Rows),
+    /// `act(gate) * up`: `[rows, n / 2]`; the matrix has [`RowOrder::Gated`].
+    Gated(Activation, Rows),
+}
+
+/// One layer's pages of keys and values.
+#[derive(Clone, Copy, Debug)]
+pub struct KvPages {
+    /// Heads, head size, number format.
+    pub layout: KvLayout,
+    /// All blocks of the layer.
+    pub buf: Buf,
+}
+
+/// Rotary tables in device memory: `[positions, rotary_dim / 2] f32` each.
+#[derive(Clone, Copy, Debug)]
+pub struct RopeTables {
+    /// Cosines.
+    pub cos: Buf,
+    /// Sines.
+    pub sin: Buf,
+    /// Dimensions of a head that are turned.
+    pub rotary_dim: usize,
+}
+
+/// What happens to queries and keys before they are used and stored.
+#[derive(Clone, Copy, Debug)]
+pub struct QkTransform {
+    /// Query heads.
+    pub heads: usize,
+    /// Per-head norms of queries and keys (Qwen3), `[head_dim]` each.
+    pub norms: Option<(Buf, Buf, f32)>,
+    /// Absent for learned positions.
+    pub rope: Option<RopeTables>,
+}
+
+/// The shape of an attention.
+#[derive(Clone, Copy, Debug)]
+pub struct AttendShape {
+    /// Query heads.
+    pub heads: usize,
+    /// Factor of the scores, usually `1 / sqrt(head_dim)`.
+    pub scale: f32,
+    /// How many positions a query sees, itself included.
+    pub window: Option<usize>,
+}
+
+/// Arithmetic and memory of one device.
+pub trait Device: Send + Sync {
+    /// Takes memory from the device's budget.
+    ///
+    /// # Errors
+    /// [`Full`] when it is used up.
+    fn take(&mut self, bytes: usize) -> Result<Buf, Full>;
+
+    /// Lets `fill` write the bytes of a buffer (in place where the host can, else through a staging copy).
+    fn fill(&self, buf: &Buf, fill: &mut dyn FnMut(&mut [u8]));
+
+    /// Shows the bytes of a buffer to `view`, once all calls made before are done.
+    fn view(&self, buf: &Buf, view: &mut dyn FnMut(&[u8]));
+
+    /// `out[i] = table[ids[i]]`, `out: [ids, k] f32`.
+    fn embed(&self, table: &Matrix, ids: &[u32], out: Rows);
+
+    /// `out[i] += table[rows[i]]`, `table: [_, cols] f32`, `out: [rows, cols] f32`.
+    fn add_rows(&self, table: Buf, rows: &[u32], out: Rows);
+
+    /// `out[i] = x[rows[i]]`, both f32.
+    fn gather(&self, x: Rows, rows: &[u32], out: Rows);
+
+    /// Norms each row of `x: [rows, cols] f32` into `out` (f32 or bf16).
+    fn norm(&self, x: Rows, norm: &NormWeights, out: Rows);
+
+    /// Rounds or widens each number of `x` into `out`.
+    fn convert(&self, x: Rows, out: Rows);
+
+    /// `y = x * W^T + bias` into the sink. `x: [rows, k]`, bf16 (f32 with f32 weights), `bias: [n] f32`.
+    fn linear(&self, x: Rows, w: &Matrix, bias: Option<Buf>, sink: Sink);
+
+    /// Norms and turns queries and keys, stores queries in `q` and keys and values in their pages.
+    /// `qkv: [rows, (heads + 2 * kv_heads) * head_dim] f32`.
+    fn store_kv(&self, qkv: Rows, transform: &QkTransform, spans: &[Span<'_>], kv: KvPages, q: Rows);
+
+    /// Attention of the spans' queries over their pages. `q`, `out`: `[rows, heads * head_dim]`.
+    fn attend(&self, q: Rows, kv: KvPages, spans: &[Span<'_>], shape: AttendShape, out: Rows);
+}
