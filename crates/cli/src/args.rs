@@ -1,0 +1,317 @@
+//! The command line as it is typed.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Runs language models larger than the memory they are given.
+#[derive(Parser)]
+#[command(name = "ballast", version, max_term_width = 100, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Generate text: one prompt, or a chat on a terminal.
+    ///
+    /// Without a model, SmolLM2-135M-Instruct is fetched once (93 MB) and kept in the cache folder.
+    Run(RunArgs),
+    /// Work through a file of requests in OpenAI's batch format.
+    Batch(BatchArgs),
+    /// Measure this machine and this model.
+    #[command(subcommand)]
+    Bench(BenchCommand),
+    /// Run the whole conformance table of a device; exit 0 only if every case passes.
+    Check(CheckArgs),
+    /// Run the scheduler in virtual time.
+    #[command(subcommand)]
+    Simulate(SimulateCommand),
+}
+
+#[derive(Args)]
+pub(crate) struct RunArgs {
+    /// A folder, a .gguf file, a hub id (org/name), or `smollm2`, the default.
+    pub(crate) model: Option<String>,
+    /// What to say. Without it: a chat on a terminal, standard input otherwise, or a default prompt.
+    pub(crate) prompt: Option<String>,
+    /// Give the prompt to the model as it is, without its chat template.
+    #[arg(long)]
+    pub(crate) raw: bool,
+    /// A system message to begin the conversation with.
+    #[arg(long)]
+    pub(crate) system: Option<String>,
+    /// Print only the text.
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct BatchArgs {
+    /// A folder, a .gguf file, a hub id (org/name), or `smollm2`.
+    pub(crate) model: String,
+    /// Requests, one JSON object a line; `-` is standard input.
+    #[arg(long = "input-file", short = 'i', value_name = "FILE")]
+    pub(crate) input: PathBuf,
+    /// Where the answers go, one JSON object a line, in the order of the input.
+    #[arg(long = "output-file", short = 'o', value_name = "FILE")]
+    pub(crate) output: PathBuf,
+    /// Replace the output file if it exists.
+    #[arg(long)]
+    pub(crate) overwrite: bool,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum BenchCommand {
+    /// Each kernel's speed, beside the machine's own ceilings measured in the same minute.
+    Kernels(BenchKernelsArgs),
+    /// Many requests at once: tokens per second.
+    Throughput(ThroughputArgs),
+    /// One batch: time to first token and decode speed.
+    Latency(LatencyArgs),
+}
+
+#[derive(Args)]
+pub(crate) struct BenchKernelsArgs {
+    /// Only kernels whose name contains this.
+    #[arg(long)]
+    pub(crate) only: Option<String>,
+    /// Threads to use [default: the cores that this process may use].
+    #[arg(long)]
+    pub(crate) threads: Option<usize>,
+    /// Write the figures here.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub(crate) struct ThroughputArgs {
+    /// A folder, a .gguf file, a hub id (org/name), or `smollm2`.
+    pub(crate) model: String,
+    /// Requests handed over at once.
+    #[arg(long, default_value_t = 64)]
+    pub(crate) num_prompts: usize,
+    /// Tokens of each prompt (random ones, different for every request).
+    #[arg(long, default_value_t = 512)]
+    pub(crate) input_len: usize,
+    /// Tokens that each request generates (end-of-text is ignored).
+    #[arg(long, default_value_t = 32)]
+    pub(crate) output_len: usize,
+    #[command(flatten)]
+    pub(crate) common: BenchArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct LatencyArgs {
+    /// A folder, a .gguf file, a hub id (org/name), or `smollm2`.
+    pub(crate) model: String,
+    /// Sequences decoded together.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) batch: usize,
+    /// Tokens of each prompt.
+    #[arg(long, default_value_t = 128)]
+    pub(crate) input_len: usize,
+    /// Tokens that each sequence generates.
+    #[arg(long, default_value_t = 65)]
+    pub(crate) output_len: usize,
+    #[command(flatten)]
+    pub(crate) common: BenchArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct BenchArgs {
+    /// Timed repetitions; the median is reported.
+    #[arg(long, default_value_t = 3)]
+    pub(crate) reps: usize,
+    /// Write the figures here.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct CheckArgs {
+    /// The device to check.
+    #[arg(long, default_value = "cpu")]
+    pub(crate) device: String,
+    /// Write the report here.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum SimulateCommand {
+    /// Replay a run recorded with `--record`; fails at the first step that differs.
+    Replay {
+        /// The recorded run.
+        file: PathBuf,
+    },
+}
+
+/// Flags that name what the engine is made of; the same for every command that loads a model.
+#[derive(Args)]
+pub(crate) struct EngineArgs {
+    /// Weights in memory: as in the file, or converted while loading.
+    #[arg(long, value_enum, default_value_t = Weights::Auto, help_heading = "Engine")]
+    pub(crate) weights: Weights,
+    /// Where weights come from; `dummy` makes random ones from the config alone.
+    #[arg(long, value_enum, default_value_t = LoadFormat::Auto, help_heading = "Engine")]
+    pub(crate) load_format: LoadFormat,
+    /// The memory of the whole process, such as 2GiB or 800MB [default: what the machine and its cgroup leave].
+    #[arg(long, value_parser = parse_bytes, help_heading = "Engine")]
+    pub(crate) memory: Option<u64>,
+    /// Threads to compute with [default: the cores that this process may use].
+    #[arg(long, help_heading = "Engine")]
+    pub(crate) threads: Option<usize>,
+    /// The longest sequence, prompt and answer together [default: the model's, as memory allows].
+    #[arg(long, value_parser = parse_count, help_heading = "Engine")]
+    pub(crate) max_model_len: Option<usize>,
+    /// Sequences that run at once.
+    #[arg(long, help_heading = "Engine")]
+    pub(crate) max_num_seqs: Option<usize>,
+    /// Tokens in one step; longer prompts are computed in chunks.
+    #[arg(long, help_heading = "Engine")]
+    pub(crate) max_num_batched_tokens: Option<usize>,
+    /// Compute every prompt anew, even if its beginning is in memory.
+    #[arg(long, help_heading = "Engine")]
+    pub(crate) no_enable_prefix_caching: bool,
+    /// Steps that are planned ahead of the one that runs.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=4), help_heading = "Engine")]
+    pub(crate) steps_in_flight: u8,
+    /// A file with the chat template to use instead of the model's own.
+    #[arg(long, value_name = "FILE", help_heading = "Engine")]
+    pub(crate) chat_template: Option<PathBuf>,
+    /// Write every event of the run here, for `ballast simulate replay`.
+    #[arg(long, value_name = "FILE", help_heading = "Engine")]
+    pub(crate) record: Option<PathBuf>,
+}
+
+/// Flags that choose the next token.
+#[derive(Args)]
+pub(crate) struct SamplingArgs {
+    /// Most tokens to generate.
+    #[arg(long, help_heading = "Sampling")]
+    pub(crate) max_tokens: Option<u32>,
+    /// Fewest tokens to generate.
+    #[arg(long, help_heading = "Sampling")]
+    pub(crate) min_tokens: Option<u32>,
+    /// 0 takes the likeliest token every time.
+    #[arg(long, help_heading = "Sampling")]
+    pub(crate) temperature: Option<f32>,
+    /// Choose among so many of the likeliest tokens.
+    #[arg(long, help_heading = "Sampling")]
+    pub(crate) top_k: Option<i64>,
+    /// Choose among the likeliest tokens that make up this share of probability.
+    #[arg(long, help_heading = "Sampling")]
+    pub(crate) top_p: Option<f32>,
+    /// Choose among tokens at least this probable, relative to the likeliest.
+    #[arg(long, help_heading = "Sampling")]
+    pub(crate) min_p: Option<f32>,
+    /// Divides the logits of tokens already there.
+    #[arg(long, help_heading = "Sampling")]
+    pub(crate) repetition_penalty: Option<f32>,
+    /// Subtracted once from the logits of tokens already generated.
+    #[arg(long, allow_negative_numbers = true, help_heading = "Sampling")]
+    pub(crate) presence_penalty: Option<f32>,
+    /// Subtracted from the logits of tokens already generated, for each time.
+    #[arg(long, allow_negative_numbers = true, help_heading = "Sampling")]
+    pub(crate) frequency_penalty: Option<f32>,
+    /// The same seed gives the same tokens, whatever else runs.
+    #[arg(long, help_heading = "Sampling")]
+    pub(crate) seed: Option<i64>,
+    /// End before this text; may be given several times.
+    #[arg(long, help_heading = "Sampling")]
+    pub(crate) stop: Vec<String>,
+    /// Go on after end-of-text.
+    #[arg(long, help_heading = "Sampling")]
+    pub(crate) ignore_eos: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Weights {
+    /// As stored: bf16 (f16 and f32 files are rounded to it), GGUF blocks as they are.
+    Auto,
+    /// 16 bits.
+    Bf16,
+    /// 32 bits, and f32 arithmetic throughout: exact and slow.
+    F32,
+    /// 8 bits and a scale.
+    Int8,
+    /// 4 bits in groups of 64.
+    Int4,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LoadFormat {
+    /// Whatever lies in the folder.
+    Auto,
+    /// Random weights from config.json (or a .gguf's metadata) alone.
+    Dummy,
+}
+
+/// `512MiB`, `2GiB`, `1.5GB`, `800M` (powers of ten without an i), or plain bytes.
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let factor = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1u64,
+        "k" | "kb" => 1_000,
+        "m" | "mb" => 1_000_000,
+        "g" | "gb" => 1_000_000_000,
+        "t" | "tb" => 1_000_000_000_000,
+        "kib" => 1 << 10,
+        "mib" => 1 << 20,
+        "gib" => 1 << 30,
+        "tib" => 1 << 40,
+        _ => return Err(format!("`{unit}` is no unit of memory: write something like 2GiB or 800MB")),
+    };
+    let number: f64 = number.parse().map_err(|_| "expected a number and a unit, such as 2GiB".to_string())?;
+    let bytes = number * factor as f64;
+    if bytes.is_finite() && (1.0..1e18).contains(&bytes) { Ok(bytes as u64) } else { Err("not a sensible amount of memory".into()) }
+}
+
+/// `4096` or `32k` (vLLM's way of writing 32768 is 32K, of 32000 is 32k).
+fn parse_count(text: &str) -> Result<usize, String> {
+    let (number, factor) = match text.strip_suffix(['k', 'K']) {
+        Some(number) if text.ends_with('K') => (number, 1024),
+        Some(number) => (number, 1000),
+        None => (text, 1),
+    };
+    let count: usize = number.parse().map_err(|_| "expected a number such as 4096 or 32k".to_string())?;
+    count.checked_mul(factor).filter(|&n| n > 0).ok_or_else(|| "expected a positive number".to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn amounts_of_memory() {
+        assert_eq!(parse_bytes("2GiB"), Ok(2 << 30));
+        assert_eq!(parse_bytes("1.5GB"), Ok(1_500_000_000));
+        assert_eq!(parse_bytes("4096"), Ok(4096));
+        for bad in ["", "GiB", "2XB", "-1GiB", "1e3GB", "0"] {
+            assert!(parse_bytes(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn counts_with_k() {
+        assert_eq!((parse_count("32k"), parse_count("4K"), parse_count("7")), (Ok(32000), Ok(4096), Ok(7)));
+        assert!(parse_count("0").is_err() && parse_count("k").is_err());
+    }
+}
