@@ -1,0 +1,179 @@
+//! The CPU as a device: an arena of host memory and a team of threads.
+
+use std::sync::Arc;
+
+use half::bf16;
+
+use crate::arena::{Arena, Buf, Full, assert_disjoint};
+use crate::attention::{self, Span};
+use crate::device::{AttendShape, Device, Dtype, KvPages, Matrix, NormWeights, QkTransform, Rows, Sink};
+use crate::elementwise::{self, Norm};
+use crate::linear::{self, Activated, Input, Output, Part, Weight};
+use crate::{Isa, Mat, MatMut, Team};
+
+/// The CPU, with a memory budget of its own.
+pub struct CpuDevice {
+    arena: Arena,
+    team: Arc<Team>,
+    isa: Isa,
+}
+
+impl CpuDevice {
+    /// A device of `bytes` of memory that computes with `team`.
+    ///
+    /// # Errors
+    /// The system's own, if it does not give the address space.
+    pub fn new(bytes: usize, team: Arc<Team>, isa: Isa) -> std::io::Result<CpuDevice> {
+        Ok(CpuDevice { arena: Arena::new(bytes)?, team, isa })
+    }
+
+    /// A matrix of activations to read.
+    ///
+    /// SAFETY of this and the next three: the trait's contract is that calls which share a written buffer
+    /// do not run at the same time, and each call asserts that its own buffers are disjoint.
+    fn f32s(&self, rows: Rows) -> &[f32] {
+        assert_eq!(rows.dtype, Dtype::F32, "expected f32 activations");
+        // SAFETY: see above.
+        &unsafe { self.arena.get::<f32>(&rows.buf) }[..rows.rows * rows.cols]
+    }
+
+    fn bf16s(&self, rows: Rows) -> &[bf16] {
+        assert_eq!(rows.dtype, Dtype::Bf16, "expected bf16 activations");
+        // SAFETY: see above.
+        &unsafe { self.arena.get::<bf16>(&rows.buf) }[..rows.rows * rows.cols]
+    }
+
+    #[allow(clippy::mut_from_ref)]
+    fn f32s_mut(&self, rows: Rows) -> &mut [f32] {
+        assert_eq!(rows.dtype, Dtype::F32, "expected f32 activations");
+        // SAFETY: see above.
+        &mut unsafe { self.arena.get_mut::<f32>(&rows.buf) }[..rows.rows * rows.cols]
+    }
+
+    #[allow(clippy::mut_from_ref)]
+    fn bf16s_mut(&self, rows: Rows) -> &mut [bf16] {
+        assert_eq!(rows.dtype, Dtype::Bf16, "expected bf16 activations");
+        // SAFETY: see above.
+        &mut unsafe { self.arena.get_mut::<bf16>(&rows.buf) }[..rows.rows * rows.cols]
+    }
+
+    fn parameters(&self, buf: Option<Buf>) -> Option<&[f32]> {
+        // SAFETY: parameters are written while loading only.
+        buf.map(|buf| unsafe { self.arena.get::<f32>(&buf) })
+    }
+
+    fn weight(&self, w: &Matrix) -> Weight<'_> {
+        let part = |(first_panel, buf): &(usize, Buf)| Part {
+            first_panel: *first_panel,
+            // SAFETY: panels are written while loading, or by a copy that the program orders before.
+            bytes: unsafe { self.arena.get::<u8>(buf) },
+        };
+        Weight::new(w.format, w.n, w.k, w.order, w.parts.iter().map(part).collect())
+    }
+
+    fn activated(&self, rows: Rows) -> Activated<'_> {
+        match rows.dtype {
+            Dtype::F32 => Activated::F32(MatMut::new(self.f32s_mut(rows), rows.rows, rows.cols)),
+            Dtype::Bf16 => Activated::Bf16(MatMut::new(self.bf16s_mut(rows), rows.rows, rows.cols)),
+        }
+    }
+
+    fn input(&self, rows: Rows) -> Input<'_> {
+        match rows.dtype {
+            Dtype::F32 => Input::F32(Mat::new(self.f32s(rows), rows.rows, rows.cols)),
+            Dtype::Bf16 => Input::Bf16(Mat::new(self.bf16s(rows), rows.rows, rows.cols)),
+        }
+    }
+
+    fn output(&self, sink: Sink) -> (Output<'_>, Buf) {
+        match sink {
+            Sink::Store(rows) => (
+                match self.activated(rows) {
+                    Activated::F32(out) => Output::StoreF32(out),
+                    Activated::Bf16(out) => Output::StoreBf16(out),
+                },
+                rows.buf,
+            ),
+            Sink::Add(rows) => {
+                let out = MatMut::new(self.f32s_mut(rows), rows.rows, rows.cols);
+                (Output::AddF32(out), rows.buf)
+            }
+            Sink::Act(kind, rows) => (Output::Act { kind, out: self.activated(rows) }, rows.buf),
+            Sink::Gated(kind, rows) => (Output::Gated { kind, out: self.activated(rows) }, rows.buf),
+        }
+    }
+}
+
+impl Device for CpuDevice {
+    fn take(&mut self, bytes: usize) -> Result<Buf, Full> {
+        self.arena.take(bytes)
+    }
+
+    fn fill(&self, buf: &Buf, fill: &mut dyn FnMut(&mut [u8])) {
+        // SAFETY: the trait's contract.
+        fill(unsafe { self.arena.get_mut(buf) });
+    }
+
+    fn view(&self, buf: &Buf, view: &mut dyn FnMut(&[u8])) {
+        // SAFETY: the trait's contract.
+        view(unsafe { self.arena.get(buf) });
+    }
+
+    fn embed(&self, table: &Matrix, ids: &[u32], out: Rows) {
+        assert_eq!((out.rows, out.cols), (ids.len(), table.k), "embed: shape of the output");
+        let table = self.weight(table);
+        elementwise::for_rows(&self.team, self.f32s_mut(out), out.cols, |i, row| {
+            linear::unpack_row(&table, ids[i] as usize, row);
+        });
+    }
+
+    fn add_rows(&self, table: Buf, rows: &[u32], out: Rows) {
+        assert_disjoint(&[&out.buf], &[&table]);
+        let table = self.parameters(Some(table)).unwrap_or_default();
+        elementwise::add_rows(&self.team, table, out.cols, rows, self.f32s_mut(out));
+    }
+
+    fn gather(&self, x: Rows, rows: &[u32], out: Rows) {
+        assert_disjoint(&[&out.buf], &[&x.buf]);
+        elementwise::copy_rows(&self.team, self.f32s(x), x.cols, rows, self.f32s_mut(out));
+    }
+
+    fn norm(&self, x: Rows, norm: &NormWeights, out: Rows) {
+        assert_disjoint(&[&out.buf], &[&x.buf]);
+        let weight = self.parameters(norm.weight);
+        let norm = Norm { kind: norm.kind, eps: norm.eps, weight, bias: self.parameters(norm.bias) };
+        let (team, isa, values) = (&*self.team, self.isa, self.f32s(x));
+        match out.dtype {
+            Dtype::F32 => elementwise::norm(team, isa, values, x.cols, norm, self.f32s_mut(out)),
+            Dtype::Bf16 => elementwise::norm(team, isa, values, x.cols, norm, self.bf16s_mut(out)),
+        }
+    }
+
+    fn convert(&self, x: Rows, out: Rows) {
+        assert_disjoint(&[&out.buf], &[&x.buf]);
+        match (x.dtype, out.dtype) {
+            (Dtype::F32, Dtype::Bf16) => {
+                elementwise::round_to_bf16(self.isa, self.f32s(x), self.bf16s_mut(out));
+            }
+            (Dtype::Bf16, Dtype::F32) => {
+                elementwise::widen_to_f32(self.isa, self.bf16s(x), self.f32s_mut(out));
+            }
+            (Dtype::F32, Dtype::F32) => self.f32s_mut(out).copy_from_slice(self.f32s(x)),
+            (Dtype::Bf16, Dtype::Bf16) => self.bf16s_mut(out).copy_from_slice(self.bf16s(x)),
+        }
+    }
+
+    fn linear(&self, x: Rows, w: &Matrix, bias: Option<Buf>, sink: Sink) {
+        let (output, written) = self.output(sink);
+        assert_disjoint(&[&written], &[&x.buf]);
+        linear::linear(&self.team, self.isa, self.input(x), &self.weight(w), self.parameters(bias), output);
+    }
+
+    fn store_kv(&self, qkv: Rows, transform: &QkTransform, spans: &[Span<'_>], kv: KvPages, q: Rows) {
+        todo!()
+    }
+
+    fn attend(&self, q: Rows, kv: KvPages, spans: &[Span<'_>], shape: AttendShape, out: Rows) {
+        todo!()
+    }
+}

@@ -1,0 +1,148 @@
+//! The one decoder: every supported model is this sequence of operations with the switches of its
+//! [`ModelSpec`].
+//!
+//! ```text
+//! embed ─► [ norm ─► qkv ─► turn, store K and V ─► attend ─► out-projection ─► norm ─► MLP ] x layers ─► head
+//! ```
+//!
+//! Each function is one op of a program. They read and write the buffers of a [`Work`], so two batches
+//! with a `Work` each can be under way at once.
+
+mod weights;
+mod work;
+
+pub use weights::{LayerWeights, Mlp, Weights};
+pub use work::{Work, WorkSize};
+
+use kernels::attention::Span;
+use kernels::device::{AttendShape, Device, KvPages, QkTransform, Rows, Sink};
+use spec::model::{ModelSpec, NormPlacement, Positions};
+
+/// The rows of one batch: which tokens, where they stand, and which of them are followed by a choice.
+pub struct Batch<'a> {
+    /// Token of each row.
+    pub ids: &'a [u32],
+    /// Absolute position of each row.
+    pub positions: &'a [u32],
+    /// The sequences that the rows belong to.
+    pub spans: &'a [Span<'a>],
+    /// Rows whose logits are wanted.
+    pub samples: &'a [u32],
+}
+
+/// A model's weights on a device, and how to use them.
+pub struct Decoder {
+    spec: ModelSpec,
+    weights: Weights,
+}
+
+impl Decoder {
+    /// A decoder of weights that were loaded for `spec`.
+    pub fn new(spec: ModelSpec, weights: Weights) -> Decoder {
+        assert_eq!(spec.layers, weights.layers.len(), "weights of another model");
+        Decoder { spec, weights }
+    }
+
+    /// What kind of model it is.
+    pub fn spec(&self) -> &ModelSpec {
+        &self.spec
+    }
+
+    /// Tokens to rows of the residual stream, learned positions added.
+    pub fn embed(&self, device: &dyn Device, batch: &Batch<'_>, work: &Work) {
+        let n = batch.ids.len();
+        let x = work.x.first(n);
+        match &self.weights.project_in {
+            None => device.embed(&self.weights.embed, batch.ids, x),
+            Some(project) => {
+                device.embed(&self.weights.embed, batch.ids, work.embedded.first(n));
+                device.convert(work.embedded.first(n), work.embedded_in.first(n));
+                device.linear(work.embedded_in.first(n), project, None, Sink::Store(x));
+            }
+        }
+        if let (Positions::Learned { offset }, Some(table)) = (&self.spec.positions, self.weights.positions) {
+            let rows: Vec<u32> = batch.positions.iter().map(|p| p + *offset as u32).collect();
+            device.add_rows(table, &rows, x);
+        }
+    }
+
+    /// Queries, keys and values of a layer; keys and values go to their pages.
+    pub fn qkv(&self, device: &dyn Device, layer: usize, batch: &Batch<'_>, kv: KvPages, work: &Work) {
+        let n = batch.ids.len();
+        let w = &self.weights.layers[layer];
+        self.normed(device, &w.attn_norm, n, work);
+        device.linear(work.normed.first(n), &w.qkv, w.qkv_bias, Sink::Store(work.qkv.first(n)));
+        let transform = QkTransform { heads: self.spec.heads, norms: w.qk_norms, rope: self.weights.rope };
+        device.store_kv(work.qkv.first(n), &transform, batch.spans, kv, work.q.first(n));
+    }
+
+    /// Attention of a layer over the pages.
+    pub fn attend(&self, device: &dyn Device, layer: usize, batch: &Batch<'_>, kv: KvPages, work: &Work) {
+        let n = batch.ids.len();
+        let shape = AttendShape {
+            heads: self.spec.heads,
+            scale: 1.0 / (self.spec.head_dim as f32).sqrt(),
+            window: self.spec.window_of(layer),
+        };
+        device.attend(work.q.first(n), kv, batch.spans, shape, work.attended.first(n));
+    }
+
+    /// Attention's result into the residual stream.
+    pub fn out_proj(&self, device: &dyn Device, layer: usize, n: usize, work: &Work) {
+        let w = &self.weights.layers[layer];
+        device.linear(work.attended.first(n), &w.out, w.out_bias, Sink::Add(work.x.first(n)));
+        self.post_norm(device, &w.attn_norm, n, work);
+    }
+
+    /// The MLP of a layer, into the residual stream.
+    pub fn mlp(&self, device: &dyn Device, layer: usize, n: usize, work: &Work) {
+        let w = &self.weights.layers[layer];
+        self.normed(device, &w.mlp_norm, n, work);
+        let inner = work.inner.first(n);
+        let sink = match w.mlp {
+            Mlp::Gated => Sink::Gated(self.weights.activation, inner),
+            Mlp::Plain => Sink::Act(self.weights.activation, inner),
+        };
+        device.linear(work.normed.first(n), &w.up, w.up_bias, sink);
+        device.linear(inner, &w.down, w.down_bias, Sink::Add(work.x.first(n)));
+        self.post_norm(device, &w.mlp_norm, n, work);
+    }
+
+    /// Logits of `samples` (at most as many as the work holds): `[samples, vocab] f32`.
+    pub fn head(&self, device: &dyn Device, samples: &[u32], work: &Work) -> Rows {
+        let n = samples.len();
+        let (picked, normed) = (work.picked.first(n), work.picked_normed.first(n));
+        device.gather(work.x, samples, picked);
+        match &self.weights.final_norm {
+            Some(norm) => device.norm(picked, norm, normed),
+            None => device.convert(picked, normed),
+        }
+        let logits = work.logits.first(n);
+        match &self.weights.project_out {
+            None => device.linear(normed, self.weights.head(), None, Sink::Store(logits)),
+            Some(project) => {
+                let narrow = work.picked_out.first(n);
+                device.linear(normed, project, None, Sink::Store(narrow));
+                device.linear(narrow, self.weights.head(), None, Sink::Store(logits));
+            }
+        }
+        logits
+    }
+
+    /// The input of a linear: the residual stream, normed first where the model norms inputs.
+    fn normed(&self, device: &dyn Device, norm: &kernels::device::NormWeights, n: usize, work: &Work) {
+        match self.spec.placement {
+            NormPlacement::Pre => device.norm(work.x.first(n), norm, work.normed.first(n)),
+            NormPlacement::Post => device.convert(work.x.first(n), work.normed.first(n)),
+        }
+    }
+
+    /// Norms the residual stream itself, where the model norms sums (OPT-350m).
+    fn post_norm(&self, device: &dyn Device, norm: &kernels::device::NormWeights, n: usize, work: &Work) {
+        if self.spec.placement == NormPlacement::Post {
+            let sum = work.sum.first(n);
+            device.convert(work.x.first(n), sum);
+            device.norm(sum, norm, work.x.first(n));
+        }
+    }
+}
