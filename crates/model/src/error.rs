@@ -53,6 +53,9 @@ pub enum Error {
         /// Every tensor that is missing, superfluous or misshapen, one sentence each.
         problems: Vec<String>,
     },
+    /// The tokenizer could not be loaded, or a text not be encoded.
+    #[error(transparent)]
+    Tokenizer(#[from] crate::tokenizer::TokenizerError),
     /// A weight is NaN or infinite.
     #[error(
         "{file}: tensor `{tensor}` holds NaN or infinity in row {row}; the file is damaged, fetch it again"

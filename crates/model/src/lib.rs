@@ -2,5 +2,7 @@
 
 pub mod error;
 pub mod gguf;
+pub mod tokenizer;
 
 pub use error::{Error, Result};
+pub use tokenizer::{Special, Tokenizer, TokenizerError};

@@ -1,0 +1,131 @@
+//! `tokenizer_config.json` and `special_tokens_map.json`: which tokens are special, and which are added.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use tokenizers::AddedToken;
+
+use super::TokenizerError;
+
+/// What `tokenizer_config.json` says about text; everything may be absent.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct TokenizerConfig {
+    /// Put `bos_token` before every text (absent: as the tokenizer's post-processor does).
+    #[serde(default)]
+    pub add_bos_token: Option<bool>,
+    /// Put `eos_token` after every text (absent: as the tokenizer's post-processor does).
+    #[serde(default)]
+    pub add_eos_token: Option<bool>,
+    /// Begin of sequence.
+    #[serde(default)]
+    pub bos_token: Option<TokenText>,
+    /// End of sequence.
+    #[serde(default)]
+    pub eos_token: Option<TokenText>,
+    /// Padding.
+    #[serde(default)]
+    pub pad_token: Option<TokenText>,
+    /// Unknown text.
+    #[serde(default)]
+    pub unk_token: Option<TokenText>,
+    /// One template, or a list of named ones.
+    #[serde(default)]
+    pub chat_template: Option<TemplateField>,
+    /// Longest context in tokens, as published (often a huge placeholder).
+    #[serde(default)]
+    pub model_max_length: Option<f64>,
+    /// Tokens beside the vocabulary, by id.
+    #[serde(default)]
+    pub added_tokens_decoder: BTreeMap<String, AddedTokenConfig>,
+}
+
+/// A special token: its text, or an object that holds it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum TokenText {
+    /// `"<s>"`
+    Text(String),
+    /// `{"content": "<s>", ...}`
+    Object {
+        /// The text.
+        content: String,
+    },
+}
+
+impl TokenText {
+    /// The token's text.
+    pub fn as_str(&self) -> &str {
+        match self {
+            TokenText::Text(content) | TokenText::Object { content } => content,
+        }
+    }
+}
+
+/// `chat_template` in its two published forms.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum TemplateField {
+    /// One template.
+    One(String),
+    /// Several, by name; `default` is the usual one and `tool_use` the one for tools.
+    Named(Vec<NamedTemplate>),
+}
+
+/// A template with a name.
+#[derive(Clone, Debug, Deserialize)]
+pub struct NamedTemplate {
+    /// `default`, `tool_use`, `rag` ...
+    pub name: String,
+    /// Jinja source.
+    pub template: String,
+}
+
+/// An entry of `added_tokens_decoder`.
+#[derive(Clone, Debug, Deserialize)]
+pub struct AddedTokenConfig {
+    /// The token's text.
+    pub content: String,
+    /// Skipped in text that is shown.
+    #[serde(default)]
+    pub special: bool,
+    /// Takes white space on its left.
+    #[serde(default)]
+    pub lstrip: bool,
+    /// Takes white space on its right.
+    #[serde(default)]
+    pub rstrip: bool,
+    /// Matched in normalised text.
+    #[serde(default)]
+    pub normalized: bool,
+    /// Matched only as a whole word.
+    #[serde(default)]
+    pub single_word: bool,
+}
+
+impl TokenizerConfig {
+    /// Parses `tokenizer_config.json`.
+    pub fn parse(json: &[u8]) -> Result<Self, TokenizerError> {
+        serde_json::from_slice(json).map_err(|e| TokenizerError::malformed("tokenizer_config.json", e))
+    }
+
+    /// Fills what is absent from `special_tokens_map.json`.
+    pub fn fill_from_special_tokens_map(&mut self, json: &[u8]) -> Result<(), TokenizerError> {
+        let map: TokenizerConfig = serde_json::from_slice(json)
+            .map_err(|e| TokenizerError::malformed("special_tokens_map.json", e))?;
+        self.bos_token = self.bos_token.take().or(map.bos_token);
+        self.eos_token = self.eos_token.take().or(map.eos_token);
+        self.pad_token = self.pad_token.take().or(map.pad_token);
+        self.unk_token = self.unk_token.take().or(map.unk_token);
+        Ok(())
+    }
+}
+
+impl AddedTokenConfig {
+    pub(super) fn to_added(&self) -> AddedToken {
+        AddedToken::from(self.content.clone(), self.special)
+            .lstrip(self.lstrip)
+            .rstrip(self.rstrip)
+            .normalized(self.normalized)
+            .single_word(self.single_word)
+    }
+}

@@ -1,0 +1,192 @@
+//! A vocabulary from a GGUF file made into the same tokenizer that a `tokenizer.json` gives.
+
+use std::collections::HashMap;
+
+use serde_json::{Value, json};
+use tokenizers::models::bpe::{BPE, Vocab};
+use tokenizers::{AddedToken, Tokenizer as Inner};
+
+use crate::gguf::GgufVocab;
+
+use super::load::{from_json, guarded};
+use super::pretokenizer::{PreTokenizer, gpt2};
+use super::{Affixes, SpecialIds, Tokenizer, TokenizerError};
+
+const CONTROL: i32 = 3;
+const USER_DEFINED: i32 = 4;
+
+impl Tokenizer {
+    /// Builds the tokenizer of a GGUF file.
+    pub fn from_gguf(vocab: &GgufVocab) -> Result<Self, TokenizerError> {
+        check(vocab)?;
+        let (mut inner, add_bos) = match vocab.model.as_str() {
+            "gpt2" => byte_pairs(vocab)?,
+            "llama" => (sentence_pieces(vocab)?, true),
+            other => {
+                return Err(TokenizerError::Unsupported {
+                    what: "GGUF vocabulary",
+                    found: other.to_owned(),
+                    supported: "gpt2, llama".to_owned(),
+                });
+            }
+        };
+        guarded("GGUF vocabulary", || add_tokens(&mut inner, vocab))??;
+        let ids = SpecialIds { bos: vocab.bos, eos: vocab.eos, pad: vocab.pad, unk: vocab.unk };
+        let affixes = Affixes {
+            prefix: vocab.bos.filter(|_| vocab.add_bos.unwrap_or(add_bos)).into_iter().collect(),
+            suffix: vocab.eos.filter(|_| vocab.add_eos.unwrap_or(false)).into_iter().collect(),
+        };
+        Tokenizer::assemble(inner, ids, affixes)
+    }
+}
+
+fn scores(vocab: &GgufVocab) -> &[f32] {
+    vocab.scores.as_deref().unwrap_or(&[])
+}
+
+fn kinds(vocab: &GgufVocab) -> &[i32] {
+    vocab.token_types.as_deref().unwrap_or(&[])
+}
+
+fn check(vocab: &GgufVocab) -> Result<(), TokenizerError> {
+    let n = vocab.tokens.len();
+    let lens = [("scores", scores(vocab).len()), ("token_type", kinds(vocab).len())];
+    for (what, len) in lens {
+        if len != 0 && len != n {
+            let why = format!("{len} {what} for {n} tokens");
+            return Err(TokenizerError::malformed("GGUF vocabulary", why));
+        }
+    }
+    for id in [vocab.bos, vocab.eos, vocab.eot, vocab.unk, vocab.pad].into_iter().flatten() {
+        if id as usize >= n {
+            let why = format!("special token id {id} of {n} tokens");
+            return Err(TokenizerError::malformed("GGUF vocabulary", why));
+        }
+    }
+    Ok(())
+}
+
+fn byte_pairs(vocab: &GgufVocab) -> Result<(Inner, bool), TokenizerError> {
+    let pre = PreTokenizer::named(vocab.pre.as_deref().unwrap_or("default"))?;
+    let merges = vocab.merges.iter().flatten().map(|m| split_merge(m)).collect::<Result<Vec<_>, _>>()?;
+    let model = guarded("GGUF vocabulary", || {
+        BPE::builder()
+            .vocab_and_merges(ids(vocab), merges)
+            .ignore_merges(pre.ignore_merges)
+            .build()
+            .map_err(|e| TokenizerError::malformed("GGUF vocabulary", e))
+    })??;
+    let decoder = gpt2();
+    Ok((assemble(model, pre.normalizer, Some(pre.steps), decoder)?, pre.add_bos))
+}
+
+/// A merge is two tokens with one space between; neither holds a space, but the first character may
+/// be one in vocabularies that were not made byte-level.
+pub(super) fn split_merge(merge: &str) -> Result<(String, String), TokenizerError> {
+    let at = merge.char_indices().skip(1).find(|&(_, c)| c == ' ').map(|(at, _)| at);
+    match at {
+        Some(at) if at + 1 < merge.len() => Ok((merge[..at].to_owned(), merge[at + 1..].to_owned())),
+        _ => Err(TokenizerError::malformed("merges", format!("{merge:?} is not two tokens"))),
+    }
+}
+
+fn sentence_pieces(vocab: &GgufVocab) -> Result<Inner, TokenizerError> {
+    if scores(vocab).len() != vocab.tokens.len() {
+        return Err(TokenizerError::malformed("GGUF vocabulary", "a llama vocabulary needs scores"));
+    }
+    let unk = vocab.unk.map(|id| vocab.tokens[id as usize].clone());
+    let model = guarded("GGUF vocabulary", || {
+        let mut builder = BPE::builder()
+            .vocab_and_merges(ids(vocab), merges_of_scores(vocab))
+            .fuse_unk(true)
+            .byte_fallback(true);
+        if let Some(unk) = unk {
+            builder = builder.unk_token(unk);
+        }
+        builder.build().map_err(|e| TokenizerError::malformed("GGUF vocabulary", e))
+    })??;
+    let space = vocab.add_space_prefix.unwrap_or(true);
+    assemble(model, Some(sentence_piece_normalizer(space)), None, sentence_piece_decoder(space))
+}
+
+fn sentence_piece_normalizer(space_prefix: bool) -> Value {
+    let spaces = json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
+    let steps =
+        if space_prefix { vec![json!({"type": "Prepend", "prepend": "▁"}), spaces] } else { vec![spaces] };
+    json!({"type": "Sequence", "normalizers": steps})
+}
+
+fn sentence_piece_decoder(space_prefix: bool) -> Value {
+    let mut steps = vec![
+        json!({"type": "Replace", "pattern": {"String": "▁"}, "content": " "}),
+        json!({"type": "ByteFallback"}),
+        json!({"type": "Fuse"}),
+    ];
+    if space_prefix {
+        steps.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
+    }
+    json!({"type": "Sequence", "decoders": steps})
+}
+
+/// SentencePiece merges the neighbours whose union scores best; as ranked merges: every way to cut a
+/// token into two, by score of the token, then by length of the left part (longest first).
+fn merges_of_scores(vocab: &GgufVocab) -> Vec<(String, String)> {
+    let known: HashMap<&str, u32> = (0u32..).zip(&vocab.tokens).map(|(i, t)| (t.as_str(), i)).collect();
+    let mut merges = Vec::new();
+    for (token, &score) in vocab.tokens.iter().zip(scores(vocab)) {
+        // Longer ones are not words; cutting them everywhere would be quadratic in their length.
+        if token.len() > 512 || kind_is_special(vocab, known[token.as_str()]) {
+            continue;
+        }
+        for (at, _) in token.char_indices().skip(1) {
+            let (left, right) = token.split_at(at);
+            if known.contains_key(left) && known.contains_key(right) {
+                merges.push((score, left, right));
+            }
+        }
+    }
+    merges.sort_by(|a, b| b.0.total_cmp(&a.0).then(b.1.len().cmp(&a.1.len())));
+    merges.into_iter().map(|(_, l, r)| (l.to_owned(), r.to_owned())).collect()
+}
+
+fn kind_is_special(vocab: &GgufVocab, id: u32) -> bool {
+    matches!(kinds(vocab).get(id as usize), Some(&(CONTROL | USER_DEFINED)))
+}
+
+fn ids(vocab: &GgufVocab) -> Vocab {
+    vocab.tokens.iter().cloned().zip(0u32..).collect()
+}
+
+/// Model, normaliser, pre-tokenizer and decoder together; the latter three as in tokenizer.json.
+pub(super) fn assemble(
+    model: BPE,
+    normalizer: Option<Value>,
+    pre_tokenizer: Option<Value>,
+    decoder: Value,
+) -> Result<Inner, TokenizerError> {
+    let mut inner = Inner::new(model);
+    let normalizer: Option<tokenizers::NormalizerWrapper> =
+        normalizer.map(|n| from_json("normalizer", n)).transpose()?;
+    let pre: Option<tokenizers::PreTokenizerWrapper> =
+        pre_tokenizer.map(|p| from_json("pre-tokenizer", p)).transpose()?;
+    let decoder: tokenizers::DecoderWrapper = from_json("decoder", decoder)?;
+    inner.with_normalizer(normalizer).map_err(|e| TokenizerError::malformed("normalizer", e))?;
+    inner.with_pre_tokenizer(pre).with_decoder(Some(decoder));
+    Ok(inner)
+}
+
+fn add_tokens(inner: &mut Inner, vocab: &GgufVocab) -> Result<(), TokenizerError> {
+    let of_kind = |kind: i32, special: bool| {
+        vocab
+            .tokens
+            .iter()
+            .zip(kinds(vocab))
+            .filter(move |&(t, &k)| k == kind && !t.is_empty())
+            .map(move |(t, _)| AddedToken::from(t.clone(), special).normalized(false))
+            .collect::<Vec<_>>()
+    };
+    let wrong = |e| TokenizerError::malformed("special tokens", e);
+    inner.add_special_tokens(of_kind(CONTROL, true)).map_err(wrong)?;
+    inner.add_tokens(of_kind(USER_DEFINED, false)).map_err(wrong)?;
+    Ok(())
+}

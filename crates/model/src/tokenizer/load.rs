@@ -1,0 +1,189 @@
+//! Hugging Face files to a tokenizer: `tokenizer.json`, or GPT-2's older `vocab.json` and `merges.txt`.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokenizers::models::bpe::BPE;
+use tokenizers::{AddedToken, ModelWrapper, Tokenizer as Inner};
+
+use super::config::{TokenText, TokenizerConfig};
+use super::gguf::{assemble, split_merge};
+use super::pretokenizer::gpt2;
+use super::{Affixes, SpecialIds, Tokenizer, TokenizerError};
+
+/// No published tokenizer.json comes near this size.
+const MAX_FILE_BYTES: u64 = 256 << 20;
+
+impl Tokenizer {
+    /// Loads the tokenizer of a Hugging Face model directory, with its tokenizer_config.json and
+    /// special_tokens_map.json where they are.
+    pub fn from_dir(dir: &Path) -> Result<(Self, TokenizerConfig), TokenizerError> {
+        let mut config = match read(&dir.join("tokenizer_config.json"))? {
+            Some(json) => TokenizerConfig::parse(&json)?,
+            None => TokenizerConfig::default(),
+        };
+        if let Some(json) = read(&dir.join("special_tokens_map.json"))? {
+            config.fill_from_special_tokens_map(&json)?;
+        }
+        let tokenizer = if let Some(json) = read(&dir.join("tokenizer.json"))? {
+            Tokenizer::from_hf(&json, &config)?
+        } else {
+            let (vocab, merges) = (read(&dir.join("vocab.json"))?, read(&dir.join("merges.txt"))?);
+            match (vocab, merges) {
+                (Some(vocab), Some(merges)) => Tokenizer::from_gpt2(&vocab, &merges, &config)?,
+                _ => return Err(TokenizerError::Missing { dir: dir.to_owned() }),
+            }
+        };
+        Ok((tokenizer, config))
+    }
+
+    /// Builds a tokenizer from the text of a `tokenizer.json`.
+    pub fn from_hf(json: &[u8], config: &TokenizerConfig) -> Result<Self, TokenizerError> {
+        let mut inner = guarded("tokenizer.json", || Inner::from_bytes(json))?
+            .map_err(|e| TokenizerError::malformed("tokenizer.json", e))?;
+        disarm(&mut inner)?;
+        Tokenizer::with_config(inner, config)
+    }
+
+    /// Builds a tokenizer from GPT-2's two files (OPT is published so).
+    pub fn from_gpt2(vocab: &[u8], merges: &[u8], config: &TokenizerConfig) -> Result<Self, TokenizerError> {
+        let vocab: BTreeMap<String, u32> =
+            serde_json::from_slice(vocab).map_err(|e| TokenizerError::malformed("vocab.json", e))?;
+        let merges = std::str::from_utf8(merges).map_err(|e| TokenizerError::malformed("merges.txt", e))?;
+        let merges = merges
+            .lines()
+            .filter(|line| !line.is_empty() && !line.starts_with("#version"))
+            .map(split_merge)
+            .collect::<Result<Vec<_>, _>>()?;
+        let model = guarded("vocab.json", || {
+            BPE::builder()
+                .vocab_and_merges(vocab.into_iter().collect::<tokenizers::models::bpe::Vocab>(), merges)
+                .build()
+        })?
+        .map_err(|e| TokenizerError::malformed("vocab.json with merges.txt", e))?;
+        let inner = assemble(model, None, Some(gpt2()), gpt2())?;
+        Tokenizer::with_config(inner, config)
+    }
+
+    fn with_config(mut inner: Inner, config: &TokenizerConfig) -> Result<Self, TokenizerError> {
+        guarded("added tokens", || add_tokens(&mut inner, config))??;
+        let id = |t: &Option<TokenText>| t.as_ref().and_then(|t| inner.token_to_id(t.as_str()));
+        let ids = SpecialIds {
+            bos: id(&config.bos_token),
+            eos: id(&config.eos_token),
+            pad: id(&config.pad_token),
+            unk: id(&config.unk_token),
+        };
+        let affixes = affixes(&inner, config, &ids)?;
+        Tokenizer::assemble(inner, ids, affixes)
+    }
+}
+
+/// What would make tokens depend on anything but the text: truncation, padding, and the random
+/// dropping of merges that is meant for training.
+fn disarm(inner: &mut Inner) -> Result<(), TokenizerError> {
+    inner.with_padding(None);
+    inner.with_truncation(None).map_err(|e| TokenizerError::malformed("truncation", e))?;
+    if let ModelWrapper::BPE(bpe) = inner.get_model()
+        && bpe.dropout.is_some()
+    {
+        let mut bpe = bpe.clone();
+        bpe.dropout = None;
+        inner.with_model(bpe);
+    }
+    Ok(())
+}
+
+/// Tokens that only tokenizer_config.json declares.
+fn add_tokens(inner: &mut Inner, config: &TokenizerConfig) -> Result<(), TokenizerError> {
+    let wrong = |e| TokenizerError::malformed("added tokens", e);
+    let declared = declared(inner, config);
+    inner.add_tokens(declared.iter().map(|(_, t)| t.clone())).map_err(wrong)?;
+    for (id, t) in &declared {
+        let given = inner.token_to_id(&t.content);
+        if given != Some(*id) {
+            let why = format!("{:?} is declared as id {id}, the vocabulary gives {given:?}", t.content);
+            return Err(TokenizerError::malformed("added_tokens_decoder", why));
+        }
+    }
+    let named = [&config.bos_token, &config.eos_token, &config.pad_token, &config.unk_token];
+    let named: Vec<_> = named
+        .into_iter()
+        .flatten()
+        .map(TokenText::as_str)
+        .filter(|t| inner.token_to_id(t).is_some() && !inner.get_added_vocabulary().is_special_token(t))
+        .map(|t| AddedToken::from(t, true).normalized(false))
+        .collect();
+    inner.add_special_tokens(named).map_err(wrong)?;
+    Ok(())
+}
+
+/// Entries of `added_tokens_decoder` that the vocabulary does not have as added tokens, by id.
+fn declared(inner: &Inner, config: &TokenizerConfig) -> Vec<(u32, AddedToken)> {
+    let known = inner.get_added_vocabulary().get_added_tokens_decoder();
+    let mut declared: Vec<_> = config
+        .added_tokens_decoder
+        .iter()
+        .filter_map(|(id, token)| Some((id.parse::<u32>().ok()?, token)))
+        .filter(|(id, t)| !known.contains_key(id) && !t.content.is_empty())
+        .map(|(id, t)| (id, t.to_added()))
+        .collect();
+    declared.sort_by_key(|&(id, _)| id);
+    declared
+}
+
+/// What is put around a text: the post-processor's tokens, unless the config says otherwise.
+fn affixes(inner: &Inner, config: &TokenizerConfig, ids: &SpecialIds) -> Result<Affixes, TokenizerError> {
+    let mut affixes = guarded("post-processor", || probe(inner))??;
+    let explicit = config.add_bos_token.is_some() || config.add_eos_token.is_some();
+    if explicit {
+        affixes.prefix = ids.bos.filter(|_| config.add_bos_token == Some(true)).into_iter().collect();
+        affixes.suffix = ids.eos.filter(|_| config.add_eos_token == Some(true)).into_iter().collect();
+    }
+    Ok(affixes)
+}
+
+/// Encodes a short text with and without special tokens; what differs is what is put around.
+fn probe(inner: &Inner) -> Result<Affixes, TokenizerError> {
+    let encode = |special| {
+        let encoding = inner.encode_fast("a", special);
+        encoding.map(|e| e.get_ids().to_vec()).map_err(|e| TokenizerError::malformed("post-processor", e))
+    };
+    let (bare, whole) = (encode(false)?, encode(true)?);
+    let at = whole.windows(bare.len().max(1)).position(|w| w == bare);
+    Ok(match at {
+        Some(at) if !bare.is_empty() => {
+            Affixes { prefix: whole[..at].to_vec(), suffix: whole[at + bare.len()..].to_vec() }
+        }
+        _ => Affixes { prefix: whole, suffix: Vec::new() },
+    })
+}
+
+/// Runs foreign code over foreign data. The `tokenizers` crate has panics behind malformed files;
+/// they become errors here, so that a hostile file cannot end the process.
+pub(super) fn guarded<T>(what: &'static str, run: impl FnOnce() -> T) -> Result<T, TokenizerError> {
+    catch_unwind(AssertUnwindSafe(run))
+        .map_err(|_| TokenizerError::malformed(what, "the tokenizer library gave up on it"))
+}
+
+/// A part of tokenizer.json that we wrote ourselves.
+pub(super) fn from_json<T: DeserializeOwned>(what: &'static str, value: Value) -> Result<T, TokenizerError> {
+    serde_json::from_value(value).map_err(|e| TokenizerError::malformed(what, e))
+}
+
+/// Reads a file that may be absent.
+fn read(path: &Path) -> Result<Option<Vec<u8>>, TokenizerError> {
+    let wrong = |source| TokenizerError::Read { path: path.to_owned(), source };
+    match std::fs::metadata(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(wrong(e)),
+        Ok(meta) if !meta.is_file() || meta.len() > MAX_FILE_BYTES => Err(TokenizerError::malformed(
+            "tokenizer file",
+            format!("{} is not a file of at most {MAX_FILE_BYTES} bytes", path.display()),
+        )),
+        Ok(_) => std::fs::read(path).map(Some).map_err(wrong),
+    }
+}

@@ -1,0 +1,264 @@
+//! Against Hugging Face's own results (scripts/tokenizer_fixtures.py), and against hostile files.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::gguf::GgufVocab;
+
+const FIXTURES: [&str; 6] = [
+    include_str!("../../tests/fixtures/tokenizer/gpt-2.json"),
+    include_str!("../../tests/fixtures/tokenizer/smollm.json"),
+    include_str!("../../tests/fixtures/tokenizer/llama-bpe.json"),
+    include_str!("../../tests/fixtures/tokenizer/qwen2.json"),
+    include_str!("../../tests/fixtures/tokenizer/tekken.json"),
+    include_str!("../../tests/fixtures/tokenizer/llama.json"),
+];
+
+fn fixture(name: &str) -> Value {
+    let parsed = FIXTURES.iter().map(|f| serde_json::from_str::<Value>(f).unwrap());
+    let named = |f: &Value| f["gguf"]["pre"] == name || f["gguf"]["model"] == name;
+    parsed.into_iter().find(|f| named(f)).unwrap()
+}
+
+fn strings(value: &Value) -> Vec<String> {
+    let strings = value.as_array().into_iter().flatten();
+    strings.map(|v| v.as_str().unwrap().to_owned()).collect()
+}
+
+fn ids(value: &Value) -> Vec<u32> {
+    value.as_array().unwrap().iter().map(|v| v.as_u64().unwrap() as u32).collect()
+}
+
+fn gguf_vocab(g: &Value) -> GgufVocab {
+    let id = |key: &str| g[key].as_u64().map(|id| id as u32);
+    let numbers = |key: &str| g[key].as_array().into_iter().flatten();
+    GgufVocab {
+        model: g["model"].as_str().unwrap().to_owned(),
+        pre: g["pre"].as_str().map(str::to_owned),
+        tokens: strings(&g["tokens"]),
+        scores: Some(numbers("scores").map(|v| v.as_f64().unwrap() as f32).collect()),
+        token_types: Some(numbers("kinds").map(|v| v.as_i64().unwrap() as i32).collect()),
+        merges: Some(strings(&g["merges"])),
+        bos: id("bos"),
+        eos: id("eos"),
+        unk: id("unk"),
+        add_bos: g["add_bos"].as_bool(),
+        ..GgufVocab::default()
+    }
+}
+
+fn from_hf(fixture: &Value) -> Tokenizer {
+    let json = serde_json::to_vec(&fixture["hf"]).unwrap();
+    Tokenizer::from_hf(&json, &TokenizerConfig::default()).unwrap()
+}
+
+fn small(name: &str) -> Tokenizer {
+    from_hf(&fixture(name))
+}
+
+fn assert_cases(tokenizer: &Tokenizer, cases: &Value, with_special: bool) {
+    for case in cases.as_array().unwrap() {
+        let text = case["text"].as_str().unwrap();
+        assert_eq!(tokenizer.encode(text, Special::Without).unwrap(), ids(&case["ids"]), "{text:?}");
+        let special = ids(&case["with_special"]);
+        if with_special {
+            assert_eq!(tokenizer.encode(text, Special::With).unwrap(), special, "{text:?}");
+        }
+        assert_eq!(tokenizer.decode(&special, Special::With), case["decoded"], "{text:?}");
+        assert_eq!(tokenizer.decode(&special, Special::Without), case["skipped"], "{text:?}");
+    }
+}
+
+#[test]
+fn tokenizer_json_agrees_with_hugging_face() {
+    for text in FIXTURES {
+        let fixture: Value = serde_json::from_str(text).unwrap();
+        assert_cases(&from_hf(&fixture), &fixture["cases"], true);
+    }
+}
+
+#[test]
+fn gguf_vocabularies_agree_with_hugging_face() {
+    for text in FIXTURES {
+        let fixture: Value = serde_json::from_str(text).unwrap();
+        let tokenizer = Tokenizer::from_gguf(&gguf_vocab(&fixture["gguf"])).unwrap();
+        assert_cases(&tokenizer, &fixture["cases"], true);
+    }
+}
+
+#[test]
+fn streams_equal_full_decode_and_never_split_a_character() {
+    for name in ["smollm", "llama"] {
+        let tokenizer = small(name);
+        let n = tokenizer.vocab_size() as u64;
+        let mut seed = 7u64;
+        for special in [Special::With, Special::Without] {
+            for _ in 0..200 {
+                let mut next = || {
+                    seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    ((seed >> 33) % n) as u32
+                };
+                let ids: Vec<u32> = (0..40).map(|_| next()).collect();
+                assert_eq!(streamed(&tokenizer, &ids, special), tokenizer.decode(&ids, special));
+            }
+        }
+    }
+}
+
+fn streamed(tokenizer: &Tokenizer, ids: &[u32], special: Special) -> String {
+    let mut stream = tokenizer.detokenizer(special);
+    let mut all = String::new();
+    for &id in ids {
+        stream.push(tokenizer, id, &mut all);
+    }
+    stream.finish(tokenizer, &mut all);
+    all
+}
+
+#[test]
+fn a_character_appears_with_its_last_byte() {
+    let tokenizer = small("llama");
+    let bytes = ["<0xF0>", "<0x9F>", "<0x91>", "<0x8D>"].map(|t| tokenizer.id_of(t).unwrap());
+    let mut stream = tokenizer.detokenizer(Special::Without);
+    let deltas = bytes.map(|id| {
+        let mut delta = String::new();
+        stream.push(&tokenizer, id, &mut delta);
+        delta
+    });
+    assert_eq!(deltas, ["", "", "", "👍"]);
+    let mut rest = String::new();
+    stream.push(&tokenizer, bytes[0], &mut rest);
+    stream.push(&tokenizer, bytes[1], &mut rest);
+    stream.finish(&tokenizer, &mut rest);
+    assert_eq!(rest, "\u{fffd}\u{fffd}", "byte fallback shows every broken byte");
+}
+
+#[test]
+fn tokens_have_bytes_even_where_they_have_no_text() {
+    let tokenizer = small("smollm");
+    let ids = tokenizer.encode("👍", Special::Without).unwrap();
+    assert!(ids.len() > 1);
+    let bytes: Vec<u8> = ids.iter().flat_map(|&id| tokenizer.token_bytes(id)).copied().collect();
+    assert_eq!(bytes, "👍".as_bytes());
+    assert_eq!(tokenizer.token_text(tokenizer.id_of("Ġ").unwrap()), " ");
+    assert_eq!(tokenizer.token_bytes(u32::MAX), b"");
+}
+
+#[test]
+fn config_decides_what_is_put_around_a_text() {
+    let fixture = fixture("llama-bpe");
+    let json = serde_json::to_vec(&fixture["hf"]).unwrap();
+    let encode = |config: Value| {
+        let config = TokenizerConfig::parse(config.to_string().as_bytes()).unwrap();
+        let tokenizer = Tokenizer::from_hf(&json, &config).unwrap();
+        tokenizer.encode("a", Special::With).unwrap()
+    };
+    let a = small("llama-bpe").encode("a", Special::Without).unwrap()[0];
+    assert_eq!(encode(json!({})), [0, a], "as the post-processor does");
+    assert_eq!(encode(json!({"add_bos_token": false})), [a]);
+    let object = json!({"content": "<|im_end|>", "lstrip": false});
+    assert_eq!(encode(json!({"add_eos_token": true, "eos_token": object})), [a, 2]);
+    let both = json!({"add_bos_token": true, "add_eos_token": true, "bos_token": "<|im_start|>", "eos_token": "<|im_end|>"});
+    assert_eq!(encode(both), [1, a, 2]);
+}
+
+#[test]
+fn gpt2_files_make_the_same_tokenizer() {
+    let fixture = fixture("gpt-2");
+    let vocab = serde_json::to_vec(&fixture["hf"]["model"]["vocab"]).unwrap();
+    let merges = format!("#version: 0.2\n{}\n", strings(&fixture["gguf"]["merges"]).join("\n"));
+    let config = json!({"add_bos_token": true, "bos_token": "<|endoftext|>", "added_tokens_decoder": {
+        "1": {"content": "<|im_start|>", "special": true}, "2": {"content": "<|im_end|>", "special": true}}});
+    let config = TokenizerConfig::parse(config.to_string().as_bytes()).unwrap();
+    let tokenizer = Tokenizer::from_gpt2(&vocab, merges.as_bytes(), &config).unwrap();
+    assert_cases(&tokenizer, &fixture["cases"], false);
+    assert_eq!(tokenizer.encode("", Special::With).unwrap(), [0]);
+}
+
+#[test]
+fn long_runs_are_encoded_in_linear_work() {
+    // Quadratic work on these would be 10^10 steps and more: the test would not end.
+    let tokens = |name: &str, text: &str| small(name).encode(text, Special::Without).unwrap();
+    for name in ["gpt-2", "llama-bpe", "llama"] {
+        for unit in [" ", "a", "7", " \n"] {
+            let text = unit.repeat(100_000 / unit.len());
+            let ids = tokens(name, &text);
+            assert_eq!(small(name).decode(&ids, Special::Without), text, "{name} {unit:?}");
+        }
+    }
+}
+
+#[test]
+fn too_much_text_is_refused() {
+    let tokenizer = small("llama-bpe");
+    let spaces = " ".repeat(MAX_SPACE_RUN + 1);
+    let refused = tokenizer.encode(&spaces, Special::Without).unwrap_err();
+    assert!(matches!(refused, TokenizerError::LongRun { found, .. } if found == MAX_SPACE_RUN + 1));
+    tokenizer.encode(&spaces[1..], Special::Without).unwrap();
+    let long = "a ".repeat(MAX_TEXT_BYTES / 2 + 1);
+    assert!(matches!(tokenizer.encode(&long, Special::Without), Err(TokenizerError::TooLong { .. })));
+}
+
+fn hf_error(json: &[u8]) -> String {
+    Tokenizer::from_hf(json, &TokenizerConfig::default()).unwrap_err().to_string()
+}
+
+#[test]
+fn malformed_tokenizer_json_is_an_error() {
+    let whole = serde_json::to_vec(&fixture("smollm")["hf"]).unwrap();
+    for cut in (0..whole.len()).step_by(997) {
+        hf_error(&whole[..cut]);
+    }
+    hf_error(b"\xff\xfe");
+    hf_error("[".repeat(100_000).as_bytes());
+    hf_error(br#"{"model":{"type":"BPE","vocab":{},"merges":[]}}"#);
+    let change = |path: &str, value: Value| {
+        let mut json = fixture("smollm")["hf"].clone();
+        *json.pointer_mut(path).unwrap() = value;
+        hf_error(&serde_json::to_vec(&json).unwrap())
+    };
+    assert!(change("/model/vocab", json!({"a": 4_294_967_295u32})).contains("malformed"));
+    assert!(change("/model/merges", json!([["nope", "nada"]])).contains("malformed"));
+    assert!(
+        change("/decoder", json!({"type": "WordPiece", "prefix": "##", "cleanup": true}))
+            .contains("WordPiece")
+    );
+    change("/decoder", json!({"type": "Unheard"}));
+    change(
+        "/pre_tokenizer",
+        json!({"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated", "invert": false}),
+    );
+    change("/normalizer", json!({"type": "Precompiled", "precompiled_charsmap": "AAAA"}));
+    change("/model", json!({"type": "Unigram", "unk_id": 7, "vocab": [["a", 0.0]]}));
+}
+
+#[test]
+fn malformed_gguf_vocabularies_are_errors() {
+    let broken = |name: &str, change: &dyn Fn(&mut GgufVocab)| {
+        let mut vocab = gguf_vocab(&fixture(name)["gguf"]);
+        change(&mut vocab);
+        Tokenizer::from_gguf(&vocab).unwrap_err().to_string()
+    };
+    assert!(broken("smollm", &|v| v.pre = Some("martian".into())).contains("martian"));
+    assert!(broken("smollm", &|v| v.model = "t5".into()).contains("t5"));
+    assert!(broken("smollm", &|v| v.bos = Some(1 << 30)).contains("special token id"));
+    assert!(broken("smollm", &|v| v.token_types.as_mut().unwrap().truncate(3)).contains("token_type"));
+    assert!(
+        broken("smollm", &|v| v.merges.as_mut().unwrap().push("alone".into())).contains("not two tokens")
+    );
+    assert!(broken("smollm", &|v| v.merges.as_mut().unwrap().push("no such".into())).contains("malformed"));
+    assert!(
+        broken("smollm", &|v| *v = GgufVocab { model: "gpt2".into(), ..GgufVocab::default() })
+            .contains("empty")
+    );
+    assert!(broken("llama", &|v| v.scores = None).contains("scores"));
+}
+
+#[test]
+fn scores_that_are_not_numbers_do_not_panic() {
+    let mut vocab = gguf_vocab(&fixture("llama")["gguf"]);
+    vocab.scores.as_mut().unwrap().iter_mut().step_by(3).for_each(|s| *s = f32::NAN);
+    let tokenizer = Tokenizer::from_gguf(&vocab).unwrap();
+    let ids = tokenizer.encode("any text", Special::Without).unwrap();
+    assert_eq!(tokenizer.decode(&ids, Special::Without), "any text");
+}
