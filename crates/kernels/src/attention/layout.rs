@@ -1,0 +1,125 @@
+//! How keys and values lie in memory: pages of 32 tokens, head after head inside a page.
+//!
+//! ```text
+//! one layer of one block:  head 0: K [32 tokens][head_dim], V [head_dim][32 tokens]   head 1: K, V   ...
+//! ```
+//!
+//! Head-major, so that a tensor-parallel shard of a block is one contiguous piece. V lies transposed, so
+//! that a page is at once the left operand of `V^T * P^T` and no kernel turns it round.
+
+use std::ops::Range;
+
+/// Tokens in a block.
+pub const BLOCK_TOKENS: usize = 32;
+/// The online softmax moves its maximum once for this many absolute positions.
+pub const GROUP_TOKENS: usize = 128;
+/// A sequence is cut at multiples of this, wherever its queries begin; the parts are merged in order.
+pub const SPLIT_TOKENS: usize = 512;
+
+/// What keys and values are stored as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum KvDtype {
+    /// Two bytes an element.
+    Bf16,
+    /// Four bytes an element, for the f32 path.
+    F32,
+}
+
+impl KvDtype {
+    /// Bytes of one element.
+    pub fn bytes(self) -> usize {
+        match self {
+            KvDtype::Bf16 => 2,
+            KvDtype::F32 => 4,
+        }
+    }
+}
+
+/// The shape of one layer's pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KvLayout {
+    /// Heads of keys and values (of this rank).
+    pub kv_heads: usize,
+    /// Elements of one head: a multiple of 16, at most 256.
+    pub head_dim: usize,
+    /// How an element is stored.
+    pub dtype: KvDtype,
+}
+
+impl KvLayout {
+    /// Bytes of one layer of one block: K and V of all heads.
+    pub fn block_bytes(&self) -> usize {
+        self.kv_heads * self.head_bytes()
+    }
+
+    /// Bytes of K and V of one head in one block.
+    pub fn head_bytes(&self) -> usize {
+        2 * self.plane_elements() * self.dtype.bytes()
+    }
+
+    /// Elements of K (or of V) of one head in one block.
+    pub fn plane_elements(&self) -> usize {
+        BLOCK_TOKENS * self.head_dim
+    }
+
+    /// Where K of `head` begins inside the layer's pages, in elements; V follows it.
+    pub fn k_start(&self, block: u32, head: usize) -> usize {
+        (block as usize * self.kv_heads + head) * 2 * self.plane_elements()
+    }
+
+    /// Asserts what every kernel needs of a layout.
+    pub(crate) fn check(&self) {
+        let d = self.head_dim;
+        assert!(d % 16 == 0 && (16..=256).contains(&d), "head_dim {d}: a multiple of 16 up to 256");
+    }
+}
+
+/// Rows of a batch that belong to one sequence, at consecutive positions.
+#[derive(Clone, Debug)]
+pub struct Span<'a> {
+    /// The sequence's blocks: position `p` is token `p % 32` of block `blocks[p / 32]`.
+    pub blocks: &'a [u32],
+    /// Absolute position of the first row.
+    pub start: usize,
+    /// Which rows of the batch.
+    pub rows: Range<usize>,
+}
+
+impl Span<'_> {
+    /// How many positions are written once these rows are: the last row attends to all of them.
+    pub fn end(&self) -> usize {
+        self.start + self.rows.len()
+    }
+
+    /// The block that holds `position`.
+    pub fn block_of(&self, position: usize) -> u32 {
+        self.blocks[position / BLOCK_TOKENS]
+    }
+
+    /// Asserts that the span's blocks reach its last position and lie inside `n_blocks`.
+    pub(crate) fn check(&self, n_rows: usize, n_blocks: usize) {
+        let used = self.end().div_ceil(BLOCK_TOKENS);
+        assert!(self.rows.end <= n_rows, "span rows {:?} of a batch of {n_rows}", self.rows);
+        assert!(self.blocks.len() >= used, "{} blocks for {} positions", self.blocks.len(), self.end());
+        let inside = self.blocks[..used].iter().all(|&b| (b as usize) < n_blocks);
+        assert!(inside, "a block of the span lies outside the {n_blocks} of the cache");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_follow_one_another() {
+        let layout = KvLayout { kv_heads: 3, head_dim: 64, dtype: KvDtype::Bf16 };
+        assert_eq!(layout.block_bytes(), 3 * 2 * 32 * 64 * 2);
+        assert_eq!(layout.k_start(2, 1) * 2, 2 * layout.block_bytes() + layout.head_bytes());
+    }
+
+    #[test]
+    #[should_panic(expected = "1 blocks for 33 positions")]
+    fn a_span_needs_its_blocks() {
+        Span { blocks: &[0], start: 32, rows: 0..1 }.check(1, 1);
+    }
+}

@@ -1,0 +1,142 @@
+//! Paged attention: prefill chunks and decode rows in one call.
+//!
+//! A query's result is the same bits whatever else is in the batch, however its prompt was cut into
+//! chunks, and on any number of threads: sums run over fixed groups of absolute positions, over fixed
+//! splits of groups, and splits are merged in order. Nothing depends on which queries share a pass.
+
+mod element;
+mod layout;
+mod scalar;
+#[cfg(test)]
+mod tests;
+mod write;
+
+pub use element::{Rows, RowsMut};
+pub use layout::{BLOCK_TOKENS, GROUP_TOKENS, KvDtype, KvLayout, SPLIT_TOKENS, Span};
+pub use write::{HeadOps, QkNorm, RopeTable, rope_and_write};
+
+use crate::isa::Isa;
+use crate::mat::{Mat, MatMut, SharedRows};
+use crate::team::Team;
+use element::Element;
+use std::ops::Range;
+
+/// One layer's keys and values.
+#[derive(Clone, Copy, Debug)]
+pub struct Cache<'a> {
+    /// All blocks of the layer: block `b` at `b * layout.block_bytes()`.
+    pub bytes: &'a [u8],
+    /// Their shape.
+    pub layout: KvLayout,
+}
+
+/// How scores become weights.
+#[derive(Clone, Copy, Debug)]
+pub struct Softmax {
+    /// Factor on the scores, `1 / sqrt(head_dim)` in most models.
+    pub scale: f32,
+    /// A query at position `p` sees `p - window + 1 ..= p`; none: all up to `p`.
+    pub window: Option<usize>,
+}
+
+/// The queries of a call.
+#[derive(Clone, Copy, Debug)]
+pub struct Queries<'a> {
+    /// `[n, heads * head_dim]`, of the same type as the cache.
+    pub rows: Rows<'a>,
+    /// The sequences that they belong to; no row is in two of them.
+    pub spans: &'a [Span<'a>],
+}
+
+/// Attention of the rows of all spans, whose keys and values are written already, into
+/// `out: [n, heads * head_dim]`. Rows of no span are left alone.
+///
+/// # Panics
+/// If shapes or types do not fit each other, or a block lies outside the cache.
+pub fn attend(
+    team: &Team,
+    isa: Isa,
+    queries: Queries<'_>,
+    cache: Cache<'_>,
+    softmax: Softmax,
+    out: RowsMut<'_>,
+    scratch: &mut Scratch,
+) {
+    let spans = queries.spans;
+    match (queries.rows, out) {
+        (Rows::Bf16(q), RowsMut::Bf16(out)) => start(team, isa, q, spans, cache, softmax, out, scratch),
+        (Rows::Bf16(q), RowsMut::F32(out)) => start(team, isa, q, spans, cache, softmax, out, scratch),
+        (Rows::F32(q), RowsMut::Bf16(out)) => start(team, isa, q, spans, cache, softmax, out, scratch),
+        (Rows::F32(q), RowsMut::F32(out)) => start(team, isa, q, spans, cache, softmax, out, scratch),
+    }
+}
+
+/// A call with its types known: all that a kernel reads, and where it writes.
+struct Task<'a, E, O> {
+    q: Mat<'a, E>,
+    spans: &'a [Span<'a>],
+    pages: &'a [E],
+    layout: KvLayout,
+    heads: usize,
+    softmax: Softmax,
+    out: SharedRows<'a, O>,
+}
+
+/// Keys and values of one head in one block.
+struct Page<'a, E> {
+    /// `[32 tokens][head_dim]`
+    k: &'a [E],
+    /// `[head_dim][32 tokens]`
+    v: &'a [E],
+}
+
+impl<E: Element, O: Element> Task<'_, E, O> {
+    /// Query heads that share one head of keys and values.
+    fn group(&self) -> usize {
+        self.heads / self.layout.kv_heads
+    }
+
+    fn page(&self, block: u32, kv_head: usize) -> Page<'_, E> {
+        let plane = self.layout.plane_elements();
+        let (k, v) = self.pages[self.layout.k_start(block, kv_head)..][..2 * plane].split_at(plane);
+        Page { k, v }
+    }
+
+    /// The positions that a query at `position` attends to.
+    fn visible(&self, position: usize) -> Range<usize> {
+        let first = self.softmax.window.map_or(0, |window| (position + 1).saturating_sub(window));
+        first..position + 1
+    }
+}
+
+#[allow(clippy::too_many_arguments)]
+fn start<E: Element, O: Element>(
+    team: &Team,
+    isa: Isa,
+    q: Mat<'_, E>,
+    spans: &[Span<'_>],
+    cache: Cache<'_>,
+    softmax: Softmax,
+    mut out: MatMut<'_, O>,
+    scratch: &mut Scratch,
+) {
+    let layout = cache.layout;
+    layout.check();
+    assert_eq!(layout.dtype, E::DTYPE, "queries and cache are of one type");
+    let heads = q.cols() / layout.head_dim;
+    assert!(heads > 0 && heads.is_multiple_of(layout.kv_heads), "{heads} heads for {}", layout.kv_heads);
+    assert_eq!((q.rows(), q.cols()), (out.rows(), out.cols()), "shape of the result");
+    assert!(softmax.window != Some(0), "a window of no tokens");
+    let n_blocks = cache.bytes.len() / layout.block_bytes();
+    spans.iter().for_each(|span| span.check(q.rows(), n_blocks));
+    let pages = bytemuck::cast_slice(cache.bytes);
+    let task = Task { q, spans, pages, layout, heads, softmax, out: out.shared() };
+    let _ = (isa, scratch);
+    scalar::attend(team, &task);
+}
+
+/// Memory for parts of results, kept between calls: it grows to what a shape needs and stays.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    partials: Vec<f32>,
+}

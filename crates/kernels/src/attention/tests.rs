@@ -1,0 +1,329 @@
+//! Every instruction set against plain f64 attention, and against itself in other arrangements.
+
+use super::*;
+use crate::isa::Isa;
+use half::bf16;
+
+/// The shape of one test.
+#[derive(Clone, Debug)]
+struct Case {
+    kv_heads: usize,
+    /// Query heads for each head of keys and values.
+    group: usize,
+    head_dim: usize,
+    dtype: KvDtype,
+    window: Option<usize>,
+    /// Tokens of each sequence.
+    lengths: Vec<usize>,
+}
+
+impl Case {
+    fn new(kv_heads: usize, group: usize, head_dim: usize, lengths: &[usize]) -> Case {
+        Case { kv_heads, group, head_dim, dtype: KvDtype::Bf16, window: None, lengths: lengths.to_vec() }
+    }
+    fn window(self, window: usize) -> Case {
+        Case { window: Some(window), ..self }
+    }
+    fn f32(self) -> Case {
+        Case { dtype: KvDtype::F32, ..self }
+    }
+    fn layout(&self) -> KvLayout {
+        KvLayout { kv_heads: self.kv_heads, head_dim: self.head_dim, dtype: self.dtype }
+    }
+    fn q_cols(&self) -> usize {
+        self.kv_heads * self.group * self.head_dim
+    }
+    fn qkv_cols(&self) -> usize {
+        self.q_cols() + 2 * self.kv_heads * self.head_dim
+    }
+    fn softmax(&self) -> Softmax {
+        Softmax { scale: 1.0 / (self.head_dim as f32).sqrt(), window: self.window }
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+    /// A bf16 value in -2..2, as f32.
+    fn value(&mut self) -> f32 {
+        let unit = (self.next() >> 40) as f32 / (1u64 << 24) as f32;
+        bf16::from_f32(4.0 * unit - 2.0).to_f32()
+    }
+    fn shuffled(&mut self, n: usize) -> Vec<u32> {
+        let mut order: Vec<u32> = (0..n as u32).collect();
+        for i in (1..n).rev() {
+            order.swap(i, self.next() as usize % (i + 1));
+        }
+        order
+    }
+}
+
+/// Rows of one sequence in one call: sequence, first position, rows.
+type Piece = (usize, usize, usize);
+
+/// Sequences with their projections and their (shuffled, poisoned) pages.
+struct World {
+    case: Case,
+    /// `[sequence][position][qkv_cols]`
+    qkv: Vec<Vec<f32>>,
+    blocks: Vec<Vec<u32>>,
+    cache: Vec<u8>,
+    scratch: Scratch,
+    /// `[sequence][position][q_cols]`
+    results: Vec<Vec<f32>>,
+}
+
+impl World {
+    fn new(case: &Case, page_seed: u64) -> World {
+        let mut random = Random(7);
+        let qkv: Vec<Vec<f32>> = case
+            .lengths
+            .iter()
+            .map(|n| (0..n * case.qkv_cols()).map(|_| random.value()).collect())
+            .collect();
+        let needs = || case.lengths.iter().map(|n| n.div_ceil(BLOCK_TOKENS));
+        let n_blocks = needs().sum::<usize>() + 2;
+        let mut order = Random(page_seed).shuffled(n_blocks).into_iter();
+        let blocks = needs().map(|n| order.by_ref().take(n).collect()).collect();
+        // All bits set is a NaN in both types: what is not written must not be seen.
+        let cache = vec![0xff; n_blocks * case.layout().block_bytes()];
+        let results = case.lengths.iter().map(|n| vec![f32::NAN; n * case.q_cols()]).collect();
+        World { case: case.clone(), qkv, blocks, cache, scratch: Scratch::default(), results }
+    }
+
+    /// One call with these pieces as its batch, in this order.
+    fn call(&mut self, team: &Team, isa: Isa, pieces: &[Piece]) {
+        let (q_cols, cols) = (self.case.q_cols(), self.case.qkv_cols());
+        let blocks = self.blocks.clone();
+        let mut qkv = vec![];
+        let mut spans = vec![];
+        for &(seq, start, rows) in pieces {
+            let first = qkv.len() / cols;
+            qkv.extend_from_slice(&self.qkv[seq][start * cols..(start + rows) * cols]);
+            spans.push(Span { blocks: &blocks[seq], start, rows: first..first + rows });
+        }
+        let n = qkv.len() / cols;
+        let qkv = Mat::new(&qkv, n, cols);
+        let out = match self.case.dtype {
+            KvDtype::F32 => f32_call(self, team, isa, qkv, &spans),
+            KvDtype::Bf16 => bf16_call(self, team, isa, qkv, &spans),
+        };
+        let mut rows = out.chunks_exact(q_cols);
+        for &(seq, start, n) in pieces {
+            for position in start..start + n {
+                let row = rows.next().expect("a row for each position");
+                self.results[seq][position * q_cols..][..q_cols].copy_from_slice(row);
+            }
+        }
+    }
+}
+
+/// Writes and attends in one type.
+macro_rules! typed_call {
+    ($name:ident, $type:ty, $tag:ident) => {
+        fn $name(world: &mut World, team: &Team, isa: Isa, qkv: Mat<'_, f32>, spans: &[Span<'_>]) -> Vec<f32> {
+            let (n, cols) = (qkv.rows(), world.case.q_cols());
+            let mut q = vec![<$type as Element>::narrow(0.0); n * cols];
+            let mut out = vec![f32::NAN; n * cols];
+            let layout = world.case.layout();
+            let q_out = RowsMut::$tag(MatMut::new(&mut q, n, cols));
+            rope_and_write(team, isa, qkv, spans, HeadOps::default(), layout, q_out, &mut world.cache);
+            let queries = Queries { rows: Rows::$tag(Mat::new(&q, n, cols)), spans };
+            let cache = Cache { bytes: &world.cache, layout };
+            let result = RowsMut::F32(MatMut::new(&mut out, n, cols));
+            attend(team, isa, queries, cache, world.case.softmax(), result, &mut world.scratch);
+            out
+        }
+    };
+}
+
+typed_call!(f32_call, f32, F32);
+typed_call!(bf16_call, bf16, Bf16);
+
+impl World {
+    /// All sequences, each whole, in one call.
+    fn whole(case: &Case, isa: Isa, threads: usize) -> Vec<Vec<f32>> {
+        let mut world = World::new(case, 3);
+        let pieces: Vec<Piece> = case.lengths.iter().enumerate().map(|(s, &n)| (s, 0, n)).collect();
+        world.call(&Team::new(threads), isa, &pieces);
+        world.results
+    }
+}
+
+/// Attention of every position in f64, from the projections.
+fn brute_force(world: &World, seq: usize) -> Vec<f32> {
+    let case = &world.case;
+    let (d, cols, n) = (case.head_dim, case.qkv_cols(), case.lengths[seq]);
+    let at = |position: usize, column: usize, i: usize| {
+        f64::from(world.qkv[seq][position * cols + column * d + i])
+    };
+    let heads = case.kv_heads * case.group;
+    let mut out = vec![];
+    for position in 0..n {
+        for head in 0..heads {
+            let kv = head / case.group;
+            let seen = |t: usize| t <= position && case.window.is_none_or(|w| t + w > position);
+            let scores: Vec<(usize, f64)> = (0..n)
+                .filter(|&t| seen(t))
+                .map(|t| {
+                    let dot: f64 = (0..d).map(|i| at(position, head, i) * at(t, heads + kv, i)).sum();
+                    (t, dot * f64::from(case.softmax().scale))
+                })
+                .collect();
+            let largest = scores.iter().fold(f64::MIN, |m, s| m.max(s.1));
+            let weights: Vec<(usize, f64)> = scores.iter().map(|(t, s)| (*t, (s - largest).exp())).collect();
+            let sum: f64 = weights.iter().map(|w| w.1).sum();
+            out.extend((0..d).map(|i| {
+                let mean: f64 = weights.iter().map(|(t, p)| p * at(*t, heads + case.kv_heads + kv, i)).sum();
+                (mean / sum) as f32
+            }));
+        }
+    }
+    out
+}
+
+fn families() -> impl Iterator<Item = Isa> {
+    Isa::ALL.into_iter().filter(|isa| isa.available())
+}
+
+/// Weights of the AMX path are bf16 between the two products.
+fn tolerance(isa: Isa, dtype: KvDtype) -> f32 {
+    match (isa, dtype) {
+        (Isa::Amx, KvDtype::Bf16) => 0.012,
+        _ => 2e-5,
+    }
+}
+
+fn check(case: Case) {
+    for isa in families() {
+        let results = World::whole(&case, isa, 2);
+        let world = World::new(&case, 3);
+        for (seq, ours) in results.iter().enumerate() {
+            let expected = brute_force(&world, seq);
+            for (i, (a, b)) in ours.iter().zip(&expected).enumerate() {
+                let (position, head) = (i / case.q_cols(), i % case.q_cols() / case.head_dim);
+                assert!(
+                    (a - b).abs() <= tolerance(isa, case.dtype),
+                    "{isa} {case:?}: sequence {seq}, position {position}, head {head}: {a} is not {b}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn head_sizes() {
+    for head_dim in [16, 32, 48, 64, 80, 96, 112, 128, 192, 256] {
+        check(Case::new(2, 2, head_dim, &[150]));
+        check(Case::new(1, 2, head_dim, &[45]).f32());
+    }
+}
+
+#[test]
+fn group_sizes() {
+    for group in [1, 3, 4, 8, 17, 40] {
+        check(Case::new(2, group, 32, &[37, 130, 1]));
+        check(Case::new(1, group, 16, &[70]).f32());
+    }
+}
+
+#[test]
+fn windows() {
+    for window in [1, 2, 31, 128, 200, 1000] {
+        check(Case::new(1, 2, 16, &[700, 5]).window(window));
+        check(Case::new(1, 1, 16, &[300]).window(window).f32());
+    }
+}
+
+#[test]
+fn several_splits() {
+    check(Case::new(1, 1, 16, &[2 * SPLIT_TOKENS + 77]));
+}
+
+/// The same bits, whatever the arrangement of one set of sequences.
+fn check_same(case: &Case, isa: Isa, expected: &[Vec<f32>], world: World, how: &str) {
+    for (seq, (a, b)) in world.results.iter().zip(expected).enumerate() {
+        let differ = a.iter().zip(b).position(|(a, b)| a.to_bits() != b.to_bits());
+        if let Some(i) = differ {
+            let position = i / case.q_cols();
+            panic!("{isa} {case:?} {how}: sequence {seq} position {position}: {} is not {}", a[i], b[i]);
+        }
+    }
+}
+
+fn arrangements() -> Vec<Case> {
+    vec![
+        Case::new(1, 3, 64, &[1100, 33]),
+        Case::new(2, 1, 80, &[300, 129]),
+        Case::new(1, 8, 16, &[600]).window(150),
+        Case::new(1, 4, 32, &[140, 70]).f32(),
+    ]
+}
+
+#[test]
+fn chunks_make_no_difference() {
+    for (case, isa) in arrangements().iter().flat_map(|c| families().map(move |i| (c, i))) {
+        let expected = World::whole(case, isa, 1);
+        for chunk in [7, 64, 129] {
+            let mut world = World::new(case, 5);
+            let team = Team::new(2);
+            for (seq, &n) in case.lengths.iter().enumerate() {
+                for start in (0..n).step_by(chunk) {
+                    world.call(&team, isa, &[(seq, start, chunk.min(n - start))]);
+                }
+            }
+            check_same(case, isa, &expected, world, &format!("chunks of {chunk}"));
+        }
+    }
+}
+
+#[test]
+fn decode_equals_prefill() {
+    for (case, isa) in arrangements().iter().flat_map(|c| families().map(move |i| (c, i))) {
+        let expected = World::whole(case, isa, 1);
+        let mut world = World::new(case, 9);
+        let team = Team::new(3);
+        let longest = *case.lengths.iter().max().expect("sequences");
+        for position in 0..longest {
+            let running = (0..case.lengths.len()).filter(|&s| position < case.lengths[s]);
+            let pieces: Vec<Piece> = running.map(|s| (s, position, 1)).collect();
+            world.call(&team, isa, &pieces);
+        }
+        check_same(case, isa, &expected, world, "one position at a time");
+    }
+}
+
+#[test]
+fn threads_and_neighbours_make_no_difference() {
+    for (case, isa) in arrangements().iter().flat_map(|c| families().map(move |i| (c, i))) {
+        let expected = World::whole(case, isa, 1);
+        for threads in [2, 3] {
+            let mut world = World::new(case, 11);
+            let team = Team::new(threads);
+            for (seq, &n) in case.lengths.iter().enumerate() {
+                world.call(&team, isa, &[(seq, 0, n)]);
+            }
+            check_same(case, isa, &expected, world, &format!("alone, {threads} threads"));
+        }
+    }
+}
+
+#[test]
+fn a_chunk_and_a_decode_share_a_call() {
+    let case = Case::new(2, 2, 64, &[200, 90, 260]);
+    for isa in families() {
+        let expected = World::whole(&case, isa, 2);
+        let mut world = World::new(&case, 13);
+        let team = Team::new(2);
+        world.call(&team, isa, &[(1, 0, 89), (0, 0, 199)]);
+        world.call(&team, isa, &[(2, 0, 200), (0, 199, 1), (1, 89, 1)]);
+        world.call(&team, isa, &[(2, 200, 60)]);
+        check_same(&case, isa, &expected, world, "mixed calls");
+    }
+}

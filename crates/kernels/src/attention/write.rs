@@ -1,0 +1,260 @@
+//! From the fused projection to attention's operands: norms of q and k, rotary embedding, pages.
+//!
+//! All arithmetic is f32 with one rounding at the store, in an order that no instruction set changes.
+
+use super::element::{Element, RowsMut};
+use super::layout::{BLOCK_TOKENS, KvDtype, KvLayout, Span};
+use crate::isa::Isa;
+use crate::mat::{Mat, MatMut, SharedRows};
+use crate::team::Team;
+use half::bf16;
+use std::ops::Range;
+
+/// RMS norm of every head of q and k before they turn (Qwen3).
+#[derive(Clone, Copy, Debug)]
+pub struct QkNorm<'a> {
+    /// Weight for queries: `[head_dim]`.
+    pub q: &'a [f32],
+    /// Weight for keys: `[head_dim]`.
+    pub k: &'a [f32],
+    /// Added to the mean square.
+    pub eps: f32,
+}
+
+/// Tables of a rotary embedding in half-split order: dimension `i` turns with `i + rotary_dim / 2`.
+#[derive(Clone, Copy, Debug)]
+pub struct RopeTable<'a> {
+    /// `[positions][rotary_dim / 2]`.
+    pub cos: &'a [f32],
+    /// `[positions][rotary_dim / 2]`.
+    pub sin: &'a [f32],
+    /// How many of a head's first dimensions turn; even.
+    pub rotary_dim: usize,
+}
+
+impl RopeTable<'_> {
+    #[inline(always)]
+    fn turn(&self, head: &mut [f32], position: usize) {
+        let half = self.rotary_dim / 2;
+        let (cos, sin) = (&self.cos[position * half..][..half], &self.sin[position * half..][..half]);
+        let (low, high) = head[..2 * half].split_at_mut(half);
+        for i in 0..half {
+            let (a, b) = (low[i], high[i]);
+            low[i] = a * cos[i] - b * sin[i];
+            high[i] = b * cos[i] + a * sin[i];
+        }
+    }
+}
+
+/// What happens to a head between projection and attention.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HeadOps<'a> {
+    /// Norm of q and k, if the model has it.
+    pub norm: Option<QkNorm<'a>>,
+    /// Rotary embedding, if the model has it.
+    pub rope: Option<RopeTable<'a>>,
+}
+
+/// Takes the rows of every span from the projection `qkv: [n, (heads + 2 * kv_heads) * head_dim]` (all
+/// heads of q, then of k, then of v) through `ops`, writes q to `q_out: [n, heads * head_dim]`, and k and
+/// v to their pages in `cache`, one layer's blocks.
+///
+/// # Panics
+/// If shapes do not fit each other, or a block lies outside `cache`. No two spans may share a block that
+/// they write to.
+#[allow(clippy::too_many_arguments)]
+pub fn rope_and_write(
+    team: &Team,
+    isa: Isa,
+    qkv: Mat<'_, f32>,
+    spans: &[Span<'_>],
+    ops: HeadOps<'_>,
+    layout: KvLayout,
+    q_out: RowsMut<'_>,
+    cache: &mut [u8],
+) {
+    match (q_out, layout.dtype) {
+        (RowsMut::Bf16(q), KvDtype::Bf16) => write::<bf16, bf16>(team, isa, qkv, spans, ops, layout, q, cache),
+        (RowsMut::Bf16(q), KvDtype::F32) => write::<bf16, f32>(team, isa, qkv, spans, ops, layout, q, cache),
+        (RowsMut::F32(q), KvDtype::Bf16) => write::<f32, bf16>(team, isa, qkv, spans, ops, layout, q, cache),
+        (RowsMut::F32(q), KvDtype::F32) => write::<f32, f32>(team, isa, qkv, spans, ops, layout, q, cache),
+    }
+}
+
+struct Task<'a, Q, C> {
+    qkv: Mat<'a, f32>,
+    ops: HeadOps<'a>,
+    layout: KvLayout,
+    heads: usize,
+    q: SharedRows<'a, Q>,
+    /// The cache as `[blocks][elements of a block]`.
+    pages: SharedRows<'a, C>,
+}
+
+#[allow(clippy::too_many_arguments)]
+fn write<Q: Element, C: Element>(
+    team: &Team,
+    isa: Isa,
+    qkv: Mat<'_, f32>,
+    spans: &[Span<'_>],
+    ops: HeadOps<'_>,
+    layout: KvLayout,
+    mut q: MatMut<'_, Q>,
+    cache: &mut [u8],
+) {
+    let heads = check(qkv, spans, ops, layout, q.rows(), q.cols(), cache.len());
+    let n_blocks = cache.len() / layout.block_bytes();
+    let elements: &mut [C] = bytemuck::cast_slice_mut(cache);
+    let mut pages = MatMut::new(elements, n_blocks, layout.block_bytes() / size_of::<C>());
+    let task = Task { qkv, ops, layout, heads, q: q.shared(), pages: pages.shared() };
+    let pieces: usize = spans.iter().map(|s| pieces_of(s).len()).sum();
+    team.run(|w| {
+        let mine = w.share(pieces);
+        let mut first = 0;
+        for span in spans {
+            let pages = pieces_of(span);
+            let from = mine.start.clamp(first, first + pages.len()) - first;
+            let to = mine.end.clamp(first, first + pages.len()) - first;
+            first += pages.len();
+            pages.skip(from).take(to - from).for_each(|page| task.page(isa, span, page));
+        }
+    });
+}
+
+/// The pages that a span writes to, by their place in the sequence.
+fn pieces_of(span: &Span<'_>) -> Range<usize> {
+    span.start / BLOCK_TOKENS..span.end().div_ceil(BLOCK_TOKENS)
+}
+
+fn check(
+    qkv: Mat<'_, f32>,
+    spans: &[Span<'_>],
+    ops: HeadOps<'_>,
+    layout: KvLayout,
+    q_rows: usize,
+    q_cols: usize,
+    cache_bytes: usize,
+) -> usize {
+    layout.check();
+    let d = layout.head_dim;
+    let heads = q_cols / d;
+    assert_eq!(qkv.cols(), (heads + 2 * layout.kv_heads) * d, "columns of the projection");
+    assert_eq!((q_rows, q_cols), (qkv.rows(), heads * d), "shape of the queries");
+    let end = spans.iter().map(Span::end).max().unwrap_or(0);
+    spans.iter().for_each(|s| s.check(q_rows, cache_bytes / layout.block_bytes()));
+    if let Some(rope) = ops.rope {
+        assert!(rope.rotary_dim.is_multiple_of(2) && rope.rotary_dim <= d, "{} rotary of {d}", rope.rotary_dim);
+        let known = rope.cos.len().min(rope.sin.len());
+        assert!(known >= end * rope.rotary_dim / 2, "rotary tables end before position {end}");
+    }
+    if let Some(norm) = ops.norm {
+        assert_eq!((norm.q.len(), norm.k.len()), (d, d), "weights of the head norms");
+    }
+    heads
+}
+
+impl<Q: Element, C: Element> Task<'_, Q, C> {
+    fn page(&self, isa: Isa, span: &Span<'_>, page: usize) {
+        match isa {
+            // SAFETY: the caller of `rope_and_write` names an instruction set that this machine has.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx | Isa::Avx512 => unsafe { self.page_avx512(span, page) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => unsafe { self.page_avx2(span, page) },
+            _ => self.page_plain(span, page),
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+    fn page_avx512(&self, span: &Span<'_>, page: usize) {
+        self.page_plain(span, page);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    fn page_avx2(&self, span: &Span<'_>, page: usize) {
+        self.page_plain(span, page);
+    }
+
+    /// The rows of `span` that fall into its page number `page`.
+    #[inline(always)]
+    fn page_plain(&self, span: &Span<'_>, page: usize) {
+        let first = (page * BLOCK_TOKENS).max(span.start);
+        let last = ((page + 1) * BLOCK_TOKENS).min(span.end());
+        for position in first..last {
+            let row = span.rows.start + position - span.start;
+            self.queries(row, position);
+            self.keys_and_values(row, position, span.blocks[page]);
+        }
+    }
+
+    #[inline(always)]
+    fn queries(&self, row: usize, position: usize) {
+        let d = self.layout.head_dim;
+        let weight = self.ops.norm.map(|n| (n.q, n.eps));
+        for head in 0..self.heads {
+            let mut x = [0.0; 256];
+            let x = &mut x[..d];
+            x.copy_from_slice(&self.qkv.row(row)[head * d..][..d]);
+            self.transform(x, weight, position);
+            // SAFETY: a row belongs to one page of one span, so to one worker.
+            narrow_into(x, unsafe { self.q.span(row, head * d..(head + 1) * d) });
+        }
+    }
+
+    #[inline(always)]
+    fn keys_and_values(&self, row: usize, position: usize, block: u32) {
+        let (d, plane) = (self.layout.head_dim, self.layout.plane_elements());
+        let (k_all, v_all) = self.qkv.row(row)[self.heads * d..].split_at(self.layout.kv_heads * d);
+        let token = position % BLOCK_TOKENS;
+        let weight = self.ops.norm.map(|n| (n.k, n.eps));
+        for head in 0..self.layout.kv_heads {
+            // SAFETY: this worker alone writes this page of the span, and no other span writes the block.
+            let kv = unsafe { self.pages.span(block as usize, head * 2 * plane..(head + 1) * 2 * plane) };
+            let (k, v) = kv.split_at_mut(plane);
+            let mut x = [0.0; 256];
+            let x = &mut x[..d];
+            x.copy_from_slice(&k_all[head * d..][..d]);
+            self.transform(x, weight, position);
+            narrow_into(x, &mut k[token * d..][..d]);
+            for (column, value) in v.chunks_exact_mut(BLOCK_TOKENS).zip(&v_all[head * d..][..d]) {
+                column[token] = C::narrow(*value);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn transform(&self, head: &mut [f32], norm: Option<(&[f32], f32)>, position: usize) {
+        if let Some((weight, eps)) = norm {
+            rms_norm(head, weight, eps);
+        }
+        if let Some(rope) = &self.ops.rope {
+            rope.turn(head, position);
+        }
+    }
+}
+
+#[inline(always)]
+fn narrow_into<E: Element>(from: &[f32], to: &mut [E]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = E::narrow(*from);
+    }
+}
+
+/// `head` divided by its root mean square, times `weight`. Sums run in 16 lanes, on every machine.
+#[inline(always)]
+fn rms_norm(head: &mut [f32], weight: &[f32], eps: f32) {
+    let mut lanes = [0.0f32; 16];
+    for part in head.chunks_exact(16) {
+        for (lane, x) in lanes.iter_mut().zip(part) {
+            *lane += x * x;
+        }
+    }
+    let mean = lanes.iter().sum::<f32>() / head.len() as f32;
+    let scale = 1.0 / (mean + eps).sqrt();
+    for (x, w) in head.iter_mut().zip(weight) {
+        *x = *x * scale * w;
+    }
+}
