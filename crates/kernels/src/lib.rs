@@ -4,6 +4,7 @@
 //! it, so a result is the same bit for bit whatever else is in the batch.
 
 pub mod arena;
+pub mod attention;
 pub mod elementwise;
 pub mod exp;
 pub mod isa;

@@ -18,7 +18,7 @@ pub use write::{HeadOps, QkNorm, RopeTable, rope_and_write};
 use crate::isa::Isa;
 use crate::mat::{Mat, MatMut, SharedRows};
 use crate::team::Team;
-use element::Element;
+use element::{Element, Stored};
 use std::ops::Range;
 
 /// One layer's keys and values.
@@ -90,7 +90,7 @@ struct Page<'a, E> {
     v: &'a [E],
 }
 
-impl<E: Element, O: Element> Task<'_, E, O> {
+impl<E: Stored, O: Element> Task<'_, E, O> {
     /// Query heads that share one head of keys and values.
     fn group(&self) -> usize {
         self.heads / self.layout.kv_heads
@@ -110,7 +110,7 @@ impl<E: Element, O: Element> Task<'_, E, O> {
 }
 
 #[allow(clippy::too_many_arguments)]
-fn start<E: Element, O: Element>(
+fn start<E: Stored, O: Element>(
     team: &Team,
     isa: Isa,
     q: Mat<'_, E>,
@@ -139,4 +139,11 @@ fn start<E: Element, O: Element>(
 #[derive(Debug, Default)]
 pub struct Scratch {
     partials: Vec<f32>,
+}
+
+impl Scratch {
+    /// Bytes held now.
+    pub fn bytes(&self) -> usize {
+        self.partials.capacity() * size_of::<f32>()
+    }
 }

@@ -1,12 +1,12 @@
 //! Attention as a textbook writes it, over pages: the reference for the other instruction sets.
 
 use super::Task;
-use super::element::Element;
+use super::element::{Element, Stored};
 use super::layout::{BLOCK_TOKENS, Span};
 use crate::team::Team;
 
 /// `softmax(q k^T * scale) v` for every row and head, one after another.
-pub(super) fn attend<E: Element, O: Element>(team: &Team, task: &Task<'_, E, O>) {
+pub(super) fn attend<E: Stored, O: Element>(team: &Team, task: &Task<'_, E, O>) {
     team.run(|w| {
         for span in task.spans {
             for i in w.share(span.rows.len() * task.heads) {
@@ -17,7 +17,7 @@ pub(super) fn attend<E: Element, O: Element>(team: &Team, task: &Task<'_, E, O>)
 }
 
 /// Row `i` of `span` in one head. Two passes over the keys: the largest score, then the weighted mean.
-fn attend_one<E: Element, O: Element>(task: &Task<'_, E, O>, span: &Span<'_>, i: usize, head: usize) {
+fn attend_one<E: Stored, O: Element>(task: &Task<'_, E, O>, span: &Span<'_>, i: usize, head: usize) {
     let (d, row) = (task.layout.head_dim, span.rows.start + i);
     let q = &task.q.row(row)[head * d..][..d];
     let kv_head = head / task.group();
@@ -34,16 +34,16 @@ fn attend_one<E: Element, O: Element>(task: &Task<'_, E, O>, span: &Span<'_>, i:
         sum += p;
         let page = task.page(span.block_of(position), kv_head);
         for (x, of_dim) in mean[..d].iter_mut().zip(page.v.chunks_exact(BLOCK_TOKENS)) {
-            *x += p * of_dim[position % BLOCK_TOKENS].widen();
+            *x += p * of_dim[position % BLOCK_TOKENS].to_f32();
         }
     }
     // SAFETY: workers hold different (row, head) pairs, and no row is in two spans.
     let out = unsafe { task.out.span(row, head * d..(head + 1) * d) };
     for (out, x) in out.iter_mut().zip(mean) {
-        *out = O::narrow(x / sum);
+        *out = O::from_f32(x / sum);
     }
 }
 
-fn dot<E: Element>(a: &[E], b: &[E]) -> f32 {
-    a.iter().zip(b).fold(0.0, |sum, (a, b)| sum + a.widen() * b.widen())
+fn dot<E: Stored>(a: &[E], b: &[E]) -> f32 {
+    a.iter().zip(b).fold(0.0, |sum, (a, b)| sum + a.to_f32() * b.to_f32())
 }

@@ -129,7 +129,7 @@ macro_rules! typed_call {
     ($name:ident, $type:ty, $tag:ident) => {
         fn $name(world: &mut World, team: &Team, isa: Isa, qkv: Mat<'_, f32>, spans: &[Span<'_>]) -> Vec<f32> {
             let (n, cols) = (qkv.rows(), world.case.q_cols());
-            let mut q = vec![<$type as Element>::narrow(0.0); n * cols];
+            let mut q = vec![<$type as Element>::from_f32(0.0); n * cols];
             let mut out = vec![f32::NAN; n * cols];
             let layout = world.case.layout();
             let q_out = RowsMut::$tag(MatMut::new(&mut q, n, cols));
@@ -220,14 +220,14 @@ fn check(case: Case) {
 #[test]
 fn head_sizes() {
     for head_dim in [16, 32, 48, 64, 80, 96, 112, 128, 192, 256] {
-        check(Case::new(2, 2, head_dim, &[150]));
+        check(Case::new(2, 2, head_dim, &[135]));
         check(Case::new(1, 2, head_dim, &[45]).f32());
     }
 }
 
 #[test]
 fn group_sizes() {
-    for group in [1, 3, 4, 8, 17, 40] {
+    for group in [1, 3, 4, 8, 17] {
         check(Case::new(2, group, 32, &[37, 130, 1]));
         check(Case::new(1, group, 16, &[70]).f32());
     }
@@ -236,14 +236,14 @@ fn group_sizes() {
 #[test]
 fn windows() {
     for window in [1, 2, 31, 128, 200, 1000] {
-        check(Case::new(1, 2, 16, &[700, 5]).window(window));
-        check(Case::new(1, 1, 16, &[300]).window(window).f32());
+        check(Case::new(1, 2, 16, &[530, 5]).window(window));
+        check(Case::new(1, 1, 16, &[150]).window(window).f32());
     }
 }
 
 #[test]
 fn several_splits() {
-    check(Case::new(1, 1, 16, &[2 * SPLIT_TOKENS + 77]));
+    check(Case::new(1, 1, 16, &[SPLIT_TOKENS + 77]));
 }
 
 /// The same bits, whatever the arrangement of one set of sequences.
@@ -259,9 +259,9 @@ fn check_same(case: &Case, isa: Isa, expected: &[Vec<f32>], world: World, how: &
 
 fn arrangements() -> Vec<Case> {
     vec![
-        Case::new(1, 3, 64, &[1100, 33]),
-        Case::new(2, 1, 80, &[300, 129]),
-        Case::new(1, 8, 16, &[600]).window(150),
+        Case::new(1, 3, 64, &[530, 33]),
+        Case::new(2, 1, 80, &[150, 33]),
+        Case::new(1, 8, 16, &[300]).window(150),
         Case::new(1, 4, 32, &[140, 70]).f32(),
     ]
 }

@@ -220,7 +220,7 @@ impl<Q: Element, C: Element> Task<'_, Q, C> {
             self.transform(x, weight, position);
             narrow_into(x, &mut k[token * d..][..d]);
             for (column, value) in v.chunks_exact_mut(BLOCK_TOKENS).zip(&v_all[head * d..][..d]) {
-                column[token] = C::narrow(*value);
+                column[token] = C::from_f32(*value);
             }
         }
     }
@@ -239,7 +239,7 @@ impl<Q: Element, C: Element> Task<'_, Q, C> {
 #[inline(always)]
 fn narrow_into<E: Element>(from: &[f32], to: &mut [E]) {
     for (to, from) in to.iter_mut().zip(from) {
-        *to = E::narrow(*from);
+        *to = E::from_f32(*from);
     }
 }
 
