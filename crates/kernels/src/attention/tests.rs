@@ -82,11 +82,8 @@ struct World {
 impl World {
     fn new(case: &Case, page_seed: u64) -> World {
         let mut random = Random(7);
-        let qkv: Vec<Vec<f32>> = case
-            .lengths
-            .iter()
-            .map(|n| (0..n * case.qkv_cols()).map(|_| random.value()).collect())
-            .collect();
+        let qkv: Vec<Vec<f32>> =
+            case.lengths.iter().map(|n| (0..n * case.qkv_cols()).map(|_| random.value()).collect()).collect();
         let needs = || case.lengths.iter().map(|n| n.div_ceil(BLOCK_TOKENS));
         let n_blocks = needs().sum::<usize>() + 2;
         let mut order = Random(page_seed).shuffled(n_blocks).into_iter();
@@ -127,7 +124,13 @@ impl World {
 /// Writes and attends in one type.
 macro_rules! typed_call {
     ($name:ident, $type:ty, $tag:ident) => {
-        fn $name(world: &mut World, team: &Team, isa: Isa, qkv: Mat<'_, f32>, spans: &[Span<'_>]) -> Vec<f32> {
+        fn $name(
+            world: &mut World,
+            team: &Team,
+            isa: Isa,
+            qkv: Mat<'_, f32>,
+            spans: &[Span<'_>],
+        ) -> Vec<f32> {
             let (n, cols) = (qkv.rows(), world.case.q_cols());
             let mut q = vec![<$type as Element>::from_f32(0.0); n * cols];
             let mut out = vec![f32::NAN; n * cols];

@@ -74,7 +74,9 @@ pub fn rope_and_write(
     cache: &mut [u8],
 ) {
     match (q_out, layout.dtype) {
-        (RowsMut::Bf16(q), KvDtype::Bf16) => write::<bf16, bf16>(team, isa, qkv, spans, ops, layout, q, cache),
+        (RowsMut::Bf16(q), KvDtype::Bf16) => {
+            write::<bf16, bf16>(team, isa, qkv, spans, ops, layout, q, cache)
+        }
         (RowsMut::Bf16(q), KvDtype::F32) => write::<bf16, f32>(team, isa, qkv, spans, ops, layout, q, cache),
         (RowsMut::F32(q), KvDtype::Bf16) => write::<f32, bf16>(team, isa, qkv, spans, ops, layout, q, cache),
         (RowsMut::F32(q), KvDtype::F32) => write::<f32, f32>(team, isa, qkv, spans, ops, layout, q, cache),
@@ -143,7 +145,11 @@ fn check(
     let end = spans.iter().map(Span::end).max().unwrap_or(0);
     spans.iter().for_each(|s| s.check(q_rows, cache_bytes / layout.block_bytes()));
     if let Some(rope) = ops.rope {
-        assert!(rope.rotary_dim.is_multiple_of(2) && rope.rotary_dim <= d, "{} rotary of {d}", rope.rotary_dim);
+        assert!(
+            rope.rotary_dim.is_multiple_of(2) && rope.rotary_dim <= d,
+            "{} rotary of {d}",
+            rope.rotary_dim
+        );
         let known = rope.cos.len().min(rope.sin.len());
         assert!(known >= end * rope.rotary_dim / 2, "rotary tables end before position {end}");
     }
