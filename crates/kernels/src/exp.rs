@@ -49,6 +49,9 @@ mod x86 {
     use std::arch::x86_64::*;
 
     /// [`exp`](super::exp) of 16 values.
+    ///
+    /// # Safety
+    /// A caller without AVX-512 in its own features knows that the machine has it.
     #[inline]
     #[target_feature(enable = "avx512f")]
     pub fn exp_512(x: __m512) -> __m512 {
@@ -71,6 +74,9 @@ mod x86 {
     }
 
     /// [`exp`](super::exp) of 8 values.
+    ///
+    /// # Safety
+    /// A caller without AVX2 and FMA in its own features knows that the machine has them.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     pub fn exp_256(x: __m256) -> __m256 {

@@ -6,12 +6,17 @@
 pub mod arena;
 pub mod attention;
 pub mod elementwise;
+pub mod aligned;
+pub mod calibrate;
 pub mod exp;
 pub mod isa;
 pub mod linear;
 pub mod mat;
+pub mod round;
+mod scratch;
 pub mod team;
 
+pub use aligned::AlignedBytes;
 pub use isa::Isa;
 pub use mat::{Mat, MatMut};
 pub use team::{Team, Worker};

@@ -170,6 +170,18 @@ impl<T> SharedRows<'_, T> {
     }
 }
 
+impl<T> SharedRows<'_, T> {
+    /// Columns `cols` of row `row`, to read.
+    ///
+    /// # Safety
+    /// While the slice lives nobody may write any of these elements.
+    pub(crate) unsafe fn read(&self, row: usize, cols: std::ops::Range<usize>) -> &[T] {
+        assert!(row < self.rows && cols.start <= cols.end && cols.end <= self.cols);
+        // SAFETY: in bounds by the check of the view's constructor; unwritten by this function's contract.
+        unsafe { std::slice::from_raw_parts(self.data.add(row * self.stride + cols.start), cols.len()) }
+    }
+}
+
 fn check(len: usize, rows: usize, cols: usize, stride: usize) {
     assert!(stride >= cols, "rows of {cols} elements cannot begin {stride} apart");
     let need = if rows == 0 { 0 } else { (rows - 1) * stride + cols };

@@ -1,8 +1,89 @@
 //! `y = x * W^T` for weights packed once into panels, with what follows fused into the last step.
+//!
+//! The canonical order of a bf16 dot product, which every family of instructions reproduces bit for
+//! bit: for each group of 32 k in order, two f32 sums from zero, over even and over odd k, by fused
+//! multiply-add in order of k; then `even + odd`; then that is added to the total, which began at zero.
+//! Bias, activation and residual follow after the last group. It is what one AMX instruction does. A
+//! row of the result depends on nothing but its row of x, whatever the batch around it.
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
+mod activation;
+mod epilogue;
 pub mod pack;
 pub mod quant;
+mod scalar;
+mod source;
 pub mod types;
 
+use half::bf16;
+
+pub use activation::activate;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use amx::multiply_registers;
 pub use pack::{PANEL_ROWS, pack_bf16, pack_f32, packed_bytes, panel_bytes, panel_rows, panels, unpack_row};
 pub use types::{Activated, Activation, Format, Input, Output, Part, RowOrder, Weight};
+
+use crate::isa::Isa;
+use crate::mat::Mat;
+use crate::team::Team;
+use epilogue::Epilogue;
+use source::{Bf16Panels, PanelSource};
+
+/// `y = x * W^T + bias`, finished as `out` says. `x: [m, k]`, `bias: [n]` (gate rows before up rows).
+/// Outputs of panels that `w` does not hold are left as they are.
+///
+/// # Panics
+/// If shapes do not fit, the input's type is not the one that the format multiplies, the output is
+/// [`Output::Gated`] and the weight's order is not (or the other way round), or the machine lacks `isa`.
+pub fn linear(
+    team: &Team,
+    isa: Isa,
+    x: Input<'_>,
+    w: &Weight<'_>,
+    bias: Option<&[f32]>,
+    mut out: Output<'_>,
+) {
+    check(&x, w, bias, &out);
+    assert!(isa.available(), "this machine lacks {isa}");
+    if x.rows() == 0 {
+        return;
+    }
+    let epilogue = Epilogue::new(w, bias, &mut out);
+    match (w.format(), x) {
+        (Format::F32, Input::F32(x)) => run_f32(team, isa, x, w, &epilogue),
+        (Format::Bf16, Input::Bf16(x)) => run_tiles(team, isa, x, w, &Bf16Panels, &epilogue),
+        (format, Input::F32(_)) => panic!("{format:?} weights multiply bf16, the input is f32"),
+        (format, Input::Bf16(_)) => panic!("{format:?} weights multiply f32, the input is bf16"),
+    }
+}
+
+fn check(x: &Input<'_>, w: &Weight<'_>, bias: Option<&[f32]>, out: &Output<'_>) {
+    assert_eq!(x.cols(), w.k(), "columns of the input against those of the weight");
+    if let Some(bias) = bias {
+        assert_eq!(bias.len(), w.n(), "length of the bias");
+    }
+    let gated = matches!(out, Output::Gated { .. });
+    assert_eq!(gated, w.order() == RowOrder::Gated, "gated output and gated row order go together");
+    let cols = if gated { w.n() / 2 } else { w.n() };
+    assert_eq!(out.shape(), (x.rows(), cols), "rows and columns of the output");
+}
+
+fn run_tiles(
+    team: &Team,
+    isa: Isa,
+    x: Mat<'_, bf16>,
+    w: &Weight<'_>,
+    source: &impl PanelSource,
+    epilogue: &Epilogue<'_>,
+) {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Amx => amx::run(team, x, w, source, epilogue),
+        _ => scalar::run_tiles(team, x, w, source, epilogue),
+    }
+}
+
+fn run_f32(team: &Team, _isa: Isa, x: Mat<'_, f32>, w: &Weight<'_>, epilogue: &Epilogue<'_>) {
+    scalar::run_f32(team, x, w, epilogue);
+}

@@ -1,0 +1,129 @@
+//! How a product is cut among the workers and the caches.
+
+use std::ops::Range;
+
+use super::tile::TILE_ROWS;
+use crate::linear::pack::{GROUP, PANEL_ROWS, TILE_BYTES};
+
+/// Groups of k in a chunk: 24 KB of a panel, half of L1.
+const CHUNK_GROUPS: usize = 12;
+/// Rows of a block at most.
+const BLOCK_ROWS: usize = 384;
+/// Panels of a block at most.
+const BLOCK_PANELS: usize = 12;
+/// Below this many rows for each, workers share rows rather than panels.
+const ROWS_TO_SPLIT: usize = 256;
+
+/// Sizes of blocks and chunks, and the grid of workers.
+#[derive(Debug)]
+pub(super) struct Plan {
+    rows: usize,
+    groups: usize,
+    panels: usize,
+    /// Workers along the rows, and along the panels.
+    pub(super) row_workers: usize,
+    pub(super) panel_workers: usize,
+    /// Blocks of rows that each worker passes.
+    pub(super) blocks: usize,
+    /// Rows of a block at most, a multiple of 32.
+    pub(super) block_rows: usize,
+    pub(super) block_panels: usize,
+    /// Chunks of k.
+    pub(super) chunks: usize,
+}
+
+impl Plan {
+    pub(super) fn new(rows: usize, k: usize, panels: usize, threads: usize) -> Plan {
+        let row_workers = (1..=threads)
+            .rev()
+            .find(|n| threads.is_multiple_of(*n) && (*n == 1 || rows / n >= ROWS_TO_SPLIT))
+            .unwrap_or(1);
+        let own_rows = rows.div_ceil(row_workers);
+        let blocks = own_rows.div_ceil(BLOCK_ROWS);
+        let groups = k.div_ceil(GROUP);
+        Plan {
+            rows,
+            groups,
+            panels,
+            row_workers,
+            panel_workers: threads / row_workers,
+            blocks,
+            block_rows: own_rows.div_ceil(blocks).next_multiple_of(2 * TILE_ROWS) + 2 * TILE_ROWS,
+            block_panels: BLOCK_PANELS,
+            chunks: groups.div_ceil(CHUNK_GROUPS),
+        }
+    }
+
+    /// Part `i` of `n` that are cut into `of` parts, sizes differing by at most one.
+    pub(super) fn share(&self, n: usize, i: usize, of: usize) -> Range<usize> {
+        i * n / of..(i + 1) * n / of
+    }
+
+    /// Rows of block `block` of the workers in row `worker` of the grid: whole tiles but at the end.
+    pub(super) fn rows_of(&self, worker: usize, block: usize) -> Range<usize> {
+        let tiles = self.rows.div_ceil(TILE_ROWS);
+        let tiles = self.share(tiles, worker * self.blocks + block, self.row_workers * self.blocks);
+        tiles.start * TILE_ROWS..(tiles.end * TILE_ROWS).min(self.rows)
+    }
+
+    /// Held panels of the workers in column `worker` of the grid.
+    pub(super) fn panels_of(&self, worker: usize) -> Range<usize> {
+        self.share(self.panels, worker, self.panel_workers)
+    }
+
+    /// Groups of chunk `chunk`.
+    pub(super) fn groups_of(&self, chunk: usize) -> Range<usize> {
+        self.share(self.groups, chunk, self.chunks)
+    }
+
+    /// Groups of the longest chunk.
+    pub(super) fn chunk_groups(&self) -> usize {
+        self.groups.div_ceil(self.chunks)
+    }
+
+    /// Where the tiles of chunk `chunk` begin in a block of x.
+    pub(super) fn chunk_at(&self, chunk: usize) -> usize {
+        self.groups_of(chunk).start * self.block_rows / TILE_ROWS * TILE_BYTES
+    }
+
+    /// Bytes of a block of x as tiles.
+    pub(super) fn block_bytes(&self) -> usize {
+        self.groups * self.block_rows / TILE_ROWS * TILE_BYTES
+    }
+
+    /// Bytes of the sums of a block, one row of tiles to spare for a prefetch.
+    pub(super) fn sums_bytes(&self) -> usize {
+        let rows = if self.chunks > 1 { self.block_rows * self.block_panels } else { 2 * TILE_ROWS };
+        rows * PANEL_ROWS * size_of::<f32>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_and_panel_belongs_to_one_worker() {
+        for (rows, panels, threads) in [(17, 5, 2), (1000, 3, 4), (2048, 64, 2), (8191, 7, 3), (600, 1, 8)] {
+            let plan = Plan::new(rows, 2048, panels, threads);
+            assert_eq!(plan.row_workers * plan.panel_workers, threads);
+            let all: Vec<usize> = (0..plan.row_workers)
+                .flat_map(|w| (0..plan.blocks).map(move |b| (w, b)))
+                .flat_map(|(w, b)| plan.rows_of(w, b))
+                .collect();
+            assert_eq!(all, (0..rows).collect::<Vec<_>>());
+            let all: Vec<usize> = (0..plan.panel_workers).flat_map(|w| plan.panels_of(w)).collect();
+            assert_eq!(all, (0..panels).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn blocks_hold_their_rows() {
+        for rows in 17..3000 {
+            let plan = Plan::new(rows, 600, 8, 2);
+            for (worker, block) in (0..plan.row_workers).flat_map(|w| (0..plan.blocks).map(move |b| (w, b))) {
+                assert!(plan.rows_of(worker, block).len().next_multiple_of(32) <= plan.block_rows);
+            }
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Rows of x as tiles: 16 rows of 32 k together, so that a tile is one stretch of memory.
+
+use std::ops::Range;
+
+use half::bf16;
+
+use crate::linear::pack::GROUP;
+use crate::mat::Mat;
+
+/// Copies groups `groups` of rows `first..first + rows` to `out`: a tile of `rows` rows of 64 bytes for
+/// each group in turn. Rows beyond the end of x and k beyond its end become zero.
+///
+/// # Panics
+/// If `out` is too short.
+pub(super) fn copy_tiles(
+    x: Mat<'_, bf16>,
+    first: usize,
+    rows: usize,
+    groups: Range<usize>,
+    out: &mut [[bf16; GROUP]],
+) {
+    let out = &mut out[..rows * groups.len()];
+    for r in 0..rows {
+        let lines = out[r..].iter_mut().step_by(rows);
+        if first + r < x.rows() {
+            copy_row(x.row(first + r), groups.clone(), lines);
+        } else {
+            lines.for_each(|line| *line = [bf16::ZERO; GROUP]);
+        }
+    }
+}
+
+#[inline(always)]
+fn copy_row<'a>(row: &[bf16], groups: Range<usize>, lines: impl Iterator<Item = &'a mut [bf16; GROUP]>) {
+    let (whole, rest) = row.as_chunks::<GROUP>();
+    for (group, line) in groups.zip(lines) {
+        if let Some(values) = whole.get(group) {
+            *line = *values;
+        } else {
+            *line = [bf16::ZERO; GROUP];
+            line[..rest.len()].copy_from_slice(rest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_rows_and_columns_are_zero() {
+        let data = vec![bf16::ONE; 3 * 40];
+        let mut out = vec![[bf16::NAN; GROUP]; 4];
+        copy_tiles(Mat::new(&data, 3, 40), 2, 2, 0..2, &mut out);
+        let ones: Vec<usize> = out.iter().map(|l| l.iter().filter(|v| **v == bf16::ONE).count()).collect();
+        let zeros: Vec<usize> = out.iter().map(|l| l.iter().filter(|v| **v == bf16::ZERO).count()).collect();
+        assert_eq!((ones, zeros), (vec![32, 0, 8, 0], vec![0, 32, 24, 32]));
+    }
+}

@@ -1,0 +1,300 @@
+//! The tile instructions: configuration, and the loops that must stay inside one assembly block because
+//! the compiler knows nothing of tile registers.
+//!
+//! Left operands are tiles of x: up to 16 rows of 64 bytes (32 k). Right operands are weight tiles as
+//! `pack_bf16` lays them out. Sums are rows of 32 floats.
+
+use std::arch::asm;
+
+use crate::linear::epilogue::Sums;
+use crate::linear::pack::{PANEL_ROWS, TILE_BYTES};
+use crate::linear::source::PAIR_BYTES;
+
+/// Rows of a full tile.
+pub(super) const TILE_ROWS: usize = 16;
+/// Bytes from one row of a tile to the next, of either operand.
+const ROW_BYTES: usize = 64;
+/// Bytes from one row of sums to the next.
+const SUMS_BYTES: usize = PANEL_ROWS * 4;
+/// How far ahead of its use a weight is fetched when it is used once.
+const AHEAD_BYTES: usize = 1024;
+
+/// Whether a product starts at zero or adds to the sums that are there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Start {
+    Zero,
+    Sums,
+}
+
+/// The tile registers of this thread, configured until dropped.
+pub(super) struct Tiles(());
+
+#[repr(C, align(64))]
+struct Config {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+impl Tiles {
+    /// Sums in registers 0 to 5 and x in register 6 have `rows` rows, weights in register 7 all 16.
+    pub(super) fn with_rows(rows: usize) -> Tiles {
+        let rows = rows as u8;
+        Tiles::configure([rows, rows, rows, rows, rows, rows, rows, TILE_ROWS as u8])
+    }
+
+    /// Every register is full.
+    pub(super) fn full() -> Tiles {
+        Tiles::configure([TILE_ROWS as u8; 8])
+    }
+
+    fn configure(of: [u8; 8]) -> Tiles {
+        let mut config =
+            Config { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
+        config.row_bytes[..8].fill(ROW_BYTES as u16);
+        config.rows[..8].copy_from_slice(&of);
+        // SAFETY: only an AMX driver makes tiles, after the kernel granted them; the operand is a valid
+        // 64-byte configuration with at most 16 rows of 64 bytes.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, readonly)) };
+        Tiles(())
+    }
+}
+
+impl Drop for Tiles {
+    fn drop(&mut self) {
+        // SAFETY: this thread configured its tiles in `configure`.
+        unsafe { asm!("tilerelease", options(nostack, nomem)) };
+    }
+}
+
+/// One row of tiles by one panel: `sums += x * w` over `groups` groups of 32 k.
+///
+/// # Safety
+/// `x` points at `groups` tiles `x_step` bytes apart, `w` at `groups` pairs of tiles, `sums` at as many
+/// rows as the tiles were configured for.
+pub(super) unsafe fn multiply_1(
+    _: &Tiles,
+    start: Start,
+    x: *const u8,
+    x_step: usize,
+    w: *const u8,
+    groups: usize,
+    sums: *mut Sums,
+) {
+    // SAFETY: loads and stores stay inside what the caller promises; prefetches cannot fault; every tile
+    // register is declared clobbered.
+    unsafe {
+        asm!(
+            "tilezero tmm0", "tilezero tmm1",
+            "test {start:e}, {start:e}", "jz 2f",
+            "tileloadd tmm0, [{c} + {cs}]",
+            "tileloadd tmm1, [{c} + {cs} + 64]",
+            "2:",
+            "tileloadd tmm6, [{x} + {s}]",
+            "tileloadd tmm7, [{w} + {s}]",
+            ".irp o,0,64,128,192,256,320,384,448,512,576,640,704,768,832,896,960",
+            "prefetcht1 [{w} + {ahead} + \\o]",
+            ".endr",
+            "tdpbf16ps tmm0, tmm6, tmm7",
+            "tileloadd tmm7, [{w} + {s} + 1024]",
+            ".irp o,0,64,128,192,256,320,384,448,512,576,640,704,768,832,896,960",
+            "prefetcht1 [{w} + {ahead} + 1024 + \\o]",
+            ".endr",
+            "tdpbf16ps tmm1, tmm6, tmm7",
+            "add {x}, {xs}",
+            "add {w}, {pair}",
+            "dec {n}",
+            "jnz 2b",
+            "tilestored [{c} + {cs}], tmm0",
+            "tilestored [{c} + {cs} + 64], tmm1",
+            start = in(reg) (start == Start::Sums) as u32,
+            x = inout(reg) x => _, xs = in(reg) x_step,
+            w = inout(reg) w => _, n = inout(reg) groups => _,
+            c = in(reg) sums, s = in(reg) ROW_BYTES, cs = in(reg) SUMS_BYTES,
+            pair = const PAIR_BYTES, ahead = const AHEAD_BYTES,
+            out("tmm0") _, out("tmm1") _, out("tmm6") _, out("tmm7") _,
+            options(nostack),
+        );
+    }
+}
+
+/// One row of tiles by three panels at once, all of k in registers: three streams of weights keep more
+/// of them on the way than one does. `sums[i] = x * w[i]`.
+///
+/// # Safety
+/// As [`multiply_1`], for each of the three.
+pub(super) unsafe fn multiply_3(
+    _: &Tiles,
+    x: *const u8,
+    x_step: usize,
+    w: [*const u8; 3],
+    groups: usize,
+    sums: [*mut Sums; 3],
+) {
+    macro_rules! step {
+        ($w:literal, $first:literal, $second:literal) => {
+            concat!(
+                "tileloadd tmm7, [{", $w, "} + {s}]\n",
+                ".irp o,0,64,128,192,256,320,384,448,512,576,640,704,768,832,896,960\n",
+                "prefetcht1 [{", $w, "} + {ahead} + \\o]\n",
+                ".endr\n",
+                "tdpbf16ps ", $first, ", tmm6, tmm7\n",
+                "tileloadd tmm7, [{", $w, "} + {s} + 1024]\n",
+                ".irp o,0,64,128,192,256,320,384,448,512,576,640,704,768,832,896,960\n",
+                "prefetcht1 [{", $w, "} + {ahead} + 1024 + \\o]\n",
+                ".endr\n",
+                "tdpbf16ps ", $second, ", tmm6, tmm7\n",
+                "add {", $w, "}, {pair}\n",
+            )
+        };
+    }
+    // SAFETY: as in `multiply_1`.
+    unsafe {
+        asm!(
+            "tilezero tmm0", "tilezero tmm1", "tilezero tmm2",
+            "tilezero tmm3", "tilezero tmm4", "tilezero tmm5",
+            "2:",
+            "tileloadd tmm6, [{x} + {s}]",
+            step!("w0", "tmm0", "tmm1"),
+            step!("w1", "tmm2", "tmm3"),
+            step!("w2", "tmm4", "tmm5"),
+            "add {x}, {xs}",
+            "dec {n}",
+            "jnz 2b",
+            "mov {s:e}, {sums_bytes}",
+            "tilestored [{c0} + {s}], tmm0",
+            "tilestored [{c0} + {s} + 64], tmm1",
+            "tilestored [{c1} + {s}], tmm2",
+            "tilestored [{c1} + {s} + 64], tmm3",
+            "tilestored [{c2} + {s}], tmm4",
+            "tilestored [{c2} + {s} + 64], tmm5",
+            x = inout(reg) x => _, xs = in(reg) x_step,
+            w0 = inout(reg) w[0] => _, w1 = inout(reg) w[1] => _, w2 = inout(reg) w[2] => _,
+            n = inout(reg) groups => _,
+            c0 = in(reg) sums[0], c1 = in(reg) sums[1], c2 = in(reg) sums[2],
+            s = inout(reg) ROW_BYTES => _, sums_bytes = const SUMS_BYTES,
+            pair = const PAIR_BYTES, ahead = const AHEAD_BYTES,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack),
+        );
+    }
+}
+
+/// What to fetch into the caches while multiplying.
+#[derive(Clone, Copy)]
+pub(super) struct Fetch {
+    /// The next weights: each group's step fetches `weight_lines` lines from here on, to L2.
+    pub(super) weights: *const u8,
+    /// 0, 2, 4, 8, 16 or 32.
+    pub(super) weight_lines: usize,
+    /// The sums of the next product (32 rows), to L1.
+    pub(super) sums: Option<*const Sums>,
+}
+
+/// Two rows of tiles by one panel: `sums += x * w` over `groups` groups of 32 k. Tiles of x are 1 KB,
+/// one after the other, and are streamed; those of w stay in L1.
+///
+/// # Safety
+/// `x[i]` points at `groups` tiles, `w` at `groups` pairs of tiles, `sums` at 32 rows; the tiles are full.
+#[inline(always)]
+pub(super) unsafe fn multiply_2(
+    tiles: &Tiles,
+    start: Start,
+    x: [*const u8; 2],
+    w: *const u8,
+    groups: usize,
+    sums: *mut Sums,
+    fetch: Fetch,
+) {
+    macro_rules! with {
+        ($weight_lines:literal, $sums_lines:literal, $sums:expr) => {{
+            // SAFETY: loads and stores stay inside what the caller promises; prefetches cannot fault;
+            // every tile register is declared clobbered.
+            unsafe {
+                asm!(
+                    "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
+                    "test {start:e}, {start:e}", "jz 2f",
+                    "tileloadd tmm0, [{c} + {cs}]",
+                    "tileloadd tmm1, [{c} + {cs} + 64]",
+                    "tileloadd tmm2, [{c} + {cs} + 2048]",
+                    "tileloadd tmm3, [{c} + {cs} + 2112]",
+                    "2:",
+                    "tileloadd tmm6, [{w} + {s}]",
+                    "tileloaddt1 tmm4, [{x0} + {s}]",
+                    "tdpbf16ps tmm0, tmm4, tmm6",
+                    "tileloadd tmm7, [{w} + {s} + 1024]",
+                    concat!(".irp o,", $weight_lines, "\nprefetcht1 [{fw} + \\o]\n.endr"),
+                    "tdpbf16ps tmm1, tmm4, tmm7",
+                    "tileloaddt1 tmm5, [{x1} + {s}]",
+                    concat!(".irp o,", $sums_lines, "\nprefetcht0 [{fc} + \\o]\n.endr"),
+                    "tdpbf16ps tmm2, tmm5, tmm6",
+                    "tdpbf16ps tmm3, tmm5, tmm7",
+                    "add {x0}, 1024",
+                    "add {x1}, 1024",
+                    "add {w}, 2048",
+                    "add {fw}, {fws}",
+                    "add {fc}, 384",
+                    "dec {n}",
+                    "jnz 2b",
+                    "tilestored [{c} + {cs}], tmm0",
+                    "tilestored [{c} + {cs} + 64], tmm1",
+                    "tilestored [{c} + {cs} + 2048], tmm2",
+                    "tilestored [{c} + {cs} + 2112], tmm3",
+                    start = in(reg) (start == Start::Sums) as u32,
+                    x0 = inout(reg) x[0] => _, x1 = inout(reg) x[1] => _,
+                    w = inout(reg) w => _, n = inout(reg) groups => _,
+                    fw = inout(reg) fetch.weights => _, fws = in(reg) fetch.weight_lines * 64,
+                    fc = inout(reg) $sums => _,
+                    c = in(reg) sums, s = in(reg) ROW_BYTES, cs = in(reg) SUMS_BYTES,
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                    options(nostack),
+                );
+            }
+        }};
+        ($weight_lines:literal) => {
+            match fetch.sums {
+                None => with!($weight_lines, "", std::ptr::null::<Sums>()),
+                Some(sums) => with!($weight_lines, "0,64,128,192,256,320", sums),
+            }
+        };
+    }
+    let _ = tiles;
+    match fetch.weight_lines {
+        0 => with!(""),
+        2 => with!("0,64"),
+        4 => with!("0,64,128,192"),
+        8 => with!("0,64,128,192,256,320,384,448"),
+        16 => with!("0,64,128,192,256,320,384,448,512,576,640,704,768,832,896,960"),
+        _ => with!(
+            "0,64,128,192,256,320,384,448,512,576,640,704,768,832,896,960,1024,1088,1152,1216,1280,1344,1408,1472,1536,1600,1664,1728,1792,1856,1920,1984"
+        ),
+    }
+}
+
+/// Four products in registers, `steps` times: nothing can be faster.
+pub(crate) fn multiply_registers(steps: usize) {
+    let _registers = Tiles::full();
+    // SAFETY: no memory is touched; every tile register is declared clobbered.
+    unsafe {
+        asm!(
+            ".irp i,0,1,2,3,4,5,6,7", "tilezero tmm\\i", ".endr",
+            "2:",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            "dec {n}",
+            "jnz 2b",
+            n = inout(reg) steps => _,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack, nomem),
+        );
+    }
+}
+
+const _: () = assert!(TILE_BYTES == 1024 && PAIR_BYTES == 2048 && SUMS_BYTES == 128);
