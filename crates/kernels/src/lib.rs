@@ -3,11 +3,11 @@
 //! Every kernel computes a row (a token, a query) in an order that does not depend on the rows beside
 //! it, so a result is the same bit for bit whatever else is in the batch.
 
+pub mod aligned;
 pub mod arena;
 pub mod attention;
-pub mod elementwise;
-pub mod aligned;
 pub mod calibrate;
+pub mod elementwise;
 pub mod exp;
 pub mod isa;
 pub mod linear;

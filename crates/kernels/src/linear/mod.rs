@@ -6,9 +6,9 @@
 //! Bias, activation and residual follow after the last group. It is what one AMX instruction does. A
 //! row of the result depends on nothing but its row of x, whatever the batch around it.
 
+mod activation;
 #[cfg(target_arch = "x86_64")]
 mod amx;
-mod activation;
 mod epilogue;
 pub mod pack;
 pub mod quant;

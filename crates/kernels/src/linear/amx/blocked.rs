@@ -190,11 +190,7 @@ impl<S: PanelSource> Job<'_, S> {
             let weights = stored[chunk.groups.start * PAIR_BYTES..].as_ptr();
             return Next { weights: weights.wrapping_add(PAIR_BYTES), lines: 32, bytes: usize::MAX };
         }
-        let groups = if next > held {
-            chunk.groups.clone()
-        } else {
-            chunk.groups.end..chunk.groups.end + 1
-        };
+        let groups = if next > held { chunk.groups.clone() } else { chunk.groups.end..chunk.groups.end + 1 };
         let (_, stored) = self.w.held_panel(next);
         let weights = stored[(groups.start * PAIR_BYTES).min(stored.len())..].as_ptr();
         let lines = [2, 4, 8, 16].into_iter().find(|lines| lines * steps >= 32).unwrap_or(2);

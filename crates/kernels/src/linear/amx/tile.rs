@@ -136,17 +136,31 @@ pub(super) unsafe fn multiply_3(
     macro_rules! step {
         ($w:literal, $first:literal, $second:literal) => {
             concat!(
-                "tileloadd tmm7, [{", $w, "} + {s}]\n",
+                "tileloadd tmm7, [{",
+                $w,
+                "} + {s}]\n",
                 ".irp o,0,64,128,192,256,320,384,448,512,576,640,704,768,832,896,960\n",
-                "prefetcht1 [{", $w, "} + {ahead} + \\o]\n",
+                "prefetcht1 [{",
+                $w,
+                "} + {ahead} + \\o]\n",
                 ".endr\n",
-                "tdpbf16ps ", $first, ", tmm6, tmm7\n",
-                "tileloadd tmm7, [{", $w, "} + {s} + 1024]\n",
+                "tdpbf16ps ",
+                $first,
+                ", tmm6, tmm7\n",
+                "tileloadd tmm7, [{",
+                $w,
+                "} + {s} + 1024]\n",
                 ".irp o,0,64,128,192,256,320,384,448,512,576,640,704,768,832,896,960\n",
-                "prefetcht1 [{", $w, "} + {ahead} + 1024 + \\o]\n",
+                "prefetcht1 [{",
+                $w,
+                "} + {ahead} + 1024 + \\o]\n",
                 ".endr\n",
-                "tdpbf16ps ", $second, ", tmm6, tmm7\n",
-                "add {", $w, "}, {pair}\n",
+                "tdpbf16ps ",
+                $second,
+                ", tmm6, tmm7\n",
+                "add {",
+                $w,
+                "}, {pair}\n",
             )
         };
     }
