@@ -117,6 +117,15 @@ impl Error {
     }
 }
 
+/// The beginning of a text that a file chose, for a message.
+pub(crate) fn shorten(text: &str) -> String {
+    const SHOWN: usize = 80;
+    match text.char_indices().nth(SHOWN) {
+        None => text.to_owned(),
+        Some((at, _)) => format!("{}...", &text[..at]),
+    }
+}
+
 /// The first problems on a line each, and how many more there are.
 fn list(problems: &[String]) -> String {
     const SHOWN: usize = 20;

@@ -1,8 +1,19 @@
 //! Files to weights and text: checkpoints, tokenizers, chat templates and the one decoder.
 
+pub mod checkpoint;
+pub mod config;
+mod dummy;
 pub mod error;
+pub mod file;
 pub mod gguf;
+mod json;
+pub mod safetensors;
+pub mod stored;
+pub mod tensor;
 pub mod tokenizer;
 
+pub use checkpoint::Checkpoint;
 pub use error::{Error, Result};
+pub use stored::Stored;
+pub use tensor::{LayerTensor, Tensor};
 pub use tokenizer::{Special, Tokenizer, TokenizerError};

@@ -1,0 +1,122 @@
+//! `config.json` of Hugging Face, in the dialects of transformers 4 and 5, to a [`ModelSpec`].
+//!
+//! Where the two would differ from what transformers computes, the value is refused: nothing that
+//! changes a result is passed over.
+
+mod family;
+mod generation;
+mod rope;
+
+pub use family::Family;
+pub use generation::GenerationDefaults;
+
+use crate::error::{Error, Result};
+use crate::file::read_text;
+use crate::json::Fields;
+use serde_json::Value;
+use spec::ModelSpec;
+use spec::model::DType;
+use std::path::Path;
+
+const CONFIG_BYTES_MAX: u64 = 16 << 20;
+
+/// A configuration: the model, and how its files name tensors.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// The model. Its `dtype` is f32 where `states_dtype` is false.
+    pub spec: ModelSpec,
+    /// Which family of architectures.
+    pub family: Family,
+    /// Whether the file says which numbers the checkpoint was published in.
+    pub states_dtype: bool,
+}
+
+/// Reads `config.json` and, beside it, the ends of text in `generation_config.json`.
+///
+/// # Errors
+/// If a file is unreadable or malformed, or asks for what is not built.
+pub fn read_config(folder: &Path) -> Result<Config> {
+    let path = folder.join("config.json");
+    let mut config = parse_config(&read_text(&path, CONFIG_BYTES_MAX)?, &path.display().to_string())?;
+    if let Some(eos) = read_generation(folder)?.eos {
+        config.spec.eos = eos;
+    }
+    Ok(config)
+}
+
+/// Reads `generation_config.json`; all absent where there is none.
+///
+/// # Errors
+/// If it is unreadable or malformed.
+pub fn read_generation(folder: &Path) -> Result<GenerationDefaults> {
+    let path = folder.join("generation_config.json");
+    if !path.exists() {
+        return Ok(GenerationDefaults::default());
+    }
+    generation::parse(&read_text(&path, CONFIG_BYTES_MAX)?, &path.display().to_string())
+}
+
+/// Reads the text of a `generation_config.json` named `file` in messages.
+///
+/// # Errors
+/// If it is malformed.
+pub fn parse_generation(text: &str, file: &str) -> Result<GenerationDefaults> {
+    generation::parse(text, file)
+}
+
+/// Reads the text of a `config.json` named `file` in messages.
+///
+/// # Errors
+/// If it is malformed, contradicts itself, or asks for what is not built.
+pub fn parse_config(text: &str, file: &str) -> Result<Config> {
+    let value = parse(text, file)?;
+    let fields = Fields::of(&value, file)?;
+    let family = Family::of(&fields)?;
+    refuse_variants(&fields)?;
+    let dtype = dtype(&fields)?;
+    let mut spec = family.spec(&fields)?;
+    spec.dtype = dtype.unwrap_or(DType::F32);
+    spec.check().map_err(|source| Error::Spec { file: file.into(), source })?;
+    Ok(Config { spec, family, states_dtype: dtype.is_some() })
+}
+
+fn parse(text: &str, file: &str) -> Result<Value> {
+    serde_json::from_str(text).map_err(|e| Error::malformed(file, e.to_string(), "JSON"))
+}
+
+/// Fields of other architectures that nobody sets without meaning it.
+fn refuse_variants(fields: &Fields) -> Result<()> {
+    if let Some(quantized) = fields.object("quantization_config")? {
+        let method = quantized.text("quant_method")?.unwrap_or("unnamed");
+        return Err(Error::unsupported(
+            fields.file,
+            format!("a checkpoint quantised by `{method}`"),
+            "F32, F16 and BF16 safetensors, and GGUF",
+        ));
+    }
+    let others = [
+        "attn_logit_softcapping",
+        "final_logit_softcapping",
+        "clip_qkv",
+        "num_local_experts",
+        "num_experts",
+        "n_routed_experts",
+        "query_pre_attn_scalar",
+        "adapter_config",
+    ];
+    match fields.first_set(&others) {
+        None => Ok(()),
+        Some(name) => Err(Error::unsupported(fields.file, format!("`{name}`"), "models without it")),
+    }
+}
+
+fn dtype(fields: &Fields) -> Result<Option<DType>> {
+    let name = if fields.get("dtype").is_some() { "dtype" } else { "torch_dtype" };
+    let Some(text) = fields.text(name)? else { return Ok(None) };
+    match text.trim_start_matches("torch.") {
+        "float32" | "float" => Ok(Some(DType::F32)),
+        "float16" | "half" => Ok(Some(DType::F16)),
+        "bfloat16" => Ok(Some(DType::Bf16)),
+        _ => Err(fields.wrong(name, "float32, float16 or bfloat16")),
+    }
+}

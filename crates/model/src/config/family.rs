@@ -1,0 +1,268 @@
+//! The architectures, as Hugging Face names and configures them.
+
+use super::rope;
+use crate::error::{Error, Result};
+use crate::json::Fields;
+use crate::tensor::Naming;
+use spec::ModelSpec;
+use spec::model::{Activation, Biases, DType, Mlp, Norm, NormKind, NormPlacement, Positions, Window};
+
+/// Rows before that of position 0 in OPT's table.
+const OPT_POSITION_OFFSET: usize = 2;
+
+/// A published architecture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// Llama 1, 2 and 3.x, and what has its shape.
+    Llama,
+    /// Mistral: Llama with a sliding window.
+    Mistral,
+    /// Qwen2 and 2.5: Llama with biases on queries, keys and values.
+    Qwen2,
+    /// Qwen3: Llama with norms on queries and keys.
+    Qwen3,
+    /// OPT: learned positions, layer norms, ReLU.
+    Opt,
+}
+
+impl Family {
+    /// Every family, with the names of its class and of its `model_type`.
+    const NAMES: [(Family, &'static str, &'static str); 5] = [
+        (Family::Llama, "LlamaForCausalLM", "llama"),
+        (Family::Mistral, "MistralForCausalLM", "mistral"),
+        (Family::Qwen2, "Qwen2ForCausalLM", "qwen2"),
+        (Family::Qwen3, "Qwen3ForCausalLM", "qwen3"),
+        (Family::Opt, "OPTForCausalLM", "opt"),
+    ];
+
+    /// The names of all classes, for messages.
+    pub fn supported() -> String {
+        Family::NAMES.map(|(_, class, _)| class).join(", ")
+    }
+
+    /// The name of its class.
+    pub fn class(self) -> &'static str {
+        Family::NAMES.iter().find(|(family, ..)| *family == self).map_or("", |(_, class, _)| class)
+    }
+
+    /// How its files name tensors.
+    pub fn naming(self) -> Naming {
+        if self == Family::Opt { Naming::Opt } else { Naming::Llama }
+    }
+
+    /// The family that a configuration names by `architectures`, or else by `model_type`.
+    pub(super) fn of(fields: &Fields) -> Result<Family> {
+        let classes = fields.texts("architectures")?.unwrap_or_default();
+        let (named, found) = match classes.first() {
+            Some(class) => (*class, Family::NAMES.iter().find(|(_, name, _)| name == class)),
+            None => {
+                let kind = fields.text("model_type")?.unwrap_or("(none)");
+                (kind, Family::NAMES.iter().find(|(.., name)| *name == kind))
+            }
+        };
+        found.map(|(family, ..)| *family).ok_or_else(|| {
+            let what = format!("the architecture `{}`", named.escape_debug());
+            Error::unsupported(fields.file, what, Family::supported())
+        })
+    }
+
+    /// The model; its `dtype` is for the caller to set.
+    pub(super) fn spec(self, fields: &Fields) -> Result<ModelSpec> {
+        match self {
+            Family::Opt => opt(fields),
+            _ => self.llama_like(fields),
+        }
+    }
+
+    fn llama_like(self, fields: &Fields) -> Result<ModelSpec> {
+        let hidden = fields.needed_size("hidden_size")?;
+        let heads = fields.needed_size("num_attention_heads")?;
+        let layers = fields.needed_size("num_hidden_layers")?;
+        let max_positions = self.max_positions(fields)?;
+        let eps = fields.number("rms_norm_eps")?.unwrap_or(1e-6) as f32;
+        Ok(ModelSpec {
+            architecture: self.class().into(),
+            vocab: fields.needed_size("vocab_size")?,
+            hidden,
+            layers,
+            heads,
+            kv_heads: self.kv_heads(fields, heads)?,
+            head_dim: self.head_dim(fields, hidden, heads)?,
+            ffn: fields.needed_size("intermediate_size")?,
+            max_positions,
+            norm: Norm { kind: NormKind::Rms, eps, affine: true },
+            placement: NormPlacement::Pre,
+            final_norm: true,
+            activation: activation(fields, "hidden_act", "silu")?,
+            mlp: Mlp::Gated,
+            positions: Positions::Rope(rope::read(fields, max_positions)?),
+            biases: self.biases(fields)?,
+            qk_norm: self == Family::Qwen3,
+            window: self.window(fields, layers)?,
+            tied_head: fields.flag("tie_word_embeddings")?.unwrap_or(false),
+            embed_dim: hidden,
+            logit_scale: 1.0,
+            bos: token(fields, "bos_token_id")?,
+            eos: fields.tokens("eos_token_id")?.unwrap_or_default(),
+            dtype: DType::F32,
+        })
+    }
+
+    /// The defaults of transformers' configuration classes.
+    fn max_positions(self, fields: &Fields) -> Result<usize> {
+        let default = match self {
+            Family::Mistral => 131_072,
+            Family::Qwen2 | Family::Qwen3 => 32_768,
+            Family::Llama | Family::Opt => 2048,
+        };
+        Ok(fields.size("max_position_embeddings")?.unwrap_or(default))
+    }
+
+    fn kv_heads(self, fields: &Fields, heads: usize) -> Result<usize> {
+        let explicit_null = fields.has_null("num_key_value_heads");
+        let default = match self {
+            Family::Mistral if !explicit_null => 8,
+            Family::Qwen2 | Family::Qwen3 if !explicit_null => 32,
+            _ => heads,
+        };
+        Ok(fields.size("num_key_value_heads")?.unwrap_or(default))
+    }
+
+    fn head_dim(self, fields: &Fields, hidden: usize, heads: usize) -> Result<usize> {
+        let default = if self == Family::Qwen3 { 128 } else { hidden / heads.max(1) };
+        Ok(fields.size("head_dim")?.unwrap_or(default))
+    }
+
+    fn biases(self, fields: &Fields) -> Result<Biases> {
+        let attention = fields.flag("attention_bias")?.unwrap_or(false);
+        Ok(match self {
+            Family::Llama => {
+                Biases { qkv: attention, o: attention, mlp: fields.flag("mlp_bias")?.unwrap_or(false) }
+            }
+            Family::Qwen3 => Biases { qkv: attention, o: attention, mlp: false },
+            Family::Qwen2 => Biases { qkv: true, o: false, mlp: false },
+            Family::Mistral | Family::Opt => Biases::default(),
+        })
+    }
+
+    fn window(self, fields: &Fields, layers: usize) -> Result<Window> {
+        let tokens = fields.size("sliding_window")?;
+        match self {
+            Family::Llama | Family::Opt => Ok(Window::Full),
+            Family::Mistral => {
+                let default = if fields.has_null("sliding_window") { None } else { Some(4096) };
+                mistral_window(fields, tokens.or(default), layers)
+            }
+            Family::Qwen2 | Family::Qwen3 => {
+                let used = fields.flag("use_sliding_window")?.unwrap_or(false);
+                let default = if fields.has_null("sliding_window") { None } else { Some(4096) };
+                qwen_window(fields, tokens.or(default).filter(|_| used), layers)
+            }
+        }
+    }
+}
+
+/// One window for all layers; `layer_types`, which transformers passes over here, has to agree.
+fn mistral_window(fields: &Fields, tokens: Option<usize>, layers: usize) -> Result<Window> {
+    let expected = if tokens.is_some() { LayerType::Sliding } else { LayerType::Full };
+    if layer_types(fields, layers)?.is_some_and(|types| types.iter().any(|t| *t != expected)) {
+        return Err(fields.wrong("layer_types", "layers of one type, as `sliding_window` says"));
+    }
+    Ok(tokens.map_or(Window::Full, Window::Sliding))
+}
+
+/// A window on the layers that `layer_types` names, or else on those from `max_window_layers`.
+fn qwen_window(fields: &Fields, tokens: Option<usize>, layers: usize) -> Result<Window> {
+    let first = fields.size("max_window_layers")?.unwrap_or(28);
+    let by_number = |layer| if layer >= first { LayerType::Sliding } else { LayerType::Full };
+    let types = match layer_types(fields, layers)? {
+        Some(types) => types,
+        None => (0..layers).map(|l| if tokens.is_some() { by_number(l) } else { LayerType::Full }).collect(),
+    };
+    if !types.contains(&LayerType::Sliding) {
+        return Ok(Window::Full);
+    }
+    let tokens = tokens.ok_or_else(|| {
+        fields.wrong("layer_types", "no sliding layers, or `use_sliding_window` with a `sliding_window`")
+    })?;
+    Ok(Window::PerLayer(types.iter().map(|t| (*t == LayerType::Sliding).then_some(tokens)).collect()))
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LayerType {
+    Full,
+    Sliding,
+}
+
+fn layer_types(fields: &Fields, layers: usize) -> Result<Option<Vec<LayerType>>> {
+    let Some(names) = fields.texts("layer_types")? else { return Ok(None) };
+    if names.len() != layers {
+        return Err(fields.wrong("layer_types", &format!("an entry for each of {layers} layers")));
+    }
+    let types = names.iter().map(|name| match *name {
+        "full_attention" => Ok(LayerType::Full),
+        "sliding_attention" => Ok(LayerType::Sliding),
+        other => Err(Error::unsupported(
+            fields.file,
+            format!("a layer of type `{}`", other.escape_debug()),
+            "full_attention, sliding_attention",
+        )),
+    });
+    types.collect::<Result<_>>().map(Some)
+}
+
+fn activation(fields: &Fields, name: &str, default: &str) -> Result<Activation> {
+    match fields.text(name)?.unwrap_or(default) {
+        "silu" | "swish" => Ok(Activation::Silu),
+        "relu" => Ok(Activation::Relu),
+        "gelu" => Ok(Activation::Gelu),
+        "gelu_new" | "gelu_pytorch_tanh" => Ok(Activation::GeluTanh),
+        other => Err(Error::unsupported(
+            fields.file,
+            format!("`{name}` = `{}`", other.escape_debug()),
+            "silu, relu, gelu, gelu_new, gelu_pytorch_tanh",
+        )),
+    }
+}
+
+fn token(fields: &Fields, name: &str) -> Result<Option<u32>> {
+    Ok(fields.tokens(name)?.and_then(|ids| ids.first().copied()))
+}
+
+fn opt(fields: &Fields) -> Result<ModelSpec> {
+    let hidden = fields.needed_size("hidden_size")?;
+    let heads = fields.needed_size("num_attention_heads")?;
+    if heads == 0 || !hidden.is_multiple_of(heads) {
+        return Err(fields.wrong("num_attention_heads", &format!("a divisor of hidden_size, {hidden}")));
+    }
+    let pre = fields.flag("do_layer_norm_before")?.unwrap_or(true);
+    let bias = fields.flag("enable_bias")?.unwrap_or(true);
+    let affine = fields.flag("layer_norm_elementwise_affine")?.unwrap_or(true);
+    let bos = if fields.has_null("bos_token_id") { None } else { token(fields, "bos_token_id")?.or(Some(2)) };
+    Ok(ModelSpec {
+        architecture: Family::Opt.class().into(),
+        vocab: fields.needed_size("vocab_size")?,
+        hidden,
+        layers: fields.needed_size("num_hidden_layers")?,
+        heads,
+        kv_heads: heads,
+        head_dim: hidden / heads,
+        ffn: fields.needed_size("ffn_dim")?,
+        max_positions: Family::Opt.max_positions(fields)?,
+        norm: Norm { kind: NormKind::Layer, eps: 1e-5, affine },
+        placement: if pre { NormPlacement::Pre } else { NormPlacement::Post },
+        final_norm: pre && !fields.flag("_remove_final_layer_norm")?.unwrap_or(false),
+        activation: activation(fields, "activation_function", "relu")?,
+        mlp: Mlp::Plain,
+        positions: Positions::Learned { offset: OPT_POSITION_OFFSET },
+        biases: Biases { qkv: bias, o: bias, mlp: bias },
+        qk_norm: false,
+        window: Window::Full,
+        tied_head: fields.flag("tie_word_embeddings")?.unwrap_or(true),
+        embed_dim: fields.size("word_embed_proj_dim")?.unwrap_or(hidden),
+        logit_scale: 1.0,
+        bos,
+        eos: fields.tokens("eos_token_id")?.unwrap_or_else(|| vec![2]),
+        dtype: DType::F32,
+    })
+}

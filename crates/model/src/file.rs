@@ -1,0 +1,102 @@
+//! Files that are read at offsets, never mapped: another process may truncate them under us.
+
+use crate::error::{Error, Result};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// A regular file, open for reading.
+#[derive(Debug)]
+pub struct RegularFile {
+    file: File,
+    path: PathBuf,
+    len: u64,
+}
+
+impl RegularFile {
+    /// Opens a file, refusing devices, pipes and folders (a pipe never ends, `/dev/zero` neither).
+    ///
+    /// # Errors
+    /// If it cannot be opened, or is not regular.
+    pub fn open(path: &Path) -> Result<RegularFile> {
+        let kind = path.metadata().map_err(Error::io("open", path))?;
+        if !kind.is_file() {
+            return Err(Error::malformed(&path.display().to_string(), "no regular file", "a regular file"));
+        }
+        let file = File::open(path).map_err(Error::io("open", path))?;
+        let len = file.metadata().map_err(Error::io("read", path))?.len();
+        Ok(RegularFile { file, path: path.to_owned(), len })
+    }
+
+    /// Length when it was opened, in bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Where it lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its name for messages.
+    pub fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    /// Fills `into` from `offset` bytes into the file.
+    ///
+    /// # Errors
+    /// If the file ends before, or cannot be read.
+    pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        self.file.read_exact_at(into, offset).map_err(Error::io("read", &self.path))
+    }
+
+    /// The open file, positioned at its beginning.
+    pub fn reader(&self) -> &File {
+        &self.file
+    }
+}
+
+/// Reads a whole small text file.
+///
+/// # Errors
+/// If it is longer than `most_bytes`, no regular file, unreadable, or not UTF-8.
+pub fn read_text(path: &Path, most_bytes: u64) -> Result<String> {
+    let file = RegularFile::open(path)?;
+    if file.len() > most_bytes {
+        let found = format!("{} bytes long", file.len());
+        return Err(Error::malformed(&file.name(), found, format!("at most {most_bytes} bytes")));
+    }
+    let mut bytes = vec![0; file.len() as usize];
+    file.read_at(0, &mut bytes)?;
+    String::from_utf8(bytes).map_err(|e| {
+        Error::malformed(
+            &file.name(),
+            format!("byte {} is not UTF-8", e.utf8_error().valid_up_to()),
+            "UTF-8 text",
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_and_long_files_are_refused() {
+        assert!(matches!(RegularFile::open(Path::new("/dev/zero")), Err(Error::Malformed { .. })));
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        assert!(matches!(RegularFile::open(folder.path()), Err(Error::Malformed { .. })));
+        let path = folder.path().join("text");
+        std::fs::write(&path, "four").expect("written");
+        assert_eq!(read_text(&path, 4).expect("short enough"), "four");
+        assert!(matches!(read_text(&path, 3), Err(Error::Malformed { .. })));
+        std::fs::write(&path, [b'a', 0xff]).expect("written");
+        assert!(read_text(&path, 4).unwrap_err().to_string().contains("byte 1"));
+    }
+}

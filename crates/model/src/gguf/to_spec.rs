@@ -1,0 +1,336 @@
+//! From GGUF metadata to a [`ModelSpec`] and a [`GgufVocab`].
+
+use super::{Gguf, GgufVocab, Metadata, Numbers, Value};
+use crate::error::{Error, Result, shorten};
+use crate::stored::Stored;
+use spec::ModelSpec;
+use spec::model::{Activation, Biases, DType, Mlp, Norm, NormKind, NormPlacement, Positions, Window};
+use spec::rope::{Rope, RopeScaling, Yarn};
+
+/// `general.architecture` and what Hugging Face calls it.
+const ARCHITECTURES: [(&str, &str); 3] =
+    [("llama", "LlamaForCausalLM"), ("qwen2", "Qwen2ForCausalLM"), ("qwen3", "Qwen3ForCausalLM")];
+
+/// Keys of Mixture-of-Experts and other variants that an architecture's name does not show.
+const NEUTRAL: [&str; 6] = [
+    "expert_count",
+    "attention.clamp_kqv",
+    "attention.max_alibi_bias",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+    "residual_scale",
+];
+
+/// Keys below `<architecture>.`.
+struct Keys<'a> {
+    metadata: &'a Metadata,
+    architecture: &'a str,
+}
+
+impl Keys<'_> {
+    fn name(&self, key: &str) -> String {
+        format!("{}.{key}", self.architecture)
+    }
+
+    fn size(&self, key: &str) -> Result<Option<usize>> {
+        if let Some(Value::Numbers(list)) = self.metadata.get(&self.name(key)) {
+            return self.same_everywhere(key, list).map(Some);
+        }
+        self.metadata.size(&self.name(key))
+    }
+
+    /// Some writers list a size for each layer.
+    fn same_everywhere(&self, key: &str, list: &Numbers) -> Result<usize> {
+        let mut numbers = list.iter();
+        match numbers.next() {
+            Some(Value::Uint(n)) if numbers.all(|x| x == Value::Uint(n)) => Ok(n as usize),
+            Some(Value::Int(n)) if n >= 0 && numbers.all(|x| x == Value::Int(n)) => Ok(n as usize),
+            _ => Err(Error::unsupported(
+                self.metadata.file(),
+                format!("`{}` that differs from layer to layer", self.name(key)),
+                "layers of one size",
+            )),
+        }
+    }
+
+    fn float(&self, key: &str) -> Result<Option<f64>> {
+        self.metadata.float(&self.name(key))
+    }
+
+    fn need<T>(&self, key: &str, value: Option<T>) -> Result<T> {
+        let expected = format!("`{}`", self.name(key));
+        value.ok_or_else(|| Error::malformed(self.metadata.file(), "incomplete metadata", expected))
+    }
+
+    fn needed_size(&self, key: &str) -> Result<usize> {
+        self.need(key, self.size(key)?)
+    }
+}
+
+impl Gguf {
+    /// The model that the metadata describe.
+    ///
+    /// # Errors
+    /// If the architecture or a value is not supported, a key is missing, or sizes contradict.
+    pub fn spec(&self) -> Result<ModelSpec> {
+        let file = self.metadata.file();
+        let (keys, architecture) = self.architecture()?;
+        let heads = keys.needed_size("attention.head_count")?;
+        let hidden = keys.needed_size("embedding_length")?;
+        let head_dim = keys.size("attention.key_length")?.unwrap_or(hidden / heads.max(1));
+        if keys.size("attention.value_length")?.is_some_and(|v| v != head_dim) {
+            return Err(Error::unsupported(file, "values of another width than keys", "heads of one width"));
+        }
+        let spec = ModelSpec {
+            architecture: architecture.into(),
+            vocab: self.vocab_rows()?,
+            hidden,
+            layers: keys.needed_size("block_count")?,
+            heads,
+            kv_heads: keys.size("attention.head_count_kv")?.unwrap_or(heads),
+            head_dim,
+            ffn: keys.needed_size("feed_forward_length")?,
+            max_positions: keys.needed_size("context_length")?,
+            norm: Norm { kind: NormKind::Rms, eps: self.eps(&keys)?, affine: true },
+            placement: NormPlacement::Pre,
+            final_norm: true,
+            activation: Activation::Silu,
+            mlp: Mlp::Gated,
+            positions: Positions::Rope(self.rope(&keys, head_dim)?),
+            biases: self.biases(),
+            qk_norm: self.has("blk.0.attn_q_norm.weight"),
+            window: self.window(&keys)?,
+            tied_head: !self.has("output.weight"),
+            embed_dim: hidden,
+            logit_scale: keys.float("logit_scale")?.map_or(1.0, |s| s as f32),
+            bos: self.metadata.token("tokenizer.ggml.bos_token_id")?,
+            eos: self.ends()?,
+            dtype: self.dtype(),
+        };
+        spec.check().map_err(|source| Error::Spec { file: file.into(), source })?;
+        Ok(spec)
+    }
+
+    /// Whether the rows of queries and keys are interleaved (the two halves of a head, turn by turn),
+    /// as converters store them for the llama architecture.
+    pub fn interleaves_heads(&self) -> bool {
+        matches!(self.metadata.get("general.architecture"), Some(Value::Text(name)) if name == "llama")
+    }
+
+    fn architecture(&self) -> Result<(Keys<'_>, &'static str)> {
+        let file = self.metadata.file();
+        let name = self.metadata.text("general.architecture")?.unwrap_or("(none)");
+        let known = ARCHITECTURES.iter().find(|(gguf, _)| *gguf == name);
+        let (_, ours) = known.ok_or_else(|| {
+            let supported = ARCHITECTURES.map(|(gguf, _)| gguf).join(", ");
+            Error::unsupported(file, format!("the architecture `{name}`"), supported)
+        })?;
+        let keys = Keys { metadata: &self.metadata, architecture: name };
+        for key in NEUTRAL {
+            let value = self.metadata.get(&keys.name(key));
+            if !matches!(value, None | Some(Value::Uint(0) | Value::Int(0) | Value::Float(0.0))) {
+                let what = format!("`{}` = {}", keys.name(key), short(value));
+                return Err(Error::unsupported(file, what, "models without it"));
+            }
+        }
+        Ok((keys, ours))
+    }
+
+    fn has(&self, tensor: &str) -> bool {
+        self.entry(tensor).is_some()
+    }
+
+    fn entry(&self, tensor: &str) -> Option<&super::Entry> {
+        self.entries.iter().map(|(_, e)| e).find(|e| e.name == tensor)
+    }
+
+    fn vocab_rows(&self) -> Result<usize> {
+        match self.entry("token_embd.weight").map(|e| e.dims.as_slice()) {
+            Some([rows, _]) => Ok(usize::try_from(*rows).unwrap_or(usize::MAX)),
+            _ => Err(Error::Tensors {
+                file: self.metadata.file().into(),
+                problems: vec!["`token_embd.weight` of two dimensions is missing".into()],
+            }),
+        }
+    }
+
+    fn eps(&self, keys: &Keys) -> Result<f32> {
+        let key = "attention.layer_norm_rms_epsilon";
+        Ok(keys.need(key, keys.float(key)?)? as f32)
+    }
+
+    fn biases(&self) -> Biases {
+        Biases {
+            qkv: self.has("blk.0.attn_q.bias"),
+            o: self.has("blk.0.attn_output.bias"),
+            mlp: self.has("blk.0.ffn_down.bias"),
+        }
+    }
+
+    fn window(&self, keys: &Keys) -> Result<Window> {
+        match keys.size("attention.sliding_window")? {
+            None | Some(0) => Ok(Window::Full),
+            Some(tokens) if keys.architecture == "llama" => Ok(Window::Sliding(tokens)),
+            Some(_) => Err(Error::unsupported(
+                self.metadata.file(),
+                format!("`{}`", keys.name("attention.sliding_window")),
+                "sliding windows of the llama architecture",
+            )),
+        }
+    }
+
+    fn ends(&self) -> Result<Vec<u32>> {
+        let mut ends = vec![];
+        for key in ["eos_token_id", "eot_token_id", "eom_token_id"] {
+            ends.extend(self.metadata.token(&format!("tokenizer.ggml.{key}"))?);
+        }
+        ends.sort_unstable();
+        ends.dedup();
+        Ok(ends)
+    }
+
+    fn dtype(&self) -> DType {
+        let widest = self.entries.iter().filter(|(_, e)| e.dims.len() == 2).map(|(_, e)| e.stored);
+        match widest.min() {
+            Some(Stored::F32) => DType::F32,
+            Some(Stored::F16) => DType::F16,
+            _ => DType::Bf16,
+        }
+    }
+
+    fn rope(&self, keys: &Keys, head_dim: usize) -> Result<Rope> {
+        let dims = keys.size("rope.dimension_count")?.unwrap_or(head_dim);
+        let theta = keys.float("rope.freq_base")?.unwrap_or(10_000.0);
+        let rotary_fraction = dims as f64 / head_dim.max(1) as f64;
+        Ok(Rope { theta, scaling: self.scaling(keys)?, rotary_fraction })
+    }
+
+    fn scaling(&self, keys: &Keys) -> Result<RopeScaling> {
+        let linear = keys.float("rope.scale_linear")?.filter(|f| *f != 1.0);
+        let factor = || keys.need("rope.scaling.factor", keys.float("rope.scaling.factor")?);
+        let kind = keys.metadata.text(&keys.name("rope.scaling.type"))?;
+        match kind {
+            None | Some("none") if self.has("rope_freqs.weight") => {
+                self.rope_factors().map(RopeScaling::Factors)
+            }
+            None => Ok(linear.map_or(RopeScaling::None, |factor| RopeScaling::Linear { factor })),
+            Some("none") => Ok(RopeScaling::None),
+            Some(_) if self.has("rope_freqs.weight") => Err(Error::unsupported(
+                self.metadata.file(),
+                "RoPE scaling by both `rope.scaling.type` and `rope_freqs.weight`",
+                "either of them",
+            )),
+            Some("linear") => Ok(RopeScaling::Linear { factor: factor()? }),
+            Some("yarn") => yarn(keys, factor()?).map(RopeScaling::Yarn),
+            Some(other) => Err(Error::unsupported(
+                self.metadata.file(),
+                format!("RoPE scaling `{}`", other.escape_debug()),
+                "none, linear, yarn, and llama3 by `rope_freqs.weight`",
+            )),
+        }
+    }
+
+    fn rope_factors(&self) -> Result<Vec<f32>> {
+        let found = self.entries.iter().find(|(_, e)| e.name == "rope_freqs.weight");
+        let fault = || Error::malformed(self.metadata.file(), "`rope_freqs.weight`", "a vector of F32");
+        let (file, entry) = found.ok_or_else(fault)?;
+        if entry.stored != Stored::F32 || entry.dims.len() != 1 || entry.bytes > 1 << 16 {
+            return Err(fault());
+        }
+        let mut bytes = vec![0; entry.bytes as usize];
+        self.files[*file].read_at(entry.offset, &mut bytes)?;
+        let mut factors = vec![0.0; bytes.len() / 4];
+        entry.stored.decode_plain(&bytes, &mut factors).ok_or_else(fault)?;
+        Ok(factors)
+    }
+
+    /// Vocabulary and chat template, if the file has them.
+    ///
+    /// # Errors
+    /// If lists that belong together differ in length, or a value has another type.
+    pub fn vocab(&self) -> Result<Option<GgufVocab>> {
+        let m = &self.metadata;
+        let Some(tokens) = m.texts("tokenizer.ggml.tokens")? else { return Ok(None) };
+        let vocab = GgufVocab {
+            model: m.text("tokenizer.ggml.model")?.unwrap_or_default().into(),
+            pre: m.text("tokenizer.ggml.pre")?.map(Into::into),
+            tokens: tokens.to_vec(),
+            scores: m.numbers("tokenizer.ggml.scores")?.map(|n| n.iter().map(as_f32).collect()),
+            token_types: m.numbers("tokenizer.ggml.token_type")?.map(|n| n.iter().map(as_i32).collect()),
+            merges: m.texts("tokenizer.ggml.merges")?.map(<[_]>::to_vec),
+            bos: m.token("tokenizer.ggml.bos_token_id")?,
+            eos: m.token("tokenizer.ggml.eos_token_id")?,
+            eot: m.token("tokenizer.ggml.eot_token_id")?,
+            unk: m.token("tokenizer.ggml.unknown_token_id")?,
+            pad: m.token("tokenizer.ggml.padding_token_id")?,
+            add_bos: m.bool("tokenizer.ggml.add_bos_token")?,
+            add_eos: m.bool("tokenizer.ggml.add_eos_token")?,
+            add_space_prefix: m.bool("tokenizer.ggml.add_space_prefix")?,
+            chat_template: m.text("tokenizer.chat_template")?.map(Into::into),
+        };
+        self.check_vocab(&vocab)?;
+        Ok(Some(vocab))
+    }
+
+    fn check_vocab(&self, vocab: &GgufVocab) -> Result<()> {
+        let tokens = vocab.tokens.len();
+        let lengths = [
+            ("scores", vocab.scores.as_ref().map(Vec::len)),
+            ("token types", vocab.token_types.as_ref().map(Vec::len)),
+            ("rows of the embedding", Some(self.vocab_rows()?)),
+        ];
+        for (what, length) in lengths {
+            if let Some(length) = length.filter(|n| *n != tokens) {
+                return Err(Error::malformed(
+                    self.metadata.file(),
+                    format!("{length} {what}"),
+                    format!("as many as there are tokens, {tokens}"),
+                ));
+            }
+        }
+        for id in [vocab.bos, vocab.eos, vocab.eot, vocab.unk, vocab.pad].into_iter().flatten() {
+            if id as usize >= tokens {
+                let found = format!("the special token {id}");
+                return Err(Error::malformed(self.metadata.file(), found, format!("below {tokens}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// llama.cpp multiplies its own temperature by `attn_factor`.
+fn yarn(keys: &Keys, factor: f64) -> Result<Yarn> {
+    let original = "rope.scaling.original_context_length";
+    let temperature = keys.float("rope.scaling.attn_factor")?.filter(|f| *f != 1.0);
+    Ok(Yarn {
+        factor,
+        original_positions: keys.need(original, keys.size(original)?)?,
+        attention_factor: temperature.map(|t| t * (1.0 + 0.1 * factor.max(1.0).ln())),
+        beta_fast: keys.float("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
+        beta_slow: keys.float("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
+        mscale: None,
+        mscale_all_dim: None,
+        truncate: true,
+    })
+}
+
+fn as_f32(value: Value) -> f32 {
+    match value {
+        Value::Float(x) => x as f32,
+        Value::Int(n) => n as f32,
+        Value::Uint(n) => n as f32,
+        _ => 0.0,
+    }
+}
+
+fn as_i32(value: Value) -> i32 {
+    match value {
+        Value::Int(n) => i32::try_from(n).unwrap_or(0),
+        Value::Uint(n) => i32::try_from(n).unwrap_or(0),
+        _ => 0,
+    }
+}
+
+fn short(value: Option<&Value>) -> String {
+    shorten(&format!("{value:?}"))
+}

@@ -1,0 +1,107 @@
+//! Typed access to the fields of a JSON object, with errors that name file and field.
+
+use crate::error::{Error, Result, shorten};
+use serde_json::{Map, Value};
+
+/// An object of a file. A field that is `null` counts as absent.
+#[derive(Clone, Copy)]
+pub(crate) struct Fields<'a> {
+    pub(crate) file: &'a str,
+    map: &'a Map<String, Value>,
+}
+
+impl<'a> Fields<'a> {
+    /// The fields of `value`, which has to be an object.
+    pub(crate) fn of(value: &'a Value, file: &'a str) -> Result<Fields<'a>> {
+        let map = value.as_object().ok_or_else(|| Error::malformed(file, kind(value), "a JSON object"))?;
+        Ok(Fields { file, map })
+    }
+
+    /// Whether a field is there and says `null`, which some architectures tell from its absence.
+    pub(crate) fn has_null(&self, name: &str) -> bool {
+        self.map.get(name).is_some_and(Value::is_null)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.map.is_empty()
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&'a Value> {
+        self.map.get(name).filter(|value| !value.is_null())
+    }
+
+    fn typed<T>(&self, name: &str, want: &str, read: impl Fn(&'a Value) -> Option<T>) -> Result<Option<T>> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        read(value).map(Some).ok_or_else(|| self.wrong(name, want))
+    }
+
+    /// The error for a field with a value that cannot be.
+    pub(crate) fn wrong(&self, name: &str, want: &str) -> Error {
+        let found = shorten(&self.map.get(name).map_or("absent".into(), Value::to_string));
+        Error::malformed(self.file, format!("`{name}` is {found}"), want)
+    }
+
+    pub(crate) fn size(&self, name: &str) -> Result<Option<usize>> {
+        self.typed(name, "a whole number from 0", |v| usize::try_from(v.as_u64()?).ok())
+    }
+
+    pub(crate) fn number(&self, name: &str) -> Result<Option<f64>> {
+        self.typed(name, "a number", |v| v.as_f64().filter(|x| x.is_finite()))
+    }
+
+    pub(crate) fn flag(&self, name: &str) -> Result<Option<bool>> {
+        self.typed(name, "true or false", Value::as_bool)
+    }
+
+    pub(crate) fn text(&self, name: &str) -> Result<Option<&'a str>> {
+        self.typed(name, "a string", Value::as_str)
+    }
+
+    pub(crate) fn object(&self, name: &str) -> Result<Option<Fields<'a>>> {
+        let file = self.file;
+        self.typed(name, "an object", move |v| Some(Fields { file, map: v.as_object()? }))
+    }
+
+    /// A token's number, or a list of them.
+    pub(crate) fn tokens(&self, name: &str) -> Result<Option<Vec<u32>>> {
+        let token = |v: &Value| u32::try_from(v.as_u64()?).ok();
+        self.typed(name, "a token's number, or a list of them", |v| match v {
+            Value::Array(all) => all.iter().map(token).collect(),
+            one => token(one).map(|id| vec![id]),
+        })
+    }
+
+    pub(crate) fn texts(&self, name: &str) -> Result<Option<Vec<&'a str>>> {
+        self.typed(name, "a list of strings", |v| v.as_array()?.iter().map(Value::as_str).collect())
+    }
+
+    pub(crate) fn needed_size(&self, name: &str) -> Result<usize> {
+        self.size(name)?.ok_or_else(|| self.wrong(name, "a whole number"))
+    }
+
+    pub(crate) fn needed_number(&self, name: &str) -> Result<f64> {
+        self.number(name)?.ok_or_else(|| self.wrong(name, "a number"))
+    }
+
+    /// The first entry that is not absent, empty, false or zero.
+    pub(crate) fn first_set(&self, names: &[&'static str]) -> Option<&'static str> {
+        names.iter().copied().find(|name| match self.get(name) {
+            None | Some(Value::Bool(false)) => false,
+            Some(Value::Number(n)) => n.as_f64() != Some(0.0),
+            Some(Value::Array(a)) => !a.is_empty(),
+            Some(Value::Object(o)) => !o.is_empty(),
+            Some(_) => true,
+        })
+    }
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
