@@ -1,0 +1,197 @@
+//! Which packed matrices and vectors a decoder needs, in which format, and how many bytes they take:
+//! known before a single weight is read.
+
+use kernels::arena::ALIGN;
+use kernels::linear::{Format, Narrow, RowOrder, packed_bytes};
+use spec::ModelSpec;
+use spec::model::Mlp;
+
+use crate::stored::Stored;
+use crate::tensor::{LayerTensor, Shape, Tensor};
+
+/// What weights become in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WeightsAs {
+    /// As stored; f16 and f32 files are rounded to bf16.
+    Stored,
+    /// 32 bits, with f32 arithmetic throughout.
+    F32,
+    /// 16 bits.
+    Bf16,
+    /// 8 bits in groups of 64.
+    Int8,
+    /// 4 bits in groups of 64; embeddings and head 8.
+    Int4,
+}
+
+/// One matrix on the device: tensors one below the other.
+#[derive(Clone, Debug)]
+pub struct MatrixPlan {
+    /// Where its rows come from, in order. All have `k` columns.
+    pub tensors: Vec<Tensor>,
+    /// Gate and up rows share panels in a gated one.
+    pub order: RowOrder,
+    /// Rows.
+    pub n: usize,
+    /// Columns.
+    pub k: usize,
+    /// In memory.
+    pub format: Format,
+}
+
+impl MatrixPlan {
+    /// Bytes in memory.
+    pub fn bytes(&self) -> usize {
+        packed_bytes(self.format, self.order, self.n, self.k)
+    }
+}
+
+/// A layer's matrices.
+#[derive(Clone, Debug)]
+pub struct LayerPlan {
+    /// Queries, keys, values.
+    pub qkv: MatrixPlan,
+    /// After attention.
+    pub out: MatrixPlan,
+    /// Into the MLP.
+    pub up: MatrixPlan,
+    /// Out of the MLP.
+    pub down: MatrixPlan,
+}
+
+/// All matrices of a model.
+#[derive(Clone, Debug)]
+pub struct Blueprint {
+    /// Embedding table.
+    pub embed: MatrixPlan,
+    /// Head, where it is not the embedding table.
+    pub head: Option<MatrixPlan>,
+    /// Projections of embeddings, in and out.
+    pub projections: Option<(MatrixPlan, MatrixPlan)>,
+    /// Layers.
+    pub layers: Vec<LayerPlan>,
+    vector_bytes: usize,
+}
+
+impl Blueprint {
+    /// Plans a model whose tensors are stored as `stored` says.
+    pub fn new(spec: &ModelSpec, weights: WeightsAs, stored: impl Fn(Tensor) -> Stored) -> Blueprint {
+        let planner = Planner { spec, weights, stored: &stored };
+        let projections = spec.projects_embeddings().then(|| {
+            (planner.matrix(&[Tensor::ProjectIn], RowOrder::Plain), planner.matrix(&[Tensor::ProjectOut], RowOrder::Plain))
+        });
+        Blueprint {
+            embed: planner.table(Tensor::Embed),
+            head: (!spec.tied_head).then(|| planner.table(Tensor::Head)),
+            projections,
+            layers: (0..spec.layers).map(|layer| planner.layer(layer)).collect(),
+            vector_bytes: vector_bytes(spec),
+        }
+    }
+
+    /// Every matrix.
+    pub fn matrices(&self) -> impl Iterator<Item = &MatrixPlan> {
+        let outer = [Some(&self.embed), self.head.as_ref()];
+        let projections = self.projections.iter().flat_map(|(a, b)| [a, b]);
+        let layers = self.layers.iter().flat_map(|l| [&l.qkv, &l.out, &l.up, &l.down]);
+        outer.into_iter().flatten().chain(projections).chain(layers)
+    }
+
+    /// Bytes of all weights in memory, norms and tables included.
+    pub fn bytes(&self) -> usize {
+        self.matrices().map(|m| m.bytes().next_multiple_of(ALIGN)).sum::<usize>() + self.vector_bytes
+    }
+
+    /// The formats in use and the bytes of each, most first.
+    pub fn formats(&self) -> Vec<(Format, usize)> {
+        let mut all: Vec<(Format, usize)> = Vec::new();
+        for m in self.matrices() {
+            match all.iter_mut().find(|(format, _)| *format == m.format) {
+                Some((_, bytes)) => *bytes += m.bytes(),
+                None => all.push((m.format, m.bytes())),
+            }
+        }
+        all.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        all
+    }
+}
+
+/// Norms, biases, learned positions: f32, each on a cache line of its own.
+fn vector_bytes(spec: &ModelSpec) -> usize {
+    let vectors = Tensor::all(spec).into_iter().filter_map(|(tensor, shape)| match (tensor, shape) {
+        (Tensor::Positions, shape) => Some(shape.rows() * shape.columns()),
+        (_, Shape::Vector(n)) => Some(n),
+        _ => None,
+    });
+    vectors.map(|n| (4 * n).next_multiple_of(ALIGN)).sum()
+}
+
+struct Planner<'a> {
+    spec: &'a ModelSpec,
+    weights: WeightsAs,
+    stored: &'a dyn Fn(Tensor) -> Stored,
+}
+
+impl Planner<'_> {
+    fn layer(&self, layer: usize) -> LayerPlan {
+        use LayerTensor::{Down, Gate, K, O, Q, Up, V};
+        let of = |tensors: &[LayerTensor], order| {
+            let tensors: Vec<_> = tensors.iter().map(|t| Tensor::Layer(layer, *t)).collect();
+            self.matrix(&tensors, order)
+        };
+        let up = match self.spec.mlp {
+            Mlp::Gated => of(&[Gate, Up], RowOrder::Gated),
+            Mlp::Plain => of(&[Up], RowOrder::Plain),
+        };
+        LayerPlan { qkv: of(&[Q, K, V], RowOrder::Plain), out: of(&[O], RowOrder::Plain), up, down: of(&[Down], RowOrder::Plain) }
+    }
+
+    /// Embeddings and heads lose most by rounding: 8 bits at the least.
+    fn table(&self, tensor: Tensor) -> MatrixPlan {
+        let weights = if self.weights == WeightsAs::Int4 { WeightsAs::Int8 } else { self.weights };
+        Planner { weights, ..*self }.matrix(&[tensor], RowOrder::Plain)
+    }
+
+    fn matrix(&self, tensors: &[Tensor], order: RowOrder) -> MatrixPlan {
+        let shapes: Vec<Shape> = tensors.iter().filter_map(|t| t.shape(self.spec)).collect();
+        let stored: Vec<Stored> = tensors.iter().map(|t| (self.stored)(*t)).collect();
+        MatrixPlan {
+            tensors: tensors.to_vec(),
+            order,
+            n: shapes.iter().map(|s| s.rows()).sum(),
+            k: shapes[0].columns(),
+            format: self.format(&stored),
+        }
+    }
+
+    /// A block format stays as it is; where a file mixes formats inside one matrix it becomes bf16.
+    fn format(&self, stored: &[Stored]) -> Format {
+        match self.weights {
+            WeightsAs::F32 => Format::F32,
+            WeightsAs::Bf16 => Format::Bf16,
+            WeightsAs::Int8 => Format::Narrow(Narrow::Int8),
+            WeightsAs::Int4 => Format::Narrow(Narrow::Int4),
+            WeightsAs::Stored => {
+                let same = stored.iter().all(|s| *s == stored[0]);
+                narrow(stored[0]).filter(|_| same).map_or(Format::Bf16, Format::Narrow)
+            }
+        }
+    }
+}
+
+/// The packed twin of a GGUF block format.
+pub(super) fn narrow(stored: Stored) -> Option<Narrow> {
+    Some(match stored {
+        Stored::F32 | Stored::F16 | Stored::Bf16 => return None,
+        Stored::Q4_0 => Narrow::Q4_0,
+        Stored::Q4_1 => Narrow::Q4_1,
+        Stored::Q5_0 => Narrow::Q5_0,
+        Stored::Q5_1 => Narrow::Q5_1,
+        Stored::Q8_0 => Narrow::Q8_0,
+        Stored::Q2_K => Narrow::Q2K,
+        Stored::Q3_K => Narrow::Q3K,
+        Stored::Q4_K => Narrow::Q4K,
+        Stored::Q5_K => Narrow::Q5K,
+        Stored::Q6_K => Narrow::Q6K,
+    })
+}
