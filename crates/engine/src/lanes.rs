@@ -1,7 +1,7 @@
 //! One thread for each lane: nodes in order, each once everything that it waits for is done.
 //!
-//! A lane runs its nodes in the order in which they were submitted, so "node i of lane l is done" is one
-//! number per lane, and waiting is comparing with it.
+//! Nodes have tickets that grow from node to node, and a lane runs its nodes in order: "this node is done"
+//! is one number per lane, the newest ticket that it has done, and waiting is comparing with it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -15,13 +15,13 @@ const LOOKS_BEFORE_SLEEP: u32 = 2_000;
 /// A lane's number within an executor.
 pub type LaneId = usize;
 
-/// "Lane `lane` has done `count` nodes since the start."
+/// "Lane `lane` has done ticket `ticket` or a later one."
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
     /// Whose progress.
     pub lane: LaneId,
-    /// How many of its nodes.
-    pub count: u64,
+    /// How far.
+    pub ticket: u64,
 }
 
 /// A node as a lane sees it.
@@ -29,6 +29,8 @@ pub struct Wait {
 pub struct Task {
     /// The lane that runs it.
     pub lane: LaneId,
+    /// Its place among all nodes of all programs; above all that were submitted before.
+    pub ticket: u64,
     /// Its index in the program, handed to [`Work::run`].
     pub node: usize,
     /// What must be done before.
@@ -55,7 +57,6 @@ pub struct Lanes<W: Work> {
     shared: Arc<Shared<W>>,
     queues: Vec<Sender<Run<W>>>,
     threads: Vec<JoinHandle<()>>,
-    submitted: Vec<u64>,
 }
 
 struct Shared<W: Work> {
@@ -79,7 +80,7 @@ struct Submitted<W: Work> {
 }
 
 impl<W: Work> Lanes<W> {
-    /// `count` lanes, each with a thread.
+    /// `count` lanes, each with a thread that sleeps until it is given something.
     ///
     /// # Errors
     /// The system's own, if it gives no thread.
@@ -100,12 +101,7 @@ impl<W: Work> Lanes<W> {
             let name = format!("lane-{lane}");
             threads.push(thread::Builder::new().name(name).spawn(move || shared.serve(lane, &runs))?);
         }
-        Ok(Lanes { shared, queues, threads, submitted: vec![0; count] })
-    }
-
-    /// How many nodes each lane was ever given: what waits count.
-    pub fn submitted(&self) -> &[u64] {
-        &self.submitted
+        Ok(Lanes { shared, queues, threads })
     }
 
     /// Hands over a program: `tasks` in order of submission.
@@ -117,7 +113,6 @@ impl<W: Work> Lanes<W> {
         }
         let mut runs: Vec<Vec<Task>> = self.queues.iter().map(|_| Vec::new()).collect();
         for task in tasks {
-            self.submitted[task.lane] += 1;
             runs[task.lane].push(task);
         }
         for (queue, tasks) in self.queues.iter().zip(runs).filter(|(_, tasks)| !tasks.is_empty()) {
@@ -149,7 +144,7 @@ impl<W: Work> Shared<W> {
                 if run.program.left.fetch_sub(1, Ordering::AcqRel) == 1 {
                     self.work.finished(&run.program.context);
                 }
-                self.advance(lane);
+                self.advance(lane, task.ticket);
             }
         }
     }
@@ -184,11 +179,11 @@ impl<W: Work> Shared<W> {
     }
 
     fn reached(&self, wait: Wait) -> bool {
-        self.progress[wait.lane].load(Ordering::SeqCst) >= wait.count
+        self.progress[wait.lane].load(Ordering::SeqCst) >= wait.ticket
     }
 
-    fn advance(&self, lane: LaneId) {
-        self.progress[lane].fetch_add(1, Ordering::SeqCst);
+    fn advance(&self, lane: LaneId, ticket: u64) {
+        self.progress[lane].store(ticket, Ordering::SeqCst);
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             self.wake();
         }
@@ -232,19 +227,24 @@ mod tests {
         (Lanes::new(count, Arc::clone(&notes)).unwrap(), notes, results)
     }
 
-    fn task(lane: LaneId, node: usize, waits: &[(LaneId, u64)]) -> Task {
-        Task { lane, node, waits: waits.iter().map(|&(lane, count)| Wait { lane, count }).collect() }
+    fn task(lane: LaneId, ticket: u64, node: usize, waits: &[(LaneId, u64)]) -> Task {
+        let waits = waits.iter().map(|&(lane, ticket)| Wait { lane, ticket }).collect();
+        Task { lane, ticket, node, waits }
     }
 
     #[test]
     fn waits_order_nodes_across_lanes_and_programs() {
         for _ in 0..50 {
             let (mut lanes, notes, results) = lanes(3);
-            lanes.submit(
-                7,
-                vec![task(0, 0, &[]), task(1, 1, &[(0, 1)]), task(2, 2, &[(1, 1)]), task(0, 3, &[(2, 1)])],
-            );
-            lanes.submit(8, vec![task(1, 0, &[(0, 2)])]);
+            let after = |lane, ticket| [(lane, ticket)];
+            let program = vec![
+                task(0, 1, 0, &[]),
+                task(1, 2, 1, &after(0, 1)),
+                task(2, 3, 2, &after(1, 2)),
+                task(0, 4, 3, &after(2, 3)),
+            ];
+            lanes.submit(7, program);
+            lanes.submit(8, vec![task(1, 5, 0, &after(0, 4))]);
             assert_eq!((results.recv().unwrap(), results.recv().unwrap()), (Ok(7), Ok(8)));
             assert_eq!(*notes.log.lock().unwrap(), [(7, 0), (7, 1), (7, 2), (7, 3), (8, 0)]);
         }
@@ -260,7 +260,7 @@ mod tests {
     #[test]
     fn a_panic_is_told_and_nothing_hangs() {
         let (mut lanes, _, results) = lanes(2);
-        lanes.submit(1, vec![task(0, 99, &[]), task(1, 0, &[(0, 1)])]);
+        lanes.submit(1, vec![task(0, 1, 99, &[]), task(1, 2, 0, &[(0, 1)])]);
         assert!(results.recv().unwrap().unwrap_err().contains("node 99"));
         drop(lanes);
         assert!(results.recv().is_err());

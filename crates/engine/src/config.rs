@@ -1,0 +1,49 @@
+//! What an engine is made of, all choices made.
+
+use std::path::PathBuf;
+
+use kernels::Isa;
+use model::decoder::WeightsAs;
+
+/// Resolved settings of one engine.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// What weights become in memory.
+    pub weights: WeightsAs,
+    /// Bytes that the whole process may take.
+    pub memory: u64,
+    /// Threads that compute.
+    pub threads: usize,
+    /// Which kernels they run.
+    pub isa: Isa,
+    /// The longest sequence; the model's own limit if absent.
+    pub max_model_len: Option<usize>,
+    /// Sequences that run at once.
+    pub max_num_seqs: usize,
+    /// Tokens in one step.
+    pub max_num_batched_tokens: usize,
+    /// Requests that may wait.
+    pub max_num_queued_reqs: usize,
+    /// Whether prompts reuse the KV of others that begin alike.
+    pub prefix_caching: PrefixCaching,
+    /// Steps under way at once, at least one.
+    pub steps_in_flight: usize,
+    /// KV wanted in all, in tokens; what memory leaves if absent.
+    pub kv_tokens: Option<usize>,
+    /// Where to write the events of the run.
+    pub record: Option<PathBuf>,
+}
+
+/// Whether prompts reuse the KV of others that begin alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrefixCaching {
+    /// They do.
+    On,
+    /// Every prompt is computed anew.
+    Off,
+}
+
+/// How many threads this process can run at once.
+pub fn default_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}

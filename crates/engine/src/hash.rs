@@ -1,0 +1,69 @@
+//! Names of full KV blocks: a hash of their tokens and of everything before them.
+//!
+//! KV is shared between requests on equal hashes, so they must not collide even for somebody who tries:
+//! SHA-256, cut to 128 bits.
+
+use sha2::{Digest, Sha256};
+use spec::{BLOCK_TOKENS, BlockHash};
+
+/// Hashes of the full blocks of a sequence, extended as it grows.
+#[derive(Clone, Debug)]
+pub(crate) struct BlockHashes {
+    salt: u128,
+    hashes: Vec<BlockHash>,
+}
+
+impl BlockHashes {
+    /// No blocks yet. Sequences with different salts never share.
+    pub(crate) fn new(salt: u128) -> BlockHashes {
+        BlockHashes { salt, hashes: Vec::new() }
+    }
+
+    /// The hash of block `index`, which must be full in `tokens` (the whole sequence so far).
+    pub(crate) fn of_block(&mut self, tokens: &[u32], index: usize) -> BlockHash {
+        while self.hashes.len() <= index {
+            let next = self.hashes.len();
+            let before = self.hashes.last().map_or(self.salt, |hash| hash.0);
+            self.hashes.push(chain(before, &tokens[next * BLOCK_TOKENS as usize..][..BLOCK_TOKENS as usize]));
+        }
+        self.hashes[index]
+    }
+
+    /// Hashes of all blocks that `tokens` fills.
+    pub(crate) fn all(&mut self, tokens: &[u32]) -> Vec<BlockHash> {
+        (0..tokens.len() / BLOCK_TOKENS as usize).map(|index| self.of_block(tokens, index)).collect()
+    }
+}
+
+fn chain(before: u128, tokens: &[u32]) -> BlockHash {
+    let mut hash = Sha256::new();
+    hash.update(before.to_le_bytes());
+    tokens.iter().for_each(|token| hash.update(token.to_le_bytes()));
+    let mut first = [0; 16];
+    first.copy_from_slice(&hash.finalize()[..16]);
+    BlockHash(u128::from_le_bytes(first))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hash_depends_on_everything_before_it() {
+        let tokens: Vec<u32> = (0..100).collect();
+        let mut other = tokens.clone();
+        other[3] = 9;
+        let (a, b) = (BlockHashes::new(0).all(&tokens), BlockHashes::new(0).all(&other));
+        assert_eq!(a.len(), 3);
+        assert!(a.iter().zip(&b).all(|(a, b)| a != b));
+        assert_ne!(a, BlockHashes::new(1).all(&tokens));
+    }
+
+    #[test]
+    fn growing_gives_the_hashes_of_the_whole() {
+        let tokens: Vec<u32> = (0..96).map(|t| t * 7).collect();
+        let mut grown = BlockHashes::new(5);
+        let first = grown.of_block(&tokens[..40], 0);
+        assert_eq!(vec![first, grown.of_block(&tokens, 1), grown.of_block(&tokens, 2)], BlockHashes::new(5).all(&tokens));
+    }
+}

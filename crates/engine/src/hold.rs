@@ -1,0 +1,163 @@
+//! What lives where, in bytes, decided before anything heavy happens.
+
+use std::fmt;
+
+use kernels::attention::{BLOCK_TOKENS, KvDtype, KvLayout};
+use kernels::device::Dtype;
+use model::decoder::{Blueprint, Work, WorkSize, rope_bytes};
+use spec::ModelSpec;
+
+use crate::config::EngineConfig;
+
+/// Memory that a running engine needs beside its arena and what was resident when it was planned:
+/// thread stacks, scratch, block tables, the requests themselves.
+const MARGIN_BYTES: u64 = 24 << 20;
+
+/// A plan of all memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// What the process had resident before (the program, the tokenizer), and a margin.
+    pub process_bytes: u64,
+    /// Packed weights, norms, rotary tables.
+    pub weight_bytes: u64,
+    /// Activations of the largest step.
+    pub work_bytes: u64,
+    /// All KV blocks.
+    pub kv_bytes: u64,
+    /// How many there are.
+    pub kv_blocks: usize,
+    /// The longest sequence that is served.
+    pub max_model_len: usize,
+    /// What the whole may take.
+    pub limit_bytes: u64,
+}
+
+/// A model that does not fit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TooSmall {
+    /// Not even one sequence of the length asked for.
+    #[error(
+        "this needs {} and may take {}: weights {}, activations {}, KV for one sequence of {tokens} tokens {}, \
+         the process itself {}. Raise --memory, lower --max-model-len or --max-num-batched-tokens, or choose \
+         narrower weights (--weights int8 or int4)",
+        size(need), size(limit), size(weights), size(work), size(kv), size(process)
+    )]
+    Memory {
+        /// Bytes needed.
+        need: u64,
+        /// Bytes allowed.
+        limit: u64,
+        /// Bytes of weights.
+        weights: u64,
+        /// Bytes of activations.
+        work: u64,
+        /// Bytes of KV of the shortest sequence.
+        kv: u64,
+        /// Bytes of the process.
+        process: u64,
+        /// Tokens of that sequence.
+        tokens: usize,
+    },
+}
+
+impl Hold {
+    /// Plans an engine of `config` within its memory, given what the process has resident already.
+    ///
+    /// # Errors
+    /// [`TooSmall`], with the parts and what to do.
+    pub fn plan(
+        spec: &ModelSpec,
+        blueprint: &Blueprint,
+        config: &EngineConfig,
+        resident_bytes: u64,
+    ) -> Result<Hold, TooSmall> {
+        let max_model_len = config.max_model_len.unwrap_or(spec.max_positions).min(spec.max_positions);
+        let work_bytes = Work::bytes(spec, config.work_size()) as u64;
+        let weight_bytes = (blueprint.bytes() + rope_bytes(spec, max_model_len)) as u64;
+        let block_bytes = kv_block_bytes(spec, config.kv_dtype());
+        let process_bytes = resident_bytes + MARGIN_BYTES;
+        let fixed = process_bytes + weight_bytes + work_bytes;
+        let wanted = config.kv_tokens.unwrap_or(config.max_num_seqs * max_model_len);
+        let blocks_of = |tokens: usize| tokens.div_ceil(BLOCK_TOKENS) + 1;
+        let room = (config.memory.saturating_sub(fixed) / block_bytes) as usize;
+        let kv_blocks = blocks_of(wanted).min(room);
+        let shortest = if config.max_model_len.is_some() { max_model_len } else { max_model_len.min(256) };
+        let shortest = shortest.min(config.kv_tokens.unwrap_or(shortest));
+        if kv_blocks < blocks_of(shortest) {
+            let kv = blocks_of(shortest) as u64 * block_bytes;
+            return Err(TooSmall::Memory {
+                need: fixed + kv,
+                limit: config.memory,
+                weights: weight_bytes,
+                work: work_bytes,
+                kv,
+                process: process_bytes,
+                tokens: shortest,
+            });
+        }
+        let max_model_len = max_model_len.min((kv_blocks - 1) * BLOCK_TOKENS);
+        let kv_bytes = kv_blocks as u64 * block_bytes;
+        Ok(Hold { process_bytes, weight_bytes, work_bytes, kv_bytes, kv_blocks, max_model_len, limit_bytes: config.memory })
+    }
+
+    /// Bytes of the device's arena.
+    pub fn arena_bytes(&self) -> u64 {
+        self.weight_bytes + self.work_bytes + self.kv_bytes
+    }
+
+    /// Bytes of the whole process at its peak.
+    pub fn total_bytes(&self) -> u64 {
+        self.process_bytes + self.arena_bytes()
+    }
+}
+
+impl fmt::Display for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "weights {}, KV {} ({} tokens), activations {}, process {}: {} of {}",
+            size(&self.weight_bytes),
+            size(&self.kv_bytes),
+            self.kv_blocks * BLOCK_TOKENS,
+            size(&self.work_bytes),
+            size(&self.process_bytes),
+            size(&self.total_bytes()),
+            size(&self.limit_bytes)
+        )
+    }
+}
+
+/// Bytes of one block, all layers.
+pub(crate) fn kv_block_bytes(spec: &ModelSpec, dtype: KvDtype) -> u64 {
+    (spec.layers * kv_layout(spec, dtype).block_bytes()) as u64
+}
+
+pub(crate) fn kv_layout(spec: &ModelSpec, dtype: KvDtype) -> KvLayout {
+    KvLayout { kv_heads: spec.kv_heads, head_dim: spec.head_dim, dtype }
+}
+
+impl EngineConfig {
+    /// How large the activation buffers are.
+    pub(crate) fn work_size(&self) -> WorkSize {
+        WorkSize { tokens: self.max_num_batched_tokens, samples: self.max_num_seqs, dtype: self.dtype() }
+    }
+
+    /// f32 weights are computed with in f32, all others in bf16.
+    pub(crate) fn dtype(&self) -> Dtype {
+        if self.weights == model::decoder::WeightsAs::F32 { Dtype::F32 } else { Dtype::Bf16 }
+    }
+
+    /// KV is stored as activations are.
+    pub(crate) fn kv_dtype(&self) -> KvDtype {
+        if self.dtype() == Dtype::F32 { KvDtype::F32 } else { KvDtype::Bf16 }
+    }
+}
+
+/// `1.5 GiB`, for people.
+pub fn size(bytes: &u64) -> String {
+    const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    match UNITS.iter().find(|(_, unit)| bytes >= unit) {
+        Some((name, unit)) => format!("{:.1} {name}", *bytes as f64 / *unit as f64),
+        None => format!("{bytes} B"),
+    }
+}

@@ -1,0 +1,78 @@
+//! What is asked of the engine, and what it answers.
+
+use model::sampling::{SampleError, SamplingParams, TokenLogprobs};
+use policy::sched::Why;
+
+/// One sequence to generate.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Tokens of the prompt.
+    pub prompt: Vec<u32>,
+    /// How tokens are chosen and when to stop (stop strings are the caller's: the engine sees no text).
+    pub params: SamplingParams,
+    /// Seed where the parameters have none.
+    pub seed: u64,
+    /// Requests with different salts never share KV.
+    pub salt: u128,
+}
+
+/// What comes of a request, in order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// Log-probability of the prompt's token at this position, given those before; from position 1 on.
+    Prompt(usize, TokenLogprobs),
+    /// The next token.
+    Token(Token),
+    /// Nothing more follows.
+    Finished(Finish),
+    /// Nothing more follows, and it went wrong.
+    Failed(Failure),
+}
+
+/// A generated token.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Token {
+    /// Which.
+    pub id: u32,
+    /// Present if asked for.
+    pub logprobs: Option<TokenLogprobs>,
+}
+
+/// Why a sequence ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finish {
+    /// It drew an end-of-sequence or stop token, which was its last.
+    Stop,
+    /// It has as many tokens as it may.
+    Length,
+}
+
+/// Why a request came to nothing.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Failure {
+    /// The prompt is longer than a sequence may be.
+    #[error("the prompt has {prompt} tokens, and a sequence may have {max}: shorten it, or raise --max-model-len")]
+    TooLong {
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// Longest sequence, one generated token included.
+        max: usize,
+    },
+    /// The prompt names a token that the model does not have.
+    #[error("token {token} is outside the vocabulary of {vocab}")]
+    UnknownToken {
+        /// The token.
+        token: u32,
+        /// Size of the vocabulary.
+        vocab: usize,
+    },
+    /// The scheduler will not serve it.
+    #[error(transparent)]
+    Refused(#[from] Why),
+    /// The model's output made no sense.
+    #[error(transparent)]
+    Sample(#[from] SampleError),
+    /// The engine is dead.
+    #[error("the engine stopped: {0}")]
+    Engine(String),
+}

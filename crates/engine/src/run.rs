@@ -1,0 +1,242 @@
+//! What the lanes do: the nodes of a program on the CPU device, batch by batch.
+
+use std::ops::Range;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Instant;
+
+use kernels::attention::Span as KvSpan;
+use kernels::device::{Device, KvPages};
+use kernels::{CpuDevice, Team};
+use model::decoder::{Batch, Decoder, Work as Buffers};
+use spec::{Chunk, Done, Op, Outcome, Produced, Program, Sampling, SeqId, Step, StepId, Tier};
+
+use crate::lanes::Work;
+use crate::sequence::{Sequence, Shared};
+use crate::world::Message;
+
+/// The model, its memory and its threads.
+pub(crate) struct Machine {
+    pub(crate) device: CpuDevice,
+    pub(crate) team: Arc<Team>,
+    pub(crate) decoder: Decoder,
+    pub(crate) kv: Vec<KvPages>,
+    /// One for each batch that can be under way.
+    pub(crate) buffers: Vec<Buffers>,
+    /// Where completions are told.
+    pub(crate) inbox: Mutex<Sender<Message>>,
+}
+
+/// A step under way.
+pub(crate) struct StepRun {
+    id: StepId,
+    program: Program,
+    batches: Vec<BatchRun>,
+    started: Instant,
+}
+
+/// A batch of it.
+struct BatchRun {
+    chunks: Vec<ChunkRun>,
+    /// Known once the steps before have drawn their tokens: made by the batch's first node.
+    inputs: OnceLock<Inputs>,
+    outcomes: Mutex<Vec<Outcome>>,
+}
+
+/// A chunk with its sequence and its blocks.
+struct ChunkRun {
+    seq: SeqId,
+    sequence: Shared,
+    start: usize,
+    rows: Range<usize>,
+    blocks: Vec<u32>,
+    sample: Sampling,
+}
+
+/// A batch's rows.
+struct Inputs {
+    ids: Vec<u32>,
+    positions: Vec<u32>,
+    lengths: Vec<u32>,
+    samples: Vec<u32>,
+}
+
+impl StepRun {
+    /// Binds a step to its sequences and tables (one table a chunk, in order of the chunks).
+    pub(crate) fn new(
+        step: &Step,
+        program: Program,
+        tables: Vec<Vec<u32>>,
+        sequence: impl Fn(SeqId) -> Shared,
+    ) -> StepRun {
+        let mut tables = tables.into_iter();
+        let batches = step.batches.iter().map(|chunks| {
+            let mut next_row = 0;
+            let chunk = |chunk: &Chunk| {
+                let rows = next_row..next_row + chunk.span.len.0 as usize;
+                next_row = rows.end;
+                ChunkRun {
+                    seq: chunk.seq,
+                    sequence: sequence(chunk.seq),
+                    start: chunk.span.start.0 as usize,
+                    rows,
+                    blocks: tables.next().unwrap_or_default(),
+                    sample: chunk.sample,
+                }
+            };
+            let chunks = chunks.iter().map(chunk).collect();
+            BatchRun { chunks, inputs: OnceLock::new(), outcomes: Mutex::default() }
+        });
+        StepRun { id: step.id, program, batches: batches.collect(), started: Instant::now() }
+    }
+}
+
+impl BatchRun {
+    fn inputs(&self) -> &Inputs {
+        self.inputs.get_or_init(|| {
+            let mut inputs = Inputs { ids: vec![], positions: vec![], lengths: vec![], samples: vec![] };
+            self.chunks.iter().for_each(|chunk| inputs.add(chunk));
+            inputs
+        })
+    }
+
+    fn spans(&self) -> Vec<KvSpan<'_>> {
+        let span = |c: &ChunkRun| KvSpan { blocks: &c.blocks, start: c.start, rows: c.rows.clone() };
+        self.chunks.iter().map(span).collect()
+    }
+
+    /// Chunks that draw a token, in the order of their logits.
+    fn sampling(&self) -> impl Iterator<Item = &ChunkRun> {
+        self.chunks.iter().filter(|c| c.sample == Sampling::Sample)
+    }
+}
+
+impl Inputs {
+    fn add(&mut self, chunk: &ChunkRun) {
+        let sequence = lock(&chunk.sequence);
+        let positions = chunk.start..chunk.start + chunk.rows.len();
+        self.ids.extend_from_slice(&sequence.tokens()[positions.clone()]);
+        self.positions.extend(positions.clone().map(|p| p as u32));
+        let prompt = sequence.prompt_len();
+        self.lengths.extend(positions.map(|p| (p + 1).max(prompt) as u32));
+        if chunk.sample == Sampling::Sample {
+            self.samples.push(chunk.rows.end as u32 - 1);
+        }
+    }
+}
+
+impl Work for Machine {
+    type Context = StepRun;
+
+    fn run(&self, step: &StepRun, node: usize) {
+        match step.program.nodes()[node].op {
+            Op::Embed { batch } => self.with(step, batch, |batch, buffers| {
+                self.decoder.embed(&self.device, batch, buffers);
+            }),
+            Op::Qkv { layer, batch } => self.with(step, batch, |batch, buffers| {
+                self.decoder.qkv(&self.device, layer.into(), batch, self.kv[usize::from(layer)], buffers);
+            }),
+            Op::Attend { layer, batch, on: Tier::Device } => self.with(step, batch, |batch, buffers| {
+                self.decoder.attend(&self.device, layer.into(), batch, self.kv[usize::from(layer)], buffers);
+            }),
+            Op::OutProj { layer, batch } => self.with(step, batch, |batch, buffers| {
+                self.decoder.out_proj(&self.device, layer.into(), batch.ids.len(), buffers);
+            }),
+            Op::Mlp { layer, batch } => self.with(step, batch, |batch, buffers| {
+                self.decoder.mlp(&self.device, layer.into(), batch.ids.len(), buffers);
+            }),
+            Op::Head { batch } => self.head(step, usize::from(batch)),
+            Op::Sample { batch } => self.sample(step, usize::from(batch)),
+            op => panic!("the resident engine was given {op:?}, which needs a second tier or rank"),
+        }
+    }
+
+    fn finished(&self, step: &StepRun) {
+        let outcomes = step.batches.iter().flat_map(|b| std::mem::take(&mut *lock(&b.outcomes))).collect();
+        let done = Done { step: step.id, outcomes };
+        self.tell(Message::Done(done, step.started.elapsed()));
+    }
+
+    fn failed(&self, why: &str) {
+        self.tell(Message::Failed(why.to_string()));
+    }
+}
+
+impl Machine {
+    fn tell(&self, message: Message) {
+        // The world hangs up only when the engine ends; then nobody wants to know.
+        let _ = lock(&self.inbox).send(message);
+    }
+
+    fn with(&self, step: &StepRun, batch: u16, f: impl FnOnce(&Batch<'_>, &Buffers)) {
+        let run = &step.batches[usize::from(batch)];
+        let Inputs { ids, positions, lengths, samples } = run.inputs();
+        let spans = run.spans();
+        f(&Batch { ids, positions, lengths, spans: &spans, samples }, &self.buffers[usize::from(batch)]);
+    }
+
+    /// Log-probabilities of the prompt where they are wanted, then the logits that tokens are drawn from.
+    fn head(&self, step: &StepRun, batch: usize) {
+        let (run, buffers) = (&step.batches[batch], &self.buffers[batch]);
+        for chunk in &run.chunks {
+            self.score_prompt(chunk, buffers);
+        }
+        if !run.inputs().samples.is_empty() {
+            self.decoder.head(&self.device, &run.inputs().samples, buffers);
+        }
+    }
+
+    /// Rows of a prompt whose next token is in the prompt too, as many at a time as logits have room.
+    fn score_prompt(&self, chunk: &ChunkRun, buffers: &Buffers) {
+        let mut sequence = lock(&chunk.sequence);
+        let known = sequence.prompt_len().saturating_sub(1).saturating_sub(chunk.start).min(chunk.rows.len());
+        if !sequence.wants_prompt_logprobs() || known == 0 {
+            return;
+        }
+        let rows: Vec<u32> = (chunk.rows.start..chunk.rows.start + known).map(|row| row as u32).collect();
+        for (i, piece) in rows.chunks(buffers.logits.rows).enumerate() {
+            let logits = self.decoder.head(&self.device, piece, buffers);
+            let first = chunk.start + i * buffers.logits.rows;
+            self.each_row(logits.buf, piece.len(), |row, logits| sequence.score(first + row, logits));
+        }
+    }
+
+    fn each_row(&self, logits: kernels::arena::Buf, rows: usize, mut f: impl FnMut(usize, &[f32])) {
+        let vocab = self.decoder.spec().vocab;
+        self.device.view(&logits, &mut |bytes| {
+            let values: &[f32] = bytemuck::cast_slice(bytes);
+            values.chunks_exact(vocab).take(rows).enumerate().for_each(|(row, logits)| f(row, logits));
+        });
+    }
+
+    /// Draws a token for every chunk that wants one, and notes what came of all chunks.
+    fn sample(&self, step: &StepRun, batch: usize) {
+        let (run, buffers) = (&step.batches[batch], &self.buffers[batch]);
+        let vocab = self.decoder.spec().vocab;
+        let drawing: Vec<&ChunkRun> = run.sampling().collect();
+        self.device.view(&buffers.logits.buf, &mut |bytes| {
+            let values: &[f32] = bytemuck::cast_slice(bytes);
+            self.team.run(|w| {
+                for row in w.share(drawing.len()) {
+                    lock(&drawing[row].sequence).draw(&values[row * vocab..][..vocab]);
+                }
+            });
+        });
+        *lock(&run.outcomes) = run.chunks.iter().map(outcome).collect();
+    }
+}
+
+fn outcome(chunk: &ChunkRun) -> Outcome {
+    let mut sequence = lock(&chunk.sequence);
+    let end = chunk.start + chunk.rows.len();
+    let full = sequence.filled_by(chunk.start..end);
+    let produced = match chunk.sample {
+        Sampling::Skip => Produced::Nothing,
+        Sampling::Sample => sequence.take_produced(),
+    };
+    Outcome { seq: chunk.seq, produced, full }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}

@@ -1,0 +1,210 @@
+//! One sequence as the engine knows it: its tokens, how the next one is chosen, and who waits for it.
+
+use std::ops::Range;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex};
+
+use model::sampling::{Sampler, logprobs_of};
+use spec::{BLOCK_TOKENS, BlockHash, Full, Produced};
+
+use crate::hash::BlockHashes;
+use crate::request::{Event, Failure, Finish, Request, Token};
+
+/// A sequence that lanes and the engine's thread share.
+pub(crate) type Shared = Arc<Mutex<Sequence>>;
+
+/// Tokens and choices of one sequence.
+pub(crate) struct Sequence {
+    tokens: Vec<u32>,
+    prompt: usize,
+    max_new: usize,
+    eos: Vec<u32>,
+    sampler: Sampler,
+    hashes: BlockHashes,
+    state: State,
+    events: Sender<Event>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Going,
+    /// Ended by the token that the current step drew: the scheduler is not told yet.
+    Ending,
+    /// Steps that were under way when it ended may still bring tokens: they count nothing.
+    Ended,
+}
+
+impl Sequence {
+    /// A sequence that may grow by `max_new` tokens. `eos`: the model's ends of text.
+    pub(crate) fn new(request: Request, max_new: usize, eos: &[u32], events: Sender<Event>) -> Sequence {
+        let eos = if request.params.ignore_eos { Vec::new() } else { eos.to_vec() };
+        Sequence {
+            prompt: request.prompt.len(),
+            sampler: Sampler::new(request.params, &request.prompt, &eos, request.seed),
+            tokens: request.prompt,
+            max_new,
+            eos,
+            hashes: BlockHashes::new(request.salt),
+            state: State::Going,
+            events,
+        }
+    }
+
+    /// Prompt and generated tokens.
+    pub(crate) fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    pub(crate) fn prompt_len(&self) -> usize {
+        self.prompt
+    }
+
+    /// Hashes of the blocks that the prompt fills.
+    pub(crate) fn prompt_hashes(&mut self) -> Vec<BlockHash> {
+        self.hashes.all(&self.tokens[..self.prompt])
+    }
+
+    pub(crate) fn wants_prompt_logprobs(&self) -> bool {
+        self.sampler.params().prompt_logprobs.is_some() && self.state == State::Going
+    }
+
+    /// Tells the log-probability of the prompt's token after `position`, from the logits there.
+    pub(crate) fn score(&mut self, position: usize, logits: &[f32]) {
+        let n = self.sampler.params().prompt_logprobs.unwrap_or(0);
+        match logprobs_of(logits, self.tokens[position + 1], n as usize) {
+            Ok(scores) => self.tell(Event::Prompt(position + 1, scores)),
+            Err(error) => self.fail(error.into()),
+        }
+    }
+
+    /// Chooses the next token. Nothing happens to a sequence that has ended.
+    pub(crate) fn draw(&mut self, logits: &[f32]) {
+        if self.state != State::Going {
+            return;
+        }
+        match self.sampler.sample(logits) {
+            Ok(sampled) => {
+                self.tokens.push(sampled.token);
+                self.tell(Event::Token(Token { id: sampled.token, logprobs: sampled.logprobs }));
+                if let Some(finish) = self.ends_with(sampled.token) {
+                    self.state = State::Ending;
+                    self.tell(Event::Finished(finish));
+                }
+            }
+            Err(error) => self.fail(error.into()),
+        }
+    }
+
+    fn ends_with(&self, token: u32) -> Option<Finish> {
+        let params = self.sampler.params();
+        let generated = self.tokens.len() - self.prompt;
+        let stops = self.eos.contains(&token) || params.stop_token_ids.contains(&token);
+        if stops && generated >= params.min_tokens as usize {
+            Some(Finish::Stop)
+        } else {
+            (generated >= self.max_new).then_some(Finish::Length)
+        }
+    }
+
+    /// What came of the chunk just computed; nothing if the sequence had ended before it.
+    pub(crate) fn produced(&mut self, drew: bool) -> Option<Produced> {
+        match self.state {
+            State::Ended => None,
+            State::Ending => {
+                self.state = State::Ended;
+                Some(Produced::Last)
+            }
+            State::Going if drew => Some(Produced::Token),
+            State::Going => Some(Produced::Nothing),
+        }
+    }
+
+    /// Blocks that these positions filled and that hold generated tokens.
+    pub(crate) fn filled_by(&mut self, positions: Range<usize>) -> Vec<Full> {
+        let block = BLOCK_TOKENS as usize;
+        let first = (positions.start / block).max(self.prompt / block);
+        (first..positions.end / block)
+            .map(|index| Full { index: index as u32, hash: self.hashes.of_block(&self.tokens, index) })
+            .collect()
+    }
+
+    /// Ends it with an error.
+    pub(crate) fn fail(&mut self, why: Failure) {
+        if self.state == State::Going {
+            self.state = State::Ending;
+            self.tell(Event::Failed(why));
+        }
+    }
+
+    /// Ends it without a word: its client is gone.
+    pub(crate) fn cancel(&mut self) {
+        self.state = State::Ended;
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.state != State::Going
+    }
+
+    fn tell(&self, event: Event) {
+        // A client that hung up has sent a cancel, or will.
+        let _ = self.events.send(event);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::sampling::SamplingParams;
+    use std::sync::mpsc::{Receiver, channel};
+
+    fn sequence(prompt: &[u32], max_new: usize, params: SamplingParams) -> (Sequence, Receiver<Event>) {
+        let (events, told) = channel();
+        let request = Request { prompt: prompt.to_vec(), params, seed: 1, salt: 0 };
+        (Sequence::new(request, max_new, &[2], events), told)
+    }
+
+    fn likes(token: usize) -> Vec<f32> {
+        let mut logits = vec![0.0; 8];
+        logits[token] = 9.0;
+        logits
+    }
+
+    #[test]
+    fn it_ends_at_the_end_of_text_and_counts_nothing_after() {
+        let (mut seq, told) = sequence(&[1, 3], 10, SamplingParams::greedy());
+        seq.draw(&likes(5));
+        assert_eq!(seq.produced(true), Some(Produced::Token));
+        seq.draw(&likes(2));
+        seq.draw(&likes(6));
+        assert_eq!((seq.produced(true), seq.produced(true)), (Some(Produced::Last), None));
+        assert_eq!(seq.tokens(), [1, 3, 5, 2]);
+        let told: Vec<_> = told.try_iter().collect();
+        assert_eq!(told.len(), 3);
+        assert_eq!(told[2], Event::Finished(Finish::Stop));
+    }
+
+    #[test]
+    fn it_ends_at_its_length() {
+        let (mut seq, told) = sequence(&[1], 1, SamplingParams::greedy());
+        seq.draw(&likes(5));
+        assert_eq!(told.try_iter().last(), Some(Event::Finished(Finish::Length)));
+    }
+
+    #[test]
+    fn senseless_logits_fail_the_sequence_only() {
+        let (mut seq, told) = sequence(&[1], 4, SamplingParams::greedy());
+        seq.draw(&[f32::NAN; 8]);
+        assert_eq!(seq.produced(true), Some(Produced::Last));
+        assert!(matches!(told.try_iter().last(), Some(Event::Failed(Failure::Sample(_)))));
+    }
+
+    #[test]
+    fn only_blocks_with_generated_tokens_are_told() {
+        let (mut seq, _told) = sequence(&[7; 40], 100, SamplingParams { ignore_eos: true, ..SamplingParams::greedy() });
+        for _ in 0..30 {
+            seq.draw(&likes(5));
+        }
+        assert_eq!(seq.filled_by(0..40).len(), 0);
+        assert_eq!(seq.filled_by(63..64).iter().map(|f| f.index).collect::<Vec<_>>(), [1]);
+    }
+}

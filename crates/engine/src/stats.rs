@@ -1,0 +1,52 @@
+//! Counters of a running engine, read from any thread.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use spec::{Done, Produced, Shape, Step};
+
+/// Sums since the start.
+#[derive(Debug, Default)]
+pub struct Stats {
+    steps: AtomicU64,
+    computed: AtomicU64,
+    generated: AtomicU64,
+    busy_ns: AtomicU64,
+}
+
+/// The counters at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Steps done.
+    pub steps: u64,
+    /// Positions computed (a prefix hit computes none).
+    pub computed_tokens: u64,
+    /// Tokens generated.
+    pub generated_tokens: u64,
+    /// Nanoseconds that steps took on the lanes.
+    pub busy_ns: u64,
+}
+
+impl Stats {
+    /// What they say now.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            steps: self.steps.load(Ordering::Relaxed),
+            computed_tokens: self.computed.load(Ordering::Relaxed),
+            generated_tokens: self.generated.load(Ordering::Relaxed),
+            busy_ns: self.busy_ns.load(Ordering::Relaxed),
+        }
+    }
+
+    pub(crate) fn step_started(&self, _step: &Step, shape: &Shape) {
+        let tokens = shape.loads.iter().map(|load| u64::from(load.tokens)).sum();
+        self.computed.fetch_add(tokens, Ordering::Relaxed);
+    }
+
+    pub(crate) fn step_done(&self, done: &Done, took: Duration) {
+        let tokens = done.outcomes.iter().filter(|o| o.produced != Produced::Nothing).count();
+        self.steps.fetch_add(1, Ordering::Relaxed);
+        self.generated.fetch_add(tokens as u64, Ordering::Relaxed);
+        self.busy_ns.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
+    }
+}
