@@ -1,11 +1,13 @@
 //! The CPU as a device: an arena of host memory and a team of threads.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use half::bf16;
 
 use crate::arena::{Arena, Buf, Full, assert_disjoint};
-use crate::attention::{self, Span};
+use crate::attention::{
+    self, Cache, HeadOps, QkNorm, Queries, RopeTable, Rows as AttentionRows, RowsMut, Scratch, Softmax, Span,
+};
 use crate::device::{AttendShape, Device, Dtype, KvPages, Matrix, NormWeights, QkTransform, Rows, Sink};
 use crate::elementwise::{self, Norm};
 use crate::linear::{self, Activated, Input, Output, Part, Weight};
@@ -16,6 +18,8 @@ pub struct CpuDevice {
     arena: Arena,
     team: Arc<Team>,
     isa: Isa,
+    /// Partial results of attention. One call at a time: a second lane has a team and a device of its own.
+    scratch: Mutex<Scratch>,
 }
 
 impl CpuDevice {
@@ -24,37 +28,41 @@ impl CpuDevice {
     /// # Errors
     /// The system's own, if it does not give the address space.
     pub fn new(bytes: usize, team: Arc<Team>, isa: Isa) -> std::io::Result<CpuDevice> {
-        Ok(CpuDevice { arena: Arena::new(bytes)?, team, isa })
+        Ok(CpuDevice { arena: Arena::new(bytes)?, team, isa, scratch: Mutex::default() })
     }
 
     /// A matrix of activations to read.
     ///
-    /// SAFETY of this and the next three: the trait's contract is that calls which share a written buffer
+    /// Why this and the next three are sound: the trait's contract is that calls which share a written buffer
     /// do not run at the same time, and each call asserts that its own buffers are disjoint.
     fn f32s(&self, rows: Rows) -> &[f32] {
         assert_eq!(rows.dtype, Dtype::F32, "expected f32 activations");
         // SAFETY: see above.
-        &unsafe { self.arena.get::<f32>(&rows.buf) }[..rows.rows * rows.cols]
+        let all = unsafe { self.arena.get::<f32>(&rows.buf) };
+        &all[..rows.rows * rows.cols]
     }
 
     fn bf16s(&self, rows: Rows) -> &[bf16] {
         assert_eq!(rows.dtype, Dtype::Bf16, "expected bf16 activations");
         // SAFETY: see above.
-        &unsafe { self.arena.get::<bf16>(&rows.buf) }[..rows.rows * rows.cols]
+        let all = unsafe { self.arena.get::<bf16>(&rows.buf) };
+        &all[..rows.rows * rows.cols]
     }
 
     #[allow(clippy::mut_from_ref)]
     fn f32s_mut(&self, rows: Rows) -> &mut [f32] {
         assert_eq!(rows.dtype, Dtype::F32, "expected f32 activations");
         // SAFETY: see above.
-        &mut unsafe { self.arena.get_mut::<f32>(&rows.buf) }[..rows.rows * rows.cols]
+        let all = unsafe { self.arena.get_mut::<f32>(&rows.buf) };
+        &mut all[..rows.rows * rows.cols]
     }
 
     #[allow(clippy::mut_from_ref)]
     fn bf16s_mut(&self, rows: Rows) -> &mut [bf16] {
         assert_eq!(rows.dtype, Dtype::Bf16, "expected bf16 activations");
         // SAFETY: see above.
-        &mut unsafe { self.arena.get_mut::<bf16>(&rows.buf) }[..rows.rows * rows.cols]
+        let all = unsafe { self.arena.get_mut::<bf16>(&rows.buf) };
+        &mut all[..rows.rows * rows.cols]
     }
 
     fn parameters(&self, buf: Option<Buf>) -> Option<&[f32]> {
@@ -82,6 +90,25 @@ impl CpuDevice {
         match rows.dtype {
             Dtype::F32 => Input::F32(Mat::new(self.f32s(rows), rows.rows, rows.cols)),
             Dtype::Bf16 => Input::Bf16(Mat::new(self.bf16s(rows), rows.rows, rows.cols)),
+        }
+    }
+
+    fn rows_mut(&self, rows: Rows) -> RowsMut<'_> {
+        match rows.dtype {
+            Dtype::F32 => RowsMut::F32(MatMut::new(self.f32s_mut(rows), rows.rows, rows.cols)),
+            Dtype::Bf16 => RowsMut::Bf16(MatMut::new(self.bf16s_mut(rows), rows.rows, rows.cols)),
+        }
+    }
+
+    fn head_ops(&self, transform: &QkTransform) -> HeadOps<'_> {
+        let table = |buf: Buf| self.parameters(Some(buf)).unwrap_or_default();
+        HeadOps {
+            norm: transform.norms.map(|(q, k, eps)| QkNorm { q: table(q), k: table(k), eps }),
+            rope: transform.rope.map(|rope| RopeTable {
+                cos: table(rope.cos),
+                sin: table(rope.sin),
+                rotary_dim: rope.rotary_dim,
+            }),
         }
     }
 
@@ -170,10 +197,34 @@ impl Device for CpuDevice {
     }
 
     fn store_kv(&self, qkv: Rows, transform: &QkTransform, spans: &[Span<'_>], kv: KvPages, q: Rows) {
-        todo!()
+        assert_disjoint(&[&q.buf, &kv.buf], &[&qkv.buf]);
+        let values = Mat::new(self.f32s(qkv), qkv.rows, qkv.cols);
+        let ops = self.head_ops(transform);
+        // SAFETY: the trait's contract: nobody else touches the layer's pages during this call.
+        let cache = unsafe { self.arena.get_mut::<u8>(&kv.buf) };
+        attention::rope_and_write(
+            &self.team,
+            self.isa,
+            values,
+            spans,
+            ops,
+            kv.layout,
+            self.rows_mut(q),
+            cache,
+        );
     }
 
     fn attend(&self, q: Rows, kv: KvPages, spans: &[Span<'_>], shape: AttendShape, out: Rows) {
-        todo!()
+        assert_disjoint(&[&out.buf], &[&q.buf, &kv.buf]);
+        // SAFETY: the trait's contract: nobody writes the layer's pages during this call.
+        let cache = Cache { bytes: unsafe { self.arena.get::<u8>(&kv.buf) }, layout: kv.layout };
+        let rows = match q.dtype {
+            Dtype::F32 => AttentionRows::F32(Mat::new(self.f32s(q), q.rows, q.cols)),
+            Dtype::Bf16 => AttentionRows::Bf16(Mat::new(self.bf16s(q), q.rows, q.cols)),
+        };
+        let softmax = Softmax { scale: shape.scale, window: shape.window };
+        let mut scratch = self.scratch.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let queries = Queries { rows, spans };
+        attention::attend(&self.team, self.isa, queries, cache, softmax, self.rows_mut(out), &mut scratch);
     }
 }

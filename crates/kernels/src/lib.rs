@@ -7,6 +7,8 @@ pub mod aligned;
 pub mod arena;
 pub mod attention;
 pub mod calibrate;
+mod cpu;
+pub mod device;
 pub mod elementwise;
 pub mod exp;
 pub mod isa;
@@ -17,6 +19,7 @@ mod scratch;
 pub mod team;
 
 pub use aligned::AlignedBytes;
+pub use cpu::CpuDevice;
 pub use isa::Isa;
 pub use mat::{Mat, MatMut};
 pub use team::{Team, Worker};

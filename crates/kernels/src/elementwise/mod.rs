@@ -9,6 +9,7 @@ mod rows;
 
 pub use norm::{Norm, NormKind, norm};
 pub use round::{round_to_bf16, widen_to_f32};
+pub(crate) use rows::for_rows;
 pub use rows::{add_rows, copy_rows};
 
 /// Lanes of every sum, on every machine: one AVX-512 register of f32.

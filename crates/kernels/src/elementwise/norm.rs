@@ -2,15 +2,7 @@
 
 use super::{Element, LANES, per_isa};
 use crate::{Isa, Team};
-
-/// Which of the two norms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NormKind {
-    /// `x / sqrt(mean(x^2) + eps) * weight`
-    Rms,
-    /// `(x - mean) / sqrt(variance + eps) * weight + bias`
-    Layer,
-}
+pub use spec::model::NormKind;
 
 /// A norm's parameters.
 #[derive(Clone, Copy)]

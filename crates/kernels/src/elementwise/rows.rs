@@ -4,7 +4,7 @@ use super::Element;
 use crate::Team;
 
 /// Calls `f(row, row of out)` for every row, rows shared out over the team.
-pub(super) fn for_rows<T: Element>(
+pub(crate) fn for_rows<T: Element>(
     team: &Team,
     out: &mut [T],
     cols: usize,
