@@ -8,6 +8,7 @@ pub mod file;
 pub mod gguf;
 mod json;
 pub mod safetensors;
+pub mod sampling;
 pub mod stored;
 pub mod tensor;
 pub mod tokenizer;

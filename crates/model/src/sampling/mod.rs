@@ -1,0 +1,19 @@
+//! From logits to a token: parameters, their ranges, and the sampler of one sequence.
+
+mod draw;
+mod error;
+mod generation;
+mod logprobs;
+mod params;
+mod row;
+mod sampler;
+#[cfg(test)]
+mod tests;
+
+pub use draw::Draws;
+pub use error::{ParamError, SampleError};
+pub use generation::GenerationConfig;
+pub use logprobs::{TokenLogprobs, logprobs_of};
+pub use params::{Limits, MAX_LOGPROBS, Overrides, SamplingParams};
+pub use row::argmax;
+pub use sampler::{Sampled, Sampler};

@@ -1,0 +1,330 @@
+//! The sampler of one sequence.
+//!
+//! Order of operations, as in vLLM: log-probabilities from the raw logits; allowed tokens; minimum
+//! length; bias; repetition, then frequency and presence penalties; the most probable token if the
+//! temperature is 0; else temperature, min-p, top-k, top-p, and a draw. Of equal logits the lowest
+//! id counts as the larger. The token depends on the logits, the sequence's own tokens, the seed and
+//! the position; on nothing else.
+
+use std::collections::{HashMap, HashSet};
+
+use super::draw::Draws;
+use super::logprobs::{TokenLogprobs, logprobs_of};
+use super::row::{BLOCK, argmax, count_above, exp, mass};
+use super::{SampleError, SamplingParams};
+
+/// A token, and what the model thought of it where that was asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampled {
+    /// The token.
+    pub token: u32,
+    /// Present if the parameters ask for log-probabilities.
+    pub logprobs: Option<TokenLogprobs>,
+}
+
+/// Takes one sequence's tokens from its logits.
+#[derive(Clone, Debug)]
+pub struct Sampler {
+    params: SamplingParams,
+    draws: Draws,
+    /// Ids masked until `min_tokens` are there.
+    enders: Vec<u32>,
+    /// Tokens of the prompt, if a penalty wants them.
+    prompt: HashSet<u32>,
+    /// How often each token was generated, if a penalty wants it.
+    generated: HashMap<u32, u32>,
+    position: u64,
+    /// Edited logits.
+    row: Vec<f32>,
+    candidates: Vec<Candidate>,
+}
+
+/// A logit, scaled by temperature and relative to the largest, and its token.
+pub(super) type Candidate = (f32, u32);
+
+impl Sampler {
+    /// A sampler for a sequence with this `prompt`.
+    ///
+    /// `eos`: ids that end a text. `seed`: used where the parameters have none.
+    pub fn new(params: SamplingParams, prompt: &[u32], eos: &[u32], seed: u64) -> Self {
+        let enders = if params.ignore_eos { &[] } else { eos };
+        Sampler {
+            draws: Draws::new(params.seed.unwrap_or(seed)),
+            enders: [enders, &params.stop_token_ids].concat(),
+            prompt: if params.repetition_penalty == 1.0 {
+                HashSet::new()
+            } else {
+                prompt.iter().copied().collect()
+            },
+            generated: HashMap::new(),
+            position: 0,
+            row: Vec::new(),
+            candidates: Vec::new(),
+            params,
+        }
+    }
+
+    /// The parameters.
+    pub fn params(&self) -> &SamplingParams {
+        &self.params
+    }
+
+    /// Tokens taken so far.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Takes the next token. `logits`: `[vocab]` f32, as the model computed them.
+    pub fn sample(&mut self, logits: &[f32]) -> Result<Sampled, SampleError> {
+        let token = if self.edits() {
+            let mut row = std::mem::take(&mut self.row);
+            row.clear();
+            row.extend_from_slice(logits);
+            let token = self.edit(logits, &mut row).and_then(|()| self.pick(&row));
+            self.row = row;
+            token?
+        } else {
+            self.pick(logits)?
+        };
+        let logprobs = match self.params.logprobs {
+            Some(n) => Some(logprobs_of(logits, token, n as usize)?),
+            None => None,
+        };
+        self.accept(token);
+        Ok(Sampled { token, logprobs })
+    }
+
+    /// Counts a token that was taken elsewhere (a sequence that is resumed).
+    pub fn accept(&mut self, token: u32) {
+        if self.penalises() {
+            *self.generated.entry(token).or_insert(0) += 1;
+        }
+        self.position += 1;
+    }
+
+    fn penalises(&self) -> bool {
+        let p = &self.params;
+        p.repetition_penalty != 1.0 || p.presence_penalty != 0.0 || p.frequency_penalty != 0.0
+    }
+
+    fn too_early_to_end(&self) -> bool {
+        self.position < u64::from(self.params.min_tokens) && !self.enders.is_empty()
+    }
+
+    fn edits(&self) -> bool {
+        self.penalises()
+            || self.too_early_to_end()
+            || !self.params.logit_bias.is_empty()
+            || self.params.allowed_token_ids.is_some()
+    }
+
+    /// Applies everything that changes single logits. A masked logit may have hidden damage, so the
+    /// row is checked first.
+    fn edit(&self, logits: &[f32], row: &mut [f32]) -> Result<(), SampleError> {
+        argmax(logits)?;
+        if let Some(allowed) = &self.params.allowed_token_ids {
+            row.fill(f32::NEG_INFINITY);
+            for id in allowed.iter().map(|&id| id as usize).filter(|&id| id < logits.len()) {
+                row[id] = logits[id];
+            }
+        }
+        if self.too_early_to_end() {
+            self.enders.iter().for_each(|&id| change(row, id, |_| f32::NEG_INFINITY));
+        }
+        for &(id, bias) in &self.params.logit_bias {
+            change(row, id, |x| x + bias);
+        }
+        self.penalise(row);
+        Ok(())
+    }
+
+    fn penalise(&self, row: &mut [f32]) {
+        let p = &self.params;
+        if p.repetition_penalty != 1.0 {
+            let r = p.repetition_penalty;
+            let again = self.generated.keys().filter(|id| !self.prompt.contains(id));
+            for &id in self.prompt.iter().chain(again) {
+                change(row, id, |x| if x > 0.0 { x / r } else { x * r });
+            }
+        }
+        for (&id, &n) in &self.generated {
+            change(row, id, |x| x - p.frequency_penalty * n as f32 - p.presence_penalty);
+        }
+    }
+
+    fn pick(&mut self, row: &[f32]) -> Result<u32, SampleError> {
+        let (best, max) = argmax(row)?;
+        if self.params.is_greedy() {
+            return Ok(best);
+        }
+        let scale = 1.0 / self.params.temperature;
+        let u = self.draws.uniform(self.position);
+        let p = &self.params;
+        if p.top_k.is_none() && p.top_p == 1.0 && p.min_p == 0.0 {
+            return Ok(draw_from_row(row, max, scale, u, best));
+        }
+        let mut candidates = std::mem::take(&mut self.candidates);
+        truncate(p, row, max, scale, &mut candidates);
+        let token = draw_from_candidates(&mut candidates, u, best);
+        self.candidates = candidates;
+        Ok(token)
+    }
+}
+
+/// Changes the logit of `id`, if the row has it (an id of a wider vocabulary cannot come anyway).
+fn change(row: &mut [f32], id: u32, new: impl Fn(f32) -> f32) {
+    if let Some(x) = row.get_mut(id as usize) {
+        *x = new(*x);
+    }
+}
+
+/// Draws from the whole row: finds the block in which the mass passes `u`, then the token in it.
+fn draw_from_row(row: &[f32], max: f32, scale: f32, u: f64, best: u32) -> u32 {
+    let masses: Vec<f64> = row.chunks(BLOCK).map(|block| mass(block, max, scale)).collect();
+    let mut left = u * masses.iter().sum::<f64>();
+    for (b, &mass) in masses.iter().enumerate() {
+        if left >= mass {
+            left -= mass;
+            continue;
+        }
+        let start = b * BLOCK;
+        let mut last = best;
+        for (i, &x) in row[start..].iter().take(BLOCK).enumerate() {
+            let p = f64::from(exp((x - max) * scale));
+            if p > 0.0 {
+                last = (start + i) as u32;
+                if left < p {
+                    break;
+                }
+                left -= p;
+            }
+        }
+        return last;
+    }
+    best
+}
+
+/// Draws among candidates, in order of id so that their order of selection does not matter.
+fn draw_from_candidates(candidates: &mut [Candidate], u: f64, best: u32) -> u32 {
+    candidates.sort_unstable_by_key(|&(_, id)| id);
+    let mut left = u * total(candidates);
+    let mut last = best;
+    for &(x, id) in candidates.iter() {
+        let p = f64::from(exp(x));
+        last = id;
+        if left < p {
+            break;
+        }
+        left -= p;
+    }
+    last
+}
+
+/// Leaves the tokens that min-p, top-k and top-p admit in `out`.
+pub(super) fn truncate(p: &SamplingParams, row: &[f32], max: f32, scale: f32, out: &mut Vec<Candidate>) {
+    let floor = if p.min_p > 0.0 { p.min_p.ln() } else { f32::NEG_INFINITY };
+    let k = p.top_k.map_or(usize::MAX, |k| k as usize);
+    let cut = Cut { max, scale, floor };
+    if k < row.len() {
+        cut.at_least(row, k, out);
+        keep_largest(out, k);
+    } else if p.top_p < 1.0 {
+        return cut.nucleus(row, p.top_p, out);
+    } else {
+        cut.above(row, f32::NEG_INFINITY, out);
+    }
+    if p.top_p < 1.0 {
+        let wanted = f64::from(p.top_p) * total(out);
+        keep_mass(out, wanted);
+    }
+}
+
+/// How a row is read: relative to its largest logit, scaled, and cut at a floor (min-p).
+struct Cut {
+    max: f32,
+    scale: f32,
+    floor: f32,
+}
+
+/// Depths below the largest logit at which candidates are sought: the first that gives enough is
+/// enough, and rarely holds more than a few hundred.
+const DEPTHS: [f32; 5] = [2.0, 5.0, 10.0, 20.0, f32::INFINITY];
+
+impl Cut {
+    /// Candidates at or above the floor and above `-depth`.
+    fn above(&self, row: &[f32], threshold: f32, out: &mut Vec<Candidate>) {
+        out.clear();
+        let threshold = threshold.max(self.floor);
+        for (b, block) in row.chunks(64).enumerate() {
+            if !block.iter().fold(false, |any, &x| any | ((x - self.max) * self.scale >= threshold)) {
+                continue;
+            }
+            let scaled =
+                block.iter().enumerate().map(|(i, &x)| ((x - self.max) * self.scale, (b * 64 + i) as u32));
+            out.extend(scaled.filter(|&(x, _)| x >= threshold && x > f32::NEG_INFINITY));
+        }
+    }
+
+    /// Candidates among which the `k` largest surely are.
+    fn at_least(&self, row: &[f32], k: usize, out: &mut Vec<Candidate>) {
+        for depth in DEPTHS {
+            let enough = depth == f32::INFINITY
+                || -depth <= self.floor
+                || count_above(row, self.max - depth / self.scale) >= k;
+            if enough {
+                // A little deeper, as the count above rounds differently from the test below.
+                return self.above(row, -depth * 1.001 - 1e-3, out);
+            }
+        }
+    }
+
+    /// The smallest set of largest candidates that holds `top_p` of the mass above the floor.
+    fn nucleus(&self, row: &[f32], top_p: f32, out: &mut Vec<Candidate>) {
+        if self.floor > f32::NEG_INFINITY {
+            self.above(row, self.floor, out);
+            let wanted = f64::from(top_p) * total(out);
+            return keep_mass(out, wanted);
+        }
+        let all: f64 = row.chunks(BLOCK).map(|block| mass(block, self.max, self.scale)).sum();
+        let wanted = f64::from(top_p) * all;
+        for depth in DEPTHS {
+            self.above(row, -depth, out);
+            if depth == f32::INFINITY || total(out) >= wanted {
+                return keep_mass(out, wanted);
+            }
+        }
+    }
+}
+
+fn total(candidates: &[Candidate]) -> f64 {
+    candidates.iter().map(|&(x, _)| f64::from(exp(x))).sum()
+}
+
+fn larger_first(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
+    b.0.total_cmp(&a.0).then(a.1.cmp(&b.1))
+}
+
+fn keep_largest(candidates: &mut Vec<Candidate>, k: usize) {
+    if k < candidates.len() {
+        candidates.select_nth_unstable_by(k, larger_first);
+        candidates.truncate(k);
+    }
+}
+
+/// Keeps the fewest of the largest whose mass reaches `wanted`: a quickselect by mass, not by count.
+fn keep_mass(candidates: &mut Vec<Candidate>, wanted: f64) {
+    let (mut kept, mut end, mut mass) = (0, candidates.len(), 0.0);
+    while end - kept > 1 {
+        let middle = (end - kept) / 2;
+        let open = &mut candidates[kept..end];
+        open.select_nth_unstable_by(middle, larger_first);
+        let upper = total(&open[..middle]);
+        if mass + upper >= wanted {
+            end = kept + middle;
+        } else {
+            mass += upper;
+            kept += middle;
+        }
+    }
+    candidates.truncate(end.max(1));
+}
