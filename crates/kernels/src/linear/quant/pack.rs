@@ -7,7 +7,7 @@ use half::bf16;
 use super::Narrow;
 use super::block::{self, Block};
 use super::encode;
-use super::plan::{GROUP, PANEL, Plan, TILE, code_at};
+use super::plan::{GROUP, PANEL, Plan, TILE};
 use crate::linear::{RowOrder, panel_rows};
 use crate::mat::Mat;
 
@@ -117,12 +117,12 @@ impl Plan {
 
     fn put_code(&self, group: &mut [u8], row: usize, k: usize, code: u8) {
         let (low, high) = self.planes(row / TILE);
-        let (byte, shift) = code_at(self.low_bits, row % TILE, k);
+        let (byte, shift) = self.code_at(self.low_bits, row % TILE, k);
         // Eight bits fill their byte; fewer are cut to their plane.
         let low_mask = (1u16 << self.low_bits) - 1;
         group[low + byte] |= (code & low_mask as u8) << shift;
         if self.high_bits > 0 {
-            let (byte, shift) = code_at(self.high_bits, row % TILE, k);
+            let (byte, shift) = self.code_at(self.high_bits, row % TILE, k);
             group[high + byte] |= code >> self.low_bits << shift;
         }
     }
@@ -158,7 +158,7 @@ impl Plan {
         let at = self.locate(group).group;
         let (low, high) = self.planes(row / TILE);
         let bits = |plane: usize, bits: usize| {
-            let (byte, shift) = code_at(bits, row % TILE, k);
+            let (byte, shift) = self.code_at(bits, row % TILE, k);
             panel[at + plane + byte] >> shift & ((1u16 << bits) - 1) as u8
         };
         let mut code = bits(low, self.low_bits);

@@ -9,12 +9,17 @@
 //!       · low bits of tile 0 · of tile 1 · high bits of tile 0 · of tile 1
 //! ```
 //!
-//! Every piece is a multiple of 64 bytes. Inside a tile's codes the order is the one in which a bf16 VNNI tile
-//! is written: **lane** `2 * (row % 8) + k % 2` of 16, **half-vector** `2 * (k / 2) + row / 8` of 32 (16 lanes
-//! of one half-vector are half a row of the VNNI tile). A plane of `b` bits stores half-vector `h` in bits
-//! `b * (h % (32 / b))..` of the 16 little-endian words of 32 bits at vector `h / (32 / b)`; 8 bits are stored
-//! as plain bytes `16 * h + lane`. So a dequantiser loads 64 bytes, shifts and masks all lanes alike, scales
-//! 16 floats by 16 scales, and two such vectors round into one row of the tile.
+//! Every piece is a multiple of 64 bytes. The codes of a tile lie in one of two orders:
+//!
+//! - **By line**, the order in which a bf16 VNNI tile is written: lane `2 * (row % 8) + k % 2` of 16, half-vector
+//!   `2 * (k / 2) + row / 8` of 32. A plane of `b` bits stores half-vector `h` in bits `b * (h % (32 / b))..` of the
+//!   16 little-endian words of 32 bits at vector `h / (32 / b)`; 8 bits are plain bytes `16 * h + lane`. So 64 bytes
+//!   are loaded, all lanes shifted and masked alike, 16 floats scaled by 16 scales, and two such vectors round into
+//!   one line of the tile.
+//! - **By row**, for the formats of 4 bits and no more: vector `row / 4` is 32 words of 16 bits, one for each k, with
+//!   nibble `row % 4` for the row. A row has few values, so its 16 are computed once and a permutation of words looks
+//!   up all 32 k at once: half the work of the other order, but it yields rows of k, not lines of outputs. AMX takes
+//!   them as its left operand; all others transpose.
 
 use super::Narrow;
 
@@ -133,13 +138,32 @@ pub(super) struct Place {
     pub(super) group: usize,
 }
 
-/// Where a code lies in a plane of `bits` bits: byte and shift. `row` in its tile, `k` in its group.
-pub(super) fn code_at(bits: usize, row: usize, k: usize) -> (usize, usize) {
-    let lane = 2 * (row % 8) + k % 2;
-    let half = 2 * (k / 2) + row / 8;
-    if bits == 8 {
-        return (16 * half + lane, 0);
+/// In which order a tile's codes lie; see the head of this file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CodeOrder {
+    /// As the lines of a VNNI tile.
+    ByLine,
+    /// As rows of k.
+    ByRow,
+}
+
+impl Plan {
+    /// The order of this format's codes.
+    pub(super) fn order(&self) -> CodeOrder {
+        if (self.low_bits, self.high_bits) == (4, 0) { CodeOrder::ByRow } else { CodeOrder::ByLine }
     }
-    let (vector, shift) = (half * bits / 32, half * bits % 32);
-    (64 * vector + 4 * lane + shift / 8, shift % 8)
+
+    /// Where a code lies in a plane of `bits` bits: byte and shift. `row` in its tile, `k` in its group.
+    pub(super) fn code_at(&self, bits: usize, row: usize, k: usize) -> (usize, usize) {
+        if self.order() == CodeOrder::ByRow {
+            return (64 * (row / 4) + 2 * k + row % 4 / 2, 4 * (row % 2));
+        }
+        let lane = 2 * (row % 8) + k % 2;
+        let half = 2 * (k / 2) + row / 8;
+        if bits == 8 {
+            return (16 * half + lane, 0);
+        }
+        let (vector, shift) = (half * bits / 32, half * bits % 32);
+        (64 * vector + 4 * lane + shift / 8, shift % 8)
+    }
 }

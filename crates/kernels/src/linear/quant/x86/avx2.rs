@@ -46,6 +46,11 @@ unsafe fn run<const LOW: usize, const HIGH: usize>(
             let (low, high) = plan.planes(tile);
             // SAFETY: the planes lie in the panel, and `out` is one tile.
             unsafe {
+                if (LOW, HIGH) == (4, 0) {
+                    let codes = panel.as_ptr().add(place.group + low).cast();
+                    tile_by_row(codes, &affine, tile, out);
+                    continue;
+                }
                 let low = panel.as_ptr().add(place.group + low);
                 let high = panel.as_ptr().add(place.group + high);
                 one_tile::<LOW, HIGH>(low, high, &affine, tile, out.as_mut_ptr());
@@ -78,6 +83,37 @@ unsafe fn one_tile<const LOW: usize, const HIGH: usize>(
                     _mm_storeu_si128(out.add(2 * TILE * line + 8 * rows).cast(), values);
                 }
             }
+        }
+    }
+}
+
+/// A tile whose codes lie by row: its rows first, then transposed by pairs of k.
+///
+/// # Safety
+/// `codes` points at a tile's 256 bytes of codes.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn tile_by_row(codes: *const __m128i, affine: &Affine, tile: usize, out: &mut [bf16]) {
+    let mut rows = [[0u32; 16]; TILE];
+    for (row, pairs) in rows.iter_mut().enumerate() {
+        let scale = _mm256_set1_ps(affine.scale[0][TILE * tile + row]);
+        let min = _mm256_set1_ps(affine.min[0][TILE * tile + row]);
+        for eight in 0..4 {
+            // SAFETY: 16 times 16 bytes; eight values, half of them a pair each, are a quarter of a row.
+            unsafe {
+                let words = _mm256_cvtepu16_epi32(_mm_loadu_si128(codes.add(4 * (row / 4) + eight)));
+                let words = _mm256_srlv_epi32(words, _mm256_set1_epi32(4 * (row % 4) as i32));
+                let codes = _mm256_cvtepi32_ps(_mm256_and_si256(words, _mm256_set1_epi32(15)));
+                let values = round(_mm256_fmadd_ps(codes, scale, min));
+                _mm_storeu_si128(pairs.as_mut_ptr().add(4 * eight).cast(), values);
+            }
+        }
+    }
+    for (line, out) in out.chunks_exact_mut(2 * TILE).enumerate() {
+        for (row, pair) in out.chunks_exact_mut(2).enumerate() {
+            let both = rows[row][line];
+            pair[0] = bf16::from_bits(both as u16);
+            pair[1] = bf16::from_bits((both >> 16) as u16);
         }
     }
 }

@@ -6,9 +6,10 @@ use std::ops::Range;
 use half::bf16;
 
 use super::super::plan::{GROUP, PANEL, Plan, Sub, TILE};
+use super::rows;
 
 /// Values of a tile.
-const VALUES: usize = TILE * GROUP;
+pub(super) const VALUES: usize = TILE * GROUP;
 
 /// Scale and min of a tile for both 16 k of a group, each row's twice beside each other: rows 0-7, then 8-15.
 #[derive(Clone, Copy)]
@@ -31,7 +32,7 @@ pub(super) unsafe fn expand(plan: &Plan, panel: &[u8], groups: Range<usize>, out
         match (plan.low_bits, plan.high_bits) {
             (2, 0) => run::<2, 0>(plan, panel, groups, out),
             (2, 1) => run::<2, 1>(plan, panel, groups, out),
-            (4, 0) => run::<4, 0>(plan, panel, groups, out),
+            (4, 0) => rows::expand(plan, panel, groups, out),
             (4, 1) => run::<4, 1>(plan, panel, groups, out),
             (4, 2) => run::<4, 2>(plan, panel, groups, out),
             (8, 0) => run::<8, 0>(plan, panel, groups, out),
@@ -55,7 +56,8 @@ unsafe fn run<const LOW: usize, const HIGH: usize>(
             let (low, high) = plan.planes(tile);
             // SAFETY: unit, group and planes lie in the panel, and the tile in `out`: `expand` checked both.
             unsafe {
-                let affine = affine(plan, panel.add(place.unit), panel.add(place.group), tile);
+                let [scale, min] = by_row(plan, panel.add(place.unit), panel.add(place.group), tile);
+                let affine = Affine { scale: scale.map(|s| twice(s)), min: min.map(|m| twice(m)) };
                 let (low, high) = (panel.add(place.group + low), panel.add(place.group + high));
                 one_tile::<LOW, HIGH>(low, high, &affine, out.add((2 * i + tile) * VALUES));
             }
@@ -63,11 +65,13 @@ unsafe fn run<const LOW: usize, const HIGH: usize>(
     }
 }
 
+/// Scale and min of a tile's 16 rows for each 16 k of a group.
+///
 /// # Safety
 /// `unit` and `group` point at a unit and a group of a panel of `plan`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-unsafe fn affine(plan: &Plan, unit: *const u8, group: *const u8, tile: usize) -> Affine {
+pub(super) unsafe fn by_row(plan: &Plan, unit: *const u8, group: *const u8, tile: usize) -> [[__m512; 2]; 2] {
     // SAFETY: the words of 16 rows follow at 32 bytes a tile, the mins 64 bytes after the scales.
     let d = unsafe { words(plan, unit.add(32 * tile)) };
     // SAFETY: as above.
@@ -102,7 +106,7 @@ unsafe fn affine(plan: &Plan, unit: *const u8, group: *const u8, tile: usize) ->
         0 => min,
         offset => scale.map(|s| negative(_mm512_mul_ps(s, _mm512_set1_ps(f32::from(offset))))),
     };
-    Affine { scale: scale.map(|s| twice(s)), min: min.map(|m| twice(m)) }
+    [scale, min]
 }
 
 /// # Safety
@@ -167,11 +171,6 @@ unsafe fn codes<const LOW: usize, const HIGH: usize>(low: *const u8, high: *cons
     }
     // SAFETY: both planes hold the half-vector.
     let bottom = unsafe { shifted::<LOW>(low, half) };
-    if LOW == 4 && HIGH == 0 {
-        // A permutation looks at the last four bits of an index only: mask and conversion in one.
-        let floats = _mm512_setr_ps(0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.);
-        return _mm512_permutexvar_ps(bottom, floats);
-    }
     let bottom = _mm512_and_si512(bottom, _mm512_set1_epi32((1 << LOW) - 1));
     if HIGH == 0 {
         return _mm512_cvtepi32_ps(bottom);
