@@ -28,6 +28,7 @@ use crate::isa::Isa;
 use crate::mat::Mat;
 use crate::team::Team;
 use epilogue::Epilogue;
+use quant::NarrowPanels;
 use source::{Bf16Panels, PanelSource};
 
 /// `y = x * W^T + bias`, finished as `out` says. `x: [m, k]`, `bias: [n]` (gate rows before up rows).
@@ -53,6 +54,9 @@ pub fn linear(
     match (w.format(), x) {
         (Format::F32, Input::F32(x)) => run_f32(team, isa, x, w, &epilogue),
         (Format::Bf16, Input::Bf16(x)) => run_tiles(team, isa, x, w, &Bf16Panels, &epilogue),
+        (Format::Narrow(narrow), Input::Bf16(x)) => {
+            run_tiles(team, isa, x, w, &NarrowPanels::new(narrow, isa), &epilogue);
+        }
         (format, Input::F32(_)) => panic!("{format:?} weights multiply bf16, the input is f32"),
         (format, Input::Bf16(_)) => panic!("{format:?} weights multiply f32, the input is bf16"),
     }

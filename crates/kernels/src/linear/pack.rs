@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use half::bf16;
 
+use super::quant::unpack_panel_row;
 use super::types::{Format, RowOrder, Weight};
 use crate::mat::Mat;
 
@@ -33,6 +34,7 @@ pub fn panel_bytes(format: Format, k: usize) -> usize {
     match format {
         Format::F32 => k * PANEL_ROWS * size_of::<f32>(),
         Format::Bf16 => k.div_ceil(GROUP) * 2 * TILE_BYTES,
+        Format::Narrow(narrow) => narrow.panel_bytes(k),
     }
 }
 
@@ -112,6 +114,7 @@ pub fn unpack_row(w: &Weight<'_>, row: usize, out: &mut [f32]) {
     match w.format() {
         Format::F32 => unpack_row_f32(bytes, place, out),
         Format::Bf16 => unpack_row_bf16(bytes, place, out),
+        Format::Narrow(narrow) => unpack_panel_row(narrow, bytes, place, out),
     }
 }
 
@@ -157,6 +160,7 @@ mod tests {
                 match format {
                     Format::Bf16 => pack_bf16(Mat::new(&data, n, k), order, 0..panels(order, n), &mut bytes),
                     Format::F32 => pack_f32(Mat::new(&wide, n, k), order, 0..panels(order, n), &mut bytes),
+                    Format::Narrow(_) => unreachable!("narrow formats have tests of their own"),
                 }
                 let w = Weight::new(format, n, k, order, vec![Part { first_panel: 0, bytes: &bytes }]);
                 let mut row = vec![0.0; k];

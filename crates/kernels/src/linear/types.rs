@@ -3,6 +3,7 @@
 use half::bf16;
 
 use super::pack::{PANEL_ROWS, panel_bytes, panels};
+use super::quant::Narrow;
 use crate::mat::{Mat, MatMut};
 
 /// How the numbers of a weight are stored.
@@ -12,6 +13,8 @@ pub enum Format {
     F32,
     /// bf16 in tiles of 16 outputs by 32 k, pairs of k beside each other (VNNI).
     Bf16,
+    /// Fewer than 16 bits a weight, expanded to bf16 tiles just before use.
+    Narrow(Narrow),
 }
 
 /// Which output rows share a panel.

@@ -10,6 +10,7 @@ mod expand;
 mod pack;
 mod plan;
 mod scalar;
+mod source;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
@@ -17,6 +18,7 @@ mod x86;
 
 pub use block::{block_bytes, dequantize_row};
 pub use expand::expand;
+pub(crate) use source::NarrowPanels;
 pub use pack::{pack_blocks, pack_floats, unpack_panel_row};
 
 /// A format of fewer than 16 bits a weight.

@@ -1,8 +1,10 @@
 use half::bf16;
 
 use super::{Narrow, block_bytes, dequantize_row, expand, pack_blocks, pack_floats, unpack_panel_row};
-use crate::linear::{RowOrder, panel_rows, panels};
-use crate::{Isa, Mat, Team};
+use crate::linear::{
+    Format, Input, Output, Part, RowOrder, Weight, linear, pack_bf16, panel_rows, panels, unpack_row,
+};
+use crate::{Isa, Mat, MatMut, Team};
 
 /// Rows and columns of the fixtures that `scripts/make_gguf_fixtures.py` writes.
 const ROWS: usize = 2;
@@ -196,5 +198,43 @@ fn hostile_values_give_finite_weights() {
             assert!(round_trip(format, &row).iter().all(|v| v.is_finite()), "{format:?} {row:?}");
         }
         assert_eq!(round_trip(format, &[1e-40, -1e-39, 0.0]), [0.0; 3], "{format:?}");
+    }
+}
+
+/// `x * W^T` of a packed narrow weight, and of the same values as a bf16 weight.
+fn both_products(isa: Isa, format: Narrow, m: usize, n: usize, k: usize) -> [Vec<f32>; 2] {
+    let team = Team::new(2);
+    let narrow = packed(format, RowOrder::Plain, n, k);
+    let narrow = weight(Format::Narrow(format), n, k, &narrow);
+    let mut values = vec![0.0; n * k];
+    values.chunks_exact_mut(k).enumerate().for_each(|(row, out)| unpack_row(&narrow, row, out));
+    let values: Vec<bf16> = values.into_iter().map(bf16::from_f32).collect();
+    let mut plain = vec![0; panels(RowOrder::Plain, n) * 64 * k.next_multiple_of(32)];
+    pack_bf16(Mat::new(&values, n, k), RowOrder::Plain, 0..panels(RowOrder::Plain, n), &mut plain);
+    let plain = weight(Format::Bf16, n, k, &plain);
+    let x: Vec<bf16> = noise(m * k, 9).into_iter().map(bf16::from_f32).collect();
+    [(isa, &narrow), (Isa::Scalar, &plain)].map(|(isa, w)| {
+        let mut y = vec![f32::NAN; m * n];
+        let out = Output::StoreF32(MatMut::new(&mut y, m, n));
+        linear(&team, isa, Input::Bf16(Mat::new(&x, m, k)), w, None, out);
+        y
+    })
+}
+
+fn weight(format: Format, n: usize, k: usize, bytes: &[u8]) -> Weight<'_> {
+    Weight::new(format, n, k, RowOrder::Plain, vec![Part { first_panel: 0, bytes }])
+}
+
+#[test]
+fn a_narrow_weight_multiplies_as_its_values_in_bf16() {
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+        for format in Narrow::ALL {
+            let k = if block_bytes(format).is_some() { K } else { 215 };
+            for m in [1, 2, 16, 17, 33] {
+                let [narrow, plain] = both_products(isa, format, m, 75, k);
+                let bits = |y: Vec<f32>| y.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+                assert_eq!(bits(narrow), bits(plain), "{isa} {format:?} m = {m}");
+            }
+        }
     }
 }
