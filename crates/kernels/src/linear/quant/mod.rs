@@ -18,8 +18,8 @@ mod x86;
 
 pub use block::{block_bytes, dequantize_row};
 pub use expand::expand;
-pub(crate) use source::NarrowPanels;
 pub use pack::{pack_blocks, pack_floats, unpack_panel_row};
+pub(crate) use source::NarrowPanels;
 
 /// A format of fewer than 16 bits a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
