@@ -1,2 +1,19 @@
-//! The virtual world that the real scheduler is simulated in.
+//! The virtual world that the real scheduler is simulated in: its clock moves by the timeline, its requests come from
+//! workloads, its tokens are numbers, and a shadow engine checks every access to a KV block.
 #![forbid(unsafe_code)]
+
+mod metrics;
+mod replay;
+mod rng;
+mod shadow;
+mod text;
+mod workload;
+mod world;
+
+pub use metrics::{End, Metrics, Quantiles, Summary, Tally};
+pub use replay::{FirstDifference, Replayed, replay};
+pub use rng::Rng;
+pub use shadow::Shadow;
+pub use text::Text;
+pub use workload::{Arrivals, Job, Lengths, TraceError, Workload, trace};
+pub use world::{Accesses, Truth, VirtualWorld};

@@ -1,6 +1,6 @@
 //! What a node does, and the lane that runs it.
 
-use crate::Tier;
+use crate::{RankId, Tier};
 
 /// Weights that are loaded together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -26,6 +26,8 @@ pub enum Tensor {
     Attended,
     /// The head's output: [samples, vocab].
     Logits,
+    /// The tokens drawn from it: [samples].
+    Tokens,
 }
 
 /// A piece of the forward pass, or a copy. `batch` indexes the step's batches, `layer` the model's layers.
@@ -123,12 +125,14 @@ pub enum Op {
         /// Of which batch.
         batch: u16,
     },
-    /// From the first half of the ranks that the node spans to the second half.
+    /// From the ranks of the node to as many others.
     SendRecv {
         /// Which.
         what: Tensor,
         /// Of which batch.
         batch: u16,
+        /// The first of those that receive.
+        to: RankId,
     },
 }
 

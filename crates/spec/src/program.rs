@@ -161,12 +161,26 @@ impl Ranks {
 pub struct Node {
     /// What.
     pub op: Op,
-    /// On which lane.
+    /// On which lane (see [`Node::places`]).
     pub lane: Lane,
     /// Of which ranks.
     pub ranks: Ranks,
     first_touch: u32,
     touches: u32,
+}
+
+impl Node {
+    /// The lanes that it occupies, all at once: its own on each of its ranks, and for a send also those that receive.
+    pub fn places(&self) -> impl Iterator<Item = (RankId, Lane)> {
+        let first = match self.op {
+            Op::SendRecv { to, .. } => to.0,
+            _ => self.ranks.start.0,
+        };
+        let len =
+            if matches!(self.op, Op::SendRecv { .. }) { self.ranks.end.0 - self.ranks.start.0 } else { 0 };
+        let receive = (first..first + len).map(|rank| (RankId(rank), Lane::PeerIn));
+        self.ranks.iter().map(|rank| (rank, self.lane)).chain(receive)
+    }
 }
 
 /// Nodes in order of submission; each lane of each rank runs its own in that order.
@@ -190,10 +204,17 @@ impl Program {
     }
 
     /// Appends a node.
-    pub fn push(&mut self, op: Op, lane: Lane, ranks: Ranks, touches: &[(Buffer, Access)]) {
+    pub fn push(
+        &mut self,
+        op: Op,
+        lane: Lane,
+        ranks: Ranks,
+        touches: impl IntoIterator<Item = (Buffer, Access)>,
+    ) {
         let first_touch = self.touches.len() as u32;
-        self.touches.extend(touches.iter().map(|&(buffer, access)| Touch { buffer, access }));
-        self.nodes.push(Node { op, lane, ranks, first_touch, touches: touches.len() as u32 });
+        self.touches.extend(touches.into_iter().map(|(buffer, access)| Touch { buffer, access }));
+        let touches = self.touches.len() as u32 - first_touch;
+        self.nodes.push(Node { op, lane, ranks, first_touch, touches });
     }
 
     /// All nodes, in order.
@@ -218,10 +239,12 @@ impl Program {
         self
     }
 
-    /// The slot that a node reads streamed weights from, or loads them into; none where its weights are resident.
-    pub fn weight_slot(&self, node: &Node) -> Option<(u16, Tier)> {
-        self.touches(node).iter().rev().find_map(|touch| match touch.buffer {
-            Buffer::Weights { slot, tier } => Some((slot, tier)),
+    /// The slots that a node reads streamed weights from or loads them into; none where its weights are resident.
+    ///
+    /// A slot holds what the newest `LoadWeights` before the node, in order of submission, put there.
+    pub fn weight_slots(&self, node: &Node) -> impl Iterator<Item = (u16, Tier, Access)> {
+        self.touches(node).iter().filter_map(|touch| match touch.buffer {
+            Buffer::Weights { slot, tier } => Some((slot, tier, touch.access)),
             _ => None,
         })
     }

@@ -46,7 +46,8 @@ pub struct Chunk {
     pub sample: Sampling,
 }
 
-/// All KV of a sequence changes its home. Its table becomes the `to` side of `blocks`, in order.
+/// KV of a sequence changes its home. With the last piece the sequence's table becomes the `to` sides of all its pieces,
+/// in order. Until then it stays as it is, and the sequence is in no chunk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Move {
     /// Whose.
@@ -57,8 +58,8 @@ pub struct Move {
     pub to: Tier,
     /// Pairs (block of `from`, block of `to`) to copy.
     pub blocks: Vec<(BlockId, BlockId)>,
-    /// Whether the table changes now, or more pieces of the same sequence follow in later steps.
-    pub last: Piece,
+    /// Whether more pieces of the same sequence follow in later steps.
+    pub piece: Piece,
 }
 
 /// Long moves go in pieces, so that they do not stretch one step.

@@ -1,0 +1,15 @@
+//! What ops cost. The policy's belief and the simulator's truth are two instances of one trait.
+
+use spec::{Nanos, Op, Shape};
+
+/// Time that an op takes alone, for a step of this shape.
+pub trait Cost {
+    /// The time of `op`, launch included.
+    fn of(&self, op: &Op, shape: &Shape) -> Nanos;
+}
+
+impl<F: Fn(&Op, &Shape) -> Nanos> Cost for F {
+    fn of(&self, op: &Op, shape: &Shape) -> Nanos {
+        self(op, shape)
+    }
+}

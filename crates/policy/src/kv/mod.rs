@@ -1,0 +1,109 @@
+//! The hold: KV blocks of every tier, who refers to them, and which of them may be written again.
+
+mod pool;
+mod prefix;
+mod table;
+
+pub use pool::Pool;
+pub use prefix::Prefix;
+pub use table::{Sequence, State, Table};
+
+use spec::{BlockHash, BlockId, ByTier, StepId, Tier};
+
+/// Blocks of every tier. Those of the device are kept for reuse by prefix after their last reference is gone.
+#[derive(Debug)]
+pub struct Hold {
+    pools: ByTier<Pool>,
+    prefix: Prefix,
+}
+
+impl Hold {
+    /// `blocks`: how many each tier has.
+    pub fn new(blocks: ByTier<u32>) -> Self {
+        let pools = ByTier {
+            device: Pool::new(blocks.device),
+            host: Pool::new(blocks.host),
+            disk: Pool::new(blocks.disk),
+        };
+        Self { pools, prefix: Prefix::new(blocks.device) }
+    }
+
+    /// Blocks of `tier` in all.
+    pub fn capacity(&self, tier: Tier) -> usize {
+        self.pools[tier].capacity()
+    }
+
+    /// Blocks of `tier` that [`Hold::take`] can give now.
+    pub fn available(&self, tier: Tier) -> usize {
+        let kept = if tier == Tier::Device { self.prefix.evictable() } else { 0 };
+        self.pools[tier].free() + kept
+    }
+
+    /// Blocks of `tier` that nobody refers to, but that a step in flight may still touch.
+    pub fn quarantined(&self, tier: Tier) -> usize {
+        let kept = if tier == Tier::Device { self.prefix.unused() - self.prefix.evictable() } else { 0 };
+        self.pools[tier].quarantined() + kept
+    }
+
+    /// Takes `n` blocks of `tier`, all or none, evicting what was kept for reuse longest ago.
+    pub fn take(&mut self, tier: Tier, n: usize) -> Option<Vec<BlockId>> {
+        if self.available(tier) < n {
+            return None;
+        }
+        while self.pools[tier].free() < n {
+            let block = self.prefix.evict().expect("available counts what can be evicted");
+            self.pools[tier].put_free(block);
+        }
+        Some(self.pools[tier].take(n))
+    }
+
+    /// Device blocks that hold the longest run of `hashes` from the first on. No reference is taken.
+    pub fn find(&self, hashes: &[BlockHash]) -> Vec<BlockId> {
+        hashes.iter().map_while(|&hash| self.prefix.find(hash)).collect()
+    }
+
+    /// How many of these device blocks count as available, and would no longer if they were shared.
+    pub fn available_among(&self, blocks: &[BlockId]) -> usize {
+        blocks.iter().filter(|&&block| self.prefix.is_evictable(block)).count()
+    }
+
+    /// Takes a reference to each of these device blocks.
+    pub fn share(&mut self, blocks: &[BlockId]) {
+        for &block in blocks {
+            self.prefix.used(block);
+            self.pools.device.share(block);
+        }
+    }
+
+    /// Drops a reference to each of these blocks of `tier`; `newest` is the newest step started that is not done.
+    /// The last blocks of a sequence are of least use to others, so they become the first to evict.
+    pub fn give_back(&mut self, tier: Tier, blocks: &[BlockId], newest: Option<StepId>) {
+        for &block in blocks.iter().rev() {
+            if !self.pools[tier].drop_reference(block) {
+                continue;
+            }
+            if tier == Tier::Device && self.prefix.keeps(block) {
+                self.prefix.rest(block, newest);
+            } else {
+                self.pools[tier].retire(block, newest);
+            }
+        }
+    }
+
+    /// Lets others begin with this device block, whose content is complete. Of two equal ones the first is kept.
+    pub fn publish(&mut self, hash: BlockHash, block: BlockId) {
+        self.prefix.publish(hash, block);
+    }
+
+    /// Steps before `oldest` are done (all steps, where none is in flight): what they touched may be taken again.
+    pub fn settle(&mut self, oldest: Option<StepId>) {
+        Tier::ALL.into_iter().for_each(|tier| self.pools[tier].settle(oldest));
+        self.prefix.settle(oldest);
+    }
+
+    /// Asserts that every block is in exactly one place and is referred to as often as `held` says.
+    pub fn check(&self, tier: Tier, held: impl Iterator<Item = BlockId>) {
+        let prefix = if tier == Tier::Device { self.prefix.check() } else { Vec::new() };
+        self.pools[tier].check(held, &prefix);
+    }
+}

@@ -1,0 +1,259 @@
+//! What is known of every sequence, kept once: its blocks, how far it is planned and how far it is done.
+
+use spec::{
+    BlockHash, BlockId, Move, Nanos, Piece, PrefixUse, Request, Sampling, SeqId, Span, StepId, Tier, Tokens,
+};
+use std::collections::BTreeMap;
+
+/// Where a sequence stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Holds no KV: new, or preempted by recomputation.
+    Waiting,
+    /// Holds KV on the device and takes part in steps.
+    Running,
+    /// On its way to `to`, or at rest there when every piece is planned.
+    Moving {
+        /// Where it goes.
+        to: Tier,
+    },
+}
+
+/// One sequence.
+#[derive(Debug)]
+pub struct Sequence {
+    /// As it came.
+    pub request: Request,
+    /// Where it stands.
+    pub state: State,
+    /// Where its blocks are.
+    pub home: Tier,
+    /// Its blocks, in order of positions. While it moves, those before `moved` are given back already.
+    pub blocks: Vec<BlockId>,
+    /// Its blocks where it moves to.
+    pub target: Vec<BlockId>,
+    /// How many of them are in moves that were planned.
+    pub moved: usize,
+    /// Positions that are in steps started.
+    pub planned: Tokens,
+    /// Positions whose steps are done.
+    pub done: Tokens,
+    /// Tokens that steps started will have drawn.
+    pub sampled: Tokens,
+    /// Tokens that steps done have drawn.
+    pub generated: Tokens,
+    /// Steps in flight that compute some of it.
+    pub in_flight: u32,
+    /// The newest step that computes some of it.
+    pub newest: Option<StepId>,
+    /// Whether the executor keeps a table for it, which a release must drop.
+    pub introduced: bool,
+    /// Hashes of its blocks that are known, from the first on.
+    hashes: Vec<BlockHash>,
+    /// Blocks that others may begin with already.
+    published: usize,
+}
+
+impl Sequence {
+    fn new(mut request: Request) -> Self {
+        let mut hashes = std::mem::take(&mut request.hashes);
+        hashes.truncate(request.prompt.full_blocks());
+        Self {
+            request,
+            state: State::Waiting,
+            home: Tier::Device,
+            blocks: Vec::new(),
+            target: Vec::new(),
+            moved: 0,
+            planned: Tokens::ZERO,
+            done: Tokens::ZERO,
+            sampled: Tokens::ZERO,
+            generated: Tokens::ZERO,
+            in_flight: 0,
+            newest: None,
+            introduced: false,
+            hashes,
+            published: 0,
+        }
+    }
+
+    /// Its place among all: earlier ones first.
+    pub fn rank(&self) -> (Nanos, SeqId) {
+        (self.request.arrival, self.request.id)
+    }
+
+    /// Tokens that there are once the steps started are done; their KV can be computed by the next step.
+    pub fn known(&self) -> Tokens {
+        self.request.prompt + self.sampled
+    }
+
+    /// Positions that the next step can compute: none when the last token is planned already.
+    pub fn wanted(&self) -> Tokens {
+        let all_planned = self.sampled >= self.request.max_new;
+        if all_planned { Tokens::ZERO } else { self.known() - self.planned }
+    }
+
+    /// Blocks that it lacks to hold `upto` positions.
+    pub fn lacks(&self, upto: Tokens) -> usize {
+        upto.blocks().saturating_sub(self.blocks.len())
+    }
+
+    /// Hashes that it may begin with: at least one position is left to compute, so that a token can be drawn.
+    pub fn reusable(&self) -> &[BlockHash] {
+        let most = self.known().saturating_sub(Tokens(1)).full_blocks();
+        match self.request.prefix {
+            PrefixUse::Allowed => &self.hashes[..most.min(self.hashes.len())],
+            PrefixUse::Forbidden => &[],
+        }
+    }
+
+    /// It runs from now on, with blocks that hold the positions before `cached`.
+    pub fn admit(&mut self, blocks: Vec<BlockId>) {
+        assert!(self.state == State::Waiting && self.in_flight == 0, "only a sequence at rest is admitted");
+        self.state = State::Running;
+        self.published = blocks.len();
+        self.planned = Tokens::of_blocks(blocks.len());
+        self.done = self.planned;
+        self.blocks = blocks;
+    }
+
+    /// The next `len` positions are in a step. When they reach the last known token, one is drawn.
+    pub fn plan(&mut self, len: Tokens, step: StepId) -> (Span, Sampling) {
+        let span = Span { start: self.planned, len };
+        self.newest = Some(step);
+        self.planned = span.end();
+        self.in_flight += 1;
+        self.introduced = true;
+        if self.planned < self.known() {
+            return (span, Sampling::Skip);
+        }
+        self.sampled += Tokens(1);
+        (span, Sampling::Sample)
+    }
+
+    /// Its blocks are given up and its positions forgotten; it waits to be admitted anew.
+    pub fn forget(&mut self) {
+        self.state = State::Waiting;
+        self.home = Tier::Device;
+        self.blocks.clear();
+        self.target.clear();
+        (self.planned, self.done, self.moved, self.published) = (Tokens::ZERO, Tokens::ZERO, 0, 0);
+    }
+
+    /// It leaves for `to`, where `target` will hold it.
+    pub fn depart(&mut self, to: Tier, target: Vec<BlockId>) {
+        assert_eq!(target.len(), self.blocks.len(), "a block for a block");
+        self.state = State::Moving { to };
+        self.target = target;
+        self.moved = 0;
+    }
+
+    /// Whether it lives on the host and nothing of it is under way.
+    pub fn rests(&self) -> bool {
+        self.state == State::Moving { to: Tier::Host } && self.home == Tier::Host
+    }
+
+    /// Blocks that are still to be moved.
+    pub fn unmoved(&self) -> usize {
+        self.target.len() - self.moved
+    }
+
+    /// The next piece of its move, of at most `most` blocks. With the last it lives at the target.
+    pub fn move_piece(&mut self, most: usize) -> Move {
+        let State::Moving { to } = self.state else { panic!("only a sequence that moves has pieces") };
+        let piece = self.moved..self.target.len().min(self.moved + most);
+        let blocks = piece.clone().map(|i| (self.blocks[i], self.target[i])).collect();
+        let last = piece.end == self.target.len();
+        let planned = Move {
+            seq: self.request.id,
+            from: self.home,
+            to,
+            blocks,
+            piece: if last { Piece::Last } else { Piece::More },
+        };
+        self.moved = piece.end;
+        if last {
+            self.arrive(to);
+        }
+        planned
+    }
+
+    fn arrive(&mut self, to: Tier) {
+        self.blocks = std::mem::take(&mut self.target);
+        self.home = to;
+        self.moved = 0;
+        if to == Tier::Device {
+            self.state = State::Running;
+            self.published = 0;
+        }
+    }
+
+    /// References that it holds now, by tier.
+    pub fn held(&self) -> impl Iterator<Item = (Tier, BlockId)> {
+        let to = if let State::Moving { to } = self.state { to } else { self.home };
+        let here = self.blocks[self.moved..].iter().map(|&block| (self.home, block));
+        here.chain(self.target.iter().map(move |&block| (to, block)))
+    }
+
+    /// Learns the hash of block `index`, if it is the next.
+    pub fn learn(&mut self, index: usize, hash: BlockHash) {
+        if index == self.hashes.len() {
+            self.hashes.push(hash);
+        }
+    }
+
+    /// Blocks that became complete and can be published: their hashes and names.
+    pub fn fresh(&mut self) -> impl Iterator<Item = (BlockHash, BlockId)> {
+        let full = self.done.full_blocks().min(self.hashes.len()).min(self.blocks.len());
+        let shares = self.state == State::Running && self.request.prefix == PrefixUse::Allowed;
+        let range = if shares { self.published..full.max(self.published) } else { 0..0 };
+        self.published = self.published.max(range.end);
+        range.map(|i| (self.hashes[i], self.blocks[i]))
+    }
+}
+
+/// All sequences that are neither finished nor refused, by name.
+#[derive(Debug, Default)]
+pub struct Table {
+    sequences: BTreeMap<SeqId, Sequence>,
+}
+
+impl Table {
+    /// A new sequence.
+    ///
+    /// # Panics
+    /// When its name is in use.
+    pub fn insert(&mut self, request: Request) {
+        let id = request.id;
+        let before = self.sequences.insert(id, Sequence::new(request));
+        assert!(before.is_none(), "sequence {id} arrived twice");
+    }
+
+    /// The sequence of that name, unless it is finished, cancelled or unknown.
+    pub fn get(&self, id: SeqId) -> Option<&Sequence> {
+        self.sequences.get(&id)
+    }
+
+    /// The sequence of that name, unless it is finished, cancelled or unknown.
+    pub fn get_mut(&mut self, id: SeqId) -> Option<&mut Sequence> {
+        self.sequences.get_mut(&id)
+    }
+
+    /// A sequence that a queue names.
+    ///
+    /// # Panics
+    /// When it is not there.
+    pub fn live(&mut self, id: SeqId) -> &mut Sequence {
+        self.sequences.get_mut(&id).unwrap_or_else(|| panic!("sequence {id} is queued but not in the table"))
+    }
+
+    /// Takes a sequence out.
+    pub fn remove(&mut self, id: SeqId) -> Option<Sequence> {
+        self.sequences.remove(&id)
+    }
+
+    /// Every sequence, by name.
+    pub fn iter(&self) -> impl Iterator<Item = &Sequence> {
+        self.sequences.values()
+    }
+}

@@ -1,0 +1,24 @@
+//! From shapes to programs, and from programs to time.
+//!
+//! The pieces (embed, QKV, attention, out-projection, MLP, head, loads and moves) are the same for all pipelines; a
+//! pipeline is the order in which it emits them, one file each.
+
+mod arrange;
+mod plain;
+mod plan;
+mod timeline;
+pub mod waits;
+
+pub use arrange::{arrange, lock_step};
+pub use plan::{DiskPath, Excess, Plan, Share, Weights};
+pub use timeline::{Timeline, Timing};
+pub use waits::{Ticket, Waits};
+
+use spec::{Pipeline, Program, Shape};
+
+/// The program of a shape, in an order that is right but not yet good (see [`arrange`]).
+pub fn lower(shape: &Shape, plan: &Plan) -> Program {
+    match shape.pipeline {
+        Pipeline::Plain => plain::lower(shape, plan),
+    }
+}

@@ -1,0 +1,56 @@
+//! What a finished step changes.
+
+use super::Fcfs;
+use crate::kv::State;
+use spec::{Done, Outcome, Produced, SeqId, Tier, Tokens};
+
+impl Fcfs {
+    /// Takes in what a step brought. Steps and sequences that are no longer known count nothing.
+    pub(super) fn finish(&mut self, done: &Done) {
+        let Some(at) = self.flights.iter().position(|flight| flight.step == done.step) else { return };
+        let flight = self.flights.remove(at).expect("just found");
+        for (seq, upto) in flight.chunks {
+            self.advance(seq, upto);
+        }
+        for outcome in &done.outcomes {
+            self.count(outcome);
+        }
+    }
+
+    fn advance(&mut self, seq: SeqId, upto: Tokens) {
+        let Some(sequence) = self.table.get_mut(seq) else { return };
+        sequence.in_flight -= 1;
+        if sequence.state != State::Waiting {
+            sequence.done = sequence.done.max(upto);
+        }
+    }
+
+    fn count(&mut self, outcome: &Outcome) {
+        let Some(sequence) = self.table.get_mut(outcome.seq) else { return };
+        outcome.full.iter().for_each(|full| sequence.learn(full.index as usize, full.hash));
+        sequence.fresh().for_each(|(hash, block)| self.hold.publish(hash, block));
+        sequence.generated += Tokens(u32::from(outcome.produced != Produced::Nothing));
+        let at_limit = sequence.generated >= sequence.request.max_new;
+        if at_limit || outcome.produced == Produced::Last {
+            self.retire(outcome.seq);
+        }
+    }
+
+    /// A sequence is finished or cancelled: whatever it holds is given back.
+    pub(super) fn retire(&mut self, seq: SeqId) {
+        let newest = self.newest();
+        let Some(sequence) = self.table.remove(seq) else { return };
+        let rank = sequence.rank();
+        for queue in [&mut self.queue, &mut self.running, &mut self.moving] {
+            queue.remove(&rank);
+        }
+        for tier in Tier::ALL {
+            let held: Vec<_> =
+                sequence.held().filter(|(at, _)| *at == tier).map(|(_, block)| block).collect();
+            self.hold.give_back(tier, &held, newest);
+        }
+        if sequence.introduced {
+            self.releases.push(seq);
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Limits of the first-come-first-served scheduler.
+
+use serde::{Deserialize, Serialize};
+use spec::{ByTier, Layout, ReplicaId, Tokens};
+
+/// How a running sequence makes room for older ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Preempt {
+    /// Its KV is dropped and computed again later.
+    Recompute,
+    /// Its KV goes to the host tier where that has room, else it is dropped.
+    Swap,
+}
+
+/// Limits, all of which the scheduler keeps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FcfsConfig {
+    /// Positions computed in one step, over all sequences.
+    pub max_num_batched_tokens: Tokens,
+    /// Sequences that hold KV on the device at a time.
+    pub max_num_seqs: usize,
+    /// Requests that may wait; a new one that finds as many is refused.
+    pub max_queue: usize,
+    /// Steps in flight: one, or more to hide what lies between steps.
+    pub depth: usize,
+    /// KV blocks of each tier.
+    pub blocks: ByTier<u32>,
+    /// How room is made.
+    pub preempt: Preempt,
+    /// Blocks moved in one step: longer moves go in pieces.
+    pub max_move_blocks: usize,
+    /// The copy of the model that runs the steps.
+    pub replica: ReplicaId,
+    /// How it is cut.
+    pub layout: Layout,
+}
+
+/// A limit under which nothing could ever run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{limit} must be at least one, found zero")]
+pub struct ZeroLimit {
+    /// Which.
+    pub limit: &'static str,
+}
+
+impl FcfsConfig {
+    /// Whether anything can run under these limits.
+    ///
+    /// # Errors
+    /// The first limit that is zero and must not be.
+    pub fn check(&self) -> Result<(), ZeroLimit> {
+        let limits = [
+            ("max_num_batched_tokens", self.max_num_batched_tokens.0 as usize),
+            ("max_num_seqs", self.max_num_seqs),
+            ("depth", self.depth),
+            ("max_move_blocks", self.max_move_blocks),
+        ];
+        let zero = limits.into_iter().find(|(_, limit)| *limit == 0);
+        zero.map_or(Ok(()), |(limit, _)| Err(ZeroLimit { limit }))
+    }
+}
+
+impl Default for FcfsConfig {
+    /// One device, 2,048 tokens and 256 sequences a step, one step in flight, no KV blocks yet.
+    fn default() -> Self {
+        Self {
+            max_num_batched_tokens: Tokens(2048),
+            max_num_seqs: 256,
+            max_queue: 4096,
+            depth: 1,
+            blocks: ByTier::default(),
+            preempt: Preempt::Recompute,
+            max_move_blocks: 64,
+            replica: ReplicaId(0),
+            layout: Layout::SINGLE,
+        }
+    }
+}

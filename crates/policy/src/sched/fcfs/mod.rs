@@ -1,0 +1,182 @@
+//! First come, first served: continuous batching over a paged hold, with chunked prefill beside decodes.
+//!
+//! A step takes what runs already (decodes first, then the rest of prompts), then admits by arrival what fits. When blocks
+//! run out the youngest makes room. With several steps in flight a decode is planned before the token that it begins with
+//! is known; the executor reads it from the step before.
+//!
+//! ```text
+//! depth 1   |plan 0|step 0      |plan 1|step 1      |
+//! depth 2   |plan 0|step 0      |step 1      |step 2
+//!                  |plan 1|      |plan 2|              an end of sequence found in step 0 wastes one token of step 1
+//! ```
+
+mod complete;
+mod config;
+mod plan;
+mod preempt;
+
+pub use config::{FcfsConfig, Preempt, ZeroLimit};
+
+use crate::kv::{Hold, State, Table};
+use crate::sched::{Next, Scheduler, Why};
+use spec::{Done, Nanos, Request, SeqId, StepId, Tier, Tokens};
+use std::collections::{BTreeSet, VecDeque};
+
+/// Place of a sequence in a queue: earlier arrivals first.
+type Rank = (Nanos, SeqId);
+
+/// A step that is not done.
+#[derive(Debug)]
+struct Flight {
+    step: StepId,
+    /// What it computes: whose, and up to which position.
+    chunks: Vec<(SeqId, Tokens)>,
+}
+
+/// The scheduler of one replica.
+#[derive(Debug)]
+pub struct Fcfs {
+    config: FcfsConfig,
+    hold: Hold,
+    table: Table,
+    /// Those that wait for blocks: new, preempted, or at rest on the host.
+    queue: BTreeSet<Rank>,
+    /// Those that hold KV on the device.
+    running: BTreeSet<Rank>,
+    /// Those whose KV is being moved.
+    moving: BTreeSet<Rank>,
+    flights: VecDeque<Flight>,
+    next_step: StepId,
+    refusals: VecDeque<(SeqId, Why)>,
+    releases: Vec<SeqId>,
+}
+
+impl Fcfs {
+    /// A scheduler with nothing to do.
+    ///
+    /// # Panics
+    /// When a limit is zero: nothing could ever run.
+    pub fn new(config: FcfsConfig) -> Self {
+        config.check().unwrap_or_else(|zero| panic!("{zero}"));
+        Self {
+            hold: Hold::new(config.blocks),
+            config,
+            table: Table::default(),
+            queue: BTreeSet::new(),
+            running: BTreeSet::new(),
+            moving: BTreeSet::new(),
+            flights: VecDeque::new(),
+            next_step: StepId(0),
+            refusals: VecDeque::new(),
+            releases: Vec::new(),
+        }
+    }
+
+    /// The limits that it keeps.
+    pub fn config(&self) -> &FcfsConfig {
+        &self.config
+    }
+
+    /// Whether a sequence of this name waits or runs.
+    pub fn knows(&self, seq: SeqId) -> bool {
+        self.table.get(seq).is_some()
+    }
+
+    /// Sequences that hold KV on the device.
+    pub fn running(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Sequences that wait: new, preempted or moved to the host.
+    pub fn waiting(&self) -> usize {
+        self.queue.len() + self.moving.len()
+    }
+
+    /// Device blocks that are referred to, and all of them.
+    pub fn device_blocks(&self) -> (usize, usize) {
+        let all = self.hold.capacity(Tier::Device);
+        (all - self.hold.available(Tier::Device) - self.hold.quarantined(Tier::Device), all)
+    }
+
+    /// The newest step that is not done: what is freed now may be touched until then.
+    fn newest(&self) -> Option<StepId> {
+        self.flights.iter().map(|flight| flight.step).max()
+    }
+
+    fn oldest(&self) -> Option<StepId> {
+        self.flights.iter().map(|flight| flight.step).min()
+    }
+
+    fn refuses(&self, request: &Request) -> Option<Why> {
+        let (needed, capacity) = (request.kv_max().blocks(), self.hold.capacity(Tier::Device));
+        if needed > capacity {
+            return Some(Why::NeverFits { needed, capacity });
+        }
+        let limit = self.config.max_queue;
+        (self.waiting() >= limit).then_some(Why::QueueFull { limit })
+    }
+
+    /// Asserts what must hold between any two calls. For tests: it looks at every block.
+    pub fn check(&self) {
+        for tier in Tier::ALL {
+            let held = self.table.iter().flat_map(|seq| seq.held());
+            self.hold.check(tier, held.filter(|(at, _)| *at == tier).map(|(_, block)| block));
+        }
+        for seq in self.table.iter() {
+            let queues = [&self.queue, &self.running, &self.moving]
+                .map(|queue| usize::from(queue.contains(&seq.rank())));
+            assert_eq!(queues.iter().sum::<usize>(), 1, "in one queue: {seq:?}");
+            assert_eq!(queues[1] == 1, seq.state == State::Running, "runs: {seq:?}");
+            assert!(seq.done <= seq.planned && seq.planned <= seq.known(), "positions: {seq:?}");
+            assert!(seq.generated <= seq.sampled && seq.sampled <= seq.request.max_new, "tokens: {seq:?}");
+            assert!(seq.planned.blocks() <= seq.blocks.len(), "a block for each position: {seq:?}");
+            let flights =
+                self.flights.iter().flat_map(|f| &f.chunks).filter(|c| c.0 == seq.request.id).count();
+            assert_eq!(flights, seq.in_flight as usize, "in flight: {seq:?}");
+        }
+        assert!(self.flights.len() <= self.config.depth, "steps in flight");
+        assert!(self.running.len() + self.moving.len() <= self.config.max_num_seqs, "sequences that hold KV");
+    }
+}
+
+impl Scheduler for Fcfs {
+    fn arrive(&mut self, _: Nanos, request: Request) {
+        match Why::of_empty(&request).or_else(|| self.refuses(&request)) {
+            Some(why) => self.refusals.push_back((request.id, why)),
+            None => {
+                self.queue.insert((request.arrival, request.id));
+                self.table.insert(request);
+            }
+        }
+    }
+
+    fn cancel(&mut self, _: Nanos, seq: SeqId) {
+        self.refusals.retain(|(refused, _)| *refused != seq);
+        self.retire(seq);
+    }
+
+    fn next(&mut self, _: Nanos) -> Next {
+        if let Some((seq, why)) = self.refusals.pop_front() {
+            return Next::Refuse(seq, why);
+        }
+        if self.flights.len() == self.config.depth {
+            return Next::Wait(None);
+        }
+        self.hold.settle(self.oldest());
+        match self.plan() {
+            Some(step) => Next::Run(step),
+            None => {
+                let idle = self.table.iter().next().is_none();
+                assert!(
+                    idle || !self.flights.is_empty(),
+                    "sequences wait, and nothing is in flight that could help"
+                );
+                Next::Wait(None)
+            }
+        }
+    }
+
+    fn complete(&mut self, _: Nanos, done: &Done) {
+        self.finish(done);
+    }
+}

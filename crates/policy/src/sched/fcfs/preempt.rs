@@ -1,0 +1,84 @@
+//! Making room and coming back: by computing again, or by moves to the host tier and back.
+
+use super::plan::Draft;
+use super::{Fcfs, Preempt, Rank};
+use crate::kv::State;
+use spec::{BlockId, Tier};
+
+impl Fcfs {
+    /// A running sequence gives up its device blocks.
+    pub(super) fn preempt(&mut self, victim: Rank) {
+        self.running.remove(&victim);
+        let blocks = self.table.live(victim.1).blocks.len();
+        match (self.config.preempt, self.hold.available(Tier::Host) >= blocks) {
+            (Preempt::Swap, true) => self.depart(victim, Tier::Host),
+            _ => self.forget(victim),
+        }
+    }
+
+    /// Its KV is dropped. What was published of it may still be there when it comes back.
+    fn forget(&mut self, victim: Rank) {
+        let newest = self.newest();
+        let sequence = self.table.live(victim.1);
+        self.hold.give_back(Tier::Device, &sequence.blocks, newest);
+        sequence.forget();
+        if std::mem::take(&mut sequence.introduced) {
+            self.releases.push(victim.1);
+        }
+        self.queue.insert(victim);
+    }
+
+    fn depart(&mut self, rank: Rank, to: Tier) {
+        let sequence = self.table.live(rank.1);
+        let target = self.hold.take(to, sequence.blocks.len()).expect("room was checked before the move");
+        sequence.depart(to, target);
+        self.moving.insert(rank);
+    }
+
+    /// Device blocks that moves to the host have still to give back.
+    pub(super) fn departing(&self) -> usize {
+        let sequences = self.moving.iter().filter_map(|rank| self.table.get(rank.1));
+        sequences.filter(|s| s.state == State::Moving { to: Tier::Host }).map(|s| s.unmoved()).sum()
+    }
+
+    /// Brings a sequence back from the host. The blocks that it will still ask for.
+    pub(super) fn bring_back(&mut self, rank: Rank, promised: usize) -> Option<usize> {
+        let sequence = self.table.live(rank.1);
+        let needed = sequence.blocks.len().max(sequence.known().blocks());
+        if needed + promised > self.hold.available(Tier::Device) {
+            return None;
+        }
+        self.depart(rank, Tier::Device);
+        Some(needed - self.table.live(rank.1).blocks.len() + 1)
+    }
+
+    /// Plans the next pieces of the moves under way. Their sources rest until this very step is done.
+    pub(super) fn move_pieces(&mut self, draft: &mut Draft) {
+        let mut left = self.config.max_move_blocks;
+        let ranks: Vec<Rank> = self.moving.iter().copied().collect();
+        for rank in ranks {
+            if left == 0 {
+                return;
+            }
+            let sequence = self.table.live(rank.1);
+            let piece = sequence.move_piece(left);
+            let sources: Vec<BlockId> = piece.blocks.iter().map(|pair| pair.0).collect();
+            left -= sources.len();
+            self.hold.give_back(piece.from, &sources, Some(draft.id));
+            draft.moves.push(piece);
+            self.settle_in(rank);
+        }
+    }
+
+    /// After its last piece a sequence runs on the device, or waits on the host.
+    fn settle_in(&mut self, rank: Rank) {
+        let sequence = self.table.live(rank.1);
+        let queue = match (sequence.state, sequence.rests()) {
+            (State::Running, _) => &mut self.running,
+            (_, true) => &mut self.queue,
+            (_, false) => return,
+        };
+        self.moving.remove(&rank);
+        queue.insert(rank);
+    }
+}

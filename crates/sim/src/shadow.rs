@@ -1,0 +1,211 @@
+//! The shadow engine: it knows only the steps, keeps what an executor would keep, and checks every block access.
+//!
+//! Each slot of each block remembers which text its KV belongs to, so a read checks that exactly the tokens before it are
+//! there: written, of this text, at this position. A write checks that nobody else refers to the block and that no step
+//! in flight, and nothing before it in its own step, still touches it for somebody else.
+
+use crate::text::Text;
+use spec::{BLOCK_TOKENS, BlockId, Chunk, Move, Piece, Request, Sampling, SeqId, Step, StepId, Tier, Tokens};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// One life of a table: from the first chunk to the release.
+type Life = u64;
+
+#[derive(Debug)]
+struct TableOf {
+    life: Life,
+    tier: Tier,
+    blocks: Vec<BlockId>,
+    /// Blocks that moves have filled elsewhere, until the last piece.
+    arriving: Vec<(Tier, BlockId)>,
+    written: Tokens,
+}
+
+#[derive(Debug)]
+struct Known {
+    prompt: Tokens,
+    max_new: Tokens,
+    sampled: Tokens,
+    text: Text,
+}
+
+#[derive(Debug, Default)]
+struct Block {
+    /// Which text stands in each slot.
+    slots: BTreeMap<u32, u64>,
+    /// Lives whose table has it.
+    owners: BTreeSet<Life>,
+    /// Steps in flight that touch it, and for which life.
+    touched: Vec<(StepId, Life)>,
+}
+
+/// Checks steps against each other; every violation panics and says what was wrong.
+#[derive(Debug, Default)]
+pub struct Shadow {
+    known: BTreeMap<SeqId, Known>,
+    tables: BTreeMap<SeqId, TableOf>,
+    blocks: BTreeMap<(Tier, BlockId), Block>,
+    lives: Life,
+    newest: Option<StepId>,
+}
+
+impl Shadow {
+    /// A request with its text, before any step names it.
+    pub fn learn(&mut self, request: &Request, text: Text) {
+        let known = Known { prompt: request.prompt, max_new: request.max_new, sampled: Tokens::ZERO, text };
+        self.known.insert(request.id, known);
+    }
+
+    /// A step begins: releases, then moves, then chunks.
+    ///
+    /// # Panics
+    /// When it touches what it must not.
+    pub fn start(&mut self, step: &Step) {
+        assert!(
+            self.newest.is_none_or(|newest| step.id > newest),
+            "{} begins after {:?}",
+            step.id,
+            self.newest
+        );
+        self.newest = Some(step.id);
+        step.release.iter().for_each(|&seq| self.release(seq));
+        step.moves.iter().for_each(|m| self.carry(step.id, m));
+        let mut seen = BTreeSet::new();
+        for chunk in step.chunks() {
+            assert!(seen.insert(chunk.seq), "{} is twice in step {}", chunk.seq, step.id);
+            self.compute(step.id, chunk);
+        }
+    }
+
+    /// A step is done: what it touched is free of it.
+    pub fn done(&mut self, step: StepId) {
+        self.blocks.values_mut().for_each(|block| block.touched.retain(|(by, _)| *by != step));
+    }
+
+    fn release(&mut self, seq: SeqId) {
+        let table = self.tables.remove(&seq).unwrap_or_else(|| panic!("{seq} is released but has no table"));
+        let here = table.blocks.iter().map(|&block| (table.tier, block));
+        for at in here.chain(table.arriving) {
+            self.blocks.entry(at).or_default().owners.remove(&table.life);
+        }
+    }
+
+    fn carry(&mut self, step: StepId, m: &Move) {
+        let table = self.tables.get_mut(&m.seq).unwrap_or_else(|| panic!("{} moves but has no table", m.seq));
+        assert_eq!(table.tier, m.from, "{} moves from where it is not", m.seq);
+        let life = table.life;
+        for &(from, to) in &m.blocks {
+            let table = self.tables.get_mut(&m.seq).expect("just found");
+            assert_eq!(
+                table.blocks.get(table.arriving.len()),
+                Some(&from),
+                "{} moves block after block",
+                m.seq
+            );
+            table.arriving.push((m.to, to));
+            let source = self.touch(step, life, (m.from, from));
+            source.owners.remove(&life);
+            let slots = source.slots.clone();
+            self.write(step, life, (m.to, to)).slots = slots;
+        }
+        if m.piece == Piece::Last {
+            self.settle(m.seq, m.to);
+        }
+    }
+
+    /// The last piece has come: the table is where it moved to.
+    fn settle(&mut self, seq: SeqId, to: Tier) {
+        let table = self.tables.get_mut(&seq).expect("it moves");
+        let arrived = std::mem::take(&mut table.arriving).into_iter().map(|(_, block)| block).collect();
+        let left = std::mem::replace(&mut table.blocks, arrived);
+        table.tier = to;
+        assert_eq!(left.len(), table.blocks.len(), "{seq} arrives complete");
+    }
+
+    fn touch(&mut self, step: StepId, life: Life, at: (Tier, BlockId)) -> &mut Block {
+        let block = self.blocks.entry(at).or_default();
+        block.touched.push((step, life));
+        block
+    }
+
+    fn write(&mut self, step: StepId, life: Life, at: (Tier, BlockId)) -> &mut Block {
+        let block = self.blocks.entry(at).or_default();
+        let others = block.touched.iter().find(|(_, by)| *by != life);
+        assert!(others.is_none(), "step {step} writes {at:?}, which {others:?} still touches");
+        block.owners.insert(life);
+        assert_eq!(block.owners.len(), 1, "step {step} writes {at:?}, which others refer to");
+        self.touch(step, life, at)
+    }
+
+    fn compute(&mut self, step: StepId, chunk: &Chunk) {
+        self.extend(chunk);
+        let known = self.known.get_mut(&chunk.seq).unwrap_or_else(|| panic!("{} never arrived", chunk.seq));
+        known.count(chunk);
+        let mut text = std::mem::take(&mut known.text);
+        let table = &self.tables[&chunk.seq];
+        let (life, blocks) = (table.life, table.blocks.clone());
+        let at = |position: u32| {
+            ((chunk.home, blocks[(position / BLOCK_TOKENS.0) as usize]), position % BLOCK_TOKENS.0)
+        };
+        for position in 0..chunk.span.start.0 {
+            let (block, slot) = at(position);
+            let found = self.blocks.get(&block).and_then(|block| block.slots.get(&slot)).copied();
+            assert_eq!(
+                found,
+                Some(text.upto(position)),
+                "step {step}: {} reads position {position}",
+                chunk.seq
+            );
+        }
+        for &block in &blocks[..chunk.span.end().blocks()] {
+            self.touch(step, life, (chunk.home, block));
+        }
+        for position in chunk.span.start.0..chunk.span.end().0 {
+            let (block, slot) = at(position);
+            self.write(step, life, block).slots.insert(slot, text.upto(position));
+        }
+        self.known.get_mut(&chunk.seq).expect("just found").text = text;
+    }
+
+    /// Appends the chunk's blocks, and checks that it begins where the one before it ended.
+    fn extend(&mut self, chunk: &Chunk) {
+        let lives = &mut self.lives;
+        let table = self.tables.entry(chunk.seq).or_insert_with(|| {
+            *lives += 1;
+            let written = chunk.span.start;
+            TableOf { life: *lives, tier: chunk.home, blocks: Vec::new(), arriving: Vec::new(), written }
+        });
+        assert_eq!(table.tier, chunk.home, "{} computes where it does not live", chunk.seq);
+        assert!(table.arriving.is_empty(), "{} computes while it moves", chunk.seq);
+        assert_eq!(table.written, chunk.span.start, "{} leaves a gap", chunk.seq);
+        assert!(chunk.span.len > Tokens::ZERO, "{} computes nothing", chunk.seq);
+        table.written = chunk.span.end();
+        table.blocks.extend_from_slice(&chunk.new_blocks);
+        assert_eq!(
+            table.blocks.len(),
+            chunk.span.end().blocks(),
+            "{} has the blocks that it needs",
+            chunk.seq
+        );
+        for &block in &chunk.new_blocks {
+            self.blocks.entry((chunk.home, block)).or_default().owners.insert(table.life);
+        }
+    }
+}
+
+impl Known {
+    /// Checks that the chunk's tokens exist, and that it samples just when it reaches the last of them.
+    fn count(&mut self, chunk: &Chunk) {
+        let tokens = self.prompt + self.sampled;
+        assert!(chunk.span.end() <= tokens, "{} computes tokens that nobody drew", chunk.seq);
+        let last = chunk.span.end() == tokens;
+        assert_eq!(
+            last,
+            chunk.sample == Sampling::Sample,
+            "{} samples after the last known token",
+            chunk.seq
+        );
+        self.sampled += Tokens(u32::from(last));
+        assert!(self.sampled <= self.max_new, "{} draws more than it may", chunk.seq);
+    }
+}
