@@ -364,3 +364,6 @@ fn same_bytes(a: &Announced, b: &Announced, files: &[RegularFile]) -> Result<boo
     }
     Ok(true)
 }
+
+#[cfg(test)]
+mod tests;

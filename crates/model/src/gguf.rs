@@ -19,6 +19,9 @@ use reader::Reader;
 use std::collections::BTreeSet;
 use std::io::Read;
 
+#[cfg(test)]
+mod tests;
+
 /// Metadata and tensor table together may not be longer: the longest vocabularies take 20 MB.
 const HEADER_BYTES_MAX: u64 = 1 << 28;
 const DIMS_MAX: u32 = 4;

@@ -11,6 +11,8 @@ pub mod safetensors;
 pub mod sampling;
 pub mod stored;
 pub mod tensor;
+#[cfg(test)]
+mod testing;
 pub mod tokenizer;
 
 pub use checkpoint::Checkpoint;

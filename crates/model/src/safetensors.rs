@@ -278,3 +278,93 @@ impl<'de, V: DeserializeOwned> Visitor<'de> for UniqueVisitor<V> {
         Ok(Unique(all))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{counting, safetensors, write};
+
+    fn parse(bytes: &[u8]) -> Result<Vec<Entry>> {
+        let folder = tempfile::tempdir().expect("a folder");
+        write(folder.path(), "x.safetensors", bytes);
+        read_header(&RegularFile::open(&folder.path().join("x.safetensors"))?)
+    }
+
+    fn with_header(header: &str, data: usize) -> Vec<u8> {
+        [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &vec![0; data]].concat()
+    }
+
+    #[track_caller]
+    fn check_refused(header: &str, data: usize, why: &str) {
+        let error = parse(&with_header(header, data)).expect_err("refused").to_string();
+        assert!(error.contains(why), "{error}\nlacks {why:?}");
+    }
+
+    #[test]
+    fn entries_by_offset() {
+        let file = safetensors(&[
+            ("b".into(), "F32", vec![2, 1], counting(0, 2)),
+            ("a".into(), "F8_E4M3", vec![3], vec![0; 3]),
+            ("empty".into(), "BF16", vec![0, 7], vec![]),
+        ]);
+        let entries = parse(&file).expect("sound");
+        let names: Vec<_> = entries.iter().map(|e| (e.name.as_str(), e.bytes)).collect();
+        assert_eq!(names, [("b", 8), ("a", 3), ("empty", 0)]);
+        assert_eq!(entries[1].stored, Err("F8_E4M3".into()));
+        assert_eq!(entries[0].offset + 11, file.len() as u64);
+    }
+
+    #[test]
+    fn hostile_headers() {
+        check_refused("[]", 0, "a JSON object");
+        check_refused(r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}"#, 4, "EOF");
+        check_refused(r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,8]}}"#, 8, "fit its size");
+        check_refused(r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}}"#, 4, "fit its size");
+        check_refused(r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}"#, 8, "begins at byte");
+        check_refused(r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#, 3, "fetch it again");
+        check_refused(r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#, 5, "fetch it again");
+        check_refused(r#"{"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}"#, 4, "`a` in the header");
+        let big = r#"{"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}}"#;
+        check_refused(big, 0, "fit its size");
+        let far =
+            r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[18446744073709551612,18446744073709551616]}}"#;
+        check_refused(far, 4, "`a` in the header");
+        let one = r#""a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}"#;
+        check_refused(&format!("{{{one},{one}}}"), 4, "`a` occurs twice");
+        let overlap = one.replace("\"a\"", "\"b\"");
+        check_refused(&format!("{{{one},{overlap}}}"), 4, "begins at byte");
+        check_refused(&"[".repeat(10_000), 0, "header");
+    }
+
+    #[test]
+    fn lengths_beyond_the_file() {
+        for length in [9, 100_000_001, u64::MAX] {
+            let bytes = [&length.to_le_bytes()[..], b"{}      "].concat();
+            let error = parse(&bytes).expect_err("refused").to_string();
+            assert!(error.contains(&format!("a header of {length} bytes")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_cut_anywhere_is_refused() {
+        let file = safetensors(&[("a".into(), "F32", vec![2], counting(0, 2))]);
+        for length in 0..file.len() {
+            assert!(parse(&file[..length]).is_err(), "cut to {length}");
+        }
+        assert!(parse(&file).is_ok());
+    }
+
+    #[test]
+    fn an_index_names_bare_files() {
+        let index = |name: &str| format!(r#"{{"metadata":{{}},"weight_map":{{"a":{name:?}}}}}"#);
+        assert!(parse_index(&index("model-00001-of-00002.safetensors"), "i").is_ok());
+        for name in
+            ["../a.safetensors", "/a.safetensors", "b/a.safetensors", "..", "", "a.bin", "b\\a.safetensors"]
+        {
+            let error = parse_index(&index(name), "i").expect_err("refused").to_string();
+            assert!(error.contains("bare name"), "{name}: {error}");
+        }
+        let twice = r#"{"weight_map":{"a":"x.safetensors","a":"y.safetensors"}}"#;
+        assert!(parse_index(twice, "i").expect_err("refused").to_string().contains("occurs twice"));
+    }
+}

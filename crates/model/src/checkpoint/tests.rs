@@ -1,0 +1,201 @@
+use super::*;
+use crate::config::parse_config;
+use crate::tensor::LayerTensor;
+use crate::testing::{counting, llama_config, safetensors, tensors_of, write};
+use serde_json::json;
+use tempfile::TempDir;
+
+type File = Vec<(String, &'static str, Vec<u64>, Vec<u8>)>;
+
+/// A folder with a tiny Llama, its tensors changed by `change`.
+fn folder(config: serde_json::Value, change: impl Fn(&mut File)) -> TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    let text = llama_config(config);
+    let config = parse_config(&text, "config.json").expect("sound");
+    let mut tensors = tensors_of(&config.spec, config.family.naming());
+    change(&mut tensors);
+    write(folder.path(), "config.json", text);
+    write(folder.path(), "model.safetensors", safetensors(&tensors));
+    folder
+}
+
+fn named<'a>(file: &'a mut File, name: &str) -> &'a mut (String, &'static str, Vec<u64>, Vec<u8>) {
+    file.iter_mut().find(|t| t.0 == name).expect("a tensor of that name")
+}
+
+fn first_of_row(checkpoint: &Checkpoint, tensor: Tensor, row: usize) -> f32 {
+    let mut bytes = vec![0; checkpoint.info(tensor).expect("there").row_bytes];
+    checkpoint.read_rows(tensor, row..row + 1, &mut bytes).expect("read");
+    f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+}
+
+#[test]
+fn rows_of_a_folder() {
+    let folder = folder(json!({"attention_bias": true}), |_| {});
+    let checkpoint = Checkpoint::open(folder.path()).expect("sound");
+    assert_eq!(checkpoint.bytes(), 4 * checkpoint.spec().parameters());
+    assert_eq!(first_of_row(&checkpoint, Tensor::Layer(1, LayerTensor::Down), 3), 18.0);
+    assert_eq!(first_of_row(&checkpoint, Tensor::Head, 9), 72.0);
+    let bias = checkpoint.read_vector(Tensor::Layer(0, LayerTensor::KBias)).expect("read");
+    assert_eq!(bias, [0.0, 1.0, 2.0, 3.0]);
+    assert_eq!(checkpoint.info(Tensor::Layer(0, LayerTensor::QNorm)), None);
+}
+
+#[test]
+fn everything_wrong_is_said_at_once() {
+    let folder = folder(json!({}), |file| {
+        file.retain(|t| t.0 != "model.layers.1.mlp.up_proj.weight");
+        named(file, "model.norm.weight").2 = vec![2, 4];
+        named(file, "model.embed_tokens.weight").1 = "I32";
+        file.push(("model.layers.2.mlp.up_proj.weight".into(), "F32", vec![1], counting(0, 1)));
+        file.push(("model.layers.0.self_attn.rotary_emb.inv_freq".into(), "F32", vec![1], counting(0, 1)));
+    });
+    let Err(Error::Tensors { problems, .. }) = Checkpoint::open(folder.path()) else { panic!("not refused") };
+    assert_eq!(
+        problems,
+        [
+            "`model.embed_tokens.weight` is I32, expected F32, F16 or BF16",
+            "`model.norm.weight` is [2, 4], expected [8]",
+            "`model.layers.1.mlp.up_proj.weight` is missing",
+            "`model.layers.2.mlp.up_proj.weight` is not part of LlamaForCausalLM",
+        ]
+    );
+}
+
+#[test]
+fn weights_that_are_not_finite_are_found_when_read() {
+    let name = "model.layers.0.mlp.gate_proj.weight";
+    let folder = folder(json!({}), |file| {
+        named(file, name).3[8 * 4 * 5..][..4].copy_from_slice(&f32::NAN.to_le_bytes());
+    });
+    let checkpoint = Checkpoint::open(folder.path()).expect("headers are sound");
+    let mut rows = vec![0; 6 * 32];
+    let gate = Tensor::Layer(0, LayerTensor::Gate);
+    checkpoint.read_rows(gate, 0..5, &mut rows[..5 * 32]).expect("these are finite");
+    let Err(Error::NotFinite { tensor, row, .. }) = checkpoint.read_rows(gate, 2..6, &mut rows[..4 * 32])
+    else {
+        panic!("not found")
+    };
+    assert_eq!((tensor.as_str(), row), (name, 5));
+}
+
+#[test]
+fn shards() {
+    let folder = folder(json!({}), |_| {});
+    let config = parse_config(&llama_config(json!({})), "config.json").expect("sound");
+    let tensors = tensors_of(&config.spec, config.family.naming());
+    std::fs::remove_file(folder.path().join("model.safetensors")).expect("removed");
+    let (left, right) = tensors.split_at(5);
+    let map = |part: &[(String, &str, Vec<u64>, Vec<u8>)], name: &str| {
+        part.iter().map(|t| (t.0.clone(), json!(name))).collect::<Vec<_>>()
+    };
+    let all: serde_json::Map<_, _> =
+        [map(left, "1.safetensors"), map(right, "2.safetensors")].concat().into_iter().collect();
+    write(folder.path(), "model.safetensors.index.json", json!({"weight_map": all}).to_string());
+    write(folder.path(), "1.safetensors", safetensors(left));
+    assert!(matches!(Checkpoint::open(folder.path()), Err(Error::Io { .. })), "a shard is missing");
+    write(folder.path(), "2.safetensors", safetensors(&right[1..]));
+    let error = Checkpoint::open(folder.path()).expect_err("a tensor is missing").to_string();
+    assert!(error.contains("is not in 2.safetensors"), "{error}");
+    write(folder.path(), "2.safetensors", safetensors(right));
+    let checkpoint = Checkpoint::open(folder.path()).expect("sound");
+    assert_eq!(first_of_row(&checkpoint, Tensor::Layer(1, LayerTensor::Up), 1), 8.0);
+}
+
+#[test]
+fn a_tied_head_that_is_stored_is_compared() {
+    let tied = json!({"tie_word_embeddings": true});
+    let with_head = |bytes: Vec<u8>| {
+        let folder = folder(tied.clone(), |file| {
+            file.push(("lm_head.weight".into(), "F32", vec![10, 8], bytes.clone()));
+        });
+        Checkpoint::open(folder.path()).expect("sound").spec().tied_head
+    };
+    assert!(with_head(counting(0, 80)));
+    assert!(!with_head(counting(1, 80)));
+    let without = folder(tied.clone(), |_| {});
+    assert!(Checkpoint::open(without.path()).expect("sound").spec().tied_head);
+}
+
+#[test]
+fn names_without_their_first_part() {
+    let folder = folder(json!({"tie_word_embeddings": true}), |file| {
+        for tensor in file {
+            tensor.0 = tensor.0.trim_start_matches("model.").to_owned();
+        }
+    });
+    assert!(Checkpoint::open(folder.path()).is_ok());
+}
+
+#[test]
+fn the_embedding_says_the_type_where_the_configuration_does_not() {
+    let folder = folder(json!({"torch_dtype": null}), |file| {
+        for (.., dtype, _, bytes) in file {
+            *dtype = "BF16";
+            bytes.truncate(bytes.len() / 2);
+            bytes.fill(0);
+        }
+    });
+    let checkpoint = Checkpoint::open(folder.path()).expect("sound");
+    assert_eq!(checkpoint.spec().dtype, DType::Bf16);
+}
+
+#[test]
+fn folders_without_a_checkpoint_say_why() {
+    let folder = folder(json!({}), |_| {});
+    let reason = |path: &Path| Checkpoint::open(path).expect_err("refused").to_string();
+    std::fs::rename(folder.path().join("model.safetensors"), folder.path().join("a.safetensors"))
+        .expect("renamed");
+    assert!(Checkpoint::open(folder.path()).is_ok(), "the only one there is");
+    write(folder.path(), "b.safetensors", []);
+    assert!(reason(folder.path()).contains("2 .safetensors files without an index"));
+    std::fs::remove_file(folder.path().join("a.safetensors")).expect("removed");
+    std::fs::remove_file(folder.path().join("b.safetensors")).expect("removed");
+    assert!(reason(folder.path()).contains("dummy"));
+    write(folder.path(), "pytorch_model.bin", []);
+    assert!(reason(folder.path()).contains("pickle"));
+}
+
+#[test]
+fn opt_350m_has_projections_and_no_last_norm() {
+    let config = json!({"architectures": ["OPTForCausalLM"], "ffn_dim": 6, "word_embed_proj_dim": 4,
+        "do_layer_norm_before": false});
+    let folder = folder(config, |_| {});
+    let checkpoint = Checkpoint::open(folder.path()).expect("sound");
+    assert_eq!(checkpoint.bytes(), 4 * checkpoint.spec().parameters());
+    let rows = |tensor| checkpoint.info(tensor).map(|info| info.shape.rows());
+    assert_eq!((rows(Tensor::Positions), rows(Tensor::ProjectIn)), (Some(66), Some(8)));
+    assert_eq!((rows(Tensor::FinalNorm), rows(Tensor::Head)), (None, None));
+}
+
+#[test]
+fn random_weights() {
+    let config =
+        parse_config(&llama_config(json!({"hidden_size": 512, "vocab_size": 300})), "c").expect("sound");
+    let read = |seed| {
+        let checkpoint = Checkpoint::dummy(config.spec.clone(), seed);
+        let mut rows = vec![0; 300 * 512 * 4];
+        checkpoint.read_rows(Tensor::Embed, 0..300, &mut rows).expect("read");
+        let again = &mut vec![0; 512 * 4];
+        checkpoint.read_rows(Tensor::Embed, 7..8, again).expect("read");
+        assert_eq!(again[..], rows[7 * 512 * 4..][..512 * 4], "a row does not depend on how it is read");
+        let norm = checkpoint.read_vector(Tensor::FinalNorm).expect("read");
+        assert!(norm.iter().all(|x| *x == 1.0));
+        let mut numbers = vec![0.0; 300 * 512];
+        Stored::F32.decode_plain(&rows, &mut numbers);
+        numbers
+    };
+    let numbers = read(1);
+    assert_eq!(numbers, read(1));
+    assert_ne!(numbers, read(2));
+    let n = numbers.len() as f32;
+    let mean = numbers.iter().sum::<f32>() / n;
+    let deviation = (numbers.iter().map(|x| x * x).sum::<f32>() / n).sqrt();
+    assert!(mean.abs() < 5e-4, "{mean}");
+    assert!((deviation - 0.02).abs() < 5e-4, "{deviation}");
+    let dot = |a: usize, b: usize| {
+        let row = |i: usize| &numbers[i * 512..][..512];
+        row(a).iter().zip(row(b)).map(|(x, y)| x * y).sum::<f32>() / (512.0 * 4e-4)
+    };
+    assert!((1..300).all(|other| dot(0, other).abs() < 0.3), "rows are not alike");
+}

@@ -1,0 +1,257 @@
+use super::*;
+use crate::testing::{GgufFile, counting, gguf_text, tiny_gguf, write};
+use crate::{Checkpoint, LayerTensor, Tensor};
+use spec::rope::RopeScaling;
+
+fn open(file: &GgufFile) -> Result<Checkpoint> {
+    let folder = tempfile::tempdir().expect("a folder");
+    write(folder.path(), "model.gguf", file.build());
+    Checkpoint::open(&folder.path().join("model.gguf"))
+}
+
+#[track_caller]
+fn check_refused(file: &GgufFile, why: &str) {
+    let error = open(file).expect_err("refused").to_string();
+    assert!(error.contains(why), "{error}\nlacks {why:?}");
+}
+
+fn f32s(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+}
+
+#[test]
+fn a_small_llama() {
+    let checkpoint = open(&tiny_gguf("llama")).expect("sound");
+    let spec = checkpoint.spec();
+    assert_eq!((spec.vocab, spec.hidden, spec.layers, spec.head_dim, spec.kv_heads), (10, 8, 1, 4, 1));
+    assert!(spec.tied_head && !spec.qk_norm);
+    assert_eq!(checkpoint.bytes(), 4 * spec.parameters());
+    assert_eq!(checkpoint.vocab(), None);
+    let mut row = [0; 32];
+    checkpoint.read_rows(Tensor::Layer(0, LayerTensor::V), 1..2, &mut row).expect("read");
+    assert_eq!(f32s(&row), [8., 9., 10., 11., 12., 13., 14., 15.]);
+    assert_eq!(checkpoint.read_vector(Tensor::FinalNorm).expect("read").len(), 8);
+}
+
+#[test]
+fn rows_of_llama_heads_come_in_the_order_of_hugging_face() {
+    let mut file = tiny_gguf("llama");
+    file.tensor("blk.0.attn_q.bias", &[8], 0, counting(0, 8));
+    file.tensor("blk.0.attn_k.bias", &[4], 0, counting(0, 4));
+    file.tensor("blk.0.attn_v.bias", &[4], 0, counting(0, 4));
+    let checkpoint = open(&file).expect("sound");
+    let read = |tensor, rows: std::ops::Range<usize>| {
+        let mut bytes = vec![0; rows.len() * 32];
+        checkpoint.read_rows(Tensor::Layer(0, tensor), rows, &mut bytes).expect("read");
+        f32s(&bytes).iter().step_by(8).map(|first| (first / 8.0) as usize).collect::<Vec<_>>()
+    };
+    assert_eq!(read(LayerTensor::Q, 0..8), [0, 2, 1, 3, 4, 6, 5, 7]);
+    assert_eq!(read(LayerTensor::Q, 2..6), [1, 3, 4, 6]);
+    assert_eq!(read(LayerTensor::V, 0..4), [0, 1, 2, 3]);
+    let bias = |tensor| checkpoint.read_vector(Tensor::Layer(0, tensor)).expect("read");
+    assert_eq!(bias(LayerTensor::QBias), [0., 2., 1., 3., 4., 6., 5., 7.]);
+    assert_eq!(bias(LayerTensor::VBias), [0., 1., 2., 3.]);
+}
+
+#[test]
+fn rows_of_qwen_heads_stay() {
+    let mut file = tiny_gguf("qwen3");
+    file.tensor("blk.0.attn_q_norm.weight", &[4], 0, counting(0, 4));
+    file.tensor("blk.0.attn_k_norm.weight", &[4], 0, counting(0, 4));
+    let checkpoint = open(&file).expect("sound");
+    assert!(checkpoint.spec().qk_norm);
+    let mut rows = vec![0; 8 * 32];
+    checkpoint.read_rows(Tensor::Layer(0, LayerTensor::Q), 0..8, &mut rows).expect("read");
+    assert_eq!(f32s(&rows), f32s(&counting(0, 64)));
+}
+
+#[test]
+fn blocks_and_heads_of_their_own() {
+    let mut file = tiny_gguf("llama");
+    file.tensor("output.weight", &[8, 10], 1, vec![0; 160]);
+    let checkpoint = open(&file).expect("sound");
+    assert!(!checkpoint.spec().tied_head);
+    assert_eq!(checkpoint.info(Tensor::Head).expect("there").stored, Stored::F16);
+    let blocks = tensor_bytes(Stored::Q4_K, &[512, 3]);
+    assert_eq!(blocks, Some(3 * 2 * 144));
+}
+
+#[test]
+fn scaling_of_rotary_frequencies() {
+    let mut file = tiny_gguf("llama");
+    file.tensor("rope_freqs.weight", &[2], 0, [1f32, 8.0].iter().flat_map(|x| x.to_le_bytes()).collect());
+    let spec = open(&file).expect("sound").spec().clone();
+    assert_eq!(spec.rope().expect("rope").scaling, RopeScaling::Factors(vec![1.0, 8.0]));
+
+    let mut file = tiny_gguf("qwen2");
+    for name in ["q", "k", "v"] {
+        let rows = if name == "q" { 8 } else { 4 };
+        file.tensor(&format!("blk.0.attn_{name}.bias"), &[rows], 0, counting(0, rows as usize));
+    }
+    file.text("qwen2.rope.scaling.type", "yarn").float("qwen2.rope.scaling.factor", 4.0);
+    check_refused(&file, "qwen2.rope.scaling.original_context_length");
+    file.uint("qwen2.rope.scaling.original_context_length", 16);
+    let spec = open(&file).expect("sound").spec().clone();
+    assert!(
+        matches!(&spec.rope().expect("rope").scaling, RopeScaling::Yarn(y) if y.original_positions == 16)
+    );
+    assert!(spec.biases.qkv && !spec.biases.o);
+}
+
+#[test]
+fn vocabulary_and_template() {
+    let tokens: Vec<String> = (0..10).map(|i| format!("t{i}")).collect();
+    let tokens: Vec<&str> = tokens.iter().map(String::as_str).collect();
+    let mut file = tiny_gguf("llama");
+    file.text("tokenizer.ggml.model", "gpt2").texts("tokenizer.ggml.tokens", &tokens);
+    file.texts("tokenizer.ggml.merges", &["a b"]).uint("tokenizer.ggml.eos_token_id", 2);
+    file.uint("tokenizer.ggml.eot_token_id", 9).text("tokenizer.chat_template", "{{ x }}");
+    let checkpoint = open(&file).expect("sound");
+    assert_eq!(checkpoint.spec().eos, [2, 9]);
+    let vocab = checkpoint.vocab().expect("there");
+    assert_eq!(
+        (vocab.tokens.len(), vocab.eos, vocab.chat_template.as_deref()),
+        (10, Some(2), Some("{{ x }}"))
+    );
+    file.uint("tokenizer.ggml.padding_token_id", 10);
+    check_refused(&file, "special token 10");
+
+    let mut file = tiny_gguf("llama");
+    file.texts("tokenizer.ggml.tokens", &tokens[1..]);
+    check_refused(&file, "10 rows of the embedding");
+}
+
+#[test]
+fn what_is_not_built_is_refused_by_name() {
+    check_refused(
+        &tiny_gguf("mamba"),
+        "architecture `mamba` is not supported; supported: llama, qwen2, qwen3",
+    );
+    let mut experts = tiny_gguf("llama");
+    experts.uint("llama.expert_count", 8);
+    check_refused(&experts, "expert_count");
+    let mut kind = tiny_gguf("llama");
+    kind.tensor("x", &[256], 20, vec![0; 256]);
+    check_refused(&kind, "type IQ4_NL");
+    for (version, why) in [(1, "version 1"), (3u32.swap_bytes(), "big-endian"), (9, "version 9")] {
+        check_refused(&GgufFile { version: Some(version), ..tiny_gguf("llama") }, why);
+    }
+}
+
+#[test]
+fn tensors_that_do_not_fit_are_listed() {
+    let mut file = tiny_gguf("llama");
+    file.last().dims = vec![8, 6];
+    file.tensor("blk.7.attn_q.weight", &[2], 0, counting(0, 2));
+    let error = open(&file).expect_err("refused").to_string();
+    assert!(error.contains("`blk.0.ffn_down.weight` is [6, 8], expected [8, 6]"), "{error}");
+    assert!(error.contains("`blk.7.attn_q.weight` is not part of"), "{error}");
+}
+
+/// One wrong thing each.
+#[test]
+fn hostile_headers() {
+    let base = tiny_gguf("llama");
+    let with = |change: &dyn Fn(&mut GgufFile)| {
+        let mut file = base.clone();
+        change(&mut file);
+        file
+    };
+    for alignment in [0, 3, 1 << 30] {
+        check_refused(&with(&|f| drop(f.uint("general.alignment", alignment))), "general.alignment");
+    }
+    check_refused(&with(&|f| drop(f.uint("llama.block_count", 1))), "occurs twice");
+    check_refused(&with(&|f| drop(f.tensor("output_norm.weight", &[8], 0, counting(0, 8)))), "occurs twice");
+    check_refused(&with(&|f| f.last().offset = Some(1)), "a multiple of 32");
+    check_refused(&with(&|f| f.last().offset = Some(0)), "overlap");
+    check_refused(&with(&|f| f.last().offset = Some(u64::MAX - 31)), "an end within the file");
+    check_refused(&with(&|f| f.last().offset = Some(1 << 40)), "an end within the file");
+    check_refused(&with(&|f| f.last().dims = vec![u64::MAX, u64::MAX]), "whole blocks");
+    check_refused(&with(&|f| f.last().dims = vec![1 << 40, 1 << 40]), "whole blocks");
+    check_refused(&with(&|f| f.last().dims = vec![0, 8]), "whole blocks");
+    check_refused(&with(&|f| f.last().dims = vec![1; 5]), "5 dimensions");
+    check_refused(&with(&|f| (f.last().kind, f.last().dims) = (2, vec![6, 8])), "whole blocks");
+    check_refused(&with(&|f| f.last().name = "x".repeat(300)), "a name of 300 bytes");
+    check_refused(&with(&|f| drop(f.pair("x", 13, &[]))), "type 13");
+    check_refused(
+        &with(&|f| drop(f.pair("x", 8, &u64::MAX.to_le_bytes()))),
+        "a name of 18446744073709551615 bytes",
+    );
+    let endless = [&4u32.to_le_bytes()[..], &u64::MAX.to_le_bytes()].concat();
+    check_refused(&with(&|f| drop(f.pair("x", 9, &endless))), "18446744073709551615 numbers");
+    let deep = [&9u32.to_le_bytes()[..], &1u64.to_le_bytes()].concat().repeat(100);
+    check_refused(&with(&|f| drop(f.pair("x", 9, &deep))), "arrays 64 deep");
+    check_refused(
+        &with(&|f| {
+            drop(
+                f.pair("x", 8, &[gguf_text("a"), vec![]].concat())
+                    .uint("llama.vocab", 1)
+                    .text("llama.rope.freq_base", "x"),
+            )
+        }),
+        "`llama.rope.freq_base` is Text",
+    );
+}
+
+#[test]
+fn a_file_cut_anywhere_is_refused() {
+    let bytes = tiny_gguf("llama").build();
+    for length in 0..bytes.len() {
+        assert!(parse_header(&bytes[..length], length as u64, "cut").is_err(), "cut to {length}");
+    }
+    assert!(parse_header(&bytes[..], bytes.len() as u64, "whole").is_ok());
+}
+
+#[test]
+fn counts_beyond_the_file_are_refused_before_anything_is_allocated() {
+    for at in [8, 16] {
+        let mut bytes = tiny_gguf("llama").build();
+        bytes[at..at + 8].copy_from_slice(&u64::MAX.to_le_bytes());
+        let error = parse_header(&bytes[..], bytes.len() as u64, "x").expect_err("refused").to_string();
+        assert!(error.contains("18446744073709551615"), "{error}");
+    }
+}
+
+/// Parts of a checkpoint that says how many tensors it has.
+fn parts(count: u16, tensors: u32) -> (Vec<u8>, Vec<u8>) {
+    let mut first = tiny_gguf("llama");
+    let numbers = |file: &mut GgufFile, no: u16| {
+        file.pair("split.no", 2, &no.to_le_bytes()).pair("split.count", 2, &count.to_le_bytes());
+    };
+    numbers(&mut first, 0);
+    first.uint("split.tensors.count", tensors);
+    let mut second = GgufFile::default();
+    numbers(&mut second, 1);
+    second.tensor("output.weight", &[8, 10], 0, counting(0, 80));
+    (first.build(), second.build())
+}
+
+#[test]
+fn split_checkpoints_open_by_any_part() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (first, second) = parts(2, 12);
+    write(folder.path(), "m-00001-of-00002.gguf", first);
+    let path = folder.path().join("m-00002-of-00002.gguf");
+    assert!(matches!(Checkpoint::open(&path), Err(Error::Io { .. })));
+    write(folder.path(), "m-00002-of-00002.gguf", second);
+    let checkpoint = Checkpoint::open(&path).expect("sound");
+    let mut row = [0; 32];
+    checkpoint.read_rows(Tensor::Head, 9..10, &mut row).expect("read");
+    assert_eq!(f32s(&row)[0], 72.0);
+}
+
+#[test]
+fn split_checkpoints_that_disagree() {
+    let check = |count, tensors, name: &str, why: &str| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (first, second) = parts(count, tensors);
+        write(folder.path(), "m-00001-of-00002.gguf", &first);
+        write(folder.path(), "m-00002-of-00002.gguf", second);
+        write(folder.path(), "renamed.gguf", first);
+        let error = Checkpoint::open(&folder.path().join(name)).expect_err("refused").to_string();
+        assert!(error.contains(why), "{error}");
+    };
+    check(3, 12, "m-00001-of-00002.gguf", "part 1 of 3");
+    check(2, 13, "m-00001-of-00002.gguf", "12 tensors in all its files");
+    check(2, 12, "renamed.gguf", "keep the published name");
+}
