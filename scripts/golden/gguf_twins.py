@@ -1,0 +1,134 @@
+"""Tiny Llamas as GGUF files, in the block formats; transformers dequantises them for the reference."""
+import json
+import math
+from dataclasses import dataclass
+
+import gguf
+import numpy as np
+import torch
+
+from golden import tokenizer, weights
+from golden.variants import PROMPT, llama
+
+Q = gguf.GGMLQuantizationType
+LEGACY = {"attn_q": Q.Q4_1, "attn_k": Q.Q5_0, "attn_v": Q.Q5_1, "attn_output": Q.Q4_1, "ffn_gate": Q.Q5_0,
+          "ffn_up": Q.Q5_1, "ffn_down": Q.Q4_1, "output": Q.Q5_1, "token_embd": Q.Q5_0}
+K_QUANTS = {"attn_q": Q.Q4_K, "attn_k": Q.Q5_K, "attn_v": Q.Q6_K, "attn_output": Q.Q3_K, "ffn_gate": Q.Q2_K,
+            "ffn_up": Q.Q4_K, "ffn_down": Q.Q6_K, "token_embd": Q.Q3_K, "output": Q.Q5_K}
+SMALL = llama(vocab_size=304, num_key_value_heads=2)
+WIDE = llama(vocab_size=304, num_key_value_heads=1, hidden_size=256, intermediate_size=256, num_hidden_layers=1)
+
+
+@dataclass(frozen=True)
+class Twin:
+    """`formats`: of every matrix, or by the tensor's name."""
+    name: str
+    formats: object
+    config: dict
+    seed: int = 20
+    prompt: int = PROMPT
+
+    def format_of(self, leaf):
+        return self.formats[leaf] if isinstance(self.formats, dict) else self.formats
+
+
+TWINS = (
+    Twin("gguf-f16", Q.F16, SMALL), Twin("gguf-bf16", Q.BF16, SMALL),
+    Twin("gguf-q8_0", Q.Q8_0, SMALL), Twin("gguf-q4_0", Q.Q4_0, SMALL), Twin("gguf-legacy", LEGACY, SMALL),
+    Twin("gguf-k", K_QUANTS, WIDE, seed=21),
+)
+
+NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+         "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+         "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+         "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+
+
+def gguf_name(name):
+    """model.layers.0.self_attn.q_proj.weight -> (blk.0.attn_q.weight, attn_q)"""
+    stem = name.removesuffix(".weight")
+    if stem in NAMES:
+        return NAMES[stem] + ".weight", NAMES[stem]
+    _, _, layer, leaf = stem.split(".", 3)
+    return f"blk.{layer}.{NAMES[leaf]}.weight", NAMES[leaf]
+
+
+def interleave(w, heads):
+    """GGUF's Llama rotates neighbouring pairs, Hugging Face's rotates halves: rows of a head change places."""
+    rows, columns = w.shape
+    return w.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
+
+
+# Bytes of a block's scales, by format: (offset, what). Everything else in a block may be any bytes at all.
+SCALES = {Q.Q2_K: (80, 82), Q.Q3_K: (108,), Q.Q4_K: (0, 2), Q.Q5_K: (0, 2), Q.Q6_K: (208,)}
+MIDDLE = {Q.Q2_K: 1.5, Q.Q4_K: 7.5, Q.Q5_K: 15.5}    # of the quants: a minimum of so many steps centres them
+
+
+def random_blocks(shape, format, std, rng):
+    """The gguf package cannot quantise to k-quants, but any bytes are k-quants: every scale and sign bit is exercised."""
+    per_block, size = gguf.GGML_QUANT_SIZES[format]
+    blocks = rng.integers(0, 256, (math.prod(shape) // per_block, size), dtype=np.uint8)
+
+    def with_scale(d):
+        for i, at in enumerate(SCALES[format]):
+            scale = d * (MIDDLE[format] if i else 1.0) * rng.uniform(0.8, 1.2, len(blocks))
+            blocks[:, at:at + 2] = scale.astype(np.float16).view(np.uint8).reshape(-1, 2)
+        return blocks.reshape(shape[0], -1)
+
+    spread = gguf.dequantize(with_scale(0.01), format).std()
+    return with_scale(0.01 * std / spread)
+
+
+def tensor(twin, name, value, rng):
+    leaf = gguf_name(name)[1]
+    value = value.float().numpy()
+    if "norm" in leaf:
+        return value, Q.F32
+    if leaf in ("attn_q", "attn_k"):
+        key = "num_attention_heads" if leaf == "attn_q" else "num_key_value_heads"
+        value = interleave(value, twin.config[key])
+    format = twin.format_of(leaf)
+    if format in SCALES:
+        return random_blocks(value.shape, format, value.std(), rng), format
+    return gguf.quantize(np.ascontiguousarray(value), format), format
+
+
+def write(twin, out):
+    """model.gguf, with its tokenizer and chat template."""
+    out.mkdir(parents=True, exist_ok=True)
+    c = twin.config
+    file = gguf.GGUFWriter(out / "model.gguf", "llama")
+    file.add_name(twin.name)
+    file.add_context_length(c["max_position_embeddings"])
+    file.add_embedding_length(c["hidden_size"])
+    file.add_block_count(c["num_hidden_layers"])
+    file.add_feed_forward_length(c["intermediate_size"])
+    file.add_head_count(c["num_attention_heads"])
+    file.add_head_count_kv(c["num_key_value_heads"])
+    file.add_rope_dimension_count(c["hidden_size"] // c["num_attention_heads"])
+    file.add_rope_freq_base(c["rope_theta"])
+    file.add_layer_norm_rms_eps(c["rms_norm_eps"])
+    file.add_vocab_size(c["vocab_size"])
+    add_tokenizer(file)
+    rng = np.random.default_rng(twin.seed)
+    for name, value in weights.tensors(c, twin.seed).items():
+        data, format = tensor(twin, name, value, rng)
+        file.add_tensor(gguf_name(name)[0], data, raw_dtype=format)
+    file.write_header_to_file()
+    file.write_kv_data_to_file()
+    file.write_tensors_to_file()
+    file.close()
+
+
+def add_tokenizer(file):
+    spec = json.loads(tokenizer.train().to_str())
+    vocab = sorted(spec["model"]["vocab"].items(), key=lambda item: item[1])
+    special = [t in tokenizer.SPECIAL for t, _ in vocab]
+    file.add_tokenizer_model("gpt2")
+    file.add_tokenizer_pre("default")
+    file.add_token_list([t for t, _ in vocab])
+    file.add_token_types([gguf.TokenType.CONTROL if s else gguf.TokenType.NORMAL for s in special])
+    file.add_token_merges([" ".join(m) if isinstance(m, list) else m for m in spec["model"]["merges"]])
+    file.add_bos_token_id(1)
+    file.add_eos_token_id(2)
+    file.add_chat_template(tokenizer.TEMPLATE)

@@ -1,0 +1,100 @@
+"""The table of checkpoints: one for every architecture, RoPE variant and shape that a loader can get wrong."""
+import copy
+from dataclasses import dataclass
+
+PROMPT = 44    # tokens; past one 32-token KV block, past every window and original RoPE length below
+LONG = 300     # past two of the 128-position steps of attention
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One checkpoint. `config` is committed as config.json, word for word."""
+    name: str
+    config: dict
+    # Changes to the config that must change the logits, or the variant would test nothing; see reference.check_power.
+    without: tuple = ()
+    seed: int = 0
+    dtype: str = "bfloat16"          # of the stored tensors
+    shards: int = 1
+    prompt: int = PROMPT
+    tokenizer: str = ""              # where the chat template goes: "config" or "jinja"; "" for no tokenizer
+
+
+def llama(**changes):
+    """Llama's config, 2 layers of 4 heads of 16, in the dialect of transformers 4 (rope_theta at the top)."""
+    base = dict(
+        architectures=["LlamaForCausalLM"], model_type="llama", torch_dtype="bfloat16", vocab_size=96,
+        hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4,
+        hidden_act="silu", rms_norm_eps=1e-5, max_position_embeddings=512, rope_theta=10000.0,
+        tie_word_embeddings=False, attention_bias=False, mlp_bias=False, bos_token_id=1, eos_token_id=2)
+    return edit(base, **changes)
+
+
+def edit(config, **changes):
+    """A copy with these keys set; None removes a key."""
+    out = copy.deepcopy(config) | changes
+    return {k: v for k, v in out.items() if v is not None}
+
+
+# RoPE variants share one set of weights: heads of 32, so that every band of llama3 and yarn has frequencies in it.
+ROPE = llama(num_attention_heads=2, num_key_value_heads=1, intermediate_size=64,
+             max_position_embeddings=128)
+LLAMA3 = dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32)
+YARN = dict(factor=4.0, original_max_position_embeddings=32)
+
+
+def rope4(name, scaling, **changes):
+    """A scaled RoPE as transformers 4 wrote it: rope_theta beside rope_scaling."""
+    config = edit(ROPE, rope_scaling=scaling, **changes)
+    return Variant(name, config, without=(dict(rope_scaling=None),))
+
+
+def rope5(name, parameters, **changes):
+    """The same as transformers 5 writes it: everything in rope_parameters, dtype for torch_dtype."""
+    plain = dict(rope_theta=10000.0, rope_type="default")
+    config = edit(ROPE, rope_parameters=dict(rope_theta=10000.0) | parameters, rope_theta=None, torch_dtype=None,
+                  dtype="bfloat16", **changes)
+    return Variant(name, config, without=(dict(rope_parameters=plain),))
+
+
+MISTRAL = edit(llama(architectures=["MistralForCausalLM"], model_type="mistral", num_key_value_heads=2,
+                     sliding_window=20), attention_bias=None, mlp_bias=None)
+QWEN2 = edit(llama(architectures=["Qwen2ForCausalLM"], model_type="qwen2", num_key_value_heads=2, rms_norm_eps=1e-6,
+                   rope_theta=1000000.0, tie_word_embeddings=True, use_sliding_window=False, sliding_window=16,
+                   max_window_layers=2), attention_bias=None, mlp_bias=None)
+QWEN2_WINDOW = edit(QWEN2, use_sliding_window=True, max_window_layers=1, num_hidden_layers=3)
+QWEN3 = edit(QWEN2, architectures=["Qwen3ForCausalLM"], model_type="qwen3", head_dim=32, attention_bias=False,
+             tie_word_embeddings=False, sliding_window=None, max_window_layers=None, rope_theta=None, torch_dtype=None,
+             dtype="bfloat16", vocab_size=304, rope_parameters=dict(rope_theta=1000000.0, rope_type="default"))
+OPT = dict(
+    architectures=["OPTForCausalLM"], model_type="opt", torch_dtype="float16", vocab_size=96, hidden_size=64,
+    ffn_dim=128, num_hidden_layers=2, num_attention_heads=4, word_embed_proj_dim=64, max_position_embeddings=128,
+    activation_function="relu", do_layer_norm_before=True, enable_bias=True, layer_norm_elementwise_affine=True,
+    dropout=0.1, attention_dropout=0.0, layerdrop=0.0, init_std=0.02, bos_token_id=2, eos_token_id=2, pad_token_id=1)
+OPT_350M = edit(OPT, do_layer_norm_before=False, word_embed_proj_dim=32, _remove_final_layer_norm=False)
+
+CHECKPOINTS = (
+    Variant("llama", llama(vocab_size=304), tokenizer="config"),
+    Variant("llama-gqa-tied", llama(num_key_value_heads=2, tie_word_embeddings=True), seed=1, prompt=PROMPT + 5),
+    # Nothing divides: feed-forward 100, vocabulary 101, heads of 80, and biases everywhere.
+    Variant("llama-odd", llama(hidden_size=160, num_attention_heads=2, num_key_value_heads=1, intermediate_size=100,
+                               num_hidden_layers=1, vocab_size=101, attention_bias=True, mlp_bias=True), seed=2),
+    Variant("llama-sharded", llama(num_key_value_heads=1), seed=3, shards=3),
+    Variant("llama-long", llama(num_key_value_heads=2, tie_word_embeddings=True), seed=1, prompt=LONG),
+    rope4("llama-linear-v4", dict(type="linear", factor=4.0)),
+    rope4("llama-dynamic-v4", dict(type="dynamic", factor=4.0), max_position_embeddings=32),
+    rope4("llama-llama3-v4", LLAMA3 | dict(rope_type="llama3")),
+    rope5("llama-llama3-v5", LLAMA3 | dict(rope_type="llama3")),
+    rope4("llama-yarn-v4", YARN | dict(rope_type="yarn")),
+    rope5("llama-yarn-v5", YARN | dict(rope_type="yarn", beta_fast=8.0, beta_slow=2.0, attention_factor=1.25)),
+    Variant("mistral", MISTRAL, seed=4, without=(dict(sliding_window=None), dict(sliding_window=21))),
+    Variant("mistral-long", MISTRAL | dict(sliding_window=100), seed=4, prompt=LONG,
+            without=(dict(sliding_window=512), dict(sliding_window=101))),
+    Variant("qwen2", QWEN2, seed=5, without=(dict(use_sliding_window=True, max_window_layers=0),)),
+    Variant("qwen2-window", QWEN2_WINDOW, seed=6,
+            without=(dict(use_sliding_window=False), dict(max_window_layers=0), dict(max_window_layers=2))),
+    Variant("qwen3", QWEN3, seed=7, tokenizer="jinja"),
+    Variant("opt", OPT, seed=8, dtype="float16"),
+    Variant("opt-350m", OPT_350M | dict(torch_dtype="float32", hidden_size=32, word_embed_proj_dim=16, ffn_dim=64,
+                                        num_attention_heads=2), seed=9, dtype="float32"),
+)
