@@ -120,3 +120,6 @@ fn dtype(fields: &Fields) -> Result<Option<DType>> {
         _ => Err(fields.wrong(name, "float32, float16 or bfloat16")),
     }
 }
+
+#[cfg(test)]
+mod tests;

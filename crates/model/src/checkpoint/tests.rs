@@ -69,7 +69,7 @@ fn weights_that_are_not_finite_are_found_when_read() {
         named(file, name).3[8 * 4 * 5..][..4].copy_from_slice(&f32::NAN.to_le_bytes());
     });
     let checkpoint = Checkpoint::open(folder.path()).expect("headers are sound");
-    let mut rows = vec![0; 6 * 32];
+    let mut rows = [0; 6 * 32];
     let gate = Tensor::Layer(0, LayerTensor::Gate);
     checkpoint.read_rows(gate, 0..5, &mut rows[..5 * 32]).expect("these are finite");
     let Err(Error::NotFinite { tensor, row, .. }) = checkpoint.read_rows(gate, 2..6, &mut rows[..4 * 32])

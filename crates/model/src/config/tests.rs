@@ -1,0 +1,203 @@
+use super::*;
+use crate::testing::{llama_config, write};
+use serde_json::json;
+use spec::model::{Activation, Biases, NormKind, NormPlacement, Positions, Window};
+use spec::rope::{Rope, RopeScaling};
+
+fn spec(changes: serde_json::Value) -> ModelSpec {
+    parse_config(&llama_config(changes), "config.json").expect("sound").spec
+}
+
+#[track_caller]
+fn check_refused(changes: serde_json::Value, why: &str) {
+    let error = parse_config(&llama_config(changes), "config.json").expect_err("refused").to_string();
+    assert!(error.contains(why), "{error}\nlacks {why:?}");
+}
+
+#[test]
+fn llama() {
+    let spec = spec(json!({"rope_theta": 500_000.0, "mlp_bias": true}));
+    assert_eq!((spec.vocab, spec.heads, spec.kv_heads, spec.head_dim, spec.ffn), (10, 2, 1, 4, 6));
+    assert_eq!(spec.positions, Positions::Rope(Rope::plain(500_000.0)));
+    assert_eq!(spec.biases, Biases { qkv: false, o: false, mlp: true });
+    assert_eq!((spec.eos, spec.bos, spec.tied_head), (vec![2], None, false));
+}
+
+#[test]
+fn heads_default_to_those_of_the_class() {
+    let lacking = |class: &str, null: bool| {
+        let mut value: Value = serde_json::from_str(&llama_config(json!({"architectures": [class],
+            "num_attention_heads": 32, "hidden_size": 128})))
+        .expect("JSON");
+        value.as_object_mut().expect("an object").remove("num_key_value_heads");
+        if null {
+            value["num_key_value_heads"] = Value::Null;
+        }
+        parse_config(&value.to_string(), "c").expect("sound").spec
+    };
+    assert_eq!(lacking("LlamaForCausalLM", false).kv_heads, 32);
+    assert_eq!(lacking("MistralForCausalLM", false).kv_heads, 8);
+    assert_eq!(lacking("MistralForCausalLM", true).kv_heads, 32);
+    assert_eq!(lacking("Qwen3ForCausalLM", false).head_dim, 128);
+    assert_eq!(lacking("Qwen2ForCausalLM", false).head_dim, 4);
+}
+
+#[test]
+fn qwen() {
+    let two = spec(json!({"architectures": ["Qwen2ForCausalLM"], "attention_bias": false}));
+    assert_eq!((two.biases, two.qk_norm), (Biases { qkv: true, o: false, mlp: false }, false));
+    let three = spec(json!({"architectures": ["Qwen3ForCausalLM"], "head_dim": 6, "eos_token_id": [7, 8]}));
+    assert_eq!((three.biases, three.qk_norm, three.head_dim), (Biases::default(), true, 6));
+    assert_eq!(three.eos, [7, 8]);
+}
+
+#[test]
+fn opt() {
+    let spec = spec(json!({"architectures": ["OPTForCausalLM"], "ffn_dim": 6, "word_embed_proj_dim": 4,
+        "do_layer_norm_before": false, "enable_bias": false, "activation_function": "gelu"}));
+    assert_eq!(
+        (spec.placement, spec.final_norm, spec.norm.kind),
+        (NormPlacement::Post, false, NormKind::Layer)
+    );
+    assert_eq!((spec.activation, spec.embed_dim, spec.kv_heads), (Activation::Gelu, 4, 2));
+    assert_eq!((spec.biases, spec.tied_head, spec.bos), (Biases::default(), true, Some(2)));
+    assert_eq!(spec.positions, Positions::Learned { offset: 2 });
+    let large = json!({"architectures": ["OPTForCausalLM"], "ffn_dim": 6, "_remove_final_layer_norm": true});
+    assert!(!self::spec(large).final_norm);
+    check_refused(
+        json!({"architectures": ["OPTForCausalLM"], "ffn_dim": 6, "num_attention_heads": 3}),
+        "divisor",
+    );
+}
+
+#[test]
+fn windows() {
+    let mistral = |more: Value| {
+        let mut fields = json!({"architectures": ["MistralForCausalLM"]});
+        fields.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        fields
+    };
+    assert_eq!(spec(mistral(json!({}))).window, Window::Sliding(4096));
+    assert_eq!(spec(mistral(json!({"sliding_window": null}))).window, Window::Full);
+    assert_eq!(spec(mistral(json!({"sliding_window": 16}))).window, Window::Sliding(16));
+    let types = json!({"sliding_window": 16, "layer_types": ["full_attention", "sliding_attention"]});
+    check_refused(mistral(types.clone()), "layers of one type");
+    check_refused(mistral(json!({"sliding_window": 0})), "at least 1 token");
+
+    let qwen = |fields: Value| {
+        let mut all = mistral(fields);
+        all["architectures"] = json!(["Qwen2ForCausalLM"]);
+        all
+    };
+    assert_eq!(spec(qwen(json!({"sliding_window": 16}))).window, Window::Full);
+    let used = json!({"sliding_window": 16, "use_sliding_window": true, "max_window_layers": 1});
+    assert_eq!(spec(qwen(used)).window, Window::PerLayer(vec![None, Some(16)]));
+    check_refused(qwen(types.clone()), "use_sliding_window");
+    let mut types = types;
+    types["use_sliding_window"] = json!(true);
+    assert_eq!(spec(qwen(types.clone())).window, Window::PerLayer(vec![None, Some(16)]));
+    types["layer_types"] = json!(["full_attention"]);
+    check_refused(qwen(types.clone()), "each of 2 layers");
+    types["layer_types"] = json!(["full_attention", "linear_attention"]);
+    check_refused(qwen(types), "a layer of type `linear_attention`");
+    assert_eq!(spec(json!({"sliding_window": 16})).window, Window::Full, "transformers' Llama has none");
+}
+
+#[test]
+fn rotary_scaling_in_both_dialects() {
+    let scaling = |fields: Value| match spec(fields).positions {
+        Positions::Rope(rope) => (rope.theta, rope.scaling),
+        Positions::Learned { .. } => panic!("learned positions"),
+    };
+    let llama3 = RopeScaling::Llama3 {
+        factor: 8.0,
+        low_freq_factor: 1.0,
+        high_freq_factor: 4.0,
+        original_positions: 32,
+    };
+    let inner = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32});
+    let four = json!({"rope_theta": 5e5, "rope_scaling": inner});
+    assert_eq!(scaling(four.clone()), (5e5, llama3.clone()));
+    let mut inner = inner;
+    inner["rope_theta"] = json!(5e5);
+    assert_eq!(scaling(json!({"rope_parameters": inner})), (5e5, llama3));
+    assert_eq!(scaling(json!({"rope_parameters": {"rope_type": "default"}})), (1e4, RopeScaling::None));
+    let linear = json!({"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": null});
+    assert_eq!(scaling(linear), (1e4, RopeScaling::Linear { factor: 2.0 }));
+    let dynamic = json!({"rope_scaling": {"type": "dynamic", "factor": 2}});
+    assert_eq!(scaling(dynamic).1, RopeScaling::Dynamic { factor: 2.0, original_positions: 64 });
+}
+
+#[test]
+fn yarn_takes_its_context_from_where_transformers_does() {
+    let yarn = |fields: Value| match spec(fields).positions {
+        Positions::Rope(Rope { scaling: RopeScaling::Yarn(yarn), .. }) => yarn,
+        other => panic!("{other:?}"),
+    };
+    let bare = yarn(json!({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "beta_fast": null}}));
+    assert_eq!((bare.factor, bare.original_positions, bare.beta_fast, bare.truncate), (4.0, 64, 32.0, true));
+    let inner =
+        json!({"type": "yarn", "original_max_position_embeddings": 16, "mscale": 1.0, "truncate": false});
+    let implied = yarn(json!({"rope_scaling": inner}));
+    assert_eq!((implied.factor, implied.mscale, implied.truncate), (4.0, Some(1.0), false));
+    let outside = yarn(json!({"rope_scaling": inner, "original_max_position_embeddings": 32}));
+    assert_eq!((outside.factor, outside.original_positions), (2.0, 32));
+}
+
+#[test]
+fn what_changes_the_result_and_is_not_built_is_refused() {
+    check_refused(json!({"architectures": ["MixtralForCausalLM"]}), "MixtralForCausalLM");
+    check_refused(
+        json!({"architectures": ["Gemma3ForCausalLM"]}),
+        "LlamaForCausalLM, MistralForCausalLM, Qwen2",
+    );
+    check_refused(json!({"architectures": null, "model_type": "gpt2"}), "gpt2");
+    check_refused(json!({"quantization_config": {"quant_method": "gptq"}}), "gptq");
+    check_refused(json!({"hidden_act": "quick_gelu"}), "quick_gelu");
+    check_refused(json!({"rope_scaling": {"rope_type": "longrope"}}), "longrope");
+    check_refused(json!({"rope_scaling": {"rope_type": "linear"}}), "`factor` is absent");
+    check_refused(
+        json!({"rope_parameters": {"full_attention": {"rope_type": "default"}}}),
+        "differs between layers",
+    );
+    check_refused(json!({"partial_rotary_factor": 0.5}), "partial_rotary_factor");
+    check_refused(json!({"num_local_experts": 8}), "num_local_experts");
+    check_refused(json!({"torch_dtype": "float8_e4m3fn"}), "bfloat16");
+    assert_eq!(spec(json!({"architectures": null})).architecture, "LlamaForCausalLM");
+}
+
+#[test]
+fn values_that_cannot_be() {
+    check_refused(json!({"vocab_size": null}), "`vocab_size` is null");
+    check_refused(json!({"vocab_size": -1}), "`vocab_size` is -1");
+    check_refused(json!({"vocab_size": 1.5}), "`vocab_size` is 1.5");
+    check_refused(json!({"num_attention_heads": 0}), "`heads` is 0");
+    check_refused(json!({"num_key_value_heads": 3}), "`kv_heads` is 3");
+    check_refused(json!({"hidden_size": 1u64 << 60}), "`hidden`");
+    check_refused(json!({"rope_theta": 0}), "a positive theta");
+    check_refused(json!({"rope_scaling": {"rope_type": "linear", "factor": 0}}), "a positive factor");
+    check_refused(json!({"eos_token_id": ["a"]}), "`eos_token_id`");
+    let not_json = parse_config("{\"a\":", "config.json").expect_err("refused").to_string();
+    assert!(not_json.contains("config.json is malformed"), "{not_json}");
+}
+
+#[test]
+fn generation_defaults() {
+    let text = r#"{"do_sample": true, "temperature": 0.6, "top_k": -1, "top_p": 0.9, "eos_token_id": [2, 5],
+        "repetition_penalty": null, "transformers_version": "4.40.0"}"#;
+    let defaults = parse_generation(text, "generation_config.json").expect("sound");
+    assert_eq!(
+        (defaults.temperature, defaults.top_k, defaults.repetition_penalty),
+        (Some(0.6), Some(0), None)
+    );
+
+    let folder = tempfile::tempdir().expect("a folder");
+    write(folder.path(), "config.json", llama_config(json!({})));
+    assert_eq!(read_config(folder.path()).expect("sound").spec.eos, [2]);
+    assert_eq!(read_generation(folder.path()).expect("none"), GenerationDefaults::default());
+    write(folder.path(), "generation_config.json", text);
+    assert_eq!(read_config(folder.path()).expect("sound").spec.eos, [2, 5]);
+    write(folder.path(), "generation_config.json", "[]");
+    assert!(read_config(folder.path()).is_err());
+}
