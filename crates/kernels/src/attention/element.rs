@@ -1,6 +1,11 @@
 //! The two types that queries, keys, values and results are stored as.
 
+#[cfg(target_arch = "x86_64")]
+use super::amx;
 use super::layout::KvDtype;
+use super::{Scratch, Task, plan, scalar};
+use crate::isa::Isa;
+use crate::team::Team;
 pub(super) use crate::elementwise::Element;
 use crate::mat::{Mat, MatMut};
 use half::bf16;
@@ -9,14 +14,33 @@ use half::bf16;
 pub(super) trait Stored: Element {
     /// The tag of this type.
     const DTYPE: KvDtype;
+
+    /// Attention with the kernel for this type and instruction set.
+    fn attend<O: Element>(team: &Team, isa: Isa, task: &Task<'_, Self, O>, scratch: &mut Scratch);
 }
 
 impl Stored for f32 {
     const DTYPE: KvDtype = KvDtype::F32;
+
+    fn attend<O: Element>(team: &Team, isa: Isa, task: &Task<'_, f32, O>, scratch: &mut Scratch) {
+        scalar::attend(team, task);
+    }
 }
 
 impl Stored for bf16 {
     const DTYPE: KvDtype = KvDtype::Bf16;
+
+    fn attend<O: Element>(team: &Team, isa: Isa, task: &Task<'_, bf16, O>, scratch: &mut Scratch) {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx => {
+                // SAFETY: the caller of `attend` names an instruction set that this machine has.
+                let kernel = unsafe { amx::Amx::new(task) };
+                plan::run(team, task, &kernel, amx::BLOCK_LANES, scratch);
+            }
+            _ => scalar::attend(team, task),
+        }
+    }
 }
 
 /// Rows to read, of either type.

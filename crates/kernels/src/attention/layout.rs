@@ -70,7 +70,7 @@ impl KvLayout {
     /// Asserts what every kernel needs of a layout.
     pub(crate) fn check(&self) {
         let d = self.head_dim;
-        assert!(d % 16 == 0 && (16..=256).contains(&d), "head_dim {d}: a multiple of 16 up to 256");
+        assert!(d.is_multiple_of(16) && (16..=256).contains(&d), "head_dim {d}: a multiple of 16 up to 256");
     }
 }
 

@@ -4,15 +4,20 @@
 //! chunks, and on any number of threads: sums run over fixed groups of absolute positions, over fixed
 //! splits of groups, and splits are merged in order. Nothing depends on which queries share a pass.
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod element;
 mod layout;
+mod plan;
 mod scalar;
+mod scratch;
 #[cfg(test)]
 mod tests;
 mod write;
 
 pub use element::{Rows, RowsMut};
 pub use layout::{BLOCK_TOKENS, GROUP_TOKENS, KvDtype, KvLayout, SPLIT_TOKENS, Span};
+pub use scratch::Scratch;
 pub use write::{HeadOps, QkNorm, RopeTable, rope_and_write};
 
 use crate::isa::Isa;
@@ -131,19 +136,5 @@ fn start<E: Stored, O: Element>(
     spans.iter().for_each(|span| span.check(q.rows(), n_blocks));
     let pages = bytemuck::cast_slice(cache.bytes);
     let task = Task { q, spans, pages, layout, heads, softmax, out: out.shared() };
-    let _ = (isa, scratch);
-    scalar::attend(team, &task);
-}
-
-/// Memory for parts of results, kept between calls: it grows to what a shape needs and stays.
-#[derive(Debug, Default)]
-pub struct Scratch {
-    partials: Vec<f32>,
-}
-
-impl Scratch {
-    /// Bytes held now.
-    pub fn bytes(&self) -> usize {
-        self.partials.capacity() * size_of::<f32>()
-    }
+    E::attend(team, isa, &task, scratch);
 }

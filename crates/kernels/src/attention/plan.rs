@@ -1,0 +1,193 @@
+//! Which worker computes what: blocks of queries, long ones cut into splits of the sequence.
+//!
+//! A block is the rows of one span that share a pass over one head's keys and values. A worker takes a
+//! whole block, or one split of a block that would keep one worker busy for long; the parts of a cut block
+//! are merged in order of split, exactly as an uncut block merges them on its way.
+
+use super::element::{Element, Stored};
+use super::layout::{GROUP_TOKENS, SPLIT_TOKENS};
+use super::{Scratch, Task};
+use crate::team::Team;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A block that takes more than one part in so many of a worker's work is cut.
+const SHARES: usize = 8;
+
+/// Rows of one span in one head of keys and values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Block {
+    /// Index into the task's spans.
+    pub span: usize,
+    pub kv_head: usize,
+    /// Rows, counted from the span's first.
+    pub rows: Range<usize>,
+}
+
+/// One thing for a worker to take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Item {
+    pub block: Block,
+    /// Splits of the sequence, by number.
+    pub splits: Range<usize>,
+    /// Where its one split's part goes; none if the block is whole and goes to the result.
+    pub partial: Option<usize>,
+}
+
+/// What a family of instructions does with blocks.
+pub(super) trait Kernel: Sync {
+    /// Bytes of a worker's own memory.
+    fn local_bytes(&self) -> usize;
+    /// f32 numbers of the state of a block: maxima, sums and weighted means.
+    fn state_len(&self) -> usize;
+    /// Called on each worker before and after its items.
+    fn enter(&self) {}
+    fn leave(&self) {}
+    /// All splits of a block, to the result.
+    fn whole(&self, item: &Item, local: &mut [u8]);
+    /// One split of a block, to `state`.
+    fn part(&self, item: &Item, local: &mut [u8], state: &mut [f32]);
+    /// The parts of a block in order of split, to the result. `parts`: `[splits][state_len]`.
+    fn merge(&self, item: &Item, local: &mut [u8], parts: &mut [f32]);
+}
+
+/// A call's items, and where its cut blocks' parts lie.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    items: Vec<Item>,
+    /// Cut blocks, with all of their splits and their first part.
+    merges: Vec<Item>,
+    parts: usize,
+}
+
+impl Plan {
+    /// Bytes of the lists.
+    pub(super) fn bytes(&self) -> usize {
+        (self.items.capacity() + self.merges.capacity()) * size_of::<Item>()
+    }
+
+    /// Cuts the task into blocks of up to `lanes` queries (or the query heads of one row, if those are more).
+    fn make<E: Stored, O: Element>(&mut self, task: &Task<'_, E, O>, lanes: usize, threads: usize) {
+        self.items.clear();
+        self.merges.clear();
+        self.parts = 0;
+        let total: usize = blocks(task, lanes).map(|b| cost(task, &b)).sum();
+        let longest = total / (SHARES * threads);
+        for block in blocks(task, lanes) {
+            let splits = splits(task, &block);
+            if threads == 1 || splits.len() == 1 || cost(task, &block) <= longest {
+                self.items.push(Item { block, splits, partial: None });
+            } else {
+                self.cut(block, splits);
+            }
+        }
+    }
+
+    fn cut(&mut self, block: Block, splits: Range<usize>) {
+        let first = self.parts;
+        self.parts += splits.len();
+        for (i, split) in splits.clone().enumerate() {
+            let item = Item { block: block.clone(), splits: split..split + 1, partial: Some(first + i) };
+            self.items.push(item);
+        }
+        self.merges.push(Item { block, splits, partial: Some(first) });
+    }
+}
+
+/// The blocks of a task; of a long span the last first, since they take longest.
+fn blocks<E: Stored, O: Element>(task: &Task<'_, E, O>, lanes: usize) -> impl Iterator<Item = Block> {
+    let rows = rows_of_block(lanes, task.group());
+    task.spans.iter().enumerate().flat_map(move |(span, s)| {
+        let n = s.rows.len();
+        (0..task.layout.kv_heads).flat_map(move |kv_head| {
+            (0..n).step_by(rows).rev().map(move |first| {
+                let rows = first..(first + rows).min(n);
+                Block { span, kv_head, rows }
+            })
+        })
+    })
+}
+
+/// Rows of a full block, given how many queries a row has for each head of keys.
+pub(super) fn rows_of_block(lanes: usize, group: usize) -> usize {
+    (lanes / group).max(1)
+}
+
+/// The positions that some row of `block` sees.
+pub(super) fn seen<E: Stored, O: Element>(task: &Task<'_, E, O>, block: &Block) -> Range<usize> {
+    let start = task.spans[block.span].start;
+    task.visible(start + block.rows.start).start..start + block.rows.end
+}
+
+fn splits<E: Stored, O: Element>(task: &Task<'_, E, O>, block: &Block) -> Range<usize> {
+    let seen = seen(task, block);
+    seen.start / SPLIT_TOKENS..seen.end.div_ceil(SPLIT_TOKENS)
+}
+
+fn cost<E: Stored, O: Element>(task: &Task<'_, E, O>, block: &Block) -> usize {
+    seen(task, block).len() * (block.rows.len() * task.group()).div_ceil(16)
+}
+
+/// The groups of `split` that some row of `block` sees, by number.
+pub(super) fn groups<E: Stored, O: Element>(
+    task: &Task<'_, E, O>,
+    block: &Block,
+    split: usize,
+) -> Range<usize> {
+    const EACH: usize = SPLIT_TOKENS / GROUP_TOKENS;
+    let seen = seen(task, block);
+    let (first, last) = (seen.start / GROUP_TOKENS, seen.end.div_ceil(GROUP_TOKENS));
+    first.max(split * EACH)..last.min((split + 1) * EACH)
+}
+
+/// Runs all of a task's blocks.
+pub(super) fn run<E: Stored, O: Element, K: Kernel>(
+    team: &Team,
+    task: &Task<'_, E, O>,
+    kernel: &K,
+    lanes: usize,
+    scratch: &mut Scratch,
+) {
+    scratch.plan.make(task, lanes, team.threads());
+    let (plan, state, local) = (&scratch.plan, kernel.state_len(), kernel.local_bytes());
+    scratch.memory.reserve(team.threads(), local, plan.parts * state);
+    let memory = scratch.memory.shared();
+    let (next_item, next_merge) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    team.run(|w| {
+        // SAFETY: each worker has a number of its own.
+        let local = unsafe { memory.local(w.index) };
+        kernel.enter();
+        while let Some(item) = plan.items.get(next_item.fetch_add(1, Ordering::Relaxed)) {
+            match item.partial {
+                None => kernel.whole(item, local),
+                // SAFETY: each item has a part of its own.
+                Some(at) => kernel.part(item, local, unsafe { memory.parts(at * state, state) }),
+            }
+        }
+        if !plan.merges.is_empty() {
+            w.barrier();
+        }
+        while let Some(item) = plan.merges.get(next_merge.fetch_add(1, Ordering::Relaxed)) {
+            let first = item.partial.expect("a cut block has parts") * state;
+            // SAFETY: the parts of a block belong to its merge, and are written before the barrier.
+            kernel.merge(item, local, unsafe { memory.parts(first, item.splits.len() * state) });
+        }
+        kernel.leave();
+    });
+}
+
+/// Bytes that a scratch comes to hold: the parts of at most `8 * threads` cut blocks, the workers' own
+/// memory, and the items (whose list may have grown to twice its need).
+pub(super) fn bytes_at_most(
+    threads: usize,
+    kernel_bytes: (usize, usize),
+    kv_heads: usize,
+    rows: usize,
+    context: usize,
+) -> usize {
+    let (state, local) = kernel_bytes;
+    let splits = context.div_ceil(SPLIT_TOKENS) + 1;
+    let parts = if threads == 1 { 0 } else { SHARES * threads * splits };
+    let items = 2 * (rows * kv_heads + parts + SHARES * threads);
+    parts * state + threads * local.next_multiple_of(64) + items * size_of::<Item>()
+}
