@@ -10,6 +10,7 @@ use kernels::attention::{
 };
 use kernels::{Isa, Mat, MatMut, Team};
 use std::hint::black_box;
+use std::sync::LazyLock;
 use std::time::Instant;
 
 /// Pages that a decode measurement goes round in: more than the last cache holds.
@@ -53,15 +54,31 @@ fn shuffled(n: usize) -> Vec<u32> {
     order
 }
 
-fn median(mut times: Vec<f64>) -> f64 {
+/// The time that a tenth of the runs stay under: what the machine does while nobody else uses it.
+fn undisturbed(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
+    times[times.len() / 10]
 }
 
-fn seconds(mut run: impl FnMut()) -> f64 {
-    let start = Instant::now();
+/// Seconds that `run` takes: of the clock for a team, of this thread's CPU time for one thread alone (which
+/// a busy machine disturbs less).
+fn seconds(team: &Team, run: impl FnOnce()) -> f64 {
+    let now = || if team.threads() == 1 { cpu_seconds() } else { wall_seconds() };
+    let start = now();
     run();
-    start.elapsed().as_secs_f64()
+    now() - start
+}
+
+fn wall_seconds() -> f64 {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    START.elapsed().as_secs_f64()
+}
+
+fn cpu_seconds() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes the time it is given.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 fn decode_table(team: &Team, isa: Isa) {
@@ -95,12 +112,10 @@ fn decode(
     let mut scratch = Scratch::default();
     let each = context / BLOCK_TOKENS;
     let per_call = each * batch * layout.block_bytes();
-    let calls = (64 << 20_usize).div_ceil(per_call).min(order.len() / (each * batch));
+    let calls = (64usize << 20).div_ceil(per_call).min(order.len() / (each * batch));
     let mut at = 0;
     let (mut ours, mut raw) = (vec![], vec![]);
     for _ in 0..ROUNDS {
-        let mut time = 0.0;
-        let mut time_raw = 0.0;
         for _ in 0..calls {
             // Each call reads pages that no call has read for a while.
             at = if at + 2 * each * batch > order.len() { 0 } else { at };
@@ -113,19 +128,17 @@ fn decode(
             let softmax = Softmax { scale: 0.125, window: None };
             let cache = Cache { bytes: pool, layout };
             let result = RowsMut::Bf16(MatMut::new(&mut out, batch, cols));
-            time += seconds(|| attend(team, isa, queries, cache, softmax, result, &mut scratch));
+            ours.push(seconds(team, || attend(team, isa, queries, cache, softmax, result, &mut scratch)));
         }
         for _ in 0..calls {
             at = if at + 2 * each * batch > order.len() { 0 } else { at };
             let blocks = &order[at..at + each * batch];
             at += each * batch;
-            time_raw += seconds(|| raw_read(team, pool, blocks, layout.block_bytes()));
+            raw.push(seconds(team, || raw_read(team, pool, blocks, layout.block_bytes())));
         }
-        ours.push(time);
-        raw.push(time_raw);
     }
-    let gigabytes = (calls * per_call) as f64 / 1e9;
-    (gigabytes / median(ours), gigabytes / median(raw))
+    let gigabytes = per_call as f64 / 1e9;
+    (gigabytes / undisturbed(ours), gigabytes / undisturbed(raw))
 }
 
 fn raw_read(team: &Team, pool: &[u8], blocks: &[u32], block_bytes: usize) {
@@ -163,12 +176,12 @@ fn prefill(team: &Team, isa: Isa, layout: KvLayout, heads: usize, tokens: usize)
     let mut scratch = Scratch::default();
     let mut times = vec![];
     for _ in 0..ROUNDS {
-        times.push(seconds(|| {
+        times.push(seconds(team, || {
             let queries = Queries { rows: Rows::Bf16(Mat::new(&q, tokens, cols)), spans: &spans };
             let result = RowsMut::Bf16(MatMut::new(&mut out, tokens, cols));
             let softmax = Softmax { scale: 0.125, window: None };
             attend(team, isa, queries, Cache { bytes: &pages, layout }, softmax, result, &mut scratch);
         }));
     }
-    2.0 * (tokens * tokens * cols) as f64 / median(times) / 1e12
+    2.0 * (tokens * tokens * cols) as f64 / undisturbed(times) / 1e12
 }

@@ -22,7 +22,7 @@ pub(super) trait Stored: Element {
 impl Stored for f32 {
     const DTYPE: KvDtype = KvDtype::F32;
 
-    fn attend<O: Element>(team: &Team, isa: Isa, task: &Task<'_, f32, O>, scratch: &mut Scratch) {
+    fn attend<O: Element>(team: &Team, _: Isa, task: &Task<'_, f32, O>, _: &mut Scratch) {
         scalar::attend(team, task);
     }
 }
