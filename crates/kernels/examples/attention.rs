@@ -90,7 +90,9 @@ fn decode_table(team: &Team, isa: Isa) {
         for (context, batch) in [(1024, 1), (1024, 16), (1024, 64), (8192, 1), (8192, 8)] {
             let (ours, raw) = decode(team, isa, &pool, &order, layout, heads, context, batch);
             let ratio = 100.0 * ours / raw;
-            println!("{heads:3}/{kv_heads:<2} x{head_dim:4} {context:5} b{batch:<3} {ours:6.1} {raw:6.1}  {ratio:4.0} %");
+            println!(
+                "{heads:3}/{kv_heads:<2} x{head_dim:4} {context:5} b{batch:<3} {ours:6.1} {raw:6.1}  {ratio:4.0} %"
+            );
         }
     }
 }
@@ -160,7 +162,8 @@ fn prefill_table(team: &Team, isa: Isa) {
     println!("causal prefill: heads/kv_heads x head_dim, tokens: TFLOP/s (half of the square counted)");
     for (heads, kv_heads, head_dim) in [(8, 8, 64), (9, 3, 64), (8, 8, 128), (8, 2, 128)] {
         for tokens in [512, 1024, 2048, 4096, 8192] {
-            let tflops = prefill(team, isa, KvLayout { kv_heads, head_dim, dtype: KvDtype::Bf16 }, heads, tokens);
+            let tflops =
+                prefill(team, isa, KvLayout { kv_heads, head_dim, dtype: KvDtype::Bf16 }, heads, tokens);
             println!("{heads:3}/{kv_heads:<2} x{head_dim:4} {tokens:5} {tflops:6.3}");
         }
     }

@@ -4,10 +4,10 @@
 use super::amx;
 use super::layout::KvDtype;
 use super::{Scratch, Task, plan, scalar};
-use crate::isa::Isa;
-use crate::team::Team;
 pub(super) use crate::elementwise::Element;
+use crate::isa::Isa;
 use crate::mat::{Mat, MatMut};
+use crate::team::Team;
 use half::bf16;
 
 /// An element that pages can hold.

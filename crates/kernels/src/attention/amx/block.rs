@@ -312,7 +312,8 @@ impl<'p, 'a, O: Element> Pass<'p, 'a, O> {
         let l = &self.local;
         // SAFETY: by this function's contract.
         unsafe {
-            let q = [l.q.add(tile * steps * TILE), l.q.add((tile + 1) * steps * TILE)].map(|q| q.cast_const());
+            let q =
+                [l.q.add(tile * steps * TILE), l.q.add((tile + 1) * steps * TILE)].map(|q| q.cast_const());
             for (i, k) in k.iter().enumerate() {
                 let s = l.s.map(|s| s.add(i * BLOCK_TOKENS * LANES));
                 tiles::scores_two(*k, stride, steps, q, s);
