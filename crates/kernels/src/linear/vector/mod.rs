@@ -1,0 +1,68 @@
+//! Vector units: AVX2 and AVX-512 with fused multiply-add, written once over the width.
+//!
+//! A vector holds neighbouring outputs; x is broadcast. So each output has sums of its own, and the order
+//! of additions is the canonical one at every width.
+
+mod floats;
+mod lanes;
+mod tiles;
+
+use half::bf16;
+
+use super::epilogue::Epilogue;
+use super::source::PanelSource;
+use super::types::Weight;
+use crate::mat::Mat;
+use crate::team::Team;
+
+/// The two widths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Width {
+    /// 8 floats: AVX2 with FMA.
+    Eight,
+    /// 16 floats: AVX-512 F, BW, DQ and VL.
+    Sixteen,
+}
+
+/// bf16: `x: [m, k]`, any stored format but f32. The machine has vectors of this width.
+pub(crate) fn run_tiles(
+    width: Width,
+    team: &Team,
+    x: Mat<'_, bf16>,
+    w: &Weight<'_>,
+    source: &impl PanelSource,
+    epilogue: &Epilogue<'_>,
+) {
+    let job = tiles::Job { x, w, source, epilogue };
+    team.run(|worker| {
+        let panels = worker.share(w.held_panels());
+        // SAFETY: the machine has the width; workers have panels of their own.
+        unsafe {
+            match width {
+                Width::Eight => job.work_8(panels),
+                Width::Sixteen => job.work_16(panels),
+            }
+        }
+    });
+}
+
+/// f32: `x: [m, k]`. The machine has vectors of this width.
+pub(crate) fn run_f32(
+    width: Width,
+    team: &Team,
+    x: Mat<'_, f32>,
+    w: &Weight<'_>,
+    epilogue: &Epilogue<'_>,
+) {
+    let job = floats::Job { x, w, epilogue };
+    team.run(|worker| {
+        let panels = worker.share(w.held_panels());
+        // SAFETY: the machine has the width; workers have panels of their own.
+        unsafe {
+            match width {
+                Width::Eight => job.work_8(panels),
+                Width::Sixteen => job.work_16(panels),
+            }
+        }
+    });
+}
