@@ -15,6 +15,8 @@ pub mod quant;
 mod scalar;
 mod source;
 pub mod types;
+#[cfg(target_arch = "x86_64")]
+mod vector;
 
 use half::bf16;
 
@@ -30,6 +32,8 @@ use crate::team::Team;
 use epilogue::Epilogue;
 use quant::NarrowPanels;
 use source::{Bf16Panels, PanelSource};
+#[cfg(target_arch = "x86_64")]
+use vector::Width;
 
 /// `y = x * W^T + bias`, finished as `out` says. `x: [m, k]`, `bias: [n]` (gate rows before up rows).
 /// Outputs of panels that `w` does not hold are left as they are.
@@ -84,10 +88,20 @@ fn run_tiles(
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Amx => amx::run(team, x, w, source, epilogue),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => vector::run_tiles(Width::Sixteen, team, x, w, source, epilogue),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => vector::run_tiles(Width::Eight, team, x, w, source, epilogue),
         _ => scalar::run_tiles(team, x, w, source, epilogue),
     }
 }
 
-fn run_f32(team: &Team, _isa: Isa, x: Mat<'_, f32>, w: &Weight<'_>, epilogue: &Epilogue<'_>) {
-    scalar::run_f32(team, x, w, epilogue);
+fn run_f32(team: &Team, isa: Isa, x: Mat<'_, f32>, w: &Weight<'_>, epilogue: &Epilogue<'_>) {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Amx | Isa::Avx512 => vector::run_f32(Width::Sixteen, team, x, w, epilogue),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => vector::run_f32(Width::Eight, team, x, w, epilogue),
+        _ => scalar::run_f32(team, x, w, epilogue),
+    }
 }

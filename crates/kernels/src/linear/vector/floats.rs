@@ -8,7 +8,6 @@ use crate::linear::epilogue::{Epilogue, Sums};
 use crate::linear::pack::PANEL_ROWS;
 use crate::linear::types::Weight;
 use crate::mat::Mat;
-use crate::scratch::with_scratch;
 
 /// k in a chunk: 24 KB of a panel, half of L1.
 const CHUNK: usize = 192;
@@ -27,33 +26,39 @@ impl Job<'_> {
     /// # Safety
     /// The machine has AVX2 and FMA; nobody else has these panels.
     #[target_feature(enable = "avx2,fma")]
-    pub(super) unsafe fn work_8(&self, panels: Range<usize>) {
+    pub(super) unsafe fn work_8(&self, panels: Range<usize>, scratch: &mut [u8]) {
         // SAFETY: passed on.
-        unsafe { self.work::<__m256>(panels) };
+        unsafe { self.work::<__m256>(panels, scratch) };
     }
 
     /// # Safety
     /// The machine has AVX-512 F, BW, DQ and VL; nobody else has these panels.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-    pub(super) unsafe fn work_16(&self, panels: Range<usize>) {
+    pub(super) unsafe fn work_16(&self, panels: Range<usize>, scratch: &mut [u8]) {
         // SAFETY: passed on.
-        unsafe { self.work::<__m512>(panels) };
+        unsafe { self.work::<__m512>(panels, scratch) };
     }
 
     #[inline(always)]
-    unsafe fn work<V: Lanes>(&self, panels: Range<usize>) {
-        let most = (BLOCK_BYTES / (self.w.k() * 4).max(1) / ROWS * ROWS).max(ROWS);
-        let block = self.x.rows().min(most);
-        with_scratch(block * size_of::<Sums>(), |scratch| {
-            let sums: &mut [Sums] = bytemuck::cast_slice_mut(scratch);
-            for first in (0..self.x.rows()).step_by(block) {
-                let rows = first..(first + block).min(self.x.rows());
-                for held in panels.clone() {
-                    // SAFETY: passed on.
-                    unsafe { self.panel::<V>(held, rows.clone(), &mut sums[..rows.len()]) };
-                }
+    unsafe fn work<V: Lanes>(&self, panels: Range<usize>, scratch: &mut [u8]) {
+        let sums: &mut [Sums] = bytemuck::cast_slice_mut(scratch);
+        let block = self.block();
+        for first in (0..self.x.rows()).step_by(block) {
+            let rows = first..(first + block).min(self.x.rows());
+            for held in panels.clone() {
+                // SAFETY: passed on.
+                unsafe { self.panel::<V>(held, rows.clone(), &mut sums[..rows.len()]) };
             }
-        });
+        }
+    }
+
+    /// Rows of a block.
+    fn block(&self) -> usize {
+        self.x.rows().min((BLOCK_BYTES / (self.w.k() * 4).max(1) / ROWS * ROWS).max(ROWS))
+    }
+
+    pub(super) fn scratch_bytes(&self) -> usize {
+        self.block() * size_of::<Sums>()
     }
 
     #[inline(always)]
@@ -104,13 +109,10 @@ unsafe fn add_products<V: Lanes, const R: usize, const C: usize>(
     for first in (0..PANEL_ROWS).step_by(C * V::COUNT) {
         // SAFETY: rows have `cols` values, w 32 for each of them, a row of sums 32.
         unsafe {
-            let at = |r: usize, c: usize, sums: &mut [Sums]| {
-                sums[r].as_mut_ptr().add(first + c * V::COUNT)
-            };
             let mut total = [[V::zero(); C]; R];
             for r in 0..R {
                 for c in 0..C {
-                    total[r][c] = V::load(at(r, c, sums));
+                    total[r][c] = V::load(sums[r].as_ptr().add(first + c * V::COUNT));
                 }
             }
             for k in 0..x.cols() {
@@ -124,7 +126,7 @@ unsafe fn add_products<V: Lanes, const R: usize, const C: usize>(
             }
             for r in 0..R {
                 for c in 0..C {
-                    total[r][c].store(at(r, c, sums));
+                    total[r][c].store(sums[r].as_mut_ptr().add(first + c * V::COUNT));
                 }
             }
         }

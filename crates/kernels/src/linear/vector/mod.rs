@@ -3,8 +3,11 @@
 //! A vector holds neighbouring outputs; x is broadcast. So each output has sums of its own, and the order
 //! of additions is the canonical one at every width.
 
+// Loops over rows and vectors run over registers: their indices are clearer than zipped iterators.
+#[allow(clippy::needless_range_loop)]
 mod floats;
 mod lanes;
+#[allow(clippy::needless_range_loop)]
 mod tiles;
 
 use half::bf16;
@@ -13,6 +16,7 @@ use super::epilogue::Epilogue;
 use super::source::PanelSource;
 use super::types::Weight;
 use crate::mat::Mat;
+use crate::scratch::with_scratch;
 use crate::team::Team;
 
 /// The two widths.
@@ -36,33 +40,31 @@ pub(crate) fn run_tiles(
     let job = tiles::Job { x, w, source, epilogue };
     team.run(|worker| {
         let panels = worker.share(w.held_panels());
-        // SAFETY: the machine has the width; workers have panels of their own.
-        unsafe {
-            match width {
-                Width::Eight => job.work_8(panels),
-                Width::Sixteen => job.work_16(panels),
+        with_scratch(job.scratch_bytes(), |scratch| {
+            // SAFETY: the machine has the width; workers have panels of their own.
+            unsafe {
+                match width {
+                    Width::Eight => job.work_8(panels, scratch),
+                    Width::Sixteen => job.work_16(panels, scratch),
+                }
             }
-        }
+        });
     });
 }
 
 /// f32: `x: [m, k]`. The machine has vectors of this width.
-pub(crate) fn run_f32(
-    width: Width,
-    team: &Team,
-    x: Mat<'_, f32>,
-    w: &Weight<'_>,
-    epilogue: &Epilogue<'_>,
-) {
+pub(crate) fn run_f32(width: Width, team: &Team, x: Mat<'_, f32>, w: &Weight<'_>, epilogue: &Epilogue<'_>) {
     let job = floats::Job { x, w, epilogue };
     team.run(|worker| {
         let panels = worker.share(w.held_panels());
-        // SAFETY: the machine has the width; workers have panels of their own.
-        unsafe {
-            match width {
-                Width::Eight => job.work_8(panels),
-                Width::Sixteen => job.work_16(panels),
+        with_scratch(job.scratch_bytes(), |scratch| {
+            // SAFETY: the machine has the width; workers have panels of their own.
+            unsafe {
+                match width {
+                    Width::Eight => job.work_8(panels, scratch),
+                    Width::Sixteen => job.work_16(panels, scratch),
+                }
             }
-        }
+        });
     });
 }

@@ -11,7 +11,6 @@ use crate::linear::pack::{GROUP, PANEL_ROWS, TILE_BYTES};
 use crate::linear::source::{PAIR_BYTES, PanelSource};
 use crate::linear::types::Weight;
 use crate::mat::Mat;
-use crate::scratch::with_scratch;
 
 /// Groups of k in a chunk: 16 KB of a panel, a third of L1.
 const CHUNK_GROUPS: usize = 8;
@@ -33,40 +32,48 @@ impl<S: PanelSource> Job<'_, S> {
     /// # Safety
     /// The machine has AVX2 and FMA; nobody else has these panels.
     #[target_feature(enable = "avx2,fma")]
-    pub(super) unsafe fn work_8(&self, panels: Range<usize>) {
+    pub(super) unsafe fn work_8(&self, panels: Range<usize>, scratch: &mut [u8]) {
         // SAFETY: passed on.
-        unsafe { self.work::<__m256>(panels) };
+        unsafe { self.work::<__m256>(panels, scratch) };
     }
 
     /// # Safety
     /// The machine has AVX-512 F, BW, DQ and VL; nobody else has these panels.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-    pub(super) unsafe fn work_16(&self, panels: Range<usize>) {
+    pub(super) unsafe fn work_16(&self, panels: Range<usize>, scratch: &mut [u8]) {
         // SAFETY: passed on.
-        unsafe { self.work::<__m512>(panels) };
+        unsafe { self.work::<__m512>(panels, scratch) };
     }
 
     #[inline(always)]
-    unsafe fn work<V: Lanes>(&self, panels: Range<usize>) {
-        let padded = self.w.k().next_multiple_of(GROUP);
-        let most = (BLOCK_BYTES / (padded * 4) / ROWS * ROWS).max(ROWS);
-        let block = self.x.rows().min(most);
-        let x_bytes = block * padded * 4;
-        let sums_bytes = block * size_of::<Sums>();
-        with_scratch(x_bytes + sums_bytes + CHUNK_GROUPS * PAIR_BYTES, |scratch| {
-            let (x, rest) = scratch.split_at_mut(x_bytes);
-            let (sums, tiles) = rest.split_at_mut(sums_bytes);
-            let x: &mut [f32] = bytemuck::cast_slice_mut(x);
-            let sums: &mut [Sums] = bytemuck::cast_slice_mut(sums);
-            for first in (0..self.x.rows()).step_by(block) {
-                let rows = first..(first + block).min(self.x.rows());
-                widen(self.x.slice_rows(rows.clone()), padded, x);
-                for held in panels.clone() {
-                    // SAFETY: x holds these rows, widened; the rest is passed on.
-                    unsafe { self.panel::<V>(held, rows.clone(), x, &mut sums[..rows.len()], tiles) };
-                }
+    unsafe fn work<V: Lanes>(&self, panels: Range<usize>, scratch: &mut [u8]) {
+        let (padded, block) = (self.padded(), self.block());
+        let (x, rest) = scratch.split_at_mut(block * padded * 4);
+        let (sums, tiles) = rest.split_at_mut(block * size_of::<Sums>());
+        let x: &mut [f32] = bytemuck::cast_slice_mut(x);
+        let sums: &mut [Sums] = bytemuck::cast_slice_mut(sums);
+        for first in (0..self.x.rows()).step_by(block) {
+            let rows = first..(first + block).min(self.x.rows());
+            widen(self.x.slice_rows(rows.clone()), padded, x);
+            for held in panels.clone() {
+                // SAFETY: x holds these rows, widened; the rest is passed on.
+                unsafe { self.panel::<V>(held, rows.clone(), x, &mut sums[..rows.len()], tiles) };
             }
-        });
+        }
+    }
+
+    /// k with its padding.
+    fn padded(&self) -> usize {
+        self.w.k().next_multiple_of(GROUP)
+    }
+
+    /// Rows of a block.
+    fn block(&self) -> usize {
+        self.x.rows().min((BLOCK_BYTES / (self.padded() * 4) / ROWS * ROWS).max(ROWS))
+    }
+
+    pub(super) fn scratch_bytes(&self) -> usize {
+        self.block() * (self.padded() * 4 + size_of::<Sums>()) + CHUNK_GROUPS * PAIR_BYTES
     }
 
     #[inline(always)]
