@@ -56,6 +56,15 @@ pub enum Error {
     /// The tokenizer could not be loaded, or a text not be encoded.
     #[error(transparent)]
     Tokenizer(#[from] crate::tokenizer::TokenizerError),
+    /// The chat template could not be found, or fails.
+    #[error(transparent)]
+    Template(#[from] crate::template::TemplateError),
+    /// A sampling parameter is out of range.
+    #[error(transparent)]
+    Param(#[from] crate::sampling::ParamError),
+    /// No token can be taken from the logits.
+    #[error(transparent)]
+    Sample(#[from] crate::sampling::SampleError),
     /// A weight is NaN or infinite.
     #[error(
         "{file}: tensor `{tensor}` holds NaN or infinity in row {row}; the file is damaged, fetch it again"

@@ -10,6 +10,7 @@ mod json;
 pub mod safetensors;
 pub mod sampling;
 pub mod stored;
+pub mod template;
 pub mod tensor;
 #[cfg(test)]
 mod testing;
@@ -20,3 +21,4 @@ pub use error::{Error, Result};
 pub use stored::Stored;
 pub use tensor::{LayerTensor, Tensor};
 pub use tokenizer::{Special, Tokenizer, TokenizerError};
+pub use template::{ChatTemplate, Conversation, TemplateError};

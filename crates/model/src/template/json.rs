@@ -1,0 +1,152 @@
+//! `tojson` as Hugging Face defines it for chat templates: Python's `json.dumps`, without the HTML
+//! escapes of Jinja's own.
+
+use minijinja::value::{Kwargs, Value as Jinja};
+use minijinja::{Error, ErrorKind};
+use serde_json::Value;
+
+use super::python;
+
+/// The filter, with the keyword arguments of `json.dumps` that templates use.
+pub(super) fn tojson(value: Jinja, indent: Option<Jinja>, kwargs: Kwargs) -> Result<Jinja, Error> {
+    if value.is_undefined() {
+        return Err(invalid("an undefined value is not JSON"));
+    }
+    let indent = match indent {
+        Some(indent) => Some(indent),
+        None => kwargs.get::<Option<Jinja>>("indent")?,
+    };
+    let indent = match indent.filter(|i| !i.is_none()) {
+        None => None,
+        Some(i) => Some(i.as_usize().ok_or_else(|| invalid("indent is a count of spaces"))?.min(64)),
+    };
+    let (item, key) = match kwargs.get::<Option<Jinja>>("separators")?.filter(|s| !s.is_none()) {
+        Some(pair) => separators(&pair)?,
+        None => (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()),
+    };
+    let dump = Dump {
+        indent,
+        item,
+        key,
+        ascii: kwargs.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false),
+        sorted: kwargs.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
+    };
+    kwargs.assert_all_used()?;
+    let value = serde_json::to_value(&value).map_err(|e| invalid(&e.to_string()))?;
+    let mut out = String::new();
+    dump.write(&value, 0, &mut out);
+    Ok(Jinja::from(out))
+}
+
+fn separators(pair: &Jinja) -> Result<(String, String), Error> {
+    match pair.try_iter()?.take(3).collect::<Vec<_>>().as_slice() {
+        [item, key] => Ok((item.to_string(), key.to_string())),
+        _ => Err(invalid("separators are two strings")),
+    }
+}
+
+/// A value of a request as a value of the template engine.
+pub(super) fn to_jinja(value: &Value) -> Jinja {
+    match value {
+        Value::Null => Jinja::from(()),
+        Value::Bool(b) => Jinja::from(*b),
+        Value::Number(n) => match (n.as_i64(), n.as_u64()) {
+            (Some(i), _) => Jinja::from(i),
+            (_, Some(u)) => Jinja::from(u),
+            _ => Jinja::from(n.as_f64().unwrap_or(f64::NAN)),
+        },
+        Value::String(s) => Jinja::from(s.as_str()),
+        Value::Array(items) => Jinja::from(items.iter().map(to_jinja).collect::<Vec<_>>()),
+        Value::Object(map) => Jinja::from_pairs(map.iter().map(|(k, v)| (k.as_str(), to_jinja(v)))),
+    }
+}
+
+fn invalid(why: &str) -> Error {
+    Error::new(ErrorKind::InvalidOperation, format!("tojson: {why}"))
+}
+
+struct Dump {
+    indent: Option<usize>,
+    item: String,
+    key: String,
+    ascii: bool,
+    sorted: bool,
+}
+
+impl Dump {
+    fn write(&self, value: &Value, depth: usize, out: &mut String) {
+        match value {
+            Value::Null => out.push_str("null"),
+            Value::Bool(b) => out.push_str(if *b { "true" } else { "false" }),
+            Value::Number(n) => python::number(n, out),
+            Value::String(s) => self.string(s, out),
+            Value::Array(items) => {
+                self.list(['[', ']'], items, depth, out, |item, out| self.write(item, depth + 1, out));
+            }
+            Value::Object(map) => {
+                let mut entries: Vec<_> = map.iter().collect();
+                if self.sorted {
+                    entries.sort_by_key(|&(k, _)| k);
+                }
+                self.list(['{', '}'], &entries, depth, out, |(k, v), out| {
+                    self.string(k, out);
+                    out.push_str(&self.key);
+                    self.write(v, depth + 1, out);
+                });
+            }
+        }
+    }
+
+    fn list<T>(
+        &self,
+        [open, close]: [char; 2],
+        items: &[T],
+        depth: usize,
+        out: &mut String,
+        write: impl Fn(&T, &mut String),
+    ) {
+        out.push(open);
+        for (i, item) in items.iter().enumerate() {
+            if i > 0 {
+                out.push_str(&self.item);
+            }
+            self.line(depth + 1, out);
+            write(item, out);
+        }
+        if !items.is_empty() {
+            self.line(depth, out);
+        }
+        out.push(close);
+    }
+
+    fn line(&self, depth: usize, out: &mut String) {
+        if let Some(indent) = self.indent {
+            out.push('\n');
+            out.extend(std::iter::repeat_n(' ', indent * depth));
+        }
+    }
+
+    fn string(&self, s: &str, out: &mut String) {
+        out.push('"');
+        for c in s.chars() {
+            match c {
+                '"' => out.push_str("\\\""),
+                '\\' => out.push_str("\\\\"),
+                '\n' => out.push_str("\\n"),
+                '\r' => out.push_str("\\r"),
+                '\t' => out.push_str("\\t"),
+                '\u{8}' => out.push_str("\\b"),
+                '\u{c}' => out.push_str("\\f"),
+                c if (c as u32) < 0x20 || (self.ascii && c as u32 > 0x7e) => escape(c, out),
+                c => out.push(c),
+            }
+        }
+        out.push('"');
+    }
+}
+
+fn escape(c: char, out: &mut String) {
+    for unit in c.encode_utf16(&mut [0; 2]) {
+        out.push_str(&format!("\\u{unit:04x}"));
+    }
+}

@@ -1,0 +1,99 @@
+//! Messages as clients send them, made into what templates expect.
+
+use serde_json::{Map, Value, json};
+
+use super::TemplateError;
+
+/// Which forms of `content` a template prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ContentForm {
+    /// Strings; parts are joined by line breaks (as vLLM does).
+    Text,
+    /// A list of parts only; a string becomes one part.
+    Parts,
+    /// Both; left as they come.
+    Either,
+}
+
+const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
+
+/// Checks and normalises the messages of a request.
+pub(super) fn normalise(messages: &[Value], form: ContentForm) -> Result<Vec<Value>, TemplateError> {
+    if messages.is_empty() {
+        return Err(TemplateError::Message { index: 0, why: "there are no messages".to_owned() });
+    }
+    let one = |(index, message): (usize, &Value)| {
+        normal(message, form).map_err(|why| TemplateError::Message { index, why })
+    };
+    messages.iter().enumerate().map(one).collect()
+}
+
+fn normal(message: &Value, form: ContentForm) -> Result<Value, String> {
+    let Some(message) = message.as_object() else { return Err("a message is an object".to_owned()) };
+    let mut message = message.clone();
+    match message.get("role").and_then(Value::as_str) {
+        Some(role) if ROLES.contains(&role) => (),
+        Some(role) => return Err(format!("role `{role}`; expected one of {}", ROLES.join(", "))),
+        None => return Err("role is missing".to_owned()),
+    }
+    if let Some(calls) = message.get_mut("tool_calls").and_then(Value::as_array_mut) {
+        calls.iter_mut().for_each(parse_arguments);
+    }
+    let has_calls = message.get("tool_calls").is_some_and(|c| !c.is_null());
+    let content = match message.get("content") {
+        Some(Value::String(text)) if form == ContentForm::Parts => json!([{"type": "text", "text": text}]),
+        Some(Value::String(text)) => json!(text),
+        Some(Value::Array(parts)) => list(parts, form)?,
+        None | Some(Value::Null) if has_calls => Value::Null,
+        None | Some(Value::Null) if message["role"] == "assistant" => json!(""),
+        None | Some(Value::Null) => return Err("content is missing".to_owned()),
+        Some(_) => return Err("content is a string, a list of parts, or null".to_owned()),
+    };
+    message.insert("content".to_owned(), content);
+    Ok(Value::Object(message))
+}
+
+fn list(parts: &[Value], form: ContentForm) -> Result<Value, String> {
+    let texts = parts.iter().map(part_text).collect::<Result<Vec<_>, _>>()?;
+    Ok(match form {
+        ContentForm::Text => json!(texts.join("\n")),
+        _ => texts.iter().map(|text| json!({"type": "text", "text": text})).collect(),
+    })
+}
+
+fn part_text(part: &Value) -> Result<&str, String> {
+    let kind = part.get("type").and_then(Value::as_str).unwrap_or("text");
+    match (part, kind) {
+        (Value::String(text), _) => Ok(text),
+        (_, "text" | "input_text" | "output_text") => {
+            part.get("text").and_then(Value::as_str).ok_or_else(|| "a text part needs `text`".to_owned())
+        }
+        (_, "refusal") => part
+            .get("refusal")
+            .and_then(Value::as_str)
+            .ok_or_else(|| "a refusal part needs `refusal`".to_owned()),
+        (_, other) => Err(format!("content part of type `{other}`; this model reads text only")),
+    }
+}
+
+/// Clients send a call's arguments as a string of JSON; templates expect the object.
+fn parse_arguments(call: &mut Value) {
+    let arguments = call.get_mut("function").and_then(|f| f.get_mut("arguments"));
+    if let Some(Value::String(text)) = arguments
+        && let Ok(parsed @ Value::Object(_)) = serde_json::from_str::<Value>(text)
+    {
+        call["function"]["arguments"] = parsed;
+    }
+}
+
+/// A conversation whose content is `text`, in one of the two forms, to see what a template prints.
+pub(super) fn probe(text: &str, form: ContentForm) -> Vec<Value> {
+    let content = match form {
+        ContentForm::Parts => json!([{"type": "text", "text": text}]),
+        _ => json!(text),
+    };
+    let mut message = Map::new();
+    message.insert("role".to_owned(), json!("user"));
+    message.insert("content".to_owned(), content);
+    vec![Value::Object(message)]
+}

@@ -1,0 +1,238 @@
+//! Chat templates: a conversation to the text that a model was trained on.
+//!
+//! Templates come with models and are foreign code, so they run in minijinja, which can reach nothing
+//! but its arguments, with limits on steps, depth, and text read and written. (What no limit covers
+//! is the memory of values that a template doubles again and again; do not take templates from
+//! requests unless their senders are trusted.) Settings and functions are those of transformers, so
+//! that the text is the same byte for byte: scripts/template_fixtures.py makes the fixtures.
+
+mod error;
+mod find;
+mod json;
+mod messages;
+mod python;
+mod rewrite;
+#[cfg(test)]
+mod tests;
+mod time;
+
+pub use error::TemplateError;
+pub use find::{Templates, Tools};
+pub use time::WallClock;
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use json::to_jinja;
+use messages::{ContentForm, normalise, probe};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Value as Jinja;
+use minijinja::{Environment, Error, ErrorKind};
+use serde_json::{Map, Value};
+
+/// Longest template, in bytes; the longest published ones are a twentieth of it.
+pub const MAX_SOURCE_BYTES: usize = 1 << 20;
+/// Longest text that a template may write, in bytes.
+pub const MAX_OUTPUT_BYTES: usize = 16 << 20;
+/// Most instructions of one rendering: a few hundred for each of ten thousand messages.
+const FUEL: u64 = 5_000_000;
+/// Deepest nesting of macros and blocks.
+const RECURSION: usize = 128;
+/// Begins the message of an error that the template raised itself.
+const RAISED: &str = "raise_exception: ";
+
+/// A compiled template.
+#[derive(Debug)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    form: ContentForm,
+}
+
+/// Texts of the special tokens, for templates that print them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SpecialTexts {
+    /// Begin of sequence.
+    pub bos: Option<String>,
+    /// End of sequence.
+    pub eos: Option<String>,
+    /// Padding.
+    pub pad: Option<String>,
+    /// Unknown.
+    pub unk: Option<String>,
+}
+
+/// How the rendered text ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ending {
+    /// With the words that open an answer.
+    #[default]
+    GenerationPrompt,
+    /// After the last message.
+    Plain,
+    /// Inside the last message, so that the model goes on with it.
+    ContinueFinal,
+}
+
+/// What a template is given.
+#[derive(Clone, Debug, Default)]
+pub struct Conversation<'a> {
+    /// Messages in OpenAI's shape: `role`, `content` (string, list of text parts or null), ...
+    pub messages: &'a [Value],
+    /// Tools in OpenAI's shape.
+    pub tools: Option<&'a Value>,
+    /// Documents, for templates that cite.
+    pub documents: Option<&'a Value>,
+    /// Further variables (`chat_template_kwargs`), such as `enable_thinking`.
+    pub extra: Option<&'a Map<String, Value>>,
+    /// How the text ends.
+    pub ending: Ending,
+    /// Special tokens.
+    pub special: SpecialTexts,
+    /// What `strftime_now` says.
+    pub now: WallClock,
+}
+
+impl ChatTemplate {
+    /// Compiles a template.
+    pub fn new(source: &str) -> Result<Self, TemplateError> {
+        if source.len() > MAX_SOURCE_BYTES {
+            return Err(TemplateError::TooLong { found: source.len(), limit: MAX_SOURCE_BYTES });
+        }
+        let mut environment = environment()?;
+        let source = rewrite::without_generation(source);
+        guarded(|| environment.add_template_owned("chat", source))?;
+        let mut template = ChatTemplate { environment, form: ContentForm::Either };
+        template.form = template.detect_form();
+        Ok(template)
+    }
+
+    /// Renders a conversation.
+    pub fn render(&self, conversation: &Conversation) -> Result<String, TemplateError> {
+        let messages = normalise(conversation.messages, self.form)?;
+        let text = self.render_messages(&messages, conversation)?;
+        match conversation.ending {
+            Ending::ContinueFinal => cut_after_final(text, &messages),
+            _ => Ok(text),
+        }
+    }
+
+    fn render_messages(&self, messages: &[Value], c: &Conversation) -> Result<String, TemplateError> {
+        let now = c.now;
+        let strftime = Jinja::from_function(move |format: &str| now.strftime(format));
+        let variables = variables(messages, c).chain([("strftime_now".to_owned(), strftime)]);
+        let context = Jinja::from_pairs(variables);
+        let mut out = Capped(Vec::new());
+        guarded(|| {
+            let template = self.environment.get_template("chat")?;
+            template.render_captured_to(context, &mut out).map(drop)
+        })?;
+        String::from_utf8(out.0).map_err(|e| TemplateError::Jinja(e.to_string()))
+    }
+
+    /// Finds out which forms of content the template prints, by trying.
+    fn detect_form(&self) -> ContentForm {
+        const MARK: &str = "\u{2e8}probe\u{2e9}";
+        let prints = |form| {
+            let text = self.render_messages(&probe(MARK, form), &Conversation::default());
+            text.is_ok_and(|t| t.contains(MARK) && !t.contains("'type'") && !t.contains("\"type\""))
+        };
+        match (prints(ContentForm::Text), prints(ContentForm::Parts)) {
+            (true, true) => ContentForm::Either,
+            (false, true) => ContentForm::Parts,
+            _ => ContentForm::Text,
+        }
+    }
+}
+
+/// What transformers passes, and what the request adds (which does not win over it).
+fn variables(messages: &[Value], c: &Conversation) -> impl Iterator<Item = (String, Jinja)> {
+    let extra = c.extra.into_iter().flatten().map(|(k, v)| (k.clone(), to_jinja(v)));
+    let generation = c.ending == Ending::GenerationPrompt;
+    let fixed = [
+        ("messages", Some(messages.iter().map(to_jinja).collect::<Vec<_>>().into())),
+        ("tools", Some(c.tools.map_or(Jinja::from(()), to_jinja))),
+        ("documents", Some(c.documents.map_or(Jinja::from(()), to_jinja))),
+        ("add_generation_prompt", Some(Jinja::from(generation))),
+        ("bos_token", c.special.bos.as_deref().map(Jinja::from)),
+        ("eos_token", c.special.eos.as_deref().map(Jinja::from)),
+        ("pad_token", c.special.pad.as_deref().map(Jinja::from)),
+        ("unk_token", c.special.unk.as_deref().map(Jinja::from)),
+    ];
+    let fixed = fixed.into_iter().filter_map(|(k, v)| Some((k.to_owned(), v?)));
+    extra.collect::<Vec<_>>().into_iter().chain(fixed)
+}
+
+/// transformers' settings.
+fn environment() -> Result<Environment<'static>, TemplateError> {
+    let mut env = Environment::new();
+    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+    env.set_syntax(syntax.map_err(classify)?);
+    env.set_fuel(Some(FUEL));
+    env.set_recursion_limit(RECURSION);
+    env.set_formatter(python::format);
+    env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    env.add_test("iterable", python::iterable);
+    env.add_filter("tojson", json::tojson);
+    env.add_function("raise_exception", |message: String| -> Result<Jinja, Error> {
+        Err(Error::new(ErrorKind::InvalidOperation, format!("{RAISED}{message}")))
+    });
+    Ok(env)
+}
+
+/// Runs the engine over foreign code: its errors are ours, and so would be its panics.
+fn guarded<T>(run: impl FnOnce() -> Result<T, Error>) -> Result<T, TemplateError> {
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(result) => result.map_err(classify),
+        Err(_) => Err(TemplateError::Jinja("the template engine gave up on it".to_owned())),
+    }
+}
+
+fn classify(error: Error) -> TemplateError {
+    let detail = error.detail().unwrap_or_default().to_owned();
+    if let Some(message) = detail.strip_prefix(RAISED) {
+        return TemplateError::Refused(message.to_owned());
+    }
+    let limit = match error.kind() {
+        ErrorKind::OutOfFuel => Some(format!("{FUEL} steps")),
+        ErrorKind::WriteFailure => Some(format!("{MAX_OUTPUT_BYTES} bytes of output")),
+        _ if detail.contains("recursion limit") => Some(detail.clone()),
+        _ => None,
+    };
+    match limit {
+        Some(limit) => TemplateError::Limit(limit),
+        None => TemplateError::Jinja(error.to_string()),
+    }
+}
+
+/// Cuts the text inside its last message, as transformers does.
+fn cut_after_final(mut text: String, messages: &[Value]) -> Result<String, TemplateError> {
+    let last = messages.len().saturating_sub(1);
+    let refuse = |why: &str| TemplateError::Message { index: last, why: why.to_owned() };
+    let content = match &messages[last]["content"] {
+        Value::Array(parts) => parts.last().and_then(|p| p["text"].as_str()),
+        content => content.as_str(),
+    };
+    let content = content.ok_or_else(|| refuse("there is no text to continue"))?;
+    let at = text.rfind(content.trim()).ok_or_else(|| refuse("the template changes the text to continue"))?;
+    let whole = content.trim_start();
+    let end = if text[at..].starts_with(whole) { whole.len() } else { content.trim().len() };
+    text.truncate(at + end);
+    Ok(text)
+}
+
+/// Output with an end.
+struct Capped(Vec<u8>);
+
+impl io::Write for Capped {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.len() + bytes.len() > MAX_OUTPUT_BYTES {
+            return Err(io::Error::other("too much output"));
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

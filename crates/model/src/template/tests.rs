@@ -1,0 +1,183 @@
+//! Against Python's Jinja2 (scripts/template_fixtures.py), and against hostile templates.
+
+use std::collections::HashMap;
+
+use serde_json::json;
+
+use super::*;
+use crate::tokenizer::TokenizerConfig;
+
+const CASES: &str = include_str!("../../tests/fixtures/templates/cases.json");
+const DIR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/templates");
+
+fn fixture(name: &str) -> ChatTemplate {
+    let source = std::fs::read_to_string(format!("{DIR}/{name}.jinja")).unwrap();
+    ChatTemplate::new(&source).unwrap_or_else(|e| panic!("{name}: {e}"))
+}
+
+fn special() -> SpecialTexts {
+    let text = |t: &str| Some(t.to_owned());
+    SpecialTexts { bos: text("<s>"), eos: text("</s>"), pad: None, unk: text("<unk>") }
+}
+
+fn render(template: &ChatTemplate, conversation: &Value, now: i64) -> Result<String, TemplateError> {
+    let mut extra = conversation.as_object().unwrap().clone();
+    ["messages", "tools", "add_generation_prompt"].iter().for_each(|k| drop(extra.shift_remove(*k)));
+    let plain = conversation["add_generation_prompt"] == false;
+    template.render(&Conversation {
+        messages: conversation["messages"].as_array().unwrap(),
+        tools: conversation.get("tools"),
+        extra: Some(&extra),
+        ending: if plain { Ending::Plain } else { Ending::GenerationPrompt },
+        special: special(),
+        now: WallClock { unix_s: now, utc_offset_s: 0 },
+        ..Conversation::default()
+    })
+}
+
+#[test]
+fn published_templates_render_as_in_python() {
+    let fixtures: Value = serde_json::from_str(CASES).unwrap();
+    let mut templates = HashMap::new();
+    let mut wrong = Vec::new();
+    for case in fixtures["cases"].as_array().unwrap() {
+        let name = case["template"].as_str().unwrap();
+        let template = templates.entry(name).or_insert_with(|| fixture(name));
+        let got = render(template, &case["conversation"], fixtures["now"].as_i64().unwrap());
+        let expected = match (&case["text"], &case["error"]) {
+            (Value::String(text), _) => Ok(text.clone()),
+            (_, Value::String(why)) => Err(TemplateError::Refused(why.clone())),
+            _ if got.is_err() => continue,
+            _ => Err(TemplateError::Missing),
+        };
+        if got != expected {
+            wrong.push(format!("{name} {}\n  got      {got:?}\n  expected {expected:?}", case["name"]));
+        }
+    }
+    assert!(templates.len() >= 15);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn user(content: Value) -> Vec<Value> {
+    vec![json!({"role": "user", "content": content})]
+}
+
+fn rendered(source: &str, messages: &[Value]) -> Result<String, TemplateError> {
+    ChatTemplate::new(source)?.render(&Conversation { messages, ..Conversation::default() })
+}
+
+#[test]
+fn content_takes_the_form_that_the_template_prints() {
+    let parts = user(json!([{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]));
+    let text = user(json!("one"));
+    let wants_text = "{{ messages[0].content.strip() }}";
+    assert_eq!(rendered(wants_text, &parts).unwrap(), "one\ntwo");
+    assert_eq!(rendered(wants_text, &text).unwrap(), "one");
+    let wants_parts = "{% for part in messages[0].content %}[{{ part.text }}]{% endfor %}";
+    assert_eq!(rendered(wants_parts, &parts).unwrap(), "[one][two]");
+    assert_eq!(rendered(wants_parts, &text).unwrap(), "[one]");
+}
+
+#[test]
+fn arguments_of_calls_are_objects_whatever_the_client_sent() {
+    let call = |arguments: Value| {
+        let calls =
+            json!([{"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}]);
+        vec![json!({"role": "assistant", "content": null, "tool_calls": calls})]
+    };
+    let source = "{{ messages[0].tool_calls[0].function.arguments | tojson }}";
+    assert_eq!(rendered(source, &call(json!({"a": 1}))).unwrap(), "{\"a\": 1}");
+    assert_eq!(rendered(source, &call(json!("{\"b\":2,\"a\":[]}"))).unwrap(), "{\"b\": 2, \"a\": []}");
+    assert_eq!(rendered(source, &call(json!("no json"))).unwrap(), "\"no json\"");
+}
+
+#[test]
+fn bad_messages_are_named() {
+    let refuse = |messages: Value| {
+        let messages = messages.as_array().unwrap().clone();
+        rendered("{{ messages }}", &messages).unwrap_err().to_string()
+    };
+    let good = json!({"role": "user", "content": "hi"});
+    assert!(refuse(json!([])).contains("no messages"));
+    assert!(refuse(json!([good, 7])).contains("messages[1]"));
+    assert!(refuse(json!([{"content": "x"}])).contains("role is missing"));
+    assert!(refuse(json!([{"role": "king", "content": "x"}])).contains("king"));
+    assert!(refuse(json!([{"role": "user"}])).contains("content is missing"));
+    assert!(refuse(json!([{"role": "user", "content": 5}])).contains("content is a string"));
+    let image = json!([{"type": "image_url", "image_url": {"url": "http://x"}}]);
+    assert!(refuse(json!([{"role": "user", "content": image}])).contains("image_url"));
+}
+
+#[test]
+fn the_last_message_can_be_continued() {
+    let messages = [user(json!("hi")), vec![json!({"role": "assistant", "content": "Sure, the "})]].concat();
+    let conversation =
+        |messages| Conversation { messages, ending: Ending::ContinueFinal, ..Conversation::default() };
+    let text = fixture("smollm2").render(&conversation(&messages)).unwrap();
+    assert!(text.ends_with("<|im_start|>assistant\nSure, the "), "{text}");
+    let trimmed = fixture("llama-3").render(&Conversation { special: special(), ..conversation(&messages) });
+    assert!(trimmed.unwrap().ends_with("\n\nSure, the"));
+}
+
+#[test]
+fn hostile_templates_are_stopped() {
+    let message = user(json!("hi"));
+    let limit = |source: &str| {
+        let error = rendered(source, &message).unwrap_err();
+        assert!(matches!(error, TemplateError::Limit(_)), "{error:?}");
+    };
+    limit("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}");
+    limit("{% for a in range(9999) %}{{ 'x' * 9999 }}{% endfor %}");
+    limit("{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}");
+    let failing = [
+        "{% for %}",
+        "{{",
+        "{% include 'x' %}",
+        "{{ ''.__class__.__mro__ }}",
+        "{{ messages[0].nope.nope }}",
+        "{{ 1 // 0 }}",
+        "{{ 'a' * 999999999999 }}",
+        "{{ [1][::0] }}",
+        "{{ undefined | tojson }}",
+        // minijinja 3.0 panics on these two; Python gives nothing.
+        "{{ [][::-1] }}",
+        "{{ ''[::-1] }}",
+        "{{ strftime_now('%Q') }}",
+    ];
+    for source in failing {
+        rendered(source, &message).unwrap_err();
+    }
+    rendered(&"{% if 1 %}".repeat(50_000), &message).unwrap_err();
+    rendered(&format!("{{{{ {} }}}}", "(".repeat(100_000)), &message).unwrap_err();
+    assert!(matches!(
+        ChatTemplate::new(&" ".repeat(MAX_SOURCE_BYTES + 1)),
+        Err(TemplateError::TooLong { .. })
+    ));
+}
+
+#[test]
+fn templates_are_found_in_their_published_places() {
+    let dir = std::env::temp_dir().join(format!("ballast-templates-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let config = |json: Value| TokenizerConfig::parse(json.to_string().as_bytes()).unwrap();
+    let text = |config: &TokenizerConfig, tools| {
+        let template = Templates::find(&dir, config)?.choose(tools)?;
+        let messages = user(json!("x"));
+        template.render(&Conversation { messages: &messages, ..Conversation::default() })
+    };
+    let none = TokenizerConfig::default();
+    assert_eq!(text(&none, Tools::Absent), Err(TemplateError::Missing));
+    std::fs::write(dir.join("chat_template.json"), r#"{"chat_template": "from json"}"#).unwrap();
+    assert_eq!(text(&none, Tools::Absent).unwrap(), "from json");
+    assert_eq!(text(&config(json!({"chat_template": "one"})), Tools::Absent).unwrap(), "one");
+    let named = json!([{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]);
+    let named = config(json!({"chat_template": named}));
+    assert_eq!(text(&named, Tools::Absent).unwrap(), "plain");
+    assert_eq!(text(&named, Tools::Given).unwrap(), "tools");
+    let odd = json!([{"name": "a", "template": "a"}, {"name": "b", "template": "b"}]);
+    let error = text(&config(json!({"chat_template": odd})), Tools::Absent).unwrap_err();
+    assert!(error.to_string().contains("a, b"));
+    std::fs::write(dir.join("chat_template.jinja"), "from jinja").unwrap();
+    assert_eq!(text(&named, Tools::Given).unwrap(), "from jinja");
+    std::fs::remove_dir_all(&dir).unwrap();
+}

@@ -1,0 +1,151 @@
+//! `strftime_now`: the date in system prompts. The time is given, not read.
+
+use minijinja::{Error, ErrorKind};
+
+/// A moment on someone's wall clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WallClock {
+    /// Seconds since 1970, UTC.
+    pub unix_s: i64,
+    /// What the local clock is ahead of UTC.
+    pub utc_offset_s: i32,
+}
+
+const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
+const MONTHS: [&str; 12] = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+];
+
+struct Broken {
+    year: i64,
+    month: i64,
+    day: i64,
+    of_year: i64,
+    weekday: usize,
+    hour: i64,
+    minute: i64,
+    second: i64,
+}
+
+impl WallClock {
+    /// Formats as Python's `strftime` in the C locale.
+    pub(super) fn strftime(self, format: &str) -> Result<String, Error> {
+        let at = self.broken_down();
+        let mut out = String::new();
+        let mut chars = format.chars();
+        while let Some(c) = chars.next() {
+            if c != '%' {
+                out.push(c);
+                continue;
+            }
+            let (bare, directive) = match chars.next() {
+                Some('-') => (true, chars.next()),
+                other => (false, other),
+            };
+            let Some(text) = directive.and_then(|d| at.directive(d)) else {
+                let why = format!("strftime_now: unknown directive in {format:?}");
+                return Err(Error::new(ErrorKind::InvalidOperation, why));
+            };
+            out.push_str(if bare { text.trim_start_matches(['0', ' ']) } else { &text });
+        }
+        Ok(out)
+    }
+
+    fn broken_down(self) -> Broken {
+        let local = self.unix_s.saturating_add(i64::from(self.utc_offset_s));
+        let (days, s) = (local.div_euclid(86_400), local.rem_euclid(86_400));
+        let (year, month, day) = civil(days);
+        Broken {
+            year,
+            month,
+            day,
+            of_year: days - days_before(year) + 1,
+            weekday: days.rem_euclid(7) as usize,
+            hour: s / 3600,
+            minute: s / 60 % 60,
+            second: s % 60,
+        }
+    }
+}
+
+impl Broken {
+    fn directive(&self, d: char) -> Option<String> {
+        let month = MONTHS[(self.month - 1) as usize];
+        let weekday = DAYS[self.weekday];
+        let hour12 = (self.hour + 11) % 12 + 1;
+        Some(match d {
+            'Y' => self.year.to_string(),
+            'y' => format!("{:02}", self.year.rem_euclid(100)),
+            'm' => format!("{:02}", self.month),
+            'd' => format!("{:02}", self.day),
+            'e' => format!("{:2}", self.day),
+            'j' => format!("{:03}", self.of_year),
+            'B' => month.to_owned(),
+            'b' | 'h' => month[..3].to_owned(),
+            'A' => weekday.to_owned(),
+            'a' => weekday[..3].to_owned(),
+            'H' => format!("{:02}", self.hour),
+            'I' => format!("{hour12:02}"),
+            'M' => format!("{:02}", self.minute),
+            'S' => format!("{:02}", self.second),
+            'p' => if self.hour < 12 { "AM" } else { "PM" }.to_owned(),
+            'F' => format!("{}-{:02}-{:02}", self.year, self.month, self.day),
+            'T' => format!("{:02}:{:02}:{:02}", self.hour, self.minute, self.second),
+            '%' => "%".to_owned(),
+            _ => return None,
+        })
+    }
+}
+
+/// Days since 1970 to (year, month, day), in eras of 400 years that begin on the first of March.
+fn civil(days: i64) -> (i64, i64, i64) {
+    let z = days + 719_468;
+    let (era, of_era) = (z.div_euclid(146_097), z.rem_euclid(146_097));
+    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let m = (5 * of_year + 2) / 153;
+    let month = if m < 10 { m + 3 } else { m - 9 };
+    (era * 400 + year + i64::from(month <= 2), month, of_year - (153 * m + 2) / 5 + 1)
+}
+
+/// Days from 1970 to the first of January of `year`.
+fn days_before(year: i64) -> i64 {
+    let y = year - 1;
+    365 * (year - 1970) + (y.div_euclid(4) - y.div_euclid(100) + y.div_euclid(400)) - 477
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(unix_s: i64, utc_offset_s: i32, format: &str) -> String {
+        WallClock { unix_s, utc_offset_s }.strftime(format).unwrap()
+    }
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        assert_eq!(at(0, 0, "%A %d %B %Y %H:%M:%S day %j"), "Thursday 01 January 1970 00:00:00 day 001");
+        assert_eq!(at(951_782_400, 0, "%d %b %Y %a %j"), "29 Feb 2000 Tue 060");
+        assert_eq!(at(1_735_689_599, 0, "%F %T %I %p %y %j"), "2024-12-31 23:59:59 11 PM 24 366");
+        assert_eq!(at(1_735_689_599, 3600, "%F %T %-d %-d %e|%%"), "2025-01-01 00:59:59 1 1  1|%");
+        assert_eq!(at(-1, 0, "%F"), "1969-12-31");
+    }
+
+    #[test]
+    fn unknown_directives_are_errors() {
+        for bad in ["%Q", "%", "%-", "%é"] {
+            assert!(WallClock::default().strftime(bad).is_err(), "{bad}");
+        }
+    }
+}
