@@ -19,6 +19,6 @@ pub mod tokenizer;
 pub use checkpoint::Checkpoint;
 pub use error::{Error, Result};
 pub use stored::Stored;
+pub use template::{ChatTemplate, Conversation, TemplateError};
 pub use tensor::{LayerTensor, Tensor};
 pub use tokenizer::{Special, Tokenizer, TokenizerError};
-pub use template::{ChatTemplate, Conversation, TemplateError};
