@@ -59,7 +59,9 @@ pub fn linear(
         (Format::F32, Input::F32(x)) => run_f32(team, isa, x, w, &epilogue),
         (Format::Bf16, Input::Bf16(x)) => run_tiles(team, isa, x, w, &Bf16Panels, &epilogue),
         (Format::Narrow(narrow), Input::Bf16(x)) => {
-            run_tiles(team, isa, x, w, &NarrowPanels::new(narrow, isa), &epilogue);
+            if !quant::multiply(team, isa, narrow, x, w, &epilogue) {
+                run_tiles(team, isa, x, w, &NarrowPanels::new(narrow, isa), &epilogue);
+            }
         }
         (format, Input::F32(_)) => panic!("{format:?} weights multiply bf16, the input is f32"),
         (format, Input::Bf16(_)) => panic!("{format:?} weights multiply f32, the input is bf16"),

@@ -19,7 +19,7 @@ mod x86;
 pub use block::{block_bytes, dequantize_row};
 pub use expand::expand;
 pub use pack::{pack_blocks, pack_floats, unpack_panel_row};
-pub(crate) use source::NarrowPanels;
+pub(crate) use source::{NarrowPanels, multiply};
 
 /// A format of fewer than 16 bits a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

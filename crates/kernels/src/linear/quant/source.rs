@@ -2,9 +2,16 @@
 
 use std::ops::Range;
 
+use half::bf16;
+
+use super::plan::Plan;
 use super::{Narrow, expand};
 use crate::Isa;
+use crate::linear::epilogue::Epilogue;
 use crate::linear::source::{PAIR_BYTES, PanelSource};
+use crate::linear::types::Weight;
+use crate::mat::Mat;
+use crate::team::Team;
 
 /// Panels of a narrow format, expanded into a driver's scratch.
 pub(crate) struct NarrowPanels {
@@ -17,6 +24,22 @@ impl NarrowPanels {
     pub(crate) fn new(format: Narrow, isa: Isa) -> NarrowPanels {
         NarrowPanels { format, isa }
     }
+}
+
+/// Multiplies by a path of this format's own, if there is one for this many rows; says whether it did.
+#[allow(unused_variables)]
+pub(crate) fn multiply(
+    team: &Team,
+    isa: Isa,
+    format: Narrow,
+    x: Mat<'_, bf16>,
+    w: &Weight<'_>,
+    epilogue: &Epilogue<'_>,
+) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return super::x86::multiply(team, isa, &Plan::of(format), x, w, epilogue);
+    #[cfg(not(target_arch = "x86_64"))]
+    false
 }
 
 impl PanelSource for NarrowPanels {

@@ -2,14 +2,40 @@
 
 mod avx2;
 mod avx512;
+mod fused;
 mod rows;
 
 use std::ops::Range;
 
 use half::bf16;
 
-use super::plan::{PANEL, Plan, Sub};
+use super::plan::{CodeOrder, PANEL, Plan, Sub};
 use crate::Isa;
+use crate::linear::epilogue::Epilogue;
+use crate::linear::types::Weight;
+use crate::mat::Mat;
+use crate::team::Team;
+
+/// Multiplies by a path of its own where there is a better one than expanding tiles for the driver of bf16, and
+/// says whether it did.
+pub(super) fn multiply(
+    team: &Team,
+    isa: Isa,
+    plan: &Plan,
+    x: Mat<'_, bf16>,
+    w: &Weight<'_>,
+    epilogue: &Epilogue<'_>,
+) -> bool {
+    let fused = isa == Isa::Amx
+        && is_x86_feature_detected!("avx512bf16")
+        && plan.order() == CodeOrder::ByRow
+        && x.rows() <= fused::ROWS_MAX
+        && w.k() > 0;
+    if fused {
+        fused::run(team, plan, x, w, epilogue);
+    }
+    fused
+}
 
 /// Expands `groups` of a panel; see [`expand`](super::expand()), which has checked the lengths.
 pub(super) fn expand(isa: Isa, plan: &Plan, panel: &[u8], groups: Range<usize>, out: &mut [bf16]) {

@@ -13,19 +13,64 @@ use super::avx512::{VALUES, by_row};
 #[repr(align(64))]
 pub(super) struct Rows(pub(super) [__m512i; TILE]);
 
+/// Scale and min of the 32 rows of a panel in one group.
+#[repr(align(64))]
+pub(super) struct Affine {
+    scale: [f32; 2 * TILE],
+    min: [f32; 2 * TILE],
+}
+
+impl Affine {
+    /// Room for them.
+    pub(super) fn new() -> Affine {
+        Affine { scale: [0.0; 2 * TILE], min: [0.0; 2 * TILE] }
+    }
+
+    /// Reads those of a group. They go through memory, because a load can put one of them into all lanes for
+    /// nothing, while taking lanes out of a register costs the port that the permutations need.
+    ///
+    /// # Safety
+    /// The machine has these features; `panel` holds the group.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
+    pub(super) unsafe fn read(&mut self, plan: &Plan, panel: *const u8, group: usize) {
+        let place = plan.locate(group);
+        for tile in 0..2 {
+            // SAFETY: unit and group lie in the panel; each array takes two vectors of 16 floats.
+            unsafe {
+                let [scale, min] = by_row(plan, panel.add(place.unit), panel.add(place.group), tile);
+                _mm512_store_ps(self.scale.as_mut_ptr().add(TILE * tile), scale[0]);
+                _mm512_store_ps(self.min.as_mut_ptr().add(TILE * tile), min[0]);
+            }
+        }
+        std::hint::black_box(self);
+    }
+}
+
+impl Rows {
+    /// Rows of zeros.
+    pub(super) const fn new() -> Rows {
+        // SAFETY: a vector of integers may have any bits.
+        unsafe { std::mem::zeroed() }
+    }
+}
+
 /// Expands `groups` of a panel to VNNI tiles.
 ///
 /// # Safety
 /// The machine has these features; `panel` holds the groups and `out` has room for their tiles.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
 pub(super) unsafe fn expand(plan: &Plan, panel: *const u8, groups: Range<usize>, out: *mut bf16) {
-    let mut rows = Rows([_mm512_setzero_si512(); TILE]);
+    let mut rows = Rows::new();
+    let mut affine = Affine::new();
     for (i, group) in groups.enumerate() {
-        for tile in 0..2 {
-            // SAFETY: the caller's; `rows` is one tile.
-            unsafe {
-                write_rows(plan, panel, group, tile, rows.0.as_mut_ptr());
-                transpose(&rows, out.add((2 * i + tile) * VALUES).cast());
+        // SAFETY: the caller's; `rows` is one tile.
+        unsafe {
+            affine.read(plan, panel, group);
+            let codes = panel.add(plan.locate(group).group + plan.planes(0).0);
+            for tile in 0..2 {
+                write_rows(&affine, codes, tile, rows.0.as_mut_ptr());
+                transpose(&rows, out.add((2 * i + tile) * VALUES).cast(), 1);
             }
         }
     }
@@ -34,59 +79,51 @@ pub(super) unsafe fn expand(plan: &Plan, panel: *const u8, groups: Range<usize>,
 /// Writes the 16 rows of a tile, 32 k of bf16 each.
 ///
 /// # Safety
-/// The machine has these features; `panel` holds the group; `out` has room for 16 aligned rows.
+/// The machine has these features; `codes` points at those of a group (256 bytes a tile: four vectors of four
+/// rows); `out` has room for 16 aligned rows.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-pub(super) unsafe fn write_rows(plan: &Plan, panel: *const u8, group: usize, tile: usize, out: *mut __m512i) {
-    let place = plan.locate(group);
-    // SAFETY: unit, group and the tile's 256 bytes of codes (four vectors of four rows) lie in the panel.
-    unsafe {
-        let [scale, min] = by_row(plan, panel.add(place.unit), panel.add(place.group), tile);
-        let (scale, min) = (lanes(scale[0]), lanes(min[0]));
-        let codes = panel.add(place.group + plan.planes(tile).0);
-        for four in 0..4 {
-            // A permutation of words looks at five bits of an index, one too many: the table is there twice.
-            let words = _mm512_loadu_si512(codes.add(64 * four).cast());
-            let shifted = [
-                words,
-                _mm512_srli_epi16::<4>(words),
-                _mm512_srli_epi16::<8>(words),
-                _mm512_srli_epi16::<12>(words),
-            ];
-            for (i, index) in shifted.into_iter().enumerate() {
-                let row = 4 * four + i;
-                out.add(row).write(_mm512_permutexvar_epi16(index, table(scale[row], min[row])));
+pub(super) unsafe fn write_rows(affine: &Affine, codes: *const u8, tile: usize, out: *mut __m512i) {
+    for four in 0..4 {
+        // SAFETY: the caller's.
+        let words = unsafe { _mm512_loadu_si512(codes.add(256 * tile + 64 * four).cast()) };
+        // A multiplication's high half is a shift that may use either port.
+        let down = |bits: i32| _mm512_mulhi_epu16(words, _mm512_set1_epi16((1i32 << (16 - bits)) as i16));
+        let shifted = [words, down(4), down(8), down(12)];
+        for pair in 0..2 {
+            let row = 4 * four + 2 * pair;
+            let table = tables(affine, TILE * tile + row);
+            // A permutation looks at five bits of an index: the fifth says which of two rows.
+            let nibble = _mm512_set1_epi16(15);
+            let first = _mm512_and_si512(shifted[2 * pair], nibble);
+            let second = _mm512_ternarylogic_epi32::<0xec>(shifted[2 * pair + 1], _mm512_set1_epi16(16), nibble);
+            // SAFETY: rows 0 to 15.
+            unsafe {
+                out.add(row).write(_mm512_permutexvar_epi16(first, table));
+                out.add(row + 1).write(_mm512_permutexvar_epi16(second, table));
             }
         }
     }
 }
 
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn lanes(v: __m512) -> [f32; TILE] {
-    let mut out = [0.0; TILE];
-    // SAFETY: 16 floats fill the array.
-    unsafe { _mm512_storeu_ps(out.as_mut_ptr(), v) };
-    out
-}
-
-/// The values of codes 0 to 15, rounded to bf16, twice.
+/// The values of codes 0 to 15 of two neighbouring rows, rounded to bf16.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bf16")]
-fn table(scale: f32, min: f32) -> __m512i {
+fn tables(affine: &Affine, row: usize) -> __m512i {
     let codes = _mm512_setr_ps(0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.);
-    let values = _mm512_fmadd_ps(codes, _mm512_set1_ps(scale), _mm512_set1_ps(min));
+    let values = [row, row + 1]
+        .map(|row| _mm512_fmadd_ps(codes, _mm512_set1_ps(affine.scale[row]), _mm512_set1_ps(affine.min[row])));
     // SAFETY: both are 512 bits of plain numbers.
-    unsafe { std::mem::transmute(_mm512_cvtne2ps_pbh(values, values)) }
+    unsafe { std::mem::transmute(_mm512_cvtne2ps_pbh(values[1], values[0])) }
 }
 
 /// Transposes 16 by 16 words of 32 bits (pairs of k): rows of pairs become lines of outputs.
 ///
 /// # Safety
-/// `out` has room for 16 lines.
+/// `out` has room for 16 lines, `step` vectors apart.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn transpose(rows: &Rows, out: *mut __m512i) {
+pub(super) unsafe fn transpose(rows: &Rows, out: *mut __m512i, step: usize) {
     let r = &rows.0;
     // By words, then double words, inside each 128 bits; then by 128-bit quarters in two steps.
     let mut b = [_mm512_setzero_si512(); TILE];
@@ -104,10 +141,10 @@ unsafe fn transpose(rows: &Rows, out: *mut __m512i) {
         let odd = [0, 8].map(|g| _mm512_shuffle_i32x4::<0xdd>(b[g + i], b[g + 4 + i]));
         // SAFETY: lines 0 to 15.
         unsafe {
-            _mm512_storeu_si512(out.add(i).cast(), _mm512_shuffle_i32x4::<0x88>(even[0], even[1]));
-            _mm512_storeu_si512(out.add(i + 8).cast(), _mm512_shuffle_i32x4::<0xdd>(even[0], even[1]));
-            _mm512_storeu_si512(out.add(i + 4).cast(), _mm512_shuffle_i32x4::<0x88>(odd[0], odd[1]));
-            _mm512_storeu_si512(out.add(i + 12).cast(), _mm512_shuffle_i32x4::<0xdd>(odd[0], odd[1]));
+            _mm512_storeu_si512(out.add(i * step).cast(), _mm512_shuffle_i32x4::<0x88>(even[0], even[1]));
+            _mm512_storeu_si512(out.add((i + 8) * step).cast(), _mm512_shuffle_i32x4::<0xdd>(even[0], even[1]));
+            _mm512_storeu_si512(out.add((i + 4) * step).cast(), _mm512_shuffle_i32x4::<0x88>(odd[0], odd[1]));
+            _mm512_storeu_si512(out.add((i + 12) * step).cast(), _mm512_shuffle_i32x4::<0xdd>(odd[0], odd[1]));
         }
     }
 }

@@ -1,0 +1,240 @@
+//! AMX for the formats whose codes lie by row, at most 32 rows of x: weights are expanded to rows of k, which the
+//! tile unit takes as its left operand while the next ones are expanded, so that nothing but the stored bytes
+//! comes from memory.
+//!
+//! ```text
+//! vectors   group g       g + 1     g + 2     ...     rows of both tiles into a ring in L1
+//! tiles             g - 2     g - 1     g     ...     sums[output][row of x] += rows * x
+//! ```
+//!
+//! An instruction sums even and odd k in order whichever operand is which, so the bits are the canonical ones.
+
+use std::arch::asm;
+use std::arch::x86_64::*;
+
+use half::bf16;
+
+use super::super::plan::{GROUP, PANEL, Plan, TILE};
+use super::rows::{Affine, Rows, transpose, write_rows};
+use crate::linear::epilogue::{Epilogue, Sums};
+use crate::linear::types::Weight;
+use crate::mat::{Mat, MatMut, SharedRows};
+use crate::scratch::with_scratch;
+use crate::team::{Team, Worker};
+
+/// Rows of x at most.
+pub(super) const ROWS_MAX: usize = 2 * TILE;
+/// How many groups after it was expanded a group is multiplied: its stores have left the store buffer by then.
+const LAG: usize = 2;
+/// Groups that the ring holds.
+const RING: usize = 4;
+/// How far ahead the stored bytes are fetched.
+const AHEAD_BYTES: usize = 2048;
+
+/// `x: [1..=32, k]` by a weight whose codes lie by row, on a machine with AMX.
+pub(super) fn run(team: &Team, plan: &Plan, x: Mat<'_, bf16>, w: &Weight<'_>, epilogue: &Epilogue<'_>) {
+    let groups = w.k().div_ceil(GROUP);
+    let columns = x.rows() * TILE;
+    with_scratch(groups * columns * 4, |pairs| {
+        let mut pairs = MatMut::new(bytemuck::cast_slice_mut(pairs), groups, columns);
+        let pairs = &pairs.shared();
+        team.run(|worker| {
+            let job = Job { plan, x, w, groups, epilogue };
+            job.pack(&worker, pairs);
+            worker.barrier();
+            // SAFETY: nobody writes the pairs behind the barrier; the caller has AMX, which implies the rest.
+            unsafe { job.work(&worker, pairs.read(0, 0..0).as_ptr()) };
+        });
+    });
+}
+
+struct Job<'a> {
+    plan: &'a Plan,
+    x: Mat<'a, bf16>,
+    w: &'a Weight<'a>,
+    groups: usize,
+    epilogue: &'a Epilogue<'a>,
+}
+
+impl Job<'_> {
+    /// This worker's share of x as right operands: for each group 16 lines of a pair of k for each of the first 16
+    /// rows of x, then 16 lines for the others.
+    fn pack(&self, worker: &Worker<'_>, pairs: &SharedRows<'_, u32>) {
+        for group in worker.share(self.groups) {
+            // SAFETY: this group is this worker's to write.
+            let out = unsafe { pairs.span(group, 0..pairs.cols()) };
+            for row in 0..self.x.rows() {
+                let (block, width) = self.block_of(row);
+                let x = &self.x.row(row)[group * GROUP..];
+                let out = out[block * TILE * TILE + row % TILE..].iter_mut().step_by(width);
+                put_pairs(&x[..x.len().min(GROUP)], out);
+            }
+        }
+    }
+
+    /// Which block of 16 a row of x is in, and how many rows that block has.
+    fn block_of(&self, row: usize) -> (usize, usize) {
+        let block = row / TILE;
+        (block, (self.x.rows() - block * TILE).min(TILE))
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
+    unsafe fn work(&self, worker: &Worker<'_>, x: *const u32) {
+        let registers = Registers::new(self.x.rows());
+        for held in worker.share(self.w.held_panels()) {
+            // SAFETY: the caller's; this worker alone has this panel.
+            unsafe {
+                if self.x.rows() <= TILE {
+                    self.panel::<1>(&registers, held, x);
+                } else {
+                    self.panel::<2>(&registers, held, x);
+                }
+            }
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
+    unsafe fn panel<const BLOCKS: usize>(&self, registers: &Registers, held: usize, x: *const u32) {
+        let (panel, stored) = self.w.held_panel(held);
+        let step = self.x.rows() * TILE;
+        let mut ring = [const { Rows::new() }; 2 * RING];
+        let mut affine = [Affine::new(), Affine::new()];
+        let stored = stored.as_ptr();
+        registers.clear();
+        // SAFETY: the panel holds all groups, x a block of pairs for each, the ring two tiles for each of four
+        // groups, of which the one that is multiplied was written two groups before.
+        unsafe {
+            affine[0].read(self.plan, stored, 0);
+            for group in 0..self.groups + LAG {
+                if group < self.groups {
+                    affine[(group + 1) % 2].read(self.plan, stored, (group + 1).min(self.groups - 1));
+                    let codes = stored.add(self.plan.locate(group).group + self.plan.planes(0).0);
+                    fetch(codes, self.plan.group_bytes());
+                    for tile in 0..2 {
+                        write_rows(&affine[group % 2], codes, tile, ring[2 * (group % RING) + tile].0.as_mut_ptr());
+                    }
+                }
+                if group >= LAG {
+                    let rows = &raw const ring[2 * ((group - LAG) % RING)];
+                    registers.multiply::<BLOCKS>(rows.cast(), x.add((group - LAG) * step), self.x.rows());
+                }
+            }
+        }
+        let mut sums = [[0.0; PANEL]; ROWS_MAX];
+        registers.sums::<BLOCKS>(&mut sums);
+        // SAFETY: the caller's.
+        unsafe { self.epilogue.finish(panel, 0, &mut sums[..self.x.rows()]) };
+    }
+}
+
+/// Writes the pairs of up to 32 values to every item of `out`, zeros where there are none.
+#[inline(always)]
+fn put_pairs<'a>(x: &[bf16], out: impl Iterator<Item = &'a mut u32>) {
+    let at = |i: usize| x.get(i).map_or(0, |x| u32::from(x.to_bits()));
+    match <&[bf16; GROUP]>::try_from(x) {
+        Ok(x) => out.take(TILE).enumerate().for_each(|(i, out)| {
+            *out = u32::from(x[2 * i].to_bits()) | u32::from(x[2 * i + 1].to_bits()) << 16;
+        }),
+        Err(_) => out.take(TILE).enumerate().for_each(|(i, out)| *out = at(2 * i) | at(2 * i + 1) << 16),
+    }
+}
+
+/// Asks for the bytes that will be expanded some groups later.
+#[inline(always)]
+fn fetch(codes: *const u8, bytes: usize) {
+    for at in (0..bytes).step_by(64) {
+        // SAFETY: a prefetch cannot fault, wherever it points.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(codes.wrapping_add(AHEAD_BYTES + at).cast()) };
+    }
+}
+
+/// The tile registers of this thread: 0 and 1 the sums of both tiles with the first 16 rows of x, 2 and 3 with the
+/// others, 4 and 5 the weights, 6 and 7 x. Nothing else of this thread uses tiles while this lives, and the compiler
+/// makes no use of them, so they keep their values from one call to the next.
+struct Registers(());
+
+#[repr(C, align(64))]
+struct Config {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+impl Registers {
+    fn new(rows: usize) -> Registers {
+        let (first, second) = (4 * rows.min(TILE) as u16, 4 * rows.saturating_sub(TILE).max(1) as u16);
+        let mut config = Config { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
+        config.row_bytes[..8].copy_from_slice(&[first, first, second, second, 64, 64, first, second]);
+        config.rows[..8].fill(TILE as u8);
+        // SAFETY: the machine has AMX, and the operand is a valid 64-byte configuration.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, readonly)) };
+        Registers(())
+    }
+
+    fn clear(&self) {
+        // SAFETY: only this type's own registers change.
+        unsafe {
+            asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack, nomem));
+        }
+    }
+
+    /// Adds the products of one group.
+    ///
+    /// # Safety
+    /// `weights` points at two tiles of 16 rows, `x` at the group's pairs of `rows` rows of x.
+    #[inline(always)]
+    unsafe fn multiply<const BLOCKS: usize>(&self, weights: *const u8, x: *const u32, rows: usize) {
+        let first = rows.min(TILE);
+        // SAFETY: the loads stay inside what the caller promises; only this type's own registers change.
+        unsafe {
+            asm!(
+                "tileloadd tmm6, [{x} + {xs}]",
+                "tileloadd tmm4, [{w} + {ws}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tileloadd tmm5, [{w} + {ws} + 1024]",
+                "tdpbf16ps tmm1, tmm5, tmm6",
+                x = in(reg) x, xs = in(reg) 4 * first, w = in(reg) weights, ws = in(reg) 64usize,
+                options(nostack, readonly),
+            );
+            if BLOCKS == 2 {
+                asm!(
+                    "tileloadd tmm7, [{x} + {xs}]",
+                    "tdpbf16ps tmm2, tmm4, tmm7",
+                    "tdpbf16ps tmm3, tmm5, tmm7",
+                    x = in(reg) x.add(TILE * TILE), xs = in(reg) 4 * (rows - TILE),
+                    options(nostack, readonly),
+                );
+            }
+        }
+    }
+
+    /// The sums, a row of x each.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
+    fn sums<const BLOCKS: usize>(&self, sums: &mut [Sums; ROWS_MAX]) {
+        let mut tiles = [const { Rows::new() }; 4];
+        // SAFETY: four tiles of 16 rows of 64 bytes; a line of a transposed tile is half a row of sums.
+        unsafe {
+            let at = tiles.as_mut_ptr();
+            asm!(
+                "tilestored [{t} + {s}], tmm0", "tilestored [{t} + {s} + 1024], tmm1",
+                "tilestored [{t} + {s} + 2048], tmm2", "tilestored [{t} + {s} + 3072], tmm3",
+                t = in(reg) at, s = in(reg) 64usize, options(nostack),
+            );
+            for (i, tile) in tiles[..2 * BLOCKS].iter().enumerate() {
+                let out = sums.as_mut_ptr().add(i / 2 * TILE).cast::<__m512i>();
+                transpose(tile, out.add(i % 2), 2);
+            }
+        }
+    }
+}
+
+impl Drop for Registers {
+    fn drop(&mut self) {
+        // SAFETY: this thread configured its tiles in `new`.
+        unsafe { asm!("tilerelease", options(nostack, nomem)) };
+    }
+}
