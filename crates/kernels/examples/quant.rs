@@ -29,7 +29,16 @@ fn main() {
     let mut bytes = AlignedBytes::zeroed(setting("MIB", 640) << 20);
     // Codes and scales of 0.0-something in every format, whatever their place.
     for (i, words) in bytes.chunks_exact_mut(8).enumerate() {
-        words.copy_from_slice(&[(i * 37) as u8, 0x1c, (i * 91) as u8, 0x1d, (i * 53) as u8, 0x1e, (i * 11) as u8, 0x1f]);
+        words.copy_from_slice(&[
+            (i * 37) as u8,
+            0x1c,
+            (i * 91) as u8,
+            0x1d,
+            (i * 53) as u8,
+            0x1e,
+            (i * 11) as u8,
+            0x1f,
+        ]);
     }
     println!("{isa}, {} threads; GB/s stored: best, tenth percentile (reading: the same)", team.threads());
     for format in Narrow::ALL {

@@ -112,7 +112,12 @@ impl Job<'_> {
                     let codes = stored.add(self.plan.locate(group).group + self.plan.planes(0).0);
                     fetch(codes, self.plan.group_bytes());
                     for tile in 0..2 {
-                        write_rows(&affine[group % 2], codes, tile, ring[2 * (group % RING) + tile].0.as_mut_ptr());
+                        write_rows(
+                            &affine[group % 2],
+                            codes,
+                            tile,
+                            ring[2 * (group % RING) + tile].0.as_mut_ptr(),
+                        );
                     }
                 }
                 if group >= LAG {
@@ -166,7 +171,8 @@ struct Config {
 impl Registers {
     fn new(rows: usize) -> Registers {
         let (first, second) = (4 * rows.min(TILE) as u16, 4 * rows.saturating_sub(TILE).max(1) as u16);
-        let mut config = Config { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
+        let mut config =
+            Config { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
         config.row_bytes[..8].copy_from_slice(&[first, first, second, second, 64, 64, first, second]);
         config.rows[..8].fill(TILE as u8);
         // SAFETY: the machine has AMX, and the operand is a valid 64-byte configuration.

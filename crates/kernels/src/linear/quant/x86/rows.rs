@@ -96,7 +96,8 @@ pub(super) unsafe fn write_rows(affine: &Affine, codes: *const u8, tile: usize, 
             // A permutation looks at five bits of an index: the fifth says which of two rows.
             let nibble = _mm512_set1_epi16(15);
             let first = _mm512_and_si512(shifted[2 * pair], nibble);
-            let second = _mm512_ternarylogic_epi32::<0xec>(shifted[2 * pair + 1], _mm512_set1_epi16(16), nibble);
+            let second =
+                _mm512_ternarylogic_epi32::<0xec>(shifted[2 * pair + 1], _mm512_set1_epi16(16), nibble);
             // SAFETY: rows 0 to 15.
             unsafe {
                 out.add(row).write(_mm512_permutexvar_epi16(first, table));
@@ -111,8 +112,9 @@ pub(super) unsafe fn write_rows(affine: &Affine, codes: *const u8, tile: usize, 
 #[target_feature(enable = "avx512f,avx512bf16")]
 fn tables(affine: &Affine, row: usize) -> __m512i {
     let codes = _mm512_setr_ps(0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.);
-    let values = [row, row + 1]
-        .map(|row| _mm512_fmadd_ps(codes, _mm512_set1_ps(affine.scale[row]), _mm512_set1_ps(affine.min[row])));
+    let values = [row, row + 1].map(|row| {
+        _mm512_fmadd_ps(codes, _mm512_set1_ps(affine.scale[row]), _mm512_set1_ps(affine.min[row]))
+    });
     // SAFETY: both are 512 bits of plain numbers.
     unsafe { std::mem::transmute(_mm512_cvtne2ps_pbh(values[1], values[0])) }
 }
@@ -142,9 +144,15 @@ pub(super) unsafe fn transpose(rows: &Rows, out: *mut __m512i, step: usize) {
         // SAFETY: lines 0 to 15.
         unsafe {
             _mm512_storeu_si512(out.add(i * step).cast(), _mm512_shuffle_i32x4::<0x88>(even[0], even[1]));
-            _mm512_storeu_si512(out.add((i + 8) * step).cast(), _mm512_shuffle_i32x4::<0xdd>(even[0], even[1]));
+            _mm512_storeu_si512(
+                out.add((i + 8) * step).cast(),
+                _mm512_shuffle_i32x4::<0xdd>(even[0], even[1]),
+            );
             _mm512_storeu_si512(out.add((i + 4) * step).cast(), _mm512_shuffle_i32x4::<0x88>(odd[0], odd[1]));
-            _mm512_storeu_si512(out.add((i + 12) * step).cast(), _mm512_shuffle_i32x4::<0xdd>(odd[0], odd[1]));
+            _mm512_storeu_si512(
+                out.add((i + 12) * step).cast(),
+                _mm512_shuffle_i32x4::<0xdd>(odd[0], odd[1]),
+            );
         }
     }
 }
