@@ -7,6 +7,7 @@ pub mod error;
 pub mod file;
 pub mod gguf;
 mod json;
+pub mod output;
 pub mod safetensors;
 pub mod sampling;
 pub mod stored;

@@ -7,6 +7,8 @@ use super::{GenerationConfig, ParamError};
 pub const MAX_LOGPROBS: u32 = 20;
 /// Most stop strings, as vLLM and TGI allow.
 const MAX_STOPS: usize = 4;
+/// Longest stop string, in bytes.
+const MAX_STOP_BYTES: usize = 1024;
 /// Below this temperature the most probable token is taken.
 pub(super) const GREEDY_BELOW: f32 = 1e-5;
 
@@ -247,8 +249,10 @@ impl SamplingParams {
         if self.stop.len() > MAX_STOPS {
             return Err(ParamError::new("stop", format!("at most {MAX_STOPS} strings"), self.stop.len()));
         }
-        if self.stop.iter().any(String::is_empty) {
-            return Err(ParamError::new("stop", "strings that are not empty", "\"\""));
+        let sound = |stop: &String| (1..=MAX_STOP_BYTES).contains(&stop.len());
+        if let Some(stop) = self.stop.iter().find(|stop| !sound(stop)) {
+            let expected = format!("strings of 1 to {MAX_STOP_BYTES} bytes");
+            return Err(ParamError::new("stop", expected, format!("{} bytes", stop.len())));
         }
         match self.max_tokens {
             Some(max) if self.min_tokens > max => {
