@@ -31,8 +31,8 @@ struct Known {
 
 #[derive(Debug, Default)]
 struct Block {
-    /// Which text stands in each slot.
-    slots: BTreeMap<u32, u64>,
+    /// Which text stands in each slot, where one was written.
+    slots: [Option<u64>; BLOCK_TOKENS.0 as usize],
     /// Lives whose table has it.
     owners: BTreeSet<Life>,
     /// Steps in flight that touch it, and for which life.
@@ -45,6 +45,8 @@ pub struct Shadow {
     known: BTreeMap<SeqId, Known>,
     tables: BTreeMap<SeqId, TableOf>,
     blocks: BTreeMap<(Tier, BlockId), Block>,
+    /// What each step in flight touches.
+    in_flight: BTreeMap<StepId, Vec<(Tier, BlockId)>>,
     lives: Life,
     newest: Option<StepId>,
 }
@@ -79,7 +81,9 @@ impl Shadow {
 
     /// A step is done: what it touched is free of it.
     pub fn done(&mut self, step: StepId) {
-        self.blocks.values_mut().for_each(|block| block.touched.retain(|(by, _)| *by != step));
+        for at in self.in_flight.remove(&step).unwrap_or_default() {
+            self.blocks.entry(at).or_default().touched.retain(|(by, _)| *by != step);
+        }
     }
 
     fn release(&mut self, seq: SeqId) {
@@ -105,7 +109,7 @@ impl Shadow {
             table.arriving.push((m.to, to));
             let source = self.touch(step, life, (m.from, from));
             source.owners.remove(&life);
-            let slots = source.slots.clone();
+            let slots = source.slots;
             self.write(step, life, (m.to, to)).slots = slots;
         }
         if m.piece == Piece::Last {
@@ -124,7 +128,10 @@ impl Shadow {
 
     fn touch(&mut self, step: StepId, life: Life, at: (Tier, BlockId)) -> &mut Block {
         let block = self.blocks.entry(at).or_default();
-        block.touched.push((step, life));
+        if block.touched.last() != Some(&(step, life)) {
+            block.touched.push((step, life));
+            self.in_flight.entry(step).or_default().push(at);
+        }
         block
     }
 
@@ -145,11 +152,12 @@ impl Shadow {
         let table = &self.tables[&chunk.seq];
         let (life, blocks) = (table.life, table.blocks.clone());
         let at = |position: u32| {
-            ((chunk.home, blocks[(position / BLOCK_TOKENS.0) as usize]), position % BLOCK_TOKENS.0)
+            let (block, slot) = (position / BLOCK_TOKENS.0, position % BLOCK_TOKENS.0);
+            ((chunk.home, blocks[block as usize]), slot as usize)
         };
         for position in 0..chunk.span.start.0 {
             let (block, slot) = at(position);
-            let found = self.blocks.get(&block).and_then(|block| block.slots.get(&slot)).copied();
+            let found = self.blocks.get(&block).and_then(|block| block.slots[slot]);
             assert_eq!(
                 found,
                 Some(text.upto(position)),
@@ -162,7 +170,7 @@ impl Shadow {
         }
         for position in chunk.span.start.0..chunk.span.end().0 {
             let (block, slot) = at(position);
-            self.write(step, life, block).slots.insert(slot, text.upto(position));
+            self.write(step, life, block).slots[slot] = Some(text.upto(position));
         }
         self.known.get_mut(&chunk.seq).expect("just found").text = text;
     }

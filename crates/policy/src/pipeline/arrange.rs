@@ -11,32 +11,10 @@
 //! arranged    Up     |kv1 |kv2 |w1  |
 //! ```
 
-use super::waits::{Ledger, Mark};
+use super::graph::Graph;
 use crate::cost::Cost;
-use spec::{Lane, Nanos, Program, Shape};
-
-/// Nodes that a touch waits for.
-#[derive(Clone, Default)]
-struct Nodes(Vec<u32>);
-
-impl Mark for Nodes {
-    fn join(&mut self, other: &Self) {
-        for node in &other.0 {
-            if !self.0.contains(node) {
-                self.0.push(*node);
-            }
-        }
-    }
-}
-
-/// A program as a graph: what each node costs, where it runs and what it waits for.
-struct Graph {
-    cost: Vec<Nanos>,
-    /// Lanes of each node, as indices into a table over all ranks.
-    lanes: Vec<Vec<usize>>,
-    waits: Vec<Nodes>,
-    lane_count: usize,
-}
+use spec::{Nanos, Program, Shape};
+use std::cmp::Reverse;
 
 /// The same program in a better order; see the module.
 pub fn arrange(program: Program, shape: &Shape, cost: &dyn Cost) -> Program {
@@ -45,142 +23,81 @@ pub fn arrange(program: Program, shape: &Shape, cost: &dyn Cost) -> Program {
         return program;
     }
     let graph = Graph::of(&program, shape, cost);
-    let given: Vec<u32> = (0..program.nodes().len() as u32).collect();
-    let listed = graph.list();
-    let rounds = graph.rounds().0;
-    let best = [listed, given, rounds].into_iter().min_by_key(|order| graph.makespan(order));
-    program.reordered(&best.expect("there are three"))
+    let order = best(&graph);
+    program.reordered(&order)
 }
 
 /// How long a program takes in lock-step: rounds of one ready node for each lane, each round as long as its longest.
 pub fn lock_step(program: &Program, shape: &Shape, cost: &dyn Cost) -> Nanos {
-    Graph::of(program, shape, cost).rounds().1
+    rounds(&Graph::of(program, shape, cost)).1
 }
 
-impl Graph {
-    fn of(program: &Program, shape: &Shape, cost: &dyn Cost) -> Self {
-        let mut ledger = Ledger::<Nodes>::new();
-        ledger.begin(program.layout.ranks());
-        let waits = (0_u32..).zip(program.nodes()).map(|(index, node)| {
-            let mut waits = Nodes::default();
-            let touches = program.touches(node);
-            for (rank, _) in node.places() {
-                touches.iter().for_each(|&touch| ledger.wait(rank, touch, &mut waits));
-            }
-            let own = Nodes(vec![index]);
-            for (rank, _) in node.places() {
-                touches.iter().for_each(|&touch| ledger.mark(rank, touch, &own));
-            }
-            waits
+fn best(graph: &Graph) -> Vec<u32> {
+    let tails = graph.tails();
+    let (listed, took) = list(graph, &tails);
+    if took == graph.least(&tails) {
+        return listed;
+    }
+    let given: Vec<u32> = (0..graph.cost.len() as u32).collect();
+    let orders = [listed, given, rounds(graph).0];
+    orders.into_iter().min_by_key(|order| graph.makespan(order)).expect("there are three")
+}
+
+/// Always next the node that can begin first; of several, the one with the longest chain behind it. And how long it takes.
+fn list(graph: &Graph, tails: &[Nanos]) -> (Vec<u32>, Nanos) {
+    let count = graph.cost.len();
+    let mut missing = graph.missing();
+    let mut free = vec![Nanos::ZERO; graph.lane_count];
+    let mut ends = vec![Nanos::ZERO; count];
+    // With each ready node, when the last of those that it waited for ended.
+    let mut ready: Vec<(u32, Nanos)> =
+        (0..count as u32).filter(|&n| missing[n as usize] == 0).map(|n| (n, Nanos::ZERO)).collect();
+    let mut order = Vec::with_capacity(count);
+    while let Some((begin, at)) = first(graph, tails, &ready, &free) {
+        let node = ready.swap_remove(at).0 as usize;
+        ends[node] = begin + graph.cost[node];
+        graph.lanes.of(node).iter().for_each(|&lane| free[lane as usize] = ends[node]);
+        order.push(node as u32);
+        graph.release(node, &mut missing, |next| {
+            let since = graph.waits.of(next as usize).iter().map(|&before| ends[before as usize]).max();
+            ready.push((next, since.unwrap_or_default()));
         });
-        let waits = waits.collect();
-        let place = |(rank, lane): (spec::RankId, Lane)| rank.index() * Lane::COUNT + lane.index();
-        Self {
-            cost: program.nodes().iter().map(|node| cost.of(&node.op, shape)).collect(),
-            lanes: program.nodes().iter().map(|node| node.places().map(place).collect()).collect(),
-            waits,
-            lane_count: usize::from(program.layout.ranks()) * Lane::COUNT,
-        }
     }
+    (order, ends.into_iter().max().unwrap_or_default())
+}
 
-    /// When the last node ends if lanes run in this order.
-    fn makespan(&self, order: &[u32]) -> Nanos {
-        let mut free = vec![Nanos::ZERO; self.lane_count];
-        let mut ends = vec![Nanos::ZERO; self.cost.len()];
-        for &node in order {
-            let node = node as usize;
-            let ready = self.waits[node].0.iter().map(|&before| ends[before as usize]).max();
-            let begin = self.begin(node, ready.unwrap_or_default(), &free);
-            ends[node] = begin + self.cost[node];
-            self.lanes[node].iter().for_each(|&lane| free[lane] = ends[node]);
-        }
-        ends.into_iter().max().unwrap_or_default()
-    }
+/// Of the ready nodes, when the best begins and which it is.
+fn first(graph: &Graph, tails: &[Nanos], ready: &[(u32, Nanos)], free: &[Nanos]) -> Option<(Nanos, usize)> {
+    let keys = (0..).zip(ready).map(|(at, &(node, since))| {
+        let begin = graph.begin(node as usize, since, free);
+        (begin, Reverse(tails[node as usize]), node, at)
+    });
+    keys.min().map(|(begin, _, _, at)| (begin, at))
+}
 
-    fn begin(&self, node: usize, ready: Nanos, free: &[Nanos]) -> Nanos {
-        self.lanes[node].iter().map(|&lane| free[lane]).fold(ready, Nanos::max)
-    }
-
-    /// Nodes that wait for each node, and how many each waits for.
-    fn followers(&self) -> (Vec<Vec<u32>>, Vec<usize>) {
-        let mut followers = vec![Vec::new(); self.cost.len()];
-        for (node, waits) in (0..).zip(&self.waits) {
-            waits.0.iter().for_each(|&before| followers[before as usize].push(node));
-        }
-        (followers, self.waits.iter().map(|waits| waits.0.len()).collect())
-    }
-
-    /// The longest chain of costs from each node to the end.
-    fn tails(&self, followers: &[Vec<u32>]) -> Vec<Nanos> {
-        let mut tails = self.cost.clone();
-        for node in (0..tails.len()).rev() {
-            let after = followers[node].iter().map(|&next| tails[next as usize]).max();
-            tails[node] += after.unwrap_or_default();
-        }
-        tails
-    }
-
-    /// Always next the node that can begin first; of several, the one with the longest chain behind it.
-    fn list(&self) -> Vec<u32> {
-        let (followers, mut missing) = self.followers();
-        let tails = self.tails(&followers);
-        let mut free = vec![Nanos::ZERO; self.lane_count];
-        let mut ready_at = vec![Nanos::ZERO; self.cost.len()];
-        let mut ready: Vec<u32> =
-            (0..self.cost.len() as u32).filter(|&node| missing[node as usize] == 0).collect();
-        let mut order = Vec::with_capacity(self.cost.len());
-        while !ready.is_empty() {
-            let key = |&node: &u32| {
-                let begin = self.begin(node as usize, ready_at[node as usize], &free);
-                (begin, std::cmp::Reverse(tails[node as usize]), node)
-            };
-            let (at, begin) = (0..ready.len())
-                .map(|at| (at, key(&ready[at])))
-                .min_by_key(|(_, key)| *key)
-                .map(|(at, key)| (at, key.0))
-                .expect("not empty");
-            let node = ready.swap_remove(at) as usize;
-            let end = begin + self.cost[node];
-            self.lanes[node].iter().for_each(|&lane| free[lane] = end);
-            order.push(node as u32);
-            for &next in &followers[node] {
-                ready_at[next as usize] = ready_at[next as usize].max(end);
-                missing[next as usize] -= 1;
-                if missing[next as usize] == 0 {
-                    ready.push(next);
-                }
+/// Lock-step: the order of its rounds, and how long they take.
+fn rounds(graph: &Graph) -> (Vec<u32>, Nanos) {
+    let mut missing = graph.missing();
+    let mut ready: Vec<u32> =
+        (0..graph.cost.len() as u32).filter(|&node| missing[node as usize] == 0).collect();
+    let (mut order, mut total) = (Vec::with_capacity(graph.cost.len()), Nanos::ZERO);
+    let mut taken = vec![false; graph.lane_count];
+    while !ready.is_empty() {
+        let begin = order.len();
+        taken.fill(false);
+        ready.sort_unstable();
+        ready.retain(|&node| {
+            let lanes = graph.lanes.of(node as usize);
+            let goes = lanes.iter().all(|&lane| !taken[lane as usize]);
+            if goes {
+                lanes.iter().for_each(|&lane| taken[lane as usize] = true);
+                order.push(node);
             }
-        }
-        order
+            !goes
+        });
+        let round = &order[begin..];
+        total += round.iter().map(|&node| graph.cost[node as usize]).max().unwrap_or_default();
+        round.iter().for_each(|&node| graph.release(node as usize, &mut missing, |next| ready.push(next)));
     }
-
-    /// Lock-step: the order of its rounds, and how long they take.
-    fn rounds(&self) -> (Vec<u32>, Nanos) {
-        let mut done = vec![false; self.cost.len()];
-        let mut left: Vec<u32> = (0..self.cost.len() as u32).collect();
-        let (mut order, mut total) = (Vec::with_capacity(left.len()), Nanos::ZERO);
-        while !left.is_empty() {
-            let round = self.round(&left, &done);
-            total += round.iter().map(|&node| self.cost[node as usize]).max().unwrap_or_default();
-            round.iter().for_each(|&node| done[node as usize] = true);
-            left.retain(|&node| !done[node as usize]);
-            order.extend(round);
-        }
-        (order, total)
-    }
-
-    /// The first node of each lane that waits for nothing.
-    fn round(&self, left: &[u32], done: &[bool]) -> Vec<u32> {
-        let mut taken = vec![false; self.lane_count];
-        let mut round = Vec::new();
-        for &node in left {
-            let lanes = &self.lanes[node as usize];
-            let waits = self.waits[node as usize].0.iter().any(|&before| !done[before as usize]);
-            if !waits && lanes.iter().all(|&lane| !taken[lane]) {
-                lanes.iter().for_each(|&lane| taken[lane] = true);
-                round.push(node);
-            }
-        }
-        round
-    }
+    (order, total)
 }

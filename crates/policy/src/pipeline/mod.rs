@@ -4,6 +4,7 @@
 //! pipeline is the order in which it emits them, one file each.
 
 mod arrange;
+mod graph;
 mod plain;
 mod plan;
 mod timeline;
