@@ -1,5 +1,9 @@
 //! What ops cost. The policy's belief and the simulator's truth are two instances of one trait.
 
+mod roofline;
+
+pub use roofline::{Dims, ElementBytes, Roofline};
+
 use spec::{Nanos, Op, Shape};
 
 /// Time that an op takes alone, for a step of this shape.

@@ -1,0 +1,312 @@
+//! The roofline: an op takes as long as its arithmetic or its bytes, whichever is more, and the time to start it.
+
+use super::Cost;
+use crate::pipeline::DiskPath;
+use spec::model::{Mlp, ModelSpec};
+use spec::{BLOCK_TOKENS, HardwareSpec, LinkSpec, Load, Nanos, Op, Part, Shape, Split, Tensor, Tier};
+
+/// Sizes of a dense decoder that costs depend on, in elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dims {
+    /// Layers.
+    pub layers: u64,
+    /// Width of the residual stream.
+    pub hidden: u64,
+    /// Query heads.
+    pub heads: u64,
+    /// Key and value heads.
+    pub kv_heads: u64,
+    /// Width of a head.
+    pub head_dim: u64,
+    /// Width inside the MLP.
+    pub ffn: u64,
+    /// Matrices of the MLP: three where it is gated, else two.
+    pub mlp_matrices: u64,
+    /// Rows of the head.
+    pub vocab: u64,
+}
+
+impl Dims {
+    /// Of a model.
+    pub fn of(model: &ModelSpec) -> Self {
+        Self {
+            layers: model.layers as u64,
+            hidden: model.hidden as u64,
+            heads: model.heads as u64,
+            kv_heads: model.kv_heads as u64,
+            head_dim: model.head_dim as u64,
+            ffn: model.ffn as u64,
+            mlp_matrices: if model.mlp == Mlp::Gated { 3 } else { 2 },
+            vocab: model.vocab as u64,
+        }
+    }
+
+    fn qkv(&self) -> f64 {
+        (self.hidden * (self.heads + 2 * self.kv_heads) * self.head_dim) as f64
+    }
+
+    fn out(&self) -> f64 {
+        (self.hidden * self.heads * self.head_dim) as f64
+    }
+
+    fn mlp(&self) -> f64 {
+        (self.mlp_matrices * self.hidden * self.ffn) as f64
+    }
+
+    fn head(&self) -> f64 {
+        (self.hidden * self.vocab) as f64
+    }
+
+    /// Elements of K and V of one position in one layer.
+    fn kv(&self) -> f64 {
+        (2 * self.kv_heads * self.head_dim) as f64
+    }
+
+    /// Weights that are loaded together, in elements.
+    pub fn part(&self, part: Part) -> f64 {
+        match part {
+            Part::Embed | Part::Head => self.head(),
+            Part::Attention(_) => self.qkv() + self.out(),
+            Part::Mlp(_) => self.mlp(),
+        }
+    }
+}
+
+/// Bytes of one element of each kind, group scales included.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ElementBytes {
+    /// Of a weight: 2 in bf16, 0.5625 in groups of 64 with 4 bits, a scale and a minimum.
+    pub weight: f64,
+    /// Of the KV cache.
+    pub kv: f64,
+    /// Of an activation.
+    pub hidden: f64,
+}
+
+impl ElementBytes {
+    /// Everything in bf16.
+    pub const BF16: ElementBytes = ElementBytes { weight: 2.0, kv: 2.0, hidden: 2.0 };
+}
+
+/// Costs from rates.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Roofline {
+    /// What the machine can do.
+    pub hardware: HardwareSpec,
+    /// What the model needs.
+    pub dims: Dims,
+    /// In which numbers.
+    pub bytes: ElementBytes,
+    /// Where the weights are.
+    pub weights: Split,
+    /// How those on the drive come to the device.
+    pub disk_path: DiskPath,
+}
+
+impl Cost for Roofline {
+    fn of(&self, op: &Op, shape: &Shape) -> Nanos {
+        let tp = f64::from(shape.layout.tp);
+        let load = |batch: u16| &shape.loads[usize::from(batch)];
+        let tokens = |batch: u16| f64::from(load(batch).tokens);
+        match *op {
+            Op::Embed { batch } => self.device(0.0, self.tensor(Tensor::Hidden, load(batch))),
+            Op::Qkv { batch, .. } => self.linear(tokens(batch), self.dims.qkv() / tp),
+            Op::OutProj { batch, .. } => self.linear(tokens(batch), self.dims.out() / tp),
+            Op::Mlp { batch, .. } => self.linear(tokens(batch), self.dims.mlp() / tp),
+            Op::Head { batch } => self.linear(f64::from(load(batch).samples), self.dims.head() / tp),
+            Op::Sample { batch } => self.device(0.0, self.tensor(Tensor::Logits, load(batch))),
+            Op::Attend { batch, on, .. } => self.attend(load(batch), on, tp),
+            Op::LoadWeights { part, from, to } => self.copy(from, to, self.loaded(part, from) / tp),
+            Op::MoveKv { from, to, .. } => self.copy(from, to, self.kv(moved(shape, from, to)) / tp),
+            Op::CopyKv { batch, from, to, .. } => {
+                let (of, positions) =
+                    if from == Tier::Device { (to, load(batch).kv_out) } else { (from, load(batch).kv_in) };
+                self.copy(from, to, self.kv(positions[of]) / tp)
+            }
+            Op::MoveHidden { what, batch, from, to } => self.copy(from, to, self.tensor(what, load(batch))),
+            Op::AllReduce { what, batch } => self.all_reduce(self.tensor(what, load(batch)), tp),
+            Op::SendRecv { what, batch, .. } => link(self.hardware.peer, self.tensor(what, load(batch))),
+        }
+    }
+}
+
+impl Roofline {
+    /// An op on the device.
+    fn device(&self, flops: f64, bytes: f64) -> Nanos {
+        let device = &self.hardware.device;
+        device.launch + Nanos::from_secs((flops / device.matmul_flops).max(bytes / device.read_bytes_per_s))
+    }
+
+    fn linear(&self, rows: f64, weights: f64) -> Nanos {
+        self.device(2.0 * rows * weights, weights * self.bytes.weight)
+    }
+
+    /// Queries against keys and again against values; causal pairs are counted as such in the shape.
+    fn attend(&self, load: &Load, on: Tier, tp: f64) -> Nanos {
+        let flops = 4.0 * load.prefill_pairs[on] as f64 * (self.dims.heads * self.dims.head_dim) as f64 / tp;
+        let bytes = self.kv(load.context[on]) / tp;
+        let (flops_per_s, bytes_per_s, launch) = match on {
+            Tier::Device => {
+                let device = &self.hardware.device;
+                (device.attention_flops, device.read_bytes_per_s, device.launch)
+            }
+            Tier::Host | Tier::Disk => {
+                let host = &self.hardware.host;
+                (host.matmul_flops, host.attention_bytes_per_s, host.launch)
+            }
+        };
+        launch + Nanos::from_secs((flops / flops_per_s).max(bytes / bytes_per_s))
+    }
+
+    /// Bytes of one layer's KV of some positions.
+    fn kv(&self, positions: u64) -> f64 {
+        positions as f64 * self.dims.kv() * self.bytes.kv
+    }
+
+    /// Bytes of a part that a load from `from` brings: up from the host goes also what the drive brought there.
+    fn loaded(&self, part: Part, from: Tier) -> f64 {
+        let staged = if self.disk_path == DiskPath::ThroughHost { self.weights.part(Tier::Disk) } else { 0 };
+        let share = self.weights.part(from) + if from == Tier::Host { staged } else { 0 };
+        self.dims.part(part) * self.bytes.weight * f64::from(share) / f64::from(Split::WHOLE)
+    }
+
+    /// Bytes of an activation of a batch.
+    fn tensor(&self, what: Tensor, load: &Load) -> f64 {
+        let (tokens, samples) = (f64::from(load.tokens), f64::from(load.samples));
+        let attention = (self.dims.heads * self.dims.head_dim) as f64;
+        match what {
+            Tensor::Hidden => tokens * self.dims.hidden as f64 * self.bytes.hidden,
+            Tensor::Qkv => tokens * (attention + self.dims.kv()) * self.bytes.hidden,
+            Tensor::Attended => tokens * attention * self.bytes.hidden,
+            Tensor::Logits => samples * self.dims.vocab as f64 * 4.0,
+            Tensor::Tokens => samples * 4.0,
+        }
+    }
+
+    fn copy(&self, from: Tier, to: Tier, bytes: f64) -> Nanos {
+        let disk = &self.hardware.disk;
+        match (from, to) {
+            (Tier::Disk, _) => {
+                link(LinkSpec { bytes_per_s: disk.read_bytes_per_s, latency: disk.latency }, bytes)
+            }
+            (_, Tier::Disk) => {
+                link(LinkSpec { bytes_per_s: disk.write_bytes_per_s, latency: disk.latency }, bytes)
+            }
+            (Tier::Host, _) => link(self.hardware.up, bytes),
+            (Tier::Device, _) => link(self.hardware.down, bytes),
+        }
+    }
+
+    /// A ring: every rank sends and receives all but its own share, twice.
+    fn all_reduce(&self, bytes: f64, tp: f64) -> Nanos {
+        let hops = 1.0 + tp.log2().max(0.0);
+        let latency = Nanos::from_secs(self.hardware.peer.latency.as_secs() * hops);
+        latency + Nanos::from_secs(2.0 * (tp - 1.0) / tp * bytes / self.hardware.peer.bytes_per_s)
+    }
+}
+
+fn link(link: LinkSpec, bytes: f64) -> Nanos {
+    link.latency + Nanos::from_secs(bytes / link.bytes_per_s)
+}
+
+/// Positions that a step moves from one tier to another.
+fn moved(shape: &Shape, from: Tier, to: Tier) -> u64 {
+    let moves = shape.moves.iter().filter(|m| (m.from, m.to) == (from, to));
+    moves.map(|m| u64::from(m.blocks) * u64::from(BLOCK_TOKENS.0)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spec::{ByTier, Bytes, DeviceSpec, DiskSpec, HostSpec, Layout, Pipeline};
+
+    fn roofline() -> Roofline {
+        let link = LinkSpec { bytes_per_s: 1e10, latency: Nanos(1_000) };
+        let memory = Bytes(1 << 34);
+        Roofline {
+            hardware: HardwareSpec {
+                name: "test".into(),
+                devices: 1,
+                device: DeviceSpec {
+                    memory,
+                    read_bytes_per_s: 1e11,
+                    matmul_flops: 1e13,
+                    attention_flops: 5e12,
+                    launch: Nanos(100),
+                },
+                host: HostSpec {
+                    memory,
+                    attention_bytes_per_s: 2e10,
+                    matmul_flops: 1e12,
+                    launch: Nanos(200),
+                },
+                disk: DiskSpec {
+                    capacity: memory,
+                    read_bytes_per_s: 2e9,
+                    write_bytes_per_s: 1e9,
+                    latency: Nanos(0),
+                },
+                up: link,
+                down: link,
+                peer: link,
+                step_gap: Nanos(0),
+            },
+            dims: Dims {
+                layers: 2,
+                hidden: 1000,
+                heads: 10,
+                kv_heads: 5,
+                head_dim: 100,
+                ffn: 3000,
+                mlp_matrices: 3,
+                vocab: 500,
+            },
+            bytes: ElementBytes::BF16,
+            weights: Split::new(ByTier { device: 500_000, host: 300_000, disk: 200_000 }).expect("adds up"),
+            disk_path: DiskPath::Direct,
+        }
+    }
+
+    fn shape(load: Load) -> Shape {
+        let moves = vec![spec::MoveLoad { from: Tier::Host, to: Tier::Device, blocks: 3 }];
+        Shape { pipeline: Pipeline::Plain, layout: Layout::SINGLE, loads: vec![load], moves }
+    }
+
+    fn ns(cost: &Roofline, op: Op, load: Load) -> u64 {
+        cost.of(&op, &shape(load)).0
+    }
+
+    #[test]
+    fn few_rows_cost_bytes_and_many_cost_operations() {
+        let mlp = Op::Mlp { layer: 0, batch: 0 };
+        // 9 million weights of 2 bytes at 100 GB/s; 2 operations each and row at 10 TFLOP/s.
+        assert_eq!(ns(&roofline(), mlp, Load { tokens: 1, ..Load::default() }), 100 + 180_000);
+        assert_eq!(ns(&roofline(), mlp, Load { tokens: 1000, ..Load::default() }), 100 + 1_800_000);
+    }
+
+    #[test]
+    fn attention_reads_its_context_where_it_attends() {
+        let context = ByTier { device: 1000, host: 100, disk: 0 };
+        let load = Load { context, ..Load::default() };
+        // 2,000 bytes a position.
+        assert_eq!(ns(&roofline(), Op::Attend { layer: 0, batch: 0, on: Tier::Device }, load), 100 + 20_000);
+        assert_eq!(ns(&roofline(), Op::Attend { layer: 0, batch: 0, on: Tier::Host }, load), 200 + 10_000);
+    }
+
+    #[test]
+    fn loads_bring_what_lives_there() {
+        let load = |from, to| Op::LoadWeights { part: Part::Mlp(0), from, to };
+        let mut cost = roofline();
+        // 18 MB: 20 % at 2 GB/s, 30 % at 10 GB/s, or both up when the drive reads into the host.
+        assert_eq!(ns(&cost, load(Tier::Disk, Tier::Device), Load::default()), 1_800_000);
+        assert_eq!(ns(&cost, load(Tier::Host, Tier::Device), Load::default()), 1_000 + 540_000);
+        cost.disk_path = DiskPath::ThroughHost;
+        assert_eq!(ns(&cost, load(Tier::Host, Tier::Device), Load::default()), 1_000 + 900_000);
+    }
+
+    #[test]
+    fn moves_carry_whole_blocks() {
+        let op = Op::MoveKv { layer: 0, from: Tier::Host, to: Tier::Device };
+        assert_eq!(ns(&roofline(), op, Load::default()), 1_000 + 3 * 32 * 2_000 / 10);
+    }
+}
