@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod metrics;
+mod oracle;
 mod replay;
 mod rng;
 mod shadow;
@@ -11,6 +12,7 @@ mod workload;
 mod world;
 
 pub use metrics::{End, Metrics, Quantiles, Summary, Tally};
+pub use oracle::{Submitted, conflict, random_program};
 pub use replay::{FirstDifference, Replayed, replay};
 pub use rng::Rng;
 pub use shadow::Shadow;
