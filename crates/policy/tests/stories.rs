@@ -1,0 +1,370 @@
+//! Scripted stories: what the scheduler is told, and below each line what it answers.
+//!
+//! ```text
+//! > limits blocks=8 tokens=64 seqs=4 queue=9 depth=1 host=0 pieces=64
+//! > arrive 0 prompt=40 new=3 topic=a      (topic: a common beginning; without one nothing is shared)
+//! > next                                  step 0: 0[0..40]* +0,1      (* samples, + new blocks)
+//! > done 0 last=0                         every chunk that samples drew a token; for 0 the last one
+//! > cancel 0
+//! ```
+
+use policy::sched::{Fcfs, FcfsConfig, Next, Preempt, Scheduler};
+use spec::{
+    BlockHash, BlockId, ByTier, Chunk, Done, Move, Nanos, Outcome, Piece, PrefixUse, Produced, Request,
+    Sampling, SeqId, Step, StepId, Tokens,
+};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+struct Story {
+    scheduler: Fcfs,
+    steps: BTreeMap<StepId, Step>,
+    now: Nanos,
+}
+
+/// The words after a command: `name=value`, or bare.
+struct Words<'a>(Vec<&'a str>);
+
+impl Words<'_> {
+    fn value(&self, name: &str) -> Option<&str> {
+        self.0.iter().find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+    }
+
+    fn number(&self, name: &str, otherwise: u32) -> u32 {
+        self.value(name).map_or(otherwise, |value| value.parse().expect("a number"))
+    }
+
+    fn id(&self) -> u64 {
+        self.0[0].parse().expect("a name is a number")
+    }
+}
+
+fn limits(words: &Words<'_>) -> FcfsConfig {
+    let host = words.number("host", 0);
+    FcfsConfig {
+        max_num_batched_tokens: Tokens(words.number("tokens", 64)),
+        max_num_seqs: words.number("seqs", 4) as usize,
+        max_queue: words.number("queue", 9) as usize,
+        depth: words.number("depth", 1) as usize,
+        blocks: ByTier { device: words.number("blocks", 8), host, disk: 0 },
+        preempt: if host > 0 { Preempt::Swap } else { Preempt::Recompute },
+        max_move_blocks: words.number("pieces", 64) as usize,
+        ..FcfsConfig::default()
+    }
+}
+
+fn request(words: &Words<'_>, now: Nanos) -> Request {
+    let (prompt, max_new) = (Tokens(words.number("prompt", 1)), Tokens(words.number("new", 1)));
+    let topic = words.value("topic").map(|topic| u128::from(topic.as_bytes()[0]));
+    let hashes =
+        (0..prompt.full_blocks()).filter_map(|i| Some(BlockHash(topic? << 64 | i as u128))).collect();
+    Request { id: SeqId(words.id()), arrival: now, prompt, max_new, hashes, prefix: PrefixUse::Allowed }
+}
+
+impl Story {
+    fn command(&mut self, line: &str) -> String {
+        let mut words = line.split_whitespace();
+        let command = words.next().expect("a command");
+        let words = Words(words.collect());
+        self.now += Nanos(1);
+        match command {
+            "limits" => self.scheduler = Fcfs::new(limits(&words)),
+            "arrive" => self.scheduler.arrive(self.now, request(&words, self.now)),
+            "cancel" => self.scheduler.cancel(self.now, SeqId(words.id())),
+            "done" => self.scheduler.complete(self.now, &self.done(&words)),
+            "next" => return self.next(),
+            other => panic!("no such command: {other}"),
+        }
+        self.scheduler.check();
+        String::new()
+    }
+
+    fn done(&self, words: &Words<'_>) -> Done {
+        let last = words.value("last").map(|seq| SeqId(seq.parse().expect("a name is a number")));
+        let step = &self.steps[&StepId(words.id())];
+        let outcome = |chunk: &Chunk| Outcome {
+            seq: chunk.seq,
+            produced: match chunk.sample {
+                Sampling::Skip => Produced::Nothing,
+                Sampling::Sample if last == Some(chunk.seq) => Produced::Last,
+                Sampling::Sample => Produced::Token,
+            },
+            full: Vec::new(),
+        };
+        Done { step: step.id, outcomes: step.chunks().map(outcome).collect() }
+    }
+
+    fn next(&mut self) -> String {
+        let next = self.scheduler.next(self.now);
+        self.scheduler.check();
+        match next {
+            Next::Wait(_) => "wait\n".into(),
+            Next::Refuse(seq, why) => format!("refuse {seq}: {why}\n"),
+            Next::Run(step) => {
+                let text = show(&step);
+                self.steps.insert(step.id, step);
+                text
+            }
+        }
+    }
+}
+
+fn show(step: &Step) -> String {
+    let mut text = format!("step {}:", step.id);
+    step.release.iter().for_each(|seq| write!(text, " release {seq}").expect("a string takes all"));
+    step.moves.iter().for_each(|m| text += &show_move(m));
+    step.chunks().for_each(|chunk| text += &show_chunk(chunk));
+    text + "\n"
+}
+
+fn show_move(m: &Move) -> String {
+    let pairs: Vec<_> = m.blocks.iter().map(|(from, to)| format!("{from}>{to}")).collect();
+    let more = if m.piece == Piece::More { " ..." } else { "" };
+    format!(" move {} {:?}-{:?} {}{more}", m.seq, m.from, m.to, pairs.join(","))
+}
+
+fn show_chunk(chunk: &Chunk) -> String {
+    let blocks: Vec<_> = chunk.new_blocks.iter().map(BlockId::to_string).collect();
+    let plus = if blocks.is_empty() { String::new() } else { format!(" +{}", blocks.join(",")) };
+    let star = if chunk.sample == Sampling::Sample { "*" } else { "" };
+    format!(" {}[{}..{}]{star}{plus}", chunk.seq, chunk.span.start.0, chunk.span.end().0)
+}
+
+/// Plays the commands of a story, which must answer what it says.
+#[track_caller]
+fn check(story: &str) {
+    let lines = || story.lines().map(str::trim).filter(|line| !line.is_empty());
+    let mut play =
+        Story { scheduler: Fcfs::new(FcfsConfig::default()), steps: BTreeMap::new(), now: Nanos(0) };
+    let mut played = String::new();
+    for line in lines() {
+        if let Some(command) = line.strip_prefix("> ") {
+            played += &format!("{line}\n{}", play.command(command));
+        }
+    }
+    let told: String = lines().map(|line| format!("{line}\n")).collect();
+    assert!(played == told, "\n--- played ---\n{played}\n--- told ---\n{told}");
+}
+
+#[test]
+fn a_prompt_then_decodes_then_the_limit() {
+    check(
+        "
+        > limits
+        > arrive 0 prompt=40 new=3
+        > next
+        step 0: 0[0..40]* +0,1
+        > next
+        wait
+        > done 0
+        > next
+        step 1: 0[40..41]*
+        > done 1
+        > next
+        step 2: 0[41..42]*
+        > done 2
+        > next
+        wait
+        ",
+    );
+}
+
+#[test]
+fn long_prompts_are_chunked_beside_decodes() {
+    check(
+        "
+        > limits tokens=32
+        > arrive 0 prompt=5 new=9
+        > arrive 1 prompt=60 new=9
+        > next
+        step 0: 0[0..5]* +0 1[0..27] +1
+        > done 0
+        > next
+        step 1: 0[5..6]* 1[27..58] +2
+        > done 1
+        > next
+        step 2: 0[6..7]* 1[58..60]*
+        > done 2
+        > next
+        step 3: 0[7..8]* 1[60..61]*
+        ",
+    );
+}
+
+#[test]
+fn a_common_beginning_is_computed_once() {
+    check(
+        "
+        > limits tokens=128
+        > arrive 0 prompt=70 new=2 topic=a
+        > next
+        step 0: 0[0..70]* +0,1,2
+        > done 0
+        > arrive 1 prompt=80 new=2 topic=a
+        > next
+        step 1: 0[70..71]* 1[64..80]* +0,1,3
+        > done 1
+        > next
+        step 2: release 0 1[80..81]*
+        > done 2
+        > arrive 2 prompt=64 new=1 topic=a
+        > next
+        step 3: release 1 2[32..64]* +0,3
+        ",
+    );
+}
+
+#[test]
+fn what_nobody_uses_is_evicted_longest_unused_first() {
+    check(
+        "
+        > limits blocks=4 tokens=128
+        > arrive 0 prompt=64 new=1 topic=a
+        > next
+        step 0: 0[0..64]* +0,1
+        > done 0
+        > arrive 1 prompt=65 new=1
+        > next
+        step 1: release 0 1[0..65]* +1,2,3
+        > done 1
+        > arrive 2 prompt=64 new=1 topic=a
+        > next
+        step 2: release 1 2[32..64]* +0,1
+        ",
+    );
+}
+
+#[test]
+fn the_youngest_is_recomputed_when_blocks_run_out() {
+    check(
+        "
+        > limits blocks=3 tokens=128
+        > arrive 0 prompt=30 new=5
+        > arrive 1 prompt=32 new=9 topic=a
+        > next
+        step 0: 0[0..30]* +0 1[0..32]* +1
+        > done 0
+        > next
+        step 1: 0[30..31]* 1[32..33]* +2
+        > done 1
+        > next
+        step 2: 0[31..32]* 1[33..34]*
+        > done 2
+        > next
+        step 3: release 1 0[32..33]* +2
+        > done 3
+        > next
+        step 4: 0[33..34]*
+        > done 4
+        > next
+        step 5: release 0 1[32..35]* +1,0
+        > done 5
+        > next
+        step 6: 1[35..36]*
+        ",
+    );
+}
+
+#[test]
+fn the_youngest_goes_to_the_host_in_pieces_and_comes_back() {
+    check(
+        "
+        > limits blocks=3 tokens=128 host=4 pieces=1
+        > arrive 0 prompt=30 new=5
+        > arrive 1 prompt=32 new=9 topic=a
+        > next
+        step 0: 0[0..30]* +0 1[0..32]* +1
+        > done 0
+        > next
+        step 1: 0[30..31]* 1[32..33]* +2
+        > done 1
+        > next
+        step 2: 0[31..32]* 1[33..34]*
+        > done 2
+        > next
+        step 3: move 1 Device-Host 1>0 ...
+        > done 3
+        > next
+        step 4: move 1 Device-Host 2>1 0[32..33]* +1
+        > done 4
+        > next
+        step 5: 0[33..34]*
+        > done 5
+        > next
+        step 6: release 0 move 1 Host-Device 0>0 ...
+        > done 6
+        > next
+        step 7: move 1 Host-Device 1>1
+        > done 7
+        > next
+        step 8: 1[34..35]*
+        ",
+    );
+}
+
+#[test]
+fn requests_that_cannot_fit_or_do_nothing_are_refused() {
+    check(
+        "
+        > limits blocks=2 queue=2
+        > arrive 0 prompt=60 new=6
+        > next
+        refuse 0: prompt and new tokens need 3 KV blocks of 32 tokens, and there are 2: shorten the prompt, ask for fewer tokens, or allow more memory
+        > arrive 1 prompt=60 new=5
+        > arrive 2 prompt=0 new=5
+        > arrive 3 prompt=1 new=1
+        > arrive 4 prompt=1 new=1
+        > next
+        refuse 2: a request needs at least one prompt token and one new token, found 0 and 5
+        > next
+        refuse 4: 2 requests wait already, which is the limit: try again later, or raise the queue's limit
+        > next
+        step 0: 1[0..60]* +0,1
+        ",
+    );
+}
+
+#[test]
+fn a_cancelled_sequence_is_gone_wherever_it_is() {
+    check(
+        "
+        > limits blocks=4 seqs=1
+        > arrive 0 prompt=20 new=5
+        > arrive 1 prompt=20 new=5
+        > arrive 2 prompt=20 new=5
+        > next
+        step 0: 0[0..20]* +0
+        > cancel 0
+        > cancel 1
+        > cancel 7
+        > done 0
+        > next
+        step 1: release 0 2[0..20]* +0
+        ",
+    );
+}
+
+#[test]
+fn two_steps_in_flight_plan_a_decode_before_its_token_is_known() {
+    check(
+        "
+        > limits depth=2
+        > arrive 0 prompt=3 new=9
+        > next
+        step 0: 0[0..3]* +0
+        > next
+        step 1: 0[3..4]*
+        > next
+        wait
+        > done 0
+        > next
+        step 2: 0[4..5]*
+        > done 1 last=0
+        > next
+        wait
+        > done 2
+        > next
+        wait
+        ",
+    );
+}
