@@ -119,4 +119,5 @@ if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     transformers.logging.set_verbosity_error()
+    torch.set_num_threads(1)
     main(sys.argv[1])
