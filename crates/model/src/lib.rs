@@ -10,6 +10,7 @@ mod json;
 pub mod output;
 pub mod safetensors;
 pub mod sampling;
+pub mod source;
 pub mod stored;
 pub mod template;
 pub mod tensor;

