@@ -1,5 +1,6 @@
 //! Files to weights and text: checkpoints, tokenizers, chat templates and the one decoder.
 
+pub mod api;
 pub mod checkpoint;
 pub mod config;
 mod dummy;

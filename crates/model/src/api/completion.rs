@@ -1,0 +1,64 @@
+//! `/v1/completions`: a text to go on with.
+
+use serde_json::Value;
+
+use super::fields::{Fields, token_ids};
+use super::request::{Common, MAX_PROMPTS};
+use super::{ApiError, Context, Endpoint, Generate};
+use crate::tokenizer::Special;
+
+/// Tokens of an answer where nobody says, as OpenAI has it.
+const DEFAULT_MAX_TOKENS: u32 = 16;
+
+/// Reads the body of `/v1/completions`.
+pub fn completion(body: &Value, context: &Context) -> Result<Generate, ApiError> {
+    let mut fields = Fields::of(body)?;
+    let mut common = Common::read(&mut fields, context)?;
+    common.overrides.logprobs = fields.count("logprobs")?;
+    let echo = fields.flag("echo")?.unwrap_or(false);
+    if echo && common.overrides.logprobs.is_some() {
+        common.overrides.prompt_logprobs = common.overrides.prompt_logprobs.or(common.overrides.logprobs);
+    }
+    if common.overrides.max_tokens == Some(0) && !echo {
+        return Err(ApiError::invalid("max_tokens", "max_tokens: 0 tokens are possible with echo only"));
+    }
+    let special = match fields.flag("add_special_tokens")? {
+        Some(false) => Special::Without,
+        _ => Special::With,
+    };
+    let prompt = fields.value("prompt").ok_or_else(|| ApiError::invalid("prompt", "prompt is missing"))?;
+    let prompts = prompts(&prompt, special, context)?;
+    let generate =
+        common.finish(Endpoint::Completions, prompts, Some(DEFAULT_MAX_TOKENS), fields, context)?;
+    Ok(Generate { echo, ..generate })
+}
+
+/// A string, a list of strings, token ids, or a list of lists of them.
+fn prompts(prompt: &Value, special: Special, context: &Context) -> Result<Vec<Vec<u32>>, ApiError> {
+    let wrong = || {
+        ApiError::invalid(
+            "prompt",
+            "prompt: expected a string, a list of strings, token ids, or a list of lists of token ids",
+        )
+    };
+    let list = match prompt {
+        Value::String(text) => return Ok(vec![context.tokenizer.encode(text, special)?]),
+        Value::Array(list) if list.is_empty() => {
+            return Err(ApiError::invalid("prompt", "prompt: the list is empty"));
+        }
+        Value::Array(list) => list,
+        _ => return Err(wrong()),
+    };
+    if list[0].is_number() {
+        return Ok(vec![token_ids(prompt).ok_or_else(wrong)?]);
+    }
+    if list.len() > MAX_PROMPTS {
+        let message = format!("prompt: {} prompts; at most {MAX_PROMPTS}", list.len());
+        return Err(ApiError::invalid("prompt", message));
+    }
+    let one = |prompt: &Value| match prompt {
+        Value::String(text) => Ok(context.tokenizer.encode(text, special)?),
+        ids => token_ids(ids).ok_or_else(wrong),
+    };
+    list.iter().map(one).collect()
+}

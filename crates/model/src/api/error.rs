@@ -1,0 +1,99 @@
+//! Errors in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`.
+
+use serde_json::{Value, json};
+
+use crate::sampling::ParamError;
+use crate::template::TemplateError;
+use crate::tokenizer::TokenizerError;
+
+/// Why a request is refused.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{message}")]
+pub struct ApiError {
+    /// HTTP status.
+    pub status: u16,
+    /// `type`.
+    pub kind: &'static str,
+    /// What is wrong, for people.
+    pub message: String,
+    /// The field that is wrong.
+    pub param: Option<String>,
+    /// What is wrong, for programs; always a string or null (integers break clients).
+    pub code: Option<&'static str>,
+}
+
+impl ApiError {
+    /// 400: the request is wrong in `param`.
+    pub fn invalid(param: &str, message: impl Into<String>) -> Self {
+        ApiError {
+            status: 400,
+            kind: "invalid_request_error",
+            message: message.into(),
+            param: (!param.is_empty()).then(|| param.to_owned()),
+            code: None,
+        }
+    }
+
+    /// 400: something that other servers offer and this one does not.
+    pub fn not_supported(param: &str, what: &str) -> Self {
+        let code = Some("not_supported");
+        ApiError { code, ..ApiError::invalid(param, format!("{param}: {what} is not supported")) }
+    }
+
+    /// 404: no such model.
+    pub fn model_not_found(name: &str, served: &[String]) -> Self {
+        let message = format!("model `{name}` is not served; served: {}", served.join(", "));
+        let code = Some("model_not_found");
+        ApiError { status: 404, code, ..ApiError::invalid("model", message) }
+    }
+
+    /// 400: the body is not JSON. The payload is not repeated.
+    pub fn json(error: &serde_json::Error) -> Self {
+        let message =
+            format!("the body is not valid JSON (line {}, column {})", error.line(), error.column());
+        ApiError { code: Some("json_parse_error"), ..ApiError::invalid("", message) }
+    }
+
+    /// 400: prompt and answer do not fit the context.
+    pub fn too_long(param: &str, prompt: usize, answer: usize, context: usize) -> Self {
+        let message = format!(
+            "this model's maximum context length is {context} tokens; the prompt has {prompt}{}; \
+             shorten the prompt or lower max_tokens",
+            if answer > 0 { format!(" and {answer} are asked for") } else { String::new() },
+        );
+        ApiError { code: Some("context_length_exceeded"), ..ApiError::invalid(param, message) }
+    }
+
+    /// 500: the fault is ours; details go to the log, not to the client.
+    pub fn internal() -> Self {
+        ApiError { status: 500, kind: "server_error", ..ApiError::invalid("", "internal error") }
+    }
+
+    /// The response body.
+    pub fn body(&self) -> Value {
+        json!({"error": self.object()})
+    }
+
+    /// The object inside `error`.
+    pub fn object(&self) -> Value {
+        json!({"message": self.message, "type": self.kind, "param": self.param, "code": self.code})
+    }
+}
+
+impl From<ParamError> for ApiError {
+    fn from(error: ParamError) -> Self {
+        ApiError::invalid(error.param, error.to_string())
+    }
+}
+
+impl From<TemplateError> for ApiError {
+    fn from(error: TemplateError) -> Self {
+        ApiError::invalid("messages", error.to_string())
+    }
+}
+
+impl From<TokenizerError> for ApiError {
+    fn from(error: TokenizerError) -> Self {
+        ApiError::invalid("prompt", error.to_string())
+    }
+}

@@ -1,0 +1,131 @@
+//! The fields of a request body, read one by one; null is absent, and what nobody read is counted.
+
+use serde_json::{Map, Value};
+
+use super::ApiError;
+
+/// Fields that clients send and that have no meaning here.
+const IGNORED: [&str; 10] = [
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "verbosity",
+    "parallel_tool_calls",
+    "spaces_between_special_tokens",
+    "prompt_cache_retention",
+];
+
+/// A body's fields that have not been read.
+pub(super) struct Fields(Map<String, Value>);
+
+impl Fields {
+    pub(super) fn of(body: &Value) -> Result<Self, ApiError> {
+        match body {
+            Value::Object(map) => Ok(Fields(
+                map.iter().filter(|(_, v)| !v.is_null()).map(|(k, v)| (k.clone(), v.clone())).collect(),
+            )),
+            _ => Err(ApiError::invalid("", "the body is not a JSON object")),
+        }
+    }
+
+    /// Takes a field as it is.
+    pub(super) fn value(&mut self, name: &str) -> Option<Value> {
+        self.0.shift_remove(name)
+    }
+
+    fn typed<T>(
+        &mut self,
+        name: &str,
+        expected: &str,
+        read: impl Fn(&Value) -> Option<T>,
+    ) -> Result<Option<T>, ApiError> {
+        let Some(value) = self.value(name) else { return Ok(None) };
+        match read(&value) {
+            Some(read) => Ok(Some(read)),
+            None => Err(wrong(name, expected, &value)),
+        }
+    }
+
+    pub(super) fn flag(&mut self, name: &str) -> Result<Option<bool>, ApiError> {
+        self.typed(name, "true or false", Value::as_bool)
+    }
+
+    pub(super) fn number(&mut self, name: &str) -> Result<Option<f32>, ApiError> {
+        self.typed(name, "a number", |v| v.as_f64().map(|x| x as f32))
+    }
+
+    pub(super) fn integer(&mut self, name: &str) -> Result<Option<i64>, ApiError> {
+        self.typed(name, "a 64-bit integer", Value::as_i64)
+    }
+
+    pub(super) fn count(&mut self, name: &str) -> Result<Option<u32>, ApiError> {
+        self.typed(name, "a count", |v| u32::try_from(v.as_u64()?).ok())
+    }
+
+    pub(super) fn text(&mut self, name: &str) -> Result<Option<String>, ApiError> {
+        self.typed(name, "a string", |v| v.as_str().map(str::to_owned))
+    }
+
+    pub(super) fn list(&mut self, name: &str) -> Result<Option<Vec<Value>>, ApiError> {
+        self.typed(name, "a list", |v| v.as_array().cloned())
+    }
+
+    pub(super) fn object(&mut self, name: &str) -> Result<Option<Map<String, Value>>, ApiError> {
+        self.typed(name, "an object", |v| v.as_object().cloned())
+    }
+
+    /// A string or a list of strings.
+    pub(super) fn texts(&mut self, name: &str) -> Result<Option<Vec<String>>, ApiError> {
+        let text = |v: &Value| v.as_str().map(str::to_owned);
+        self.typed(name, "a string or a list of strings", |v| match v {
+            Value::String(s) => Some(vec![s.clone()]),
+            Value::Array(list) => list.iter().map(text).collect(),
+            _ => None,
+        })
+    }
+
+    /// A list of token ids.
+    pub(super) fn ids(&mut self, name: &str) -> Result<Option<Vec<u32>>, ApiError> {
+        self.typed(name, "a list of token ids", token_ids)
+    }
+
+    /// `{"50256": -100, ...}`
+    pub(super) fn bias(&mut self, name: &str) -> Result<Option<Vec<(u32, f32)>>, ApiError> {
+        self.typed(name, "an object of numbers by token id", |v| {
+            let entry = |(k, v): (&String, &Value)| Some((k.parse().ok()?, v.as_f64()? as f32));
+            v.as_object()?.iter().map(entry).collect()
+        })
+    }
+
+    /// Refuses a field that asks for something; `harmless` values ask for nothing.
+    pub(super) fn refuse(&mut self, name: &str, harmless: &[Value], what: &str) -> Result<(), ApiError> {
+        match self.value(name) {
+            Some(value) if !harmless.contains(&value) => Err(ApiError::not_supported(name, what)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Names of the fields that nobody knows.
+    pub(super) fn unknown(self) -> Vec<String> {
+        self.0.into_iter().map(|(k, _)| k).filter(|k| !IGNORED.contains(&k.as_str())).collect()
+    }
+}
+
+pub(super) fn token_ids(value: &Value) -> Option<Vec<u32>> {
+    value.as_array()?.iter().map(|v| u32::try_from(v.as_u64()?).ok()).collect()
+}
+
+fn wrong(name: &str, expected: &str, found: &Value) -> ApiError {
+    let found = match found {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "another number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    };
+    ApiError::invalid(name, format!("{name}: expected {expected}, found {found}"))
+}

@@ -1,0 +1,58 @@
+//! OpenAI's request and response bodies, for the batch runner and the server alike: pure functions,
+//! to which time and ids are given.
+
+mod batch;
+mod chat;
+mod completion;
+mod error;
+mod fields;
+mod logprobs;
+mod request;
+mod response;
+#[cfg(test)]
+mod tests;
+
+pub use batch::{BatchLine, batch_output};
+pub use chat::chat;
+pub use completion::completion;
+pub use error::ApiError;
+pub use request::{Delivery, Endpoint, Generate, MAX_CHOICES, MAX_PROMPTS};
+pub use response::{Choice, Meta, response};
+
+use crate::sampling::GenerationConfig;
+use crate::template::{ChatTemplate, SpecialTexts, WallClock};
+use crate::tokenizer::Tokenizer;
+
+/// Whether answers can be sent in pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Streaming {
+    /// By a server.
+    Offered,
+    /// In a batch a request for it is an error.
+    Refused,
+}
+
+/// What requests are read against.
+#[derive(Clone, Debug)]
+pub struct Context<'a> {
+    /// Of the model.
+    pub tokenizer: &'a Tokenizer,
+    /// For chats; without one they are refused.
+    pub template: Option<&'a ChatTemplate>,
+    /// For chats with tools, where the model has one of their own.
+    pub tool_template: Option<&'a ChatTemplate>,
+    /// Texts of the special tokens, for templates.
+    pub special: SpecialTexts,
+    /// The publisher's defaults.
+    pub generation: &'a GenerationConfig,
+    /// Names that the model is served under, the first is the usual one.
+    pub served: &'a [String],
+    /// Ids of the model are below this.
+    pub vocab_size: usize,
+    /// Tokens that prompt and answer may have together.
+    pub context_len: usize,
+    /// Whether streams are offered.
+    pub streaming: Streaming,
+    /// What templates see as the date.
+    pub now: WallClock,
+}

@@ -1,0 +1,251 @@
+//! What the two endpoints share: the fields that belong to generation, and what becomes of them.
+
+use serde_json::{Map, Value, json};
+
+use super::fields::Fields;
+use super::{ApiError, Context, Streaming};
+use crate::sampling::{Limits, Overrides, SamplingParams};
+
+/// Most choices of one request.
+pub const MAX_CHOICES: u32 = 128;
+/// Most prompts of one request, as in vLLM.
+pub const MAX_PROMPTS: usize = 1024;
+
+/// Which endpoint a request came to; it decides the shape of the response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// `/v1/completions`
+    Completions,
+    /// `/v1/chat/completions`
+    Chat,
+}
+
+/// How an answer is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// In one body.
+    Whole,
+    /// As events; with a last one that counts tokens, or with counts in each.
+    Stream {
+        /// `stream_options.include_usage`
+        usage: bool,
+        /// `stream_options.continuous_usage_stats`
+        continuous_usage: bool,
+    },
+}
+
+/// A request as plain data: what to generate, and how to show it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Generate {
+    /// Where it came to.
+    pub endpoint: Endpoint,
+    /// The served name that the answer carries.
+    pub model: String,
+    /// Token ids of each prompt; none is empty.
+    pub prompts: Vec<Vec<u32>>,
+    /// Parameters, complete and checked; `max_tokens` is never absent. With 0 only the prompt is
+    /// evaluated.
+    pub params: SamplingParams,
+    /// Choices for each prompt.
+    pub n: u32,
+    /// Begin each text with its prompt.
+    pub echo: bool,
+    /// How the answer is sent.
+    pub delivery: Delivery,
+    /// Add `token_ids` and `prompt_token_ids`.
+    pub return_token_ids: bool,
+    /// Show tokens in logprobs as `token_id:17`.
+    pub tokens_as_ids: bool,
+    /// Partitions the prefix cache.
+    pub cache_salt: Option<String>,
+    /// The client's own id for the request.
+    pub request_id: Option<String>,
+    /// Fields that nobody knows: to be counted, not refused.
+    pub unknown_fields: Vec<String>,
+}
+
+impl Generate {
+    /// Parameters of one choice: a seed gives each its own, as in vLLM.
+    pub fn params_of(&self, choice: u32) -> SamplingParams {
+        let mut params = self.params.clone();
+        params.seed = params.seed.map(|seed| seed.wrapping_add(u64::from(choice)));
+        params
+    }
+}
+
+/// The fields that both endpoints have, apart from prompts and logprobs.
+pub(super) struct Common {
+    pub(super) model: String,
+    pub(super) overrides: Overrides,
+    pub(super) n: u32,
+    pub(super) delivery: Delivery,
+    pub(super) return_token_ids: bool,
+    pub(super) tokens_as_ids: bool,
+    pub(super) cache_salt: Option<String>,
+    pub(super) request_id: Option<String>,
+    pub(super) truncate: Option<u32>,
+}
+
+impl Common {
+    pub(super) fn read(fields: &mut Fields, context: &Context) -> Result<Self, ApiError> {
+        refuse_what_is_not_built(fields)?;
+        let n = fields.count("n")?.unwrap_or(1);
+        if !(1..=MAX_CHOICES).contains(&n) {
+            return Err(ApiError::invalid("n", format!("n: expected 1 to {MAX_CHOICES}, found {n}")));
+        }
+        if fields.count("best_of")?.is_some_and(|best_of| best_of != n) {
+            return Err(ApiError::not_supported("best_of", "another value than n"));
+        }
+        let model = model(fields, context)?;
+        let delivery = delivery(fields, context)?;
+        let overrides = overrides(fields)?;
+        if overrides.prompt_logprobs.is_some() && delivery != Delivery::Whole {
+            return Err(ApiError::invalid("prompt_logprobs", "prompt_logprobs cannot be streamed"));
+        }
+        Ok(Common {
+            model,
+            overrides,
+            n,
+            delivery,
+            return_token_ids: fields.flag("return_token_ids")?.unwrap_or(false),
+            tokens_as_ids: fields.flag("return_tokens_as_token_ids")?.unwrap_or(false),
+            cache_salt: fields.text("cache_salt")?,
+            request_id: fields.text("request_id")?,
+            truncate: fields.count("truncate_prompt_tokens")?,
+        })
+    }
+
+    /// Puts everything together, and checks what depends on the prompts.
+    pub(super) fn finish(
+        self,
+        endpoint: Endpoint,
+        prompts: Vec<Vec<u32>>,
+        default_max_tokens: Option<u32>,
+        fields: Fields,
+        context: &Context,
+    ) -> Result<Generate, ApiError> {
+        let prompts = self.checked_prompts(prompts, context)?;
+        let limits = Limits { vocab_size: context.vocab_size as u32 };
+        let mut params = SamplingParams::resolve(&self.overrides, context.generation, limits)?;
+        params.max_tokens = Some(self.room(&prompts, default_max_tokens, context)?);
+        params.check(limits)?;
+        Ok(Generate {
+            endpoint,
+            model: self.model,
+            prompts,
+            params,
+            n: self.n,
+            echo: false,
+            delivery: self.delivery,
+            return_token_ids: self.return_token_ids,
+            tokens_as_ids: self.tokens_as_ids,
+            cache_salt: self.cache_salt,
+            request_id: self.request_id,
+            unknown_fields: fields.unknown(),
+        })
+    }
+
+    fn checked_prompts(
+        &self,
+        mut prompts: Vec<Vec<u32>>,
+        context: &Context,
+    ) -> Result<Vec<Vec<u32>>, ApiError> {
+        for prompt in &mut prompts {
+            if let Some(keep) = self.truncate {
+                prompt.drain(..prompt.len().saturating_sub(keep as usize));
+            }
+            if prompt.is_empty() {
+                return Err(ApiError::invalid(
+                    "prompt",
+                    "the prompt is empty: there are no tokens to go on from",
+                ));
+            }
+            if let Some(id) = prompt.iter().find(|&&id| id as usize >= context.vocab_size) {
+                let message = format!("prompt: token id {id}; ids are below {}", context.vocab_size);
+                return Err(ApiError::invalid("prompt", message));
+            }
+        }
+        Ok(prompts)
+    }
+
+    /// How many tokens each answer may have.
+    fn room(&self, prompts: &[Vec<u32>], default: Option<u32>, context: &Context) -> Result<u32, ApiError> {
+        let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
+        let asked = self.overrides.max_tokens;
+        let left = context.context_len.saturating_sub(longest);
+        let needed = asked.unwrap_or(1) as usize;
+        if needed > left {
+            let param = if asked.is_some() && left > 0 { "max_tokens" } else { "prompt" };
+            let answer = asked.unwrap_or(0) as usize;
+            return Err(ApiError::too_long(param, longest, answer, context.context_len));
+        }
+        let left = u32::try_from(left).unwrap_or(u32::MAX);
+        let default = context.generation.max_new_tokens.or(default);
+        Ok(asked.unwrap_or(default.unwrap_or(left).min(left)))
+    }
+}
+
+fn model(fields: &mut Fields, context: &Context) -> Result<String, ApiError> {
+    let first = || context.served.first().cloned().unwrap_or_default();
+    match fields.text("model")? {
+        None => Ok(first()),
+        Some(name) if context.served.contains(&name) => Ok(name),
+        Some(name) => Err(ApiError::model_not_found(&name, context.served)),
+    }
+}
+
+fn delivery(fields: &mut Fields, context: &Context) -> Result<Delivery, ApiError> {
+    let options = fields.object("stream_options")?;
+    let flag = |options: &Map<String, Value>, name: &str| options.get(name) == Some(&json!(true));
+    if !fields.flag("stream")?.unwrap_or(false) {
+        return match options {
+            None => Ok(Delivery::Whole),
+            Some(_) => Err(ApiError::invalid("stream_options", "stream_options without stream")),
+        };
+    }
+    if context.streaming == Streaming::Refused {
+        return Err(ApiError::not_supported("stream", "streaming in a batch"));
+    }
+    let options = options.unwrap_or_default();
+    let continuous_usage = flag(&options, "continuous_usage_stats");
+    Ok(Delivery::Stream { usage: flag(&options, "include_usage") || continuous_usage, continuous_usage })
+}
+
+fn overrides(fields: &mut Fields) -> Result<Overrides, ApiError> {
+    Ok(Overrides {
+        temperature: fields.number("temperature")?,
+        top_p: fields.number("top_p")?,
+        top_k: fields.integer("top_k")?,
+        min_p: fields.number("min_p")?,
+        repetition_penalty: fields.number("repetition_penalty")?,
+        presence_penalty: fields.number("presence_penalty")?,
+        frequency_penalty: fields.number("frequency_penalty")?,
+        seed: fields.integer("seed")?,
+        max_tokens: fields.count("max_tokens")?,
+        min_tokens: fields.count("min_tokens")?,
+        stop: fields.texts("stop")?,
+        stop_token_ids: fields.ids("stop_token_ids")?,
+        ignore_eos: fields.flag("ignore_eos")?,
+        include_stop_str_in_output: fields.flag("include_stop_str_in_output")?,
+        skip_special_tokens: fields.flag("skip_special_tokens")?,
+        logit_bias: fields.bias("logit_bias")?,
+        allowed_token_ids: fields.ids("allowed_token_ids")?,
+        prompt_logprobs: fields.count("prompt_logprobs")?,
+        logprobs: None,
+    })
+}
+
+/// Fields that change the answer and that nothing here obeys: silence would be a lie.
+fn refuse_what_is_not_built(fields: &mut Fields) -> Result<(), ApiError> {
+    let text = json!({"type": "text"});
+    fields.refuse("response_format", &[text], "another format than text")?;
+    for name in ["structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"] {
+        fields.refuse(name, &[], "constrained output")?;
+    }
+    fields.refuse("use_beam_search", &[json!(false)], "beam search")?;
+    fields.refuse("suffix", &[json!("")], "filling in the middle")?;
+    fields.refuse("priority", &[json!(0)], "a priority")?;
+    fields.refuse("bad_words", &[json!([])], "a list of words")?;
+    fields.refuse("modalities", &[json!(["text"])], "another modality than text")?;
+    fields.refuse("audio", &[], "audio")
+}

@@ -1,0 +1,142 @@
+//! Response bodies: what was generated, in the shapes of the two endpoints.
+
+use serde_json::{Value, json};
+
+use super::logprobs::Shown;
+use super::{Endpoint, Generate};
+use crate::output::{Finish, StopCause};
+use crate::sampling::TokenLogprobs;
+use crate::tokenizer::{Special, Tokenizer};
+
+/// What a response says about itself.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Meta {
+    /// Unique part of the id; `cmpl-` or `chatcmpl-` is put before it.
+    pub id: String,
+    /// Unix seconds.
+    pub created: u64,
+    /// Prompt tokens found in the prefix cache; none where that is not known.
+    pub cached_tokens: Option<usize>,
+}
+
+/// One answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// Which prompt it answers.
+    pub prompt: usize,
+    /// The text that was shown, without the prompt.
+    pub text: String,
+    /// All tokens taken, the one that ended the text included.
+    pub tokens: Vec<u32>,
+    /// For each token, if the request asks.
+    pub logprobs: Vec<TokenLogprobs>,
+    /// For each token of the prompt (none for the first), if the request asks.
+    pub prompt_logprobs: Vec<Option<TokenLogprobs>>,
+    /// How it ended.
+    pub finish: Finish,
+}
+
+/// The body for a request: `choices` are all choices of the first prompt, then of the second, ...
+pub fn response(request: &Generate, choices: &[Choice], meta: &Meta, tokenizer: &Tokenizer) -> Value {
+    let shown = Shown::new(tokenizer, request);
+    let (prefix, object) = match request.endpoint {
+        Endpoint::Completions => ("cmpl", "text_completion"),
+        Endpoint::Chat => ("chatcmpl", "chat.completion"),
+    };
+    let choice = |(index, choice)| match request.endpoint {
+        Endpoint::Completions => completion_choice(request, index, choice, &shown),
+        Endpoint::Chat => chat_choice(request, index, choice, &shown),
+    };
+    let mut body = json!({
+        "id": format!("{prefix}-{}", meta.id),
+        "object": object,
+        "created": meta.created,
+        "model": request.model,
+        "choices": choices.iter().enumerate().map(choice).collect::<Vec<_>>(),
+        "usage": usage(request, choices, meta),
+    });
+    if request.endpoint == Endpoint::Chat {
+        if request.params.prompt_logprobs.is_some() {
+            body["prompt_logprobs"] =
+                choices.first().map_or(Value::Null, |c| shown.prompt(&c.prompt_logprobs));
+        }
+        if request.return_token_ids {
+            body["prompt_token_ids"] = json!(request.prompts[0]);
+        }
+    }
+    body
+}
+
+fn completion_choice(request: &Generate, index: usize, choice: &Choice, shown: &Shown) -> Value {
+    let prompt = &request.prompts[choice.prompt];
+    let mut text = choice.text.clone();
+    if request.echo {
+        text.insert_str(0, &shown.tokenizer.decode(prompt, Special::Without));
+    }
+    let mut value = json!({
+        "index": index,
+        "text": text,
+        "logprobs": completion_logprobs(request, prompt, choice, shown),
+        "finish_reason": choice.finish.reason.as_str(),
+        "stop_reason": stop_reason(&choice.finish),
+    });
+    if request.params.prompt_logprobs.is_some() {
+        value["prompt_logprobs"] = shown.prompt(&choice.prompt_logprobs);
+    }
+    if request.return_token_ids {
+        value["token_ids"] = json!(choice.tokens);
+        value["prompt_token_ids"] = json!(prompt);
+    }
+    value
+}
+
+fn completion_logprobs(request: &Generate, prompt: &[u32], choice: &Choice, shown: &Shown) -> Value {
+    if request.params.logprobs.is_none() {
+        return Value::Null;
+    }
+    let of_prompt = prompt.iter().enumerate().filter(|_| request.echo);
+    let of_prompt = of_prompt.map(|(i, &id)| (id, choice.prompt_logprobs.get(i).and_then(Option::as_ref)));
+    let generated = choice.logprobs.iter().map(|lp| (lp.token, Some(lp)));
+    shown.completion(&of_prompt.chain(generated).collect::<Vec<_>>())
+}
+
+fn chat_choice(request: &Generate, index: usize, choice: &Choice, shown: &Shown) -> Value {
+    let logprobs = match request.params.logprobs {
+        Some(_) => shown.chat(&choice.logprobs),
+        None => Value::Null,
+    };
+    let mut value = json!({
+        "index": index,
+        "message": {"role": "assistant", "content": choice.text, "refusal": null},
+        "logprobs": logprobs,
+        "finish_reason": choice.finish.reason.as_str(),
+        "stop_reason": stop_reason(&choice.finish),
+    });
+    if request.return_token_ids {
+        value["token_ids"] = json!(choice.tokens);
+    }
+    value
+}
+
+fn stop_reason(finish: &Finish) -> Value {
+    match &finish.cause {
+        None => Value::Null,
+        Some(StopCause::Token(id)) => json!(id),
+        Some(StopCause::Text(text)) => json!(text),
+    }
+}
+
+/// Token counts: each prompt once, however many choices it has.
+fn usage(request: &Generate, choices: &[Choice], meta: &Meta) -> Value {
+    let prompt: usize = request.prompts.iter().map(Vec::len).sum();
+    let completion: usize = choices.iter().map(|c| c.tokens.len()).sum();
+    let mut usage = json!({
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+    });
+    if let Some(cached) = meta.cached_tokens {
+        usage["prompt_tokens_details"] = json!({"cached_tokens": cached});
+    }
+    usage
+}
