@@ -56,10 +56,10 @@ fn setting(name: &str, default: usize) -> usize {
 }
 
 fn run(team: &Team, isa: Isa, format: Narrow, name: &str, n: usize, k: usize, bytes: &[u8]) {
-    if !k.is_multiple_of(format.block()) && format.block() == 256 {
+    let size = packed_bytes(Format::Narrow(format), RowOrder::Plain, n, k);
+    if !k.is_multiple_of(format.block()) && format.block() == 256 || size > bytes.len() {
         return;
     }
-    let size = packed_bytes(Format::Narrow(format), RowOrder::Plain, n, k);
     let weights: Vec<Weight<'_>> = bytes
         .chunks_exact(size)
         .map(|bytes| {

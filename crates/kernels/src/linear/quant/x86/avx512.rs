@@ -104,7 +104,7 @@ pub(super) unsafe fn by_row(plan: &Plan, unit: *const u8, group: *const u8, tile
     };
     let min = match plan.offset {
         0 => min,
-        offset => scale.map(|s| negative(_mm512_mul_ps(s, _mm512_set1_ps(f32::from(offset))))),
+        offset => scale.map(|s| _mm512_mul_ps(s, _mm512_set1_ps(-f32::from(offset)))),
     };
     [scale, min]
 }

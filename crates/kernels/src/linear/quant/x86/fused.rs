@@ -25,9 +25,9 @@ use crate::team::{Team, Worker};
 /// Rows of x at most.
 pub(super) const ROWS_MAX: usize = 2 * TILE;
 /// How many groups after it was expanded a group is multiplied: its stores have left the store buffer by then.
-const LAG: usize = 2;
+const LAG: usize = 4;
 /// Groups that the ring holds.
-const RING: usize = 4;
+const RING: usize = 8;
 /// How far ahead the stored bytes are fetched.
 const AHEAD_BYTES: usize = 2048;
 
@@ -84,10 +84,11 @@ impl Job<'_> {
         for held in worker.share(self.w.held_panels()) {
             // SAFETY: the caller's; this worker alone has this panel.
             unsafe {
-                if self.x.rows() <= TILE {
-                    self.panel::<1>(&registers, held, x);
-                } else {
-                    self.panel::<2>(&registers, held, x);
+                match (self.x.rows() <= TILE, self.plan.offset) {
+                    (true, 0) => self.panel::<1, false>(&registers, held, x),
+                    (true, _) => self.panel::<1, true>(&registers, held, x),
+                    (false, 0) => self.panel::<2, false>(&registers, held, x),
+                    (false, _) => self.panel::<2, true>(&registers, held, x),
                 }
             }
         }
@@ -95,7 +96,12 @@ impl Job<'_> {
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
-    unsafe fn panel<const BLOCKS: usize>(&self, registers: &Registers, held: usize, x: *const u32) {
+    unsafe fn panel<const BLOCKS: usize, const SYMMETRIC: bool>(
+        &self,
+        registers: &Registers,
+        held: usize,
+        x: *const u32,
+    ) {
         let (panel, stored) = self.w.held_panel(held);
         let step = self.x.rows() * TILE;
         let mut ring = [const { Rows::new() }; 2 * RING];
@@ -112,12 +118,8 @@ impl Job<'_> {
                     let codes = stored.add(self.plan.locate(group).group + self.plan.planes(0).0);
                     fetch(codes, self.plan.group_bytes());
                     for tile in 0..2 {
-                        write_rows(
-                            &affine[group % 2],
-                            codes,
-                            tile,
-                            ring[2 * (group % RING) + tile].0.as_mut_ptr(),
-                        );
+                        let rows = ring[2 * (group % RING) + tile].0.as_mut_ptr();
+                        write_rows::<SYMMETRIC>(&affine[group % 2], codes, tile, rows);
                     }
                 }
                 if group >= LAG {
