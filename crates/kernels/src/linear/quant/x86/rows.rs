@@ -86,7 +86,12 @@ pub(super) unsafe fn expand(plan: &Plan, panel: *const u8, groups: Range<usize>,
 /// rows); `out` has room for 16 aligned rows.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-pub(super) unsafe fn write_rows<const SYMMETRIC: bool>(affine: &Affine, codes: *const u8, tile: usize, out: *mut __m512i) {
+pub(super) unsafe fn write_rows<const SYMMETRIC: bool>(
+    affine: &Affine,
+    codes: *const u8,
+    tile: usize,
+    out: *mut __m512i,
+) {
     for four in 0..4 {
         // SAFETY: the caller's.
         let words = unsafe { _mm512_loadu_si512(codes.add(256 * tile + 64 * four).cast()) };
