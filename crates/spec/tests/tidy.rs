@@ -1,0 +1,269 @@
+//! Holds the invariants of the house: which crate may know which, what the pure crates must not touch, where unsafe may
+//! be, and how long files and functions get. `cargo test -p spec --test tidy -- --nocapture` prints the lengths.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Crates, and those of ours that each may depend on.
+const MAY_DEPEND: [(&str, &[&str]); 9] = [
+    ("spec", &[]),
+    ("policy", &["spec"]),
+    ("sim", &["spec", "policy"]),
+    ("kernels", &["spec"]),
+    ("cuda", &["spec", "kernels"]),
+    ("model", &["spec", "kernels"]),
+    ("engine", &["spec", "policy", "kernels", "cuda", "model"]),
+    ("server", &["spec", "policy", "model", "engine"]),
+    ("cli", &["spec", "policy", "sim", "kernels", "cuda", "model", "engine", "server"]),
+];
+
+/// Crates that decide or describe.
+const PURE: [&str; 3] = ["spec", "policy", "sim"];
+
+/// What a pure crate has no use for: clocks, threads, files, sockets, environment, output, globals, seeds of its own.
+const IMPURE: [&str; 16] = [
+    "std::time",
+    "std::thread",
+    "std::fs",
+    "std::net",
+    "std::env",
+    "std::process",
+    "Instant",
+    "SystemTime",
+    "HashMap",
+    "HashSet",
+    "RandomState",
+    "static mut",
+    "thread_local",
+    "OnceLock",
+    "println!",
+    "Mutex",
+];
+
+/// Crates that may hold unsafe code.
+const UNSAFE: [&str; 2] = ["kernels", "cuda"];
+
+const FILE_LINES_MAX: usize = 500;
+const FUNCTION_LINES_MEDIAN_MAX: usize = 10;
+const LONG_FUNCTION_LINES: usize = 70;
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// A source file: its crate, its path from the crate, its text.
+struct Source {
+    of: String,
+    path: String,
+    text: String,
+}
+
+impl Source {
+    /// Whether it is part of the crate itself, not of its tests, examples or benches.
+    fn ships(&self) -> bool {
+        self.path.starts_with("src")
+    }
+
+    /// Lines without comments, numbered from 1.
+    fn code(&self) -> impl Iterator<Item = (usize, &str)> {
+        (1..)
+            .zip(self.text.lines())
+            .map(|(number, line)| (number, line.split("//").next().unwrap_or_default()))
+    }
+
+    fn at(&self, line: usize) -> String {
+        format!("crates/{}/{}:{line}", self.of, self.path)
+    }
+}
+
+fn folders(path: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
+}
+
+fn crates() -> Vec<String> {
+    let paths =
+        folders(&workspace().join("crates")).into_iter().filter(|path| path.join("Cargo.toml").exists());
+    paths.map(|path| path.file_name().expect("a folder").to_string_lossy().into_owned()).collect()
+}
+
+fn sources() -> Vec<Source> {
+    let mut found = Vec::new();
+    for of in crates() {
+        let root = workspace().join("crates").join(&of);
+        let mut left = vec![root.clone()];
+        while let Some(path) = left.pop() {
+            if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
+                left.extend(folders(&path));
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path).expect("sources are text");
+                let path = path.strip_prefix(&root).expect("below its crate").to_string_lossy().into_owned();
+                found.push(Source { of: of.clone(), path, text });
+            }
+        }
+    }
+    assert!(found.len() > 30, "the workspace was not found: {} files", found.len());
+    found
+}
+
+/// Names under `[dependencies]` and `[build-dependencies]`.
+fn dependencies(of: &str) -> Vec<String> {
+    let manifest =
+        fs::read_to_string(workspace().join("crates").join(of).join("Cargo.toml")).expect("a manifest");
+    let mut section = String::new();
+    let mut names = Vec::new();
+    for line in manifest.lines().map(str::trim) {
+        if line.starts_with('[') {
+            section = line.to_string();
+        } else if section.ends_with("dependencies]") && !section.contains("dev-") && !line.starts_with('#') {
+            let name = line.split(['.', '=', ' ']).next().unwrap_or_default();
+            names.extend(Some(name.to_string()).filter(|name| !name.is_empty()));
+        }
+    }
+    names
+}
+
+fn none(found: Vec<String>, what: &str) {
+    assert!(found.is_empty(), "{what}:\n  {}", found.join("\n  "));
+}
+
+#[test]
+fn crates_know_only_those_below_them() {
+    let may: BTreeMap<_, _> = MAY_DEPEND.into_iter().collect();
+    for of in crates() {
+        let allowed =
+            may.get(of.as_str()).unwrap_or_else(|| panic!("crate {of} has no place in the house yet"));
+        for name in dependencies(&of) {
+            let ours = may.contains_key(name.as_str());
+            assert!(!ours || allowed.contains(&name.as_str()), "{of} must not depend on {name}");
+        }
+    }
+}
+
+#[test]
+fn pure_crates_touch_nothing_but_their_arguments() {
+    let mut found = Vec::new();
+    for source in sources().iter().filter(|source| PURE.contains(&source.of.as_str()) && source.ships()) {
+        for (line, code) in source.code() {
+            let words = IMPURE.iter().filter(|word| code.contains(**word));
+            found.extend(words.map(|word| format!("{} {word}", source.at(line))));
+        }
+    }
+    none(found, "clocks, threads, files and the like in crates that decide");
+    for of in PURE {
+        let root =
+            fs::read_to_string(workspace().join("crates").join(of).join("src/lib.rs")).expect("a library");
+        assert!(root.contains("#![forbid(unsafe_code)]"), "{of} forbids unsafe code");
+    }
+}
+
+#[test]
+fn unsafe_code_is_where_it_may_be_and_says_why() {
+    let mut elsewhere = Vec::new();
+    for source in sources() {
+        let blocks =
+            source.code().filter(|(_, code)| code.contains("unsafe {")).map(|(line, _)| source.at(line));
+        if !UNSAFE.contains(&source.of.as_str()) {
+            elsewhere.extend(blocks);
+        }
+    }
+    assert!(elsewhere.len() <= 1, "unsafe code beside the one mmap:\n  {}", elsewhere.join("\n  "));
+}
+
+#[test]
+fn nothing_is_left_for_later_or_hidden() {
+    // Put together here, so that this file does not find itself.
+    let words = [
+        ["to", "do!("],
+        ["TO", "DO"],
+        ["FIX", "ME"],
+        ["unimple", "mented!("],
+        ["#[ig", "nore"],
+        ["thread::sl", "eep"],
+    ];
+    let paths = [["/ro", "ot/"], ["/wo", "rk/"]];
+    let words: Vec<_> = words.iter().chain(&paths).map(|parts| parts.concat()).collect();
+    let mut found = Vec::new();
+    for source in sources() {
+        for (line, text) in (1..).zip(source.text.lines()) {
+            let hits = words.iter().filter(|word| text.contains(word.as_str()));
+            found.extend(hits.map(|word| format!("{} {word}", source.at(line))));
+        }
+    }
+    none(found, "things left for later, skipped tests, sleeps or paths of one machine");
+}
+
+#[test]
+fn cuda_is_asked_for_once() {
+    let asks =
+        |source: &Source| source.code().filter(|(_, code)| code.contains("feature = \"cuda\"")).count();
+    let elsewhere = sources().iter().filter(|source| source.of != "spec").map(asks).sum::<usize>();
+    assert!(elsewhere <= 1, "cfg(feature = \"cuda\") occurs {elsewhere} times");
+}
+
+#[test]
+fn async_is_known_to_the_server_alone() {
+    let mut found = Vec::new();
+    for source in sources().iter().filter(|source| source.of != "server" && source.path != "tests/tidy.rs") {
+        let lines = source.code().filter(|(_, code)| code.contains("async fn") || code.contains("tokio::"));
+        found.extend(lines.map(|(line, _)| source.at(line)));
+    }
+    none(found, "async code outside the server");
+}
+
+/// Lines of each function: from its `fn` to the brace that closes it, found by indentation.
+fn functions(text: &str) -> Vec<usize> {
+    let lines: Vec<_> = text.lines().collect();
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let mut lengths = Vec::new();
+    for (at, line) in lines.iter().enumerate() {
+        let bare = line.trim_start();
+        let begins = bare.starts_with("fn ")
+            || (bare.starts_with("pub") || bare.starts_with("unsafe")) && bare.contains(" fn ");
+        if begins && !bare.ends_with(';') {
+            let closes = |other: &&str| other.trim_start().starts_with('}') && indent(other) == indent(line);
+            let end = lines[at..].iter().position(closes);
+            lengths.extend(if bare.ends_with('}') { Some(1) } else { end.map(|end| end + 1) });
+        }
+    }
+    lengths
+}
+
+fn quantile(sorted: &[usize], of_100: usize) -> usize {
+    sorted.get(sorted.len() * of_100 / 100).copied().unwrap_or_default()
+}
+
+#[test]
+fn files_and_functions_stay_short() {
+    let sources = sources();
+    let mut files: Vec<_> = sources.iter().map(|source| (source.text.lines().count(), source)).collect();
+    files.sort_by_key(|(lines, _)| *lines);
+    let lines: Vec<_> = files.iter().map(|(lines, _)| *lines).collect();
+    let shipped = sources.iter().filter(|source| source.ships());
+    let mut functions: Vec<_> = shipped.flat_map(|source| functions(&source.text)).collect();
+    functions.sort_unstable();
+    let long = functions.iter().filter(|lines| **lines > LONG_FUNCTION_LINES).count();
+    println!("files: {}, median {} lines, 90 % {}", lines.len(), quantile(&lines, 50), quantile(&lines, 90));
+    files.iter().rev().take(5).for_each(|(lines, source)| println!("  {lines} {}", source.at(1)));
+    println!(
+        "functions: {}, median {} lines, 90 % {}, longest {}, {long} above {LONG_FUNCTION_LINES}",
+        functions.len(),
+        quantile(&functions, 50),
+        quantile(&functions, 90),
+        functions.last().copied().unwrap_or_default(),
+    );
+    let over = files
+        .iter()
+        .filter(|(lines, _)| *lines > FILE_LINES_MAX)
+        .map(|(lines, s)| format!("{} {lines}", s.at(1)));
+    none(over.collect(), "files longer than they should be");
+    assert!(quantile(&functions, 50) <= FUNCTION_LINES_MEDIAN_MAX, "the median function is too long");
+    assert!(
+        long * 25 <= functions.len(),
+        "{long} of {} functions are above {LONG_FUNCTION_LINES} lines",
+        functions.len()
+    );
+}
