@@ -8,6 +8,7 @@ mod replay;
 mod rng;
 mod shadow;
 mod text;
+mod trace;
 mod workload;
 mod world;
 
@@ -17,5 +18,6 @@ pub use replay::{FirstDifference, Replayed, replay};
 pub use rng::Rng;
 pub use shadow::Shadow;
 pub use text::Text;
-pub use workload::{Arrivals, Job, Lengths, TraceError, Workload, trace};
+pub use trace::{TraceError, trace};
+pub use workload::{Arrivals, Job, Lengths, Workload};
 pub use world::{Accesses, Truth, VirtualWorld};
