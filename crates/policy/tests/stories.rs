@@ -298,6 +298,11 @@ fn the_youngest_goes_to_the_host_in_pieces_and_comes_back() {
         > done 7
         > next
         step 8: 1[34..35]*
+        > done 8
+        > cancel 1
+        > arrive 2 prompt=40 new=1 topic=a
+        > next
+        step 9: release 1 2[32..40]* +0,1
         ",
     );
 }
@@ -365,6 +370,23 @@ fn two_steps_in_flight_plan_a_decode_before_its_token_is_known() {
         > done 2
         > next
         wait
+        ",
+    );
+}
+
+#[test]
+fn one_block_is_left_for_each_that_runs() {
+    check(
+        "
+        > limits blocks=3
+        > arrive 0 prompt=10 new=30
+        > arrive 1 prompt=10 new=30
+        > arrive 2 prompt=10 new=30
+        > next
+        step 0: 0[0..10]* +0 1[0..10]* +1
+        > done 0 last=0
+        > next
+        step 1: release 0 1[10..11]* 2[0..10]* +0
         ",
     );
 }

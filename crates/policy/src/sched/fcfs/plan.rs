@@ -24,16 +24,13 @@ pub(super) struct Draft {
     budget: Tokens,
     chunks: Vec<Chunk>,
     pub(super) moves: Vec<Move>,
-    /// Somebody who runs lacks blocks: nobody is let in.
-    short: bool,
 }
 
 impl Fcfs {
     /// The next step, unless there is nothing to compute or to move.
     pub(super) fn plan(&mut self) -> Option<Step> {
         let budget = self.config.max_num_batched_tokens;
-        let mut draft =
-            Draft { id: self.next_step, budget, chunks: Vec::new(), moves: Vec::new(), short: false };
+        let mut draft = Draft { id: self.next_step, budget, chunks: Vec::new(), moves: Vec::new() };
         self.go_on(&mut draft, Pass::Decode);
         self.go_on(&mut draft, Pass::Prefill);
         self.admit(&mut draft);
@@ -74,8 +71,6 @@ impl Fcfs {
             let lacks = sequence.lacks(sequence.planned + len);
             if self.make_room(draft, rank, lacks) == Room::Found {
                 self.append(draft, rank.1, len, Vec::new());
-            } else {
-                draft.short = true;
             }
         }
     }
@@ -110,11 +105,9 @@ impl Fcfs {
         draft.chunks.push(Chunk { seq, span, home: Tier::Device, attend: Tier::Device, new_blocks, sample });
     }
 
-    /// Lets in what waits, by arrival, until one does not fit.
+    /// Lets in what waits, by arrival, until one does not fit beside what those that run will ask for: all of their known
+    /// positions, and a block each to grow into.
     fn admit(&mut self, draft: &mut Draft) {
-        if draft.short {
-            return;
-        }
         let mut promised: usize =
             self.running.iter().filter_map(|rank| self.table.get(rank.1)).map(|s| s.lacks(s.known())).sum();
         promised += self.running.len();
