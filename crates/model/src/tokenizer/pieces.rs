@@ -49,7 +49,7 @@ impl Pieces {
             bytes: Vec::with_capacity(n * 6),
             ends: Vec::with_capacity(n),
             kinds: Vec::with_capacity(n),
-            invalid: if rules.byte_fallback { Invalid::PerByte } else { Invalid::PerSequence },
+            invalid: rules.invalid(),
             strip_start: rules.strip_start,
         };
         let added = inner.get_added_vocabulary();
@@ -143,6 +143,11 @@ impl Rules {
             other => return Err(unsupported(other)),
         }
         Ok(())
+    }
+
+    /// transformers writes decoders that name both; bytes are then put together by the second.
+    fn invalid(&self) -> Invalid {
+        if self.byte_fallback && !self.byte_level { Invalid::PerByte } else { Invalid::PerSequence }
     }
 
     fn metaspace(&mut self, step: &Value) {
