@@ -387,6 +387,10 @@ fn one_block_is_left_for_each_that_runs() {
         > done 0 last=0
         > next
         step 1: release 0 1[10..11]* 2[0..10]* +0
+        > arrive 3 prompt=10 new=30
+        > done 1
+        > next
+        step 2: 1[11..12]* 2[10..11]*
         ",
     );
 }

@@ -93,7 +93,8 @@ pub struct Step {
     pub batches: Vec<Vec<Chunk>>,
     /// KV that changes its tier.
     pub moves: Vec<Move>,
-    /// Sequences whose table is dropped: finished, cancelled, or preempted (a later chunk then begins anew).
+    /// Sequences whose table is dropped: finished, cancelled, or preempted (a later chunk then begins anew). All since the
+    /// step before: while nothing is left to run, nobody is told of the last ones.
     pub release: Vec<SeqId>,
 }
 
