@@ -6,6 +6,7 @@ pub mod config;
 mod dummy;
 pub mod error;
 pub mod file;
+pub mod fuzz;
 pub mod gguf;
 mod json;
 pub mod output;

@@ -306,7 +306,8 @@ impl ModelSpec {
         self.check_sizes()?;
         self.check_heads()?;
         self.check_numbers()?;
-        self.check_windows()
+        self.check_windows()?;
+        self.check_total()
     }
 
     fn check_sizes(&self) -> Result<(), SpecError> {
@@ -347,6 +348,15 @@ impl ModelSpec {
         expect("norm", eps, eps.is_finite() && (0.0..=1.0).contains(&eps), || "eps in 0 to 1".into())?;
         let scale = self.logit_scale;
         expect("logit_scale", scale, scale.is_finite() && scale > 0.0, || "a positive number".into())
+    }
+
+    /// So that no count of bytes overflows.
+    fn check_total(&self) -> Result<(), SpecError> {
+        let layer = self.layer_linear_parameters() + self.layer_vector_parameters();
+        let most = (1 << 56) / self.layers as u64;
+        expect("layers", self.layers, layer <= most, || {
+            format!("at most {} of {layer} weights", (1u64 << 56) / layer)
+        })
     }
 
     fn check_windows(&self) -> Result<(), SpecError> {
@@ -459,13 +469,14 @@ mod tests {
         assert_eq!(smollm2().check(), Ok(()));
         assert_eq!(opt_350m().check(), Ok(()));
         type Damage = fn(&mut ModelSpec);
-        let broken: [(&str, Damage); 7] = [
+        let broken: [(&str, Damage); 8] = [
             ("vocab", |s| s.vocab = 0),
             ("hidden", |s| s.hidden = usize::MAX),
             ("heads", |s| (s.heads, s.head_dim) = (1 << 23, 1 << 23)),
             ("kv_heads", |s| s.kv_heads = 2),
             ("positions", |s| s.head_dim = 63),
             ("norm", |s| s.norm.eps = f32::NAN),
+            ("layers", |s| (s.hidden, s.ffn, s.embed_dim, s.layers) = (1 << 24, 1 << 24, 1 << 24, 1 << 16)),
             ("rope", |s| s.positions = Positions::Rope(Rope::plain(f64::NAN))),
         ];
         for (field, damage) in broken {

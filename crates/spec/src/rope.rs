@@ -129,7 +129,8 @@ impl Rope {
 }
 
 fn positive(what: &str, value: f64) -> Result<(), SpecError> {
-    expect("rope", value, value.is_finite() && value > 0.0, || format!("a positive {what}"))
+    // Beyond this range f32 frequencies vanish or overflow.
+    expect("rope", value, (1e-6..=1e12).contains(&value), || format!("a positive {what}, from 1e-6 to 1e12"))
 }
 
 /// The inverse frequencies of a head and the factor on cos and sin.

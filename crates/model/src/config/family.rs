@@ -10,6 +10,8 @@ use spec::model::{Activation, Biases, DType, Mlp, Norm, NormKind, NormPlacement,
 /// Rows before that of position 0 in OPT's table.
 const OPT_POSITION_OFFSET: usize = 2;
 
+const LAYERS_MAX: usize = 1 << 16;
+
 /// A published architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
@@ -77,7 +79,7 @@ impl Family {
     fn llama_like(self, fields: &Fields) -> Result<ModelSpec> {
         let hidden = fields.needed_size("hidden_size")?;
         let heads = fields.needed_size("num_attention_heads")?;
-        let layers = fields.needed_size("num_hidden_layers")?;
+        let layers = layer_count(fields)?;
         let max_positions = self.max_positions(fields)?;
         let eps = fields.number("rms_norm_eps")?.unwrap_or(1e-6) as f32;
         Ok(ModelSpec {
@@ -162,6 +164,15 @@ impl Family {
     }
 }
 
+/// Checked at once, for a list of windows is as long.
+fn layer_count(fields: &Fields) -> Result<usize> {
+    let layers = fields.needed_size("num_hidden_layers")?;
+    let plausible = layers <= LAYERS_MAX;
+    plausible
+        .then_some(layers)
+        .ok_or_else(|| fields.wrong("num_hidden_layers", &format!("at most {LAYERS_MAX}")))
+}
+
 /// One window for all layers; `layer_types`, which transformers passes over here, has to agree.
 fn mistral_window(fields: &Fields, tokens: Option<usize>, layers: usize) -> Result<Window> {
     let expected = if tokens.is_some() { LayerType::Sliding } else { LayerType::Full };
@@ -243,7 +254,7 @@ fn opt(fields: &Fields) -> Result<ModelSpec> {
         architecture: Family::Opt.class().into(),
         vocab: fields.needed_size("vocab_size")?,
         hidden,
-        layers: fields.needed_size("num_hidden_layers")?,
+        layers: layer_count(fields)?,
         heads,
         kv_heads: heads,
         head_dim: hidden / heads,

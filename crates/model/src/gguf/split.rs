@@ -39,6 +39,12 @@ impl Gguf {
         Ok(all)
     }
 
+    /// A checkpoint without its files: what the header alone says.
+    pub(crate) fn without_data(header: super::Header) -> Gguf {
+        let entries = header.entries.into_iter().map(|e| (0, e)).collect();
+        Gguf { metadata: header.metadata, files: vec![], entries }
+    }
+
     fn add(&mut self, path: &Path) -> Result<()> {
         let (file, header) = open_one(path)?;
         let number = self.files.len();

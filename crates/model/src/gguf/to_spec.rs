@@ -238,7 +238,7 @@ impl Gguf {
             return Err(fault());
         }
         let mut bytes = vec![0; entry.bytes as usize];
-        self.files[*file].read_at(entry.offset, &mut bytes)?;
+        self.files.get(*file).ok_or_else(fault)?.read_at(entry.offset, &mut bytes)?;
         let mut factors = vec![0.0; bytes.len() / 4];
         entry.stored.decode_plain(&bytes, &mut factors).ok_or_else(fault)?;
         Ok(factors)

@@ -1,0 +1,192 @@
+//! One function for each parser of files from strangers: it must return, whatever the bytes.
+//!
+//! `fuzz/` drives them with cargo-fuzz; the tests below with mutations of sound files, on any toolchain.
+
+use crate::config::{parse_config, parse_generation};
+use crate::gguf::{Gguf, parse_header as parse_gguf};
+use crate::safetensors::{parse_header, parse_index};
+
+/// A GGUF file: header, then the model and vocabulary that it describes.
+pub fn fuzz_gguf(bytes: &[u8]) {
+    let Ok(header) = parse_gguf(bytes, bytes.len() as u64, "fuzz") else { return };
+    for entry in &header.entries {
+        let end = entry.offset.checked_add(entry.bytes);
+        assert!(end.is_some_and(|end| end <= bytes.len() as u64), "{entry:?} lies outside the file");
+    }
+    let gguf = Gguf::without_data(header);
+    if let Ok(spec) = gguf.spec() {
+        assert!(spec.parameters() > 0, "{spec:?}");
+    }
+    if let Ok(Some(vocab)) = gguf.vocab() {
+        assert!(vocab.scores.is_none_or(|s| s.len() == vocab.tokens.len()), "scores without tokens");
+    }
+}
+
+/// A safetensors file.
+pub fn fuzz_safetensors(bytes: &[u8]) {
+    let Some((length, rest)) = bytes.split_first_chunk::<8>() else { return };
+    let length = u64::from_le_bytes(*length);
+    let Some(header) = usize::try_from(length).ok().and_then(|n| rest.get(..n)) else { return };
+    let Ok(entries) = parse_header(header, 8 + length, bytes.len() as u64, "fuzz") else { return };
+    let covered: u64 = entries.iter().map(|e| e.bytes).sum();
+    assert_eq!(8 + length + covered, bytes.len() as u64, "tensors do not fill the file");
+}
+
+/// An index of shards.
+pub fn fuzz_index(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let Ok(map) = parse_index(text, "fuzz") else { return };
+    assert!(map.values().all(|name| !name.contains('/') && name != ".."), "a shard outside the folder");
+}
+
+/// A `config.json`.
+pub fn fuzz_config(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let Ok(config) = parse_config(text, "fuzz") else { return };
+    assert!(config.spec.parameters() > 0, "{config:?}");
+    if let Some(rope) = config.spec.rope() {
+        let frequencies = spec::rope_frequencies(rope, config.spec.head_dim, config.spec.max_positions);
+        assert!(frequencies.inverse.iter().all(|f| !f.is_nan()), "{rope:?}");
+    }
+}
+
+/// A `generation_config.json`.
+pub fn fuzz_generation(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let _ = parse_generation(text, "fuzz");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{counting, llama_config, safetensors, tiny_gguf};
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    fn gguf() -> Vec<u8> {
+        let mut file = tiny_gguf("llama");
+        let tokens = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
+        file.texts("tokenizer.ggml.tokens", &tokens).uint("tokenizer.ggml.eos_token_id", 2);
+        let floats = [&6u32.to_le_bytes()[..], &10u64.to_le_bytes(), &counting(0, 10)].concat();
+        file.pair("tokenizer.ggml.scores", 9, &floats).uint("general.alignment", 32);
+        file.tensor("rope_freqs.weight", &[2], 0, counting(1, 2));
+        file.build()
+    }
+
+    fn tensors() -> Vec<u8> {
+        safetensors(&[
+            ("model.a".into(), "F32", vec![2, 3], counting(0, 6)),
+            ("model.b".into(), "BF16", vec![4], vec![0; 8]),
+        ])
+    }
+
+    fn texts() -> [Vec<u8>; 3] {
+        let scaling = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16});
+        let qwen = json!({"architectures": ["Qwen2ForCausalLM"], "use_sliding_window": true, "sliding_window": 4,
+            "max_window_layers": 1, "rope_scaling": {"type": "dynamic", "factor": 2}});
+        let index = json!({"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}});
+        [llama_config(json!({"rope_scaling": scaling})), llama_config(qwen), index.to_string()]
+            .map(String::into_bytes)
+    }
+
+    fn all(bytes: &[u8]) {
+        for target in [fuzz_gguf, fuzz_safetensors, fuzz_index, fuzz_config, fuzz_generation] {
+            target(bytes);
+        }
+    }
+
+    fn seeds() -> Vec<Vec<u8>> {
+        [vec![gguf(), tensors()], texts().into()].concat()
+    }
+
+    #[test]
+    fn truncated_at_every_byte() {
+        for seed in seeds() {
+            (0..=seed.len()).for_each(|length| all(&seed[..length]));
+        }
+    }
+
+    #[test]
+    fn extreme_numbers_at_every_byte() {
+        let extremes = [0, u64::MAX, u64::MAX >> 1, u64::from(u32::MAX), 1 << 40];
+        for seed in [gguf(), tensors()] {
+            for (at, extreme) in (0..seed.len().saturating_sub(8)).flat_map(|at| extremes.map(|e| (at, e))) {
+                for width in [4, 8] {
+                    let mut damaged = seed.clone();
+                    damaged[at..at + width].copy_from_slice(&extreme.to_le_bytes()[..width]);
+                    all(&damaged);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn extreme_values_of_every_field() {
+        let values = [
+            json!(null),
+            json!(0),
+            json!(-1),
+            json!(1e308),
+            json!(1e-308),
+            json!(u64::MAX),
+            json!(1 << 24),
+            json!(""),
+            json!([]),
+            json!({}),
+            json!(true),
+            json!(["a", 1]),
+            json!([[[]]]),
+        ];
+        for text in &texts()[..2] {
+            let sound: serde_json::Value = serde_json::from_slice(text).expect("JSON");
+            let outer: Vec<String> = sound.as_object().expect("an object").keys().cloned().collect();
+            let inner =
+                ["factor", "original_max_position_embeddings", "rope_type", "type", "beta_fast", "mscale"];
+            for value in &values {
+                for name in &outer {
+                    let mut damaged = sound.clone();
+                    damaged[name] = value.clone();
+                    fuzz_config(damaged.to_string().as_bytes());
+                }
+                for name in inner {
+                    let mut damaged = sound.clone();
+                    damaged["rope_scaling"][name] = value.clone();
+                    fuzz_config(damaged.to_string().as_bytes());
+                }
+            }
+        }
+    }
+
+    /// A change somewhere: (place, kind, byte).
+    fn mutate(bytes: &mut Vec<u8>, (at, kind, byte): (usize, u8, u8)) {
+        let at = at % bytes.len().max(1);
+        match kind % 5 {
+            0 if at < bytes.len() => bytes[at] ^= 1 << (byte % 8),
+            1 if at < bytes.len() => bytes[at] = byte,
+            2 => bytes.insert(at, byte),
+            3 if at < bytes.len() => drop(bytes.remove(at)),
+            4 => {
+                let stretch: Vec<u8> = bytes[at..].iter().copied().take(usize::from(byte)).collect();
+                bytes.splice(at..at, stretch);
+            }
+            _ => {}
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn mutated(which in 0usize..5, changes in prop::collection::vec((any::<usize>(), any::<u8>(), any::<u8>()), 1..8)) {
+            let mut bytes = seeds().swap_remove(which);
+            changes.into_iter().for_each(|change| mutate(&mut bytes, change));
+            all(&bytes);
+        }
+
+        #[test]
+        fn arbitrary(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            all(&bytes);
+            all(&[b"GGUF\x03\0\0\0", bytes.as_slice()].concat());
+        }
+    }
+}
