@@ -185,11 +185,16 @@ fn nothing_is_left_for_later_or_hidden() {
         ["thread::sl", "eep"],
     ];
     let paths = [["/ro", "ot/"], ["/wo", "rk/"]];
-    let words: Vec<_> = words.iter().chain(&paths).map(|parts| parts.concat()).collect();
+    let (words, paths) = (words.map(|parts| parts.concat()), paths.map(|parts| parts.concat()));
+    // Inside an address the same letters are no path of a machine.
+    let begins = |text: &str, path: &str| {
+        text.match_indices(path).any(|(at, _)| !text[..at].ends_with(|before: char| before.is_alphanumeric()))
+    };
     let mut found = Vec::new();
     for source in sources() {
         for (line, text) in (1..).zip(source.text.lines()) {
-            let hits = words.iter().filter(|word| text.contains(word.as_str()));
+            let left = words.iter().filter(|word| text.contains(word.as_str()));
+            let hits = left.chain(paths.iter().filter(|path| begins(text, path)));
             found.extend(hits.map(|word| format!("{} {word}", source.at(line))));
         }
     }
