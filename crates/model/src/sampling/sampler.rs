@@ -39,7 +39,8 @@ pub struct Sampler {
     candidates: Vec<Candidate>,
 }
 
-/// A logit, scaled by temperature and relative to the largest, and its token.
+/// A logit, scaled by temperature and relative to the largest (or the weight made of it), and its
+/// token.
 pub(super) type Candidate = (f32, u32);
 
 impl Sampler {
@@ -165,7 +166,7 @@ impl Sampler {
         }
         let mut candidates = std::mem::take(&mut self.candidates);
         truncate(p, row, max, scale, &mut candidates);
-        let token = draw_from_candidates(&mut candidates, u, best);
+        let token = draw_from_candidates(&candidates, u, best);
         self.candidates = candidates;
         Ok(token)
     }
@@ -204,13 +205,12 @@ fn draw_from_row(row: &[f32], max: f32, scale: f32, u: f64, best: u32) -> u32 {
     best
 }
 
-/// Draws among candidates, in order of id so that their order of selection does not matter.
-fn draw_from_candidates(candidates: &mut [Candidate], u: f64, best: u32) -> u32 {
-    candidates.sort_unstable_by_key(|&(_, id)| id);
-    let mut left = u * total(candidates);
+/// Draws among weighted candidates, in order of id so that how they were found does not matter.
+fn draw_from_candidates(candidates: &[Candidate], u: f64, best: u32) -> u32 {
+    let mut left = u * candidates.iter().map(|&(weight, _)| f64::from(weight)).sum::<f64>();
     let mut last = best;
-    for &(x, id) in candidates.iter() {
-        let p = f64::from(exp(x));
+    for &(weight, id) in candidates {
+        let p = f64::from(weight);
         last = id;
         if left < p {
             break;
@@ -220,7 +220,8 @@ fn draw_from_candidates(candidates: &mut [Candidate], u: f64, best: u32) -> u32 
     last
 }
 
-/// Leaves the tokens that min-p, top-k and top-p admit in `out`.
+/// Leaves the tokens that min-p, top-k and top-p admit in `out`, in order of id, with their weights
+/// (probabilities relative to the largest).
 pub(super) fn truncate(p: &SamplingParams, row: &[f32], max: f32, scale: f32, out: &mut Vec<Candidate>) {
     let floor = if p.min_p > 0.0 { p.min_p.ln() } else { f32::NEG_INFINITY };
     let k = p.top_k.map_or(usize::MAX, |k| k as usize);
@@ -228,15 +229,17 @@ pub(super) fn truncate(p: &SamplingParams, row: &[f32], max: f32, scale: f32, ou
     if k < row.len() {
         cut.at_least(row, k, out);
         keep_largest(out, k);
+        if p.top_p < 1.0 {
+            let wanted = f64::from(p.top_p) * total(out);
+            keep_mass(out, wanted);
+        }
+        out.sort_unstable_by_key(|&(_, id)| id);
     } else if p.top_p < 1.0 {
-        return cut.nucleus(row, p.top_p, out);
+        cut.nucleus(row, p.top_p, out);
     } else {
         cut.above(row, f32::NEG_INFINITY, out);
     }
-    if p.top_p < 1.0 {
-        let wanted = f64::from(p.top_p) * total(out);
-        keep_mass(out, wanted);
-    }
+    out.iter_mut().for_each(|(x, _)| *x = exp(*x));
 }
 
 /// How a row is read: relative to its largest logit, scaled, and cut at a floor (min-p).
@@ -279,21 +282,51 @@ impl Cut {
     }
 
     /// The smallest set of largest candidates that holds `top_p` of the mass above the floor.
+    ///
+    /// Masses are added up in buckets of similar weight; only the bucket in which the wanted mass is
+    /// reached has to be looked at token by token.
     fn nucleus(&self, row: &[f32], top_p: f32, out: &mut Vec<Candidate>) {
-        if self.floor > f32::NEG_INFINITY {
-            self.above(row, self.floor, out);
-            let wanted = f64::from(top_p) * total(out);
-            return keep_mass(out, wanted);
+        let mut masses = [0f64; BUCKETS];
+        for &x in row {
+            let x = (x - self.max) * self.scale;
+            let weight = if x >= self.floor { exp(x) } else { 0.0 };
+            masses[bucket(weight)] += f64::from(weight);
         }
-        let all: f64 = row.chunks(BLOCK).map(|block| mass(block, self.max, self.scale)).sum();
-        let wanted = f64::from(top_p) * all;
-        for depth in DEPTHS {
-            self.above(row, -depth, out);
-            if depth == f32::INFINITY || total(out) >= wanted {
-                return keep_mass(out, wanted);
-            }
-        }
+        let wanted = f64::from(top_p) * masses.iter().sum::<f64>();
+        let (last, missing) = last_bucket(&masses, wanted);
+        out.clear();
+        let scaled = || row.iter().zip(0..).map(|(&x, id)| ((x - self.max) * self.scale, id));
+        let admitted = |x: f32| x >= self.floor && exp(x) > 0.0;
+        out.extend(scaled().filter(|&(x, _)| admitted(x) && bucket(exp(x)) == last));
+        keep_mass(out, missing);
+        let Some(cutoff) = out.iter().copied().max_by(larger_first) else { return };
+        out.clear();
+        out.extend(
+            scaled().filter(|c| admitted(c.0) && (c.0 > cutoff.0 || !larger_first(c, &cutoff).is_gt())),
+        );
     }
+}
+
+/// Buckets of weights: the exponent and three bits of the fraction of a number in [0, 1].
+const BUCKETS: usize = (0x3f80_0000 >> 20) + 1;
+
+fn bucket(weight: f32) -> usize {
+    ((weight.to_bits() >> 20) as usize).min(BUCKETS - 1)
+}
+
+/// The bucket, from the heaviest weights down, in which the mass reaches `wanted`, and how much of
+/// it is wanted there.
+fn last_bucket(masses: &[f64; BUCKETS], wanted: f64) -> (usize, f64) {
+    let mut missing = wanted;
+    let mut last = BUCKETS - 1;
+    for (b, &mass) in masses.iter().enumerate().rev().filter(|(_, m)| **m > 0.0) {
+        last = b;
+        if mass >= missing {
+            break;
+        }
+        missing -= mass;
+    }
+    (last, missing)
 }
 
 fn total(candidates: &[Candidate]) -> f64 {
