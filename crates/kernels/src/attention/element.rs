@@ -1,9 +1,9 @@
 //! The two types that queries, keys, values and results are stored as.
 
 #[cfg(target_arch = "x86_64")]
-use super::amx;
+use super::{amx, plan, vector};
 use super::layout::KvDtype;
-use super::{Scratch, Task, plan, scalar};
+use super::{Scratch, Task, scalar};
 pub(super) use crate::elementwise::Element;
 use crate::isa::Isa;
 use crate::mat::{Mat, MatMut};
@@ -22,8 +22,12 @@ pub(super) trait Stored: Element {
 impl Stored for f32 {
     const DTYPE: KvDtype = KvDtype::F32;
 
-    fn attend<O: Element>(team: &Team, _: Isa, task: &Task<'_, f32, O>, _: &mut Scratch) {
-        scalar::attend(team, task);
+    fn attend<O: Element>(team: &Team, isa: Isa, task: &Task<'_, f32, O>, scratch: &mut Scratch) {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx => attend_in_vectors(team, Isa::Avx512, task, scratch),
+            _ => attend_in_vectors(team, isa, task, scratch),
+        }
     }
 }
 
@@ -38,8 +42,31 @@ impl Stored for bf16 {
                 let kernel = unsafe { amx::Amx::new(task) };
                 plan::run(team, task, &kernel, amx::BLOCK_LANES, scratch);
             }
-            _ => scalar::attend(team, task),
+            _ => attend_in_vectors(team, isa, task, scratch),
         }
+    }
+}
+
+fn attend_in_vectors<E: Stored, O: Element>(
+    team: &Team,
+    isa: Isa,
+    task: &Task<'_, E, O>,
+    scratch: &mut Scratch,
+) {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => {
+            // SAFETY: the caller of `attend` names an instruction set that this machine has.
+            let kernel = unsafe { vector::Vectors::<vector::Avx512, E, O, 16>::new(task) };
+            plan::run(team, task, &kernel, vector::BLOCK_LANES, scratch);
+        }
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => {
+            // SAFETY: as above.
+            let kernel = unsafe { vector::Vectors::<vector::Avx2, E, O, 8>::new(task) };
+            plan::run(team, task, &kernel, vector::BLOCK_LANES, scratch);
+        }
+        _ => scalar::attend(team, task),
     }
 }
 

@@ -13,6 +13,8 @@ mod scalar;
 mod scratch;
 #[cfg(test)]
 mod tests;
+#[cfg(target_arch = "x86_64")]
+mod vector;
 mod write;
 
 pub use element::{Rows, RowsMut};

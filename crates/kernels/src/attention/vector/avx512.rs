@@ -1,0 +1,124 @@
+//! Sixteen lanes.
+
+use super::simd::{Job, Simd};
+use half::bf16;
+use std::arch::x86_64::*;
+
+/// AVX-512 F, BW, DQ and VL.
+#[derive(Clone, Copy)]
+pub(in crate::attention) struct Avx512;
+
+// SAFETY: each method is one or a few instructions of the set, as its name says.
+unsafe impl Simd<16> for Avx512 {
+    type V = __m512;
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+    unsafe fn run(job: impl Job) {
+        job.run();
+    }
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> __m512 {
+        // SAFETY: by the trait's contract; likewise below.
+        unsafe { _mm512_set1_ps(x) }
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_loadu_ps(from) }
+    }
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, v: __m512) {
+        // SAFETY: as above.
+        unsafe { _mm512_storeu_ps(to, v) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_add_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn sub(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_sub_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn max(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_max_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    unsafe fn scale(y: __m512, shifted: __m512, s: __m512, lowest: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe {
+            let exponent = _mm512_slli_epi32::<23>(_mm512_castps_si512(shifted));
+            let scaled = _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(y), exponent));
+            _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GE_OQ>(s, lowest), scaled)
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_pairs(from: *const bf16) -> (__m512, __m512) {
+        // SAFETY: as above; reads 32 bf16.
+        unsafe {
+            let both = _mm512_loadu_si512(from.cast());
+            let even = _mm512_slli_epi32::<16>(both);
+            let odd = _mm512_and_si512(both, _mm512_set1_epi32(0xffff_0000u32 as i32));
+            (_mm512_castsi512_ps(even), _mm512_castsi512_ps(odd))
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const bf16) -> __m512 {
+        // SAFETY: as above; reads 16 bf16.
+        unsafe {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        }
+    }
+    #[inline(always)]
+    unsafe fn split_pairs(a: __m512, b: __m512) -> (__m512, __m512) {
+        // SAFETY: as above.
+        unsafe {
+            let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+            let odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+            (_mm512_permutex2var_ps(a, even, b), _mm512_permutex2var_ps(a, odd, b))
+        }
+    }
+    /// A tree: each level adds halves, quarters and so on of two vectors side by side.
+    #[inline(always)]
+    unsafe fn sum_rows(r: [__m512; 16]) -> __m512 {
+        // SAFETY: as above.
+        unsafe {
+            let zero = _mm512_setzero_ps();
+            // Lane l, place i of four[j]: the sum over lane l of row 4 j + i.
+            let mut four = [zero; 4];
+            for (j, four) in four.iter_mut().enumerate() {
+                let r = &r[4 * j..4 * j + 4];
+                let ab = _mm512_add_ps(_mm512_unpacklo_ps(r[0], r[1]), _mm512_unpackhi_ps(r[0], r[1]));
+                let cd = _mm512_add_ps(_mm512_unpacklo_ps(r[2], r[3]), _mm512_unpackhi_ps(r[2], r[3]));
+                let (ab, cd) = (_mm512_castps_pd(ab), _mm512_castps_pd(cd));
+                let (low, high) = (_mm512_unpacklo_pd(ab, cd), _mm512_unpackhi_pd(ab, cd));
+                *four = _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high));
+            }
+            let halves = |a, b| {
+                let low = _mm512_shuffle_f32x4::<0x88>(a, b);
+                _mm512_add_ps(low, _mm512_shuffle_f32x4::<0xdd>(a, b))
+            };
+            halves(halves(four[0], four[1]), halves(four[2], four[3]))
+        }
+    }
+    #[inline(always)]
+    unsafe fn largest(v: __m512) -> f32 {
+        // SAFETY: as above.
+        unsafe { _mm512_reduce_max_ps(v) }
+    }
+    #[inline(always)]
+    unsafe fn prefetch(at: *const u8) {
+        // SAFETY: a prefetch may name any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
+    }
+}

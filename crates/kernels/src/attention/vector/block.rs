@@ -1,0 +1,386 @@
+//! A block of queries over its splits, in groups of four pages.
+
+use super::products::{EMPTY, dots, power_of_two, weights, widen};
+use super::simd::{Job, Simd};
+use crate::attention::element::{Element, Stored};
+use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS};
+use crate::attention::plan::{self, Block, Item, Kernel};
+use crate::attention::{Page, Task};
+use std::marker::PhantomData;
+
+/// Queries of a block, unless one row has more heads.
+pub(in crate::attention) const BLOCK_LANES: usize = 32;
+/// Pages in a group.
+const PAGES: usize = GROUP_TOKENS / BLOCK_TOKENS;
+/// f32 numbers before a query's means: its maximum and its sum.
+const TOTALS: usize = 16;
+
+/// The kernel for one task, in vectors of `W` lanes.
+pub(in crate::attention) struct Vectors<'t, 'a, S, E, O, const W: usize> {
+    task: &'t Task<'a, E, O>,
+    set: PhantomData<S>,
+}
+
+impl<'t, 'a, S: Simd<W>, E: Stored, O: Element, const W: usize> Vectors<'t, 'a, S, E, O, W> {
+    /// # Safety
+    /// The machine has the instruction set `S`.
+    pub(in crate::attention) unsafe fn new(task: &'t Task<'a, E, O>) -> Self {
+        Vectors { task, set: PhantomData }
+    }
+
+    /// Queries of a full block.
+    fn lanes(&self) -> usize {
+        let group = self.task.group();
+        plan::rows_of_block(BLOCK_LANES, group) * group
+    }
+
+    /// f32 numbers of a query's state.
+    fn state_of_query(&self) -> usize {
+        TOTALS + self.task.layout.head_dim
+    }
+
+    fn pass<'p>(&'p self, block: &'p Block, memory: &mut [u8]) -> Pass<'p, 'a, S, E, O, W> {
+        let d = self.task.layout.head_dim;
+        let mut rest: &mut [f32] = bytemuck::cast_slice_mut(memory);
+        let mut take = |n: usize| {
+            let (piece, after) = std::mem::take(&mut rest).split_at_mut(n);
+            rest = after;
+            piece.as_mut_ptr()
+        };
+        Pass {
+            task: self.task,
+            block,
+            lanes: block.rows.len() * self.task.group(),
+            q: take(self.lanes() * d),
+            s: take(self.lanes() * GROUP_TOKENS),
+            shrink: take(self.lanes().next_multiple_of(16)),
+            wide: take(W * GROUP_TOKENS.max(d)),
+            v_tail: take(BLOCK_TOKENS * d).cast(),
+            split: take(self.state_len()),
+            total: take(self.state_len()),
+            set: PhantomData,
+        }
+    }
+}
+
+impl<S: Simd<W>, E: Stored, O: Element, const W: usize> Kernel for Vectors<'_, '_, S, E, O, W> {
+    fn local_bytes(&self) -> usize {
+        let d = self.task.layout.head_dim;
+        let lanes = self.lanes();
+        let numbers = lanes * (d + GROUP_TOKENS)
+            + lanes.next_multiple_of(16)
+            + W * GROUP_TOKENS.max(d)
+            + BLOCK_TOKENS * d
+            + 2 * self.state_len();
+        numbers * size_of::<f32>()
+    }
+
+    fn state_len(&self) -> usize {
+        self.lanes() * self.state_of_query()
+    }
+
+    fn whole(&self, item: &Item, local: &mut [u8]) {
+        let pass = self.pass(&item.block, local);
+        // SAFETY: the machine has the instruction set, by `new`.
+        unsafe { S::run(Whole { pass, splits: item.splits.clone() }) };
+    }
+
+    fn part(&self, item: &Item, local: &mut [u8], state: &mut [f32]) {
+        assert_eq!(state.len(), self.state_len());
+        let mut pass = self.pass(&item.block, local);
+        pass.total = state.as_mut_ptr();
+        // SAFETY: as above.
+        unsafe { S::run(Part { pass, split: item.splits.start }) };
+    }
+
+    fn merge(&self, item: &Item, local: &mut [u8], parts: &mut [f32]) {
+        let (first, rest) = parts.split_at_mut(self.state_len());
+        let mut pass = self.pass(&item.block, local);
+        pass.total = first.as_mut_ptr();
+        // SAFETY: as above.
+        unsafe { S::run(Merge { pass, rest, state_len: self.state_len() }) };
+    }
+}
+
+struct Whole<'p, 'a, S, E, O, const W: usize> {
+    pass: Pass<'p, 'a, S, E, O, W>,
+    splits: std::ops::Range<usize>,
+}
+
+impl<S: Simd<W>, E: Stored, O: Element, const W: usize> Job for Whole<'_, '_, S, E, O, W> {
+    #[inline(always)]
+    fn run(self) {
+        let Whole { pass, splits } = self;
+        // SAFETY: run by `S::run`, with the memory that `Vectors::pass` cut.
+        unsafe {
+            pass.load_queries();
+            for (i, split) in splits.enumerate() {
+                let state = if i == 0 { pass.total } else { pass.split };
+                pass.one_split(split, state);
+                if i > 0 {
+                    pass.merge(state);
+                }
+            }
+            pass.finish();
+        }
+    }
+}
+
+struct Part<'p, 'a, S, E, O, const W: usize> {
+    pass: Pass<'p, 'a, S, E, O, W>,
+    split: usize,
+}
+
+impl<S: Simd<W>, E: Stored, O: Element, const W: usize> Job for Part<'_, '_, S, E, O, W> {
+    #[inline(always)]
+    fn run(self) {
+        // SAFETY: run by `S::run`, with the memory that `Vectors::pass` cut.
+        unsafe {
+            self.pass.load_queries();
+            self.pass.one_split(self.split, self.pass.total);
+        }
+    }
+}
+
+struct Merge<'p, 'a, 'm, S, E, O, const W: usize> {
+    pass: Pass<'p, 'a, S, E, O, W>,
+    rest: &'m mut [f32],
+    state_len: usize,
+}
+
+impl<S: Simd<W>, E: Stored, O: Element, const W: usize> Job for Merge<'_, '_, '_, S, E, O, W> {
+    #[inline(always)]
+    fn run(self) {
+        // SAFETY: run by `S::run`; each part is the state of a block.
+        unsafe {
+            for part in self.rest.chunks_exact(self.state_len) {
+                self.pass.merge(part.as_ptr());
+            }
+            self.pass.finish();
+        }
+    }
+}
+
+/// One worker's way through one block.
+struct Pass<'p, 'a, S, E, O, const W: usize> {
+    task: &'p Task<'a, E, O>,
+    block: &'p Block,
+    /// Queries of this block.
+    lanes: usize,
+    /// Widened queries: `[lanes][head_dim]`.
+    q: *mut f32,
+    /// Scores, then weights, of a group: `[lanes][128]`.
+    s: *mut f32,
+    /// What a group shrinks a query's earlier means by: `[lanes]`.
+    shrink: *mut f32,
+    /// `W` widened keys, or a group's values in `W` dims.
+    wide: *mut f32,
+    /// Values of a page that ends inside: `[head_dim][32 tokens]`.
+    v_tail: *mut E,
+    /// State of the split being read: for each query maximum, sum, padding, means.
+    split: *mut f32,
+    /// State of the splits before it.
+    total: *mut f32,
+    set: PhantomData<S>,
+}
+
+impl<S: Simd<W>, E: Stored, O: Element, const W: usize> Pass<'_, '_, S, E, O, W> {
+    fn head_dim(&self) -> usize {
+        self.task.layout.head_dim
+    }
+
+    fn state_of_query(&self) -> usize {
+        TOTALS + self.head_dim()
+    }
+
+    /// The row of the batch and the head of a query.
+    fn query(&self, lane: usize) -> (usize, usize) {
+        let group = self.task.group();
+        let row = self.task.spans[self.block.span].rows.start + self.block.rows.start + lane / group;
+        (row, self.block.kv_head * group + lane % group)
+    }
+
+    /// # Safety
+    /// Inside `S::run`.
+    #[inline(always)]
+    unsafe fn load_queries(&self) {
+        let d = self.head_dim();
+        for lane in 0..self.lanes {
+            let (row, head) = self.query(lane);
+            let q = &self.task.q.row(row)[head * d..][..d];
+            // SAFETY: `q` has `d` elements, its copy too.
+            unsafe { widen::<S, E, W>(q.as_ptr(), self.q.add(lane * d), d) };
+        }
+    }
+
+    /// All groups of one split, into `state`.
+    ///
+    /// # Safety
+    /// Inside `S::run`; `state` has room for a block.
+    #[inline(always)]
+    unsafe fn one_split(&self, split: usize, state: *mut f32) {
+        let each = self.state_of_query();
+        for lane in 0..self.lanes {
+            // SAFETY: by this function's contract.
+            unsafe {
+                state.add(lane * each).write_bytes(0, each);
+                state.add(lane * each).write(EMPTY);
+            }
+        }
+        for group in plan::groups(self.task, self.block, split) {
+            // SAFETY: as for this function.
+            unsafe { self.group(group * GROUP_TOKENS, state) };
+        }
+    }
+
+    /// # Safety
+    /// As for `one_split`.
+    #[inline(always)]
+    unsafe fn group(&self, base: usize, state: *mut f32) {
+        let span = &self.task.spans[self.block.span];
+        let end = plan::seen(self.task, self.block).end;
+        let pages = (end - base).div_ceil(BLOCK_TOKENS).min(PAGES);
+        let mut v = [std::ptr::null(); PAGES];
+        for (i, v) in v[..pages].iter_mut().enumerate() {
+            let first = base + i * BLOCK_TOKENS;
+            let page = self.task.page(span.block_of(first), self.block.kv_head);
+            // SAFETY: as for this function.
+            unsafe {
+                self.scores(i, page.k);
+                *v = page.v.as_ptr();
+                if span.end() < first + BLOCK_TOKENS {
+                    *v = self.cut_values(&page, span.end() - first);
+                }
+            }
+        }
+        // SAFETY: as for this function.
+        unsafe {
+            self.weights(base, pages, state);
+            for dims in (0..self.head_dim()).step_by(W) {
+                self.means(dims, &v[..pages], state);
+            }
+        }
+    }
+
+    /// Scores of page `i` of a group for all queries.
+    ///
+    /// # Safety
+    /// As for `one_split`.
+    #[inline(always)]
+    unsafe fn scores(&self, i: usize, k: &[E]) {
+        let d = self.head_dim();
+        for token in (0..BLOCK_TOKENS).step_by(W) {
+            // SAFETY: `wide` holds W keys, `s` a group for each query.
+            unsafe {
+                for j in 0..W {
+                    widen::<S, E, W>(k[(token + j) * d..][..d].as_ptr(), self.wide.add(j * d), d);
+                }
+                for lane in 0..self.lanes {
+                    let s = dots::<S, W>(self.wide, d, self.q.add(lane * d), d);
+                    S::store(self.s.add(lane * GROUP_TOKENS + i * BLOCK_TOKENS + token), s);
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for `one_split`.
+    #[inline(always)]
+    unsafe fn weights(&self, base: usize, pages: usize, state: *mut f32) {
+        let c = self.task.softmax.scale * std::f32::consts::LOG2_E;
+        let start = self.task.spans[self.block.span].start + self.block.rows.start;
+        for lane in 0..self.lanes {
+            let seen = self.task.visible(start + lane / self.task.group());
+            let seen = (seen.start.saturating_sub(base), seen.end.saturating_sub(base));
+            // SAFETY: a query's state begins with its maximum and sum; `s` has a group for each query.
+            unsafe {
+                let s = std::slice::from_raw_parts_mut(self.s.add(lane * GROUP_TOKENS), pages * BLOCK_TOKENS);
+                let totals = &mut *state.add(lane * self.state_of_query()).cast::<[f32; 2]>();
+                let [max, sum] = totals;
+                *self.shrink.add(lane) = weights::<S, E, W>(s, seen, c, max, sum);
+            }
+        }
+    }
+
+    /// Adds a group's weighted values in dims `dims .. dims + W` for all queries.
+    ///
+    /// # Safety
+    /// As for `one_split`.
+    #[inline(always)]
+    unsafe fn means(&self, dims: usize, v: &[*const E], state: *mut f32) {
+        let tokens = v.len() * BLOCK_TOKENS;
+        // SAFETY: a page of values is `[head_dim][32]`; `wide` holds W dims of a group; means follow totals.
+        unsafe {
+            for dim in 0..W {
+                for (i, v) in v.iter().enumerate() {
+                    let to = self.wide.add(dim * GROUP_TOKENS + i * BLOCK_TOKENS);
+                    widen::<S, E, W>(v.add((dims + dim) * BLOCK_TOKENS), to, BLOCK_TOKENS);
+                }
+            }
+            for lane in 0..self.lanes {
+                let p = self.s.add(lane * GROUP_TOKENS);
+                let added = dots::<S, W>(self.wide, GROUP_TOKENS, p, tokens);
+                let at = state.add(lane * self.state_of_query() + TOTALS + dims);
+                S::store(at, S::fma(S::load(at), S::splat(*self.shrink.add(lane)), added));
+            }
+        }
+    }
+
+    /// A page's first `tokens` values, and zeros for what was never written (0 * NaN is NaN).
+    ///
+    /// # Safety
+    /// `v_tail` has room for a page of values.
+    #[inline(always)]
+    unsafe fn cut_values(&self, page: &Page<'_, E>, tokens: usize) -> *const E {
+        // SAFETY: by this function's contract.
+        let to = unsafe { std::slice::from_raw_parts_mut(self.v_tail, page.v.len()) };
+        for (to, from) in to.chunks_exact_mut(BLOCK_TOKENS).zip(page.v.chunks_exact(BLOCK_TOKENS)) {
+            to[..tokens].copy_from_slice(&from[..tokens]);
+            to[tokens..].fill(E::from_f32(0.0));
+        }
+        to.as_ptr()
+    }
+
+    /// Adds a later split's state to the total, both as powers of two of their own maxima.
+    ///
+    /// # Safety
+    /// Inside `S::run`; both hold the state of a block.
+    #[inline(always)]
+    unsafe fn merge(&self, split: *const f32) {
+        let each = self.state_of_query();
+        for lane in 0..self.lanes {
+            // SAFETY: by this function's contract.
+            let (total, split) = unsafe {
+                let total = std::slice::from_raw_parts_mut(self.total.add(lane * each), each);
+                (total, std::slice::from_raw_parts(split.add(lane * each), each))
+            };
+            let max = total[0].max(split[0]);
+            let (keep, add) = (power_of_two(total[0] - max), power_of_two(split[0] - max));
+            total[0] = max;
+            for (total, split) in total[1..].iter_mut().zip(&split[1..]) {
+                *total = split.mul_add(add, *total * keep);
+            }
+        }
+    }
+
+    /// Divides by the sums and stores the rows.
+    ///
+    /// # Safety
+    /// Inside `S::run`; the total holds the state of a block.
+    #[inline(always)]
+    unsafe fn finish(&self) {
+        let (d, each) = (self.head_dim(), self.state_of_query());
+        for lane in 0..self.lanes {
+            let (row, head) = self.query(lane);
+            // SAFETY: a query belongs to one block, and a block to one worker.
+            let (state, out) = unsafe {
+                let state = std::slice::from_raw_parts(self.total.add(lane * each), each);
+                (state, self.task.out.span(row, head * d..(head + 1) * d))
+            };
+            let inverse = 1.0 / state[1];
+            for (out, x) in out.iter_mut().zip(&state[TOTALS..]) {
+                *out = O::from_f32(x * inverse);
+            }
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! The few vector operations that attention is written in.
+
+use half::bf16;
+
+/// A vector of `W` f32.
+///
+/// # Safety
+/// Every method needs the machine to have the instruction set; pointers read or take `W` elements unless said
+/// otherwise, at any alignment.
+pub(in crate::attention) unsafe trait Simd<const W: usize>: Copy + Send + Sync {
+    type V: Copy;
+
+    /// Runs `job` compiled for this instruction set.
+    unsafe fn run(job: impl Job);
+
+    unsafe fn splat(x: f32) -> Self::V;
+    unsafe fn load(from: *const f32) -> Self::V;
+    unsafe fn store(to: *mut f32, v: Self::V);
+    unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
+    /// `a * b + c`
+    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// `y * 2^n`, where the low bits of `shifted` hold `n`; 0 where `s < lowest`.
+    unsafe fn scale(y: Self::V, shifted: Self::V, s: Self::V, lowest: Self::V) -> Self::V;
+    /// `2 W` numbers: those at even places, those at odd ones.
+    unsafe fn load_pairs(from: *const bf16) -> (Self::V, Self::V);
+    /// `W` numbers in order.
+    unsafe fn load_bf16(from: *const bf16) -> Self::V;
+    /// `2 W` numbers in order: those at even places, those at odd ones.
+    unsafe fn split_pairs(a: Self::V, b: Self::V) -> (Self::V, Self::V);
+    /// In lane `i` the sum over row `i`, added in an order that is the same for every row.
+    unsafe fn sum_rows(rows: [Self::V; W]) -> Self::V;
+    /// The largest lane.
+    unsafe fn largest(v: Self::V) -> f32;
+    /// Brings 64 bytes nearer, if they exist.
+    unsafe fn prefetch(at: *const u8);
+}
+
+/// Something to run inside [`Simd::run`]. Implementations are `inline(always)`.
+pub(in crate::attention) trait Job {
+    fn run(self);
+}
