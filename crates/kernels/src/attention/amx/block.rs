@@ -399,13 +399,13 @@ impl<'p, 'a, O: Element> Pass<'p, 'a, O> {
                     transpose(&mut rows);
                     rows
                 };
-                for i in 0..LANES.min(self.lanes - tile * LANES) {
+                for (i, x) in rows.iter().enumerate().take(self.lanes - tile * LANES) {
                     let (row, head) = self.query(tile * LANES + i);
                     // SAFETY: a query belongs to one block, and a block to one worker.
                     let out = unsafe { self.task.out.span(row, head * d + dims..head * d + dims + 16) };
                     let inverse = 1.0 / totals.sum[i];
-                    for (out, x) in out.iter_mut().zip(rows[i]) {
-                        *out = O::from_f32(f32::from_bits(x) * inverse);
+                    for (out, x) in out.iter_mut().zip(x) {
+                        *out = O::from_f32(f32::from_bits(*x) * inverse);
                     }
                 }
             }

@@ -84,18 +84,17 @@ unsafe impl Simd<8> for Avx2 {
         // SAFETY: as above.
         unsafe {
             let (even, odd) = (_mm256_shuffle_ps::<0x88>(a, b), _mm256_shuffle_ps::<0xdd>(a, b));
-            let order = |v| _mm256_castpd_ps(_mm256_permute4x64_pd::<0xd8>(_mm256_castps_pd(v)));
-            (order(even), order(odd))
+            let (even, odd) = (_mm256_castps_pd(even), _mm256_castps_pd(odd));
+            let (even, odd) = (_mm256_permute4x64_pd::<0xd8>(even), _mm256_permute4x64_pd::<0xd8>(odd));
+            (_mm256_castpd_ps(even), _mm256_castpd_ps(odd))
         }
     }
     #[inline(always)]
     unsafe fn sum_rows(r: [__m256; 8]) -> __m256 {
         // SAFETY: as above.
         unsafe {
-            let four = |r: &[__m256]| {
-                _mm256_hadd_ps(_mm256_hadd_ps(r[0], r[1]), _mm256_hadd_ps(r[2], r[3]))
-            };
-            let (a, b) = (four(&r[..4]), four(&r[4..]));
+            let a = _mm256_hadd_ps(_mm256_hadd_ps(r[0], r[1]), _mm256_hadd_ps(r[2], r[3]));
+            let b = _mm256_hadd_ps(_mm256_hadd_ps(r[4], r[5]), _mm256_hadd_ps(r[6], r[7]));
             let (low, high) = (_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b));
             _mm256_add_ps(low, high)
         }

@@ -104,11 +104,7 @@ unsafe impl Simd<16> for Avx512 {
                 let (low, high) = (_mm512_unpacklo_pd(ab, cd), _mm512_unpackhi_pd(ab, cd));
                 *four = _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high));
             }
-            let halves = |a, b| {
-                let low = _mm512_shuffle_f32x4::<0x88>(a, b);
-                _mm512_add_ps(low, _mm512_shuffle_f32x4::<0xdd>(a, b))
-            };
-            halves(halves(four[0], four[1]), halves(four[2], four[3]))
+            add_halves(add_halves(four[0], four[1]), add_halves(four[2], four[3]))
         }
     }
     #[inline(always)]
@@ -121,4 +117,11 @@ unsafe impl Simd<16> for Avx512 {
         // SAFETY: a prefetch may name any address.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
     }
+}
+
+/// Of every two lanes of 128 bits side by side their sum: first those of `a`, then those of `b`.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn add_halves(a: __m512, b: __m512) -> __m512 {
+    _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b))
 }

@@ -246,6 +246,7 @@ impl<S: Simd<W>, E: Stored, O: Element, const W: usize> Pass<'_, '_, S, E, O, W>
             let page = self.task.page(span.block_of(first), self.block.kv_head);
             // SAFETY: as for this function.
             unsafe {
+                self.fetch(first + GROUP_TOKENS);
                 self.scores(i, page.k);
                 *v = page.v.as_ptr();
                 if span.end() < first + BLOCK_TOKENS {
@@ -258,6 +259,23 @@ impl<S: Simd<W>, E: Stored, O: Element, const W: usize> Pass<'_, '_, S, E, O, W>
             self.weights(base, pages, state);
             for dims in (0..self.head_dim()).step_by(W) {
                 self.means(dims, &v[..pages], state);
+            }
+        }
+    }
+
+    /// Brings the page that begins at `position` nearer, if this block sees it.
+    ///
+    /// # Safety
+    /// Inside `S::run`.
+    #[inline(always)]
+    unsafe fn fetch(&self, position: usize) {
+        if position < plan::seen(self.task, self.block).end {
+            let block = self.task.spans[self.block.span].block_of(position);
+            let page = self.task.page(block, self.block.kv_head);
+            let bytes = size_of_val(page.k) + size_of_val(page.v);
+            for line in (0..bytes).step_by(64) {
+                // SAFETY: K and V of a head lie side by side.
+                unsafe { S::prefetch(page.k.as_ptr().cast::<u8>().wrapping_add(line)) };
             }
         }
     }

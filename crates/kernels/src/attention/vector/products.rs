@@ -100,9 +100,11 @@ pub(super) unsafe fn weights<S: Simd<W>, E: Stored, const W: usize>(
         let (bias, lowest) = (S::splat(ROUND - next), S::splat((next - 125.0) / c));
         let mut sums = S::splat(0.0);
         for i in (0..tokens).step_by(2 * W) {
-            let p = [0, W].map(|at| exp2::<S, W>(S::load(s.add(i + at)), c, bias, lowest));
-            sums = S::add(sums, S::add(p[0], p[1]));
-            let p = if E::DTYPE == KvDtype::Bf16 { S::split_pairs(p[0], p[1]) } else { (p[0], p[1]) };
+            // No closures around vectors: they are compiled without the instruction set, and may stay so.
+            let low = exp2::<S, W>(S::load(s.add(i)), c, bias, lowest);
+            let high = exp2::<S, W>(S::load(s.add(i + W)), c, bias, lowest);
+            sums = S::add(sums, S::add(low, high));
+            let p = if E::DTYPE == KvDtype::Bf16 { S::split_pairs(low, high) } else { (low, high) };
             S::store(s.add(i), p.0);
             S::store(s.add(i + W), p.1);
         }
