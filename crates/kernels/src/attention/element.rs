@@ -1,9 +1,9 @@
 //! The two types that queries, keys, values and results are stored as.
 
-#[cfg(target_arch = "x86_64")]
-use super::{amx, plan, vector};
 use super::layout::KvDtype;
 use super::{Scratch, Task, scalar};
+#[cfg(target_arch = "x86_64")]
+use super::{amx, plan, vector};
 pub(super) use crate::elementwise::Element;
 use crate::isa::Isa;
 use crate::mat::{Mat, MatMut};

@@ -9,8 +9,15 @@ pub(super) const EMPTY: f32 = -4_194_304.0;
 /// Adding it leaves the nearest integer in a float's low bits.
 const ROUND: f32 = 12_582_912.0;
 /// `2^x` for `|x| <= 1/2`, within 2e-9 before rounding.
-const EXP2: [f32; 7] =
-    [1.0, std::f32::consts::LN_2, 0.240_226_48, 0.055_503_324, 0.009_618_437, 0.001_339_887_4, 0.000_153_533_62];
+const EXP2: [f32; 7] = [
+    1.0,
+    std::f32::consts::LN_2,
+    0.240_226_48,
+    0.055_503_324,
+    0.009_618_437,
+    0.001_339_887_4,
+    0.000_153_533_62,
+];
 
 /// Widens `n` numbers, a multiple of `W`: bf16 in pairs of vectors (even, odd), f32 as they are.
 ///

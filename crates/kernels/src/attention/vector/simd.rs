@@ -7,7 +7,9 @@ use half::bf16;
 /// # Safety
 /// Every method needs the machine to have the instruction set; pointers read or take `W` elements unless said
 /// otherwise, at any alignment.
-pub(in crate::attention) unsafe trait Simd<const W: usize>: Copy + Send + Sync {
+pub(in crate::attention) unsafe trait Simd<const W: usize>:
+    Copy + Send + Sync
+{
     type V: Copy;
 
     /// Runs `job` compiled for this instruction set.
