@@ -24,10 +24,11 @@ use crate::team::{Team, Worker};
 
 /// Rows of x at most.
 pub(super) const ROWS_MAX: usize = 2 * TILE;
-/// How many groups after it was expanded a group is multiplied: its stores have left the store buffer by then.
+/// How many groups of a panel after it was expanded a group is multiplied: its stores have left the store buffer by
+/// then.
 const LAG: usize = 4;
-/// Groups that the ring holds.
-const RING: usize = 8;
+/// Tiles that the ring holds: twice the lag.
+const RING_TILES: usize = 16;
 /// How far ahead the stored bytes are fetched.
 const AHEAD_BYTES: usize = 2048;
 
@@ -81,57 +82,90 @@ impl Job<'_> {
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
     unsafe fn work(&self, worker: &Worker<'_>, x: *const u32) {
         let registers = Registers::new(self.x.rows());
-        for held in worker.share(self.w.held_panels()) {
-            // SAFETY: the caller's; this worker alone has this panel.
-            unsafe {
-                match (self.x.rows() <= TILE, self.plan.offset) {
-                    (true, 0) => self.panel::<1, false>(&registers, held, x),
-                    (true, _) => self.panel::<1, true>(&registers, held, x),
-                    (false, 0) => self.panel::<2, false>(&registers, held, x),
-                    (false, _) => self.panel::<2, true>(&registers, held, x),
+        let mut ring = [const { Rows::new() }; RING_TILES];
+        let panels = worker.share(self.w.held_panels());
+        // Two stretches of panels at once keep more reads on the way, and share the tiles of x.
+        let pairs = if self.x.rows() <= TILE { panels.len() / 2 } else { 0 };
+        // SAFETY: the caller's; this worker alone has these panels.
+        unsafe {
+            for held in panels.start..panels.start + pairs {
+                match self.plan.offset {
+                    0 => self.panels::<2, 1, false>(&registers, [held, held + pairs], x, &mut ring),
+                    _ => self.panels::<2, 1, true>(&registers, [held, held + pairs], x, &mut ring),
+                }
+            }
+            for held in panels.start + 2 * pairs..panels.end {
+                match (pairs > 0 || self.x.rows() <= TILE, self.plan.offset) {
+                    (true, 0) => self.panels::<1, 1, false>(&registers, [held], x, &mut ring),
+                    (true, _) => self.panels::<1, 1, true>(&registers, [held], x, &mut ring),
+                    (false, 0) => self.panels::<1, 2, false>(&registers, [held], x, &mut ring),
+                    (false, _) => self.panels::<1, 2, true>(&registers, [held], x, &mut ring),
                 }
             }
         }
     }
 
+    /// One or two panels by one or two blocks of 16 rows of x (not two of both).
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
-    unsafe fn panel<const BLOCKS: usize, const SYMMETRIC: bool>(
+    unsafe fn panels<const PANELS: usize, const BLOCKS: usize, const SYMMETRIC: bool>(
         &self,
         registers: &Registers,
-        held: usize,
+        held: [usize; PANELS],
         x: *const u32,
+        ring: &mut [Rows; RING_TILES],
     ) {
-        let (panel, stored) = self.w.held_panel(held);
-        let step = self.x.rows() * TILE;
-        let mut ring = [const { Rows::new() }; 2 * RING];
-        let mut affine = [Affine::new(), Affine::new()];
-        let stored = stored.as_ptr();
+        let held = held.map(|i| self.w.held_panel(i));
+        let (rows, lag, slots) = (self.x.rows(), LAG / PANELS, RING_TILES / (2 * PANELS));
+        let mut affine = [const { [Affine::new(), Affine::new()] }; PANELS];
         registers.clear();
-        // SAFETY: the panel holds all groups, x a block of pairs for each, the ring two tiles for each of four
-        // groups, of which the one that is multiplied was written two groups before.
+        // SAFETY: the panels hold all groups, x a block of pairs for each; a slot of the ring holds a group of all
+        // panels, and the one that is multiplied was written `lag` groups before and is not the one written.
         unsafe {
-            affine[0].read(self.plan, stored, 0);
-            for group in 0..self.groups + LAG {
+            for (affine, (_, stored)) in affine.iter_mut().zip(held) {
+                affine[0].read(self.plan, stored.as_ptr(), 0);
+            }
+            for group in 0..self.groups + lag {
                 if group < self.groups {
-                    affine[(group + 1) % 2].read(self.plan, stored, (group + 1).min(self.groups - 1));
-                    let codes = stored.add(self.plan.locate(group).group + self.plan.planes(0).0);
-                    fetch(codes, self.plan.group_bytes());
-                    for tile in 0..2 {
-                        let rows = ring[2 * (group % RING) + tile].0.as_mut_ptr();
-                        write_rows::<SYMMETRIC>(&affine[group % 2], codes, tile, rows);
+                    let out = ring.as_mut_ptr().add(group % slots * 2 * PANELS);
+                    for (i, (_, stored)) in held.iter().enumerate() {
+                        let out = out.add(2 * i).cast();
+                        self.expand::<SYMMETRIC>(stored.as_ptr(), group, &mut affine[i], out);
                     }
                 }
-                if group >= LAG {
-                    let rows = &raw const ring[2 * ((group - LAG) % RING)];
-                    registers.multiply::<BLOCKS>(rows.cast(), x.add((group - LAG) * step), self.x.rows());
+                if let Some(group) = group.checked_sub(lag) {
+                    let weights = ring.as_ptr().add(group % slots * 2 * PANELS).cast();
+                    registers.multiply::<PANELS, BLOCKS>(weights, x.add(group * rows * TILE), rows);
                 }
             }
         }
         let mut sums = [[0.0; PANEL]; ROWS_MAX];
-        registers.sums::<BLOCKS>(&mut sums);
-        // SAFETY: the caller's.
-        unsafe { self.epilogue.finish(panel, 0, &mut sums[..self.x.rows()]) };
+        registers.sums(&mut sums);
+        for (i, (panel, _)) in held.iter().enumerate() {
+            // SAFETY: the caller's.
+            unsafe { self.epilogue.finish(*panel, 0, &mut sums[i * TILE..][..rows]) };
+        }
+    }
+
+    /// Expands both tiles of a group, with the scales that were read before, and reads those of the next group.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
+    unsafe fn expand<const SYMMETRIC: bool>(
+        &self,
+        stored: *const u8,
+        group: usize,
+        affine: &mut [Affine; 2],
+        out: *mut __m512i,
+    ) {
+        // SAFETY: the panel holds the group, and `out` has room for two tiles.
+        unsafe {
+            affine[(group + 1) % 2].read(self.plan, stored, (group + 1).min(self.groups - 1));
+            let codes = stored.add(self.plan.locate(group).group + self.plan.planes(0).0);
+            fetch(codes, self.plan.group_bytes());
+            for tile in 0..2 {
+                write_rows::<SYMMETRIC>(&affine[group % 2], codes, tile, out.add(tile * TILE));
+            }
+        }
     }
 }
 
@@ -156,8 +190,8 @@ fn fetch(codes: *const u8, bytes: usize) {
     }
 }
 
-/// The tile registers of this thread: 0 and 1 the sums of both tiles with the first 16 rows of x, 2 and 3 with the
-/// others, 4 and 5 the weights, 6 and 7 x. Nothing else of this thread uses tiles while this lives, and the compiler
+/// The tile registers of this thread: 0 and 1 the sums of a panel's tiles with the first 16 rows of x, 2 and 3 those
+/// with the other rows, or those of a second panel; 4 and 5 the weights, 6 and 7 x. Nothing else of this thread uses tiles while this lives, and the compiler
 /// makes no use of them, so they keep their values from one call to the next.
 struct Registers(());
 
@@ -172,7 +206,7 @@ struct Config {
 
 impl Registers {
     fn new(rows: usize) -> Registers {
-        let (first, second) = (4 * rows.min(TILE) as u16, 4 * rows.saturating_sub(TILE).max(1) as u16);
+        let (first, second) = (4 * rows.min(TILE) as u16, 4 * if rows > TILE { rows - TILE } else { rows } as u16);
         let mut config =
             Config { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
         config.row_bytes[..8].copy_from_slice(&[first, first, second, second, 64, 64, first, second]);
@@ -192,9 +226,9 @@ impl Registers {
     /// Adds the products of one group.
     ///
     /// # Safety
-    /// `weights` points at two tiles of 16 rows, `x` at the group's pairs of `rows` rows of x.
+    /// `weights` points at two tiles of 16 rows for each panel, `x` at the group's pairs of `rows` rows of x.
     #[inline(always)]
-    unsafe fn multiply<const BLOCKS: usize>(&self, weights: *const u8, x: *const u32, rows: usize) {
+    unsafe fn multiply<const PANELS: usize, const BLOCKS: usize>(&self, weights: *const u8, x: *const u32, rows: usize) {
         let first = rows.min(TILE);
         // SAFETY: the loads stay inside what the caller promises; only this type's own registers change.
         unsafe {
@@ -207,6 +241,16 @@ impl Registers {
                 x = in(reg) x, xs = in(reg) 4 * first, w = in(reg) weights, ws = in(reg) 64usize,
                 options(nostack, readonly),
             );
+            if PANELS == 2 {
+                asm!(
+                    "tileloadd tmm4, [{w} + {ws} + 2048]",
+                    "tdpbf16ps tmm2, tmm4, tmm6",
+                    "tileloadd tmm5, [{w} + {ws} + 3072]",
+                    "tdpbf16ps tmm3, tmm5, tmm6",
+                    w = in(reg) weights, ws = in(reg) 64usize,
+                    options(nostack, readonly),
+                );
+            }
             if BLOCKS == 2 {
                 asm!(
                     "tileloadd tmm7, [{x} + {xs}]",
@@ -219,10 +263,10 @@ impl Registers {
         }
     }
 
-    /// The sums, a row of x each.
+    /// The sums: of rows of x, of the second 16 or of the second panel from row 16 on.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-    fn sums<const BLOCKS: usize>(&self, sums: &mut [Sums; ROWS_MAX]) {
+    fn sums(&self, sums: &mut [Sums; ROWS_MAX]) {
         let mut tiles = [const { Rows::new() }; 4];
         // SAFETY: four tiles of 16 rows of 64 bytes; a line of a transposed tile is half a row of sums.
         unsafe {
@@ -232,7 +276,7 @@ impl Registers {
                 "tilestored [{t} + {s} + 2048], tmm2", "tilestored [{t} + {s} + 3072], tmm3",
                 t = in(reg) at, s = in(reg) 64usize, options(nostack),
             );
-            for (i, tile) in tiles[..2 * BLOCKS].iter().enumerate() {
+            for (i, tile) in tiles.iter().enumerate() {
                 let out = sums.as_mut_ptr().add(i / 2 * TILE).cast::<__m512i>();
                 transpose(tile, out.add(i % 2), 2);
             }

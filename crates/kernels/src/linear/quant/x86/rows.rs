@@ -22,7 +22,7 @@ pub(super) struct Affine {
 
 impl Affine {
     /// Room for them.
-    pub(super) fn new() -> Affine {
+    pub(super) const fn new() -> Affine {
         Affine { scale: [0.0; 2 * TILE], min: [0.0; 2 * TILE] }
     }
 
