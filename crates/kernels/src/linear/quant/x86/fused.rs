@@ -206,7 +206,8 @@ struct Config {
 
 impl Registers {
     fn new(rows: usize) -> Registers {
-        let (first, second) = (4 * rows.min(TILE) as u16, 4 * if rows > TILE { rows - TILE } else { rows } as u16);
+        let (first, second) =
+            (4 * rows.min(TILE) as u16, 4 * if rows > TILE { rows - TILE } else { rows } as u16);
         let mut config =
             Config { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
         config.row_bytes[..8].copy_from_slice(&[first, first, second, second, 64, 64, first, second]);
@@ -228,7 +229,12 @@ impl Registers {
     /// # Safety
     /// `weights` points at two tiles of 16 rows for each panel, `x` at the group's pairs of `rows` rows of x.
     #[inline(always)]
-    unsafe fn multiply<const PANELS: usize, const BLOCKS: usize>(&self, weights: *const u8, x: *const u32, rows: usize) {
+    unsafe fn multiply<const PANELS: usize, const BLOCKS: usize>(
+        &self,
+        weights: *const u8,
+        x: *const u32,
+        rows: usize,
+    ) {
         let first = rows.min(TILE);
         // SAFETY: the loads stay inside what the caller promises; only this type's own registers change.
         unsafe {
