@@ -29,7 +29,11 @@ class Peer:
         with open(log, "w") as stderr:
             self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True,
                                           env=env, start_new_session=True)
-        self.version = self._answer()["ready"]
+        try:
+            self.version = self._answer()["ready"]
+        except BaseException:
+            self.close()
+            raise
         self._signal(signal.SIGSTOP)
 
     def measure(self, workload):
@@ -41,14 +45,10 @@ class Peer:
         return answer
 
     def close(self):
+        """Ends the peer, whatever it is doing."""
         if self.child.poll() is None:
-            self._signal(signal.SIGCONT)
-            self.child.stdin.close()
-            try:
-                self.child.wait(timeout=30)
-            except subprocess.TimeoutExpired:
-                self._signal(signal.SIGKILL)
-                self.child.wait()
+            self._signal(signal.SIGKILL)
+            self.child.wait()
 
     def _answer(self):
         line = self.child.stdout.readline()
