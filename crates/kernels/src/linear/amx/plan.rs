@@ -11,6 +11,11 @@ const CHUNK_GROUPS: usize = 12;
 const BLOCK_ROWS: usize = 384;
 /// Panels of a block at most.
 const BLOCK_PANELS: usize = 12;
+/// Up to this many rows the weights are all that matters: their panels are read from end to end, all of
+/// k in registers.
+const ROWS_UNCHUNKED: usize = 64;
+/// Up to this many bytes all of x stays in L2, and panels are taken one at a time.
+const X_IN_L2_BYTES: usize = 512 << 10;
 /// Below this many rows for each, workers share rows rather than panels.
 const ROWS_TO_SPLIT: usize = 256;
 
@@ -41,6 +46,7 @@ impl Plan {
         let own_rows = rows.div_ceil(row_workers);
         let blocks = own_rows.div_ceil(BLOCK_ROWS);
         let groups = k.div_ceil(GROUP);
+        let fits = own_rows * k * size_of::<half::bf16>() <= X_IN_L2_BYTES;
         Plan {
             rows,
             groups,
@@ -49,8 +55,8 @@ impl Plan {
             panel_workers: threads / row_workers,
             blocks,
             block_rows: own_rows.div_ceil(blocks).next_multiple_of(2 * TILE_ROWS) + 2 * TILE_ROWS,
-            block_panels: BLOCK_PANELS,
-            chunks: groups.div_ceil(CHUNK_GROUPS),
+            block_panels: if fits { 1 } else { BLOCK_PANELS },
+            chunks: if rows <= ROWS_UNCHUNKED { 1 } else { groups.div_ceil(CHUNK_GROUPS) },
         }
     }
 

@@ -33,9 +33,9 @@ pub(super) fn run<S: PanelSource>(
             let (tiles, rest) = scratch.split_at_mut(groups * x.rows() * 64);
             copy_tiles(x, 0, x.rows(), 0..groups, bytemuck::cast_slice_mut(tiles));
             let job = Job { tiles, rows: x.rows(), groups, w, source, epilogue };
-            let _registers = Tiles::with_rows(x.rows());
+            let registers = Tiles::with_rows(x.rows());
             // SAFETY: AMX implies AVX-512; this worker alone has these panels.
-            unsafe { job.work(&_registers, panels, rest) };
+            unsafe { job.work(&registers, panels, rest) };
         });
     });
 }
