@@ -19,7 +19,7 @@ mod write;
 
 pub use element::{Rows, RowsMut};
 pub use layout::{BLOCK_TOKENS, GROUP_TOKENS, KvDtype, KvLayout, SPLIT_TOKENS, Span};
-pub use scratch::Scratch;
+pub use scratch::{Demand, Scratch};
 pub use write::{HeadOps, QkNorm, RopeTable, rope_and_write};
 
 use crate::isa::Isa;

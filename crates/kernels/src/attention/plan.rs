@@ -175,3 +175,19 @@ pub(super) fn run<E: Stored, O: Element, K: Kernel>(
         kernel.leave();
     });
 }
+
+/// Bytes that a scratch comes to hold: the parts of at most `8 * threads` cut blocks, the workers' own
+/// memory, and the items (whose list may have grown to twice its need).
+pub(super) fn bytes_at_most(
+    threads: usize,
+    kernel_bytes: (usize, usize),
+    kv_heads: usize,
+    rows: usize,
+    context: usize,
+) -> usize {
+    let (state, local) = kernel_bytes;
+    let splits = context.div_ceil(SPLIT_TOKENS) + 1;
+    let parts = if threads == 1 { 0 } else { SHARES * threads * splits };
+    let items = 2 * (rows * kv_heads + parts + SHARES * threads);
+    parts * state + threads * local.next_multiple_of(64) + items * size_of::<Item>()
+}

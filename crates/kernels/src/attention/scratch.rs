@@ -1,6 +1,8 @@
 //! Memory that attention keeps between calls.
 
-use super::plan::Plan;
+use super::layout::{KvDtype, KvLayout};
+use super::plan::{self, Plan};
+use crate::isa::Isa;
 
 /// Memory for parts of results and for each worker's tiles: it grows to what a shape needs and stays, so a
 /// steady state allocates nothing.
@@ -10,7 +12,40 @@ pub struct Scratch {
     pub(super) memory: Memory,
 }
 
+/// The largest calls that a scratch is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Demand {
+    /// Threads of the team.
+    pub threads: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Rows of a batch.
+    pub rows: usize,
+    /// Positions of a sequence.
+    pub context: usize,
+}
+
 impl Scratch {
+    /// Bytes that a scratch comes to hold at most, for calls up to `demand`.
+    pub fn bytes_at_most(isa: Isa, layout: KvLayout, demand: Demand) -> usize {
+        let (d, group) = (layout.head_dim, demand.heads / layout.kv_heads);
+        let kernel = match (isa, layout.dtype) {
+            (Isa::Scalar, _) => return 0,
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Amx, KvDtype::Bf16) => {
+                let shape = super::amx::Shape::new(d, group);
+                (shape.state_len() * size_of::<f32>(), shape.local_bytes())
+            }
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx2, _) => super::vector::state_and_local::<8>(d, group),
+            #[cfg(target_arch = "x86_64")]
+            _ => super::vector::state_and_local::<16>(d, group),
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => return 0,
+        };
+        plan::bytes_at_most(demand.threads, kernel, layout.kv_heads, demand.rows, demand.context)
+    }
+
     /// Bytes held now.
     pub fn bytes(&self) -> usize {
         size_of_val(self.memory.lines.as_slice()) + self.plan.bytes()

@@ -249,6 +249,69 @@ fn several_splits() {
     check(Case::new(1, 1, 16, &[SPLIT_TOKENS + 77]));
 }
 
+#[test]
+fn scratch_stays_within_what_was_announced() {
+    for (case, isa) in arrangements().iter().flat_map(|c| families().map(move |i| (c, i))) {
+        for threads in [1, 2, 3] {
+            let mut world = World::new(case, 17);
+            let team = Team::new(threads);
+            let pieces: Vec<Piece> = case.lengths.iter().enumerate().map(|(s, &n)| (s, 0, n)).collect();
+            world.call(&team, isa, &pieces);
+            for (seq, &n) in case.lengths.iter().enumerate() {
+                world.call(&team, isa, &[(seq, n - 1, 1)]);
+            }
+            let rows = case.lengths.iter().sum();
+            let context = *case.lengths.iter().max().expect("sequences");
+            let demand = Demand { threads, heads: case.kv_heads * case.group, rows, context };
+            let most = Scratch::bytes_at_most(isa, case.layout(), demand);
+            let held = world.scratch.bytes();
+            assert!(held <= most, "{isa}, {threads} threads, {case:?}: {held} bytes held, {most} announced");
+        }
+    }
+}
+
+/// Norm, turn and store of one row, against the formulas in f64.
+#[test]
+fn heads_are_normed_and_turned() {
+    let (d, rotary, start) = (32, 16, 5);
+    let layout = KvLayout { kv_heads: 1, head_dim: d, dtype: KvDtype::F32 };
+    let mut random = Random(21);
+    let qkv: Vec<f32> = (0..3 * d).map(|_| random.value()).collect();
+    let weights: Vec<f32> = (0..2 * d).map(|_| random.value()).collect();
+    let angles: Vec<f32> = (0..(start + 1) * rotary / 2).map(|_| random.value()).collect();
+    let (cos, sin): (Vec<f32>, Vec<f32>) = angles.iter().map(|a| (a.cos(), a.sin())).unzip();
+    let norm = QkNorm { q: &weights[..d], k: &weights[d..], eps: 1e-5 };
+    let ops = HeadOps { norm: Some(norm), rope: Some(RopeTable { cos: &cos, sin: &sin, rotary_dim: rotary }) };
+    let expected = |x: &[f32], w: &[f32]| {
+        let mean = x.iter().map(|x| f64::from(x * x)).sum::<f64>() / d as f64;
+        let y: Vec<f64> =
+            x.iter().zip(w).map(|(x, w)| f64::from(*x) / (mean + 1e-5).sqrt() * f64::from(*w)).collect();
+        let mut turned = y.clone();
+        for i in 0..rotary / 2 {
+            let (sin, cos) = f64::from(angles[start * rotary / 2 + i]).sin_cos();
+            turned[i] = y[i] * cos - y[i + rotary / 2] * sin;
+            turned[i + rotary / 2] = y[i + rotary / 2] * cos + y[i] * sin;
+        }
+        turned
+    };
+    for isa in families() {
+        let mut q = vec![0.0; d];
+        let mut cache = vec![0xff; 2 * layout.block_bytes()];
+        let spans = [Span { blocks: &[1], start, rows: 0..1 }];
+        let q_out = RowsMut::F32(MatMut::new(&mut q, 1, d));
+        let team = Team::new(2);
+        rope_and_write(&team, isa, Mat::new(&qkv, 1, 3 * d), &spans, ops, layout, q_out, &mut cache);
+        let pages: &[f32] = bytemuck::cast_slice(&cache);
+        let k = &pages[layout.k_start(1, 0) + start * d..][..d];
+        let v = &pages[layout.k_start(1, 0) + layout.plane_elements()..];
+        let near = |a: &[f32], b: Vec<f64>| a.iter().zip(b).all(|(a, b)| (f64::from(*a) - b).abs() < 1e-5);
+        assert!(near(&q, expected(&qkv[..d], &weights[..d])), "{isa}: q");
+        assert!(near(k, expected(&qkv[d..2 * d], &weights[d..])), "{isa}: k");
+        assert!((0..d).all(|i| v[i * BLOCK_TOKENS + start] == qkv[2 * d + i]), "{isa}: v");
+        assert!(v[start + 1].is_nan(), "{isa}: a token that was not written stays as it was");
+    }
+}
+
 /// The same bits, whatever the arrangement of one set of sequences.
 fn check_same(case: &Case, isa: Isa, expected: &[Vec<f32>], world: World, how: &str) {
     for (seq, (a, b)) in world.results.iter().zip(expected).enumerate() {

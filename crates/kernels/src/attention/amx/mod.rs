@@ -16,4 +16,4 @@ mod softmax;
 mod tiles;
 mod transpose;
 
-pub(super) use block::{Amx, BLOCK_LANES};
+pub(super) use block::{Amx, BLOCK_LANES, Shape};

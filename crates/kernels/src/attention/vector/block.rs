@@ -65,14 +65,7 @@ impl<'t, 'a, S: Simd<W>, E: Stored, O: Element, const W: usize> Vectors<'t, 'a, 
 
 impl<S: Simd<W>, E: Stored, O: Element, const W: usize> Kernel for Vectors<'_, '_, S, E, O, W> {
     fn local_bytes(&self) -> usize {
-        let d = self.task.layout.head_dim;
-        let lanes = self.lanes();
-        let numbers = lanes * (d + GROUP_TOKENS)
-            + lanes.next_multiple_of(16)
-            + W * GROUP_TOKENS.max(d)
-            + BLOCK_TOKENS * d
-            + 2 * self.state_len();
-        numbers * size_of::<f32>()
+        state_and_local::<W>(self.task.layout.head_dim, self.task.group()).1
     }
 
     fn state_len(&self) -> usize {
@@ -100,6 +93,15 @@ impl<S: Simd<W>, E: Stored, O: Element, const W: usize> Kernel for Vectors<'_, '
         // SAFETY: as above.
         unsafe { S::run(Merge { pass, rest, state_len: self.state_len() }) };
     }
+}
+
+/// Bytes of a block's state, and of a worker's own memory.
+pub(in crate::attention) fn state_and_local<const W: usize>(d: usize, group: usize) -> (usize, usize) {
+    let lanes = plan::rows_of_block(BLOCK_LANES, group) * group;
+    let state = lanes * (TOTALS + d);
+    let own = lanes * (d + GROUP_TOKENS) + lanes.next_multiple_of(16);
+    let pages = W * GROUP_TOKENS.max(d) + BLOCK_TOKENS * d;
+    (state * size_of::<f32>(), (own + pages + 2 * state) * size_of::<f32>())
 }
 
 struct Whole<'p, 'a, S, E, O, const W: usize> {

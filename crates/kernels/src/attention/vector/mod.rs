@@ -13,4 +13,4 @@ mod simd;
 
 pub(super) use avx2::Avx2;
 pub(super) use avx512::Avx512;
-pub(super) use block::{BLOCK_LANES, Vectors};
+pub(super) use block::{BLOCK_LANES, Vectors, state_and_local};
