@@ -286,24 +286,25 @@ impl Cut {
     /// Masses are added up in buckets of similar weight; only the bucket in which the wanted mass is
     /// reached has to be looked at token by token.
     fn nucleus(&self, row: &[f32], top_p: f32, out: &mut Vec<Candidate>) {
+        let scaled = |x: f32| (x - self.max) * self.scale;
+        let weight = |x: f32| if x >= self.floor { exp(x) } else { 0.0 };
+        let weights: Vec<f32> = row.iter().map(|&x| weight(scaled(x))).collect();
         let mut masses = [0f64; BUCKETS];
-        for &x in row {
-            let x = (x - self.max) * self.scale;
-            let weight = if x >= self.floor { exp(x) } else { 0.0 };
-            masses[bucket(weight)] += f64::from(weight);
-        }
+        weights.iter().for_each(|&w| masses[bucket(w)] += f64::from(w));
         let wanted = f64::from(top_p) * masses.iter().sum::<f64>();
         let (last, missing) = last_bucket(&masses, wanted);
+        let heavier = |n: usize| {
+            let all = weights.iter().zip(row).zip(0..);
+            all.filter(move |&((&w, _), _)| bucket(w) >= n && w > 0.0)
+                .map(move |((&w, &x), id)| (bucket(w), (scaled(x), id)))
+        };
         out.clear();
-        let scaled = || row.iter().zip(0..).map(|(&x, id)| ((x - self.max) * self.scale, id));
-        let admitted = |x: f32| x >= self.floor && exp(x) > 0.0;
-        out.extend(scaled().filter(|&(x, _)| admitted(x) && bucket(exp(x)) == last));
+        out.extend(heavier(last).filter(|&(b, _)| b == last).map(|(_, c)| c));
         keep_mass(out, missing);
         let Some(cutoff) = out.iter().copied().max_by(larger_first) else { return };
+        let kept = heavier(last).filter(|(b, c)| *b > last || !larger_first(c, &cutoff).is_gt());
         out.clear();
-        out.extend(
-            scaled().filter(|c| admitted(c.0) && (c.0 > cutoff.0 || !larger_first(c, &cutoff).is_gt())),
-        );
+        out.extend(kept.map(|(_, c)| c));
     }
 }
 
