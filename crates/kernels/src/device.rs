@@ -114,6 +114,8 @@ pub struct KvPages {
 /// Rotary tables in device memory: `[positions, rotary_dim / 2] f32` each.
 #[derive(Clone, Copy, Debug)]
 pub struct RopeTables {
+    /// Position of the tables' first row.
+    pub first: usize,
     /// Cosines.
     pub cos: Buf,
     /// Sines.

@@ -24,6 +24,8 @@ pub struct QkNorm<'a> {
 /// Tables of a rotary embedding in half-split order: dimension `i` turns with `i + rotary_dim / 2`.
 #[derive(Clone, Copy, Debug)]
 pub struct RopeTable<'a> {
+    /// Position of the tables' first row.
+    pub first: usize,
     /// `[positions][rotary_dim / 2]`.
     pub cos: &'a [f32],
     /// `[positions][rotary_dim / 2]`.
@@ -36,7 +38,8 @@ impl RopeTable<'_> {
     #[inline(always)]
     fn turn(&self, head: &mut [f32], position: usize) {
         let half = self.rotary_dim / 2;
-        let (cos, sin) = (&self.cos[position * half..][..half], &self.sin[position * half..][..half]);
+        let at = (position - self.first) * half;
+        let (cos, sin) = (&self.cos[at..][..half], &self.sin[at..][..half]);
         let (low, high) = head[..2 * half].split_at_mut(half);
         for i in 0..half {
             let (a, b) = (low[i], high[i]);

@@ -2,7 +2,8 @@
 //! known before a single weight is read.
 
 use kernels::arena::ALIGN;
-use kernels::linear::{Format, Narrow, RowOrder, packed_bytes};
+use kernels::linear::quant::Narrow;
+use kernels::linear::{Format, RowOrder, packed_bytes};
 use spec::ModelSpec;
 use spec::model::Mlp;
 

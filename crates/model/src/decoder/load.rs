@@ -6,16 +6,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use half::{bf16, f16};
 use kernels::arena::{Buf, Full};
-use kernels::device::{Device, Matrix, NormWeights, RopeTables};
-use kernels::linear::{Format, RowOrder, pack_bf16, pack_blocks, pack_f32, pack_floats, panel_bytes, panels};
+use kernels::device::{Device, Matrix, NormWeights};
+use kernels::linear::quant::{dequantize_row, pack_blocks, pack_floats};
+use kernels::linear::{Format, PANEL_ROWS, RowOrder, pack_bf16, pack_f32, panel_bytes, panels};
 use kernels::{Mat, Team};
 use spec::ModelSpec;
 use spec::model::Mlp as MlpShape;
-use spec::rope::rope_frequencies;
 
 use super::blueprint::{Blueprint, LayerPlan, MatrixPlan};
+use super::rope::Rotary;
 use super::{LayerWeights, Mlp, Weights};
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, Info};
 use crate::error::Error;
 use crate::stored::Stored;
 use crate::tensor::{LayerTensor, Tensor};
@@ -64,16 +65,11 @@ impl Loader<'_> {
             project_out: loading.maybe(blueprint.projections.as_ref().map(|p| &p.1), device)?,
             final_norm: loading.final_norm(device)?,
             untied_head: loading.maybe(blueprint.head.as_ref(), device)?,
-            rope: loading.rope(device)?,
+            rotary: Rotary::load(spec, self.positions, device)?,
             activation: spec.activation,
             layers: layers.map(|(i, plan)| loading.layer(i, plan, device)).collect::<Result<_, _>>()?,
         })
     }
-}
-
-/// Bytes of the rotary tables for so many positions.
-pub fn rope_bytes(spec: &ModelSpec, positions: usize) -> usize {
-    spec.rope().map_or(0, |rope| 2 * 4 * positions * rope.rotary_dims(spec.head_dim) / 2)
 }
 
 struct Loading<'a> {
@@ -122,28 +118,6 @@ impl Loading<'_> {
         self.norm(Tensor::FinalNorm, Tensor::FinalNormBias, device).map(Some)
     }
 
-    fn rope(&self, device: &mut dyn Device) -> Result<Option<RopeTables>, LoadError> {
-        let Some(rope) = self.spec.rope() else { return Ok(None) };
-        let rotary_dim = rope.rotary_dims(self.spec.head_dim);
-        let bytes = rope_bytes(self.spec, self.from.positions) / 2;
-        let (cos, sin) = (device.take(bytes)?, device.take(bytes)?);
-        let angles = rope_frequencies(rope, self.spec.head_dim, self.from.positions);
-        let table = |buf: &Buf, f: fn(f32) -> f32| {
-            device.fill(buf, &mut |out| {
-                let rows = out.chunks_exact_mut(4 * rotary_dim / 2);
-                for (position, row) in rows.enumerate() {
-                    for (out, frequency) in row.chunks_exact_mut(4).zip(&angles.inverse) {
-                        let value = f(position as f32 * frequency) * angles.attention_factor;
-                        out.copy_from_slice(&value.to_le_bytes());
-                    }
-                }
-            });
-        };
-        table(&cos, f32::cos);
-        table(&sin, f32::sin);
-        Ok(Some(RopeTables { cos, sin, rotary_dim }))
-    }
-
     fn vector(&self, tensor: Tensor, device: &mut dyn Device) -> Result<Option<Buf>, LoadError> {
         self.vectors(&[tensor], device)
     }
@@ -154,7 +128,7 @@ impl Loading<'_> {
         for &tensor in tensors {
             if let Some(shape) = tensor.shape(self.spec) {
                 let rows = self.rows(tensor, 0..shape.rows())?;
-                to_f32(self.from.checkpoint.stored(tensor), &rows, &mut values);
+                to_f32(self.info(tensor).stored, &rows, &mut values);
             }
         }
         if values.is_empty() {
@@ -210,15 +184,19 @@ impl Loading<'_> {
     fn pack(&self, plan: &MatrixPlan, range: Range<usize>, out: &mut [u8]) -> Result<(), Error> {
         let mut rows = Rows::default();
         for (tensor, part) in sources(plan, range.clone(), self.spec) {
-            let stored = self.from.checkpoint.stored(tensor);
-            rows.add(stored, part.len(), self.rows(tensor, part)?);
+            rows.add(self.info(tensor).stored, part.len(), self.rows(tensor, part)?);
         }
         rows.pack(plan, 0..range.len(), out);
         Ok(())
     }
 
+    fn info(&self, tensor: Tensor) -> Info {
+        let info = self.from.checkpoint.info(tensor);
+        info.unwrap_or_else(|| panic!("an open checkpoint has every tensor of its model, but not {tensor:?}"))
+    }
+
     fn rows(&self, tensor: Tensor, rows: Range<usize>) -> Result<Vec<u8>, Error> {
-        let mut bytes = vec![0; rows.len() * self.from.checkpoint.row_bytes(tensor)];
+        let mut bytes = vec![0; rows.len() * self.info(tensor).row_bytes];
         self.from.checkpoint.read_rows(tensor, rows, &mut bytes)?;
         Ok(bytes)
     }
@@ -230,7 +208,7 @@ fn sources(plan: &MatrixPlan, panels: Range<usize>, spec: &ModelSpec) -> Vec<(Te
         let rows = panels.start * GATED_HALF..(panels.end * GATED_HALF).min(plan.n / 2);
         return plan.tensors.iter().map(|t| (*t, rows.clone())).collect();
     }
-    let wanted = panels.start * kernels::linear::PANEL_ROWS..(panels.end * kernels::linear::PANEL_ROWS).min(plan.n);
+    let wanted = panels.start * PANEL_ROWS..(panels.end * PANEL_ROWS).min(plan.n);
     let mut before = 0;
     let mut parts = Vec::new();
     for &tensor in &plan.tensors {
@@ -304,7 +282,7 @@ fn to_f32(stored: Stored, bytes: &[u8], out: &mut Vec<f32>) {
             let start = out.len();
             out.resize(start + values, 0.0);
             if let Some(narrow) = super::blueprint::narrow(blocks) {
-                kernels::linear::dequantize_row(narrow, bytes, &mut out[start..]);
+                dequantize_row(narrow, bytes, &mut out[start..]);
             }
         }
     }

@@ -8,14 +8,21 @@
 //! Each function is one op of a program. They read and write the buffers of a [`Work`], so two batches
 //! with a `Work` each can be under way at once.
 
+mod blueprint;
+mod load;
+mod rope;
 mod weights;
 mod work;
 
+pub use blueprint::{Blueprint, WeightsAs};
+pub use load::{LoadError, Loader};
+pub use rope::rope_bytes;
 pub use weights::{LayerWeights, Mlp, Weights};
 pub use work::{Work, WorkSize};
 
 use kernels::attention::Span;
 use kernels::device::{AttendShape, Device, KvPages, QkTransform, Rows, Sink};
+use rope::Rotary;
 use spec::model::{ModelSpec, NormPlacement, Positions};
 
 /// The rows of one batch: which tokens, where they stand, and which of them are followed by a choice.
@@ -24,6 +31,9 @@ pub struct Batch<'a> {
     pub ids: &'a [u32],
     /// Absolute position of each row.
     pub positions: &'a [u32],
+    /// How long each row's sequence was known to be when the row was first computed: the prompt's length
+    /// for its tokens, one more than the position for generated ones. Only dynamic rotary scaling asks.
+    pub lengths: &'a [u32],
     /// The sequences that the rows belong to.
     pub spans: &'a [Span<'a>],
     /// Rows whose logits are wanted.
@@ -64,6 +74,9 @@ impl Decoder {
             let rows: Vec<u32> = batch.positions.iter().map(|p| p + *offset as u32).collect();
             device.add_rows(table, &rows, x);
         }
+        if let Rotary::ByRow(rope) = &self.weights.rotary {
+            rope.fill(device, batch.positions, batch.lengths, work);
+        }
     }
 
     /// Queries, keys and values of a layer; keys and values go to their pages.
@@ -72,8 +85,19 @@ impl Decoder {
         let w = &self.weights.layers[layer];
         self.normed(device, &w.attn_norm, n, work);
         device.linear(work.normed.first(n), &w.qkv, w.qkv_bias, Sink::Store(work.qkv.first(n)));
-        let transform = QkTransform { heads: self.spec.heads, norms: w.qk_norms, rope: self.weights.rope };
-        device.store_kv(work.qkv.first(n), &transform, batch.spans, kv, work.q.first(n));
+        let (qkv, q) = (work.qkv.first(n), work.q.first(n));
+        let mut transform = QkTransform { heads: self.spec.heads, norms: w.qk_norms, rope: None };
+        match &self.weights.rotary {
+            Rotary::None => device.store_kv(qkv, &transform, batch.spans, kv, q),
+            Rotary::Table(table) => {
+                transform.rope = Some(*table);
+                device.store_kv(qkv, &transform, batch.spans, kv, q);
+            }
+            Rotary::ByRow(rope) => batch.spans.iter().for_each(|span| {
+                transform.rope = Some(rope.of_span(span, work));
+                device.store_kv(qkv, &transform, std::slice::from_ref(span), kv, q);
+            }),
+        }
     }
 
     /// Attention of a layer over the pages.

@@ -1,8 +1,10 @@
 //! Where a model's weights lie on a device.
 
 use kernels::arena::Buf;
-use kernels::device::{Matrix, NormWeights, RopeTables};
+use kernels::device::{Matrix, NormWeights};
 use kernels::linear::Activation;
+
+use super::rope::Rotary;
 
 /// Everything outside the layers, and the layers.
 pub struct Weights {
@@ -18,8 +20,8 @@ pub struct Weights {
     pub final_norm: Option<NormWeights>,
     /// `[vocab, embed_dim]`; absent where the embedding table serves as head.
     pub untied_head: Option<Matrix>,
-    /// Absent where positions are learned.
-    pub rope: Option<RopeTables>,
+    /// How queries and keys are turned.
+    pub(super) rotary: Rotary,
     /// Of the MLPs.
     pub activation: Activation,
     /// In order.

@@ -35,6 +35,10 @@ pub struct Work {
     pub embedded: Rows,
     /// `[T, embed_dim]`, for models that project embeddings.
     pub embedded_in: Rows,
+    /// `[T, rotary_dim / 2] f32` cosines, where the rotation depends on a sequence's length.
+    pub cos: Rows,
+    /// `[T, rotary_dim / 2] f32` sines, likewise.
+    pub sin: Rows,
     /// `[S, hidden] f32`.
     pub picked: Rows,
     /// `[S, hidden]`.
@@ -66,6 +70,8 @@ impl Work {
             sum: next()?,
             embedded: next()?,
             embedded_in: next()?,
+            cos: next()?,
+            sin: next()?,
             picked: next()?,
             picked_normed: next()?,
             picked_out: next()?,
@@ -86,10 +92,12 @@ struct Sizes;
 
 impl Sizes {
     /// Rows, columns and numbers of each buffer, in the order of the fields of [`Work`].
-    fn of(spec: &ModelSpec, size: WorkSize) -> [(usize, usize, Dtype); 13] {
+    fn of(spec: &ModelSpec, size: WorkSize) -> [(usize, usize, Dtype); 15] {
         let (t, s, d) = (size.tokens, size.samples, size.dtype);
         let when = |has: bool, rows: usize| if has { rows } else { 0 };
         let projects = spec.projects_embeddings();
+        let rope = spec.rope().filter(|rope| rope.depends_on_length());
+        let turns = rope.map_or(0, |rope| rope.rotary_dims(spec.head_dim) / 2);
         let sums = spec.placement == NormPlacement::Post;
         [
             (t, spec.hidden, Dtype::F32),
@@ -101,6 +109,8 @@ impl Sizes {
             (when(sums, t), spec.hidden, Dtype::F32),
             (when(projects, t), spec.embed_dim, Dtype::F32),
             (when(projects, t), spec.embed_dim, d),
+            (when(turns > 0, t), turns, Dtype::F32),
+            (when(turns > 0, t), turns, Dtype::F32),
             (s, spec.hidden, Dtype::F32),
             (s, spec.hidden, d),
             (when(projects, s), spec.embed_dim, d),

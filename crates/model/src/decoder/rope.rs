@@ -1,0 +1,99 @@
+//! Rotary tables: computed once, or for each row where the rotation depends on the sequence's length.
+
+use kernels::arena::Full;
+use kernels::attention::Span;
+use kernels::device::{Device, RopeTables};
+use spec::ModelSpec;
+use spec::rope::{Rope, RopeFrequencies, rope_frequencies};
+
+use super::Work;
+
+/// How queries and keys are turned.
+pub(super) enum Rotary {
+    /// Not at all: positions are learned.
+    None,
+    /// By position alone.
+    Table(RopeTables),
+    /// By position and length (dynamic NTK scaling).
+    ByRow(ByRow),
+}
+
+/// Tables that are made for each batch.
+pub(super) struct ByRow {
+    rope: Rope,
+    head_dim: usize,
+}
+
+/// Bytes of the rotary tables that are computed once for so many positions.
+pub fn rope_bytes(spec: &ModelSpec, positions: usize) -> usize {
+    match spec.rope() {
+        Some(rope) if !rope.depends_on_length() => 2 * table_bytes(rope, spec.head_dim, positions),
+        _ => 0,
+    }
+}
+
+fn table_bytes(rope: &Rope, head_dim: usize, positions: usize) -> usize {
+    (4 * positions * rope.rotary_dims(head_dim) / 2).next_multiple_of(kernels::arena::ALIGN)
+}
+
+impl Rotary {
+    /// Computes what can be computed once, for positions up to `positions`.
+    pub(super) fn load(spec: &ModelSpec, positions: usize, device: &mut dyn Device) -> Result<Rotary, Full> {
+        let Some(rope) = spec.rope() else { return Ok(Rotary::None) };
+        if rope.depends_on_length() {
+            return Ok(Rotary::ByRow(ByRow { rope: rope.clone(), head_dim: spec.head_dim }));
+        }
+        let bytes = table_bytes(rope, spec.head_dim, positions);
+        let tables = RopeTables {
+            first: 0,
+            cos: device.take(bytes)?,
+            sin: device.take(bytes)?,
+            rotary_dim: rope.rotary_dims(spec.head_dim),
+        };
+        let frequencies = rope_frequencies(rope, spec.head_dim, positions);
+        for (buf, f) in [(tables.cos, f32::cos as fn(f32) -> f32), (tables.sin, f32::sin)] {
+            device.fill(&buf, &mut |out| {
+                let rows = out.chunks_exact_mut(4 * tables.rotary_dim / 2).take(positions);
+                rows.enumerate().for_each(|(position, row)| turn(position, &frequencies, f, row));
+            });
+        }
+        Ok(Rotary::Table(tables))
+    }
+}
+
+impl ByRow {
+    /// Fills the work's tables for a batch.
+    pub(super) fn fill(&self, device: &dyn Device, positions: &[u32], lengths: &[u32], work: &Work) {
+        let n = positions.len();
+        for (rows, f) in [(work.cos.first(n), f32::cos as fn(f32) -> f32), (work.sin.first(n), f32::sin)] {
+            device.fill(&rows.buf, &mut |out| {
+                let mut known: Option<(u32, RopeFrequencies)> = None;
+                for ((row, &position), &length) in out.chunks_exact_mut(4 * rows.cols).zip(positions).zip(lengths) {
+                    let (_, frequencies) = match known.take() {
+                        Some(same) if same.0 == length => known.insert(same),
+                        _ => known.insert((length, rope_frequencies(&self.rope, self.head_dim, length as usize))),
+                    };
+                    turn(position as usize, frequencies, f, row);
+                }
+            });
+        }
+    }
+
+    /// The tables of one span's rows.
+    pub(super) fn of_span(&self, span: &Span<'_>, work: &Work) -> RopeTables {
+        RopeTables {
+            first: span.start,
+            cos: work.cos.range(span.rows.clone()).buf,
+            sin: work.sin.range(span.rows.clone()).buf,
+            rotary_dim: 2 * work.cos.cols,
+        }
+    }
+}
+
+/// One row of a table, little-endian f32: `f(position * frequency)`, times the attention factor.
+fn turn(position: usize, frequencies: &RopeFrequencies, f: fn(f32) -> f32, row: &mut [u8]) {
+    for (out, frequency) in row.chunks_exact_mut(4).zip(&frequencies.inverse) {
+        let value = f(position as f32 * frequency) * frequencies.attention_factor;
+        out.copy_from_slice(&value.to_le_bytes());
+    }
+}
