@@ -1,3 +1,26 @@
-//! Does what policy decides: executor, lanes, tiers, requests.
+//! Does what policy decides: memory, lanes, sequences, requests. The only crate that sees both policy and kernels.
+//!
+//! ```text
+//! submit ─► inbox ─► drive (engine's thread) ─► program ─► lanes ─► events to the caller
+//!              ▲                                             │
+//!              └────────────────── done ◄────────────────────┘
+//! ```
+
+mod config;
+mod engine;
+mod hash;
+mod hold;
 pub mod lanes;
 pub mod memory;
+mod request;
+mod run;
+mod sequence;
+mod stats;
+mod tables;
+mod world;
+
+pub use config::{EngineConfig, PrefixCaching, default_threads};
+pub use engine::{Engine, Planned, StartError, Ticket};
+pub use hold::{Hold, TooSmall, size};
+pub use request::{Event, Failure, Finish, Request, Token};
+pub use stats::Counts;

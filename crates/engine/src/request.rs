@@ -1,5 +1,7 @@
 //! What is asked of the engine, and what it answers.
 
+use std::time::Instant;
+
 use model::sampling::{SampleError, SamplingParams, TokenLogprobs};
 use policy::sched::Why;
 
@@ -34,6 +36,8 @@ pub enum Event {
 pub struct Token {
     /// Which.
     pub id: u32,
+    /// When it was drawn.
+    pub at: Instant,
     /// Present if asked for.
     pub logprobs: Option<TokenLogprobs>,
 }

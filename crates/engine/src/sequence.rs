@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use model::sampling::{Sampler, logprobs_of};
 use spec::{BLOCK_TOKENS, BlockHash, Full, Produced};
@@ -85,7 +86,11 @@ impl Sequence {
         match self.sampler.sample(logits) {
             Ok(sampled) => {
                 self.tokens.push(sampled.token);
-                self.tell(Event::Token(Token { id: sampled.token, logprobs: sampled.logprobs }));
+                self.tell(Event::Token(Token {
+                    id: sampled.token,
+                    at: Instant::now(),
+                    logprobs: sampled.logprobs,
+                }));
                 if let Some(finish) = self.ends_with(sampled.token) {
                     self.state = State::Ending;
                     self.tell(Event::Finished(finish));

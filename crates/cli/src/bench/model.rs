@@ -1,0 +1,236 @@
+//! `bench throughput` and `bench latency`: a whole model, end to end.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use engine::{Engine, Event, Request, Ticket, memory};
+use model::sampling::SamplingParams;
+use serde::Serialize;
+
+use super::report::{median, write_json};
+use crate::args::{BenchArgs, LatencyArgs, ThroughputArgs};
+use crate::loaded;
+use crate::resolve::{Needs, engine_config};
+
+/// Figures of `bench throughput`. Times are medians over the repetitions.
+#[derive(Serialize)]
+struct Throughput {
+    model: String,
+    weights: String,
+    threads: usize,
+    isa: String,
+    num_prompts: usize,
+    input_len: usize,
+    output_len: usize,
+    seconds: f64,
+    seconds_all: Vec<f64>,
+    requests_per_s: f64,
+    /// Prompt tokens over the time until the last request had its first token.
+    prefill_tokens_per_s: f64,
+    generated_tokens_per_s: f64,
+    total_tokens_per_s: f64,
+    /// Share of the time in which no step was under way: scheduling, lowering, handing over.
+    gap_fraction: f64,
+    peak_rss_bytes: u64,
+    planned_bytes: u64,
+}
+
+/// Figures of `bench latency`. Times are medians over the repetitions.
+#[derive(Serialize)]
+struct Latency {
+    model: String,
+    weights: String,
+    threads: usize,
+    isa: String,
+    batch: usize,
+    input_len: usize,
+    output_len: usize,
+    /// From handing over the batch to its last first token.
+    ttft_ms: f64,
+    /// Tokens after the first, over the time that they add to a run for the first token alone.
+    decode_tokens_per_s: f64,
+    prefill_tokens_per_s: f64,
+    prefill_seconds_all: Vec<f64>,
+    seconds_all: Vec<f64>,
+    peak_rss_bytes: u64,
+    planned_bytes: u64,
+}
+
+/// One run: how long until every request had its first token, and until all were done.
+struct Timed {
+    first: f64,
+    whole: f64,
+    gap: f64,
+}
+
+pub(crate) fn throughput(args: ThroughputArgs) -> Result<ExitCode> {
+    let ThroughputArgs { model, num_prompts, input_len, output_len, common } = args;
+    let mut bench = Bench::start(&model, &common, num_prompts, input_len, output_len)?;
+    let runs: Vec<Timed> = (0..common.reps).map(|_| bench.run(num_prompts, input_len, output_len)).collect::<Result<_>>()?;
+    let of = |f: fn(&Timed) -> f64| median(&runs.iter().map(f).collect::<Vec<_>>());
+    let (seconds, first) = (of(|r| r.whole), of(|r| r.first));
+    let (prompts, generated) = ((num_prompts * input_len) as f64, (num_prompts * output_len) as f64);
+    let report = Throughput {
+        model: bench.name.clone(),
+        weights: bench.weights.clone(),
+        threads: bench.threads,
+        isa: bench.isa.clone(),
+        num_prompts,
+        input_len,
+        output_len,
+        seconds,
+        seconds_all: runs.iter().map(|r| r.whole).collect(),
+        requests_per_s: num_prompts as f64 / seconds,
+        prefill_tokens_per_s: prompts / first,
+        generated_tokens_per_s: generated / seconds,
+        total_tokens_per_s: (prompts + generated) / seconds,
+        gap_fraction: of(|r| r.gap),
+        peak_rss_bytes: memory::peak_resident_bytes(),
+        planned_bytes: bench.engine.hold().total_bytes(),
+    };
+    println!(
+        "{num_prompts} requests, {input_len} in, {output_len} out: {seconds:.2} s, {:.1} generated tokens/s, \
+         {:.1} total tokens/s, prefill {:.0} tokens/s, {:.1} % between steps, peak {}",
+        report.generated_tokens_per_s,
+        report.total_tokens_per_s,
+        report.prefill_tokens_per_s,
+        100.0 * report.gap_fraction,
+        engine::size(&report.peak_rss_bytes)
+    );
+    write_json(common.json.as_deref(), &report)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn latency(args: LatencyArgs) -> Result<ExitCode> {
+    let LatencyArgs { model, batch, input_len, output_len, common } = args;
+    let mut bench = Bench::start(&model, &common, batch, input_len, output_len)?;
+    let (mut prefills, mut wholes) = (Vec::new(), Vec::new());
+    for _ in 0..common.reps {
+        prefills.push(bench.run(batch, input_len, 1)?.whole);
+        if output_len > 1 {
+            wholes.push(bench.run(batch, input_len, output_len)?.whole);
+        }
+    }
+    let steps: Vec<f64> = wholes.iter().zip(&prefills).map(|(whole, prefill)| whole - prefill).collect();
+    let prefill = median(&prefills);
+    let report = Latency {
+        model: bench.name.clone(),
+        weights: bench.weights.clone(),
+        threads: bench.threads,
+        isa: bench.isa.clone(),
+        batch,
+        input_len,
+        output_len,
+        ttft_ms: prefill * 1e3,
+        decode_tokens_per_s: (batch * (output_len - 1)) as f64 / median(&steps),
+        prefill_tokens_per_s: (batch * input_len) as f64 / prefill,
+        prefill_seconds_all: prefills,
+        seconds_all: wholes,
+        peak_rss_bytes: memory::peak_resident_bytes(),
+        planned_bytes: bench.engine.hold().total_bytes(),
+    };
+    println!(
+        "batch {batch}, {input_len} in, {output_len} out: first token after {:.1} ms ({:.0} tokens/s), \
+         decode {:.1} tokens/s, peak {}",
+        report.ttft_ms,
+        report.prefill_tokens_per_s,
+        report.decode_tokens_per_s,
+        engine::size(&report.peak_rss_bytes)
+    );
+    write_json(common.json.as_deref(), &report)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A model that is loaded, and prompts that it has not seen.
+struct Bench {
+    engine: Engine,
+    prompts: Prompts,
+    name: String,
+    weights: String,
+    threads: usize,
+    isa: String,
+}
+
+impl Bench {
+    /// Loads the model with room for the whole workload (or as much as memory allows), and warms up.
+    fn start(name: &str, args: &BenchArgs, requests: usize, input: usize, output: usize) -> Result<Bench> {
+        if requests == 0 || input == 0 || output == 0 || args.reps == 0 {
+            bail!("numbers of prompts, tokens and repetitions must be at least 1");
+        }
+        let needs = Needs {
+            seqs: requests.min(256),
+            longest: Some(input + output),
+            kv_tokens: Some(requests * (input + output).next_multiple_of(spec::BLOCK_TOKENS as usize)),
+            step_tokens: Some(requests * input),
+        };
+        let config = engine_config(&args.engine, needs)?;
+        let (threads, isa) = (config.threads, config.isa.to_string());
+        let opened = loaded::open(name, &args.engine, false)?;
+        let (engine, weights) = opened.start(config, false)?;
+        let prompts = Prompts { state: 0x9e37_79b9_7f4a_7c15, vocab: engine.spec().vocab as u64 };
+        let mut bench = Bench { engine, prompts, name: name.to_string(), weights, threads, isa };
+        bench.run(requests.min(4), input.min(64), output.min(4))?;
+        Ok(bench)
+    }
+
+    fn run(&mut self, requests: usize, input: usize, output: usize) -> Result<Timed> {
+        let params =
+            SamplingParams { max_tokens: Some(output as u32), ignore_eos: true, ..SamplingParams::greedy() };
+        let requests: Vec<Request> = (0..requests)
+            .map(|_| Request { prompt: self.prompts.next(input), params: params.clone(), seed: 0, salt: 0 })
+            .collect();
+        let busy_before = self.engine.counts().busy_ns;
+        let begin = Instant::now();
+        let tickets: Vec<Ticket> =
+            requests.into_iter().map(|request| self.engine.submit(request)).collect::<Result<_, _>>()?;
+        let mut first = 0f64;
+        for ticket in &tickets {
+            first = first.max(finish(ticket, begin, output)?);
+        }
+        let whole = begin.elapsed().as_secs_f64();
+        let busy = (self.engine.counts().busy_ns - busy_before) as f64 / 1e9;
+        Ok(Timed { first, whole, gap: (1.0 - busy / whole).max(0.0) })
+    }
+}
+
+/// Waits for a request's end; says when its first token was seen.
+fn finish(ticket: &Ticket, begin: Instant, wanted: usize) -> Result<f64> {
+    let (mut first, mut tokens) = (None, 0);
+    for event in &ticket.events {
+        match event {
+            Event::Token(token) => {
+                tokens += 1;
+                first.get_or_insert((token.at - begin).as_secs_f64());
+            }
+            Event::Failed(why) => bail!(why),
+            Event::Finished(_) => break,
+            Event::Prompt(..) => {}
+        }
+    }
+    if tokens != wanted {
+        bail!("a request gave {tokens} tokens instead of {wanted}: the engine ended early");
+    }
+    Ok(first.unwrap_or_default())
+}
+
+/// Random prompts, none twice (so that no prefix is reused), the same in every run of the command.
+struct Prompts {
+    state: u64,
+    vocab: u64,
+}
+
+impl Prompts {
+    fn next(&mut self, len: usize) -> Vec<u32> {
+        (0..len).map(|_| self.token()).collect()
+    }
+
+    /// SplitMix64 (Steele, Lea, Flood, 2014).
+    fn token(&mut self) -> u32 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % self.vocab) as u32
+    }
+}

@@ -1,0 +1,82 @@
+//! From the flags as typed to settings with every choice made.
+
+use anyhow::{Result, bail};
+use engine::{EngineConfig, PrefixCaching, default_threads, memory, size};
+use kernels::Isa;
+use model::decoder::WeightsAs;
+
+use crate::args::{EngineArgs, Weights};
+
+/// Tokens in a step, unless a flag says otherwise: enough that weights are read rarely, few enough that
+/// activations stay small and decodes do not wait long behind a prompt.
+const TOKENS_A_STEP: usize = 2048;
+/// Requests that may wait.
+const QUEUE: usize = 1 << 20;
+
+/// What a command knows of its own needs, where flags are silent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Needs {
+    /// Sequences at once.
+    pub(crate) seqs: usize,
+    /// The longest sequence, if known.
+    pub(crate) longest: Option<usize>,
+    /// KV in all, in tokens, if known.
+    pub(crate) kv_tokens: Option<usize>,
+    /// Tokens of the longest prompt, if known: a step need not be larger than all prompts.
+    pub(crate) step_tokens: Option<usize>,
+}
+
+/// Settles every setting of an engine.
+///
+/// # Errors
+/// More memory asked for than there is, no threads, or an instruction set that is not here.
+pub(crate) fn engine_config(args: &EngineArgs, needs: Needs) -> Result<EngineConfig> {
+    let isa = Isa::from_env().map_err(anyhow::Error::msg)?;
+    let max_num_seqs = args.max_num_seqs.unwrap_or(needs.seqs);
+    let step = needs.step_tokens.map_or(TOKENS_A_STEP, |n| n.clamp(max_num_seqs.max(16), TOKENS_A_STEP));
+    let max_num_batched_tokens = args.max_num_batched_tokens.unwrap_or(step.max(max_num_seqs));
+    if args.threads == Some(0) || max_num_seqs == 0 || max_num_batched_tokens < max_num_seqs {
+        bail!(
+            "--threads and --max-num-seqs must be at least 1, and --max-num-batched-tokens ({max_num_batched_tokens}) \
+             at least --max-num-seqs ({max_num_seqs})"
+        );
+    }
+    Ok(EngineConfig {
+        weights: weights_as(args.weights),
+        memory: memory_limit(args)?,
+        threads: args.threads.unwrap_or_else(default_threads),
+        isa,
+        max_model_len: args.max_model_len.or(needs.longest),
+        max_num_seqs,
+        max_num_batched_tokens,
+        max_num_queued_reqs: QUEUE,
+        prefix_caching: if args.no_enable_prefix_caching { PrefixCaching::Off } else { PrefixCaching::On },
+        steps_in_flight: args.steps_in_flight.into(),
+        kv_tokens: needs.kv_tokens,
+        record: args.record.clone(),
+    })
+}
+
+/// What is allowed, or else nine tenths of what is free; what this process holds already counts as free.
+fn memory_limit(args: &EngineArgs) -> Result<u64> {
+    let free = memory::available_bytes().saturating_add(memory::resident_bytes());
+    match args.memory {
+        None => Ok(free / 10 * 9),
+        Some(asked) if asked <= free => Ok(asked),
+        Some(asked) => bail!(
+            "--memory {} is more than this machine or its cgroup has left, {}: ask for less",
+            size(&asked),
+            size(&free)
+        ),
+    }
+}
+
+fn weights_as(weights: Weights) -> WeightsAs {
+    match weights {
+        Weights::Auto => WeightsAs::Stored,
+        Weights::Bf16 => WeightsAs::Bf16,
+        Weights::F32 => WeightsAs::F32,
+        Weights::Int8 => WeightsAs::Int8,
+        Weights::Int4 => WeightsAs::Int4,
+    }
+}

@@ -1,0 +1,300 @@
+//! The handle of a running engine: requests in, events out.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+
+use kernels::device::{Device, KvPages};
+use kernels::{CpuDevice, Team};
+use model::checkpoint::Checkpoint;
+use model::decoder::{Blueprint, Decoder, LoadError, Loader, Work};
+use policy::cost::{Cost, Roofline};
+use policy::drive::{Lowering, drive};
+use policy::log::{Entry, Recorded};
+use policy::pipeline::Plan;
+use policy::sched::{Fcfs, FcfsConfig, Preempt, Scheduler};
+use spec::{ByTier, Layout, ModelSpec, PrefixUse, ReplicaId, SeqId, Tokens};
+
+use crate::config::{EngineConfig, PrefixCaching};
+use crate::hold::{Hold, TooSmall, kv_layout};
+use crate::memory;
+use crate::request::{Event, Failure, Request};
+use crate::run::{Machine, lock};
+use crate::stats::{Counts, Stats};
+use crate::world::{Message, Real};
+
+/// Why an engine did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The model does not fit the memory allowed.
+    #[error(transparent)]
+    TooSmall(#[from] TooSmall),
+    /// The weights could not be loaded.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The system gave no memory or threads.
+    #[error("the system refused memory or threads: {0}")]
+    System(#[from] io::Error),
+    /// The record cannot be written.
+    #[error("cannot write the record {path}: {source}")]
+    Record {
+        /// Where it should go.
+        path: String,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+/// A model that is loaded and serves requests, on a thread of its own.
+pub struct Engine {
+    inbox: Sender<Message>,
+    thread: Option<JoinHandle<()>>,
+    next: AtomicU64,
+    stats: Arc<Stats>,
+    dead: Arc<Mutex<Option<String>>>,
+    hold: Hold,
+    spec: ModelSpec,
+}
+
+/// A request under way. Dropping it cancels the request.
+pub struct Ticket {
+    id: SeqId,
+    inbox: Sender<Message>,
+    /// What comes of it, in order.
+    pub events: Receiver<Event>,
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        // An engine that has ended needs no cancelling; a sequence that has ended is tolerated.
+        let _ = self.inbox.send(Message::Cancel(self.id));
+    }
+}
+
+/// What an engine will be made of, before it is made.
+pub struct Planned<'a> {
+    checkpoint: &'a Checkpoint,
+    config: EngineConfig,
+    blueprint: Blueprint,
+    hold: Hold,
+}
+
+impl<'a> Planned<'a> {
+    /// Plans all memory of an engine, from headers alone.
+    ///
+    /// # Errors
+    /// [`TooSmall`]: what is missing, and what to do.
+    pub fn new(checkpoint: &'a Checkpoint, config: EngineConfig) -> Result<Planned<'a>, TooSmall> {
+        let stored = |tensor| checkpoint.info(tensor).map_or(model::stored::Stored::F32, |info| info.stored);
+        let blueprint = Blueprint::new(checkpoint.spec(), config.weights, stored);
+        let hold = Hold::plan(checkpoint.spec(), &blueprint, &config, memory::resident_bytes())?;
+        Ok(Planned { checkpoint, config, blueprint, hold })
+    }
+
+    /// What will live where.
+    pub fn hold(&self) -> &Hold {
+        &self.hold
+    }
+
+    /// Bytes that [`start`](Planned::start) will tell of as progress.
+    pub fn load_bytes(&self) -> u64 {
+        self.blueprint.matrices().map(|m| m.bytes() as u64).sum()
+    }
+
+    /// The weights' formats in memory and the bytes of each, most first.
+    pub fn formats(&self) -> Vec<(kernels::linear::Format, usize)> {
+        self.blueprint.formats()
+    }
+
+    /// Loads the weights and starts the engine. `progress` is told the bytes loaded so far, from any thread.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start(self, progress: &(dyn Fn(u64) + Sync)) -> Result<Engine, StartError> {
+        let record = self.config.record.as_ref().map(|path| create(path)).transpose()?;
+        let (sender, inbox) = channel();
+        let machine = Arc::new(self.machine(sender.clone(), progress)?);
+        let stats = Arc::new(Stats::default());
+        let dead = Arc::new(Mutex::new(None));
+        let prefix = match self.config.prefix_caching {
+            PrefixCaching::On if !self.rotates_by_length() => PrefixUse::Allowed,
+            _ => PrefixUse::Forbidden,
+        };
+        let world = Real::new(inbox, machine, prefix, Arc::clone(&stats))?;
+        let run = Run { world, dead: Arc::clone(&dead), config: self.fcfs(), plan: self.plan(), record };
+        let cost = self.cost();
+        let thread = thread::Builder::new().name("engine".into()).spawn(move || run.drive(&cost))?;
+        let spec = self.checkpoint.spec().clone();
+        Ok(Engine { inbox: sender, thread: Some(thread), next: AtomicU64::new(0), stats, dead, hold: self.hold, spec })
+    }
+
+    /// Keys of such a model depend on the length of their own prompt: nobody else can use them.
+    fn rotates_by_length(&self) -> bool {
+        self.checkpoint.spec().rope().is_some_and(spec::Rope::depends_on_length)
+    }
+
+    fn machine(&self, inbox: Sender<Message>, progress: &(dyn Fn(u64) + Sync)) -> Result<Machine, StartError> {
+        let (spec, config) = (self.checkpoint.spec(), &self.config);
+        let team = Arc::new(Team::new(config.threads));
+        // Buffers begin on cache lines: leave room for the rounding of the few hundred of them.
+        let arena = self.hold.arena_bytes() as usize + (1 << 20);
+        let mut device = CpuDevice::new(arena, Arc::clone(&team), config.isa)?;
+        let positions = self.hold.max_model_len;
+        let loader = Loader { checkpoint: self.checkpoint, team: &team, positions, progress };
+        let weights = loader.load(&self.blueprint, &mut device)?;
+        let buffers = vec![Work::take(&mut device, spec, config.work_size()).map_err(LoadError::Full)?];
+        let layout = kv_layout(spec, config.kv_dtype());
+        let pages = |_| Ok(KvPages { layout, buf: device.take(self.hold.kv_blocks * layout.block_bytes())? });
+        let kv = (0..spec.layers).map(pages).collect::<Result<_, _>>().map_err(LoadError::Full)?;
+        let decoder = Decoder::new(spec.clone(), weights);
+        Ok(Machine { device, team, decoder, kv, buffers, inbox: Mutex::new(inbox) })
+    }
+
+    fn fcfs(&self) -> FcfsConfig {
+        let config = &self.config;
+        FcfsConfig {
+            max_num_batched_tokens: Tokens(config.max_num_batched_tokens as u32),
+            max_num_seqs: config.max_num_seqs,
+            max_queue: config.max_num_queued_reqs,
+            depth: config.steps_in_flight,
+            blocks: ByTier { device: self.hold.kv_blocks as u32, host: 0, disk: 0 },
+            preempt: Preempt::Recompute,
+            replica: ReplicaId(0),
+            layout: Layout::SINGLE,
+            ..FcfsConfig::default()
+        }
+    }
+
+    fn plan(&self) -> Plan {
+        Plan::resident(self.checkpoint.spec().layers as u16, self.config.max_num_batched_tokens as u32)
+    }
+
+    fn cost(&self) -> Roofline {
+        todo!()
+    }
+}
+
+fn create(path: &std::path::Path) -> Result<BufWriter<File>, StartError> {
+    let file = File::create(path);
+    let file = file.map_err(|source| StartError::Record { path: path.display().to_string(), source })?;
+    Ok(BufWriter::new(file))
+}
+
+/// Everything that the engine's thread needs.
+struct Run {
+    world: Real,
+    dead: Arc<Mutex<Option<String>>>,
+    config: FcfsConfig,
+    plan: Plan,
+    record: Option<BufWriter<File>>,
+}
+
+impl Run {
+    /// Drives until the handle is dropped. A failure or panic is told to everybody who waits.
+    fn drive(mut self, cost: &dyn Cost) {
+        let result = catch_unwind(AssertUnwindSafe(|| self.drive_recorded(cost)));
+        let why = match result {
+            Ok(None) => return,
+            Ok(Some(why)) => why,
+            Err(_) => "its thread panicked; please report this, with the message above".to_string(),
+        };
+        *lock(&self.dead) = Some(why.clone());
+        self.world.fail_all(&why);
+    }
+
+    fn drive_recorded(&mut self, cost: &dyn Cost) -> Option<String> {
+        let scheduler = Fcfs::new(self.config.clone());
+        let Some(mut file) = self.record.take() else { return self.drive_with(scheduler, cost) };
+        let mut broken: Option<String> = None;
+        let result = {
+            let sink = |entry: &Entry| {
+                if broken.is_none() {
+                    broken = write_entry(&mut file, entry).err().map(|e| e.to_string());
+                }
+            };
+            self.drive_with(Recorded::new(scheduler, &self.config.clone(), sink), cost)
+        };
+        let broken = broken.or_else(|| file.flush().err().map(|e| e.to_string()));
+        result.or_else(|| broken.map(|why| format!("the record could not be written: {why}")))
+    }
+
+    fn drive_with(&mut self, mut scheduler: impl Scheduler, cost: &dyn Cost) -> Option<String> {
+        let lowering = Lowering { plan: &self.plan, cost };
+        drive(&mut self.world, &mut scheduler, &lowering).err().map(|failure| failure.to_string())
+    }
+}
+
+fn write_entry(file: &mut impl Write, entry: &Entry) -> io::Result<()> {
+    serde_json::to_writer(&mut *file, entry)?;
+    file.write_all(b"\n")
+}
+
+impl Engine {
+    /// Hands in a request; events begin to come at once.
+    ///
+    /// # Errors
+    /// [`Failure`], if it could not be served whatever else goes on.
+    pub fn submit(&self, request: Request) -> Result<Ticket, Failure> {
+        self.alive()?;
+        let max_new = self.room(&request)?;
+        let id = SeqId(self.next.fetch_add(1, Ordering::Relaxed));
+        let (events, told) = channel();
+        let message = Message::Submit { id, request, max_new, events };
+        self.inbox.send(message).map_err(|_| self.alive().err().unwrap_or(Failure::Engine("it has ended".into())))?;
+        Ok(Ticket { id, inbox: self.inbox.clone(), events: told })
+    }
+
+    /// An error once the engine is dead.
+    ///
+    /// # Errors
+    /// Why it died.
+    pub fn alive(&self) -> Result<(), Failure> {
+        match &*lock(&self.dead) {
+            Some(why) => Err(Failure::Engine(why.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// How many tokens the request may generate.
+    fn room(&self, request: &Request) -> Result<usize, Failure> {
+        let (prompt, max, vocab) = (request.prompt.len(), self.hold.max_model_len, self.spec.vocab);
+        if let Some(&token) = request.prompt.iter().find(|&&token| token as usize >= vocab) {
+            return Err(Failure::UnknownToken { token, vocab });
+        }
+        if prompt >= max {
+            return Err(Failure::TooLong { prompt, max });
+        }
+        let wanted = request.params.max_tokens.map_or(usize::MAX, |n| n as usize);
+        Ok(wanted.min(max - prompt))
+    }
+
+    /// What lives where.
+    pub fn hold(&self) -> &Hold {
+        &self.hold
+    }
+
+    /// What kind of model it serves.
+    pub fn spec(&self) -> &ModelSpec {
+        &self.spec
+    }
+
+    /// Its counters.
+    pub fn counts(&self) -> Counts {
+        self.stats.counts()
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let _ = self.inbox.send(Message::Stop);
+        if let Some(thread) = self.thread.take() {
+            // A panic of the engine's thread was caught and told where it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
