@@ -129,7 +129,15 @@ impl<'a> Planned<'a> {
         let cost = self.cost();
         let thread = thread::Builder::new().name("engine".into()).spawn(move || run.drive(&cost))?;
         let spec = self.checkpoint.spec().clone();
-        Ok(Engine { inbox: sender, thread: Some(thread), next: AtomicU64::new(0), stats, dead, hold: self.hold, spec })
+        Ok(Engine {
+            inbox: sender,
+            thread: Some(thread),
+            next: AtomicU64::new(0),
+            stats,
+            dead,
+            hold: self.hold,
+            spec,
+        })
     }
 
     /// Keys of such a model depend on the length of their own prompt: nobody else can use them.
@@ -137,7 +145,11 @@ impl<'a> Planned<'a> {
         self.checkpoint.spec().rope().is_some_and(spec::Rope::depends_on_length)
     }
 
-    fn machine(&self, inbox: Sender<Message>, progress: &(dyn Fn(u64) + Sync)) -> Result<Machine, StartError> {
+    fn machine(
+        &self,
+        inbox: Sender<Message>,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<Machine, StartError> {
         let (spec, config) = (self.checkpoint.spec(), &self.config);
         let team = Arc::new(Team::new(config.threads));
         // Buffers begin on cache lines: leave room for the rounding of the few hundred of them.
@@ -244,7 +256,9 @@ impl Engine {
         let id = SeqId(self.next.fetch_add(1, Ordering::Relaxed));
         let (events, told) = channel();
         let message = Message::Submit { id, request, max_new, events };
-        self.inbox.send(message).map_err(|_| self.alive().err().unwrap_or(Failure::Engine("it has ended".into())))?;
+        self.inbox
+            .send(message)
+            .map_err(|_| self.alive().err().unwrap_or(Failure::Engine("it has ended".into())))?;
         Ok(Ticket { id, inbox: self.inbox.clone(), events: told })
     }
 
@@ -297,4 +311,3 @@ impl Drop for Engine {
         }
     }
 }
-

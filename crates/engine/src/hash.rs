@@ -64,6 +64,9 @@ mod tests {
         let tokens: Vec<u32> = (0..96).map(|t| t * 7).collect();
         let mut grown = BlockHashes::new(5);
         let first = grown.of_block(&tokens[..40], 0);
-        assert_eq!(vec![first, grown.of_block(&tokens, 1), grown.of_block(&tokens, 2)], BlockHashes::new(5).all(&tokens));
+        assert_eq!(
+            vec![first, grown.of_block(&tokens, 1), grown.of_block(&tokens, 2)],
+            BlockHashes::new(5).all(&tokens)
+        );
     }
 }

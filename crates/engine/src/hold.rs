@@ -40,7 +40,12 @@ pub enum TooSmall {
         "this needs {} and may take {}: weights {}, activations {}, KV for one sequence of {tokens} tokens {}, \
          the process itself {}. Raise --memory, lower --max-model-len or --max-num-batched-tokens, or choose \
          narrower weights (--weights int8 or int4)",
-        size(need), size(limit), size(weights), size(work), size(kv), size(process)
+        size(need),
+        size(limit),
+        size(weights),
+        size(work),
+        size(kv),
+        size(process)
     )]
     Memory {
         /// Bytes needed.
@@ -97,7 +102,15 @@ impl Hold {
         }
         let max_model_len = max_model_len.min((kv_blocks - 1) * BLOCK_TOKENS);
         let kv_bytes = kv_blocks as u64 * block_bytes;
-        Ok(Hold { process_bytes, weight_bytes, work_bytes, kv_bytes, kv_blocks, max_model_len, limit_bytes: config.memory })
+        Ok(Hold {
+            process_bytes,
+            weight_bytes,
+            work_bytes,
+            kv_bytes,
+            kv_blocks,
+            max_model_len,
+            limit_bytes: config.memory,
+        })
     }
 
     /// Bytes of the device's arena.

@@ -55,7 +55,9 @@ pub enum Finish {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Failure {
     /// The prompt is longer than a sequence may be.
-    #[error("the prompt has {prompt} tokens, and a sequence may have {max}: shorten it, or raise --max-model-len")]
+    #[error(
+        "the prompt has {prompt} tokens, and a sequence may have {max}: shorten it, or raise --max-model-len"
+    )]
     TooLong {
         /// Tokens of the prompt.
         prompt: usize,

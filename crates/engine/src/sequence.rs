@@ -205,7 +205,8 @@ mod tests {
 
     #[test]
     fn only_blocks_with_generated_tokens_are_told() {
-        let (mut seq, _told) = sequence(&[7; 40], 100, SamplingParams { ignore_eos: true, ..SamplingParams::greedy() });
+        let (mut seq, _told) =
+            sequence(&[7; 40], 100, SamplingParams { ignore_eos: true, ..SamplingParams::greedy() });
         for _ in 0..30 {
             seq.draw(&likes(5));
         }

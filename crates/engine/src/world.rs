@@ -87,7 +87,9 @@ impl Real {
 
     fn told(&mut self, message: Message) -> Told {
         match message {
-            Message::Submit { id, request, max_new, events } => Told::Arrive(self.admit(id, request, max_new, events)),
+            Message::Submit { id, request, max_new, events } => {
+                Told::Arrive(self.admit(id, request, max_new, events))
+            }
             Message::Cancel(seq) => {
                 if let Some(running) = self.sequences.get(&seq) {
                     lock(&running.shared).cancel();
@@ -117,7 +119,8 @@ impl Real {
 
     /// Drops sequences that ended and that no step under way has.
     fn forget_ended(&mut self, done: Option<StepId>) {
-        let free = |running: &Running| running.newest.is_none_or(|newest| done.is_some_and(|done| newest <= done));
+        let free =
+            |running: &Running| running.newest.is_none_or(|newest| done.is_some_and(|done| newest <= done));
         self.sequences.retain(|_, running| !(free(running) && lock(&running.shared).has_ended()));
     }
 }
@@ -138,8 +141,11 @@ impl World for Real {
         }
         let edges = self.waits.derive(&program);
         let tasks = program.nodes().iter().enumerate().flat_map(|(index, node)| {
-            let waits: Vec<Wait> =
-                edges.of(index).iter().map(|w| Wait { lane: lane_id(w.rank, w.lane), ticket: w.ticket.0 }).collect();
+            let waits: Vec<Wait> = edges
+                .of(index)
+                .iter()
+                .map(|w| Wait { lane: lane_id(w.rank, w.lane), ticket: w.ticket.0 })
+                .collect();
             let ticket = edges.ticket(index).0;
             node.places().map(move |(rank, lane)| Task {
                 lane: lane_id(rank, lane),
@@ -162,7 +168,9 @@ impl World for Real {
     fn wait(&mut self, until: Option<Nanos>) -> Told {
         let message = match until {
             None => self.inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            Some(until) => self.inbox.recv_timeout(Duration::from_nanos(until.0.saturating_sub(self.now().0))),
+            Some(until) => {
+                self.inbox.recv_timeout(Duration::from_nanos(until.0.saturating_sub(self.now().0)))
+            }
         };
         match message {
             Ok(message) => self.told(message),

@@ -3,6 +3,7 @@
 pub mod api;
 pub mod checkpoint;
 pub mod config;
+pub mod decoder;
 mod dummy;
 pub mod error;
 pub mod file;

@@ -1,6 +1,7 @@
 //! What a linear layer is made of: its packed weights, its input, and what becomes of its output.
 
 use half::bf16;
+pub use spec::model::Activation;
 
 use super::pack::{PANEL_ROWS, panel_bytes, panels};
 use super::quant::Narrow;
@@ -156,19 +157,6 @@ impl Input<'_> {
             Input::F32(x) => x.cols(),
         }
     }
-}
-
-/// The function between two linear layers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Activation {
-    /// `x / (1 + exp(-x))`.
-    Silu,
-    /// `max(x, 0)`.
-    Relu,
-    /// `x * Phi(x)` with the error function.
-    Gelu,
-    /// `x * Phi(x)` by the tanh approximation.
-    GeluTanh,
 }
 
 /// Where activated values go: what the next linear layer reads.

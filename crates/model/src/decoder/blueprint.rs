@@ -79,7 +79,10 @@ impl Blueprint {
     pub fn new(spec: &ModelSpec, weights: WeightsAs, stored: impl Fn(Tensor) -> Stored) -> Blueprint {
         let planner = Planner { spec, weights, stored: &stored };
         let projections = spec.projects_embeddings().then(|| {
-            (planner.matrix(&[Tensor::ProjectIn], RowOrder::Plain), planner.matrix(&[Tensor::ProjectOut], RowOrder::Plain))
+            (
+                planner.matrix(&[Tensor::ProjectIn], RowOrder::Plain),
+                planner.matrix(&[Tensor::ProjectOut], RowOrder::Plain),
+            )
         });
         Blueprint {
             embed: planner.table(Tensor::Embed),
@@ -144,7 +147,12 @@ impl Planner<'_> {
             Mlp::Gated => of(&[Gate, Up], RowOrder::Gated),
             Mlp::Plain => of(&[Up], RowOrder::Plain),
         };
-        LayerPlan { qkv: of(&[Q, K, V], RowOrder::Plain), out: of(&[O], RowOrder::Plain), up, down: of(&[Down], RowOrder::Plain) }
+        LayerPlan {
+            qkv: of(&[Q, K, V], RowOrder::Plain),
+            out: of(&[O], RowOrder::Plain),
+            up,
+            down: of(&[Down], RowOrder::Plain),
+        }
     }
 
     /// Embeddings and heads lose most by rounding: 8 bits at the least.

@@ -79,10 +79,15 @@ struct Loading<'a> {
 }
 
 impl Loading<'_> {
-    fn layer(&self, layer: usize, plan: &LayerPlan, device: &mut dyn Device) -> Result<LayerWeights, LoadError> {
+    fn layer(
+        &self,
+        layer: usize,
+        plan: &LayerPlan,
+        device: &mut dyn Device,
+    ) -> Result<LayerWeights, LoadError> {
         use LayerTensor::{
-            AttnNorm, AttnNormBias, DownBias, GateBias, KBias, KNorm, MlpNorm, MlpNormBias, OBias, QBias, QNorm, UpBias,
-            VBias,
+            AttnNorm, AttnNormBias, DownBias, GateBias, KBias, KNorm, MlpNorm, MlpNormBias, OBias, QBias,
+            QNorm, UpBias, VBias,
         };
         let name = |tensor| Tensor::Layer(layer, tensor);
         let qk_norms = match (self.vector(name(QNorm), device)?, self.vector(name(KNorm), device)?) {
@@ -240,7 +245,9 @@ impl Rows {
         match plan.format {
             Format::F32 => pack_f32(Mat::new(&self.floats(), n, k), order, panels, out),
             Format::Bf16 => pack_bf16(Mat::new(&self.halves(), n, k), order, panels, out),
-            Format::Narrow(narrow) if self.parts.iter().all(|(s, _)| super::blueprint::narrow(*s) == Some(narrow)) => {
+            Format::Narrow(narrow)
+                if self.parts.iter().all(|(s, _)| super::blueprint::narrow(*s) == Some(narrow)) =>
+            {
                 let bytes: Vec<u8> = self.parts.iter().flat_map(|(_, bytes)| bytes).copied().collect();
                 let cols = bytes.len() / n.max(1);
                 pack_blocks(narrow, Mat::new(&bytes, n, cols), k, order, panels, out);
@@ -259,7 +266,9 @@ impl Rows {
         let mut values = Vec::new();
         for (stored, bytes) in &self.parts {
             match stored {
-                Stored::Bf16 => values.extend(bytes.chunks_exact(2).map(|b| bf16::from_le_bytes([b[0], b[1]]))),
+                Stored::Bf16 => {
+                    values.extend(bytes.chunks_exact(2).map(|b| bf16::from_le_bytes([b[0], b[1]])))
+                }
                 _ => {
                     let mut wide = Vec::new();
                     to_f32(*stored, bytes, &mut wide);
@@ -274,7 +283,9 @@ impl Rows {
 /// Appends the values of rows in any stored format.
 fn to_f32(stored: Stored, bytes: &[u8], out: &mut Vec<f32>) {
     match stored {
-        Stored::F32 => out.extend(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))),
+        Stored::F32 => {
+            out.extend(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])))
+        }
         Stored::F16 => out.extend(bytes.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32())),
         Stored::Bf16 => out.extend(bytes.chunks_exact(2).map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f32())),
         blocks => {

@@ -68,10 +68,13 @@ impl ByRow {
         for (rows, f) in [(work.cos.first(n), f32::cos as fn(f32) -> f32), (work.sin.first(n), f32::sin)] {
             device.fill(&rows.buf, &mut |out| {
                 let mut known: Option<(u32, RopeFrequencies)> = None;
-                for ((row, &position), &length) in out.chunks_exact_mut(4 * rows.cols).zip(positions).zip(lengths) {
+                for ((row, &position), &length) in
+                    out.chunks_exact_mut(4 * rows.cols).zip(positions).zip(lengths)
+                {
                     let (_, frequencies) = match known.take() {
                         Some(same) if same.0 == length => known.insert(same),
-                        _ => known.insert((length, rope_frequencies(&self.rope, self.head_dim, length as usize))),
+                        _ => known
+                            .insert((length, rope_frequencies(&self.rope, self.head_dim, length as usize))),
                     };
                     turn(position as usize, frequencies, f, row);
                 }
