@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use model::sampling::Overrides;
 
 /// Runs language models larger than the memory they are given.
 #[derive(Parser)]
@@ -194,6 +195,13 @@ pub(crate) struct EngineArgs {
     pub(crate) record: Option<PathBuf>,
 }
 
+impl EngineArgs {
+    /// What `--weights` was, as typed.
+    pub(crate) fn weights_name(&self) -> String {
+        self.weights.to_possible_value().map_or(String::new(), |value| value.get_name().to_string())
+    }
+}
+
 /// Flags that choose the next token.
 #[derive(Args)]
 pub(crate) struct SamplingArgs {
@@ -233,6 +241,27 @@ pub(crate) struct SamplingArgs {
     /// Go on after end-of-text.
     #[arg(long, help_heading = "Sampling")]
     pub(crate) ignore_eos: bool,
+}
+
+impl SamplingArgs {
+    /// What was given, by the names of the API.
+    pub(crate) fn overrides(&self) -> Overrides {
+        Overrides {
+            temperature: self.temperature,
+            top_p: self.top_p,
+            top_k: self.top_k,
+            min_p: self.min_p,
+            repetition_penalty: self.repetition_penalty,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            seed: self.seed,
+            max_tokens: self.max_tokens,
+            min_tokens: self.min_tokens,
+            stop: (!self.stop.is_empty()).then(|| self.stop.clone()),
+            ignore_eos: self.ignore_eos.then_some(true),
+            ..Overrides::default()
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -1,20 +1,20 @@
-//! What a person sees of long work: a bar on a terminal, plain lines otherwise.
+//! What a person sees of long work: a bar on a terminal, plain lines otherwise, on standard error.
 
 use std::io::IsTerminal;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use engine::size;
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// How often plain lines come.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
-/// Progress of one piece of work, told from any thread.
-pub(crate) struct Progress {
-    what: String,
-    total: u64,
-    unit: Unit,
-    shown: Shown,
+/// Whether anything but the result is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Voice {
+    Normal,
+    Quiet,
 }
 
 /// What is counted.
@@ -24,6 +24,14 @@ pub(crate) enum Unit {
     Items,
 }
 
+/// Progress of one piece of work, told from any thread.
+pub(crate) struct Progress {
+    what: String,
+    total: u64,
+    unit: Unit,
+    shown: Shown,
+}
+
 enum Shown {
     Bar(ProgressBar),
     Lines(Mutex<Instant>),
@@ -31,12 +39,12 @@ enum Shown {
 }
 
 impl Progress {
-    /// Progress towards `total`, on standard error.
-    pub(crate) fn new(what: &str, total: u64, unit: Unit, quiet: bool) -> Progress {
-        let shown = match () {
-            () if quiet => Shown::Nothing,
-            () if std::io::stderr().is_terminal() => Shown::Bar(bar(what, total, unit)),
-            () => Shown::Lines(Mutex::new(Instant::now())),
+    /// Progress towards `total`.
+    pub(crate) fn new(what: &str, total: u64, unit: Unit, voice: Voice) -> Progress {
+        let shown = match voice {
+            Voice::Quiet => Shown::Nothing,
+            Voice::Normal if std::io::stderr().is_terminal() => Shown::Bar(bar(what, total, unit)),
+            Voice::Normal => Shown::Lines(Mutex::new(Instant::now())),
         };
         Progress { what: what.to_string(), total, unit, shown }
     }
@@ -50,19 +58,12 @@ impl Progress {
         }
     }
 
-    /// The total is known better now.
-    pub(crate) fn set_total(&self, total: u64) {
-        if let Shown::Bar(bar) = &self.shown {
-            bar.set_length(total);
-        }
-    }
-
     fn line(&self, done: u64, last: &Mutex<Instant>) {
         let mut last = last.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if last.elapsed() >= LINE_EVERY {
             *last = Instant::now();
             match self.unit {
-                Unit::Bytes => eprintln!("{}: {} of {}", self.what, engine::size(&done), engine::size(&self.total)),
+                Unit::Bytes => eprintln!("{}: {} of {}", self.what, size(&done), size(&self.total)),
                 Unit::Items => eprintln!("{}: {done} of {}", self.what, self.total),
             }
         }
@@ -85,4 +86,39 @@ fn bar(what: &str, total: u64, unit: Unit) -> ProgressBar {
     let bar = ProgressBar::new(total).with_style(style.progress_chars("=> "));
     bar.set_message(what.to_string());
     bar
+}
+
+/// Progress of downloads: a stage has a name at once and a size when the other side tells it.
+pub(crate) struct Download {
+    voice: Voice,
+    stage: String,
+    shown: Option<Progress>,
+}
+
+impl Download {
+    pub(crate) fn new(voice: Voice) -> Download {
+        Download { voice, stage: String::new(), shown: None }
+    }
+
+    pub(crate) fn end(&mut self) {
+        if let Some(progress) = self.shown.take() {
+            progress.end();
+        }
+    }
+}
+
+impl model::source::Progress for Download {
+    fn stage(&mut self, what: &str) {
+        self.end();
+        self.stage = what.to_string();
+        if self.voice == Voice::Normal {
+            eprintln!("{what}");
+        }
+    }
+
+    fn bytes(&mut self, done: u64, total: Option<u64>) {
+        let (stage, voice) = (&self.stage, self.voice);
+        let progress = self.shown.get_or_insert_with(|| Progress::new(stage, total.unwrap_or(0), Unit::Bytes, voice));
+        progress.set(done);
+    }
 }

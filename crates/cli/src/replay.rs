@@ -10,6 +10,6 @@ use anyhow::{Context, Result};
 pub(crate) fn replay(path: &Path) -> Result<ExitCode> {
     let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
     let summary = sim::replay(BufReader::new(file)).with_context(|| format!("replay of {}", path.display()))?;
-    println!("{summary}");
+    println!("{summary:?}");
     Ok(ExitCode::SUCCESS)
 }

@@ -4,7 +4,8 @@
 //! SHA-256, cut to 128 bits.
 
 use sha2::{Digest, Sha256};
-use spec::{BLOCK_TOKENS, BlockHash};
+use kernels::attention::BLOCK_TOKENS;
+use spec::BlockHash;
 
 /// Hashes of the full blocks of a sequence, extended as it grows.
 #[derive(Clone, Debug)]
@@ -24,14 +25,14 @@ impl BlockHashes {
         while self.hashes.len() <= index {
             let next = self.hashes.len();
             let before = self.hashes.last().map_or(self.salt, |hash| hash.0);
-            self.hashes.push(chain(before, &tokens[next * BLOCK_TOKENS as usize..][..BLOCK_TOKENS as usize]));
+            self.hashes.push(chain(before, &tokens[next * BLOCK_TOKENS..][..BLOCK_TOKENS]));
         }
         self.hashes[index]
     }
 
     /// Hashes of all blocks that `tokens` fills.
     pub(crate) fn all(&mut self, tokens: &[u32]) -> Vec<BlockHash> {
-        (0..tokens.len() / BLOCK_TOKENS as usize).map(|index| self.of_block(tokens, index)).collect()
+        (0..tokens.len() / BLOCK_TOKENS).map(|index| self.of_block(tokens, index)).collect()
     }
 }
 

@@ -9,10 +9,10 @@ use kernels::attention::Span as KvSpan;
 use kernels::device::{Device, KvPages};
 use kernels::{CpuDevice, Team};
 use model::decoder::{Batch, Decoder, Work as Buffers};
-use spec::{Chunk, Done, Op, Outcome, Produced, Program, Sampling, SeqId, Step, StepId, Tier};
+use spec::{Chunk, Done, Op, Outcome, Program, Sampling, SeqId, Step, StepId, Tier};
 
 use crate::lanes::Work;
-use crate::sequence::{Sequence, Shared};
+use crate::sequence::Shared;
 use crate::world::Message;
 
 /// The model, its memory and its threads.
@@ -91,6 +91,12 @@ impl StepRun {
     }
 }
 
+impl ChunkRun {
+    fn span(&self) -> KvSpan<'_> {
+        KvSpan { blocks: &self.blocks, start: self.start, rows: self.rows.clone() }
+    }
+}
+
 impl BatchRun {
     fn inputs(&self) -> &Inputs {
         self.inputs.get_or_init(|| {
@@ -101,8 +107,7 @@ impl BatchRun {
     }
 
     fn spans(&self) -> Vec<KvSpan<'_>> {
-        let span = |c: &ChunkRun| KvSpan { blocks: &c.blocks, start: c.start, rows: c.rows.clone() };
-        self.chunks.iter().map(span).collect()
+        self.chunks.iter().map(ChunkRun::span).collect()
     }
 
     /// Chunks that draw a token, in the order of their logits.
@@ -222,19 +227,16 @@ impl Machine {
                 }
             });
         });
-        *lock(&run.outcomes) = run.chunks.iter().map(outcome).collect();
+        *lock(&run.outcomes) = run.chunks.iter().filter_map(outcome).collect();
     }
 }
 
-fn outcome(chunk: &ChunkRun) -> Outcome {
+/// Nothing for a sequence that had ended before.
+fn outcome(chunk: &ChunkRun) -> Option<Outcome> {
     let mut sequence = lock(&chunk.sequence);
-    let end = chunk.start + chunk.rows.len();
-    let full = sequence.filled_by(chunk.start..end);
-    let produced = match chunk.sample {
-        Sampling::Skip => Produced::Nothing,
-        Sampling::Sample => sequence.take_produced(),
-    };
-    Outcome { seq: chunk.seq, produced, full }
+    let produced = sequence.produced(chunk.sample == Sampling::Sample)?;
+    let full = sequence.filled_by(chunk.start..chunk.start + chunk.rows.len());
+    Some(Outcome { seq: chunk.seq, produced, full })
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

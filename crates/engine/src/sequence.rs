@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use model::sampling::{Sampler, logprobs_of};
-use spec::{BLOCK_TOKENS, BlockHash, Full, Produced};
+use kernels::attention::BLOCK_TOKENS;
+use spec::{BlockHash, Full, Produced};
 
 use crate::hash::BlockHashes;
 use crate::request::{Event, Failure, Finish, Request, Token};
@@ -126,7 +127,7 @@ impl Sequence {
 
     /// Blocks that these positions filled and that hold generated tokens.
     pub(crate) fn filled_by(&mut self, positions: Range<usize>) -> Vec<Full> {
-        let block = BLOCK_TOKENS as usize;
+        let block = BLOCK_TOKENS;
         let first = (positions.start / block).max(self.prompt / block);
         (first..positions.end / block)
             .map(|index| Full { index: index as u32, hash: self.hashes.of_block(&self.tokens, index) })

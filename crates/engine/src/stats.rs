@@ -7,7 +7,7 @@ use spec::{Done, Produced, Shape, Step};
 
 /// Sums since the start.
 #[derive(Debug, Default)]
-pub struct Stats {
+pub(crate) struct Stats {
     steps: AtomicU64,
     computed: AtomicU64,
     generated: AtomicU64,
@@ -29,7 +29,7 @@ pub struct Counts {
 
 impl Stats {
     /// What they say now.
-    pub fn counts(&self) -> Counts {
+    pub(crate) fn counts(&self) -> Counts {
         Counts {
             steps: self.steps.load(Ordering::Relaxed),
             computed_tokens: self.computed.load(Ordering::Relaxed),

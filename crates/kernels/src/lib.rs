@@ -16,6 +16,7 @@ pub mod linear;
 pub mod mat;
 pub mod round;
 mod scratch;
+pub mod table;
 pub mod team;
 
 pub use aligned::AlignedBytes;

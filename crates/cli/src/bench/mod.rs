@@ -1,8 +1,6 @@
 //! `ballast bench`: figures of this machine and this model.
 
-mod kernels;
 mod model;
 mod report;
 
-pub(crate) use kernels::kernels;
 pub(crate) use model::{latency, throughput};

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::report::{median, write_json};
 use crate::args::{BenchArgs, LatencyArgs, ThroughputArgs};
+use crate::display::Voice;
 use crate::loaded;
 use crate::resolve::{Needs, engine_config};
 
@@ -161,13 +162,14 @@ impl Bench {
         let needs = Needs {
             seqs: requests.min(256),
             longest: Some(input + output),
-            kv_tokens: Some(requests * (input + output).next_multiple_of(spec::BLOCK_TOKENS as usize)),
+            kv_tokens: Some(requests * (input + output).next_multiple_of(kernels::attention::BLOCK_TOKENS)),
             step_tokens: Some(requests * input),
         };
         let config = engine_config(&args.engine, needs)?;
         let (threads, isa) = (config.threads, config.isa.to_string());
-        let opened = loaded::open(name, &args.engine, false)?;
-        let (engine, weights) = opened.start(config, false)?;
+        let opened = loaded::open(Some(name), &args.engine, Voice::Normal)?;
+        let weights = args.engine.weights_name();
+        let engine = opened.start(config, Voice::Normal)?;
         let prompts = Prompts { state: 0x9e37_79b9_7f4a_7c15, vocab: engine.spec().vocab as u64 };
         let mut bench = Bench { engine, prompts, name: name.to_string(), weights, threads, isa };
         bench.run(requests.min(4), input.min(64), output.min(4))?;

@@ -1,0 +1,191 @@
+//! Keys and values into pages, and attention over them: prefill, chunks, decode, windows, groups.
+
+use super::data::{matrix, noise, vector};
+use super::{Agreement, Bound, Case, Floor, Kernel};
+use crate::arena::Full;
+use crate::attention::{BLOCK_TOKENS, KvDtype, KvLayout, Span};
+use crate::device::{AttendShape, Device, Dtype, KvPages, QkTransform, RopeTables, Rows};
+
+/// bf16 operands and sums in other orders: what two right kernels may differ by.
+const TOLERANCE: f32 = 0.02;
+
+#[derive(Clone)]
+struct Attention {
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    /// (positions before the span, rows of the span) of each sequence.
+    spans: Vec<(usize, usize)>,
+    window: Option<usize>,
+    dtype: KvDtype,
+    part: PartOf,
+}
+
+/// Which half of attention is the case's result.
+#[derive(Clone, Copy, Debug)]
+enum PartOf {
+    Store,
+    Attend,
+}
+
+pub(super) fn conformance() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let shapes = [(4, 4, 64), (8, 2, 64), (9, 3, 64), (8, 1, 128), (2, 2, 80), (4, 2, 16), (2, 1, 256)];
+    for (heads, kv_heads, head_dim) in shapes {
+        for (spans, window) in [
+            (vec![(0, 1), (31, 1), (700, 1)], None),
+            (vec![(0, 130), (40, 33)], None),
+            (vec![(0, 70), (600, 3)], Some(50)),
+        ] {
+            for dtype in [KvDtype::Bf16, KvDtype::F32] {
+                let base =
+                    Attention { heads, kv_heads, head_dim, spans: spans.clone(), window, dtype, part: PartOf::Attend };
+                cases.push(Attention { part: PartOf::Store, ..base.clone() }.case());
+                cases.push(base.case());
+            }
+        }
+    }
+    cases
+}
+
+pub(super) fn timed() -> Vec<Case> {
+    let decode = [(1, 1024), (1, 8192), (8, 1024), (64, 1024), (8, 8192)];
+    let prefill = [512, 2048, 4096];
+    let mut cases = Vec::new();
+    for (heads, kv_heads, head_dim) in [(9, 3, 64), (32, 4, 64), (32, 8, 128), (32, 32, 128)] {
+        let base = Attention {
+            heads,
+            kv_heads,
+            head_dim,
+            spans: vec![],
+            window: None,
+            dtype: KvDtype::Bf16,
+            part: PartOf::Attend,
+        };
+        for (batch, context) in decode {
+            cases.push(Attention { spans: vec![(context - 1, 1); batch], ..base.clone() }.case());
+        }
+        for rows in prefill {
+            cases.push(Attention { spans: vec![(0, rows)], ..base.clone() }.case());
+        }
+    }
+    cases
+}
+
+impl Attention {
+    fn rows(&self) -> usize {
+        self.spans.iter().map(|(_, rows)| rows).sum()
+    }
+
+    fn layout(&self) -> KvLayout {
+        KvLayout { kv_heads: self.kv_heads, head_dim: self.head_dim, dtype: self.dtype }
+    }
+
+    fn blocks(&self) -> usize {
+        self.spans.iter().map(|(start, rows)| (start + rows).div_ceil(BLOCK_TOKENS)).sum()
+    }
+
+    fn case(self) -> Case {
+        let spans: Vec<String> = match &self.spans[..] {
+            [(0, rows)] => vec![format!("prefill-{rows}")],
+            all if all.iter().all(|s| *s == all[0]) => vec![format!("decode-{}x{}", all.len(), all[0].0 + 1)],
+            all => all.iter().map(|(start, rows)| format!("{start}+{rows}")).collect(),
+        };
+        let window = self.window.map_or(String::new(), |w| format!("/window-{w}"));
+        let name = match self.part {
+            PartOf::Store => "store_kv",
+            PartOf::Attend => "attend",
+        };
+        let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
+        let pairs: usize = self.spans.iter().map(|(s, n)| n * s + n * (n + 1) / 2).sum();
+        let context: usize = self.spans.iter().map(|(s, n)| s + n).sum();
+        Case {
+            name: format!(
+                "{name}/{:?}/{}:{}x{}/{}{window}",
+                self.dtype,
+                self.heads,
+                self.kv_heads,
+                self.head_dim,
+                spans.join(",")
+            )
+            .to_lowercase(),
+            agreement: match self.part {
+                PartOf::Store => Agreement::Bits,
+                PartOf::Attend => Agreement::Within(TOLERANCE),
+            },
+            floor: Floor { bytes: (2 * context * kv * self.dtype.bytes()) as f64, flops: 4.0 * (pairs * q) as f64 },
+            bytes: self.blocks() * self.layout().block_bytes()
+                + self.rows() * 4 * (3 * q + 4 * kv)
+                + self.longest() * self.head_dim * 8
+                + (1 << 16),
+            kernel: Box::new(self),
+        }
+    }
+
+    fn longest(&self) -> usize {
+        self.spans.iter().map(|(start, rows)| start + rows).max().unwrap_or(0)
+    }
+
+    /// Pages full of noise, tokens that are never written included.
+    fn pages(&self, device: &mut dyn Device) -> Result<KvPages, Full> {
+        let layout = self.layout();
+        let dtype = if self.dtype == KvDtype::F32 { Dtype::F32 } else { Dtype::Bf16 };
+        let cols = layout.block_bytes() / self.dtype.bytes();
+        let rows = matrix(device, self.blocks(), cols, dtype, 11)?;
+        Ok(KvPages { layout, buf: rows.buf })
+    }
+
+    /// Each sequence's blocks: all of them, in an order that is not theirs.
+    fn tables(&self) -> Vec<Vec<u32>> {
+        let mut order: Vec<u32> = (0..self.blocks() as u32).collect();
+        order.sort_by(|a, b| noise(13, *a as usize).total_cmp(&noise(13, *b as usize)));
+        let mut next = order.into_iter();
+        let table = |(start, rows): &(usize, usize)| next.by_ref().take((start + rows).div_ceil(BLOCK_TOKENS)).collect();
+        self.spans.iter().map(table).collect()
+    }
+}
+
+/// Spans over their tables.
+fn spans<'a>(lengths: &[(usize, usize)], tables: &'a [Vec<u32>]) -> Vec<Span<'a>> {
+    let mut row = 0;
+    let span = |((start, rows), blocks): (&(usize, usize), &'a Vec<u32>)| {
+        row += rows;
+        Span { blocks, start: *start, rows: row - rows..row }
+    };
+    lengths.iter().zip(tables).map(span).collect()
+}
+
+impl Kernel for Attention {
+    fn prepare(&self, device: &mut dyn Device) -> Result<Bound, Full> {
+        let (n, d) = (self.rows(), self.head_dim);
+        let dtype = if self.dtype == KvDtype::F32 { Dtype::F32 } else { Dtype::Bf16 };
+        let qkv = matrix(device, n, (self.heads + 2 * self.kv_heads) * d, Dtype::F32, 17)?;
+        let kv = self.pages(device)?;
+        let rotary_dim = d / 2 / 2 * 2;
+        let turns = |device: &mut dyn Device, seed| -> Result<_, Full> {
+            Ok(matrix(device, self.longest(), rotary_dim / 2, Dtype::F32, seed)?.buf)
+        };
+        let rope = RopeTables { first: 0, cos: turns(device, 19)?, sin: turns(device, 23)?, rotary_dim };
+        let norms = Some((vector(device, d, 29)?, vector(device, d, 31)?, 1e-6));
+        let transform = QkTransform { heads: self.heads, norms, rope: Some(rope) };
+        let q = Rows { buf: device.take(n * self.heads * d * dtype.bytes())?, dtype, rows: n, cols: self.heads * d };
+        let out = Rows { buf: device.take(q.buf.bytes())?, ..q };
+        let shape = AttendShape { heads: self.heads, scale: 1.0 / (d as f32).sqrt(), window: self.window };
+        let (tables, lengths, part) = (self.tables(), self.spans.clone(), self.part);
+        device.store_kv(qkv, &transform, &spans(&lengths, &tables), kv, q);
+        let run = Box::new(move |device: &dyn Device| {
+            let spans = spans(&lengths, &tables);
+            match part {
+                PartOf::Store => device.store_kv(qkv, &transform, &spans, kv, q),
+                PartOf::Attend => device.attend(q, kv, &spans, shape, out),
+            }
+        });
+        let cache_cols = kv.buf.bytes() / dtype.bytes();
+        let cache = Rows { buf: kv.buf, dtype, rows: 1, cols: cache_cols };
+        let results = match self.part {
+            PartOf::Store => vec![q, cache],
+            PartOf::Attend => vec![out],
+        };
+        Ok(Bound { run, results })
+    }
+}

@@ -1,0 +1,53 @@
+//! Buffers filled with numbers that are the same on every device.
+
+use half::bf16;
+
+use crate::arena::{Buf, Full};
+use crate::device::{Device, Dtype, Rows};
+
+/// A number in -1..1 for each (seed, index): SplitMix64's finish.
+pub(super) fn noise(seed: u64, index: usize) -> f32 {
+    let mut z = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(index as u64);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (z >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+}
+
+/// A matrix of noise.
+pub(super) fn matrix(
+    device: &mut dyn Device,
+    rows: usize,
+    cols: usize,
+    dtype: Dtype,
+    seed: u64,
+) -> Result<Rows, Full> {
+    let buf = device.take(rows * cols * dtype.bytes())?;
+    device.fill(&buf, &mut |out| match dtype {
+        Dtype::F32 => write(out, |i| noise(seed, i).to_le_bytes()),
+        Dtype::Bf16 => write(out, |i| bf16::from_f32(noise(seed, i)).to_le_bytes()),
+    });
+    Ok(Rows { buf, dtype, rows, cols })
+}
+
+/// f32 parameters: noise around 1.
+pub(super) fn vector(device: &mut dyn Device, len: usize, seed: u64) -> Result<Buf, Full> {
+    let buf = device.take(4 * len)?;
+    device.fill(&buf, &mut |out| write(out, |i| (1.0 + 0.5 * noise(seed, i)).to_le_bytes()));
+    Ok(buf)
+}
+
+fn write<const N: usize>(out: &mut [u8], f: impl Fn(usize) -> [u8; N]) {
+    out.chunks_exact_mut(N).enumerate().for_each(|(i, out)| out.copy_from_slice(&f(i)));
+}
+
+/// A matrix's numbers, widened.
+pub(super) fn read(device: &dyn Device, rows: Rows) -> Vec<f32> {
+    let mut values = Vec::new();
+    device.view(&rows.buf, &mut |bytes| {
+        values = match rows.dtype {
+            Dtype::F32 => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
+            Dtype::Bf16 => bytes.chunks_exact(2).map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
+        };
+    });
+    values
+}

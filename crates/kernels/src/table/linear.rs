@@ -1,0 +1,139 @@
+//! Linears: every format, every sink, odd sizes; and the shapes of SmolLM2-135M and a Llama of 1.1 B.
+
+use super::data::{matrix, noise, vector};
+use super::{Agreement, Bound, Case, Floor, Kernel};
+use crate::Mat;
+use crate::arena::Full;
+use crate::device::{Device, Dtype, Matrix, Rows, Sink};
+use crate::linear::quant::{Narrow, pack_blocks, pack_floats};
+use crate::linear::{Activation, Format, RowOrder, pack_bf16, pack_f32, packed_bytes, panels};
+
+/// Where a case's result goes.
+#[derive(Clone, Copy, Debug)]
+enum To {
+    Store(Dtype),
+    Add,
+    Act,
+    Gated,
+}
+
+struct Linear {
+    format: Format,
+    m: usize,
+    n: usize,
+    k: usize,
+    to: To,
+    biased: bool,
+}
+
+pub(super) fn conformance() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (m, n, k) in [(1, 32, 32), (2, 70, 45), (16, 96, 576), (33, 100, 64), (129, 64, 160)] {
+        for to in [To::Store(Dtype::F32), To::Store(Dtype::Bf16), To::Add, To::Act, To::Gated] {
+            cases.push(Linear { format: Format::Bf16, m, n, k, to, biased: m % 2 == 0 }.case());
+        }
+        cases.push(Linear { format: Format::F32, m, n, k, to: To::Store(Dtype::F32), biased: true }.case());
+    }
+    for narrow in Narrow::ALL {
+        for m in [1, 3, 16, 40] {
+            let k = 2 * narrow.block().max(64);
+            cases.push(Linear { format: Format::Narrow(narrow), m, n: 70, k, to: To::Add, biased: false }.case());
+            cases.push(Linear { format: Format::Narrow(narrow), m, n: 64, k, to: To::Gated, biased: false }.case());
+        }
+    }
+    cases
+}
+
+pub(super) fn timed() -> Vec<Case> {
+    let shapes = [("qkv", 960, 576), ("up", 3072, 576), ("down", 576, 1536), ("head", 49152, 576)];
+    let large = [("qkv", 2560, 2048), ("up", 11264, 2048), ("down", 2048, 5632)];
+    let formats = [Format::Bf16, Format::Narrow(Narrow::Int8), Format::Narrow(Narrow::Int4)];
+    let mut cases = Vec::new();
+    for format in formats {
+        for m in [1, 8, 32, 128, 512, 2048] {
+            for (name, n, k) in shapes.into_iter().chain(large) {
+                let to = if name == "up" { To::Gated } else { To::Store(Dtype::F32) };
+                if name != "head" || m <= 128 {
+                    cases.push(Linear { format, m, n, k, to, biased: false }.case());
+                }
+            }
+        }
+    }
+    cases.push(Linear { format: Format::Bf16, m: 2048, n: 4096, k: 4096, to: To::Store(Dtype::Bf16), biased: false }.case());
+    cases
+}
+
+impl Linear {
+    fn case(self) -> Case {
+        let Linear { format, m, n, k, to, .. } = self;
+        let weights = packed_bytes(format, self.order(), n, k);
+        Case {
+            name: format!("linear/{format:?}/{to:?}/{m}x{n}x{k}").to_lowercase(),
+            agreement: Agreement::Bits,
+            floor: Floor { bytes: (weights + 2 * m * (n + k)) as f64, flops: 2.0 * (m * n * k) as f64 },
+            bytes: weights + 8 * m * (n + k) + 8 * n + (1 << 16),
+            kernel: Box::new(self),
+        }
+    }
+
+    fn order(&self) -> RowOrder {
+        if matches!(self.to, To::Gated) { RowOrder::Gated } else { RowOrder::Plain }
+    }
+
+    fn weight(&self, device: &mut dyn Device) -> Result<Matrix, Full> {
+        let (n, k, order) = (self.n, self.k, self.order());
+        let buf = device.take(packed_bytes(self.format, order, n, k))?;
+        let scale = 1.0 / (k as f32).sqrt();
+        let values: Vec<f32> = (0..n * k).map(|i| noise(7, i) * scale).collect();
+        device.fill(&buf, &mut |out| match self.format {
+            Format::F32 => pack_f32(Mat::new(&values, n, k), order, 0..panels(order, n), out),
+            Format::Bf16 => {
+                let values: Vec<_> = values.iter().map(|v| half::bf16::from_f32(*v)).collect();
+                pack_bf16(Mat::new(&values, n, k), order, 0..panels(order, n), out);
+            }
+            Format::Narrow(narrow @ (Narrow::Int8 | Narrow::Int4)) => {
+                pack_floats(narrow, Mat::new(&values, n, k), order, 0..panels(order, n), out);
+            }
+            Format::Narrow(narrow) => {
+                let row = k / narrow.block() * crate::linear::quant::block_bytes(narrow).unwrap_or(0);
+                let bytes = blocks(n * row, row);
+                pack_blocks(narrow, Mat::new(&bytes, n, row), k, order, 0..panels(order, n), out);
+            }
+        });
+        Ok(Matrix { format: self.format, n, k, order, parts: vec![(0, buf)] })
+    }
+}
+
+/// Bytes of blocks whose half-precision scales are small and finite: the high byte of every pair stays below
+/// that of 0.03, wherever a format has its scales.
+fn blocks(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|i| ((noise(seed as u64, i) + 1.0) * 128.0) as u8 & 0x27).collect()
+}
+
+impl Kernel for Linear {
+    fn prepare(&self, device: &mut dyn Device) -> Result<Bound, Full> {
+        let dtype = if self.format == Format::F32 { Dtype::F32 } else { Dtype::Bf16 };
+        let x = matrix(device, self.m, self.k, dtype, 1)?;
+        let weight = self.weight(device)?;
+        let bias = if self.biased { Some(vector(device, self.n, 3)?) } else { None };
+        let cols = if matches!(self.to, To::Gated) { self.n / 2 } else { self.n };
+        let out_dtype = match self.to {
+            To::Store(dtype) => dtype,
+            To::Add => Dtype::F32,
+            To::Act | To::Gated => dtype,
+        };
+        let start = matrix(device, self.m, cols, out_dtype, 5)?;
+        let out = Rows { buf: device.take(start.buf.bytes())?, ..start };
+        let sink = match self.to {
+            To::Store(_) => Sink::Store(out),
+            To::Add => Sink::Add(out),
+            To::Act => Sink::Act(Activation::Relu, out),
+            To::Gated => Sink::Gated(Activation::Silu, out),
+        };
+        if matches!(self.to, To::Add) {
+            device.convert(start, out);
+        }
+        let run = Box::new(move |device: &dyn Device| device.linear(x, &weight, bias, sink));
+        Ok(Bound { run, results: vec![out] })
+    }
+}
