@@ -9,7 +9,7 @@ use model::Checkpoint;
 use model::sampling::GenerationConfig;
 use model::source::{Places, locate};
 use model::template::{ChatTemplate, SpecialTexts, Templates, Tools};
-use model::tokenizer::{Tokenizer, TokenizerConfig};
+use model::tokenizer::Tokenizer;
 
 use crate::args::{EngineArgs, LoadFormat};
 use crate::display::{Download, Progress, Unit, Voice};

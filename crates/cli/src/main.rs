@@ -2,6 +2,7 @@
 
 mod args;
 mod bench;
+mod chat;
 mod display;
 mod loaded;
 mod replay;

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
 use kernels::device::{Device, KvPages};
+use kernels::linear::Format;
 use kernels::{CpuDevice, Team};
 use model::checkpoint::Checkpoint;
 use model::decoder::{Blueprint, Decoder, LoadError, Loader, Work};
@@ -105,9 +106,14 @@ impl<'a> Planned<'a> {
         self.blueprint.matrices().map(|m| m.bytes() as u64).sum()
     }
 
-    /// The weights' formats in memory and the bytes of each, most first.
-    pub fn formats(&self) -> Vec<(kernels::linear::Format, usize)> {
-        self.blueprint.formats()
+    /// The weights' formats in memory, the one with most bytes first: `q4_1 and q8_0`.
+    pub fn formats(&self) -> String {
+        let name = |format: &Format| match format {
+            Format::Narrow(narrow) => format!("{narrow:?}").to_lowercase(),
+            wide => format!("{wide:?}").to_lowercase(),
+        };
+        let names: Vec<String> = self.blueprint.formats().iter().map(|(format, _)| name(format)).collect();
+        names.join(" and ")
     }
 
     /// Loads the weights and starts the engine. `progress` is told the bytes loaded so far, from any thread.
