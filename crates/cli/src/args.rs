@@ -304,7 +304,11 @@ fn parse_bytes(text: &str) -> Result<u64, String> {
     };
     let number: f64 = number.parse().map_err(|_| "expected a number and a unit, such as 2GiB".to_string())?;
     let bytes = number * factor as f64;
-    if bytes.is_finite() && (1.0..1e18).contains(&bytes) { Ok(bytes as u64) } else { Err("not a sensible amount of memory".into()) }
+    if bytes.is_finite() && (1.0..1e18).contains(&bytes) {
+        Ok(bytes as u64)
+    } else {
+        Err("not a sensible amount of memory".into())
+    }
 }
 
 /// `4096` or `32k` (vLLM's way of writing 32768 is 32K, of 32000 is 32k).

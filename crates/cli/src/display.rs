@@ -118,7 +118,8 @@ impl model::source::Progress for Download {
 
     fn bytes(&mut self, done: u64, total: Option<u64>) {
         let (stage, voice) = (&self.stage, self.voice);
-        let progress = self.shown.get_or_insert_with(|| Progress::new(stage, total.unwrap_or(0), Unit::Bytes, voice));
+        let progress =
+            self.shown.get_or_insert_with(|| Progress::new(stage, total.unwrap_or(0), Unit::Bytes, voice));
         progress.set(done);
     }
 }

@@ -56,7 +56,12 @@ impl Opened {
         if voice == Voice::Normal {
             let spec = self.checkpoint.spec();
             let millions = spec.parameters() as f64 / 1e6;
-            eprintln!("{}: {}, {millions:.0} M parameters, {}", self.name, spec.architecture, planned.formats());
+            eprintln!(
+                "{}: {}, {millions:.0} M parameters, {}",
+                self.name,
+                spec.architecture,
+                planned.formats()
+            );
             eprintln!("memory: {}", planned.hold());
         }
         let progress = Progress::new("loading", planned.load_bytes(), Unit::Bytes, voice);
@@ -67,7 +72,8 @@ impl Opened {
 
     /// Tokenizer, templates and defaults. `template` is the file of `--chat-template`.
     pub(crate) fn text(&self, template: Option<&Path>) -> Result<Text> {
-        let folder = if self.path.is_dir() { &self.path } else { self.path.parent().unwrap_or(Path::new(".")) };
+        let folder =
+            if self.path.is_dir() { &self.path } else { self.path.parent().unwrap_or(Path::new(".")) };
         let (tokenizer, templates) = match self.checkpoint.vocab() {
             Some(vocab) => {
                 let own = vocab.chat_template.clone().map(Templates::one).unwrap_or_default();
@@ -110,7 +116,9 @@ fn special_texts(tokenizer: &Tokenizer) -> SpecialTexts {
 
 fn generation_config(path: &Path, has_files: bool) -> Result<GenerationConfig> {
     match std::fs::read(path) {
-        Ok(json) if has_files => GenerationConfig::parse(&json).with_context(|| format!("in {}", path.display())),
+        Ok(json) if has_files => {
+            GenerationConfig::parse(&json).with_context(|| format!("in {}", path.display()))
+        }
         _ => Ok(GenerationConfig::default()),
     }
 }

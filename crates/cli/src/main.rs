@@ -1,8 +1,10 @@
 //! `ballast`: runs language models larger than the memory they are given.
 
 mod args;
+mod batch;
 mod bench;
 mod chat;
+mod check;
 mod display;
 mod loaded;
 mod replay;
@@ -19,8 +21,9 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
         Command::Run(args) => run::run(args),
-        Command::Batch(_) | Command::Check(_) => Err(anyhow::anyhow!("later")),
-        Command::Bench(BenchCommand::Kernels(_)) => todo!(),
+        Command::Batch(args) => batch::batch(args),
+        Command::Check(args) => check::check(args),
+        Command::Bench(BenchCommand::Kernels(args)) => bench::kernels(args),
         Command::Bench(BenchCommand::Throughput(args)) => bench::throughput(args),
         Command::Bench(BenchCommand::Latency(args)) => bench::latency(args),
         Command::Simulate(SimulateCommand::Replay { file }) => replay::replay(&file),

@@ -9,7 +9,8 @@ use anyhow::{Context, Result};
 
 pub(crate) fn replay(path: &Path) -> Result<ExitCode> {
     let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
-    let summary = sim::replay(BufReader::new(file)).with_context(|| format!("replay of {}", path.display()))?;
+    let summary =
+        sim::replay(BufReader::new(file)).with_context(|| format!("replay of {}", path.display()))?;
     println!("{summary:?}");
     Ok(ExitCode::SUCCESS)
 }

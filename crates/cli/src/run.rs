@@ -35,7 +35,12 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
     let prompt = match &args.prompt {
         Some(prompt) => prompt.clone(),
         None if args.model.is_some() && std::io::stdin().is_terminal() => {
-            let needs = Needs { seqs: 1, longest: Some(CHAT_TOKENS), kv_tokens: Some(CHAT_TOKENS), step_tokens: Some(512) };
+            let needs = Needs {
+                seqs: 1,
+                longest: Some(CHAT_TOKENS),
+                kv_tokens: Some(CHAT_TOKENS),
+                step_tokens: Some(512),
+            };
             let engine = opened.start(engine_config(&args.engine, needs)?, voice)?;
             let Some(template) = template else { bail!("this model has no chat template: give it a prompt") };
             return chat::chat(&engine, &text, &template, &params, args.system.as_deref());
@@ -46,7 +51,8 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
     let ids = encode(&text, template.as_ref(), args.system.as_deref(), &prompt)?;
     let answer = params.max_tokens.get_or_insert(ANSWER_TOKENS);
     let longest = ids.len() + *answer as usize;
-    let needs = Needs { seqs: 1, longest: Some(longest), kv_tokens: Some(longest), step_tokens: Some(ids.len()) };
+    let needs =
+        Needs { seqs: 1, longest: Some(longest), kv_tokens: Some(longest), step_tokens: Some(ids.len()) };
     let engine = opened.start(engine_config(&args.engine, needs)?, voice)?;
     if voice == Voice::Normal {
         eprintln!("prompt: {prompt}\n");
@@ -70,13 +76,19 @@ pub(crate) struct Said {
 }
 
 /// Generates an answer and prints it as it comes.
-pub(crate) fn answer_to(engine: &Engine, text: &Text, ids: Vec<u32>, params: &SamplingParams) -> Result<Said> {
+pub(crate) fn answer_to(
+    engine: &Engine,
+    text: &Text,
+    ids: Vec<u32>,
+    params: &SamplingParams,
+) -> Result<Said> {
     let eos = &engine.spec().eos;
     let mut stream = TextStream::new(text.tokenizer.clone(), params, eos, usize::MAX);
     let now = Instant::now();
     let mut said =
         Said { text: String::new(), prompt_tokens: ids.len(), tokens: 0, begun: now, first: None, last: now };
-    let ticket = engine.submit(Request { prompt: ids, params: params.clone(), seed: fresh_seed(), salt: 0 })?;
+    let ticket =
+        engine.submit(Request { prompt: ids, params: params.clone(), seed: fresh_seed(), salt: 0 })?;
     for event in &ticket.events {
         let delta = match event {
             Event::Token(token) => {
@@ -135,7 +147,12 @@ fn read_stdin() -> Result<String> {
 }
 
 /// A prompt's tokens: through the chat template where there is one, plain otherwise.
-fn encode(text: &Text, template: Option<&ChatTemplate>, system: Option<&str>, prompt: &str) -> Result<Vec<u32>> {
+fn encode(
+    text: &Text,
+    template: Option<&ChatTemplate>,
+    system: Option<&str>,
+    prompt: &str,
+) -> Result<Vec<u32>> {
     let Some(template) = template else { return Ok(text.tokenizer.encode(prompt, Special::With)?) };
     let mut messages: Vec<Value> = system.iter().map(|s| json!({"role": "system", "content": s})).collect();
     messages.push(json!({"role": "user", "content": prompt}));

@@ -189,7 +189,6 @@ impl<'a> Planned<'a> {
     fn plan(&self) -> Plan {
         Plan::resident(self.checkpoint.spec().layers as u16, self.config.max_num_batched_tokens as u32)
     }
-
 }
 
 fn create(path: &std::path::Path) -> Result<BufWriter<File>, StartError> {

@@ -3,8 +3,8 @@
 //! KV is shared between requests on equal hashes, so they must not collide even for somebody who tries:
 //! SHA-256, cut to 128 bits.
 
-use sha2::{Digest, Sha256};
 use kernels::attention::BLOCK_TOKENS;
+use sha2::{Digest, Sha256};
 use spec::BlockHash;
 
 /// Hashes of the full blocks of a sequence, extended as it grows.
@@ -36,13 +36,22 @@ impl BlockHashes {
     }
 }
 
+/// A number for a text, different for different texts, never 0 but by a collision.
+pub(crate) fn of_text(text: &str) -> u128 {
+    cut(Sha256::digest(text.as_bytes()).as_slice())
+}
+
+fn cut(digest: &[u8]) -> u128 {
+    let mut first = [0; 16];
+    first.copy_from_slice(&digest[..16]);
+    u128::from_le_bytes(first)
+}
+
 fn chain(before: u128, tokens: &[u32]) -> BlockHash {
     let mut hash = Sha256::new();
     hash.update(before.to_le_bytes());
     tokens.iter().for_each(|token| hash.update(token.to_le_bytes()));
-    let mut first = [0; 16];
-    first.copy_from_slice(&hash.finalize()[..16]);
-    BlockHash(u128::from_le_bytes(first))
+    BlockHash(cut(hash.finalize().as_slice()))
 }
 
 #[cfg(test)]

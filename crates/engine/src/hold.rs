@@ -9,7 +9,8 @@ use spec::ModelSpec;
 
 use crate::config::EngineConfig;
 
-const _: () = assert!(BLOCK_TOKENS == spec::BLOCK_TOKENS.0 as usize, "policy and kernels mean the same blocks");
+const _: () =
+    assert!(BLOCK_TOKENS == spec::BLOCK_TOKENS.0 as usize, "policy and kernels mean the same blocks");
 
 /// Memory that a running engine needs beside its arena and what was resident when it was planned:
 /// thread stacks, scratch, block tables, the requests themselves.

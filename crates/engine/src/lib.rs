@@ -6,6 +6,7 @@
 //!              └────────────────── done ◄────────────────────┘
 //! ```
 
+mod answer;
 mod config;
 mod engine;
 mod hash;
@@ -19,6 +20,7 @@ mod stats;
 mod tables;
 mod world;
 
+pub use answer::Answer;
 pub use config::{EngineConfig, PrefixCaching, default_threads};
 pub use engine::{Engine, Planned, StartError, Ticket};
 pub use hold::{Hold, TooSmall, size};

@@ -5,8 +5,8 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use model::sampling::{Sampler, logprobs_of};
 use kernels::attention::BLOCK_TOKENS;
+use model::sampling::{Sampler, logprobs_of};
 use spec::{BlockHash, Full, Produced};
 
 use crate::hash::BlockHashes;

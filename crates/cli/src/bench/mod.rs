@@ -1,6 +1,9 @@
 //! `ballast bench`: figures of this machine and this model.
 
+mod kernels;
 mod model;
 mod report;
 
+pub(crate) use kernels::{Ceilings, kernels};
 pub(crate) use model::{latency, throughput};
+pub(crate) use report::{median, write_json};

@@ -68,7 +68,8 @@ struct Timed {
 pub(crate) fn throughput(args: ThroughputArgs) -> Result<ExitCode> {
     let ThroughputArgs { model, num_prompts, input_len, output_len, common } = args;
     let mut bench = Bench::start(&model, &common, num_prompts, input_len, output_len)?;
-    let runs: Vec<Timed> = (0..common.reps).map(|_| bench.run(num_prompts, input_len, output_len)).collect::<Result<_>>()?;
+    let runs: Vec<Timed> =
+        (0..common.reps).map(|_| bench.run(num_prompts, input_len, output_len)).collect::<Result<_>>()?;
     let of = |f: fn(&Timed) -> f64| median(&runs.iter().map(f).collect::<Vec<_>>());
     let (seconds, first) = (of(|r| r.whole), of(|r| r.first));
     let (prompts, generated) = ((num_prompts * input_len) as f64, (num_prompts * output_len) as f64);

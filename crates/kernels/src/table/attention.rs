@@ -38,8 +38,15 @@ pub(super) fn conformance() -> Vec<Case> {
             (vec![(0, 70), (600, 3)], Some(50)),
         ] {
             for dtype in [KvDtype::Bf16, KvDtype::F32] {
-                let base =
-                    Attention { heads, kv_heads, head_dim, spans: spans.clone(), window, dtype, part: PartOf::Attend };
+                let base = Attention {
+                    heads,
+                    kv_heads,
+                    head_dim,
+                    spans: spans.clone(),
+                    window,
+                    dtype,
+                    part: PartOf::Attend,
+                };
                 cases.push(Attention { part: PartOf::Store, ..base.clone() }.case());
                 cases.push(base.case());
             }
@@ -113,7 +120,10 @@ impl Attention {
                 PartOf::Store => Agreement::Bits,
                 PartOf::Attend => Agreement::Within(TOLERANCE),
             },
-            floor: Floor { bytes: (2 * context * kv * self.dtype.bytes()) as f64, flops: 4.0 * (pairs * q) as f64 },
+            floor: Floor {
+                bytes: (2 * context * kv * self.dtype.bytes()) as f64,
+                flops: 4.0 * (pairs * q) as f64,
+            },
             bytes: self.blocks() * self.layout().block_bytes()
                 + self.rows() * 4 * (3 * q + 4 * kv)
                 + self.longest() * self.head_dim * 8
@@ -140,7 +150,9 @@ impl Attention {
         let mut order: Vec<u32> = (0..self.blocks() as u32).collect();
         order.sort_by(|a, b| noise(13, *a as usize).total_cmp(&noise(13, *b as usize)));
         let mut next = order.into_iter();
-        let table = |(start, rows): &(usize, usize)| next.by_ref().take((start + rows).div_ceil(BLOCK_TOKENS)).collect();
+        let table = |(start, rows): &(usize, usize)| {
+            next.by_ref().take((start + rows).div_ceil(BLOCK_TOKENS)).collect()
+        };
         self.spans.iter().map(table).collect()
     }
 }
@@ -168,7 +180,12 @@ impl Kernel for Attention {
         let rope = RopeTables { first: 0, cos: turns(device, 19)?, sin: turns(device, 23)?, rotary_dim };
         let norms = Some((vector(device, d, 29)?, vector(device, d, 31)?, 1e-6));
         let transform = QkTransform { heads: self.heads, norms, rope: Some(rope) };
-        let q = Rows { buf: device.take(n * self.heads * d * dtype.bytes())?, dtype, rows: n, cols: self.heads * d };
+        let q = Rows {
+            buf: device.take(n * self.heads * d * dtype.bytes())?,
+            dtype,
+            rows: n,
+            cols: self.heads * d,
+        };
         let out = Rows { buf: device.take(q.buf.bytes())?, ..q };
         let shape = AttendShape { heads: self.heads, scale: 1.0 / (d as f32).sqrt(), window: self.window };
         let (tables, lengths, part) = (self.tables(), self.spans.clone(), self.part);

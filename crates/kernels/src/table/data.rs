@@ -45,8 +45,12 @@ pub(super) fn read(device: &dyn Device, rows: Rows) -> Vec<f32> {
     let mut values = Vec::new();
     device.view(&rows.buf, &mut |bytes| {
         values = match rows.dtype {
-            Dtype::F32 => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
-            Dtype::Bf16 => bytes.chunks_exact(2).map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
+            Dtype::F32 => {
+                bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+            }
+            Dtype::Bf16 => {
+                bytes.chunks_exact(2).map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect()
+            }
         };
     });
     values

@@ -37,8 +37,12 @@ pub(super) fn conformance() -> Vec<Case> {
     for narrow in Narrow::ALL {
         for m in [1, 3, 16, 40] {
             let k = 2 * narrow.block().max(64);
-            cases.push(Linear { format: Format::Narrow(narrow), m, n: 70, k, to: To::Add, biased: false }.case());
-            cases.push(Linear { format: Format::Narrow(narrow), m, n: 64, k, to: To::Gated, biased: false }.case());
+            cases.push(
+                Linear { format: Format::Narrow(narrow), m, n: 70, k, to: To::Add, biased: false }.case(),
+            );
+            cases.push(
+                Linear { format: Format::Narrow(narrow), m, n: 64, k, to: To::Gated, biased: false }.case(),
+            );
         }
     }
     cases
@@ -59,7 +63,10 @@ pub(super) fn timed() -> Vec<Case> {
             }
         }
     }
-    cases.push(Linear { format: Format::Bf16, m: 2048, n: 4096, k: 4096, to: To::Store(Dtype::Bf16), biased: false }.case());
+    cases.push(
+        Linear { format: Format::Bf16, m: 2048, n: 4096, k: 4096, to: To::Store(Dtype::Bf16), biased: false }
+            .case(),
+    );
     cases
 }
 

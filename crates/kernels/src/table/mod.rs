@@ -138,7 +138,8 @@ mod tests {
     fn every_instruction_set_passes_the_whole_table() {
         for case in conformance() {
             for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
-                let verdict = case.check(&mut cpu(isa, case.bytes), &mut cpu(Isa::Scalar, case.bytes)).unwrap();
+                let verdict =
+                    case.check(&mut cpu(isa, case.bytes), &mut cpu(Isa::Scalar, case.bytes)).unwrap();
                 assert!(verdict.passed, "{} on {isa}: error {}", case.name, verdict.error);
             }
         }
@@ -147,7 +148,8 @@ mod tests {
     #[test]
     fn a_wrong_result_fails() {
         let case = conformance().into_iter().find(|c| c.name.starts_with("linear/bf16")).unwrap();
-        let verdict = case.check(&mut cpu(Isa::Scalar, case.bytes), &mut cpu(Isa::Scalar, case.bytes)).unwrap();
+        let verdict =
+            case.check(&mut cpu(Isa::Scalar, case.bytes), &mut cpu(Isa::Scalar, case.bytes)).unwrap();
         assert_eq!(verdict, Verdict { error: 0.0, passed: true });
         let want = case.results(&mut cpu(Isa::Scalar, case.bytes)).unwrap();
         let mut got = want.clone();

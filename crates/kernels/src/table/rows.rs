@@ -24,7 +24,11 @@ pub(super) fn conformance() -> Vec<Case> {
     for (rows, cols) in [(1, 16), (3, 37), (65, 576)] {
         for kind in [NormKind::Rms, NormKind::Layer] {
             for to in [Dtype::F32, Dtype::Bf16] {
-                cases.push(case(format!("norm/{kind:?}/{to:?}/{rows}x{cols}"), rows * cols, NormCase { kind, rows, cols, to }));
+                cases.push(case(
+                    format!("norm/{kind:?}/{to:?}/{rows}x{cols}"),
+                    rows * cols,
+                    NormCase { kind, rows, cols, to },
+                ));
             }
         }
         cases.push(case(format!("gather/{rows}x{cols}"), rows * cols, Gather { rows, cols }));

@@ -1,0 +1,100 @@
+//! `bench kernels`: each timed case beside what the machine can do in the same minute.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use engine::default_threads;
+use kernels::calibrate::{amx_rate, read_bandwidth};
+use kernels::table::{Floor, timed};
+use kernels::{CpuDevice, Isa, Team};
+use serde::Serialize;
+
+use super::report::write_json;
+use crate::args::BenchKernelsArgs;
+
+/// Runs of each case; the median counts.
+const RUNS: usize = 7;
+/// The machine's speed drifts: measure it again after so many cases.
+const CASES_PER_CALIBRATION: usize = 8;
+
+/// What the machine can do at best.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Ceilings {
+    /// Plain reads, bytes per second.
+    pub(crate) read_bytes_per_s: f64,
+    /// Tile products from registers, operations per second; absent where the kernels use none.
+    pub(crate) flops: Option<f64>,
+}
+
+impl Ceilings {
+    pub(crate) fn measure(team: &Team, isa: Isa) -> Ceilings {
+        let flops = if isa == Isa::Amx { amx_rate(team) } else { None };
+        Ceilings { read_bytes_per_s: read_bandwidth(team), flops }
+    }
+
+    /// The least time that a case can take.
+    pub(crate) fn seconds(&self, floor: &Floor) -> f64 {
+        let reading = floor.bytes / self.read_bytes_per_s;
+        self.flops.map_or(reading, |flops| reading.max(floor.flops / flops))
+    }
+}
+
+#[derive(Serialize)]
+struct Report {
+    isa: String,
+    threads: usize,
+    cases: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    case: String,
+    seconds: f64,
+    bytes_per_s: f64,
+    flops: f64,
+    ceiling_fraction: f64,
+    ceilings: Ceilings,
+}
+
+pub(crate) fn kernels(args: BenchKernelsArgs) -> Result<ExitCode> {
+    let isa = Isa::from_env().map_err(anyhow::Error::msg)?;
+    let threads = args.threads.unwrap_or_else(default_threads);
+    let team = Arc::new(Team::new(threads));
+    let wanted = |name: &str| args.only.as_deref().is_none_or(|only| name.contains(only));
+    let cases: Vec<_> = timed().into_iter().filter(|case| wanted(&case.name)).collect();
+    if cases.is_empty() {
+        bail!("no kernel's name contains `{}`", args.only.unwrap_or_default());
+    }
+    println!(
+        "{isa}, {threads} threads\n{:56} {:>10} {:>8} {:>9} {:>8}",
+        "case", "ms", "GB/s", "TFLOP/s", "ceiling"
+    );
+    let mut report = Report { isa: isa.to_string(), threads, cases: Vec::new() };
+    let mut ceilings = Ceilings::measure(&team, isa);
+    for (i, case) in cases.iter().enumerate() {
+        if i % CASES_PER_CALIBRATION == 0 && i > 0 {
+            ceilings = Ceilings::measure(&team, isa);
+        }
+        let seconds = case.time(&mut CpuDevice::new(case.bytes, Arc::clone(&team), isa)?, RUNS)?;
+        let row = Row {
+            case: case.name.clone(),
+            seconds,
+            bytes_per_s: case.floor.bytes / seconds,
+            flops: case.floor.flops / seconds,
+            ceiling_fraction: ceilings.seconds(&case.floor) / seconds,
+            ceilings,
+        };
+        println!(
+            "{:56} {:10.4} {:8.1} {:9.3} {:7.0}%",
+            row.case,
+            seconds * 1e3,
+            row.bytes_per_s / 1e9,
+            row.flops / 1e12,
+            100.0 * row.ceiling_fraction
+        );
+        report.cases.push(row);
+    }
+    write_json(args.json.as_deref(), &report)?;
+    Ok(ExitCode::SUCCESS)
+}
