@@ -126,7 +126,8 @@ fn goldens() -> Vec<(String, PathBuf, Golden)> {
 
 /// The largest difference from the golden logits, over the largest of them.
 fn distance(golden: &Golden, want: &Results, got: &[Vec<f32>]) -> f32 {
-    let chosen = got.iter().zip(&want.logits).flat_map(|(got, want)| golden.columns.iter().map(|c| got[*c]).zip(want));
+    let chosen =
+        got.iter().zip(&want.logits).flat_map(|(got, want)| golden.columns.iter().map(|c| got[*c]).zip(want));
     let last = got.last().unwrap().iter().copied().zip(&want.last);
     chosen.chain(last).fold(0f32, |worst, (got, want)| worst.max((got - want).abs())) / want.largest
 }

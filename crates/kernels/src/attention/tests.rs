@@ -281,8 +281,10 @@ fn heads_are_normed_and_turned() {
     let angles: Vec<f32> = (0..(start + 1) * rotary / 2).map(|_| random.value()).collect();
     let (cos, sin): (Vec<f32>, Vec<f32>) = angles.iter().map(|a| (a.cos(), a.sin())).unzip();
     let norm = QkNorm { q: &weights[..d], k: &weights[d..], eps: 1e-5 };
-    let ops =
-        HeadOps { norm: Some(norm), rope: Some(RopeTable { cos: &cos, sin: &sin, rotary_dim: rotary }) };
+    let ops = HeadOps {
+        norm: Some(norm),
+        rope: Some(RopeTable { first: 0, cos: &cos, sin: &sin, rotary_dim: rotary }),
+    };
     let expected = |x: &[f32], w: &[f32]| {
         let mean = x.iter().map(|x| f64::from(x * x)).sum::<f64>() / d as f64;
         let y: Vec<f64> =
