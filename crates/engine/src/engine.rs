@@ -261,7 +261,7 @@ impl Engine {
         let max_new = self.room(&request)?;
         let id = SeqId(self.next.fetch_add(1, Ordering::Relaxed));
         let (events, told) = channel();
-        let message = Message::Submit { id, request, max_new, events };
+        let message = Message::Submit { id, request: Box::new(request), max_new, events };
         self.inbox
             .send(message)
             .map_err(|_| self.alive().err().unwrap_or(Failure::Engine("it has ended".into())))?;

@@ -20,7 +20,7 @@ use crate::tables::Tables;
 /// What reaches the engine's thread.
 pub(crate) enum Message {
     /// A request, already checked against the model.
-    Submit { id: SeqId, request: Request, max_new: usize, events: Sender<Event> },
+    Submit { id: SeqId, request: Box<Request>, max_new: usize, events: Sender<Event> },
     /// Its client is gone.
     Cancel(SeqId),
     /// A step is done, and how long it took.
@@ -88,7 +88,7 @@ impl Real {
     fn told(&mut self, message: Message) -> Told {
         match message {
             Message::Submit { id, request, max_new, events } => {
-                Told::Arrive(self.admit(id, request, max_new, events))
+                Told::Arrive(self.admit(id, *request, max_new, events))
             }
             Message::Cancel(seq) => {
                 if let Some(running) = self.sequences.get(&seq) {

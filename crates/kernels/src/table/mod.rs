@@ -49,9 +49,11 @@ trait Kernel: Send + Sync {
     fn prepare(&self, device: &mut dyn Device) -> Result<Bound, Full>;
 }
 
+type Run = Box<dyn Fn(&dyn Device)>;
+
 /// A kernel whose buffers are on a device.
 struct Bound {
-    run: Box<dyn Fn(&dyn Device)>,
+    run: Run,
     results: Vec<Rows>,
 }
 
