@@ -1,18 +1,14 @@
 //! The decoder against Hugging Face transformers on tiny checkpoints of every architecture and RoPE variant
 //! (`tests/golden/README.md`), in f32 and in bf16.
 
+mod runner;
+
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use kernels::attention::{BLOCK_TOKENS, KvDtype, KvLayout, Span};
-use kernels::device::{Device, Dtype, KvPages};
-use kernels::{CpuDevice, Isa, Team};
-use model::Checkpoint;
-use model::decoder::{Batch, Blueprint, Decoder, Loader, WeightsAs, Work, WorkSize};
+use kernels::Isa;
+use model::decoder::WeightsAs;
+use runner::Runner;
 use serde::Deserialize;
-
-/// Longest sequence of the goldens, rounded up.
-const MAX_LEN: usize = 352;
 
 #[derive(Deserialize)]
 struct Golden {
@@ -30,77 +26,17 @@ struct Results {
     greedy: Vec<u32>,
 }
 
-/// One sequence on a CPU device.
-struct Runner {
-    device: CpuDevice,
-    decoder: Decoder,
-    kv: Vec<KvPages>,
-    work: Work,
-    blocks: Vec<u32>,
-}
-
-impl Runner {
-    fn load(path: &Path, weights: WeightsAs, isa: Isa) -> Runner {
-        let checkpoint = Checkpoint::open(path).unwrap();
-        let spec = checkpoint.spec().clone();
-        let team = Arc::new(Team::new(2));
-        let mut device = CpuDevice::new(64 << 20, Arc::clone(&team), isa).unwrap();
-        let blueprint = Blueprint::new(&spec, weights, |t| checkpoint.info(t).unwrap().stored);
-        let loader = Loader { checkpoint: &checkpoint, team: &team, positions: MAX_LEN, progress: &|_| {} };
-        let decoder = Decoder::new(spec.clone(), loader.load(&blueprint, &mut device).unwrap());
-        let wide = weights == WeightsAs::F32;
-        let dtype = if wide { Dtype::F32 } else { Dtype::Bf16 };
-        let size = WorkSize { tokens: MAX_LEN, samples: MAX_LEN, dtype };
-        let work = Work::take(&mut device, &spec, size).unwrap();
-        let layout = KvLayout {
-            kv_heads: spec.kv_heads,
-            head_dim: spec.head_dim,
-            dtype: if wide { KvDtype::F32 } else { KvDtype::Bf16 },
-        };
-        let n_blocks = MAX_LEN / BLOCK_TOKENS;
-        let pages = |_| KvPages { layout, buf: device.take(n_blocks * layout.block_bytes()).unwrap() };
-        let kv = (0..spec.layers).map(pages).collect();
-        // Not in order: a page's place must not matter.
-        let blocks = (0..n_blocks as u32).rev().collect();
-        Runner { device, decoder, kv, work, blocks }
+/// `n` tokens after a prompt, the likeliest each time.
+fn greedy(runner: &Runner, prompt: &[u32], n: usize) -> Vec<u32> {
+    let mut ids = prompt.to_vec();
+    let mut logits = runner.logits(prompt, 0, prompt.len());
+    while ids.len() < prompt.len() + n {
+        let row = logits.last().unwrap();
+        let best = (0..row.len()).rev().max_by(|a, b| row[*a].total_cmp(&row[*b])).unwrap();
+        ids.push(best as u32);
+        logits = runner.logits(&ids[ids.len() - 1..], ids.len() - 1, prompt.len());
     }
-
-    /// Logits after each of `ids`, which stand at `start` and after. `prompt`: how long the prompt is.
-    fn logits(&self, ids: &[u32], start: usize, prompt: usize) -> Vec<Vec<f32>> {
-        let positions: Vec<u32> = (start..start + ids.len()).map(|p| p as u32).collect();
-        let lengths: Vec<u32> = positions.iter().map(|p| (p + 1).max(prompt as u32)).collect();
-        let spans = [Span { blocks: &self.blocks, start, rows: 0..ids.len() }];
-        let samples: Vec<u32> = (0..ids.len() as u32).collect();
-        let batch = Batch { ids, positions: &positions, lengths: &lengths, spans: &spans, samples: &samples };
-        let (decoder, device, work) = (&self.decoder, &self.device, &self.work);
-        decoder.embed(device, &batch, work);
-        for (layer, kv) in self.kv.iter().enumerate() {
-            decoder.qkv(device, layer, &batch, *kv, work);
-            decoder.attend(device, layer, &batch, *kv, work);
-            decoder.out_proj(device, layer, ids.len(), work);
-            decoder.mlp(device, layer, ids.len(), work);
-        }
-        let rows = decoder.head(device, &samples, work);
-        let mut logits = Vec::new();
-        device.view(&rows.buf, &mut |bytes| {
-            let values: Vec<f32> =
-                bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-            logits = values.chunks_exact(rows.cols).map(<[f32]>::to_vec).collect();
-        });
-        logits
-    }
-
-    fn greedy(&self, prompt: &[u32], n: usize) -> Vec<u32> {
-        let mut ids = prompt.to_vec();
-        let mut logits = self.logits(prompt, 0, prompt.len());
-        while ids.len() < prompt.len() + n {
-            let row = logits.last().unwrap();
-            let best = (0..row.len()).rev().max_by(|a, b| row[*a].total_cmp(&row[*b])).unwrap();
-            ids.push(best as u32);
-            logits = self.logits(&ids[ids.len() - 1..], ids.len() - 1, prompt.len());
-        }
-        ids.split_off(prompt.len())
-    }
+    ids.split_off(prompt.len())
 }
 
 fn folder() -> PathBuf {
@@ -141,7 +77,7 @@ fn check(weights: WeightsAs, tolerance: f32, of: impl Fn(&Golden) -> &Results) {
         if far.is_nan() || far > tolerance {
             wrong.push(format!("{name}: logits differ by {far:.1e} of the largest"));
         }
-        if runner.greedy(&golden.prompt, want.greedy.len()) != want.greedy {
+        if greedy(&runner, &golden.prompt, want.greedy.len()) != want.greedy {
             wrong.push(format!("{name}: greedy tokens differ"));
         }
     }

@@ -1,0 +1,250 @@
+//! The same request gives the same tokens and the same bits, whatever runs beside it and however it is cut.
+
+use std::path::{Path, PathBuf};
+
+use engine::{Engine, EngineConfig, Event, Failure, Finish, Planned, PrefixCaching, Request, Ticket};
+use kernels::Isa;
+use model::Checkpoint;
+use model::decoder::WeightsAs;
+use model::sampling::SamplingParams;
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/golden").join(name)
+}
+
+fn config() -> EngineConfig {
+    EngineConfig {
+        weights: WeightsAs::Bf16,
+        memory: 4 << 30,
+        threads: 2,
+        isa: Isa::detect(),
+        max_model_len: Some(256),
+        max_num_seqs: 64,
+        max_num_batched_tokens: 512,
+        max_num_queued_reqs: 1000,
+        prefix_caching: PrefixCaching::Off,
+        steps_in_flight: 1,
+        kv_tokens: Some(64 * 256),
+        record: None,
+    }
+}
+
+fn start(model: &str, config: EngineConfig) -> Engine {
+    let checkpoint = Checkpoint::open(&folder(model)).unwrap();
+    Planned::new(&checkpoint, config).unwrap().start(&|_| {}).unwrap()
+}
+
+/// Greedy, with log-probabilities of every token: equal ones mean equal logits.
+fn greedy(max_tokens: u32) -> SamplingParams {
+    let params = SamplingParams::greedy();
+    SamplingParams { max_tokens: Some(max_tokens), ignore_eos: true, logprobs: Some(5), ..params }
+}
+
+fn request(seed: u32, len: u32, params: SamplingParams) -> Request {
+    let prompt =
+        (0..len).map(|i| 3 + (seed.wrapping_mul(2_654_435_761).wrapping_add(i * 40_503) >> 7) % 90).collect();
+    Request { prompt, params, seed: 7, salt: 0 }
+}
+
+/// Tokens with the bits of what the model thought of them.
+type Story = Vec<(u32, u32, Vec<(u32, u32)>)>;
+
+fn finish(ticket: &Ticket) -> Story {
+    let mut story = Story::new();
+    loop {
+        match ticket.events.recv().expect("the engine lives") {
+            Event::Token(token) => {
+                let scores = token.logprobs.expect("asked for");
+                let top = scores.top.iter().map(|(id, p)| (*id, p.to_bits())).collect();
+                story.push((token.id, scores.logprob.to_bits(), top));
+            }
+            Event::Prompt(position, scores) => {
+                story.push((position as u32, scores.logprob.to_bits(), vec![]))
+            }
+            Event::Finished(_) => return story,
+            Event::Failed(why) => panic!("{why}"),
+        }
+    }
+}
+
+fn alone(engine: &Engine, request: &Request) -> Story {
+    finish(&engine.submit(request.clone()).unwrap())
+}
+
+fn together(engine: &Engine, requests: &[Request]) -> Vec<Story> {
+    let tickets: Vec<Ticket> = requests.iter().map(|r| engine.submit(r.clone()).unwrap()).collect();
+    tickets.iter().map(finish).collect()
+}
+
+fn some_requests(n: u32) -> Vec<Request> {
+    (0..n).map(|i| request(i, 5 + (i * 13) % 90, greedy(8 + i % 20))).collect()
+}
+
+#[test]
+fn a_batch_of_64_gives_the_bits_of_batches_of_one() {
+    for model in ["llama-gqa-tied", "qwen3", "mistral", "opt-350m"] {
+        let engine = start(model, config());
+        let requests = some_requests(64);
+        let stories = together(&engine, &requests);
+        for (request, story) in requests.iter().zip(&stories) {
+            assert_eq!(&alone(&engine, request), story, "{model}");
+        }
+    }
+}
+
+#[test]
+fn chunks_threads_and_steps_in_flight_change_no_bit() {
+    let requests = some_requests(12);
+    let want = together(&start("llama-gqa-tied", config()), &requests);
+    for changed in [
+        EngineConfig { max_num_batched_tokens: 17, max_num_seqs: 16, ..config() },
+        EngineConfig { threads: 1, ..config() },
+        EngineConfig { threads: 3, ..config() },
+        EngineConfig { steps_in_flight: 2, ..config() },
+        EngineConfig { steps_in_flight: 3, max_num_batched_tokens: 40, max_num_seqs: 8, ..config() },
+    ] {
+        let engine = start("llama-gqa-tied", changed.clone());
+        assert_eq!(together(&engine, &requests), want, "{changed:?}");
+    }
+}
+
+#[test]
+fn prefix_hits_change_no_bit_and_compute_less() {
+    let requests: Vec<Request> = (0..6).map(|_| request(5, 150, greedy(40))).collect();
+    let want = alone(&start("qwen2", config()), &requests[0]);
+    let engine = start("qwen2", EngineConfig { prefix_caching: PrefixCaching::On, ..config() });
+    assert_eq!(alone(&engine, &requests[0]), want);
+    let cold = engine.counts().computed_tokens;
+    for request in &requests[1..] {
+        assert_eq!(alone(&engine, request), want);
+    }
+    let warm = (engine.counts().computed_tokens - cold) / 5;
+    assert!(warm + 128 <= cold, "{warm} positions computed after {cold}: nothing was reused");
+    // A conversation goes on: blocks that hold generated tokens serve it too.
+    let mut longer = requests[0].clone();
+    longer.prompt.extend(want.iter().map(|(token, ..)| *token));
+    let before = engine.counts().computed_tokens;
+    let story = alone(&engine, &longer);
+    assert!(engine.counts().computed_tokens - before < 32 + 40 + 1, "generated blocks were not reused");
+    assert_eq!(story, alone(&start("qwen2", config()), &longer));
+}
+
+#[test]
+fn salts_keep_requests_apart() {
+    let engine = start("qwen2", EngineConfig { prefix_caching: PrefixCaching::On, ..config() });
+    let salted = Request { salt: 1, ..request(5, 150, greedy(2)) };
+    alone(&engine, &request(5, 150, greedy(2)));
+    let before = engine.counts().computed_tokens;
+    alone(&engine, &salted);
+    assert!(engine.counts().computed_tokens - before >= 150);
+}
+
+#[test]
+fn preempted_sequences_give_the_same_tokens() {
+    let requests: Vec<Request> = (0..10).map(|i| request(i, 40 + i, greedy(90))).collect();
+    let want = together(&start("llama-gqa-tied", config()), &requests);
+    for steps_in_flight in [1, 2] {
+        // Room for three full sequences.
+        let tight =
+            EngineConfig { kv_tokens: Some(420), max_model_len: Some(140), steps_in_flight, ..config() };
+        let engine = start("llama-gqa-tied", tight);
+        let got = together(&engine, &requests);
+        let computed = engine.counts().computed_tokens;
+        assert!(computed > 10 * (45 + 90), "{computed} positions: nothing was preempted");
+        // One recomputed pass gives the same bits as many decodes, so even the log-probabilities are equal.
+        assert_eq!(got, want);
+    }
+}
+
+#[test]
+fn a_seed_gives_the_same_tokens_in_any_company() {
+    let warm =
+        SamplingParams { temperature: 1.3, top_k: Some(40), top_p: 0.95, seed: Some(11), ..greedy(24) };
+    let engine = start("qwen3", config());
+    let one = request(3, 20, warm.clone());
+    let want = alone(&engine, &one);
+    let mut requests = some_requests(20);
+    requests.push(one.clone());
+    requests.extend(some_requests(20));
+    assert_eq!(together(&engine, &requests)[20], want);
+    let other = Request { params: SamplingParams { seed: Some(12), ..warm }, ..one };
+    assert_ne!(alone(&engine, &other), want, "another seed gives another text");
+}
+
+#[test]
+fn prompt_scores_do_not_depend_on_chunks_or_company() {
+    let scored = SamplingParams { prompt_logprobs: Some(0), ..greedy(3) };
+    let one = request(9, 100, scored);
+    let want = alone(&start("llama-gqa-tied", config()), &one);
+    assert_eq!(want.len(), 99 + 3);
+    assert_eq!(want.iter().take(99).map(|(p, ..)| *p).collect::<Vec<_>>(), (1..100).collect::<Vec<_>>());
+    let small = EngineConfig { max_num_batched_tokens: 23, max_num_seqs: 4, ..config() };
+    let engine = start("llama-gqa-tied", EngineConfig { prefix_caching: PrefixCaching::On, ..small });
+    let mut requests = some_requests(5);
+    requests.insert(2, one);
+    assert_eq!(together(&engine, &requests)[2], want);
+}
+
+#[test]
+fn a_dropped_ticket_frees_its_blocks() {
+    // Room for one full sequence: the second can only run when the first is gone.
+    let engine =
+        start("llama-gqa-tied", EngineConfig { kv_tokens: Some(250), max_model_len: Some(250), ..config() });
+    let endless = engine.submit(request(1, 30, greedy(200))).unwrap();
+    assert!(matches!(endless.events.recv(), Ok(Event::Token(_))));
+    drop(endless);
+    assert_eq!(alone(&engine, &request(2, 60, greedy(180))).len(), 180);
+}
+
+#[test]
+fn what_cannot_be_served_is_refused_by_name() {
+    let engine = start("llama-gqa-tied", config());
+    let long = engine.submit(request(1, 256, greedy(1))).map(|_| ());
+    assert!(matches!(long, Err(Failure::TooLong { prompt: 256, max: 256 })));
+    let unknown = Request { prompt: vec![1, 70_000], ..request(1, 4, greedy(1)) };
+    assert!(matches!(engine.submit(unknown).map(|_| ()), Err(Failure::UnknownToken { token: 70_000, .. })));
+    let empty = engine.submit(Request { prompt: vec![], ..request(1, 4, greedy(1)) }).unwrap();
+    assert!(matches!(empty.events.recv(), Ok(Event::Failed(Failure::Refused(_)))));
+}
+
+#[test]
+fn a_sequence_ends_where_its_room_ends() {
+    let engine = start("llama-gqa-tied", EngineConfig { max_model_len: Some(64), ..config() });
+    let ticket = engine.submit(request(1, 60, SamplingParams { max_tokens: None, ..greedy(1) })).unwrap();
+    let events: Vec<Event> = ticket.events.iter().take(5).collect();
+    assert!(matches!(events[4], Event::Finished(Finish::Length)), "{events:?}");
+}
+
+#[test]
+fn a_recorded_run_replays_step_for_step() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("run.jsonl");
+    let engine = start(
+        "qwen2",
+        EngineConfig {
+            record: Some(path.clone()),
+            prefix_caching: PrefixCaching::On,
+            steps_in_flight: 2,
+            kv_tokens: Some(1000),
+            ..config()
+        },
+    );
+    together(&engine, &some_requests(30));
+    drop(engine.submit(request(1, 30, greedy(100))).unwrap());
+    drop(engine);
+    let log = std::fs::read_to_string(&path).unwrap();
+    let replayed = sim::replay(log.as_bytes()).unwrap();
+    assert!(replayed.requests == 31 && replayed.steps > 30, "{replayed:?}");
+    // A run that another scheduler would have answered otherwise does not replay.
+    let tampered = log.replacen("\"max_num_seqs\":64", "\"max_num_seqs\":2", 1);
+    assert_ne!(tampered, log);
+    assert!(sim::replay(tampered.as_bytes()).is_err());
+}
+
+#[test]
+fn a_model_that_does_not_fit_is_refused_before_it_is_loaded() {
+    let checkpoint = Checkpoint::open(&folder("llama-gqa-tied")).unwrap();
+    let tiny = EngineConfig { memory: 30 << 20, ..config() };
+    let text = Planned::new(&checkpoint, tiny).map(|_| ()).unwrap_err().to_string();
+    assert!(text.contains("--memory") && text.contains("weights"), "{text}");
+}

@@ -1,0 +1,73 @@
+//! SmolLM2-135M-Instruct against transformers, teacher-forced on its greedy continuations: 20 prompts, 64
+//! positions each, with the same bf16 weights (`tests/golden/README.md`, smollm2.json).
+//!
+//! The one test that fetches something: the model, once, into the cache. Where it cannot, it says so.
+
+mod runner;
+
+use kernels::Isa;
+use model::decoder::WeightsAs;
+use model::source::{Places, Silent, locate};
+use runner::Runner;
+use serde::Deserialize;
+
+/// Positions where transformers' own two likeliest tokens are closer than this are counted, not judged.
+const CLEAR: f32 = 0.05;
+
+#[derive(Deserialize)]
+struct Reference {
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    prompt: Vec<u32>,
+    continuation: Vec<u32>,
+    bf16: Judged,
+    f32: Judged,
+}
+
+#[derive(Deserialize)]
+struct Judged {
+    argmax: Vec<u32>,
+    margin: Vec<f32>,
+}
+
+#[test]
+fn the_likeliest_token_is_that_of_transformers_wherever_it_is_clear() {
+    let path = match locate(None, &Places::from_env(), &mut Silent) {
+        Ok(path) => path,
+        Err(why) => {
+            eprintln!("skipped: SmolLM2 could not be fetched: {why}");
+            return;
+        }
+    };
+    let reference: Reference = serde_json::from_str(include_str!("golden/smollm2.json")).unwrap();
+    let runner = Runner::load(&path, WeightsAs::Bf16, Isa::detect());
+    let (mut wrong, mut clear, mut unclear, mut torn) = (Vec::new(), 0, 0, 0);
+    for (index, case) in reference.cases.iter().enumerate() {
+        let ids = [&case.prompt[..], &case.continuation].concat();
+        let logits = runner.logits(&ids, 0, case.prompt.len());
+        for i in 0..case.continuation.len() {
+            let ours = argmax(&logits[case.prompt.len() + i - 1]);
+            let theirs = (case.bf16.argmax[i], case.f32.argmax[i]);
+            match () {
+                () if case.bf16.margin[i] < CLEAR => unclear += 1,
+                // transformers in bf16 and transformers in f32 choose differently: we side with either.
+                () if theirs.0 != theirs.1 && (ours == theirs.0 || ours == theirs.1) => torn += 1,
+                () if ours == theirs.0 => clear += 1,
+                () => wrong.push(format!("case {index}, position {i}: {ours}, not {theirs:?}")),
+            }
+        }
+    }
+    eprintln!(
+        "{clear} clear positions agree; {unclear} are unclear; {torn} where transformers' own runs differ"
+    );
+    assert!(clear > 1000, "only {clear} clear positions: the reference is damaged");
+    assert!(wrong.is_empty(), "{} clear positions differ:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// The lowest of the ids with the largest logit.
+fn argmax(row: &[f32]) -> u32 {
+    (0..row.len()).rev().max_by(|a, b| row[*a].total_cmp(&row[*b])).unwrap() as u32
+}
