@@ -18,11 +18,13 @@ class Peer:
     """A peer that stays loaded in a child process, stopped (SIGSTOP) whenever it is not being timed."""
 
     def __init__(self, name, model, peers_dir, threads, log, llamacpp_build="build"):
-        python, extra = peers_dir / name / "bin" / "python", []
+        python = installed = peers_dir / name / "bin" / "python"
+        extra = []
         if name == "llamacpp":
-            python, extra = pathlib.Path("python3"), [str(peers_dir / "llamacpp" / llamacpp_build / "bin")]
-        elif not python.exists():
-            raise Failed(f"{name} is not installed in {peers_dir}: run bench/setup-peers.sh {peers_dir} {name}")
+            bin_dir = peers_dir / "llamacpp" / llamacpp_build / "bin"
+            python, extra, installed = pathlib.Path("python3"), [str(bin_dir)], bin_dir / "llama-batched-bench"
+        if not installed.exists():
+            raise Failed(f"{name} is not installed ({installed} is missing): run bench/setup-peers.sh {peers_dir} {name}")
         command = [str(python), str(HERE / f"serve_{name}.py"), str(model), str(threads), *extra]
         env = dict(os.environ, OMP_NUM_THREADS=str(threads), TOKENIZERS_PARALLELISM="false")
         self.log = log
