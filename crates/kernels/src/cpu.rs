@@ -113,8 +113,14 @@ impl CpuDevice {
         }
     }
 
-    fn output(&self, sink: Sink) -> (Output<'_>, Buf) {
+    /// Where `n` columns go.
+    fn output(&self, sink: Sink, n: usize) -> (Output<'_>, Buf) {
         match sink {
+            Sink::StoreAt(rows, first) => {
+                assert!(first + n <= rows.cols, "columns {first}..{} of {}", first + n, rows.cols);
+                let data = &mut self.f32s_mut(rows)[first.min(rows.rows * rows.cols)..];
+                (Output::StoreF32(MatMut::with_stride(data, rows.rows, n, rows.cols)), rows.buf)
+            }
             Sink::Store(rows) => (
                 match self.activated(rows) {
                     Activated::F32(out) => Output::StoreF32(out),
@@ -192,7 +198,7 @@ impl Device for CpuDevice {
     }
 
     fn linear(&self, x: Rows, w: &Matrix, bias: Option<Buf>, sink: Sink) {
-        let (output, written) = self.output(sink);
+        let (output, written) = self.output(sink, w.n);
         assert_disjoint(&[&written], &[&x.buf]);
         linear::linear(&self.team, self.isa, self.input(x), &self.weight(w), self.parameters(bias), output);
     }

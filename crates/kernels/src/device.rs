@@ -94,6 +94,8 @@ pub struct NormWeights {
 pub enum Sink {
     /// Stored: `[rows, n]`, f32 or bf16.
     Store(Rows),
+    /// Stored in columns `first..first + n` of wider rows: `[rows, cols] f32`.
+    StoreAt(Rows, usize),
     /// Added to `[rows, n] f32`: the residual stream.
     Add(Rows),
     /// `act(y)`: `[rows, n]`.

@@ -50,8 +50,8 @@ impl MatrixPlan {
 /// A layer's matrices.
 #[derive(Clone, Debug)]
 pub struct LayerPlan {
-    /// Queries, keys, values.
-    pub qkv: MatrixPlan,
+    /// Queries, keys, values; one matrix where they share a format.
+    pub qkv: Vec<MatrixPlan>,
     /// After attention.
     pub out: MatrixPlan,
     /// Into the MLP.
@@ -97,7 +97,7 @@ impl Blueprint {
     pub fn matrices(&self) -> impl Iterator<Item = &MatrixPlan> {
         let outer = [Some(&self.embed), self.head.as_ref()];
         let projections = self.projections.iter().flat_map(|(a, b)| [a, b]);
-        let layers = self.layers.iter().flat_map(|l| [&l.qkv, &l.out, &l.up, &l.down]);
+        let layers = self.layers.iter().flat_map(|l| l.qkv.iter().chain([&l.out, &l.up, &l.down]));
         outer.into_iter().flatten().chain(projections).chain(layers)
     }
 
@@ -148,11 +148,18 @@ impl Planner<'_> {
             Mlp::Plain => of(&[Up], RowOrder::Plain),
         };
         LayerPlan {
-            qkv: of(&[Q, K, V], RowOrder::Plain),
+            qkv: self.runs(&[Q, K, V].map(|t| Tensor::Layer(layer, t))),
             out: of(&[O], RowOrder::Plain),
             up,
             down: of(&[Down], RowOrder::Plain),
         }
+    }
+
+    /// Tensors one below the other, cut where the format changes (`Q4_K_M` files keep some values in `Q6_K`).
+    fn runs(&self, tensors: &[Tensor]) -> Vec<MatrixPlan> {
+        let format = |tensor: &Tensor| self.format(&[(self.stored)(*tensor)]);
+        let runs = tensors.chunk_by(|a, b| format(a) == format(b));
+        runs.map(|run| self.matrix(run, RowOrder::Plain)).collect()
     }
 
     /// Embeddings and heads lose most by rounding: 8 bits at the least.
@@ -173,7 +180,7 @@ impl Planner<'_> {
         }
     }
 
-    /// A block format stays as it is; where a file mixes formats inside one matrix it becomes bf16.
+    /// A block format stays as it is; gate and up rows that share panels but not a format become bf16.
     fn format(&self, stored: &[Stored]) -> Format {
         match self.weights {
             WeightsAs::F32 => Format::F32,
@@ -188,7 +195,7 @@ impl Planner<'_> {
     }
 }
 
-/// The packed twin of a GGUF block format.
+/// The packed twin of a GGUF block format; none for plain floats.
 pub(super) fn narrow(stored: Stored) -> Option<Narrow> {
     Some(match stored {
         Stored::F32 | Stored::F16 | Stored::Bf16 => return None,
@@ -203,4 +210,66 @@ pub(super) fn narrow(stored: Stored) -> Option<Narrow> {
         Stored::Q5_K => Narrow::Q5K,
         Stored::Q6_K => Narrow::Q6K,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spec::model::{Activation, Biases, DType, Norm, NormKind, NormPlacement, Positions, Window};
+
+    fn spec() -> ModelSpec {
+        ModelSpec {
+            architecture: "LlamaForCausalLM".into(),
+            vocab: 512,
+            hidden: 256,
+            layers: 2,
+            heads: 4,
+            kv_heads: 2,
+            head_dim: 64,
+            ffn: 512,
+            max_positions: 128,
+            norm: Norm { kind: NormKind::Rms, eps: 1e-5, affine: true },
+            placement: NormPlacement::Pre,
+            final_norm: true,
+            activation: Activation::Silu,
+            mlp: Mlp::Gated,
+            positions: Positions::Rope(spec::Rope::plain(10_000.0)),
+            biases: Biases::default(),
+            qk_norm: false,
+            window: Window::Full,
+            tied_head: true,
+            embed_dim: 256,
+            logit_scale: 1.0,
+            bos: None,
+            eos: vec![],
+            dtype: DType::Bf16,
+        }
+    }
+
+    fn mixed(tensor: Tensor) -> Stored {
+        match tensor {
+            Tensor::Layer(0, LayerTensor::V | LayerTensor::Down) => Stored::Q6_K,
+            Tensor::Layer(1, LayerTensor::Gate) => Stored::Q5_K,
+            _ => Stored::Q4_K,
+        }
+    }
+
+    #[test]
+    fn mixed_files_keep_their_formats_where_panels_allow() {
+        let plan = Blueprint::new(&spec(), WeightsAs::Stored, mixed);
+        let of = |m: &MatrixPlan| (m.n, m.format);
+        let (q4, q6) = (Format::Narrow(Narrow::Q4K), Format::Narrow(Narrow::Q6K));
+        assert_eq!(plan.layers[0].qkv.iter().map(of).collect::<Vec<_>>(), [(384, q4), (128, q6)]);
+        assert_eq!(plan.layers[1].qkv.iter().map(of).collect::<Vec<_>>(), [(512, q4)]);
+        assert_eq!((of(&plan.layers[0].down), of(&plan.layers[0].up)), ((256, q6), (1024, q4)));
+        assert_eq!(plan.layers[1].up.format, Format::Bf16);
+    }
+
+    #[test]
+    fn four_bits_leave_embeddings_eight() {
+        let plan = Blueprint::new(&spec(), WeightsAs::Int4, |_| Stored::Bf16);
+        assert_eq!(plan.embed.format, Format::Narrow(Narrow::Int8));
+        assert!(plan.layers.iter().all(|l| l.down.format == Format::Narrow(Narrow::Int4)));
+        assert!(plan.bytes() * 3 < Blueprint::new(&spec(), WeightsAs::Bf16, |_| Stored::Bf16).bytes());
+    }
 }

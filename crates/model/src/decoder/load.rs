@@ -96,7 +96,7 @@ impl Loading<'_> {
         };
         Ok(LayerWeights {
             attn_norm: self.norm(name(AttnNorm), name(AttnNormBias), device)?,
-            qkv: self.matrix(&plan.qkv, device)?,
+            qkv: plan.qkv.iter().map(|plan| self.matrix(plan, device)).collect::<Result<_, _>>()?,
             qkv_bias: self.vectors(&[name(QBias), name(KBias), name(VBias)], device)?,
             qk_norms,
             out: self.matrix(&plan.out, device)?,

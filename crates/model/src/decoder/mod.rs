@@ -84,7 +84,12 @@ impl Decoder {
         let n = batch.ids.len();
         let w = &self.weights.layers[layer];
         self.normed(device, &w.attn_norm, n, work);
-        device.linear(work.normed.first(n), &w.qkv, w.qkv_bias, Sink::Store(work.qkv.first(n)));
+        let mut column = 0;
+        for matrix in &w.qkv {
+            let bias = w.qkv_bias.map(|bias| bias.slice(4 * column, 4 * matrix.n));
+            device.linear(work.normed.first(n), matrix, bias, Sink::StoreAt(work.qkv.first(n), column));
+            column += matrix.n;
+        }
         let (qkv, q) = (work.qkv.first(n), work.q.first(n));
         let mut transform = QkTransform { heads: self.spec.heads, norms: w.qk_norms, rope: None };
         match &self.weights.rotary {

@@ -48,8 +48,8 @@ pub enum Mlp {
 pub struct LayerWeights {
     /// Before attention (after it, where sums are normed).
     pub attn_norm: NormWeights,
-    /// `[(heads + 2 * kv_heads) * head_dim, hidden]`: queries, keys, values.
-    pub qkv: Matrix,
+    /// Queries, keys, values: `[(heads + 2 * kv_heads) * head_dim, hidden]` in all, cut where a file changes its format.
+    pub qkv: Vec<Matrix>,
     /// `[(heads + 2 * kv_heads) * head_dim] f32`.
     pub qkv_bias: Option<Buf>,
     /// Norms of each query and key head, `[head_dim] f32` each, and their eps.
