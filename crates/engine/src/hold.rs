@@ -12,9 +12,13 @@ use crate::config::EngineConfig;
 const _: () =
     assert!(BLOCK_TOKENS == spec::BLOCK_TOKENS.0 as usize, "policy and kernels mean the same blocks");
 
-/// Memory that a running engine needs beside its arena and what was resident when it was planned:
-/// thread stacks, scratch, block tables, the requests themselves.
-const MARGIN_BYTES: u64 = 24 << 20;
+/// What a running engine needs beside its arena and what was resident when it was planned: stacks, queues,
+/// tables, and what loading reads at a time.
+const RUNTIME_BYTES: u64 = 6 << 20;
+/// Scratch of each compute thread: sums of a block, expanded weights, partial attention.
+const THREAD_BYTES: u64 = 1 << 20;
+/// Rows of activations that are kept as tiles while a large product runs.
+const TILED_ROWS: u64 = 832;
 
 /// A plan of all memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +87,7 @@ impl Hold {
         let work_bytes = Work::bytes(spec, config.work_size()) as u64;
         let weight_bytes = (blueprint.bytes() + rope_bytes(spec, max_model_len)) as u64;
         let block_bytes = kv_block_bytes(spec, config.kv_dtype());
-        let process_bytes = resident_bytes + MARGIN_BYTES;
+        let process_bytes = resident_bytes + overhead(spec, config);
         let fixed = process_bytes + weight_bytes + work_bytes;
         let wanted = config.kv_tokens.unwrap_or(config.max_num_seqs * max_model_len);
         let blocks_of = |tokens: usize| tokens.div_ceil(BLOCK_TOKENS) + 1;
@@ -141,6 +145,13 @@ impl fmt::Display for Hold {
             size(&self.limit_bytes)
         )
     }
+}
+
+/// An estimate from above of what is not in the arena.
+fn overhead(spec: &ModelSpec, config: &EngineConfig) -> u64 {
+    let widest = spec.ffn.max(spec.hidden).max(spec.q_rows()) as u64;
+    let rows = TILED_ROWS.min(config.max_num_batched_tokens as u64);
+    RUNTIME_BYTES + config.threads as u64 * THREAD_BYTES + rows * widest * 2
 }
 
 /// Bytes of one block, all layers.
