@@ -181,6 +181,9 @@ pub(crate) struct EngineArgs {
     /// Tokens in one step; longer prompts are computed in chunks.
     #[arg(long, help_heading = "Engine")]
     pub(crate) max_num_batched_tokens: Option<usize>,
+    /// Keep the KV of preempted sequences, so many tokens of it, instead of computing it again.
+    #[arg(long, value_name = "TOKENS", value_parser = parse_count, help_heading = "Engine")]
+    pub(crate) swap_tokens: Option<usize>,
     /// Compute every prompt anew, even if its beginning is in memory.
     #[arg(long, help_heading = "Engine")]
     pub(crate) no_enable_prefix_caching: bool,

@@ -53,6 +53,7 @@ pub(crate) fn engine_config(args: &EngineArgs, needs: Needs) -> Result<EngineCon
         prefix_caching: if args.no_enable_prefix_caching { PrefixCaching::Off } else { PrefixCaching::On },
         steps_in_flight: args.steps_in_flight.into(),
         kv_tokens: needs.kv_tokens,
+        host_kv_tokens: args.swap_tokens.unwrap_or(0),
         record: args.record.clone(),
     })
 }

@@ -30,6 +30,8 @@ pub struct EngineConfig {
     pub steps_in_flight: usize,
     /// KV wanted in all, in tokens; what memory leaves if absent.
     pub kv_tokens: Option<usize>,
+    /// KV of preempted sequences that is kept on the host, in tokens; with none it is computed again.
+    pub host_kv_tokens: usize,
     /// Where to write the events of the run.
     pub record: Option<PathBuf>,
 }

@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
+use kernels::arena::Full;
 use kernels::device::{Device, KvPages};
 use kernels::linear::Format;
 use kernels::{CpuDevice, Team};
@@ -24,7 +25,7 @@ use crate::config::{EngineConfig, PrefixCaching};
 use crate::hold::{Hold, TooSmall, kv_layout};
 use crate::memory;
 use crate::request::{Event, Failure, Request};
-use crate::run::{Machine, lock};
+use crate::run::{LayerPages, Machine, lock};
 use crate::stats::{Counts, Stats};
 use crate::world::{Message, Real};
 
@@ -165,10 +166,19 @@ impl<'a> Planned<'a> {
         let weights = loader.load(&self.blueprint, &mut device)?;
         let buffers = vec![Work::take(&mut device, spec, config.work_size()).map_err(LoadError::Full)?];
         let layout = kv_layout(spec, config.kv_dtype());
-        let pages = |_| Ok(KvPages { layout, buf: device.take(self.hold.kv_blocks * layout.block_bytes())? });
+        let mut host =
+            CpuDevice::new(self.hold.host_kv_bytes as usize + (1 << 16), Arc::clone(&team), config.isa)?;
+        let pages = |_| {
+            let on = |device: &mut CpuDevice, blocks: usize| -> Result<KvPages, Full> {
+                Ok(KvPages { layout, buf: device.take(blocks * layout.block_bytes())? })
+            };
+            let (device, host) =
+                (on(&mut device, self.hold.kv_blocks)?, on(&mut host, self.hold.host_kv_blocks)?);
+            Ok(LayerPages { device, host, touched: Mutex::new(()) })
+        };
         let kv = (0..spec.layers).map(pages).collect::<Result<_, _>>().map_err(LoadError::Full)?;
         let decoder = Decoder::new(spec.clone(), weights);
-        Ok(Machine { device, team, decoder, kv, buffers, inbox: Mutex::new(inbox) })
+        Ok(Machine { device, host, team, decoder, kv, buffers, inbox: Mutex::new(inbox) })
     }
 
     fn fcfs(&self) -> FcfsConfig {
@@ -178,8 +188,12 @@ impl<'a> Planned<'a> {
             max_num_seqs: config.max_num_seqs,
             max_queue: config.max_num_queued_reqs,
             depth: config.steps_in_flight,
-            blocks: ByTier { device: self.hold.kv_blocks as u32, host: 0, disk: 0 },
-            preempt: Preempt::Recompute,
+            blocks: ByTier {
+                device: self.hold.kv_blocks as u32,
+                host: self.hold.host_kv_blocks as u32,
+                disk: 0,
+            },
+            preempt: if self.hold.host_kv_blocks > 0 { Preempt::Swap } else { Preempt::Recompute },
             replica: ReplicaId(0),
             layout: Layout::SINGLE,
             ..FcfsConfig::default()

@@ -33,6 +33,10 @@ pub struct Hold {
     pub kv_bytes: u64,
     /// How many there are.
     pub kv_blocks: usize,
+    /// KV blocks of the host tier.
+    pub host_kv_bytes: u64,
+    /// How many there are.
+    pub host_kv_blocks: usize,
     /// The longest sequence that is served.
     pub max_model_len: usize,
     /// What the whole may take.
@@ -88,7 +92,9 @@ impl Hold {
         let weight_bytes = (blueprint.bytes() + rope_bytes(spec, max_model_len)) as u64;
         let block_bytes = kv_block_bytes(spec, config.kv_dtype());
         let process_bytes = resident_bytes + overhead(spec, config);
-        let fixed = process_bytes + weight_bytes + work_bytes;
+        let host_kv_blocks = config.host_kv_tokens.div_ceil(BLOCK_TOKENS);
+        let host_kv_bytes = host_kv_blocks as u64 * block_bytes;
+        let fixed = process_bytes + weight_bytes + work_bytes + host_kv_bytes;
         let wanted = config.kv_tokens.unwrap_or(config.max_num_seqs * max_model_len);
         let blocks_of = |tokens: usize| tokens.div_ceil(BLOCK_TOKENS) + 1;
         let room = (config.memory.saturating_sub(fixed) / block_bytes) as usize;
@@ -115,6 +121,8 @@ impl Hold {
             work_bytes,
             kv_bytes,
             kv_blocks,
+            host_kv_bytes,
+            host_kv_blocks,
             max_model_len,
             limit_bytes: config.memory,
         })
@@ -127,7 +135,7 @@ impl Hold {
 
     /// Bytes of the whole process at its peak.
     pub fn total_bytes(&self) -> u64 {
-        self.process_bytes + self.arena_bytes()
+        self.process_bytes + self.arena_bytes() + self.host_kv_bytes
     }
 }
 
@@ -135,10 +143,14 @@ impl fmt::Display for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "weights {}, KV {} ({} tokens), activations {}, process {}: {} of {}",
+            "weights {}, KV {} ({} tokens), {}activations {}, process {}: {} of {}",
             size(&self.weight_bytes),
             size(&self.kv_bytes),
             self.kv_blocks * BLOCK_TOKENS,
+            match self.host_kv_bytes {
+                0 => String::new(),
+                bytes => format!("preempted KV {}, ", size(&bytes)),
+            },
             size(&self.work_bytes),
             size(&self.process_bytes),
             size(&self.total_bytes()),

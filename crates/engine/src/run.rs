@@ -9,7 +9,7 @@ use kernels::attention::Span as KvSpan;
 use kernels::device::{Device, KvPages};
 use kernels::{CpuDevice, Team};
 use model::decoder::{Batch, Decoder, Work as Buffers};
-use spec::{Chunk, Done, Op, Outcome, Program, Sampling, SeqId, Step, StepId, Tier};
+use spec::{Chunk, Done, Move, Op, Outcome, Program, Sampling, SeqId, Step, StepId, Tier};
 
 use crate::lanes::Work;
 use crate::sequence::Shared;
@@ -20,16 +20,27 @@ pub(crate) struct Machine {
     pub(crate) device: CpuDevice,
     pub(crate) team: Arc<Team>,
     pub(crate) decoder: Decoder,
-    pub(crate) kv: Vec<KvPages>,
+    pub(crate) kv: Vec<LayerPages>,
+    /// Memory of the host tier, where it is apart from the device's.
+    pub(crate) host: CpuDevice,
     /// One for each batch that can be under way.
     pub(crate) buffers: Vec<Buffers>,
     /// Where completions are told.
     pub(crate) inbox: Mutex<Sender<Message>>,
 }
 
+/// One layer's pages on each tier. The lock keeps ops off each other's pages: a program lets a move and an
+/// attention of one layer run side by side, since their blocks differ, and a device must not.
+pub(crate) struct LayerPages {
+    pub(crate) device: KvPages,
+    pub(crate) host: KvPages,
+    pub(crate) touched: Mutex<()>,
+}
+
 /// A step under way.
 pub(crate) struct StepRun {
     id: StepId,
+    moves: Vec<Move>,
     program: Program,
     batches: Vec<BatchRun>,
     started: Instant,
@@ -40,7 +51,6 @@ struct BatchRun {
     chunks: Vec<ChunkRun>,
     /// Known once the steps before have drawn their tokens: made by the batch's first node.
     inputs: OnceLock<Inputs>,
-    outcomes: Mutex<Vec<Outcome>>,
 }
 
 /// A chunk with its sequence and its blocks.
@@ -85,9 +95,15 @@ impl StepRun {
                 }
             };
             let chunks = chunks.iter().map(chunk).collect();
-            BatchRun { chunks, inputs: OnceLock::new(), outcomes: Mutex::default() }
+            BatchRun { chunks, inputs: OnceLock::new() }
         });
-        StepRun { id: step.id, program, batches: batches.collect(), started: Instant::now() }
+        StepRun {
+            id: step.id,
+            moves: step.moves.clone(),
+            program,
+            batches: batches.collect(),
+            started: Instant::now(),
+        }
     }
 }
 
@@ -139,25 +155,38 @@ impl Work for Machine {
                 self.decoder.embed(&self.device, batch, buffers);
             }),
             Op::Qkv { layer, batch } => self.with(step, batch, |batch, buffers| {
-                self.decoder.qkv(&self.device, layer.into(), batch, self.kv[usize::from(layer)], buffers);
+                let pages = &self.kv[usize::from(layer)];
+                let _alone = lock(&pages.touched);
+                self.decoder.qkv(&self.device, layer.into(), batch, pages.device, buffers);
             }),
             Op::Attend { layer, batch, on: Tier::Device } => self.with(step, batch, |batch, buffers| {
-                self.decoder.attend(&self.device, layer.into(), batch, self.kv[usize::from(layer)], buffers);
+                let pages = &self.kv[usize::from(layer)];
+                let _alone = lock(&pages.touched);
+                self.decoder.attend(&self.device, layer.into(), batch, pages.device, buffers);
             }),
+            Op::MoveKv { layer, from, to } => self.move_kv(step, layer.into(), from, to),
             Op::OutProj { layer, batch } => self.with(step, batch, |batch, buffers| {
                 self.decoder.out_proj(&self.device, layer.into(), batch.ids.len(), buffers);
             }),
-            Op::Mlp { layer, batch } => self.with(step, batch, |batch, buffers| {
-                self.decoder.mlp(&self.device, layer.into(), batch.ids.len(), buffers);
+            Op::Mlp { layer, batch } => {
+                self.with(step, batch, |batch, buffers| {
+                    self.decoder.mlp(&self.device, layer.into(), batch.ids.len(), buffers);
+                });
+                if usize::from(layer) + 1 == self.kv.len() {
+                    self.score_prompts(step, usize::from(batch));
+                }
+            }
+            Op::Head { batch } => self.with(step, batch, |batch, buffers| {
+                self.decoder.head(&self.device, batch.samples, buffers);
             }),
-            Op::Head { batch } => self.head(step, usize::from(batch)),
             Op::Sample { batch } => self.sample(step, usize::from(batch)),
             op => panic!("the resident engine was given {op:?}, which needs a second tier or rank"),
         }
     }
 
     fn finished(&self, step: &StepRun) {
-        let outcomes = step.batches.iter().flat_map(|b| std::mem::take(&mut *lock(&b.outcomes))).collect();
+        let outcomes =
+            step.batches.iter().flat_map(|batch| batch.chunks.iter().filter_map(outcome)).collect();
         let done = Done { step: step.id, outcomes };
         self.tell(Message::Done(done, step.started.elapsed()));
     }
@@ -180,14 +209,27 @@ impl Machine {
         f(&Batch { ids, positions, lengths, spans: &spans, samples }, &self.buffers[usize::from(batch)]);
     }
 
-    /// Log-probabilities of the prompt where they are wanted, then the logits that tokens are drawn from.
-    fn head(&self, step: &StepRun, batch: usize) {
-        let (run, buffers) = (&step.batches[batch], &self.buffers[batch]);
-        for chunk in &run.chunks {
-            self.score_prompt(chunk, buffers);
+    /// One layer of the blocks that this step moves between two tiers.
+    fn move_kv(&self, step: &StepRun, layer: usize, from: Tier, to: Tier) {
+        let pages = &self.kv[layer];
+        let _alone = lock(&pages.touched);
+        let side = |tier| match tier {
+            Tier::Device => (&self.device, pages.device),
+            Tier::Host => (&self.host, pages.host),
+            Tier::Disk => panic!("this engine keeps no KV on disk"),
+        };
+        let ((source, here), (target, there)) = (side(from), side(to));
+        for (a, b) in step.moves.iter().filter(|m| (m.from, m.to) == (from, to)).flat_map(|m| &m.blocks) {
+            source.view(&here.block(a.0), &mut |bytes| {
+                target.fill(&there.block(b.0), &mut |out| out.copy_from_slice(bytes));
+            });
         }
-        if !run.inputs().samples.is_empty() {
-            self.decoder.head(&self.device, &run.inputs().samples, buffers);
+    }
+
+    /// Log-probabilities of prompts, where they are wanted.
+    fn score_prompts(&self, step: &StepRun, batch: usize) {
+        for chunk in &step.batches[batch].chunks {
+            self.score_prompt(chunk, &self.buffers[batch]);
         }
     }
 
@@ -214,7 +256,7 @@ impl Machine {
         });
     }
 
-    /// Draws a token for every chunk that wants one, and notes what came of all chunks.
+    /// Draws a token for every chunk that wants one.
     fn sample(&self, step: &StepRun, batch: usize) {
         let (run, buffers) = (&step.batches[batch], &self.buffers[batch]);
         let vocab = self.decoder.spec().vocab;
@@ -227,7 +269,6 @@ impl Machine {
                 }
             });
         });
-        *lock(&run.outcomes) = run.chunks.iter().filter_map(outcome).collect();
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use spec::{Done, Produced, Shape, Step};
+use spec::{Done, Produced, Shape};
 
 /// Sums since the start.
 #[derive(Debug, Default)]
@@ -11,6 +11,7 @@ pub(crate) struct Stats {
     steps: AtomicU64,
     computed: AtomicU64,
     generated: AtomicU64,
+    moved: AtomicU64,
     busy_ns: AtomicU64,
 }
 
@@ -23,6 +24,8 @@ pub struct Counts {
     pub computed_tokens: u64,
     /// Tokens generated.
     pub generated_tokens: u64,
+    /// KV blocks moved between tiers.
+    pub moved_blocks: u64,
     /// Nanoseconds that steps took on the lanes.
     pub busy_ns: u64,
 }
@@ -34,13 +37,16 @@ impl Stats {
             steps: self.steps.load(Ordering::Relaxed),
             computed_tokens: self.computed.load(Ordering::Relaxed),
             generated_tokens: self.generated.load(Ordering::Relaxed),
+            moved_blocks: self.moved.load(Ordering::Relaxed),
             busy_ns: self.busy_ns.load(Ordering::Relaxed),
         }
     }
 
-    pub(crate) fn step_started(&self, _step: &Step, shape: &Shape) {
+    pub(crate) fn step_started(&self, shape: &Shape) {
         let tokens = shape.loads.iter().map(|load| u64::from(load.tokens)).sum();
+        let moved = shape.moves.iter().map(|m| u64::from(m.blocks)).sum();
         self.computed.fetch_add(tokens, Ordering::Relaxed);
+        self.moved.fetch_add(moved, Ordering::Relaxed);
     }
 
     pub(crate) fn step_done(&self, done: &Done, took: Duration) {

@@ -2,13 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use spec::{Chunk, SeqId, Step, Tier};
-
-/// The blocks of a sequence, in order of position.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Table {
-    pub(crate) blocks: Vec<u32>,
-}
+use spec::{Chunk, Move, Piece, SeqId, Step, Tier};
 
 /// Tables of all sequences that hold blocks.
 #[derive(Debug, Default)]
@@ -16,22 +10,44 @@ pub(crate) struct Tables {
     of: BTreeMap<SeqId, Table>,
 }
 
+/// The blocks of a sequence, in order of position.
+#[derive(Debug)]
+struct Table {
+    home: Tier,
+    blocks: Vec<u32>,
+    /// Blocks of the new home, as far as a move in pieces has come.
+    arriving: Vec<u32>,
+}
+
 impl Tables {
-    /// Takes over a step's releases, then its new blocks; returns each chunk's table, in order of the chunks.
-    ///
-    /// # Panics
-    /// If the step moves KV or uses a tier that this engine does not have: the plan was lowered for another one.
+    /// Takes over a step's releases, then its moves, then its new blocks; returns each chunk's table, in order of
+    /// the chunks.
     pub(crate) fn apply(&mut self, step: &Step) -> Vec<Vec<u32>> {
         for seq in &step.release {
             self.of.remove(seq);
         }
-        assert!(step.moves.is_empty(), "a step moves KV, and this engine has one tier");
+        step.moves.iter().for_each(|m| self.move_piece(m));
         step.chunks().map(|chunk| self.extend(chunk)).collect()
     }
 
+    fn move_piece(&mut self, piece: &Move) {
+        let table = self.of.get_mut(&piece.seq);
+        let table = table.unwrap_or_else(|| panic!("sequence {} is moved and holds nothing", piece.seq));
+        assert_eq!(table.home, piece.from, "sequence {} is moved from where it is not", piece.seq);
+        table.arriving.extend(piece.blocks.iter().map(|(_, to)| to.0));
+        if piece.piece == Piece::Last {
+            table.blocks = std::mem::take(&mut table.arriving);
+            table.home = piece.to;
+        }
+    }
+
+    /// # Panics
+    /// If the chunk is not computed where its KV is: this engine attends on the device only.
     fn extend(&mut self, chunk: &Chunk) -> Vec<u32> {
-        assert!(chunk.home == Tier::Device && chunk.attend == Tier::Device, "this engine has one tier");
-        let table = self.of.entry(chunk.seq).or_default();
+        let fresh = Table { home: chunk.home, blocks: Vec::new(), arriving: Vec::new() };
+        let table = self.of.entry(chunk.seq).or_insert(fresh);
+        let here = [table.home, chunk.home, chunk.attend].iter().all(|tier| *tier == Tier::Device);
+        assert!(here, "sequence {} is computed away from the device", chunk.seq);
         table.blocks.extend(chunk.new_blocks.iter().map(|block| block.0));
         table.blocks.clone()
     }
@@ -42,7 +58,7 @@ mod tests {
     use super::*;
     use spec::{BlockId, Layout, Pipeline, ReplicaId, Sampling, Span, StepId, Tokens};
 
-    fn step(release: &[u64], chunks: &[(u64, &[u32])]) -> Step {
+    fn step(release: &[u64], moves: Vec<Move>, chunks: &[(u64, &[u32])]) -> Step {
         let chunk = |&(seq, blocks): &(u64, &[u32])| Chunk {
             seq: SeqId(seq),
             span: Span { start: Tokens(0), len: Tokens(1) },
@@ -57,16 +73,32 @@ mod tests {
             layout: Layout::SINGLE,
             pipeline: Pipeline::Plain,
             batches: vec![chunks.iter().map(chunk).collect()],
-            moves: vec![],
+            moves,
             release: release.iter().map(|s| SeqId(*s)).collect(),
         }
+    }
+
+    fn moved(seq: u64, (from, to): (Tier, Tier), pairs: &[(u32, u32)], piece: Piece) -> Move {
+        let blocks = pairs.iter().map(|(a, b)| (BlockId(*a), BlockId(*b))).collect();
+        Move { seq: SeqId(seq), from, to, blocks, piece }
     }
 
     #[test]
     fn tables_grow_and_a_release_comes_first() {
         let mut tables = Tables::default();
-        assert_eq!(tables.apply(&step(&[], &[(1, &[4, 7]), (2, &[])])), [vec![4, 7], vec![]]);
-        assert_eq!(tables.apply(&step(&[], &[(1, &[9])])), [vec![4, 7, 9]]);
-        assert_eq!(tables.apply(&step(&[1], &[(1, &[2])])), [vec![2]]);
+        assert_eq!(tables.apply(&step(&[], vec![], &[(1, &[4, 7]), (2, &[])])), [vec![4, 7], vec![]]);
+        assert_eq!(tables.apply(&step(&[], vec![], &[(1, &[9])])), [vec![4, 7, 9]]);
+        assert_eq!(tables.apply(&step(&[1], vec![], &[(1, &[2])])), [vec![2]]);
+    }
+
+    #[test]
+    fn a_move_changes_the_table_with_its_last_piece() {
+        let (out, back) = ((Tier::Device, Tier::Host), (Tier::Host, Tier::Device));
+        let mut tables = Tables::default();
+        tables.apply(&step(&[], vec![], &[(1, &[4, 7, 9])]));
+        tables.apply(&step(&[], vec![moved(1, out, &[(4, 0), (7, 1)], Piece::More)], &[]));
+        tables.apply(&step(&[], vec![moved(1, out, &[(9, 5)], Piece::Last)], &[]));
+        let home = vec![moved(1, back, &[(0, 3), (1, 2), (5, 8)], Piece::Last)];
+        assert_eq!(tables.apply(&step(&[], home, &[(1, &[6])])), [vec![3, 2, 8, 6]]);
     }
 }

@@ -132,7 +132,7 @@ impl World for Real {
 
     fn start(&mut self, step: Step, shape: &Shape, program: Program) {
         self.newest = step.id;
-        self.stats.step_started(&step, shape);
+        self.stats.step_started(shape);
         let tables = self.tables.apply(&step);
         for chunk in step.chunks() {
             if let Some(running) = self.sequences.get_mut(&chunk.seq) {

@@ -25,6 +25,7 @@ fn config() -> EngineConfig {
         prefix_caching: PrefixCaching::Off,
         steps_in_flight: 1,
         kv_tokens: Some(64 * 256),
+        host_kv_tokens: 0,
         record: None,
     }
 }
@@ -157,6 +158,25 @@ fn preempted_sequences_give_the_same_tokens() {
 }
 
 #[test]
+fn sequences_swapped_to_the_host_and_back_give_the_same_bits() {
+    let requests: Vec<Request> = (0..10).map(|i| request(i, 40 + i, greedy(90))).collect();
+    let want = together(&start("qwen3", config()), &requests);
+    for steps_in_flight in [1, 3] {
+        let tight = EngineConfig { kv_tokens: Some(420), max_model_len: Some(140), ..config() };
+        let engine = start("qwen3", EngineConfig { host_kv_tokens: 2000, steps_in_flight, ..tight });
+        assert_eq!(together(&engine, &requests), want);
+        let computed = engine.counts().computed_tokens;
+        let once: u64 = requests.iter().map(|r| r.prompt.len() as u64 + 89).sum();
+        // A late end costs a row for each further step in flight; nothing is computed twice.
+        assert!(
+            computed <= once + 10 * steps_in_flight as u64,
+            "{computed} positions computed, {once} needed"
+        );
+        assert!(engine.counts().moved_blocks > 0, "nothing was swapped");
+    }
+}
+
+#[test]
 fn a_seed_gives_the_same_tokens_in_any_company() {
     let warm =
         SamplingParams { temperature: 1.3, top_k: Some(40), top_p: 0.95, seed: Some(11), ..greedy(24) };
@@ -180,6 +200,8 @@ fn prompt_scores_do_not_depend_on_chunks_or_company() {
     assert_eq!(want.iter().take(99).map(|(p, ..)| *p).collect::<Vec<_>>(), (1..100).collect::<Vec<_>>());
     let small = EngineConfig { max_num_batched_tokens: 23, max_num_seqs: 4, ..config() };
     let engine = start("llama-gqa-tied", EngineConfig { prefix_caching: PrefixCaching::On, ..small });
+    // Steps in which nothing is drawn score their part of the prompt too.
+    assert_eq!(alone(&engine, &one), want);
     let mut requests = some_requests(5);
     requests.insert(2, one);
     assert_eq!(together(&engine, &requests)[2], want);
@@ -244,7 +266,7 @@ fn a_recorded_run_replays_step_for_step() {
 #[test]
 fn a_model_that_does_not_fit_is_refused_before_it_is_loaded() {
     let checkpoint = Checkpoint::open(&folder("llama-gqa-tied")).unwrap();
-    let tiny = EngineConfig { memory: 30 << 20, ..config() };
+    let tiny = EngineConfig { memory: 1 << 20, ..config() };
     let text = Planned::new(&checkpoint, tiny).map(|_| ()).unwrap_err().to_string();
     assert!(text.contains("--memory") && text.contains("weights"), "{text}");
 }

@@ -113,6 +113,17 @@ pub struct KvPages {
     pub buf: Buf,
 }
 
+impl KvPages {
+    /// One block of the layer.
+    ///
+    /// # Panics
+    /// If there is no such block.
+    pub fn block(&self, block: u32) -> Buf {
+        let bytes = self.layout.block_bytes();
+        self.buf.slice(block as usize * bytes, bytes)
+    }
+}
+
 /// Rotary tables in device memory: `[positions, rotary_dim / 2] f32` each.
 #[derive(Clone, Copy, Debug)]
 pub struct RopeTables {
