@@ -89,9 +89,11 @@ fn measure(team: &Team, isa: Isa, format: Format, shape: Shape, m: usize) -> (f6
     let mut packed = AlignedBytes::zeroed(copies * bytes);
     fill(format, &mut packed);
     let x: Vec<f32> = (0..m * shape.k).map(|i| (i % 251) as f32 * 0.01 - 1.25).collect();
-    let narrow: Vec<bf16> = x.iter().map(|x| bf16::from_f32(*x)).collect();
+    let mut narrow = AlignedBytes::zeroed(2 * x.len());
+    let narrow: &mut [bf16] = bytemuck::cast_slice_mut(&mut narrow);
+    narrow.iter_mut().zip(&x).for_each(|(to, x)| *to = bf16::from_f32(*x));
     let cols = if shape.order == RowOrder::Gated { shape.n / 2 } else { shape.n };
-    let mut out = vec![bf16::ZERO; m * cols];
+    let mut out = AlignedBytes::zeroed(2 * m * cols);
     let mut times = Vec::new();
     let began = Instant::now();
     while times.len() < 5 || began.elapsed().as_secs_f64() < BUDGET_S {
@@ -100,9 +102,9 @@ fn measure(team: &Team, isa: Isa, format: Format, shape: Shape, m: usize) -> (f6
         let w = Weight::new(format, shape.n, shape.k, shape.order, vec![part]);
         let input = match format {
             Format::F32 => Input::F32(Mat::new(&x, m, shape.k)),
-            _ => Input::Bf16(Mat::new(&narrow, m, shape.k)),
+            _ => Input::Bf16(Mat::new(narrow, m, shape.k)),
         };
-        let out = MatMut::new(&mut out, m, cols);
+        let out = MatMut::new(bytemuck::cast_slice_mut(&mut out), m, cols);
         let start = now(team);
         match shape.order {
             RowOrder::Plain => linear(team, isa, input, &w, None, Output::StoreBf16(out)),

@@ -18,6 +18,14 @@ pub(crate) fn with_scratch<R>(len: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
     result
 }
 
+/// Large buffers are whole huge pages: a block of x is read over and over, and what grew once seldom
+/// grows again.
+fn worth_keeping(len: usize) -> usize {
+    const LARGE: usize = 64 << 10;
+    const HUGE_PAGE: usize = 2 << 20;
+    if len > LARGE { len.next_multiple_of(HUGE_PAGE) } else { len }
+}
+
 /// The smallest free buffer that is long enough, or a new one in place of the longest.
 fn take(len: usize) -> AlignedBytes {
     let mut free = FREE.take();
@@ -28,7 +36,7 @@ fn take(len: usize) -> AlignedBytes {
         free.pop();
     }
     FREE.set(free);
-    bytes.unwrap_or_else(|| AlignedBytes::zeroed(len))
+    bytes.unwrap_or_else(|| AlignedBytes::zeroed(worth_keeping(len)))
 }
 
 #[cfg(test)]

@@ -174,7 +174,7 @@ impl<S: PanelSource> Job<'_, S> {
                 let first = chunk.rows.start + tile * TILE_ROWS;
                 let count = (chunk.rows.end - first).min(2 * TILE_ROWS);
                 // SAFETY: this worker alone has these rows of this panel.
-                unsafe { self.epilogue.finish(panel, first, &mut now[..count]) };
+                unsafe { self.epilogue.finish_512(panel, first, &mut now[..count]) };
             }
         }
     }

@@ -20,24 +20,30 @@ pub(super) fn copy_tiles(
     out: &mut [[bf16; GROUP]],
 ) {
     let out = &mut out[..rows * groups.len()];
+    if out.is_empty() {
+        return;
+    }
     for r in 0..rows {
-        let lines = out[r..].iter_mut().step_by(rows);
+        let lines = &mut out[r..];
         if first + r < x.rows() {
-            copy_row(x.row(first + r), groups.clone(), lines);
+            copy_row(x.row(first + r), groups.clone(), lines, rows);
         } else {
-            lines.for_each(|line| *line = [bf16::ZERO; GROUP]);
+            (0..groups.len()).for_each(|i| lines[i * rows] = [bf16::ZERO; GROUP]);
         }
     }
 }
 
-#[inline(always)]
-fn copy_row<'a>(row: &[bf16], groups: Range<usize>, lines: impl Iterator<Item = &'a mut [bf16; GROUP]>) {
+/// Group by group to every `step`th line.
+fn copy_row(row: &[bf16], groups: Range<usize>, lines: &mut [[bf16; GROUP]], step: usize) {
     let (whole, rest) = row.as_chunks::<GROUP>();
-    for (group, line) in groups.zip(lines) {
-        if let Some(values) = whole.get(group) {
-            *line = *values;
-        } else {
-            *line = [bf16::ZERO; GROUP];
+    let full = &whole[groups.start.min(whole.len())..groups.end.min(whole.len())];
+    for (i, values) in full.iter().enumerate() {
+        lines[i * step] = *values;
+    }
+    for i in full.len()..groups.len() {
+        let line = &mut lines[i * step];
+        *line = [bf16::ZERO; GROUP];
+        if i == full.len() && groups.start + i == whole.len() {
             line[..rest.len()].copy_from_slice(rest);
         }
     }

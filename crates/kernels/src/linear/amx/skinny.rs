@@ -74,7 +74,7 @@ impl<S: PanelSource> Job<'_, S> {
         unsafe {
             multiply_3(registers, self.tiles.as_ptr(), self.rows * 64, weights, self.groups, targets);
             for ((panel, _), sums) in panels.iter().zip(&mut sums) {
-                self.epilogue.finish(*panel, 0, &mut sums[..self.rows]);
+                self.epilogue.finish_512(*panel, 0, &mut sums[..self.rows]);
             }
         }
     }
@@ -102,6 +102,6 @@ impl<S: PanelSource> Job<'_, S> {
             }
         }
         // SAFETY: this worker alone has this panel.
-        unsafe { self.epilogue.finish(panel, 0, &mut sums[..self.rows]) };
+        unsafe { self.epilogue.finish_512(panel, 0, &mut sums[..self.rows]) };
     }
 }

@@ -3,6 +3,9 @@
 //! Written once as plain loops over 32 lanes and inlined into each family's driver, where they become
 //! that family's vector code with the same bits.
 
+#[cfg(target_arch = "x86_64")]
+mod wide;
+
 use half::bf16;
 
 use super::activation::{gelu, gelu_tanh, relu, silu};
