@@ -9,6 +9,7 @@
 use std::ops::Range;
 
 use half::bf16;
+use half::slice::HalfFloatSliceExt;
 
 use super::quant::unpack_panel_row;
 use super::types::{Format, RowOrder, Weight};
@@ -63,23 +64,28 @@ pub fn pack_bf16(w: Mat<'_, bf16>, order: RowOrder, panels: Range<usize>, out: &
     let bytes = panel_bytes(Format::Bf16, w.cols());
     assert_eq!(out.len(), panels.len() * bytes, "bytes of panels {panels:?}");
     for (panel, out) in panels.zip(out.chunks_exact_mut(bytes.max(1))) {
-        out.fill(0);
-        for (place, row) in panel_rows(order, w.rows(), panel).into_iter().enumerate() {
-            if let Some(row) = row {
-                pack_row_bf16(w.row(row), place, out);
+        let rows = panel_rows(order, w.rows(), panel);
+        for (tile, rows) in rows.as_chunks::<16>().0.iter().enumerate() {
+            let rows = rows.map(|row| row.map_or(&[][..], |row| w.row(row)));
+            for (group, out) in out.chunks_exact_mut(2 * TILE_BYTES).enumerate() {
+                put_tile(&rows, group, &mut out[tile * TILE_BYTES..][..TILE_BYTES]);
             }
         }
     }
 }
 
-fn pack_row_bf16(row: &[bf16], place: usize, panel: &mut [u8]) {
-    let lane = (place / 16) * TILE_BYTES + (place % 16) * 4;
-    for (group, values) in row.chunks(GROUP).enumerate() {
-        let at = group * 2 * TILE_BYTES + lane;
-        for (j, pair) in values.chunks(2).enumerate() {
-            for (i, value) in pair.iter().enumerate() {
-                panel[at + j * 64 + i * 2..][..2].copy_from_slice(&value.to_bits().to_le_bytes());
-            }
+/// One tile: 16 rows' pairs of k beside each other, zeros where a row has ended.
+fn put_tile(rows: &[&[bf16]; 16], group: usize, tile: &mut [u8]) {
+    let mut values = [[0u16; GROUP]; 16];
+    for (values, row) in values.iter_mut().zip(rows) {
+        let row = row.get(group * GROUP..).unwrap_or(&[]);
+        let row = &row[..row.len().min(GROUP)];
+        values[..row.len()].copy_from_slice(row.reinterpret_cast());
+    }
+    for (j, line) in tile.chunks_exact_mut(4 * 16).enumerate() {
+        for (pair, values) in line.as_chunks_mut::<4>().0.iter_mut().zip(&values) {
+            let [first, second] = values.as_chunks::<2>().0[j];
+            *pair = (u32::from(first) | u32::from(second) << 16).to_le_bytes();
         }
     }
 }
@@ -93,10 +99,12 @@ pub fn pack_f32(w: Mat<'_, f32>, order: RowOrder, panels: Range<usize>, out: &mu
     assert_eq!(out.len(), panels.len() * bytes, "bytes of panels {panels:?}");
     for (panel, out) in panels.zip(out.chunks_exact_mut(bytes.max(1))) {
         let rows = panel_rows(order, w.rows(), panel);
-        for (place, row) in rows.into_iter().enumerate() {
-            for k in 0..w.cols() {
-                let value = row.map_or(0.0, |row| w.row(row)[k]);
-                out[(k * PANEL_ROWS + place) * 4..][..4].copy_from_slice(&value.to_le_bytes());
+        for (eight, rows) in rows.as_chunks::<8>().0.iter().enumerate() {
+            let rows = rows.map(|row| row.map_or(&[][..], |row| w.row(row)));
+            for (k, out) in out.chunks_exact_mut(4 * PANEL_ROWS).enumerate() {
+                for (out, row) in out[32 * eight..].as_chunks_mut::<4>().0.iter_mut().zip(&rows) {
+                    *out = row.get(k).unwrap_or(&0.0).to_le_bytes();
+                }
             }
         }
     }

@@ -1,8 +1,9 @@
 //! From a checkpoint to a device: rows are read, converted and packed a few panels at a time, by all threads.
 
+use std::borrow::Cow;
 use std::ops::Range;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 use half::{bf16, f16};
 use kernels::arena::{Buf, Full};
@@ -21,8 +22,10 @@ use crate::error::Error;
 use crate::stored::Stored;
 use crate::tensor::{LayerTensor, Tensor};
 
-/// Panels that are read and packed at a time: a few hundred kilobytes of rows.
-const PANELS_AT_ONCE: usize = 8;
+/// Panels that are read and packed at a time are about this many bytes: rows and panels fit in a core's cache.
+const PIECE_BYTES: usize = 256 << 10;
+/// Pieces that each thread has of a matrix at least, where there are so many panels.
+const PIECES_PER_THREAD: usize = 4;
 /// Rows of a gated panel that come from the gate (as many come from up).
 const GATED_HALF: usize = 16;
 
@@ -56,7 +59,8 @@ impl Loader<'_> {
     /// [`LoadError`]: unreadable or senseless weights, or too little memory.
     pub fn load(&self, blueprint: &Blueprint, device: &mut dyn Device) -> Result<Weights, LoadError> {
         let spec = self.checkpoint.spec();
-        let loading = Loading { from: self, spec, done: AtomicU64::new(0) };
+        let rows = (0..self.team.threads()).map(|_| Mutex::default()).collect();
+        let loading = Loading { from: self, spec, rows, done: AtomicU64::new(0) };
         let layers = blueprint.layers.iter().enumerate();
         Ok(Weights {
             embed: loading.matrix(&blueprint.embed, device)?,
@@ -75,6 +79,8 @@ impl Loader<'_> {
 struct Loading<'a> {
     from: &'a Loader<'a>,
     spec: &'a ModelSpec,
+    /// Each worker's.
+    rows: Vec<Mutex<Rows>>,
     done: AtomicU64,
 }
 
@@ -131,9 +137,8 @@ impl Loading<'_> {
     fn vectors(&self, tensors: &[Tensor], device: &mut dyn Device) -> Result<Option<Buf>, LoadError> {
         let mut values = Vec::new();
         for &tensor in tensors {
-            if let Some(shape) = tensor.shape(self.spec) {
-                let rows = self.rows(tensor, 0..shape.rows())?;
-                to_f32(self.info(tensor).stored, &rows, &mut values);
+            if tensor.shape(self.spec).is_some() {
+                to_f32(self.info(tensor).stored, &self.whole(tensor)?, &mut values);
             }
         }
         if values.is_empty() {
@@ -169,14 +174,17 @@ impl Loading<'_> {
     fn pack_all(&self, plan: &MatrixPlan, out: &mut [u8], failed: &Mutex<Option<Error>>) {
         let bytes = panel_bytes(plan.format, plan.k);
         let count = panels(plan.order, plan.n);
-        let pieces: Vec<Mutex<&mut [u8]>> = out.chunks_mut(bytes * PANELS_AT_ONCE).map(Mutex::new).collect();
+        let fair = count / (PIECES_PER_THREAD * self.from.team.threads());
+        let at_once = (PIECE_BYTES / bytes.max(1)).min(fair).max(1);
+        let pieces: Vec<Mutex<&mut [u8]>> = out.chunks_mut(bytes * at_once).map(Mutex::new).collect();
         self.from.team.run(|w| {
+            let mut rows = lock(&self.rows[w.index]);
             for piece in w.share(pieces.len()) {
-                let first = piece * PANELS_AT_ONCE;
-                let range = first..(first + PANELS_AT_ONCE).min(count);
-                let mut out = pieces[piece].lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-                if let Err(error) = self.pack(plan, range, &mut out) {
-                    failed.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(error);
+                let first = piece * at_once;
+                let range = first..(first + at_once).min(count);
+                let mut out = lock(&pieces[piece]);
+                if let Err(error) = self.pack(plan, range, &mut rows, &mut out) {
+                    lock(failed).get_or_insert(error);
                     return;
                 }
                 let done = self.done.fetch_add(out.len() as u64, Ordering::Relaxed) + out.len() as u64;
@@ -186,10 +194,18 @@ impl Loading<'_> {
     }
 
     /// Reads and packs some panels: their source rows become a small matrix of their own.
-    fn pack(&self, plan: &MatrixPlan, range: Range<usize>, out: &mut [u8]) -> Result<(), Error> {
-        let mut rows = Rows::default();
+    fn pack(
+        &self,
+        plan: &MatrixPlan,
+        range: Range<usize>,
+        rows: &mut Rows,
+        out: &mut [u8],
+    ) -> Result<(), Error> {
+        rows.clear();
         for (tensor, part) in sources(plan, range.clone(), self.spec) {
-            rows.add(self.info(tensor).stored, part.len(), self.rows(tensor, part)?);
+            let info = self.info(tensor);
+            let into = rows.add(info.stored, part.len(), part.len() * info.row_bytes);
+            self.from.checkpoint.read_rows(tensor, part, into)?;
         }
         rows.pack(plan, 0..range.len(), out);
         Ok(())
@@ -200,9 +216,10 @@ impl Loading<'_> {
         info.unwrap_or_else(|| panic!("an open checkpoint has every tensor of its model, but not {tensor:?}"))
     }
 
-    fn rows(&self, tensor: Tensor, rows: Range<usize>) -> Result<Vec<u8>, Error> {
-        let mut bytes = vec![0; rows.len() * self.info(tensor).row_bytes];
-        self.from.checkpoint.read_rows(tensor, rows, &mut bytes)?;
+    fn whole(&self, tensor: Tensor) -> Result<Vec<u8>, Error> {
+        let info = self.info(tensor);
+        let mut bytes = vec![0; info.shape.rows() * info.row_bytes];
+        self.from.checkpoint.read_rows(tensor, 0..info.shape.rows(), &mut bytes)?;
         Ok(bytes)
     }
 }
@@ -227,17 +244,31 @@ fn sources(plan: &MatrixPlan, panels: Range<usize>, spec: &ModelSpec) -> Vec<(Te
     parts
 }
 
-/// Rows as they were read, of one or several formats.
+/// Rows as they were read, of one or several formats. The memory is used again for the next ones.
 #[derive(Default)]
 struct Rows {
-    parts: Vec<(Stored, Vec<u8>)>,
+    /// In words, so that floats of any width are aligned in it.
+    memory: Vec<u64>,
+    used: usize,
+    parts: Vec<(Stored, Range<usize>)>,
     rows: usize,
 }
 
 impl Rows {
-    fn add(&mut self, stored: Stored, rows: usize, bytes: Vec<u8>) {
-        self.rows += rows;
-        self.parts.push((stored, bytes));
+    fn clear(&mut self) {
+        self.parts.clear();
+        (self.used, self.rows) = (0, 0);
+    }
+
+    /// Room for more rows.
+    fn add(&mut self, stored: Stored, rows: usize, bytes: usize) -> &mut [u8] {
+        let range = self.used..self.used + bytes;
+        (self.used, self.rows) = (range.end, self.rows + rows);
+        if self.memory.len() * 8 < range.end {
+            self.memory.resize(range.end.div_ceil(8), 0);
+        }
+        self.parts.push((stored, range.clone()));
+        &mut bytemuck::cast_slice_mut(&mut self.memory)[range]
     }
 
     fn pack(&self, plan: &MatrixPlan, panels: Range<usize>, out: &mut [u8]) {
@@ -245,39 +276,45 @@ impl Rows {
         match plan.format {
             Format::F32 => pack_f32(Mat::new(&self.floats(), n, k), order, panels, out),
             Format::Bf16 => pack_bf16(Mat::new(&self.halves(), n, k), order, panels, out),
-            Format::Narrow(narrow)
-                if self.parts.iter().all(|(s, _)| super::blueprint::narrow(*s) == Some(narrow)) =>
-            {
-                let bytes: Vec<u8> = self.parts.iter().flat_map(|(_, bytes)| bytes).copied().collect();
-                let cols = bytes.len() / n.max(1);
-                pack_blocks(narrow, Mat::new(&bytes, n, cols), k, order, panels, out);
+            Format::Narrow(narrow) if self.all(|stored| super::blueprint::narrow(stored) == Some(narrow)) => {
+                pack_blocks(narrow, Mat::new(self.bytes(), n, self.used / n.max(1)), k, order, panels, out);
+            }
+            Format::Narrow(narrow) if self.all(|stored| stored == Stored::Bf16) => {
+                pack_floats(narrow, Mat::new(&self.halves(), n, k), order, panels, out);
             }
             Format::Narrow(narrow) => pack_floats(narrow, Mat::new(&self.floats(), n, k), order, panels, out),
         }
     }
 
-    fn floats(&self) -> Vec<f32> {
-        let mut values = Vec::new();
-        self.parts.iter().for_each(|(stored, bytes)| to_f32(*stored, bytes, &mut values));
-        values
+    fn bytes(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.memory)[..self.used]
     }
 
-    fn halves(&self) -> Vec<bf16> {
-        let mut values = Vec::new();
-        for (stored, bytes) in &self.parts {
-            match stored {
-                Stored::Bf16 => {
-                    values.extend(bytes.chunks_exact(2).map(|b| bf16::from_le_bytes([b[0], b[1]])))
-                }
-                _ => {
-                    let mut wide = Vec::new();
-                    to_f32(*stored, bytes, &mut wide);
-                    values.extend(wide.into_iter().map(bf16::from_f32));
-                }
-            }
-        }
-        values
+    fn all(&self, is: impl Fn(Stored) -> bool) -> bool {
+        self.parts.iter().all(|(stored, _)| is(*stored))
     }
+
+    fn floats(&self) -> Cow<'_, [f32]> {
+        if self.all(|stored| stored == Stored::F32) {
+            return Cow::Borrowed(bytemuck::cast_slice(self.bytes()));
+        }
+        let mut values = Vec::new();
+        for (stored, range) in &self.parts {
+            to_f32(*stored, &self.bytes()[range.clone()], &mut values);
+        }
+        Cow::Owned(values)
+    }
+
+    fn halves(&self) -> Cow<'_, [bf16]> {
+        if self.all(|stored| stored == Stored::Bf16) {
+            return Cow::Borrowed(bytemuck::cast_slice(self.bytes()));
+        }
+        Cow::Owned(self.floats().iter().map(|value| bf16::from_f32(*value)).collect())
+    }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// Appends the values of rows in any stored format.

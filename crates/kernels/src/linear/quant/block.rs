@@ -40,9 +40,8 @@ pub fn block_bytes(format: Narrow) -> Option<usize> {
     })
 }
 
-/// Parses the block that `bytes` (exactly [`block_bytes`] of them) holds.
-pub(super) fn parse(format: Narrow, bytes: &[u8]) -> Block {
-    let mut block = Block { d: 0, m: 0, codes: [0; 256], sub: [[0; 2]; 8] };
+/// Parses the block that `bytes` (exactly [`block_bytes`] of them) holds: every field that the format uses.
+pub(super) fn parse(format: Narrow, bytes: &[u8], block: &mut Block) {
     match format {
         Narrow::Q4_0 | Narrow::Q4_1 | Narrow::Q5_0 | Narrow::Q5_1 => block.legacy(format, bytes),
         Narrow::Q8_0 => {
@@ -55,7 +54,6 @@ pub(super) fn parse(format: Narrow, bytes: &[u8]) -> Block {
         Narrow::Q6K => block.q6_k(bytes),
         Narrow::Int8 | Narrow::Int4 => unreachable!("{format:?} is no GGUF block format"),
     }
-    block
 }
 
 /// The values of a row of blocks, in f32 as the file's format defines them (not rounded to bf16).
@@ -69,8 +67,9 @@ pub fn dequantize_row(format: Narrow, row: &[u8], out: &mut [f32]) {
     let bytes = block_bytes(format).expect("a GGUF block format");
     assert_eq!(row.len() % bytes, 0, "{format:?}: a row is whole blocks of {bytes} bytes");
     assert_eq!(row.len() / bytes * plan.unit_k, out.len(), "{format:?}: {} bytes of row", row.len());
-    for (block, out) in row.chunks_exact(bytes).zip(out.chunks_exact_mut(plan.unit_k)) {
-        let block = parse(format, block);
+    let mut block = Block::ZERO;
+    for (bytes, out) in row.chunks_exact(bytes).zip(out.chunks_exact_mut(plan.unit_k)) {
+        parse(format, bytes, &mut block);
         for (k, out) in out.iter_mut().enumerate() {
             *out = block.value(&plan, k);
         }
@@ -78,6 +77,9 @@ pub fn dequantize_row(format: Narrow, row: &[u8], out: &mut [f32]) {
 }
 
 impl Block {
+    /// A block of zeros in every format.
+    pub(super) const ZERO: Block = Block { d: 0, m: 0, codes: [0; 256], sub: [[0; 2]; 8] };
+
     fn value(&self, plan: &Plan, k: usize) -> f32 {
         let sub = self.sub[k / 32];
         let (scale, min) = plan.affine(self.d, self.m, sub, k % 32 / 16);
@@ -90,14 +92,16 @@ impl Block {
         let five_bits = matches!(format, Narrow::Q5_0 | Narrow::Q5_1);
         self.d = word(bytes, 0);
         self.m = if has_min { word(bytes, 2) } else { 0 };
-        let (qs, mut fifth) = (&bytes[bytes.len() - 16..], 0);
-        if five_bits {
-            let at = bytes.len() - 20;
-            fifth = u32::from(word(bytes, at)) | u32::from(word(bytes, at + 2)) << 16;
+        let qs = &bytes[bytes.len() - 16..];
+        let (first, second) = self.codes[..32].split_at_mut(16);
+        for ((byte, first), second) in qs.iter().zip(first).zip(second) {
+            (*first, *second) = (byte & 15, byte >> 4);
         }
-        for k in 0..32 {
-            let nibble = qs[k % 16] >> (4 * (k / 16)) & 15;
-            self.codes[k] = nibble | ((fifth >> k & 1) << 4) as u8;
+        if five_bits {
+            let fifths = &bytes[bytes.len() - 20..bytes.len() - 16];
+            for (eight, byte) in self.codes.as_chunks_mut::<8>().0.iter_mut().zip(fifths) {
+                eight.iter_mut().enumerate().for_each(|(i, code)| *code |= (byte >> i & 1) << 4);
+            }
         }
     }
 
@@ -113,9 +117,7 @@ impl Block {
     /// 32 bytes of third bits, 64 bytes of 2-bit codes, 16 scales of 6 bits in 12 bytes, d.
     fn q3_k(&mut self, bytes: &[u8]) {
         self.two_bits(&bytes[32..96]);
-        for k in 0..256 {
-            self.codes[k] |= (bytes[k % 32] >> (k / 32) & 1) << 2;
-        }
+        self.add_bits(&bytes[..32], 2);
         let scales = &bytes[96..108];
         for i in 0..16 {
             let low = scales[i % 8] >> (4 * (i / 8)) & 15;
@@ -127,8 +129,19 @@ impl Block {
 
     /// Codes of 2 bits: byte `i` of each 32 holds k = i, i + 32, i + 64 and i + 96 of its 128.
     fn two_bits(&mut self, qs: &[u8]) {
-        for k in 0..256 {
-            self.codes[k] = qs[k / 128 * 32 + k % 32] >> (2 * (k % 128 / 32)) & 3;
+        for (i, codes) in self.codes.chunks_exact_mut(32).enumerate() {
+            for (code, byte) in codes.iter_mut().zip(&qs[i / 4 * 32..]) {
+                *code = byte >> (2 * (i % 4)) & 3;
+            }
+        }
+    }
+
+    /// One more bit for each code, on top of `below` others: bit `i` of byte `j` is that of k = 32 i + j.
+    fn add_bits(&mut self, bytes: &[u8], below: usize) {
+        for (i, codes) in self.codes.chunks_exact_mut(32).enumerate() {
+            for (code, byte) in codes.iter_mut().zip(bytes) {
+                *code |= (byte >> i & 1) << below;
+            }
         }
     }
 
@@ -137,13 +150,14 @@ impl Block {
         (self.d, self.m) = (word(bytes, 0), word(bytes, 2));
         self.scales_and_mins(&bytes[4..16]);
         let qs = &bytes[bytes.len() - 128..];
-        for k in 0..256 {
-            self.codes[k] = qs[k / 64 * 32 + k % 32] >> (4 * (k % 64 / 32)) & 15;
+        for (codes, qs) in self.codes.chunks_exact_mut(64).zip(qs.chunks_exact(32)) {
+            let (first, second) = codes.split_at_mut(32);
+            for ((byte, first), second) in qs.iter().zip(first).zip(second) {
+                (*first, *second) = (byte & 15, byte >> 4);
+            }
         }
         if format == Narrow::Q5K {
-            for k in 0..256 {
-                self.codes[k] |= (bytes[16 + k % 32] >> (k / 32) & 1) << 4;
-            }
+            self.add_bits(&bytes[16..48], 4);
         }
     }
 
@@ -159,11 +173,13 @@ impl Block {
     /// 128 bytes of low nibbles, 64 of high bit pairs, 16 signed scales, d.
     fn q6_k(&mut self, bytes: &[u8]) {
         let (low, high) = (&bytes[..128], &bytes[128..192]);
-        for k in 0..256 {
-            let (half, k_in) = (k / 128, k % 128);
-            let nibble = low[half * 64 + k_in % 64] >> (4 * (k_in / 64)) & 15;
-            let pair = high[half * 32 + k_in % 32] >> (2 * (k_in / 32)) & 3;
-            self.codes[k] = nibble | pair << 4;
+        for (i, codes) in self.codes.chunks_exact_mut(32).enumerate() {
+            let (half, quarter) = (i / 4, i % 4);
+            let nibbles = &low[half * 64 + quarter % 2 * 32..][..32];
+            let pairs = &high[half * 32..][..32];
+            for ((code, nibble), pair) in codes.iter_mut().zip(nibbles).zip(pairs) {
+                *code = nibble >> (4 * (quarter / 2)) & 15 | (pair >> (2 * quarter) & 3) << 4;
+            }
         }
         for i in 0..16 {
             self.sub[i / 2][i % 2] = bytes[192 + i];

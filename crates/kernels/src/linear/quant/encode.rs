@@ -7,50 +7,68 @@
 //! same, because a weight is expanded to bf16 before it is multiplied. Scales are bf16, not f16: they have the
 //! range of the weights, and a group of equal bf16 weights is kept exactly.
 
+use std::ops::RangeInclusive;
+
 use half::bf16;
 
 use super::Narrow;
 use super::block::Block;
 
-/// Quantises up to 64 values of a row. Values that are not finite are taken as zero or clamped.
-pub(super) fn group<T: Copy + Into<f32>>(format: Narrow, values: &[T]) -> Block {
-    let mut floats = [0.0; 64];
+/// Values of a group.
+const GROUP: usize = 64;
+/// Lanes that a compiler can keep in vectors.
+const LANES: usize = 8;
+
+/// Quantises up to 64 values of a row (at least one), and sets the codes of those that are missing to zero.
+/// Values that are not finite are taken as zero or clamped.
+pub(super) fn group<T: Copy + Into<f32>>(format: Narrow, values: &[T], block: &mut Block) {
+    // Missing values are the first one again, which is neither a new least nor a new largest.
+    let mut floats = [finite(values[0].into()); GROUP];
     for (float, value) in floats.iter_mut().zip(values) {
-        *float = (*value).into();
+        *float = finite((*value).into());
     }
-    let values = &floats[..values.len()];
     match format {
-        Narrow::Int8 => int8(values),
-        Narrow::Int4 => int4(values),
+        Narrow::Int8 => int8(&floats, block),
+        Narrow::Int4 => int4(&floats, block),
         _ => unreachable!("{format:?} has no quantiser"),
     }
+    block.codes[values.len()..GROUP].fill(0);
 }
 
-fn int8(values: &[f32]) -> Block {
-    let largest = values.iter().fold(0.0f32, |max, v| max.max(finite(*v).abs()));
-    let d = word(largest / 127.0);
-    encode(values, d, 0.0, |steps| steps.clamp(-127.0, 127.0) as i8 as u8)
+fn int8(values: &[f32; GROUP], block: &mut Block) {
+    let largest = reduce(&values.map(f32::abs), |a, b| if a > b { a } else { b });
+    encode(values, word(largest / 127.0), 0.0, -127.0..=127.0, block);
 }
 
-fn int4(values: &[f32]) -> Block {
-    let (min, max) = values
-        .iter()
-        .map(|v| finite(*v))
-        .fold((f32::INFINITY, f32::NEG_INFINITY), |(min, max), v| (min.min(v), max.max(v)));
-    let min = word(min);
-    encode(values, word(max / 15.0 - min / 15.0), min, |steps| steps.clamp(0.0, 15.0) as u8)
+fn int4(values: &[f32; GROUP], block: &mut Block) {
+    let min = word(reduce(values, |a, b| if a < b { a } else { b }));
+    let max = reduce(values, |a, b| if a > b { a } else { b });
+    encode(values, word(max / 15.0 - min / 15.0), min, 0.0..=15.0, block);
+}
+
+/// Values to one, lane by lane first.
+fn reduce(values: &[f32; GROUP], choose: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut lanes = [0.0; LANES];
+    lanes.copy_from_slice(&values[..LANES]);
+    for some in values.as_chunks::<LANES>().0 {
+        for (lane, value) in lanes.iter_mut().zip(some) {
+            *lane = choose(*lane, *value);
+        }
+    }
+    lanes.into_iter().fold(lanes[0], choose)
 }
 
 /// Codes of `values` on the grid `min + d * code`. A scale of zero (a constant group) makes all codes zero.
-fn encode(values: &[f32], d: f32, min: f32, code: impl Fn(f32) -> u8) -> Block {
-    let mut codes = [0; 256];
-    if d != 0.0 {
-        for (slot, value) in codes.iter_mut().zip(values) {
-            *slot = code(((finite(*value) - min) / d).round_ties_even());
-        }
+fn encode(values: &[f32; GROUP], d: f32, min: f32, codes: RangeInclusive<f32>, block: &mut Block) {
+    // Added to a number below 2^22 this leaves its nearest integer, ties to even, in the low bits.
+    const ROUND: f32 = 12_582_912.0;
+    let (least, most) = codes.into_inner();
+    for (code, value) in block.codes.iter_mut().zip(values) {
+        let steps = if d == 0.0 { 0.0 } else { (*value - min) / d };
+        *code = (steps.clamp(least, most) + ROUND).to_bits() as u8;
     }
     let bits = |v: f32| bf16::from_f32(v).to_bits();
-    Block { d: bits(d), m: bits(min), codes, sub: [[0; 2]; 8] }
+    (block.d, block.m) = (bits(d), bits(min));
 }
 
 /// The bf16 nearest to `value`; subnormals are zero, as in every kernel.

@@ -7,7 +7,7 @@ use half::bf16;
 use super::Narrow;
 use super::block::{self, Block};
 use super::encode;
-use super::plan::{GROUP, PANEL, Plan, TILE};
+use super::plan::{CodeOrder, GROUP, PANEL, Plan, TILE};
 use crate::linear::{RowOrder, panel_rows};
 use crate::mat::Mat;
 
@@ -30,10 +30,8 @@ pub fn pack_blocks(
     let bytes = block::block_bytes(format).expect("a GGUF block format");
     assert_eq!(k % plan.unit_k, 0, "{format:?}: rows are whole blocks of {}", plan.unit_k);
     assert_eq!(w.cols(), k / plan.unit_k * bytes, "{format:?}: bytes of a row of {k}");
-    each_row(&plan, w.rows(), k, order, panels, out, |row, place, panel| {
-        for (unit, bytes) in panel.chunks_exact_mut(plan.unit_bytes()).zip(w.row(row).chunks_exact(bytes)) {
-            plan.put(unit, place, &block::parse(format, bytes), plan.unit_k);
-        }
+    each_tile(&plan, w.rows(), k, order, panels, out, |row, unit, block| {
+        block::parse(format, &w.row(row)[unit * bytes..][..bytes], block);
     });
 }
 
@@ -52,30 +50,37 @@ pub fn pack_floats<T: Copy + Into<f32>>(
     out: &mut [u8],
 ) {
     let plan = Plan::of(format);
-    each_row(&plan, w.rows(), w.cols(), order, panels, out, |row, place, panel| {
-        for (unit, values) in panel.chunks_mut(plan.unit_bytes()).zip(w.row(row).chunks(plan.unit_k)) {
-            plan.put(unit, place, &encode::group(format, values), values.len());
-        }
+    let k = w.cols();
+    each_tile(&plan, w.rows(), k, order, panels, out, |row, unit, block| {
+        let first = unit * plan.unit_k;
+        encode::group(format, &w.row(row)[first..k.min(first + plan.unit_k)], block);
     });
 }
 
-/// Clears the panels and calls `put(row, place in its panel, panel)` for each row of the matrix that they hold.
-fn each_row(
+/// Asks `read(row, unit, block)` for the blocks of every tile of every unit, 16 rows at a time, and writes them all.
+fn each_tile(
     plan: &Plan,
     n: usize,
     k: usize,
     order: RowOrder,
     panels: Range<usize>,
     out: &mut [u8],
-    mut put: impl FnMut(usize, usize, &mut [u8]),
+    mut read: impl FnMut(usize, usize, &mut Block),
 ) {
     let bytes = plan.panel_bytes(k);
     assert_eq!(out.len(), panels.len() * bytes, "bytes of panels {panels:?} of k = {k}");
-    out.fill(0);
+    let mut blocks = [const { Block::ZERO }; TILE];
     for (panel, out) in panels.zip(out.chunks_exact_mut(bytes.max(1))) {
-        for (place, row) in panel_rows(order, n, panel).into_iter().enumerate() {
-            if let Some(row) = row {
-                put(row, place, out);
+        let rows = panel_rows(order, n, panel);
+        for (unit, out) in out.chunks_mut(plan.unit_bytes()).enumerate() {
+            for tile in 0..2 {
+                for (block, row) in blocks.iter_mut().zip(&rows[tile * TILE..]) {
+                    match row {
+                        Some(row) => read(*row, unit, block),
+                        None => *block = Block::ZERO,
+                    }
+                }
+                plan.put(out, tile, &blocks);
             }
         }
     }
@@ -96,34 +101,43 @@ pub fn unpack_panel_row(format: Narrow, panel: &[u8], row: usize, out: &mut [f32
 }
 
 impl Plan {
-    /// Writes the first `len` codes of a block, and its scales, as row `row` of a unit of zeros.
-    fn put(&self, unit: &mut [u8], row: usize, block: &Block, len: usize) {
-        put_word(unit, row, block.d);
-        if self.has_min {
-            put_word(unit, PANEL + row, block.m);
+    /// Writes a tile's part of a unit (which may be cut to whole groups): scales and codes of 16 rows.
+    fn put(&self, unit: &mut [u8], tile: usize, blocks: &[Block; TILE]) {
+        let groups = (unit.len() - self.head_bytes()) / self.group_bytes();
+        for (row, block) in blocks.iter().enumerate() {
+            put_word(unit, tile * TILE + row, block.d);
+            if self.has_min {
+                put_word(unit, PANEL + tile * TILE + row, block.m);
+            }
         }
-        for group in 0..len.div_ceil(GROUP) {
+        for group in 0..groups {
             let at = self.locate(group).group;
-            let group_bytes = &mut unit[at..at + self.group_bytes()];
+            let bytes = &mut unit[at..at + self.group_bytes()];
             if self.sub_bytes() > 0 {
-                group_bytes[row] = block.sub[group][0];
-                group_bytes[PANEL + row] = block.sub[group][1];
+                for (row, block) in blocks.iter().enumerate() {
+                    bytes[tile * TILE + row] = block.sub[group][0];
+                    bytes[PANEL + tile * TILE + row] = block.sub[group][1];
+                }
             }
-            for k in 0..GROUP.min(len - group * GROUP) {
-                self.put_code(group_bytes, row, k, block.codes[group * GROUP + k]);
-            }
+            let codes = std::array::from_fn(|row| &blocks[row].codes.as_chunks().0[group]);
+            self.put_codes(bytes, tile, &codes);
         }
     }
 
-    fn put_code(&self, group: &mut [u8], row: usize, k: usize, code: u8) {
-        let (low, high) = self.planes(row / TILE);
-        let (byte, shift) = self.code_at(self.low_bits, row % TILE, k);
-        // Eight bits fill their byte; fewer are cut to their plane.
-        let low_mask = (1u16 << self.low_bits) - 1;
-        group[low + byte] |= (code & low_mask as u8) << shift;
+    /// Writes a tile's codes in the order that [`code_at`](Plan::code_at) tells of, whole planes at once.
+    fn put_codes(&self, group: &mut [u8], tile: usize, codes: &[&[u8; GROUP]; TILE]) {
+        let (low, high) = self.planes(tile);
+        if self.order() == CodeOrder::ByRow {
+            return put_by_row(&mut group[low..][..self.low_bytes()], codes);
+        }
+        let lines = by_line(codes);
+        if self.low_bits == 8 {
+            group[low..][..self.low_bytes()].copy_from_slice(lines.as_flattened());
+        } else {
+            put_plane(&mut group[low..][..self.low_bytes()], &lines, self.low_bits, 0);
+        }
         if self.high_bits > 0 {
-            let (byte, shift) = self.code_at(self.high_bits, row % TILE, k);
-            group[high + byte] |= code >> self.low_bits << shift;
+            put_plane(&mut group[high..][..self.high_bytes()], &lines, self.high_bits, self.low_bits);
         }
     }
 
@@ -167,6 +181,43 @@ impl Plan {
         }
         let (scale, min) = affine[k / 16];
         flushed(scale.mul_add(self.code_value(code), min))
+    }
+}
+
+/// Four rows' nibbles to each word, one word for each k.
+fn put_by_row(out: &mut [u8], codes: &[&[u8; GROUP]; TILE]) {
+    for (out, rows) in out.chunks_exact_mut(2 * GROUP).zip(codes.as_chunks::<4>().0) {
+        for k in 0..GROUP {
+            out[2 * k] = rows[0][k] | rows[1][k] << 4;
+            out[2 * k + 1] = rows[2][k] | rows[3][k] << 4;
+        }
+    }
+}
+
+/// A tile's codes as half-vectors: 16 lanes are the pairs of k of eight rows.
+fn by_line(codes: &[&[u8; GROUP]; TILE]) -> [[u8; TILE]; GROUP] {
+    let mut lines = [[0; TILE]; GROUP];
+    for (pair, line) in lines.as_flattened_mut().as_chunks_mut::<GROUP>().0.iter_mut().enumerate() {
+        for (out, codes) in line.as_chunks_mut::<2>().0.iter_mut().zip(codes) {
+            *out = codes.as_chunks::<2>().0[pair];
+        }
+    }
+    lines
+}
+
+/// A plane of `bits` bits of each code, those above the lowest `skip`.
+fn put_plane(out: &mut [u8], lines: &[[u8; TILE]; GROUP], bits: usize, skip: usize) {
+    let mask = ((1u16 << bits) - 1) as u8;
+    for (out, lines) in out.chunks_exact_mut(4 * TILE).zip(lines.chunks_exact(32 / bits)) {
+        let mut words = [0u32; TILE];
+        for (i, line) in lines.iter().enumerate() {
+            for (word, code) in words.iter_mut().zip(line) {
+                *word |= u32::from(*code >> skip & mask) << (bits * i);
+            }
+        }
+        for (out, word) in out.chunks_exact_mut(4).zip(words) {
+            out.copy_from_slice(&word.to_le_bytes());
+        }
     }
 }
 

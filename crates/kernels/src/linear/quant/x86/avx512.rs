@@ -57,7 +57,10 @@ unsafe fn run<const LOW: usize, const HIGH: usize>(
             // SAFETY: unit, group and planes lie in the panel, and the tile in `out`: `expand` checked both.
             unsafe {
                 let [scale, min] = by_row(plan, panel.add(place.unit), panel.add(place.group), tile);
-                let affine = Affine { scale: scale.map(|s| twice(s)), min: min.map(|m| twice(m)) };
+                let affine = Affine {
+                    scale: [twice(scale[0]), twice(scale[1])],
+                    min: [twice(min[0]), twice(min[1])],
+                };
                 let (low, high) = (panel.add(place.group + low), panel.add(place.group + high));
                 one_tile::<LOW, HIGH>(low, high, &affine, out.add((2 * i + tile) * VALUES));
             }
@@ -90,21 +93,22 @@ pub(super) unsafe fn by_row(plan: &Plan, unit: *const u8, group: *const u8, tile
         }
         Sub::Nibbles => {
             let nibble = _mm_set1_epi8(15);
-            let both = [bytes(0), bytes(1)];
-            let high = both.map(|b| _mm_and_si128(_mm_srli_epi16::<4>(b), nibble));
-            (
-                both.map(|b| _mm512_mul_ps(d, unsigned(_mm_and_si128(b, nibble)))),
-                high.map(|b| negative(_mm512_mul_ps(m, unsigned(b)))),
-            )
+            let scale = |b: __m128i| _mm512_mul_ps(d, unsigned(_mm_and_si128(b, nibble)));
+            let high = |b: __m128i| unsigned(_mm_and_si128(_mm_srli_epi16::<4>(b), nibble));
+            let min = |b: __m128i| negative(_mm512_mul_ps(m, high(b)));
+            ([scale(bytes(0)), scale(bytes(1))], [min(bytes(0)), min(bytes(1))])
         }
         Sub::Signed => {
-            let signed = |b: __m128i| _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(b));
-            ([bytes(0), bytes(1)].map(|b| _mm512_mul_ps(d, signed(b))), [m; 2])
+            let signed = |b: __m128i| _mm512_mul_ps(d, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(b)));
+            ([signed(bytes(0)), signed(bytes(1))], [m; 2])
         }
     };
     let min = match plan.offset {
         0 => min,
-        offset => scale.map(|s| _mm512_mul_ps(s, _mm512_set1_ps(-f32::from(offset)))),
+        offset => {
+            let offset = _mm512_set1_ps(-f32::from(offset));
+            [_mm512_mul_ps(scale[0], offset), _mm512_mul_ps(scale[1], offset)]
+        }
     };
     [scale, min]
 }

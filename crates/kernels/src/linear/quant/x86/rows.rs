@@ -122,16 +122,18 @@ pub(super) unsafe fn write_rows<const SYMMETRIC: bool>(
 #[target_feature(enable = "avx512f,avx512bf16")]
 fn tables<const SYMMETRIC: bool>(affine: &Affine, at: usize, first: usize, second: usize) -> __m512i {
     let codes = _mm512_setr_ps(0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.);
-    let values = [at + first, at + second].map(|row| {
+    let row = |row: usize| {
         let scale = _mm512_set1_ps(affine.scale[row]);
         if SYMMETRIC {
             _mm512_mul_ps(_mm512_sub_ps(codes, _mm512_set1_ps(8.0)), scale)
         } else {
             _mm512_fmadd_ps(codes, scale, _mm512_set1_ps(affine.min[row]))
         }
-    });
+    };
+    // Not by `map`: it lacks these instructions, is not inlined, and its vectors go through memory.
+    let values = _mm512_cvtne2ps_pbh(row(at + second), row(at + first));
     // SAFETY: both are 512 bits of plain numbers.
-    unsafe { std::mem::transmute(_mm512_cvtne2ps_pbh(values[1], values[0])) }
+    unsafe { std::mem::transmute(values) }
 }
 
 /// Transposes 16 by 16 words of 32 bits (pairs of k): rows of pairs become lines of outputs.
@@ -145,8 +147,9 @@ pub(super) unsafe fn transpose(rows: &Rows, out: *mut __m512i, step: usize) {
     // By words, then double words, inside each 128 bits; then by 128-bit quarters in two steps.
     let mut b = [_mm512_setzero_si512(); TILE];
     for i in 0..4 {
-        let low = [0, 2].map(|j| _mm512_unpacklo_epi32(r[4 * i + j], r[4 * i + j + 1]));
-        let high = [0, 2].map(|j| _mm512_unpackhi_epi32(r[4 * i + j], r[4 * i + j + 1]));
+        let low = |j: usize| _mm512_unpacklo_epi32(r[4 * i + j], r[4 * i + j + 1]);
+        let high = |j: usize| _mm512_unpackhi_epi32(r[4 * i + j], r[4 * i + j + 1]);
+        let (low, high) = ([low(0), low(2)], [high(0), high(2)]);
         b[4 * i] = _mm512_unpacklo_epi64(low[0], low[1]);
         b[4 * i + 1] = _mm512_unpackhi_epi64(low[0], low[1]);
         b[4 * i + 2] = _mm512_unpacklo_epi64(high[0], high[1]);
@@ -154,8 +157,9 @@ pub(super) unsafe fn transpose(rows: &Rows, out: *mut __m512i, step: usize) {
     }
     for i in 0..4 {
         // Quarter q of b[4 g + i] is column 4 q + i of rows 4 g to 4 g + 3.
-        let even = [0, 8].map(|g| _mm512_shuffle_i32x4::<0x88>(b[g + i], b[g + 4 + i]));
-        let odd = [0, 8].map(|g| _mm512_shuffle_i32x4::<0xdd>(b[g + i], b[g + 4 + i]));
+        let even = |g: usize| _mm512_shuffle_i32x4::<0x88>(b[g + i], b[g + 4 + i]);
+        let odd = |g: usize| _mm512_shuffle_i32x4::<0xdd>(b[g + i], b[g + 4 + i]);
+        let (even, odd) = ([even(0), even(8)], [odd(0), odd(8)]);
         // SAFETY: lines 0 to 15.
         unsafe {
             _mm512_storeu_si512(out.add(i * step).cast(), _mm512_shuffle_i32x4::<0x88>(even[0], even[1]));
