@@ -57,10 +57,8 @@ unsafe fn run<const LOW: usize, const HIGH: usize>(
             // SAFETY: unit, group and planes lie in the panel, and the tile in `out`: `expand` checked both.
             unsafe {
                 let [scale, min] = by_row(plan, panel.add(place.unit), panel.add(place.group), tile);
-                let affine = Affine {
-                    scale: [twice(scale[0]), twice(scale[1])],
-                    min: [twice(min[0]), twice(min[1])],
-                };
+                let affine =
+                    Affine { scale: [twice(scale[0]), twice(scale[1])], min: [twice(min[0]), twice(min[1])] };
                 let (low, high) = (panel.add(place.group + low), panel.add(place.group + high));
                 one_tile::<LOW, HIGH>(low, high, &affine, out.add((2 * i + tile) * VALUES));
             }
