@@ -1,6 +1,9 @@
 //! SmolLM2-135M-Instruct against transformers, teacher-forced on its greedy continuations: 20 prompts, 64
 //! positions each, with the same bf16 weights (`tests/golden/README.md`, smollm2.json).
 //!
+//! Its bf16 logits are rounded to steps of 1/16 to 1/8, and two of its own bf16 runs differ at 14 positions that the
+//! first calls clear. So a position is judged where transformers is clear both in bf16 and in f32 arithmetic.
+//!
 //! The one test that fetches something: the model, once, into the cache. Where it cannot, it says so.
 
 mod runner;
@@ -11,7 +14,7 @@ use model::source::{Places, Silent, locate};
 use runner::Runner;
 use serde::Deserialize;
 
-/// Positions where transformers' own two likeliest tokens are closer than this are counted, not judged.
+/// Positions where transformers' two likeliest tokens are closer than this are counted, not judged.
 const CLEAR: f32 = 0.05;
 
 #[derive(Deserialize)]
@@ -52,17 +55,15 @@ fn the_likeliest_token_is_that_of_transformers_wherever_it_is_clear() {
             let ours = argmax(&logits[case.prompt.len() + i - 1]);
             let theirs = (case.bf16.argmax[i], case.f32.argmax[i]);
             match () {
-                () if case.bf16.margin[i] < CLEAR => unclear += 1,
+                () if ours == theirs.0 && case.bf16.margin[i] >= CLEAR => clear += 1,
                 // transformers in bf16 and transformers in f32 choose differently: we side with either.
                 () if theirs.0 != theirs.1 && (ours == theirs.0 || ours == theirs.1) => torn += 1,
-                () if ours == theirs.0 => clear += 1,
+                () if case.bf16.margin[i].min(case.f32.margin[i]) < CLEAR => unclear += 1,
                 () => wrong.push(format!("case {index}, position {i}: {ours}, not {theirs:?}")),
             }
         }
     }
-    eprintln!(
-        "{clear} clear positions agree; {unclear} are unclear; {torn} where transformers' own runs differ"
-    );
+    eprintln!("{clear} clear positions agree; {unclear} unclear; {torn} where transformers' own runs differ");
     assert!(clear > 1000, "only {clear} clear positions: the reference is damaged");
     assert!(wrong.is_empty(), "{} clear positions differ:\n{}", wrong.len(), wrong.join("\n"));
 }
