@@ -7,7 +7,7 @@ use model::sampling::Overrides;
 
 /// Runs language models larger than the memory they are given.
 #[derive(Parser)]
-#[command(name = "ballast", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(name = "ballast", version, max_term_width = 100, arg_required_else_help = true, args_override_self = true)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -35,7 +35,7 @@ pub(crate) enum Command {
 pub(crate) struct RunArgs {
     /// A folder, a .gguf file, a hub id (org/name), or `smollm2`, the default.
     pub(crate) model: Option<String>,
-    /// What to say. Without it: a chat on a terminal, standard input otherwise, or a default prompt.
+    /// What to say. Without it: a chat on a terminal, standard input otherwise (without a model: a default prompt).
     pub(crate) prompt: Option<String>,
     /// Give the prompt to the model as it is, without its chat template.
     #[arg(long)]
@@ -59,12 +59,15 @@ pub(crate) struct BatchArgs {
     /// Requests, one JSON object a line; `-` is standard input.
     #[arg(long = "input-file", short = 'i', value_name = "FILE")]
     pub(crate) input: PathBuf,
-    /// Where the answers go, one JSON object a line, in the order of the input.
+    /// Where the answers go, one JSON object a line, in the order of the input; `-` is standard output.
     #[arg(long = "output-file", short = 'o', value_name = "FILE")]
     pub(crate) output: PathBuf,
     /// Replace the output file if it exists.
     #[arg(long)]
     pub(crate) overwrite: bool,
+    /// What requests may call the model; may be given several times [default: MODEL and its last part].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) served_model_name: Vec<String>,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
 }
@@ -85,7 +88,7 @@ pub(crate) struct BenchKernelsArgs {
     #[arg(long)]
     pub(crate) only: Option<String>,
     /// Threads to use [default: the cores that this process may use].
-    #[arg(long)]
+    #[arg(long, env = "BALLAST_THREADS", value_parser = threads)]
     pub(crate) threads: Option<usize>,
     /// Write the figures here.
     #[arg(long, value_name = "FILE")]
@@ -97,13 +100,13 @@ pub(crate) struct ThroughputArgs {
     /// A folder, a .gguf file, a hub id (org/name), or `smollm2`.
     pub(crate) model: String,
     /// Requests handed over at once.
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 64, value_parser = at_least_one)]
     pub(crate) num_prompts: usize,
     /// Tokens of each prompt (random ones, different for every request).
-    #[arg(long, default_value_t = 512)]
+    #[arg(long, default_value_t = 512, value_parser = at_least_one)]
     pub(crate) input_len: usize,
     /// Tokens that each request generates (end-of-text is ignored).
-    #[arg(long, default_value_t = 32)]
+    #[arg(long, default_value_t = 32, value_parser = at_least_one)]
     pub(crate) output_len: usize,
     #[command(flatten)]
     pub(crate) common: BenchArgs,
@@ -114,13 +117,13 @@ pub(crate) struct LatencyArgs {
     /// A folder, a .gguf file, a hub id (org/name), or `smollm2`.
     pub(crate) model: String,
     /// Sequences decoded together.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = at_least_one)]
     pub(crate) batch: usize,
     /// Tokens of each prompt.
-    #[arg(long, default_value_t = 128)]
+    #[arg(long, default_value_t = 128, value_parser = at_least_one)]
     pub(crate) input_len: usize,
     /// Tokens that each sequence generates.
-    #[arg(long, default_value_t = 65)]
+    #[arg(long, default_value_t = 65, value_parser = at_least_one)]
     pub(crate) output_len: usize,
     #[command(flatten)]
     pub(crate) common: BenchArgs,
@@ -129,7 +132,7 @@ pub(crate) struct LatencyArgs {
 #[derive(Args)]
 pub(crate) struct BenchArgs {
     /// Timed repetitions; the median is reported.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = at_least_one)]
     pub(crate) reps: usize,
     /// Write the figures here.
     #[arg(long, value_name = "FILE")]
@@ -143,6 +146,12 @@ pub(crate) struct CheckArgs {
     /// The device to check.
     #[arg(long, default_value = "cpu")]
     pub(crate) device: String,
+    /// Only cases whose name contains this.
+    #[arg(long)]
+    pub(crate) only: Option<String>,
+    /// Threads to use [default: the cores that this process may use].
+    #[arg(long, env = "BALLAST_THREADS", value_parser = threads)]
+    pub(crate) threads: Option<usize>,
     /// Write the report here.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
@@ -170,16 +179,16 @@ pub(crate) struct EngineArgs {
     #[arg(long, value_parser = parse_bytes, help_heading = "Engine")]
     pub(crate) memory: Option<u64>,
     /// Threads to compute with [default: the cores that this process may use].
-    #[arg(long, help_heading = "Engine")]
+    #[arg(long, env = "BALLAST_THREADS", value_parser = threads, help_heading = "Engine")]
     pub(crate) threads: Option<usize>,
     /// The longest sequence, prompt and answer together [default: the model's, as memory allows].
     #[arg(long, value_parser = parse_count, help_heading = "Engine")]
     pub(crate) max_model_len: Option<usize>,
     /// Sequences that run at once.
-    #[arg(long, help_heading = "Engine")]
+    #[arg(long, value_parser = at_least_one, help_heading = "Engine")]
     pub(crate) max_num_seqs: Option<usize>,
     /// Tokens in one step; longer prompts are computed in chunks.
-    #[arg(long, help_heading = "Engine")]
+    #[arg(long, value_parser = at_least_one, help_heading = "Engine")]
     pub(crate) max_num_batched_tokens: Option<usize>,
     /// Keep the KV of preempted sequences, so many tokens of it, instead of computing it again.
     #[arg(long, value_name = "TOKENS", value_parser = parse_count, help_heading = "Engine")]
@@ -209,25 +218,25 @@ impl EngineArgs {
 #[derive(Args)]
 pub(crate) struct SamplingArgs {
     /// Most tokens to generate.
-    #[arg(long, help_heading = "Sampling")]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Sampling")]
     pub(crate) max_tokens: Option<u32>,
     /// Fewest tokens to generate.
     #[arg(long, help_heading = "Sampling")]
     pub(crate) min_tokens: Option<u32>,
     /// 0 takes the likeliest token every time.
-    #[arg(long, help_heading = "Sampling")]
+    #[arg(long, allow_negative_numbers = true, help_heading = "Sampling")]
     pub(crate) temperature: Option<f32>,
     /// Choose among so many of the likeliest tokens.
-    #[arg(long, help_heading = "Sampling")]
+    #[arg(long, allow_negative_numbers = true, help_heading = "Sampling")]
     pub(crate) top_k: Option<i64>,
     /// Choose among the likeliest tokens that make up this share of probability.
-    #[arg(long, help_heading = "Sampling")]
+    #[arg(long, allow_negative_numbers = true, help_heading = "Sampling")]
     pub(crate) top_p: Option<f32>,
     /// Choose among tokens at least this probable, relative to the likeliest.
-    #[arg(long, help_heading = "Sampling")]
+    #[arg(long, allow_negative_numbers = true, help_heading = "Sampling")]
     pub(crate) min_p: Option<f32>,
     /// Divides the logits of tokens already there.
-    #[arg(long, help_heading = "Sampling")]
+    #[arg(long, allow_negative_numbers = true, help_heading = "Sampling")]
     pub(crate) repetition_penalty: Option<f32>,
     /// Subtracted once from the logits of tokens already generated.
     #[arg(long, allow_negative_numbers = true, help_heading = "Sampling")]
@@ -236,7 +245,7 @@ pub(crate) struct SamplingArgs {
     #[arg(long, allow_negative_numbers = true, help_heading = "Sampling")]
     pub(crate) frequency_penalty: Option<f32>,
     /// The same seed gives the same tokens, whatever else runs.
-    #[arg(long, help_heading = "Sampling")]
+    #[arg(long, allow_negative_numbers = true, help_heading = "Sampling")]
     pub(crate) seed: Option<i64>,
     /// End before this text; may be given several times.
     #[arg(long, help_heading = "Sampling")]
@@ -314,6 +323,24 @@ fn parse_bytes(text: &str) -> Result<u64, String> {
     }
 }
 
+/// Most of anything that is counted here: sums and products of two of them stay far from overflow.
+const COUNT_MAX: usize = 1 << 24;
+/// More threads than any machine has; each costs a stack, and waits for all others.
+const THREADS_MAX: usize = 1024;
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    within(text, COUNT_MAX)
+}
+
+fn threads(text: &str) -> Result<usize, String> {
+    within(text, THREADS_MAX)
+}
+
+fn within(text: &str, max: usize) -> Result<usize, String> {
+    let count = text.parse().ok().filter(|count| (1..=max).contains(count));
+    count.ok_or_else(|| format!("expected a number from 1 to {max}"))
+}
+
 /// `4096` or `32k` (vLLM's way of writing 32768 is 32K, of 32000 is 32k).
 fn parse_count(text: &str) -> Result<usize, String> {
     let (number, factor) = match text.strip_suffix(['k', 'K']) {
@@ -322,7 +349,8 @@ fn parse_count(text: &str) -> Result<usize, String> {
         None => (text, 1),
     };
     let count: usize = number.parse().map_err(|_| "expected a number such as 4096 or 32k".to_string())?;
-    count.checked_mul(factor).filter(|&n| n > 0).ok_or_else(|| "expected a positive number".to_string())
+    let count = count.checked_mul(factor).filter(|n| (1..=COUNT_MAX).contains(n));
+    count.ok_or_else(|| format!("expected a number from 1 to {COUNT_MAX}"))
 }
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
 //! `ballast batch`: a file of requests in OpenAI's batch format, answered in the order of the input.
 
-use std::collections::VecDeque;
-use std::fs::{File, OpenOptions};
-use std::io::{self, BufWriter, Read, Write};
+use std::collections::{HashSet, VecDeque};
+use std::io::{self, Read};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -15,32 +14,53 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::args::BatchArgs;
+use crate::console::{note, show};
 use crate::display::{Progress, Unit, Voice};
 use crate::loaded::{self, Text};
+use crate::output_file::OutputFile;
 use crate::resolve::{Needs, engine_config};
 
 /// Requests handed to the engine ahead of the one whose answer is written next.
 const AHEAD: usize = 1024;
 /// Sequences at once, where no flag says; the scheduler runs as many as have KV.
 const SEQUENCES: usize = 256;
+/// The name of standard input and output.
+const STANDARD: &str = "-";
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// Some lines failed; all were answered.
 const EXIT_SOME_FAILED: u8 = 3;
 
 pub(crate) fn batch(args: BatchArgs) -> Result<ExitCode> {
     let input = read_input(&args.input)?;
-    let mut output = create_output(&args)?;
+    let mut output = Output::open(&args)?;
     let opened = loaded::open(Some(&args.model), &args.engine, Voice::Normal)?;
     let text = opened.text(args.engine.chat_template.as_deref())?;
-    let needs = Needs { seqs: SEQUENCES, longest: None, kv_tokens: None, step_tokens: None };
-    let engine = opened.start(engine_config(&args.engine, needs)?, Voice::Normal)?;
-    let served = [args.model.clone(), opened.name.clone()];
     let template = text.template()?;
+    let needs = Needs { seqs: SEQUENCES, longest: None, kv_tokens: None, step_tokens: None };
+    let planned = opened.plan(engine_config(&args.engine, needs)?, Voice::Normal)?;
+    let engine = loaded::load(planned, Voice::Normal)?;
+    let served = served_names(&args, &opened.name);
     let job = Job::new(&engine, &text, template.as_ref(), &served, &input);
-    let lines: Vec<(usize, &str)> = lines(&input).collect();
+    let lines: Vec<(usize, &[u8])> = lines(&input).collect();
     let summary = job.run(&lines, &mut output)?;
-    output.flush().with_context(|| format!("cannot write {}", args.output.display()))?;
+    engine.finish()?;
     summary.print(lines.len());
     Ok(if summary.failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(EXIT_SOME_FAILED) })
+}
+
+/// What requests may call the model: what the flags say, or else the model's name and its last part.
+fn served_names(args: &BatchArgs, name: &str) -> Vec<String> {
+    if !args.served_model_name.is_empty() {
+        return args.served_model_name.clone();
+    }
+    let last = Path::new(name).file_name().map(|last| last.to_string_lossy().into_owned());
+    let mut names = vec![args.model.clone()];
+    for other in [Some(name.to_string()), last].into_iter().flatten() {
+        if !names.contains(&other) {
+            names.push(other);
+        }
+    }
+    names
 }
 
 /// Everything that turns one line into one answer.
@@ -62,6 +82,9 @@ struct Pending {
 
 #[derive(Default)]
 struct Summary {
+    names: HashSet<String>,
+    /// Lines whose custom_id an earlier line has.
+    same_name: usize,
     failed: usize,
     prompt_tokens: u64,
     completion_tokens: u64,
@@ -74,7 +97,7 @@ impl<'a> Job<'a> {
         text: &'a Text,
         template: Option<&'a ChatTemplate>,
         served: &'a [String],
-        input: &str,
+        input: &[u8],
     ) -> Job<'a> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
         let context = Context {
@@ -89,12 +112,13 @@ impl<'a> Job<'a> {
             streaming: Streaming::Refused,
             now: WallClock { unix_s: now as i64, utc_offset_s: 0 },
         };
-        let digest = Sha256::digest(input.as_bytes()).iter().take(8).map(|b| format!("{b:02x}")).collect();
+        let digest = Sha256::digest(input).iter().take(8).map(|b| format!("{b:02x}")).collect();
         Job { engine, text, context, digest, created: now }
     }
 
     /// Answers all lines in order, some ahead of the one that is written next.
-    fn run(&self, lines: &[(usize, &str)], output: &mut impl Write) -> Result<Summary> {
+    fn run(&self, lines: &[(usize, &[u8])], output: &mut Output) -> Result<Summary> {
+        output.begin()?;
         let started = Instant::now();
         let progress = Progress::new("requests", lines.len() as u64, Unit::Items, Voice::Normal);
         let mut ahead: VecDeque<Pending> = VecDeque::new();
@@ -105,8 +129,7 @@ impl<'a> Job<'a> {
             let Some(pending) = ahead.pop_front() else { break };
             let answer = self.finish(pending, &mut summary);
             self.engine.alive()?;
-            serde_json::to_writer(&mut *output, &answer).context("cannot write the output")?;
-            output.write_all(b"\n").context("cannot write the output")?;
+            output.line(&answer)?;
             progress.set(done as u64);
         }
         progress.end();
@@ -114,9 +137,9 @@ impl<'a> Job<'a> {
         Ok(summary)
     }
 
-    fn begin(&self, line: usize, text: &str) -> Pending {
-        let parsed = BatchLine::parse(text);
-        let custom_id = parsed.as_ref().map_or_else(|_| custom_id(text), |line| line.custom_id.clone());
+    fn begin(&self, line: usize, bytes: &[u8]) -> Pending {
+        let parsed = parse(line, bytes);
+        let custom_id = parsed.as_ref().map_or_else(|_| custom_id(bytes), |line| line.custom_id.clone());
         let outcome = parsed.and_then(|line| line.generate(&self.context)).and_then(|request| {
             let answer = Answer::begin(self.engine, &self.text.tokenizer, &request, line as u64)?;
             Ok((request, answer))
@@ -125,6 +148,7 @@ impl<'a> Job<'a> {
     }
 
     fn finish(&self, pending: Pending, summary: &mut Summary) -> Value {
+        summary.name(&pending.custom_id);
         let id = format!("{}-{}", self.digest, pending.line);
         let outcome = pending.outcome.and_then(|(request, answer)| {
             let choices = answer.wait()?;
@@ -140,13 +164,25 @@ impl<'a> Job<'a> {
 }
 
 impl Summary {
+    fn name(&mut self, custom_id: &str) {
+        if !custom_id.is_empty() && !self.names.insert(custom_id.to_string()) {
+            self.same_name += 1;
+        }
+    }
+
     fn count(&mut self, usage: &Value) {
         self.prompt_tokens += usage["prompt_tokens"].as_u64().unwrap_or(0);
         self.completion_tokens += usage["completion_tokens"].as_u64().unwrap_or(0);
     }
 
     fn print(&self, lines: usize) {
-        eprintln!(
+        if self.same_name > 0 {
+            note!(
+                "{} lines repeat the custom_id of another: only their order tells them apart",
+                self.same_name
+            );
+        }
+        note!(
             "{lines} requests, {} failed; {} prompt and {} generated tokens in {:.1} s ({:.1} generated/s); peak memory {}",
             self.failed,
             self.prompt_tokens,
@@ -158,46 +194,78 @@ impl Summary {
     }
 }
 
+/// A line of the input as a request. Errors of the line itself name it.
+fn parse(line: usize, bytes: &[u8]) -> Result<BatchLine, ApiError> {
+    let parsed = match std::str::from_utf8(bytes) {
+        Ok(text) => BatchLine::parse(text),
+        Err(error) => {
+            Err(ApiError::invalid("body", format!("byte {} is not UTF-8 text", error.valid_up_to() + 1)))
+        }
+    };
+    parsed.map_err(|error| ApiError { message: format!("line {line}: {}", error.message), ..error })
+}
+
 /// The name of a line that is wrong in another place.
-fn custom_id(line: &str) -> String {
-    let value: Option<Value> = serde_json::from_str(line).ok();
+fn custom_id(line: &[u8]) -> String {
+    let value: Option<Value> = serde_json::from_slice(line).ok();
     value.and_then(|v| v["custom_id"].as_str().map(str::to_string)).unwrap_or_default()
 }
 
 /// Lines that are not blank, numbered from 1. Only `\n` ends a line: JSON may hold a bare `\r`.
-fn lines(input: &str) -> impl Iterator<Item = (usize, &str)> {
-    let numbered = input.split('\n').enumerate().map(|(i, line)| (i + 1, line.trim_end_matches('\r')));
-    numbered.filter(|(_, line)| !line.trim().is_empty())
+fn lines(input: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
+    let numbered = (1..).zip(input.split(|&byte| byte == b'\n'));
+    numbered.map(|(i, line)| (i, line.trim_ascii_end())).filter(|(_, line)| !line.is_empty())
 }
 
-fn read_input(path: &Path) -> Result<String> {
+fn read_input(path: &Path) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    if path == Path::new("-") {
-        io::stdin().lock().read_to_end(&mut bytes)?;
+    if path == Path::new(STANDARD) {
+        io::stdin().lock().read_to_end(&mut bytes).context("cannot read standard input")?;
     } else {
         bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     }
-    let text = String::from_utf8(bytes).map_err(|e| {
-        anyhow::anyhow!(
-            "{} is not UTF-8 text: byte {} is wrong",
-            path.display(),
-            e.utf8_error().valid_up_to()
-        )
-    })?;
-    Ok(text.strip_prefix('\u{feff}').map_or_else(|| text.clone(), str::to_string))
+    if bytes.starts_with(BYTE_ORDER_MARK) {
+        bytes.drain(..BYTE_ORDER_MARK.len());
+    }
+    Ok(bytes)
 }
 
-/// Creates the output before anything heavy happens, so that a wrong path is found at once.
-fn create_output(args: &BatchArgs) -> Result<BufWriter<File>> {
-    let path = &args.output;
-    if same_file(&args.input, path) {
-        bail!("{} is the input too: choose another output file", path.display());
+/// Where the answers go.
+enum Output {
+    File(OutputFile),
+    Standard,
+}
+
+impl Output {
+    /// Finds the output writable before anything heavy happens.
+    fn open(args: &BatchArgs) -> Result<Output> {
+        let path = &args.output;
+        if path == Path::new(STANDARD) {
+            return Ok(Output::Standard);
+        }
+        if same_file(&args.input, path) {
+            bail!("{} is the input too: choose another output file", path.display());
+        }
+        if path.is_file() && !args.overwrite {
+            bail!("{} exists: choose another output file, or say --overwrite", path.display());
+        }
+        OutputFile::open(path).map(Output::File)
     }
-    if path.exists() && !args.overwrite {
-        bail!("{} exists: choose another output file, or say --overwrite", path.display());
+
+    fn begin(&mut self) -> Result<()> {
+        match self {
+            Output::File(file) => file.begin(),
+            Output::Standard => Ok(()),
+        }
     }
-    let file = OpenOptions::new().write(true).create(true).truncate(true).open(path);
-    Ok(BufWriter::new(file.with_context(|| format!("cannot create {}", path.display()))?))
+
+    /// A whole line at once: whatever ends the process leaves whole lines.
+    fn line(&mut self, answer: &Value) -> Result<()> {
+        match self {
+            Output::File(file) => file.write(format!("{answer}\n").as_bytes()),
+            Output::Standard => show!("{answer}"),
+        }
+    }
 }
 
 fn same_file(a: &Path, b: &Path) -> bool {
@@ -210,13 +278,13 @@ mod tests {
 
     #[test]
     fn only_line_feeds_end_lines_and_blank_ones_do_not_count() {
-        let found: Vec<_> = lines("a\r\n\n b\rc \n").collect();
-        assert_eq!(found, [(1, "a"), (3, " b\rc ")]);
+        let found: Vec<_> = lines(b"a\r\n\n b\rc \n").collect();
+        assert_eq!(found, [(1, &b"a"[..]), (3, b" b\rc")]);
     }
 
     #[test]
     fn a_broken_line_keeps_its_name() {
-        assert_eq!(custom_id(r#"{"custom_id": "x", "method": "GET"}"#), "x");
-        assert_eq!(custom_id("{"), "");
+        assert_eq!(custom_id(br#"{"custom_id": "x", "method": "GET"}"#), "x");
+        assert_eq!(custom_id(b"{"), "");
     }
 }

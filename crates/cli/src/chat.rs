@@ -1,54 +1,112 @@
 //! A chat on the terminal: the conversation so far is sent each time, and its KV is reused.
 
-use std::io::{BufRead, Write};
+use std::io::{self, BufRead, Write};
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use engine::Engine;
 use model::sampling::SamplingParams;
 use model::template::ChatTemplate;
 use serde_json::{Value, json};
 
-use crate::loaded::Text;
+use crate::args::RunArgs;
+use crate::console::{Hangup, note, show, told};
+use crate::display::Voice;
+use crate::loaded::{self, Opened, Text};
+use crate::resolve::{Needs, engine_config};
 use crate::run::{answer_to, render};
+
+/// The longest chat, where no flag says.
+const CHAT_TOKENS: usize = 8192;
+/// Tokens computed in a step: a chat's messages are short.
+const STEP_TOKENS: usize = 512;
 
 /// Talks until the input ends or somebody says `/bye`.
 pub(crate) fn chat(
-    engine: &Engine,
+    args: &RunArgs,
+    opened: &Opened,
     text: &Text,
-    template: &ChatTemplate,
+    template: Option<ChatTemplate>,
     params: &SamplingParams,
-    system: Option<&str>,
 ) -> Result<ExitCode> {
-    eprintln!("Say something; /new begins anew, /bye ends (so does Ctrl-D).");
-    let opening: Vec<Value> = system.iter().map(|s| json!({"role": "system", "content": s})).collect();
-    let mut messages = opening.clone();
-    while let Some(line) = ask()? {
-        match line.trim() {
-            "" => continue,
-            "/bye" => break,
-            "/new" => messages.clone_from(&opening),
-            said => {
-                messages.push(json!({"role": "user", "content": said}));
-                match render(text, template, &messages).and_then(|ids| answer_to(engine, text, ids, params)) {
-                    Ok(answer) => messages.push(json!({"role": "assistant", "content": answer.text})),
-                    Err(error) => {
-                        messages.pop();
-                        eprintln!("{error:#}");
-                        engine.alive()?;
-                    }
-                }
-                println!();
-            }
-        }
-    }
+    let Some(template) = template else {
+        bail!(
+            "no chat without a chat template: give a prompt after the model (or a file with --chat-template)"
+        );
+    };
+    let longest = CHAT_TOKENS.min(opened.checkpoint.spec().max_positions);
+    let needs =
+        Needs { seqs: 1, longest: Some(longest), kv_tokens: Some(longest), step_tokens: Some(STEP_TOKENS) };
+    let voice = if args.quiet { Voice::Quiet } else { Voice::Normal };
+    let engine = loaded::load(opened.plan(engine_config(&args.engine, needs)?, voice)?, voice)?;
+    let opening = args.system.iter().map(|s| json!({"role": "system", "content": s})).collect();
+    Chat { engine: &engine, text, template: &template, params, opening }.talk()?;
+    engine.finish()?;
     Ok(ExitCode::SUCCESS)
 }
 
+struct Chat<'a> {
+    engine: &'a Engine,
+    text: &'a Text,
+    template: &'a ChatTemplate,
+    params: &'a SamplingParams,
+    /// What every conversation begins with.
+    opening: Vec<Value>,
+}
+
+impl Chat<'_> {
+    fn talk(&self) -> Result<()> {
+        note!("Say something; /new begins anew, /bye ends (so does Ctrl-D).");
+        let mut messages = self.opening.clone();
+        while let Some(line) = ask()? {
+            match line.trim() {
+                "" => {}
+                "/bye" => break,
+                "/new" => messages.clone_from(&self.opening),
+                said => self.turn(said, &mut messages)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// One message and its answer. What cannot be answered is said, and forgotten.
+    fn turn(&self, said: &str, messages: &mut Vec<Value>) -> Result<()> {
+        messages.push(json!({"role": "user", "content": said}));
+        match self.answer(messages) {
+            Ok(answer) => messages.push(json!({"role": "assistant", "content": answer})),
+            Err(error) if error.is::<Hangup>() => return Err(error),
+            Err(error) => {
+                messages.pop();
+                note!("{}", told(&error));
+                self.engine.alive()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(&self, messages: &[Value]) -> Result<String> {
+        let ids = render(self.text, self.template, messages)?;
+        let (tokens, max) = (ids.len(), self.engine.hold().max_model_len);
+        if tokens >= max {
+            bail!(
+                "With this message the conversation has {tokens} tokens, and {max} have room: say /new to begin \
+                 anew, or less."
+            );
+        }
+        let said = answer_to(self.engine, self.text, ids, self.params)?;
+        show!("")?;
+        if said.conversation_tokens() >= max {
+            note!("The conversation is full ({max} tokens), so this answer was cut: say /new to begin anew.");
+        }
+        Ok(said.text)
+    }
+}
+
+/// A line, or nothing at the end of the input.
 fn ask() -> Result<Option<String>> {
-    eprint!("> ");
-    std::io::stderr().flush()?;
-    let mut line = String::new();
-    let read = std::io::stdin().lock().read_line(&mut line)?;
-    Ok((read > 0).then_some(line))
+    let mut prompt = io::stderr().lock();
+    let _ = prompt.write_all(b"> ").and_then(|()| prompt.flush());
+    let mut line = Vec::new();
+    let read = io::stdin().lock().read_until(b'\n', &mut line).context("cannot read standard input")?;
+    Ok((read > 0).then(|| String::from_utf8_lossy(&line).into_owned()))
 }

@@ -1,5 +1,6 @@
 //! `ballast check`: the acceptance run of a device.
 
+use std::fmt;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -10,8 +11,10 @@ use kernels::{CpuDevice, Isa, Team};
 use serde::Serialize;
 
 use crate::args::CheckArgs;
-use crate::bench::{Ceilings, median, write_json};
+use crate::bench::{Ceilings, median};
+use crate::console::{note, show};
 use crate::display::{Progress, Unit, Voice};
+use crate::output_file::JsonReport;
 
 /// Timed cases whose share of the ceiling is reported: the shapes that decoding and prefill spend their time in.
 const TIMED: [&str; 4] = [
@@ -31,7 +34,9 @@ struct Report {
     /// The largest difference from the reference, over the largest number of a case's result.
     max_error: f32,
     /// The median share of the machine's own ceiling (bytes over read rate, or operations over peak).
-    ceiling_fraction: f64,
+    /// Absent if no timed case was chosen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ceiling_fraction: Option<f64>,
     failures: Vec<Failure>,
     timed: Vec<TimedCase>,
 }
@@ -54,36 +59,39 @@ pub(crate) fn check(args: CheckArgs) -> Result<ExitCode> {
     if args.device != "cpu" {
         bail!("device `{}` is not built yet: this version has `cpu`", args.device);
     }
-    let team = Arc::new(Team::new(default_threads()));
+    let json = JsonReport::open(args.json.as_deref())?;
+    let wanted = |case: &Case| args.only.as_deref().is_none_or(|only| case.name.contains(only));
+    let cases: Vec<Case> = conformance().into_iter().filter(&wanted).collect();
+    let timed: Vec<Case> = timed().into_iter().filter(reported).filter(&wanted).collect();
+    if cases.is_empty() && timed.is_empty() {
+        bail!("no case's name contains `{}`", args.only.unwrap_or_default());
+    }
+    let team = Arc::new(Team::start(args.threads.unwrap_or_else(default_threads))?);
     let isas: Vec<Isa> = Isa::ALL.into_iter().filter(|isa| isa.available()).collect();
-    let mut report = conform(&team, &isas)?;
-    report.time(&team)?;
-    println!(
-        "{} cases on {}: {} failed, largest error {:.1e}; {:.0} % of the ceiling (median of {} timed cases)",
-        report.cases,
-        report.isa.join(", "),
-        report.failed,
-        report.max_error,
-        100.0 * report.ceiling_fraction,
-        report.timed.len()
-    );
-    write_json(args.json.as_deref(), &report)?;
+    let mut report = conform(&team, &isas, &cases)?;
+    report.time(&team, timed)?;
+    json.write(&report)?;
+    show!("{report}")?;
     Ok(if report.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Every case of the table on every instruction set against the scalar reference.
-fn conform(team: &Arc<Team>, isas: &[Isa]) -> Result<Report> {
-    let cases = conformance();
+/// Whether a timed case is one of the few whose share of the ceiling is reported.
+fn reported(case: &Case) -> bool {
+    TIMED.contains(&case.name.as_str())
+}
+
+/// Every case on every instruction set against the scalar reference.
+fn conform(team: &Arc<Team>, isas: &[Isa], cases: &[Case]) -> Result<Report> {
     let total = (cases.len() * isas.len()) as u64;
     let progress = Progress::new("cases", total, Unit::Items, Voice::Normal);
     let (mut failures, mut max_error, mut done) = (Vec::new(), 0f32, 0);
-    for case in &cases {
+    for case in cases {
         for &isa in isas {
             let (mut device, mut reference) = (cpu(team, isa, case)?, cpu(team, Isa::Scalar, case)?);
             let verdict = case.check(&mut device, &mut reference)?;
             max_error = max_error.max(verdict.error);
             if !verdict.passed {
-                eprintln!("FAILED {} on {isa}: error {:.1e}", case.name, verdict.error);
+                note!("FAILED {} on {isa}: error {:.1e}", case.name, verdict.error);
                 failures.push(Failure {
                     case: case.name.clone(),
                     isa: isa.to_string(),
@@ -101,21 +109,31 @@ fn conform(team: &Arc<Team>, isas: &[Isa]) -> Result<Report> {
         cases: done as usize,
         failed: failures.len(),
         max_error,
-        ceiling_fraction: 0.0,
+        ceiling_fraction: None,
         failures,
         timed: Vec::new(),
     })
 }
 
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Report { cases, isa, failed, max_error, .. } = self;
+        write!(f, "{cases} cases on {}: {failed} failed, largest error {max_error:.1e}", isa.join(", "))?;
+        let Some(fraction) = self.ceiling_fraction else { return Ok(()) };
+        write!(f, "; {:.0} % of the ceiling (median of {} timed cases)", 100.0 * fraction, self.timed.len())
+    }
+}
+
 impl Report {
-    fn time(&mut self, team: &Arc<Team>) -> Result<()> {
+    fn time(&mut self, team: &Arc<Team>, cases: Vec<Case>) -> Result<()> {
         let isa = Isa::from_env().map_err(anyhow::Error::msg)?;
-        for case in timed().into_iter().filter(|case| TIMED.contains(&case.name.as_str())) {
+        for case in cases {
             let seconds = case.time(&mut cpu(team, isa, &case)?, 5)?;
             let ceiling_fraction = Ceilings::measure(team, isa).seconds(&case.floor) / seconds;
             self.timed.push(TimedCase { case: case.name, seconds, ceiling_fraction });
         }
-        self.ceiling_fraction = median(&self.timed.iter().map(|t| t.ceiling_fraction).collect::<Vec<_>>());
+        let fractions: Vec<f64> = self.timed.iter().map(|t| t.ceiling_fraction).collect();
+        self.ceiling_fraction = (!fractions.is_empty()).then(|| median(&fractions));
         Ok(())
     }
 }

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use engine::size;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::console::note;
+
 /// How often plain lines come.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
@@ -63,8 +65,8 @@ impl Progress {
         if last.elapsed() >= LINE_EVERY {
             *last = Instant::now();
             match self.unit {
-                Unit::Bytes => eprintln!("{}: {} of {}", self.what, size(&done), size(&self.total)),
-                Unit::Items => eprintln!("{}: {done} of {}", self.what, self.total),
+                Unit::Bytes => note!("{}: {} of {}", self.what, size(&done), size(&self.total)),
+                Unit::Items => note!("{}: {done} of {}", self.what, self.total),
             }
         }
     }
@@ -112,7 +114,7 @@ impl model::source::Progress for Download {
         self.end();
         self.stage = what.to_string();
         if self.voice == Voice::Normal {
-            eprintln!("{what}");
+            note!("{what}");
         }
     }
 

@@ -3,19 +3,23 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use engine::{Engine, EngineConfig, Planned};
 use model::Checkpoint;
+use model::config::read_generation;
 use model::sampling::GenerationConfig;
 use model::source::{Places, locate};
 use model::template::{ChatTemplate, SpecialTexts, Templates, Tools};
 use model::tokenizer::Tokenizer;
 
 use crate::args::{EngineArgs, LoadFormat};
+use crate::console::note;
 use crate::display::{Download, Progress, Unit, Voice};
 
 /// The name of the model that is fetched by itself.
 const DEFAULT: &str = "smollm2";
+/// What it is.
+const DEFAULT_NAME: &str = "SmolLM2-135M-Instruct";
 
 /// A model whose headers are read.
 pub(crate) struct Opened {
@@ -36,38 +40,40 @@ pub(crate) struct Text {
 /// Finds (or fetches) and opens a model; reads headers only. `None` is the default model.
 pub(crate) fn open(name: Option<&str>, args: &EngineArgs, voice: Voice) -> Result<Opened> {
     let wanted = name.filter(|name| *name != DEFAULT || Path::new(name).exists());
+    if let Some(prompt) =
+        wanted.filter(|name| name.contains(char::is_whitespace) && !Path::new(name).exists())
+    {
+        bail!(
+            "no model `{prompt}`: the model comes before the prompt; to ask the default one, write\n  \
+             ballast run {DEFAULT} \"{prompt}\""
+        );
+    }
     let mut download = Download::new(voice);
-    let path = locate(wanted, &Places::from_env(), &mut download)?;
+    let found = locate(wanted, &Places::from_env(), &mut download);
     download.end();
-    let checkpoint = Checkpoint::open(&path)?;
+    let path = found?;
     let checkpoint = match args.load_format {
-        LoadFormat::Auto => checkpoint,
-        LoadFormat::Dummy => Checkpoint::dummy(checkpoint.spec().clone(), 0),
+        LoadFormat::Auto => Checkpoint::open(&path)?,
+        LoadFormat::Dummy => Checkpoint::open_dummy(&path, 0)?,
     };
-    let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
-    let name = wanted.map(str::to_string).or(stem).unwrap_or_default();
-    Ok(Opened { name, checkpoint, path })
+    let max = checkpoint.spec().max_positions;
+    if let Some(asked) = args.max_model_len.filter(|&asked| asked > max) {
+        bail!("--max-model-len {asked} is more than this model can read: ask for at most {max}");
+    }
+    Ok(Opened { name: wanted.unwrap_or(DEFAULT_NAME).to_string(), checkpoint, path })
 }
 
 impl Opened {
-    /// Plans, announces and loads.
-    pub(crate) fn start(&self, config: EngineConfig, voice: Voice) -> Result<Engine> {
+    /// Plans all memory and announces it.
+    pub(crate) fn plan(&self, config: EngineConfig, voice: Voice) -> Result<Planned<'_>> {
+        let spec = self.checkpoint.spec();
         let planned = Planned::new(&self.checkpoint, config)?;
         if voice == Voice::Normal {
-            let spec = self.checkpoint.spec();
-            let millions = spec.parameters() as f64 / 1e6;
-            eprintln!(
-                "{}: {}, {millions:.0} M parameters, {}",
-                self.name,
-                spec.architecture,
-                planned.formats()
-            );
-            eprintln!("memory: {}", planned.hold());
+            let (parameters, formats) = (count(spec.parameters()), planned.formats());
+            note!("{}: {}, {parameters} parameters, {formats}", self.name, spec.architecture);
+            note!("memory: {}", planned.hold());
         }
-        let progress = Progress::new("loading", planned.load_bytes(), Unit::Bytes, voice);
-        let engine = planned.start(&|bytes| progress.set(bytes));
-        progress.end();
-        Ok(engine?)
+        Ok(planned)
     }
 
     /// Tokenizer, templates and defaults. `template` is the file of `--chat-template`.
@@ -93,8 +99,29 @@ impl Opened {
             ),
         };
         let special = special_texts(&tokenizer);
-        let generation = generation_config(&folder.join("generation_config.json"), self.path.is_dir())?;
+        let generation = match self.path.is_dir() {
+            true => read_generation(&self.path)?,
+            false => GenerationConfig::default(),
+        };
         Ok(Text { tokenizer: Arc::new(tokenizer), templates, special, generation })
+    }
+}
+
+/// Loads what was planned.
+pub(crate) fn load(planned: Planned<'_>, voice: Voice) -> Result<Engine> {
+    let progress = Progress::new("loading", planned.load_bytes(), Unit::Bytes, voice);
+    let engine = planned.start(&|bytes| progress.set(bytes));
+    progress.end();
+    Ok(engine?)
+}
+
+/// `135 M`, `1.1 B`.
+fn count(n: u64) -> String {
+    let n = n as f64;
+    match n {
+        _ if n >= 1e9 => format!("{:.1} B", n / 1e9),
+        _ if n >= 1e6 => format!("{:.0} M", n / 1e6),
+        _ => format!("{:.0} k", n / 1e3),
     }
 }
 
@@ -112,13 +139,4 @@ fn special_texts(tokenizer: &Tokenizer) -> SpecialTexts {
     let ids = tokenizer.special_ids();
     let text = |id: Option<u32>| id.and_then(|id| tokenizer.token(id));
     SpecialTexts { bos: text(ids.bos), eos: text(ids.eos), pad: text(ids.pad), unk: text(ids.unk) }
-}
-
-fn generation_config(path: &Path, has_files: bool) -> Result<GenerationConfig> {
-    match std::fs::read(path) {
-        Ok(json) if has_files => {
-            GenerationConfig::parse(&json).with_context(|| format!("in {}", path.display()))
-        }
-        _ => Ok(GenerationConfig::default()),
-    }
 }

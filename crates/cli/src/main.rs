@@ -5,8 +5,10 @@ mod batch;
 mod bench;
 mod chat;
 mod check;
+mod console;
 mod display;
 mod loaded;
+mod output_file;
 mod replay;
 mod resolve;
 mod run;
@@ -29,7 +31,10 @@ fn main() -> ExitCode {
         Command::Simulate(SimulateCommand::Replay { file }) => replay::replay(&file),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("ballast: {error:#}");
+        if error.is::<console::Hangup>() {
+            return ExitCode::SUCCESS;
+        }
+        console::note!("ballast: {}", console::told(&error));
         ExitCode::FAILURE
     })
 }

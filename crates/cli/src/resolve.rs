@@ -29,16 +29,17 @@ pub(crate) struct Needs {
 /// Settles every setting of an engine.
 ///
 /// # Errors
-/// More memory asked for than there is, no threads, or an instruction set that is not here.
+/// More memory asked for than there is, steps too small, or an instruction set that is not here.
 pub(crate) fn engine_config(args: &EngineArgs, needs: Needs) -> Result<EngineConfig> {
     let isa = Isa::from_env().map_err(anyhow::Error::msg)?;
-    let max_num_seqs = args.max_num_seqs.unwrap_or(needs.seqs);
+    let max_num_seqs =
+        args.max_num_seqs.unwrap_or(needs.seqs.min(args.max_num_batched_tokens.unwrap_or(usize::MAX)));
     let step = needs.step_tokens.map_or(TOKENS_A_STEP, |n| n.clamp(max_num_seqs.max(16), TOKENS_A_STEP));
     let max_num_batched_tokens = args.max_num_batched_tokens.unwrap_or(step.max(max_num_seqs));
-    if args.threads == Some(0) || max_num_seqs == 0 || max_num_batched_tokens < max_num_seqs {
+    if max_num_batched_tokens < max_num_seqs {
         bail!(
-            "--threads and --max-num-seqs must be at least 1, and --max-num-batched-tokens ({max_num_batched_tokens}) \
-             at least --max-num-seqs ({max_num_seqs})"
+            "--max-num-batched-tokens ({max_num_batched_tokens}) must be at least --max-num-seqs ({max_num_seqs}): \
+             every sequence that runs needs a token of each step"
         );
     }
     Ok(EngineConfig {

@@ -1,11 +1,11 @@
 //! `ballast run`: one prompt, or a chat.
 
-use std::io::{IsTerminal, Read, Write};
+use std::io::{IsTerminal, Read};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::{Result, bail};
-use engine::{Engine, Event, Request, memory, size};
+use anyhow::{Context, Result, bail};
+use engine::{Engine, Event, Failure, Request, memory, size};
 use model::output::TextStream;
 use model::sampling::{Limits, SamplingParams};
 use model::template::{ChatTemplate, Conversation, Ending};
@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::args::{RunArgs, SamplingArgs};
 use crate::chat;
+use crate::console::{self, note, show};
 use crate::display::Voice;
 use crate::loaded::{self, Text};
 use crate::resolve::{Needs, engine_config};
@@ -22,8 +23,6 @@ use crate::resolve::{Needs, engine_config};
 const DEFAULT_PROMPT: &str = "What is ballast on a ship, and why does it matter?";
 /// Tokens that one prompt may be answered with, where no flag says.
 const ANSWER_TOKENS: u32 = 256;
-/// The longest chat, where no flag says.
-const CHAT_TOKENS: usize = 8192;
 
 pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
     let started = Instant::now();
@@ -32,37 +31,55 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
     let text = opened.text(args.engine.chat_template.as_deref())?;
     let template = if args.raw { None } else { text.template()? };
     let mut params = sampling(&args.sampling, &text, opened.checkpoint.spec().vocab)?;
-    let prompt = match &args.prompt {
-        Some(prompt) => prompt.clone(),
-        None if args.model.is_some() && std::io::stdin().is_terminal() => {
-            let needs = Needs {
-                seqs: 1,
-                longest: Some(CHAT_TOKENS),
-                kv_tokens: Some(CHAT_TOKENS),
-                step_tokens: Some(512),
-            };
-            let engine = opened.start(engine_config(&args.engine, needs)?, voice)?;
-            let Some(template) = template else { bail!("this model has no chat template: give it a prompt") };
-            return chat::chat(&engine, &text, &template, &params, args.system.as_deref());
-        }
-        None if args.model.is_some() => read_stdin()?,
-        None => DEFAULT_PROMPT.to_string(),
+    let Some(prompt) = prompt(&args)? else {
+        return chat::chat(&args, &opened, &text, template, &params);
     };
     let ids = encode(&text, template.as_ref(), args.system.as_deref(), &prompt)?;
     let answer = params.max_tokens.get_or_insert(ANSWER_TOKENS);
     let longest = ids.len() + *answer as usize;
     let needs =
         Needs { seqs: 1, longest: Some(longest), kv_tokens: Some(longest), step_tokens: Some(ids.len()) };
-    let engine = opened.start(engine_config(&args.engine, needs)?, voice)?;
+    let planned = opened.plan(engine_config(&args.engine, needs)?, voice)?;
+    fits(ids.len(), planned.hold().max_model_len)?;
+    let engine = loaded::load(planned, voice)?;
     if voice == Voice::Normal {
-        eprintln!("prompt: {prompt}\n");
+        note!("prompt: {}\n", beginning(&prompt));
     }
     let said = answer_to(&engine, &text, ids, &params)?;
-    println!();
+    show!("")?;
     if voice == Voice::Normal {
         said.summary(started, &engine);
     }
+    engine.finish()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is asked, or nothing where somebody wants to chat.
+fn prompt(args: &RunArgs) -> Result<Option<String>> {
+    match (&args.prompt, &args.model) {
+        (Some(prompt), _) => Ok(Some(prompt.clone())),
+        (None, None) => Ok(Some(DEFAULT_PROMPT.to_string())),
+        (None, Some(_)) if std::io::stdin().is_terminal() => Ok(None),
+        (None, Some(_)) => read_stdin().map(Some),
+    }
+}
+
+/// Whether a prompt can be answered, before the weights are loaded for it.
+fn fits(prompt: usize, max: usize) -> Result<()> {
+    match prompt {
+        0 => bail!("the prompt is empty: there is nothing to go on from"),
+        _ if prompt >= max => bail!(Failure::TooLong { prompt, max }),
+        _ => Ok(()),
+    }
+}
+
+/// As much of a prompt as one wants to see again.
+fn beginning(prompt: &str) -> String {
+    const SHOWN: usize = 400;
+    match prompt.char_indices().nth(SHOWN) {
+        None => prompt.to_string(),
+        Some((end, _)) => format!("{}... ({} bytes)", &prompt[..end], prompt.len()),
+    }
 }
 
 /// An answer, and how long it took.
@@ -101,8 +118,7 @@ pub(crate) fn answer_to(
             Event::Failed(why) => bail!(why),
             Event::Prompt(..) => continue,
         };
-        print!("{}", delta.text);
-        std::io::stdout().flush()?;
+        console::write_out(format_args!("{}", delta.text))?;
         said.text.push_str(&delta.text);
         if stream.is_finished() {
             break;
@@ -112,22 +128,26 @@ pub(crate) fn answer_to(
 }
 
 impl Said {
+    /// Tokens of the conversation, this answer included.
+    pub(crate) fn conversation_tokens(&self) -> usize {
+        self.prompt_tokens + self.tokens
+    }
+
     fn summary(&self, started: Instant, engine: &Engine) {
         let first = self.first.unwrap_or(self.last);
-        let decode = (self.last - first).as_secs_f64();
-        let rate = if self.tokens > 1 { (self.tokens - 1) as f64 / decode } else { 0.0 };
         let prefill = (first - self.begun).as_secs_f64();
-        eprintln!(
-            "\n{} prompt tokens ({:.0}/s), {} generated ({rate:.1}/s); first token {:.0} ms after the start of the \
-             process, {:.0} ms after the prompt",
+        note!(
+            "\n{} prompt tokens ({:.0}/s), {} generated{}; first token {:.0} ms after the start of the process, \
+             {:.0} ms after the prompt",
             self.prompt_tokens,
             self.prompt_tokens as f64 / prefill,
             self.tokens,
+            self.rate(first),
             (first - started).as_secs_f64() * 1e3,
             prefill * 1e3,
         );
         let hold = engine.hold();
-        eprintln!(
+        note!(
             "peak memory {} of {} announced; weights {} and KV {} in memory, nothing on disk",
             size(&memory::peak_resident_bytes()),
             size(&hold.total_bytes()),
@@ -135,15 +155,28 @@ impl Said {
             size(&hold.kv_bytes)
         );
     }
+
+    /// How fast tokens came after the first, if any did.
+    fn rate(&self, first: Instant) -> String {
+        match self.tokens {
+            0 | 1 => String::new(),
+            n => format!(" ({:.1}/s)", (n - 1) as f64 / (self.last - first).as_secs_f64()),
+        }
+    }
 }
 
+/// All of standard input, less the line end that `echo` and editors add.
 fn read_stdin() -> Result<String> {
-    let mut text = String::new();
-    std::io::stdin().read_to_string(&mut text)?;
+    let mut bytes = Vec::new();
+    std::io::stdin().read_to_end(&mut bytes).context("cannot read standard input")?;
+    let Ok(text) = String::from_utf8(bytes) else {
+        bail!("standard input is not UTF-8 text: a prompt must be");
+    };
     if text.trim().is_empty() {
         bail!("no prompt: give one after the model, or on standard input");
     }
-    Ok(text)
+    let text = text.strip_suffix('\n').unwrap_or(&text);
+    Ok(text.strip_suffix('\r').unwrap_or(text).to_string())
 }
 
 /// A prompt's tokens: through the chat template where there is one, plain otherwise.

@@ -157,7 +157,7 @@ impl<'a> Planned<'a> {
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<Machine, StartError> {
         let (spec, config) = (self.checkpoint.spec(), &self.config);
-        let team = Arc::new(Team::new(config.threads));
+        let team = Arc::new(Team::start(config.threads)?);
         // Buffers begin on cache lines: leave room for the rounding of the few hundred of them.
         let arena = self.hold.arena_bytes() as usize + (1 << 20);
         let mut device = CpuDevice::new(arena, Arc::clone(&team), config.isa)?;
@@ -282,6 +282,23 @@ impl Engine {
         Ok(Ticket { id, inbox: self.inbox.clone(), events: told })
     }
 
+    /// Ends the engine, and tells what went wrong by the end: a record that could not be written, for one.
+    ///
+    /// # Errors
+    /// Why it died, or could not end well.
+    pub fn finish(mut self) -> Result<(), Failure> {
+        self.stop();
+        self.alive()
+    }
+
+    fn stop(&mut self) {
+        let _ = self.inbox.send(Message::Stop);
+        if let Some(thread) = self.thread.take() {
+            // A panic of the engine's thread was caught and told where it happened.
+            let _ = thread.join();
+        }
+    }
+
     /// An error once the engine is dead.
     ///
     /// # Errors
@@ -324,10 +341,6 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        let _ = self.inbox.send(Message::Stop);
-        if let Some(thread) = self.thread.take() {
-            // A panic of the engine's thread was caught and told where it happened.
-            let _ = thread.join();
-        }
+        self.stop();
     }
 }

@@ -3,6 +3,7 @@
 //! A decode step is hundreds of kernels of some ten microseconds each, so handing work over must cost
 //! well under one (a futex costs 50). Workers spin for a short while between jobs and park after it.
 
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -67,7 +68,18 @@ struct Shared {
 
 impl Team {
     /// A team of `threads` (at least one), the caller's own thread counted.
+    ///
+    /// # Panics
+    /// If the system gives no more threads; [`Team::start`] says so instead.
     pub fn new(threads: usize) -> Team {
+        Team::start(threads).expect("the system gives threads")
+    }
+
+    /// A team of `threads` (at least one), the caller's own thread counted.
+    ///
+    /// # Errors
+    /// If the system gives no more threads; those that were given end.
+    pub fn start(threads: usize) -> io::Result<Team> {
         let count = threads.max(1);
         let shared = Arc::new(Shared {
             count,
@@ -79,8 +91,11 @@ impl Team {
             panicked: Mutex::new(None),
             barrier: Barrier::default(),
         });
-        let helpers = (1..count).map(|index| Helper::spawn(index, Arc::clone(&shared))).collect();
-        Team { shared, helpers, running: Mutex::new(()) }
+        let mut team = Team { shared, helpers: Vec::new(), running: Mutex::new(()) };
+        for index in 1..count {
+            team.helpers.push(Helper::spawn(index, Arc::clone(&team.shared))?);
+        }
+        Ok(team)
     }
 
     /// How many threads run each job.
@@ -132,12 +147,10 @@ impl Drop for Team {
 }
 
 impl Helper {
-    fn spawn(index: usize, shared: Arc<Shared>) -> Helper {
-        let handle = thread::Builder::new()
-            .name(format!("worker-{index}"))
-            .spawn(move || shared.serve(index))
-            .expect("the system gives a thread at start-up");
-        Helper { thread: handle.thread().clone(), handle: Some(handle) }
+    fn spawn(index: usize, shared: Arc<Shared>) -> io::Result<Helper> {
+        let builder = thread::Builder::new().name(format!("worker-{index}"));
+        let handle = builder.spawn(move || shared.serve(index))?;
+        Ok(Helper { thread: handle.thread().clone(), handle: Some(handle) })
     }
 }
 

@@ -81,6 +81,19 @@ impl Checkpoint {
         if path.is_dir() { Checkpoint::open_folder(path) } else { Checkpoint::open_gguf(path) }
     }
 
+    /// Random weights for what is described at `path`: a folder with config.json, or a GGUF file. Weights there are
+    /// not read, and a folder need not have any.
+    ///
+    /// # Errors
+    /// If the description is unreadable or asks for what is not built.
+    pub fn open_dummy(path: &Path, seed: u64) -> Result<Checkpoint> {
+        if path.is_dir() {
+            return Ok(Checkpoint::dummy(config::read_config(path)?.spec, seed));
+        }
+        let gguf = Gguf::open(path)?;
+        Ok(Checkpoint { vocab: gguf.vocab()?, ..Checkpoint::dummy(gguf.spec()?, seed) })
+    }
+
     fn open_folder(folder: &Path) -> Result<Checkpoint> {
         let Config { mut spec, family, states_dtype } = config::read_config(folder)?;
         let checkpoint = Folder::open(folder)?;

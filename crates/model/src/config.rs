@@ -8,11 +8,11 @@ mod generation;
 mod rope;
 
 pub use family::Family;
-pub use generation::GenerationDefaults;
 
 use crate::error::{Error, Result};
 use crate::file::read_text;
 use crate::json::Fields;
+use crate::sampling::GenerationConfig;
 use serde_json::Value;
 use spec::ModelSpec;
 use spec::model::DType;
@@ -48,10 +48,10 @@ pub fn read_config(folder: &Path) -> Result<Config> {
 ///
 /// # Errors
 /// If it is unreadable or malformed.
-pub fn read_generation(folder: &Path) -> Result<GenerationDefaults> {
+pub fn read_generation(folder: &Path) -> Result<GenerationConfig> {
     let path = folder.join("generation_config.json");
     if !path.exists() {
-        return Ok(GenerationDefaults::default());
+        return Ok(GenerationConfig::default());
     }
     generation::parse(&read_text(&path, CONFIG_BYTES_MAX)?, &path.display().to_string())
 }
@@ -60,7 +60,7 @@ pub fn read_generation(folder: &Path) -> Result<GenerationDefaults> {
 ///
 /// # Errors
 /// If it is malformed.
-pub fn parse_generation(text: &str, file: &str) -> Result<GenerationDefaults> {
+pub fn parse_generation(text: &str, file: &str) -> Result<GenerationConfig> {
     generation::parse(text, file)
 }
 

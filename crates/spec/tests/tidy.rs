@@ -202,6 +202,16 @@ fn nothing_is_left_for_later_or_hidden() {
 }
 
 #[test]
+fn the_architecture_names_files_that_exist() {
+    let text = fs::read_to_string(workspace().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
+    let quoted = text.split('`').skip(1).step_by(2).filter(|quoted| quoted.contains("/src/"));
+    let paths: Vec<&str> = quoted.collect();
+    assert!(paths.len() > 10, "the table of files");
+    let missing = paths.into_iter().filter(|path| !workspace().join("crates").join(path).exists());
+    none(missing.map(str::to_string).collect(), "no such file, which ARCHITECTURE.md names");
+}
+
+#[test]
 fn cuda_is_asked_for_once() {
     let asks =
         |source: &Source| source.code().filter(|(_, code)| code.contains("feature = \"cuda\"")).count();

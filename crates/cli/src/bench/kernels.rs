@@ -10,8 +10,9 @@ use kernels::table::{Floor, timed};
 use kernels::{CpuDevice, Isa, Team};
 use serde::Serialize;
 
-use super::report::write_json;
 use crate::args::BenchKernelsArgs;
+use crate::console::show;
+use crate::output_file::JsonReport;
 
 /// Runs of each case; the median counts.
 const RUNS: usize = 7;
@@ -58,18 +59,25 @@ struct Row {
 }
 
 pub(crate) fn kernels(args: BenchKernelsArgs) -> Result<ExitCode> {
+    let json = JsonReport::open(args.json.as_deref())?;
     let isa = Isa::from_env().map_err(anyhow::Error::msg)?;
     let threads = args.threads.unwrap_or_else(default_threads);
-    let team = Arc::new(Team::new(threads));
+    let team = Arc::new(Team::start(threads)?);
     let wanted = |name: &str| args.only.as_deref().is_none_or(|only| name.contains(only));
     let cases: Vec<_> = timed().into_iter().filter(|case| wanted(&case.name)).collect();
     if cases.is_empty() {
-        bail!("no kernel's name contains `{}`", args.only.unwrap_or_default());
+        let names: Vec<String> = timed().into_iter().map(|case| case.name).collect();
+        let only = args.only.unwrap_or_default();
+        bail!("no kernel's name contains `{only}`; there are:\n  {}", names.join("\n  "));
     }
-    println!(
+    show!(
         "{isa}, {threads} threads\n{:56} {:>10} {:>8} {:>9} {:>8}",
-        "case", "ms", "GB/s", "TFLOP/s", "ceiling"
-    );
+        "case",
+        "ms",
+        "GB/s",
+        "TFLOP/s",
+        "ceiling"
+    )?;
     let mut report = Report { isa: isa.to_string(), threads, cases: Vec::new() };
     let mut ceilings = Ceilings::measure(&team, isa);
     for (i, case) in cases.iter().enumerate() {
@@ -85,16 +93,16 @@ pub(crate) fn kernels(args: BenchKernelsArgs) -> Result<ExitCode> {
             ceiling_fraction: ceilings.seconds(&case.floor) / seconds,
             ceilings,
         };
-        println!(
+        show!(
             "{:56} {:10.4} {:8.1} {:9.3} {:7.0}%",
             row.case,
             seconds * 1e3,
             row.bytes_per_s / 1e9,
             row.flops / 1e12,
             100.0 * row.ceiling_fraction
-        );
+        )?;
         report.cases.push(row);
     }
-    write_json(args.json.as_deref(), &report)?;
+    json.write(&report)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -6,4 +6,4 @@ mod report;
 
 pub(crate) use kernels::{Ceilings, kernels};
 pub(crate) use model::{latency, throughput};
-pub(crate) use report::{median, write_json};
+pub(crate) use report::median;

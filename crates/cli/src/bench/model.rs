@@ -8,10 +8,12 @@ use engine::{Engine, Event, Request, Ticket, memory};
 use model::sampling::SamplingParams;
 use serde::Serialize;
 
-use super::report::{median, write_json};
+use super::report::median;
 use crate::args::{BenchArgs, LatencyArgs, ThroughputArgs};
+use crate::console::show;
 use crate::display::Voice;
 use crate::loaded;
+use crate::output_file::JsonReport;
 use crate::resolve::{Needs, engine_config};
 
 /// Figures of `bench throughput`. Times are medians over the repetitions.
@@ -49,8 +51,9 @@ struct Latency {
     output_len: usize,
     /// From handing over the batch to its last first token.
     ttft_ms: f64,
-    /// Tokens after the first, over the time that they add to a run for the first token alone.
-    decode_tokens_per_s: f64,
+    /// Tokens after the first, over the time that they add to a run for the first token alone; absent if there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    decode_tokens_per_s: Option<f64>,
     prefill_tokens_per_s: f64,
     prefill_seconds_all: Vec<f64>,
     seconds_all: Vec<f64>,
@@ -67,6 +70,7 @@ struct Timed {
 
 pub(crate) fn throughput(args: ThroughputArgs) -> Result<ExitCode> {
     let ThroughputArgs { model, num_prompts, input_len, output_len, common } = args;
+    let json = JsonReport::open(common.json.as_deref())?;
     let mut bench = Bench::start(&model, &common, num_prompts, input_len, output_len)?;
     let runs: Vec<Timed> =
         (0..common.reps).map(|_| bench.run(num_prompts, input_len, output_len)).collect::<Result<_>>()?;
@@ -91,7 +95,9 @@ pub(crate) fn throughput(args: ThroughputArgs) -> Result<ExitCode> {
         peak_rss_bytes: memory::peak_resident_bytes(),
         planned_bytes: bench.engine.hold().total_bytes(),
     };
-    println!(
+    bench.engine.finish()?;
+    json.write(&report)?;
+    show!(
         "{num_prompts} requests, {input_len} in, {output_len} out: {seconds:.2} s, {:.1} generated tokens/s, \
          {:.1} total tokens/s, prefill {:.0} tokens/s, {:.1} % between steps, peak {}",
         report.generated_tokens_per_s,
@@ -99,13 +105,13 @@ pub(crate) fn throughput(args: ThroughputArgs) -> Result<ExitCode> {
         report.prefill_tokens_per_s,
         100.0 * report.gap_fraction,
         engine::size(&report.peak_rss_bytes)
-    );
-    write_json(common.json.as_deref(), &report)?;
+    )?;
     Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) fn latency(args: LatencyArgs) -> Result<ExitCode> {
     let LatencyArgs { model, batch, input_len, output_len, common } = args;
+    let json = JsonReport::open(common.json.as_deref())?;
     let mut bench = Bench::start(&model, &common, batch, input_len, output_len)?;
     let (mut prefills, mut wholes) = (Vec::new(), Vec::new());
     for _ in 0..common.reps {
@@ -125,22 +131,23 @@ pub(crate) fn latency(args: LatencyArgs) -> Result<ExitCode> {
         input_len,
         output_len,
         ttft_ms: prefill * 1e3,
-        decode_tokens_per_s: (batch * (output_len - 1)) as f64 / median(&steps),
+        decode_tokens_per_s: (output_len > 1).then(|| (batch * (output_len - 1)) as f64 / median(&steps)),
         prefill_tokens_per_s: (batch * input_len) as f64 / prefill,
         prefill_seconds_all: prefills,
         seconds_all: wholes,
         peak_rss_bytes: memory::peak_resident_bytes(),
         planned_bytes: bench.engine.hold().total_bytes(),
     };
-    println!(
-        "batch {batch}, {input_len} in, {output_len} out: first token after {:.1} ms ({:.0} tokens/s), \
-         decode {:.1} tokens/s, peak {}",
+    bench.engine.finish()?;
+    json.write(&report)?;
+    let decode =
+        report.decode_tokens_per_s.map_or(String::new(), |rate| format!(", decode {rate:.1} tokens/s"));
+    show!(
+        "batch {batch}, {input_len} in, {output_len} out: first token after {:.1} ms ({:.0} tokens/s){decode}, peak {}",
         report.ttft_ms,
         report.prefill_tokens_per_s,
-        report.decode_tokens_per_s,
         engine::size(&report.peak_rss_bytes)
-    );
-    write_json(common.json.as_deref(), &report)?;
+    )?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -157,9 +164,6 @@ struct Bench {
 impl Bench {
     /// Loads the model with room for the whole workload (or as much as memory allows), and warms up.
     fn start(name: &str, args: &BenchArgs, requests: usize, input: usize, output: usize) -> Result<Bench> {
-        if requests == 0 || input == 0 || output == 0 || args.reps == 0 {
-            bail!("numbers of prompts, tokens and repetitions must be at least 1");
-        }
         let needs = Needs {
             seqs: requests.min(256),
             longest: Some(input + output),
@@ -170,7 +174,14 @@ impl Bench {
         let (threads, isa) = (config.threads, config.isa.to_string());
         let opened = loaded::open(Some(name), &args.engine, Voice::Normal)?;
         let weights = args.engine.weights_name();
-        let engine = opened.start(config, Voice::Normal)?;
+        let planned = opened.plan(config, Voice::Normal)?;
+        let max = planned.hold().max_model_len;
+        if input + output > max {
+            bail!(
+                "{input} tokens in and {output} out are more than this model has room for, {max}: ask for fewer"
+            );
+        }
+        let engine = loaded::load(planned, Voice::Normal)?;
         let prompts = Prompts { state: 0x9e37_79b9_7f4a_7c15, vocab: engine.spec().vocab as u64 };
         let mut bench = Bench { engine, prompts, name: name.to_string(), weights, threads, isa };
         bench.run(requests.min(4), input.min(64), output.min(4))?;

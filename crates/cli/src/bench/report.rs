@@ -1,9 +1,4 @@
-//! Medians, tables and JSON files.
-
-use std::path::Path;
-
-use anyhow::{Context, Result};
-use serde::Serialize;
+//! Medians.
 
 /// The middle value (the mean of the two middle ones).
 pub(crate) fn median(values: &[f64]) -> f64 {
@@ -15,13 +10,6 @@ pub(crate) fn median(values: &[f64]) -> f64 {
         n if n % 2 == 1 => sorted[middle],
         _ => (sorted[middle - 1] + sorted[middle]) / 2.0,
     }
-}
-
-/// Writes a report where `--json` wants it.
-pub(crate) fn write_json(path: Option<&Path>, report: &impl Serialize) -> Result<()> {
-    let Some(path) = path else { return Ok(()) };
-    let text = serde_json::to_string_pretty(report)?;
-    std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
 }
 
 #[cfg(test)]

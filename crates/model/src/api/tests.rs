@@ -22,7 +22,11 @@ fn model() -> Model {
     Model {
         tokenizer: Tokenizer::from_hf(&json, &TokenizerConfig::default()).unwrap(),
         template: ChatTemplate::new(template).unwrap(),
-        generation: GenerationConfig::parse(br#"{"temperature": 0.6, "top_k": 20}"#).unwrap(),
+        generation: GenerationConfig {
+            temperature: Some(0.6),
+            top_k: Some(20),
+            ..GenerationConfig::default()
+        },
         served: vec!["tiny".to_owned(), "alias".to_owned()],
     }
 }

@@ -189,15 +189,17 @@ fn generation_defaults() {
     let defaults = parse_generation(text, "generation_config.json").expect("sound");
     assert_eq!(
         (defaults.temperature, defaults.top_k, defaults.repetition_penalty),
-        (Some(0.6), Some(0), None)
+        (Some(0.6), Some(-1), None)
     );
 
     let folder = tempfile::tempdir().expect("a folder");
     write(folder.path(), "config.json", llama_config(json!({})));
     assert_eq!(read_config(folder.path()).expect("sound").spec.eos, [2]);
-    assert_eq!(read_generation(folder.path()).expect("none"), GenerationDefaults::default());
+    assert_eq!(read_generation(folder.path()).expect("none"), GenerationConfig::default());
     write(folder.path(), "generation_config.json", text);
     assert_eq!(read_config(folder.path()).expect("sound").spec.eos, [2, 5]);
     write(folder.path(), "generation_config.json", "[]");
     assert!(read_config(folder.path()).is_err());
+    let wrong = parse_generation(r#"{"temperature": "hot"}"#, "generation_config.json").expect_err("refused");
+    assert!(wrong.to_string().contains("`temperature` is \"hot\""), "{wrong}");
 }

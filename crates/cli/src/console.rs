@@ -1,0 +1,63 @@
+//! Standard output and standard error, either of which may be closed or full at any time.
+
+use std::fmt::Arguments;
+use std::io::{self, Write};
+
+use anyhow::{Error, Result};
+
+/// Says something to the person, on standard error. If nobody listens, that is no failure.
+macro_rules! note {
+    ($($words:tt)*) => { $crate::console::write_note(format_args!($($words)*)) };
+}
+
+/// Writes a line of the result on standard output; an error where it does not arrive.
+macro_rules! show {
+    ($($words:tt)*) => { $crate::console::write_out(format_args!("{}\n", format_args!($($words)*))) };
+}
+
+pub(crate) use {note, show};
+
+/// Who read standard output has enough of it, as `head` does: an end, and no failure.
+#[derive(Debug, thiserror::Error)]
+#[error("standard output was closed")]
+pub(crate) struct Hangup;
+
+pub(crate) fn write_note(words: Arguments<'_>) {
+    let _ = writeln!(io::stderr().lock(), "{words}");
+}
+
+/// Words as they are, no line end added, seen at once.
+pub(crate) fn write_out(words: Arguments<'_>) -> Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_fmt(words).and_then(|()| out.flush()).map_err(refused)
+}
+
+fn refused(error: io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => Hangup.into(),
+        _ => Error::new(error).context("cannot write to standard output"),
+    }
+}
+
+/// An error and its causes, each said once (a message often quotes its cause).
+pub(crate) fn told(error: &Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !text.contains(&cause) {
+            let between = if text.is_empty() { "" } else { ": " };
+            text = text + between + &cause;
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_that_is_quoted_is_not_repeated() {
+        let error = Error::msg("no space").context("cannot write x: no space").context("the record");
+        assert_eq!(told(&error), "the record: cannot write x: no space");
+    }
+}

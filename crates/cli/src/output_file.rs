@@ -1,0 +1,98 @@
+//! A file that a command will fill: found writable before anything heavy happens, emptied only when there is
+//! something to put into it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+/// An open file. If nothing is ever written, it is as it was before, or gone where it was not.
+pub(crate) struct OutputFile {
+    path: PathBuf,
+    file: File,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// It was not there before, and nothing is in it yet.
+    New,
+    /// It was there, and holds what it held.
+    Old,
+    /// It holds what this command wrote.
+    Begun,
+}
+
+impl OutputFile {
+    /// Opens the file for writing and changes nothing in it.
+    pub(crate) fn open(path: &Path) -> Result<OutputFile> {
+        let state = if path.exists() { State::Old } else { State::New };
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+        let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(OutputFile { path: path.to_owned(), file, state })
+    }
+
+    /// Empties the file, if it is one (a device or pipe has nothing to empty).
+    pub(crate) fn begin(&mut self) -> Result<()> {
+        self.state = State::Begun;
+        if self.file.metadata().is_ok_and(|m| m.is_file()) {
+            self.file.set_len(0).with_context(|| format!("cannot empty {}", self.path.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Adds to it, at once: what is written is not lost if the process ends here.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.file.write_all(bytes).with_context(|| format!("cannot write {}", self.path.display()))
+    }
+}
+
+impl Drop for OutputFile {
+    fn drop(&mut self) {
+        if self.state == State::New {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// The report that `--json` wants, if it does.
+pub(crate) struct JsonReport(Option<OutputFile>);
+
+impl JsonReport {
+    /// Finds the file writable.
+    pub(crate) fn open(path: Option<&Path>) -> Result<JsonReport> {
+        Ok(JsonReport(path.map(OutputFile::open).transpose()?))
+    }
+
+    /// Fills it.
+    pub(crate) fn write(self, report: &impl Serialize) -> Result<()> {
+        let Some(mut file) = self.0 else { return Ok(()) };
+        let text = serde_json::to_string_pretty(report)?;
+        file.begin()?;
+        file.write((text + "\n").as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_lost_before_there_is_something_new() {
+        let folder = tempfile::tempdir().unwrap();
+        let (old, new) = (folder.path().join("old"), folder.path().join("new"));
+        fs::write(&old, "old text").unwrap();
+        drop((OutputFile::open(&old).unwrap(), OutputFile::open(&new).unwrap()));
+        assert_eq!(fs::read_to_string(&old).unwrap(), "old text");
+        assert!(!new.exists());
+        for path in [&old, &new] {
+            let mut file = OutputFile::open(path).unwrap();
+            file.begin().unwrap();
+            file.write(b"new").unwrap();
+        }
+        assert_eq!(fs::read_to_string(&old).unwrap(), "new");
+        assert_eq!(fs::read_to_string(&new).unwrap(), "new");
+    }
+}

@@ -1,0 +1,196 @@
+//! `ballast batch`: answers in the order of the input, errors as lines, files that are not lost.
+
+mod common;
+
+use std::fs;
+use std::process::Stdio;
+
+use common::{Folder, Ran, ballast, ballast_reading, command, golden};
+use serde_json::{Value, json};
+
+fn completion(id: &str, body: Value) -> String {
+    json!({"custom_id": id, "method": "POST", "url": "/v1/completions", "body": body}).to_string()
+}
+
+fn chat(id: &str, mut body: Value) -> String {
+    body["messages"] = json!([{"role": "user", "content": "hello"}]);
+    json!({"custom_id": id, "method": "POST", "url": "/v1/chat/completions", "body": body}).to_string()
+}
+
+/// The answers to these lines, and the end of the command.
+fn answers(input: &str) -> (Vec<Value>, Ran) {
+    let folder = Folder::new();
+    let (from, to) = (folder.write("in.jsonl", input), folder.name("out.jsonl"));
+    let ran = ballast(&["batch", &golden("llama"), "-i", &from, "-o", &to]);
+    let lines = folder.read("out.jsonl");
+    (lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect(), ran)
+}
+
+fn body(answer: &Value) -> &Value {
+    &answer["response"]["body"]
+}
+
+#[test]
+fn answers_come_in_order_and_are_those_of_run() {
+    let lines: Vec<String> = (0..40)
+        .map(|i| chat(&format!("line {i}"), json!({"temperature": 0, "max_tokens": 1 + i % 12})))
+        .collect();
+    let (answers, ran) = answers(&lines.join("\n"));
+    ran.fine();
+    assert_eq!(answers.len(), 40);
+    for (i, answer) in answers.iter().enumerate() {
+        assert_eq!(answer["custom_id"], format!("line {i}"));
+        assert_eq!((&answer["error"], &answer["response"]["status_code"]), (&Value::Null, &json!(200)));
+        assert_eq!(body(answer)["usage"]["completion_tokens"], 1 + i % 12);
+    }
+    let run = ballast(&["run", &golden("llama"), "hello", "-q", "--temperature", "0", "--max-tokens", "12"]);
+    assert_eq!(
+        run.fine(),
+        format!("{}\n", body(&answers[11])["choices"][0]["message"]["content"].as_str().unwrap())
+    );
+}
+
+#[test]
+fn requests_of_all_kinds() {
+    let lines = [
+        completion("three", json!({"prompt": "hello", "max_tokens": 4, "n": 3, "temperature": 1, "seed": 5})),
+        completion("again", json!({"prompt": "hello", "max_tokens": 4, "n": 3, "temperature": 1, "seed": 5})),
+        completion("scores", json!({"prompt": "hello", "max_tokens": 0, "echo": true, "logprobs": 2})),
+        completion("ids", json!({"prompt": [5, 6, 7], "max_tokens": 2})),
+        completion("two", json!({"prompt": ["hello", "ho"], "max_tokens": 2, "n": 2})),
+        chat("tops", json!({"logprobs": true, "top_logprobs": 3, "max_tokens": 2, "temperature": 0})),
+        completion("named", json!({"model": "llama", "prompt": "hello", "max_tokens": 1})),
+    ];
+    let (answers, ran) = answers(&lines.join("\n"));
+    ran.fine();
+    let choices = |i: usize| body(&answers[i])["choices"].as_array().expect("choices");
+    assert_eq!(choices(0).len(), 3);
+    assert_eq!(choices(0), choices(1), "a seed repeats");
+    assert_eq!(
+        (&choices(2)[0]["text"], &body(&answers[2])["usage"]["completion_tokens"]),
+        (&json!("hello"), &json!(0))
+    );
+    assert_eq!(choices(2)[0]["logprobs"]["token_logprobs"].as_array().expect("scores").len(), 4);
+    assert_eq!(choices(4).len(), 4);
+    assert_eq!(choices(5)[0]["logprobs"]["content"][0]["top_logprobs"].as_array().expect("tops").len(), 3);
+}
+
+#[test]
+fn wrong_lines_are_answered_with_errors_and_the_rest_is_served() {
+    let good = completion("good", json!({"prompt": "hello", "max_tokens": 2}));
+    let wrong = [
+        ("{nope".to_string(), "line 2: the body is not valid JSON"),
+        ("[]".to_string(), "custom_id: expected a string"),
+        ("\0".to_string(), "not valid JSON"),
+        ("[".repeat(100_000), "not valid JSON"),
+        (
+            r#"{"custom_id":"x","method":"GET","url":"/v1/completions","body":{}}"#.to_string(),
+            "expected POST",
+        ),
+        (completion("x", json!({"model": "gpt-4", "prompt": "hello"})), "model `gpt-4` is not served"),
+        (completion("x", json!({"prompt": ""})), "the prompt is empty"),
+        (completion("x", json!({"prompt": "y".repeat(1 << 20)})), "maximum context length is 512"),
+        (completion("x", json!({"prompt": "hello", "max_tokens": 5000})), "maximum context length is 512"),
+        (completion("x", json!({"prompt": "hello", "max_tokens": 0})), "max_tokens"),
+        (completion("x", json!({"prompt": [1, 99999]})), "ids are below 304"),
+        (completion("x", json!({"prompt": "hello", "temperature": -1})), "temperature"),
+        (completion("x", json!({"prompt": "hello", "stream": true})), "not supported"),
+    ];
+    let mut lines = vec![good.clone()];
+    lines.extend(wrong.iter().map(|(line, _)| line.clone()));
+    lines.push(good);
+    let (answers, ran) = answers(&lines.join("\r\n"));
+    assert_eq!(answers.len(), lines.len());
+    for (answer, (_, why)) in answers[1..].iter().zip(&wrong) {
+        let message = answer["error"]["message"].as_str().expect("a message");
+        assert!(message.contains(why), "{message} lacks {why}");
+        assert!(answer["response"]["status_code"].as_u64().expect("a status") >= 400);
+    }
+    let [first, .., last] = &answers[..] else { panic!("answers") };
+    assert_eq!((&first["error"], &last["error"]), (&Value::Null, &Value::Null));
+    ran.refused(3, &["15 requests, 13 failed", "repeat the custom_id"]);
+}
+
+#[test]
+fn files_without_requests_and_files_of_windows() {
+    let good = completion("good", json!({"prompt": "hello", "max_tokens": 2}));
+    for empty in ["", "\n", "\r\n \r\n"] {
+        let (answers, ran) = answers(empty);
+        assert_eq!(answers.len(), 0);
+        ran.refused(0, &["0 requests, 0 failed"]);
+    }
+    let (answers, ran) = answers(&format!("\u{feff}{good}\r\n\r\n{good}"));
+    ran.fine();
+    assert_eq!(answers.len(), 2);
+}
+
+#[test]
+fn a_line_of_other_bytes_fails_alone() {
+    let folder = Folder::new();
+    let good = completion("good", json!({"prompt": "hello", "max_tokens": 2}));
+    let from = folder.write("in.jsonl", [good.as_bytes(), b"\n\xff\xfe\n", good.as_bytes()].concat());
+    let ran = ballast(&["batch", &golden("llama"), "-i", &from, "-o", &folder.name("out.jsonl")]);
+    ran.refused(3, &["3 requests, 1 failed"]);
+    assert!(folder.read("out.jsonl").contains("line 2: byte 1 is not UTF-8 text"));
+}
+
+#[test]
+fn standard_input_and_output() {
+    let line = completion("x", json!({"prompt": "hello", "max_tokens": 2}));
+    let ran = ballast_reading(&["batch", &golden("llama"), "-i", "-", "-o", "-"], line.as_bytes());
+    let answer: Value = serde_json::from_str(&ran.fine()).expect("one line");
+    assert_eq!(answer["custom_id"], "x");
+}
+
+#[test]
+fn names_that_are_asked_for() {
+    let folder = Folder::new();
+    let line = completion("x", json!({"model": "gpt-4", "prompt": "hello", "max_tokens": 2}));
+    let (from, to) = (folder.write("in.jsonl", line), folder.name("out.jsonl"));
+    let names = ["--served-model-name", "tiny", "--served-model-name", "gpt-4"];
+    ballast(&[&["batch", &golden("llama"), "-i", &from, "-o", &to], &names[..]].concat()).fine();
+    assert!(folder.read("out.jsonl").contains("\"object\":\"text_completion\""));
+}
+
+#[test]
+fn outputs_are_not_lost() {
+    let folder = Folder::new();
+    let from = folder.write("in.jsonl", completion("x", json!({"prompt": "hello", "max_tokens": 2})));
+    let to = folder.write("out.jsonl", "precious");
+    let model = golden("llama");
+    let batch = |model: &str, to: &str, more: &[&str]| {
+        ballast(&[&["batch", model, "-i", &from, "-o", to], more].concat())
+    };
+    batch(&model, &to, &[]).refused(1, &["out.jsonl exists", "--overwrite"]);
+    batch(&model, &from, &["--overwrite"]).refused(1, &["is the input too"]);
+    batch("./nowhere", &to, &["--overwrite"]).refused(1, &["no model"]);
+    assert_eq!(folder.read("out.jsonl"), "precious", "nothing is emptied before there is something to write");
+    batch("./nowhere", &folder.name("new.jsonl"), &[]).refused(1, &["no model"]);
+    assert!(!folder.path("new.jsonl").exists(), "nothing was written, so nothing is left");
+    batch(&model, "/no/such/folder/out.jsonl", &[]).refused(1, &["cannot write /no/such/folder/out.jsonl"]);
+    batch(&model, &folder.whole(), &[]).refused(1, &["cannot write"]);
+    batch(&model, &to, &["--overwrite"]).fine();
+    assert!(folder.read("out.jsonl").starts_with('{'));
+    ballast(&["batch", &model, "-i", "/no/such.jsonl", "-o", &to])
+        .refused(1, &["cannot read /no/such.jsonl"]);
+    assert!(fs::exists(&to).expect("known"));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_and_a_reader_that_leaves() {
+    let folder = Folder::new();
+    let line = completion("x", json!({"prompt": "hello", "max_tokens": 2}));
+    let from = folder.write("in.jsonl", vec![line; 200].join("\n"));
+    let model = golden("llama");
+    ballast(&["batch", &model, "-i", &from, "-o", "/dev/full"]).refused(1, &["cannot write /dev/full"]);
+    let mut child = command(&["batch", &model, "-i", &from, "-o", "-"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    drop(child.stdout.take());
+    let ended = child.wait_with_output().expect("it ends");
+    let err = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success() && !err.contains("Broken"), "{err}");
+}

@@ -1,0 +1,74 @@
+//! `ballast bench` and `ballast check`: the keys that others read.
+
+mod common;
+
+use common::{Folder, ballast, golden};
+use serde_json::Value;
+
+/// Runs a command with `--json`, and checks that these keys hold positive numbers.
+fn report(args: &[&str], keys: &[&str]) -> Value {
+    let folder = Folder::new();
+    let out = ballast(&[args, &["--json", &folder.name("x.json")]].concat()).fine();
+    assert!(!out.is_empty() && !out.contains("NaN"), "{out}");
+    let report = folder.json("x.json");
+    for key in keys {
+        assert!(report[key].as_f64().is_some_and(|x| x > 0.0), "`{key}` in {report}");
+    }
+    report
+}
+
+#[test]
+fn throughput() {
+    let model = golden("llama");
+    let args =
+        ["bench", "throughput", &model, "--num-prompts", "3", "--input-len", "40", "--output-len", "4"];
+    let keys = ["prefill_tokens_per_s", "generated_tokens_per_s", "total_tokens_per_s", "peak_rss_bytes"];
+    let report = report(&args, &keys);
+    assert_eq!(report["seconds_all"].as_array().expect("a list").len(), 3);
+}
+
+#[test]
+fn latency() {
+    let model = golden("qwen3");
+    let args = ["bench", "latency", &model, "--batch", "2", "--input-len", "8", "--reps", "1"];
+    report(&[&args[..], &["--output-len", "4"]].concat(), &["ttft_ms", "decode_tokens_per_s"]);
+    let one = report(&[&args[..], &["--output-len", "1"]].concat(), &["ttft_ms"]);
+    assert_eq!(one.get("decode_tokens_per_s"), None, "one token has no decode speed");
+}
+
+#[test]
+fn random_weights() {
+    let folder = Folder::copy_of("llama");
+    std::fs::remove_file(folder.path("model.safetensors")).expect("removed");
+    let model = folder.whole();
+    let args =
+        ["bench", "latency", &model, "--load-format", "dummy", "--input-len", "8", "--output-len", "2"];
+    report(&args, &["ttft_ms"]);
+}
+
+#[test]
+fn workloads_that_do_not_fit() {
+    let model = golden("llama");
+    let latency = |more: &[&str]| ballast(&[&["bench", "latency", &model], more].concat());
+    latency(&["--input-len", "600"]).refused(1, &["600 tokens in and 65 out", "512"]);
+    latency(&["--batch", "0"]).refused(2, &["expected a number from 1"]);
+    latency(&["--reps", "0"]).refused(2, &["expected a number from 1"]);
+    latency(&["--json", "/no/such/file"]).refused(1, &["cannot write /no/such/file"]);
+}
+
+#[test]
+fn check() {
+    let report = |only: &str, keys: &[&str]| report(&["check", "--device", "cpu", "--only", only], keys);
+    let norms = report("norm", &["cases"]);
+    assert_eq!((&norms["failed"], norms["max_error"].is_number()), (&0.into(), true));
+    report("linear/bf16/store(f32)/1x2048x5632", &["ceiling_fraction"]);
+    ballast(&["check", "--device", "abacus"]).refused(1, &["`abacus` is not built yet", "cpu"]);
+    ballast(&["check", "--only", "nothing like it"]).refused(1, &["no case's name contains"]);
+}
+
+#[test]
+fn kernels() {
+    let report = report(&["bench", "kernels", "--only", "decode-8x1024", "--threads", "1"], &["threads"]);
+    assert!(report["cases"][0]["ceiling_fraction"].is_number(), "{report}");
+    ballast(&["bench", "kernels", "--only", "nothing like it"]).refused(1, &["there are:"]);
+}

@@ -1,0 +1,108 @@
+//! Checkpoints that are damaged, hostile or of another kind: a message with the file's name, and no panic.
+
+mod common;
+
+use std::fs;
+
+use common::{Folder, ballast};
+use serde_json::{Value, json};
+
+#[track_caller]
+fn refused(folder: &Folder, says: &[&str]) {
+    ballast(&["run", &folder.whole(), "hello", "--max-tokens", "2"]).refused(1, says);
+}
+
+fn configured(changes: Value) -> Folder {
+    let folder = Folder::copy_of("llama");
+    let mut config = folder.json("config.json");
+    for (name, value) in changes.as_object().expect("an object") {
+        config[name] = value.clone();
+    }
+    folder.write("config.json", config.to_string());
+    folder
+}
+
+fn cut(model: &str, file: &str, keep: impl Fn(usize) -> usize) -> Folder {
+    let folder = Folder::copy_of(model);
+    let bytes = fs::read(folder.path(file)).expect("readable");
+    folder.write(file, &bytes[..keep(bytes.len())]);
+    folder
+}
+
+#[test]
+fn cut_files() {
+    for keep in [|_| 0, |_| 4, |_| 100, |n| n / 2, |n| n - 1] {
+        refused(&cut("llama", "model.safetensors", keep), &["model.safetensors"]);
+        refused(&cut("gguf-q4_0", "model.gguf", keep), &["model.gguf"]);
+    }
+    for file in ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"] {
+        refused(&cut("llama", file, |n| n / 2), &[file]);
+    }
+}
+
+#[test]
+fn configurations() {
+    refused(
+        &configured(json!({"architectures": ["MambaForCausalLM"]})),
+        &["`MambaForCausalLM`", "OPTForCausalLM"],
+    );
+    refused(&configured(json!({"hidden_size": -1})), &["`hidden_size` is -1"]);
+    refused(&configured(json!({"num_hidden_layers": 1_000_000_000})), &["`num_hidden_layers`"]);
+    refused(&configured(json!({"hidden_size": 1u64 << 40})), &["expected 1 to"]);
+    refused(&configured(json!({"quantization_config": {"quant_method": "gptq"}})), &["gptq", "GGUF"]);
+}
+
+#[test]
+fn tensors_that_are_missing_extra_or_misshapen() {
+    refused(
+        &configured(json!({"num_hidden_layers": 3})),
+        &["`model.layers.2.mlp.up_proj.weight` is missing"],
+    );
+    refused(&configured(json!({"num_hidden_layers": 1})), &["is not part of"]);
+    refused(&configured(json!({"hidden_size": 128})), &["`model.norm.weight` is [64], expected [128]"]);
+}
+
+#[test]
+fn weights_that_are_not_numbers() {
+    let folder = Folder::copy_of("llama");
+    let mut bytes = fs::read(folder.path("model.safetensors")).expect("readable");
+    let end = bytes.len();
+    bytes[end - 2..].copy_from_slice(&0x7fc0u16.to_le_bytes());
+    folder.write("model.safetensors", &bytes);
+    refused(&folder, &["NaN or infinity in row"]);
+}
+
+#[test]
+fn an_index_that_leaves_its_folder() {
+    for outside in ["../x.safetensors", "/etc/passwd"] {
+        let folder = Folder::copy_of("llama-sharded");
+        let mut index = folder.json("model.safetensors.index.json");
+        let map = index["weight_map"].as_object_mut().expect("an object");
+        *map.values_mut().next().expect("an entry") = outside.into();
+        folder.write("model.safetensors.index.json", index.to_string());
+        refused(&folder, &[outside, "bare name"]);
+    }
+}
+
+#[test]
+fn a_shard_that_is_not_there() {
+    let folder = Folder::copy_of("llama-sharded");
+    fs::remove_file(folder.path("model-00002-of-00003.safetensors")).expect("removed");
+    let ran = ballast(&["run", &folder.whole(), "hello"]);
+    assert_eq!(ran.err.matches("No such file").count(), 1, "a cause is said once: {}", ran.err);
+    ran.refused(1, &["model-00002-of-00003.safetensors"]);
+}
+
+#[test]
+fn templates() {
+    for (template, says) in [
+        ("{% for x in %}", "syntax error"),
+        ("{{ raise_exception('no way') }}", "no way"),
+        ("{% for x in range(100000000) %}{% endfor %}", "too many"),
+    ] {
+        let folder = Folder::copy_of("llama");
+        let file = folder.write("template.jinja", template);
+        let ran = ballast(&["run", &folder.whole(), "hello", "--chat-template", &file]);
+        ran.refused(1, &["chat template", says]);
+    }
+}

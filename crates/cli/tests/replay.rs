@@ -1,0 +1,65 @@
+//! `--record` and `ballast simulate replay`.
+
+mod common;
+
+use common::{Folder, ballast, golden};
+use serde_json::json;
+
+/// The record of a run of several requests.
+fn recorded(folder: &Folder) -> String {
+    let line = |i: usize| {
+        let body = json!({"prompt": "hello sailor", "max_tokens": 3 + i, "temperature": 0});
+        json!({"custom_id": format!("{i}"), "method": "POST", "url": "/v1/completions", "body": body})
+            .to_string()
+    };
+    let input = folder.write("in.jsonl", (0..9).map(line).collect::<Vec<_>>().join("\n"));
+    let (output, record) = (folder.name("out.jsonl"), folder.name("run.record"));
+    let args =
+        ["batch", &golden("llama"), "-i", &input, "-o", &output, "--record", &record, "--max-num-seqs", "4"];
+    ballast(&args).fine();
+    folder.read("run.record")
+}
+
+#[test]
+fn a_recorded_run_replays_and_a_changed_one_does_not() {
+    let folder = Folder::new();
+    let record = recorded(&folder);
+    let told = ballast(&["simulate", "replay", &folder.name("run.record")]).fine();
+    assert!(told.contains("9 requests") && told.contains("as recorded"), "{told}");
+
+    let changed = folder.write("changed", record.replacen("\"len\":10", "\"len\":9", 1));
+    assert!(folder.read("changed") != record, "something was changed");
+    ballast(&["simulate", "replay", &changed]).refused(1, &["when recorded", "now"]);
+    for (name, text) in [
+        ("half", &record[..record.len() / 2]),
+        ("empty", ""),
+        ("blank", "\n"),
+        ("other", "{}\n"),
+        ("twice", &record.repeat(2)),
+    ] {
+        let file = folder.write(name, text);
+        ballast(&["simulate", "replay", &file]).refused(1, &["line"]);
+    }
+    let bytes = folder.write("bytes", b"\xff\xfe\n");
+    ballast(&["simulate", "replay", &bytes]).refused(1, &["UTF-8"]);
+    ballast(&["simulate", "replay", "/no/such/file"]).refused(1, &["cannot open /no/such/file"]);
+}
+
+#[test]
+fn records_that_lie_about_what_was_done() {
+    let folder = Folder::new();
+    let record = recorded(&folder);
+    for (from, to) in [
+        ("\"Done\":{\"at\"", "\"Done\":{ \"at\""),
+        ("\"step\":0", "\"step\":7"),
+        ("\"step\":1", "\"step\":0"),
+        ("\"outcomes\":[{\"seq\":0", "\"outcomes\":[{\"seq\":5"),
+        ("\"outcomes\":[{\"seq\":0", "\"outcomes\":[{\"seq\":99"),
+        ("\"prompt\":", "\"prompt\":9"),
+        ("\"max_new\":3", "\"max_new\":0"),
+    ] {
+        let lie = folder.write("lie", record.replacen(from, to, 1));
+        let ran = ballast(&["simulate", "replay", &lie]);
+        assert!(!ran.err.contains("panicked"), "{from} -> {to}: {}", ran.err);
+    }
+}

@@ -1,0 +1,168 @@
+//! `ballast run`: prompts, what is printed where, and what it refuses before it loads anything.
+
+mod common;
+
+use std::fs::File;
+use std::io::Read;
+use std::process::Stdio;
+
+use common::{Folder, ballast, ballast_reading, command, golden};
+
+const GREEDY: [&str; 5] = ["--quiet", "--temperature", "0", "--max-tokens", "12"];
+
+fn say(model: &str, more: &[&str]) -> String {
+    let model = golden(model);
+    ballast(&[&["run", &model, "hello"], &GREEDY[..], more].concat()).fine()
+}
+
+#[test]
+fn an_answer_is_on_standard_output_and_the_summary_is_not() {
+    let ran = ballast(&["run", &golden("llama"), "hello", "--max-tokens", "12"]);
+    assert_eq!(ran.out, say("llama", &[]), "the same text, quiet or not");
+    for words in
+        ["prompt: hello", "48 prompt tokens", "12 generated", "first token", "peak memory", "weights", "KV"]
+    {
+        assert!(ran.err.contains(words), "expected {words:?} in:\n{}", ran.err);
+    }
+    assert_eq!(ballast(&["run", &golden("llama"), "hello", "-q", "--max-tokens", "1"]).err, "");
+}
+
+#[test]
+fn formats_and_families_answer() {
+    for model in ["qwen3", "gguf-q4_0", "gguf-k"] {
+        assert!(!say(model, &[]).trim().is_empty(), "{model}");
+    }
+}
+
+#[test]
+fn raw_and_standard_input_and_system_messages_change_what_is_read() {
+    let model = golden("llama");
+    let piped = ballast_reading(&[&["run", &model], &GREEDY[..]].concat(), b"hello\n").fine();
+    assert_eq!(piped, say("llama", &[]), "a line end that echo adds is no part of the prompt");
+    assert_ne!(say("llama", &["--raw"]), piped);
+    assert_ne!(say("llama", &["--system", "Speak like a pirate."]), piped);
+}
+
+#[test]
+fn every_instruction_set_and_thread_count_gives_the_same_text() {
+    let text = say("llama", &["--threads", "1"]);
+    assert_eq!(say("llama", &["--threads", "3"]), text);
+    let model = golden("llama");
+    let args = [&["run", &model, "hello"], &GREEDY[..]].concat();
+    for isa in ["scalar", "avx2", "avx512", "amx"] {
+        let output = command(&args).env("BALLAST_ISA", isa).output().expect("the binary starts");
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(out == text || err.contains("this machine"), "{isa}: {out}\n{err}");
+    }
+    let output = command(&args).env("BALLAST_ISA", "mmx").output().expect("the binary starts");
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn a_seed_repeats_and_a_stop_string_ends() {
+    let sampled = ["--temperature", "1.5", "--seed", "-7", "--ignore-eos"];
+    assert_eq!(say("llama", &sampled), say("llama", &sampled));
+    let text = say("llama", &[]);
+    let stop: String = text.trim_end().chars().rev().take(1).collect();
+    let cut = say("llama", &["--stop", &stop, "--stop", "never said"]);
+    assert!(!cut.contains(&stop) && text.starts_with(cut.trim_end()), "{cut:?} of {text:?}");
+}
+
+#[test]
+fn random_weights_need_no_weights() {
+    let folder = Folder::copy_of("llama");
+    std::fs::remove_file(folder.path("model.safetensors")).expect("removed");
+    let model = folder.whole();
+    let args = ["run", &model, "hello", "--load-format", "dummy"];
+    assert!(!ballast(&[&args, &GREEDY[..]].concat()).fine().is_empty());
+    let gguf =
+        ballast(&["run", &golden("gguf-q8_0"), "hello", "--load-format", "dummy", "--max-tokens", "2"]);
+    gguf.fine();
+}
+
+#[test]
+fn weights_are_converted_as_asked() {
+    for weights in ["bf16", "f32", "int8", "int4"] {
+        assert!(!say("llama", &["--weights", weights]).is_empty(), "{weights}");
+    }
+}
+
+#[test]
+fn a_reader_that_leaves_ends_it_quietly() {
+    let mut command =
+        command(&["run", &golden("llama"), "hello", "-q", "--ignore-eos", "--max-tokens", "400"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    let mut out = child.stdout.take().expect("piped");
+    out.read_exact(&mut [0; 1]).expect("a first byte");
+    drop(out);
+    let ended = child.wait_with_output().expect("it ends");
+    assert_eq!((ended.status.code(), ended.stderr), (Some(0), Vec::new()));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_an_error_and_a_full_terminal_is_not() {
+    let full = || File::options().write(true).open("/dev/full").expect("Linux has it");
+    let args = ["run", &golden("llama"), "hello", "--max-tokens", "3"];
+    let output = command(&args).stdout(full()).output().expect("the binary starts");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("cannot write to standard output"));
+    let output = command(&args).stderr(full()).output().expect("the binary starts");
+    assert_eq!(output.status.code(), Some(0));
+    let record = ballast(&["run", &golden("llama"), "hello", "--max-tokens", "3", "--record", "/dev/full"]);
+    record.refused(1, &["the record could not be written"]);
+}
+
+#[test]
+fn wrong_flags_are_usage_errors() {
+    let model = golden("llama");
+    for flags in [
+        &["--threads", "0"][..],
+        &["--threads", "100000"],
+        &["--max-tokens", "0"],
+        &["--max-model-len", "0"],
+        &["--max-num-seqs", "0"],
+        &["--max-num-batched-tokens", "99999999999999999999"],
+        &["--memory", "much"],
+        &["--dtype", "bfloat16"],
+        &["--temperature", "hot"],
+    ] {
+        ballast(&[&["run", &model, "hello"], flags].concat()).refused(2, &["error:"]);
+    }
+}
+
+#[test]
+fn what_cannot_be_is_said_before_anything_is_loaded() {
+    let model = golden("llama");
+    let long = "ship ".repeat(400);
+    for (flags, says) in [
+        (&["hello", "--temperature", "-1"][..], &["temperature"][..]),
+        (&["hello", "--top-p", "2"], &["top_p"]),
+        (&["hello", "--stop", ""], &["stop"]),
+        (&["hello", "--memory", "5MiB"], &["weights", "Raise --memory"]),
+        (&["hello", "--memory", "90TiB"], &["--memory", "ask for less"]),
+        (&["hello", "--max-model-len", "1"], &["48 tokens", "--max-model-len"]),
+        (&["hello", "--max-model-len", "1000"], &["--max-model-len 1000", "at most 512"]),
+        (&["hello", "--max-num-seqs", "9", "--max-num-batched-tokens", "8"], &["every sequence"]),
+        (&["", "--raw"], &["the prompt is empty"]),
+        (&[&long], &["tokens", "shorten it"]),
+        (&["hello", "--chat-template", "/no/such/file"], &["cannot read /no/such/file"]),
+        (&["hello", "--record", "/no/such/file"], &["cannot write the record /no/such/file"]),
+    ] {
+        let ran = ballast(&[&["run", &model], flags].concat());
+        assert_eq!(ran.out, "");
+        ran.refused(1, says);
+    }
+    ballast_reading(&["run", &model], b"h\xff").refused(1, &["standard input is not UTF-8"]);
+    ballast_reading(&["run", &model], b" \n").refused(1, &["no prompt"]);
+}
+
+#[test]
+fn models_that_are_not_there_are_named() {
+    ballast(&["run", "./nowhere", "hello"]).refused(1, &["no model `./nowhere`", "expected a folder"]);
+    ballast(&["run", "Why is the sea salty?"]).refused(1, &["the model comes before the prompt", "smollm2"]);
+    let empty = Folder::new();
+    ballast(&["run", &empty.whole(), "hello"]).refused(1, &["no config.json"]);
+    let no_tokenizer = golden("opt");
+    ballast(&["run", &no_tokenizer, "hello"]).refused(1, &["no tokenizer", "expected tokenizer.json"]);
+}
