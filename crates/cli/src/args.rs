@@ -7,7 +7,13 @@ use model::sampling::Overrides;
 
 /// Runs language models larger than the memory they are given.
 #[derive(Parser)]
-#[command(name = "ballast", version, max_term_width = 100, arg_required_else_help = true, args_override_self = true)]
+#[command(
+    name = "ballast",
+    version,
+    max_term_width = 100,
+    arg_required_else_help = true,
+    args_override_self = true
+)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
