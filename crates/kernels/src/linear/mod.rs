@@ -8,7 +8,7 @@
 
 mod activation;
 #[cfg(target_arch = "x86_64")]
-mod amx;
+pub(crate) mod amx;
 mod epilogue;
 pub mod pack;
 pub mod quant;

@@ -7,6 +7,7 @@ mod rows;
 mod skinny;
 mod tile;
 
+pub(crate) use rows::copy_tiles;
 pub(crate) use tile::multiply_registers;
 
 use half::bf16;

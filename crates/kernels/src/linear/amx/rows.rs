@@ -12,7 +12,7 @@ use crate::mat::Mat;
 ///
 /// # Panics
 /// If `out` is too short.
-pub(super) fn copy_tiles(
+pub(crate) fn copy_tiles(
     x: Mat<'_, bf16>,
     first: usize,
     rows: usize,

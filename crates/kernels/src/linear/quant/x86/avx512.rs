@@ -51,17 +51,33 @@ unsafe fn run<const LOW: usize, const HIGH: usize>(
     out: *mut bf16,
 ) {
     for (i, group) in groups.enumerate() {
-        let place = plan.locate(group);
-        for tile in 0..2 {
-            let (low, high) = plan.planes(tile);
-            // SAFETY: unit, group and planes lie in the panel, and the tile in `out`: `expand` checked both.
-            unsafe {
-                let [scale, min] = by_row(plan, panel.add(place.unit), panel.add(place.group), tile);
-                let affine =
-                    Affine { scale: [twice(scale[0]), twice(scale[1])], min: [twice(min[0]), twice(min[1])] };
-                let (low, high) = (panel.add(place.group + low), panel.add(place.group + high));
-                one_tile::<LOW, HIGH>(low, high, &affine, out.add((2 * i + tile) * VALUES));
-            }
+        // SAFETY: `expand` checked panel and tiles.
+        unsafe { expand_group::<LOW, HIGH>(plan, panel, group, out.add(2 * i * VALUES)) };
+    }
+}
+
+/// Expands one group to its two tiles, for formats by line.
+///
+/// # Safety
+/// As [`expand`]; `LOW` and `HIGH` are the plan's bits.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
+pub(super) unsafe fn expand_group<const LOW: usize, const HIGH: usize>(
+    plan: &Plan,
+    panel: *const u8,
+    group: usize,
+    out: *mut bf16,
+) {
+    let place = plan.locate(group);
+    for tile in 0..2 {
+        let (low, high) = plan.planes(tile);
+        // SAFETY: unit, group and planes lie in the panel, and the tiles in `out`: the caller's.
+        unsafe {
+            let [scale, min] = by_row(plan, panel.add(place.unit), panel.add(place.group), tile);
+            let affine =
+                Affine { scale: [twice(scale[0]), twice(scale[1])], min: [twice(min[0]), twice(min[1])] };
+            let (low, high) = (panel.add(place.group + low), panel.add(place.group + high));
+            one_tile::<LOW, HIGH>(low, high, &affine, out.add(tile * VALUES));
         }
     }
 }

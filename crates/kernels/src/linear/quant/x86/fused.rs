@@ -183,7 +183,7 @@ fn put_pairs<'a>(x: &[bf16], out: impl Iterator<Item = &'a mut u32>) {
 
 /// Asks for the bytes that will be expanded some groups later.
 #[inline(always)]
-fn fetch(codes: *const u8, bytes: usize) {
+pub(super) fn fetch(codes: *const u8, bytes: usize) {
     for at in (0..bytes).step_by(64) {
         // SAFETY: a prefetch cannot fault, wherever it points.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(codes.wrapping_add(AHEAD_BYTES + at).cast()) };
@@ -195,8 +195,9 @@ fn fetch(codes: *const u8, bytes: usize) {
 /// makes no use of them, so they keep their values from one call to the next.
 struct Registers(());
 
+/// A configuration of the tile registers: bytes of a row and rows of each.
 #[repr(C, align(64))]
-struct Config {
+pub(super) struct Config {
     palette: u8,
     start_row: u8,
     reserved: [u8; 14],
@@ -204,16 +205,28 @@ struct Config {
     rows: [u8; 16],
 }
 
+impl Config {
+    pub(super) fn new(of_row_bytes: [u16; 8], of_rows: [u8; 8]) -> Config {
+        let mut config =
+            Config { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
+        config.row_bytes[..8].copy_from_slice(&of_row_bytes);
+        config.rows[..8].copy_from_slice(&of_rows);
+        config
+    }
+
+    /// Configures this thread's registers, on a machine with AMX.
+    pub(super) fn load(&self) {
+        // SAFETY: the machine has AMX, and the operand is a valid 64-byte configuration.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) self, options(nostack, readonly)) };
+    }
+}
+
 impl Registers {
     fn new(rows: usize) -> Registers {
         let (first, second) =
             (4 * rows.min(TILE) as u16, 4 * if rows > TILE { rows - TILE } else { rows } as u16);
-        let mut config =
-            Config { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
-        config.row_bytes[..8].copy_from_slice(&[first, first, second, second, 64, 64, first, second]);
-        config.rows[..8].fill(TILE as u8);
-        // SAFETY: the machine has AMX, and the operand is a valid 64-byte configuration.
-        unsafe { asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, readonly)) };
+        let row_bytes = [first, first, second, second, 64, 64, first, second];
+        Config::new(row_bytes, [TILE as u8; 8]).load();
         Registers(())
     }
 

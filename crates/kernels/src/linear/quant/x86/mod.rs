@@ -3,6 +3,7 @@
 mod avx2;
 mod avx512;
 mod fused;
+mod lines;
 mod rows;
 
 use std::ops::Range;
@@ -28,11 +29,12 @@ pub(super) fn multiply(
 ) -> bool {
     let fused = isa == Isa::Amx
         && is_x86_feature_detected!("avx512bf16")
-        && plan.order() == CodeOrder::ByRow
         && x.rows() <= fused::ROWS_MAX
         && w.k() > 0;
-    if fused {
-        fused::run(team, plan, x, w, epilogue);
+    match plan.order() {
+        CodeOrder::ByRow if fused => fused::run(team, plan, x, w, epilogue),
+        CodeOrder::ByLine if fused => lines::run(team, plan, x, w, epilogue),
+        _ => {}
     }
     fused
 }

@@ -1,0 +1,210 @@
+//! AMX for the formats whose codes lie by line, at most 32 rows of x: a group of a panel is expanded to tiles in a
+//! ring in L1 while the tile unit multiplies the groups before it, so that nothing but the stored bytes comes from
+//! memory. As [`fused`](super::fused), with weights as the right operand.
+
+use std::arch::asm;
+
+use half::bf16;
+
+use super::super::plan::{GROUP, PANEL, Plan, TILE};
+use super::avx512::{VALUES, expand_group};
+use super::fused::{Config, ROWS_MAX, fetch};
+use crate::linear::amx::copy_tiles;
+use crate::linear::epilogue::{Epilogue, Sums};
+use crate::linear::types::Weight;
+use crate::mat::Mat;
+use crate::scratch::with_scratch;
+use crate::team::{Team, Worker};
+
+/// How many groups of a panel after it was expanded a group is multiplied: its stores have left the store buffer by
+/// then.
+const LAG: usize = 4;
+/// Tiles that the ring holds: twice the lag.
+const RING_TILES: usize = 16;
+
+#[repr(C, align(64))]
+struct Ring([bf16; RING_TILES * VALUES]);
+
+/// `x: [1..=32, k]` by a weight whose codes lie by line, on a machine with AMX.
+pub(super) fn run(team: &Team, plan: &Plan, x: Mat<'_, bf16>, w: &Weight<'_>, epilogue: &Epilogue<'_>) {
+    let groups = w.k().div_ceil(GROUP);
+    team.run(|worker| {
+        with_scratch(groups * x.rows() * 2 * GROUP, |tiles| {
+            let first = x.rows().min(TILE);
+            let (upper, lower) = tiles.split_at_mut(groups * first * 2 * GROUP);
+            copy_tiles(x, 0, first, 0..groups, bytemuck::cast_slice_mut(upper));
+            copy_tiles(x, TILE, x.rows() - first, 0..groups, bytemuck::cast_slice_mut(lower));
+            let job = Job { plan, x: [upper.as_ptr(), lower.as_ptr()], rows: x.rows(), groups, w, epilogue };
+            // SAFETY: the caller has AMX, which implies the rest; the bits are the plan's.
+            unsafe {
+                match (plan.low_bits, plan.high_bits) {
+                    (2, 0) => job.work::<2, 0>(&worker),
+                    (2, 1) => job.work::<2, 1>(&worker),
+                    (4, 1) => job.work::<4, 1>(&worker),
+                    (4, 2) => job.work::<4, 2>(&worker),
+                    (8, 0) => job.work::<8, 0>(&worker),
+                    bits => unreachable!("no format by line has codes of {bits:?} bits"),
+                }
+            }
+        });
+    });
+}
+
+struct Job<'a> {
+    plan: &'a Plan,
+    /// A tile of the first 16 rows of x for each group, and one of the others.
+    x: [*const u8; 2],
+    rows: usize,
+    groups: usize,
+    w: &'a Weight<'a>,
+    epilogue: &'a Epilogue<'a>,
+}
+
+impl Job<'_> {
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
+    unsafe fn work<const LOW: usize, const HIGH: usize>(&self, worker: &Worker<'_>) {
+        let registers = Registers::new(self.rows);
+        let mut ring = Ring([bf16::ZERO; RING_TILES * VALUES]);
+        let panels = worker.share(self.w.held_panels());
+        // Two stretches of panels at once keep more reads on the way, and share the tiles of x.
+        let pairs = if self.rows <= TILE { panels.len() / 2 } else { 0 };
+        // SAFETY: the caller's; this worker alone has these panels.
+        unsafe {
+            for held in panels.start..panels.start + pairs {
+                self.panels::<LOW, HIGH, 2, 1>(&registers, [held, held + pairs], &mut ring);
+            }
+            for held in panels.start + 2 * pairs..panels.end {
+                if self.rows <= TILE {
+                    self.panels::<LOW, HIGH, 1, 1>(&registers, [held], &mut ring);
+                } else {
+                    self.panels::<LOW, HIGH, 1, 2>(&registers, [held], &mut ring);
+                }
+            }
+        }
+    }
+
+    /// One or two panels by one or two blocks of 16 rows of x (not two of both).
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
+    unsafe fn panels<const LOW: usize, const HIGH: usize, const PANELS: usize, const BLOCKS: usize>(
+        &self,
+        registers: &Registers,
+        held: [usize; PANELS],
+        ring: &mut Ring,
+    ) {
+        let held = held.map(|i| self.w.held_panel(i));
+        let (first, rest) = (self.rows.min(TILE), self.rows.saturating_sub(TILE));
+        let (lag, slots) = (LAG / PANELS, RING_TILES / (2 * PANELS));
+        let ring = ring.0.as_mut_ptr();
+        registers.clear();
+        // SAFETY: the panels hold all groups, x a tile of each block for each; a slot of the ring holds a group of
+        // all panels, and the one that is multiplied was written `lag` groups before and is not the one written.
+        unsafe {
+            for group in 0..self.groups + lag {
+                if group < self.groups {
+                    for (i, (_, stored)) in held.iter().enumerate() {
+                        let out = ring.add((group % slots * PANELS + i) * 2 * VALUES);
+                        let codes = stored.as_ptr().add(self.plan.locate(group).group);
+                        fetch(codes, self.plan.group_bytes());
+                        expand_group::<LOW, HIGH>(self.plan, stored.as_ptr(), group, out);
+                    }
+                }
+                if let Some(group) = group.checked_sub(lag) {
+                    let weights = ring.add(group % slots * PANELS * 2 * VALUES).cast();
+                    let x = [self.x[0].add(group * first * 2 * GROUP), self.x[1].add(group * rest * 2 * GROUP)];
+                    registers.multiply::<PANELS, BLOCKS>(weights, x);
+                }
+            }
+        }
+        let mut sums = [[0.0; PANEL]; ROWS_MAX];
+        registers.sums(&mut sums);
+        for (i, (panel, _)) in held.iter().enumerate() {
+            // SAFETY: the caller's.
+            unsafe { self.epilogue.finish(*panel, 0, &mut sums[i * TILE..][..self.rows]) };
+        }
+    }
+}
+
+/// The tile registers of this thread: 0 and 1 the sums of the first 16 rows of x with a panel's tiles, 2 and 3 those
+/// of the other rows, or those with a second panel; 4 and 5 the weights, 6 and 7 x. As in [`fused`](super::fused),
+/// they keep their values from one call to the next.
+struct Registers(());
+
+impl Registers {
+    fn new(rows: usize) -> Registers {
+        let first = rows.min(TILE) as u8;
+        let second = if rows > TILE { (rows - TILE) as u8 } else { first };
+        let all = TILE as u8;
+        let config = Config::new([64; 8], [first, first, second, second, all, all, first, second]);
+        config.load();
+        Registers(())
+    }
+
+    fn clear(&self) {
+        // SAFETY: only this type's own registers change.
+        unsafe {
+            asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack, nomem));
+        }
+    }
+
+    /// Adds the products of one group.
+    ///
+    /// # Safety
+    /// `weights` points at two tiles for each panel, `x` at the group's tile of each block of rows.
+    #[inline(always)]
+    unsafe fn multiply<const PANELS: usize, const BLOCKS: usize>(
+        &self,
+        weights: *const u8,
+        x: [*const u8; 2],
+    ) {
+        // SAFETY: the loads stay inside what the caller promises; only this type's own registers change.
+        unsafe {
+            asm!(
+                "tileloadd tmm6, [{x} + {s}]",
+                "tileloadd tmm4, [{w} + {s}]",
+                "tdpbf16ps tmm0, tmm6, tmm4",
+                "tileloadd tmm5, [{w} + {s} + 1024]",
+                "tdpbf16ps tmm1, tmm6, tmm5",
+                x = in(reg) x[0], w = in(reg) weights, s = in(reg) 64usize,
+                options(nostack, readonly),
+            );
+            if PANELS == 2 {
+                asm!(
+                    "tileloadd tmm4, [{w} + {s} + 2048]",
+                    "tdpbf16ps tmm2, tmm6, tmm4",
+                    "tileloadd tmm5, [{w} + {s} + 3072]",
+                    "tdpbf16ps tmm3, tmm6, tmm5",
+                    w = in(reg) weights, s = in(reg) 64usize,
+                    options(nostack, readonly),
+                );
+            }
+            if BLOCKS == 2 {
+                asm!(
+                    "tileloadd tmm7, [{x} + {s}]",
+                    "tdpbf16ps tmm2, tmm7, tmm4",
+                    "tdpbf16ps tmm3, tmm7, tmm5",
+                    x = in(reg) x[1], s = in(reg) 64usize,
+                    options(nostack, readonly),
+                );
+            }
+        }
+    }
+
+    /// The sums: of rows of x, of the second 16 or of the second panel from row 16 on.
+    fn sums(&self, sums: &mut [Sums; ROWS_MAX]) {
+        // SAFETY: 32 rows of 128 bytes, half a row for each tile's.
+        unsafe {
+            asm!(
+                "tilestored [{c} + {s}], tmm0", "tilestored [{c} + {s} + 64], tmm1",
+                "tilestored [{c} + {s} + 2048], tmm2", "tilestored [{c} + {s} + 2112], tmm3",
+                c = in(reg) sums.as_mut_ptr(), s = in(reg) size_of::<Sums>(), options(nostack),
+            );
+        }
+    }
+}
+
+impl Drop for Registers {
+    fn drop(&mut self) {
+        // SAFETY: this thread configured its tiles in `new`.
+        unsafe { asm!("tilerelease", options(nostack, nomem)) };
+    }
+}
