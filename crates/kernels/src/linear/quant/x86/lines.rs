@@ -110,7 +110,8 @@ impl Job<'_> {
                 }
                 if let Some(group) = group.checked_sub(lag) {
                     let weights = ring.add(group % slots * PANELS * 2 * VALUES).cast();
-                    let x = [self.x[0].add(group * first * 2 * GROUP), self.x[1].add(group * rest * 2 * GROUP)];
+                    let x =
+                        [self.x[0].add(group * first * 2 * GROUP), self.x[1].add(group * rest * 2 * GROUP)];
                     registers.multiply::<PANELS, BLOCKS>(weights, x);
                 }
             }

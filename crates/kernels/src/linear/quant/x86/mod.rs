@@ -27,10 +27,8 @@ pub(super) fn multiply(
     w: &Weight<'_>,
     epilogue: &Epilogue<'_>,
 ) -> bool {
-    let fused = isa == Isa::Amx
-        && is_x86_feature_detected!("avx512bf16")
-        && x.rows() <= fused::ROWS_MAX
-        && w.k() > 0;
+    let fused =
+        isa == Isa::Amx && is_x86_feature_detected!("avx512bf16") && x.rows() <= fused::ROWS_MAX && w.k() > 0;
     match plan.order() {
         CodeOrder::ByRow if fused => fused::run(team, plan, x, w, epilogue),
         CodeOrder::ByLine if fused => lines::run(team, plan, x, w, epilogue),
