@@ -1,6 +1,6 @@
 //! How a product is cut among the workers and the caches.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use super::tile::TILE_ROWS;
 use crate::linear::pack::{GROUP, PANEL_ROWS, TILE_BYTES};
@@ -8,10 +8,14 @@ use crate::linear::pack::{GROUP, PANEL_ROWS, TILE_BYTES};
 /// Groups of k in a chunk: 36 KB of a panel, which stays in an L1 of 48 KB while tiles of x are streamed
 /// past it (four more and it no longer does: half the speed).
 const CHUNK_GROUPS: usize = 18;
-/// Rows of a block at most.
-const BLOCK_ROWS: usize = 384;
-/// Panels of a block at most.
-const BLOCK_PANELS: usize = 12;
+/// Where all k of enough rows fit half of L2 beside what passes through, they stay there, and a block
+/// has few panels: its sums are read again soon.
+const X_BLOCK_BYTES: usize = 1 << 20;
+const ROWS_WITH_ALL_K: RangeInclusive<usize> = 192..=640;
+const PANELS_WITH_ALL_K: usize = 4;
+/// Otherwise one chunk of k of this many rows, and the sums of this many panels.
+const ROWS_WITH_A_CHUNK: usize = 512;
+const PANELS_WITH_A_CHUNK: usize = 12;
 /// Up to this many rows the weights are all that matters: their panels are read from end to end, all of
 /// k in registers.
 const ROWS_UNCHUNKED: usize = 64;
@@ -45,8 +49,9 @@ impl Plan {
             .find(|n| threads.is_multiple_of(*n) && (*n == 1 || rows / n >= ROWS_TO_SPLIT))
             .unwrap_or(1);
         let own_rows = rows.div_ceil(row_workers);
-        let blocks = own_rows.div_ceil(BLOCK_ROWS);
         let groups = k.div_ceil(GROUP);
+        let (most_rows, block_panels) = block_of(groups);
+        let blocks = own_rows.div_ceil(most_rows);
         let fits = own_rows * k * size_of::<half::bf16>() <= X_IN_L2_BYTES;
         Plan {
             rows,
@@ -56,7 +61,7 @@ impl Plan {
             panel_workers: threads / row_workers,
             blocks,
             block_rows: own_rows.div_ceil(blocks).next_multiple_of(2 * TILE_ROWS) + 2 * TILE_ROWS,
-            block_panels: if fits { 1 } else { BLOCK_PANELS },
+            block_panels: if fits { 1 } else { block_panels },
             chunks: if rows <= ROWS_UNCHUNKED { 1 } else { groups.div_ceil(CHUNK_GROUPS) },
         }
     }
@@ -103,6 +108,15 @@ impl Plan {
         let rows = if self.chunks > 1 { self.block_rows * self.block_panels } else { 2 * TILE_ROWS };
         rows * PANEL_ROWS * size_of::<f32>()
     }
+}
+
+/// Rows and panels of a block at most, for so many groups of k.
+fn block_of(groups: usize) -> (usize, usize) {
+    let rows = X_BLOCK_BYTES / (groups * GROUP * size_of::<half::bf16>()).max(1);
+    if rows < *ROWS_WITH_ALL_K.start() {
+        return (ROWS_WITH_A_CHUNK, PANELS_WITH_A_CHUNK);
+    }
+    (rows.min(*ROWS_WITH_ALL_K.end()), PANELS_WITH_ALL_K)
 }
 
 #[cfg(test)]

@@ -236,21 +236,21 @@ pub(super) unsafe fn multiply_2(
                     "tileloadd tmm2, [{c} + {cs} + 2048]",
                     "tileloadd tmm3, [{c} + {cs} + 2112]",
                     "2:",
-                    "tileloadd tmm6, [{w} + {s}]",
                     "tileloaddt1 tmm4, [{x0} + {s}]",
+                    "tileloadd tmm6, [{w} + {s}]",
+                    "tileloaddt1 tmm5, [{x1} + {s}]",
                     "tdpbf16ps tmm0, tmm4, tmm6",
                     "tileloadd tmm7, [{w} + {s} + 1024]",
                     concat!(".irp o,", $weight_lines, "\nprefetcht1 [{fw} + \\o]\n.endr"),
-                    "tdpbf16ps tmm1, tmm4, tmm7",
-                    "tileloaddt1 tmm5, [{x1} + {s}]",
-                    concat!(".irp o,", $sums_lines, "\nprefetcht0 [{fc} + \\o]\n.endr"),
                     "tdpbf16ps tmm2, tmm5, tmm6",
+                    concat!(".irp o,", $sums_lines, "\nprefetcht0 [{fc} + \\o]\n.endr"),
+                    "tdpbf16ps tmm1, tmm4, tmm7",
                     "tdpbf16ps tmm3, tmm5, tmm7",
                     "add {x0}, 1024",
                     "add {x1}, 1024",
                     "add {w}, 2048",
                     "add {fw}, {fws}",
-                    "add {fc}, 384",
+                    "add {fc}, 256",
                     "dec {n}",
                     "jnz 2b",
                     "tilestored [{c} + {cs}], tmm0",
@@ -272,7 +272,7 @@ pub(super) unsafe fn multiply_2(
         ($weight_lines:literal) => {
             match fetch.sums {
                 None => with!($weight_lines, "", std::ptr::null::<Sums>()),
-                Some(sums) => with!($weight_lines, "0,64,128,192,256,320", sums),
+                Some(sums) => with!($weight_lines, "0,64,128,192", sums),
             }
         };
     }
