@@ -34,8 +34,9 @@ pub(crate) fn engine_config(args: &EngineArgs, needs: Needs) -> Result<EngineCon
     let isa = Isa::from_env().map_err(anyhow::Error::msg)?;
     let max_num_seqs =
         args.max_num_seqs.unwrap_or(needs.seqs.min(args.max_num_batched_tokens.unwrap_or(usize::MAX)));
-    let step = needs.step_tokens.map_or(TOKENS_A_STEP, |n| n.clamp(max_num_seqs.max(16), TOKENS_A_STEP));
-    let max_num_batched_tokens = args.max_num_batched_tokens.unwrap_or(step.max(max_num_seqs));
+    let least = max_num_seqs.max(16);
+    let step = needs.step_tokens.map_or(TOKENS_A_STEP, |n| n.min(TOKENS_A_STEP)).max(least);
+    let max_num_batched_tokens = args.max_num_batched_tokens.unwrap_or(step);
     if max_num_batched_tokens < max_num_seqs {
         bail!(
             "--max-num-batched-tokens ({max_num_batched_tokens}) must be at least --max-num-seqs ({max_num_seqs}): \

