@@ -22,7 +22,8 @@ use crate::resolve::{Needs, engine_config};
 
 /// Requests handed to the engine ahead of the one whose answer is written next.
 const AHEAD: usize = 1024;
-/// Sequences at once, where no flag says; the scheduler runs as many as have KV.
+/// Sequences at once, where no flag says; the scheduler runs as many as have KV, of which one line takes no more than
+/// one of the greatest length.
 const SEQUENCES: usize = 256;
 /// The name of standard input and output.
 const STANDARD: &str = "-";
@@ -36,12 +37,13 @@ pub(crate) fn batch(args: BatchArgs) -> Result<ExitCode> {
     let opened = loaded::open(Some(&args.model), &args.engine, Voice::Normal)?;
     let text = opened.text(args.engine.chat_template.as_deref())?;
     let template = text.template()?;
-    let needs = Needs { seqs: SEQUENCES, longest: None, kv_tokens: None, step_tokens: None };
+    let lines: Vec<(usize, &[u8])> = lines(&input).collect();
+    let kv_tokens = lines.len().clamp(1, SEQUENCES) * opened.checkpoint.spec().max_positions;
+    let needs = Needs { seqs: SEQUENCES, longest: None, kv_tokens: Some(kv_tokens), step_tokens: None };
     let planned = opened.plan(engine_config(&args.engine, needs)?, Voice::Normal)?;
     let engine = loaded::load(planned, Voice::Normal)?;
     let served = served_names(&args, &opened.name);
     let job = Job::new(&engine, &text, template.as_ref(), &served, &input);
-    let lines: Vec<(usize, &[u8])> = lines(&input).collect();
     let summary = job.run(&lines, &mut output)?;
     engine.finish()?;
     summary.print(lines.len());

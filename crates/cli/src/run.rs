@@ -20,7 +20,7 @@ use crate::loaded::{self, Text};
 use crate::resolve::{Needs, engine_config};
 
 /// What a newcomer's first run asks.
-const DEFAULT_PROMPT: &str = "What is ballast on a ship, and why does it matter?";
+const DEFAULT_PROMPT: &str = "Why is the sea salty?";
 /// Tokens that one prompt may be answered with, where no flag says.
 const ANSWER_TOKENS: u32 = 256;
 

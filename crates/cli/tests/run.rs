@@ -144,7 +144,10 @@ fn what_cannot_be_is_said_before_anything_is_loaded() {
         (&["hello", "--max-model-len", "1"], &["48 tokens", "--max-model-len"]),
         (&["hello", "--max-model-len", "1000"], &["--max-model-len 1000", "at most 512"]),
         (&["hello", "--max-num-seqs", "9", "--max-num-batched-tokens", "8"], &["every sequence"]),
-        (&["hello", "--max-num-seqs", "9000000", "--memory", "64MiB"], &["activations", "--max-num-batched-tokens"]),
+        (
+            &["hello", "--max-num-seqs", "9000000", "--memory", "64MiB"],
+            &["activations", "--max-num-batched-tokens"],
+        ),
         (&["", "--raw"], &["the prompt is empty"]),
         (&[&long], &["tokens", "shorten it"]),
         (&["hello", "--chat-template", "/no/such/file"], &["cannot read /no/such/file"]),

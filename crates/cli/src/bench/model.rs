@@ -113,14 +113,18 @@ pub(crate) fn latency(args: LatencyArgs) -> Result<ExitCode> {
     let LatencyArgs { model, batch, input_len, output_len, common } = args;
     let json = JsonReport::open(common.json.as_deref())?;
     let mut bench = Bench::start(&model, &common, batch, input_len, output_len)?;
-    let (mut prefills, mut wholes) = (Vec::new(), Vec::new());
+    let (mut prefills, mut wholes, mut steps) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..common.reps {
-        prefills.push(bench.run(batch, input_len, 1)?.whole);
+        let prefill = bench.run(batch, input_len, 1)?.whole;
+        prefills.push(prefill);
         if output_len > 1 {
-            wholes.push(bench.run(batch, input_len, output_len)?.whole);
+            let Timed { first, whole, .. } = bench.run(batch, input_len, output_len)?;
+            wholes.push(whole);
+            // What follows the last first token is the least that decoding can have taken, however slow the run without
+            // it was.
+            steps.push((whole - prefill).max(whole - first));
         }
     }
-    let steps: Vec<f64> = wholes.iter().zip(&prefills).map(|(whole, prefill)| whole - prefill).collect();
     let prefill = median(&prefills);
     let report = Latency {
         model: bench.name.clone(),
