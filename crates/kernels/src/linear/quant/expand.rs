@@ -26,7 +26,7 @@ pub fn expand(isa: Isa, format: Narrow, panel: &[u8], groups: Range<usize>, out:
     match isa {
         Isa::Scalar => scalar::expand(&plan, panel, groups, out),
         #[cfg(target_arch = "x86_64")]
-        _ => super::x86::expand(isa, &plan, panel, groups, out),
+        _ => super::x86::expand(isa, format, panel, groups, out),
         #[cfg(not(target_arch = "x86_64"))]
         _ => unreachable!("{isa} was not available"),
     }

@@ -64,11 +64,7 @@ pub(super) struct Plan {
 
 impl Plan {
     /// The layout of `format`.
-    pub(super) fn of(format: Narrow) -> Plan {
-        let plan = |unit_k, has_min, sub, low_bits, high_bits, offset| {
-            let bf16_scales = unit_k == 64;
-            Plan { unit_k, has_min, bf16_scales, sub, low_bits, high_bits, offset }
-        };
+    pub(super) const fn of(format: Narrow) -> Plan {
         match format {
             Narrow::Int8 => plan(64, false, Sub::None, 8, 0, 0),
             Narrow::Int4 => plan(64, true, Sub::None, 4, 0, 0),
@@ -129,6 +125,45 @@ impl Plan {
     }
 }
 
+const fn plan(
+    unit_k: usize,
+    has_min: bool,
+    sub: Sub,
+    low_bits: usize,
+    high_bits: usize,
+    offset: u8,
+) -> Plan {
+    Plan { unit_k, has_min, bf16_scales: unit_k == 64, sub, low_bits, high_bits, offset }
+}
+
+/// A plan that is known when a kernel is compiled, so that nothing of it is computed for each group.
+pub(super) trait Layout {
+    /// The plan.
+    const PLAN: Plan;
+}
+
+/// The layout of the format of this number.
+pub(super) struct Of<const FORMAT: u8>;
+
+impl<const FORMAT: u8> Layout for Of<FORMAT> {
+    const PLAN: Plan = Plan::of(Narrow::ALL[FORMAT as usize]);
+}
+
+/// Runs an expression with a type alias for the [`Layout`] of a format, those formats only that are listed.
+macro_rules! with_layout {
+    ($format:expr, [$($name:ident),+], $layout:ident => $run:expr) => {
+        match $format {
+            $(Narrow::$name => {
+                type $layout = $crate::linear::quant::plan::Of<{ Narrow::$name as u8 }>;
+                $run
+            })+
+            #[allow(unreachable_patterns)] // Where all are listed.
+            other => unreachable!("{other:?} has no such path"),
+        }
+    };
+}
+pub(super) use with_layout;
+
 /// Byte offsets into a panel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
@@ -149,8 +184,8 @@ pub(super) enum CodeOrder {
 
 impl Plan {
     /// The order of this format's codes.
-    pub(super) fn order(&self) -> CodeOrder {
-        if (self.low_bits, self.high_bits) == (4, 0) { CodeOrder::ByRow } else { CodeOrder::ByLine }
+    pub(super) const fn order(&self) -> CodeOrder {
+        if self.low_bits == 4 && self.high_bits == 0 { CodeOrder::ByRow } else { CodeOrder::ByLine }
     }
 
     /// Where a code lies in a plane of `bits` bits: byte and shift. `row` in its tile, `k` in its group.

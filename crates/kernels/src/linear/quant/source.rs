@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::plan::Plan;
 use super::{Narrow, expand};
 use crate::Isa;
 use crate::linear::epilogue::Epilogue;
@@ -37,7 +36,7 @@ pub(crate) fn multiply(
     epilogue: &Epilogue<'_>,
 ) -> bool {
     #[cfg(target_arch = "x86_64")]
-    return super::x86::multiply(team, isa, &Plan::of(format), x, w, epilogue);
+    return super::x86::multiply(team, isa, format, x, w, epilogue);
     #[cfg(not(target_arch = "x86_64"))]
     false
 }

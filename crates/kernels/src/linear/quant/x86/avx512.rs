@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::super::plan::{GROUP, PANEL, Plan, Sub, TILE};
+use super::super::plan::{CodeOrder, GROUP, Layout, PANEL, Sub, TILE};
 use super::rows;
 
 /// Values of a tile.
@@ -23,61 +23,41 @@ struct Affine {
 /// # Safety
 /// The machine has these features; `panel` holds the groups and `out` has room for their tiles.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-pub(super) unsafe fn expand(plan: &Plan, panel: &[u8], groups: Range<usize>, out: &mut [bf16]) {
-    assert!(plan.panel_bytes(groups.end * GROUP) <= panel.len());
+pub(super) unsafe fn expand<L: Layout>(panel: &[u8], groups: Range<usize>, out: &mut [bf16]) {
+    assert!(L::PLAN.panel_bytes(groups.end * GROUP) <= panel.len());
     assert!(groups.len() * 2 * VALUES <= out.len());
     let (panel, out) = (panel.as_ptr(), out.as_mut_ptr());
     // SAFETY: this function's own contract, and the two lengths above.
     unsafe {
-        match (plan.low_bits, plan.high_bits) {
-            (2, 0) => run::<2, 0>(plan, panel, groups, out),
-            (2, 1) => run::<2, 1>(plan, panel, groups, out),
-            (4, 0) => rows::expand(plan, panel, groups, out),
-            (4, 1) => run::<4, 1>(plan, panel, groups, out),
-            (4, 2) => run::<4, 2>(plan, panel, groups, out),
-            (8, 0) => run::<8, 0>(plan, panel, groups, out),
-            bits => unreachable!("no format has codes of {bits:?} bits"),
+        match L::PLAN.order() {
+            CodeOrder::ByRow => rows::expand::<L>(panel, groups, out),
+            CodeOrder::ByLine => {
+                for (i, group) in groups.enumerate() {
+                    expand_group::<L>(panel, group, out.add(2 * i * VALUES));
+                }
+            }
         }
-    }
-}
-
-/// # Safety
-/// As [`expand`]; `LOW` and `HIGH` are the plan's bits.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-unsafe fn run<const LOW: usize, const HIGH: usize>(
-    plan: &Plan,
-    panel: *const u8,
-    groups: Range<usize>,
-    out: *mut bf16,
-) {
-    for (i, group) in groups.enumerate() {
-        // SAFETY: `expand` checked panel and tiles.
-        unsafe { expand_group::<LOW, HIGH>(plan, panel, group, out.add(2 * i * VALUES)) };
     }
 }
 
 /// Expands one group to its two tiles, for formats by line.
 ///
 /// # Safety
-/// As [`expand`]; `LOW` and `HIGH` are the plan's bits.
+/// As [`expand`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-pub(super) unsafe fn expand_group<const LOW: usize, const HIGH: usize>(
-    plan: &Plan,
-    panel: *const u8,
-    group: usize,
-    out: *mut bf16,
-) {
+pub(super) unsafe fn expand_group<L: Layout>(panel: *const u8, group: usize, out: *mut bf16) {
+    let plan = &L::PLAN;
     let place = plan.locate(group);
     for tile in 0..2 {
         let (low, high) = plan.planes(tile);
         // SAFETY: unit, group and planes lie in the panel, and the tiles in `out`: the caller's.
         unsafe {
-            let [scale, min] = by_row(plan, panel.add(place.unit), panel.add(place.group), tile);
+            let [scale, min] = by_row::<L>(panel.add(place.unit), panel.add(place.group), tile);
             let affine =
                 Affine { scale: [twice(scale[0]), twice(scale[1])], min: [twice(min[0]), twice(min[1])] };
             let (low, high) = (panel.add(place.group + low), panel.add(place.group + high));
-            one_tile::<LOW, HIGH>(low, high, &affine, out.add(tile * VALUES));
+            one_tile::<L>(low, high, &affine, out.add(tile * VALUES));
         }
     }
 }
@@ -85,14 +65,15 @@ pub(super) unsafe fn expand_group<const LOW: usize, const HIGH: usize>(
 /// Scale and min of a tile's 16 rows for each 16 k of a group.
 ///
 /// # Safety
-/// `unit` and `group` point at a unit and a group of a panel of `plan`.
+/// `unit` and `group` point at a unit and a group of a panel.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-pub(super) unsafe fn by_row(plan: &Plan, unit: *const u8, group: *const u8, tile: usize) -> [[__m512; 2]; 2] {
+pub(super) unsafe fn by_row<L: Layout>(unit: *const u8, group: *const u8, tile: usize) -> [[__m512; 2]; 2] {
+    let plan = &L::PLAN;
     // SAFETY: the words of 16 rows follow at 32 bytes a tile, the mins 64 bytes after the scales.
-    let d = unsafe { words(plan, unit.add(32 * tile)) };
+    let d = unsafe { words::<L>(unit.add(32 * tile)) };
     // SAFETY: as above.
-    let m = if plan.has_min { unsafe { words(plan, unit.add(64 + 32 * tile)) } } else { _mm512_setzero_ps() };
+    let m = if plan.has_min { unsafe { words::<L>(unit.add(64 + 32 * tile)) } } else { _mm512_setzero_ps() };
     let bytes = |which: usize| {
         // SAFETY: two lots of a byte for each of 32 rows, read only where the plan has them.
         unsafe { _mm_loadu_si128(group.add(PANEL * which + TILE * tile).cast()) }
@@ -131,10 +112,10 @@ pub(super) unsafe fn by_row(plan: &Plan, unit: *const u8, group: *const u8, tile
 /// 32 bytes can be read at `at`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-unsafe fn words(plan: &Plan, at: *const u8) -> __m512 {
+unsafe fn words<L: Layout>(at: *const u8) -> __m512 {
     // SAFETY: the caller's.
     let words = unsafe { _mm256_loadu_si256(at.cast()) };
-    if plan.bf16_scales {
+    if L::PLAN.bf16_scales {
         _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(words)))
     } else {
         _mm512_cvtph_ps(words)
@@ -154,7 +135,7 @@ fn twice(v: __m512) -> [__m512; 2] {
 /// `low` and `high` point at a tile's planes, `out` at room for its values.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-unsafe fn one_tile<const LOW: usize, const HIGH: usize>(
+unsafe fn one_tile<L: Layout>(
     low: *const u8,
     high: *const u8,
     affine: &Affine,
@@ -165,8 +146,8 @@ unsafe fn one_tile<const LOW: usize, const HIGH: usize>(
         for line in 8 * half..8 * half + 8 {
             // SAFETY: 32 half-vectors lie in the planes, 16 lines in the tile.
             unsafe {
-                let first = _mm512_fmadd_ps(codes::<LOW, HIGH>(low, high, 2 * line), scale[0], min[0]);
-                let second = _mm512_fmadd_ps(codes::<LOW, HIGH>(low, high, 2 * line + 1), scale[1], min[1]);
+                let first = _mm512_fmadd_ps(codes::<L>(low, high, 2 * line), scale[0], min[0]);
+                let second = _mm512_fmadd_ps(codes::<L>(low, high, 2 * line + 1), scale[1], min[1]);
                 let rounded: __m512i = std::mem::transmute(_mm512_cvtne2ps_pbh(second, first));
                 _mm512_storeu_si512(out.add(2 * TILE * line).cast(), rounded);
             }
@@ -180,34 +161,35 @@ unsafe fn one_tile<const LOW: usize, const HIGH: usize>(
 /// As [`one_tile`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn codes<const LOW: usize, const HIGH: usize>(low: *const u8, high: *const u8, half: usize) -> __m512 {
-    if LOW == 8 {
+unsafe fn codes<L: Layout>(low: *const u8, high: *const u8, half: usize) -> __m512 {
+    let (low_bits, high_bits) = (L::PLAN.low_bits, L::PLAN.high_bits);
+    if low_bits == 8 {
         // SAFETY: 16 bytes for each half-vector.
         return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(unsafe {
             _mm_loadu_si128(low.add(16 * half).cast())
         }));
     }
     // SAFETY: both planes hold the half-vector.
-    let bottom = unsafe { shifted::<LOW>(low, half) };
-    let bottom = _mm512_and_si512(bottom, _mm512_set1_epi32((1 << LOW) - 1));
-    if HIGH == 0 {
+    let bottom = unsafe { shifted(low_bits, low, half) };
+    let bottom = _mm512_and_si512(bottom, _mm512_set1_epi32((1 << low_bits) - 1));
+    if high_bits == 0 {
         return _mm512_cvtepi32_ps(bottom);
     }
     // SAFETY: as above.
-    let top = unsafe { shifted::<HIGH>(high, half) };
-    let top = _mm512_and_si512(top, _mm512_set1_epi32((1 << HIGH) - 1));
-    _mm512_cvtepi32_ps(_mm512_or_si512(bottom, _mm512_sllv_epi32(top, _mm512_set1_epi32(LOW as i32))))
+    let top = unsafe { shifted(high_bits, high, half) };
+    let top = _mm512_and_si512(top, _mm512_set1_epi32((1 << high_bits) - 1));
+    _mm512_cvtepi32_ps(_mm512_or_si512(bottom, _mm512_sllv_epi32(top, _mm512_set1_epi32(low_bits as i32))))
 }
 
-/// The words of a plane of `BITS` that hold a half-vector, shifted so that it comes last.
+/// The words of a plane of `bits` that hold a half-vector, shifted so that it comes last.
 ///
 /// # Safety
 /// The plane holds the half-vector.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn shifted<const BITS: usize>(plane: *const u8, half: usize) -> __m512i {
-    let each = 32 / BITS;
+unsafe fn shifted(bits: usize, plane: *const u8, half: usize) -> __m512i {
+    let each = 32 / bits;
     // SAFETY: the caller's.
     let words = unsafe { _mm512_loadu_si512(plane.add(64 * (half / each)).cast()) };
-    _mm512_srlv_epi32(words, _mm512_set1_epi32((half % each * BITS) as i32))
+    _mm512_srlv_epi32(words, _mm512_set1_epi32((half % each * bits) as i32))
 }

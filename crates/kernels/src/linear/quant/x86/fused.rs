@@ -14,7 +14,7 @@ use std::arch::x86_64::*;
 
 use half::bf16;
 
-use super::super::plan::{GROUP, PANEL, Plan, TILE};
+use super::super::plan::{GROUP, Layout, PANEL, TILE};
 use super::rows::{Affine, Rows, transpose, write_rows};
 use crate::linear::epilogue::{Epilogue, Sums};
 use crate::linear::types::Weight;
@@ -33,24 +33,23 @@ const RING_TILES: usize = 16;
 const AHEAD_BYTES: usize = 2048;
 
 /// `x: [1..=32, k]` by a weight whose codes lie by row, on a machine with AMX.
-pub(super) fn run(team: &Team, plan: &Plan, x: Mat<'_, bf16>, w: &Weight<'_>, epilogue: &Epilogue<'_>) {
+pub(super) fn run<L: Layout>(team: &Team, x: Mat<'_, bf16>, w: &Weight<'_>, epilogue: &Epilogue<'_>) {
     let groups = w.k().div_ceil(GROUP);
     let columns = x.rows() * TILE;
     with_scratch(groups * columns * 4, |pairs| {
         let mut pairs = MatMut::new(bytemuck::cast_slice_mut(pairs), groups, columns);
         let pairs = &pairs.shared();
         team.run(|worker| {
-            let job = Job { plan, x, w, groups, epilogue };
+            let job = Job { x, w, groups, epilogue };
             job.pack(&worker, pairs);
             worker.barrier();
             // SAFETY: nobody writes the pairs behind the barrier; the caller has AMX, which implies the rest.
-            unsafe { job.work(&worker, pairs.read(0, 0..0).as_ptr()) };
+            unsafe { job.work::<L>(&worker, pairs.read(0, 0..0).as_ptr()) };
         });
     });
 }
 
 struct Job<'a> {
-    plan: &'a Plan,
     x: Mat<'a, bf16>,
     w: &'a Weight<'a>,
     groups: usize,
@@ -80,7 +79,7 @@ impl Job<'_> {
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
-    unsafe fn work(&self, worker: &Worker<'_>, x: *const u32) {
+    unsafe fn work<L: Layout>(&self, worker: &Worker<'_>, x: *const u32) {
         let registers = Registers::new(self.x.rows());
         let mut ring = [const { Rows::new() }; RING_TILES];
         let panels = worker.share(self.w.held_panels());
@@ -89,17 +88,17 @@ impl Job<'_> {
         // SAFETY: the caller's; this worker alone has these panels.
         unsafe {
             for held in panels.start..panels.start + pairs {
-                match self.plan.offset {
-                    0 => self.panels::<2, 1, false>(&registers, [held, held + pairs], x, &mut ring),
-                    _ => self.panels::<2, 1, true>(&registers, [held, held + pairs], x, &mut ring),
+                match L::PLAN.offset {
+                    0 => self.panels::<L, 2, 1, false>(&registers, [held, held + pairs], x, &mut ring),
+                    _ => self.panels::<L, 2, 1, true>(&registers, [held, held + pairs], x, &mut ring),
                 }
             }
             for held in panels.start + 2 * pairs..panels.end {
-                match (pairs > 0 || self.x.rows() <= TILE, self.plan.offset) {
-                    (true, 0) => self.panels::<1, 1, false>(&registers, [held], x, &mut ring),
-                    (true, _) => self.panels::<1, 1, true>(&registers, [held], x, &mut ring),
-                    (false, 0) => self.panels::<1, 2, false>(&registers, [held], x, &mut ring),
-                    (false, _) => self.panels::<1, 2, true>(&registers, [held], x, &mut ring),
+                match (pairs > 0 || self.x.rows() <= TILE, L::PLAN.offset) {
+                    (true, 0) => self.panels::<L, 1, 1, false>(&registers, [held], x, &mut ring),
+                    (true, _) => self.panels::<L, 1, 1, true>(&registers, [held], x, &mut ring),
+                    (false, 0) => self.panels::<L, 1, 2, false>(&registers, [held], x, &mut ring),
+                    (false, _) => self.panels::<L, 1, 2, true>(&registers, [held], x, &mut ring),
                 }
             }
         }
@@ -108,7 +107,7 @@ impl Job<'_> {
     /// One or two panels by one or two blocks of 16 rows of x (not two of both).
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
-    unsafe fn panels<const PANELS: usize, const BLOCKS: usize, const SYMMETRIC: bool>(
+    unsafe fn panels<L: Layout, const PANELS: usize, const BLOCKS: usize, const SYMMETRIC: bool>(
         &self,
         registers: &Registers,
         held: [usize; PANELS],
@@ -123,14 +122,14 @@ impl Job<'_> {
         // panels, and the one that is multiplied was written `lag` groups before and is not the one written.
         unsafe {
             for (affine, (_, stored)) in affine.iter_mut().zip(held) {
-                affine[0].read(self.plan, stored.as_ptr(), 0);
+                affine[0].read::<L>(stored.as_ptr(), 0);
             }
             for group in 0..self.groups + lag {
                 if group < self.groups {
                     let out = ring.as_mut_ptr().add(group % slots * 2 * PANELS);
                     for (i, (_, stored)) in held.iter().enumerate() {
                         let out = out.add(2 * i).cast();
-                        self.expand::<SYMMETRIC>(stored.as_ptr(), group, &mut affine[i], out);
+                        self.expand::<L, SYMMETRIC>(stored.as_ptr(), group, &mut affine[i], out);
                     }
                 }
                 if let Some(group) = group.checked_sub(lag) {
@@ -150,7 +149,7 @@ impl Job<'_> {
     /// Expands both tiles of a group, with the scales that were read before, and reads those of the next group.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
-    unsafe fn expand<const SYMMETRIC: bool>(
+    unsafe fn expand<L: Layout, const SYMMETRIC: bool>(
         &self,
         stored: *const u8,
         group: usize,
@@ -159,9 +158,9 @@ impl Job<'_> {
     ) {
         // SAFETY: the panel holds the group, and `out` has room for two tiles.
         unsafe {
-            affine[(group + 1) % 2].read(self.plan, stored, (group + 1).min(self.groups - 1));
-            let codes = stored.add(self.plan.locate(group).group + self.plan.planes(0).0);
-            fetch(codes, self.plan.group_bytes());
+            affine[(group + 1) % 2].read::<L>(stored, (group + 1).min(self.groups - 1));
+            let codes = stored.add(L::PLAN.locate(group).group + L::PLAN.planes(0).0);
+            fetch(codes, L::PLAN.group_bytes());
             for tile in 0..2 {
                 write_rows::<SYMMETRIC>(&affine[group % 2], codes, tile, out.add(tile * TILE));
             }

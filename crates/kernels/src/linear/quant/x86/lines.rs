@@ -6,7 +6,7 @@ use std::arch::asm;
 
 use half::bf16;
 
-use super::super::plan::{GROUP, PANEL, Plan, TILE};
+use super::super::plan::{GROUP, Layout, PANEL, TILE};
 use super::avx512::{VALUES, expand_group};
 use super::fused::{Config, ROWS_MAX, fetch};
 use crate::linear::amx::copy_tiles;
@@ -26,7 +26,7 @@ const RING_TILES: usize = 16;
 struct Ring([bf16; RING_TILES * VALUES]);
 
 /// `x: [1..=32, k]` by a weight whose codes lie by line, on a machine with AMX.
-pub(super) fn run(team: &Team, plan: &Plan, x: Mat<'_, bf16>, w: &Weight<'_>, epilogue: &Epilogue<'_>) {
+pub(super) fn run<L: Layout>(team: &Team, x: Mat<'_, bf16>, w: &Weight<'_>, epilogue: &Epilogue<'_>) {
     let groups = w.k().div_ceil(GROUP);
     team.run(|worker| {
         with_scratch(groups * x.rows() * 2 * GROUP, |tiles| {
@@ -34,24 +34,14 @@ pub(super) fn run(team: &Team, plan: &Plan, x: Mat<'_, bf16>, w: &Weight<'_>, ep
             let (upper, lower) = tiles.split_at_mut(groups * first * 2 * GROUP);
             copy_tiles(x, 0, first, 0..groups, bytemuck::cast_slice_mut(upper));
             copy_tiles(x, TILE, x.rows() - first, 0..groups, bytemuck::cast_slice_mut(lower));
-            let job = Job { plan, x: [upper.as_ptr(), lower.as_ptr()], rows: x.rows(), groups, w, epilogue };
-            // SAFETY: the caller has AMX, which implies the rest; the bits are the plan's.
-            unsafe {
-                match (plan.low_bits, plan.high_bits) {
-                    (2, 0) => job.work::<2, 0>(&worker),
-                    (2, 1) => job.work::<2, 1>(&worker),
-                    (4, 1) => job.work::<4, 1>(&worker),
-                    (4, 2) => job.work::<4, 2>(&worker),
-                    (8, 0) => job.work::<8, 0>(&worker),
-                    bits => unreachable!("no format by line has codes of {bits:?} bits"),
-                }
-            }
+            let job = Job { x: [upper.as_ptr(), lower.as_ptr()], rows: x.rows(), groups, w, epilogue };
+            // SAFETY: the caller has AMX, which implies the rest.
+            unsafe { job.work::<L>(&worker) };
         });
     });
 }
 
 struct Job<'a> {
-    plan: &'a Plan,
     /// A tile of the first 16 rows of x for each group, and one of the others.
     x: [*const u8; 2],
     rows: usize,
@@ -62,7 +52,7 @@ struct Job<'a> {
 
 impl Job<'_> {
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
-    unsafe fn work<const LOW: usize, const HIGH: usize>(&self, worker: &Worker<'_>) {
+    unsafe fn work<L: Layout>(&self, worker: &Worker<'_>) {
         let registers = Registers::new(self.rows);
         let mut ring = Ring([bf16::ZERO; RING_TILES * VALUES]);
         let panels = worker.share(self.w.held_panels());
@@ -71,13 +61,13 @@ impl Job<'_> {
         // SAFETY: the caller's; this worker alone has these panels.
         unsafe {
             for held in panels.start..panels.start + pairs {
-                self.panels::<LOW, HIGH, 2, 1>(&registers, [held, held + pairs], &mut ring);
+                self.panels::<L, 2, 1>(&registers, [held, held + pairs], &mut ring);
             }
             for held in panels.start + 2 * pairs..panels.end {
                 if self.rows <= TILE {
-                    self.panels::<LOW, HIGH, 1, 1>(&registers, [held], &mut ring);
+                    self.panels::<L, 1, 1>(&registers, [held], &mut ring);
                 } else {
-                    self.panels::<LOW, HIGH, 1, 2>(&registers, [held], &mut ring);
+                    self.panels::<L, 1, 2>(&registers, [held], &mut ring);
                 }
             }
         }
@@ -85,7 +75,7 @@ impl Job<'_> {
 
     /// One or two panels by one or two blocks of 16 rows of x (not two of both).
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
-    unsafe fn panels<const LOW: usize, const HIGH: usize, const PANELS: usize, const BLOCKS: usize>(
+    unsafe fn panels<L: Layout, const PANELS: usize, const BLOCKS: usize>(
         &self,
         registers: &Registers,
         held: [usize; PANELS],
@@ -103,9 +93,9 @@ impl Job<'_> {
                 if group < self.groups {
                     for (i, (_, stored)) in held.iter().enumerate() {
                         let out = ring.add((group % slots * PANELS + i) * 2 * VALUES);
-                        let codes = stored.as_ptr().add(self.plan.locate(group).group);
-                        fetch(codes, self.plan.group_bytes());
-                        expand_group::<LOW, HIGH>(self.plan, stored.as_ptr(), group, out);
+                        let codes = stored.as_ptr().add(L::PLAN.locate(group).group);
+                        fetch(codes, L::PLAN.group_bytes());
+                        expand_group::<L>(stored.as_ptr(), group, out);
                     }
                 }
                 if let Some(group) = group.checked_sub(lag) {

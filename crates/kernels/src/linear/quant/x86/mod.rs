@@ -10,7 +10,8 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::plan::{CodeOrder, PANEL, Plan, Sub};
+use super::Narrow;
+use super::plan::{CodeOrder, PANEL, Plan, Sub, with_layout};
 use crate::Isa;
 use crate::linear::epilogue::Epilogue;
 use crate::linear::types::Weight;
@@ -22,29 +23,36 @@ use crate::team::Team;
 pub(super) fn multiply(
     team: &Team,
     isa: Isa,
-    plan: &Plan,
+    format: Narrow,
     x: Mat<'_, bf16>,
     w: &Weight<'_>,
     epilogue: &Epilogue<'_>,
 ) -> bool {
     let fused =
         isa == Isa::Amx && is_x86_feature_detected!("avx512bf16") && x.rows() <= fused::ROWS_MAX && w.k() > 0;
-    match plan.order() {
-        CodeOrder::ByRow if fused => fused::run(team, plan, x, w, epilogue),
-        CodeOrder::ByLine if fused => lines::run(team, plan, x, w, epilogue),
-        _ => {}
+    if fused {
+        match Plan::of(format).order() {
+            CodeOrder::ByRow => {
+                with_layout!(format, [Int4, Q4_0, Q4_1, Q4K], L => fused::run::<L>(team, x, w, epilogue));
+            }
+            CodeOrder::ByLine => {
+                with_layout!(format, [Int8, Q8_0, Q5_0, Q5_1, Q2K, Q3K, Q5K, Q6K],
+                    L => lines::run::<L>(team, x, w, epilogue));
+            }
+        }
     }
     fused
 }
 
 /// Expands `groups` of a panel; see [`expand`](super::expand()), which has checked the lengths.
-pub(super) fn expand(isa: Isa, plan: &Plan, panel: &[u8], groups: Range<usize>, out: &mut [bf16]) {
+pub(super) fn expand(isa: Isa, format: Narrow, panel: &[u8], groups: Range<usize>, out: &mut [bf16]) {
     if isa >= Isa::Avx512 && is_x86_feature_detected!("avx512bf16") {
-        // SAFETY: the caller's `isa` and the test above say that the machine has these instructions.
-        unsafe { avx512::expand(plan, panel, groups, out) }
+        with_layout!(format, [Int8, Int4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K],
+            // SAFETY: the caller's `isa` and the test above say that the machine has these instructions.
+            L => unsafe { avx512::expand::<L>(panel, groups, out) });
     } else {
         // SAFETY: every `isa` above scalar has AVX2 and FMA.
-        unsafe { avx2::expand(plan, panel, groups, out) }
+        unsafe { avx2::expand(&Plan::of(format), panel, groups, out) }
     }
 }
 

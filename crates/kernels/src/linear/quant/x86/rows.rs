@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::super::plan::{Plan, TILE};
+use super::super::plan::{Layout, TILE};
 use super::avx512::{VALUES, by_row};
 
 /// One tile by rows: 16 rows of 32 k in bf16.
@@ -33,12 +33,12 @@ impl Affine {
     /// The machine has these features; `panel` holds the group.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-    pub(super) unsafe fn read(&mut self, plan: &Plan, panel: *const u8, group: usize) {
-        let place = plan.locate(group);
+    pub(super) unsafe fn read<L: Layout>(&mut self, panel: *const u8, group: usize) {
+        let place = L::PLAN.locate(group);
         for tile in 0..2 {
             // SAFETY: unit and group lie in the panel; each array takes two vectors of 16 floats.
             unsafe {
-                let [scale, min] = by_row(plan, panel.add(place.unit), panel.add(place.group), tile);
+                let [scale, min] = by_row::<L>(panel.add(place.unit), panel.add(place.group), tile);
                 _mm512_store_ps(self.scale.as_mut_ptr().add(TILE * tile), scale[0]);
                 _mm512_store_ps(self.min.as_mut_ptr().add(TILE * tile), min[0]);
             }
@@ -60,14 +60,14 @@ impl Rows {
 /// # Safety
 /// The machine has these features; `panel` holds the groups and `out` has room for their tiles.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-pub(super) unsafe fn expand(plan: &Plan, panel: *const u8, groups: Range<usize>, out: *mut bf16) {
+pub(super) unsafe fn expand<L: Layout>(panel: *const u8, groups: Range<usize>, out: *mut bf16) {
     let mut rows = Rows::new();
     let mut affine = Affine::new();
     for (i, group) in groups.enumerate() {
         // SAFETY: the caller's; `rows` is one tile.
         unsafe {
-            affine.read(plan, panel, group);
-            let codes = panel.add(plan.locate(group).group + plan.planes(0).0);
+            affine.read::<L>(panel, group);
+            let codes = panel.add(L::PLAN.locate(group).group + L::PLAN.planes(0).0);
             for tile in 0..2 {
                 write_rows::<false>(&affine, codes, tile, rows.0.as_mut_ptr());
                 transpose(&rows, out.add((2 * i + tile) * VALUES).cast(), 1);
