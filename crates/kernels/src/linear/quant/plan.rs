@@ -125,14 +125,7 @@ impl Plan {
     }
 }
 
-const fn plan(
-    unit_k: usize,
-    has_min: bool,
-    sub: Sub,
-    low_bits: usize,
-    high_bits: usize,
-    offset: u8,
-) -> Plan {
+const fn plan(unit_k: usize, has_min: bool, sub: Sub, low_bits: usize, high_bits: usize, offset: u8) -> Plan {
     Plan { unit_k, has_min, bf16_scales: unit_k == 64, sub, low_bits, high_bits, offset }
 }
 

@@ -135,12 +135,7 @@ fn twice(v: __m512) -> [__m512; 2] {
 /// `low` and `high` point at a tile's planes, `out` at room for its values.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-unsafe fn one_tile<L: Layout>(
-    low: *const u8,
-    high: *const u8,
-    affine: &Affine,
-    out: *mut bf16,
-) {
+unsafe fn one_tile<L: Layout>(low: *const u8, high: *const u8, affine: &Affine, out: *mut bf16) {
     for half in 0..2 {
         let (scale, min) = (affine.scale[half], affine.min[half]);
         for line in 8 * half..8 * half + 8 {
