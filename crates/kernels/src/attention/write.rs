@@ -207,7 +207,7 @@ impl<Q: Element, C: Element> Task<'_, Q, C> {
         for head in 0..self.heads {
             let mut x = [0.0; 256];
             let x = &mut x[..d];
-            x.copy_from_slice(&self.qkv.row(row)[head * d..][..d]);
+            copy(&self.qkv.row(row)[head * d..][..d], x);
             self.transform(x, weight, position);
             // SAFETY: a row belongs to one page of one span, so to one worker.
             narrow_into(x, unsafe { self.q.span(row, head * d..(head + 1) * d) });
@@ -226,7 +226,7 @@ impl<Q: Element, C: Element> Task<'_, Q, C> {
             let (k, v) = kv.split_at_mut(plane);
             let mut x = [0.0; 256];
             let x = &mut x[..d];
-            x.copy_from_slice(&k_all[head * d..][..d]);
+            copy(&k_all[head * d..][..d], x);
             self.transform(x, weight, position);
             narrow_into(x, &mut k[token * d..][..d]);
             for (column, value) in v.chunks_exact_mut(BLOCK_TOKENS).zip(&v_all[head * d..][..d]) {
@@ -243,6 +243,19 @@ impl<Q: Element, C: Element> Task<'_, Q, C> {
         if let Some(rope) = &self.ops.rope {
             rope.turn(head, position);
         }
+    }
+}
+
+/// A head's few lines, without the call that a slice of unknown length costs.
+#[inline(always)]
+fn copy(from: &[f32], to: &mut [f32]) {
+    let (lines, rest) = from.as_chunks::<16>();
+    let (to_lines, to_rest) = to.as_chunks_mut::<16>();
+    for (to, from) in to_lines.iter_mut().zip(lines) {
+        *to = *from;
+    }
+    if !rest.is_empty() {
+        to_rest.copy_from_slice(rest);
     }
 }
 

@@ -142,10 +142,17 @@ fn unpack_row_f32(panel: &[u8], place: usize, out: &mut [f32]) {
 }
 
 fn unpack_row_bf16(panel: &[u8], place: usize, out: &mut [f32]) {
-    let lane = (place / 16) * TILE_BYTES + (place % 16) * 4;
-    for (k, out) in out.iter_mut().enumerate() {
-        let at = (k / GROUP) * 2 * TILE_BYTES + lane + (k % GROUP) / 2 * 64 + k % 2 * 2;
-        *out = bf16::from_le_bytes([panel[at], panel[at + 1]]).to_f32();
+    let (tile, lane) = (place / 16, place % 16 * 4);
+    let pairs = panel.as_chunks::<{ 2 * TILE_BYTES }>().0;
+    for (pair, out) in pairs.iter().zip(out.chunks_mut(GROUP)) {
+        let lines = pair[tile * TILE_BYTES..][..TILE_BYTES].as_chunks::<64>().0;
+        let mut group = [0.0; GROUP];
+        for (line, two) in lines.iter().zip(group.as_chunks_mut::<2>().0) {
+            let bits = u32::from_le_bytes([line[lane], line[lane + 1], line[lane + 2], line[lane + 3]]);
+            *two = [f32::from_bits(bits << 16), f32::from_bits(bits & 0xffff_0000)];
+        }
+        let count = out.len();
+        out.copy_from_slice(&group[..count]);
     }
 }
 

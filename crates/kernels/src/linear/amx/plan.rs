@@ -8,6 +8,10 @@ use crate::linear::pack::{GROUP, PANEL_ROWS, TILE_BYTES};
 /// Groups of k in a chunk: 36 KB of a panel, which stays in an L1 of 48 KB while tiles of x are streamed
 /// past it (four more and it no longer does: half the speed).
 const CHUNK_GROUPS: usize = 18;
+/// The same for up to `FEW_ROWS` rows, where a panel is hardly warm before it is done with: it and its sums
+/// stay in L1 together.
+const CHUNK_GROUPS_OF_FEW: usize = 9;
+const FEW_ROWS: usize = 192;
 /// Where all k of enough rows fit half of L2 beside what passes through, they stay there, and a block
 /// has few panels: its sums are read again soon.
 const X_BLOCK_BYTES: usize = 1 << 20;
@@ -52,6 +56,7 @@ impl Plan {
         let groups = k.div_ceil(GROUP);
         let (most_rows, block_panels) = block_of(groups);
         let blocks = own_rows.div_ceil(most_rows);
+        let chunk = if own_rows <= FEW_ROWS { CHUNK_GROUPS_OF_FEW } else { CHUNK_GROUPS };
         let fits = own_rows * k * size_of::<half::bf16>() <= X_IN_L2_BYTES;
         Plan {
             rows,
@@ -62,7 +67,7 @@ impl Plan {
             blocks,
             block_rows: own_rows.div_ceil(blocks).next_multiple_of(2 * TILE_ROWS) + 2 * TILE_ROWS,
             block_panels: if fits { 1 } else { block_panels },
-            chunks: if rows <= ROWS_UNCHUNKED { 1 } else { groups.div_ceil(CHUNK_GROUPS) },
+            chunks: if rows <= ROWS_UNCHUNKED { 1 } else { groups.div_ceil(chunk) },
         }
     }
 
