@@ -25,6 +25,11 @@ pub(crate) enum Command {
     ///
     /// Without a model, SmolLM2-135M-Instruct is fetched once (93 MB) and kept in the cache folder.
     Run(RunArgs),
+    /// Serve the OpenAI API over HTTP.
+    ///
+    /// Listens at once and answers 503 until the model is loaded. SIGTERM lets requests under way finish; a second
+    /// one ends at once.
+    Serve(ServeArgs),
     /// Work through a file of requests in OpenAI's batch format.
     Batch(BatchArgs),
     /// Measure this machine and this model.
@@ -54,6 +59,44 @@ pub(crate) struct RunArgs {
     pub(crate) quiet: bool,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct ServeArgs {
+    /// A folder, a .gguf file, a hub id (org/name), or `smollm2`.
+    pub(crate) model: String,
+    /// The address to listen on; 0.0.0.0 lets the whole network in.
+    #[arg(long, default_value = "127.0.0.1", help_heading = "Server")]
+    pub(crate) host: std::net::IpAddr,
+    /// The port to listen on; 0 takes a free one.
+    #[arg(long, default_value_t = 8000, help_heading = "Server")]
+    pub(crate) port: u16,
+    /// What requests call the model; several names are possible [default: MODEL].
+    #[arg(long, num_args = 1.., value_name = "NAME", help_heading = "Server")]
+    pub(crate) served_model_name: Vec<String>,
+    /// A key that clients must show (all routes but /health and /ready); may be given several times.
+    #[arg(
+        long,
+        env = "BALLAST_API_KEY",
+        hide_env_values = true,
+        value_name = "KEY",
+        help_heading = "Server"
+    )]
+    pub(crate) api_key: Vec<String>,
+    /// A file of such keys, one a line.
+    #[arg(long, value_name = "FILE", help_heading = "Server")]
+    pub(crate) api_key_file: Option<PathBuf>,
+    /// Sequences that may wait for the first of their tokens; more are answered 503.
+    #[arg(long, default_value_t = 2048, value_parser = parse_count, help_heading = "Server")]
+    pub(crate) max_num_queued_reqs: usize,
+    /// Prompt tokens that those may have together; more are answered 503.
+    #[arg(long, default_value_t = 4 << 20, value_parser = parse_count, help_heading = "Server")]
+    pub(crate) max_num_queued_tokens: usize,
+    /// Seconds that requests under way may go on after SIGTERM or Ctrl-C.
+    #[arg(long, default_value_t = 30, value_name = "SECONDS", help_heading = "Server")]
+    pub(crate) shutdown_timeout: u64,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
 }

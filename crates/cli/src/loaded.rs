@@ -128,10 +128,15 @@ fn count(n: u64) -> String {
 impl Text {
     /// The template for conversations without tools, if the model has any.
     pub(crate) fn template(&self) -> Result<Option<ChatTemplate>> {
+        self.template_for(Tools::Absent)
+    }
+
+    /// The template for conversations with or without tools, if the model has any.
+    pub(crate) fn template_for(&self, tools: Tools) -> Result<Option<ChatTemplate>> {
         if self.templates.is_empty() {
             return Ok(None);
         }
-        Ok(Some(self.templates.choose(Tools::Absent)?))
+        Ok(Some(self.templates.choose(tools)?))
     }
 }
 

@@ -12,6 +12,7 @@ mod output_file;
 mod replay;
 mod resolve;
 mod run;
+mod serve;
 
 use std::process::ExitCode;
 
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
         Command::Run(args) => run::run(args),
+        Command::Serve(args) => serve::serve(args),
         Command::Batch(args) => batch::batch(args),
         Command::Check(args) => check::check(args),
         Command::Bench(BenchCommand::Kernels(args)) => bench::kernels(args),

@@ -24,9 +24,10 @@ use spec::{ByTier, Layout, ModelSpec, Nanos, Op, PrefixUse, ReplicaId, SeqId, Sh
 use crate::config::{EngineConfig, PrefixCaching};
 use crate::hold::{Hold, TooSmall, kv_layout};
 use crate::memory;
-use crate::request::{Event, Failure, Request};
+use crate::request::{Event, Failure, Request, Sink};
 use crate::run::{LayerPages, Machine, lock};
 use crate::stats::{Counts, Stats};
+use crate::watched::Watched;
 use crate::world::{Message, Real};
 
 /// Why an engine did not start.
@@ -62,15 +63,20 @@ pub struct Engine {
     spec: ModelSpec,
 }
 
-/// A request under way. Dropping it cancels the request.
-pub struct Ticket {
+/// A request under way whose events go elsewhere. Dropping it cancels the request.
+pub struct Claim {
     id: SeqId,
     inbox: Sender<Message>,
+}
+
+/// A request under way. Dropping it cancels the request.
+pub struct Ticket {
+    _claim: Claim,
     /// What comes of it, in order.
     pub events: Receiver<Event>,
 }
 
-impl Drop for Ticket {
+impl Drop for Claim {
     fn drop(&mut self) {
         // An engine that has ended needs no cancelling; a sequence that has ended is tolerated.
         let _ = self.inbox.send(Message::Cancel(self.id));
@@ -132,7 +138,14 @@ impl<'a> Planned<'a> {
             _ => PrefixUse::Forbidden,
         };
         let world = Real::new(inbox, machine, prefix, Arc::clone(&stats))?;
-        let run = Run { world, dead: Arc::clone(&dead), config: self.fcfs(), plan: self.plan(), record };
+        let run = Run {
+            world,
+            dead: Arc::clone(&dead),
+            stats: Arc::clone(&stats),
+            config: self.fcfs(),
+            plan: self.plan(),
+            record,
+        };
         let thread = thread::Builder::new().name("engine".into()).spawn(move || run.drive(&any_cost))?;
         let spec = self.checkpoint.spec().clone();
         Ok(Engine {
@@ -220,6 +233,7 @@ fn any_cost(_: &Op, _: &Shape) -> Nanos {
 struct Run {
     world: Real,
     dead: Arc<Mutex<Option<String>>>,
+    stats: Arc<Stats>,
     config: FcfsConfig,
     plan: Plan,
     record: Option<BufWriter<File>>,
@@ -239,7 +253,7 @@ impl Run {
     }
 
     fn drive_recorded(&mut self, cost: &dyn Cost) -> Option<String> {
-        let scheduler = Fcfs::new(self.config.clone());
+        let scheduler = Watched { scheduler: Fcfs::new(self.config.clone()), stats: Arc::clone(&self.stats) };
         let Some(mut file) = self.record.take() else { return self.drive_with(scheduler, cost) };
         let mut broken: Option<String> = None;
         let result = {
@@ -271,15 +285,31 @@ impl Engine {
     /// # Errors
     /// [`Failure`], if it could not be served whatever else goes on.
     pub fn submit(&self, request: Request) -> Result<Ticket, Failure> {
+        let (events, told) = channel();
+        // A client that hung up has sent a cancel, or will.
+        let sink = Box::new(move |event| drop(events.send(event)));
+        Ok(Ticket { _claim: self.submit_to(request, sink)?, events: told })
+    }
+
+    /// Hands in a request whose events are told to `events`; it is dropped when nothing more can come.
+    ///
+    /// # Errors
+    /// [`Failure`], if it could not be served whatever else goes on.
+    pub fn submit_to(&self, request: Request, events: Sink) -> Result<Claim, Failure> {
         self.alive()?;
         let max_new = self.room(&request)?;
         let id = SeqId(self.next.fetch_add(1, Ordering::Relaxed));
-        let (events, told) = channel();
         let message = Message::Submit { id, request: Box::new(request), max_new, events };
         self.inbox
             .send(message)
             .map_err(|_| self.alive().err().unwrap_or(Failure::Engine("it has ended".into())))?;
-        Ok(Ticket { id, inbox: self.inbox.clone(), events: told })
+        Ok(Claim { id, inbox: self.inbox.clone() })
+    }
+
+    /// Ends the engine as a failed step would: whoever waits is told `why`, and later requests are refused.
+    pub fn fail(&self, why: &str) {
+        // An engine that has ended cannot end again.
+        let _ = self.inbox.send(Message::Failed(why.to_string()));
     }
 
     /// Ends the engine, and tells what went wrong by the end: a record that could not be written, for one.

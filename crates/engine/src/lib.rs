@@ -18,11 +18,12 @@ mod run;
 mod sequence;
 mod stats;
 mod tables;
+mod watched;
 mod world;
 
-pub use answer::Answer;
+pub use answer::{Answer, Gathering, Piece, sequences};
 pub use config::{EngineConfig, PrefixCaching, default_threads};
-pub use engine::{Engine, Planned, StartError, Ticket};
+pub use engine::{Claim, Engine, Planned, StartError, Ticket};
 pub use hold::{Hold, TooSmall, size};
-pub use request::{Event, Failure, Finish, Request, Token};
+pub use request::{Event, Failure, Finish, Request, Sink, Token};
 pub use stats::Counts;

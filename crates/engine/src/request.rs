@@ -31,6 +31,9 @@ pub enum Event {
     Failed(Failure),
 }
 
+/// Who is told what comes of a request, in order. It is called on the threads that compute: it must not block.
+pub type Sink = Box<dyn FnMut(Event) + Send>;
+
 /// A generated token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Token {

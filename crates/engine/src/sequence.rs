@@ -1,7 +1,6 @@
 //! One sequence as the engine knows it: its tokens, how the next one is chosen, and who waits for it.
 
 use std::ops::Range;
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -10,7 +9,7 @@ use model::sampling::{Sampler, logprobs_of};
 use spec::{BlockHash, Full, Produced};
 
 use crate::hash::BlockHashes;
-use crate::request::{Event, Failure, Finish, Request, Token};
+use crate::request::{Event, Failure, Finish, Request, Sink, Token};
 
 /// A sequence that lanes and the engine's thread share.
 pub(crate) type Shared = Arc<Mutex<Sequence>>;
@@ -24,7 +23,7 @@ pub(crate) struct Sequence {
     sampler: Sampler,
     hashes: BlockHashes,
     state: State,
-    events: Sender<Event>,
+    events: Sink,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +37,7 @@ enum State {
 
 impl Sequence {
     /// A sequence that may grow by `max_new` tokens. `eos`: the model's ends of text.
-    pub(crate) fn new(request: Request, max_new: usize, eos: &[u32], events: Sender<Event>) -> Sequence {
+    pub(crate) fn new(request: Request, max_new: usize, eos: &[u32], events: Sink) -> Sequence {
         let eos = if request.params.ignore_eos { Vec::new() } else { eos.to_vec() };
         Sequence {
             prompt: request.prompt.len(),
@@ -142,18 +141,19 @@ impl Sequence {
         }
     }
 
-    /// Ends it without a word: its client is gone.
+    /// Ends it without a word: its client is gone. A token that has been told already is counted yet.
     pub(crate) fn cancel(&mut self) {
-        self.state = State::Ended;
+        if self.state == State::Going {
+            self.state = State::Ended;
+        }
     }
 
     pub(crate) fn has_ended(&self) -> bool {
         self.state != State::Going
     }
 
-    fn tell(&self, event: Event) {
-        // A client that hung up has sent a cancel, or will.
-        let _ = self.events.send(event);
+    fn tell(&mut self, event: Event) {
+        (self.events)(event);
     }
 }
 
@@ -166,7 +166,8 @@ mod tests {
     fn sequence(prompt: &[u32], max_new: usize, params: SamplingParams) -> (Sequence, Receiver<Event>) {
         let (events, told) = channel();
         let request = Request { prompt: prompt.to_vec(), params, seed: 1, salt: 0 };
-        (Sequence::new(request, max_new, &[2], events), told)
+        let sink = Box::new(move |event| events.send(event).unwrap());
+        (Sequence::new(request, max_new, &[2], sink), told)
     }
 
     fn likes(token: usize) -> Vec<f32> {

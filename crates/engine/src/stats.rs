@@ -13,6 +13,11 @@ pub(crate) struct Stats {
     generated: AtomicU64,
     moved: AtomicU64,
     busy_ns: AtomicU64,
+    prompt: AtomicU64,
+    cached: AtomicU64,
+    running: AtomicU64,
+    waiting: AtomicU64,
+    kv_blocks_used: AtomicU64,
 }
 
 /// The counters at one moment.
@@ -28,6 +33,16 @@ pub struct Counts {
     pub moved_blocks: u64,
     /// Nanoseconds that steps took on the lanes.
     pub busy_ns: u64,
+    /// Prompt tokens of the sequences that began.
+    pub prompt_tokens: u64,
+    /// Those of them whose KV was in memory already.
+    pub cached_tokens: u64,
+    /// Sequences that hold KV on the device now.
+    pub running: u64,
+    /// Sequences that wait now: new, preempted or moved to the host.
+    pub waiting: u64,
+    /// KV blocks of the device that sequences refer to now.
+    pub kv_blocks_used: u64,
 }
 
 impl Stats {
@@ -39,7 +54,25 @@ impl Stats {
             generated_tokens: self.generated.load(Ordering::Relaxed),
             moved_blocks: self.moved.load(Ordering::Relaxed),
             busy_ns: self.busy_ns.load(Ordering::Relaxed),
+            prompt_tokens: self.prompt.load(Ordering::Relaxed),
+            cached_tokens: self.cached.load(Ordering::Relaxed),
+            running: self.running.load(Ordering::Relaxed),
+            waiting: self.waiting.load(Ordering::Relaxed),
+            kv_blocks_used: self.kv_blocks_used.load(Ordering::Relaxed),
         }
+    }
+
+    /// The first chunk of a sequence: so many tokens of its prompt, so many of them found in memory.
+    pub(crate) fn sequence_began(&self, prompt: u64, cached: u64) {
+        self.prompt.fetch_add(prompt, Ordering::Relaxed);
+        self.cached.fetch_add(cached, Ordering::Relaxed);
+    }
+
+    /// What the scheduler holds now.
+    pub(crate) fn scheduled(&self, running: usize, waiting: usize, kv_blocks_used: usize) {
+        self.running.store(running as u64, Ordering::Relaxed);
+        self.waiting.store(waiting as u64, Ordering::Relaxed);
+        self.kv_blocks_used.store(kv_blocks_used as u64, Ordering::Relaxed);
     }
 
     pub(crate) fn step_started(&self, shape: &Shape) {

@@ -1,7 +1,7 @@
 //! The real world: requests come through a channel, steps run on the lanes, time is the clock's.
 
 use std::collections::BTreeMap;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use policy::sched::Why;
 use spec::{Done, Lane, Nanos, PrefixUse, Program, RankId, SeqId, Shape, Step, StepId, Tokens};
 
 use crate::lanes::{LaneId, Lanes, Task, Wait};
-use crate::request::{Event, Failure, Request};
+use crate::request::{Event, Failure, Request, Sink};
 use crate::run::{Machine, StepRun, lock};
 use crate::sequence::{Sequence, Shared};
 use crate::stats::Stats;
@@ -20,7 +20,7 @@ use crate::tables::Tables;
 /// What reaches the engine's thread.
 pub(crate) enum Message {
     /// A request, already checked against the model.
-    Submit { id: SeqId, request: Box<Request>, max_new: usize, events: Sender<Event> },
+    Submit { id: SeqId, request: Box<Request>, max_new: usize, events: Sink },
     /// Its client is gone.
     Cancel(SeqId),
     /// A step is done, and how long it took.
@@ -79,8 +79,8 @@ impl Real {
             lock(&running.shared).fail(Failure::Engine(why.to_string()));
         }
         while let Ok(message) = self.inbox.try_recv() {
-            if let Message::Submit { events, .. } = message {
-                let _ = events.send(Event::Failed(Failure::Engine(why.to_string())));
+            if let Message::Submit { mut events, .. } = message {
+                events(Event::Failed(Failure::Engine(why.to_string())));
             }
         }
     }
@@ -107,7 +107,7 @@ impl Real {
         }
     }
 
-    fn admit(&mut self, id: SeqId, request: Request, max_new: usize, events: Sender<Event>) -> spec::Request {
+    fn admit(&mut self, id: SeqId, request: Request, max_new: usize, events: Sink) -> spec::Request {
         let scores = request.params.prompt_logprobs.is_some();
         let mut sequence = Sequence::new(request, max_new, &self.eos, events);
         let prefix = if scores { PrefixUse::Forbidden } else { self.prefix };
@@ -136,6 +136,10 @@ impl World for Real {
         let tables = self.tables.apply(&step);
         for chunk in step.chunks() {
             if let Some(running) = self.sequences.get_mut(&chunk.seq) {
+                if running.newest.is_none() {
+                    let prompt = lock(&running.shared).prompt_len();
+                    self.stats.sequence_began(prompt as u64, u64::from(chunk.span.start.0));
+                }
                 running.newest = Some(step.id);
             }
         }

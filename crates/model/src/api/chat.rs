@@ -53,7 +53,7 @@ fn logprobs(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
     }
 }
 
-fn render(fields: &mut Fields, context: &Context) -> Result<String, ApiError> {
+pub(super) fn render(fields: &mut Fields, context: &Context) -> Result<String, ApiError> {
     let messages = fields.list("messages")?;
     let messages = messages.ok_or_else(|| ApiError::invalid("messages", "messages is missing"))?;
     let tools = tools(fields)?;

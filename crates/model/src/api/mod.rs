@@ -9,8 +9,10 @@ mod fields;
 mod logprobs;
 mod request;
 mod response;
+mod stream;
 #[cfg(test)]
 mod tests;
+mod tokenize;
 
 pub use batch::{BatchLine, batch_output};
 pub use chat::chat;
@@ -18,6 +20,8 @@ pub use completion::completion;
 pub use error::ApiError;
 pub use request::{Delivery, Endpoint, Generate, MAX_CHOICES, MAX_PROMPTS};
 pub use response::{Choice, Meta, response};
+pub use stream::{Chunks, News};
+pub use tokenize::{detokenize, tokenize};
 
 use crate::sampling::GenerationConfig;
 use crate::template::{ChatTemplate, SpecialTexts, WallClock};

@@ -185,7 +185,7 @@ impl Common {
     }
 }
 
-fn model(fields: &mut Fields, context: &Context) -> Result<String, ApiError> {
+pub(super) fn model(fields: &mut Fields, context: &Context) -> Result<String, ApiError> {
     let first = || context.served.first().cloned().unwrap_or_default();
     match fields.text("model")? {
         None => Ok(first()),

@@ -39,21 +39,23 @@ pub struct Choice {
 /// The body for a request: `choices` are all choices of the first prompt, then of the second, ...
 pub fn response(request: &Generate, choices: &[Choice], meta: &Meta, tokenizer: &Tokenizer) -> Value {
     let shown = Shown::new(tokenizer, request);
-    let (prefix, object) = match request.endpoint {
-        Endpoint::Completions => ("cmpl", "text_completion"),
-        Endpoint::Chat => ("chatcmpl", "chat.completion"),
+    let object = match request.endpoint {
+        Endpoint::Completions => "text_completion",
+        Endpoint::Chat => "chat.completion",
     };
     let choice = |(index, choice)| match request.endpoint {
         Endpoint::Completions => completion_choice(request, index, choice, &shown),
         Endpoint::Chat => chat_choice(request, index, choice, &shown),
     };
+    let n_prompt = request.prompts.iter().map(Vec::len).sum();
+    let n_completion = choices.iter().map(|c| c.tokens.len()).sum();
     let mut body = json!({
-        "id": format!("{prefix}-{}", meta.id),
+        "id": id(request.endpoint, meta),
         "object": object,
         "created": meta.created,
         "model": request.model,
         "choices": choices.iter().enumerate().map(choice).collect::<Vec<_>>(),
-        "usage": usage(request, choices, meta),
+        "usage": usage(n_prompt, n_completion, meta),
     });
     if request.endpoint == Endpoint::Chat {
         if request.params.prompt_logprobs.is_some() {
@@ -97,7 +99,7 @@ fn completion_logprobs(request: &Generate, prompt: &[u32], choice: &Choice, show
     let of_prompt = prompt.iter().enumerate().filter(|_| request.echo);
     let of_prompt = of_prompt.map(|(i, &id)| (id, choice.prompt_logprobs.get(i).and_then(Option::as_ref)));
     let generated = choice.logprobs.iter().map(|lp| (lp.token, Some(lp)));
-    shown.completion(&of_prompt.chain(generated).collect::<Vec<_>>())
+    shown.completion(&of_prompt.chain(generated).collect::<Vec<_>>(), &mut 0)
 }
 
 fn chat_choice(request: &Generate, index: usize, choice: &Choice, shown: &Shown) -> Value {
@@ -118,7 +120,7 @@ fn chat_choice(request: &Generate, index: usize, choice: &Choice, shown: &Shown)
     value
 }
 
-fn stop_reason(finish: &Finish) -> Value {
+pub(super) fn stop_reason(finish: &Finish) -> Value {
     match &finish.cause {
         None => Value::Null,
         Some(StopCause::Token(id)) => json!(id),
@@ -127,9 +129,7 @@ fn stop_reason(finish: &Finish) -> Value {
 }
 
 /// Token counts: each prompt once, however many choices it has.
-fn usage(request: &Generate, choices: &[Choice], meta: &Meta) -> Value {
-    let prompt: usize = request.prompts.iter().map(Vec::len).sum();
-    let completion: usize = choices.iter().map(|c| c.tokens.len()).sum();
+pub(super) fn usage(prompt: usize, completion: usize, meta: &Meta) -> Value {
     let mut usage = json!({
         "prompt_tokens": prompt,
         "completion_tokens": completion,
@@ -139,4 +139,13 @@ fn usage(request: &Generate, choices: &[Choice], meta: &Meta) -> Value {
         usage["prompt_tokens_details"] = json!({"cached_tokens": cached});
     }
     usage
+}
+
+/// `cmpl-7`
+pub(super) fn id(endpoint: Endpoint, meta: &Meta) -> String {
+    let prefix = match endpoint {
+        Endpoint::Completions => "cmpl",
+        Endpoint::Chat => "chatcmpl",
+    };
+    format!("{prefix}-{}", meta.id)
 }

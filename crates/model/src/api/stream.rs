@@ -1,0 +1,157 @@
+//! Bodies of a streamed answer: a chunk for what each token adds, and a last one that counts.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::logprobs::Shown;
+use super::response::{id, stop_reason, usage};
+use super::{Choice, Delivery, Endpoint, Generate, Meta};
+use crate::output::Finish;
+use crate::tokenizer::{Special, Tokenizer};
+
+/// Makes the chunks of one answer, in order.
+///
+/// A choice's first chunk carries the role (chat) or the prompt (completions with `echo`), its last the finish
+/// reason. Texts and log-probabilities of a choice's chunks, put together, are those of the whole answer.
+#[derive(Clone, Debug)]
+pub struct Chunks {
+    request: Generate,
+    meta: Meta,
+    tokenizer: Arc<Tokenizer>,
+    choices: Vec<Progress>,
+}
+
+/// How far a choice has come.
+#[derive(Clone, Copy, Debug, Default)]
+struct Progress {
+    begun: bool,
+    n_tokens: usize,
+    /// Characters shown so far, as `text_offset` counts them.
+    offset: usize,
+}
+
+/// What came of a choice.
+#[derive(Clone, Copy, Debug)]
+pub struct News<'a> {
+    /// Which: all choices of the first prompt, then of the second, ...
+    pub index: usize,
+    /// As far as it has come.
+    pub choice: &'a Choice,
+    /// The text that can be shown now.
+    pub text: &'a str,
+    /// Which of its tokens are new.
+    pub tokens: &'a Range<usize>,
+    /// If this is the end of it.
+    pub finish: Option<&'a Finish>,
+}
+
+impl Chunks {
+    /// Nothing has been sent yet.
+    pub fn new(request: Generate, meta: Meta, tokenizer: Arc<Tokenizer>) -> Self {
+        let choices = vec![Progress::default(); request.prompts.len() * request.n as usize];
+        Chunks { request, meta, tokenizer, choices }
+    }
+
+    /// What is to be sent: nothing while text is held back, two chunks at a chat's beginning.
+    pub fn of(&mut self, news: &News) -> Vec<Value> {
+        let first = !std::mem::replace(&mut self.choices[news.index].begun, true);
+        self.choices[news.index].n_tokens += news.tokens.len();
+        let echoes = first && self.request.echo;
+        let details = self.request.params.logprobs.is_some() || self.request.return_token_ids;
+        let shows = !news.text.is_empty() || news.finish.is_some() || (details && !news.tokens.is_empty());
+        let mut chunks = Vec::new();
+        if first && self.request.endpoint == Endpoint::Chat {
+            chunks.push(self.role(news));
+        }
+        if shows || echoes {
+            chunks.push(self.content(news, echoes));
+        }
+        chunks
+    }
+
+    /// The last chunk, if the request wants tokens counted.
+    pub fn usage(&self) -> Option<Value> {
+        let Delivery::Stream { usage: true, .. } = self.request.delivery else { return None };
+        let prompt = self.request.prompts.iter().map(Vec::len).sum();
+        let completion = self.choices.iter().map(|c| c.n_tokens).sum();
+        let mut chunk = self.chunk(vec![]);
+        chunk["usage"] = usage(prompt, completion, &self.meta);
+        Some(chunk)
+    }
+
+    fn role(&self, news: &News) -> Value {
+        let mut choice = json!({
+            "index": news.index,
+            "delta": {"role": "assistant", "content": ""},
+            "logprobs": null,
+            "finish_reason": null,
+        });
+        if self.request.return_token_ids {
+            choice["prompt_token_ids"] = json!(self.request.prompts[news.choice.prompt]);
+        }
+        self.counted(news, self.chunk(vec![choice]))
+    }
+
+    fn content(&mut self, news: &News, echoes: bool) -> Value {
+        let logprobs = self.logprobs(news, echoes);
+        let mut choice = json!({"index": news.index});
+        match self.request.endpoint {
+            Endpoint::Chat if news.text.is_empty() => choice["delta"] = json!({}),
+            Endpoint::Chat => choice["delta"] = json!({"content": news.text}),
+            Endpoint::Completions if echoes => choice["text"] = json!(self.prompt_text(news) + news.text),
+            Endpoint::Completions => choice["text"] = json!(news.text),
+        }
+        choice["logprobs"] = logprobs;
+        choice["finish_reason"] = json!(news.finish.map(|finish| finish.reason.as_str()));
+        choice["stop_reason"] = news.finish.map_or(Value::Null, stop_reason);
+        if self.request.return_token_ids {
+            choice["token_ids"] = json!(news.choice.tokens[news.tokens.clone()]);
+        }
+        self.counted(news, self.chunk(vec![choice]))
+    }
+
+    fn prompt_text(&self, news: &News) -> String {
+        self.tokenizer.decode(&self.request.prompts[news.choice.prompt], Special::Without)
+    }
+
+    fn logprobs(&mut self, news: &News, echoes: bool) -> Value {
+        if self.request.params.logprobs.is_none() {
+            return Value::Null;
+        }
+        let shown = Shown::new(&self.tokenizer, &self.request);
+        let new = news.choice.logprobs.get(news.tokens.clone()).unwrap_or_default();
+        if self.request.endpoint == Endpoint::Chat {
+            return shown.chat(new);
+        }
+        let prompt = self.request.prompts[news.choice.prompt].iter().enumerate().filter(|_| echoes);
+        let scores = &news.choice.prompt_logprobs;
+        let of_prompt = prompt.map(|(i, &id)| (id, scores.get(i).and_then(Option::as_ref)));
+        let all: Vec<_> = of_prompt.chain(new.iter().map(|lp| (lp.token, Some(lp)))).collect();
+        shown.completion(&all, &mut self.choices[news.index].offset)
+    }
+
+    /// With the tokens of this choice so far, if the request wants that.
+    fn counted(&self, news: &News, mut chunk: Value) -> Value {
+        if let Delivery::Stream { continuous_usage: true, .. } = self.request.delivery {
+            let prompt = self.request.prompts[news.choice.prompt].len();
+            chunk["usage"] = usage(prompt, self.choices[news.index].n_tokens, &self.meta);
+        }
+        chunk
+    }
+
+    fn chunk(&self, choices: Vec<Value>) -> Value {
+        let object = match self.request.endpoint {
+            Endpoint::Completions => "text_completion",
+            Endpoint::Chat => "chat.completion.chunk",
+        };
+        json!({
+            "id": id(self.request.endpoint, &self.meta),
+            "object": object,
+            "created": self.meta.created,
+            "model": self.request.model,
+            "choices": choices,
+        })
+    }
+}

@@ -1,0 +1,98 @@
+//! What all connections share.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use model::api::ApiError;
+use tokio::sync::watch;
+
+use crate::config::Config;
+use crate::gate::{Gate, Limits};
+use crate::keys::Keys;
+use crate::metrics::Metrics;
+use crate::refusal;
+use crate::served::{Served, unix_now};
+
+/// Where a server is in its life; it only goes forward.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// It listens; the model is not there yet.
+    Loading,
+    Ready,
+    /// What is under way goes on; nothing new.
+    Draining,
+    /// What is under way ends now.
+    Ending,
+    /// The engine is dead, and why.
+    Dead(String),
+}
+
+/// The server's state.
+pub(crate) struct App {
+    pub(crate) config: Config,
+    pub(crate) keys: Keys,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) phase: watch::Sender<Phase>,
+    pub(crate) created: u64,
+    served: OnceLock<Served>,
+    /// Makes ids of different runs differ, and seeds of requests without one.
+    nonce: u64,
+    next: AtomicU64,
+}
+
+impl App {
+    pub(crate) fn new(config: Config) -> App {
+        let limits = Limits { requests: config.max_num_queued_reqs, tokens: config.max_num_queued_tokens };
+        App {
+            keys: Keys::new(&config.keys),
+            gate: Gate::new(limits),
+            metrics: Arc::new(Metrics::default()),
+            phase: watch::Sender::new(Phase::Loading),
+            created: unix_now(),
+            served: OnceLock::new(),
+            nonce: RandomState::new().hash_one(()),
+            next: AtomicU64::new(0),
+            config,
+        }
+    }
+
+    /// The model is there.
+    pub(crate) fn loaded(&self, served: Served) {
+        assert!(self.served.set(served).is_ok(), "a model is loaded once");
+        self.advance(Phase::Ready);
+    }
+
+    /// Goes on to `phase`, never back.
+    pub(crate) fn advance(&self, phase: Phase) {
+        self.phase.send_if_modified(|now| {
+            let forward = phase > *now;
+            if forward {
+                *now = phase;
+            }
+            forward
+        });
+    }
+
+    /// The model, for whatever does not need its engine.
+    pub(crate) fn served(&self) -> Result<&Served, ApiError> {
+        self.served.get().ok_or_else(refusal::loading)
+    }
+
+    /// The model, for new work.
+    pub(crate) fn accepting(&self) -> Result<&Served, ApiError> {
+        match &*self.phase.borrow() {
+            Phase::Loading => Err(refusal::loading()),
+            Phase::Ready => self.served(),
+            Phase::Draining | Phase::Ending => Err(refusal::draining()),
+            Phase::Dead(_) => Err(refusal::dead()),
+        }
+    }
+
+    /// A number that no other request of this server has, and one that none of any server has.
+    pub(crate) fn number(&self) -> (u64, String) {
+        let n = self.next.fetch_add(1, Ordering::Relaxed);
+        (self.nonce.wrapping_add(n.wrapping_mul(0x9E37_79B9_7F4A_7C15)), format!("{:016x}{n:x}", self.nonce))
+    }
+}

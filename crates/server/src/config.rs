@@ -1,0 +1,60 @@
+//! What a server is told.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Settings, all choices made.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where to listen; port 0 takes a free one.
+    pub address: SocketAddr,
+    /// Any of these lets a client in; with none, everybody is.
+    pub keys: Vec<String>,
+    /// Sequences that may wait for the first of their tokens.
+    pub max_num_queued_reqs: usize,
+    /// Prompt tokens that those may have together; one alone may have more.
+    pub max_num_queued_tokens: usize,
+    /// Bytes of a body.
+    pub max_body_bytes: usize,
+    /// How long a client may take for its header, and between two requests.
+    pub header_timeout: Duration,
+    /// How long a client may take for its body.
+    pub body_timeout: Duration,
+    /// A stream that is silent for so long gets a comment.
+    pub ping_every: Duration,
+    /// How long requests under way may go on after the first signal.
+    pub shutdown_timeout: Duration,
+}
+
+impl Config {
+    /// The defaults: loopback, no keys, a queue of 2,048 sequences and four million tokens.
+    pub fn new(address: SocketAddr) -> Config {
+        Config {
+            address,
+            keys: Vec::new(),
+            max_num_queued_reqs: 2048,
+            max_num_queued_tokens: 4 << 20,
+            max_body_bytes: 32 << 20,
+            header_timeout: Duration::from_secs(30),
+            body_timeout: Duration::from_secs(60),
+            ping_every: Duration::from_secs(10),
+            shutdown_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Why there is no server.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The address cannot be had.
+    #[error("cannot listen on {address}: {source}; choose another --port, or stop what holds it")]
+    Bind {
+        /// Which.
+        address: SocketAddr,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The system gave no threads or sockets.
+    #[error("the system refused threads or sockets: {0}")]
+    System(#[from] std::io::Error),
+}

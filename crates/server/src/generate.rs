@@ -1,0 +1,80 @@
+//! The two endpoints that generate.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use model::api::{ApiError, Chunks, Delivery, Endpoint, Generate, Meta, chat, completion, response};
+
+use crate::app::App;
+use crate::body;
+use crate::gate::Permit;
+use crate::live::Live;
+use crate::refusal::Refusal;
+use crate::routes::json;
+use crate::served::unix_now;
+use crate::sse;
+
+/// Bytes of a body that are one token of a prompt, roughly: until they are counted.
+const BYTES_A_TOKEN: usize = 4;
+
+/// `POST /v1/completions`
+pub(crate) async fn completions(State(app): State<Arc<App>>, request: Request) -> Result<Response, Refusal> {
+    Ok(answer(app, request, Endpoint::Completions).await?)
+}
+
+/// `POST /v1/chat/completions`
+pub(crate) async fn chats(State(app): State<Arc<App>>, request: Request) -> Result<Response, Refusal> {
+    Ok(answer(app, request, Endpoint::Chat).await?)
+}
+
+async fn answer(app: Arc<App>, request: Request, endpoint: Endpoint) -> Result<Response, ApiError> {
+    app.accepting()?;
+    let body = body::read(request, &app.config).await?;
+    let permit = app.gate.enter(body.len() / BYTES_A_TOKEN).map_err(|full| app.refuse_full(full))?;
+    let shared = Arc::clone(&app);
+    let (request, meta, live) = aside(move || prepare(&shared, &body, endpoint, permit)).await??;
+    match request.delivery {
+        Delivery::Whole => whole(app, request, meta, live).await,
+        Delivery::Stream { .. } => {
+            let tokenizer = Arc::clone(&app.served()?.tokenizer);
+            Ok(sse::response(live, Chunks::new(request, meta, tokenizer), app.config.ping_every))
+        }
+    }
+}
+
+/// Runs what takes long on a thread that may be blocked. If nobody waits any more, its result is dropped.
+pub(crate) async fn aside<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> Result<T, ApiError> {
+    tokio::task::spawn_blocking(f).await.map_err(|_| ApiError::internal())
+}
+
+/// From bytes to sequences in the engine.
+fn prepare(
+    app: &Arc<App>,
+    body: &Bytes,
+    endpoint: Endpoint,
+    permit: Permit,
+) -> Result<(Generate, Meta, Live), ApiError> {
+    let served = app.accepting()?;
+    let value = body::parse(body)?;
+    let context = served.context();
+    let request = match endpoint {
+        Endpoint::Completions => completion(&value, &context),
+        Endpoint::Chat => chat(&value, &context),
+    }?;
+    let (seed, id) = app.number();
+    let live = Live::begin(app, served, &request, permit, seed)?;
+    Ok((request, Meta { id, created: unix_now(), cached_tokens: None }, live))
+}
+
+async fn whole(app: Arc<App>, request: Generate, meta: Meta, mut live: Live) -> Result<Response, ApiError> {
+    while let Some(news) = live.next().await {
+        news?;
+    }
+    let body = aside(move || {
+        let tokenizer = &app.served()?.tokenizer;
+        Ok::<_, ApiError>(response(&request, &live.into_choices(), &meta, tokenizer).to_string())
+    });
+    Ok(json(body.await??).into_response())
+}

@@ -1,0 +1,27 @@
+//! An OpenAI-compatible HTTP server on one engine. The only crate that knows async; it holds no inference state: a
+//! client that goes away drops its claims on the engine, which cancels its sequences.
+//!
+//! ```text
+//! connection ─► keys ─► gate ─► parse, template, tokens (blocking threads) ─► engine
+//!      ▲                                                                        │ events, from the lanes
+//!      └──────────── body or stream ◄──── one channel a request ◄───────────────┘
+//! ```
+
+mod app;
+mod body;
+mod config;
+mod gate;
+mod generate;
+mod info;
+mod keys;
+mod listen;
+mod live;
+mod metrics;
+mod refusal;
+mod routes;
+mod served;
+mod sse;
+
+pub use config::{Config, ServeError};
+pub use listen::{Ended, Server, Signals, Stopper};
+pub use served::Served;

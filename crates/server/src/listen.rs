@@ -1,0 +1,224 @@
+//! From the socket to the end: listening begins at once, the model comes later, signals end it in order.
+
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::pin::pin;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::app::{App, Phase};
+use crate::config::{Config, ServeError};
+use crate::routes::router;
+use crate::served::Served;
+
+/// Threads for connections; computing has its own.
+const ASYNC_THREADS: usize = 2;
+/// Threads that parse, render and tokenize.
+const BLOCKING_THREADS: usize = 4;
+/// Bytes of a request's head.
+const MAX_HEAD_BYTES: usize = 64 << 10;
+/// What streams get to send their last event in, and what clients of a dead engine get to hear of it.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+/// Before accepting is tried again where the system has no sockets left.
+const OUT_OF_SOCKETS: Duration = Duration::from_millis(50);
+
+/// A server that listens and does not answer yet.
+pub struct Server {
+    listener: StdListener,
+    app: Arc<App>,
+    stop: UnboundedSender<()>,
+    stopped: UnboundedReceiver<()>,
+}
+
+/// Ends a server: gently the first time, at once the second.
+#[derive(Clone)]
+pub struct Stopper(UnboundedSender<()>);
+
+/// Whether SIGTERM and SIGINT end the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signals {
+    /// As its stopper does.
+    Obeyed,
+    /// They are the caller's.
+    Ignored,
+}
+
+/// How a server ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It was asked to, and everything under way was finished.
+    Drained,
+    /// It was asked to, and something under way was cut short.
+    CutShort,
+    /// The engine died; why.
+    EngineDied(String),
+}
+
+impl Stopper {
+    /// Asks the server to end.
+    pub fn stop(&self) {
+        // A server that has ended needs no asking.
+        let _ = self.0.send(());
+    }
+}
+
+impl Server {
+    /// Takes the address.
+    ///
+    /// # Errors
+    /// [`ServeError::Bind`].
+    pub fn bind(config: Config) -> Result<Server, ServeError> {
+        let address = config.address;
+        let bound = StdListener::bind(address).and_then(|listener| {
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        });
+        let listener = bound.map_err(|source| ServeError::Bind { address, source })?;
+        let (stop, stopped) = unbounded_channel();
+        Ok(Server { listener, app: Arc::new(App::new(config)), stop, stopped })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// If the system does not say.
+    pub fn address(&self) -> Result<SocketAddr, ServeError> {
+        Ok(self.listener.local_addr()?)
+    }
+
+    /// Ends it from elsewhere.
+    pub fn stopper(&self) -> Stopper {
+        Stopper(self.stop.clone())
+    }
+
+    /// Answers until it is ended. `load` brings the model, on a thread of its own.
+    ///
+    /// # Errors
+    /// What `load` says, or what the system refuses.
+    pub fn run<E: From<ServeError> + Send + 'static>(
+        mut self,
+        load: impl FnOnce() -> Result<Served, E> + Send + 'static,
+        signals: Signals,
+    ) -> Result<Ended, E> {
+        let runtime = runtime().map_err(ServeError::System)?;
+        let loading = self.load(load).map_err(ServeError::System)?;
+        let ended = runtime.block_on(async {
+            if signals == Signals::Obeyed {
+                obey(&self.stop).map_err(ServeError::System)?;
+            }
+            self.serve(loading).await
+        });
+        runtime.shutdown_timeout(LAST_WORDS);
+        ended
+    }
+
+    fn load<E: Send + 'static>(
+        &self,
+        load: impl FnOnce() -> Result<Served, E> + Send + 'static,
+    ) -> std::io::Result<oneshot::Receiver<Result<(), E>>> {
+        let (told, loading) = oneshot::channel();
+        let app = Arc::clone(&self.app);
+        let body = move || {
+            // If nobody listens, the server has ended meanwhile.
+            let _ = told.send(load().map(|served| app.loaded(served)));
+        };
+        thread::Builder::new().name("load".into()).spawn(body)?;
+        Ok(loading)
+    }
+
+    async fn serve<E: From<ServeError>>(
+        &mut self,
+        mut loading: oneshot::Receiver<Result<(), E>>,
+    ) -> Result<Ended, E> {
+        let listener = TcpListener::from_std(self.listener.try_clone().map_err(ServeError::System)?);
+        let listener = listener.map_err(ServeError::System)?;
+        let graceful = GracefulShutdown::new();
+        let (service, mut loaded) = (router(Arc::clone(&self.app)), false);
+        let mut phase = self.app.phase.subscribe();
+        loop {
+            tokio::select! {
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, _)) => self.connection(stream, service.clone(), &graceful),
+                    Err(_) => tokio::time::sleep(OUT_OF_SOCKETS).await,
+                },
+                result = &mut loading, if !loaded => {
+                    result.unwrap_or(Ok(()))?;
+                    loaded = true;
+                }
+                _ = self.stopped.recv() => break,
+                _ = phase.wait_for(|phase| *phase > Phase::Ready) => break,
+            }
+        }
+        drop(listener);
+        self.drain(graceful).await
+    }
+
+    /// Serves a connection until it ends.
+    fn connection(&self, stream: TcpStream, service: Router, graceful: &GracefulShutdown) {
+        // Small events should not wait for large packets; if the system will not, they wait.
+        let _ = stream.set_nodelay(true);
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new());
+        http.header_read_timeout(self.app.config.header_timeout).max_buf_size(MAX_HEAD_BYTES);
+        let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
+        let connection = graceful.watch(connection);
+        // How a connection ends is the client's affair: whatever it asked for is dropped with it.
+        tokio::spawn(async move { drop(connection.await) });
+    }
+
+    /// Lets what is under way finish, for a time; then it is told to end.
+    async fn drain<E>(&mut self, graceful: GracefulShutdown) -> Result<Ended, E> {
+        self.app.advance(Phase::Draining);
+        let mut all_ended = pin!(graceful.shutdown());
+        let mut phase = self.app.phase.subscribe();
+        let ended = tokio::select! {
+            () = &mut all_ended => Ended::Drained,
+            () = tokio::time::sleep(self.app.config.shutdown_timeout) => Ended::CutShort,
+            _ = phase.wait_for(|phase| *phase > Phase::Draining) => Ended::CutShort,
+            _ = self.stopped.recv() => return Ok(self.verdict(Ended::CutShort)),
+        };
+        self.app.advance(Phase::Ending);
+        if ended == Ended::CutShort {
+            let last_words = timeout(LAST_WORDS, all_ended);
+            tokio::select! { _ = last_words => {}, _ = self.stopped.recv() => {} }
+        }
+        Ok(self.verdict(ended))
+    }
+
+    fn verdict(&self, ended: Ended) -> Ended {
+        match &*self.app.phase.borrow() {
+            Phase::Dead(why) => Ended::EngineDied(why.clone()),
+            _ => ended,
+        }
+    }
+}
+
+fn runtime() -> std::io::Result<Runtime> {
+    Builder::new_multi_thread()
+        .worker_threads(ASYNC_THREADS)
+        .max_blocking_threads(BLOCKING_THREADS)
+        .thread_name("http")
+        .enable_all()
+        .build()
+}
+
+/// Makes signals stop the server.
+fn obey(stop: &UnboundedSender<()>) -> std::io::Result<()> {
+    for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
+        let (mut signals, stop) = (signal(kind)?, stop.clone());
+        tokio::spawn(async move { while signals.recv().await.is_some() && stop.send(()).is_ok() {} });
+    }
+    Ok(())
+}

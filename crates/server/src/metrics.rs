@@ -1,0 +1,114 @@
+//! Counters and histograms, and their text for Prometheus: `ballast_*`, and vLLM's names where the meaning is the same.
+
+mod histogram;
+mod text;
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use model::api::Generate;
+use model::output::FinishReason;
+
+use crate::gate::Full;
+use histogram::Histogram;
+
+/// vLLM's bounds, in seconds.
+const FIRST_TOKEN: &[f64] = &[
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0,
+    80.0, 160.0, 640.0, 2560.0,
+];
+const NEXT_TOKEN: &[f64] = &[
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+];
+const WHOLE: &[f64] = &[
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0,
+    960.0, 1920.0, 7680.0,
+];
+
+/// How a sequence ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Outcome {
+    Finished(FinishReason),
+    /// Nobody wanted it any more.
+    Aborted,
+    Error,
+}
+
+/// What a server counts.
+pub(crate) struct Metrics {
+    /// From the engine's inbox to the first token of a sequence.
+    pub(crate) first_token: Histogram,
+    /// From each token to the next.
+    pub(crate) next_token: Histogram,
+    whole: Histogram,
+    stopped: AtomicU64,
+    at_length: AtomicU64,
+    aborted: AtomicU64,
+    errors: AtomicU64,
+    full_of_requests: AtomicU64,
+    full_of_tokens: AtomicU64,
+    unknown_fields: AtomicU64,
+    under_way: AtomicU64,
+    responses: Mutex<BTreeMap<u16, u64>>,
+}
+
+impl Default for Metrics {
+    fn default() -> Metrics {
+        Metrics {
+            first_token: Histogram::new(FIRST_TOKEN),
+            next_token: Histogram::new(NEXT_TOKEN),
+            whole: Histogram::new(WHOLE),
+            stopped: AtomicU64::default(),
+            at_length: AtomicU64::default(),
+            aborted: AtomicU64::default(),
+            errors: AtomicU64::default(),
+            full_of_requests: AtomicU64::default(),
+            full_of_tokens: AtomicU64::default(),
+            unknown_fields: AtomicU64::default(),
+            under_way: AtomicU64::default(),
+            responses: Mutex::default(),
+        }
+    }
+}
+
+impl Metrics {
+    pub(crate) fn request_began(&self, request: &Generate) {
+        self.under_way.fetch_add(1, Relaxed);
+        self.unknown_fields.fetch_add(request.unknown_fields.len() as u64, Relaxed);
+    }
+
+    pub(crate) fn request_ended(&self) {
+        self.under_way.fetch_sub(1, Relaxed);
+    }
+
+    /// Requests that have sequences in the engine.
+    pub(crate) fn under_way(&self) -> u64 {
+        self.under_way.load(Relaxed)
+    }
+
+    pub(crate) fn sequence_ended(&self, outcome: Outcome, took: Duration) {
+        let counter = match outcome {
+            Outcome::Finished(FinishReason::Stop) => &self.stopped,
+            Outcome::Finished(FinishReason::Length) => &self.at_length,
+            Outcome::Finished(FinishReason::Abort) | Outcome::Aborted => &self.aborted,
+            Outcome::Error => &self.errors,
+        };
+        counter.fetch_add(1, Relaxed);
+        self.whole.observe(took);
+    }
+
+    pub(crate) fn rejected(&self, full: Full) {
+        let counter = match full {
+            Full::Requests => &self.full_of_requests,
+            Full::Tokens => &self.full_of_tokens,
+        };
+        counter.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn responded(&self, status: u16) {
+        let mut responses = self.responses.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        *responses.entry(status).or_default() += 1;
+    }
+}

@@ -1,0 +1,57 @@
+//! Durations sorted into buckets, from any thread.
+
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// How many durations were at most each bound.
+pub(crate) struct Histogram {
+    /// Upper bounds in seconds, rising.
+    bounds: &'static [f64],
+    /// One more than bounds: the last is for what is above all.
+    buckets: Vec<AtomicU64>,
+    sum_ns: AtomicU64,
+}
+
+impl Histogram {
+    pub(crate) fn new(bounds: &'static [f64]) -> Histogram {
+        let buckets = (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect();
+        Histogram { bounds, buckets, sum_ns: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn observe(&self, took: Duration) {
+        let bucket = self.bounds.partition_point(|bound| *bound < took.as_secs_f64());
+        self.buckets[bucket].fetch_add(1, Relaxed);
+        self.sum_ns.fetch_add(took.as_nanos() as u64, Relaxed);
+    }
+
+    /// `labels`: without braces, `model_name="x"`.
+    pub(super) fn write(&self, name: &str, labels: &str, out: &mut String) {
+        let mut below = 0;
+        let bounds = self.bounds.iter().map(f64::to_string).chain(["+Inf".to_string()]);
+        for (bound, bucket) in bounds.zip(&self.buckets) {
+            below += bucket.load(Relaxed);
+            let _ = writeln!(out, "{name}_bucket{{{labels},le=\"{bound}\"}} {below}");
+        }
+        let sum = self.sum_ns.load(Relaxed) as f64 / 1e9;
+        let _ = writeln!(out, "{name}_sum{{{labels}}} {sum}\n{name}_count{{{labels}}} {below}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_are_cumulative_and_bounds_belong_to_them() {
+        let histogram = Histogram::new(&[0.5, 1.0]);
+        for ms in [100, 500, 501, 3000] {
+            histogram.observe(Duration::from_millis(ms));
+        }
+        let mut text = String::new();
+        histogram.write("x", "m=\"a\"", &mut text);
+        let want = "x_bucket{m=\"a\",le=\"0.5\"} 2\nx_bucket{m=\"a\",le=\"1\"} 3\nx_bucket{m=\"a\",le=\"+Inf\"} 4\n\
+                    x_sum{m=\"a\"} 4.101\nx_count{m=\"a\"} 4\n";
+        assert_eq!(text, want);
+    }
+}

@@ -1,0 +1,124 @@
+//! Errors as responses, in OpenAI's shape, with the headers that clients obey.
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use hyper::{HeaderMap, StatusCode};
+use model::api::ApiError;
+
+use crate::gate::Full;
+
+/// An error on its way to a client.
+#[derive(Debug)]
+pub(crate) struct Refusal(pub(crate) ApiError);
+
+impl From<ApiError> for Refusal {
+    fn from(error: ApiError) -> Refusal {
+        Refusal(error)
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let Refusal(error) = self;
+        let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = (status, Body::from(error.body().to_string())).into_response();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        advise(status, error.code, headers);
+        response
+    }
+}
+
+/// What the client should do: without this, it tries everything from 500 on again at once.
+fn advise(status: StatusCode, code: Option<&str>, headers: &mut HeaderMap) {
+    let (name, value) = match (status, code) {
+        (StatusCode::SERVICE_UNAVAILABLE, Some("model_loading")) => (RETRY_AFTER, "5"),
+        (StatusCode::SERVICE_UNAVAILABLE, _) => (RETRY_AFTER, "1"),
+        (StatusCode::UNAUTHORIZED, _) => (WWW_AUTHENTICATE, "Bearer"),
+        (StatusCode::INTERNAL_SERVER_ERROR, _) => ("x-should-retry".parse().expect("a name"), "false"),
+        _ => return,
+    };
+    headers.insert(name, HeaderValue::from_static(value));
+}
+
+fn error(status: u16, kind: &'static str, code: &'static str, message: impl Into<String>) -> ApiError {
+    ApiError { status, kind, message: message.into(), param: None, code: Some(code) }
+}
+
+/// 401.
+pub(crate) fn no_key() -> ApiError {
+    error(
+        401,
+        "authentication_error",
+        "invalid_api_key",
+        "a valid API key is needed: Authorization: Bearer KEY",
+    )
+}
+
+/// 403: a page elsewhere made a browser ask.
+pub(crate) fn wrong_host() -> ApiError {
+    let message = "this server listens on loopback and is asked under another host's name; \
+                   ask for localhost, or set an API key";
+    error(403, "invalid_request_error", "host_not_allowed", message)
+}
+
+/// 404.
+pub(crate) fn no_route(path: &str) -> ApiError {
+    let shown: String = path.chars().take(100).collect();
+    error(404, "invalid_request_error", "not_found", format!("there is nothing at {shown}"))
+}
+
+/// 405.
+pub(crate) fn wrong_method(method: &str) -> ApiError {
+    error(405, "invalid_request_error", "method_not_allowed", format!("{method} is not possible here"))
+}
+
+/// 408.
+pub(crate) fn slow() -> ApiError {
+    error(408, "timeout", "request_timeout", "the body did not come in time")
+}
+
+/// 413.
+pub(crate) fn too_large(limit: usize) -> ApiError {
+    error(413, "invalid_request_error", "body_too_large", format!("the body may have {limit} bytes"))
+}
+
+/// 415.
+pub(crate) fn not_json() -> ApiError {
+    error(415, "invalid_request_error", "unsupported_media_type", "expected Content-Type: application/json")
+}
+
+/// 400: the body ended before its time.
+pub(crate) fn broken_body() -> ApiError {
+    error(400, "invalid_request_error", "body_incomplete", "the body could not be read to its end")
+}
+
+/// 500: whatever the reason, it is not for the client.
+pub(crate) fn dead() -> ApiError {
+    error(500, "server_error", "engine_dead", "the engine has stopped; this server is ending")
+}
+
+/// 503: not yet.
+pub(crate) fn loading() -> ApiError {
+    error(503, "unavailable_error", "model_loading", "the model is being loaded")
+}
+
+/// 503: no more.
+pub(crate) fn draining() -> ApiError {
+    error(503, "overloaded_error", "server_shutting_down", "this server is shutting down")
+}
+
+/// 503: later.
+pub(crate) fn full(which: Full) -> ApiError {
+    let what = match which {
+        Full::Requests => "requests",
+        Full::Tokens => "prompt tokens",
+    };
+    error(
+        503,
+        "overloaded_error",
+        "server_overloaded",
+        format!("too many {what} wait already; try again later"),
+    )
+}

@@ -1,0 +1,51 @@
+//! The model behind a server.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use engine::Engine;
+use model::api::{Context, Streaming};
+use model::sampling::GenerationConfig;
+use model::template::{ChatTemplate, SpecialTexts, WallClock};
+use model::tokenizer::Tokenizer;
+
+/// A running engine, and what turns text into its tokens and back.
+pub struct Served {
+    /// Runs the model.
+    pub engine: Engine,
+    /// Names that requests may use; the first is the usual one.
+    pub names: Vec<String>,
+    /// Of the model.
+    pub tokenizer: Arc<Tokenizer>,
+    /// For chats, if the model has one.
+    pub template: Option<ChatTemplate>,
+    /// For chats with tools, where that is another.
+    pub tool_template: Option<ChatTemplate>,
+    /// For templates.
+    pub special: SpecialTexts,
+    /// The publisher's defaults.
+    pub generation: GenerationConfig,
+}
+
+impl Served {
+    /// What requests are read against.
+    pub(crate) fn context(&self) -> Context<'_> {
+        Context {
+            tokenizer: &self.tokenizer,
+            template: self.template.as_ref(),
+            tool_template: self.tool_template.as_ref(),
+            special: self.special.clone(),
+            generation: &self.generation,
+            served: &self.names,
+            vocab_size: self.engine.spec().vocab,
+            context_len: self.engine.hold().max_model_len,
+            streaming: Streaming::Offered,
+            now: WallClock { unix_s: unix_now() as i64, utc_offset_s: 0 },
+        }
+    }
+}
+
+/// Seconds since 1970.
+pub(crate) fn unix_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs())
+}

@@ -1,0 +1,124 @@
+//! Clients that vanish, and servers that begin and end.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use common::{Running, config, connect, get, is_idle, metric, post, read, request, start, start_with, until};
+use serde_json::{Value, json};
+use server::{Config, Ended};
+
+/// A request that takes a while.
+fn long(stream: bool) -> Vec<u8> {
+    let body = json!({"prompt": vec![7; 40], "max_tokens": 460, "n": 4, "ignore_eos": true, "stream": stream,
+                      "temperature": 0});
+    request("POST", "/v1/completions", "Content-Type: application/json\r\n", body.to_string().as_bytes())
+}
+
+fn ask(server: &Running, bytes: &[u8]) -> TcpStream {
+    let mut client = connect(server.address);
+    client.write_all(bytes).unwrap();
+    client
+}
+
+fn generated(server: &Running) -> f64 {
+    metric(server.address, "vllm:generation_tokens_total")
+}
+
+#[test]
+fn a_vanished_client_frees_everything_at_once() {
+    let server = start("llama", config());
+    for stream in [true, false] {
+        // Before its body is complete, while it waits, while it generates.
+        let whole = long(stream);
+        drop(ask(&server, &whole[..whole.len() - 5]));
+        drop(ask(&server, &whole));
+        let before = generated(&server);
+        let mut client = ask(&server, &whole);
+        if stream {
+            assert!(client.read(&mut [0; 200]).unwrap() > 0);
+        } else {
+            until(|| generated(&server) > before);
+        }
+        drop(client);
+        until(|| is_idle(server.address));
+    }
+    let aborted = get(server.address, "/metrics").body;
+    let line =
+        aborted.lines().find(|l| l.starts_with("vllm:request_success_total") && l.contains("abort")).unwrap();
+    assert!(line.rsplit(' ').next().unwrap().parse::<f64>().unwrap() >= 8.0, "{line}");
+    assert!(generated(&server) < 6.0 * 4.0 * 460.0, "they did not run to their end");
+}
+
+#[test]
+fn requests_are_turned_away_while_the_model_is_loaded() {
+    let (go, wait) = channel::<()>();
+    let server = start_with(config(), move || {
+        wait.recv().unwrap();
+        common::served("llama")
+    });
+    let body = json!({"prompt": [5]});
+    assert_eq!(get(server.address, "/health").status, 200);
+    assert_eq!(get(server.address, "/metrics").status, 200);
+    for response in [
+        get(server.address, "/ready"),
+        get(server.address, "/v1/models"),
+        post(server.address, "/v1/completions", &body),
+    ] {
+        assert_eq!((response.status, response.header("retry-after")), (503, Some("5")));
+        assert_eq!(response.json()["error"]["code"], "model_loading");
+    }
+    go.send(()).unwrap();
+    until(|| get(server.address, "/ready").status == 200);
+    assert_eq!(post(server.address, "/v1/completions", &body).status, 200);
+}
+
+fn events(client: &mut TcpStream) -> Vec<String> {
+    read(client).events()
+}
+
+#[test]
+fn a_server_that_ends_finishes_what_is_under_way() {
+    let server = start("llama", config());
+    let mut streams: Vec<TcpStream> = (0..3).map(|_| ask(&server, &long(true))).collect();
+    let mut whole = ask(&server, &long(false));
+    until(|| metric(server.address, "vllm:num_requests_running") == 16.0);
+    let mut kept = connect(server.address);
+    kept.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    assert!(kept.read(&mut [0; 10]).unwrap() > 0);
+    server.stopper.stop();
+    for stream in &mut streams {
+        assert_eq!(events(stream).last().map(String::as_str), Some("[DONE]"));
+    }
+    assert_eq!(read(&mut whole).status, 200);
+    let address = server.address;
+    assert_eq!(server.end(), Ended::Drained);
+    assert!(TcpStream::connect(address).is_err());
+}
+
+#[test]
+fn what_is_not_finished_in_time_ends_with_an_error() {
+    let server = start("llama", Config { shutdown_timeout: Duration::ZERO, ..config() });
+    let mut stream = ask(&server, &long(true));
+    let mut whole = ask(&server, &long(false));
+    until(|| metric(server.address, "vllm:num_requests_running") == 8.0);
+    server.stopper.stop();
+    let events = events(&mut stream);
+    let last: Value = serde_json::from_str(events.last().unwrap()).unwrap();
+    assert_eq!(last["error"]["code"], "server_shutting_down", "no [DONE] after an error");
+    assert_eq!(read(&mut whole).status, 503);
+    assert_eq!(server.end(), Ended::CutShort);
+}
+
+#[test]
+fn a_second_signal_ends_at_once() {
+    let server = start("llama", config());
+    let _stream = ask(&server, &long(true));
+    until(|| metric(server.address, "vllm:num_requests_running") == 4.0);
+    server.stopper.stop();
+    server.stopper.stop();
+    assert_eq!(server.end(), Ended::CutShort);
+}

@@ -1,0 +1,309 @@
+//! Whatever comes, the answer is an error that clients understand, and the next good request succeeds.
+
+mod common;
+
+use std::io::Write;
+use std::thread;
+use std::time::Duration;
+
+use common::{Response, config, connect, get, is_idle, post, read, request, send, start, start_with, until};
+use proptest::prelude::*;
+use proptest::test_runner::{Config as Runs, TestRunner};
+use serde_json::{Value, json};
+use server::{Config, Ended};
+
+const JSON: &str = "Content-Type: application/json\r\n";
+
+/// The error's code, its shape checked.
+fn code(response: &Response) -> Option<String> {
+    let body = response.json();
+    let error = body["error"].as_object().expect("an error");
+    assert_eq!(error.keys().collect::<Vec<_>>().len(), 4, "{error:?}");
+    assert!(error["message"].is_string() && error["type"].is_string(), "{error:?}");
+    assert!(error["param"].is_string() || error["param"].is_null());
+    assert!(response.header("x-request-id").is_some());
+    error["code"].as_str().map(str::to_string).or_else(|| {
+        assert!(error["code"].is_null(), "a string or null");
+        None
+    })
+}
+
+fn good(server: &common::Running) {
+    let body = json!({"prompt": [5, 9], "max_tokens": 2, "temperature": 0});
+    assert_eq!(post(server.address, "/v1/completions", &body).status, 200);
+}
+
+#[test]
+fn errors_have_openais_shape() {
+    let server = start("llama", Config { max_body_bytes: 10_000, ..config() });
+    let post =
+        |path: &str, headers: &str, body: &[u8]| send(server.address, &request("POST", path, headers, body));
+    let path = "/v1/completions";
+    let deep = [b"[".repeat(5000), b"]".repeat(5000)].concat();
+    for (response, status, want) in [
+        (get(server.address, "/v1/else"), 404, Some("not_found")),
+        (get(server.address, "/"), 404, Some("not_found")),
+        (get(server.address, path), 405, Some("method_not_allowed")),
+        (post("/health", JSON, b"{}"), 405, Some("method_not_allowed")),
+        (post(path, JSON, b"{"), 400, Some("json_parse_error")),
+        (post(path, JSON, b""), 400, Some("json_parse_error")),
+        (post(path, JSON, b"\xff\xfe"), 400, Some("json_parse_error")),
+        (post(path, JSON, &deep), 400, Some("json_parse_error")),
+        (post(path, JSON, &b" ".repeat(10_001)), 413, Some("body_too_large")),
+        (post(path, "Content-Type: text/plain\r\n", b"{}"), 415, Some("unsupported_media_type")),
+        (post(path, JSON, b"{}"), 400, None),
+        (post(path, JSON, br#"{"prompt": [5], "model": "gpt"}"#), 404, Some("model_not_found")),
+        (post(path, JSON, br#"{"prompt": [5], "max_tokens": 9999}"#), 400, Some("context_length_exceeded")),
+        (post("/v1/chat/completions", JSON, br#"{"messages": []}"#), 400, None),
+    ] {
+        assert_eq!((response.status, code(&response).as_deref()), (status, want), "{}", response.body);
+    }
+    good(&server);
+}
+
+#[test]
+fn a_chunked_body_has_a_limit_too() {
+    let server = start("llama", Config { max_body_bytes: 1000, ..config() });
+    let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let chunk = format!("400\r\n{}\r\n", " ".repeat(1024));
+    let response = send(server.address, format!("{head}{chunk}0\r\n\r\n").as_bytes());
+    assert_eq!((response.status, code(&response).as_deref()), (413, Some("body_too_large")));
+}
+
+#[test]
+fn every_route_but_two_needs_a_key() {
+    let server = start("llama", Config { keys: vec!["one".into(), "two".into()], ..config() });
+    let routes = [
+        ("POST", "/v1/completions"),
+        ("POST", "/v1/chat/completions"),
+        ("GET", "/v1/models"),
+        ("GET", "/v1/models/llama"),
+        ("POST", "/tokenize"),
+        ("POST", "/detokenize"),
+        ("GET", "/version"),
+        ("GET", "/load"),
+        ("GET", "/metrics"),
+        ("GET", "/"),
+        ("GET", "/else"),
+        ("GET", "/health/"),
+        ("GET", "/ready/.."),
+        ("GET", "//health"),
+        ("GET", "/HEALTH"),
+        ("GET", "/v1/models/../../health"),
+        ("DELETE", "/v1/completions"),
+    ];
+    for (method, path) in routes {
+        for key in
+            ["", "Authorization: Bearer \r\n", "Authorization: Bearer three\r\n", "Authorization: one\r\n"]
+        {
+            let refused = send(server.address, &request(method, path, key, b"{}"));
+            assert_eq!(
+                (refused.status, refused.header("www-authenticate")),
+                (401, Some("Bearer")),
+                "{path} {key}"
+            );
+            assert_eq!(code(&refused).as_deref(), Some("invalid_api_key"));
+        }
+        for key in ["one", "two"] {
+            let header = format!("Authorization: Bearer {key}\r\n");
+            assert_ne!(send(server.address, &request(method, path, &header, b"{}")).status, 401, "{path}");
+        }
+    }
+    assert_eq!((get(server.address, "/health").status, get(server.address, "/ready").status), (200, 200));
+}
+
+#[test]
+fn a_page_elsewhere_cannot_ask_through_a_browser() {
+    let server = start("llama", config());
+    let ask = |host: &str| {
+        send(
+            server.address,
+            format!("GET /v1/models HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").as_bytes(),
+        )
+    };
+    for host in ["localhost", "localhost:8000", "127.0.0.1:8000", "[::1]:8000", "LOCALHOST"] {
+        assert_eq!(ask(host).status, 200, "{host}");
+    }
+    for host in ["evil.example", "evil.example:8000", "localhost.evil.example", "127.0.0.1.evil.example"] {
+        let refused = ask(host);
+        assert_eq!((refused.status, code(&refused).as_deref()), (403, Some("host_not_allowed")), "{host}");
+    }
+}
+
+#[test]
+fn a_request_keeps_its_id() {
+    let server = start("llama", config());
+    let ask = |header: &str| send(server.address, &request("GET", "/version", header, b""));
+    assert_eq!(ask("X-Request-Id: mine-7\r\n").header("x-request-id"), Some("mine-7"));
+    let long = format!("X-Request-Id: {}\r\n", "x".repeat(200));
+    let (a, b) = (ask(&long), ask(""));
+    assert!(a.header("x-request-id").unwrap().len() < 100);
+    assert_ne!(a.header("x-request-id"), b.header("x-request-id"));
+}
+
+#[test]
+fn too_much_at_once_is_answered_with_200_or_503() {
+    let server = start("llama", Config { max_num_queued_reqs: 3, ..config() });
+    let body = json!({"prompt": vec![7; 100], "max_tokens": 30, "ignore_eos": true, "temperature": 0});
+    let want = post(server.address, "/v1/completions", &body).json();
+    let answers: Vec<Response> = thread::scope(|scope| {
+        let ask = || post(server.address, "/v1/completions", &body);
+        let threads: Vec<_> = (0..100).map(|_| scope.spawn(ask)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let served = answers.iter().filter(|a| a.status == 200).count();
+    assert!(served > 0);
+    for answer in &answers {
+        if answer.status == 200 {
+            assert_eq!(answer.json()["choices"], want["choices"]);
+        } else {
+            assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")));
+            assert_eq!(code(answer).as_deref(), Some("server_overloaded"));
+        }
+    }
+    let rejected = common::metric(server.address, "vllm:admission_rejections_total");
+    assert_eq!(rejected as usize, 100 - served);
+    let many = json!({"prompt": [7], "n": 4, "max_tokens": 1});
+    assert_eq!(post(server.address, "/v1/completions", &many).status, 400, "it could never be let in");
+    until(|| is_idle(server.address));
+    good(&server);
+}
+
+#[test]
+fn slow_senders_are_not_waited_for() {
+    let brief = Duration::from_millis(100);
+    let server = start("llama", Config { header_timeout: brief, body_timeout: brief, ..config() });
+    let mut head = connect(server.address);
+    head.write_all(b"POST /v1/completions HTTP/1.1\r\nHost: loc").unwrap();
+    let mut rest = Vec::new();
+    std::io::Read::read_to_end(&mut head, &mut rest).unwrap();
+    let mut body = connect(server.address);
+    let bytes = request("POST", "/v1/completions", JSON, b"{\"prompt\": [5]}");
+    body.write_all(&bytes[..bytes.len() - 3]).unwrap();
+    let response = read(&mut body);
+    assert_eq!((response.status, code(&response).as_deref()), (408, Some("request_timeout")));
+    good(&server);
+}
+
+#[test]
+fn a_dead_engine_is_told_and_ends_the_server() {
+    let server = start_with(config(), || {
+        let served = common::served("llama");
+        served.engine.fail("a lane tripped");
+        served
+    });
+    until(|| get(server.address, "/ready").status == 200);
+    let body = json!({"prompt": [5, 9], "max_tokens": 2});
+    let response = post(server.address, "/v1/completions", &body);
+    assert_eq!((response.status, code(&response).as_deref()), (500, Some("engine_dead")));
+    assert_eq!(response.header("x-should-retry"), Some("false"));
+    assert!(!response.body.contains("tripped"), "details are not for clients");
+    let Ended::EngineDied(why) = server.end() else { panic!("it died") };
+    assert!(why.contains("a lane tripped"), "{why}");
+}
+
+/// JSON of any kind, with the names of fields that mean something in it.
+fn json_value() -> impl Strategy<Value = Value> {
+    let number = prop_oneof![
+        Just(json!(i64::MIN)),
+        Just(json!(u64::MAX)),
+        Just(json!(-1)),
+        Just(json!(0)),
+        Just(json!(1e308)),
+        (0u32..400).prop_map(|n| json!(n)),
+        any::<f32>().prop_map(|x| json!(x)),
+    ];
+    let text = prop_oneof![Just(String::new()), "[ -~]{0,12}", any::<String>()];
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::Bool),
+        number,
+        text.prop_map(Value::String)
+    ];
+    leaf.prop_recursive(3, 16, 4, |inner| {
+        let key = prop_oneof![
+            Just("role".to_string()),
+            Just("content".to_string()),
+            Just("type".to_string()),
+            "[a-z]{1,5}"
+        ];
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::Array),
+            prop::collection::btree_map(key, inner, 0..4)
+                .prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+const FIELDS: [&str; 40] = [
+    "model",
+    "prompt",
+    "messages",
+    "max_tokens",
+    "max_completion_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "seed",
+    "stop",
+    "stop_token_ids",
+    "ignore_eos",
+    "min_tokens",
+    "skip_special_tokens",
+    "n",
+    "best_of",
+    "logprobs",
+    "top_logprobs",
+    "echo",
+    "prompt_logprobs",
+    "logit_bias",
+    "allowed_token_ids",
+    "stream",
+    "stream_options",
+    "tools",
+    "tool_choice",
+    "response_format",
+    "chat_template_kwargs",
+    "add_generation_prompt",
+    "continue_final_message",
+    "add_special_tokens",
+    "documents",
+    "truncate_prompt_tokens",
+    "return_token_ids",
+    "cache_salt",
+    "tokens",
+];
+
+#[test]
+fn odd_bodies_are_never_the_servers_fault() {
+    let server = start("llama", config());
+    let field = (prop::sample::select(&FIELDS[..]), json_value());
+    let extra = prop::collection::vec(field, 0..4);
+    let path =
+        prop::sample::select(vec!["/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"]);
+    let mut runner = TestRunner::new_with_rng(
+        Runs { cases: 600, failure_persistence: None, ..Runs::default() },
+        proptest::test_runner::TestRng::deterministic_rng(proptest::test_runner::RngAlgorithm::ChaCha),
+    );
+    let run = runner.run(&(path, extra), |(path, extra)| {
+        let mut body = match path {
+            "/v1/chat/completions" => {
+                json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": 3})
+            }
+            "/detokenize" => json!({"tokens": [1]}),
+            _ => json!({"prompt": "x", "max_tokens": 3}),
+        };
+        extra.into_iter().for_each(|(name, value)| body[name] = value);
+        let response = post(server.address, path, &body);
+        prop_assert!(response.status < 500, "{path} {body}: {}", response.body);
+        prop_assert!(response.status == 200 || code(&response).is_some() || response.status == 400);
+        Ok(())
+    });
+    run.unwrap();
+    until(|| is_idle(server.address));
+    good(&server);
+}
