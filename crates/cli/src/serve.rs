@@ -63,7 +63,8 @@ fn load(args: &ServeArgs) -> Result<Served> {
     let text = opened.text(args.engine.chat_template.as_deref())?;
     let (template, tool_template) = (text.template_for(Tools::Absent)?, text.template_for(Tools::Given)?);
     let needs = Needs { seqs: SEQUENCES, longest: None, kv_tokens: None, step_tokens: None };
-    let engine = opened.start(engine_config(&args.engine, needs)?, Voice::Normal)?;
+    let planned = opened.plan(engine_config(&args.engine, needs)?, Voice::Normal)?;
+    let engine = loaded::load(planned, Voice::Normal)?;
     let names = if args.served_model_name.is_empty() {
         let mut names = vec![args.model.clone(), opened.name.clone()];
         names.dedup();
