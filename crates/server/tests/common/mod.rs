@@ -12,7 +12,7 @@ use engine::{EngineConfig, Planned, PrefixCaching};
 use kernels::Isa;
 use model::Checkpoint;
 use model::decoder::WeightsAs;
-use model::sampling::GenerationConfig;
+use model::config::read_generation;
 use model::template::{SpecialTexts, Templates, Tools};
 use model::tokenizer::Tokenizer;
 use serde_json::{Value, json};
@@ -45,7 +45,6 @@ pub(crate) fn served(model: &str) -> Served {
     };
     let (tokenizer, tokenizer_config) = Tokenizer::from_dir(&folder).unwrap();
     let templates = Templates::find(&folder, &tokenizer_config).unwrap();
-    let generation = std::fs::read(folder.join("generation_config.json")).unwrap();
     let special = tokenizer.special_ids();
     let text = |id: Option<u32>| id.and_then(|id| tokenizer.token(id));
     Served {
@@ -54,7 +53,7 @@ pub(crate) fn served(model: &str) -> Served {
         template: Some(templates.choose(Tools::Absent).unwrap()),
         tool_template: Some(templates.choose(Tools::Given).unwrap()),
         special: SpecialTexts { bos: text(special.bos), eos: text(special.eos), pad: None, unk: None },
-        generation: GenerationConfig::parse(&generation).unwrap(),
+        generation: read_generation(&folder).unwrap(),
         tokenizer: Arc::new(tokenizer),
     }
 }
