@@ -1,7 +1,7 @@
 //! From the flags as typed to settings with every choice made.
 
 use anyhow::{Result, bail};
-use engine::{EngineConfig, PrefixCaching, default_threads, memory, size};
+use engine::{EngineConfig, KvMemory, PrefixCaching, default_threads, memory, size};
 use kernels::Isa;
 use model::decoder::WeightsAs;
 
@@ -55,6 +55,8 @@ pub(crate) fn engine_config(args: &EngineArgs, needs: Needs) -> Result<EngineCon
         prefix_caching: if args.no_enable_prefix_caching { PrefixCaching::Off } else { PrefixCaching::On },
         steps_in_flight: args.steps_in_flight.into(),
         kv_tokens: needs.kv_tokens,
+        // What is known to be used is taken at once; a generous limit only as it fills.
+        kv_memory: if needs.kv_tokens.is_some() { KvMemory::AtStart } else { KvMemory::AsUsed },
         host_kv_tokens: args.swap_tokens.unwrap_or(0),
         record: args.record.clone(),
     })

@@ -30,10 +30,21 @@ pub struct EngineConfig {
     pub steps_in_flight: usize,
     /// KV wanted in all, in tokens; what memory leaves if absent.
     pub kv_tokens: Option<usize>,
+    /// When the memory of KV is really taken from the system.
+    pub kv_memory: KvMemory,
     /// KV of preempted sequences that is kept on the host, in tokens; with none it is computed again.
     pub host_kv_tokens: usize,
     /// Where to write the events of the run.
     pub record: Option<PathBuf>,
+}
+
+/// When the memory of KV is really taken from the system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvMemory {
+    /// All of it at the start: nothing waits for page faults later.
+    AtStart,
+    /// Page by page, as it is used: a generous limit costs nothing.
+    AsUsed,
 }
 
 /// Whether prompts reuse the KV of others that begin alike.

@@ -21,7 +21,7 @@ use policy::pipeline::Plan;
 use policy::sched::{Fcfs, FcfsConfig, Preempt, Scheduler};
 use spec::{ByTier, Layout, ModelSpec, Nanos, Op, PrefixUse, ReplicaId, SeqId, Shape, Tokens};
 
-use crate::config::{EngineConfig, PrefixCaching};
+use crate::config::{EngineConfig, KvMemory, PrefixCaching};
 use crate::hold::{Hold, TooSmall, kv_layout};
 use crate::memory;
 use crate::request::{Event, Failure, Request, Sink};
@@ -189,7 +189,10 @@ impl<'a> Planned<'a> {
                 (on(&mut device, self.hold.kv_blocks)?, on(&mut host, self.hold.host_kv_blocks)?);
             Ok(LayerPages { device, host, touched: Mutex::new(()) })
         };
-        let kv = (0..spec.layers).map(pages).collect::<Result<_, _>>().map_err(LoadError::Full)?;
+        let kv = (0..spec.layers).map(pages).collect::<Result<Vec<_>, _>>().map_err(LoadError::Full)?;
+        if config.kv_memory == KvMemory::AtStart {
+            kv.iter().for_each(|pages: &LayerPages| device.touch(&pages.device.buf));
+        }
         let decoder = Decoder::new(spec.clone(), weights);
         Ok(Machine { device, host, team, decoder, kv, buffers, inbox: Mutex::new(inbox) })
     }

@@ -22,7 +22,7 @@ mod watched;
 mod world;
 
 pub use answer::{Answer, Gathering, Piece, sequences};
-pub use config::{EngineConfig, PrefixCaching, default_threads};
+pub use config::{EngineConfig, KvMemory, PrefixCaching, default_threads};
 pub use engine::{Claim, Engine, Planned, StartError, Ticket};
 pub use hold::{Hold, TooSmall, size};
 pub use request::{Event, Failure, Finish, Request, Sink, Token};

@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use engine::{Engine, EngineConfig, Event, Failure, Finish, Planned, PrefixCaching, Request, Ticket};
+use engine::{
+    Engine, EngineConfig, Event, Failure, Finish, KvMemory, Planned, PrefixCaching, Request, Ticket,
+};
 use kernels::Isa;
 use model::Checkpoint;
 use model::decoder::WeightsAs;
@@ -25,6 +27,7 @@ fn config() -> EngineConfig {
         prefix_caching: PrefixCaching::Off,
         steps_in_flight: 1,
         kv_tokens: Some(64 * 256),
+        kv_memory: KvMemory::AsUsed,
         host_kv_tokens: 0,
         record: None,
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use engine::{EngineConfig, Planned, PrefixCaching};
+use engine::{EngineConfig, KvMemory, Planned, PrefixCaching};
 use kernels::Isa;
 use model::Checkpoint;
 use model::config::read_generation;
@@ -40,6 +40,7 @@ pub(crate) fn served(model: &str) -> Served {
         prefix_caching: PrefixCaching::On,
         steps_in_flight: 1,
         kv_tokens: Some(16 * CONTEXT),
+        kv_memory: KvMemory::AsUsed,
         host_kv_tokens: 0,
         record: None,
     };
