@@ -194,7 +194,7 @@ impl<'a> Planned<'a> {
             kv.iter().for_each(|pages: &LayerPages| device.touch(&pages.device.buf));
         }
         let decoder = Decoder::new(spec.clone(), weights);
-        Ok(Machine { device, host, team, decoder, kv, buffers, inbox: Mutex::new(inbox) })
+        Ok(Machine { device: Box::new(device), host, team, decoder, kv, buffers, inbox: Mutex::new(inbox) })
     }
 
     fn fcfs(&self) -> FcfsConfig {

@@ -17,7 +17,7 @@ use crate::world::Message;
 
 /// The model, its memory and its threads.
 pub(crate) struct Machine {
-    pub(crate) device: CpuDevice,
+    pub(crate) device: Box<dyn Device>,
     pub(crate) team: Arc<Team>,
     pub(crate) decoder: Decoder,
     pub(crate) kv: Vec<LayerPages>,
@@ -152,32 +152,32 @@ impl Work for Machine {
     fn run(&self, step: &StepRun, node: usize) {
         match step.program.nodes()[node].op {
             Op::Embed { batch } => self.with(step, batch, |batch, buffers| {
-                self.decoder.embed(&self.device, batch, buffers);
+                self.decoder.embed(&*self.device, batch, buffers);
             }),
             Op::Qkv { layer, batch } => self.with(step, batch, |batch, buffers| {
                 let pages = &self.kv[usize::from(layer)];
                 let _alone = lock(&pages.touched);
-                self.decoder.qkv(&self.device, layer.into(), batch, pages.device, buffers);
+                self.decoder.qkv(&*self.device, layer.into(), batch, pages.device, buffers);
             }),
             Op::Attend { layer, batch, on: Tier::Device } => self.with(step, batch, |batch, buffers| {
                 let pages = &self.kv[usize::from(layer)];
                 let _alone = lock(&pages.touched);
-                self.decoder.attend(&self.device, layer.into(), batch, pages.device, buffers);
+                self.decoder.attend(&*self.device, layer.into(), batch, pages.device, buffers);
             }),
             Op::MoveKv { layer, from, to } => self.move_kv(step, layer.into(), from, to),
             Op::OutProj { layer, batch } => self.with(step, batch, |batch, buffers| {
-                self.decoder.out_proj(&self.device, layer.into(), batch.ids.len(), buffers);
+                self.decoder.out_proj(&*self.device, layer.into(), batch.ids.len(), buffers);
             }),
             Op::Mlp { layer, batch } => {
                 self.with(step, batch, |batch, buffers| {
-                    self.decoder.mlp(&self.device, layer.into(), batch.ids.len(), buffers);
+                    self.decoder.mlp(&*self.device, layer.into(), batch.ids.len(), buffers);
                 });
                 if usize::from(layer) + 1 == self.kv.len() {
                     self.score_prompts(step, usize::from(batch));
                 }
             }
             Op::Head { batch } => self.with(step, batch, |batch, buffers| {
-                self.decoder.head(&self.device, batch.samples, buffers);
+                self.decoder.head(&*self.device, batch.samples, buffers);
             }),
             Op::Sample { batch } => self.sample(step, usize::from(batch)),
             op => panic!("the resident engine was given {op:?}, which needs a second tier or rank"),
@@ -214,8 +214,8 @@ impl Machine {
         let pages = &self.kv[layer];
         let _alone = lock(&pages.touched);
         let side = |tier| match tier {
-            Tier::Device => (&self.device, pages.device),
-            Tier::Host => (&self.host, pages.host),
+            Tier::Device => (&*self.device, pages.device),
+            Tier::Host => (&self.host as &dyn Device, pages.host),
             Tier::Disk => panic!("this engine keeps no KV on disk"),
         };
         let ((source, here), (target, there)) = (side(from), side(to));
@@ -242,7 +242,7 @@ impl Machine {
         }
         let rows: Vec<u32> = (chunk.rows.start..chunk.rows.start + known).map(|row| row as u32).collect();
         for (i, piece) in rows.chunks(buffers.logits.rows).enumerate() {
-            let logits = self.decoder.head(&self.device, piece, buffers);
+            let logits = self.decoder.head(&*self.device, piece, buffers);
             let first = chunk.start + i * buffers.logits.rows;
             self.each_row(logits.buf, piece.len(), |row, logits| sequence.score(first + row, logits));
         }
