@@ -170,6 +170,22 @@ fn too_much_at_once_is_answered_with_200_or_503() {
 }
 
 #[test]
+fn a_template_without_end_is_the_requests_fault() {
+    let server = start_with(config(), || {
+        let mut served = common::served("llama");
+        let endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}";
+        served.template = Some(model::template::ChatTemplate::new(endless).unwrap());
+        served
+    });
+    until(|| get(server.address, "/ready").status == 200);
+    let body = json!({"messages": [{"role": "user", "content": "x"}]});
+    let response = post(server.address, "/v1/chat/completions", &body);
+    assert_eq!(response.status, 400, "{}", response.body);
+    assert!(code(&response).is_none() && response.body.contains("steps"), "{}", response.body);
+    good(&server);
+}
+
+#[test]
 fn slow_senders_are_not_waited_for() {
     let brief = Duration::from_millis(100);
     let server = start("llama", Config { header_timeout: brief, body_timeout: brief, ..config() });
