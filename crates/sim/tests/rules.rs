@@ -409,5 +409,8 @@ fn attention_on_the_host_is_refused_by_the_plain_pipeline() {
     let mut on_host = chunk(0, 5, 1, &[], Sampling::Sample);
     (on_host.home, on_host.attend) = (Tier::Host, Tier::Host);
     let shape = Shape::of(&step(0, vec![on_host]));
-    assert_eq!(Plan::resident(1, 64).fits(&shape), Err(Excess::Attention { tier: Tier::Host }));
+    assert_eq!(
+        Plan::resident(1, 64).fits(&shape),
+        Err(Excess::Attention { pipeline: Pipeline::Plain, tier: Tier::Host })
+    );
 }

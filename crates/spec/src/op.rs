@@ -38,14 +38,16 @@ pub enum Op {
         /// Of which batch.
         batch: u16,
     },
-    /// Norm, QKV projection, rotary embedding, and the new K and V into their blocks (if homed where it runs).
+    /// Norm, QKV projection, rotary embedding, and the new K and V into their blocks (if homed where it runs) or into the
+    /// KV slot (if attended there and homed elsewhere).
     Qkv {
         /// Of which layer.
         layer: u16,
         /// Of which batch.
         batch: u16,
     },
-    /// Attention of the chunks that attend on this tier.
+    /// Attention of the chunks that attend on this tier. On the host it first takes the new K and V from the projected
+    /// activation into their blocks, or into the KV slot.
     Attend {
         /// Of which layer.
         layer: u16,

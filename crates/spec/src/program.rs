@@ -8,9 +8,9 @@ use crate::{Lane, Layout, Op, RankId, Tier};
 /// A name for memory that nodes share. Names are per rank: two nodes conflict only where their ranks overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Buffer {
-    /// The residual stream of a batch.
+    /// The residual stream of a batch; where batches share the memory of one tier in turn, `batch` names the turn.
     Hidden {
-        /// Which batch.
+        /// Which batch, or which turn.
         batch: u16,
         /// Where.
         tier: Tier,
@@ -50,7 +50,8 @@ pub enum Buffer {
         /// Where.
         tier: Tier,
     },
-    /// A slot that KV is copied through on its way to attention or to its home.
+    /// A slot that one layer of a batch's KV passes through on its way to attention and to its home: the context that was
+    /// copied there, then the new positions.
     KvSlot {
         /// Which slot.
         slot: u16,

@@ -19,6 +19,12 @@ pub struct Load {
     pub kv_in: ByTier<u64>,
     /// New KV positions whose home is this tier but which are computed elsewhere: stored out after each layer.
     pub kv_out: ByTier<u64>,
+    /// Those of `tokens` that attend on the host: their queries go down to it, and what was attended comes up.
+    pub host_tokens: u32,
+    /// Those of `kv_in.disk` that are attended on the device.
+    pub disk_up: u64,
+    /// Those of `kv_out.disk` that are attended on the device.
+    pub disk_down: u64,
 }
 
 /// KV blocks that go from one tier to another.
@@ -62,9 +68,16 @@ impl Load {
         if len > 1 {
             self.prefill_pairs[chunk.attend] += len * start + len * (len + 1) / 2;
         }
+        if chunk.attend == Tier::Host {
+            self.host_tokens += chunk.span.len.0;
+        }
         if chunk.home != chunk.attend {
             self.kv_in[chunk.home] += start;
             self.kv_out[chunk.home] += len;
+        }
+        if (chunk.home, chunk.attend) == (Tier::Disk, Tier::Device) {
+            self.disk_up += start;
+            self.disk_down += len;
         }
     }
 }

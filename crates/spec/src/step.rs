@@ -76,6 +76,10 @@ pub enum Piece {
 pub enum Pipeline {
     /// Layer by layer, batch by batch, weights resident or streamed through two slots.
     Plain,
+    /// Like plain, but each batch goes through a whole layer at once, and KV and activations may live on other tiers.
+    Zigzag,
+    /// One batch after the other through all layers, each with loads of its own that nothing overlaps: the baseline.
+    Row,
 }
 
 /// What to do next. Releases come first, then moves, then chunks.

@@ -99,7 +99,7 @@ pub struct Roofline {
     pub bytes: ElementBytes,
     /// Where the weights are.
     pub weights: Split,
-    /// How those on the drive come to the device.
+    /// How what is on the drive comes to the device.
     pub disk_path: DiskPath,
 }
 
@@ -119,11 +119,11 @@ impl Cost for Roofline {
             Op::LoadWeights { part, from, to } => self.copy(from, to, self.loaded(part, from) / tp),
             Op::MoveKv { from, to, .. } => self.copy(from, to, self.kv(moved(shape, from, to)) / tp),
             Op::CopyKv { batch, from, to, .. } => {
-                let (of, positions) =
-                    if from == Tier::Device { (to, load(batch).kv_out) } else { (from, load(batch).kv_in) };
-                self.copy(from, to, self.kv(positions[of]) / tp)
+                self.copy(from, to, self.kv(self.disk_path.kv_copied(load(batch), from, to)) / tp)
             }
-            Op::MoveHidden { what, batch, from, to } => self.copy(from, to, self.tensor(what, load(batch))),
+            Op::MoveHidden { what, batch, from, to } => {
+                self.copy(from, to, self.tensor(what, &travelling(what, load(batch))))
+            }
             Op::AllReduce { what, batch } => self.all_reduce(self.tensor(what, load(batch)), tp),
             Op::SendRecv { what, batch, .. } => link(self.hardware.peer, self.tensor(what, load(batch))),
         }
@@ -207,6 +207,14 @@ impl Roofline {
 
 fn link(link: LinkSpec, bytes: f64) -> Nanos {
     link.latency + Nanos::from_secs(bytes / link.bytes_per_s)
+}
+
+/// Only the rows that attend on the host go there for it.
+fn travelling(what: Tensor, load: &Load) -> Load {
+    match what {
+        Tensor::Qkv | Tensor::Attended => Load { tokens: load.host_tokens, ..*load },
+        Tensor::Hidden | Tensor::Logits | Tensor::Tokens => *load,
+    }
 }
 
 /// Positions that a step moves from one tier to another.
@@ -302,6 +310,24 @@ mod tests {
         assert_eq!(ns(&cost, load(Tier::Host, Tier::Device), Load::default()), 1_000 + 540_000);
         cost.disk_path = DiskPath::ThroughHost;
         assert_eq!(ns(&cost, load(Tier::Host, Tier::Device), Load::default()), 1_000 + 900_000);
+    }
+
+    #[test]
+    fn copies_carry_the_rows_and_positions_that_travel() {
+        let kv_in = ByTier { device: 0, host: 100, disk: 30 };
+        let load = Load { tokens: 50, host_tokens: 10, kv_in, disk_up: 20, ..Load::default() };
+        let copy = |from, to| Op::CopyKv { layer: 0, batch: 0, from, to };
+        let mut cost = roofline();
+        // 2,000 bytes a position: up what lives on the host, and from the drive at 2 GB/s to where it is attended.
+        assert_eq!(ns(&cost, copy(Tier::Host, Tier::Device), load), 1_000 + 20_000);
+        assert_eq!(ns(&cost, copy(Tier::Disk, Tier::Device), load), 20_000);
+        assert_eq!(ns(&cost, copy(Tier::Disk, Tier::Host), load), 10_000);
+        cost.disk_path = DiskPath::ThroughHost;
+        assert_eq!(ns(&cost, copy(Tier::Host, Tier::Device), load), 1_000 + 24_000);
+        assert_eq!(ns(&cost, copy(Tier::Disk, Tier::Host), load), 30_000);
+        let queries = Op::MoveHidden { what: Tensor::Qkv, batch: 0, from: Tier::Device, to: Tier::Host };
+        // Ten rows of 1,000 queries and 1,000 keys and values.
+        assert_eq!(ns(&cost, queries, load), 1_000 + 4_000);
     }
 
     #[test]

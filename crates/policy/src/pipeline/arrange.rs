@@ -34,17 +34,27 @@ pub fn lock_step(program: &Program, shape: &Shape, cost: &dyn Cost) -> Nanos {
 
 fn best(graph: &Graph) -> Vec<u32> {
     let tails = graph.tails();
-    let (listed, took) = list(graph, &tails);
+    let (listed, took) = list(graph, &tails, Tie::LongestTail);
     if took == graph.least(&tails) {
         return listed;
     }
     let given: Vec<u32> = (0..graph.cost.len() as u32).collect();
-    let orders = [listed, given, rounds(graph).0];
-    orders.into_iter().min_by_key(|order| graph.makespan(order)).expect("there are three")
+    let orders = [listed, list(graph, &tails, Tie::FirstReady).0, given, rounds(graph).0];
+    orders.into_iter().min_by_key(|order| graph.makespan(order)).expect("there are four")
 }
 
-/// Always next the node that can begin first; of several, the one with the longest chain behind it. And how long it takes.
-fn list(graph: &Graph, tails: &[Nanos]) -> (Vec<u32>, Nanos) {
+/// Which of the nodes that can begin first goes first.
+#[derive(Clone, Copy, PartialEq)]
+enum Tie {
+    /// The one with the longest chain behind it.
+    LongestTail,
+    /// The one that is ready for longest. Where two lanes feed each other in turn (host attention), those behind have the
+    /// longer chains, and going by them alone lets the other lane run dry while they catch up.
+    FirstReady,
+}
+
+/// Always next the node that can begin first. And how long it takes.
+fn list(graph: &Graph, tails: &[Nanos], tie: Tie) -> (Vec<u32>, Nanos) {
     let count = graph.cost.len();
     let mut missing = graph.missing();
     let mut free = vec![Nanos::ZERO; graph.lane_count];
@@ -53,7 +63,7 @@ fn list(graph: &Graph, tails: &[Nanos]) -> (Vec<u32>, Nanos) {
     let mut ready: Vec<(u32, Nanos)> =
         (0..count as u32).filter(|&n| missing[n as usize] == 0).map(|n| (n, Nanos::ZERO)).collect();
     let mut order = Vec::with_capacity(count);
-    while let Some((begin, at)) = first(graph, tails, &ready, &free) {
+    while let Some((begin, at)) = first(graph, tails, &ready, &free, tie) {
         let node = ready.swap_remove(at).0 as usize;
         ends[node] = begin + graph.cost[node];
         graph.lanes.of(node).iter().for_each(|&lane| free[lane as usize] = ends[node]);
@@ -67,12 +77,19 @@ fn list(graph: &Graph, tails: &[Nanos]) -> (Vec<u32>, Nanos) {
 }
 
 /// Of the ready nodes, when the best begins and which it is.
-fn first(graph: &Graph, tails: &[Nanos], ready: &[(u32, Nanos)], free: &[Nanos]) -> Option<(Nanos, usize)> {
+fn first(
+    graph: &Graph,
+    tails: &[Nanos],
+    ready: &[(u32, Nanos)],
+    free: &[Nanos],
+    tie: Tie,
+) -> Option<(Nanos, usize)> {
     let keys = (0..).zip(ready).map(|(at, &(node, since))| {
         let begin = graph.begin(node as usize, since, free);
-        (begin, Reverse(tails[node as usize]), node, at)
+        let waiting = if tie == Tie::FirstReady { since } else { Nanos::ZERO };
+        (begin, waiting, Reverse(tails[node as usize]), node, at)
     });
-    keys.min().map(|(begin, _, _, at)| (begin, at))
+    keys.min().map(|(begin, .., at)| (begin, at))
 }
 
 /// Lock-step: the order of its rounds, and how long they take.

@@ -4,11 +4,15 @@
 //! pipeline is the order in which it emits them, one file each.
 
 mod arrange;
+mod attention;
 mod graph;
+mod pieces;
 mod plain;
 mod plan;
+mod row;
 mod timeline;
 pub mod waits;
+mod zigzag;
 
 pub use arrange::{arrange, lock_step};
 pub use plan::{DiskPath, Excess, Plan, Share, Weights};
@@ -21,5 +25,7 @@ use spec::{Pipeline, Program, Shape};
 pub fn lower(shape: &Shape, plan: &Plan) -> Program {
     match shape.pipeline {
         Pipeline::Plain => plain::lower(shape, plan),
+        Pipeline::Zigzag => zigzag::lower(shape, plan),
+        Pipeline::Row => row::lower(shape, plan),
     }
 }

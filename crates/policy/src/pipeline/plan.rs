@@ -1,14 +1,33 @@
-//! What a pipeline must know beside the shape: how many layers, and what is not on the device.
+//! What a pipeline must know beside the shape: how many layers, what is not on the device, and what slots have room for.
 
-use spec::{Layout, Shape, Tier};
+use spec::{Layout, Load, Pipeline, Shape, Split, Tier};
 
-/// How weights on the drive reach the device.
+/// How what lives on the drive reaches the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskPath {
     /// Straight: the device is the CPU, or reads the drive itself.
     Direct,
     /// Into a slot on the host, and up from there together with what lives on the host.
     ThroughHost,
+}
+
+impl DiskPath {
+    /// KV positions that a copy of a batch's KV carries between two tiers, for each layer.
+    pub fn kv_copied(self, load: &Load, from: Tier, to: Tier) -> u64 {
+        let (direct, through) = match self {
+            DiskPath::Direct => (1, 0),
+            DiskPath::ThroughHost => (0, 1),
+        };
+        match (from, to) {
+            (Tier::Disk, Tier::Host) => load.kv_in.disk - direct * load.disk_up,
+            (Tier::Disk, Tier::Device) => direct * load.disk_up,
+            (Tier::Host, Tier::Device) => load.kv_in.host + through * load.disk_up,
+            (Tier::Device, Tier::Host) => load.kv_out.host + through * load.disk_down,
+            (Tier::Device, Tier::Disk) => direct * load.disk_down,
+            (Tier::Host, Tier::Disk) => load.kv_out.disk - direct * load.disk_down,
+            _ => 0,
+        }
+    }
 }
 
 /// Where the panels are that a layer needs.
@@ -45,8 +64,14 @@ pub struct Plan {
     pub weights: Weights,
     /// Rows that activation buffers have room for, in each batch.
     pub max_tokens: u32,
-    /// Batches that activation buffers have room for.
+    /// Batches that a step may have; unless activations leave the device between layers, each has buffers of its own.
     pub max_batches: u16,
+    /// Where activations are between layers, in shares of a step's batches (zig-zag only).
+    pub hidden: Split,
+    /// How KV and activations on the drive come to the device.
+    pub disk_path: DiskPath,
+    /// KV positions of one layer that a KV slot has room for: what one batch attends away from its home.
+    pub kv_slot_tokens: u64,
 }
 
 /// Why a shape does not fit a plan.
@@ -77,17 +102,44 @@ pub enum Excess {
         plan: Layout,
     },
     /// Attention where this pipeline cannot have it.
-    #[error("the plain pipeline attends on the device over KV that lives there, found work for the {tier:?}")]
+    #[error(
+        "the {pipeline:?} pipeline cannot attend there or over KV that lives there: found work for the {tier:?}"
+    )]
     Attention {
+        /// How the step is lowered.
+        pipeline: Pipeline,
         /// Where the step wants it.
         tier: Tier,
+    },
+    /// More KV on its way to attention than a slot holds.
+    #[error("a batch attends {found} KV positions away from their home, and a slot has room for {room}")]
+    KvSlot {
+        /// Positions of the largest batch.
+        found: u64,
+        /// Positions that fit.
+        room: u64,
+    },
+    /// Activations that leave the device would be overwritten before the next stage takes them.
+    #[error("activations off the device go with one pipeline stage only, found {stages}")]
+    Stages {
+        /// How many there are.
+        stages: u16,
     },
 }
 
 impl Plan {
     /// Everything on one device.
     pub fn resident(layers: u16, max_tokens: u32) -> Self {
-        Self { layers, layout: Layout::SINGLE, weights: Weights::Resident, max_tokens, max_batches: 1 }
+        Self {
+            layers,
+            layout: Layout::SINGLE,
+            weights: Weights::Resident,
+            max_tokens,
+            max_batches: 1,
+            hidden: Split::RESIDENT,
+            disk_path: DiskPath::Direct,
+            kv_slot_tokens: 0,
+        }
     }
 
     /// Whether there is room for a step of this shape.
@@ -105,9 +157,36 @@ impl Plan {
         if shape.layout != self.layout {
             return Err(Excess::Layout { found: shape.layout, plan: self.layout });
         }
-        let away = |tier: &Tier| {
-            shape.loads.iter().any(|load| load.context[*tier] + load.kv_in[*tier] + load.kv_out[*tier] > 0)
-        };
-        [Tier::Host, Tier::Disk].into_iter().find(away).map_or(Ok(()), |tier| Err(Excess::Attention { tier }))
+        let stages = self.layout.pp;
+        if shape.pipeline == Pipeline::Zigzag && self.hidden != Split::RESIDENT && stages > 1 {
+            return Err(Excess::Stages { stages });
+        }
+        attention(shape)?;
+        let found = shape.loads.iter().map(slot_tokens).max().unwrap_or(0);
+        if found > self.kv_slot_tokens {
+            return Err(Excess::KvSlot { found, room: self.kv_slot_tokens });
+        }
+        Ok(())
     }
+}
+
+/// Whether the pipeline can attend where the shape wants it.
+fn attention(shape: &Shape) -> Result<(), Excess> {
+    let pipeline = shape.pipeline;
+    let away = |load: &Load, tier| load.kv_in[tier] + load.kv_out[tier] > 0;
+    let wrong = |tier: &Tier| {
+        shape.loads.iter().any(|load| match (pipeline, *tier) {
+            (Pipeline::Plain, Tier::Host | Tier::Disk) => load.context[*tier] > 0 || away(load, *tier),
+            (_, Tier::Device) => away(load, Tier::Device),
+            (_, Tier::Host) => false,
+            (_, Tier::Disk) => load.context.disk > 0,
+        })
+    };
+    Tier::ALL.into_iter().find(wrong).map_or(Ok(()), |tier| Err(Excess::Attention { pipeline, tier }))
+}
+
+/// KV positions that a batch needs room for in a slot, on the device or on the host.
+fn slot_tokens(load: &Load) -> u64 {
+    let device = load.kv_in.host + load.kv_out.host + load.disk_up + load.disk_down;
+    device.max(load.kv_in.disk + load.kv_out.disk)
 }

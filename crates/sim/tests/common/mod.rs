@@ -1,6 +1,8 @@
 //! What several tests build worlds from.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
+pub(crate) mod dataflow;
+
 use policy::cost::Cost;
 use policy::drive::{Lowering, drive};
 use policy::pipeline::Plan;
