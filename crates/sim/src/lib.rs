@@ -2,6 +2,7 @@
 //! workloads, its tokens are numbers, and a shadow engine checks every access to a KV block.
 #![forbid(unsafe_code)]
 
+pub mod flexgen;
 mod metrics;
 mod oracle;
 mod replay;

@@ -1,6 +1,7 @@
 //! What ops cost. The policy's belief and the simulator's truth are two instances of one trait.
 
 mod roofline;
+mod shapes;
 
 pub use roofline::{Dims, ElementBytes, Roofline};
 

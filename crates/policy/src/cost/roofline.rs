@@ -41,25 +41,34 @@ impl Dims {
         }
     }
 
-    fn qkv(&self) -> f64 {
+    /// Elements of the query, key and value projections of one layer.
+    pub fn qkv(&self) -> f64 {
         (self.hidden * (self.heads + 2 * self.kv_heads) * self.head_dim) as f64
     }
 
-    fn out(&self) -> f64 {
+    /// Elements of the projection after attention of one layer.
+    pub fn out(&self) -> f64 {
         (self.hidden * self.heads * self.head_dim) as f64
     }
 
-    fn mlp(&self) -> f64 {
+    /// Elements of the MLP of one layer.
+    pub fn mlp(&self) -> f64 {
         (self.mlp_matrices * self.hidden * self.ffn) as f64
     }
 
-    fn head(&self) -> f64 {
+    /// Elements of the head.
+    pub fn head(&self) -> f64 {
         (self.hidden * self.vocab) as f64
     }
 
     /// Elements of K and V of one position in one layer.
-    fn kv(&self) -> f64 {
+    pub fn kv(&self) -> f64 {
         (2 * self.kv_heads * self.head_dim) as f64
+    }
+
+    /// Elements of the linears of one layer.
+    pub fn layer(&self) -> f64 {
+        self.qkv() + self.out() + self.mlp()
     }
 
     /// Weights that are loaded together, in elements.

@@ -1,0 +1,115 @@
+//! FlexGen's tables: within the tolerances that were set before, and not by the grace of one constant.
+
+use sim::flexgen::{CELLS, Cell, Machine, Mechanism, Metric, Published, Table, predict};
+
+fn t4() -> Machine {
+    Machine::named("t4").expect("a preset")
+}
+
+fn predicted(cell: &Cell, machine: &Machine) -> f64 {
+    predict(&cell.case(), machine.rates().expect("complete"), Mechanism::FLEXGEN).metric(cell.metric)
+}
+
+/// Predicted over published, where there is a number.
+fn ratio(cell: &Cell, machine: &Machine) -> Option<f64> {
+    match cell.published {
+        Published::Number(number) => Some(predicted(cell, machine) / number),
+        _ => None,
+    }
+}
+
+fn cells(table: Table) -> impl Iterator<Item = &'static Cell> {
+    CELLS.iter().filter(move |cell| cell.table == table)
+}
+
+#[track_caller]
+fn within(table: Table, low: f64, high: f64, except: impl Fn(&Cell) -> bool) -> Vec<f64> {
+    let mut ratios = Vec::new();
+    for cell in cells(table).filter(|cell| !except(cell)) {
+        if let Some(ratio) = ratio(cell, &t4()) {
+            assert!((low..=high).contains(&ratio), "{} {} {}: {ratio:.3}", cell.row, cell.model, cell.prompt);
+            ratios.push(ratio);
+        }
+    }
+    ratios
+}
+
+fn geometric_mean(ratios: &[f64]) -> f64 {
+    (ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / ratios.len() as f64).exp()
+}
+
+#[test]
+fn table_2_and_prompts_of_256() {
+    for table in [Table::Two, Table::TwoCompressed, Table::Suite] {
+        let mean = geometric_mean(&within(table, 0.80, 1.25, |_| false));
+        assert!((0.9..=1.1).contains(&mean), "{table:?}: geometric mean {mean:.3}");
+    }
+}
+
+#[test]
+fn table_3_scales_more_than_linearly() {
+    within(Table::Three, 0.65, 1.35, |_| false);
+    for model in ["opt-6.7b", "opt-30b"] {
+        let decoding = |devices| {
+            let cell = cells(Table::Three)
+                .find(|c| (c.model, c.devices, c.metric) == (model, devices, Metric::Decoding));
+            predicted(cell.expect("in the table"), &t4())
+        };
+        assert!(decoding(4) > 4.0 * decoding(1), "{model}");
+    }
+}
+
+#[test]
+fn table_4_by_parts_and_in_all() {
+    let close = [Metric::PrefillCompute, Metric::DecodeCacheIn, Metric::DecodeWeights];
+    within(Table::Four, 0.85, 1.15, |cell| !close.contains(&cell.metric));
+    within(Table::Four, 0.75, 1.3, |cell| cell.metric != Metric::DecodeCompute);
+    let of = |metric| cells(Table::Four).find(|cell| cell.metric == metric).expect("in the table");
+    let all = [Metric::PrefillTotal, Metric::DecodeTotal].map(|metric| predicted(of(metric), &t4()));
+    let total = all.iter().sum::<f64>() / (2711.0 + 11315.0);
+    assert!((0.9..=1.1).contains(&total), "{all:?}: {total:.3}");
+}
+
+#[test]
+fn ablations_are_as_large_and_in_the_same_order() {
+    within(Table::Five, 0.80, 1.25, |_| false);
+    within(Table::Slides, 0.80, 1.25, |cell| (cell.row, cell.model) == ("No CPU compute", "opt-30b"));
+    within(Table::Slides, 0.80, 1.45, |cell| cell.row != "No CPU compute");
+    for model in ["opt-30b", "opt-175b"] {
+        let rows: Vec<&Cell> = cells(Table::Slides).filter(|cell| cell.model == model).collect();
+        for (a, b) in rows.iter().flat_map(|a| rows.iter().map(move |b| (a, b))) {
+            if let (Published::Number(x), Published::Number(y)) = (a.published, b.published)
+                && x > y
+            {
+                assert!(predicted(a, &t4()) > predicted(b, &t4()), "{model}: {} over {}", a.row, b.row);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_rounds_to_a_hundredth_does() {
+    for cell in CELLS.iter().filter(|cell| cell.published == Published::Hundredth) {
+        assert!(predicted(cell, &t4()) < 0.02, "{} {}", cell.row, cell.prompt);
+    }
+}
+
+/// Root of the mean square of the errors over the cells of tables 2, 3, 5, the slides and the suite.
+fn rms(machine: &Machine) -> f64 {
+    let skip = [Table::TwoBaselines, Table::Four];
+    let ratios =
+        CELLS.iter().filter(|cell| !skip.contains(&cell.table)).filter_map(|cell| ratio(cell, machine));
+    let squares: Vec<f64> = ratios.map(|ratio| (ratio - 1.0).powi(2)).collect();
+    (squares.iter().sum::<f64>() / squares.len() as f64).sqrt()
+}
+
+#[test]
+fn no_constant_carries_the_result() {
+    assert!(rms(&t4()) < 0.14, "rms {:.3}", rms(&t4()));
+    for rate in t4().rates.keys() {
+        for by in [0.8, 1.25] {
+            let rms = rms(&t4().scaled(rate, by));
+            assert!(rms < 0.2, "{rate} times {by}: rms {rms:.3}");
+        }
+    }
+}
