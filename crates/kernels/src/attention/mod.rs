@@ -13,6 +13,7 @@ mod scalar;
 mod scratch;
 #[cfg(test)]
 mod tests;
+mod transpose;
 #[cfg(target_arch = "x86_64")]
 mod vector;
 mod write;

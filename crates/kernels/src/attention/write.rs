@@ -4,11 +4,18 @@
 
 use super::element::{Element, RowsMut};
 use super::layout::{BLOCK_TOKENS, KvDtype, KvLayout, Span};
+use super::transpose::transpose;
+#[cfg(target_arch = "x86_64")]
+use super::transpose::transpose_512;
 use crate::isa::Isa;
 use crate::mat::{Mat, MatMut, SharedRows};
 use crate::team::Team;
 use half::bf16;
 use std::ops::Range;
+
+/// Values are turned round in squares of so many tokens and dims.
+const SIDE: usize = 16;
+type Square = [[u32; SIDE]; SIDE];
 
 /// RMS norm of every head of q and k before they turn (Qwen3).
 #[derive(Clone, Copy, Debug)]
@@ -172,31 +179,42 @@ impl<Q: Element, C: Element> Task<'_, Q, C> {
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => unsafe { self.page_avx2(span, page) },
-            _ => self.page_plain(span, page),
+            _ => self.page_plain(span, page, transpose),
         }
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
     fn page_avx512(&self, span: &Span<'_>, page: usize) {
-        self.page_plain(span, page);
+        self.page_plain(span, page, |square| transpose_512(square));
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
     fn page_avx2(&self, span: &Span<'_>, page: usize) {
-        self.page_plain(span, page);
+        self.page_plain(span, page, transpose);
     }
 
     /// The rows of `span` that fall into its page number `page`.
     #[inline(always)]
-    fn page_plain(&self, span: &Span<'_>, page: usize) {
+    fn page_plain(&self, span: &Span<'_>, page: usize, transpose: impl Fn(&mut Square)) {
         let first = (page * BLOCK_TOKENS).max(span.start);
         let last = ((page + 1) * BLOCK_TOKENS).min(span.end());
+        let (block, row_of) = (span.blocks[page], |position: usize| span.rows.start + position - span.start);
         for position in first..last {
-            let row = span.rows.start + position - span.start;
-            self.queries(row, position);
-            self.keys_and_values(row, position, span.blocks[page]);
+            self.queries(row_of(position), position);
+            self.keys(row_of(position), position, block);
+        }
+        let mut position = first;
+        while position < last {
+            let token = position % BLOCK_TOKENS;
+            if token.is_multiple_of(SIDE) && last - position >= SIDE {
+                self.many_values(row_of(position), token, block, &transpose);
+                position += SIDE;
+            } else {
+                self.values(row_of(position), token, block);
+                position += 1;
+            }
         }
     }
 
@@ -215,24 +233,64 @@ impl<Q: Element, C: Element> Task<'_, Q, C> {
     }
 
     #[inline(always)]
-    fn keys_and_values(&self, row: usize, position: usize, block: u32) {
-        let (d, plane) = (self.layout.head_dim, self.layout.plane_elements());
-        let (k_all, v_all) = self.qkv.row(row)[self.heads * d..].split_at(self.layout.kv_heads * d);
-        let token = position % BLOCK_TOKENS;
+    fn keys(&self, row: usize, position: usize, block: u32) {
+        let d = self.layout.head_dim;
         let weight = self.ops.norm.map(|n| (n.k, n.eps));
         for head in 0..self.layout.kv_heads {
-            // SAFETY: this worker alone writes this page of the span, and no other span writes the block.
-            let kv = unsafe { self.pages.span(block as usize, head * 2 * plane..(head + 1) * 2 * plane) };
-            let (k, v) = kv.split_at_mut(plane);
             let mut x = [0.0; 256];
             let x = &mut x[..d];
-            copy(&k_all[head * d..][..d], x);
+            copy(&self.qkv.row(row)[(self.heads + head) * d..][..d], x);
             self.transform(x, weight, position);
-            narrow_into(x, &mut k[token * d..][..d]);
-            for (column, value) in v.chunks_exact_mut(BLOCK_TOKENS).zip(&v_all[head * d..][..d]) {
-                column[token] = C::from_f32(*value);
+            narrow_into(x, &mut self.plane(block, 2 * head)[position % BLOCK_TOKENS * d..][..d]);
+        }
+    }
+
+    /// One token's values, each to its dim's line.
+    #[inline(always)]
+    fn values(&self, row: usize, token: usize, block: u32) {
+        let d = self.layout.head_dim;
+        let mut narrow = [C::from_f32(0.0); 256];
+        for head in 0..self.layout.kv_heads {
+            narrow_into(self.value_row(row, head), &mut narrow[..d]);
+            let lines = self.plane(block, 2 * head + 1).chunks_exact_mut(BLOCK_TOKENS);
+            lines.zip(&narrow[..d]).for_each(|(line, value)| line[token] = *value);
+        }
+    }
+
+    /// The values of 16 tokens, turned round in squares.
+    #[inline(always)]
+    fn many_values(&self, row: usize, token: usize, block: u32, transpose: &impl Fn(&mut Square)) {
+        for head in 0..self.layout.kv_heads {
+            let lines = self.plane(block, 2 * head + 1);
+            for dims in (0..self.layout.head_dim).step_by(SIDE) {
+                let mut square: Square = [[0; SIDE]; SIDE];
+                for (i, line) in square.iter_mut().enumerate() {
+                    let from = &self.value_row(row + i, head)[dims..dims + SIDE];
+                    *line = *bytemuck::from_bytes(bytemuck::cast_slice(from));
+                }
+                transpose(&mut square);
+                for (i, line) in square.iter().enumerate() {
+                    let to = &mut lines[(dims + i) * BLOCK_TOKENS + token..][..SIDE];
+                    narrow_into(bytemuck::cast_slice::<u32, f32>(line), to);
+                }
             }
         }
+    }
+
+    #[inline(always)]
+    fn value_row(&self, row: usize, head: usize) -> &[f32] {
+        let d = self.layout.head_dim;
+        &self.qkv.row(row)[(self.heads + self.layout.kv_heads + head) * d..][..d]
+    }
+
+    /// Plane `plane` of a block: K and V of the first head, then of the next.
+    #[inline(always)]
+    #[allow(clippy::mut_from_ref)]
+    fn plane(&self, block: u32, plane: usize) -> &mut [C] {
+        let len = self.layout.plane_elements();
+        // SAFETY: this worker alone writes this page of the span, no other span writes the block, and no two
+        // planes are held at a time.
+        unsafe { self.pages.span(block as usize, plane * len..(plane + 1) * len) }
     }
 
     #[inline(always)]

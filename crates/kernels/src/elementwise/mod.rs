@@ -60,10 +60,7 @@ impl Element for half::bf16 {
     /// Branch-free, so that loops over it vectorise; a NaN keeps its sign and stays one.
     #[inline(always)]
     fn from_f32(value: f32) -> half::bf16 {
-        let bits = value.to_bits();
-        let rounded = (bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16) as u16;
-        let nan = ((bits >> 16) | 0x40) as u16;
-        half::bf16::from_bits(if value.is_nan() { nan } else { rounded })
+        crate::round::to_bf16(value)
     }
     #[inline(always)]
     fn to_f32(self) -> f32 {

@@ -3,10 +3,10 @@
 use super::local::Local;
 use super::softmax::{Sight, Totals, weights};
 use super::tiles::{self, LANES, TILE};
-use super::transpose::transpose;
 use crate::attention::element::Element;
 use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS};
 use crate::attention::plan::{self, Block, Item, Kernel};
+use crate::attention::transpose::transpose_512;
 use crate::attention::{Page, Task};
 use half::bf16;
 use std::arch::x86_64::*;
@@ -159,6 +159,7 @@ impl<'p, 'a, O: Element> Pass<'p, 'a, O> {
     ///
     /// # Safety
     /// The machine has AVX-512, `local` room for the block.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
     unsafe fn load_queries(&self) {
         let (d, steps) = (self.shape.head_dim, self.shape.steps());
         let start = self.task.spans[self.block.span].start + self.block.rows.start;
@@ -176,11 +177,15 @@ impl<'p, 'a, O: Element> Pass<'p, 'a, O> {
                 for (i, pairs) in pairs.iter_mut().enumerate().take(self.lanes - tile * LANES) {
                     let (row, head) = self.query(tile * LANES + i);
                     let dims = &self.task.q.row(row)[head * d..][32 * step..(32 * step + 32).min(d)];
-                    bytemuck::cast_slice_mut(pairs)[..dims.len()].copy_from_slice(dims);
+                    let pairs: &mut [bf16; 32] = bytemuck::cast_mut(pairs);
+                    match <&[bf16; 32]>::try_from(dims) {
+                        Ok(whole) => *pairs = *whole,
+                        Err(_) => pairs[..dims.len()].copy_from_slice(dims),
+                    }
                 }
                 // SAFETY: the machine has AVX-512; `q` has a tile for each step of each tile.
                 unsafe {
-                    transpose(&mut pairs);
+                    transpose_512(&mut pairs);
                     self.local.q.add((tile * steps + step) * TILE).cast::<[[u32; 16]; LANES]>().write(pairs);
                 }
             }
@@ -211,6 +216,7 @@ impl<'p, 'a, O: Element> Pass<'p, 'a, O> {
     ///
     /// # Safety
     /// As for `split`.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
     unsafe fn group(&self, group: usize, state: *mut f32) {
         let base = group * GROUP_TOKENS;
         let end = plan::seen(self.task, self.block).end;
@@ -273,18 +279,26 @@ impl<'p, 'a, O: Element> Pass<'p, 'a, O> {
     ///
     /// # Safety
     /// `local` has room for a page of values.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
     unsafe fn cut_values(&self, page: &Page<'_, bf16>, tokens: usize) -> *const u8 {
-        // SAFETY: by this function's contract.
-        let to = unsafe { std::slice::from_raw_parts_mut(self.local.v_tail.cast::<bf16>(), page.v.len()) };
-        for (to, from) in to.chunks_exact_mut(BLOCK_TOKENS).zip(page.v.chunks_exact(BLOCK_TOKENS)) {
-            to[..tokens].copy_from_slice(&from[..tokens]);
-            to[tokens..].fill(bf16::ZERO);
+        const _: () = assert!(BLOCK_TOKENS == 32, "a dim's values in a page are one vector");
+        let kept = (1u32 << tokens) - 1;
+        let to = self.local.v_tail;
+        for dim in 0..page.v.len() / BLOCK_TOKENS {
+            // SAFETY: by this function's contract; the page holds 32 values of each dim.
+            unsafe {
+                let from = page.v.as_ptr().add(dim * BLOCK_TOKENS);
+                let values = _mm512_maskz_loadu_epi16(kept, from.cast());
+                _mm512_storeu_si512(to.add(dim * BLOCK_TOKENS * 2).cast(), values);
+            }
         }
-        to.as_ptr().cast()
+        to.cast_const()
     }
 
     /// # Safety
     /// As for `group`; `tile` exists.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
     unsafe fn one_tile(&self, tile: usize, base: usize, k: &[*const u8], v: &[*const u8], state: *mut f32) {
         let (steps, stride) = (self.shape.steps(), self.key_stride());
         let l = &self.local;
@@ -307,6 +321,7 @@ impl<'p, 'a, O: Element> Pass<'p, 'a, O> {
 
     /// # Safety
     /// As for `group`; `tile` and the next exist.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
     unsafe fn two_tiles(&self, tile: usize, base: usize, k: &[*const u8], v: &[*const u8], state: *mut f32) {
         let (steps, stride) = (self.shape.steps(), self.key_stride());
         let l = &self.local;
@@ -384,6 +399,7 @@ impl<'p, 'a, O: Element> Pass<'p, 'a, O> {
     ///
     /// # Safety
     /// The machine has AVX-512; the total holds the state of a block.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
     unsafe fn finish(&self) {
         let d = self.shape.head_dim;
         for tile in 0..self.tiles {
@@ -392,20 +408,21 @@ impl<'p, 'a, O: Element> Pass<'p, 'a, O> {
                 let state = self.local.total.add(tile * self.shape.state_of_tile());
                 (*state.cast::<Totals>(), state.add(2 * LANES))
             };
+            let inverse = totals.sum.map(|sum| 1.0 / sum);
             for dims in (0..d).step_by(16) {
                 // SAFETY: 16 dims of 16 queries lie inside the means; the machine has AVX-512.
                 let rows = unsafe {
                     let mut rows = means.add(dims * LANES).cast::<[[u32; LANES]; 16]>().read();
-                    transpose(&mut rows);
+                    transpose_512(&mut rows);
                     rows
                 };
                 for (i, x) in rows.iter().enumerate().take(self.lanes - tile * LANES) {
                     let (row, head) = self.query(tile * LANES + i);
                     // SAFETY: a query belongs to one block, and a block to one worker.
                     let out = unsafe { self.task.out.span(row, head * d + dims..head * d + dims + 16) };
-                    let inverse = 1.0 / totals.sum[i];
+                    let out: &mut [O; 16] = out.try_into().expect("16 dims");
                     for (out, x) in out.iter_mut().zip(x) {
-                        *out = O::from_f32(f32::from_bits(*x) * inverse);
+                        *out = O::from_f32(f32::from_bits(*x) * inverse[i]);
                     }
                 }
             }

@@ -14,6 +14,5 @@ mod block;
 mod local;
 mod softmax;
 mod tiles;
-mod transpose;
 
 pub(super) use block::{Amx, BLOCK_LANES, Shape};

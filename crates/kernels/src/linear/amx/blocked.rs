@@ -10,13 +10,15 @@
 //!
 //! Workers form a grid of rows by panels; those that share rows bring them into tiles together.
 
+use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use half::bf16;
 
 use super::plan::Plan;
 use super::rows::copy_tiles;
-use super::tile::{Fetch, Start, TILE_ROWS, Tiles, multiply_1, multiply_2};
+use super::tile::{Start, TILE_ROWS, Tiles};
 use crate::linear::epilogue::{Epilogue, Sums};
 use crate::linear::pack::{GROUP, PANEL_ROWS, TILE_BYTES};
 use crate::linear::source::{PAIR_BYTES, PanelSource};
@@ -33,16 +35,19 @@ pub(super) fn run<S: PanelSource>(
     epilogue: &Epilogue<'_>,
 ) {
     let plan = Plan::new(x.rows(), w.k(), w.held_panels(), team.threads());
+    let taken: Vec<AtomicUsize> = (0..plan.row_workers * plan.blocks).map(|_| AtomicUsize::new(0)).collect();
     with_scratch(plan.row_workers * plan.block_bytes(), |shared| {
         let mut shared = MatMut::new(shared, plan.row_workers, plan.block_bytes());
         let shared = &shared.shared();
         team.run(|worker| {
-            let job = Job { plan: &plan, x, w, source, epilogue };
+            let job = Job { plan: &plan, x, w, source, epilogue, taken: &taken };
             with_scratch(plan.sums_bytes() + plan.chunk_groups() * PAIR_BYTES, |scratch| {
-                let (sums, tiles) = scratch.split_at_mut(plan.sums_bytes());
-                let registers = Tiles::full();
+                let (sums, scratch) = scratch.split_at_mut(plan.sums_bytes());
+                let sums = bytemuck::cast_slice_mut(sums);
+                let registers = &Tiles::full();
+                let hands = Hands { registers, sums, sums_at: 0, scratch, behind: Behind::NOTHING };
                 // SAFETY: AMX implies AVX-512.
-                unsafe { job.work(&registers, worker, shared, bytemuck::cast_slice_mut(sums), tiles) };
+                unsafe { job.work(hands, worker, shared) };
             });
         });
     });
@@ -54,7 +59,12 @@ struct Job<'a, S> {
     w: &'a Weight<'a>,
     source: &'a S,
     epilogue: &'a Epilogue<'a>,
+    /// How many panels of each block are taken, where workers take them as they come.
+    taken: &'a [AtomicUsize],
 }
+
+/// Rows of unfinished sums between two steps at least.
+const ROWS_AT_ONCE: usize = 2;
 
 /// One chunk of k of one block.
 struct Chunk<'a> {
@@ -69,18 +79,10 @@ struct Chunk<'a> {
 
 impl<S: PanelSource> Job<'_, S> {
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-    unsafe fn work(
-        &self,
-        registers: &Tiles,
-        worker: Worker<'_>,
-        blocks: &SharedRows<'_, u8>,
-        sums: &mut [Sums],
-        scratch: &mut [u8],
-    ) {
+    unsafe fn work(&self, mut hands: Hands<'_>, worker: Worker<'_>, blocks: &SharedRows<'_, u8>) {
         let plan = self.plan;
         let (row_worker, panel_worker) =
             (worker.index / plan.panel_workers, worker.index % plan.panel_workers);
-        let panels = plan.panels_of(panel_worker);
         for index in 0..plan.blocks {
             let rows = plan.rows_of(row_worker, index);
             if plan.panel_workers > 1 {
@@ -94,20 +96,60 @@ impl<S: PanelSource> Job<'_, S> {
             }
             // SAFETY: nobody writes it before the next barrier.
             let x = unsafe { blocks.read(row_worker, 0..plan.block_bytes()) };
-            for first in panels.clone().step_by(plan.block_panels) {
-                let panels = first..(first + plan.block_panels).min(panels.end);
-                for chunk in 0..plan.chunks {
-                    let chunk = self.chunk(x, chunk, rows.clone());
-                    for panel in panels.clone() {
-                        let next = if panel + 1 < panels.end { panel + 1 } else { panels.start };
-                        let at = if plan.chunks > 1 { (panel - panels.start) * plan.block_rows } else { 0 };
-                        // SAFETY: this worker alone has these rows of these panels.
-                        unsafe {
-                            self.panel(registers, &chunk, panel, next, &mut sums[at..], scratch);
-                        }
-                    }
+            // SAFETY: this worker alone has its panels of these rows.
+            unsafe {
+                if plan.as_they_come {
+                    self.as_they_come(&mut hands, x, &rows, &self.taken[row_worker * plan.blocks + index]);
+                } else {
+                    self.block(&mut hands, x, &rows, plan.panels_of(panel_worker));
                 }
             }
+        }
+        // SAFETY: these sums are this worker's.
+        unsafe { hands.behind.finish(self.epilogue, 2 * TILE_ROWS) };
+    }
+
+    /// Block after block of panels that are this worker's.
+    #[inline(always)]
+    unsafe fn block(&self, hands: &mut Hands<'_>, x: &[u8], rows: &Range<usize>, panels: Range<usize>) {
+        let plan = self.plan;
+        for first in panels.clone().step_by(plan.block_panels) {
+            let panels = first..(first + plan.block_panels).min(panels.end);
+            for chunk in 0..plan.chunks {
+                let chunk = self.chunk(x, chunk, rows.clone());
+                for panel in panels.clone() {
+                    let next = if panel + 1 < panels.end {
+                        self.weights(panel + 1, chunk.groups.start)
+                    } else {
+                        self.weights(panels.start, chunk.groups.end)
+                    };
+                    hands.sums_at =
+                        if plan.chunks > 1 { (panel - panels.start) * plan.block_rows } else { 0 };
+                    // SAFETY: passed on from the caller.
+                    unsafe { self.panel(hands, &chunk, panel, next) };
+                }
+            }
+        }
+    }
+
+    /// One panel after the other, whichever nobody has taken: memory is not equally fast for all workers.
+    #[inline(always)]
+    unsafe fn as_they_come(&self, hands: &mut Hands<'_>, x: &[u8], rows: &Range<usize>, taken: &AtomicUsize) {
+        let plan = self.plan;
+        let mut panel = taken.fetch_add(1, Ordering::Relaxed);
+        while panel < self.plan.panels {
+            let next = taken.fetch_add(1, Ordering::Relaxed);
+            for chunk in 0..plan.chunks {
+                let chunk = self.chunk(x, chunk, rows.clone());
+                let next = if chunk.last && next < plan.panels {
+                    self.weights(next, 0)
+                } else {
+                    self.weights(panel, chunk.groups.end)
+                };
+                // SAFETY: what is taken is this worker's alone.
+                unsafe { self.panel(hands, &chunk, panel, next) };
+            }
+            panel = next;
         }
     }
 
@@ -139,79 +181,180 @@ impl<S: PanelSource> Job<'_, S> {
         }
     }
 
-    /// All rows of the block by one panel.
+    /// All rows of the block by one panel. What remains to do with the sums of the product before is done
+    /// between the steps of this one: the tile unit works meanwhile.
     #[inline(always)]
-    unsafe fn panel(
-        &self,
-        registers: &Tiles,
-        chunk: &Chunk<'_>,
-        held: usize,
-        next: usize,
-        sums: &mut [Sums],
-        scratch: &mut [u8],
-    ) {
+    unsafe fn panel(&self, hands: &mut Hands<'_>, chunk: &Chunk<'_>, held: usize, next: *const u8) {
         let (panel, stored) = self.w.held_panel(held);
-        let w = self.source.tiles(stored, chunk.groups.clone(), scratch).as_ptr();
+        let at = hands.sums_at;
+        let w = self.source.tiles(stored, chunk.groups.clone(), hands.scratch).as_ptr();
         let (groups, tiles) = (chunk.groups.len(), chunk.rows.len().div_ceil(TILE_ROWS));
-        let next = self.next_weights(held, next, chunk, tiles.div_ceil(2));
+        let ahead = Ahead { w, next, groups };
         let spilled = self.plan.chunks > 1;
         for tile in (0..tiles).step_by(2) {
-            let at = if spilled { tile * TILE_ROWS } else { 0 };
-            let (now, later) = sums[at..].split_at_mut(2 * TILE_ROWS);
+            let at = if spilled { at + tile * TILE_ROWS } else { at };
+            let sums = hands.sums[at..][..2 * TILE_ROWS].as_mut_ptr();
             let x = chunk.x[tile * groups * TILE_BYTES..].as_ptr();
+            let later = spilled.then(|| sums.wrapping_add(2 * TILE_ROWS).cast_const());
+            let mut fetch = ahead.during(tile / 2, tiles.div_ceil(2), later);
             // SAFETY: the block holds `tiles` rows of tiles of this chunk; the sums of two rows of tiles
-            // are 32 rows.
+            // are 32 rows, and the unfinished ones are others or done with before these are stored.
             unsafe {
                 if tile + 1 < tiles {
-                    let fetch = next.at(tile / 2, groups, spilled.then_some(later.as_ptr()));
                     let x = [x, x.add(groups * TILE_BYTES)];
-                    multiply_2(registers, chunk.start, x, w, groups, now.as_mut_ptr(), fetch);
+                    self.product::<2>(hands, chunk.start, x, w, groups, sums, &mut fetch);
                 } else {
-                    multiply_1(registers, chunk.start, x, TILE_BYTES, w, groups, now.as_mut_ptr());
+                    self.product::<1>(hands, chunk.start, [x, x], w, groups, sums, &mut fetch);
                 }
             }
             if chunk.last {
-                let first = chunk.rows.start + tile * TILE_ROWS;
-                let count = (chunk.rows.end - first).min(2 * TILE_ROWS);
-                // SAFETY: this worker alone has these rows of this panel.
-                unsafe { self.epilogue.finish_512(panel, first, &mut now[..count]) };
+                let row = chunk.rows.start + tile * TILE_ROWS;
+                let left = (chunk.rows.end - row).min(2 * TILE_ROWS);
+                hands.behind = Behind { panel, row, left, sums };
             }
         }
     }
 
-    /// The weights that follow those of panel `held`: the same chunk of the next panel.
     #[inline(always)]
-    fn next_weights(&self, held: usize, next: usize, chunk: &Chunk<'_>, steps: usize) -> Next {
-        if !S::STORED_AS_TILES {
-            return Next { weights: std::ptr::null(), lines: 0, bytes: 0 };
+    #[allow(clippy::too_many_arguments)]
+    unsafe fn product<const ROWS: usize>(
+        &self,
+        hands: &mut Hands<'_>,
+        start: Start,
+        x: [*const u8; 2],
+        w: *const u8,
+        groups: usize,
+        sums: *mut Sums,
+        fetch: &mut Fetch,
+    ) {
+        let at_once = (2 * TILE_ROWS).div_ceil(groups.max(1)).max(ROWS_AT_ONCE);
+        // SAFETY: passed on from the caller; prefetches cannot fault.
+        unsafe {
+            hands.registers.begin::<ROWS>(start, sums);
+            for group in 0..groups {
+                let x = x.map(|x| x.add(group * TILE_BYTES));
+                hands.registers.step::<ROWS>(x, w.add(group * PAIR_BYTES));
+                fetch.step();
+                hands.behind.finish(self.epilogue, at_once);
+            }
+            hands.behind.finish(self.epilogue, 2 * TILE_ROWS);
+            hands.registers.end::<ROWS>(sums);
         }
-        if steps == 1 {
+    }
+
+    /// Where the weights of panel `held` are, from group `group` on (its end: those of the next panel).
+    #[inline(always)]
+    fn weights(&self, held: usize, group: usize) -> *const u8 {
+        if S::STORED_AS_TILES {
             let (_, stored) = self.w.held_panel(held);
-            let weights = stored[chunk.groups.start * PAIR_BYTES..].as_ptr();
-            return Next { weights: weights.wrapping_add(PAIR_BYTES), lines: 32, bytes: usize::MAX };
+            stored[(group * PAIR_BYTES).min(stored.len())..].as_ptr()
+        } else {
+            std::ptr::null()
         }
-        let groups = if next > held { chunk.groups.clone() } else { chunk.groups.end..chunk.groups.end + 1 };
-        let (_, stored) = self.w.held_panel(next);
-        let weights = stored[(groups.start * PAIR_BYTES).min(stored.len())..].as_ptr();
-        let lines = [2, 4, 8, 16].into_iter().find(|lines| lines * steps >= 32).unwrap_or(2);
-        Next { weights, lines, bytes: chunk.groups.len() * PAIR_BYTES }
     }
 }
 
-/// Weights to fetch while a panel is multiplied, a slice in each step.
-struct Next {
-    weights: *const u8,
-    lines: usize,
-    bytes: usize,
+/// What a worker has in hand.
+struct Hands<'a> {
+    registers: &'a Tiles,
+    sums: &'a mut [Sums],
+    /// Where the sums of the panel at hand begin.
+    sums_at: usize,
+    scratch: &'a mut [u8],
+    behind: Behind,
 }
 
-impl Next {
+/// Complete sums of a panel, not yet finished.
+struct Behind {
+    panel: usize,
+    row: usize,
+    left: usize,
+    sums: *mut Sums,
+}
+
+impl Behind {
+    const NOTHING: Behind = Behind { panel: 0, row: 0, left: 0, sums: std::ptr::null_mut() };
+
+    /// Finishes up to `rows` more.
+    ///
+    /// # Safety
+    /// This worker alone has these rows of the panel, and nothing has changed the sums.
     #[inline(always)]
-    fn at(&self, step: usize, groups: usize, sums: Option<*const Sums>) -> Fetch {
-        let at = step * groups * self.lines * 64;
-        let weight_lines = if at < self.bytes { self.lines } else { 0 };
-        Fetch { weights: self.weights.wrapping_add(at), weight_lines, sums }
+    unsafe fn finish(&mut self, epilogue: &Epilogue<'_>, rows: usize) {
+        let rows = rows.min(self.left);
+        if rows > 0 {
+            // SAFETY: passed on from the caller.
+            unsafe {
+                epilogue.finish_512(self.panel, self.row, std::slice::from_raw_parts_mut(self.sums, rows));
+                self.sums = self.sums.add(rows);
+            }
+            self.row += rows;
+            self.left -= rows;
+        }
     }
+}
+
+/// The weights of a panel's chunk, and those that follow (null if they are not stored as tiles).
+struct Ahead {
+    w: *const u8,
+    next: *const u8,
+    groups: usize,
+}
+
+impl Ahead {
+    /// What product `i` of the panel's `products` fetches: its share of the next weights, or, if it is the
+    /// only one that uses them, those that itself uses just after.
+    #[inline(always)]
+    fn during(&self, i: usize, products: usize, sums: Option<*const Sums>) -> Fetch {
+        let Ahead { w, next, groups } = *self;
+        if next.is_null() {
+            return Fetch { weights: next, bytes: 0, turn: usize::MAX, then: next, sums };
+        }
+        if products == 1 {
+            let weights = w.wrapping_add(PAIR_BYTES);
+            return Fetch { weights, bytes: PAIR_BYTES, turn: groups.saturating_sub(1), then: next, sums };
+        }
+        let bytes = PAIR_BYTES.div_ceil(products).next_power_of_two().max(128);
+        let at = i * groups * bytes;
+        let bytes = if at < groups * PAIR_BYTES { bytes } else { 0 };
+        Fetch { weights: next.wrapping_add(at), bytes, turn: usize::MAX, then: next, sums }
+    }
+}
+
+/// What to fetch into the caches during the steps of one product.
+struct Fetch {
+    /// To L2, `bytes` in each step.
+    weights: *const u8,
+    bytes: usize,
+    /// After so many steps, from `then` on.
+    turn: usize,
+    then: *const u8,
+    /// The sums of the next product (32 rows), to L1.
+    sums: Option<*const Sums>,
+}
+
+impl Fetch {
+    #[inline(always)]
+    fn step(&mut self) {
+        if self.turn == 0 {
+            self.weights = self.then;
+        }
+        self.turn = self.turn.wrapping_sub(1);
+        for at in (0..self.bytes).step_by(64) {
+            prefetch::<_MM_HINT_T1>(self.weights.wrapping_add(at));
+        }
+        self.weights = self.weights.wrapping_add(self.bytes);
+        if let Some(sums) = &mut self.sums {
+            (0..4).for_each(|line| prefetch::<_MM_HINT_T0>(sums.cast::<u8>().wrapping_add(64 * line)));
+            *sums = sums.wrapping_add(2);
+        }
+    }
+}
+
+#[inline(always)]
+fn prefetch<const HINT: i32>(at: *const u8) {
+    // SAFETY: a prefetch cannot fault.
+    unsafe { _mm_prefetch::<HINT>(at.cast()) };
 }
 
 const _: () = assert!(GROUP == 32 && PANEL_ROWS == 2 * TILE_ROWS);

@@ -33,7 +33,7 @@ const ROWS_TO_SPLIT: usize = 256;
 pub(super) struct Plan {
     rows: usize,
     groups: usize,
-    panels: usize,
+    pub(super) panels: usize,
     /// Workers along the rows, and along the panels.
     pub(super) row_workers: usize,
     pub(super) panel_workers: usize,
@@ -44,6 +44,8 @@ pub(super) struct Plan {
     pub(super) block_panels: usize,
     /// Chunks of k.
     pub(super) chunks: usize,
+    /// Whether workers take panels as they come, rather than a fixed share.
+    pub(super) as_they_come: bool,
 }
 
 impl Plan {
@@ -56,7 +58,8 @@ impl Plan {
         let groups = k.div_ceil(GROUP);
         let (most_rows, block_panels) = block_of(groups);
         let blocks = own_rows.div_ceil(most_rows);
-        let chunk = if own_rows <= FEW_ROWS { CHUNK_GROUPS_OF_FEW } else { CHUNK_GROUPS };
+        let chunk =
+            if own_rows <= FEW_ROWS && groups > CHUNK_GROUPS { CHUNK_GROUPS_OF_FEW } else { CHUNK_GROUPS };
         let fits = own_rows * k * size_of::<half::bf16>() <= X_IN_L2_BYTES;
         Plan {
             rows,
@@ -68,6 +71,7 @@ impl Plan {
             block_rows: own_rows.div_ceil(blocks).next_multiple_of(2 * TILE_ROWS) + 2 * TILE_ROWS,
             block_panels: if fits { 1 } else { block_panels },
             chunks: if rows <= ROWS_UNCHUNKED { 1 } else { groups.div_ceil(chunk) },
+            as_they_come: fits && row_workers == 1,
         }
     }
 

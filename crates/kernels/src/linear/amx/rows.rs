@@ -12,6 +12,7 @@ use crate::mat::Mat;
 ///
 /// # Panics
 /// If `out` is too short.
+#[inline(always)]
 pub(crate) fn copy_tiles(
     x: Mat<'_, bf16>,
     first: usize,
@@ -34,6 +35,7 @@ pub(crate) fn copy_tiles(
 }
 
 /// Group by group to every `step`th line.
+#[inline(always)]
 fn copy_row(row: &[bf16], groups: Range<usize>, lines: &mut [[bf16; GROUP]], step: usize) {
     let (whole, rest) = row.as_chunks::<GROUP>();
     let full = &whole[groups.start.min(whole.len())..groups.end.min(whole.len())];

@@ -197,95 +197,97 @@ pub(super) unsafe fn multiply_3(
     }
 }
 
-/// What to fetch into the caches while multiplying.
-#[derive(Clone, Copy)]
-pub(super) struct Fetch {
-    /// The next weights: each group's step fetches `weight_lines` lines from here on, to L2.
-    pub(super) weights: *const u8,
-    /// 0, 2, 4, 8, 16 or 32.
-    pub(super) weight_lines: usize,
-    /// The sums of the next product (32 rows), to L1.
-    pub(super) sums: Option<*const Sums>,
-}
-
-/// Two rows of tiles by one panel: `sums += x * w` over `groups` groups of 32 k. Tiles of x are 1 KB,
-/// one after the other, and are streamed; those of w stay in L1.
-///
-/// # Safety
-/// `x[i]` points at `groups` tiles, `w` at `groups` pairs of tiles, `sums` at 32 rows; the tiles are full.
-#[inline(always)]
-pub(super) unsafe fn multiply_2(
-    tiles: &Tiles,
-    start: Start,
-    x: [*const u8; 2],
-    w: *const u8,
-    groups: usize,
-    sums: *mut Sums,
-    fetch: Fetch,
-) {
-    macro_rules! with {
-        ($weight_lines:literal, $sums_lines:literal, $sums:expr) => {{
-            // SAFETY: loads and stores stay inside what the caller promises; prefetches cannot fault;
-            // every tile register is declared clobbered.
-            unsafe {
-                asm!(
-                    "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
-                    "test {start:e}, {start:e}", "jz 2f",
+/// The registers of one panel's sums with `ROWS` rows of tiles (one or two) between `begin` and `end`: what
+/// the processor has to do beside the products may stand between the steps, and runs while they do.
+impl Tiles {
+    /// Sums of zero, or those that are there.
+    ///
+    /// # Safety
+    /// The tiles are full; `sums` points at 16 rows for each row of tiles.
+    #[inline(always)]
+    pub(super) unsafe fn begin<const ROWS: usize>(&self, start: Start, sums: *const Sums) {
+        // SAFETY: the loads stay inside what the caller promises; the compiler uses no tile register.
+        unsafe {
+            match (start, ROWS) {
+                (Start::Zero, 1) => asm!("tilezero tmm0", "tilezero tmm1", options(nostack, nomem)),
+                (Start::Zero, _) => asm!(
+                    "tilezero tmm0",
+                    "tilezero tmm1",
+                    "tilezero tmm2",
+                    "tilezero tmm3",
+                    options(nostack, nomem)
+                ),
+                (Start::Sums, 1) => asm!(
+                    "tileloadd tmm0, [{c} + {cs}]",
+                    "tileloadd tmm1, [{c} + {cs} + 64]",
+                    c = in(reg) sums, cs = in(reg) SUMS_BYTES, options(nostack, readonly),
+                ),
+                (Start::Sums, _) => asm!(
                     "tileloadd tmm0, [{c} + {cs}]",
                     "tileloadd tmm1, [{c} + {cs} + 64]",
                     "tileloadd tmm2, [{c} + {cs} + 2048]",
                     "tileloadd tmm3, [{c} + {cs} + 2112]",
-                    "2:",
+                    c = in(reg) sums, cs = in(reg) SUMS_BYTES, options(nostack, readonly),
+                ),
+            }
+        }
+    }
+
+    /// Adds the products of one group of 32 k. Tiles of x are streamed, those of w stay in L1.
+    ///
+    /// # Safety
+    /// Between `begin` and `end`; `x[i]` points at a tile for each row of tiles, `w` at a pair.
+    #[inline(always)]
+    pub(super) unsafe fn step<const ROWS: usize>(&self, x: [*const u8; 2], w: *const u8) {
+        // SAFETY: the loads stay inside what the caller promises; the compiler uses no tile register.
+        unsafe {
+            if ROWS == 1 {
+                asm!(
+                    "tileloaddt1 tmm4, [{x} + {s}]",
+                    "tileloadd tmm6, [{w} + {s}]",
+                    "tdpbf16ps tmm0, tmm4, tmm6",
+                    "tileloadd tmm7, [{w} + {s} + 1024]",
+                    "tdpbf16ps tmm1, tmm4, tmm7",
+                    x = in(reg) x[0], w = in(reg) w, s = in(reg) ROW_BYTES, options(nostack, readonly),
+                );
+            } else {
+                asm!(
                     "tileloaddt1 tmm4, [{x0} + {s}]",
                     "tileloadd tmm6, [{w} + {s}]",
                     "tileloaddt1 tmm5, [{x1} + {s}]",
                     "tdpbf16ps tmm0, tmm4, tmm6",
                     "tileloadd tmm7, [{w} + {s} + 1024]",
-                    concat!(".irp o,", $weight_lines, "\nprefetcht1 [{fw} + \\o]\n.endr"),
                     "tdpbf16ps tmm2, tmm5, tmm6",
-                    concat!(".irp o,", $sums_lines, "\nprefetcht0 [{fc} + \\o]\n.endr"),
                     "tdpbf16ps tmm1, tmm4, tmm7",
                     "tdpbf16ps tmm3, tmm5, tmm7",
-                    "add {x0}, 1024",
-                    "add {x1}, 1024",
-                    "add {w}, 2048",
-                    "add {fw}, {fws}",
-                    "add {fc}, 256",
-                    "dec {n}",
-                    "jnz 2b",
-                    "tilestored [{c} + {cs}], tmm0",
-                    "tilestored [{c} + {cs} + 64], tmm1",
-                    "tilestored [{c} + {cs} + 2048], tmm2",
-                    "tilestored [{c} + {cs} + 2112], tmm3",
-                    start = in(reg) (start == Start::Sums) as u32,
-                    x0 = inout(reg) x[0] => _, x1 = inout(reg) x[1] => _,
-                    w = inout(reg) w => _, n = inout(reg) groups => _,
-                    fw = inout(reg) fetch.weights => _, fws = in(reg) fetch.weight_lines * 64,
-                    fc = inout(reg) $sums => _,
-                    c = in(reg) sums, s = in(reg) ROW_BYTES, cs = in(reg) SUMS_BYTES,
-                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-                    options(nostack),
+                    x0 = in(reg) x[0], x1 = in(reg) x[1], w = in(reg) w, s = in(reg) ROW_BYTES,
+                    options(nostack, readonly),
                 );
             }
-        }};
-        ($weight_lines:literal) => {
-            match fetch.sums {
-                None => with!($weight_lines, "", std::ptr::null::<Sums>()),
-                Some(sums) => with!($weight_lines, "0,64,128,192", sums),
-            }
-        };
+        }
     }
-    let _ = tiles;
-    match fetch.weight_lines {
-        0 => with!(""),
-        2 => with!("0,64"),
-        4 => with!("0,64,128,192"),
-        8 => with!("0,64,128,192,256,320,384,448"),
-        16 => with!("0,64,128,192,256,320,384,448,512,576,640,704,768,832,896,960"),
-        _ => with!(
-            "0,64,128,192,256,320,384,448,512,576,640,704,768,832,896,960,1024,1088,1152,1216,1280,1344,1408,1472,1536,1600,1664,1728,1792,1856,1920,1984"
-        ),
+
+    /// Stores the sums.
+    ///
+    /// # Safety
+    /// As for `begin`.
+    #[inline(always)]
+    pub(super) unsafe fn end<const ROWS: usize>(&self, sums: *mut Sums) {
+        // SAFETY: the stores stay inside what the caller promises.
+        unsafe {
+            asm!(
+                "tilestored [{c} + {cs}], tmm0",
+                "tilestored [{c} + {cs} + 64], tmm1",
+                c = in(reg) sums, cs = in(reg) SUMS_BYTES, options(nostack),
+            );
+            if ROWS == 2 {
+                asm!(
+                    "tilestored [{c} + {cs} + 2048], tmm2",
+                    "tilestored [{c} + {cs} + 2112], tmm3",
+                    c = in(reg) sums, cs = in(reg) SUMS_BYTES, options(nostack),
+                );
+            }
+        }
     }
 }
 
