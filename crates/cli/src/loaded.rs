@@ -11,6 +11,7 @@ use model::sampling::GenerationConfig;
 use model::source::{Places, locate};
 use model::template::{ChatTemplate, SpecialTexts, Templates, Tools};
 use model::tokenizer::Tokenizer;
+use model::tools::ToolFormat;
 
 use crate::args::{EngineArgs, LoadFormat};
 use crate::console::note;
@@ -27,12 +28,15 @@ pub(crate) struct Opened {
     pub(crate) name: String,
     pub(crate) checkpoint: Checkpoint,
     path: PathBuf,
+    tool_format: Option<ToolFormat>,
 }
 
 /// What turns text into tokens and back.
 pub(crate) struct Text {
     pub(crate) tokenizer: Arc<Tokenizer>,
     templates: Templates,
+    /// Of `--tool-call-parser`.
+    tool_format: Option<ToolFormat>,
     pub(crate) special: SpecialTexts,
     pub(crate) generation: GenerationConfig,
 }
@@ -60,7 +64,12 @@ pub(crate) fn open(name: Option<&str>, args: &EngineArgs, voice: Voice) -> Resul
     if let Some(asked) = args.max_model_len.filter(|&asked| asked > max) {
         bail!("--max-model-len {asked} is more than this model can read: ask for at most {max}");
     }
-    Ok(Opened { name: wanted.unwrap_or(DEFAULT_NAME).to_string(), checkpoint, path })
+    Ok(Opened {
+        name: wanted.unwrap_or(DEFAULT_NAME).to_string(),
+        checkpoint,
+        path,
+        tool_format: args.tool_call_parser,
+    })
 }
 
 impl Opened {
@@ -103,7 +112,13 @@ impl Opened {
             true => read_generation(&self.path)?,
             false => GenerationConfig::default(),
         };
-        Ok(Text { tokenizer: Arc::new(tokenizer), templates, special, generation })
+        Ok(Text {
+            tokenizer: Arc::new(tokenizer),
+            templates,
+            tool_format: self.tool_format,
+            special,
+            generation,
+        })
     }
 }
 
@@ -136,7 +151,11 @@ impl Text {
         if self.templates.is_empty() {
             return Ok(None);
         }
-        Ok(Some(self.templates.choose(tools)?))
+        let template = self.templates.choose(tools)?;
+        Ok(Some(match self.tool_format {
+            Some(format) => template.with_tool_format(format),
+            None => template,
+        }))
     }
 }
 

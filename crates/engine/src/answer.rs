@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use model::api::{ApiError, Choice, Generate};
 use model::output::{Delta, Finish, FinishReason, TextStream};
-use model::sampling::SamplingParams;
+use model::sampling::{SampleError, SamplingParams};
 use model::tokenizer::Tokenizer;
 use policy::sched::Why;
 
@@ -185,6 +185,9 @@ impl From<Failure> for ApiError {
                 param: None,
                 code: Some("server_overloaded"),
             },
+            Failure::Sample(SampleError::TooComplex) => {
+                ApiError { code: Some("grammar_limit"), ..ApiError::invalid("", why.to_string()) }
+            }
             Failure::Sample(_) | Failure::Engine(_) => {
                 ApiError { message: why.to_string(), ..ApiError::internal() }
             }

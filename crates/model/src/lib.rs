@@ -9,6 +9,7 @@ pub mod error;
 pub mod file;
 pub mod fuzz;
 pub mod gguf;
+pub mod grammar;
 mod json;
 pub mod output;
 pub mod safetensors;
@@ -20,6 +21,7 @@ pub mod tensor;
 #[cfg(test)]
 mod testing;
 pub mod tokenizer;
+pub mod tools;
 
 pub use checkpoint::Checkpoint;
 pub use error::{Error, Result};

@@ -4,9 +4,14 @@ use serde_json::{Map, Value, json};
 
 use super::fields::Fields;
 use super::request::Common;
+use super::tools::Offer;
 use super::{ApiError, Context, Endpoint, Generate};
-use crate::template::{ChatTemplate, Conversation, Ending, TemplateError, Tools};
+use crate::template::{ChatTemplate, Conversation, Ending, TemplateError};
 use crate::tokenizer::Special;
+use crate::tools::ToolFormat;
+
+/// Most messages of one conversation.
+pub const MAX_MESSAGES: usize = 10_000;
 
 /// Template variables that a request may not set.
 const RESERVED: [&str; 11] = [
@@ -34,13 +39,36 @@ pub fn chat(body: &Value, context: &Context) -> Result<Generate, ApiError> {
     }
     common.overrides.logprobs = logprobs(&mut fields)?;
     fields.refuse("echo", &[json!(false)], "echo in chats")?;
-    let text = render(&mut fields, context)?;
+    let offer = Offer::read(&mut fields)?;
+    let text = render(&mut fields, &offer, context)?;
+    let calls = offer.calls(template(&offer, context)?)?;
+    if let Some(calls) = &calls {
+        common.read_calls(&offer, calls.format, context)?;
+    }
     let special = match fields.flag("add_special_tokens")? {
         Some(true) => Special::With,
         _ => Special::Without,
     };
     let prompt = context.tokenizer.encode(&text, special)?;
-    common.finish(Endpoint::Chat, vec![prompt], None, fields, context)
+    let generate = common.finish(Endpoint::Chat, vec![prompt], None, fields, context)?;
+    Ok(Generate { calls, ..generate })
+}
+
+impl Common {
+    /// What tools change: the text must be shown with its markers, and it may have to be calls.
+    fn read_calls(&mut self, offer: &Offer, format: ToolFormat, context: &Context) -> Result<(), ApiError> {
+        if format.special_marker(context.tokenizer).is_some() {
+            self.overrides.skip_special_tokens = Some(false);
+        }
+        if let Some(forced) = offer.forced(format, context) {
+            if let Some(asked) = &self.format {
+                let message = format!("tool_choice and {} exclude each other", asked.param);
+                return Err(ApiError::invalid("tool_choice", message));
+            }
+            self.format = Some(forced);
+        }
+        Ok(())
+    }
 }
 
 /// `logprobs` turns them on, `top_logprobs` says how many rivals.
@@ -53,16 +81,19 @@ fn logprobs(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
     }
 }
 
-pub(super) fn render(fields: &mut Fields, context: &Context) -> Result<String, ApiError> {
+pub(super) fn render(fields: &mut Fields, offer: &Offer, context: &Context) -> Result<String, ApiError> {
     let messages = fields.list("messages")?;
     let messages = messages.ok_or_else(|| ApiError::invalid("messages", "messages is missing"))?;
-    let tools = tools(fields)?;
+    if messages.len() > MAX_MESSAGES {
+        let message = format!("messages: {} of them; at most {MAX_MESSAGES}", messages.len());
+        return Err(ApiError::invalid("messages", message));
+    }
     let documents = fields.value("documents");
     let extra = extra(fields)?;
     let ending = ending(fields)?;
     let conversation = Conversation {
         messages: &messages,
-        tools: tools.as_ref(),
+        tools: offer.tools.as_ref(),
         documents: documents.as_ref(),
         extra: Some(&extra),
         ending,
@@ -70,14 +101,13 @@ pub(super) fn render(fields: &mut Fields, context: &Context) -> Result<String, A
         now: context.now,
     };
     fields.refuse("chat_template", &[], "a template in a request")?;
-    let choice = if tools.is_some() { Tools::Given } else { Tools::Absent };
-    template(context, choice)?.render(&conversation).map_err(refused)
+    template(offer, context)?.render(&conversation).map_err(refused)
 }
 
-fn template<'a>(context: &Context<'a>, tools: Tools) -> Result<&'a ChatTemplate, ApiError> {
-    let chosen = match tools {
-        Tools::Given => context.tool_template.or(context.template),
-        Tools::Absent => context.template,
+fn template<'a>(offer: &Offer, context: &Context<'a>) -> Result<&'a ChatTemplate, ApiError> {
+    let chosen = match offer.tools {
+        Some(_) => context.tool_template.or(context.template),
+        None => context.template,
     };
     chosen.ok_or_else(|| TemplateError::Missing.into())
 }
@@ -85,19 +115,6 @@ fn template<'a>(context: &Context<'a>, tools: Tools) -> Result<&'a ChatTemplate,
 fn refused(error: TemplateError) -> ApiError {
     let code = matches!(error, TemplateError::Limit(_)).then_some("template_limit");
     ApiError { code, ..ApiError::from(error) }
-}
-
-fn tools(fields: &mut Fields) -> Result<Option<Value>, ApiError> {
-    let tools = fields.list("tools")?.filter(|tools| !tools.is_empty());
-    if let Some(at) = tools.iter().flatten().position(|tool| !tool["function"]["name"].is_string()) {
-        return Err(ApiError::invalid("tools", format!("tools[{at}]: expected a function with a name")));
-    }
-    match fields.value("tool_choice") {
-        None => Ok(tools.map(Value::Array)),
-        Some(choice) if choice == "auto" => Ok(tools.map(Value::Array)),
-        Some(choice) if choice == "none" => Ok(None),
-        Some(_) => Err(ApiError::not_supported("tool_choice", "forcing a tool")),
-    }
 }
 
 /// Variables for the template beside the conversation.

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::ApiError;
 
 /// Fields that clients send and that have no meaning here.
-const IGNORED: [&str; 10] = [
+const IGNORED: [&str; 9] = [
     "user",
     "metadata",
     "store",
@@ -13,7 +13,6 @@ const IGNORED: [&str; 10] = [
     "safety_identifier",
     "prompt_cache_key",
     "verbosity",
-    "parallel_tool_calls",
     "spaces_between_special_tokens",
     "prompt_cache_retention",
 ];

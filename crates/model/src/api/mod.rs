@@ -6,22 +6,27 @@ mod chat;
 mod completion;
 mod error;
 mod fields;
+mod format;
 mod logprobs;
 mod request;
 mod response;
 mod stream;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_of_tools;
 mod tokenize;
+mod tools;
 
 pub use batch::{BatchLine, batch_output};
-pub use chat::chat;
+pub use chat::{MAX_MESSAGES, chat};
 pub use completion::completion;
 pub use error::ApiError;
 pub use request::{Delivery, Endpoint, Generate, MAX_CHOICES, MAX_PROMPTS};
 pub use response::{Choice, Meta, response};
 pub use stream::{Chunks, News};
 pub use tokenize::{detokenize, tokenize};
+pub use tools::MAX_TOOLS;
 
 use crate::sampling::GenerationConfig;
 use crate::template::{ChatTemplate, SpecialTexts, WallClock};

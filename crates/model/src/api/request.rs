@@ -3,8 +3,10 @@
 use serde_json::{Map, Value, json};
 
 use super::fields::Fields;
+use super::format::{Asked, asked};
 use super::{ApiError, Context, Streaming};
 use crate::sampling::{Limits, Overrides, SamplingParams};
+use crate::tools::Calls;
 
 /// Most choices of one request.
 pub const MAX_CHOICES: u32 = 128;
@@ -56,6 +58,8 @@ pub struct Generate {
     pub return_token_ids: bool,
     /// Show tokens in logprobs as `token_id:17`.
     pub tokens_as_ids: bool,
+    /// How tool calls in the text are read, if there may be some.
+    pub calls: Option<Calls>,
     /// Partitions the prefix cache.
     pub cache_salt: Option<String>,
     /// The client's own id for the request.
@@ -77,6 +81,7 @@ impl Generate {
 pub(super) struct Common {
     pub(super) model: String,
     pub(super) overrides: Overrides,
+    pub(super) format: Option<Asked>,
     pub(super) n: u32,
     pub(super) delivery: Delivery,
     pub(super) return_token_ids: bool,
@@ -89,6 +94,7 @@ pub(super) struct Common {
 impl Common {
     pub(super) fn read(fields: &mut Fields, context: &Context) -> Result<Self, ApiError> {
         refuse_what_is_not_built(fields)?;
+        let format = asked(fields)?;
         let n = fields.count("n")?.unwrap_or(1);
         if !(1..=MAX_CHOICES).contains(&n) {
             return Err(ApiError::invalid("n", format!("n: expected 1 to {MAX_CHOICES}, found {n}")));
@@ -105,6 +111,7 @@ impl Common {
         Ok(Common {
             model,
             overrides,
+            format,
             n,
             delivery,
             return_token_ids: fields.flag("return_token_ids")?.unwrap_or(false),
@@ -129,6 +136,13 @@ impl Common {
         let mut params = SamplingParams::resolve(&self.overrides, context.generation, limits)?;
         params.max_tokens = Some(self.room(&prompts, default_max_tokens, context)?);
         params.check(limits)?;
+        if let Some(format) = &self.format {
+            if params.ignore_eos {
+                let message = "ignore_eos: a text that must match a format ends where the format does";
+                return Err(ApiError::invalid("ignore_eos", message));
+            }
+            params.grammar = Some(format.compile(context.tokenizer)?);
+        }
         Ok(Generate {
             endpoint,
             model: self.model,
@@ -139,6 +153,7 @@ impl Common {
             delivery: self.delivery,
             return_token_ids: self.return_token_ids,
             tokens_as_ids: self.tokens_as_ids,
+            calls: None,
             cache_salt: self.cache_salt,
             request_id: self.request_id,
             unknown_fields: fields.unknown(),
@@ -237,11 +252,6 @@ fn overrides(fields: &mut Fields) -> Result<Overrides, ApiError> {
 
 /// Fields that change the answer and that nothing here obeys: silence would be a lie.
 fn refuse_what_is_not_built(fields: &mut Fields) -> Result<(), ApiError> {
-    let text = json!({"type": "text"});
-    fields.refuse("response_format", &[text], "another format than text")?;
-    for name in ["structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"] {
-        fields.refuse(name, &[], "constrained output")?;
-    }
     fields.refuse("use_beam_search", &[json!(false)], "beam search")?;
     fields.refuse("suffix", &[json!("")], "filling in the middle")?;
     fields.refuse("priority", &[json!(0)], "a priority")?;

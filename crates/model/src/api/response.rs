@@ -4,9 +4,10 @@ use serde_json::{Value, json};
 
 use super::logprobs::Shown;
 use super::{Endpoint, Generate};
-use crate::output::{Finish, StopCause};
+use crate::output::{Finish, FinishReason, StopCause};
 use crate::sampling::TokenLogprobs;
 use crate::tokenizer::{Special, Tokenizer};
+use crate::tools::Call;
 
 /// What a response says about itself.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,7 +46,7 @@ pub fn response(request: &Generate, choices: &[Choice], meta: &Meta, tokenizer: 
     };
     let choice = |(index, choice)| match request.endpoint {
         Endpoint::Completions => completion_choice(request, index, choice, &shown),
-        Endpoint::Chat => chat_choice(request, index, choice, &shown),
+        Endpoint::Chat => chat_choice(request, index, choice, meta, &shown),
     };
     let n_prompt = request.prompts.iter().map(Vec::len).sum();
     let n_completion = choices.iter().map(|c| c.tokens.len()).sum();
@@ -102,22 +103,54 @@ fn completion_logprobs(request: &Generate, prompt: &[u32], choice: &Choice, show
     shown.completion(&of_prompt.chain(generated).collect::<Vec<_>>(), &mut 0)
 }
 
-fn chat_choice(request: &Generate, index: usize, choice: &Choice, shown: &Shown) -> Value {
+fn chat_choice(request: &Generate, index: usize, choice: &Choice, meta: &Meta, shown: &Shown) -> Value {
     let logprobs = match request.params.logprobs {
         Some(_) => shown.chat(&choice.logprobs),
         None => Value::Null,
     };
+    let (message, n_calls) = message(request, index, choice, meta);
     let mut value = json!({
         "index": index,
-        "message": {"role": "assistant", "content": choice.text, "refusal": null},
+        "message": message,
         "logprobs": logprobs,
-        "finish_reason": choice.finish.reason.as_str(),
+        "finish_reason": finish_reason(&choice.finish, n_calls),
         "stop_reason": stop_reason(&choice.finish),
     });
     if request.return_token_ids {
         value["token_ids"] = json!(choice.tokens);
     }
     value
+}
+
+/// What the model says, and how many calls are in it.
+fn message(request: &Generate, index: usize, choice: &Choice, meta: &Meta) -> (Value, usize) {
+    let plain = |content: Value| json!({"role": "assistant", "content": content, "refusal": null});
+    let Some(calls) = &request.calls else { return (plain(json!(choice.text)), 0) };
+    let (text, found) = calls.split(&choice.text);
+    if found.is_empty() {
+        return (plain(json!(text)), 0);
+    }
+    let mut message = plain(if text.is_empty() { Value::Null } else { json!(text) });
+    let call = |(n, call): (usize, &Call)| {
+        let id = calls.format.call_id(&call_seed(meta, index, n));
+        let function = json!({"name": call.name, "arguments": call.arguments});
+        json!({"id": id, "type": "function", "function": function})
+    };
+    message["tool_calls"] = found.iter().enumerate().map(call).collect();
+    (message, found.len())
+}
+
+/// What a call's id is made of: the same whether its answer is streamed or not.
+pub(super) fn call_seed(meta: &Meta, choice: usize, call: usize) -> String {
+    format!("{}-{choice}-{call}", meta.id)
+}
+
+/// As the client reads it: calls are a reason to stop of their own.
+pub(super) fn finish_reason(finish: &Finish, n_calls: usize) -> &'static str {
+    match finish.reason {
+        FinishReason::Stop if n_calls > 0 => "tool_calls",
+        reason => reason.as_str(),
+    }
 }
 
 pub(super) fn stop_reason(finish: &Finish) -> Value {

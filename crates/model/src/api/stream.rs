@@ -6,10 +6,11 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::logprobs::Shown;
-use super::response::{id, stop_reason, usage};
+use super::response::{call_seed, finish_reason, id, stop_reason, usage};
 use super::{Choice, Delivery, Endpoint, Generate, Meta};
 use crate::output::Finish;
 use crate::tokenizer::{Special, Tokenizer};
+use crate::tools::{CallParser, Part};
 
 /// Makes the chunks of one answer, in order.
 ///
@@ -24,8 +25,10 @@ pub struct Chunks {
 }
 
 /// How far a choice has come.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Progress {
+    /// Where there may be tool calls.
+    parser: Option<CallParser>,
     begun: bool,
     n_tokens: usize,
     /// Characters shown so far, as `text_offset` counts them.
@@ -47,10 +50,39 @@ pub struct News<'a> {
     pub finish: Option<&'a Finish>,
 }
 
+/// New text as its client sees it.
+#[derive(Debug, Default)]
+struct Said {
+    text: String,
+    /// Pieces of calls in OpenAI's shape.
+    calls: Vec<Value>,
+    /// Calls so far.
+    n_calls: usize,
+}
+
+impl Said {
+    fn shows(&self) -> bool {
+        !self.text.is_empty() || !self.calls.is_empty()
+    }
+
+    fn delta(&self) -> Value {
+        let mut delta = json!({});
+        if !self.text.is_empty() {
+            delta["content"] = json!(self.text);
+        }
+        if !self.calls.is_empty() {
+            delta["tool_calls"] = json!(self.calls);
+        }
+        delta
+    }
+}
+
 impl Chunks {
     /// Nothing has been sent yet.
     pub fn new(request: Generate, meta: Meta, tokenizer: Arc<Tokenizer>) -> Self {
-        let choices = vec![Progress::default(); request.prompts.len() * request.n as usize];
+        let parser = request.calls.as_ref().map(|calls| calls.parser());
+        let n = request.prompts.len() * request.n as usize;
+        let choices = vec![Progress { parser, ..Progress::default() }; n];
         Chunks { request, meta, tokenizer, choices }
     }
 
@@ -60,13 +92,14 @@ impl Chunks {
         self.choices[news.index].n_tokens += news.tokens.len();
         let echoes = first && self.request.echo;
         let details = self.request.params.logprobs.is_some() || self.request.return_token_ids;
-        let shows = !news.text.is_empty() || news.finish.is_some() || (details && !news.tokens.is_empty());
+        let said = self.said(news);
+        let shows = said.shows() || news.finish.is_some() || (details && !news.tokens.is_empty());
         let mut chunks = Vec::new();
         if first && self.request.endpoint == Endpoint::Chat {
             chunks.push(self.role(news));
         }
         if shows || echoes {
-            chunks.push(self.content(news, echoes));
+            chunks.push(self.content(news, &said, echoes));
         }
         chunks
     }
@@ -94,22 +127,57 @@ impl Chunks {
         self.counted(news, self.chunk(vec![choice]))
     }
 
-    fn content(&mut self, news: &News, echoes: bool) -> Value {
+    fn content(&mut self, news: &News, said: &Said, echoes: bool) -> Value {
         let logprobs = self.logprobs(news, echoes);
         let mut choice = json!({"index": news.index});
         match self.request.endpoint {
-            Endpoint::Chat if news.text.is_empty() => choice["delta"] = json!({}),
-            Endpoint::Chat => choice["delta"] = json!({"content": news.text}),
+            Endpoint::Chat => choice["delta"] = said.delta(),
             Endpoint::Completions if echoes => choice["text"] = json!(self.prompt_text(news) + news.text),
             Endpoint::Completions => choice["text"] = json!(news.text),
         }
         choice["logprobs"] = logprobs;
-        choice["finish_reason"] = json!(news.finish.map(|finish| finish.reason.as_str()));
+        choice["finish_reason"] = json!(news.finish.map(|finish| finish_reason(finish, said.n_calls)));
         choice["stop_reason"] = news.finish.map_or(Value::Null, stop_reason);
         if self.request.return_token_ids {
             choice["token_ids"] = json!(news.choice.tokens[news.tokens.clone()]);
         }
         self.counted(news, self.chunk(vec![choice]))
+    }
+
+    /// What a choice's new text is to its client: text to show, and pieces of calls.
+    fn said(&mut self, news: &News) -> Said {
+        let Some(parser) = &mut self.choices[news.index].parser else {
+            return Said { text: news.text.to_owned(), ..Said::default() };
+        };
+        let mut parts = parser.push(news.text);
+        if news.finish.is_some() {
+            parts.extend(parser.finish());
+        }
+        let n_calls = parser.n_calls();
+        let mut said = Said { n_calls, ..Said::default() };
+        for part in parts {
+            self.add(news.index, part, &mut said);
+        }
+        said
+    }
+
+    fn add(&self, choice: usize, part: Part, said: &mut Said) {
+        match part {
+            Part::Text(text) => said.text.push_str(&text),
+            Part::Call { index, name } => {
+                let format = self.request.calls.as_ref().map(|calls| calls.format);
+                let id = format.map(|format| format.call_id(&call_seed(&self.meta, choice, index)));
+                let function = json!({"name": name, "arguments": ""});
+                said.calls.push(json!({"index": index, "id": id, "type": "function", "function": function}));
+            }
+            Part::Arguments { index, text } => match said.calls.last_mut() {
+                Some(call) if call["index"] == index => {
+                    let before = call["function"]["arguments"].as_str().unwrap_or_default();
+                    call["function"]["arguments"] = json!(format!("{before}{text}"));
+                }
+                _ => said.calls.push(json!({"index": index, "function": {"arguments": text}})),
+            },
+        }
     }
 
     fn prompt_text(&self, news: &News) -> String {

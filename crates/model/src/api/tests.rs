@@ -7,14 +7,14 @@ use crate::output::{Finish, FinishReason, StopCause};
 use crate::sampling::{SamplingParams, TokenLogprobs};
 use crate::tokenizer::{Special, TokenizerConfig};
 
-struct Model {
-    tokenizer: Tokenizer,
+pub(super) struct Model {
+    pub(super) tokenizer: Tokenizer,
     template: ChatTemplate,
     generation: GenerationConfig,
     served: Vec<String>,
 }
 
-fn model() -> Model {
+pub(super) fn model() -> Model {
     let fixture = include_str!("../../tests/fixtures/tokenizer/llama-bpe.json");
     let fixture: Value = serde_json::from_str(fixture).unwrap();
     let json = serde_json::to_vec(&fixture["hf"]).unwrap();
@@ -32,7 +32,7 @@ fn model() -> Model {
 }
 
 impl Model {
-    fn context(&self, context_len: usize, streaming: Streaming) -> Context<'_> {
+    pub(super) fn context(&self, context_len: usize, streaming: Streaming) -> Context<'_> {
         Context {
             tokenizer: &self.tokenizer,
             template: Some(&self.template),
@@ -52,18 +52,18 @@ impl Model {
     }
 }
 
-fn complete(body: Value) -> Result<Generate, ApiError> {
+pub(super) fn complete(body: Value) -> Result<Generate, ApiError> {
     completion(&body, &model().context(1000, Streaming::Offered))
 }
 
-fn talk(mut body: Value) -> Result<Generate, ApiError> {
+pub(super) fn talk(mut body: Value) -> Result<Generate, ApiError> {
     if body.get("messages").is_none() {
         body["messages"] = json!([{"role": "user", "content": "Hi"}]);
     }
     chat(&body, &model().context(1000, Streaming::Offered))
 }
 
-fn refused(result: Result<Generate, ApiError>) -> String {
+pub(super) fn refused(result: Result<Generate, ApiError>) -> String {
     let error = result.unwrap_err();
     assert_eq!(error.status, 400, "{error}");
     error.param.unwrap_or_default()
@@ -138,6 +138,7 @@ fn every_parameter_arrives() {
         allowed_token_ids: Some(vec![1, 2]),
         logprobs: Some(3),
         prompt_logprobs: Some(3), // for the echo
+        grammar: None,
     };
     assert_eq!(g.params, expected);
     assert_eq!(g.params_of(2).seed, Some(-1i64 as u64), "each choice its own seed");
@@ -180,8 +181,8 @@ fn what_is_wrong_is_named() {
         ("logprobs", json!(true)),
         ("echo", json!("yes")),
         ("stream_options", json!({})),
-        ("response_format", json!({"type": "json_object"})),
-        ("guided_json", json!({})),
+        ("response_format", json!({"type": "frog"})),
+        ("guided_json", json!(5)),
         ("suffix", json!("end")),
         ("priority", json!(5)),
         ("use_beam_search", json!(true)),
@@ -255,7 +256,7 @@ fn logprobs(token: u32, logprob: f32, top: &[(u32, f32)]) -> TokenLogprobs {
     TokenLogprobs { token, logprob, rank: 2, top: top.to_vec() }
 }
 
-fn choice(tokens: &[u32], text: &str) -> Choice {
+pub(super) fn choice(tokens: &[u32], text: &str) -> Choice {
     Choice {
         prompt: 0,
         text: text.to_owned(),
@@ -266,7 +267,7 @@ fn choice(tokens: &[u32], text: &str) -> Choice {
     }
 }
 
-fn meta() -> Meta {
+pub(super) fn meta() -> Meta {
     Meta { id: "7".to_owned(), created: 1_700_000_000, cached_tokens: None }
 }
 

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::fields::Fields;
+use super::tools::Offer;
 use super::{ApiError, Context, chat};
 use crate::tokenizer::Special;
 
@@ -20,7 +21,8 @@ pub fn tokenize(body: &Value, context: &Context) -> Result<Value, ApiError> {
     let (text, special) = match text {
         Some(text) => (text, special.unwrap_or(true)),
         None if body.get("messages").is_some() => {
-            (chat::render(&mut fields, context)?, special.unwrap_or(false))
+            let offer = Offer::read(&mut fields)?;
+            (chat::render(&mut fields, &offer, context)?, special.unwrap_or(false))
         }
         None => return Err(ApiError::invalid("prompt", "prompt or messages is missing")),
     };

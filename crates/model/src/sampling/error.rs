@@ -33,4 +33,10 @@ pub enum SampleError {
         "every token is masked: no id in allowed_token_ids may come now; allow more, or lower min_tokens"
     )]
     NothingAllowed,
+    /// The next tokens of a constrained text could not be worked out.
+    #[error(
+        "the schema, regex or grammar of this request needs more work for one token than is allowed; \
+         make it simpler"
+    )]
+    TooComplex,
 }

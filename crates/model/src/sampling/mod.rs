@@ -3,6 +3,7 @@
 mod draw;
 mod error;
 mod generation;
+mod grammar;
 mod logprobs;
 mod params;
 mod row;
@@ -13,6 +14,7 @@ mod tests;
 pub use draw::Draws;
 pub use error::{ParamError, SampleError};
 pub use generation::GenerationConfig;
+pub use grammar::{Grammar, Guide, Language};
 pub use logprobs::{TokenLogprobs, logprobs_of};
 pub use params::{Limits, MAX_LOGPROBS, Overrides, SamplingParams};
 pub use row::argmax;

@@ -1,7 +1,7 @@
 //! Sampling parameters: as asked for ([`Overrides`]) and as resolved ([`SamplingParams`]). Names,
 //! ranges and defaults are those of OpenAI's API and of vLLM.
 
-use super::{GenerationConfig, ParamError};
+use super::{GenerationConfig, Grammar, ParamError};
 
 /// Most log-probabilities per token that may be asked for.
 pub const MAX_LOGPROBS: u32 = 20;
@@ -103,6 +103,8 @@ pub struct SamplingParams {
     pub logprobs: Option<u32>,
     /// The same for each token of the prompt.
     pub prompt_logprobs: Option<u32>,
+    /// What the text must match.
+    pub grammar: Option<Grammar>,
 }
 
 impl Default for SamplingParams {
@@ -127,6 +129,7 @@ impl Default for SamplingParams {
             allowed_token_ids: None,
             logprobs: None,
             prompt_logprobs: None,
+            grammar: None,
         }
     }
 }

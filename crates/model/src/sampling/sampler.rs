@@ -1,6 +1,6 @@
 //! The sampler of one sequence.
 //!
-//! Order of operations, as in vLLM: log-probabilities from the raw logits; allowed tokens; minimum
+//! Order of operations, as in vLLM: log-probabilities from the raw logits; allowed tokens; grammar; minimum
 //! length; bias; repetition, then frequency and presence penalties; the most probable token if the
 //! temperature is 0; else temperature, min-p, top-k, top-p, and a draw. Of equal logits the lowest
 //! id counts as the larger. The token depends on the logits, the sequence's own tokens, the seed and
@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 use super::draw::Draws;
 use super::logprobs::{TokenLogprobs, logprobs_of};
 use super::row::{BLOCK, argmax, count_above, exp, mass};
-use super::{SampleError, SamplingParams};
+use super::{Guide, SampleError, SamplingParams};
 
 /// A token, and what the model thought of it where that was asked for.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,7 +23,7 @@ pub struct Sampled {
 }
 
 /// Takes one sequence's tokens from its logits.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Sampler {
     params: SamplingParams,
     draws: Draws,
@@ -34,6 +34,8 @@ pub struct Sampler {
     /// How often each token was generated, if a penalty wants it.
     generated: HashMap<u32, u32>,
     position: u64,
+    /// Where the text is in its grammar, if it has one.
+    guide: Option<Box<dyn Guide>>,
     /// Edited logits.
     row: Vec<f32>,
     candidates: Vec<Candidate>,
@@ -59,6 +61,7 @@ impl Sampler {
             },
             generated: HashMap::new(),
             position: 0,
+            guide: params.grammar.as_ref().map(|grammar| grammar.begin()),
             row: Vec::new(),
             candidates: Vec::new(),
             params,
@@ -100,6 +103,11 @@ impl Sampler {
         if self.penalises() {
             *self.generated.entry(token).or_insert(0) += 1;
         }
+        match &mut self.guide {
+            Some(guide) if self.enders.contains(&token) => guide.end(),
+            Some(guide) => guide.accept(token),
+            None => (),
+        }
         self.position += 1;
     }
 
@@ -117,11 +125,12 @@ impl Sampler {
             || self.too_early_to_end()
             || !self.params.logit_bias.is_empty()
             || self.params.allowed_token_ids.is_some()
+            || self.guide.is_some()
     }
 
     /// Applies everything that changes single logits. A masked logit may have hidden damage, so the
     /// row is checked first.
-    fn edit(&self, logits: &[f32], row: &mut [f32]) -> Result<(), SampleError> {
+    fn edit(&mut self, logits: &[f32], row: &mut [f32]) -> Result<(), SampleError> {
         argmax(logits)?;
         if let Some(allowed) = &self.params.allowed_token_ids {
             row.fill(f32::NEG_INFINITY);
@@ -129,7 +138,10 @@ impl Sampler {
                 row[id] = logits[id];
             }
         }
-        if self.too_early_to_end() {
+        if let Some(guide) = &mut self.guide {
+            guide.mask(row, &self.enders)?;
+        }
+        if self.too_early_to_end() && !self.must_end(row) {
             self.enders.iter().for_each(|&id| change(row, id, |_| f32::NEG_INFINITY));
         }
         for &(id, bias) in &self.params.logit_bias {
@@ -137,6 +149,12 @@ impl Sampler {
         }
         self.penalise(row);
         Ok(())
+    }
+
+    /// Whether a grammar leaves nothing but an end, however early it is.
+    fn must_end(&self, row: &[f32]) -> bool {
+        let open = |(id, x): (u32, &f32)| *x > f32::NEG_INFINITY && !self.enders.contains(&id);
+        self.guide.is_some() && !(0..).zip(row).any(open)
     }
 
     fn penalise(&self, row: &mut [f32]) {

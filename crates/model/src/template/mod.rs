@@ -30,6 +30,8 @@ use minijinja::value::Value as Jinja;
 use minijinja::{Environment, Error, ErrorKind};
 use serde_json::{Map, Value};
 
+use crate::tools::ToolFormat;
+
 /// Longest template, in bytes; the longest published ones are a twentieth of it.
 pub const MAX_SOURCE_BYTES: usize = 1 << 20;
 /// Longest text that a template may write, in bytes.
@@ -46,6 +48,7 @@ const RAISED: &str = "raise_exception: ";
 pub struct ChatTemplate {
     environment: Environment<'static>,
     form: ContentForm,
+    tools: Option<ToolFormat>,
 }
 
 /// Texts of the special tokens, for templates that print them.
@@ -99,11 +102,22 @@ impl ChatTemplate {
             return Err(TemplateError::TooLong { found: source.len(), limit: MAX_SOURCE_BYTES });
         }
         let mut environment = environment()?;
+        let tools = ToolFormat::of_template(source);
         let source = rewrite::without_generation(source);
         guarded(|| environment.add_template_owned("chat", source))?;
-        let mut template = ChatTemplate { environment, form: ContentForm::Either };
+        let mut template = ChatTemplate { environment, form: ContentForm::Either, tools };
         template.form = template.detect_form();
         Ok(template)
+    }
+
+    /// How the model that it is for writes tool calls, if it says.
+    pub fn tool_format(&self) -> Option<ToolFormat> {
+        self.tools
+    }
+
+    /// The same template for a model that writes tool calls so.
+    pub fn with_tool_format(self, format: ToolFormat) -> Self {
+        ChatTemplate { tools: Some(format), ..self }
     }
 
     /// Renders a conversation.

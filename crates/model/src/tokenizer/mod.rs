@@ -19,6 +19,9 @@ pub use config::{AddedTokenConfig, NamedTemplate, TemplateField, TokenText, Toke
 pub use error::TokenizerError;
 pub use stream::Detokenizer;
 
+use std::sync::OnceLock;
+
+use crate::grammar::{Budget, Grammar, GrammarError, Grammars, OutputFormat};
 use pieces::{Kind, Pieces};
 
 /// Longest text, in bytes: four times a context of a million tokens of English.
@@ -62,6 +65,8 @@ pub struct Tokenizer {
     pieces: Pieces,
     ids: SpecialIds,
     affixes: Affixes,
+    /// Made when first asked for: most tokenizers are never asked.
+    grammars: OnceLock<Result<Grammars, GrammarError>>,
 }
 
 impl std::fmt::Debug for Tokenizer {
@@ -77,7 +82,7 @@ impl Tokenizer {
         affixes: Affixes,
     ) -> Result<Self, TokenizerError> {
         let pieces = Pieces::of(&inner)?;
-        Ok(Tokenizer { inner, pieces, ids, affixes })
+        Ok(Tokenizer { inner, pieces, ids, affixes, grammars: OnceLock::new() })
     }
 
     /// Number of ids: highest id plus one. A model's logits may be wider (padded), never narrower.
@@ -138,6 +143,15 @@ impl Tokenizer {
         }
         stream.finish(self, &mut out);
         out
+    }
+
+    /// What texts in this vocabulary can be held to.
+    ///
+    /// # Errors
+    /// [`GrammarError`].
+    pub fn grammar(&self, format: &OutputFormat) -> Result<Grammar, GrammarError> {
+        let made = self.grammars.get_or_init(|| Grammars::new(self, Budget::default()));
+        made.as_ref().map_err(Clone::clone)?.compile(format)
     }
 
     /// Begins a text that comes token by token.

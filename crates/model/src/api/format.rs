@@ -1,0 +1,132 @@
+//! What an answer must be: `response_format`, vLLM's `structured_outputs`, and its older `guided_*` names.
+
+use serde_json::{Map, Value};
+
+use super::ApiError;
+use super::fields::Fields;
+use crate::grammar::{GrammarError, OutputFormat};
+use crate::sampling::Grammar;
+use crate::tokenizer::Tokenizer;
+
+/// Most choices to choose from.
+const MAX_CHOICES: usize = 4096;
+/// Keys of `structured_outputs` that say how, not what; our one way is the same for all.
+const MANNERS: [&str; 5] = [
+    "disable_fallback",
+    "disable_any_whitespace",
+    "disable_additional_properties",
+    "whitespace_pattern",
+    "backend",
+];
+
+/// A format, and the field that asks for it.
+pub(super) struct Asked {
+    pub(super) param: &'static str,
+    pub(super) format: OutputFormat,
+}
+
+impl Asked {
+    /// Makes the grammar.
+    pub(super) fn compile(&self, tokenizer: &Tokenizer) -> Result<Grammar, ApiError> {
+        tokenizer.grammar(&self.format).map_err(|error| refused(self.param, &error))
+    }
+}
+
+fn refused(param: &'static str, error: &GrammarError) -> ApiError {
+    let invalid = ApiError::invalid(param, format!("{param}: {error}"));
+    match error {
+        GrammarError::Busy => {
+            ApiError { status: 503, kind: "overloaded_error", code: Some("server_overloaded"), ..invalid }
+        }
+        GrammarError::TooLong { .. } | GrammarError::TooSlow(_) => {
+            ApiError { code: Some("grammar_limit"), ..invalid }
+        }
+        GrammarError::Invalid(_) => ApiError { code: Some("invalid_grammar"), ..invalid },
+    }
+}
+
+/// Reads all fields that ask for a format; one of them may.
+pub(super) fn asked(fields: &mut Fields) -> Result<Option<Asked>, ApiError> {
+    let all = [response_format(fields)?, structured_outputs(fields)?];
+    let mut all: Vec<Asked> = all.into_iter().flatten().chain(guided(fields)?).collect();
+    if all.len() > 1 {
+        let message = format!("{} and {} exclude each other", all[0].param, all[1].param);
+        return Err(ApiError::invalid(all[1].param, message));
+    }
+    Ok(all.pop())
+}
+
+fn response_format(fields: &mut Fields) -> Result<Option<Asked>, ApiError> {
+    let param = "response_format";
+    let Some(format) = fields.object(param)? else { return Ok(None) };
+    let wrong = |why: &str| ApiError::invalid(param, format!("{param}: {why}"));
+    let format = match format.get("type").and_then(Value::as_str) {
+        Some("text") => return Ok(None),
+        Some("json_object") => match format.get("schema") {
+            Some(schema) if !schema.is_null() => OutputFormat::Schema(schema.clone()),
+            _ => OutputFormat::Object,
+        },
+        Some("json_schema") => match format.get("json_schema").and_then(|named| named.get("schema")) {
+            Some(schema) if !schema.is_null() => OutputFormat::Schema(schema.clone()),
+            _ => return Err(wrong("json_schema.schema is missing")),
+        },
+        Some("structural_tag") => return Err(ApiError::not_supported(param, "structural_tag")),
+        _ => return Err(wrong("type: expected text, json_object or json_schema")),
+    };
+    Ok(Some(Asked { param, format }))
+}
+
+fn structured_outputs(fields: &mut Fields) -> Result<Option<Asked>, ApiError> {
+    let param = "structured_outputs";
+    let Some(mut kinds) = fields.object(param)? else { return Ok(None) };
+    kinds.retain(|key, value| !value.is_null() && !MANNERS.contains(&key.as_str()));
+    let wrong = |why: &str| Err(ApiError::invalid(param, format!("{param}: {why}")));
+    if kinds.len() != 1 {
+        return wrong("expected exactly one of json, json_object, regex, choice, grammar");
+    }
+    let Some((key, value)) = Map::into_iter(kinds).next() else { return Ok(None) };
+    match key.as_str() {
+        "json_object" if value == false => Ok(None),
+        "json" | "json_object" | "regex" | "choice" | "grammar" => match of_kind(&key, value) {
+            Some(format) => Ok(Some(Asked { param, format })),
+            None => wrong(&format!("{key} is of the wrong type")),
+        },
+        "structural_tag" => Err(ApiError::not_supported(param, "structural_tag")),
+        _ => wrong("expected exactly one of json, json_object, regex, choice, grammar"),
+    }
+}
+
+fn guided(fields: &mut Fields) -> Result<Vec<Asked>, ApiError> {
+    for manner in ["guided_decoding_backend", "guided_whitespace_pattern"] {
+        fields.value(manner);
+    }
+    let names = [
+        ("guided_json", "json"),
+        ("guided_json_object", "json_object"),
+        ("guided_regex", "regex"),
+        ("guided_choice", "choice"),
+        ("guided_grammar", "grammar"),
+    ];
+    let mut asked = Vec::new();
+    for (param, kind) in names {
+        let Some(value) = fields.value(param).filter(|value| *value != false) else { continue };
+        let wrong = || ApiError::invalid(param, format!("{param} is of the wrong type"));
+        asked.push(Asked { param, format: of_kind(kind, value).ok_or_else(wrong)? });
+    }
+    Ok(asked)
+}
+
+fn of_kind(kind: &str, value: Value) -> Option<OutputFormat> {
+    match (kind, value) {
+        ("json", schema @ Value::Object(_)) => Some(OutputFormat::Schema(schema)),
+        ("json", Value::String(text)) => serde_json::from_str(&text).ok().map(OutputFormat::Schema),
+        ("json_object", Value::Bool(true)) => Some(OutputFormat::Object),
+        ("regex", Value::String(expression)) => Some(OutputFormat::Regex(expression)),
+        ("grammar", Value::String(grammar)) => Some(OutputFormat::Lark(grammar)),
+        ("choice", Value::Array(texts)) if (1..=MAX_CHOICES).contains(&texts.len()) => {
+            let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+            texts.iter().map(text).collect::<Option<_>>().map(OutputFormat::Choice)
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,103 @@
+//! `tools`, `tool_choice` and `parallel_tool_calls`.
+
+use serde_json::Value;
+
+use super::fields::Fields;
+use super::format::Asked;
+use super::{ApiError, Context};
+use crate::template::ChatTemplate;
+use crate::tools::{Calls, Forced, ToolFormat, name};
+
+/// Most tools of one request, as OpenAI allows.
+pub const MAX_TOOLS: usize = 128;
+/// Most calls of one answer.
+const MAX_CALLS: usize = 128;
+
+/// What a request says of tools.
+pub(super) struct Offer {
+    /// As clients send them, for the template.
+    pub(super) tools: Option<Value>,
+    choice: Choice,
+    most: usize,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Choice {
+    Auto,
+    Required,
+    Named(String),
+}
+
+impl Offer {
+    pub(super) fn read(fields: &mut Fields) -> Result<Self, ApiError> {
+        let tools = fields.list("tools")?.unwrap_or_default();
+        if tools.len() > MAX_TOOLS {
+            return Err(ApiError::invalid("tools", format!("{} tools; at most {MAX_TOOLS}", tools.len())));
+        }
+        if let Some(at) = tools.iter().position(|tool| !is_function(tool)) {
+            return Err(ApiError::invalid("tools", format!("tools[{at}]: expected a function with a name")));
+        }
+        let most = if fields.flag("parallel_tool_calls")? == Some(false) { 1 } else { MAX_CALLS };
+        let choice = choice(fields.value("tool_choice"), &tools)?;
+        let tools = (!tools.is_empty() && choice.is_some()).then_some(Value::Array(tools));
+        Ok(Offer { tools, choice: choice.unwrap_or(Choice::Auto), most })
+    }
+
+    /// How the answer will be read, if there are tools.
+    pub(super) fn calls(&self, template: &ChatTemplate) -> Result<Option<Calls>, ApiError> {
+        let Some(tools) = self.list() else { return Ok(None) };
+        let Some(format) = template.tool_format() else {
+            let what = "calling tools with this model (its chat template shows no format of calls that is \
+                        known; --tool-call-parser names one)";
+            return Err(ApiError::not_supported("tools", what));
+        };
+        let names = tools.iter().filter_map(name).map(str::to_owned).collect();
+        Ok(Some(Calls { format, names, most: self.most }))
+    }
+
+    /// The calls that the answer must be, if it must.
+    pub(super) fn forced(&self, format: ToolFormat, context: &Context) -> Option<Asked> {
+        let which = match &self.choice {
+            Choice::Auto => return None,
+            Choice::Required => Forced::Any,
+            Choice::Named(name) => Forced::Only(name),
+        };
+        let marker = format.special_marker(context.tokenizer);
+        let format = format.forced(self.list()?, which, marker, self.most);
+        Some(Asked { param: "tools", format })
+    }
+
+    fn list(&self) -> Option<&Vec<Value>> {
+        self.tools.as_ref().and_then(Value::as_array)
+    }
+}
+
+fn is_function(tool: &Value) -> bool {
+    let kind = &tool["type"];
+    (kind.is_null() || kind == "function") && name(tool).is_some_and(|name| (1..=256).contains(&name.len()))
+}
+
+/// Nothing where the tools are not to be shown.
+fn choice(choice: Option<Value>, tools: &[Value]) -> Result<Option<Choice>, ApiError> {
+    let wrong = |why: String| Err(ApiError::invalid("tool_choice", format!("tool_choice: {why}")));
+    let choice = match choice {
+        None => return Ok(Some(Choice::Auto)),
+        Some(Value::String(word)) => match word.as_str() {
+            "none" => return Ok(None),
+            "auto" => return Ok(Some(Choice::Auto)),
+            "required" => Choice::Required,
+            _ => return wrong("expected none, auto, required, or a function by its name".to_owned()),
+        },
+        Some(function) => match function["function"]["name"].as_str() {
+            Some(wanted) if tools.iter().any(|tool| name(tool) == Some(wanted)) => {
+                Choice::Named(wanted.to_owned())
+            }
+            Some(wanted) => return wrong(format!("`{wanted}` is none of the tools")),
+            None => return wrong("expected none, auto, required, or a function by its name".to_owned()),
+        },
+    };
+    if tools.is_empty() {
+        return wrong("there are no tools".to_owned());
+    }
+    Ok(Some(choice))
+}

@@ -1,0 +1,95 @@
+//! A sequence's place in its grammar.
+
+use std::fmt;
+use std::sync::Mutex;
+
+use llguidance::Matcher;
+
+use crate::sampling::{Guide, Language, SampleError};
+
+/// A compiled grammar at its beginning.
+pub(super) struct Prepared(Mutex<Matcher>);
+
+impl Prepared {
+    pub(super) fn new(matcher: Matcher) -> Prepared {
+        Prepared(Mutex::new(matcher))
+    }
+}
+
+impl fmt::Debug for Prepared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Prepared")
+    }
+}
+
+impl Language for Prepared {
+    fn begin(&self) -> Box<dyn Guide> {
+        let matcher = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).deep_clone();
+        Box::new(Walk { matcher, ended: false })
+    }
+}
+
+/// One text on its way.
+struct Walk {
+    matcher: Matcher,
+    /// The text has ended.
+    ended: bool,
+}
+
+impl fmt::Debug for Walk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Walk(ended: {})", self.ended)
+    }
+}
+
+impl Guide for Walk {
+    fn mask(&mut self, row: &mut [f32], ends: &[u32]) -> Result<(), SampleError> {
+        if self.ended {
+            only(row, ends);
+            return Ok(());
+        }
+        let allowed = self.matcher.compute_mask_or_eos().map_err(|_| SampleError::TooComplex)?;
+        // The last id of the mask is the end of text; a model's own ids for that are special, which no text has.
+        let end = allowed.len() - 1;
+        let spared: Vec<(usize, f32)> = match allowed.get(end) {
+            true => ends.iter().filter_map(|&id| Some((id as usize, *row.get(id as usize)?))).collect(),
+            false => Vec::new(),
+        };
+        for (words, logits) in allowed.as_slice().iter().zip(row.chunks_mut(32)) {
+            mask_word(*words, logits);
+        }
+        let known = end.min(row.len());
+        row[known..].fill(f32::NEG_INFINITY);
+        spared.into_iter().for_each(|(id, logit)| row[id] = logit);
+        Ok(())
+    }
+
+    fn accept(&mut self, token: u32) {
+        // A token that does not belong here puts the matcher into a state of error, which the next mask tells.
+        let _ = self.matcher.consume_token(token);
+    }
+
+    fn end(&mut self) {
+        self.ended = true;
+    }
+}
+
+/// One bit a logit, the lowest first.
+fn mask_word(word: u32, logits: &mut [f32]) {
+    if word == u32::MAX {
+        return;
+    }
+    for (bit, logit) in logits.iter_mut().enumerate() {
+        if word >> bit & 1 == 0 {
+            *logit = f32::NEG_INFINITY;
+        }
+    }
+}
+
+fn only(row: &mut [f32], ids: &[u32]) {
+    for (id, logit) in (0..).zip(row) {
+        if !ids.contains(&id) {
+            *logit = f32::NEG_INFINITY;
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Texts that random logits make are texts of their grammar, and what is wrong is refused.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::sampling::{Sampler, SamplingParams};
+use crate::tokenizer::{Special, TokenizerConfig};
+
+const END: u32 = 2;
+
+fn tokenizer() -> Tokenizer {
+    let fixture = include_str!("../../tests/fixtures/tokenizer/smollm.json");
+    let fixture: Value = serde_json::from_str(fixture).unwrap();
+    let json = serde_json::to_vec(&fixture["hf"]).unwrap();
+    Tokenizer::from_hf(&json, &TokenizerConfig::default()).unwrap()
+}
+
+fn grammars() -> Grammars {
+    Grammars::new(&tokenizer(), Budget::default()).unwrap()
+}
+
+/// What a model of noise says under a grammar, and whether it came to its end.
+fn babble(tokenizer: &Tokenizer, grammar: &Grammar, seed: u64) -> (String, bool) {
+    let params = SamplingParams { grammar: Some(grammar.clone()), ..SamplingParams::default() };
+    let mut sampler = Sampler::new(params, &[], &[END], seed);
+    // Wider than the vocabulary, as padded models are; ends are likely, so that texts are short.
+    let mut logits = vec![0.0; tokenizer.vocab_size() + 7];
+    logits[END as usize] = 9.0;
+    for byte in *b"\"}]0123 " {
+        let id = (0..tokenizer.vocab_size() as u32).find(|&id| tokenizer.token_bytes(id) == [byte]);
+        logits[id.unwrap() as usize] = 4.0;
+    }
+    let mut ids = Vec::new();
+    for _ in 0..200 {
+        let token = sampler.sample(&logits).unwrap().token;
+        if token == END {
+            return (tokenizer.decode(&ids, Special::With), true);
+        }
+        ids.push(token);
+    }
+    (tokenizer.decode(&ids, Special::With), false)
+}
+
+fn texts(format: OutputFormat) -> Vec<String> {
+    let (tokenizer, grammars) = (tokenizer(), grammars());
+    let grammar = grammars.compile(&format).unwrap();
+    let all = (0..6).map(|seed| babble(&tokenizer, &grammar, seed));
+    let ended: Vec<String> = all.filter(|(_, ended)| *ended).map(|(text, _)| text).collect();
+    assert!(ended.len() > 3, "{format:?}: {ended:?}");
+    ended
+}
+
+#[test]
+fn choices_and_expressions_match() {
+    let choices = ["yes", "no \"quoted\"\n", "è🚢"];
+    let found = texts(OutputFormat::Choice(choices.map(str::to_owned).to_vec()));
+    assert!(found.iter().all(|text| choices.contains(&text.as_str())), "{found:?}");
+    let found = texts(OutputFormat::Regex("[a-c]{2}/[0-9]{1,3}".to_owned()));
+    for text in found {
+        let (letters, digits) = text.split_once('/').unwrap();
+        assert!(letters.len() == 2 && letters.bytes().all(|b| (b'a'..=b'c').contains(&b)), "{text}");
+        assert!((1..=3).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit()), "{text}");
+    }
+}
+
+#[test]
+fn schemas_are_obeyed() {
+    let schema = json!({
+        "type": "object",
+        "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 99}, "who": {"$ref": "#/$defs/who"}},
+        "required": ["n", "who"], "additionalProperties": false,
+        "$defs": {"who": {"enum": ["me", "you"]}},
+    });
+    for text in texts(OutputFormat::Schema(schema)) {
+        let value: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+        assert!(value["n"].as_u64().is_some_and(|n| n < 100), "{text}");
+        assert!(value["who"] == "me" || value["who"] == "you", "{text}");
+    }
+    for text in texts(OutputFormat::Object) {
+        assert!(serde_json::from_str::<Value>(&text).unwrap().is_object(), "{text}");
+    }
+}
+
+#[test]
+fn grammars_in_larks_syntax() {
+    let found = texts(OutputFormat::Lark("start: \"(\" start \")\" | \"x\"".to_owned()));
+    for text in found {
+        let depth = text.find('x').unwrap();
+        assert_eq!(text, format!("{}x{}", "(".repeat(depth), ")".repeat(depth)));
+    }
+}
+
+#[test]
+fn what_is_wrong_is_refused_and_the_next_works() {
+    let grammars = grammars();
+    let lark = |text: &str| OutputFormat::Lark(text.to_owned());
+    for bad in [
+        OutputFormat::Schema(json!({"type": "frog"})),
+        OutputFormat::Schema(json!([1])),
+        OutputFormat::Schema(json!(false)),
+        OutputFormat::Schema(json!({"$ref": "https://example.org/schema.json"})),
+        OutputFormat::Schema(json!({"type": "string", "pattern": "(["})),
+        OutputFormat::Regex("([".to_owned()),
+        OutputFormat::Choice(Vec::new()),
+        lark("start: missing"),
+        lark("root ::= \"a\""),
+        lark(""),
+        lark(&"(".repeat(10_000)),
+    ] {
+        assert!(matches!(grammars.compile(&bad), Err(GrammarError::Invalid(_))), "{bad:?}");
+        assert!(grammars.compile(&OutputFormat::Object).is_ok());
+    }
+    let long = OutputFormat::Regex("a".repeat(Budget::default().source_bytes + 1));
+    assert!(matches!(grammars.compile(&long), Err(GrammarError::TooLong { .. })));
+}
+
+#[test]
+fn time_and_workers_end() {
+    let tokenizer = tokenizer();
+    let with = |budget: Budget| Grammars::new(&tokenizer, budget).unwrap().compile(&OutputFormat::Object);
+    let hasty = Budget { time: Duration::ZERO, ..Budget::default() };
+    assert_eq!(with(hasty), Err(GrammarError::TooSlow(Duration::ZERO)));
+    assert_eq!(with(Budget { workers: 0, ..Budget::default() }), Err(GrammarError::Busy));
+}
+
+#[test]
+fn the_cache_keeps_what_was_used_last_within_its_bytes() {
+    let (grammars, mut cache) = (grammars(), Cache::new(200 << 10));
+    let grammar = grammars.compile(&OutputFormat::Object).unwrap();
+    assert_eq!(grammars.compile(&OutputFormat::Object).unwrap(), grammar, "found, not made again");
+    for key in 0..3 {
+        cache.put([key; 32], grammar.clone(), 10);
+    }
+    assert!(cache.get(&[0; 32]).is_some());
+    cache.put([3; 32], grammar.clone(), 10);
+    assert_eq!([0, 1, 2, 3].map(|key| cache.get(&[key; 32]).is_some()), [true, false, true, true]);
+    cache.put([3; 32], grammar.clone(), 10);
+    assert_eq!(cache.held().0, 3);
+    cache.put([4; 32], grammar, 100 << 10);
+    assert_eq!(cache.held().0, 3, "too large for any cache like this");
+    assert!(cache.held().1 <= 200 << 10);
+}
+
+#[test]
+fn a_text_that_may_end_only_ends_whatever_its_minimum() {
+    let (tokenizer, grammars) = (tokenizer(), grammars());
+    let grammar = grammars.compile(&OutputFormat::Choice(vec!["ab".to_owned()])).unwrap();
+    let params = SamplingParams { grammar: Some(grammar), min_tokens: 9, ..SamplingParams::greedy() };
+    let mut sampler = Sampler::new(params, &[], &[END], 0);
+    let ids: Vec<u32> =
+        (0..5).map(|_| sampler.sample(&vec![0.0; tokenizer.vocab_size()]).unwrap().token).collect();
+    assert_eq!(tokenizer.decode(&ids, Special::Without), "ab");
+    assert_eq!(ids.last(), Some(&END));
+}

@@ -1,0 +1,129 @@
+//! Tool calls in a model's text: which format a model writes them in, how they are read as they come, and how a
+//! model is made to write one.
+
+mod force;
+mod object;
+mod parse;
+#[cfg(test)]
+mod tests;
+mod value;
+
+use std::str::FromStr;
+
+use serde_json::Value;
+
+pub use force::Forced;
+pub use parse::{CallParser, Part};
+
+use crate::tokenizer::Tokenizer;
+
+/// How a family of models writes calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ToolFormat {
+    /// Hermes and Qwen: `<tool_call>{"name": .., "arguments": {..}}</tool_call>`.
+    Hermes,
+    /// Llama 3: `{"name": .., "parameters": {..}}` and nothing else, maybe after `<|python_tag|>`.
+    Llama3,
+    /// Mistral: `[TOOL_CALLS][{"name": .., "arguments": {..}}, ..]`, or `[TOOL_CALLS]name{..}`.
+    Mistral,
+}
+
+impl ToolFormat {
+    /// The format that a chat template shows to its model.
+    pub fn of_template(source: &str) -> Option<Self> {
+        let has = |text: &str| source.contains(text);
+        if has("<tool_call>") {
+            Some(ToolFormat::Hermes)
+        } else if has("[TOOL_CALLS]") {
+            Some(ToolFormat::Mistral)
+        } else if has("<|start_header_id|>") && has("tool_calls") && has("parameters") {
+            Some(ToolFormat::Llama3)
+        } else {
+            None
+        }
+    }
+
+    /// What begins calls, where something does.
+    fn marker(self) -> Option<&'static str> {
+        match self {
+            ToolFormat::Hermes => Some("<tool_call>"),
+            ToolFormat::Llama3 => None,
+            ToolFormat::Mistral => Some("[TOOL_CALLS]"),
+        }
+    }
+
+    /// The marker's token, where it is a special one: texts must be shown with it to be read.
+    pub fn special_marker(self, tokenizer: &Tokenizer) -> Option<u32> {
+        self.marker().and_then(|marker| tokenizer.id_of(marker)).filter(|&id| tokenizer.is_special(id))
+    }
+
+    /// An id for a call that looks as this format's models expect. `seed`: differs between calls.
+    pub fn call_id(self, seed: &str) -> String {
+        use sha2::Digest;
+        let hex: String = sha2::Sha256::digest(seed).iter().take(12).map(|b| format!("{b:02x}")).collect();
+        match self {
+            ToolFormat::Mistral => hex[..9].to_owned(),
+            _ => format!("call_{hex}"),
+        }
+    }
+}
+
+impl FromStr for ToolFormat {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "hermes" | "qwen" => Ok(ToolFormat::Hermes),
+            "llama3_json" | "llama3" => Ok(ToolFormat::Llama3),
+            "mistral" => Ok(ToolFormat::Mistral),
+            other => Err(format!("`{other}`; expected hermes, llama3_json or mistral")),
+        }
+    }
+}
+
+/// How the text of an answer to a request with tools is read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Calls {
+    /// How the model writes calls.
+    pub format: ToolFormat,
+    /// Names of the tools.
+    pub names: Vec<String>,
+    /// Calls after these are left out.
+    pub most: usize,
+}
+
+/// A call, whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Call {
+    /// Of the tool.
+    pub name: String,
+    /// JSON, as the model wrote it.
+    pub arguments: String,
+}
+
+impl Calls {
+    /// Begins to read a text.
+    pub fn parser(&self) -> CallParser {
+        CallParser::new(self.clone())
+    }
+
+    /// Reads a text whole: what is not calls, and the calls.
+    pub fn split(&self, text: &str) -> (String, Vec<Call>) {
+        let (mut parser, mut shown, mut calls) = (self.parser(), String::new(), Vec::<Call>::new());
+        let mut parts = parser.push(text);
+        parts.extend(parser.finish());
+        for part in parts {
+            match part {
+                Part::Text(text) => shown.push_str(&text),
+                Part::Call { name, .. } => calls.push(Call { name, arguments: String::new() }),
+                Part::Arguments { index, text } => calls[index].arguments.push_str(&text),
+            }
+        }
+        (shown, calls)
+    }
+}
+
+/// Name of a tool in OpenAI's shape.
+pub fn name(tool: &Value) -> Option<&str> {
+    tool["function"]["name"].as_str()
+}

@@ -1,0 +1,290 @@
+//! Reads calls out of a text as it comes: each character is looked at once, and only what may begin a marker or a
+//! call is held back.
+
+use super::object::{CallObject, Step};
+use super::value::{At, Value};
+use super::{Calls, ToolFormat};
+
+/// A piece of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Text to show.
+    Text(String),
+    /// A call begins.
+    Call {
+        /// Which, from 0.
+        index: usize,
+        /// Of the tool.
+        name: String,
+    },
+    /// More of a call's arguments.
+    Arguments {
+        /// Of which call.
+        index: usize,
+        /// A piece of JSON.
+        text: String,
+    },
+}
+
+/// Where the reading is.
+#[derive(Clone, Debug)]
+enum Mode {
+    /// In text, maybe in the beginning of a marker.
+    Text,
+    /// Where a call may begin.
+    Opening,
+    Call(CallObject),
+    /// In the name of a call without an object around it (Mistral).
+    Bare(String),
+    /// In the arguments of such a call.
+    BareArguments(Value),
+    /// After a call.
+    Between,
+}
+
+/// Reads one text.
+#[derive(Clone, Debug)]
+pub struct CallParser {
+    calls: Calls,
+    mode: Mode,
+    /// What is text again if no call comes of it.
+    held: String,
+    /// White space at the end of the text, which is dropped beside calls.
+    space: String,
+    shown: Shown,
+    /// Inside Mistral's list.
+    list: bool,
+    n_calls: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shown {
+    Nothing,
+    Text,
+    Call,
+}
+
+const PYTHON: &str = "<|python_tag|>";
+const CLOSE: &str = "</tool_call>";
+const ARGS: &str = "[ARGS]";
+
+impl CallParser {
+    pub(super) fn new(calls: Calls) -> Self {
+        let mode = if calls.format == ToolFormat::Llama3 { Mode::Opening } else { Mode::Text };
+        CallParser {
+            calls,
+            mode,
+            held: String::new(),
+            space: String::new(),
+            shown: Shown::Nothing,
+            list: false,
+            n_calls: 0,
+        }
+    }
+
+    /// Calls so far.
+    pub fn n_calls(&self) -> usize {
+        self.n_calls.min(self.calls.most)
+    }
+
+    /// Reads on.
+    pub fn push(&mut self, text: &str) -> Vec<Part> {
+        let mut out = Vec::new();
+        text.chars().for_each(|c| self.step(c, &mut out));
+        out
+    }
+
+    /// The text has ended: what was held back is text after all.
+    pub fn finish(&mut self) -> Vec<Part> {
+        let mut out = Vec::new();
+        match std::mem::replace(&mut self.mode, Mode::Text) {
+            Mode::Call(object) => self.held.push_str(&object.into_raw()),
+            Mode::Bare(name) => self.held.push_str(&name),
+            _ => (),
+        }
+        self.give_back(&mut out);
+        if self.shown != Shown::Call {
+            let space = std::mem::take(&mut self.space);
+            add_text(&mut out, &space);
+        }
+        out
+    }
+
+    fn step(&mut self, c: char, out: &mut Vec<Part>) {
+        match &mut self.mode {
+            Mode::Text => self.text(c, out),
+            Mode::Opening => self.opening(c, out),
+            Mode::Call(_) => self.call(c, out),
+            Mode::Bare(_) => self.bare(c, out),
+            Mode::BareArguments(_) => self.bare_argument(c, out),
+            Mode::Between => self.between(c, out),
+        }
+    }
+
+    /// The first character of a marker occurs in it once, so that a beginning that fails holds no other one.
+    fn text(&mut self, c: char, out: &mut Vec<Part>) {
+        let Some(marker) = self.calls.format.marker() else { return self.show(c, out) };
+        if !marker[self.held.len()..].starts_with(c) {
+            self.give_back(out);
+        }
+        if !marker[self.held.len()..].starts_with(c) {
+            return self.show(c, out);
+        }
+        self.held.push(c);
+        if self.held == marker {
+            self.mode = Mode::Opening;
+        }
+    }
+
+    fn opening(&mut self, c: char, out: &mut Vec<Part>) {
+        let tag = self.held.trim_start();
+        match (self.calls.format, c) {
+            (_, c) if c.is_whitespace() => self.held.push(c),
+            (ToolFormat::Mistral, '[') if !self.list => {
+                self.list = true;
+                self.held.push(c);
+            }
+            (ToolFormat::Mistral, c) if !self.list && c != '{' && c != '[' => {
+                self.mode = Mode::Bare(c.to_string());
+            }
+            (ToolFormat::Llama3, c) if tag.len() < PYTHON.len() && PYTHON[tag.len()..].starts_with(c) => {
+                self.held.push(c);
+            }
+            (_, '{') => {
+                self.mode = Mode::Call(CallObject::default());
+                self.call(c, out);
+            }
+            _ => self.not_a_call(c, out),
+        }
+    }
+
+    fn call(&mut self, c: char, out: &mut Vec<Part>) {
+        let Mode::Call(object) = &mut self.mode else { return };
+        let strict = self.calls.format == ToolFormat::Llama3;
+        let names = &self.calls.names;
+        let step = object.push(c, &|name| !strict || names.iter().any(|known| known == name));
+        let whole = object.is_whole();
+        match step {
+            Step::Going => (),
+            Step::Argument(c) => self.argument(c.encode_utf8(&mut [0; 4]), out),
+            Step::Begun(name, arguments) => self.begin(name, &arguments, out),
+            Step::Bare(name) => self.begin(name, "{}", out),
+            Step::Done => self.mode = Mode::Between,
+            Step::Broken => self.broken(out),
+        }
+        if whole {
+            self.mode = Mode::Between;
+        }
+    }
+
+    /// A call that goes wrong after it began ends there.
+    fn broken(&mut self, out: &mut Vec<Part>) {
+        if let Mode::Call(object) = std::mem::replace(&mut self.mode, Mode::Text) {
+            self.held.push_str(&object.into_raw());
+        }
+        self.list = false;
+        self.give_back(out);
+    }
+
+    /// `name{..}` or `name[ARGS]{..}`
+    fn bare(&mut self, c: char, out: &mut Vec<Part>) {
+        let Mode::Bare(name) = &mut self.mode else { return };
+        if c != '{' {
+            name.push(c);
+            let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:".contains(c);
+            let rest = name.trim_start_matches(plain);
+            let sound = rest.len() < name.len() && (ARGS.starts_with(rest) || rest.trim().is_empty());
+            if !sound || name.len() > 256 {
+                self.held.push_str(&std::mem::take(name));
+                self.mode = Mode::Text;
+                self.give_back(out);
+            }
+            return;
+        }
+        let name = name.strip_suffix(ARGS).unwrap_or(name).trim().to_owned();
+        self.mode = Mode::BareArguments(Value::default());
+        self.begin(name, "", out);
+        self.bare_argument(c, out);
+    }
+
+    fn bare_argument(&mut self, c: char, out: &mut Vec<Part>) {
+        let Mode::BareArguments(value) = &mut self.mode else { return };
+        let at = value.push(c);
+        self.argument(c.encode_utf8(&mut [0; 4]), out);
+        if at == At::Last {
+            self.mode = Mode::Text;
+        }
+    }
+
+    fn between(&mut self, c: char, out: &mut Vec<Part>) {
+        match (self.calls.format, c) {
+            (ToolFormat::Hermes, c) if CLOSE[self.held.len()..].starts_with(c) => {
+                self.held.push(c);
+                if self.held == CLOSE {
+                    self.held.clear();
+                    self.mode = Mode::Text;
+                }
+            }
+            (_, c) if c.is_whitespace() && self.held.is_empty() => (),
+            (ToolFormat::Mistral, ',') | (ToolFormat::Llama3, ';') => self.mode = Mode::Opening,
+            (ToolFormat::Mistral, ']') => {
+                self.list = false;
+                self.mode = Mode::Text;
+            }
+            _ => self.not_a_call(c, out),
+        }
+    }
+
+    fn not_a_call(&mut self, c: char, out: &mut Vec<Part>) {
+        self.mode = Mode::Text;
+        self.list = false;
+        self.give_back(out);
+        self.text(c, out);
+    }
+
+    fn begin(&mut self, name: String, arguments: &str, out: &mut Vec<Part>) {
+        self.held.clear();
+        self.space.clear();
+        self.shown = Shown::Call;
+        self.n_calls += 1;
+        if self.n_calls <= self.calls.most {
+            out.push(Part::Call { index: self.n_calls - 1, name });
+        }
+        self.argument(arguments, out);
+    }
+
+    fn argument(&mut self, more: &str, out: &mut Vec<Part>) {
+        if more.is_empty() || self.n_calls > self.calls.most {
+            return;
+        }
+        match out.last_mut() {
+            Some(Part::Arguments { text, .. }) => text.push_str(more),
+            _ => out.push(Part::Arguments { index: self.n_calls - 1, text: more.to_owned() }),
+        }
+    }
+
+    fn give_back(&mut self, out: &mut Vec<Part>) {
+        let held = std::mem::take(&mut self.held);
+        held.chars().for_each(|c| self.show(c, out));
+    }
+
+    fn show(&mut self, c: char, out: &mut Vec<Part>) {
+        if c.is_whitespace() {
+            return self.space.push(c);
+        }
+        let space = std::mem::take(&mut self.space);
+        if self.shown != Shown::Call {
+            add_text(out, &space);
+        }
+        self.shown = Shown::Text;
+        add_text(out, c.encode_utf8(&mut [0; 4]));
+    }
+}
+
+fn add_text(out: &mut Vec<Part>, more: &str) {
+    match out.last_mut() {
+        _ if more.is_empty() => (),
+        Some(Part::Text(text)) => text.push_str(more),
+        _ => out.push(Part::Text(more.to_owned())),
+    }
+}
