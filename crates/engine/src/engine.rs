@@ -130,8 +130,8 @@ impl<'a> Planned<'a> {
     pub fn start(self, progress: &(dyn Fn(u64) + Sync)) -> Result<Engine, StartError> {
         let record = self.config.record.as_ref().map(|path| create(path)).transpose()?;
         let (sender, inbox) = channel();
-        let machine = Arc::new(self.machine(sender.clone(), progress)?);
         let stats = Arc::new(Stats::default());
+        let machine = Arc::new(self.machine(sender.clone(), Arc::clone(&stats), progress)?);
         let dead = Arc::new(Mutex::new(None));
         let prefix = match self.config.prefix_caching {
             PrefixCaching::On if !self.rotates_by_length() => PrefixUse::Allowed,
@@ -167,6 +167,7 @@ impl<'a> Planned<'a> {
     fn machine(
         &self,
         inbox: Sender<Message>,
+        stats: Arc<Stats>,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<Machine, StartError> {
         let (spec, config) = (self.checkpoint.spec(), &self.config);
@@ -194,7 +195,16 @@ impl<'a> Planned<'a> {
             kv.iter().for_each(|pages: &LayerPages| device.touch(&pages.device.buf));
         }
         let decoder = Decoder::new(spec.clone(), weights);
-        Ok(Machine { device: Box::new(device), host, team, decoder, kv, buffers, inbox: Mutex::new(inbox) })
+        Ok(Machine {
+            device: Box::new(device),
+            host,
+            team,
+            decoder,
+            kv,
+            buffers,
+            inbox: Mutex::new(inbox),
+            stats,
+        })
     }
 
     fn fcfs(&self) -> FcfsConfig {

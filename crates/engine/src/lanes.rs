@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 /// How often a lane looks at another's progress before it sleeps: a few microseconds of looking.
 const LOOKS_BEFORE_SLEEP: u32 = 2_000;
@@ -44,6 +45,9 @@ pub trait Work: Send + Sync + 'static {
 
     /// Runs one node. Called by one thread per lane, at the same time for nodes that do not conflict.
     fn run(&self, context: &Self::Context, node: usize);
+
+    /// A lane took so long for one node.
+    fn spent(&self, lane: LaneId, took: Duration);
 
     /// All nodes of a program are done.
     fn finished(&self, context: &Self::Context);
@@ -137,7 +141,7 @@ impl<W: Work> Shared<W> {
         while let Ok(run) = runs.recv() {
             for task in &run.tasks {
                 let ready = task.waits.iter().all(|wait| self.wait(*wait));
-                if !ready || !self.run_one(&run.program.context, task.node) {
+                if !ready || !self.run_one(lane, &run.program.context, task.node) {
                     return;
                 }
                 // Told before the progress shows, so that programs that wait for this one end after it.
@@ -150,8 +154,10 @@ impl<W: Work> Shared<W> {
     }
 
     /// Runs a node; on a panic poisons the lanes and says false.
-    fn run_one(&self, context: &W::Context, node: usize) -> bool {
+    fn run_one(&self, lane: LaneId, context: &W::Context, node: usize) -> bool {
+        let began = Instant::now();
         let result = catch_unwind(AssertUnwindSafe(|| self.work.run(context, node)));
+        self.work.spent(lane, began.elapsed());
         let Err(payload) = result else { return true };
         let text = payload.downcast_ref::<&str>().map(ToString::to_string);
         let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
@@ -212,6 +218,9 @@ mod tests {
         fn run(&self, program: &usize, node: usize) {
             assert_ne!(node, 99, "node 99 is broken");
             self.log.lock().unwrap().push((*program, node));
+        }
+        fn spent(&self, lane: LaneId, _: Duration) {
+            assert!(lane < 3, "a lane that there is");
         }
         fn finished(&self, program: &usize) {
             self.told.send(Ok(*program)).unwrap();

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kernels::attention::Span as KvSpan;
 use kernels::device::{Device, KvPages};
@@ -11,8 +11,9 @@ use kernels::{CpuDevice, Team};
 use model::decoder::{Batch, Decoder, Work as Buffers};
 use spec::{Chunk, Done, Move, Op, Outcome, Program, Sampling, SeqId, Step, StepId, Tier};
 
-use crate::lanes::Work;
+use crate::lanes::{LaneId, Work};
 use crate::sequence::Shared;
+use crate::stats::Stats;
 use crate::world::Message;
 
 /// The model, its memory and its threads.
@@ -27,6 +28,7 @@ pub(crate) struct Machine {
     pub(crate) buffers: Vec<Buffers>,
     /// Where completions are told.
     pub(crate) inbox: Mutex<Sender<Message>>,
+    pub(crate) stats: Arc<Stats>,
 }
 
 /// One layer's pages on each tier. The lock keeps ops off each other's pages: a program lets a move and an
@@ -182,6 +184,10 @@ impl Work for Machine {
             Op::Sample { batch } => self.sample(step, usize::from(batch)),
             op => panic!("the resident engine was given {op:?}, which needs a second tier or rank"),
         }
+    }
+
+    fn spent(&self, lane: LaneId, took: Duration) {
+        self.stats.lane_spent(lane, took);
     }
 
     fn finished(&self, step: &StepRun) {

@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use spec::{Done, Produced, Shape};
+use spec::{Done, Lane, Produced, Shape};
+
+use crate::lanes::LaneId;
 
 /// Sums since the start.
 #[derive(Debug, Default)]
@@ -18,6 +20,7 @@ pub(crate) struct Stats {
     running: AtomicU64,
     waiting: AtomicU64,
     kv_blocks_used: AtomicU64,
+    lane_busy_ns: [AtomicU64; Lane::COUNT],
 }
 
 /// The counters at one moment.
@@ -43,6 +46,8 @@ pub struct Counts {
     pub waiting: u64,
     /// KV blocks of the device that sequences refer to now.
     pub kv_blocks_used: u64,
+    /// Nanoseconds that each lane spent on nodes, by [`Lane::index`].
+    pub lane_busy_ns: [u64; Lane::COUNT],
 }
 
 impl Stats {
@@ -59,6 +64,7 @@ impl Stats {
             running: self.running.load(Ordering::Relaxed),
             waiting: self.waiting.load(Ordering::Relaxed),
             kv_blocks_used: self.kv_blocks_used.load(Ordering::Relaxed),
+            lane_busy_ns: std::array::from_fn(|lane| self.lane_busy_ns[lane].load(Ordering::Relaxed)),
         }
     }
 
@@ -73,6 +79,11 @@ impl Stats {
         self.running.store(running as u64, Ordering::Relaxed);
         self.waiting.store(waiting as u64, Ordering::Relaxed);
         self.kv_blocks_used.store(kv_blocks_used as u64, Ordering::Relaxed);
+    }
+
+    /// A lane took so long for a node; lanes of further ranks are counted with the first's.
+    pub(crate) fn lane_spent(&self, lane: LaneId, took: Duration) {
+        self.lane_busy_ns[lane % Lane::COUNT].fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
     }
 
     pub(crate) fn step_started(&self, shape: &Shape) {

@@ -127,6 +127,7 @@ fn prefix_hits_change_no_bit_and_compute_less() {
     // A conversation goes on: blocks that hold generated tokens serve it too.
     let mut longer = requests[0].clone();
     longer.prompt.extend(want.iter().map(|(token, ..)| *token));
+    assert!(engine.counts().lane_busy_ns[spec::Lane::Device.index()] > 0, "the device lane worked");
     let before = engine.counts().computed_tokens;
     let story = alone(&engine, &longer);
     assert!(engine.counts().computed_tokens - before < 32 + 40 + 1, "generated blocks were not reused");

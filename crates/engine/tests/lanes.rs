@@ -3,8 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use engine::lanes::{Lanes, Task, Wait, Work};
+use engine::lanes::{LaneId, Lanes, Task, Wait, Work};
 use policy::pipeline::Waits;
 use sim::{Rng, Submitted, conflict, random_program};
 use spec::{Lane, Layout, Program};
@@ -25,6 +26,10 @@ impl Work for Clocked {
         (0..(begin * 7919) % 300).for_each(|_| std::hint::spin_loop());
         let end = self.clock.fetch_add(1, Ordering::SeqCst);
         self.times.lock().unwrap()[*program][node] = (begin, end);
+    }
+
+    fn spent(&self, lane: LaneId, _: Duration) {
+        assert!(lane < Lane::COUNT);
     }
 
     fn finished(&self, program: &usize) {

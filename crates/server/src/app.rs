@@ -11,6 +11,7 @@ use crate::config::Config;
 use crate::gate::{Gate, Limits};
 use crate::keys::Keys;
 use crate::metrics::Metrics;
+use crate::minute::Minute;
 use crate::refusal;
 use crate::served::{Served, unix_now};
 
@@ -34,6 +35,7 @@ pub(crate) struct App {
     pub(crate) keys: Keys,
     pub(crate) gate: Arc<Gate>,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) minute: Minute,
     pub(crate) phase: watch::Sender<Phase>,
     pub(crate) created: u64,
     served: OnceLock<Served>,
@@ -49,6 +51,7 @@ impl App {
             keys: Keys::new(&config.keys),
             gate: Gate::new(limits),
             metrics: Arc::new(Metrics::default()),
+            minute: Minute::default(),
             phase: watch::Sender::new(Phase::Loading),
             created: unix_now(),
             served: OnceLock::new(),

@@ -1,4 +1,4 @@
-//! Who may ask: every route but two needs a key, if there are keys at all.
+//! Who may ask: every route but a few needs a key, if there are keys at all.
 
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConstantTimeEq};

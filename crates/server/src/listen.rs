@@ -20,6 +20,7 @@ use tokio::time::timeout;
 
 use crate::app::{App, Phase};
 use crate::config::{Config, ServeError};
+use crate::minute;
 use crate::routes::router;
 use crate::served::Served;
 
@@ -118,6 +119,7 @@ impl Server {
             if signals == Signals::Obeyed {
                 obey(&self.stop).map_err(ServeError::System)?;
             }
+            tokio::spawn(minute::watch(Arc::clone(&self.app)));
             self.serve(loading).await
         });
         runtime.shutdown_timeout(LAST_WORDS);

@@ -12,7 +12,7 @@ use model::api::Generate;
 use model::output::FinishReason;
 
 use crate::gate::Full;
-use histogram::Histogram;
+pub(crate) use histogram::Histogram;
 
 /// vLLM's bounds, in seconds.
 const FIRST_TOKEN: &[f64] = &[

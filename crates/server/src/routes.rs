@@ -14,10 +14,10 @@ use model::api::ApiError;
 
 use crate::app::App;
 use crate::refusal::{self, Refusal};
-use crate::{generate, info};
+use crate::{generate, hold, info, page};
 
-/// What answers without a key.
-const OPEN: [&str; 2] = ["/health", "/ready"];
+/// What answers without a key: the page is the same everywhere, and asks for one.
+const OPEN: [&str; 5] = ["/health", "/ready", "/", "/page.css", "/page.js"];
 /// Longest id that is taken over from a client.
 const ID_BYTES: usize = 128;
 
@@ -29,6 +29,10 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/models/{*id}", get(info::model))
         .route("/tokenize", post(info::to_tokens))
         .route("/detokenize", post(info::to_text))
+        .route("/v1/hold", get(hold::hold))
+        .route("/", get(page::html))
+        .route("/page.css", get(page::css))
+        .route("/page.js", get(page::js))
         .route("/health", get(info::health))
         .route("/ready", get(info::ready))
         .route("/version", get(info::version))

@@ -42,7 +42,6 @@ fn errors_have_openais_shape() {
     let deep = [b"[".repeat(5000), b"]".repeat(5000)].concat();
     for (response, status, want) in [
         (get(server.address, "/v1/else"), 404, Some("not_found")),
-        (get(server.address, "/"), 404, Some("not_found")),
         (get(server.address, path), 405, Some("method_not_allowed")),
         (post("/health", JSON, b"{}"), 405, Some("method_not_allowed")),
         (post(path, JSON, b"{"), 400, Some("json_parse_error")),
@@ -71,7 +70,7 @@ fn a_chunked_body_has_a_limit_too() {
 }
 
 #[test]
-fn every_route_but_two_needs_a_key() {
+fn every_route_but_the_open_ones_needs_a_key() {
     let server = start("llama", Config { keys: vec!["one".into(), "two".into()], ..config() });
     let routes = [
         ("POST", "/v1/completions"),
@@ -83,7 +82,8 @@ fn every_route_but_two_needs_a_key() {
         ("GET", "/version"),
         ("GET", "/load"),
         ("GET", "/metrics"),
-        ("GET", "/"),
+        ("GET", "/v1/hold"),
+        ("GET", "/page.js/"),
         ("GET", "/else"),
         ("GET", "/health/"),
         ("GET", "/ready/.."),
@@ -109,7 +109,9 @@ fn every_route_but_two_needs_a_key() {
             assert_ne!(send(server.address, &request(method, path, &header, b"{}")).status, 401, "{path}");
         }
     }
-    assert_eq!((get(server.address, "/health").status, get(server.address, "/ready").status), (200, 200));
+    for open in ["/health", "/ready", "/", "/page.css", "/page.js"] {
+        assert_eq!(get(server.address, open).status, 200, "{open}");
+    }
 }
 
 #[test]

@@ -25,6 +25,28 @@ impl Histogram {
         self.sum_ns.fetch_add(took.as_nanos() as u64, Relaxed);
     }
 
+    /// How many durations are in each bucket now.
+    pub(crate) fn counts(&self) -> Vec<u64> {
+        self.buckets.iter().map(|bucket| bucket.load(Relaxed)).collect()
+    }
+
+    /// The duration in seconds that a share `q` of those counted in `counts` does not exceed, taken as evenly spread
+    /// within its bucket; the last bound where they are above all; nothing where there are none.
+    pub(crate) fn quantile(&self, counts: &[u64], q: f64) -> Option<f64> {
+        let total: u64 = counts.iter().sum();
+        let wanted = q * total as f64;
+        let mut below = 0.0;
+        for (i, &count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+            if below + count as f64 >= wanted {
+                let low = if i == 0 { 0.0 } else { self.bounds[i - 1] };
+                let high = self.bounds.get(i).copied().unwrap_or(low);
+                return Some(low + (high - low) * (wanted - below) / count as f64);
+            }
+            below += count as f64;
+        }
+        None
+    }
+
     /// `labels`: without braces, `model_name="x"`.
     pub(super) fn write(&self, name: &str, labels: &str, out: &mut String) {
         let mut below = 0;
@@ -41,6 +63,18 @@ impl Histogram {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn quantiles_lie_in_their_buckets() {
+        let histogram = Histogram::new(&[1.0, 2.0, 4.0]);
+        assert_eq!(histogram.quantile(&histogram.counts(), 0.5), None);
+        for s in [0.5, 1.5, 1.5, 3.0] {
+            histogram.observe(Duration::from_secs_f64(s));
+        }
+        let at = |q| histogram.quantile(&histogram.counts(), q).unwrap();
+        assert_eq!((at(0.25), at(0.5), at(0.75), at(1.0)), (1.0, 1.5, 2.0, 4.0));
+        assert_eq!(histogram.quantile(&[0, 0, 0, 7], 0.5), Some(4.0), "all of them above the last bound");
+    }
 
     #[test]
     fn buckets_are_cumulative_and_bounds_belong_to_them() {

@@ -1,0 +1,278 @@
+"use strict";
+// The page of a Ballast server: a chat, and what the server's memory and lanes do. Text from the model is only ever
+// set as text, never as markup.
+
+const $ = (id) => document.getElementById(id);
+const make = (tag, className, text) => {
+  const element = document.createElement(tag);
+  if (className) element.className = className;
+  if (text !== undefined) element.textContent = text;
+  return element;
+};
+
+// ---- Talking to the server ----
+
+let key = sessionStorage.getItem("key") || "";
+let asking = null;
+
+/** Asks for a key, once at a time. */
+function knock() {
+  asking ??= new Promise((entered) => {
+    $("door").onclose = () => {
+      key = $("key").value.trim();
+      $("key").value = "";
+      sessionStorage.setItem("key", key);
+      asking = null;
+      entered();
+    };
+    $("door").showModal();
+  });
+  return asking;
+}
+
+async function request(path, options = {}) {
+  for (;;) {
+    const headers = { ...options.headers };
+    if (key) headers.Authorization = `Bearer ${key}`;
+    const response = await fetch(path, { ...options, headers });
+    if (response.status !== 401) return response;
+    await knock();
+  }
+}
+
+/** What went wrong, as the server says it. */
+async function complaint(response) {
+  const body = await response.json().catch(() => null);
+  return body?.error?.message ?? `the server answered ${response.status}`;
+}
+
+/** The data of each server-sent event of a response. */
+async function* events(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const pieces = (rest + value).split("\n\n");
+    rest = pieces.pop();
+    for (const piece of pieces) {
+      if (piece.startsWith("data: ") && piece !== "data: [DONE]") yield JSON.parse(piece.slice(6));
+    }
+  }
+}
+
+// ---- The chat ----
+
+const messages = [];
+let stopper = null;
+
+function settings() {
+  const body = {};
+  for (const name of ["temperature", "top_p", "top_k", "max_tokens", "seed"]) {
+    if ($(name).value !== "") body[name] = Number($(name).value);
+  }
+  return body;
+}
+
+function show(role, text) {
+  $("hint")?.remove();
+  const turn = make("div", `turn ${role}`, text);
+  $("turns").append(turn);
+  turn.scrollIntoView({ block: "end" });
+  return turn;
+}
+
+function busy(now) {
+  $("send").disabled = now;
+  $("stop").hidden = !now;
+}
+
+/** Sends the conversation, and writes the answer as it comes. */
+async function answer(turn) {
+  const system = $("system").value.trim();
+  const conversation = system ? [{ role: "system", content: system }, ...messages] : messages;
+  const began = performance.now();
+  let text = "", first = null, tokens = 0;
+  const tell = () => {
+    if (first === null) return;
+    const seconds = (performance.now() - first) / 1000;
+    const rate = tokens > 1 && seconds > 0 ? `${((tokens - 1) / seconds).toFixed(1)} tokens/s, ` : "";
+    $("speed").textContent = `${tokens} tokens, ${rate}first after ${((first - began) / 1000).toFixed(2)} s`;
+  };
+  try {
+    const response = await request("/v1/chat/completions", {
+      method: "POST",
+      signal: stopper.signal,
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify({
+        messages: conversation, stream: true,
+        stream_options: { include_usage: true, continuous_usage_stats: true }, ...settings(),
+      }),
+    });
+    if (!response.ok) throw new Error(await complaint(response));
+    for await (const event of events(response)) {
+      if (event.error) throw new Error(event.error.message);
+      const piece = event.choices[0]?.delta?.content;
+      if (piece) {
+        first ??= performance.now();
+        text += piece;
+        turn.textContent = text;
+        $("turns").scrollTop = $("turns").scrollHeight;
+      }
+      tokens = event.usage?.completion_tokens ?? tokens;
+      tell();
+    }
+  } finally {
+    if (text) messages.push({ role: "assistant", content: text });
+  }
+}
+
+async function ask() {
+  const text = $("text").value.trim();
+  if (!text || stopper) return;
+  $("text").value = "";
+  messages.push({ role: "user", content: text });
+  show("user", text);
+  const turn = show("assistant going", "");
+  stopper = new AbortController();
+  busy(true);
+  try {
+    await answer(turn);
+  } catch (error) {
+    if (error.name !== "AbortError") show("assistant error", error.message);
+  } finally {
+    stopper = null;
+    busy(false);
+    turn.classList.remove("going");
+    if (!turn.textContent) turn.remove();
+  }
+}
+
+$("ask").addEventListener("submit", (event) => { event.preventDefault(); ask(); });
+$("text").addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); ask(); }
+});
+$("stop").addEventListener("click", () => stopper?.abort());
+$("clear").addEventListener("click", () => {
+  stopper?.abort();
+  messages.length = 0;
+  $("turns").replaceChildren();
+  $("speed").textContent = "";
+});
+
+// ---- The hold ----
+
+const NAMES = {
+  device: "Device", host: "Host", disk: "Disk", up: "To device", down: "From device",
+  disk_read: "Disk reads", disk_write: "Disk writes", peer_in: "From ranks", peer_out: "To ranks",
+};
+
+function bytes(n) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let unit = 0;
+  while (n >= 1024 && unit < units.length - 1) { n /= 1024; unit += 1; }
+  return `${n >= 100 || unit === 0 ? n.toFixed(0) : n.toFixed(1)} ${units[unit]}`;
+}
+
+function seconds(s) {
+  if (s === null || s === undefined) return "–";
+  return s < 1 ? `${(s * 1000).toFixed(0)} ms` : `${s.toFixed(1)} s`;
+}
+
+/** A tier as a bar: each part as wide as its bytes; what KV has reserved and does not use is paler. */
+function tier(data) {
+  const element = make("div", "tier");
+  const title = make("div", "title");
+  title.append(make("span", "", NAMES[data.tier] ?? data.tier),
+    make("span", "", data.capacity_bytes ? `${bytes(data.used_bytes)} of ${bytes(data.capacity_bytes)}` : "not in use"));
+  const bar = make("div", "bar"), legend = make("div", "legend");
+  const add = (className, name, size) => {
+    if (size <= 0) return;
+    const segment = make("div", className);
+    segment.style.width = `${100 * size / data.capacity_bytes}%`;
+    bar.append(segment);
+    const entry = make("span", "", `${name} ${bytes(size)}`);
+    entry.prepend(make("i", className));
+    legend.append(entry);
+  };
+  for (const part of data.parts) {
+    add(part.part, part.part, part.used_bytes);
+    if (part.part === "kv") add("kv-free", "kv, free", part.reserved_bytes - part.used_bytes);
+  }
+  element.dataset.tier = data.tier;
+  element.append(title, bar, legend);
+  return element;
+}
+
+/** One column a second, newest right, as high as the value is of `top`. */
+function columns(values, top, label) {
+  const space = "http://www.w3.org/2000/svg";
+  const svg = document.createElementNS(space, "svg");
+  svg.setAttribute("viewBox", "0 0 60 1");
+  svg.setAttribute("preserveAspectRatio", "none");
+  svg.setAttribute("role", "img");
+  svg.setAttribute("aria-label", label);
+  values.forEach((value, i) => {
+    const height = top > 0 ? Math.min(1, value / top) : 0;
+    if (height <= 0) return;
+    const rect = document.createElementNS(space, "rect");
+    const place = { x: 60 - values.length + i, y: 1 - height, width: 0.9, height };
+    for (const [name, at] of Object.entries(place)) rect.setAttribute(name, at);
+    svg.append(rect);
+  });
+  return svg;
+}
+
+function lane(data) {
+  const mean = data.busy.reduce((sum, share) => sum + share, 0) / Math.max(1, data.busy.length);
+  const percent = `${(100 * mean).toFixed(0)} %`;
+  const row = make("div", "lane");
+  row.dataset.lane = data.lane;
+  row.append(make("span", "", NAMES[data.lane] ?? data.lane),
+    columns(data.busy, 1, `busy ${percent} of the last minute`), make("span", "", percent));
+  return row;
+}
+
+function figures(hold) {
+  const rate = hold.tokens_per_second.at(-1) ?? 0;
+  const rows = [
+    ["Running", hold.queue.running], ["Waiting", hold.queue.waiting],
+    ["Tokens/s now", rate.toFixed(rate < 10 ? 1 : 0)],
+    ["First token, p50", seconds(hold.latency.first_token_s.p50)],
+    ["First token, p95", seconds(hold.latency.first_token_s.p95)],
+    ["Next token, p50", seconds(hold.latency.next_token_s.p50)],
+    ["Next token, p95", seconds(hold.latency.next_token_s.p95)],
+  ];
+  return rows.map(([name, value]) => {
+    const entry = make("div");
+    entry.append(make("dt", "", name), make("dd", "", String(value)));
+    return entry;
+  });
+}
+
+function draw(hold) {
+  $("model").textContent = hold.model ?? "";
+  $("tiers").replaceChildren(...hold.tiers.map(tier));
+  const active = hold.lanes.filter((each) => each.lane === "device" || each.used);
+  $("lanes").replaceChildren(...active.map(lane));
+  $("figures").replaceChildren(...figures(hold));
+  const top = Math.max(1, ...hold.tokens_per_second);
+  $("rate").replaceChildren(columns(hold.tokens_per_second, top, `tokens per second, up to ${top.toFixed(0)}`));
+}
+
+async function look() {
+  try {
+    const response = await request("/v1/hold");
+    if (!response.ok) throw new Error(await complaint(response));
+    const hold = await response.json();
+    draw(hold);
+    $("state").textContent = hold.state;
+    $("state").className = "";
+  } catch (error) {
+    $("state").textContent = error instanceof TypeError ? "no connection" : error.message;
+    $("state").className = "bad";
+  }
+  setTimeout(look, 1000);
+}
+
+look();
