@@ -95,6 +95,9 @@ pub(crate) struct ServeArgs {
     /// Prompt tokens that those may have together; more are answered 503.
     #[arg(long, default_value_t = 4 << 20, value_parser = parse_count, help_heading = "Server")]
     pub(crate) max_num_queued_tokens: usize,
+    /// A directory for /v1/files and /v1/batches, which are not offered without it; batches go on after a restart.
+    #[arg(long, value_name = "DIR", help_heading = "Server")]
+    pub(crate) spool_dir: Option<PathBuf>,
     /// Seconds that requests under way may go on after SIGTERM or Ctrl-C.
     #[arg(long, default_value_t = 30, value_name = "SECONDS", help_heading = "Server")]
     pub(crate) shutdown_timeout: u64,

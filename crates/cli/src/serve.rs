@@ -40,6 +40,7 @@ fn config(args: &ServeArgs) -> Result<Config> {
     }
     Ok(Config {
         keys,
+        spool_dir: args.spool_dir.clone(),
         max_num_queued_reqs: args.max_num_queued_reqs,
         max_num_queued_tokens: args.max_num_queued_tokens,
         shutdown_timeout: Duration::from_secs(args.shutdown_timeout),

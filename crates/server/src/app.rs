@@ -14,6 +14,7 @@ use crate::metrics::Metrics;
 use crate::minute::Minute;
 use crate::refusal;
 use crate::served::{Served, unix_now};
+use crate::spool::Spool;
 
 /// Where a server is in its life; it only goes forward.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,6 +37,7 @@ pub(crate) struct App {
     pub(crate) gate: Arc<Gate>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) minute: Minute,
+    pub(crate) spool: Option<Spool>,
     pub(crate) phase: watch::Sender<Phase>,
     pub(crate) created: u64,
     served: OnceLock<Served>,
@@ -45,13 +47,14 @@ pub(crate) struct App {
 }
 
 impl App {
-    pub(crate) fn new(config: Config) -> App {
+    pub(crate) fn new(config: Config, spool: Option<Spool>) -> App {
         let limits = Limits { requests: config.max_num_queued_reqs, tokens: config.max_num_queued_tokens };
         App {
             keys: Keys::new(&config.keys),
             gate: Gate::new(limits),
             metrics: Arc::new(Metrics::default()),
             minute: Minute::default(),
+            spool,
             phase: watch::Sender::new(Phase::Loading),
             created: unix_now(),
             served: OnceLock::new(),
@@ -76,6 +79,11 @@ impl App {
             }
             forward
         });
+    }
+
+    /// Where clients' files are.
+    pub(crate) fn spool(&self) -> Result<&Spool, ApiError> {
+        self.spool.as_ref().ok_or_else(refusal::no_spool)
     }
 
     /// The model, for whatever does not need its engine.

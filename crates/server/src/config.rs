@@ -1,6 +1,7 @@
 //! What a server is told.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Settings, all choices made.
@@ -14,6 +15,10 @@ pub struct Config {
     pub max_num_queued_reqs: usize,
     /// Prompt tokens that those may have together; one alone may have more.
     pub max_num_queued_tokens: usize,
+    /// Where files and batches of clients are kept; nothing is, without it.
+    pub spool_dir: Option<PathBuf>,
+    /// Bytes of a file that a client leaves.
+    pub max_file_bytes: u64,
     /// Bytes of a body.
     pub max_body_bytes: usize,
     /// How long a client may take for its header, and between two requests.
@@ -34,6 +39,8 @@ impl Config {
             keys: Vec::new(),
             max_num_queued_reqs: 2048,
             max_num_queued_tokens: 4 << 20,
+            spool_dir: None,
+            max_file_bytes: 512 << 20,
             max_body_bytes: 32 << 20,
             header_timeout: Duration::from_secs(30),
             body_timeout: Duration::from_secs(60),
@@ -51,6 +58,14 @@ pub enum ServeError {
     Bind {
         /// Which.
         address: SocketAddr,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The spool directory cannot be used.
+    #[error("cannot use the spool directory {}: {source}; choose another --spool-dir", path.display())]
+    Spool {
+        /// Which.
+        path: PathBuf,
         /// Why not.
         source: std::io::Error,
     },

@@ -23,6 +23,7 @@ mod page;
 mod refusal;
 mod routes;
 mod served;
+mod spool;
 mod sse;
 
 pub use config::{Config, ServeError};

@@ -23,11 +23,12 @@ use crate::config::{Config, ServeError};
 use crate::minute;
 use crate::routes::router;
 use crate::served::Served;
+use crate::spool::{self, Spool};
 
 /// Threads for connections; computing has its own.
 const ASYNC_THREADS: usize = 2;
-/// Threads that parse, render and tokenize.
-const BLOCKING_THREADS: usize = 4;
+/// Threads that parse, render and tokenize, and one that works on batches.
+const BLOCKING_THREADS: usize = 5;
 /// Bytes of a request's head.
 const MAX_HEAD_BYTES: usize = 64 << 10;
 /// What streams get to send their last event in, and what clients of a dead engine get to hear of it.
@@ -76,10 +77,10 @@ impl Stopper {
 }
 
 impl Server {
-    /// Takes the address.
+    /// Takes the address and the spool directory.
     ///
     /// # Errors
-    /// [`ServeError::Bind`].
+    /// [`ServeError::Bind`], [`ServeError::Spool`].
     pub fn bind(config: Config) -> Result<Server, ServeError> {
         let address = config.address;
         let bound = StdListener::bind(address).and_then(|listener| {
@@ -87,8 +88,12 @@ impl Server {
             Ok(listener)
         });
         let listener = bound.map_err(|source| ServeError::Bind { address, source })?;
+        let spool = config.spool_dir.as_deref().map(|path| {
+            Spool::open(path).map_err(|source| ServeError::Spool { path: path.to_owned(), source })
+        });
+        let app = Arc::new(App::new(config, spool.transpose()?));
         let (stop, stopped) = unbounded_channel();
-        Ok(Server { listener, app: Arc::new(App::new(config)), stop, stopped })
+        Ok(Server { listener, app, stop, stopped })
     }
 
     /// Where it listens.
@@ -120,8 +125,11 @@ impl Server {
                 obey(&self.stop).map_err(ServeError::System)?;
             }
             tokio::spawn(minute::watch(Arc::clone(&self.app)));
+            tokio::spawn(spool::work(Arc::clone(&self.app)));
             self.serve(loading).await
         });
+        // A batch stops between two lines; the next server goes on with it.
+        self.app.advance(Phase::Ending);
         runtime.shutdown_timeout(LAST_WORDS);
         ended
     }

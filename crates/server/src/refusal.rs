@@ -36,7 +36,7 @@ fn advise(status: StatusCode, code: Option<&str>, headers: &mut HeaderMap) {
         (StatusCode::SERVICE_UNAVAILABLE, Some("model_loading")) => (RETRY_AFTER, "5"),
         (StatusCode::SERVICE_UNAVAILABLE, _) => (RETRY_AFTER, "1"),
         (StatusCode::UNAUTHORIZED, _) => (WWW_AUTHENTICATE, "Bearer"),
-        (StatusCode::INTERNAL_SERVER_ERROR, _) => ("x-should-retry".parse().expect("a name"), "false"),
+        (StatusCode::INTERNAL_SERVER_ERROR | StatusCode::INSUFFICIENT_STORAGE, _) => ("x-should-retry".parse().expect("a name"), "false"),
         _ => return,
     };
     headers.insert(name, HeaderValue::from_static(value));
@@ -92,6 +92,39 @@ pub(crate) fn not_json() -> ApiError {
 /// 400: the body ended before its time.
 pub(crate) fn broken_body() -> ApiError {
     error(400, "invalid_request_error", "body_incomplete", "the body could not be read to its end")
+}
+
+/// 400: no multipart form.
+pub(crate) fn no_form() -> ApiError {
+    let message = "expected a multipart/form-data body with the fields purpose and file";
+    error(400, "invalid_request_error", "form_expected", message)
+}
+
+/// 413.
+pub(crate) fn file_too_large(limit: u64) -> ApiError {
+    error(413, "invalid_request_error", "file_too_large", format!("a file may have {limit} bytes"))
+}
+
+/// 404.
+pub(crate) fn nothing_of(kind: &str, id: &str) -> ApiError {
+    let shown: String = id.chars().take(100).collect();
+    error(404, "invalid_request_error", "not_found", format!("there is no {kind} {shown}"))
+}
+
+/// 501.
+pub(crate) fn no_spool() -> ApiError {
+    let message = "this server keeps no files: it was started without --spool-dir";
+    error(501, "not_supported_error", "no_spool_dir", message)
+}
+
+/// 507: there are as many files as may be.
+pub(crate) fn spool_full() -> ApiError {
+    error(507, "server_error", "spool_full", "there is no room for more files; delete some")
+}
+
+/// 500: what the system says names paths, which are not for clients.
+pub(crate) fn spool(_: std::io::Error) -> ApiError {
+    error(500, "server_error", "spool_error", "the spool directory could not be read or written")
 }
 
 /// 500: whatever the reason, it is not for the client.

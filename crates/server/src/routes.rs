@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::DefaultBodyLimit;
 use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -14,7 +15,7 @@ use model::api::ApiError;
 
 use crate::app::App;
 use crate::refusal::{self, Refusal};
-use crate::{generate, hold, info, page};
+use crate::{generate, hold, info, page, spool};
 
 /// What answers without a key: the page is the same everywhere, and asks for one.
 const OPEN: [&str; 5] = ["/health", "/ready", "/", "/page.css", "/page.js"];
@@ -30,6 +31,13 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/tokenize", post(info::to_tokens))
         .route("/detokenize", post(info::to_text))
         .route("/v1/hold", get(hold::hold))
+        // Its body is a file, written as it comes and counted by its reader.
+        .route("/v1/files", get(spool::list_files).post(spool::upload).layer(DefaultBodyLimit::disable()))
+        .route("/v1/files/{id}", get(spool::get_file).delete(spool::delete))
+        .route("/v1/files/{id}/content", get(spool::content))
+        .route("/v1/batches", get(spool::list_batches).post(spool::create_batch))
+        .route("/v1/batches/{id}", get(spool::get_batch))
+        .route("/v1/batches/{id}/cancel", post(spool::cancel))
         .route("/", get(page::html))
         .route("/page.css", get(page::css))
         .route("/page.js", get(page::js))

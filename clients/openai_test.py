@@ -1,0 +1,192 @@
+#!/usr/bin/env python3
+"""The official `openai` client against a running server: every call that Ballast answers, typed errors, retries,
+streams, clients that hang up.
+
+    python clients/openai_test.py URL [--key KEY]
+"""
+import argparse
+import asyncio
+import json
+import sys
+import time
+import urllib.request
+
+import openai
+
+TEXT = [{"role": "user", "content": "Ahoy"}]
+
+
+def idle(url, headers):
+    """Whether nothing runs and no block is held."""
+    text = urllib.request.urlopen(urllib.request.Request(f"{url}/metrics", headers=headers)).read().decode()
+    gauges = ("vllm:num_requests_running{", "vllm:num_requests_waiting{", "vllm:kv_cache_usage_perc{")
+    lines = [line for line in text.splitlines() if line.startswith(gauges)]
+    assert len(lines) == 3
+    return all(float(line.rsplit(" ", 1)[1]) == 0 for line in lines)
+
+
+class Suite:
+    def __init__(self, url, key):
+        self.url, self.headers = url, {"Authorization": f"Bearer {key}"}
+        self.client = openai.OpenAI(base_url=f"{url}/v1", api_key=key, timeout=120)
+        self.key = key
+
+    def test_models_are_listed_and_found(self):
+        models = self.client.models.list().data
+        assert models and self.client.models.retrieve(models[0].id).id == models[0].id
+
+    def test_a_completion_has_text_and_usage(self):
+        answer = self.client.completions.create(model=self.model, prompt="The ship", max_tokens=8, temperature=0)
+        assert answer.object == "text_completion" and answer.choices[0].finish_reason in ("stop", "length")
+        assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+
+    def test_prompts_of_every_kind_are_answered_in_order(self):
+        for prompt, n in (("a", 1), (["a", "b"], 2), ([5, 6, 7], 1), ([[5, 6], [7]], 2)):
+            answer = self.client.completions.create(model=self.model, prompt=prompt, max_tokens=3, temperature=0)
+            assert [choice.index for choice in answer.choices] == list(range(n))
+
+    def test_echo_gives_logprobs_of_the_prompt(self):
+        answer = self.client.completions.create(
+            model=self.model, prompt=[5, 6, 7, 8], max_tokens=1, echo=True, logprobs=1, temperature=0)
+        logprobs = answer.choices[0].logprobs
+        assert len(logprobs.tokens) == 5 and logprobs.token_logprobs[0] is None
+        assert all(value <= 0 for value in logprobs.token_logprobs[1:])
+
+    def test_a_chat_has_a_message_and_logprobs(self):
+        answer = self.client.chat.completions.create(
+            model=self.model, messages=TEXT, max_tokens=6, temperature=0, logprobs=True, top_logprobs=2, n=2)
+        assert len(answer.choices) == 2 and answer.choices[0].message.role == "assistant"
+        assert len(answer.choices[0].logprobs.content) <= 6
+        assert len(answer.choices[0].logprobs.content[0].top_logprobs) == 2
+
+    def test_the_same_seed_says_the_same(self):
+        ask = lambda seed: self.client.chat.completions.create(
+            model=self.model, messages=TEXT, max_tokens=30, seed=seed, temperature=1).choices[0].message.content
+        assert ask(4) == ask(4) != ask(5)
+
+    def test_a_stream_adds_up_to_the_whole(self):
+        body = {"model": self.model, "messages": TEXT, "max_tokens": 60, "temperature": 0}
+        whole = self.client.chat.completions.create(**body)
+        chunks = list(self.client.chat.completions.create(**body, stream=True, stream_options={"include_usage": True}))
+        assert chunks[-1].choices == [] and chunks[-1].usage == whole.usage
+        text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+        assert text == whole.choices[0].message.content
+        finishes = [c.choices[0].finish_reason for c in chunks if c.choices and c.choices[0].finish_reason]
+        assert finishes == [whole.choices[0].finish_reason]
+
+    def test_the_streaming_helper_understands(self):
+        with self.client.chat.completions.stream(model=self.model, messages=TEXT, max_tokens=20, temperature=0) as stream:
+            kinds = {event.type for event in stream}
+            final = stream.get_final_completion()
+        assert "content.delta" in kinds and final.choices[0].message.content
+
+    def test_stop_strings_are_not_in_the_text(self):
+        whole = self.client.completions.create(model=self.model, prompt="x", max_tokens=40, temperature=0).choices[0].text
+        stop = whole[len(whole) // 2]
+        answer = self.client.completions.create(model=self.model, prompt="x", max_tokens=40, temperature=0, stop=[stop])
+        assert answer.choices[0].text == whole[: whole.index(stop)] and answer.choices[0].finish_reason == "stop"
+
+    def test_errors_are_typed(self):
+        def refused(kind, call, code=None):
+            try:
+                call()
+            except kind as error:
+                assert isinstance(error.body, dict) and (code is None or error.code == code), error.body
+                assert error.request_id
+                return
+            raise AssertionError(f"no {kind.__name__}")
+
+        complete = self.client.completions.create
+        refused(openai.NotFoundError, lambda: complete(model="else", prompt="x"), "model_not_found")
+        refused(openai.BadRequestError, lambda: complete(model=self.model, prompt="x", temperature=-1))
+        refused(openai.BadRequestError, lambda: complete(model=self.model, prompt=""))
+        refused(openai.BadRequestError, lambda: complete(model=self.model, prompt=[5] * 9000), "context_length_exceeded")
+        refused(openai.BadRequestError, lambda: self.client.chat.completions.create(model=self.model, messages=[]))
+        refused(openai.NotFoundError, lambda: self.client.post("/nothing", cast_to=object), "not_found")
+        stranger = openai.OpenAI(base_url=f"{self.url}/v1", api_key="not the key")
+        refused(openai.AuthenticationError, lambda: stranger.models.list(), "invalid_api_key")
+
+    def test_ids_and_raw_responses(self):
+        raw = self.client.completions.with_raw_response.create(
+            model=self.model, prompt="x", max_tokens=1, extra_headers={"X-Request-Id": "mine-1"})
+        assert raw.headers["x-request-id"] == "mine-1" and raw.parse()._request_id == "mine-1"
+
+    def test_a_client_that_hangs_up_frees_everything(self):
+        body = {"model": self.model, "prompt": [7] * 100, "max_tokens": 6000, "extra_body": {"ignore_eos": True}}
+        stream = self.client.completions.create(**body, stream=True)
+        next(iter(stream))
+        stream.close()
+        try:
+            self.client.with_options(timeout=0.3, max_retries=0).completions.create(**body)
+        except openai.APITimeoutError:
+            pass
+        until = time.monotonic() + 30
+        while not idle(self.url, self.headers):
+            assert time.monotonic() < until, "a client that is gone still holds blocks"
+
+    def test_many_at_once_are_answered_as_alone(self):
+        async def both():
+            client = openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=self.key, max_retries=8)
+            ask = lambda i: client.completions.create(model=self.model, prompt=[i + 5, 9], max_tokens=12, temperature=0)
+            together = await asyncio.gather(*(ask(i) for i in range(60)))
+            alone = [await ask(i) for i in range(0, 60, 20)]
+            await client.close()
+            return together, alone
+        together, alone = asyncio.run(both())
+        assert [a.choices[0].text for a in alone] == [together[i].choices[0].text for i in range(0, 60, 20)]
+
+    def test_files_and_batches(self):
+        line = lambda i, url, body: json.dumps({"custom_id": f"line-{i}", "method": "POST", "url": url, "body": body})
+        chat = {"model": self.model, "messages": TEXT, "max_tokens": 5, "temperature": 0}
+        lines = [line(i, "/v1/chat/completions", chat) for i in range(5)]
+        lines.append(line(5, "/v1/chat/completions", {**chat, "temperature": -1}))
+        file = self.client.files.create(file=("../../evil name.jsonl", "\n".join(lines).encode() + b"\n"), purpose="batch")
+        assert file.id.startswith("file-") and file.purpose == "batch"
+        assert self.client.files.retrieve(file.id) == file
+        assert file.id in [each.id for each in self.client.files.list()]
+        assert self.client.files.content(file.id).text.splitlines() == lines
+        batch = self.client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions",
+                                           completion_window="24h", metadata={"ship": "one"})
+        until = time.monotonic() + 60
+        while batch.status not in ("completed", "failed", "cancelled"):
+            assert time.monotonic() < until, batch
+            time.sleep(0.05)
+            batch = self.client.batches.retrieve(batch.id)
+        assert batch.status == "completed" and batch.metadata == {"ship": "one"}, batch
+        counts = batch.request_counts
+        assert (counts.total, counts.completed, counts.failed) == (6, 5, 1), counts
+        answers = [json.loads(text) for text in self.client.files.content(batch.output_file_id).text.splitlines()]
+        alone = self.client.chat.completions.create(**chat).choices[0].message.content
+        assert {a["custom_id"] for a in answers} == {f"line-{i}" for i in range(5)}
+        assert all(a["response"]["body"]["choices"][0]["message"]["content"] == alone for a in answers)
+        errors = [json.loads(text) for text in self.client.files.content(batch.error_file_id).text.splitlines()]
+        assert [e["custom_id"] for e in errors] == ["line-5"]
+        assert batch.id in [each.id for each in self.client.batches.list()]
+        assert self.client.files.delete(file.id).deleted
+        try:
+            self.client.files.retrieve(file.id)
+            raise AssertionError("it was deleted")
+        except openai.NotFoundError:
+            pass
+
+    def run(self):
+        self.model = self.client.models.list().data[0].id
+        tests = [name for name in dir(self) if name.startswith("test_")]
+        failed = 0
+        for name in tests:
+            try:
+                getattr(self, name)()
+                print(f"ok      {name}")
+            except Exception as error:
+                failed += 1
+                print(f"FAILED  {name}: {type(error).__name__}: {error}")
+        print(f"openai {openai.__version__}: {len(tests) - failed} of {len(tests)} passed")
+        return failed
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("url")
+    parser.add_argument("--key", default="none")
+    args = parser.parse_args()
+    sys.exit(1 if Suite(args.url, args.key).run() else 0)

@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""Uses the page of a running server in headless Chromium, as a person would.
+
+    python clients/page_test.py URL [--screenshot FILE]
+
+Loads the page, chats, watches tokens come one after another and the bars and figures move, stops an answer, goes
+through the door with a key where the server asks for one (--key), and fails on any error that the console shows.
+"""
+import argparse
+import io
+import pathlib
+import subprocess
+import sys
+import tarfile
+import tempfile
+
+from playwright.sync_api import Error, sync_playwright
+
+# Where playwright's own download is not reachable, the same browser comes from this package.
+PACKAGED = "@sparticuz/chromium@147.0.0"
+
+
+def packaged_browser(folder):
+    """Unpacks the browser of the npm package; its path and the folder of its libraries."""
+    import brotli
+    subprocess.run(["npm", "pack", "--silent", PACKAGED], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    archive, = pathlib.Path(folder).glob("*.tgz")
+    with tarfile.open(archive) as tar:
+        read = lambda name: brotli.decompress(tar.extractfile(f"package/bin/{name}.br").read())
+        for libraries in ("al2023.tar", "swiftshader.tar"):
+            tarfile.open(fileobj=io.BytesIO(read(libraries))).extractall(folder, filter="data")
+        program = pathlib.Path(folder) / "chromium"
+        program.write_bytes(read("chromium"))
+    program.chmod(0o755)
+    return program, pathlib.Path(folder) / "lib"
+
+
+def launch(playwright, folder):
+    """A browser: playwright's, downloaded if it can be, else the packaged one."""
+    subprocess.run([sys.executable, "-m", "playwright", "install", "chromium", "--only-shell"],
+                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        return playwright.chromium.launch(args=["--no-sandbox"])
+    except Error:
+        program, libraries = packaged_browser(folder)
+    args = ["--no-sandbox", "--headless", "--no-zygote", "--single-process", "--disable-gpu"]
+    return playwright.chromium.launch(
+        executable_path=program, args=args, env={"LD_LIBRARY_PATH": str(libraries), "HOME": folder})
+
+
+def width(page, selector):
+    return page.eval_on_selector(selector, "element => element.getBoundingClientRect().width")
+
+
+def chat(page, text):
+    page.fill("#text", text)
+    page.press("#text", "Enter")
+
+
+def lengths_while_streaming(page):
+    """The different lengths that the newest answer had while it came."""
+    return page.evaluate("""() => new Promise(resolve => {
+        const seen = new Set();
+        const look = () => {
+            const answers = document.querySelectorAll('.assistant');
+            const last = answers[answers.length - 1];
+            if (last && last.textContent) seen.add(last.textContent.length);
+            if (document.querySelector('.going')) requestAnimationFrame(look); else resolve([...seen]);
+        };
+        look();
+    })""")
+
+
+def check(page, key):
+    if key:
+        page.wait_for_selector("#door[open]")
+        page.fill("#key", "not the key")
+        page.press("#key", "Enter")
+        page.wait_for_function("document.querySelector('#door').open && document.querySelector('#key').value === ''")
+        page.fill("#key", key)
+        page.press("#key", "Enter")
+    page.wait_for_function("document.querySelector('#state').textContent === 'ready'")
+    page.wait_for_selector("[data-tier=device] .weights")
+    assert width(page, "[data-tier=device] .weights") > 0, "weights have a bar"
+    assert page.inner_text("#model") != "", "the model has a name"
+
+    page.click("summary")
+    page.fill("#system", "Answer at length.")
+    page.fill("#temperature", "0")
+    page.fill("#max_tokens", "300")
+    chat(page, "Tell me about the sea")
+    page.wait_for_selector(".going")
+    seen = lengths_while_streaming(page)
+    assert len(seen) >= 3, f"the answer came in pieces, of which were seen {sorted(seen)}"
+    speed = page.inner_text("#speed")
+    assert "tokens" in speed and "first after" in speed, speed
+    # The lanes and the rate are drawn from samples of each second.
+    page.wait_for_selector("[data-lane=device] rect", state="attached", timeout=10_000)
+    page.wait_for_selector("#rate rect", state="attached", timeout=10_000)
+    assert "ms" in page.inner_text("#figures") or " s" in page.inner_text("#figures"), "latencies are shown"
+
+    page.fill("#max_tokens", "5000")
+    chat(page, "And <b>once</b> <img src=x onerror=alert(1)> more")
+    page.wait_for_selector("[data-tier=device] .kv", state="attached", timeout=20_000)
+    page.wait_for_function("document.querySelector('.going')?.textContent.length > 0")
+    page.click("#stop")
+    page.wait_for_selector(".going", state="detached")
+    assert page.is_hidden("#stop") and page.is_enabled("#send")
+    assert page.locator(".turn b, .turn img").count() == 0, "what is written is no markup"
+    assert page.locator(".turn").count() == 4
+    page.wait_for_function("document.querySelectorAll('[data-tier=device] .kv').length === 0", timeout=20_000)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("url")
+    parser.add_argument("--key")
+    parser.add_argument("--screenshot", help="also NAME-dark.png")
+    args = parser.parse_args()
+    complaints = []
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        browser = launch(playwright, folder)
+        page = browser.new_page(viewport={"width": 1280, "height": 800})
+        # A refused key is a refusal that the browser notes by itself.
+        page.on("console", lambda m: complaints.append(m.text) if m.type in ("error", "warning") and "401" not in m.text else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("requestfailed", lambda r: None if r.url.endswith("/v1/chat/completions") else complaints.append(r.url))
+        page.goto(args.url)
+        check(page, args.key)
+        if args.screenshot:
+            page.screenshot(path=args.screenshot)
+            page.emulate_media(color_scheme="dark")
+            page.screenshot(path=args.screenshot.replace(".png", "-dark.png"))
+        print(f"the page works in Chromium {browser.version}: {page.inner_text('#speed')}")
+        browser.close()
+    for complaint in complaints:
+        print(f"console: {complaint}", file=sys.stderr)
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+//! `/v1/files`
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Multipart, Path, Query, State};
+use axum::response::{IntoResponse, Response};
+use hyper::header::CONTENT_TYPE;
+use model::api::ApiError;
+use serde_json::json;
+use tokio::io::AsyncWriteExt;
+
+use super::page;
+use super::store::{Kind, Spool};
+use crate::app::App;
+use crate::generate::aside;
+use crate::refusal::{self, Refusal};
+use crate::routes;
+
+/// Longest name that is remembered.
+const NAME_CHARS: usize = 256;
+
+/// What an upload has brought so far.
+#[derive(Default)]
+struct Upload {
+    name: Option<String>,
+    purpose: Option<String>,
+}
+
+/// `POST /v1/files`: a form with `purpose` and `file`.
+pub(crate) async fn upload(State(app): State<Arc<App>>, form: Option<Multipart>) -> Result<Response, Refusal> {
+    let spool = app.spool()?;
+    let form = form.ok_or_else(refusal::no_form)?;
+    if !spool.has_room().map_err(refusal::spool)? {
+        return Err(refusal::spool_full().into());
+    }
+    let id = Kind::File.id(&app.number().1);
+    let received = receive(&app, spool, &id, form).await;
+    let described = received.and_then(|upload| {
+        let (name, purpose) = upload.check()?;
+        spool.describe(&id, &name, &purpose).map_err(refusal::spool)
+    });
+    if described.is_err() {
+        // Half a file is none; if it was not even begun, there is nothing to remove.
+        let _ = std::fs::remove_file(spool.path(&id));
+    }
+    Ok(routes::json(described?.to_string()))
+}
+
+impl Upload {
+    fn check(self) -> Result<(String, String), ApiError> {
+        let name = self.name.ok_or_else(|| ApiError::invalid("file", "file: there is none in the form"))?;
+        let purpose = self.purpose.ok_or_else(|| ApiError::invalid("purpose", "purpose: expected batch"))?;
+        if purpose != "batch" {
+            return Err(ApiError::invalid("purpose", "purpose: expected batch; files have no other use here"));
+        }
+        Ok((name.chars().take(NAME_CHARS).collect(), purpose))
+    }
+}
+
+async fn receive(app: &App, spool: &Spool, id: &str, mut form: Multipart) -> Result<Upload, ApiError> {
+    let mut upload = Upload::default();
+    let mut left = app.config.max_file_bytes;
+    let slow = |_| refusal::slow();
+    let broken = |_| refusal::broken_body();
+    let patience = app.config.body_timeout;
+    while let Some(mut field) =
+        tokio::time::timeout(patience, form.next_field()).await.map_err(slow)?.map_err(broken)?
+    {
+        let name = field.name().unwrap_or_default().to_string();
+        let is_file = name == "file";
+        let mut text = Vec::new();
+        let mut file = None;
+        if is_file {
+            upload.name = Some(field.file_name().unwrap_or("upload.jsonl").to_string());
+            file = Some(tokio::fs::File::from_std(spool.create(id).map_err(refusal::spool)?));
+        }
+        while let Some(bytes) =
+            tokio::time::timeout(patience, field.chunk()).await.map_err(slow)?.map_err(broken)?
+        {
+            let limit = app.config.max_file_bytes;
+            left = left.checked_sub(bytes.len() as u64).ok_or_else(|| refusal::file_too_large(limit))?;
+            match &mut file {
+                Some(file) => file.write_all(&bytes).await.map_err(refusal::spool)?,
+                None if text.len() + bytes.len() > NAME_CHARS => {
+                    return Err(ApiError::invalid(&name, "a field of the form is too long"));
+                }
+                None => text.extend_from_slice(&bytes),
+            }
+        }
+        if let Some(mut file) = file {
+            file.flush().await.map_err(refusal::spool)?;
+            file.sync_all().await.map_err(refusal::spool)?;
+        }
+        if name == "purpose" {
+            upload.purpose = Some(String::from_utf8_lossy(&text).into_owned());
+        }
+    }
+    Ok(upload)
+}
+
+/// `GET /v1/files`
+pub(crate) async fn list(
+    State(app): State<Arc<App>>,
+    query: Query<HashMap<String, String>>,
+) -> Result<Response, Refusal> {
+    let shared = Arc::clone(&app);
+    let mut files = aside(move || shared.spool()?.files().map_err(refusal::spool)).await??;
+    if let Some(purpose) = query.get("purpose") {
+        files.retain(|file| file["purpose"] == purpose.as_str());
+    }
+    Ok(routes::json(page(&files, &query)?.to_string()))
+}
+
+/// `GET /v1/files/{id}`
+pub(crate) async fn get(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response, Refusal> {
+    let file = app.spool()?.file(&id).ok_or_else(|| refusal::nothing_of("file", &id))?;
+    Ok(routes::json(file.to_string()))
+}
+
+/// `GET /v1/files/{id}/content`
+pub(crate) async fn content(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response, Refusal> {
+    let spool = app.spool()?;
+    spool.file(&id).ok_or_else(|| refusal::nothing_of("file", &id))?;
+    let file = tokio::fs::File::open(spool.path(&id)).await.map_err(refusal::spool)?;
+    let pieces = futures_util::stream::try_unfold(file, |mut file| async move {
+        let mut piece = bytes::BytesMut::with_capacity(64 << 10);
+        let read = tokio::io::AsyncReadExt::read_buf(&mut file, &mut piece).await?;
+        Ok::<_, std::io::Error>((read > 0).then(|| (piece.freeze(), file)))
+    });
+    Ok(([(CONTENT_TYPE, "application/jsonl")], Body::from_stream(pieces)).into_response())
+}
+
+/// `DELETE /v1/files/{id}`
+pub(crate) async fn delete(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response, Refusal> {
+    let spool = app.spool()?;
+    spool.file(&id).ok_or_else(|| refusal::nothing_of("file", &id))?;
+    if spool.is_in_use(&id) {
+        return Err(ApiError::invalid("file_id", "a batch that has not ended uses this file").into());
+    }
+    spool.delete(&id).map_err(refusal::spool)?;
+    Ok(routes::json(json!({"id": id, "object": "file", "deleted": true}).to_string()))
+}

@@ -1,0 +1,225 @@
+//! The spool directory, this server's alone.
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard};
+
+use serde_json::Value;
+use tokio::sync::Notify;
+
+use super::batch::Batch;
+use super::file::describe;
+
+/// Most files that are kept at a time.
+const MOST_FILES: usize = 10_000;
+
+/// Files and batches.
+pub(crate) struct Spool {
+    root: PathBuf,
+    /// Locked while the server lives.
+    _lock: File,
+    batches: Mutex<BTreeMap<String, Batch>>,
+    /// A batch is there to be worked on.
+    pub(super) news: Notify,
+}
+
+/// What ids begin with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    File,
+    Batch,
+}
+
+impl Kind {
+    fn prefix(self) -> &'static str {
+        match self {
+            Kind::File => "file-",
+            Kind::Batch => "batch_",
+        }
+    }
+
+    /// A new id, of a number that no other has.
+    pub(super) fn id(self, number: &str) -> String {
+        format!("{}{number}", self.prefix())
+    }
+
+    /// Whether this may be an id that was made here: nothing else becomes a path.
+    pub(super) fn owns(self, id: &str) -> bool {
+        let digits = id.strip_prefix(self.prefix()).unwrap_or_default();
+        (1..=40).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
+    }
+}
+
+impl Spool {
+    /// Takes the directory, and finds the batches that another server left.
+    ///
+    /// # Errors
+    /// The system's, or that another server has it.
+    pub(crate) fn open(root: &Path) -> io::Result<Spool> {
+        let folder = |path: PathBuf| DirBuilder::new().recursive(true).mode(0o700).create(path);
+        folder(root.join("files"))?;
+        folder(root.join("batches"))?;
+        let lock = private(&root.join("lock"))?;
+        lock.try_lock().map_err(|_| io::Error::other("another server uses it"))?;
+        let spool = Spool {
+            root: root.to_owned(),
+            _lock: lock,
+            batches: Mutex::default(),
+            news: Notify::new(),
+        };
+        for value in spool.described("batches")? {
+            if let Some(batch) = Batch::from_json(&value) {
+                let id = batch.shown["id"].as_str().unwrap_or_default().to_string();
+                spool.lock().insert(id, batch);
+            }
+        }
+        Ok(spool)
+    }
+
+    /// Where the bytes of a file are.
+    pub(super) fn path(&self, id: &str) -> PathBuf {
+        assert!(Kind::File.owns(id), "only ids become paths");
+        self.root.join("files").join(id)
+    }
+
+    /// A new file, readable by this user only.
+    pub(super) fn create(&self, id: &str) -> io::Result<File> {
+        private(&self.path(id))
+    }
+
+    /// The bytes are there: from now on clients see the file.
+    pub(super) fn describe(&self, id: &str, name: &str, purpose: &str) -> io::Result<Value> {
+        let bytes = fs::metadata(self.path(id))?.len();
+        let description = describe(id, name, purpose, bytes);
+        write_whole(&self.path(id).with_extension("json"), &description)?;
+        Ok(description)
+    }
+
+    /// What is known of a file; nothing if there is none.
+    pub(super) fn file(&self, id: &str) -> Option<Value> {
+        if !Kind::File.owns(id) {
+            return None;
+        }
+        read_json(&self.path(id).with_extension("json"))
+    }
+
+    /// All files, newest first.
+    pub(super) fn files(&self) -> io::Result<Vec<Value>> {
+        let mut files = self.described("files")?;
+        newest_first(&mut files);
+        Ok(files)
+    }
+
+    /// Whether there is room for another.
+    pub(super) fn has_room(&self) -> io::Result<bool> {
+        Ok(fs::read_dir(self.root.join("files"))?.count() < 2 * MOST_FILES)
+    }
+
+    /// Removes a file. What it is goes first: bytes that nothing describes are nobody's.
+    pub(super) fn delete(&self, id: &str) -> io::Result<()> {
+        fs::remove_file(self.path(id).with_extension("json"))?;
+        fs::remove_file(self.path(id))
+    }
+
+    /// Whether a batch that has not ended reads or writes this file.
+    pub(super) fn is_in_use(&self, id: &str) -> bool {
+        let uses = |batch: &Batch| batch.shown["input_file_id"] == id || batch.answers == id || batch.errors == id;
+        self.lock().values().any(|batch| !batch.has_ended() && uses(batch))
+    }
+
+    /// A batch.
+    pub(super) fn batch(&self, id: &str) -> Option<Batch> {
+        self.lock().get(id).cloned()
+    }
+
+    /// All batches as clients see them, newest first.
+    pub(super) fn batches(&self) -> Vec<Value> {
+        let mut all: Vec<Value> = self.lock().values().map(|batch| batch.shown.clone()).collect();
+        newest_first(&mut all);
+        all
+    }
+
+    /// The oldest batch that is still to be worked on.
+    pub(super) fn next(&self) -> Option<Batch> {
+        let batches = self.lock();
+        let waiting = batches.values().filter(|batch| !batch.has_ended());
+        waiting.min_by_key(|batch| (batch.shown["created_at"].as_u64(), batch.shown["id"].to_string())).cloned()
+    }
+
+    /// Changes a batch, here and on the disk.
+    pub(super) fn put(&self, batch: Batch) -> io::Result<()> {
+        let id = batch.shown["id"].as_str().unwrap_or_default().to_string();
+        assert!(Kind::Batch.owns(&id), "only ids become paths");
+        let mut batches = self.lock();
+        write_whole(&self.root.join("batches").join(format!("{id}.json")), &batch.to_json())?;
+        batches.insert(id, batch);
+        Ok(())
+    }
+
+    /// Changes a batch here only; how far it is can be found again.
+    pub(super) fn tell(&self, id: &str, change: impl FnOnce(&mut Batch)) {
+        self.lock().get_mut(id).into_iter().for_each(|batch| change(batch));
+    }
+
+    /// Changes a batch as it is now, here and on the disk.
+    pub(super) fn update(&self, id: &str, change: impl FnOnce(&mut Batch)) -> io::Result<()> {
+        let Some(mut batch) = self.batch(id) else { return Ok(()) };
+        change(&mut batch);
+        self.put(batch)
+    }
+
+    fn described(&self, folder: &str) -> io::Result<Vec<Value>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(self.root.join(folder))? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "json") {
+                found.extend(read_json(&path));
+            }
+        }
+        Ok(found)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Batch>> {
+        self.batches.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+fn newest_first(all: &mut [Value]) {
+    all.sort_by_key(|entry| std::cmp::Reverse((entry["created_at"].as_u64(), entry["id"].to_string())));
+}
+
+fn read_json(path: &Path) -> Option<Value> {
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
+}
+
+fn private(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(path)
+}
+
+/// Writes a file so that whoever reads it finds the old or the new one.
+fn write_whole(path: &Path, value: &Value) -> io::Result<()> {
+    let part = path.with_extension("part");
+    let mut file = private(&part)?;
+    file.write_all(value.to_string().as_bytes())?;
+    file.sync_all()?;
+    fs::rename(part, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_ids_of_ours_become_paths() {
+        for id in ["file-0", "file-0123456789abcdef0"] {
+            assert!(Kind::File.owns(id), "{id}");
+        }
+        for id in ["", "file-", "file-../x", "file-0/../1", "batch_0", "file-0.json", "file-%2e", "../file-0", "file-\0"] {
+            assert!(!Kind::File.owns(id), "{id}");
+        }
+        assert!(Kind::Batch.owns("batch_7f") && !Kind::Batch.owns("file-7f"));
+    }
+}

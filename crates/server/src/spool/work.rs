@@ -1,0 +1,211 @@
+//! Batches are worked through one after another, on the engine that serves everybody.
+
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::job::{
+    Ask, Ended, Existing, Files, Input, Job, JobError, Limits, Output, Paths, Record, Retry, Tally, Watch,
+};
+use model::api::Endpoint;
+use model::template::WallClock;
+use serde_json::{Value, json};
+
+use super::batch::Batch;
+use super::store::Spool;
+use crate::app::{App, Phase};
+use crate::generate::aside;
+use crate::served::Served;
+
+/// Lines of a batch in the engine; few, so that those who wait for an answer are not behind a whole file.
+const IN_FLIGHT: usize = 32;
+/// Lines begun and not written.
+const WINDOW: usize = 512;
+/// How long an answer may wait for the disk.
+const SYNC_EVERY: Duration = Duration::from_secs(1);
+/// Wrong lines that are told.
+const ERRORS_TOLD: usize = 100;
+
+/// Works on batches until the server ends; those that have not ended go on with the next one.
+pub(crate) async fn work(app: Arc<App>) {
+    let Some(spool) = app.spool.as_ref() else { return };
+    let mut phase = app.phase.subscribe();
+    // The sender lives in the state that is held here.
+    let _ = phase.wait_for(|phase| *phase >= Phase::Ready).await;
+    while app.accepting().is_ok() {
+        match spool.next() {
+            Some(batch) => {
+                let shared = Arc::clone(&app);
+                // A panic was told by its thread; the batch must not be tried again and again.
+                if aside(move || one(&shared, batch)).await.is_err() {
+                    return;
+                }
+            }
+            None => tokio::select! {
+                () = spool.news.notified() => {}
+                _ = phase.wait_for(|phase| *phase > Phase::Ready) => {}
+            },
+        }
+    }
+}
+
+/// Works on one batch, and writes down what came of it.
+fn one(app: &App, batch: Batch) {
+    let (Some(spool), Ok(served)) = (app.spool.as_ref(), app.served()) else { return };
+    let id = batch.shown["id"].as_str().unwrap_or_default();
+    let written = match answer(app, spool, served, &batch) {
+        Ok(Some((ended, tally))) => spool.end(id, ended, &tally),
+        // The server ends, or the engine has: the next server goes on.
+        Ok(None) | Err(Failed::Job(JobError::Engine(_))) => Ok(()),
+        Err(failed) => spool.update(id, |batch| batch.fail(&failed.told())),
+    };
+    if let Err(error) = written {
+        // Without its directory nothing can be said to anybody; whoever runs the server should know.
+        eprintln!("ballast: the spool directory refuses: {error}");
+        app.advance(Phase::Draining);
+    }
+}
+
+/// Why a batch could not be worked on.
+enum Failed {
+    /// What is wrong with its lines.
+    Lines(Vec<Value>),
+    Job(JobError),
+}
+
+impl From<JobError> for Failed {
+    fn from(error: JobError) -> Failed {
+        Failed::Job(error)
+    }
+}
+
+impl Failed {
+    fn told(self) -> Vec<Value> {
+        match self {
+            Failed::Lines(errors) => errors,
+            // Paths are not for clients.
+            Failed::Job(JobError::Other { differences, .. }) => {
+                vec![error("batch_changed", &differences.join("; "), Value::Null)]
+            }
+            Failed::Job(_) => vec![error("spool_error", "the spool directory could not be read or written", Value::Null)],
+        }
+    }
+}
+
+fn error(code: &str, message: &str, line: Value) -> Value {
+    json!({"code": code, "message": message, "param": null, "line": line})
+}
+
+/// Nothing if it is to be gone on with later.
+fn answer(app: &App, spool: &Spool, served: &Served, batch: &Batch) -> Result<Option<(Ended, Tally)>, Failed> {
+    let id = batch.shown["id"].as_str().unwrap_or_default();
+    let path = spool.path(batch.shown["input_file_id"].as_str().unwrap_or_default());
+    let bytes = fs::read(&path).map_err(|source| JobError::File { what: "read", path, source })?;
+    let input = Input::new(bytes);
+    check(&input, batch)?;
+    if batch.status() == "validating" {
+        // If this cannot be written, the answers cannot either, and that is told.
+        let _ = spool.update(id, |batch| batch.advance("in_progress"));
+    }
+    let paths = Paths { answers: spool.path(&batch.answers), errors: Some(spool.path(&batch.errors)) };
+    let created = batch.shown["created_at"].as_u64().unwrap_or_default();
+    let settings = [("the model".to_string(), served.names.join(", "))].into();
+    let error_file = paths.error_name();
+    let record = Record { error_file, ..Record::new(&input, created, settings) };
+    let mut files = Files::open(paths)?;
+    let outlook = files.outlook(record, &input, Existing::Continue, Retry::Nothing)?;
+    let writer = files.begin(&outlook, SYNC_EVERY)?;
+    let now = WallClock { unix_s: outlook.record.created as i64, utc_offset_s: 0 };
+    let job = Job {
+        engine: &served.engine,
+        tokenizer: &served.tokenizer,
+        context: model::api::Context { now, ..served.context() },
+        input: &input,
+        limits: Limits { in_flight: IN_FLIGHT, window: WINDOW },
+    };
+    let mut watch = Follower { app, spool, id };
+    let (ended, tally) = job.run(&outlook, Output::Files(Box::new(writer)), &mut watch)?;
+    let cancelled = spool.batch(id).is_some_and(|batch| batch.status() == "cancelling");
+    Ok((ended == Ended::Finished || cancelled).then_some((ended, tally)))
+}
+
+/// Before anything runs, all lines are requests for the endpoint, each of its own name.
+fn check(input: &Input, batch: &Batch) -> Result<(), Failed> {
+    let mut errors = Vec::new();
+    let mut names = std::collections::HashSet::new();
+    for line in input.lines() {
+        let number = json!(line.number);
+        let id = line.custom_id();
+        match line.parse() {
+            Err(wrong) => errors.push(error("invalid_request", &wrong.message, number)),
+            Ok(request) if batch.shown["endpoint"] != path_of(request.endpoint) => {
+                errors.push(error("mismatched_endpoint", "the url is not the batch's endpoint", number));
+            }
+            Ok(_) if !names.insert(id) => {
+                errors.push(error("duplicate_custom_id", "an earlier line has this custom_id", number));
+            }
+            Ok(_) => {}
+        }
+    }
+    if input.is_empty() {
+        errors.push(error("empty_file", "there are no requests in the file", Value::Null));
+    }
+    errors.truncate(ERRORS_TOLD);
+    if errors.is_empty() { Ok(()) } else { Err(Failed::Lines(errors)) }
+}
+
+fn path_of(endpoint: Endpoint) -> &'static str {
+    match endpoint {
+        Endpoint::Completions => "/v1/completions",
+        Endpoint::Chat => "/v1/chat/completions",
+    }
+}
+
+/// Tells clients how far a batch is, and the batch when to end.
+struct Follower<'a> {
+    app: &'a App,
+    spool: &'a Spool,
+    id: &'a str,
+}
+
+impl Watch for Follower<'_> {
+    fn ask(&mut self) -> Ask {
+        if self.spool.batch(self.id).is_none_or(|batch| batch.status() == "cancelling") {
+            return Ask::End;
+        }
+        match &*self.app.phase.borrow() {
+            Phase::Loading | Phase::Ready => Ask::GoOn,
+            Phase::Draining => Ask::Drain,
+            Phase::Ending | Phase::Dead(_) => Ask::End,
+        }
+    }
+
+    fn tell(&mut self, tally: &Tally) {
+        self.spool.tell(self.id, |batch| batch.count(tally));
+    }
+}
+
+impl Spool {
+    /// All answers are on the disk: clients see them.
+    fn end(&self, id: &str, ended: Ended, tally: &Tally) -> std::io::Result<()> {
+        let Some(mut batch) = self.batch(id) else { return Ok(()) };
+        batch.count(tally);
+        for (file, field, name) in [
+            (batch.answers.clone(), "output_file_id", format!("{id}_output.jsonl")),
+            (batch.errors.clone(), "error_file_id", format!("{id}_error.jsonl")),
+        ] {
+            let path = self.path(&file);
+            // What a job writes down about itself has no use any more; it may be gone already.
+            let _ = fs::remove_file(path.with_extension("state"));
+            if fs::metadata(&path).is_ok_and(|found| found.len() > 0) {
+                self.describe(&file, &name, "batch_output")?;
+                batch.shown[field] = json!(file);
+            } else {
+                let _ = fs::remove_file(path);
+            }
+        }
+        batch.advance("finalizing");
+        batch.advance(if ended == Ended::Finished { "completed" } else { "cancelled" });
+        self.put(batch)
+    }
+}

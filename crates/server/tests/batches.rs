@@ -1,0 +1,208 @@
+//! Files and batches: what is answered, where it is kept, and what a second server makes of it.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use common::{Response, Running, config, get, is_idle, post, request, send, start, until};
+use serde_json::{Value, json};
+use server::{Config, ServeError, Server};
+
+/// A directory that goes with its test.
+struct Spool(PathBuf);
+
+impl Spool {
+    fn new(name: &str) -> Spool {
+        let path = std::env::temp_dir().join(format!("ballast-spool-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        Spool(path)
+    }
+
+    fn config(&self) -> Config {
+        Config { spool_dir: Some(self.0.clone()), max_file_bytes: 100_000, ..config() }
+    }
+}
+
+impl Drop for Spool {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn upload(server: &Running, name: &str, purpose: &str, text: &str) -> Response {
+    let body = format!(
+        "--B\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\n{purpose}\r\n\
+         --B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"{name}\"\r\n\
+         Content-Type: application/octet-stream\r\n\r\n{text}\r\n--B--\r\n"
+    );
+    let kind = "Content-Type: multipart/form-data; boundary=B\r\n";
+    send(server.address, &request("POST", "/v1/files", kind, body.as_bytes()))
+}
+
+/// So many lines, and what each says.
+fn lines(n: usize, max_tokens: usize) -> String {
+    let line = |i: usize| {
+        let body = json!({"prompt": [5 + i % 50, 9], "max_tokens": max_tokens, "temperature": 0, "ignore_eos": true});
+        json!({"custom_id": format!("c{i}"), "method": "POST", "url": "/v1/completions", "body": body}).to_string() + "\n"
+    };
+    (0..n).map(line).collect()
+}
+
+fn begin(server: &Running, text: &str) -> String {
+    let file = upload(server, "in.jsonl", "batch", text).json();
+    let body = json!({"input_file_id": file["id"], "endpoint": "/v1/completions", "completion_window": "24h"});
+    let batch = post(server.address, "/v1/batches", &body);
+    assert_eq!(batch.status, 200, "{}", batch.body);
+    assert_eq!(batch.json()["status"], "validating");
+    batch.json()["id"].as_str().unwrap().to_string()
+}
+
+fn batch(server: &Running, id: &str) -> Value {
+    get(server.address, &format!("/v1/batches/{id}")).json()
+}
+
+fn ended(server: &Running, id: &str) -> Value {
+    until(|| ["completed", "failed", "cancelled"].contains(&batch(server, id)["status"].as_str().unwrap()));
+    batch(server, id)
+}
+
+fn content(server: &Running, id: &Value) -> String {
+    let response = get(server.address, &format!("/v1/files/{}/content", id.as_str().unwrap()));
+    assert_eq!(response.status, 200, "{}", response.body);
+    response.body
+}
+
+/// Every file below, by its path.
+fn all_files(root: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { all_files(&path) } else { vec![path] }).collect()
+}
+
+#[test]
+fn a_batch_answers_as_the_route_does() {
+    let spool = Spool::new("answers");
+    let server = start("llama", spool.config());
+    let bad = json!({"custom_id": "bad", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x", "top_p": 7}});
+    let id = begin(&server, &format!("{}{bad}\n", lines(9, 5)));
+    let done = ended(&server, &id);
+    assert_eq!(done["status"], "completed", "{done}");
+    assert_eq!(done["request_counts"], json!({"total": 10, "completed": 9, "failed": 1}));
+    let answers = content(&server, &done["output_file_id"]);
+    for (i, line) in answers.lines().enumerate() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        let body = json!({"prompt": [5 + i, 9], "max_tokens": 5, "temperature": 0, "ignore_eos": true});
+        let alone = post(server.address, "/v1/completions", &body).json();
+        assert_eq!(line["custom_id"], format!("c{i}"));
+        assert_eq!(line["response"]["body"]["choices"], alone["choices"]);
+    }
+    assert_eq!(answers.lines().count(), 9);
+    let errors: Value = serde_json::from_str(&content(&server, &done["error_file_id"])).unwrap();
+    assert_eq!(errors["custom_id"], "bad");
+    let listed = get(server.address, "/v1/batches?limit=1").json();
+    assert_eq!((&listed["data"][0]["id"], &listed["has_more"]), (&json!(id), &json!(false)));
+    until(|| is_idle(server.address));
+}
+
+#[test]
+fn a_name_never_becomes_a_path() {
+    let spool = Spool::new("paths");
+    let server = start("llama", spool.config());
+    let before = all_files(std::env::temp_dir().join(spool.0.file_name().unwrap()).as_path()).len();
+    for name in ["../../escaped", "/tmp/escaped", "..", "a/b", "x\\..\\y", "file-0"] {
+        let file = upload(&server, name, "batch", "{}").json();
+        assert_eq!(file["bytes"], 2, "{name}: {file}");
+        let id = file["id"].as_str().unwrap();
+        assert!(id.strip_prefix("file-").unwrap().bytes().all(|b| b.is_ascii_hexdigit()), "{id}");
+    }
+    let made = all_files(&spool.0);
+    assert_eq!(made.len(), before + 12, "a file and its description each, all of them inside");
+    assert!(made.iter().all(|path| !path.to_string_lossy().contains("escaped")), "{made:?}");
+    for id in ["..%2f..%2flock", "%2e%2e", "..", "file-..%2f0", "file-0", "lock", "file-%00", "batch_1"] {
+        for path in [format!("/v1/files/{id}"), format!("/v1/files/{id}/content"), format!("/v1/batches/{id}")] {
+            assert_eq!(get(server.address, &path).status, 404, "{path}");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_file_or_batch_is_refused() {
+    let spool = Spool::new("refused");
+    let server = start("llama", spool.config());
+    assert_eq!(upload(&server, "x", "fine-tune", "{}").status, 400);
+    assert_eq!(upload(&server, "x", "batch", &"x".repeat(100_001)).status, 413);
+    assert_eq!(post(server.address, "/v1/files", &json!({})).status, 400);
+    let torn = "--B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"x\"\r\n\r\nabc";
+    let kind = "Content-Type: multipart/form-data; boundary=B\r\n";
+    assert_eq!(send(server.address, &request("POST", "/v1/files", kind, torn.as_bytes())).status, 400);
+    assert_eq!(get(server.address, "/v1/files").json()["data"], json!([]), "nothing of them stays");
+    let file = upload(&server, "x", "batch", &lines(1, 1)).json();
+    let good = json!({"input_file_id": file["id"], "endpoint": "/v1/completions", "completion_window": "24h"});
+    for (field, value) in [
+        ("input_file_id", json!("file-00")),
+        ("input_file_id", json!("../lock")),
+        ("endpoint", json!("http://elsewhere/v1")),
+        ("completion_window", json!("1h")),
+        ("metadata", json!(7)),
+    ] {
+        let mut body = good.clone();
+        body[field] = value;
+        assert_eq!(post(server.address, "/v1/batches", &body).status, 400, "{body}");
+    }
+    for (text, code) in [
+        ("\n", "empty_file"),
+        ("{\n", "invalid_request"),
+        (&*(lines(1, 1) + &lines(1, 1)), "duplicate_custom_id"),
+        (&*lines(1, 1).replace("/v1/completions", "/v1/chat/completions"), "mismatched_endpoint"),
+    ] {
+        let failed = ended(&server, &begin(&server, text));
+        assert_eq!((&failed["status"], &failed["errors"]["data"][0]["code"]), (&json!("failed"), &json!(code)));
+    }
+}
+
+#[test]
+fn a_cancelled_batch_frees_everything() {
+    let spool = Spool::new("cancelled");
+    let server = start("llama", spool.config());
+    let id = begin(&server, &lines(200, 400));
+    until(|| batch(&server, &id)["status"] == "in_progress");
+    let file = batch(&server, &id)["input_file_id"].as_str().unwrap().to_string();
+    let delete = |file: &str| send(server.address, &request("DELETE", &format!("/v1/files/{file}"), "", b""));
+    assert_eq!(delete(&file).status, 400, "it is in use");
+    assert_eq!(post(server.address, &format!("/v1/batches/{id}/cancel"), &json!({})).json()["status"], "cancelling");
+    assert_eq!(ended(&server, &id)["status"], "cancelled");
+    until(|| is_idle(server.address));
+    assert_eq!(post(server.address, &format!("/v1/batches/{id}/cancel"), &json!({})).status, 400);
+    assert_eq!(delete(&file).json()["deleted"], true);
+    assert_eq!(delete(&file).status, 404);
+}
+
+#[test]
+fn a_batch_goes_on_in_the_next_server() {
+    let spool = Spool::new("resumed");
+    let first = start("llama", spool.config());
+    let whole = begin(&first, &lines(40, 60));
+    let expected = ended(&first, &whole);
+    let expected = content(&first, &expected["output_file_id"]);
+    let id = begin(&first, &lines(40, 60));
+    until(|| batch(&first, &id)["request_counts"]["completed"].as_u64() > Some(0));
+    let busy = Server::bind(spool.config()).err().unwrap();
+    assert!(matches!(busy, ServeError::Spool { .. }), "one server at a time: {busy}");
+    drop(first);
+    let second = start("llama", spool.config());
+    let done = ended(&second, &id);
+    assert_eq!((&done["status"], &done["request_counts"]["completed"]), (&json!("completed"), &json!(40)));
+    let strip = |text: &str| -> Vec<Value> {
+        let line = |line: &str| serde_json::from_str::<Value>(line).unwrap()["response"]["body"]["choices"].clone();
+        text.lines().map(line).collect()
+    };
+    assert_eq!(strip(&content(&second, &done["output_file_id"])), strip(&expected));
+    assert_eq!(batch(&second, &whole)["status"], "completed", "what had ended is still known");
+}
+
+#[test]
+fn without_a_directory_there_are_no_files() {
+    let server = start("llama", config());
+    for path in ["/v1/files", "/v1/batches", "/v1/files/file-0", "/v1/batches/batch_0"] {
+        assert_eq!(get(server.address, path).status, 501, "{path}");
+    }
+}
