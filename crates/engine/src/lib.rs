@@ -11,6 +11,7 @@ mod config;
 mod engine;
 mod hash;
 mod hold;
+pub mod job;
 pub mod lanes;
 pub mod memory;
 mod request;

@@ -1,0 +1,314 @@
+//! The files of a job: answers, perhaps errors apart from them, and a state file that says whose they are.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::kept::{self, Found};
+use super::ledger::{Ledger, folder, sync_folder};
+use super::rewrite::Rewrite;
+use super::{Input, JobError, OutputOrder, Record};
+
+/// Where answers go.
+#[derive(Clone, Debug)]
+pub struct Paths {
+    /// All answers, or those that are no errors.
+    pub answers: PathBuf,
+    /// Errors, if they go elsewhere.
+    pub errors: Option<PathBuf>,
+}
+
+/// What becomes of an output that is there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Existing {
+    /// It is gone on from, if it is this job's.
+    Continue,
+    /// It is replaced.
+    Replace,
+}
+
+/// Which answers of an earlier run are asked for again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retry {
+    /// None.
+    Nothing,
+    /// Those with a status of 500 or more.
+    ServerErrors,
+}
+
+/// The files, this process's alone while it lives.
+pub struct Files {
+    paths: Paths,
+    state_path: PathBuf,
+    /// Locked.
+    state: File,
+    state_is_new: bool,
+}
+
+/// What there is to do; nothing is changed yet.
+#[derive(Debug)]
+pub struct Outlook {
+    /// The job, with the time at which it was first begun.
+    pub record: Record,
+    /// Positions of lines without an answer.
+    pub todo: Vec<usize>,
+    /// Lines that have been answered.
+    pub answered: usize,
+    /// Those of them that are errors.
+    pub failed: usize,
+    begin: Begin,
+}
+
+#[derive(Debug)]
+enum Begin {
+    Fresh,
+    /// Whole lines of each file, in bytes and number.
+    Grow([(u64, usize); 2]),
+    Rewrite([Vec<Found>; 2]),
+}
+
+/// Whether a line was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Good,
+    Error,
+}
+
+impl Paths {
+    /// The error file's name in the record: that of a neighbour, or a whole path.
+    pub fn error_name(&self) -> Option<String> {
+        let errors = self.errors.as_ref()?;
+        let name = match errors.file_name() {
+            Some(name) if folder(errors) == folder(&self.answers) => PathBuf::from(name),
+            _ => std::path::absolute(errors).unwrap_or_else(|_| errors.clone()),
+        };
+        Some(name.display().to_string())
+    }
+
+    fn each(&self) -> impl Iterator<Item = &Path> {
+        [Some(&self.answers), self.errors.as_ref()].into_iter().flatten().map(PathBuf::as_path)
+    }
+}
+
+/// Where the state of a job with these answers is.
+pub(super) fn state_path(answers: &Path) -> PathBuf {
+    let mut name = answers.as_os_str().to_owned();
+    name.push(".state");
+    name.into()
+}
+
+impl Files {
+    /// Takes the files, and finds them writable; nothing in them changes.
+    ///
+    /// # Errors
+    /// [`JobError::Busy`], [`JobError::File`].
+    pub fn open(paths: Paths) -> Result<Files, JobError> {
+        let state_path = state_path(&paths.answers);
+        let state_is_new = !state_path.exists();
+        let state = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&state_path);
+        let state = state.map_err(JobError::file("write", &state_path))?;
+        match state.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(JobError::Busy(paths.answers)),
+            Err(TryLockError::Error(error)) => return Err(JobError::file("lock", &state_path)(error)),
+        }
+        let files = Files { paths, state_path, state, state_is_new };
+        files.paths.each().try_for_each(probe)?;
+        Ok(files)
+    }
+
+    /// Compares what is there with the job that `record` describes.
+    ///
+    /// # Errors
+    /// [`JobError::Exists`], [`JobError::Other`], [`JobError::Foreign`], [`JobError::File`].
+    pub fn outlook(
+        &mut self,
+        mut record: Record,
+        input: &Input,
+        existing: Existing,
+        retry: Retry,
+    ) -> Result<Outlook, JobError> {
+        let earlier = self.state()?;
+        let same = earlier.as_ref().is_some_and(|earlier| earlier.differences(&record).is_empty());
+        if existing == Existing::Continue && same {
+            record.created = earlier.as_ref().map_or(record.created, |earlier| earlier.created);
+        }
+        let empty = self.paths.each().all(|path| fs::metadata(path).map_or(0, |m| m.len()) == 0);
+        if existing == Existing::Replace || empty {
+            return Ok(Outlook::fresh(record, input));
+        }
+        let path = self.paths.answers.clone();
+        let earlier = earlier.ok_or(JobError::Exists(path.clone()))?;
+        let differences = earlier.differences(&record);
+        if !differences.is_empty() {
+            return Err(JobError::Other { path, differences });
+        }
+        let answers = kept::read(&self.paths.answers, input)?;
+        let errors = self.paths.errors.as_ref().map(|path| kept::read(path, input)).transpose()?;
+        let mine = Outlook::fresh(record.clone(), input).todo;
+        Ok(Outlook::new(record, mine, [answers, errors.unwrap_or_default()], retry))
+    }
+
+    /// The record of an earlier run; a torn one is none, since answers come after it.
+    fn state(&mut self) -> Result<Option<Record>, JobError> {
+        let mut text = String::new();
+        let read = self.state.rewind().and_then(|()| self.state.read_to_string(&mut text));
+        match read {
+            Ok(_) => Ok(serde_json::from_str(&text).ok()),
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => Ok(None),
+            Err(error) => Err(JobError::file("read", &self.state_path)(error)),
+        }
+    }
+
+    /// Makes the files ready for the first answer. `sync_every`: how long an answer may wait for the disk.
+    ///
+    /// # Errors
+    /// [`JobError::File`].
+    pub fn begin(mut self, outlook: &Outlook, sync_every: Duration) -> Result<Writer, JobError> {
+        self.paths.each().map(part).try_for_each(|path| remove(&path))?;
+        if matches!(outlook.begin, Begin::Fresh) {
+            // First nothing is anybody's, then it is ours: whoever finds an empty output asks for no state.
+            self.paths.each().try_for_each(|path| Ledger::open(path, 0, 0, sync_every).map(drop))?;
+            self.write_state(&outlook.record)?;
+            sync_folder(&self.paths.answers)?;
+        }
+        self.state_is_new = false;
+        let rewriting = matches!(outlook.begin, Begin::Rewrite(_));
+        let lens = match &outlook.begin {
+            Begin::Grow(lens) => *lens,
+            Begin::Fresh | Begin::Rewrite(_) => [(0, 0); 2],
+        };
+        let open = |path: &Path, (len, lines): (u64, usize)| {
+            let path = if rewriting { part(path) } else { path.to_owned() };
+            Ledger::open(&path, len, lines, sync_every)
+        };
+        let answers = open(&self.paths.answers, lens[0])?;
+        let errors = self.paths.errors.as_ref().map(|path| open(path, lens[1])).transpose()?;
+        let rewrite = match &outlook.begin {
+            Begin::Rewrite(kept) => Some(Rewrite::new(&self.paths, kept, outlook.record.order)?),
+            Begin::Fresh | Begin::Grow(_) => None,
+        };
+        Ok(Writer { files: self, answers, errors, rewrite })
+    }
+
+    fn write_state(&mut self, record: &Record) -> Result<(), JobError> {
+        let text = serde_json::to_string_pretty(record).expect("plain data") + "\n";
+        let state = &mut self.state;
+        let written = state.set_len(0).and_then(|()| state.rewind());
+        let written = written.and_then(|()| state.write_all(text.as_bytes())).and_then(|()| state.sync_all());
+        written.map_err(JobError::file("write", &self.state_path))
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        if self.state_is_new {
+            // Nothing came of it: nothing stays.
+            let _ = fs::remove_file(&self.state_path);
+        }
+    }
+}
+
+/// Whether a file can be written, without a change.
+fn probe(path: &Path) -> Result<(), JobError> {
+    let is_new = !path.exists();
+    let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+    opened.map_err(JobError::file("write", path))?;
+    if is_new { remove(path) } else { Ok(()) }
+}
+
+fn remove(path: &Path) -> Result<(), JobError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(JobError::file("remove", path)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A file that will replace `path`.
+pub(super) fn part(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".part");
+    name.into()
+}
+
+impl Outlook {
+    /// Everything is to do.
+    pub fn fresh(record: Record, input: &Input) -> Outlook {
+        let todo = (0..input.len()).filter(|&position| record.shard.owns(position)).collect();
+        Outlook { record, todo, answered: 0, failed: 0, begin: Begin::Fresh }
+    }
+
+    fn new(record: Record, mine: Vec<usize>, found: [Vec<Found>; 2], retry: Retry) -> Outlook {
+        let again = |found: &&Found| retry == Retry::Nothing || !found.is_server_error();
+        let kept = found.each_ref().map(|file| file.iter().filter(again).cloned().collect::<Vec<_>>());
+        let rewrites = kept != found;
+        let kept = match record.order {
+            OutputOrder::Input if !rewrites => kept.map(|file| ordered(&mine, &found, file)),
+            _ => kept,
+        };
+        let done: std::collections::BTreeSet<usize> = kept.iter().flatten().map(|found| found.line).collect();
+        let failed = kept.iter().flatten().filter(|found| !found.is_ok()).count();
+        let todo = mine.into_iter().filter(|position| !done.contains(position)).collect();
+        let grow = |file: &Vec<Found>| (file.last().map_or(0, |last| last.range.end), file.len());
+        let begin =
+            if rewrites { Begin::Rewrite(kept.clone()) } else { Begin::Grow(kept.each_ref().map(grow)) };
+        Outlook { record, todo, answered: done.len(), failed, begin }
+    }
+}
+
+/// What of a file can stay where answers are in the order of the input: those before the first line without one. (Only
+/// a machine that lost power leaves such a gap, where one of two files reached the disk and the other did not.)
+fn ordered(mine: &[usize], found: &[Vec<Found>; 2], file: Vec<Found>) -> Vec<Found> {
+    let done: std::collections::BTreeSet<usize> = found.iter().flatten().map(|found| found.line).collect();
+    let gap = mine.iter().find(|position| !done.contains(position));
+    file.into_iter().take_while(|found| gap.is_none_or(|gap| found.line < *gap)).collect()
+}
+
+/// Writes answers where they belong.
+pub struct Writer {
+    files: Files,
+    answers: Ledger,
+    errors: Option<Ledger>,
+    rewrite: Option<Rewrite>,
+}
+
+impl Writer {
+    /// `line` has its end.
+    pub(super) fn write(&mut self, position: usize, verdict: Verdict, line: &[u8]) -> Result<(), JobError> {
+        if let Some(rewrite) = &mut self.rewrite {
+            rewrite.copy_before(position, &mut self.answers, self.errors.as_mut())?;
+        }
+        match (&mut self.errors, verdict) {
+            (Some(errors), Verdict::Error) => errors.append(line),
+            _ => self.answers.append(line),
+        }
+    }
+
+    pub(super) fn sync_if_due(&mut self) -> Result<(), JobError> {
+        self.answers.sync_if_due()?;
+        self.errors.as_mut().map_or(Ok(()), Ledger::sync_if_due)
+    }
+
+    /// Everything on the disk; what was rewritten takes its place if `whole`.
+    pub(super) fn finish(mut self, whole: bool) -> Result<(), JobError> {
+        if let (Some(rewrite), true) = (&mut self.rewrite, whole) {
+            rewrite.copy_before(usize::MAX, &mut self.answers, self.errors.as_mut())?;
+        }
+        self.errors.as_mut().map_or(Ok(()), Ledger::sync)?;
+        self.answers.sync()?;
+        if self.rewrite.is_some() {
+            // Errors first: between the two, lines are missing rather than answered twice.
+            for path in self.files.paths.errors.iter().chain([&self.files.paths.answers]) {
+                match whole {
+                    true => fs::rename(part(path), path).map_err(JobError::file("replace", path))?,
+                    false => remove(&part(path))?,
+                }
+            }
+            sync_folder(&self.files.paths.answers)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,73 @@
+//! Tells models apart without reading them whole.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
+
+use sha2::{Digest, Sha256};
+
+use super::input::hex;
+
+/// What a model is made of.
+const KINDS: [&str; 6] = ["json", "safetensors", "gguf", "model", "txt", "jinja"];
+/// Files up to this many bytes count whole, of longer ones the beginning and the end.
+const PART: u64 = 1 << 20;
+
+/// A digest of a model, a folder or a file: names and lengths of its files, and their beginnings and ends (where
+/// headers are, and weights that any training changes). The same wherever the model lies.
+///
+/// # Errors
+/// A file that cannot be read.
+pub fn fingerprint(model: &Path) -> io::Result<String> {
+    let mut digest = Sha256::new();
+    if model.is_dir() {
+        let mut files: Vec<_> =
+            fs::read_dir(model)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
+        files
+            .retain(|path| path.is_file() && path.extension().is_some_and(|e| KINDS.iter().any(|k| e == *k)));
+        files.sort();
+        for path in files {
+            digest.update(path.file_name().unwrap_or_default().as_encoded_bytes());
+            digest.update(b"\0");
+            add(&mut digest, &path)?;
+        }
+    } else {
+        add(&mut digest, model)?;
+    }
+    Ok(hex(&digest.finalize())[..16].to_string())
+}
+
+fn add(digest: &mut Sha256, path: &Path) -> io::Result<()> {
+    let mut file = File::open(path)?;
+    let len = file.metadata()?.len();
+    digest.update(len.to_le_bytes());
+    let mut part = Vec::new();
+    file.by_ref().take(PART).read_to_end(&mut part)?;
+    if len > PART {
+        file.seek(SeekFrom::Start(len.saturating_sub(PART).max(PART)))?;
+        file.take(PART).read_to_end(&mut part)?;
+    }
+    digest.update(&part);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_makes_another_model_shows_and_where_it_lies_does_not() {
+        let (one, two) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        let mut weights = vec![7u8; 3 << 20];
+        for folder in [&one, &two] {
+            fs::write(folder.path().join("config.json"), "{}").expect("written");
+            fs::write(folder.path().join("model.safetensors"), &weights).expect("written");
+        }
+        fs::write(two.path().join("notes.md"), "mine").expect("written");
+        let of = |folder: &tempfile::TempDir| fingerprint(folder.path()).expect("readable");
+        assert_eq!(of(&one), of(&two));
+        *weights.last_mut().expect("bytes") = 8;
+        fs::write(two.path().join("model.safetensors"), &weights).expect("written");
+        assert_ne!(of(&one), of(&two));
+    }
+}

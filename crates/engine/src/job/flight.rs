@@ -1,0 +1,137 @@
+//! Requests under way in the engine: all of their sequences, all events in one channel.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use model::api::{ApiError, Choice, Generate};
+use model::tokenizer::Tokenizer;
+
+use crate::answer::{Gathering, sequences};
+use crate::engine::{Claim, Engine};
+use crate::request::{Event, Failure};
+
+/// Events taken at one go; between two of them answers are written.
+const AT_ONCE: usize = 4096;
+
+/// Requests under way, by number. Dropping them cancels all of their sequences.
+pub(super) struct Flight {
+    requests: BTreeMap<usize, UnderWay>,
+    told: Sender<(usize, usize, Event)>,
+    events: Receiver<(usize, usize, Event)>,
+    /// Tokens that those under way have so far.
+    tokens: u64,
+}
+
+struct UnderWay {
+    request: Generate,
+    /// A sequence's claim is dropped with its last piece.
+    parts: Vec<(Option<Claim>, Gathering)>,
+    open: usize,
+    tokens: u64,
+}
+
+/// What came of a request.
+pub(super) type Landed = (usize, Result<(Generate, Vec<Choice>), ApiError>);
+
+impl Flight {
+    pub(super) fn new() -> Flight {
+        let (told, events) = channel();
+        Flight { requests: BTreeMap::new(), told, events, tokens: 0 }
+    }
+
+    /// Requests under way.
+    pub(super) fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Tokens that those have so far.
+    pub(super) fn tokens(&self) -> u64 {
+        self.tokens
+    }
+
+    /// Hands a request in. `seed` makes requests without one differ.
+    pub(super) fn begin(
+        &mut self,
+        number: usize,
+        request: Generate,
+        seed: u64,
+        engine: &Engine,
+        tokenizer: &Arc<Tokenizer>,
+    ) -> Result<(), Failure> {
+        let mut parts = Vec::new();
+        for (part, (sequence, gathering)) in
+            sequences(&request, tokenizer, &engine.spec().eos, seed).enumerate()
+        {
+            let told = self.told.clone();
+            // Whoever does not listen any more has dropped the claim too.
+            let sink = Box::new(move |event| drop(told.send((number, part, event))));
+            parts.push((Some(engine.submit_to(sequence, sink)?), gathering));
+        }
+        let open = parts.len();
+        self.requests.insert(number, UnderWay { request, parts, open, tokens: 0 });
+        Ok(())
+    }
+
+    /// Takes the events that are there, or waits so long for one; those whose last it was are done.
+    ///
+    /// # Errors
+    /// The engine's death.
+    pub(super) fn wait(&mut self, most: Duration) -> Result<Vec<Landed>, Failure> {
+        let mut landed = Vec::new();
+        let mut event = self.events.recv_timeout(most).ok();
+        for _ in 0..AT_ONCE {
+            let Some((number, part, told)) = event else { break };
+            landed.extend(self.take(number, part, told)?);
+            event = self.events.try_recv().ok();
+        }
+        // What was taken last is not lost: it goes on where the count ended.
+        if let Some((number, part, told)) = event {
+            landed.extend(self.take(number, part, told)?);
+        }
+        Ok(landed)
+    }
+
+    fn take(&mut self, number: usize, part: usize, event: Event) -> Result<Option<Landed>, Failure> {
+        let Some(under_way) = self.requests.get_mut(&number) else { return Ok(None) };
+        if let Event::Failed(why @ Failure::Engine(_)) = event {
+            return Err(why);
+        }
+        let is_token = matches!(event, Event::Token(_));
+        match under_way.take(part, event) {
+            Ok(false) => {
+                under_way.tokens += u64::from(is_token);
+                self.tokens += u64::from(is_token);
+                Ok(None)
+            }
+            Ok(true) => Ok(self.remove(number).map(|done| (number, Ok(done.into_answer())))),
+            Err(error) => {
+                self.remove(number);
+                Ok(Some((number, Err(error))))
+            }
+        }
+    }
+
+    fn remove(&mut self, number: usize) -> Option<UnderWay> {
+        let removed = self.requests.remove(&number)?;
+        self.tokens -= removed.tokens;
+        Some(removed)
+    }
+}
+
+impl UnderWay {
+    /// Whether that was the last of all.
+    fn take(&mut self, part: usize, event: Event) -> Result<bool, ApiError> {
+        let (claim, gathering) = &mut self.parts[part];
+        if claim.is_some() && gathering.take(event)?.finish.is_some() {
+            *claim = None;
+            self.open -= 1;
+        }
+        Ok(self.open == 0)
+    }
+
+    fn into_answer(self) -> (Generate, Vec<Choice>) {
+        (self.request, self.parts.into_iter().map(|(_, gathering)| gathering.into_choice()).collect())
+    }
+}

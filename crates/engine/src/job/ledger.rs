@@ -1,0 +1,125 @@
+//! A file that only grows, by whole lines: each is written at once, and reaches the disk with others.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::JobError;
+
+/// Lines between two times that the disk is waited for.
+const LINES_A_SYNC: usize = 256;
+
+/// A file of whole lines.
+pub(super) struct Ledger {
+    path: PathBuf,
+    file: File,
+    /// Bytes of whole lines.
+    len: u64,
+    lines: usize,
+    unsynced: usize,
+    synced_at: Instant,
+    sync_every: Duration,
+}
+
+impl Ledger {
+    /// Opens a file and keeps its first `len` bytes, which are `lines` whole lines.
+    pub(super) fn open(
+        path: &Path,
+        len: u64,
+        lines: usize,
+        sync_every: Duration,
+    ) -> Result<Ledger, JobError> {
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+        let mut file = file.map_err(JobError::file("write", path))?;
+        let cut = file.set_len(len).and_then(|()| file.seek(SeekFrom::Start(len)));
+        cut.map_err(JobError::file("cut", path))?;
+        Ok(Ledger {
+            path: path.to_owned(),
+            file,
+            len,
+            lines,
+            unsynced: 0,
+            synced_at: Instant::now(),
+            sync_every,
+        })
+    }
+
+    /// Adds a line, its end included. If it does not fit, none of it stays.
+    pub(super) fn append(&mut self, line: &[u8]) -> Result<(), JobError> {
+        if let Err(source) = self.file.write_all(line) {
+            return Err(self.give_up(source));
+        }
+        self.len += line.len() as u64;
+        self.lines += 1;
+        self.unsynced += 1;
+        if self.unsynced >= LINES_A_SYNC || self.synced_at.elapsed() >= self.sync_every {
+            self.sync()?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the disk.
+    pub(super) fn sync(&mut self) -> Result<(), JobError> {
+        if self.unsynced > 0 {
+            self.file.sync_data().map_err(|source| self.give_up(source))?;
+            self.unsynced = 0;
+        }
+        self.synced_at = Instant::now();
+        Ok(())
+    }
+
+    /// Waits for the disk if lines have waited long enough.
+    pub(super) fn sync_if_due(&mut self) -> Result<(), JobError> {
+        if self.unsynced > 0 && self.synced_at.elapsed() >= self.sync_every { self.sync() } else { Ok(()) }
+    }
+
+    fn give_up(&mut self, source: io::Error) -> JobError {
+        // If the file cannot be cut, the torn line is cut by whoever goes on.
+        let _ = self.file.set_len(self.len);
+        JobError::Full { path: self.path.clone(), safe: self.lines, source }
+    }
+}
+
+/// Makes the names in the file's folder last.
+pub(super) fn sync_folder(path: &Path) -> Result<(), JobError> {
+    let folder = folder(path);
+    let synced = File::open(folder).and_then(|folder| folder.sync_all());
+    synced.map_err(JobError::file("sync the folder", folder))
+}
+
+pub(super) fn folder(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_beyond_the_whole_lines_is_cut() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("out");
+        std::fs::write(&path, "one\ntwo\nthr").expect("written");
+        let mut ledger = Ledger::open(&path, 8, 2, Duration::ZERO).expect("opens");
+        ledger.append(b"3\n").expect("fits");
+        assert_eq!(std::fs::read_to_string(&path).expect("text"), "one\ntwo\n3\n");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_full_disk_says_what_is_safe() {
+        let file = OpenOptions::new().write(true).open("/dev/full").expect("there");
+        let mut ledger = Ledger {
+            path: "full".into(),
+            file,
+            len: 10,
+            lines: 5,
+            unsynced: 0,
+            synced_at: Instant::now(),
+            sync_every: Duration::ZERO,
+        };
+        let error = ledger.append(b"x\n").expect_err("full").to_string();
+        assert!(error.contains("cannot write full") && error.contains("5 answers are safe"), "{error}");
+    }
+}

@@ -1,0 +1,133 @@
+//! Outputs of all shards, made one in the order of the input.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::files::{Existing, Paths, part, state_path};
+use super::kept::{self, Found};
+use super::ledger::{Ledger, folder, sync_folder};
+use super::{JobError, Record};
+
+/// Answers that were merged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Merged {
+    /// All of them.
+    pub lines: usize,
+    /// Errors among them.
+    pub failed: usize,
+}
+
+/// One shard's output.
+struct Part {
+    path: PathBuf,
+    record: Record,
+    /// Answers, and errors where they are apart.
+    files: Vec<(PathBuf, Vec<Found>)>,
+}
+
+/// Makes one output of those of all shards of a job; the new files appear whole or not at all.
+///
+/// # Errors
+/// [`JobError::Shards`]: they do not make a whole; [`JobError::Exists`]; [`JobError::File`].
+pub fn merge(shards: &[PathBuf], into: &Paths, existing: Existing) -> Result<Merged, JobError> {
+    let taken = [Some(&into.answers), into.errors.as_ref()].into_iter().flatten().find(|path| path.exists());
+    if let (Some(path), Existing::Continue) = (taken, existing) {
+        return Err(JobError::Exists(path.clone()));
+    }
+    let parts = shards.iter().map(|path| Part::read(path)).collect::<Result<Vec<_>, _>>()?;
+    check(&parts)?;
+    let mut all = BTreeMap::new();
+    for (path, found) in parts.iter().flat_map(|part| &part.files) {
+        for answer in found {
+            if all.insert(answer.line, (path, answer)).is_some() {
+                return Err(JobError::Shards(format!("line {} of the input is answered twice", answer.line)));
+            }
+        }
+    }
+    write(all.into_values(), into)
+}
+
+fn write<'a>(all: impl Iterator<Item = (&'a PathBuf, &'a Found)>, into: &Paths) -> Result<Merged, JobError> {
+    let open = |path: &Path| Ledger::open(&part(path), 0, 0, Duration::MAX);
+    let mut answers = open(&into.answers)?;
+    let mut errors = into.errors.as_deref().map(open).transpose()?;
+    let mut merged = Merged { lines: 0, failed: 0 };
+    let mut files: BTreeMap<&Path, File> = BTreeMap::new();
+    for (path, found) in all {
+        if !files.contains_key(path.as_path()) {
+            files.insert(path, File::open(path).map_err(JobError::file("read", path))?);
+        }
+        let mut bytes = vec![0; (found.range.end - found.range.start) as usize];
+        let file = &files[path.as_path()];
+        file.read_exact_at(&mut bytes, found.range.start).map_err(JobError::file("read", path))?;
+        match &mut errors {
+            Some(errors) if !found.is_ok() => errors.append(&bytes)?,
+            _ => answers.append(&bytes)?,
+        }
+        merged.lines += 1;
+        merged.failed += usize::from(!found.is_ok());
+    }
+    answers.sync()?;
+    errors.as_mut().map_or(Ok(()), Ledger::sync)?;
+    for path in into.errors.iter().chain([&into.answers]) {
+        fs::rename(part(path), path).map_err(JobError::file("replace", path))?;
+    }
+    sync_folder(&into.answers)?;
+    Ok(merged)
+}
+
+impl Part {
+    fn read(path: &Path) -> Result<Part, JobError> {
+        let state = state_path(path);
+        let text = fs::read_to_string(&state).map_err(JobError::file("read", &state))?;
+        let record: Record = serde_json::from_str(&text).map_err(|error| {
+            JobError::Shards(format!("{} is no state of a job: {error}", state.display()))
+        })?;
+        let errors = record.error_file.as_ref().map(|name| folder(path).join(name));
+        let digest = &record.input_sha256[..16.min(record.input_sha256.len())];
+        let mut files = Vec::new();
+        for path in [Some(path.to_owned()), errors].into_iter().flatten() {
+            let found = kept::read_numbered(&path, digest)?;
+            files.push((path, found));
+        }
+        Ok(Part { path: path.to_owned(), record, files })
+    }
+
+    /// Lines that should be there and are not.
+    fn missing(&self) -> usize {
+        let owned = (0..self.record.lines).filter(|&position| self.record.shard.owns(position)).count();
+        owned.saturating_sub(self.files.iter().map(|(_, found)| found.len()).sum())
+    }
+}
+
+/// Whether these are all shards of one job, all finished.
+fn check(parts: &[Part]) -> Result<(), JobError> {
+    let [first, ..] = parts else { return Err(JobError::Shards("there is nothing to merge".into())) };
+    let wrong = |part: &Part, why: String| Err(JobError::Shards(format!("{}: {why}", part.path.display())));
+    let of = first.record.shard.of;
+    for part in parts {
+        let alike = Record {
+            shard: first.record.shard,
+            error_file: first.record.error_file.clone(),
+            order: first.record.order,
+            ..part.record.clone()
+        };
+        let differences = first.record.differences(&alike);
+        if part.record.shard.of != of || !differences.is_empty() {
+            let shard = format!("it is shard {}, the first is {}", part.record.shard, first.record.shard);
+            let why = if differences.is_empty() { shard } else { differences.join("; ") };
+            return wrong(part, format!("another job than {}: {why}", first.path.display()));
+        }
+        if part.missing() > 0 {
+            return wrong(part, format!("{} lines have no answer yet: run this shard again", part.missing()));
+        }
+    }
+    let lacking = (0..of).find(|&index| !parts.iter().any(|part| part.record.shard.index == index));
+    match lacking {
+        Some(index) => Err(JobError::Shards(format!("shard {index}/{of} is missing"))),
+        None => Ok(()),
+    }
+}

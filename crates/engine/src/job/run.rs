@@ -1,0 +1,265 @@
+//! A job at work.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::api::{ApiError, Context, Meta, batch_output, response};
+use model::tokenizer::Tokenizer;
+use serde_json::Value;
+
+use super::files::{Outlook, Verdict, Writer};
+use super::flight::{Flight, Landed};
+use super::order::Waiting;
+use super::{Input, JobError};
+use crate::engine::Engine;
+use crate::request::Failure;
+
+/// How long nothing may happen before the watcher is asked again.
+const TICK: Duration = Duration::from_millis(50);
+/// Lines that are read and handed in between two looks at what came back.
+const LINES_A_TURN: usize = 32;
+
+/// Everything that turns lines into answers.
+pub struct Job<'a> {
+    /// Runs the model.
+    pub engine: &'a Engine,
+    /// Of the model.
+    pub tokenizer: &'a Arc<Tokenizer>,
+    /// What lines are read against; its time should be that of the record.
+    pub context: Context<'a>,
+    /// The lines.
+    pub input: &'a Input,
+    /// How much at once.
+    pub limits: Limits,
+}
+
+/// How much is done at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Lines in the engine.
+    pub in_flight: usize,
+    /// Lines begun and not written: those in the engine, and those that wait for an earlier one.
+    pub window: usize,
+}
+
+/// Where answers are written.
+pub enum Output {
+    /// Into files that can be gone on from.
+    Files(Box<Writer>),
+    /// Into a pipe or device.
+    Stream(Box<dyn Write>),
+}
+
+/// What a watcher wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// Go on.
+    GoOn,
+    /// Finish what is begun, begin nothing more.
+    Drain,
+    /// End now.
+    End,
+}
+
+/// Who follows a job; asked and told many times a second.
+pub trait Watch {
+    /// What to do.
+    fn ask(&mut self) -> Ask;
+    /// How far it is.
+    fn tell(&mut self, tally: &Tally);
+}
+
+/// How a job ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Every line has its answer.
+    Finished,
+    /// It was asked to end before that.
+    Interrupted,
+}
+
+/// Counts of a job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Lines of this job.
+    pub lines: usize,
+    /// Those that earlier runs answered.
+    pub earlier: usize,
+    /// Those written, errors and earlier ones included.
+    pub done: usize,
+    /// Errors among them.
+    pub failed: usize,
+    /// Tokens of the prompts of lines that this run answered.
+    pub prompt_tokens: u64,
+    /// Tokens that this run generated for lines that are written.
+    pub generated_tokens: u64,
+    /// Lines in the engine.
+    pub under_way: usize,
+    /// Tokens that those have so far.
+    pub tokens_under_way: u64,
+}
+
+/// An answer that may have to wait.
+struct Ready {
+    verdict: Verdict,
+    text: String,
+    prompt_tokens: u64,
+    generated_tokens: u64,
+}
+
+struct Run<'a> {
+    job: &'a Job<'a>,
+    created: u64,
+    todo: std::slice::Iter<'a, usize>,
+    flight: Flight,
+    waiting: Waiting<Ready>,
+    tally: Tally,
+}
+
+impl Job<'_> {
+    /// Answers what is to be done.
+    ///
+    /// # Errors
+    /// [`JobError`]; answers that were written stay.
+    pub fn run(
+        &self,
+        outlook: &Outlook,
+        mut output: Output,
+        watch: &mut dyn Watch,
+    ) -> Result<(Ended, Tally), JobError> {
+        let mut run = Run::new(self, outlook);
+        loop {
+            let ask = watch.ask();
+            if ask == Ask::End {
+                break;
+            }
+            let begun = if ask == Ask::GoOn { run.begin_some()? } else { 0 };
+            run.write_ready(&mut output)?;
+            watch.tell(&run.tally);
+            if run.flight.len() == 0 && begun == 0 {
+                break;
+            }
+            run.wait(if begun > 0 { Duration::ZERO } else { TICK })?;
+        }
+        let ended = if run.tally.done == run.tally.lines { Ended::Finished } else { Ended::Interrupted };
+        output.finish(ended == Ended::Finished)?;
+        Ok((ended, run.tally))
+    }
+}
+
+impl<'a> Run<'a> {
+    fn new(job: &'a Job<'a>, outlook: &'a Outlook) -> Run<'a> {
+        let earlier = outlook.answered;
+        Run {
+            job,
+            created: outlook.record.created,
+            todo: outlook.todo.iter(),
+            flight: Flight::new(),
+            waiting: Waiting::new(outlook.record.order, job.limits.window),
+            tally: Tally {
+                lines: outlook.todo.len() + earlier,
+                earlier,
+                done: earlier,
+                failed: outlook.failed,
+                ..Tally::default()
+            },
+        }
+    }
+
+    /// Hands in some lines, as there is room; how many.
+    fn begin_some(&mut self) -> Result<usize, JobError> {
+        for begun in 0..LINES_A_TURN {
+            if self.flight.len() >= self.job.limits.in_flight || !self.waiting.has_room() {
+                return Ok(begun);
+            }
+            let Some(&position) = self.todo.next() else { return Ok(begun) };
+            self.waiting.begin(position);
+            if let Err(error) = self.begin(position)? {
+                self.land((position, Err(error)));
+            }
+        }
+        Ok(LINES_A_TURN)
+    }
+
+    /// The outer error is the engine's, the inner one the line's.
+    fn begin(&mut self, position: usize) -> Result<Result<(), ApiError>, JobError> {
+        let line = self.job.input.line(position);
+        let request = match line.parse().and_then(|parsed| parsed.generate(&self.job.context)) {
+            Ok(request) => request,
+            Err(error) => return Ok(Err(error)),
+        };
+        let (engine, tokenizer) = (self.job.engine, self.job.tokenizer);
+        match self.flight.begin(position, request, line.number as u64, engine, tokenizer) {
+            Err(why @ Failure::Engine(_)) => Err(why.into()),
+            begun => Ok(begun.map_err(ApiError::from)),
+        }
+    }
+
+    fn wait(&mut self, most: Duration) -> Result<(), JobError> {
+        for landed in self.flight.wait(most)? {
+            self.land(landed);
+        }
+        self.tally.under_way = self.flight.len();
+        self.tally.tokens_under_way = self.flight.tokens();
+        Ok(())
+    }
+
+    fn land(&mut self, (position, outcome): Landed) {
+        let id = self.job.input.id(position);
+        let outcome = outcome.map(|(request, choices)| {
+            let meta = Meta { id: id.clone(), created: self.created, cached_tokens: None };
+            response(&request, &choices, &meta, self.job.tokenizer)
+        });
+        let usage = |name: &str| match &outcome {
+            Ok(body) => body["usage"][name].as_u64().unwrap_or_default(),
+            Err(_) => 0,
+        };
+        let answer: Value = batch_output(&id, &self.job.input.line(position).custom_id(), &outcome);
+        let ready = Ready {
+            verdict: if outcome.is_ok() { Verdict::Good } else { Verdict::Error },
+            text: format!("{answer}\n"),
+            prompt_tokens: usage("prompt_tokens"),
+            generated_tokens: usage("completion_tokens"),
+        };
+        self.waiting.put(position, ready);
+    }
+
+    fn write_ready(&mut self, output: &mut Output) -> Result<(), JobError> {
+        while let Some((position, ready)) = self.waiting.take() {
+            output.write(position, ready.verdict, ready.text.as_bytes())?;
+            self.tally.done += 1;
+            self.tally.failed += usize::from(ready.verdict == Verdict::Error);
+            self.tally.prompt_tokens += ready.prompt_tokens;
+            self.tally.generated_tokens += ready.generated_tokens;
+        }
+        output.pause()
+    }
+}
+
+impl Output {
+    /// A whole line at once: whatever ends the process leaves whole lines.
+    fn write(&mut self, position: usize, verdict: Verdict, line: &[u8]) -> Result<(), JobError> {
+        match self {
+            Output::Files(writer) => writer.write(position, verdict, line),
+            Output::Stream(stream) => {
+                stream.write_all(line).and_then(|()| stream.flush()).map_err(JobError::Stream)
+            }
+        }
+    }
+
+    /// Nothing more is there to be written now.
+    fn pause(&mut self) -> Result<(), JobError> {
+        match self {
+            Output::Files(writer) => writer.sync_if_due(),
+            Output::Stream(_) => Ok(()),
+        }
+    }
+
+    fn finish(self, whole: bool) -> Result<(), JobError> {
+        match self {
+            Output::Files(writer) => writer.finish(whole),
+            Output::Stream(_) => Ok(()),
+        }
+    }
+}
