@@ -36,7 +36,9 @@ fn advise(status: StatusCode, code: Option<&str>, headers: &mut HeaderMap) {
         (StatusCode::SERVICE_UNAVAILABLE, Some("model_loading")) => (RETRY_AFTER, "5"),
         (StatusCode::SERVICE_UNAVAILABLE, _) => (RETRY_AFTER, "1"),
         (StatusCode::UNAUTHORIZED, _) => (WWW_AUTHENTICATE, "Bearer"),
-        (StatusCode::INTERNAL_SERVER_ERROR | StatusCode::INSUFFICIENT_STORAGE, _) => ("x-should-retry".parse().expect("a name"), "false"),
+        (StatusCode::INTERNAL_SERVER_ERROR | StatusCode::INSUFFICIENT_STORAGE, _) => {
+            ("x-should-retry".parse().expect("a name"), "false")
+        }
         _ => return,
     };
     headers.insert(name, HeaderValue::from_static(value));

@@ -43,14 +43,17 @@ fn upload(server: &Running, name: &str, purpose: &str, text: &str) -> Response {
 fn lines(n: usize, max_tokens: usize) -> String {
     let line = |i: usize| {
         let body = json!({"prompt": [5 + i % 50, 9], "max_tokens": max_tokens, "temperature": 0, "ignore_eos": true});
-        json!({"custom_id": format!("c{i}"), "method": "POST", "url": "/v1/completions", "body": body}).to_string() + "\n"
+        json!({"custom_id": format!("c{i}"), "method": "POST", "url": "/v1/completions", "body": body})
+            .to_string()
+            + "\n"
     };
     (0..n).map(line).collect()
 }
 
 fn begin(server: &Running, text: &str) -> String {
     let file = upload(server, "in.jsonl", "batch", text).json();
-    let body = json!({"input_file_id": file["id"], "endpoint": "/v1/completions", "completion_window": "24h"});
+    let body =
+        json!({"input_file_id": file["id"], "endpoint": "/v1/completions", "completion_window": "24h"});
     let batch = post(server.address, "/v1/batches", &body);
     assert_eq!(batch.status, 200, "{}", batch.body);
     assert_eq!(batch.json()["status"], "validating");
@@ -118,7 +121,9 @@ fn a_name_never_becomes_a_path() {
     assert_eq!(made.len(), before + 12, "a file and its description each, all of them inside");
     assert!(made.iter().all(|path| !path.to_string_lossy().contains("escaped")), "{made:?}");
     for id in ["..%2f..%2flock", "%2e%2e", "..", "file-..%2f0", "file-0", "lock", "file-%00", "batch_1"] {
-        for path in [format!("/v1/files/{id}"), format!("/v1/files/{id}/content"), format!("/v1/batches/{id}")] {
+        for path in
+            [format!("/v1/files/{id}"), format!("/v1/files/{id}/content"), format!("/v1/batches/{id}")]
+        {
             assert_eq!(get(server.address, &path).status, 404, "{path}");
         }
     }
@@ -136,7 +141,8 @@ fn what_is_no_file_or_batch_is_refused() {
     assert_eq!(send(server.address, &request("POST", "/v1/files", kind, torn.as_bytes())).status, 400);
     assert_eq!(get(server.address, "/v1/files").json()["data"], json!([]), "nothing of them stays");
     let file = upload(&server, "x", "batch", &lines(1, 1)).json();
-    let good = json!({"input_file_id": file["id"], "endpoint": "/v1/completions", "completion_window": "24h"});
+    let good =
+        json!({"input_file_id": file["id"], "endpoint": "/v1/completions", "completion_window": "24h"});
     for (field, value) in [
         ("input_file_id", json!("file-00")),
         ("input_file_id", json!("../lock")),
@@ -155,7 +161,10 @@ fn what_is_no_file_or_batch_is_refused() {
         (&*lines(1, 1).replace("/v1/completions", "/v1/chat/completions"), "mismatched_endpoint"),
     ] {
         let failed = ended(&server, &begin(&server, text));
-        assert_eq!((&failed["status"], &failed["errors"]["data"][0]["code"]), (&json!("failed"), &json!(code)));
+        assert_eq!(
+            (&failed["status"], &failed["errors"]["data"][0]["code"]),
+            (&json!("failed"), &json!(code))
+        );
     }
 }
 
@@ -168,7 +177,10 @@ fn a_cancelled_batch_frees_everything() {
     let file = batch(&server, &id)["input_file_id"].as_str().unwrap().to_string();
     let delete = |file: &str| send(server.address, &request("DELETE", &format!("/v1/files/{file}"), "", b""));
     assert_eq!(delete(&file).status, 400, "it is in use");
-    assert_eq!(post(server.address, &format!("/v1/batches/{id}/cancel"), &json!({})).json()["status"], "cancelling");
+    assert_eq!(
+        post(server.address, &format!("/v1/batches/{id}/cancel"), &json!({})).json()["status"],
+        "cancelling"
+    );
     assert_eq!(ended(&server, &id)["status"], "cancelled");
     until(|| is_idle(server.address));
     assert_eq!(post(server.address, &format!("/v1/batches/{id}/cancel"), &json!({})).status, 400);
@@ -192,7 +204,8 @@ fn a_batch_goes_on_in_the_next_server() {
     let done = ended(&second, &id);
     assert_eq!((&done["status"], &done["request_counts"]["completed"]), (&json!("completed"), &json!(40)));
     let strip = |text: &str| -> Vec<Value> {
-        let line = |line: &str| serde_json::from_str::<Value>(line).unwrap()["response"]["body"]["choices"].clone();
+        let line =
+            |line: &str| serde_json::from_str::<Value>(line).unwrap()["response"]["body"]["choices"].clone();
         text.lines().map(line).collect()
     };
     assert_eq!(strip(&content(&second, &done["output_file_id"])), strip(&expected));

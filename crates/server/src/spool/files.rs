@@ -29,7 +29,10 @@ struct Upload {
 }
 
 /// `POST /v1/files`: a form with `purpose` and `file`.
-pub(crate) async fn upload(State(app): State<Arc<App>>, form: Option<Multipart>) -> Result<Response, Refusal> {
+pub(crate) async fn upload(
+    State(app): State<Arc<App>>,
+    form: Option<Multipart>,
+) -> Result<Response, Refusal> {
     let spool = app.spool()?;
     let form = form.ok_or_else(refusal::no_form)?;
     if !spool.has_room().map_err(refusal::spool)? {
@@ -53,7 +56,10 @@ impl Upload {
         let name = self.name.ok_or_else(|| ApiError::invalid("file", "file: there is none in the form"))?;
         let purpose = self.purpose.ok_or_else(|| ApiError::invalid("purpose", "purpose: expected batch"))?;
         if purpose != "batch" {
-            return Err(ApiError::invalid("purpose", "purpose: expected batch; files have no other use here"));
+            return Err(ApiError::invalid(
+                "purpose",
+                "purpose: expected batch; files have no other use here",
+            ));
         }
         Ok((name.chars().take(NAME_CHARS).collect(), purpose))
     }
@@ -120,7 +126,10 @@ pub(crate) async fn get(State(app): State<Arc<App>>, Path(id): Path<String>) -> 
 }
 
 /// `GET /v1/files/{id}/content`
-pub(crate) async fn content(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response, Refusal> {
+pub(crate) async fn content(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+) -> Result<Response, Refusal> {
     let spool = app.spool()?;
     spool.file(&id).ok_or_else(|| refusal::nothing_of("file", &id))?;
     let file = tokio::fs::File::open(spool.path(&id)).await.map_err(refusal::spool)?;

@@ -64,12 +64,8 @@ impl Spool {
         folder(root.join("batches"))?;
         let lock = private(&root.join("lock"))?;
         lock.try_lock().map_err(|_| io::Error::other("another server uses it"))?;
-        let spool = Spool {
-            root: root.to_owned(),
-            _lock: lock,
-            batches: Mutex::default(),
-            news: Notify::new(),
-        };
+        let spool =
+            Spool { root: root.to_owned(), _lock: lock, batches: Mutex::default(), news: Notify::new() };
         for value in spool.described("batches")? {
             if let Some(batch) = Batch::from_json(&value) {
                 let id = batch.shown["id"].as_str().unwrap_or_default().to_string();
@@ -126,7 +122,8 @@ impl Spool {
 
     /// Whether a batch that has not ended reads or writes this file.
     pub(super) fn is_in_use(&self, id: &str) -> bool {
-        let uses = |batch: &Batch| batch.shown["input_file_id"] == id || batch.answers == id || batch.errors == id;
+        let uses =
+            |batch: &Batch| batch.shown["input_file_id"] == id || batch.answers == id || batch.errors == id;
         self.lock().values().any(|batch| !batch.has_ended() && uses(batch))
     }
 
@@ -146,14 +143,19 @@ impl Spool {
     pub(super) fn next(&self) -> Option<Batch> {
         let batches = self.lock();
         let waiting = batches.values().filter(|batch| !batch.has_ended());
-        waiting.min_by_key(|batch| (batch.shown["created_at"].as_u64(), batch.shown["id"].to_string())).cloned()
+        waiting
+            .min_by_key(|batch| (batch.shown["created_at"].as_u64(), batch.shown["id"].to_string()))
+            .cloned()
     }
 
-    /// Changes a batch, here and on the disk.
+    /// Takes a new batch, here and on the disk.
     pub(super) fn put(&self, batch: Batch) -> io::Result<()> {
+        self.write(&mut self.lock(), batch)
+    }
+
+    fn write(&self, batches: &mut BTreeMap<String, Batch>, batch: Batch) -> io::Result<()> {
         let id = batch.shown["id"].as_str().unwrap_or_default().to_string();
         assert!(Kind::Batch.owns(&id), "only ids become paths");
-        let mut batches = self.lock();
         write_whole(&self.root.join("batches").join(format!("{id}.json")), &batch.to_json())?;
         batches.insert(id, batch);
         Ok(())
@@ -161,14 +163,19 @@ impl Spool {
 
     /// Changes a batch here only; how far it is can be found again.
     pub(super) fn tell(&self, id: &str, change: impl FnOnce(&mut Batch)) {
-        self.lock().get_mut(id).into_iter().for_each(|batch| change(batch));
+        if let Some(batch) = self.lock().get_mut(id) {
+            change(batch);
+        }
     }
 
-    /// Changes a batch as it is now, here and on the disk.
+    /// Changes a batch that has not ended, here and on the disk; nobody else changes it meanwhile.
     pub(super) fn update(&self, id: &str, change: impl FnOnce(&mut Batch)) -> io::Result<()> {
-        let Some(mut batch) = self.batch(id) else { return Ok(()) };
+        let mut batches = self.lock();
+        let Some(mut batch) = batches.get(id).filter(|batch| !batch.has_ended()).cloned() else {
+            return Ok(());
+        };
         change(&mut batch);
-        self.put(batch)
+        self.write(&mut batches, batch)
     }
 
     fn described(&self, folder: &str) -> io::Result<Vec<Value>> {
@@ -217,7 +224,17 @@ mod tests {
         for id in ["file-0", "file-0123456789abcdef0"] {
             assert!(Kind::File.owns(id), "{id}");
         }
-        for id in ["", "file-", "file-../x", "file-0/../1", "batch_0", "file-0.json", "file-%2e", "../file-0", "file-\0"] {
+        for id in [
+            "",
+            "file-",
+            "file-../x",
+            "file-0/../1",
+            "batch_0",
+            "file-0.json",
+            "file-%2e",
+            "../file-0",
+            "file-\0",
+        ] {
             assert!(!Kind::File.owns(id), "{id}");
         }
         assert!(Kind::Batch.owns("batch_7f") && !Kind::Batch.owns("file-7f"));

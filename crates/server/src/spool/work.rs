@@ -87,7 +87,9 @@ impl Failed {
             Failed::Job(JobError::Other { differences, .. }) => {
                 vec![error("batch_changed", &differences.join("; "), Value::Null)]
             }
-            Failed::Job(_) => vec![error("spool_error", "the spool directory could not be read or written", Value::Null)],
+            Failed::Job(_) => {
+                vec![error("spool_error", "the spool directory could not be read or written", Value::Null)]
+            }
         }
     }
 }
@@ -97,7 +99,12 @@ fn error(code: &str, message: &str, line: Value) -> Value {
 }
 
 /// Nothing if it is to be gone on with later.
-fn answer(app: &App, spool: &Spool, served: &Served, batch: &Batch) -> Result<Option<(Ended, Tally)>, Failed> {
+fn answer(
+    app: &App,
+    spool: &Spool,
+    served: &Served,
+    batch: &Batch,
+) -> Result<Option<(Ended, Tally)>, Failed> {
     let id = batch.shown["id"].as_str().unwrap_or_default();
     let path = spool.path(batch.shown["input_file_id"].as_str().unwrap_or_default());
     let bytes = fs::read(&path).map_err(|source| JobError::File { what: "read", path, source })?;
@@ -111,7 +118,8 @@ fn answer(app: &App, spool: &Spool, served: &Served, batch: &Batch) -> Result<Op
     let created = batch.shown["created_at"].as_u64().unwrap_or_default();
     let settings = [("the model".to_string(), served.names.join(", "))].into();
     let error_file = paths.error_name();
-    let record = Record { error_file, ..Record::new(&input, created, settings) };
+    let mut record = Record::new(&input, created, settings);
+    record.error_file = error_file;
     let mut files = Files::open(paths)?;
     let outlook = files.outlook(record, &input, Existing::Continue, Retry::Nothing)?;
     let writer = files.begin(&outlook, SYNC_EVERY)?;
@@ -188,24 +196,27 @@ impl Watch for Follower<'_> {
 impl Spool {
     /// All answers are on the disk: clients see them.
     fn end(&self, id: &str, ended: Ended, tally: &Tally) -> std::io::Result<()> {
-        let Some(mut batch) = self.batch(id) else { return Ok(()) };
-        batch.count(tally);
+        let Some(batch) = self.batch(id) else { return Ok(()) };
+        let mut found = Vec::new();
         for (file, field, name) in [
-            (batch.answers.clone(), "output_file_id", format!("{id}_output.jsonl")),
-            (batch.errors.clone(), "error_file_id", format!("{id}_error.jsonl")),
+            (batch.answers, "output_file_id", format!("{id}_output.jsonl")),
+            (batch.errors, "error_file_id", format!("{id}_error.jsonl")),
         ] {
             let path = self.path(&file);
             // What a job writes down about itself has no use any more; it may be gone already.
             let _ = fs::remove_file(path.with_extension("state"));
             if fs::metadata(&path).is_ok_and(|found| found.len() > 0) {
                 self.describe(&file, &name, "batch_output")?;
-                batch.shown[field] = json!(file);
+                found.push((field, file));
             } else {
                 let _ = fs::remove_file(path);
             }
         }
-        batch.advance("finalizing");
-        batch.advance(if ended == Ended::Finished { "completed" } else { "cancelled" });
-        self.put(batch)
+        self.update(id, |batch| {
+            batch.count(tally);
+            found.into_iter().for_each(|(field, file)| batch.shown[field] = json!(file));
+            batch.advance("finalizing");
+            batch.advance(if ended == Ended::Finished { "completed" } else { "cancelled" });
+        })
     }
 }
