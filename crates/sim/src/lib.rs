@@ -2,6 +2,8 @@
 //! workloads, its tokens are numbers, and a shadow engine checks every access to a KV block.
 #![forbid(unsafe_code)]
 
+mod block;
+pub mod draw;
 pub mod flexgen;
 mod metrics;
 mod oracle;
@@ -13,6 +15,7 @@ mod trace;
 mod workload;
 mod world;
 
+pub use block::{BlockComparison, BlockExperiment, ScheduleFigures};
 pub use metrics::{End, Metrics, Quantiles, Summary, Tally};
 pub use oracle::{Submitted, conflict, random_program};
 pub use replay::{FirstDifference, Replayed, replay};

@@ -7,6 +7,7 @@
 mod done;
 mod hardware;
 mod id;
+mod lanes;
 pub mod model;
 mod op;
 mod place;
@@ -20,6 +21,7 @@ mod unit;
 pub use done::{Done, Full, Outcome, Produced};
 pub use hardware::{DeviceSpec, DiskSpec, HardwareSpec, HostSpec, LinkSpec};
 pub use id::{BlockHash, BlockId, RankId, ReplicaId, SeqId, StepId};
+pub use lanes::LaneSpan;
 pub use model::ModelSpec;
 pub use op::{Lane, Op, Part, Tensor};
 pub use place::{ByTier, Layout, Placement, Split, SplitError, Tier};

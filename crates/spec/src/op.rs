@@ -1,6 +1,7 @@
 //! What a node does, and the lane that runs it.
 
 use crate::{RankId, Tier};
+use serde::Serialize;
 
 /// Weights that are loaded together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -139,7 +140,7 @@ pub enum Op {
 }
 
 /// What runs nodes one after another. Every rank has one of each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum Lane {
     /// The device's compute.
     Device,
@@ -178,6 +179,20 @@ impl Lane {
     /// Dense from 0.
     pub fn index(self) -> usize {
         self as usize
+    }
+
+    /// What it is called in pictures and files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Lane::Device => "Device",
+            Lane::Host => "Host",
+            Lane::Up => "Up",
+            Lane::Down => "Down",
+            Lane::DiskRead => "DiskRead",
+            Lane::DiskWrite => "DiskWrite",
+            Lane::PeerIn => "PeerIn",
+            Lane::PeerOut => "PeerOut",
+        }
     }
 
     /// The lane of a copy between two tiers.

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 pub enum State {
     /// Holds no KV: new, or preempted by recomputation.
     Waiting,
-    /// Holds KV on the device and takes part in steps.
+    /// Holds KV and takes part in steps.
     Running,
     /// On its way to `to`, or at rest there when every piece is planned.
     Moving {
@@ -107,10 +107,11 @@ impl Sequence {
         }
     }
 
-    /// It runs from now on, with blocks that hold the positions before `cached`.
-    pub fn admit(&mut self, blocks: Vec<BlockId>) {
+    /// It runs from now on and lives on `home`, with blocks there that hold its first positions.
+    pub fn admit(&mut self, home: Tier, blocks: Vec<BlockId>) {
         assert!(self.state == State::Waiting && self.in_flight == 0, "only a sequence at rest is admitted");
         self.state = State::Running;
+        self.home = home;
         self.published = blocks.len();
         self.planned = Tokens::of_blocks(blocks.len());
         self.done = self.planned;
@@ -205,7 +206,8 @@ impl Sequence {
     /// Blocks that became complete and can be published: their hashes and names.
     pub fn fresh(&mut self) -> impl Iterator<Item = (BlockHash, BlockId)> {
         let full = self.done.full_blocks().min(self.hashes.len()).min(self.blocks.len());
-        let shares = self.state == State::Running && self.request.prefix == PrefixUse::Allowed;
+        let running = self.state == State::Running && self.home == Tier::Device;
+        let shares = running && self.request.prefix == PrefixUse::Allowed;
         let range = if shares { self.published..full.max(self.published) } else { 0..0 };
         self.published = self.published.max(range.end);
         range.map(|i| (self.hashes[i], self.blocks[i]))

@@ -1,7 +1,9 @@
 //! Schedulers: what to compute next, from what came and what is done.
 
+pub mod block;
 mod fcfs;
 
+pub use block::{BlockConfig, Delegate, Schedule};
 pub use fcfs::{Fcfs, FcfsConfig, Preempt, ZeroLimit};
 
 use serde::{Deserialize, Serialize};

@@ -6,7 +6,7 @@ pub(crate) mod dataflow;
 use policy::cost::Cost;
 use policy::drive::{Lowering, drive};
 use policy::pipeline::Plan;
-use policy::sched::{Fcfs, FcfsConfig, Next, Preempt, Scheduler};
+use policy::sched::{BlockConfig, Delegate, Fcfs, FcfsConfig, Next, Preempt, Schedule, Scheduler};
 use sim::{Accesses, Rng, Text, Truth, VirtualWorld};
 use spec::{ByTier, Done, Nanos, Op, PrefixUse, Request, SeqId, Shape, Tokens};
 
@@ -68,7 +68,7 @@ pub(crate) fn request(id: u64, arrival: Nanos, prompt: u32, max_new: u32, text: 
 
 /// Runs to the end.
 pub(crate) fn run(world: &mut VirtualWorld, scheduler: &mut impl Scheduler) {
-    let plan = Plan::resident(2, u32::MAX);
+    let plan = Plan { max_batches: u16::MAX, kv_slot_tokens: u64::MAX, ..Plan::resident(2, u32::MAX) };
     let cost: &dyn Cost = &by_tokens;
     drive(world, scheduler, &Lowering { plan: &plan, cost }).expect("nothing fails in a virtual world");
 }
@@ -80,10 +80,25 @@ pub(crate) fn random_config(rng: &mut Rng) -> FcfsConfig {
         max_num_seqs: rng.within(1, 12) as usize,
         max_queue: rng.within(1, 60) as usize,
         depth: rng.within(1, 3) as usize,
-        blocks: ByTier { device: rng.within(1, 24) as u32, host: rng.below(30) as u32, disk: 0 },
+        blocks: ByTier {
+            device: rng.within(1, 24) as u32,
+            host: rng.below(30) as u32,
+            disk: rng.below(30) as u32,
+        },
         preempt: if rng.one_in(2) { Preempt::Recompute } else { Preempt::Swap },
         max_move_blocks: rng.within(1, 6) as usize,
+        block: if rng.one_in(2) { BlockConfig::default() } else { random_block(rng) },
         ..FcfsConfig::default()
+    }
+}
+
+fn random_block(rng: &mut Rng) -> BlockConfig {
+    BlockConfig {
+        schedule: [Schedule::Row, Schedule::Zigzag, Schedule::Diagonal][rng.below(3) as usize],
+        batches: rng.within(1, 4) as usize,
+        batch_seqs: rng.within(1, 6) as usize,
+        kv_slot_tokens: rng.below(600),
+        delegate: if rng.one_in(2) { Delegate::Host } else { Delegate::Streamed },
     }
 }
 

@@ -1,5 +1,6 @@
 //! Limits of the first-come-first-served scheduler.
 
+use crate::sched::block::BlockConfig;
 use serde::{Deserialize, Serialize};
 use spec::{ByTier, Layout, ReplicaId, Tokens};
 
@@ -15,9 +16,9 @@ pub enum Preempt {
 /// Limits, all of which the scheduler keeps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FcfsConfig {
-    /// Positions computed in one step, over all sequences.
+    /// Positions computed in one batch of a step (a step is one batch, unless `block` says otherwise).
     pub max_num_batched_tokens: Tokens,
-    /// Sequences that hold KV on the device at a time.
+    /// Sequences that hold KV at a time, those at rest on the host left out.
     pub max_num_seqs: usize,
     /// Requests that may wait; a new one that finds as many is refused.
     pub max_queue: usize,
@@ -25,7 +26,7 @@ pub struct FcfsConfig {
     pub depth: usize,
     /// KV blocks of each tier.
     pub blocks: ByTier<u32>,
-    /// How room is made.
+    /// How room is made. Under block schedules the host is a home, and room is made by recomputation.
     pub preempt: Preempt,
     /// Blocks moved in one step: longer moves go in pieces.
     pub max_move_blocks: usize,
@@ -33,6 +34,9 @@ pub struct FcfsConfig {
     pub replica: ReplicaId,
     /// How it is cut.
     pub layout: Layout,
+    /// When sequences begin, and how a step is cut into batches.
+    #[serde(default)]
+    pub block: BlockConfig,
 }
 
 /// A limit under which nothing could ever run.
@@ -54,6 +58,8 @@ impl FcfsConfig {
             ("max_num_seqs", self.max_num_seqs),
             ("depth", self.depth),
             ("max_move_blocks", self.max_move_blocks),
+            ("block.batches", self.block.batches),
+            ("block.batch_seqs", self.block.batch_seqs),
         ];
         let zero = limits.into_iter().find(|(_, limit)| *limit == 0);
         zero.map_or(Ok(()), |(limit, _)| Err(ZeroLimit { limit }))
@@ -73,6 +79,7 @@ impl Default for FcfsConfig {
             max_move_blocks: 64,
             replica: ReplicaId(0),
             layout: Layout::SINGLE,
+            block: BlockConfig::default(),
         }
     }
 }

@@ -10,6 +10,7 @@
 //!                  |plan 1|      |plan 2|              an end of sequence found in step 0 wastes one token of step 1
 //! ```
 
+mod block;
 mod complete;
 mod config;
 mod plan;
@@ -18,6 +19,7 @@ mod preempt;
 pub use config::{FcfsConfig, Preempt, ZeroLimit};
 
 use crate::kv::{Hold, State, Table};
+use crate::sched::block::Pace;
 use crate::sched::{Next, Scheduler, Why};
 use spec::{Done, Nanos, Request, SeqId, StepId, Tier, Tokens};
 use std::collections::{BTreeSet, VecDeque};
@@ -41,10 +43,11 @@ pub struct Fcfs {
     table: Table,
     /// Those that wait for blocks: new, preempted, or at rest on the host.
     queue: BTreeSet<Rank>,
-    /// Those that hold KV on the device.
+    /// Those that hold KV and take part in steps: on the device, under block schedules on any tier.
     running: BTreeSet<Rank>,
     /// Those whose KV is being moved.
     moving: BTreeSet<Rank>,
+    pace: Pace,
     flights: VecDeque<Flight>,
     next_step: StepId,
     refusals: VecDeque<(SeqId, Why)>,
@@ -65,6 +68,7 @@ impl Fcfs {
             queue: BTreeSet::new(),
             running: BTreeSet::new(),
             moving: BTreeSet::new(),
+            pace: Pace::default(),
             flights: VecDeque::new(),
             next_step: StepId(0),
             refusals: VecDeque::new(),
@@ -82,7 +86,7 @@ impl Fcfs {
         self.table.get(seq).is_some()
     }
 
-    /// Sequences that hold KV on the device.
+    /// Sequences that hold KV and take part in steps.
     pub fn running(&self) -> usize {
         self.running.len()
     }
@@ -108,8 +112,7 @@ impl Fcfs {
     }
 
     fn refuses(&self, request: &Request) -> Option<Why> {
-        let (needed, capacity) = (request.kv_max().blocks(), self.hold.capacity(Tier::Device));
-        if needed > capacity {
+        if let Some((needed, capacity)) = self.never_fits(request) {
             return Some(Why::NeverFits { needed, capacity });
         }
         let limit = self.config.max_queue;

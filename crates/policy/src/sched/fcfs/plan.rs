@@ -1,8 +1,9 @@
 //! The next step: what runs goes on, then what waits is let in.
 
-use super::{Fcfs, Flight, Rank};
-use crate::kv::State;
-use spec::{BlockId, Chunk, Move, Pipeline, SeqId, Step, StepId, Tier, Tokens};
+use super::{Fcfs, FcfsConfig, Flight, Rank};
+use crate::kv::{Sequence, State};
+use crate::sched::block::Schedule;
+use spec::{BlockId, Chunk, Move, SeqId, Step, StepId, Tier, Tokens};
 
 /// Whether a pass takes decodes or what is left of prompts.
 #[derive(Clone, Copy, PartialEq)]
@@ -18,39 +19,87 @@ enum Room {
     Short,
 }
 
-/// A step in the making.
+/// What a batch still has room for.
+#[derive(Clone, Copy)]
+struct Left {
+    tokens: Tokens,
+    seqs: usize,
+    slot_tokens: u64,
+}
+
+/// A step in the making: batches that are full, and the last, which is not.
 pub(super) struct Draft {
     pub(super) id: StepId,
-    budget: Tokens,
-    chunks: Vec<Chunk>,
+    /// What an empty batch has room for.
+    batch: Left,
+    batches_max: usize,
+    left: Left,
+    batches: Vec<Vec<Chunk>>,
     pub(super) moves: Vec<Move>,
+}
+
+impl Draft {
+    fn new(id: StepId, config: &FcfsConfig) -> Self {
+        let batch = Left {
+            tokens: config.max_num_batched_tokens,
+            seqs: config.block.batch_seqs,
+            slot_tokens: config.block.kv_slot_tokens,
+        };
+        let batches_max = config.block.batches;
+        Self { id, batch, batches_max, left: batch, batches: vec![Vec::new()], moves: Vec::new() }
+    }
+
+    /// How many of `wanted` positions a chunk may have that needs so much of a KV slot. A batch that cannot take it whole
+    /// is closed, if there may be another.
+    pub(super) fn room(&mut self, wanted: Tokens, slot_tokens: u64) -> Tokens {
+        let Left { tokens, seqs, slot_tokens: slot } = self.left;
+        let whole = tokens >= wanted.min(self.batch.tokens) && seqs > 0 && slot >= slot_tokens;
+        if !whole && self.batches.len() < self.batches_max {
+            self.batches.push(Vec::new());
+            self.left = self.batch;
+        }
+        match self.left.seqs > 0 && self.left.slot_tokens >= slot_tokens {
+            true => wanted.min(self.left.tokens),
+            false => Tokens::ZERO,
+        }
+    }
+
+    fn push(&mut self, chunk: Chunk, slot_tokens: u64) {
+        self.left.tokens -= chunk.span.len;
+        self.left.seqs -= 1;
+        self.left.slot_tokens -= slot_tokens;
+        self.batches.last_mut().expect("one is always open").push(chunk);
+    }
 }
 
 impl Fcfs {
     /// The next step, unless there is nothing to compute or to move.
     pub(super) fn plan(&mut self) -> Option<Step> {
-        let budget = self.config.max_num_batched_tokens;
-        let mut draft = Draft { id: self.next_step, budget, chunks: Vec::new(), moves: Vec::new() };
+        let mut draft = Draft::new(self.next_step, &self.config);
         self.go_on(&mut draft, Pass::Decode);
         self.go_on(&mut draft, Pass::Prefill);
-        self.admit(&mut draft);
+        match self.config.block.schedule {
+            Schedule::Continuous => self.admit(&mut draft),
+            Schedule::Row | Schedule::Zigzag | Schedule::Diagonal => self.admit_block(&mut draft),
+        }
         self.move_pieces(&mut draft);
         self.start(draft)
     }
 
-    fn start(&mut self, draft: Draft) -> Option<Step> {
-        if draft.chunks.is_empty() && draft.moves.is_empty() {
+    fn start(&mut self, mut draft: Draft) -> Option<Step> {
+        draft.batches.retain(|batch| !batch.is_empty());
+        if draft.batches.is_empty() && draft.moves.is_empty() {
             return None;
         }
         self.next_step = draft.id.next();
-        let chunks = draft.chunks.iter().map(|chunk| (chunk.seq, chunk.span.end())).collect();
+        let chunks = draft.batches.iter().flatten().map(|chunk| (chunk.seq, chunk.span.end())).collect();
         self.flights.push_back(Flight { step: draft.id, chunks });
         Some(Step {
             id: draft.id,
             replica: self.config.replica,
             layout: self.config.layout,
-            pipeline: Pipeline::Plain,
-            batches: if draft.chunks.is_empty() { Vec::new() } else { vec![draft.chunks] },
+            pipeline: self.config.block.schedule.pipeline(),
+            batches: draft.batches,
             moves: draft.moves,
             release: std::mem::take(&mut self.releases),
         })
@@ -63,11 +112,16 @@ impl Fcfs {
             let sequence = self.table.live(rank.1);
             let wanted = sequence.wanted();
             let takes = if wanted > Tokens(1) { Pass::Prefill } else { Pass::Decode };
-            let len = wanted.min(draft.budget);
             let idle = sequence.newest == Some(draft.id) || sequence.state != State::Running;
-            if takes != pass || len == Tokens::ZERO || idle {
+            if takes != pass || wanted == Tokens::ZERO || idle {
                 continue;
             }
+            let (home, upto) = (sequence.home, sequence.planned + wanted);
+            let len = draft.room(wanted, self.slot_tokens(home, wanted, upto));
+            if len == Tokens::ZERO {
+                continue;
+            }
+            let sequence = self.table.live(rank.1);
             let lacks = sequence.lacks(sequence.planned + len);
             if self.make_room(draft, rank, lacks) == Room::Found {
                 self.append(draft, rank.1, len, Vec::new());
@@ -75,17 +129,17 @@ impl Fcfs {
         }
     }
 
-    /// Preempts younger sequences until `lacks` device blocks can be taken, or will be once steps in flight are done.
+    /// Preempts younger sequences until `lacks` blocks of its tier can be taken, or will be once steps in flight are done.
     fn make_room(&mut self, draft: &Draft, rank: Rank, lacks: usize) -> Room {
-        while self.hold.available(Tier::Device) < lacks {
-            let coming = self.hold.quarantined(Tier::Device) + self.departing();
-            if self.hold.available(Tier::Device) + coming >= lacks {
+        let home = self.table.live(rank.1).home;
+        while self.hold.available(home) < lacks {
+            let departing = if home == Tier::Device { self.departing() } else { 0 };
+            if self.hold.available(home) + self.hold.quarantined(home) + departing >= lacks {
                 return Room::Short;
             }
             let mut younger = self.running.range(rank..).rev().copied().filter(|&other| other != rank);
-            let Some(victim) =
-                younger.find(|other| self.table.get(other.1).is_some_and(|s| s.newest != Some(draft.id)))
-            else {
+            let gives = |s: &Sequence| s.newest != Some(draft.id) && s.home == home;
+            let Some(victim) = younger.find(|other| self.table.get(other.1).is_some_and(gives)) else {
                 return Room::Short;
             };
             self.preempt(victim);
@@ -94,15 +148,16 @@ impl Fcfs {
     }
 
     /// Plans `len` positions of a running sequence, whose table begins with `shared` if it has just been let in.
-    fn append(&mut self, draft: &mut Draft, seq: SeqId, len: Tokens, shared: Vec<BlockId>) {
+    pub(super) fn append(&mut self, draft: &mut Draft, seq: SeqId, len: Tokens, shared: Vec<BlockId>) {
         let sequence = self.table.live(seq);
-        let lacks = sequence.lacks(sequence.planned + len);
-        let taken = self.hold.take(Tier::Device, lacks).expect("room was made for the chunk");
+        let (home, lacks) = (sequence.home, sequence.lacks(sequence.planned + len));
+        let taken = self.hold.take(home, lacks).expect("room was made for the chunk");
         sequence.blocks.extend_from_slice(&taken);
         let (span, sample) = sequence.plan(len, draft.id);
         let new_blocks = if shared.is_empty() { taken } else { [shared, taken].concat() };
-        draft.budget -= len;
-        draft.chunks.push(Chunk { seq, span, home: Tier::Device, attend: Tier::Device, new_blocks, sample });
+        let attend = self.config.block.attend(home, len);
+        let slot_tokens = self.slot_tokens(home, len, span.end());
+        draft.push(Chunk { seq, span, home, attend, new_blocks, sample }, slot_tokens);
     }
 
     /// Lets in what waits, by arrival, until one does not fit beside what those that run will ask for: all of their known
@@ -128,7 +183,8 @@ impl Fcfs {
     /// Begins a waiting sequence with what others computed of its prompt. The blocks that it will still ask for.
     fn begin(&mut self, draft: &mut Draft, rank: Rank, promised: usize) -> Option<usize> {
         let sequence = self.table.live(rank.1);
-        if draft.budget == Tokens::ZERO || sequence.in_flight > 0 {
+        let room = draft.room(sequence.known(), 0);
+        if room == Tokens::ZERO || sequence.in_flight > 0 {
             return None;
         }
         let shared = self.hold.find(sequence.reusable());
@@ -137,8 +193,8 @@ impl Fcfs {
             return None;
         }
         self.hold.share(&shared);
-        sequence.admit(shared.clone());
-        let len = sequence.wanted().min(draft.budget);
+        sequence.admit(Tier::Device, shared.clone());
+        let len = sequence.wanted().min(room);
         self.running.insert(rank);
         self.append(draft, rank.1, len, shared);
         let sequence = self.table.live(rank.1);

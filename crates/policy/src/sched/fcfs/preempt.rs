@@ -3,15 +3,18 @@
 use super::plan::Draft;
 use super::{Fcfs, Preempt, Rank};
 use crate::kv::State;
+use crate::sched::block::Schedule;
 use spec::{BlockId, Tier};
 
 impl Fcfs {
-    /// A running sequence gives up its device blocks.
+    /// A running sequence gives up its blocks.
     pub(super) fn preempt(&mut self, victim: Rank) {
         self.running.remove(&victim);
         let blocks = self.table.live(victim.1).blocks.len();
-        match (self.config.preempt, self.hold.available(Tier::Host) >= blocks) {
-            (Preempt::Swap, true) => self.depart(victim, Tier::Host),
+        let swaps =
+            self.config.preempt == Preempt::Swap && self.config.block.schedule == Schedule::Continuous;
+        match (swaps, self.hold.available(Tier::Host) >= blocks) {
+            (true, true) => self.depart(victim, Tier::Host),
             _ => self.forget(victim),
         }
     }
@@ -20,7 +23,8 @@ impl Fcfs {
     fn forget(&mut self, victim: Rank) {
         let newest = self.newest();
         let sequence = self.table.live(victim.1);
-        self.hold.give_back(Tier::Device, &sequence.blocks, newest);
+        Self::refund(&mut self.pace, sequence);
+        self.hold.give_back(sequence.home, &sequence.blocks, newest);
         sequence.forget();
         if std::mem::take(&mut sequence.introduced) {
             self.releases.push(victim.1);

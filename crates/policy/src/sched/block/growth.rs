@@ -1,0 +1,82 @@
+//! How many blocks sequences will need at most, if each grows by a position a step until it ends.
+
+use spec::{BLOCK_TOKENS, Tokens};
+
+/// A sequence as it will be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Growth {
+    /// Positions now.
+    pub now: Tokens,
+    /// Steps that it still grows for; then it ends.
+    pub steps: Tokens,
+}
+
+impl Growth {
+    /// Blocks that it holds from now to its end, summed over steps: its share of the hold.
+    pub fn block_steps(self) -> u64 {
+        // Blocks of 1 to n positions, summed: full rows of 32, then the rest.
+        let upto = |n: u64| {
+            let (rows, rest, row) =
+                (n / u64::from(BLOCK_TOKENS.0), n % u64::from(BLOCK_TOKENS.0), u64::from(BLOCK_TOKENS.0));
+            row * rows * (rows + 1) / 2 + rest * (rows + 1)
+        };
+        let (now, end) = (u64::from(self.now.0), u64::from((self.now + self.steps).0));
+        upto(end) - upto(now.saturating_sub(1))
+    }
+}
+
+/// The most blocks that these hold together at any time from now on. It is reached just before one of them ends.
+pub fn peak_blocks(growths: &mut [Growth]) -> usize {
+    growths.sort_unstable_by_key(|growth| std::cmp::Reverse(growth.steps));
+    let row = BLOCK_TOKENS.0 as usize;
+    // Whole blocks now, and how many have so many positions beyond them.
+    let (mut whole, mut beyond) = (0, [0_usize; BLOCK_TOKENS.0 as usize]);
+    let mut peak = 0;
+    for (at, growth) in growths.iter().enumerate() {
+        whole += growth.now.full_blocks();
+        beyond[growth.now.0 as usize % row] += 1;
+        let ends_with_next = growths.get(at + 1).is_some_and(|next| next.steps == growth.steps);
+        if !ends_with_next {
+            let steps = growth.steps.0 as usize;
+            let blocks = |(rest, count): (usize, &usize)| count * (rest + steps).div_ceil(row);
+            peak = peak.max(whole + beyond.iter().enumerate().map(blocks).sum::<usize>());
+        }
+    }
+    peak
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn growth(now: u32, steps: u32) -> Growth {
+        Growth { now: Tokens(now), steps: Tokens(steps) }
+    }
+
+    #[test]
+    fn the_peak_is_that_of_a_simulation() {
+        // A small generator of numbers: any sequence will do.
+        let mut state = 7_u32;
+        let mut below = |n: u32| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) % n
+        };
+        for _ in 0..200 {
+            let mut growths: Vec<_> = (0..1 + below(9)).map(|_| growth(below(150), below(100))).collect();
+            let at = |t: u32| -> usize {
+                let alive = growths.iter().filter(|g| g.steps.0 >= t);
+                alive.map(|g| (g.now + Tokens(t)).blocks()).sum()
+            };
+            let simulated = (0..100).map(at).max();
+            assert_eq!(Some(peak_blocks(&mut growths)), simulated);
+        }
+    }
+
+    #[test]
+    fn block_steps_are_summed_over_its_life() {
+        for (now, steps) in [(1, 0), (31, 3), (32, 0), (33, 100), (0, 5), (640, 1000)] {
+            let summed: usize = (0..=steps).map(|t| Tokens(now + t).blocks()).sum();
+            assert_eq!(growth(now, steps).block_steps(), summed as u64, "{now} and {steps}");
+        }
+    }
+}

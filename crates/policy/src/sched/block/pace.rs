@@ -1,0 +1,36 @@
+//! The pace of admission under the diagonal schedule: as much as the hold gives, step by step.
+//!
+//! Each step the hold gives all of its blocks for one step; a sequence takes its blocks for all the steps of its life. Who
+//! admits at that rate has sequences at all depths, and the hold is full on average: with prompts of s and outputs of n,
+//! bls/n of them a step, where bls (s + n/2) is the hold (FlexGen, appendix A.2). What ends early gives back the rest.
+
+use spec::{ByTier, Tier};
+
+/// Block-steps that may be spent, by tier; below zero while a large sequence is paid off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pace {
+    credit: ByTier<i64>,
+}
+
+impl Pace {
+    /// A step of a hold with this many blocks begins. What is not spent does not pile up: sequences that begin together
+    /// would also grow and end together.
+    pub fn step(&mut self, tier: Tier, blocks: usize) {
+        self.credit[tier] = (self.credit[tier] + blocks as i64).min(blocks as i64);
+    }
+
+    /// Whether another sequence may begin.
+    pub fn allows(&self, tier: Tier) -> bool {
+        self.credit[tier] > 0
+    }
+
+    /// A sequence begins.
+    pub fn spend(&mut self, tier: Tier, block_steps: u64) {
+        self.credit[tier] -= block_steps as i64;
+    }
+
+    /// A sequence ended before its time.
+    pub fn give_back(&mut self, tier: Tier, block_steps: u64) {
+        self.credit[tier] += block_steps as i64;
+    }
+}

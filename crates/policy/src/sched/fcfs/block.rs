@@ -1,0 +1,119 @@
+//! Letting sequences in by a block schedule.
+
+use super::plan::Draft;
+use super::{Fcfs, Rank};
+use crate::kv::{Sequence, State};
+use crate::sched::block::{Growth, Pace, Schedule, peak_blocks};
+use spec::{Request, Tier, Tokens};
+
+/// What a sequence that runs, or begins now, will be.
+fn growth(sequence: &Sequence) -> Growth {
+    let left = sequence.request.max_new.saturating_sub(sequence.sampled);
+    let decodes = sequence.sampled > Tokens::ZERO && sequence.planned + Tokens(1) == sequence.known();
+    match decodes {
+        true => Growth { now: sequence.planned, steps: left },
+        // The step that computes its last known token draws the next.
+        false => Growth { now: sequence.known(), steps: left.saturating_sub(Tokens(1)) },
+    }
+}
+
+impl Fcfs {
+    /// Tiers where sequences live, fastest first.
+    fn homes(&self) -> impl Iterator<Item = Tier> + use<> {
+        let (schedule, blocks) = (self.config.block.schedule, self.config.blocks);
+        Tier::ALL.into_iter().filter(move |&tier| match schedule {
+            Schedule::Continuous => tier == Tier::Device,
+            _ => blocks[tier] > 0,
+        })
+    }
+
+    /// Blocks that one sequence can have on a tier: away from the device it passes through a slot as a whole.
+    fn most_blocks(&self, tier: Tier) -> usize {
+        let slot = self.config.block.kv_slot_tokens / u64::from(spec::BLOCK_TOKENS.0);
+        let passes =
+            if tier == Tier::Device { usize::MAX } else { usize::try_from(slot).unwrap_or(usize::MAX) };
+        self.hold.capacity(tier).min(passes)
+    }
+
+    /// Blocks that the largest sequence can have anywhere.
+    fn largest(&self) -> usize {
+        self.homes().map(|tier| self.most_blocks(tier)).max().unwrap_or(0)
+    }
+
+    /// Lets in what waits, by arrival, each on the first tier where the schedule has room for it.
+    pub(super) fn admit_block(&mut self, draft: &mut Draft) {
+        for tier in self.homes() {
+            let blocks = self.hold.capacity(tier);
+            self.pace.step(tier, blocks);
+        }
+        while let Some(&rank) = self.queue.first() {
+            let busy = self.table.live(rank.1).in_flight > 0;
+            let known = self.table.live(rank.1).known();
+            if busy || self.running.len() == self.config.max_num_seqs {
+                return;
+            }
+            let Some(home) = self.homes().find(|&tier| self.has_room(rank, tier)) else { return };
+            let len = draft.room(known, self.slot_tokens(home, known, known));
+            if len == Tokens::ZERO {
+                return;
+            }
+            self.queue.remove(&rank);
+            self.begin_at(draft, rank, home, len);
+        }
+    }
+
+    /// Whether a waiting sequence may begin on this tier now.
+    fn has_room(&mut self, rank: Rank, tier: Tier) -> bool {
+        let sequence = self.table.live(rank.1);
+        let (full, known, new) =
+            (sequence.request.kv_max().blocks(), sequence.known().blocks(), growth(sequence));
+        if full > self.most_blocks(tier) {
+            return false;
+        }
+        let here = || self.running.iter().filter_map(|r| self.table.get(r.1)).filter(|s| s.home == tier);
+        let free = self.hold.available(tier);
+        if self.config.block.schedule != Schedule::Diagonal {
+            return full + here().map(|s| s.lacks(s.request.kv_max())).sum::<usize>() <= free;
+        }
+        let mut growths: Vec<Growth> = here().map(growth).collect();
+        let paced = growths.is_empty() || self.pace.allows(tier);
+        let promised: usize = here().map(|s| s.lacks(s.known())).sum();
+        growths.push(new);
+        let capacity = self.hold.capacity(tier) - self.hold.quarantined(tier);
+        paced && known + promised <= free && peak_blocks(&mut growths) <= capacity
+    }
+
+    fn begin_at(&mut self, draft: &mut Draft, rank: Rank, home: Tier, len: Tokens) {
+        let sequence = self.table.live(rank.1);
+        self.pace.spend(home, growth(sequence).block_steps());
+        // Blocks of others are not among those that were found free, so that sharing them takes no more than was reserved.
+        let reusable = if home == Tier::Device { self.hold.find(sequence.reusable()) } else { Vec::new() };
+        let shared = if self.hold.available_among(&reusable) == 0 { reusable } else { Vec::new() };
+        self.hold.share(&shared);
+        sequence.admit(home, shared.clone());
+        let len = len.min(sequence.wanted());
+        self.running.insert(rank);
+        self.append(draft, rank.1, len, shared);
+    }
+
+    /// KV positions that a chunk of `len` positions up to `upto` needs room for in a slot.
+    pub(super) fn slot_tokens(&self, home: Tier, len: Tokens, upto: Tokens) -> u64 {
+        let away = self.config.block.attend(home, len) != home;
+        if away { upto.0.into() } else { 0 }
+    }
+
+    /// A sequence ends or makes room: what it would have taken from the next step on goes to others.
+    pub(super) fn refund(pace: &mut Pace, sequence: &Sequence) {
+        let Growth { now, steps } = growth(sequence);
+        if sequence.state == State::Running && steps > Tokens::ZERO {
+            let rest = Growth { now: now + Tokens(1), steps: steps - Tokens(1) };
+            pace.give_back(sequence.home, rest.block_steps());
+        }
+    }
+
+    /// Whether blocks will ever do for a request, and how many there are.
+    pub(super) fn never_fits(&self, request: &Request) -> Option<(usize, usize)> {
+        let (needed, capacity) = (request.kv_max().blocks(), self.largest());
+        (needed > capacity).then_some((needed, capacity))
+    }
+}
