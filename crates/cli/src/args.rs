@@ -217,6 +217,36 @@ pub(crate) enum SimulateCommand {
         /// The recorded run.
         file: PathBuf,
     },
+    /// Compare the zig-zag and the diagonal block schedule at equal memory, beside the closed form of FlexGen's appendix.
+    Block(SimulateBlockArgs),
+}
+
+#[derive(Args)]
+pub(crate) struct SimulateBlockArgs {
+    /// A published model, for its sizes.
+    #[arg(long, default_value = "opt-30b")]
+    pub(crate) model: String,
+    /// A preset machine.
+    #[arg(long, default_value = "t4")]
+    pub(crate) hardware: String,
+    /// Tokens of each prompt.
+    #[arg(long, default_value_t = 32, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..65536))]
+    pub(crate) prompt_len: u32,
+    /// Tokens that each request generates.
+    #[arg(long, default_value_t = 256, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(2..65536))]
+    pub(crate) gen_len: u32,
+    /// Memory for KV, the same for both.
+    #[arg(long, default_value = "32GiB", value_name = "BYTES", value_parser = parse_bytes)]
+    pub(crate) kv_memory: u64,
+    /// Sequences in a batch; a step has as many batches as it needs.
+    #[arg(long, default_value_t = 32, value_parser = at_least_one)]
+    pub(crate) batch_size: usize,
+    /// Write the figures here.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Write what each lane does in one step here: .svg, .json or .trace.json (Chrome's trace events).
+    #[arg(long, value_name = "FILE")]
+    pub(crate) lanes: Option<PathBuf>,
 }
 
 /// Flags that name what the engine is made of; the same for every command that loads a model.

@@ -13,6 +13,7 @@ mod replay;
 mod resolve;
 mod run;
 mod serve;
+mod simulate_block;
 
 use std::process::ExitCode;
 
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         Command::Bench(BenchCommand::Throughput(args)) => bench::throughput(args),
         Command::Bench(BenchCommand::Latency(args)) => bench::latency(args),
         Command::Simulate(SimulateCommand::Replay { file }) => replay::replay(&file),
+        Command::Simulate(SimulateCommand::Block(args)) => simulate_block::simulate_block(&args),
     };
     result.unwrap_or_else(|error| {
         if error.is::<console::Hangup>() {

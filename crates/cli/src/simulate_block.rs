@@ -1,0 +1,125 @@
+//! `ballast simulate block`: zig-zag beside diagonal at equal memory, and the closed form beside both.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Result, anyhow, bail};
+use policy::cost::Dims;
+use sim::draw::Format;
+use sim::flexgen::{MACHINES, Machine, Rates};
+use sim::{BlockComparison, BlockExperiment, ScheduleFigures};
+use spec::{Bytes, DeviceSpec, DiskSpec, HardwareSpec, HostSpec, LinkSpec, Nanos, Tokens};
+
+use crate::args::SimulateBlockArgs;
+use crate::console::show;
+use crate::output_file::{JsonReport, OutputFile};
+
+pub(crate) fn simulate_block(args: &SimulateBlockArgs) -> Result<ExitCode> {
+    let report = JsonReport::open(args.json.as_deref())?;
+    let open = |path: &PathBuf| Ok::<_, anyhow::Error>((format_of(path)?, OutputFile::open(path)?));
+    let lanes = args.lanes.as_ref().map(open).transpose()?;
+    let experiment = experiment(args)?;
+    if experiment.zigzag_block() == 0 {
+        let tokens = experiment.blocks() * spec::BLOCK_TOKENS.0;
+        bail!(
+            "--kv-memory holds {tokens} tokens of KV, which is less than one sequence of {} + {}: give it more",
+            args.prompt_len,
+            args.gen_len
+        );
+    }
+    let found = experiment.compare()?;
+    let model = format!("{} on {}", args.model, args.hardware);
+    tell(&model, &found)?;
+    report.write(&found)?;
+    if let Some((format, mut file)) = lanes {
+        let text = format.draw(&experiment.lanes()?);
+        file.begin()?;
+        file.write(text.as_bytes())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn format_of(path: &Path) -> Result<Format> {
+    match Format::of_name(&path.to_string_lossy()) {
+        Some(format) => Ok(format),
+        None => bail!("--lanes {}: the name must end in .svg, .json or .trace.json", path.display()),
+    }
+}
+
+fn tell(model: &str, found: &BlockComparison) -> Result<()> {
+    let BlockComparison { prompt_len, gen_len, kv_tokens, zigzag, diagonal, .. } = found;
+    show!("{model}, weights and KV on the host: prompts of {prompt_len}, outputs of {gen_len},")?;
+    show!("room for {kv_tokens} tokens of KV; {gen_len} steps of each schedule's steady state\n")?;
+    show!("{:<38}{:>12}{:>12}", "", "zig-zag", "diagonal")?;
+    let row = |name: &str, value: fn(&ScheduleFigures) -> f64| {
+        show!("{name:<38}{:>12.2}{:>12.2}", value(zigzag), value(diagonal))
+    };
+    row("sequences in a block", |f| f.block)?;
+    row("weight bytes per token, MB", |f| f.weight_bytes_per_token / 1e6)?;
+    row("mean completion time, s", |f| f.mean_completion_s)?;
+    row("tokens generated per second", |f| f.generated_tokens_per_s)?;
+    row("time of a step, s", |f| f.step_s)?;
+    row("KV memory in use, %", |f| f.kv_used * 100.0)?;
+    show!("")?;
+    show!(
+        "The diagonal block is {:.2} times as large; (2s+2n)/(2s+n) is {:.2}.",
+        found.block_ratio,
+        found.block_ratio_closed_form
+    )?;
+    show!("It loads {:.2} times fewer weights for a token.", found.weight_bytes_ratio)?;
+    show!(
+        "The sequences of a block are complete after {:.2} of the time, on average.",
+        found.completion_ratio
+    )
+}
+
+fn experiment(args: &SimulateBlockArgs) -> Result<BlockExperiment> {
+    let known = || Dims::names().collect::<Vec<_>>().join(", ");
+    let dims = Dims::named(&args.model);
+    let dims = dims.ok_or_else(|| anyhow!("no sizes are known of `{}`: one of {}", args.model, known()))?;
+    let machine = Machine::named(&args.hardware);
+    let machine = machine.ok_or_else(|| {
+        anyhow!("no machine is called `{}`: there is {}", args.hardware, MACHINES.join(", "))
+    })?;
+    Ok(BlockExperiment {
+        prompt: Tokens(args.prompt_len),
+        output: Tokens(args.gen_len),
+        kv_memory: Bytes(args.kv_memory),
+        batch_seqs: args.batch_size,
+        hardware: hardware(machine.name.clone(), machine.rates()?),
+        dims,
+    })
+}
+
+/// One device of a preset: pinned copies, and attention on the host at the speed of its memory. Launches are ours.
+fn hardware(name: String, rates: Rates) -> HardwareSpec {
+    let link = LinkSpec { bytes_per_s: rates.pinned, latency: Nanos(10_000) };
+    HardwareSpec {
+        name,
+        devices: 1,
+        device: DeviceSpec {
+            memory: Bytes(rates.device_bytes as u64),
+            read_bytes_per_s: rates.device_bytes_per_s,
+            matmul_flops: rates.gemm_flops,
+            attention_flops: rates.gemm_flops / 2.0,
+            launch: Nanos(10_000),
+        },
+        host: HostSpec {
+            memory: Bytes(rates.host_bytes as u64),
+            attention_bytes_per_s: rates.host_memory,
+            // Prompts attend on the device, and a decode has an operation for each byte that it reads.
+            matmul_flops: 10.0 * rates.host_memory,
+            launch: Nanos(20_000),
+        },
+        disk: DiskSpec {
+            capacity: Bytes(rates.disk_bytes as u64),
+            read_bytes_per_s: rates.disk_read,
+            write_bytes_per_s: rates.disk_write,
+            latency: Nanos(100_000),
+        },
+        up: link,
+        down: link,
+        peer: link,
+        step_gap: Nanos(1_000_000),
+    }
+}
