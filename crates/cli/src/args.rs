@@ -38,6 +38,9 @@ pub(crate) enum Command {
     Bench(BenchCommand),
     /// Run the whole conformance table of a device; exit 0 only if every case passes.
     Check(CheckArgs),
+    /// Measure what a model knows, and what narrower weights cost it.
+    #[command(subcommand)]
+    Eval(EvalCommand),
     /// Run the scheduler in virtual time.
     #[command(subcommand)]
     Simulate(SimulateCommand),
@@ -208,6 +211,49 @@ pub(crate) struct CheckArgs {
     /// Write the report here.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum EvalCommand {
+    /// How surprised the model is by a text: exp of the mean negative log-probability of its tokens.
+    Perplexity(PerplexityArgs),
+    /// How often the model knows the last word of a passage (LAMBADA's form).
+    NextWord(NextWordArgs),
+}
+
+#[derive(Args)]
+pub(crate) struct PerplexityArgs {
+    /// Tokens of a window.
+    #[arg(long, default_value_t = 1024, value_parser = at_least_one)]
+    pub(crate) context: usize,
+    /// Tokens from one window to the next; those before are context.
+    #[arg(long, default_value_t = 512, value_parser = at_least_one)]
+    pub(crate) stride: usize,
+    #[command(flatten)]
+    pub(crate) common: EvalArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct NextWordArgs {
+    #[command(flatten)]
+    pub(crate) common: EvalArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct EvalArgs {
+    /// A folder, a .gguf file, a hub id (org/name), or `smollm2`.
+    pub(crate) model: String,
+    /// The text to read [default: the beginning of Moby-Dick, which comes along].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) text: Option<PathBuf>,
+    /// Round the layers' weights to so many bits in groups of 64 and compute in bf16: what such a format would cost.
+    #[arg(long, value_name = "BITS", value_parser = clap::value_parser!(u8).range(1..=8), conflicts_with = "weights")]
+    pub(crate) round_weights: Option<u8>,
+    /// Write the figures here.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
 }
 
 #[derive(Subcommand)]

@@ -7,6 +7,7 @@ mod chat;
 mod check;
 mod console;
 mod display;
+mod eval;
 mod loaded;
 mod output_file;
 mod replay;
@@ -19,7 +20,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{BenchCommand, Cli, Command, SimulateCommand};
+use args::{BenchCommand, Cli, Command, EvalCommand, SimulateCommand};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -31,6 +32,8 @@ fn main() -> ExitCode {
         Command::Bench(BenchCommand::Kernels(args)) => bench::kernels(args),
         Command::Bench(BenchCommand::Throughput(args)) => bench::throughput(args),
         Command::Bench(BenchCommand::Latency(args)) => bench::latency(args),
+        Command::Eval(EvalCommand::Perplexity(args)) => eval::perplexity(args),
+        Command::Eval(EvalCommand::NextWord(args)) => eval::next_word(args),
         Command::Simulate(SimulateCommand::Replay { file }) => replay::replay(&file),
         Command::Simulate(SimulateCommand::Block(args)) => simulate_block::simulate_block(&args),
     };

@@ -23,6 +23,8 @@ pub enum WeightsAs {
     Int8,
     /// 4 bits in groups of 64; embeddings and head 8.
     Int4,
+    /// 16 bits, but layers' weights rounded to so many in groups of 64 before: to see what a format would cost.
+    Rounded(u8),
 }
 
 /// One matrix on the device: tensors one below the other.
@@ -38,6 +40,8 @@ pub struct MatrixPlan {
     pub k: usize,
     /// In memory.
     pub format: Format,
+    /// Bits that values are rounded to before.
+    pub rounded: Option<u8>,
 }
 
 impl MatrixPlan {
@@ -164,7 +168,11 @@ impl Planner<'_> {
 
     /// Embeddings and heads lose most by rounding: 8 bits at the least.
     fn table(&self, tensor: Tensor) -> MatrixPlan {
-        let weights = if self.weights == WeightsAs::Int4 { WeightsAs::Int8 } else { self.weights };
+        let weights = match self.weights {
+            WeightsAs::Int4 => WeightsAs::Int8,
+            WeightsAs::Rounded(_) => WeightsAs::Bf16,
+            other => other,
+        };
         Planner { weights, ..*self }.matrix(&[tensor], RowOrder::Plain)
     }
 
@@ -177,6 +185,7 @@ impl Planner<'_> {
             n: shapes.iter().map(|s| s.rows()).sum(),
             k: shapes[0].columns(),
             format: self.format(&stored),
+            rounded: if let WeightsAs::Rounded(bits) = self.weights { Some(bits) } else { None },
         }
     }
 
@@ -184,7 +193,7 @@ impl Planner<'_> {
     fn format(&self, stored: &[Stored]) -> Format {
         match self.weights {
             WeightsAs::F32 => Format::F32,
-            WeightsAs::Bf16 => Format::Bf16,
+            WeightsAs::Bf16 | WeightsAs::Rounded(_) => Format::Bf16,
             WeightsAs::Int8 => Format::Narrow(Narrow::Int8),
             WeightsAs::Int4 => Format::Narrow(Narrow::Int4),
             WeightsAs::Stored => {

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard};
 use half::{bf16, f16};
 use kernels::arena::{Buf, Full};
 use kernels::device::{Device, Matrix, NormWeights};
-use kernels::linear::quant::{dequantize_row, pack_blocks, pack_floats};
+use kernels::linear::quant::{dequantize_row, pack_blocks, pack_floats, round_to_grid};
 use kernels::linear::{Format, PANEL_ROWS, RowOrder, pack_bf16, pack_f32, panel_bytes, panels};
 use kernels::{Mat, Team};
 use spec::ModelSpec;
@@ -275,7 +275,10 @@ impl Rows {
         let (n, k, order) = (self.rows, plan.k, plan.order);
         match plan.format {
             Format::F32 => pack_f32(Mat::new(&self.floats(), n, k), order, panels, out),
-            Format::Bf16 => pack_bf16(Mat::new(&self.halves(), n, k), order, panels, out),
+            Format::Bf16 => match plan.rounded {
+                None => pack_bf16(Mat::new(&self.halves(), n, k), order, panels, out),
+                Some(bits) => pack_bf16(Mat::new(&self.rounded(bits, k), n, k), order, panels, out),
+            },
             Format::Narrow(narrow) if self.all(|stored| super::blueprint::narrow(stored) == Some(narrow)) => {
                 pack_blocks(narrow, Mat::new(self.bytes(), n, self.used / n.max(1)), k, order, panels, out);
             }
@@ -303,6 +306,12 @@ impl Rows {
             to_f32(*stored, &self.bytes()[range.clone()], &mut values);
         }
         Cow::Owned(values)
+    }
+
+    fn rounded(&self, bits: u8, k: usize) -> Vec<bf16> {
+        let mut values = self.floats().into_owned();
+        values.chunks_mut(k).for_each(|row| round_to_grid(bits, row));
+        values.into_iter().map(bf16::from_f32).collect()
     }
 
     fn halves(&self) -> Cow<'_, [bf16]> {

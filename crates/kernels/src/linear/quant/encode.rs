@@ -58,6 +58,26 @@ fn reduce(values: &[f32; GROUP], choose: impl Fn(f32, f32) -> f32) -> f32 {
     lanes.into_iter().fold(lanes[0], choose)
 }
 
+/// Rounds each group of 64 values of a row to `min + scale * code` with codes of `bits` bits: what an asymmetric format
+/// of that width would keep. With 4 it is what `Int4` keeps.
+///
+/// # Panics
+/// Unless `bits` is 1 to 8.
+pub fn round_to_grid(bits: u8, row: &mut [f32]) {
+    assert!((1..=8).contains(&bits), "codes of 1 to 8 bits, not {bits}");
+    let most = f32::from(u8::MAX >> (8 - bits));
+    for values in row.chunks_mut(GROUP) {
+        let mut group = [finite(values[0]); GROUP];
+        values.iter().zip(&mut group).for_each(|(value, slot)| *slot = finite(*value));
+        let min = word(reduce(&group, |a, b| if a < b { a } else { b }));
+        let max = reduce(&group, |a, b| if a > b { a } else { b });
+        let mut block = Block::ZERO;
+        encode(&group, word(max / most - min / most), min, 0.0..=most, &mut block);
+        let [d, m] = [block.d, block.m].map(|bits| bf16::from_bits(bits).to_f32());
+        values.iter_mut().zip(block.codes).for_each(|(value, code)| *value = m + d * f32::from(code));
+    }
+}
+
 /// Codes of `values` on the grid `min + d * code`. A scale of zero (a constant group) makes all codes zero.
 fn encode(values: &[f32; GROUP], d: f32, min: f32, codes: RangeInclusive<f32>, block: &mut Block) {
     // Added to a number below 2^22 this leaves its nearest integer, ties to even, in the low bits.
@@ -81,4 +101,25 @@ fn word(value: f32) -> f32 {
 fn finite(value: f32) -> f32 {
     let most = bf16::MAX.to_f32() * (1.0 - 1.0 / 128.0);
     if value.is_nan() { 0.0 } else { value.clamp(-most, most) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grid_of_few_bits_keeps_ends_and_constants() {
+        let row: Vec<f32> = (0..96).map(|i| if i < 64 { (i % 16) as f32 } else { 3.0 }).collect();
+        let rounded = |bits| {
+            let mut row = row.clone();
+            round_to_grid(bits, &mut row);
+            row
+        };
+        assert_eq!(rounded(4), row, "16 values on a grid of 16, and a constant group");
+        let mut seen = rounded(1)[..64].to_vec();
+        seen.dedup_by(|a, b| a == b);
+        assert!(seen.iter().all(|v| [0.0, 15.0].contains(v)), "one bit leaves two values: {seen:?}");
+        let worst = |bits| row.iter().zip(rounded(bits)).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(worst(2) > worst(3) && worst(3) <= 15.0 / 7.0 / 2.0 + 0.1, "{} {}", worst(2), worst(3));
+    }
 }

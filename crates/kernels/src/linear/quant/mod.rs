@@ -17,6 +17,7 @@ mod tests;
 mod x86;
 
 pub use block::{block_bytes, dequantize_row};
+pub use encode::round_to_grid;
 pub use expand::expand;
 pub use pack::{pack_blocks, pack_floats, unpack_panel_row};
 pub(crate) use source::{NarrowPanels, multiply};

@@ -1,0 +1,26 @@
+//! `ballast eval`: what narrower weights and caches cost in accuracy.
+//!
+//! The text is the first thirteen chapters of Herman Melville's *Moby-Dick* (1851), in the public domain.
+
+mod next_word;
+mod passages;
+mod perplexity;
+mod scored;
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+pub(crate) use next_word::next_word;
+pub(crate) use perplexity::perplexity;
+
+/// What is read where `--text` names nothing else.
+const TEXT: &str = include_str!("moby-dick.txt");
+
+fn text(file: Option<&Path>) -> Result<String> {
+    match file {
+        None => Ok(TEXT.to_string()),
+        Some(file) => std::fs::read_to_string(file)
+            .with_context(|| format!("cannot read {}: expected a text in UTF-8", file.display())),
+    }
+}

@@ -1,0 +1,85 @@
+//! `eval next-word`: how often a model knows the last word of a passage, in LAMBADA's form.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use serde::Serialize;
+
+use super::passages::{Passage, passages};
+use super::perplexity::{mean, standard_error};
+use super::scored::{Scorer, Subject};
+use crate::args::NextWordArgs;
+use crate::console::show;
+use crate::output_file::JsonReport;
+
+/// Room for a passage; longer ones lose their beginning.
+const LONGEST: usize = 512;
+
+#[derive(Serialize)]
+struct Report {
+    #[serde(flatten)]
+    subject: Subject,
+    passages: usize,
+    /// Share of the passages all tokens of whose last word are the likeliest ones.
+    accuracy: f64,
+    /// Its standard error.
+    accuracy_error: f64,
+    /// `exp` of the mean negative log-probability of a last word.
+    word_perplexity: f64,
+    seconds: f64,
+    peak_rss_bytes: u64,
+}
+
+/// Tokens of a passage, and how many of them are its last word.
+struct Task {
+    tokens: Vec<u32>,
+    word: usize,
+}
+
+pub(crate) fn next_word(args: NextWordArgs) -> Result<ExitCode> {
+    let NextWordArgs { common } = args;
+    let json = JsonReport::open(common.json.as_deref())?;
+    let found = passages(&super::text(common.text.as_deref())?);
+    if found.is_empty() {
+        bail!(
+            "the text has no passage of 50 words and more whose last word was said before: give a longer one"
+        );
+    }
+    let scorer = Scorer::load(&common, LONGEST)?;
+    let tasks: Vec<Task> = found.iter().map(|p| task(&scorer, p)).collect::<Result<_>>()?;
+    let tokens: Vec<Vec<u32>> = tasks.iter().map(|t| t.tokens.clone()).collect();
+    let scores = scorer.score(&tokens)?;
+    let words = || tasks.iter().zip(&scores).map(|(task, s)| &s[s.len() - task.word..]);
+    let right: Vec<f64> = words().map(|w| f64::from(u8::from(w.iter().all(|t| t.rank == 1)))).collect();
+    let losses: Vec<f64> = words().map(|w| w.iter().map(|t| -f64::from(t.logprob)).sum()).collect();
+    let (subject, seconds, peak_rss_bytes) = scorer.finish()?;
+    let report = Report {
+        subject,
+        passages: tasks.len(),
+        accuracy: mean(right.iter().copied()),
+        accuracy_error: standard_error(&right),
+        word_perplexity: mean(losses.iter().copied()).exp(),
+        seconds,
+        peak_rss_bytes,
+    };
+    json.write(&report)?;
+    show!(
+        "the last word right in {:.1} % +- {:.1} of {} passages, perplexity of a word {:.2}",
+        100.0 * report.accuracy,
+        100.0 * report.accuracy_error,
+        report.passages,
+        report.word_perplexity
+    )?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The word's tokens are those after the beginning that the passage shares with its context alone.
+fn task(scorer: &Scorer, passage: &Passage) -> Result<Task> {
+    let context = scorer.encode(&passage.context)?;
+    let mut tokens = scorer.encode(&format!("{} {}", passage.context, passage.word))?;
+    let shared = context.iter().zip(&tokens).take_while(|(a, b)| a == b).count();
+    let word = tokens.len() - shared;
+    let over = tokens.len().saturating_sub(LONGEST - 1);
+    tokens.drain(..over.min(shared.saturating_sub(1)));
+    Ok(Task { tokens, word })
+}

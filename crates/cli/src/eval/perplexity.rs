@@ -1,0 +1,141 @@
+//! `eval perplexity`: how surprised a model is by a text.
+//!
+//! ```text
+//! window 0   |scored .......................|
+//! window 1              |context ...|scored |        windows of `--context` tokens, `--stride` apart:
+//! window 2                      |context ...|scored |   each token is scored once, after at least context - stride
+//! ```
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use serde::Serialize;
+
+use super::scored::{Scorer, Subject};
+use crate::args::PerplexityArgs;
+use crate::console::show;
+use crate::output_file::JsonReport;
+
+#[derive(Serialize)]
+struct Report {
+    #[serde(flatten)]
+    subject: Subject,
+    context: usize,
+    stride: usize,
+    /// Tokens that were scored.
+    tokens: usize,
+    /// `exp` of the mean negative log-probability of a token.
+    perplexity: f64,
+    /// The standard error of that, from windows' means.
+    perplexity_error: f64,
+    /// Of all tokens, those that the model holds likeliest.
+    top1: f64,
+    seconds: f64,
+    peak_rss_bytes: u64,
+}
+
+/// A stretch of the text: the tokens given, and how many of its last ones count.
+struct Window {
+    tokens: Vec<u32>,
+    scored: usize,
+}
+
+pub(crate) fn perplexity(args: PerplexityArgs) -> Result<ExitCode> {
+    let PerplexityArgs { common, context, stride } = args;
+    if stride > context {
+        bail!(
+            "--stride {stride} is more than --context {context}: tokens between two windows would be left out"
+        );
+    }
+    let json = JsonReport::open(common.json.as_deref())?;
+    let text = super::text(common.text.as_deref())?;
+    let scorer = Scorer::load(&common, context + 1)?;
+    let windows = windows(&scorer.encode(&text)?, context, stride);
+    if windows.is_empty() {
+        bail!("the text has no second token: nothing can be predicted");
+    }
+    let tokens: Vec<Vec<u32>> = windows.iter().map(|w| w.tokens.clone()).collect();
+    let scores = scorer.score(&tokens)?;
+    let counted = || windows.iter().zip(&scores).map(|(w, s)| &s[s.len() - w.scored..]);
+    let means: Vec<f64> = counted().map(|s| mean(s.iter().map(|t| -f64::from(t.logprob)))).collect();
+    let all: Vec<_> = counted().flatten().collect();
+    let loss = mean(all.iter().map(|t| -f64::from(t.logprob)));
+    let (subject, seconds, peak_rss_bytes) = scorer.finish()?;
+    let report = Report {
+        subject,
+        context,
+        stride,
+        tokens: all.len(),
+        perplexity: loss.exp(),
+        perplexity_error: loss.exp() * standard_error(&means),
+        top1: mean(all.iter().map(|t| f64::from(u8::from(t.rank == 1)))),
+        seconds,
+        peak_rss_bytes,
+    };
+    json.write(&report)?;
+    show!(
+        "perplexity {:.3} +- {:.3} over {} tokens, the likeliest token right {:.2} % of the time",
+        report.perplexity,
+        report.perplexity_error,
+        report.tokens,
+        100.0 * report.top1
+    )?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Cuts a text so that every token but the first is scored once.
+fn windows(tokens: &[u32], context: usize, stride: usize) -> Vec<Window> {
+    let mut windows = Vec::new();
+    let mut scored = 1;
+    while scored < tokens.len() {
+        let step = if scored == 1 { context.max(2) - 1 } else { stride };
+        let end = (scored + step).min(tokens.len());
+        let start = end.saturating_sub(context.max(2));
+        let start = start.min(scored - 1);
+        windows.push(Window { tokens: tokens[start..end].to_vec(), scored: end - scored });
+        scored = end;
+    }
+    windows
+}
+
+pub(super) fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
+    let count = values.len() as f64;
+    values.sum::<f64>() / count
+}
+
+/// Of a mean.
+pub(super) fn standard_error(values: &[f64]) -> f64 {
+    let (n, middle) = (values.len() as f64, mean(values.iter().copied()));
+    let variance = values.iter().map(|v| (v - middle).powi(2)).sum::<f64>() / (n - 1.0).max(1.0);
+    (variance / n).sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_token_but_the_first_is_scored_once_with_the_context_promised() {
+        let tokens: Vec<u32> = (0..1000).collect();
+        for (context, stride) in [(128, 64), (100, 100), (64, 1), (2000, 512), (1, 1)] {
+            let windows = windows(&tokens, context, stride);
+            let scored: Vec<u32> =
+                windows.iter().flat_map(|w| w.tokens[w.tokens.len() - w.scored..].to_vec()).collect();
+            assert_eq!(scored, tokens[1..], "{context} {stride}");
+            for w in &windows[1..] {
+                let before = w.tokens.len() - w.scored;
+                assert!(
+                    w.tokens.len() <= context.max(2) && before >= 1 && before >= context - stride,
+                    "{context} {stride}"
+                );
+            }
+        }
+        assert!(windows(&tokens[..1], 128, 64).is_empty());
+    }
+
+    #[test]
+    fn errors_of_means() {
+        assert_eq!(standard_error(&[1.0, 1.0, 1.0]), 0.0);
+        assert!((standard_error(&[0.0, 2.0]) - 1.0).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,120 @@
+//! A loaded model that says how probable the tokens of a text are.
+
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use engine::{Engine, Event, Request, Ticket, memory};
+use model::decoder::WeightsAs;
+use model::sampling::{SamplingParams, TokenLogprobs};
+use model::tokenizer::{Special, Tokenizer};
+use serde::Serialize;
+
+use crate::args::EvalArgs;
+use crate::display::{Progress, Unit, Voice};
+use crate::loaded;
+use crate::resolve::{Needs, engine_config};
+
+/// Texts that are scored at once.
+const AT_ONCE: usize = 8;
+
+/// A model and its tokenizer.
+pub(super) struct Scorer {
+    engine: Engine,
+    pub(super) tokenizer: std::sync::Arc<Tokenizer>,
+    subject: Subject,
+    began: Instant,
+}
+
+/// What was evaluated, for the report.
+#[derive(Clone, Serialize)]
+pub(super) struct Subject {
+    model: String,
+    /// As `--weights` has it, or the grid of `--round-weights`.
+    weights: String,
+    threads: usize,
+    isa: String,
+    weight_bytes: u64,
+    kv_bytes_per_token: u64,
+}
+
+impl Scorer {
+    /// Loads a model with room for [`AT_ONCE`] texts of `longest` tokens.
+    pub(super) fn load(args: &EvalArgs, longest: usize) -> Result<Scorer> {
+        let needs = Needs {
+            seqs: AT_ONCE,
+            longest: Some(longest),
+            kv_tokens: Some(AT_ONCE * (longest + 1).next_multiple_of(kernels::attention::BLOCK_TOKENS)),
+            step_tokens: None,
+        };
+        let mut config = engine_config(&args.engine, needs)?;
+        let mut weights = args.engine.weights_name();
+        if let Some(bits) = args.round_weights {
+            config.weights = WeightsAs::Rounded(bits);
+            weights = format!("{bits} bits in groups of 64, embeddings and head as they are");
+        }
+        let (threads, isa) = (config.threads, config.isa.to_string());
+        let opened = loaded::open(Some(&args.model), &args.engine, Voice::Normal)?;
+        let tokenizer = opened.text(args.engine.chat_template.as_deref())?.tokenizer;
+        let planned = opened.plan(config, Voice::Normal)?;
+        let hold = planned.hold();
+        let tokens = (hold.kv_blocks * kernels::attention::BLOCK_TOKENS) as u64;
+        let (weight_bytes, kv_bytes_per_token) = (hold.weight_bytes, hold.kv_bytes / tokens.max(1));
+        let subject =
+            Subject { model: opened.name.clone(), weights, threads, isa, weight_bytes, kv_bytes_per_token };
+        let engine = loaded::load(planned, Voice::Normal)?;
+        Ok(Scorer { engine, tokenizer, subject, began: Instant::now() })
+    }
+
+    /// Tokens of a text, with what the model wants before one.
+    pub(super) fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        Ok(self.tokenizer.encode(text, Special::With)?)
+    }
+
+    /// How probable each token of each text is after those before it: for `[t0, t1, .. tn]` those of `t1..=tn`.
+    pub(super) fn score(&self, texts: &[Vec<u32>]) -> Result<Vec<Vec<TokenLogprobs>>> {
+        let progress = Progress::new("scoring", texts.len() as u64, Unit::Items, Voice::Normal);
+        let mut scores = Vec::with_capacity(texts.len());
+        for some in texts.chunks(AT_ONCE) {
+            let tickets: Vec<Ticket> = some.iter().map(|t| self.submit(t)).collect::<Result<_>>()?;
+            for (ticket, text) in tickets.iter().zip(some) {
+                scores.push(collect(ticket, text.len())?);
+            }
+            progress.set(scores.len() as u64);
+        }
+        progress.end();
+        Ok(scores)
+    }
+
+    fn submit(&self, tokens: &[u32]) -> Result<Ticket> {
+        let params = SamplingParams {
+            max_tokens: Some(1),
+            ignore_eos: true,
+            prompt_logprobs: Some(0),
+            ..SamplingParams::greedy()
+        };
+        Ok(self.engine.submit(Request { prompt: tokens.to_vec(), params, seed: 0, salt: 0 })?)
+    }
+
+    /// Ends the engine; what was evaluated, the seconds it took, and the peak of memory.
+    pub(super) fn finish(self) -> Result<(Subject, f64, u64)> {
+        let seconds = self.began.elapsed().as_secs_f64();
+        self.engine.finish()?;
+        Ok((self.subject, seconds, memory::peak_resident_bytes()))
+    }
+}
+
+fn collect(ticket: &Ticket, tokens: usize) -> Result<Vec<TokenLogprobs>> {
+    let mut scores = Vec::with_capacity(tokens);
+    for event in &ticket.events {
+        match event {
+            Event::Prompt(_, logprobs) => scores.push(logprobs),
+            Event::Token(_) => {}
+            Event::Finished(_) => break,
+            Event::Failed(why) => bail!(why),
+        }
+    }
+    if scores.len() + 1 != tokens {
+        bail!("the engine scored {} of {} tokens: it ended early", scores.len(), tokens - 1);
+    }
+    Ok(scores)
+}
