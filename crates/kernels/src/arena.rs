@@ -6,6 +6,8 @@ use bytemuck::Pod;
 
 /// Pieces begin on a cache line, as the tile loads and the packed panels want it.
 pub const ALIGN: usize = 64;
+/// Pieces of a page or more begin on one: a drive reads into them without a copy.
+pub const PAGE: usize = 4096;
 const HUGE_PAGE: usize = 2 << 20;
 
 /// A piece of one arena. Plain data: holding one gives no access to the bytes.
@@ -99,13 +101,14 @@ impl Arena {
     /// # Errors
     /// [`Full`] if there is not as much.
     pub fn take(&mut self, bytes: usize) -> Result<Buf, Full> {
+        let offset = self.used.next_multiple_of(if bytes >= PAGE { PAGE } else { ALIGN });
         let size = bytes.next_multiple_of(ALIGN);
-        let left = self.capacity - self.used;
+        let left = self.capacity.saturating_sub(offset);
         if size > left {
             return Err(Full { asked: bytes, left, capacity: self.capacity });
         }
-        let buf = Buf { arena: self.id, offset: self.used, bytes };
-        self.used += size;
+        let buf = Buf { arena: self.id, offset, bytes };
+        self.used = offset + size;
         Ok(buf)
     }
 
@@ -184,6 +187,8 @@ mod tests {
         let (a, b) = (arena.take(100).unwrap(), arena.take(64).unwrap());
         assert_eq!((a.offset % ALIGN, b.offset % ALIGN, arena.used()), (0, 0, 192));
         assert!(!a.overlaps(&b) && a.overlaps(&a.slice(99, 1)));
+        let page = arena.take(PAGE + 1).unwrap();
+        assert_eq!((page.offset, arena.used()), (PAGE, 2 * PAGE + ALIGN));
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub mod exp;
 pub mod isa;
 pub mod linear;
 pub mod mat;
+pub mod page_cache;
 pub mod round;
 mod scratch;
 pub mod table;

@@ -156,6 +156,22 @@ impl Checkpoint {
         self.vocab.as_ref()
     }
 
+    /// Its files; none of random weights.
+    pub(crate) fn files(&self) -> &[RegularFile] {
+        match &self.source {
+            Source::Files { files, .. } => files,
+            Source::Dummy(_) => &[],
+        }
+    }
+
+    /// The seed of random weights.
+    pub(crate) fn seed(&self) -> Option<u64> {
+        match &self.source {
+            Source::Files { .. } => None,
+            Source::Dummy(dummy) => Some(dummy.seed()),
+        }
+    }
+
     /// Every tensor of the model.
     pub fn tensors(&self) -> impl Iterator<Item = (Tensor, Info)> {
         self.tensors.iter().map(|(tensor, info)| (*tensor, *info))

@@ -25,6 +25,10 @@ impl Dummy {
         Dummy { seed, stored: dtype.into(), pool, one: encode(dtype, 1.0) }
     }
 
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
+    }
+
     pub(crate) fn stored(&self) -> Stored {
         self.stored
     }

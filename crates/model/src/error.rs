@@ -77,6 +77,30 @@ pub enum Error {
         /// First offending row.
         row: usize,
     },
+    /// A packed store that cannot be used.
+    #[error("the packed store {} {found}; {remedy}", path.display())]
+    Store {
+        /// Its folder, or the file in it.
+        path: PathBuf,
+        /// What is wrong.
+        found: String,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// The drive has no room for a packed store.
+    #[error(
+        "the drive is full: the packed store {} has {written} of {needed} bytes; free some space, or name a folder on \
+         another drive with --offload-dir (what is written is kept, and continued from)",
+        path.display()
+    )]
+    DriveFull {
+        /// Its folder.
+        path: PathBuf,
+        /// Bytes that are there.
+        written: u64,
+        /// Bytes that it will have.
+        needed: u64,
+    },
     /// No model answers to that name.
     #[error("no model `{name}`: {why}")]
     NoModel {

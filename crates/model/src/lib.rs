@@ -15,6 +15,7 @@ pub mod output;
 pub mod safetensors;
 pub mod sampling;
 pub mod source;
+pub mod store;
 pub mod stored;
 pub mod template;
 pub mod tensor;

@@ -1,7 +1,8 @@
 //! Which packed matrices and vectors a decoder needs, in which format, and how many bytes they take:
 //! known before a single weight is read.
 
-use kernels::arena::ALIGN;
+use kernels::arena::{ALIGN, Buf};
+use kernels::device::Matrix;
 use kernels::linear::quant::Narrow;
 use kernels::linear::{Format, RowOrder, packed_bytes};
 use spec::ModelSpec;
@@ -48,6 +49,11 @@ impl MatrixPlan {
     /// Bytes in memory.
     pub fn bytes(&self) -> usize {
         packed_bytes(self.format, self.order, self.n, self.k)
+    }
+
+    /// The matrix, with these runs of its panels on a device.
+    pub(super) fn matrix(&self, parts: Vec<(usize, Buf)>) -> Matrix {
+        Matrix { format: self.format, n: self.n, k: self.k, order: self.order, parts }
     }
 }
 
@@ -108,6 +114,11 @@ impl Blueprint {
     /// Bytes of all weights in memory, norms and tables included.
     pub fn bytes(&self) -> usize {
         self.matrices().map(|m| m.bytes().next_multiple_of(ALIGN)).sum::<usize>() + self.vector_bytes
+    }
+
+    /// Bytes of norms, biases and learned positions.
+    pub fn vector_bytes(&self) -> usize {
+        self.vector_bytes
     }
 
     /// The formats in use and the bytes of each, most first.

@@ -9,17 +9,22 @@
 //! with a `Work` each can be under way at once.
 
 mod blueprint;
+mod linear;
 mod load;
+mod pack;
 mod rope;
 mod weights;
 mod work;
 
-pub use blueprint::{Blueprint, WeightsAs};
-pub use load::{LoadError, Loader};
+pub use blueprint::{Blueprint, LayerPlan, MatrixPlan, WeightsAs};
+pub use linear::{Away, Linear};
+pub use load::{LoadError, Loader, Packed};
+pub(crate) use pack::Packer;
 pub use rope::rope_bytes;
 pub use weights::{LayerWeights, Mlp, Weights};
 pub use work::{Work, WorkSize};
 
+use kernels::arena::Buf;
 use kernels::attention::Span;
 use kernels::device::{AttendShape, Device, KvPages, QkTransform, Rows, Sink};
 use rope::Rotary;
@@ -38,6 +43,8 @@ pub struct Batch<'a> {
     pub spans: &'a [Span<'a>],
     /// Rows whose logits are wanted.
     pub samples: &'a [u32],
+    /// Where the layer's weights are that are away from the device, once they are loaded.
+    pub slot: Option<Buf>,
 }
 
 /// A model's weights on a device, and how to use them.
@@ -85,9 +92,10 @@ impl Decoder {
         let w = &self.weights.layers[layer];
         self.normed(device, &w.attn_norm, n, work);
         let mut column = 0;
-        for matrix in &w.qkv {
+        for linear in &w.qkv {
+            let matrix = linear.with(batch.slot);
             let bias = w.qkv_bias.map(|bias| bias.slice(4 * column, 4 * matrix.n));
-            device.linear(work.normed.first(n), matrix, bias, Sink::StoreAt(work.qkv.first(n), column));
+            device.linear(work.normed.first(n), &matrix, bias, Sink::StoreAt(work.qkv.first(n), column));
             column += matrix.n;
         }
         let (qkv, q) = (work.qkv.first(n), work.q.first(n));
@@ -117,14 +125,16 @@ impl Decoder {
     }
 
     /// Attention's result into the residual stream.
-    pub fn out_proj(&self, device: &dyn Device, layer: usize, n: usize, work: &Work) {
+    pub fn out_proj(&self, device: &dyn Device, layer: usize, batch: &Batch<'_>, work: &Work) {
+        let n = batch.ids.len();
         let w = &self.weights.layers[layer];
-        device.linear(work.attended.first(n), &w.out, w.out_bias, Sink::Add(work.x.first(n)));
+        device.linear(work.attended.first(n), &w.out.with(batch.slot), w.out_bias, Sink::Add(work.x.first(n)));
         self.post_norm(device, &w.attn_norm, n, work);
     }
 
     /// The MLP of a layer, into the residual stream.
-    pub fn mlp(&self, device: &dyn Device, layer: usize, n: usize, work: &Work) {
+    pub fn mlp(&self, device: &dyn Device, layer: usize, batch: &Batch<'_>, work: &Work) {
+        let n = batch.ids.len();
         let w = &self.weights.layers[layer];
         self.normed(device, &w.mlp_norm, n, work);
         let inner = work.inner.first(n);
@@ -132,8 +142,8 @@ impl Decoder {
             Mlp::Gated => Sink::Gated(self.weights.activation, inner),
             Mlp::Plain => Sink::Act(self.weights.activation, inner),
         };
-        device.linear(work.normed.first(n), &w.up, w.up_bias, sink);
-        device.linear(inner, &w.down, w.down_bias, Sink::Add(work.x.first(n)));
+        device.linear(work.normed.first(n), &w.up.with(batch.slot), w.up_bias, sink);
+        device.linear(inner, &w.down.with(batch.slot), w.down_bias, Sink::Add(work.x.first(n)));
         self.post_norm(device, &w.mlp_norm, n, work);
     }
 

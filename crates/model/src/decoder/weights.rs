@@ -4,6 +4,7 @@ use kernels::arena::Buf;
 use kernels::device::{Matrix, NormWeights};
 use kernels::linear::Activation;
 
+use super::linear::Linear;
 use super::rope::Rotary;
 
 /// Everything outside the layers, and the layers.
@@ -49,13 +50,13 @@ pub struct LayerWeights {
     /// Before attention (after it, where sums are normed).
     pub attn_norm: NormWeights,
     /// Queries, keys, values: `[(heads + 2 * kv_heads) * head_dim, hidden]` in all, cut where a file changes its format.
-    pub qkv: Vec<Matrix>,
+    pub qkv: Vec<Linear>,
     /// `[(heads + 2 * kv_heads) * head_dim] f32`.
     pub qkv_bias: Option<Buf>,
     /// Norms of each query and key head, `[head_dim] f32` each, and their eps.
     pub qk_norms: Option<(Buf, Buf, f32)>,
     /// `[hidden, heads * head_dim]`.
-    pub out: Matrix,
+    pub out: Linear,
     /// `[hidden] f32`.
     pub out_bias: Option<Buf>,
     /// Before the MLP (after it, where sums are normed).
@@ -63,11 +64,11 @@ pub struct LayerWeights {
     /// Which of the two shapes `up` has.
     pub mlp: Mlp,
     /// `[2 * ffn, hidden]` gated, `[ffn, hidden]` plain.
-    pub up: Matrix,
+    pub up: Linear,
     /// As many as `up` has rows.
     pub up_bias: Option<Buf>,
     /// `[hidden, ffn]`.
-    pub down: Matrix,
+    pub down: Linear,
     /// `[hidden] f32`.
     pub down_bias: Option<Buf>,
 }

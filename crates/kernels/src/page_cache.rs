@@ -1,0 +1,71 @@
+//! What the system keeps of a file in memory: how much it is, and how to be rid of it.
+//!
+//! A file that is streamed again and again never finds itself there, and whatever lies there is taken from the
+//! memory that was allowed.
+
+use std::fs::File;
+use std::io;
+
+/// Lets the system drop what it keeps of a file. Pages that are not written yet stay: sync first.
+///
+/// A wish: where the system has no such call, nothing happens.
+#[cfg(target_os = "linux")]
+pub fn forget(file: &File) {
+    use std::os::fd::AsRawFd;
+    // SAFETY: advice about an open file; it changes no contents.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+}
+
+/// Lets the system drop what it keeps of a file. This system has no such call: nothing happens.
+#[cfg(not(target_os = "linux"))]
+pub fn forget(_file: &File) {}
+
+/// Bytes of a file that the system keeps in memory, in whole pages.
+///
+/// # Errors
+/// The system's own, if it does not map the file.
+pub fn cached_bytes(file: &File) -> io::Result<u64> {
+    use std::os::fd::AsRawFd;
+    let len = file.metadata()?.len() as usize;
+    if len == 0 {
+        return Ok(0);
+    }
+    // SAFETY: a fresh mapping aliases nothing of ours; it is not read, only asked about.
+    let base = unsafe {
+        libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0)
+    };
+    if base == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: sysconf only reads a constant.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as usize;
+    let mut pages = vec![0u8; len.div_ceil(page)];
+    // SAFETY: the range is the mapping just made, and there is a byte for each of its pages.
+    let result = unsafe { libc::mincore(base, len, pages.as_mut_ptr().cast()) };
+    let error = io::Error::last_os_error();
+    // SAFETY: the mapping made above, which nothing borrows.
+    unsafe { libc::munmap(base, len) };
+    if result != 0 {
+        return Err(error);
+    }
+    Ok(pages.iter().filter(|flags| **flags & 1 == 1).count() as u64 * page as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn what_was_just_written_is_kept() {
+        let path = std::env::temp_dir().join(format!("ballast-page-cache-{}", std::process::id()));
+        let mut file = File::options().create(true).write(true).read(true).open(&path).unwrap();
+        assert_eq!(cached_bytes(&file).unwrap(), 0);
+        file.write_all(&vec![1; 10 << 12]).unwrap();
+        let kept = cached_bytes(&file).unwrap();
+        file.sync_all().unwrap();
+        forget(&file);
+        std::fs::remove_file(&path).unwrap();
+        assert!(kept >= 10 << 12, "{kept} bytes are kept of what was just written");
+    }
+}

@@ -1,0 +1,214 @@
+//! Rows of a checkpoint to packed panels: read, converted and packed a few panels at a time, by all threads.
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard};
+
+use half::{bf16, f16};
+use kernels::linear::quant::{dequantize_row, pack_blocks, pack_floats, round_to_grid};
+use kernels::linear::{Format, PANEL_ROWS, RowOrder, pack_bf16, pack_f32, panel_bytes};
+use kernels::{Mat, Team};
+use spec::ModelSpec;
+
+use super::blueprint::MatrixPlan;
+use crate::checkpoint::{Checkpoint, Info};
+use crate::error::Error;
+use crate::stored::Stored;
+use crate::tensor::Tensor;
+
+/// Panels that are read and packed at a time are about this many bytes: rows and panels fit in a core's cache.
+const PIECE_BYTES: usize = 256 << 10;
+/// Pieces that each thread has of a matrix at least, where there are so many panels.
+const PIECES_PER_THREAD: usize = 4;
+/// Rows of a gated panel that come from the gate (as many come from up).
+const GATED_HALF: usize = 16;
+
+/// Packs panels of a checkpoint's matrices.
+pub(crate) struct Packer<'a> {
+    checkpoint: &'a Checkpoint,
+    team: &'a Team,
+    /// Each worker's.
+    rows: Vec<Mutex<Rows>>,
+}
+
+impl<'a> Packer<'a> {
+    pub(crate) fn new(checkpoint: &'a Checkpoint, team: &'a Team) -> Packer<'a> {
+        Packer { checkpoint, team, rows: (0..team.threads()).map(|_| Mutex::default()).collect() }
+    }
+
+    /// Fills `out` with some panels of a matrix, shared out over the team. `done` is told of bytes, from any thread.
+    ///
+    /// # Errors
+    /// If the checkpoint cannot be read, or a number is not finite.
+    pub(crate) fn panels(
+        &self,
+        plan: &MatrixPlan,
+        panels: Range<usize>,
+        out: &mut [u8],
+        done: &(dyn Fn(usize) + Sync),
+    ) -> Result<(), Error> {
+        let bytes = panel_bytes(plan.format, plan.k);
+        let fair = panels.len() / (PIECES_PER_THREAD * self.team.threads());
+        let at_once = (PIECE_BYTES / bytes.max(1)).min(fair).max(1);
+        let pieces: Vec<Mutex<&mut [u8]>> = out.chunks_mut(bytes * at_once).map(Mutex::new).collect();
+        let failed = Mutex::new(None);
+        self.team.run(|w| {
+            let mut rows = lock(&self.rows[w.index]);
+            for piece in w.share(pieces.len()) {
+                let first = panels.start + piece * at_once;
+                let range = first..(first + at_once).min(panels.end);
+                let mut out = lock(&pieces[piece]);
+                if let Err(error) = self.pack(plan, range, &mut rows, &mut out) {
+                    lock(&failed).get_or_insert(error);
+                    return;
+                }
+                done(out.len());
+            }
+        });
+        failed.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).map_or(Ok(()), Err)
+    }
+
+    /// Reads and packs some panels: their source rows become a small matrix of their own.
+    fn pack(
+        &self,
+        plan: &MatrixPlan,
+        range: Range<usize>,
+        rows: &mut Rows,
+        out: &mut [u8],
+    ) -> Result<(), Error> {
+        rows.clear();
+        for (tensor, part) in sources(plan, range.clone(), self.checkpoint.spec()) {
+            let info = self.info(tensor);
+            let into = rows.add(info.stored, part.len(), part.len() * info.row_bytes);
+            self.checkpoint.read_rows(tensor, part, into)?;
+        }
+        rows.pack(plan, 0..range.len(), out);
+        Ok(())
+    }
+
+    pub(super) fn info(&self, tensor: Tensor) -> Info {
+        let info = self.checkpoint.info(tensor);
+        info.unwrap_or_else(|| panic!("an open checkpoint has every tensor of its model, but not {tensor:?}"))
+    }
+}
+
+/// Which rows of which tensors make up some panels, in the order in which the packer wants them.
+fn sources(plan: &MatrixPlan, panels: Range<usize>, spec: &ModelSpec) -> Vec<(Tensor, Range<usize>)> {
+    if plan.order == RowOrder::Gated {
+        let rows = panels.start * GATED_HALF..(panels.end * GATED_HALF).min(plan.n / 2);
+        return plan.tensors.iter().map(|t| (*t, rows.clone())).collect();
+    }
+    let wanted = panels.start * PANEL_ROWS..(panels.end * PANEL_ROWS).min(plan.n);
+    let mut before = 0;
+    let mut parts = Vec::new();
+    for &tensor in &plan.tensors {
+        let rows = tensor.shape(spec).map_or(0, |shape| shape.rows());
+        let own = wanted.start.max(before)..wanted.end.min(before + rows);
+        if !own.is_empty() {
+            parts.push((tensor, own.start - before..own.end - before));
+        }
+        before += rows;
+    }
+    parts
+}
+
+/// Rows as they were read, of one or several formats. The memory is used again for the next ones.
+#[derive(Default)]
+struct Rows {
+    /// In words, so that floats of any width are aligned in it.
+    memory: Vec<u64>,
+    used: usize,
+    parts: Vec<(Stored, Range<usize>)>,
+    rows: usize,
+}
+
+impl Rows {
+    fn clear(&mut self) {
+        self.parts.clear();
+        (self.used, self.rows) = (0, 0);
+    }
+
+    /// Room for more rows.
+    fn add(&mut self, stored: Stored, rows: usize, bytes: usize) -> &mut [u8] {
+        let range = self.used..self.used + bytes;
+        (self.used, self.rows) = (range.end, self.rows + rows);
+        if self.memory.len() * 8 < range.end {
+            self.memory.resize(range.end.div_ceil(8), 0);
+        }
+        self.parts.push((stored, range.clone()));
+        &mut bytemuck::cast_slice_mut(&mut self.memory)[range]
+    }
+
+    fn pack(&self, plan: &MatrixPlan, panels: Range<usize>, out: &mut [u8]) {
+        let (n, k, order) = (self.rows, plan.k, plan.order);
+        match plan.format {
+            Format::F32 => pack_f32(Mat::new(&self.floats(), n, k), order, panels, out),
+            Format::Bf16 => match plan.rounded {
+                None => pack_bf16(Mat::new(&self.halves(), n, k), order, panels, out),
+                Some(bits) => pack_bf16(Mat::new(&self.rounded(bits, k), n, k), order, panels, out),
+            },
+            Format::Narrow(narrow) if self.all(|stored| super::blueprint::narrow(stored) == Some(narrow)) => {
+                pack_blocks(narrow, Mat::new(self.bytes(), n, self.used / n.max(1)), k, order, panels, out);
+            }
+            Format::Narrow(narrow) if self.all(|stored| stored == Stored::Bf16) => {
+                pack_floats(narrow, Mat::new(&self.halves(), n, k), order, panels, out);
+            }
+            Format::Narrow(narrow) => pack_floats(narrow, Mat::new(&self.floats(), n, k), order, panels, out),
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.memory)[..self.used]
+    }
+
+    fn all(&self, is: impl Fn(Stored) -> bool) -> bool {
+        self.parts.iter().all(|(stored, _)| is(*stored))
+    }
+
+    fn floats(&self) -> Cow<'_, [f32]> {
+        if self.all(|stored| stored == Stored::F32) {
+            return Cow::Borrowed(bytemuck::cast_slice(self.bytes()));
+        }
+        let mut values = Vec::new();
+        for (stored, range) in &self.parts {
+            to_f32(*stored, &self.bytes()[range.clone()], &mut values);
+        }
+        Cow::Owned(values)
+    }
+
+    fn rounded(&self, bits: u8, k: usize) -> Vec<bf16> {
+        let mut values = self.floats().into_owned();
+        values.chunks_mut(k).for_each(|row| round_to_grid(bits, row));
+        values.into_iter().map(bf16::from_f32).collect()
+    }
+
+    fn halves(&self) -> Cow<'_, [bf16]> {
+        if self.all(|stored| stored == Stored::Bf16) {
+            return Cow::Borrowed(bytemuck::cast_slice(self.bytes()));
+        }
+        Cow::Owned(self.floats().iter().map(|value| bf16::from_f32(*value)).collect())
+    }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Appends the values of rows in any stored format.
+pub(super) fn to_f32(stored: Stored, bytes: &[u8], out: &mut Vec<f32>) {
+    match stored {
+        Stored::F32 => {
+            out.extend(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])))
+        }
+        Stored::F16 => out.extend(bytes.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32())),
+        Stored::Bf16 => out.extend(bytes.chunks_exact(2).map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f32())),
+        blocks => {
+            let values = bytes.len() / blocks.block_bytes() * blocks.block_elements();
+            let start = out.len();
+            out.resize(start + values, 0.0);
+            if let Some(narrow) = super::blueprint::narrow(blocks) {
+                dequantize_row(narrow, bytes, &mut out[start..]);
+            }
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Makes a store, matrix by matrix; whoever is interrupted continues after the last whole one.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use kernels::{AlignedBytes, Team, page_cache};
+
+use super::direct::{self, Access, SECTOR};
+use super::fingerprint::fingerprint;
+use super::layout::{Layout, Place};
+use super::manifest::{HEADER_BYTES, MAKE_AGAIN, Manifest, VERSION, header};
+use super::open::Store;
+use crate::checkpoint::Checkpoint;
+use crate::decoder::{Blueprint, MatrixPlan, Packer};
+use crate::error::{Error, Result};
+
+/// Panels that are packed and written at a time are about this many bytes.
+const PIECE_BYTES: usize = 8 << 20;
+
+/// Makes the store of a model, or opens it where it is made.
+pub struct Maker<'a> {
+    /// Where weights come from.
+    pub checkpoint: &'a Checkpoint,
+    /// In which formats they are packed.
+    pub blueprint: &'a Blueprint,
+    /// Where stores are kept: each has a folder there.
+    pub home: &'a Path,
+}
+
+impl Maker<'_> {
+    /// The folder of this model's store, and what it is known by.
+    ///
+    /// # Errors
+    /// If the checkpoint cannot be read.
+    pub fn place(&self) -> Result<(PathBuf, String)> {
+        let fingerprint = fingerprint(self.checkpoint, self.blueprint)?;
+        Ok((self.home.join(&fingerprint), fingerprint))
+    }
+
+    /// Opens the store if it is there and whole.
+    ///
+    /// # Errors
+    /// If it is of another version, or torn.
+    pub fn open(&self) -> Result<Option<Store>> {
+        let (folder, fingerprint) = self.place()?;
+        Store::open(&folder, &fingerprint, Layout::of(self.blueprint))
+    }
+
+    /// Makes what is missing of the store, and opens it. `progress` is told the bytes that are written, from any thread;
+    /// its result is whether to go on.
+    ///
+    /// # Errors
+    /// If the checkpoint cannot be read, the drive is full, or the store is of another version.
+    pub fn make(&self, team: &Team, progress: &(dyn Fn(u64) + Sync)) -> Result<Store> {
+        let (folder, fingerprint) = self.place()?;
+        std::fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
+        let _alone = alone(&folder)?;
+        if let Some(store) = Store::open(&folder, &fingerprint, Layout::of(self.blueprint))? {
+            return Ok(store);
+        }
+        let layout = Layout::of(self.blueprint);
+        let making = Making::begin(self, &folder, &fingerprint, &layout)?;
+        making.finish(team, progress).map_err(|error| making.full(error))?;
+        let store = Store::open(&folder, &fingerprint, layout)?;
+        store.ok_or_else(|| Error::Store { path: folder, found: "vanished".into(), remedy: MAKE_AGAIN })
+    }
+}
+
+/// Waits until no other process makes the same store.
+fn alone(folder: &Path) -> Result<File> {
+    let path = folder.join("lock");
+    let file = File::options().create(true).truncate(false).write(true).open(&path);
+    let file = file.map_err(Error::io("create", &path))?;
+    file.lock().map_err(Error::io("lock", &path))?;
+    Ok(file)
+}
+
+struct Making<'a> {
+    maker: &'a Maker<'a>,
+    folder: &'a Path,
+    fingerprint: &'a str,
+    layout: &'a Layout,
+    panels: File,
+    access: Access,
+    checksums: File,
+    /// Matrices that are there.
+    whole: usize,
+}
+
+impl<'a> Making<'a> {
+    fn begin(
+        maker: &'a Maker<'a>,
+        folder: &'a Path,
+        fingerprint: &'a str,
+        layout: &'a Layout,
+    ) -> Result<Making<'a>> {
+        let (path, sums) = (folder.join("panels.bin"), folder.join("checksums.bin"));
+        let options = || {
+            let mut options = File::options();
+            options.create(true).truncate(false).read(true).write(true);
+            options
+        };
+        let (panels, access) = direct::open(&path, &mut options()).map_err(Error::io("create", &path))?;
+        let checksums = options().open(&sums).map_err(Error::io("create", &sums))?;
+        let mut making = Making { maker, folder, fingerprint, layout, panels, access, checksums, whole: 0 };
+        making.whole = making.found().map_err(Error::io("read", &sums))?;
+        Ok(making)
+    }
+
+    /// How many matrices an earlier attempt finished: their checksums are there. Cuts off what is half there.
+    fn found(&self) -> io::Result<usize> {
+        let header = header(self.fingerprint);
+        let mut there = [0; HEADER_BYTES];
+        let known = self.checksums.read_exact_at(&mut there, 0).is_ok() && there == header;
+        let sums = self.checksums.metadata()?.len().saturating_sub(HEADER_BYTES as u64) / 4;
+        let written = self.panels.metadata()?.len();
+        let is_whole = |place: &&Place| {
+            known
+                && (place.panels_before + place.panels) as u64 <= sums
+                && place.offset + place.bytes() <= written
+        };
+        let whole = self.layout.places().iter().take_while(is_whole).count();
+        let panels: usize = self.layout.places()[..whole].iter().map(|place| place.panels).sum();
+        self.checksums.set_len((HEADER_BYTES + 4 * panels) as u64)?;
+        self.checksums.write_all_at(&header, 0)?;
+        Ok(whole)
+    }
+
+    /// Writes what is missing, then the manifest.
+    fn finish(&self, team: &Team, progress: &(dyn Fn(u64) + Sync)) -> Result<()> {
+        let packer = Packer::new(self.maker.checkpoint, team);
+        let plans: Vec<&MatrixPlan> = self.maker.blueprint.matrices().collect();
+        for (plan, place) in plans.iter().zip(self.layout.places()).skip(self.whole) {
+            let sums = self.matrix(&packer, plan, place, progress)?;
+            // The panels are on the drive before their checksums say so.
+            self.panels.sync_data().map_err(self.failed("write"))?;
+            if self.access == Access::Cached {
+                page_cache::forget(&self.panels);
+            }
+            let at = HEADER_BYTES + 4 * place.panels_before;
+            self.checksums.write_all_at(&sums, at as u64).map_err(self.failed("write"))?;
+            self.maker.checkpoint.files().iter().for_each(|file| page_cache::forget(file.reader()));
+        }
+        self.checksums.sync_all().map_err(self.failed("write"))?;
+        self.manifest()?.write(self.folder)
+    }
+
+    fn manifest(&self) -> Result<Manifest> {
+        let path = self.folder.join("checksums.bin");
+        let sums = std::fs::read(&path).map_err(Error::io("read", &path))?;
+        Ok(Manifest {
+            version: VERSION,
+            fingerprint: self.fingerprint.to_string(),
+            panels: self.layout.panels(),
+            bytes: self.layout.bytes(),
+            checksums_crc32: crc32fast::hash(&sums),
+        })
+    }
+
+    /// Packs and writes a matrix; its checksums, one after the other.
+    fn matrix(
+        &self,
+        packer: &Packer<'_>,
+        plan: &MatrixPlan,
+        place: &Place,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<Vec<u8>> {
+        let at_once = panels_at_once(place);
+        let piece_bytes = (at_once.min(place.panels) * place.panel_bytes).next_multiple_of(SECTOR);
+        // From two megabytes on such memory begins on a page.
+        let mut memory = AlignedBytes::zeroed(piece_bytes.max(2 << 20));
+        let mut sums = Vec::with_capacity(4 * place.panels);
+        for first in (0..place.panels).step_by(at_once) {
+            let panels = first..(first + at_once).min(place.panels);
+            let bytes = panels.len() * place.panel_bytes;
+            packer.panels(plan, panels, &mut memory[..bytes], &|_| ())?;
+            for panel in memory[..bytes].chunks_exact(place.panel_bytes) {
+                sums.extend(crc32fast::hash(panel).to_le_bytes());
+            }
+            let sectors = bytes.next_multiple_of(SECTOR);
+            memory[bytes..sectors].fill(0);
+            let offset = place.offset + (first * place.panel_bytes) as u64;
+            self.panels.write_all_at(&memory[..sectors], offset).map_err(self.failed("write"))?;
+            progress(offset + sectors as u64);
+        }
+        Ok(sums)
+    }
+
+    fn failed(&self, doing: &'static str) -> impl FnOnce(io::Error) -> Error {
+        Error::io(doing, self.folder)
+    }
+
+    /// Says what a full drive means here.
+    fn full(&self, error: Error) -> Error {
+        match error {
+            Error::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
+                let written = self.panels.metadata().map_or(0, |data| data.len());
+                Error::DriveFull { path: self.folder.into(), written, needed: self.layout.bytes() }
+            }
+            error => error,
+        }
+    }
+}
+
+/// As many panels as make whole sectors, and about a piece.
+fn panels_at_once(place: &Place) -> usize {
+    let shared = 1 << place.panel_bytes.trailing_zeros().min(SECTOR.trailing_zeros());
+    let whole = SECTOR / shared;
+    (PIECE_BYTES / place.panel_bytes.max(1)).max(1).next_multiple_of(whole)
+}

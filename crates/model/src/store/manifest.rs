@@ -1,0 +1,75 @@
+//! The small files of a store: its manifest, and the header of its checksums.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::layout::Layout;
+use crate::error::{Error, Result};
+
+/// Goes up with every change of the files, or of how kernels read panels.
+pub(super) const VERSION: u32 = 1;
+/// What to do about a store that is of no use.
+pub(super) const MAKE_AGAIN: &str = "delete its folder and it is made again, or name another with --offload-dir";
+
+/// Bytes before the first checksum.
+pub(super) const HEADER_BYTES: usize = 64;
+const MAGIC: &[u8; 12] = b"ballastpanel";
+
+/// Written when the store is whole.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Manifest {
+    pub(super) version: u32,
+    pub(super) fingerprint: String,
+    pub(super) panels: usize,
+    pub(super) bytes: u64,
+    /// Of the file of checksums.
+    pub(super) checksums_crc32: u32,
+}
+
+impl Manifest {
+    /// Reads the manifest of a folder; none where the store is not whole yet.
+    pub(super) fn read(folder: &Path) -> Result<Option<Manifest>> {
+        let path = folder.join("manifest.json");
+        let text = match std::fs::read(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(Error::io("read", &path)(error)),
+        };
+        let found = |found: String| Error::Store { path: path.clone(), found, remedy: MAKE_AGAIN };
+        let value: serde_json::Value =
+            serde_json::from_slice(&text).map_err(|e| found(format!("has no readable manifest ({e})")))?;
+        match value["version"].as_u64() {
+            Some(version) if version == u64::from(VERSION) => {}
+            Some(version) => return Err(found(format!("is of version {version}, this program reads {VERSION}"))),
+            None => return Err(found("has a manifest without a version".into())),
+        }
+        let manifest = serde_json::from_value(value);
+        manifest.map(Some).map_err(|e| found(format!("has a manifest that is not one ({e})")))
+    }
+
+    /// Writes it beside its place first, so that it is there whole or not at all.
+    pub(super) fn write(&self, folder: &Path) -> Result<()> {
+        let (path, whole) = (folder.join("manifest.json.part"), folder.join("manifest.json"));
+        let text = serde_json::to_vec_pretty(self).unwrap_or_default();
+        std::fs::write(&path, text).map_err(Error::io("write", &path))?;
+        std::fs::rename(&path, &whole).map_err(Error::io("create", &whole))
+    }
+
+    /// An error unless the store is that of a fingerprint and a layout.
+    pub(super) fn check(&self, folder: &Path, fingerprint: &str, layout: &Layout) -> Result<()> {
+        let same = self.fingerprint == fingerprint
+            && (self.panels, self.bytes) == (layout.panels(), layout.bytes());
+        let found = || "is of another model, or of other formats".to_string();
+        if same { Ok(()) } else { Err(Error::Store { path: folder.into(), found: found(), remedy: MAKE_AGAIN }) }
+    }
+}
+
+/// The beginning of the checksums' file: whose they are.
+pub(super) fn header(fingerprint: &str) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[..12].copy_from_slice(MAGIC);
+    header[12..16].copy_from_slice(&VERSION.to_le_bytes());
+    header[16..48].copy_from_slice(&fingerprint.as_bytes()[..32]);
+    header
+}

@@ -1,0 +1,107 @@
+//! A store that is whole.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::direct::{Access, DirectFile, Stretch};
+use super::layout::{Layout, Run};
+use super::manifest::{HEADER_BYTES, MAKE_AGAIN, Manifest};
+use crate::error::{Error, Result};
+
+/// Packed panels on a drive.
+#[derive(Debug)]
+pub struct Store {
+    layout: Layout,
+    panels: DirectFile,
+    checksums: Vec<u32>,
+    /// For each panel, whether it has been compared with its checksum: the drive is trusted after that.
+    checked: Vec<AtomicBool>,
+    folder: PathBuf,
+}
+
+impl Store {
+    /// Opens the store in `folder`, if it is whole.
+    ///
+    /// # Errors
+    /// If it is of another model or version, or torn.
+    pub fn open(folder: &Path, fingerprint: &str, layout: Layout) -> Result<Option<Store>> {
+        let Some(manifest) = Manifest::read(folder)? else { return Ok(None) };
+        manifest.check(folder, fingerprint, &layout)?;
+        let checksums = read_checksums(folder, &manifest)?;
+        let path = folder.join("panels.bin");
+        let panels = DirectFile::open(&path)?;
+        let len = panels.file().metadata().map_err(Error::io("read", &path))?.len();
+        if len != layout.bytes() {
+            let found = format!("is torn: {len} bytes long, expected {}", layout.bytes());
+            return Err(Error::Store { path, found, remedy: MAKE_AGAIN });
+        }
+        let checked = checksums.iter().map(|_| AtomicBool::new(false)).collect();
+        Ok(Some(Store { layout, panels, checksums, checked, folder: folder.into() }))
+    }
+
+    /// Where each matrix lies.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Its folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// How the drive is read.
+    pub fn access(&self) -> Access {
+        self.panels.access()
+    }
+
+    /// The file of panels.
+    pub fn panels(&self) -> &DirectFile {
+        &self.panels
+    }
+
+    /// Reads runs (in order of where they go, apart) to their places in `into`. A panel that is read for the first time is
+    /// compared with its checksum.
+    ///
+    /// # Errors
+    /// If the file is unreadable, torn, or not what was written.
+    pub fn read(&self, runs: &[Run], into: &mut [u8]) -> Result<()> {
+        let (mut rest, mut at) = (&mut *into, 0);
+        let mut stretches = Vec::with_capacity(runs.len());
+        for run in runs {
+            let (_, tail) = rest.split_at_mut(run.at - at);
+            let (own, tail) = tail.split_at_mut(run.bytes());
+            (rest, at) = (tail, run.at + run.bytes());
+            stretches.push(Stretch { offset: run.file.start, into: own });
+        }
+        self.panels.read(stretches)?;
+        runs.iter().try_for_each(|run| self.check(run, &into[run.at + run.skip..][..run.panel_bytes()]))
+    }
+
+    fn check(&self, run: &Run, bytes: &[u8]) -> Result<()> {
+        let place = self.layout.places()[run.matrix];
+        let first = place.panels_before + run.panels.start;
+        for (number, panel) in (first..).zip(bytes.chunks_exact(place.panel_bytes.max(1))) {
+            if self.checked[number].load(Ordering::Relaxed) {
+                continue;
+            }
+            if crc32fast::hash(panel) != self.checksums[number] {
+                let found = format!("is damaged: panel {number} is not what was written");
+                return Err(Error::Store { path: self.folder.clone(), found, remedy: MAKE_AGAIN });
+            }
+            self.checked[number].store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+fn read_checksums(folder: &Path, manifest: &Manifest) -> Result<Vec<u32>> {
+    let path = folder.join("checksums.bin");
+    let bytes = std::fs::read(&path).map_err(Error::io("read", &path))?;
+    let whole = bytes.len() == HEADER_BYTES + 4 * manifest.panels;
+    if !whole || crc32fast::hash(&bytes) != manifest.checksums_crc32 {
+        let found = "has damaged checksums".to_string();
+        return Err(Error::Store { path, found, remedy: MAKE_AGAIN });
+    }
+    let sums = bytes[HEADER_BYTES..].as_chunks::<4>().0;
+    Ok(sums.iter().map(|sum| u32::from_le_bytes(*sum)).collect())
+}
