@@ -136,6 +136,24 @@ pub(crate) enum BenchCommand {
     Throughput(ThroughputArgs),
     /// One batch: time to first token and decode speed.
     Latency(LatencyArgs),
+    /// The drive's rate, read as streamed weights are: the ceiling of a model larger than memory.
+    Disk(DiskArgs),
+}
+
+#[derive(Args)]
+pub(crate) struct DiskArgs {
+    /// A folder on the drive to measure; a file is made there and removed [default: that of --offload-dir].
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) dir: Option<PathBuf>,
+    /// How much is read.
+    #[arg(long, value_parser = parse_bytes, default_value = "2GiB")]
+    pub(crate) size: u64,
+    /// Repetitions; the median is reported.
+    #[arg(long, default_value_t = 3, value_parser = at_least_one)]
+    pub(crate) reps: usize,
+    /// Write the figures here.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -307,6 +325,22 @@ pub(crate) struct EngineArgs {
     /// The memory of the whole process, such as 2GiB or 800MB [default: what the machine and its cgroup leave].
     #[arg(long, value_parser = parse_bytes, help_heading = "Engine")]
     pub(crate) memory: Option<u64>,
+    /// Where weights that do not fit are kept, packed, to be streamed from [default: a cache folder].
+    #[arg(long, value_name = "FOLDER", help_heading = "Engine")]
+    pub(crate) offload_dir: Option<PathBuf>,
+    /// How much the packed weights of the model may take there.
+    #[arg(long, value_parser = parse_bytes, value_name = "BYTES", help_heading = "Engine")]
+    pub(crate) disk: Option<u64>,
+    /// Shares in percent of weights, KV and activations on the device and on the host, as FlexGen writes them; the
+    /// rest is on disk. Without it, all weights stay in memory if they fit, else as many as fit.
+    #[arg(
+        long,
+        num_args = 6,
+        value_names = ["WG", "WC", "CG", "CC", "HG", "HC"],
+        value_parser = clap::value_parser!(u8).range(0..=100),
+        help_heading = "Engine"
+    )]
+    pub(crate) percent: Option<Vec<u8>>,
     /// Threads to compute with [default: the cores that this process may use].
     #[arg(long, env = "BALLAST_THREADS", value_parser = threads, help_heading = "Engine")]
     pub(crate) threads: Option<usize>,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use engine::{Engine, EngineConfig, Planned};
+use engine::{Engine, EngineConfig, Planned, size};
 use model::Checkpoint;
 use model::config::read_generation;
 use model::sampling::GenerationConfig;
@@ -81,6 +81,9 @@ impl Opened {
             let (parameters, formats) = (count(spec.parameters()), planned.formats());
             note!("{}: {}, {parameters} parameters, {formats}", self.name, spec.architecture);
             note!("memory: {}", planned.hold());
+            if let Some(folder) = planned.store()? {
+                note!("packed weights: {} in {}", size(&planned.hold().disk_bytes), folder.display());
+            }
         }
         Ok(planned)
     }

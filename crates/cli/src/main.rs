@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         Command::Bench(BenchCommand::Latency(args)) => bench::latency(args),
         Command::Eval(EvalCommand::Perplexity(args)) => eval::perplexity(args),
         Command::Eval(EvalCommand::NextWord(args)) => eval::next_word(args),
+        Command::Bench(BenchCommand::Disk(args)) => bench::disk(args),
         Command::Simulate(SimulateCommand::Replay { file }) => replay::replay(&file),
         Command::Simulate(SimulateCommand::Block(args)) => simulate_block::simulate_block(&args),
     };

@@ -1,9 +1,13 @@
 //! From the flags as typed to settings with every choice made.
 
+use std::path::PathBuf;
+
 use anyhow::{Result, bail};
-use engine::{EngineConfig, KvMemory, PrefixCaching, default_threads, memory, size};
+use engine::{EngineConfig, KvMemory, Offload, PrefixCaching, WeightShare, default_threads, memory, size};
 use kernels::Isa;
 use model::decoder::WeightsAs;
+use model::source::Places;
+use spec::{ByTier, Split};
 
 use crate::args::{EngineArgs, Weights};
 
@@ -58,8 +62,38 @@ pub(crate) fn engine_config(args: &EngineArgs, needs: Needs) -> Result<EngineCon
         // What is known to be used is taken at once; a generous limit only as it fills.
         kv_memory: if needs.kv_tokens.is_some() { KvMemory::AtStart } else { KvMemory::AsUsed },
         host_kv_tokens: args.swap_tokens.unwrap_or(0),
+        offload: offload(args)?,
         record: args.record.clone(),
     })
+}
+
+/// Where weights go that do not fit.
+fn offload(args: &EngineArgs) -> Result<Offload> {
+    let folder = args.offload_dir.clone().unwrap_or_else(packed_folder);
+    let share = args.percent.as_deref().map_or(Ok(WeightShare::Fitting), weight_share)?;
+    Ok(Offload { folder: Some(folder), disk: args.disk, share })
+}
+
+/// The folder of packed stores, unless a flag names another.
+pub(crate) fn packed_folder() -> PathBuf {
+    Places::from_env().cache.join("packed")
+}
+
+/// What of FlexGen's six shares there is so far: weights on the device and on disk.
+fn weight_share(percent: &[u8]) -> Result<WeightShare> {
+    let &[device, host, kv, _, hidden, _] = percent else {
+        bail!("--percent takes six numbers: weights, KV and activations on the device and on the host");
+    };
+    if (host, kv, hidden) != (0, 100, 100) {
+        bail!(
+            "--percent {}: KV and activations stay on the device, and weights on the device or on disk, so far: \
+             write --percent {device} 0 100 0 100 0",
+            percent.iter().map(u8::to_string).collect::<Vec<_>>().join(" ")
+        );
+    }
+    let parts = u32::from(device) * (Split::WHOLE / 100);
+    let split = Split::new(ByTier { device: parts, host: 0, disk: Split::WHOLE - parts })?;
+    Ok(WeightShare::Exactly(split))
 }
 
 /// What is allowed, or else nine tenths of what is free; what this process holds already counts as free.

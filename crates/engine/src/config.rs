@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use kernels::Isa;
 use model::decoder::WeightsAs;
+use spec::Split;
 
 /// Resolved settings of one engine.
 #[derive(Clone, Debug)]
@@ -34,8 +35,31 @@ pub struct EngineConfig {
     pub kv_memory: KvMemory,
     /// KV of preempted sequences that is kept on the host, in tokens; with none it is computed again.
     pub host_kv_tokens: usize,
+    /// Where weights go that do not fit.
+    pub offload: Offload,
     /// Where to write the events of the run.
     pub record: Option<PathBuf>,
+}
+
+/// Where weights go that do not fit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Offload {
+    /// The folder of packed stores; without one, what does not fit is refused.
+    pub folder: Option<PathBuf>,
+    /// Bytes that a store may take there; as many as there are if absent.
+    pub disk: Option<u64>,
+    /// How much of the weights stays on the device.
+    pub share: WeightShare,
+}
+
+/// How much of the weights stays on the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WeightShare {
+    /// All if they fit, else as much as fits beside everything else.
+    #[default]
+    Fitting,
+    /// These shares of all weights; streamed even if all would fit.
+    Exactly(Split),
 }
 
 /// When the memory of KV is really taken from the system.

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -13,15 +14,17 @@ use kernels::device::{Device, KvPages};
 use kernels::linear::Format;
 use kernels::{CpuDevice, Team};
 use model::checkpoint::Checkpoint;
-use model::decoder::{Blueprint, Decoder, LoadError, Loader, Work};
+use model::decoder::{Blueprint, Decoder, LoadError, Loader, Packed, Work};
+use model::store::{Cut, Maker, Store};
 use policy::cost::Cost;
 use policy::drive::{Lowering, drive};
 use policy::log::{Entry, Recorded};
-use policy::pipeline::Plan;
+use policy::pipeline::{DiskPath, Plan, Share, Weights};
 use policy::sched::{Fcfs, FcfsConfig, Preempt, Scheduler};
 use spec::{ByTier, Layout, ModelSpec, Nanos, Op, PrefixUse, ReplicaId, SeqId, Shape, Tokens};
 
 use crate::config::{EngineConfig, KvMemory, PrefixCaching};
+use crate::disk::{Disk, Streamed};
 use crate::hold::{Hold, TooSmall, kv_layout};
 use crate::memory;
 use crate::request::{Event, Failure, Request, Sink};
@@ -61,6 +64,7 @@ pub struct Engine {
     dead: Arc<Mutex<Option<String>>>,
     hold: Hold,
     spec: ModelSpec,
+    disk: Option<Arc<Disk>>,
 }
 
 /// A request under way whose events go elsewhere. Dropping it cancels the request.
@@ -89,6 +93,8 @@ pub struct Planned<'a> {
     config: EngineConfig,
     blueprint: Blueprint,
     hold: Hold,
+    /// Where weights are streamed, how they are cut.
+    cut: Option<Cut>,
 }
 
 impl<'a> Planned<'a> {
@@ -99,8 +105,13 @@ impl<'a> Planned<'a> {
     pub fn new(checkpoint: &'a Checkpoint, config: EngineConfig) -> Result<Planned<'a>, TooSmall> {
         let stored = |tensor| checkpoint.info(tensor).map_or(model::stored::Stored::F32, |info| info.stored);
         let blueprint = Blueprint::new(checkpoint.spec(), config.weights, stored);
-        let hold = Hold::plan(checkpoint.spec(), &blueprint, &config, memory::resident_bytes())?;
-        Ok(Planned { checkpoint, config, blueprint, hold })
+        let (hold, cut) = Hold::plan(checkpoint.spec(), &blueprint, &config, memory::resident_bytes())?;
+        let mut config = config;
+        if cut.is_some() {
+            // The next step's first weights are read while this step ends.
+            config.steps_in_flight = config.steps_in_flight.max(2);
+        }
+        Ok(Planned { checkpoint, config, blueprint, hold, cut })
     }
 
     /// What will live where.
@@ -110,7 +121,39 @@ impl<'a> Planned<'a> {
 
     /// Bytes that [`start`](Planned::start) will tell of as progress.
     pub fn load_bytes(&self) -> u64 {
-        self.blueprint.matrices().map(|m| m.bytes() as u64).sum()
+        match &self.cut {
+            Some(cut) => self.hold.disk_bytes + cut.resident_bytes(),
+            None => self.blueprint.matrices().map(|m| m.bytes() as u64).sum(),
+        }
+    }
+
+    /// Where the packed store of these weights is or will be; none where all weights are resident.
+    ///
+    /// # Errors
+    /// If the checkpoint cannot be read.
+    pub fn store(&self) -> Result<Option<PathBuf>, StartError> {
+        let maker = self.maker();
+        let place = maker.map(|maker| maker.place()).transpose().map_err(LoadError::File)?;
+        Ok(place.map(|(folder, _)| folder))
+    }
+
+    /// Makes the packed store (see [`store`](Planned::store)), unless it is there.
+    ///
+    /// # Errors
+    /// If the checkpoint cannot be read, or the drive is full.
+    pub fn make_store(&self, progress: &(dyn Fn(u64) + Sync)) -> Result<(), StartError> {
+        let team = Team::start(self.config.threads)?;
+        self.made(&team, progress).map(drop)
+    }
+
+    fn maker(&self) -> Option<Maker<'_>> {
+        let home = self.cut.as_ref().and(self.config.offload.folder.as_deref())?;
+        Some(Maker { checkpoint: self.checkpoint, blueprint: &self.blueprint, home })
+    }
+
+    fn made(&self, team: &Team, progress: &(dyn Fn(u64) + Sync)) -> Result<Option<Store>, StartError> {
+        let store = self.maker().map(|maker| maker.make(team, progress)).transpose();
+        Ok(store.map_err(LoadError::File)?)
     }
 
     /// The weights' formats in memory, the one with most bytes first: `q4_1 and q8_0`.
@@ -132,6 +175,7 @@ impl<'a> Planned<'a> {
         let (sender, inbox) = channel();
         let stats = Arc::new(Stats::default());
         let machine = Arc::new(self.machine(sender.clone(), Arc::clone(&stats), progress)?);
+        let disk = machine.disk.clone();
         let dead = Arc::new(Mutex::new(None));
         let prefix = match self.config.prefix_caching {
             PrefixCaching::On if !self.rotates_by_length() => PrefixUse::Allowed,
@@ -156,6 +200,7 @@ impl<'a> Planned<'a> {
             dead,
             hold: self.hold,
             spec,
+            disk,
         })
     }
 
@@ -172,12 +217,18 @@ impl<'a> Planned<'a> {
     ) -> Result<Machine, StartError> {
         let (spec, config) = (self.checkpoint.spec(), &self.config);
         let team = Arc::new(Team::start(config.threads)?);
-        // Buffers begin on cache lines: leave room for the rounding of the few hundred of them.
-        let arena = self.hold.arena_bytes() as usize + (1 << 20);
+        let store = self.made(&team, progress)?;
+        // Buffers begin on pages: leave room for the rounding of the few hundred of them.
+        let arena = self.hold.arena_bytes() as usize + (4 << 20);
         let mut device = CpuDevice::new(arena, Arc::clone(&team), config.isa)?;
         let positions = self.hold.max_model_len;
-        let loader = Loader { checkpoint: self.checkpoint, team: &team, positions, progress };
+        let packed = store.as_ref().zip(self.cut.as_ref()).map(|(store, cut)| Packed { store, cut });
+        let before = self.hold.disk_bytes;
+        let progress: &(dyn Fn(u64) + Sync) = &|bytes| progress(before + bytes);
+        let loader = Loader { checkpoint: self.checkpoint, team: &team, positions, progress, packed };
         let weights = loader.load(&self.blueprint, &mut device)?;
+        let disk = store.zip(self.cut.clone()).map(|(store, cut)| Disk::new(store, cut, &mut device));
+        let disk = disk.transpose().map_err(LoadError::Full)?.map(Arc::new);
         let buffers = vec![Work::take(&mut device, spec, config.work_size()).map_err(LoadError::Full)?];
         let layout = kv_layout(spec, config.kv_dtype());
         let mut host =
@@ -195,16 +246,8 @@ impl<'a> Planned<'a> {
             kv.iter().for_each(|pages: &LayerPages| device.touch(&pages.device.buf));
         }
         let decoder = Decoder::new(spec.clone(), weights);
-        Ok(Machine {
-            device: Box::new(device),
-            host,
-            team,
-            decoder,
-            kv,
-            buffers,
-            inbox: Mutex::new(inbox),
-            stats,
-        })
+        let (device, inbox) = (Box::new(device), Mutex::new(inbox));
+        Ok(Machine { device, host, team, decoder, kv, disk, buffers, inbox, stats })
     }
 
     fn fcfs(&self) -> FcfsConfig {
@@ -227,7 +270,15 @@ impl<'a> Planned<'a> {
     }
 
     fn plan(&self) -> Plan {
-        Plan::resident(self.checkpoint.spec().layers as u16, self.config.max_num_batched_tokens as u32)
+        let layers = self.checkpoint.spec().layers as u16;
+        let resident = Plan::resident(layers, self.config.max_num_batched_tokens as u32);
+        match self.cut {
+            None => resident,
+            Some(_) => {
+                let weights = Weights::Streamed { host: Share::None, disk: Some(DiskPath::Direct) };
+                Plan { weights, ..resident }
+            }
+        }
     }
 }
 
@@ -237,7 +288,7 @@ fn create(path: &std::path::Path) -> Result<BufWriter<File>, StartError> {
     Ok(BufWriter::new(file))
 }
 
-/// With everything resident there is one lane, whose order follows from the data alone.
+/// There is one lane that computes, and one that reads ahead of it: the order of both follows from the data alone.
 fn any_cost(_: &Op, _: &Shape) -> Nanos {
     Nanos(1)
 }
@@ -374,6 +425,11 @@ impl Engine {
     /// What kind of model it serves.
     pub fn spec(&self) -> &ModelSpec {
         &self.spec
+    }
+
+    /// Weights that were read from the drive since it started.
+    pub fn streamed(&self) -> Streamed {
+        self.disk.as_ref().map_or_else(Streamed::default, |disk| disk.streamed())
     }
 
     /// Its counters.

@@ -4,29 +4,29 @@ use std::fmt;
 
 use kernels::attention::{BLOCK_TOKENS, KvDtype, KvLayout};
 use kernels::device::Dtype;
-use model::decoder::{Blueprint, Work, WorkSize, rope_bytes};
+use model::decoder::{Blueprint, WorkSize};
+use model::store::Cut;
 use spec::ModelSpec;
 
-use crate::config::EngineConfig;
+use crate::config::{EngineConfig, WeightShare};
+use crate::room::{Kv, Room, WeightBytes};
 
 const _: () =
     assert!(BLOCK_TOKENS == spec::BLOCK_TOKENS.0 as usize, "policy and kernels mean the same blocks");
-
-/// What a running engine needs beside its arena and what was resident when it was planned: stacks, queues,
-/// tables, and what loading reads at a time.
-const RUNTIME_BYTES: u64 = 6 << 20;
-/// Scratch of each compute thread: sums of a block, expanded weights, partial attention.
-const THREAD_BYTES: u64 = 1 << 20;
-/// Rows of activations that are kept as tiles while a large product runs.
-const TILED_ROWS: u64 = 832;
 
 /// A plan of all memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hold {
     /// What the process had resident before (the program, the tokenizer), and a margin.
     pub process_bytes: u64,
-    /// Packed weights, norms, rotary tables.
+    /// Weights that are resident, norms, rotary tables.
     pub weight_bytes: u64,
+    /// Slots that the other weights are streamed through.
+    pub slot_bytes: u64,
+    /// Weights that a pass over the model reads from the drive.
+    pub streamed_bytes: u64,
+    /// The packed store on the drive; none where all weights are resident.
+    pub disk_bytes: u64,
     /// Activations of the largest step.
     pub work_bytes: u64,
     /// All KV blocks.
@@ -49,14 +49,15 @@ pub enum TooSmall {
     /// Not even one sequence of the length asked for.
     #[error(
         "this needs {} and may take {}: weights {}, activations {}, KV for one sequence of {tokens} tokens {}, \
-         the process itself {}. Raise --memory, lower --max-model-len or --max-num-batched-tokens, or choose \
-         narrower weights (--weights int8 or int4)",
+         the process itself {}. Raise --memory to at least the former, lower --max-model-len or \
+         --max-num-batched-tokens, or choose narrower weights (--weights int8 or int4){}",
         size(need),
         size(limit),
         size(weights),
         size(work),
         size(kv),
-        size(process)
+        size(process),
+        if *streamed { "; weights are streamed from the drive already" } else { "" }
     )]
     Memory {
         /// Bytes needed.
@@ -73,11 +74,27 @@ pub enum TooSmall {
         process: u64,
         /// Tokens of that sequence.
         tokens: usize,
+        /// Whether `weights` are only those that cannot be streamed, and the slots.
+        streamed: bool,
+    },
+    /// The store of all weights is larger than the drive's share.
+    #[error(
+        "the packed weights take {} on the drive, and --disk allows {}: raise it to at least the former, or choose \
+         narrower weights (--weights int8 or int4)",
+        size(need),
+        size(limit)
+    )]
+    Disk {
+        /// Bytes of the store.
+        need: u64,
+        /// Bytes allowed.
+        limit: u64,
     },
 }
 
 impl Hold {
-    /// Plans an engine of `config` within its memory, given what the process has resident already.
+    /// Plans an engine of `config` within its memory, given what the process has resident already: with all weights on the
+    /// device if they fit there, else with as many as fit, and how they are cut then.
     ///
     /// # Errors
     /// [`TooSmall`], with the parts and what to do.
@@ -86,51 +103,22 @@ impl Hold {
         blueprint: &Blueprint,
         config: &EngineConfig,
         resident_bytes: u64,
-    ) -> Result<Hold, TooSmall> {
-        let max_model_len = config.max_model_len.unwrap_or(spec.max_positions).min(spec.max_positions);
-        let work_bytes = Work::bytes(spec, config.work_size()) as u64;
-        let weight_bytes = (blueprint.bytes() + rope_bytes(spec, max_model_len)) as u64;
-        let block_bytes = kv_block_bytes(spec, config.kv_dtype());
-        let process_bytes = resident_bytes + overhead(spec, config);
-        let host_kv_blocks = config.host_kv_tokens.div_ceil(BLOCK_TOKENS);
-        let host_kv_bytes = host_kv_blocks as u64 * block_bytes;
-        let fixed = process_bytes + weight_bytes + work_bytes + host_kv_bytes;
-        let wanted = config.kv_tokens.unwrap_or(config.max_num_seqs * max_model_len);
-        let blocks_of = |tokens: usize| tokens.div_ceil(BLOCK_TOKENS) + 1;
-        let room = (config.memory.saturating_sub(fixed) / block_bytes) as usize;
-        let kv_blocks = blocks_of(wanted).min(room);
-        let shortest = if config.max_model_len.is_some() { max_model_len } else { max_model_len.min(256) };
-        let shortest = shortest.min(config.kv_tokens.unwrap_or(shortest));
-        if kv_blocks < blocks_of(shortest) {
-            let kv = blocks_of(shortest) as u64 * block_bytes;
-            return Err(TooSmall::Memory {
-                need: fixed + kv,
-                limit: config.memory,
-                weights: weight_bytes,
-                work: work_bytes,
-                kv,
-                process: process_bytes,
-                tokens: shortest,
-            });
+    ) -> Result<(Hold, Option<Cut>), TooSmall> {
+        let room = Room::new(spec, blueprint, config, resident_bytes);
+        match config.offload.share {
+            WeightShare::Exactly(split) => room.streamed_exactly(split).map(|(hold, cut)| (hold, Some(cut))),
+            WeightShare::Fitting => match room.hold(&WeightBytes::resident(blueprint), Kv::Wanted) {
+                Err(_) if config.offload.folder.is_some() => {
+                    room.streamed().map(|(hold, cut)| (hold, Some(cut)))
+                }
+                result => result.map(|hold| (hold, None)),
+            },
         }
-        let max_model_len = max_model_len.min((kv_blocks - 1) * BLOCK_TOKENS);
-        let kv_bytes = kv_blocks as u64 * block_bytes;
-        Ok(Hold {
-            process_bytes,
-            weight_bytes,
-            work_bytes,
-            kv_bytes,
-            kv_blocks,
-            host_kv_bytes,
-            host_kv_blocks,
-            max_model_len,
-            limit_bytes: config.memory,
-        })
     }
 
     /// Bytes of the device's arena.
     pub fn arena_bytes(&self) -> u64 {
-        self.weight_bytes + self.work_bytes + self.kv_bytes
+        self.weight_bytes + self.slot_bytes + self.work_bytes + self.kv_bytes
     }
 
     /// Bytes of the whole process at its peak.
@@ -143,8 +131,16 @@ impl fmt::Display for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "weights {}, KV {} ({} tokens), {}activations {}, process {}: {} of {}",
+            "weights {}{}, KV {} ({} tokens), {}activations {}, process {}: {} of {}",
             size(&self.weight_bytes),
+            match self.disk_bytes {
+                0 => String::new(),
+                _ => format!(
+                    " (and {} streamed from the drive for each pass, through slots of {})",
+                    size(&self.streamed_bytes),
+                    size(&self.slot_bytes)
+                ),
+            },
             size(&self.kv_bytes),
             self.kv_blocks * BLOCK_TOKENS,
             match self.host_kv_bytes {
@@ -157,13 +153,6 @@ impl fmt::Display for Hold {
             size(&self.limit_bytes)
         )
     }
-}
-
-/// An estimate from above of what is not in the arena.
-fn overhead(spec: &ModelSpec, config: &EngineConfig) -> u64 {
-    let widest = spec.ffn.max(spec.hidden).max(spec.q_rows()) as u64;
-    let rows = TILED_ROWS.min(config.max_num_batched_tokens as u64);
-    RUNTIME_BYTES + config.threads as u64 * THREAD_BYTES + rows * widest * 2
 }
 
 /// Bytes of one block, all layers.

@@ -44,7 +44,10 @@ pub trait Work: Send + Sync + 'static {
     type Context: Send + Sync;
 
     /// Runs one node. Called by one thread per lane, at the same time for nodes that do not conflict.
-    fn run(&self, context: &Self::Context, node: usize);
+    ///
+    /// # Errors
+    /// What went wrong, as a sentence. As after a panic, nothing that was submitted will finish any more.
+    fn run(&self, context: &Self::Context, node: usize) -> Result<(), String>;
 
     /// A lane took so long for one node.
     fn spent(&self, lane: LaneId, took: Duration);
@@ -52,7 +55,7 @@ pub trait Work: Send + Sync + 'static {
     /// All nodes of a program are done.
     fn finished(&self, context: &Self::Context);
 
-    /// A node panicked; nothing that was submitted will finish any more.
+    /// A node failed or panicked; nothing that was submitted will finish any more.
     fn failed(&self, why: &str);
 }
 
@@ -153,14 +156,19 @@ impl<W: Work> Shared<W> {
         }
     }
 
-    /// Runs a node; on a panic poisons the lanes and says false.
+    /// Runs a node; on an error or a panic poisons the lanes and says false.
     fn run_one(&self, lane: LaneId, context: &W::Context, node: usize) -> bool {
         let began = Instant::now();
         let result = catch_unwind(AssertUnwindSafe(|| self.work.run(context, node)));
         self.work.spent(lane, began.elapsed());
-        let Err(payload) = result else { return true };
-        let text = payload.downcast_ref::<&str>().map(ToString::to_string);
-        let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+        let text = match result {
+            Ok(Ok(())) => return true,
+            Ok(Err(why)) => Some(why),
+            Err(payload) => {
+                let text = payload.downcast_ref::<&str>().map(ToString::to_string);
+                text.or_else(|| payload.downcast_ref::<String>().cloned())
+            }
+        };
         self.poisoned.store(true, Ordering::SeqCst);
         self.wake();
         self.work.failed(text.as_deref().unwrap_or("a lane panicked"));
@@ -215,9 +223,10 @@ mod tests {
 
     impl Work for Notes {
         type Context = usize;
-        fn run(&self, program: &usize, node: usize) {
+        fn run(&self, program: &usize, node: usize) -> Result<(), String> {
             assert_ne!(node, 99, "node 99 is broken");
             self.log.lock().unwrap().push((*program, node));
+            if node == 98 { Err("the drive is gone".into()) } else { Ok(()) }
         }
         fn spent(&self, lane: LaneId, _: Duration) {
             assert!(lane < 3, "a lane that there is");
@@ -264,6 +273,13 @@ mod tests {
         let (mut lanes, _, results) = lanes(1);
         lanes.submit(5, vec![]);
         assert_eq!(results.recv().unwrap(), Ok(5));
+    }
+
+    #[test]
+    fn an_error_is_told_in_its_own_words() {
+        let (mut lanes, _, results) = lanes(2);
+        lanes.submit(1, vec![task(0, 1, 98, &[]), task(1, 2, 0, &[(0, 1)])]);
+        assert_eq!(results.recv().unwrap(), Err("the drive is gone".into()));
     }
 
     #[test]

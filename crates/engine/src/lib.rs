@@ -8,6 +8,7 @@
 
 mod answer;
 mod config;
+mod disk;
 mod engine;
 mod hash;
 mod hold;
@@ -15,6 +16,7 @@ pub mod job;
 pub mod lanes;
 pub mod memory;
 mod request;
+mod room;
 mod run;
 mod sequence;
 mod stats;
@@ -23,7 +25,8 @@ mod watched;
 mod world;
 
 pub use answer::{Answer, Gathering, Piece, sequences};
-pub use config::{EngineConfig, KvMemory, PrefixCaching, default_threads};
+pub use config::{EngineConfig, KvMemory, Offload, PrefixCaching, WeightShare, default_threads};
+pub use disk::Streamed;
 pub use engine::{Claim, Engine, Planned, StartError, Ticket};
 pub use hold::{Hold, TooSmall, size};
 pub use request::{Event, Failure, Finish, Request, Sink, Token};

@@ -5,12 +5,14 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use kernels::arena::Buf;
 use kernels::attention::Span as KvSpan;
 use kernels::device::{Device, KvPages};
 use kernels::{CpuDevice, Team};
 use model::decoder::{Batch, Decoder, Work as Buffers};
 use spec::{Chunk, Done, Move, Op, Outcome, Program, Sampling, SeqId, Step, StepId, Tier};
 
+use crate::disk::Disk;
 use crate::lanes::{LaneId, Work};
 use crate::sequence::Shared;
 use crate::stats::Stats;
@@ -24,6 +26,8 @@ pub(crate) struct Machine {
     pub(crate) kv: Vec<LayerPages>,
     /// Memory of the host tier, where it is apart from the device's.
     pub(crate) host: CpuDevice,
+    /// Weights that are streamed; none where all are resident.
+    pub(crate) disk: Option<Arc<Disk>>,
     /// One for each batch that can be under way.
     pub(crate) buffers: Vec<Buffers>,
     /// Where completions are told.
@@ -151,39 +155,45 @@ impl Inputs {
 impl Work for Machine {
     type Context = StepRun;
 
-    fn run(&self, step: &StepRun, node: usize) {
-        match step.program.nodes()[node].op {
-            Op::Embed { batch } => self.with(step, batch, |batch, buffers| {
+    fn run(&self, step: &StepRun, node: usize) -> Result<(), String> {
+        let op = step.program.nodes()[node].op;
+        match op {
+            Op::Embed { batch } => self.with(step, node, batch, |batch, buffers| {
                 self.decoder.embed(&*self.device, batch, buffers);
             }),
-            Op::Qkv { layer, batch } => self.with(step, batch, |batch, buffers| {
+            Op::Qkv { layer, batch } => self.with(step, node, batch, |batch, buffers| {
                 let pages = &self.kv[usize::from(layer)];
                 let _alone = lock(&pages.touched);
                 self.decoder.qkv(&*self.device, layer.into(), batch, pages.device, buffers);
             }),
-            Op::Attend { layer, batch, on: Tier::Device } => self.with(step, batch, |batch, buffers| {
+            Op::Attend { layer, batch, on: Tier::Device } => self.with(step, node, batch, |batch, buffers| {
                 let pages = &self.kv[usize::from(layer)];
                 let _alone = lock(&pages.touched);
                 self.decoder.attend(&*self.device, layer.into(), batch, pages.device, buffers);
             }),
             Op::MoveKv { layer, from, to } => self.move_kv(step, layer.into(), from, to),
-            Op::OutProj { layer, batch } => self.with(step, batch, |batch, buffers| {
-                self.decoder.out_proj(&*self.device, layer.into(), batch.ids.len(), buffers);
+            Op::OutProj { layer, batch } => self.with(step, node, batch, |batch, buffers| {
+                self.decoder.out_proj(&*self.device, layer.into(), batch, buffers);
             }),
             Op::Mlp { layer, batch } => {
-                self.with(step, batch, |batch, buffers| {
-                    self.decoder.mlp(&*self.device, layer.into(), batch.ids.len(), buffers);
+                self.with(step, node, batch, |batch, buffers| {
+                    self.decoder.mlp(&*self.device, layer.into(), batch, buffers);
                 });
                 if usize::from(layer) + 1 == self.kv.len() {
                     self.score_prompts(step, usize::from(batch));
                 }
             }
-            Op::Head { batch } => self.with(step, batch, |batch, buffers| {
+            Op::Head { batch } => self.with(step, node, batch, |batch, buffers| {
                 self.decoder.head(&*self.device, batch.samples, buffers);
             }),
             Op::Sample { batch } => self.sample(step, usize::from(batch)),
-            op => panic!("the resident engine was given {op:?}, which needs a second tier or rank"),
+            Op::LoadWeights { part, from: Tier::Disk, to: Tier::Device } => {
+                let disk = self.disk.as_ref().ok_or("weights are to be read, and there is no store")?;
+                return disk.load(&*self.device, part, self.slot(step, node)).map_err(|e| e.to_string());
+            }
+            op => panic!("this engine was given {op:?}, which needs a second tier or rank"),
         }
+        Ok(())
     }
 
     fn spent(&self, lane: LaneId, took: Duration) {
@@ -208,11 +218,18 @@ impl Machine {
         let _ = lock(&self.inbox).send(message);
     }
 
-    fn with(&self, step: &StepRun, batch: u16, f: impl FnOnce(&Batch<'_>, &Buffers)) {
+    /// The slot that a node loads weights into, or computes with.
+    fn slot(&self, step: &StepRun, node: usize) -> Option<Buf> {
+        let (disk, program) = (self.disk.as_ref()?, &step.program);
+        program.weight_slots(&program.nodes()[node]).find_map(|(slot, _, _)| disk.slot(slot))
+    }
+
+    fn with(&self, step: &StepRun, node: usize, batch: u16, f: impl FnOnce(&Batch<'_>, &Buffers)) {
         let run = &step.batches[usize::from(batch)];
         let Inputs { ids, positions, lengths, samples } = run.inputs();
         let spans = run.spans();
-        f(&Batch { ids, positions, lengths, spans: &spans, samples }, &self.buffers[usize::from(batch)]);
+        let slot = self.slot(step, node);
+        f(&Batch { ids, positions, lengths, spans: &spans, samples, slot }, &self.buffers[usize::from(batch)]);
     }
 
     /// One layer of the blocks that this step moves between two tiers.
@@ -254,7 +271,7 @@ impl Machine {
         }
     }
 
-    fn each_row(&self, logits: kernels::arena::Buf, rows: usize, mut f: impl FnMut(usize, &[f32])) {
+    fn each_row(&self, logits: Buf, rows: usize, mut f: impl FnMut(usize, &[f32])) {
         let vocab = self.decoder.spec().vocab;
         self.device.view(&logits, &mut |bytes| {
             let values: &[f32] = bytemuck::cast_slice(bytes);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use engine::{
-    Engine, EngineConfig, Event, Failure, Finish, KvMemory, Planned, PrefixCaching, Request, Ticket,
+    Engine, EngineConfig, Event, Failure, Finish, KvMemory, Offload, Planned, PrefixCaching, Request, Ticket,
 };
 use kernels::Isa;
 use model::Checkpoint;
@@ -29,6 +29,7 @@ fn config() -> EngineConfig {
         kv_tokens: Some(64 * 256),
         kv_memory: KvMemory::AsUsed,
         host_kv_tokens: 0,
+        offload: Offload::default(),
         record: None,
     }
 }

@@ -20,12 +20,13 @@ struct Clocked {
 impl Work for Clocked {
     type Context = usize;
 
-    fn run(&self, program: &usize, node: usize) {
+    fn run(&self, program: &usize, node: usize) -> Result<(), String> {
         let begin = self.clock.fetch_add(1, Ordering::SeqCst);
         // A little work of uneven length, so that lanes drift apart.
         (0..(begin * 7919) % 300).for_each(|_| std::hint::spin_loop());
         let end = self.clock.fetch_add(1, Ordering::SeqCst);
         self.times.lock().unwrap()[*program][node] = (begin, end);
+        Ok(())
     }
 
     fn spent(&self, lane: LaneId, _: Duration) {

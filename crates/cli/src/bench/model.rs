@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use engine::{Engine, Event, Request, Ticket, memory};
+use engine::{Engine, Event, Request, Streamed, Ticket, memory};
 use model::sampling::SamplingParams;
 use serde::Serialize;
 
@@ -37,6 +37,35 @@ struct Throughput {
     gap_fraction: f64,
     peak_rss_bytes: u64,
     planned_bytes: u64,
+    /// Weights that were streamed from the drive, all repetitions together; absent where all are resident.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    streamed: Option<Streaming>,
+}
+
+/// What streaming did.
+#[derive(Serialize)]
+struct Streaming {
+    resident_weight_bytes: u64,
+    bytes_per_pass: u64,
+    bytes: u64,
+    /// Over the time of the runs.
+    bytes_per_s: f64,
+    /// Over the time in which something was being read.
+    bytes_per_s_while_reading: f64,
+}
+
+impl Streaming {
+    fn of(engine: &Engine, before: Streamed, seconds: f64) -> Option<Streaming> {
+        let (hold, now) = (engine.hold(), engine.streamed());
+        let (bytes, busy_ns) = (now.bytes - before.bytes, now.busy_ns - before.busy_ns);
+        (hold.disk_bytes > 0).then(|| Streaming {
+            resident_weight_bytes: hold.weight_bytes,
+            bytes_per_pass: hold.streamed_bytes,
+            bytes,
+            bytes_per_s: bytes as f64 / seconds,
+            bytes_per_s_while_reading: bytes as f64 * 1e9 / busy_ns.max(1) as f64,
+        })
+    }
 }
 
 /// Figures of `bench latency`. Times are medians over the repetitions.
@@ -72,6 +101,7 @@ pub(crate) fn throughput(args: ThroughputArgs) -> Result<ExitCode> {
     let ThroughputArgs { model, num_prompts, input_len, output_len, common } = args;
     let json = JsonReport::open(common.json.as_deref())?;
     let mut bench = Bench::start(&model, &common, num_prompts, input_len, output_len)?;
+    let before = bench.engine.streamed();
     let runs: Vec<Timed> =
         (0..common.reps).map(|_| bench.run(num_prompts, input_len, output_len)).collect::<Result<_>>()?;
     let of = |f: fn(&Timed) -> f64| median(&runs.iter().map(f).collect::<Vec<_>>());
@@ -94,6 +124,7 @@ pub(crate) fn throughput(args: ThroughputArgs) -> Result<ExitCode> {
         gap_fraction: of(|r| r.gap),
         peak_rss_bytes: memory::peak_resident_bytes(),
         planned_bytes: bench.engine.hold().total_bytes(),
+        streamed: Streaming::of(&bench.engine, before, runs.iter().map(|r| r.whole).sum()),
     };
     bench.engine.finish()?;
     json.write(&report)?;

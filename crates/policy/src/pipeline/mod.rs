@@ -15,6 +15,7 @@ pub mod waits;
 mod zigzag;
 
 pub use arrange::{arrange, lock_step};
+pub use pieces::direct_slot;
 pub use plan::{DiskPath, Excess, Plan, Share, Weights};
 pub use timeline::{Timeline, Timing};
 pub use waits::{Ticket, Waits};

@@ -15,6 +15,19 @@ pub(super) const TURNS: u16 = 3;
 /// Where the slots begin that the drive is read into directly: after two for attention, two for the MLP, one for the head.
 const DIRECT: u16 = 2 * SLOTS + 1;
 
+/// The slot that a part is read into straight from the drive.
+pub fn direct_slot(part: Part) -> u16 {
+    DIRECT + slot_of(part)
+}
+
+fn slot_of(part: Part) -> u16 {
+    match part {
+        Part::Attention(layer) => layer % SLOTS,
+        Part::Mlp(layer) => SLOTS + layer % SLOTS,
+        Part::Embed | Part::Head => 2 * SLOTS,
+    }
+}
+
 /// Slots that a part is read from: at most one for each tier that it comes from.
 #[derive(Clone, Copy)]
 pub(super) struct Slots {
@@ -110,7 +123,7 @@ impl<'a> Pieces<'a> {
     }
 
     pub(super) fn load_head(&mut self, batch: u16) -> Slots {
-        self.load(Part::Head, 2 * SLOTS, batch)
+        self.load(Part::Head, batch)
     }
 
     pub(super) fn head(&mut self, batch: u16, slots: Slots) {
@@ -131,15 +144,16 @@ impl<'a> Pieces<'a> {
     }
 
     pub(super) fn load_attention(&mut self, layer: u16, batch: u16) -> Slots {
-        self.load(Part::Attention(layer), layer % SLOTS, batch)
+        self.load(Part::Attention(layer), batch)
     }
 
     pub(super) fn load_mlp(&mut self, layer: u16, batch: u16) -> Slots {
-        self.load(Part::Mlp(layer), SLOTS + layer % SLOTS, batch)
+        self.load(Part::Mlp(layer), batch)
     }
 
     /// Loads what of a part is not resident, and names the slots that hold it then. `batch` is the first that reads it.
-    fn load(&mut self, part: Part, slot: u16, batch: u16) -> Slots {
+    fn load(&mut self, part: Part, batch: u16) -> Slots {
+        let slot = slot_of(part);
         let mut slots = Slots { list: [(Buffer::Sampled, Read); 2], len: 0 };
         let Weights::Streamed { host, disk } = self.plan.weights else { return slots };
         let after = self.after(batch);
@@ -156,7 +170,7 @@ impl<'a> Pieces<'a> {
             load(Tier::Host, Tier::Device, [Some((up, Write)), staged.map(|buffer| (buffer, Read)), after]);
         }
         if disk == Some(DiskPath::Direct) {
-            let read = slots.add(Buffer::Weights { slot: slot + DIRECT, tier: Tier::Device });
+            let read = slots.add(Buffer::Weights { slot: direct_slot(part), tier: Tier::Device });
             load(Tier::Disk, Tier::Device, [Some((read, Write)), None, after]);
         }
         slots

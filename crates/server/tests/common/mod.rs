@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use engine::{EngineConfig, KvMemory, Planned, PrefixCaching};
+use engine::{EngineConfig, KvMemory, Offload, Planned, PrefixCaching};
 use kernels::Isa;
 use model::Checkpoint;
 use model::config::read_generation;
@@ -42,6 +42,7 @@ pub(crate) fn served(model: &str) -> Served {
         kv_tokens: Some(16 * CONTEXT),
         kv_memory: KvMemory::AsUsed,
         host_kv_tokens: 0,
+        offload: Offload::default(),
         record: None,
     };
     let (tokenizer, tokenizer_config) = Tokenizer::from_dir(&folder).unwrap();

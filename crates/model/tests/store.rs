@@ -1,0 +1,115 @@
+//! The packed store: made once, continued where it was interrupted, checked when it is read.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use kernels::{AlignedBytes, Team};
+use model::Checkpoint;
+use model::decoder::{Blueprint, WeightsAs};
+use model::store::{Maker, Store};
+
+fn checkpoint() -> Checkpoint {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/llama-gqa-tied");
+    Checkpoint::open(&folder).expect("a committed checkpoint")
+}
+
+fn blueprint(checkpoint: &Checkpoint, weights: WeightsAs) -> Blueprint {
+    Blueprint::new(checkpoint.spec(), weights, |tensor| checkpoint.info(tensor).expect("it has it").stored)
+}
+
+/// Every panel of every matrix.
+fn contents(store: &Store) -> Vec<Vec<u8>> {
+    let layout = store.layout();
+    let matrix = |(index, place): (usize, &model::store::Place)| {
+        let run = layout.run(index, 0..place.panels, 0);
+        let mut memory = AlignedBytes::zeroed(run.bytes().max(2 << 20));
+        store.read(std::slice::from_ref(&run), &mut memory).expect("readable");
+        memory[run.skip..][..run.panel_bytes()].to_vec()
+    };
+    layout.places().iter().enumerate().map(matrix).collect()
+}
+
+fn panels(home: &Path) -> PathBuf {
+    let folder = std::fs::read_dir(home).expect("a folder").next().expect("a store").expect("readable");
+    folder.path().join("panels.bin")
+}
+
+#[test]
+fn an_interrupted_store_continues_and_is_the_same() {
+    let (checkpoint, team) = (checkpoint(), Team::new(2));
+    for weights in [WeightsAs::Bf16, WeightsAs::Int4] {
+        let blueprint = blueprint(&checkpoint, weights);
+        let (whole, broken) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let maker = |home| Maker { checkpoint: &checkpoint, blueprint: &blueprint, home };
+        let first = maker(whole.path()).make(&team, &|_| {}).unwrap();
+        let half = first.layout().bytes() / 2;
+        let dies = |bytes| assert!(bytes < half, "killed here");
+        let died = catch_unwind(AssertUnwindSafe(|| maker(broken.path()).make(&team, &dies).map(drop)));
+        assert!(died.is_err(), "it was to be interrupted");
+        assert!(maker(broken.path()).open().unwrap().is_none(), "half a store is none");
+        let least = AtomicU64::new(u64::MAX);
+        let told = |bytes| {
+            least.fetch_min(bytes, Ordering::Relaxed);
+        };
+        let second = maker(broken.path()).make(&team, &told).unwrap();
+        assert!(least.into_inner() > half / 2, "it began anew");
+        assert_eq!(contents(&first), contents(&second));
+        let again = Mutex::new(0);
+        maker(broken.path()).make(&team, &|_| *again.lock().unwrap() += 1).unwrap();
+        assert_eq!(again.into_inner().unwrap(), 0, "a whole store was made again");
+    }
+}
+
+#[test]
+fn damage_is_found_by_the_first_read() {
+    let (checkpoint, home) = (checkpoint(), tempfile::tempdir().unwrap());
+    let blueprint = blueprint(&checkpoint, WeightsAs::Bf16);
+    let maker = Maker { checkpoint: &checkpoint, blueprint: &blueprint, home: home.path() };
+    maker.make(&Team::new(1), &|_| {}).unwrap();
+    let path = panels(home.path());
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[100] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    let store = maker.open().unwrap().expect("its length is right");
+    let run = store.layout().run(0, 0..1, 0);
+    let mut memory = AlignedBytes::zeroed(2 << 20);
+    let text = store.read(&[run], &mut memory).unwrap_err().to_string();
+    assert!(text.contains("damaged") && text.contains("--offload-dir"), "{text}");
+    std::fs::write(&path, &bytes[..bytes.len() - 4096]).unwrap();
+    let text = maker.open().unwrap_err().to_string();
+    assert!(text.contains("torn"), "{text}");
+}
+
+#[test]
+fn another_version_is_named() {
+    let (checkpoint, home) = (checkpoint(), tempfile::tempdir().unwrap());
+    let blueprint = blueprint(&checkpoint, WeightsAs::Bf16);
+    let maker = Maker { checkpoint: &checkpoint, blueprint: &blueprint, home: home.path() };
+    maker.make(&Team::new(1), &|_| {}).unwrap();
+    let manifest = panels(home.path()).with_file_name("manifest.json");
+    let text = std::fs::read_to_string(&manifest).unwrap();
+    std::fs::write(&manifest, text.replace("\"version\": 1", "\"version\": 9")).unwrap();
+    let text = maker.open().unwrap_err().to_string();
+    assert!(text.contains("version 9") && text.contains("reads 1"), "{text}");
+}
+
+#[test]
+fn formats_and_models_have_stores_of_their_own() {
+    let (checkpoint, home) = (checkpoint(), Path::new("anywhere"));
+    let place = |checkpoint: &Checkpoint, weights| {
+        let blueprint = blueprint(checkpoint, weights);
+        Maker { checkpoint, blueprint: &blueprint, home }.place().unwrap().0
+    };
+    let dummy = Checkpoint::dummy(checkpoint.spec().clone(), 1);
+    let other = Checkpoint::dummy(checkpoint.spec().clone(), 2);
+    let places = [
+        place(&checkpoint, WeightsAs::Bf16),
+        place(&checkpoint, WeightsAs::Int8),
+        place(&dummy, WeightsAs::Bf16),
+        place(&other, WeightsAs::Bf16),
+    ];
+    assert_eq!(place(&checkpoint, WeightsAs::Bf16), places[0]);
+    assert!((1..4).all(|i| !places[..i].contains(&places[i])), "{places:?}");
+}
