@@ -146,7 +146,7 @@ mod tests {
     fn file_of(bytes: usize) -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x");
-        let data: Vec<u8> = (0..bytes).map(|i| (i / 4 * 7 >> (8 * (i % 4))) as u8).collect();
+        let data: Vec<u8> = (0..bytes).map(|i| ((i / 4 * 7) >> (8 * (i % 4))) as u8).collect();
         std::fs::write(&path, data).unwrap();
         let file = File::open(&path).unwrap();
         file.sync_all().unwrap();
