@@ -166,11 +166,13 @@ impl Work for Machine {
                 let _alone = lock(&pages.touched);
                 self.decoder.qkv(&*self.device, layer.into(), batch, pages.device, buffers);
             }),
-            Op::Attend { layer, batch, on: Tier::Device } => self.with(step, node, batch, |batch, buffers| {
-                let pages = &self.kv[usize::from(layer)];
-                let _alone = lock(&pages.touched);
-                self.decoder.attend(&*self.device, layer.into(), batch, pages.device, buffers);
-            }),
+            Op::Attend { layer, batch, on: Tier::Device } => {
+                self.with(step, node, batch, |batch, buffers| {
+                    let pages = &self.kv[usize::from(layer)];
+                    let _alone = lock(&pages.touched);
+                    self.decoder.attend(&*self.device, layer.into(), batch, pages.device, buffers);
+                })
+            }
             Op::MoveKv { layer, from, to } => self.move_kv(step, layer.into(), from, to),
             Op::OutProj { layer, batch } => self.with(step, node, batch, |batch, buffers| {
                 self.decoder.out_proj(&*self.device, layer.into(), batch, buffers);
@@ -229,7 +231,10 @@ impl Machine {
         let Inputs { ids, positions, lengths, samples } = run.inputs();
         let spans = run.spans();
         let slot = self.slot(step, node);
-        f(&Batch { ids, positions, lengths, spans: &spans, samples, slot }, &self.buffers[usize::from(batch)]);
+        f(
+            &Batch { ids, positions, lengths, spans: &spans, samples, slot },
+            &self.buffers[usize::from(batch)],
+        );
     }
 
     /// One layer of the blocks that this step moves between two tiers.

@@ -54,7 +54,9 @@ pub(crate) fn disk(args: DiskArgs) -> Result<ExitCode> {
     write(&scratch.0, bytes).with_context(|| format!("cannot write {}", scratch.0.display()))?;
     let file = DirectFile::open(&scratch.0)?;
     if file.access() == Access::Cached {
-        note!("this file system has no direct reads: they go through the page cache, which is told to forget them");
+        note!(
+            "this file system has no direct reads: they go through the page cache, which is told to forget them"
+        );
     }
     let rates: Vec<f64> = (0..args.reps).map(|_| read(&file, bytes)).collect::<Result<_>>()?;
     let report = Disk {

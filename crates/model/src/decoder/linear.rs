@@ -31,7 +31,8 @@ impl Linear {
     /// If panels are away and no slot is given.
     pub(super) fn with(&self, slot: Option<Buf>) -> Cow<'_, Matrix> {
         let Some(away) = self.away else { return Cow::Borrowed(&self.here) };
-        let slot = slot.unwrap_or_else(|| panic!("panels from {} are away, and no slot is given", away.first_panel));
+        let slot =
+            slot.unwrap_or_else(|| panic!("panels from {} are away, and no slot is given", away.first_panel));
         let mut whole = self.here.clone();
         whole.parts.push((away.first_panel, slot.slice(away.at, away.bytes)));
         Cow::Owned(whole)

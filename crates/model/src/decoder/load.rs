@@ -217,4 +217,3 @@ impl Loading<'_> {
         Ok(bytes)
     }
 }
-

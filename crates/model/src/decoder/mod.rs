@@ -128,7 +128,12 @@ impl Decoder {
     pub fn out_proj(&self, device: &dyn Device, layer: usize, batch: &Batch<'_>, work: &Work) {
         let n = batch.ids.len();
         let w = &self.weights.layers[layer];
-        device.linear(work.attended.first(n), &w.out.with(batch.slot), w.out_bias, Sink::Add(work.x.first(n)));
+        device.linear(
+            work.attended.first(n),
+            &w.out.with(batch.slot),
+            w.out_bias,
+            Sink::Add(work.x.first(n)),
+        );
         self.post_norm(device, &w.attn_norm, n, work);
     }
 

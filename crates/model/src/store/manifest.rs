@@ -10,7 +10,8 @@ use crate::error::{Error, Result};
 /// Goes up with every change of the files, or of how kernels read panels.
 pub(super) const VERSION: u32 = 1;
 /// What to do about a store that is of no use.
-pub(super) const MAKE_AGAIN: &str = "delete its folder and it is made again, or name another with --offload-dir";
+pub(super) const MAKE_AGAIN: &str =
+    "delete its folder and it is made again, or name another with --offload-dir";
 
 /// Bytes before the first checksum.
 pub(super) const HEADER_BYTES: usize = 64;
@@ -41,7 +42,9 @@ impl Manifest {
             serde_json::from_slice(&text).map_err(|e| found(format!("has no readable manifest ({e})")))?;
         match value["version"].as_u64() {
             Some(version) if version == u64::from(VERSION) => {}
-            Some(version) => return Err(found(format!("is of version {version}, this program reads {VERSION}"))),
+            Some(version) => {
+                return Err(found(format!("is of version {version}, this program reads {VERSION}")));
+            }
             None => return Err(found("has a manifest without a version".into())),
         }
         let manifest = serde_json::from_value(value);
@@ -58,10 +61,14 @@ impl Manifest {
 
     /// An error unless the store is that of a fingerprint and a layout.
     pub(super) fn check(&self, folder: &Path, fingerprint: &str, layout: &Layout) -> Result<()> {
-        let same = self.fingerprint == fingerprint
-            && (self.panels, self.bytes) == (layout.panels(), layout.bytes());
+        let same =
+            self.fingerprint == fingerprint && (self.panels, self.bytes) == (layout.panels(), layout.bytes());
         let found = || "is of another model, or of other formats".to_string();
-        if same { Ok(()) } else { Err(Error::Store { path: folder.into(), found: found(), remedy: MAKE_AGAIN }) }
+        if same {
+            Ok(())
+        } else {
+            Err(Error::Store { path: folder.into(), found: found(), remedy: MAKE_AGAIN })
+        }
     }
 }
 

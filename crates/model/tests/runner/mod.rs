@@ -42,7 +42,13 @@ impl Runner {
             + Work::bytes(&spec, size)
             + spec.layers * n_blocks * layout.block_bytes();
         let mut device = CpuDevice::new(bytes + (1 << 20), Arc::clone(&team), isa).unwrap();
-        let loader = Loader { checkpoint: &checkpoint, team: &team, positions: MAX_LEN, progress: &|_| {}, packed: None };
+        let loader = Loader {
+            checkpoint: &checkpoint,
+            team: &team,
+            positions: MAX_LEN,
+            progress: &|_| {},
+            packed: None,
+        };
         let decoder = Decoder::new(spec.clone(), loader.load(&blueprint, &mut device).unwrap());
         let work = Work::take(&mut device, &spec, size).unwrap();
         let pages = |_| KvPages { layout, buf: device.take(n_blocks * layout.block_bytes()).unwrap() };
@@ -58,7 +64,14 @@ impl Runner {
         let lengths: Vec<u32> = positions.iter().map(|p| (p + 1).max(prompt as u32)).collect();
         let spans = [Span { blocks: &self.blocks, start, rows: 0..ids.len() }];
         let samples: Vec<u32> = (0..ids.len() as u32).collect();
-        let batch = Batch { ids, positions: &positions, lengths: &lengths, spans: &spans, samples: &samples, slot: None };
+        let batch = Batch {
+            ids,
+            positions: &positions,
+            lengths: &lengths,
+            spans: &spans,
+            samples: &samples,
+            slot: None,
+        };
         let (decoder, device, work) = (&self.decoder, &self.device, &self.work);
         decoder.embed(device, &batch, work);
         for (layer, kv) in self.kv.iter().enumerate() {
