@@ -19,6 +19,8 @@ pub mod round;
 mod scratch;
 pub mod table;
 pub mod team;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
 
 pub use aligned::AlignedBytes;
 pub use cpu::CpuDevice;

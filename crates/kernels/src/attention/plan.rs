@@ -40,9 +40,10 @@ pub(super) trait Kernel: Sync {
     fn local_bytes(&self) -> usize;
     /// f32 numbers of the state of a block: maxima, sums and weighted means.
     fn state_len(&self) -> usize;
-    /// Called on each worker before and after its items.
-    fn enter(&self) {}
-    fn leave(&self) {}
+    /// What each worker holds while it runs its items.
+    type Registers;
+    /// Called on each worker before its items.
+    fn enter(&self) -> Self::Registers;
     /// All splits of a block, to the result.
     fn whole(&self, item: &Item, local: &mut [u8]);
     /// One split of a block, to `state`.
@@ -71,7 +72,9 @@ impl Plan {
         self.items.clear();
         self.merges.clear();
         self.parts = 0;
-        let total: usize = blocks(task, lanes).map(|b| cost(task, &b)).sum();
+        // Short sequences have one split: nothing to weigh.
+        let short = task.spans.iter().all(|span| span.end() <= SPLIT_TOKENS);
+        let total: usize = if short { 0 } else { blocks(task, lanes).map(|b| cost(task, &b)).sum() };
         let longest = total / (SHARES * threads);
         for block in blocks(task, lanes) {
             let splits = splits(task, &block);
@@ -156,7 +159,7 @@ pub(super) fn run<E: Stored, O: Element, K: Kernel>(
     team.run(|w| {
         // SAFETY: each worker has a number of its own.
         let local = unsafe { memory.local(w.index) };
-        kernel.enter();
+        let _registers = kernel.enter();
         while let Some(item) = plan.items.get(next_item.fetch_add(1, Ordering::Relaxed)) {
             match item.partial {
                 None => kernel.whole(item, local),
@@ -172,7 +175,6 @@ pub(super) fn run<E: Stored, O: Element, K: Kernel>(
             // SAFETY: the parts of a block belong to its merge, and are written before the barrier.
             kernel.merge(item, local, unsafe { memory.parts(first, item.splits.len() * state) });
         }
-        kernel.leave();
     });
 }
 

@@ -8,6 +8,7 @@ use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS};
 use crate::attention::plan::{self, Block, Item, Kernel};
 use crate::attention::transpose::transpose_512;
 use crate::attention::{Page, Task};
+use crate::tiles::Tiles;
 use half::bf16;
 use std::arch::x86_64::*;
 
@@ -81,14 +82,11 @@ impl<O: Element> Kernel for Amx<'_, '_, O> {
         self.shape.state_len()
     }
 
-    fn enter(&self) {
-        // SAFETY: the machine has AMX, by `new`.
-        unsafe { tiles::configure() }
-    }
+    type Registers = Tiles;
 
-    fn leave(&self) {
-        // SAFETY: as above.
-        unsafe { tiles::release() }
+    fn enter(&self) -> Tiles {
+        // SAFETY: the machine has AMX, by `new`; a worker runs one kernel at a time.
+        unsafe { Tiles::full() }
     }
 
     fn whole(&self, item: &Item, local: &mut [u8]) {

@@ -10,44 +10,6 @@ pub(super) const TILE: usize = 1024;
 /// Queries in a tile: its columns.
 pub(super) const LANES: usize = 16;
 
-#[repr(C, align(64))]
-struct Config {
-    palette: u8,
-    start_row: u8,
-    zero: [u8; 14],
-    bytes_of_row: [u16; 16],
-    rows: [u8; 16],
-}
-
-static FULL_TILES: Config = {
-    let mut config = Config { palette: 1, start_row: 0, zero: [0; 14], bytes_of_row: [0; 16], rows: [0; 16] };
-    let mut tile = 0;
-    while tile < 8 {
-        config.bytes_of_row[tile] = 64;
-        config.rows[tile] = 16;
-        tile += 1;
-    }
-    config
-};
-
-/// Makes this thread's tile registers eight full tiles.
-///
-/// # Safety
-/// The machine has AMX and the process may use it.
-pub(super) unsafe fn configure() {
-    // SAFETY: reads 64 bytes of a valid configuration.
-    unsafe { asm!("ldtilecfg [{}]", in(reg) &FULL_TILES, options(nostack, readonly)) };
-}
-
-/// Gives the tile registers back, so that a context switch need not save them.
-///
-/// # Safety
-/// As for [`configure`].
-pub(super) unsafe fn release() {
-    // SAFETY: touches tile registers only.
-    unsafe { asm!("tilerelease", options(nostack, nomem)) };
-}
-
 /// Scores of one page's 32 tokens against 16 queries: `s: [32][16] = k q`.
 ///
 /// `k: [32]` rows `stride` bytes apart, `q: [steps]` tiles of `[16 pairs of dims][16 queries]`.

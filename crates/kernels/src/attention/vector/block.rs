@@ -64,6 +64,10 @@ impl<'t, 'a, S: Simd<W>, E: Stored, O: Element, const W: usize> Vectors<'t, 'a, 
 }
 
 impl<S: Simd<W>, E: Stored, O: Element, const W: usize> Kernel for Vectors<'_, '_, S, E, O, W> {
+    type Registers = ();
+
+    fn enter(&self) {}
+
     fn local_bytes(&self) -> usize {
         state_and_local::<W>(self.task.layout.head_dim, self.task.group()).1
     }

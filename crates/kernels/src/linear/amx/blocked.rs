@@ -18,7 +18,7 @@ use half::bf16;
 
 use super::plan::Plan;
 use super::rows::copy_tiles;
-use super::tile::{Start, TILE_ROWS, Tiles};
+use super::tile::{Product, Start, TILE_ROWS, Tiles};
 use crate::linear::epilogue::{Epilogue, Sums};
 use crate::linear::pack::{GROUP, PANEL_ROWS, TILE_BYTES};
 use crate::linear::source::{PAIR_BYTES, PanelSource};
@@ -44,8 +44,15 @@ pub(super) fn run<S: PanelSource>(
             with_scratch(plan.sums_bytes() + plan.chunk_groups() * PAIR_BYTES, |scratch| {
                 let (sums, scratch) = scratch.split_at_mut(plan.sums_bytes());
                 let sums = bytemuck::cast_slice_mut(sums);
-                let registers = &Tiles::full();
-                let hands = Hands { registers, sums, sums_at: 0, scratch, behind: Behind::NOTHING };
+                // SAFETY: the machine has AMX, and this thread no other tiles.
+                let registers = unsafe { &Tiles::full() };
+                let hands = Hands {
+                    registers: Product { _tiles: registers },
+                    sums,
+                    sums_at: 0,
+                    scratch,
+                    behind: Behind::NOTHING,
+                };
                 // SAFETY: AMX implies AVX-512.
                 unsafe { job.work(hands, worker, shared) };
             });
@@ -256,7 +263,7 @@ impl<S: PanelSource> Job<'_, S> {
 
 /// What a worker has in hand.
 struct Hands<'a> {
-    registers: &'a Tiles,
+    registers: Product<'a>,
     sums: &'a mut [Sums],
     /// Where the sums of the panel at hand begin.
     sums_at: usize,

@@ -7,7 +7,7 @@ use std::ops::Range;
 use half::bf16;
 
 use super::rows::copy_tiles;
-use super::tile::{Start, TILE_ROWS, Tiles, multiply_1, multiply_3};
+use super::tile::{ROW_BYTES, Start, TILE_ROWS, Tiles, multiply_1, multiply_3};
 use crate::linear::epilogue::{Epilogue, Sums};
 use crate::linear::pack::{GROUP, PANEL_ROWS};
 use crate::linear::source::{PAIR_BYTES, PanelSource};
@@ -33,7 +33,11 @@ pub(super) fn run<S: PanelSource>(
             let (tiles, rest) = scratch.split_at_mut(groups * x.rows() * 64);
             copy_tiles(x, 0, x.rows(), 0..groups, bytemuck::cast_slice_mut(tiles));
             let job = Job { tiles, rows: x.rows(), groups, w, source, epilogue };
-            let registers = Tiles::with_rows(x.rows());
+            let (rows, all) = (x.rows(), TILE_ROWS);
+            // Sums in registers 0 to 5 and x in 6 have as many rows as x, weights in 7 all 16.
+            // SAFETY: the machine has AMX, and this thread no other tiles.
+            let registers =
+                unsafe { Tiles::new([ROW_BYTES; 8], [rows, rows, rows, rows, rows, rows, rows, all]) };
             // SAFETY: AMX implies AVX-512; this worker alone has these panels.
             unsafe { job.work(&registers, panels, rest) };
         });

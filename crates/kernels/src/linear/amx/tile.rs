@@ -9,11 +9,8 @@ use std::arch::asm;
 use crate::linear::epilogue::Sums;
 use crate::linear::pack::{PANEL_ROWS, TILE_BYTES};
 use crate::linear::source::PAIR_BYTES;
+pub(super) use crate::tiles::{ROW_BYTES, TILE_ROWS, Tiles};
 
-/// Rows of a full tile.
-pub(super) const TILE_ROWS: usize = 16;
-/// Bytes from one row of a tile to the next, of either operand.
-const ROW_BYTES: usize = 64;
 /// Bytes from one row of sums to the next.
 const SUMS_BYTES: usize = PANEL_ROWS * 4;
 /// How far ahead of its use a weight is fetched when it is used once.
@@ -24,49 +21,6 @@ const AHEAD_BYTES: usize = 1024;
 pub(super) enum Start {
     Zero,
     Sums,
-}
-
-/// The tile registers of this thread, configured until dropped.
-pub(super) struct Tiles(());
-
-#[repr(C, align(64))]
-struct Config {
-    palette: u8,
-    start_row: u8,
-    reserved: [u8; 14],
-    row_bytes: [u16; 16],
-    rows: [u8; 16],
-}
-
-impl Tiles {
-    /// Sums in registers 0 to 5 and x in register 6 have `rows` rows, weights in register 7 all 16.
-    pub(super) fn with_rows(rows: usize) -> Tiles {
-        let rows = rows as u8;
-        Tiles::configure([rows, rows, rows, rows, rows, rows, rows, TILE_ROWS as u8])
-    }
-
-    /// Every register is full.
-    pub(super) fn full() -> Tiles {
-        Tiles::configure([TILE_ROWS as u8; 8])
-    }
-
-    fn configure(of: [u8; 8]) -> Tiles {
-        let mut config =
-            Config { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
-        config.row_bytes[..8].fill(ROW_BYTES as u16);
-        config.rows[..8].copy_from_slice(&of);
-        // SAFETY: only an AMX driver makes tiles, after the kernel granted them; the operand is a valid
-        // 64-byte configuration with at most 16 rows of 64 bytes.
-        unsafe { asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, readonly)) };
-        Tiles(())
-    }
-}
-
-impl Drop for Tiles {
-    fn drop(&mut self) {
-        // SAFETY: this thread configured its tiles in `configure`.
-        unsafe { asm!("tilerelease", options(nostack, nomem)) };
-    }
 }
 
 /// One row of tiles by one panel: `sums += x * w` over `groups` groups of 32 k.
@@ -199,7 +153,12 @@ pub(super) unsafe fn multiply_3(
 
 /// The registers of one panel's sums with `ROWS` rows of tiles (one or two) between `begin` and `end`: what
 /// the processor has to do beside the products may stand between the steps, and runs while they do.
-impl Tiles {
+pub(super) struct Product<'a> {
+    /// Full ones.
+    pub(super) _tiles: &'a Tiles,
+}
+
+impl Product<'_> {
     /// Sums of zero, or those that are there.
     ///
     /// # Safety
@@ -293,8 +252,9 @@ impl Tiles {
 
 /// Four products in registers, `steps` times: nothing can be faster.
 pub(crate) fn multiply_registers(steps: usize) {
-    let _registers = Tiles::full();
-    // SAFETY: no memory is touched; every tile register is declared clobbered.
+    // SAFETY: the caller measures a machine that has AMX.
+    let _registers = unsafe { Tiles::full() };
+    // SAFETY: no memory is touched.
     unsafe {
         asm!(
             ".irp i,0,1,2,3,4,5,6,7", "tilezero tmm\\i", ".endr",

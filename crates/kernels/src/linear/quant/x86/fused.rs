@@ -21,6 +21,7 @@ use crate::linear::types::Weight;
 use crate::mat::{Mat, MatMut, SharedRows};
 use crate::scratch::with_scratch;
 use crate::team::{Team, Worker};
+use crate::tiles::{ROW_BYTES, Tiles};
 
 /// Rows of x at most.
 pub(super) const ROWS_MAX: usize = 2 * TILE;
@@ -190,43 +191,17 @@ pub(super) fn fetch(codes: *const u8, bytes: usize) {
 }
 
 /// The tile registers of this thread: 0 and 1 the sums of a panel's tiles with the first 16 rows of x, 2 and 3 those
-/// with the other rows, or those of a second panel; 4 and 5 the weights, 6 and 7 x. Nothing else of this thread uses tiles while this lives, and the compiler
-/// makes no use of them, so they keep their values from one call to the next.
-struct Registers(());
-
-/// A configuration of the tile registers: bytes of a row and rows of each.
-#[repr(C, align(64))]
-pub(super) struct Config {
-    palette: u8,
-    start_row: u8,
-    reserved: [u8; 14],
-    row_bytes: [u16; 16],
-    rows: [u8; 16],
-}
-
-impl Config {
-    pub(super) fn new(of_row_bytes: [u16; 8], of_rows: [u8; 8]) -> Config {
-        let mut config =
-            Config { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
-        config.row_bytes[..8].copy_from_slice(&of_row_bytes);
-        config.rows[..8].copy_from_slice(&of_rows);
-        config
-    }
-
-    /// Configures this thread's registers, on a machine with AMX.
-    pub(super) fn load(&self) {
-        // SAFETY: the machine has AMX, and the operand is a valid 64-byte configuration.
-        unsafe { asm!("ldtilecfg [{}]", in(reg) self, options(nostack, readonly)) };
-    }
+/// with the other rows, or those of a second panel; 4 and 5 the weights, 6 and 7 x.
+struct Registers {
+    _tiles: Tiles,
 }
 
 impl Registers {
     fn new(rows: usize) -> Registers {
-        let (first, second) =
-            (4 * rows.min(TILE) as u16, 4 * if rows > TILE { rows - TILE } else { rows } as u16);
-        let row_bytes = [first, first, second, second, 64, 64, first, second];
-        Config::new(row_bytes, [TILE as u8; 8]).load();
-        Registers(())
+        let (first, second) = (4 * rows.min(TILE), 4 * if rows > TILE { rows - TILE } else { rows });
+        let row_bytes = [first, first, second, second, ROW_BYTES, ROW_BYTES, first, second];
+        // SAFETY: the caller of `run` has AMX, and this thread has no other tiles.
+        Registers { _tiles: unsafe { Tiles::new(row_bytes, [TILE; 8]) } }
     }
 
     fn clear(&self) {
@@ -299,12 +274,5 @@ impl Registers {
                 transpose(tile, out.add(i % 2), 2);
             }
         }
-    }
-}
-
-impl Drop for Registers {
-    fn drop(&mut self) {
-        // SAFETY: this thread configured its tiles in `new`.
-        unsafe { asm!("tilerelease", options(nostack, nomem)) };
     }
 }

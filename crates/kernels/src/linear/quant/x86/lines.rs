@@ -8,13 +8,14 @@ use half::bf16;
 
 use super::super::plan::{GROUP, Layout, PANEL, TILE};
 use super::avx512::{VALUES, expand_group};
-use super::fused::{Config, ROWS_MAX, fetch};
+use super::fused::{ROWS_MAX, fetch};
 use crate::linear::amx::copy_tiles;
 use crate::linear::epilogue::{Epilogue, Sums};
 use crate::linear::types::Weight;
 use crate::mat::Mat;
 use crate::scratch::with_scratch;
 use crate::team::{Team, Worker};
+use crate::tiles::{ROW_BYTES, Tiles};
 
 /// How many groups of a panel after it was expanded a group is multiplied: its stores have left the store buffer by
 /// then.
@@ -116,18 +117,18 @@ impl Job<'_> {
 }
 
 /// The tile registers of this thread: 0 and 1 the sums of the first 16 rows of x with a panel's tiles, 2 and 3 those
-/// of the other rows, or those with a second panel; 4 and 5 the weights, 6 and 7 x. As in [`fused`](super::fused),
-/// they keep their values from one call to the next.
-struct Registers(());
+/// of the other rows, or those with a second panel; 4 and 5 the weights, 6 and 7 x.
+struct Registers {
+    _tiles: Tiles,
+}
 
 impl Registers {
     fn new(rows: usize) -> Registers {
-        let first = rows.min(TILE) as u8;
-        let second = if rows > TILE { (rows - TILE) as u8 } else { first };
-        let all = TILE as u8;
-        let config = Config::new([64; 8], [first, first, second, second, all, all, first, second]);
-        config.load();
-        Registers(())
+        let first = rows.min(TILE);
+        let second = if rows > TILE { rows - TILE } else { first };
+        let rows = [first, first, second, second, TILE, TILE, first, second];
+        // SAFETY: the caller of `run` has AMX, and this thread has no other tiles.
+        Registers { _tiles: unsafe { Tiles::new([ROW_BYTES; 8], rows) } }
     }
 
     fn clear(&self) {
@@ -190,12 +191,5 @@ impl Registers {
                 c = in(reg) sums.as_mut_ptr(), s = in(reg) size_of::<Sums>(), options(nostack),
             );
         }
-    }
-}
-
-impl Drop for Registers {
-    fn drop(&mut self) {
-        // SAFETY: this thread configured its tiles in `new`.
-        unsafe { asm!("tilerelease", options(nostack, nomem)) };
     }
 }
