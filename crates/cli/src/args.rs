@@ -1,6 +1,7 @@
 //! The command line as it is typed.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use model::sampling::Overrides;
@@ -89,7 +90,7 @@ pub(crate) struct ServeArgs {
         help_heading = "Server"
     )]
     pub(crate) api_key: Vec<String>,
-    /// A file of such keys, one a line.
+    /// A file of such keys, one a line; SIGHUP reads it anew.
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     pub(crate) api_key_file: Option<PathBuf>,
     /// Sequences that may wait for the first of their tokens; more are answered 503.
@@ -101,6 +102,15 @@ pub(crate) struct ServeArgs {
     /// A directory for /v1/files and /v1/batches, which are not offered without it; batches go on after a restart.
     #[arg(long, value_name = "DIR", help_heading = "Server")]
     pub(crate) spool_dir: Option<PathBuf>,
+    /// Seconds that a request may take; more are answered 408 [default: as many as it needs].
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, help_heading = "Server")]
+    pub(crate) request_timeout: Option<Duration>,
+    /// Seconds that a request may wait for its first step; more are answered 503 [default: as many as it needs].
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, help_heading = "Server")]
+    pub(crate) queue_timeout: Option<Duration>,
+    /// Memory for KV, such as 4GiB [default: 512 tokens for each of --max-num-seqs, or one longest sequence].
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, help_heading = "Server")]
+    pub(crate) kv_cache_memory_bytes: Option<u64>,
     /// Seconds that requests under way may go on after SIGTERM or Ctrl-C.
     #[arg(long, default_value_t = 30, value_name = "SECONDS", help_heading = "Server")]
     pub(crate) shutdown_timeout: u64,
@@ -505,6 +515,12 @@ fn threads(text: &str) -> Result<usize, String> {
 fn within(text: &str, max: usize) -> Result<usize, String> {
     let count = text.parse().ok().filter(|count| (1..=max).contains(count));
     count.ok_or_else(|| format!("expected a number from 1 to {max}"))
+}
+
+/// A time limit; none is said by leaving it out.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().and_then(|s| Duration::try_from_secs_f64(s).ok());
+    seconds.filter(|s| !s.is_zero()).ok_or_else(|| "expected seconds, more than 0".to_string())
 }
 
 /// `4096` or `32k` (vLLM's way of writing 32768 is 32K, of 32000 is 32k).

@@ -116,7 +116,7 @@ pub(crate) fn answer_to(
             }
             Event::Finished(_) => stream.abort(),
             Event::Failed(why) => bail!(why),
-            Event::Prompt(..) => continue,
+            Event::Began(_) | Event::Prompt(..) => continue,
         };
         console::write_out(format_args!("{}", delta.text))?;
         said.text.push_str(&delta.text);

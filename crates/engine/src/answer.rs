@@ -25,6 +25,7 @@ pub struct Gathering {
     /// Only the prompt is wanted: the one token that the engine must draw is not shown.
     scores_only: bool,
     finished: bool,
+    cached_tokens: usize,
 }
 
 /// What one event added to a choice.
@@ -61,6 +62,7 @@ pub fn sequences<'a>(
             choice: empty(prompt),
             scores_only: max == 0,
             finished: false,
+            cached_tokens: 0,
         };
         (sequence, gathering)
     })
@@ -109,6 +111,10 @@ impl Gathering {
             return Ok(Piece::default());
         }
         match event {
+            Event::Began(began) => {
+                self.cached_tokens = began.cached_tokens;
+                Ok(Piece::default())
+            }
             Event::Prompt(_, scores) => {
                 self.choice.prompt_logprobs.push(Some(scores));
                 Ok(Piece::default())
@@ -129,6 +135,11 @@ impl Gathering {
             }
             Event::Failed(why) => Err(why.into()),
         }
+    }
+
+    /// Tokens of its prompt whose KV was in memory when it began.
+    pub fn cached_tokens(&self) -> usize {
+        self.cached_tokens
     }
 
     /// What has been gathered.

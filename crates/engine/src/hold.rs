@@ -181,6 +181,11 @@ impl EngineConfig {
     }
 }
 
+/// Bytes of KV that a token takes under these settings, all layers.
+pub fn kv_token_bytes(spec: &ModelSpec, config: &EngineConfig) -> u64 {
+    kv_block_bytes(spec, config.kv_dtype()) / BLOCK_TOKENS as u64
+}
+
 /// `1.5 GiB`, for people.
 pub fn size(bytes: &u64) -> String {
     const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];

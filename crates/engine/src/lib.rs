@@ -28,6 +28,6 @@ pub use answer::{Answer, Gathering, Piece, sequences};
 pub use config::{EngineConfig, KvMemory, Offload, PrefixCaching, WeightShare, default_threads};
 pub use disk::Streamed;
 pub use engine::{Claim, Engine, Planned, StartError, Ticket};
-pub use hold::{Hold, TooSmall, size};
-pub use request::{Event, Failure, Finish, Request, Sink, Token};
+pub use hold::{Hold, TooSmall, kv_token_bytes, size};
+pub use request::{Began, Event, Failure, Finish, Request, Sink, Token};
 pub use stats::Counts;

@@ -21,6 +21,8 @@ pub struct Request {
 /// What comes of a request, in order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
+    /// It is part of a step for the first time.
+    Began(Began),
     /// Log-probability of the prompt's token at this position, given those before; from position 1 on.
     Prompt(usize, TokenLogprobs),
     /// The next token.
@@ -33,6 +35,15 @@ pub enum Event {
 
 /// Who is told what comes of a request, in order. It is called on the threads that compute: it must not block.
 pub type Sink = Box<dyn FnMut(Event) + Send>;
+
+/// The beginning of a sequence's work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Began {
+    /// When its first step was handed to the lanes.
+    pub at: Instant,
+    /// Tokens of its prompt whose KV was in memory already.
+    pub cached_tokens: usize,
+}
 
 /// A generated token.
 #[derive(Clone, Debug, PartialEq)]

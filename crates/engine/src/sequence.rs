@@ -9,7 +9,7 @@ use model::sampling::{Sampler, logprobs_of};
 use spec::{BlockHash, Full, Produced};
 
 use crate::hash::BlockHashes;
-use crate::request::{Event, Failure, Finish, Request, Sink, Token};
+use crate::request::{Began, Event, Failure, Finish, Request, Sink, Token};
 
 /// A sequence that lanes and the engine's thread share.
 pub(crate) type Shared = Arc<Mutex<Sequence>>;
@@ -131,6 +131,13 @@ impl Sequence {
         (first..positions.end / block)
             .map(|index| Full { index: index as u32, hash: self.hashes.of_block(&self.tokens, index) })
             .collect()
+    }
+
+    /// Its first step begins; so many tokens of its prompt were in memory.
+    pub(crate) fn begin(&mut self, cached_tokens: usize) {
+        if self.state == State::Going {
+            self.tell(Event::Began(Began { at: Instant::now(), cached_tokens }));
+        }
     }
 
     /// Ends it with an error.

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use policy::sched::Preempted;
 use spec::{Done, Lane, Produced, Shape};
 
 use crate::lanes::LaneId;
@@ -21,6 +22,8 @@ pub(crate) struct Stats {
     waiting: AtomicU64,
     kv_blocks_used: AtomicU64,
     lane_busy_ns: [AtomicU64; Lane::COUNT],
+    swapped: AtomicU64,
+    recomputed: AtomicU64,
 }
 
 /// The counters at one moment.
@@ -48,6 +51,10 @@ pub struct Counts {
     pub kv_blocks_used: u64,
     /// Nanoseconds that each lane spent on nodes, by [`Lane::index`].
     pub lane_busy_ns: [u64; Lane::COUNT],
+    /// Sequences that were preempted, their KV moved to the host.
+    pub swapped: u64,
+    /// Sequences that were preempted, their KV to be computed again.
+    pub recomputed: u64,
 }
 
 impl Stats {
@@ -65,6 +72,8 @@ impl Stats {
             waiting: self.waiting.load(Ordering::Relaxed),
             kv_blocks_used: self.kv_blocks_used.load(Ordering::Relaxed),
             lane_busy_ns: std::array::from_fn(|lane| self.lane_busy_ns[lane].load(Ordering::Relaxed)),
+            swapped: self.swapped.load(Ordering::Relaxed),
+            recomputed: self.recomputed.load(Ordering::Relaxed),
         }
     }
 
@@ -84,6 +93,12 @@ impl Stats {
     /// A lane took so long for a node; lanes of further ranks are counted with the first's.
     pub(crate) fn lane_spent(&self, lane: LaneId, took: Duration) {
         self.lane_busy_ns[lane % Lane::COUNT].fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// Preemptions since the start.
+    pub(crate) fn preempted(&self, preempted: Preempted) {
+        self.swapped.store(preempted.swapped, Ordering::Relaxed);
+        self.recomputed.store(preempted.recomputed, Ordering::Relaxed);
     }
 
     pub(crate) fn step_started(&self, shape: &Shape) {

@@ -26,6 +26,7 @@ impl Scheduler for Watched {
         let next = self.scheduler.next(now);
         let scheduler = &self.scheduler;
         self.stats.scheduled(scheduler.running(), scheduler.waiting(), scheduler.device_blocks().0);
+        self.stats.preempted(scheduler.preempted());
         next
     }
 

@@ -137,8 +137,9 @@ impl World for Real {
         for chunk in step.chunks() {
             if let Some(running) = self.sequences.get_mut(&chunk.seq) {
                 if running.newest.is_none() {
-                    let prompt = lock(&running.shared).prompt_len();
-                    self.stats.sequence_began(prompt as u64, u64::from(chunk.span.start.0));
+                    let mut sequence = lock(&running.shared);
+                    sequence.begin(chunk.span.start.0 as usize);
+                    self.stats.sequence_began(sequence.prompt_len() as u64, u64::from(chunk.span.start.0));
                 }
                 running.newest = Some(step.id);
             }

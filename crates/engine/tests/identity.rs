@@ -66,6 +66,7 @@ fn finish(ticket: &Ticket) -> Story {
             Event::Prompt(position, scores) => {
                 story.push((position as u32, scores.logprob.to_bits(), vec![]))
             }
+            Event::Began(_) => (),
             Event::Finished(_) => return story,
             Event::Failed(why) => panic!("{why}"),
         }
@@ -218,6 +219,7 @@ fn a_dropped_ticket_frees_its_blocks() {
     let engine =
         start("llama-gqa-tied", EngineConfig { kv_tokens: Some(250), max_model_len: Some(250), ..config() });
     let endless = engine.submit(request(1, 30, greedy(200))).unwrap();
+    assert!(matches!(endless.events.recv(), Ok(Event::Began(_))));
     assert!(matches!(endless.events.recv(), Ok(Event::Token(_))));
     drop(endless);
     assert_eq!(alone(&engine, &request(2, 60, greedy(180))).len(), 180);
@@ -238,8 +240,8 @@ fn what_cannot_be_served_is_refused_by_name() {
 fn a_sequence_ends_where_its_room_ends() {
     let engine = start("llama-gqa-tied", EngineConfig { max_model_len: Some(64), ..config() });
     let ticket = engine.submit(request(1, 60, SamplingParams { max_tokens: None, ..greedy(1) })).unwrap();
-    let events: Vec<Event> = ticket.events.iter().take(5).collect();
-    assert!(matches!(events[4], Event::Finished(Finish::Length)), "{events:?}");
+    let events: Vec<Event> = ticket.events.iter().take(6).collect();
+    assert!(matches!(events[5], Event::Finished(Finish::Length)), "{events:?}");
 }
 
 #[test]

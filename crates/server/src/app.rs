@@ -86,6 +86,18 @@ impl App {
         self.spool.as_ref().ok_or_else(refusal::no_spool)
     }
 
+    /// The model, at the end.
+    pub(crate) fn into_served(self) -> Option<Served> {
+        self.served.into_inner()
+    }
+
+    /// Reads the keys anew, if there is a place to read them from.
+    pub(crate) fn reload_keys(&self) {
+        if let Some(keys) = self.config.key_source.as_ref().and_then(|source| source.read()) {
+            self.keys.replace(&keys);
+        }
+    }
+
     /// The model, for whatever does not need its engine.
     pub(crate) fn served(&self) -> Result<&Served, ApiError> {
         self.served.get().ok_or_else(refusal::loading)

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Settings, all choices made.
@@ -11,6 +12,8 @@ pub struct Config {
     pub address: SocketAddr,
     /// Any of these lets a client in; with none, everybody is.
     pub keys: Vec<String>,
+    /// Reads the keys anew on SIGHUP.
+    pub key_source: Option<KeySource>,
     /// Sequences that may wait for the first of their tokens.
     pub max_num_queued_reqs: usize,
     /// Prompt tokens that those may have together; one alone may have more.
@@ -25,6 +28,12 @@ pub struct Config {
     pub header_timeout: Duration,
     /// How long a client may take for its body.
     pub body_timeout: Duration,
+    /// How long a client may take none of what is sent to it.
+    pub send_timeout: Duration,
+    /// How long a request may take, if that is limited.
+    pub request_timeout: Option<Duration>,
+    /// How long a request may wait for its first step, if that is limited.
+    pub queue_timeout: Option<Duration>,
     /// A stream that is silent for so long gets a comment.
     pub ping_every: Duration,
     /// How long requests under way may go on after the first signal.
@@ -37,6 +46,7 @@ impl Config {
         Config {
             address,
             keys: Vec::new(),
+            key_source: None,
             max_num_queued_reqs: 2048,
             max_num_queued_tokens: 4 << 20,
             spool_dir: None,
@@ -44,9 +54,33 @@ impl Config {
             max_body_bytes: 32 << 20,
             header_timeout: Duration::from_secs(30),
             body_timeout: Duration::from_secs(60),
+            send_timeout: Duration::from_secs(120),
+            request_timeout: None,
+            queue_timeout: None,
             ping_every: Duration::from_secs(10),
             shutdown_timeout: Duration::from_secs(30),
         }
+    }
+}
+
+/// Where keys come from when they are read anew.
+#[derive(Clone)]
+pub struct KeySource(Arc<dyn Fn() -> Option<Vec<String>> + Send + Sync>);
+
+impl KeySource {
+    /// `read`: all keys, or none if they cannot be read, of which it tells whoever should know.
+    pub fn new(read: impl Fn() -> Option<Vec<String>> + Send + Sync + 'static) -> Self {
+        KeySource(Arc::new(read))
+    }
+
+    pub(crate) fn read(&self) -> Option<Vec<String>> {
+        (self.0)()
+    }
+}
+
+impl std::fmt::Debug for KeySource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("KeySource")
     }
 }
 

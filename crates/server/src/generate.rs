@@ -72,6 +72,7 @@ async fn whole(app: Arc<App>, request: Generate, meta: Meta, mut live: Live) -> 
     while let Some(news) = live.next().await {
         news?;
     }
+    let meta = Meta { cached_tokens: Some(live.cached_tokens()), ..meta };
     let body = aside(move || {
         let tokenizer = &app.served()?.tokenizer;
         Ok::<_, ApiError>(response(&request, &live.into_choices(), &meta, tokenizer).to_string())

@@ -86,6 +86,26 @@ pub(crate) async fn to_text(State(app): State<Arc<App>>, request: Request) -> Re
     Ok(convert(app, request, detokenize).await?)
 }
 
+/// `GET /tokenizer_info`: what a client needs to cut and render as this server does.
+pub(crate) async fn tokenizer(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
+    let served = app.served()?;
+    let special = &served.special;
+    let template = served.template.as_ref().map(|template| template.source());
+    Ok(routes::json(
+        json!({
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": special.bos,
+            "eos_token": special.eos,
+            "pad_token": special.pad,
+            "unk_token": special.unk,
+            "chat_template": template,
+            "model_max_length": served.engine.hold().max_model_len,
+            "vocab_size": served.engine.spec().vocab,
+        })
+        .to_string(),
+    ))
+}
+
 type Conversion = fn(&Value, &Context) -> Result<Value, ApiError>;
 
 async fn convert(app: Arc<App>, request: Request, convert: Conversion) -> Result<Response, ApiError> {

@@ -1,19 +1,32 @@
 //! Who may ask: every route but a few needs a key, if there are keys at all.
 
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConstantTimeEq};
 
 /// Digests of the keys, so that a comparison takes the same time however much of a key is right.
-pub(crate) struct Keys(Vec<[u8; 32]>);
+pub(crate) struct Keys(RwLock<Vec<[u8; 32]>>);
 
 impl Keys {
     pub(crate) fn new(keys: &[String]) -> Keys {
-        Keys(keys.iter().map(|key| digest(key)).collect())
+        Keys(RwLock::new(digests(keys)))
+    }
+
+    /// Other keys from now on. None at all would leave the server open: then those that there are stay.
+    pub(crate) fn replace(&self, keys: &[String]) {
+        if !keys.is_empty() {
+            *self.0.write().unwrap_or_else(PoisonError::into_inner) = digests(keys);
+        }
+    }
+
+    fn known(&self) -> RwLockReadGuard<'_, Vec<[u8; 32]>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether nobody needs a key.
     pub(crate) fn is_open(&self) -> bool {
-        self.0.is_empty()
+        self.known().is_empty()
     }
 
     /// Whether a header `Authorization: Bearer KEY` lets its client in.
@@ -23,9 +36,13 @@ impl Keys {
             return self.is_open();
         };
         let given = digest(given.trim());
-        let known = self.0.iter().fold(Choice::from(0), |known, key| known | key.ct_eq(&given));
+        let known = self.known().iter().fold(Choice::from(0), |known, key| known | key.ct_eq(&given));
         self.is_open() || known.into()
     }
+}
+
+fn digests(keys: &[String]) -> Vec<[u8; 32]> {
+    keys.iter().map(|key| digest(key)).collect()
 }
 
 fn digest(key: &str) -> [u8; 32] {
@@ -47,6 +64,10 @@ mod tests {
             assert!(!keys.admit(Some(bad)), "{bad}");
         }
         assert!(!keys.admit(None));
+        keys.replace(&["three".into()]);
+        assert!(keys.admit(Some("Bearer three")) && !keys.admit(Some("Bearer one")));
+        keys.replace(&[]);
+        assert!(keys.admit(Some("Bearer three")) && !keys.admit(None), "an empty file opens nothing");
         assert!(Keys::new(&[]).admit(None) && Keys::new(&[]).admit(Some("Bearer x")));
     }
 }

@@ -20,12 +20,15 @@ mod live;
 mod metrics;
 mod minute;
 mod page;
+mod openapi;
+mod patience;
 mod refusal;
 mod routes;
 mod served;
 mod spool;
 mod sse;
+mod timing;
 
-pub use config::{Config, ServeError};
+pub use config::{Config, KeySource, ServeError};
 pub use listen::{Ended, Server, Signals, Stopper};
 pub use served::Served;

@@ -21,6 +21,7 @@ use tokio::time::timeout;
 use crate::app::{App, Phase};
 use crate::config::{Config, ServeError};
 use crate::minute;
+use crate::patience::Impatient;
 use crate::routes::router;
 use crate::served::Served;
 use crate::spool::{self, Spool};
@@ -66,6 +67,8 @@ pub enum Ended {
     CutShort,
     /// The engine died; why.
     EngineDied(String),
+    /// It was asked to, and the engine could not end well: a record that could not be written, for one.
+    EndedBadly(String),
 }
 
 impl Stopper {
@@ -123,6 +126,7 @@ impl Server {
         let ended = runtime.block_on(async {
             if signals == Signals::Obeyed {
                 obey(&self.stop).map_err(ServeError::System)?;
+                reload(&self.app).map_err(ServeError::System)?;
             }
             tokio::spawn(minute::watch(Arc::clone(&self.app)));
             tokio::spawn(spool::work(Arc::clone(&self.app)));
@@ -131,7 +135,11 @@ impl Server {
         // A batch stops between two lines; the next server goes on with it.
         self.app.advance(Phase::Ending);
         runtime.shutdown_timeout(LAST_WORDS);
-        ended
+        match (ended?, close(self.app)) {
+            (Ended::EngineDied(why), _) => Ok(Ended::EngineDied(why)),
+            (_, Err(why)) => Ok(Ended::EndedBadly(why)),
+            (ended, Ok(())) => Ok(ended),
+        }
     }
 
     fn load<E: Send + 'static>(
@@ -179,6 +187,7 @@ impl Server {
     fn connection(&self, stream: TcpStream, service: Router, graceful: &GracefulShutdown) {
         // Small events should not wait for large packets; if the system will not, they wait.
         let _ = stream.set_nodelay(true);
+        let stream = Impatient::new(stream, self.app.config.send_timeout);
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new());
         http.header_read_timeout(self.app.config.header_timeout).max_buf_size(MAX_HEAD_BYTES);
@@ -215,6 +224,13 @@ impl Server {
     }
 }
 
+/// Ends the engine, and says what went wrong by then.
+fn close(app: Arc<App>) -> Result<(), String> {
+    // A thread that outlived the runtime may hold the state: then the engine ends with it, unheard.
+    let served = Arc::into_inner(app).and_then(App::into_served);
+    served.map_or(Ok(()), |served| served.engine.finish().map_err(|why| why.to_string()))
+}
+
 fn runtime() -> std::io::Result<Runtime> {
     Builder::new_multi_thread()
         .worker_threads(ASYNC_THREADS)
@@ -222,6 +238,19 @@ fn runtime() -> std::io::Result<Runtime> {
         .thread_name("http")
         .enable_all()
         .build()
+}
+
+/// Makes SIGHUP read the keys anew.
+fn reload(app: &Arc<App>) -> std::io::Result<()> {
+    let (mut signals, app) = (signal(SignalKind::hangup())?, Arc::clone(app));
+    tokio::spawn(async move {
+        while signals.recv().await.is_some() {
+            let app = Arc::clone(&app);
+            // The file may be on a slow disk; whether it was read is the source's to tell.
+            drop(tokio::task::spawn_blocking(move || app.reload_keys()).await);
+        }
+    });
+    Ok(())
 }
 
 /// Makes signals stop the server.

@@ -13,6 +13,7 @@ use crate::gate::Permit;
 use crate::metrics::Outcome;
 use crate::refusal;
 use crate::served::Served;
+use crate::timing::Timing;
 
 /// A request whose answer is coming. Dropping it cancels all of its sequences.
 pub(crate) struct Live {
@@ -21,7 +22,11 @@ pub(crate) struct Live {
     events: UnboundedReceiver<(usize, Event)>,
     phase: watch::Receiver<Phase>,
     parts: Vec<Part>,
+    /// Parts that each prompt has.
+    per_prompt: usize,
     open: usize,
+    /// Whether something has come of it.
+    moving: bool,
 }
 
 /// One sequence.
@@ -62,7 +67,9 @@ impl Live {
             events,
             phase: app.phase.subscribe(),
             parts: Vec::with_capacity(lengths.len()),
+            per_prompt: request.n as usize,
             open: 0,
+            moving: false,
         };
         app.metrics.request_began(request);
         let sequences = sequences(request, &served.tokenizer, &served.engine.spec().eos, seed);
@@ -82,16 +89,13 @@ impl Live {
         sender: UnboundedSender<(usize, Event)>,
         permit: Permit,
     ) -> Result<Claim, ApiError> {
-        let metrics = Arc::clone(&self.app.metrics);
-        let (began, mut waiting, mut last) = (self.began, Some(permit), None);
+        let mut timing = Timing::new(Arc::clone(&self.app.metrics), self.began, sequence.prompt.len());
+        let mut waiting = Some(permit);
         let sink = Box::new(move |event: Event| {
-            drop(waiting.take());
-            if let Event::Token(token) = &event {
-                match last.replace(token.at) {
-                    None => metrics.first_token.observe(token.at.duration_since(began)),
-                    Some(last) => metrics.next_token.observe(token.at.duration_since(last)),
-                }
+            if !matches!(event, Event::Began(_)) {
+                drop(waiting.take());
             }
+            timing.note(&event);
             // Whoever hung up has dropped the claim too.
             let _ = sender.send((index, event));
         });
@@ -101,10 +105,15 @@ impl Live {
     /// What comes next, of any sequence; nothing once all have ended.
     pub(crate) async fn next(&mut self) -> Option<Result<News, ApiError>> {
         while self.open > 0 {
+            let due = self.due();
+            if due.is_some_and(|due| Instant::now() >= due) {
+                return Some(Err(self.overdue()));
+            }
             let event = tokio::select! {
                 biased;
                 event = self.events.recv() => event,
                 () = over(&mut self.phase) => return Some(Err(self.cut_short())),
+                () = passed(due) => return Some(Err(self.overdue())),
             };
             let event = match event {
                 Some((index, event)) => self.take(index, event),
@@ -134,6 +143,26 @@ impl Live {
         self.parts[index].gathering.choice()
     }
 
+    /// Prompt tokens that were in memory: each prompt's once, however many choices it has.
+    pub(crate) fn cached_tokens(&self) -> usize {
+        let first = self.parts.chunks(self.per_prompt).filter_map(|choices| choices.first());
+        first.map(|part| part.gathering.cached_tokens()).sum()
+    }
+
+    /// When it will have taken, or waited, longer than it may.
+    fn due(&self) -> Option<Instant> {
+        let config = &self.app.config;
+        let waiting = config.queue_timeout.filter(|_| !self.moving);
+        let least = [config.request_timeout, waiting].into_iter().flatten().min();
+        least.map(|limit| self.began + limit)
+    }
+
+    fn overdue(&self) -> ApiError {
+        self.app.metrics.overdue();
+        let whole = self.app.config.request_timeout.is_some_and(|limit| self.began.elapsed() >= limit);
+        if whole { refusal::took_too_long() } else { refusal::waited_too_long() }
+    }
+
     /// All sequences, once they have ended.
     pub(crate) fn into_choices(mut self) -> Vec<Choice> {
         std::mem::take(&mut self.parts).into_iter().map(|part| part.gathering.into_choice()).collect()
@@ -142,6 +171,7 @@ impl Live {
     fn take(&mut self, index: usize, event: Event) -> Option<Result<News, ApiError>> {
         let part = &mut self.parts[index];
         part.claim.as_ref()?;
+        self.moving = true;
         if let Event::Failed(why) = event {
             return Some(Err(self.app.failed(why)));
         }
@@ -163,6 +193,14 @@ impl Live {
             Phase::Dead(_) => refusal::dead(),
             _ => refusal::draining(),
         }
+    }
+}
+
+/// Until then, or for ever.
+async fn passed(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due.into()).await,
+        None => std::future::pending().await,
     }
 }
 

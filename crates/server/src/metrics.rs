@@ -27,6 +27,11 @@ const WHOLE: &[f64] = &[
     960.0, 1920.0, 7680.0,
 ];
 
+/// Of tokens: 1, 2, 5, 10, ... up to the longest contexts.
+const TOKENS: &[f64] =
+    &[1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6];
+const CHOICES: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0];
+
 /// How a sequence ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Outcome {
@@ -43,6 +48,21 @@ pub(crate) struct Metrics {
     /// From each token to the next.
     pub(crate) next_token: Histogram,
     whole: Histogram,
+    /// From the engine's inbox to the first step of a sequence.
+    pub(crate) queued: Histogram,
+    /// From there to its first token.
+    pub(crate) prefill: Histogram,
+    /// From there to its last.
+    pub(crate) decode: Histogram,
+    /// Both.
+    pub(crate) inference: Histogram,
+    /// Mean time of a sequence's tokens after the first.
+    pub(crate) token_mean: Histogram,
+    pub(crate) prompt_tokens: Histogram,
+    pub(crate) generated_tokens: Histogram,
+    max_tokens: Histogram,
+    choices: Histogram,
+    overdue: AtomicU64,
     stopped: AtomicU64,
     at_length: AtomicU64,
     aborted: AtomicU64,
@@ -60,6 +80,16 @@ impl Default for Metrics {
             first_token: Histogram::new(FIRST_TOKEN),
             next_token: Histogram::new(NEXT_TOKEN),
             whole: Histogram::new(WHOLE),
+            queued: Histogram::new(WHOLE),
+            prefill: Histogram::new(WHOLE),
+            decode: Histogram::new(WHOLE),
+            inference: Histogram::new(WHOLE),
+            token_mean: Histogram::new(NEXT_TOKEN),
+            prompt_tokens: Histogram::new(TOKENS),
+            generated_tokens: Histogram::new(TOKENS),
+            max_tokens: Histogram::new(TOKENS),
+            choices: Histogram::new(CHOICES),
+            overdue: AtomicU64::default(),
             stopped: AtomicU64::default(),
             at_length: AtomicU64::default(),
             aborted: AtomicU64::default(),
@@ -76,6 +106,8 @@ impl Default for Metrics {
 impl Metrics {
     pub(crate) fn request_began(&self, request: &Generate) {
         self.under_way.fetch_add(1, Relaxed);
+        self.choices.observe_count(request.n as usize);
+        self.max_tokens.observe_count(request.params.max_tokens.unwrap_or(0) as usize);
         self.unknown_fields.fetch_add(request.unknown_fields.len() as u64, Relaxed);
     }
 
@@ -97,6 +129,37 @@ impl Metrics {
         };
         counter.fetch_add(1, Relaxed);
         self.whole.observe(took);
+    }
+
+    /// A request took longer than it may.
+    pub(crate) fn overdue(&self) {
+        self.overdue.fetch_add(1, Relaxed);
+    }
+
+    /// Histograms of sequences, with what they say.
+    fn histograms(&self) -> [(&'static str, &'static str, &Histogram); 12] {
+        [
+            (
+                "time_to_first_token_seconds",
+                "From the engine's inbox to a sequence's first token.",
+                &self.first_token,
+            ),
+            ("inter_token_latency_seconds", "From each token to the next.", &self.next_token),
+            ("e2e_request_latency_seconds", "From the engine's inbox to the end.", &self.whole),
+            ("request_queue_time_seconds", "From the engine's inbox to the first step.", &self.queued),
+            ("request_prefill_time_seconds", "From the first step to the first token.", &self.prefill),
+            ("request_decode_time_seconds", "From the first token to the last.", &self.decode),
+            ("request_inference_time_seconds", "From the first step to the last token.", &self.inference),
+            (
+                "request_time_per_output_token_seconds",
+                "Mean time of a sequence's tokens after the first.",
+                &self.token_mean,
+            ),
+            ("request_prompt_tokens", "Tokens of a sequence's prompt.", &self.prompt_tokens),
+            ("request_generation_tokens", "Tokens that a sequence generated.", &self.generated_tokens),
+            ("request_params_max_tokens", "Tokens that a request allows.", &self.max_tokens),
+            ("request_params_n", "Choices that a request wants.", &self.choices),
+        ]
     }
 
     pub(crate) fn rejected(&self, full: Full) {

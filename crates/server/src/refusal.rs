@@ -81,6 +81,21 @@ pub(crate) fn slow() -> ApiError {
     error(408, "timeout", "request_timeout", "the body did not come in time")
 }
 
+/// 408: longer than `--request-timeout`.
+pub(crate) fn took_too_long() -> ApiError {
+    error(408, "timeout", "request_timeout", "the request took longer than this server allows")
+}
+
+/// 503: longer than `--queue-timeout`.
+pub(crate) fn waited_too_long() -> ApiError {
+    error(
+        503,
+        "timeout",
+        "queue_timeout",
+        "the request waited longer than this server allows; try again later",
+    )
+}
+
 /// 413.
 pub(crate) fn too_large(limit: usize) -> ApiError {
     error(413, "invalid_request_error", "body_too_large", format!("the body may have {limit} bytes"))

@@ -15,7 +15,7 @@ use model::api::ApiError;
 
 use crate::app::App;
 use crate::refusal::{self, Refusal};
-use crate::{generate, hold, info, page, spool};
+use crate::{generate, hold, info, openapi, page, spool};
 
 /// What answers without a key: the page is the same everywhere, and asks for one.
 const OPEN: [&str; 5] = ["/health", "/ready", "/", "/page.css", "/page.js"];
@@ -28,6 +28,8 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/chat/completions", post(generate::chats))
         .route("/v1/models", get(info::models))
         .route("/v1/models/{*id}", get(info::model))
+        .route("/tokenizer_info", get(info::tokenizer))
+        .route("/openapi.json", get(openapi::document))
         .route("/tokenize", post(info::to_tokens))
         .route("/detokenize", post(info::to_text))
         .route("/v1/hold", get(hold::hold))

@@ -58,6 +58,7 @@ impl Stream {
     }
 
     fn write(&mut self, news: Option<Result<live::News, ApiError>>, text: &mut String) {
+        self.chunks.found_in_cache(self.live.cached_tokens());
         match news {
             Some(Ok((index, piece))) => {
                 let news = News {

@@ -254,7 +254,7 @@ fn finish(ticket: &Ticket, begin: Instant, wanted: usize) -> Result<f64> {
             }
             Event::Failed(why) => bail!(why),
             Event::Finished(_) => break,
-            Event::Prompt(..) => {}
+            Event::Began(_) | Event::Prompt(..) => {}
         }
     }
     if tokens != wanted {

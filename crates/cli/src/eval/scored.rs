@@ -108,7 +108,7 @@ fn collect(ticket: &Ticket, tokens: usize) -> Result<Vec<TokenLogprobs>> {
     for event in &ticket.events {
         match event {
             Event::Prompt(_, logprobs) => scores.push(logprobs),
-            Event::Token(_) => {}
+            Event::Began(_) | Event::Token(_) => {}
             Event::Finished(_) => break,
             Event::Failed(why) => bail!(why),
         }

@@ -104,6 +104,11 @@ impl Chunks {
         chunks
     }
 
+    /// Prompt tokens that were found in memory, for the counts from now on.
+    pub fn found_in_cache(&mut self, tokens: usize) {
+        self.meta.cached_tokens = Some(tokens);
+    }
+
     /// The last chunk, if the request wants tokens counted.
     pub fn usage(&self) -> Option<Value> {
         let Delivery::Stream { usage: true, .. } = self.request.delivery else { return None };

@@ -47,6 +47,7 @@ const RAISED: &str = "raise_exception: ";
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
+    source: String,
     form: ContentForm,
     tools: Option<ToolFormat>,
 }
@@ -103,11 +104,17 @@ impl ChatTemplate {
         }
         let mut environment = environment()?;
         let tools = ToolFormat::of_template(source);
-        let source = rewrite::without_generation(source);
-        guarded(|| environment.add_template_owned("chat", source))?;
-        let mut template = ChatTemplate { environment, form: ContentForm::Either, tools };
+        let compiled = rewrite::without_generation(source);
+        guarded(|| environment.add_template_owned("chat", compiled))?;
+        let source = source.to_owned();
+        let mut template = ChatTemplate { environment, source, form: ContentForm::Either, tools };
         template.form = template.detect_form();
         Ok(template)
+    }
+
+    /// As it was published.
+    pub fn source(&self) -> &str {
+        &self.source
     }
 
     /// How the model that it is for writes tool calls, if it says.

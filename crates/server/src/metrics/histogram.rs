@@ -1,28 +1,37 @@
-//! Durations sorted into buckets, from any thread.
+//! Durations and counts sorted into buckets, from any thread.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// How many durations were at most each bound.
+/// How many values were at most each bound.
 pub(crate) struct Histogram {
-    /// Upper bounds in seconds, rising.
+    /// Upper bounds in seconds (or plain counts), rising.
     bounds: &'static [f64],
     /// One more than bounds: the last is for what is above all.
     buckets: Vec<AtomicU64>,
-    sum_ns: AtomicU64,
+    /// Of seconds or counts, in millionths.
+    sum_millionths: AtomicU64,
 }
 
 impl Histogram {
     pub(crate) fn new(bounds: &'static [f64]) -> Histogram {
         let buckets = (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect();
-        Histogram { bounds, buckets, sum_ns: AtomicU64::new(0) }
+        Histogram { bounds, buckets, sum_millionths: AtomicU64::new(0) }
     }
 
     pub(crate) fn observe(&self, took: Duration) {
-        let bucket = self.bounds.partition_point(|bound| *bound < took.as_secs_f64());
+        self.add(took.as_secs_f64(), took.as_micros() as u64);
+    }
+
+    pub(crate) fn observe_count(&self, count: usize) {
+        self.add(count as f64, count as u64 * 1_000_000);
+    }
+
+    fn add(&self, value: f64, millionths: u64) {
+        let bucket = self.bounds.partition_point(|bound| *bound < value);
         self.buckets[bucket].fetch_add(1, Relaxed);
-        self.sum_ns.fetch_add(took.as_nanos() as u64, Relaxed);
+        self.sum_millionths.fetch_add(millionths, Relaxed);
     }
 
     /// How many durations are in each bucket now.
@@ -55,7 +64,7 @@ impl Histogram {
             below += bucket.load(Relaxed);
             let _ = writeln!(out, "{name}_bucket{{{labels},le=\"{bound}\"}} {below}");
         }
-        let sum = self.sum_ns.load(Relaxed) as f64 / 1e9;
+        let sum = self.sum_millionths.load(Relaxed) as f64 / 1e6;
         let _ = writeln!(out, "{name}_sum{{{labels}}} {sum}\n{name}_count{{{labels}}} {below}");
     }
 }

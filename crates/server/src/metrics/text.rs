@@ -75,10 +75,15 @@ impl Metrics {
         for name in ["ballast_request_success_total", "vllm:request_success_total"] {
             page.by(name, "Sequences that ended, by reason.", "finished_reason", &reasons);
         }
-        let help = "From the engine's inbox to a sequence's first token.";
-        page.histogram("time_to_first_token_seconds", help, &self.first_token);
-        page.histogram("inter_token_latency_seconds", "From each token to the next.", &self.next_token);
-        page.histogram("e2e_request_latency_seconds", "From the engine's inbox to the end.", &self.whole);
+        for (name, help, histogram) in self.histograms() {
+            page.histogram(name, help, histogram);
+        }
+        let overdue = self.overdue.load(Relaxed);
+        let help = "Requests that took longer than they may, or waited longer.";
+        page.one("ballast_requests_overdue_total", "counter", help, overdue);
+        // Nothing takes a sequence from the engine without telling its client: if that changes, it is counted here.
+        let lost = self.errors.load(Relaxed);
+        page.one("ballast_requests_lost_total", "counter", "Sequences that the engine failed.", lost);
     }
 
     fn of_server(&self, page: &mut Page, gate: &Gate) {
@@ -127,12 +132,30 @@ fn of_engine(page: &mut Page, served: &Served) {
     page.both(("prefix_queries_total", "prefix_cache_queries_total"), counter, help, counts.prompt_tokens);
     let help = "Prompt tokens found in the prefix cache.";
     page.both(("prefix_hits_total", "prefix_cache_hits_total"), counter, help, counts.cached_tokens);
+    preemptions(page, &counts);
     page.one("ballast_steps_total", counter, "Steps done.", counts.steps);
     page.one("ballast_computed_tokens_total", counter, "Positions computed.", counts.computed_tokens);
     page.one("ballast_moved_blocks_total", counter, "KV blocks moved between tiers.", counts.moved_blocks);
+    let block_bytes = hold.kv_bytes / (hold.kv_blocks as u64).max(1);
+    page.family("ballast_kv_bytes", gauge, "KV in use, by tier.");
+    page.sample("ballast_kv_bytes", ",tier=\"device\"", counts.kv_blocks_used * block_bytes);
+    page.family("ballast_kv_capacity_bytes", gauge, "KV that fits, by tier.");
+    page.sample("ballast_kv_capacity_bytes", ",tier=\"device\"", hold.kv_bytes);
+    page.sample("ballast_kv_capacity_bytes", ",tier=\"host\"", hold.host_kv_bytes);
+    let help = "KV moved between device and host, both directions.";
+    page.one("ballast_moved_bytes_total", counter, help, counts.moved_blocks * block_bytes);
     let busy = counts.busy_ns as f64 / 1e9;
     page.one("ballast_busy_seconds_total", counter, "Time that steps took on the lanes.", busy);
     capacities(page, hold);
+}
+
+fn preemptions(page: &mut Page, counts: &engine::Counts) {
+    let all = counts.swapped + counts.recomputed;
+    page.one("vllm:num_preemptions_total", "counter", "Sequences that gave up their KV on the device.", all);
+    let name = "ballast_preemptions_total";
+    page.family(name, "counter", "The same, by what becomes of the KV.");
+    page.sample(name, ",cause=\"device_full\",kv=\"swapped\"", counts.swapped);
+    page.sample(name, ",cause=\"device_full\",kv=\"recomputed\"", counts.recomputed);
 }
 
 fn capacities(page: &mut Page, hold: &engine::Hold) {

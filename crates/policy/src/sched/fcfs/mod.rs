@@ -52,6 +52,16 @@ pub struct Fcfs {
     next_step: StepId,
     refusals: VecDeque<(SeqId, Why)>,
     releases: Vec<SeqId>,
+    preempted: Preempted,
+}
+
+/// Sequences that gave up their place on the device, by what becomes of their KV.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Preempted {
+    /// It is moved to the host.
+    pub swapped: u64,
+    /// It is computed again.
+    pub recomputed: u64,
 }
 
 impl Fcfs {
@@ -73,6 +83,7 @@ impl Fcfs {
             next_step: StepId(0),
             refusals: VecDeque::new(),
             releases: Vec::new(),
+            preempted: Preempted::default(),
         }
     }
 
@@ -94,6 +105,11 @@ impl Fcfs {
     /// Sequences that wait: new, preempted or moved to the host.
     pub fn waiting(&self) -> usize {
         self.queue.len() + self.moving.len()
+    }
+
+    /// Preemptions since the start.
+    pub fn preempted(&self) -> Preempted {
+        self.preempted
     }
 
     /// Device blocks that are referred to, and all of them.

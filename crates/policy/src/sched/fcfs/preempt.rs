@@ -14,8 +14,14 @@ impl Fcfs {
         let swaps =
             self.config.preempt == Preempt::Swap && self.config.block.schedule == Schedule::Continuous;
         match (swaps, self.hold.available(Tier::Host) >= blocks) {
-            (true, true) => self.depart(victim, Tier::Host),
-            _ => self.forget(victim),
+            (true, true) => {
+                self.preempted.swapped += 1;
+                self.depart(victim, Tier::Host);
+            }
+            _ => {
+                self.preempted.recomputed += 1;
+                self.forget(victim);
+            }
         }
     }
 
