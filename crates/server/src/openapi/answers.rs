@@ -22,6 +22,7 @@ pub(super) fn schemas() -> Value {
         "Tokenizer": object(json!({"tokenizer_class": text, "bos_token": maybe_text, "eos_token": maybe_text,
                                    "pad_token": maybe_text, "unk_token": maybe_text, "chat_template": maybe_text,
                                    "model_max_length": whole, "vocab_size": whole})),
+        "Thing": {"type": "object"},
         "Status": object(json!({"status": text})),
         "Version": object(json!({"version": text})),
         "Load": object(json!({"server_load": whole})),

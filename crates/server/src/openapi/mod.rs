@@ -2,6 +2,7 @@
 
 mod answers;
 mod fields;
+mod others;
 #[cfg(test)]
 mod tests;
 
@@ -53,7 +54,7 @@ fn paths() -> Value {
     let mut one_model = get("One model", "Model");
     one_model["parameters"] = json!([model]);
     one_model["responses"]["404"] = error("It is not served");
-    json!({
+    let mut paths = json!({
         "/v1/completions": {"post": streamed("Go on with a text", "CompletionRequest", "Completion")},
         "/v1/chat/completions": {"post": streamed("Answer a conversation", "ChatRequest", "Chat")},
         "/v1/models": {"get": get("What is served", "Models")},
@@ -67,7 +68,11 @@ fn paths() -> Value {
         "/load": {"get": get("Requests under way", "Load")},
         "/metrics": {"get": metrics()},
         "/openapi.json": {"get": get("This document", "Document")},
-    })
+    });
+    if let Value::Object(paths) = &mut paths {
+        paths.extend(others::paths());
+    }
+    paths
 }
 
 fn reference(schema: &str) -> Value {
