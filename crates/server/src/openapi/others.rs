@@ -1,0 +1,73 @@
+//! Routes beside generation: the page, files and batches.
+
+use serde_json::{Map, Value, json};
+
+use super::{error, get};
+
+/// All of them, by path.
+pub(super) fn paths() -> Map<String, Value> {
+    let file = || with_id(get("A file", "Thing"));
+    let batch = || with_id(get("A batch", "Thing"));
+    let all = [
+        ("/", json!({"get": text("The page", "text/html")})),
+        ("/page.css", json!({"get": text("Its style", "text/css")})),
+        ("/page.js", json!({"get": text("Its script", "text/javascript")})),
+        ("/v1/hold", json!({"get": get("What sits in memory, and how busy the lanes were", "Thing")})),
+        ("/v1/files", json!({"get": spool(get("All files", "Thing")), "post": upload()})),
+        ("/v1/files/{id}", json!({"get": spool(file()), "delete": spool(file())})),
+        (
+            "/v1/files/{id}/content",
+            json!({"get": spool(with_id(text("Its bytes", "application/octet-stream")))}),
+        ),
+        (
+            "/v1/batches",
+            json!({"get": spool(get("All batches", "Thing")), "post": spool(made(get("Begin a batch", "Thing")))}),
+        ),
+        ("/v1/batches/{id}", json!({"get": spool(batch())})),
+        ("/v1/batches/{id}/cancel", json!({"post": spool(made(batch()))})),
+    ];
+    all.into_iter().map(|(path, methods)| (path.to_owned(), methods)).collect()
+}
+
+fn text(summary: &str, kind: &str) -> Value {
+    let mut operation = get(summary, "Thing");
+    operation["responses"]["200"] =
+        json!({"description": "Done", "content": {(kind): {"schema": {"type": "string"}}}});
+    operation
+}
+
+fn with_id(mut operation: Value) -> Value {
+    operation["parameters"] =
+        json!([{"name": "id", "in": "path", "required": true, "schema": {"type": "string", "minLength": 1}}]);
+    operation
+}
+
+/// What can go wrong with files and batches.
+fn spool(mut operation: Value) -> Value {
+    operation["responses"]["400"] = error("Something in the request is wrong");
+    operation["responses"]["404"] = error("There is no such thing");
+    operation["responses"]["409"] = error("It is in no state for that");
+    operation["responses"]["501"] = error("This server has no --spool-dir");
+    operation["responses"]["507"] = error("The disk is full");
+    operation
+}
+
+/// What can go wrong with bodies.
+fn made(mut operation: Value) -> Value {
+    operation["requestBody"] = json!({"content": {"application/json": {"schema": {"type": "object"}}}});
+    for (status, why) in
+        [("408", "The body did not come in time"), ("413", "Too large"), ("415", "Of another type")]
+    {
+        operation["responses"][status] = error(why);
+    }
+    operation
+}
+
+fn upload() -> Value {
+    let mut upload = spool(made(get("Hand in a file", "Thing")));
+    let form = json!({"type": "object", "required": ["file", "purpose"],
+                      "properties": {"file": {"type": "string", "contentMediaType": "application/octet-stream"},
+                                     "purpose": {"type": "string"}}});
+    upload["requestBody"] = json!({"required": true, "content": {"multipart/form-data": {"schema": form}}});
+    upload
+}
