@@ -46,7 +46,6 @@ fn with_id(mut operation: Value) -> Value {
 fn spool(mut operation: Value) -> Value {
     operation["responses"]["400"] = error("Something in the request is wrong");
     operation["responses"]["404"] = error("There is no such thing");
-    operation["responses"]["409"] = error("It is in no state for that");
     operation["responses"]["501"] = error("This server has no --spool-dir");
     operation["responses"]["507"] = error("The disk is full");
     operation
