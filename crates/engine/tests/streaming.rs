@@ -73,6 +73,7 @@ fn story(ticket: &Ticket) -> Vec<(u32, u32)> {
             Event::Token(token) => story.push((token.id, token.logprobs.unwrap().logprob.to_bits())),
             Event::Prompt(at, scores) => story.push((at as u32, scores.logprob.to_bits())),
             Event::Finished(_) => return story,
+            Event::Began(_) => (),
             Event::Failed(why) => panic!("{why}"),
         }
     }
