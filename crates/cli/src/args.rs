@@ -1,7 +1,11 @@
 //! The command line as it is typed.
 
+mod batch;
+
 use std::path::PathBuf;
 use std::time::Duration;
+
+pub(crate) use batch::{BatchArgs, BatchCommand, BatchJob, MergeArgs, OnInvalid, ProgressKind};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use model::sampling::Overrides;
@@ -33,6 +37,11 @@ pub(crate) enum Command {
     /// one ends at once.
     Serve(ServeArgs),
     /// Work through a file of requests in OpenAI's batch format.
+    ///
+    /// A job that was killed goes on where it was when the same command is given again: beside the output lies its
+    /// state (OUTPUT.state). Exit codes: 0 all answered, 1 failed, 2 wrong usage, 3 some lines have errors, 75
+    /// interrupted.
+    #[command(visible_alias = "run-batch")]
     Batch(BatchArgs),
     /// Measure this machine and this model.
     #[command(subcommand)]
@@ -114,26 +123,6 @@ pub(crate) struct ServeArgs {
     /// Seconds that requests under way may go on after SIGTERM or Ctrl-C.
     #[arg(long, default_value_t = 30, value_name = "SECONDS", help_heading = "Server")]
     pub(crate) shutdown_timeout: u64,
-    #[command(flatten)]
-    pub(crate) engine: EngineArgs,
-}
-
-#[derive(Args)]
-pub(crate) struct BatchArgs {
-    /// A folder, a .gguf file, a hub id (org/name), or `smollm2`.
-    pub(crate) model: String,
-    /// Requests, one JSON object a line; `-` is standard input.
-    #[arg(long = "input-file", short = 'i', value_name = "FILE")]
-    pub(crate) input: PathBuf,
-    /// Where the answers go, one JSON object a line, in the order of the input; `-` is standard output.
-    #[arg(long = "output-file", short = 'o', value_name = "FILE")]
-    pub(crate) output: PathBuf,
-    /// Replace the output file if it exists.
-    #[arg(long)]
-    pub(crate) overwrite: bool,
-    /// What requests may call the model; may be given several times [default: MODEL and its last part].
-    #[arg(long, value_name = "NAME")]
-    pub(crate) served_model_name: Vec<String>,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
 }

@@ -2,8 +2,13 @@
 
 use std::fmt::Arguments;
 use std::io::{self, Write};
+use std::process::ExitCode;
 
 use anyhow::{Error, Result};
+use engine::job::JobError;
+
+/// As clap ends.
+const EXIT_MISUSE: u8 = 2;
 
 /// Says something to the person, on standard error. If nobody listens, that is no failure.
 macro_rules! note {
@@ -22,6 +27,11 @@ pub(crate) use {note, show};
 #[error("standard output was closed")]
 pub(crate) struct Hangup;
 
+/// The command was wrong: exit code 2, as for flags that are.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Misuse(pub(crate) String);
+
 pub(crate) fn write_note(words: Arguments<'_>) {
     let _ = writeln!(io::stderr().lock(), "{words}");
 }
@@ -36,6 +46,18 @@ fn refused(error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::BrokenPipe => Hangup.into(),
         _ => Error::new(error).context("cannot write to standard output"),
+    }
+}
+
+/// How the process ends with this error.
+pub(crate) fn exit_code(error: &Error) -> ExitCode {
+    let job = error.downcast_ref::<JobError>();
+    match job {
+        _ if error.is::<Hangup>() => ExitCode::SUCCESS,
+        Some(JobError::Stream(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Some(job) if job.is_misuse() => ExitCode::from(EXIT_MISUSE),
+        _ if error.is::<Misuse>() => ExitCode::from(EXIT_MISUSE),
+        _ => ExitCode::FAILURE,
     }
 }
 

@@ -73,6 +73,11 @@ pub(crate) fn open(name: Option<&str>, args: &EngineArgs, voice: Voice) -> Resul
 }
 
 impl Opened {
+    /// Where its files are.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Plans all memory and announces it.
     pub(crate) fn plan(&self, config: EngineConfig, voice: Voice) -> Result<Planned<'_>> {
         let spec = self.checkpoint.spec();

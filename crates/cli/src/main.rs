@@ -39,10 +39,10 @@ fn main() -> ExitCode {
         Command::Simulate(SimulateCommand::Block(args)) => simulate_block::simulate_block(&args),
     };
     result.unwrap_or_else(|error| {
-        if error.is::<console::Hangup>() {
-            return ExitCode::SUCCESS;
+        let code = console::exit_code(&error);
+        if code != ExitCode::SUCCESS {
+            console::note!("ballast: {}", console::told(&error));
         }
-        console::note!("ballast: {}", console::told(&error));
-        ExitCode::FAILURE
+        code
     })
 }

@@ -21,7 +21,7 @@ fn chat(id: &str, mut body: Value) -> String {
 fn answers(input: &str) -> (Vec<Value>, Ran) {
     let folder = Folder::new();
     let (from, to) = (folder.write("in.jsonl", input), folder.name("out.jsonl"));
-    let ran = ballast(&["batch", &golden("llama"), "-i", &from, "-o", &to]);
+    let ran = ballast(&["batch", &golden("llama"), "-i", &from, "-o", &to, "--on-invalid", "record"]);
     let lines = folder.read("out.jsonl");
     (lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect(), ran)
 }
@@ -129,7 +129,10 @@ fn a_line_of_other_bytes_fails_alone() {
     let folder = Folder::new();
     let good = completion("good", json!({"prompt": "hello", "max_tokens": 2}));
     let from = folder.write("in.jsonl", [good.as_bytes(), b"\n\xff\xfe\n", good.as_bytes()].concat());
-    let ran = ballast(&["batch", &golden("llama"), "-i", &from, "-o", &folder.name("out.jsonl")]);
+    let job = ["batch", &golden("llama"), "-i", &from, "-o", &folder.name("out.jsonl")];
+    ballast(&job).refused(2, &["1 of 3 lines are no requests", "line 2: byte 1 is not UTF-8 text"]);
+    assert!(!folder.path("out.jsonl").exists() && !folder.path("out.jsonl.state").exists());
+    let ran = ballast(&[&job[..], &["--on-invalid", "record"]].concat());
     ran.refused(3, &["3 requests, 1 failed"]);
     assert!(folder.read("out.jsonl").contains("line 2: byte 1 is not UTF-8 text"));
 }
@@ -161,13 +164,14 @@ fn outputs_are_not_lost() {
     let batch = |model: &str, to: &str, more: &[&str]| {
         ballast(&[&["batch", model, "-i", &from, "-o", to], more].concat())
     };
-    batch(&model, &to, &[]).refused(1, &["out.jsonl exists", "--overwrite"]);
-    batch(&model, &from, &["--overwrite"]).refused(1, &["is the input too"]);
+    batch(&model, &to, &[]).refused(2, &["out.jsonl exists", "--overwrite"]);
+    batch(&model, &from, &["--overwrite"]).refused(2, &["is the input too"]);
     batch("./nowhere", &to, &["--overwrite"]).refused(1, &["no model"]);
     assert_eq!(folder.read("out.jsonl"), "precious", "nothing is emptied before there is something to write");
     batch("./nowhere", &folder.name("new.jsonl"), &[]).refused(1, &["no model"]);
     assert!(!folder.path("new.jsonl").exists(), "nothing was written, so nothing is left");
-    batch(&model, "/no/such/folder/out.jsonl", &[]).refused(1, &["cannot write /no/such/folder/out.jsonl"]);
+    batch(&model, "/no/such/folder/out.jsonl", &[])
+        .refused(1, &["cannot write /no/such/folder/out.jsonl.state"]);
     batch(&model, &folder.whole(), &[]).refused(1, &["cannot write"]);
     batch(&model, &to, &["--overwrite"]).fine();
     assert!(folder.read("out.jsonl").starts_with('{'));

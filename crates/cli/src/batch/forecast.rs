@@ -1,0 +1,85 @@
+//! How long it will take, and how well that was foretold.
+
+use engine::job::Tally;
+
+/// Below this share of the work nothing is foretold.
+const LEAST: f64 = 0.02;
+/// A line under way never counts as finished, however many tokens it has.
+const ALMOST: f64 = 0.95;
+
+/// Foretells the end from the work done: lines with an answer, and shares of those under way. A share is taken from how
+/// many tokens lines had so far on average; without that knowledge lines under way count nothing.
+#[derive(Debug, Default)]
+pub(super) struct Forecast {
+    /// What was foretold of the whole time, in seconds, when half of the work was done.
+    at_half: Option<f64>,
+}
+
+impl Forecast {
+    /// Seconds left after `seconds` of work, if that can be told.
+    pub(super) fn left(&mut self, tally: &Tally, seconds: f64) -> Option<f64> {
+        let share = share(tally)?;
+        if share < LEAST {
+            return None;
+        }
+        let whole = seconds / share;
+        if share >= 0.5 {
+            self.at_half.get_or_insert(whole);
+        }
+        Some(whole - seconds)
+    }
+
+    /// By how much the time foretold at half was longer than it came to be, as a share of it.
+    pub(super) fn error(&self, seconds: f64) -> Option<f64> {
+        self.at_half.map(|foretold| foretold / seconds - 1.0)
+    }
+}
+
+/// The share of this run's work that is done.
+fn share(tally: &Tally) -> Option<f64> {
+    let (done, all) = (tally.done - tally.earlier, tally.lines - tally.earlier);
+    let answered = done.checked_sub(tally.failed.min(done)).filter(|&n| n > 0);
+    let mean = answered.map_or(0.0, |n| tally.generated_tokens as f64 / n as f64);
+    let under_way = match tally.under_way {
+        0 => 0.0,
+        _ if mean == 0.0 => 0.0,
+        n => (tally.tokens_under_way as f64 / mean).min(ALMOST * n as f64),
+    };
+    (all > 0).then(|| (done as f64 + under_way) / all as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally(done: usize, under_way: usize, tokens_under_way: u64) -> Tally {
+        Tally {
+            lines: 120,
+            earlier: 20,
+            done: 20 + done,
+            generated_tokens: 10 * done as u64,
+            under_way,
+            tokens_under_way,
+            ..Tally::default()
+        }
+    }
+
+    #[test]
+    fn earlier_answers_are_no_work_and_lines_under_way_are_some() {
+        let mut forecast = Forecast::default();
+        assert_eq!(forecast.left(&tally(0, 50, 400), 5.0), None, "nothing is known yet");
+        assert_eq!(forecast.left(&tally(10, 0, 0), 5.0), Some(45.0));
+        assert_eq!(forecast.left(&tally(10, 50, 100), 5.0), Some(20.0));
+        assert_eq!(forecast.left(&tally(10, 10, 1000), 39.0), Some(161.0), "none is finished before it is");
+    }
+
+    #[test]
+    fn what_was_foretold_at_half_is_judged() {
+        let mut forecast = Forecast::default();
+        forecast.left(&tally(40, 0, 0), 10.0);
+        assert_eq!(forecast.error(30.0), None);
+        forecast.left(&tally(50, 0, 0), 12.0);
+        forecast.left(&tally(90, 0, 0), 29.0);
+        assert_eq!(forecast.error(30.0), Some(24.0 / 30.0 - 1.0));
+    }
+}

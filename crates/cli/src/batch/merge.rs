@@ -1,0 +1,18 @@
+//! `ballast batch merge`: the outputs of all shards of a job, made one.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use engine::job::{Existing, Paths, merge as merge_files};
+
+use super::EXIT_SOME_FAILED;
+use crate::args::MergeArgs;
+use crate::console::note;
+
+pub(super) fn merge(args: MergeArgs) -> Result<ExitCode> {
+    let into = Paths { answers: args.output, errors: args.error_file };
+    let existing = if args.overwrite { Existing::Replace } else { Existing::Continue };
+    let merged = merge_files(&args.shards, &into, existing)?;
+    note!("{} answers of {} shards, {} of them errors", merged.lines, args.shards.len(), merged.failed);
+    Ok(if merged.failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(EXIT_SOME_FAILED) })
+}
