@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
 use engine::Engine;
-use engine::job::{Ended, Files, Input, Job, Limits, Outlook, Output, Paths, Record, fingerprint};
+use engine::job::{Ended, Files, Input, Job, JobError, Limits, Outlook, Output, Paths, Record, fingerprint};
 use model::api::{Context, Streaming};
 use model::template::{ChatTemplate, WallClock};
 use sha2::{Digest, Sha256};
@@ -80,10 +80,21 @@ fn run(args: BatchJob) -> Result<ExitCode> {
         Limits { in_flight: args.flags.max_inflight, window: args.flags.max_inflight.saturating_mul(WINDOW) };
     let job = Job { engine: &engine, tokenizer: &text.tokenizer, context, input: &input, limits };
     let mut follow = Follow::new(args.flags.progress, Duration::from_secs(args.flags.drain_timeout))?;
-    let (ended, tally) = job.run(&outlook, output, &mut follow)?;
+    let (ended, tally) =
+        job.run(&outlook, output, &mut follow).map_err(|error| named(error, &args.output))?;
     follow.end(ended, &tally);
     engine.finish()?;
     Ok(code(ended, tally.failed))
+}
+
+/// A full device by its name; a reader that left stays what it is.
+fn named(error: JobError, output: &Path) -> JobError {
+    match error {
+        JobError::Stream(source) if source.kind() != io::ErrorKind::BrokenPipe => {
+            JobError::File { what: "write", path: output.to_owned(), source }
+        }
+        other => other,
+    }
 }
 
 fn code(ended: Ended, failed: usize) -> ExitCode {
