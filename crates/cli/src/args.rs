@@ -214,11 +214,21 @@ pub(crate) struct BenchArgs {
     pub(crate) engine: EngineArgs,
 }
 
+/// Which device computes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum DeviceName {
+    /// The processor, with a share of the host's memory.
+    #[default]
+    Cpu,
+    /// The first NVIDIA GPU, through its driver.
+    Cuda,
+}
+
 #[derive(Args)]
 pub(crate) struct CheckArgs {
     /// The device to check.
-    #[arg(long, default_value = "cpu")]
-    pub(crate) device: String,
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) device: DeviceName,
     /// Only cases whose name contains this.
     #[arg(long)]
     pub(crate) only: Option<String>,
@@ -315,6 +325,9 @@ pub(crate) struct SimulateBlockArgs {
 /// Flags that name what the engine is made of; the same for every command that loads a model.
 #[derive(Args)]
 pub(crate) struct EngineArgs {
+    /// What runs the model; its weights and KV live in that device's memory.
+    #[arg(long, value_enum, default_value_t, help_heading = "Engine")]
+    pub(crate) device: DeviceName,
     /// Weights in memory: as in the file, or converted while loading.
     #[arg(long, value_enum, default_value_t = Weights::Auto, help_heading = "Engine")]
     pub(crate) weights: Weights,

@@ -10,7 +10,7 @@ use kernels::table::{Case, conformance, timed};
 use kernels::{CpuDevice, Isa, Team};
 use serde::Serialize;
 
-use crate::args::CheckArgs;
+use crate::args::{CheckArgs, DeviceName};
 use crate::bench::{Ceilings, median};
 use crate::console::{note, show};
 use crate::display::{Progress, Unit, Voice};
@@ -56,8 +56,8 @@ struct TimedCase {
 }
 
 pub(crate) fn check(args: CheckArgs) -> Result<ExitCode> {
-    if args.device != "cpu" {
-        bail!("device `{}` is not built yet: this version has `cpu`", args.device);
+    if args.device == DeviceName::Cuda {
+        return crate::check_cuda::check(&args);
     }
     let json = JsonReport::open(args.json.as_deref())?;
     let wanted = |case: &Case| args.only.as_deref().is_none_or(|only| case.name.contains(only));

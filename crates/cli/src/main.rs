@@ -5,6 +5,7 @@ mod batch;
 mod bench;
 mod chat;
 mod check;
+mod check_cuda;
 mod console;
 mod display;
 mod eval;

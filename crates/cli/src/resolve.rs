@@ -3,13 +3,15 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use engine::{EngineConfig, KvMemory, Offload, PrefixCaching, WeightShare, default_threads, memory, size};
+use engine::{
+    DeviceChoice, EngineConfig, KvMemory, Offload, PrefixCaching, WeightShare, default_threads, memory, size,
+};
 use kernels::Isa;
 use model::decoder::WeightsAs;
 use model::source::Places;
 use spec::{ByTier, Split};
 
-use crate::args::{EngineArgs, Weights};
+use crate::args::{DeviceName, EngineArgs, Weights};
 
 /// Tokens in a step, unless a flag says otherwise: enough that weights are read rarely, few enough that
 /// activations stay small and decodes do not wait long behind a prompt.
@@ -52,6 +54,7 @@ pub(crate) fn engine_config(args: &EngineArgs, needs: Needs) -> Result<EngineCon
         memory: memory_limit(args)?,
         threads: args.threads.unwrap_or_else(default_threads),
         isa,
+        device: device_choice(args.device),
         max_model_len: args.max_model_len.or(needs.longest),
         max_num_seqs,
         max_num_batched_tokens,
@@ -98,15 +101,25 @@ fn weight_share(percent: &[u8]) -> Result<WeightShare> {
 
 /// What is allowed, or else nine tenths of what is free; what this process holds already counts as free.
 fn memory_limit(args: &EngineArgs) -> Result<u64> {
-    let free = memory::available_bytes().saturating_add(memory::resident_bytes());
+    let free = match args.device {
+        DeviceName::Cpu => memory::available_bytes().saturating_add(memory::resident_bytes()),
+        DeviceName::Cuda => cuda::Gpu::open(0)?.memory()?.0.saturating_sub(cuda::OWN_BYTES) as u64,
+    };
     match args.memory {
         None => Ok(free / 10 * 9),
         Some(asked) if asked <= free => Ok(asked),
         Some(asked) => bail!(
-            "--memory {} is more than this machine or its cgroup has left, {}: ask for less",
+            "--memory {} is more than this device, machine or cgroup has left, {}: ask for less",
             size(&asked),
             size(&free)
         ),
+    }
+}
+
+fn device_choice(name: DeviceName) -> DeviceChoice {
+    match name {
+        DeviceName::Cpu => DeviceChoice::Cpu,
+        DeviceName::Cuda => DeviceChoice::Cuda,
     }
 }
 

@@ -17,6 +17,8 @@ pub struct EngineConfig {
     pub threads: usize,
     /// Which kernels they run.
     pub isa: Isa,
+    /// What runs the model.
+    pub device: DeviceChoice,
     /// The longest sequence; the model's own limit if absent.
     pub max_model_len: Option<usize>,
     /// Sequences that run at once.
@@ -60,6 +62,16 @@ pub enum WeightShare {
     Fitting,
     /// These shares of all weights; streamed even if all would fit.
     Exactly(Split),
+}
+
+/// What runs the model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// The processor.
+    #[default]
+    Cpu,
+    /// The first NVIDIA GPU.
+    Cuda,
 }
 
 /// When the memory of KV is really taken from the system.

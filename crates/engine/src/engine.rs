@@ -23,7 +23,7 @@ use policy::pipeline::{DiskPath, Plan, Share, Weights};
 use policy::sched::{Fcfs, FcfsConfig, Preempt, Scheduler};
 use spec::{ByTier, Layout, ModelSpec, Nanos, Op, PrefixUse, ReplicaId, SeqId, Shape, Tokens};
 
-use crate::config::{EngineConfig, KvMemory, PrefixCaching};
+use crate::config::{DeviceChoice, EngineConfig, KvMemory, PrefixCaching};
 use crate::disk::{Disk, Streamed};
 use crate::hold::{Hold, TooSmall, kv_layout};
 use crate::memory;
@@ -42,6 +42,9 @@ pub enum StartError {
     /// The weights could not be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// The GPU could not be opened.
+    #[error(transparent)]
+    Cuda(#[from] cuda::CudaError),
     /// The system gave no memory or threads.
     #[error("the system refused memory or threads: {0}")]
     System(#[from] io::Error),
@@ -220,25 +223,25 @@ impl<'a> Planned<'a> {
         let store = self.made(&team, progress)?;
         // Buffers begin on pages: leave room for the rounding of the few hundred of them.
         let arena = self.hold.arena_bytes() as usize + (4 << 20);
-        let mut device = CpuDevice::new(arena, Arc::clone(&team), config.isa)?;
+        let mut device = open(config, arena, &team)?;
         let positions = self.hold.max_model_len;
         let packed = store.as_ref().zip(self.cut.as_ref()).map(|(store, cut)| Packed { store, cut });
         let before = self.hold.disk_bytes;
         let progress: &(dyn Fn(u64) + Sync) = &|bytes| progress(before + bytes);
         let loader = Loader { checkpoint: self.checkpoint, team: &team, positions, progress, packed };
-        let weights = loader.load(&self.blueprint, &mut device)?;
-        let disk = store.zip(self.cut.clone()).map(|(store, cut)| Disk::new(store, cut, &mut device));
+        let weights = loader.load(&self.blueprint, &mut *device)?;
+        let disk = store.zip(self.cut.clone()).map(|(store, cut)| Disk::new(store, cut, &mut *device));
         let disk = disk.transpose().map_err(LoadError::Full)?.map(Arc::new);
-        let buffers = vec![Work::take(&mut device, spec, config.work_size()).map_err(LoadError::Full)?];
+        let buffers = vec![Work::take(&mut *device, spec, config.work_size()).map_err(LoadError::Full)?];
         let layout = kv_layout(spec, config.kv_dtype());
         let mut host =
             CpuDevice::new(self.hold.host_kv_bytes as usize + (1 << 16), Arc::clone(&team), config.isa)?;
         let pages = |_| {
-            let on = |device: &mut CpuDevice, blocks: usize| -> Result<KvPages, Full> {
+            let on = |device: &mut dyn Device, blocks: usize| -> Result<KvPages, Full> {
                 Ok(KvPages { layout, buf: device.take(blocks * layout.block_bytes())? })
             };
             let (device, host) =
-                (on(&mut device, self.hold.kv_blocks)?, on(&mut host, self.hold.host_kv_blocks)?);
+                (on(&mut *device, self.hold.kv_blocks)?, on(&mut host, self.hold.host_kv_blocks)?);
             Ok(LayerPages { device, host, touched: Mutex::new(()) })
         };
         let kv = (0..spec.layers).map(pages).collect::<Result<Vec<_>, _>>().map_err(LoadError::Full)?;
@@ -246,7 +249,7 @@ impl<'a> Planned<'a> {
             kv.iter().for_each(|pages: &LayerPages| device.touch(&pages.device.buf));
         }
         let decoder = Decoder::new(spec.clone(), weights);
-        let (device, inbox) = (Box::new(device), Mutex::new(inbox));
+        let inbox = Mutex::new(inbox);
         Ok(Machine { device, host, team, decoder, kv, disk, buffers, inbox, stats })
     }
 
@@ -280,6 +283,14 @@ impl<'a> Planned<'a> {
             }
         }
     }
+}
+
+/// The device that was chosen, with `bytes` of memory.
+fn open(config: &EngineConfig, bytes: usize, team: &Arc<Team>) -> Result<Box<dyn Device>, StartError> {
+    Ok(match config.device {
+        DeviceChoice::Cpu => Box::new(CpuDevice::new(bytes, Arc::clone(team), config.isa)?),
+        DeviceChoice::Cuda => Box::new(cuda::open(bytes)?),
+    })
 }
 
 fn create(path: &std::path::Path) -> Result<BufWriter<File>, StartError> {

@@ -25,7 +25,9 @@ mod watched;
 mod world;
 
 pub use answer::{Answer, Gathering, Piece, sequences};
-pub use config::{EngineConfig, KvMemory, Offload, PrefixCaching, WeightShare, default_threads};
+pub use config::{
+    DeviceChoice, EngineConfig, KvMemory, Offload, PrefixCaching, WeightShare, default_threads,
+};
 pub use disk::Streamed;
 pub use engine::{Claim, Engine, Planned, StartError, Ticket};
 pub use hold::{Hold, TooSmall, kv_token_bytes, size};

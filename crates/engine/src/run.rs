@@ -278,9 +278,10 @@ impl Machine {
 
     fn each_row(&self, logits: Buf, rows: usize, mut f: impl FnMut(usize, &[f32])) {
         let vocab = self.decoder.spec().vocab;
-        self.device.view(&logits, &mut |bytes| {
+        let wanted = logits.slice(0, rows * vocab * size_of::<f32>());
+        self.device.view(&wanted, &mut |bytes| {
             let values: &[f32] = bytemuck::cast_slice(bytes);
-            values.chunks_exact(vocab).take(rows).enumerate().for_each(|(row, logits)| f(row, logits));
+            values.chunks_exact(vocab).enumerate().for_each(|(row, logits)| f(row, logits));
         });
     }
 
@@ -289,7 +290,8 @@ impl Machine {
         let (run, buffers) = (&step.batches[batch], &self.buffers[batch]);
         let vocab = self.decoder.spec().vocab;
         let drawing: Vec<&ChunkRun> = run.sampling().collect();
-        self.device.view(&buffers.logits.buf, &mut |bytes| {
+        let wanted = buffers.logits.buf.slice(0, drawing.len() * vocab * size_of::<f32>());
+        self.device.view(&wanted, &mut |bytes| {
             let values: &[f32] = bytemuck::cast_slice(bytes);
             self.team.run(|w| {
                 for row in w.share(drawing.len()) {

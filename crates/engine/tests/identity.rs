@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use engine::{
-    Engine, EngineConfig, Event, Failure, Finish, KvMemory, Offload, Planned, PrefixCaching, Request, Ticket,
+    DeviceChoice, Engine, EngineConfig, Event, Failure, Finish, KvMemory, Offload, Planned, PrefixCaching,
+    Request, Ticket,
 };
 use kernels::Isa;
 use model::Checkpoint;
@@ -20,6 +21,7 @@ fn config() -> EngineConfig {
         memory: 4 << 30,
         threads: 2,
         isa: Isa::detect(),
+        device: DeviceChoice::Cpu,
         max_model_len: Some(256),
         max_num_seqs: 64,
         max_num_batched_tokens: 512,

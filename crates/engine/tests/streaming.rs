@@ -22,6 +22,7 @@ fn config(offload: Offload) -> EngineConfig {
         weights: WeightsAs::Bf16,
         memory: 4 << 30,
         threads: 2,
+        device: engine::DeviceChoice::Cpu,
         isa: Isa::detect(),
         max_model_len: Some(128),
         max_num_seqs: 8,

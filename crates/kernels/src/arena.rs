@@ -52,12 +52,57 @@ pub struct Full {
     pub capacity: usize,
 }
 
-/// A tier's whole budget, mapped at once. Pages cost real memory when they are first written.
-pub struct Arena {
+/// What of a memory is taken, without the memory itself: a device's may be out of the host's reach.
+#[derive(Debug)]
+pub struct Ledger {
     id: u32,
-    base: *mut u8,
     capacity: usize,
     used: usize,
+}
+
+impl Ledger {
+    /// A memory of `capacity` bytes, all of it free.
+    pub fn new(capacity: usize) -> Ledger {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        Ledger { id: NEXT.fetch_add(1, Ordering::Relaxed), capacity, used: 0 }
+    }
+
+    /// Bytes in all.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Takes `bytes` from what is left.
+    ///
+    /// # Errors
+    /// [`Full`] if there is not as much.
+    pub fn take(&mut self, bytes: usize) -> Result<Buf, Full> {
+        let offset = self.used.next_multiple_of(if bytes >= PAGE { PAGE } else { ALIGN });
+        let size = bytes.next_multiple_of(ALIGN);
+        let left = self.capacity.saturating_sub(offset);
+        if size > left {
+            return Err(Full { asked: bytes, left, capacity: self.capacity });
+        }
+        let buf = Buf { arena: self.id, offset, bytes };
+        self.used = offset + size;
+        Ok(buf)
+    }
+
+    /// Where a piece begins, in bytes from the memory's first.
+    ///
+    /// # Panics
+    /// If it belongs to another memory.
+    pub fn offset(&self, buf: &Buf) -> usize {
+        assert!(buf.arena == self.id, "a buffer of another tier's memory was given to this device");
+        assert!(buf.offset + buf.bytes <= self.capacity, "buffer outside its arena");
+        buf.offset
+    }
+}
+
+/// A tier's whole budget, mapped at once. Pages cost real memory when they are first written.
+pub struct Arena {
+    ledger: Ledger,
+    base: *mut u8,
 }
 
 // SAFETY: the arena is a plain range of memory; who may touch which piece when is the contract of `get`
@@ -72,7 +117,6 @@ impl Arena {
     /// # Errors
     /// The system's own, if it does not give the address space.
     pub fn new(capacity: usize) -> std::io::Result<Arena> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
         let capacity = capacity.max(1).next_multiple_of(HUGE_PAGE);
         // SAFETY: an anonymous private mapping at an address of the kernel's choice aliases nothing.
         let base = unsafe {
@@ -93,7 +137,7 @@ impl Arena {
         unsafe {
             libc::madvise(base, capacity, libc::MADV_HUGEPAGE);
         }
-        Ok(Arena { id: NEXT.fetch_add(1, Ordering::Relaxed), base: base.cast(), capacity, used: 0 })
+        Ok(Arena { ledger: Ledger::new(capacity), base: base.cast() })
     }
 
     /// Takes `bytes` from what is left.
@@ -101,25 +145,17 @@ impl Arena {
     /// # Errors
     /// [`Full`] if there is not as much.
     pub fn take(&mut self, bytes: usize) -> Result<Buf, Full> {
-        let offset = self.used.next_multiple_of(if bytes >= PAGE { PAGE } else { ALIGN });
-        let size = bytes.next_multiple_of(ALIGN);
-        let left = self.capacity.saturating_sub(offset);
-        if size > left {
-            return Err(Full { asked: bytes, left, capacity: self.capacity });
-        }
-        let buf = Buf { arena: self.id, offset, bytes };
-        self.used = offset + size;
-        Ok(buf)
+        self.ledger.take(bytes)
     }
 
     /// Bytes taken so far.
     pub fn used(&self) -> usize {
-        self.used
+        self.ledger.used
     }
 
     /// Whether `buf` is a piece of this arena.
     pub fn owns(&self, buf: &Buf) -> bool {
-        buf.arena == self.id
+        buf.arena == self.ledger.id
     }
 
     /// A piece as values.
@@ -151,26 +187,28 @@ impl Arena {
     }
 
     fn locate<T: Pod>(&self, buf: &Buf) -> (*mut T, usize) {
-        assert!(self.owns(buf), "a buffer of another tier's memory was given to this device");
-        assert!(buf.offset + buf.bytes <= self.capacity, "buffer outside its arena");
+        let offset = self.ledger.offset(buf);
         assert!(
-            buf.bytes.is_multiple_of(size_of::<T>()) && buf.offset.is_multiple_of(align_of::<T>()),
+            buf.bytes.is_multiple_of(size_of::<T>()) && offset.is_multiple_of(align_of::<T>()),
             "buffer does not suit its type"
         );
         // SAFETY: the offset lies inside the mapping, as just asserted.
-        (unsafe { self.base.add(buf.offset) }.cast(), buf.bytes / size_of::<T>())
+        (unsafe { self.base.add(offset) }.cast(), buf.bytes / size_of::<T>())
     }
 }
 
 impl Drop for Arena {
     fn drop(&mut self) {
         // SAFETY: the mapping made in `new`, which nothing borrows any more.
-        unsafe { libc::munmap(self.base.cast(), self.capacity) };
+        unsafe { libc::munmap(self.base.cast(), self.ledger.capacity) };
     }
 }
 
 /// Asserts that none of `written` overlaps another buffer of the call.
-pub(crate) fn assert_disjoint(written: &[&Buf], read: &[&Buf]) {
+///
+/// # Panics
+/// If one does.
+pub fn assert_disjoint(written: &[&Buf], read: &[&Buf]) {
     for (i, w) in written.iter().enumerate() {
         let clash = written[i + 1..].iter().chain(read).any(|other| w.overlaps(other));
         assert!(!clash, "a kernel's output overlaps another of its buffers");

@@ -31,20 +31,6 @@ impl CpuDevice {
         Ok(CpuDevice { arena: Arena::new(bytes)?, team, isa, scratch: Mutex::default() })
     }
 
-    /// Writes zero to every page of a buffer, all threads at once, so that first use costs no page fault.
-    pub fn touch(&self, buf: &Buf) {
-        const PAGE: usize = 4096;
-        // SAFETY: the trait's contract: nobody else uses the buffer during this call.
-        let bytes = unsafe { self.arena.get_mut::<u8>(buf) };
-        let pieces: Vec<Mutex<&mut [u8]>> = bytes.chunks_mut(64 * PAGE).map(Mutex::new).collect();
-        self.team.run(|w| {
-            for piece in &pieces[w.share(pieces.len())] {
-                let mut piece = piece.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-                piece.iter_mut().step_by(PAGE).for_each(|byte| *byte = 0);
-            }
-        });
-    }
-
     /// A matrix of activations to read.
     ///
     /// Why this and the next three are sound: the trait's contract is that calls which share a written buffer
@@ -165,6 +151,20 @@ impl Device for CpuDevice {
     fn view(&self, buf: &Buf, view: &mut dyn FnMut(&[u8])) {
         // SAFETY: the trait's contract.
         view(unsafe { self.arena.get(buf) });
+    }
+
+    /// Writes zero to every page, all threads at once.
+    fn touch(&self, buf: &Buf) {
+        const PAGE: usize = 4096;
+        // SAFETY: the trait's contract: nobody else uses the buffer during this call.
+        let bytes = unsafe { self.arena.get_mut::<u8>(buf) };
+        let pieces: Vec<Mutex<&mut [u8]>> = bytes.chunks_mut(64 * PAGE).map(Mutex::new).collect();
+        self.team.run(|w| {
+            for piece in &pieces[w.share(pieces.len())] {
+                let mut piece = piece.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                piece.iter_mut().step_by(PAGE).for_each(|byte| *byte = 0);
+            }
+        });
     }
 
     fn embed(&self, table: &Matrix, ids: &[u32], out: Rows) {

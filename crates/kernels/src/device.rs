@@ -173,6 +173,12 @@ pub trait Device: Send + Sync {
     /// Shows the bytes of a buffer to `view`, once all calls made before are done.
     fn view(&self, buf: &Buf, view: &mut dyn FnMut(&[u8]));
 
+    /// Takes a buffer's memory from the system now, where that is otherwise done at first use. Its bytes are lost.
+    fn touch(&self, _buf: &Buf) {}
+
+    /// Waits until all calls made before are done, where they are done later than asked for.
+    fn wait(&self) {}
+
     /// `out[i] = table[ids[i]]`, `out: [ids, k] f32`.
     fn embed(&self, table: &Matrix, ids: &[u32], out: Rows);
 

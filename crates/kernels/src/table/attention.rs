@@ -79,6 +79,20 @@ pub(super) fn timed() -> Vec<Case> {
     cases
 }
 
+pub(super) fn large() -> Vec<Case> {
+    let base = Attention {
+        heads: 32,
+        kv_heads: 8,
+        head_dim: 128,
+        spans: vec![],
+        window: None,
+        dtype: KvDtype::Bf16,
+        part: PartOf::Attend,
+    };
+    let spans = [vec![(4095, 1); 64], vec![(32767, 1)], vec![(0, 8192)]];
+    spans.map(|spans| Attention { spans, ..base.clone() }.case()).into()
+}
+
 impl Attention {
     fn rows(&self) -> usize {
         self.spans.iter().map(|(_, rows)| rows).sum()

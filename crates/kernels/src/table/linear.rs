@@ -70,6 +70,18 @@ pub(super) fn timed() -> Vec<Case> {
     cases
 }
 
+pub(super) fn large() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for format in [Format::Bf16, Format::Narrow(Narrow::Int8), Format::Narrow(Narrow::Int4)] {
+        for m in [1, 8, 32, 128, 2048] {
+            let to = To::Store(Dtype::F32);
+            cases.push(Linear { format, m, n: 4096, k: 14336, to, biased: false }.case());
+            cases.push(Linear { format, m, n: 28672, k: 4096, to: To::Gated, biased: false }.case());
+        }
+    }
+    cases
+}
+
 impl Linear {
     fn case(self) -> Case {
         let Linear { format, m, n, k, to, .. } = self;

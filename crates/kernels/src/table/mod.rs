@@ -9,7 +9,7 @@ mod rows;
 use std::time::Instant;
 
 use crate::arena::Full;
-use crate::device::{Device, Rows};
+use crate::device::{Device, Dtype, Rows};
 use data::read;
 
 /// How well a device must agree with the reference.
@@ -57,6 +57,18 @@ struct Bound {
     results: Vec<Rows>,
 }
 
+/// Sums of f32 in two orders differ by less, over the largest number of the result.
+const SUM_TOLERANCE: f32 = 1e-4;
+/// Where they are rounded to bf16 afterwards: one unit in the last place.
+const ROUNDED_TOLERANCE: f32 = 0.005;
+
+/// What a case gave.
+struct Results {
+    values: Vec<f32>,
+    /// Whether some of it is bf16.
+    rounded: bool,
+}
+
 /// What came of a check.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Verdict {
@@ -73,13 +85,32 @@ impl Case {
     /// [`Full`] if a device was made with less.
     pub fn check(&self, device: &mut dyn Device, reference: &mut dyn Device) -> Result<Verdict, Full> {
         let (got, want) = (self.results(device)?, self.results(reference)?);
-        Ok(judge(&got, &want, self.agreement))
+        Ok(judge(&got.values, &want.values, self.agreement))
     }
 
-    fn results(&self, device: &mut dyn Device) -> Result<Vec<f32>, Full> {
+    /// The same for a device that adds in an order of its own: bits become rounding errors.
+    ///
+    /// # Errors
+    /// As [`check`](Case::check).
+    pub fn check_in_own_order(
+        &self,
+        device: &mut dyn Device,
+        reference: &mut dyn Device,
+    ) -> Result<Verdict, Full> {
+        let (got, want) = (self.results(device)?, self.results(reference)?);
+        let agreement = match self.agreement {
+            Agreement::Bits if want.rounded => Agreement::Within(ROUNDED_TOLERANCE),
+            Agreement::Bits => Agreement::Within(SUM_TOLERANCE),
+            within @ Agreement::Within(_) => within,
+        };
+        Ok(judge(&got.values, &want.values, agreement))
+    }
+
+    fn results(&self, device: &mut dyn Device) -> Result<Results, Full> {
         let bound = self.kernel.prepare(device)?;
         (bound.run)(device);
-        Ok(bound.results.iter().flat_map(|rows| read(device, *rows)).collect())
+        let values = bound.results.iter().flat_map(|rows| read(device, *rows)).collect();
+        Ok(Results { values, rounded: bound.results.iter().any(|rows| rows.dtype == Dtype::Bf16) })
     }
 
     /// Seconds of one run: the median of `runs`, after one that is not counted.
@@ -97,6 +128,34 @@ impl Case {
         let mut times: Vec<f64> = (0..runs.max(1)).map(|_| once()).collect();
         times.sort_by(f64::total_cmp);
         Ok(times[times.len() / 2])
+    }
+
+    /// Seconds of one run where `queued` of them are asked for before the device is waited for: the median of `runs`.
+    /// What it costs to ask and to wait is hidden, as it is in a step.
+    ///
+    /// # Errors
+    /// As [`time`](Case::time).
+    pub fn time_queued(&self, device: &mut dyn Device, runs: usize, queued: usize) -> Result<f64, Full> {
+        let bound = self.kernel.prepare(device)?;
+        let many = || {
+            let start = Instant::now();
+            (0..queued).for_each(|_| (bound.run)(device));
+            device.wait();
+            start.elapsed().as_secs_f64() / queued as f64
+        };
+        many();
+        let mut times: Vec<f64> = (0..runs.max(1)).map(|_| many()).collect();
+        times.sort_by(f64::total_cmp);
+        Ok(times[times.len() / 2])
+    }
+
+    /// Whether two runs give the same bits. The device has twice [`Case::bytes`].
+    ///
+    /// # Errors
+    /// As [`check`](Case::check).
+    pub fn repeats(&self, device: &mut dyn Device) -> Result<bool, Full> {
+        let (first, second) = (self.results(device)?, self.results(device)?);
+        Ok(first.values == second.values)
     }
 }
 
@@ -123,6 +182,13 @@ pub fn conformance() -> Vec<Case> {
 pub fn timed() -> Vec<Case> {
     let mut cases = linear::timed();
     cases.extend(attention::timed());
+    cases
+}
+
+/// Shapes that a GPU needs some time for, each several times its caches: of a Llama of 8 B.
+pub fn large() -> Vec<Case> {
+    let mut cases = linear::large();
+    cases.extend(attention::large());
     cases
 }
 
@@ -153,7 +219,7 @@ mod tests {
         let verdict =
             case.check(&mut cpu(Isa::Scalar, case.bytes), &mut cpu(Isa::Scalar, case.bytes)).unwrap();
         assert_eq!(verdict, Verdict { error: 0.0, passed: true });
-        let want = case.results(&mut cpu(Isa::Scalar, case.bytes)).unwrap();
+        let want = case.results(&mut cpu(Isa::Scalar, case.bytes)).unwrap().values;
         let mut got = want.clone();
         got[0] += 1e-3;
         assert!(!judge(&got, &want, case.agreement).passed);

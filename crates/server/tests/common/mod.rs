@@ -33,6 +33,7 @@ pub(crate) fn served(model: &str) -> Served {
         memory: 4 << 30,
         threads: 2,
         isa: Isa::detect(),
+        device: engine::DeviceChoice::Cpu,
         max_model_len: Some(CONTEXT),
         max_num_seqs: 16,
         max_num_batched_tokens: 512,

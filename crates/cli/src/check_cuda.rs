@@ -1,0 +1,169 @@
+//! `ballast check --device cuda`: the acceptance run of a GPU.
+//!
+//! Every kernel of the conformance table against the scalar reference on the CPU; every one of them twice, bit for bit;
+//! what copies reach, on the device and over the link; and the large shapes beside those ceilings.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Result;
+use cuda::CudaDevice;
+use kernels::table::{Case, conformance, large};
+use kernels::{CpuDevice, Isa, Team};
+use serde::Serialize;
+
+use crate::args::CheckArgs;
+use crate::console::{note, show};
+use crate::display::{Progress, Unit, Voice};
+use crate::output_file::JsonReport;
+
+/// Kernels asked for before the device is waited for, when they are timed.
+const QUEUED: usize = 10;
+
+/// What the run found.
+#[derive(Serialize)]
+struct Report {
+    device: String,
+    architecture: String,
+    cases: usize,
+    failed: usize,
+    /// The largest difference from the reference, over the largest number of a case's result.
+    max_error: f32,
+    failures: Vec<Failure>,
+    /// Cases whose second run gave other bits than the first.
+    unsteady: Vec<String>,
+    copy_bytes_per_s: f64,
+    up_bytes_per_s: f64,
+    down_bytes_per_s: f64,
+    timed: Vec<Timed>,
+}
+
+#[derive(Serialize)]
+struct Failure {
+    case: String,
+    error: f32,
+}
+
+#[derive(Serialize)]
+pub(crate) struct Timed {
+    case: String,
+    seconds: f64,
+    bytes_per_s: f64,
+    flops: f64,
+    /// Of the device's own copies, both directions counted.
+    copy_fraction: f64,
+}
+
+pub(crate) fn check(args: &CheckArgs) -> Result<ExitCode> {
+    let json = JsonReport::open(args.json.as_deref())?;
+    let wanted = |case: &Case| args.only.as_deref().is_none_or(|only| case.name.contains(only));
+    let cases: Vec<Case> = conformance().into_iter().filter(wanted).collect();
+    let timed: Vec<Case> = large().into_iter().filter(wanted).collect();
+    let mut report = conform(args, &cases)?;
+    report.time(&timed)?;
+    json.write(&report)?;
+    report.show()?;
+    let sound = report.failed == 0 && report.unsteady.is_empty();
+    Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A device with memory for the largest of these cases, twice.
+fn device_for(cases: &[Case]) -> Result<CudaDevice> {
+    let most = cases.iter().map(|case| case.bytes).max().unwrap_or(0);
+    Ok(cuda::open(2 * most)?)
+}
+
+fn conform(args: &CheckArgs, cases: &[Case]) -> Result<Report> {
+    let mut device = device_for(cases)?;
+    let team = Arc::new(Team::start(args.threads.unwrap_or_else(engine::default_threads))?);
+    let speeds = device.driver().speeds()?;
+    let mut report = Report {
+        device: device.driver().name().to_string(),
+        architecture: device.driver().architecture().to_string(),
+        cases: cases.len(),
+        failed: 0,
+        max_error: 0.0,
+        failures: Vec::new(),
+        unsteady: Vec::new(),
+        copy_bytes_per_s: speeds.device_bytes_per_s,
+        up_bytes_per_s: speeds.up_bytes_per_s,
+        down_bytes_per_s: speeds.down_bytes_per_s,
+        timed: Vec::new(),
+    };
+    let progress = Progress::new("cases", cases.len() as u64, Unit::Items, Voice::Normal);
+    for (done, case) in (1..).zip(cases) {
+        report.case(case, &mut device, &team)?;
+        progress.set(done);
+    }
+    progress.end();
+    Ok(report)
+}
+
+impl Report {
+    fn case(&mut self, case: &Case, device: &mut CudaDevice, team: &Arc<Team>) -> Result<()> {
+        device.reset();
+        let mut reference = CpuDevice::new(case.bytes, Arc::clone(team), Isa::Scalar)?;
+        let verdict = case.check_in_own_order(device, &mut reference)?;
+        self.max_error = self.max_error.max(verdict.error);
+        if !verdict.passed {
+            note!("FAILED {}: error {:.1e}", case.name, verdict.error);
+            self.failed += 1;
+            self.failures.push(Failure { case: case.name.clone(), error: verdict.error });
+        }
+        device.reset();
+        if !case.repeats(device)? {
+            note!("UNSTEADY {}: two runs gave different bits", case.name);
+            self.unsteady.push(case.name.clone());
+        }
+        Ok(())
+    }
+
+    fn time(&mut self, cases: &[Case]) -> Result<()> {
+        let mut device = device_for(cases)?;
+        for case in cases {
+            device.reset();
+            let seconds = case.time_queued(&mut device, 5, QUEUED)?;
+            let timed = Timed {
+                case: case.name.clone(),
+                seconds,
+                bytes_per_s: case.floor.bytes / seconds,
+                flops: case.floor.flops / seconds,
+                copy_fraction: case.floor.bytes / seconds / self.copy_bytes_per_s,
+            };
+            show!("{timed}")?;
+            self.timed.push(timed);
+        }
+        Ok(())
+    }
+
+    fn show(&self) -> Result<()> {
+        show!(
+            "{} ({}): {} cases, {} failed, {} unsteady, largest error {:.1e}; copies {:.0} GB/s on the device, {:.1} up, \
+             {:.1} down",
+            self.device,
+            self.architecture,
+            self.cases,
+            self.failed,
+            self.unsteady.len(),
+            self.max_error,
+            self.copy_bytes_per_s / 1e9,
+            self.up_bytes_per_s / 1e9,
+            self.down_bytes_per_s / 1e9
+        )?;
+        Ok(())
+    }
+}
+
+impl std::fmt::Display for Timed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{:56} {:10.4} ms {:8.1} GB/s {:9.2} TFLOP/s {:5.0}% of copies",
+            self.case,
+            self.seconds * 1e3,
+            self.bytes_per_s / 1e9,
+            self.flops / 1e12,
+            100.0 * self.copy_fraction
+        )
+    }
+}

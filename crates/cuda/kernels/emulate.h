@@ -1,0 +1,273 @@
+// A device in one thread of the host: enough of CUDA C++ to run the kernels beside this file as they are.
+//
+// Each thread of a block is a fiber. A warp runs until all its lanes wait at the block's barrier or have
+// ended, then the next warp does; the order turns round each time, so that a missing barrier is seen by one
+// side or the other. Collective operations (shuffles, the tensor cores' product) wait for all 32 lanes.
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#define BALLAST_EMULATED 1
+#define __device__
+#define __forceinline__ inline
+#define __noinline__
+#define __shared__ static
+#define __align__(n) __attribute__((aligned(n)))
+#define __restrict__
+
+struct uint2 { unsigned int x, y; };
+struct alignas(16) uint4 { unsigned int x, y, z, w; };
+struct alignas(16) float4 { float x, y, z, w; };
+static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+
+static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+
+// Everything is static: each library of kernels has a device of its own.
+namespace emu {
+struct Dim { unsigned x, y, z; };
+constexpr size_t STACK = 256 << 10;
+
+struct Fiber {
+  void* sp = nullptr;
+  char* stack = nullptr;
+  Dim thread{};
+  bool done = true;
+  unsigned steps = 0;  // how often it has begun or come past a wait
+};
+
+struct Warp {
+  unsigned arrived = 0, generation = 0;
+  unsigned words[32][6];
+};
+
+struct Block {
+  std::vector<Fiber> fibers;
+  std::vector<Warp> warps;
+  unsigned arrived = 0, alive = 0, generation = 0;
+};
+
+struct Kernel {
+  const char* name;
+  void (*run)(const void*);
+  Kernel* next;
+};
+
+static Kernel*& kernels() { static Kernel* first = nullptr; return first; }
+struct Register {
+  Kernel kernel;
+  Register(const char* name, void (*run)(const void*)) : kernel{name, run, kernels()} { kernels() = &kernel; }
+};
+
+static Block block;
+static Fiber* current;
+static void* home;
+static Dim block_index, block_size, grid_size;
+static void (*entry)(const void*);
+static const void* arguments;
+
+// Saves the callee's registers and the stack, and goes on where the other one stopped.
+extern "C" void ballast_switch(void** from, void* to);
+asm(R"(
+.text
+.globl ballast_switch
+.hidden ballast_switch
+ballast_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+)");
+
+inline void yield() { ballast_switch(&current->sp, home); }
+
+inline void release_if_all() {
+  if (block.alive > 0 && block.arrived == block.alive) {
+    block.arrived = 0;
+    block.generation++;
+  }
+}
+
+inline void body() {
+  current->steps++;
+  entry(arguments);
+  current->done = true;
+  block.alive--;
+  release_if_all();
+  yield();
+  std::abort();
+}
+
+inline void begin(Fiber& fiber) {
+  if (!fiber.stack) fiber.stack = (char*)std::malloc(STACK);
+  void** top = (void**)((uintptr_t)(fiber.stack + STACK) & ~uintptr_t(15));
+  *--top = nullptr;
+  *--top = (void*)body;
+  for (int i = 0; i < 6; i++) *--top = nullptr;
+  fiber.sp = top;
+  fiber.done = false;
+}
+
+inline void sync_block() {
+  unsigned mine = block.generation;
+  block.arrived++;
+  release_if_all();
+  while (block.generation == mine) yield();
+  current->steps++;
+}
+
+inline Warp& warp() { return block.warps[current->thread.x / 32]; }
+
+inline void sync_warp() {
+  Warp& w = warp();
+  unsigned mine = w.generation;
+  if (++w.arrived == 32) {
+    w.arrived = 0;
+    w.generation++;
+  }
+  while (w.generation == mine) yield();
+  current->steps++;
+}
+
+// Runs each lane of a warp once; whether any of them came further.
+inline bool turn(unsigned first, bool backwards) {
+  bool moved = false;
+  for (unsigned i = 0; i < 32; i++) {
+    Fiber& fiber = block.fibers[first + (backwards ? 31 - i : i)];
+    if (fiber.done) continue;
+    unsigned before = fiber.steps;
+    current = &fiber;
+    ballast_switch(&home, fiber.sp);
+    moved |= fiber.done || fiber.steps != before;
+  }
+  return moved;
+}
+
+inline void run_block() {
+  unsigned threads = block_size.x;
+  block.fibers.resize(threads);
+  block.warps.assign(threads / 32, Warp{});
+  block.arrived = 0;
+  block.alive = threads;
+  for (unsigned i = 0; i < threads; i++) {
+    begin(block.fibers[i]);
+    block.fibers[i].thread = {i, 0, 0};
+  }
+  for (unsigned round = 0; block.alive > 0; round++) {
+    bool moved = false;
+    for (unsigned w = 0; w < threads / 32; w++) {
+      unsigned at = round % 2 ? threads / 32 - 1 - w : w;
+      while (turn(32 * at, round % 2)) moved = true;
+    }
+    if (!moved && block.alive > 0) {
+      std::fprintf(stderr, "a block cannot go on: %u threads left, %u at the barrier\n", block.alive, block.arrived);
+      std::abort();
+    }
+  }
+}
+
+template <class T>
+inline T shuffle(T value, unsigned from) {
+  static_assert(sizeof(T) == 4, "words only");
+  Warp& w = warp();
+  std::memcpy(&w.words[current->thread.x % 32][0], &value, 4);
+  sync_warp();
+  std::memcpy(&value, &w.words[from % 32][0], 4);
+  sync_warp();
+  return value;
+}
+}  // namespace emu
+
+#define threadIdx (emu::current->thread)
+#define blockIdx (emu::block_index)
+#define blockDim (emu::block_size)
+#define gridDim (emu::grid_size)
+#define KERNEL(name, Args, threads)                                                        \
+  static void name(const Args& a);                                                         \
+  static emu::Register register_##name(#name, [](const void* p) { name(*(const Args*)p); }); \
+  static void name(const Args& a)
+
+static inline void __syncthreads() { emu::sync_block(); }
+static inline void __syncwarp() { emu::sync_warp(); }
+template <class T>
+static inline T __shfl_sync(unsigned, T value, unsigned from) { return emu::shuffle(value, from); }
+template <class T>
+static inline T __shfl_xor_sync(unsigned, T value, unsigned step) {
+  return emu::shuffle(value, (emu::current->thread.x % 32) ^ step);
+}
+template <class T>
+static inline T __shfl_down_sync(unsigned, T value, unsigned step) {
+  unsigned lane = emu::current->thread.x % 32;
+  return emu::shuffle(value, lane + step < 32 ? lane + step : lane);
+}
+static inline float __uint_as_float(unsigned bits) { float x; std::memcpy(&x, &bits, 4); return x; }
+static inline unsigned __float_as_uint(float x) { unsigned bits; std::memcpy(&bits, &x, 4); return bits; }
+template <class T>
+static inline T __ldg(const T* p) {
+  if ((uintptr_t)p % alignof(T) != 0) { std::fprintf(stderr, "a load is not aligned\n"); std::abort(); }
+  return *p;
+}
+using std::max;
+using std::min;
+
+// The copy is done at once; what a missing wait would show is left to the device.
+static inline void copy_16(void* shared, const void* global) {
+  if ((uintptr_t)shared % 16 || (uintptr_t)global % 16) { std::fprintf(stderr, "a copy is not aligned\n"); std::abort(); }
+  std::memcpy(shared, global, 16);
+}
+static inline void copies_commit() {}
+template <int PENDING>
+static inline void copies_wait() {}
+
+#ifndef BALLAST_MMA_BY_SHUFFLES
+static inline float emulated_bf16(unsigned bits) { return __uint_as_float(bits << 16); }
+
+static inline void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  emu::Warp& w = emu::warp();
+  unsigned lane = emu::current->thread.x % 32, g = lane / 4, t = lane % 4;
+  for (int i = 0; i < 4; i++) w.words[lane][i] = a[i];
+  w.words[lane][4] = b0;
+  w.words[lane][5] = b1;
+  emu::sync_warp();
+  for (unsigned row = 0; row < 2; row++)
+    for (unsigned e = 0; e < 2; e++)
+      for (unsigned pair = 0; pair < 8; pair++) {
+        unsigned x = w.words[4 * g + pair % 4][row + pair / 4 * 2];
+        unsigned y = w.words[4 * (2 * t + e) + pair % 4][4 + pair / 4];
+        c[2 * row + e] += emulated_bf16(x & 0xffff) * emulated_bf16(y & 0xffff);
+        c[2 * row + e] += emulated_bf16(x >> 16) * emulated_bf16(y >> 16);
+      }
+  emu::sync_warp();
+}
+#endif
+
+// Runs a kernel over a whole grid. 0, or 1 if there is none of that name.
+extern "C" int ballast_launch(const char* name, unsigned x, unsigned y, unsigned z, unsigned threads, const void* args) {
+  emu::Kernel* kernel = emu::kernels();
+  while (kernel && std::strcmp(kernel->name, name) != 0) kernel = kernel->next;
+  if (!kernel || threads % 32 != 0) return 1;
+  emu::grid_size = {x, y, z};
+  emu::block_size = {threads, 1, 1};
+  emu::entry = kernel->run;
+  emu::arguments = args;
+  for (unsigned k = 0; k < z; k++)
+    for (unsigned j = 0; j < y; j++)
+      for (unsigned i = 0; i < x; i++) {
+        emu::block_index = {i, j, k};
+        emu::run_block();
+      }
+  return 0;
+}

@@ -1,0 +1,110 @@
+// What every kernel begins with: numbers, warps, the tensor cores' product, copies that do not wait.
+//
+// No header is included, so that the run-time compiler needs nothing but itself. The same text compiles as
+// C++ after emulate.h, which stands in for the device.
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+#ifndef BALLAST_EMULATED
+#define KERNEL(name, Args, threads) extern "C" __global__ void __launch_bounds__(threads) name(const Args a)
+#endif
+
+#define ALL_LANES 0xffffffffu
+#define NO_SCORE __uint_as_float(0xff800000u)
+
+__device__ __forceinline__ float widen(u32 bits) { return __uint_as_float(bits << 16); }
+
+// To the nearest bf16, ties to even; NaN stays NaN.
+__device__ __forceinline__ u32 narrow(float x) {
+  u32 bits = __float_as_uint(x);
+  u32 rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+  return x != x ? (bits >> 16 | 0x40u) : rounded;
+}
+
+__device__ __forceinline__ u32 narrow_pair(float low, float high) { return narrow(low) | narrow(high) << 16; }
+
+// A finite half-precision number, exactly, without a subnormal float on the way: the host may flush those.
+__device__ __forceinline__ float half_to_float(u32 bits) {
+  float normal = __uint_as_float(((bits & 0x7fffu) << 13) + (112u << 23));
+  float magnitude = bits & 0x7c00u ? normal : (float)(bits & 0x3ffu) * 5.9604644775390625e-8f;  // 2^-24
+  return bits & 0x8000u ? -magnitude : magnitude;
+}
+
+__device__ __forceinline__ float warp_sum(float x) {
+  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(ALL_LANES, x, step);
+  return x;
+}
+
+__device__ __forceinline__ float warp_max(float x) {
+  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, step));
+  return x;
+}
+
+#if defined(BALLAST_MMA_BY_SHUFFLES)
+__device__ __forceinline__ float dot_pair(u32 a, u32 b) {
+  return widen(a & 0xffffu) * widen(b & 0xffffu) + __uint_as_float(a & 0xffff0000u) * __uint_as_float(b & 0xffff0000u);
+}
+
+// Where tensor cores have no bf16: the same product, lane by lane. Not inlined: it is called dozens of times.
+__device__ __noinline__ float4 mma_by_shuffles(float4 c, uint4 a, u32 b0, u32 b1) {
+  u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll 1
+  for (u32 i = 0; i < 4; i++) {
+    u32 from = g * 4 + i, column = 8 * t + i;
+    u32 a0 = __shfl_sync(ALL_LANES, a.x, from), a1 = __shfl_sync(ALL_LANES, a.y, from);
+    u32 a2 = __shfl_sync(ALL_LANES, a.z, from), a3 = __shfl_sync(ALL_LANES, a.w, from);
+    u32 low = __shfl_sync(ALL_LANES, b0, column), high = __shfl_sync(ALL_LANES, b1, column);
+    c.x += dot_pair(a0, low) + dot_pair(a2, high);
+    c.z += dot_pair(a1, low) + dot_pair(a3, high);
+    low = __shfl_sync(ALL_LANES, b0, column + 4), high = __shfl_sync(ALL_LANES, b1, column + 4);
+    c.y += dot_pair(a0, low) + dot_pair(a2, high);
+    c.w += dot_pair(a1, low) + dot_pair(a3, high);
+  }
+  return c;
+}
+
+__device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  float4 y = mma_by_shuffles(make_float4(c[0], c[1], c[2], c[3]), make_uint4(a[0], a[1], a[2], a[3]), b0, b1);
+  c[0] = y.x; c[1] = y.y; c[2] = y.z; c[3] = y.w;
+}
+#elif !defined(BALLAST_EMULATED)
+// c: [16, 8] += a: [16, 16] bf16 * b: [16, 8] bf16, spread over a warp. Lane 4 g + t holds, of a, pairs t of
+// rows g and g + 8, then pairs t + 4 of them; of b, pairs t and t + 4 of column g; of c, columns 2 t and
+// 2 t + 1 of row g, then of row g + 8. (PTX, "mma.m16n8k16 with floating point type".)
+__device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+#endif
+
+#ifndef BALLAST_EMULATED
+// 16 bytes from global to shared memory, done when `copies_wait` says so.
+__device__ __forceinline__ void copy_16(void* shared, const void* global) {
+#if __CUDA_ARCH__ >= 800
+  u32 to = (u32)__cvta_generic_to_shared(shared);
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
+#else
+  *(uint4*)shared = *(const uint4*)global;
+#endif
+}
+
+// Ends a group of copies.
+__device__ __forceinline__ void copies_commit() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+// Waits until at most PENDING groups of this thread are under way.
+template <int PENDING>
+__device__ __forceinline__ void copies_wait() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+#endif
+}
+#endif

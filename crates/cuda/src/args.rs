@@ -1,0 +1,51 @@
+//! The kernels' arguments, as the structures of `kernels/*.cu` lay them out. Addresses are 0 where there is nothing.
+
+use bytemuck::{Pod, Zeroable};
+
+macro_rules! arguments {
+    ($($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),* $(,)? })*) => {$(
+        $(#[$doc])*
+        #[allow(missing_docs)] // The fields are told of in the kernels.
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug)]
+        pub struct $name { $(pub $field: $type),* }
+        const _: () = assert!(size_of::<$name>() == 0 $(+ size_of::<$type>())*, "a structure with a gap");
+        // SAFETY: every field is plain old data, and the assertion above shows that there is no padding.
+        unsafe impl Zeroable for $name {}
+        // SAFETY: as above.
+        unsafe impl Pod for $name {}
+    )*};
+}
+
+arguments! {
+    /// `norm_rows`.
+    NormArgs { x: u64, weight: u64, bias: u64, out: u64, cols: u32, eps: f32, layer: u32, to_bf16: u32 }
+    /// `pick_rows`.
+    PickArgs { from: u64, rows: u64, out: u64, cols: u32, add: u32 }
+    /// `convert_rows`.
+    ConvertArgs { from: u64, out: u64, count: u64, from_bf16: u32, to_bf16: u32 }
+    /// `store_kv`.
+    StoreKvArgs {
+        qkv: u64, q_norm: u64, k_norm: u64, cos: u64, sin: u64, positions: u64, slots: u64, q: u64, pages: u64,
+        heads: u32, kv_heads: u32, head_dim: u32, rotary_dim: u32, eps: f32, q_bf16: u32, kv_bf16: u32, unused: u32,
+    }
+    /// `linear_floats`, `linear_few_8`, `linear_few_32`.
+    LinearArgs {
+        x: u64, panels: u64, bias: u64, out: u64, panel_bytes: u64, rows: u32, n: u32, k: u32, first_panel: u32,
+        out_cols: u32, out_first: u32, sink: u32, act: u32, out_bf16: u32, unused: u32,
+    }
+    /// `linear_many`.
+    ManyArgs { linear: LinearArgs, panels: u32, unused: u32 }
+    /// `embed_rows`.
+    EmbedArgs {
+        panels: u64, ids: u64, out: u64, panel_bytes: u64, k: u32, n: u32, first_panel: u32, held_panels: u32,
+        gated: u32, unused: u32,
+    }
+    /// `attend_many`, `attend_few`, `merge_splits`, `attend_floats`.
+    AttendArgs {
+        q: u64, pages: u64, out: u64, spans: u64, tables: u64, work: u64, partials: u64, scale: f32, heads: u32,
+        kv_heads: u32, window: u32, out_bf16: u32, unused: u32,
+    }
+    /// A span of an attention, in the device's memory.
+    SpanData { row: u32, start: u32, rows: u32, table: u32, partial: u32, first_split: u32, splits: u32 }
+}

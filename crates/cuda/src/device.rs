@@ -1,0 +1,393 @@
+//! [`Device`] over a [`Driver`]: which kernel, over which grid, with which arguments.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use kernels::arena::{Buf, Full, Ledger, assert_disjoint};
+use kernels::attention::{BLOCK_TOKENS, KvDtype, Span};
+use kernels::device::{AttendShape, Device, Dtype, KvPages, Matrix, NormWeights, QkTransform, Rows, Sink};
+use kernels::elementwise::NormKind;
+use kernels::linear::{Activation, Format, RowOrder, panel_bytes};
+
+use crate::args::{
+    AttendArgs, ConvertArgs, EmbedArgs, LinearArgs, ManyArgs, NormArgs, PickArgs, SpanData, StoreKvArgs,
+};
+use crate::attend::Plan;
+use crate::module::Module;
+use crate::tables::{Tables, padded};
+use crate::{CudaError, Driver, Launch};
+
+/// Device memory for tables on their way.
+const TABLE_BYTES: usize = 8 << 20;
+/// Device memory for partial results of attention.
+const PARTIAL_BYTES: usize = 32 << 20;
+/// Device memory that a device takes for itself, beside what it hands out.
+pub const OWN_BYTES: usize = TABLE_BYTES + PARTIAL_BYTES;
+/// Slot of a row that belongs to no sequence.
+const NO_SLOT: u32 = u32::MAX;
+
+/// A GPU, or what stands in for one.
+pub struct GpuDevice<D> {
+    driver: D,
+    ledger: Ledger,
+    base: u64,
+    partials: u64,
+    /// Held for a whole call: tables must not come round before the kernel that reads them has been asked for.
+    tables: Mutex<Tables>,
+}
+
+impl<D: Driver> GpuDevice<D> {
+    /// A device with `bytes` of memory to hand out.
+    ///
+    /// # Errors
+    /// [`CudaError::Memory`] if there is not as much.
+    pub fn new(mut driver: D, bytes: usize) -> Result<GpuDevice<D>, CudaError> {
+        let bytes = bytes.next_multiple_of(256);
+        let base = driver.allocate(bytes + OWN_BYTES)?;
+        let own = base + bytes as u64;
+        let tables = Mutex::new(Tables::new(own, TABLE_BYTES));
+        let partials = own + TABLE_BYTES as u64;
+        Ok(GpuDevice { driver, ledger: Ledger::new(bytes), base, partials, tables })
+    }
+
+    /// What runs its kernels.
+    pub fn driver(&self) -> &D {
+        &self.driver
+    }
+
+    /// Takes back everything that was handed out: earlier buffers are refused from now on.
+    pub fn reset(&mut self) {
+        self.driver.wait();
+        self.ledger = Ledger::new(self.ledger.capacity());
+    }
+
+    fn at(&self, buf: &Buf) -> u64 {
+        self.base + self.ledger.offset(buf) as u64
+    }
+
+    fn maybe(&self, buf: Option<Buf>) -> u64 {
+        buf.map_or(0, |buf| self.at(&buf))
+    }
+
+    /// The address of a matrix, once it is known to fit its buffer.
+    fn rows(&self, rows: Rows) -> u64 {
+        let bytes = rows.rows * rows.cols * rows.dtype.bytes();
+        assert!(bytes <= rows.buf.bytes(), "{} x {} in {} bytes", rows.rows, rows.cols, rows.buf.bytes());
+        self.at(&rows.buf)
+    }
+
+    fn floats(&self, rows: Rows) -> u64 {
+        assert_eq!(rows.dtype, Dtype::F32, "expected f32 activations");
+        self.rows(rows)
+    }
+
+    /// The ring, with room for a call's tables.
+    fn tables(&self, lengths: &[usize]) -> MutexGuard<'_, Tables> {
+        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        tables.reserve(&self.driver, lengths.iter().map(|words| padded(4 * words)).sum());
+        tables
+    }
+
+    fn launch<A: bytemuck::NoUninit>(
+        &self,
+        module: Module,
+        kernel: &'static str,
+        grid: [usize; 2],
+        threads: u32,
+        args: &A,
+    ) {
+        if grid.contains(&0) {
+            return;
+        }
+        self.driver.launch(&Launch { module, kernel, grid, threads, args: bytemuck::bytes_of(args) });
+    }
+
+    fn pick(&self, from: u64, rows: &[u32], out: Rows, add: bool) {
+        assert_eq!(out.rows, rows.len(), "rows of the output");
+        let out_at = self.floats(out);
+        let mut tables = self.tables(&[rows.len()]);
+        let rows_at = tables.put(&self.driver, rows);
+        let args = PickArgs { from, rows: rows_at, out: out_at, cols: out.cols as u32, add: add.into() };
+        self.launch(Module::Rows, "pick_rows", [rows.len(), 1], 256, &args);
+    }
+
+    /// What a linear's arguments say of where its results go: address, row length, first column, sink, function, bf16.
+    fn sink(&self, sink: Sink, rows: usize, n: usize) -> (Rows, [u32; 4]) {
+        let (out, first, kind, act, cols) = match sink {
+            Sink::Store(out) => (out, 0, 0, 0, n),
+            Sink::StoreAt(out, first) => {
+                assert!(first + n <= out.cols, "columns {first}..{} of {}", first + n, out.cols);
+                (out, first, 0, 0, out.cols)
+            }
+            Sink::Add(out) => (out, 0, 1, 0, n),
+            Sink::Act(act, out) => (out, 0, 2, activation(act), n),
+            Sink::Gated(act, out) => (out, 0, 3, activation(act), n / 2),
+        };
+        assert_eq!((out.rows, out.cols), (rows, cols), "rows and columns of the output");
+        let bf16 = out.dtype == Dtype::Bf16;
+        assert!(!bf16 || !matches!(sink, Sink::Add(_) | Sink::StoreAt(..)), "expected f32 activations");
+        (out, [first as u32, kind, act, bf16.into()])
+    }
+
+    /// The panels of each part: first, how many, where.
+    fn parts(&self, w: &Matrix) -> Vec<(usize, usize, u64)> {
+        let bytes = panel_bytes(w.format, w.k);
+        w.parts.iter().map(|(first, buf)| (*first, buf.bytes() / bytes, self.at(buf))).collect()
+    }
+
+    fn linear_part(&self, w: &Matrix, panels: usize, args: LinearArgs) {
+        let (module, rows) = (Module::Linear(w.format), args.rows as usize);
+        match (w.format, rows) {
+            (Format::F32, _) => {
+                self.launch(module, "linear_floats", [panels, rows.div_ceil(8)], 256, &args);
+            }
+            (_, ..=8) => self.launch(module, "linear_few_8", [panels, 1], 256, &args),
+            (_, ..=32) => self.launch(module, "linear_few_32", [panels, 1], 256, &args),
+            _ => {
+                let grid = [panels.div_ceil(4), rows.div_ceil(128)];
+                let args = ManyArgs { linear: args, panels: panels as u32, unused: 0 };
+                self.launch(module, "linear_many", grid, 256, &args);
+            }
+        }
+    }
+
+    /// Everything of an attention's arguments but its tables.
+    fn attend_args(&self, q: Rows, kv: KvPages, shape: AttendShape, out: Rows) -> AttendArgs {
+        let wide = KvDtype::F32 == kv.layout.dtype;
+        assert_eq!(q.dtype == Dtype::F32, wide, "queries and cache are of one type");
+        assert_eq!(q.cols, shape.heads * kv.layout.head_dim, "columns of the queries");
+        assert_eq!((q.rows, q.cols), (out.rows, out.cols), "shape of the result");
+        assert!(shape.heads.is_multiple_of(kv.layout.kv_heads), "heads share heads of keys evenly");
+        assert!(shape.window != Some(0), "a window of no tokens");
+        AttendArgs {
+            q: self.rows(q),
+            pages: self.at(&kv.buf),
+            out: self.rows(out),
+            spans: 0,
+            tables: 0,
+            work: 0,
+            partials: self.partials,
+            scale: shape.scale * std::f32::consts::LOG2_E,
+            heads: shape.heads as u32,
+            kv_heads: kv.layout.kv_heads as u32,
+            window: shape.window.unwrap_or(0) as u32,
+            out_bf16: (out.dtype == Dtype::Bf16).into(),
+            unused: 0,
+        }
+    }
+
+    fn attend_plan(&self, plan: &Plan, module: Module, grid_y: [usize; 2], args: AttendArgs) {
+        const SPAN_WORDS: usize = size_of::<SpanData>() / 4;
+        let work = [&plan.many, &plan.few, &plan.merges];
+        let [many, few, merges] = work.map(|work| 2 * work.len());
+        let mut ring = self.tables(&[SPAN_WORDS * plan.spans.len(), plan.tables.len(), many, few, merges]);
+        let spans = ring.put(&self.driver, &plan.spans);
+        let tables = ring.put(&self.driver, &plan.tables);
+        let kernel = if matches!(module, Module::Attention { .. }) { "attend_many" } else { "attend_floats" };
+        for ((work, kernel), y) in work
+            .into_iter()
+            .zip([kernel, "attend_few", "merge_splits"])
+            .zip([grid_y[0], grid_y[1], grid_y[1]])
+        {
+            if !work.is_empty() {
+                let at = ring.put(&self.driver, work);
+                self.launch(
+                    module,
+                    kernel,
+                    [work.len(), y],
+                    128,
+                    &AttendArgs { spans, tables, work: at, ..args },
+                );
+            }
+        }
+    }
+}
+
+impl<D: Driver> Device for GpuDevice<D> {
+    fn take(&mut self, bytes: usize) -> Result<Buf, Full> {
+        self.ledger.take(bytes)
+    }
+
+    fn fill(&self, buf: &Buf, fill: &mut dyn FnMut(&mut [u8])) {
+        let mut staged = vec![0; buf.bytes()];
+        fill(&mut staged);
+        self.driver.upload(self.at(buf), &staged);
+    }
+
+    fn view(&self, buf: &Buf, view: &mut dyn FnMut(&[u8])) {
+        // Words, so that the bytes are aligned for any number.
+        let mut words = vec![0u64; buf.bytes().div_ceil(8)];
+        let bytes = &mut bytemuck::cast_slice_mut(&mut words)[..buf.bytes()];
+        self.driver.download(self.at(buf), bytes);
+        view(bytes);
+    }
+
+    fn wait(&self) {
+        self.driver.wait();
+    }
+
+    fn embed(&self, table: &Matrix, ids: &[u32], out: Rows) {
+        assert_eq!((out.rows, out.cols), (ids.len(), table.k), "embed: shape of the output");
+        assert!(ids.iter().all(|id| (*id as usize) < table.n), "embed: a row beyond the table");
+        let out_at = self.floats(out);
+        let mut tables = self.tables(&[ids.len()]);
+        let ids_at = tables.put(&self.driver, ids);
+        for (first, panels, at) in self.parts(table) {
+            let args = EmbedArgs {
+                panels: at,
+                ids: ids_at,
+                out: out_at,
+                panel_bytes: panel_bytes(table.format, table.k) as u64,
+                k: table.k as u32,
+                n: table.n as u32,
+                first_panel: first as u32,
+                held_panels: panels as u32,
+                gated: (table.order == RowOrder::Gated).into(),
+                unused: 0,
+            };
+            self.launch(Module::Linear(table.format), "embed_rows", [ids.len(), 1], 128, &args);
+        }
+    }
+
+    fn add_rows(&self, table: Buf, rows: &[u32], out: Rows) {
+        assert_disjoint(&[&out.buf], &[&table]);
+        let held = table.bytes() / (4 * out.cols);
+        assert!(rows.iter().all(|row| (*row as usize) < held), "add_rows: a row beyond the table");
+        self.pick(self.at(&table), rows, out, true);
+    }
+
+    fn gather(&self, x: Rows, rows: &[u32], out: Rows) {
+        assert_disjoint(&[&out.buf], &[&x.buf]);
+        assert_eq!(x.cols, out.cols, "gather: columns");
+        assert!(rows.iter().all(|row| (*row as usize) < x.rows), "gather: a row beyond the matrix");
+        self.pick(self.floats(x), rows, out, false);
+    }
+
+    fn norm(&self, x: Rows, norm: &NormWeights, out: Rows) {
+        assert_disjoint(&[&out.buf], &[&x.buf]);
+        assert_eq!((x.rows, x.cols), (out.rows, out.cols), "norm: rows in and out differ");
+        let args = NormArgs {
+            x: self.floats(x),
+            weight: self.maybe(norm.weight),
+            bias: self.maybe(norm.bias),
+            out: self.rows(out),
+            cols: x.cols as u32,
+            eps: norm.eps,
+            layer: (norm.kind == NormKind::Layer).into(),
+            to_bf16: (out.dtype == Dtype::Bf16).into(),
+        };
+        self.launch(Module::Rows, "norm_rows", [x.rows, 1], 256, &args);
+    }
+
+    fn convert(&self, x: Rows, out: Rows) {
+        assert_disjoint(&[&out.buf], &[&x.buf]);
+        assert_eq!(x.rows * x.cols, out.rows * out.cols, "convert: numbers in and out differ");
+        let count = x.rows * x.cols;
+        let bf16 = |rows: Rows| u32::from(rows.dtype == Dtype::Bf16);
+        let (from, to) = (self.rows(x), self.rows(out));
+        let args = ConvertArgs { from, out: to, count: count as u64, from_bf16: bf16(x), to_bf16: bf16(out) };
+        self.launch(Module::Rows, "convert_rows", [count.div_ceil(1024).min(4096), 1], 256, &args);
+    }
+
+    fn linear(&self, x: Rows, w: &Matrix, bias: Option<Buf>, sink: Sink) {
+        let wanted = if w.format == Format::F32 { Dtype::F32 } else { Dtype::Bf16 };
+        assert_eq!((x.dtype, x.cols), (wanted, w.k), "linear: type and columns of the input");
+        let gated = matches!(sink, Sink::Gated(..));
+        assert_eq!(gated, w.order == RowOrder::Gated, "gated output and gated row order go together");
+        let (out, [out_first, kind, act, out_bf16]) = self.sink(sink, x.rows, w.n);
+        assert_disjoint(&[&out.buf], &[&x.buf]);
+        for (first, panels, at) in self.parts(w) {
+            let args = LinearArgs {
+                x: self.rows(x),
+                panels: at,
+                bias: self.maybe(bias),
+                out: self.rows(out),
+                panel_bytes: panel_bytes(w.format, w.k) as u64,
+                rows: x.rows as u32,
+                n: w.n as u32,
+                k: w.k as u32,
+                first_panel: first as u32,
+                out_cols: out.cols as u32,
+                out_first,
+                sink: kind,
+                act,
+                out_bf16,
+                unused: 0,
+            };
+            self.linear_part(w, panels, args);
+        }
+    }
+
+    fn store_kv(&self, qkv: Rows, transform: &QkTransform, spans: &[Span<'_>], kv: KvPages, q: Rows) {
+        assert_disjoint(&[&q.buf, &kv.buf], &[&qkv.buf]);
+        let (heads, kv_heads, head_dim) = (transform.heads, kv.layout.kv_heads, kv.layout.head_dim);
+        let all = heads + 2 * kv_heads;
+        assert_eq!(
+            (qkv.cols, q.cols),
+            (all * head_dim, heads * head_dim),
+            "columns of projection and queries"
+        );
+        assert_eq!(qkv.rows, q.rows, "rows of projection and queries");
+        let (positions, slots) = slots(spans, qkv.rows, transform.rope.map_or(0, |rope| rope.first));
+        let mut tables = self.tables(&[positions.len(), slots.len()]);
+        let args = StoreKvArgs {
+            qkv: self.floats(qkv),
+            q_norm: self.maybe(transform.norms.map(|norms| norms.0)),
+            k_norm: self.maybe(transform.norms.map(|norms| norms.1)),
+            cos: self.maybe(transform.rope.map(|rope| rope.cos)),
+            sin: self.maybe(transform.rope.map(|rope| rope.sin)),
+            positions: tables.put(&self.driver, &positions),
+            slots: tables.put(&self.driver, &slots),
+            q: self.rows(q),
+            pages: self.at(&kv.buf),
+            heads: heads as u32,
+            kv_heads: kv_heads as u32,
+            head_dim: head_dim as u32,
+            rotary_dim: transform.rope.map_or(0, |rope| rope.rotary_dim) as u32,
+            eps: transform.norms.map_or(0.0, |norms| norms.2),
+            q_bf16: (q.dtype == Dtype::Bf16).into(),
+            kv_bf16: (kv.layout.dtype == KvDtype::Bf16).into(),
+            unused: 0,
+        };
+        self.launch(Module::Rows, "store_kv", [qkv.rows, all.div_ceil(4)], 128, &args);
+    }
+
+    fn attend(&self, q: Rows, kv: KvPages, spans: &[Span<'_>], shape: AttendShape, out: Rows) {
+        assert_disjoint(&[&out.buf], &[&q.buf, &kv.buf]);
+        let (kv_heads, head_dim) = (kv.layout.kv_heads, kv.layout.head_dim);
+        let args = self.attend_args(q, kv, shape, out);
+        if kv.layout.dtype == KvDtype::F32 {
+            let grid_y = [shape.heads.div_ceil(4), 0];
+            return self.attend_plan(
+                &Plan::by_row(spans),
+                Module::AttentionFloats { head_dim },
+                grid_y,
+                args,
+            );
+        }
+        let room = PARTIAL_BYTES / (4 * kv_heads * (head_dim + 2));
+        let plan = Plan::new(spans, shape.heads / kv_heads, shape.window, room);
+        self.attend_plan(&plan, Module::Attention { head_dim }, [kv_heads, kv_heads], args);
+    }
+}
+
+/// Each row's position, counted from the rotary tables' first, and its place in the pages.
+fn slots(spans: &[Span<'_>], rows: usize, first: usize) -> (Vec<u32>, Vec<u32>) {
+    let (mut positions, mut slots) = (vec![0; rows], vec![NO_SLOT; rows]);
+    for span in spans {
+        for (i, row) in span.rows.clone().enumerate() {
+            let position = span.start + i;
+            positions[row] = (position - first) as u32;
+            slots[row] = span.block_of(position) * BLOCK_TOKENS as u32 + (position % BLOCK_TOKENS) as u32;
+        }
+    }
+    (positions, slots)
+}
+
+fn activation(kind: Activation) -> u32 {
+    match kind {
+        Activation::Silu => 0,
+        Activation::Relu => 1,
+        Activation::Gelu => 2,
+        Activation::GeluTanh => 3,
+    }
+}

@@ -1,0 +1,33 @@
+//! The other device: NVIDIA GPUs through the driver API, found at run time.
+//!
+//! Nothing of CUDA is needed to build this crate, nor to run a program that has it: the driver and the
+//! run-time compiler are loaded when a device is opened, and what is missing is named. The kernels
+//! (`kernels/*.cu`) are compiled for the device at first use and kept on disk. The same text runs on the CPU
+//! in the tests, behind the same [`GpuDevice`]: only the [`Driver`] is another.
+
+pub mod args;
+mod attend;
+mod compiler;
+mod device;
+mod driver;
+mod error;
+mod gpu;
+pub mod module;
+mod tables;
+
+pub use compiler::{Architecture, Compiled, compile};
+pub use device::{GpuDevice, OWN_BYTES};
+pub use driver::{Driver, Launch};
+pub use error::CudaError;
+pub use gpu::{Gpu, Speeds};
+
+/// A CUDA device whose memory is handed out by [`kernels::device::Device::take`].
+pub type CudaDevice = GpuDevice<Gpu>;
+
+/// Opens the first CUDA device and takes `bytes` of its memory, and [`OWN_BYTES`] for its own use.
+///
+/// # Errors
+/// [`CudaError`]: which library or device is missing, or how much memory there is.
+pub fn open(bytes: usize) -> Result<CudaDevice, CudaError> {
+    GpuDevice::new(Gpu::open(0)?, bytes)
+}

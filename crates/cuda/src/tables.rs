@@ -1,0 +1,60 @@
+//! Small tables that kernels read (ids, positions, block tables), on their way to the device.
+//!
+//! A ring of device memory: a table stays until the ring comes round, which waits for all kernels. The layers of a
+//! step ask for the same tables again and again; those are found, not sent.
+
+use std::collections::VecDeque;
+
+use crate::Driver;
+
+/// Tables that are remembered.
+const KNOWN: usize = 16;
+
+/// The ring.
+pub(crate) struct Tables {
+    base: u64,
+    bytes: usize,
+    next: usize,
+    known: VecDeque<(Vec<u8>, u64)>,
+}
+
+impl Tables {
+    /// A ring over `bytes` of device memory at `base`.
+    pub(crate) fn new(base: u64, bytes: usize) -> Tables {
+        Tables { base, bytes, next: 0, known: VecDeque::new() }
+    }
+
+    /// Before the tables of one call, `bytes` together: none of them may come round to another.
+    pub(crate) fn reserve(&mut self, driver: &impl Driver, bytes: usize) {
+        assert!(
+            bytes <= self.bytes,
+            "tables of {bytes} bytes for one call, and there is room for {}",
+            self.bytes
+        );
+        if self.next + bytes > self.bytes {
+            driver.wait();
+            self.next = 0;
+            self.known.clear();
+        }
+    }
+
+    /// Where the device has `values`.
+    pub(crate) fn put<T: bytemuck::NoUninit>(&mut self, driver: &impl Driver, values: &[T]) -> u64 {
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        if let Some((_, at)) = self.known.iter().find(|(known, _)| known == bytes) {
+            return *at;
+        }
+        assert!(self.next + bytes.len() <= self.bytes, "tables were not reserved");
+        let at = self.base + self.next as u64;
+        driver.upload(at, bytes);
+        self.next += padded(bytes.len());
+        self.known.truncate(KNOWN - 1);
+        self.known.push_front((bytes.to_vec(), at));
+        at
+    }
+}
+
+/// What a table takes of the ring.
+pub(crate) fn padded(bytes: usize) -> usize {
+    bytes.next_multiple_of(64)
+}

@@ -1,0 +1,89 @@
+//! Every kernel through the run-time compiler, which needs no GPU: no warning, and a report of registers and spills.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::sync::Mutex;
+use std::{env, fs, thread};
+
+use cuda::module::Module;
+use cuda::{Architecture, CudaError, compile};
+use kernels::linear::Format;
+use kernels::linear::quant::Narrow;
+
+/// For which all modules are compiled.
+const MAIN: Architecture = Architecture(90);
+/// For which one module of each kind is compiled.
+const OTHERS: [u32; 5] = [75, 80, 86, 89, 100];
+
+/// A few registers beside a loop do no harm.
+const SPILL_BYTES_MAX: usize = 16;
+
+fn one_of_each_kind() -> Vec<Module> {
+    vec![
+        Module::Rows,
+        Module::Linear(Format::F32),
+        Module::Linear(Format::Bf16),
+        Module::Linear(Format::Narrow(Narrow::Int4)),
+        Module::Linear(Format::Narrow(Narrow::Q6K)),
+        Module::Attention { head_dim: 128 },
+        Module::AttentionFloats { head_dim: 64 },
+    ]
+}
+
+/// Bytes that a line of the compiler's report says are spilled.
+fn spill_bytes(line: &str) -> usize {
+    let before = line.split(" bytes spill stores").next().filter(|before| before.len() < line.len());
+    before.and_then(|before| before.rsplit(' ').next()?.parse().ok()).unwrap_or(0)
+}
+
+/// What is wrong with a module's machine code, and what the compiler reported.
+fn examine(module: Module, architecture: Architecture) -> Result<(Vec<String>, String), CudaError> {
+    let compiled = compile(module, architecture)?;
+    let lines = || compiled.log.lines().map(str::trim);
+    let warned = lines().filter(|line| line.contains("warning"));
+    // Older tensor cores have no bf16, and heads of 256 fill a warp's registers: only these may spill.
+    let may_spill = architecture < Architecture(80) || matches!(module, Module::Attention { head_dim: 256 });
+    let spilled = lines().filter(|line| !may_spill && spill_bytes(line) > SPILL_BYTES_MAX);
+    let wrong = warned.chain(spilled).map(|line| format!("{module} for {architecture}: {line}")).collect();
+    assert!(!compiled.cubin.is_empty(), "{module} for {architecture} has no machine code");
+    let kept =
+        |line: &&str| line.contains("entry function") || line.contains("spill") || line.contains("registers");
+    let report = lines().filter(kept).fold(format!("{module} {architecture}\n"), |mut report, line| {
+        let _ = writeln!(report, "  {line}");
+        report
+    });
+    Ok((wrong, report))
+}
+
+#[test]
+fn every_kernel_compiles_without_a_warning() {
+    let others = OTHERS.map(Architecture).into_iter();
+    let mut work: Vec<_> = Module::all().into_iter().map(|module| (module, MAIN)).collect();
+    work.extend(others.flat_map(|other| one_of_each_kind().into_iter().map(move |module| (module, other))));
+    if let Err(missing @ CudaError::Library { .. }) = compile(Module::Rows, MAIN) {
+        assert!(env::var_os("BALLAST_REQUIRE_NVRTC").is_none(), "{missing}");
+        eprintln!("skipped: {missing}");
+        return;
+    }
+    let (left, found) = (Mutex::new(work), Mutex::new(Vec::new()));
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while let Some((module, architecture)) = { left.lock().unwrap().pop() } {
+                    let result = examine(module, architecture);
+                    found
+                        .lock()
+                        .unwrap()
+                        .push(result.unwrap_or_else(|e| (vec![e.to_string()], String::new())));
+                }
+            });
+        }
+    });
+    let (wrong, mut reports): (Vec<_>, Vec<_>) = found.into_inner().unwrap().into_iter().unzip();
+    reports.sort();
+    let report = Path::new(env!("CARGO_TARGET_TMPDIR")).join("registers.txt");
+    fs::write(&report, reports.concat()).expect("the target folder can be written");
+    println!("registers and spills: {}", report.display());
+    let wrong: Vec<String> = wrong.concat();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
