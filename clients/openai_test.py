@@ -75,10 +75,15 @@ class Suite:
         assert finishes == [whole.choices[0].finish_reason]
 
     def test_the_streaming_helper_understands(self):
-        with self.client.chat.completions.stream(model=self.model, messages=TEXT, max_tokens=20, temperature=0) as stream:
+        # The helper takes an answer that ends at its length for an error: stop before.
+        body = {"model": self.model, "messages": TEXT, "max_tokens": 60, "temperature": 0}
+        text = self.client.chat.completions.create(**body).choices[0].message.content
+        stop = text[len(text) // 2]
+        with self.client.chat.completions.stream(**body, stop=stop) as stream:
             kinds = {event.type for event in stream}
             final = stream.get_final_completion()
-        assert "content.delta" in kinds and final.choices[0].message.content
+        assert final.choices[0].message.content == text[: text.index(stop)]
+        assert final.choices[0].finish_reason == "stop" and ("content.delta" in kinds or not text.index(stop))
 
     def test_stop_strings_are_not_in_the_text(self):
         whole = self.client.completions.create(model=self.model, prompt="x", max_tokens=40, temperature=0).choices[0].text

@@ -42,7 +42,12 @@ def launch(playwright, folder):
     try:
         return playwright.chromium.launch(args=["--no-sandbox"])
     except Error:
+        pass
+    try:
         program, libraries = packaged_browser(folder)
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(f"no Chromium: neither playwright's download nor {PACKAGED} is reachable ({error})", file=sys.stderr)
+        sys.exit(77)
     args = ["--no-sandbox", "--headless", "--no-zygote", "--single-process", "--disable-gpu"]
     return playwright.chromium.launch(
         executable_path=program, args=args, env={"LD_LIBRARY_PATH": str(libraries), "HOME": folder})

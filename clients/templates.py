@@ -31,7 +31,9 @@ KNOWN = {
 def fetch(folder):
     """The published templates, in `folder`."""
     command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:", "-d", folder, PACKAGE]
-    subprocess.run(command, check=True)
+    if subprocess.run(command).returncode:
+        print(f"{PACKAGE} cannot be downloaded", file=sys.stderr)
+        sys.exit(77)
     archive, = pathlib.Path(folder).glob("*.tar.gz")
     with tarfile.open(archive) as tar:
         for member in tar:
