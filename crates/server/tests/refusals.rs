@@ -220,6 +220,17 @@ fn a_dead_engine_is_told_and_ends_the_server() {
     assert!(why.contains("a lane tripped"), "{why}");
 }
 
+#[test]
+fn long_runs_of_one_character_are_tokenized_in_time_or_refused() {
+    let server = start("qwen3", config());
+    for text in [" ", "'", "a", "\n", "'s", "é", "\u{0301}", "1"] {
+        let body = json!({"prompt": text.repeat(100_000)});
+        let response = post(server.address, "/tokenize", &body);
+        assert!([200, 400].contains(&response.status), "{text:?}: {}", response.status);
+    }
+    assert_eq!(post(server.address, "/tokenize", &json!({"prompt": "x"})).status, 200);
+}
+
 /// JSON of any kind, with the names of fields that mean something in it.
 fn json_value() -> impl Strategy<Value = Value> {
     let number = prop_oneof![
