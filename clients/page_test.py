@@ -14,7 +14,7 @@ import sys
 import tarfile
 import tempfile
 
-from playwright.sync_api import Error, sync_playwright
+from playwright.sync_api import Error, expect, sync_playwright
 
 # Where playwright's own download is not reachable, the same browser comes from this package.
 PACKAGED = "@sparticuz/chromium@147.0.0"
@@ -80,11 +80,13 @@ def check(page, key):
     if key:
         page.wait_for_selector("#door[open]")
         page.fill("#key", "not the key")
-        page.press("#key", "Enter")
-        page.wait_for_function("document.querySelector('#door').open && document.querySelector('#key').value === ''")
+        with page.expect_response(lambda response: response.status == 401):
+            page.press("#key", "Enter")
+        page.wait_for_selector("#door[open]")
         page.fill("#key", key)
         page.press("#key", "Enter")
-    page.wait_for_function("document.querySelector('#state').textContent === 'ready'")
+    # Waiting for expressions would need the eval that the page's policy forbids.
+    expect(page.locator("#state")).to_have_text("ready", timeout=20_000)
     page.wait_for_selector("[data-tier=device] .weights")
     assert width(page, "[data-tier=device] .weights") > 0, "weights have a bar"
     assert page.inner_text("#model") != "", "the model has a name"
@@ -107,13 +109,13 @@ def check(page, key):
     page.fill("#max_tokens", "5000")
     chat(page, "And <b>once</b> <img src=x onerror=alert(1)> more")
     page.wait_for_selector("[data-tier=device] .kv", state="attached", timeout=20_000)
-    page.wait_for_function("document.querySelector('.going')?.textContent.length > 0")
+    expect(page.locator(".going")).not_to_be_empty(timeout=20_000)
     page.click("#stop")
     page.wait_for_selector(".going", state="detached")
     assert page.is_hidden("#stop") and page.is_enabled("#send")
     assert page.locator(".turn b, .turn img").count() == 0, "what is written is no markup"
     assert page.locator(".turn").count() == 4
-    page.wait_for_function("document.querySelectorAll('[data-tier=device] .kv').length === 0", timeout=20_000)
+    expect(page.locator("[data-tier=device] .kv")).to_have_count(0, timeout=20_000)
 
 
 def main():

@@ -51,7 +51,7 @@ fn overload_and_vanishing_clients_lose_and_keep_nothing() {
             request("POST", "/v1/completions", "Content-Type: application/json\r\n", bytes.as_bytes());
         let mut client = connect(server.address);
         client.write_all(&bytes).unwrap();
-        if draw / 64 % 5 == 0 {
+        if (draw / 64).is_multiple_of(5) {
             // Gone before, in or after its answer.
             let _ = client.read(&mut vec![0; 1 + draw as usize % 3000]);
             vanished.fetch_add(1, Ordering::Relaxed);
