@@ -51,6 +51,8 @@ pub(crate) enum Command {
     /// Measure what a model knows, and what narrower weights cost it.
     #[command(subcommand)]
     Eval(EvalCommand),
+    /// Choose what lives where for a published model on a machine of the papers, and say what that comes to.
+    Plan(PlanArgs),
     /// Run the scheduler in virtual time.
     #[command(subcommand)]
     Simulate(SimulateCommand),
@@ -292,6 +294,104 @@ pub(crate) enum SimulateCommand {
     },
     /// Compare the zig-zag and the diagonal block schedule at equal memory, beside the closed form of FlexGen's appendix.
     Block(SimulateBlockArgs),
+    /// FlexGen's evaluation, paper beside predicted; with --model any other cell.
+    Flexgen(FlexgenArgs),
+}
+
+/// What is planned or simulated, by published names.
+#[derive(Args)]
+pub(crate) struct ScenarioArgs {
+    /// The machine: `t4`.
+    #[arg(long, default_value = "t4")]
+    pub(crate) hardware: String,
+    /// Tokens of each prompt.
+    #[arg(long, visible_alias = "input-len", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub(crate) prompt_len: u32,
+    /// Tokens generated for each.
+    #[arg(long, visible_alias = "output-len", default_value_t = 32, value_parser = clap::value_parser!(u32).range(2..=1 << 20))]
+    pub(crate) gen_len: u32,
+    /// Machines in a pipeline.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) devices: u32,
+    /// Sequences of a batch; with --num-batches [default: planned].
+    #[arg(long, requires = "num_batches", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) batch_size: Option<u32>,
+    /// Batches of a block.
+    #[arg(long, requires = "batch_size", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub(crate) num_batches: Option<u32>,
+    /// Weights in 4-bit groups of 64.
+    #[arg(long)]
+    pub(crate) compress_weight: bool,
+    /// KV cache in 4-bit groups of 64.
+    #[arg(long)]
+    pub(crate) compress_cache: bool,
+    /// One thing at a time.
+    #[arg(long)]
+    pub(crate) no_overlap: bool,
+    /// Attend on the device only.
+    #[arg(long)]
+    pub(crate) no_host_attention: bool,
+    /// Write the figures here.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub(crate) struct FlexgenArgs {
+    /// A published model such as opt-30b [default: the paper's tables].
+    #[arg(long)]
+    pub(crate) model: Option<String>,
+    /// Percent of weights, KV and activations on device and host, the rest on the drive [default: planned].
+    #[arg(long, num_args = 6, value_names = ["WG", "WC", "CG", "CC", "HG", "HC"], requires = "batch_size", requires = "model", value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub(crate) percent: Option<Vec<u8>>,
+    /// Whose runtime: FlexGen's as released, or Ballast's.
+    #[arg(long, value_enum, default_value_t = Mechanism::Flexgen)]
+    pub(crate) mechanism: Mechanism,
+    /// Draw throughput against latency (figure 1) here.
+    #[arg(long, value_name = "FILE.svg", conflicts_with = "model")]
+    pub(crate) curves: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) scenario: ScenarioArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mechanism {
+    /// Whole tensors, barriers, pageable copies, passes of dequantisation.
+    Flexgen,
+    /// Slices, dependencies, pinned pools, fused kernels, the diagonal schedule.
+    Ballast,
+}
+
+#[derive(Args)]
+pub(crate) struct PlanArgs {
+    /// A published model such as opt-30b or llama-2-70b.
+    pub(crate) model: String,
+    /// Memory of the host, such as 64GiB [default: the machine's].
+    #[arg(long, value_parser = parse_bytes)]
+    pub(crate) memory: Option<u64>,
+    /// Memory of the device [default: the machine's].
+    #[arg(long, value_parser = parse_bytes)]
+    pub(crate) device_memory: Option<u64>,
+    /// Room on the drive [default: the machine's].
+    #[arg(long, value_parser = parse_bytes)]
+    pub(crate) disk: Option<u64>,
+    /// The longest that a request may take, seconds.
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) max_latency: Option<f64>,
+    /// What the machine draws, for tokens per dollar.
+    #[arg(long, requires = "kwh_price")]
+    pub(crate) watts: Option<f64>,
+    /// Price of a kilowatt-hour.
+    #[arg(long, requires = "watts")]
+    pub(crate) kwh_price: Option<f64>,
+    /// Price of an hour of the machine.
+    #[arg(long)]
+    pub(crate) price_per_hour: Option<f64>,
+    /// Draw throughput against latency here.
+    #[arg(long, value_name = "FILE.svg")]
+    pub(crate) curve: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) scenario: ScenarioArgs,
 }
 
 #[derive(Args)]

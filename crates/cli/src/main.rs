@@ -9,11 +9,14 @@ mod check_cuda;
 mod console;
 mod display;
 mod eval;
+mod flexgen;
 mod loaded;
 mod output_file;
+mod plan;
 mod replay;
 mod resolve;
 mod run;
+mod scenario;
 mod serve;
 mod simulate_block;
 
@@ -36,6 +39,8 @@ fn main() -> ExitCode {
         Command::Eval(EvalCommand::Perplexity(args)) => eval::perplexity(args),
         Command::Eval(EvalCommand::NextWord(args)) => eval::next_word(args),
         Command::Bench(BenchCommand::Disk(args)) => bench::disk(args),
+        Command::Simulate(SimulateCommand::Flexgen(args)) => flexgen::flexgen(args),
+        Command::Plan(args) => plan::plan(args),
         Command::Simulate(SimulateCommand::Replay { file }) => replay::replay(&file),
         Command::Simulate(SimulateCommand::Block(args)) => simulate_block::simulate_block(&args),
     };

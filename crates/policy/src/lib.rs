@@ -12,4 +12,5 @@ pub mod drive;
 pub mod kv;
 pub mod log;
 pub mod pipeline;
+pub mod plan;
 pub mod sched;

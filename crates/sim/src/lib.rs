@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod block;
+mod chart;
 pub mod draw;
 pub mod flexgen;
 mod metrics;
@@ -16,6 +17,7 @@ mod workload;
 mod world;
 
 pub use block::{BlockComparison, BlockExperiment, ScheduleFigures};
+pub use chart::{Chart, Curve};
 pub use metrics::{End, Metrics, Quantiles, Summary, Tally};
 pub use oracle::{Submitted, conflict, random_program};
 pub use replay::{FirstDifference, Replayed, replay};

@@ -10,6 +10,7 @@ mod machine;
 mod mechanism;
 mod paper;
 mod placement;
+mod plan;
 mod program;
 mod run;
 
@@ -17,5 +18,6 @@ pub use case::{Case, Format, HostAttention, Lengths, Overlap, Pinning, Policy};
 pub use machine::{MACHINES, Machine, MissingRate, Rate, Rates};
 pub use mechanism::{Block, Compute, Copies, Expand, Grain, Mechanism, Order, Quantised, Step};
 pub use paper::{CELLS, Cell, Metric, Published, Table};
+pub use plan::{Planned, Wanted, plan};
 pub use program::Loop;
 pub use run::{Breakdown, Prediction, predict};

@@ -1,0 +1,64 @@
+//! Batches and blocks enumerated, each placed by the linear programme; the best few are worth a closer look.
+
+use super::lp::{BlockSize, Placed, Question, place, room};
+use spec::{ByTier, Bytes, Lane};
+use std::cmp::Ordering;
+
+/// Sequences of a batch that are tried.
+const BATCH_SIZES: [u32; 22] =
+    [1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 256, 384];
+/// Batches of a block that are tried.
+const BLOCKS: [u32; 13] = [1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 18, 20];
+
+/// Tokens a second, as the programme sees it.
+fn rate(question: &Question, placed: &Placed) -> f64 {
+    f64::from(placed.block.batch_size * placed.block.num_batches * question.generated) / placed.seconds
+}
+
+/// The best `keep` blocks, best first.
+pub fn search(question: &Question, keep: usize) -> Vec<Placed> {
+    let blocks = BATCH_SIZES
+        .iter()
+        .flat_map(|&batch_size| BLOCKS.iter().map(move |&num_batches| BlockSize { batch_size, num_batches }));
+    let mut found: Vec<Placed> = blocks.filter_map(|block| place(question, block)).collect();
+    let order =
+        |a: &Placed, b: &Placed| rate(question, b).partial_cmp(&rate(question, a)).unwrap_or(Ordering::Equal);
+    found.sort_by(order);
+    found.truncate(keep);
+    found
+}
+
+/// What holds a plan back: its longest lane, and the tiers that are full.
+pub fn binds(question: &Question, placed: &Placed) -> Vec<&'static str> {
+    let longest = placed.lanes.iter().max_by(|a, b| a.1.total_cmp(&b.1)).map(|lane| lane.0);
+    let lane = match longest {
+        Some(Lane::Host) => "attention on the host",
+        Some(Lane::Up) => "copies from host to device",
+        Some(Lane::Down) => "copies from device to host",
+        Some(Lane::DiskRead) => "reading the drive",
+        Some(Lane::DiskWrite) => "writing the drive",
+        _ => "compute on the device",
+    };
+    let peaks = [placed.peak.device, placed.peak.host, placed.peak.disk];
+    let names = ["memory of the device", "memory of the host", "room on the drive"];
+    let full = peaks.into_iter().zip(room(question)).zip(names);
+    let full = full.filter(|((peak, room), _)| *peak > 0.99 * room).map(|(_, name)| name);
+    std::iter::once(lane).chain(full).collect()
+}
+
+/// Tokens a second that one more GiB of each tier would add.
+pub fn one_more_gib(question: &Question) -> ByTier<f64> {
+    let best = |question: &Question| search(question, 1).first().map_or(0.0, |placed| rate(question, placed));
+    let now = best(question);
+    let gain = |grow: fn(&mut Question)| {
+        let mut richer = question.clone();
+        grow(&mut richer);
+        (best(&richer) - now).max(0.0)
+    };
+    const GIB: Bytes = Bytes(1 << 30);
+    ByTier {
+        device: gain(|question| question.hardware.device.memory += GIB),
+        host: gain(|question| question.hardware.host.memory += GIB),
+        disk: gain(|question| question.hardware.disk.capacity += GIB),
+    }
+}
