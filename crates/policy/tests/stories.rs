@@ -1,17 +1,18 @@
 //! Scripted stories: what the scheduler is told, and below each line what it answers.
 //!
 //! ```text
-//! > limits blocks=8 tokens=64 seqs=4 queue=9 depth=1 host=0 pieces=64
+//! > limits blocks=8 tokens=64 seqs=4 queue=9 depth=1 host=0 pieces=64 schedule=zigzag batches=1 per=99
 //! > arrive 0 prompt=40 new=3 topic=a      (topic: a common beginning; without one nothing is shared)
 //! > next                                  step 0: 0[0..40]* +0,1      (* samples, + new blocks)
+//!                                         step 0: 0[0..40]* | 1@Host[0..9]*   (two batches; 1 lives on the host)
 //! > done 0 last=0                         every chunk that samples drew a token; for 0 the last one
 //! > cancel 0
 //! ```
 
-use policy::sched::{Fcfs, FcfsConfig, Next, Preempt, Scheduler};
+use policy::sched::{BlockConfig, Fcfs, FcfsConfig, Next, Preempt, Schedule, Scheduler};
 use spec::{
     BlockHash, BlockId, ByTier, Chunk, Done, Move, Nanos, Outcome, Piece, PrefixUse, Produced, Request,
-    Sampling, SeqId, Step, StepId, Tokens,
+    Sampling, SeqId, Step, StepId, Tier, Tokens,
 };
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -49,6 +50,18 @@ fn limits(words: &Words<'_>) -> FcfsConfig {
         blocks: ByTier { device: words.number("blocks", 8), host, disk: 0 },
         preempt: if host > 0 { Preempt::Swap } else { Preempt::Recompute },
         max_move_blocks: words.number("pieces", 64) as usize,
+        block: BlockConfig {
+            schedule: match words.value("schedule") {
+                None => Schedule::Continuous,
+                Some("zigzag") => Schedule::Zigzag,
+                Some("diagonal") => Schedule::Diagonal,
+                Some(other) => panic!("no such schedule: {other}"),
+            },
+            batches: words.number("batches", 1) as usize,
+            batch_seqs: words.number("per", 99) as usize,
+            kv_slot_tokens: 4096,
+            ..BlockConfig::default()
+        },
         ..FcfsConfig::default()
     }
 }
@@ -113,8 +126,9 @@ fn show(step: &Step) -> String {
     let mut text = format!("step {}:", step.id);
     step.release.iter().for_each(|seq| write!(text, " release {seq}").expect("a string takes all"));
     step.moves.iter().for_each(|m| text += &show_move(m));
-    step.chunks().for_each(|chunk| text += &show_chunk(chunk));
-    text + "\n"
+    let batch = |chunks: &Vec<Chunk>| chunks.iter().map(show_chunk).collect::<String>();
+    let batches: Vec<_> = step.batches.iter().map(batch).collect();
+    text + &batches.join(" |") + "\n"
 }
 
 fn show_move(m: &Move) -> String {
@@ -127,7 +141,8 @@ fn show_chunk(chunk: &Chunk) -> String {
     let blocks: Vec<_> = chunk.new_blocks.iter().map(BlockId::to_string).collect();
     let plus = if blocks.is_empty() { String::new() } else { format!(" +{}", blocks.join(",")) };
     let star = if chunk.sample == Sampling::Sample { "*" } else { "" };
-    format!(" {}[{}..{}]{star}{plus}", chunk.seq, chunk.span.start.0, chunk.span.end().0)
+    let home = if chunk.home == Tier::Device { String::new() } else { format!("@{:?}", chunk.home) };
+    format!(" {}{home}[{}..{}]{star}{plus}", chunk.seq, chunk.span.start.0, chunk.span.end().0)
 }
 
 /// Plays the commands of a story, which must answer what it says.
@@ -391,6 +406,71 @@ fn one_block_is_left_for_each_that_runs() {
         > done 1
         > next
         step 2: 1[11..12]* 2[10..11]*
+        ",
+    );
+}
+
+#[test]
+fn zigzag_begins_what_fits_to_its_full_length_and_replaces_what_ends() {
+    check(
+        "
+        > limits blocks=6 schedule=zigzag batches=2 per=2
+        > arrive 0 prompt=10 new=30
+        > arrive 1 prompt=10 new=30
+        > arrive 2 prompt=10 new=30
+        > arrive 3 prompt=10 new=30
+        > next
+        step 0: 0[0..10]* +0 1[0..10]* +1 | 2[0..10]* +2
+        > done 0 last=1
+        > next
+        step 1: release 1 0[10..11]* 2[10..11]* | 3[0..10]* +1
+        ",
+    );
+}
+
+#[test]
+fn diagonal_staggers_so_that_the_hold_is_full_at_every_step() {
+    check(
+        "
+        > limits blocks=4 seqs=9 schedule=diagonal
+        > arrive 0 prompt=30 new=4
+        > arrive 1 prompt=30 new=4
+        > arrive 2 prompt=30 new=4
+        > arrive 3 prompt=30 new=4
+        > arrive 4 prompt=30 new=4
+        > next
+        step 0: 0[0..30]* +0
+        > done 0
+        > next
+        step 1: 0[30..31]* 1[0..30]* +1
+        > done 1
+        > next
+        step 2: 0[31..32]* 1[30..31]* 2[0..30]* +2
+        > done 2
+        > next
+        step 3: 0[32..33]* +3 1[31..32]* 2[30..31]*
+        > done 3
+        > next
+        step 4: release 0 1[32..33]* +0 2[31..32]* 3[0..30]* +3
+        ",
+    );
+}
+
+#[test]
+fn a_block_lives_on_the_first_tier_with_room() {
+    check(
+        "
+        > limits blocks=2 host=4 schedule=zigzag
+        > arrive 0 prompt=10 new=30
+        > arrive 1 prompt=10 new=30
+        > arrive 2 prompt=10 new=30
+        > arrive 3 prompt=10 new=30
+        > next
+        step 0: 0[0..10]* +0 1@Host[0..10]* +0 2@Host[0..10]* +1
+        > done 0
+        > cancel 1
+        > next
+        step 1: release 1 0[10..11]* 2@Host[10..11]* 3@Host[0..10]* +0
         ",
     );
 }

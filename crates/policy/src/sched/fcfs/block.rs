@@ -77,10 +77,9 @@ impl Fcfs {
         }
         let mut growths: Vec<Growth> = here().map(growth).collect();
         let paced = growths.is_empty() || self.pace.allows(tier);
-        let promised: usize = here().map(|s| s.lacks(s.known())).sum();
         growths.push(new);
         let capacity = self.hold.capacity(tier) - self.hold.quarantined(tier);
-        paced && known + promised <= free && peak_blocks(&mut growths) <= capacity
+        paced && known <= free && peak_blocks(&mut growths) <= capacity
     }
 
     fn begin_at(&mut self, draft: &mut Draft, rank: Rank, home: Tier, len: Tokens) {
