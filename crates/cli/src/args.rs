@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub(crate) use batch::{BatchArgs, BatchCommand, BatchJob, MergeArgs, OnInvalid, ProgressKind};
-pub(crate) use bench::{BenchArgs, BenchCommand, BenchKernelsArgs, DeviceName, DiskArgs, LatencyArgs, ThroughputArgs};
+pub(crate) use bench::{
+    BenchArgs, BenchCommand, BenchKernelsArgs, DeviceName, DiskArgs, LatencyArgs, ThroughputArgs,
+};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use model::sampling::Overrides;
