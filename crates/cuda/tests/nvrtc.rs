@@ -24,7 +24,6 @@ fn one_of_each_kind() -> Vec<Module> {
         Module::Linear(Format::F32),
         Module::Linear(Format::Bf16),
         Module::Linear(Format::Narrow(Narrow::Int4)),
-        Module::Linear(Format::Narrow(Narrow::Q6K)),
         Module::Attention { head_dim: 128 },
         Module::AttentionFloats { head_dim: 64 },
     ]
