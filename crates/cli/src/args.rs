@@ -1,11 +1,13 @@
 //! The command line as it is typed.
 
+mod amounts;
 mod batch;
 mod bench;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
+use amounts::{at_least_one, parse_bytes, parse_count, seconds, threads};
 pub(crate) use batch::{BatchArgs, BatchCommand, BatchJob, MergeArgs, OnInvalid, ProgressKind};
 pub(crate) use bench::{
     BenchArgs, BenchCommand, BenchKernelsArgs, DeviceName, DiskArgs, LatencyArgs, ThroughputArgs,
@@ -483,67 +485,6 @@ pub(crate) enum LoadFormat {
     Dummy,
 }
 
-/// `512MiB`, `2GiB`, `1.5GB`, `800M` (powers of ten without an i), or plain bytes.
-fn parse_bytes(text: &str) -> Result<u64, String> {
-    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let factor = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 1u64,
-        "k" | "kb" => 1_000,
-        "m" | "mb" => 1_000_000,
-        "g" | "gb" => 1_000_000_000,
-        "t" | "tb" => 1_000_000_000_000,
-        "kib" => 1 << 10,
-        "mib" => 1 << 20,
-        "gib" => 1 << 30,
-        "tib" => 1 << 40,
-        _ => return Err(format!("`{unit}` is no unit of memory: write something like 2GiB or 800MB")),
-    };
-    let number: f64 = number.parse().map_err(|_| "expected a number and a unit, such as 2GiB".to_string())?;
-    let bytes = number * factor as f64;
-    if bytes.is_finite() && (1.0..1e18).contains(&bytes) {
-        Ok(bytes as u64)
-    } else {
-        Err("not a sensible amount of memory".into())
-    }
-}
-
-/// Most of anything that is counted here: sums and products of two of them stay far from overflow.
-const COUNT_MAX: usize = 1 << 24;
-/// More threads than any machine has; each costs a stack, and waits for all others.
-const THREADS_MAX: usize = 1024;
-
-fn at_least_one(text: &str) -> Result<usize, String> {
-    within(text, COUNT_MAX)
-}
-
-fn threads(text: &str) -> Result<usize, String> {
-    within(text, THREADS_MAX)
-}
-
-fn within(text: &str, max: usize) -> Result<usize, String> {
-    let count = text.parse().ok().filter(|count| (1..=max).contains(count));
-    count.ok_or_else(|| format!("expected a number from 1 to {max}"))
-}
-
-/// A time limit; none is said by leaving it out.
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse::<f64>().ok().and_then(|s| Duration::try_from_secs_f64(s).ok());
-    seconds.filter(|s| !s.is_zero()).ok_or_else(|| "expected seconds, more than 0".to_string())
-}
-
-/// `4096` or `32k` (vLLM's way of writing 32768 is 32K, of 32000 is 32k).
-fn parse_count(text: &str) -> Result<usize, String> {
-    let (number, factor) = match text.strip_suffix(['k', 'K']) {
-        Some(number) if text.ends_with('K') => (number, 1024),
-        Some(number) => (number, 1000),
-        None => (text, 1),
-    };
-    let count: usize = number.parse().map_err(|_| "expected a number such as 4096 or 32k".to_string())?;
-    let count = count.checked_mul(factor).filter(|n| (1..=COUNT_MAX).contains(n));
-    count.ok_or_else(|| format!("expected a number from 1 to {COUNT_MAX}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -552,21 +493,5 @@ mod tests {
     #[test]
     fn definition_is_consistent() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn amounts_of_memory() {
-        assert_eq!(parse_bytes("2GiB"), Ok(2 << 30));
-        assert_eq!(parse_bytes("1.5GB"), Ok(1_500_000_000));
-        assert_eq!(parse_bytes("4096"), Ok(4096));
-        for bad in ["", "GiB", "2XB", "-1GiB", "1e3GB", "0"] {
-            assert!(parse_bytes(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn counts_with_k() {
-        assert_eq!((parse_count("32k"), parse_count("4K"), parse_count("7")), (Ok(32000), Ok(4096), Ok(7)));
-        assert!(parse_count("0").is_err() && parse_count("k").is_err());
     }
 }
