@@ -16,7 +16,7 @@ const MAIN: Architecture = Architecture(90);
 const OTHERS: [u32; 5] = [75, 80, 86, 89, 100];
 
 /// A few registers beside a loop do no harm.
-const SPILL_BYTES_MAX: usize = 16;
+const SPILL_BYTES_MAX: usize = 32;
 
 fn one_of_each_kind() -> Vec<Module> {
     vec![
