@@ -1,7 +1,7 @@
 //! Passages whose last word is to be guessed, cut from any text.
 //!
-//! As in LAMBADA (Paperno et al., 2016): some sentences of context, then one whose last word is the target. Only
-//! words count that the passage has used before: those can be known from the context alone.
+//! As in LAMBADA (Paperno et al., 2016): some sentences of context, then one whose last word is the target. Nobody has
+//! sorted out those that a person could not guess: rates are low, and good to compare two formats of one model.
 
 /// A passage without its last word, and that word.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,9 +46,7 @@ fn passage(text: &str) -> Option<Passage> {
     let body = text.trim_end_matches(|c: char| !c.is_alphabetic());
     let (context, word) = body.rsplit_once(' ')?;
     let plain = word.chars().count() >= LETTERS && word.chars().all(char::is_alphabetic);
-    let same = |other: &str| other.trim_matches(|c: char| !c.is_alphabetic()).eq_ignore_ascii_case(word);
-    (plain && context.split_whitespace().any(same))
-        .then(|| Passage { context: context.to_string(), word: word.to_string() })
+    plain.then(|| Passage { context: context.to_string(), word: word.to_string() })
 }
 
 #[cfg(test)]
@@ -56,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_word_is_one_that_was_said_before() {
+    fn a_passage_ends_with_the_word_to_guess() {
         let filler = "The old whale swam on. ".repeat(11);
         let text = format!("{filler}And then we saw the Whale!\n\nNothing came of it.");
         let all = passages(&text);
@@ -66,8 +64,8 @@ mod tests {
     }
 
     #[test]
-    fn short_and_new_words_are_no_targets() {
-        assert_eq!(passage("A ship. She was a barquentine."), None);
+    fn short_words_and_figures_are_no_targets() {
+        assert_eq!(passage("The leg was Ahab's."), None);
         assert_eq!(passage("He saw him. I saw him."), None);
         assert_eq!(
             passage("A ship is a ship."),
@@ -77,6 +75,6 @@ mod tests {
 
     #[test]
     fn the_text_that_comes_along_has_enough_of_them() {
-        assert!(passages(super::super::TEXT).len() >= 150);
+        assert!(passages(super::super::TEXT).len() >= 200);
     }
 }

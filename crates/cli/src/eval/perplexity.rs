@@ -125,7 +125,7 @@ mod tests {
             for w in &windows[1..] {
                 let before = w.tokens.len() - w.scored;
                 assert!(
-                    w.tokens.len() <= context.max(2) && before >= 1 && before >= context - stride,
+                    w.tokens.len() <= context + 1 && before >= 1 && before >= context - stride,
                     "{context} {stride}"
                 );
             }

@@ -173,6 +173,9 @@ impl Source {
                 let why = "expected a grammar in Lark's syntax (`start: ...`), found `::=`";
                 return Err(GrammarError::Invalid(why.to_owned()));
             }
+            Kind::Lark if self.text == one_of(&[]) => {
+                return Err(GrammarError::Invalid("a choice needs a text to choose, found none".to_owned()));
+            }
             Kind::Lark => GrammarWithLexer::from_lark(self.text.clone()),
         };
         Ok(TopLevelGrammar::from_grammar(grammar))
