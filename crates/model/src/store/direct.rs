@@ -16,9 +16,9 @@ use crate::error::{Error, Result};
 /// Offsets, lengths and addresses of direct reads are multiples of this.
 pub(super) const SECTOR: usize = 4096;
 /// Bytes of one request.
-pub(super) const REQUEST_BYTES: usize = 2 << 20;
+pub(super) const REQUEST_BYTES: usize = 512 << 10;
 /// Requests under way at once.
-pub const READERS: usize = 6;
+pub const READERS: usize = 8;
 
 /// How a file is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

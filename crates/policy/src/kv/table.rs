@@ -98,6 +98,11 @@ impl Sequence {
         upto.blocks().saturating_sub(self.blocks.len())
     }
 
+    /// One if it may need another block than those that its known positions fill.
+    pub fn grows(&self) -> usize {
+        usize::from(self.request.kv_max().blocks() > self.known().blocks().max(self.blocks.len()))
+    }
+
     /// Hashes that it may begin with: at least one position is left to compute, so that a token can be drawn.
     pub fn reusable(&self) -> &[BlockHash] {
         let most = self.known().saturating_sub(Tokens(1)).full_blocks();

@@ -161,11 +161,10 @@ impl Fcfs {
     }
 
     /// Lets in what waits, by arrival, until one does not fit beside what those that run will ask for: all of their known
-    /// positions, and a block each to grow into.
+    /// positions, and a block each to grow into, unless what they have is all that they can use.
     fn admit(&mut self, draft: &mut Draft) {
-        let mut promised: usize =
-            self.running.iter().filter_map(|rank| self.table.get(rank.1)).map(|s| s.lacks(s.known())).sum();
-        promised += self.running.len();
+        let running = self.running.iter().filter_map(|rank| self.table.get(rank.1));
+        let mut promised: usize = running.map(|s| s.lacks(s.known()) + s.grows()).sum();
         while let Some(&rank) = self.queue.first() {
             let seats = self.config.max_num_seqs - self.running.len() - self.moving.len();
             let resting = self.table.live(rank.1).rests();
@@ -198,6 +197,6 @@ impl Fcfs {
         self.running.insert(rank);
         self.append(draft, rank.1, len, shared);
         let sequence = self.table.live(rank.1);
-        Some(sequence.lacks(sequence.known()) + 1)
+        Some(sequence.lacks(sequence.known()) + sequence.grows())
     }
 }

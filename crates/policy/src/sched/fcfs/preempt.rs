@@ -59,7 +59,8 @@ impl Fcfs {
             return None;
         }
         self.depart(rank, Tier::Device);
-        Some(needed - self.table.live(rank.1).blocks.len() + 1)
+        let sequence = self.table.live(rank.1);
+        Some(needed - sequence.blocks.len() + sequence.grows())
     }
 
     /// Plans the next pieces of the moves under way. Their sources rest until this very step is done.
