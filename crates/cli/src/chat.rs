@@ -12,7 +12,9 @@ use serde_json::{Value, json};
 use crate::args::RunArgs;
 use crate::console::{Hangup, note, show, told};
 use crate::display::Voice;
+use crate::lanes::LanesFile;
 use crate::loaded::{self, Opened, Text};
+use crate::plan::{Ends, Work};
 use crate::resolve::{Needs, engine_config};
 use crate::run::{answer_to, render};
 
@@ -21,9 +23,13 @@ const CHAT_TOKENS: usize = 8192;
 /// Tokens computed in a step: a chat's messages are short.
 const STEP_TOKENS: usize = 512;
 
+/// Tokens of a turn, and of what is said to it, as planning takes them.
+const TURN_TOKENS: usize = 256;
+
 /// Talks until the input ends or somebody says `/bye`.
 pub(crate) fn chat(
     args: &RunArgs,
+    lanes: LanesFile,
     opened: &Opened,
     text: &Text,
     template: Option<ChatTemplate>,
@@ -35,13 +41,20 @@ pub(crate) fn chat(
         );
     };
     let longest = CHAT_TOKENS.min(opened.checkpoint.spec().max_positions);
-    let needs =
-        Needs { seqs: 1, longest: Some(longest), kv_tokens: Some(longest), step_tokens: Some(STEP_TOKENS) };
+    let needs = Needs {
+        seqs: 1,
+        longest: Some(longest),
+        kv_tokens: Some(longest),
+        step_tokens: Some(STEP_TOKENS),
+        expected: None,
+    };
     let voice = if args.quiet { Voice::Quiet } else { Voice::Normal };
-    let engine = loaded::load(opened.plan(engine_config(&args.engine, needs)?, voice)?, voice)?;
+    let config = lanes.wanted(engine_config(&args.engine, needs)?);
+    let work = Work::likely(1, (TURN_TOKENS, TURN_TOKENS), longest, Ends::Open);
+    let engine = loaded::load(opened.plan_for(config, &args.engine, work, voice)?.planned, voice)?;
     let opening = args.system.iter().map(|s| json!({"role": "system", "content": s})).collect();
     Chat { engine: &engine, text, template: &template, params, opening }.talk()?;
-    engine.finish()?;
+    lanes.end(engine)?;
     Ok(ExitCode::SUCCESS)
 }
 

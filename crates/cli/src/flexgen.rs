@@ -3,16 +3,18 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
+use policy::plan::BlockSize;
 use serde_json::{Value, json};
 use sim::flexgen::{
-    CELLS, Case, Cell, Format, Mechanism, Metric, Pinning, Policy, Prediction, Published, Rates, Table,
-    Wanted, plan, predict,
+    CELLS, Case, Cell, Format, Mechanism, Metric, Overlap, Pinning, Policy, Prediction, Published, Rates,
+    Table, Wanted, plan, predict,
 };
-use spec::{ByTier, Placement, Split, Tier};
+use spec::{Placement, Tier};
 
-use crate::args::{self, FlexgenArgs};
+use crate::args::{self, FlexgenArgs, Percent};
 use crate::console::show;
 use crate::output_file::{JsonReport, OutputFile};
+use crate::resolve::share;
 use crate::scenario::{chart, curve, percent, rates, report, wanted};
 
 pub(crate) fn flexgen(args: FlexgenArgs) -> Result<ExitCode> {
@@ -38,7 +40,10 @@ pub(crate) fn flexgen(args: FlexgenArgs) -> Result<ExitCode> {
 }
 
 fn one(model: &str, args: &FlexgenArgs, rates: Rates, mechanism: Mechanism) -> Result<Value> {
-    let wanted = wanted(model, &args.scenario)?;
+    let block = args.batch_size.zip(args.num_batches);
+    let block = block.map(|(batch_size, num_batches)| BlockSize { batch_size, num_batches });
+    let overlap = if args.no_overlap { Overlap::Off } else { Overlap::On };
+    let wanted = Wanted { block, overlap, ..wanted(model, &args.scenario)? };
     let (case, prediction) = match &args.percent {
         Some(percent) => {
             let case = given(&wanted, percent)?;
@@ -77,16 +82,8 @@ fn say(model: &str, case: &Case, prediction: &Prediction) -> Result<()> {
 }
 
 /// A policy as FlexGen's `--percent` writes it.
-fn given(wanted: &Wanted, percent: &[u8]) -> Result<Case> {
+fn given(wanted: &Wanted, percent: &[Percent]) -> Result<Case> {
     let Some(block) = wanted.block else { bail!("--percent needs --batch-size and --num-batches") };
-    let split = |device: u8, host: u8| -> Result<Split> {
-        let (device, host) =
-            (u32::from(device) * (Split::WHOLE / 100), u32::from(host) * (Split::WHOLE / 100));
-        let Some(disk) = Split::WHOLE.checked_sub(device + host) else {
-            bail!("--percent: device and host together are more than 100: lower one of them")
-        };
-        Ok(Split::new(ByTier { device, host, disk })?)
-    };
     Ok(Case {
         dims: wanted.dims,
         lengths: wanted.lengths,
@@ -94,9 +91,9 @@ fn given(wanted: &Wanted, percent: &[u8]) -> Result<Case> {
             batch_size: block.batch_size,
             num_batches: block.num_batches,
             placement: Placement {
-                weights: split(percent[0], percent[1])?,
-                kv: split(percent[2], percent[3])?,
-                hidden: split(percent[4], percent[5])?,
+                weights: share(percent, "weights", 0)?,
+                kv: share(percent, "KV", 1)?,
+                hidden: share(percent, "activations", 2)?,
             },
             weights: wanted.weights,
             cache: wanted.cache,

@@ -16,6 +16,7 @@ use model::tools::ToolFormat;
 use crate::args::{EngineArgs, LoadFormat};
 use crate::console::note;
 use crate::display::{Download, Progress, Unit, Voice};
+use crate::plan::{self, Chosen, Work};
 
 /// The name of the model that is fetched by itself.
 const DEFAULT: &str = "smollm2";
@@ -78,10 +79,30 @@ impl Opened {
         &self.path
     }
 
-    /// Plans all memory and announces it.
+    /// Plans an engine for what is known of the requests, and announces it. Without room for all weights on the device, the
+    /// planner decides what flags leave open.
+    pub(crate) fn plan_for(
+        &self,
+        config: EngineConfig,
+        args: &EngineArgs,
+        work: Work,
+        voice: Voice,
+    ) -> Result<Chosen<'_>> {
+        let Chosen { planned, told } = plan::choose(self, config, args, work)?;
+        let planned = self.announced(planned, voice)?;
+        if let Some(told) = told.as_ref().filter(|_| voice == Voice::Normal) {
+            note!("{told}");
+        }
+        Ok(Chosen { planned, told })
+    }
+
+    /// Plans all memory as flags and the engine's own rule say, and announces it.
     pub(crate) fn plan(&self, config: EngineConfig, voice: Voice) -> Result<Planned<'_>> {
+        self.announced(Planned::new(&self.checkpoint, config)?, voice)
+    }
+
+    fn announced<'a>(&self, planned: Planned<'a>, voice: Voice) -> Result<Planned<'a>> {
         let spec = self.checkpoint.spec();
-        let planned = Planned::new(&self.checkpoint, config)?;
         if voice == Voice::Normal {
             let (parameters, formats) = (count(spec.parameters()), planned.formats());
             note!("{}: {}, {parameters} parameters, {formats}", self.name, spec.architecture);
@@ -135,7 +156,14 @@ pub(crate) fn load(planned: Planned<'_>, voice: Voice) -> Result<Engine> {
     let progress = Progress::new("loading", planned.load_bytes(), Unit::Bytes, voice);
     let engine = planned.start(&|bytes| progress.set(bytes));
     progress.end();
-    Ok(engine?)
+    let engine = engine?;
+    if voice == Voice::Normal && engine.hold().host_weight_bytes > 0 {
+        match engine.host_linear_tokens() {
+            0 => note!("weights on the host are copied to the device for every pass"),
+            most => note!("weights on the host: computed with there up to {most} tokens, copied for more"),
+        }
+    }
+    Ok(engine)
 }
 
 /// `135 M`, `1.1 B`.

@@ -8,11 +8,15 @@ mod check;
 mod check_cuda;
 mod console;
 mod display;
+mod documents;
 mod eval;
 mod flexgen;
+mod lanes;
+mod layers;
 mod loaded;
 mod output_file;
 mod plan;
+mod profile;
 mod replay;
 mod resolve;
 mod run;
@@ -22,28 +26,16 @@ mod simulate_block;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use anyhow::Result;
+use clap::error::{ContextKind, ErrorKind};
+use clap::{CommandFactory, Parser};
 
 use args::{BenchCommand, Cli, Command, EvalCommand, SimulateCommand};
+use console::Misuse;
+use layers::layered;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let result = match cli.command {
-        Command::Run(args) => run::run(args),
-        Command::Serve(args) => serve::serve(args),
-        Command::Batch(args) => batch::batch(args),
-        Command::Check(args) => check::check(args),
-        Command::Bench(BenchCommand::Kernels(args)) => bench::kernels(args),
-        Command::Bench(BenchCommand::Throughput(args)) => bench::throughput(args),
-        Command::Bench(BenchCommand::Latency(args)) => bench::latency(args),
-        Command::Eval(EvalCommand::Perplexity(args)) => eval::perplexity(args),
-        Command::Eval(EvalCommand::NextWord(args)) => eval::next_word(args),
-        Command::Bench(BenchCommand::Disk(args)) => bench::disk(args),
-        Command::Simulate(SimulateCommand::Flexgen(args)) => flexgen::flexgen(args),
-        Command::Plan(args) => plan::plan(args),
-        Command::Simulate(SimulateCommand::Replay { file }) => replay::replay(&file),
-        Command::Simulate(SimulateCommand::Block(args)) => simulate_block::simulate_block(&args),
-    };
+    let result = settled().and_then(|cli| dispatch(cli.command));
     result.unwrap_or_else(|error| {
         let code = console::exit_code(&error);
         if code != ExitCode::SUCCESS {
@@ -51,4 +43,48 @@ fn main() -> ExitCode {
         }
         code
     })
+}
+
+/// The command line, with what the environment and a configuration file add to it.
+fn settled() -> Result<Cli> {
+    let typed: Vec<_> = std::env::args_os().collect();
+    // Help is there even where a file or a variable is wrong.
+    if let Err(asked) = Cli::try_parse_from(&typed)
+        && matches!(asked.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion)
+    {
+        asked.exit();
+    }
+    let layered = layered(&Cli::command(), typed, &|name| std::env::var_os(name))?;
+    Cli::try_parse_from(&layered.argv).map_err(|error| {
+        let of = error.get(ContextKind::InvalidArg).map(ToString::to_string).unwrap_or_default();
+        let Some(source) = layered.source(&of) else { error.exit() };
+        // What the person did not type needs to be found.
+        let _ = error.print();
+        Misuse(source).into()
+    })
+}
+
+fn dispatch(command: Command) -> Result<ExitCode> {
+    match command {
+        Command::Run(args) => run::run(args),
+        Command::Serve(args) => serve::serve(args),
+        Command::Batch(args) => batch::batch(args),
+        Command::Check(args) => check::check(args),
+        Command::Bench(BenchCommand::Kernels(args)) => bench::kernels(args),
+        Command::Bench(BenchCommand::Throughput(args)) => bench::throughput(args),
+        Command::Bench(BenchCommand::Latency(args)) => bench::latency(args),
+        Command::Bench(BenchCommand::Serve(args)) => bench::serve(*args),
+        Command::Bench(BenchCommand::Plan(args)) => bench::plan(args),
+        Command::Bench(BenchCommand::Ablation(args)) => bench::ablation(args),
+        Command::Eval(EvalCommand::Perplexity(args)) => eval::perplexity(args),
+        Command::Eval(EvalCommand::NextWord(args)) => eval::next_word(args),
+        Command::Bench(BenchCommand::Disk(args)) => bench::disk(args),
+        Command::Simulate(SimulateCommand::Flexgen(args)) => flexgen::flexgen(args),
+        Command::Man(args) => documents::man(&args),
+        Command::Completions(args) => documents::completions(&args),
+        Command::Profile(args) => profile::profile(args),
+        Command::Plan(args) => plan::plan(args),
+        Command::Simulate(SimulateCommand::Replay { file }) => replay::replay(&file),
+        Command::Simulate(SimulateCommand::Block(args)) => simulate_block::simulate_block(&args),
+    }
 }

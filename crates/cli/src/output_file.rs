@@ -2,7 +2,7 @@
 //! something to put into it.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{Seek, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -38,7 +38,8 @@ impl OutputFile {
     pub(crate) fn begin(&mut self) -> Result<()> {
         self.state = State::Begun;
         if self.file.metadata().is_ok_and(|m| m.is_file()) {
-            self.file.set_len(0).with_context(|| format!("cannot empty {}", self.path.display()))?;
+            let emptied = self.file.set_len(0).and_then(|()| self.file.rewind());
+            emptied.with_context(|| format!("cannot empty {}", self.path.display()))?;
         }
         Ok(())
     }

@@ -4,18 +4,28 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use engine::{
-    DeviceChoice, EngineConfig, KvMemory, Offload, PrefixCaching, WeightShare, default_threads, memory, size,
+    Blocks, DeviceChoice, EngineConfig, Expected, HostLinears, KvFormat, KvMemory, NoSuchKv, Offload,
+    PrefixCaching, WeightShare, default_threads, memory, size,
 };
 use kernels::Isa;
 use model::decoder::WeightsAs;
 use model::source::Places;
+use policy::pipeline::Overlap;
+use policy::sched::{Delegate, Schedule};
 use spec::{ByTier, Split};
 
-use crate::args::{DeviceName, EngineArgs, Weights};
+use crate::args::{
+    AttendOn, DeviceName, EngineArgs, HostWeights, Kv, Percent, ScheduleArgs, ScheduleName, Weights,
+};
 
 /// Tokens in a step, unless a flag says otherwise: enough that weights are read rarely, few enough that
 /// activations stay small and decodes do not wait long behind a prompt.
 const TOKENS_A_STEP: usize = 2048;
+/// Sequences at once, unless a flag says otherwise, where more are known to come.
+const SEQS: usize = 256;
+/// Tokens of a batch where a step has several, unless a flag says otherwise: eight of these need as much memory as a batch of
+/// a whole step, and take twice its prompts through one pass over streamed weights.
+const TOKENS_A_BATCH: usize = 512;
 /// Requests that may wait.
 const QUEUE: usize = 1 << 20;
 
@@ -30,6 +40,27 @@ pub(crate) struct Needs {
     pub(crate) kv_tokens: Option<usize>,
     /// Tokens of the longest prompt, if known: a step need not be larger than all prompts.
     pub(crate) step_tokens: Option<usize>,
+    /// The requests, if known.
+    pub(crate) expected: Option<Expected>,
+}
+
+impl Needs {
+    /// Of so many requests at once, all of these lengths.
+    pub(crate) fn of_requests(args: &EngineArgs, requests: usize, input: usize, output: usize) -> Needs {
+        let seqs = args.max_num_seqs.unwrap_or(SEQS).min(requests);
+        Needs {
+            seqs,
+            longest: Some(input + output),
+            kv_tokens: Some(kv_tokens(seqs, input + output)),
+            step_tokens: Some(requests * input),
+            expected: Some(Expected { requests, prompt: input, output: Some(output) }),
+        }
+    }
+}
+
+/// KV, in tokens, of so many sequences of this length: blocks are whole.
+pub(crate) fn kv_tokens(seqs: usize, length: usize) -> usize {
+    seqs * length.next_multiple_of(kernels::attention::BLOCK_TOKENS)
 }
 
 /// Settles every setting of an engine.
@@ -51,6 +82,8 @@ pub(crate) fn engine_config(args: &EngineArgs, needs: Needs) -> Result<EngineCon
     }
     Ok(EngineConfig {
         weights: weights_as(args.weights),
+        kv: kv_format(args)?,
+        sparse: sparse(args)?,
         memory: memory_limit(args)?,
         threads: args.threads.unwrap_or_else(default_threads),
         isa,
@@ -66,15 +99,56 @@ pub(crate) fn engine_config(args: &EngineArgs, needs: Needs) -> Result<EngineCon
         kv_memory: if needs.kv_tokens.is_some() { KvMemory::AtStart } else { KvMemory::AsUsed },
         host_kv_tokens: args.swap_tokens.unwrap_or(0),
         offload: offload(args)?,
+        blocks: blocks(args, needs.expected)?,
         record: args.record.clone(),
+        beside_bytes: 0,
+        lane_spans: 0,
     })
 }
 
-/// Where weights go that do not fit.
+/// What was asked of schedules, of KV and of activations, and what is known of the requests.
+fn blocks(args: &EngineArgs, expected: Option<Expected>) -> Result<Blocks> {
+    let ScheduleArgs { schedule, num_batches, batch_size, attend, no_overlap } = args.schedule;
+    let schedule = match schedule {
+        ScheduleName::Auto => None,
+        ScheduleName::Plain => Some(Schedule::Continuous),
+        ScheduleName::Row => Some(Schedule::Row),
+        ScheduleName::Zigzag => Some(Schedule::Zigzag),
+        ScheduleName::Diagonal => Some(Schedule::Diagonal),
+    };
+    let home = |what, pair| args.percent.as_deref().map_or(Ok(Split::RESIDENT), |p| share(p, what, pair));
+    let delegate = match attend {
+        // What costs say of `auto` comes later (see `plan::own`).
+        AttendOn::Auto | AttendOn::Host => Delegate::Host,
+        AttendOn::Device => Delegate::Streamed,
+    };
+    let (kv, hidden) = (home("KV", 1)?, home("activations", 2)?);
+    let num_batches = num_batches.map(usize::from);
+    let batch_tokens = args.max_num_batched_tokens.is_none().then_some(TOKENS_A_BATCH);
+    let overlap = if no_overlap { Overlap::Nothing } else { Overlap::Lanes };
+    Ok(Blocks { schedule, num_batches, batch_size, batch_tokens, expected, kv, hidden, delegate, overlap })
+}
+
+/// What the device has, and where weights go that do not fit.
 fn offload(args: &EngineArgs) -> Result<Offload> {
+    if args.link_gbps.is_some() && args.device == DeviceName::Cuda {
+        bail!("--link-gbps rehearses a link on a processor, and --device cuda has a real one: leave it out");
+    }
     let folder = args.offload_dir.clone().unwrap_or_else(packed_folder);
-    let share = args.percent.as_deref().map_or(Ok(WeightShare::Fitting), weight_share)?;
-    Ok(Offload { folder: Some(folder), disk: args.disk, share })
+    let exactly = |percent: &[Percent]| share(percent, "weights", 0).map(WeightShare::Exactly);
+    let share = args.percent.as_deref().map_or(Ok(WeightShare::Fitting), exactly)?;
+    Ok(Offload {
+        device_memory: device_memory(args)?,
+        link: args.link_gbps,
+        folder: Some(folder),
+        disk: args.disk,
+        share,
+        linears: match args.host_weights {
+            HostWeights::Auto => HostLinears::Cheaper,
+            HostWeights::Copied => HostLinears::Device,
+            HostWeights::Computed => HostLinears::Host,
+        },
+    })
 }
 
 /// The folder of packed stores, unless a flag names another.
@@ -82,37 +156,47 @@ pub(crate) fn packed_folder() -> PathBuf {
     Places::from_env().cache.join("packed")
 }
 
-/// What of FlexGen's six shares there is so far: weights on the device and on disk.
-fn weight_share(percent: &[u8]) -> Result<WeightShare> {
-    let &[device, host, kv, _, hidden, _] = percent else {
+/// One of FlexGen's three pairs: percent on the device and on the host, the rest on the drive.
+pub(crate) fn share(percent: &[Percent], what: &str, pair: usize) -> Result<Split> {
+    let &[device, host] = &percent[2 * pair..2 * pair + 2] else {
         bail!("--percent takes six numbers: weights, KV and activations on the device and on the host");
     };
-    if (host, kv, hidden) != (0, 100, 100) {
+    let Some(disk) = Split::WHOLE.checked_sub(device.parts() + host.parts()) else {
         bail!(
-            "--percent {}: KV and activations stay on the device, and weights on the device or on disk, so far: \
-             write --percent {device} 0 100 0 100 0",
-            percent.iter().map(u8::to_string).collect::<Vec<_>>().join(" ")
+            "--percent {}: {device} + {host} percent of the {what} are more than all of them",
+            percent.iter().map(Percent::to_string).collect::<Vec<_>>().join(" ")
         );
-    }
-    let parts = u32::from(device) * (Split::WHOLE / 100);
-    let split = Split::new(ByTier { device: parts, host: 0, disk: Split::WHOLE - parts })?;
-    Ok(WeightShare::Exactly(split))
+    };
+    Ok(Split::new(ByTier { device: device.parts(), host: host.parts(), disk })?)
 }
 
-/// What is allowed, or else nine tenths of what is free; what this process holds already counts as free.
+/// What the process may take on the host: what is allowed, or else nine tenths of what is free; what this process holds
+/// already counts as free.
 fn memory_limit(args: &EngineArgs) -> Result<u64> {
-    let free = match args.device {
-        DeviceName::Cpu => memory::available_bytes().saturating_add(memory::resident_bytes()),
-        DeviceName::Cuda => cuda::Gpu::open(0)?.memory()?.0.saturating_sub(cuda::OWN_BYTES) as u64,
-    };
-    match args.memory {
+    let free = memory::available_bytes().saturating_add(memory::resident_bytes());
+    within(args.memory, free, "--memory", "this machine or cgroup")
+}
+
+/// The device's memory: of a GPU, what is allowed or else nine tenths of what is free there; of a processor, what is
+/// allowed.
+fn device_memory(args: &EngineArgs) -> Result<Option<u64>> {
+    match args.device {
+        DeviceName::Cpu => Ok(args.device_memory),
+        DeviceName::Cuda => {
+            let free = cuda::Gpu::open(0)?.memory()?.0;
+            let free = free.saturating_sub(cuda::OWN_BYTES + cuda::DRIVER_BYTES) as u64;
+            within(args.device_memory, free, "--device-memory", "this GPU").map(Some)
+        }
+    }
+}
+
+fn within(asked: Option<u64>, free: u64, flag: &str, of: &str) -> Result<u64> {
+    match asked {
         None => Ok(free / 10 * 9),
         Some(asked) if asked <= free => Ok(asked),
-        Some(asked) => bail!(
-            "--memory {} is more than this device, machine or cgroup has left, {}: ask for less",
-            size(&asked),
-            size(&free)
-        ),
+        Some(asked) => {
+            bail!("{flag} {} is more than {of} has left, {}: ask for less", size(&asked), size(&free))
+        }
     }
 }
 
@@ -120,6 +204,30 @@ fn device_choice(name: DeviceName) -> DeviceChoice {
     match name {
         DeviceName::Cpu => DeviceChoice::Cpu,
         DeviceName::Cuda => DeviceChoice::Cuda,
+    }
+}
+
+/// The share of keys that count, if not all do.
+fn sparse(args: &EngineArgs) -> Result<Option<f32>> {
+    match args.sparse_attention {
+        Some(_) if args.device == DeviceName::Cuda => Err(NoSuchKv::SparseOnCuda.into()),
+        Some(share) if !(share > 0.0 && share <= 1.0) => Err(NoSuchKv::NoShare.into()),
+        share => Ok(share),
+    }
+}
+
+/// How KV is stored, as activations are or narrower.
+fn kv_format(args: &EngineArgs) -> Result<KvFormat> {
+    let wide = args.weights == Weights::F32;
+    match args.kv {
+        Kv::Auto => Ok(KvFormat::AsActivations),
+        Kv::Int4 if wide => Err(NoSuchKv::WithF32.into()),
+        Kv::Int4 => Ok(KvFormat::Int4),
+        Kv::Bf16 if wide => {
+            bail!("--kv bf16: f32 weights keep KV in f32; leave --kv out, or choose --weights bf16")
+        }
+        Kv::F32 if !wide => bail!("--kv f32: KV is kept in f32 only beside f32 weights; add --weights f32"),
+        Kv::Bf16 | Kv::F32 => Ok(KvFormat::AsActivations),
     }
 }
 

@@ -17,6 +17,7 @@ use crate::chat;
 use crate::console::{self, note, show};
 use crate::display::Voice;
 use crate::loaded::{self, Text};
+use crate::plan::{Ends, Work};
 use crate::resolve::{Needs, engine_config};
 
 /// What a newcomer's first run asks.
@@ -27,19 +28,27 @@ const ANSWER_TOKENS: u32 = 256;
 pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
     let started = Instant::now();
     let voice = if args.quiet { Voice::Quiet } else { Voice::Normal };
+    let lanes = args.lanes.open()?;
     let opened = loaded::open(args.model.as_deref(), &args.engine, voice)?;
     let text = opened.text(args.engine.chat_template.as_deref())?;
     let template = if args.raw { None } else { text.template()? };
     let mut params = sampling(&args.sampling, &text, opened.checkpoint.spec().vocab)?;
     let Some(prompt) = prompt(&args)? else {
-        return chat::chat(&args, &opened, &text, template, &params);
+        return chat::chat(&args, lanes, &opened, &text, template, &params);
     };
     let ids = encode(&text, template.as_ref(), args.system.as_deref(), &prompt)?;
     let answer = params.max_tokens.get_or_insert(ANSWER_TOKENS);
     let longest = ids.len() + *answer as usize;
-    let needs =
-        Needs { seqs: 1, longest: Some(longest), kv_tokens: Some(longest), step_tokens: Some(ids.len()) };
-    let planned = opened.plan(engine_config(&args.engine, needs)?, voice)?;
+    let needs = Needs {
+        seqs: 1,
+        longest: Some(longest),
+        kv_tokens: Some(longest),
+        step_tokens: Some(ids.len()),
+        expected: None,
+    };
+    let work = Work::likely(1, (ids.len(), *answer as usize), longest, Ends::Open);
+    let config = lanes.wanted(engine_config(&args.engine, needs)?);
+    let planned = opened.plan_for(config, &args.engine, work, voice)?.planned;
     fits(ids.len(), planned.hold().max_model_len)?;
     let engine = loaded::load(planned, voice)?;
     if voice == Voice::Normal {
@@ -50,7 +59,7 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
     if voice == Voice::Normal {
         said.summary(started, &engine);
     }
-    engine.finish()?;
+    lanes.end(engine)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -148,11 +157,13 @@ impl Said {
         );
         let hold = engine.hold();
         note!(
-            "peak memory {} of {} announced; weights {} and KV {} in memory, nothing on disk",
+            "peak memory {} of {} announced; weights {} and KV {} on the device, weights {} on the host, {} on disk",
             size(&memory::peak_resident_bytes()),
             size(&hold.total_bytes()),
             size(&hold.weight_bytes),
-            size(&hold.kv_bytes)
+            size(&hold.kv_bytes),
+            size(&hold.host_weight_bytes),
+            size(&hold.disk_bytes)
         );
     }
 

@@ -2,7 +2,6 @@
 
 use anyhow::{Context, Result, anyhow};
 use policy::cost::Dims;
-use policy::plan::BlockSize;
 use serde_json::{Value, json};
 use sim::flexgen::{
     Case, Format, HostAttention, Lengths, MACHINES, Machine, Mechanism, Overlap, Prediction, Rates, Wanted,
@@ -30,19 +29,18 @@ pub(crate) fn dims(model: &str) -> Result<Dims> {
     Dims::named(model).ok_or_else(|| anyhow!("no published model is called `{model}`: there are {}", names()))
 }
 
-/// What the flags say, with nothing chosen yet.
+/// What the flags say, with no block chosen yet, and everything overlapping.
 pub(crate) fn wanted(model: &str, args: &args::ScenarioArgs) -> Result<Wanted> {
     let format = |compressed| if compressed { Format::Int4 } else { Format::Half };
-    let block = args.batch_size.zip(args.num_batches);
     Ok(Wanted {
         dims: dims(model)?,
         lengths: Lengths { prompt: args.prompt_len, generated: args.gen_len },
         weights: format(args.compress_weight),
         cache: format(args.compress_cache),
-        overlap: if args.no_overlap { Overlap::Off } else { Overlap::On },
+        overlap: Overlap::On,
         host_attention: if args.no_host_attention { HostAttention::Off } else { HostAttention::On },
         devices: args.devices,
-        block: block.map(|(batch_size, num_batches)| BlockSize { batch_size, num_batches }),
+        block: None,
         max_latency_s: None,
     })
 }
@@ -52,7 +50,7 @@ pub(crate) fn percent(split: Split, tier: Tier) -> f64 {
     f64::from(split.part(tier)) * 100.0 / f64::from(Split::WHOLE)
 }
 
-fn shares(split: Split) -> Value {
+pub(crate) fn shares(split: Split) -> Value {
     json!({
         "device": percent(split, Tier::Device) / 100.0,
         "host": percent(split, Tier::Host) / 100.0,

@@ -6,36 +6,68 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use engine::{EngineConfig, kv_token_bytes};
+use engine::{EngineConfig, KvMemory, kv_token_bytes};
 use model::template::Tools;
-use server::{Config, Ended, KeySource, Served, Server, Signals};
+use rustix::process::{Resource, getrlimit, setrlimit};
+use server::{Config, Ended, KeySource, Log, LogFormat, LogLevel, Served, Server, Signals};
 use spec::ModelSpec;
 
-use crate::args::ServeArgs;
+use crate::args::{LogFormatName, LogLevelName, ServeArgs};
 use crate::display::Voice;
 use crate::loaded;
+use crate::plan::{Chosen, Ends, Work};
 use crate::resolve::{Needs, engine_config};
 
 /// Sequences at once, where no flag says; the scheduler runs as many as have KV.
 const SEQUENCES: usize = 256;
+/// Files that are no connections: weights, the spool, pipes and what the system wants.
+const OTHER_FILES: usize = 128;
 /// KV for each of them, where no flag says: about what a turn of a chat and its answer take.
 const TOKENS_A_SEQUENCE: usize = 512;
 
 pub(crate) fn serve(args: ServeArgs) -> Result<ExitCode> {
-    let server = Server::bind(config(&args)?)?;
-    eprintln!("listening on http://{}", server.address()?);
-    match server.run(move || load(&args), Signals::Obeyed)? {
+    let log = log(&args)?;
+    let config = config(&args, log.clone())?;
+    let connection_bytes = config.connection_bytes();
+    let server = Server::bind(config)?;
+    log.say(LogLevel::Info, "listening", &format!("listening on http://{}", server.address()));
+    let heard = log.clone();
+    let ended = server.run(move || load(&args, connection_bytes, &heard), Signals::Obeyed);
+    log.flush();
+    match ended? {
         Ended::Drained => Ok(ExitCode::SUCCESS),
         Ended::CutShort => {
-            eprintln!("ballast: ended before all requests were finished");
+            log.say(LogLevel::Warn, "cut_short", "ballast: ended before all requests were finished");
+            log.flush();
             Ok(ExitCode::FAILURE)
         }
-        Ended::EndedBadly(why) => bail!("{why}"),
-        Ended::EngineDied(why) => bail!("the engine died: {why}"),
+        Ended::EndedBadly(why) => Ok(failed(&log, &why.to_string())),
+        Ended::EngineDied(why) => Ok(failed(&log, &format!("the engine died: {why}"))),
     }
 }
 
-fn config(args: &ServeArgs) -> Result<Config> {
+/// The last line is one of the log: whoever reads the others as JSON reads this one.
+fn failed(log: &Log, why: &str) -> ExitCode {
+    log.say(LogLevel::Error, "failed", &format!("ballast: {why}"));
+    log.flush();
+    ExitCode::FAILURE
+}
+
+fn log(args: &ServeArgs) -> Result<Log> {
+    let format = match args.log_format {
+        LogFormatName::Text => LogFormat::Text,
+        LogFormatName::Json => LogFormat::Json,
+    };
+    let level = match args.log_level {
+        LogLevelName::Error => LogLevel::Error,
+        LogLevelName::Warn => LogLevel::Warn,
+        LogLevelName::Info => LogLevel::Info,
+        LogLevelName::Debug => LogLevel::Debug,
+    };
+    Log::to(std::io::stderr(), format, level).context("the system refuses threads")
+}
+
+fn config(args: &ServeArgs, log: Log) -> Result<Config> {
     let keys = all_keys(&args.api_key, args.api_key_file.as_deref())?;
     if keys.iter().any(String::is_empty) {
         bail!("an API key must not be empty");
@@ -43,14 +75,37 @@ fn config(args: &ServeArgs) -> Result<Config> {
     Ok(Config {
         keys,
         spool_dir: args.spool_dir.clone(),
-        key_source: key_source(args),
+        key_source: key_source(args, log.clone()),
         request_timeout: args.request_timeout,
         queue_timeout: args.queue_timeout,
+        max_connections: connections(args.max_connections, &log),
         max_num_queued_reqs: args.max_num_queued_reqs,
         max_num_queued_tokens: args.max_num_queued_tokens,
         shutdown_timeout: Duration::from_secs(args.shutdown_timeout),
+        log,
         ..Config::new(SocketAddr::new(args.host, args.port))
     })
+}
+
+/// So many connections, or as many as the system lets this process have files for, which is said.
+fn connections(wanted: usize, log: &Log) -> usize {
+    let mut limit = getrlimit(Resource::Nofile);
+    let needed = (wanted + OTHER_FILES) as u64;
+    if limit.current.is_some_and(|current| current < needed) {
+        limit.current = Some(limit.maximum.map_or(needed, |maximum| maximum.min(needed)));
+        // What comes of it is read below.
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
+    let files = getrlimit(Resource::Nofile).current.map_or(usize::MAX, |files| files as usize);
+    let room = files.saturating_sub(OTHER_FILES).max(1);
+    if room < wanted {
+        let told = format!(
+            "ballast: the system lets this process open {files} files: {room} connections at a time, not {wanted}; \
+             raise it (`ulimit -n`), or lower --max-connections"
+        );
+        log.say(LogLevel::Warn, "few_files", &told);
+    }
+    wanted.min(room)
 }
 
 fn all_keys(given: &[String], file: Option<&Path>) -> Result<Vec<String>> {
@@ -59,9 +114,10 @@ fn all_keys(given: &[String], file: Option<&Path>) -> Result<Vec<String>> {
 }
 
 /// Where SIGHUP reads keys from; while they cannot be read, the old ones stay.
-fn key_source(args: &ServeArgs) -> Option<KeySource> {
+fn key_source(args: &ServeArgs, log: Log) -> Option<KeySource> {
     let (given, file) = (args.api_key.clone(), args.api_key_file.clone()?);
-    let read = move || all_keys(&given, Some(&file)).map_err(|error| eprintln!("ballast: {error:#}")).ok();
+    let tell = move |error| log.say(LogLevel::Warn, "keys_not_read", &format!("ballast: {error:#}"));
+    let read = move || all_keys(&given, Some(&file)).map_err(&tell).ok();
     Some(KeySource::new(read))
 }
 
@@ -87,15 +143,45 @@ fn kv_tokens(args: &ServeArgs, spec: &ModelSpec, settings: &EngineConfig) -> usi
     }
 }
 
-fn load(args: &ServeArgs) -> Result<Served> {
-    let opened = loaded::open(Some(&args.model), &args.engine, Voice::Normal)?;
+/// Who may come: as many as run at once, and as many again.
+fn work(args: &ServeArgs, spec: &ModelSpec, settings: &EngineConfig) -> Work {
+    let longest = settings.max_model_len.unwrap_or(spec.max_positions);
+    let turn = TOKENS_A_SEQUENCE / 2;
+    let work = Work::likely(2 * settings.max_num_seqs, (turn, turn), longest, Ends::Open);
+    match args.kv_cache_memory_bytes {
+        Some(_) => work.within(settings.kv_tokens.unwrap_or_default()),
+        None => work,
+    }
+}
+
+/// `connection_bytes`: what connections may take beside the engine.
+fn load(args: &ServeArgs, connection_bytes: u64, log: &Log) -> Result<Served> {
+    // What is said while loading is for people: a log that programs read has it as events, below.
+    let voice = match args.log_format {
+        LogFormatName::Text => Voice::Normal,
+        LogFormatName::Json => Voice::Quiet,
+    };
+    let opened = loaded::open(Some(&args.model), &args.engine, voice)?;
     let text = opened.text(args.engine.chat_template.as_deref())?;
     let (template, tool_template) = (text.template_for(Tools::Absent)?, text.template_for(Tools::Given)?);
-    let needs = Needs { seqs: SEQUENCES, longest: None, kv_tokens: None, step_tokens: None };
+    let needs = Needs { seqs: SEQUENCES, longest: None, kv_tokens: None, step_tokens: None, expected: None };
     let mut settings = engine_config(&args.engine, needs)?;
     settings.kv_tokens = Some(kv_tokens(args, opened.checkpoint.spec(), &settings));
-    let planned = opened.plan(settings, Voice::Normal)?;
-    let engine = loaded::load(planned, Voice::Normal)?;
+    // All of it is used sooner or later, since blocks that were freed stay to be found again; taking it later would make
+    // steps wait for the system, and a machine without so much would tell in the night.
+    settings.kv_memory = KvMemory::AtStart;
+    settings.beside_bytes = connection_bytes;
+    let Chosen { planned, told } = opened.plan_for(
+        settings.clone(),
+        &args.engine,
+        work(args, opened.checkpoint.spec(), &settings),
+        voice,
+    )?;
+    if voice == Voice::Quiet {
+        log.say(LogLevel::Info, "memory", &format!("memory: {}", planned.hold()));
+        told.iter().for_each(|told| log.say(LogLevel::Info, "plan", told));
+    }
+    let engine = loaded::load(planned, voice)?;
     let names = if args.served_model_name.is_empty() {
         let mut names = vec![args.model.clone(), opened.name.clone()];
         names.dedup();
@@ -103,7 +189,6 @@ fn load(args: &ServeArgs) -> Result<Served> {
     } else {
         args.served_model_name.clone()
     };
-    eprintln!("ready: {}", names.join(", "));
     Ok(Served {
         engine,
         names,

@@ -12,6 +12,7 @@ use spec::{Bytes, DeviceSpec, DiskSpec, HardwareSpec, HostSpec, LinkSpec, Nanos,
 
 use crate::args::SimulateBlockArgs;
 use crate::console::show;
+use crate::lanes;
 use crate::output_file::{JsonReport, OutputFile};
 
 pub(crate) fn simulate_block(args: &SimulateBlockArgs) -> Result<ExitCode> {
@@ -40,10 +41,7 @@ pub(crate) fn simulate_block(args: &SimulateBlockArgs) -> Result<ExitCode> {
 }
 
 fn format_of(path: &Path) -> Result<Format> {
-    match Format::of_name(&path.to_string_lossy()) {
-        Some(format) => Ok(format),
-        None => bail!("--lanes {}: the name must end in .svg, .json or .trace.json", path.display()),
-    }
+    lanes::format_of(path).map_err(|why| anyhow!("--lanes {}: {why}", path.display()))
 }
 
 fn tell(model: &str, found: &BlockComparison) -> Result<()> {

@@ -198,3 +198,27 @@ fn a_full_disk_and_a_reader_that_leaves() {
     let err = String::from_utf8_lossy(&ended.stderr);
     assert!(ended.status.success() && !err.contains("Broken"), "{err}");
 }
+
+/// A model may have a template of its own for tools: lines with tools are rendered by it, the others are not.
+#[test]
+fn tools_have_their_own_template() {
+    let folder = Folder::copy_of("llama");
+    let mut config = folder.json("tokenizer_config.json");
+    config["chat_template"] = json!([
+        {"name": "default", "template": "{{ messages[0]['content'] }}"},
+        {"name": "tool_use", "template": "tools: {{ tools | length }} {{ messages[0]['content'] }} and then some"},
+    ]);
+    folder.write("tokenizer_config.json", config.to_string());
+    let tool = json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}});
+    let lines =
+        [chat("plain", json!({"max_tokens": 1})), chat("tools", json!({"max_tokens": 1, "tools": [tool]}))];
+    let (from, to) = (folder.write("in.jsonl", lines.join("\n")), folder.name("out.jsonl"));
+    ballast(&["batch", &folder.whole(), "-i", &from, "-o", &to, "--tool-call-parser", "hermes"]).fine();
+    let out = folder.read("out.jsonl");
+    let tokens: Vec<u64> = out
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).expect("JSON"))
+        .map(|answer| body(&answer)["usage"]["prompt_tokens"].as_u64().expect("tokens"))
+        .collect();
+    assert!(tokens[1] > tokens[0] + 10, "{tokens:?}");
+}

@@ -28,6 +28,20 @@ fn throughput() {
 }
 
 #[test]
+fn throughput_over_tiers() {
+    let (model, folder) = (golden("llama"), Folder::new());
+    let off = folder.whole();
+    let args =
+        ["bench", "throughput", &model, "--num-prompts", "5", "--input-len", "40", "--output-len", "4"];
+    let tiers = ["--percent", "100", "0", "0", "50", "0", "50", "--num-batches", "3", "--offload-dir", &off];
+    let keys = ["generated_tokens_per_s", "batch_size", "num_batches"];
+    let report = report(&[&args[..], &tiers, &["--attend", "device", "--reps", "1"]].concat(), &keys);
+    assert_eq!((report["schedule"].as_str(), report["num_batches"].as_u64()), (Some("Zigzag"), Some(3)));
+    let plain = ballast(&[&args[..], &tiers, &["--schedule", "plain"]].concat());
+    plain.refused(1, &["--schedule plain", "zigzag"]);
+}
+
+#[test]
 fn latency() {
     let model = golden("qwen3");
     let args = ["bench", "latency", &model, "--batch", "2", "--input-len", "8", "--reps", "1"];

@@ -51,6 +51,7 @@ struct Block {
 
 struct Kernel {
   const char* name;
+  unsigned args_bytes;
   void (*run)(const void*);
   Kernel* next;
 };
@@ -58,7 +59,9 @@ struct Kernel {
 static Kernel*& kernels() { static Kernel* first = nullptr; return first; }
 struct Register {
   Kernel kernel;
-  Register(const char* name, void (*run)(const void*)) : kernel{name, run, kernels()} { kernels() = &kernel; }
+  Register(const char* name, unsigned args_bytes, void (*run)(const void*)) : kernel{name, args_bytes, run, kernels()} {
+    kernels() = &kernel;
+  }
 };
 
 static Block block;
@@ -197,7 +200,7 @@ inline T shuffle(T value, unsigned from) {
 #define gridDim (emu::grid_size)
 #define KERNEL(name, Args, threads)                                                        \
   static void name(const Args& a);                                                         \
-  static emu::Register register_##name(#name, [](const void* p) { name(*(const Args*)p); }); \
+  static emu::Register register_##name(#name, sizeof(Args), [](const void* p) { name(*(const Args*)p); }); \
   static void name(const Args& a)
 
 static inline void __syncthreads() { emu::sync_block(); }
@@ -215,6 +218,9 @@ static inline T __shfl_down_sync(unsigned, T value, unsigned step) {
 }
 static inline float __uint_as_float(unsigned bits) { float x; std::memcpy(&x, &bits, 4); return x; }
 static inline unsigned __float_as_uint(float x) { unsigned bits; std::memcpy(&bits, &x, 4); return bits; }
+// Nothing is fused here anyway.
+static inline float __fmul_rn(float x, float y) { return x * y; }
+static inline float __fadd_rn(float x, float y) { return x + y; }
 template <class T>
 static inline T __ldg(const T* p) {
   if ((uintptr_t)p % alignof(T) != 0) { std::fprintf(stderr, "a load is not aligned\n"); std::abort(); }
@@ -222,6 +228,12 @@ static inline T __ldg(const T* p) {
 }
 using std::max;
 using std::min;
+
+// Threads take turns: nothing comes in between.
+template <class T>
+static inline T atomicAdd(T* at, T value) { T before = *at; *at += value; return before; }
+template <class T>
+static inline T atomicMin(T* at, T value) { T before = *at; *at = min(before, value); return before; }
 
 // The copy is done at once; what a missing wait would show is left to the device.
 static inline void copy_16(void* shared, const void* global) {
@@ -254,20 +266,21 @@ static inline void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsig
 }
 #endif
 
-// Runs a kernel over a whole grid. 0, or 1 if there is none of that name.
-extern "C" int ballast_launch(const char* name, unsigned x, unsigned y, unsigned z, unsigned threads, const void* args) {
+// Runs a kernel over a whole grid. 0; 1 if there is none of that name; 2 if its arguments are of another size, of which the
+// driver would copy as much as the kernel takes.
+extern "C" int ballast_launch(const char* name, unsigned x, unsigned y, unsigned threads, const void* args, unsigned args_bytes) {
   emu::Kernel* kernel = emu::kernels();
   while (kernel && std::strcmp(kernel->name, name) != 0) kernel = kernel->next;
   if (!kernel || threads % 32 != 0) return 1;
-  emu::grid_size = {x, y, z};
+  if (kernel->args_bytes != args_bytes) return 2;
+  emu::grid_size = {x, y, 1};
   emu::block_size = {threads, 1, 1};
   emu::entry = kernel->run;
   emu::arguments = args;
-  for (unsigned k = 0; k < z; k++)
-    for (unsigned j = 0; j < y; j++)
-      for (unsigned i = 0; i < x; i++) {
-        emu::block_index = {i, j, k};
-        emu::run_block();
-      }
+  for (unsigned j = 0; j < y; j++)
+    for (unsigned i = 0; i < x; i++) {
+      emu::block_index = {i, j, 0};
+      emu::run_block();
+    }
   return 0;
 }

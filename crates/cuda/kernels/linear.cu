@@ -114,10 +114,6 @@ __device__ __forceinline__ void add_plane(const u8* plane, u32 quad, u32 t, u32 
   }
 }
 
-__device__ __forceinline__ u32 component(const uint4& v, u32 i) {
-  return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
-}
-
 __device__ __forceinline__ void read_codes(const u8* group, u32 g, u32 t, u32 (&codes)[4][4][2]) {
   u32 tile = g / 4, quad = g % 4;
   const u8* low = group + SUB_BYTES + tile * LOW_BYTES;
@@ -233,17 +229,20 @@ __device__ __forceinline__ void multiply(const Lines& w, const uint4& x, float (
   mma(sums[1], a, x.z, x.w);
 }
 
-// Few tokens: a block takes a panel and 8 * BLOCKS tokens, its eight warps every eighth group of k. Their sums are
-// added in order of the warps, so a token's result does not depend on the others.
+// However many tokens there are, k is cut into the same eight runs of groups; a run's products are added in order, then the
+// sums of the runs in theirs. So a token's result does not depend on how many others there are.
+__device__ __forceinline__ u32 groups_of_run(u32 groups) { return (groups + 7) / 8; }
+
+// Few tokens: a block takes a panel and 8 * BLOCKS tokens, each of its eight warps a run.
 template <u32 BLOCKS>
 __device__ __forceinline__ void few(const LinearArgs& a, float (&shared)[8][32][33]) {
   u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const u8* panel = a.panels + blockIdx.x * a.panel_bytes;
-  u32 first = blockIdx.y * 8 * BLOCKS, groups = (a.k + 31) / 32;
+  u32 first = blockIdx.y * 8 * BLOCKS, groups = (a.k + 31) / 32, run = groups_of_run(groups);
   const u16* x = (const u16*)a.x;
   float sums[BLOCKS][2][4] = {};
 #pragma unroll 4
-  for (u32 index = warp; index < groups; index += 8) {
+  for (u32 index = warp * run; index < min((warp + 1) * run, groups); index++) {
     Lines w;
     read_lines(panel, index, g, t, w);
 #pragma unroll
@@ -322,7 +321,8 @@ KERNEL(linear_many, ManyArgs, 256) {
   u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   u32 groups = (a.linear.k + 31) / 32;
   u32 panels = 2 * (warp % 2), tokens = 32 * (warp / 2);
-  float sums[2][4][2][4] = {};
+  float sums[2][4][2][4] = {}, run_sums[2][4][2][4] = {};
+  u32 run = groups_of_run(groups), left = run;  // groups until the run ends
   for (u32 i = 0; i < 2; i++) {
     if (i < groups) bring(a, i, stages[i]);
     copies_commit();
@@ -342,7 +342,15 @@ KERNEL(linear_many, ManyArgs, 256) {
 #pragma unroll
       for (u32 i = 0; i < 4; i++) w[i] = stage.w[panels + q][i][lane];
 #pragma unroll
-      for (u32 b = 0; b < 4; b++) multiply(w, x[b], sums[q][b]);
+      for (u32 b = 0; b < 4; b++) multiply(w, x[b], run_sums[q][b]);
+    }
+    if (--left > 0 && index + 1 < groups) continue;
+    left = run;
+#pragma unroll
+    for (u32 i = 0; i < 64; i++) {
+      float& sum = run_sums[i / 32][i / 8 % 4][i / 4 % 2][i % 4];
+      sums[i / 32][i / 8 % 4][i / 4 % 2][i % 4] += sum;
+      sum = 0.0f;
     }
   }
   // Sums to rows of 32 outputs, through the memory of the stages: a warp's own piece of it.
@@ -363,6 +371,43 @@ KERNEL(linear_many, ManyArgs, 256) {
     }
     __syncwarp();
   }
+}
+
+struct UnpackArgs {
+  const u8* panels;
+  u16* out;  // [32 panels, k]
+  u64 panel_bytes;
+  u32 k;     // a multiple of 8
+};
+
+// Panels as plain rows of bf16, in the order of the panels. A warp takes 32 of k of a panel, every eighth of the block's 32.
+KERNEL(unpack_panels, UnpackArgs, 256) {
+  u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const u8* panel = a.panels + blockIdx.x * a.panel_bytes;
+  u32 end = min((blockIdx.y + 1) * 32, (a.k + 31) / 32);
+  for (u32 index = blockIdx.y * 32 + threadIdx.x / 32; index < end; index += 8) {
+    Lines w;
+    read_lines(panel, index, g, t, w);
+    u32 k = 32 * index + 8 * t;
+    if (k >= a.k) continue;
+#pragma unroll
+    for (u32 r = 0; r < 4; r++)
+      *(uint4*)(a.out + ((u64)blockIdx.x * 32 + 4 * g + r) * a.k + k) =
+          make_uint4(component(w[0], r), component(w[1], r), component(w[2], r), component(w[3], r));
+  }
+}
+
+struct SumsArgs {
+  LinearArgs linear;
+  const float* sums;  // [rows, 32 panels]
+};
+
+// What is left of a linear whose sums another has computed: a warp takes a row of a panel.
+KERNEL(finish_sums, SumsArgs, 256) {
+  u32 lane = threadIdx.x % 32, row = blockIdx.y * 8 + threadIdx.x / 32;
+  float y = row < a.linear.rows ? a.sums[((u64)row * gridDim.x + blockIdx.x) * 32 + lane] : 0.0f;
+  float up = __shfl_xor_sync(ALL_LANES, y, 16);
+  finish(a.linear, a.linear.first_panel + blockIdx.x, lane, row, y, up);
 }
 
 #endif

@@ -26,6 +26,13 @@ __device__ __forceinline__ u32 narrow(float x) {
 
 __device__ __forceinline__ u32 narrow_pair(float low, float high) { return narrow(low) | narrow(high) << 16; }
 
+// Half `i` of a pair of bf16.
+__device__ __forceinline__ float widen_half(u32 pair, u32 i) { return __uint_as_float(i ? pair & 0xffff0000u : pair << 16); }
+
+__device__ __forceinline__ u32 component(const uint4& v, u32 i) {
+  return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
 // A finite half-precision number, exactly, without a subnormal float on the way: the host may flush those.
 __device__ __forceinline__ float half_to_float(u32 bits) {
   float normal = __uint_as_float(((bits & 0x7fffu) << 13) + (112u << 23));
@@ -40,6 +47,11 @@ __device__ __forceinline__ float warp_sum(float x) {
 
 __device__ __forceinline__ float warp_max(float x) {
   for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, step));
+  return x;
+}
+
+__device__ __forceinline__ float warp_min(float x) {
+  for (int step = 16; step > 0; step /= 2) x = fminf(x, __shfl_xor_sync(ALL_LANES, x, step));
   return x;
 }
 

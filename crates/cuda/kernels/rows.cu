@@ -86,17 +86,59 @@ struct StoreKvArgs {
   void* pages;
   u32 heads, kv_heads, head_dim, rotary_dim;
   float eps;
-  u32 q_bf16, kv_bf16;
+  u32 q_bf16, kv;  // KV_...
 };
+
+#define KV_FLOATS 0
+#define KV_BF16 1
+#define KV_INT4 2
 
 __device__ __forceinline__ void put(void* to, u64 at, float x, u32 bf16) {
   if (bf16) ((u16*)to)[at] = (u16)narrow(x);
   else ((float*)to)[at] = x;
 }
 
+// A head's numbers on grids of 16 steps, one for each 64 of them, as kernels::attention::int4 has it: codes[i] is that of
+// x[i]; scales and minima go to their places in the plane. Products and sums are rounded one by one, as on the CPU.
+__device__ __forceinline__ void encode(const float* x, u32 d, u16* plane, u32 token, u8* codes) {
+  u32 lane = threadIdx.x % 32, groups = (d + 63) / 64;
+  u16* grids = plane + 8 * d + token;
+  for (u32 group = 0; group < groups; group++) {
+    u32 first = 64 * group + lane, second = first + 32;
+    float a = x[first < d ? first : 64 * group], b = x[second < d ? second : 64 * group];
+    // 0, or NaN if a number is not finite.
+    float sound = warp_sum(a * 0.0f + b * 0.0f);
+    u32 low_bits = narrow(warp_min(fminf(a, b)));
+    float low = widen(low_bits), range = warp_max(fmaxf(a, b)) - low;
+    u32 step_bits = narrow(fmaxf(range / 15.0f, 0.0f));
+    float step = widen(step_bits), per_step = step > 0.0f ? 1.0f / step : 0.0f;
+    float code_a = __fadd_rn(__fmul_rn(a - low, per_step), 0.5f), code_b = __fadd_rn(__fmul_rn(b - low, per_step), 0.5f);
+    if (first < d) codes[first] = (u8)fminf(fmaxf(code_a, 0.0f), 15.0f);
+    if (second < d) codes[second] = (u8)fminf(fmaxf(code_b, 0.0f), 15.0f);
+    if (lane == 0) {
+      grids[32 * group] = (u16)(sound == 0.0f ? step_bits : 0);
+      grids[32 * (groups + group)] = (u16)(sound == 0.0f ? low_bits : 0x7fc0);
+    }
+  }
+  __syncwarp();
+}
+
+// Writes a token's key or value into its plane of 4 bits, four codes a word.
+__device__ __forceinline__ void put_codes(const float* x, u32 d, u16* plane, u32 token, bool is_v, u8* codes) {
+  encode(x, d, plane, token, codes);
+  for (u32 word = threadIdx.x % 32; word < d / 4; word += 32) {
+    // Of a key those of a unit of 32 dims (or of the 16 that are left) lie `apart` from each other, of a value together.
+    u32 unit = word / 8 * 32, apart = is_v ? 1u : min(8u, (d - unit) / 4);
+    const u8* from = codes + (is_v ? 4 * word : unit + word % 8);
+    u32 bits = from[0] | from[apart] << 4 | from[2 * apart] << 8 | from[3 * apart] << 12;
+    plane[is_v ? word * 32 + token : token * (d / 4) + word] = (u16)bits;
+  }
+}
+
 // One warp takes one head of one row: queries, then keys, then values.
 KERNEL(store_kv, StoreKvArgs, 128) {
   __shared__ float buffer[4][256];
+  __shared__ u8 codes[4][256];
   u32 lane = threadIdx.x % 32, row = blockIdx.x, d = a.head_dim;
   u32 head = blockIdx.y * 4 + threadIdx.x / 32;
   u32 all = a.heads + 2 * a.kv_heads;
@@ -129,9 +171,37 @@ KERNEL(store_kv, StoreKvArgs, 128) {
     return;
   }
   u32 kv_head = (head - a.heads) % a.kv_heads, token = a.slots[row] % 32;
-  u64 k = ((u64)(a.slots[row] / 32) * a.kv_heads + kv_head) * 2 * 32 * d;
+  u64 page_head = (u64)(a.slots[row] / 32) * a.kv_heads + kv_head;
+  if (a.kv == KV_INT4) {
+    u32 plane = 8 * d + 64 * ((d + 63) / 64);
+    return put_codes(x, d, (u16*)a.pages + (2 * page_head + is_v) * plane, token, is_v, codes[threadIdx.x / 32]);
+  }
+  u64 k = page_head * 2 * 32 * d;
   for (u32 i = lane; i < d; i += 32) {
     u64 at = is_v ? k + 32 * d + 32 * i + token : k + token * d + i;
-    put(a.pages, at, x[i], a.kv_bf16);
+    put(a.pages, at, x[i], a.kv == KV_BF16);
+  }
+}
+
+struct Piece {
+  u64 at;
+  u32 first;  // in the packed words
+  u32 words;  // of 16 bytes
+};
+
+struct PiecesArgs {
+  const Piece* pieces;
+  uint4* packed;
+  u32 gather;  // else scatter
+};
+
+// Scattered pieces into one, or one into scattered pieces. One block a piece.
+KERNEL(carry_pieces, PiecesArgs, 256) {
+  Piece piece = a.pieces[blockIdx.x];
+  uint4* there = (uint4*)piece.at;
+  uint4* packed = a.packed + piece.first;
+  for (u32 i = threadIdx.x; i < piece.words; i += blockDim.x) {
+    if (a.gather) packed[i] = there[i];
+    else there[i] = packed[i];
   }
 }

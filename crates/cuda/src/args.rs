@@ -27,7 +27,7 @@ arguments! {
     /// `store_kv`.
     StoreKvArgs {
         qkv: u64, q_norm: u64, k_norm: u64, cos: u64, sin: u64, positions: u64, slots: u64, q: u64, pages: u64,
-        heads: u32, kv_heads: u32, head_dim: u32, rotary_dim: u32, eps: f32, q_bf16: u32, kv_bf16: u32, unused: u32,
+        heads: u32, kv_heads: u32, head_dim: u32, rotary_dim: u32, eps: f32, q_bf16: u32, kv: u32, unused: u32,
     }
     /// `linear_floats`, `linear_few_8`, `linear_few_32`.
     LinearArgs {
@@ -36,6 +36,10 @@ arguments! {
     }
     /// `linear_many`.
     ManyArgs { linear: LinearArgs, panels: u32, unused: u32 }
+    /// `unpack_panels`.
+    UnpackArgs { panels: u64, out: u64, panel_bytes: u64, k: u32, unused: u32 }
+    /// `finish_sums`.
+    SumsArgs { linear: LinearArgs, sums: u64 }
     /// `embed_rows`.
     EmbedArgs {
         panels: u64, ids: u64, out: u64, panel_bytes: u64, k: u32, n: u32, first_panel: u32, held_panels: u32,
@@ -46,6 +50,19 @@ arguments! {
         q: u64, pages: u64, out: u64, spans: u64, tables: u64, work: u64, partials: u64, scale: f32, heads: u32,
         kv_heads: u32, window: u32, out_bf16: u32, unused: u32,
     }
+    /// `pick_tokens`.
+    TokenArgs { logits: u64, rows: u64, edits: u64, out: u64, vocab: u32, unused: u32 }
+    /// How one row's token is chosen, in the device's memory.
+    TokenRow {
+        u: f64, row: u32, greedy: u32, scale: f32, floor: f32, top_p: f32, top_k: u32, first_edit: u32, edits: u32,
+        repetition: f32, frequency: f32, presence: f32, unused: u32,
+    }
+    /// A change of a logit, in the device's memory.
+    EditData { id: u32, kind: u32, value: f32 }
+    /// `carry_pieces`.
+    PiecesArgs { pieces: u64, packed: u64, gather: u32, unused: u32 }
+    /// A piece of memory on its way, in the device's memory: address, and place and length in words of 16 bytes.
+    PieceData { at: u64, first: u32, words: u32 }
     /// A span of an attention, in the device's memory.
     SpanData { row: u32, start: u32, rows: u32, table: u32, partial: u32, first_split: u32, splits: u32 }
 }

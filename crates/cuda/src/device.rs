@@ -2,37 +2,52 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use kernels::arena::{Buf, Full, Ledger, assert_disjoint};
-use kernels::attention::{BLOCK_TOKENS, KvDtype, Span};
-use kernels::device::{AttendShape, Device, Dtype, KvPages, Matrix, NormWeights, QkTransform, Rows, Sink};
+use kernels::arena::{Buf, Full, Ledger, PAGE, assert_disjoint};
+use kernels::attention::{BLOCK_TOKENS, KvDtype, KvLayout, Span};
+use kernels::device::{
+    AttendShape, Device, Dtype, KvPages, Matrix, Needs, NormWeights, QkTransform, Rows, Sink,
+};
 use kernels::elementwise::NormKind;
 use kernels::linear::{Activation, Format, RowOrder, panel_bytes};
+use kernels::pick::{NoPick, Pick};
+use kernels::queue::{self, Mark};
 
 use crate::args::{
     AttendArgs, ConvertArgs, EmbedArgs, LinearArgs, ManyArgs, NormArgs, PickArgs, SpanData, StoreKvArgs,
 };
 use crate::attend::Plan;
 use crate::module::Module;
+use crate::product::Room;
+use crate::sample;
 use crate::tables::{Tables, padded};
-use crate::{CudaError, Driver, Launch};
+use crate::{CudaError, Driver, Launch, QUEUES};
 
-/// Device memory for tables on their way.
-const TABLE_BYTES: usize = 8 << 20;
+/// Device memory for tables on their way, of the queue that computes and of each other.
+const TABLE_BYTES: [usize; 2] = [8 << 20, 256 << 10];
+/// Device memory of each queue for scattered pieces on their way.
+pub(crate) const STAGE_BYTES: usize = 4 << 20;
 /// Device memory for partial results of attention.
 const PARTIAL_BYTES: usize = 32 << 20;
-/// Device memory that a device takes for itself, beside what it hands out.
-pub const OWN_BYTES: usize = TABLE_BYTES + PARTIAL_BYTES;
+/// Device memory that a device takes for itself, beside what it hands out and what a library of products is given.
+pub(crate) const OWN_BYTES: usize =
+    PARTIAL_BYTES + QUEUES * STAGE_BYTES + TABLE_BYTES[0] + (QUEUES - 1) * TABLE_BYTES[1];
+/// Blocks of a grid, x and y, that every device takes.
+const GRID_MAX: [usize; 2] = [(1 << 31) - 1, (1 << 16) - 1];
 /// Slot of a row that belongs to no sequence.
 const NO_SLOT: u32 = u32::MAX;
 
 /// A GPU, or what stands in for one.
 pub struct GpuDevice<D> {
-    driver: D,
+    pub(crate) driver: D,
     ledger: Ledger,
     base: u64,
+    /// Of the queue that computes, the only one that attends.
     partials: u64,
-    /// Held for a whole call: tables must not come round before the kernel that reads them has been asked for.
-    tables: Mutex<Tables>,
+    stages: u64,
+    /// Of the library of products, if there is one.
+    products: u64,
+    /// By queue. Held for a whole call: tables must not come round before the kernel that reads them has been asked for.
+    tables: Vec<Mutex<Tables>>,
 }
 
 impl<D: Driver> GpuDevice<D> {
@@ -42,11 +57,25 @@ impl<D: Driver> GpuDevice<D> {
     /// [`CudaError::Memory`] if there is not as much.
     pub fn new(mut driver: D, bytes: usize) -> Result<GpuDevice<D>, CudaError> {
         let bytes = bytes.next_multiple_of(256);
-        let base = driver.allocate(bytes + OWN_BYTES)?;
-        let own = base + bytes as u64;
-        let tables = Mutex::new(Tables::new(own, TABLE_BYTES));
-        let partials = own + TABLE_BYTES as u64;
-        Ok(GpuDevice { driver, ledger: Ledger::new(bytes), base, partials, tables })
+        let product_bytes = driver.products().map_or(0, |library| library.room().bytes());
+        let base = driver.allocate(bytes + OWN_BYTES + product_bytes)?;
+        let partials = base + bytes as u64;
+        let stages = partials + PARTIAL_BYTES as u64;
+        let mut next = stages + (QUEUES * STAGE_BYTES) as u64;
+        let tables = (0..QUEUES).map(|queue| {
+            let (at, bytes) = (next, TABLE_BYTES[queue.min(1)]);
+            next += bytes as u64;
+            Mutex::new(Tables::new(at, bytes))
+        });
+        let tables = tables.collect();
+        let products = base + (bytes + OWN_BYTES) as u64;
+        Ok(GpuDevice { driver, ledger: Ledger::new(bytes), base, partials, stages, products, tables })
+    }
+
+    /// Memory for unpacked panels, for results on their way and for the library of products.
+    pub(crate) fn product_memory(&self, room: &Room) -> [u64; 3] {
+        let results = self.products + room.weight_bytes as u64;
+        [self.products, results, results + room.result_bytes as u64]
     }
 
     /// What runs its kernels.
@@ -60,7 +89,12 @@ impl<D: Driver> GpuDevice<D> {
         self.ledger = Ledger::new(self.ledger.capacity());
     }
 
-    fn at(&self, buf: &Buf) -> u64 {
+    /// Where this thread's queue has scattered pieces on their way.
+    pub(crate) fn stage(&self) -> u64 {
+        self.stages + (queue::current() * STAGE_BYTES) as u64
+    }
+
+    pub(crate) fn at(&self, buf: &Buf) -> u64 {
         self.base + self.ledger.offset(buf) as u64
     }
 
@@ -75,19 +109,19 @@ impl<D: Driver> GpuDevice<D> {
         self.at(&rows.buf)
     }
 
-    fn floats(&self, rows: Rows) -> u64 {
+    pub(crate) fn floats(&self, rows: Rows) -> u64 {
         assert_eq!(rows.dtype, Dtype::F32, "expected f32 activations");
         self.rows(rows)
     }
 
-    /// The ring, with room for a call's tables.
-    fn tables(&self, lengths: &[usize]) -> MutexGuard<'_, Tables> {
-        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+    /// The ring of this thread's queue, with room for a call's tables.
+    pub(crate) fn tables(&self, lengths: &[usize]) -> MutexGuard<'_, Tables> {
+        let mut tables = self.tables[queue::current()].lock().unwrap_or_else(PoisonError::into_inner);
         tables.reserve(&self.driver, lengths.iter().map(|words| padded(4 * words)).sum());
         tables
     }
 
-    fn launch<A: bytemuck::NoUninit>(
+    pub(crate) fn launch<A: bytemuck::NoUninit>(
         &self,
         module: Module,
         kernel: &'static str,
@@ -98,6 +132,8 @@ impl<D: Driver> GpuDevice<D> {
         if grid.contains(&0) {
             return;
         }
+        let [x, y] = grid;
+        assert!(x <= GRID_MAX[0] && y <= GRID_MAX[1], "{kernel}: a grid of {x} x {y} blocks");
         self.driver.launch(&Launch { module, kernel, grid, threads, args: bytemuck::bytes_of(args) });
     }
 
@@ -135,6 +171,9 @@ impl<D: Driver> GpuDevice<D> {
     }
 
     fn linear_part(&self, w: &Matrix, panels: usize, args: LinearArgs) {
+        if self.linear_by_library(w.format, panels, &args) {
+            return;
+        }
         let (module, rows) = (Module::Linear(w.format), args.rows as usize);
         match (w.format, rows) {
             (Format::F32, _) => {
@@ -158,6 +197,7 @@ impl<D: Driver> GpuDevice<D> {
         assert_eq!((q.rows, q.cols), (out.rows, out.cols), "shape of the result");
         assert!(shape.heads.is_multiple_of(kv.layout.kv_heads), "heads share heads of keys evenly");
         assert!(shape.window != Some(0), "a window of no tokens");
+        assert!(shape.share.is_none(), "sparse attention is not built for CUDA: attend on the CPU");
         AttendArgs {
             q: self.rows(q),
             pages: self.at(&kv.buf),
@@ -179,10 +219,12 @@ impl<D: Driver> GpuDevice<D> {
         const SPAN_WORDS: usize = size_of::<SpanData>() / 4;
         let work = [&plan.many, &plan.few, &plan.merges];
         let [many, few, merges] = work.map(|work| 2 * work.len());
+        assert_eq!(queue::current(), 0, "one queue attends: it has the memory for partial results");
         let mut ring = self.tables(&[SPAN_WORDS * plan.spans.len(), plan.tables.len(), many, few, merges]);
         let spans = ring.put(&self.driver, &plan.spans);
         let tables = ring.put(&self.driver, &plan.tables);
-        let kernel = if matches!(module, Module::Attention { .. }) { "attend_many" } else { "attend_floats" };
+        let kernel =
+            if matches!(module, Module::AttentionFloats { .. }) { "attend_floats" } else { "attend_many" };
         for ((work, kernel), y) in work
             .into_iter()
             .zip([kernel, "attend_few", "merge_splits"])
@@ -207,22 +249,64 @@ impl<D: Driver> Device for GpuDevice<D> {
         self.ledger.take(bytes)
     }
 
+    fn prepare(&self, needs: &Needs) -> Result<(), String> {
+        self.driver.prepare(&Module::needed(needs)).map_err(|e| e.to_string())
+    }
+
     fn fill(&self, buf: &Buf, fill: &mut dyn FnMut(&mut [u8])) {
-        let mut staged = vec![0; buf.bytes()];
-        fill(&mut staged);
-        self.driver.upload(self.at(buf), &staged);
+        let mut staged = vec![0; buf.bytes() + PAGE];
+        // From a page on: a drive reads into it without a copy.
+        let skip = staged.as_ptr().align_offset(PAGE);
+        let staged = &mut staged[skip..][..buf.bytes()];
+        fill(staged);
+        self.upload(buf, staged);
+    }
+
+    fn upload(&self, buf: &Buf, bytes: &[u8]) {
+        assert_eq!(buf.bytes(), bytes.len(), "bytes of a buffer");
+        let fill = &mut |first: usize, into: &mut [u8]| into.copy_from_slice(&bytes[first..][..into.len()]);
+        self.driver.upload(self.at(buf), bytes.len(), fill);
     }
 
     fn view(&self, buf: &Buf, view: &mut dyn FnMut(&[u8])) {
         // Words, so that the bytes are aligned for any number.
         let mut words = vec![0u64; buf.bytes().div_ceil(8)];
         let bytes = &mut bytemuck::cast_slice_mut(&mut words)[..buf.bytes()];
-        self.driver.download(self.at(buf), bytes);
+        let place = &mut |first: usize, piece: &[u8]| bytes[first..][..piece.len()].copy_from_slice(piece);
+        self.driver.download(self.at(buf), buf.bytes(), place);
         view(bytes);
+    }
+
+    fn is_far(&self) -> bool {
+        true
+    }
+
+    fn collect(&self, bufs: &[Buf], view: &mut dyn FnMut(usize, &[u8])) {
+        self.collect_pieces(bufs, view);
+    }
+
+    fn spread(&self, bufs: &[Buf], fill: &mut dyn FnMut(usize, &mut [u8])) {
+        self.spread_pieces(bufs, fill);
+    }
+
+    fn enter(&self, queue: usize, after: &[Mark]) {
+        self.driver.enter(queue, after);
+    }
+
+    fn mark(&self, mark: Mark) {
+        self.driver.mark(mark);
     }
 
     fn wait(&self) {
         self.driver.wait();
+    }
+
+    fn picks(&self, vocab: usize) -> bool {
+        sample::can_pick(vocab)
+    }
+
+    fn pick(&self, logits: Rows, rows: &[(u32, Pick)]) -> Vec<Result<u32, NoPick>> {
+        self.pick_tokens(logits, rows)
     }
 
     fn embed(&self, table: &Matrix, ids: &[u32], out: Rows) {
@@ -345,7 +429,7 @@ impl<D: Driver> Device for GpuDevice<D> {
             rotary_dim: transform.rope.map_or(0, |rope| rope.rotary_dim) as u32,
             eps: transform.norms.map_or(0.0, |norms| norms.2),
             q_bf16: (q.dtype == Dtype::Bf16).into(),
-            kv_bf16: (kv.layout.dtype == KvDtype::Bf16).into(),
+            kv: kind_of(kv.layout.dtype),
             unused: 0,
         };
         self.launch(Module::Rows, "store_kv", [qkv.rows, all.div_ceil(4)], 128, &args);
@@ -353,20 +437,24 @@ impl<D: Driver> Device for GpuDevice<D> {
 
     fn attend(&self, q: Rows, kv: KvPages, spans: &[Span<'_>], shape: AttendShape, out: Rows) {
         assert_disjoint(&[&out.buf], &[&q.buf, &kv.buf]);
-        let (kv_heads, head_dim) = (kv.layout.kv_heads, kv.layout.head_dim);
+        let KvLayout { kv_heads, head_dim, dtype } = kv.layout;
         let args = self.attend_args(q, kv, shape, out);
-        if kv.layout.dtype == KvDtype::F32 {
-            let grid_y = [shape.heads.div_ceil(4), 0];
-            return self.attend_plan(
-                &Plan::by_row(spans),
-                Module::AttentionFloats { head_dim },
-                grid_y,
-                args,
-            );
+        let module = Module::attention(dtype, head_dim);
+        if dtype == KvDtype::F32 {
+            return self.attend_plan(&Plan::by_row(spans), module, [shape.heads.div_ceil(4), 0], args);
         }
         let room = PARTIAL_BYTES / (4 * kv_heads * (head_dim + 2));
         let plan = Plan::new(spans, shape.heads / kv_heads, shape.window, room);
-        self.attend_plan(&plan, Module::Attention { head_dim }, [kv_heads, kv_heads], args);
+        self.attend_plan(&plan, module, [kv_heads, kv_heads], args);
+    }
+}
+
+/// The kind of pages in `rows.cu`.
+fn kind_of(pages: KvDtype) -> u32 {
+    match pages {
+        KvDtype::F32 => 0,
+        KvDtype::Bf16 => 1,
+        KvDtype::Int4 => 2,
     }
 }
 

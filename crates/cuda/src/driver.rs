@@ -1,7 +1,13 @@
 //! What the device asks of whatever runs its kernels: a GPU's driver, or the emulation of the tests.
 
+use kernels::queue::Mark;
+
 use crate::CudaError;
 use crate::module::Module;
+use crate::product::Products;
+
+/// Queues that a driver has: as many as a program has lanes.
+pub const QUEUES: usize = 8;
 
 /// One kernel over a grid of blocks.
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +24,8 @@ pub struct Launch<'a> {
     pub args: &'a [u8],
 }
 
-/// A stream of copies and kernels over one memory. They are done in the order in which they are asked for.
+/// Queues of copies and kernels over one memory. Those of a queue are done in the order in which they are asked for; which
+/// queue a call goes to is [`kernels::queue::current`].
 ///
 /// After the memory is there nothing returns an error: a device that fails at work is lost, and the call panics with the
 /// driver's words, which ends the engine.
@@ -29,15 +36,36 @@ pub trait Driver: Send + Sync {
     /// [`CudaError::Memory`] if there is not as much.
     fn allocate(&mut self, bytes: usize) -> Result<u64, CudaError>;
 
-    /// Copies bytes to the device. They may be reused at once.
-    fn upload(&self, to: u64, bytes: &[u8]);
+    /// Compiles modules, so that the first kernel does not wait for it.
+    ///
+    /// # Errors
+    /// [`CudaError::Compile`].
+    fn prepare(&self, modules: &[Module]) -> Result<(), CudaError>;
 
-    /// Copies bytes from the device, once everything before is done.
-    fn download(&self, from: u64, bytes: &mut [u8]);
+    /// Copies `bytes` to the device. `fill` writes them, piece after piece: the first byte's number, and room.
+    fn upload(&self, to: u64, bytes: usize, fill: &mut dyn FnMut(usize, &mut [u8]));
+
+    /// Copies `bytes` from the device, once everything before in this queue is done, and shows them piece after piece: the
+    /// first byte's number, and the bytes.
+    fn download(&self, from: u64, bytes: usize, view: &mut dyn FnMut(usize, &[u8]));
 
     /// Starts a kernel.
     fn launch(&self, launch: &Launch<'_>);
 
-    /// Waits until everything before is done.
+    /// What computes large products, if not the device's own kernels.
+    fn products(&self) -> Option<&dyn Products> {
+        None
+    }
+
+    /// What this thread asks `queue` for from now on begins once everything that `after` names is done.
+    fn enter(&self, queue: usize, after: &[Mark]);
+
+    /// Names what was asked for in a queue so far.
+    fn mark(&self, mark: Mark);
+
+    /// Waits until everything before in this thread's queue is done.
+    fn settle(&self);
+
+    /// Waits until everything before in every queue is done.
     fn wait(&self);
 }

@@ -43,6 +43,16 @@ pub enum CudaError {
         /// The driver's words.
         why: String,
     },
+    /// A variable of the environment says what there is not.
+    #[error("{variable} is `{found}`; it may be {choices}")]
+    Setting {
+        /// Its name.
+        variable: &'static str,
+        /// What it says.
+        found: String,
+        /// What it may say.
+        choices: &'static str,
+    },
     /// A kernel does not compile.
     #[error("kernels {module} do not compile for {architecture}:\n{log}")]
     Compile {

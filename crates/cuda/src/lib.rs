@@ -8,18 +8,29 @@
 pub mod args;
 mod attend;
 mod compiler;
+mod copies;
 mod device;
 mod driver;
 mod error;
 mod gpu;
+mod library;
 pub mod module;
+mod nvrtc;
+pub mod product;
+mod sample;
 mod tables;
 
-pub use compiler::{Architecture, Compiled, compile};
-pub use device::{GpuDevice, OWN_BYTES};
-pub use driver::{Driver, Launch};
+pub use compiler::{Architecture, Compiled, compile, version as compiler_version};
+pub use device::GpuDevice;
+pub use driver::{Driver, Launch, QUEUES};
 pub use error::CudaError;
-pub use gpu::{Gpu, Speeds};
+pub use gpu::{Gpu, PINNED_BYTES, Speeds};
+
+/// Device memory that a CUDA device takes for itself, beside what it hands out.
+pub const OWN_BYTES: usize = device::OWN_BYTES + gpu::PRODUCT_ROOM.bytes();
+
+/// Device memory that is left to the driver: code, the threads' own memory, what libraries take.
+pub const DRIVER_BYTES: usize = 512 << 20;
 
 /// A CUDA device whose memory is handed out by [`kernels::device::Device::take`].
 pub type CudaDevice = GpuDevice<Gpu>;

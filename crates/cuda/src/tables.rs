@@ -1,6 +1,6 @@
 //! Small tables that kernels read (ids, positions, block tables), on their way to the device.
 //!
-//! A ring of device memory: a table stays until the ring comes round, which waits for all kernels. The layers of a
+//! A ring of device memory for each queue: a table stays until the ring comes round, which waits for the queue's kernels. The layers of a
 //! step ask for the same tables again and again; those are found, not sent.
 
 use std::collections::VecDeque;
@@ -32,7 +32,7 @@ impl Tables {
             self.bytes
         );
         if self.next + bytes > self.bytes {
-            driver.wait();
+            driver.settle();
             self.next = 0;
             self.known.clear();
         }
@@ -46,7 +46,8 @@ impl Tables {
         }
         assert!(self.next + bytes.len() <= self.bytes, "tables were not reserved");
         let at = self.base + self.next as u64;
-        driver.upload(at, bytes);
+        driver
+            .upload(at, bytes.len(), &mut |first, into| into.copy_from_slice(&bytes[first..][..into.len()]));
         self.next += padded(bytes.len());
         self.known.truncate(KNOWN - 1);
         self.known.push_front((bytes.to_vec(), at));

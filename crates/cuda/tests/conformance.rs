@@ -6,8 +6,11 @@ use std::sync::Arc;
 
 use cuda::GpuDevice;
 use emulator::{Emulator, Mma};
-use kernels::table::{Case, conformance};
-use kernels::{CpuDevice, Isa, Team};
+use half::bf16;
+use kernels::device::{Device, Dtype, Matrix, Rows, Sink};
+use kernels::linear::{Format, RowOrder, pack_bf16, packed_bytes, panels};
+use kernels::table::{Case, Reach, conformance};
+use kernels::{CpuDevice, Isa, Mat, Team};
 
 /// Runs every case that `wanted` chooses.
 fn check(mma: Mma, wanted: impl Fn(&Case) -> bool) {
@@ -17,7 +20,7 @@ fn check(mma: Mma, wanted: impl Fn(&Case) -> bool) {
     let team = Arc::new(Team::new(1));
     let mut failures = Vec::new();
     let mut count = 0;
-    for case in conformance().into_iter().filter(wanted) {
+    for case in conformance().into_iter().filter(|case| case.reach == Reach::Everywhere).filter(&wanted) {
         let mut device = GpuDevice::new(Emulator::new(mma), case.bytes).unwrap();
         let mut reference = CpuDevice::new(case.bytes, Arc::clone(&team), Isa::Scalar).unwrap();
         let verdict = case.check_in_own_order(&mut device, &mut reference).unwrap();
@@ -55,4 +58,44 @@ fn products_without_tensor_cores_agree_too() {
     check(Mma::ByShuffles, |case| {
         case.name.starts_with("linear/bf16") || case.name.starts_with("attend/bf16/8:2x64")
     });
+}
+
+/// A row's linear, whatever the number of rows: tokens do not depend on the batch. Weights of each kind of kernel.
+#[test]
+fn a_rows_linear_does_not_depend_on_the_others() {
+    if emulator::compiler().is_none() {
+        return;
+    }
+    const K: usize = 32 * 19;
+    const N: usize = 64;
+    for rows in [[1, 9], [8, 33], [32, 130]] {
+        let [few, more] = rows.map(|rows| linear(rows, N, K));
+        assert_eq!(few, more[..few.len()], "{rows:?}");
+    }
+}
+
+/// The results of so many rows.
+fn linear(rows: usize, n: usize, k: usize) -> Vec<u8> {
+    let order = RowOrder::Plain;
+    let mut device = GpuDevice::new(Emulator::new(Mma::Defined), 1 << 20).unwrap();
+    let number = |i: usize| (i.wrapping_mul(2_654_435_761) >> 7 & 0xffff) as f32 / 65536.0 - 0.5;
+    let weights: Vec<bf16> = (0..n * k).map(|i| bf16::from_f32(number(i))).collect();
+    let w = device.take(packed_bytes(Format::Bf16, order, n, k)).unwrap();
+    device.fill(&w, &mut |out| pack_bf16(Mat::new(&weights, n, k), order, 0..panels(order, n), out));
+    let w = Matrix { format: Format::Bf16, n, k, order, parts: vec![(0, w)] };
+    let matrix = |device: &mut GpuDevice<Emulator>, dtype: Dtype, cols: usize| Rows {
+        buf: device.take(rows * cols * dtype.bytes()).unwrap(),
+        dtype,
+        rows,
+        cols,
+    };
+    let x = matrix(&mut device, Dtype::Bf16, k);
+    let values: Vec<u8> =
+        (0..rows * k).flat_map(|i| bf16::from_f32(number(3 * i + 1)).to_le_bytes()).collect();
+    device.upload(&x.buf, &values);
+    let out = matrix(&mut device, Dtype::F32, n);
+    device.linear(x, &w, None, Sink::Store(out));
+    let mut results = Vec::new();
+    device.view(&out.buf, &mut |bytes| results = bytes.to_vec());
+    results
 }

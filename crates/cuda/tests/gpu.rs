@@ -1,23 +1,44 @@
-//! The conformance table on a GPU, where there is one; what is said where there is none.
+//! The conformance table, sampling and copies on a GPU, where there is one; what is said where there is none.
+
+mod sampling;
+mod scattered;
 
 use std::sync::Arc;
 
-use cuda::CudaError;
-use kernels::table::conformance;
+use cuda::{CudaDevice, CudaError};
+use kernels::table::{Case, Reach, conformance};
 use kernels::{CpuDevice, Isa, Team};
+
+/// A GPU, if there is one; says so if not.
+fn open(bytes: usize) -> Option<CudaDevice> {
+    match cuda::open(bytes) {
+        Ok(device) => Some(device),
+        Err(missing @ (CudaError::Library { .. } | CudaError::NoDevice { .. })) => {
+            eprintln!("skipped: {missing}");
+            None
+        }
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[test]
+fn tokens_are_those_of_the_cpus_sampler() {
+    let Some(mut device) = open(sampling::BYTES) else { return };
+    sampling::check(&mut device);
+    sampling::check_errors(&mut device);
+}
+
+#[test]
+fn what_is_spread_arrives_and_is_collected() {
+    let Some(mut device) = open(scattered::BYTES) else { return };
+    scattered::check(&mut device);
+}
 
 #[test]
 fn every_case_agrees_with_the_reference() {
-    let cases = conformance();
+    let cases: Vec<Case> = conformance().into_iter().filter(|case| case.reach == Reach::Everywhere).collect();
     let most = cases.iter().map(|case| case.bytes).max().unwrap_or(0);
-    let mut device = match cuda::open(most) {
-        Ok(device) => device,
-        Err(missing @ (CudaError::Library { .. } | CudaError::NoDevice { .. })) => {
-            eprintln!("skipped: {missing}");
-            return;
-        }
-        Err(other) => panic!("{other}"),
-    };
+    let Some(mut device) = open(most) else { return };
     let team = Arc::new(Team::new(2));
     for case in cases {
         device.reset();

@@ -21,10 +21,12 @@ const SPILL_BYTES_MAX: usize = 32;
 fn one_of_each_kind() -> Vec<Module> {
     vec![
         Module::Rows,
+        Module::Sample,
         Module::Linear(Format::F32),
         Module::Linear(Format::Bf16),
         Module::Linear(Format::Narrow(Narrow::Int4)),
         Module::Attention { head_dim: 128 },
+        Module::AttentionInt4 { head_dim: 128 },
         Module::AttentionFloats { head_dim: 64 },
     ]
 }
@@ -41,9 +43,14 @@ fn examine(module: Module, architecture: Architecture) -> Result<(Vec<String>, S
     let lines = || compiled.log.lines().map(str::trim);
     let warned = lines().filter(|line| line.contains("warning"));
     // Older tensor cores have no bf16, and heads of 256 fill a warp's registers: only these may spill.
-    let may_spill = architecture < Architecture(80) || matches!(module, Module::Attention { head_dim: 256 });
+    let may_spill = architecture < Architecture(80)
+        || matches!(module, Module::Attention { head_dim: 256 } | Module::AttentionInt4 { head_dim: 256 });
     let spilled = lines().filter(|line| !may_spill && spill_bytes(line) > SPILL_BYTES_MAX);
-    let wrong = warned.chain(spilled).map(|line| format!("{module} for {architecture}: {line}")).collect();
+    let has = |kernel: &str| compiled.log.contains(&format!("Compiling entry function '{kernel}'"));
+    let lacking = module.kernels().iter().filter(|kernel| !has(kernel));
+    let lacking = lacking.map(|kernel| format!("{module} for {architecture} has no {kernel}"));
+    let wrong = warned.chain(spilled).map(|line| format!("{module} for {architecture}: {line}"));
+    let wrong = wrong.chain(lacking).collect();
     assert!(!compiled.cubin.is_empty(), "{module} for {architecture} has no machine code");
     let kept =
         |line: &&str| line.contains("entry function") || line.contains("spill") || line.contains("registers");
@@ -82,7 +89,7 @@ fn every_kernel_compiles_without_a_warning() {
     reports.sort();
     let report = Path::new(env!("CARGO_TARGET_TMPDIR")).join("registers.txt");
     fs::write(&report, reports.concat()).expect("the target folder can be written");
-    println!("registers and spills: {}", report.display());
+    println!("NVRTC {:?}; registers and spills: {}", cuda::compiler_version(), report.display());
     let wrong: Vec<String> = wrong.concat();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

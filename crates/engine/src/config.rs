@@ -4,13 +4,20 @@ use std::path::PathBuf;
 
 use kernels::Isa;
 use model::decoder::WeightsAs;
+use policy::pipeline::DiskPath;
 use spec::Split;
+
+use crate::plan::blocks::Blocks;
 
 /// Resolved settings of one engine.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
     /// What weights become in memory.
     pub weights: WeightsAs,
+    /// What keys and values are stored as.
+    pub kv: KvFormat,
+    /// Which share of the keys that a query sees counts, those with the highest scores; all, exactly, if absent.
+    pub sparse: Option<f32>,
     /// Bytes that the whole process may take.
     pub memory: u64,
     /// Threads that compute.
@@ -35,23 +42,50 @@ pub struct EngineConfig {
     pub kv_tokens: Option<usize>,
     /// When the memory of KV is really taken from the system.
     pub kv_memory: KvMemory,
-    /// KV of preempted sequences that is kept on the host, in tokens; with none it is computed again.
+    /// Bytes that others in the process may take beside the engine: a server's connections, for one.
+    pub beside_bytes: u64,
+    /// KV of preempted sequences and of prefixes that leave the device that is kept on the host, in tokens; with none it is
+    /// computed again.
     pub host_kv_tokens: usize,
     /// Where weights go that do not fit.
     pub offload: Offload,
+    /// How steps are scheduled and cut into batches.
+    pub blocks: Blocks,
     /// Where to write the events of the run.
     pub record: Option<PathBuf>,
+    /// Nodes of which the newest are kept with their times (see `Engine::ranges`).
+    pub lane_spans: usize,
 }
 
-/// Where weights go that do not fit.
+/// What the device has, and where weights go that do not fit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
-    /// The folder of packed stores; without one, what does not fit is refused.
+    /// Bytes of the device: of its own memory, or of the process's where the device is the processor. Without, that
+    /// shares all memory with the host.
+    pub device_memory: Option<u64>,
+    /// The speed of the link between host and device, in bytes per second, where a slower one is rehearsed.
+    pub link: Option<u64>,
+    /// The folder of packed stores; without one, nothing lives on the drive.
     pub folder: Option<PathBuf>,
     /// Bytes that a store may take there; as many as there are if absent.
     pub disk: Option<u64>,
     /// How much of the weights stays on the device.
     pub share: WeightShare,
+    /// Who computes with weights that live on the host.
+    pub linears: HostLinears,
+}
+
+/// Who computes with weights that live on the host, while batches are small.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HostLinears {
+    /// The host, up to the batch at which it takes longer than copying them: by the costs that the engine was planned with, or
+    /// else measured at the start.
+    #[default]
+    Cheaper,
+    /// The device: they are copied for every pass.
+    Device,
+    /// The host, whatever it takes.
+    Host,
 }
 
 /// How much of the weights stays on the device.
@@ -60,8 +94,21 @@ pub enum WeightShare {
     /// All if they fit, else as much as fits beside everything else.
     #[default]
     Fitting,
-    /// These shares of all weights; streamed even if all would fit.
+    /// All if they fit beside all KV that is wanted, else as much as does: without it a few weights more would leave KV for a
+    /// few sequences less.
+    AfterKv,
+    /// These shares of all weights; what is not the device's share is streamed even if it would fit.
     Exactly(Split),
+}
+
+/// What keys and values are stored as, on every tier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KvFormat {
+    /// As activations: in bf16, in f32 where weights are.
+    #[default]
+    AsActivations,
+    /// In 4 bits, groups of up to 64 dims of a token's head; activations are bf16.
+    Int4,
 }
 
 /// What runs the model.
@@ -70,6 +117,9 @@ pub enum DeviceChoice {
     /// The processor.
     #[default]
     Cpu,
+    /// The processor, with memory full of NaNs where bytes are of no use any more: finds who reads them. Its host attends
+    /// on a lane of its own, as beside a GPU.
+    Poisoned,
     /// The first NVIDIA GPU.
     Cuda,
 }
@@ -90,6 +140,17 @@ pub enum PrefixCaching {
     On,
     /// Every prompt is computed anew.
     Off,
+}
+
+impl EngineConfig {
+    /// How what lives on the drive comes to the device: straight, unless the device cannot read the drive, or stands for
+    /// one that cannot.
+    pub(crate) fn disk_path(&self) -> DiskPath {
+        match (self.device, self.offload.link) {
+            (DeviceChoice::Cuda, _) | (_, Some(_)) => DiskPath::ThroughHost,
+            (DeviceChoice::Cpu | DeviceChoice::Poisoned, None) => DiskPath::Direct,
+        }
+    }
 }
 
 /// How many threads this process can run at once.

@@ -6,30 +6,31 @@
 //!              └────────────────── done ◄────────────────────┘
 //! ```
 
-mod answer;
 mod config;
-mod disk;
 mod engine;
-mod hash;
-mod hold;
+mod front;
 pub mod job;
-pub mod lanes;
+mod lock;
 pub mod memory;
-mod request;
-mod room;
-mod run;
-mod sequence;
-mod stats;
-mod tables;
-mod watched;
-mod world;
+mod plan;
+pub mod profile;
+mod step;
+mod tiers;
+mod watch;
 
-pub use answer::{Answer, Gathering, Piece, sequences};
 pub use config::{
-    DeviceChoice, EngineConfig, KvMemory, Offload, PrefixCaching, WeightShare, default_threads,
+    DeviceChoice, EngineConfig, HostLinears, KvFormat, KvMemory, Offload, PrefixCaching, WeightShare,
+    default_threads,
 };
-pub use disk::Streamed;
-pub use engine::{Claim, Engine, Planned, StartError, Ticket};
-pub use hold::{Hold, TooSmall, kv_token_bytes, size};
-pub use request::{Began, Event, Failure, Finish, Request, Sink, Token};
-pub use stats::Counts;
+pub use engine::{Claim, Engine, Ticket};
+pub use front::answer::{Answer, Gathering, Piece, sequences};
+pub use front::request::{Began, Event, Failure, Finish, Request, Sink, Token};
+pub use plan::blocks::{Blocks, Expected};
+pub use plan::budget::Budget;
+pub use plan::hold::{Hold, NoSuchKv, TooSmall, kv_token_bytes, size};
+pub use plan::outline::Outline;
+pub use plan::planned::{Opening, Planned, StartError, blueprint};
+pub use step::lanes;
+pub use tiers::stowed::Streamed;
+pub use watch::stats::{Counts, Moved, STEP_TOKENS};
+pub use watch::timeline::{Ran, Ranges};

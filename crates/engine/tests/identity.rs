@@ -1,44 +1,19 @@
 //! The same request gives the same tokens and the same bits, whatever runs beside it and however it is cut.
 
-use std::path::{Path, PathBuf};
+mod common;
 
-use engine::{
-    DeviceChoice, Engine, EngineConfig, Event, Failure, Finish, KvMemory, Offload, Planned, PrefixCaching,
-    Request, Ticket,
-};
-use kernels::Isa;
-use model::Checkpoint;
-use model::decoder::WeightsAs;
+use common::{Story, checkpoint, start, stories, story};
+use engine::{Engine, EngineConfig, Event, Failure, Finish, Planned, PrefixCaching, Request};
 use model::sampling::SamplingParams;
-
-fn folder(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/golden").join(name)
-}
 
 fn config() -> EngineConfig {
     EngineConfig {
-        weights: WeightsAs::Bf16,
-        memory: 4 << 30,
-        threads: 2,
-        isa: Isa::detect(),
-        device: DeviceChoice::Cpu,
         max_model_len: Some(256),
         max_num_seqs: 64,
         max_num_batched_tokens: 512,
-        max_num_queued_reqs: 1000,
-        prefix_caching: PrefixCaching::Off,
-        steps_in_flight: 1,
         kv_tokens: Some(64 * 256),
-        kv_memory: KvMemory::AsUsed,
-        host_kv_tokens: 0,
-        offload: Offload::default(),
-        record: None,
+        ..common::config()
     }
-}
-
-fn start(model: &str, config: EngineConfig) -> Engine {
-    let checkpoint = Checkpoint::open(&folder(model)).unwrap();
-    Planned::new(&checkpoint, config).unwrap().start(&|_| {}).unwrap()
 }
 
 /// Greedy, with log-probabilities of every token: equal ones mean equal logits.
@@ -53,35 +28,8 @@ fn request(seed: u32, len: u32, params: SamplingParams) -> Request {
     Request { prompt, params, seed: 7, salt: 0 }
 }
 
-/// Tokens with the bits of what the model thought of them.
-type Story = Vec<(u32, u32, Vec<(u32, u32)>)>;
-
-fn finish(ticket: &Ticket) -> Story {
-    let mut story = Story::new();
-    loop {
-        match ticket.events.recv().expect("the engine lives") {
-            Event::Token(token) => {
-                let scores = token.logprobs.expect("asked for");
-                let top = scores.top.iter().map(|(id, p)| (*id, p.to_bits())).collect();
-                story.push((token.id, scores.logprob.to_bits(), top));
-            }
-            Event::Prompt(position, scores) => {
-                story.push((position as u32, scores.logprob.to_bits(), vec![]))
-            }
-            Event::Began(_) => (),
-            Event::Finished(_) => return story,
-            Event::Failed(why) => panic!("{why}"),
-        }
-    }
-}
-
 fn alone(engine: &Engine, request: &Request) -> Story {
-    finish(&engine.submit(request.clone()).unwrap())
-}
-
-fn together(engine: &Engine, requests: &[Request]) -> Vec<Story> {
-    let tickets: Vec<Ticket> = requests.iter().map(|r| engine.submit(r.clone()).unwrap()).collect();
-    tickets.iter().map(finish).collect()
+    story(&engine.submit(request.clone()).unwrap())
 }
 
 fn some_requests(n: u32) -> Vec<Request> {
@@ -93,8 +41,8 @@ fn a_batch_of_64_gives_the_bits_of_batches_of_one() {
     for model in ["llama-gqa-tied", "qwen3", "mistral", "opt-350m"] {
         let engine = start(model, config());
         let requests = some_requests(64);
-        let stories = together(&engine, &requests);
-        for (request, story) in requests.iter().zip(&stories) {
+        let together = stories(&engine, &requests);
+        for (request, story) in requests.iter().zip(&together) {
             assert_eq!(&alone(&engine, request), story, "{model}");
         }
     }
@@ -103,7 +51,7 @@ fn a_batch_of_64_gives_the_bits_of_batches_of_one() {
 #[test]
 fn chunks_threads_and_steps_in_flight_change_no_bit() {
     let requests = some_requests(12);
-    let want = together(&start("llama-gqa-tied", config()), &requests);
+    let want = stories(&start("llama-gqa-tied", config()), &requests);
     for changed in [
         EngineConfig { max_num_batched_tokens: 17, max_num_seqs: 16, ..config() },
         EngineConfig { threads: 1, ..config() },
@@ -112,7 +60,7 @@ fn chunks_threads_and_steps_in_flight_change_no_bit() {
         EngineConfig { steps_in_flight: 3, max_num_batched_tokens: 40, max_num_seqs: 8, ..config() },
     ] {
         let engine = start("llama-gqa-tied", changed.clone());
-        assert_eq!(together(&engine, &requests), want, "{changed:?}");
+        assert_eq!(stories(&engine, &requests), want, "{changed:?}");
     }
 }
 
@@ -151,13 +99,13 @@ fn salts_keep_requests_apart() {
 #[test]
 fn preempted_sequences_give_the_same_tokens() {
     let requests: Vec<Request> = (0..10).map(|i| request(i, 40 + i, greedy(90))).collect();
-    let want = together(&start("llama-gqa-tied", config()), &requests);
+    let want = stories(&start("llama-gqa-tied", config()), &requests);
     for steps_in_flight in [1, 2] {
         // Room for three full sequences.
         let tight =
             EngineConfig { kv_tokens: Some(420), max_model_len: Some(140), steps_in_flight, ..config() };
         let engine = start("llama-gqa-tied", tight);
-        let got = together(&engine, &requests);
+        let got = stories(&engine, &requests);
         let computed = engine.counts().computed_tokens;
         assert!(computed > 10 * (45 + 90), "{computed} positions: nothing was preempted");
         // One recomputed pass gives the same bits as many decodes, so even the log-probabilities are equal.
@@ -168,11 +116,11 @@ fn preempted_sequences_give_the_same_tokens() {
 #[test]
 fn sequences_swapped_to_the_host_and_back_give_the_same_bits() {
     let requests: Vec<Request> = (0..10).map(|i| request(i, 40 + i, greedy(90))).collect();
-    let want = together(&start("qwen3", config()), &requests);
+    let want = stories(&start("qwen3", config()), &requests);
     for steps_in_flight in [1, 3] {
         let tight = EngineConfig { kv_tokens: Some(420), max_model_len: Some(140), ..config() };
         let engine = start("qwen3", EngineConfig { host_kv_tokens: 2000, steps_in_flight, ..tight });
-        assert_eq!(together(&engine, &requests), want);
+        assert_eq!(stories(&engine, &requests), want);
         let computed = engine.counts().computed_tokens;
         let once: u64 = requests.iter().map(|r| r.prompt.len() as u64 + 89).sum();
         // A late end costs a row for each further step in flight; nothing is computed twice.
@@ -194,7 +142,7 @@ fn a_seed_gives_the_same_tokens_in_any_company() {
     let mut requests = some_requests(20);
     requests.push(one.clone());
     requests.extend(some_requests(20));
-    assert_eq!(together(&engine, &requests)[20], want);
+    assert_eq!(stories(&engine, &requests)[20], want);
     let other = Request { params: SamplingParams { seed: Some(12), ..warm }, ..one };
     assert_ne!(alone(&engine, &other), want, "another seed gives another text");
 }
@@ -212,7 +160,7 @@ fn prompt_scores_do_not_depend_on_chunks_or_company() {
     assert_eq!(alone(&engine, &one), want);
     let mut requests = some_requests(5);
     requests.insert(2, one);
-    assert_eq!(together(&engine, &requests)[2], want);
+    assert_eq!(stories(&engine, &requests)[2], want);
 }
 
 #[test]
@@ -260,7 +208,7 @@ fn a_recorded_run_replays_step_for_step() {
             ..config()
         },
     );
-    together(&engine, &some_requests(30));
+    stories(&engine, &some_requests(30));
     drop(engine.submit(request(1, 30, greedy(100))).unwrap());
     drop(engine);
     let log = std::fs::read_to_string(&path).unwrap();
@@ -274,7 +222,7 @@ fn a_recorded_run_replays_step_for_step() {
 
 #[test]
 fn a_model_that_does_not_fit_is_refused_before_it_is_loaded() {
-    let checkpoint = Checkpoint::open(&folder("llama-gqa-tied")).unwrap();
+    let checkpoint = checkpoint("llama-gqa-tied");
     let tiny = EngineConfig { memory: 1 << 20, ..config() };
     let text = Planned::new(&checkpoint, tiny).map(|_| ()).unwrap_err().to_string();
     assert!(text.contains("--memory") && text.contains("weights"), "{text}");

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use engine::lanes::{LaneId, Lanes, Task, Wait, Work};
 use policy::pipeline::Waits;
@@ -29,7 +29,7 @@ impl Work for Clocked {
         Ok(())
     }
 
-    fn spent(&self, lane: LaneId, _: Duration) {
+    fn ran(&self, _: &usize, _: usize, lane: LaneId, _: Instant, _: Duration) {
         assert!(lane < Lane::COUNT);
     }
 

@@ -1,20 +1,21 @@
-//! Speed of paged attention: decode against a raw read of the same pages, prefill in TFLOP/s (to be set
-//! beside `bench/torch_attention.py`).
+//! Speed of paged attention: decode over bf16 pages and over pages of 4 bits, each against a raw read of the same
+//! pages and run by turns, prefill in TFLOP/s (to be set beside `bench/torch_attention.py`).
 //!
 //! `cargo run --release -p kernels --example attention [decode|prefill] [threads]`, with `BALLAST_ISA` to force
-//! a path.
+//! a path and `MIB` to make the pages fit a cache.
 
 use half::bf16;
 use kernels::attention::{
     BLOCK_TOKENS, Cache, KvDtype, KvLayout, Queries, Rows, RowsMut, Scratch, Softmax, Span, attend,
 };
-use kernels::{Isa, Mat, MatMut, Team};
+use kernels::{AlignedBytes, Isa, Mat, MatMut, Team};
 use std::hint::black_box;
 use std::sync::LazyLock;
 use std::time::Instant;
 
-/// Pages that a decode measurement goes round in: more than the last cache holds.
-const POOL_BYTES: usize = 768 << 20;
+/// Pages that a decode measurement goes round in, unless `MIB` says otherwise: more than the last cache holds.
+static POOL_BYTES: LazyLock<usize> =
+    LazyLock::new(|| std::env::var("MIB").map_or(768, |n| n.parse().expect("a number of MiB")) << 20);
 const ROUNDS: usize = 9;
 
 fn main() {
@@ -82,65 +83,96 @@ fn cpu_seconds() -> f64 {
 }
 
 fn decode_table(team: &Team, isa: Isa) {
-    println!("decode: heads/kv_heads x head_dim, context, batch: GB/s of attention and of a raw read");
-    let pool = noise(POOL_BYTES);
+    println!(
+        "decode: heads/kv_heads x head_dim, context, batch: GB/s of attention and of a raw read, bf16 then 4 bits;"
+    );
+    println!("tokens/s of 4 bits over those of bf16");
+    // On huge pages, as an arena is.
+    let mut pool = AlignedBytes::zeroed(*POOL_BYTES);
+    pool.copy_from_slice(&noise(*POOL_BYTES));
     for (heads, kv_heads, head_dim) in [(9, 3, 64), (32, 4, 64), (16, 16, 64), (32, 8, 128), (16, 16, 128)] {
-        let layout = KvLayout { kv_heads, head_dim, dtype: KvDtype::Bf16 };
-        let order = shuffled(POOL_BYTES / layout.block_bytes());
-        for (context, batch) in [(1024, 1), (1024, 16), (1024, 64), (8192, 1), (8192, 8)] {
-            let (ours, raw) = decode(team, isa, &pool, &order, layout, heads, context, batch);
-            let ratio = 100.0 * ours / raw;
-            println!(
-                "{heads:3}/{kv_heads:<2} x{head_dim:4} {context:5} b{batch:<3} {ours:6.1} {raw:6.1}  {ratio:4.0} %"
-            );
+        for (context, batch) in [(1024, 1), (1024, 16), (2048, 8), (1024, 64), (8192, 1), (8192, 8)] {
+            let mut both = [KvDtype::Bf16, KvDtype::Int4]
+                .map(|dtype| Decode::new(KvLayout { kv_heads, head_dim, dtype }, heads, context, batch));
+            for _ in 0..ROUNDS {
+                both.iter_mut().for_each(|decode| decode.round(team, isa, &pool));
+            }
+            let times = both.each_ref().map(|decode| undisturbed(decode.ours.clone()));
+            print!("{heads:3}/{kv_heads:<2} x{head_dim:4} {context:5} b{batch:<3}");
+            for (decode, ours) in both.iter().zip(times) {
+                let raw = undisturbed(decode.raw.clone());
+                let rate = |seconds: f64| decode.bytes() as f64 / 1e9 / seconds;
+                print!(" {:6.1} {:6.1} {:4.0} % ", rate(ours), rate(raw), 100.0 * raw / ours);
+            }
+            println!(" {:5.2}", times[0] / times[1]);
         }
     }
 }
 
-#[allow(clippy::too_many_arguments)]
-fn decode(
-    team: &Team,
-    isa: Isa,
-    pool: &[u8],
-    order: &[u32],
+/// One shape of decode, and how long its calls took.
+struct Decode {
     layout: KvLayout,
     heads: usize,
     context: usize,
     batch: usize,
-) -> (f64, f64) {
-    let cols = heads * layout.head_dim;
-    let q: Vec<bf16> = bytemuck::cast_slice(&noise(batch * cols * 2)).to_vec();
-    let mut out = vec![bf16::ZERO; batch * cols];
-    let mut scratch = Scratch::default();
-    let each = context / BLOCK_TOKENS;
-    let per_call = each * batch * layout.block_bytes();
-    let calls = (64usize << 20).div_ceil(per_call).min(order.len() / (each * batch));
-    let mut at = 0;
-    let (mut ours, mut raw) = (vec![], vec![]);
-    for _ in 0..ROUNDS {
+    /// The pool's blocks, and how many of them were read.
+    order: Vec<u32>,
+    at: usize,
+    ours: Vec<f64>,
+    raw: Vec<f64>,
+    scratch: Scratch,
+}
+
+impl Decode {
+    fn new(layout: KvLayout, heads: usize, context: usize, batch: usize) -> Decode {
+        let order = shuffled(*POOL_BYTES / layout.block_bytes());
+        let (ours, raw) = (vec![], vec![]);
+        Decode { layout, heads, context, batch, order, at: 0, ours, raw, scratch: Scratch::default() }
+    }
+
+    fn blocks(&self) -> usize {
+        self.context / BLOCK_TOKENS * self.batch
+    }
+
+    /// Bytes that a call reads.
+    fn bytes(&self) -> usize {
+        self.blocks() * self.layout.block_bytes()
+    }
+
+    /// Blocks that no call has read for a while.
+    fn next(&mut self) -> Vec<u32> {
+        let n = self.blocks();
+        self.at = if self.at + 2 * n > self.order.len() { 0 } else { self.at };
+        self.at += n;
+        self.order[self.at - n..self.at].to_vec()
+    }
+
+    fn round(&mut self, team: &Team, isa: Isa, pool: &[u8]) {
+        let calls = (64usize << 20).div_ceil(self.bytes()).min(self.order.len() / self.blocks());
+        let (batch, cols) = (self.batch, self.heads * self.layout.head_dim);
+        let q: Vec<bf16> = bytemuck::cast_slice(&noise(batch * cols * 2)).to_vec();
+        let mut out = vec![bf16::ZERO; batch * cols];
+        let each = self.context / BLOCK_TOKENS;
         for _ in 0..calls {
-            // Each call reads pages that no call has read for a while.
-            at = if at + 2 * each * batch > order.len() { 0 } else { at };
-            let blocks = &order[at..at + each * batch];
-            at += each * batch;
-            let spans: Vec<Span<'_>> = (0..batch)
-                .map(|i| Span { blocks: &blocks[i * each..][..each], start: context - 1, rows: i..i + 1 })
-                .collect();
+            let blocks = self.next();
+            let span = |i: usize| Span {
+                blocks: &blocks[i * each..][..each],
+                start: self.context - 1,
+                rows: i..i + 1,
+            };
+            let spans: Vec<Span<'_>> = (0..batch).map(span).collect();
             let queries = Queries { rows: Rows::Bf16(Mat::new(&q, batch, cols)), spans: &spans };
-            let softmax = Softmax { scale: 0.125, window: None };
-            let cache = Cache { bytes: pool, layout };
+            let softmax = Softmax { scale: 0.125, window: None, share: None };
+            let cache = Cache { bytes: pool, layout: self.layout };
             let result = RowsMut::Bf16(MatMut::new(&mut out, batch, cols));
-            ours.push(seconds(team, || attend(team, isa, queries, cache, softmax, result, &mut scratch)));
+            let scratch = &mut self.scratch;
+            self.ours.push(seconds(team, || attend(team, isa, queries, cache, softmax, result, scratch)));
         }
         for _ in 0..calls {
-            at = if at + 2 * each * batch > order.len() { 0 } else { at };
-            let blocks = &order[at..at + each * batch];
-            at += each * batch;
-            raw.push(seconds(team, || raw_read(team, pool, blocks, layout.block_bytes())));
+            let blocks = self.next();
+            self.raw.push(seconds(team, || raw_read(team, pool, &blocks, self.layout.block_bytes())));
         }
     }
-    let gigabytes = per_call as f64 / 1e9;
-    (gigabytes / undisturbed(ours), gigabytes / undisturbed(raw))
 }
 
 fn raw_read(team: &Team, pool: &[u8], blocks: &[u32], block_bytes: usize) {
@@ -159,12 +191,14 @@ fn raw_read(team: &Team, pool: &[u8], blocks: &[u32], block_bytes: usize) {
 }
 
 fn prefill_table(team: &Team, isa: Isa) {
-    println!("causal prefill: heads/kv_heads x head_dim, tokens: TFLOP/s (half of the square counted)");
+    println!(
+        "causal prefill: heads/kv_heads x head_dim, tokens: TFLOP/s (half of the square counted), bf16 and 4 bits"
+    );
     for (heads, kv_heads, head_dim) in [(8, 8, 64), (9, 3, 64), (8, 8, 128), (8, 2, 128)] {
         for tokens in [512, 1024, 2048, 4096, 8192] {
-            let tflops =
-                prefill(team, isa, KvLayout { kv_heads, head_dim, dtype: KvDtype::Bf16 }, heads, tokens);
-            println!("{heads:3}/{kv_heads:<2} x{head_dim:4} {tokens:5} {tflops:6.3}");
+            let tflops = [KvDtype::Bf16, KvDtype::Int4]
+                .map(|dtype| prefill(team, isa, KvLayout { kv_heads, head_dim, dtype }, heads, tokens));
+            println!("{heads:3}/{kv_heads:<2} x{head_dim:4} {tokens:5} {:6.3} {:6.3}", tflops[0], tflops[1]);
         }
     }
 }
@@ -182,7 +216,7 @@ fn prefill(team: &Team, isa: Isa, layout: KvLayout, heads: usize, tokens: usize)
         times.push(seconds(team, || {
             let queries = Queries { rows: Rows::Bf16(Mat::new(&q, tokens, cols)), spans: &spans };
             let result = RowsMut::Bf16(MatMut::new(&mut out, tokens, cols));
-            let softmax = Softmax { scale: 0.125, window: None };
+            let softmax = Softmax { scale: 0.125, window: None, share: None };
             attend(team, isa, queries, Cache { bytes: &pages, layout }, softmax, result, &mut scratch);
         }));
     }

@@ -8,7 +8,7 @@
 use std::time::Instant;
 
 use half::bf16;
-use kernels::calibrate::{ReadRegion, amx_rate};
+use kernels::calibrate::{ReadRegion, product_rate};
 use kernels::linear::{
     Activated, Activation, Format, Input, Output, Part, RowOrder, Weight, linear, packed_bytes,
 };
@@ -56,14 +56,14 @@ fn main() {
     let region = ReadRegion::default();
     println!("{isa}, {} threads, {format:?}", team.threads());
     for shape in shapes {
-        let amx = amx_rate(&team).unwrap_or(f64::NAN);
+        let peak = product_rate(&team, isa).unwrap_or(f64::NAN);
         let read = region.bandwidth(&team);
         println!(
-            "{} k={} n={}   (tiles {:.2} TFLOP/s, plain read {:.1} GB/s)",
+            "{} k={} n={}   (registers {:.3} TFLOP/s, plain read {:.1} GB/s)",
             shape.what,
             shape.k,
             shape.n,
-            amx / 1e12,
+            peak / 1e12,
             read / 1e9
         );
         for &m in &rows {
@@ -71,11 +71,11 @@ fn main() {
             let bytes = packed_bytes(format, shape.order, shape.n, shape.k) as f64;
             let flops = 2.0 * (m * shape.n * shape.k) as f64;
             println!(
-                "  m={m:5} {:9.3} ms (median {:9.3})  {:6.3} TFLOP/s ({:3.0} % of tiles)  {:5.1} GB/s ({:3.0} % of read)",
+                "  m={m:5} {:9.3} ms (median {:9.3})  {:6.3} TFLOP/s ({:3.0} % of registers)  {:5.1} GB/s ({:3.0} % of read)",
                 seconds * 1e3,
                 median * 1e3,
                 flops / seconds / 1e12,
-                100.0 * flops / seconds / amx,
+                100.0 * flops / seconds / peak,
                 bytes / seconds / 1e9,
                 100.0 * bytes / seconds / read,
             );

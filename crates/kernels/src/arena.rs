@@ -33,7 +33,8 @@ impl Buf {
         Buf { arena: self.arena, offset: self.offset + start, bytes }
     }
 
-    fn overlaps(&self, other: &Buf) -> bool {
+    /// Whether they have a byte in common.
+    pub fn overlaps(&self, other: &Buf) -> bool {
         self.arena == other.arena
             && self.offset < other.offset + other.bytes
             && other.offset < self.offset + self.bytes
@@ -117,6 +118,7 @@ impl Arena {
     /// # Errors
     /// The system's own, if it does not give the address space.
     pub fn new(capacity: usize) -> std::io::Result<Arena> {
+        let whole = capacity / HUGE_PAGE * HUGE_PAGE;
         let capacity = capacity.max(1).next_multiple_of(HUGE_PAGE);
         // SAFETY: an anonymous private mapping at an address of the kernel's choice aliases nothing.
         let base = unsafe {
@@ -133,9 +135,10 @@ impl Arena {
             return Err(std::io::Error::last_os_error());
         }
         #[cfg(target_os = "linux")]
-        // SAFETY: advice over the mapping just made; huge pages are a wish, so the result does not matter.
+        // SAFETY: advice over the mapping just made; huge pages are a wish, so the result does not matter. The last one would
+        // take more than was asked for: it stays small pages.
         unsafe {
-            libc::madvise(base, capacity, libc::MADV_HUGEPAGE);
+            libc::madvise(base, whole, libc::MADV_HUGEPAGE);
         }
         Ok(Arena { ledger: Ledger::new(capacity), base: base.cast() })
     }

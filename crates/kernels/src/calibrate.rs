@@ -2,9 +2,11 @@
 //!
 //! Clocks drift and neighbours make noise, so measure these in the same minutes as what they judge.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use crate::aligned::AlignedBytes;
+use crate::isa::Isa;
 use crate::team::Team;
 
 /// Long enough that a large shared cache hardly helps.
@@ -46,21 +48,72 @@ pub fn read_bandwidth(team: &Team) -> f64 {
     ReadRegion::default().bandwidth(team)
 }
 
-/// Operations per second, at best, of the team's tile registers with nothing but registers at work; nothing on a
-/// machine without AMX.
-pub fn amx_rate(team: &Team) -> Option<f64> {
-    #[cfg(target_arch = "x86_64")]
-    if crate::Isa::Amx.available() {
-        return Some(best((0..REPEATS).map(|_| {
-            const STEPS: usize = 50_000;
+/// Bytes per second that one thread copies from memory to memory, `piece_bytes` at a time: the median of three. Allocates six
+/// pieces.
+pub fn copy_bandwidth(piece_bytes: usize) -> f64 {
+    let in_all = 3 * piece_bytes;
+    let mut bytes = AlignedBytes::zeroed(2 * in_all);
+    bytes.iter_mut().step_by(64).enumerate().for_each(|(i, byte)| *byte = i as u8);
+    let (from, to) = bytes.split_at_mut(in_all);
+    let pieces = from.chunks_exact(piece_bytes).zip(to.chunks_exact_mut(piece_bytes));
+    let mut rates: Vec<f64> = pieces
+        .map(|(from, to)| {
             let start = Instant::now();
-            team.run(|_| crate::linear::multiply_registers(STEPS));
-            // Four products of 16 x 16 outputs over 32 k in each step.
-            (STEPS * team.threads()) as f64 * 4.0 * 16_384.0 / start.elapsed().as_secs_f64()
-        })));
+            to.copy_from_slice(from);
+            std::hint::black_box(&to);
+            piece_bytes as f64 / start.elapsed().as_secs_f64()
+        })
+        .collect();
+    rates.sort_by(f64::total_cmp);
+    rates[rates.len() / 2]
+}
+
+/// One thread copies from memory to memory, `piece_bytes` at a time, until it is told to stop, and counts the bytes. Allocates
+/// six pieces.
+pub fn copy_until(piece_bytes: usize, stop: &AtomicBool, copied: &AtomicU64) {
+    let in_all = 3 * piece_bytes;
+    let mut bytes = AlignedBytes::zeroed(2 * in_all);
+    bytes.iter_mut().step_by(64).enumerate().for_each(|(i, byte)| *byte = i as u8);
+    let (from, to) = bytes.split_at_mut(in_all);
+    for piece in (0..in_all).step_by(piece_bytes).cycle().take_while(|_| !stop.load(Ordering::Relaxed)) {
+        let range = piece..piece + piece_bytes;
+        to[range.clone()].copy_from_slice(&from[range]);
+        std::hint::black_box(&to);
+        copied.fetch_add(piece_bytes as u64, Ordering::Relaxed);
     }
-    let _ = team;
+}
+
+/// Operations per second, at best, of the team's bf16 products with nothing but registers at work: tiles for
+/// [`Isa::Amx`], pairs for [`Isa::Avx512Bf16`]; nothing for families that have neither, or that the machine lacks.
+pub fn product_rate(team: &Team, isa: Isa) -> Option<f64> {
+    #[cfg(target_arch = "x86_64")]
+    match isa {
+        // Four products of 16 x 16 outputs over 32 k in each step.
+        Isa::Amx if isa.available() => {
+            return Some(rate(team, 4.0 * 16_384.0, crate::linear::multiply_registers));
+        }
+        // 24 products of 16 outputs over 2 k in each.
+        Isa::Avx512Bf16 if isa.available() => {
+            return Some(rate(team, 24.0 * 64.0, |steps| {
+                // SAFETY: just checked.
+                std::hint::black_box(unsafe { crate::linear::multiply_pairs(steps) });
+            }));
+        }
+        _ => {}
+    }
+    let _ = (team, isa);
     None
+}
+
+/// Operations per second of steps that are so many operations each.
+#[cfg(target_arch = "x86_64")]
+fn rate(team: &Team, operations: f64, run: impl Fn(usize) + Sync) -> f64 {
+    const STEPS: usize = 50_000;
+    best((0..REPEATS).map(|_| {
+        let start = Instant::now();
+        team.run(|_| run(STEPS));
+        (STEPS * team.threads()) as f64 * operations / start.elapsed().as_secs_f64()
+    }))
 }
 
 fn sum(lines: &[[u8; 64]]) -> u64 {
@@ -98,10 +151,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn amx_is_measured_where_it_is() {
-        let rate = amx_rate(&Team::new(1));
-        assert_eq!(rate.is_some(), crate::Isa::Amx.available());
-        assert!(rate.is_none_or(|rate| rate > 0.0));
+    fn products_are_measured_where_they_are() {
+        for isa in Isa::ALL {
+            let rate = product_rate(&Team::new(1), isa);
+            let has_products = matches!(isa, Isa::Amx | Isa::Avx512Bf16);
+            assert_eq!(rate.is_some(), has_products && isa.available(), "{isa}");
+            assert!(rate.is_none_or(|rate| rate > 0.0));
+        }
     }
 
     #[test]

@@ -11,16 +11,29 @@ use crate::attention::{
 use crate::device::{AttendShape, Device, Dtype, KvPages, Matrix, NormWeights, QkTransform, Rows, Sink};
 use crate::elementwise::{self, Norm};
 use crate::linear::{self, Activated, Input, Output, Part, Weight};
-use crate::{Isa, Mat, MatMut, Team};
+use crate::{Isa, Mat, MatMut, Order, Team};
 
 /// The CPU, with a memory budget of its own.
 pub struct CpuDevice {
     arena: Arena,
     team: Arc<Team>,
     isa: Isa,
-    /// Partial results of attention. One call at a time: a second lane has a team and a device of its own.
+    /// Of the additions of bf16 linears.
+    order: Order,
+    /// Partial results of attention. One call at a time, as the team runs one kernel at a time, whichever device asks.
     scratch: Mutex<Scratch>,
+    stale: Stale,
 }
+
+/// What becomes of bytes that nobody may read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stale {
+    Kept,
+    Poisoned,
+}
+
+/// Every number of these bytes is a NaN, in f32, bf16 and f16, and every count absurd.
+const POISON: u8 = 0xff;
 
 impl CpuDevice {
     /// A device of `bytes` of memory that computes with `team`.
@@ -28,7 +41,27 @@ impl CpuDevice {
     /// # Errors
     /// The system's own, if it does not give the address space.
     pub fn new(bytes: usize, team: Arc<Team>, isa: Isa) -> std::io::Result<CpuDevice> {
-        Ok(CpuDevice { arena: Arena::new(bytes)?, team, isa, scratch: Mutex::default() })
+        CpuDevice::with_order(bytes, team, isa, isa.order())
+    }
+
+    /// A device of plain loops that adds as `isa` does: what that family's kernels are held against.
+    ///
+    /// # Errors
+    /// As [`new`](CpuDevice::new).
+    pub fn reference(bytes: usize, team: Arc<Team>, isa: Isa) -> std::io::Result<CpuDevice> {
+        CpuDevice::with_order(bytes, team, Isa::Scalar, isa.order())
+    }
+
+    fn with_order(bytes: usize, team: Arc<Team>, isa: Isa, order: Order) -> std::io::Result<CpuDevice> {
+        let (arena, scratch) = (Arena::new(bytes)?, Mutex::default());
+        Ok(CpuDevice { arena, team, isa, order, scratch, stale: Stale::Kept })
+    }
+
+    /// The same device, whose memory is full of NaNs wherever what was there is of no use any more: whoever reads such
+    /// bytes gives wrong results at once. For tests.
+    #[must_use]
+    pub fn poisoned(self) -> CpuDevice {
+        CpuDevice { stale: Stale::Poisoned, ..self }
     }
 
     /// A matrix of activations to read.
@@ -143,6 +176,12 @@ impl Device for CpuDevice {
         self.arena.take(bytes)
     }
 
+    fn discard(&self, buf: &Buf) {
+        if self.stale == Stale::Poisoned {
+            self.fill(buf, &mut |bytes| bytes.fill(POISON));
+        }
+    }
+
     fn fill(&self, buf: &Buf, fill: &mut dyn FnMut(&mut [u8])) {
         // SAFETY: the trait's contract.
         fill(unsafe { self.arena.get_mut(buf) });
@@ -214,7 +253,11 @@ impl Device for CpuDevice {
     fn linear(&self, x: Rows, w: &Matrix, bias: Option<Buf>, sink: Sink) {
         let (output, written) = self.output(sink, w.n);
         assert_disjoint(&[&written], &[&x.buf]);
-        linear::linear(&self.team, self.isa, self.input(x), &self.weight(w), self.parameters(bias), output);
+        let (x, w, bias) = (self.input(x), &self.weight(w), self.parameters(bias));
+        match self.isa {
+            Isa::Scalar => linear::reference(&self.team, self.order, x, w, bias, output),
+            isa => linear::linear(&self.team, isa, x, w, bias, output),
+        }
     }
 
     fn store_kv(&self, qkv: Rows, transform: &QkTransform, spans: &[Span<'_>], kv: KvPages, q: Rows) {
@@ -243,7 +286,7 @@ impl Device for CpuDevice {
             Dtype::F32 => AttentionRows::F32(Mat::new(self.f32s(q), q.rows, q.cols)),
             Dtype::Bf16 => AttentionRows::Bf16(Mat::new(self.bf16s(q), q.rows, q.cols)),
         };
-        let softmax = Softmax { scale: shape.scale, window: shape.window };
+        let softmax = Softmax { scale: shape.scale, window: shape.window, share: shape.share };
         let mut scratch = self.scratch.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let queries = Queries { rows, spans };
         attention::attend(&self.team, self.isa, queries, cache, softmax, self.rows_mut(out), &mut scratch);

@@ -1,13 +1,15 @@
 //! What a decoder asks of a device. The CPU is one (`cpu.rs`), a GPU another.
 //!
 //! Memory is handed around as plain [`Buf`]s; a device touches only buffers of its own arena and refuses
-//! others. Calls on one device run in the order in which they are made; two calls that run at the same
-//! time (from two lanes) must not share a buffer that one of them writes: the waits of a program see to it.
+//! others. Calls of one queue (see [`queue`](crate::queue)) run in the order in which they are made; two calls that run at
+//! the same time (from two lanes) must not share a buffer that one of them writes: the waits of a program see to it.
 
 use crate::arena::{Buf, Full};
 use crate::attention::{KvLayout, Span};
 use crate::elementwise::NormKind;
 use crate::linear::{Activation, Format, RowOrder};
+use crate::pick::{NoPick, Pick};
+use crate::queue::Mark;
 
 /// What the numbers of activations are stored as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,8 +121,16 @@ impl KvPages {
     /// # Panics
     /// If there is no such block.
     pub fn block(&self, block: u32) -> Buf {
+        self.blocks(block, 1)
+    }
+
+    /// Some neighbouring blocks of the layer.
+    ///
+    /// # Panics
+    /// If there are no such blocks.
+    pub fn blocks(&self, first: u32, count: usize) -> Buf {
         let bytes = self.layout.block_bytes();
-        self.buf.slice(block as usize * bytes, bytes)
+        self.buf.slice(first as usize * bytes, count * bytes)
     }
 }
 
@@ -157,6 +167,17 @@ pub struct AttendShape {
     pub scale: f32,
     /// How many positions a query sees, itself included.
     pub window: Option<usize>,
+    /// Which share of them counts, those with the highest scores; all if absent. Not built on every device.
+    pub share: Option<f32>,
+}
+
+/// What a device will be asked to compute with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Needs {
+    /// Formats of matrices.
+    pub formats: Vec<Format>,
+    /// Pages of keys and values.
+    pub kv: KvLayout,
 }
 
 /// Arithmetic and memory of one device.
@@ -167,17 +188,67 @@ pub trait Device: Send + Sync {
     /// [`Full`] when it is used up.
     fn take(&mut self, bytes: usize) -> Result<Buf, Full>;
 
+    /// Makes ready what would otherwise be made at first use: kernels are compiled.
+    ///
+    /// # Errors
+    /// What cannot be made, and why, as a sentence.
+    fn prepare(&self, _needs: &Needs) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Lets `fill` write the bytes of a buffer (in place where the host can, else through a staging copy).
     fn fill(&self, buf: &Buf, fill: &mut dyn FnMut(&mut [u8]));
 
-    /// Shows the bytes of a buffer to `view`, once all calls made before are done.
+    /// Writes the bytes of a buffer, as many as there are.
+    fn upload(&self, buf: &Buf, bytes: &[u8]) {
+        self.fill(buf, &mut |into| into.copy_from_slice(bytes));
+    }
+
+    /// Whether the host's threads cannot reach its memory, so that bytes pass through buffers of its own: then it is asked to
+    /// [`collect`](Device::collect) and to [`spread`](Device::spread), with as much at a time as there is.
+    fn is_far(&self) -> bool {
+        false
+    }
+
+    /// Shows the bytes of several buffers, as if they lay one after the other, piece after piece: the first byte's number, and
+    /// the bytes. Once all calls made before in this thread's queue are done.
+    fn collect(&self, bufs: &[Buf], view: &mut dyn FnMut(usize, &[u8])) {
+        let mut first = 0;
+        for buf in bufs {
+            self.view(buf, &mut |bytes| view(first, bytes));
+            first += buf.bytes();
+        }
+    }
+
+    /// Lets `fill` write the bytes of several buffers, as if they lay one after the other, piece after piece: the first byte's
+    /// number, and room.
+    fn spread(&self, bufs: &[Buf], fill: &mut dyn FnMut(usize, &mut [u8])) {
+        let mut first = 0;
+        for buf in bufs {
+            self.fill(buf, &mut |into| fill(first, into));
+            first += buf.bytes();
+        }
+    }
+
+    /// The bytes of a buffer have gone elsewhere or are to be overwritten: nobody reads them before they are written again.
+    /// Devices that check for such reads make them senseless.
+    fn discard(&self, _buf: &Buf) {}
+
+    /// Shows the bytes of a buffer to `view`, once all calls made before in this thread's queue are done.
     fn view(&self, buf: &Buf, view: &mut dyn FnMut(&[u8]));
 
     /// Takes a buffer's memory from the system now, where that is otherwise done at first use. Its bytes are lost.
     fn touch(&self, _buf: &Buf) {}
 
-    /// Waits until all calls made before are done, where they are done later than asked for.
+    /// Waits until all calls made before, in any queue, are done, where they are done later than asked for.
     fn wait(&self) {}
+
+    /// What this thread asks for from now on goes to `queue`, and begins once everything that `after` names is done.
+    /// A device that is done with a call when it returns has nothing to do here.
+    fn enter(&self, _queue: usize, _after: &[Mark]) {}
+
+    /// Names what was asked for in a queue so far. Called by the thread that entered it last.
+    fn mark(&self, _mark: Mark) {}
 
     /// `out[i] = table[ids[i]]`, `out: [ids, k] f32`.
     fn embed(&self, table: &Matrix, ids: &[u32], out: Rows);
@@ -203,4 +274,15 @@ pub trait Device: Send + Sync {
 
     /// Attention of the spans' queries over their pages. `q`, `out`: `[rows, heads * head_dim]`.
     fn attend(&self, q: Rows, kv: KvPages, spans: &[Span<'_>], shape: AttendShape, out: Rows);
+
+    /// Whether it can [`pick`](Device::pick) tokens from rows of so many logits.
+    fn picks(&self, _vocab: usize) -> bool {
+        false
+    }
+
+    /// Takes a token from some rows of `logits: [_, vocab] f32`, which are of no use afterwards. Asked only of devices that
+    /// say that they can; the others' logits are looked at.
+    fn pick(&self, _logits: Rows, _rows: &[(u32, Pick)]) -> Vec<Result<u32, NoPick>> {
+        panic!("this device picks no tokens")
+    }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A family of kernels. Each includes the ones before it.
+/// A family of kernels, the plainest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Isa {
     /// Plain Rust: the reference that the others are held against.
@@ -12,13 +12,26 @@ pub enum Isa {
     Avx2,
     /// AVX-512 F, BW, DQ and VL.
     Avx512,
+    /// AVX-512 with products of bf16 pairs (AVX512_BF16): Zen 4 and later, Cooper Lake, Sapphire Rapids and later.
+    Avx512Bf16,
     /// AMX tiles for bf16 (and int8), with AVX-512 around them.
     Amx,
 }
 
+/// In which order the products of a bf16 dot product are added. A family keeps to one for every row of every batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Order {
+    /// What one tile instruction does: for each group of 32 k in order, two f32 sums from zero, over even and over odd
+    /// k, by fused multiply-add in order of k; then `even + odd`; then that is added to the total.
+    Groups,
+    /// What one instruction on pairs of bf16 does: one f32 sum; of each pair of k in order, the odd product and then
+    /// the even one are added to it by fused multiply-add, subnormal numbers being zero.
+    Pairs,
+}
+
 impl Isa {
     /// Every family, the plainest first.
-    pub const ALL: [Isa; 4] = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx];
+    pub const ALL: [Isa; 5] = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16, Isa::Amx];
 
     /// The best family that this machine can run. Asks the kernel for the AMX tile state (once per
     /// process: Linux grants it to all threads that the process makes afterwards).
@@ -62,9 +75,19 @@ impl Isa {
                     && is_x86_feature_detected!("avx512vl")
             }
             #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Bf16 => Isa::Avx512.available() && is_x86_feature_detected!("avx512bf16"),
+            #[cfg(target_arch = "x86_64")]
             Isa::Amx => Isa::Avx512.available() && x86::amx_granted(),
             #[cfg(not(target_arch = "x86_64"))]
             _ => false,
+        }
+    }
+
+    /// In which order the family adds the products of bf16 linears.
+    pub fn order(self) -> Order {
+        match self {
+            Isa::Avx512Bf16 => Order::Pairs,
+            Isa::Scalar | Isa::Avx2 | Isa::Avx512 | Isa::Amx => Order::Groups,
         }
     }
 
@@ -80,6 +103,7 @@ impl fmt::Display for Isa {
             Isa::Scalar => "scalar",
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
+            Isa::Avx512Bf16 => "avx512bf16",
             Isa::Amx => "amx",
         })
     }
@@ -88,10 +112,10 @@ impl fmt::Display for Isa {
 impl FromStr for Isa {
     type Err = String;
     fn from_str(name: &str) -> Result<Isa, String> {
-        Isa::ALL
-            .into_iter()
-            .find(|isa| isa.to_string() == name)
-            .ok_or_else(|| format!("`{name}` is no instruction set: expected scalar, avx2, avx512 or amx"))
+        Isa::ALL.into_iter().find(|isa| isa.to_string() == name).ok_or_else(|| {
+            let names = Isa::ALL.map(|isa| isa.to_string()).join(", ");
+            format!("`{name}` is no instruction set: expected one of {names}")
+        })
     }
 }
 

@@ -1,4 +1,5 @@
-//! The arithmetic of a decoder on a CPU: a scalar reference and its AVX2, AVX-512 and AMX twins.
+//! The arithmetic of a decoder on a CPU: a scalar reference and its AVX2, AVX-512 (with and without bf16 products)
+//! and AMX twins.
 //!
 //! Every kernel computes a row (a token, a query) in an order that does not depend on the rows beside
 //! it, so a result is the same bit for bit whatever else is in the batch.
@@ -11,10 +12,14 @@ mod cpu;
 pub mod device;
 pub mod elementwise;
 pub mod exp;
+pub mod helpers;
 pub mod isa;
 pub mod linear;
 pub mod mat;
 pub mod page_cache;
+pub mod pick;
+pub mod queue;
+pub mod reserve;
 pub mod round;
 mod scratch;
 pub mod table;
@@ -24,6 +29,6 @@ mod tiles;
 
 pub use aligned::AlignedBytes;
 pub use cpu::CpuDevice;
-pub use isa::Isa;
+pub use isa::{Isa, Order};
 pub use mat::{Mat, MatMut};
 pub use team::{Team, Worker};

@@ -20,6 +20,39 @@ pub fn forget(file: &File) {
 #[cfg(not(target_os = "linux"))]
 pub fn forget(_file: &File) {}
 
+/// Lets reads and writes of an open file pass the system's memory by; false where its file system has no such access.
+///
+/// Asked of an open file, since an open that asks for it makes a new file before it refuses.
+///
+/// # Errors
+/// The system's own.
+#[cfg(target_os = "linux")]
+pub fn bypass(file: &File) -> io::Result<bool> {
+    use std::os::fd::AsRawFd;
+    // SAFETY: asks for flags of an open file.
+    let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
+    if flags < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: sets flags of an open file; how its bytes are reached changes, not what they are.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags | libc::O_DIRECT) } == 0 {
+        return Ok(true);
+    }
+    match io::Error::last_os_error() {
+        error if error.raw_os_error() == Some(libc::EINVAL) => Ok(false),
+        error => Err(error),
+    }
+}
+
+/// Lets reads and writes of an open file pass the system's memory by. This system has no such access.
+///
+/// # Errors
+/// None.
+#[cfg(not(target_os = "linux"))]
+pub fn bypass(_file: &File) -> io::Result<bool> {
+    Ok(false)
+}
+
 /// Bytes of a file that the system keeps in memory, in whole pages.
 ///
 /// # Errors
@@ -55,6 +88,12 @@ pub fn cached_bytes(file: &File) -> io::Result<u64> {
 mod tests {
     use super::*;
     use std::io::Write;
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_file_system_without_direct_access_says_so() {
+        assert!(!bypass(&File::open("/proc/self/status").unwrap()).unwrap());
+    }
 
     #[test]
     fn what_was_just_written_is_kept() {

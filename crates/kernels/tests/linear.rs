@@ -1,11 +1,11 @@
-//! Every family of kernels against the scalar reference, bit for bit, over formats, shapes and outputs.
+//! Every family of kernels against the scalar reference in its order, bit for bit, over formats, shapes and outputs.
 
 use half::bf16;
 use kernels::linear::{
     Activated, Activation, Format, Input, Output, Part, RowOrder, Weight, linear, pack_bf16, pack_f32,
-    packed_bytes, panel_bytes, panels,
+    packed_bytes, panel_bytes, panels, reference,
 };
-use kernels::{AlignedBytes, Isa, Mat, MatMut, Team};
+use kernels::{AlignedBytes, Isa, Mat, MatMut, Order, Team};
 
 /// Values of many magnitudes and both signs, reproducible.
 struct Random(u64);
@@ -96,8 +96,17 @@ impl Case {
         Weight::new(self.format, self.n, self.k, order, parts)
     }
 
-    /// The result as bits, rows `m` of x.
+    /// The result of a family as bits, rows `m` of x.
     fn run(&self, team: &Team, isa: Isa, x: &[bf16]) -> Vec<u32> {
+        self.result(x, |input, bias, out| linear(team, isa, input, &self.weight(), bias, out))
+    }
+
+    /// The same of the plain loops.
+    fn reference(&self, team: &Team, order: Order, x: &[bf16]) -> Vec<u32> {
+        self.result(x, |input, bias, out| reference(team, order, input, &self.weight(), bias, out))
+    }
+
+    fn result(&self, x: &[bf16], run: impl FnOnce(Input<'_>, Option<&[f32]>, Output<'_>)) -> Vec<u32> {
         let m = x.len() / self.k;
         let cols = if self.kind.gated() { self.n / 2 } else { self.n };
         let mut narrow = vec![bf16::ONE; m * cols];
@@ -122,7 +131,7 @@ impl Case {
             Format::F32 => Input::F32(Mat::new(&as_f32, m, self.k)),
             _ => Input::Bf16(Mat::new(x, m, self.k)),
         };
-        linear(team, isa, input, &self.weight(), self.bias.as_deref(), out);
+        run(input, self.bias.as_deref(), out);
         match self.kind {
             Kind::StoreBf16 | Kind::ActBf16(_) | Kind::GatedBf16(_) => {
                 narrow.iter().map(|v| u32::from(v.to_bits())).collect()
@@ -140,11 +149,17 @@ fn families() -> impl Iterator<Item = Isa> {
     Isa::ALL.into_iter().filter(|isa| *isa != Isa::Scalar && isa.available())
 }
 
+/// What is right in each order, at the order's own number.
+fn expected(team: &Team, case: &Case) -> [Vec<u32>; 2] {
+    [Order::Groups, Order::Pairs].map(|order| case.reference(team, order, &case.x))
+}
+
 fn check(team: &Team, case: &Case) {
-    let expected = case.run(team, Isa::Scalar, &case.x);
+    let expected = expected(team, case);
     for isa in families() {
+        let expected = &expected[isa.order() as usize];
         let got = case.run(team, isa, &case.x);
-        let wrong = got.iter().zip(&expected).filter(|(a, b)| a != b).count();
+        let wrong = got.iter().zip(expected).filter(|(a, b)| a != b).count();
         assert!(wrong == 0, "{}: {wrong} of {} differ", case.describe(isa), got.len());
     }
 }
@@ -181,10 +196,10 @@ fn blocks_of_rows_and_panels_and_chunks_of_k() {
         Case::new(Format::F32, (300, 70, 130), Kind::StoreF32, true),
     ];
     for case in cases {
-        let expected = case.run(&Team::new(2), Isa::Scalar, &case.x);
+        let expected = expected(&Team::new(2), &case);
         for (threads, isa) in [1, 2, 3].into_iter().flat_map(|t| families().map(move |isa| (t, isa))) {
             let got = case.run(&Team::new(threads), isa, &case.x);
-            assert!(got == expected, "{} on {threads} threads", case.describe(isa));
+            assert!(got == expected[isa.order() as usize], "{} on {threads} threads", case.describe(isa));
         }
     }
 }
@@ -237,8 +252,8 @@ fn absent_panels_are_left_alone() {
     let part = Part { first_panel: 1, bytes: &case.weights[bytes..2 * bytes] };
     let w = Weight::new(Format::Bf16, n, k, RowOrder::Plain, vec![part]);
     let team = Team::new(2);
-    let whole = case.run(&team, Isa::Scalar, &case.x);
     for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+        let whole = case.reference(&team, isa.order(), &case.x);
         let mut out = vec![7.0f32; m * n];
         let x = Input::Bf16(Mat::new(&case.x, m, k));
         linear(&team, isa, x, &w, None, Output::StoreF32(MatMut::new(&mut out, m, n)));
@@ -258,13 +273,15 @@ fn the_reference_is_close_to_the_double() {
     pack_bf16(Mat::new(&w, n, k), RowOrder::Plain, 0..2, &mut packed);
     let weight =
         Weight::new(Format::Bf16, n, k, RowOrder::Plain, vec![Part { first_panel: 0, bytes: &packed }]);
-    let mut y = vec![0.0; m * n];
     let team = Team::new(1);
-    let out = Output::StoreF32(MatMut::new(&mut y, m, n));
-    linear(&team, Isa::Scalar, Input::Bf16(Mat::new(&x, m, k)), &weight, None, out);
-    for (i, y) in y.iter().enumerate() {
-        let (row, col) = (&x[i / n * k..][..k], &w[i % n * k..][..k]);
-        let right: f64 = row.iter().zip(col).map(|(x, w)| x.to_f64() * w.to_f64()).sum();
-        assert!((f64::from(*y) - right).abs() < 1e-4, "{y} is not {right}");
+    for order in [Order::Groups, Order::Pairs] {
+        let mut y = vec![0.0; m * n];
+        let out = Output::StoreF32(MatMut::new(&mut y, m, n));
+        reference(&team, order, Input::Bf16(Mat::new(&x, m, k)), &weight, None, out);
+        for (i, y) in y.iter().enumerate() {
+            let (row, col) = (&x[i / n * k..][..k], &w[i % n * k..][..k]);
+            let right: f64 = row.iter().zip(col).map(|(x, w)| x.to_f64() * w.to_f64()).sum();
+            assert!((f64::from(*y) - right).abs() < 1e-4, "{order:?}: {y} is not {right}");
+        }
     }
 }

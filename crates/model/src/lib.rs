@@ -11,6 +11,7 @@ pub mod fuzz;
 pub mod gguf;
 pub mod grammar;
 mod json;
+mod lock;
 pub mod output;
 pub mod safetensors;
 pub mod sampling;

@@ -113,3 +113,20 @@ fn formats_and_models_have_stores_of_their_own() {
     assert_eq!(place(&checkpoint, WeightsAs::Bf16), places[0]);
     assert!((1..4).all(|i| !places[..i].contains(&places[i])), "{places:?}");
 }
+
+#[test]
+fn a_full_drive_is_named_and_the_store_can_be_made_later() {
+    let (checkpoint, home, team) = (checkpoint(), tempfile::tempdir().unwrap(), Team::new(1));
+    let blueprint = blueprint(&checkpoint, WeightsAs::Bf16);
+    let maker = Maker { checkpoint: &checkpoint, blueprint: &blueprint, home: home.path() };
+    let (folder, _) = maker.place().unwrap();
+    std::fs::create_dir_all(&folder).unwrap();
+    let panels = folder.join("panels.bin");
+    std::os::unix::fs::symlink("/dev/full", &panels).unwrap();
+    let text = maker.make(&team, &|_| {}).map(drop).unwrap_err().to_string();
+    assert!(text.contains("the drive is full") && text.contains("--offload-dir"), "{text}");
+    assert!(maker.open().unwrap().is_none(), "what was not written is no store");
+    std::fs::remove_file(&panels).unwrap();
+    let layout = maker.make(&team, &|_| {}).unwrap().layout().bytes();
+    assert_eq!(std::fs::metadata(&panels).unwrap().len(), layout);
+}

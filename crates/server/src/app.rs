@@ -7,9 +7,12 @@ use std::sync::{Arc, OnceLock};
 use model::api::ApiError;
 use tokio::sync::watch;
 
+use crate::bell::Bell;
 use crate::config::Config;
+use crate::crowd::Crowd;
 use crate::gate::{Gate, Limits};
 use crate::keys::Keys;
+use crate::log::LogLevel;
 use crate::metrics::Metrics;
 use crate::minute::Minute;
 use crate::refusal;
@@ -35,8 +38,11 @@ pub(crate) struct App {
     pub(crate) config: Config,
     pub(crate) keys: Keys,
     pub(crate) gate: Arc<Gate>,
+    pub(crate) crowd: Arc<Crowd>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) minute: Minute,
+    /// Rung by the engine's events.
+    pub(crate) bell: Arc<Bell>,
     pub(crate) spool: Option<Spool>,
     pub(crate) phase: watch::Sender<Phase>,
     pub(crate) created: u64,
@@ -52,8 +58,10 @@ impl App {
         App {
             keys: Keys::new(&config.keys),
             gate: Gate::new(limits),
+            crowd: Crowd::new(config.max_connections, config.max_body_bytes),
             metrics: Arc::new(Metrics::default()),
             minute: Minute::default(),
+            bell: Arc::default(),
             spool,
             phase: watch::Sender::new(Phase::Loading),
             created: unix_now(),
@@ -64,10 +72,12 @@ impl App {
         }
     }
 
-    /// The model is there.
+    /// The model is there. It is told once requests are answered: whoever waits for that line may ask at once.
     pub(crate) fn loaded(&self, served: Served) {
+        let told = format!("ready: {}", served.names.join(", "));
         assert!(self.served.set(served).is_ok(), "a model is loaded once");
         self.advance(Phase::Ready);
+        self.config.log.say(LogLevel::Info, "ready", &told);
     }
 
     /// Goes on to `phase`, never back.

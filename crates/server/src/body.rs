@@ -1,36 +1,65 @@
 //! A request's body: bounded in bytes and time, and JSON.
 
+use std::ops::Deref;
+
 use axum::body::Body;
 use axum::extract::Request;
-use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::HeaderMap;
 use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use model::api::ApiError;
 use serde_json::Value;
+use tokio::sync::OwnedSemaphorePermit;
 
-use crate::config::Config;
+use crate::app::App;
+use crate::crowd::Crowd;
 use crate::refusal;
 
+/// A body, and the room that it takes.
+pub(crate) struct Whole {
+    bytes: Vec<u8>,
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+impl Deref for Whole {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 /// Reads a body whole.
-pub(crate) async fn read(request: Request, config: &Config) -> Result<Bytes, ApiError> {
+pub(crate) async fn read(request: Request, app: &App) -> Result<Whole, ApiError> {
     let (head, body) = request.into_parts();
     claims_json(&head.headers)?;
-    let limit = config.max_body_bytes;
+    let limit = app.config.max_body_bytes;
     let announced = head.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
     if announced.is_some_and(|bytes: u64| bytes > limit as u64) {
         return Err(refusal::too_large(limit));
     }
-    let whole = tokio::time::timeout(config.body_timeout, collect(body, limit));
+    let whole = tokio::time::timeout(app.config.body_timeout, collect(body, limit, &app.crowd));
     whole.await.unwrap_or_else(|_| Err(refusal::slow()))
 }
 
-async fn collect(body: Body, limit: usize) -> Result<Bytes, ApiError> {
-    match Limited::new(body, limit).collect().await {
-        Ok(whole) => Ok(whole.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(refusal::too_large(limit)),
-        Err(_) => Err(refusal::broken_body()),
+/// Bodies that are being read at the same time share what room there is; one that finds none is not waited with, since
+/// others might wait for it.
+async fn collect(body: Body, limit: usize, crowd: &Crowd) -> Result<Whole, ApiError> {
+    let mut body = Limited::new(body, limit);
+    let (mut bytes, mut room): (Vec<u8>, Option<OwnedSemaphorePermit>) = (Vec::new(), None);
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| {
+            if error.is::<LengthLimitError>() { refusal::too_large(limit) } else { refusal::broken_body() }
+        })?;
+        let Ok(data) = frame.into_data() else { continue };
+        let more = crowd.body(data.len()).ok_or_else(refusal::bodies_full)?;
+        match &mut room {
+            Some(room) => room.merge(more),
+            None => room = Some(more),
+        }
+        bytes.extend_from_slice(&data);
     }
+    Ok(Whole { bytes, _room: room })
 }
 
 /// JSON, or nothing said; a form that a browser sends by itself says something else.

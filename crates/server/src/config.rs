@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::crowd;
+use crate::log::Log;
+
 /// Settings, all choices made.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -14,6 +17,8 @@ pub struct Config {
     pub keys: Vec<String>,
     /// Reads the keys anew on SIGHUP.
     pub key_source: Option<KeySource>,
+    /// Connections that there may be; more are answered 503 and closed.
+    pub max_connections: usize,
     /// Sequences that may wait for the first of their tokens.
     pub max_num_queued_reqs: usize,
     /// Prompt tokens that those may have together; one alone may have more.
@@ -38,15 +43,18 @@ pub struct Config {
     pub ping_every: Duration,
     /// How long requests under way may go on after the first signal.
     pub shutdown_timeout: Duration,
+    /// Hears of every request; nobody does, without it.
+    pub log: Log,
 }
 
 impl Config {
-    /// The defaults: loopback, no keys, a queue of 2,048 sequences and four million tokens.
+    /// The defaults: no keys, 2,048 connections, a queue of 2,048 sequences and four million tokens.
     pub fn new(address: SocketAddr) -> Config {
         Config {
             address,
             keys: Vec::new(),
             key_source: None,
+            max_connections: 2048,
             max_num_queued_reqs: 2048,
             max_num_queued_tokens: 4 << 20,
             spool_dir: None,
@@ -59,7 +67,15 @@ impl Config {
             queue_timeout: None,
             ping_every: Duration::from_secs(10),
             shutdown_timeout: Duration::from_secs(30),
+            log: Log::default(),
         }
+    }
+}
+
+impl Config {
+    /// What connections may take at most: their buffers, and bodies that are being read.
+    pub fn connection_bytes(&self) -> u64 {
+        crowd::bytes(self.max_connections, self.max_body_bytes)
     }
 }
 

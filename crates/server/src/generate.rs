@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
 use model::api::{ApiError, Chunks, Delivery, Endpoint, Generate, Meta, chat, completion, response};
 
+use crate::account::Account;
 use crate::app::App;
 use crate::body;
 use crate::gate::Permit;
@@ -31,10 +31,11 @@ pub(crate) async fn chats(State(app): State<Arc<App>>, request: Request) -> Resu
 
 async fn answer(app: Arc<App>, request: Request, endpoint: Endpoint) -> Result<Response, ApiError> {
     app.accepting()?;
-    let body = body::read(request, &app.config).await?;
+    let account = request.extensions().get::<Arc<Account>>().cloned();
+    let body = body::read(request, &app).await?;
     let permit = app.gate.enter(body.len() / BYTES_A_TOKEN).map_err(|full| app.refuse_full(full))?;
     let shared = Arc::clone(&app);
-    let (request, meta, live) = aside(move || prepare(&shared, &body, endpoint, permit)).await??;
+    let (request, meta, live) = aside(move || prepare(&shared, &body, endpoint, permit, account)).await??;
     match request.delivery {
         Delivery::Whole => whole(app, request, meta, live).await,
         Delivery::Stream { .. } => {
@@ -52,9 +53,10 @@ pub(crate) async fn aside<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'sta
 /// From bytes to sequences in the engine.
 fn prepare(
     app: &Arc<App>,
-    body: &Bytes,
+    body: &[u8],
     endpoint: Endpoint,
     permit: Permit,
+    account: Option<Arc<Account>>,
 ) -> Result<(Generate, Meta, Live), ApiError> {
     let served = app.accepting()?;
     let value = body::parse(body)?;
@@ -64,7 +66,7 @@ fn prepare(
         Endpoint::Chat => chat(&value, &context),
     }?;
     let (seed, id) = app.number();
-    let live = Live::begin(app, served, &request, permit, seed)?;
+    let live = Live::begin(app, served, &request, permit, seed, account)?;
     Ok((request, Meta { id, created: unix_now(), cached_tokens: None }, live))
 }
 

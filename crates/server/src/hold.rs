@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
-use engine::{Counts, Hold};
 use serde_json::{Value, json};
 use spec::Lane;
 
 use crate::app::{App, Phase};
-use crate::metrics::Histogram;
+use crate::metrics::{Histogram, lane_name};
 use crate::routes;
+use crate::tiers::{Tier, tiers};
 
 /// The answer. Without a model there is nothing to hold yet.
 pub(crate) async fn hold(State(app): State<Arc<App>>) -> Response {
@@ -27,7 +27,7 @@ pub(crate) async fn hold(State(app): State<Arc<App>>) -> Response {
     if let Ok(served) = app.served() {
         let (counts, hold) = (served.engine.counts(), served.engine.hold());
         body["model"] = json!(served.names.first());
-        body["tiers"] = tiers(hold, &counts);
+        body["tiers"] = tiers(hold, &counts).iter().map(tier).collect();
         body["lanes"] = json!(Lane::ALL.map(|lane| lane_row(&app, lane, counts.lane_busy_ns[lane.index()])));
         body["queue"]["running"] = json!(counts.running);
         body["totals"] = json!({
@@ -50,51 +50,21 @@ fn state(phase: &Phase) -> &'static str {
     }
 }
 
-/// What each tier has, in bytes. `reserved_bytes` of a part are set apart for it, `used_bytes` hold something.
-fn tiers(hold: &Hold, counts: &Counts) -> Value {
-    let block_bytes = hold.kv_bytes / hold.kv_blocks.max(1) as u64;
-    let device = [
-        full("weights", hold.weight_bytes),
-        full("activations", hold.work_bytes),
-        full("process", hold.process_bytes),
-        part("kv", counts.kv_blocks_used * block_bytes, hold.kv_bytes),
-    ];
-    // Which of the host's blocks are in use is not counted yet; the pool is set apart as a whole.
-    let host = [full("kv", hold.host_kv_bytes)];
-    json!([
-        tier("device", hold.limit_bytes - hold.host_kv_bytes.min(hold.limit_bytes), &device),
-        tier("host", hold.host_kv_bytes, &host),
-        tier("disk", 0, &[]),
-    ])
-}
-
-/// A part that is full from the start.
-fn full(name: &str, bytes: u64) -> Value {
-    part(name, bytes, bytes)
-}
-
-fn part(name: &str, used_bytes: u64, reserved_bytes: u64) -> Value {
-    json!({"part": name, "used_bytes": used_bytes, "reserved_bytes": reserved_bytes})
-}
-
-fn tier(name: &str, capacity_bytes: u64, parts: &[Value]) -> Value {
-    let used: u64 = parts.iter().filter_map(|part| part["used_bytes"].as_u64()).sum();
-    json!({"tier": name, "capacity_bytes": capacity_bytes, "used_bytes": used, "parts": parts})
+fn tier(tier: &Tier) -> Value {
+    let parts = tier.parts.iter().map(|part| {
+        json!({"part": part.name, "used_bytes": part.used_bytes, "reserved_bytes": part.reserved_bytes})
+    });
+    json!({
+        "tier": tier.name,
+        "capacity_bytes": tier.capacity_bytes,
+        "used_bytes": tier.used_bytes(),
+        "parts": parts.collect::<Value>(),
+    })
 }
 
 /// `busy`: the share of each second of the last minute, the newest last.
 fn lane_row(app: &App, lane: Lane, busy_ns: u64) -> Value {
-    let name = match lane {
-        Lane::Device => "device",
-        Lane::Host => "host",
-        Lane::Up => "up",
-        Lane::Down => "down",
-        Lane::DiskRead => "disk_read",
-        Lane::DiskWrite => "disk_write",
-        Lane::PeerIn => "peer_in",
-        Lane::PeerOut => "peer_out",
-    };
-    json!({"lane": name, "used": busy_ns > 0, "busy_s": busy_ns as f64 / 1e9, "busy": app.minute.busy(lane)})
+    json!({"lane": lane_name(lane), "used": busy_ns > 0, "busy_s": busy_ns as f64 / 1e9, "busy": app.minute.busy(lane)})
 }
 
 /// Of the last minute, in seconds; null where nothing was measured.

@@ -40,7 +40,7 @@ pub(crate) async fn load(State(app): State<Arc<App>>) -> Response {
 
 /// `GET /metrics`
 pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
-    let text = app.metrics.text(app.served().ok(), &app.gate);
+    let text = app.metrics.text(app.served().ok(), &app.gate, &app.crowd);
     ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }
 
@@ -110,7 +110,7 @@ type Conversion = fn(&Value, &Context) -> Result<Value, ApiError>;
 
 async fn convert(app: Arc<App>, request: Request, convert: Conversion) -> Result<Response, ApiError> {
     app.served()?;
-    let body = body::read(request, &app.config).await?;
+    let body = body::read(request, &app).await?;
     let answer = aside(move || convert(&body::parse(&body)?, &app.served()?.context()));
     Ok(routes::json(answer.await??.to_string()))
 }

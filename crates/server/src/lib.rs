@@ -4,12 +4,15 @@
 //! ```text
 //! connection ─► keys ─► gate ─► parse, template, tokens (blocking threads) ─► engine
 //!      ▲                                                                        │ events, from the lanes
-//!      └──────────── body or stream ◄──── one channel a request ◄───────────────┘
+//!      └──────── body or stream ◄──── one channel a request, one bell ◄─────────┘
 //! ```
 
+mod account;
 mod app;
+mod bell;
 mod body;
 mod config;
+mod crowd;
 mod gate;
 mod generate;
 mod hold;
@@ -17,6 +20,7 @@ mod info;
 mod keys;
 mod listen;
 mod live;
+mod log;
 mod metrics;
 mod minute;
 mod openapi;
@@ -27,8 +31,10 @@ mod routes;
 mod served;
 mod spool;
 mod sse;
+mod tiers;
 mod timing;
 
 pub use config::{Config, KeySource, ServeError};
 pub use listen::{Ended, Server, Signals, Stopper};
+pub use log::{Log, LogFormat, LogLevel};
 pub use served::Served;

@@ -20,18 +20,20 @@ use tokio::time::timeout;
 
 use crate::app::{App, Phase};
 use crate::config::{Config, ServeError};
+use crate::crowd::{BUFFER_BYTES, Place};
 use crate::minute;
 use crate::patience::Impatient;
 use crate::routes::router;
 use crate::served::Served;
 use crate::spool::{self, Spool};
 
-/// Threads for connections; computing has its own.
-const ASYNC_THREADS: usize = 2;
+/// Processors for which there is one thread for connections; computing has its own threads, and where processors are few
+/// every switch between both costs it time.
+const PROCESSORS_AN_ASYNC_THREAD: usize = 8;
+/// Most threads for connections.
+const ASYNC_THREADS: usize = 4;
 /// Threads that parse, render and tokenize, and one that works on batches.
 const BLOCKING_THREADS: usize = 5;
-/// Bytes of a request's head.
-const MAX_HEAD_BYTES: usize = 64 << 10;
 /// What streams get to send their last event in, and what clients of a dead engine get to hear of it.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Before accepting is tried again where the system has no sockets left.
@@ -39,7 +41,10 @@ const OUT_OF_SOCKETS: Duration = Duration::from_millis(50);
 
 /// A server that listens and does not answer yet.
 pub struct Server {
-    listener: StdListener,
+    /// Until it is served, and closed when no more is accepted.
+    listener: Option<StdListener>,
+    /// Where it listens.
+    address: SocketAddr,
     app: Arc<App>,
     stop: UnboundedSender<()>,
     stopped: UnboundedReceiver<()>,
@@ -88,23 +93,21 @@ impl Server {
         let address = config.address;
         let bound = StdListener::bind(address).and_then(|listener| {
             listener.set_nonblocking(true)?;
-            Ok(listener)
+            let address = listener.local_addr()?;
+            Ok((listener, address))
         });
-        let listener = bound.map_err(|source| ServeError::Bind { address, source })?;
+        let (listener, address) = bound.map_err(|source| ServeError::Bind { address, source })?;
         let spool = config.spool_dir.as_deref().map(|path| {
             Spool::open(path).map_err(|source| ServeError::Spool { path: path.to_owned(), source })
         });
         let app = Arc::new(App::new(config, spool.transpose()?));
         let (stop, stopped) = unbounded_channel();
-        Ok(Server { listener, app, stop, stopped })
+        Ok(Server { listener: Some(listener), address, app, stop, stopped })
     }
 
     /// Where it listens.
-    ///
-    /// # Errors
-    /// If the system does not say.
-    pub fn address(&self) -> Result<SocketAddr, ServeError> {
-        Ok(self.listener.local_addr()?)
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Ends it from elsewhere.
@@ -128,6 +131,7 @@ impl Server {
                 obey(&self.stop).map_err(ServeError::System)?;
                 reload(&self.app).map_err(ServeError::System)?;
             }
+            tokio::spawn(Arc::clone(&self.app.bell).listen());
             tokio::spawn(minute::watch(Arc::clone(&self.app)));
             tokio::spawn(spool::work(Arc::clone(&self.app)));
             self.serve(loading).await
@@ -160,15 +164,18 @@ impl Server {
         &mut self,
         mut loading: oneshot::Receiver<Result<(), E>>,
     ) -> Result<Ended, E> {
-        let listener = TcpListener::from_std(self.listener.try_clone().map_err(ServeError::System)?);
-        let listener = listener.map_err(ServeError::System)?;
+        let listener = self.listener.take().expect("a server runs once");
+        let listener = TcpListener::from_std(listener).map_err(ServeError::System)?;
         let graceful = GracefulShutdown::new();
         let (service, mut loaded) = (router(Arc::clone(&self.app)), false);
         let mut phase = self.app.phase.subscribe();
         loop {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
-                    Ok((stream, _)) => self.connection(stream, service.clone(), &graceful),
+                    Ok((stream, _)) => match self.app.crowd.enter() {
+                        Some(place) => self.connection(stream, place, service.clone(), &graceful),
+                        None => self.app.crowd.turn_away(stream),
+                    },
                     Err(_) => tokio::time::sleep(OUT_OF_SOCKETS).await,
                 },
                 result = &mut loading, if !loaded => {
@@ -184,17 +191,22 @@ impl Server {
     }
 
     /// Serves a connection until it ends.
-    fn connection(&self, stream: TcpStream, service: Router, graceful: &GracefulShutdown) {
+    fn connection(&self, stream: TcpStream, place: Place, service: Router, graceful: &GracefulShutdown) {
         // Small events should not wait for large packets; if the system will not, they wait.
         let _ = stream.set_nodelay(true);
         let stream = Impatient::new(stream, self.app.config.send_timeout);
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new());
-        http.header_read_timeout(self.app.config.header_timeout).max_buf_size(MAX_HEAD_BYTES);
+        // What is sent is mostly small events: one piece of memory is written faster than three.
+        http.writev(false);
+        http.header_read_timeout(self.app.config.header_timeout).max_buf_size(BUFFER_BYTES);
         let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
         let connection = graceful.watch(connection);
         // How a connection ends is the client's affair: whatever it asked for is dropped with it.
-        tokio::spawn(async move { drop(connection.await) });
+        tokio::spawn(async move {
+            drop(connection.await);
+            drop(place);
+        });
     }
 
     /// Lets what is under way finish, for a time; then it is told to end.
@@ -232,8 +244,9 @@ fn close(app: Arc<App>) -> Result<(), String> {
 }
 
 fn runtime() -> std::io::Result<Runtime> {
+    let processors = thread::available_parallelism().map_or(1, usize::from);
     Builder::new_multi_thread()
-        .worker_threads(ASYNC_THREADS)
+        .worker_threads((processors / PROCESSORS_AN_ASYNC_THREAD).clamp(1, ASYNC_THREADS))
         .max_blocking_threads(BLOCKING_THREADS)
         .thread_name("http")
         .enable_all()

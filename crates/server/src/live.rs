@@ -1,14 +1,19 @@
 //! A request under way in the engine: all of its sequences, their events in one channel.
 
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use engine::{Claim, Event, Failure, Gathering, Piece, Request, sequences};
 use model::api::{ApiError, Choice, Generate};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::watch;
+use tokio::time::{Sleep, sleep_until};
 
+use crate::account::{Account, FAILED, Generated, REFUSED};
 use crate::app::{App, Phase};
+use crate::bell::Ring;
 use crate::gate::Permit;
 use crate::metrics::Outcome;
 use crate::refusal;
@@ -20,13 +25,22 @@ pub(crate) struct Live {
     app: Arc<App>,
     began: Instant,
     events: UnboundedReceiver<(usize, Event)>,
-    phase: watch::Receiver<Phase>,
+    /// Wakes whoever waits for events, and as the events know it.
+    ring: Arc<Ring>,
+    rings: Waker,
+    /// Until requests under way are to end.
+    over: Pin<Box<dyn Future<Output = ()> + Send>>,
     parts: Vec<Part>,
     /// Parts that each prompt has.
     per_prompt: usize,
     open: usize,
     /// Whether something has come of it.
     moving: bool,
+    /// When it will have taken, or waited, longer than it may; moved when the first news comes.
+    due: Option<Pin<Box<Sleep>>>,
+    /// What is told of it when it is over, and to whom.
+    generated: Generated,
+    account: Option<Arc<Account>>,
 }
 
 /// One sequence.
@@ -34,6 +48,7 @@ struct Part {
     /// While it is wanted.
     claim: Option<Claim>,
     gathering: Gathering,
+    tokens: usize,
 }
 
 /// Which sequence, and what came of it.
@@ -48,6 +63,7 @@ impl Live {
         request: &Generate,
         permit: Permit,
         seed: u64,
+        account: Option<Arc<Account>>,
     ) -> Result<Live, ApiError> {
         let (sender, events) = unbounded_channel();
         let lengths: Vec<usize> = request
@@ -61,21 +77,28 @@ impl Live {
             return Err(ApiError::invalid("n", message));
         }
         let permits = permit.split(&lengths).map_err(|full| app.refuse_full(full))?;
+        let ring = app.bell.ring();
         let mut live = Live {
             app: Arc::clone(app),
             began: Instant::now(),
             events,
-            phase: app.phase.subscribe(),
+            rings: Waker::from(Arc::clone(&ring)),
+            ring,
+            over: Box::pin(over(app)),
             parts: Vec::with_capacity(lengths.len()),
             per_prompt: request.n as usize,
             open: 0,
             moving: false,
+            due: None,
+            generated: Generated::new(request),
+            account,
         };
+        live.set_due();
         app.metrics.request_began(request);
         let sequences = sequences(request, &served.tokenizer, &served.engine.spec().eos, seed);
         for ((index, (sequence, gathering)), permit) in sequences.enumerate().zip(permits) {
             let claim = live.submit(served, sequence, index, sender.clone(), permit)?;
-            live.parts.push(Part { claim: Some(claim), gathering });
+            live.parts.push(Part { claim: Some(claim), gathering, tokens: 0 });
             live.open += 1;
         }
         Ok(live)
@@ -104,38 +127,40 @@ impl Live {
 
     /// What comes next, of any sequence; nothing once all have ended.
     pub(crate) async fn next(&mut self) -> Option<Result<News, ApiError>> {
+        poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// The same, if it is here already; else the task is woken when there may be something.
+    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<News, ApiError>>> {
+        let overdue = |due: &Pin<Box<Sleep>>| Instant::now() >= due.deadline().into();
+        if self.open > 0 && self.due.as_ref().is_some_and(overdue) {
+            return Poll::Ready(Some(Err(self.overdue())));
+        }
         while self.open > 0 {
-            let due = self.due();
-            if due.is_some_and(|due| Instant::now() >= due) {
-                return Some(Err(self.overdue()));
-            }
-            let event = tokio::select! {
-                biased;
-                event = self.events.recv() => event,
-                () = over(&mut self.phase) => return Some(Err(self.cut_short())),
-                () = passed(due) => return Some(Err(self.overdue())),
-            };
-            let event = match event {
+            let Poll::Ready(event) = self.poll_event(cx) else { return self.poll_limits(cx) };
+            let news = match event {
                 Some((index, event)) => self.take(index, event),
                 None => Some(Err(self.app.failed(Failure::Engine("it ended".into())))),
             };
-            if event.is_some() {
-                return event;
+            if news.is_some() {
+                return Poll::Ready(news);
             }
         }
-        None
+        Poll::Ready(None)
     }
 
-    /// What is here already.
-    pub(crate) fn next_now(&mut self) -> Option<Result<News, ApiError>> {
-        while self.open > 0 {
-            let (index, event) = self.events.try_recv().ok()?;
-            let news = self.take(index, event);
-            if news.is_some() {
-                return news;
-            }
+    fn poll_event(&mut self, cx: &Context<'_>) -> Poll<Option<(usize, Event)>> {
+        self.ring.wakes(cx.waker());
+        self.events.poll_recv(&mut Context::from_waker(&self.rings))
+    }
+
+    /// What ends a request to which nothing comes.
+    fn poll_limits(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<News, ApiError>>> {
+        if self.over.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Some(Err(self.cut_short())));
         }
-        None
+        let due = self.due.as_mut().is_some_and(|due| due.as_mut().poll(cx).is_ready());
+        if due { Poll::Ready(Some(Err(self.overdue()))) } else { Poll::Pending }
     }
 
     /// A sequence as far as it has come.
@@ -149,12 +174,11 @@ impl Live {
         first.map(|part| part.gathering.cached_tokens()).sum()
     }
 
-    /// When it will have taken, or waited, longer than it may.
-    fn due(&self) -> Option<Instant> {
+    fn set_due(&mut self) {
         let config = &self.app.config;
         let waiting = config.queue_timeout.filter(|_| !self.moving);
         let least = [config.request_timeout, waiting].into_iter().flatten().min();
-        least.map(|limit| self.began + limit)
+        self.due = least.map(|limit| Box::pin(sleep_until((self.began + limit).into())));
     }
 
     fn overdue(&self) -> ApiError {
@@ -165,27 +189,56 @@ impl Live {
 
     /// All sequences, once they have ended.
     pub(crate) fn into_choices(mut self) -> Vec<Choice> {
+        self.generated.cached_tokens = self.cached_tokens();
         std::mem::take(&mut self.parts).into_iter().map(|part| part.gathering.into_choice()).collect()
     }
 
     fn take(&mut self, index: usize, event: Event) -> Option<Result<News, ApiError>> {
         let part = &mut self.parts[index];
         part.claim.as_ref()?;
-        self.moving = true;
+        if !std::mem::replace(&mut self.moving, true) && self.app.config.queue_timeout.is_some() {
+            self.set_due();
+        }
+        let part = &mut self.parts[index];
+        match &event {
+            Event::Began(began) => {
+                self.generated.queued.get_or_insert(began.at.saturating_duration_since(self.began));
+            }
+            Event::Token(token) => {
+                part.tokens += 1;
+                self.generated.tokens += 1;
+                self.generated.longest = self.generated.longest.max(part.tokens);
+                self.generated.first_token.get_or_insert(token.at.saturating_duration_since(self.began));
+            }
+            _ => (),
+        }
         if let Event::Failed(why) = event {
-            return Some(Err(self.app.failed(why)));
+            let error = self.app.failed(why);
+            return Some(Err(self.ended_by(error, index)));
         }
         let piece = match part.gathering.take(event) {
             Ok(piece) => piece,
-            Err(error) => return Some(Err(error)),
+            Err(error) => return Some(Err(self.ended_by(error, index))),
         };
         if let Some(finish) = &piece.finish {
             part.claim = None;
             self.open -= 1;
+            self.generated.finished(finish.reason.as_str());
             self.app.metrics.sequence_ended(Outcome::Finished(finish.reason), self.began.elapsed());
         }
         let says_something = !piece.tokens.is_empty() || piece.finish.is_some();
         says_something.then_some(Ok((index, piece)))
+    }
+
+    /// A sequence ended with an error: ours, or what was asked cannot be done.
+    fn ended_by(&mut self, error: ApiError, index: usize) -> ApiError {
+        let ours = error.status >= 500;
+        self.parts[index].claim = None;
+        self.open -= 1;
+        self.generated.finished(if ours { FAILED } else { REFUSED });
+        let outcome = if ours { Outcome::Error } else { Outcome::Aborted };
+        self.app.metrics.sequence_ended(outcome, self.began.elapsed());
+        error
     }
 
     fn cut_short(&self) -> ApiError {
@@ -196,18 +249,13 @@ impl Live {
     }
 }
 
-/// Until then, or for ever.
-async fn passed(due: Option<Instant>) {
-    match due {
-        Some(due) => tokio::time::sleep_until(due.into()).await,
-        None => std::future::pending().await,
-    }
-}
-
 /// Until requests under way are to end.
-async fn over(phase: &mut watch::Receiver<Phase>) {
-    // The sender lives in the state that every request holds.
-    let _ = phase.wait_for(|phase| *phase >= Phase::Ending).await;
+fn over(app: &App) -> impl Future<Output = ()> + Send + use<> {
+    let mut phase = app.phase.subscribe();
+    async move {
+        // The sender lives in the state that every request holds.
+        let _ = phase.wait_for(|phase| *phase >= Phase::Ending).await;
+    }
 }
 
 impl Drop for Live {
@@ -216,6 +264,17 @@ impl Drop for Live {
         let outcome = if dead { Outcome::Error } else { Outcome::Aborted };
         (0..self.open).for_each(|_| self.app.metrics.sequence_ended(outcome, self.began.elapsed()));
         self.app.metrics.request_ended();
+        if self.open == 0 {
+            self.app.metrics.longest.observe_count(self.generated.longest);
+        } else {
+            self.generated.finished(if dead { FAILED } else { "abort" });
+        }
+        if !self.parts.is_empty() {
+            self.generated.cached_tokens = self.cached_tokens();
+        }
+        if let Some(account) = &self.account {
+            account.generated(std::mem::take(&mut self.generated));
+        }
     }
 }
 

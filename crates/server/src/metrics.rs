@@ -1,6 +1,8 @@
 //! Counters and histograms, and their text for Prometheus: `ballast_*`, and vLLM's names where the meaning is the same.
 
+mod engine;
 mod histogram;
+mod http;
 mod text;
 
 use std::collections::BTreeMap;
@@ -12,7 +14,9 @@ use model::api::Generate;
 use model::output::FinishReason;
 
 use crate::gate::Full;
+pub(crate) use engine::lane_name;
 pub(crate) use histogram::Histogram;
+pub(crate) use http::Http;
 
 /// vLLM's bounds, in seconds.
 const FIRST_TOKEN: &[f64] = &[
@@ -60,6 +64,10 @@ pub(crate) struct Metrics {
     pub(crate) token_mean: Histogram,
     pub(crate) prompt_tokens: Histogram,
     pub(crate) generated_tokens: Histogram,
+    /// Tokens of prompts that were not found in memory.
+    pub(crate) computed_prompt_tokens: Histogram,
+    /// Of the longest of a request's sequences.
+    pub(crate) longest: Histogram,
     max_tokens: Histogram,
     choices: Histogram,
     overdue: AtomicU64,
@@ -72,6 +80,7 @@ pub(crate) struct Metrics {
     unknown_fields: AtomicU64,
     under_way: AtomicU64,
     responses: Mutex<BTreeMap<u16, u64>>,
+    pub(crate) http: Http,
 }
 
 impl Default for Metrics {
@@ -87,6 +96,8 @@ impl Default for Metrics {
             token_mean: Histogram::new(NEXT_TOKEN),
             prompt_tokens: Histogram::new(TOKENS),
             generated_tokens: Histogram::new(TOKENS),
+            computed_prompt_tokens: Histogram::new(TOKENS),
+            longest: Histogram::new(TOKENS),
             max_tokens: Histogram::new(TOKENS),
             choices: Histogram::new(CHOICES),
             overdue: AtomicU64::default(),
@@ -99,6 +110,7 @@ impl Default for Metrics {
             unknown_fields: AtomicU64::default(),
             under_way: AtomicU64::default(),
             responses: Mutex::default(),
+            http: Http::default(),
         }
     }
 }
@@ -137,7 +149,7 @@ impl Metrics {
     }
 
     /// Histograms of sequences, with what they say.
-    fn histograms(&self) -> [(&'static str, &'static str, &Histogram); 12] {
+    fn histograms(&self) -> [(&'static str, &'static str, &Histogram); 14] {
         [
             (
                 "time_to_first_token_seconds",
@@ -157,6 +169,16 @@ impl Metrics {
             ),
             ("request_prompt_tokens", "Tokens of a sequence's prompt.", &self.prompt_tokens),
             ("request_generation_tokens", "Tokens that a sequence generated.", &self.generated_tokens),
+            (
+                "request_prefill_kv_computed_tokens",
+                "Tokens of a sequence's prompt whose KV was not in memory.",
+                &self.computed_prompt_tokens,
+            ),
+            (
+                "request_max_num_generation_tokens",
+                "Tokens of the longest of a request's choices.",
+                &self.longest,
+            ),
             ("request_params_max_tokens", "Tokens that a request allows.", &self.max_tokens),
             ("request_params_n", "Choices that a request wants.", &self.choices),
         ]

@@ -1,5 +1,7 @@
 //! Errors as responses, in OpenAI's shape, with the headers that clients obey.
 
+use std::io::ErrorKind;
+
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -140,8 +142,16 @@ pub(crate) fn spool_full() -> ApiError {
 }
 
 /// 500: what the system says names paths, which are not for clients.
-pub(crate) fn spool(_: std::io::Error) -> ApiError {
+pub(crate) fn spool(why: std::io::Error) -> ApiError {
+    if is_full(&why) {
+        return spool_full();
+    }
     error(500, "server_error", "spool_error", "the spool directory could not be read or written")
+}
+
+/// Whether there is no room: on the disk, in the user's share of it, or in the largest file that the user may have.
+pub(crate) fn is_full(why: &std::io::Error) -> bool {
+    matches!(why.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
 }
 
 /// 500: whatever the reason, it is not for the client.
@@ -159,6 +169,18 @@ pub(crate) fn draining() -> ApiError {
     error(503, "overloaded_error", "server_shutting_down", "this server is shutting down")
 }
 
+/// 503: no place for another connection.
+pub(crate) fn crowded() -> ApiError {
+    let message = "this server has as many connections as it may (--max-connections); try again later";
+    error(503, "overloaded_error", "server_overloaded", message)
+}
+
+/// 503: no room for another body.
+pub(crate) fn bodies_full() -> ApiError {
+    let message = "too many bytes of other requests are being read; try again later";
+    error(503, "overloaded_error", "server_overloaded", message)
+}
+
 /// 503: later.
 pub(crate) fn full(which: Full) -> ApiError {
     let what = match which {
@@ -171,4 +193,28 @@ pub(crate) fn full(which: Full) -> ApiError {
         "server_overloaded",
         format!("too many {what} wait already; try again later"),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_room_is_told_as_that_whatever_is_full() {
+        for (kind, status, code) in [
+            (ErrorKind::StorageFull, 507, "spool_full"),
+            (ErrorKind::QuotaExceeded, 507, "spool_full"),
+            (ErrorKind::FileTooLarge, 507, "spool_full"),
+            (ErrorKind::PermissionDenied, 500, "spool_error"),
+        ] {
+            let told = spool(kind.into());
+            assert_eq!((told.status, told.code), (status, Some(code)), "{kind}");
+        }
+        #[cfg(target_os = "linux")]
+        {
+            use std::io::Write;
+            let full = std::fs::File::create("/dev/full").and_then(|mut file| file.write_all(b"x"));
+            assert!(is_full(&full.unwrap_err()), "what the system says of a full disk");
+        }
+    }
 }

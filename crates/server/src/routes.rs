@@ -13,6 +13,7 @@ use hyper::HeaderMap;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
 use model::api::ApiError;
 
+use crate::account::Account;
 use crate::app::App;
 use crate::refusal::{self, Refusal};
 use crate::{generate, hold, info, openapi, page, spool};
@@ -68,15 +69,19 @@ async fn wrong_method(request: Request) -> Refusal {
 }
 
 /// Every request comes through here, whatever its path.
-async fn enter(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+async fn enter(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let id = request_id(request.headers()).unwrap_or_else(|| own_id(&app));
+    let shown = id.to_str().unwrap_or_default();
+    let account = Account::begin(app.config.log.clone(), Arc::clone(&app.metrics), &request, shown);
+    request.extensions_mut().insert(Arc::clone(&account));
     let mut response = match admit(&app, &request) {
         Ok(()) => next.run(request).await,
         Err(error) => Refusal(error).into_response(),
     };
     app.metrics.responded(response.status().as_u16());
+    account.responded(response.status().as_u16());
     response.headers_mut().insert("x-request-id", id);
-    response
+    response.map(|body| account.until_sent(body))
 }
 
 /// By default nobody is let in.

@@ -1,23 +1,33 @@
 //! Streams of server-sent events.
 
 use std::convert::Infallible;
-use std::fmt::Write;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, HttpBody};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
+use hyper::body::Frame;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE};
-use model::api::{ApiError, Chunks, News};
-use tokio::time::{Instant, timeout_at};
+use model::api::{ApiError, Chunks, News, event};
+use tokio::time::{Instant, Sleep};
 
+use crate::crowd::FRAME_BYTES;
 use crate::live::{self, Live};
+
+/// What most frames need.
+const USUAL_BYTES: usize = 512;
 
 /// An answer that is being sent.
 struct Stream {
     live: Live,
     chunks: Chunks,
     ping_every: Duration,
+    /// The newest frame.
+    sent: Instant,
+    /// Set once and moved on when it is due: most frames come long before.
+    ping: Pin<Box<Sleep>>,
     state: State,
 }
 
@@ -29,35 +39,60 @@ enum State {
 
 /// The answer as events, sent as they come. A comment keeps a silent stream open.
 pub(crate) fn response(live: Live, chunks: Chunks, ping_every: Duration) -> Response {
-    let stream = Stream { live, chunks, ping_every, state: State::Going };
-    let body = Body::from_stream(futures_util::stream::unfold(stream, Stream::frame));
+    let ping = Box::pin(tokio::time::sleep(ping_every));
+    let stream = Stream { live, chunks, ping_every, sent: Instant::now(), ping, state: State::Going };
     let headers = [(CONTENT_TYPE, "text/event-stream; charset=utf-8"), (CACHE_CONTROL, "no-cache")];
-    (headers, [("x-accel-buffering", "no")], body).into_response()
+    (headers, [("x-accel-buffering", "no")], Body::new(stream)).into_response()
+}
+
+impl HttpBody for Stream {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    /// The next events to send, as many as are here.
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if self.state == State::Over {
+            return Poll::Ready(None);
+        }
+        let mut events = Vec::new();
+        while self.state == State::Going
+            && events.len() < FRAME_BYTES
+            && let Poll::Ready(news) = self.live.poll_next(cx)
+        {
+            if events.capacity() == 0 {
+                events.reserve(USUAL_BYTES);
+            }
+            self.write(news, &mut events);
+        }
+        if events.is_empty() && self.poll_ping(cx).is_ready() {
+            events.extend_from_slice(b": ping\n\n");
+        }
+        if events.is_empty() {
+            return Poll::Pending;
+        }
+        self.sent = Instant::now();
+        Poll::Ready(Some(Ok(Frame::data(events.into()))))
+    }
 }
 
 impl Stream {
-    /// The next events to send, as many as are here.
-    async fn frame(mut self) -> Option<(Result<Bytes, Infallible>, Stream)> {
-        if self.state == State::Over {
-            return None;
-        }
-        let ping_at = Instant::now() + self.ping_every;
-        let mut text = String::new();
-        while text.is_empty() {
-            match timeout_at(ping_at, self.live.next()).await {
-                Err(_) => text.push_str(": ping\n\n"),
-                Ok(news) => self.write(news, &mut text),
+    /// Ready once nothing has been sent for so long that a comment is due.
+    fn poll_ping(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while self.ping.as_mut().poll(cx).is_ready() {
+            let (now, due) = (Instant::now(), self.sent + self.ping_every);
+            if due <= now {
+                self.ping.as_mut().reset(now + self.ping_every);
+                return Poll::Ready(());
             }
-            while self.state == State::Going
-                && let Some(news) = self.live.next_now()
-            {
-                self.write(Some(news), &mut text);
-            }
+            self.ping.as_mut().reset(due);
         }
-        Some((Ok(text.into()), self))
+        Poll::Pending
     }
 
-    fn write(&mut self, news: Option<Result<live::News, ApiError>>, text: &mut String) {
+    fn write(&mut self, news: Option<Result<live::News, ApiError>>, events: &mut Vec<u8>) {
         self.chunks.found_in_cache(self.live.cached_tokens());
         match news {
             Some(Ok((index, piece))) => {
@@ -68,21 +103,17 @@ impl Stream {
                     tokens: &piece.tokens,
                     finish: piece.finish.as_ref(),
                 };
-                self.chunks.of(&news).iter().for_each(|chunk| event(text, chunk));
+                self.chunks.events(&news, events);
             }
             Some(Err(error)) => {
-                event(text, &error.body());
+                event(&error.body(), events);
                 self.state = State::Over;
             }
             None => {
-                self.chunks.usage().iter().for_each(|chunk| event(text, chunk));
-                event(text, &"[DONE]");
+                self.chunks.usage().iter().for_each(|chunk| event(chunk, events));
+                event(&"[DONE]", events);
                 self.state = State::Over;
             }
         }
     }
-}
-
-fn event(text: &mut String, data: &dyn std::fmt::Display) {
-    write!(text, "data: {data}\n\n").expect("writing to a string");
 }

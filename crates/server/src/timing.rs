@@ -12,6 +12,7 @@ pub(crate) struct Timing {
     metrics: Arc<Metrics>,
     submitted: Instant,
     prompt_tokens: usize,
+    cached_tokens: usize,
     scheduled: Option<Instant>,
     first: Option<Instant>,
     last: Option<Instant>,
@@ -20,13 +21,23 @@ pub(crate) struct Timing {
 
 impl Timing {
     pub(crate) fn new(metrics: Arc<Metrics>, submitted: Instant, prompt_tokens: usize) -> Timing {
-        Timing { metrics, submitted, prompt_tokens, scheduled: None, first: None, last: None, n_tokens: 0 }
+        Timing {
+            metrics,
+            submitted,
+            prompt_tokens,
+            cached_tokens: 0,
+            scheduled: None,
+            first: None,
+            last: None,
+            n_tokens: 0,
+        }
     }
 
     pub(crate) fn note(&mut self, event: &Event) {
         match event {
             Event::Began(began) => {
                 self.scheduled = Some(began.at);
+                self.cached_tokens = began.cached_tokens;
                 self.metrics.queued.observe(began.at.saturating_duration_since(self.submitted));
             }
             Event::Token(token) => self.token(token.at),
@@ -58,6 +69,7 @@ impl Drop for Timing {
             metrics.token_mean.observe(decode / (self.n_tokens as u32 - 1));
         }
         metrics.prompt_tokens.observe_count(self.prompt_tokens);
+        metrics.computed_prompt_tokens.observe_count(self.prompt_tokens.saturating_sub(self.cached_tokens));
         metrics.generated_tokens.observe_count(self.n_tokens);
     }
 }

@@ -4,7 +4,7 @@ mod common;
 
 use std::path::{Path, PathBuf};
 
-use common::{Response, Running, config, get, is_idle, post, request, send, start, until};
+use common::{Response, Running, config, get, is_idle, post, request, send, start, start_braked, until};
 use serde_json::{Value, json};
 use server::{Config, ServeError, Server};
 
@@ -143,16 +143,17 @@ fn what_is_no_file_or_batch_is_refused() {
     let file = upload(&server, "x", "batch", &lines(1, 1)).json();
     let good =
         json!({"input_file_id": file["id"], "endpoint": "/v1/completions", "completion_window": "24h"});
-    for (field, value) in [
-        ("input_file_id", json!("file-00")),
-        ("input_file_id", json!("../lock")),
-        ("endpoint", json!("http://elsewhere/v1")),
-        ("completion_window", json!("1h")),
-        ("metadata", json!(7)),
+    for (field, value, status) in [
+        ("input_file_id", json!("file-00"), 404),
+        ("input_file_id", json!("../lock"), 404),
+        ("input_file_id", json!(7), 400),
+        ("endpoint", json!("http://elsewhere/v1"), 400),
+        ("completion_window", json!("1h"), 400),
+        ("metadata", json!(7), 400),
     ] {
         let mut body = good.clone();
         body[field] = value;
-        assert_eq!(post(server.address, "/v1/batches", &body).status, 400, "{body}");
+        assert_eq!(post(server.address, "/v1/batches", &body).status, status, "{body}");
     }
     for (text, code) in [
         ("\n", "empty_file"),
@@ -171,7 +172,7 @@ fn what_is_no_file_or_batch_is_refused() {
 #[test]
 fn a_cancelled_batch_frees_everything() {
     let spool = Spool::new("cancelled");
-    let server = start("llama", spool.config());
+    let (server, brake) = start_braked("llama", spool.config());
     let id = begin(&server, &lines(200, 400));
     until(|| batch(&server, &id)["status"] == "in_progress");
     let file = batch(&server, &id)["input_file_id"].as_str().unwrap().to_string();
@@ -181,6 +182,7 @@ fn a_cancelled_batch_frees_everything() {
         post(server.address, &format!("/v1/batches/{id}/cancel"), &json!({})).json()["status"],
         "cancelling"
     );
+    brake.release();
     assert_eq!(ended(&server, &id)["status"], "cancelled");
     until(|| is_idle(server.address));
     assert_eq!(post(server.address, &format!("/v1/batches/{id}/cancel"), &json!({})).status, 400);

@@ -94,7 +94,7 @@ fn the_tokenizer_is_described_as_evaluators_read_it() {
 }
 
 /// Names in vLLM's Grafana dashboards that have a meaning here.
-const DASHBOARD: [&str; 17] = [
+const DASHBOARD: [&str; 23] = [
     "vllm:inter_token_latency_seconds_bucket",
     "vllm:time_to_first_token_seconds_bucket",
     "vllm:e2e_request_latency_seconds_bucket",
@@ -112,6 +112,12 @@ const DASHBOARD: [&str; 17] = [
     "vllm:request_params_max_tokens_bucket",
     "vllm:num_preemptions_total",
     "vllm:prefix_cache_hits_total",
+    "vllm:num_requests_waiting_by_reason",
+    "vllm:iteration_tokens_total_bucket",
+    "vllm:prompt_tokens_cached_total",
+    "vllm:prompt_tokens_by_source_total",
+    "http_requests_total",
+    "http_request_duration_seconds_bucket",
 ];
 
 #[test]
@@ -126,6 +132,13 @@ fn metrics_are_those_that_dashboards_read_in_the_format_that_prometheus_reads() 
         ("vllm:request_generation_tokens_sum", 4.0),
         ("vllm:request_params_n_sum", 1.0),
         ("vllm:request_params_max_tokens_sum", 4.0),
+        ("vllm:request_max_num_generation_tokens_sum", 4.0),
+        ("vllm:request_prefill_kv_computed_tokens_sum", 2.0),
+        // A step for the prompt, which draws the first token, and one for each token but the last.
+        ("vllm:iteration_tokens_total_sum", 5.0),
+        ("vllm:iteration_tokens_total_count", 4.0),
+        ("vllm:prefix_cache_queries_total", 2.0),
+        ("ballast_requests_lost_total", 0.0),
     ] {
         assert_eq!(common::metric(server.address, name), value, "{name}");
     }
@@ -137,7 +150,9 @@ fn metrics_are_those_that_dashboards_read_in_the_format_that_prometheus_reads() 
             let (name, kind) = family.split_once(' ').unwrap();
             assert!(families.insert(name.to_string()), "{name} is there twice");
             assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
-            assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+            // vLLM's histogram of steps is called a total.
+            let total = name.ends_with("_total") && name != "vllm:iteration_tokens_total";
+            assert_eq!(kind == "counter", total, "{line}");
         } else if !line.starts_with("# HELP ") {
             let (key, value) = line.rsplit_once(' ').unwrap();
             let name = key.split('{').next().unwrap();
@@ -147,6 +162,17 @@ fn metrics_are_those_that_dashboards_read_in_the_format_that_prometheus_reads() 
             assert!(series.insert(key.to_string()), "{key} is there twice");
         }
     }
+    for labels in [
+        "tier=\"device\",part=\"weights\"",
+        "link=\"up\"",
+        "link=\"disk_read\"",
+        "lane=\"device\"",
+        "reason=\"deferred\"",
+    ] {
+        assert!(series.iter().any(|key| key.contains(labels)), "{labels}");
+    }
+    let completions = "{method=\"POST\",handler=\"/v1/completions\",status=\"2xx\"}";
+    assert!(text.contains(&format!("http_requests_total{completions} 1\n")), "{text}");
     for name in DASHBOARD {
         assert!(series.iter().any(|key| key.starts_with(&format!("{name}{{"))), "{name}");
     }

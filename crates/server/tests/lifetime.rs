@@ -7,7 +7,9 @@ use std::net::TcpStream;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use common::{Running, config, connect, get, is_idle, metric, post, read, request, start, start_with, until};
+use common::{
+    Running, config, connect, get, is_idle, metric, post, read, request, start_braked, start_with, until,
+};
 use serde_json::{Value, json};
 use server::{Config, Ended};
 
@@ -28,29 +30,49 @@ fn generated(server: &Running) -> f64 {
     metric(server.address, "vllm:generation_tokens_total")
 }
 
+/// Sequences that have brought nothing yet.
+fn queued(server: &Running) -> f64 {
+    metric(server.address, "ballast_queued_requests")
+}
+
+/// Those in the engine's steps, the brake among them.
+fn running(server: &Running) -> f64 {
+    metric(server.address, "vllm:num_requests_running")
+}
+
 #[test]
 fn a_vanished_client_frees_everything_at_once() {
-    let server = start("llama", config());
+    let (server, brake) = start_braked("llama", config());
     for stream in [true, false] {
         // Before its body is complete, while it waits, while it generates.
         let whole = long(stream);
         drop(ask(&server, &whole[..whole.len() - 5]));
-        drop(ask(&server, &whole));
-        let before = generated(&server);
+        let waiting = ask(&server, &whole);
+        until(|| queued(&server) == 4.0);
+        drop(waiting);
+        until(|| queued(&server) == 0.0);
         let mut client = ask(&server, &whole);
+        until(|| queued(&server) == 4.0);
+        until(|| {
+            brake.step();
+            running(&server) == 5.0
+        });
         if stream {
             assert!(client.read(&mut [0; 200]).unwrap() > 0);
-        } else {
-            until(|| generated(&server) > before);
         }
         drop(client);
-        until(|| is_idle(server.address));
+        until(|| {
+            brake.step();
+            running(&server) == 1.0 && queued(&server) == 0.0
+        });
     }
+    assert!(generated(&server) < 4.0 * 460.0, "none of them ran to its end");
+    brake.release();
+    until(|| is_idle(server.address));
     let aborted = get(server.address, "/metrics").body;
     let line =
         aborted.lines().find(|l| l.starts_with("vllm:request_success_total") && l.contains("abort")).unwrap();
-    assert!(line.rsplit(' ').next().unwrap().parse::<f64>().unwrap() >= 8.0, "{line}");
-    assert!(generated(&server) < 6.0 * 4.0 * 460.0, "they did not run to their end");
+    assert_eq!(line.rsplit(' ').next().unwrap().parse::<f64>().unwrap(), 16.0, "{line}");
 }
 
 #[test]
@@ -82,14 +104,19 @@ fn events(client: &mut TcpStream) -> Vec<String> {
 
 #[test]
 fn a_server_that_ends_finishes_what_is_under_way() {
-    let server = start("llama", config());
-    let mut streams: Vec<TcpStream> = (0..3).map(|_| ask(&server, &long(true))).collect();
+    let (server, brake) = start_braked("llama", config());
+    let mut streams: Vec<TcpStream> = (0..2).map(|_| ask(&server, &long(true))).collect();
     let mut whole = ask(&server, &long(false));
-    until(|| metric(server.address, "vllm:num_requests_running") == 16.0);
+    until(|| {
+        brake.step();
+        running(&server) == 13.0
+    });
     let mut kept = connect(server.address);
     kept.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     assert!(kept.read(&mut [0; 10]).unwrap() > 0);
     server.stopper.stop();
+    until(|| TcpStream::connect(server.address).is_err());
+    brake.release();
     for stream in &mut streams {
         assert_eq!(events(stream).last().map(String::as_str), Some("[DONE]"));
     }
@@ -101,24 +128,32 @@ fn a_server_that_ends_finishes_what_is_under_way() {
 
 #[test]
 fn what_is_not_finished_in_time_ends_with_an_error() {
-    let server = start("llama", Config { shutdown_timeout: Duration::ZERO, ..config() });
+    let (server, brake) = start_braked("llama", Config { shutdown_timeout: Duration::ZERO, ..config() });
     let mut stream = ask(&server, &long(true));
     let mut whole = ask(&server, &long(false));
-    until(|| metric(server.address, "vllm:num_requests_running") == 8.0);
+    until(|| {
+        brake.step();
+        running(&server) == 9.0
+    });
     server.stopper.stop();
     let events = events(&mut stream);
     let last: Value = serde_json::from_str(events.last().unwrap()).unwrap();
     assert_eq!(last["error"]["code"], "server_shutting_down", "no [DONE] after an error");
     assert_eq!(read(&mut whole).status, 503);
+    brake.release();
     assert_eq!(server.end(), Ended::CutShort);
 }
 
 #[test]
 fn a_second_signal_ends_at_once() {
-    let server = start("llama", config());
+    let (server, brake) = start_braked("llama", config());
     let _stream = ask(&server, &long(true));
-    until(|| metric(server.address, "vllm:num_requests_running") == 4.0);
+    until(|| {
+        brake.step();
+        running(&server) == 5.0
+    });
     server.stopper.stop();
     server.stopper.stop();
+    brake.release();
     assert_eq!(server.end(), Ended::CutShort);
 }

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use common::{config, connect, is_idle, post, read, request, start, until};
+use common::{config, connect, is_idle, post, read, request, start, start_braked, until};
 use serde_json::{Value, json};
 use server::Config;
 
@@ -38,11 +38,14 @@ fn text(events: &[String]) -> String {
 
 #[test]
 fn overload_and_vanishing_clients_lose_and_keep_nothing() {
-    let server = start("llama", Config { max_num_queued_reqs: CLIENTS / 10, ..config() });
-    let answer = |prompt| post(server.address, "/v1/completions", &body(prompt, false)).json();
+    let calm = start("llama", config());
+    let answer = |prompt| post(calm.address, "/v1/completions", &body(prompt, false)).json();
     let want: Vec<String> = (0..PROMPTS)
         .map(|prompt| answer(prompt)["choices"][0]["text"].as_str().unwrap().to_string())
         .collect();
+    drop(calm);
+    // Nothing is answered before something was refused: however fast the engine is, there is too much.
+    let (server, brake) = start_braked("llama", Config { max_num_queued_reqs: CLIENTS / 10, ..config() });
     let [next, served, refused, vanished] = [const { AtomicUsize::new(0) }; 4];
     let one = |draw: u64| {
         let prompt = draw as usize % PROMPTS;
@@ -66,6 +69,7 @@ fn overload_and_vanishing_clients_lose_and_keep_nothing() {
             status => {
                 assert_eq!((status, response.header("retry-after")), (503, Some("1")));
                 refused.fetch_add(1, Ordering::Relaxed);
+                brake.release();
             }
         }
     };

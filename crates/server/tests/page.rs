@@ -4,7 +4,7 @@ mod common;
 
 use std::io::{Read, Write};
 
-use common::{config, connect, get, is_idle, metric, request, start, start_with, until};
+use common::{config, connect, get, is_idle, metric, request, start, start_braked, start_with, until};
 use serde_json::{Value, json};
 
 fn hold(server: &common::Running) -> Value {
@@ -41,11 +41,10 @@ fn the_page_asks_nobody_else_and_runs_nothing_inline() {
 
 #[test]
 fn the_hold_shows_what_a_request_takes_and_gives_back() {
-    let server = start("llama", config());
+    let (server, brake) = start_braked("llama", config());
     let idle = hold(&server);
     assert_eq!(idle["state"], "ready");
     assert_eq!(idle["model"], "llama");
-    assert_eq!(bytes(&idle, "device", "kv").0, 0);
     assert!(bytes(&idle, "device", "weights").0 > 0);
     let body = json!({"prompt": vec![7; 200], "max_tokens": 300, "n": 4, "ignore_eos": true, "stream": true});
     let mut client = connect(server.address);
@@ -58,16 +57,21 @@ fn the_hold_shows_what_a_request_takes_and_gives_back() {
         ))
         .unwrap();
     assert!(client.read(&mut [0; 100]).unwrap() > 0);
-    until(|| metric(server.address, "vllm:num_requests_running") == 4.0);
+    // The brake is one of them.
+    until(|| {
+        brake.step();
+        metric(server.address, "vllm:num_requests_running") == 5.0
+    });
     let busy = hold(&server);
     let (used, reserved) = bytes(&busy, "device", "kv");
     assert!(0 < used && used <= reserved, "{used} of {reserved}");
-    assert_eq!(busy["queue"]["running"], 4);
+    assert_eq!(busy["queue"]["running"], 5);
     let lanes = busy["lanes"].as_array().unwrap();
     assert_eq!((lanes.len(), &lanes[0]["lane"]), (8, &json!("device")));
     assert!(lanes[0]["busy_s"].as_f64().unwrap() > 0.0 && lanes[0]["used"] == true);
     assert!(lanes[2]["used"] == false, "nothing is copied where everything is resident");
     drop(client);
+    brake.release();
     until(|| is_idle(server.address));
     assert_eq!(bytes(&hold(&server), "device", "kv").0, 0);
 }

@@ -6,7 +6,10 @@ use std::io::Write;
 use std::thread;
 use std::time::Duration;
 
-use common::{Response, config, connect, get, is_idle, post, read, request, send, start, start_with, until};
+use common::{
+    Response, config, connect, get, is_idle, metric, post, read, request, send, start, start_with,
+    try_metric, try_send, until,
+};
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Runs, TestRunner};
 use serde_json::{Value, json};
@@ -54,6 +57,34 @@ fn errors_have_openais_shape() {
         (post(path, JSON, br#"{"prompt": [5], "model": "gpt"}"#), 404, Some("model_not_found")),
         (post(path, JSON, br#"{"prompt": [5], "max_tokens": 9999}"#), 400, Some("context_length_exceeded")),
         (post("/v1/chat/completions", JSON, br#"{"messages": []}"#), 400, None),
+        (
+            post(
+                path,
+                JSON,
+                br#"{"prompt": [5], "response_format": {"type": "text", "json_schema": {"strict": {}}}}"#,
+            ),
+            400,
+            None,
+        ),
+        (
+            post(
+                path,
+                JSON,
+                br#"{"prompt": [5], "response_format": {"type": "text", "json_schema": {"schema": [1]}}}"#,
+            ),
+            400,
+            None,
+        ),
+        // Its only token is the one that it may not end with yet.
+        (
+            post(
+                path,
+                JSON,
+                br#"{"prompt": [5], "allowed_token_ids": [7], "stop_token_ids": [7], "min_tokens": 2}"#,
+            ),
+            400,
+            None,
+        ),
     ] {
         assert_eq!((response.status, code(&response).as_deref()), (status, want), "{}", response.body);
     }
@@ -163,11 +194,46 @@ fn too_much_at_once_is_answered_with_200_or_503() {
             assert_eq!(code(answer).as_deref(), Some("server_overloaded"));
         }
     }
-    let rejected = common::metric(server.address, "vllm:admission_rejections_total");
+    let rejected = metric(server.address, "vllm:admission_rejections_total");
     assert_eq!(rejected as usize, 100 - served);
     let many = json!({"prompt": [7], "n": 4, "max_tokens": 1});
     assert_eq!(post(server.address, "/v1/completions", &many).status, 400, "it could never be let in");
     until(|| is_idle(server.address));
+    good(&server);
+}
+
+#[test]
+fn connections_and_bodies_beyond_the_limit_are_told_so() {
+    let server = start("llama", Config { max_connections: 3, ..config() });
+    let ask = b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    // Those before may not have gone yet: then there is no room.
+    let kept = || loop {
+        let (mut client, mut head) = (connect(server.address), [0; 12]);
+        client.write_all(ask).unwrap();
+        if std::io::Read::read_exact(&mut client, &mut head).is_ok() && &head == b"HTTP/1.1 200" {
+            return client;
+        }
+    };
+    let clients = [kept(), kept(), kept()];
+    let refused = get(server.address, "/version");
+    assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")));
+    assert_eq!(refused.json()["error"]["code"], "server_overloaded");
+    drop(clients);
+    until(|| try_metric(server.address, "ballast_connections") == Some(1.0));
+    assert!(metric(server.address, "ballast_connections_refused_total") >= 1.0);
+
+    // Two bodies of which each has room alone, and both have not.
+    let big = format!("{{\"prompt\": \"{}\"}}", "x".repeat(20 << 20));
+    let bytes = request("POST", "/tokenize", JSON, big.as_bytes());
+    let mut first = connect(server.address);
+    first.write_all(&bytes[..bytes.len() - 5]).unwrap();
+    until(|| metric(server.address, "ballast_body_bytes") >= (20 << 20) as f64 - 100_000.0);
+    let second = send(server.address, &bytes);
+    assert_eq!((second.status, second.header("retry-after")), (503, Some("1")), "{}", second.body);
+    first.write_all(&bytes[bytes.len() - 5..]).unwrap();
+    let whole = read(&mut first);
+    assert!([200, 400].contains(&whole.status), "{}", whole.status);
+    until(|| metric(server.address, "ballast_body_bytes") == 0.0);
     good(&server);
 }
 
@@ -190,17 +256,21 @@ fn a_template_without_end_is_the_requests_fault() {
 #[test]
 fn slow_senders_are_not_waited_for() {
     let brief = Duration::from_millis(100);
-    let server = start("llama", Config { header_timeout: brief, body_timeout: brief, ..config() });
+    // A client on a busy machine may be slow too: others ask until they are heard.
+    let server = start_with(Config { header_timeout: brief, ..config() }, || common::served("llama"));
     let mut head = connect(server.address);
     head.write_all(b"POST /v1/completions HTTP/1.1\r\nHost: loc").unwrap();
     let mut rest = Vec::new();
     std::io::Read::read_to_end(&mut head, &mut rest).unwrap();
+    let ready = request("GET", "/ready", "", b"");
+    until(|| try_send(server.address, &ready).is_some_and(|response| response.status == 200));
+    let server = start("llama", Config { body_timeout: brief, ..config() });
     let mut body = connect(server.address);
     let bytes = request("POST", "/v1/completions", JSON, b"{\"prompt\": [5]}");
     body.write_all(&bytes[..bytes.len() - 3]).unwrap();
     let response = read(&mut body);
     assert_eq!((response.status, code(&response).as_deref()), (408, Some("request_timeout")));
-    good(&server);
+    until(|| try_send(server.address, &bytes).is_some_and(|response| response.status == 200));
 }
 
 #[test]

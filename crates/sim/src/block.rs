@@ -188,7 +188,7 @@ impl BlockExperiment {
     }
 
     fn run(&self, schedule: Schedule, requests: usize) -> Result<Run, Failure> {
-        let truth = Truth { cost: Box::new(self.cost()), gap: self.hardware.step_gap };
+        let truth = Truth { cost: Box::new(self.cost()), pauses: self.hardware.step_gap.into() };
         let mut world = VirtualWorld::new(truth, Accesses::Trusted);
         world.expect(&vec![Job { arrival: Nanos::ZERO, prompt: self.prompt, output: self.output }; requests]);
         let mut scheduler = Watched { scheduler: Fcfs::new(self.config(schedule)), steps: Vec::new() };

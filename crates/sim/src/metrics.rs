@@ -2,7 +2,7 @@
 
 use policy::sched::Why;
 use serde::Serialize;
-use spec::{Nanos, SeqId, Tokens};
+use spec::{Lane, Nanos, Op, SeqId, Tokens};
 use std::collections::BTreeMap;
 
 /// What happened to one request.
@@ -12,6 +12,8 @@ pub struct Tally {
     pub arrival: Nanos,
     /// Tokens of its prompt.
     pub prompt: Tokens,
+    /// When the first step began that it was in.
+    pub began: Option<Nanos>,
     /// When its first token came.
     pub first: Option<Nanos>,
     /// When its newest token came.
@@ -44,14 +46,32 @@ pub struct Metrics {
     pub steps: u64,
     /// Positions that they computed, those computed again included.
     pub computed: u64,
+    /// How long each lane worked, by [`Lane::index`]; lanes of several ranks together.
+    pub busy: [Nanos; Lane::COUNT],
+    /// How long each kind of op took in all, by [`Op::kind`].
+    pub ops: [Nanos; Op::KINDS.len()],
 }
 
 impl Metrics {
     /// A request came.
     pub fn arrive(&mut self, seq: SeqId, arrival: Nanos, prompt: Tokens) {
-        let tally =
-            Tally { arrival, prompt, first: None, newest: None, generated: Tokens::ZERO, end: End::Open };
+        let tally = Tally {
+            arrival,
+            prompt,
+            began: None,
+            first: None,
+            newest: None,
+            generated: Tokens::ZERO,
+            end: End::Open,
+        };
         self.requests.insert(seq, tally);
+    }
+
+    /// A request is in a step that begins.
+    pub fn begin(&mut self, seq: SeqId, now: Nanos) {
+        if let Some(tally) = self.requests.get_mut(&seq) {
+            tally.began.get_or_insert(now);
+        }
     }
 
     /// A token came.

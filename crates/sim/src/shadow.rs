@@ -5,11 +5,16 @@
 //! in flight, and nothing before it in its own step, still touches it for somebody else.
 
 use crate::text::Text;
-use spec::{BLOCK_TOKENS, BlockId, Chunk, Move, Piece, Request, Sampling, SeqId, Step, StepId, Tier, Tokens};
+use spec::{
+    BLOCK_TOKENS, BlockId, Chunk, Kept, Move, Piece, Request, Sampling, SeqId, Step, StepId, Tier, Tokens,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One life of a table: from the first chunk to the release.
 type Life = u64;
+
+/// Who has blocks that are only kept for reuse: lives begin at 1.
+const NOBODY: Life = 0;
 
 #[derive(Debug)]
 struct TableOf {
@@ -72,6 +77,7 @@ impl Shadow {
         self.newest = Some(step.id);
         step.release.iter().for_each(|&seq| self.release(seq));
         step.moves.iter().for_each(|m| self.carry(step.id, m));
+        step.kept.iter().for_each(|kept| self.keep(step.id, kept));
         let mut seen = BTreeSet::new();
         for chunk in step.chunks() {
             assert!(seen.insert(chunk.seq), "{} is twice in step {}", chunk.seq, step.id);
@@ -114,6 +120,17 @@ impl Shadow {
         }
         if m.piece == Piece::Last {
             self.settle(m.seq, m.to);
+        }
+    }
+
+    /// Full blocks of no table go to another tier, into blocks that nobody has.
+    fn keep(&mut self, step: StepId, kept: &Kept) {
+        for &(from, to) in &kept.blocks {
+            let source = self.touch(step, NOBODY, (kept.from, from));
+            let slots = source.slots;
+            assert!(slots.iter().all(Option::is_some), "step {step} keeps {from:?}, which is not full");
+            self.write(step, NOBODY, (kept.to, to)).slots = slots;
+            self.blocks.entry((kept.to, to)).or_default().owners.remove(&NOBODY);
         }
     }
 

@@ -6,7 +6,7 @@ use crate::text::Text;
 use crate::workload::Job;
 use policy::cost::Cost;
 use policy::drive::{Event, World};
-use policy::pipeline::Timeline;
+use policy::pipeline::{Pauses, Timeline};
 use policy::sched::Why;
 use spec::{
     BLOCK_TOKENS, Chunk, Done, Full, Nanos, Outcome, PrefixUse, Produced, Program, Request, Sampling, SeqId,
@@ -27,8 +27,8 @@ pub enum Accesses {
 pub struct Truth {
     /// Every op.
     pub cost: Box<dyn Cost>,
-    /// From the start of a step to its first node.
-    pub gap: Nanos,
+    /// And when nothing runs.
+    pub pauses: Pauses,
 }
 
 /// A sequence as the world knows it: it ends by itself after `output` tokens.
@@ -58,7 +58,7 @@ impl VirtualWorld {
     pub fn new(truth: Truth, accesses: Accesses) -> Self {
         Self {
             now: Nanos::ZERO,
-            timeline: Timeline::new(truth.gap),
+            timeline: Timeline::new(truth.pauses),
             truth,
             events: BTreeMap::new(),
             inserted: 0,
@@ -166,6 +166,13 @@ impl World for VirtualWorld {
             shadow.start(&step);
         }
         let timing = self.timeline.commit(self.now, &program, shape, &*self.truth.cost);
+        for (node, (begin, end)) in program.nodes().iter().zip(&timing.nodes) {
+            self.metrics.ops[node.op.kind()] += *end - *begin;
+            for (_, lane) in node.places() {
+                self.metrics.busy[lane.index()] += *end - *begin;
+            }
+        }
+        step.chunks().for_each(|chunk| self.metrics.begin(chunk.seq, self.now));
         self.metrics.steps += 1;
         self.metrics.computed += step.chunks().map(|chunk| u64::from(chunk.span.len.0)).sum::<u64>();
         self.insert(timing.end, Event::Done(Done { step: step.id, outcomes: Vec::new() }));

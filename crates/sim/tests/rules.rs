@@ -4,7 +4,7 @@ mod common;
 
 use common::{by_tokens, config, request, run, world};
 use policy::drive::{Event, Failure, Lowering, World, drive};
-use policy::pipeline::{Excess, Plan, Timeline, arrange, lower};
+use policy::pipeline::{Excess, Pauses, Plan, Timeline, arrange, lower};
 use policy::sched::{Fcfs, FcfsConfig, Next, Preempt, Scheduler, Why};
 use sim::{End, Shadow, Text};
 use spec::{
@@ -22,6 +22,7 @@ fn step(id: u64, chunks: Vec<Chunk>) -> Step {
         pipeline: Pipeline::Plain,
         batches: vec![chunks],
         moves: Vec::new(),
+        kept: Vec::new(),
         release: Vec::new(),
     }
 }
@@ -326,6 +327,33 @@ fn ten_steps(depth: usize) -> u64 {
 fn a_second_step_in_flight_hides_the_gap() {
     assert_eq!(ten_steps(1), 10 * 180);
     assert_eq!(ten_steps(2), 80 + 10 * 100);
+}
+
+/// A load that takes `load`, and a kernel of 100 that waits for it.
+fn kernel_after_load(load: u64, wake: u64) -> u64 {
+    let part = spec::Part::Mlp(0);
+    let slot = spec::Buffer::Weights { slot: 0, tier: Tier::Device };
+    let of = |access| [(slot, access)];
+    let (mut program, shape) = one_node_a_step();
+    let op = Op::LoadWeights { part, from: Tier::Disk, to: Tier::Device };
+    program.push(op, spec::Lane::DiskRead, spec::Ranks::FIRST, of(spec::Access::Write));
+    program.push(
+        Op::Mlp { layer: 0, batch: 0 },
+        spec::Lane::Device,
+        spec::Ranks::FIRST,
+        of(spec::Access::Read),
+    );
+    let cost = |op: &Op, _: &Shape| Nanos(if matches!(op, Op::LoadWeights { .. }) { load } else { 100 });
+    let mut timeline = Timeline::new(Pauses { gap: Nanos::ZERO, wake: Nanos(wake) });
+    timeline.commit(Nanos::ZERO, &program, &shape, &cost).end.0
+}
+
+#[test]
+fn a_lane_that_waits_for_long_falls_asleep() {
+    // The first kernel takes 100; whoever waits for no longer than a lane looks for work does not sleep.
+    assert_eq!([kernel_after_load(90, 30), kernel_after_load(130, 30)], [200, 230]);
+    assert_eq!(kernel_after_load(131, 30), 131 + 30 + 100);
+    assert_eq!(kernel_after_load(500, 0), 600);
 }
 
 #[test]

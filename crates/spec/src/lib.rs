@@ -29,5 +29,5 @@ pub use program::{Access, Buffer, Node, Program, Ranks, Touch};
 pub use request::{PrefixUse, Request};
 pub use rope::{Rope, RopeScaling, rope_frequencies};
 pub use shape::{Load, MoveLoad, Shape};
-pub use step::{Chunk, Move, Piece, Pipeline, Sampling, Span, Step};
+pub use step::{Chunk, Kept, Move, Piece, Pipeline, Sampling, Span, Step};
 pub use unit::{BLOCK_TOKENS, Bytes, Nanos, Tokens};

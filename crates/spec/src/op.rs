@@ -139,6 +139,44 @@ pub enum Op {
     },
 }
 
+impl Op {
+    /// What each kind is called, by [`Op::kind`].
+    pub const KINDS: [&'static str; 13] = [
+        "embed",
+        "qkv",
+        "attend",
+        "out",
+        "mlp",
+        "head",
+        "sample",
+        "load weights",
+        "move kv",
+        "copy kv",
+        "move hidden",
+        "all-reduce",
+        "send",
+    ];
+
+    /// Which kind of op it is, dense from 0.
+    pub fn kind(&self) -> usize {
+        match self {
+            Op::Embed { .. } => 0,
+            Op::Qkv { .. } => 1,
+            Op::Attend { .. } => 2,
+            Op::OutProj { .. } => 3,
+            Op::Mlp { .. } => 4,
+            Op::Head { .. } => 5,
+            Op::Sample { .. } => 6,
+            Op::LoadWeights { .. } => 7,
+            Op::MoveKv { .. } => 8,
+            Op::CopyKv { .. } => 9,
+            Op::MoveHidden { .. } => 10,
+            Op::AllReduce { .. } => 11,
+            Op::SendRecv { .. } => 12,
+        }
+    }
+}
+
 /// What runs nodes one after another. Every rank has one of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum Lane {

@@ -30,6 +30,13 @@ pub struct ByTier<T> {
     pub disk: T,
 }
 
+impl<T> ByTier<T> {
+    /// Something else of each.
+    pub fn map<U>(self, mut f: impl FnMut(T) -> U) -> ByTier<U> {
+        ByTier { device: f(self.device), host: f(self.host), disk: f(self.disk) }
+    }
+}
+
 impl<T> Index<Tier> for ByTier<T> {
     type Output = T;
     fn index(&self, tier: Tier) -> &T {
@@ -97,6 +104,9 @@ impl Split {
 
     /// All on the device.
     pub const RESIDENT: Split = Split(ByTier { device: Self::WHOLE, host: 0, disk: 0 });
+
+    /// All on the drive.
+    pub const ON_DISK: Split = Split(ByTier { device: 0, host: 0, disk: Self::WHOLE });
 
     /// Shares of each tier.
     ///

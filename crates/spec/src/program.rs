@@ -240,6 +240,23 @@ impl Program {
         self
     }
 
+    /// The same with every node on the lane that `of` says for its own.
+    #[must_use]
+    pub fn on_lanes(mut self, of: impl Fn(Lane) -> Lane) -> Self {
+        self.nodes.iter_mut().for_each(|node| node.lane = of(node.lane));
+        self
+    }
+
+    /// Which of the device's activation buffers a node works in: that of a batch, or one that batches take in turn.
+    pub fn activations(&self, node: &Node) -> Option<u16> {
+        self.touches(node).iter().find_map(|touch| match touch.buffer {
+            Buffer::Hidden { batch, tier: Tier::Device }
+            | Buffer::Qkv { batch, tier: Tier::Device }
+            | Buffer::Attended { batch, tier: Tier::Device } => Some(batch),
+            _ => None,
+        })
+    }
+
     /// The slots that a node reads streamed weights from or loads them into; none where its weights are resident.
     ///
     /// A slot holds what the newest `LoadWeights` before the node, in order of submission, put there.

@@ -1,6 +1,6 @@
 //! A step in counts, with no sequences: what is lowered and costed.
 
-use crate::{ByTier, Chunk, Layout, Move, Pipeline, Sampling, Step, Tier};
+use crate::{ByTier, Chunk, Layout, Pipeline, Sampling, Step, Tier};
 
 /// What one batch asks of every layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -86,17 +86,19 @@ impl Shape {
     /// The counts of a step.
     pub fn of(step: &Step) -> Self {
         let loads = step.batches.iter().map(|chunks| Load::of(chunks)).collect();
-        Shape { pipeline: step.pipeline, layout: step.layout, loads, moves: moves(&step.moves) }
+        Shape { pipeline: step.pipeline, layout: step.layout, loads, moves: moves(step) }
     }
 }
 
-fn moves(moves: &[Move]) -> Vec<MoveLoad> {
+fn moves(step: &Step) -> Vec<MoveLoad> {
+    let moves = step.moves.iter().map(|m| (m.from, m.to, m.blocks.len()));
+    let kept = step.kept.iter().map(|kept| (kept.from, kept.to, kept.blocks.len()));
     let mut loads: Vec<MoveLoad> = Vec::new();
-    for m in moves {
-        let blocks = m.blocks.len() as u32;
-        match loads.iter_mut().find(|l| (l.from, l.to) == (m.from, m.to)) {
+    for (from, to, blocks) in moves.chain(kept) {
+        let blocks = blocks as u32;
+        match loads.iter_mut().find(|l| (l.from, l.to) == (from, to)) {
             Some(load) => load.blocks += blocks,
-            None => loads.push(MoveLoad { from: m.from, to: m.to, blocks }),
+            None => loads.push(MoveLoad { from, to, blocks }),
         }
     }
     loads

@@ -62,6 +62,18 @@ pub struct Move {
     pub piece: Piece,
 }
 
+/// Full blocks that are kept for others to begin with, and copied between tiers: down when the device needs their room, up
+/// when somebody begins with them. They belong to no table yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    /// Where they are read.
+    pub from: Tier,
+    /// Where they are written.
+    pub to: Tier,
+    /// Pairs (block of `from`, block of `to`) to copy.
+    pub blocks: Vec<(BlockId, BlockId)>,
+}
+
 /// Long moves go in pieces, so that they do not stretch one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Piece {
@@ -97,6 +109,9 @@ pub struct Step {
     pub batches: Vec<Vec<Chunk>>,
     /// KV that changes its tier.
     pub moves: Vec<Move>,
+    /// Blocks kept for reuse that are copied between tiers, beside the moves.
+    #[serde(default)]
+    pub kept: Vec<Kept>,
     /// Sequences whose table is dropped: finished, cancelled, or preempted (a later chunk then begins anew). All since the
     /// step before: while nothing is left to run, nobody is told of the last ones.
     pub release: Vec<SeqId>,

@@ -1,6 +1,12 @@
 //! Amounts as they are typed.
 
+use std::fmt;
 use std::time::Duration;
+
+use clap::ValueEnum;
+use spec::Split;
+
+use super::DeviceName;
 
 /// `512MiB`, `2GiB`, `1.5GB`, `800M` (powers of ten without an i), or plain bytes.
 pub(super) fn parse_bytes(text: &str) -> Result<u64, String> {
@@ -24,6 +30,65 @@ pub(super) fn parse_bytes(text: &str) -> Result<u64, String> {
         Ok(bytes as u64)
     } else {
         Err("not a sensible amount of memory".into())
+    }
+}
+
+/// A share in percent, of up to four decimals: as fine as placements are, so that a plan that is written down is the same
+/// plan where it is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Percent(u32);
+
+impl Percent {
+    /// Parts of [`Split::WHOLE`].
+    pub(crate) fn of_parts(parts: u32) -> Percent {
+        Percent(parts)
+    }
+
+    /// The same in parts of [`Split::WHOLE`].
+    pub(crate) fn parts(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Display for Percent {
+    /// As it is typed: `43.2581`, `100`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (whole, rest) = (self.0 / PERCENT, self.0 % PERCENT);
+        let decimals = format!("{rest:04}");
+        match decimals.trim_end_matches('0') {
+            "" => write!(f, "{whole}"),
+            decimals => write!(f, "{whole}.{decimals}"),
+        }
+    }
+}
+
+/// Parts of a whole in one percent.
+const PERCENT: u32 = Split::WHOLE / 100;
+
+/// See [`Percent`].
+pub(super) fn percent(text: &str) -> Result<Percent, String> {
+    let share = text.parse::<f64>().ok().filter(|share| (0.0..=100.0).contains(share));
+    let share = share.ok_or_else(|| "is not in 0..=100, in percent".to_string())?;
+    Ok(Percent((share * f64::from(PERCENT)).round() as u32))
+}
+
+/// Gigabytes (10^9) in a second, as bytes in a second.
+pub(super) fn link_gbps(text: &str) -> Result<u64, String> {
+    let rate = text.parse::<f64>().ok().filter(|rate| (0.001..=10_000.0).contains(rate));
+    let rate =
+        rate.ok_or_else(|| "expected gigabytes a second from 0.001 to 10000, such as 12.5".to_string())?;
+    Ok((rate * 1e9) as u64)
+}
+
+/// `cpu`, `cuda`, or `cpu*N`: N processors that stand for as many devices.
+pub(super) fn device(text: &str) -> Result<DeviceName, String> {
+    match text.split_once('*') {
+        None => DeviceName::from_str(text, false).map_err(|_| "expected cpu, cpu*1 or cuda".to_string()),
+        Some(("cpu", "1")) => Ok(DeviceName::Cpu),
+        Some(("cpu", count)) if count.parse::<u16>().is_ok_and(|n| n > 1) => {
+            Err("several devices are not built yet: one is cpu or cpu*1".into())
+        }
+        Some(_) => Err("expected cpu, cpu*1 or cuda".into()),
     }
 }
 
@@ -74,6 +139,19 @@ mod tests {
         assert_eq!(parse_bytes("4096"), Ok(4096));
         for bad in ["", "GiB", "2XB", "-1GiB", "1e3GB", "0"] {
             assert!(parse_bytes(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn devices_and_links() {
+        assert_eq!((device("cpu"), device("cpu*1")), (Ok(DeviceName::Cpu), Ok(DeviceName::Cpu)));
+        assert!(device("cpu*4").unwrap_err().contains("not built"));
+        for bad in ["gpu", "cpu*", "cuda*1", "cpu*0", "cpu*x"] {
+            assert!(device(bad).unwrap_err().contains("expected"), "{bad}");
+        }
+        assert_eq!(link_gbps("12.5"), Ok(12_500_000_000));
+        for bad in ["0", "-1", "nan", "inf", "fast"] {
+            assert!(link_gbps(bad).is_err(), "{bad}");
         }
     }
 

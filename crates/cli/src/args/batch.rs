@@ -6,6 +6,8 @@ use anyhow::{Context, Result};
 use clap::{Args, Subcommand, ValueEnum};
 use engine::job::{Existing, OutputOrder, Retry, Shard};
 
+use crate::lanes::LanesArgs;
+
 use super::{EngineArgs, at_least_one};
 
 #[derive(Args)]
@@ -93,6 +95,8 @@ pub(crate) struct BatchFlags {
     /// The time that answers carry [default: that of the job's beginning].
     #[arg(long, value_name = "UNIX_SECONDS")]
     pub(crate) created: Option<u64>,
+    #[command(flatten)]
+    pub(crate) lanes: LanesArgs,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
 }

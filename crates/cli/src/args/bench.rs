@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
+use crate::lanes::LanesArgs;
 use clap::{Args, Subcommand};
 
-use super::{EngineArgs, at_least_one, parse_bytes, threads};
+use super::{BenchServeArgs, EngineArgs, LoadFormat, at_least_one, parse_bytes, threads};
 
 #[derive(Subcommand)]
 pub(crate) enum BenchCommand {
@@ -12,10 +13,70 @@ pub(crate) enum BenchCommand {
     Kernels(BenchKernelsArgs),
     /// Many requests at once: tokens per second.
     Throughput(ThroughputArgs),
+    /// Load on an OpenAI-compatible server, this one or another: throughput, latencies, goodput.
+    Serve(Box<BenchServeArgs>),
     /// One batch: time to first token and decode speed.
     Latency(LatencyArgs),
+    /// Predicted against measured throughput over many budgets and batches: plans are written before they are run.
+    Plan(BenchPlanArgs),
+    /// What policy search, overlap, compute on the host, the drive and blocks bring, each beside what the timeline says.
+    Ablation(AblationArgs),
     /// The drive's rate, read as streamed weights are: the ceiling of a model larger than memory.
     Disk(DiskArgs),
+}
+
+#[derive(Args)]
+pub(crate) struct BenchPlanArgs {
+    /// Models with their weights [default: smollm2, and a wider model whose weights are made up].
+    pub(crate) models: Vec<String>,
+    /// Folders with a config.json, whose weights are made up.
+    #[arg(long, value_name = "FOLDER", num_args = 1..)]
+    pub(crate) dummy: Vec<String>,
+    /// Timed repetitions of each setting; the median is compared.
+    #[arg(long, default_value_t = 3, value_parser = at_least_one)]
+    pub(crate) reps: usize,
+    /// Where weights that do not fit are kept, packed [default: a cache folder].
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) offload_dir: Option<PathBuf>,
+    /// Threads to compute with [default: the cores that this process may use].
+    #[arg(long, value_parser = threads)]
+    pub(crate) threads: Option<usize>,
+    /// Write predictions here, then what was measured beside them.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: PathBuf,
+}
+
+#[derive(Args)]
+pub(crate) struct AblationArgs {
+    /// A folder, a .gguf file, a hub id (org/name), or `smollm2`.
+    pub(crate) model: String,
+    /// Where weights come from; `dummy` makes random ones from the config alone.
+    #[arg(long, value_enum, default_value_t = LoadFormat::Auto)]
+    pub(crate) load_format: LoadFormat,
+    /// Memory of the device [default: room for a third of the layers].
+    #[arg(long, value_parser = parse_bytes)]
+    pub(crate) device_memory: Option<u64>,
+    /// Memory of the process, the device's included [default: room for two fifths more].
+    #[arg(long, value_parser = parse_bytes)]
+    pub(crate) memory: Option<u64>,
+    /// Requests.
+    #[arg(long, default_value_t = 64, value_parser = at_least_one)]
+    pub(crate) num_prompts: usize,
+    /// Tokens of each prompt.
+    #[arg(long, default_value_t = 128, value_parser = at_least_one)]
+    pub(crate) input_len: usize,
+    /// Tokens that each generates.
+    #[arg(long, default_value_t = 16, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(2..))]
+    pub(crate) output_len: usize,
+    /// Timed repetitions; the median is compared.
+    #[arg(long, default_value_t = 3, value_parser = at_least_one)]
+    pub(crate) reps: usize,
+    /// Where weights that do not fit are kept, packed [default: a cache folder].
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) offload_dir: Option<PathBuf>,
+    /// Write predictions here, then what was measured beside them.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: PathBuf,
 }
 
 #[derive(Args)]
@@ -36,11 +97,14 @@ pub(crate) struct DiskArgs {
 
 #[derive(Args)]
 pub(crate) struct BenchKernelsArgs {
+    /// The device to time.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) device: DeviceName,
     /// Only kernels whose name contains this.
     #[arg(long)]
     pub(crate) only: Option<String>,
     /// Threads to use [default: the cores that this process may use].
-    #[arg(long, env = "BALLAST_THREADS", value_parser = threads)]
+    #[arg(long, value_parser = threads)]
     pub(crate) threads: Option<usize>,
     /// Write the figures here.
     #[arg(long, value_name = "FILE")]
@@ -89,6 +153,8 @@ pub(crate) struct BenchArgs {
     /// Write the figures here.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) lanes: LanesArgs,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
 }

@@ -12,10 +12,10 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
-use engine::Engine;
 use engine::job::{Ended, Files, Input, Job, JobError, Limits, Outlook, Output, Paths, Record, fingerprint};
+use engine::{Engine, Expected};
 use model::api::{Context, Streaming};
-use model::template::{ChatTemplate, WallClock};
+use model::template::{ChatTemplate, Tools, WallClock};
 use sha2::{Digest, Sha256};
 
 use self::follow::Follow;
@@ -23,6 +23,7 @@ use crate::args::{BatchArgs, BatchCommand, BatchJob, EngineArgs, LoadFormat, OnI
 use crate::console::{Misuse, note};
 use crate::display::Voice;
 use crate::loaded::{self, Opened, Text};
+use crate::plan::{Ends, Work};
 use crate::resolve::{Needs, engine_config};
 
 /// Sequences at once, where no flag says; the scheduler runs as many as have KV, of which one line takes no more than
@@ -30,6 +31,10 @@ use crate::resolve::{Needs, engine_config};
 const SEQUENCES: usize = 256;
 /// Lines begun and not written, for each line in the engine: how far a slow line may be overtaken.
 const WINDOW: usize = 4;
+/// Bytes of text that make a token, roughly.
+const BYTES_A_TOKEN: usize = 4;
+/// Tokens of an answer, where lines set no limit.
+const ANSWER_TOKENS: usize = 256;
 /// The name of standard input and output.
 const STANDARD: &str = "-";
 /// Wrong lines that are shown.
@@ -50,15 +55,23 @@ fn run(args: BatchJob) -> Result<ExitCode> {
     let input = Input::new(read_input(&args.input)?);
     check(&input, &args)?;
     let mut output = Place::open(&args)?;
+    let lanes = args.flags.lanes.open()?;
     let opened = loaded::open(Some(&args.model), &args.flags.engine, Voice::Normal)?;
     let text = opened.text(args.flags.engine.chat_template.as_deref())?;
-    let template = text.template()?;
+    let (template, tool_template) = (text.template()?, text.template_for(Tools::Given)?);
     let lines = (0..input.len()).filter(|&position| args.flags.shard.owns(position)).count();
     let kv_tokens = lines.clamp(1, SEQUENCES) * opened.checkpoint.spec().max_positions;
-    let needs = Needs { seqs: SEQUENCES, longest: None, kv_tokens: Some(kv_tokens), step_tokens: None };
-    let config = engine_config(&args.flags.engine, needs)?;
+    let needs = Needs {
+        seqs: SEQUENCES,
+        longest: None,
+        kv_tokens: Some(kv_tokens),
+        step_tokens: None,
+        expected: Some(expected(&input, lines)),
+    };
+    let config = lanes.wanted(engine_config(&args.flags.engine, needs)?);
     let isa = config.isa.to_string();
-    let planned = opened.plan(config, Voice::Normal)?;
+    let work = work(&input, lines, config.max_model_len.unwrap_or(opened.checkpoint.spec().max_positions));
+    let planned = opened.plan_for(config, &args.flags.engine, work, Voice::Normal)?.planned;
     let served = served_names(&args, &opened.name);
     let settings = settings(&args.flags.engine, &opened, &served, isa, planned.hold().max_model_len)?;
     let record = record(&args, &input, output.error_name(), settings);
@@ -75,7 +88,8 @@ fn run(args: BatchJob) -> Result<ExitCode> {
     }
     let engine = loaded::load(planned, Voice::Normal)?;
     let output = output.begin(&outlook, args.flags.fsync_interval)?;
-    let context = context(&text, template.as_ref(), &served, &engine, outlook.record.created);
+    let context =
+        context(&text, [template.as_ref(), tool_template.as_ref()], &served, &engine, outlook.record.created);
     let limits =
         Limits { in_flight: args.flags.max_inflight, window: args.flags.max_inflight.saturating_mul(WINDOW) };
     let job = Job { engine: &engine, tokenizer: &text.tokenizer, context, input: &input, limits };
@@ -83,8 +97,30 @@ fn run(args: BatchJob) -> Result<ExitCode> {
     let (ended, tally) =
         job.run(&outlook, output, &mut follow).map_err(|error| named(error, &args.output))?;
     follow.end(ended, &tally);
-    engine.finish()?;
+    lanes.end(engine)?;
     Ok(code(ended, tally.failed))
+}
+
+/// What the lines will ask for, as far as their lengths tell before a tokenizer reads them.
+fn expected(input: &Input, lines: usize) -> Expected {
+    let bytes: usize = input.lines().map(|line| line.bytes.len()).sum();
+    Expected { requests: lines, prompt: bytes / input.len().max(1) / BYTES_A_TOKEN, output: None }
+}
+
+/// The same for the planner: a line that does not say how much it generates may be as long as the settings allow.
+fn work(input: &Input, lines: usize, longest: usize) -> Work {
+    let Expected { requests, prompt, .. } = expected(input, lines);
+    let limits = || input.lines().map(|line| line.parse().ok().and_then(|line| limit(&line.body)));
+    let known = limits().filter(Option::is_some).count();
+    let mean = limits().flatten().sum::<usize>().checked_div(known).unwrap_or(ANSWER_TOKENS);
+    let ends = if known == input.len() { Ends::Known } else { Ends::Open };
+    Work::likely(requests, (prompt, mean), longest, ends)
+}
+
+/// The most tokens that a request lets itself be answered with, if it says.
+fn limit(body: &serde_json::Value) -> Option<usize> {
+    let fields = ["max_completion_tokens", "max_tokens"];
+    fields.iter().find_map(|field| body.get(*field)?.as_u64()).map(|tokens| tokens as usize)
 }
 
 /// A full device by its name; a reader that left stays what it is.
@@ -193,7 +229,7 @@ fn record(
 
 fn context<'a>(
     text: &'a Text,
-    template: Option<&'a ChatTemplate>,
+    [template, tool_template]: [Option<&'a ChatTemplate>; 2],
     served: &'a [String],
     engine: &Engine,
     created: u64,
@@ -201,7 +237,7 @@ fn context<'a>(
     Context {
         tokenizer: &text.tokenizer,
         template,
-        tool_template: None,
+        tool_template,
         special: text.special.clone(),
         generation: &text.generation,
         served,

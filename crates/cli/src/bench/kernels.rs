@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use engine::default_threads;
-use kernels::calibrate::{amx_rate, read_bandwidth};
+use kernels::calibrate::{product_rate, read_bandwidth};
 use kernels::table::{Floor, timed};
 use kernels::{CpuDevice, Isa, Team};
 use serde::Serialize;
 
-use crate::args::BenchKernelsArgs;
+use super::kernels_cuda::kernels_on_gpu;
+use crate::args::{BenchKernelsArgs, DeviceName};
 use crate::console::show;
 use crate::output_file::JsonReport;
 
@@ -24,14 +25,13 @@ const CASES_PER_CALIBRATION: usize = 8;
 pub(crate) struct Ceilings {
     /// Plain reads, bytes per second.
     pub(crate) read_bytes_per_s: f64,
-    /// Tile products from registers, operations per second; absent where the kernels use none.
+    /// bf16 products from registers, operations per second; absent where the kernels use none.
     pub(crate) flops: Option<f64>,
 }
 
 impl Ceilings {
     pub(crate) fn measure(team: &Team, isa: Isa) -> Ceilings {
-        let flops = if isa == Isa::Amx { amx_rate(team) } else { None };
-        Ceilings { read_bytes_per_s: read_bandwidth(team), flops }
+        Ceilings { read_bytes_per_s: read_bandwidth(team), flops: product_rate(team, isa) }
     }
 
     /// The least time that a case can take.
@@ -59,6 +59,9 @@ struct Row {
 }
 
 pub(crate) fn kernels(args: BenchKernelsArgs) -> Result<ExitCode> {
+    if args.device == DeviceName::Cuda {
+        return kernels_on_gpu(&args);
+    }
     let json = JsonReport::open(args.json.as_deref())?;
     let isa = Isa::from_env().map_err(anyhow::Error::msg)?;
     let threads = args.threads.unwrap_or_else(default_threads);

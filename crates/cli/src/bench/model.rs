@@ -1,19 +1,24 @@
 //! `bench throughput` and `bench latency`: a whole model, end to end.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use engine::{Engine, Event, Request, Streamed, Ticket, memory};
+use engine::{Counts, Engine, Event, Request, Streamed, Ticket, memory};
 use model::sampling::SamplingParams;
+use policy::sched::{BlockConfig, Schedule};
 use serde::Serialize;
+use spec::Op;
 
 use super::report::median;
 use crate::args::{BenchArgs, LatencyArgs, ThroughputArgs};
 use crate::console::show;
 use crate::display::Voice;
+use crate::lanes::LanesFile;
 use crate::loaded;
 use crate::output_file::JsonReport;
+use crate::plan::Work;
 use crate::resolve::{Needs, engine_config};
 
 /// Figures of `bench throughput`. Times are medians over the repetitions.
@@ -26,6 +31,11 @@ struct Throughput {
     num_prompts: usize,
     input_len: usize,
     output_len: usize,
+    schedule: Schedule,
+    /// Most sequences of a batch.
+    batch_size: usize,
+    /// Most batches of a step.
+    num_batches: usize,
     seconds: f64,
     seconds_all: Vec<f64>,
     requests_per_s: f64,
@@ -35,11 +45,16 @@ struct Throughput {
     total_tokens_per_s: f64,
     /// Share of the time in which no step was under way: scheduling, lowering, handing over.
     gap_fraction: f64,
+    /// Time of each kind of op, the mean of the repetitions.
+    op_seconds: BTreeMap<&'static str, f64>,
     peak_rss_bytes: u64,
     planned_bytes: u64,
     /// Weights that were streamed from the drive, all repetitions together; absent where all are resident.
     #[serde(skip_serializing_if = "Option::is_none")]
     streamed: Option<Streaming>,
+    /// Weights that were copied from the host to the device; absent where none live there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    copied: Option<Copying>,
 }
 
 /// What streaming did.
@@ -68,6 +83,32 @@ impl Streaming {
     }
 }
 
+/// What copies up did.
+#[derive(Serialize)]
+struct Copying {
+    host_weight_bytes: u64,
+    bytes_per_pass: u64,
+    bytes: u64,
+    /// Over the time of the runs.
+    bytes_per_s: f64,
+    /// Over the time in which something was being copied.
+    bytes_per_s_while_copying: f64,
+}
+
+impl Copying {
+    fn of(engine: &Engine, before: Streamed, seconds: f64) -> Option<Copying> {
+        let (hold, now) = (engine.hold(), engine.copied());
+        let (bytes, busy_ns) = (now.bytes - before.bytes, now.busy_ns - before.busy_ns);
+        (hold.copied_bytes > 0).then(|| Copying {
+            host_weight_bytes: hold.host_weight_bytes,
+            bytes_per_pass: hold.copied_bytes,
+            bytes,
+            bytes_per_s: bytes as f64 / seconds,
+            bytes_per_s_while_copying: bytes as f64 * 1e9 / busy_ns.max(1) as f64,
+        })
+    }
+}
+
 /// Figures of `bench latency`. Times are medians over the repetitions.
 #[derive(Serialize)]
 struct Latency {
@@ -90,6 +131,12 @@ struct Latency {
     planned_bytes: u64,
 }
 
+/// What each kind of op took in a run, on average.
+fn op_seconds(before: &Counts, after: &Counts, runs: usize) -> BTreeMap<&'static str, f64> {
+    let spent = after.op_busy_ns.iter().zip(before.op_busy_ns).map(|(after, before)| after - before);
+    Op::KINDS.into_iter().zip(spent.map(|ns| ns as f64 / 1e9 / runs.max(1) as f64)).collect()
+}
+
 /// One run: how long until every request had its first token, and until all were done.
 struct Timed {
     first: f64,
@@ -101,11 +148,12 @@ pub(crate) fn throughput(args: ThroughputArgs) -> Result<ExitCode> {
     let ThroughputArgs { model, num_prompts, input_len, output_len, common } = args;
     let json = JsonReport::open(common.json.as_deref())?;
     let mut bench = Bench::start(&model, &common, num_prompts, input_len, output_len)?;
-    let before = bench.engine.streamed();
+    let (read, copied, before) = (bench.engine.streamed(), bench.engine.copied(), bench.engine.counts());
     let runs: Vec<Timed> =
         (0..common.reps).map(|_| bench.run(num_prompts, input_len, output_len)).collect::<Result<_>>()?;
     let of = |f: fn(&Timed) -> f64| median(&runs.iter().map(f).collect::<Vec<_>>());
     let (seconds, first) = (of(|r| r.whole), of(|r| r.first));
+    let all = runs.iter().map(|r| r.whole).sum();
     let (prompts, generated) = ((num_prompts * input_len) as f64, (num_prompts * output_len) as f64);
     let report = Throughput {
         model: bench.name.clone(),
@@ -115,6 +163,9 @@ pub(crate) fn throughput(args: ThroughputArgs) -> Result<ExitCode> {
         num_prompts,
         input_len,
         output_len,
+        schedule: bench.blocks.schedule,
+        batch_size: bench.blocks.batch_seqs,
+        num_batches: bench.blocks.batches,
         seconds,
         seconds_all: runs.iter().map(|r| r.whole).collect(),
         requests_per_s: num_prompts as f64 / seconds,
@@ -122,11 +173,13 @@ pub(crate) fn throughput(args: ThroughputArgs) -> Result<ExitCode> {
         generated_tokens_per_s: generated / seconds,
         total_tokens_per_s: (prompts + generated) / seconds,
         gap_fraction: of(|r| r.gap),
+        op_seconds: op_seconds(&before, &bench.engine.counts(), common.reps),
         peak_rss_bytes: memory::peak_resident_bytes(),
         planned_bytes: bench.engine.hold().total_bytes(),
-        streamed: Streaming::of(&bench.engine, before, runs.iter().map(|r| r.whole).sum()),
+        streamed: Streaming::of(&bench.engine, read, all),
+        copied: Copying::of(&bench.engine, copied, all),
     };
-    bench.engine.finish()?;
+    bench.end()?;
     json.write(&report)?;
     show!(
         "{num_prompts} requests, {input_len} in, {output_len} out: {seconds:.2} s, {:.1} generated tokens/s, \
@@ -173,7 +226,7 @@ pub(crate) fn latency(args: LatencyArgs) -> Result<ExitCode> {
         peak_rss_bytes: memory::peak_resident_bytes(),
         planned_bytes: bench.engine.hold().total_bytes(),
     };
-    bench.engine.finish()?;
+    bench.end()?;
     json.write(&report)?;
     let decode =
         report.decode_tokens_per_s.map_or(String::new(), |rate| format!(", decode {rate:.1} tokens/s"));
@@ -194,33 +247,38 @@ struct Bench {
     weights: String,
     threads: usize,
     isa: String,
+    blocks: BlockConfig,
+    lanes: LanesFile,
 }
 
 impl Bench {
     /// Loads the model with room for the whole workload (or as much as memory allows), and warms up.
     fn start(name: &str, args: &BenchArgs, requests: usize, input: usize, output: usize) -> Result<Bench> {
-        let needs = Needs {
-            seqs: requests.min(256),
-            longest: Some(input + output),
-            kv_tokens: Some(requests * (input + output).next_multiple_of(kernels::attention::BLOCK_TOKENS)),
-            step_tokens: Some(requests * input),
-        };
-        let config = engine_config(&args.engine, needs)?;
+        let needs = Needs::of_requests(&args.engine, requests, input, output);
+        let lanes = args.lanes.open()?;
+        let config = lanes.wanted(engine_config(&args.engine, needs)?);
         let (threads, isa) = (config.threads, config.isa.to_string());
         let opened = loaded::open(Some(name), &args.engine, Voice::Normal)?;
         let weights = args.engine.weights_name();
-        let planned = opened.plan(config, Voice::Normal)?;
+        let work = Work::exactly(requests, input, output);
+        let planned = opened.plan_for(config, &args.engine, work, Voice::Normal)?.planned;
         let max = planned.hold().max_model_len;
         if input + output > max {
             bail!(
                 "{input} tokens in and {output} out are more than this model has room for, {max}: ask for fewer"
             );
         }
+        let blocks = *planned.blocks();
         let engine = loaded::load(planned, Voice::Normal)?;
         let prompts = Prompts { state: 0x9e37_79b9_7f4a_7c15, vocab: engine.spec().vocab as u64 };
-        let mut bench = Bench { engine, prompts, name: name.to_string(), weights, threads, isa };
+        let mut bench =
+            Bench { engine, prompts, name: name.to_string(), weights, threads, isa, blocks, lanes };
         bench.run(requests.min(4), input.min(64), output.min(4))?;
         Ok(bench)
+    }
+
+    fn end(self) -> Result<()> {
+        self.lanes.end(self.engine)
     }
 
     fn run(&mut self, requests: usize, input: usize, output: usize) -> Result<Timed> {

@@ -33,6 +33,10 @@ pub(super) struct Subject {
     weights: String,
     threads: usize,
     isa: String,
+    /// What keys and values are stored as.
+    kv: &'static str,
+    /// The share of keys that count, where not all do.
+    sparse_attention: Option<f32>,
     weight_bytes: u64,
     kv_bytes_per_token: u64,
 }
@@ -45,6 +49,7 @@ impl Scorer {
             longest: Some(longest),
             kv_tokens: Some(AT_ONCE * (longest + 1).next_multiple_of(kernels::attention::BLOCK_TOKENS)),
             step_tokens: None,
+            expected: None,
         };
         let mut config = engine_config(&args.engine, needs)?;
         let mut weights = args.engine.weights_name();
@@ -59,8 +64,10 @@ impl Scorer {
         let hold = planned.hold();
         let tokens = (hold.kv_blocks * kernels::attention::BLOCK_TOKENS) as u64;
         let (weight_bytes, kv_bytes_per_token) = (hold.weight_bytes, hold.kv_bytes / tokens.max(1));
+        let (model, kv) = (opened.name.clone(), args.engine.kv_name());
+        let sparse_attention = args.engine.sparse_attention;
         let subject =
-            Subject { model: opened.name.clone(), weights, threads, isa, weight_bytes, kv_bytes_per_token };
+            Subject { model, weights, kv, sparse_attention, threads, isa, weight_bytes, kv_bytes_per_token };
         let engine = loaded::load(planned, Voice::Normal)?;
         Ok(Scorer { engine, tokenizer, subject, began: Instant::now() })
     }

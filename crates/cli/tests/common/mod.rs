@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
+pub(crate) mod serving;
+
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -15,7 +17,7 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    fn of(output: Output) -> Ran {
+    pub(crate) fn of(output: Output) -> Ran {
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         Ran { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
     }
@@ -38,12 +40,42 @@ impl Ran {
     }
 }
 
-/// A command of the binary, away from whatever is set and cached around the tests. One thread, for tests run together.
+/// A command of the binary, away from whatever flags are set around the tests. One thread, for tests run together.
 pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ballast"));
-    command.args(args).stdin(Stdio::null()).env_remove("BALLAST_ISA");
+    command.args(args).stdin(Stdio::null());
+    let set = std::env::vars_os().map(|(name, _)| name);
+    set.filter(|name| name.to_string_lossy().starts_with("BALLAST_") && name != "BALLAST_CACHE").for_each(
+        |name| {
+            command.env_remove(name);
+        },
+    );
     command.env("HF_HUB_OFFLINE", "1").env("BALLAST_THREADS", "1");
     command
+}
+
+/// The same command, whose files may have so many bytes each: writes beyond fail, as on a full disk.
+pub(crate) fn limited(command: &Command, bytes: usize) -> Command {
+    under_limit(command, bytes, "trap '' XFSZ")
+}
+
+/// The same command, which the system kills when it has written a file of so many bytes.
+pub(crate) fn killed_at(command: &Command, bytes: usize) -> Command {
+    under_limit(command, bytes, ":")
+}
+
+/// `bytes`: in whole blocks of 512, as the shell counts them.
+fn under_limit(command: &Command, bytes: usize, first: &str) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("{first}; ulimit -c 0; ulimit -f {}; exec \"$0\" \"$@\"", bytes / 512)]);
+    shell.arg(command.get_program()).args(command.get_args()).stdin(Stdio::null());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    shell
 }
 
 pub(crate) fn ballast(args: &[&str]) -> Ran {

@@ -8,11 +8,16 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::{env, fs};
 
 use cuda::module::Module;
+use cuda::product::{Layout, Numbers, Places, Product, Products, Room};
 use cuda::{CudaError, Driver, Launch};
+use kernels::queue::Mark;
 
 /// The entries of the libraries that are loaded.
 type Loaded = HashMap<(Module, Mma), &'static Mutex<Start>>;
-type Start = unsafe extern "C" fn(*const i8, u32, u32, u32, u32, *const c_void) -> i32;
+type Start = unsafe extern "C" fn(*const i8, u32, u32, u32, *const c_void, u32) -> i32;
+
+/// What passes at a time: little, so that small copies have several pieces.
+const PIECE_BYTES: usize = 5000;
 
 /// Which product the emulated tensor cores compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,6 +37,8 @@ struct Line(#[allow(dead_code)] [u8; 256]); // Read through addresses only.
 pub(crate) struct Emulator {
     memory: Vec<Line>,
     mma: Mma,
+    /// Modules that somebody had the forethought to ask for; then no others may be used.
+    prepared: Mutex<Vec<Module>>,
 }
 
 /// The system's C++ compiler, if there is one; says so if not.
@@ -52,7 +59,7 @@ pub(crate) fn compiler() -> Option<String> {
 impl Emulator {
     /// A device with no memory yet.
     pub(crate) fn new(mma: Mma) -> Emulator {
-        Emulator { memory: Vec::new(), mma }
+        Emulator { memory: Vec::new(), mma, prepared: Mutex::default() }
     }
 }
 
@@ -114,26 +121,126 @@ impl Driver for Emulator {
         Ok(self.memory.as_mut_ptr() as u64)
     }
 
-    fn upload(&self, to: u64, bytes: &[u8]) {
-        // SAFETY: the address lies in the memory above, as the device's ledger says.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, bytes.len()) };
+    fn prepare(&self, modules: &[Module]) -> Result<(), CudaError> {
+        self.prepared.lock().unwrap().extend(modules);
+        Ok(())
     }
 
-    fn download(&self, from: u64, bytes: &mut [u8]) {
-        // SAFETY: as above.
-        unsafe { std::ptr::copy_nonoverlapping(from as *const u8, bytes.as_mut_ptr(), bytes.len()) };
+    fn upload(&self, to: u64, bytes: usize, fill: &mut dyn FnMut(usize, &mut [u8])) {
+        for at in (0..bytes).step_by(PIECE_BYTES) {
+            let length = PIECE_BYTES.min(bytes - at);
+            // SAFETY: the address lies in the memory above, as the device's ledger says, and nobody else uses it meanwhile.
+            fill(at, unsafe { std::slice::from_raw_parts_mut((to as *mut u8).add(at), length) });
+        }
+    }
+
+    fn download(&self, from: u64, bytes: usize, view: &mut dyn FnMut(usize, &[u8])) {
+        for at in (0..bytes).step_by(PIECE_BYTES) {
+            let length = PIECE_BYTES.min(bytes - at);
+            // SAFETY: as above.
+            view(at, unsafe { std::slice::from_raw_parts((from as *const u8).add(at), length) });
+        }
     }
 
     fn launch(&self, launch: &Launch<'_>) {
+        let prepared = self.prepared.lock().unwrap();
+        assert!(
+            prepared.is_empty() || prepared.contains(&launch.module),
+            "{} comes as a surprise",
+            launch.module
+        );
+        drop(prepared);
         let args: Vec<u64> =
             launch.args.chunks(8).map(|w| u64::from_le_bytes(w.try_into().unwrap())).collect();
         let name = CString::new(launch.kernel).unwrap();
         let entry = start(launch.module, self.mma).lock().unwrap_or_else(PoisonError::into_inner);
         let [x, y] = launch.grid.map(|n| n as u32);
         // SAFETY: the arguments are the kernel's, and point into the memory above.
-        let missing = unsafe { entry(name.as_ptr(), x, y, 1, launch.threads, args.as_ptr().cast()) };
-        assert_eq!(missing, 0, "{} has no kernel {}", launch.module, launch.kernel);
+        let wrong = unsafe {
+            entry(name.as_ptr(), x, y, launch.threads, args.as_ptr().cast(), launch.args.len() as u32)
+        };
+        assert_ne!(wrong, 1, "{} has no kernel {}", launch.module, launch.kernel);
+        assert_eq!(wrong, 0, "{} takes no arguments of {} bytes", launch.kernel, launch.args.len());
     }
 
+    fn products(&self) -> Option<&dyn Products> {
+        // Devices without bf16 have own kernels for everything, which so are run too.
+        (self.mma == Mma::Defined).then_some(self as &dyn Products)
+    }
+
+    // Everything is done when its call returns.
+    fn enter(&self, _queue: usize, _after: &[Mark]) {}
+
+    fn mark(&self, _mark: Mark) {}
+
+    fn settle(&self) {}
+
     fn wait(&self) {}
+}
+
+/// A library of products by the definition: what the layouts say is taken at its word.
+impl Products for Emulator {
+    fn room(&self) -> Room {
+        // So little that products are computed a few panels at a time.
+        Room { from_rows: 512, weight_bytes: 10 << 10, result_bytes: 150 << 10, workspace_bytes: 256 }
+    }
+
+    /// A library may not have every layout.
+    fn can(&self, product: &Product, _: &Places) -> bool {
+        product.d.stride.is_multiple_of(4)
+    }
+
+    fn multiply(&self, product: &Product, places: &Places) {
+        let Product { a, b, d, .. } = product;
+        let (rows, inner) = if a.transposed { (a.cols, a.rows) } else { (a.rows, a.cols) };
+        let (inner_of_b, cols) = if b.transposed { (b.cols, b.rows) } else { (b.rows, b.cols) };
+        assert_eq!((rows, cols, inner), (d.rows, d.cols, inner_of_b), "{product:?}");
+        for (i, j) in (0..rows).flat_map(|i| (0..cols).map(move |j| (i, j))) {
+            let terms = (0..inner).map(|l| read(places.a, a, i, l) * read(places.b, b, l, j));
+            let mut sum: f32 = terms.sum();
+            if product.biased {
+                let bias = Layout { numbers: Numbers::F32, rows, cols: 1, stride: rows, transposed: false };
+                sum += read(places.bias, &bias, i, 0);
+            }
+            if product.adds {
+                sum += read(places.d, d, i, j);
+            }
+            write(places.d, d, (i, j), sum);
+        }
+    }
+}
+
+/// The place of a number of a used matrix, in numbers.
+fn place(layout: &Layout, row: usize, col: usize) -> usize {
+    let (row, col) = if layout.transposed { (col, row) } else { (row, col) };
+    assert!(
+        row < layout.rows && col < layout.cols && layout.rows <= layout.stride,
+        "{row}, {col} of {layout:?}"
+    );
+    col * layout.stride + row
+}
+
+fn read(at: u64, layout: &Layout, row: usize, col: usize) -> f32 {
+    let place = place(layout, row, col);
+    // SAFETY: the device says that the matrix is there.
+    unsafe {
+        match layout.numbers {
+            Numbers::F32 => *(at as *const f32).add(place),
+            Numbers::Bf16 => f32::from_bits(u32::from(*(at as *const u16).add(place)) << 16),
+        }
+    }
+}
+
+fn write(at: u64, layout: &Layout, (row, col): (usize, usize), value: f32) {
+    let place = place(layout, row, col);
+    let bits = value.to_bits();
+    // SAFETY: as above.
+    unsafe {
+        match layout.numbers {
+            Numbers::F32 => *(at as *mut f32).add(place) = value,
+            Numbers::Bf16 => {
+                *(at as *mut u16).add(place) = ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16;
+            }
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::request::Failure;
+use crate::front::request::Failure;
 
 /// Why a job did not begin, or ended early.
 #[derive(Debug, thiserror::Error)]

@@ -8,9 +8,9 @@ use std::time::Duration;
 use model::api::{ApiError, Choice, Generate};
 use model::tokenizer::Tokenizer;
 
-use crate::answer::{Gathering, sequences};
 use crate::engine::{Claim, Engine};
-use crate::request::{Event, Failure};
+use crate::front::answer::{Gathering, sequences};
+use crate::front::request::{Event, Failure};
 
 /// Events taken at one go; between two of them answers are written.
 const AT_ONCE: usize = 4096;

@@ -13,7 +13,7 @@ use super::flight::{Flight, Landed};
 use super::order::Waiting;
 use super::{Input, JobError};
 use crate::engine::Engine;
-use crate::request::Failure;
+use crate::front::request::Failure;
 
 /// How long nothing may happen before the watcher is asked again.
 const TICK: Duration = Duration::from_millis(50);

@@ -1,19 +1,30 @@
-//! The two types that queries, keys, values and results are stored as.
+//! The types that queries, keys, values and results are stored as.
 
-use super::layout::KvDtype;
-use super::{Scratch, Task, scalar};
+use super::int4::{self, Int4};
+use super::layout::{BLOCK_TOKENS, KvDtype};
+use super::{Page, Scratch, Task, scalar};
 #[cfg(target_arch = "x86_64")]
-use super::{amx, plan, vector};
+use super::{plan, tiled, vector};
 pub(super) use crate::elementwise::Element;
 use crate::isa::Isa;
 use crate::mat::{Mat, MatMut};
 use crate::team::Team;
 use half::bf16;
 
-/// An element that pages can hold.
-pub(super) trait Stored: Element {
+/// What pages can hold.
+pub(super) trait Stored: Sized + Send + Sync {
     /// The tag of this type.
     const DTYPE: KvDtype;
+    /// What queries are, that meet it.
+    type Query: Element;
+    /// What pages are an array of.
+    type Cell: bytemuck::Pod + Send + Sync;
+
+    /// One number of a key.
+    fn key_at(page: &Page<'_, Self::Cell>, head_dim: usize, token: usize, dim: usize) -> f32;
+
+    /// One number of a value.
+    fn value_at(page: &Page<'_, Self::Cell>, head_dim: usize, token: usize, dim: usize) -> f32;
 
     /// Attention with the kernel for this type and instruction set.
     fn attend<O: Element>(team: &Team, isa: Isa, task: &Task<'_, Self, O>, scratch: &mut Scratch);
@@ -21,33 +32,70 @@ pub(super) trait Stored: Element {
 
 impl Stored for f32 {
     const DTYPE: KvDtype = KvDtype::F32;
+    type Query = f32;
+    type Cell = f32;
+
+    fn key_at(page: &Page<'_, f32>, head_dim: usize, token: usize, dim: usize) -> f32 {
+        page.k[token * head_dim + dim]
+    }
+
+    fn value_at(page: &Page<'_, f32>, _: usize, token: usize, dim: usize) -> f32 {
+        page.v[dim * BLOCK_TOKENS + token]
+    }
 
     fn attend<O: Element>(team: &Team, isa: Isa, task: &Task<'_, f32, O>, scratch: &mut Scratch) {
-        match isa {
-            #[cfg(target_arch = "x86_64")]
-            Isa::Amx => attend_in_vectors(team, Isa::Avx512, task, scratch),
-            _ => attend_in_vectors(team, isa, task, scratch),
-        }
+        attend_in_vectors(team, isa, task, scratch);
     }
 }
 
 impl Stored for bf16 {
     const DTYPE: KvDtype = KvDtype::Bf16;
+    type Query = bf16;
+    type Cell = bf16;
+
+    fn key_at(page: &Page<'_, bf16>, head_dim: usize, token: usize, dim: usize) -> f32 {
+        page.k[token * head_dim + dim].to_f32()
+    }
+
+    fn value_at(page: &Page<'_, bf16>, _: usize, token: usize, dim: usize) -> f32 {
+        page.v[dim * BLOCK_TOKENS + token].to_f32()
+    }
 
     fn attend<O: Element>(team: &Team, isa: Isa, task: &Task<'_, bf16, O>, scratch: &mut Scratch) {
-        match isa {
-            #[cfg(target_arch = "x86_64")]
-            Isa::Amx => {
-                // SAFETY: the caller of `attend` names an instruction set that this machine has.
-                let kernel = unsafe { amx::Amx::new(task) };
-                plan::run(team, task, &kernel, amx::BLOCK_LANES, scratch);
-            }
-            _ => attend_in_vectors(team, isa, task, scratch),
-        }
+        attend_in_tiles(team, isa, task, scratch);
     }
 }
 
-fn attend_in_vectors<E: Stored, O: Element>(
+impl Stored for Int4 {
+    const DTYPE: KvDtype = KvDtype::Int4;
+    type Query = bf16;
+    type Cell = u16;
+
+    fn key_at(page: &Page<'_, u16>, head_dim: usize, token: usize, dim: usize) -> f32 {
+        int4::key(page, head_dim, token, dim)
+    }
+
+    fn value_at(page: &Page<'_, u16>, head_dim: usize, token: usize, dim: usize) -> f32 {
+        int4::value(page, head_dim, token, dim)
+    }
+
+    fn attend<O: Element>(team: &Team, isa: Isa, task: &Task<'_, Int4, O>, scratch: &mut Scratch) {
+        attend_in_tiles(team, isa, task, scratch);
+    }
+}
+
+/// Marks what tiles can be made of.
+#[cfg(target_arch = "x86_64")]
+use super::tiled::Tiled;
+#[cfg(target_arch = "x86_64")]
+use super::vector::Widened;
+/// Elsewhere there is only the reference.
+#[cfg(not(target_arch = "x86_64"))]
+use Stored as Tiled;
+#[cfg(not(target_arch = "x86_64"))]
+use Stored as Widened;
+
+fn attend_in_tiles<E: Tiled + Widened, O: Element>(
     team: &Team,
     isa: Isa,
     task: &Task<'_, E, O>,
@@ -55,18 +103,60 @@ fn attend_in_vectors<E: Stored, O: Element>(
 ) {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => {
+        Isa::Amx if task.softmax.share.is_none() => {
             // SAFETY: the caller of `attend` names an instruction set that this machine has.
-            let kernel = unsafe { vector::Vectors::<vector::Avx512, E, O, 16>::new(task) };
-            plan::run(team, task, &kernel, vector::BLOCK_LANES, scratch);
+            let kernel = unsafe { tiled::Blocks::<tiled::Amx, E, O>::new(task) };
+            plan::run(team, task, &kernel, tiled::BLOCK_LANES, scratch);
         }
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => {
+        Isa::Avx512Bf16 if task.softmax.share.is_none() && tiled::pairs_suit(task.layout) => {
             // SAFETY: as above.
-            let kernel = unsafe { vector::Vectors::<vector::Avx2, E, O, 8>::new(task) };
-            plan::run(team, task, &kernel, vector::BLOCK_LANES, scratch);
+            let kernel = unsafe { tiled::Blocks::<tiled::Pairs, E, O>::new(task) };
+            plan::run(team, task, &kernel, tiled::BLOCK_LANES, scratch);
         }
+        _ => attend_in_vectors(team, isa, task, scratch),
+    }
+}
+
+fn attend_in_vectors<E: Widened, O: Element>(
+    team: &Team,
+    isa: Isa,
+    task: &Task<'_, E, O>,
+    scratch: &mut Scratch,
+) {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the caller of `attend` names an instruction set that this machine has.
+        Isa::Amx | Isa::Avx512Bf16 | Isa::Avx512 => unsafe {
+            attend_in::<vector::Avx512, E, O, 16>(team, task, scratch)
+        },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::Avx2 => unsafe { attend_in::<vector::Avx2, E, O, 8>(team, task, scratch) },
         _ => scalar::attend(team, task),
+    }
+}
+
+/// # Safety
+/// The machine has the instruction set `S`.
+#[cfg(target_arch = "x86_64")]
+unsafe fn attend_in<S: vector::Simd<W>, E: Widened, O: Element, const W: usize>(
+    team: &Team,
+    task: &Task<'_, E, O>,
+    scratch: &mut Scratch,
+) {
+    // SAFETY: by this function's contract.
+    unsafe {
+        match task.softmax.share {
+            None => {
+                let kernel = vector::Vectors::<S, E, O, W>::new(task);
+                plan::run(team, task, &kernel, vector::BLOCK_LANES, scratch);
+            }
+            Some(share) => {
+                let kernel = vector::Sparse::<S, E, O, W>::new(task, share);
+                plan::run(team, task, &kernel, 1, scratch);
+            }
+        }
     }
 }
 

@@ -5,7 +5,8 @@
 //! ```
 //!
 //! Head-major, so that a tensor-parallel shard of a block is one contiguous piece. V lies transposed, so
-//! that a page is at once the left operand of `V^T * P^T` and no kernel turns it round.
+//! that a page is at once the left operand of `V^T * P^T` and no kernel turns it round. What the planes K and V of
+//! 4 bits hold is told in `int4.rs`.
 
 use std::ops::Range;
 
@@ -23,17 +24,12 @@ pub enum KvDtype {
     Bf16,
     /// Four bytes an element, for the f32 path.
     F32,
+    /// Half a byte an element, and a scale and a least value for each group of up to 64 elements of a token's head.
+    Int4,
 }
 
-impl KvDtype {
-    /// Bytes of one element.
-    pub fn bytes(self) -> usize {
-        match self {
-            KvDtype::Bf16 => 2,
-            KvDtype::F32 => 4,
-        }
-    }
-}
+/// Elements of a group of [`KvDtype::Int4`]: a head's first 64 dims, the next, and so on; the last may have fewer.
+pub const KV_GROUP: usize = 64;
 
 /// The shape of one layer's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,17 +50,27 @@ impl KvLayout {
 
     /// Bytes of K and V of one head in one block.
     pub fn head_bytes(&self) -> usize {
-        2 * self.plane_elements() * self.dtype.bytes()
+        2 * self.plane_bytes()
     }
 
-    /// Elements of K (or of V) of one head in one block.
-    pub fn plane_elements(&self) -> usize {
-        BLOCK_TOKENS * self.head_dim
+    /// Bytes of K (or of V) of one head in one block.
+    pub fn plane_bytes(&self) -> usize {
+        let elements = BLOCK_TOKENS * self.head_dim;
+        match self.dtype {
+            KvDtype::Bf16 => 2 * elements,
+            KvDtype::F32 => 4 * elements,
+            KvDtype::Int4 => elements / 2 + self.groups() * BLOCK_TOKENS * 4,
+        }
     }
 
-    /// Where K of `head` begins inside the layer's pages, in elements; V follows it.
+    /// Groups of a token's head that have a scale of their own.
+    pub fn groups(&self) -> usize {
+        self.head_dim.div_ceil(KV_GROUP)
+    }
+
+    /// Where K of `head` begins inside the layer's pages, in bytes; V follows it.
     pub fn k_start(&self, block: u32, head: usize) -> usize {
-        (block as usize * self.kv_heads + head) * 2 * self.plane_elements()
+        (block as usize * self.kv_heads + head) * self.head_bytes()
     }
 
     /// Asserts what every kernel needs of a layout.
@@ -114,7 +120,16 @@ mod tests {
     fn heads_follow_one_another() {
         let layout = KvLayout { kv_heads: 3, head_dim: 64, dtype: KvDtype::Bf16 };
         assert_eq!(layout.block_bytes(), 3 * 2 * 32 * 64 * 2);
-        assert_eq!(layout.k_start(2, 1) * 2, 2 * layout.block_bytes() + layout.head_bytes());
+        assert_eq!(layout.k_start(2, 1), 2 * layout.block_bytes() + layout.head_bytes());
+    }
+
+    #[test]
+    fn four_bits_take_little_more_than_a_quarter() {
+        for (head_dim, percent) in [(64, 28), (80, 30), (96, 29), (128, 28)] {
+            let bytes = |dtype| KvLayout { kv_heads: 2, head_dim, dtype }.block_bytes();
+            assert_eq!(100 * bytes(KvDtype::Int4) / bytes(KvDtype::Bf16), percent, "{head_dim}");
+            assert!(bytes(KvDtype::Int4).is_multiple_of(64));
+        }
     }
 
     #[test]

@@ -4,22 +4,25 @@
 //! chunks, and on any number of threads: sums run over fixed groups of absolute positions, over fixed
 //! splits of groups, and splits are merged in order. Nothing depends on which queries share a pass.
 
-#[cfg(target_arch = "x86_64")]
-mod amx;
 mod element;
+mod int4;
 mod layout;
 mod plan;
 mod scalar;
 mod scratch;
+mod sparse;
 #[cfg(test)]
 mod tests;
+#[cfg(target_arch = "x86_64")]
+mod tiled;
 mod transpose;
 #[cfg(target_arch = "x86_64")]
 mod vector;
 mod write;
 
 pub use element::{Rows, RowsMut};
-pub use layout::{BLOCK_TOKENS, GROUP_TOKENS, KvDtype, KvLayout, SPLIT_TOKENS, Span};
+pub(crate) use int4::head_numbers;
+pub use layout::{BLOCK_TOKENS, GROUP_TOKENS, KV_GROUP, KvDtype, KvLayout, SPLIT_TOKENS, Span};
 pub use scratch::{Demand, Scratch};
 pub use write::{HeadOps, QkNorm, RopeTable, rope_and_write};
 
@@ -27,6 +30,8 @@ use crate::isa::Isa;
 use crate::mat::{Mat, MatMut, SharedRows};
 use crate::team::Team;
 use element::{Element, Stored};
+use half::bf16;
+use int4::Int4;
 use std::ops::Range;
 
 /// One layer's keys and values.
@@ -45,12 +50,15 @@ pub struct Softmax {
     pub scale: f32,
     /// A query at position `p` sees `p - window + 1 ..= p`; none: all up to `p`.
     pub window: Option<usize>,
+    /// Which share of the keys that a query sees counts, above 0 and up to 1: those with the highest scores, but no fewer
+    /// than a page holds. None: all.
+    pub share: Option<f32>,
 }
 
 /// The queries of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct Queries<'a> {
-    /// `[n, heads * head_dim]`, of the same type as the cache.
+    /// `[n, heads * head_dim]`, of the same type as the cache; bf16 for one of 4 bits.
     pub rows: Rows<'a>,
     /// The sequences that they belong to; no row is in two of them.
     pub spans: &'a [Span<'a>],
@@ -71,31 +79,47 @@ pub fn attend(
     scratch: &mut Scratch,
 ) {
     let spans = queries.spans;
+    let narrow = cache.layout.dtype == KvDtype::Int4;
     match (queries.rows, out) {
-        (Rows::Bf16(q), RowsMut::Bf16(out)) => start(team, isa, q, spans, cache, softmax, out, scratch),
-        (Rows::Bf16(q), RowsMut::F32(out)) => start(team, isa, q, spans, cache, softmax, out, scratch),
-        (Rows::F32(q), RowsMut::Bf16(out)) => start(team, isa, q, spans, cache, softmax, out, scratch),
-        (Rows::F32(q), RowsMut::F32(out)) => start(team, isa, q, spans, cache, softmax, out, scratch),
+        (Rows::Bf16(q), RowsMut::Bf16(out)) if narrow => {
+            start::<Int4, _>(team, isa, q, spans, cache, softmax, out, scratch);
+        }
+        (Rows::Bf16(q), RowsMut::F32(out)) if narrow => {
+            start::<Int4, _>(team, isa, q, spans, cache, softmax, out, scratch);
+        }
+        (Rows::Bf16(q), RowsMut::Bf16(out)) => {
+            start::<bf16, _>(team, isa, q, spans, cache, softmax, out, scratch)
+        }
+        (Rows::Bf16(q), RowsMut::F32(out)) => {
+            start::<bf16, _>(team, isa, q, spans, cache, softmax, out, scratch)
+        }
+        (Rows::F32(q), RowsMut::Bf16(out)) => {
+            start::<f32, _>(team, isa, q, spans, cache, softmax, out, scratch)
+        }
+        (Rows::F32(q), RowsMut::F32(out)) => {
+            start::<f32, _>(team, isa, q, spans, cache, softmax, out, scratch)
+        }
     }
 }
 
 /// A call with its types known: all that a kernel reads, and where it writes.
-struct Task<'a, E, O> {
-    q: Mat<'a, E>,
+struct Task<'a, E: Stored, O> {
+    q: Mat<'a, E::Query>,
     spans: &'a [Span<'a>],
-    pages: &'a [E],
+    pages: &'a [E::Cell],
     layout: KvLayout,
     heads: usize,
     softmax: Softmax,
     out: SharedRows<'a, O>,
 }
 
-/// Keys and values of one head in one block.
-struct Page<'a, E> {
-    /// `[32 tokens][head_dim]`
-    k: &'a [E],
-    /// `[head_dim][32 tokens]`
-    v: &'a [E],
+/// Keys and values of one head in one block, as they are stored.
+#[derive(Clone, Copy)]
+struct Page<'a, C> {
+    /// `[32 tokens][head_dim]`, unless packed.
+    k: &'a [C],
+    /// `[head_dim][32 tokens]`, unless packed.
+    v: &'a [C],
 }
 
 impl<E: Stored, O: Element> Task<'_, E, O> {
@@ -104,9 +128,10 @@ impl<E: Stored, O: Element> Task<'_, E, O> {
         self.heads / self.layout.kv_heads
     }
 
-    fn page(&self, block: u32, kv_head: usize) -> Page<'_, E> {
-        let plane = self.layout.plane_elements();
-        let (k, v) = self.pages[self.layout.k_start(block, kv_head)..][..2 * plane].split_at(plane);
+    fn page(&self, block: u32, kv_head: usize) -> Page<'_, E::Cell> {
+        let plane = self.layout.plane_bytes() / size_of::<E::Cell>();
+        let start = self.layout.k_start(block, kv_head) / size_of::<E::Cell>();
+        let (k, v) = self.pages[start..][..2 * plane].split_at(plane);
         Page { k, v }
     }
 
@@ -121,7 +146,7 @@ impl<E: Stored, O: Element> Task<'_, E, O> {
 fn start<E: Stored, O: Element>(
     team: &Team,
     isa: Isa,
-    q: Mat<'_, E>,
+    q: Mat<'_, E::Query>,
     spans: &[Span<'_>],
     cache: Cache<'_>,
     softmax: Softmax,
@@ -135,6 +160,7 @@ fn start<E: Stored, O: Element>(
     assert!(heads > 0 && heads.is_multiple_of(layout.kv_heads), "{heads} heads for {}", layout.kv_heads);
     assert_eq!((q.rows(), q.cols()), (out.rows(), out.cols()), "shape of the result");
     assert!(softmax.window != Some(0), "a window of no tokens");
+    assert!(softmax.share.is_none_or(|share| share > 0.0 && share <= 1.0), "a share of {:?}", softmax.share);
     let n_blocks = cache.bytes.len() / layout.block_bytes();
     spans.iter().for_each(|span| span.check(q.rows(), n_blocks));
     let pages = bytemuck::cast_slice(cache.bytes);

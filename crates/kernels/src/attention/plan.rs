@@ -73,12 +73,13 @@ impl Plan {
         self.merges.clear();
         self.parts = 0;
         // Short sequences have one split: nothing to weigh.
-        let short = task.spans.iter().all(|span| span.end() <= SPLIT_TOKENS);
+        // Nor does a row that chooses among its keys end before it has seen all.
+        let short = task.softmax.share.is_some() || task.spans.iter().all(|span| span.end() <= SPLIT_TOKENS);
         let total: usize = if short { 0 } else { blocks(task, lanes).map(|b| cost(task, &b)).sum() };
         let longest = total / (SHARES * threads);
         for block in blocks(task, lanes) {
             let splits = splits(task, &block);
-            if threads == 1 || splits.len() == 1 || cost(task, &block) <= longest {
+            if short || threads == 1 || splits.len() == 1 || cost(task, &block) <= longest {
                 self.items.push(Item { block, splits, partial: None });
             } else {
                 self.cut(block, splits);

@@ -3,6 +3,7 @@
 use super::Task;
 use super::element::{Element, Stored};
 use super::layout::{BLOCK_TOKENS, Span};
+use super::sparse::{choose, kept};
 use crate::team::Team;
 
 /// `softmax(q k^T * scale) v` for every row and head, one after another.
@@ -24,17 +25,26 @@ fn attend_one<E: Stored, O: Element>(task: &Task<'_, E, O>, span: &Span<'_>, i: 
     let seen = task.visible(span.start + i);
     let score = |position: usize| {
         let page = task.page(span.block_of(position), kv_head);
-        dot(q, &page.k[position % BLOCK_TOKENS * d..][..d]) * task.softmax.scale
+        let key = |dim| E::key_at(&page, d, position % BLOCK_TOKENS, dim);
+        q.iter().enumerate().fold(0.0, |sum, (dim, q)| sum + q.to_f32() * key(dim)) * task.softmax.scale
     };
+    let chosen = task.softmax.share.map(|share| {
+        let mut scores: Vec<f32> = seen.clone().map(score).collect();
+        let mut order = scores.clone();
+        choose(&mut scores, kept(share, seen.len()), &mut order);
+        scores
+    });
+    let counts =
+        |position: usize| chosen.as_ref().is_none_or(|s| s[position - seen.start] != f32::NEG_INFINITY);
     let largest = seen.clone().map(score).fold(f32::NEG_INFINITY, f32::max);
     let mut sum = 0.0;
     let mut mean = [0.0f32; 256];
-    for position in seen {
+    for position in seen.clone().filter(|position| counts(*position)) {
         let p = (score(position) - largest).exp();
         sum += p;
         let page = task.page(span.block_of(position), kv_head);
-        for (x, of_dim) in mean[..d].iter_mut().zip(page.v.chunks_exact(BLOCK_TOKENS)) {
-            *x += p * of_dim[position % BLOCK_TOKENS].to_f32();
+        for (dim, x) in mean[..d].iter_mut().enumerate() {
+            *x += p * E::value_at(&page, d, position % BLOCK_TOKENS, dim);
         }
     }
     // SAFETY: workers hold different (row, head) pairs, and no row is in two spans.
@@ -42,8 +52,4 @@ fn attend_one<E: Stored, O: Element>(task: &Task<'_, E, O>, span: &Span<'_>, i: 
     for (out, x) in out.iter_mut().zip(mean) {
         *out = O::from_f32(x / sum);
     }
-}
-
-fn dot<E: Stored>(a: &[E], b: &[E]) -> f32 {
-    a.iter().zip(b).fold(0.0, |sum, (a, b)| sum + a.to_f32() * b.to_f32())
 }

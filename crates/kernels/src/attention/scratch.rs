@@ -23,23 +23,39 @@ pub struct Demand {
     pub rows: usize,
     /// Positions of a sequence.
     pub context: usize,
+    /// Whether calls choose among keys.
+    pub sparse: bool,
+}
+
+/// Bytes of a block's state, and of a worker's own memory, where a kernel multiplies bf16.
+#[cfg(target_arch = "x86_64")]
+fn tiled_bytes(layout: KvLayout, group: usize) -> (usize, usize) {
+    let shape = super::tiled::Shape::new(layout, group);
+    (shape.state_len() * size_of::<f32>(), shape.local_bytes())
 }
 
 impl Scratch {
     /// Bytes that a scratch comes to hold at most, for calls up to `demand`.
     pub fn bytes_at_most(isa: Isa, layout: KvLayout, demand: Demand) -> usize {
-        let (d, group) = (layout.head_dim, demand.heads / layout.kv_heads);
+        let group = demand.heads / layout.kv_heads;
         let kernel = match (isa, layout.dtype) {
             (Isa::Scalar, _) => return 0,
             #[cfg(target_arch = "x86_64")]
-            (Isa::Amx, KvDtype::Bf16) => {
-                let shape = super::amx::Shape::new(d, group);
-                (shape.state_len() * size_of::<f32>(), shape.local_bytes())
+            _ if demand.sparse => {
+                let (state, local) = match isa {
+                    Isa::Avx2 => super::vector::state_and_local::<8>(layout, group),
+                    _ => super::vector::state_and_local::<16>(layout, group),
+                };
+                (state, local + super::vector::scores_bytes(group, demand.context))
             }
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx2, _) => super::vector::state_and_local::<8>(d, group),
+            (Isa::Amx, KvDtype::Bf16 | KvDtype::Int4) => tiled_bytes(layout, group),
             #[cfg(target_arch = "x86_64")]
-            _ => super::vector::state_and_local::<16>(d, group),
+            (Isa::Avx512Bf16, _) if super::tiled::pairs_suit(layout) => tiled_bytes(layout, group),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx2, _) => super::vector::state_and_local::<8>(layout, group),
+            #[cfg(target_arch = "x86_64")]
+            _ => super::vector::state_and_local::<16>(layout, group),
             #[cfg(not(target_arch = "x86_64"))]
             _ => return 0,
         };
@@ -71,7 +87,9 @@ impl Memory {
         (self.threads, self.local) = (threads, local.next_multiple_of(64));
         let bytes = self.local * threads + parts * size_of::<f32>();
         if self.lines.len() * 64 < bytes {
-            self.lines.resize(bytes.div_ceil(64), Line([0; 64]));
+            // Nothing of it is kept between calls, and a list that grows may take twice its need.
+            self.lines = Vec::new();
+            self.lines = vec![Line([0; 64]); bytes.div_ceil(64)];
         }
     }
 

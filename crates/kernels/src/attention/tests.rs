@@ -13,19 +13,27 @@ struct Case {
     head_dim: usize,
     dtype: KvDtype,
     window: Option<usize>,
+    share: Option<f32>,
     /// Tokens of each sequence.
     lengths: Vec<usize>,
 }
 
 impl Case {
     fn new(kv_heads: usize, group: usize, head_dim: usize, lengths: &[usize]) -> Case {
-        Case { kv_heads, group, head_dim, dtype: KvDtype::Bf16, window: None, lengths: lengths.to_vec() }
+        let (dtype, lengths) = (KvDtype::Bf16, lengths.to_vec());
+        Case { kv_heads, group, head_dim, dtype, window: None, share: None, lengths }
     }
     fn window(self, window: usize) -> Case {
         Case { window: Some(window), ..self }
     }
     fn f32(self) -> Case {
         Case { dtype: KvDtype::F32, ..self }
+    }
+    fn int4(self) -> Case {
+        Case { dtype: KvDtype::Int4, ..self }
+    }
+    fn share(self, share: f32) -> Case {
+        Case { share: Some(share), ..self }
     }
     fn layout(&self) -> KvLayout {
         KvLayout { kv_heads: self.kv_heads, head_dim: self.head_dim, dtype: self.dtype }
@@ -37,7 +45,7 @@ impl Case {
         self.q_cols() + 2 * self.kv_heads * self.head_dim
     }
     fn softmax(&self) -> Softmax {
-        Softmax { scale: 1.0 / (self.head_dim as f32).sqrt(), window: self.window }
+        Softmax { scale: 1.0 / (self.head_dim as f32).sqrt(), window: self.window, share: self.share }
     }
 }
 
@@ -88,7 +96,7 @@ impl World {
         let n_blocks = needs().sum::<usize>() + 2;
         let mut order = Random(page_seed).shuffled(n_blocks).into_iter();
         let blocks = needs().map(|n| order.by_ref().take(n).collect()).collect();
-        // All bits set is a NaN in both types: what is not written must not be seen.
+        // All bits set is a NaN in all types: what is not written must not be seen.
         let cache = vec![0xff; n_blocks * case.layout().block_bytes()];
         let results = case.lengths.iter().map(|n| vec![f32::NAN; n * case.q_cols()]).collect();
         World { case: case.clone(), qkv, blocks, cache, scratch: Scratch::default(), results }
@@ -109,7 +117,7 @@ impl World {
         let qkv = Mat::new(&qkv, n, cols);
         let out = match self.case.dtype {
             KvDtype::F32 => f32_call(self, team, isa, qkv, &spans),
-            KvDtype::Bf16 => bf16_call(self, team, isa, qkv, &spans),
+            KvDtype::Bf16 | KvDtype::Int4 => bf16_call(self, team, isa, qkv, &spans),
         };
         let mut rows = out.chunks_exact(q_cols);
         for &(seq, start, n) in pieces {
@@ -159,13 +167,28 @@ impl World {
     }
 }
 
+/// What is read of a sequence's projection: keys and values as they are stored.
+fn stored(world: &World, seq: usize) -> Vec<f32> {
+    let case = &world.case;
+    let mut all = world.qkv[seq].clone();
+    if case.dtype == KvDtype::Int4 {
+        for head in all
+            .chunks_exact_mut(case.qkv_cols())
+            .flat_map(|row| row[case.q_cols()..].chunks_exact_mut(case.head_dim))
+        {
+            let rounded: Vec<f32> = head.chunks(KV_GROUP).flat_map(int4::rounded).collect();
+            head.copy_from_slice(&rounded);
+        }
+    }
+    all
+}
+
 /// Attention of every position in f64, from the projections.
 fn brute_force(world: &World, seq: usize) -> Vec<f32> {
     let case = &world.case;
     let (d, cols, n) = (case.head_dim, case.qkv_cols(), case.lengths[seq]);
-    let at = |position: usize, column: usize, i: usize| {
-        f64::from(world.qkv[seq][position * cols + column * d + i])
-    };
+    let stored = stored(world, seq);
+    let at = |position: usize, column: usize, i: usize| f64::from(stored[position * cols + column * d + i]);
     let heads = case.kv_heads * case.group;
     let mut out = vec![];
     for position in 0..n {
@@ -179,6 +202,11 @@ fn brute_force(world: &World, seq: usize) -> Vec<f32> {
                     (t, dot * f64::from(case.softmax().scale))
                 })
                 .collect();
+            let mut scores = scores;
+            if let Some(share) = case.share {
+                scores.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+                scores.truncate(sparse::kept(share, scores.len()));
+            }
             let largest = scores.iter().fold(f64::MIN, |m, s| m.max(s.1));
             let weights: Vec<(usize, f64)> = scores.iter().map(|(t, s)| (*t, (s - largest).exp())).collect();
             let sum: f64 = weights.iter().map(|w| w.1).sum();
@@ -195,10 +223,10 @@ fn families() -> impl Iterator<Item = Isa> {
     Isa::ALL.into_iter().filter(|isa| isa.available())
 }
 
-/// Weights of the AMX path are bf16 between the two products.
+/// Weights are bf16 between two bf16 products.
 fn tolerance(isa: Isa, dtype: KvDtype) -> f32 {
     match (isa, dtype) {
-        (Isa::Amx, KvDtype::Bf16) => 0.012,
+        (Isa::Amx | Isa::Avx512Bf16, KvDtype::Bf16 | KvDtype::Int4) => 0.012,
         _ => 2e-5,
     }
 }
@@ -225,6 +253,7 @@ fn head_sizes() {
     for head_dim in [16, 32, 48, 64, 80, 96, 112, 128, 192, 256] {
         check(Case::new(2, 2, head_dim, &[135]));
         check(Case::new(1, 2, head_dim, &[45]).f32());
+        check(Case::new(2, 2, head_dim, &[135]).int4());
     }
 }
 
@@ -233,6 +262,7 @@ fn group_sizes() {
     for group in [1, 3, 4, 8, 17] {
         check(Case::new(2, group, 32, &[37, 130, 1]));
         check(Case::new(1, group, 16, &[70]).f32());
+        check(Case::new(2, group, 64, &[37, 130, 1]).int4());
     }
 }
 
@@ -241,6 +271,16 @@ fn windows() {
     for window in [1, 2, 31, 128, 200, 1000] {
         check(Case::new(1, 2, 16, &[530, 5]).window(window));
         check(Case::new(1, 1, 16, &[150]).window(window).f32());
+        check(Case::new(1, 2, 80, &[530, 5]).window(window).int4());
+    }
+}
+
+#[test]
+fn shares() {
+    for share in [0.1, 0.5, 1.0] {
+        check(Case::new(1, 3, 64, &[400, 33]).share(share));
+        check(Case::new(2, 1, 80, &[300]).share(share).int4());
+        check(Case::new(1, 2, 16, &[200]).window(150).share(share).f32());
     }
 }
 
@@ -262,7 +302,13 @@ fn scratch_stays_within_what_was_announced() {
             }
             let rows = case.lengths.iter().sum();
             let context = *case.lengths.iter().max().expect("sequences");
-            let demand = Demand { threads, heads: case.kv_heads * case.group, rows, context };
+            let demand = Demand {
+                threads,
+                heads: case.kv_heads * case.group,
+                rows,
+                context,
+                sparse: case.share.is_some(),
+            };
             let most = Scratch::bytes_at_most(isa, case.layout(), demand);
             let held = world.scratch.bytes();
             assert!(held <= most, "{isa}, {threads} threads, {case:?}: {held} bytes held, {most} announced");
@@ -305,8 +351,8 @@ fn heads_are_normed_and_turned() {
         let team = Team::new(2);
         rope_and_write(&team, isa, Mat::new(&qkv, 1, 3 * d), &spans, ops, layout, q_out, &mut cache);
         let pages: &[f32] = bytemuck::cast_slice(&cache);
-        let k = &pages[layout.k_start(1, 0) + start * d..][..d];
-        let v = &pages[layout.k_start(1, 0) + layout.plane_elements()..];
+        let head = &pages[layout.k_start(1, 0) / 4..];
+        let (k, v) = (&head[start * d..][..d], &head[layout.plane_bytes() / 4..]);
         let near = |a: &[f32], b: Vec<f64>| a.iter().zip(b).all(|(a, b)| (f64::from(*a) - b).abs() < 1e-5);
         assert!(near(&q, expected(&qkv[..d], &weights[..d])), "{isa}: q");
         assert!(near(k, expected(&qkv[d..2 * d], &weights[d..])), "{isa}: k");
@@ -331,7 +377,13 @@ fn arrangements() -> Vec<Case> {
         Case::new(1, 3, 64, &[530, 33]),
         Case::new(2, 1, 80, &[150, 33]),
         Case::new(1, 8, 16, &[300]).window(150),
+        Case::new(1, 8, 96, &[330, 33]),
+        Case::new(1, 4, 64, &[300]).int4(),
         Case::new(1, 4, 32, &[140, 70]).f32(),
+        Case::new(2, 3, 64, &[530, 33]).int4(),
+        Case::new(1, 3, 64, &[530, 33]).share(0.1),
+        Case::new(2, 1, 80, &[300, 33]).window(200).share(0.2).int4(),
+        Case::new(1, 20, 80, &[300]).window(150).int4(),
     ]
 }
 

@@ -1,7 +1,7 @@
 //! Rows to columns, 16 by 16 numbers of 32 bits.
 
 #[cfg(target_arch = "x86_64")]
-pub(super) use wide::transpose_512;
+pub(super) use wide::{transpose_512, transpose_registers};
 
 /// `a[i][j]` becomes `a[j][i]`.
 pub(super) fn transpose(a: &mut [[u32; 16]; 16]) {
@@ -27,11 +27,18 @@ mod wide {
             // SAFETY: a row of 16 u32.
             *r = unsafe { _mm512_loadu_si512(a.as_ptr().cast()) };
         }
-        let r = exchange_lanes(exchange_inside_lanes(r));
+        let r = transpose_registers(r);
         for (r, a) in r.iter().zip(a.iter_mut()) {
             // SAFETY: a row of 16 u32.
             unsafe { _mm512_storeu_si512(a.as_mut_ptr().cast(), *r) };
         }
+    }
+
+    /// The same in registers.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub(in crate::attention) fn transpose_registers(r: [__m512i; 16]) -> [__m512i; 16] {
+        exchange_lanes(exchange_inside_lanes(r))
     }
 
     /// Turns each 4 by 4 round: afterwards lane `l` of row `4 i + j` holds column `4 l + j` of rows `4 i ..`.

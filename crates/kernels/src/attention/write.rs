@@ -3,6 +3,7 @@
 //! All arithmetic is f32 with one rounding at the store, in an order that no instruction set changes.
 
 use super::element::{Element, RowsMut};
+use super::int4::{self, Int4};
 use super::layout::{BLOCK_TOKENS, KvDtype, KvLayout, Span};
 use super::transpose::transpose;
 #[cfg(target_arch = "x86_64")]
@@ -88,23 +89,27 @@ pub fn rope_and_write(
             write::<bf16, bf16>(team, isa, qkv, spans, ops, layout, q, cache)
         }
         (RowsMut::Bf16(q), KvDtype::F32) => write::<bf16, f32>(team, isa, qkv, spans, ops, layout, q, cache),
+        (RowsMut::Bf16(q), KvDtype::Int4) => {
+            write::<bf16, Int4>(team, isa, qkv, spans, ops, layout, q, cache)
+        }
         (RowsMut::F32(q), KvDtype::Bf16) => write::<f32, bf16>(team, isa, qkv, spans, ops, layout, q, cache),
         (RowsMut::F32(q), KvDtype::F32) => write::<f32, f32>(team, isa, qkv, spans, ops, layout, q, cache),
+        (RowsMut::F32(q), KvDtype::Int4) => write::<f32, Int4>(team, isa, qkv, spans, ops, layout, q, cache),
     }
 }
 
-struct Task<'a, Q, C> {
+struct Task<'a, Q, C: Planes> {
     qkv: Mat<'a, f32>,
     ops: HeadOps<'a>,
     layout: KvLayout,
     heads: usize,
     q: SharedRows<'a, Q>,
-    /// The cache as `[blocks][elements of a block]`.
-    pages: SharedRows<'a, C>,
+    /// The cache as `[blocks][cells of a block]`.
+    pages: SharedRows<'a, C::Cell>,
 }
 
 #[allow(clippy::too_many_arguments)]
-fn write<Q: Element, C: Element>(
+fn write<Q: Element, C: Planes>(
     team: &Team,
     isa: Isa,
     qkv: Mat<'_, f32>,
@@ -116,9 +121,9 @@ fn write<Q: Element, C: Element>(
 ) {
     let heads = check(qkv, spans, ops, layout, q.rows(), q.cols(), cache.len());
     let n_blocks = cache.len() / layout.block_bytes();
-    let elements: &mut [C] = bytemuck::cast_slice_mut(cache);
-    let mut pages = MatMut::new(elements, n_blocks, layout.block_bytes() / size_of::<C>());
-    let task = Task { qkv, ops, layout, heads, q: q.shared(), pages: pages.shared() };
+    let cells: &mut [C::Cell] = bytemuck::cast_slice_mut(cache);
+    let mut pages = MatMut::new(cells, n_blocks, layout.block_bytes() / size_of::<C::Cell>());
+    let task = Task::<Q, C> { qkv, ops, layout, heads, q: q.shared(), pages: pages.shared() };
     let pieces: usize = spans.iter().map(|s| pieces_of(s).len()).sum();
     team.run(|w| {
         let mine = w.share(pieces);
@@ -170,12 +175,12 @@ fn check(
     heads
 }
 
-impl<Q: Element, C: Element> Task<'_, Q, C> {
+impl<Q: Element, C: Planes> Task<'_, Q, C> {
     fn page(&self, isa: Isa, span: &Span<'_>, page: usize) {
         match isa {
             // SAFETY: the caller of `rope_and_write` names an instruction set that this machine has.
             #[cfg(target_arch = "x86_64")]
-            Isa::Amx | Isa::Avx512 => unsafe { self.page_avx512(span, page) },
+            Isa::Amx | Isa::Avx512Bf16 | Isa::Avx512 => unsafe { self.page_avx512(span, page) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => unsafe { self.page_avx2(span, page) },
@@ -205,16 +210,11 @@ impl<Q: Element, C: Element> Task<'_, Q, C> {
             self.queries(row_of(position), position);
             self.keys(row_of(position), position, block);
         }
-        let mut position = first;
-        while position < last {
-            let token = position % BLOCK_TOKENS;
-            if token.is_multiple_of(SIDE) && last - position >= SIDE {
-                self.many_values(row_of(position), token, block, &transpose);
-                position += SIDE;
-            } else {
-                self.values(row_of(position), token, block);
-                position += 1;
-            }
+        let rows = row_of(first)..row_of(last);
+        for head in 0..self.layout.kv_heads {
+            let values = Values { qkv: self.qkv, rows: rows.clone(), column: self.value_column(head) };
+            let plane = self.plane(block, 2 * head + 1);
+            C::values(plane, self.layout.head_dim, first % BLOCK_TOKENS, &values, &transpose);
         }
     }
 
@@ -241,53 +241,19 @@ impl<Q: Element, C: Element> Task<'_, Q, C> {
             let x = &mut x[..d];
             copy(&self.qkv.row(row)[(self.heads + head) * d..][..d], x);
             self.transform(x, weight, position);
-            narrow_into(x, &mut self.plane(block, 2 * head)[position % BLOCK_TOKENS * d..][..d]);
+            C::key(self.plane(block, 2 * head), position % BLOCK_TOKENS, x);
         }
     }
 
-    /// One token's values, each to its dim's line.
-    #[inline(always)]
-    fn values(&self, row: usize, token: usize, block: u32) {
-        let d = self.layout.head_dim;
-        let mut narrow = [C::from_f32(0.0); 256];
-        for head in 0..self.layout.kv_heads {
-            narrow_into(self.value_row(row, head), &mut narrow[..d]);
-            let lines = self.plane(block, 2 * head + 1).chunks_exact_mut(BLOCK_TOKENS);
-            lines.zip(&narrow[..d]).for_each(|(line, value)| line[token] = *value);
-        }
-    }
-
-    /// The values of 16 tokens, turned round in squares.
-    #[inline(always)]
-    fn many_values(&self, row: usize, token: usize, block: u32, transpose: &impl Fn(&mut Square)) {
-        for head in 0..self.layout.kv_heads {
-            let lines = self.plane(block, 2 * head + 1);
-            for dims in (0..self.layout.head_dim).step_by(SIDE) {
-                let mut square: Square = [[0; SIDE]; SIDE];
-                for (i, line) in square.iter_mut().enumerate() {
-                    let from = &self.value_row(row + i, head)[dims..dims + SIDE];
-                    *line = *bytemuck::from_bytes(bytemuck::cast_slice(from));
-                }
-                transpose(&mut square);
-                for (i, line) in square.iter().enumerate() {
-                    let to = &mut lines[(dims + i) * BLOCK_TOKENS + token..][..SIDE];
-                    narrow_into(bytemuck::cast_slice::<u32, f32>(line), to);
-                }
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn value_row(&self, row: usize, head: usize) -> &[f32] {
-        let d = self.layout.head_dim;
-        &self.qkv.row(row)[(self.heads + self.layout.kv_heads + head) * d..][..d]
+    fn value_column(&self, head: usize) -> usize {
+        (self.heads + self.layout.kv_heads + head) * self.layout.head_dim
     }
 
     /// Plane `plane` of a block: K and V of the first head, then of the next.
     #[inline(always)]
     #[allow(clippy::mut_from_ref)]
-    fn plane(&self, block: u32, plane: usize) -> &mut [C] {
-        let len = self.layout.plane_elements();
+    fn plane(&self, block: u32, plane: usize) -> &mut [C::Cell] {
+        let len = self.layout.plane_bytes() / size_of::<C::Cell>();
         // SAFETY: this worker alone writes this page of the span, no other span writes the block, and no two
         // planes are held at a time.
         unsafe { self.pages.span(block as usize, plane * len..(plane + 1) * len) }
@@ -300,6 +266,116 @@ impl<Q: Element, C: Element> Task<'_, Q, C> {
         }
         if let Some(rope) = &self.ops.rope {
             rope.turn(head, position);
+        }
+    }
+}
+
+/// Values of consecutive tokens in one head, as the projection gave them.
+struct Values<'a> {
+    qkv: Mat<'a, f32>,
+    rows: Range<usize>,
+    column: usize,
+}
+
+impl Values<'_> {
+    #[inline(always)]
+    fn of(&self, token: usize, dims: Range<usize>) -> &[f32] {
+        &self.qkv.row(self.rows.start + token)[self.column + dims.start..self.column + dims.end]
+    }
+}
+
+/// How the planes of a page are written.
+trait Planes: Send + Sync {
+    /// What a plane is an array of.
+    type Cell: bytemuck::Pod + Send + Sync;
+
+    /// One token's key: `[head_dim]`.
+    fn key(plane: &mut [Self::Cell], token: usize, key: &[f32]);
+
+    /// Values of consecutive tokens, the first of which is `token`.
+    fn values(
+        plane: &mut [Self::Cell],
+        head_dim: usize,
+        token: usize,
+        values: &Values<'_>,
+        transpose: &impl Fn(&mut Square),
+    );
+}
+
+impl<E: Element> Planes for E {
+    type Cell = E;
+
+    #[inline(always)]
+    fn key(plane: &mut [E], token: usize, key: &[f32]) {
+        narrow_into(key, &mut plane[token * key.len()..][..key.len()]);
+    }
+
+    #[inline(always)]
+    fn values(
+        plane: &mut [E],
+        d: usize,
+        token: usize,
+        values: &Values<'_>,
+        transpose: &impl Fn(&mut Square),
+    ) {
+        let mut done = 0;
+        while done < values.rows.len() {
+            let token = token + done;
+            if token.is_multiple_of(SIDE) && values.rows.len() - done >= SIDE {
+                many_values(plane, d, token, done, values, transpose);
+                done += SIDE;
+            } else {
+                one_value(plane, token, values.of(done, 0..d));
+                done += 1;
+            }
+        }
+    }
+}
+
+impl Planes for Int4 {
+    type Cell = u16;
+
+    #[inline(always)]
+    fn key(plane: &mut [u16], token: usize, key: &[f32]) {
+        int4::write_key(plane, token, key);
+    }
+
+    #[inline(always)]
+    fn values(plane: &mut [u16], d: usize, token: usize, values: &Values<'_>, _: &impl Fn(&mut Square)) {
+        for i in 0..values.rows.len() {
+            int4::write_value(plane, token + i, values.of(i, 0..d));
+        }
+    }
+}
+
+/// One token's values, each to its dim's line.
+#[inline(always)]
+fn one_value<E: Element>(plane: &mut [E], token: usize, values: &[f32]) {
+    let mut narrow = [E::from_f32(0.0); 256];
+    narrow_into(values, &mut narrow[..values.len()]);
+    let lines = plane.chunks_exact_mut(BLOCK_TOKENS);
+    lines.zip(&narrow[..values.len()]).for_each(|(line, value)| line[token] = *value);
+}
+
+/// The values of 16 tokens, turned round in squares. `from`: which of `values` is the first.
+#[inline(always)]
+fn many_values<E: Element>(
+    plane: &mut [E],
+    d: usize,
+    token: usize,
+    from: usize,
+    values: &Values<'_>,
+    transpose: &impl Fn(&mut Square),
+) {
+    for dims in (0..d).step_by(SIDE) {
+        let mut square: Square = [[0; SIDE]; SIDE];
+        for (i, line) in square.iter_mut().enumerate() {
+            *line = *bytemuck::from_bytes(bytemuck::cast_slice(values.of(from + i, dims..dims + SIDE)));
+        }
+        transpose(&mut square);
+        for (i, line) in square.iter().enumerate() {
+            let to = &mut plane[(dims + i) * BLOCK_TOKENS + token..][..SIDE];
+            narrow_into(bytemuck::cast_slice::<u32, f32>(line), to);
         }
     }
 }

@@ -27,7 +27,7 @@ macro_rules! per_isa {
         match $isa {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: an `Isa` other than scalar is only made where the machine has the instructions.
-            $crate::Isa::Amx | $crate::Isa::Avx512 => unsafe { avx512($($arg),*) },
+            $crate::Isa::Amx | $crate::Isa::Avx512Bf16 | $crate::Isa::Avx512 => unsafe { avx512($($arg),*) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
             $crate::Isa::Avx2 => unsafe { avx2($($arg),*) },

@@ -1,17 +1,21 @@
 //! `y = x * W^T` for weights packed once into panels, with what follows fused into the last step.
 //!
-//! The canonical order of a bf16 dot product, which every family of instructions reproduces bit for
-//! bit: for each group of 32 k in order, two f32 sums from zero, over even and over odd k, by fused
-//! multiply-add in order of k; then `even + odd`; then that is added to the total, which began at zero.
-//! Bias, activation and residual follow after the last group. It is what one AMX instruction does. A
-//! row of the result depends on nothing but its row of x, whatever the batch around it.
+//! The products of a bf16 dot product are added to a total that began at zero, in one of two orders (see
+//! [`Order`]): that of the tile instructions, which all families but one reproduce bit for bit, or that of the
+//! instructions on pairs ([`Isa::Avx512Bf16`]). Bias, activation and residual follow after the last. A row of the
+//! result depends on nothing but its row of x and the order, whatever the batch around it. [`reference()`] is the plain
+//! loop in either order.
 
 mod activation;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod amx;
 mod epilogue;
 pub mod pack;
+#[cfg(target_arch = "x86_64")]
+mod pairs;
 pub mod quant;
+#[cfg(target_arch = "x86_64")]
+mod rows;
 mod scalar;
 mod source;
 pub mod types;
@@ -21,12 +25,12 @@ mod vector;
 use half::bf16;
 
 pub use activation::activate;
-#[cfg(target_arch = "x86_64")]
-pub(crate) use amx::multiply_registers;
 pub use pack::{PANEL_ROWS, pack_bf16, pack_f32, packed_bytes, panel_bytes, panel_rows, panels, unpack_row};
 pub use types::{Activated, Activation, Format, Input, Output, Part, RowOrder, Weight};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use {amx::multiply_registers, pairs::multiply_registers as multiply_pairs};
 
-use crate::isa::Isa;
+use crate::isa::{Isa, Order};
 use crate::mat::Mat;
 use crate::team::Team;
 use epilogue::Epilogue;
@@ -41,26 +45,45 @@ use vector::Width;
 /// # Panics
 /// If shapes do not fit, the input's type is not the one that the format multiplies, the output is
 /// [`Output::Gated`] and the weight's order is not (or the other way round), or the machine lacks `isa`.
-pub fn linear(
+pub fn linear(team: &Team, isa: Isa, x: Input<'_>, w: &Weight<'_>, bias: Option<&[f32]>, out: Output<'_>) {
+    assert!(isa.available(), "this machine lacks {isa}");
+    run(team, (isa, isa.order()), x, w, bias, out);
+}
+
+/// [`linear`] by plain loops, in the order of additions that is asked for: what every family is held against.
+///
+/// # Panics
+/// As [`linear`].
+pub fn reference(
     team: &Team,
-    isa: Isa,
+    order: Order,
+    x: Input<'_>,
+    w: &Weight<'_>,
+    bias: Option<&[f32]>,
+    out: Output<'_>,
+) {
+    run(team, (Isa::Scalar, order), x, w, bias, out);
+}
+
+fn run(
+    team: &Team,
+    (isa, order): (Isa, Order),
     x: Input<'_>,
     w: &Weight<'_>,
     bias: Option<&[f32]>,
     mut out: Output<'_>,
 ) {
     check(&x, w, bias, &out);
-    assert!(isa.available(), "this machine lacks {isa}");
     if x.rows() == 0 {
         return;
     }
     let epilogue = Epilogue::new(w, bias, &mut out);
     match (w.format(), x) {
         (Format::F32, Input::F32(x)) => run_f32(team, isa, x, w, &epilogue),
-        (Format::Bf16, Input::Bf16(x)) => run_tiles(team, isa, x, w, &Bf16Panels, &epilogue),
+        (Format::Bf16, Input::Bf16(x)) => run_tiles(team, (isa, order), x, w, &Bf16Panels, &epilogue),
         (Format::Narrow(narrow), Input::Bf16(x)) => {
             if !quant::multiply(team, isa, narrow, x, w, &epilogue) {
-                run_tiles(team, isa, x, w, &NarrowPanels::new(narrow, isa), &epilogue);
+                run_tiles(team, (isa, order), x, w, &NarrowPanels::new(narrow, isa), &epilogue);
             }
         }
         (format, Input::F32(_)) => panic!("{format:?} weights multiply bf16, the input is f32"),
@@ -81,7 +104,7 @@ fn check(x: &Input<'_>, w: &Weight<'_>, bias: Option<&[f32]>, out: &Output<'_>) 
 
 fn run_tiles(
     team: &Team,
-    isa: Isa,
+    (isa, order): (Isa, Order),
     x: Mat<'_, bf16>,
     w: &Weight<'_>,
     source: &impl PanelSource,
@@ -91,17 +114,19 @@ fn run_tiles(
         #[cfg(target_arch = "x86_64")]
         Isa::Amx => amx::run(team, x, w, source, epilogue),
         #[cfg(target_arch = "x86_64")]
+        Isa::Avx512Bf16 => pairs::run(team, x, w, source, epilogue),
+        #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => vector::run_tiles(Width::Sixteen, team, x, w, source, epilogue),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => vector::run_tiles(Width::Eight, team, x, w, source, epilogue),
-        _ => scalar::run_tiles(team, x, w, source, epilogue),
+        _ => scalar::run_tiles(team, order, x, w, source, epilogue),
     }
 }
 
 fn run_f32(team: &Team, isa: Isa, x: Mat<'_, f32>, w: &Weight<'_>, epilogue: &Epilogue<'_>) {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Amx | Isa::Avx512 => vector::run_f32(Width::Sixteen, team, x, w, epilogue),
+        Isa::Amx | Isa::Avx512Bf16 | Isa::Avx512 => vector::run_f32(Width::Sixteen, team, x, w, epilogue),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => vector::run_f32(Width::Eight, team, x, w, epilogue),
         _ => scalar::run_f32(team, x, w, epilogue),

@@ -1,4 +1,4 @@
-//! The reference: plain loops in the canonical order that every other path reproduces bit for bit.
+//! The reference: plain loops in the two orders that every other path reproduces bit for bit.
 
 use half::bf16;
 
@@ -6,6 +6,7 @@ use super::epilogue::{Epilogue, Sums};
 use super::pack::{GROUP, PANEL_ROWS, TILE_BYTES};
 use super::source::{PAIR_BYTES, PanelSource};
 use super::types::Weight;
+use crate::isa::Order;
 use crate::mat::Mat;
 use crate::scratch::with_scratch;
 use crate::team::Team;
@@ -13,6 +14,7 @@ use crate::team::Team;
 /// bf16: `x: [m, k]`, any stored format but f32.
 pub(crate) fn run_tiles(
     team: &Team,
+    order: Order,
     x: Mat<'_, bf16>,
     w: &Weight<'_>,
     source: &impl PanelSource,
@@ -26,7 +28,10 @@ pub(crate) fn run_tiles(
                 let tiles = source.tiles(stored, 0..groups, scratch);
                 for row in 0..x.rows() {
                     let mut sums = [0.0; PANEL_ROWS];
-                    add_products(x.row(row), tiles, &mut sums);
+                    match order {
+                        Order::Groups => add_groups(x.row(row), tiles, &mut sums),
+                        Order::Pairs => add_pairs(x.row(row), tiles, &mut sums),
+                    }
                     // SAFETY: this worker alone has this panel.
                     unsafe { epilogue.finish(panel, row, &mut [sums]) };
                 }
@@ -37,7 +42,7 @@ pub(crate) fn run_tiles(
 
 /// `sums[i] += sum over k of x[k] * w[i][k]`, 32 of k at a time: the even and the odd products in two
 /// sums of their own, by fused multiply-add in order of k; the two added; that added to the total.
-fn add_products(x: &[bf16], tiles: &[u8], sums: &mut Sums) {
+fn add_groups(x: &[bf16], tiles: &[u8], sums: &mut Sums) {
     for (x, pair) in x.chunks(GROUP).zip(tiles.chunks_exact(PAIR_BYTES)) {
         for (i, sum) in sums.iter_mut().enumerate() {
             let (mut even, mut odd) = (0.0f32, 0.0f32);
@@ -48,6 +53,22 @@ fn add_products(x: &[bf16], tiles: &[u8], sums: &mut Sums) {
             *sum += even + odd;
         }
     }
+}
+
+/// The same in one sum for each output: of every two of k the odd product first, by fused multiply-add.
+fn add_pairs(x: &[bf16], tiles: &[u8], sums: &mut Sums) {
+    for (x, pair) in x.chunks(GROUP).zip(tiles.chunks_exact(PAIR_BYTES)) {
+        for (i, sum) in sums.iter_mut().enumerate() {
+            for k in (0..GROUP / 2).flat_map(|j| [2 * j + 1, 2 * j]) {
+                *sum = flush(flush(value(x, k)).mul_add(flush(weight(pair, i, k)), *sum));
+            }
+        }
+    }
+}
+
+/// Subnormal numbers are zero to the instruction on pairs, whatever the thread's own mode.
+fn flush(x: f32) -> f32 {
+    if x.abs() < f32::MIN_POSITIVE { 0f32.copysign(x) } else { x }
 }
 
 /// `x[k]`, zero beyond its end.

@@ -1,7 +1,7 @@
 //! Keys and values into pages, and attention over them: prefill, chunks, decode, windows, groups.
 
 use super::data::{matrix, noise, vector};
-use super::{Agreement, Bound, Case, Floor, Kernel};
+use super::{Agreement, Bound, Case, Floor, Found, Kernel, Reach};
 use crate::arena::Full;
 use crate::attention::{BLOCK_TOKENS, KvDtype, KvLayout, Span};
 use crate::device::{AttendShape, Device, Dtype, KvPages, QkTransform, RopeTables, Rows};
@@ -17,6 +17,7 @@ struct Attention {
     /// (positions before the span, rows of the span) of each sequence.
     spans: Vec<(usize, usize)>,
     window: Option<usize>,
+    share: Option<f32>,
     dtype: KvDtype,
     part: PartOf,
 }
@@ -30,24 +31,27 @@ enum PartOf {
 
 pub(super) fn conformance() -> Vec<Case> {
     let mut cases = Vec::new();
-    let shapes = [(4, 4, 64), (8, 2, 64), (9, 3, 64), (8, 1, 128), (2, 2, 80), (4, 2, 16), (2, 1, 256)];
+    let shapes =
+        [(4, 4, 64), (8, 2, 64), (9, 3, 64), (8, 1, 128), (2, 2, 80), (6, 2, 96), (4, 2, 16), (2, 1, 256)];
     for (heads, kv_heads, head_dim) in shapes {
         for (spans, window) in [
             (vec![(0, 1), (31, 1), (700, 1)], None),
             (vec![(0, 130), (40, 33)], None),
             (vec![(0, 70), (600, 3)], Some(50)),
         ] {
-            for dtype in [KvDtype::Bf16, KvDtype::F32] {
+            for dtype in [KvDtype::Bf16, KvDtype::F32, KvDtype::Int4] {
                 let base = Attention {
                     heads,
                     kv_heads,
                     head_dim,
                     spans: spans.clone(),
                     window,
+                    share: None,
                     dtype,
                     part: PartOf::Attend,
                 };
                 cases.push(Attention { part: PartOf::Store, ..base.clone() }.case());
+                cases.push(Attention { share: Some(0.1), ..base.clone() }.case());
                 cases.push(base.case());
             }
         }
@@ -56,7 +60,7 @@ pub(super) fn conformance() -> Vec<Case> {
 }
 
 pub(super) fn timed() -> Vec<Case> {
-    let decode = [(1, 1024), (1, 8192), (8, 1024), (64, 1024), (8, 8192)];
+    let decode = [(1, 1024), (1, 8192), (8, 1024), (8, 2048), (64, 1024), (8, 8192)];
     let prefill = [512, 2048, 4096];
     let mut cases = Vec::new();
     for (heads, kv_heads, head_dim) in [(9, 3, 64), (32, 4, 64), (32, 8, 128), (32, 32, 128)] {
@@ -66,14 +70,16 @@ pub(super) fn timed() -> Vec<Case> {
             head_dim,
             spans: vec![],
             window: None,
+            share: None,
             dtype: KvDtype::Bf16,
             part: PartOf::Attend,
         };
-        for (batch, context) in decode {
-            cases.push(Attention { spans: vec![(context - 1, 1); batch], ..base.clone() }.case());
+        let both = [KvDtype::Bf16, KvDtype::Int4];
+        for ((batch, context), dtype) in decode.into_iter().flat_map(|c| both.map(|dtype| (c, dtype))) {
+            cases.push(Attention { spans: vec![(context - 1, 1); batch], dtype, ..base.clone() }.case());
         }
-        for rows in prefill {
-            cases.push(Attention { spans: vec![(0, rows)], ..base.clone() }.case());
+        for (rows, dtype) in prefill.into_iter().flat_map(|rows| both.map(|dtype| (rows, dtype))) {
+            cases.push(Attention { spans: vec![(0, rows)], dtype, ..base.clone() }.case());
         }
     }
     cases
@@ -86,11 +92,14 @@ pub(super) fn large() -> Vec<Case> {
         head_dim: 128,
         spans: vec![],
         window: None,
+        share: None,
         dtype: KvDtype::Bf16,
         part: PartOf::Attend,
     };
     let spans = [vec![(4095, 1); 64], vec![(32767, 1)], vec![(0, 8192)]];
-    spans.map(|spans| Attention { spans, ..base.clone() }.case()).into()
+    let both = [KvDtype::Bf16, KvDtype::Int4];
+    let all = spans.into_iter().flat_map(|spans| both.map(|dtype| (spans.clone(), dtype)));
+    all.map(|(spans, dtype)| Attention { spans, dtype, ..base.clone() }.case()).collect()
 }
 
 impl Attention {
@@ -102,8 +111,16 @@ impl Attention {
         KvLayout { kv_heads: self.kv_heads, head_dim: self.head_dim, dtype: self.dtype }
     }
 
+    fn activations(&self) -> Dtype {
+        if self.dtype == KvDtype::F32 { Dtype::F32 } else { Dtype::Bf16 }
+    }
+
     fn blocks(&self) -> usize {
         self.spans.iter().map(|(start, rows)| (start + rows).div_ceil(BLOCK_TOKENS)).sum()
+    }
+
+    fn reach(&self) -> Reach {
+        if self.share.is_some() { Reach::Cpu } else { Reach::Everywhere }
     }
 
     fn case(self) -> Case {
@@ -113,6 +130,7 @@ impl Attention {
             all => all.iter().map(|(start, rows)| format!("{start}+{rows}")).collect(),
         };
         let window = self.window.map_or(String::new(), |w| format!("/window-{w}"));
+        let share = self.share.map_or(String::new(), |s| format!("/sparse-{s}"));
         let name = match self.part {
             PartOf::Store => "store_kv",
             PartOf::Attend => "attend",
@@ -122,7 +140,7 @@ impl Attention {
         let context: usize = self.spans.iter().map(|(s, n)| s + n).sum();
         Case {
             name: format!(
-                "{name}/{:?}/{}:{}x{}/{}{window}",
+                "{name}/{:?}/{}:{}x{}/{}{window}{share}",
                 self.dtype,
                 self.heads,
                 self.kv_heads,
@@ -135,13 +153,14 @@ impl Attention {
                 PartOf::Attend => Agreement::Within(TOLERANCE),
             },
             floor: Floor {
-                bytes: (2 * context * kv * self.dtype.bytes()) as f64,
+                bytes: (context * self.layout().block_bytes() / BLOCK_TOKENS) as f64,
                 flops: 4.0 * (pairs * q) as f64,
             },
             bytes: self.blocks() * self.layout().block_bytes()
                 + self.rows() * 4 * (3 * q + 4 * kv)
                 + self.longest() * self.head_dim * 8
                 + (1 << 16),
+            reach: self.reach(),
             kernel: Box::new(self),
         }
     }
@@ -153,8 +172,9 @@ impl Attention {
     /// Pages full of noise, tokens that are never written included.
     fn pages(&self, device: &mut dyn Device) -> Result<KvPages, Full> {
         let layout = self.layout();
-        let dtype = if self.dtype == KvDtype::F32 { Dtype::F32 } else { Dtype::Bf16 };
-        let cols = layout.block_bytes() / self.dtype.bytes();
+        // In pages of 4 bits codes are any words, and grids are of bf16.
+        let dtype = self.activations();
+        let cols = layout.block_bytes() / dtype.bytes();
         let rows = matrix(device, self.blocks(), cols, dtype, 11)?;
         Ok(KvPages { layout, buf: rows.buf })
     }
@@ -184,7 +204,7 @@ fn spans<'a>(lengths: &[(usize, usize)], tables: &'a [Vec<u32>]) -> Vec<Span<'a>
 impl Kernel for Attention {
     fn prepare(&self, device: &mut dyn Device) -> Result<Bound, Full> {
         let (n, d) = (self.rows(), self.head_dim);
-        let dtype = if self.dtype == KvDtype::F32 { Dtype::F32 } else { Dtype::Bf16 };
+        let dtype = self.activations();
         let qkv = matrix(device, n, (self.heads + 2 * self.kv_heads) * d, Dtype::F32, 17)?;
         let kv = self.pages(device)?;
         let rotary_dim = d / 2 / 2 * 2;
@@ -201,7 +221,12 @@ impl Kernel for Attention {
             cols: self.heads * d,
         };
         let out = Rows { buf: device.take(q.buf.bytes())?, ..q };
-        let shape = AttendShape { heads: self.heads, scale: 1.0 / (d as f32).sqrt(), window: self.window };
+        let shape = AttendShape {
+            heads: self.heads,
+            scale: 1.0 / (d as f32).sqrt(),
+            window: self.window,
+            share: self.share,
+        };
         let (tables, lengths, part) = (self.tables(), self.spans.clone(), self.part);
         device.store_kv(qkv, &transform, &spans(&lengths, &tables), kv, q);
         let run = Box::new(move |device: &dyn Device| {
@@ -212,10 +237,13 @@ impl Kernel for Attention {
             }
         });
         let cache_cols = kv.buf.bytes() / dtype.bytes();
-        let cache = Rows { buf: kv.buf, dtype, rows: 1, cols: cache_cols };
+        let cache = match self.dtype {
+            KvDtype::Int4 => Found::Pages(kv),
+            _ => Found::Rows(Rows { buf: kv.buf, dtype, rows: 1, cols: cache_cols }),
+        };
         let results = match self.part {
-            PartOf::Store => vec![q, cache],
-            PartOf::Attend => vec![out],
+            PartOf::Store => vec![Found::Rows(q), cache],
+            PartOf::Attend => vec![Found::Rows(out)],
         };
         Ok(Bound { run, results })
     }

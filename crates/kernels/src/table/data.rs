@@ -3,7 +3,8 @@
 use half::bf16;
 
 use crate::arena::{Buf, Full};
-use crate::device::{Device, Dtype, Rows};
+use crate::attention::head_numbers;
+use crate::device::{Device, Dtype, KvPages, Rows};
 
 /// A number in -1..1 for each (seed, index): SplitMix64's finish.
 pub(super) fn noise(seed: u64, index: usize) -> f32 {
@@ -54,4 +55,21 @@ pub(super) fn read(device: &dyn Device, rows: Rows) -> Vec<f32> {
         };
     });
     values
+}
+
+/// Bytes, as numbers.
+pub(super) fn bytes(device: &dyn Device, buf: &Buf) -> Vec<f32> {
+    let mut values = Vec::new();
+    device.view(buf, &mut |bytes| values = bytes.iter().map(|byte| f32::from(*byte)).collect());
+    values
+}
+
+/// The numbers of pages of 4 bits: tokens' keys, then their values, of head after head.
+pub(super) fn numbers(device: &dyn Device, pages: &KvPages) -> Vec<f32> {
+    let mut words = Vec::new();
+    device.view(&pages.buf, &mut |bytes| {
+        words = bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect();
+    });
+    let plane_words = pages.layout.plane_bytes() / 2;
+    words.chunks_exact(2 * plane_words).flat_map(|head| head_numbers(head, pages.layout.head_dim)).collect()
 }

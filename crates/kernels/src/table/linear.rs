@@ -1,7 +1,7 @@
 //! Linears: every format, every sink, odd sizes; and the shapes of SmolLM2-135M and a Llama of 1.1 B.
 
 use super::data::{matrix, noise, vector};
-use super::{Agreement, Bound, Case, Floor, Kernel};
+use super::{Agreement, Bound, Case, Floor, Found, Kernel, Reach};
 use crate::Mat;
 use crate::arena::Full;
 use crate::device::{Device, Dtype, Matrix, Rows, Sink};
@@ -33,6 +33,19 @@ pub(super) fn conformance() -> Vec<Case> {
             cases.push(Linear { format: Format::Bf16, m, n, k, to, biased: m % 2 == 0 }.case());
         }
         cases.push(Linear { format: Format::F32, m, n, k, to: To::Store(Dtype::F32), biased: true }.case());
+    }
+    // So many rows that a device may have others compute them.
+    for (m, n, k) in [(520, 100, 64), (521, 96, 96), (521, 70, 72), (512, 64, 45)] {
+        for to in [To::Store(Dtype::F32), To::Store(Dtype::Bf16), To::Add, To::Act, To::Gated] {
+            cases.push(Linear { format: Format::Bf16, m, n, k, to, biased: m % 2 == 0 }.case());
+        }
+    }
+    for narrow in [Narrow::Int8, Narrow::Int4] {
+        for to in [To::Store(Dtype::F32), To::Gated] {
+            cases.push(
+                Linear { format: Format::Narrow(narrow), m: 520, n: 96, k: 128, to, biased: true }.case(),
+            );
+        }
     }
     for narrow in Narrow::ALL {
         for m in [1, 3, 16, 40] {
@@ -91,6 +104,7 @@ impl Linear {
             agreement: Agreement::Bits,
             floor: Floor { bytes: (weights + 2 * m * (n + k)) as f64, flops: 2.0 * (m * n * k) as f64 },
             bytes: weights + 8 * m * (n + k) + 8 * n + (1 << 16),
+            reach: Reach::Everywhere,
             kernel: Box::new(self),
         }
     }
@@ -153,6 +167,6 @@ impl Kernel for Linear {
             device.convert(start, out);
         }
         let run = Box::new(move |device: &dyn Device| device.linear(x, &weight, bias, sink));
-        Ok(Bound { run, results: vec![out] })
+        Ok(Bound { run, results: vec![Found::Rows(out)] })
     }
 }

@@ -9,8 +9,8 @@ mod rows;
 use std::time::Instant;
 
 use crate::arena::Full;
-use crate::device::{Device, Dtype, Rows};
-use data::read;
+use crate::device::{Device, Dtype, KvPages, Rows};
+use data::{bytes, numbers, read};
 
 /// How well a device must agree with the reference.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -30,6 +30,15 @@ pub struct Floor {
     pub flops: f64,
 }
 
+/// Which devices have what a case asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// All of them.
+    Everywhere,
+    /// The CPU alone, so far: sparse attention.
+    Cpu,
+}
+
 /// One kernel in one shape.
 pub struct Case {
     /// `linear/bf16/plain/33x576x960`, for instance.
@@ -40,6 +49,8 @@ pub struct Case {
     pub floor: Floor,
     /// Device memory that it needs, roughly from above.
     pub bytes: usize,
+    /// Which devices can be asked.
+    pub reach: Reach,
     kernel: Box<dyn Kernel>,
 }
 
@@ -54,7 +65,37 @@ type Run = Box<dyn Fn(&dyn Device)>;
 /// A kernel whose buffers are on a device.
 struct Bound {
     run: Run,
-    results: Vec<Rows>,
+    results: Vec<Found>,
+}
+
+/// Where a kernel left something.
+#[derive(Clone, Copy, Debug)]
+enum Found {
+    /// Numbers.
+    Rows(Rows),
+    /// Pages of 4 bits.
+    Pages(KvPages),
+}
+
+impl Found {
+    fn is_rounded(&self) -> bool {
+        matches!(self, Found::Rows(rows) if rows.dtype == Dtype::Bf16)
+    }
+
+    fn read(&self, device: &dyn Device) -> Vec<f32> {
+        match self {
+            Found::Rows(rows) => read(device, *rows),
+            Found::Pages(pages) => bytes(device, &pages.buf),
+        }
+    }
+
+    /// The numbers of pages of 4 bits, a head of a token after the other, and how many that has.
+    fn heads(&self, device: &dyn Device) -> Option<(Vec<f32>, usize)> {
+        match self {
+            Found::Rows(_) => None,
+            Found::Pages(pages) => Some((numbers(device, pages), pages.layout.head_dim)),
+        }
+    }
 }
 
 /// Sums of f32 in two orders differ by less, over the largest number of the result.
@@ -62,12 +103,9 @@ const SUM_TOLERANCE: f32 = 1e-4;
 /// Where they are rounded to bf16 afterwards: one unit in the last place.
 const ROUNDED_TOLERANCE: f32 = 0.005;
 
-/// What a case gave.
-struct Results {
-    values: Vec<f32>,
-    /// Whether some of it is bf16.
-    rounded: bool,
-}
+/// Numbers that are rounded to 4 bits may fall to the other side here and there, each then by a step: what a head's differ by
+/// on average, and each of them at the most, over the head's largest.
+const STEPS_TOLERANCE: [f32; 2] = [0.02, 0.2];
 
 /// What came of a check.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -85,7 +123,7 @@ impl Case {
     /// [`Full`] if a device was made with less.
     pub fn check(&self, device: &mut dyn Device, reference: &mut dyn Device) -> Result<Verdict, Full> {
         let (got, want) = (self.results(device)?, self.results(reference)?);
-        Ok(judge(&got.values, &want.values, self.agreement))
+        Ok(judge(&got, &want, self.agreement))
     }
 
     /// The same for a device that adds in an order of its own: bits become rounding errors.
@@ -97,20 +135,34 @@ impl Case {
         device: &mut dyn Device,
         reference: &mut dyn Device,
     ) -> Result<Verdict, Full> {
-        let (got, want) = (self.results(device)?, self.results(reference)?);
+        let (got, want) = (self.bound(device)?, self.bound(reference)?);
+        let rounded = want.results.iter().any(Found::is_rounded);
         let agreement = match self.agreement {
-            Agreement::Bits if want.rounded => Agreement::Within(ROUNDED_TOLERANCE),
+            Agreement::Bits if rounded => Agreement::Within(ROUNDED_TOLERANCE),
             Agreement::Bits => Agreement::Within(SUM_TOLERANCE),
             within @ Agreement::Within(_) => within,
         };
-        Ok(judge(&got.values, &want.values, agreement))
+        let verdict = |(got, want): (&Found, &Found)| match (got.heads(device), want.heads(reference)) {
+            (Some((got, _)), Some((want, head_dim))) => judge_heads(&got, &want, head_dim),
+            _ => judge(&got.read(device), &want.read(reference), agreement),
+        };
+        let verdicts = got.results.iter().zip(&want.results).map(verdict);
+        Ok(verdicts.fold(Verdict { error: 0.0, passed: true }, |all, one| Verdict {
+            error: all.error.max(one.error),
+            passed: all.passed && one.passed,
+        }))
     }
 
-    fn results(&self, device: &mut dyn Device) -> Result<Results, Full> {
+    /// Runs it once.
+    fn bound(&self, device: &mut dyn Device) -> Result<Bound, Full> {
         let bound = self.kernel.prepare(device)?;
         (bound.run)(device);
-        let values = bound.results.iter().flat_map(|rows| read(device, *rows)).collect();
-        Ok(Results { values, rounded: bound.results.iter().any(|rows| rows.dtype == Dtype::Bf16) })
+        Ok(bound)
+    }
+
+    fn results(&self, device: &mut dyn Device) -> Result<Vec<f32>, Full> {
+        let bound = self.bound(device)?;
+        Ok(bound.results.iter().flat_map(|found| found.read(device)).collect())
     }
 
     /// Seconds of one run: the median of `runs`, after one that is not counted.
@@ -149,13 +201,33 @@ impl Case {
         Ok(times[times.len() / 2])
     }
 
+    /// Seconds of one run by the device's own clock, which tells what `queued` of them take: the median of `runs`, after one
+    /// that is not counted.
+    ///
+    /// # Errors
+    /// As [`time`](Case::time), and the clock's own.
+    pub fn time_by<D: Device, E: From<Full>>(
+        &self,
+        device: &mut D,
+        (runs, queued): (usize, usize),
+        clock: impl Fn(&D, &mut dyn FnMut()) -> Result<f64, E>,
+    ) -> Result<f64, E> {
+        let bound = self.kernel.prepare(device)?;
+        let device: &D = device;
+        let many = || clock(device, &mut || (0..queued).for_each(|_| (bound.run)(device)));
+        many()?;
+        let mut times = (0..runs.max(1)).map(|_| many()).collect::<Result<Vec<f64>, E>>()?;
+        times.sort_by(f64::total_cmp);
+        Ok(times[times.len() / 2] / queued as f64)
+    }
+
     /// Whether two runs give the same bits. The device has twice [`Case::bytes`].
     ///
     /// # Errors
     /// As [`check`](Case::check).
     pub fn repeats(&self, device: &mut dyn Device) -> Result<bool, Full> {
         let (first, second) = (self.results(device)?, self.results(device)?);
-        Ok(first.values == second.values)
+        Ok(first == second)
     }
 }
 
@@ -168,6 +240,20 @@ fn judge(got: &[f32], want: &[f32], agreement: Agreement) -> Verdict {
         Agreement::Within(tolerance) => error <= tolerance,
     };
     Verdict { error, passed: sound && agrees }
+}
+
+/// The same for pages of 4 bits, a head of a token after the other.
+fn judge_heads(got: &[f32], want: &[f32], head_dim: usize) -> Verdict {
+    let mut verdict = Verdict { error: 0.0, passed: got.len() == want.len() };
+    for (got, want) in got.chunks(head_dim).zip(want.chunks(head_dim)) {
+        let largest = want.iter().fold(f32::MIN_POSITIVE, |m, v| m.max(v.abs()));
+        let apart = || got.iter().zip(want).map(|(g, w)| (g - w).abs() / largest);
+        let (mean, most) = (apart().sum::<f32>() / head_dim as f32, apart().fold(0f32, f32::max));
+        verdict.error = verdict.error.max(mean);
+        // Written so that NaN fails.
+        verdict.passed &= mean <= STEPS_TOLERANCE[0] && most <= STEPS_TOLERANCE[1];
+    }
+    verdict
 }
 
 /// Small and odd shapes of every kernel, for checking.
@@ -206,8 +292,8 @@ mod tests {
     fn every_instruction_set_passes_the_whole_table() {
         for case in conformance() {
             for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
-                let verdict =
-                    case.check(&mut cpu(isa, case.bytes), &mut cpu(Isa::Scalar, case.bytes)).unwrap();
+                let mut reference = CpuDevice::reference(case.bytes, Arc::new(Team::new(2)), isa).unwrap();
+                let verdict = case.check(&mut cpu(isa, case.bytes), &mut reference).unwrap();
                 assert!(verdict.passed, "{} on {isa}: error {}", case.name, verdict.error);
             }
         }
@@ -219,11 +305,37 @@ mod tests {
         let verdict =
             case.check(&mut cpu(Isa::Scalar, case.bytes), &mut cpu(Isa::Scalar, case.bytes)).unwrap();
         assert_eq!(verdict, Verdict { error: 0.0, passed: true });
-        let want = case.results(&mut cpu(Isa::Scalar, case.bytes)).unwrap().values;
+        let want = case.results(&mut cpu(Isa::Scalar, case.bytes)).unwrap();
         let mut got = want.clone();
         got[0] += 1e-3;
         assert!(!judge(&got, &want, case.agreement).passed);
         got[0] = f32::NAN;
         assert!(!judge(&got, &want, Agreement::Within(1.0)).passed);
+    }
+
+    #[test]
+    fn a_devices_own_clock_tells_what_all_runs_take() {
+        let case = conformance().into_iter().find(|c| c.name.starts_with("norm")).unwrap();
+        let asked = std::cell::Cell::new(0.0);
+        let clock = |_: &CpuDevice, work: &mut dyn FnMut()| {
+            work();
+            asked.set(asked.get() + 8.0);
+            Ok::<_, Full>(asked.get())
+        };
+        // 8 is not counted; of 16, 24 and 32 the middle one, for four runs.
+        let seconds = case.time_by(&mut cpu(Isa::Scalar, case.bytes), (3, 4), clock).unwrap();
+        assert_eq!(seconds, 6.0);
+    }
+
+    #[test]
+    fn codes_may_fall_to_the_other_side_but_not_all_of_them() {
+        let want: Vec<f32> = (0..64).map(|i| i as f32 / 32.0 - 1.0).collect();
+        let moved =
+            |every: usize| want.iter().enumerate().map(move |(i, x)| x + 0.13 * f32::from(i % every == 0));
+        assert!(judge_heads(&moved(16).collect::<Vec<_>>(), &want, 32).passed);
+        assert!(!judge_heads(&moved(2).collect::<Vec<_>>(), &want, 32).passed);
+        let turned: Vec<f32> = want.iter().rev().copied().collect();
+        assert!(!judge_heads(&turned, &want, 32).passed);
+        assert!(!judge_heads(&[f32::NAN; 64], &want, 32).passed);
     }
 }

@@ -3,7 +3,7 @@
 use spec::model::NormKind;
 
 use super::data::{matrix, vector};
-use super::{Agreement, Bound, Case, Floor, Kernel};
+use super::{Agreement, Bound, Case, Floor, Found, Kernel, Reach};
 use crate::arena::Full;
 use crate::device::{Device, Dtype, NormWeights, Rows};
 
@@ -42,6 +42,7 @@ fn case(name: String, numbers: usize, kernel: impl Kernel + 'static) -> Case {
         agreement: Agreement::Bits,
         floor: Floor { bytes: 8.0 * numbers as f64, flops: 0.0 },
         bytes: 64 * numbers + (1 << 16),
+        reach: Reach::Everywhere,
         kernel: Box::new(kernel),
     }
 }
@@ -53,7 +54,10 @@ impl Kernel for NormCase {
         let out = Rows { buf: device.take(bytes)?, dtype: self.to, ..x };
         let (weight, bias) = (Some(vector(device, self.cols, 2)?), Some(vector(device, self.cols, 3)?));
         let norm = NormWeights { kind: self.kind, eps: 1e-5, weight, bias };
-        Ok(Bound { run: Box::new(move |device: &dyn Device| device.norm(x, &norm, out)), results: vec![out] })
+        Ok(Bound {
+            run: Box::new(move |device: &dyn Device| device.norm(x, &norm, out)),
+            results: vec![Found::Rows(out)],
+        })
     }
 }
 
@@ -65,6 +69,6 @@ impl Kernel for Gather {
         let run = Box::new(move |device: &dyn Device| {
             device.gather(x, &picked, out);
         });
-        Ok(Bound { run, results: vec![out] })
+        Ok(Bound { run, results: vec![Found::Rows(out)] })
     }
 }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::fields::Fields;
 use super::request::Common;
 use super::tools::Offer;
-use super::{ApiError, Context, Endpoint, Generate};
+use super::{ApiError, Context, Endpoint, Generate, schema};
 use crate::template::{ChatTemplate, Conversation, Ending, TemplateError};
 use crate::tokenizer::Special;
 use crate::tools::ToolFormat;
@@ -51,6 +51,7 @@ pub fn chat(body: &Value, context: &Context) -> Result<Generate, ApiError> {
     };
     let prompt = context.tokenizer.encode(&text, special)?;
     let generate = common.finish(Endpoint::Chat, vec![prompt], None, fields, context)?;
+    schema::check_chat(body)?;
     Ok(Generate { calls, ..generate })
 }
 

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::fields::{Fields, token_ids};
 use super::request::{Common, MAX_PROMPTS};
-use super::{ApiError, Context, Endpoint, Generate};
+use super::{ApiError, Context, Endpoint, Generate, schema};
 use crate::tokenizer::Special;
 
 /// Tokens of an answer where nobody says, as OpenAI has it.
@@ -30,6 +30,7 @@ pub fn completion(body: &Value, context: &Context) -> Result<Generate, ApiError>
     let prompts = prompts(&prompt, special, context)?;
     let generate =
         common.finish(Endpoint::Completions, prompts, Some(DEFAULT_MAX_TOKENS), fields, context)?;
+    schema::check_completion(body)?;
     Ok(Generate { echo, ..generate })
 }
 

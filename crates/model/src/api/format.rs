@@ -9,9 +9,9 @@ use crate::sampling::Grammar;
 use crate::tokenizer::Tokenizer;
 
 /// Most choices to choose from.
-const MAX_CHOICES: usize = 4096;
+pub(super) const MAX_CHOICES: usize = 4096;
 /// Keys of `structured_outputs` that say how, not what; our one way is the same for all.
-const MANNERS: [&str; 5] = [
+pub(super) const MANNERS: [&str; 5] = [
     "disable_fallback",
     "disable_any_whitespace",
     "disable_additional_properties",
@@ -109,7 +109,10 @@ fn guided(fields: &mut Fields) -> Result<Vec<Asked>, ApiError> {
     ];
     let mut asked = Vec::new();
     for (param, kind) in names {
-        let Some(value) = fields.value(param).filter(|value| *value != false) else { continue };
+        let Some(value) = fields.value(param) else { continue };
+        if kind == "json_object" && value == false {
+            continue;
+        }
         let wrong = || ApiError::invalid(param, format!("{param} is of the wrong type"));
         asked.push(Asked { param, format: of_kind(kind, value).ok_or_else(wrong)? });
     }

@@ -3,13 +3,16 @@
 
 mod batch;
 mod chat;
+mod check;
 mod completion;
 mod error;
 mod fields;
 mod format;
 mod logprobs;
+mod plain;
 mod request;
 mod response;
+pub mod schema;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -24,7 +27,7 @@ pub use completion::completion;
 pub use error::ApiError;
 pub use request::{Delivery, Endpoint, Generate, MAX_CHOICES, MAX_PROMPTS};
 pub use response::{Choice, Meta, response};
-pub use stream::{Chunks, News};
+pub use stream::{Chunks, News, event};
 pub use tokenize::{detokenize, tokenize};
 pub use tools::MAX_TOOLS;
 

@@ -1,11 +1,14 @@
 //! Bodies of a streamed answer: a chunk for what each token adds, and a last one that counts.
 
+use std::fmt::Display;
+use std::io::Write;
 use std::ops::Range;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use super::logprobs::Shown;
+use super::plain::Frame;
 use super::response::{call_seed, finish_reason, id, stop_reason, usage};
 use super::{Choice, Delivery, Endpoint, Generate, Meta};
 use crate::output::Finish;
@@ -22,6 +25,8 @@ pub struct Chunks {
     meta: Meta,
     tokenizer: Arc<Tokenizer>,
     choices: Vec<Progress>,
+    /// Of the chunks that are only text, if any of them may be.
+    frame: Option<Frame>,
 }
 
 /// How far a choice has come.
@@ -77,13 +82,38 @@ impl Said {
     }
 }
 
+/// Appends a server-sent event.
+pub fn event(data: &dyn Display, out: &mut Vec<u8>) {
+    write!(out, "data: {data}\n\n").expect("writing to memory");
+}
+
 impl Chunks {
     /// Nothing has been sent yet.
     pub fn new(request: Generate, meta: Meta, tokenizer: Arc<Tokenizer>) -> Self {
         let parser = request.calls.as_ref().map(|calls| calls.parser());
         let n = request.prompts.len() * request.n as usize;
         let choices = vec![Progress { parser, ..Progress::default() }; n];
-        Chunks { request, meta, tokenizer, choices }
+        let more = request.calls.is_some() || request.params.logprobs.is_some() || request.return_token_ids;
+        let counts = matches!(request.delivery, Delivery::Stream { continuous_usage: true, .. });
+        let mut chunks = Chunks { request, meta, tokenizer, choices, frame: None };
+        chunks.frame = (!more && !counts).then(|| Frame::new(|choices| chunks.chunk(choices)));
+        chunks
+    }
+
+    /// Appends the same as [`Chunks::of`] to `out`, as the server-sent events that they are sent as.
+    pub fn events(&mut self, news: &News, out: &mut Vec<u8>) {
+        let progress = &mut self.choices[news.index];
+        match &self.frame {
+            Some(frame) if progress.begun && news.finish.is_none() => {
+                progress.n_tokens += news.tokens.len();
+                if !news.text.is_empty() {
+                    out.extend_from_slice(b"data: ");
+                    frame.around(self.request.endpoint, news.index, news.text, out);
+                    out.extend_from_slice(b"\n\n");
+                }
+            }
+            _ => self.of(news).iter().for_each(|chunk| event(chunk, out)),
+        }
     }
 
     /// What is to be sent: nothing while text is held back, two chunks at a chat's beginning.

@@ -22,6 +22,7 @@ fn every_way_to_ask_for_a_format_is_understood() {
         ("structured_outputs", json!({"json": schema.to_string(), "regex": null})),
         ("structured_outputs", json!({"json_object": true})),
         ("structured_outputs", json!({"regex": "a+"})),
+        ("structured_outputs", json!({"regex": "a+", "structural_tag": null})),
         ("structured_outputs", json!({"choice": ["a", "b"]})),
         ("structured_outputs", json!({"grammar": "start: \"a\""})),
         ("guided_json", schema.clone()),

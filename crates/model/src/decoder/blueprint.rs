@@ -103,6 +103,24 @@ impl Blueprint {
         }
     }
 
+    /// The same with only some of its layers, evenly spread: as few as have `bytes`, all if they have fewer.
+    pub fn spread(&self, bytes: usize) -> Blueprint {
+        let all = self.layers.len();
+        let each = (self.layer_bytes() / all.max(1)).max(1);
+        let count = bytes.div_ceil(each).clamp(1, all.max(1));
+        let layers = (0..count.min(all)).map(|i| self.layers[i * all / count].clone()).collect();
+        Blueprint { layers, ..self.clone() }
+    }
+
+    /// Bytes of the layers' matrices.
+    pub fn layer_bytes(&self) -> usize {
+        self.layers
+            .iter()
+            .flat_map(|l| l.qkv.iter().chain([&l.out, &l.up, &l.down]))
+            .map(MatrixPlan::bytes)
+            .sum()
+    }
+
     /// Every matrix.
     pub fn matrices(&self) -> impl Iterator<Item = &MatrixPlan> {
         let outer = [Some(&self.embed), self.head.as_ref()];

@@ -1,11 +1,12 @@
 //! From a checkpoint, or from a packed store of it, to a device.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use kernels::Team;
 use kernels::arena::{Buf, Full};
 use kernels::device::{Device, Matrix, NormWeights};
-use kernels::linear::panels;
+use kernels::linear::{panel_bytes, panels};
 use spec::ModelSpec;
 use spec::model::Mlp as MlpShape;
 
@@ -16,7 +17,7 @@ use super::rope::Rotary;
 use super::{LayerWeights, Mlp, Weights};
 use crate::checkpoint::Checkpoint;
 use crate::error::Error;
-use crate::store::{Cut, Store};
+use crate::store::{Cut, Half, Layout, Run, Store, Stowed};
 use crate::tensor::{LayerTensor, Tensor};
 
 /// Why weights could not be loaded.
@@ -40,17 +41,10 @@ pub struct Loader<'a> {
     pub positions: usize,
     /// Told the bytes that are on the device so far, from any thread.
     pub progress: &'a (dyn Fn(u64) + Sync),
-    /// Where packed panels are, and which of them stay there; without, the checkpoint is packed onto the device.
-    pub packed: Option<Packed<'a>>,
-}
-
-/// A packed store, and what of it goes to the device.
-#[derive(Clone, Copy)]
-pub struct Packed<'a> {
-    /// The panels.
-    pub store: &'a Store,
-    /// Which are resident.
-    pub cut: &'a Cut,
+    /// Packed panels; without, the checkpoint is packed.
+    pub store: Option<&'a Store>,
+    /// Which panels go to the device; without, all of them.
+    pub cut: Option<&'a Cut>,
 }
 
 impl Loader<'_> {
@@ -60,8 +54,7 @@ impl Loader<'_> {
     /// [`LoadError`]: unreadable or senseless weights, or too little memory.
     pub fn load(&self, blueprint: &Blueprint, device: &mut dyn Device) -> Result<Weights, LoadError> {
         let spec = self.checkpoint.spec();
-        let packer = Packer::new(self.checkpoint, self.team);
-        let loading = Loading { from: self, spec, packer, done: AtomicU64::new(0) };
+        let loading = self.loading(blueprint, 0);
         let layers = blueprint.layers.iter().enumerate();
         Ok(Weights {
             embed: loading.matrix(&blueprint.embed, device)?,
@@ -75,12 +68,41 @@ impl Loader<'_> {
             layers: layers.map(|(i, plan)| loading.layer(i, plan, device)).collect::<Result<_, _>>()?,
         })
     }
+
+    /// Loads what lives on the host there, after [`load`](Loader::load): attention and MLP of each layer, as the cut
+    /// lays them out.
+    ///
+    /// # Errors
+    /// [`LoadError`].
+    pub fn stow(
+        &self,
+        blueprint: &Blueprint,
+        host: &mut dyn Device,
+    ) -> Result<Vec<[Option<Buf>; 2]>, LoadError> {
+        let Some(cut) = self.cut else { return Ok(Vec::new()) };
+        let loading = self.loading(blueprint, cut.resident_bytes());
+        let plans: Vec<&MatrixPlan> = blueprint.matrices().collect();
+        let mut half = |half: &Half| loading.stowed(&half.host, &plans, host);
+        let layers = cut.layers().iter();
+        layers.map(|[attention, mlp]| Ok([half(attention)?, half(mlp)?])).collect()
+    }
+
+    fn loading(&self, blueprint: &Blueprint, done: u64) -> Loading<'_> {
+        Loading {
+            from: self,
+            spec: self.checkpoint.spec(),
+            packer: Packer::new(self.checkpoint, self.team),
+            layout: Layout::of(blueprint),
+            done: AtomicU64::new(done),
+        }
+    }
 }
 
 struct Loading<'a> {
     from: &'a Loader<'a>,
     spec: &'a ModelSpec,
     packer: Packer<'a>,
+    layout: Layout,
     done: AtomicU64,
 }
 
@@ -158,51 +180,75 @@ impl Loading<'_> {
     }
 
     fn matrix(&self, plan: &MatrixPlan, device: &mut dyn Device) -> Result<Matrix, LoadError> {
-        match self.from.packed {
-            Some(packed) => self.read(packed.store, plan, panels(plan.order, plan.n), device),
-            None => self.pack(plan, device),
-        }
+        self.first(plan, panels(plan.order, plan.n), device)
     }
 
-    /// A layer's matrix: of a packed store only what is to be resident.
+    /// A layer's matrix, with those of its panels that are to be on the device.
     fn linear(&self, plan: &MatrixPlan, device: &mut dyn Device) -> Result<Linear, LoadError> {
-        let Some(Packed { store, cut }) = self.from.packed else {
-            return Ok(Linear { here: self.pack(plan, device)?, away: None });
+        let Some(cut) = self.from.cut else {
+            return Ok(Linear { here: self.matrix(plan, device)?, away: Vec::new() });
         };
-        let index = store.layout().index_of(plan);
-        let here = self.read(store, plan, cut.resident_panels(index), device)?;
-        Ok(Linear { here, away: cut.away(index) })
-    }
-
-    fn pack(&self, plan: &MatrixPlan, device: &mut dyn Device) -> Result<Matrix, LoadError> {
-        let buf = device.take(plan.bytes())?;
-        let mut result = Ok(());
-        device.fill(&buf, &mut |out| {
-            let all = 0..panels(plan.order, plan.n);
-            result = self.packer.panels(plan, all, out, &|bytes| self.advance(bytes));
-        });
-        result?;
-        Ok(plan.matrix(vec![(0, buf)]))
+        let index = self.layout.index_of(plan);
+        let here = self.first(plan, cut.resident_panels(index), device)?;
+        Ok(Linear { here, away: cut.away(index).to_vec() })
     }
 
     /// The first `count` panels of a matrix.
-    fn read(
-        &self,
-        store: &Store,
-        plan: &MatrixPlan,
-        count: usize,
-        device: &mut dyn Device,
-    ) -> Result<Matrix, LoadError> {
+    fn first(&self, plan: &MatrixPlan, count: usize, device: &mut dyn Device) -> Result<Matrix, LoadError> {
         if count == 0 {
             return Ok(plan.matrix(vec![]));
         }
-        let run = store.layout().run(store.layout().index_of(plan), 0..count, 0);
+        let Some(store) = self.from.store else {
+            let buf = device.take(count * panel_bytes(plan.format, plan.k))?;
+            self.filled(device, &buf, |out| self.pack(plan, 0..count, out))?;
+            return Ok(plan.matrix(vec![(0, buf)]));
+        };
+        let run = self.layout.run(self.layout.index_of(plan), 0..count, 0);
         let buf = device.take(run.bytes())?;
-        let mut result = Ok(());
-        device.fill(&buf, &mut |out| result = store.read(std::slice::from_ref(&run), out));
-        result?;
-        self.advance(run.bytes());
+        self.filled(device, &buf, |out| self.read(store, std::slice::from_ref(&run), out))?;
         Ok(plan.matrix(vec![(0, buf.slice(0, run.panel_bytes()))]))
+    }
+
+    /// What of a part lives on the host.
+    fn stowed(
+        &self,
+        stowed: &Stowed,
+        plans: &[&MatrixPlan],
+        host: &mut dyn Device,
+    ) -> Result<Option<Buf>, LoadError> {
+        if stowed.runs.is_empty() {
+            return Ok(None);
+        }
+        let buf = host.take(stowed.bytes)?;
+        self.filled(host, &buf, |out| match self.from.store {
+            Some(store) => self.read(store, &stowed.runs, out),
+            None => stowed.runs.iter().try_for_each(|run| {
+                let own = &mut out[run.at + run.skip..][..run.panel_bytes()];
+                self.pack(plans[run.matrix], run.panels.clone(), own)
+            }),
+        })?;
+        Ok(Some(buf))
+    }
+
+    fn filled(
+        &self,
+        device: &dyn Device,
+        buf: &Buf,
+        fill: impl Fn(&mut [u8]) -> Result<(), Error>,
+    ) -> Result<(), LoadError> {
+        let mut result = Ok(());
+        device.fill(buf, &mut |out| result = fill(out));
+        Ok(result?)
+    }
+
+    fn pack(&self, plan: &MatrixPlan, panels: Range<usize>, out: &mut [u8]) -> Result<(), Error> {
+        self.packer.panels(plan, panels, out, &|bytes| self.advance(bytes))
+    }
+
+    fn read(&self, store: &Store, runs: &[Run], out: &mut [u8]) -> Result<(), Error> {
+        store.read(runs, out)?;
+        self.advance(out.len());
+        Ok(())
     }
 
     fn advance(&self, bytes: usize) {

@@ -9,28 +9,34 @@
 //! with a `Work` each can be under way at once.
 
 mod blueprint;
+mod host;
 mod linear;
 mod load;
 mod pack;
 mod rope;
+mod turning;
 mod weights;
 mod work;
 
 pub use blueprint::{Blueprint, LayerPlan, MatrixPlan, WeightsAs};
-pub use linear::{Away, Linear};
-pub use load::{LoadError, Loader, Packed};
+pub use host::{Copying, Host, HostWork};
+pub use linear::{Away, Linear, Slots};
+pub use load::{LoadError, Loader};
 pub(crate) use pack::Packer;
 pub use rope::rope_bytes;
+pub use turning::Turning;
 pub use weights::{LayerWeights, Mlp, Weights};
-pub use work::{Work, WorkSize};
+pub use work::{Projected, Work, WorkSize};
 
 use kernels::arena::Buf;
 use kernels::attention::Span;
-use kernels::device::{AttendShape, Device, KvPages, QkTransform, Rows, Sink};
+use kernels::device::{AttendShape, Device, KvPages, Rows, Sink};
 use rope::Rotary;
+use spec::Tier;
 use spec::model::{ModelSpec, NormPlacement, Positions};
 
 /// The rows of one batch: which tokens, where they stand, and which of them are followed by a choice.
+#[derive(Clone, Copy)]
 pub struct Batch<'a> {
     /// Token of each row.
     pub ids: &'a [u32],
@@ -43,21 +49,46 @@ pub struct Batch<'a> {
     pub spans: &'a [Span<'a>],
     /// Rows whose logits are wanted.
     pub samples: &'a [u32],
-    /// Where the layer's weights are that are away from the device, once they are loaded.
-    pub slot: Option<Buf>,
+    /// Where the layer's weights are that live away from the device, once they are loaded.
+    pub slots: Slots,
+    /// What computes with the panels that live on the host; without, they come through a slot.
+    pub host: Option<Host<'a>>,
+}
+
+impl Batch<'_> {
+    /// `y = x * W^T + bias` into the sink, by whoever has the panels.
+    fn linear(&self, device: &dyn Device, x: Rows, linear: &Linear, bias: Option<Buf>, sink: Sink) {
+        let Some(host) = &self.host else {
+            return device.linear(x, &linear.with(&self.slots, None), bias, sink);
+        };
+        let begun = host.begin(device, x, linear, bias, sink);
+        let matrix = linear.with(&self.slots, Some(Tier::Host));
+        if !matrix.parts.is_empty() {
+            device.linear(x, &matrix, bias, sink);
+        }
+        if let Some(begun) = begun {
+            host.finish(device, &begun);
+        }
+    }
 }
 
 /// A model's weights on a device, and how to use them.
 pub struct Decoder {
     spec: ModelSpec,
     weights: Weights,
+    share: Option<f32>,
 }
 
 impl Decoder {
     /// A decoder of weights that were loaded for `spec`.
     pub fn new(spec: ModelSpec, weights: Weights) -> Decoder {
         assert_eq!(spec.layers, weights.layers.len(), "weights of another model");
-        Decoder { spec, weights }
+        Decoder { spec, weights, share: None }
+    }
+
+    /// The same, attending to this share of the keys alone, those with the highest scores.
+    pub fn sparse(self, share: Option<f32>) -> Decoder {
+        Decoder { share, ..self }
     }
 
     /// What kind of model it is.
@@ -81,35 +112,47 @@ impl Decoder {
             let rows: Vec<u32> = batch.positions.iter().map(|p| p + *offset as u32).collect();
             device.add_rows(table, &rows, x);
         }
-        if let Rotary::ByRow(rope) = &self.weights.rotary {
-            rope.fill(device, batch.positions, batch.lengths, work);
-        }
+        self.rotate(device, batch, work);
     }
 
     /// Queries, keys and values of a layer; keys and values go to their pages.
     pub fn qkv(&self, device: &dyn Device, layer: usize, batch: &Batch<'_>, kv: KvPages, work: &Work) {
+        self.project(device, layer, batch, work);
+        self.store_kv(device, layer, batch, kv, work);
+    }
+
+    /// Queries, keys and values of a layer as they are projected, in the work's `qkv`.
+    pub fn project(&self, device: &dyn Device, layer: usize, batch: &Batch<'_>, work: &Work) {
         let n = batch.ids.len();
         let w = &self.weights.layers[layer];
         self.normed(device, &w.attn_norm, n, work);
         let mut column = 0;
         for linear in &w.qkv {
-            let matrix = linear.with(batch.slot);
-            let bias = w.qkv_bias.map(|bias| bias.slice(4 * column, 4 * matrix.n));
-            device.linear(work.normed.first(n), &matrix, bias, Sink::StoreAt(work.qkv.first(n), column));
-            column += matrix.n;
+            let rows = linear.here.n;
+            let bias = w.qkv_bias.map(|bias| bias.slice(4 * column, 4 * rows));
+            batch.linear(
+                device,
+                work.normed.first(n),
+                linear,
+                bias,
+                Sink::StoreAt(work.qkv.first(n), column),
+            );
+            column += rows;
         }
-        let (qkv, q) = (work.qkv.first(n), work.q.first(n));
-        let mut transform = QkTransform { heads: self.spec.heads, norms: w.qk_norms, rope: None };
-        match &self.weights.rotary {
-            Rotary::None => device.store_kv(qkv, &transform, batch.spans, kv, q),
-            Rotary::Table(table) => {
-                transform.rope = Some(*table);
-                device.store_kv(qkv, &transform, batch.spans, kv, q);
-            }
-            Rotary::ByRow(rope) => batch.spans.iter().for_each(|span| {
-                transform.rope = Some(rope.of_span(span, work));
-                device.store_kv(qkv, &transform, std::slice::from_ref(span), kv, q);
-            }),
+    }
+
+    /// Norms and turns what was projected: queries go to the work's `q`, keys and values of the batch's spans to their
+    /// pages.
+    pub fn store_kv(&self, device: &dyn Device, layer: usize, batch: &Batch<'_>, kv: KvPages, work: &Work) {
+        let turns = (self.weights.layers[layer].qk_norms, &self.weights.rotary);
+        self.store_turned(device, turns, batch, kv, work);
+    }
+
+    /// What the rotation of a batch's rows needs where it depends on lengths. It lies in the work, and is computed anew
+    /// when another batch has had that meanwhile.
+    pub fn rotate(&self, device: &dyn Device, batch: &Batch<'_>, work: &Work) {
+        if let Rotary::ByRow(rope) = &self.weights.rotary {
+            rope.fill(device, batch.positions, batch.lengths, work);
         }
     }
 
@@ -120,6 +163,7 @@ impl Decoder {
             heads: self.spec.heads,
             scale: 1.0 / (self.spec.head_dim as f32).sqrt(),
             window: self.spec.window_of(layer),
+            share: self.share,
         };
         device.attend(work.q.first(n), kv, batch.spans, shape, work.attended.first(n));
     }
@@ -128,12 +172,7 @@ impl Decoder {
     pub fn out_proj(&self, device: &dyn Device, layer: usize, batch: &Batch<'_>, work: &Work) {
         let n = batch.ids.len();
         let w = &self.weights.layers[layer];
-        device.linear(
-            work.attended.first(n),
-            &w.out.with(batch.slot),
-            w.out_bias,
-            Sink::Add(work.x.first(n)),
-        );
+        batch.linear(device, work.attended.first(n), &w.out, w.out_bias, Sink::Add(work.x.first(n)));
         self.post_norm(device, &w.attn_norm, n, work);
     }
 
@@ -147,8 +186,8 @@ impl Decoder {
             Mlp::Gated => Sink::Gated(self.weights.activation, inner),
             Mlp::Plain => Sink::Act(self.weights.activation, inner),
         };
-        device.linear(work.normed.first(n), &w.up.with(batch.slot), w.up_bias, sink);
-        device.linear(inner, &w.down.with(batch.slot), w.down_bias, Sink::Add(work.x.first(n)));
+        batch.linear(device, work.normed.first(n), &w.up, w.up_bias, sink);
+        batch.linear(device, inner, &w.down, w.down_bias, Sink::Add(work.x.first(n)));
         self.post_norm(device, &w.mlp_norm, n, work);
     }
 

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 
 use half::{bf16, f16};
 use kernels::linear::quant::{dequantize_row, pack_blocks, pack_floats, round_to_grid};
@@ -13,6 +13,7 @@ use spec::ModelSpec;
 use super::blueprint::MatrixPlan;
 use crate::checkpoint::{Checkpoint, Info};
 use crate::error::Error;
+use crate::lock::lock;
 use crate::stored::Stored;
 use crate::tensor::Tensor;
 
@@ -188,10 +189,6 @@ impl Rows {
         }
         Cow::Owned(self.floats().iter().map(|value| bf16::from_f32(*value)).collect())
     }
-}
-
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// Appends the values of rows in any stored format.

@@ -1,6 +1,6 @@
 //! The buffers that one batch passes through.
 
-use kernels::arena::Full;
+use kernels::arena::{Full, PAGE};
 use kernels::device::{Device, Dtype, Rows};
 use spec::model::{ModelSpec, NormPlacement};
 
@@ -13,6 +13,15 @@ pub struct WorkSize {
     pub samples: usize,
     /// How inputs of linears are stored: bf16, or f32 for f32 weights.
     pub dtype: Dtype,
+}
+
+/// What becomes of what was projected for attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Projected {
+    /// It is used up by the op that makes it.
+    UsedUp,
+    /// It travels to another tier, while the device goes on with other batches.
+    Travels,
 }
 
 /// Activations of one batch. `T` tokens, `S` samples; the residual stream and logits are f32.
@@ -58,7 +67,7 @@ impl Work {
         let mut sizes = Sizes::of(spec, size).into_iter();
         let mut next = || -> Result<Rows, Full> {
             let (rows, cols, dtype) = sizes.next().unwrap_or((0, 1, Dtype::F32));
-            Ok(Rows { buf: device.take(rows * cols * dtype.bytes())?, dtype, rows, cols })
+            take(device, rows, cols, dtype)
         };
         Ok(Work {
             x: next()?,
@@ -79,13 +88,81 @@ impl Work {
         })
     }
 
+    /// Takes the buffers of another batch on the same device. What is done with when an op ends is shared: the device
+    /// runs one op at a time.
+    ///
+    /// # Errors
+    /// [`Full`] when the device has too little memory left.
+    pub fn beside(&self, device: &mut dyn Device, projected: Projected) -> Result<Work, Full> {
+        let mut own = |rows: &Rows| take(device, rows.rows, rows.cols, rows.dtype);
+        Ok(Work {
+            x: own(&self.x)?,
+            qkv: if projected == Projected::Travels { own(&self.qkv)? } else { self.qkv },
+            q: own(&self.q)?,
+            attended: own(&self.attended)?,
+            cos: own(&self.cos)?,
+            sin: own(&self.sin)?,
+            ..*self
+        })
+    }
+
     /// Bytes that [`take`](Work::take) will take.
     pub fn bytes(spec: &ModelSpec, size: WorkSize) -> usize {
-        let aligned = |(rows, cols, dtype): (usize, usize, Dtype)| {
-            (rows * cols * dtype.bytes()).next_multiple_of(kernels::arena::ALIGN)
-        };
         Sizes::of(spec, size).into_iter().map(aligned).sum()
     }
+
+    /// Bytes that [`beside`](Work::beside) will take.
+    pub fn bytes_beside(spec: &ModelSpec, size: WorkSize, projected: Projected) -> usize {
+        let [x, _, qkv, q, attended, _, _, _, _, cos, sin, ..] = Sizes::of(spec, size);
+        let kept = if projected == Projected::Travels { paged(qkv) } else { 0 };
+        [x, q, attended, cos, sin].map(paged).iter().sum::<usize>() + kept
+    }
+
+    /// Takes what attention alone needs of the buffers; the others are empty.
+    ///
+    /// # Errors
+    /// [`Full`] when the device has too little memory left.
+    pub fn for_attention(device: &mut dyn Device, spec: &ModelSpec, size: WorkSize) -> Result<Work, Full> {
+        let [_, _, qkv, q, attended, _, _, _, _, cos, sin, ..] = Sizes::of(spec, size);
+        let none = take(device, 0, 1, Dtype::F32)?;
+        let mut own = |(rows, cols, dtype): (usize, usize, Dtype)| take(device, rows, cols, dtype);
+        Ok(Work {
+            x: none,
+            normed: none,
+            qkv: own(qkv)?,
+            q: own(q)?,
+            attended: own(attended)?,
+            inner: none,
+            sum: none,
+            embedded: none,
+            embedded_in: none,
+            cos: own(cos)?,
+            sin: own(sin)?,
+            picked: none,
+            picked_normed: none,
+            picked_out: none,
+            logits: none,
+        })
+    }
+
+    /// Bytes that [`for_attention`](Work::for_attention) will take.
+    pub fn attention_bytes(spec: &ModelSpec, size: WorkSize) -> usize {
+        let [_, _, qkv, q, attended, _, _, _, _, cos, sin, ..] = Sizes::of(spec, size);
+        [qkv, q, attended, cos, sin].map(paged).iter().sum()
+    }
+}
+
+/// Buffers of a page or more begin on one.
+fn paged(size: (usize, usize, Dtype)) -> usize {
+    aligned(size).next_multiple_of(PAGE)
+}
+
+fn take(device: &mut dyn Device, rows: usize, cols: usize, dtype: Dtype) -> Result<Rows, Full> {
+    Ok(Rows { buf: device.take(rows * cols * dtype.bytes())?, dtype, rows, cols })
+}
+
+fn aligned((rows, cols, dtype): (usize, usize, Dtype)) -> usize {
+    (rows * cols * dtype.bytes()).next_multiple_of(kernels::arena::ALIGN)
 }
 
 struct Sizes;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use llguidance::api::ParserLimits;
 use llguidance::toktrie::TokEnv;
@@ -75,15 +75,18 @@ pub(super) fn within(
 ) -> Result<Grammar, GrammarError> {
     let (told, result) = channel();
     let work = move || {
+        let began = Instant::now();
         let result = build(&factory, &source);
         drop(place);
         // Whoever asked may have gone.
-        let _ = told.send(result);
+        let _ = told.send((result, began.elapsed()));
     };
     let worker = thread::Builder::new().name("grammar".into()).stack_size(STACK_BYTES).spawn(work);
     worker.map_err(|_| GrammarError::Busy)?;
     match result.recv_timeout(time) {
-        Ok(result) => result,
+        // Who was kept from looking in time judges as if not.
+        Ok((_, took)) if took > time => Err(GrammarError::TooSlow(time)),
+        Ok((result, _)) => result,
         Err(RecvTimeoutError::Timeout) => Err(GrammarError::TooSlow(time)),
         Err(RecvTimeoutError::Disconnected) => Err(complaint("the compiler gave up on it")),
     }

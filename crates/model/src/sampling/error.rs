@@ -1,5 +1,7 @@
 //! What can be wrong with parameters and with logits.
 
+use kernels::pick::NoPick;
+
 /// A request's parameter that is out of range or of the wrong type.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{param}: expected {expected}, found {found}")]
@@ -39,4 +41,13 @@ pub enum SampleError {
          make it simpler"
     )]
     TooComplex,
+}
+
+impl From<NoPick> for SampleError {
+    fn from(why: NoPick) -> SampleError {
+        match why {
+            NoPick::NotFinite => SampleError::NotFinite,
+            NoPick::NothingAllowed => SampleError::NothingAllowed,
+        }
+    }
 }

@@ -8,6 +8,8 @@
 
 use std::collections::{HashMap, HashSet};
 
+use kernels::pick::{Change, Draw, Edit, Pick};
+
 use super::draw::Draws;
 use super::logprobs::{TokenLogprobs, logprobs_of};
 use super::row::{BLOCK, argmax, count_above, exp, mass};
@@ -98,7 +100,51 @@ impl Sampler {
         Ok(Sampled { token, logprobs })
     }
 
-    /// Counts a token that was taken elsewhere (a sequence that is resumed).
+    /// What a device is told that takes the next token itself; none if the logits are needed here: for log-probabilities,
+    /// for a grammar, or where tokens are allowed by name. The token is to be [accepted](Sampler::accept).
+    pub fn for_device(&self) -> Option<Pick> {
+        let p = &self.params;
+        if p.logprobs.is_some() || p.allowed_token_ids.is_some() || self.guide.is_some() {
+            return None;
+        }
+        let draw = Draw {
+            u: self.draws.uniform(self.position),
+            scale: 1.0 / p.temperature,
+            floor: floor(p),
+            top_k: p.top_k,
+            top_p: p.top_p,
+        };
+        Some(Pick {
+            edits: self.changes(),
+            repetition: p.repetition_penalty,
+            frequency: p.frequency_penalty,
+            presence: p.presence_penalty,
+            draw: (!p.is_greedy()).then_some(draw),
+        })
+    }
+
+    /// What [`edit`](Sampler::edit) does to single logits, by token.
+    fn changes(&self) -> Vec<Edit> {
+        let mut edits = Vec::new();
+        let mut push = |id: u32, change: Change| edits.push(Edit { id, change });
+        if self.too_early_to_end() {
+            self.enders.iter().for_each(|&id| push(id, Change::Mask));
+        }
+        self.params.logit_bias.iter().for_each(|&(id, bias)| push(id, Change::Add(bias)));
+        self.repeated().for_each(|id| push(id, Change::Repeated));
+        self.generated.iter().for_each(|(&id, &times)| push(id, Change::Counted(times)));
+        edits.sort_by_key(|edit| edit.id);
+        edits
+    }
+
+    /// Tokens of prompt and text, each once, if that counts.
+    fn repeated(&self) -> impl Iterator<Item = u32> {
+        let again = self.generated.keys().filter(|id| !self.prompt.contains(id));
+        let counts = self.params.repetition_penalty != 1.0;
+        self.prompt.iter().chain(again).copied().filter(move |_| counts)
+    }
+
+    /// Counts a token that was taken elsewhere (a sequence that is resumed, a device that picks).
     pub fn accept(&mut self, token: u32) {
         if self.penalises() {
             *self.generated.entry(token).or_insert(0) += 1;
@@ -159,13 +205,8 @@ impl Sampler {
 
     fn penalise(&self, row: &mut [f32]) {
         let p = &self.params;
-        if p.repetition_penalty != 1.0 {
-            let r = p.repetition_penalty;
-            let again = self.generated.keys().filter(|id| !self.prompt.contains(id));
-            for &id in self.prompt.iter().chain(again) {
-                change(row, id, |x| if x > 0.0 { x / r } else { x * r });
-            }
-        }
+        let r = p.repetition_penalty;
+        self.repeated().for_each(|id| change(row, id, |x| if x > 0.0 { x / r } else { x * r }));
         for (&id, &n) in &self.generated {
             change(row, id, |x| x - p.frequency_penalty * n as f32 - p.presence_penalty);
         }
@@ -223,25 +264,36 @@ fn draw_from_row(row: &[f32], max: f32, scale: f32, u: f64, best: u32) -> u32 {
     best
 }
 
-/// Draws among weighted candidates, in order of id so that how they were found does not matter.
+/// Ids whose candidates' weights are added up together.
+const GROUP: u32 = 64;
+
+/// Draws among weighted candidates, in order of id so that how they were found does not matter: finds the group of ids in
+/// which the mass passes `u`, then the token in it. A device does the same, its groups side by side.
 fn draw_from_candidates(candidates: &[Candidate], u: f64, best: u32) -> u32 {
-    let mut left = u * candidates.iter().map(|&(weight, _)| f64::from(weight)).sum::<f64>();
-    let mut last = best;
-    for &(weight, id) in candidates {
-        let p = f64::from(weight);
-        last = id;
-        if left < p {
-            break;
+    let groups = || candidates.chunk_by(|a, b| a.1 / GROUP == b.1 / GROUP);
+    let mass = |group: &[Candidate]| group.iter().map(|&(weight, _)| f64::from(weight)).sum::<f64>();
+    let mut left = u * groups().map(mass).sum::<f64>();
+    for group in groups() {
+        let mass = mass(group);
+        if left >= mass {
+            left -= mass;
+            continue;
         }
-        left -= p;
+        for &(weight, id) in group {
+            if left < f64::from(weight) {
+                return id;
+            }
+            left -= f64::from(weight);
+        }
+        return group.last().map_or(best, |last| last.1);
     }
-    last
+    candidates.last().map_or(best, |last| last.1)
 }
 
 /// Leaves the tokens that min-p, top-k and top-p admit in `out`, in order of id, with their weights
 /// (probabilities relative to the largest).
 pub(super) fn truncate(p: &SamplingParams, row: &[f32], max: f32, scale: f32, out: &mut Vec<Candidate>) {
-    let floor = if p.min_p > 0.0 { p.min_p.ln() } else { f32::NEG_INFINITY };
+    let floor = floor(p);
     let k = p.top_k.map_or(usize::MAX, |k| k as usize);
     let cut = Cut { max, scale, floor };
     if k < row.len() {
@@ -258,6 +310,11 @@ pub(super) fn truncate(p: &SamplingParams, row: &[f32], max: f32, scale: f32, ou
         cut.above(row, f32::NEG_INFINITY, out);
     }
     out.iter_mut().for_each(|(x, _)| *x = exp(*x));
+}
+
+/// Where scaled logits, relative to the largest, begin to count.
+fn floor(p: &SamplingParams) -> f32 {
+    if p.min_p > 0.0 { p.min_p.ln() } else { f32::NEG_INFINITY }
 }
 
 /// How a row is read: relative to its largest logit, scaled, and cut at a floor (min-p).

@@ -1,4 +1,4 @@
-//! Reads that bypass the system's page cache: aligned, several at once.
+//! Reads and writes that bypass the system's page cache: aligned, several at once.
 //!
 //! A drive reaches its rate when it always has a few requests to work on. A few threads that each wait for one read
 //! of some megabytes keep it busy; they sleep in the kernel and take no core from those who compute.
@@ -7,35 +7,41 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 
+use kernels::helpers::Helpers;
 use kernels::page_cache;
+use kernels::reserve::reserve;
 
 use crate::error::{Error, Result};
+use crate::lock::lock;
 
 /// Offsets, lengths and addresses of direct reads are multiples of this.
-pub(super) const SECTOR: usize = 4096;
+pub const SECTOR: usize = 4096;
 /// Bytes of one request.
 pub(super) const REQUEST_BYTES: usize = 512 << 10;
 /// Requests under way at once.
 pub const READERS: usize = 8;
 
-/// How a file is read.
+/// How a file is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// From the drive into our memory.
+    /// Between the drive and our memory.
     Direct,
     /// Through the page cache, which is told to forget it at once: the file system (tmpfs, some network ones) has no
-    /// direct reads.
+    /// direct access.
     Cached,
 }
 
-/// A file open for direct reads.
+/// A file open for direct reads and writes.
 #[derive(Debug)]
 pub struct DirectFile {
     file: File,
     path: PathBuf,
     access: Access,
+    helpers: Helpers,
+    /// What to do when it turns out to be shorter than it was.
+    remedy: &'static str,
 }
 
 /// Neighbouring bytes of a file, and where they go.
@@ -46,17 +52,47 @@ pub struct Stretch<'a> {
     pub into: &'a mut [u8],
 }
 
+/// Neighbouring bytes for a file.
+pub struct Written<'a> {
+    /// Where they go: a multiple of [`SECTOR`], as are length and address of `from`.
+    pub offset: u64,
+    /// The bytes.
+    pub from: &'a [u8],
+}
+
 impl DirectFile {
+    /// Makes a file to read and write, of `bytes` bytes that the drive has room for. It has no name from the beginning:
+    /// whatever happens to the process, nothing of it is left.
+    ///
+    /// # Errors
+    /// The system's own; a full drive among them.
+    pub fn nameless(path: &Path, bytes: u64) -> Result<DirectFile> {
+        DirectFile::nameless_by(path, bytes, page_cache::bypass)
+    }
+
+    fn nameless_by(path: &Path, bytes: u64, bypass: Bypass) -> Result<DirectFile> {
+        let made = File::options().read(true).write(true).create_new(true).open(path);
+        let file = made.map_err(Error::io("create", path))?;
+        std::fs::remove_file(path).map_err(Error::io("unlink", path))?;
+        let access = access(&file, bypass).map_err(Error::io("create", path))?;
+        reserve(&file, bytes).map_err(Error::io("take room on the drive for", path))?;
+        Ok(DirectFile::of(file, path, access, "somebody else wrote to it: start again"))
+    }
+
     /// Opens a file to read.
     ///
     /// # Errors
     /// The system's own.
     pub fn open(path: &Path) -> Result<DirectFile> {
         let (file, access) = open(path, File::options().read(true)).map_err(Error::io("open", path))?;
-        Ok(DirectFile { file, path: path.to_owned(), access })
+        Ok(DirectFile::of(file, path, access, "delete its folder, and it is made again"))
     }
 
-    /// How it is read.
+    fn of(file: File, path: &Path, access: Access, remedy: &'static str) -> DirectFile {
+        DirectFile { file, path: path.to_owned(), access, helpers: Helpers::new(READERS - 1), remedy }
+    }
+
+    /// How it is reached.
     pub fn access(&self) -> Access {
         self.access
     }
@@ -72,30 +108,48 @@ impl DirectFile {
     /// If the file ends before, or cannot be read.
     pub fn read(&self, stretches: Vec<Stretch<'_>>) -> Result<()> {
         let requests: Vec<Stretch<'_>> = stretches.into_iter().flat_map(requests).collect();
-        let readers = requests.len().min(READERS);
+        let failed = self.at_once(requests, |Stretch { offset, into }| {
+            self.file.read_exact_at(into, offset).map_err(|error| (offset, error))
+        });
+        failed.map_or(Ok(()), |(offset, error)| Err(self.broken(offset, error)))
+    }
+
+    /// Writes all stretches, several requests at a time.
+    ///
+    /// # Errors
+    /// The system's own.
+    pub fn write(&self, stretches: Vec<Written<'_>>) -> Result<()> {
+        let requests = stretches.into_iter().flat_map(|Written { offset, from }| {
+            let offsets = (offset..).step_by(REQUEST_BYTES);
+            offsets.zip(from.chunks(REQUEST_BYTES)).map(|(offset, from)| Written { offset, from })
+        });
+        let failed =
+            self.at_once(requests.collect(), |Written { offset, from }| self.file.write_all_at(from, offset));
+        failed.map_or(Ok(()), |error| Err(Error::io("write", &self.path)(error)))
+    }
+
+    /// Several requests at a time; the first error, after which no more are begun.
+    fn at_once<R: Send, E: Send>(
+        &self,
+        requests: Vec<R>,
+        run: impl Fn(R) -> std::result::Result<(), E> + Sync,
+    ) -> Option<E> {
+        let workers = requests.len().min(READERS);
         let left = Mutex::new(requests.into_iter());
         let failed = Mutex::new(None);
         let work = || {
             while let Some(request) = next(&left) {
-                if let Err(error) = self.file.read_exact_at(request.into, request.offset) {
-                    lock(&failed).get_or_insert((request.offset, error));
+                if let Err(error) = run(request) {
+                    lock(&failed).get_or_insert(error);
                     return;
                 }
             }
         };
-        std::thread::scope(|scope| {
-            (1..readers).for_each(|_| {
-                scope.spawn(work);
-            });
-            work();
-        });
+        self.helpers.run(workers.saturating_sub(1), work);
         if self.access == Access::Cached {
             page_cache::forget(&self.file);
         }
-        match failed.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()) {
-            Some((offset, error)) => Err(self.broken(offset, error)),
-            None => Ok(()),
-        }
+        failed.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn broken(&self, offset: u64, error: io::Error) -> Error {
@@ -105,23 +159,23 @@ impl DirectFile {
         Error::Store {
             path: self.path.clone(),
             found: format!("is torn: it ends before byte {}", offset + SECTOR as u64),
-            remedy: "delete its folder, and it is made again",
+            remedy: self.remedy,
         }
     }
 }
 
+/// Asks for direct access to an open file; false where there is none.
+type Bypass = fn(&File) -> io::Result<bool>;
+
 /// Opens for direct access where the file system has it.
-pub(super) fn open(path: &Path, options: &mut std::fs::OpenOptions) -> io::Result<(File, Access)> {
-    #[cfg(target_os = "linux")]
-    {
-        use std::os::unix::fs::OpenOptionsExt;
-        match options.clone().custom_flags(libc::O_DIRECT).open(path) {
-            Ok(file) => return Ok((file, Access::Direct)),
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok((options.open(path)?, Access::Cached))
+pub(super) fn open(path: &Path, options: &std::fs::OpenOptions) -> io::Result<(File, Access)> {
+    let file = options.open(path)?;
+    let access = access(&file, page_cache::bypass)?;
+    Ok((file, access))
+}
+
+fn access(file: &File, bypass: Bypass) -> io::Result<Access> {
+    Ok(if bypass(file)? { Access::Direct } else { Access::Cached })
 }
 
 fn requests(stretch: Stretch<'_>) -> impl Iterator<Item = Stretch<'_>> {
@@ -130,12 +184,8 @@ fn requests(stretch: Stretch<'_>) -> impl Iterator<Item = Stretch<'_>> {
     offsets.zip(into.chunks_mut(REQUEST_BYTES)).map(|(offset, into)| Stretch { offset, into })
 }
 
-fn next<'a>(left: &Mutex<impl Iterator<Item = Stretch<'a>>>) -> Option<Stretch<'a>> {
+fn next<R>(left: &Mutex<impl Iterator<Item = R>>) -> Option<R> {
     lock(left).next()
-}
-
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 #[cfg(test)]
@@ -167,6 +217,57 @@ mod tests {
         }
         let all = std::fs::read(&path).unwrap();
         assert!(memory[..5 << 20] == all[4 << 20..9 << 20] && memory[5 << 20..] == all[4096..][..3 << 20]);
+    }
+
+    #[test]
+    fn a_nameless_file_gives_back_what_was_written_and_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = DirectFile::nameless(&folder.path().join("x"), 3 << 20).unwrap();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        assert_eq!(file.file().metadata().unwrap().len(), 3 << 20);
+        let mut memory = AlignedBytes::zeroed(4 << 20);
+        let (out, back) = memory.split_at_mut(2 << 20);
+        out.iter_mut().zip(0..).for_each(|(byte, i): (&mut u8, u32)| *byte = (i % 251) as u8);
+        file.write(vec![Written { offset: 1 << 20, from: out }]).unwrap();
+        file.read(vec![Stretch { offset: 1 << 20, into: back }]).unwrap();
+        assert!(out == back);
+    }
+
+    #[test]
+    fn a_nameless_file_is_made_where_there_is_no_direct_access() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = DirectFile::nameless_by(&folder.path().join("x"), 1 << 20, |_| Ok(false)).unwrap();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        assert_eq!((file.access(), file.file().metadata().unwrap().len()), (Access::Cached, 1 << 20));
+        let mut memory = [7; 2 * SECTOR];
+        let (out, back) = memory.split_at_mut(SECTOR);
+        back.fill(0);
+        file.write(vec![Written { offset: SECTOR as u64, from: out }]).unwrap();
+        file.read(vec![Stretch { offset: SECTOR as u64, into: back }]).unwrap();
+        assert!(out == back);
+    }
+
+    #[test]
+    fn the_same_threads_serve_every_call() {
+        let (_folder, path) = file_of(1 << 20);
+        let direct = DirectFile::open(&path).unwrap();
+        let seen = Mutex::new(std::collections::HashSet::new());
+        for _ in 0..50 {
+            let failed: Option<()> = direct.at_once(vec![(); 64], |()| {
+                lock(&seen).insert(std::thread::current().id());
+                Ok(())
+            });
+            assert!(failed.is_none());
+        }
+        assert!(lock(&seen).len() <= READERS);
+    }
+
+    #[test]
+    fn a_file_larger_than_its_drive_is_refused_before_it_is_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = DirectFile::nameless(&folder.path().join("x"), 1 << 60).unwrap_err().to_string();
+        assert!(error.contains("take room on the drive"), "{error}");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 
     #[test]

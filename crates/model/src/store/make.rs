@@ -102,7 +102,7 @@ impl<'a> Making<'a> {
             options.create(true).truncate(false).read(true).write(true);
             options
         };
-        let (panels, access) = direct::open(&path, &mut options()).map_err(Error::io("create", &path))?;
+        let (panels, access) = direct::open(&path, &options()).map_err(Error::io("create", &path))?;
         let checksums = options().open(&sums).map_err(Error::io("create", &sums))?;
         let mut making = Making { maker, folder, fingerprint, layout, panels, access, checksums, whole: 0 };
         making.whole = making.found().map_err(Error::io("read", &sums))?;
@@ -195,7 +195,9 @@ impl<'a> Making<'a> {
     /// Says what a full drive means here.
     fn full(&self, error: Error) -> Error {
         match error {
-            Error::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
+            Error::Io { source, .. }
+                if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) =>
+            {
                 let written = self.panels.metadata().map_or(0, |data| data.len());
                 Error::DriveFull { path: self.folder.into(), written, needed: self.layout.bytes() }
             }

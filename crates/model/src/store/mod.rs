@@ -17,8 +17,8 @@ mod make;
 mod manifest;
 mod open;
 
-pub use cut::{Cut, Half};
-pub use direct::{Access, DirectFile, READERS, Stretch};
+pub use cut::{Cut, Half, Stowed};
+pub use direct::{Access, DirectFile, READERS, SECTOR, Stretch, Written};
 pub use fingerprint::fingerprint;
 pub use layout::{Layout, Place, Run};
 pub use make::Maker;

@@ -15,7 +15,8 @@ pub(super) enum ContentForm {
     Either,
 }
 
-const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
+/// Who may speak.
+pub(crate) const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
 
 /// Checks and normalises the messages of a request.
 pub(super) fn normalise(messages: &[Value], form: ContentForm) -> Result<Vec<Value>, TemplateError> {
@@ -36,8 +37,15 @@ fn normal(message: &Value, form: ContentForm) -> Result<Value, String> {
         Some(role) => return Err(format!("role `{role}`; expected one of {}", ROLES.join(", "))),
         None => return Err("role is missing".to_owned()),
     }
-    if let Some(calls) = message.get_mut("tool_calls").and_then(Value::as_array_mut) {
-        calls.iter_mut().for_each(parse_arguments);
+    match message.get_mut("tool_calls") {
+        None | Some(Value::Null) => (),
+        Some(Value::Array(calls)) if calls.iter().all(Value::is_object) => {
+            calls.iter_mut().for_each(parse_arguments);
+        }
+        Some(_) => return Err("tool_calls is a list of objects, or null".to_owned()),
+    }
+    if message.get("tool_call_id").is_some_and(|id| !id.is_string() && !id.is_null()) {
+        return Err("tool_call_id is a string, or null".to_owned());
     }
     let has_calls = message.get("tool_calls").is_some_and(|c| !c.is_null());
     let content = match message.get("content") {
@@ -62,7 +70,10 @@ fn list(parts: &[Value], form: ContentForm) -> Result<Value, String> {
 }
 
 fn part_text(part: &Value) -> Result<&str, String> {
-    let kind = part.get("type").and_then(Value::as_str).unwrap_or("text");
+    let kind = match part.get("type") {
+        None | Some(Value::Null) => "text",
+        Some(kind) => kind.as_str().ok_or("the type of a content part is a string")?,
+    };
     match (part, kind) {
         (Value::String(text), _) => Ok(text),
         (_, "text" | "input_text" | "output_text") => {

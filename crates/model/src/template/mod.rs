@@ -24,6 +24,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use json::to_jinja;
+pub(crate) use messages::ROLES;
 use messages::{ContentForm, normalise, probe};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value as Jinja;

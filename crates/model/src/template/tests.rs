@@ -181,3 +181,21 @@ fn templates_are_found_in_their_published_places() {
     assert_eq!(text(&named, Tools::Given).unwrap(), "from jinja");
     std::fs::remove_dir_all(&dir).unwrap();
 }
+
+#[test]
+fn tool_calls_of_another_type_are_refused() {
+    let with = |calls: Value| {
+        let messages = vec![json!({"role": "assistant", "content": "x", "tool_calls": calls})];
+        rendered("{{ messages[0].content }}", &messages)
+    };
+    for fine in [Value::Null, json!([]), json!([{"function": {"name": "f", "arguments": "{}"}}])] {
+        assert_eq!(with(fine).unwrap(), "x");
+    }
+    for wrong in [json!(1), json!("f"), json!([1]), json!({})] {
+        assert!(with(wrong.clone()).unwrap_err().to_string().contains("tool_calls"), "{wrong}");
+    }
+    let odd_part = json!({"role": "user", "content": [{"type": {}, "text": "x"}]});
+    assert!(rendered("x", &[odd_part]).unwrap_err().to_string().contains("type"));
+    let of_a_tool = json!({"role": "tool", "content": "x", "tool_call_id": 1});
+    assert!(rendered("x", &[of_a_tool]).unwrap_err().to_string().contains("tool_call_id"));
+}

@@ -40,7 +40,10 @@ struct Broken {
 
 impl WallClock {
     /// Formats as Python's `strftime` in the C locale.
-    pub(super) fn strftime(self, format: &str) -> Result<String, Error> {
+    ///
+    /// # Errors
+    /// A directive that is none.
+    pub fn strftime(self, format: &str) -> Result<String, Error> {
         let at = self.broken_down();
         let mut out = String::new();
         let mut chars = format.chars();

@@ -7,7 +7,7 @@ use kernels::attention::{BLOCK_TOKENS, KvDtype, KvLayout, Span};
 use kernels::device::{Device, Dtype, KvPages};
 use kernels::{CpuDevice, Isa, Team};
 use model::Checkpoint;
-use model::decoder::{Batch, Blueprint, Decoder, Loader, WeightsAs, Work, WorkSize, rope_bytes};
+use model::decoder::{Batch, Blueprint, Decoder, Loader, Slots, WeightsAs, Work, WorkSize, rope_bytes};
 
 /// Longest sequence of the goldens, rounded up.
 const MAX_LEN: usize = 352;
@@ -47,7 +47,8 @@ impl Runner {
             team: &team,
             positions: MAX_LEN,
             progress: &|_| {},
-            packed: None,
+            store: None,
+            cut: None,
         };
         let decoder = Decoder::new(spec.clone(), loader.load(&blueprint, &mut device).unwrap());
         let work = Work::take(&mut device, &spec, size).unwrap();
@@ -70,7 +71,8 @@ impl Runner {
             lengths: &lengths,
             spans: &spans,
             samples: &samples,
-            slot: None,
+            slots: Slots::default(),
+            host: None,
         };
         let (decoder, device, work) = (&self.decoder, &self.device, &self.work);
         decoder.embed(device, &batch, work);

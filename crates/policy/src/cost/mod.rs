@@ -1,9 +1,16 @@
 //! What ops cost. The policy's belief and the simulator's truth are two instances of one trait.
 
+mod curve;
+mod measured;
+mod pressed;
 mod roofline;
 mod shapes;
+mod tables;
 
+pub use curve::Curve;
+pub use measured::{Measured, PartBytes};
 pub use roofline::{Dims, ElementBytes, Roofline};
+pub use tables::{Beside, Decode, Linear, Tables};
 
 use spec::{Nanos, Op, Shape};
 
@@ -11,6 +18,11 @@ use spec::{Nanos, Op, Shape};
 pub trait Cost {
     /// The time of `op`, launch included.
     fn of(&self, op: &Op, shape: &Shape) -> Nanos;
+
+    /// The same for many ops of one shape: what follows from the shape alone may be worked out once.
+    fn over<'a>(&'a self, shape: &'a Shape) -> Box<dyn FnMut(&Op) -> Nanos + 'a> {
+        Box::new(move |op| self.of(op, shape))
+    }
 }
 
 impl<F: Fn(&Op, &Shape) -> Nanos> Cost for F {

@@ -179,17 +179,8 @@ impl Roofline {
         self.dims.part(part) * self.bytes.weight * f64::from(share) / f64::from(Split::WHOLE)
     }
 
-    /// Bytes of an activation of a batch.
     fn tensor(&self, what: Tensor, load: &Load) -> f64 {
-        let (tokens, samples) = (f64::from(load.tokens), f64::from(load.samples));
-        let attention = (self.dims.heads * self.dims.head_dim) as f64;
-        match what {
-            Tensor::Hidden => tokens * self.dims.hidden as f64 * self.bytes.hidden,
-            Tensor::Qkv => tokens * (attention + self.dims.kv()) * self.bytes.hidden,
-            Tensor::Attended => tokens * attention * self.bytes.hidden,
-            Tensor::Logits => samples * self.dims.vocab as f64 * 4.0,
-            Tensor::Tokens => samples * 4.0,
-        }
+        tensor_bytes(&self.dims, &self.bytes, what, load)
     }
 
     fn copy(&self, from: Tier, to: Tier, bytes: f64) -> Nanos {
@@ -218,8 +209,21 @@ fn link(link: LinkSpec, bytes: f64) -> Nanos {
     link.latency + Nanos::from_secs(bytes / link.bytes_per_s)
 }
 
+/// Bytes of an activation of a batch.
+pub(super) fn tensor_bytes(dims: &Dims, bytes: &ElementBytes, what: Tensor, load: &Load) -> f64 {
+    let (tokens, samples) = (f64::from(load.tokens), f64::from(load.samples));
+    let attention = (dims.heads * dims.head_dim) as f64;
+    match what {
+        Tensor::Hidden => tokens * dims.hidden as f64 * bytes.hidden,
+        Tensor::Qkv => tokens * (attention + dims.kv()) * bytes.hidden,
+        Tensor::Attended => tokens * attention * bytes.hidden,
+        Tensor::Logits => samples * dims.vocab as f64 * 4.0,
+        Tensor::Tokens => samples * 4.0,
+    }
+}
+
 /// Only the rows that attend on the host go there for it.
-fn travelling(what: Tensor, load: &Load) -> Load {
+pub(super) fn travelling(what: Tensor, load: &Load) -> Load {
     match what {
         Tensor::Qkv | Tensor::Attended => Load { tokens: load.host_tokens, ..*load },
         Tensor::Hidden | Tensor::Logits | Tensor::Tokens => *load,
@@ -227,7 +231,7 @@ fn travelling(what: Tensor, load: &Load) -> Load {
 }
 
 /// Positions that a step moves from one tier to another.
-fn moved(shape: &Shape, from: Tier, to: Tier) -> u64 {
+pub(super) fn moved(shape: &Shape, from: Tier, to: Tier) -> u64 {
     let moves = shape.moves.iter().filter(|m| (m.from, m.to) == (from, to));
     moves.map(|m| u64::from(m.blocks) * u64::from(BLOCK_TOKENS.0)).sum()
 }

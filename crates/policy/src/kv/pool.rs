@@ -3,6 +3,10 @@
 use spec::{BlockId, StepId};
 use std::collections::VecDeque;
 
+/// What a block takes in a pool, its lists as long as they can be and grown to twice that.
+pub(super) const BLOCK_BYTES: usize =
+    size_of::<u32>() + 2 * size_of::<BlockId>() + 2 * size_of::<(StepId, BlockId)>();
+
 /// Blocks of one tier. A block that was freed rests until no step that was in flight then can still touch it.
 #[derive(Debug)]
 pub struct Pool {

@@ -1,7 +1,7 @@
 //! Full blocks by the hash of their tokens and all before them, so that a prompt begins with what others computed.
 
 use spec::{BlockHash, BlockId, StepId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// What a block is kept for.
 #[derive(Debug, Clone, Copy, Default)]
@@ -9,12 +9,25 @@ struct Entry {
     hash: Option<BlockHash>,
     /// Its place among unused blocks; none while somebody refers to it.
     rest: Option<u64>,
+    /// Whether it was copied to the tier below.
+    saved: bool,
+    /// Whether it is in `to_save`.
+    queued: bool,
 }
 
+/// What a block that is kept takes, lists grown to twice their need and nodes of trees half full.
+pub(super) const BLOCK_BYTES: usize = 2
+    * (size_of::<Entry>()
+        + size_of::<(BlockHash, BlockId)>()
+        + size_of::<(u64, BlockId, Option<StepId>)>()
+        + size_of::<BlockId>()
+        + size_of::<usize>());
+
 /// Blocks by hash. Those that nobody refers to wait for reuse, and are evicted longest unused first.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Prefix {
     blocks: BTreeMap<BlockHash, BlockId>,
+    /// Of blocks up to the highest that was ever kept: most of a large tier may never be.
     entries: Vec<Entry>,
     /// By time of rest, oldest first: the block, and the newest step in flight when it came to rest.
     unused: BTreeMap<u64, (BlockId, Option<StepId>)>,
@@ -22,13 +35,20 @@ pub struct Prefix {
     /// Rests before this have no step in flight that could read them.
     settled: u64,
     evictable: usize,
+    /// Blocks that came to rest without a copy below, in that order. Some may be in use again, or gone.
+    to_save: VecDeque<BlockId>,
 }
 
 impl Prefix {
-    /// Nothing kept, of a pool of `blocks`.
-    pub fn new(blocks: u32) -> Self {
-        let entries = vec![Entry::default(); blocks as usize];
-        Self { blocks: BTreeMap::new(), entries, unused: BTreeMap::new(), clock: 0, settled: 0, evictable: 0 }
+    fn entry(&self, block: BlockId) -> Entry {
+        self.entries.get(block.index()).copied().unwrap_or_default()
+    }
+
+    fn entry_mut(&mut self, block: BlockId) -> &mut Entry {
+        if self.entries.len() <= block.index() {
+            self.entries.resize(block.index() + 1, Entry::default());
+        }
+        &mut self.entries[block.index()]
     }
 
     /// The block with this content.
@@ -38,7 +58,7 @@ impl Prefix {
 
     /// Whether a block is kept after its last reference.
     pub fn keeps(&self, block: BlockId) -> bool {
-        self.entries[block.index()].hash.is_some()
+        self.entry(block).hash.is_some()
     }
 
     /// Blocks that nobody refers to.
@@ -53,21 +73,24 @@ impl Prefix {
 
     /// Whether this block is one of them.
     pub fn is_evictable(&self, block: BlockId) -> bool {
-        self.entries[block.index()].rest.is_some_and(|rest| rest < self.settled)
+        self.entry(block).rest.is_some_and(|rest| rest < self.settled)
     }
 
-    /// Keeps `block` under `hash`, unless another block has the same content or it is kept already.
-    pub fn publish(&mut self, hash: BlockHash, block: BlockId) {
-        let entry = &mut self.entries[block.index()];
-        if entry.hash.is_none() && !self.blocks.contains_key(&hash) {
-            entry.hash = Some(hash);
+    /// Keeps `block` under `hash`, unless another block has the same content or it is kept already: then it is false.
+    pub fn publish(&mut self, hash: BlockHash, block: BlockId) -> bool {
+        let is_new = !self.keeps(block) && !self.blocks.contains_key(&hash);
+        if is_new {
+            let entry = self.entry_mut(block);
+            (entry.hash, entry.saved) = (Some(hash), false);
             self.blocks.insert(hash, block);
         }
+        is_new
     }
 
     /// Somebody refers to `block` from now on.
     pub fn used(&mut self, block: BlockId) {
-        if let Some(rest) = self.entries[block.index()].rest.take() {
+        let at_rest = self.entries.get_mut(block.index()).and_then(|entry| entry.rest.take());
+        if let Some(rest) = at_rest {
             self.unused.remove(&rest);
             self.evictable -= usize::from(rest < self.settled);
         }
@@ -75,11 +98,54 @@ impl Prefix {
 
     /// Nobody refers to `block` any more; steps up to `newest` may still read it.
     pub fn rest(&mut self, block: BlockId, newest: Option<StepId>) {
-        self.entries[block.index()].rest = Some(self.clock);
+        self.entry_mut(block).rest = Some(self.clock);
         self.unused.insert(self.clock, (block, newest));
         self.clock += 1;
+        self.queue(block);
         if newest.is_none() {
             self.settle(None);
+        }
+    }
+
+    fn queue(&mut self, block: BlockId) {
+        let entry = self.entry_mut(block);
+        if !entry.saved && !std::mem::replace(&mut entry.queued, true) {
+            self.to_save.push_back(block);
+        }
+    }
+
+    /// The next block at rest that has no copy below, with its hash. It counts as copied from now on.
+    pub fn unsaved(&mut self) -> Option<(BlockHash, BlockId)> {
+        while let Some(block) = self.to_save.pop_front() {
+            let entry = self.entry_mut(block);
+            entry.queued = false;
+            let &mut Entry { hash: Some(hash), rest: Some(_), saved: false, .. } = entry else { continue };
+            self.mark_saved(block);
+            return Some((hash, block));
+        }
+        None
+    }
+
+    /// The tier below has a copy of this block.
+    ///
+    /// # Panics
+    /// When it is not kept: nobody would ever clear the mark.
+    pub fn mark_saved(&mut self, block: BlockId) {
+        assert!(self.keeps(block), "only a block that is kept has a copy: {block}");
+        self.entry_mut(block).saved = true;
+    }
+
+    /// The tier below has no copy of this content any more; the block that holds it here, if one does.
+    pub fn copy_gone(&mut self, hash: BlockHash) -> Option<BlockId> {
+        let block = self.find(hash)?;
+        self.entry_mut(block).saved = false;
+        Some(block)
+    }
+
+    /// A block at rest waits for a copy again.
+    pub fn save_again(&mut self, block: BlockId) {
+        if self.entry(block).rest.is_some() {
+            self.queue(block);
         }
     }
 
@@ -97,14 +163,16 @@ impl Prefix {
         }
     }
 
-    /// Forgets the block that has been unused longest.
-    pub fn evict(&mut self) -> Option<BlockId> {
+    /// Forgets the block that has been unused longest; with its hash.
+    pub fn evict(&mut self) -> Option<(BlockHash, BlockId)> {
         let (&rest, &(block, _)) = self.unused.first_key_value().filter(|(rest, _)| **rest < self.settled)?;
         self.unused.remove(&rest);
         self.evictable -= 1;
-        let entry = std::mem::take(&mut self.entries[block.index()]);
-        self.blocks.remove(&entry.hash.expect("only a block with a hash is kept"));
-        Some(block)
+        let entry = self.entry_mut(block);
+        let entry = std::mem::replace(entry, Entry { queued: entry.queued, ..Entry::default() });
+        let hash = entry.hash.expect("only a block with a hash is kept");
+        self.blocks.remove(&hash);
+        Some((hash, block))
     }
 
     /// Asserts that the maps agree; the blocks that nobody refers to.
@@ -112,8 +180,17 @@ impl Prefix {
         let named = self.entries.iter().filter(|entry| entry.hash.is_some()).count();
         assert_eq!(named, self.blocks.len(), "a hash for each block kept");
         assert_eq!(self.evictable, self.unused.range(..self.settled).count(), "evictable blocks");
-        assert!(self.blocks.iter().all(|(&hash, block)| self.entries[block.index()].hash == Some(hash)));
-        assert!(self.unused.iter().all(|(&rest, (block, _))| self.entries[block.index()].rest == Some(rest)));
+        assert!(self.blocks.iter().all(|(&hash, &block)| self.entry(block).hash == Some(hash)));
+        assert!(self.unused.iter().all(|(&rest, &(block, _))| self.entry(block).rest == Some(rest)));
+        for (at, entry) in self.entries.iter().enumerate() {
+            assert!(!entry.saved || entry.hash.is_some(), "block {at} has no content that could be saved");
+        }
         self.unused.values().map(|&(block, _)| block).collect()
+    }
+
+    /// Asserts that what counts as copied is among what the tier below keeps.
+    pub fn check_saved(&self, below: &Prefix) {
+        let saved = self.entries.iter().filter(|entry| entry.saved).filter_map(|entry| entry.hash);
+        saved.for_each(|hash| assert!(below.find(hash).is_some(), "the copy of {hash:?} is gone"));
     }
 }

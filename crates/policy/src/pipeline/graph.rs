@@ -97,11 +97,12 @@ impl Graph {
     pub(super) fn of(program: &Program, shape: &Shape, cost: &dyn Cost) -> Self {
         let nodes = program.nodes();
         let (waits, mut lanes) = (waits(program), Lists::with_capacity(nodes.len()));
+        let mut cost = cost.over(shape);
         for node in nodes {
             lanes.push(node.places().map(|(rank, lane)| (rank.index() * Lane::COUNT + lane.index()) as u32));
         }
         Self {
-            cost: nodes.iter().map(|node| cost.of(&node.op, shape)).collect(),
+            cost: nodes.iter().map(|node| cost(&node.op)).collect(),
             lanes,
             followers: waits.inverted(),
             waits,

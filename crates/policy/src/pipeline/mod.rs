@@ -15,18 +15,22 @@ pub mod waits;
 mod zigzag;
 
 pub use arrange::{arrange, lock_step};
-pub use pieces::direct_slot;
-pub use plan::{DiskPath, Excess, Plan, Share, Weights};
-pub use timeline::{Timeline, Timing};
+pub use pieces::{SLOTS, TURNS, direct_slot, up_slot};
+pub use plan::{DiskPath, Excess, Overlap, Plan, Share, Weights};
+pub use timeline::{Pauses, Timeline, Timing};
 pub use waits::{Ticket, Waits};
 
 use spec::{Pipeline, Program, Shape};
 
 /// The program of a shape, in an order that is right but not yet good (see [`arrange`]).
 pub fn lower(shape: &Shape, plan: &Plan) -> Program {
-    match shape.pipeline {
+    let program = match shape.pipeline {
         Pipeline::Plain => plain::lower(shape, plan),
         Pipeline::Zigzag => zigzag::lower(shape, plan),
         Pipeline::Row => row::lower(shape, plan),
+    };
+    match plan.overlap {
+        Overlap::Lanes => program,
+        overlap => program.on_lanes(|lane| overlap.lane(lane)),
     }
 }

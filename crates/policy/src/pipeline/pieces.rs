@@ -7,20 +7,21 @@ use spec::{Access, Buffer, Lane, Layout, Load, Op, Part, Program, RankId, Ranks,
 use std::ops::Range;
 
 /// Slots of each kind of weights: while one is read the other is written.
-pub(super) const SLOTS: u16 = 2;
+pub const SLOTS: u16 = 2;
 
 /// Turns that batches take where they share memory: one comes in, one is computed, one goes out.
-pub(super) const TURNS: u16 = 3;
+pub const TURNS: u16 = 3;
 
 /// Where the slots begin that the drive is read into directly: after two for attention, two for the MLP, one for the head.
 const DIRECT: u16 = 2 * SLOTS + 1;
 
 /// The slot that a part is read into straight from the drive.
 pub fn direct_slot(part: Part) -> u16 {
-    DIRECT + slot_of(part)
+    DIRECT + up_slot(part)
 }
 
-fn slot_of(part: Part) -> u16 {
+/// The slot that a part is copied into from the host, and that of the host that it is read into on its way there.
+pub fn up_slot(part: Part) -> u16 {
     match part {
         Part::Attention(layer) => layer % SLOTS,
         Part::Mlp(layer) => SLOTS + layer % SLOTS,
@@ -113,7 +114,10 @@ impl<'a> Pieces<'a> {
     }
 
     pub(super) fn mlp(&mut self, layer: u16, batch: u16, slots: Slots) {
-        self.push(Op::Mlp { layer, batch }, [(self.hidden(batch), Write)].into_iter().chain(slots.reads()));
+        // After the last layer prompts are scored, through the logits.
+        let scores = self.logits_are_shared() && layer + 1 == self.plan.layers;
+        let touches = [Some((self.hidden(batch), Write)), scores.then(|| (self.logits(batch), Write))];
+        self.push(Op::Mlp { layer, batch }, touches.into_iter().flatten().chain(slots.reads()));
         self.all_reduce(batch);
     }
 
@@ -127,11 +131,20 @@ impl<'a> Pieces<'a> {
     }
 
     pub(super) fn head(&mut self, batch: u16, slots: Slots) {
-        let logits = Buffer::Logits { batch: self.name(batch) };
+        let logits = self.logits(batch);
         let head = [(self.hidden(batch), Read), (logits, Write)];
         self.push(Op::Head { batch }, head.into_iter().chain(slots.reads()));
         self.push(Op::Sample { batch }, [(logits, Write), (Buffer::Sampled, WritePast)]);
         self.return_tokens(batch, logits);
+    }
+
+    /// Head and sampling run on one lane, one after the other: batches share their logits, unless these travel.
+    fn logits_are_shared(&self) -> bool {
+        self.plan.layout.pp == 1
+    }
+
+    fn logits(&self, batch: u16) -> Buffer {
+        Buffer::Logits { batch: if self.logits_are_shared() { 0 } else { self.name(batch) } }
     }
 
     /// The first stage embeds what the last one drew.
@@ -153,19 +166,20 @@ impl<'a> Pieces<'a> {
 
     /// Loads what of a part is not resident, and names the slots that hold it then. `batch` is the first that reads it.
     fn load(&mut self, part: Part, batch: u16) -> Slots {
-        let slot = slot_of(part);
+        let slot = up_slot(part);
         let mut slots = Slots { list: [(Buffer::Sampled, Read); 2], len: 0 };
         let Weights::Streamed { host, disk } = self.plan.weights else { return slots };
         let after = self.after(batch);
         let staged =
             (disk == Some(DiskPath::ThroughHost)).then_some(Buffer::Weights { slot, tier: Tier::Host });
+        let copied = host == Share::Some && !self.plan.delegates(self.shape);
         let mut load = |from, to, touches: [Option<(Buffer, Access)>; 3]| {
             self.copy(Op::LoadWeights { part, from, to }, from, to, touches.into_iter().flatten());
         };
         if let Some(staged) = staged {
             load(Tier::Disk, Tier::Host, [Some((staged, Write)), None, after]);
         }
-        if host == Share::Some || staged.is_some() {
+        if copied || staged.is_some() {
             let up = slots.add(Buffer::Weights { slot, tier: Tier::Device });
             load(Tier::Host, Tier::Device, [Some((up, Write)), staged.map(|buffer| (buffer, Read)), after]);
         }

@@ -1,6 +1,6 @@
 //! What a pipeline must know beside the shape: how many layers, what is not on the device, and what slots have room for.
 
-use spec::{Layout, Load, Pipeline, Shape, Split, Tier};
+use spec::{Lane, Layout, Load, Pipeline, Shape, Split, Tier};
 
 /// How what lives on the drive reaches the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +53,28 @@ pub enum Share {
     Some,
 }
 
+/// What of a rank can go on at the same time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Overlap {
+    /// Every lane beside every other.
+    #[default]
+    Lanes,
+    /// As that, but the host attends with the cores that the device computes with: one of them at a time.
+    SharedCores,
+    /// Nothing: what overlapping brings can be measured.
+    Nothing,
+}
+
+impl Overlap {
+    /// The lane that runs what is meant for `lane`.
+    pub fn lane(self, lane: Lane) -> Lane {
+        match (self, lane) {
+            (Overlap::Nothing, _) | (Overlap::SharedCores, Lane::Host) => Lane::Device,
+            _ => lane,
+        }
+    }
+}
+
 /// What pipelines lower by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -62,6 +84,10 @@ pub struct Plan {
     pub layout: Layout,
     /// Where its weights are.
     pub weights: Weights,
+    /// A step of one batch of at most so many tokens computes with the host's panels there, and copies none of them.
+    pub host_linear_tokens: u32,
+    /// What can go on at the same time.
+    pub overlap: Overlap,
     /// Rows that activation buffers have room for, in each batch.
     pub max_tokens: u32,
     /// Batches that a step may have; unless activations leave the device between layers, each has buffers of its own.
@@ -134,12 +160,19 @@ impl Plan {
             layers,
             layout: Layout::SINGLE,
             weights: Weights::Resident,
+            host_linear_tokens: 0,
+            overlap: Overlap::Lanes,
             max_tokens,
             max_batches: 1,
             hidden: Split::RESIDENT,
             disk_path: DiskPath::Direct,
             kv_slot_tokens: 0,
         }
+    }
+
+    /// Whether a step computes with the host's panels there.
+    pub fn delegates(&self, shape: &Shape) -> bool {
+        matches!(shape.loads.as_slice(), [load] if load.tokens <= self.host_linear_tokens)
     }
 
     /// Whether there is room for a step of this shape.

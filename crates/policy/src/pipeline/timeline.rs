@@ -21,6 +21,22 @@ pub struct Timing {
     pub nodes: Vec<(Nanos, Nanos)>,
 }
 
+/// Times in which no lane works.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pauses {
+    /// Between the start of a step and its first node.
+    pub gap: Nanos,
+    /// Until a lane works again that fell asleep, since what it waited for took longer than that.
+    pub wake: Nanos,
+}
+
+impl From<Nanos> for Pauses {
+    /// Lanes that never sleep.
+    fn from(gap: Nanos) -> Self {
+        Pauses { gap, wake: Nanos::ZERO }
+    }
+}
+
 /// Lanes in virtual time. A lane runs its nodes in order; a node begins when its lanes are free, all that it waits for is
 /// done and its stage has prepared the step. Preparing is a gap before the program, not an op: it goes on beside whatever
 /// runs on the lanes, and every pipeline stage pays it, one after the other.
@@ -31,13 +47,13 @@ pub struct Timeline {
     free: Vec<[Nanos; Lane::COUNT]>,
     /// When each stage is ready to prepare another step.
     prepared: Vec<Nanos>,
-    gap: Nanos,
+    pauses: Pauses,
 }
 
 impl Timeline {
-    /// Nothing has run yet; `gap` lies between the start of a step and its first node.
-    pub fn new(gap: Nanos) -> Self {
-        Self { ledger: Ledger::new(), free: Vec::new(), prepared: Vec::new(), gap }
+    /// Nothing has run yet.
+    pub fn new(pauses: impl Into<Pauses>) -> Self {
+        Self { ledger: Ledger::new(), free: Vec::new(), prepared: Vec::new(), pauses: pauses.into() }
     }
 
     /// Runs a program that is started at `now`, after all that were committed before it.
@@ -46,8 +62,9 @@ impl Timeline {
         self.ledger.begin(layout.ranks());
         self.prepare(now, usize::from(layout.pp));
         self.free.resize(self.free.len().max(usize::from(layout.ranks())), Default::default());
+        let mut cost = cost.over(shape);
         let nodes: Vec<_> = (0..program.nodes().len())
-            .map(|index| self.run(index, program, usize::from(layout.tp), &mut |op| cost.of(op, shape)))
+            .map(|index| self.run(index, program, usize::from(layout.tp), &mut *cost))
             .collect();
         let begin = nodes.iter().map(|node| node.0).min().unwrap_or(now);
         Timing { begin, end: nodes.iter().map(|node| node.1).max().unwrap_or(now), nodes }
@@ -62,7 +79,7 @@ impl Timeline {
         self.prepared.resize(self.prepared.len().max(stages), Nanos::ZERO);
         let mut told = now;
         for prepared in &mut self.prepared[..stages] {
-            *prepared = told.max(*prepared) + self.gap;
+            *prepared = told.max(*prepared) + self.pauses.gap;
             told = *prepared;
         }
     }
@@ -76,11 +93,13 @@ impl Timeline {
     ) -> (Nanos, Nanos) {
         let node = &program.nodes()[index];
         let touches = program.touches(node);
-        let mut begin = Nanos::ZERO;
+        let (mut free, mut waits) = (Nanos::ZERO, Nanos::ZERO);
         for (rank, lane) in node.places() {
-            begin = begin.max(self.free[rank.index()][lane.index()]).max(self.prepared[rank.index() / tp]);
-            touches.iter().for_each(|&touch| self.ledger.wait(rank, touch, &mut begin));
+            free = free.max(self.free[rank.index()][lane.index()]).max(self.prepared[rank.index() / tp]);
+            touches.iter().for_each(|&touch| self.ledger.wait(rank, touch, &mut waits));
         }
+        let woken = if waits > free + self.pauses.wake { waits + self.pauses.wake } else { waits };
+        let begin = free.max(woken);
         let end = begin + cost(&node.op);
         for (rank, lane) in node.places() {
             self.free[rank.index()][lane.index()] = end;

@@ -10,8 +10,9 @@
 //! - `gpu_w^g` has an `s` too many, and only weights on the drive are staged on the host (`cpu_w^p`);
 //! - the head and its logits take time and memory.
 
+use super::programme::{Compare, Programme};
 use crate::cost::{Dims, ElementBytes};
-use microlp::{ComparisonOp, OptimizationDirection, Problem};
+use crate::pipeline::DiskPath;
 use spec::{ByTier, HardwareSpec, Lane, Part, Placement, Split, Tier};
 
 /// How work is ordered, which says what overlaps with what.
@@ -41,6 +42,8 @@ pub enum Kernels {
     Eager,
     /// Scores on chip, logits of the last position.
     Fused,
+    /// As fused, and prompts go through in pieces of bounded size, whose memory the capacities leave out already.
+    Chunked,
 }
 
 /// What is asked of the planner.
@@ -64,6 +67,8 @@ pub struct Question {
     pub attends: Attends,
     /// How attention and head are computed.
     pub kernels: Kernels,
+    /// How what is on the drive comes to the device.
+    pub disk_path: DiskPath,
 }
 
 /// A batch and a block.
@@ -271,7 +276,11 @@ impl Model<'_> {
         let (hardware, bytes) =
             (&self.question.hardware, self.question.dims.part(half.part()) * self.question.bytes.weight);
         let mut lanes = Lanes::default();
-        lanes[2] = Sum::default().away(Kind::Weights, bytes / hardware.up.bytes_per_s);
+        let up = bytes / hardware.up.bytes_per_s;
+        lanes[2] = match self.question.disk_path {
+            DiskPath::Direct => Sum::default().with(Kind::Weights, Tier::Host, up),
+            DiskPath::ThroughHost => Sum::default().away(Kind::Weights, up),
+        };
         lanes[4] = Sum::default().with(Kind::Weights, Tier::Disk, bytes / hardware.disk.read_bytes_per_s);
         lanes
     }
@@ -318,7 +327,7 @@ impl Model<'_> {
     fn head(&self) -> f64 {
         let rows = match self.question.kernels {
             Kernels::Eager => self.rows(Phase::Prefill),
-            Kernels::Fused => self.batch,
+            Kernels::Fused | Kernels::Chunked => self.batch,
         };
         let head = self.question.dims.head();
         self.batches * (self.linear(rows, head) + self.steps() * self.linear(self.batch, head))
@@ -350,21 +359,27 @@ impl Model<'_> {
         if self.question.attends == Attends::Device {
             device = device.away(Kind::Kv, slots);
         }
-        let host =
-            home(Tier::Host).with(Kind::Weights, Tier::Disk, 2.0 * weights).with(Kind::Kv, Tier::Disk, slots);
+        let staged = match self.question.disk_path {
+            DiskPath::Direct => 0.0,
+            DiskPath::ThroughHost => 2.0 * weights,
+        };
+        let host = home(Tier::Host).with(Kind::Weights, Tier::Disk, staged).with(Kind::Kv, Tier::Disk, slots);
         [device, host, home(Tier::Disk)]
     }
 
     /// What the largest piece of a batch's prefill needs beside its input, and the head's weights.
     fn working(&self) -> f64 {
         let Question { dims, bytes, prompt, .. } = self.question;
+        if self.question.kernels == Kernels::Chunked {
+            return 0.0;
+        }
         let s = f64::from(*prompt);
         let rows = self.batch * s;
         let inner = rows * (dims.hidden + dims.ffn) as f64 * bytes.hidden;
         let projected = rows * 4.0 * dims.hidden as f64 * bytes.hidden;
         let (scores, logits) = match self.question.kernels {
             Kernels::Eager => (self.batch * dims.heads as f64 * s * s * 2.0, rows * dims.vocab as f64 * 2.0),
-            Kernels::Fused => (0.0, self.batch * dims.vocab as f64 * 4.0),
+            Kernels::Fused | Kernels::Chunked => (0.0, self.batch * dims.vocab as f64 * 4.0),
         };
         dims.head() * 2.0 + inner.max(projected + scores).max(logits)
     }
@@ -388,22 +403,28 @@ pub fn room(question: &Question) -> [f64; 3] {
     [hardware.device.memory.0, hardware.host.memory.0, hardware.disk.capacity.0].map(|bytes| bytes as f64)
 }
 
-/// Least time under the tiers' capacities. Rows are scaled, so that the solver sees numbers of one size.
-fn solve(stretches: &[Stretch], memory: &[Sum; 3], room: &[f64; 3]) -> Option<[f64; SHARES]> {
+/// The programme of a block: least time under the tiers' capacities; nothing where what is always on a tier has no room
+/// there. Rows are scaled, so that the solver sees numbers of one size. Variables are the nine shares, then the times.
+pub fn programme(question: &Question, block: BlockSize) -> Option<Programme> {
+    let model = Model { question, batch: f64::from(block.batch_size), batches: f64::from(block.num_batches) };
+    rows(&model.stretches(), &model.memory(), &room(question))
+}
+
+fn rows(stretches: &[Stretch], memory: &[Sum; 3], room: &[f64; 3]) -> Option<Programme> {
     let unit = stretches.iter().flat_map(|s| s.lanes.iter().map(Sum::largest)).fold(1e-12, f64::max);
-    let mut problem = Problem::new(OptimizationDirection::Minimize);
-    // Of equal plans, the one that leans on the faster tier.
-    let shares: [_; SHARES] = std::array::from_fn(|i| problem.add_var([0.0, 1e-6, 2e-6][i % 3], (0.0, 1.0)));
+    let mut programme = Programme::default();
+    for share in 0..SHARES {
+        // Of equal plans, the one that leans on the faster tier.
+        programme.variable([0.0, 1e-6, 2e-6][share % 3], Some(1.0));
+    }
     for kind in 0..3 {
-        let row: Vec<_> = (0..3).map(|tier| (shares[3 * kind + tier], 1.0)).collect();
-        problem.add_constraint(row, ComparisonOp::Eq, 1.0);
+        programme.row((0..3).map(|tier| (3 * kind + tier, 1.0)).collect(), Compare::Equals, 1.0);
     }
     for stretch in stretches.iter().filter(|stretch| stretch.times > 0.0) {
-        let time = problem.add_var(stretch.times, (0.0, f64::INFINITY));
+        let time = programme.variable(stretch.times, None);
         for lane in stretch.lanes.iter().filter(|lane| lane.largest() > 0.0) {
-            let mut row = terms(&shares, lane, unit);
-            row.push((time, -1.0));
-            problem.add_constraint(row, ComparisonOp::Le, -lane.constant / unit);
+            let row = terms(lane, unit).chain([(time, -1.0)]).collect();
+            programme.row(row, Compare::AtMost, -lane.constant / unit);
         }
     }
     for (tier, &room) in memory.iter().zip(room) {
@@ -411,15 +432,19 @@ fn solve(stretches: &[Stretch], memory: &[Sum; 3], room: &[f64; 3]) -> Option<[f
         if left < 0.0 {
             return None;
         }
-        problem.add_constraint(terms(&shares, tier, room.max(1.0)), ComparisonOp::Le, left);
+        programme.row(terms(tier, room.max(1.0)).collect(), Compare::AtMost, left);
     }
-    let solution = problem.solve().ok()?.into_solution().ok()?;
-    Some(shares.map(|share| solution.var_value(share).clamp(0.0, 1.0)))
+    Some(programme)
 }
 
-fn terms(shares: &[microlp::Variable; SHARES], sum: &Sum, unit: f64) -> Vec<(microlp::Variable, f64)> {
-    let terms = shares.iter().zip(sum.shares).map(|(&share, times)| (share, times / unit));
-    terms.filter(|(_, times)| *times > 0.0).collect()
+fn solve(stretches: &[Stretch], memory: &[Sum; 3], room: &[f64; 3]) -> Option<[f64; SHARES]> {
+    let values = rows(stretches, memory, room)?.solve()?;
+    Some(std::array::from_fn(|share| values[share].clamp(0.0, 1.0)))
+}
+
+fn terms(sum: &Sum, unit: f64) -> impl Iterator<Item = (usize, f64)> {
+    let terms = sum.shares.into_iter().enumerate().map(move |(share, times)| (share, times / unit));
+    terms.filter(|(_, times)| *times > 0.0)
 }
 
 fn placement(shares: &[f64; SHARES]) -> Placement {

@@ -17,9 +17,15 @@ fn rate(question: &Question, placed: &Placed) -> f64 {
 
 /// The best `keep` blocks, best first.
 pub fn search(question: &Question, keep: usize) -> Vec<Placed> {
+    search_up_to(question, u32::MAX, keep)
+}
+
+/// The best `keep` blocks of up to `most` sequences, best first.
+pub fn search_up_to(question: &Question, most: u32, keep: usize) -> Vec<Placed> {
     let blocks = BATCH_SIZES
         .iter()
         .flat_map(|&batch_size| BLOCKS.iter().map(move |&num_batches| BlockSize { batch_size, num_batches }));
+    let blocks = blocks.filter(|block| block.batch_size * block.num_batches <= most);
     let mut found: Vec<Placed> = blocks.filter_map(|block| place(question, block)).collect();
     let order =
         |a: &Placed, b: &Placed| rate(question, b).partial_cmp(&rate(question, a)).unwrap_or(Ordering::Equal);

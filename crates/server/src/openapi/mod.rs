@@ -1,7 +1,6 @@
 //! `/openapi.json`: every route, field, range and answer. Limits are those that the code obeys, not copies of them.
 
 mod answers;
-mod fields;
 mod others;
 #[cfg(test)]
 mod tests;
@@ -10,6 +9,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
+use model::api::schema;
 use serde_json::{Value, json};
 
 use crate::app::App;
@@ -17,11 +17,13 @@ use crate::routes;
 
 /// `GET /openapi.json`
 pub(crate) async fn document(State(app): State<Arc<App>>) -> Response {
-    routes::json(whole(app.config.max_body_bytes).to_string())
+    // Until a model is there, any id may be one of its tokens.
+    let vocab = app.served().map_or(u32::MAX as usize, |served| served.engine.spec().vocab);
+    routes::json(whole(app.config.max_body_bytes, vocab).to_string())
 }
 
-/// The document. `max_body_bytes`: of a request.
-fn whole(max_body_bytes: usize) -> Value {
+/// The document. `max_body_bytes`: of a request; `vocab`: tokens that there are.
+fn whole(max_body_bytes: usize, vocab: usize) -> Value {
     let about = format!(
         "OpenAI's API on one model. Bodies may have {max_body_bytes} bytes. Fields that are not listed are ignored \
          and counted; null is the same as absent."
@@ -33,18 +35,18 @@ fn whole(max_body_bytes: usize) -> Value {
         "security": [{}, {"key": []}],
         "paths": paths(),
         "components": {
-            "schemas": schemas(),
+            "schemas": schemas(vocab),
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     })
 }
 
-fn schemas() -> Value {
+fn schemas(vocab: usize) -> Value {
     let mut schemas = answers::schemas();
-    schemas["CompletionRequest"] = fields::completion();
-    schemas["ChatRequest"] = fields::chat();
-    schemas["TokenizeRequest"] = fields::tokenize();
-    schemas["DetokenizeRequest"] = fields::detokenize();
+    schemas["CompletionRequest"] = schema::completion(vocab);
+    schemas["ChatRequest"] = schema::chat(vocab);
+    schemas["TokenizeRequest"] = schema::tokenize();
+    schemas["DetokenizeRequest"] = schema::detokenize(vocab);
     schemas
 }
 
@@ -133,7 +135,8 @@ fn post(summary: &str, request: &str, schema: &str) -> Value {
     responses["415"] = error("The body is not JSON");
     json!({
         "summary": summary,
-        "requestBody": {"required": true, "content": {"application/json": {"schema": reference(request)}}},
+        "requestBody": {"required": true, "content": {"application/json": {
+            "schema": reference(request), "example": schema::example(request)}}},
         "responses": responses,
     })
 }
@@ -141,8 +144,8 @@ fn post(summary: &str, request: &str, schema: &str) -> Value {
 /// As one body or, with `stream`, as events.
 fn streamed(summary: &str, request: &str, schema: &str) -> Value {
     let mut post = post(summary, request, schema);
-    let events = "Events: chunks, and at the end `[DONE]` or an error";
-    post["responses"]["200"]["content"]["text/event-stream"] =
-        json!({"schema": {"type": "string", "description": events}});
+    let events = "One of the events: a chunk, and at the end `[DONE]` or an error";
+    let event = json!({"type": "object", "required": ["data"], "properties": {"data": {"type": "string"}}, "description": events});
+    post["responses"]["200"]["content"]["text/event-stream"] = json!({"schema": event});
     post
 }

@@ -19,10 +19,7 @@ pub(super) fn paths() -> Map<String, Value> {
             "/v1/files/{id}/content",
             json!({"get": spool(with_id(text("Its bytes", "application/octet-stream")))}),
         ),
-        (
-            "/v1/batches",
-            json!({"get": spool(get("All batches", "Thing")), "post": spool(made(get("Begin a batch", "Thing")))}),
-        ),
+        ("/v1/batches", json!({"get": spool(get("All batches", "Thing")), "post": batch_made()})),
         ("/v1/batches/{id}", json!({"get": spool(batch())})),
         ("/v1/batches/{id}/cancel", json!({"post": spool(made(batch()))})),
     ];
@@ -62,11 +59,22 @@ fn made(mut operation: Value) -> Value {
     operation
 }
 
+fn batch_made() -> Value {
+    let mut operation = spool(made(get("Begin a batch", "Thing")));
+    let schema = json!({"type": "object", "required": ["input_file_id", "endpoint", "completion_window"],
+                        "properties": {"input_file_id": {"type": "string", "minLength": 1},
+                                       "endpoint": {"enum": ["/v1/completions", "/v1/chat/completions"]},
+                                       "completion_window": {"enum": ["24h"]},
+                                       "metadata": {"type": ["object", "null"]}}});
+    operation["requestBody"] = json!({"required": true, "content": {"application/json": {"schema": schema}}});
+    operation
+}
+
 fn upload() -> Value {
     let mut upload = spool(made(get("Hand in a file", "Thing")));
     let form = json!({"type": "object", "required": ["file", "purpose"],
                       "properties": {"file": {"type": "string", "contentMediaType": "application/octet-stream"},
-                                     "purpose": {"type": "string"}}});
+                                     "purpose": {"enum": ["batch"]}}});
     upload["requestBody"] = json!({"required": true, "content": {"multipart/form-data": {"schema": form}}});
     upload
 }

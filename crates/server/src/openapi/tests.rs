@@ -11,7 +11,7 @@ fn routed() -> Vec<String> {
 
 #[test]
 fn every_route_is_in_it_and_nothing_else() {
-    let document = whole(1);
+    let document = whole(1, 256);
     let mut documented: Vec<&String> = document["paths"].as_object().unwrap().keys().collect();
     let mut routed = routed();
     documented.sort();
@@ -33,7 +33,7 @@ fn references(value: &Value, found: &mut Vec<String>) {
 
 #[test]
 fn what_it_refers_to_is_there() {
-    let document = whole(1);
+    let document = whole(1, 256);
     let mut found = Vec::new();
     references(&document, &mut found);
     assert!(found.len() > 50);
@@ -45,7 +45,7 @@ fn what_it_refers_to_is_there() {
 
 #[test]
 fn every_answer_has_a_schema() {
-    let document = whole(1);
+    let document = whole(1, 256);
     for (path, methods) in document["paths"].as_object().unwrap() {
         for (method, operation) in methods.as_object().unwrap() {
             let responses = operation["responses"].as_object().unwrap();

@@ -63,6 +63,7 @@ async function* events(response) {
 
 // ---- The chat ----
 
+const DRAW_EVERY_MS = 40;
 const messages = [];
 let stopper = null;
 
@@ -92,9 +93,13 @@ async function answer(turn) {
   const system = $("system").value.trim();
   const conversation = system ? [{ role: "system", content: system }, ...messages] : messages;
   const began = performance.now();
-  let text = "", first = null, tokens = 0;
-  const tell = () => {
+  let text = "", first = null, tokens = 0, drawing = null;
+  // Drawn some times a second: a page that draws every token of a fast stream has no time for anything else.
+  const drawText = () => {
+    drawing = null;
     if (first === null) return;
+    turn.textContent = text;
+    $("turns").scrollTop = $("turns").scrollHeight;
     const seconds = (performance.now() - first) / 1000;
     const rate = tokens > 1 && seconds > 0 ? `${((tokens - 1) / seconds).toFixed(1)} tokens/s, ` : "";
     $("speed").textContent = `${tokens} tokens, ${rate}first after ${((first - began) / 1000).toFixed(2)} s`;
@@ -116,13 +121,13 @@ async function answer(turn) {
       if (piece) {
         first ??= performance.now();
         text += piece;
-        turn.textContent = text;
-        $("turns").scrollTop = $("turns").scrollHeight;
       }
       tokens = event.usage?.completion_tokens ?? tokens;
-      tell();
+      drawing ??= setTimeout(drawText, DRAW_EVERY_MS);
     }
   } finally {
+    clearTimeout(drawing);
+    drawText();
     if (text) messages.push({ role: "assistant", content: text });
   }
 }
@@ -262,14 +267,16 @@ function draw(hold) {
 
 async function look() {
   try {
-    const response = await request("/v1/hold");
+    // An answer that never comes must not be the last one that is asked for.
+    const response = await request("/v1/hold", { signal: AbortSignal.timeout(10_000) });
     if (!response.ok) throw new Error(await complaint(response));
     const hold = await response.json();
     draw(hold);
     $("state").textContent = hold.state;
     $("state").className = "";
   } catch (error) {
-    $("state").textContent = error instanceof TypeError ? "no connection" : error.message;
+    const unheard = error instanceof TypeError || error.name === "TimeoutError";
+    $("state").textContent = unheard ? "no connection" : error.message;
     $("state").className = "bad";
   }
   setTimeout(look, 1000);

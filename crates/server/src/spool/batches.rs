@@ -12,25 +12,36 @@ use super::page;
 use super::store::Kind;
 use crate::app::App;
 use crate::body;
+use crate::generate::aside;
 use crate::refusal::{self, Refusal};
 use crate::routes;
 
 /// `POST /v1/batches`
 pub(crate) async fn create(State(app): State<Arc<App>>, request: Request) -> Result<Response, Refusal> {
+    app.spool()?;
+    let body = body::read(request, &app).await?;
+    // It is on the disk before the answer says so; streams do not wait for that.
+    Ok(routes::json(aside(move || begin(&app, &body)).await??))
+}
+
+/// A batch that is kept, as it is shown.
+fn begin(app: &App, body: &[u8]) -> Result<String, ApiError> {
     let spool = app.spool()?;
-    let body = body::read(request, &app.config).await?;
-    let request = body::parse(&body)?;
+    let request = body::parse(body)?;
     let ids = [Kind::Batch, Kind::File, Kind::File].map(|kind| kind.id(&app.number().1));
     let batch = Batch::new(&request, ids)?;
     let input = batch.shown["input_file_id"].as_str().unwrap_or_default();
-    if spool.file(input).is_none_or(|file| file["purpose"] != "batch") {
-        let message = "input_file_id: there is no file of this id with the purpose batch";
-        return Err(ApiError::invalid("input_file_id", message).into());
+    let file = spool.file(input).ok_or_else(|| refusal::nothing_of("file", input))?;
+    if file["purpose"] != "batch" {
+        return Err(ApiError::invalid(
+            "input_file_id",
+            "input_file_id: expected a file with the purpose batch",
+        ));
     }
     let shown = batch.shown.to_string();
     spool.put(batch).map_err(refusal::spool)?;
     spool.news.notify_one();
-    Ok(routes::json(shown))
+    Ok(shown)
 }
 
 /// `GET /v1/batches`
@@ -49,14 +60,20 @@ pub(crate) async fn get(State(app): State<Arc<App>>, Path(id): Path<String>) -> 
 
 /// `POST /v1/batches/{id}/cancel`: lines under way are not answered any more, those that were stay.
 pub(crate) async fn cancel(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response, Refusal> {
+    Ok(routes::json(aside(move || end(&app, &id)).await??))
+}
+
+/// A batch that is being cancelled, as it is shown.
+fn end(app: &App, id: &str) -> Result<String, ApiError> {
     let spool = app.spool()?;
-    let batch = spool.batch(&id).ok_or_else(|| refusal::nothing_of("batch", &id))?;
+    let batch = spool.batch(id).ok_or_else(|| refusal::nothing_of("batch", id))?;
     if batch.has_ended() {
         let message = format!("the batch is {}", batch.status());
-        return Err(ApiError::invalid("batch_id", message).into());
+        return Err(ApiError::invalid("batch_id", message));
     }
-    spool.update(&id, |batch| batch.advance("cancelling")).map_err(refusal::spool)?;
+    let cancelling = spool.update(id, |batch| batch.advance("cancelling")).map_err(refusal::spool)?;
     spool.news.notify_one();
-    let batch = spool.batch(&id).ok_or_else(|| refusal::nothing_of("batch", &id))?;
-    Ok(routes::json(batch.shown.to_string()))
+    // It may have ended meanwhile, by itself or because of this: what is told is what was done.
+    let batch = cancelling.or_else(|| spool.batch(id)).ok_or_else(|| refusal::nothing_of("batch", id))?;
+    Ok(batch.shown.to_string())
 }

@@ -8,12 +8,13 @@ use axum::extract::{Multipart, Path, Query, State};
 use axum::response::{IntoResponse, Response};
 use hyper::header::CONTENT_TYPE;
 use model::api::ApiError;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
 use super::page;
 use super::store::{Kind, Spool};
 use crate::app::App;
+use crate::crowd::FRAME_BYTES;
 use crate::generate::aside;
 use crate::refusal::{self, Refusal};
 use crate::routes;
@@ -35,20 +36,27 @@ pub(crate) async fn upload(
 ) -> Result<Response, Refusal> {
     let spool = app.spool()?;
     let form = form.ok_or_else(refusal::no_form)?;
-    if !spool.has_room().map_err(refusal::spool)? {
+    let looking = Arc::clone(&app);
+    if !aside(move || looking.spool()?.has_room().map_err(refusal::spool)).await?? {
         return Err(refusal::spool_full().into());
     }
     let id = Kind::File.id(&app.number().1);
     let received = receive(&app, spool, &id, form).await;
+    let described = aside(move || keep(app.spool()?, &id, received)).await?;
+    Ok(routes::json(described?.to_string()))
+}
+
+/// What was received, described on the disk; or nothing is left of it.
+fn keep(spool: &Spool, id: &str, received: Result<Upload, ApiError>) -> Result<Value, ApiError> {
     let described = received.and_then(|upload| {
         let (name, purpose) = upload.check()?;
-        spool.describe(&id, &name, &purpose).map_err(refusal::spool)
+        spool.describe(id, &name, &purpose).map_err(refusal::spool)
     });
     if described.is_err() {
         // Half a file is none; if it was not even begun, there is nothing to remove.
-        let _ = std::fs::remove_file(spool.path(&id));
+        let _ = std::fs::remove_file(spool.path(id));
     }
-    Ok(routes::json(described?.to_string()))
+    described
 }
 
 impl Upload {
@@ -62,6 +70,33 @@ impl Upload {
             ));
         }
         Ok((name.chars().take(NAME_CHARS).collect(), purpose))
+    }
+}
+
+/// A file on its way to the disk. Once it cannot be written, the rest is read and dropped: a client that still sends
+/// would not hear why.
+struct Incoming {
+    file: tokio::fs::File,
+    refused: Option<std::io::Error>,
+}
+
+impl Incoming {
+    fn new(file: std::fs::File) -> Incoming {
+        Incoming { file: tokio::fs::File::from_std(file), refused: None }
+    }
+
+    async fn write(&mut self, bytes: &[u8]) {
+        if self.refused.is_none() {
+            self.refused = self.file.write_all(bytes).await.err();
+        }
+    }
+
+    async fn end(mut self) -> std::io::Result<()> {
+        if let Some(refused) = self.refused {
+            return Err(refused);
+        }
+        self.file.flush().await?;
+        self.file.sync_all().await
     }
 }
 
@@ -80,7 +115,7 @@ async fn receive(app: &App, spool: &Spool, id: &str, mut form: Multipart) -> Res
         let mut file = None;
         if is_file {
             upload.name = Some(field.file_name().unwrap_or("upload.jsonl").to_string());
-            file = Some(tokio::fs::File::from_std(spool.create(id).map_err(refusal::spool)?));
+            file = Some(Incoming::new(spool.create(id).map_err(refusal::spool)?));
         }
         while let Some(bytes) =
             tokio::time::timeout(patience, field.chunk()).await.map_err(slow)?.map_err(broken)?
@@ -88,16 +123,20 @@ async fn receive(app: &App, spool: &Spool, id: &str, mut form: Multipart) -> Res
             let limit = app.config.max_file_bytes;
             left = left.checked_sub(bytes.len() as u64).ok_or_else(|| refusal::file_too_large(limit))?;
             match &mut file {
-                Some(file) => file.write_all(&bytes).await.map_err(refusal::spool)?,
+                Some(file) => file.write(&bytes).await,
+                // Fields that nobody knows are passed over, whatever their length.
+                None if name != "purpose" => (),
                 None if text.len() + bytes.len() > NAME_CHARS => {
-                    return Err(ApiError::invalid(&name, "a field of the form is too long"));
+                    return Err(ApiError::invalid(
+                        "purpose",
+                        "purpose: expected batch, found something longer",
+                    ));
                 }
                 None => text.extend_from_slice(&bytes),
             }
         }
-        if let Some(mut file) = file {
-            file.flush().await.map_err(refusal::spool)?;
-            file.sync_all().await.map_err(refusal::spool)?;
+        if let Some(file) = file {
+            file.end().await.map_err(refusal::spool)?;
         }
         if name == "purpose" {
             upload.purpose = Some(String::from_utf8_lossy(&text).into_owned());
@@ -134,7 +173,7 @@ pub(crate) async fn content(
     spool.file(&id).ok_or_else(|| refusal::nothing_of("file", &id))?;
     let file = tokio::fs::File::open(spool.path(&id)).await.map_err(refusal::spool)?;
     let pieces = futures_util::stream::try_unfold(file, |mut file| async move {
-        let mut piece = bytes::BytesMut::with_capacity(64 << 10);
+        let mut piece = bytes::BytesMut::with_capacity(FRAME_BYTES);
         let read = tokio::io::AsyncReadExt::read_buf(&mut file, &mut piece).await?;
         Ok::<_, std::io::Error>((read > 0).then(|| (piece.freeze(), file)))
     });

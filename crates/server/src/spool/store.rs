@@ -168,14 +168,15 @@ impl Spool {
         }
     }
 
-    /// Changes a batch that has not ended, here and on the disk; nobody else changes it meanwhile.
-    pub(super) fn update(&self, id: &str, change: impl FnOnce(&mut Batch)) -> io::Result<()> {
+    /// Changes a batch that has not ended, here and on the disk; nobody else changes it meanwhile. Gives it as it was then.
+    pub(super) fn update(&self, id: &str, change: impl FnOnce(&mut Batch)) -> io::Result<Option<Batch>> {
         let mut batches = self.lock();
         let Some(mut batch) = batches.get(id).filter(|batch| !batch.has_ended()).cloned() else {
-            return Ok(());
+            return Ok(None);
         };
         change(&mut batch);
-        self.write(&mut batches, batch)
+        self.write(&mut batches, batch.clone())?;
+        Ok(Some(batch))
     }
 
     fn described(&self, folder: &str) -> io::Result<Vec<Value>> {
@@ -209,10 +210,15 @@ fn private(path: &Path) -> io::Result<File> {
 /// Writes a file so that whoever reads it finds the old or the new one.
 fn write_whole(path: &Path, value: &Value) -> io::Result<()> {
     let part = path.with_extension("part");
-    let mut file = private(&part)?;
-    file.write_all(value.to_string().as_bytes())?;
-    file.sync_all()?;
-    fs::rename(part, path)
+    let written = private(&part).and_then(|mut file| {
+        file.write_all(value.to_string().as_bytes())?;
+        file.sync_all()
+    });
+    if written.is_err() {
+        // On a full disk every byte counts; if it was not even begun, there is nothing to remove.
+        let _ = fs::remove_file(&part);
+    }
+    written.and_then(|()| fs::rename(part, path))
 }
 
 #[cfg(test)]

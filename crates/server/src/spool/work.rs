@@ -1,6 +1,7 @@
 //! Batches are worked through one after another, on the engine that serves everybody.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ use super::batch::Batch;
 use super::store::Spool;
 use crate::app::{App, Phase};
 use crate::generate::aside;
+use crate::log::LogLevel;
+use crate::refusal;
 use crate::served::Served;
 
 /// Lines of a batch in the engine; few, so that those who wait for an answer are not behind a whole file.
@@ -57,12 +60,13 @@ fn one(app: &App, batch: Batch) {
         Ok(Some((ended, tally))) => spool.end(id, ended, &tally),
         // The server ends, or the engine has: the next server goes on.
         Ok(None) | Err(Failed::Job(JobError::Engine(_))) => Ok(()),
-        Err(failed) => spool.update(id, |batch| batch.fail(&failed.told())),
+        Err(failed) => spool.update(id, |batch| batch.fail(&failed.told())).map(drop),
     };
     if let Err(error) = written {
-        // Without its directory nothing can be said to anybody; whoever runs the server should know.
-        eprintln!("ballast: the spool directory refuses: {error}");
-        app.advance(Phase::Draining);
+        // Others are still served. What became of the batch is known here only: the next server goes on with it.
+        let words = format!("ballast: the spool directory refuses: {error}");
+        app.config.log.say(LogLevel::Error, "spool_refuses", &words);
+        spool.tell(id, |batch| batch.fail(&[refused(&error)]));
     }
 }
 
@@ -87,11 +91,22 @@ impl Failed {
             Failed::Job(JobError::Other { differences, .. }) => {
                 vec![error("batch_changed", &differences.join("; "), Value::Null)]
             }
-            Failed::Job(_) => {
-                vec![error("spool_error", "the spool directory could not be read or written", Value::Null)]
+            Failed::Job(JobError::File { source, .. } | JobError::Full { source, .. }) => {
+                vec![refused(&source)]
             }
+            Failed::Job(_) => vec![refused(&ErrorKind::Other.into())],
         }
     }
+}
+
+/// The system refuses a file; it names paths, which are not for clients.
+fn refused(why: &std::io::Error) -> Value {
+    let (code, message) = if refusal::is_full(why) {
+        ("spool_full", "there is no room for the answers; delete files and send the batch again")
+    } else {
+        ("spool_error", "the spool directory could not be read or written")
+    };
+    error(code, message, Value::Null)
 }
 
 fn error(code: &str, message: &str, line: Value) -> Value {
@@ -218,5 +233,6 @@ impl Spool {
             batch.advance("finalizing");
             batch.advance(if ended == Ended::Finished { "completed" } else { "cancelled" });
         })
+        .map(drop)
     }
 }

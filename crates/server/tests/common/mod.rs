@@ -4,15 +4,16 @@
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use engine::{EngineConfig, KvMemory, Offload, Planned, PrefixCaching};
+use engine::{Claim, Engine, EngineConfig, Event, KvMemory, Offload, Planned, PrefixCaching};
 use kernels::Isa;
 use model::Checkpoint;
 use model::config::read_generation;
 use model::decoder::WeightsAs;
+use model::sampling::SamplingParams;
 use model::template::{SpecialTexts, Templates, Tools};
 use model::tokenizer::Tokenizer;
 use serde_json::{Value, json};
@@ -38,13 +39,18 @@ pub(crate) fn served(model: &str) -> Served {
         max_num_seqs: 16,
         max_num_batched_tokens: 512,
         max_num_queued_reqs: 1 << 20,
+        kv: engine::KvFormat::AsActivations,
+        sparse: None,
         prefix_caching: PrefixCaching::On,
         steps_in_flight: 1,
         kv_tokens: Some(16 * CONTEXT),
         kv_memory: KvMemory::AsUsed,
         host_kv_tokens: 0,
         offload: Offload::default(),
+        blocks: engine::Blocks::default(),
         record: None,
+        beside_bytes: 0,
+        lane_spans: 0,
     };
     let (tokenizer, tokenizer_config) = Tokenizer::from_dir(&folder).unwrap();
     let templates = Templates::find(&folder, &tokenizer_config).unwrap();
@@ -61,14 +67,24 @@ pub(crate) fn served(model: &str) -> Served {
     }
 }
 
+/// Longer than anything takes on a machine that is busy with other things: who waits for less tests that.
+const PATIENCE: Duration = Duration::from_secs(600);
+
 pub(crate) fn config() -> Config {
-    Config::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
+    Config {
+        header_timeout: PATIENCE,
+        body_timeout: PATIENCE,
+        send_timeout: PATIENCE,
+        shutdown_timeout: PATIENCE,
+        ..Config::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
+    }
 }
 
 /// A server on a thread of its own; it is ended when dropped.
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
     pub(crate) stopper: Stopper,
+    brake: Option<Brake>,
     thread: Option<JoinHandle<Result<Ended, ServeError>>>,
 }
 
@@ -83,6 +99,8 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.stopper.stop();
         self.stopper.stop();
+        // A test that failed may have left it.
+        self.brake.iter().for_each(Brake::release);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -91,9 +109,9 @@ impl Drop for Running {
 
 pub(crate) fn start_with(config: Config, load: impl FnOnce() -> Served + Send + 'static) -> Running {
     let server = Server::bind(config).unwrap();
-    let (address, stopper) = (server.address().unwrap(), server.stopper());
+    let (address, stopper) = (server.address(), server.stopper());
     let thread = thread::spawn(move || server.run(|| Ok(load()), Signals::Ignored));
-    Running { address, stopper, thread: Some(thread) }
+    Running { address, stopper, brake: None, thread: Some(thread) }
 }
 
 /// A server whose model is there.
@@ -103,15 +121,100 @@ pub(crate) fn start(model: &'static str, config: Config) -> Running {
     running
 }
 
-/// Asks again until it is so; what is waited for needs no more than a moment.
+/// Asks again until it is so. What is waited for comes; how soon is the machine's affair.
+#[track_caller]
 pub(crate) fn until(mut so: impl FnMut() -> bool) {
-    for _ in 0..100_000 {
-        if so() {
-            return;
-        }
+    const FOR_EVER: Duration = Duration::from_secs(300);
+    let begin = Instant::now();
+    while !so() {
+        assert!(begin.elapsed() < FOR_EVER, "it never came to be");
         thread::yield_now();
     }
-    panic!("it never came to be");
+}
+
+/// Stops an engine between two steps, so that what is under way stays so however slow the test is. It is a sequence of
+/// its own, whose tokens are taken only when the test lets them be.
+#[derive(Clone, Default)]
+pub(crate) struct Brake(Arc<Held>);
+
+#[derive(Default)]
+struct Held {
+    state: Mutex<Grip>,
+    changed: Condvar,
+    claim: Mutex<Option<Claim>>,
+}
+
+#[derive(Default)]
+struct Grip {
+    released: bool,
+    /// The engine has come to a token that is not taken.
+    waiting: bool,
+}
+
+impl Brake {
+    fn hold(&self, engine: &Engine) {
+        let held = Arc::clone(&self.0);
+        let sink = Box::new(move |event| match event {
+            Event::Token(_) => held.wait(),
+            _ => held.let_go(),
+        });
+        let params = SamplingParams { ignore_eos: true, ..SamplingParams::greedy() };
+        let request = engine::Request { prompt: vec![3], params, seed: 0, salt: 1 };
+        *self.0.claim.lock().unwrap() = Some(engine.submit_to(request, sink).unwrap());
+    }
+
+    /// Lets the engine take a step, and waits until it has.
+    pub(crate) fn step(&self) {
+        self.0.state.lock().unwrap().waiting = false;
+        self.0.changed.notify_all();
+        self.until_held();
+    }
+
+    /// Waits until the engine waits.
+    fn until_held(&self) {
+        let mut state = self.0.state.lock().unwrap();
+        while !state.waiting && !state.released {
+            state = self.0.changed.wait(state).unwrap();
+        }
+    }
+
+    /// Lets the engine go on for good.
+    pub(crate) fn release(&self) {
+        self.0.let_go();
+        drop(self.0.claim.lock().unwrap().take());
+    }
+}
+
+impl Held {
+    fn wait(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.waiting = true;
+        self.changed.notify_all();
+        while state.waiting && !state.released {
+            state = self.changed.wait(state).unwrap();
+        }
+    }
+
+    /// Nothing is held from here on.
+    fn let_go(&self) {
+        self.state.lock().unwrap().released = true;
+        self.changed.notify_all();
+    }
+}
+
+/// A server whose engine takes a step only when the brake says so. The brake is one of the sequences that run.
+pub(crate) fn start_braked(model: &'static str, config: Config) -> (Running, Brake) {
+    let brake = Brake::default();
+    let held = brake.clone();
+    let mut running = start_with(config, move || {
+        let served = served(model);
+        held.hold(&served.engine);
+        served
+    });
+    running.brake = Some(brake.clone());
+    until(|| get(running.address, "/ready").status == 200);
+    brake.until_held();
+    (running, brake)
 }
 
 #[derive(Clone, Debug)]
@@ -140,7 +243,7 @@ impl Response {
 
 pub(crate) fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream
 }
 
@@ -161,13 +264,25 @@ pub(crate) fn send(address: SocketAddr, bytes: &[u8]) -> Response {
     read(&mut stream)
 }
 
+/// The same; nothing where the server closes before it answers.
+pub(crate) fn try_send(address: SocketAddr, bytes: &[u8]) -> Option<Response> {
+    let mut stream = connect(address);
+    let _ = stream.write_all(bytes);
+    let raw = read_raw(&mut stream);
+    (!raw.is_empty()).then(|| parse(&raw))
+}
+
 pub(crate) fn read(stream: &mut TcpStream) -> Response {
+    parse(&read_raw(stream))
+}
+
+fn read_raw(stream: &mut TcpStream) -> Vec<u8> {
     let mut raw = Vec::new();
     let mut piece = [0; 4096];
     while let Ok(n @ 1..) = stream.read(&mut piece) {
         raw.extend_from_slice(&piece[..n]);
     }
-    parse(&raw)
+    raw
 }
 
 fn parse(raw: &[u8]) -> Response {
@@ -201,10 +316,22 @@ pub(crate) fn post(address: SocketAddr, path: &str, body: &Value) -> Response {
 }
 
 /// A gauge or counter of `/metrics`.
+#[track_caller]
 pub(crate) fn metric(address: SocketAddr, name: &str) -> f64 {
-    let text = get(address, "/metrics").body;
-    let line =
-        text.lines().find(|line| line.starts_with(&format!("{name}{{"))).unwrap_or_else(|| panic!("{name}"));
+    let response = get(address, "/metrics");
+    assert_eq!(response.status, 200, "{}", response.body);
+    gauge(&response, name)
+}
+
+/// The same where the server may have no room for another connection: then none.
+pub(crate) fn try_metric(address: SocketAddr, name: &str) -> Option<f64> {
+    let response = get(address, "/metrics");
+    (response.status == 200).then(|| gauge(&response, name))
+}
+
+fn gauge(response: &Response, name: &str) -> f64 {
+    let mut lines = response.body.lines();
+    let line = lines.find(|line| line.starts_with(&format!("{name}{{"))).unwrap_or_else(|| panic!("{name}"));
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 

@@ -6,6 +6,7 @@ use super::mechanism::{Block, Compute, Copies, Grain, Mechanism, Order};
 use super::placement::elements;
 use super::run::{Prediction, predict};
 use policy::cost::{Dims, ElementBytes};
+use policy::pipeline::DiskPath;
 use policy::plan::{Attends, BlockSize, Kernels, Placed, Question, place, search};
 use spec::{
     Bytes, DeviceSpec, DiskSpec, HardwareSpec, HostSpec, LinkSpec, Nanos, Part, Placement, Split, Tier,
@@ -157,6 +158,7 @@ fn question(wanted: &Wanted, rates: Rates, mechanism: Mechanism) -> Question {
             Compute::Eager => Kernels::Eager,
             Compute::Fused => Kernels::Fused,
         },
+        disk_path: DiskPath::ThroughHost,
     }
 }
 

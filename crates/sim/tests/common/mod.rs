@@ -45,7 +45,7 @@ pub(crate) fn by_tokens(op: &Op, shape: &Shape) -> Nanos {
 
 /// A world where ops take [`by_tokens`] and every access is checked.
 pub(crate) fn world() -> VirtualWorld {
-    VirtualWorld::new(Truth { cost: Box::new(by_tokens), gap: Nanos(20_000) }, Accesses::Checked)
+    VirtualWorld::new(Truth { cost: Box::new(by_tokens), pauses: Nanos(20_000).into() }, Accesses::Checked)
 }
 
 /// Limits with `blocks` on the device, and else generous.

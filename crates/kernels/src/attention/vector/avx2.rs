@@ -80,6 +80,44 @@ unsafe impl Simd<8> for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn unpack_key(words: *const u16, n: usize, (scale, min): (f32, f32), to: *mut f32) {
+        // SAFETY: as above; reads `n / 4` words.
+        unsafe {
+            // Of 32 dims the lower half are codes 0 and 1 of each word, of 16 codes 0 and 1 of four, 2 and 3 of them.
+            let (both, halves, by_lane) = if n == 32 {
+                let both = _mm256_broadcastsi128_si256(_mm_loadu_si128(words.cast()));
+                (both, [0, 8], _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4))
+            } else {
+                let both = _mm256_broadcastq_epi64(_mm_loadl_epi64(words.cast()));
+                (both, [0, 0], _mm256_setr_epi32(0, 0, 4, 4, 8, 8, 12, 12))
+            };
+            for (i, half) in halves.into_iter().enumerate().take(n / 16) {
+                let even = _mm256_srlv_epi32(both, _mm256_add_epi32(by_lane, _mm256_set1_epi32(half)));
+                let odd = _mm256_srli_epi32::<16>(even);
+                for (j, codes) in [even, odd].into_iter().enumerate() {
+                    let codes = low_bits(codes);
+                    let meant = _mm256_fmadd_ps(codes, _mm256_set1_ps(scale), _mm256_set1_ps(min));
+                    _mm256_storeu_ps(to.add(16 * i + 8 * j), meant);
+                }
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn unpack_values(words: *const u16, to: *mut f32, stride: usize) {
+        // SAFETY: as above; reads 32 words, writes four rows of 32 numbers.
+        unsafe {
+            for half in [0, 16] {
+                let mut both = _mm256_loadu_si256(words.add(half).cast());
+                for i in 0..4 {
+                    let to = to.add(i * stride + half);
+                    _mm256_storeu_ps(to, low_bits(both));
+                    _mm256_storeu_ps(to.add(8), low_bits(_mm256_srli_epi32::<16>(both)));
+                    both = _mm256_srli_epi32::<4>(both);
+                }
+            }
+        }
+    }
+    #[inline(always)]
     unsafe fn split_pairs(a: __m256, b: __m256) -> (__m256, __m256) {
         // SAFETY: as above.
         unsafe {
@@ -113,4 +151,11 @@ unsafe impl Simd<8> for Avx2 {
         // SAFETY: a prefetch may name any address.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
     }
+}
+
+/// The lowest four bits of each lane, as a number.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn low_bits(x: __m256i) -> __m256 {
+    _mm256_cvtepi32_ps(_mm256_and_si256(x, _mm256_set1_epi32(15)))
 }

@@ -80,6 +80,39 @@ unsafe impl Simd<16> for Avx512 {
         }
     }
     #[inline(always)]
+    unsafe fn unpack_key(words: *const u16, n: usize, (scale, min): (f32, f32), to: *mut f32) {
+        // SAFETY: as above; reads `n / 4` words. A permutation looks at four bits of each index alone.
+        unsafe {
+            let codes = _mm512_setr_ps(0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.);
+            let meant = _mm512_fmadd_ps(codes, _mm512_set1_ps(scale), _mm512_set1_ps(min));
+            let by_lane = _mm512_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12);
+            if n == 32 {
+                let both = _mm512_broadcast_i32x4(_mm_loadu_si128(words.cast()));
+                let even = _mm512_srlv_epi32(both, by_lane);
+                let odd = _mm512_srli_epi32::<16>(even);
+                _mm512_storeu_ps(to, _mm512_permutexvar_ps(even, meant));
+                _mm512_storeu_ps(to.add(16), _mm512_permutexvar_ps(odd, meant));
+            } else {
+                let four = _mm512_broadcast_i32x4(_mm_cvtepu16_epi32(_mm_loadl_epi64(words.cast())));
+                _mm512_storeu_ps(to, _mm512_permutexvar_ps(_mm512_srlv_epi32(four, by_lane), meant));
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn unpack_values(words: *const u16, to: *mut f32, stride: usize) {
+        // SAFETY: as above; reads 32 words, writes four rows of 32 numbers.
+        unsafe {
+            let codes = _mm512_setr_ps(0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.);
+            let mut both = _mm512_loadu_si512(words.cast());
+            for i in 0..4 {
+                _mm512_storeu_ps(to.add(i * stride), _mm512_permutexvar_ps(both, codes));
+                let odd = _mm512_srli_epi32::<16>(both);
+                _mm512_storeu_ps(to.add(i * stride + 16), _mm512_permutexvar_ps(odd, codes));
+                both = _mm512_srli_epi32::<4>(both);
+            }
+        }
+    }
+    #[inline(always)]
     unsafe fn split_pairs(a: __m512, b: __m512) -> (__m512, __m512) {
         // SAFETY: as above.
         unsafe {

@@ -1,9 +1,11 @@
 //! A block of queries over its splits, in groups of four pages.
 
-use super::products::{EMPTY, dots, power_of_two, weights, widen};
+use super::products::{EMPTY, dots, power_of_two, weights};
 use super::simd::{Job, Simd};
-use crate::attention::element::{Element, Stored};
-use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS};
+use super::values::ValuePage;
+use super::widened::Widened;
+use crate::attention::element::Element;
+use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS, KvDtype, KvLayout};
 use crate::attention::plan::{self, Block, Item, Kernel};
 use crate::attention::{Page, Task};
 use std::marker::PhantomData;
@@ -11,17 +13,17 @@ use std::marker::PhantomData;
 /// Queries of a block, unless one row has more heads.
 pub(in crate::attention) const BLOCK_LANES: usize = 32;
 /// Pages in a group.
-const PAGES: usize = GROUP_TOKENS / BLOCK_TOKENS;
+pub(super) const PAGES: usize = GROUP_TOKENS / BLOCK_TOKENS;
 /// f32 numbers before a query's means: its maximum and its sum.
-const TOTALS: usize = 16;
+pub(super) const TOTALS: usize = 16;
 
 /// The kernel for one task, in vectors of `W` lanes.
-pub(in crate::attention) struct Vectors<'t, 'a, S, E, O, const W: usize> {
+pub(in crate::attention) struct Vectors<'t, 'a, S, E: Widened, O, const W: usize> {
     task: &'t Task<'a, E, O>,
     set: PhantomData<S>,
 }
 
-impl<'t, 'a, S: Simd<W>, E: Stored, O: Element, const W: usize> Vectors<'t, 'a, S, E, O, W> {
+impl<'t, 'a, S: Simd<W>, E: Widened, O: Element, const W: usize> Vectors<'t, 'a, S, E, O, W> {
     /// # Safety
     /// The machine has the instruction set `S`.
     pub(in crate::attention) unsafe fn new(task: &'t Task<'a, E, O>) -> Self {
@@ -39,7 +41,7 @@ impl<'t, 'a, S: Simd<W>, E: Stored, O: Element, const W: usize> Vectors<'t, 'a, 
         TOTALS + self.task.layout.head_dim
     }
 
-    fn pass<'p>(&'p self, block: &'p Block, memory: &mut [u8]) -> Pass<'p, 'a, S, E, O, W> {
+    pub(super) fn pass<'p>(&'p self, block: &'p Block, memory: &mut [u8]) -> Pass<'p, 'a, S, E, O, W> {
         let d = self.task.layout.head_dim;
         let mut rest: &mut [f32] = bytemuck::cast_slice_mut(memory);
         let mut take = |n: usize| {
@@ -56,6 +58,7 @@ impl<'t, 'a, S: Simd<W>, E: Stored, O: Element, const W: usize> Vectors<'t, 'a, 
             shrink: take(self.lanes().next_multiple_of(16)),
             wide: take(W * GROUP_TOKENS.max(d)),
             v_tail: take(BLOCK_TOKENS * d).cast(),
+            coded: take(if E::CODED { coded_len(self.lanes()) } else { 0 }),
             split: take(self.state_len()),
             total: take(self.state_len()),
             set: PhantomData,
@@ -63,13 +66,13 @@ impl<'t, 'a, S: Simd<W>, E: Stored, O: Element, const W: usize> Vectors<'t, 'a, 
     }
 }
 
-impl<S: Simd<W>, E: Stored, O: Element, const W: usize> Kernel for Vectors<'_, '_, S, E, O, W> {
+impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Kernel for Vectors<'_, '_, S, E, O, W> {
     type Registers = ();
 
     fn enter(&self) {}
 
     fn local_bytes(&self) -> usize {
-        state_and_local::<W>(self.task.layout.head_dim, self.task.group()).1
+        state_and_local::<W>(self.task.layout, self.task.group()).1
     }
 
     fn state_len(&self) -> usize {
@@ -100,20 +103,30 @@ impl<S: Simd<W>, E: Stored, O: Element, const W: usize> Kernel for Vectors<'_, '
 }
 
 /// Bytes of a block's state, and of a worker's own memory.
-pub(in crate::attention) fn state_and_local<const W: usize>(d: usize, group: usize) -> (usize, usize) {
+pub(in crate::attention) fn state_and_local<const W: usize>(
+    layout: KvLayout,
+    group: usize,
+) -> (usize, usize) {
+    let d = layout.head_dim;
     let lanes = plan::rows_of_block(BLOCK_LANES, group) * group;
     let state = lanes * (TOTALS + d);
     let own = lanes * (d + GROUP_TOKENS) + lanes.next_multiple_of(16);
     let pages = W * GROUP_TOKENS.max(d) + BLOCK_TOKENS * d;
-    (state * size_of::<f32>(), (own + pages + 2 * state) * size_of::<f32>())
+    let coded = if layout.dtype == KvDtype::Int4 { coded_len(lanes) } else { 0 };
+    (state * size_of::<f32>(), (own + pages + coded + 2 * state) * size_of::<f32>())
 }
 
-struct Whole<'p, 'a, S, E, O, const W: usize> {
+/// f32 numbers for a group's grids, weights times scales, and sums of minima.
+fn coded_len(lanes: usize) -> usize {
+    (2 + lanes) * GROUP_TOKENS + lanes.next_multiple_of(16)
+}
+
+struct Whole<'p, 'a, S, E: Widened, O, const W: usize> {
     pass: Pass<'p, 'a, S, E, O, W>,
     splits: std::ops::Range<usize>,
 }
 
-impl<S: Simd<W>, E: Stored, O: Element, const W: usize> Job for Whole<'_, '_, S, E, O, W> {
+impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Job for Whole<'_, '_, S, E, O, W> {
     #[inline(always)]
     fn run(self) {
         let Whole { pass, splits } = self;
@@ -132,12 +145,12 @@ impl<S: Simd<W>, E: Stored, O: Element, const W: usize> Job for Whole<'_, '_, S,
     }
 }
 
-struct Part<'p, 'a, S, E, O, const W: usize> {
+struct Part<'p, 'a, S, E: Widened, O, const W: usize> {
     pass: Pass<'p, 'a, S, E, O, W>,
     split: usize,
 }
 
-impl<S: Simd<W>, E: Stored, O: Element, const W: usize> Job for Part<'_, '_, S, E, O, W> {
+impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Job for Part<'_, '_, S, E, O, W> {
     #[inline(always)]
     fn run(self) {
         // SAFETY: run by `S::run`, with the memory that `Vectors::pass` cut.
@@ -148,13 +161,13 @@ impl<S: Simd<W>, E: Stored, O: Element, const W: usize> Job for Part<'_, '_, S, 
     }
 }
 
-struct Merge<'p, 'a, 'm, S, E, O, const W: usize> {
+struct Merge<'p, 'a, 'm, S, E: Widened, O, const W: usize> {
     pass: Pass<'p, 'a, S, E, O, W>,
     rest: &'m mut [f32],
     state_len: usize,
 }
 
-impl<S: Simd<W>, E: Stored, O: Element, const W: usize> Job for Merge<'_, '_, '_, S, E, O, W> {
+impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Job for Merge<'_, '_, '_, S, E, O, W> {
     #[inline(always)]
     fn run(self) {
         // SAFETY: run by `S::run`; each part is the state of a block.
@@ -168,34 +181,37 @@ impl<S: Simd<W>, E: Stored, O: Element, const W: usize> Job for Merge<'_, '_, '_
 }
 
 /// One worker's way through one block.
-struct Pass<'p, 'a, S, E, O, const W: usize> {
-    task: &'p Task<'a, E, O>,
-    block: &'p Block,
+pub(super) struct Pass<'p, 'a, S, E: Widened, O, const W: usize> {
+    pub(super) task: &'p Task<'a, E, O>,
+    pub(super) block: &'p Block,
     /// Queries of this block.
-    lanes: usize,
+    pub(super) lanes: usize,
     /// Widened queries: `[lanes][head_dim]`.
     q: *mut f32,
     /// Scores, then weights, of a group: `[lanes][128]`.
-    s: *mut f32,
+    pub(super) s: *mut f32,
     /// What a group shrinks a query's earlier means by: `[lanes]`.
-    shrink: *mut f32,
+    pub(super) shrink: *mut f32,
     /// `W` widened keys, or a group's values in `W` dims.
-    wide: *mut f32,
+    pub(super) wide: *mut f32,
     /// Values of a page that ends inside: `[head_dim][32 tokens]`.
-    v_tail: *mut E,
+    pub(super) v_tail: *mut E::Cell,
+    /// Where values are codes: scales and minima `[128]` of a group's tokens in a group of dims, the weights times the
+    /// scales `[lanes][128]`, the sums of weights times minima `[lanes]`.
+    pub(super) coded: *mut f32,
     /// State of the split being read: for each query maximum, sum, padding, means.
     split: *mut f32,
     /// State of the splits before it.
-    total: *mut f32,
+    pub(super) total: *mut f32,
     set: PhantomData<S>,
 }
 
-impl<S: Simd<W>, E: Stored, O: Element, const W: usize> Pass<'_, '_, S, E, O, W> {
-    fn head_dim(&self) -> usize {
+impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Pass<'_, '_, S, E, O, W> {
+    pub(super) fn head_dim(&self) -> usize {
         self.task.layout.head_dim
     }
 
-    fn state_of_query(&self) -> usize {
+    pub(super) fn state_of_query(&self) -> usize {
         TOTALS + self.head_dim()
     }
 
@@ -209,13 +225,29 @@ impl<S: Simd<W>, E: Stored, O: Element, const W: usize> Pass<'_, '_, S, E, O, W>
     /// # Safety
     /// Inside `S::run`.
     #[inline(always)]
-    unsafe fn load_queries(&self) {
+    pub(super) unsafe fn load_queries(&self) {
         let d = self.head_dim();
         for lane in 0..self.lanes {
             let (row, head) = self.query(lane);
             let q = &self.task.q.row(row)[head * d..][..d];
             // SAFETY: `q` has `d` elements, its copy too.
-            unsafe { widen::<S, E, W>(q.as_ptr(), self.q.add(lane * d), d) };
+            unsafe { E::query::<S, W>(q.as_ptr(), self.q.add(lane * d), d) };
+        }
+    }
+
+    /// Makes a state one of queries that have seen nothing.
+    ///
+    /// # Safety
+    /// `state` has room for a block.
+    #[inline(always)]
+    pub(super) unsafe fn clear(&self, state: *mut f32) {
+        let each = self.state_of_query();
+        for lane in 0..self.lanes {
+            // SAFETY: by this function's contract.
+            unsafe {
+                state.add(lane * each).write_bytes(0, each);
+                state.add(lane * each).write(EMPTY);
+            }
         }
     }
 
@@ -225,47 +257,40 @@ impl<S: Simd<W>, E: Stored, O: Element, const W: usize> Pass<'_, '_, S, E, O, W>
     /// Inside `S::run`; `state` has room for a block.
     #[inline(always)]
     unsafe fn one_split(&self, split: usize, state: *mut f32) {
-        let each = self.state_of_query();
-        for lane in 0..self.lanes {
-            // SAFETY: by this function's contract.
-            unsafe {
-                state.add(lane * each).write_bytes(0, each);
-                state.add(lane * each).write(EMPTY);
-            }
-        }
+        // SAFETY: as for this function.
+        unsafe { self.clear(state) };
         for group in plan::groups(self.task, self.block, split) {
             // SAFETY: as for this function.
             unsafe { self.group(group * GROUP_TOKENS, state) };
         }
     }
 
+    /// Pages that this block sees of the group of tokens from `base` on.
+    pub(super) fn pages(&self, base: usize) -> usize {
+        (plan::seen(self.task, self.block).end - base).div_ceil(BLOCK_TOKENS).min(PAGES)
+    }
+
+    /// The page whose first token is at `position`.
+    pub(super) fn page(&self, position: usize) -> Page<'_, E::Cell> {
+        self.task.page(self.task.spans[self.block.span].block_of(position), self.block.kv_head)
+    }
+
     /// # Safety
     /// As for `one_split`.
     #[inline(always)]
     unsafe fn group(&self, base: usize, state: *mut f32) {
-        let span = &self.task.spans[self.block.span];
-        let end = plan::seen(self.task, self.block).end;
-        let pages = (end - base).div_ceil(BLOCK_TOKENS).min(PAGES);
-        let mut v = [std::ptr::null(); PAGES];
-        for (i, v) in v[..pages].iter_mut().enumerate() {
-            let first = base + i * BLOCK_TOKENS;
-            let page = self.task.page(span.block_of(first), self.block.kv_head);
-            // SAFETY: as for this function.
-            unsafe {
-                self.fetch(first + GROUP_TOKENS);
-                self.scores(i, page.k);
-                *v = page.v.as_ptr();
-                if span.end() < first + BLOCK_TOKENS {
-                    *v = self.cut_values(&page, span.end() - first);
-                }
-            }
-        }
+        let pages = self.pages(base);
+        let mut v = [ValuePage::NONE; PAGES];
         // SAFETY: as for this function.
         unsafe {
-            self.weights(base, pages, state);
-            for dims in (0..self.head_dim()).step_by(W) {
-                self.means(dims, &v[..pages], state);
+            for (i, v) in v[..pages].iter_mut().enumerate() {
+                let first = base + i * BLOCK_TOKENS;
+                self.fetch(first + GROUP_TOKENS);
+                self.scores(i, &self.page(first));
+                *v = self.values_of(first);
             }
+            self.weights(base, pages, state);
+            self.weigh(&v[..pages], state);
         }
     }
 
@@ -291,13 +316,13 @@ impl<S: Simd<W>, E: Stored, O: Element, const W: usize> Pass<'_, '_, S, E, O, W>
     /// # Safety
     /// As for `one_split`.
     #[inline(always)]
-    unsafe fn scores(&self, i: usize, k: &[E]) {
+    pub(super) unsafe fn scores(&self, i: usize, page: &Page<'_, E::Cell>) {
         let d = self.head_dim();
         for token in (0..BLOCK_TOKENS).step_by(W) {
             // SAFETY: `wide` holds W keys, `s` a group for each query.
             unsafe {
                 for j in 0..W {
-                    widen::<S, E, W>(k[(token + j) * d..][..d].as_ptr(), self.wide.add(j * d), d);
+                    E::key::<S, W>(page, d, token + j, self.wide.add(j * d));
                 }
                 for lane in 0..self.lanes {
                     let s = dots::<S, W>(self.wide, d, self.q.add(lane * d), d);
@@ -310,7 +335,7 @@ impl<S: Simd<W>, E: Stored, O: Element, const W: usize> Pass<'_, '_, S, E, O, W>
     /// # Safety
     /// As for `one_split`.
     #[inline(always)]
-    unsafe fn weights(&self, base: usize, pages: usize, state: *mut f32) {
+    pub(super) unsafe fn weights(&self, base: usize, pages: usize, state: *mut f32) {
         let c = self.task.softmax.scale * std::f32::consts::LOG2_E;
         let start = self.task.spans[self.block.span].start + self.block.rows.start;
         for lane in 0..self.lanes {
@@ -324,45 +349,6 @@ impl<S: Simd<W>, E: Stored, O: Element, const W: usize> Pass<'_, '_, S, E, O, W>
                 *self.shrink.add(lane) = weights::<S, E, W>(s, seen, c, max, sum);
             }
         }
-    }
-
-    /// Adds a group's weighted values in dims `dims .. dims + W` for all queries.
-    ///
-    /// # Safety
-    /// As for `one_split`.
-    #[inline(always)]
-    unsafe fn means(&self, dims: usize, v: &[*const E], state: *mut f32) {
-        let tokens = v.len() * BLOCK_TOKENS;
-        // SAFETY: a page of values is `[head_dim][32]`; `wide` holds W dims of a group; means follow totals.
-        unsafe {
-            for dim in 0..W {
-                for (i, v) in v.iter().enumerate() {
-                    let to = self.wide.add(dim * GROUP_TOKENS + i * BLOCK_TOKENS);
-                    widen::<S, E, W>(v.add((dims + dim) * BLOCK_TOKENS), to, BLOCK_TOKENS);
-                }
-            }
-            for lane in 0..self.lanes {
-                let p = self.s.add(lane * GROUP_TOKENS);
-                let added = dots::<S, W>(self.wide, GROUP_TOKENS, p, tokens);
-                let at = state.add(lane * self.state_of_query() + TOTALS + dims);
-                S::store(at, S::fma(S::load(at), S::splat(*self.shrink.add(lane)), added));
-            }
-        }
-    }
-
-    /// A page's first `tokens` values, and zeros for what was never written (0 * NaN is NaN).
-    ///
-    /// # Safety
-    /// `v_tail` has room for a page of values.
-    #[inline(always)]
-    unsafe fn cut_values(&self, page: &Page<'_, E>, tokens: usize) -> *const E {
-        // SAFETY: by this function's contract.
-        let to = unsafe { std::slice::from_raw_parts_mut(self.v_tail, page.v.len()) };
-        for (to, from) in to.chunks_exact_mut(BLOCK_TOKENS).zip(page.v.chunks_exact(BLOCK_TOKENS)) {
-            to[..tokens].copy_from_slice(&from[..tokens]);
-            to[tokens..].fill(E::from_f32(0.0));
-        }
-        to.as_ptr()
     }
 
     /// Adds a later split's state to the total, both as powers of two of their own maxima.
@@ -392,7 +378,7 @@ impl<S: Simd<W>, E: Stored, O: Element, const W: usize> Pass<'_, '_, S, E, O, W>
     /// # Safety
     /// Inside `S::run`; the total holds the state of a block.
     #[inline(always)]
-    unsafe fn finish(&self) {
+    pub(super) unsafe fn finish(&self) {
         let (d, each) = (self.head_dim(), self.state_of_query());
         for lane in 0..self.lanes {
             let (row, head) = self.query(lane);

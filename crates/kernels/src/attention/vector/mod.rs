@@ -1,16 +1,24 @@
-//! Attention in vector registers: AVX2 and AVX-512, bf16 or f32 pages.
+//! Attention in vector registers: AVX2 and AVX-512, all kinds of pages. AVX-512 with bf16 products comes here too where
+//! few queries share a head of keys (see `tiled/shape.rs`).
 //!
 //! Lanes are dims while keys meet queries, and tokens while values are weighted; both ways the operands are
 //! read as they lie in the page, and 8 or 16 sums at a time are turned into one vector of totals. A page is
 //! widened to f32 once for all queries of a block. bf16 pairs are widened to even and odd places (a shift and
-//! a mask), so everything that meets them is in that order too.
+//! a mask), so everything that meets them is in that order too. Keys of 4 bits are widened to what they stand for;
+//! values of 4 bits to their codes, while their tokens' scales go into the weights and their minima into a sum.
 
 mod avx2;
 mod avx512;
 mod block;
 mod products;
 mod simd;
+mod sparse;
+mod values;
+mod widened;
 
 pub(super) use avx2::Avx2;
 pub(super) use avx512::Avx512;
 pub(super) use block::{BLOCK_LANES, Vectors, state_and_local};
+pub(super) use simd::Simd;
+pub(super) use sparse::{Sparse, scores_bytes};
+pub(super) use widened::Widened;

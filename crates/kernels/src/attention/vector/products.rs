@@ -1,6 +1,7 @@
 //! The inner loops: keys with queries, scores to weights, values with weights.
 
 use super::simd::Simd;
+use super::widened::Widened;
 use crate::attention::element::Stored;
 use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS, KvDtype};
 
@@ -33,6 +34,8 @@ pub(super) unsafe fn widen<S: Simd<W>, E: Stored, const W: usize>(from: *const E
                     S::store(to.add(i), S::load(from.cast::<f32>().add(i)));
                 }
             }
+            // Numbers of 4 bits are no array: see `widened.rs`.
+            KvDtype::Int4 => unreachable!("codes have scales"),
             KvDtype::Bf16 => {
                 let from = from.cast::<half::bf16>();
                 let pairs = n / (2 * W) * 2 * W;
@@ -82,7 +85,7 @@ pub(super) type Seen = (usize, usize);
 /// # Safety
 /// The instruction set is here; `tokens` is a whole number of pages.
 #[inline(always)]
-pub(super) unsafe fn weights<S: Simd<W>, E: Stored, const W: usize>(
+pub(super) unsafe fn weights<S: Simd<W>, E: Widened, const W: usize>(
     s: &mut [f32],
     seen: Seen,
     c: f32,
@@ -111,7 +114,7 @@ pub(super) unsafe fn weights<S: Simd<W>, E: Stored, const W: usize>(
             let low = exp2::<S, W>(S::load(s.add(i)), c, bias, lowest);
             let high = exp2::<S, W>(S::load(s.add(i + W)), c, bias, lowest);
             sums = S::add(sums, S::add(low, high));
-            let p = if E::DTYPE == KvDtype::Bf16 { S::split_pairs(low, high) } else { (low, high) };
+            let p = if E::PAIRS { S::split_pairs(low, high) } else { (low, high) };
             S::store(s.add(i), p.0);
             S::store(s.add(i + W), p.1);
         }
@@ -143,4 +146,30 @@ unsafe fn exp2<S: Simd<W>, const W: usize>(s: S::V, c: f32, bias: S::V, lowest: 
 /// `2^n` for a whole `n <= 0`, 0 where that is no normal number.
 pub(super) fn power_of_two(n: f32) -> f32 {
     if n < -126.0 { 0.0 } else { f32::from_bits(((n as i32 + 127) as u32) << 23) }
+}
+
+/// Multiplies weights `p` with their tokens' `scales`, into `to`; returns the sum of `p` times `mins`.
+///
+/// # Safety
+/// The instruction set is here; all have `n` numbers, a multiple of `W`.
+#[inline(always)]
+pub(super) unsafe fn scaled<S: Simd<W>, const W: usize>(
+    p: *const f32,
+    scales: *const f32,
+    mins: *const f32,
+    to: *mut f32,
+    n: usize,
+) -> f32 {
+    // SAFETY: by this function's contract.
+    unsafe {
+        let (zero, mut sum) = (S::splat(0.0), S::splat(0.0));
+        for i in (0..n).step_by(W) {
+            let weights = S::load(p.add(i));
+            S::store(to.add(i), S::fma(weights, S::load(scales.add(i)), zero));
+            sum = S::fma(weights, S::load(mins.add(i)), sum);
+        }
+        let mut lanes = [0.0f32; W];
+        S::store(lanes.as_mut_ptr(), sum);
+        lanes.iter().sum()
+    }
 }

@@ -29,6 +29,11 @@ pub(in crate::attention) unsafe trait Simd<const W: usize>:
     unsafe fn load_pairs(from: *const bf16) -> (Self::V, Self::V);
     /// `W` numbers in order.
     unsafe fn load_bf16(from: *const bf16) -> Self::V;
+    /// Widens a unit of `n` codes of a key (32, or 16 at its end; see `int4.rs`) to `minimum + scale * code`, in the order
+    /// in which bf16 numbers are widened. `grid`: scale and minimum.
+    unsafe fn unpack_key(words: *const u16, n: usize, grid: (f32, f32), to: *mut f32);
+    /// Widens 32 words to their codes, in that order: 4 rows of 32 numbers, `stride` apart.
+    unsafe fn unpack_values(words: *const u16, to: *mut f32, stride: usize);
     /// `2 W` numbers in order: those at even places, those at odd ones.
     unsafe fn split_pairs(a: Self::V, b: Self::V) -> (Self::V, Self::V);
     /// In lane `i` the sum over row `i`, added in an order that is the same for every row.

@@ -17,10 +17,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use half::bf16;
 
 use super::plan::Plan;
-use super::rows::copy_tiles;
 use super::tile::{Product, Start, TILE_ROWS, Tiles};
 use crate::linear::epilogue::{Epilogue, Sums};
 use crate::linear::pack::{GROUP, PANEL_ROWS, TILE_BYTES};
+use crate::linear::rows::copy_tiles;
 use crate::linear::source::{PAIR_BYTES, PanelSource};
 use crate::linear::types::Weight;
 use crate::mat::{Mat, MatMut, SharedRows};

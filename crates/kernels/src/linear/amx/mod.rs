@@ -3,11 +3,9 @@
 
 mod blocked;
 mod plan;
-mod rows;
 mod skinny;
 mod tile;
 
-pub(crate) use rows::copy_tiles;
 pub(crate) use tile::multiply_registers;
 
 use half::bf16;

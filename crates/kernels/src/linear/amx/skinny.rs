@@ -6,10 +6,10 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::rows::copy_tiles;
 use super::tile::{ROW_BYTES, Start, TILE_ROWS, Tiles, multiply_1, multiply_3};
 use crate::linear::epilogue::{Epilogue, Sums};
 use crate::linear::pack::{GROUP, PANEL_ROWS};
+use crate::linear::rows::copy_tiles;
 use crate::linear::source::{PAIR_BYTES, PanelSource};
 use crate::linear::types::Weight;
 use crate::mat::Mat;

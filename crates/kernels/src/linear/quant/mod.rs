@@ -2,7 +2,7 @@
 //!
 //! A weight's value is the f32 value that its format defines, rounded to bf16 once. The kernels expand a range of
 //! a panel to the VNNI tiles of a bf16 panel and multiply those, so a narrow weight gives, bit for bit, what the
-//! same values as a bf16 weight would give, on every instruction set and at every batch size.
+//! same values as a bf16 weight would give on the same instruction set, at every batch size.
 
 mod block;
 mod encode;

@@ -2,7 +2,8 @@ use half::bf16;
 
 use super::{Narrow, block_bytes, dequantize_row, expand, pack_blocks, pack_floats, unpack_panel_row};
 use crate::linear::{
-    Format, Input, Output, Part, RowOrder, Weight, linear, pack_bf16, panel_rows, panels, unpack_row,
+    Format, Input, Output, Part, RowOrder, Weight, linear, pack_bf16, panel_rows, panels, reference,
+    unpack_row,
 };
 use crate::{Isa, Mat, MatMut, Team};
 
@@ -201,7 +202,7 @@ fn hostile_values_give_finite_weights() {
     }
 }
 
-/// `x * W^T` of a packed narrow weight, and of the same values as a bf16 weight.
+/// `x * W^T` of a packed narrow weight, and of the same values as a bf16 weight by plain loops.
 fn both_products(isa: Isa, format: Narrow, m: usize, n: usize, k: usize) -> [Vec<f32>; 2] {
     let team = Team::new(2);
     let narrow = packed(format, RowOrder::Plain, n, k);
@@ -213,12 +214,12 @@ fn both_products(isa: Isa, format: Narrow, m: usize, n: usize, k: usize) -> [Vec
     pack_bf16(Mat::new(&values, n, k), RowOrder::Plain, 0..panels(RowOrder::Plain, n), &mut plain);
     let plain = weight(Format::Bf16, n, k, &plain);
     let x: Vec<bf16> = noise(m * k, 9).into_iter().map(bf16::from_f32).collect();
-    [(isa, &narrow), (Isa::Scalar, &plain)].map(|(isa, w)| {
-        let mut y = vec![f32::NAN; m * n];
-        let out = Output::StoreF32(MatMut::new(&mut y, m, n));
-        linear(&team, isa, Input::Bf16(Mat::new(&x, m, k)), w, None, out);
-        y
-    })
+    let x = Input::Bf16(Mat::new(&x, m, k));
+    let mut results = [vec![f32::NAN; m * n], vec![f32::NAN; m * n]];
+    let [ours, right] = results.each_mut().map(|y| Output::StoreF32(MatMut::new(y, m, n)));
+    linear(&team, isa, x, &narrow, None, ours);
+    reference(&team, isa.order(), x, &plain, None, right);
+    results
 }
 
 fn weight(format: Format, n: usize, k: usize, bytes: &[u8]) -> Weight<'_> {

@@ -1,7 +1,7 @@
 //! Vector units: AVX2 and AVX-512 with fused multiply-add, written once over the width.
 //!
 //! A vector holds neighbouring outputs; x is broadcast. So each output has sums of its own, and the order
-//! of additions is the canonical one at every width.
+//! of additions is the canonical one (`Order::Groups`) at every width.
 
 // Loops over rows and vectors run over registers: their indices are clearer than zipped iterators.
 #[allow(clippy::needless_range_loop)]

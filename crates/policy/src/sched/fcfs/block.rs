@@ -89,16 +89,18 @@ impl Fcfs {
         let reusable = if home == Tier::Device { self.hold.find(sequence.reusable()) } else { Vec::new() };
         let shared = if self.hold.available_among(&reusable) == 0 { reusable } else { Vec::new() };
         self.hold.share(&shared);
+        let shared = if home == Tier::Device { self.promote(draft, rank, shared) } else { shared };
+        let sequence = self.table.live(rank.1);
         sequence.admit(home, shared.clone());
         let len = len.min(sequence.wanted());
         self.running.insert(rank);
         self.append(draft, rank.1, len, shared);
     }
 
-    /// KV positions that a chunk of `len` positions up to `upto` needs room for in a slot.
+    /// KV positions that a chunk of `len` positions up to `upto` needs room for in a slot: whole blocks of them.
     pub(super) fn slot_tokens(&self, home: Tier, len: Tokens, upto: Tokens) -> u64 {
         let away = self.config.block.attend(home, len) != home;
-        if away { upto.0.into() } else { 0 }
+        if away { Tokens::of_blocks(upto.blocks()).0.into() } else { 0 }
     }
 
     /// A sequence ends or makes room: what it would have taken from the next step on goes to others.

@@ -28,7 +28,8 @@ pub struct FcfsConfig {
     pub blocks: ByTier<u32>,
     /// How room is made. Under block schedules the host is a home, and room is made by recomputation.
     pub preempt: Preempt,
-    /// Blocks moved in one step: longer moves go in pieces.
+    /// Blocks that one step moves, saves to the host, and brings up for those that begin (of each so many): more go in pieces.
+    /// Under block schedules nobody waits for a step's tokens, and what is kept comes up at once.
     pub max_move_blocks: usize,
     /// The copy of the model that runs the steps.
     pub replica: ReplicaId,

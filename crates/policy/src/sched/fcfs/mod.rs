@@ -13,6 +13,7 @@
 mod block;
 mod complete;
 mod config;
+mod kept;
 mod plan;
 mod preempt;
 
@@ -112,10 +113,9 @@ impl Fcfs {
         self.preempted
     }
 
-    /// Device blocks that are referred to, and all of them.
-    pub fn device_blocks(&self) -> (usize, usize) {
-        let all = self.hold.capacity(Tier::Device);
-        (all - self.hold.available(Tier::Device) - self.hold.quarantined(Tier::Device), all)
+    /// Blocks of a tier that are referred to.
+    pub fn blocks_used(&self, tier: Tier) -> usize {
+        self.hold.capacity(tier) - self.hold.available(tier) - self.hold.quarantined(tier)
     }
 
     /// The newest step that is not done: what is freed now may be touched until then.

@@ -3,7 +3,7 @@
 use super::{Fcfs, FcfsConfig, Flight, Rank};
 use crate::kv::{Sequence, State};
 use crate::sched::block::Schedule;
-use spec::{BlockId, Chunk, Move, SeqId, Step, StepId, Tier, Tokens};
+use spec::{BlockId, Chunk, Kept, Move, SeqId, Step, StepId, Tier, Tokens};
 
 /// Whether a pass takes decodes or what is left of prompts.
 #[derive(Clone, Copy, PartialEq)]
@@ -36,6 +36,7 @@ pub(super) struct Draft {
     left: Left,
     batches: Vec<Vec<Chunk>>,
     pub(super) moves: Vec<Move>,
+    pub(super) kept: Vec<Kept>,
 }
 
 impl Draft {
@@ -46,7 +47,15 @@ impl Draft {
             slot_tokens: config.block.kv_slot_tokens,
         };
         let batches_max = config.block.batches;
-        Self { id, batch, batches_max, left: batch, batches: vec![Vec::new()], moves: Vec::new() }
+        Self {
+            id,
+            batch,
+            batches_max,
+            left: batch,
+            batches: vec![Vec::new()],
+            moves: Vec::new(),
+            kept: Vec::new(),
+        }
     }
 
     /// How many of `wanted` positions a chunk may have that needs so much of a KV slot. A batch that cannot take it whole
@@ -62,6 +71,11 @@ impl Draft {
             true => wanted.min(self.left.tokens),
             false => Tokens::ZERO,
         }
+    }
+
+    /// Whether there is nothing to compute and nothing to move.
+    pub(super) fn is_empty(&self) -> bool {
+        self.batches.iter().all(Vec::is_empty) && self.moves.is_empty()
     }
 
     fn push(&mut self, chunk: Chunk, slot_tokens: u64) {
@@ -83,6 +97,7 @@ impl Fcfs {
             Schedule::Row | Schedule::Zigzag | Schedule::Diagonal => self.admit_block(&mut draft),
         }
         self.move_pieces(&mut draft);
+        self.save(&mut draft);
         self.start(draft)
     }
 
@@ -101,6 +116,7 @@ impl Fcfs {
             pipeline: self.config.block.schedule.pipeline(),
             batches: draft.batches,
             moves: draft.moves,
+            kept: draft.kept,
             release: std::mem::take(&mut self.releases),
         })
     }
@@ -191,7 +207,12 @@ impl Fcfs {
         if needed + promised + self.hold.available_among(&shared) > self.hold.available(Tier::Device) {
             return None;
         }
+        if self.comes_in_pieces(draft, rank, &shared) {
+            return None;
+        }
         self.hold.share(&shared);
+        let shared = self.promote(draft, rank, shared);
+        let sequence = self.table.live(rank.1);
         sequence.admit(Tier::Device, shared.clone());
         let len = sequence.wanted().min(room);
         self.running.insert(rank);

@@ -1,0 +1,145 @@
+//! What `ballast plan` and `ballast simulate` are told.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::{EngineArgs, Percent, at_least_one, parse_bytes, percent};
+
+#[derive(Args)]
+pub(crate) struct ProfileArgs {
+    /// A folder, a .gguf file, a hub id (org/name), or `smollm2`, the default.
+    pub(crate) model: Option<String>,
+    /// Measure again what drifts of a profile that there is, in some seconds, and say by how much it did.
+    #[arg(long)]
+    pub(crate) refresh: bool,
+    /// Write the profile here too.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+}
+
+/// What is planned or simulated, by published names.
+#[derive(Args)]
+pub(crate) struct ScenarioArgs {
+    /// The machine: `t4`.
+    #[arg(long, default_value = "t4")]
+    pub(crate) hardware: String,
+    /// Tokens of each prompt.
+    #[arg(long, visible_alias = "input-len", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub(crate) prompt_len: u32,
+    /// Tokens generated for each.
+    #[arg(long, visible_alias = "output-len", default_value_t = 32, value_parser = clap::value_parser!(u32).range(2..=1 << 20))]
+    pub(crate) gen_len: u32,
+    /// Machines in a pipeline.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) devices: u32,
+    /// Weights in 4-bit groups of 64.
+    #[arg(long)]
+    pub(crate) compress_weight: bool,
+    /// KV cache in 4-bit groups of 64.
+    #[arg(long)]
+    pub(crate) compress_cache: bool,
+    /// Attend on the device only.
+    #[arg(long)]
+    pub(crate) no_host_attention: bool,
+    /// Write the figures here.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub(crate) struct FlexgenArgs {
+    /// A published model such as opt-30b [default: the paper's tables].
+    #[arg(long)]
+    pub(crate) model: Option<String>,
+    /// Sequences of a batch; with --num-batches [default: planned].
+    #[arg(long, requires = "num_batches", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) batch_size: Option<u32>,
+    /// Batches of a block.
+    #[arg(long, requires = "batch_size", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub(crate) num_batches: Option<u32>,
+    /// Percent of weights, KV and activations on device and host, the rest on the drive [default: planned].
+    #[arg(long, num_args = 6, value_names = ["WG", "WC", "CG", "CC", "HG", "HC"], requires = "batch_size", requires = "model", value_parser = percent)]
+    pub(crate) percent: Option<Vec<Percent>>,
+    /// One thing at a time.
+    #[arg(long)]
+    pub(crate) no_overlap: bool,
+    /// Whose runtime: FlexGen's as released, or Ballast's.
+    #[arg(long, value_enum, default_value_t = Mechanism::Flexgen)]
+    pub(crate) mechanism: Mechanism,
+    /// Draw throughput against latency (figure 1) here.
+    #[arg(long, value_name = "FILE.svg", conflicts_with = "model")]
+    pub(crate) curves: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) scenario: ScenarioArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mechanism {
+    /// Whole tensors, barriers, pageable copies, passes of dequantisation.
+    Flexgen,
+    /// Slices, dependencies, pinned pools, fused kernels, the diagonal schedule.
+    Ballast,
+}
+
+#[derive(Args)]
+pub(crate) struct PlanArgs {
+    /// A folder, a .gguf file or `smollm2`, planned for this machine; or a published model such as opt-30b, planned
+    /// for --hardware.
+    pub(crate) model: String,
+    /// Requests that are worked through (of a model that is here).
+    #[arg(long, default_value_t = 64, value_parser = at_least_one)]
+    pub(crate) num_prompts: usize,
+    /// The longest that a request may take, seconds.
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) max_latency: Option<f64>,
+    /// What the machine draws, for tokens per dollar.
+    #[arg(long, requires = "kwh_price")]
+    pub(crate) watts: Option<f64>,
+    /// Price of a kilowatt-hour.
+    #[arg(long, requires = "watts")]
+    pub(crate) kwh_price: Option<f64>,
+    /// Price of an hour of the machine.
+    #[arg(long)]
+    pub(crate) price_per_hour: Option<f64>,
+    /// Draw throughput against latency here.
+    #[arg(long, value_name = "FILE.svg")]
+    pub(crate) curve: Option<PathBuf>,
+    /// Write the plan here as flags in TOML, for `--config` of run, serve, batch and bench.
+    #[arg(long, value_name = "FILE.toml")]
+    pub(crate) emit_config: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) scenario: ScenarioArgs,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct SimulateBlockArgs {
+    /// A published model, for its sizes.
+    #[arg(long, default_value = "opt-30b")]
+    pub(crate) model: String,
+    /// A preset machine.
+    #[arg(long, default_value = "t4")]
+    pub(crate) hardware: String,
+    /// Tokens of each prompt.
+    #[arg(long, default_value_t = 32, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..65536))]
+    pub(crate) prompt_len: u32,
+    /// Tokens that each request generates.
+    #[arg(long, default_value_t = 256, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(2..65536))]
+    pub(crate) gen_len: u32,
+    /// Memory for KV, the same for both.
+    #[arg(long, default_value = "32GiB", value_name = "BYTES", value_parser = parse_bytes)]
+    pub(crate) kv_memory: u64,
+    /// Sequences in a batch; a step has as many batches as it needs.
+    #[arg(long, default_value_t = 32, value_parser = at_least_one)]
+    pub(crate) batch_size: usize,
+    /// Write the figures here.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Write what each lane does in one step here: .svg, .json or .trace.json (Chrome's trace events).
+    #[arg(long, value_name = "FILE")]
+    pub(crate) lanes: Option<PathBuf>,
+}

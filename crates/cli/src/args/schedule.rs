@@ -1,0 +1,54 @@
+//! How steps are scheduled: flags of every command that loads a model.
+
+use clap::{Args, ValueEnum};
+
+use super::at_least_one;
+
+#[derive(Args, Clone, Copy)]
+pub(crate) struct ScheduleArgs {
+    /// When requests begin, and in which order batches go through layers.
+    #[arg(long, value_enum, default_value_t, help_heading = "Schedule")]
+    pub(crate) schedule: ScheduleName,
+    /// Batches of a step, which share each load of streamed weights [default: one, or as many as known prompts fill].
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=256), help_heading = "Schedule")]
+    pub(crate) num_batches: Option<u16>,
+    /// Sequences of a batch [default: as many as run at once].
+    #[arg(long, value_parser = at_least_one, help_heading = "Schedule")]
+    pub(crate) batch_size: Option<usize>,
+    /// Where decodes attend whose KV lives away from the device (see --percent); auto: where the measured costs of this
+    /// machine say that it takes less.
+    #[arg(long, value_enum, default_value_t, help_heading = "Schedule")]
+    pub(crate) attend: AttendOn,
+    /// One thing at a time: loads, copies and compute wait for each other, to see what overlapping them brings.
+    #[arg(long, help_heading = "Schedule")]
+    pub(crate) no_overlap: bool,
+}
+
+/// Where attention is computed over KV that lives on the host or the drive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AttendOn {
+    /// Where it takes less.
+    #[default]
+    Auto,
+    /// On the host, where the KV is: queries go down and results come up.
+    Host,
+    /// On the device: KV is copied there, layer by layer.
+    Device,
+}
+
+/// Schedules by name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ScheduleName {
+    /// Plain where all weights stay on the device, else what is planned to be fastest; where --percent places weights, plain
+    /// unless requests are known to need several batches: then diagonal where its blocks are much larger, else zigzag.
+    #[default]
+    Auto,
+    /// Continuous batching: requests begin as soon as there is room.
+    Plain,
+    /// One batch after the other through all layers: the baseline of others.
+    Row,
+    /// Layer by layer, all batches through each; requests begin when there is room for all that they may become.
+    Zigzag,
+    /// As zigzag, but requests begin staggered, so that memory is full at all times.
+    Diagonal,
+}

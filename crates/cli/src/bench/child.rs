@@ -1,0 +1,76 @@
+//! This very program run again, as a person would: a run measures itself alone, and what ran before leaves no trace in
+//! its memory.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+/// A folder of files between this process and its children; it goes with the command.
+pub(super) struct Desk(PathBuf);
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        // Nobody is left to be told.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Desk {
+    pub(super) fn new() -> Result<Desk> {
+        let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let path = std::env::temp_dir().join(format!("ballast-bench-{}-{began}", std::process::id()));
+        // One that is there already is somebody else's.
+        std::fs::create_dir(&path).with_context(|| format!("cannot create {}", path.display()))?;
+        Ok(Desk(path))
+    }
+
+    pub(super) fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Runs `ballast ARGS --json FILE`, and returns what it wrote there.
+    pub(super) fn run(&self, args: &[String]) -> Result<Value> {
+        let json = self.file("child.json");
+        let told = |name: &str| format!("`ballast {}`{name}", args.join(" "));
+        let exe = std::env::current_exe().context("where this program is")?;
+        let output = alone(Command::new(exe))
+            .args(args)
+            .arg("--json")
+            .arg(&json)
+            .stdin(Stdio::null())
+            .output()
+            .with_context(|| told(" did not start"))?;
+        if !output.status.success() {
+            let why = String::from_utf8_lossy(&output.stderr);
+            let why = why.lines().last().unwrap_or("it said nothing").to_string();
+            bail!("{}: {why}", told(" failed"));
+        }
+        read(&json).with_context(|| told(""))
+    }
+}
+
+/// Away from what the environment says of flags: what is run is what was planned.
+fn alone(mut command: Command) -> Command {
+    let flags = std::env::vars_os().map(|(name, _)| name).filter(|name| {
+        name.to_string_lossy().starts_with("BALLAST_") && name != "BALLAST_ISA" && name != "BALLAST_CACHE"
+    });
+    flags.for_each(|name| {
+        command.env_remove(name);
+    });
+    command
+}
+
+fn read(path: &Path) -> Result<Value> {
+    let text = std::fs::read_to_string(path)?;
+    let value = serde_json::from_str(&text)?;
+    std::fs::remove_file(path)?;
+    Ok(value)
+}
+
+/// A number of a report.
+pub(super) fn number(report: &Value, pointer: &str) -> Result<f64> {
+    report.pointer(pointer).and_then(Value::as_f64).with_context(|| format!("no number at {pointer}"))
+}

@@ -1,0 +1,131 @@
+//! `bench serve`: load on any OpenAI-compatible server, measured as `vllm bench serve` does it. A token's time is that of
+//! its arrival.
+
+mod arrivals;
+mod client;
+mod dataset;
+mod figures;
+mod http;
+mod load;
+mod report;
+mod trace;
+mod wire;
+mod words;
+
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Map, Value, json};
+use sim::Rng;
+
+use self::client::Client;
+use self::dataset::{Dataset, Sample};
+use self::figures::Figures;
+use self::report::{Files, Report};
+use self::words::Filler;
+use crate::args::{BenchServeArgs, DatasetName};
+use crate::console::note;
+use crate::display::{Progress, Unit, Voice};
+
+/// How often a server that is not ready is asked again.
+const ASK_AGAIN: Duration = Duration::from_millis(250);
+
+pub(crate) fn serve(args: BenchServeArgs) -> Result<ExitCode> {
+    let client = Client::new(&args.server)?;
+    let mut rng = Rng::new(args.traffic.seed);
+    let dataset = Dataset::open(&args, &mut rng)?;
+    let model = model(&client, &args)?;
+    let filler =
+        if dataset.needs_filler() { Some(Filler::ask(&client, &model, args.server.backend)?) } else { None };
+    let samples = dataset.fill(filler.as_ref(), &mut rng);
+    let (rate, at) = times(&args, &samples, &mut rng);
+    let files = Files::open(&args, &model, rate)?;
+    let more = fields(&args);
+    let bodies: Vec<String> =
+        samples.iter().map(|sample| sample.body(&model, args.server.backend, &more)).collect();
+    let input_lens: Vec<usize> = samples.iter().map(|sample| sample.input_len).collect();
+    let voice = if args.report.disable_tqdm { Voice::Quiet } else { Voice::Normal };
+    warm_up(&client, &bodies, &args)?;
+    if voice == Voice::Normal {
+        note!("asking {} for {} streams of {model}", client.url(), bodies.len());
+    }
+    let progress = Progress::new("requests", bodies.len() as u64, Unit::Items, voice);
+    let most = args.traffic.max_concurrency.unwrap_or(usize::MAX);
+    let run = load::run(&client, &bodies, &at, most, &|done| progress.set(done as u64));
+    progress.end();
+    let (answers, took) = run?;
+    let figures = Figures::of(&answers, &input_lens, took.as_secs_f64(), &args.report.goodput);
+    let report =
+        Report { args: &args, model: &model, figures, answers: &answers, input_lens: &input_lens, rate };
+    report.show()?;
+    files.write(&report.json()?)?;
+    if report.figures.completed == 0 {
+        bail!("all {} requests failed", answers.len());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The model's name, once the server knows it.
+fn model(client: &Client, args: &BenchServeArgs) -> Result<String> {
+    let patience = Duration::from_secs(args.server.ready_check_timeout_sec);
+    if let (Some(model), true) = (&args.server.model, patience.is_zero()) {
+        return Ok(model.clone());
+    }
+    let give_up = Instant::now() + patience;
+    let models = loop {
+        let said = match client.get("/v1/models") {
+            Ok(Ok(models)) => break models,
+            Ok(Err(said)) => anyhow::Error::msg(format!("the server does not name its models: {said}")),
+            Err(error) => error,
+        };
+        if Instant::now() >= give_up {
+            return Err(said.context("the server is not ready (--ready-check-timeout-sec waits for it)"));
+        }
+        thread::park_timeout(ASK_AGAIN);
+    };
+    let first = || models["data"][0]["id"].as_str().map(str::to_string);
+    args.server.model.clone().or_else(first).context("the server has no model")
+}
+
+/// Requests a second, if that is what decides, and when each comes.
+fn times(args: &BenchServeArgs, samples: &[Sample], rng: &mut Rng) -> (Option<f64>, Vec<Duration>) {
+    let of_trace: Option<Vec<Duration>> = samples.iter().map(|sample| sample.at).collect();
+    match of_trace.filter(|_| !args.dataset.no_self_timed && args.traffic.request_rate.is_none()) {
+        Some(at) => (None, at),
+        None => {
+            let rate = args.traffic.request_rate.unwrap_or(f64::INFINITY);
+            (Some(rate), arrivals::arrivals(samples.len(), rate, args.traffic.burstiness, rng))
+        }
+    }
+}
+
+/// Fields of every body beside its prompt and lengths.
+fn fields(args: &BenchServeArgs) -> Map<String, Value> {
+    let body = &args.body;
+    let mut fields = Map::new();
+    let ignore_eos = body.ignore_eos || args.dataset.dataset_name != DatasetName::Custom;
+    let own = [
+        ("ignore_eos", ignore_eos.then(|| json!(true))),
+        ("temperature", body.temperature.map(|x| json!(x))),
+        ("top_p", body.top_p.map(|x| json!(x))),
+        ("top_k", body.top_k.map(|x| json!(x))),
+    ];
+    fields.extend(own.into_iter().filter_map(|(name, value)| Some((name.to_string(), value?))));
+    let more = body.extra_body.as_ref().and_then(Value::as_object);
+    fields.extend(more.into_iter().flatten().map(|(name, value)| (name.clone(), value.clone())));
+    fields
+}
+
+/// The first request, so many times, as fast as may be; a server that refuses it refuses all.
+fn warm_up(client: &Client, bodies: &[String], args: &BenchServeArgs) -> Result<()> {
+    let n = args.traffic.num_warmups;
+    let (Some(first), 1..) = (bodies.first(), n) else { return Ok(()) };
+    let most = args.traffic.max_concurrency.unwrap_or(usize::MAX);
+    let (answers, _) = load::run(client, &vec![first.clone(); n], &vec![Duration::ZERO; n], most, &|_| ())?;
+    match answers.into_iter().find_map(|answer| answer.error) {
+        Some(error) => bail!("a request to warm up failed: {error}"),
+        None => Ok(()),
+    }
+}

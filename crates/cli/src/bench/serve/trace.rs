@@ -1,0 +1,131 @@
+//! Recorded request lengths and arrivals, as CSV with a header.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+/// A request of a trace.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Row {
+    /// Since the first, if the trace has times.
+    pub(super) at: Option<Duration>,
+    pub(super) input_len: usize,
+    pub(super) output_len: usize,
+}
+
+/// Names of columns, in lower case: Azure's, Vidur's, and plain ones.
+const TIMES: [&str; 4] = ["timestamp", "arrival", "arrived_at", "time"];
+const INPUTS: [&str; 4] = ["contexttokens", "prompt_tokens", "num_prefill_tokens", "input_length"];
+const OUTPUTS: [&str; 4] = ["generatedtokens", "output_tokens", "num_decode_tokens", "output_length"];
+
+/// Reads a trace; its rows are in order of arrival.
+pub(super) fn read(path: &Path) -> Result<Vec<Row>> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    parse(&text).with_context(|| format!("{} is no trace", path.display()))
+}
+
+fn parse(text: &str) -> Result<Vec<Row>> {
+    let mut lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
+    let header = lines.next().map_or("", |(_, line)| line).to_ascii_lowercase();
+    let names: Vec<&str> = header.split(',').map(str::trim).collect();
+    let column = |wanted: &[&str]| names.iter().position(|name| wanted.contains(name));
+    let (Some(input), Some(output)) = (column(&INPUTS), column(&OUTPUTS)) else {
+        bail!(
+            "expected a header that names {} and {}, found `{header}`",
+            INPUTS.join(" or "),
+            OUTPUTS.join(" or ")
+        );
+    };
+    let time = column(&TIMES);
+    let mut rows: Vec<(f64, usize, usize)> = Vec::new();
+    for (number, line) in lines {
+        let fields: Vec<&str> = line.split(',').map(str::trim).collect();
+        let field = |at: usize| fields.get(at).copied().unwrap_or_default();
+        let count = |at| field(at).parse().ok().filter(|count: &usize| *count > 0);
+        let at = time.map_or(Some(0.0), |at| seconds(field(at)));
+        let (Some(at), Some(input), Some(output)) = (at, count(input), count(output)) else {
+            bail!("line {number}: expected a time and lengths of at least 1, found `{line}`");
+        };
+        rows.push((at, input, output));
+    }
+    rows.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let first = rows.first().map_or(0.0, |row| row.0);
+    let since = |at: f64| time.map(|_| Duration::from_secs_f64((at - first).min(1e9)));
+    Ok(rows
+        .into_iter()
+        .map(|(at, input_len, output_len)| Row { at: since(at), input_len, output_len })
+        .collect())
+}
+
+/// Plain seconds, or `2023-11-16 18:17:03.9799600`, as seconds since some moment.
+fn seconds(text: &str) -> Option<f64> {
+    if let Ok(seconds) = text.parse::<f64>() {
+        return Some(seconds).filter(|seconds| seconds.is_finite());
+    }
+    let (date, clock) = text.split_once([' ', 'T'])?;
+    let mut date = date.splitn(3, '-').map(|part| part.parse::<i64>().ok());
+    let (year, month, day) = (date.next()??, date.next()??, date.next()??);
+    let mut clock = clock.trim_end_matches('Z').splitn(3, ':').map(|part| part.parse::<f64>().ok());
+    let (hour, minute, second) = (clock.next()??, clock.next()??, clock.next()??);
+    if !(0..=9999).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        return None;
+    }
+    // A year that begins in March ends with the leap day.
+    let (year, month) = if month < 3 { (year - 1, month + 9) } else { (year, month - 3) };
+    let days = 365 * year + year.div_euclid(4) - year.div_euclid(100)
+        + year.div_euclid(400)
+        + (153 * month + 2) / 5
+        + day;
+    Some(days as f64 * 86_400.0 + hour * 3600.0 + minute * 60.0 + second)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_lengths_are_read() {
+        let azure = "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-02-28 23:59:59.5,10,2\n2024-03-01 00:00:01.0,20,3\n";
+        let at = |ms| Some(Duration::from_millis(ms));
+        let rows = parse(azure).unwrap();
+        assert_eq!(rows[0], Row { at: at(0), input_len: 10, output_len: 2 });
+        assert_eq!(
+            rows[1],
+            Row { at: at(86_400_000 + 1500), input_len: 20, output_len: 3 },
+            "over a leap day"
+        );
+        let plain = parse("prompt_tokens,output_tokens\r\n5,6\r\n").unwrap();
+        assert_eq!(plain, [Row { at: None, input_len: 5, output_len: 6 }]);
+        let sorted = parse("arrived_at,num_prefill_tokens,num_decode_tokens\n3.5,1,1\n1.5,2,2\n").unwrap();
+        assert_eq!((sorted[0].at, sorted[1].at, sorted[0].input_len), (at(0), at(2000), 2));
+    }
+
+    #[test]
+    fn the_traces_that_come_along_are_read() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/traces");
+        for (name, rows, timed) in [
+            ("azure-conv-2023.csv", 2000, true),
+            ("azure-code-2023.csv", 1000, true),
+            ("osc.csv", 2000, false),
+        ] {
+            let trace = read(&folder.join(name)).unwrap();
+            assert_eq!((trace.len(), trace.iter().all(|row| row.at.is_some())), (rows, timed), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_trace_is_named() {
+        for (text, says) in [
+            ("", "expected a header"),
+            ("a,b\n1,2\n", "found `a,b`"),
+            ("prompt_tokens,output_tokens\n0,5\n", "line 2"),
+            ("prompt_tokens,output_tokens\n5\n", "line 2"),
+            ("timestamp,prompt_tokens,output_tokens\nyesterday,5,5\n", "yesterday"),
+            ("timestamp,prompt_tokens,output_tokens\nnan,5,5\n", "nan"),
+        ] {
+            let error = parse(text).unwrap_err().to_string();
+            assert!(error.contains(says), "{text:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Random prompts of given lengths in tokens, for a server whose tokenizer is its own.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use sim::Rng;
+
+use super::client::Client;
+use crate::args::Backend;
+use crate::console::note;
+
+/// Words that most vocabularies have as one token each, with the space before.
+const WORDS: &str = "the of and to in is was for that with his her from this have are not had which but were all she \
+    they you one been their has more who when will there out only also into other about than some time may over such \
+    new two first our man me even most made after did many before must through back years where much your way well \
+    down should because each just those people how too little state good very make world still own see men work long \
+    get here between both life being under never day same another know while last might us great old year off come \
+    since against go came right used take three small large house water light night hand head city line door road \
+    river stone field table paper glass green white black blue gold silver iron wood fire wind rain snow sun moon \
+    star sea ship boat sail port shore wave storm north south east west left high low deep wide open close near far \
+    early late young strong soft hard cold warm dark bright quick slow full empty clean dry wet sharp round flat \
+    straight broken quiet loud sweet bitter fresh heavy rich poor free busy ready simple common strange whole half";
+
+/// Text as the field `prompt` or `messages` of a body has it.
+pub(super) fn said(text: &str, backend: Backend) -> Value {
+    match backend {
+        Backend::Openai => json!(text),
+        Backend::OpenaiChat => json!([{"role": "user", "content": text}]),
+    }
+}
+
+/// Makes prompts.
+pub(super) enum Filler {
+    /// Of ordinary tokens that the server named: exactly as long as asked.
+    Tokens(Vec<u32>),
+    /// Of words, so many to a token.
+    Words { words_per_token: f64, backend: Backend },
+}
+
+impl Filler {
+    /// Asks the server how it cuts words, with vLLM's `/tokenize`. A server without it gets words, about one a token.
+    pub(super) fn ask(client: &Client, model: &str, backend: Backend) -> Result<Filler> {
+        let prompt = format!(" {}", words().join(" "));
+        let body = json!({"model": model, "prompt": prompt, "add_special_tokens": false});
+        let answer = client.post("/tokenize", &body)?;
+        let tokens: Vec<u32> = answer
+            .ok()
+            .and_then(|answer| answer["tokens"].as_array().cloned())
+            .map(|tokens| tokens.iter().filter_map(|token| token.as_u64()?.try_into().ok()).collect())
+            .unwrap_or_default();
+        Ok(match (tokens.len(), backend) {
+            (0, _) => {
+                note!(
+                    "the server has no /tokenize: prompts have about as many tokens as asked; it says how many"
+                );
+                Filler::Words { words_per_token: 1.0, backend }
+            }
+            (_, Backend::Openai) => Filler::Tokens(tokens),
+            (n, Backend::OpenaiChat) => {
+                Filler::Words { words_per_token: words().len() as f64 / n as f64, backend }
+            }
+        })
+    }
+
+    /// A prompt of so many tokens, as its field of a body has it.
+    pub(super) fn prompt(&self, tokens: usize, rng: &mut Rng) -> Value {
+        match self {
+            Filler::Tokens(ids) => (0..tokens).map(|_| any(ids, rng)).collect(),
+            Filler::Words { words_per_token, backend } => {
+                let (words, n) = (words(), (tokens as f64 * words_per_token).round().max(1.0) as usize);
+                said(&(0..n).map(|_| any(&words, rng)).collect::<Vec<_>>().join(" "), *backend)
+            }
+        }
+    }
+}
+
+fn words() -> Vec<&'static str> {
+    WORDS.split_whitespace().collect()
+}
+
+fn any<T: Copy>(of: &[T], rng: &mut Rng) -> T {
+    of[rng.below(of.len() as u64) as usize]
+}

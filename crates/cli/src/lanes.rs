@@ -1,0 +1,68 @@
+//! `--lanes FILE`: what ran on which lane in a real run, as a picture or as data.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use clap::Args;
+use engine::{Engine, EngineConfig, Ran, Ranges};
+use sim::draw::{Format, label};
+use spec::{LaneSpan, RankId};
+
+use crate::console::note;
+use crate::output_file::OutputFile;
+
+/// Spans that are kept, the newest: hundreds of steps of most models, and a picture of ten megabytes.
+const SPANS: usize = 50_000;
+
+#[derive(Args)]
+pub(crate) struct LanesArgs {
+    /// Write what ran on each lane here: .svg, .json or .trace.json (Chrome's trace events). The newest 50,000 spans.
+    #[arg(long, value_name = "FILE", value_parser = named)]
+    lanes: Option<PathBuf>,
+}
+
+/// The file, found writable; or none is wanted.
+pub(crate) struct LanesFile(Option<(Format, OutputFile)>);
+
+fn named(text: &str) -> Result<PathBuf, String> {
+    format_of(Path::new(text)).map(|_| PathBuf::from(text))
+}
+
+/// By the ending of a file's name.
+pub(crate) fn format_of(path: &Path) -> Result<Format, String> {
+    let format = Format::of_name(&path.to_string_lossy());
+    format.ok_or_else(|| "the name must end in .svg, .json or .trace.json".to_string())
+}
+
+impl LanesArgs {
+    /// Finds the file writable before anything heavy happens.
+    pub(crate) fn open(&self) -> Result<LanesFile> {
+        let Some(path) = &self.lanes else { return Ok(LanesFile(None)) };
+        let format = format_of(path).map_err(anyhow::Error::msg)?;
+        Ok(LanesFile(Some((format, OutputFile::open(path)?))))
+    }
+}
+
+impl LanesFile {
+    /// What the engine must keep for it.
+    pub(crate) fn wanted(&self, config: EngineConfig) -> EngineConfig {
+        EngineConfig { lane_spans: if self.0.is_some() { SPANS } else { 0 }, ..config }
+    }
+
+    /// Ends the engine, and writes what ran: its memory is free by then, and a drawing takes some.
+    pub(crate) fn end(self, engine: Engine) -> Result<()> {
+        let Ranges { ran, forgotten } = engine.ranges();
+        engine.finish()?;
+        let Some((format, mut file)) = self.0 else { return Ok(()) };
+        if forgotten > 0 {
+            note!("--lanes has the newest {} spans; {forgotten} older ones are not kept", ran.len());
+        }
+        let spans: Vec<LaneSpan> = ran.iter().map(span).collect();
+        file.begin()?;
+        file.write(format.draw(&spans).as_bytes())
+    }
+}
+
+fn span(ran: &Ran) -> LaneSpan {
+    LaneSpan { rank: RankId(0), lane: ran.lane, start: ran.start, end: ran.end, label: label(&ran.op) }
+}

@@ -1,0 +1,467 @@
+//! Flags that are not typed: from `BALLAST_*` variables and a TOML file. Whatever is typed wins, then the environment,
+//! then the file, then the default. What the layers add is put into the command line before it is parsed, so that
+//! values are checked, and conflicts found, as if they had been typed.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, Command};
+use toml::{Table, Value};
+
+use crate::console::Misuse;
+
+/// Before the names of variables.
+const PREFIX: &str = "BALLAST_";
+/// The flag that names the file; no layer sets it but the environment.
+const CONFIG: &str = "config";
+
+/// A command line with what the layers add.
+#[derive(Debug)]
+pub(crate) struct Layered {
+    pub(crate) argv: Vec<OsString>,
+    /// What was added, and from where.
+    added: Vec<Setting>,
+}
+
+/// A value for a flag.
+#[derive(Clone, Debug)]
+struct Setting {
+    flag: String,
+    value: Value,
+    source: String,
+}
+
+impl Layered {
+    /// Where the flag of an error message came from, if it was not typed.
+    pub(crate) fn source(&self, of: &str) -> Option<String> {
+        let named = of.trim_start_matches('-').split([' ', '=']).next().unwrap_or_default();
+        let named = named.trim_matches(['<', '>']).to_ascii_lowercase();
+        let setting = self.added.iter().find(|setting| setting.flag == named)?;
+        Some(format!("{} is set by {}", setting.flag, setting.source))
+    }
+}
+
+/// Adds to `typed` (the program's name first) what `env` and the file of `--config` say and the person did not.
+///
+/// # Errors
+/// A file that cannot be read, is no TOML, or has keys that are no flags; values of the wrong kind.
+pub(crate) fn layered(
+    command: &Command,
+    typed: Vec<OsString>,
+    env: &dyn Fn(&str) -> Option<OsString>,
+) -> Result<Layered> {
+    let mut command = command.clone();
+    command.build();
+    let (path, leaf, rest) = leaf(&command, &typed);
+    let file = config_file(&typed, env);
+    let mut settings = match &file {
+        Some(file) => of_file(&command, &path, leaf, file)?,
+        None => Vec::new(),
+    };
+    for arg in settable(leaf).filter(|arg| shares_its_name(arg)) {
+        let name = variable(&key(arg));
+        if let Some(value) = env(&name).filter(|value| !is_service_link(&name, value)) {
+            settings.retain(|setting| setting.flag != key(arg));
+            settings.push(Setting { flag: key(arg), value: of_variable(arg, &name, value)?, source: name });
+        }
+    }
+    let explicit = explicit(leaf, &typed[rest..]);
+    settings.retain(|setting| !explicit.contains(&setting.flag));
+    let (mut before, mut after) = (Vec::new(), Vec::new());
+    for arg in settable(leaf) {
+        let Some(setting) = settings.iter().find(|setting| setting.flag == key(arg)) else { continue };
+        let words = words(arg, setting)?;
+        // What has a place follows what was typed before it.
+        let follows =
+            arg.is_positional() && settable(leaf).any(|a| a.is_positional() && explicit.contains(&key(a)));
+        if follows { after.extend(words) } else { before.extend(words) }
+    }
+    if !after.is_empty() && !typed.iter().any(|word| word == "--") {
+        after.insert(0, "--".into());
+    }
+    let argv = [&typed[..rest], &before, &typed[rest..], &after].concat();
+    Ok(Layered { argv, added: settings })
+}
+
+/// The command that is meant: its path, itself, and where its own words begin.
+fn leaf<'a>(command: &'a Command, typed: &[OsString]) -> (Vec<String>, &'a Command, usize) {
+    let (mut path, mut leaf, mut at, mut rest) = (Vec::new(), command, 1, 1);
+    while let Some(word) = typed.get(at).and_then(|word| word.to_str()) {
+        if word == "--config" {
+            at += 2;
+        } else if word.starts_with("--config=") {
+            at += 1;
+        } else if let Some(next) = leaf.find_subcommand(word) {
+            path.push(next.get_name().to_string());
+            (leaf, at) = (next, at + 1);
+            rest = at;
+        } else {
+            break;
+        }
+    }
+    (path, leaf, rest)
+}
+
+fn config_file(typed: &[OsString], env: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let words = || typed.iter().take_while(|word| *word != "--");
+    let mut found = None;
+    for (word, next) in words().zip(typed.iter().skip(1).map(Some).chain([None])) {
+        let inline = word.to_str().and_then(|word| word.strip_prefix("--config="));
+        let apart = next.filter(|_| word == "--config").map(OsString::as_os_str);
+        found = inline.map(OsStr::new).or(apart).map(PathBuf::from).or(found);
+    }
+    found.or_else(|| env(&variable(CONFIG)).map(PathBuf::from))
+}
+
+/// Flags that a layer may set.
+fn settable(command: &Command) -> impl Iterator<Item = &Arg> {
+    let own = |arg: &&Arg| {
+        let asks = matches!(
+            arg.get_action(),
+            ArgAction::Help | ArgAction::HelpShort | ArgAction::HelpLong | ArgAction::Version
+        );
+        !asks && arg.get_id() != CONFIG
+    };
+    command.get_arguments().filter(own)
+}
+
+/// A flag's name without dashes before it, or that of a value with a place.
+fn key(arg: &Arg) -> String {
+    arg.get_long().map_or_else(|| arg.get_id().as_str().replace('_', "-"), str::to_string)
+}
+
+/// Whether what is said for all commands is meant for this flag too. Most commands take the model to load as MODEL; an
+/// option called --model is another thing there (a name in requests, a published model), and is set in its own section.
+fn shares_its_name(arg: &Arg) -> bool {
+    key(arg) != "model" || arg.is_positional()
+}
+
+/// Kubernetes tells each pod the address of a service called `ballast` as `BALLAST_PORT=tcp://...`.
+fn is_service_link(name: &str, value: &OsStr) -> bool {
+    let link = value.to_str().is_some_and(|value| value.starts_with("tcp://") || value.starts_with("udp://"));
+    name == "BALLAST_PORT" && link
+}
+
+/// `BALLAST_MAX_NUM_SEQS`
+fn variable(key: &str) -> String {
+    format!("{PREFIX}{}", key.replace('-', "_").to_ascii_uppercase())
+}
+
+fn named<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
+    let name = name.replace('_', "-");
+    let is = |arg: &&Arg| {
+        key(arg) == name || arg.get_all_aliases().is_some_and(|aliases| aliases.contains(&name.as_str()))
+    };
+    settable(command).find(is)
+}
+
+/// Flags that were typed.
+fn explicit(leaf: &Command, words: &[OsString]) -> Vec<String> {
+    let forgiving = leaf.clone().ignore_errors(true).no_binary_name(true);
+    let Ok(matches) = forgiving.try_get_matches_from(words) else { return Vec::new() };
+    let typed = |arg: &&Arg| {
+        matches.try_contains_id(arg.get_id().as_str()).unwrap_or(false)
+            && matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine)
+    };
+    settable(leaf).filter(typed).map(key).collect()
+}
+
+/// What a file says for a command: keys at the top hold for every command that has such a flag, those in a section for
+/// its command alone, where they win.
+fn of_file(command: &Command, path: &[String], leaf: &Command, file: &Path) -> Result<Vec<Setting>> {
+    let text = std::fs::read_to_string(file)
+        .with_context(|| Misuse(format!("cannot read the configuration {}", file.display())))?;
+    let table: Table =
+        text.parse().map_err(|error| Misuse(format!("{} is no TOML: {error}", file.display())))?;
+    let mut settings: Vec<Setting> = Vec::new();
+    section(command, command, &[], &table, file, &mut |place, name, value| {
+        let of_this = place.is_empty() || place == path;
+        let meant = |arg: &&Arg| of_this && (!place.is_empty() || shares_its_name(arg));
+        let Some(arg) = named(leaf, name).filter(meant) else { return };
+        let section = if place.is_empty() { String::new() } else { format!(" [{}]", place.join(".")) };
+        let source = format!("{}{section}", file.display());
+        settings.retain(|setting| setting.flag != key(arg));
+        settings.push(Setting { flag: key(arg), value: value.clone(), source });
+    })?;
+    Ok(settings)
+}
+
+/// Hears of a key's section, the key and its value.
+type Take<'t> = dyn FnMut(&[String], &str, &Value) + 't;
+
+/// Goes through the section of command `of`, keys before sections.
+fn section(
+    root: &Command,
+    of: &Command,
+    place: &[String],
+    table: &Table,
+    file: &Path,
+    take: &mut Take,
+) -> Result<()> {
+    let at_top = std::ptr::eq(root, of);
+    for (name, value) in table.iter().filter(|(_, value)| !value.is_table()) {
+        let known = if at_top { anywhere(root, name) } else { named(of, name).is_some() };
+        if !known {
+            let section = if at_top { String::new() } else { format!(" in [{}]", place.join(".")) };
+            let hint = match nearest(name, flags(of, at_top)) {
+                Some(nearest) => format!("did you mean `{nearest}`?"),
+                None => "this command takes none; those below it have sections of their own".into(),
+            };
+            bail!(Misuse(format!("{}: `{name}`{section} is no flag: {hint}", file.display())));
+        }
+        take(place, name, value);
+    }
+    for (name, inner) in table.iter().filter_map(|(name, value)| Some((name, value.as_table()?))) {
+        let Some(next) = of.find_subcommand(name) else {
+            let nearest = nearest(name, of.get_subcommands().map(|c| c.get_name().to_string()).collect());
+            let hint = nearest.map_or(String::new(), |nearest| format!(": did you mean [{nearest}]?"));
+            bail!(Misuse(format!("{}: [{name}] is no command{hint}", file.display())));
+        };
+        let place = [place, &[next.get_name().to_string()]].concat();
+        section(root, next, &place, inner, file, take)?;
+    }
+    Ok(())
+}
+
+/// Whether any command has such a flag.
+fn anywhere(command: &Command, name: &str) -> bool {
+    named(command, name).is_some() || command.get_subcommands().any(|command| anywhere(command, name))
+}
+
+/// Keys of a command, or of it and all below it.
+fn flags(command: &Command, below: bool) -> Vec<String> {
+    let mut all: Vec<String> = settable(command).map(key).collect();
+    if below {
+        all.extend(command.get_subcommands().flat_map(|command| flags(command, true)));
+    }
+    all
+}
+
+fn nearest(name: &str, of: Vec<String>) -> Option<String> {
+    let name = name.replace('_', "-");
+    let distance = |other: &String| strsim::damerau_levenshtein(&name, other);
+    of.into_iter().min_by_key(distance)
+}
+
+/// A variable's value: a list may be written as TOML does, and several values of one flag apart.
+fn of_variable(arg: &Arg, name: &str, value: OsString) -> Result<Value> {
+    let text = value.into_string().map_err(|_| Misuse(format!("{name} is not UTF-8")))?;
+    if !takes_value(arg) {
+        return match text.to_ascii_lowercase().as_str() {
+            "1" | "true" | "yes" | "on" => Ok(Value::Boolean(true)),
+            "" | "0" | "false" | "no" | "off" => Ok(Value::Boolean(false)),
+            _ => bail!(Misuse(format!("{name}={text}: expected true or false"))),
+        };
+    }
+    if text.starts_with('[')
+        && let Ok(table) = format!("list = {text}").parse::<Table>()
+    {
+        return Ok(table["list"].clone());
+    }
+    let at_once = arg.get_num_args().map_or(1, |range| range.min_values());
+    if at_once > 1 {
+        return Ok(Value::Array(text.split_whitespace().map(|word| word.into()).collect()));
+    }
+    Ok(Value::String(text))
+}
+
+fn takes_value(arg: &Arg) -> bool {
+    matches!(arg.get_action(), ArgAction::Set | ArgAction::Append)
+}
+
+/// A setting as it would be typed.
+fn words(arg: &Arg, setting: &Setting) -> Result<Vec<OsString>> {
+    let wrong = |expected: &str| {
+        // Values are not repeated: keys are among them.
+        let Setting { flag, source, .. } = setting;
+        Misuse(format!("{source}: {flag}: expected {expected}"))
+    };
+    let flag = format!("--{}", key(arg));
+    if !takes_value(arg) {
+        let on = setting.value.as_bool().ok_or_else(|| wrong("true or false"))?;
+        return Ok(on.then(|| flag.into()).into_iter().collect());
+    }
+    let list = match &setting.value {
+        Value::Array(values) => values.iter().map(plain).collect(),
+        value => plain(value).map(|text| vec![text]),
+    };
+    let values: Vec<String> = list.ok_or_else(|| wrong("text or numbers"))?;
+    let several = matches!(arg.get_action(), ArgAction::Append);
+    if values.len() != 1 && !several {
+        return Err(wrong("one value").into());
+    }
+    let at_once = arg.get_num_args().map_or(1, |range| range.min_values());
+    if at_once > 1 {
+        if values.len() != at_once {
+            return Err(wrong(&format!("{at_once} values")).into());
+        }
+        return Ok([flag].into_iter().chain(values).map(OsString::from).collect());
+    }
+    let word = |value: String| if arg.is_positional() { value } else { format!("{flag}={value}") };
+    Ok(values.into_iter().map(|value| word(value).into()).collect())
+}
+
+fn plain(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Integer(number) => Some(number.to_string()),
+        Value::Float(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::Percent;
+    use crate::args::{Cli, Command as Chosen};
+    use clap::{CommandFactory, Parser};
+
+    /// What comes of a command line, a file and variables.
+    fn settled(typed: &str, file: &str, env: &[(&str, &str)]) -> Result<Cli, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("b.toml");
+        std::fs::write(&path, file).unwrap();
+        let mut words: Vec<OsString> = typed.split(' ').map(OsString::from).collect();
+        words.splice(1..1, ["--config".into(), path.into_os_string()]);
+        let get = |name: &str| env.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());
+        let layered = layered(&Cli::command(), words, &get).map_err(|error| error.to_string())?;
+        Cli::try_parse_from(&layered.argv).map_err(|error| {
+            let of = error.get(clap::error::ContextKind::InvalidArg).map(ToString::to_string);
+            format!("{error} {:?}", layered.source(&of.unwrap_or_default()))
+        })
+    }
+
+    /// Threads of a server.
+    fn threads(typed: &str, file: &str, env: &[(&str, &str)]) -> Option<usize> {
+        match settled(typed, file, env).unwrap().command {
+            Chosen::Serve(args) => args.engine.threads,
+            _ => panic!("not a server"),
+        }
+    }
+
+    #[test]
+    fn what_is_typed_wins_over_the_environment_over_the_file_over_the_default() {
+        let (file, env) = ("threads = 3\n", [("BALLAST_THREADS", "5")]);
+        assert_eq!(threads("ballast serve m", "", &[]), None);
+        assert_eq!(threads("ballast serve m", file, &[]), Some(3));
+        assert_eq!(threads("ballast serve m", file, &env), Some(5));
+        assert_eq!(threads("ballast serve m --threads 7", file, &env), Some(7));
+        assert_eq!(threads("ballast serve --threads=7 m", file, &env), Some(7));
+        let sections = "threads = 3\n[serve]\nthreads = 4\n[batch]\nthreads = 9\n";
+        assert_eq!(threads("ballast serve m", sections, &[]), Some(4), "a section wins over the top");
+        assert_eq!(threads("ballast serve m", "[batch]\nthreads = 9\n", &[]), None);
+    }
+
+    #[test]
+    fn every_kind_of_value_can_be_set() {
+        let file = "model = \"m\"\nport = 1\nhost = \"::1\"\nserved-model-name = [\"a\", \"b\"]\nspool_dir = \"x\"\n\
+                    no-enable-prefix-caching = true\npercent = [50, 0, 100, 0, 100, 0]\nrequest-timeout = 2.5\n\
+                    memory = \"2GiB\"\ntemperature = -1\n";
+        let Chosen::Serve(args) = settled("ballast serve", file, &[]).unwrap().command else { panic!() };
+        assert_eq!((args.model.as_str(), args.port, args.host.to_string().as_str()), ("m", 1, "::1"));
+        assert_eq!(
+            (args.served_model_name, args.engine.percent),
+            (
+                vec!["a".into(), "b".into()],
+                Some([50, 0, 100, 0, 100, 0].map(|whole| Percent::of_parts(whole * 10_000)).to_vec())
+            )
+        );
+        assert!(args.engine.no_enable_prefix_caching && args.spool_dir.is_some());
+        assert_eq!(args.request_timeout.unwrap().as_millis(), 2500);
+        let env = [
+            ("BALLAST_PERCENT", "1 2 3 4 5 6.5"),
+            ("BALLAST_SERVED_MODEL_NAME", "[\"c\", \"d e\"]"),
+            ("BALLAST_NO_ENABLE_PREFIX_CACHING", "off"),
+            ("BALLAST_MODEL", "n"),
+            ("BALLAST_API_KEY", "[not a list"),
+        ];
+        let Chosen::Serve(args) = settled("ballast serve", file, &env).unwrap().command else { panic!() };
+        assert_eq!((args.model.as_str(), args.engine.no_enable_prefix_caching), ("n", false));
+        assert_eq!(args.served_model_name, ["c", "d e"]);
+        assert_eq!(
+            (args.engine.percent.unwrap()[5].to_string().as_str(), args.api_key),
+            ("6.5", vec!["[not a list".to_string()])
+        );
+        let Chosen::Run(args) =
+            settled("ballast run m", "prompt = \"--hi\"\nstop = [\"-x\"]\n", &[]).unwrap().command
+        else {
+            panic!()
+        };
+        assert_eq!((args.model.as_deref(), args.prompt.as_deref()), (Some("m"), Some("--hi")));
+        assert_eq!(args.sampling.stop, ["-x"]);
+    }
+
+    #[test]
+    fn commands_below_commands_have_sections_too() {
+        let file = "[bench.serve]\nnum-prompts = 7\ngoodput = [\"ttft:5\", \"tpot:6\"]\n[bench.throughput]\nreps = 2\n";
+        let Chosen::Bench(crate::args::BenchCommand::Serve(args)) =
+            settled("ballast bench serve", file, &[]).unwrap().command
+        else {
+            panic!()
+        };
+        assert_eq!((args.traffic.num_prompts, args.report.goodput.len()), (Some(7), 2));
+        let Chosen::Batch(args) =
+            settled("ballast batch merge a b -o c", "[batch]\nmodel = \"m\"\nthreads = 2\n", &[])
+                .unwrap()
+                .command
+        else {
+            panic!()
+        };
+        assert!(args.command.is_some(), "a section does not reach below its command");
+    }
+
+    #[test]
+    fn a_model_for_all_commands_is_no_name_in_requests() {
+        let readme = include_str!("../../../README.md");
+        let file = readme.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+        let Chosen::Serve(args) = settled("ballast serve", file, &[]).unwrap().command else { panic!() };
+        assert_eq!((args.model.as_str(), args.port), ("smollm2", 9000));
+        let asked = |file: &str, env: &[(&str, &str)]| match settled("ballast bench serve", file, env) {
+            Ok(Cli { command: Chosen::Bench(crate::args::BenchCommand::Serve(args)), .. }) => args.server,
+            _ => panic!("not a benchmark of a server"),
+        };
+        assert_eq!((asked(file, &[]).model, asked(file, &[]).port), (None, 9000));
+        assert_eq!(asked("", &[("BALLAST_MODEL", "m")]).model, None);
+        assert_eq!(asked("[bench.serve]\nmodel = \"m\"\n", &[]).model.as_deref(), Some("m"));
+    }
+
+    #[test]
+    fn the_address_that_kubernetes_tells_is_no_port() {
+        let port = |value: &str| {
+            let settled = settled("ballast serve m", "", &[("BALLAST_PORT", value)]).ok()?;
+            let Chosen::Serve(args) = settled.command else { panic!() };
+            Some(args.port)
+        };
+        assert_eq!(port("tcp://10.0.0.1:8000"), Some(8000));
+        assert_eq!((port("9000"), port("tcp")), (Some(9000), None));
+    }
+
+    #[test]
+    fn what_is_no_flag_is_named_with_the_nearest() {
+        let refused = |file: &str| settled("ballast serve m", file, &[]).err().unwrap();
+        for (file, says) in [
+            ("thread = 1", "did you mean `threads`?"),
+            ("[serve]\nmax_num_seq = 1", "in [serve] is no flag: did you mean `max-num-seqs`?"),
+            ("[serve]\nreps = 1", "is no flag"),
+            ("[sirve]\nport = 1", "did you mean [serve]?"),
+            ("[bench.laitency]\nreps = 1", "did you mean [latency]?"),
+            ("config = \"x\"", "is no flag"),
+            ("[bench]\nreps = 1", "this command takes none"),
+            ("port = [1, 2]", "port: expected one value"),
+            ("port = 1979-05-27", "port: expected text or numbers"),
+            ("no-enable-prefix-caching = 1", "expected true or false"),
+            ("percent = [1, 2]", "expected 6 values"),
+            ("port = ", "is no TOML"),
+        ] {
+            assert!(refused(file).contains(says), "{file}: {}", refused(file));
+        }
+        assert!(settled("ballast serve m", "ignore-eos = true", &[]).is_ok(), "other commands have it");
+        assert!(refused("port = 70000").contains("b.toml"), "{}", refused("port = 70000"));
+        let env =
+            settled("ballast serve m", "", &[("BALLAST_NO_ENABLE_PREFIX_CACHING", "maybe")]).err().unwrap();
+        assert!(env.contains("expected true or false"), "{env}");
+    }
+}

@@ -1,0 +1,108 @@
+//! A model that is here, on this machine: the plan is of the engine that would run it.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use policy::sched::{Delegate, Schedule};
+use sim::Curve;
+
+use super::candidate::{Candidate, Homes, Job, Lengths, Scored};
+use super::search::{Fixed, Planner, rescored};
+use super::{dollars_per_hour, emit, tell};
+use crate::args::PlanArgs;
+use crate::console::note;
+use crate::display::Voice;
+use crate::loaded;
+use crate::output_file::{JsonReport, OutputFile};
+use crate::profile;
+use crate::resolve::{Needs, engine_config};
+use crate::scenario::chart;
+
+pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
+    let scenario = &args.scenario;
+    if scenario.compress_weight || scenario.compress_cache || scenario.no_host_attention {
+        bail!(
+            "--compress-weight, --compress-cache and --no-host-attention are of published models on machines of the \
+             papers: for a model that is here write --weights int4, --kv int4 or --attend device"
+        );
+    }
+    if scenario.devices != 1 {
+        bail!("--devices {}: a model that is here is planned for one device so far", scenario.devices);
+    }
+    let json = JsonReport::open(scenario.json.as_deref())?;
+    let mut config_file = args.emit_config.as_deref().map(OutputFile::open).transpose()?;
+    let job = Job {
+        requests: args.num_prompts,
+        input: scenario.prompt_len as usize,
+        output: scenario.gen_len as usize,
+        lengths: Lengths::Exact,
+    };
+    let base =
+        engine_config(&args.engine, Needs::of_requests(&args.engine, job.requests, job.input, job.output))?;
+    let opened = loaded::open(Some(&args.model), &args.engine, Voice::Normal)?;
+    let tables = profile::kept_or_taken(&opened, &base, &args.engine)?.tables;
+    let fixed = Fixed { max_latency_s: args.max_latency, ..Fixed::of(&args.engine) };
+    let planner = Planner { checkpoint: &opened.checkpoint, base, job, tables: &tables, fixed };
+    let Some(found) = planner.search(rescored())? else { return Err(nothing(&planner, args.max_latency)) };
+    let best = &found.scored[0];
+    let more = planner.one_more_gib(best.run.tokens_per_s())?;
+    let mut told = tell::report(&found, job, more);
+    tell::table(&opened.name, &found, job, more)?;
+    if let Some(dollars) = dollars_per_hour(&args) {
+        tell::dollars(&mut told, best.run.tokens_per_s() * 3600.0 / dollars)?;
+    }
+    if let Some(path) = &args.curve {
+        let mut file = OutputFile::open(path)?;
+        let points = frontier(planner.curve()?);
+        let curve = Curve { name: opened.name.clone(), points };
+        file.begin()?;
+        file.write(chart(format!("{}, planned", opened.name), vec![curve]).svg().as_bytes())?;
+    }
+    if let Some(file) = &mut config_file {
+        file.begin()?;
+        file.write(emit::toml(&args, best, job).as_bytes())?;
+        note!("flags of this plan: {}", args.emit_config.as_deref().unwrap_or(".".as_ref()).display());
+    }
+    json.write(&told)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Why there is no plan: what the least engine says, or the limit of time.
+fn nothing(planner: &Planner<'_>, max_latency: Option<f64>) -> anyhow::Error {
+    let job = planner.job;
+    let least = Candidate {
+        schedule: if planner.base.blocks.stay() { Schedule::Continuous } else { Schedule::Zigzag },
+        batch_size: 1,
+        num_batches: 1,
+        step_tokens: planner.fixed.step_tokens.unwrap_or(128),
+        delegate: Delegate::Host,
+        homes: Homes::of(&planner.base),
+    };
+    let longest = planner.checkpoint.spec().max_positions;
+    match (engine::Planned::new(planner.checkpoint, least.config(&planner.base, job, longest)), max_latency) {
+        (Err(why), _) => anyhow::Error::new(why).context("nothing fits"),
+        (Ok(_), Some(limit)) => anyhow::anyhow!(
+            "nothing is fast enough: no block serves a request of {} tokens in and {} out in {limit} s; raise \
+             --max-latency",
+            job.input,
+            job.output
+        ),
+        (Ok(_), None) => anyhow::anyhow!(
+            "nothing fits with these flags: leave --batch-size, --num-batches, --max-num-seqs or \
+             --max-num-batched-tokens to the planner"
+        ),
+    }
+}
+
+/// The most that can be had at each latency.
+fn frontier(mut scored: Vec<Scored>) -> Vec<(f64, f64)> {
+    scored.sort_by(|a, b| a.run.latency_s.total_cmp(&b.run.latency_s));
+    let mut points: Vec<(f64, f64)> = Vec::new();
+    for scored in scored {
+        let (latency, rate) = (scored.run.latency_s, scored.run.tokens_per_s());
+        if points.last().is_none_or(|last| rate > last.1) {
+            points.push((latency, rate));
+        }
+    }
+    points
+}

@@ -1,0 +1,483 @@
+//! A command that plans for itself: where weights do not fit the device, it runs as `ballast plan` would have it.
+//!
+//! Costs are those of the profile, if one was taken, or measured roughly, once. Where all weights fit nothing is measured or
+//! searched, unless they leave KV for fewer tokens than the work asks for. Where flags say what lives where (`--percent`), or how steps are made (`--schedule`, `--batch-size` and
+//! `--num-batches`, as an emitted plan does), they are followed.
+
+use anyhow::Result;
+use engine::{EngineConfig, Hold, Planned, WeightShare};
+use policy::cost::Tables;
+use policy::sched::{Delegate, Schedule};
+use spec::{ByTier, Split, Tier};
+
+use super::candidate::{Job, Lengths, Scored, rehearse};
+use super::emit;
+use super::search::{Fixed, Planner, rescored};
+use super::tell::binds;
+use crate::args::{AttendOn, EngineArgs};
+use crate::loaded::Opened;
+use crate::profile;
+use crate::resolve::kv_tokens;
+
+/// What a command knows of its requests.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Work {
+    pub(crate) job: Job,
+    /// Whether it is known how much each generates at the most: the schedules of blocks keep room for all of it.
+    pub(crate) ends: Ends,
+}
+
+/// See [`Work`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ends {
+    Known,
+    Open,
+}
+
+/// Requests that are planned for, of many more: a plan for these is one for all.
+const REQUESTS: usize = 512;
+/// See `rescored_for`.
+const GUESSED: usize = 3;
+
+impl Work {
+    /// Exactly these requests.
+    pub(crate) fn exactly(requests: usize, input: usize, output: usize) -> Work {
+        Work { job: Job { requests, input, output, lengths: Lengths::Exact }, ends: Ends::Known }
+    }
+
+    /// About these; `longest` is the longest sequence that there may be.
+    pub(crate) fn likely(
+        requests: usize,
+        (input, output): (usize, usize),
+        longest: usize,
+        ends: Ends,
+    ) -> Work {
+        let input = input.clamp(1, (longest / 2).max(1));
+        let output = output.clamp(1, (longest - input).max(1));
+        Work {
+            job: Job { requests: requests.clamp(1, REQUESTS), input, output, lengths: Lengths::Likely },
+            ends,
+        }
+    }
+
+    /// The same with so much KV in all, in tokens.
+    pub(crate) fn within(self, kv_tokens: usize) -> Work {
+        Work { job: Job { lengths: Lengths::LikelyWithin(kv_tokens), ..self.job }, ..self }
+    }
+}
+
+/// An engine, and what is to be said of how it was chosen.
+pub(crate) struct Chosen<'a> {
+    pub(crate) planned: Planned<'a>,
+    pub(crate) told: Option<String>,
+}
+
+/// What the costs are from.
+enum Costs {
+    Profile(Tables),
+    Quick(Tables),
+}
+
+/// Plans an engine of `config` for `work`.
+///
+/// # Errors
+/// What does not fit, or cannot be measured.
+pub(crate) fn choose<'a>(
+    opened: &'a Opened,
+    config: EngineConfig,
+    args: &EngineArgs,
+    work: Work,
+) -> Result<Chosen<'a>> {
+    let chosen = choose_by(opened, config, args, work, &|config| costs(opened, config, args))?;
+    // What was measured before says who computes with weights on the host, though flags say where they are.
+    if chosen.told.is_some() || chosen.planned.hold().host_weight_bytes == 0 {
+        return Ok(chosen);
+    }
+    let Some(profile) = profile::kept(opened, chosen.planned.config())? else { return Ok(chosen) };
+    Ok(Chosen { planned: chosen.planned.foreseen(profile.tables), ..chosen })
+}
+
+/// The same by these costs, which are asked for only if there is something to choose.
+fn choose_by<'a>(
+    opened: &'a Opened,
+    config: EngineConfig,
+    args: &EngineArgs,
+    work: Work,
+    costs: &dyn Fn(&EngineConfig) -> Result<Option<Costs>>,
+) -> Result<Chosen<'a>> {
+    let first = Planned::new(&opened.checkpoint, config.clone());
+    let fits = first.as_ref().is_ok_and(|first| first.fits() && !starves(first.hold(), &config, work));
+    let searched = !fits && config.offload.share == WeightShare::Fitting && !told_how(args);
+    let undecided = args.schedule.attend == AttendOn::Auto && config.blocks.kv != Split::RESIDENT;
+    if !searched && !undecided {
+        return Ok(Chosen { planned: first?, told: None });
+    }
+    let Some(costs) = costs(&config)? else {
+        let told =
+            "plan: none, as there is not even room to measure one layer: the engine's own rule decides";
+        return Ok(Chosen { planned: first?, told: Some(told.into()) });
+    };
+    if !searched {
+        return delegated(opened, config, work, costs.tables());
+    }
+    let mut fixed = Fixed::of(args);
+    if work.ends == Ends::Open && config.blocks.stay() {
+        fixed.schedule.get_or_insert(Schedule::Continuous);
+    }
+    let (base, tables) = (config, costs.tables());
+    let planner = Planner { checkpoint: &opened.checkpoint, base, job: work.job, tables, fixed };
+    let Some(found) = planner.search(rescored_for(work))? else {
+        return Ok(Chosen { planned: first?, told: None });
+    };
+    let best = &found.scored[0];
+    let settled = best.candidate.config(&planner.base, work.job, opened.checkpoint.spec().max_positions);
+    let told = Some(line(best, work.job.sample(), &costs));
+    let planned = Planned::new(&opened.checkpoint, settled)?.foreseen(tables.clone());
+    Ok(Chosen { planned, told })
+}
+
+/// Whether KV is for fewer tokens than the work asks for; than half of them where that is a guess.
+fn starves(hold: &Hold, config: &EngineConfig, work: Work) -> bool {
+    let job = work.job;
+    let seqs = config.max_num_seqs.min(job.requests);
+    let wanted = match job.lengths {
+        Lengths::Exact => kv_tokens(seqs, job.input + job.output),
+        Lengths::Likely => kv_tokens(seqs, job.input + job.output) / 2,
+        // So much was asked for, and no more.
+        Lengths::LikelyWithin(tokens) => tokens.min(kv_tokens(seqs, job.input + job.output)) / 2,
+    };
+    hold.kv_tokens() < wanted
+}
+
+/// Blocks that are rehearsed: fewer where the requests are a guess.
+fn rescored_for(work: Work) -> usize {
+    if work.job.lengths == Lengths::Exact { rescored() } else { GUESSED }
+}
+
+/// Whether flags leave no choice but of where things live, which is then the engine's.
+fn told_how(args: &EngineArgs) -> bool {
+    let fixed = Fixed::of(args);
+    fixed.schedule.is_some() && fixed.batch_size.is_some() && fixed.num_batches.is_some()
+}
+
+impl Costs {
+    fn tables(&self) -> &Tables {
+        match self {
+            Costs::Profile(tables) | Costs::Quick(tables) => tables,
+        }
+    }
+}
+
+fn costs(opened: &Opened, config: &EngineConfig, args: &EngineArgs) -> Result<Option<Costs>> {
+    if let Some(profile) = profile::kept(opened, config)? {
+        return Ok(Some(Costs::Profile(profile.tables)));
+    }
+    Ok(profile::rough(opened, config, args)?.map(Costs::Quick))
+}
+
+/// The engine with decodes attended where that takes less, all else as it is.
+fn delegated<'a>(
+    opened: &'a Opened,
+    config: EngineConfig,
+    work: Work,
+    tables: &Tables,
+) -> Result<Chosen<'a>> {
+    let delegate = cheaper(opened, &config, work.job, tables)?;
+    let blocks = engine::Blocks { delegate, ..config.blocks };
+    let told = match delegate {
+        Delegate::Host => {
+            "plan: KV away from the device is attended on the host, as that takes less (--attend auto)"
+        }
+        Delegate::Streamed => {
+            "plan: KV away from the device is copied there, as that takes less (--attend auto)"
+        }
+    };
+    let planned =
+        Planned::new(&opened.checkpoint, EngineConfig { blocks, ..config })?.foreseen(tables.clone());
+    Ok(Chosen { planned, told: Some(told.into()) })
+}
+
+/// Where decodes attend in the shorter of two runs in virtual time; on the host where only that fits.
+pub(super) fn cheaper(opened: &Opened, config: &EngineConfig, job: Job, tables: &Tables) -> Result<Delegate> {
+    let seconds = |delegate| -> Result<Option<f64>> {
+        let blocks = engine::Blocks { delegate, ..config.blocks };
+        let config = EngineConfig { blocks, ..config.clone() };
+        let Ok(planned) = Planned::new(&opened.checkpoint, config) else { return Ok(None) };
+        Ok(Some(rehearse(&planned.outline(), job, tables)?)
+            .filter(|run| run.refused == 0)
+            .map(|run| run.seconds))
+    };
+    let (host, streamed) = (seconds(Delegate::Host)?, seconds(Delegate::Streamed)?);
+    Ok(match (host, streamed) {
+        (Some(host), Some(streamed)) if streamed < host => Delegate::Streamed,
+        (None, Some(_)) => Delegate::Streamed,
+        _ => Delegate::Host,
+    })
+}
+
+/// What was chosen and why, in a line.
+fn line(best: &Scored, job: Job, costs: &Costs) -> String {
+    let (candidate, placement) = (&best.candidate, best.outline.placement);
+    let costs = match costs {
+        Costs::Profile(_) => "costs of this machine's profile",
+        Costs::Quick(_) => "costs measured roughly; `ballast profile` measures better",
+    };
+    format!(
+        "plan: weights {}, KV {}, activations {}; {}, {} x {} sequences, {} positions a batch; {} binds; {:.3} generated \
+         tokens/s predicted ({} requests, {} in, {} out; {costs})",
+        shares(placement.weights),
+        shares(placement.kv),
+        shares(placement.hidden),
+        emit::schedule(candidate.schedule),
+        candidate.batch_size,
+        candidate.num_batches,
+        candidate.step_tokens,
+        binds(best).join(", "),
+        best.run.tokens_per_s(),
+        job.requests,
+        job.input,
+        job.output,
+    )
+}
+
+/// `43 % device, 57 % disk`
+fn shares(split: Split) -> String {
+    let names = ByTier { device: "device", host: "host", disk: "disk" };
+    let parts = Tier::ALL.into_iter().filter(|&tier| split.part(tier) > 0);
+    let percent = |tier| 100.0 * f64::from(split.part(tier)) / f64::from(Split::WHOLE);
+    let parts: Vec<String> = parts.map(|tier| format!("{:.0} % {}", percent(tier), names[tier])).collect();
+    parts.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::emit::toml;
+    use super::*;
+    use crate::args::{BenchCommand, Cli, Command, PlanArgs};
+    use crate::display::Voice;
+    use crate::layers::layered;
+    use crate::loaded;
+    use crate::resolve::{Needs, engine_config};
+    use clap::{CommandFactory, Parser};
+    use policy::cost::{Curve, Decode, Linear};
+    use std::ffi::OsString;
+    use std::path::Path;
+
+    /// A tiny model with so many layers that something is won by placing them; its weights are made up.
+    fn model(folder: &Path) -> String {
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/golden/llama-gqa-tied");
+        let config = std::fs::read_to_string(golden.join("config.json")).unwrap();
+        let config = config.replace("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 24");
+        std::fs::write(folder.join("config.json"), config).unwrap();
+        folder.display().to_string()
+    }
+
+    /// A machine with these seconds for a position that is attended on the device and on the host, and for a byte copied.
+    fn machine(device: f64, host: f64, copied: f64) -> Tables {
+        let linear = |row: f64| Linear {
+            seconds: Curve::new(vec![(1.0, 16.0 * row), (16.0, 17.0 * row), (256.0, 256.0 * row)]),
+            bytes: 20e3,
+            matrices: vec![(96, 64)],
+            ..Linear::default()
+        };
+        let decode = |position: f64| vec![Decode { seqs: 1, seconds: Curve::rate(1.0 / position) }];
+        Tables {
+            qkv: linear(1e-6),
+            out: linear(1e-6),
+            mlp: linear(3e-6),
+            head: linear(1e-6),
+            embed: Curve::rate(1e9),
+            sample: Curve::rate(1e6),
+            decode: decode(device),
+            host_decode: decode(host),
+            prefill: Curve::rate(1e9),
+            disk_read: Curve::rate(1e8),
+            disk_write_bytes_per_s: 1e8,
+            copy_bytes_per_s: 1.0 / copied,
+            step_gap_s: 1e-5,
+            node_s: 1e-6,
+            ..Tables::default()
+        }
+    }
+
+    fn parsed(words: &[String]) -> Cli {
+        let typed = words.iter().map(OsString::from).collect();
+        Cli::try_parse_from(layered(&Cli::command(), typed, &|_| None).unwrap().argv).unwrap()
+    }
+
+    fn words(command: &[&str], more: &[String]) -> Vec<String> {
+        ["ballast"].iter().chain(command).map(ToString::to_string).chain(more.iter().cloned()).collect()
+    }
+
+    fn bench(model: &str, more: &[String]) -> EngineArgs {
+        let words = words(&["bench", "throughput", model, "--load-format", "dummy"], more);
+        match parsed(&words).command {
+            Command::Bench(BenchCommand::Throughput(args)) => args.common.engine,
+            _ => unreachable!("it was asked for"),
+        }
+    }
+
+    fn plan(model: &str, more: &[String]) -> PlanArgs {
+        match parsed(&words(&["plan", model, "--load-format", "dummy"], more)).command {
+            Command::Plan(args) => args,
+            _ => unreachable!("it was asked for"),
+        }
+    }
+
+    fn settings(args: &EngineArgs, (requests, input, output): (usize, usize, usize)) -> EngineConfig {
+        engine_config(args, Needs::of_requests(args, requests, input, output)).unwrap()
+    }
+
+    /// Room for one sequence, a share of the weights and a little more: with more KV yet fewer of them fit.
+    fn budgets(folder: &Path, opened: &Opened, (job, share): ((usize, usize, usize), f64)) -> Vec<String> {
+        let model = folder.display().to_string();
+        let roomy =
+            Planned::new(&opened.checkpoint, settings(&bench(&model, &[]), (1, job.1, job.2))).unwrap();
+        let away = (1.0 - share) * roomy.outline().layer_bytes as f64;
+        let device = roomy.hold().arena_bytes() - away as u64 + (384 << 10);
+        flags(&format!("--memory 1GiB --offload-dir {model} --device-memory {device}"))
+    }
+
+    /// What `plan --emit-config` writes, read again.
+    fn emitted(
+        folder: &Path,
+        model: &str,
+        opened: &Opened,
+        (budgets, job): (&[String], (usize, usize, usize)),
+        tables: &Tables,
+    ) -> EngineArgs {
+        let planning = plan(model, budgets);
+        let (base, fixed) = (settings(&planning.engine, job), Fixed::of(&planning.engine));
+        let work = Work::exactly(job.0, job.1, job.2);
+        let planner = Planner { checkpoint: &opened.checkpoint, base, job: work.job, tables, fixed };
+        let found = planner.search(rescored()).unwrap().unwrap_or_else(|| panic!("{job:?}: nothing fits"));
+        let file = folder.join("plan.toml");
+        std::fs::write(&file, toml(&planning, &found.scored[0], work.job)).unwrap();
+        bench(model, &flags(&format!("--config {}", file.display())))
+    }
+
+    fn placed(planned: &Planned<'_>) -> [u64; 5] {
+        let hold = planned.hold();
+        [hold.weight_bytes, hold.host_weight_bytes, hold.streamed_bytes, hold.kv_bytes, hold.host_kv_bytes]
+    }
+
+    fn flags(text: &str) -> Vec<String> {
+        text.split_whitespace().map(String::from).collect()
+    }
+
+    #[test]
+    fn what_is_chosen_is_what_plan_emits() {
+        let folder = tempfile::tempdir().unwrap();
+        let model = model(folder.path());
+        let tables = machine(1e-8, 1e-8, 1e-9);
+        let mut schedules = Vec::new();
+        for (job, share) in [((8, 12, 4), 0.5), ((48, 24, 12), 0.3), ((64, 8, 24), 0.2), ((1, 40, 8), 0.6)] {
+            let args = bench(&model, &[]);
+            let opened = loaded::open(Some(&model), &args, Voice::Quiet).unwrap();
+            let budgets = budgets(folder.path(), &opened, (job, share));
+            let emitted = emitted(folder.path(), &model, &opened, (&budgets, job), &tables);
+            let (requests, input, output) = job;
+            let work = Work::exactly(requests, input, output);
+            let told_all =
+                choose_by(&opened, settings(&emitted, job), &emitted, work, &|_| panic!("it is told"));
+            // As a command finds it by itself.
+            let args = bench(&model, &budgets);
+            let costs = |_: &EngineConfig| Ok(Some(Costs::Profile(tables.clone())));
+            let chosen = choose_by(&opened, settings(&args, job), &args, work, &costs).unwrap();
+            let (emitted, told) =
+                (told_all.unwrap().planned, chosen.told.unwrap_or_else(|| panic!("{job:?}: silence")));
+            assert_eq!(chosen.planned.blocks(), emitted.blocks(), "{job:?}");
+            assert_eq!(placed(&chosen.planned), placed(&emitted), "{job:?}");
+            assert!(told.contains("binds") && told.contains("tokens/s predicted"), "{told}");
+            schedules.push(chosen.planned.blocks().schedule);
+        }
+        assert!(
+            schedules.contains(&Schedule::Continuous) && schedules.iter().any(|s| *s != Schedule::Continuous)
+        );
+    }
+
+    #[test]
+    fn an_emitted_plan_means_the_same_where_there_is_more_memory() {
+        let folder = tempfile::tempdir().unwrap();
+        let model = model(folder.path());
+        let tables = machine(1e-8, 1e-8, 1e-9);
+        let job = (48, 24, 12);
+        let opened = loaded::open(Some(&model), &bench(&model, &[]), Voice::Quiet).unwrap();
+        let budgets = budgets(folder.path(), &opened, (job, 0.3));
+        let args = emitted(folder.path(), &model, &opened, (&budgets, job), &tables);
+        let there = |more: u64| {
+            let mut config = settings(&args, job);
+            config.memory += more;
+            config.offload.device_memory = config.offload.device_memory.map(|bytes| bytes + more);
+            Planned::new(&opened.checkpoint, config).unwrap()
+        };
+        let here = there(0);
+        assert!(here.hold().streamed_bytes > 0 || here.hold().host_weight_bytes > 0);
+        // With so much more all weights would fit.
+        assert_eq!(placed(&here)[..3], placed(&there(16 << 20))[..3]);
+    }
+
+    #[test]
+    fn weights_that_fit_make_way_for_kv_where_that_is_faster() {
+        let folder = tempfile::tempdir().unwrap();
+        let model = model(folder.path());
+        let (job, work) = ((48, 24, 12), Work::exactly(48, 24, 12));
+        let opened = loaded::open(Some(&model), &bench(&model, &[]), Voice::Quiet).unwrap();
+        // All weights, and KV for some sequences.
+        let step = flags("--max-num-batched-tokens 48");
+        let roomy = Planned::new(&opened.checkpoint, settings(&bench(&model, &step), job)).unwrap();
+        let device = roomy.hold().arena_bytes() - roomy.hold().kv_bytes * 3 / 4;
+        let budgets = flags(&format!("--memory 1GiB --offload-dir {model} --device-memory {device}"));
+        let args = bench(&model, &[step, budgets].concat());
+        let plain = Planned::new(&opened.checkpoint, settings(&args, job)).unwrap();
+        assert!(plain.fits() && plain.hold().kv_tokens() < kv_tokens(48, 36), "{}", plain.hold());
+        let chosen = |tables: Tables| {
+            let costs = |_: &EngineConfig| Ok(Some(Costs::Profile(tables.clone())));
+            choose_by(&opened, settings(&args, job), &args, work, &costs).unwrap()
+        };
+        let fast = chosen(Tables { disk_read: Curve::rate(1e10), ..machine(1e-8, 1e-8, 1e-9) });
+        assert!(fast.told.is_some() && !fast.planned.fits());
+        assert!(fast.planned.hold().kv_tokens() > plain.hold().kv_tokens(), "{}", fast.planned.hold());
+        let slow = chosen(Tables { disk_read: Curve::rate(1e4), ..machine(1e-8, 1e-8, 1e-3) });
+        assert!(slow.planned.fits(), "{}", slow.planned.hold());
+    }
+
+    #[test]
+    fn what_fits_or_is_told_is_not_searched() {
+        let folder = tempfile::tempdir().unwrap();
+        let model = model(folder.path());
+        let job = (8, 12, 4);
+        let never = |_: &EngineConfig| -> Result<Option<Costs>> { panic!("costs are not asked for") };
+        for told in [
+            "--memory 1GiB",
+            "--memory 1GiB --device-memory 32MiB --percent 20 80 100 0 100 0",
+            "--memory 1GiB --percent 20 80 0 100 100 0 --attend host",
+            "--memory 1GiB --device-memory 1400KiB --schedule zigzag --num-batches 2 --batch-size 4",
+        ] {
+            let args = bench(&model, &flags(told));
+            let opened = loaded::open(Some(&model), &args, Voice::Quiet).unwrap();
+            let chosen = choose_by(&opened, settings(&args, job), &args, Work::exactly(8, 12, 4), &never);
+            assert!(chosen.unwrap().told.is_none(), "{told}");
+        }
+    }
+
+    #[test]
+    fn decodes_attend_where_costs_say_that_it_takes_less() {
+        let folder = tempfile::tempdir().unwrap();
+        let model = model(folder.path());
+        let job = (8, 200, 24);
+        let attend = |more: &str, tables: &Tables| {
+            let args = bench(&model, &flags(&format!("--memory 1GiB --percent 100 0 0 100 100 0 {more}")));
+            let opened = loaded::open(Some(&model), &args, Voice::Quiet).unwrap();
+            let costs = |_: &EngineConfig| Ok(Some(Costs::Profile(tables.clone())));
+            let chosen = choose_by(&opened, settings(&args, job), &args, Work::exactly(8, 200, 24), &costs);
+            chosen.unwrap().planned.blocks().delegate
+        };
+        // A host that attends slowly behind a fast link, and the other way round. A position is 128 bytes a layer.
+        let (slow_host, slow_link) = (machine(1e-9, 1e-6, 1e-11), machine(1e-9, 1e-8, 1e-8));
+        assert_eq!(attend("", &slow_host), Delegate::Streamed);
+        assert_eq!(attend("", &slow_link), Delegate::Host);
+        assert_eq!(attend("--attend host", &slow_host), Delegate::Host);
+        assert_eq!(attend("--attend device", &slow_link), Delegate::Streamed);
+    }
+}

@@ -1,0 +1,130 @@
+//! A published model on a machine of the papers.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use policy::plan::{BlockSize, binds, one_more_gib};
+use serde_json::{Value, json};
+use sim::flexgen::{Mechanism, Overlap, Planned, Rates, Wanted};
+use spec::{ByTier, Tier};
+
+use crate::args::{AttendOn, DeviceName, HostWeights, Kv, PlanArgs, ScheduleName, Weights};
+use crate::console::{Misuse, show};
+use crate::output_file::{JsonReport, OutputFile};
+use crate::scenario::{chart, curve, percent, rates, report, wanted};
+
+/// Flags of the engine that a published model is not planned by, with those to take instead.
+fn refuse_what_is_not_heard(args: &PlanArgs) -> Result<()> {
+    let engine = &args.engine;
+    let for_the_engine = " of a model that is here";
+    let unheard = [
+        ("--weights", engine.weights != Weights::Auto, ": --compress-weight plans 4-bit weights"),
+        ("--kv", engine.kv != Kv::Auto, ": --compress-cache plans a 4-bit cache"),
+        (
+            "--attend",
+            engine.schedule.attend != AttendOn::Auto,
+            ": --no-host-attention attends on the device only",
+        ),
+        ("--device", engine.device != DeviceName::Cpu, ": --hardware names the machine"),
+        ("--link-gbps", engine.link_gbps.is_some(), ": --hardware has the links' rates"),
+        ("--sparse-attention", engine.sparse_attention.is_some(), for_the_engine),
+        ("--host-weights", engine.host_weights != HostWeights::Auto, for_the_engine),
+        ("--schedule", engine.schedule.schedule != ScheduleName::Auto, for_the_engine),
+        ("--offload-dir", engine.offload_dir.is_some(), for_the_engine),
+        (
+            "--max-model-len",
+            engine.max_model_len.is_some(),
+            ": --prompt-len and --gen-len say how long sequences are",
+        ),
+        (
+            "--max-num-seqs",
+            engine.max_num_seqs.is_some(),
+            ": --batch-size with --num-batches says how many there are",
+        ),
+        ("--max-num-batched-tokens", engine.max_num_batched_tokens.is_some(), for_the_engine),
+        ("--swap-tokens", engine.swap_tokens.is_some(), for_the_engine),
+        ("--no-enable-prefix-caching", engine.no_enable_prefix_caching, for_the_engine),
+    ];
+    if let Some((flag, _, instead)) = unheard.into_iter().find(|(_, given, _)| *given) {
+        bail!(Misuse(format!("{} is a published model, and {flag} is a flag{instead}", args.model)));
+    }
+    if engine.schedule.batch_size.is_some() != engine.schedule.num_batches.is_some() {
+        bail!(Misuse("a block has both --batch-size and --num-batches; without them it is planned".into()));
+    }
+    Ok(())
+}
+
+pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
+    refuse_what_is_not_heard(&args)?;
+    let json = JsonReport::open(args.scenario.json.as_deref())?;
+    let rates = budgets(&args, rates(&args.scenario)?);
+    let block = args.engine.schedule.batch_size.zip(args.engine.schedule.num_batches);
+    let block =
+        block.map(|(batch, batches)| BlockSize { batch_size: batch as u32, num_batches: batches.into() });
+    let overlap = if args.engine.schedule.no_overlap { Overlap::Off } else { Overlap::On };
+    let wanted =
+        Wanted { max_latency_s: args.max_latency, block, overlap, ..wanted(&args.model, &args.scenario)? };
+    let Some(planned) = sim::flexgen::plan(&wanted, rates, Mechanism::BALLAST) else {
+        bail!(
+            "nothing fits: {} needs more memory, more room on the drive or more time than it is given",
+            args.model
+        )
+    };
+    let more = one_more_gib(&planned.question);
+    let mut told = report(&planned.case, &planned.prediction);
+    let binds = binds(&planned.question, &planned.placed);
+    told["binds"] = json!(binds);
+    told["peak_bytes"] = by_tier(planned.placed.peak);
+    told["one_more_gib_tokens_per_s"] = by_tier(more);
+    table(&args.model, &planned, &binds, more)?;
+    if let Some(cost) = super::dollars_per_hour(&args) {
+        let tokens = planned.prediction.generated_tokens_per_s * 3600.0 / cost;
+        told["tokens_per_dollar"] = json!(tokens);
+        show!("tokens per dollar     {tokens:.0}")?;
+    }
+    if let Some(path) = &args.curve {
+        let mut file = OutputFile::open(path)?;
+        let points = curve(&args.model, &Wanted { max_latency_s: None, ..wanted }, rates, Mechanism::BALLAST);
+        file.begin()?;
+        file.write(chart(format!("{}, planned", args.model), vec![points]).svg().as_bytes())?;
+    }
+    json.write(&told)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The machine's capacities, as far as flags do not say otherwise.
+fn budgets(args: &PlanArgs, rates: Rates) -> Rates {
+    let or = |flag: Option<u64>, machine: f64| flag.map_or(machine, |bytes| bytes as f64);
+    Rates {
+        device_bytes: or(args.engine.device_memory, rates.device_bytes),
+        host_bytes: or(args.engine.memory, rates.host_bytes),
+        disk_bytes: or(args.engine.disk, rates.disk_bytes),
+        ..rates
+    }
+}
+
+fn by_tier(values: ByTier<f64>) -> Value {
+    json!({ "device": values.device, "host": values.host, "disk": values.disk })
+}
+
+fn table(model: &str, planned: &Planned, binds: &[&str], more: ByTier<f64>) -> Result<()> {
+    let policy = &planned.case.policy;
+    show!("{model}: blocks of {} batches of {}", policy.num_batches, policy.batch_size)?;
+    show!("{:22}{:>10}{:>10}{:>10}", "", "device", "host", "disk")?;
+    let rows = [
+        ("weights", policy.placement.weights),
+        ("KV", policy.placement.kv),
+        ("activations", policy.placement.hidden),
+    ];
+    for (name, split) in rows {
+        let [a, b, c] = Tier::ALL.map(|tier| percent(split, tier));
+        show!("{:22}{a:9.1}%{b:9.1}%{c:9.1}%", format!("{name}, percent"))?;
+    }
+    let peak = planned.placed.peak;
+    let gib = |bytes: f64| bytes / f64::from(1 << 30);
+    show!("{:22}{:10.1}{:10.1}{:10.1}", "peak, GiB", gib(peak.device), gib(peak.host), gib(peak.disk))?;
+    show!("{:22}{:10.3}{:10.3}{:10.3}", "1 GiB more, tokens/s", more.device, more.host, more.disk)?;
+    show!("generated tokens/s    {:.3}", planned.prediction.generated_tokens_per_s)?;
+    show!("latency of a request  {:.0} s", planned.prediction.latency_s())?;
+    show!("binds                 {}", binds.join(", "))
+}

@@ -1,0 +1,337 @@
+//! The search: blocks that the linear programme likes, each tried as a real engine's programs on the timeline.
+
+use anyhow::Result;
+use engine::{Budget, EngineConfig, Planned, WeightShare};
+use model::Checkpoint;
+use policy::cost::Tables;
+use policy::pipeline::DiskPath;
+use policy::plan::{Attends, BlockSize, Kernels, Overlap, Placed, Question, place, search_up_to};
+use policy::sched::{Delegate, Schedule};
+use spec::{ByTier, Bytes, Placement, Split, Tier};
+
+use super::candidate::{Candidate, Homes, Job, Scored};
+use crate::args::{AttendOn, EngineArgs, ScheduleName};
+
+/// Blocks of the programme that are run on the timeline.
+const RESCORED: usize = 10;
+/// Positions of a batch that are tried.
+const STEP_TOKENS: [usize; 5] = [128, 512, 1024, 2048, 4096];
+
+/// Of the weights only what must be on the device is there: how much room there is beside them.
+const LEAST: Placement = Placement { weights: Split::ON_DISK, ..Placement::RESIDENT };
+
+/// What is planned.
+pub(crate) struct Planner<'a> {
+    pub(crate) checkpoint: &'a Checkpoint,
+    /// Everything but what is searched.
+    pub(crate) base: EngineConfig,
+    pub(crate) job: Job,
+    pub(crate) tables: &'a Tables,
+    pub(crate) fixed: Fixed,
+}
+
+/// What flags leave no choice about.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Fixed {
+    pub(crate) seqs: Option<usize>,
+    pub(crate) batch_size: Option<usize>,
+    pub(crate) num_batches: Option<usize>,
+    pub(crate) step_tokens: Option<usize>,
+    pub(crate) schedule: Option<Schedule>,
+    pub(crate) delegate: Option<Delegate>,
+    pub(crate) max_latency_s: Option<f64>,
+}
+
+impl Fixed {
+    /// By these flags.
+    pub(crate) fn of(args: &EngineArgs) -> Fixed {
+        let flags = &args.schedule;
+        let schedule = match flags.schedule {
+            ScheduleName::Auto => None,
+            ScheduleName::Plain => Some(Schedule::Continuous),
+            ScheduleName::Row => Some(Schedule::Row),
+            ScheduleName::Zigzag => Some(Schedule::Zigzag),
+            ScheduleName::Diagonal => Some(Schedule::Diagonal),
+        };
+        let delegate = match flags.attend {
+            AttendOn::Auto => None,
+            AttendOn::Host => Some(Delegate::Host),
+            AttendOn::Device => Some(Delegate::Streamed),
+        };
+        Fixed {
+            seqs: args.max_num_seqs,
+            batch_size: flags.batch_size,
+            num_batches: flags.num_batches.map(usize::from),
+            step_tokens: args.max_num_batched_tokens,
+            schedule,
+            delegate,
+            max_latency_s: None,
+        }
+    }
+}
+
+/// Every candidate that was run, the best first.
+pub(crate) struct Found {
+    pub(crate) scored: Vec<Scored>,
+    /// What the programme thought of the best one's block, tokens a second, if it has an opinion.
+    pub(crate) programme: Option<f64>,
+}
+
+impl Planner<'_> {
+    /// The best of `keep` blocks; nothing where nothing fits, or nothing is fast enough.
+    pub(crate) fn search(&self, keep: usize) -> Result<Option<Found>> {
+        let question = self.question()?;
+        let most = self.most_seqs() as u32;
+        let placed = question.as_ref().map(|question| search_up_to(question, most, keep)).unwrap_or_default();
+        let mut scored = self.scored(&self.candidates(&placed))?;
+        let soon = |scored: &Scored| self.fixed.max_latency_s.is_none_or(|most| scored.run.latency_s <= most);
+        scored.retain(soon);
+        scored.sort_by(|a, b| b.run.tokens_per_s().total_cmp(&a.run.tokens_per_s()));
+        let Some(best) = scored.first() else { return Ok(None) };
+        let block = BlockSize {
+            batch_size: best.candidate.batch_size as u32,
+            num_batches: best.candidate.num_batches as u32,
+        };
+        let opinion = question.and_then(|question| place(&question, block));
+        let tokens = f64::from(block.batch_size * block.num_batches) * self.job.output as f64;
+        Ok(Some(Found { programme: opinion.map(|placed| tokens / placed.seconds), scored }))
+    }
+
+    /// All candidates that fit, in their order: each is a run of its own in virtual time, on as many threads as compute.
+    fn scored(&self, candidates: &[Candidate]) -> Result<Vec<Scored>> {
+        let score =
+            |candidate: &Candidate| candidate.score(self.checkpoint, &self.base, self.job, self.tables);
+        let threads = self.base.threads.max(1);
+        // By turns: those that take long lie together.
+        let turn =
+            |first: usize| candidates.iter().skip(first).step_by(threads).map(score).collect::<Vec<_>>();
+        let mut turns: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..threads).map(|first| scope.spawn(move || turn(first))).collect();
+            let joined = threads.into_iter().map(|thread| thread.join());
+            joined
+                .map(|turn| turn.unwrap_or_else(|panic| std::panic::resume_unwind(panic)).into_iter())
+                .collect()
+        });
+        let in_order = (0..candidates.len()).filter_map(|i| turns[i % threads].next());
+        Ok(in_order.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+    }
+
+    /// As many blocks as are wanted for a curve: the best of the programme, and every size up to all requests.
+    pub(crate) fn curve(&self) -> Result<Vec<Scored>> {
+        let sizes = std::iter::successors(Some(1), |size| Some(size * 2))
+            .take_while(|&size| size < self.job.requests);
+        let sizes: Vec<usize> = sizes.chain([self.job.requests]).collect();
+        let mut all = self.search(RESCORED)?.map(|found| found.scored).unwrap_or_default();
+        for size in sizes {
+            let Some(step_tokens) = self.steps(size).last().copied() else { continue };
+            let candidate = Candidate {
+                schedule: Schedule::Continuous,
+                batch_size: size,
+                num_batches: 1,
+                step_tokens,
+                delegate: Delegate::Host,
+                homes: Homes::of(&self.base),
+            };
+            all.extend(candidate.score(self.checkpoint, &self.base, self.job, self.tables)?);
+        }
+        Ok(all)
+    }
+
+    /// What tokens a second one more GiB of each tier would add to `now`; nothing for a tier that there is not.
+    pub(crate) fn one_more_gib(&self, now: f64) -> Result<ByTier<f64>> {
+        const GIB: u64 = 1 << 30;
+        let gain = |grow: fn(&mut EngineConfig)| -> Result<f64> {
+            let mut base = self.base.clone();
+            grow(&mut base);
+            let richer = Planner { base, ..*self };
+            let best = richer.search(3)?.and_then(|found| Some(found.scored.first()?.run.tokens_per_s()));
+            Ok((best.unwrap_or(0.0) - now).max(0.0))
+        };
+        let carved = self.base.offload.device_memory.is_some();
+        Ok(ByTier {
+            device: gain(|base| {
+                base.memory += GIB;
+                base.offload.device_memory = base.offload.device_memory.map(|bytes| bytes + GIB);
+            })?,
+            host: if carved { gain(|base| base.memory += GIB)? } else { 0.0 },
+            disk: match self.base.offload.disk {
+                Some(_) => gain(|base| base.offload.disk = base.offload.disk.map(|bytes| bytes + GIB))?,
+                None => 0.0,
+            },
+        })
+    }
+
+    fn most_seqs(&self) -> usize {
+        self.fixed.seqs.unwrap_or(usize::MAX).min(self.job.requests)
+    }
+
+    /// Blocks of the programme, and all requests at once, in every way that flags allow.
+    fn candidates(&self, placed: &[Placed]) -> Vec<Candidate> {
+        let own = BlockSize { batch_size: self.most_seqs() as u32, num_batches: 1 };
+        let mut all: Vec<Candidate> = self.own_rule().into_iter().collect();
+        for (block, elsewhere) in
+            placed.iter().map(|placed| (placed.block, self.elsewhere(placed))).chain([(own, None)])
+        {
+            let num_batches = self.fixed.num_batches.unwrap_or(block.num_batches as usize);
+            let batch_size = match (self.fixed.batch_size, self.fixed.seqs) {
+                (Some(size), _) => size,
+                (None, Some(seqs)) => seqs.div_ceil(num_batches),
+                (None, None) => block.batch_size as usize,
+            };
+            for step_tokens in self.steps(batch_size) {
+                for homes in std::iter::once(Homes::of(&self.base)).chain(elsewhere) {
+                    for &schedule in self.schedules(num_batches, homes) {
+                        let candidate = |&delegate| Candidate {
+                            schedule,
+                            batch_size,
+                            num_batches,
+                            step_tokens,
+                            delegate,
+                            homes,
+                        };
+                        all.extend(self.delegates(homes).iter().map(candidate));
+                    }
+                }
+            }
+        }
+        let mut tried = Vec::new();
+        all.retain(|candidate| {
+            let new = !tried.contains(candidate);
+            tried.extend(new.then_some(*candidate));
+            new
+        });
+        all
+    }
+
+    /// What the engine makes of the same flags by itself.
+    fn own_rule(&self) -> Option<Candidate> {
+        let planned = Planned::new(self.checkpoint, self.base.clone()).ok()?;
+        let blocks = planned.blocks();
+        Some(Candidate {
+            schedule: blocks.schedule,
+            batch_size: blocks.batch_seqs.min(self.most_seqs()),
+            num_batches: blocks.batches,
+            step_tokens: planned.config().max_num_batched_tokens,
+            delegate: blocks.delegate,
+            homes: Homes { weights: self.base.offload.share, ..Homes::of(&self.base) },
+        })
+        .filter(|own| self.fixed.schedule.is_none_or(|schedule| schedule == own.schedule))
+    }
+
+    /// Where decodes may attend: of no matter where all KV is on the device.
+    fn delegates(&self, homes: Homes) -> &[Delegate] {
+        match &self.fixed.delegate {
+            Some(delegate) => std::slice::from_ref(delegate),
+            None if homes.kv == Split::RESIDENT => &[Delegate::Host],
+            None => &[Delegate::Host, Delegate::Streamed],
+        }
+    }
+
+    /// What the programme places, in whole percents, where it lets KV or activations leave the
+    /// device and flags do not say.
+    fn elsewhere(&self, placed: &Placed) -> Option<Homes> {
+        let Placement { weights, kv, hidden } = placed.placement;
+        let free = self.base.offload.share == WeightShare::Fitting && self.base.blocks.stay();
+        let leaves = |split: Split| split.part(Tier::Device) < Split::WHOLE / 100 * 99;
+        let placement = Placement {
+            weights: whole_percents(weights),
+            kv: whole_percents(kv),
+            hidden: whole_percents(hidden),
+        };
+        (free && (leaves(kv) || leaves(hidden))).then(|| Homes::exactly(placement))
+    }
+
+    fn schedules(&self, num_batches: usize, homes: Homes) -> &[Schedule] {
+        match (&self.fixed.schedule, num_batches) {
+            (Some(schedule), _) => std::slice::from_ref(schedule),
+            (None, 1) if homes.stay() => &[Schedule::Continuous],
+            (None, _) => &[Schedule::Zigzag, Schedule::Diagonal],
+        }
+    }
+
+    /// Positions of a batch that make sense for so many sequences: no more than their prompts have.
+    fn steps(&self, seqs: usize) -> Vec<usize> {
+        if let Some(tokens) = self.fixed.step_tokens {
+            return if tokens >= seqs { vec![tokens] } else { vec![] };
+        }
+        let prompts = seqs * self.job.input;
+        let mut steps: Vec<usize> =
+            STEP_TOKENS.into_iter().map(|tokens| tokens.min(prompts).max(seqs).max(16)).collect();
+        steps.dedup();
+        steps
+    }
+
+    /// The machine as the programme sees it: memory is what a step's activations, the process and the tables leave.
+    fn question(&self) -> Result<Option<Question>> {
+        let least = Candidate {
+            schedule: Schedule::Continuous,
+            batch_size: 1,
+            num_batches: 1,
+            step_tokens: self.fixed.step_tokens.unwrap_or(512).max(1),
+            delegate: Delegate::Host,
+            homes: Homes::exactly(LEAST),
+        };
+        let Ok(planned) = Planned::new(
+            self.checkpoint,
+            least.config(&self.base, self.job, self.checkpoint.spec().max_positions),
+        ) else {
+            return Ok(None);
+        };
+        let (outline, hold) = (planned.outline(), planned.hold());
+        let dims = outline.dims;
+        let layers = dims.layers as f64 * dims.layer() * outline.bytes.weight;
+        // Embeddings and head are always on the device.
+        let tables = (outline.bytes.weight * planned.parameters() as f64 - layers).max(0.0) as u64;
+        let fixed = hold.work_bytes + tables;
+        let (device, host) = match hold.budget {
+            Budget::Common(memory) => (memory.saturating_sub(hold.process_bytes + fixed), 0),
+            Budget::Carved { device, memory } => (device.saturating_sub(fixed), memory - device),
+            Budget::Apart { device, memory } => (device.saturating_sub(fixed), memory),
+        };
+        let disk = match (&self.base.offload.folder, self.base.offload.disk) {
+            (None, _) => 0,
+            (Some(_), limit) => limit.unwrap_or(u64::MAX >> 1),
+        };
+        let memory = ByTier {
+            device: Bytes(device),
+            host: Bytes(host.saturating_sub(hold.process_bytes)),
+            disk: Bytes(disk),
+        };
+        let mut hardware = self.tables.rates(&dims, outline.bytes.kv, memory);
+        if let Some(rate) = outline.link_bytes_per_s {
+            hardware.up.bytes_per_s = hardware.up.bytes_per_s.min(rate as f64);
+            hardware.down = hardware.up;
+        }
+        Ok(Some(Question {
+            dims,
+            bytes: outline.bytes,
+            prompt: self.job.input as u32,
+            generated: (self.job.output as u32).max(2),
+            hardware,
+            layers: dims.layers,
+            overlap: Overlap::Phases,
+            attends: if outline.disk_path == DiskPath::Direct { Attends::Host } else { Attends::Device },
+            kernels: Kernels::Chunked,
+            disk_path: outline.disk_path,
+        }))
+    }
+}
+
+/// Rounded down on the device and on the host, where room is short.
+fn whole_percents(split: Split) -> Split {
+    let percent = Split::WHOLE / 100;
+    let down = |tier| split.part(tier) / percent * percent;
+    let (device, host) = (down(Tier::Device), down(Tier::Host));
+    // What is nearly all of it is all of it.
+    let host = if device + host + percent >= Split::WHOLE && split.part(Tier::Disk) < percent {
+        Split::WHOLE - device
+    } else {
+        host
+    };
+    Split::new(ByTier { device, host, disk: Split::WHOLE - device - host }).unwrap_or(split)
+}
+
+/// How many blocks a plan looks at.
+pub(super) fn rescored() -> usize {
+    RESCORED
+}

@@ -1,0 +1,125 @@
+//! A plan told to people and to programs.
+
+use anyhow::Result;
+use engine::Budget;
+use serde_json::{Value, json};
+use spec::{ByTier, Lane, Op, Tier};
+
+use super::candidate::{Job, Scored};
+use super::emit::schedule;
+use super::search::Found;
+use crate::console::show;
+use crate::scenario::{percent, shares};
+
+/// A tier that is this full holds the plan back.
+const FULL: f64 = 0.97;
+
+fn by_tier<T: serde::Serialize + Copy>(values: ByTier<T>) -> Value {
+    json!({ "device": values.device, "host": values.host, "disk": values.disk })
+}
+
+/// What holds a plan back: its longest lane, and the tiers that are full.
+pub(super) fn binds(best: &Scored) -> Vec<&'static str> {
+    let lane = match best.run.busiest() {
+        Lane::Host => "attention on the host",
+        Lane::Up => "copies from host to device",
+        Lane::Down => "copies from device to host",
+        Lane::DiskRead => "reading the drive",
+        Lane::DiskWrite => "writing the drive",
+        _ => "compute on the device",
+    };
+    let peak = best.outline.peak_bytes;
+    let full = |held: u64, limit: u64| held as f64 > FULL * limit as f64;
+    let (device, host) = match best.outline.budget {
+        Budget::Common(memory) => (full(peak.device, memory), false),
+        Budget::Carved { device, memory } => (full(peak.device, device), full(peak.host, memory - device)),
+        Budget::Apart { device, memory } => (full(peak.device, device), full(peak.host, memory)),
+    };
+    let tiers = [(device, "memory of the device"), (host, "memory of the host")];
+    std::iter::once(lane).chain(tiers.into_iter().filter(|tier| tier.0).map(|tier| tier.1)).collect()
+}
+
+/// For `--json`.
+pub(super) fn report(found: &Found, job: Job, more: ByTier<f64>) -> Value {
+    let best = &found.scored[0];
+    let (run, outline, candidate) = (&best.run, &best.outline, &best.candidate);
+    let lanes: serde_json::Map<String, Value> =
+        Lane::ALL.into_iter().map(|lane| (format!("{lane:?}"), json!(run.busy[lane.index()]))).collect();
+    let ops: serde_json::Map<String, Value> =
+        Op::KINDS.iter().zip(run.ops).map(|(kind, seconds)| (kind.to_string(), json!(seconds))).collect();
+    let others = found.scored.iter().map(|scored| {
+        let Scored { candidate, run, .. } = scored;
+        json!({
+            "schedule": schedule(candidate.schedule),
+            "batch_size": candidate.batch_size,
+            "num_batches": candidate.num_batches,
+            "max_num_batched_tokens": candidate.step_tokens,
+            "generated_tokens_per_s": run.tokens_per_s(),
+            "latency_s": run.latency_s,
+        })
+    });
+    json!({
+        "generated_tokens_per_s": run.tokens_per_s(),
+        "seconds": run.seconds,
+        "prefill_s": run.first_token_s,
+        "latency_s": run.latency_s,
+        "steps": run.steps,
+        "num_prompts": job.requests,
+        "prompt_len": job.input,
+        "gen_len": job.output,
+        "schedule": schedule(candidate.schedule),
+        "batch_size": candidate.batch_size,
+        "num_batches": candidate.num_batches,
+        "max_num_seqs": candidate.seqs(job),
+        "max_num_batched_tokens": candidate.step_tokens,
+        "placement": {
+            "weights": shares(outline.placement.weights),
+            "kv": shares(outline.placement.kv),
+            "hidden": shares(outline.placement.hidden),
+        },
+        "peak_bytes": by_tier(outline.peak_bytes),
+        "layer_weight_bytes": outline.layer_bytes,
+        "binds": binds(best),
+        "one_more_gib_tokens_per_s": by_tier(more),
+        "lane_seconds": lanes,
+        "op_seconds": ops,
+        "programme_tokens_per_s": found.programme,
+        "candidates": others.collect::<Vec<_>>(),
+    })
+}
+
+/// For people.
+pub(super) fn table(model: &str, found: &Found, job: Job, more: ByTier<f64>) -> Result<()> {
+    let best = &found.scored[0];
+    let (run, candidate, placement) = (&best.run, &best.candidate, best.outline.placement);
+    show!(
+        "{model}: {} requests, {} in, {} out: {} batches of {}, {}, up to {} positions of each a step",
+        job.requests,
+        job.input,
+        job.output,
+        candidate.num_batches,
+        candidate.batch_size,
+        schedule(candidate.schedule),
+        candidate.step_tokens
+    )?;
+    show!("{:22}{:>10}{:>10}{:>10}", "", "device", "host", "disk")?;
+    for (name, split) in
+        [("weights", placement.weights), ("KV", placement.kv), ("activations", placement.hidden)]
+    {
+        let [a, b, c] = Tier::ALL.map(|tier| percent(split, tier));
+        show!("{:22}{a:9.1}%{b:9.1}%{c:9.1}%", format!("{name}, percent"))?;
+    }
+    let peak = best.outline.peak_bytes.map(|bytes| bytes as f64 / f64::from(1 << 30));
+    show!("{:22}{:10.2}{:10.2}{:10.2}", "peak, GiB", peak.device, peak.host, peak.disk)?;
+    show!("{:22}{:10.3}{:10.3}{:10.3}", "1 GiB more, tokens/s", more.device, more.host, more.disk)?;
+    show!("generated tokens/s    {:.2}", run.tokens_per_s())?;
+    show!("the whole job         {:.1} s, prompts {:.1} s", run.seconds, run.first_token_s)?;
+    show!("latency of a request  {:.1} s", run.latency_s)?;
+    show!("binds                 {}", binds(best).join(", "))
+}
+
+/// Tokens for a dollar.
+pub(super) fn dollars(told: &mut Value, tokens: f64) -> Result<()> {
+    told["tokens_per_dollar"] = json!(tokens);
+    show!("tokens per dollar     {tokens:.0}")
+}

@@ -1,0 +1,181 @@
+//! `ballast profile`: what this machine takes for a model's ops, measured into a file that plans are made with.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Result, bail};
+use engine::profile::{Drift, Profile, ProfileKey, Rough, STAGES, quick, refresh, take};
+use engine::{EngineConfig, blueprint};
+use model::source::Places;
+use policy::cost::{Linear, Tables};
+
+use crate::args::{EngineArgs, ProfileArgs};
+use crate::console::{note, show};
+use crate::display::{Progress, Unit, Voice};
+use crate::loaded::{self, Opened};
+use crate::output_file::JsonReport;
+use crate::resolve::{Needs, engine_config};
+
+/// Needs of a command that only measures.
+const NEEDS: Needs = Needs { seqs: 1, longest: None, kv_tokens: None, step_tokens: None, expected: None };
+
+pub(crate) fn profile(args: ProfileArgs) -> Result<ExitCode> {
+    let json = JsonReport::open(args.json.as_deref())?;
+    let config = engine_config(&args.engine, NEEDS)?;
+    let opened = loaded::open(args.model.as_deref(), &args.engine, Voice::Normal)?;
+    let before = kept(&opened, &config)?;
+    if args.refresh {
+        return refreshed(&args, &opened, &config, before, json);
+    }
+    if before.is_some() {
+        note!("there is a profile of this model on this machine: it will be replaced");
+    }
+    let profile = taken(&opened, &config, &args.engine)?;
+    let path = profile.keep(&folder())?;
+    json.write(&profile)?;
+    table(&profile.tables)?;
+    note!("measured in {:.0} s, kept in {}", profile.seconds, path.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Measures what drifts again.
+fn refreshed(
+    args: &ProfileArgs,
+    opened: &Opened,
+    config: &EngineConfig,
+    before: Option<Profile>,
+    json: JsonReport,
+) -> Result<ExitCode> {
+    let Some(before) = before else {
+        bail!("there is no profile of this model on this machine to measure again: leave --refresh out");
+    };
+    let blueprint = blueprint(&opened.checkpoint, config.weights);
+    let (profile, drift) = refresh(before, &opened.checkpoint, &blueprint, config, &drive(&args.engine))?;
+    profile.keep(&folder())?;
+    let mut report = serde_json::to_value(&profile)?;
+    report["drift"] = serde_json::to_value(drift)?;
+    json.write(&report)?;
+    let Drift { linears, attention, reads } = drift;
+    show!(
+        "times now over times then: linears {linears:.2}, attention {attention:.2}, reads of the drive {reads:.2}"
+    )?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The folder of profiles.
+fn folder() -> PathBuf {
+    Places::from_env().cache.join("profiles")
+}
+
+/// The folder whose drive is measured.
+pub(crate) fn drive(args: &EngineArgs) -> PathBuf {
+    args.offload_dir.clone().unwrap_or_else(crate::resolve::packed_folder)
+}
+
+/// Measures now.
+pub(crate) fn taken(opened: &Opened, config: &EngineConfig, args: &EngineArgs) -> Result<Profile> {
+    let blueprint = blueprint(&opened.checkpoint, config.weights);
+    let progress = Progress::new("measuring", STAGES, Unit::Items, Voice::Normal);
+    let profile = take(&opened.checkpoint, &blueprint, config, &drive(args), &|done| progress.set(done));
+    progress.end();
+    Ok(profile?)
+}
+
+/// What was measured before, or else now, and kept.
+pub(crate) fn kept_or_taken(opened: &Opened, config: &EngineConfig, args: &EngineArgs) -> Result<Profile> {
+    if let Some(profile) = kept(opened, config)? {
+        return Ok(profile);
+    }
+    note!(
+        "nothing was measured of this model on this machine yet: that is done now, once (see `ballast profile`)"
+    );
+    let profile = taken(opened, config, args)?;
+    profile.keep(&folder())?;
+    Ok(profile)
+}
+
+/// What was measured before, if it was.
+pub(crate) fn kept(opened: &Opened, config: &EngineConfig) -> Result<Option<Profile>> {
+    let blueprint = blueprint(&opened.checkpoint, config.weights);
+    let key = ProfileKey::of(&opened.checkpoint, &blueprint, config);
+    Ok(Profile::find(&folder(), &key)?)
+}
+
+/// For so long what was measured roughly is believed.
+const ROUGH_FOR: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// What was measured roughly on this drive in the last day, or else now, in a second or two; nothing where there is not even
+/// room for one layer.
+pub(crate) fn rough(opened: &Opened, config: &EngineConfig, args: &EngineArgs) -> Result<Option<Tables>> {
+    let (blueprint, folder) = (blueprint(&opened.checkpoint, config.weights), folder().join("rough"));
+    let key = ProfileKey::of(&opened.checkpoint, &blueprint, config).on_drive_of(&drive(args));
+    // One that cannot be read is measured again, and so is one that is old: nobody is told that there is one to renew.
+    let oldest = SystemTime::now().checked_sub(ROUGH_FOR).unwrap_or(SystemTime::UNIX_EPOCH);
+    if let Ok(Some(kept)) = Profile::find_since(&folder, &key, oldest) {
+        return Ok(Some(kept.tables));
+    }
+    let begin = Instant::now();
+    let Some(Rough { tables, whole }) = quick(&opened.checkpoint, &blueprint, config, &drive(args))? else {
+        return Ok(None);
+    };
+    let profile = Profile { key, tables, seconds: begin.elapsed().as_secs_f64() };
+    if whole && let Err(why) = profile.keep(&folder) {
+        note!("{why}: the next start measures again");
+    }
+    Ok(Some(profile.tables))
+}
+
+fn table(tables: &Tables) -> Result<()> {
+    const ROWS: [f64; 6] = [1.0, 8.0, 64.0, 256.0, 1024.0, 2048.0];
+    show!("{:28}{}", "rows", ROWS.map(|rows| format!("{rows:>16}")).join(""))?;
+    let linears = [("qkv", &tables.qkv), ("out", &tables.out), ("mlp", &tables.mlp), ("head", &tables.head)];
+    for (name, linear) in linears {
+        let rates: Vec<String> = ROWS.iter().map(|&rows| format!("{:>16}", rate(linear, rows))).collect();
+        show!("{:28}{}", format!("{name} {}", linear.formats.join(" ")), rates.join(""))?;
+    }
+    for row in &tables.decode {
+        let points = row.seconds.points().iter();
+        let cells: Vec<String> = points.map(|(each, s)| format!("{each:>6}: {:8.1} us", s * 1e6)).collect();
+        show!("decode, {:>3} sequences of   {}", row.seqs, cells.join("  "))?;
+    }
+    let prefill: Vec<String> =
+        tables.prefill.points().iter().map(|(keys, s)| format!("{keys:>6}: {:.2} us", s * 1e6)).collect();
+    show!("prefill, a row over keys    {}", prefill.join("  "))?;
+    let reads: Vec<String> = tables
+        .disk_read
+        .points()
+        .iter()
+        .map(|(bytes, s)| format!("{:>5.0} KiB: {:.2} GB/s", bytes / 1024.0, bytes / s / 1e9))
+        .collect();
+    show!("drive, reads of             {}", reads.join("  "))?;
+    let beside = tables.beside;
+    show!(
+        "drive written {:.2} GB/s; memory copied {:.1} GB/s; between steps {:.0} us, beside an op's kernels {:.1} us and {:.3} us for each sequence",
+        tables.disk_write_bytes_per_s / 1e9,
+        tables.copy_bytes_per_s / 1e9,
+        tables.step_gap_s * 1e6,
+        tables.node_s * 1e6,
+        tables.node_sequence_s * 1e6
+    )?;
+    show!(
+        "beside each other: reads take {:.2} times as long, linears {:.2} (few rows) to {:.2} (many); copies {:.2}, linears {:.2} \
+         to {:.2}",
+        beside.moved,
+        beside.few_rows,
+        beside.many_rows,
+        tables.beside_copies.moved,
+        tables.beside_copies.few_rows,
+        tables.beside_copies.many_rows
+    )
+}
+
+/// Bytes of weights, or operations, in a second.
+fn rate(linear: &Linear, rows: f64) -> String {
+    let seconds = linear.seconds.at(rows);
+    if rows < 64.0 {
+        format!("{:.1} GB/s", linear.bytes / seconds / 1e9)
+    } else {
+        format!("{:.2} TFLOP/s", rows * linear.flops() / seconds / 1e12)
+    }
+}

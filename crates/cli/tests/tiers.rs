@@ -1,0 +1,133 @@
+//! Weights on device, host and drive from the command line, and the lanes of a real run drawn.
+
+mod common;
+
+use common::{Folder, ballast, golden};
+use serde_json::Value;
+
+fn answer(folder: &Folder, more: &[&str]) -> common::Ran {
+    let (model, packed) = (golden("llama"), folder.name("packed"));
+    let args =
+        ["run", &model, "the sea", "--raw", "--max-tokens", "12", "--ignore-eos", "--offload-dir", &packed];
+    ballast(&[&args, more].concat())
+}
+
+#[test]
+fn every_tier_gives_the_answer_of_the_device_alone() {
+    let folder = Folder::new();
+    let want = answer(&folder, &[]).fine();
+    let lanes = folder.name("lanes.json");
+    let drawn = ["--lanes", lanes.as_str()];
+    let shares =
+        |shares: [&'static str; 2]| [&["--percent"], &shares[..], &["100", "0", "100", "0"]].concat();
+    for (args, expected) in [
+        (shares(["0", "0"]), ["DiskRead"].as_slice()),
+        ([&shares(["20", "80"])[..], &["--host-weights", "copied"]].concat(), &["Up"]),
+        ([&shares(["20", "40"])[..], &["--host-weights", "copied"]].concat(), &["DiskRead", "Up"]),
+        (
+            [&["--device", "cpu*1", "--link-gbps", "50"], &shares(["20", "0"])[..]].concat(),
+            &["DiskRead", "Up"],
+        ),
+    ] {
+        assert_eq!(answer(&folder, &[&args[..], &drawn].concat()).fine(), want, "{args:?}");
+        let spans = folder.json("lanes.json")["spans"].as_array().expect("a list").clone();
+        let ran = |lane: &str| spans.iter().any(|span| span["lane"] == lane && span["label"] != "");
+        for lane in ["Up", "DiskRead", "Device"] {
+            assert_eq!(ran(lane), lane == "Device" || expected.contains(&lane), "{args:?} {lane}");
+        }
+        let ordered = |span: &Value| span["start_ns"].as_u64() <= span["end_ns"].as_u64();
+        assert!(spans.iter().all(ordered), "a span that ends before it begins");
+    }
+}
+
+#[test]
+fn weights_on_the_host_stay_there_when_told() {
+    let folder = Folder::new();
+    let shares = ["--percent", "20", "80", "100", "0", "100", "0"];
+    for (who, says) in [("copied", "are copied to the device"), ("computed", "computed with there up to")] {
+        let ran = answer(&folder, &[&shares[..], &["--host-weights", who]].concat());
+        assert!(ran.err.contains(says), "{who}: {}", ran.err);
+        assert_eq!(ran.fine(), answer(&folder, &[]).fine(), "{who}");
+    }
+}
+
+#[test]
+fn lanes_in_every_format_and_no_other() {
+    let folder = Folder::new();
+    for (name, begins) in
+        [("a.svg", "<svg"), ("a.json", "{\"spans\""), ("a.trace.json", "{\"displayTimeUnit")]
+    {
+        answer(&folder, &["--lanes", &folder.name(name)]).fine();
+        let text = std::fs::read_to_string(folder.path(name)).expect("written");
+        assert!(text.starts_with(begins), "{name}: {}", &text[..60]);
+    }
+    answer(&folder, &["--lanes", &folder.name("a.png")]).refused(2, &[".svg, .json or .trace.json"]);
+    answer(&folder, &["--lanes", "/no/such/a.svg"]).refused(1, &["cannot write /no/such/a.svg"]);
+    let model = golden("llama");
+    let bench =
+        ["bench", "throughput", &model, "--num-prompts", "2", "--input-len", "8", "--output-len", "2"];
+    ballast(&[&bench[..], &["--lanes", &folder.name("b.svg")]].concat()).fine();
+    assert!(std::fs::read_to_string(folder.path("b.svg")).expect("written").contains("mlp 0 batch 0"));
+}
+
+#[test]
+fn the_process_stays_within_its_memory() {
+    let (folder, model) = (Folder::new(), golden("llama"));
+    let (json, packed) = (folder.name("x.json"), folder.name("packed"));
+    let bench =
+        ["bench", "throughput", &model, "--num-prompts", "8", "--input-len", "40", "--output-len", "8"];
+    let tiers = ["--device", "cpu*1", "--percent", "30", "40", "100", "0", "100", "0", "--link-gbps", "50"];
+    for more in [&[][..], &tiers[..], &tiers[..9]] {
+        let files = ["--offload-dir", &packed, "--json", &json, "--reps", "1"];
+        ballast(&[&bench[..], &files, more].concat()).fine();
+        let report = folder.json("x.json");
+        let bytes = |key: &str| report[key].as_u64().expect("a number");
+        let (peak, planned) = (bytes("peak_rss_bytes"), bytes("planned_bytes"));
+        assert!(peak <= planned, "{more:?}: {peak} of {planned}");
+    }
+}
+
+#[test]
+fn budgets_and_shares_of_nonsense() {
+    let folder = Folder::new();
+    let refused = |args: &[&str], code, says: &[&str]| answer(&folder, args).refused(code, says);
+    let percent = |w: [&'static str; 6]| [&["--percent"], &w[..]].concat();
+    refused(&["--memory", "1GiB", "--device-memory", "1GiB"], 1, &["leaves nothing", "lower the former"]);
+    refused(
+        &["--memory", "100MiB", "--device-memory", "1KiB"],
+        1,
+        &["Raise --device-memory", "1.0 KiB there"],
+    );
+    refused(&percent(["60", "60", "100", "0", "100", "0"]), 1, &["60 + 60 percent of the weights"]);
+    refused(&percent(["101", "0", "100", "0", "100", "0"]), 2, &["0..=100"]);
+    refused(&["--device", "cpu*4"], 2, &["several devices are not built yet"]);
+    refused(&["--link-gbps", "0"], 2, &["gigabytes a second"]);
+    // Two layers: slots for both hold all of them.
+    let small = ["--memory", "100MiB", "--device-memory", "300KiB"];
+    let args = [&small[..], &percent(["100", "0", "100", "0", "100", "0"])].concat();
+    refused(&args, 1, &["of the device's memory", "No other shares of weights fit"]);
+}
+
+#[test]
+fn where_weights_do_not_fit_a_plan_is_made_and_told() {
+    let (folder, model) = (Folder::new(), Folder::copy_of("llama"));
+    let config = model.read("config.json").replace("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 24");
+    model.write("config.json", config);
+    let (whole, packed) = (model.whole(), folder.name("packed"));
+    let run =
+        ["run", &whole, "the sea", "--raw", "--max-tokens", "6", "--ignore-eos", "--load-format", "dummy"];
+    let answer = |more: &[&str]| ballast(&[&run[..], &["--offload-dir", &packed], more].concat());
+    let roomy = answer(&["--device-memory", "1GiB", "--memory", "2GiB"]);
+    assert!(!roomy.err.contains("plan:"), "{}", roomy.err);
+    let small = ["--device-memory", "2MiB", "--memory", "1GiB"];
+    let planned = answer(&small);
+    for word in ["plan: weights", "on the device", "binds", "generated tokens/s predicted", "ballast profile"]
+    {
+        assert!(planned.err.contains(word), "{word}: {}", planned.err);
+    }
+    let placed = ["--percent", "20", "80", "100", "0", "100", "0"];
+    let told = answer(&[&small[..], &placed].concat());
+    assert!(!told.err.contains("plan:"), "{}", told.err);
+    let want = roomy.fine();
+    assert_eq!((planned.fine(), told.fine()), (want.clone(), want));
+}

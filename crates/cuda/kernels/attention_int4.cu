@@ -1,0 +1,135 @@
+// Pages of 4 bits (kernels::attention::int4 tells their planes) are multiplied as they are: code c becomes the bf16 128 + c, by
+// setting bits. With a scale and a minimum for each token and group of 64 dims,
+//   q k = scale (q (128 + c) - 128 sum q) + minimum sum q,    p v = (p scale) (128 + c) - 128 sum (p scale) + sum p minimum,
+// where p scale is rounded before both of its uses, so that the 128 cancel.
+
+// Numbers of 16 bits in a plane: codes, then scales and minima of 32 tokens for each group.
+#define PLANE (8 * DIM + 64 * GROUPS)
+// Where values lie in shared memory.
+#define VALUES PLANE
+#define KEY_STRIDE 0
+
+// Codes at `shift` of two words, as bf16: 128 and the code.
+__device__ __forceinline__ u32 codes(u32 words, u32 shift) { return ((words >> shift) & 0x000f000fu) | 0x43004300u; }
+
+// A token's keys 32 c + 8 t .. 32 c + 8 t + 7.
+__device__ __forceinline__ uint4 key_codes(const u16* k, u32 token, u32 c, u32 t) {
+  const u16* unit = k + token * (DIM / 4) + 8 * c;
+  if constexpr (DIM % 32 == 0) {
+    uint4 w = *(const uint4*)unit;
+    return make_uint4(codes(w.x, 4 * t), codes(w.y, 4 * t), codes(w.z, 4 * t), codes(w.w, 4 * t));
+  } else {
+    uint2 w = *(const uint2*)unit;
+    if (32 * c + 32 <= DIM) {
+      uint2 v = *(const uint2*)(unit + 4);
+      return make_uint4(codes(w.x, 4 * t), codes(w.y, 4 * t), codes(v.x, 4 * t), codes(v.y, 4 * t));
+    }
+    // Half a unit has half as many words. Lanes beyond it multiply zeros.
+    return make_uint4(codes(w.x, 8 * t), codes(w.y, 8 * t), codes(w.x, 8 * t + 4), codes(w.y, 8 * t + 4));
+  }
+}
+
+// What the rows need beside their queries.
+__device__ __forceinline__ void begin_sums(Rows16& r) {
+#pragma unroll
+  for (u32 group = 0; group < GROUPS; group++)
+#pragma unroll
+    for (u32 h = 0; h < 2; h++) {
+      float sum = 0.0f;
+#pragma unroll
+      for (u32 c = 2 * group; c < 2 * group + 2 && c < CHUNKS; c++)
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+          u32 pair = r.q[c][i / 2][i % 2 * 2 + h];
+          sum += widen_half(pair, 0) + widen_half(pair, 1);
+        }
+      sum += __shfl_xor_sync(ALL_LANES, sum, 1);
+      r.query[group][h] = sum + __shfl_xor_sync(ALL_LANES, sum, 2);
+      r.low[group][h] = 0.0f;
+    }
+}
+
+// The scores of a page, whose rows of codes lie as they do in memory wherever they are.
+__device__ __forceinline__ void score(const u16* k, u32, const Rows16& r, float (&s)[4][4]) {
+  u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (u32 group = 0; group < GROUPS; group++) {
+    const u16* grids = k + 8 * DIM + 32 * group + 8 * t;
+    uint4 scales = *(const uint4*)grids, minima = *(const uint4*)(grids + 32 * GROUPS);
+#pragma unroll
+    for (u32 j = 0; j < 4; j++) {
+      float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+      for (u32 c = 2 * group; c < 2 * group + 2 && c < CHUNKS; c++) {
+        uint4 w = key_codes(k, 8 * (g / 2) + 2 * j + g % 2, c, t);
+        mma(sum, r.q[c][0], w.x, w.y);
+        mma(sum, r.q[c][1], w.z, w.w);
+      }
+#pragma unroll
+      for (u32 e = 0; e < 4; e++) {
+        float query = r.query[group][e / 2], codes_sum = sum[e] - 128.0f * query;
+        float part = widen_half(component(scales, j), e % 2) * codes_sum + widen_half(component(minima, j), e % 2) * query;
+        s[j][e] = group == 0 ? part : s[j][e] + part;
+      }
+    }
+  }
+}
+
+// Adds a page's values by their weights.
+__device__ __forceinline__ void add_values(const u16* v, u32, const float (&s)[4][4], const float (&fade)[2], Rows16& r) {
+  u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (u32 group = 0; group < GROUPS; group++) {
+    const u16* grids = v + 8 * DIM + 32 * group + 8 * t;
+    uint4 scales = *(const uint4*)grids, minima = *(const uint4*)(grids + 32 * GROUPS);
+    u32 p[2][4];
+#pragma unroll
+    for (u32 h = 0; h < 2; h++) {
+      float low = 0.0f;
+#pragma unroll
+      for (u32 j = 0; j < 4; j++) {
+        float scaled[2];
+#pragma unroll
+        for (u32 e = 0; e < 2; e++) {
+          // What is not seen may be anything, and counts nothing.
+          float weight = s[j][2 * h + e];
+          scaled[e] = weight == 0.0f ? 0.0f : weight * widen_half(component(scales, j), e);
+          low += weight == 0.0f ? 0.0f : weight * widen_half(component(minima, j), e);
+        }
+        u32 pair = narrow_pair(scaled[0], scaled[1]);
+        low -= 128.0f * (widen_half(pair, 0) + widen_half(pair, 1));
+        p[j / 2][j % 2 * 2 + h] = pair;
+      }
+      r.low[group][h] = r.low[group][h] * fade[h] + low;
+    }
+#pragma unroll
+    for (u32 i = 8 * group; i < 8 * group + 8 && i < DIM / 8; i++) {
+      uint4 w = *(const uint4*)(v + (2 * i + g / 4) * 32 + 8 * t);
+      u32 shift = 4 * (g % 4);
+#pragma unroll
+      for (u32 e = 0; e < 4; e++) r.o[i][e] *= fade[e / 2];
+      mma(r.o[i], p[0], codes(w.x, shift), codes(w.y, shift));
+      mma(r.o[i], p[1], codes(w.z, shift), codes(w.w, shift));
+    }
+  }
+}
+
+// Adds to the sums what does not depend on their dims.
+__device__ __forceinline__ void end_sums(Rows16& r) {
+#pragma unroll
+  for (u32 group = 0; group < GROUPS; group++)
+#pragma unroll
+    for (u32 h = 0; h < 2; h++) {
+      float low = r.low[group][h];
+      low += __shfl_xor_sync(ALL_LANES, low, 1);
+      low += __shfl_xor_sync(ALL_LANES, low, 2);
+#pragma unroll
+      for (u32 i = 8 * group; i < 8 * group + 8 && i < DIM / 8; i++)
+#pragma unroll
+        for (u32 e = 0; e < 2; e++) r.o[i][2 * h + e] += low;
+    }
+}
+
+__device__ __forceinline__ void bring(const u16* from, u16* page) {
+  for (u32 i = threadIdx.x; i < 2 * PLANE / 8; i += blockDim.x) copy_16(page + 8 * i, from + 8 * i);
+}

@@ -1,0 +1,392 @@
+//! The few functions of cuBLASLt that are needed, of whichever version is found, and the algorithms that it chose.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr::{from_ref, null_mut};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use cudarc::driver::sys::CUstream;
+use libloading::Library;
+
+use crate::product::{Layout, Numbers, Places, Product, Room};
+use crate::{CudaError, library};
+
+/// What the library is given. Products of fewer rows read their weights once, straight from the panels.
+pub(crate) const ROOM: Room =
+    Room { from_rows: 512, weight_bytes: 128 << 20, result_bytes: 128 << 20, workspace_bytes: 32 << 20 };
+
+type Status = c_int;
+type Handle = *mut c_void;
+type Object = *mut c_void;
+
+/// Numbers of `cublasLt.h`, `cublas_api.h` and `library_types.h`.
+mod number {
+    pub(super) const COMPUTE_32F: i32 = 68;
+    pub(super) const R_32F: i32 = 0;
+    pub(super) const R_16BF: i32 = 14;
+    pub(super) const OP_N: i32 = 0;
+    pub(super) const OP_T: i32 = 1;
+    /// Attributes of a product.
+    pub(super) const TRANSA: i32 = 3;
+    pub(super) const TRANSB: i32 = 4;
+    pub(super) const EPILOGUE: i32 = 7;
+    pub(super) const BIAS_POINTER: i32 = 8;
+    pub(super) const BIAS_DATA_TYPE: i32 = 26;
+    pub(super) const EPILOGUE_BIAS: u32 = 4;
+    /// Attributes of a search.
+    pub(super) const MAX_WORKSPACE_BYTES: i32 = 1;
+    pub(super) const REDUCTION_SCHEME_MASK: i32 = 3;
+    pub(super) const MIN_ALIGNMENT_BYTES: [i32; 4] = [5, 6, 7, 8];
+    /// Parts of a sum are added in a step of their own, in one order.
+    pub(super) const REDUCTION_COMPUTE_TYPE: u32 = 2;
+}
+
+/// `cublasLtMatmulHeuristicResult_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Found {
+    algorithm: [u64; 8],
+    workspace_bytes: usize,
+    state: Status,
+    waves: f32,
+    reserved: [c_int; 4],
+}
+
+type Set = unsafe extern "C" fn(Object, c_int, *const c_void, usize) -> Status;
+type Destroy = unsafe extern "C" fn(Object) -> Status;
+
+/// The library's functions; it stays open for as long as the process.
+struct Functions {
+    version: unsafe extern "C" fn() -> usize,
+    message: unsafe extern "C" fn(Status) -> *const c_char,
+    create: unsafe extern "C" fn(*mut Handle) -> Status,
+    destroy: unsafe extern "C" fn(Handle) -> Status,
+    create_product: unsafe extern "C" fn(*mut Object, c_int, c_int) -> Status,
+    set_product: Set,
+    destroy_product: Destroy,
+    create_layout: unsafe extern "C" fn(*mut Object, c_int, u64, u64, i64) -> Status,
+    destroy_layout: Destroy,
+    create_search: unsafe extern "C" fn(*mut Object) -> Status,
+    set_search: Set,
+    destroy_search: Destroy,
+    search: unsafe extern "C" fn(
+        Handle,
+        Object,
+        Object,
+        Object,
+        Object,
+        Object,
+        Object,
+        c_int,
+        *mut Found,
+        *mut c_int,
+    ) -> Status,
+    multiply: unsafe extern "C" fn(
+        Handle,
+        Object,
+        *const f32,
+        *const c_void,
+        Object,
+        *const c_void,
+        Object,
+        *const f32,
+        *const c_void,
+        Object,
+        *mut c_void,
+        Object,
+        *const [u64; 8],
+        *mut c_void,
+        usize,
+        CUstream,
+    ) -> Status,
+    _library: Library,
+}
+
+impl Functions {
+    /// Those of the library, opened at the first call.
+    fn get(driver_major: Option<u32>) -> Option<&'static Functions> {
+        static FOUND: OnceLock<Option<Functions>> = OnceLock::new();
+        let open = || Functions::of(library::open("cublasLt", None, driver_major)?);
+        FOUND.get_or_init(open).as_ref()
+    }
+
+    fn of(library: Library) -> Option<Functions> {
+        // SAFETY: the functions have these signatures in versions 12 and 13, and live as long as the library.
+        unsafe {
+            Some(Functions {
+                version: *library.get(b"cublasLtGetVersion").ok()?,
+                message: *library.get(b"cublasLtGetStatusString").ok()?,
+                create: *library.get(b"cublasLtCreate").ok()?,
+                destroy: *library.get(b"cublasLtDestroy").ok()?,
+                create_product: *library.get(b"cublasLtMatmulDescCreate").ok()?,
+                set_product: *library.get(b"cublasLtMatmulDescSetAttribute").ok()?,
+                destroy_product: *library.get(b"cublasLtMatmulDescDestroy").ok()?,
+                create_layout: *library.get(b"cublasLtMatrixLayoutCreate").ok()?,
+                destroy_layout: *library.get(b"cublasLtMatrixLayoutDestroy").ok()?,
+                create_search: *library.get(b"cublasLtMatmulPreferenceCreate").ok()?,
+                set_search: *library.get(b"cublasLtMatmulPreferenceSetAttribute").ok()?,
+                destroy_search: *library.get(b"cublasLtMatmulPreferenceDestroy").ok()?,
+                search: *library.get(b"cublasLtMatmulAlgoGetHeuristic").ok()?,
+                multiply: *library.get(b"cublasLtMatmul").ok()?,
+                _library: library,
+            })
+        }
+    }
+
+    fn result(&self, status: Status) -> Result<(), String> {
+        if status == 0 {
+            return Ok(());
+        }
+        // SAFETY: the library gives a text of its own for every number.
+        Err(unsafe { CStr::from_ptr((self.message)(status)) }.to_string_lossy().into_owned())
+    }
+}
+
+/// Something of the library's that goes with this.
+struct Owned {
+    object: Object,
+    destroy: Destroy,
+}
+
+impl Owned {
+    fn new(
+        functions: &Functions,
+        destroy: Destroy,
+        create: impl FnOnce(&mut Object) -> Status,
+    ) -> Result<Owned, String> {
+        let mut object = null_mut();
+        functions.result(create(&mut object))?;
+        Ok(Owned { object, destroy })
+    }
+
+    fn set<T>(&self, functions: &Functions, set: Set, attribute: i32, value: T) -> Result<(), String> {
+        // SAFETY: the object lives; the value is a number of as many bytes as the attribute has.
+        functions.result(unsafe { set(self.object, attribute, from_ref(&value).cast(), size_of::<T>()) })
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // SAFETY: made by the function that goes with this, and not used any more. What is not destroyed costs memory.
+        unsafe { (self.destroy)(self.object) };
+    }
+}
+
+/// A product in the library's words. C, which is added, is D.
+struct Described {
+    product: Owned,
+    a: Owned,
+    b: Owned,
+    d: Owned,
+}
+
+impl Described {
+    fn new(functions: &Functions, product: &Product, places: &Places) -> Result<Described, String> {
+        // SAFETY: numbers go in, a place for the object is given.
+        let described = unsafe {
+            Owned::new(functions, functions.destroy_product, |object| {
+                (functions.create_product)(object, number::COMPUTE_32F, number::R_32F)
+            })?
+        };
+        let set = |attribute, value: i32| described.set(functions, functions.set_product, attribute, value);
+        let turned = |layout: &Layout| if layout.transposed { number::OP_T } else { number::OP_N };
+        set(number::TRANSA, turned(&product.a))?;
+        set(number::TRANSB, turned(&product.b))?;
+        if product.biased {
+            described.set(functions, functions.set_product, number::EPILOGUE, number::EPILOGUE_BIAS)?;
+            set(number::BIAS_DATA_TYPE, number::R_32F)?;
+            described.set(functions, functions.set_product, number::BIAS_POINTER, places.bias)?;
+        }
+        let layout = |layout: &Layout| {
+            let numbers = match layout.numbers {
+                Numbers::F32 => number::R_32F,
+                Numbers::Bf16 => number::R_16BF,
+            };
+            let [rows, cols, stride] = [layout.rows, layout.cols, layout.stride].map(|n| n as u64);
+            // SAFETY: as above.
+            Owned::new(functions, functions.destroy_layout, |object| unsafe {
+                (functions.create_layout)(object, numbers, rows, cols, stride as i64)
+            })
+        };
+        let (a, b, d) = (layout(&product.a)?, layout(&product.b)?, layout(&product.d)?);
+        Ok(Described { product: described, a, b, d })
+    }
+}
+
+/// The largest power of two up to 256 of which all these are multiples.
+fn alignment(addresses: &[u64]) -> u32 {
+    1 << addresses.iter().fold(8, |most, address| most.min(address.trailing_zeros()))
+}
+
+/// What an algorithm is chosen for: the product, and how A, B, D and the bias are aligned.
+type Key = (Product, [u32; 4]);
+
+/// The open library, for one device.
+pub(super) struct CublasLt {
+    functions: &'static Functions,
+    handle: Handle,
+    /// None where the library has none.
+    chosen: Mutex<HashMap<Key, Option<[u64; 8]>>>,
+}
+
+impl CublasLt {
+    /// Opens it for the device whose context is current.
+    ///
+    /// # Errors
+    /// [`CudaError::Library`] if there is none, [`CudaError::Driver`] if it does not start.
+    pub(super) fn open(driver_major: u32) -> Result<CublasLt, CudaError> {
+        let functions = Functions::get(Some(driver_major)).ok_or(CudaError::Library {
+            library: "libcublasLt.so",
+            needed_for: "it computes large products",
+            install: "cuBLAS of CUDA 12 or 13 (for instance `pip install nvidia-cublas-cu12`, with its folder in \
+                      BALLAST_CUDA_LIBRARIES), set BALLAST_CUDA_PRODUCTS=own for slower kernels of Ballast's own",
+        })?;
+        let mut handle = null_mut();
+        // SAFETY: a place for the handle is given.
+        let created = functions.result(unsafe { (functions.create)(&mut handle) });
+        created.map_err(|why| CudaError::Driver { what: "start cuBLASLt".into(), why })?;
+        Ok(CublasLt { functions, handle, chosen: Mutex::default() })
+    }
+
+    /// Its name and version.
+    pub(super) fn name(&self) -> String {
+        // SAFETY: takes nothing and returns a number.
+        let version = unsafe { (self.functions.version)() };
+        format!("cuBLASLt {}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
+    }
+
+    /// The algorithm for a product, asked for once.
+    pub(super) fn algorithm(&self, product: &Product, places: &Places) -> Option<[u64; 8]> {
+        let aligned = [places.a, places.b, places.d, places.bias].map(|place| alignment(&[place]));
+        let mut chosen = self.chosen.lock().unwrap_or_else(PoisonError::into_inner);
+        // What it does not have and what it does not take are the same: our own kernels compute it.
+        *chosen
+            .entry((*product, aligned))
+            .or_insert_with(|| self.search(product, places, aligned).ok().flatten())
+    }
+
+    fn search(
+        &self,
+        product: &Product,
+        places: &Places,
+        [a, b, d, _]: [u32; 4],
+    ) -> Result<Option<[u64; 8]>, String> {
+        let functions = self.functions;
+        let described = Described::new(functions, product, places)?;
+        // SAFETY: a place for the object is given.
+        let search = Owned::new(functions, functions.destroy_search, |object| unsafe {
+            (functions.create_search)(object)
+        })?;
+        let set = |attribute, value: u32| search.set(functions, functions.set_search, attribute, value);
+        search.set(
+            functions,
+            functions.set_search,
+            number::MAX_WORKSPACE_BYTES,
+            ROOM.workspace_bytes as u64,
+        )?;
+        set(number::REDUCTION_SCHEME_MASK, number::REDUCTION_COMPUTE_TYPE)?;
+        for (attribute, bytes) in number::MIN_ALIGNMENT_BYTES.into_iter().zip([a, b, d, d]) {
+            set(attribute, bytes)?;
+        }
+        let (mut found, mut count) = (Found::default(), 0);
+        // SAFETY: the objects live through the call, and there is room for the one result that is asked for.
+        let status = unsafe {
+            let Described { product, a, b, d } = &described;
+            let [product, a, b, d] = [product, a, b, d].map(|owned| owned.object);
+            (functions.search)(self.handle, product, a, b, d, d, search.object, 1, &mut found, &mut count)
+        };
+        functions.result(status)?;
+        Ok((count > 0 && found.state == 0).then_some(found.algorithm))
+    }
+
+    /// Asks for a product in a stream. The device's context is current.
+    ///
+    /// # Errors
+    /// The library's words.
+    ///
+    /// # Safety
+    /// The places are the device's own, as long as the product's layouts say, and the workspace as [`ROOM`] says.
+    pub(super) unsafe fn multiply(
+        &self,
+        product: &Product,
+        places: &Places,
+        stream: CUstream,
+    ) -> Result<(), String> {
+        let algorithm = self.algorithm(product, places).ok_or("cuBLASLt has no algorithm for it")?;
+        let Described { product: described, a, b, d } = Described::new(self.functions, product, places)?;
+        let (alpha, beta) = (1f32, if product.adds { 1f32 } else { 0f32 });
+        let at = |address: u64| address as *mut c_void;
+        // SAFETY: passed on from the caller; the factors are read during the call, as the products' pointer mode says.
+        self.functions.result(unsafe {
+            (self.functions.multiply)(
+                self.handle,
+                described.object,
+                &alpha,
+                at(places.a),
+                a.object,
+                at(places.b),
+                b.object,
+                &beta,
+                at(places.d),
+                d.object,
+                at(places.d),
+                d.object,
+                &algorithm,
+                at(places.workspace),
+                ROOM.workspace_bytes,
+                stream,
+            )
+        })
+    }
+}
+
+impl Drop for CublasLt {
+    fn drop(&mut self) {
+        // SAFETY: made by `open`, and nothing is under way: the device has been waited for.
+        unsafe { (self.functions.destroy)(self.handle) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_as_long_as_the_librarys() {
+        assert_eq!(size_of::<Found>(), 96);
+    }
+
+    #[test]
+    fn alignment_is_that_of_the_least_aligned_and_256_at_most() {
+        assert_eq!(alignment(&[0]), 256);
+        assert_eq!(alignment(&[4096, 1 << 40]), 256);
+        assert_eq!(alignment(&[4096, 4096 + 48]), 16);
+    }
+
+    /// What needs no GPU of the library: it takes our descriptions, whose attributes must have the sizes that it knows.
+    #[test]
+    fn the_library_takes_descriptions() {
+        let Some(functions) = Functions::get(None) else {
+            assert!(std::env::var_os("BALLAST_REQUIRE_CUBLASLT").is_none(), "there is no cuBLASLt");
+            eprintln!("skipped: there is no cuBLASLt");
+            return;
+        };
+        let layout =
+            |rows, cols, stride| Layout { numbers: Numbers::Bf16, rows, cols, stride, transposed: true };
+        let d = Layout { numbers: Numbers::F32, transposed: false, ..layout(64, 32, 96) };
+        let product = Product { a: layout(40, 64, 40), b: layout(40, 32, 40), d, adds: true, biased: true };
+        let places = Places { a: 256, b: 256, d: 256, bias: 256, workspace: 256 };
+        Described::new(functions, &product, &places).map(drop).unwrap();
+        // SAFETY: a place for the object is given.
+        let create = |object: &mut Object| unsafe { (functions.create_search)(object) };
+        let search = Owned::new(functions, functions.destroy_search, create).unwrap();
+        for (attribute, bytes) in number::MIN_ALIGNMENT_BYTES.into_iter().zip([16u32; 4]) {
+            search.set(functions, functions.set_search, attribute, bytes).unwrap();
+        }
+        search.set(functions, functions.set_search, number::MAX_WORKSPACE_BYTES, 1u64 << 20).unwrap();
+        let mask = number::REDUCTION_COMPUTE_TYPE;
+        search.set(functions, functions.set_search, number::REDUCTION_SCHEME_MASK, mask).unwrap();
+        // A value of another size is refused: the sizes above were looked at.
+        assert!(search.set(functions, functions.set_search, number::REDUCTION_SCHEME_MASK, 1u8).is_err());
+    }
+}

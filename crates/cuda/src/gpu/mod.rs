@@ -1,0 +1,387 @@
+//! The driver API: context, streams, pinned memory, modules.
+
+mod cublaslt;
+mod kept;
+mod pinned;
+mod speeds;
+mod streams;
+
+use std::collections::HashMap;
+use std::ffi::{CString, c_void};
+use std::panic::resume_unwind;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{path::PathBuf, thread};
+
+use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::sys;
+use kernels::queue::{self, Mark};
+use sha2::{Digest, Sha256};
+
+use crate::compiler::{self, Architecture, compile, options};
+use crate::module::Module;
+use crate::product::{Places, Product, Products, Room};
+use crate::{CudaError, Driver, Launch};
+
+pub(crate) use cublaslt::ROOM as PRODUCT_ROOM;
+pub use pinned::PINNED_BYTES;
+pub use speeds::Speeds;
+
+use cublaslt::CublasLt;
+use pinned::{PIECE_BYTES, PIECES, Pool, SMALL_PIECE_BYTES, SMALL_PIECES};
+use streams::Streams;
+
+/// A CUDA device with a stream for each queue.
+pub struct Gpu {
+    context: sys::CUcontext,
+    streams: Streams,
+    pool: Pool,
+    /// For what is no longer than its pieces.
+    small: Pool,
+    name: String,
+    architecture: Architecture,
+    driver_version: i32,
+    memory: Option<u64>,
+    /// None if own kernels compute all products.
+    library: Option<CublasLt>,
+    functions: Mutex<Functions>,
+}
+
+/// The kernels of the modules that are loaded.
+type Functions = HashMap<(Module, &'static str), sys::CUfunction>;
+
+// SAFETY: handles of the driver may be used from any thread (which `bind` makes current); what is changed lies
+// behind locks.
+unsafe impl Send for Gpu {}
+// SAFETY: as above.
+unsafe impl Sync for Gpu {}
+
+fn failed(what: &str) -> impl FnOnce(DriverError) -> CudaError + '_ {
+    move |why| CudaError::Driver { what: what.to_string(), why: format!("{why:?}") }
+}
+
+impl Gpu {
+    /// Opens device number `ordinal`.
+    ///
+    /// # Errors
+    /// [`CudaError`]: a library is missing, there is no such device, or the driver refuses.
+    pub fn open(ordinal: usize) -> Result<Gpu, CudaError> {
+        // SAFETY: looks for a library of this name, and runs what it runs when it is loaded.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(CudaError::Library {
+                library: "libcuda.so",
+                needed_for: "it is the NVIDIA driver, which --device cuda works through",
+                install: "an NVIDIA driver of CUDA 12 or newer on a machine that has such a GPU",
+            });
+        }
+        compiler::version()?;
+        result::init().map_err(failed("start"))?;
+        let found = result::device::get_count().map_err(failed("count its devices"))? as usize;
+        if ordinal >= found {
+            return Err(CudaError::NoDevice { wanted: ordinal, found });
+        }
+        let device = result::device::get(ordinal as i32).map_err(failed("open a device"))?;
+        // SAFETY: the device was just given by the driver; the context is retained for as long as the process lives.
+        unsafe { Gpu::on(device) }
+    }
+
+    /// # Safety
+    /// `device` is one of the driver's.
+    unsafe fn on(device: sys::CUdevice) -> Result<Gpu, CudaError> {
+        use sys::CUdevice_attribute::{
+            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR,
+            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
+        };
+        // SAFETY: passed on from the caller; every handle below was given by the driver just before.
+        unsafe {
+            let context = result::primary_ctx::retain(device).map_err(failed("make a context"))?;
+            result::ctx::set_current(context).map_err(failed("enter its context"))?;
+            let number = |attribute| result::device::get_attribute(device, attribute);
+            let major = number(MAJOR).map_err(failed("tell its architecture"))?;
+            let minor = number(MINOR).map_err(failed("tell its architecture"))?;
+            let wants_library = wants_library(std::env::var(PRODUCTS).ok().as_deref())?;
+            let mut driver_version = 0;
+            sys::cuDriverGetVersion(&mut driver_version).result().map_err(failed("tell its version"))?;
+            Ok(Gpu {
+                context,
+                streams: Streams::new()?,
+                pool: Pool::new(PIECES, PIECE_BYTES)?,
+                small: Pool::new(SMALL_PIECES, SMALL_PIECE_BYTES)?,
+                name: result::device::get_name(device).map_err(failed("tell its name"))?,
+                architecture: Architecture((10 * major + minor) as u32),
+                driver_version,
+                memory: None,
+                library: wants_library.then(|| CublasLt::open(driver_version as u32 / 1000)).transpose()?,
+                functions: Mutex::default(),
+            })
+        }
+    }
+
+    /// What computes large products, for people.
+    pub fn computes_products_by(&self) -> String {
+        self.library.as_ref().map_or_else(|| format!("own kernels ({PRODUCTS}=own)"), CublasLt::name)
+    }
+
+    /// The maker's name of it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What its kernels are compiled for.
+    pub fn architecture(&self) -> Architecture {
+        self.architecture
+    }
+
+    /// Bytes of its memory that are free, and all of them.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn memory(&self) -> Result<(usize, usize), CudaError> {
+        self.bind();
+        result::mem_get_info().map_err(failed("tell its memory"))
+    }
+
+    /// Makes the device's context that of this thread.
+    fn bind(&self) {
+        // SAFETY: the context is retained until this is dropped.
+        unsafe { result::ctx::set_current(self.context) }.unwrap_or_else(|e| lost("enter its context", e));
+    }
+
+    /// A table that waits in the queue of kernels keeps no piece from the copies of long buffers.
+    fn pool_for(&self, bytes: usize) -> &Pool {
+        if bytes <= SMALL_PIECE_BYTES { &self.small } else { &self.pool }
+    }
+
+    /// That of this thread's queue.
+    fn stream(&self) -> sys::CUstream {
+        self.streams.of(queue::current())
+    }
+
+    fn functions(&self) -> MutexGuard<'_, Functions> {
+        self.functions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn function(&self, module: Module, kernel: &'static str) -> sys::CUfunction {
+        if let Some(function) = self.functions().get(&(module, kernel)) {
+            return *function;
+        }
+        // One that nobody prepared: its compilation holds up this call, and whoever needs another meanwhile.
+        let mut functions = self.functions();
+        self.load(module, &mut functions).unwrap_or_else(|e| panic!("{e}"));
+        let function = functions.get(&(module, kernel));
+        *function.unwrap_or_else(|| panic!("{module} has no kernel {kernel}"))
+    }
+
+    /// Loads a module that is not loaded yet, and finds all its kernels. What was kept on the disk and the driver refuses is
+    /// compiled again.
+    fn load(&self, module: Module, functions: &mut Functions) -> Result<(), CudaError> {
+        if functions.keys().any(|(loaded, _)| *loaded == module) {
+            return Ok(());
+        }
+        self.bind();
+        let what = format!("load {module}");
+        let (image, from) = self.machine_code(module)?;
+        let loaded = match (load_image(&image), from) {
+            (Err(_), Origin::Disk) => load_image(&self.compile(module)?),
+            (loaded, _) => loaded,
+        };
+        let loaded = loaded.map_err(failed(&what))?;
+        for kernel in module.kernels() {
+            let name = CString::new(*kernel).expect("a kernel's name");
+            // SAFETY: the module was just loaded, and stays so as long as the context.
+            let function = unsafe { result::module::get_function(loaded, name) };
+            functions.insert((module, kernel), function.map_err(failed(&format!("find {kernel}")))?);
+        }
+        Ok(())
+    }
+
+    /// From the disk, or compiled and then kept there.
+    fn machine_code(&self, module: Module) -> Result<(Vec<u8>, Origin), CudaError> {
+        match self.kept_at(module)?.and_then(|path| kept::read(&path)) {
+            Some(kept) => Ok((kept, Origin::Disk)),
+            None => Ok((self.compile(module)?, Origin::Compiler)),
+        }
+    }
+
+    fn compile(&self, module: Module) -> Result<Vec<u8>, CudaError> {
+        let cubin = compile(module, self.architecture)?.cubin;
+        if let Some(path) = self.kept_at(module)? {
+            // What cannot be kept is compiled again the next time.
+            let _ = kept::keep(&path, &cubin);
+        }
+        Ok(cubin)
+    }
+
+    /// A file for this text, these options, this compiler and this driver.
+    fn kept_at(&self, module: Module) -> Result<Option<PathBuf>, CudaError> {
+        let key =
+            (module.source(), options(module, self.architecture), compiler::version()?, self.driver_version);
+        let digest = Sha256::digest(format!("{key:?}"));
+        let digest: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+        let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
+        Ok(cache.map(|cache| cache.join("ballast/kernels").join(format!("{module}-{digest}.cubin"))))
+    }
+}
+
+/// Who computes large products.
+const PRODUCTS: &str = "BALLAST_CUDA_PRODUCTS";
+
+/// Whether a library computes large products; it does, unless somebody says otherwise.
+fn wants_library(said: Option<&str>) -> Result<bool, CudaError> {
+    match said {
+        None | Some("" | "cublaslt") => Ok(true),
+        Some("own") => Ok(false),
+        Some(other) => Err(CudaError::Setting {
+            variable: PRODUCTS,
+            found: other.to_string(),
+            choices: "cublaslt, or own for kernels of Ballast's own",
+        }),
+    }
+}
+
+/// Where machine code comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Disk,
+    Compiler,
+}
+
+fn load_image(image: &[u8]) -> Result<sys::CUmodule, DriverError> {
+    // SAFETY: the context is current. The image is a whole cubin, as the compiler made it just now or before it was kept
+    // (`kept::read` gives back nothing else): the driver reads no further than the length that it tells of itself.
+    unsafe { result::module::load_data(image.as_ptr().cast()) }
+}
+
+/// A device that fails at work is lost: nothing that it was asked for can be relied upon.
+fn lost(what: &str, why: DriverError) -> ! {
+    panic!("the CUDA device failed to {what}: {why:?}")
+}
+
+impl Driver for Gpu {
+    fn allocate(&mut self, bytes: usize) -> Result<u64, CudaError> {
+        assert!(self.memory.is_none(), "a device's memory is taken once");
+        let (free, total) = self.memory()?;
+        // SAFETY: the context is current; the memory is this device's own.
+        unsafe {
+            let memory =
+                result::malloc_sync(bytes).map_err(|_| CudaError::Memory { wanted: bytes, free, total })?;
+            result::memset_d8_sync(memory, 0, bytes).map_err(failed("clear its memory"))?;
+            // It may come back earlier than it is done, and the queues' streams do not wait for it.
+            result::ctx::synchronize().map_err(failed("clear its memory"))?;
+            self.memory = Some(memory);
+            Ok(memory)
+        }
+    }
+
+    /// Compiled all at once, a thread each: a compiler's run takes seconds. Then loaded, so that the device's memory for
+    /// code is taken now.
+    fn prepare(&self, modules: &[Module]) -> Result<(), CudaError> {
+        thread::scope(|scope| {
+            let compile = |&module| scope.spawn(move || self.machine_code(module).map(drop));
+            let runs: Vec<_> = modules.iter().map(compile).collect();
+            let ended = runs.into_iter().map(|run| run.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            ended.collect::<Result<Vec<()>, _>>().map(drop)
+        })?;
+        let mut functions = self.functions();
+        modules.iter().try_for_each(|module| self.load(*module, &mut functions))
+    }
+
+    fn upload(&self, to: u64, bytes: usize, fill: &mut dyn FnMut(usize, &mut [u8])) {
+        self.bind();
+        self.pool_for(bytes).upload(self.stream(), to, bytes, fill).unwrap_or_else(|e| lost("copy to it", e));
+    }
+
+    fn download(&self, from: u64, bytes: usize, view: &mut dyn FnMut(usize, &[u8])) {
+        self.bind();
+        self.pool_for(bytes)
+            .download(self.stream(), from, bytes, view)
+            .unwrap_or_else(|e| lost("copy from it", e));
+    }
+
+    fn launch(&self, launch: &Launch<'_>) {
+        self.bind();
+        let function = self.function(launch.module, launch.kernel);
+        // The driver copies the arguments during the call; words, so that they are aligned.
+        let mut args = vec![0u64; launch.args.len().div_ceil(8)];
+        bytemuck::cast_slice_mut::<_, u8>(&mut args)[..launch.args.len()].copy_from_slice(launch.args);
+        let grid = (launch.grid[0] as u32, launch.grid[1] as u32, 1);
+        let mut parameters = [args.as_mut_ptr().cast::<c_void>()];
+        // SAFETY: the function takes one structure of these bytes, whose addresses lie in the device's memory.
+        let started = unsafe {
+            result::launch_kernel(function, grid, (launch.threads, 1, 1), 0, self.stream(), &mut parameters)
+        };
+        started.unwrap_or_else(|e| lost(&format!("start {} {:?}", launch.kernel, launch.grid), e));
+    }
+
+    fn products(&self) -> Option<&dyn Products> {
+        self.library.is_some().then_some(self as &dyn Products)
+    }
+
+    fn enter(&self, queue: usize, after: &[Mark]) {
+        self.bind();
+        self.streams.enter(queue, after).unwrap_or_else(|e| lost("order its streams", e));
+    }
+
+    fn mark(&self, mark: Mark) {
+        self.bind();
+        self.streams.mark(mark);
+    }
+
+    fn settle(&self) {
+        self.bind();
+        self.streams.settle(queue::current()).unwrap_or_else(|e| lost("finish its work", e));
+    }
+
+    fn wait(&self) {
+        self.bind();
+        self.streams.wait().unwrap_or_else(|e| lost("finish its work", e));
+    }
+}
+
+impl Products for Gpu {
+    fn room(&self) -> Room {
+        PRODUCT_ROOM
+    }
+
+    fn can(&self, product: &Product, places: &Places) -> bool {
+        self.bind();
+        self.library.as_ref().is_some_and(|library| library.algorithm(product, places).is_some())
+    }
+
+    fn multiply(&self, product: &Product, places: &Places) {
+        self.bind();
+        let library = self.library.as_ref().expect("who has none is not asked");
+        // SAFETY: the device planned the places by the room above, and they lie in its memory.
+        let asked = unsafe { library.multiply(product, places, self.stream()) };
+        asked.unwrap_or_else(|why| panic!("the CUDA device failed to multiply {product:?}: {why}"));
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        // SAFETY: nothing is under way once the streams are waited for, and nobody else has the memory. What fails here
+        // fails because the device is lost already. Streams, events and pinned memory go after this, in this context.
+        unsafe {
+            let _ = result::ctx::set_current(self.context);
+            let _ = self.streams.wait();
+            if let Some(memory) = self.memory {
+                let _ = result::free_sync(memory);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_computes_products_unless_somebody_says_otherwise() {
+        assert_eq!(
+            [None, Some("cublaslt"), Some("own")].map(|said| wants_library(said).unwrap()),
+            [true, true, false]
+        );
+        let why = wants_library(Some("magma")).unwrap_err().to_string();
+        assert!(why.contains("BALLAST_CUDA_PRODUCTS is `magma`") && why.contains("own"), "{why}");
+    }
+}

@@ -1,0 +1,174 @@
+//! Host memory that the copy engines can read and write: pieces of a pool, which every copy passes through.
+//!
+//! ```text
+//! up    [fill 0][fill 1][fill 2]          down           [view 0][view 1]
+//!               [copy 0][copy 1][copy 2]         [copy 0][copy 1][copy 2]
+//! ```
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, PoisonError};
+
+use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::sys;
+
+use crate::CudaError;
+
+use super::failed;
+use super::streams::event;
+
+/// Long enough for a copy to reach the link's rate.
+pub(super) const PIECE_BYTES: usize = 2 << 20;
+/// 32 MiB in all.
+pub(super) const PIECES: usize = 16;
+/// Room for most tables. There are many: one is free again once its copy is done, which comes after kernels.
+pub(super) const SMALL_PIECE_BYTES: usize = 32 << 10;
+/// 4 MiB in all.
+pub(super) const SMALL_PIECES: usize = 128;
+/// Host memory that a device pins.
+pub const PINNED_BYTES: usize = PIECES * PIECE_BYTES + SMALL_PIECES * SMALL_PIECE_BYTES;
+/// Pieces of one copy from the device that are under way at once.
+const AHEAD: usize = 4;
+
+/// Memory, and the event of its last copy.
+struct Piece {
+    memory: *mut u8,
+    /// Bytes of it.
+    room: usize,
+    event: sys::CUevent,
+}
+
+// SAFETY: whoever has a piece is alone with its memory; the driver's handles may be used from any thread.
+unsafe impl Send for Piece {}
+
+impl Piece {
+    /// Its first bytes.
+    ///
+    /// # Safety
+    /// No copy of the piece is under way.
+    unsafe fn bytes(&mut self, bytes: usize) -> &mut [u8] {
+        assert!(bytes <= self.room, "a piece of {bytes} bytes");
+        // SAFETY: the memory is that long, and this piece's alone.
+        unsafe { std::slice::from_raw_parts_mut(self.memory, bytes) }
+    }
+}
+
+/// The pieces that nobody has, the one longest without use first.
+pub(super) struct Pool {
+    piece_bytes: usize,
+    free: Mutex<VecDeque<Piece>>,
+    given: Condvar,
+}
+
+impl Pool {
+    /// Takes the memory of `pieces`. The device's context is current.
+    pub(super) fn new(pieces: usize, piece_bytes: usize) -> Result<Pool, CudaError> {
+        let piece = |_| {
+            // SAFETY: the context is current; the memory is freed with the pool.
+            let memory = unsafe { result::malloc_host(piece_bytes, 0) };
+            let memory = memory.map_err(failed("pin host memory"))?.cast();
+            Ok(Piece { memory, room: piece_bytes, event: event()? })
+        };
+        let free = (0..pieces).map(piece).collect::<Result<_, CudaError>>()?;
+        Ok(Pool { piece_bytes, free: Mutex::new(free), given: Condvar::new() })
+    }
+
+    fn take(&self) -> Piece {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            match free.pop_front() {
+                Some(piece) => return piece,
+                None => free = self.given.wait(free).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+
+    fn take_if_any(&self) -> Option<Piece> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+
+    fn give(&self, piece: Piece) {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).push_back(piece);
+        self.given.notify_one();
+    }
+
+    /// Copies to the device, which has `bytes` of memory at `to`. `fill` writes each piece.
+    pub(super) fn upload(
+        &self,
+        stream: sys::CUstream,
+        to: u64,
+        bytes: usize,
+        fill: &mut dyn FnMut(usize, &mut [u8]),
+    ) -> Result<(), DriverError> {
+        for at in (0..bytes).step_by(self.piece_bytes) {
+            let mut piece = self.take();
+            // SAFETY: the event says that the piece's last copy is done; the target lies in the device's memory.
+            unsafe {
+                result::event::synchronize(piece.event)?;
+                let event = piece.event;
+                let staged = piece.bytes(self.piece_bytes.min(bytes - at));
+                fill(at, staged);
+                result::memcpy_htod_async(to + at as u64, staged, stream)?;
+                result::event::record(event, stream)?;
+            }
+            self.give(piece);
+        }
+        Ok(())
+    }
+
+    /// Copies from the device, which has `bytes` of memory at `from`. `view` sees each piece.
+    pub(super) fn download(
+        &self,
+        stream: sys::CUstream,
+        from: u64,
+        bytes: usize,
+        view: &mut dyn FnMut(usize, &[u8]),
+    ) -> Result<(), DriverError> {
+        let mut starts = (0..bytes).step_by(self.piece_bytes);
+        let length = |at: usize| self.piece_bytes.min(bytes - at);
+        let mut coming: VecDeque<(usize, Piece)> = VecDeque::new();
+        loop {
+            while coming.len() < AHEAD && starts.len() > 0 {
+                // Who has a piece waits for none: copies that wait for each other's pieces would wait for ever.
+                let piece = if coming.is_empty() { Some(self.take()) } else { self.take_if_any() };
+                let (Some(mut piece), Some(at)) = (piece, starts.next()) else { break };
+                // SAFETY: as in `upload`.
+                unsafe {
+                    result::event::synchronize(piece.event)?;
+                    let event = piece.event;
+                    result::memcpy_dtoh_async(piece.bytes(length(at)), from + at as u64, stream)?;
+                    result::event::record(event, stream)?;
+                }
+                coming.push_back((at, piece));
+            }
+            let Some((at, mut piece)) = coming.pop_front() else { return Ok(()) };
+            // SAFETY: the event says that the copy is done.
+            unsafe {
+                result::event::synchronize(piece.event)?;
+                view(at, piece.bytes(length(at)));
+            }
+            self.give(piece);
+        }
+    }
+
+    /// Lends one piece's memory, while no copy of it is under way.
+    pub(super) fn with_piece<T>(&self, f: impl FnOnce(&mut [u8]) -> T) -> Result<T, DriverError> {
+        let mut piece = self.take();
+        // SAFETY: the event says that the piece's last copy is done.
+        let result =
+            unsafe { result::event::synchronize(piece.event).map(|()| f(piece.bytes(self.piece_bytes))) };
+        self.give(piece);
+        result
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        for piece in self.free.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            // SAFETY: whoever has the device has waited for it. What fails here fails because the device is lost already.
+            unsafe {
+                let _ = result::free_host(piece.memory.cast());
+                let _ = result::event::destroy(piece.event);
+            }
+        }
+    }
+}

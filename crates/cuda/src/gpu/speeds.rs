@@ -1,0 +1,143 @@
+//! What copies reach.
+
+use std::time::Instant;
+
+use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::sys;
+
+use super::cublaslt::{CublasLt, ROOM};
+use super::pinned::PIECE_BYTES;
+use super::{Gpu, failed};
+use crate::product::{Layout, Numbers, Places, Product};
+use crate::{CudaError, Driver};
+
+/// Bytes per second of copies.
+#[derive(Clone, Copy, Debug)]
+pub struct Speeds {
+    /// On the device: read and written.
+    pub device_bytes_per_s: f64,
+    /// From pinned host memory to the device.
+    pub up_bytes_per_s: f64,
+    /// From the device to pinned host memory.
+    pub down_bytes_per_s: f64,
+}
+
+impl Gpu {
+    /// What copies reach, the best of a few runs each: on the device (bytes read and written), up, and down.
+    ///
+    /// # Errors
+    /// [`CudaError::Memory`] if the device has no half a GiB left.
+    pub fn speeds(&self) -> Result<Speeds, CudaError> {
+        const BYTES: usize = 256 << 20;
+        let (free, total) = self.memory()?;
+        let stream = self.streams.of(0);
+        // SAFETY: the memory is this function's own, the piece is lent to it, and both outlive the copies, which
+        // `rate` waits for.
+        unsafe {
+            let memory = result::malloc_sync(2 * BYTES);
+            let memory = memory.map_err(|_| CudaError::Memory { wanted: 2 * BYTES, free, total })?;
+            let on = self
+                .rate(2 * BYTES, || result::memcpy_dtod_async(memory + BYTES as u64, memory, BYTES, stream));
+            let link = self.pool.with_piece(|piece| {
+                let up = self.rate(PIECE_BYTES, || result::memcpy_htod_async(memory, piece, stream));
+                let down = self.rate(PIECE_BYTES, || result::memcpy_dtoh_async(piece, memory, stream));
+                (up, down)
+            });
+            result::free_sync(memory).map_err(failed("free memory"))?;
+            let (up, down) = link.map_err(failed("copy"))?;
+            Ok(Speeds { device_bytes_per_s: on?, up_bytes_per_s: up?, down_bytes_per_s: down? })
+        }
+    }
+
+    /// Seconds that the device takes, by its own clock, for what `work` asks for in this thread's queue.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn seconds_of(&self, work: impl FnOnce()) -> Result<f64, CudaError> {
+        self.bind();
+        let stream = self.stream();
+        let event =
+            || result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).map_err(failed("make an event"));
+        let (begin, end) = (event()?, event()?);
+        // SAFETY: the events were just made, and are destroyed once the stream has come past them.
+        unsafe {
+            result::event::record(begin, stream).map_err(failed("record an event"))?;
+            work();
+            result::event::record(end, stream).map_err(failed("record an event"))?;
+            result::event::synchronize(end).map_err(failed("finish its work"))?;
+            let ms = result::event::elapsed(begin, end).map_err(failed("tell the time"));
+            let destroyed = [begin, end].map(|event| result::event::destroy(event));
+            destroyed.into_iter().collect::<Result<Vec<()>, _>>().map_err(failed("destroy an event"))?;
+            Ok(f64::from(ms?) / 1e3)
+        }
+    }
+
+    /// Operations per second of the library's product of large bf16 matrices, the best of a few runs; none if there is no
+    /// library.
+    ///
+    /// # Errors
+    /// [`CudaError::Memory`] if the device has no half a GiB left.
+    pub fn product_rate(&self) -> Result<Option<f64>, CudaError> {
+        const SIDE: usize = 8192;
+        const MATRIX: usize = 2 * SIDE * SIDE;
+        let Some(library) = &self.library else { return Ok(None) };
+        let (free, total) = self.memory()?;
+        let wanted = 3 * MATRIX + ROOM.workspace_bytes;
+        // SAFETY: the context is current, and the memory this function's own.
+        let memory = unsafe { result::malloc_sync(wanted) };
+        let memory = memory.map_err(|_| CudaError::Memory { wanted, free, total })?;
+        // Small numbers of either sign, no two alike beside each other: zeros would be multiplied faster.
+        self.upload(memory, 2 * MATRIX, &mut |first, into| {
+            for (i, number) in into.chunks_exact_mut(2).enumerate() {
+                let bits = (first / 2 + i) as u32;
+                let bits = bits.wrapping_mul(2_654_435_761) >> 16;
+                number.copy_from_slice(&((bits as u16 & 0x807f) | 0x3f00).to_le_bytes());
+            }
+        });
+        let [a, b, d, workspace] = [0, 1, 2, 3].map(|matrix| memory + (matrix * MATRIX) as u64);
+        let rate = self.rate_of(library, SIDE, &Places { a, b, d, bias: 0, workspace });
+        // SAFETY: nothing is under way, as the rate was waited for.
+        unsafe { result::free_sync(memory).map_err(failed("free memory"))? };
+        rate.map(Some)
+    }
+
+    fn rate_of(&self, library: &CublasLt, side: usize, places: &Places) -> Result<f64, CudaError> {
+        const PRODUCTS: usize = 10;
+        let matrix =
+            Layout { numbers: Numbers::Bf16, rows: side, cols: side, stride: side, transposed: false };
+        let a = Layout { transposed: true, ..matrix };
+        let product = Product { a, b: matrix, d: matrix, adds: false, biased: false };
+        let mut best = 0f64;
+        for _ in 0..5 {
+            let mut asked = Ok(());
+            let seconds = self.seconds_of(|| {
+                // SAFETY: the caller's memory has room for three such matrices and the workspace.
+                let multiply = |_| unsafe { library.multiply(&product, places, self.stream()) };
+                asked = (0..PRODUCTS).try_for_each(multiply);
+            })?;
+            asked.map_err(|why| CudaError::Driver { what: "multiply".into(), why })?;
+            best = best.max(PRODUCTS as f64 * 2.0 * (side as f64).powi(3) / seconds);
+        }
+        Ok(best)
+    }
+
+    /// Bytes per second of `copy`, 32 at a time, the best of five such runs.
+    fn rate(
+        &self,
+        bytes: usize,
+        mut copy: impl FnMut() -> Result<(), DriverError>,
+    ) -> Result<f64, CudaError> {
+        const COPIES: usize = 32;
+        let mut best = 0f64;
+        for _ in 0..5 {
+            self.wait();
+            let start = Instant::now();
+            for _ in 0..COPIES {
+                copy().map_err(failed("copy"))?;
+            }
+            self.wait();
+            best = best.max((COPIES * bytes) as f64 / start.elapsed().as_secs_f64());
+        }
+        Ok(best)
+    }
+}

@@ -1,0 +1,139 @@
+//! The few functions of NVRTC that are needed, of whichever version is found.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ptr::null;
+use std::sync::OnceLock;
+
+use cudarc::driver::sys;
+use libloading::Library;
+
+use crate::{CudaError, library};
+
+type Program = *mut c_void;
+type Status = c_int;
+
+/// The library's functions; it stays open for as long as the process.
+pub(crate) struct Nvrtc {
+    version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> Status,
+    create: unsafe extern "C" fn(
+        *mut Program,
+        *const c_char,
+        *const c_char,
+        c_int,
+        *const *const c_char,
+        *const *const c_char,
+    ) -> Status,
+    compile: unsafe extern "C" fn(Program, c_int, *const *const c_char) -> Status,
+    log_size: unsafe extern "C" fn(Program, *mut usize) -> Status,
+    log: unsafe extern "C" fn(Program, *mut c_char) -> Status,
+    cubin_size: unsafe extern "C" fn(Program, *mut usize) -> Status,
+    cubin: unsafe extern "C" fn(Program, *mut c_char) -> Status,
+    destroy: unsafe extern "C" fn(*mut Program) -> Status,
+    message: unsafe extern "C" fn(Status) -> *const c_char,
+    _library: Library,
+}
+
+/// The driver's version of CUDA, 12 for instance, if there is one.
+fn driver_major() -> Option<u32> {
+    let mut version = 0;
+    // SAFETY: looks for a library of this name, and asks it for a number.
+    let told = unsafe { sys::is_culib_present() && sys::cuDriverGetVersion(&mut version).result().is_ok() };
+    told.then_some(version as u32 / 1000)
+}
+
+impl Nvrtc {
+    /// The library, opened at the first call.
+    ///
+    /// # Errors
+    /// [`CudaError::Library`] if there is none, or it is not what it is called.
+    pub(crate) fn get() -> Result<&'static Nvrtc, CudaError> {
+        static FOUND: OnceLock<Option<Nvrtc>> = OnceLock::new();
+        let open = || Nvrtc::of(library::open("nvrtc", Some("libnvrtc-builtins."), driver_major())?);
+        FOUND.get_or_init(open).as_ref().ok_or(CudaError::Library {
+            library: "libnvrtc.so",
+            needed_for: "it compiles the kernels for the device",
+            install: "the CUDA toolkit's run-time compiler, of CUDA 12 or 13 (for instance `pip install \
+                      nvidia-cuda-nvrtc-cu12`, with its folder in BALLAST_CUDA_LIBRARIES)",
+        })
+    }
+
+    fn of(library: Library) -> Option<Nvrtc> {
+        // SAFETY: the functions have these signatures in every version since 11.1, and live as long as the library.
+        unsafe {
+            Some(Nvrtc {
+                version: *library.get(b"nvrtcVersion").ok()?,
+                create: *library.get(b"nvrtcCreateProgram").ok()?,
+                compile: *library.get(b"nvrtcCompileProgram").ok()?,
+                log_size: *library.get(b"nvrtcGetProgramLogSize").ok()?,
+                log: *library.get(b"nvrtcGetProgramLog").ok()?,
+                cubin_size: *library.get(b"nvrtcGetCUBINSize").ok()?,
+                cubin: *library.get(b"nvrtcGetCUBIN").ok()?,
+                destroy: *library.get(b"nvrtcDestroyProgram").ok()?,
+                message: *library.get(b"nvrtcGetErrorString").ok()?,
+                _library: library,
+            })
+        }
+    }
+
+    /// Major and minor.
+    pub(crate) fn version(&self) -> (i32, i32) {
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: both places live through the call.
+        unsafe { (self.version)(&mut major, &mut minor) };
+        (major, minor)
+    }
+
+    fn result(&self, status: Status) -> Result<(), String> {
+        if status == 0 {
+            return Ok(());
+        }
+        // SAFETY: the library gives a text of its own for every number.
+        Err(unsafe { CStr::from_ptr((self.message)(status)) }.to_string_lossy().into_owned())
+    }
+
+    /// Machine code, and what the compiler said of it.
+    ///
+    /// # Errors
+    /// Its words.
+    pub(crate) fn compile(
+        &self,
+        name: &str,
+        source: &str,
+        options: &[String],
+    ) -> Result<(Vec<u8>, String), String> {
+        let text = |text: &str| CString::new(text).map_err(|e| e.to_string());
+        let (name, source) = (text(name)?, text(source)?);
+        let options = options.iter().map(|option| text(option)).collect::<Result<Vec<_>, _>>()?;
+        let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
+        let mut program = std::ptr::null_mut();
+        // SAFETY: texts live through the calls; the program is made first and destroyed last.
+        unsafe {
+            self.result((self.create)(&mut program, source.as_ptr(), name.as_ptr(), 0, null(), null()))?;
+            let done = self.result((self.compile)(program, options.len() as c_int, options.as_ptr()));
+            let log = self.bytes(program, self.log_size, self.log).unwrap_or_default();
+            let log = String::from_utf8_lossy(&log).trim_end_matches('\0').to_string();
+            let code = done.and_then(|()| self.bytes(program, self.cubin_size, self.cubin));
+            // A program that is not destroyed costs memory and nothing else.
+            (self.destroy)(&mut program);
+            code.map(|code| (code, log.clone())).map_err(|why| format!("{why}\n{log}"))
+        }
+    }
+
+    /// # Safety
+    /// The program is not destroyed, and the functions tell a size and write as many bytes.
+    unsafe fn bytes(
+        &self,
+        program: Program,
+        size: unsafe extern "C" fn(Program, *mut usize) -> Status,
+        write: unsafe extern "C" fn(Program, *mut c_char) -> Status,
+    ) -> Result<Vec<u8>, String> {
+        let mut length = 0;
+        // SAFETY: passed on from the caller; the buffer is as long as the library said.
+        unsafe {
+            self.result(size(program, &mut length))?;
+            let mut bytes = vec![0u8; length];
+            self.result(write(program, bytes.as_mut_ptr().cast()))?;
+            Ok(bytes)
+        }
+    }
+}

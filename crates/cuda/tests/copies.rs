@@ -1,0 +1,14 @@
+//! Scattered buffers between host and device, its kernels emulated.
+
+mod emulator;
+mod scattered;
+
+use cuda::GpuDevice;
+use emulator::{Emulator, Mma};
+
+#[test]
+fn what_is_spread_arrives_and_is_collected() {
+    if emulator::compiler().is_some() {
+        scattered::check(&mut GpuDevice::new(Emulator::new(Mma::Defined), scattered::BYTES).unwrap());
+    }
+}

@@ -1,0 +1,168 @@
+//! The engine on a GPU whose kernels are emulated, and on one if there is one: its tokens taken there or here, its KV swapped and its weights copied.
+
+mod emulator;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use cuda::GpuDevice;
+use emulator::{Emulator, Mma};
+use engine::{
+    Blocks, DeviceChoice, Engine, EngineConfig, Event, HostLinears, KvFormat, KvMemory, Offload, Planned,
+    PrefixCaching, Request, StartError, WeightShare,
+};
+use kernels::device::Device;
+use kernels::{CpuDevice, Isa, Team};
+use model::Checkpoint;
+use model::decoder::WeightsAs;
+use model::sampling::SamplingParams;
+use spec::{ByTier, Split, Tier};
+
+fn checkpoint() -> Checkpoint {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/golden/llama-gqa-tied");
+    Checkpoint::open(&folder).unwrap()
+}
+
+fn config() -> EngineConfig {
+    EngineConfig {
+        weights: WeightsAs::Bf16,
+        kv: KvFormat::AsActivations,
+        sparse: None,
+        memory: 4 << 30,
+        threads: 1,
+        isa: Isa::Scalar,
+        device: DeviceChoice::Cpu,
+        max_model_len: Some(128),
+        max_num_seqs: 4,
+        max_num_batched_tokens: 48,
+        max_num_queued_reqs: 100,
+        prefix_caching: PrefixCaching::Off,
+        steps_in_flight: 1,
+        kv_tokens: Some(4 * 128),
+        kv_memory: KvMemory::AsUsed,
+        host_kv_tokens: 0,
+        offload: Offload::default(),
+        blocks: Blocks::default(),
+        record: None,
+        beside_bytes: 0,
+        lane_spans: 0,
+    }
+}
+
+/// What runs the kernels.
+#[derive(Clone, Copy, Debug)]
+enum Runs {
+    Emulation,
+    Gpu,
+}
+
+/// What there is here.
+fn all() -> Vec<Runs> {
+    let gpu = cuda::open(1 << 20).is_ok().then_some(Runs::Gpu);
+    emulator::compiler().map(|_| Runs::Emulation).into_iter().chain(gpu).collect()
+}
+
+fn start(runs: Runs, config: EngineConfig) -> Engine {
+    let open = |tier: Tier, bytes: usize, team: &Arc<Team>| -> Result<Box<dyn Device>, StartError> {
+        Ok(match (tier, runs) {
+            (Tier::Device, Runs::Emulation) => Box::new(GpuDevice::new(Emulator::new(Mma::Defined), bytes)?),
+            (Tier::Device, Runs::Gpu) => Box::new(cuda::open(bytes)?),
+            _ => Box::new(CpuDevice::new(bytes, Arc::clone(team), Isa::Scalar)?),
+        })
+    };
+    Planned::new(&checkpoint(), config).unwrap().start_on(&open, &|_| {}).unwrap()
+}
+
+/// Greedy and drawn, with penalties, with biases, cut short.
+fn requests(logprobs: Option<u32>) -> Vec<Request> {
+    let request = |i: u32| Request {
+        prompt: (0..40 + 5 * i).map(|j| 3 + (i * 31 + j * 17) % 90).collect(),
+        params: SamplingParams {
+            max_tokens: Some(64),
+            ignore_eos: true,
+            temperature: if i == 0 { 0.0 } else { 1.2 },
+            top_k: (i == 1).then_some(20),
+            top_p: if i == 2 { 0.8 } else { 1.0 },
+            repetition_penalty: if i % 2 == 1 { 1.4 } else { 1.0 },
+            frequency_penalty: if i == 2 { 0.5 } else { 0.0 },
+            logit_bias: if i == 3 { vec![(7, 3.0), (50, -2.0)] } else { Vec::new() },
+            logprobs,
+            ..SamplingParams::greedy()
+        },
+        seed: 11,
+        salt: 0,
+    };
+    (0..4).map(request).collect()
+}
+
+fn tokens(engine: &Engine, logprobs: Option<u32>) -> Vec<Vec<u32>> {
+    let tickets: Vec<_> = requests(logprobs).into_iter().map(|r| engine.submit(r).unwrap()).collect();
+    let all = |ticket: &engine::Ticket| {
+        let mut ids = Vec::new();
+        loop {
+            match ticket.events.recv().expect("the engine lives") {
+                Event::Token(token) => {
+                    assert_eq!(token.logprobs.is_some(), logprobs.is_some());
+                    ids.push(token.id);
+                }
+                Event::Finished(_) => return ids,
+                Event::Began(_) | Event::Prompt(..) => (),
+                Event::Failed(why) => panic!("{why}"),
+            }
+        }
+    };
+    tickets.iter().map(all).collect()
+}
+
+#[test]
+fn tokens_taken_on_the_device_are_those_taken_on_the_host() {
+    all().into_iter().for_each(check_tokens);
+}
+
+fn check_tokens(runs: Runs) {
+    // In f32 a row's sums do not depend on how many rows there are: one kernel computes all sizes.
+    let engine = start(runs, EngineConfig { weights: WeightsAs::F32, ..config() });
+    // Who wants log-probabilities has the logits fetched.
+    let want = tokens(&engine, Some(0));
+    assert_eq!(tokens(&engine, None), want);
+    assert!(want.iter().all(|ids| ids.len() == 64) && want[0] != want[2], "{want:?}");
+}
+
+#[test]
+fn swapped_kv_and_copied_weights_change_no_token() {
+    all().into_iter().for_each(check_tiers);
+}
+
+fn check_tiers(runs: Runs) {
+    // In f32, as above.
+    let config = || EngineConfig { weights: WeightsAs::F32, ..config() };
+    let want = tokens(&start(runs, config()), None);
+    let tight = EngineConfig { kv_tokens: Some(256), host_kv_tokens: 1000, ..config() };
+    let engine = start(runs, EngineConfig { steps_in_flight: 2, ..tight });
+    assert_eq!(tokens(&engine, None), want);
+    assert!(engine.counts().moved_blocks > 0, "nothing was swapped");
+    let split =
+        Split::new(ByTier { device: 30, host: 70, disk: 0 }.map(|p| p * (Split::WHOLE / 100))).unwrap();
+    let offload = Offload {
+        device_memory: Some(1 << 30),
+        share: WeightShare::Exactly(split),
+        linears: HostLinears::Device,
+        ..Offload::default()
+    };
+    let engine = start(runs, EngineConfig { offload, ..config() });
+    assert_eq!(tokens(&engine, None), want);
+    assert!(engine.copied().bytes > 0, "nothing was copied");
+}
+
+#[test]
+fn kv_of_4_bits_gives_the_cpus_first_token() {
+    if emulator::compiler().is_none() {
+        return;
+    }
+    let config = || EngineConfig { kv: KvFormat::Int4, ..config() };
+    let on_host = Planned::new(&checkpoint(), config()).unwrap().start(&|_| {}).unwrap();
+    let (got, want) = (tokens(&start(Runs::Emulation, config()), None), tokens(&on_host, None));
+    // Later ones may part where two are nearly as likely: the devices add in different orders.
+    assert_eq!(got[0][0], want[0][0]);
+    assert!(got.iter().all(|ids| ids.len() == 64));
+}

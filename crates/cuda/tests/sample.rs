@@ -1,0 +1,35 @@
+//! Tokens taken on the device, its kernels emulated: those of the CPU's sampler, case by case.
+
+mod emulator;
+mod sampling;
+
+use cuda::GpuDevice;
+use emulator::{Emulator, Mma};
+use kernels::device::Device;
+use model::sampling::{Sampler, SamplingParams};
+
+#[test]
+fn tokens_are_those_of_the_cpus_sampler() {
+    if emulator::compiler().is_some() {
+        sampling::check(&mut GpuDevice::new(Emulator::new(Mma::Defined), sampling::BYTES).unwrap());
+    }
+}
+
+#[test]
+fn rows_that_nothing_can_be_taken_from_say_why_and_harm_no_other() {
+    if emulator::compiler().is_some() {
+        sampling::check_errors(&mut GpuDevice::new(Emulator::new(Mma::Defined), sampling::BYTES).unwrap());
+    }
+}
+
+#[test]
+fn what_needs_the_logits_is_not_for_a_device() {
+    let needs = [
+        SamplingParams { logprobs: Some(0), ..SamplingParams::greedy() },
+        SamplingParams { allowed_token_ids: Some(vec![3]), ..SamplingParams::greedy() },
+    ];
+    for params in needs {
+        assert_eq!(Sampler::new(params, &[], &[], 0).for_device(), None);
+    }
+    assert!(!GpuDevice::new(Emulator::new(Mma::Defined), 64).unwrap().picks(1 << 20));
+}

@@ -1,0 +1,434 @@
+//! What lives where, in bytes, decided before anything heavy happens.
+
+use std::fmt;
+
+use kernels::attention::{BLOCK_TOKENS, KvDtype, KvLayout};
+use kernels::device::Dtype;
+use model::decoder::{Blueprint, WorkSize};
+use model::store::Cut;
+use policy::sched::{BlockConfig, Schedule};
+use spec::{ModelSpec, Split, Tier};
+
+use crate::config::{DeviceChoice, EngineConfig, KvFormat, WeightShare};
+use crate::plan::blocks::Passes;
+use crate::plan::budget::Budget;
+use crate::plan::room::{Kv, Room, WeightBytes};
+
+const _: () =
+    assert!(BLOCK_TOKENS == spec::BLOCK_TOKENS.0 as usize, "policy and kernels mean the same blocks");
+
+/// A plan of all memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// What the process had resident before (the program, the tokenizer), what threads, attention, the scheduler and others
+    /// beside the engine keep, and a margin.
+    pub process_bytes: u64,
+    /// Weights that are on the device, norms, rotary tables.
+    pub weight_bytes: u64,
+    /// Slots of the device that the other weights pass through.
+    pub slot_bytes: u64,
+    /// Weights that live on the host.
+    pub host_weight_bytes: u64,
+    /// Slots of the host that weights from the drive pass through on their way to a device that cannot read it.
+    pub host_slot_bytes: u64,
+    /// Activations of linears that the host computes with weights that live there.
+    pub host_linear_bytes: u64,
+    /// Weights that a pass over the model copies from the host to the device.
+    pub copied_bytes: u64,
+    /// Weights that a pass over the model reads from the drive.
+    pub streamed_bytes: u64,
+    /// The packed store on the drive; none where no weights are read from it.
+    pub disk_bytes: u64,
+    /// Activations of the largest step.
+    pub work_bytes: u64,
+    /// All KV blocks.
+    pub kv_bytes: u64,
+    /// How many there are.
+    pub kv_blocks: usize,
+    /// KV blocks of the host tier.
+    pub host_kv_bytes: u64,
+    /// How many there are.
+    pub host_kv_blocks: usize,
+    /// KV blocks of the drive.
+    pub drive_kv_blocks: usize,
+    /// Their part of its file.
+    pub drive_kv_bytes: u64,
+    /// The file of KV and activations on the drive; none where none live there.
+    pub drive_bytes: u64,
+    /// KV positions of one layer that a slot has room for, which KV away from the device passes on its way to attention.
+    pub kv_slot_tokens: u64,
+    /// Such slots of the device.
+    pub kv_slot_bytes: u64,
+    /// Such slots of the host.
+    pub host_kv_slot_bytes: u64,
+    /// What attention on the host and activations that rest there need.
+    pub host_work_bytes: u64,
+    /// The shares of all weights that make this very plan of them (see `WeightShare::Exactly`).
+    pub weight_share: Split,
+    /// The longest sequence that is served.
+    pub max_model_len: usize,
+    /// What the process may take.
+    pub limit_bytes: u64,
+    /// Whose memory the device's is, and how much.
+    pub budget: Budget,
+}
+
+/// A model that does not fit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TooSmall {
+    /// Not even one sequence of the length asked for.
+    #[error(
+        "this needs {} and may take {}: weights {}, activations {}, KV for one sequence of {tokens} tokens {}, \
+         the process itself {}. Raise --memory to at least the former, lower --max-model-len or \
+         --max-num-batched-tokens, or choose narrower weights (--weights int8 or int4){}",
+        size(need),
+        size(limit),
+        size(weights),
+        size(work),
+        size(kv),
+        size(process),
+        if *streamed { "; weights are streamed from the drive already" } else { "" }
+    )]
+    Memory {
+        /// Bytes needed.
+        need: u64,
+        /// Bytes allowed.
+        limit: u64,
+        /// Bytes of weights.
+        weights: u64,
+        /// Bytes of activations.
+        work: u64,
+        /// Bytes of KV of the shortest sequence.
+        kv: u64,
+        /// Bytes of the process.
+        process: u64,
+        /// Tokens of that sequence.
+        tokens: usize,
+        /// Whether `weights` are only those that cannot be streamed, and the slots.
+        streamed: bool,
+    },
+    /// A device with a budget of its own cannot hold what must be there.
+    #[error(
+        "this needs {} of the device's memory and may take {} there: weights {}, activations {}, KV for one sequence of \
+         {tokens} tokens {}. Raise --device-memory to at least the former, lower --max-model-len or \
+         --max-num-batched-tokens, or choose narrower weights (--weights int8 or int4)",
+        size(need),
+        size(limit),
+        size(weights),
+        size(work),
+        size(kv)
+    )]
+    Device {
+        /// Bytes needed.
+        need: u64,
+        /// Bytes allowed.
+        limit: u64,
+        /// Bytes of weights that are always there, and of the slots for the others.
+        weights: u64,
+        /// Bytes of activations.
+        work: u64,
+        /// Bytes of KV of the shortest sequence.
+        kv: u64,
+        /// Tokens of that sequence.
+        tokens: usize,
+    },
+    /// The host cannot hold what must be there.
+    #[error(
+        "this needs {} on the host and may take {} there: weights {}, KV {}, the process itself {}. Raise --memory{}, or \
+         leave more to the device or the drive",
+        size(need),
+        size(limit),
+        size(weights),
+        size(kv),
+        size(process),
+        if *carved { " or lower --device-memory, which is part of it" } else { "" }
+    )]
+    Host {
+        /// Bytes needed.
+        need: u64,
+        /// Bytes allowed.
+        limit: u64,
+        /// Bytes of weights that live there, and of slots.
+        weights: u64,
+        /// Bytes of KV there.
+        kv: u64,
+        /// Bytes of the process.
+        process: u64,
+        /// Whether the device's memory comes out of the process's.
+        carved: bool,
+    },
+    /// A device that is part of the process leaves it nothing.
+    #[error(
+        "--device-memory {} is part of --memory {}, and leaves nothing for the process itself and the host tier: lower \
+         the former or raise the latter",
+        size(device),
+        size(memory)
+    )]
+    Carved {
+        /// Bytes of the device.
+        device: u64,
+        /// Bytes of the process.
+        memory: u64,
+    },
+    /// Shares of weights that were asked for do not fit.
+    #[error("{why}. {}", nearest.map_or_else(
+        || "No other shares of weights fit either".to_string(),
+        |(device, host)| format!("The nearest shares of weights that fit: --percent {device} {host} ..")
+    ))]
+    Shares {
+        /// What does not fit.
+        why: Box<TooSmall>,
+        /// Percent on the device and on the host that would.
+        nearest: Option<(u32, u32)>,
+    },
+    /// Weights that fit no memory have nowhere to go.
+    #[error("{why}; and there is no folder for weights on the drive (--offload-dir)")]
+    NoDrive {
+        /// What does not fit.
+        why: Box<TooSmall>,
+    },
+    /// KV or activations are to live where the schedule does not bring them from.
+    #[error(
+        "--schedule {asked} does not move {} between tiers: choose zigzag or diagonal, or leave them on the device \
+         (--percent .. 100 0 100 0)",
+        if *asked == "row" { "activations" } else { "KV and activations" }
+    )]
+    Schedule {
+        /// The schedule.
+        asked: &'static str,
+    },
+    /// KV or activations are to live on the drive, and there is no folder for them.
+    #[error(
+        "KV or activations are to live on the drive, and there is no folder for them: name one with --offload-dir"
+    )]
+    NoFolder,
+    /// The drive's share does not hold what must live there.
+    #[error(
+        "this needs {} on the drive and may take {} there: packed weights {}, KV and activations {}. Raise --disk to at \
+         least the former, or leave less to the drive (--percent)",
+        size(need),
+        size(limit),
+        size(weights),
+        size(kv)
+    )]
+    Drive {
+        /// Bytes needed.
+        need: u64,
+        /// Bytes allowed.
+        limit: u64,
+        /// Bytes of the store.
+        weights: u64,
+        /// Bytes of KV of one sequence, and of activations.
+        kv: u64,
+    },
+    /// The store of all weights is larger than the drive's share.
+    #[error(
+        "the packed weights take {} on the drive, and --disk allows {}: raise it to at least the former, or choose \
+         narrower weights (--weights int8 or int4)",
+        size(need),
+        size(limit)
+    )]
+    Disk {
+        /// Bytes of the store.
+        need: u64,
+        /// Bytes allowed.
+        limit: u64,
+    },
+}
+
+impl Hold {
+    /// Plans an engine of `config` within its memory, given what the process has resident already: with all weights on the
+    /// device if they fit there, else with as many as fit, the next on the host where that is apart, the rest on the drive;
+    /// and how they are cut then.
+    ///
+    /// # Errors
+    /// [`TooSmall`], with the parts and what to do.
+    pub fn plan(
+        spec: &ModelSpec,
+        blueprint: &Blueprint,
+        config: &EngineConfig,
+        resident_bytes: u64,
+    ) -> Result<(Hold, Option<Cut>), TooSmall> {
+        check_schedule(config)?;
+        let settled = [Passes::Resident, Passes::Streamed].map(|passes| config.settled(passes));
+        let room = |config| Room::new(spec, blueprint, config, resident_bytes);
+        let (resident, streamed) = (room(&settled[0])?, room(&settled[1])?);
+        let whole = || resident.hold(&WeightBytes::resident(blueprint), Kv::Wanted);
+        let cut = || streamed.cut().map(|(hold, cut)| (hold, Some(cut)));
+        match config.offload.share {
+            WeightShare::Exactly(Split::RESIDENT) if config.blocks.stay() => {
+                let refused = |why| streamed.refused(why, Split::RESIDENT);
+                whole().map(|hold| (hold, None)).map_err(refused)
+            }
+            WeightShare::Exactly(split) => streamed.cut_exactly(split).map(|(hold, cut)| (hold, Some(cut))),
+            share => match whole() {
+                Err(_) if streamed.has_elsewhere() => cut(),
+                Ok(hold) if share == WeightShare::AfterKv && hold.kv_tokens() < resident.wanted() => {
+                    // Where there is nowhere else for weights, KV has what they leave.
+                    cut().or(Ok((hold, None)))
+                }
+                result => result.map(|hold| (hold, None)),
+            },
+        }
+    }
+
+    /// Positions that KV has room for, on all tiers.
+    pub fn kv_tokens(&self) -> usize {
+        (self.kv_blocks + self.host_kv_blocks + self.drive_kv_blocks) * BLOCK_TOKENS
+    }
+
+    /// Bytes of the device's arena.
+    pub fn arena_bytes(&self) -> u64 {
+        self.weight_bytes + self.slot_bytes + self.work_bytes + self.kv_bytes + self.kv_slot_bytes
+    }
+
+    /// Bytes of the host's arena.
+    pub fn host_bytes(&self) -> u64 {
+        let kv = self.host_kv_bytes + self.host_kv_slot_bytes + self.host_work_bytes;
+        kv + self.host_weight_bytes + self.host_slot_bytes + self.host_linear_bytes
+    }
+
+    /// Bytes of the whole process at its peak: without a device that has memory of its own.
+    pub fn total_bytes(&self) -> u64 {
+        let device = match self.budget {
+            Budget::Apart { .. } => 0,
+            Budget::Common(_) | Budget::Carved { .. } => self.arena_bytes(),
+        };
+        self.process_bytes + device + self.host_bytes()
+    }
+
+    /// What the device may take.
+    pub fn device_limit_bytes(&self) -> u64 {
+        self.budget.device(self.process_bytes + self.host_bytes())
+    }
+}
+
+impl fmt::Display for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "weights {}", size(&self.weight_bytes))?;
+        let mut away = Vec::new();
+        if self.host_weight_bytes > 0 {
+            away.push(format!("{} on the host", size(&self.host_weight_bytes)));
+        }
+        if self.streamed_bytes > 0 {
+            away.push(format!("{} streamed from the drive for each pass", size(&self.streamed_bytes)));
+        }
+        if !away.is_empty() {
+            let slots = size(&(self.slot_bytes + self.host_slot_bytes));
+            write!(f, " (and {}, through slots of {slots})", away.join(", "))?;
+        }
+        write!(f, ", KV {} ({} tokens), ", size(&self.kv_bytes), self.kv_blocks * BLOCK_TOKENS)?;
+        if self.host_kv_bytes > 0 {
+            let what = if self.kv_slot_tokens > 0 { "KV on the host" } else { "preempted KV" };
+            write!(f, "{what} {}, ", size(&self.host_kv_bytes))?;
+        }
+        if self.drive_bytes > 0 {
+            write!(f, "KV and activations on the drive {}, ", size(&self.drive_bytes))?;
+        }
+        let slots = self.kv_slot_bytes + self.host_kv_slot_bytes;
+        if slots > 0 {
+            write!(f, "slots for KV {}, ", size(&slots))?;
+        }
+        let work = self.work_bytes + self.host_work_bytes + self.host_linear_bytes;
+        write!(f, "activations {}, process {}: ", size(&work), size(&self.process_bytes))?;
+        let all = |f: &mut fmt::Formatter<'_>| {
+            write!(f, "{} of {}", size(&self.total_bytes()), size(&self.limit_bytes))
+        };
+        let device =
+            format!("{} of {} on the device", size(&self.arena_bytes()), size(&self.device_limit_bytes()));
+        match self.budget {
+            Budget::Common(_) => all(f),
+            Budget::Carved { .. } => all(f).and_then(|()| write!(f, ", of that {device}")),
+            Budget::Apart { .. } => write!(f, "{device}, ").and_then(|()| all(f)),
+        }
+    }
+}
+
+/// Whether the schedule that was asked for can have KV and activations where they shall be, and there is a drive for them.
+fn check_schedule(config: &EngineConfig) -> Result<(), TooSmall> {
+    let blocks = &config.blocks;
+    let away = |split: Split| split != Split::RESIDENT;
+    match blocks.schedule {
+        Some(Schedule::Continuous) if !blocks.stay() => return Err(TooSmall::Schedule { asked: "plain" }),
+        Some(Schedule::Row) if away(blocks.hidden) => return Err(TooSmall::Schedule { asked: "row" }),
+        _ => {}
+    }
+    let drive = [blocks.kv, blocks.hidden].iter().any(|split| split.part(Tier::Disk) > 0);
+    if drive && config.offload.folder.is_none() { Err(TooSmall::NoFolder) } else { Ok(()) }
+}
+
+/// Bytes of one block, all layers.
+pub(crate) fn kv_block_bytes(spec: &ModelSpec, dtype: KvDtype) -> u64 {
+    (spec.layers * kv_layout(spec, dtype).block_bytes()) as u64
+}
+
+pub(crate) fn kv_layout(spec: &ModelSpec, dtype: KvDtype) -> KvLayout {
+    KvLayout { kv_heads: spec.kv_heads, head_dim: spec.head_dim, dtype }
+}
+
+/// A format of KV that nothing attends, or a way to attend that is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoSuchKv {
+    /// Queries in f32 meet pages in f32.
+    #[error(
+        "KV of 4 bits meets queries in bf16, and f32 weights make them f32: leave --kv out, or choose other --weights"
+    )]
+    WithF32,
+    /// The GPU's kernels attend to all keys.
+    #[error(
+        "sparse attention is not built for CUDA: leave --sparse-attention out, or run on the CPU (--device cpu)"
+    )]
+    SparseOnCuda,
+    /// No share at all, or more than all.
+    #[error("sparse attention takes a share of the keys, above 0 and up to 1: 0.1 is a tenth")]
+    NoShare,
+}
+
+impl EngineConfig {
+    /// How large the activation buffers of a batch are.
+    pub(crate) fn work_size(&self, blocks: &BlockConfig) -> WorkSize {
+        let samples = self.max_num_seqs.min(blocks.batch_seqs);
+        WorkSize { tokens: self.max_num_batched_tokens, samples, dtype: self.dtype() }
+    }
+
+    /// f32 weights are computed with in f32, all others in bf16.
+    pub(crate) fn dtype(&self) -> Dtype {
+        if self.weights == model::decoder::WeightsAs::F32 { Dtype::F32 } else { Dtype::Bf16 }
+    }
+
+    /// What pages hold.
+    pub(crate) fn kv_dtype(&self) -> KvDtype {
+        match (self.kv, self.dtype()) {
+            (KvFormat::Int4, _) => KvDtype::Int4,
+            (KvFormat::AsActivations, Dtype::F32) => KvDtype::F32,
+            (KvFormat::AsActivations, Dtype::Bf16) => KvDtype::Bf16,
+        }
+    }
+
+    /// Whether kernels are there for this format of KV.
+    ///
+    /// # Errors
+    /// [`NoSuchKv`]: which are not, and what to do.
+    pub(crate) fn check_kv(&self) -> Result<(), NoSuchKv> {
+        match (self.kv, self.dtype(), self.device) {
+            (KvFormat::Int4, Dtype::F32, _) => Err(NoSuchKv::WithF32),
+            (_, _, DeviceChoice::Cuda) if self.sparse.is_some() => Err(NoSuchKv::SparseOnCuda),
+            _ if self.sparse.is_some_and(|share| !(share > 0.0 && share <= 1.0)) => Err(NoSuchKv::NoShare),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Bytes of KV that a token takes under these settings, all layers.
+pub fn kv_token_bytes(spec: &ModelSpec, config: &EngineConfig) -> u64 {
+    kv_block_bytes(spec, config.kv_dtype()) / BLOCK_TOKENS as u64
+}
+
+/// `1.5 GiB`, for people.
+pub fn size(bytes: &u64) -> String {
+    const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    match UNITS.iter().find(|(_, unit)| bytes >= unit) {
+        Some((name, unit)) => format!("{:.1} {name}", *bytes as f64 / *unit as f64),
+        None => format!("{bytes} B"),
+    }
+}

@@ -1,0 +1,192 @@
+//! What KV and activations take of each tier: homes, slots on the way, and what attention on the host needs.
+
+use std::collections::BTreeSet;
+
+use kernels::arena::PAGE;
+use kernels::attention::{BLOCK_TOKENS, Demand, Scratch};
+use model::decoder::{Projected, Turning, Work, WorkSize};
+use policy::pipeline::DiskPath;
+use policy::sched::{BlockConfig, Delegate, Schedule};
+use spec::{ByTier, ModelSpec, Split, Tier};
+
+use crate::config::{DeviceChoice, EngineConfig};
+use crate::plan::hold::{kv_block_bytes, kv_layout};
+use crate::tiers::kv::TURNS;
+use crate::tiers::kv_file::{BOUNCE_BYTES, KvFileSizes};
+
+/// Sizes that follow from where KV and activations live.
+pub(crate) struct Homes<'a> {
+    spec: &'a ModelSpec,
+    config: &'a EngineConfig,
+    blocks: BlockConfig,
+    max_model_len: usize,
+}
+
+/// Homes of so many KV blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KvHomes {
+    pub(crate) blocks: ByTier<usize>,
+    /// KV positions of one layer that a slot has room for.
+    pub(crate) slot_tokens: u64,
+    /// Bytes of all slots of a tier.
+    pub(crate) slot_bytes: ByTier<u64>,
+}
+
+impl KvHomes {
+    /// Blocks of the longest sequence that has room somewhere.
+    pub(crate) fn longest(&self) -> usize {
+        let slot = self.slot_tokens as usize / BLOCK_TOKENS;
+        let ByTier { device, host, disk } = self.blocks;
+        device.max(host.max(disk).min(slot))
+    }
+}
+
+impl<'a> Homes<'a> {
+    pub(crate) fn new(
+        spec: &'a ModelSpec,
+        config: &'a EngineConfig,
+        blocks: BlockConfig,
+        max_model_len: usize,
+    ) -> Homes<'a> {
+        Homes { spec, config, blocks, max_model_len }
+    }
+
+    /// Homes of `total` blocks. Blocks for preempted sequences come on top.
+    pub(crate) fn of(&self, total: usize) -> KvHomes {
+        let share = self.config.blocks.kv;
+        let mut blocks = ByTier::default();
+        Tier::ALL.into_iter().for_each(|tier| blocks[tier] = share.of(tier, total as u64) as usize);
+        let slot_tokens = self.slot_tokens(blocks.host + blocks.disk);
+        let slots = |wanted| if wanted { TURNS as u64 * self.slot_bytes(slot_tokens) } else { 0 };
+        let disk = blocks.disk > 0;
+        // Prompts always attend on the device.
+        let slot_bytes = ByTier {
+            device: slots(slot_tokens > 0),
+            host: slots(disk && (self.attends_on_host() || self.config.disk_path() == DiskPath::ThroughHost)),
+            disk: 0,
+        };
+        if self.blocks.schedule == Schedule::Continuous {
+            blocks.host += self.config.host_kv_tokens.div_ceil(BLOCK_TOKENS);
+        }
+        KvHomes { blocks, slot_tokens, slot_bytes }
+    }
+
+    /// A batch's share of the blocks that are away from the device, and at least the longest sequence.
+    fn slot_tokens(&self, away: usize) -> u64 {
+        let longest = (self.max_model_len.div_ceil(BLOCK_TOKENS) + 1).min(away);
+        let batch = away.div_ceil(self.blocks.batches) + longest;
+        (batch.min(self.blocks.batch_seqs.saturating_mul(longest)).max(longest) * BLOCK_TOKENS) as u64
+    }
+
+    fn slot_bytes(&self, tokens: u64) -> u64 {
+        let layout = kv_layout(self.spec, self.config.kv_dtype());
+        let blocks = tokens as usize / BLOCK_TOKENS;
+        (blocks * layout.block_bytes()).next_multiple_of(PAGE) as u64
+    }
+
+    /// Whether decodes attend on the host.
+    pub(crate) fn attends_on_host(&self) -> bool {
+        let away = self.config.blocks.kv.part(Tier::Device) < Split::WHOLE;
+        away && self.blocks.delegate == Delegate::Host
+    }
+
+    /// What becomes of queries, keys and values once they are projected.
+    pub(crate) fn projected(&self) -> Projected {
+        if self.attends_on_host() { Projected::Travels } else { Projected::UsedUp }
+    }
+
+    /// Activations of the device.
+    pub(crate) fn work_bytes(&self) -> u64 {
+        let size = self.config.work_size(&self.blocks);
+        let others = (self.buffers() - 1) * Work::bytes_beside(self.spec, size, self.projected());
+        (Work::bytes(self.spec, size) + others) as u64
+    }
+
+    /// Activation buffers that programs name: one for each batch, or turns. Row by row they all take turns in one.
+    pub(crate) fn buffers(&self) -> usize {
+        if self.blocks.schedule == Schedule::Row {
+            return 1;
+        }
+        let named = |n: u64| {
+            let first = self.config.blocks.hidden.of(Tier::Device, n);
+            first + (n - first).min(TURNS as u64)
+        };
+        (1..=self.blocks.batches as u64).map(named).max().unwrap_or(1) as usize
+    }
+
+    /// Rows that attention on the host has at most, and their numbers.
+    pub(crate) fn host_size(&self) -> WorkSize {
+        let size = self.config.work_size(&self.blocks);
+        WorkSize { tokens: size.samples, samples: 0, ..size }
+    }
+
+    /// Batches whose activations may rest on the host.
+    pub(crate) fn host_batches(&self) -> BTreeSet<u16> {
+        let hidden = self.config.blocks.hidden;
+        let of = |n: u64| {
+            let first = hidden.of(Tier::Device, n);
+            first..first + hidden.of(Tier::Host, n)
+        };
+        (1..=self.blocks.batches as u64).flat_map(of).map(|batch| batch as u16).collect()
+    }
+
+    /// Buffers that activations of the drive pass through on the host.
+    pub(crate) fn staged(&self) -> usize {
+        let drive = self.config.blocks.hidden.part(Tier::Disk) > 0;
+        if drive && self.config.disk_path() == DiskPath::ThroughHost { TURNS } else { 0 }
+    }
+
+    /// Bytes of the residual stream of a batch.
+    pub(crate) fn hidden_bytes(&self) -> usize {
+        self.config.max_num_batched_tokens * self.spec.hidden * size_of::<f32>()
+    }
+
+    /// What the host needs beside homes and slots.
+    pub(crate) fn host_work_bytes(&self) -> u64 {
+        let attention = match self.attends_on_host() {
+            true => {
+                let buffers = self.buffers() * Work::attention_bytes(self.spec, self.host_size());
+                buffers + Turning::bytes(self.spec, self.max_model_len)
+            }
+            false => 0,
+        };
+        let resting = self.host_batches().len() + self.staged();
+        (attention + resting * self.hidden_bytes().next_multiple_of(PAGE)) as u64
+    }
+
+    /// What attention keeps between calls, on each device that is the processor, over so many positions of a sequence.
+    pub(crate) fn scratch_bytes(&self, context: usize) -> u64 {
+        let (spec, config) = (self.spec, self.config);
+        let layout = kv_layout(spec, config.kv_dtype());
+        let of = |rows| {
+            let (threads, heads, sparse) = (config.threads, spec.heads, config.sparse.is_some());
+            let demand = Demand { threads, heads, rows, context, sparse };
+            Scratch::bytes_at_most(config.isa, layout, demand) as u64
+        };
+        let device = if config.device == DeviceChoice::Cuda { 0 } else { of(config.max_num_batched_tokens) };
+        device + if self.attends_on_host() { of(self.host_size().tokens) } else { 0 }
+    }
+
+    /// The file of what lives on the drive.
+    pub(crate) fn drive(&self, blocks: usize) -> KvFileSizes {
+        let drive = self.config.blocks.hidden.part(Tier::Disk) > 0;
+        KvFileSizes {
+            layers: self.spec.layers,
+            blocks,
+            block_bytes: kv_layout(self.spec, self.config.kv_dtype()).block_bytes(),
+            batches: if drive { self.blocks.batches } else { 0 },
+            hidden_bytes: self.hidden_bytes(),
+        }
+    }
+
+    /// Memory that the process needs to reach the drive.
+    pub(crate) fn bounce_bytes(&self) -> u64 {
+        let drive = [self.config.blocks.kv, self.config.blocks.hidden];
+        if drive.iter().any(|split| split.part(Tier::Disk) > 0) { BOUNCE_BYTES as u64 } else { 0 }
+    }
+
+    /// Bytes of a block, all layers.
+    pub(crate) fn block_bytes(&self) -> u64 {
+        kv_block_bytes(self.spec, self.config.kv_dtype())
+    }
+}

@@ -1,0 +1,155 @@
+//! An engine in plain data: what the simulator needs to run it in virtual time, before anything is loaded.
+
+use model::store::{Cut, Half, Stowed};
+use policy::cost::{Dims, ElementBytes, Measured, PartBytes, Tables};
+use policy::pipeline::{DiskPath, Overlap, Plan};
+use policy::sched::FcfsConfig;
+use spec::{ByTier, LinkSpec, ModelSpec, Nanos, Placement, Split, Tier};
+
+use crate::config::HostLinears;
+use crate::plan::budget::Budget;
+use crate::plan::hold::{Hold, kv_layout};
+use crate::plan::planned::Planned;
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outline {
+    /// The scheduler's limits.
+    pub scheduler: FcfsConfig,
+    plan: Plan,
+    /// The most tokens of a batch for which the host may compute with its weights.
+    host_tokens: u32,
+    /// Whether it then does in any case.
+    host_always: bool,
+    /// Sizes of the model.
+    pub dims: Dims,
+    /// Bytes of its numbers.
+    pub bytes: ElementBytes,
+    /// How many of the last positions each layer sees; empty where all see all of them.
+    pub windows: Vec<Option<u32>>,
+    /// Weights that each pass reads from the drive; empty where all are resident.
+    pub from_disk: PartBytes,
+    /// Weights that each pass copies up from the host.
+    pub from_host: PartBytes,
+    /// What lives where, in shares of bytes.
+    pub placement: Placement,
+    /// The shares of all weights that make this very placement of them, wherever they are asked for.
+    pub weight_share: Split,
+    /// How what is on the drive comes to the device.
+    pub disk_path: DiskPath,
+    /// The rehearsed link between host and device, bytes per second.
+    pub link_bytes_per_s: Option<u64>,
+    /// Bytes of the weights that need not be on the device: those of the layers.
+    pub layer_bytes: u64,
+    /// What device and host may hold.
+    pub budget: Budget,
+    /// Bytes that each tier holds at the most.
+    pub peak_bytes: ByTier<u64>,
+}
+
+impl Outline {
+    /// What steps are lowered by, where ops take what these tables say. Kernels of host and device share a team of
+    /// threads; the host computes with its weights where the engine would find that cheaper (see `delegate`).
+    pub fn plan(&self, tables: &Tables) -> Plan {
+        let mut plan = self.plan;
+        if plan.overlap == Overlap::Lanes {
+            plan.overlap = Overlap::SharedCores;
+        }
+        let largest = self.from_host.iter().map(|[_, mlp]| *mlp).max().unwrap_or(0) as f64;
+        let link = self.link_bytes_per_s.map_or(f64::INFINITY, |rate| rate as f64);
+        let copy = largest / link.min(tables.copy_bytes_per_s);
+        let sizes = std::iter::successors(Some(1), |n| Some(2 * n)).take_while(|&n| n <= self.host_tokens);
+        let on = |tier, tokens: u32| tables.mlp_on(tier, f64::from(tokens));
+        // Copies go beside the device's compute, so the longer of both counts.
+        let wins =
+            |&tokens: &u32| self.host_always || on(Tier::Host, tokens) <= copy.max(on(Tier::Device, tokens));
+        plan.host_linear_tokens = sizes.take_while(wins).last().unwrap_or(0);
+        plan
+    }
+
+    /// What its ops take, by tables that were measured here.
+    pub fn cost(&self, tables: Tables) -> Measured {
+        Measured {
+            tables,
+            dims: self.dims,
+            bytes: self.bytes,
+            from_disk: self.from_disk.clone(),
+            from_host: self.from_host.clone(),
+            disk_path: self.disk_path,
+            windows: self.windows.clone(),
+            link: self
+                .link_bytes_per_s
+                .map(|rate| LinkSpec { bytes_per_s: rate as f64, latency: Nanos::ZERO }),
+        }
+    }
+}
+
+impl Planned<'_> {
+    /// What the simulator needs to run this engine.
+    pub fn outline(&self) -> Outline {
+        let (spec, hold) = (self.spec(), self.hold());
+        let dtype = self.config().kv_dtype();
+        let layout = kv_layout(spec, dtype);
+        let numbers = (2 * spec.kv_heads * spec.head_dim * kernels::attention::BLOCK_TOKENS) as f64;
+        let cut = self.cut();
+        let stowed = |of: fn(&Half) -> &Stowed| {
+            let bytes = |half: &Half| of(half).bytes as u64;
+            let layers = cut.map(Cut::layers).unwrap_or_default().iter();
+            let parts: PartBytes = layers.map(|[attention, mlp]| [bytes(attention), bytes(mlp)]).collect();
+            if parts.iter().flatten().all(|&bytes| bytes == 0) { PartBytes::new() } else { parts }
+        };
+        Outline {
+            scheduler: self.fcfs(),
+            plan: self.plan(),
+            host_tokens: self.config().host_work().map_or(0, |work| work.tokens as u32),
+            host_always: self.config().offload.linears == HostLinears::Host,
+            dims: Dims::of(spec),
+            bytes: ElementBytes {
+                weight: self.blueprint().bytes() as f64 / spec.parameters() as f64,
+                kv: layout.block_bytes() as f64 / numbers,
+                hidden: self.config().dtype().bytes() as f64,
+            },
+            windows: windows(spec),
+            from_disk: stowed(|half| &half.disk),
+            from_host: stowed(|half| &half.host),
+            placement: Placement {
+                weights: cut.map_or(Split::RESIDENT, shares),
+                kv: self.config().blocks.kv,
+                hidden: self.config().blocks.hidden,
+            },
+            weight_share: hold.weight_share,
+            disk_path: self.config().disk_path(),
+            link_bytes_per_s: self.config().offload.link,
+            layer_bytes: self.blueprint().layer_bytes() as u64,
+            budget: hold.budget,
+            peak_bytes: peak(hold),
+        }
+    }
+}
+
+fn windows(spec: &ModelSpec) -> Vec<Option<u32>> {
+    let of = |layer| spec.window_of(layer).map(|window| u32::try_from(window).unwrap_or(u32::MAX));
+    let windows: Vec<_> = (0..spec.layers).map(of).collect();
+    if windows.iter().all(Option::is_none) { Vec::new() } else { windows }
+}
+
+/// Shares of the bytes of all weights.
+fn shares(cut: &Cut) -> Split {
+    let bytes = ByTier { device: cut.resident_bytes(), host: cut.host_bytes(), disk: cut.streamed_bytes() };
+    let all = u128::from((bytes.device + bytes.host + bytes.disk).max(1));
+    let part = |bytes: u64| (u128::from(bytes) * u128::from(Split::WHOLE) / all) as u32;
+    let (host, disk) = (part(bytes.host), part(bytes.disk));
+    Split::new(ByTier { device: Split::WHOLE - host - disk, host, disk }).unwrap_or(Split::RESIDENT)
+}
+
+/// The process itself counts with the tier whose memory it takes.
+fn peak(hold: &Hold) -> ByTier<u64> {
+    let (device, host) = (hold.arena_bytes(), hold.host_bytes());
+    let disk = hold.disk_bytes + hold.drive_bytes;
+    match hold.budget {
+        Budget::Common(_) => ByTier { device: device + host + hold.process_bytes, host: 0, disk },
+        Budget::Carved { .. } | Budget::Apart { .. } => {
+            ByTier { device, host: host + hold.process_bytes, disk }
+        }
+    }
+}

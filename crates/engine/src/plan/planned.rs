@@ -1,0 +1,467 @@
+//! An engine before it is one: planned from headers, then loaded.
+
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::path::PathBuf;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+
+use kernels::arena::{Full, PAGE};
+use kernels::attention::{BLOCK_TOKENS, KvLayout};
+use kernels::device::{Device, KvPages, Needs};
+use kernels::linear::Format;
+use kernels::{CpuDevice, Team};
+use model::checkpoint::Checkpoint;
+use model::decoder::{Blueprint, Decoder, HostWork, LoadError, Loader, WeightsAs, Work};
+use model::store::{Cut, Maker, Store};
+use policy::cost::Tables;
+use policy::pipeline::{Overlap, Plan, Share, Weights};
+use policy::sched::{BlockConfig, FcfsConfig, Preempt};
+use spec::{ByTier, Layout, ModelSpec, PrefixUse, ReplicaId, Tier, Tokens};
+
+use crate::config::{DeviceChoice, EngineConfig, KvMemory, PrefixCaching};
+use crate::engine::{Engine, Run, Seen};
+use crate::memory;
+use crate::plan::blocks::Passes;
+use crate::plan::hold::{Hold, NoSuchKv, TooSmall, kv_layout};
+use crate::plan::homes::Homes;
+use crate::step::run::Machine;
+use crate::step::world::{Message, Real};
+use crate::tiers::delegate::host_linear_tokens;
+use crate::tiers::kv::{HostAttention, Kv, LayerPages, Rests, TURNS};
+use crate::tiers::kv_file::KvFile;
+use crate::tiers::link::Link;
+use crate::tiers::stowed::Stowed;
+use crate::watch::foreseen::Foreseen;
+use crate::watch::stats::Stats;
+use crate::watch::timeline::Timeline;
+
+/// Why an engine did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The model does not fit the memory allowed.
+    #[error(transparent)]
+    TooSmall(#[from] TooSmall),
+    /// The weights could not be loaded.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// Nothing attends this format of KV.
+    #[error(transparent)]
+    Kv(#[from] NoSuchKv),
+    /// The GPU could not be opened.
+    #[error(transparent)]
+    Cuda(#[from] cuda::CudaError),
+    /// The device cannot do what the model needs.
+    #[error("{0}")]
+    Device(String),
+    /// The system gave no memory or threads.
+    #[error("the system refused memory or threads: {0}")]
+    System(#[from] io::Error),
+    /// The drive cannot be measured.
+    #[error("cannot measure the drive of {folder}: {source}; name another with --offload-dir")]
+    Drive {
+        /// A folder there.
+        folder: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The record cannot be written.
+    #[error("cannot write the record {path}: {source}")]
+    Record {
+        /// Where it should go.
+        path: String,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+/// What an engine will be made of, before it is made.
+pub struct Planned<'a> {
+    checkpoint: &'a Checkpoint,
+    config: EngineConfig,
+    blueprint: Blueprint,
+    hold: Hold,
+    blocks: BlockConfig,
+    /// Where weights are streamed, how they are cut.
+    cut: Option<Cut>,
+    /// By which its steps are foreseen.
+    tables: Option<Tables>,
+}
+
+impl<'a> Planned<'a> {
+    /// Plans all memory of an engine, from headers alone.
+    ///
+    /// # Errors
+    /// [`TooSmall`]: what is missing, and what to do.
+    pub fn new(checkpoint: &'a Checkpoint, config: EngineConfig) -> Result<Planned<'a>, TooSmall> {
+        let blueprint = blueprint(checkpoint, config.weights);
+        let (hold, cut) = Hold::plan(checkpoint.spec(), &blueprint, &config, memory::resident_bytes())?;
+        let passes = if cut.is_some() { Passes::Streamed } else { Passes::Resident };
+        let mut config = config.settled(passes);
+        let blocks = config.block_config(hold.kv_slot_tokens);
+        if cut.is_some() {
+            // The next step's first weights are read while this step ends.
+            config.steps_in_flight = config.steps_in_flight.max(2);
+        }
+        Ok(Planned { checkpoint, config, blueprint, hold, blocks, cut, tables: None })
+    }
+
+    /// The same, whose counters tell how well these costs foresee its steps.
+    pub fn foreseen(self, tables: Tables) -> Planned<'a> {
+        Planned { tables: Some(tables), ..self }
+    }
+
+    pub(crate) fn spec(&self) -> &ModelSpec {
+        self.checkpoint.spec()
+    }
+
+    pub(crate) fn blueprint(&self) -> &Blueprint {
+        &self.blueprint
+    }
+
+    pub(crate) fn cut(&self) -> Option<&Cut> {
+        self.cut.as_ref()
+    }
+
+    /// Whether all weights are where they are used, on the device.
+    pub fn fits(&self) -> bool {
+        self.cut.is_none()
+    }
+
+    /// Numbers in all weights.
+    pub fn parameters(&self) -> u64 {
+        self.checkpoint.spec().parameters()
+    }
+
+    /// All choices that were made.
+    pub fn config(&self) -> &EngineConfig {
+        &self.config
+    }
+
+    /// What will live where.
+    pub fn hold(&self) -> &Hold {
+        &self.hold
+    }
+
+    /// The schedule, and how steps are cut into batches.
+    pub fn blocks(&self) -> &BlockConfig {
+        &self.blocks
+    }
+
+    /// Bytes that [`start`](Planned::start) will tell of as progress.
+    pub fn load_bytes(&self) -> u64 {
+        match &self.cut {
+            Some(cut) => self.hold.disk_bytes + cut.resident_bytes() + cut.host_bytes(),
+            None => self.blueprint.matrices().map(|m| m.bytes() as u64).sum(),
+        }
+    }
+
+    /// Where the packed store of these weights is or will be; none where none are read from it.
+    ///
+    /// # Errors
+    /// If the checkpoint cannot be read.
+    pub fn store(&self) -> Result<Option<PathBuf>, StartError> {
+        let maker = self.maker();
+        let place = maker.map(|maker| maker.place()).transpose().map_err(LoadError::File)?;
+        Ok(place.map(|(folder, _)| folder))
+    }
+
+    /// Makes the packed store (see [`store`](Planned::store)), unless it is there.
+    ///
+    /// # Errors
+    /// If the checkpoint cannot be read, or the drive is full.
+    pub fn make_store(&self, progress: &(dyn Fn(u64) + Sync)) -> Result<(), StartError> {
+        let team = Team::start(self.config.threads)?;
+        self.made(&team, progress).map(drop)
+    }
+
+    fn maker(&self) -> Option<Maker<'_>> {
+        let home = self.config.offload.folder.as_deref().filter(|_| self.hold.disk_bytes > 0)?;
+        Some(Maker { checkpoint: self.checkpoint, blueprint: &self.blueprint, home })
+    }
+
+    fn made(&self, team: &Team, progress: &(dyn Fn(u64) + Sync)) -> Result<Option<Store>, StartError> {
+        let store = self.maker().map(|maker| maker.make(team, progress)).transpose();
+        Ok(store.map_err(LoadError::File)?)
+    }
+
+    /// The weights' formats in memory, the one with most bytes first: `q4_1 and q8_0`.
+    pub fn formats(&self) -> String {
+        let name = |format: &Format| match format {
+            Format::Narrow(narrow) => format!("{narrow:?}").to_lowercase(),
+            wide => format!("{wide:?}").to_lowercase(),
+        };
+        let names: Vec<String> = self.blueprint.formats().iter().map(|(format, _)| name(format)).collect();
+        names.join(" and ")
+    }
+
+    /// Loads the weights and starts the engine. `progress` is told the bytes loaded so far, from any thread.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start(mut self, progress: &(dyn Fn(u64) + Sync)) -> Result<Engine, StartError> {
+        let overlap = &mut self.config.blocks.overlap;
+        // One team of threads computes for both, one kernel at a time.
+        if self.config.device == DeviceChoice::Cpu && *overlap == Overlap::Lanes {
+            *overlap = Overlap::SharedCores;
+        }
+        let config = self.config.clone();
+        self.start_on(&|tier, bytes, team| open(&config, tier, bytes, team), progress)
+    }
+
+    /// The same on devices of the caller's making.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start_on(
+        self,
+        devices: &Opening<'_>,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<Engine, StartError> {
+        self.config.check_kv()?;
+        let record = self.config.record.as_ref().map(|path| create(path)).transpose()?;
+        let (sender, inbox) = channel();
+        let stats = Arc::new(Stats::default());
+        let machine = Arc::new(self.machine(devices, sender.clone(), Arc::clone(&stats), progress)?);
+        let host_linear_tokens = match &self.tables {
+            _ if machine.host_work.is_none() => 0,
+            Some(tables) => self.outline().plan(tables).host_linear_tokens,
+            None => host_linear_tokens(&self.config, &machine),
+        };
+        let plan = Plan { host_linear_tokens, ..self.plan() };
+        let prefix = match self.config.prefix_caching {
+            PrefixCaching::On if !self.rotates_by_length() => PrefixUse::Allowed,
+            _ => PrefixUse::Forbidden,
+        };
+        let seen = Seen {
+            stowed: machine.stowed.clone(),
+            timeline: Arc::clone(&machine.timeline),
+            host_linear_tokens,
+        };
+        let foreseen = self.tables.clone().map(|tables| Foreseen::new(&self.outline(), tables));
+        let world = Real::new(inbox, machine, (prefix, plan), (Arc::clone(&stats), foreseen))?;
+        let run = Run { world, stats, config: self.fcfs(), plan, record };
+        Ok(Engine::begin(run, sender, (self.hold, self.checkpoint.spec().clone()), seen)?)
+    }
+
+    /// Keys of such a model depend on the length of their own prompt: nobody else can use them.
+    fn rotates_by_length(&self) -> bool {
+        self.checkpoint.spec().rope().is_some_and(spec::Rope::depends_on_length)
+    }
+
+    fn machine(
+        &self,
+        devices: &Opening<'_>,
+        inbox: Sender<Message>,
+        stats: Arc<Stats>,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<Machine, StartError> {
+        let (spec, config) = (self.checkpoint.spec(), &self.config);
+        // The drive's room is taken before anything heavy is loaded.
+        let drive = self.drive(&stats)?;
+        let team = Arc::new(Team::start(config.threads)?);
+        let store = self.made(&team, progress)?;
+        let mut device = devices(Tier::Device, self.hold.arena_bytes() as usize, &team)?;
+        prepare(&*device, &self.blueprint, kv_layout(spec, config.kv_dtype()))?;
+        let mut host = devices(Tier::Host, self.host_bytes(), &team)?;
+        let before = self.hold.disk_bytes;
+        let loader = Loader {
+            checkpoint: self.checkpoint,
+            team: &team,
+            positions: self.hold.max_model_len,
+            progress: &|bytes| progress(before + bytes),
+            store: store.as_ref(),
+            cut: self.cut.as_ref(),
+        };
+        let weights = loader.load(&self.blueprint, &mut *device)?;
+        let home = loader.stow(&self.blueprint, &mut *host)?;
+        let link = Link { bytes_per_s: config.offload.link };
+        let stowed = self.cut.clone().map(|cut| {
+            let devices: (&mut dyn Device, &mut dyn Device) = (&mut *device, &mut *host);
+            Stowed::new((cut, config.disk_path()), store, home, link, devices)
+        });
+        let stowed = stowed.transpose().map_err(LoadError::Full)?.map(Arc::new);
+        let size = config.host_work().filter(|_| self.hold.host_linear_bytes > 0);
+        let host_work = size.map(|size| HostWork::take(&mut *host, spec, size));
+        let host_work = host_work.transpose().map_err(LoadError::Full)?;
+        let buffers = self.buffers(&mut *device).map_err(LoadError::Full)?;
+        let decoder = Decoder::new(spec.clone(), weights).sparse(config.sparse);
+        let devices: (&mut dyn Device, &mut dyn Device) = (&mut *device, &mut *host);
+        let kv = self.kv(&decoder, devices, drive).map_err(LoadError::Full)?;
+        if config.kv_memory == KvMemory::AtStart {
+            kv.touch(&*device, &*host);
+        }
+        // Lanes need not wait for what was loaded.
+        [&device, &host].into_iter().for_each(|memory| memory.wait());
+        let inbox = Mutex::new(inbox);
+        let timeline = Arc::new(Timeline::new(config.lane_spans));
+        Ok(Machine {
+            device,
+            host,
+            team,
+            decoder,
+            kv,
+            stowed,
+            link,
+            host_work,
+            buffers,
+            inbox,
+            stats,
+            timeline,
+        })
+    }
+
+    fn homes(&self) -> Homes<'_> {
+        Homes::new(self.checkpoint.spec(), &self.config, self.blocks, self.hold.max_model_len)
+    }
+
+    fn drive(&self, stats: &Arc<Stats>) -> Result<Option<KvFile>, LoadError> {
+        let sizes = self.homes().drive(self.hold.drive_kv_blocks);
+        let folder = self.config.offload.folder.as_deref().filter(|_| sizes.bytes() > 0);
+        folder
+            .map(|folder| KvFile::new(folder, sizes, Arc::clone(stats)))
+            .transpose()
+            .map_err(LoadError::File)
+    }
+
+    /// Takes what KV and activations need of device and host.
+    fn kv(
+        &self,
+        decoder: &Decoder,
+        (device, host): (&mut dyn Device, &mut dyn Device),
+        drive: Option<KvFile>,
+    ) -> Result<Kv, Full> {
+        let (hold, homes) = (&self.hold, self.homes());
+        let layout = kv_layout(decoder.spec(), self.config.kv_dtype());
+        let pages = |device: &mut dyn Device, blocks: usize| -> Result<KvPages, Full> {
+            Ok(KvPages { layout, buf: device.take(blocks * layout.block_bytes())? })
+        };
+        let mut layers = Vec::new();
+        for _ in 0..decoder.spec().layers {
+            let (device, host) = (pages(device, hold.kv_blocks)?, pages(host, hold.host_kv_blocks)?);
+            let (device_touched, host_touched) = (Mutex::new(()), Mutex::new(()));
+            layers.push(LayerPages { device, host, device_touched, host_touched });
+        }
+        let slot_blocks = hold.kv_slot_tokens as usize / BLOCK_TOKENS;
+        let slots = |device: &mut dyn Device, bytes: u64| -> Result<Vec<KvPages>, Full> {
+            let count = if bytes > 0 { TURNS } else { 0 };
+            (0..count).map(|_| pages(device, slot_blocks)).collect()
+        };
+        let slots = ByTier {
+            device: slots(device, hold.kv_slot_bytes)?,
+            host: slots(host, hold.host_kv_slot_bytes)?,
+            disk: Vec::new(),
+        };
+        let attention = homes.attends_on_host().then(|| self.host_attention(decoder, (device, host)));
+        let attention = attention.transpose()?;
+        let mut rest = || host.take(homes.hidden_bytes());
+        let resting = homes.host_batches().into_iter().map(|batch| Ok((batch, rest()?)));
+        let resting = resting.collect::<Result<_, Full>>()?;
+        let staged = (0..homes.staged()).map(|_| rest()).collect::<Result<_, Full>>()?;
+        let hidden = Rests { homes: resting, staged };
+        Ok(Kv { layers, slots, drive, path: self.config.disk_path(), host: attention, hidden })
+    }
+
+    fn host_attention(
+        &self,
+        decoder: &Decoder,
+        (device, host): (&dyn Device, &mut dyn Device),
+    ) -> Result<HostAttention, Full> {
+        let homes = self.homes();
+        let turning = decoder.turning(device, host, self.hold.max_model_len)?;
+        let size = homes.host_size();
+        let buffers = (0..homes.buffers()).map(|_| Work::for_attention(host, decoder.spec(), size));
+        Ok(HostAttention { turning, buffers: buffers.collect::<Result<_, Full>>()? })
+    }
+
+    fn buffers(&self, device: &mut dyn Device) -> Result<Vec<Work>, Full> {
+        let first = Work::take(device, self.checkpoint.spec(), self.config.work_size(&self.blocks))?;
+        let homes = self.homes();
+        let others = (1..homes.buffers()).map(|_| first.beside(device, homes.projected()));
+        let others = others.collect::<Result<Vec<_>, _>>()?;
+        Ok(std::iter::once(first).chain(others).collect())
+    }
+
+    /// Bytes of the host tier's memory, apart from the device's.
+    fn host_bytes(&self) -> usize {
+        // KV of a layer begins on a page.
+        let rounding = (self.checkpoint.spec().layers + 1) * PAGE;
+        self.hold.host_bytes() as usize + rounding
+    }
+
+    pub(crate) fn fcfs(&self) -> FcfsConfig {
+        let config = &self.config;
+        FcfsConfig {
+            max_num_batched_tokens: Tokens(config.max_num_batched_tokens as u32),
+            max_num_seqs: config.max_num_seqs,
+            max_queue: config.max_num_queued_reqs,
+            depth: config.steps_in_flight,
+            blocks: ByTier {
+                device: self.hold.kv_blocks as u32,
+                host: self.hold.host_kv_blocks as u32,
+                disk: self.hold.drive_kv_blocks as u32,
+            },
+            preempt: if self.config.host_kv_tokens > 0 { Preempt::Swap } else { Preempt::Recompute },
+            replica: ReplicaId(0),
+            layout: Layout::SINGLE,
+            block: self.blocks,
+            ..FcfsConfig::default()
+        }
+    }
+
+    pub(crate) fn plan(&self) -> Plan {
+        let layers = self.checkpoint.spec().layers as u16;
+        let resident = Plan {
+            max_batches: self.blocks.batches as u16,
+            hidden: self.config.blocks.hidden,
+            overlap: self.config.blocks.overlap,
+            disk_path: self.config.disk_path(),
+            kv_slot_tokens: self.hold.kv_slot_tokens,
+            ..Plan::resident(layers, self.config.max_num_batched_tokens as u32)
+        };
+        let Some(cut) = &self.cut else { return resident };
+        let host = if cut.host_bytes() > 0 { Share::Some } else { Share::None };
+        let disk = (cut.streamed_bytes() > 0).then(|| self.config.disk_path());
+        let weights = match (host, disk) {
+            (Share::None, None) => Weights::Resident,
+            _ => Weights::Streamed { host, disk },
+        };
+        Plan { weights, ..resident }
+    }
+}
+
+/// Which matrices a checkpoint's weights become, from its headers alone.
+pub fn blueprint(checkpoint: &Checkpoint, weights: WeightsAs) -> Blueprint {
+    let stored = |tensor| checkpoint.info(tensor).map_or(model::stored::Stored::F32, |info| info.stored);
+    Blueprint::new(checkpoint.spec(), weights, stored)
+}
+
+/// Makes the device, or what the host tier's memory belongs to, with so many bytes.
+pub type Opening<'a> = dyn Fn(Tier, usize, &Arc<Team>) -> Result<Box<dyn Device>, StartError> + 'a;
+
+/// What was chosen for a tier, with `bytes` of memory.
+pub(crate) fn open(
+    config: &EngineConfig,
+    tier: Tier,
+    bytes: usize,
+    team: &Arc<Team>,
+) -> Result<Box<dyn Device>, StartError> {
+    let cpu = || CpuDevice::new(bytes, Arc::clone(team), config.isa);
+    Ok(match (config.device, tier) {
+        (DeviceChoice::Poisoned, _) => Box::new(cpu()?.poisoned()),
+        (DeviceChoice::Cuda, Tier::Device) => Box::new(cuda::open(bytes)?),
+        (DeviceChoice::Cuda | DeviceChoice::Cpu, _) => Box::new(cpu()?),
+    })
+}
+
+/// Kernels are compiled before anything heavy is loaded, and before a request waits for them.
+pub(crate) fn prepare(device: &dyn Device, blueprint: &Blueprint, kv: KvLayout) -> Result<(), StartError> {
+    let formats = blueprint.formats().into_iter().map(|(format, _)| format).collect();
+    device.prepare(&Needs { formats, kv }).map_err(StartError::Device)
+}
+
+fn create(path: &std::path::Path) -> Result<BufWriter<File>, StartError> {
+    let file = File::create(path);
+    let file = file.map_err(|source| StartError::Record { path: path.display().to_string(), source })?;
+    Ok(BufWriter::new(file))
+}

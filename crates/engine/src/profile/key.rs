@@ -1,0 +1,100 @@
+//! What a profile is of: times of one machine, setting or model say nothing of another.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use kernels::device::Dtype;
+use model::Checkpoint;
+use model::decoder::Blueprint;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::config::{DeviceChoice, EngineConfig};
+
+/// Whatever measures otherwise has another key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfileKey {
+    /// Of the tables; other versions measured otherwise.
+    pub version: u32,
+    /// The processor's name.
+    pub cpu: String,
+    /// Cores that this process may use.
+    pub cores: usize,
+    /// What computes.
+    pub device: String,
+    /// Its kernels.
+    pub isa: String,
+    /// Threads that compute.
+    pub threads: usize,
+    /// Numbers of activations.
+    pub dtype: String,
+    /// Numbers of KV.
+    pub kv: String,
+    /// Formats of the weights in memory, with the bytes of each.
+    pub formats: Vec<(String, usize)>,
+    /// Layers, width, query heads, KV heads, width of a head, width inside the MLP, vocabulary.
+    pub shape: [usize; 7],
+    /// The drive's number, where times are of one drive alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drive: Option<u64>,
+}
+
+const VERSION: u32 = 8;
+
+impl ProfileKey {
+    /// Of this machine, an engine's settings and a model.
+    pub fn of(checkpoint: &Checkpoint, blueprint: &Blueprint, config: &EngineConfig) -> ProfileKey {
+        let spec = checkpoint.spec();
+        let formats = blueprint.formats().into_iter();
+        ProfileKey {
+            version: VERSION,
+            cpu: cpu_name(),
+            cores: crate::config::default_threads(),
+            device: match config.device {
+                DeviceChoice::Cpu | DeviceChoice::Poisoned => "cpu".into(),
+                DeviceChoice::Cuda => "cuda".into(),
+            },
+            isa: config.isa.to_string(),
+            threads: config.threads,
+            dtype: if config.dtype() == Dtype::F32 { "f32".into() } else { "bf16".into() },
+            kv: kv_name(config),
+            formats: formats.map(|(format, bytes)| (format!("{format:?}"), bytes)).collect(),
+            shape: [spec.layers, spec.hidden, spec.heads, spec.kv_heads, spec.head_dim, spec.ffn, spec.vocab],
+            drive: None,
+        }
+    }
+
+    /// The same of the drive that a folder is on, or would be once it is made.
+    pub fn on_drive_of(self, folder: &Path) -> ProfileKey {
+        // A relative folder's last ancestor is an empty path, which is the current folder.
+        let exists = |folder: &Path| {
+            let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+            std::fs::metadata(folder).ok()
+        };
+        ProfileKey { drive: folder.ancestors().find_map(exists).map(|found| found.dev()), ..self }
+    }
+
+    /// A short name for files.
+    pub fn name(&self) -> String {
+        let text = serde_json::to_vec(self).unwrap_or_default();
+        Sha256::digest(text).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// The format of KV, and the share of it that counts: `int4`, or `int4, sparse 0.1`.
+fn kv_name(config: &EngineConfig) -> String {
+    let share = config.sparse.map_or(String::new(), |share| format!(", sparse {share}"));
+    format!("{:?}{share}", config.kv_dtype()).to_lowercase()
+}
+
+/// As Linux tells it; elsewhere the architecture's name.
+fn cpu_name() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let field = |name: &str| {
+        let line = info.lines().find(|line| line.split(':').next().is_some_and(|key| key.trim() == name))?;
+        Some(line.split_once(':')?.1.trim().to_string())
+    };
+    let fields = ["model name", "cpu family", "model", "stepping"];
+    let known: Vec<String> = fields.into_iter().filter_map(field).collect();
+    if known.is_empty() { std::env::consts::ARCH.to_string() } else { known.join("/") }
+}

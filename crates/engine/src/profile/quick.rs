@@ -1,0 +1,152 @@
+//! A profile in a second or two, for a model that has none: one layer, few sizes, a small file on the drive.
+//!
+//! It takes no more memory than the engine that is planned with it: one layer beside embeddings and head, as a model has them
+//! there whose layers pass through slots. What lies between the sizes that are measured is guessed, and so are the times
+//! between steps, which are little where weights travel.
+
+use std::path::Path;
+
+use kernels::calibrate::copy_bandwidth;
+use model::Checkpoint;
+use model::decoder::{Blueprint, WorkSize};
+use policy::cost::{Curve, Decode, Tables};
+
+use super::rig::{Extent, Parts, Rig, Seqs, room};
+use super::take::{
+    Disturbed, beside, beside_copies, draw, halves, host_tables, linear_tables, median, on_host,
+};
+use super::trial_file::{PIECE_BYTES, TrialFile};
+use super::wake::wake_s;
+use crate::config::{DeviceChoice, EngineConfig};
+use crate::plan::planned::StartError;
+
+/// Rows of the larger and of the smaller rig.
+const ROWS: [usize; 4] = [1, 8, 64, 256];
+const FEW_ROWS: [usize; 3] = [1, 8, 32];
+/// From here on rows are those of prompts, of so many tokens.
+const PROMPT: usize = 32;
+/// Rows of the head.
+const SAMPLES: usize = 8;
+/// KV, and the longest context.
+const EXTENT: Extent = Extent { layer_bytes: 0, kv_bytes: 32 << 20, positions: 512 };
+/// Sequences of decode attention, and positions of each.
+const SEQS: [usize; 2] = [1, 8];
+const CONTEXTS: [usize; 3] = [32, 128, 512];
+/// Runs of each, of which the first meets page faults.
+const RUNS: usize = 3;
+/// Written to the drive, and read in these pieces.
+const DRIVE_BYTES: u64 = 64 << 20;
+const READS: [usize; 3] = [512 << 10, 4 << 20, 32 << 20];
+/// Copied from memory to memory at a time.
+const COPY_BYTES: usize = 8 << 20;
+/// Between two steps, beside an op's kernels, and of that for each sequence, seconds: what profiles of processors say.
+const STEP_S: f64 = 60e-6;
+const NODE_S: f64 = 6e-6;
+const NODE_SEQUENCE_S: f64 = 0.1e-6;
+
+/// What was measured roughly.
+pub struct Rough {
+    /// The times.
+    pub tables: Tables,
+    /// Whether memory and drive had room for every size: only then is it as good for another budget.
+    pub whole: bool,
+}
+
+/// Measures roughly; nothing where memory is too short for one layer and a few rows. Takes [`DRIVE_BYTES`] of `folder`'s drive
+/// for a while, unless the engine may take less there.
+///
+/// # Errors
+/// [`StartError`]: a checkpoint or a drive that cannot be read.
+pub fn quick(
+    checkpoint: &Checkpoint,
+    blueprint: &Blueprint,
+    config: &EngineConfig,
+    folder: &Path,
+) -> Result<Option<Rough>, StartError> {
+    let rooms = [ROWS.as_slice(), &FEW_ROWS].into_iter().map(|rows| (rows, size(rows, config)));
+    let bytes = |size| Parts::of(checkpoint.spec(), blueprint, config, (size, EXTENT)).bytes() as u64;
+    let mut fitting = rooms.filter(|(_, size)| bytes(*size) <= room(config));
+    let Some((rows, size)) = fitting.next() else { return Ok(None) };
+    let mut tables = Tables {
+        step_gap_s: STEP_S,
+        node_s: NODE_S,
+        node_sequence_s: NODE_SEQUENCE_S,
+        copy_bytes_per_s: copy_bandwidth(COPY_BYTES),
+        ..Tables::default()
+    };
+    let rig = Rig::new(checkpoint, blueprint, config, (size, EXTENT))?;
+    tables.wake_s = wake_s(&rig.team);
+    linears(&rig, rows, &mut tables);
+    attention(&rig, size.tokens, &mut tables);
+    if config.device == DeviceChoice::Cuda {
+        let host = on_host(checkpoint, blueprint, config, (size, EXTENT))?;
+        let rows = rows.iter().map(|&rows| host.shortened(batch(rows)));
+        let decodes = SEQS.iter().flat_map(|&count| CONTEXTS.map(|length| (count, length)));
+        host_tables(&host, rows, decodes, &mut tables);
+    }
+    let allowed = config.offload.disk.unwrap_or(u64::MAX).min(DRIVE_BYTES) / PIECE_BYTES * PIECE_BYTES;
+    if allowed == 0 {
+        // Nothing of a size can live there.
+        tables.disk_read = Curve::rate(tables.copy_bytes_per_s);
+        tables.disk_write_bytes_per_s = tables.copy_bytes_per_s;
+        return Ok(Some(Rough { tables, whole: false }));
+    }
+    let refused = |source| StartError::Drive { folder: folder.display().to_string(), source };
+    let drive = TrialFile::write(folder, allowed).map_err(refused)?;
+    tables.disk_write_bytes_per_s = drive.write_bytes_per_s();
+    let mut reads = Vec::new();
+    let halves = halves(&rig.blueprint.layers[0], allowed.min(READS[READS.len() - 1] as u64));
+    for each in READS.into_iter().chain(halves).filter(|&each| each as u64 <= allowed) {
+        let times = drive.read(each, allowed.min(16 * each as u64)).map_err(refused)?;
+        reads.push((each as f64, median(times.into_iter())));
+    }
+    tables.disk_read = Curve::new(reads);
+    let batches = [rows[1], rows[rows.len() - 1]].map(|rows| rig.shortened(batch(rows)));
+    let disturbed = Disturbed { batches, turns: RUNS };
+    tables.beside = beside(&rig, &drive, disturbed).map_err(refused)?;
+    tables.beside_copies = beside_copies(&rig, disturbed, tables.copy_bytes_per_s).map_err(refused)?;
+    Ok(Some(Rough { tables, whole: rows.len() == ROWS.len() && allowed == DRIVE_BYTES }))
+}
+
+fn size(rows: &[usize], config: &EngineConfig) -> WorkSize {
+    WorkSize { tokens: rows[rows.len() - 1], samples: SAMPLES, dtype: config.dtype() }
+}
+
+/// Decodes, or prompts, that come to so many rows.
+fn batch(rows: usize) -> Seqs {
+    match rows {
+        PROMPT.. => Seqs { count: rows / PROMPT, rows: PROMPT, length: PROMPT },
+        _ => Seqs { count: rows, rows: 1, length: PROMPT },
+    }
+}
+
+fn linears(rig: &Rig, rows: &[usize], tables: &mut Tables) {
+    let passes = rows.iter().map(|&rows| {
+        let passes = (0..RUNS).map(|turn| rig.pass(rig.shortened(batch(rows)), turn)).skip(1).collect();
+        let heads = match rows {
+            ..=SAMPLES => (0..RUNS).map(|_| rig.head(rows, &draw)).skip(1).collect(),
+            _ => Vec::new(),
+        };
+        (rows, passes, heads)
+    });
+    linear_tables(rig, passes.collect(), tables);
+}
+
+fn attention(rig: &Rig, rows: usize, tables: &mut Tables) {
+    let timed = |seqs: Seqs| {
+        let seqs = Some(seqs).filter(|&seqs| rig.has_room(seqs))?;
+        Some(median((0..RUNS).map(|turn| rig.pass(seqs, turn).attend).skip(1)))
+    };
+    for count in SEQS {
+        let point = |length| Some((length as f64, timed(Seqs { count, rows: 1, length })?));
+        let points: Vec<_> = CONTEXTS.into_iter().filter_map(point).collect();
+        if !points.is_empty() {
+            tables.decode.push(Decode { seqs: count as u32, seconds: Curve::new(points) });
+        }
+    }
+    let prompts = [PROMPT, rows].into_iter().filter_map(|length| {
+        let seconds = timed(Seqs { count: rows / length, rows: length, length })?;
+        Some(((length + 1) as f64 / 2.0, seconds / rows as f64))
+    });
+    tables.prefill = Curve::new(prompts.collect());
+}

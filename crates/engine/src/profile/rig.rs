@@ -1,0 +1,365 @@
+//! A decoder of a few of a model's layers on a device, whose ops are timed one by one.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use kernels::Team;
+use kernels::attention::{BLOCK_TOKENS, Span};
+use kernels::device::{Device, KvPages};
+use model::Checkpoint;
+use model::decoder::{Batch, Blueprint, Decoder, LoadError, Loader, Work, WorkSize, rope_bytes};
+use spec::model::Window;
+use spec::{ModelSpec, Tier};
+
+use crate::config::{DeviceChoice, EngineConfig};
+use crate::memory;
+use crate::plan::hold::{TooSmall, kv_layout};
+use crate::plan::planned::{StartError, open, prepare};
+
+/// How much of a model is there to be measured.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Extent {
+    /// Weights of the layers that are loaded, at the least; one layer in any case.
+    pub(super) layer_bytes: usize,
+    /// KV of all layers that are loaded, unless batches need more.
+    pub(super) kv_bytes: usize,
+    /// The longest context that is measured.
+    pub(super) positions: usize,
+}
+
+impl Extent {
+    /// Passes over less would find it in a cache.
+    pub(super) const BEYOND_CACHES: Extent =
+        Extent { layer_bytes: 512 << 20, kv_bytes: 768 << 20, positions: 8192 };
+
+    /// As much of it as `room` bytes hold: what is in caches then is measured there, rather than not at all.
+    ///
+    /// # Errors
+    /// [`TooSmall`], if one layer and what batches need do not fit.
+    pub(super) fn within(
+        mut self,
+        room: u64,
+        spec: &ModelSpec,
+        blueprint: &Blueprint,
+        (config, size): (&EngineConfig, WorkSize),
+    ) -> Result<Extent, TooSmall> {
+        loop {
+            let parts = Parts::of(spec, blueprint, config, (size, self));
+            if parts.bytes() as u64 <= room {
+                return Ok(self);
+            }
+            if (self.layer_bytes, self.kv_bytes) == (0, 0) {
+                return Err(parts.too_small(room));
+            }
+            // Halves, down to nothing beyond what batches need.
+            let less = |bytes: usize| if bytes < 1 << 20 { 0 } else { bytes / 2 };
+            self.layer_bytes = less(self.layer_bytes);
+            self.kv_bytes = less(self.kv_bytes);
+        }
+    }
+}
+
+/// What a rig on this device may take: what the engine may there.
+pub(super) fn room(config: &EngineConfig) -> u64 {
+    match config.device {
+        DeviceChoice::Cuda => config.offload.device_memory.unwrap_or(u64::MAX),
+        DeviceChoice::Cpu | DeviceChoice::Poisoned => config.memory.saturating_sub(memory::resident_bytes()),
+    }
+}
+
+/// What a rig is made of.
+pub(super) struct Parts {
+    blueprint: Blueprint,
+    positions: usize,
+    /// KV blocks of a layer.
+    blocks: usize,
+    kv_bytes: usize,
+    work_bytes: usize,
+    rope_bytes: usize,
+}
+
+impl Parts {
+    pub(super) fn of(
+        spec: &ModelSpec,
+        blueprint: &Blueprint,
+        config: &EngineConfig,
+        (size, extent): (WorkSize, Extent),
+    ) -> Parts {
+        let blueprint = blueprint.spread(extent.layer_bytes);
+        let (pools, positions) = (blueprint.layers.len(), spec.max_positions.min(extent.positions));
+        let each = kv_layout(spec, config.kv_dtype()).block_bytes();
+        let blocks = (extent.kv_bytes / pools / each).max(2 * size.tokens / BLOCK_TOKENS);
+        Parts {
+            positions,
+            blocks,
+            kv_bytes: blocks * each,
+            work_bytes: Work::bytes(spec, size),
+            rope_bytes: rope_bytes(spec, positions),
+            blueprint,
+        }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        let kv = self.blueprint.layers.len() * self.kv_bytes;
+        self.blueprint.bytes() + kv + self.work_bytes + self.rope_bytes + MARGIN
+    }
+
+    fn too_small(&self, limit: u64) -> TooSmall {
+        TooSmall::Memory {
+            need: self.bytes() as u64,
+            limit,
+            weights: self.blueprint.bytes() as u64,
+            work: self.work_bytes as u64,
+            kv: (self.blueprint.layers.len() * self.kv_bytes) as u64,
+            process: (self.rope_bytes + MARGIN) as u64,
+            tokens: self.blocks * BLOCK_TOKENS,
+            streamed: false,
+        }
+    }
+}
+
+/// Buffers that are not counted one by one.
+const MARGIN: usize = 16 << 20;
+
+/// See the module.
+pub(super) struct Rig {
+    pub(super) device: Box<dyn Device>,
+    pub(super) team: Arc<Team>,
+    decoder: Decoder,
+    /// One for each layer that is there.
+    pools: Vec<KvPages>,
+    blocks: usize,
+    /// Whether all layers of the model are there: then a pass finds in caches what it would find there in a run.
+    whole: bool,
+    work: Work,
+    /// Of the layers that are there.
+    pub(super) blueprint: Blueprint,
+    pub(super) positions: usize,
+}
+
+/// Sequences of a batch: so many, each with so many rows that end at this length.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seqs {
+    pub(super) count: usize,
+    pub(super) rows: usize,
+    pub(super) length: usize,
+}
+
+/// Seconds of one pass: of embedding, and of each op of a layer on average.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pass {
+    pub(super) embed: f64,
+    pub(super) qkv: f64,
+    pub(super) attend: f64,
+    pub(super) out: f64,
+    pub(super) mlp: f64,
+}
+
+impl Rig {
+    /// Loads layers of a model for batches of up to `rows` and `samples`.
+    pub(super) fn new(
+        checkpoint: &Checkpoint,
+        blueprint: &Blueprint,
+        config: &EngineConfig,
+        (size, extent): (WorkSize, Extent),
+    ) -> Result<Rig, StartError> {
+        let layers = blueprint.layers.len();
+        let parts = Parts::of(checkpoint.spec(), blueprint, config, (size, extent));
+        let team = Arc::new(Team::start(config.threads)?);
+        let mut device = open(config, Tier::Device, parts.bytes(), &team)?;
+        let Parts { blueprint, positions, blocks, kv_bytes, .. } = parts;
+        let (pools, whole) = (blueprint.layers.len(), blueprint.layers.len() == layers);
+        // Tables are of whole contexts: what layers with a window see of these is the costs' to say.
+        let spec = ModelSpec { layers: pools, window: Window::Full, ..checkpoint.spec().clone() };
+        let layout = kv_layout(&spec, config.kv_dtype());
+        prepare(&*device, &blueprint, layout)?;
+        let loader = Loader { checkpoint, team: &team, positions, progress: &|_| {}, store: None, cut: None };
+        let weights = loader.load(&blueprint, &mut *device)?;
+        let mut taken = Vec::new();
+        for _ in 0..pools {
+            let buf = device.take(kv_bytes).map_err(LoadError::Full)?;
+            device.fill(&buf, &mut |bytes| noise(bytes));
+            taken.push(KvPages { layout, buf });
+        }
+        let work = Work::take(&mut *device, &spec, size).map_err(LoadError::Full)?;
+        let decoder = Decoder::new(spec, weights).sparse(config.sparse);
+        Ok(Rig { device, team, decoder, pools: taken, blocks, whole, work, blueprint, positions })
+    }
+
+    /// How many layers are there.
+    pub(super) fn layers(&self) -> usize {
+        self.pools.len()
+    }
+
+    /// As many rows, of sequences no longer than the model's.
+    pub(super) fn shortened(&self, seqs: Seqs) -> Seqs {
+        let (rows, length) = (seqs.rows.min(self.positions), seqs.length.min(self.positions));
+        Seqs { count: seqs.count * seqs.rows / rows, rows, length }
+    }
+
+    /// Whether there is room for their KV, and for their rows.
+    pub(super) fn has_room(&self, seqs: Seqs) -> bool {
+        let blocks = seqs.count * seqs.length.div_ceil(BLOCK_TOKENS);
+        let rows = seqs.count * seqs.rows;
+        blocks <= self.blocks && rows <= self.work.x.rows && seqs.length <= self.positions
+    }
+
+    /// One pass over all layers, its ops timed. Passes with other turns use other KV, unless they decode and all layers
+    /// are there.
+    pub(super) fn pass(&self, seqs: Seqs, turn: usize) -> Pass {
+        self.with(seqs, turn, |batch| {
+            let (device, work) = (&*self.device, &self.work);
+            let embed = self.timed(|| self.decoder.embed(device, batch, work));
+            let mut pass = Pass { embed, ..Pass::default() };
+            let share = 1.0 / self.pools.len() as f64;
+            for (layer, &kv) in self.pools.iter().enumerate() {
+                pass.qkv += share * self.timed(|| self.decoder.qkv(device, layer, batch, kv, work));
+                pass.attend += share * self.timed(|| self.decoder.attend(device, layer, batch, kv, work));
+                pass.out += share * self.timed(|| self.decoder.out_proj(device, layer, batch, work));
+                pass.mlp += share * self.timed(|| self.decoder.mlp(device, layer, batch, work));
+            }
+            pass
+        })
+    }
+
+    /// The head of the first rows of the last pass, and what `draw` does with each of their logits, by the team.
+    pub(super) fn head(&self, samples: usize, draw: &(dyn Fn(&[f32]) + Sync)) -> (f64, f64) {
+        let rows: Vec<u32> = (0..samples as u32).collect();
+        let head = self.timed(|| {
+            self.decoder.head(&*self.device, &rows, &self.work);
+        });
+        let vocab = self.decoder.spec().vocab;
+        let logits = self.work.logits.buf.slice(0, samples * vocab * size_of::<f32>());
+        let drawn = self.timed(|| {
+            self.device.view(&logits, &mut |bytes| {
+                let values: &[f32] = bytemuck::cast_slice(bytes);
+                self.team.run(|worker| {
+                    worker.share(samples).for_each(|row| draw(&values[row * vocab..][..vocab]));
+                });
+            });
+        });
+        (head, drawn)
+    }
+
+    fn timed(&self, run: impl FnOnce()) -> f64 {
+        let begin = Instant::now();
+        run();
+        self.device.wait();
+        begin.elapsed().as_secs_f64()
+    }
+
+    fn with<T>(&self, seqs: Seqs, turn: usize, run: impl FnOnce(&Batch<'_>) -> T) -> T {
+        let each = seqs.length.div_ceil(BLOCK_TOKENS);
+        // Prompts go where nothing was before; decodes come back to the same KV, all of which a pass has read since.
+        let stays = self.whole && seqs.rows == 1;
+        let first = if stays { 0 } else { turn * seqs.count * each };
+        // Neighbouring blocks of a sequence are far apart in memory, as they come to be in a pool that was used.
+        let stride = if self.blocks.is_multiple_of(7919) { 1 } else { 7919 };
+        let block = |i: usize| ((first + i) * stride % self.blocks) as u32;
+        let tables: Vec<Vec<u32>> =
+            (0..seqs.count).map(|seq| (seq * each..(seq + 1) * each).map(block).collect()).collect();
+        let start = seqs.length - seqs.rows;
+        let spans: Vec<Span<'_>> = (0..seqs.count)
+            .map(|seq| Span { blocks: &tables[seq], start, rows: seq * seqs.rows..(seq + 1) * seqs.rows })
+            .collect();
+        let rows = seqs.count * seqs.rows;
+        let vocab = self.decoder.spec().vocab;
+        let ids: Vec<u32> = (0..rows).map(|row| (row * 7919 % vocab) as u32).collect();
+        let positions: Vec<u32> = (0..rows).map(|row| (start + row % seqs.rows) as u32).collect();
+        let lengths = vec![seqs.length as u32; rows];
+        run(&Batch {
+            ids: &ids,
+            positions: &positions,
+            lengths: &lengths,
+            spans: &spans,
+            samples: &[],
+            slots: Default::default(),
+            host: None,
+        })
+    }
+}
+
+/// Numbers near one in bf16 and in f32: KV that was never written would be zeros of one page.
+fn noise(bytes: &mut [u8]) {
+    for (i, pair) in bytes.chunks_exact_mut(4).enumerate() {
+        let low = (i as u32).wrapping_mul(2_654_435_761) >> 16;
+        pair.copy_from_slice(&(0x3f80_3f80u32 ^ (low & 0x003f) ^ ((low & 0x003f) << 16)).to_le_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::overhead::tiny;
+    use super::*;
+    use crate::config::{KvFormat, KvMemory, Offload, PrefixCaching};
+    use crate::plan::blocks::Blocks;
+    use crate::plan::planned::blueprint;
+
+    const SIZE: WorkSize = WorkSize { tokens: 256, samples: 4, dtype: kernels::device::Dtype::Bf16 };
+
+    fn config() -> EngineConfig {
+        EngineConfig {
+            weights: model::decoder::WeightsAs::Bf16,
+            kv: KvFormat::AsActivations,
+            sparse: None,
+            memory: 1 << 30,
+            threads: 1,
+            isa: kernels::Isa::detect(),
+            device: DeviceChoice::Cpu,
+            max_model_len: None,
+            max_num_seqs: 4,
+            max_num_batched_tokens: 256,
+            max_num_queued_reqs: 4,
+            prefix_caching: PrefixCaching::Off,
+            steps_in_flight: 1,
+            kv_tokens: None,
+            kv_memory: KvMemory::AsUsed,
+            host_kv_tokens: 0,
+            offload: Offload::default(),
+            blocks: Blocks::default(),
+            record: None,
+            beside_bytes: 0,
+            lane_spans: 0,
+        }
+    }
+
+    #[test]
+    fn a_rig_takes_no_more_than_it_may() {
+        let (checkpoint, config) = (Checkpoint::dummy(tiny(3), 0), config());
+        let blueprint = blueprint(&checkpoint, config.weights);
+        let within =
+            |room| Extent::BEYOND_CACHES.within(room, checkpoint.spec(), &blueprint, (&config, SIZE));
+        let bytes = |extent| Parts::of(checkpoint.spec(), &blueprint, &config, (SIZE, extent)).bytes() as u64;
+        assert_eq!(within(4 << 30).unwrap().kv_bytes, Extent::BEYOND_CACHES.kv_bytes);
+        for room in [900 << 20, 100 << 20, 30 << 20] {
+            assert!(bytes(within(room).unwrap()) <= room, "{room}");
+        }
+        let text = within(1 << 20).unwrap_err().to_string();
+        assert!(text.contains("may take 1.0 MiB") && text.contains("--memory"), "{text}");
+    }
+
+    #[test]
+    fn contexts_are_measured_whole_where_layers_have_windows() {
+        let checkpoint = Checkpoint::dummy(ModelSpec { window: Window::Sliding(4), ..tiny(2) }, 0);
+        let config = config();
+        let blueprint = blueprint(&checkpoint, config.weights);
+        let extent = Extent { layer_bytes: 0, kv_bytes: 1 << 20, positions: 64 };
+        let rig = Rig::new(&checkpoint, &blueprint, &config, (SIZE, extent)).unwrap();
+        assert_eq!(rig.decoder.spec().window_of(0), None);
+    }
+
+    #[test]
+    fn batches_have_room_in_a_model_of_few_positions() {
+        let checkpoint = Checkpoint::dummy(ModelSpec { max_positions: 20, ..tiny(1) }, 0);
+        let config = config();
+        let blueprint = blueprint(&checkpoint, config.weights);
+        let extent = Extent { layer_bytes: 0, kv_bytes: 8 << 20, positions: 512 };
+        let rig = Rig::new(&checkpoint, &blueprint, &config, (SIZE, extent)).unwrap();
+        for seqs in [Seqs { count: 2, rows: 128, length: 128 }, Seqs { count: 8, rows: 1, length: 32 }] {
+            assert!(!rig.has_room(seqs));
+            let short = rig.shortened(seqs);
+            assert!(rig.has_room(short) && short.length == 20, "{short:?}");
+            assert!(rig.pass(short, 0).mlp > 0.0);
+        }
+    }
+}

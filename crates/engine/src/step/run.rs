@@ -1,0 +1,325 @@
+//! What the lanes do: the nodes of a program on the devices, batch by batch.
+
+use std::cell::RefCell;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use kernels::Team;
+use kernels::arena::Buf;
+use kernels::device::{Device, KvPages, Rows};
+use kernels::pick::Pick;
+use kernels::queue::{self, Mark};
+use model::decoder::{Batch, Decoder, Host, HostWork, Slots, Work as Buffers};
+use spec::{Buffer, Done, Lane, Op, Outcome, Sampling, Tier};
+
+use crate::lock::lock;
+use crate::step::bound::{ChunkRun, Inputs, Over, StepRun};
+use crate::step::lanes::{LaneId, Wait, Work};
+use crate::step::world::Message;
+use crate::tiers::kv::Kv;
+use crate::tiers::link::Link;
+use crate::tiers::stowed::{OnHost, Stowed, part_of};
+use crate::watch::stats::Stats;
+use crate::watch::timeline::Timeline;
+
+/// The model, its memory and its threads.
+pub(crate) struct Machine {
+    pub(crate) device: Box<dyn Device>,
+    pub(crate) team: Arc<Team>,
+    pub(crate) decoder: Decoder,
+    pub(crate) kv: Kv,
+    /// Memory of the host tier, where it is apart from the device's.
+    pub(crate) host: Box<dyn Device>,
+    /// Weights that live away from the device; none where all are there.
+    pub(crate) stowed: Option<Arc<Stowed>>,
+    pub(crate) link: Link,
+    /// Where the host computes with weights that live there, if it may.
+    pub(crate) host_work: Option<HostWork>,
+    /// As many as a program has names for: those of a step's batches, or turns that they take.
+    pub(crate) buffers: Vec<Buffers>,
+    /// Where completions are told.
+    pub(crate) inbox: Mutex<Sender<Message>>,
+    pub(crate) stats: Arc<Stats>,
+    pub(crate) timeline: Arc<Timeline>,
+}
+
+impl Work for Machine {
+    type Context = StepRun;
+
+    fn run(&self, step: &StepRun, node: usize) -> Result<(), String> {
+        let (op, lane) = (step.program.nodes()[node].op, step.program.nodes()[node].lane);
+        let _timed = self.stats.overlap.begins(op, lane);
+        match op {
+            Op::Embed { batch } => self.with(step, node, batch, |batch, buffers| {
+                self.decoder.embed(&*self.device, batch, buffers);
+            }),
+            Op::Qkv { layer, batch } => self.qkv(step, node, layer.into(), batch),
+            Op::Attend { layer, batch, on: Tier::Device } => self.attend(step, node, layer.into(), batch),
+            Op::Attend { layer, batch, on: Tier::Host } => {
+                self.attend_on_host(step, node, layer.into(), batch);
+            }
+            Op::CopyKv { layer, batch, from, to } => {
+                let node = &step.program.nodes()[node];
+                return self
+                    .copy_kv(step, (node, layer.into(), batch), (from, to))
+                    .map_err(|error| error.to_string());
+            }
+            Op::MoveHidden { what, batch, from, to } => {
+                let moved = self.move_hidden(step, (node, batch), what, (from, to));
+                return moved.map_err(|error| error.to_string());
+            }
+            Op::MoveKv { layer, from, to } => self.move_kv(step, layer.into(), from, to),
+            Op::OutProj { layer, batch } => self.with(step, node, batch, |batch, buffers| {
+                self.decoder.out_proj(&*self.device, layer.into(), batch, buffers);
+            }),
+            Op::Mlp { layer, batch } => {
+                self.with(step, node, batch, |batch, buffers| {
+                    self.decoder.mlp(&*self.device, layer.into(), batch, buffers);
+                });
+                if usize::from(layer) + 1 == self.kv.layers.len() {
+                    self.score_prompts(step, node, usize::from(batch));
+                }
+            }
+            Op::Head { batch } => self.with(step, node, batch, |batch, buffers| {
+                self.decoder.head(&*self.device, batch.samples, buffers);
+            }),
+            Op::Sample { batch } => self.sample(step, usize::from(batch)),
+            Op::LoadWeights { part, from, to } => {
+                let stowed = self.stowed.as_ref().ok_or("weights are to be loaded, and all are there")?;
+                let devices: (&dyn Device, &dyn Device) = (&*self.device, &*self.host);
+                return stowed.load(devices, part, (from, to), step.on_host).map_err(|e| e.to_string());
+            }
+            op => panic!("this engine was given {op:?}, which needs a second rank"),
+        }
+        Ok(())
+    }
+
+    /// Each lane has a queue of its own.
+    fn comes(&self, lane: LaneId, waits: &[Wait]) {
+        let after: Vec<Mark> =
+            waits.iter().map(|wait| Mark { queue: wait.lane, number: wait.ticket }).collect();
+        queue::enter(lane);
+        self.device.enter(lane, &after);
+        self.host.enter(lane, &after);
+    }
+
+    fn leaves(&self, lane: LaneId, ticket: u64) {
+        let mark = Mark { queue: lane, number: ticket };
+        self.device.mark(mark);
+        self.host.mark(mark);
+    }
+
+    fn ran(&self, step: &StepRun, node: usize, lane: LaneId, began: Instant, took: Duration) {
+        let op = step.program.nodes()[node].op;
+        self.stats.lane_spent(lane, &op, took);
+        self.timeline.note(op, Lane::ALL[lane % Lane::COUNT], began, took);
+    }
+
+    fn finished(&self, step: &StepRun) {
+        let outcomes =
+            step.batches.iter().flat_map(|batch| batch.chunks.iter().filter_map(outcome)).collect();
+        let done = Done { step: step.id, outcomes };
+        self.tell(Message::Done(done, step.started.elapsed()));
+    }
+
+    fn failed(&self, why: &str) {
+        self.tell(Message::Failed(why.to_string()));
+    }
+}
+
+impl Machine {
+    fn tell(&self, message: Message) {
+        // The world hangs up only when the engine ends; then nobody wants to know.
+        let _ = lock(&self.inbox).send(message);
+    }
+
+    pub(crate) fn with(&self, step: &StepRun, node: usize, batch: u16, f: impl FnOnce(&Batch<'_>, &Buffers)) {
+        let Inputs { ids, positions, lengths, samples } = step.batches[usize::from(batch)].inputs();
+        let slots = self.stowed.as_ref().map(|stowed| stowed.slots(&step.program, node)).unwrap_or_default();
+        self.with_host(self.computed_with(step, node), |host| {
+            let batch = Batch { ids, positions, lengths, spans: &[], samples, slots, host };
+            f(&batch, self.buffers_of(step, node));
+        });
+    }
+
+    /// What the host computes with, and where, if it does for this node.
+    fn computed_with(&self, step: &StepRun, node: usize) -> Option<(Buf, &HostWork)> {
+        let part = part_of(step.program.nodes()[node].op).filter(|_| step.on_host == OnHost::ComputedWith)?;
+        Some((self.stowed.as_ref()?.home_of(part)?, self.host_work.as_ref()?))
+    }
+
+    /// Calls `f` with the host that computes with these panels, if there are any.
+    pub(crate) fn with_host(&self, panels: Option<(Buf, &HostWork)>, f: impl FnOnce(Option<Host<'_>>)) {
+        let pace = RefCell::new(self.link.begin());
+        let copy = |(source, from): (&dyn Device, Buf), (target, to): (&dyn Device, Buf)| {
+            pace.borrow_mut().copy((source, &from), (target, &to));
+        };
+        f(panels.map(|(panels, work)| Host { device: &*self.host, panels, work, copy: &copy }));
+        pace.into_inner().end();
+    }
+
+    /// The activation buffers that a node works in.
+    pub(crate) fn buffers_of(&self, step: &StepRun, node: usize) -> &Buffers {
+        let name = step.program.activations(&step.program.nodes()[node]);
+        &self.buffers[usize::from(name.expect("a node of a batch touches its activations"))]
+    }
+
+    /// Those of the host that go with them.
+    pub(crate) fn host_buffers_of(&self, step: &StepRun, node: usize) -> &Buffers {
+        let node = &step.program.nodes()[node];
+        let name = step.program.touches(node).iter().find_map(|touch| match touch.buffer {
+            Buffer::Qkv { batch, tier: Tier::Host } | Buffer::Attended { batch, tier: Tier::Host } => {
+                Some(batch)
+            }
+            _ => None,
+        });
+        let host = self.kv.host.as_ref().expect("something attends on the host");
+        &host.buffers[usize::from(name.expect("a node of the host touches its activations"))]
+    }
+
+    /// Projects a batch; what attends on the device has its KV stored in its pages, or in a slot.
+    fn qkv(&self, step: &StepRun, node: usize, layer: usize, batch: u16) {
+        self.with(step, node, batch, |all, buffers| self.decoder.project(&*self.device, layer, all, buffers));
+        self.over_each(step, node, (layer, batch), |part, pages, buffers| {
+            self.decoder.store_kv(&*self.device, layer, part, pages, buffers);
+        });
+    }
+
+    fn attend(&self, step: &StepRun, node: usize, layer: usize, batch: u16) {
+        self.over_each(step, node, (layer, batch), |part, pages, buffers| {
+            self.decoder.attend(&*self.device, layer, part, pages, buffers);
+        });
+    }
+
+    /// What of a batch attends on the device, over its pages and over a slot.
+    fn over_each(
+        &self,
+        step: &StepRun,
+        node: usize,
+        (layer, batch): (usize, u16),
+        f: impl Fn(&Batch<'_>, KvPages, &Buffers),
+    ) {
+        let pages = &self.kv.layers[layer];
+        let _alone = lock(&pages.device_touched);
+        let slot = || self.kv.slot(&step.program, &step.program.nodes()[node], Tier::Device);
+        for over in [Over::Pages, Over::Slot] {
+            let spans = step.batches[usize::from(batch)].spans(Tier::Device, over);
+            if spans.is_empty() {
+                continue;
+            }
+            let pages = if over == Over::Pages { Some(pages.device) } else { slot() };
+            let pages = pages.expect("KV that is attended away from its home has a slot");
+            self.with(step, node, batch, |all, buffers| f(&Batch { spans: &spans, ..*all }, pages, buffers));
+        }
+    }
+
+    /// What of a batch attends on the host: its keys and values are stored first.
+    fn attend_on_host(&self, step: &StepRun, node: usize, layer: usize, batch: u16) {
+        let (run, buffers) = (&step.batches[usize::from(batch)], self.host_buffers_of(step, node));
+        let host = self.kv.host.as_ref().expect("something attends on the host");
+        let Inputs { ids, positions, lengths, .. } = run.host_inputs();
+        let pages = &self.kv.layers[layer];
+        let _alone = lock(&pages.host_touched);
+        for over in [Over::Pages, Over::Slot] {
+            let spans = run.spans(Tier::Host, over);
+            if spans.is_empty() {
+                continue;
+            }
+            let slot = || self.kv.slot(&step.program, &step.program.nodes()[node], Tier::Host);
+            let pages = if over == Over::Pages { Some(pages.host) } else { slot() };
+            let pages = pages.expect("KV that is attended away from its home has a slot");
+            let batch = Batch {
+                ids,
+                positions,
+                lengths,
+                spans: &spans,
+                samples: &[],
+                slots: Slots::default(),
+                host: None,
+            };
+            let here = (&*self.host, &host.turning);
+            self.decoder.store_kv_there(here, layer, &batch, pages, buffers);
+            self.decoder.attend(&*self.host, layer, &batch, pages, buffers);
+        }
+    }
+
+    /// Log-probabilities of prompts, where they are wanted.
+    fn score_prompts(&self, step: &StepRun, node: usize, batch: usize) {
+        for chunk in &step.batches[batch].chunks {
+            self.score_prompt(chunk, self.buffers_of(step, node));
+        }
+    }
+
+    /// Rows of a prompt whose next token is in the prompt too, as many at a time as logits have room.
+    fn score_prompt(&self, chunk: &ChunkRun, buffers: &Buffers) {
+        let mut sequence = lock(&chunk.sequence);
+        let known = sequence.prompt_len().saturating_sub(1).saturating_sub(chunk.start).min(chunk.rows.len());
+        if !sequence.wants_prompt_logprobs() || known == 0 {
+            return;
+        }
+        let rows: Vec<u32> = (chunk.rows.start..chunk.rows.start + known).map(|row| row as u32).collect();
+        for (i, piece) in rows.chunks(buffers.logits.rows).enumerate() {
+            let logits = self.decoder.head(&*self.device, piece, buffers);
+            let first = chunk.start + i * buffers.logits.rows;
+            self.each_row(logits.buf, piece.len(), |row, logits| sequence.score(first + row, logits));
+        }
+    }
+
+    fn each_row(&self, logits: Buf, rows: usize, mut f: impl FnMut(usize, &[f32])) {
+        let vocab = self.decoder.spec().vocab;
+        let wanted = logits.slice(0, rows * vocab * size_of::<f32>());
+        self.device.view(&wanted, &mut |bytes| {
+            let values: &[f32] = bytemuck::cast_slice(bytes);
+            values.chunks_exact(vocab).enumerate().for_each(|(row, logits)| f(row, logits));
+        });
+    }
+
+    /// Draws a token for every chunk that wants one: on the device, where it can, so that its logits need not travel.
+    fn sample(&self, step: &StepRun, batch: usize) {
+        // Batches share their logits.
+        let logits = self.buffers[0].logits;
+        let drawing: Vec<&ChunkRun> = step.batches[batch].sampling().collect();
+        if self.device.picks(logits.cols) {
+            self.pick_all(logits, &drawing);
+        } else {
+            self.draw_all(logits, &drawing);
+        }
+        drawing.iter().for_each(|chunk| lock(&chunk.sequence).tell_drawn());
+    }
+
+    /// The device draws for the chunks for which it can, and the host for the others.
+    fn pick_all(&self, logits: Rows, drawing: &[&ChunkRun]) {
+        let picks: Vec<Option<Pick>> = drawing.iter().map(|chunk| lock(&chunk.sequence).pick()).collect();
+        let (rows, others): (Vec<_>, Vec<_>) = (0..).zip(picks).partition(|(_, pick)| pick.is_some());
+        let rows: Vec<(u32, Pick)> = rows.into_iter().filter_map(|(row, pick)| Some((row, pick?))).collect();
+        for ((row, _), token) in rows.iter().zip(self.device.pick(logits, &rows)) {
+            lock(&drawing[*row as usize].sequence).picked(token);
+        }
+        for (row, _) in others {
+            let row = row as usize;
+            self.draw_all(logits.range(row..row + 1), &drawing[row..=row]);
+        }
+    }
+
+    /// Draws a token for each chunk from its row of logits.
+    fn draw_all(&self, logits: Rows, drawing: &[&ChunkRun]) {
+        let vocab = logits.cols;
+        self.device.view(&logits.first(drawing.len()).buf, &mut |bytes| {
+            let values: &[f32] = bytemuck::cast_slice(bytes);
+            self.team.run(|w| {
+                for row in w.share(drawing.len()) {
+                    lock(&drawing[row].sequence).draw(&values[row * vocab..][..vocab]);
+                }
+            });
+        });
+    }
+}
+
+/// Nothing for a sequence that had ended before.
+fn outcome(chunk: &ChunkRun) -> Option<Outcome> {
+    let mut sequence = lock(&chunk.sequence);
+    let produced = sequence.produced(chunk.sample == Sampling::Sample)?;
+    let full = sequence.filled_by(chunk.start..chunk.start + chunk.rows.len());
+    Some(Outcome { seq: chunk.seq, produced, full })
+}

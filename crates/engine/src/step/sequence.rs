@@ -1,0 +1,298 @@
+//! One sequence as the engine knows it: its tokens, how the next one is chosen, and who waits for it.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use kernels::attention::BLOCK_TOKENS;
+use kernels::pick::{NoPick, Pick};
+use model::sampling::{SampleError, Sampled, Sampler, logprobs_of};
+use spec::{BlockHash, Full, Produced};
+
+use crate::front::request::{Began, Event, Failure, Finish, Request, Sink, Token};
+use crate::step::hash::BlockHashes;
+
+/// A sequence that lanes and the engine's thread share.
+pub(crate) type Shared = Arc<Mutex<Sequence>>;
+
+/// Tokens and choices of one sequence.
+pub(crate) struct Sequence {
+    tokens: Vec<u32>,
+    prompt: usize,
+    max_new: usize,
+    eos: Vec<u32>,
+    sampler: Sampler,
+    hashes: BlockHashes,
+    state: State,
+    /// What its newest draw came to, until it is told.
+    drawn: Vec<Event>,
+    events: Sink,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Going,
+    /// Ended by the token that the current step drew: the scheduler is not told yet.
+    Ending,
+    /// Steps that were under way when it ended may still bring tokens: they count nothing.
+    Ended,
+}
+
+impl Sequence {
+    /// A sequence that may grow by `max_new` tokens. `eos`: the model's ends of text.
+    pub(crate) fn new(request: Request, max_new: usize, eos: &[u32], events: Sink) -> Sequence {
+        let eos = if request.params.ignore_eos { Vec::new() } else { eos.to_vec() };
+        Sequence {
+            prompt: request.prompt.len(),
+            sampler: Sampler::new(request.params, &request.prompt, &eos, request.seed),
+            tokens: request.prompt,
+            max_new,
+            eos,
+            hashes: BlockHashes::new(request.salt),
+            state: State::Going,
+            drawn: Vec::with_capacity(2),
+            events,
+        }
+    }
+
+    /// Tokens at these positions. Steps that were planned before a sequence ended reach beyond its last token: what
+    /// they compute there is of no use to anybody.
+    ///
+    /// # Panics
+    /// If it goes on and its tokens do not reach so far.
+    pub(crate) fn inputs(&self, positions: Range<usize>) -> impl Iterator<Item = u32> {
+        let (known, ended) = (self.tokens.len(), self.state != State::Going);
+        assert!(ended || positions.end <= known, "positions {positions:?} of {known} tokens");
+        positions.map(|at| self.tokens.get(at).copied().unwrap_or(0))
+    }
+
+    pub(crate) fn prompt_len(&self) -> usize {
+        self.prompt
+    }
+
+    /// Hashes of the blocks that the prompt fills.
+    pub(crate) fn prompt_hashes(&mut self) -> Vec<BlockHash> {
+        self.hashes.all(&self.tokens[..self.prompt])
+    }
+
+    pub(crate) fn wants_prompt_logprobs(&self) -> bool {
+        self.sampler.params().prompt_logprobs.is_some() && self.state == State::Going
+    }
+
+    /// Tells the log-probability of the prompt's token after `position`, from the logits there.
+    pub(crate) fn score(&mut self, position: usize, logits: &[f32]) {
+        let n = self.sampler.params().prompt_logprobs.unwrap_or(0);
+        match logprobs_of(logits, self.tokens[position + 1], n as usize) {
+            Ok(scores) => self.tell(Event::Prompt(position + 1, scores)),
+            Err(error) => self.fail(error.into()),
+        }
+    }
+
+    /// Chooses the next token, which is told by [`Sequence::tell_drawn`]. Nothing happens to a sequence that has ended.
+    pub(crate) fn draw(&mut self, logits: &[f32]) {
+        if self.state != State::Going {
+            return;
+        }
+        let sampled = self.sampler.sample(logits);
+        self.drawn(sampled);
+    }
+
+    /// What a device is told that chooses the next token itself, if it can; nothing of a sequence that has ended.
+    pub(crate) fn pick(&self) -> Option<Pick> {
+        self.sampler.for_device().filter(|_| self.state == State::Going)
+    }
+
+    /// A device has chosen the next token, which is told by [`Sequence::tell_drawn`]. Nothing happens to a sequence that has ended.
+    pub(crate) fn picked(&mut self, token: Result<u32, NoPick>) {
+        if self.state != State::Going {
+            return;
+        }
+        if let Ok(token) = token {
+            self.sampler.accept(token);
+        }
+        self.drawn(token.map(|token| Sampled { token, logprobs: None }).map_err(SampleError::from));
+    }
+
+    fn drawn(&mut self, sampled: Result<Sampled, SampleError>) {
+        match sampled {
+            Ok(sampled) => {
+                self.tokens.push(sampled.token);
+                self.drawn.push(Event::Token(Token {
+                    id: sampled.token,
+                    at: Instant::now(),
+                    logprobs: sampled.logprobs,
+                }));
+                if let Some(finish) = self.ends_with(sampled.token) {
+                    self.state = State::Ending;
+                    self.drawn.push(Event::Finished(finish));
+                }
+            }
+            Err(error) => {
+                self.state = State::Ending;
+                self.drawn.push(Event::Failed(error.into()));
+            }
+        }
+    }
+
+    /// Tells what the newest draw came to. It is apart from drawing so that all tokens of a step are told at once, when
+    /// the threads that draw them are done: whoever waits is woken once, and wakes up to all of them.
+    pub(crate) fn tell_drawn(&mut self) {
+        let Sequence { drawn, events, .. } = self;
+        drawn.drain(..).for_each(events);
+    }
+
+    fn ends_with(&self, token: u32) -> Option<Finish> {
+        let params = self.sampler.params();
+        let generated = self.tokens.len() - self.prompt;
+        let stops = self.eos.contains(&token) || params.stop_token_ids.contains(&token);
+        if stops && generated >= params.min_tokens as usize {
+            Some(Finish::Stop)
+        } else {
+            (generated >= self.max_new).then_some(Finish::Length)
+        }
+    }
+
+    /// What came of the chunk just computed; nothing if the sequence had ended before it.
+    pub(crate) fn produced(&mut self, drew: bool) -> Option<Produced> {
+        match self.state {
+            State::Ended => None,
+            State::Ending => {
+                self.state = State::Ended;
+                Some(Produced::Last)
+            }
+            State::Going if drew => Some(Produced::Token),
+            State::Going => Some(Produced::Nothing),
+        }
+    }
+
+    /// Blocks that these positions filled and that hold generated tokens.
+    pub(crate) fn filled_by(&mut self, positions: Range<usize>) -> Vec<Full> {
+        let block = BLOCK_TOKENS;
+        let first = (positions.start / block).max(self.prompt / block);
+        (first..positions.end / block)
+            .map(|index| Full { index: index as u32, hash: self.hashes.of_block(&self.tokens, index) })
+            .collect()
+    }
+
+    /// Its first step begins; so many tokens of its prompt were in memory.
+    pub(crate) fn begin(&mut self, cached_tokens: usize) {
+        if self.state == State::Going {
+            self.tell(Event::Began(Began { at: Instant::now(), cached_tokens }));
+        }
+    }
+
+    /// Ends it with an error, which comes after the token that was drawn before.
+    pub(crate) fn fail(&mut self, why: Failure) {
+        if self.state == State::Going {
+            self.state = State::Ending;
+            self.tell_drawn();
+            self.tell(Event::Failed(why));
+        }
+    }
+
+    /// Ends it without a word: its client is gone. A token that has been told already is counted yet; one
+    /// that was only drawn is neither told nor counted, unless it was the last.
+    pub(crate) fn cancel(&mut self) {
+        if self.state == State::Going {
+            self.state = State::Ended;
+            self.drawn.clear();
+        }
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.state != State::Going
+    }
+
+    fn tell(&mut self, event: Event) {
+        (self.events)(event);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::sampling::SamplingParams;
+    use std::sync::mpsc::{Receiver, channel};
+
+    fn sequence(prompt: &[u32], max_new: usize, params: SamplingParams) -> (Sequence, Receiver<Event>) {
+        let (events, told) = channel();
+        let request = Request { prompt: prompt.to_vec(), params, seed: 1, salt: 0 };
+        let sink = Box::new(move |event| events.send(event).unwrap());
+        (Sequence::new(request, max_new, &[2], sink), told)
+    }
+
+    fn likes(token: usize) -> Vec<f32> {
+        let mut logits = vec![0.0; 8];
+        logits[token] = 9.0;
+        logits
+    }
+
+    #[test]
+    fn it_ends_at_the_end_of_text_and_counts_nothing_after() {
+        let (mut seq, told) = sequence(&[1, 3], 10, SamplingParams::greedy());
+        seq.draw(&likes(5));
+        assert_eq!(seq.produced(true), Some(Produced::Token));
+        seq.draw(&likes(2));
+        seq.draw(&likes(6));
+        assert!(told.try_recv().is_err(), "not before it is asked to");
+        seq.tell_drawn();
+        assert_eq!((seq.produced(true), seq.produced(true)), (Some(Produced::Last), None));
+        assert_eq!(seq.tokens, [1, 3, 5, 2]);
+        let told: Vec<_> = told.try_iter().collect();
+        assert_eq!(told.len(), 3);
+        assert_eq!(told[2], Event::Finished(Finish::Stop));
+    }
+
+    #[test]
+    fn it_ends_at_its_length() {
+        let (mut seq, told) = sequence(&[1], 1, SamplingParams::greedy());
+        seq.draw(&likes(5));
+        seq.tell_drawn();
+        assert_eq!(told.try_iter().last(), Some(Event::Finished(Finish::Length)));
+    }
+
+    #[test]
+    fn senseless_logits_fail_the_sequence_only() {
+        let (mut seq, told) = sequence(&[1], 4, SamplingParams::greedy());
+        seq.draw(&[f32::NAN; 8]);
+        seq.tell_drawn();
+        assert_eq!(seq.produced(true), Some(Produced::Last));
+        assert!(matches!(told.try_iter().last(), Some(Event::Failed(Failure::Sample(_)))));
+    }
+
+    #[test]
+    fn an_error_comes_after_the_token_that_was_drawn_before_it() {
+        let (mut seq, told) = sequence(&[1], 4, SamplingParams::greedy());
+        seq.draw(&likes(5));
+        seq.fail(Failure::Sample(SampleError::NotFinite));
+        seq.tell_drawn();
+        let told: Vec<_> = told.try_iter().collect();
+        assert!(matches!(&told[..], [Event::Token(token), Event::Failed(_)] if token.id == 5), "{told:?}");
+    }
+
+    #[test]
+    fn a_token_that_was_drawn_when_its_client_left_is_neither_told_nor_counted() {
+        let (mut seq, told) = sequence(&[1], 4, SamplingParams::greedy());
+        seq.draw(&likes(5));
+        seq.cancel();
+        seq.tell_drawn();
+        assert_eq!((seq.produced(true), told.try_iter().count()), (None, 0));
+        // The last one was as good as told: both count it.
+        let (mut seq, told) = sequence(&[1], 1, SamplingParams::greedy());
+        seq.draw(&likes(5));
+        seq.cancel();
+        seq.tell_drawn();
+        assert_eq!((seq.produced(true), told.try_iter().count()), (Some(Produced::Last), 2));
+    }
+
+    #[test]
+    fn only_blocks_with_generated_tokens_are_told() {
+        let (mut seq, _told) =
+            sequence(&[7; 40], 100, SamplingParams { ignore_eos: true, ..SamplingParams::greedy() });
+        for _ in 0..30 {
+            seq.draw(&likes(5));
+        }
+        assert_eq!(seq.filled_by(0..40).len(), 0);
+        assert_eq!(seq.filled_by(63..64).iter().map(|f| f.index).collect::<Vec<_>>(), [1]);
+    }
+}

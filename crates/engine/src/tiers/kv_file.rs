@@ -1,0 +1,260 @@
+//! KV and activations on the drive: a file without a name, of sectors, read and written past the page cache.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use kernels::AlignedBytes;
+use model::store::{DirectFile, SECTOR, Stretch, Written};
+use spec::Lane;
+
+use crate::lock::lock;
+use crate::watch::stats::{Moved, Stats};
+
+/// What passes through memory of our own at a time, where the reader's is not aligned.
+pub(crate) const BOUNCE_BYTES: usize = 1 << 20;
+
+/// How the file is divided.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KvFileSizes {
+    pub(crate) layers: usize,
+    /// KV blocks of a layer.
+    pub(crate) blocks: usize,
+    /// Bytes of one layer of a block.
+    pub(crate) block_bytes: usize,
+    /// Batches whose activations may rest here.
+    pub(crate) batches: usize,
+    /// Bytes of one of them.
+    pub(crate) hidden_bytes: usize,
+}
+
+impl KvFileSizes {
+    /// Bytes of the whole file.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.hidden_at(self.batches)
+    }
+
+    /// Those of KV.
+    pub(crate) fn kv_bytes(&self) -> u64 {
+        self.block_at(self.layers, 0)
+    }
+
+    fn block_at(&self, layer: usize, block: u32) -> u64 {
+        let stride = self.block_bytes.next_multiple_of(SECTOR) as u64;
+        (layer * self.blocks + block as usize) as u64 * stride
+    }
+
+    fn hidden_at(&self, batch: usize) -> u64 {
+        let stride = self.hidden_bytes.next_multiple_of(SECTOR) as u64;
+        self.kv_bytes() + batch as u64 * stride
+    }
+
+    /// Blocks that follow one another in the file and in memory go in one request, if both are whole sectors.
+    fn joins(&self) -> bool {
+        self.block_bytes.is_multiple_of(SECTOR)
+    }
+}
+
+/// The file.
+pub(crate) struct KvFile {
+    file: DirectFile,
+    sizes: KvFileSizes,
+    bounce: Mutex<AlignedBytes>,
+    stats: Arc<Stats>,
+}
+
+impl KvFile {
+    /// Makes the file, with room for all of it.
+    ///
+    /// # Errors
+    /// The system's own; a full drive among them.
+    pub(crate) fn new(folder: &Path, sizes: KvFileSizes, stats: Arc<Stats>) -> model::Result<KvFile> {
+        std::fs::create_dir_all(folder).map_err(|source| model::Error::Io {
+            doing: "create",
+            path: folder.to_owned(),
+            source,
+        })?;
+        static MADE: AtomicU64 = AtomicU64::new(0);
+        let name = format!("kv-{}-{}.tmp", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+        let file = DirectFile::nameless(&folder.join(name), sizes.bytes())?;
+        let bounce = Mutex::new(AlignedBytes::zeroed(BOUNCE_BYTES + SECTOR));
+        Ok(KvFile { file, sizes, bounce, stats })
+    }
+
+    /// Reads blocks of a layer: pairs (block here, block of `into`), the latter ascending.
+    pub(crate) fn read_kv(&self, layer: usize, pairs: &[(u32, u32)], into: &mut [u8]) -> model::Result<()> {
+        let bytes = self.sizes.block_bytes;
+        let (mut rest, mut at) = (into, 0);
+        let mut stretches = Vec::new();
+        for (here, there, count) in self.runs(pairs) {
+            let begin = there as usize * bytes;
+            let (piece, after) = std::mem::take(&mut rest)[begin - at..].split_at_mut(count * bytes);
+            stretches.push(Stretch { offset: self.sizes.block_at(layer, here), into: piece });
+            (rest, at) = (after, begin + count * bytes);
+        }
+        self.read(Moved::Kv, stretches)
+    }
+
+    /// Writes blocks of a layer: pairs (block here, block of `from`).
+    pub(crate) fn write_kv(&self, layer: usize, pairs: &[(u32, u32)], from: &[u8]) -> model::Result<()> {
+        let bytes = self.sizes.block_bytes;
+        let written = self.runs(pairs).into_iter().map(|(here, there, count)| Written {
+            offset: self.sizes.block_at(layer, here),
+            from: &from[there as usize * bytes..][..count * bytes],
+        });
+        self.write(Moved::Kv, written.collect())
+    }
+
+    /// Reads a batch's activation.
+    pub(crate) fn read_hidden(&self, batch: usize, into: &mut [u8]) -> model::Result<()> {
+        self.read(Moved::Activations, vec![Stretch { offset: self.sizes.hidden_at(batch), into }])
+    }
+
+    /// Writes a batch's activation.
+    pub(crate) fn write_hidden(&self, batch: usize, from: &[u8]) -> model::Result<()> {
+        self.write(Moved::Activations, vec![Written { offset: self.sizes.hidden_at(batch), from }])
+    }
+
+    /// Pairs that follow one another on both sides as (first here, first there, how many).
+    fn runs(&self, pairs: &[(u32, u32)]) -> Vec<(u32, u32, usize)> {
+        let mut runs: Vec<(u32, u32, usize)> = Vec::new();
+        for &(here, there) in pairs {
+            match runs.last_mut() {
+                Some((h, t, n))
+                    if self.sizes.joins() && (*h + *n as u32, *t + *n as u32) == (here, there) =>
+                {
+                    *n += 1;
+                }
+                _ => runs.push((here, there, 1)),
+            }
+        }
+        runs
+    }
+
+    fn read(&self, what: Moved, stretches: Vec<Stretch<'_>>) -> model::Result<()> {
+        let bytes: usize = stretches.iter().map(|stretch| stretch.into.len()).sum();
+        self.stats.moved(Lane::DiskRead, what, bytes);
+        let (direct, others): (Vec<_>, Vec<_>) =
+            stretches.into_iter().partition(|stretch| is_aligned(stretch.into));
+        self.file.read(direct)?;
+        if others.is_empty() {
+            return Ok(());
+        }
+        let pieces = others.into_iter().flat_map(|Stretch { offset, into }| {
+            let offsets = (offset..).step_by(BOUNCE_BYTES);
+            offsets.zip(into.chunks_mut(BOUNCE_BYTES)).map(|(offset, into)| Stretch { offset, into })
+        });
+        let mut bounce = lock(&self.bounce);
+        for mut load in loads(pieces, |piece| piece.into.len()) {
+            let mut rest = aligned(&mut bounce);
+            let through = load.iter().map(|piece| Stretch {
+                offset: piece.offset,
+                into: rest.split_off_mut(..sectors(piece.into.len())).expect("loads are no larger"),
+            });
+            self.file.read(through.collect())?;
+            let mut rest = &*aligned(&mut bounce);
+            for Stretch { into, .. } in &mut load {
+                let from = rest.split_off(..sectors(into.len())).expect("loads are no larger");
+                into.copy_from_slice(&from[..into.len()]);
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, what: Moved, stretches: Vec<Written<'_>>) -> model::Result<()> {
+        let bytes: usize = stretches.iter().map(|stretch| stretch.from.len()).sum();
+        self.stats.moved(Lane::DiskWrite, what, bytes);
+        let (direct, others): (Vec<_>, Vec<_>) =
+            stretches.into_iter().partition(|stretch| is_aligned(stretch.from));
+        self.file.write(direct)?;
+        if others.is_empty() {
+            return Ok(());
+        }
+        let pieces = others.into_iter().flat_map(|Written { offset, from }| {
+            let offsets = (offset..).step_by(BOUNCE_BYTES);
+            offsets.zip(from.chunks(BOUNCE_BYTES)).map(|(offset, from)| Written { offset, from })
+        });
+        let mut bounce = lock(&self.bounce);
+        for load in loads(pieces, |piece| piece.from.len()) {
+            let mut rest = aligned(&mut bounce);
+            let through = load.into_iter().map(|Written { offset, from }| {
+                let through = rest.split_off_mut(..sectors(from.len())).expect("loads are no larger");
+                through[..from.len()].copy_from_slice(from);
+                Written { offset, from: through }
+            });
+            self.file.write(through.collect())?;
+        }
+        Ok(())
+    }
+}
+
+/// Pieces that have room in the bounce buffer together, and so are on their way together.
+fn loads<P>(pieces: impl Iterator<Item = P>, bytes: impl Fn(&P) -> usize) -> Vec<Vec<P>> {
+    let (mut loads, mut left) = (Vec::<Vec<P>>::new(), 0);
+    for piece in pieces {
+        let bytes = sectors(bytes(&piece));
+        match loads.last_mut().filter(|_| bytes <= left) {
+            Some(load) => load.push(piece),
+            None => {
+                loads.push(vec![piece]);
+                left = BOUNCE_BYTES;
+            }
+        }
+        left -= bytes;
+    }
+    loads
+}
+
+fn sectors(bytes: usize) -> usize {
+    bytes.next_multiple_of(SECTOR)
+}
+
+fn is_aligned(bytes: &[u8]) -> bool {
+    bytes.len().is_multiple_of(SECTOR) && bytes.as_ptr().addr().is_multiple_of(SECTOR)
+}
+
+/// The bounce buffer, from a whole sector on.
+fn aligned(bounce: &mut AlignedBytes) -> &mut [u8] {
+    let begin = bounce.as_ptr().addr().next_multiple_of(SECTOR) - bounce.as_ptr().addr();
+    &mut bounce[begin..][..BOUNCE_BYTES]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_room_together_is_on_its_way_together() {
+        let of = |sizes: &[usize]| -> Vec<usize> {
+            loads(sizes.iter(), |bytes| **bytes).iter().map(Vec::len).collect()
+        };
+        // KV blocks of 18,432 bytes take five sectors each.
+        assert_eq!(of(&[18_432; 52]), [51, 1]);
+        assert_eq!(of(&[BOUNCE_BYTES, 1, BOUNCE_BYTES]), [1, 1, 1]);
+        assert!(of(&[]).is_empty());
+    }
+
+    #[test]
+    fn blocks_and_activations_come_back_wherever_they_lie_in_memory() {
+        for block_bytes in [SECTOR, 1536] {
+            let folder = tempfile::tempdir().unwrap();
+            let sizes = KvFileSizes { layers: 2, blocks: 8, block_bytes, batches: 2, hidden_bytes: 5000 };
+            let stats = Arc::new(Stats::default());
+            let drive = KvFile::new(folder.path(), sizes, Arc::clone(&stats)).unwrap();
+            assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left of it");
+            let out: Vec<u8> = (0..4 * block_bytes).map(|i| (i % 251) as u8).collect();
+            drive.write_kv(1, &[(5, 0), (6, 1), (2, 3)], &out).unwrap();
+            drive.write_hidden(1, &out[..3000]).unwrap();
+            let mut back = vec![0; 5 * block_bytes];
+            drive.read_kv(1, &[(2, 1), (5, 3), (6, 4)], &mut back).unwrap();
+            let block = |bytes: &[u8], i: usize| bytes[i * block_bytes..][..block_bytes].to_vec();
+            assert_eq!(block(&back, 1), block(&out, 3));
+            assert_eq!((block(&back, 3), block(&back, 4)), (block(&out, 0), block(&out, 1)));
+            let mut hidden = vec![0; 3000];
+            drive.read_hidden(1, &mut hidden).unwrap();
+            assert_eq!(hidden, out[..3000]);
+            let moved = [Lane::DiskRead, Lane::DiskWrite].map(|link| stats.counts().moved_by(link));
+            assert_eq!(moved, [3 * block_bytes as u64 + 3000; 2]);
+        }
+    }
+}

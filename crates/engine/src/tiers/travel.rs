@@ -1,0 +1,252 @@
+//! Copies of KV and activations between tiers: what a program's copying nodes do.
+
+use kernels::arena::Buf;
+use kernels::device::{Device, KvPages, Rows};
+use spec::{Buffer, Lane, Node, Program, Tensor, Tier};
+
+use crate::lock::lock;
+use crate::step::bound::{BatchRun, StepRun};
+use crate::step::run::Machine;
+use crate::tiers::kv::LayerPages;
+use crate::tiers::link::Pace;
+use crate::watch::stats::Moved;
+
+/// Neighbouring blocks on both sides: first here, first there, how many.
+type Run = (u32, u32, usize);
+
+impl Machine {
+    fn memory(&self, tier: Tier) -> &dyn Device {
+        match tier {
+            Tier::Device => &*self.device,
+            Tier::Host => &*self.host,
+            Tier::Disk => panic!("the drive is no memory"),
+        }
+    }
+
+    /// One layer of the blocks that this step moves between two tiers.
+    pub(crate) fn move_kv(&self, step: &StepRun, layer: usize, from: Tier, to: Tier) {
+        let pages = &self.kv.layers[layer];
+        let (_device, _host) = (lock(&pages.device_touched), lock(&pages.host_touched));
+        let moves = step.moves.iter().filter(|m| (m.from, m.to) == (from, to));
+        let kept = step.kept.iter().filter(|kept| (kept.from, kept.to) == (from, to));
+        let blocks = moves.flat_map(|m| &m.blocks).chain(kept.flat_map(|kept| &kept.blocks));
+        let pairs: Vec<(u32, u32)> = blocks.map(|(a, b)| (a.0, b.0)).collect();
+        let mut pace = self.link.begin();
+        self.copy_blocks(&mut pace, &pairs, (from, pages.of(from)), (to, pages.of(to)));
+        self.stats.moved(link_to(to), Moved::Kv, pace.end());
+    }
+
+    fn copy_blocks(
+        &self,
+        pace: &mut Pace,
+        pairs: &[(u32, u32)],
+        (from, source): (Tier, KvPages),
+        (to, target): (Tier, KvPages),
+    ) {
+        let both = |(here, there, count): Run| (source.blocks(here, count), target.blocks(there, count));
+        let (sources, targets): (Vec<Buf>, Vec<Buf>) = runs(pairs).into_iter().map(both).unzip();
+        pace.copy_all((self.memory(from), &sources), (self.memory(to), &targets));
+    }
+
+    /// One layer of a batch's KV on its way to attention, or of its new KV on its way home.
+    ///
+    /// # Errors
+    /// The drive's.
+    pub(crate) fn copy_kv(
+        &self,
+        step: &StepRun,
+        (node, layer, batch): (&Node, usize, u16),
+        (from, to): (Tier, Tier),
+    ) -> model::Result<()> {
+        let batch = &step.batches[usize::from(batch)];
+        match (from, to) {
+            (Tier::Disk, _) | (_, Tier::Disk) => {
+                self.copy_kv_of_drive(step, (node, layer), batch, (from, to))
+            }
+            _ => {
+                self.copy_kv_in_memory(step, (node, layer), batch, (from, to));
+                Ok(())
+            }
+        }
+    }
+
+    fn copy_kv_of_drive(
+        &self,
+        step: &StepRun,
+        (node, layer): (&Node, usize),
+        batch: &BatchRun,
+        (from, to): (Tier, Tier),
+    ) -> model::Result<()> {
+        let drive = self.kv.drive.as_ref().expect("KV lives on the drive");
+        let inner = from.min(to);
+        let slot = self.kv.slot(&step.program, node, inner).expect("KV of the drive passes a slot");
+        let chunks = batch
+            .chunks
+            .iter()
+            .filter(|chunk| chunk.home == Tier::Disk && chunk.hops(self.kv.path, from, to));
+        let window = self.decoder.spec().window_of(layer);
+        let pairs = chunks.flat_map(|chunk| {
+            chunk
+                .carried(from, to, window)
+                .map(|index| (chunk.block(Tier::Disk, index), chunk.block(inner, index)))
+        });
+        let pairs: Vec<(u32, u32)> = pairs.collect();
+        let mut result = Ok(());
+        match from {
+            Tier::Disk => self.memory(inner).fill(&slot.buf, &mut |into| {
+                result = drive.read_kv(layer, &pairs, into);
+            }),
+            _ => self.memory(inner).view(&slot.buf, &mut |bytes| {
+                result = drive.write_kv(layer, &pairs, bytes);
+            }),
+        }
+        result
+    }
+
+    fn copy_kv_in_memory(
+        &self,
+        step: &StepRun,
+        (node, layer): (&Node, usize),
+        batch: &BatchRun,
+        (from, to): (Tier, Tier),
+    ) {
+        let pages = &self.kv.layers[layer];
+        let _alone = lock(&pages.host_touched);
+        let window = self.decoder.spec().window_of(layer);
+        let mut pace = self.link.begin();
+        for chunk in batch.chunks.iter().filter(|chunk| chunk.hops(self.kv.path, from, to)) {
+            let place = |tier| {
+                let pages = (tier == chunk.home).then(|| pages.of(tier));
+                let pages = pages.or_else(|| self.kv.slot(&step.program, node, tier));
+                (tier, pages.expect("KV that passes has a slot"))
+            };
+            let carried = chunk
+                .carried(from, to, window)
+                .map(|index| (chunk.block(from, index), chunk.block(to, index)));
+            self.copy_blocks(&mut pace, &carried.collect::<Vec<_>>(), place(from), place(to));
+        }
+        self.stats.moved(link_to(to), Moved::Kv, pace.end());
+    }
+
+    /// A batch's activation between two tiers.
+    ///
+    /// # Errors
+    /// The drive's.
+    pub(crate) fn move_hidden(
+        &self,
+        step: &StepRun,
+        (node, batch): (usize, u16),
+        what: Tensor,
+        (from, to): (Tier, Tier),
+    ) -> model::Result<()> {
+        match what {
+            Tensor::Qkv => self.queries_down(step, node, batch),
+            Tensor::Attended => self.attended_up(step, node, batch),
+            Tensor::Hidden => return self.rest(step, (node, batch), (from, to)),
+            what => panic!("{what:?} does not travel between tiers"),
+        }
+        Ok(())
+    }
+
+    /// Rows of the device's buffers, and where they are among those of the host.
+    fn queries_down(&self, step: &StepRun, node: usize, batch: u16) {
+        let (device, host) = (self.buffers_of(step, node), self.host_buffers_of(step, node));
+        let mut pace = self.link.begin();
+        for chunk in step.batches[usize::from(batch)].chunks.iter().filter(|chunk| chunk.attend == Tier::Host)
+        {
+            let (here, there) =
+                (device.qkv.range(chunk.rows.clone()), host.qkv.range(chunk.host_rows.clone()));
+            pace.copy((&*self.device, &here.buf), (&*self.host, &there.buf));
+        }
+        self.stats.moved(Lane::Down, Moved::Activations, pace.end());
+    }
+
+    fn attended_up(&self, step: &StepRun, node: usize, batch: u16) {
+        let (device, host) = (self.buffers_of(step, node), self.host_buffers_of(step, node));
+        let mut pace = self.link.begin();
+        for chunk in step.batches[usize::from(batch)].chunks.iter().filter(|chunk| chunk.attend == Tier::Host)
+        {
+            let rows = |of: Rows, rows: &std::ops::Range<usize>| of.range(rows.clone()).buf;
+            let (here, there) = (rows(host.attended, &chunk.host_rows), rows(device.attended, &chunk.rows));
+            pace.copy((&*self.host, &here), (&*self.device, &there));
+        }
+        self.stats.moved(Lane::Up, Moved::Activations, pace.end());
+    }
+
+    /// The residual stream to where it rests between layers, or from there.
+    fn rest(
+        &self,
+        step: &StepRun,
+        (node, batch): (usize, u16),
+        (from, to): (Tier, Tier),
+    ) -> model::Result<()> {
+        let rows: usize = step.batches[usize::from(batch)].chunks.iter().map(|chunk| chunk.rows.len()).sum();
+        let here = &step.program.nodes()[node];
+        let on_host = || {
+            let name = name_on_host(&step.program, here).expect("an activation on the host has a name");
+            self.kv.hidden.named(name, step.batches.len())
+        };
+        let place = |tier| match tier {
+            Tier::Device => Some(self.buffers_of(step, node).x.first(rows).buf),
+            Tier::Host => {
+                let bytes = rows * self.decoder.spec().hidden * size_of::<f32>();
+                Some(on_host().slice(0, bytes))
+            }
+            Tier::Disk => None,
+        };
+        let mut result = Ok(());
+        let drive = || self.kv.drive.as_ref().expect("activations rest on the drive");
+        match (place(from), place(to)) {
+            (Some(source), Some(target)) => {
+                let mut pace = self.link.begin();
+                pace.copy((self.memory(from), &source), (self.memory(to), &target));
+                self.stats.moved(link_to(to), Moved::Activations, pace.end());
+            }
+            (None, Some(target)) => self.memory(to).fill(&target, &mut |into| {
+                result = drive().read_hidden(batch.into(), into);
+            }),
+            (Some(source), None) => self.memory(from).view(&source, &mut |bytes| {
+                result = drive().write_hidden(batch.into(), bytes);
+            }),
+            (None, None) => panic!("an activation goes from the drive to the drive"),
+        }
+        if to == Tier::Device {
+            self.with(step, node, batch, |batch, buffers| self.decoder.rotate(&*self.device, batch, buffers));
+        }
+        result
+    }
+}
+
+impl LayerPages {
+    fn of(&self, tier: Tier) -> KvPages {
+        match tier {
+            Tier::Device => self.device,
+            Tier::Host => self.host,
+            Tier::Disk => panic!("the drive has no pages in memory"),
+        }
+    }
+}
+
+/// The link between host and device, by where a copy ends.
+fn link_to(tier: Tier) -> Lane {
+    if tier == Tier::Device { Lane::Up } else { Lane::Down }
+}
+
+fn name_on_host(program: &Program, node: &Node) -> Option<u16> {
+    program.touches(node).iter().find_map(|touch| match touch.buffer {
+        Buffer::Hidden { batch, tier: Tier::Host } => Some(batch),
+        _ => None,
+    })
+}
+
+/// Pairs that follow one another on both sides, together.
+fn runs(pairs: &[(u32, u32)]) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for &(here, there) in pairs {
+        match runs.last_mut() {
+            Some((h, t, n)) if (*h + *n as u32, *t + *n as u32) == (here, there) => *n += 1,
+            _ => runs.push((here, there, 1)),
+        }
+    }
+    runs
+}

@@ -1,0 +1,206 @@
+//! Counters of a running engine, read from any thread.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use policy::sched::Preempted;
+use spec::{Done, Lane, Nanos, Op, Produced, Shape};
+
+use crate::step::lanes::LaneId;
+use crate::watch::overlap::Overlap;
+
+/// Upper bounds of the tokens of a step, as they are counted: vLLM's.
+pub const STEP_TOKENS: [u32; 13] = [1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384];
+
+/// Sums since the start.
+#[derive(Debug, Default)]
+pub(crate) struct Stats {
+    steps: AtomicU64,
+    computed: AtomicU64,
+    generated: AtomicU64,
+    moved: AtomicU64,
+    busy_ns: AtomicU64,
+    prompt: AtomicU64,
+    cached: AtomicU64,
+    looked_up: AtomicU64,
+    step_tokens: [AtomicU64; STEP_TOKENS.len() + 1],
+    host_kv_blocks_used: AtomicU64,
+    drive_kv_blocks_used: AtomicU64,
+    running: AtomicU64,
+    waiting: AtomicU64,
+    kv_blocks_used: AtomicU64,
+    lane_busy_ns: [AtomicU64; Lane::COUNT],
+    op_busy_ns: [AtomicU64; Op::KINDS.len()],
+    moved_bytes: [[AtomicU64; Moved::COUNT]; Lane::COUNT],
+    /// Attention on the host beside the device's work.
+    pub(crate) overlap: Overlap,
+    swapped: AtomicU64,
+    recomputed: AtomicU64,
+    foreseen_ns: AtomicU64,
+    foreseen_took_ns: AtomicU64,
+}
+
+/// What moves between tiers, beside weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moved {
+    /// Keys and values: swapped, fetched, or on their way to attention.
+    Kv,
+    /// The residual stream, and queries and results of attention on the host.
+    Activations,
+}
+
+impl Moved {
+    /// How many kinds there are.
+    pub const COUNT: usize = 2;
+    /// All of them.
+    pub const ALL: [Moved; Moved::COUNT] = [Moved::Kv, Moved::Activations];
+}
+
+/// The counters at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Steps done.
+    pub steps: u64,
+    /// Positions computed (a prefix hit computes none).
+    pub computed_tokens: u64,
+    /// Tokens generated.
+    pub generated_tokens: u64,
+    /// KV blocks moved between tiers.
+    pub moved_blocks: u64,
+    /// Nanoseconds that steps took on the lanes.
+    pub busy_ns: u64,
+    /// Prompt tokens of the sequences that began.
+    pub prompt_tokens: u64,
+    /// Those of them whose KV was in memory already.
+    pub cached_tokens: u64,
+    /// Those of them that were looked up in the prefix cache.
+    pub looked_up_tokens: u64,
+    /// Steps that computed something, by the tokens that they computed: up to each of [`STEP_TOKENS`], and more.
+    pub step_tokens: [u64; STEP_TOKENS.len() + 1],
+    /// KV blocks of the host that sequences refer to now.
+    pub host_kv_blocks_used: u64,
+    /// KV blocks of the drive that sequences refer to now.
+    pub drive_kv_blocks_used: u64,
+    /// Sequences that hold KV and take part in steps now, on whichever tier it lives.
+    pub running: u64,
+    /// Sequences that wait now: new, preempted or moved to the host.
+    pub waiting: u64,
+    /// KV blocks of the device that sequences refer to now.
+    pub kv_blocks_used: u64,
+    /// Nanoseconds that each lane spent on nodes, by [`Lane::index`].
+    pub lane_busy_ns: [u64; Lane::COUNT],
+    /// Nanoseconds that nodes of each kind took, by [`Op::kind`].
+    pub op_busy_ns: [u64; Op::KINDS.len()],
+    /// Bytes of KV and of activations that passed each link, by [`Lane::index`] and [`Moved`].
+    pub moved_bytes: [[u64; Moved::COUNT]; Lane::COUNT],
+    /// Nanoseconds of attention on the host.
+    pub host_attention_ns: u64,
+    /// Those of them in which the device worked too.
+    pub hidden_attention_ns: u64,
+    /// Sequences that were preempted, their KV moved to the host.
+    pub swapped: u64,
+    /// Sequences that were preempted, their KV to be computed again.
+    pub recomputed: u64,
+    /// Nanoseconds that the planner's costs said steps would take; none where nothing was planned.
+    pub foreseen_ns: u64,
+    /// Nanoseconds that these steps took.
+    pub foreseen_took_ns: u64,
+}
+
+impl Counts {
+    /// Bytes of all kinds that passed a link.
+    pub fn moved_by(&self, link: Lane) -> u64 {
+        self.moved_bytes[link.index()].iter().sum()
+    }
+}
+
+impl Stats {
+    /// What they say now.
+    pub(crate) fn counts(&self) -> Counts {
+        Counts {
+            steps: self.steps.load(Ordering::Relaxed),
+            computed_tokens: self.computed.load(Ordering::Relaxed),
+            generated_tokens: self.generated.load(Ordering::Relaxed),
+            moved_blocks: self.moved.load(Ordering::Relaxed),
+            busy_ns: self.busy_ns.load(Ordering::Relaxed),
+            prompt_tokens: self.prompt.load(Ordering::Relaxed),
+            cached_tokens: self.cached.load(Ordering::Relaxed),
+            looked_up_tokens: self.looked_up.load(Ordering::Relaxed),
+            step_tokens: std::array::from_fn(|bucket| self.step_tokens[bucket].load(Ordering::Relaxed)),
+            host_kv_blocks_used: self.host_kv_blocks_used.load(Ordering::Relaxed),
+            drive_kv_blocks_used: self.drive_kv_blocks_used.load(Ordering::Relaxed),
+            running: self.running.load(Ordering::Relaxed),
+            waiting: self.waiting.load(Ordering::Relaxed),
+            kv_blocks_used: self.kv_blocks_used.load(Ordering::Relaxed),
+            lane_busy_ns: std::array::from_fn(|lane| self.lane_busy_ns[lane].load(Ordering::Relaxed)),
+            op_busy_ns: std::array::from_fn(|kind| self.op_busy_ns[kind].load(Ordering::Relaxed)),
+            moved_bytes: std::array::from_fn(|lane| {
+                std::array::from_fn(|what| self.moved_bytes[lane][what].load(Ordering::Relaxed))
+            }),
+            host_attention_ns: self.overlap.sums().0,
+            hidden_attention_ns: self.overlap.sums().1,
+            swapped: self.swapped.load(Ordering::Relaxed),
+            recomputed: self.recomputed.load(Ordering::Relaxed),
+            foreseen_ns: self.foreseen_ns.load(Ordering::Relaxed),
+            foreseen_took_ns: self.foreseen_took_ns.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The first chunk of a sequence: so many tokens of its prompt, so many of them looked for, so many found in memory.
+    pub(crate) fn sequence_began(&self, prompt: u64, looked_up: u64, cached: u64) {
+        self.prompt.fetch_add(prompt, Ordering::Relaxed);
+        self.looked_up.fetch_add(looked_up, Ordering::Relaxed);
+        self.cached.fetch_add(cached, Ordering::Relaxed);
+    }
+
+    /// What the scheduler holds now, and blocks in use on device, host and drive.
+    pub(crate) fn scheduled(&self, running: usize, waiting: usize, [device, host, drive]: [usize; 3]) {
+        self.running.store(running as u64, Ordering::Relaxed);
+        self.waiting.store(waiting as u64, Ordering::Relaxed);
+        self.kv_blocks_used.store(device as u64, Ordering::Relaxed);
+        self.host_kv_blocks_used.store(host as u64, Ordering::Relaxed);
+        self.drive_kv_blocks_used.store(drive as u64, Ordering::Relaxed);
+    }
+
+    /// A lane took so long for a node; lanes of further ranks are counted with the first's.
+    pub(crate) fn lane_spent(&self, lane: LaneId, op: &Op, took: Duration) {
+        let took = took.as_nanos() as u64;
+        self.lane_busy_ns[lane % Lane::COUNT].fetch_add(took, Ordering::Relaxed);
+        self.op_busy_ns[op.kind()].fetch_add(took, Ordering::Relaxed);
+    }
+
+    /// So many bytes passed a link.
+    pub(crate) fn moved(&self, link: Lane, what: Moved, bytes: usize) {
+        self.moved_bytes[link.index()][what as usize].fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Preemptions since the start.
+    pub(crate) fn preempted(&self, preempted: Preempted) {
+        self.swapped.store(preempted.swapped, Ordering::Relaxed);
+        self.recomputed.store(preempted.recomputed, Ordering::Relaxed);
+    }
+
+    pub(crate) fn step_started(&self, shape: &Shape) {
+        let tokens = shape.loads.iter().map(|load| u64::from(load.tokens)).sum();
+        let moved = shape.moves.iter().map(|m| u64::from(m.blocks)).sum();
+        self.computed.fetch_add(tokens, Ordering::Relaxed);
+        self.moved.fetch_add(moved, Ordering::Relaxed);
+        if tokens > 0 {
+            let bucket = STEP_TOKENS.partition_point(|bound| u64::from(*bound) < tokens);
+            self.step_tokens[bucket].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A step was said to take so long, and took so long.
+    pub(crate) fn foreseen(&self, said: Nanos, took: Nanos) {
+        self.foreseen_ns.fetch_add(said.0, Ordering::Relaxed);
+        self.foreseen_took_ns.fetch_add(took.0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn step_done(&self, done: &Done, took: Duration) {
+        let tokens = done.outcomes.iter().filter(|o| o.produced != Produced::Nothing).count();
+        self.steps.fetch_add(1, Ordering::Relaxed);
+        self.generated.fetch_add(tokens as u64, Ordering::Relaxed);
+        self.busy_ns.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,100 @@
+//! Tiny models in an engine, and what it says of their tokens to the last bit.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::path::{Path, PathBuf};
+
+use engine::{
+    Blocks, DeviceChoice, Engine, EngineConfig, Event, KvFormat, KvMemory, Offload, Planned, PrefixCaching,
+    Request, Ticket,
+};
+use kernels::Isa;
+use model::Checkpoint;
+use model::decoder::WeightsAs;
+use spec::{ByTier, Split};
+
+/// The files of a tiny model.
+pub(crate) fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/golden").join(name)
+}
+
+pub(crate) fn checkpoint(name: &str) -> Checkpoint {
+    Checkpoint::open(&folder(name)).unwrap()
+}
+
+/// Memory whose bytes are NaNs where they are of no use, with room for nine sequences and two steps in flight.
+pub(crate) fn poisoned() -> EngineConfig {
+    EngineConfig {
+        device: DeviceChoice::Poisoned,
+        max_num_seqs: 9,
+        max_num_batched_tokens: 48,
+        steps_in_flight: 2,
+        kv_tokens: Some(9 * 128),
+        ..config()
+    }
+}
+
+/// Everything on the processor, with room for eight sequences of 128 tokens.
+pub(crate) fn config() -> EngineConfig {
+    EngineConfig {
+        weights: WeightsAs::Bf16,
+        kv: KvFormat::AsActivations,
+        sparse: None,
+        memory: 4 << 30,
+        threads: 2,
+        isa: Isa::detect(),
+        device: DeviceChoice::Cpu,
+        max_model_len: Some(128),
+        max_num_seqs: 8,
+        max_num_batched_tokens: 64,
+        max_num_queued_reqs: 1000,
+        prefix_caching: PrefixCaching::Off,
+        steps_in_flight: 1,
+        kv_tokens: Some(8 * 128),
+        kv_memory: KvMemory::AsUsed,
+        host_kv_tokens: 0,
+        offload: Offload::default(),
+        blocks: Blocks::default(),
+        record: None,
+        beside_bytes: 0,
+        lane_spans: 0,
+    }
+}
+
+pub(crate) fn start(model: &str, config: EngineConfig) -> Engine {
+    Planned::new(&checkpoint(model), config).unwrap().start(&|_| {}).unwrap()
+}
+
+/// Percent on device, host and disk.
+pub(crate) fn split([device, host, disk]: [u32; 3]) -> Split {
+    Split::new(ByTier { device, host, disk }.map(|percent| percent * (Split::WHOLE / 100))).unwrap()
+}
+
+/// Tokens, or positions of a scored prompt, with the bits of what the model thought of them, and of the likeliest others.
+/// Whoever asks for log-probabilities compares logits.
+pub(crate) type Story = Vec<(u32, u32, Vec<(u32, u32)>)>;
+
+/// What becomes of a request, to its end.
+pub(crate) fn story(ticket: &Ticket) -> Story {
+    let mut story = Story::new();
+    loop {
+        match ticket.events.recv().expect("the engine lives") {
+            Event::Token(token) => {
+                let scores = token.logprobs.expect("asked for");
+                let top = scores.top.iter().map(|(id, p)| (*id, p.to_bits())).collect();
+                story.push((token.id, scores.logprob.to_bits(), top));
+            }
+            Event::Prompt(position, scores) => {
+                story.push((position as u32, scores.logprob.to_bits(), vec![]))
+            }
+            Event::Began(_) => (),
+            Event::Finished(_) => return story,
+            Event::Failed(why) => panic!("{why}"),
+        }
+    }
+}
+
+/// What becomes of requests that are handed over together.
+pub(crate) fn stories(engine: &Engine, requests: &[Request]) -> Vec<Story> {
+    let tickets: Vec<Ticket> = requests.iter().map(|r| engine.submit(r.clone()).unwrap()).collect();
+    tickets.iter().map(story).collect()
+}

@@ -1,0 +1,156 @@
+//! Plans over device, host and drive: what goes where, what is refused and what would fit.
+
+mod common;
+
+use std::path::PathBuf;
+
+use engine::{DeviceChoice, EngineConfig, Hold, Offload, Planned, TooSmall, WeightShare};
+use model::decoder::Blueprint;
+use spec::ModelSpec;
+
+const MODEL: &str = "llama-gqa-tied";
+
+/// A model of 24 layers, 1.5 MB of them.
+fn spec() -> ModelSpec {
+    ModelSpec { layers: 24, ..common::checkpoint(MODEL).spec().clone() }
+}
+
+fn config(offload: Offload) -> EngineConfig {
+    EngineConfig { memory: 96 << 20, threads: 1, kv_tokens: Some(128), offload, ..common::config() }
+}
+
+fn plan(config: &EngineConfig) -> Result<Hold, TooSmall> {
+    let spec = spec();
+    let blueprint = Blueprint::new(&spec, config.weights, |_| model::Stored::Bf16);
+    Hold::plan(&spec, &blueprint, config, 1 << 20).map(|(hold, _)| hold)
+}
+
+fn offload(device_memory: u64) -> Offload {
+    let folder = Some(PathBuf::from("anywhere"));
+    Offload { device_memory: Some(device_memory), folder, ..Offload::default() }
+}
+
+fn shares(device: u32, host: u32) -> WeightShare {
+    WeightShare::Exactly(common::split([device, host, 100 - device - host]))
+}
+
+/// What the process itself takes in these plans.
+fn process() -> u64 {
+    plan(&config(offload(16 << 20))).unwrap().process_bytes
+}
+
+/// What a device needs at least: all of the layers live elsewhere.
+fn least_device() -> u64 {
+    plan(&config(Offload { share: shares(0, 100), ..offload(16 << 20) })).unwrap().arena_bytes()
+}
+
+#[test]
+fn the_device_is_filled_first_then_the_host_then_the_drive() {
+    let (least, process) = (least_device(), process());
+    let mut seen = [0; 3];
+    // Not from the very least: there, panels on three tiers instead of two would be a page too many for the slots.
+    for device in (least + (64 << 10)..least + (2 << 20)).step_by(64 << 10) {
+        for memory in [process + (200 << 10), process + (800 << 10), process + (4 << 20)] {
+            let config = EngineConfig { memory: device + memory, ..config(offload(device)) };
+            let Ok(hold) = plan(&config) else { continue };
+            assert!(hold.arena_bytes() <= device, "{hold}");
+            assert!(hold.total_bytes() <= config.memory, "{hold}");
+            assert!(hold.total_bytes() - hold.arena_bytes() <= memory, "{hold}");
+            let spare = memory - (hold.total_bytes() - hold.arena_bytes());
+            assert!(
+                hold.streamed_bytes == 0 || spare < 64 << 10,
+                "the drive before a host with {spare} left: {hold}"
+            );
+            assert_eq!(hold.disk_bytes > 0, hold.streamed_bytes > 0, "{hold}");
+            assert_eq!(hold.copied_bytes, hold.host_weight_bytes, "{hold}");
+            seen[usize::from(hold.host_weight_bytes > 0) + usize::from(hold.disk_bytes > 0)] += 1;
+        }
+    }
+    assert!(seen.iter().all(|times| *times > 0), "{seen:?}");
+}
+
+#[test]
+fn a_device_without_a_share_of_its_own_has_no_host_tier_unless_asked() {
+    let offload = Offload { device_memory: None, ..offload(0) };
+    let all = plan(&config(offload.clone())).unwrap();
+    let limit = all.total_bytes() - (256 << 10);
+    let hold = plan(&EngineConfig { memory: limit, ..config(offload.clone()) }).unwrap();
+    assert!(hold.streamed_bytes > 0 && hold.host_weight_bytes == 0, "{hold}");
+    let asked = Offload { share: shares(40, 30), ..offload };
+    let hold = plan(&config(asked)).unwrap();
+    assert!(hold.streamed_bytes > 0 && hold.host_weight_bytes > 0, "{hold}");
+}
+
+#[test]
+fn a_link_or_a_gpu_takes_the_drive_through_the_host() {
+    let share = shares(20, 30);
+    let straight = plan(&config(Offload { share, ..offload(16 << 20) })).unwrap();
+    assert_eq!((straight.host_slot_bytes, straight.copied_bytes), (0, straight.host_weight_bytes));
+    let linked = plan(&config(Offload { share, link: Some(1 << 30), ..offload(16 << 20) })).unwrap();
+    let gpu = EngineConfig { device: DeviceChoice::Cuda, ..config(Offload { share, ..offload(16 << 20) }) };
+    for hold in [linked, plan(&gpu).unwrap()] {
+        assert!(hold.host_slot_bytes > 0, "{hold}");
+        assert_eq!(hold.copied_bytes, hold.host_weight_bytes + hold.streamed_bytes, "{hold}");
+    }
+}
+
+#[test]
+fn a_gpus_memory_is_apart_from_the_processs() {
+    let gpu = |device, memory| {
+        plan(&EngineConfig { device: DeviceChoice::Cuda, memory, ..config(offload(device)) })
+    };
+    let process = gpu(16 << 20, 1 << 30).unwrap().process_bytes;
+    let memory = process + (2 << 20);
+    let hold = gpu(16 << 20, memory).unwrap();
+    assert!(hold.arena_bytes() + process > memory, "{hold}");
+    assert!(hold.total_bytes() <= memory, "{hold}");
+    assert!(matches!(gpu(1 << 20, 1 << 30), Err(TooSmall::Device { .. })));
+    assert!(matches!(gpu(16 << 20, 1 << 20), Err(TooSmall::Host { .. })));
+}
+
+#[test]
+fn budgets_that_make_no_sense_are_refused() {
+    let whole = plan(&EngineConfig { memory: 32 << 20, ..config(offload(32 << 20)) }).unwrap_err();
+    assert!(whole.to_string().contains("leaves nothing"), "{whole}");
+    let device = plan(&config(offload(64 << 10))).unwrap_err().to_string();
+    assert!(device.contains("--device-memory") && device.contains("the device's memory"), "{device}");
+    let host = EngineConfig { memory: (16 << 20) + 4096, ..config(offload(16 << 20)) };
+    let host = plan(&host).unwrap_err().to_string();
+    assert!(host.contains("on the host") && host.contains("lower --device-memory"), "{host}");
+    let nowhere = Offload { folder: None, ..offload(least_device() + (700 << 10)) };
+    let nowhere = plan(&EngineConfig { memory: least_device() + process() + (1 << 20), ..config(nowhere) })
+        .unwrap_err()
+        .to_string();
+    assert!(nowhere.contains("--offload-dir"), "{nowhere}");
+}
+
+#[test]
+fn shares_that_do_not_fit_name_the_nearest_that_do() {
+    let (least, process) = (least_device(), process());
+    for (device, memory, asked) in [
+        (least + (600 << 10), process + (4 << 20), (90, 10)),
+        (least + (600 << 10), process + (600 << 10), (20, 80)),
+        (least + (600 << 10), process + (600 << 10), (80, 20)),
+    ] {
+        let with = |share| {
+            plan(&EngineConfig { memory: device + memory, ..config(Offload { share, ..offload(device) }) })
+        };
+        let refused = with(shares(asked.0, asked.1)).unwrap_err();
+        let TooSmall::Shares { nearest: Some((on_device, on_host)), .. } = refused else {
+            panic!("{asked:?}: {refused}");
+        };
+        assert!(refused.to_string().contains(&format!("--percent {on_device} {on_host} ")), "{refused}");
+        assert!(on_device <= asked.0, "{refused}");
+        with(shares(on_device, on_host)).unwrap();
+    }
+}
+
+#[test]
+fn nothing_is_written_where_nothing_lives_on_the_drive() {
+    let (checkpoint, folder) = (common::checkpoint(MODEL), tempfile::tempdir().unwrap());
+    let offload = Offload { folder: Some(folder.path().into()), share: shares(40, 60), ..Offload::default() };
+    let planned = Planned::new(&checkpoint, config(offload)).unwrap();
+    assert!(planned.store().unwrap().is_none() && planned.hold().host_weight_bytes > 0);
+    planned.start(&|_| {}).unwrap().finish().unwrap();
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}

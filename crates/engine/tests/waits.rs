@@ -1,0 +1,135 @@
+//! Every pipeline over a device that does its calls later, in any order that queues and marks allow: what the executor
+//! forgets to wait for is found, and what it waits for gives the bits of a device that does everything at once.
+
+mod common;
+mod late;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use common::{poisoned as config, split, stories};
+use engine::{
+    Blocks, Engine, EngineConfig, HostLinears, Offload, Planned, PrefixCaching, Request, StartError,
+    WeightShare,
+};
+use kernels::device::Device;
+use kernels::{CpuDevice, Isa, Team};
+use late::Late;
+use model::Checkpoint;
+use model::sampling::SamplingParams;
+use policy::sched::{Delegate, Schedule};
+use spec::Tier;
+
+/// A link makes what lives on the drive come through the host, as it does to a GPU.
+fn offload(folder: &Path, weights: [u32; 3], linears: HostLinears) -> Offload {
+    Offload {
+        device_memory: Some(1 << 30),
+        link: Some(8 << 30),
+        folder: Some(folder.into()),
+        share: WeightShare::Exactly(split(weights)),
+        linears,
+        ..Offload::default()
+    }
+}
+
+fn blocks(schedule: Schedule, kv: [u32; 3], hidden: [u32; 3], delegate: Delegate) -> Blocks {
+    Blocks {
+        schedule: Some(schedule),
+        num_batches: Some(4),
+        batch_size: Some(3),
+        kv: split(kv),
+        hidden: split(hidden),
+        delegate,
+        ..Blocks::default()
+    }
+}
+
+fn start_late(checkpoint: &Checkpoint, config: EngineConfig, seed: u64) -> Engine {
+    let open = |tier: Tier, bytes: usize, team: &Arc<Team>| -> Result<Box<dyn Device>, StartError> {
+        let cpu = CpuDevice::new(bytes, Arc::clone(team), Isa::detect())?.poisoned();
+        Ok(Box::new(if tier == Tier::Device { Late::device(cpu, seed) } else { Late::host(cpu) }))
+    };
+    Planned::new(checkpoint, config).unwrap().start_on(&open, &|_| {}).unwrap()
+}
+
+/// Mixed lengths, some longer than a batch of a step, more requests than run at once, some that end early, and some that
+/// begin alike.
+fn requests() -> Vec<Request> {
+    let request = |i: u32| Request {
+        prompt: (0..3 + (i * 29) % 70).map(|j| 3 + (i % 7 * 31 + j * 17) % 90).collect(),
+        params: SamplingParams {
+            max_tokens: Some(4 + (i * 7) % 30),
+            ignore_eos: true,
+            stop_token_ids: (10..if i.is_multiple_of(4) { 30 } else { 10 }).collect(),
+            logprobs: Some(1),
+            prompt_logprobs: (i % 5 == 4).then_some(0),
+            ..SamplingParams::greedy()
+        },
+        seed: 7,
+        salt: 0,
+    };
+    (0..12).map(request).collect()
+}
+
+/// Under several seeds, the bits of the resident run.
+fn check(model: &str, cases: &[EngineConfig]) {
+    let checkpoint = common::checkpoint(model);
+    let requests = requests();
+    let want = stories(&common::start(model, config()), &requests);
+    for config in cases {
+        for seed in 0..3 {
+            let engine = start_late(&checkpoint, config.clone(), seed);
+            assert_eq!(stories(&engine, &requests), want, "{model}, seed {seed}, {config:?}");
+        }
+    }
+}
+
+#[test]
+fn resident_steps_swaps_and_prefixes() {
+    let swapped = EngineConfig { kv_tokens: Some(256), host_kv_tokens: 2000, ..config() };
+    let prefixes = EngineConfig { prefix_caching: PrefixCaching::On, ..swapped.clone() };
+    let deep = EngineConfig { steps_in_flight: 3, ..swapped.clone() };
+    check("llama-gqa-tied", &[config(), swapped, prefixes, deep]);
+}
+
+#[test]
+fn streamed_weights() {
+    let folder = tempfile::tempdir().unwrap();
+    let with =
+        |weights, linears| EngineConfig { offload: offload(folder.path(), weights, linears), ..config() };
+    let cases = [
+        with([0, 0, 100], HostLinears::Device),
+        with([20, 80, 0], HostLinears::Device),
+        with([20, 50, 30], HostLinears::Host),
+        with([0, 50, 50], HostLinears::Device),
+    ];
+    check("llama-gqa-tied", &cases);
+    check("opt-350m", &cases[2..3]);
+    // Of three layers: the third comes through the first one's slots.
+    check("qwen2-window", &cases);
+}
+
+#[test]
+fn schedules_over_three_tiers() {
+    use Delegate::{Host, Streamed};
+    const HERE: [u32; 3] = [100, 0, 0];
+    const MIXED: [u32; 3] = [40, 30, 30];
+    const TIGHT: [u32; 3] = [15, 15, 70];
+    let folder = tempfile::tempdir().unwrap();
+    let with = |weights, blocks| EngineConfig {
+        offload: offload(folder.path(), weights, HostLinears::Device),
+        blocks,
+        ..config()
+    };
+    let cases = [
+        with([0, 50, 50], blocks(Schedule::Row, HERE, HERE, Host)),
+        with([0, 100, 0], blocks(Schedule::Zigzag, [0, 100, 0], HERE, Host)),
+        with(MIXED, blocks(Schedule::Zigzag, TIGHT, MIXED, Host)),
+        with(MIXED, blocks(Schedule::Zigzag, TIGHT, MIXED, Streamed)),
+        with(MIXED, blocks(Schedule::Row, TIGHT, HERE, Streamed)),
+        with(MIXED, blocks(Schedule::Diagonal, [0, 100, 0], MIXED, Streamed)),
+        with(MIXED, blocks(Schedule::Diagonal, TIGHT, MIXED, Host)),
+    ];
+    check("llama-gqa-tied", &cases);
+    check("qwen2-window", &cases[1..5]);
+}

@@ -1,0 +1,241 @@
+//! AVX-512 with bf16 products (AVX512_BF16), for processors that have it and no tiles.
+//!
+//! ```text
+//! for block of rows                    x as bands of 12 rows, packed together, stays in L2
+//!   for panel, whoever comes first
+//!     for chunk of k                   its weights stay in L1
+//!       for band                       streamed from L2: 12 rows x 32 outputs of sums in registers
+//! ```
+//!
+//! Up to 12 rows there is one band, and all of k of one or two panels at once stays in registers. An output has one
+//! sum in order of k however the product is cut, so a row is the same in every batch.
+
+mod plan;
+// Loops over rows and vectors run over registers: their indices are clearer than zipped iterators.
+#[allow(clippy::needless_range_loop)]
+mod product;
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use half::bf16;
+
+use super::epilogue::{Epilogue, Sums};
+use super::pack::PANEL_ROWS;
+use super::rows::copy_tiles;
+use super::source::{PAIR_BYTES, PanelSource};
+use super::types::Weight;
+use crate::mat::{Mat, MatMut, SharedRows};
+use crate::scratch::with_scratch;
+use crate::team::{Team, Worker};
+use plan::Plan;
+pub(crate) use product::multiply_registers;
+use product::{Fetch, PANELS, ROW_BYTES, ROWS, Start, multiply};
+
+/// How far ahead of their use weights are fetched that are used once.
+const AHEAD_BYTES: usize = 1024;
+/// How much of the chunk that follows is fetched while a band passes: a line for each pair of k.
+const BYTES_IN_A_BAND: usize = PAIR_BYTES / 2;
+
+/// bf16: `x: [m, k]`, any stored format but f32. The machine has AVX-512 with bf16 products.
+pub(crate) fn run<S: PanelSource>(
+    team: &Team,
+    x: Mat<'_, bf16>,
+    w: &Weight<'_>,
+    source: &S,
+    epilogue: &Epilogue<'_>,
+) {
+    let plan = Plan::new(x.rows(), w.k(), S::STORED_AS_TILES);
+    let taken: Vec<AtomicUsize> = (0..plan.blocks).map(|_| AtomicUsize::new(0)).collect();
+    let (rows, row_bytes) = (plan.most_rows(), plan.groups * ROW_BYTES);
+    with_scratch(rows * row_bytes, |packed| {
+        let mut packed = MatMut::new(packed, 1, rows * row_bytes);
+        let packed = &packed.shared();
+        team.run(|worker| {
+            let job = Job { plan: &plan, x, w, source, epilogue, taken: &taken };
+            let sums_bytes = rows.max(PANELS * ROWS) * size_of::<Sums>();
+            with_scratch(sums_bytes + plan.chunk_groups() * PAIR_BYTES, |scratch| {
+                let (sums, tiles) = scratch.split_at_mut(sums_bytes);
+                let mut hands = Hands { sums: bytemuck::cast_slice_mut(sums), tiles };
+                // SAFETY: the caller's machine has these instructions.
+                unsafe { job.work(&worker, packed, &mut hands) };
+            });
+        });
+    });
+}
+
+struct Job<'a, S> {
+    plan: &'a Plan,
+    x: Mat<'a, bf16>,
+    w: &'a Weight<'a>,
+    source: &'a S,
+    epilogue: &'a Epilogue<'a>,
+    /// How many panels of each block are taken.
+    taken: &'a [AtomicUsize],
+}
+
+/// What a worker has in hand.
+struct Hands<'a> {
+    sums: &'a mut [Sums],
+    tiles: &'a mut [u8],
+}
+
+impl<S: PanelSource> Job<'_, S> {
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
+    unsafe fn work(&self, worker: &Worker<'_>, packed: &SharedRows<'_, u8>, hands: &mut Hands<'_>) {
+        for block in 0..self.plan.blocks {
+            if block > 0 {
+                worker.barrier();
+            }
+            self.pack(worker, block, packed);
+            worker.barrier();
+            // SAFETY: nobody writes it before the next barrier.
+            let x = unsafe { packed.read(0, 0..packed.cols()) };
+            let panels = self.w.held_panels();
+            loop {
+                let first = self.taken[block].fetch_add(self.plan.at_once, Ordering::Relaxed);
+                let mine = first..(first + self.plan.at_once).min(panels);
+                if mine.is_empty() {
+                    break;
+                }
+                // SAFETY: what is taken is this worker's alone; the rest is passed on.
+                unsafe {
+                    if self.plan.chunks == 1 && S::STORED_AS_TILES && self.plan.bands_of(block).len() == 1 {
+                        self.stream(block, x, mine, hands);
+                    } else {
+                        mine.for_each(|panel| self.panel(block, x, panel, hands));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Packs this worker's share of the block's bands: for each group its rows' 64 bytes, one after the other.
+    fn pack(&self, worker: &Worker<'_>, block: usize, packed: &SharedRows<'_, u8>) {
+        let (bands, first) = (self.plan.bands_of(block), self.plan.block_rows(block).start);
+        for i in worker.share(bands.len()) {
+            let rows = self.plan.rows_of(bands.start + i);
+            let at = |row: usize| (row - first) * self.plan.groups * ROW_BYTES;
+            // SAFETY: this band is this worker's to write, and read behind the barrier.
+            let out = unsafe { packed.span(0, at(rows.start)..at(rows.end)) };
+            copy_tiles(self.x, rows.start, rows.len(), 0..self.plan.groups, bytemuck::cast_slice_mut(out));
+        }
+    }
+
+    /// One band by a few panels, all of k in registers.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
+    unsafe fn stream(&self, block: usize, x: &[u8], held: Range<usize>, hands: &mut Hands<'_>) {
+        let rows = self.plan.block_rows(block);
+        let (groups, x) = (self.plan.groups, x.as_ptr());
+        let mut w = [std::ptr::null(); PANELS];
+        let mut sums = [std::ptr::null_mut(); PANELS];
+        for (i, held) in held.clone().enumerate() {
+            w[i] = self.w.held_panel(held).1.as_ptr();
+            sums[i] = hands.sums[i * ROWS..][..ROWS].as_mut_ptr();
+        }
+        macro_rules! products {
+            ($(($rows:literal, $panels:literal)),+) => {
+                match (rows.len(), held.len()) {
+                    $(($rows, $panels) => {
+                        let w: [*const u8; $panels] = std::array::from_fn(|i| w[i]);
+                        let at = std::array::from_fn(|i| w[i].wrapping_add(AHEAD_BYTES));
+                        let fetch = Fetch { at, step: 128 };
+                        let sums = std::array::from_fn(|i| sums[i]);
+                        multiply::<$rows, $panels, 2>(Start::Zero, x, w, groups, sums, fetch);
+                    })+
+                    other => unreachable!("rows and panels at once: {other:?}"),
+                }
+            };
+        }
+        // SAFETY: stored panels are `groups` pairs of tiles, the band is `groups` times its rows, and there are
+        // sums for each; this worker alone has these panels.
+        unsafe {
+            products!(
+                (1, 1),
+                (1, 2),
+                (2, 1),
+                (2, 2),
+                (3, 1),
+                (3, 2),
+                (4, 1),
+                (4, 2),
+                (5, 1),
+                (5, 2),
+                (6, 1),
+                (6, 2),
+                (7, 1),
+                (8, 1),
+                (9, 1),
+                (10, 1),
+                (11, 1),
+                (12, 1)
+            );
+            for (i, held) in held.enumerate() {
+                let sums = &mut hands.sums[i * ROWS..][..rows.len()];
+                self.epilogue.finish_512(self.w.held_panel(held).0, rows.start, sums);
+            }
+        }
+    }
+
+    /// All bands of a block by one panel, chunk by chunk.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
+    unsafe fn panel(&self, block: usize, x: &[u8], held: usize, hands: &mut Hands<'_>) {
+        let plan = self.plan;
+        let (panel, stored) = self.w.held_panel(held);
+        let (bands, first) = (plan.bands_of(block), plan.block_rows(block).start);
+        for chunk in 0..plan.chunks {
+            let groups = plan.groups_of(chunk);
+            let w = self.source.tiles(stored, groups.clone(), hands.tiles).as_ptr();
+            let start = if chunk == 0 { Start::Zero } else { Start::Sums };
+            // The next chunk; behind the last one the next panel, whoever takes it.
+            let mut next = stored.as_ptr().wrapping_add(groups.end * PAIR_BYTES);
+            let end = next.wrapping_add(groups.len() * PAIR_BYTES);
+            for band in bands.clone() {
+                let rows = plan.rows_of(band);
+                let at = rows.start - first;
+                let sums = &mut hands.sums[at..][..rows.len()];
+                let x = x[(at * plan.groups + groups.start * rows.len()) * ROW_BYTES..].as_ptr();
+                let more = S::STORED_AS_TILES && next < end;
+                let fetch = if more { Fetch { at: [next], step: 64 } } else { Fetch { at: [x], step: 0 } };
+                next = next.wrapping_add(groups.len() * BYTES_IN_A_BAND);
+                // SAFETY: the block holds the band's rows of every group, `tiles` gave a pair for each.
+                unsafe { multiply_band(rows.len(), start, x, w, groups.len(), sums.as_mut_ptr(), fetch) };
+                if chunk + 1 == plan.chunks {
+                    // SAFETY: this worker alone has this panel.
+                    unsafe { self.epilogue.finish_512(panel, rows.start, sums) };
+                }
+            }
+        }
+    }
+}
+
+/// [`multiply`] for a number of rows that is known when it runs, by one panel.
+///
+/// # Safety
+/// As there.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
+unsafe fn multiply_band(
+    rows: usize,
+    start: Start,
+    x: *const u8,
+    w: *const u8,
+    groups: usize,
+    sums: *mut Sums,
+    fetch: Fetch<1>,
+) {
+    macro_rules! products {
+        ($($rows:literal),+) => {
+            match rows {
+                $($rows => multiply::<$rows, 1, 1>(start, x, [w], groups, [sums], fetch),)+
+                other => unreachable!("{other} rows in a band"),
+            }
+        };
+    }
+    // SAFETY: passed on from the caller.
+    unsafe { products!(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12) }
+}
+
+const _: () = assert!(PANEL_ROWS == 32 && ROWS == 12);

@@ -1,0 +1,105 @@
+//! How a product is cut for the caches.
+
+use std::ops::Range;
+
+use super::product::{PANELS, ROWS};
+use crate::linear::pack::GROUP;
+
+/// Groups of k in a chunk: 16 KB of a panel, half of an L1 of 32 KB.
+const CHUNK_GROUPS: usize = 8;
+/// Bytes of x that a block of rows may take: half of an L2 of 1 MB.
+const BLOCK_BYTES: usize = 512 << 10;
+
+/// Sizes of blocks, bands and chunks.
+#[derive(Debug)]
+pub(super) struct Plan {
+    rows: usize,
+    /// Groups of 32 k.
+    pub(super) groups: usize,
+    /// Blocks of rows: a block of x stays in L2.
+    pub(super) blocks: usize,
+    /// Bands of a block: rows whose sums are in registers together.
+    bands: usize,
+    /// Chunks of k: those of a panel stay in L1 while the bands of x pass.
+    pub(super) chunks: usize,
+    /// Panels that are multiplied at once.
+    pub(super) at_once: usize,
+}
+
+impl Plan {
+    /// `streamed`: whether panels can be read as they are stored, several at once.
+    pub(super) fn new(rows: usize, k: usize, streamed: bool) -> Plan {
+        let groups = k.div_ceil(GROUP);
+        let most = (BLOCK_BYTES / (groups * GROUP * 2).max(1) / ROWS).max(1);
+        let all = rows.div_ceil(ROWS);
+        let blocks = all.div_ceil(most).max(1);
+        let bands = all.div_ceil(blocks);
+        let blocks = all.div_ceil(bands.max(1));
+        let at_once = if all == 1 && streamed { (ROWS / rows.max(1)).clamp(1, PANELS) } else { 1 };
+        let chunks = if all == 1 && streamed { 1 } else { groups.div_ceil(CHUNK_GROUPS).max(1) };
+        Plan { rows, groups, blocks, bands: bands * blocks, chunks, at_once }
+    }
+
+    /// Part `i` of `n` things that are cut into `of`, sizes differing by at most one.
+    fn share(n: usize, i: usize, of: usize) -> Range<usize> {
+        i * n / of..(i + 1) * n / of
+    }
+
+    /// Bands of a block.
+    pub(super) fn bands_of(&self, block: usize) -> Range<usize> {
+        Plan::share(self.bands, block, self.blocks)
+    }
+
+    /// Rows of a band, at most [`ROWS`].
+    pub(super) fn rows_of(&self, band: usize) -> Range<usize> {
+        Plan::share(self.rows, band, self.bands.max(1))
+    }
+
+    /// Rows of a block.
+    pub(super) fn block_rows(&self, block: usize) -> Range<usize> {
+        let bands = self.bands_of(block);
+        self.rows_of(bands.start).start..self.rows_of(bands.end - 1).end
+    }
+
+    /// Rows of the largest block.
+    pub(super) fn most_rows(&self) -> usize {
+        (0..self.blocks).map(|block| self.block_rows(block).len()).max().unwrap_or(0)
+    }
+
+    /// Groups of a chunk.
+    pub(super) fn groups_of(&self, chunk: usize) -> Range<usize> {
+        Plan::share(self.groups, chunk, self.chunks)
+    }
+
+    /// Groups of the longest chunk.
+    pub(super) fn chunk_groups(&self) -> usize {
+        self.groups.div_ceil(self.chunks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_is_in_one_band_that_fits_the_registers() {
+        for (rows, k) in (1..400).flat_map(|rows| [1, 576, 5632, 40_000].map(|k| (rows, k))) {
+            let plan = Plan::new(rows, k, true);
+            let bands: Vec<_> = (0..plan.blocks).flat_map(|block| plan.bands_of(block)).collect();
+            assert!(bands.iter().all(|band| (1..=ROWS).contains(&plan.rows_of(*band).len())), "{rows} {k}");
+            let all: Vec<_> = bands.into_iter().flat_map(|band| plan.rows_of(band)).collect();
+            assert_eq!(all, (0..rows).collect::<Vec<_>>());
+            assert!((0..plan.blocks).all(|block| plan.block_rows(block).len() <= plan.most_rows()));
+        }
+    }
+
+    #[test]
+    fn every_group_is_in_one_chunk() {
+        for groups in 0..100 {
+            let plan = Plan::new(40, groups * GROUP, true);
+            let all: Vec<_> = (0..plan.chunks).flat_map(|chunk| plan.groups_of(chunk)).collect();
+            assert_eq!(all, (0..groups).collect::<Vec<_>>());
+            assert!((0..plan.chunks).all(|chunk| plan.groups_of(chunk).len() <= plan.chunk_groups()));
+        }
+    }
+}

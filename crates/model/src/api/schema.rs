@@ -1,0 +1,316 @@
+//! The forms of requests as JSON schemas, for whoever describes the API. They are no copies of what is checked: every body
+//! that is read is held against its schema too, so that none is narrower than what is taken.
+
+use std::sync::LazyLock;
+
+use serde_json::{Map, Value, json};
+
+use super::format::{MANNERS, MAX_CHOICES as MAX_FORMAT_CHOICES};
+use super::{ApiError, MAX_CHOICES, MAX_MESSAGES, MAX_PROMPTS, MAX_TOOLS, check};
+use crate::sampling::MAX_LOGPROBS;
+use crate::template::ROLES;
+
+/// Any id may be a token here: which ids there are is checked where they are read.
+const ANY_VOCAB: usize = u32::MAX as usize;
+
+/// Checks a body of `/v1/completions` whose fields have been read.
+pub(super) fn check_completion(body: &Value) -> Result<(), ApiError> {
+    static SCHEMA: LazyLock<Value> = LazyLock::new(|| completion(ANY_VOCAB));
+    check::form(&SCHEMA, body)
+}
+
+/// Checks a body of `/v1/chat/completions` whose fields have been read.
+pub(super) fn check_chat(body: &Value) -> Result<(), ApiError> {
+    static SCHEMA: LazyLock<Value> = LazyLock::new(|| chat(ANY_VOCAB));
+    check::form(&SCHEMA, body)
+}
+
+/// Checks a body of `/tokenize` whose fields have been read.
+pub(super) fn check_tokenize(body: &Value) -> Result<(), ApiError> {
+    static SCHEMA: LazyLock<Value> = LazyLock::new(tokenize);
+    check::form(&SCHEMA, body)
+}
+
+/// Checks a body of `/detokenize` whose fields have been read.
+pub(super) fn check_detokenize(body: &Value) -> Result<(), ApiError> {
+    static SCHEMA: LazyLock<Value> = LazyLock::new(|| detokenize(ANY_VOCAB));
+    check::form(&SCHEMA, body)
+}
+
+/// A field that may be null.
+fn maybe(kind: &str, more: Value) -> Value {
+    let mut field = json!({"type": [kind, "null"]});
+    if let (Some(field), Value::Object(more)) = (field.as_object_mut(), more) {
+        field.extend(more);
+    }
+    field
+}
+
+fn flag() -> Value {
+    maybe("boolean", json!({}))
+}
+
+fn text() -> Value {
+    maybe("string", json!({}))
+}
+
+fn number(range: Value) -> Value {
+    maybe("number", range)
+}
+
+fn count(range: Value) -> Value {
+    let mut range = range;
+    if range.get("minimum").is_none() {
+        range["minimum"] = json!(0);
+    }
+    if range.get("maximum").is_none() {
+        range["maximum"] = json!(u32::MAX);
+    }
+    maybe("integer", range)
+}
+
+/// An id below the size of the vocabulary.
+fn token(vocab: usize) -> Value {
+    json!({"type": "integer", "minimum": 0, "maximum": vocab.saturating_sub(1)})
+}
+
+fn ids(vocab: usize) -> Value {
+    maybe("array", json!({"items": token(vocab)}))
+}
+
+fn object(required: &[&str], fields: [&[(&str, Value)]; 2]) -> Value {
+    let properties: Map<String, Value> =
+        fields.concat().into_iter().map(|(name, field)| (name.to_owned(), field)).collect();
+    json!({"type": "object", "required": required, "properties": properties})
+}
+
+/// Fields of both endpoints.
+fn common(vocab: usize) -> Vec<(&'static str, Value)> {
+    [sampling(vocab), ends(vocab), delivery(), formats()].concat()
+}
+
+fn sampling(vocab: usize) -> Vec<(&'static str, Value)> {
+    let integer = || maybe("integer", json!({"minimum": i64::MIN, "maximum": i64::MAX}));
+    vec![
+        ("model", text()),
+        ("n", count(json!({"minimum": 1, "maximum": MAX_CHOICES}))),
+        ("best_of", count(json!({"minimum": 1, "maximum": MAX_CHOICES, "description": "The same as n."}))),
+        ("temperature", number(json!({"minimum": 0}))),
+        ("top_p", number(json!({"exclusiveMinimum": 0, "maximum": 1}))),
+        ("top_k", maybe("integer", json!({"minimum": -1, "maximum": u32::MAX}))),
+        ("min_p", number(json!({"minimum": 0, "maximum": 1}))),
+        ("repetition_penalty", number(json!({"exclusiveMinimum": 0}))),
+        ("presence_penalty", number(json!({"minimum": -2, "maximum": 2}))),
+        ("frequency_penalty", number(json!({"minimum": -2, "maximum": 2}))),
+        ("seed", integer()),
+        (
+            "logit_bias",
+            maybe(
+                "object",
+                json!({"additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
+                                   "propertyNames": {"pattern": "^[0-9]+$"}}),
+            ),
+        ),
+        ("allowed_token_ids", ids(vocab)),
+        ("prompt_logprobs", count(json!({"maximum": MAX_LOGPROBS}))),
+    ]
+}
+
+fn ends(vocab: usize) -> Vec<(&'static str, Value)> {
+    let stop = json!({"type": "string", "minLength": 1, "maxLength": 1024});
+    vec![
+        ("max_tokens", count(json!({}))),
+        ("min_tokens", count(json!({}))),
+        ("stop", json!({"anyOf": [{"type": "null"}, stop, {"type": "array", "maxItems": 4, "items": stop}]})),
+        ("stop_token_ids", ids(vocab)),
+        ("ignore_eos", flag()),
+        ("include_stop_str_in_output", flag()),
+        ("skip_special_tokens", flag()),
+        ("truncate_prompt_tokens", count(json!({}))),
+        ("add_special_tokens", flag()),
+    ]
+}
+
+fn delivery() -> Vec<(&'static str, Value)> {
+    let options = json!({
+        "description": "With stream only.",
+        "properties": {"include_usage": flag(), "continuous_usage_stats": flag()},
+    });
+    vec![
+        ("stream", flag()),
+        ("stream_options", maybe("object", options)),
+        ("return_token_ids", flag()),
+        ("return_tokens_as_token_ids", flag()),
+        ("cache_salt", text()),
+        ("request_id", text()),
+        ("user", text()),
+    ]
+}
+
+/// A list of texts of which the answer must be one.
+fn choices(kind: impl Into<Value>, more: Value) -> Value {
+    let mut choices = json!({"type": kind.into(), "minItems": 1, "maxItems": MAX_FORMAT_CHOICES,
+                             "items": {"type": "string", "minLength": 1}});
+    if let (Some(choices), Value::Object(more)) = (choices.as_object_mut(), more) {
+        choices.extend(more);
+    }
+    choices
+}
+
+/// What `structured_outputs` may say: one of its kinds, the others absent or null.
+fn structured_outputs() -> Value {
+    let kinds = [
+        ("json", json!({"type": ["object", "string"]})),
+        ("json_object", json!({"type": "boolean"})),
+        ("regex", json!({"type": "string", "format": "regex"})),
+        ("choice", choices("array", json!({}))),
+        ("grammar", json!({"type": "string", "description": "In Lark's syntax."})),
+    ];
+    let names: Vec<&str> = kinds.iter().map(|(name, _)| *name).collect();
+    let forms = kinds.iter().map(|(name, schema)| {
+        let mut properties: Map<String, Value> =
+            names.iter().map(|other| ((*other).to_owned(), json!({"type": "null"}))).collect();
+        properties.insert((*name).to_owned(), schema.clone());
+        // How, which is the same here whatever is asked for.
+        properties.extend(MANNERS.map(|manner| (manner.to_owned(), json!({}))));
+        json!({"type": "object", "required": [name], "properties": properties,
+               "additionalProperties": {"type": "null"}})
+    });
+    let forms: Vec<Value> = std::iter::once(json!({"type": "null"})).chain(forms).collect();
+    json!({"oneOf": forms})
+}
+
+fn formats() -> Vec<(&'static str, Value)> {
+    let format = json!({
+        "required": ["type"],
+        "properties": {
+            "type": {"enum": ["text", "json_object", "json_schema"]},
+            // Only the type json_schema needs its schema; with another it must have its form too.
+            "json_schema": {"type": ["object", "null"], "properties": {
+                "name": {"type": ["string", "null"]}, "schema": {"type": ["object", "null"]}, "strict": {"type": ["boolean", "null"]}}},
+        },
+    });
+    let older = || "An older name of what structured_outputs says.";
+    vec![
+        ("response_format", maybe("object", format)),
+        ("structured_outputs", structured_outputs()),
+        ("guided_json", json!({"type": ["object", "string", "null"], "description": older()})),
+        ("guided_regex", maybe("string", json!({"format": "regex", "description": older()}))),
+        ("guided_choice", choices(json!(["array", "null"]), json!({"description": older()}))),
+        ("guided_grammar", maybe("string", json!({"description": older()}))),
+    ]
+}
+
+/// `/v1/completions`, of a model with so many tokens.
+pub fn completion(vocab: usize) -> Value {
+    let tokens = json!({"type": "array", "minItems": 1, "items": token(vocab)});
+    let prompt = json!({"anyOf": [
+        {"type": "string"},
+        tokens,
+        {"type": "array", "minItems": 1, "maxItems": MAX_PROMPTS, "items": {"anyOf": [{"type": "string"}, tokens]}},
+    ]});
+    let own = [
+        ("prompt", prompt),
+        ("echo", flag()),
+        ("logprobs", count(json!({"maximum": MAX_LOGPROBS}))),
+        ("suffix", maybe("string", json!({"maxLength": 0}))),
+    ];
+    object(&["prompt"], [&own, &common(vocab)])
+}
+
+/// `/v1/chat/completions`, of a model with so many tokens.
+pub fn chat(vocab: usize) -> Value {
+    let own = [
+        ("messages", messages()),
+        ("max_completion_tokens", count(json!({"minimum": 1}))),
+        ("logprobs", flag()),
+        ("top_logprobs", count(json!({"maximum": MAX_LOGPROBS, "description": "With logprobs only."}))),
+        ("tools", maybe("array", json!({"maxItems": MAX_TOOLS, "items": tool()}))),
+        ("tool_choice", tool_choice()),
+        ("parallel_tool_calls", flag()),
+        ("chat_template_kwargs", maybe("object", json!({}))),
+        ("add_generation_prompt", flag()),
+        ("continue_final_message", flag()),
+        ("reasoning_effort", text()),
+        ("enable_thinking", flag()),
+        ("documents", maybe("array", json!({}))),
+    ];
+    object(&["messages"], [&own, &common(vocab)])
+}
+
+/// Only an assistant's message, or one that is calls, may have no content.
+fn messages() -> Value {
+    let text = json!({"type": "object", "required": ["text"],
+                      "properties": {"type": {"enum": ["text", "input_text", "output_text", null]}, "text": {"type": "string"}}});
+    let refusal = json!({"type": "object", "required": ["type", "refusal"],
+                         "properties": {"type": {"enum": ["refusal"]}, "refusal": {"type": "string"}}});
+    let part = json!({"anyOf": [text, refusal, {"type": "string"}]});
+    let said = [json!({"type": "string"}), json!({"type": "array", "items": part})];
+    let maybe_said = [&said[..], &[json!({"type": "null"})]].concat();
+    let calls = json!({"type": "array", "items": {"type": "object"}});
+    let message = |roles: &[&str], required: &[&str], contents: &[Value], calls: Value| {
+        json!({"type": "object", "required": required,
+               "properties": {"role": {"enum": roles}, "content": {"anyOf": contents}, "tool_calls": calls,
+                              "tool_call_id": {"type": ["string", "null"]}}})
+    };
+    let maybe_calls = json!({"anyOf": [calls, {"type": "null"}]});
+    let others = message(&ROLES, &["role", "content"], &said, maybe_calls.clone());
+    let assistant = message(&["assistant"], &["role"], &maybe_said, maybe_calls);
+    let calling = message(&ROLES, &["role", "tool_calls"], &maybe_said, calls);
+    json!({"type": "array", "minItems": 1, "maxItems": MAX_MESSAGES, "items": {"anyOf": [others, assistant, calling]}})
+}
+
+fn tool() -> Value {
+    let function = json!({
+        "type": "object", "required": ["name"],
+        "properties": {"name": {"type": "string", "minLength": 1, "maxLength": 256},
+                       "description": {"type": ["string", "null"]},
+                       "parameters": {"type": ["object", "null"]}},
+    });
+    json!({"type": "object", "required": ["function"],
+           "properties": {"type": {"enum": ["function", null]}, "function": function}})
+}
+
+fn tool_choice() -> Value {
+    let named = json!({"type": "object", "required": ["function"], "properties": {
+        "type": {"enum": ["function", null]},
+        "function": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}}});
+    json!({"anyOf": [{"type": "null"}, {"enum": ["none", "auto", "required"]}, named]})
+}
+
+/// `/tokenize`: a text or a conversation.
+pub fn tokenize() -> Value {
+    let own = [
+        ("model", text()),
+        ("prompt", text()),
+        ("content", text()),
+        ("messages", json!({"anyOf": [{"type": "null"}, messages()]})),
+        ("add_special_tokens", flag()),
+        ("return_token_strs", flag()),
+    ];
+    let mut request = object(&[], [&own, &[]]);
+    request["anyOf"] = json!([
+        {"required": ["prompt"], "properties": {"prompt": {"type": "string"}}},
+        {"required": ["content"], "properties": {"content": {"type": "string"}}},
+        {"required": ["messages"], "properties": {"messages": messages()}},
+    ]);
+    request
+}
+
+/// `/detokenize`, of a model with so many tokens.
+pub fn detokenize(vocab: usize) -> Value {
+    let own = [("model", text()), ("tokens", json!({"type": "array", "items": token(vocab)}))];
+    object(&["tokens"], [&own, &[]])
+}
+
+/// A request that is answered, for people and for tools that try a document's examples.
+pub fn example(request: &str) -> Value {
+    match request {
+        "CompletionRequest" => json!({"prompt": "The ship", "max_tokens": 8, "temperature": 0}),
+        "ChatRequest" => {
+            json!({"messages": [{"role": "user", "content": "Ahoy"}], "max_tokens": 8, "stream": true})
+        }
+        "TokenizeRequest" => json!({"prompt": "The ship"}),
+        _ => json!({"tokens": [1, 2, 3]}),
+    }
+}

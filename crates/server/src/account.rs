@@ -1,0 +1,223 @@
+//! What becomes of one request, told when it is over: a line of the log, and the time that it took. Whoever works on it
+//! holds a share; the last one to let go ends it.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use axum::body::{Body, HttpBody};
+use axum::extract::{MatchedPath, Request};
+use bytes::Bytes;
+use hyper::body::{Frame, SizeHint};
+use model::api::{Delivery, Generate};
+use serde_json::{Value, json};
+
+use crate::crowd::FRAME_BYTES;
+use crate::log::{Log, LogLevel, fields};
+use crate::metrics::Metrics;
+
+/// As nginx has it: the client went away before there was an answer.
+const CLIENT_GONE: u16 = 499;
+/// How a sequence ends that the engine failed, and one that cannot be had.
+pub(crate) const FAILED: &str = "error";
+pub(crate) const REFUSED: &str = "refused";
+/// Where a request leads that leads nowhere.
+const NOWHERE: &str = "none";
+
+/// One request of HTTP.
+pub(crate) struct Account {
+    log: Log,
+    metrics: Arc<Metrics>,
+    began: Instant,
+    id: String,
+    method: &'static str,
+    /// The route, not what stands in its holes.
+    route: String,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    status: Option<u16>,
+    generated: Option<Generated>,
+}
+
+/// What a request to generate came to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Generated {
+    model: String,
+    stream: bool,
+    prompt_tokens: usize,
+    pub(crate) cached_tokens: usize,
+    pub(crate) tokens: usize,
+    /// Of the longest sequence.
+    pub(crate) longest: usize,
+    /// From the engine's inbox to the first step of any sequence.
+    pub(crate) queued: Option<Duration>,
+    /// From the engine's inbox to the first token.
+    pub(crate) first_token: Option<Duration>,
+    /// Of each kind of end that there was.
+    finishes: Vec<&'static str>,
+}
+
+impl Generated {
+    pub(crate) fn new(request: &Generate) -> Generated {
+        Generated {
+            model: request.model.clone(),
+            stream: matches!(request.delivery, Delivery::Stream { .. }),
+            prompt_tokens: request.prompts.iter().map(Vec::len).sum(),
+            ..Generated::default()
+        }
+    }
+
+    /// A sequence ended like this.
+    pub(crate) fn finished(&mut self, how: &'static str) {
+        if !self.finishes.contains(&how) {
+            self.finishes.push(how);
+        }
+    }
+}
+
+impl Account {
+    pub(crate) fn begin(log: Log, metrics: Arc<Metrics>, request: &Request, id: &str) -> Arc<Account> {
+        let route = request.extensions().get::<MatchedPath>();
+        Arc::new(Account {
+            log,
+            metrics,
+            began: Instant::now(),
+            id: id.to_string(),
+            method: method(request),
+            route: route.map_or(NOWHERE, MatchedPath::as_str).to_string(),
+            state: Mutex::default(),
+        })
+    }
+
+    /// The head of the answer is on its way.
+    pub(crate) fn responded(&self, status: u16) {
+        self.state().status = Some(status);
+    }
+
+    /// All sequences have ended, or nobody wants them any more.
+    pub(crate) fn generated(&self, generated: Generated) {
+        self.state().generated = Some(generated);
+    }
+
+    /// The request is not over before this body of its answer is.
+    pub(crate) fn until_sent(self: Arc<Self>, body: Body) -> Body {
+        Body::new(Accounted { body, rest: Bytes::new(), _account: self })
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// A body that holds a share of its request. It comes in frames of a size: what a connection copies one into, it keeps.
+struct Accounted {
+    body: Body,
+    /// Of the body's last frame.
+    rest: Bytes,
+    _account: Arc<Account>,
+}
+
+impl HttpBody for Accounted {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if self.rest.is_empty() {
+            match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => self.rest = data,
+                    Err(frame) => return Poll::Ready(Some(Ok(frame))),
+                },
+                end => return Poll::Ready(end),
+            }
+        }
+        let most = self.rest.len().min(FRAME_BYTES);
+        let piece = self.rest.split_to(most);
+        Poll::Ready(Some(Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let (body, rest) = (self.body.size_hint(), self.rest.len() as u64);
+        let mut hint = SizeHint::new();
+        hint.set_lower(body.lower() + rest);
+        if let Some(upper) = body.upper() {
+            hint.set_upper(upper + rest);
+        }
+        hint
+    }
+}
+
+/// A client may invent methods: those are one.
+fn method(request: &Request) -> &'static str {
+    match request.method().as_str() {
+        "GET" => "GET",
+        "POST" => "POST",
+        "DELETE" => "DELETE",
+        "HEAD" => "HEAD",
+        "OPTIONS" => "OPTIONS",
+        "PUT" => "PUT",
+        "PATCH" => "PATCH",
+        _ => "OTHER",
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        let took = self.began.elapsed();
+        let (status, generated) = {
+            let mut state = self.state();
+            (state.status.unwrap_or(CLIENT_GONE), state.generated.take())
+        };
+        self.metrics.http.observe(self.method, &self.route, status, took);
+        let failed = generated.as_ref().is_some_and(|generated| generated.finishes.contains(&FAILED));
+        let level = match status {
+            500 | 502 => LogLevel::Error,
+            // A stream's status was sent before it failed.
+            _ if failed => LogLevel::Error,
+            _ if self.method == "GET" && status < 400 => LogLevel::Debug,
+            _ => LogLevel::Info,
+        };
+        let mut line = fields([
+            ("id", json!(self.id)),
+            ("method", json!(self.method)),
+            ("path", json!(self.route)),
+            ("status", json!(status)),
+        ]);
+        if let Some(generated) = generated {
+            line.extend(of_generated(&generated));
+        }
+        line.insert("total_ms".into(), ms(took));
+        self.log.line(level, "request", line);
+    }
+}
+
+fn of_generated(generated: &Generated) -> impl Iterator<Item = (String, Value)> {
+    let finish = (!generated.finishes.is_empty()).then(|| generated.finishes.join(","));
+    let told = [
+        ("model", json!(generated.model)),
+        ("stream", json!(generated.stream)),
+        ("prompt_tokens", json!(generated.prompt_tokens)),
+        ("cached_tokens", json!(generated.cached_tokens)),
+        ("generated_tokens", json!(generated.tokens)),
+        ("queue_ms", generated.queued.map_or(Value::Null, ms)),
+        ("ttft_ms", generated.first_token.map_or(Value::Null, ms)),
+        ("finish_reason", json!(finish)),
+    ];
+    told.map(|(name, value)| (name.to_string(), value)).into_iter()
+}
+
+/// Milliseconds, to the microsecond.
+fn ms(took: Duration) -> Value {
+    json!(took.as_micros() as f64 / 1e3)
+}

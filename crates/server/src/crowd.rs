@@ -1,0 +1,112 @@
+//! How many connections there may be, and how many bytes of bodies: with them the memory that clients can take by
+//! coming is bounded, and counted in the plan of all memory.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+use crate::refusal;
+
+/// Bytes of a request's head, and of what a connection reads or writes at once.
+pub(crate) const BUFFER_BYTES: usize = 16 << 10;
+/// Bytes of an answer that wait to be written; the next are made once these are gone.
+pub(crate) const FRAME_BYTES: usize = 8 << 10;
+/// What a connection may take: both of its buffers, a frame, and the state of its request.
+const CONNECTION_BYTES: usize = 2 * BUFFER_BYTES + FRAME_BYTES + (8 << 10);
+/// Bytes of bodies that may be here at a time, not yet made into sequences; or one body that may be larger.
+const BODIES_BYTES: usize = 32 << 20;
+/// Connections that are being told that there is no room; more are closed without a word.
+const PARTING: usize = 64;
+/// How long a client may take to hear that.
+const PARTING_TIME: Duration = Duration::from_secs(1);
+
+/// Who is here.
+pub(crate) struct Crowd {
+    most: usize,
+    here: AtomicUsize,
+    turned_away: AtomicU64,
+    bodies: Arc<Semaphore>,
+    bodies_most: usize,
+    parting: Arc<Semaphore>,
+}
+
+/// A connection's place, given back when dropped.
+pub(crate) struct Place(Arc<Crowd>);
+
+/// What connections may take at most.
+pub(crate) fn bytes(max_connections: usize, max_body_bytes: usize) -> u64 {
+    (max_connections * CONNECTION_BYTES + max_body_bytes.max(BODIES_BYTES)) as u64
+}
+
+impl Crowd {
+    pub(crate) fn new(max_connections: usize, max_body_bytes: usize) -> Arc<Crowd> {
+        Arc::new(Crowd {
+            most: max_connections,
+            here: AtomicUsize::new(0),
+            turned_away: AtomicU64::new(0),
+            bodies: Arc::new(Semaphore::new(max_body_bytes.max(BODIES_BYTES))),
+            bodies_most: max_body_bytes.max(BODIES_BYTES),
+            parting: Arc::new(Semaphore::new(PARTING)),
+        })
+    }
+
+    /// A place for a connection, if there is one.
+    pub(crate) fn enter(self: &Arc<Crowd>) -> Option<Place> {
+        let more = |here: usize| (here < self.most).then_some(here + 1);
+        self.here.fetch_update(Relaxed, Relaxed, more).ok().map(|_| Place(Arc::clone(self)))
+    }
+
+    /// Room for so many bytes of a body, if there is any.
+    pub(crate) fn body(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.bodies).try_acquire_many_owned(u32::try_from(bytes).ok()?).ok()
+    }
+
+    /// Tells a client that there is no place for it.
+    pub(crate) fn turn_away(&self, stream: TcpStream) {
+        self.turned_away.fetch_add(1, Relaxed);
+        if let Ok(parting) = Arc::clone(&self.parting).try_acquire_owned() {
+            tokio::spawn(async move {
+                // Whether it hears is its affair.
+                let _ = timeout(PARTING_TIME, part(stream)).await;
+                drop(parting);
+            });
+        }
+    }
+
+    /// Bytes of bodies that are here.
+    pub(crate) fn body_bytes(&self) -> usize {
+        self.bodies_most - self.bodies.available_permits()
+    }
+
+    /// Connections that there are.
+    pub(crate) fn here(&self) -> usize {
+        self.here.load(Relaxed)
+    }
+
+    /// Connections that had no place.
+    pub(crate) fn turned_away(&self) -> u64 {
+        self.turned_away.load(Relaxed)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.here.fetch_sub(1, Relaxed);
+    }
+}
+
+async fn part(mut stream: TcpStream) -> std::io::Result<()> {
+    let body = refusal::crowded().body().to_string();
+    let head = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\nConnection: close";
+    stream.write_all(format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).as_bytes()).await?;
+    stream.shutdown().await?;
+    // What is closed before all was read is reset, and the answer with it.
+    let mut rest = [0; 4096];
+    while stream.read(&mut rest).await? > 0 {}
+    Ok(())
+}

@@ -1,0 +1,191 @@
+//! Series of the engine: queues, tokens, tiers, links and lanes.
+
+use engine::{Counts, Engine, Hold, Moved, STEP_TOKENS};
+use spec::{BLOCK_TOKENS, Lane};
+
+use super::text::Page;
+use crate::served::Served;
+use crate::tiers::tiers;
+
+const COUNTER: &str = "counter";
+const GAUGE: &str = "gauge";
+
+pub(super) fn series(page: &mut Page, served: &Served) {
+    let (counts, hold) = (served.engine.counts(), served.engine.hold());
+    queues(page, &counts, hold);
+    tokens(page, &counts);
+    preemptions(page, &counts);
+    steps(page, &counts);
+    memory(page, &counts, hold);
+    links(page, &counts, &served.engine);
+}
+
+fn queues(page: &mut Page, counts: &Counts, hold: &Hold) {
+    let help = "Sequences that hold KV on the device.";
+    page.both(("requests_running", "num_requests_running"), GAUGE, help, counts.running);
+    let help = "Sequences that wait: new, preempted or moved to the host.";
+    page.both(("requests_waiting", "num_requests_waiting"), GAUGE, help, counts.waiting);
+    // Whatever waits here waits for blocks or a place in a step; nothing is put off for another reason.
+    let name = "vllm:num_requests_waiting_by_reason";
+    page.family(name, GAUGE, "Sequences that wait, by what for.");
+    page.sample(name, ",reason=\"capacity\"", counts.waiting);
+    page.sample(name, ",reason=\"deferred\"", 0);
+    let usage = counts.kv_blocks_used as f64 / hold.kv_blocks.max(1) as f64;
+    page.both(("kv_usage_ratio", "kv_cache_usage_perc"), GAUGE, "Share of KV blocks in use, 0 to 1.", usage);
+}
+
+fn tokens(page: &mut Page, counts: &Counts) {
+    let help = "Prompt tokens of the sequences that began.";
+    page.both(("prompt_tokens_total", "prompt_tokens_total"), COUNTER, help, counts.prompt_tokens);
+    let help = "Tokens generated.";
+    page.both(("generation_tokens_total", "generation_tokens_total"), COUNTER, help, counts.generated_tokens);
+    let help = "Prompt tokens looked up in the prefix cache.";
+    page.both(("prefix_queries_total", "prefix_cache_queries_total"), COUNTER, help, counts.looked_up_tokens);
+    let help = "Prompt tokens found in the prefix cache.";
+    page.both(("prefix_hits_total", "prefix_cache_hits_total"), COUNTER, help, counts.cached_tokens);
+    page.one("vllm:prompt_tokens_cached_total", COUNTER, help, counts.cached_tokens);
+    let name = "vllm:prompt_tokens_by_source_total";
+    page.family(name, COUNTER, "Prompt tokens by where their KV came from.");
+    page.sample(name, ",source=\"local_compute\"", counts.prompt_tokens.saturating_sub(counts.cached_tokens));
+    page.sample(name, ",source=\"local_cache_hit\"", counts.cached_tokens);
+}
+
+/// Present where weights did not fit and the planner decided.
+fn planner(page: &mut Page, counts: &Counts) {
+    if counts.foreseen_took_ns == 0 {
+        return;
+    }
+    let [said, took] = [counts.foreseen_ns, counts.foreseen_took_ns].map(|ns| ns as f64 / 1e9);
+    let help = "Time that the planner's costs say the steps done should have taken.";
+    page.one("ballast_planner_predicted_seconds_total", COUNTER, help, said);
+    let help = "Time that these steps took, from the end of the one before.";
+    page.one("ballast_planner_measured_seconds_total", COUNTER, help, took);
+    let help = "Predicted over measured, less one.";
+    page.one("ballast_planner_error_ratio", GAUGE, help, said / took - 1.0);
+}
+
+fn preemptions(page: &mut Page, counts: &Counts) {
+    let all = counts.swapped + counts.recomputed;
+    page.one("vllm:num_preemptions_total", COUNTER, "Sequences that gave up their KV on the device.", all);
+    let name = "ballast_preemptions_total";
+    page.family(name, COUNTER, "The same, by what becomes of the KV.");
+    page.sample(name, ",cause=\"device_full\",kv=\"swapped\"", counts.swapped);
+    page.sample(name, ",cause=\"device_full\",kv=\"recomputed\"", counts.recomputed);
+}
+
+fn steps(page: &mut Page, counts: &Counts) {
+    page.one("ballast_steps_total", COUNTER, "Steps done.", counts.steps);
+    page.one("ballast_computed_tokens_total", COUNTER, "Positions computed.", counts.computed_tokens);
+    for name in ["ballast_step_tokens", "vllm:iteration_tokens_total"] {
+        page.family(name, "histogram", "Tokens computed in a step.");
+        let mut below = 0;
+        let bounds = STEP_TOKENS.iter().map(u32::to_string).chain(["+Inf".to_string()]);
+        for (bound, steps) in bounds.zip(counts.step_tokens) {
+            below += steps;
+            page.sample(&format!("{name}_bucket"), &format!(",le=\"{bound}\""), below);
+        }
+        page.sample(&format!("{name}_sum"), "", counts.computed_tokens);
+        page.sample(&format!("{name}_count"), "", below);
+    }
+    planner(page, counts);
+    let busy = counts.busy_ns as f64 / 1e9;
+    page.one("ballast_busy_seconds_total", COUNTER, "Time that steps took on the lanes.", busy);
+    let host = counts.host_attention_ns as f64 / 1e9;
+    page.one("ballast_host_attention_seconds_total", COUNTER, "Time of attention on the host.", host);
+    let hidden = counts.hidden_attention_ns as f64 / 1e9;
+    let help = "The part of it in which the device worked too.";
+    page.one("ballast_host_attention_hidden_seconds_total", COUNTER, help, hidden);
+    let name = "ballast_lane_busy_seconds_total";
+    page.family(name, COUNTER, "Time that each lane spent on its nodes.");
+    for lane in Lane::ALL {
+        let seconds = counts.lane_busy_ns[lane.index()] as f64 / 1e9;
+        page.sample(name, &format!(",lane=\"{}\"", lane_name(lane)), seconds);
+    }
+}
+
+/// As the page and metrics call it.
+pub(crate) fn lane_name(lane: Lane) -> &'static str {
+    match lane {
+        Lane::Device => "device",
+        Lane::Host => "host",
+        Lane::Up => "up",
+        Lane::Down => "down",
+        Lane::DiskRead => "disk_read",
+        Lane::DiskWrite => "disk_write",
+        Lane::PeerIn => "peer_in",
+        Lane::PeerOut => "peer_out",
+    }
+}
+
+fn memory(page: &mut Page, counts: &Counts, hold: &Hold) {
+    let tiers = tiers(hold, counts);
+    page.family(
+        "ballast_tier_capacity_bytes",
+        GAUGE,
+        "What each tier may hold; of the drive, what its files have room for.",
+    );
+    for tier in &tiers {
+        page.sample("ballast_tier_capacity_bytes", &format!(",tier=\"{}\"", tier.name), tier.capacity_bytes);
+    }
+    for (name, help) in [
+        ("ballast_tier_reserved_bytes", "What is set apart on each tier, by what for."),
+        ("ballast_tier_used_bytes", "What holds something on each tier, by what."),
+    ] {
+        page.family(name, GAUGE, help);
+        for (tier, part) in tiers.iter().flat_map(|tier| tier.parts.iter().map(move |part| (tier, part))) {
+            let bytes = if name.ends_with("used_bytes") { part.used_bytes } else { part.reserved_bytes };
+            page.sample(name, &format!(",tier=\"{}\",part=\"{}\"", tier.name, part.name), bytes);
+        }
+    }
+    page.one("ballast_memory_limit_bytes", GAUGE, "What the process may take.", hold.limit_bytes);
+    let more = format!(",block_size=\"{}\",num_gpu_blocks=\"{}\"", BLOCK_TOKENS.0, hold.kv_blocks);
+    page.family("vllm:cache_config_info", GAUGE, "The KV pool.");
+    page.sample("vllm:cache_config_info", &more, 1);
+}
+
+fn links(page: &mut Page, counts: &Counts, engine: &Engine) {
+    let (up, read) = (engine.copied(), engine.streamed());
+    let name = "ballast_moved_bytes_total";
+    page.family(name, COUNTER, "Bytes moved between tiers, by link and what they are.");
+    page.sample(name, ",link=\"up\",what=\"weights\"", up.bytes);
+    page.sample(name, ",link=\"disk_read\",what=\"weights\"", read.bytes);
+    for link in [Lane::Up, Lane::Down, Lane::DiskRead, Lane::DiskWrite] {
+        for what in Moved::ALL {
+            let kind = if what == Moved::Kv { "kv" } else { "activations" };
+            let bytes = counts.moved_bytes[link.index()][what as usize];
+            page.sample(name, &format!(",link=\"{}\",what=\"{kind}\"", lane_name(link)), bytes);
+        }
+    }
+    let name = "ballast_moving_seconds_total";
+    page.family(name, COUNTER, "Time in which weights were being moved, by link.");
+    for (link, busy_ns) in [("up", up.busy_ns), ("disk_read", read.busy_ns)] {
+        page.sample(name, &format!(",link=\"{link}\""), busy_ns as f64 / 1e9);
+    }
+    page.one("ballast_moved_blocks_total", COUNTER, "KV blocks moved between tiers.", counts.moved_blocks);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(counts: &Counts) -> String {
+        let mut page = Page { text: String::new(), labels: "x=\"y\"".into() };
+        planner(&mut page, counts);
+        page.text
+    }
+
+    #[test]
+    fn the_planners_error_is_there_where_something_was_foreseen() {
+        assert_eq!(text(&Counts::default()), "");
+        let counts =
+            Counts { foreseen_ns: 3_000_000_000, foreseen_took_ns: 4_000_000_000, ..Counts::default() };
+        let told = text(&counts);
+        for line in [
+            "ballast_planner_predicted_seconds_total{x=\"y\"} 3",
+            "ballast_planner_measured_seconds_total{x=\"y\"} 4",
+            "ballast_planner_error_ratio{x=\"y\"} -0.25",
+        ] {
+            assert!(told.lines().any(|told| told == line), "{line}: {told}");
+        }
+    }
+}

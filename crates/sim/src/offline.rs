@@ -1,0 +1,115 @@
+//! A file of requests worked through in virtual time by the scheduler, the plan and the costs of a real engine: what a
+//! plan comes to, before anything is loaded.
+
+use crate::metrics::{End, Metrics};
+use crate::workload::Job;
+use crate::world::{Accesses, Truth, VirtualWorld};
+use policy::cost::Cost;
+use policy::drive::{Failure, Lowering, drive};
+use policy::pipeline::{Pauses, Plan};
+use policy::sched::{Fcfs, FcfsConfig};
+use spec::{Lane, Nanos, Op};
+
+/// What the run came to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Offline {
+    /// From the first request to the last token.
+    pub seconds: f64,
+    /// Until every request had its first token.
+    pub first_token_s: f64,
+    /// Time of a request from its first step to its last token, on average.
+    pub latency_s: f64,
+    /// Tokens generated.
+    pub generated: u64,
+    /// Steps.
+    pub steps: u64,
+    /// Time that each lane worked, seconds, by [`Lane::index`].
+    pub busy: [f64; Lane::COUNT],
+    /// Time of each kind of op, seconds, by [`Op::kind`].
+    pub ops: [f64; Op::KINDS.len()],
+    /// Requests that were refused.
+    pub refused: usize,
+}
+
+impl Offline {
+    /// Runs all jobs.
+    ///
+    /// # Errors
+    /// When a step does not fit the plan.
+    pub fn run<C: Cost + Clone + 'static>(
+        jobs: &[Job],
+        scheduler: FcfsConfig,
+        plan: &Plan,
+        cost: &C,
+        pauses: impl Into<Pauses>,
+    ) -> Result<Offline, Failure> {
+        let truth = Truth { cost: Box::new(cost.clone()), pauses: pauses.into() };
+        let mut world = VirtualWorld::new(truth, Accesses::Trusted);
+        world.expect(jobs);
+        drive(&mut world, &mut Fcfs::new(scheduler), &Lowering { plan, cost })?;
+        Ok(Offline::of(world.metrics()))
+    }
+
+    fn of(metrics: &Metrics) -> Offline {
+        let requests = || metrics.requests.values();
+        let latest = |times: &mut dyn Iterator<Item = Option<Nanos>>| {
+            times.flatten().max().map_or(0.0, Nanos::as_secs)
+        };
+        let lives: Vec<f64> =
+            requests().filter_map(|tally| Some((tally.newest? - tally.began?).as_secs())).collect();
+        Offline {
+            seconds: latest(&mut requests().map(|tally| tally.newest)),
+            first_token_s: latest(&mut requests().map(|tally| tally.first)),
+            latency_s: lives.iter().sum::<f64>() / lives.len().max(1) as f64,
+            generated: requests().map(|tally| u64::from(tally.generated.0)).sum(),
+            steps: metrics.steps,
+            busy: metrics.busy.map(Nanos::as_secs),
+            ops: metrics.ops.map(Nanos::as_secs),
+            refused: requests().filter(|tally| matches!(tally.end, End::Refused(_))).count(),
+        }
+    }
+
+    /// Tokens generated over all of the time.
+    pub fn tokens_per_s(&self) -> f64 {
+        if self.seconds > 0.0 { self.generated as f64 / self.seconds } else { 0.0 }
+    }
+
+    /// The lane that worked longest.
+    pub fn busiest(&self) -> Lane {
+        let longest = |a: &&Lane, b: &&Lane| self.busy[a.index()].total_cmp(&self.busy[b.index()]);
+        *Lane::ALL.iter().max_by(longest).expect("there are lanes")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spec::{ByTier, Shape, Tokens};
+
+    /// One nanosecond for every op of every layer.
+    fn op(_: &Op, _: &Shape) -> Nanos {
+        Nanos(1)
+    }
+
+    #[test]
+    fn every_request_is_worked_through_and_every_lane_is_counted() {
+        let job = Job { arrival: Nanos::ZERO, prompt: Tokens(4), output: Tokens(3) };
+        let scheduler = FcfsConfig {
+            max_num_seqs: 2,
+            blocks: ByTier { device: 8, host: 0, disk: 0 },
+            ..FcfsConfig::default()
+        };
+        let plan = Plan::resident(1, 2048);
+        let run = Offline::run(&[job; 4], scheduler, &plan, &(op as fn(&Op, &Shape) -> Nanos), Nanos(10))
+            .expect("it fits");
+        // Two at a time, three tokens each: six steps of embed, QKV, attention, out, MLP, head, sample.
+        assert_eq!((run.generated, run.steps, run.refused), (12, 6, 0));
+        assert!((run.seconds - 6.0 * 17e-9).abs() < 1e-15, "{}", run.seconds);
+        assert_eq!(run.busiest(), Lane::Device);
+        assert!((run.busy[Lane::Device.index()] - 42e-9).abs() < 1e-15);
+        assert_eq!(
+            run.ops[..8].iter().map(|s| (s * 1e9).round()).collect::<Vec<_>>(),
+            [6.0, 6.0, 6.0, 6.0, 6.0, 6.0, 6.0, 0.0]
+        );
+    }
+}
