@@ -84,7 +84,8 @@ pub fn copy_until(piece_bytes: usize, stop: &AtomicBool, copied: &AtomicU64) {
 }
 
 /// Operations per second, at best, of the team's bf16 products with nothing but registers at work: tiles for
-/// [`Isa::Amx`], pairs for [`Isa::Avx512Bf16`]; nothing for families that have neither, or that the machine lacks.
+/// [`Isa::Amx`], pairs for [`Isa::Avx512Bf16`], products of floats for AVX2 and AVX-512; nothing for the scalar family,
+/// or what the machine lacks.
 pub fn product_rate(team: &Team, isa: Isa) -> Option<f64> {
     #[cfg(target_arch = "x86_64")]
     match isa {
@@ -97,6 +98,13 @@ pub fn product_rate(team: &Team, isa: Isa) -> Option<f64> {
             return Some(rate(team, 24.0 * 64.0, |steps| {
                 // SAFETY: just checked.
                 std::hint::black_box(unsafe { crate::linear::multiply_pairs(steps) });
+            }));
+        }
+        // 12 products of 8 or 16 outputs in each.
+        Isa::Avx2 | Isa::Avx512 if isa.available() => {
+            let outputs = if isa == Isa::Avx2 { 8.0 } else { 16.0 };
+            return Some(rate(team, 12.0 * 2.0 * outputs, |steps| {
+                std::hint::black_box(crate::linear::multiply_floats(isa, steps));
             }));
         }
         _ => {}
@@ -154,8 +162,7 @@ mod tests {
     fn products_are_measured_where_they_are() {
         for isa in Isa::ALL {
             let rate = product_rate(&Team::new(1), isa);
-            let has_products = matches!(isa, Isa::Amx | Isa::Avx512Bf16);
-            assert_eq!(rate.is_some(), has_products && isa.available(), "{isa}");
+            assert_eq!(rate.is_some(), isa != Isa::Scalar && isa.available(), "{isa}");
             assert!(rate.is_none_or(|rate| rate > 0.0));
         }
     }

@@ -28,7 +28,10 @@ pub use activation::activate;
 pub use pack::{PANEL_ROWS, pack_bf16, pack_f32, packed_bytes, panel_bytes, panel_rows, panels, unpack_row};
 pub use types::{Activated, Activation, Format, Input, Output, Part, RowOrder, Weight};
 #[cfg(target_arch = "x86_64")]
-pub(crate) use {amx::multiply_registers, pairs::multiply_registers as multiply_pairs};
+pub(crate) use {
+    amx::multiply_registers, pairs::multiply_registers as multiply_pairs,
+    vector::multiply_registers as multiply_floats,
+};
 
 use crate::isa::{Isa, Order};
 use crate::mat::Mat;

@@ -19,11 +19,16 @@ pub(super) trait Lanes: Copy {
     /// # Safety
     /// `at` points at `COUNT` floats that may be written.
     unsafe fn store(self, at: *mut f32);
-    /// The first and the second of `COUNT` pairs of bf16, widened.
+    /// The first of each of `COUNT` pairs of bf16, widened.
     ///
     /// # Safety
-    /// `at` points at them.
-    unsafe fn load_pairs(at: *const u8) -> (Self, Self);
+    /// `at` points at the pairs.
+    unsafe fn load_first(at: *const u8) -> Self;
+    /// The second of each of `COUNT` pairs of bf16, widened.
+    ///
+    /// # Safety
+    /// `at` points at the pairs.
+    unsafe fn load_second(at: *const u8) -> Self;
     /// # Safety
     /// None but the features.
     unsafe fn add(self, other: Self) -> Self;
@@ -35,12 +40,12 @@ pub(super) trait Lanes: Copy {
 }
 
 /// The bits of the second bf16 of a pair: where they are, they are a float.
-const SECOND: i32 = 0xffff_0000u32 as i32;
+pub(super) const SECOND: i32 = 0xffff_0000u32 as i32;
 
 // The bodies below are safe to run because callers of the trait promise the features, and the pointers.
 macro_rules! lanes {
     ($name:ident, $count:literal, $zero:ident, $splat:ident, $load:ident, $store:ident, $add:ident,
-     $fma:ident, |$at:ident| $pairs:expr) => {
+     $fma:ident, |$at:ident| $first:expr, $second:expr) => {
         impl Lanes for $name {
             const COUNT: usize = $count;
 
@@ -69,9 +74,15 @@ macro_rules! lanes {
             }
 
             #[inline(always)]
-            unsafe fn load_pairs($at: *const u8) -> (Self, Self) {
+            unsafe fn load_first($at: *const u8) -> Self {
                 // SAFETY: the caller has the features, and promises the pairs.
-                unsafe { $pairs }
+                unsafe { $first }
+            }
+
+            #[inline(always)]
+            unsafe fn load_second($at: *const u8) -> Self {
+                // SAFETY: the caller has the features, and promises the pairs.
+                unsafe { $second }
             }
 
             #[inline(always)]
@@ -98,11 +109,8 @@ lanes!(
     _mm256_storeu_ps,
     _mm256_add_ps,
     _mm256_fmadd_ps,
-    |at| {
-        let pairs = _mm256_loadu_si256(at.cast());
-        let second = _mm256_and_si256(pairs, _mm256_set1_epi32(SECOND));
-        (_mm256_castsi256_ps(_mm256_slli_epi32::<16>(pairs)), _mm256_castsi256_ps(second))
-    }
+    |at| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_loadu_si256(at.cast()))),
+    _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(at.cast()), _mm256_set1_epi32(SECOND)))
 );
 
 lanes!(
@@ -114,9 +122,6 @@ lanes!(
     _mm512_storeu_ps,
     _mm512_add_ps,
     _mm512_fmadd_ps,
-    |at| {
-        let pairs = _mm512_loadu_si512(at.cast());
-        let second = _mm512_and_si512(pairs, _mm512_set1_epi32(SECOND));
-        (_mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs)), _mm512_castsi512_ps(second))
-    }
+    |at| _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_loadu_si512(at.cast()))),
+    _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(at.cast()), _mm512_set1_epi32(SECOND)))
 );

@@ -7,10 +7,15 @@
 #[allow(clippy::needless_range_loop)]
 mod floats;
 mod lanes;
+mod registers;
+#[allow(clippy::needless_range_loop)]
+mod three_rows;
 #[allow(clippy::needless_range_loop)]
 mod tiles;
 
 use half::bf16;
+
+pub(crate) use registers::multiply_registers;
 
 use super::epilogue::Epilogue;
 use super::source::PanelSource;

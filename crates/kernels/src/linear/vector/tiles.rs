@@ -6,21 +6,23 @@ use std::ops::Range;
 use half::bf16;
 
 use super::lanes::Lanes;
+use super::three_rows;
 use crate::linear::epilogue::{Epilogue, Sums};
 use crate::linear::pack::{GROUP, PANEL_ROWS, TILE_BYTES};
 use crate::linear::source::{PAIR_BYTES, PanelSource};
 use crate::linear::types::Weight;
 use crate::mat::Mat;
 
-/// Groups of k in a chunk: 16 KB of a panel, a third of L1.
-const CHUNK_GROUPS: usize = 8;
-/// Bytes of widened x that a block of rows may take: half of an L2.
-const BLOCK_BYTES: usize = 768 << 10;
-/// Rows that share one pass over the weights in registers.
-const ROWS: usize = 6;
-/// How far ahead of their use weights are fetched, a line after the other as they lie in memory: two tiles by turns, as they are
-/// used, are read at a third of the rate.
-const AHEAD_BYTES: usize = 1024;
+/// Groups of k in a chunk: 16 KB of a panel, half of the smallest L1.
+const CHUNK_GROUPS: usize = 4;
+/// k in a chunk.
+pub(super) const CHUNK: usize = CHUNK_GROUPS * GROUP;
+/// Bytes of widened x that a block of rows may take: half of the smallest L2.
+const BLOCK_BYTES: usize = 256 << 10;
+/// Rows of a block at least, however long they are: each reads the weights anew.
+const BLOCK_ROWS: usize = 48;
+/// How far ahead of their use weights that are used once are fetched.
+pub(super) const AHEAD_BYTES: usize = 1024;
 
 pub(super) struct Job<'a, S> {
     pub(super) x: Mat<'a, bf16>,
@@ -48,14 +50,14 @@ impl<S: PanelSource> Job<'_, S> {
 
     #[inline(always)]
     unsafe fn work<V: Lanes>(&self, panels: Range<usize>, scratch: &mut [u8]) {
-        let (padded, block) = (self.padded(), self.block());
-        let (x, rest) = scratch.split_at_mut(block * padded * 4);
+        let block = self.block();
+        let (x, rest) = scratch.split_at_mut(self.chunks() * block * CHUNK * 4);
         let (sums, tiles) = rest.split_at_mut(block * size_of::<Sums>());
         let x: &mut [f32] = bytemuck::cast_slice_mut(x);
         let sums: &mut [Sums] = bytemuck::cast_slice_mut(sums);
         for first in (0..self.x.rows()).step_by(block) {
             let rows = first..(first + block).min(self.x.rows());
-            widen(self.x.slice_rows(rows.clone()), padded, x);
+            widen(self.x.slice_rows(rows.clone()), x);
             for held in panels.clone() {
                 // SAFETY: x holds these rows, widened; the rest is passed on.
                 unsafe { self.panel::<V>(held, rows.clone(), x, &mut sums[..rows.len()], tiles) };
@@ -63,18 +65,17 @@ impl<S: PanelSource> Job<'_, S> {
         }
     }
 
-    /// k with its padding.
-    fn padded(&self) -> usize {
-        self.w.k().next_multiple_of(GROUP)
+    fn chunks(&self) -> usize {
+        self.w.k().div_ceil(CHUNK)
     }
 
     /// Rows of a block.
     fn block(&self) -> usize {
-        self.x.rows().min((BLOCK_BYTES / (self.padded() * 4) / ROWS * ROWS).max(ROWS))
+        self.x.rows().min((BLOCK_BYTES / (self.chunks() * CHUNK * 4).max(1)).max(BLOCK_ROWS))
     }
 
     pub(super) fn scratch_bytes(&self) -> usize {
-        self.block() * (self.padded() * 4 + size_of::<Sums>()) + CHUNK_GROUPS * PAIR_BYTES
+        self.block() * (self.chunks() * CHUNK * 4 + size_of::<Sums>()) + CHUNK_GROUPS * PAIR_BYTES
     }
 
     #[inline(always)]
@@ -89,67 +90,137 @@ impl<S: PanelSource> Job<'_, S> {
         let (panel, stored) = self.w.held_panel(held);
         let groups = self.w.k().div_ceil(GROUP);
         sums.fill([0.0; PANEL_ROWS]);
-        for chunk in (0..groups).step_by(CHUNK_GROUPS) {
-            let chunk = chunk..(chunk + CHUNK_GROUPS).min(groups);
-            let tiles = self.source.tiles(stored, chunk.clone(), scratch);
-            for (i, sums) in sums.chunks_mut(ROWS).enumerate() {
-                let x = &x[i * ROWS * groups * GROUP + chunk.start * GROUP..];
-                // SAFETY: x holds as many rows as there are sums, tiles a pair for each group.
-                unsafe { add_rows::<V>(x.as_ptr(), groups * GROUP, tiles, sums) };
-            }
+        for (x, first) in x.chunks_exact(rows.len() * CHUNK).zip((0..groups).step_by(CHUNK_GROUPS)) {
+            let chunk = first..(first + CHUNK_GROUPS).min(groups);
+            let tiles = self.source.tiles(stored, chunk, scratch);
+            // SAFETY: x holds a chunk of as many rows as there are sums, tiles a pair for each of its groups.
+            unsafe { add_chunk::<V>(x, tiles, sums) };
         }
         // SAFETY: nobody else has this panel.
         unsafe { self.epilogue.finish(panel, rows.start, sums) };
     }
 }
 
-/// Rows of x as f32, `padded` apart, zero beyond their end.
+/// x as f32, chunk by chunk of k and in each row by row, so that what is multiplied at once is one stretch of memory
+/// whatever the length of a row. Zero to the end of the last group.
 #[inline(always)]
-fn widen(x: Mat<'_, bf16>, padded: usize, out: &mut [f32]) {
-    for (i, out) in out.chunks_exact_mut(padded).take(x.rows()).enumerate() {
-        let (values, rest) = out.split_at_mut(x.cols());
-        for (out, x) in values.iter_mut().zip(x.row(i)) {
-            *out = f32::from_bits(u32::from(x.to_bits()) << 16);
+fn widen(x: Mat<'_, bf16>, out: &mut [f32]) {
+    for (row, i) in (0..x.rows()).map(|i| (x.row(i), i)) {
+        for (chunk, values) in row.chunks(CHUNK).enumerate() {
+            let out = &mut out[(chunk * x.rows() + i) * CHUNK..][..values.len().next_multiple_of(GROUP)];
+            let (out, rest) = out.split_at_mut(values.len());
+            for (out, x) in out.iter_mut().zip(values) {
+                *out = f32::from_bits(u32::from(x.to_bits()) << 16);
+            }
+            rest.fill(0.0);
         }
-        rest.fill(0.0);
     }
 }
 
-/// Up to [`ROWS`] rows of x by a panel. Few rows take several vectors of outputs at once, so that there
-/// are always enough independent sums.
+/// All rows of a chunk by a panel.
 #[inline(always)]
-unsafe fn add_rows<V: Lanes>(x: *const f32, stride: usize, tiles: &[u8], sums: &mut [Sums]) {
+unsafe fn add_chunk<V: Lanes>(x: &[f32], tiles: &[u8], sums: &mut [Sums]) {
+    let passes = sums.len().div_ceil(most_rows::<V>());
+    if passes == 1 {
+        // SAFETY: passed on from the caller.
+        return unsafe { add_rows::<V, true>(x.as_ptr(), tiles, &mut Ahead::nothing(), sums) };
+    }
+    let mut ahead = Ahead::of(tiles, passes);
+    let mut first = 0;
+    while first < sums.len() {
+        let rows = rows_at_once::<V>(sums.len() - first);
+        // SAFETY: passed on from the caller.
+        unsafe {
+            add_rows::<V, false>(
+                x.as_ptr().add(first * CHUNK),
+                tiles,
+                &mut ahead,
+                &mut sums[first..first + rows],
+            )
+        };
+        first += rows;
+    }
+}
+
+/// The tiles of the next chunk, of which every pass over this one fetches some.
+pub(super) struct Ahead {
+    next: *const u8,
+    end: *const u8,
+    lines: usize,
+}
+
+impl Ahead {
+    /// What lies behind `tiles`, which are gone through so many times.
+    fn of(tiles: &[u8], passes: usize) -> Ahead {
+        let end = tiles.as_ptr_range().end;
+        Ahead { next: end, end: end.wrapping_add(tiles.len()), lines: (PAIR_BYTES / 64).div_ceil(passes) }
+    }
+
+    fn nothing() -> Ahead {
+        Ahead { next: std::ptr::null(), end: std::ptr::null(), lines: 0 }
+    }
+
+    #[inline(always)]
+    pub(super) fn fetch(&mut self) {
+        for _ in 0..if self.next < self.end { self.lines } else { 0 } {
+            // SAFETY: a prefetch cannot fault.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(self.next.cast()) };
+            self.next = self.next.wrapping_add(64);
+        }
+    }
+}
+
+#[inline(always)]
+fn most_rows<V: Lanes>() -> usize {
+    if V::COUNT == 8 { 3 } else { 6 }
+}
+
+/// Rows that share one pass over the weights in registers: beside their sums (even and odd ones, of two vectors of
+/// outputs) the registers hold the weights of a pair of k and one x. What is left is halved, not one full pass and a rest.
+#[inline(always)]
+fn rows_at_once<V: Lanes>(left: usize) -> usize {
+    let most = most_rows::<V>();
+    if left > most && left < 2 * most { left.div_ceil(2) } else { left.min(most) }
+}
+
+/// Up to six rows of x by a panel. One row takes more vectors of outputs at once, so that there are always enough
+/// independent sums.
+#[inline(always)]
+unsafe fn add_rows<V: Lanes, const ONCE: bool>(
+    x: *const f32,
+    tiles: &[u8],
+    ahead: &mut Ahead,
+    sums: &mut [Sums],
+) {
     // SAFETY: passed on from the caller.
     unsafe {
-        match (V::COUNT, sums.len()) {
-            (_, 1) if V::COUNT == 8 => add_products::<V, 1, 4>(x, stride, tiles, sums),
-            (_, 1) => add_products::<V, 1, 2>(x, stride, tiles, sums),
-            (_, 2) => add_products::<V, 2, 2>(x, stride, tiles, sums),
-            (8, 3) => add_products::<V, 3, 1>(x, stride, tiles, sums),
-            (8, 4) => add_products::<V, 4, 1>(x, stride, tiles, sums),
-            (8, 5) => add_products::<V, 5, 1>(x, stride, tiles, sums),
-            (8, _) => add_products::<V, 6, 1>(x, stride, tiles, sums),
-            (_, 3) => add_products::<V, 3, 2>(x, stride, tiles, sums),
-            (_, 4) => add_products::<V, 4, 2>(x, stride, tiles, sums),
-            (_, 5) => add_products::<V, 5, 2>(x, stride, tiles, sums),
-            (_, _) => add_products::<V, 6, 2>(x, stride, tiles, sums),
+        match sums.len() {
+            1 if V::COUNT == 8 => add_products::<V, 1, 4, ONCE>(x, tiles, ahead, sums),
+            1 => add_products::<V, 1, 2, ONCE>(x, tiles, ahead, sums),
+            2 => add_products::<V, 2, 2, ONCE>(x, tiles, ahead, sums),
+            3 if V::COUNT == 8 => three_rows::add_products(x, tiles, ahead, sums),
+            3 => add_products::<V, 3, 2, ONCE>(x, tiles, ahead, sums),
+            4 => add_products::<V, 4, 2, ONCE>(x, tiles, ahead, sums),
+            5 => add_products::<V, 5, 2, ONCE>(x, tiles, ahead, sums),
+            _ => add_products::<V, 6, 2, ONCE>(x, tiles, ahead, sums),
         }
     }
 }
 
 /// `R` rows by all 32 outputs, `C` vectors of them at a time.
 #[inline(always)]
-unsafe fn add_products<V: Lanes, const R: usize, const C: usize>(
+unsafe fn add_products<V: Lanes, const R: usize, const C: usize, const ONCE: bool>(
     x: *const f32,
-    stride: usize,
     tiles: &[u8],
+    ahead: &mut Ahead,
     sums: &mut [Sums],
 ) {
     debug_assert!(sums.len() == R);
     for (g, pair) in tiles.chunks_exact(PAIR_BYTES).enumerate() {
+        ahead.fetch();
         for first in (0..PANEL_ROWS).step_by(C * V::COUNT) {
             // SAFETY: x has a group of 32 at `g` in each of R rows.
-            unsafe { add_group::<V, R, C>(x.add(g * GROUP), stride, pair, first, sums) };
+            unsafe { add_group::<V, R, C, ONCE>(x.add(g * GROUP), pair, first, sums) };
         }
     }
 }
@@ -157,9 +228,8 @@ unsafe fn add_products<V: Lanes, const R: usize, const C: usize>(
 /// One group of k, for outputs `first..first + C * COUNT`: even and odd products in sums of their own,
 /// the two added, that added to the total.
 #[inline(always)]
-unsafe fn add_group<V: Lanes, const R: usize, const C: usize>(
+unsafe fn add_group<V: Lanes, const R: usize, const C: usize, const ONCE: bool>(
     x: *const f32,
-    stride: usize,
     pair: &[u8],
     first: usize,
     sums: &mut [Sums],
@@ -167,29 +237,28 @@ unsafe fn add_group<V: Lanes, const R: usize, const C: usize>(
     // SAFETY: a pair of tiles has 32 lines of 16 pairs, each inside `pair`; x has 32 values in each of R
     // rows; a row of sums is 32 floats; a prefetch cannot fault.
     unsafe {
-        // Of the pair of tiles, for each pair of k.
-        let taken = C * V::COUNT * 4;
         let mut even = [[V::zero(); C]; R];
         let mut odd = [[V::zero(); C]; R];
         for j in 0..GROUP / 2 {
-            for line in (0..taken).step_by(64) {
-                let at = first * 64 + j * taken + line;
-                if at.is_multiple_of(64) {
-                    _mm_prefetch::<_MM_HINT_T0>(pair.as_ptr().wrapping_add(AHEAD_BYTES + at).cast());
+            if ONCE {
+                fetch_near(pair, first * 64 + j * C * V::COUNT * 4, C * V::COUNT * 4);
+            }
+            let w: [_; C] = std::array::from_fn(|c| {
+                let output = first + c * V::COUNT;
+                pair.as_ptr().add(output / 16 * TILE_BYTES + j * 64 + output % 16 * 4)
+            });
+            let first_of_pair = w.map(|at| V::load_first(at));
+            for r in 0..R {
+                let x = V::splat(x.add(r * CHUNK + 2 * j));
+                for c in 0..C {
+                    even[r][c] = x.multiply_add(first_of_pair[c], even[r][c]);
                 }
             }
-            let mut w = [(V::zero(), V::zero()); C];
-            for (c, w) in w.iter_mut().enumerate() {
-                let output = first + c * V::COUNT;
-                let at = pair.as_ptr().add(output / 16 * TILE_BYTES + j * 64 + output % 16 * 4);
-                *w = V::load_pairs(at);
-            }
+            let second_of_pair = w.map(|at| V::load_second(at));
             for r in 0..R {
-                let x = x.add(r * stride + 2 * j);
-                let (x_even, x_odd) = (V::splat(x), V::splat(x.add(1)));
+                let x = V::splat(x.add(r * CHUNK + 2 * j + 1));
                 for c in 0..C {
-                    even[r][c] = x_even.multiply_add(w[c].0, even[r][c]);
-                    odd[r][c] = x_odd.multiply_add(w[c].1, odd[r][c]);
+                    odd[r][c] = x.multiply_add(second_of_pair[c], odd[r][c]);
                 }
             }
         }
@@ -199,5 +268,15 @@ unsafe fn add_group<V: Lanes, const R: usize, const C: usize>(
                 V::load(sum).add(even[r][c].add(odd[r][c])).store(sum);
             }
         }
+    }
+}
+
+/// Fetches the lines that begin in `taken` bytes at `at` of a pair of tiles, a little further on: line by line as they
+/// lie in memory, since two tiles by turns, as they are used, are read at a third of the rate.
+#[inline(always)]
+unsafe fn fetch_near(pair: &[u8], at: usize, taken: usize) {
+    for at in (at..at + taken).step_by(64).filter(|at| at.is_multiple_of(64)) {
+        // SAFETY: a prefetch cannot fault.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(pair.as_ptr().wrapping_add(AHEAD_BYTES + at).cast()) };
     }
 }
