@@ -64,18 +64,25 @@ def chat(page, text):
     page.press("#text", "Enter")
 
 
-def lengths_while_streaming(page):
-    """The different lengths that the newest answer had while it came."""
-    return page.evaluate("""() => new Promise(resolve => {
-        const seen = new Set();
-        const look = () => {
+def watch_lengths(page):
+    """Notes the different lengths of the newest answer from now on, however soon it comes."""
+    page.evaluate("""() => {
+        window.seenLengths = new Set();
+        new MutationObserver(() => {
             const answers = document.querySelectorAll('.assistant');
             const last = answers[answers.length - 1];
-            if (last && last.textContent) seen.add(last.textContent.length);
-            if (document.querySelector('.going')) requestAnimationFrame(look); else resolve([...seen]);
-        };
-        look();
-    })""")
+            if (last && last.textContent) window.seenLengths.add(last.textContent.length);
+        }).observe(document.body, { subtree: true, childList: true, characterData: true });
+    }""")
+
+
+def lengths_when_ended(page):
+    """What was noted, once no answer is under way any more."""
+    for _ in range(2400):
+        if page.evaluate("() => window.seenLengths.size > 0 && !document.querySelector('.going')"):
+            break
+        page.wait_for_timeout(50)
+    return page.evaluate("() => [...window.seenLengths]")
 
 
 def never_end_early(route):
@@ -101,10 +108,10 @@ def check(page, key):
     page.click("summary")
     page.fill("#system", "Answer at length.")
     page.fill("#temperature", "0")
-    page.fill("#max_tokens", "600")
+    page.fill("#max_tokens", "1200")
+    watch_lengths(page)
     chat(page, "Tell me about the sea")
-    page.wait_for_selector(".going")
-    seen = lengths_while_streaming(page)
+    seen = lengths_when_ended(page)
     assert len(seen) >= 3, f"the answer came in pieces, of which were seen {sorted(seen)}"
     speed = page.inner_text("#speed")
     assert "tokens" in speed and "first after" in speed, speed

@@ -33,7 +33,12 @@ fn body(answer: &Value) -> &Value {
 #[test]
 fn answers_come_in_order_and_are_those_of_run() {
     let lines: Vec<String> = (0..40)
-        .map(|i| chat(&format!("line {i}"), json!({"temperature": 0, "max_tokens": 1 + i % 12})))
+        .map(|i| {
+            chat(
+                &format!("line {i}"),
+                json!({"temperature": 0, "max_tokens": 1 + i % 12, "ignore_eos": true}),
+            )
+        })
         .collect();
     let (answers, ran) = answers(&lines.join("\n"));
     ran.fine();
@@ -43,7 +48,8 @@ fn answers_come_in_order_and_are_those_of_run() {
         assert_eq!((&answer["error"], &answer["response"]["status_code"]), (&Value::Null, &json!(200)));
         assert_eq!(body(answer)["usage"]["completion_tokens"], 1 + i % 12);
     }
-    let run = ballast(&["run", &golden("llama"), "hello", "-q", "--temperature", "0", "--max-tokens", "12"]);
+    let greedy = ["-q", "--temperature", "0", "--max-tokens", "12", "--ignore-eos"];
+    let run = ballast(&[&["run", &golden("llama"), "hello"], &greedy[..]].concat());
     assert_eq!(
         run.fine(),
         format!("{}\n", body(&answers[11])["choices"][0]["message"]["content"].as_str().unwrap())
@@ -58,7 +64,10 @@ fn requests_of_all_kinds() {
         completion("scores", json!({"prompt": "hello", "max_tokens": 0, "echo": true, "logprobs": 2})),
         completion("ids", json!({"prompt": [5, 6, 7], "max_tokens": 2})),
         completion("two", json!({"prompt": ["hello", "ho"], "max_tokens": 2, "n": 2})),
-        chat("tops", json!({"logprobs": true, "top_logprobs": 3, "max_tokens": 2, "temperature": 0})),
+        chat(
+            "tops",
+            json!({"logprobs": true, "top_logprobs": 3, "max_tokens": 2, "temperature": 0, "ignore_eos": true}),
+        ),
         completion("named", json!({"model": "llama", "prompt": "hello", "max_tokens": 1})),
     ];
     let (answers, ran) = answers(&lines.join("\n"));

@@ -183,7 +183,7 @@ fn errors_apart_are_gone_on_with_too() {
     let (good, bad) = (job.folder.read("out.jsonl"), job.folder.read("errors.jsonl"));
     assert!(good.lines().all(|line| line.contains("\"error\":null")) && bad.lines().count() == 3, "{bad}");
     for (file, text, other) in [("out.jsonl", &good, &bad), ("errors.jsonl", &bad, &good)] {
-        job.folder.write(file, &text[..text.len() / 2]);
+        job.folder.write(file, &text.as_bytes()[..text.len() / 2]);
         job.run("out.jsonl", &errors).refused(3, &["going on"]);
         assert_eq!(&job.folder.read(file), text);
         let unhurt = if file == "out.jsonl" { "errors.jsonl" } else { "out.jsonl" };
@@ -228,7 +228,7 @@ fn another_job_does_not_go_on() {
     job.folder.write("in.jsonl", requests(6));
     job.folder.write("whole.jsonl", format!("{whole}{{}}\n"));
     again(&[]).refused(2, &["line 7 of", "is no answer of this job"]);
-    job.folder.write("whole.jsonl", &whole[..whole.len() / 2]);
+    job.folder.write("whole.jsonl", &whole.as_bytes()[..whole.len() / 2]);
     job.folder.write("whole.jsonl.state", "{\"versi");
     again(&[]).refused(2, &["whole.jsonl exists"]);
     again(&["--overwrite"]).refused(3, &[]);

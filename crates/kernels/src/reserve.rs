@@ -82,10 +82,14 @@ fn zeros(file: &File, bytes: u64) -> io::Result<()> {
 mod tests {
     use super::*;
     use std::os::unix::fs::MetadataExt;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     fn nameless() -> File {
-        let path = std::env::temp_dir().join(format!("ballast-reserve-{}", std::process::id()));
-        let file = File::options().create_new(true).read(true).write(true).open(&path).unwrap();
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let name =
+            format!("ballast-reserve-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        let file = File::options().create(true).truncate(true).read(true).write(true).open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         file
     }

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 /// Lines that may wait for their reader; more are lost, and that is told.
 const WAITING: usize = 4096;
 /// How long the end waits for the last lines to be written.
-const LAST_LINES: Duration = Duration::from_secs(1);
+const LAST_LINES: Duration = Duration::from_secs(10);
 
 /// How lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
