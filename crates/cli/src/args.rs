@@ -324,9 +324,9 @@ pub(crate) struct EngineArgs {
     /// Compute every prompt anew, even if its beginning is in memory.
     #[arg(long, help_heading = "Engine")]
     pub(crate) no_enable_prefix_caching: bool,
-    /// Steps that are planned ahead of the one that runs.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=4), help_heading = "Engine")]
-    pub(crate) steps_in_flight: u8,
+    /// Steps under way at once: the next is planned while one runs [default: 1, and 2 on a GPU].
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=4), help_heading = "Engine")]
+    pub(crate) steps_in_flight: Option<u8>,
     #[command(flatten)]
     pub(crate) schedule: ScheduleArgs,
     /// A file with the chat template to use instead of the model's own.

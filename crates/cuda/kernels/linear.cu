@@ -415,15 +415,21 @@ KERNEL(finish_sums, SumsArgs, 256) {
 struct EmbedArgs {
   const u8* panels;
   const u32* ids;
+  const u32* picked;
   float* out;  // [ids, k]
   u64 panel_bytes;
   u32 k, n;
   u32 first_panel, held_panels, gated;
 };
 
-// out[i] = row ids[i], for the rows that this part holds.
+#define PICKED 0x80000000u
+
+// out[i] = row ids[i], for the rows that this part holds. An id with its highest bit is a place among tokens that were picked
+// on the device; what could not be picked is no row, and stands for the first.
 KERNEL(embed_rows, EmbedArgs, 128) {
   u32 row = a.ids[blockIdx.x], half = a.n / 2;
+  if (row & PICKED) row = a.picked[row & ~PICKED];
+  if (row >= a.n) row = 0;
   u32 panel = a.gated ? row % half / 16 : row / 32;
   u32 place = a.gated ? row % half % 16 + 16 * (row / half) : row % 32;
   if (panel < a.first_panel || panel >= a.first_panel + a.held_panels) return;

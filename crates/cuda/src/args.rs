@@ -42,8 +42,8 @@ arguments! {
     SumsArgs { linear: LinearArgs, sums: u64 }
     /// `embed_rows`.
     EmbedArgs {
-        panels: u64, ids: u64, out: u64, panel_bytes: u64, k: u32, n: u32, first_panel: u32, held_panels: u32,
-        gated: u32, unused: u32,
+        panels: u64, ids: u64, picked: u64, out: u64, panel_bytes: u64, k: u32, n: u32, first_panel: u32,
+        held_panels: u32, gated: u32, unused: u32,
     }
     /// `attend_many`, `attend_few`, `merge_splits`, `attend_floats`.
     AttendArgs {

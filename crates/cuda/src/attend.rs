@@ -1,8 +1,13 @@
 //! How the spans of a call become blocks of threads.
 
-use kernels::attention::{BLOCK_TOKENS, Span};
+use kernels::attention::{BLOCK_TOKENS, KvDtype, Span};
+use kernels::device::{AttendShape, Dtype, KvPages, Rows};
+use kernels::queue;
 
-use crate::args::SpanData;
+use crate::Driver;
+use crate::args::{AttendArgs, SpanData};
+use crate::device::GpuDevice;
+use crate::module::Module;
 
 /// (query, head) pairs of a warp; spans with no more go split by split.
 const FEW_ROWS: usize = 16;
@@ -74,6 +79,62 @@ impl Plan {
             splits: splits as u32,
         });
         self.tables.extend_from_slice(&span.blocks[..span.end().div_ceil(BLOCK_TOKENS)]);
+    }
+}
+
+impl<D: Driver> GpuDevice<D> {
+    /// Everything of an attention's arguments but its tables.
+    pub(crate) fn attend_args(&self, q: Rows, kv: KvPages, shape: AttendShape, out: Rows) -> AttendArgs {
+        let wide = KvDtype::F32 == kv.layout.dtype;
+        assert_eq!(q.dtype == Dtype::F32, wide, "queries and cache are of one type");
+        assert_eq!(q.cols, shape.heads * kv.layout.head_dim, "columns of the queries");
+        assert_eq!((q.rows, q.cols), (out.rows, out.cols), "shape of the result");
+        assert!(shape.heads.is_multiple_of(kv.layout.kv_heads), "heads share heads of keys evenly");
+        assert!(shape.window != Some(0), "a window of no tokens");
+        assert!(shape.share.is_none(), "sparse attention is not built for CUDA: attend on the CPU");
+        AttendArgs {
+            q: self.rows(q),
+            pages: self.at(&kv.buf),
+            out: self.rows(out),
+            spans: 0,
+            tables: 0,
+            work: 0,
+            partials: self.partials,
+            scale: shape.scale * std::f32::consts::LOG2_E,
+            heads: shape.heads as u32,
+            kv_heads: kv.layout.kv_heads as u32,
+            window: shape.window.unwrap_or(0) as u32,
+            out_bf16: (out.dtype == Dtype::Bf16).into(),
+            unused: 0,
+        }
+    }
+
+    pub(crate) fn attend_plan(&self, plan: &Plan, module: Module, grid_y: [usize; 2], args: AttendArgs) {
+        const SPAN_WORDS: usize = size_of::<SpanData>() / 4;
+        let work = [&plan.many, &plan.few, &plan.merges];
+        let [many, few, merges] = work.map(|work| 2 * work.len());
+        assert_eq!(queue::current(), 0, "one queue attends: it has the memory for partial results");
+        let mut ring = self.tables(&[SPAN_WORDS * plan.spans.len(), plan.tables.len(), many, few, merges]);
+        let spans = ring.put(&self.driver, &plan.spans);
+        let tables = ring.put(&self.driver, &plan.tables);
+        let kernel =
+            if matches!(module, Module::AttentionFloats { .. }) { "attend_floats" } else { "attend_many" };
+        for ((work, kernel), y) in work
+            .into_iter()
+            .zip([kernel, "attend_few", "merge_splits"])
+            .zip([grid_y[0], grid_y[1], grid_y[1]])
+        {
+            if !work.is_empty() {
+                let at = ring.put(&self.driver, work);
+                self.launch(
+                    module,
+                    kernel,
+                    [work.len(), y],
+                    128,
+                    &AttendArgs { spans, tables, work: at, ..args },
+                );
+            }
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! [`Device`] over a [`Driver`]: which kernel, over which grid, with which arguments.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use kernels::arena::{Buf, Full, Ledger, PAGE, assert_disjoint};
 use kernels::attention::{BLOCK_TOKENS, KvDtype, KvLayout, Span};
@@ -9,16 +10,14 @@ use kernels::device::{
 };
 use kernels::elementwise::NormKind;
 use kernels::linear::{Activation, Format, RowOrder, panel_bytes};
-use kernels::pick::{NoPick, Pick};
+use kernels::pick::{NoPick, PICKED, Pick, Picked};
 use kernels::queue::{self, Mark};
 
-use crate::args::{
-    AttendArgs, ConvertArgs, EmbedArgs, LinearArgs, ManyArgs, NormArgs, PickArgs, SpanData, StoreKvArgs,
-};
+use crate::args::{ConvertArgs, EmbedArgs, LinearArgs, ManyArgs, NormArgs, PickArgs, StoreKvArgs};
 use crate::attend::Plan;
 use crate::module::Module;
 use crate::product::Room;
-use crate::sample;
+use crate::sample::{self, Places};
 use crate::tables::{Tables, padded};
 use crate::{CudaError, Driver, Launch, QUEUES};
 
@@ -30,7 +29,7 @@ pub(crate) const STAGE_BYTES: usize = 4 << 20;
 const PARTIAL_BYTES: usize = 32 << 20;
 /// Device memory that a device takes for itself, beside what it hands out and what a library of products is given.
 pub(crate) const OWN_BYTES: usize =
-    PARTIAL_BYTES + QUEUES * STAGE_BYTES + TABLE_BYTES[0] + (QUEUES - 1) * TABLE_BYTES[1];
+    PARTIAL_BYTES + QUEUES * STAGE_BYTES + TABLE_BYTES[0] + (QUEUES - 1) * TABLE_BYTES[1] + Places::BYTES;
 /// Blocks of a grid, x and y, that every device takes.
 const GRID_MAX: [usize; 2] = [(1 << 31) - 1, (1 << 16) - 1];
 /// Slot of a row that belongs to no sequence.
@@ -42,8 +41,11 @@ pub struct GpuDevice<D> {
     ledger: Ledger,
     base: u64,
     /// Of the queue that computes, the only one that attends.
-    partials: u64,
+    pub(crate) partials: u64,
     stages: u64,
+    /// Tokens that were picked.
+    pub(crate) picked: u64,
+    pub(crate) places: Mutex<Places>,
     /// Of the library of products, if there is one.
     products: u64,
     /// By queue. Held for a whole call: tables must not come round before the kernel that reads them has been asked for.
@@ -69,7 +71,9 @@ impl<D: Driver> GpuDevice<D> {
         });
         let tables = tables.collect();
         let products = base + (bytes + OWN_BYTES) as u64;
-        Ok(GpuDevice { driver, ledger: Ledger::new(bytes), base, partials, stages, products, tables })
+        let (picked, places) = (products - Places::BYTES as u64, Mutex::default());
+        let ledger = Ledger::new(bytes);
+        Ok(GpuDevice { driver, ledger, base, partials, stages, picked, places, products, tables })
     }
 
     /// Memory for unpacked panels, for results on their way and for the library of products.
@@ -103,7 +107,7 @@ impl<D: Driver> GpuDevice<D> {
     }
 
     /// The address of a matrix, once it is known to fit its buffer.
-    fn rows(&self, rows: Rows) -> u64 {
+    pub(crate) fn rows(&self, rows: Rows) -> u64 {
         let bytes = rows.rows * rows.cols * rows.dtype.bytes();
         assert!(bytes <= rows.buf.bytes(), "{} x {} in {} bytes", rows.rows, rows.cols, rows.buf.bytes());
         self.at(&rows.buf)
@@ -188,60 +192,6 @@ impl<D: Driver> GpuDevice<D> {
             }
         }
     }
-
-    /// Everything of an attention's arguments but its tables.
-    fn attend_args(&self, q: Rows, kv: KvPages, shape: AttendShape, out: Rows) -> AttendArgs {
-        let wide = KvDtype::F32 == kv.layout.dtype;
-        assert_eq!(q.dtype == Dtype::F32, wide, "queries and cache are of one type");
-        assert_eq!(q.cols, shape.heads * kv.layout.head_dim, "columns of the queries");
-        assert_eq!((q.rows, q.cols), (out.rows, out.cols), "shape of the result");
-        assert!(shape.heads.is_multiple_of(kv.layout.kv_heads), "heads share heads of keys evenly");
-        assert!(shape.window != Some(0), "a window of no tokens");
-        assert!(shape.share.is_none(), "sparse attention is not built for CUDA: attend on the CPU");
-        AttendArgs {
-            q: self.rows(q),
-            pages: self.at(&kv.buf),
-            out: self.rows(out),
-            spans: 0,
-            tables: 0,
-            work: 0,
-            partials: self.partials,
-            scale: shape.scale * std::f32::consts::LOG2_E,
-            heads: shape.heads as u32,
-            kv_heads: kv.layout.kv_heads as u32,
-            window: shape.window.unwrap_or(0) as u32,
-            out_bf16: (out.dtype == Dtype::Bf16).into(),
-            unused: 0,
-        }
-    }
-
-    fn attend_plan(&self, plan: &Plan, module: Module, grid_y: [usize; 2], args: AttendArgs) {
-        const SPAN_WORDS: usize = size_of::<SpanData>() / 4;
-        let work = [&plan.many, &plan.few, &plan.merges];
-        let [many, few, merges] = work.map(|work| 2 * work.len());
-        assert_eq!(queue::current(), 0, "one queue attends: it has the memory for partial results");
-        let mut ring = self.tables(&[SPAN_WORDS * plan.spans.len(), plan.tables.len(), many, few, merges]);
-        let spans = ring.put(&self.driver, &plan.spans);
-        let tables = ring.put(&self.driver, &plan.tables);
-        let kernel =
-            if matches!(module, Module::AttentionFloats { .. }) { "attend_floats" } else { "attend_many" };
-        for ((work, kernel), y) in work
-            .into_iter()
-            .zip([kernel, "attend_few", "merge_splits"])
-            .zip([grid_y[0], grid_y[1], grid_y[1]])
-        {
-            if !work.is_empty() {
-                let at = ring.put(&self.driver, work);
-                self.launch(
-                    module,
-                    kernel,
-                    [work.len(), y],
-                    128,
-                    &AttendArgs { spans, tables, work: at, ..args },
-                );
-            }
-        }
-    }
 }
 
 impl<D: Driver> Device for GpuDevice<D> {
@@ -297,6 +247,18 @@ impl<D: Driver> Device for GpuDevice<D> {
         self.driver.mark(mark);
     }
 
+    fn is_late(&self) -> bool {
+        true
+    }
+
+    fn reach(&self, mark: Mark) {
+        self.driver.reach(mark);
+    }
+
+    fn when(&self, mark: Mark) -> Option<Instant> {
+        self.driver.when(mark)
+    }
+
     fn wait(&self) {
         self.driver.wait();
     }
@@ -305,13 +267,22 @@ impl<D: Driver> Device for GpuDevice<D> {
         sample::can_pick(vocab)
     }
 
-    fn pick(&self, logits: Rows, rows: &[(u32, Pick)]) -> Vec<Result<u32, NoPick>> {
+    fn pick(&self, logits: Rows, rows: &[(u32, Pick)]) -> Picked {
         self.pick_tokens(logits, rows)
+    }
+
+    fn picked(&self, picked: Picked) -> Vec<Result<u32, NoPick>> {
+        self.fetch_tokens(picked)
+    }
+
+    fn keeps_picked(&self) -> usize {
+        Places::COUNT
     }
 
     fn embed(&self, table: &Matrix, ids: &[u32], out: Rows) {
         assert_eq!((out.rows, out.cols), (ids.len(), table.k), "embed: shape of the output");
-        assert!(ids.iter().all(|id| (*id as usize) < table.n), "embed: a row beyond the table");
+        let known = |id: u32| if id < PICKED { table.n } else { PICKED as usize + Places::COUNT };
+        assert!(ids.iter().all(|&id| (id as usize) < known(id)), "embed: a row beyond the table");
         let out_at = self.floats(out);
         let mut tables = self.tables(&[ids.len()]);
         let ids_at = tables.put(&self.driver, ids);
@@ -319,6 +290,7 @@ impl<D: Driver> Device for GpuDevice<D> {
             let args = EmbedArgs {
                 panels: at,
                 ids: ids_at,
+                picked: self.picked,
                 out: out_at,
                 panel_bytes: panel_bytes(table.format, table.k) as u64,
                 k: table.k as u32,

@@ -1,5 +1,7 @@
 //! What the device asks of whatever runs its kernels: a GPU's driver, or the emulation of the tests.
 
+use std::time::Instant;
+
 use kernels::queue::Mark;
 
 use crate::CudaError;
@@ -8,6 +10,9 @@ use crate::product::Products;
 
 /// Queues that a driver has: as many as a program has lanes.
 pub const QUEUES: usize = 8;
+
+/// Most bytes of a [`fetch`](Driver::fetch).
+pub const FETCH_BYTES: usize = 32 << 10;
 
 /// One kernel over a grid of blocks.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +54,13 @@ pub trait Driver: Send + Sync {
     /// first byte's number, and the bytes.
     fn download(&self, from: u64, bytes: usize, view: &mut dyn FnMut(usize, &[u8]));
 
+    /// Begins to copy up to [`FETCH_BYTES`] from the device, once everything before in this queue is done. A number by which
+    /// they are to be asked for, once, by any thread.
+    fn fetch(&self, from: u64, bytes: usize) -> u64;
+
+    /// Shows what a [`fetch`](Driver::fetch) brought, once it is there.
+    fn fetched(&self, fetch: u64, view: &mut dyn FnMut(&[u8]));
+
     /// Starts a kernel.
     fn launch(&self, launch: &Launch<'_>);
 
@@ -62,6 +74,12 @@ pub trait Driver: Send + Sync {
 
     /// Names what was asked for in a queue so far.
     fn mark(&self, mark: Mark);
+
+    /// Waits until what a mark names is done. Any thread may call it.
+    fn reach(&self, mark: Mark);
+
+    /// When what a mark names was done, where that is known; it is. Marks up to this one are forgotten.
+    fn when(&self, mark: Mark) -> Option<Instant>;
 
     /// Waits until everything before in this thread's queue is done.
     fn settle(&self);

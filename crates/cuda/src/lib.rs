@@ -22,7 +22,7 @@ mod tables;
 
 pub use compiler::{Architecture, Compiled, compile, version as compiler_version};
 pub use device::GpuDevice;
-pub use driver::{Driver, Launch, QUEUES};
+pub use driver::{Driver, FETCH_BYTES, Launch, QUEUES};
 pub use error::CudaError;
 pub use gpu::{Gpu, PINNED_BYTES, Speeds};
 

@@ -1,11 +1,13 @@
 //! The engine on a GPU whose kernels are emulated, and on one if there is one: its tokens taken there or here, its KV swapped and its weights copied.
 
+mod delayed;
 mod emulator;
 
 use std::path::Path;
 use std::sync::Arc;
 
 use cuda::GpuDevice;
+use delayed::Delayed;
 use emulator::{Emulator, Mma};
 use engine::{
     Blocks, DeviceChoice, Engine, EngineConfig, Event, HostLinears, KvFormat, KvMemory, Offload, Planned,
@@ -53,6 +55,8 @@ fn config() -> EngineConfig {
 #[derive(Clone, Copy, Debug)]
 enum Runs {
     Emulation,
+    /// The emulation, its calls done later, in an order of this seed's choosing.
+    Late(u64),
     Gpu,
 }
 
@@ -66,6 +70,7 @@ fn start(runs: Runs, config: EngineConfig) -> Engine {
     let open = |tier: Tier, bytes: usize, team: &Arc<Team>| -> Result<Box<dyn Device>, StartError> {
         Ok(match (tier, runs) {
             (Tier::Device, Runs::Emulation) => Box::new(GpuDevice::new(Emulator::new(Mma::Defined), bytes)?),
+            (Tier::Device, Runs::Late(seed)) => Box::new(GpuDevice::new(Delayed::new(seed), bytes)?),
             (Tier::Device, Runs::Gpu) => Box::new(cuda::open(bytes)?),
             _ => Box::new(CpuDevice::new(bytes, Arc::clone(team), Isa::Scalar)?),
         })
@@ -74,11 +79,11 @@ fn start(runs: Runs, config: EngineConfig) -> Engine {
 }
 
 /// Greedy and drawn, with penalties, with biases, cut short.
-fn requests(logprobs: Option<u32>) -> Vec<Request> {
+fn requests(logprobs: Option<u32>, max_tokens: u32) -> Vec<Request> {
     let request = |i: u32| Request {
         prompt: (0..40 + 5 * i).map(|j| 3 + (i * 31 + j * 17) % 90).collect(),
         params: SamplingParams {
-            max_tokens: Some(64),
+            max_tokens: Some(max_tokens),
             ignore_eos: true,
             temperature: if i == 0 { 0.0 } else { 1.2 },
             top_k: (i == 1).then_some(20),
@@ -96,7 +101,12 @@ fn requests(logprobs: Option<u32>) -> Vec<Request> {
 }
 
 fn tokens(engine: &Engine, logprobs: Option<u32>) -> Vec<Vec<u32>> {
-    let tickets: Vec<_> = requests(logprobs).into_iter().map(|r| engine.submit(r).unwrap()).collect();
+    tokens_of(engine, requests(logprobs, 64))
+}
+
+fn tokens_of(engine: &Engine, requests: Vec<Request>) -> Vec<Vec<u32>> {
+    let logprobs = requests[0].params.logprobs;
+    let tickets: Vec<_> = requests.into_iter().map(|r| engine.submit(r).unwrap()).collect();
     let all = |ticket: &engine::Ticket| {
         let mut ids = Vec::new();
         loop {
@@ -152,6 +162,51 @@ fn check_tiers(runs: Runs) {
     let engine = start(runs, EngineConfig { offload, ..config() });
     assert_eq!(tokens(&engine, None), want);
     assert!(engine.copied().bytes > 0, "nothing was copied");
+}
+
+/// Putting off takes its time.
+fn few(engine: &Engine) -> Vec<Vec<u32>> {
+    tokens_of(engine, requests(None, 20))
+}
+
+/// Each under a few seeds: what a lane forgets to wait for, and what is overwritten before it was read, gives other tokens.
+#[test]
+fn steps_that_are_done_late_change_no_token() {
+    if emulator::compiler().is_none() {
+        return;
+    }
+    let config = || EngineConfig { weights: WeightsAs::F32, max_num_seqs: 3, ..config() };
+    let want = few(&start(Runs::Emulation, config()));
+    let swapped = EngineConfig { kv_tokens: Some(256), host_kv_tokens: 1000, ..config() };
+    let split =
+        Split::new(ByTier { device: 30, host: 70, disk: 0 }.map(|p| p * (Split::WHOLE / 100))).unwrap();
+    let offload = Offload {
+        device_memory: Some(1 << 30),
+        share: WeightShare::Exactly(split),
+        linears: HostLinears::Device,
+        ..Offload::default()
+    };
+    let cases = [(config(), 1..=3), (swapped, 2..=2), (EngineConfig { offload, ..config() }, 2..=2)];
+    for (config, depths) in cases {
+        for (seed, steps_in_flight) in (0..).zip(depths) {
+            let engine = start(Runs::Late(seed), EngineConfig { steps_in_flight, ..config.clone() });
+            assert_eq!(few(&engine), want, "{steps_in_flight} steps in flight, seed {seed}");
+        }
+    }
+}
+
+/// A step ends when the device has done it, and is told of with the times of all its nodes.
+#[test]
+fn lanes_of_a_late_device_are_told_of_in_order() {
+    if emulator::compiler().is_none() {
+        return;
+    }
+    let engine = start(Runs::Late(1), EngineConfig { lane_spans: 1 << 14, steps_in_flight: 2, ..config() });
+    few(&engine);
+    let ran = engine.ranges().ran;
+    let device: Vec<_> = ran.iter().filter(|ran| ran.lane == spec::Lane::Device).collect();
+    assert!(device.len() > 20 * 4, "{}", device.len());
+    assert!(device.windows(2).all(|two| two[0].end <= two[1].start), "nodes of a lane follow one another");
 }
 
 #[test]

@@ -29,7 +29,7 @@ fn what_needs_the_logits_is_not_for_a_device() {
         SamplingParams { allowed_token_ids: Some(vec![3]), ..SamplingParams::greedy() },
     ];
     for params in needs {
-        assert_eq!(Sampler::new(params, &[], &[], 0).for_device(), None);
+        assert_eq!(Sampler::new(params, &[], &[], 0).for_device(0), None);
     }
     assert!(!GpuDevice::new(Emulator::new(Mma::Defined), 64).unwrap().picks(1 << 20));
 }

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use engine::lanes::{LaneId, Lanes, Task, Wait, Work};
+use engine::lanes::{Lanes, Task, Wait, Work};
 use policy::pipeline::Waits;
 use sim::{Rng, Submitted, conflict, random_program};
 use spec::{Lane, Layout, Program};
@@ -29,8 +29,8 @@ impl Work for Clocked {
         Ok(())
     }
 
-    fn ran(&self, _: &usize, _: usize, lane: LaneId, _: Instant, _: Duration) {
-        assert!(lane < Lane::COUNT);
+    fn ran(&self, _: &usize, task: &Task, _: Instant, _: Duration) {
+        assert!(task.lane < Lane::COUNT);
     }
 
     fn finished(&self, program: &usize) {

@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use common::{poisoned as config, split, stories};
 use engine::{
-    Blocks, Engine, EngineConfig, HostLinears, Offload, Planned, PrefixCaching, Request, StartError,
+    Blocks, Engine, EngineConfig, Event, HostLinears, Offload, Planned, PrefixCaching, Request, StartError,
     WeightShare,
 };
 use kernels::device::Device;
 use kernels::{CpuDevice, Isa, Team};
-use late::Late;
+use late::{Late, OWN_BYTES};
 use model::Checkpoint;
 use model::sampling::SamplingParams;
 use policy::sched::{Delegate, Schedule};
@@ -46,7 +46,8 @@ fn blocks(schedule: Schedule, kv: [u32; 3], hidden: [u32; 3], delegate: Delegate
 
 fn start_late(checkpoint: &Checkpoint, config: EngineConfig, seed: u64) -> Engine {
     let open = |tier: Tier, bytes: usize, team: &Arc<Team>| -> Result<Box<dyn Device>, StartError> {
-        let cpu = CpuDevice::new(bytes, Arc::clone(team), Isa::detect())?.poisoned();
+        let own = if tier == Tier::Device { OWN_BYTES } else { 0 };
+        let cpu = CpuDevice::new(bytes + own, Arc::clone(team), Isa::detect())?.poisoned();
         Ok(Box::new(if tier == Tier::Device { Late::device(cpu, seed) } else { Late::host(cpu) }))
     };
     Planned::new(checkpoint, config).unwrap().start_on(&open, &|_| {}).unwrap()
@@ -90,6 +91,50 @@ fn resident_steps_swaps_and_prefixes() {
     let prefixes = EngineConfig { prefix_caching: PrefixCaching::On, ..swapped.clone() };
     let deep = EngineConfig { steps_in_flight: 3, ..swapped.clone() };
     check("llama-gqa-tied", &[config(), swapped, prefixes, deep]);
+}
+
+/// Tokens alone, which the device takes itself and the next step embeds before anybody knows them.
+fn tokens(engine: &Engine) -> Vec<Vec<u32>> {
+    let request = |mut request: Request| {
+        (request.params.logprobs, request.params.prompt_logprobs) = (None, None);
+        engine.submit(request).unwrap()
+    };
+    let tickets: Vec<_> = requests().into_iter().map(request).collect();
+    let ids = |ticket: &engine::Ticket| {
+        let mut ids = Vec::new();
+        loop {
+            match ticket.events.recv().expect("the engine lives") {
+                Event::Token(token) => ids.push(token.id),
+                Event::Finished(_) => return ids,
+                Event::Began(_) | Event::Prompt(..) => (),
+                Event::Failed(why) => panic!("{why}"),
+            }
+        }
+    };
+    tickets.iter().map(ids).collect()
+}
+
+#[test]
+fn tokens_that_stay_on_the_device() {
+    let checkpoint = common::checkpoint("llama-gqa-tied");
+    let folder = tempfile::tempdir().unwrap();
+    let want = tokens(&common::start("llama-gqa-tied", config()));
+    let offload = offload(folder.path(), [20, 50, 30], HostLinears::Device);
+    let swapped = EngineConfig { kv_tokens: Some(256), host_kv_tokens: 2000, ..config() };
+    let blocks = blocks(Schedule::Zigzag, [40, 60, 0], [100, 0, 0], Delegate::Host);
+    let cases = [
+        EngineConfig { steps_in_flight: 1, ..config() },
+        EngineConfig { steps_in_flight: 4, ..config() },
+        EngineConfig { steps_in_flight: 3, prefix_caching: PrefixCaching::On, ..swapped },
+        EngineConfig { offload: offload.clone(), ..config() },
+        EngineConfig { offload, blocks, ..config() },
+    ];
+    for config in cases {
+        for seed in 0..4 {
+            let engine = start_late(&checkpoint, config.clone(), seed);
+            assert_eq!(tokens(&engine), want, "seed {seed}, {config:?}");
+        }
+    }
 }
 
 #[test]

@@ -4,11 +4,13 @@
 //! others. Calls of one queue (see [`queue`](crate::queue)) run in the order in which they are made; two calls that run at
 //! the same time (from two lanes) must not share a buffer that one of them writes: the waits of a program see to it.
 
+use std::time::Instant;
+
 use crate::arena::{Buf, Full};
 use crate::attention::{KvLayout, Span};
 use crate::elementwise::NormKind;
 use crate::linear::{Activation, Format, RowOrder};
-use crate::pick::{NoPick, Pick};
+use crate::pick::{NoPick, Pick, Picked};
 use crate::queue::Mark;
 
 /// What the numbers of activations are stored as.
@@ -250,7 +252,22 @@ pub trait Device: Send + Sync {
     /// Names what was asked for in a queue so far. Called by the thread that entered it last.
     fn mark(&self, _mark: Mark) {}
 
-    /// `out[i] = table[ids[i]]`, `out: [ids, k] f32`.
+    /// Whether calls are done later than they return, so that the caller's clock says nothing of them.
+    fn is_late(&self) -> bool {
+        false
+    }
+
+    /// Waits until what `mark` names is done. Any thread may call it, once the mark was made.
+    fn reach(&self, _mark: Mark) {}
+
+    /// When what `mark` names was done, where the device can tell; it is. Marks up to this one are forgotten: to be asked for in
+    /// the order in which they were made.
+    fn when(&self, _mark: Mark) -> Option<Instant> {
+        None
+    }
+
+    /// `out[i] = table[ids[i]]`, `out: [ids, k] f32`. An id from [`PICKED`](crate::pick::PICKED) on is whatever token the device
+    /// has picked and keeps there.
     fn embed(&self, table: &Matrix, ids: &[u32], out: Rows);
 
     /// `out[i] += table[rows[i]]`, `table: [_, cols] f32`, `out: [rows, cols] f32`.
@@ -280,9 +297,20 @@ pub trait Device: Send + Sync {
         false
     }
 
-    /// Takes a token from some rows of `logits: [_, vocab] f32`, which are of no use afterwards. Asked only of devices that
-    /// say that they can; the others' logits are looked at.
-    fn pick(&self, _logits: Rows, _rows: &[(u32, Pick)]) -> Vec<Result<u32, NoPick>> {
+    /// Begins to take a token from some rows of `logits: [_, vocab] f32`, which are of no use afterwards. Asked only of devices
+    /// that say that they can; the others' logits are looked at.
+    fn pick(&self, _logits: Rows, _rows: &[(u32, Pick)]) -> Picked {
         panic!("this device picks no tokens")
+    }
+
+    /// The tokens, in the order of the rows, once they are there. Any thread may call it. They are kept no longer: what embeds
+    /// them by their places was asked for before.
+    fn picked(&self, _picked: Picked) -> Vec<Result<u32, NoPick>> {
+        panic!("this device picks no tokens")
+    }
+
+    /// How many tokens it keeps that were picked and not yet asked for.
+    fn keeps_picked(&self) -> usize {
+        0
     }
 }

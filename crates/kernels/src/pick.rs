@@ -2,6 +2,20 @@
 //!
 //! What the numbers mean, and in which order they are applied, is the sampler's: `model::sampling`.
 
+/// Ids from here on name places of tokens that a device has picked and keeps, the first of them 0.
+pub const PICKED: u32 = 1 << 31;
+
+/// Tokens that a device is asked to take: they may be embedded before anybody on the host knows them.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Picked {
+    /// The place of the first; the others follow.
+    pub first: u32,
+    /// How many.
+    pub rows: usize,
+    /// By which the device knows their way to the host.
+    pub fetches: Vec<u64>,
+}
+
 /// How the token of one row is chosen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pick {

@@ -73,8 +73,8 @@ pub(super) fn toml(args: &PlanArgs, best: &Scored, job: Job) -> String {
     if let Some(tokens) = engine.swap_tokens {
         line("swap-tokens", tokens.to_string());
     }
-    if engine.steps_in_flight != 1 {
-        line("steps-in-flight", engine.steps_in_flight.to_string());
+    if let Some(steps) = engine.steps_in_flight {
+        line("steps-in-flight", steps.to_string());
     }
     let switches = [
         ("no-enable-prefix-caching", engine.no_enable_prefix_caching),

@@ -1,5 +1,6 @@
 //! The driver API: context, streams, pinned memory, modules.
 
+mod clock;
 mod cublaslt;
 mod kept;
 mod pinned;
@@ -10,6 +11,7 @@ use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::panic::resume_unwind;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 use std::{path::PathBuf, thread};
 
 use cudarc::driver::result::{self, DriverError};
@@ -20,14 +22,14 @@ use sha2::{Digest, Sha256};
 use crate::compiler::{self, Architecture, compile, options};
 use crate::module::Module;
 use crate::product::{Places, Product, Products, Room};
-use crate::{CudaError, Driver, Launch};
+use crate::{CudaError, Driver, FETCH_BYTES, Launch};
 
 pub(crate) use cublaslt::ROOM as PRODUCT_ROOM;
 pub use pinned::PINNED_BYTES;
 pub use speeds::Speeds;
 
 use cublaslt::CublasLt;
-use pinned::{PIECE_BYTES, PIECES, Pool, SMALL_PIECE_BYTES, SMALL_PIECES};
+use pinned::{Coming, PIECE_BYTES, PIECES, Pool, SMALL_PIECE_BYTES, SMALL_PIECES};
 use streams::Streams;
 
 /// A CUDA device with a stream for each queue.
@@ -44,7 +46,17 @@ pub struct Gpu {
     /// None if own kernels compute all products.
     library: Option<CublasLt>,
     functions: Mutex<Functions>,
+    fetches: Mutex<Fetches>,
 }
+
+/// Copies to the host that somebody will ask for, by number.
+#[derive(Default)]
+struct Fetches {
+    next: u64,
+    coming: HashMap<u64, Coming>,
+}
+
+const _: () = assert!(FETCH_BYTES <= SMALL_PIECE_BYTES, "a fetch fits a piece");
 
 /// The kernels of the modules that are loaded.
 type Functions = HashMap<(Module, &'static str), sys::CUfunction>;
@@ -112,6 +124,7 @@ impl Gpu {
                 memory: None,
                 library: wants_library.then(|| CublasLt::open(driver_version as u32 / 1000)).transpose()?,
                 functions: Mutex::default(),
+                fetches: Mutex::default(),
             })
         }
     }
@@ -298,6 +311,23 @@ impl Driver for Gpu {
             .unwrap_or_else(|e| lost("copy from it", e));
     }
 
+    fn fetch(&self, from: u64, bytes: usize) -> u64 {
+        self.bind();
+        let coming = self.small.fetch(self.stream(), from, bytes).unwrap_or_else(|e| lost("copy from it", e));
+        let mut fetches = self.fetches.lock().unwrap_or_else(PoisonError::into_inner);
+        fetches.next += 1;
+        let number = fetches.next;
+        fetches.coming.insert(number, coming);
+        number
+    }
+
+    fn fetched(&self, fetch: u64, view: &mut dyn FnMut(&[u8])) {
+        self.bind();
+        let coming = self.fetches.lock().unwrap_or_else(PoisonError::into_inner).coming.remove(&fetch);
+        let coming = coming.unwrap_or_else(|| panic!("fetch {fetch} is asked for, and nobody began it"));
+        self.small.fetched(coming, view).unwrap_or_else(|e| lost("copy from it", e));
+    }
+
     fn launch(&self, launch: &Launch<'_>) {
         self.bind();
         let function = self.function(launch.module, launch.kernel);
@@ -325,6 +355,16 @@ impl Driver for Gpu {
     fn mark(&self, mark: Mark) {
         self.bind();
         self.streams.mark(mark);
+    }
+
+    fn reach(&self, mark: Mark) {
+        self.bind();
+        self.streams.reach(mark).unwrap_or_else(|e| lost("finish its work", e));
+    }
+
+    fn when(&self, mark: Mark) -> Option<Instant> {
+        self.bind();
+        self.streams.when(mark).unwrap_or_else(|e| lost("tell the time", e))
     }
 
     fn settle(&self) {

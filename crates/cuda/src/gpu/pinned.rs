@@ -52,6 +52,12 @@ impl Piece {
     }
 }
 
+/// A copy from the device that is under way.
+pub(super) struct Coming {
+    piece: Piece,
+    bytes: usize,
+}
+
 /// The pieces that nobody has, the one longest without use first.
 pub(super) struct Pool {
     piece_bytes: usize,
@@ -115,6 +121,23 @@ impl Pool {
         Ok(())
     }
 
+    /// Begins to copy as much as a piece has room for from the device, which has `bytes` of memory at `from`.
+    pub(super) fn fetch(
+        &self,
+        stream: sys::CUstream,
+        from: u64,
+        bytes: usize,
+    ) -> Result<Coming, DriverError> {
+        Coming::begin(self.take(), stream, from, bytes)
+    }
+
+    /// Shows what has come, once it has.
+    pub(super) fn fetched(&self, mut coming: Coming, view: &mut dyn FnMut(&[u8])) -> Result<(), DriverError> {
+        view(coming.end()?);
+        self.give(coming.piece);
+        Ok(())
+    }
+
     /// Copies from the device, which has `bytes` of memory at `from`. `view` sees each piece.
     pub(super) fn download(
         &self,
@@ -125,28 +148,16 @@ impl Pool {
     ) -> Result<(), DriverError> {
         let mut starts = (0..bytes).step_by(self.piece_bytes);
         let length = |at: usize| self.piece_bytes.min(bytes - at);
-        let mut coming: VecDeque<(usize, Piece)> = VecDeque::new();
+        let mut under_way: VecDeque<(usize, Coming)> = VecDeque::new();
         loop {
-            while coming.len() < AHEAD && starts.len() > 0 {
+            while under_way.len() < AHEAD && starts.len() > 0 {
                 // Who has a piece waits for none: copies that wait for each other's pieces would wait for ever.
-                let piece = if coming.is_empty() { Some(self.take()) } else { self.take_if_any() };
-                let (Some(mut piece), Some(at)) = (piece, starts.next()) else { break };
-                // SAFETY: as in `upload`.
-                unsafe {
-                    result::event::synchronize(piece.event)?;
-                    let event = piece.event;
-                    result::memcpy_dtoh_async(piece.bytes(length(at)), from + at as u64, stream)?;
-                    result::event::record(event, stream)?;
-                }
-                coming.push_back((at, piece));
+                let piece = if under_way.is_empty() { Some(self.take()) } else { self.take_if_any() };
+                let (Some(piece), Some(at)) = (piece, starts.next()) else { break };
+                under_way.push_back((at, Coming::begin(piece, stream, from + at as u64, length(at))?));
             }
-            let Some((at, mut piece)) = coming.pop_front() else { return Ok(()) };
-            // SAFETY: the event says that the copy is done.
-            unsafe {
-                result::event::synchronize(piece.event)?;
-                view(at, piece.bytes(length(at)));
-            }
-            self.give(piece);
+            let Some((at, coming)) = under_way.pop_front() else { return Ok(()) };
+            self.fetched(coming, &mut |bytes| view(at, bytes))?;
         }
     }
 
@@ -158,6 +169,32 @@ impl Pool {
             unsafe { result::event::synchronize(piece.event).map(|()| f(piece.bytes(self.piece_bytes))) };
         self.give(piece);
         result
+    }
+}
+
+impl Coming {
+    fn begin(
+        mut piece: Piece,
+        stream: sys::CUstream,
+        from: u64,
+        bytes: usize,
+    ) -> Result<Coming, DriverError> {
+        // SAFETY: the event says that the piece's last copy is done; the source lies in the device's memory.
+        unsafe {
+            result::event::synchronize(piece.event)?;
+            let event = piece.event;
+            result::memcpy_dtoh_async(piece.bytes(bytes), from, stream)?;
+            result::event::record(event, stream)?;
+        }
+        Ok(Coming { piece, bytes })
+    }
+
+    fn end(&mut self) -> Result<&[u8], DriverError> {
+        // SAFETY: the event says that the copy is done.
+        unsafe {
+            result::event::synchronize(self.piece.event)?;
+            Ok(self.piece.bytes(self.bytes))
+        }
     }
 }
 

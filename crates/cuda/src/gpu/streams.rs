@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
@@ -10,21 +11,46 @@ use kernels::queue::Mark;
 use crate::CudaError;
 use crate::driver::QUEUES;
 
+use super::clock::Clock;
 use super::{failed, lost};
 
 /// Marks of a queue that are remembered. A wait for an older one waits for the oldest of these, which is as good: it was
-/// asked for already.
-const EVENTS: usize = 128;
+/// asked for already. As many as a few steps of a large model have nodes; events are made when they are needed.
+const EVENTS: usize = 1 << 14;
+
+/// What was asked for up to some moment.
+struct Marked {
+    number: u64,
+    event: sys::CUevent,
+    /// When it was asked for.
+    asked: Instant,
+}
 
 /// One queue.
 struct Line {
     stream: sys::CUstream,
-    /// Its newest marks, oldest first.
-    marks: Mutex<VecDeque<(u64, sys::CUevent)>>,
+    marks: Mutex<Marks>,
 }
 
+/// The newest marks of a queue.
+#[derive(Default)]
+struct Marks {
+    /// Oldest first.
+    made: VecDeque<Marked>,
+    /// Events that name nothing any more.
+    free: Vec<sys::CUevent>,
+    /// Up to this one they are done and forgotten.
+    done: u64,
+}
+
+// SAFETY: the driver's handles may be used from any thread.
+unsafe impl Send for Marks {}
+
 /// The queues of a device.
-pub(super) struct Streams(Vec<Line>);
+pub(super) struct Streams {
+    lines: Vec<Line>,
+    clock: Clock,
+}
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -34,53 +60,113 @@ pub(super) fn event() -> Result<sys::CUevent, CudaError> {
     result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING).map_err(failed("make an event"))
 }
 
+/// An event that knows its time. Who waits for it sleeps: a step is long.
+pub(super) fn timed_event() -> Result<sys::CUevent, DriverError> {
+    result::event::create(sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC)
+}
+
 impl Line {
     fn new() -> Result<Line, CudaError> {
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking);
-        let stream = stream.map_err(failed("make a stream"))?;
-        // Number 0 names nothing: nobody waits for it.
-        let marks = (0..EVENTS).map(|_| Ok((0, event()?))).collect::<Result<_, CudaError>>()?;
-        Ok(Line { stream, marks: Mutex::new(marks) })
+        Ok(Line { stream: stream.map_err(failed("make a stream"))?, marks: Mutex::default() })
     }
 
     /// What `stream` is asked for from now on waits for the first event at or after a mark. Under the lock, so that the
     /// event cannot come to name a later mark in between.
     fn wait(&self, number: u64, stream: sys::CUstream) -> Result<(), DriverError> {
         let marks = lock(&self.marks);
-        let found = marks.iter().find(|(newest, _)| *newest >= number);
-        let (_, event) = found.unwrap_or_else(|| panic!("a wait for mark {number}, which nobody made"));
+        if number <= marks.done {
+            return Ok(());
+        }
+        let event = marks.at_or_after(number);
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
         // SAFETY: both are this device's own.
-        unsafe { result::stream::wait_event(stream, *event, flags) }
+        unsafe { result::stream::wait_event(stream, event, flags) }
     }
 
     fn mark(&self, number: u64) -> Result<(), DriverError> {
         let mut marks = lock(&self.marks);
-        let (_, event) = marks.pop_front().expect("a ring of events");
-        marks.push_back((number, event));
+        let event = marks.unused()?;
+        marks.made.push_back(Marked { number, event, asked: Instant::now() });
         // SAFETY: both are this device's own. Streams that wait for what the event named before have taken note of it.
         unsafe { result::event::record(event, self.stream) }
+    }
+
+    /// Waits for a mark, without the lock: others go on making theirs. Should the event come to name a later one meanwhile,
+    /// that is waited for, which is as good.
+    fn reach(&self, number: u64) -> Result<(), DriverError> {
+        let event = {
+            let marks = lock(&self.marks);
+            if number <= marks.done {
+                return Ok(());
+            }
+            marks.at_or_after(number)
+        };
+        // SAFETY: the event is this device's own, and lives as long as it.
+        unsafe { result::event::synchronize(event) }
+    }
+
+    /// When a mark was reached, which it is, if its event still names it. Those before it are forgotten.
+    fn when(&self, number: u64, clock: &Clock) -> Result<Option<Instant>, DriverError> {
+        let mut marks = lock(&self.marks);
+        let mut found = None;
+        while marks.made.front().is_some_and(|oldest| oldest.number <= number) {
+            let oldest = marks.made.pop_front().expect("it was just seen");
+            marks.done = oldest.number;
+            if oldest.number == number {
+                found = Some(clock.of(oldest.event, oldest.asked)?);
+            }
+            marks.free.push(oldest.event);
+        }
+        Ok(found)
+    }
+}
+
+impl Marks {
+    fn at_or_after(&self, number: u64) -> sys::CUevent {
+        let found = self.made.iter().find(|marked| marked.number >= number);
+        found.unwrap_or_else(|| panic!("a wait for mark {number}, which nobody made")).event
+    }
+
+    fn unused(&mut self) -> Result<sys::CUevent, DriverError> {
+        match self.free.pop() {
+            Some(event) => Ok(event),
+            None if self.made.len() < EVENTS => timed_event(),
+            None => Ok(self.made.pop_front().expect("many marks").event),
+        }
     }
 }
 
 impl Streams {
-    /// Streams and events, all that there will be. The device's context is current.
+    /// All streams. The device's context is current.
     pub(super) fn new() -> Result<Streams, CudaError> {
-        Ok(Streams((0..QUEUES).map(|_| Line::new()).collect::<Result<_, _>>()?))
+        let lines = (0..QUEUES).map(|_| Line::new()).collect::<Result<_, _>>()?;
+        Ok(Streams { lines, clock: Clock::new()? })
     }
 
     /// The stream of a queue.
     pub(super) fn of(&self, queue: usize) -> sys::CUstream {
-        self.0[queue].stream
+        self.lines[queue].stream
     }
 
     /// What comes in `queue` waits for the marks.
     pub(super) fn enter(&self, queue: usize, after: &[Mark]) -> Result<(), DriverError> {
-        after.iter().try_for_each(|mark| self.0[mark.queue].wait(mark.number, self.of(queue)))
+        after.iter().try_for_each(|mark| self.lines[mark.queue].wait(mark.number, self.of(queue)))
     }
 
     pub(super) fn mark(&self, mark: Mark) {
-        self.0[mark.queue].mark(mark.number).unwrap_or_else(|e| lost("record an event", e));
+        self.lines[mark.queue].mark(mark.number).unwrap_or_else(|e| lost("record an event", e));
+    }
+
+    /// Waits until what a mark names is done.
+    pub(super) fn reach(&self, mark: Mark) -> Result<(), DriverError> {
+        self.lines[mark.queue].reach(mark.number)
+    }
+
+    /// When it was, if that is known.
+    pub(super) fn when(&self, mark: Mark) -> Result<Option<Instant>, DriverError> {
+        self.clock.keep_up()?;
+        self.lines[mark.queue].when(mark.number, &self.clock)
     }
 
     /// Waits until a queue has done what it was asked for.
@@ -95,16 +181,16 @@ impl Streams {
     }
 }
 
-impl Drop for Streams {
+impl Drop for Line {
     fn drop(&mut self) {
-        for line in &mut self.0 {
-            // SAFETY: whoever has the device has waited for it. What fails here fails because the device is lost already.
-            unsafe {
-                for (_, event) in line.marks.get_mut().unwrap_or_else(PoisonError::into_inner) {
-                    let _ = result::event::destroy(*event);
-                }
-                let _ = result::stream::destroy(line.stream);
+        let marks = self.marks.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let events = marks.made.drain(..).map(|marked| marked.event).chain(marks.free.drain(..));
+        // SAFETY: whoever has the device has waited for it. What fails here fails because the device is lost already.
+        unsafe {
+            for event in events {
+                let _ = result::event::destroy(event);
             }
+            let _ = result::stream::destroy(self.stream);
         }
     }
 }

@@ -5,6 +5,7 @@ use std::ffi::{CString, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 use std::{env, fs};
 
 use cuda::module::Module;
@@ -39,6 +40,8 @@ pub(crate) struct Emulator {
     mma: Mma,
     /// Modules that somebody had the forethought to ask for; then no others may be used.
     prepared: Mutex<Vec<Module>>,
+    /// What was fetched and is not asked for yet.
+    fetched: Mutex<Vec<(u64, Vec<u8>)>>,
 }
 
 /// The system's C++ compiler, if there is one; says so if not.
@@ -59,7 +62,7 @@ pub(crate) fn compiler() -> Option<String> {
 impl Emulator {
     /// A device with no memory yet.
     pub(crate) fn new(mma: Mma) -> Emulator {
-        Emulator { memory: Vec::new(), mma, prepared: Mutex::default() }
+        Emulator { memory: Vec::new(), mma, prepared: Mutex::default(), fetched: Mutex::default() }
     }
 }
 
@@ -142,6 +145,22 @@ impl Driver for Emulator {
         }
     }
 
+    fn fetch(&self, from: u64, bytes: usize) -> u64 {
+        assert!(bytes <= cuda::FETCH_BYTES, "a fetch of {bytes} bytes");
+        // SAFETY: as above.
+        let there = unsafe { std::slice::from_raw_parts(from as *const u8, bytes) }.to_vec();
+        let mut fetched = self.fetched.lock().unwrap();
+        let number = fetched.last().map_or(0, |(newest, _)| *newest) + 1;
+        fetched.push((number, there));
+        number
+    }
+
+    fn fetched(&self, fetch: u64, view: &mut dyn FnMut(&[u8])) {
+        let mut fetched = self.fetched.lock().unwrap();
+        let at = fetched.iter().position(|(number, _)| *number == fetch).expect("a fetch that was begun");
+        view(&fetched.remove(at).1);
+    }
+
     fn launch(&self, launch: &Launch<'_>) {
         let prepared = self.prepared.lock().unwrap();
         assert!(
@@ -172,6 +191,12 @@ impl Driver for Emulator {
     fn enter(&self, _queue: usize, _after: &[Mark]) {}
 
     fn mark(&self, _mark: Mark) {}
+
+    fn reach(&self, _mark: Mark) {}
+
+    fn when(&self, _mark: Mark) -> Option<Instant> {
+        None
+    }
 
     fn settle(&self) {}
 

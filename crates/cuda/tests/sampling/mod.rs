@@ -64,7 +64,8 @@ pub(crate) fn picked(
     device.upload(&buf, bytemuck::cast_slice(&rows.concat()));
     assert!(device.picks(cols));
     let picks: Vec<(u32, Pick)> = (0..).zip(picks).collect();
-    let tokens = device.pick(Rows { buf, dtype: Dtype::F32, rows: count, cols }, &picks);
+    let picked = device.pick(Rows { buf, dtype: Dtype::F32, rows: count, cols }, &picks);
+    let tokens = device.picked(picked);
     tokens.into_iter().map(|token| token.map_err(SampleError::from)).collect()
 }
 
@@ -93,7 +94,7 @@ pub(crate) fn check(device: &mut dyn Device) {
                 .map(|(sampler, logits)| sampler.sample(logits).map(|sampled| sampled.token))
                 .collect();
             let got =
-                picked(device, &rows, there.iter().map(|sampler| sampler.for_device().unwrap()).collect());
+                picked(device, &rows, there.iter().map(|sampler| sampler.for_device(0).unwrap()).collect());
             for (((got, want), params), row) in got.iter().zip(&want).zip(&params).zip(&rows) {
                 assert_eq!(got, want, "{vocab} tokens, step {step}: {params:?}");
                 let argmax = model::sampling::argmax(row).map(|best| best.0);
@@ -125,7 +126,7 @@ pub(crate) fn check_errors(device: &mut dyn Device) {
         .iter()
         .map(|params| Sampler::new((*params).clone(), &[], &[], 3))
         .collect();
-    let got = picked(device, &rows, samplers.iter().map(|sampler| sampler.for_device().unwrap()).collect());
+    let got = picked(device, &rows, samplers.iter().map(|sampler| sampler.for_device(0).unwrap()).collect());
     let want: Vec<_> = samplers
         .into_iter()
         .zip(&rows)

@@ -295,7 +295,11 @@ impl<'a> Planned<'a> {
         [&device, &host].into_iter().for_each(|memory| memory.wait());
         let inbox = Mutex::new(inbox);
         let timeline = Arc::new(Timeline::new(config.lane_spans));
+        // One step more than is in flight: its places are given back when its tokens are told.
+        let keeps_picked = device.keeps_picked() >= (config.steps_in_flight + 1) * config.max_num_seqs;
         Ok(Machine {
+            keeps_picked,
+            ends: Mutex::default(),
             device,
             host,
             team,

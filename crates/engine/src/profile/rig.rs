@@ -1,11 +1,14 @@
 //! A decoder of a few of a model's layers on a device, whose ops are timed one by one.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use kernels::Team;
 use kernels::attention::{BLOCK_TOKENS, Span};
 use kernels::device::{Device, KvPages};
+use kernels::pick::Pick;
+use kernels::queue::{self, Mark};
 use model::Checkpoint;
 use model::decoder::{Batch, Blueprint, Decoder, LoadError, Loader, Work, WorkSize, rope_bytes};
 use spec::model::Window;
@@ -135,6 +138,8 @@ pub(super) struct Rig {
     /// Of the layers that are there.
     pub(super) blueprint: Blueprint,
     pub(super) positions: usize,
+    /// Marks that were made.
+    marks: AtomicU64,
 }
 
 /// Sequences of a batch: so many, each with so many rows that end at this length.
@@ -183,7 +188,8 @@ impl Rig {
         }
         let work = Work::take(&mut *device, &spec, size).map_err(LoadError::Full)?;
         let decoder = Decoder::new(spec, weights).sparse(config.sparse);
-        Ok(Rig { device, team, decoder, pools: taken, blocks, whole, work, blueprint, positions })
+        let marks = AtomicU64::new(0);
+        Ok(Rig { device, team, decoder, pools: taken, blocks, whole, work, blueprint, positions, marks })
     }
 
     /// How many layers are there.
@@ -222,30 +228,48 @@ impl Rig {
         })
     }
 
-    /// The head of the first rows of the last pass, and what `draw` does with each of their logits, by the team.
+    /// The head of the first rows of the last pass, and what taking the likeliest of each of their logits takes: by the
+    /// device, where it picks; else `draw` does it, by the team.
     pub(super) fn head(&self, samples: usize, draw: &(dyn Fn(&[f32]) + Sync)) -> (f64, f64) {
         let rows: Vec<u32> = (0..samples as u32).collect();
         let head = self.timed(|| {
             self.decoder.head(&*self.device, &rows, &self.work);
         });
-        let vocab = self.decoder.spec().vocab;
-        let logits = self.work.logits.buf.slice(0, samples * vocab * size_of::<f32>());
+        let logits = self.work.logits.first(samples);
+        if self.device.picks(logits.cols) {
+            let greedy = Pick { edits: vec![], repetition: 1.0, frequency: 0.0, presence: 0.0, draw: None };
+            let picks: Vec<(u32, Pick)> = rows.into_iter().map(|row| (row, greedy.clone())).collect();
+            return (head, self.timed(|| drop(self.device.picked(self.device.pick(logits, &picks)))));
+        }
         let drawn = self.timed(|| {
-            self.device.view(&logits, &mut |bytes| {
+            self.device.view(&logits.buf, &mut |bytes| {
                 let values: &[f32] = bytemuck::cast_slice(bytes);
                 self.team.run(|worker| {
-                    worker.share(samples).for_each(|row| draw(&values[row * vocab..][..vocab]));
+                    worker.share(samples).for_each(|row| draw(&values[row * logits.cols..][..logits.cols]));
                 });
             });
         });
         (head, drawn)
     }
 
+    /// Seconds: by the device's own clock, where it has one. What the host needs to ask for it is hidden then, as it is in steps.
     fn timed(&self, run: impl FnOnce()) -> f64 {
-        let begin = Instant::now();
+        let (from, begin) = (self.mark(), Instant::now());
         run();
+        let to = self.mark();
         self.device.wait();
-        begin.elapsed().as_secs_f64()
+        let by_host = begin.elapsed();
+        let took = match (self.device.when(from), self.device.when(to)) {
+            (Some(from), Some(to)) => to.saturating_duration_since(from),
+            _ => by_host,
+        };
+        took.as_secs_f64()
+    }
+
+    fn mark(&self) -> Mark {
+        let mark = Mark { queue: queue::current(), number: 1 + self.marks.fetch_add(1, Ordering::Relaxed) };
+        self.device.mark(mark);
+        mark
     }
 
     fn with<T>(&self, seqs: Seqs, turn: usize, run: impl FnOnce(&Batch<'_>) -> T) -> T {

@@ -1,7 +1,7 @@
 //! A step bound to its sequences and block tables: what lanes need to run its nodes.
 
 use std::ops::Range;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 use std::time::Instant;
 
 use kernels::attention::{BLOCK_TOKENS, GROUP_TOKENS, Span as KvSpan};
@@ -9,6 +9,7 @@ use policy::pipeline::DiskPath;
 use spec::{Chunk, Kept, Move, Program, Sampling, SeqId, Step, StepId, Tier};
 
 use crate::lock::lock;
+use crate::step::late::{Asked, Coming};
 use crate::step::sequence::Shared;
 use crate::tiers::stowed::OnHost;
 
@@ -21,15 +22,20 @@ pub(crate) struct StepRun {
     pub(crate) batches: Vec<BatchRun>,
     pub(crate) on_host: OnHost,
     pub(crate) started: Instant,
+    /// What nodes have asked a device for that is done later.
+    pub(crate) asked: Mutex<Vec<Asked>>,
 }
 
 /// A batch of it.
+#[derive(Default)]
 pub(crate) struct BatchRun {
     pub(crate) chunks: Vec<ChunkRun>,
     /// Known once the steps before have drawn their tokens: made by the batch's first node that needs them.
     inputs: OnceLock<Inputs>,
     /// The rows that attend on the host.
     host_inputs: OnceLock<Inputs>,
+    /// Tokens that the device takes.
+    pub(crate) coming: Mutex<Option<Coming>>,
 }
 
 /// A chunk with its sequence and its blocks.
@@ -82,7 +88,7 @@ impl StepRun {
             let bind =
                 |chunk: &Chunk| next.bind(chunk, sequence(chunk.seq), tables.next().unwrap_or_default());
             let chunks = chunks.iter().map(bind).collect();
-            BatchRun { chunks, inputs: OnceLock::new(), host_inputs: OnceLock::new() }
+            BatchRun { chunks, ..BatchRun::default() }
         });
         let batches = batches.collect();
         StepRun {
@@ -93,6 +99,7 @@ impl StepRun {
             batches,
             on_host,
             started: Instant::now(),
+            asked: Mutex::default(),
         }
     }
 }

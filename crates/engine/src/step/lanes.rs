@@ -3,6 +3,7 @@
 //! Nodes have tickets that grow from node to node, and a lane runs its nodes in order: "this node is done"
 //! is one number per lane, the newest ticket that it has done, and waiting is comparing with it.
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -43,7 +44,7 @@ pub struct Task {
 /// What the lanes do.
 pub trait Work: Send + Sync + 'static {
     /// What they need to know of a submitted program.
-    type Context: Send + Sync;
+    type Context: Send + Sync + 'static;
 
     /// Runs one node. Called by one thread per lane, at the same time for nodes that do not conflict.
     ///
@@ -58,9 +59,14 @@ pub trait Work: Send + Sync + 'static {
     fn leaves(&self, _lane: LaneId, _ticket: u64) {}
 
     /// A lane ran a node, whatever came of it.
-    fn ran(&self, context: &Self::Context, node: usize, lane: LaneId, began: Instant, took: Duration);
+    fn ran(&self, context: &Self::Context, task: &Task, began: Instant, took: Duration);
 
-    /// All nodes of a program are done.
+    /// Whether nodes ask for what is done later. Then the ends of programs are waited for on a thread of their own.
+    fn is_late(&self) -> bool {
+        false
+    }
+
+    /// All nodes of a program have been run. Where they ask for what is done later, this waits until that is done.
     fn finished(&self, context: &Self::Context);
 
     /// A node failed or panicked; nothing that was submitted will finish any more.
@@ -69,10 +75,14 @@ pub trait Work: Send + Sync + 'static {
 
 /// The lanes of one replica.
 pub struct Lanes<W: Work> {
-    shared: Arc<Shared<W>>,
     queues: Vec<Sender<Run<W>>>,
+    ends: Option<Ends<W>>,
+    work: Arc<W>,
     threads: Vec<JoinHandle<()>>,
 }
+
+/// To the thread that waits for programs' ends, where there is one.
+type Ends<W> = Sender<Arc<Submitted<W>>>;
 
 struct Shared<W: Work> {
     work: Arc<W>,
@@ -101,29 +111,37 @@ impl<W: Work> Lanes<W> {
     /// The system's own, if it gives no thread.
     pub fn new(count: usize, work: Arc<W>) -> std::io::Result<Lanes<W>> {
         let shared = Arc::new(Shared {
-            work,
+            work: Arc::clone(&work),
             progress: (0..count).map(|_| AtomicU64::new(0)).collect(),
             poisoned: AtomicBool::new(false),
             sleep: Mutex::new(()),
             moved: Condvar::new(),
             sleepers: AtomicUsize::new(0),
         });
-        let (mut queues, mut threads) = (Vec::new(), Vec::new());
+        let (mut queues, mut threads, mut ends) = (Vec::new(), Vec::new(), None);
+        let mut spawn = |name: String, serve: Box<dyn FnOnce() + Send>| -> std::io::Result<()> {
+            threads.push(thread::Builder::new().name(name).spawn(serve)?);
+            Ok(())
+        };
+        if work.is_late() {
+            let ((sender, ended), shared) = (channel(), Arc::clone(&shared));
+            ends = Some(sender);
+            spawn("ends".into(), Box::new(move || shared.serve_ends(&ended)))?;
+        }
         for lane in 0..count {
             let (queue, runs) = channel();
-            let shared = Arc::clone(&shared);
+            let (shared, ends) = (Arc::clone(&shared), ends.clone());
             queues.push(queue);
-            let name = format!("lane-{lane}");
-            threads.push(thread::Builder::new().name(name).spawn(move || shared.serve(lane, &runs))?);
+            spawn(format!("lane-{lane}"), Box::new(move || shared.serve(lane, &runs, ends.as_ref())))?;
         }
-        Ok(Lanes { shared, queues, threads })
+        Ok(Lanes { queues, ends, work, threads })
     }
 
     /// Hands over a program: `tasks` in order of submission.
     pub fn submit(&mut self, context: W::Context, tasks: Vec<Task>) {
         let program = Arc::new(Submitted { context, left: AtomicUsize::new(tasks.len()) });
         if tasks.is_empty() {
-            self.shared.work.finished(&program.context);
+            end(&*self.work, program, self.ends.as_ref());
             return;
         }
         let mut runs: Vec<Vec<Task>> = self.queues.iter().map(|_| Vec::new()).collect();
@@ -140,6 +158,7 @@ impl<W: Work> Lanes<W> {
 impl<W: Work> Drop for Lanes<W> {
     fn drop(&mut self) {
         self.queues.clear();
+        self.ends = None;
         for thread in self.threads.drain(..) {
             // A panic of a lane was told by `failed`.
             let _ = thread.join();
@@ -147,8 +166,17 @@ impl<W: Work> Drop for Lanes<W> {
     }
 }
 
+/// Tells of a program whose nodes have all been run, or leaves that to the thread that waits for ends.
+fn end<W: Work>(work: &W, program: Arc<Submitted<W>>, ends: Option<&Ends<W>>) {
+    match ends {
+        // That thread ends early only when the lanes are poisoned, which `failed` has told already.
+        Some(ends) => drop(ends.send(program)),
+        None => work.finished(&program.context),
+    }
+}
+
 impl<W: Work> Shared<W> {
-    fn serve(&self, lane: LaneId, runs: &Receiver<Run<W>>) {
+    fn serve(&self, lane: LaneId, runs: &Receiver<Run<W>>, ends: Option<&Ends<W>>) {
         while let Ok(run) = runs.recv() {
             for task in &run.tasks {
                 let ready = task.waits.iter().all(|wait| self.wait(*wait));
@@ -157,9 +185,19 @@ impl<W: Work> Shared<W> {
                 }
                 // Told before the progress shows, so that programs that wait for this one end after it.
                 if run.program.left.fetch_sub(1, Ordering::AcqRel) == 1 {
-                    self.work.finished(&run.program.context);
+                    end(&*self.work, Arc::clone(&run.program), ends);
                 }
                 self.advance(lane, task.ticket);
+            }
+        }
+    }
+
+    /// One program after the other.
+    fn serve_ends(&self, ended: &Receiver<Arc<Submitted<W>>>) {
+        while let Ok(program) = ended.recv() {
+            let finished = catch_unwind(AssertUnwindSafe(|| self.work.finished(&program.context)));
+            if let Err(payload) = finished {
+                return self.poison(&text_of(payload));
             }
         }
     }
@@ -167,25 +205,25 @@ impl<W: Work> Shared<W> {
     /// Runs a node; on an error or a panic poisons the lanes and says false.
     fn run_one(&self, lane: LaneId, context: &W::Context, task: &Task) -> bool {
         let began = Instant::now();
-        let result = catch_unwind(AssertUnwindSafe(|| {
+        let result: thread::Result<Result<(), String>> = catch_unwind(AssertUnwindSafe(|| {
             self.work.comes(lane, &task.waits);
             self.work.run(context, task.node)?;
             self.work.leaves(lane, task.ticket);
             Ok(())
         }));
-        self.work.ran(context, task.node, lane, began, began.elapsed());
-        let text: Option<String> = match result {
+        self.work.ran(context, task, began, began.elapsed());
+        match result {
             Ok(Ok(())) => return true,
-            Ok(Err(why)) => Some(why),
-            Err(payload) => {
-                let text = payload.downcast_ref::<&str>().map(ToString::to_string);
-                text.or_else(|| payload.downcast_ref::<String>().cloned())
-            }
-        };
+            Ok(Err(why)) => self.poison(&why),
+            Err(payload) => self.poison(&text_of(payload)),
+        }
+        false
+    }
+
+    fn poison(&self, why: &str) {
         self.poisoned.store(true, Ordering::SeqCst);
         self.wake();
-        self.work.failed(text.as_deref().unwrap_or("a lane panicked"));
-        false
+        self.work.failed(why);
     }
 
     /// True once the wait is over, false if it never will be.
@@ -223,15 +261,23 @@ impl<W: Work> Shared<W> {
     }
 }
 
+/// What a panic says.
+fn text_of(payload: Box<dyn Any + Send>) -> String {
+    let text = payload.downcast_ref::<&str>().map(ToString::to_string);
+    let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+    text.unwrap_or_else(|| "a lane panicked".into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    /// Notes the order in which nodes end, and panics at node 99.
+    /// Notes the order in which nodes end, and panics at node 99. What is done later is done when the gate opens.
     struct Notes {
         log: Mutex<Vec<(usize, usize)>>,
         told: Sender<Result<usize, String>>,
+        gate: Option<Mutex<Receiver<()>>>,
     }
 
     impl Work for Notes {
@@ -241,10 +287,14 @@ mod tests {
             self.log.lock().unwrap().push((*program, node));
             if node == 98 { Err("the drive is gone".into()) } else { Ok(()) }
         }
-        fn ran(&self, _: &usize, _: usize, lane: LaneId, _: Instant, _: Duration) {
-            assert!(lane < 3, "a lane that there is");
+        fn ran(&self, _: &usize, task: &Task, _: Instant, _: Duration) {
+            assert!(task.lane < 3, "a lane that there is");
+        }
+        fn is_late(&self) -> bool {
+            self.gate.is_some()
         }
         fn finished(&self, program: &usize) {
+            self.gate.iter().for_each(|gate| gate.lock().unwrap().recv().expect("the device is lost"));
             self.told.send(Ok(*program)).unwrap();
         }
         fn failed(&self, why: &str) {
@@ -252,9 +302,15 @@ mod tests {
         }
     }
 
-    fn lanes(count: usize) -> (Lanes<Notes>, Arc<Notes>, mpsc::Receiver<Result<usize, String>>) {
+    type Made = (Lanes<Notes>, Arc<Notes>, mpsc::Receiver<Result<usize, String>>);
+
+    fn lanes(count: usize) -> Made {
+        lanes_behind(None, count)
+    }
+
+    fn lanes_behind(gate: Option<Receiver<()>>, count: usize) -> Made {
         let (told, results) = channel();
-        let notes = Arc::new(Notes { log: Mutex::default(), told });
+        let notes = Arc::new(Notes { log: Mutex::default(), told, gate: gate.map(Mutex::new) });
         (Lanes::new(count, Arc::clone(&notes)).unwrap(), notes, results)
     }
 
@@ -300,6 +356,34 @@ mod tests {
         let (mut lanes, _, results) = lanes(2);
         lanes.submit(1, vec![task(0, 1, 99, &[]), task(1, 2, 0, &[(0, 1)])]);
         assert!(results.recv().unwrap().unwrap_err().contains("node 99"));
+        drop(lanes);
+        assert!(results.recv().is_err());
+    }
+
+    #[test]
+    fn lanes_go_on_while_the_end_of_a_program_is_waited_for() {
+        let (open, gate) = channel();
+        let (mut lanes, notes, results) = lanes_behind(Some(gate), 2);
+        lanes.submit(1, vec![task(0, 1, 0, &[])]);
+        lanes.submit(2, vec![task(0, 2, 0, &[]), task(1, 3, 1, &[(0, 2)])]);
+        // Nothing has ended, and all has been run.
+        while notes.log.lock().unwrap().len() < 3 {
+            thread::yield_now();
+        }
+        assert!(results.try_recv().is_err());
+        open.send(()).unwrap();
+        assert_eq!(results.recv().unwrap(), Ok(1));
+        open.send(()).unwrap();
+        assert_eq!(results.recv().unwrap(), Ok(2));
+    }
+
+    #[test]
+    fn a_device_that_is_lost_while_its_end_is_waited_for_is_told() {
+        let (open, gate) = channel();
+        let (mut lanes, _, results) = lanes_behind(Some(gate), 1);
+        drop(open);
+        lanes.submit(1, vec![task(0, 1, 0, &[])]);
+        assert!(results.recv().unwrap().unwrap_err().contains("the device is lost"));
         drop(lanes);
         assert!(results.recv().is_err());
     }

@@ -3,6 +3,7 @@
 pub(crate) mod bound;
 pub(crate) mod hash;
 pub mod lanes;
+pub(crate) mod late;
 pub(crate) mod run;
 pub(crate) mod sequence;
 pub(crate) mod tables;

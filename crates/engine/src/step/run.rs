@@ -2,22 +2,22 @@
 
 use std::cell::RefCell;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use kernels::Team;
 use kernels::arena::Buf;
 use kernels::device::{Device, KvPages, Rows};
-use kernels::pick::Pick;
 use kernels::queue::{self, Mark};
 use model::decoder::{Batch, Decoder, Host, HostWork, Slots, Work as Buffers};
 use spec::{Buffer, Done, Lane, Op, Outcome, Sampling, Tier};
 
 use crate::lock::lock;
 use crate::step::bound::{ChunkRun, Inputs, Over, StepRun};
-use crate::step::lanes::{LaneId, Wait, Work};
+use crate::step::lanes::{LaneId, Task, Wait, Work};
+use crate::step::late::{Asked, Coming, Ends};
 use crate::step::world::Message;
-use crate::tiers::kv::Kv;
+use crate::tiers::kv::{Kv, LayerPages};
 use crate::tiers::link::Link;
 use crate::tiers::stowed::{OnHost, Stowed, part_of};
 use crate::watch::stats::Stats;
@@ -42,6 +42,10 @@ pub(crate) struct Machine {
     pub(crate) inbox: Mutex<Sender<Message>>,
     pub(crate) stats: Arc<Stats>,
     pub(crate) timeline: Arc<Timeline>,
+    /// Whether the device keeps the tokens that it picks until they are known here.
+    pub(crate) keeps_picked: bool,
+    /// When nodes were done, of a device that is late.
+    pub(crate) ends: Mutex<Ends>,
 }
 
 impl Work for Machine {
@@ -49,7 +53,7 @@ impl Work for Machine {
 
     fn run(&self, step: &StepRun, node: usize) -> Result<(), String> {
         let (op, lane) = (step.program.nodes()[node].op, step.program.nodes()[node].lane);
-        let _timed = self.stats.overlap.begins(op, lane);
+        let _timed = (!self.is_late()).then(|| self.stats.overlap.begins(op, lane));
         match op {
             Op::Embed { batch } => self.with(step, node, batch, |batch, buffers| {
                 self.decoder.embed(&*self.device, batch, buffers);
@@ -110,17 +114,26 @@ impl Work for Machine {
         self.host.mark(mark);
     }
 
-    fn ran(&self, step: &StepRun, node: usize, lane: LaneId, began: Instant, took: Duration) {
-        let op = step.program.nodes()[node].op;
-        self.stats.lane_spent(lane, &op, took);
-        self.timeline.note(op, Lane::ALL[lane % Lane::COUNT], began, took);
+    fn ran(&self, step: &StepRun, task: &Task, began: Instant, took: Duration) {
+        if self.is_late() {
+            return lock(&step.asked).push(Asked { task: task.clone(), began, ended: began + took });
+        }
+        let op = step.program.nodes()[task.node].op;
+        self.stats.lane_spent(task.lane, &op, took);
+        self.timeline.note(op, Lane::ALL[task.lane % Lane::COUNT], began, took);
+    }
+
+    fn is_late(&self) -> bool {
+        self.device.is_late()
     }
 
     fn finished(&self, step: &StepRun) {
+        self.arrive(step);
         let outcomes =
             step.batches.iter().flat_map(|batch| batch.chunks.iter().filter_map(outcome)).collect();
         let done = Done { step: step.id, outcomes };
         self.tell(Message::Done(done, step.started.elapsed()));
+        self.note_times(step);
     }
 
     fn failed(&self, why: &str) {
@@ -186,6 +199,12 @@ impl Machine {
         });
     }
 
+    /// Keeps other ops off the device's pages of a layer, where they are done at once. A device that is late orders its queues
+    /// itself; who waits for it must not keep others from asking.
+    pub(crate) fn alone_on_device<'a>(&self, pages: &'a LayerPages) -> Option<MutexGuard<'a, ()>> {
+        (!self.is_late()).then(|| lock(&pages.device_touched))
+    }
+
     fn attend(&self, step: &StepRun, node: usize, layer: usize, batch: u16) {
         self.over_each(step, node, (layer, batch), |part, pages, buffers| {
             self.decoder.attend(&*self.device, layer, part, pages, buffers);
@@ -201,7 +220,7 @@ impl Machine {
         f: impl Fn(&Batch<'_>, KvPages, &Buffers),
     ) {
         let pages = &self.kv.layers[layer];
-        let _alone = lock(&pages.device_touched);
+        let _alone = self.alone_on_device(pages);
         let slot = || self.kv.slot(&step.program, &step.program.nodes()[node], Tier::Device);
         for over in [Over::Pages, Over::Slot] {
             let spans = step.batches[usize::from(batch)].spans(Tier::Device, over);
@@ -281,25 +300,38 @@ impl Machine {
         let logits = self.buffers[0].logits;
         let drawing: Vec<&ChunkRun> = step.batches[batch].sampling().collect();
         if self.device.picks(logits.cols) {
-            self.pick_all(logits, &drawing);
+            let coming = self.pick_all(logits, &drawing);
+            *lock(&step.batches[batch].coming) = coming;
         } else {
             self.draw_all(logits, &drawing);
         }
         drawing.iter().for_each(|chunk| lock(&chunk.sequence).tell_drawn());
     }
 
-    /// The device draws for the chunks for which it can, and the host for the others.
-    fn pick_all(&self, logits: Rows, drawing: &[&ChunkRun]) {
-        let picks: Vec<Option<Pick>> = drawing.iter().map(|chunk| lock(&chunk.sequence).pick()).collect();
-        let (rows, others): (Vec<_>, Vec<_>) = (0..).zip(picks).partition(|(_, pick)| pick.is_some());
-        let rows: Vec<(u32, Pick)> = rows.into_iter().filter_map(|(row, pick)| Some((row, pick?))).collect();
-        for ((row, _), token) in rows.iter().zip(self.device.pick(logits, &rows)) {
-            lock(&drawing[*row as usize].sequence).picked(token);
+    /// The device draws for the chunks for which it can, and the host for the others. What the device draws stays there where
+    /// that is enough for the next step, and is on its way.
+    fn pick_all(&self, logits: Rows, drawing: &[&ChunkRun]) -> Option<Coming> {
+        let (mut now, mut later) = (Vec::new(), Vec::new());
+        for (row, chunk) in drawing.iter().enumerate() {
+            let sequence = lock(&chunk.sequence);
+            match sequence.pick() {
+                Some(pick) if self.keeps_picked && sequence.may_wait() => later.push((row as u32, pick)),
+                Some(pick) => now.push((row as u32, pick)),
+                None if sequence.is_going() => {
+                    drop(sequence);
+                    self.draw_all(logits.range(row..row + 1), &drawing[row..=row]);
+                }
+                None => {}
+            }
         }
-        for (row, _) in others {
-            let row = row as usize;
-            self.draw_all(logits.range(row..row + 1), &drawing[row..=row]);
+        let coming =
+            (!later.is_empty()).then(|| Coming::of(&later, self.device.pick(logits, &later), drawing));
+        if !now.is_empty() {
+            let tokens = self.device.picked(self.device.pick(logits, &now));
+            let rows = now.iter().map(|(row, _)| &drawing[*row as usize]);
+            rows.zip(tokens).for_each(|(chunk, token)| lock(&chunk.sequence).picked(token));
         }
+        coming
     }
 
     /// Draws a token for each chunk from its row of logits.

@@ -1,11 +1,12 @@
 //! One sequence as the engine knows it: its tokens, how the next one is chosen, and who waits for it.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use kernels::attention::BLOCK_TOKENS;
-use kernels::pick::{NoPick, Pick};
+use kernels::pick::{NoPick, PICKED, Pick};
 use model::sampling::{SampleError, Sampled, Sampler, logprobs_of};
 use spec::{BlockHash, Full, Produced};
 
@@ -24,6 +25,8 @@ pub(crate) struct Sequence {
     sampler: Sampler,
     hashes: BlockHashes,
     state: State,
+    /// Where a device keeps the tokens after those, which are not known here yet; the oldest first.
+    coming: VecDeque<u32>,
     /// What its newest draw came to, until it is told.
     drawn: Vec<Event>,
     events: Sink,
@@ -50,20 +53,23 @@ impl Sequence {
             eos,
             hashes: BlockHashes::new(request.salt),
             state: State::Going,
+            coming: VecDeque::new(),
             drawn: Vec::with_capacity(2),
             events,
         }
     }
 
-    /// Tokens at these positions. Steps that were planned before a sequence ended reach beyond its last token: what
-    /// they compute there is of no use to anybody.
+    /// Tokens at these positions, or the places where a device keeps those that are not known yet. Steps that were planned
+    /// before a sequence ended reach beyond its last token: what they compute there is of no use to anybody.
     ///
     /// # Panics
     /// If it goes on and its tokens do not reach so far.
     pub(crate) fn inputs(&self, positions: Range<usize>) -> impl Iterator<Item = u32> {
         let (known, ended) = (self.tokens.len(), self.state != State::Going);
-        assert!(ended || positions.end <= known, "positions {positions:?} of {known} tokens");
-        positions.map(|at| self.tokens.get(at).copied().unwrap_or(0))
+        let all = known + self.coming.len();
+        assert!(ended || positions.end <= all, "positions {positions:?} of {all} tokens");
+        let place = move |at: usize| self.coming.get(at.checked_sub(known)?).map(|place| PICKED | place);
+        positions.map(move |at| self.tokens.get(at).copied().or_else(|| place(at)).unwrap_or(0))
     }
 
     pub(crate) fn prompt_len(&self) -> usize {
@@ -97,9 +103,30 @@ impl Sequence {
         self.drawn(sampled);
     }
 
+    /// Whether it takes part in steps to some purpose.
+    pub(crate) fn is_going(&self) -> bool {
+        self.state == State::Going
+    }
+
     /// What a device is told that chooses the next token itself, if it can; nothing of a sequence that has ended.
     pub(crate) fn pick(&self) -> Option<Pick> {
-        self.sampler.for_device().filter(|_| self.state == State::Going)
+        self.is_going().then(|| self.sampler.for_device(self.coming.len() as u64)).flatten()
+    }
+
+    /// Whether steps may go on while its tokens are known to the device alone.
+    pub(crate) fn may_wait(&self) -> bool {
+        self.sampler.takes_blindly()
+    }
+
+    /// A device chooses the next token, and keeps it in this place until it [arrives](Sequence::arrived).
+    pub(crate) fn awaits(&mut self, place: u32) {
+        self.coming.push_back(place);
+    }
+
+    /// The oldest token that a device keeps is known. Nothing else happens to a sequence that has ended.
+    pub(crate) fn arrived(&mut self, token: Result<u32, NoPick>) {
+        self.coming.pop_front();
+        self.picked(token);
     }
 
     /// A device has chosen the next token, which is told by [`Sequence::tell_drawn`]. Nothing happens to a sequence that has ended.
@@ -294,5 +321,27 @@ mod tests {
         }
         assert_eq!(seq.filled_by(0..40).len(), 0);
         assert_eq!(seq.filled_by(63..64).iter().map(|f| f.index).collect::<Vec<_>>(), [1]);
+    }
+
+    #[test]
+    fn tokens_that_a_device_keeps_are_named_by_their_places_until_they_arrive() {
+        let (mut seq, told) =
+            sequence(&[1, 3], 10, SamplingParams { min_tokens: 2, ..SamplingParams::greedy() });
+        let masked = |seq: &Sequence| seq.pick().unwrap().edits.len();
+        assert_eq!(masked(&seq), 1);
+        seq.awaits(70);
+        seq.awaits(80);
+        // The third may end it, though nobody knows the first two.
+        assert_eq!(masked(&seq), 0);
+        assert_eq!(seq.inputs(1..4).collect::<Vec<_>>(), [3, PICKED | 70, PICKED | 80]);
+        seq.arrived(Ok(5));
+        assert_eq!(seq.inputs(2..4).collect::<Vec<_>>(), [5, PICKED | 80]);
+        seq.arrived(Ok(2));
+        seq.tell_drawn();
+        assert_eq!(told.try_iter().last(), Some(Event::Finished(Finish::Stop)));
+        // A step was under way: what it picked counts nothing.
+        seq.awaits(90);
+        seq.arrived(Ok(6));
+        assert_eq!((seq.tokens.as_slice(), seq.pick()), (&[1, 3, 5, 2][..], None));
     }
 }

@@ -26,7 +26,7 @@ impl Machine {
     /// One layer of the blocks that this step moves between two tiers.
     pub(crate) fn move_kv(&self, step: &StepRun, layer: usize, from: Tier, to: Tier) {
         let pages = &self.kv.layers[layer];
-        let (_device, _host) = (lock(&pages.device_touched), lock(&pages.host_touched));
+        let (_device, _host) = (self.alone_on_device(pages), lock(&pages.host_touched));
         let moves = step.moves.iter().filter(|m| (m.from, m.to) == (from, to));
         let kept = step.kept.iter().filter(|kept| (kept.from, kept.to) == (from, to));
         let blocks = moves.flat_map(|m| &m.blocks).chain(kept.flat_map(|kept| &kept.blocks));

@@ -60,6 +60,17 @@ impl Overlap {
         }
     }
 
+    /// Attentions on the host, and what the device did meanwhile: from, to. The device's follow one another.
+    pub(crate) fn add(&self, attentions: &[(Instant, Instant)], device: &[(Instant, Instant)]) {
+        for &(began, ended) in attentions {
+            let first = device.partition_point(|busy| busy.1 <= began);
+            let beside = device[first..].iter().take_while(|busy| busy.0 < ended);
+            let hidden: Duration = beside.map(|busy| busy.1.min(ended) - busy.0.max(began)).sum();
+            self.host_ns.fetch_add((ended - began).as_nanos() as u64, Ordering::Relaxed);
+            self.hidden_ns.fetch_add(hidden.as_nanos() as u64, Ordering::Relaxed);
+        }
+    }
+
     /// Nanoseconds of attention on the host, and those of them in which the device worked too.
     pub(crate) fn sums(&self) -> (u64, u64) {
         (self.host_ns.load(Ordering::Relaxed), self.hidden_ns.load(Ordering::Relaxed))
@@ -122,5 +133,13 @@ mod tests {
         let before = overlap.device().at(at(40));
         overlap.attended(at(40), before, at(45));
         assert_eq!(overlap.sums(), (24_000_000, 14_000_000), "an idle device hides nothing");
+    }
+
+    #[test]
+    fn what_was_noted_afterwards_is_added_up_alike() {
+        let (overlap, zero) = (Overlap::default(), Instant::now());
+        let span = |from, to| (zero + Duration::from_millis(from), zero + Duration::from_millis(to));
+        overlap.add(&[span(6, 25), span(40, 45)], &[span(0, 10), span(15, 30)]);
+        assert_eq!(overlap.sums(), (24_000_000, 14_000_000));
     }
 }

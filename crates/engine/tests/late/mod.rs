@@ -5,12 +5,14 @@ mod order;
 mod queues;
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kernels::CpuDevice;
 use kernels::arena::{Buf, Full, PAGE};
 use kernels::attention::{BLOCK_TOKENS, Span};
 use kernels::device::{AttendShape, Device, KvPages, Matrix, NormWeights, QkTransform, Rows, Sink};
+use kernels::pick::{NoPick, PICKED, Pick, Picked};
 use kernels::queue::{self, Mark};
 
 use order::Order;
@@ -22,6 +24,47 @@ pub(crate) struct Late {
     cpu: Arc<CpuDevice>,
     order: Mutex<Order>,
     queues: Option<Queues>,
+    picked: Option<Kept>,
+}
+
+/// Tokens that were picked, by place.
+struct Kept {
+    /// What stands for their memory.
+    memory: Buf,
+    next: AtomicUsize,
+    tokens: Arc<Mutex<Vec<Option<Token>>>>,
+}
+
+type Token = Result<u32, NoPick>;
+
+/// Memory that a late device needs beside what it hands out.
+pub(crate) const OWN_BYTES: usize = 4 * PLACES + PAGE;
+const PLACES: usize = 1024;
+
+impl Kept {
+    fn new(cpu: &mut CpuDevice) -> Kept {
+        let memory = cpu.take(4 * PLACES).expect("room for places");
+        Kept { memory, next: AtomicUsize::new(0), tokens: Arc::new(Mutex::new(vec![None; PLACES])) }
+    }
+
+    fn place(&self, place: usize) -> Buf {
+        self.memory.slice(4 * place, 4)
+    }
+
+    /// As many places beside each other.
+    fn take(&self, rows: usize) -> usize {
+        let next = self.next.load(Ordering::Relaxed);
+        let first = if next + rows > PLACES { 0 } else { next };
+        self.next.store(first + rows, Ordering::Relaxed);
+        self.tokens.lock().unwrap()[first..first + rows].fill(None);
+        first
+    }
+}
+
+/// The likeliest of a row, which is all that is asked of this device.
+fn likeliest(row: &[f32], pick: &Pick) -> Token {
+    assert!(pick.draw.is_none() && pick.edits.is_empty(), "{pick:?}");
+    model::sampling::argmax(row).map(|best| best.0).map_err(|_| NoPick::NotFinite)
 }
 
 /// Spans that outlive their call.
@@ -42,13 +85,14 @@ impl Owned {
 
 impl Late {
     /// A device whose calls are put off as the seed says.
-    pub(crate) fn device(cpu: CpuDevice, seed: u64) -> Late {
-        Late { cpu: Arc::new(cpu), order: Mutex::default(), queues: Some(Queues::new(seed)) }
+    pub(crate) fn device(mut cpu: CpuDevice, seed: u64) -> Late {
+        let picked = Some(Kept::new(&mut cpu));
+        Late { cpu: Arc::new(cpu), order: Mutex::default(), queues: Some(Queues::new(seed)), picked }
     }
 
     /// A memory whose calls are done at once.
     pub(crate) fn host(cpu: CpuDevice) -> Late {
-        Late { cpu: Arc::new(cpu), order: Mutex::default(), queues: None }
+        Late { cpu: Arc::new(cpu), order: Mutex::default(), queues: None, picked: None }
     }
 
     fn order<T>(&self, f: impl FnOnce(&mut Order) -> T) -> T {
@@ -156,6 +200,48 @@ impl Device for Late {
         self.queues.is_some()
     }
 
+    fn is_late(&self) -> bool {
+        self.queues.is_some()
+    }
+
+    fn reach(&self, mark: Mark) {
+        self.queues.iter().for_each(|queues| queues.reach(mark));
+    }
+
+    fn picks(&self, _vocab: usize) -> bool {
+        self.picked.is_some()
+    }
+
+    fn keeps_picked(&self) -> usize {
+        PLACES
+    }
+
+    fn pick(&self, logits: Rows, rows: &[(u32, Pick)]) -> Picked {
+        let kept = self.picked.as_ref().expect("a device");
+        let first = kept.take(rows.len());
+        let row = |row: u32| logits.range(row as usize..row as usize + 1).buf;
+        let mut buffers: Vec<_> = all(rows.iter().map(|(number, _)| row(*number)), Writes).collect();
+        buffers.extend(all((first..first + rows.len()).map(|place| kept.place(place)), Writes));
+        let (tokens, wanted) = (Arc::clone(&kept.tokens), rows.to_vec());
+        self.call("pick", &buffers, move |cpu| {
+            for (place, (number, pick)) in (first..).zip(&wanted) {
+                let buf = logits.range(*number as usize..*number as usize + 1).buf;
+                cpu.view(&buf, &mut |bytes| {
+                    tokens.lock().unwrap()[place] = Some(likeliest(bytemuck::cast_slice(bytes), pick));
+                });
+            }
+        });
+        Picked { first: first as u32, rows: rows.len(), fetches: vec![] }
+    }
+
+    fn picked(&self, picked: Picked) -> Vec<Token> {
+        let kept = self.picked.as_ref().expect("a device");
+        let places = picked.first as usize..picked.first as usize + picked.rows;
+        let there = || kept.tokens.lock().unwrap()[places.clone()].iter().all(Option::is_some);
+        self.queues.as_ref().expect("a device").wait_for(there);
+        kept.tokens.lock().unwrap()[places].iter().flatten().copied().collect()
+    }
+
     fn wait(&self) {
         if let Some(queues) = &self.queues {
             queues.wait(None);
@@ -176,8 +262,15 @@ impl Device for Late {
     fn embed(&self, table: &Matrix, ids: &[u32], out: Rows) {
         let mut buffers = parts(table);
         buffers.push((whole(out), Writes));
+        let places = ids.iter().filter(|id| **id >= PICKED).map(|id| (id - PICKED) as usize);
+        buffers.extend(places.map(|place| (self.picked.as_ref().expect("a device").place(place), Reads)));
         let (table, ids) = (table.clone(), ids.to_vec());
-        self.call("embed", &buffers, move |cpu| cpu.embed(&table, &ids, out));
+        let tokens = self.picked.as_ref().map(|kept| Arc::clone(&kept.tokens));
+        self.call("embed", &buffers, move |cpu| {
+            let token = |place: u32| tokens.as_ref()?.lock().unwrap()[place as usize]?.ok();
+            let known = |&id: &u32| if id < PICKED { id } else { token(id - PICKED).unwrap_or(0) };
+            cpu.embed(&table, &ids.iter().map(known).collect::<Vec<_>>(), out);
+        });
     }
 
     fn add_rows(&self, table: Buf, rows: &[u32], out: Rows) {

@@ -137,7 +137,20 @@ impl Queues {
             let told = Arc::clone(&done);
             self.later(queue, Box::new(move || *told.lock().unwrap() = true));
         }
-        let over = |state: &State| if queue.is_some() { *done.lock().unwrap() } else { state.is_idle() };
+        self.until(|state| if queue.is_some() { *done.lock().unwrap() } else { state.is_idle() });
+    }
+
+    /// Waits until what a mark names is done.
+    pub(crate) fn reach(&self, mark: Mark) {
+        self.until(|state| state.reached.get(&mark.queue).is_some_and(|number| *number >= mark.number));
+    }
+
+    /// Waits until something is over, which what was put off tells of.
+    pub(crate) fn wait_for(&self, over: impl Fn() -> bool) {
+        self.until(|_| over());
+    }
+
+    fn until(&self, over: impl Fn(&State) -> bool) {
         let mut state = lock(&self.shared.0);
         state.waiting += 1;
         self.shared.1.notify_all();

@@ -100,22 +100,32 @@ impl Sampler {
         Ok(Sampled { token, logprobs })
     }
 
-    /// What a device is told that takes the next token itself; none if the logits are needed here: for log-probabilities,
-    /// for a grammar, or where tokens are allowed by name. The token is to be [accepted](Sampler::accept).
-    pub fn for_device(&self) -> Option<Pick> {
+    /// Whether the next token can be taken without knowing the last ones: nothing counts them.
+    pub fn takes_blindly(&self) -> bool {
+        !self.penalises()
+    }
+
+    /// What a device is told that takes the next token itself, after so many `taken` ones that are to be
+    /// [accepted](Sampler::accept) yet; none if the logits are needed here: for log-probabilities, for a grammar, or where
+    /// tokens are allowed by name.
+    ///
+    /// # Panics
+    /// If tokens were taken and not accepted that must be known to take the next: see [`takes_blindly`](Sampler::takes_blindly).
+    pub fn for_device(&self, taken: u64) -> Option<Pick> {
+        assert!(taken == 0 || self.takes_blindly(), "{taken} tokens are not known that count for the next");
         let p = &self.params;
         if p.logprobs.is_some() || p.allowed_token_ids.is_some() || self.guide.is_some() {
             return None;
         }
         let draw = Draw {
-            u: self.draws.uniform(self.position),
+            u: self.draws.uniform(self.position + taken),
             scale: 1.0 / p.temperature,
             floor: floor(p),
             top_k: p.top_k,
             top_p: p.top_p,
         };
         Some(Pick {
-            edits: self.changes(),
+            edits: self.changes(taken),
             repetition: p.repetition_penalty,
             frequency: p.frequency_penalty,
             presence: p.presence_penalty,
@@ -124,10 +134,10 @@ impl Sampler {
     }
 
     /// What [`edit`](Sampler::edit) does to single logits, by token.
-    fn changes(&self) -> Vec<Edit> {
+    fn changes(&self, taken: u64) -> Vec<Edit> {
         let mut edits = Vec::new();
         let mut push = |id: u32, change: Change| edits.push(Edit { id, change });
-        if self.too_early_to_end() {
+        if self.too_early_to_end(self.position + taken) {
             self.enders.iter().for_each(|&id| push(id, Change::Mask));
         }
         self.params.logit_bias.iter().for_each(|&(id, bias)| push(id, Change::Add(bias)));
@@ -162,13 +172,13 @@ impl Sampler {
         p.repetition_penalty != 1.0 || p.presence_penalty != 0.0 || p.frequency_penalty != 0.0
     }
 
-    fn too_early_to_end(&self) -> bool {
-        self.position < u64::from(self.params.min_tokens) && !self.enders.is_empty()
+    fn too_early_to_end(&self, position: u64) -> bool {
+        position < u64::from(self.params.min_tokens) && !self.enders.is_empty()
     }
 
     fn edits(&self) -> bool {
         self.penalises()
-            || self.too_early_to_end()
+            || self.too_early_to_end(self.position)
             || !self.params.logit_bias.is_empty()
             || self.params.allowed_token_ids.is_some()
             || self.guide.is_some()
@@ -187,7 +197,7 @@ impl Sampler {
         if let Some(guide) = &mut self.guide {
             guide.mask(row, &self.enders)?;
         }
-        if self.too_early_to_end() && !self.must_end(row) {
+        if self.too_early_to_end(self.position) && !self.must_end(row) {
             self.enders.iter().for_each(|&id| change(row, id, |_| f32::NEG_INFINITY));
         }
         for &(id, bias) in &self.params.logit_bias {

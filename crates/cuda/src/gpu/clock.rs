@@ -1,0 +1,95 @@
+//! The device's time in the host's: an event's place behind one whose moment the host has seen.
+//!
+//! ```text
+//! host    |-- asked --- seen --|                     |-- asked --- seen --|
+//! device        first                  event              second
+//!                 |--- elapsed ---------|
+//! ```
+//!
+//! Both clocks drift apart, and times are told in single precision: the host looks anew every second.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::sys;
+
+use crate::CudaError;
+
+use super::failed;
+use super::streams::timed_event;
+
+/// How long the host relies on a moment that it has seen.
+const TRUST: Duration = Duration::from_secs(1);
+
+/// An event, and when the host saw that it was reached.
+#[derive(Clone, Copy)]
+struct Base {
+    event: sys::CUevent,
+    seen: Instant,
+}
+
+/// The newest moment that the host has seen, and the one before.
+pub(super) struct Clock {
+    stream: sys::CUstream,
+    bases: Mutex<[Base; 2]>,
+}
+
+impl Base {
+    fn see(event: sys::CUevent, stream: sys::CUstream) -> Result<Base, DriverError> {
+        // SAFETY: both are this device's own, and nothing else is in the stream.
+        unsafe {
+            result::event::record(event, stream)?;
+            result::event::synchronize(event)?;
+        }
+        Ok(Base { event, seen: Instant::now() })
+    }
+}
+
+impl Clock {
+    /// The device's context is current.
+    pub(super) fn new() -> Result<Clock, CudaError> {
+        let stream = result::stream::create(result::stream::StreamKind::NonBlocking);
+        let stream = stream.map_err(failed("make a stream"))?;
+        let base =
+            || timed_event().and_then(|event| Base::see(event, stream)).map_err(failed("tell the time"));
+        Ok(Clock { stream, bases: Mutex::new([base()?, base()?]) })
+    }
+
+    /// Looks at the device's clock, if that was long ago.
+    pub(super) fn keep_up(&self) -> Result<(), DriverError> {
+        let mut bases = self.bases.lock().unwrap_or_else(PoisonError::into_inner);
+        let [older, newer] = *bases;
+        if newer.seen.elapsed() > TRUST {
+            *bases = [newer, Base::see(older.event, self.stream)?];
+        }
+        Ok(())
+    }
+
+    /// When an event was reached, which it is; it was asked for at `asked`. Counted from the newest moment before that: times
+    /// between events count forwards.
+    pub(super) fn of(&self, event: sys::CUevent, asked: Instant) -> Result<Instant, DriverError> {
+        let [older, newer] = *self.bases.lock().unwrap_or_else(PoisonError::into_inner);
+        let base = if newer.seen <= asked { newer } else { older };
+        // SAFETY: both events are this device's own, know their times and are reached.
+        let ms = unsafe { result::event::elapsed(base.event, event)? };
+        Ok(base.seen + Duration::try_from_secs_f64(f64::from(ms) / 1e3).unwrap_or_default())
+    }
+}
+
+// SAFETY: the driver's handles may be used from any thread.
+unsafe impl Send for Clock {}
+// SAFETY: as above; what is changed lies behind a lock.
+unsafe impl Sync for Clock {}
+
+impl Drop for Clock {
+    fn drop(&mut self) {
+        // SAFETY: whoever has the device has waited for it. What fails here fails because the device is lost already.
+        unsafe {
+            for base in self.bases.get_mut().unwrap_or_else(PoisonError::into_inner) {
+                let _ = result::event::destroy(base.event);
+            }
+            let _ = result::stream::destroy(self.stream);
+        }
+    }
+}
