@@ -163,6 +163,9 @@ pub(crate) fn load(planned: Planned<'_>, voice: Voice) -> Result<Engine> {
             most => note!("weights on the host: computed with there up to {most} tokens, copied for more"),
         }
     }
+    if let Some(why) = engine.not_pinned() {
+        note!("weights on the host go to the device more slowly than they could: {why}");
+    }
     Ok(engine)
 }
 

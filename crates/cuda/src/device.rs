@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use kernels::arena::{Buf, Full, Ledger, PAGE, assert_disjoint};
+use kernels::arena::{Buf, Full, Lasting, Ledger, PAGE, assert_disjoint};
 use kernels::attention::{BLOCK_TOKENS, KvDtype, KvLayout, Span};
 use kernels::device::{
     AttendShape, Device, Dtype, KvPages, Matrix, Needs, NormWeights, QkTransform, Rows, Sink,
@@ -237,6 +237,16 @@ impl<D: Driver> Device for GpuDevice<D> {
 
     fn spread(&self, bufs: &[Buf], fill: &mut dyn FnMut(usize, &mut [u8])) {
         self.spread_pieces(bufs, fill);
+    }
+
+    /// Small pieces share their page with others.
+    fn adopt(&self, memory: Lasting) -> Result<Option<usize>, String> {
+        let alone = memory.bytes() >= PAGE && memory.address().addr().is_multiple_of(PAGE);
+        alone.then(|| self.driver.adopt(memory)).transpose().map_err(|error| error.to_string())
+    }
+
+    fn upload_from(&self, buf: &Buf, adopted: usize, first: usize) {
+        self.driver.upload_from(self.at(buf), buf.bytes(), adopted, first);
     }
 
     fn enter(&self, queue: usize, after: &[Mark]) {

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use kernels::arena::Lasting;
 use kernels::queue::Mark;
 
 use crate::CudaError;
@@ -53,6 +54,15 @@ pub trait Driver: Send + Sync {
     /// Copies `bytes` from the device, once everything before in this queue is done, and shows them piece after piece: the
     /// first byte's number, and the bytes.
     fn download(&self, from: u64, bytes: usize, view: &mut dyn FnMut(usize, &[u8]));
+
+    /// Takes note of host memory, whole pages, that copies read as it lies there. Its number, from 0.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`] if it refuses.
+    fn adopt(&self, memory: Lasting) -> Result<usize, CudaError>;
+
+    /// Copies `bytes` to the device from adopted memory, from its byte `first` on.
+    fn upload_from(&self, to: u64, bytes: usize, adopted: usize, first: usize);
 
     /// Begins to copy up to [`FETCH_BYTES`] from the device, once everything before in this queue is done. A number by which
     /// they are to be asked for, once, by any thread.

@@ -5,6 +5,7 @@ mod emulator;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use cuda::GpuDevice;
 use delayed::Delayed;
@@ -162,6 +163,10 @@ fn check_tiers(runs: Runs) {
     let engine = start(runs, EngineConfig { offload, ..config() });
     assert_eq!(tokens(&engine, None), want);
     assert!(engine.copied().bytes > 0, "nothing was copied");
+    // From where they lie, without a staging copy.
+    assert_eq!(engine.not_pinned(), None);
+    let copies = emulator::COPIES_OF_ADOPTED.load(Ordering::Relaxed);
+    assert!(matches!(runs, Runs::Gpu) || copies > 0, "weights were staged");
 }
 
 /// Putting off takes its time.

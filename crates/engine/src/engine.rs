@@ -226,6 +226,12 @@ impl Engine {
         self.seen.stowed.as_ref().map_or_else(Streamed::default, |stowed| stowed.copied())
     }
 
+    /// Why weights on the host are copied to a device by a thread's work, which could copy them by itself; none if it does, or
+    /// nothing lives there.
+    pub fn not_pinned(&self) -> Option<&str> {
+        self.seen.stowed.as_ref()?.not_pinned()
+    }
+
     /// The largest batch, in tokens, for which the host computes with weights that live there; larger ones have them copied.
     pub fn host_linear_tokens(&self) -> u32 {
         self.seen.host_linear_tokens

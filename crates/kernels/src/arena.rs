@@ -1,5 +1,6 @@
 //! One tier's memory: taken from the system once, handed out in aligned pieces, never grown.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytemuck::Pod;
@@ -103,14 +104,42 @@ impl Ledger {
 /// A tier's whole budget, mapped at once. Pages cost real memory when they are first written.
 pub struct Arena {
     ledger: Ledger,
-    base: *mut u8,
+    mapping: Arc<Mapping>,
 }
 
-// SAFETY: the arena is a plain range of memory; who may touch which piece when is the contract of `get`
-// and `get_mut`, which are unsafe for that reason.
-unsafe impl Send for Arena {}
+/// Memory of the system's, which has it again when nobody does here.
+struct Mapping {
+    base: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: a plain range of memory; who may touch which piece when is the contract of the arena's `get` and `get_mut`, which are
+// unsafe for that reason.
+unsafe impl Send for Mapping {}
 // SAFETY: as above.
-unsafe impl Sync for Arena {}
+unsafe impl Sync for Mapping {}
+
+/// A piece of an arena that stays where it is for as long as this lives, whatever becomes of the arena: for devices that read
+/// host memory by themselves.
+#[derive(Clone)]
+pub struct Lasting {
+    mapping: Arc<Mapping>,
+    offset: usize,
+    bytes: usize,
+}
+
+impl Lasting {
+    /// Its first byte.
+    pub fn address(&self) -> *const u8 {
+        // SAFETY: the offset lies inside the mapping, as it did when the arena gave it out.
+        unsafe { self.mapping.base.add(self.offset) }
+    }
+
+    /// Its length. The mapping goes on to the end of its last page at the least.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
 
 impl Arena {
     /// Maps `capacity` bytes (rounded up to a page), zeroed.
@@ -140,7 +169,8 @@ impl Arena {
         unsafe {
             libc::madvise(base, whole, libc::MADV_HUGEPAGE);
         }
-        Ok(Arena { ledger: Ledger::new(capacity), base: base.cast() })
+        let mapping = Arc::new(Mapping { base: base.cast(), bytes: capacity });
+        Ok(Arena { ledger: Ledger::new(capacity), mapping })
     }
 
     /// Takes `bytes` from what is left.
@@ -189,6 +219,14 @@ impl Arena {
         unsafe { std::slice::from_raw_parts_mut(data, len) }
     }
 
+    /// A piece's memory, beyond the life of the arena.
+    ///
+    /// # Panics
+    /// If it belongs to another arena.
+    pub fn lasting(&self, buf: &Buf) -> Lasting {
+        Lasting { mapping: Arc::clone(&self.mapping), offset: self.ledger.offset(buf), bytes: buf.bytes }
+    }
+
     fn locate<T: Pod>(&self, buf: &Buf) -> (*mut T, usize) {
         let offset = self.ledger.offset(buf);
         assert!(
@@ -196,14 +234,14 @@ impl Arena {
             "buffer does not suit its type"
         );
         // SAFETY: the offset lies inside the mapping, as just asserted.
-        (unsafe { self.base.add(offset) }.cast(), buf.bytes / size_of::<T>())
+        (unsafe { self.mapping.base.add(offset) }.cast(), buf.bytes / size_of::<T>())
     }
 }
 
-impl Drop for Arena {
+impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `new`, which nothing borrows any more.
-        unsafe { libc::munmap(self.base.cast(), self.ledger.capacity) };
+        // SAFETY: the mapping made in `Arena::new`, which nothing borrows any more.
+        unsafe { libc::munmap(self.base.cast(), self.bytes) };
     }
 }
 
@@ -247,5 +285,19 @@ mod tests {
         let buf = a.take(64).unwrap();
         // SAFETY: nothing else touches either arena here.
         unsafe { b.get::<u8>(&buf) };
+    }
+
+    #[test]
+    fn a_lasting_piece_outlives_its_arena() {
+        let mut arena = Arena::new(1 << 20).unwrap();
+        let buf = (arena.take(100).unwrap(), arena.take(2 * PAGE).unwrap()).1;
+        // SAFETY: nothing else touches the arena here.
+        unsafe { arena.get_mut::<u8>(&buf) }.fill(7);
+        let lasting = arena.lasting(&buf);
+        drop(arena);
+        assert!(lasting.address().addr().is_multiple_of(PAGE));
+        // SAFETY: the memory is there as long as the piece.
+        let bytes = unsafe { std::slice::from_raw_parts(lasting.address(), lasting.bytes()) };
+        assert_eq!(bytes, [7; 2 * PAGE]);
     }
 }

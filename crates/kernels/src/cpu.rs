@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use half::bf16;
 
-use crate::arena::{Arena, Buf, Full, assert_disjoint};
+use crate::arena::{Arena, Buf, Full, Lasting, assert_disjoint};
 use crate::attention::{
     self, Cache, HeadOps, QkNorm, Queries, RopeTable, Rows as AttentionRows, RowsMut, Scratch, Softmax, Span,
 };
@@ -174,6 +174,10 @@ impl CpuDevice {
 impl Device for CpuDevice {
     fn take(&mut self, bytes: usize) -> Result<Buf, Full> {
         self.arena.take(bytes)
+    }
+
+    fn lasting(&self, buf: &Buf) -> Option<Lasting> {
+        Some(self.arena.lasting(buf))
     }
 
     fn discard(&self, buf: &Buf) {

@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 
-use crate::arena::{Buf, Full};
+use crate::arena::{Buf, Full, Lasting};
 use crate::attention::{KvLayout, Span};
 use crate::elementwise::NormKind;
 use crate::linear::{Activation, Format, RowOrder};
@@ -230,6 +230,27 @@ pub trait Device: Send + Sync {
             self.fill(buf, &mut |into| fill(first, into));
             first += buf.bytes();
         }
+    }
+
+    /// The memory of a buffer, for a device that copies from it by itself; none of a device whose memory the host's threads cannot
+    /// reach.
+    fn lasting(&self, _buf: &Buf) -> Option<Lasting> {
+        None
+    }
+
+    /// Takes note of host memory that is to be copied from as it lies there, without a thread's work: a number for
+    /// [`upload_from`](Device::upload_from), or none where that is not done.
+    ///
+    /// # Errors
+    /// Why the system refuses, as a sentence.
+    fn adopt(&self, _memory: Lasting) -> Result<Option<usize>, String> {
+        Ok(None)
+    }
+
+    /// Writes the bytes of a buffer, those of adopted memory from byte `first` on. They are read later than this returns: nobody
+    /// may write them meanwhile.
+    fn upload_from(&self, _buf: &Buf, _adopted: usize, _first: usize) {
+        panic!("this device has adopted no memory")
     }
 
     /// The bytes of a buffer have gone elsewhere or are to be overwritten: nobody reads them before they are written again.

@@ -1,5 +1,6 @@
 //! The driver API: context, streams, pinned memory, modules.
 
+mod adopted;
 mod clock;
 mod cublaslt;
 mod kept;
@@ -16,6 +17,7 @@ use std::{path::PathBuf, thread};
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
+use kernels::arena::Lasting;
 use kernels::queue::{self, Mark};
 use sha2::{Digest, Sha256};
 
@@ -28,6 +30,7 @@ pub(crate) use cublaslt::ROOM as PRODUCT_ROOM;
 pub use pinned::PINNED_BYTES;
 pub use speeds::Speeds;
 
+use adopted::Adopted;
 use cublaslt::CublasLt;
 use pinned::{Coming, PIECE_BYTES, PIECES, Pool, SMALL_PIECE_BYTES, SMALL_PIECES};
 use streams::Streams;
@@ -47,6 +50,7 @@ pub struct Gpu {
     library: Option<CublasLt>,
     functions: Mutex<Functions>,
     fetches: Mutex<Fetches>,
+    adopted: Mutex<Vec<Adopted>>,
 }
 
 /// Copies to the host that somebody will ask for, by number.
@@ -125,6 +129,7 @@ impl Gpu {
                 library: wants_library.then(|| CublasLt::open(driver_version as u32 / 1000)).transpose()?,
                 functions: Mutex::default(),
                 fetches: Mutex::default(),
+                adopted: Mutex::default(),
             })
         }
     }
@@ -309,6 +314,23 @@ impl Driver for Gpu {
         self.pool_for(bytes)
             .download(self.stream(), from, bytes, view)
             .unwrap_or_else(|e| lost("copy from it", e));
+    }
+
+    fn adopt(&self, memory: Lasting) -> Result<usize, CudaError> {
+        self.bind();
+        let what = format!("pin {} bytes of host memory", memory.bytes());
+        let memory = Adopted::new(memory).map_err(failed(&what))?;
+        let mut adopted = self.adopted.lock().unwrap_or_else(PoisonError::into_inner);
+        adopted.push(memory);
+        Ok(adopted.len() - 1)
+    }
+
+    fn upload_from(&self, to: u64, bytes: usize, adopted: usize, first: usize) {
+        self.bind();
+        let all = self.adopted.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the target lies in the device's memory; what was adopted goes with the device, which is waited for before.
+        let asked = unsafe { all[adopted].upload(self.stream(), to, bytes, first) };
+        asked.unwrap_or_else(|e| lost("copy to it", e));
     }
 
     fn fetch(&self, from: u64, bytes: usize) -> u64 {

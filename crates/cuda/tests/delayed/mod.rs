@@ -11,6 +11,7 @@ use std::time::Instant;
 use cuda::module::Module;
 use cuda::product::{Places, Product, Products, Room};
 use cuda::{CudaError, Driver, Launch};
+use kernels::arena::Lasting;
 use kernels::queue::{self, Mark};
 
 use crate::emulator::{Emulator, Mma};
@@ -78,6 +79,14 @@ impl Driver for Delayed {
 
     fn download(&self, from: u64, bytes: usize, view: &mut dyn FnMut(usize, &[u8])) {
         view(0, &self.wait_for(&self.bring(from, bytes)));
+    }
+
+    fn adopt(&self, memory: Lasting) -> Result<usize, CudaError> {
+        self.emulator.adopt(memory)
+    }
+
+    fn upload_from(&self, to: u64, bytes: usize, adopted: usize, first: usize) {
+        self.later(move |emulator| emulator.upload_from(to, bytes, adopted, first));
     }
 
     fn fetch(&self, from: u64, bytes: usize) -> u64 {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 use std::{env, fs};
@@ -11,11 +12,16 @@ use std::{env, fs};
 use cuda::module::Module;
 use cuda::product::{Layout, Numbers, Places, Product, Products, Room};
 use cuda::{CudaError, Driver, Launch};
+use kernels::arena::Lasting;
 use kernels::queue::Mark;
 
 /// The entries of the libraries that are loaded.
 type Loaded = HashMap<(Module, Mma), &'static Mutex<Start>>;
 type Start = unsafe extern "C" fn(*const i8, u32, u32, u32, *const c_void, u32) -> i32;
+
+/// Copies of adopted memory, by all emulators together.
+#[allow(dead_code, reason = "not every test has weights on the host")]
+pub(crate) static COPIES_OF_ADOPTED: AtomicUsize = AtomicUsize::new(0);
 
 /// What passes at a time: little, so that small copies have several pieces.
 const PIECE_BYTES: usize = 5000;
@@ -42,6 +48,7 @@ pub(crate) struct Emulator {
     prepared: Mutex<Vec<Module>>,
     /// What was fetched and is not asked for yet.
     fetched: Mutex<Vec<(u64, Vec<u8>)>>,
+    adopted: Mutex<Vec<Lasting>>,
 }
 
 /// The system's C++ compiler, if there is one; says so if not.
@@ -62,7 +69,13 @@ pub(crate) fn compiler() -> Option<String> {
 impl Emulator {
     /// A device with no memory yet.
     pub(crate) fn new(mma: Mma) -> Emulator {
-        Emulator { memory: Vec::new(), mma, prepared: Mutex::default(), fetched: Mutex::default() }
+        Emulator {
+            memory: Vec::new(),
+            mma,
+            prepared: Mutex::default(),
+            fetched: Mutex::default(),
+            adopted: Mutex::default(),
+        }
     }
 }
 
@@ -143,6 +156,20 @@ impl Driver for Emulator {
             // SAFETY: as above.
             view(at, unsafe { std::slice::from_raw_parts((from as *const u8).add(at), length) });
         }
+    }
+
+    fn adopt(&self, memory: Lasting) -> Result<usize, CudaError> {
+        let mut adopted = self.adopted.lock().unwrap();
+        adopted.push(memory);
+        Ok(adopted.len() - 1)
+    }
+
+    fn upload_from(&self, to: u64, bytes: usize, adopted: usize, first: usize) {
+        let adopted = self.adopted.lock().unwrap()[adopted].clone();
+        COPIES_OF_ADOPTED.fetch_add(1, Ordering::Relaxed);
+        assert!(first + bytes <= adopted.bytes(), "{bytes} bytes from {first} on");
+        // SAFETY: in bounds, as just asserted; the target lies in the memory above.
+        unsafe { std::ptr::copy_nonoverlapping(adopted.address().add(first), to as *mut u8, bytes) };
     }
 
     fn fetch(&self, from: u64, bytes: usize) -> u64 {

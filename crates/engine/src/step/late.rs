@@ -119,6 +119,9 @@ impl Machine {
             self.stats.lane_spent(task.lane, &op, ended - began);
             self.timeline.note(op, lane, began, ended - began);
             match op {
+                Op::LoadWeights { from: Tier::Host, .. } => {
+                    self.stowed.iter().for_each(|stowed| stowed.copying_took(ended - began));
+                }
                 Op::Attend { on: Tier::Host, .. } => on_host.push((began, ended)),
                 _ if lane == Lane::Device => on_device.push((began, ended)),
                 _ => {}

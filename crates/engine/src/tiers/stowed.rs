@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kernels::arena::{Buf, Full};
 use kernels::device::Device;
@@ -25,6 +25,9 @@ pub(crate) struct Stowed {
     slots: BTreeMap<u16, Buf>,
     /// On the host, by number: what comes from the drive and goes on to the device.
     staged: BTreeMap<u16, Buf>,
+    /// Under which numbers the device has adopted what lives on the host.
+    near: Vec<[Option<usize>; 2]>,
+    not_pinned: Option<String>,
     link: Link,
     read: Moved,
     copied: Moved,
@@ -55,9 +58,9 @@ struct Moved {
 }
 
 impl Moved {
-    fn add(&self, bytes: usize, begin: Instant) {
+    fn add(&self, bytes: usize, took: Duration) {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        self.ns.fetch_add(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        self.ns.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
     }
 
     fn total(&self) -> Streamed {
@@ -111,6 +114,25 @@ fn take_slots(
     Ok(())
 }
 
+/// What lives on the host does not change: the device may copy it by itself, where it can. Not over a link that is rehearsed.
+fn adopt(
+    home: &[[Option<Buf>; 2]],
+    link: Link,
+    (device, host): (&dyn Device, &dyn Device),
+) -> (Vec<[Option<usize>; 2]>, Option<String>) {
+    let mut refused = None;
+    let mut number = |buf: Option<Buf>| {
+        let memory = buf.filter(|_| link.bytes_per_s.is_none() && refused.is_none());
+        let adopted = device.adopt(host.lasting(&memory?)?);
+        adopted.unwrap_or_else(|why| {
+            refused = Some(why);
+            None
+        })
+    };
+    let near = home.iter().map(|halves| halves.map(&mut number)).collect();
+    (near, refused)
+}
+
 impl Stowed {
     /// Takes the slots from device and host. `home`: where what lives on the host is (see `Loader::stow`).
     pub(crate) fn new(
@@ -126,7 +148,13 @@ impl Stowed {
         take_slots(device, sizes.direct, direct_slot, &mut slots)?;
         take_slots(host, sizes.staged, up_slot, &mut staged)?;
         let (read, copied) = (Moved::default(), Moved::default());
-        Ok(Stowed { cut, path, store, host: home, slots, staged, link, read, copied })
+        let (near, not_pinned) = adopt(&home, link, (device, host));
+        Ok(Stowed { cut, path, store, host: home, slots, staged, near, not_pinned, link, read, copied })
+    }
+
+    /// Why weights on the host pass through other memory on their way to a device that could read them where they lie.
+    pub(crate) fn not_pinned(&self) -> Option<&str> {
+        self.not_pinned.as_deref()
     }
 
     /// Does what a node says that loads weights.
@@ -161,7 +189,7 @@ impl Stowed {
         into.fill(&slot.slice(0, half.disk.bytes), &mut |bytes| {
             result = store.read(&half.disk.runs, bytes);
         });
-        self.read.add(half.disk.bytes, begin);
+        self.read.add(half.disk.bytes, begin.elapsed());
         result
     }
 
@@ -176,15 +204,34 @@ impl Stowed {
         let begin = Instant::now();
         device.discard(slot);
         let mut pace = self.link.begin();
-        if let Some(home) = home {
-            pace.copy((host, &home), (device, &slot.slice(0, half.host.bytes)));
+        let to = slot.slice(0, half.host.bytes);
+        let mut bytes = 0;
+        match (home, self.near_of(part)) {
+            (Some(_), Some(number)) => {
+                device.upload_from(&to, number, 0);
+                bytes = to.bytes();
+            }
+            (Some(home), None) => pace.copy((host, &home), (device, &to)),
+            (None, _) => {}
         }
         if let Some(staged) = self.staged.get(&up_slot(part)) {
             let arrived = staged.slice(0, half.disk.bytes);
             pace.copy((host, &arrived), (device, &slot.slice(half.host.bytes, half.disk.bytes)));
             host.discard(staged);
         }
-        self.copied.add(pace.end(), begin);
+        // A device that is late tells how long that takes when it is done.
+        let took = if device.is_late() { Duration::ZERO } else { begin.elapsed() };
+        self.copied.add(bytes + pace.end(), took);
+    }
+
+    /// A late device took so long to copy weights.
+    pub(crate) fn copying_took(&self, took: Duration) {
+        self.copied.add(0, took);
+    }
+
+    fn near_of(&self, part: Part) -> Option<usize> {
+        let (layer, half) = place_of(part)?;
+        self.near[layer][half]
     }
 
     /// What lives on the host of a part.
@@ -227,11 +274,7 @@ impl Stowed {
 
     /// What of a part is where, and what of it lives on the host. Embeddings and head are always on the device.
     fn half(&self, part: Part) -> Option<(&Half, Option<Buf>)> {
-        let (layer, half) = match part {
-            Part::Attention(layer) => (usize::from(layer), 0),
-            Part::Mlp(layer) => (usize::from(layer), 1),
-            Part::Embed | Part::Head => return None,
-        };
+        let (layer, half) = place_of(part)?;
         Some((&self.cut.layers()[layer][half], self.host[layer][half]))
     }
 
@@ -243,6 +286,15 @@ impl Stowed {
     /// From the host to the device.
     pub(crate) fn copied(&self) -> Streamed {
         self.copied.total()
+    }
+}
+
+/// A part's layer, and which half of it. Embeddings and head belong to none.
+fn place_of(part: Part) -> Option<(usize, usize)> {
+    match part {
+        Part::Attention(layer) => Some((usize::from(layer), 0)),
+        Part::Mlp(layer) => Some((usize::from(layer), 1)),
+        Part::Embed | Part::Head => None,
     }
 }
 
