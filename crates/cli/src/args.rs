@@ -5,14 +5,15 @@ mod batch;
 mod bench;
 mod bench_serve;
 mod documents;
+mod familiar;
 mod plan;
 mod schedule;
+mod serve;
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 pub(crate) use amounts::Percent;
-use amounts::{at_least_one, device, link_gbps, parse_bytes, parse_count, percent, seconds, threads};
+use amounts::{at_least_one, device, link_gbps, parse_bytes, parse_count, percent, threads};
 pub(crate) use batch::{BatchArgs, BatchCommand, BatchJob, MergeArgs, OnInvalid, ProgressKind};
 pub(crate) use bench::{
     AblationArgs, BenchArgs, BenchCommand, BenchKernelsArgs, BenchPlanArgs, DeviceName, DiskArgs,
@@ -20,8 +21,10 @@ pub(crate) use bench::{
 };
 pub(crate) use bench_serve::{Backend, BenchServeArgs, DatasetArgs, DatasetName, Limit, TargetArgs, Time};
 pub(crate) use documents::{CompletionsArgs, ManArgs, ShellName};
+pub(crate) use familiar::{FamiliarArgs, ModelArg};
 pub(crate) use plan::{FlexgenArgs, Mechanism, PlanArgs, ProfileArgs, ScenarioArgs, SimulateBlockArgs};
 pub(crate) use schedule::{AttendOn, ScheduleArgs, ScheduleName};
+pub(crate) use serve::{LogFormatName, LogLevelName, ServeArgs};
 
 use crate::lanes::LanesArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -113,79 +116,6 @@ pub(crate) struct RunArgs {
 }
 
 #[derive(Args)]
-pub(crate) struct ServeArgs {
-    /// A folder, a .gguf file, a hub id (org/name), or `smollm2`.
-    pub(crate) model: String,
-    /// The address to listen on; 0.0.0.0 lets the whole network in.
-    #[arg(long, default_value = "127.0.0.1", help_heading = "Server")]
-    pub(crate) host: std::net::IpAddr,
-    /// The port to listen on; 0 takes a free one.
-    #[arg(long, default_value_t = 8000, help_heading = "Server")]
-    pub(crate) port: u16,
-    /// What requests call the model; several names are possible [default: MODEL].
-    #[arg(long, num_args = 1.., value_name = "NAME", help_heading = "Server")]
-    pub(crate) served_model_name: Vec<String>,
-    /// A key that clients must show (all routes but /health and /ready); may be given several times.
-    #[arg(long, value_name = "KEY", help_heading = "Server")]
-    pub(crate) api_key: Vec<String>,
-    /// A file of such keys, one a line; SIGHUP reads it anew.
-    #[arg(long, value_name = "FILE", help_heading = "Server")]
-    pub(crate) api_key_file: Option<PathBuf>,
-    /// Connections that there may be; more are answered 503 and closed. Their buffers are part of --memory.
-    #[arg(long, default_value_t = 2048, value_parser = parse_count, help_heading = "Server")]
-    pub(crate) max_connections: usize,
-    /// Sequences that may wait for the first of their tokens; more are answered 503.
-    #[arg(long, default_value_t = 2048, value_parser = parse_count, help_heading = "Server")]
-    pub(crate) max_num_queued_reqs: usize,
-    /// Prompt tokens that those may have together; more are answered 503.
-    #[arg(long, default_value_t = 4 << 20, value_parser = parse_count, help_heading = "Server")]
-    pub(crate) max_num_queued_tokens: usize,
-    /// A directory for /v1/files and /v1/batches, which are not offered without it; batches go on after a restart.
-    #[arg(long, value_name = "DIR", help_heading = "Server")]
-    pub(crate) spool_dir: Option<PathBuf>,
-    /// Seconds that a request may take; more are answered 408 [default: as many as it needs].
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, help_heading = "Server")]
-    pub(crate) request_timeout: Option<Duration>,
-    /// Seconds that a request may wait for its first step; more are answered 503 [default: as many as it needs].
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, help_heading = "Server")]
-    pub(crate) queue_timeout: Option<Duration>,
-    /// Memory for KV, such as 4GiB [default: 512 tokens for each of --max-num-seqs, or one longest sequence].
-    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, help_heading = "Server")]
-    pub(crate) kv_cache_memory_bytes: Option<u64>,
-    /// Seconds that requests under way may go on after SIGTERM or Ctrl-C.
-    #[arg(long, default_value_t = 30, value_name = "SECONDS", help_heading = "Server")]
-    pub(crate) shutdown_timeout: u64,
-    /// How the log on standard error looks; prompts, answers and keys are never in it.
-    #[arg(long, value_enum, default_value_t = LogFormatName::Text, help_heading = "Server")]
-    pub(crate) log_format: LogFormatName,
-    /// What is told: every request from info on, those that only look from debug on.
-    #[arg(long, value_enum, default_value_t = LogLevelName::Info, help_heading = "Server")]
-    pub(crate) log_level: LogLevelName,
-    #[command(flatten)]
-    pub(crate) engine: EngineArgs,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LogFormatName {
-    /// Time, level, event and fields.
-    Text,
-    /// An object a line.
-    Json,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LogLevelName {
-    /// What is broken.
-    Error,
-    /// What may be.
-    Warn,
-    /// Requests, beginnings and ends.
-    Info,
-    /// Requests that only look, too.
-    Debug,
-}
-
-#[derive(Args)]
 pub(crate) struct CheckArgs {
     /// The device to check.
     #[arg(long, value_enum, default_value_t)]
@@ -271,10 +201,10 @@ pub(crate) struct EngineArgs {
     #[arg(long, value_parser = link_gbps, value_name = "GB/S", help_heading = "Engine")]
     pub(crate) link_gbps: Option<u64>,
     /// Weights in memory: as in the file, or converted while loading.
-    #[arg(long, value_enum, default_value_t = Weights::Auto, help_heading = "Engine")]
+    #[arg(long, visible_alias = "dtype", value_enum, default_value_t = Weights::Auto, help_heading = "Engine")]
     pub(crate) weights: Weights,
     /// Keys and values in memory, on every tier.
-    #[arg(long, value_enum, default_value_t = Kv::Auto, help_heading = "Engine")]
+    #[arg(long, visible_alias = "kv-cache-dtype", value_enum, default_value_t = Kv::Auto, help_heading = "Engine")]
     pub(crate) kv: Kv,
     /// Attend to the keys with the highest scores alone, to this share of all [default when given: 0.1].
     #[arg(long, value_name = "SHARE", num_args = 0..=1, default_missing_value = "0.1", help_heading = "Engine")]
@@ -324,6 +254,8 @@ pub(crate) struct EngineArgs {
     /// Compute every prompt anew, even if its beginning is in memory.
     #[arg(long, help_heading = "Engine")]
     pub(crate) no_enable_prefix_caching: bool,
+    #[command(flatten)]
+    pub(crate) familiar: FamiliarArgs,
     /// Steps under way at once: the next is planned while one runs [default: 1, and 2 on a GPU].
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=4), help_heading = "Engine")]
     pub(crate) steps_in_flight: Option<u8>,
@@ -344,6 +276,11 @@ impl EngineArgs {
     /// What `--weights` was, as typed.
     pub(crate) fn weights_name(&self) -> String {
         self.weights.to_possible_value().map_or(String::new(), |value| value.get_name().to_string())
+    }
+
+    /// What `--device` runs on.
+    pub(crate) fn device_name(&self) -> String {
+        self.device.to_possible_value().map_or(String::new(), |value| value.get_name().to_string())
     }
 
     /// What `--kv` comes to.
@@ -423,8 +360,10 @@ pub(crate) enum Weights {
     /// As stored: bf16 (f16 and f32 files are rounded to it), GGUF blocks as they are.
     Auto,
     /// 16 bits.
+    #[value(alias = "bfloat16")]
     Bf16,
     /// 32 bits, and f32 arithmetic throughout: exact and slow.
+    #[value(aliases = ["float32", "float"])]
     F32,
     /// 8 bits and a scale.
     Int8,
@@ -437,8 +376,10 @@ pub(crate) enum Kv {
     /// As activations are: bf16, or f32 with f32 weights.
     Auto,
     /// 16 bits.
+    #[value(alias = "bfloat16")]
     Bf16,
     /// 32 bits, with f32 weights.
+    #[value(alias = "float32")]
     F32,
     /// 4 bits in groups of 64 along a head: 28 % of 16 bits.
     Int4,
@@ -470,6 +411,30 @@ mod tests {
     #[test]
     fn definition_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn command_lines_of_vllm_are_understood() {
+        let parse = |line: &str| Cli::try_parse_from(line.split(' '));
+        let chosen = |line: &str| parse(line).unwrap_or_else(|error| panic!("{error}")).command;
+        let Command::Batch(args) = chosen("ballast run-batch -i in.jsonl -o out.jsonl --model m") else {
+            panic!()
+        };
+        assert_eq!(args.job.settled().unwrap().model, "m");
+        let line = "ballast serve m --dtype bfloat16 --kv-cache-dtype auto --enable-prefix-caching --api-key a b --host localhost";
+        let Command::Serve(args) = chosen(line) else { panic!() };
+        assert_eq!((args.model.name(), args.api_key.len()), (Some("m"), 2));
+        assert_eq!((args.engine.weights, args.engine.kv), (Weights::Bf16, Kv::Auto));
+        assert_eq!(args.engine.familiar.changing_nothing().len(), 1);
+        for refused in [
+            "ballast serve",
+            "ballast serve m --model n",
+            "ballast batch -i a -o b",
+            "ballast serve m --dtype half",
+        ] {
+            assert!(parse(refused).is_err(), "{refused}");
+        }
+        assert!(parse("ballast batch merge a b -o c").is_ok(), "nothing to load there");
     }
 
     #[test]

@@ -124,7 +124,12 @@ fn settable(command: &Command) -> impl Iterator<Item = &Arg> {
         );
         !asks && arg.get_id() != CONFIG
     };
-    command.get_arguments().filter(own)
+    command.get_arguments().filter(own).filter(|arg| !is_another_spelling(command, arg))
+}
+
+/// Whether a flag says what a value with a place says too: `--model`, beside MODEL.
+fn is_another_spelling(command: &Command, arg: &Arg) -> bool {
+    !arg.is_positional() && command.get_positionals().any(|place| key(place) == key(arg))
 }
 
 /// A flag's name without dashes before it, or that of a value with a place.
@@ -165,7 +170,7 @@ fn explicit(leaf: &Command, words: &[OsString]) -> Vec<String> {
         matches.try_contains_id(arg.get_id().as_str()).unwrap_or(false)
             && matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine)
     };
-    settable(leaf).filter(typed).map(key).collect()
+    leaf.get_arguments().filter(typed).map(key).collect()
 }
 
 /// What a file says for a command: keys at the top hold for every command that has such a flag, those in a section for
@@ -361,7 +366,7 @@ mod tests {
                     no-enable-prefix-caching = true\npercent = [50, 0, 100, 0, 100, 0]\nrequest-timeout = 2.5\n\
                     memory = \"2GiB\"\ntemperature = -1\n";
         let Chosen::Serve(args) = settled("ballast serve", file, &[]).unwrap().command else { panic!() };
-        assert_eq!((args.model.as_str(), args.port, args.host.to_string().as_str()), ("m", 1, "::1"));
+        assert_eq!((args.model.name(), args.port, args.host.as_str()), (Some("m"), 1, "::1"));
         assert_eq!(
             (args.served_model_name, args.engine.percent),
             (
@@ -379,7 +384,7 @@ mod tests {
             ("BALLAST_API_KEY", "[not a list"),
         ];
         let Chosen::Serve(args) = settled("ballast serve", file, &env).unwrap().command else { panic!() };
-        assert_eq!((args.model.as_str(), args.engine.no_enable_prefix_caching), ("n", false));
+        assert_eq!((args.model.name(), args.engine.no_enable_prefix_caching), (Some("n"), false));
         assert_eq!(args.served_model_name, ["c", "d e"]);
         assert_eq!(
             (args.engine.percent.unwrap()[5].to_string().as_str(), args.api_key),
@@ -418,7 +423,7 @@ mod tests {
         let readme = include_str!("../../../README.md");
         let file = readme.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
         let Chosen::Serve(args) = settled("ballast serve", file, &[]).unwrap().command else { panic!() };
-        assert_eq!((args.model.as_str(), args.port), ("smollm2", 9000));
+        assert_eq!((args.model.name(), args.port), (Some("smollm2"), 9000));
         let asked = |file: &str, env: &[(&str, &str)]| match settled("ballast bench serve", file, env) {
             Ok(Cli { command: Chosen::Bench(crate::args::BenchCommand::Serve(args)), .. }) => args.server,
             _ => panic!("not a benchmark of a server"),

@@ -44,6 +44,11 @@ pub(crate) struct Text {
 
 /// Finds (or fetches) and opens a model; reads headers only. `None` is the default model.
 pub(crate) fn open(name: Option<&str>, args: &EngineArgs, voice: Voice) -> Result<Opened> {
+    if voice == Voice::Normal {
+        args.familiar.changing_nothing().iter().for_each(|why| note!("{why}"));
+    }
+    let revised = name.map(|name| revised(name, args.familiar.revision.as_deref())).transpose()?;
+    let name = revised.as_deref();
     let wanted = name.filter(|name| *name != DEFAULT || Path::new(name).exists());
     if let Some(prompt) =
         wanted.filter(|name| name.contains(char::is_whitespace) && !Path::new(name).exists())
@@ -71,6 +76,17 @@ pub(crate) fn open(name: Option<&str>, args: &EngineArgs, voice: Voice) -> Resul
         path,
         tool_format: args.tool_call_parser,
     })
+}
+
+/// The model's name with the revision that `--revision` asks for, which only the hub has.
+fn revised(name: &str, revision: Option<&str>) -> Result<String> {
+    let Some(revision) = revision else { return Ok(name.to_string()) };
+    if name == DEFAULT || name.contains(':') || Path::new(name).exists() {
+        bail!(
+            "--revision {revision}: `{name}` has no revisions to choose among; it is for models of the hub (org/name)"
+        );
+    }
+    Ok(format!("{name}:{revision}"))
 }
 
 impl Opened {

@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use engine::{Engine, Event, Failure, Request, memory, size};
 use model::output::TextStream;
-use model::sampling::{Limits, SamplingParams};
+use model::sampling::{Limits, MAX_LOGPROBS, SamplingParams};
 use model::template::{ChatTemplate, Conversation, Ending};
 use model::tokenizer::Special;
 use serde_json::{Value, json};
@@ -220,7 +220,11 @@ pub(crate) fn sampling(args: &SamplingArgs, text: &Text, vocab: usize) -> Result
     if overrides.temperature.is_none() && text.generation.temperature.is_none() {
         overrides.temperature = Some(0.0);
     }
-    Ok(SamplingParams::resolve(&overrides, &text.generation, Limits { vocab_size: vocab as u32 })?)
+    Ok(SamplingParams::resolve(
+        &overrides,
+        &text.generation,
+        Limits { vocab_size: vocab as u32, max_logprobs: MAX_LOGPROBS },
+    )?)
 }
 
 /// For sampling without `--seed`.

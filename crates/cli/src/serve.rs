@@ -1,12 +1,14 @@
 //! `ballast serve`: the OpenAI API over HTTP.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use engine::job::fingerprint;
 use engine::{EngineConfig, KvMemory, kv_token_bytes};
+use model::api::OwnTemplates;
 use model::template::Tools;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use server::{Config, Ended, KeySource, Log, LogFormat, LogLevel, Served, Server, Signals};
@@ -36,10 +38,11 @@ pub(crate) fn serve(args: ServeArgs) -> Result<ExitCode> {
     log.flush();
     match ended? {
         Ended::Drained => Ok(ExitCode::SUCCESS),
+        // It was asked to end, and did: what was cut short has been told so.
         Ended::CutShort => {
             log.say(LogLevel::Warn, "cut_short", "ballast: ended before all requests were finished");
             log.flush();
-            Ok(ExitCode::FAILURE)
+            Ok(ExitCode::SUCCESS)
         }
         Ended::EndedBadly(why) => Ok(failed(&log, &why.to_string())),
         Ended::EngineDied(why) => Ok(failed(&log, &format!("the engine died: {why}"))),
@@ -78,13 +81,28 @@ fn config(args: &ServeArgs, log: Log) -> Result<Config> {
         key_source: key_source(args, log.clone()),
         request_timeout: args.request_timeout,
         queue_timeout: args.queue_timeout,
+        open_metrics: args.open_metrics,
         max_connections: connections(args.max_connections, &log),
         max_num_queued_reqs: args.max_num_queued_reqs,
         max_num_queued_tokens: args.max_num_queued_tokens,
         shutdown_timeout: Duration::from_secs(args.shutdown_timeout),
         log,
-        ..Config::new(SocketAddr::new(args.host, args.port))
+        ..Config::new(address(&args.host, args.port)?)
     })
+}
+
+/// The address of that name; of several one of IPv4, which clients try first.
+fn address(host: &str, port: u16) -> Result<SocketAddr> {
+    let sound = |c: char| c.is_ascii_alphanumeric() || ".-_:%".contains(c);
+    if host.is_empty() || !host.chars().all(sound) {
+        bail!("--host {host}: expected an address, such as 127.0.0.1, or a host's name");
+    }
+    let found: Vec<SocketAddr> = (host, port)
+        .to_socket_addrs()
+        .with_context(|| format!("--host {host}: there is no such address; write one, such as 127.0.0.1"))?
+        .collect();
+    let first = found.iter().find(|address| address.is_ipv4()).or(found.first());
+    first.copied().with_context(|| format!("--host {host}: the name has no address"))
 }
 
 /// So many connections, or as many as the system lets this process have files for, which is said.
@@ -161,7 +179,11 @@ fn load(args: &ServeArgs, connection_bytes: u64, log: &Log) -> Result<Served> {
         LogFormatName::Text => Voice::Normal,
         LogFormatName::Json => Voice::Quiet,
     };
-    let opened = loaded::open(Some(&args.model), &args.engine, voice)?;
+    let model = args.model.name();
+    let opened = loaded::open(model, &args.engine, voice)?;
+    // Which weights these are, for whoever looks for what changed.
+    let digest = fingerprint(opened.path()).with_context(|| format!("cannot read {}", opened.name))?;
+    log.say(LogLevel::Info, "model", &format!("model: {}, fingerprint {digest}", opened.name));
     let text = opened.text(args.engine.chat_template.as_deref())?;
     let (template, tool_template) = (text.template_for(Tools::Absent)?, text.template_for(Tools::Given)?);
     let needs = Needs { seqs: SEQUENCES, longest: None, kv_tokens: None, step_tokens: None, expected: None };
@@ -183,12 +205,13 @@ fn load(args: &ServeArgs, connection_bytes: u64, log: &Log) -> Result<Served> {
     }
     let engine = loaded::load(planned, voice)?;
     let names = if args.served_model_name.is_empty() {
-        let mut names = vec![args.model.clone(), opened.name.clone()];
+        let mut names = vec![model.unwrap_or(&opened.name).to_string(), opened.name.clone()];
         names.dedup();
         names
     } else {
         args.served_model_name.clone()
     };
+    let vocab = engine.spec().vocab as u32;
     Ok(Served {
         engine,
         names,
@@ -197,5 +220,11 @@ fn load(args: &ServeArgs, connection_bytes: u64, log: &Log) -> Result<Served> {
         special: text.special,
         generation: text.generation,
         tokenizer: text.tokenizer,
+        // Without a limit of its own it is that of the vocabulary.
+        max_logprobs: u32::try_from(args.max_logprobs).unwrap_or(vocab).min(vocab),
+        own_templates: match args.trust_request_chat_template {
+            true => OwnTemplates::Taken,
+            false => OwnTemplates::Refused,
+        },
     })
 }

@@ -221,6 +221,7 @@ fn another_job_does_not_go_on() {
     again(&["--shard", "0/2"]).refused(2, &["the shard was 0/1, now is 0/2"]);
     again(&["--output-order", "completion"]).refused(2, &["the order was"]);
     again(&["--max-model-len", "256"]).refused(2, &["--max-model-len", "was 512, now is 256"]);
+    again(&["--tool-call-parser", "hermes"]).refused(2, &["--tool-call-parser was the template's own"]);
     again(&["--weights", "int8"]).refused(2, &["--weights was auto, now is int8"]);
     job.folder.write("in.jsonl", requests(7));
     again(&[]).refused(2, &["answers of another job", "the input's SHA-256 was"]);

@@ -110,7 +110,13 @@ fn wrong_flags_are_refused_before_anything_is_loaded() {
     let serve = |flags: &[&str]| ballast(&[&["serve", &model, "--port", "0"], flags].concat());
     for (flags, code, says) in [
         (&["--port", "70000"][..], 2, "70000"),
-        (&["--host", "nowhere"], 2, "nowhere"),
+        (&["--host", "no/where"], 1, "no/where"),
+        (&["--max-logprobs", "-2"], 2, "-1"),
+        (&["--model", "other"], 2, "cannot be used with"),
+        (&["--kv-cache-dtype", "fp8"], 2, "int4"),
+        (&["--dtype", "half"], 2, "bf16"),
+        (&["--enable-prefix-caching", "--no-enable-prefix-caching"], 2, "cannot be used with"),
+        (&["--revision", "main"], 1, "no revisions"),
         (&["--max-num-queued-reqs", "0"], 2, "from 1"),
         (&["--request-timeout", "0"], 2, "more than 0"),
         (&["--kv-cache-memory-bytes", "lots"], 2, "2GiB"),
@@ -142,6 +148,18 @@ fn flags_do_what_they_say() {
         &keys,
         "--api-key",
         "three",
+        "five",
+        "--host",
+        "localhost",
+        "--dtype",
+        "bfloat16",
+        "--kv-cache-dtype",
+        "auto",
+        "--trust-remote-code",
+        "--enable-auto-tool-choice",
+        "--max-logprobs",
+        "25",
+        "--open-metrics",
         "--served-model-name",
         "a",
         "b",
@@ -158,10 +176,10 @@ fn flags_do_what_they_say() {
         "--threads",
         "1",
     ];
-    let server = Serving::start(&[&[&model[..]], &flags[..]].concat());
+    let server = Serving::start(&[&["--model", &model[..]], &flags[..]].concat());
     let get =
         |path: &str, key: &str| server.ask("GET", path, &format!("Authorization: Bearer {key}\r\n"), "");
-    for key in ["one", "two", "three"] {
+    for key in ["one", "two", "three", "five"] {
         assert!(get("/v1/models", key).starts_with("HTTP/1.1 200"), "{key}");
     }
     assert!(get("/v1/models", "four").starts_with("HTTP/1.1 401"));
@@ -176,7 +194,15 @@ fn flags_do_what_they_say() {
     let many = r#"{"prompt": "x", "n": 6}"#;
     let refused = server.ask("POST", "/v1/completions", "Authorization: Bearer one\r\n", many);
     assert!(refused.starts_with("HTTP/1.1 400") && refused.contains("at most 5"), "{refused}");
-    server.end();
+    let key = "Authorization: Bearer one\r\n";
+    let rivals = |n: u32| format!("{{\"prompt\": \"x\", \"max_tokens\": 1, \"logprobs\": {n}}}");
+    assert!(server.ask("POST", "/v1/completions", key, &rivals(25)).starts_with("HTTP/1.1 200"));
+    assert!(server.ask("POST", "/v1/completions", key, &rivals(26)).contains("at most 25"));
+    assert!(server.ask("GET", "/metrics", "", "").starts_with("HTTP/1.1 200"));
+    let log = server.end();
+    for told in ["--trust-remote-code: no code", "--enable-auto-tool-choice: it is on", ", fingerprint "] {
+        assert!(log.contains(told), "{told}: {log}");
+    }
 }
 
 /// What the process itself takes, in MiB, as the plan of all memory tells it.

@@ -91,7 +91,7 @@ fn requests(logprobs: Option<u32>, max_tokens: u32) -> Vec<Request> {
             top_p: if i == 2 { 0.8 } else { 1.0 },
             repetition_penalty: if i % 2 == 1 { 1.4 } else { 1.0 },
             frequency_penalty: if i == 2 { 0.5 } else { 0.0 },
-            logit_bias: if i == 3 { vec![(7, 3.0), (50, -2.0)] } else { Vec::new() },
+            logit_bias: if i == 3 { [(7, 3.0), (50, -2.0)].into() } else { [].into() },
             logprobs,
             ..SamplingParams::greedy()
         },

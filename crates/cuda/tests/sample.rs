@@ -26,7 +26,7 @@ fn rows_that_nothing_can_be_taken_from_say_why_and_harm_no_other() {
 fn what_needs_the_logits_is_not_for_a_device() {
     let needs = [
         SamplingParams { logprobs: Some(0), ..SamplingParams::greedy() },
-        SamplingParams { allowed_token_ids: Some(vec![3]), ..SamplingParams::greedy() },
+        SamplingParams { allowed_token_ids: Some([3].into()), ..SamplingParams::greedy() },
     ];
     for params in needs {
         assert_eq!(Sampler::new(params, &[], &[], 0).for_device(0), None);

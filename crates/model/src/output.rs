@@ -94,7 +94,7 @@ impl TextStream {
     /// the parameters allow or the context has room for, whichever is less.
     pub fn new(tokenizer: Arc<Tokenizer>, params: &SamplingParams, eos: &[u32], max_tokens: usize) -> Self {
         let special = if params.skip_special_tokens { Special::Without } else { Special::With };
-        let eos = if params.ignore_eos { &[] } else { eos };
+        let eos = if params.ends_at_eos() { eos } else { &[] };
         let by_model = eos.iter().map(|&id| (id, Named::ByModel));
         let by_request = params.stop_token_ids.iter().map(|&id| (id, Named::ByRequest));
         TextStream {
@@ -294,7 +294,7 @@ mod tests {
         let hi = |t: &Tokenizer, end: u32| [bytes(t, "hi"), vec![end], bytes(t, "more")].concat();
         let r = run(&params(&[]), 99, |t| hi(t, EOS));
         assert_eq!((r.deltas.concat().as_str(), r.finish), ("hi", Some(Finish::because(FinishReason::Stop))));
-        let p = SamplingParams { stop_token_ids: vec![300], ..params(&[]) };
+        let p = SamplingParams { stop_token_ids: [300].into(), ..params(&[]) };
         let r = run(&p, 99, |t| hi(t, 300));
         assert_eq!(r.deltas.concat(), "hi");
         assert_eq!(r.finish.unwrap().cause, Some(StopCause::Token(300)));

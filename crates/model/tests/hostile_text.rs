@@ -117,6 +117,8 @@ proptest! {
             served: &served,
             vocab_size: TOKENIZER.vocab_size(),
             context_len: 100,
+            max_logprobs: 20,
+            own_templates: model::api::OwnTemplates::Taken,
             streaming: Streaming::Offered,
             now: WallClock::default(),
         };
@@ -142,7 +144,7 @@ proptest! {
             temperature: Some(temperature), top_k: Some(top_k), top_p: Some(top_p), min_p: Some(min_p),
             logprobs: Some(4), repetition_penalty: Some(1.3), ..Overrides::default()
         };
-        let params = SamplingParams::resolve(&request, &GenerationConfig::default(), Limits { vocab_size: 80 }).unwrap();
+        let params = SamplingParams::resolve(&request, &GenerationConfig::default(), Limits { vocab_size: 80, max_logprobs: 20 }).unwrap();
         let mut sampler = Sampler::new(params, &[1, 79], &[2], 3);
         for _ in 0..3 {
             match sampler.sample(&logits) {

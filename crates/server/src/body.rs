@@ -7,7 +7,7 @@ use axum::extract::Request;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::HeaderMap;
 use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE};
-use model::api::ApiError;
+use model::api::{ApiError, values};
 use serde_json::Value;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -70,7 +70,28 @@ fn claims_json(headers: &HeaderMap) -> Result<(), ApiError> {
     if json { Ok(()) } else { Err(refusal::not_json()) }
 }
 
-/// Parses a body; nesting is bounded by the parser.
-pub(crate) fn parse(body: &[u8]) -> Result<Value, ApiError> {
-    serde_json::from_slice(body).map_err(|error| ApiError::json(&error))
+/// A body that has been read, and the room that it takes.
+pub(crate) struct Parsed {
+    value: Value,
+    _room: OwnedSemaphorePermit,
+}
+
+impl Deref for Parsed {
+    type Target = Value;
+
+    fn deref(&self) -> &Value {
+        &self.value
+    }
+}
+
+/// Parses a body; nesting is bounded by the parser. A value takes more room than its text, so that values are counted before
+/// there are any.
+pub(crate) fn parse(body: &[u8], crowd: &Crowd) -> Result<Parsed, ApiError> {
+    let (values, most) = (values(body), crowd.values_most());
+    if values > most {
+        return Err(refusal::too_many_values(most));
+    }
+    let room = crowd.values(values).ok_or_else(refusal::bodies_full)?;
+    let value = serde_json::from_slice(body).map_err(|error| ApiError::json(&error))?;
+    Ok(Parsed { value, _room: room })
 }

@@ -17,6 +17,8 @@ pub struct Config {
     pub keys: Vec<String>,
     /// Reads the keys anew on SIGHUP.
     pub key_source: Option<KeySource>,
+    /// Whether `/metrics` answers without a key too.
+    pub open_metrics: bool,
     /// Connections that there may be; more are answered 503 and closed.
     pub max_connections: usize,
     /// Sequences that may wait for the first of their tokens.
@@ -54,6 +56,7 @@ impl Config {
             address,
             keys: Vec::new(),
             key_source: None,
+            open_metrics: false,
             max_connections: 2048,
             max_num_queued_reqs: 2048,
             max_num_queued_tokens: 4 << 20,
@@ -119,6 +122,9 @@ pub enum ServeError {
         /// Why not.
         source: std::io::Error,
     },
+    /// The thread that loads the model panicked, which it said on standard error.
+    #[error("loading the model panicked; please report this, with the message above")]
+    LoadPanicked,
     /// The system gave no threads or sockets.
     #[error("the system refused threads or sockets: {0}")]
     System(#[from] std::io::Error),

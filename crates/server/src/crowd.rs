@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
+use model::api::VALUE_BYTES;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -20,6 +21,9 @@ pub(crate) const FRAME_BYTES: usize = 8 << 10;
 const CONNECTION_BYTES: usize = 2 * BUFFER_BYTES + FRAME_BYTES + (8 << 10);
 /// Bytes of bodies that may be here at a time, not yet made into sequences; or one body that may be larger.
 const BODIES_BYTES: usize = 32 << 20;
+/// So many bytes a body may have for each value in it, at the most that it may have: what bodies become when they are read
+/// is at most twice as large as they are.
+const BYTES_A_VALUE: usize = 64;
 /// Connections that are being told that there is no room; more are closed without a word.
 const PARTING: usize = 64;
 /// How long a client may take to hear that.
@@ -32,6 +36,9 @@ pub(crate) struct Crowd {
     turned_away: AtomicU64,
     bodies: Arc<Semaphore>,
     bodies_most: usize,
+    /// Values in bodies that are being read.
+    values: Arc<Semaphore>,
+    values_most: usize,
     parting: Arc<Semaphore>,
 }
 
@@ -40,7 +47,17 @@ pub(crate) struct Place(Arc<Crowd>);
 
 /// What connections may take at most.
 pub(crate) fn bytes(max_connections: usize, max_body_bytes: usize) -> u64 {
-    (max_connections * CONNECTION_BYTES + max_body_bytes.max(BODIES_BYTES)) as u64
+    let bodies = bodies(max_body_bytes);
+    (max_connections * CONNECTION_BYTES + bodies + most_values(max_body_bytes) * VALUE_BYTES) as u64
+}
+
+fn bodies(max_body_bytes: usize) -> usize {
+    max_body_bytes.max(BODIES_BYTES)
+}
+
+/// Values that bodies may have at a time, and one alone.
+pub(crate) fn most_values(max_body_bytes: usize) -> usize {
+    bodies(max_body_bytes) / BYTES_A_VALUE
 }
 
 impl Crowd {
@@ -49,8 +66,10 @@ impl Crowd {
             most: max_connections,
             here: AtomicUsize::new(0),
             turned_away: AtomicU64::new(0),
-            bodies: Arc::new(Semaphore::new(max_body_bytes.max(BODIES_BYTES))),
-            bodies_most: max_body_bytes.max(BODIES_BYTES),
+            bodies: Arc::new(Semaphore::new(bodies(max_body_bytes))),
+            bodies_most: bodies(max_body_bytes),
+            values: Arc::new(Semaphore::new(most_values(max_body_bytes))),
+            values_most: most_values(max_body_bytes),
             parting: Arc::new(Semaphore::new(PARTING)),
         })
     }
@@ -64,6 +83,16 @@ impl Crowd {
     /// Room for so many bytes of a body, if there is any.
     pub(crate) fn body(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.bodies).try_acquire_many_owned(u32::try_from(bytes).ok()?).ok()
+    }
+
+    /// Room for so many values, if there is any.
+    pub(crate) fn values(&self, values: usize) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.values).try_acquire_many_owned(u32::try_from(values).ok()?).ok()
+    }
+
+    /// Values that one body may have.
+    pub(crate) fn values_most(&self) -> usize {
+        self.values_most
     }
 
     /// Tells a client that there is no place for it.

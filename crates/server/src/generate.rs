@@ -59,13 +59,15 @@ fn prepare(
     account: Option<Arc<Account>>,
 ) -> Result<(Generate, Meta, Live), ApiError> {
     let served = app.accepting()?;
-    let value = body::parse(body)?;
+    let value = body::parse(body, &app.crowd)?;
     let context = served.context();
     let request = match endpoint {
         Endpoint::Completions => completion(&value, &context),
         Endpoint::Chat => chat(&value, &context),
     }?;
-    let (seed, id) = app.number();
+    drop(value);
+    let (seed, own_id) = app.number();
+    let id = request.request_id.clone().unwrap_or(own_id);
     let live = Live::begin(app, served, &request, permit, seed, account)?;
     Ok((request, Meta { id, created: unix_now(), cached_tokens: None }, live))
 }

@@ -111,6 +111,9 @@ type Conversion = fn(&Value, &Context) -> Result<Value, ApiError>;
 async fn convert(app: Arc<App>, request: Request, convert: Conversion) -> Result<Response, ApiError> {
     app.served()?;
     let body = body::read(request, &app).await?;
-    let answer = aside(move || convert(&body::parse(&body)?, &app.served()?.context()));
+    let answer = aside(move || {
+        let parsed = body::parse(&body, &app.crowd)?;
+        convert(&parsed, &app.served()?.context())
+    });
     Ok(routes::json(answer.await??.to_string()))
 }

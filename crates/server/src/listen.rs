@@ -11,6 +11,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
+use model::grammar::WORKERS as GRAMMAR_WORKERS;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
@@ -32,8 +33,9 @@ use crate::spool::{self, Spool};
 const PROCESSORS_AN_ASYNC_THREAD: usize = 8;
 /// Most threads for connections.
 const ASYNC_THREADS: usize = 4;
-/// Threads that parse, render and tokenize, and one that works on batches.
-const BLOCKING_THREADS: usize = 5;
+/// Threads that parse, render and tokenize: so many more than may wait for a grammar to be compiled, as slow ones must
+/// not keep everybody else from being heard; and one that works on batches.
+const BLOCKING_THREADS: usize = GRAMMAR_WORKERS + 4 + 1;
 /// What streams get to send their last event in, and what clients of a dead engine get to hear of it.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Before accepting is tried again where the system has no sockets left.
@@ -179,7 +181,7 @@ impl Server {
                     Err(_) => tokio::time::sleep(OUT_OF_SOCKETS).await,
                 },
                 result = &mut loading, if !loaded => {
-                    result.unwrap_or(Ok(()))?;
+                    result.unwrap_or_else(|_| Err(ServeError::LoadPanicked.into()))?;
                     loaded = true;
                 }
                 _ = self.stopped.recv() => break,

@@ -84,7 +84,8 @@ impl Minute {
     }
 }
 
-/// Samples every second, as long as the server lives.
+/// Samples every second, as long as the server lives, and looks whether the engine does: where nobody asks it anything,
+/// nobody else would notice.
 pub(crate) async fn watch(app: Arc<App>) {
     let mut seconds = interval(Duration::from_secs(1));
     seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -92,6 +93,9 @@ pub(crate) async fn watch(app: Arc<App>) {
         seconds.tick().await;
         if let Ok(served) = app.served() {
             app.minute.note(Instant::now(), served.engine.counts(), &app.metrics);
+            if let Err(why) = served.engine.alive() {
+                app.failed(why);
+            }
         }
     }
 }

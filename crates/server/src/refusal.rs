@@ -103,6 +103,20 @@ pub(crate) fn too_large(limit: usize) -> ApiError {
     error(413, "invalid_request_error", "body_too_large", format!("the body may have {limit} bytes"))
 }
 
+/// 413: short, but large once it is read.
+pub(crate) fn too_many_values(most: usize) -> ApiError {
+    let message = format!("the body has more values than are read here: about {most}; send fewer at a time");
+    error(413, "invalid_request_error", "body_too_large", message)
+}
+
+/// 501: OpenAI's API has it, and this server does not.
+pub(crate) fn not_offered(path: &str) -> ApiError {
+    let message = format!(
+        "{path} is not offered: this server completes texts and chats, one model each; /openapi.json lists all routes"
+    );
+    error(501, "not_supported_error", "endpoint_not_supported", message)
+}
+
 /// 415.
 pub(crate) fn not_json() -> ApiError {
     error(415, "invalid_request_error", "unsupported_media_type", "expected Content-Type: application/json")

@@ -1,6 +1,7 @@
 //! Which path leads where, and what every request passes first.
 
 use std::net::IpAddr;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use axum::Router;
@@ -9,6 +10,7 @@ use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use futures_util::FutureExt;
 use hyper::HeaderMap;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
 use model::api::ApiError;
@@ -20,6 +22,24 @@ use crate::{generate, hold, info, openapi, page, spool};
 
 /// What answers without a key: the page is the same everywhere, and asks for one.
 const OPEN: [&str; 5] = ["/health", "/ready", "/", "/page.css", "/page.js"];
+/// What servers like this one may have, and this one does not: clients that ask for it are told so.
+const ELSEWHERE: [&str; 15] = [
+    "/v1/embeddings",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/moderations",
+    "/v1/rerank",
+    "/v1/score",
+    "/v1/audio/transcriptions",
+    "/v1/audio/translations",
+    "/v1/audio/speech",
+    "/v1/images/generations",
+    "/v1/fine_tuning/jobs",
+    "/pooling",
+    "/score",
+    "/rerank",
+    "/classify",
+];
 /// Longest id that is taken over from a client.
 const ID_BYTES: usize = 128;
 
@@ -61,7 +81,9 @@ pub(crate) fn json(body: String) -> Response {
 }
 
 async fn nothing_here(request: Request) -> Refusal {
-    refusal::no_route(request.uri().path()).into()
+    let path = request.uri().path();
+    let elsewhere = ELSEWHERE.contains(&path);
+    if elsewhere { refusal::not_offered(path).into() } else { refusal::no_route(path).into() }
 }
 
 async fn wrong_method(request: Request) -> Refusal {
@@ -75,7 +97,8 @@ async fn enter(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
     let account = Account::begin(app.config.log.clone(), Arc::clone(&app.metrics), &request, shown);
     request.extensions_mut().insert(Arc::clone(&account));
     let mut response = match admit(&app, &request) {
-        Ok(()) => next.run(request).await,
+        // A bug in a handler is that request's alone: its client is told, and the connection lives on.
+        Ok(()) => AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(|_| broken()),
         Err(error) => Refusal(error).into_response(),
     };
     app.metrics.responded(response.status().as_u16());
@@ -84,14 +107,20 @@ async fn enter(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
     response.map(|body| account.until_sent(body))
 }
 
+fn broken() -> Response {
+    Refusal(ApiError::internal()).into_response()
+}
+
 /// By default nobody is let in.
 fn admit(app: &App, request: &Request) -> Result<(), ApiError> {
     let headers = request.headers();
-    if OPEN.contains(&request.uri().path()) {
+    let path = request.uri().path();
+    if OPEN.contains(&path) {
         return Ok(());
     }
     let authorization = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-    if !app.keys.admit(authorization) {
+    let open = app.config.open_metrics && path == "/metrics";
+    if !open && !app.keys.admit(authorization) {
         return Err(refusal::no_key());
     }
     let exposed = app.keys.is_open() && app.config.address.ip().is_loopback();
@@ -120,4 +149,33 @@ fn request_id(headers: &HeaderMap) -> Option<HeaderValue> {
 
 fn own_id(app: &App) -> HeaderValue {
     HeaderValue::from_str(&format!("req-{}", app.number().1)).expect("hexadecimal")
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::{Body, to_bytes};
+    use hyper::service::Service;
+    use hyper_util::service::TowerToHyperService;
+
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn a_bug_in_a_handler_is_answered_and_told_without_its_details() {
+        async fn bug() -> &'static str {
+            panic!("a secret, as the test wants it")
+        }
+        let app = Arc::new(App::new(Config::new(([127, 0, 0, 1], 0).into()), None));
+        let router = Router::new().fallback(bug).layer(from_fn_with_state(app, enter));
+        let request = Request::builder().uri("/bug").body(Body::empty()).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let response = TowerToHyperService::new(router).call(request).await.unwrap();
+            assert_eq!(response.status(), 500);
+            assert!(response.headers().contains_key("x-request-id"));
+            let body = to_bytes(response.into_body(), 10_000).await.unwrap();
+            let body = String::from_utf8_lossy(&body);
+            assert!(body.contains("server_error") && !body.contains("secret"), "{body}");
+        });
+    }
 }

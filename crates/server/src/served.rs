@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use engine::Engine;
-use model::api::{Context, Streaming};
+use model::api::schema::Offered;
+use model::api::{Context, OwnTemplates, Streaming};
 use model::sampling::GenerationConfig;
 use model::template::{ChatTemplate, SpecialTexts, WallClock};
 use model::tokenizer::Tokenizer;
@@ -25,9 +26,22 @@ pub struct Served {
     pub special: SpecialTexts,
     /// The publisher's defaults.
     pub generation: GenerationConfig,
+    /// Log-probabilities per token that a request may ask for.
+    pub max_logprobs: u32,
+    /// Whether conversations may bring a chat template.
+    pub own_templates: OwnTemplates,
 }
 
 impl Served {
+    /// What its API describes of it.
+    pub(crate) fn offered(&self) -> Offered {
+        Offered {
+            vocab: self.engine.spec().vocab,
+            max_logprobs: self.max_logprobs,
+            own_templates: self.own_templates,
+        }
+    }
+
     /// What requests are read against.
     pub(crate) fn context(&self) -> Context<'_> {
         Context {
@@ -39,6 +53,8 @@ impl Served {
             served: &self.names,
             vocab_size: self.engine.spec().vocab,
             context_len: self.engine.hold().max_model_len,
+            max_logprobs: self.max_logprobs,
+            own_templates: self.own_templates,
             streaming: Streaming::Offered,
             now: WallClock { unix_s: unix_now() as i64, utc_offset_s: 0 },
         }

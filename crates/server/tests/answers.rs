@@ -20,6 +20,8 @@ fn offline(served: &Served, endpoint: Endpoint, body: &Value) -> Value {
         served: &served.names,
         vocab_size: served.engine.spec().vocab,
         context_len: served.engine.hold().max_model_len,
+        max_logprobs: 20,
+        own_templates: model::api::OwnTemplates::Refused,
         streaming: Streaming::Offered,
         now: WallClock::default(),
     };

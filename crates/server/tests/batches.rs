@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use common::{Response, Running, config, get, is_idle, post, request, send, start, start_braked, until};
 use serde_json::{Value, json};
-use server::{Config, ServeError, Server};
+use server::{Config, Ended, ServeError, Server};
 
 /// A directory that goes with its test.
 struct Spool(PathBuf);
@@ -220,4 +220,58 @@ fn without_a_directory_there_are_no_files() {
     for path in ["/v1/files", "/v1/batches", "/v1/files/file-0", "/v1/batches/batch_0"] {
         assert_eq!(get(server.address, path).status, 501, "{path}");
     }
+}
+
+#[test]
+fn a_batch_whose_engine_dies_ends_the_server_and_goes_on_in_the_next() {
+    let spool = Spool::new("dead");
+    let (server, brake) = start_braked("llama", spool.config());
+    let id = begin(&server, &lines(3, 5));
+    until(|| batch(&server, &id)["status"] == "in_progress");
+    brake.burst();
+    assert!(matches!(server.end(), Ended::EngineDied(_)));
+    let next = start("llama", spool.config());
+    assert_eq!(ended(&next, &id)["request_counts"]["completed"], 3);
+}
+
+#[test]
+fn lines_that_cannot_be_answered_are_named_with_their_fields() {
+    let spool = Spool::new("named");
+    let server = start("llama", Config { max_body_bytes: 2000, ..spool.config() });
+    let line = |id: &str, url: &str, body: Value| {
+        json!({"custom_id": id, "method": "POST", "url": url, "body": body}).to_string() + "\n"
+    };
+    let completions = "/v1/completions";
+    let text = [
+        line("a", completions, json!({"prompt": [5]})),
+        line("a", completions, json!({"prompt": [5]})),
+        line("b", "/v1/chat/completions", json!({})),
+        line("c", "/v1/embeddings", json!({})),
+        line("d", completions, json!({"prompt": vec![5; 3000]})),
+        "{\"custom_id\": 7}\n".to_string(),
+    ];
+    let failed = ended(&server, &begin(&server, &text.concat()));
+    let told: Vec<(u64, &str, &Value)> = failed["errors"]["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|e| (e["line"].as_u64().unwrap(), e["code"].as_str().unwrap(), &e["param"]))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            (2, "duplicate_custom_id", &json!("custom_id")),
+            (3, "mismatched_endpoint", &json!("url")),
+            (4, "invalid_request", &json!("url")),
+            (5, "line_too_large", &Value::Null),
+            (6, "invalid_request", &json!("custom_id")),
+        ]
+    );
+    // An empty line is none: these are too many requests without being too large a file.
+    let many = "{}\n".repeat(50_001);
+    let server = Config { max_file_bytes: 1 << 20, ..config() };
+    let spool = Spool::new("many");
+    let server = start("llama", Config { spool_dir: spool.config().spool_dir, ..server });
+    let failed = ended(&server, &begin(&server, &many));
+    assert_eq!(failed["errors"]["data"][0]["code"], "too_many_requests", "{failed}");
 }

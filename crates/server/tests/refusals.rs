@@ -7,13 +7,13 @@ use std::thread;
 use std::time::Duration;
 
 use common::{
-    Response, config, connect, get, is_idle, metric, post, read, request, send, start, start_with,
-    try_metric, try_send, until,
+    Response, config, connect, get, is_idle, metric, post, read, request, send, start, start_braked,
+    start_with, try_metric, try_send, until,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Runs, TestRunner};
 use serde_json::{Value, json};
-use server::{Config, Ended};
+use server::{Config, Ended, ServeError};
 
 const JSON: &str = "Content-Type: application/json\r\n";
 
@@ -275,19 +275,71 @@ fn slow_senders_are_not_waited_for() {
 
 #[test]
 fn a_dead_engine_is_told_and_ends_the_server() {
-    let server = start_with(config(), || {
-        let served = common::served("llama");
-        served.engine.fail("a lane tripped");
-        served
-    });
-    until(|| get(server.address, "/ready").status == 200);
+    let (server, brake) = start_braked("llama", config());
     let body = json!({"prompt": [5, 9], "max_tokens": 2});
-    let response = post(server.address, "/v1/completions", &body);
+    let bytes = request("POST", "/v1/completions", JSON, body.to_string().as_bytes());
+    let mut client = connect(server.address);
+    client.write_all(&bytes).unwrap();
+    until(|| metric(server.address, "ballast_queued_requests") == 1.0);
+    brake.burst();
+    let response = read(&mut client);
     assert_eq!((response.status, code(&response).as_deref()), (500, Some("engine_dead")));
     assert_eq!(response.header("x-should-retry"), Some("false"));
-    assert!(!response.body.contains("tripped"), "details are not for clients");
+    assert!(!response.body.contains("a bug"), "details are not for clients");
+    assert!(matches!(server.end(), Ended::EngineDied(_)));
+}
+
+#[test]
+fn a_dead_engine_that_nobody_asks_ends_the_server() {
+    let (server, brake) = start_braked("llama", config());
+    brake.burst();
     let Ended::EngineDied(why) = server.end() else { panic!("it died") };
-    assert!(why.contains("a lane tripped"), "{why}");
+    assert!(why.contains("a bug"), "{why}");
+}
+
+#[test]
+fn a_model_that_panics_while_it_is_loaded_ends_the_server() {
+    let server = start_with(config(), || panic!("a bug, as the test wants it"));
+    assert!(matches!(server.ended(), Err(ServeError::LoadPanicked)));
+}
+
+#[test]
+fn a_body_of_many_values_is_refused_before_it_is_read() {
+    let server = start("llama", config());
+    let most = (32 << 20) / 64;
+    let ask = |values: usize| {
+        let body = format!("{{\"prompt\": [{}7]}}", "7,".repeat(values));
+        send(server.address, &request("POST", "/tokenize", JSON, body.as_bytes()))
+    };
+    let refused = ask(most);
+    assert_eq!((refused.status, code(&refused).as_deref()), (413, Some("body_too_large")));
+    assert!(refused.body.contains(&most.to_string()), "{}", refused.body);
+    assert_eq!(ask(most - 20).status, 400, "so many are read: a prompt of /tokenize is a text");
+    good(&server);
+}
+
+#[test]
+fn what_other_servers_have_is_named_as_not_offered() {
+    let server = start("llama", config());
+    for path in ["/v1/embeddings", "/v1/responses", "/v1/messages", "/rerank"] {
+        let response = post(server.address, path, &json!({"input": "x"}));
+        let error = &response.json()["error"];
+        assert_eq!((response.status, &error["type"]), (501, &json!("not_supported_error")), "{path}");
+        assert!(error["message"].as_str().unwrap().contains(path), "{error}");
+    }
+    assert_eq!(post(server.address, "/v1/else", &json!({})).status, 404);
+}
+
+#[test]
+fn metrics_are_open_only_where_that_is_asked_for() {
+    let keys = || vec!["key".to_string()];
+    for (open_metrics, status) in [(false, 401), (true, 200)] {
+        let server = start("llama", Config { keys: keys(), open_metrics, ..config() });
+        assert_eq!(get(server.address, "/metrics").status, status);
+        for path in ["/metrics/", "/v1/models", "/load"] {
+            assert_eq!(get(server.address, path).status, 401, "{path}");
+        }
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use engine::job::{Existing, OutputOrder, Retry, Shard};
 
 use crate::lanes::LanesArgs;
 
-use super::{EngineArgs, at_least_one};
+use super::{EngineArgs, ModelArg, at_least_one};
 
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
@@ -44,9 +44,8 @@ pub(crate) struct MergeArgs {
 /// The flags of a job. What is optional here only so that `merge` need not have it is required.
 #[derive(Args)]
 pub(crate) struct BatchJobArgs {
-    /// A folder, a .gguf file, a hub id (org/name), or `smollm2`.
-    #[arg(required = true)]
-    model: Option<String>,
+    #[command(flatten)]
+    model: ModelArg,
     /// Requests, one JSON object a line; `-` is standard input.
     #[arg(long = "input-file", short = 'i', value_name = "FILE", required = true)]
     input: Option<PathBuf>,
@@ -77,8 +76,8 @@ pub(crate) struct BatchFlags {
     /// Answer only every N-th line, from line i on (from 0): one part of a job for N machines.
     #[arg(long, value_name = "i/N", default_value_t = Shard::WHOLE)]
     pub(crate) shard: Shard,
-    /// What requests may call the model; may be given several times [default: MODEL and its last part].
-    #[arg(long, value_name = "NAME")]
+    /// What requests may call the model; several names are possible [default: MODEL and its last part].
+    #[arg(long, num_args = 1.., value_name = "NAME")]
     pub(crate) served_model_name: Vec<String>,
     /// Requests handed to the engine at once.
     #[arg(long, default_value_t = 1024, value_parser = at_least_one)]
@@ -143,7 +142,7 @@ impl BatchJobArgs {
     /// The flags, with what clap has made sure of.
     pub(crate) fn settled(self) -> Result<BatchJob> {
         Ok(BatchJob {
-            model: self.model.context("MODEL is required")?,
+            model: self.model.name().context("MODEL is required")?.to_string(),
             input: self.input.context("--input-file is required")?,
             output: self.output.context("--output-file is required")?,
             flags: self.flags,

@@ -14,7 +14,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, Result, bail};
 use engine::job::{Ended, Files, Input, Job, JobError, Limits, Outlook, Output, Paths, Record, fingerprint};
 use engine::{Engine, Expected};
-use model::api::{Context, Streaming};
+use model::api::{Context, OwnTemplates, Streaming};
+use model::sampling::MAX_LOGPROBS;
 use model::template::{ChatTemplate, Tools, WallClock};
 use sha2::{Digest, Sha256};
 
@@ -201,9 +202,14 @@ fn settings(
             Sha256::digest(text).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
         }
     };
+    let parser = args.tool_call_parser.map_or("the template's own".into(), |format| format!("{format:?}"));
     let settings = [
         ("the model's fingerprint", source),
         ("--weights", args.weights_name()),
+        ("--kv", args.kv_name().to_string()),
+        ("--sparse-attention", args.sparse_attention.map_or("off".into(), |share| share.to_string())),
+        ("--tool-call-parser", parser),
+        ("--device", args.device_name()),
         ("the longest sequence (--max-model-len)", longest.to_string()),
         ("the names served", served.join(", ")),
         ("the chat template", template),
@@ -243,6 +249,8 @@ fn context<'a>(
         served,
         vocab_size: engine.spec().vocab,
         context_len: engine.hold().max_model_len,
+        max_logprobs: MAX_LOGPROBS,
+        own_templates: OwnTemplates::Refused,
         streaming: Streaming::Refused,
         now: WallClock { unix_s: created as i64, utc_offset_s: 0 },
     }

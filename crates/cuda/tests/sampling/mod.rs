@@ -46,7 +46,7 @@ impl Numbers {
             presence_penalty: self.of(&[0.0, 0.0, 1.5]),
             frequency_penalty: self.of(&[0.0, 0.0, 0.7, -0.5]),
             min_tokens: self.of(&[0, 2]),
-            logit_bias: if self.below(3) == 0 { ids(self) } else { Vec::new() },
+            logit_bias: if self.below(3) == 0 { ids(self).into() } else { [].into() },
             seed: Some(self.below(1000) as u64),
             ..SamplingParams::greedy()
         }
@@ -121,7 +121,7 @@ pub(crate) fn check_errors(device: &mut dyn Device) {
     rows[2].fill(f32::NEG_INFINITY);
     let params = SamplingParams { temperature: 1.0, top_k: Some(20), ..SamplingParams::greedy() };
     // A masked logit may have hidden damage.
-    let masked = SamplingParams { logit_bias: vec![(299, -100.0)], ..SamplingParams::greedy() };
+    let masked = SamplingParams { logit_bias: [(299, -100.0)].into(), ..SamplingParams::greedy() };
     let samplers: Vec<Sampler> = [&masked, &params, &params, &params, &masked]
         .iter()
         .map(|params| Sampler::new((*params).clone(), &[], &[], 3))

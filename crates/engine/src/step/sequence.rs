@@ -44,7 +44,7 @@ enum State {
 impl Sequence {
     /// A sequence that may grow by `max_new` tokens. `eos`: the model's ends of text.
     pub(crate) fn new(request: Request, max_new: usize, eos: &[u32], events: Sink) -> Sequence {
-        let eos = if request.params.ignore_eos { Vec::new() } else { eos.to_vec() };
+        let eos = if request.params.ends_at_eos() { eos.to_vec() } else { Vec::new() };
         Sequence {
             prompt: request.prompt.len(),
             sampler: Sampler::new(request.params, &request.prompt, &eos, request.seed),

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use policy::sched::Preempted;
-use spec::{Done, Lane, Nanos, Op, Produced, Shape};
+use spec::{ByTier, Done, Lane, Nanos, Op, Produced, Shape, Tier};
 
 use crate::step::lanes::LaneId;
 use crate::watch::overlap::Overlap;
@@ -35,7 +35,7 @@ pub(crate) struct Stats {
     /// Attention on the host beside the device's work.
     pub(crate) overlap: Overlap,
     swapped: AtomicU64,
-    recomputed: AtomicU64,
+    recomputed: ByTier<AtomicU64>,
     foreseen_ns: AtomicU64,
     foreseen_took_ns: AtomicU64,
 }
@@ -99,8 +99,8 @@ pub struct Counts {
     pub hidden_attention_ns: u64,
     /// Sequences that were preempted, their KV moved to the host.
     pub swapped: u64,
-    /// Sequences that were preempted, their KV to be computed again.
-    pub recomputed: u64,
+    /// Sequences that were preempted, their KV to be computed again, by the tier that had no room.
+    pub recomputed: ByTier<u64>,
     /// Nanoseconds that the planner's costs said steps would take; none where nothing was planned.
     pub foreseen_ns: u64,
     /// Nanoseconds that these steps took.
@@ -140,7 +140,11 @@ impl Stats {
             host_attention_ns: self.overlap.sums().0,
             hidden_attention_ns: self.overlap.sums().1,
             swapped: self.swapped.load(Ordering::Relaxed),
-            recomputed: self.recomputed.load(Ordering::Relaxed),
+            recomputed: ByTier {
+                device: self.recomputed.device.load(Ordering::Relaxed),
+                host: self.recomputed.host.load(Ordering::Relaxed),
+                disk: self.recomputed.disk.load(Ordering::Relaxed),
+            },
             foreseen_ns: self.foreseen_ns.load(Ordering::Relaxed),
             foreseen_took_ns: self.foreseen_took_ns.load(Ordering::Relaxed),
         }
@@ -177,7 +181,9 @@ impl Stats {
     /// Preemptions since the start.
     pub(crate) fn preempted(&self, preempted: Preempted) {
         self.swapped.store(preempted.swapped, Ordering::Relaxed);
-        self.recomputed.store(preempted.recomputed, Ordering::Relaxed);
+        for tier in Tier::ALL {
+            self.recomputed[tier].store(preempted.recomputed[tier], Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn step_started(&self, shape: &Shape) {

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::fields::Fields;
 use super::request::Common;
 use super::tools::Offer;
-use super::{ApiError, Context, Endpoint, Generate, schema};
+use super::{ApiError, Context, Endpoint, Generate, OwnTemplates, schema};
 use crate::template::{ChatTemplate, Conversation, Ending, TemplateError};
 use crate::tokenizer::Special;
 use crate::tools::ToolFormat;
@@ -32,14 +32,19 @@ const RESERVED: [&str; 11] = [
 pub fn chat(body: &Value, context: &Context) -> Result<Generate, ApiError> {
     let mut fields = Fields::of(body)?;
     let mut common = Common::read(&mut fields, context)?;
-    let wins = fields.count("max_completion_tokens")?;
-    common.overrides.max_tokens = wins.or(common.overrides.max_tokens);
+    if let Some(wins) = fields.count("max_completion_tokens")? {
+        common.overrides.max_tokens = Some(wins);
+        common.max_tokens_field = "max_completion_tokens";
+    }
     if common.overrides.max_tokens == Some(0) {
-        return Err(ApiError::invalid("max_tokens", "max_tokens: expected at least 1, found 0"));
+        let field = common.max_tokens_field;
+        return Err(ApiError::invalid(field, format!("{field}: expected at least 1, found 0")));
     }
     common.overrides.logprobs = logprobs(&mut fields)?;
     fields.refuse("echo", &[json!(false)], "echo in chats")?;
     let offer = Offer::read(&mut fields)?;
+    let own = own_template(&mut fields, context)?;
+    let context = &with_template(context, own.as_ref());
     let text = render(&mut fields, &offer, context)?;
     let calls = offer.calls(template(&offer, context)?)?;
     if let Some(calls) = &calls {
@@ -49,7 +54,8 @@ pub fn chat(body: &Value, context: &Context) -> Result<Generate, ApiError> {
         Some(true) => Special::With,
         _ => Special::Without,
     };
-    let prompt = context.tokenizer.encode(&text, special)?;
+    let prompt = context.tokenizer.encode(&text, special);
+    let prompt = prompt.map_err(|error| ApiError::invalid("messages", error.to_string()))?;
     let generate = common.finish(Endpoint::Chat, vec![prompt], None, fields, context)?;
     schema::check_chat(body)?;
     Ok(Generate { calls, ..generate })
@@ -93,16 +99,40 @@ pub(super) fn render(fields: &mut Fields, offer: &Offer, context: &Context) -> R
     let extra = extra(fields)?;
     let ending = ending(fields)?;
     let conversation = Conversation {
-        messages: &messages,
+        messages,
         tools: offer.tools.as_ref(),
-        documents: documents.as_ref(),
+        documents,
         extra: Some(&extra),
         ending,
         special: context.special.clone(),
         now: context.now,
     };
-    fields.refuse("chat_template", &[], "a template in a request")?;
     template(offer, context)?.render(&conversation).map_err(refused)
+}
+
+/// The template that the conversation brings, if it may. It writes calls as the model's own does where it shows no way.
+pub(super) fn own_template(fields: &mut Fields, context: &Context) -> Result<Option<ChatTemplate>, ApiError> {
+    let param = "chat_template";
+    let Some(source) = fields.text(param)? else { return Ok(None) };
+    if context.own_templates == OwnTemplates::Refused {
+        let what = "a template in a request (this server was started without --trust-request-chat-template)";
+        return Err(ApiError::not_supported(param, what));
+    }
+    let own = ChatTemplate::new(&source);
+    let own = own.map_err(|error| ApiError::invalid(param, format!("{param}: {error}")))?;
+    let format = own.tool_format().or_else(|| context.template?.tool_format());
+    Ok(Some(match format {
+        Some(format) => own.with_tool_format(format),
+        None => own,
+    }))
+}
+
+/// The same context with this template for every conversation, if there is one.
+pub(super) fn with_template<'a>(context: &Context<'a>, own: Option<&'a ChatTemplate>) -> Context<'a> {
+    match own {
+        Some(own) => Context { template: Some(own), tool_template: Some(own), ..context.clone() },
+        None => context.clone(),
+    }
 }
 
 fn template<'a>(offer: &Offer, context: &Context<'a>) -> Result<&'a ChatTemplate, ApiError> {
@@ -120,14 +150,14 @@ fn refused(error: TemplateError) -> ApiError {
 
 /// Variables for the template beside the conversation.
 fn extra(fields: &mut Fields) -> Result<Map<String, Value>, ApiError> {
-    let mut extra = fields.object("chat_template_kwargs")?.unwrap_or_default();
+    let mut extra = fields.object("chat_template_kwargs")?.cloned().unwrap_or_default();
     if let Some(name) = RESERVED.iter().find(|name| extra.contains_key(**name)) {
         let message = format!("chat_template_kwargs: `{name}` cannot be set");
         return Err(ApiError::invalid("chat_template_kwargs", message));
     }
     for name in ["reasoning_effort", "enable_thinking"] {
         if let Some(value) = fields.value(name) {
-            extra.entry(name).or_insert(value);
+            extra.entry(name).or_insert_with(|| value.clone());
         }
     }
     Ok(extra)

@@ -117,9 +117,13 @@ fn is_in_range(schema: &Value, value: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::schema;
+    use super::super::{OwnTemplates, schema};
     use super::*;
     use serde_json::json;
+
+    fn offered(vocab: usize) -> schema::Offered {
+        schema::Offered { vocab, max_logprobs: 20, own_templates: OwnTemplates::Taken }
+    }
 
     fn place(schema: &Value, body: Value) -> Option<String> {
         misfit(schema, &body)
@@ -177,7 +181,7 @@ mod tests {
 
     #[test]
     fn the_place_is_named() {
-        let chat = schema::chat(100);
+        let chat = schema::chat(&offered(100));
         let messages = |message: Value| json!({"messages": [{"role": "user", "content": "x"}, message]});
         assert_eq!(place(&chat, messages(json!({"role": "assistant"}))), None);
         assert_eq!(
@@ -195,7 +199,7 @@ mod tests {
         assert!(place(&chat, messages(part)).unwrap().starts_with("messages[1].content[0]"));
         let format =
             json!({"prompt": "x", "response_format": {"type": "text", "json_schema": {"schema": [1]}}});
-        let completion = schema::completion(100);
+        let completion = schema::completion(&offered(100));
         assert_eq!(place(&completion, format), Some("response_format.json_schema.schema".into()));
         assert_eq!(
             form(&completion, &json!({"prompt": "x", "user": 7})).unwrap_err().param.as_deref(),
@@ -242,7 +246,12 @@ mod tests {
 
     #[test]
     fn the_schemas_say_nothing_that_is_not_checked() {
-        let all = [schema::completion(9), schema::chat(9), schema::tokenize(), schema::detokenize(9)];
+        let all = [
+            schema::completion(&offered(9)),
+            schema::chat(&offered(9)),
+            schema::tokenize(),
+            schema::detokenize(9),
+        ];
         all.iter().for_each(keywords);
     }
 }

@@ -27,7 +27,7 @@ pub fn completion(body: &Value, context: &Context) -> Result<Generate, ApiError>
         _ => Special::With,
     };
     let prompt = fields.value("prompt").ok_or_else(|| ApiError::invalid("prompt", "prompt is missing"))?;
-    let prompts = prompts(&prompt, special, context)?;
+    let prompts = prompts(prompt, special, context)?;
     let generate =
         common.finish(Endpoint::Completions, prompts, Some(DEFAULT_MAX_TOKENS), fields, context)?;
     schema::check_completion(body)?;

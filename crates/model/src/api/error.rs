@@ -54,11 +54,13 @@ impl ApiError {
         ApiError { code: Some("json_parse_error"), ..ApiError::invalid("", message) }
     }
 
-    /// 400: prompt and answer do not fit the context.
-    pub fn too_long(param: &str, prompt: usize, answer: usize, context: usize) -> Self {
+    /// 400: prompt and answer do not fit the context. The fields that say what is in the prompt, and how long the answer
+    /// may be; the second is named if less of it would do.
+    pub fn too_long([of_prompt, of_answer]: [&str; 2], prompt: usize, answer: usize, context: usize) -> Self {
+        let param = if answer > 0 && prompt < context { of_answer } else { of_prompt };
         let message = format!(
             "this model's maximum context length is {context} tokens; the prompt has {prompt}{}; \
-             shorten the prompt or lower max_tokens",
+             shorten {of_prompt} or lower {of_answer}",
             if answer > 0 { format!(" and {answer} are asked for") } else { String::new() },
         );
         ApiError { code: Some("context_length_exceeded"), ..ApiError::invalid(param, message) }

@@ -1,11 +1,13 @@
 //! The fields of a request body, read one by one; null is absent, and what nobody read is counted.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value};
 
 use super::ApiError;
 
 /// Fields that clients send and that have no meaning here.
-const IGNORED: [&str; 9] = [
+const IGNORED: [&str; 8] = [
     "user",
     "metadata",
     "store",
@@ -13,38 +15,37 @@ const IGNORED: [&str; 9] = [
     "safety_identifier",
     "prompt_cache_key",
     "verbosity",
-    "spaces_between_special_tokens",
     "prompt_cache_retention",
 ];
 
-/// A body's fields that have not been read.
-pub(super) struct Fields(Map<String, Value>);
+/// A body's fields that have not been read. They stay where they are: a body of a million numbers is not copied.
+pub(super) struct Fields<'a>(BTreeMap<&'a str, &'a Value>);
 
-impl Fields {
-    pub(super) fn of(body: &Value) -> Result<Self, ApiError> {
+impl<'a> Fields<'a> {
+    pub(super) fn of(body: &'a Value) -> Result<Self, ApiError> {
         match body {
-            Value::Object(map) => Ok(Fields(
-                map.iter().filter(|(_, v)| !v.is_null()).map(|(k, v)| (k.clone(), v.clone())).collect(),
-            )),
+            Value::Object(map) => {
+                Ok(Fields(map.iter().filter(|(_, v)| !v.is_null()).map(|(k, v)| (k.as_str(), v)).collect()))
+            }
             _ => Err(ApiError::invalid("", "the body is not a JSON object")),
         }
     }
 
     /// Takes a field as it is.
-    pub(super) fn value(&mut self, name: &str) -> Option<Value> {
-        self.0.shift_remove(name)
+    pub(super) fn value(&mut self, name: &str) -> Option<&'a Value> {
+        self.0.remove(name)
     }
 
     fn typed<T>(
         &mut self,
         name: &str,
         expected: &str,
-        read: impl Fn(&Value) -> Option<T>,
+        read: impl Fn(&'a Value) -> Option<T>,
     ) -> Result<Option<T>, ApiError> {
         let Some(value) = self.value(name) else { return Ok(None) };
-        match read(&value) {
+        match read(value) {
             Some(read) => Ok(Some(read)),
-            None => Err(wrong(name, expected, &value)),
+            None => Err(wrong(name, expected, value)),
         }
     }
 
@@ -68,12 +69,12 @@ impl Fields {
         self.typed(name, "a string", |v| v.as_str().map(str::to_owned))
     }
 
-    pub(super) fn list(&mut self, name: &str) -> Result<Option<Vec<Value>>, ApiError> {
-        self.typed(name, "a list", |v| v.as_array().cloned())
+    pub(super) fn list(&mut self, name: &str) -> Result<Option<&'a [Value]>, ApiError> {
+        self.typed(name, "a list", |v| v.as_array().map(Vec::as_slice))
     }
 
-    pub(super) fn object(&mut self, name: &str) -> Result<Option<Map<String, Value>>, ApiError> {
-        self.typed(name, "an object", |v| v.as_object().cloned())
+    pub(super) fn object(&mut self, name: &str) -> Result<Option<&'a Map<String, Value>>, ApiError> {
+        self.typed(name, "an object", Value::as_object)
     }
 
     /// A string or a list of strings.
@@ -102,14 +103,14 @@ impl Fields {
     /// Refuses a field that asks for something; `harmless` values ask for nothing.
     pub(super) fn refuse(&mut self, name: &str, harmless: &[Value], what: &str) -> Result<(), ApiError> {
         match self.value(name) {
-            Some(value) if !harmless.contains(&value) => Err(ApiError::not_supported(name, what)),
+            Some(value) if !harmless.contains(value) => Err(ApiError::not_supported(name, what)),
             _ => Ok(()),
         }
     }
 
     /// Names of the fields that nobody knows.
     pub(super) fn unknown(self) -> Vec<String> {
-        self.0.into_iter().map(|(k, _)| k).filter(|k| !IGNORED.contains(&k.as_str())).collect()
+        self.0.into_keys().filter(|name| !IGNORED.contains(name)).map(str::to_owned).collect()
     }
 }
 

@@ -1,6 +1,6 @@
 //! What an answer must be: `response_format`, vLLM's `structured_outputs`, and its older `guided_*` names.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::ApiError;
 use super::fields::Fields;
@@ -78,16 +78,16 @@ fn response_format(fields: &mut Fields) -> Result<Option<Asked>, ApiError> {
 
 fn structured_outputs(fields: &mut Fields) -> Result<Option<Asked>, ApiError> {
     let param = "structured_outputs";
-    let Some(mut kinds) = fields.object(param)? else { return Ok(None) };
-    kinds.retain(|key, value| !value.is_null() && !MANNERS.contains(&key.as_str()));
+    let Some(all) = fields.object(param)? else { return Ok(None) };
+    let says = |(key, value): &(&String, &Value)| !value.is_null() && !MANNERS.contains(&key.as_str());
+    let mut kinds = all.iter().filter(says);
     let wrong = |why: &str| Err(ApiError::invalid(param, format!("{param}: {why}")));
-    if kinds.len() != 1 {
+    let (Some((key, value)), None) = (kinds.next(), kinds.next()) else {
         return wrong("expected exactly one of json, json_object, regex, choice, grammar");
-    }
-    let Some((key, value)) = Map::into_iter(kinds).next() else { return Ok(None) };
+    };
     match key.as_str() {
-        "json_object" if value == false => Ok(None),
-        "json" | "json_object" | "regex" | "choice" | "grammar" => match of_kind(&key, value) {
+        "json_object" if *value == false => Ok(None),
+        "json" | "json_object" | "regex" | "choice" | "grammar" => match of_kind(key, value) {
             Some(format) => Ok(Some(Asked { param, format })),
             None => wrong(&format!("{key} is of the wrong type")),
         },
@@ -110,7 +110,7 @@ fn guided(fields: &mut Fields) -> Result<Vec<Asked>, ApiError> {
     let mut asked = Vec::new();
     for (param, kind) in names {
         let Some(value) = fields.value(param) else { continue };
-        if kind == "json_object" && value == false {
+        if kind == "json_object" && *value == false {
             continue;
         }
         let wrong = || ApiError::invalid(param, format!("{param} is of the wrong type"));
@@ -119,13 +119,13 @@ fn guided(fields: &mut Fields) -> Result<Vec<Asked>, ApiError> {
     Ok(asked)
 }
 
-fn of_kind(kind: &str, value: Value) -> Option<OutputFormat> {
+fn of_kind(kind: &str, value: &Value) -> Option<OutputFormat> {
     match (kind, value) {
-        ("json", schema @ Value::Object(_)) => Some(OutputFormat::Schema(schema)),
-        ("json", Value::String(text)) => serde_json::from_str(&text).ok().map(OutputFormat::Schema),
+        ("json", Value::Object(_)) => Some(OutputFormat::Schema(value.clone())),
+        ("json", Value::String(text)) => serde_json::from_str(text).ok().map(OutputFormat::Schema),
         ("json_object", Value::Bool(true)) => Some(OutputFormat::Object),
-        ("regex", Value::String(expression)) => Some(OutputFormat::Regex(expression)),
-        ("grammar", Value::String(grammar)) => Some(OutputFormat::Lark(grammar)),
+        ("regex", Value::String(expression)) => Some(OutputFormat::Regex(expression.clone())),
+        ("grammar", Value::String(grammar)) => Some(OutputFormat::Lark(grammar.clone())),
         ("choice", Value::Array(texts)) if (1..=MAX_CHOICES).contains(&texts.len()) => {
             let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
             texts.iter().map(text).collect::<Option<_>>().map(OutputFormat::Choice)

@@ -17,9 +17,13 @@ mod stream;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
+mod tests_of_fields;
+#[cfg(test)]
 mod tests_of_tools;
 mod tokenize;
 mod tools;
+mod values;
+mod words;
 
 pub use batch::{BatchLine, batch_output};
 pub use chat::{MAX_MESSAGES, chat};
@@ -30,6 +34,7 @@ pub use response::{Choice, Meta, response};
 pub use stream::{Chunks, News, event};
 pub use tokenize::{detokenize, tokenize};
 pub use tools::MAX_TOOLS;
+pub use values::{VALUE_BYTES, values};
 
 use crate::sampling::GenerationConfig;
 use crate::template::{ChatTemplate, SpecialTexts, WallClock};
@@ -42,6 +47,15 @@ pub enum Streaming {
     Offered,
     /// In a batch a request for it is an error.
     Refused,
+}
+
+/// Whether a conversation may bring the template that it is rendered with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnTemplates {
+    /// The model's is used, and no other.
+    Refused,
+    /// It may, within the limits that all templates have.
+    Taken,
 }
 
 /// What requests are read against.
@@ -63,6 +77,10 @@ pub struct Context<'a> {
     pub vocab_size: usize,
     /// Tokens that prompt and answer may have together.
     pub context_len: usize,
+    /// Log-probabilities per token that may be asked for.
+    pub max_logprobs: u32,
+    /// Whether requests may bring templates.
+    pub own_templates: OwnTemplates,
     /// Whether streams are offered.
     pub streaming: Streaming,
     /// What templates see as the date.

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::fields::Fields;
 use super::format::{Asked, asked};
-use super::{ApiError, Context, Streaming};
+use super::{ApiError, Context, Streaming, words};
 use crate::sampling::{Limits, Overrides, SamplingParams};
 use crate::tools::Calls;
 
@@ -62,7 +62,7 @@ pub struct Generate {
     pub calls: Option<Calls>,
     /// Partitions the prefix cache.
     pub cache_salt: Option<String>,
-    /// The client's own id for the request.
+    /// What the client calls the answer.
     pub request_id: Option<String>,
     /// Fields that nobody knows: to be counted, not refused.
     pub unknown_fields: Vec<String>,
@@ -89,6 +89,10 @@ pub(super) struct Common {
     pub(super) cache_salt: Option<String>,
     pub(super) request_id: Option<String>,
     pub(super) truncate: Option<u32>,
+    /// Words that must not come.
+    bad_words: Vec<String>,
+    /// The field that says how long an answer may be, for errors.
+    pub(super) max_tokens_field: &'static str,
 }
 
 impl Common {
@@ -119,6 +123,8 @@ impl Common {
             cache_salt: fields.text("cache_salt")?,
             request_id: fields.text("request_id")?,
             truncate: fields.count("truncate_prompt_tokens")?,
+            bad_words: words::read(fields)?,
+            max_tokens_field: "max_tokens",
         })
     }
 
@@ -131,16 +137,17 @@ impl Common {
         fields: Fields,
         context: &Context,
     ) -> Result<Generate, ApiError> {
-        let prompts = self.checked_prompts(prompts, context)?;
-        let limits = Limits { vocab_size: context.vocab_size as u32 };
+        let prompt_field = match endpoint {
+            Endpoint::Completions => "prompt",
+            Endpoint::Chat => "messages",
+        };
+        let prompts = self.checked_prompts(prompts, prompt_field, context)?;
+        let limits = Limits { vocab_size: context.vocab_size as u32, max_logprobs: context.max_logprobs };
         let mut params = SamplingParams::resolve(&self.overrides, context.generation, limits)?;
-        params.max_tokens = Some(self.room(&prompts, default_max_tokens, context)?);
+        params.max_tokens = Some(self.room(&prompts, default_max_tokens, prompt_field, context)?);
         params.check(limits)?;
+        params.bad_words = words::tokens(&self.bad_words, context)?;
         if let Some(format) = &self.format {
-            if params.ignore_eos {
-                let message = "ignore_eos: a text that must match a format ends where the format does";
-                return Err(ApiError::invalid("ignore_eos", message));
-            }
             params.grammar = Some(format.compile(context.tokenizer)?);
         }
         Ok(Generate {
@@ -163,6 +170,7 @@ impl Common {
     fn checked_prompts(
         &self,
         mut prompts: Vec<Vec<u32>>,
+        field: &'static str,
         context: &Context,
     ) -> Result<Vec<Vec<u32>>, ApiError> {
         for prompt in &mut prompts {
@@ -171,28 +179,34 @@ impl Common {
             }
             if prompt.is_empty() {
                 return Err(ApiError::invalid(
-                    "prompt",
+                    field,
                     "the prompt is empty: there are no tokens to go on from",
                 ));
             }
             if let Some(id) = prompt.iter().find(|&&id| id as usize >= context.vocab_size) {
-                let message = format!("prompt: token id {id}; ids are below {}", context.vocab_size);
-                return Err(ApiError::invalid("prompt", message));
+                let message = format!("{field}: token id {id}; ids are below {}", context.vocab_size);
+                return Err(ApiError::invalid(field, message));
             }
         }
         Ok(prompts)
     }
 
     /// How many tokens each answer may have.
-    fn room(&self, prompts: &[Vec<u32>], default: Option<u32>, context: &Context) -> Result<u32, ApiError> {
+    fn room(
+        &self,
+        prompts: &[Vec<u32>],
+        default: Option<u32>,
+        prompt_field: &'static str,
+        context: &Context,
+    ) -> Result<u32, ApiError> {
         let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
         let asked = self.overrides.max_tokens;
         let left = context.context_len.saturating_sub(longest);
         let needed = asked.unwrap_or(1) as usize;
         if needed > left {
-            let param = if asked.is_some() && left > 0 { "max_tokens" } else { "prompt" };
+            let shorten = [prompt_field, self.max_tokens_field];
             let answer = asked.unwrap_or(0) as usize;
-            return Err(ApiError::too_long(param, longest, answer, context.context_len));
+            return Err(ApiError::too_long(shorten, longest, answer, context.context_len));
         }
         let left = u32::try_from(left).unwrap_or(u32::MAX);
         let default = context.generation.max_new_tokens.or(default);
@@ -221,9 +235,9 @@ fn delivery(fields: &mut Fields, context: &Context) -> Result<Delivery, ApiError
     if context.streaming == Streaming::Refused {
         return Err(ApiError::not_supported("stream", "streaming in a batch"));
     }
-    let options = options.unwrap_or_default();
-    let continuous_usage = flag(&options, "continuous_usage_stats");
-    Ok(Delivery::Stream { usage: flag(&options, "include_usage") || continuous_usage, continuous_usage })
+    let says = |name: &str| options.is_some_and(|options| flag(options, name));
+    let continuous_usage = says("continuous_usage_stats");
+    Ok(Delivery::Stream { usage: says("include_usage") || continuous_usage, continuous_usage })
 }
 
 fn overrides(fields: &mut Fields) -> Result<Overrides, ApiError> {
@@ -255,7 +269,6 @@ fn refuse_what_is_not_built(fields: &mut Fields) -> Result<(), ApiError> {
     fields.refuse("use_beam_search", &[json!(false)], "beam search")?;
     fields.refuse("suffix", &[json!("")], "filling in the middle")?;
     fields.refuse("priority", &[json!(0)], "a priority")?;
-    fields.refuse("bad_words", &[json!([])], "a list of words")?;
     fields.refuse("modalities", &[json!(["text"])], "another modality than text")?;
     fields.refuse("audio", &[], "audio")
 }

@@ -6,22 +6,35 @@ use std::sync::LazyLock;
 use serde_json::{Map, Value, json};
 
 use super::format::{MANNERS, MAX_CHOICES as MAX_FORMAT_CHOICES};
-use super::{ApiError, MAX_CHOICES, MAX_MESSAGES, MAX_PROMPTS, MAX_TOOLS, check};
-use crate::sampling::MAX_LOGPROBS;
+use super::words::MAX_WORD_BYTES;
+use super::{ApiError, MAX_CHOICES, MAX_MESSAGES, MAX_PROMPTS, MAX_TOOLS, OwnTemplates, check};
+use crate::sampling::{MAX_BAD_WORDS, MAX_STOP_IDS};
 use crate::template::ROLES;
 
-/// Any id may be a token here: which ids there are is checked where they are read.
-const ANY_VOCAB: usize = u32::MAX as usize;
+/// What differs from server to server.
+#[derive(Clone, Copy, Debug)]
+pub struct Offered {
+    /// Ids of tokens are below this.
+    pub vocab: usize,
+    /// Log-probabilities per token that may be asked for.
+    pub max_logprobs: u32,
+    /// Whether conversations may bring templates.
+    pub own_templates: OwnTemplates,
+}
+
+/// What no server exceeds: limits of one are checked where the fields are read.
+const ANY: Offered =
+    Offered { vocab: u32::MAX as usize, max_logprobs: u32::MAX, own_templates: OwnTemplates::Taken };
 
 /// Checks a body of `/v1/completions` whose fields have been read.
 pub(super) fn check_completion(body: &Value) -> Result<(), ApiError> {
-    static SCHEMA: LazyLock<Value> = LazyLock::new(|| completion(ANY_VOCAB));
+    static SCHEMA: LazyLock<Value> = LazyLock::new(|| completion(&ANY));
     check::form(&SCHEMA, body)
 }
 
 /// Checks a body of `/v1/chat/completions` whose fields have been read.
 pub(super) fn check_chat(body: &Value) -> Result<(), ApiError> {
-    static SCHEMA: LazyLock<Value> = LazyLock::new(|| chat(ANY_VOCAB));
+    static SCHEMA: LazyLock<Value> = LazyLock::new(|| chat(&ANY));
     check::form(&SCHEMA, body)
 }
 
@@ -33,7 +46,7 @@ pub(super) fn check_tokenize(body: &Value) -> Result<(), ApiError> {
 
 /// Checks a body of `/detokenize` whose fields have been read.
 pub(super) fn check_detokenize(body: &Value) -> Result<(), ApiError> {
-    static SCHEMA: LazyLock<Value> = LazyLock::new(|| detokenize(ANY_VOCAB));
+    static SCHEMA: LazyLock<Value> = LazyLock::new(|| detokenize(ANY.vocab));
     check::form(&SCHEMA, body)
 }
 
@@ -74,8 +87,8 @@ fn token(vocab: usize) -> Value {
     json!({"type": "integer", "minimum": 0, "maximum": vocab.saturating_sub(1)})
 }
 
-fn ids(vocab: usize) -> Value {
-    maybe("array", json!({"items": token(vocab)}))
+fn ids(vocab: usize, most: usize) -> Value {
+    maybe("array", json!({"items": token(vocab), "maxItems": most}))
 }
 
 fn object(required: &[&str], fields: [&[(&str, Value)]; 2]) -> Value {
@@ -85,11 +98,12 @@ fn object(required: &[&str], fields: [&[(&str, Value)]; 2]) -> Value {
 }
 
 /// Fields of both endpoints.
-fn common(vocab: usize) -> Vec<(&'static str, Value)> {
-    [sampling(vocab), ends(vocab), delivery(), formats()].concat()
+fn common(offered: &Offered) -> Vec<(&'static str, Value)> {
+    [sampling(offered), ends(offered.vocab), delivery(), formats()].concat()
 }
 
-fn sampling(vocab: usize) -> Vec<(&'static str, Value)> {
+fn sampling(offered: &Offered) -> Vec<(&'static str, Value)> {
+    let word = json!({"type": "string", "minLength": 1, "maxLength": MAX_WORD_BYTES});
     let integer = || maybe("integer", json!({"minimum": i64::MIN, "maximum": i64::MAX}));
     vec![
         ("model", text()),
@@ -111,8 +125,9 @@ fn sampling(vocab: usize) -> Vec<(&'static str, Value)> {
                                    "propertyNames": {"pattern": "^[0-9]+$"}}),
             ),
         ),
-        ("allowed_token_ids", ids(vocab)),
-        ("prompt_logprobs", count(json!({"maximum": MAX_LOGPROBS}))),
+        ("allowed_token_ids", ids(offered.vocab, offered.vocab)),
+        ("bad_words", maybe("array", json!({"maxItems": MAX_BAD_WORDS, "items": word}))),
+        ("prompt_logprobs", count(json!({"maximum": offered.max_logprobs}))),
     ]
 }
 
@@ -122,7 +137,7 @@ fn ends(vocab: usize) -> Vec<(&'static str, Value)> {
         ("max_tokens", count(json!({}))),
         ("min_tokens", count(json!({}))),
         ("stop", json!({"anyOf": [{"type": "null"}, stop, {"type": "array", "maxItems": 4, "items": stop}]})),
-        ("stop_token_ids", ids(vocab)),
+        ("stop_token_ids", ids(vocab, MAX_STOP_IDS)),
         ("ignore_eos", flag()),
         ("include_stop_str_in_output", flag()),
         ("skip_special_tokens", flag()),
@@ -142,7 +157,13 @@ fn delivery() -> Vec<(&'static str, Value)> {
         ("return_token_ids", flag()),
         ("return_tokens_as_token_ids", flag()),
         ("cache_salt", text()),
-        ("request_id", text()),
+        (
+            "request_id",
+            maybe(
+                "string",
+                json!({"minLength": 1, "maxLength": 128, "description": "Becomes the answer's id."}),
+            ),
+        ),
         ("user", text()),
     ]
 }
@@ -201,9 +222,9 @@ fn formats() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// `/v1/completions`, of a model with so many tokens.
-pub fn completion(vocab: usize) -> Value {
-    let tokens = json!({"type": "array", "minItems": 1, "items": token(vocab)});
+/// `/v1/completions`
+pub fn completion(offered: &Offered) -> Value {
+    let tokens = json!({"type": "array", "minItems": 1, "items": token(offered.vocab)});
     let prompt = json!({"anyOf": [
         {"type": "string"},
         tokens,
@@ -212,19 +233,22 @@ pub fn completion(vocab: usize) -> Value {
     let own = [
         ("prompt", prompt),
         ("echo", flag()),
-        ("logprobs", count(json!({"maximum": MAX_LOGPROBS}))),
+        ("logprobs", count(json!({"maximum": offered.max_logprobs}))),
         ("suffix", maybe("string", json!({"maxLength": 0}))),
     ];
-    object(&["prompt"], [&own, &common(vocab)])
+    object(&["prompt"], [&own, &common(offered)])
 }
 
-/// `/v1/chat/completions`, of a model with so many tokens.
-pub fn chat(vocab: usize) -> Value {
+/// `/v1/chat/completions`
+pub fn chat(offered: &Offered) -> Value {
     let own = [
         ("messages", messages()),
         ("max_completion_tokens", count(json!({"minimum": 1}))),
         ("logprobs", flag()),
-        ("top_logprobs", count(json!({"maximum": MAX_LOGPROBS, "description": "With logprobs only."}))),
+        (
+            "top_logprobs",
+            count(json!({"maximum": offered.max_logprobs, "description": "With logprobs only."})),
+        ),
         ("tools", maybe("array", json!({"maxItems": MAX_TOOLS, "items": tool()}))),
         ("tool_choice", tool_choice()),
         ("parallel_tool_calls", flag()),
@@ -235,7 +259,11 @@ pub fn chat(vocab: usize) -> Value {
         ("enable_thinking", flag()),
         ("documents", maybe("array", json!({}))),
     ];
-    object(&["messages"], [&own, &common(vocab)])
+    let template: &[(&str, Value)] = match offered.own_templates {
+        OwnTemplates::Taken => &[("chat_template", text())],
+        OwnTemplates::Refused => &[],
+    };
+    object(&["messages"], [&[&own, template].concat(), &common(offered)])
 }
 
 /// Only an assistant's message, or one that is calls, may have no content.

@@ -64,8 +64,6 @@ fn formats_that_are_wrong_are_named() {
     }
     let two = json!({"response_format": {"type": "json_object"}, "guided_regex": "a"});
     assert_eq!(refused(talk(two)), "guided_regex");
-    let endless = json!({"response_format": {"type": "json_object"}, "ignore_eos": true});
-    assert_eq!(refused(talk(endless)), "ignore_eos");
 }
 
 #[test]

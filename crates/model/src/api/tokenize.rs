@@ -22,6 +22,8 @@ pub fn tokenize(body: &Value, context: &Context) -> Result<Value, ApiError> {
         Some(text) => (text, special.unwrap_or(true)),
         None if body.get("messages").is_some() => {
             let offer = Offer::read(&mut fields)?;
+            let own = chat::own_template(&mut fields, context)?;
+            let context = &chat::with_template(context, own.as_ref());
             (chat::render(&mut fields, &offer, context)?, special.unwrap_or(false))
         }
         None => return Err(ApiError::invalid("prompt", "prompt or messages is missing")),

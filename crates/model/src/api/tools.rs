@@ -38,8 +38,8 @@ impl Offer {
             return Err(ApiError::invalid("tools", format!("tools[{at}]: expected a function with a name")));
         }
         let most = if fields.flag("parallel_tool_calls")? == Some(false) { 1 } else { MAX_CALLS };
-        let choice = choice(fields.value("tool_choice"), &tools)?;
-        let tools = (!tools.is_empty() && choice.is_some()).then_some(Value::Array(tools));
+        let choice = choice(fields.value("tool_choice"), tools)?;
+        let tools = (!tools.is_empty() && choice.is_some()).then(|| Value::from(tools));
         Ok(Offer { tools, choice: choice.unwrap_or(Choice::Auto), most })
     }
 
@@ -78,7 +78,7 @@ fn is_function(tool: &Value) -> bool {
 }
 
 /// Nothing where the tools are not to be shown.
-fn choice(choice: Option<Value>, tools: &[Value]) -> Result<Option<Choice>, ApiError> {
+fn choice(choice: Option<&Value>, tools: &[Value]) -> Result<Option<Choice>, ApiError> {
     let wrong = |why: String| Err(ApiError::invalid("tool_choice", format!("tool_choice: {why}")));
     let choice = match choice {
         None => return Ok(Some(Choice::Auto)),

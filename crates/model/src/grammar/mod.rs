@@ -42,6 +42,9 @@ pub enum OutputFormat {
     Lark(String),
 }
 
+/// Compilations at once; whoever waits for one keeps a thread.
+pub const WORKERS: usize = 4;
+
 /// What compiling may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
@@ -57,7 +60,12 @@ pub struct Budget {
 
 impl Default for Budget {
     fn default() -> Self {
-        Budget { source_bytes: 256 << 10, time: Duration::from_secs(5), workers: 4, cache_bytes: 64 << 20 }
+        Budget {
+            source_bytes: 256 << 10,
+            time: Duration::from_secs(5),
+            workers: WORKERS,
+            cache_bytes: 64 << 20,
+        }
     }
 }
 

@@ -53,6 +53,24 @@ fn texts(format: OutputFormat) -> Vec<String> {
 }
 
 #[test]
+fn an_ignored_end_comes_where_nothing_else_can() {
+    let (tokenizer, grammars) = (tokenizer(), grammars());
+    let grammar = grammars.compile(&OutputFormat::Regex("[0-9]{1,9}".to_owned())).unwrap();
+    let params = SamplingParams { grammar: Some(grammar), ignore_eos: true, ..SamplingParams::default() };
+    let mut logits = vec![0.0; tokenizer.vocab_size()];
+    logits[END as usize] = 30.0;
+    for seed in 0..4 {
+        let mut sampler = Sampler::new(params.clone(), &[], &[END], seed);
+        let mut ids = Vec::new();
+        while ids.last() != Some(&END) {
+            ids.push(sampler.sample(&logits).unwrap().token);
+        }
+        let text = tokenizer.decode(&ids[..ids.len() - 1], Special::With);
+        assert_eq!(text.len(), 9, "{text}: it goes on as long as it may");
+    }
+}
+
+#[test]
 fn choices_and_expressions_match() {
     let choices = ["yes", "no \"quoted\"\n", "è🚢"];
     let found = texts(OutputFormat::Choice(choices.map(str::to_owned).to_vec()));

@@ -1,10 +1,16 @@
 //! Sampling parameters: as asked for ([`Overrides`]) and as resolved ([`SamplingParams`]). Names,
 //! ranges and defaults are those of OpenAI's API and of vLLM.
 
+use std::sync::Arc;
+
 use super::{GenerationConfig, Grammar, ParamError};
 
-/// Most log-probabilities per token that may be asked for.
+/// Most log-probabilities per token that may be asked for, where nobody says otherwise.
 pub const MAX_LOGPROBS: u32 = 20;
+/// Most ids that end a text by name.
+pub const MAX_STOP_IDS: usize = 1024;
+/// Most words that must not come.
+pub const MAX_BAD_WORDS: usize = 128;
 /// Most stop strings, as vLLM and TGI allow.
 const MAX_STOPS: usize = 4;
 /// Longest stop string, in bytes.
@@ -37,7 +43,7 @@ pub struct Overrides {
     pub min_tokens: Option<u32>,
     /// Strings that end a text.
     pub stop: Option<Vec<String>>,
-    /// Ids that end a text.
+    /// Ids that end a text, at most [`MAX_STOP_IDS`].
     pub stop_token_ids: Option<Vec<u32>>,
     /// Go on past end-of-sequence ids.
     pub ignore_eos: Option<bool>,
@@ -45,9 +51,9 @@ pub struct Overrides {
     pub include_stop_str_in_output: Option<bool>,
     /// Leave special tokens out of the text.
     pub skip_special_tokens: Option<bool>,
-    /// Added to the logits of tokens: in [-100, 100].
+    /// Added to the logits of tokens: in [-100, 100]. At most one for each id that there is.
     pub logit_bias: Option<Vec<(u32, f32)>>,
-    /// The only tokens that may come.
+    /// The only tokens that may come; at most as many as there are ids.
     pub allowed_token_ids: Option<Vec<u32>>,
     /// Log-probabilities of this many tokens beside the one taken.
     pub logprobs: Option<u32>,
@@ -60,6 +66,8 @@ pub struct Overrides {
 pub struct Limits {
     /// Ids are below this.
     pub vocab_size: u32,
+    /// Most log-probabilities per token that may be asked for.
+    pub max_logprobs: u32,
 }
 
 /// Parameters of one sequence, complete and within their ranges.
@@ -87,8 +95,8 @@ pub struct SamplingParams {
     pub min_tokens: u32,
     /// Strings that end a text.
     pub stop: Vec<String>,
-    /// Ids that end a text.
-    pub stop_token_ids: Vec<u32>,
+    /// Ids that end a text; all choices of a request share the list, and those below.
+    pub stop_token_ids: Arc<[u32]>,
     /// Go on past end-of-sequence ids.
     pub ignore_eos: bool,
     /// Keep the stop string in the text.
@@ -96,9 +104,11 @@ pub struct SamplingParams {
     /// Leave special tokens out of the text.
     pub skip_special_tokens: bool,
     /// Added to the logits of tokens.
-    pub logit_bias: Vec<(u32, f32)>,
+    pub logit_bias: Arc<[(u32, f32)]>,
     /// The only tokens that may come.
-    pub allowed_token_ids: Option<Vec<u32>>,
+    pub allowed_token_ids: Option<Arc<[u32]>>,
+    /// Words that must not come, as tokens; none is empty.
+    pub bad_words: Arc<[Vec<u32>]>,
     /// Log-probabilities of this many tokens beside the one taken.
     pub logprobs: Option<u32>,
     /// The same for each token of the prompt.
@@ -121,12 +131,13 @@ impl Default for SamplingParams {
             max_tokens: None,
             min_tokens: 0,
             stop: Vec::new(),
-            stop_token_ids: Vec::new(),
+            stop_token_ids: Arc::default(),
             ignore_eos: false,
             include_stop_str_in_output: false,
             skip_special_tokens: true,
-            logit_bias: Vec::new(),
+            logit_bias: Arc::default(),
             allowed_token_ids: None,
+            bad_words: Arc::default(),
             logprobs: None,
             prompt_logprobs: None,
             grammar: None,
@@ -167,17 +178,18 @@ impl SamplingParams {
         set(&mut self.frequency_penalty, &o.frequency_penalty);
         set(&mut self.min_tokens, &o.min_tokens);
         set(&mut self.stop, &o.stop);
-        set(&mut self.stop_token_ids, &o.stop_token_ids);
+        share(&mut self.stop_token_ids, &o.stop_token_ids);
         set(&mut self.ignore_eos, &o.ignore_eos);
         set(&mut self.include_stop_str_in_output, &o.include_stop_str_in_output);
         set(&mut self.skip_special_tokens, &o.skip_special_tokens);
-        set(&mut self.logit_bias, &o.logit_bias);
+        share(&mut self.logit_bias, &o.logit_bias);
         if let Some(k) = o.top_k {
             self.top_k = top_k(k)?;
         }
         self.seed = o.seed.map(|seed| seed as u64).or(self.seed);
         self.max_tokens = o.max_tokens.or(self.max_tokens);
-        self.allowed_token_ids = o.allowed_token_ids.clone().or(self.allowed_token_ids.take());
+        self.allowed_token_ids =
+            o.allowed_token_ids.as_deref().map(Arc::from).or(self.allowed_token_ids.take());
         self.logprobs = o.logprobs.or(self.logprobs);
         self.prompt_logprobs = o.prompt_logprobs.or(self.prompt_logprobs);
         Ok(())
@@ -189,8 +201,9 @@ impl SamplingParams {
         self.check_ids(limits)?;
         self.check_stops()?;
         for (param, n) in [("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)] {
-            if n.is_some_and(|n| n > MAX_LOGPROBS) {
-                return Err(ParamError::new(param, format!("at most {MAX_LOGPROBS}"), n.unwrap_or(0)));
+            if n.is_some_and(|n| n > limits.max_logprobs) {
+                let expected = format!("at most {} (--max-logprobs)", limits.max_logprobs);
+                return Err(ParamError::new(param, expected, n.unwrap_or(0)));
             }
         }
         Ok(())
@@ -233,6 +246,7 @@ impl SamplingParams {
         if allowed.is_some_and(<[u32]>::is_empty) {
             return Err(ParamError::new("allowed_token_ids", "at least one id", "none"));
         }
+        self.check_lengths(limits)?;
         let biased = self.logit_bias.iter().map(|&(id, _)| ("logit_bias", id));
         let stops = self.stop_token_ids.iter().map(|&id| ("stop_token_ids", id));
         let allowed = allowed.into_iter().flatten().map(|&id| ("allowed_token_ids", id));
@@ -246,6 +260,28 @@ impl SamplingParams {
             Some((_, b)) => Err(ParamError::new("logit_bias", "numbers in [-100, 100]", b)),
             None => Ok(()),
         }
+    }
+
+    /// Lists are as long as they can be of use, and no longer: every sequence looks at them for every token.
+    fn check_lengths(&self, limits: Limits) -> Result<(), ParamError> {
+        let vocab = limits.vocab_size as usize;
+        let allowed = self.allowed_token_ids.as_deref().map_or(0, <[u32]>::len);
+        for (param, found, most) in [
+            ("stop_token_ids", self.stop_token_ids.len(), MAX_STOP_IDS),
+            ("logit_bias", self.logit_bias.len(), vocab),
+            ("allowed_token_ids", allowed, vocab),
+        ] {
+            if found > most {
+                return Err(ParamError::new(param, format!("at most {most} entries"), found));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the model's own ids end a text. They do where a format leaves nothing but an end, even if they are to be
+    /// ignored as long as anything else may come.
+    pub fn ends_at_eos(&self) -> bool {
+        !self.ignore_eos || self.grammar.is_some()
     }
 
     fn check_stops(&self) -> Result<(), ParamError> {
@@ -270,6 +306,12 @@ impl SamplingParams {
 fn set<T: Clone>(value: &mut T, asked: &Option<T>) {
     if let Some(asked) = asked {
         *value = asked.clone();
+    }
+}
+
+fn share<T: Clone>(list: &mut Arc<[T]>, asked: &Option<Vec<T>>) {
+    if let Some(asked) = asked {
+        *list = asked.as_slice().into();
     }
 }
 

@@ -1,7 +1,7 @@
 //! The sampler of one sequence.
 //!
 //! Order of operations, as in vLLM: log-probabilities from the raw logits; allowed tokens; grammar; minimum
-//! length; bias; repetition, then frequency and presence penalties; the most probable token if the
+//! length; bad words; bias; repetition, then frequency and presence penalties; the most probable token if the
 //! temperature is 0; else temperature, min-p, top-k, top-p, and a draw. Of equal logits the lowest
 //! id counts as the larger. The token depends on the logits, the sequence's own tokens, the seed and
 //! the position; on nothing else.
@@ -29,13 +29,16 @@ pub struct Sampled {
 pub struct Sampler {
     params: SamplingParams,
     draws: Draws,
-    /// Ids masked until `min_tokens` are there.
+    /// Ids masked until `min_tokens` are there: the model's own, so many, then those that were asked for.
     enders: Vec<u32>,
+    eos: usize,
     /// Tokens of the prompt, if a penalty wants them.
     prompt: HashSet<u32>,
     /// How often each token was generated, if a penalty wants it.
     generated: HashMap<u32, u32>,
     position: u64,
+    /// The newest tokens, as many as the longest bad word has before its last.
+    tail: Vec<u32>,
     /// Where the text is in its grammar, if it has one.
     guide: Option<Box<dyn Guide>>,
     /// Edited logits.
@@ -52,10 +55,12 @@ impl Sampler {
     ///
     /// `eos`: ids that end a text. `seed`: used where the parameters have none.
     pub fn new(params: SamplingParams, prompt: &[u32], eos: &[u32], seed: u64) -> Self {
-        let enders = if params.ignore_eos { &[] } else { eos };
+        let eos = if params.ends_at_eos() { eos } else { &[] };
         Sampler {
             draws: Draws::new(params.seed.unwrap_or(seed)),
-            enders: [enders, &params.stop_token_ids].concat(),
+            enders: [eos, &params.stop_token_ids].concat(),
+            eos: eos.len(),
+            tail: Vec::new(),
             prompt: if params.repetition_penalty == 1.0 {
                 HashSet::new()
             } else {
@@ -102,7 +107,7 @@ impl Sampler {
 
     /// Whether the next token can be taken without knowing the last ones: nothing counts them.
     pub fn takes_blindly(&self) -> bool {
-        !self.penalises()
+        !self.penalises() && self.params.bad_words.is_empty()
     }
 
     /// What a device is told that takes the next token itself, after so many `taken` ones that are to be
@@ -137,9 +142,10 @@ impl Sampler {
     fn changes(&self, taken: u64) -> Vec<Edit> {
         let mut edits = Vec::new();
         let mut push = |id: u32, change: Change| edits.push(Edit { id, change });
-        if self.too_early_to_end(self.position + taken) {
-            self.enders.iter().for_each(|&id| push(id, Change::Mask));
-        }
+        self.too_early(self.position + taken)
+            .iter()
+            .chain(&self.bad())
+            .for_each(|&id| push(id, Change::Mask));
         self.params.logit_bias.iter().for_each(|&(id, bias)| push(id, Change::Add(bias)));
         self.repeated().for_each(|id| push(id, Change::Repeated));
         self.generated.iter().for_each(|(&id, &times)| push(id, Change::Counted(times)));
@@ -164,7 +170,23 @@ impl Sampler {
             Some(guide) => guide.accept(token),
             None => (),
         }
+        self.remember(token);
         self.position += 1;
+    }
+
+    fn remember(&mut self, token: u32) {
+        if self.params.bad_words.is_empty() {
+            return;
+        }
+        let longest = self.params.bad_words.iter().map(|word| word.len() - 1).max().unwrap_or(0);
+        self.tail.push(token);
+        self.tail.drain(..self.tail.len().saturating_sub(longest));
+    }
+
+    /// Tokens that would complete a bad word.
+    fn bad(&self) -> Vec<u32> {
+        let words = self.params.bad_words.iter().filter_map(|word| word.split_last());
+        words.filter(|(_, before)| self.tail.ends_with(before)).map(|(&last, _)| last).collect()
     }
 
     fn penalises(&self) -> bool {
@@ -172,14 +194,21 @@ impl Sampler {
         p.repetition_penalty != 1.0 || p.presence_penalty != 0.0 || p.frequency_penalty != 0.0
     }
 
-    fn too_early_to_end(&self, position: u64) -> bool {
-        position < u64::from(self.params.min_tokens) && !self.enders.is_empty()
+    /// Ids that would end the text too early, as its token at `position`.
+    fn too_early(&self, position: u64) -> &[u32] {
+        match position < u64::from(self.params.min_tokens) {
+            true => &self.enders,
+            // They are there for a format that leaves nothing else.
+            false if self.params.ignore_eos => &self.enders[..self.eos],
+            false => &[],
+        }
     }
 
     fn edits(&self) -> bool {
         self.penalises()
-            || self.too_early_to_end(self.position)
+            || !self.too_early(self.position).is_empty()
             || !self.params.logit_bias.is_empty()
+            || !self.params.bad_words.is_empty()
             || self.params.allowed_token_ids.is_some()
             || self.guide.is_some()
     }
@@ -197,10 +226,11 @@ impl Sampler {
         if let Some(guide) = &mut self.guide {
             guide.mask(row, &self.enders)?;
         }
-        if self.too_early_to_end(self.position) && !self.must_end(row) {
-            self.enders.iter().for_each(|&id| change(row, id, |_| f32::NEG_INFINITY));
+        if !self.too_early(self.position).is_empty() && !self.must_end(row) {
+            self.too_early(self.position).iter().for_each(|&id| change(row, id, |_| f32::NEG_INFINITY));
         }
-        for &(id, bias) in &self.params.logit_bias {
+        self.bad().into_iter().for_each(|id| change(row, id, |_| f32::NEG_INFINITY));
+        for &(id, bias) in &*self.params.logit_bias {
             change(row, id, |x| x + bias);
         }
         self.penalise(row);

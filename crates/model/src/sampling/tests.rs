@@ -4,8 +4,9 @@ use super::row::exp;
 use super::sampler::truncate;
 use super::*;
 use crate::config::parse_generation;
+use kernels::pick::Change;
 
-const VOCAB: Limits = Limits { vocab_size: 100 };
+const VOCAB: Limits = Limits { vocab_size: 100, max_logprobs: MAX_LOGPROBS };
 
 /// A row of logits like a model's: many small, a few large, some equal.
 fn row(seed: u64, n: usize) -> Vec<f32> {
@@ -261,4 +262,55 @@ fn every_range_is_checked_and_named() {
     assert_eq!(refused(&|o| o.logprobs = Some(21)), "logprobs");
     assert_eq!(refused(&|o| o.prompt_logprobs = Some(21)), "prompt_logprobs");
     assert_eq!(refused(&|o| (o.min_tokens, o.max_tokens) = (Some(3), Some(2))), "min_tokens");
+}
+
+#[test]
+fn lists_have_an_end_and_are_shared() {
+    let refused = |change: &dyn Fn(&mut Overrides)| {
+        let mut o = Overrides::default();
+        change(&mut o);
+        SamplingParams::resolve(&o, &GenerationConfig::default(), VOCAB).map_err(|error| error.param)
+    };
+    let ids = |n: usize| (0..n).map(|i| i as u32 % 100).collect::<Vec<u32>>();
+    let bias = |n: usize| ids(n).into_iter().map(|id| (id, 1.0)).collect::<Vec<_>>();
+    assert_eq!(refused(&|o| o.stop_token_ids = Some(ids(MAX_STOP_IDS + 1))).err(), Some("stop_token_ids"));
+    assert_eq!(refused(&|o| o.allowed_token_ids = Some(ids(101))).err(), Some("allowed_token_ids"));
+    assert_eq!(refused(&|o| o.logit_bias = Some(bias(101))).err(), Some("logit_bias"));
+    let params = refused(&|o| {
+        o.stop_token_ids = Some(ids(MAX_STOP_IDS));
+        (o.allowed_token_ids, o.logit_bias) = (Some(ids(100)), Some(bias(100)));
+    });
+    let params = params.unwrap();
+    let other = params.clone();
+    assert!(std::sync::Arc::ptr_eq(&params.stop_token_ids, &other.stop_token_ids));
+    assert!(std::sync::Arc::ptr_eq(&params.logit_bias, &other.logit_bias));
+    let [one, two] = [&params, &other].map(|params| params.allowed_token_ids.as_ref().unwrap().as_ptr());
+    assert_eq!(one, two);
+}
+
+#[test]
+fn bad_words_never_come_whole() {
+    let logits = [0.0, 5.0, 4.0, 3.0, 2.0];
+    let words = |words: &[&[u32]]| SamplingParams {
+        bad_words: words.iter().map(|word| word.to_vec()).collect(),
+        ..SamplingParams::greedy()
+    };
+    let tokens = |params: SamplingParams| {
+        let mut sampler = sampler(params);
+        let sample = |_| {
+            let picked = sampler.for_device(0).unwrap().edits;
+            let token = sampler.sample(&logits).unwrap().token;
+            // A device is told the same.
+            assert!(!picked.iter().any(|edit| edit.id == token && edit.change == Change::Mask), "{picked:?}");
+            token
+        };
+        (0..5).map(sample).collect::<Vec<u32>>()
+    };
+    assert_eq!(tokens(words(&[&[1]])), [2; 5]);
+    assert_eq!(tokens(words(&[&[1, 1]])), [1, 2, 1, 2, 1]);
+    assert_eq!(tokens(words(&[&[1, 1], &[1, 2], &[3, 1, 3]])), [1, 3, 1, 4, 1]);
+    let mut resumed = sampler(words(&[&[1, 1, 1]]));
+    assert!(!resumed.takes_blindly());
+    [1, 1].into_iter().for_each(|token| resumed.accept(token));
+    assert_eq!(resumed.sample(&logits).unwrap().token, 2, "what came before counts, whoever took it");
 }

@@ -1,7 +1,7 @@
 //! Series of the engine: queues, tokens, tiers, links and lanes.
 
 use engine::{Counts, Engine, Hold, Moved, STEP_TOKENS};
-use spec::{BLOCK_TOKENS, Lane};
+use spec::{BLOCK_TOKENS, Lane, Tier};
 
 use super::text::Page;
 use crate::served::Served;
@@ -65,12 +65,16 @@ fn planner(page: &mut Page, counts: &Counts) {
 }
 
 fn preemptions(page: &mut Page, counts: &Counts) {
-    let all = counts.swapped + counts.recomputed;
+    let recomputed = |tier: Tier| counts.recomputed[tier];
+    let all = counts.swapped + Tier::ALL.into_iter().map(recomputed).sum::<u64>();
     page.one("vllm:num_preemptions_total", COUNTER, "Sequences that gave up their KV on the device.", all);
     let name = "ballast_preemptions_total";
-    page.family(name, COUNTER, "The same, by what becomes of the KV.");
+    page.family(name, COUNTER, "The same, by the tier that had no room and by what becomes of the KV.");
     page.sample(name, ",cause=\"device_full\",kv=\"swapped\"", counts.swapped);
-    page.sample(name, ",cause=\"device_full\",kv=\"recomputed\"", counts.recomputed);
+    for (cause, tier) in [("device_full", Tier::Device), ("host_full", Tier::Host), ("disk_full", Tier::Disk)]
+    {
+        page.sample(name, &format!(",cause=\"{cause}\",kv=\"recomputed\""), recomputed(tier));
+    }
 }
 
 fn steps(page: &mut Page, counts: &Counts) {

@@ -9,21 +9,28 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
-use model::api::schema;
+use model::api::{OwnTemplates, schema};
+use model::sampling::MAX_LOGPROBS;
 use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::routes;
+use crate::served::Served;
 
 /// `GET /openapi.json`
 pub(crate) async fn document(State(app): State<Arc<App>>) -> Response {
     // Until a model is there, any id may be one of its tokens.
-    let vocab = app.served().map_or(u32::MAX as usize, |served| served.engine.spec().vocab);
-    routes::json(whole(app.config.max_body_bytes, vocab).to_string())
+    let unknown = schema::Offered {
+        vocab: u32::MAX as usize,
+        max_logprobs: MAX_LOGPROBS,
+        own_templates: OwnTemplates::Refused,
+    };
+    let offered = app.served().map_or(unknown, Served::offered);
+    routes::json(whole(app.config.max_body_bytes, &offered).to_string())
 }
 
-/// The document. `max_body_bytes`: of a request; `vocab`: tokens that there are.
-fn whole(max_body_bytes: usize, vocab: usize) -> Value {
+/// The document. `max_body_bytes`: of a request.
+fn whole(max_body_bytes: usize, offered: &schema::Offered) -> Value {
     let about = format!(
         "OpenAI's API on one model. Bodies may have {max_body_bytes} bytes. Fields that are not listed are ignored \
          and counted; null is the same as absent."
@@ -35,18 +42,18 @@ fn whole(max_body_bytes: usize, vocab: usize) -> Value {
         "security": [{}, {"key": []}],
         "paths": paths(),
         "components": {
-            "schemas": schemas(vocab),
+            "schemas": schemas(offered),
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     })
 }
 
-fn schemas(vocab: usize) -> Value {
+fn schemas(offered: &schema::Offered) -> Value {
     let mut schemas = answers::schemas();
-    schemas["CompletionRequest"] = schema::completion(vocab);
-    schemas["ChatRequest"] = schema::chat(vocab);
+    schemas["CompletionRequest"] = schema::completion(offered);
+    schemas["ChatRequest"] = schema::chat(offered);
     schemas["TokenizeRequest"] = schema::tokenize();
-    schemas["DetokenizeRequest"] = schema::detokenize(vocab);
+    schemas["DetokenizeRequest"] = schema::detokenize(offered.vocab);
     schemas
 }
 

@@ -27,7 +27,7 @@ pub(crate) async fn create(State(app): State<Arc<App>>, request: Request) -> Res
 /// A batch that is kept, as it is shown.
 fn begin(app: &App, body: &[u8]) -> Result<String, ApiError> {
     let spool = app.spool()?;
-    let request = body::parse(body)?;
+    let request = body::parse(body, &app.crowd)?;
     let ids = [Kind::Batch, Kind::File, Kind::File].map(|kind| kind.id(&app.number().1));
     let batch = Batch::new(&request, ids)?;
     let input = batch.shown["input_file_id"].as_str().unwrap_or_default();

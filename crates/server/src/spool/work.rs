@@ -8,13 +8,15 @@ use std::time::Duration;
 use engine::job::{
     Ask, Ended, Existing, Files, Input, Job, JobError, Limits, Output, Paths, Record, Retry, Tally, Watch,
 };
-use model::api::Endpoint;
+use model::api::{Endpoint, values};
 use model::template::WallClock;
 use serde_json::{Value, json};
 
 use super::batch::Batch;
 use super::store::Spool;
 use crate::app::{App, Phase};
+use crate::config::Config;
+use crate::crowd;
 use crate::generate::aside;
 use crate::log::LogLevel;
 use crate::refusal;
@@ -26,6 +28,8 @@ const IN_FLIGHT: usize = 32;
 const WINDOW: usize = 512;
 /// How long an answer may wait for the disk.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
+/// Most lines of a batch, as OpenAI has it.
+const MOST_LINES: usize = 50_000;
 /// Wrong lines that are told.
 const ERRORS_TOLD: usize = 100;
 
@@ -58,8 +62,13 @@ fn one(app: &App, batch: Batch) {
     let id = batch.shown["id"].as_str().unwrap_or_default();
     let written = match answer(app, spool, served, &batch) {
         Ok(Some((ended, tally))) => spool.end(id, ended, &tally),
-        // The server ends, or the engine has: the next server goes on.
-        Ok(None) | Err(Failed::Job(JobError::Engine(_))) => Ok(()),
+        // The server ends: the next one goes on.
+        Ok(None) => Ok(()),
+        // The engine is dead, and perhaps nobody else asks it anything: this ends the server, and the next one goes on.
+        Err(Failed::Job(JobError::Engine(why))) => {
+            app.failed(why);
+            Ok(())
+        }
         Err(failed) => spool.update(id, |batch| batch.fail(&failed.told())).map(drop),
     };
     if let Err(error) = written {
@@ -89,7 +98,7 @@ impl Failed {
             Failed::Lines(errors) => errors,
             // Paths are not for clients.
             Failed::Job(JobError::Other { differences, .. }) => {
-                vec![error("batch_changed", &differences.join("; "), Value::Null)]
+                vec![error("batch_changed", &differences.join("; "), None, Value::Null)]
             }
             Failed::Job(JobError::File { source, .. } | JobError::Full { source, .. }) => {
                 vec![refused(&source)]
@@ -106,11 +115,11 @@ fn refused(why: &std::io::Error) -> Value {
     } else {
         ("spool_error", "the spool directory could not be read or written")
     };
-    error(code, message, Value::Null)
+    error(code, message, None, Value::Null)
 }
 
-fn error(code: &str, message: &str, line: Value) -> Value {
-    json!({"code": code, "message": message, "param": null, "line": line})
+fn error(code: &str, message: &str, param: Option<&str>, line: Value) -> Value {
+    json!({"code": code, "message": message, "param": param, "line": line})
 }
 
 /// Nothing if it is to be gone on with later.
@@ -124,7 +133,7 @@ fn answer(
     let path = spool.path(batch.shown["input_file_id"].as_str().unwrap_or_default());
     let bytes = fs::read(&path).map_err(|source| JobError::File { what: "read", path, source })?;
     let input = Input::new(bytes);
-    check(&input, batch)?;
+    check(&input, batch, &app.config)?;
     if batch.status() == "validating" {
         // If this cannot be written, the answers cannot either, and that is told.
         let _ = spool.update(id, |batch| batch.advance("in_progress"));
@@ -153,25 +162,47 @@ fn answer(
 }
 
 /// Before anything runs, all lines are requests for the endpoint, each of its own name.
-fn check(input: &Input, batch: &Batch) -> Result<(), Failed> {
+fn check(input: &Input, batch: &Batch, config: &Config) -> Result<(), Failed> {
     let mut errors = Vec::new();
+    if input.len() > MOST_LINES {
+        let message = format!("{} requests in the file; at most {MOST_LINES}", input.len());
+        return Err(Failed::Lines(vec![error("too_many_requests", &message, None, Value::Null)]));
+    }
+    let most_values = crowd::most_values(config.max_body_bytes);
     let mut names = std::collections::HashSet::new();
     for line in input.lines() {
         let number = json!(line.number);
         let id = line.custom_id();
+        if line.bytes.len() > config.max_body_bytes || values(line.bytes) > most_values {
+            errors.push(error("line_too_large", "the line is larger than a body may be", None, number));
+            continue;
+        }
         match line.parse() {
-            Err(wrong) => errors.push(error("invalid_request", &wrong.message, number)),
+            Err(wrong) => {
+                errors.push(error("invalid_request", &wrong.message, wrong.param.as_deref(), number));
+            }
             Ok(request) if batch.shown["endpoint"] != path_of(request.endpoint) => {
-                errors.push(error("mismatched_endpoint", "the url is not the batch's endpoint", number));
+                errors.push(error(
+                    "mismatched_endpoint",
+                    "the url is not the batch's endpoint",
+                    Some("url"),
+                    number,
+                ));
             }
             Ok(_) if !names.insert(id) => {
-                errors.push(error("duplicate_custom_id", "an earlier line has this custom_id", number));
+                let why = "an earlier line has this custom_id";
+                errors.push(error("duplicate_custom_id", why, Some("custom_id"), number));
             }
             Ok(_) => {}
         }
     }
     if input.is_empty() {
-        errors.push(error("empty_file", "there are no requests in the file", Value::Null));
+        errors.push(error(
+            "empty_file",
+            "there are no requests in the file",
+            Some("input_file_id"),
+            Value::Null,
+        ));
     }
     errors.truncate(ERRORS_TOLD);
     if errors.is_empty() { Ok(()) } else { Err(Failed::Lines(errors)) }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use engine::{Claim, Engine, EngineConfig, Event, KvMemory, Offload, Planned, PrefixCaching};
 use kernels::Isa;
 use model::Checkpoint;
+use model::api::OwnTemplates;
 use model::config::read_generation;
 use model::decoder::WeightsAs;
 use model::sampling::SamplingParams;
@@ -63,6 +64,8 @@ pub(crate) fn served(model: &str) -> Served {
         tool_template: Some(templates.choose(Tools::Given).unwrap()),
         special: SpecialTexts { bos: text(special.bos), eos: text(special.eos), pad: None, unk: None },
         generation: read_generation(&folder).unwrap(),
+        max_logprobs: 20,
+        own_templates: OwnTemplates::Refused,
         tokenizer: Arc::new(tokenizer),
     }
 }
@@ -90,8 +93,13 @@ pub(crate) struct Running {
 
 impl Running {
     /// How it ended, once it has.
-    pub(crate) fn end(mut self) -> Ended {
-        self.thread.take().unwrap().join().unwrap().unwrap()
+    pub(crate) fn end(self) -> Ended {
+        self.ended().unwrap()
+    }
+
+    /// The same, or why it could not begin.
+    pub(crate) fn ended(mut self) -> Result<Ended, ServeError> {
+        self.thread.take().unwrap().join().unwrap()
     }
 }
 
@@ -149,6 +157,8 @@ struct Grip {
     released: bool,
     /// The engine has come to a token that is not taken.
     waiting: bool,
+    /// It is to panic instead of taking it.
+    burst: bool,
 }
 
 impl Brake {
@@ -178,6 +188,12 @@ impl Brake {
         }
     }
 
+    /// Lets the engine die of a bug in what it calls, and waits for nothing.
+    pub(crate) fn burst(&self) {
+        self.0.state.lock().unwrap().burst = true;
+        self.0.let_go();
+    }
+
     /// Lets the engine go on for good.
     pub(crate) fn release(&self) {
         self.0.let_go();
@@ -193,6 +209,9 @@ impl Held {
         while state.waiting && !state.released {
             state = self.changed.wait(state).unwrap();
         }
+        let burst = state.burst;
+        drop(state);
+        assert!(!burst, "a bug, as the test wants it");
     }
 
     /// Nothing is held from here on.

@@ -22,7 +22,7 @@ pub use config::{FcfsConfig, Preempt, ZeroLimit};
 use crate::kv::{Hold, State, Table};
 use crate::sched::block::Pace;
 use crate::sched::{Next, Scheduler, Why};
-use spec::{Done, Nanos, Request, SeqId, StepId, Tier, Tokens};
+use spec::{ByTier, Done, Nanos, Request, SeqId, StepId, Tier, Tokens};
 use std::collections::{BTreeSet, VecDeque};
 
 /// Place of a sequence in a queue: earlier arrivals first.
@@ -61,8 +61,8 @@ pub struct Fcfs {
 pub struct Preempted {
     /// It is moved to the host.
     pub swapped: u64,
-    /// It is computed again.
-    pub recomputed: u64,
+    /// It is computed again, by the tier that had no room: for a block more, or for what was to be moved there.
+    pub recomputed: ByTier<u64>,
 }
 
 impl Fcfs {

@@ -18,8 +18,9 @@ impl Fcfs {
                 self.preempted.swapped += 1;
                 self.depart(victim, Tier::Host);
             }
-            _ => {
-                self.preempted.recomputed += 1;
+            (swaps, _) => {
+                let full = if swaps { Tier::Host } else { self.table.live(victim.1).home };
+                self.preempted.recomputed[full] += 1;
                 self.forget(victim);
             }
         }

@@ -1,0 +1,93 @@
+//! What `ballast serve` is told.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use model::sampling::MAX_LOGPROBS;
+
+use super::amounts::{parse_bytes, parse_count, seconds};
+use super::{EngineArgs, ModelArg};
+
+#[derive(Args)]
+pub(crate) struct ServeArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArg,
+    /// The address to listen on, or a name of it; 0.0.0.0 lets the whole network in.
+    #[arg(long, default_value = "127.0.0.1", help_heading = "Server")]
+    pub(crate) host: String,
+    /// The port to listen on; 0 takes a free one.
+    #[arg(long, default_value_t = 8000, help_heading = "Server")]
+    pub(crate) port: u16,
+    /// What requests call the model; several names are possible [default: MODEL].
+    #[arg(long, num_args = 1.., value_name = "NAME", help_heading = "Server")]
+    pub(crate) served_model_name: Vec<String>,
+    /// Keys of which clients must show one (all routes but /health and /ready); may be given several times.
+    #[arg(long, num_args = 1.., value_name = "KEY", help_heading = "Server")]
+    pub(crate) api_key: Vec<String>,
+    /// A file of such keys, one a line; SIGHUP reads it anew.
+    #[arg(long, value_name = "FILE", help_heading = "Server")]
+    pub(crate) api_key_file: Option<PathBuf>,
+    /// Answer /metrics to whoever has no key, too: for those that look at all servers of a cluster.
+    #[arg(long, help_heading = "Server")]
+    pub(crate) open_metrics: bool,
+    /// Log-probabilities per token that a request may ask for; -1 for as many as there are tokens.
+    #[arg(long, default_value_t = i64::from(MAX_LOGPROBS), value_parser = clap::value_parser!(i64).range(-1..=i64::from(u32::MAX)),
+          allow_negative_numbers = true, help_heading = "Server")]
+    pub(crate) max_logprobs: i64,
+    /// Let conversations bring the chat template that they are rendered with, within the limits of all templates.
+    #[arg(long, help_heading = "Server")]
+    pub(crate) trust_request_chat_template: bool,
+    /// Connections that there may be; more are answered 503 and closed. Their buffers are part of --memory.
+    #[arg(long, default_value_t = 2048, value_parser = parse_count, help_heading = "Server")]
+    pub(crate) max_connections: usize,
+    /// Sequences that may wait for the first of their tokens; more are answered 503.
+    #[arg(long, default_value_t = 2048, value_parser = parse_count, help_heading = "Server")]
+    pub(crate) max_num_queued_reqs: usize,
+    /// Prompt tokens that those may have together; more are answered 503.
+    #[arg(long, default_value_t = 4 << 20, value_parser = parse_count, help_heading = "Server")]
+    pub(crate) max_num_queued_tokens: usize,
+    /// A directory for /v1/files and /v1/batches, which are not offered without it; batches go on after a restart.
+    #[arg(long, value_name = "DIR", help_heading = "Server")]
+    pub(crate) spool_dir: Option<PathBuf>,
+    /// Seconds that a request may take; more are answered 408 [default: as many as it needs].
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, help_heading = "Server")]
+    pub(crate) request_timeout: Option<Duration>,
+    /// Seconds that a request may wait for its first step; more are answered 503 [default: as many as it needs].
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, help_heading = "Server")]
+    pub(crate) queue_timeout: Option<Duration>,
+    /// Memory for KV, such as 4GiB [default: 512 tokens for each of --max-num-seqs, or one longest sequence].
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, help_heading = "Server")]
+    pub(crate) kv_cache_memory_bytes: Option<u64>,
+    /// Seconds that requests under way may go on after SIGTERM or Ctrl-C.
+    #[arg(long, default_value_t = 30, value_name = "SECONDS", help_heading = "Server")]
+    pub(crate) shutdown_timeout: u64,
+    /// How the log on standard error looks; prompts, answers and keys are never in it.
+    #[arg(long, value_enum, default_value_t = LogFormatName::Text, help_heading = "Server")]
+    pub(crate) log_format: LogFormatName,
+    /// What is told: every request from info on, those that only look from debug on.
+    #[arg(long, value_enum, default_value_t = LogLevelName::Info, help_heading = "Server")]
+    pub(crate) log_level: LogLevelName,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormatName {
+    /// Time, level, event and fields.
+    Text,
+    /// An object a line.
+    Json,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogLevelName {
+    /// What is broken.
+    Error,
+    /// What may be.
+    Warn,
+    /// Requests, beginnings and ends.
+    Info,
+    /// Requests that only look, too.
+    Debug,
+}
