@@ -30,7 +30,16 @@ namespace emu {
 struct Dim { unsigned x, y, z; };
 constexpr size_t STACK = 256 << 10;
 
+struct Copy {
+  void* to;
+  const void* from;
+};
+
 struct Fiber {
+  // Of global to shared memory; those up to `copied` are done. Where their groups end.
+  std::vector<Copy> copies;
+  std::vector<size_t> groups;
+  size_t copied = 0;
   void* sp = nullptr;
   char* stack = nullptr;
   Dim thread{};
@@ -122,6 +131,9 @@ inline void begin(Fiber& fiber) {
   for (int i = 0; i < 6; i++) *--top = nullptr;
   fiber.sp = top;
   fiber.done = false;
+  fiber.copies.clear();
+  fiber.groups.clear();
+  fiber.copied = 0;
 }
 
 inline void sync_block() {
@@ -184,11 +196,11 @@ inline void run_block() {
 
 template <class T>
 inline T shuffle(T value, unsigned from) {
-  static_assert(sizeof(T) == 4, "words only");
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8, "one word or two");
   Warp& w = warp();
-  std::memcpy(&w.words[current->thread.x % 32][0], &value, 4);
+  std::memcpy(&w.words[current->thread.x % 32][0], &value, sizeof(T));
   sync_warp();
-  std::memcpy(&value, &w.words[from % 32][0], 4);
+  std::memcpy(&value, &w.words[from % 32][0], sizeof(T));
   sync_warp();
   return value;
 }
@@ -216,6 +228,16 @@ static inline T __shfl_down_sync(unsigned, T value, unsigned step) {
   unsigned lane = emu::current->thread.x % 32;
   return emu::shuffle(value, lane + step < 32 ? lane + step : lane);
 }
+static inline unsigned __ballot_sync(unsigned, bool mine) {
+  emu::Warp& w = emu::warp();
+  w.words[emu::current->thread.x % 32][0] = mine;
+  emu::sync_warp();
+  unsigned all = 0;
+  for (unsigned lane = 0; lane < 32; lane++) all |= w.words[lane][0] << lane;
+  emu::sync_warp();
+  return all;
+}
+static inline int __ffs(unsigned bits) { return __builtin_ffs((int)bits); }
 static inline float __uint_as_float(unsigned bits) { float x; std::memcpy(&x, &bits, 4); return x; }
 static inline unsigned __float_as_uint(float x) { unsigned bits; std::memcpy(&bits, &x, 4); return bits; }
 // Nothing is fused here anyway.
@@ -235,14 +257,20 @@ static inline T atomicAdd(T* at, T value) { T before = *at; *at += value; return
 template <class T>
 static inline T atomicMin(T* at, T value) { T before = *at; *at = min(before, value); return before; }
 
-// The copy is done at once; what a missing wait would show is left to the device.
+// There is nonsense until somebody waits for the copy: who reads too early sees it, and who still reads what was there before.
 static inline void copy_16(void* shared, const void* global) {
   if ((uintptr_t)shared % 16 || (uintptr_t)global % 16) { std::fprintf(stderr, "a copy is not aligned\n"); std::abort(); }
-  std::memcpy(shared, global, 16);
+  std::memset(shared, 0xff, 16);
+  emu::current->copies.push_back({shared, global});
 }
-static inline void copies_commit() {}
+static inline void copies_commit() { emu::current->groups.push_back(emu::current->copies.size()); }
 template <int PENDING>
-static inline void copies_wait() {}
+static inline void copies_wait() {
+  emu::Fiber& fiber = *emu::current;
+  if (fiber.groups.size() <= PENDING) return;
+  size_t end = fiber.groups[fiber.groups.size() - PENDING - 1];
+  for (; fiber.copied < end; fiber.copied++) std::memcpy(fiber.copies[fiber.copied].to, fiber.copies[fiber.copied].from, 16);
+}
 
 #ifndef BALLAST_MMA_BY_SHUFFLES
 static inline float emulated_bf16(unsigned bits) { return __uint_as_float(bits << 16); }

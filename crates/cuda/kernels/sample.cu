@@ -196,6 +196,21 @@ __device__ __forceinline__ u64 measure_of(float x, bool by_mass) {
   return by_mass ? (u64)(sample_exp(x) * MASS_ONE) : 1;
 }
 
+// Adds what each lane brings to the sum that it names. Lanes that name the same one as the first of them are added up before,
+// three times over: additions of 64 bits to one place of shared memory wait for each other, and often most ids name a few.
+__device__ void add_to_sums(u64* sums, u32 name, u64 value, bool counts) {
+  u32 left = __ballot_sync(ALL_LANES, counts);
+  for (u32 round = 0; round < 3 && left != 0; round++) {
+    u32 leader = __ffs(left) - 1, its = __shfl_sync(ALL_LANES, name, leader);
+    bool mine = counts && name == its;
+    u64 sum = mine ? value : 0;
+    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(ALL_LANES, sum, step);
+    if (threadIdx.x % 32 == leader) atomicAdd(&sums[its], sum);
+    left &= ~__ballot_sync(ALL_LANES, mine);
+  }
+  if (left >> threadIdx.x % 32 & 1u) atomicAdd(&sums[name], value);
+}
+
 // Raises the cutoff so far that no more is kept than it takes to reach `wanted`: a count, or a share of the mass.
 __device__ void narrow_down(Cut& c, Shared& s, double wanted, bool by_mass) {
   u32 key = 0, inverse = 0, key_mask = 0, inverse_mask = 0;
@@ -205,11 +220,12 @@ __device__ void narrow_down(Cut& c, Shared& s, double wanted, bool by_mass) {
     u32 shift = 24 - 8 * (digit % 4);
     for (u32 i = threadIdx.x; i < 256; i += THREADS) s.sums[i] = 0;
     __syncthreads();
-    for (u32 id = threadIdx.x; id < c.n; id += THREADS) {
-      float x = scaled(c, id);
+    for (u32 first = 0; first < c.n; first += THREADS) {
+      u32 id = first + threadIdx.x;
+      float x = id < c.n ? scaled(c, id) : NO_SCORE;
       u32 mine = ordered(x);
-      if (!admits(c, id, x) || (mine & key_mask) != key || (~id & inverse_mask) != inverse) continue;
-      atomicAdd(&s.sums[(in_key ? mine : ~id) >> shift & 255u], measure_of(x, by_mass));
+      bool counts = id < c.n && admits(c, id, x) && (mine & key_mask) == key && (~id & inverse_mask) == inverse;
+      add_to_sums(s.sums, (in_key ? mine : ~id) >> shift & 255u, counts ? measure_of(x, by_mass) : 0, counts);
     }
     __syncthreads();
     if (threadIdx.x == 0) {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::CudaError;
 use crate::module::Module;
-use crate::nvrtc::Nvrtc;
+use crate::nvrtc::{Nvrtc, Target};
 
 /// What machine code is made for: 90 is compute capability 9.0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,7 +19,7 @@ impl fmt::Display for Architecture {
 /// A module as machine code.
 #[derive(Clone, Debug)]
 pub struct Compiled {
-    /// What the driver loads.
+    /// What the driver loads: machine code, or PTX of an older architecture where the compiler does not know this one yet.
     pub cubin: Vec<u8>,
     /// What the compiler said: warnings, and each kernel's registers and spills.
     pub log: String,
@@ -27,11 +27,7 @@ pub struct Compiled {
 
 /// What the compiler is told, beside the architecture.
 pub(crate) fn options(module: Module, architecture: Architecture) -> Vec<String> {
-    let mut options = vec![
-        format!("--gpu-architecture={architecture}"),
-        "--std=c++17".to_string(),
-        "--ptxas-options=-v".to_string(),
-    ];
+    let mut options = vec!["--std=c++17".to_string(), "--ptxas-options=-v".to_string()];
     options.extend(module.defines());
     if module == Module::Sample {
         // The CPU's sampler does not fuse either.
@@ -41,6 +37,13 @@ pub(crate) fn options(module: Module, architecture: Architecture) -> Vec<String>
         options.push("-DBALLAST_MMA_BY_SHUFFLES".to_string());
     }
     options
+}
+
+/// What is compiled for a device, given what the compiler knows (the oldest first): its own machine code, else PTX of the newest
+/// architecture before it. None if it is older than all of them.
+fn target(known: &[u32], Architecture(device): Architecture) -> Option<Target> {
+    let newest = known.iter().copied().filter(|known| *known <= device).next_back()?;
+    Some(if newest == device { Target::Machine(device) } else { Target::Driver(newest) })
 }
 
 /// The compiler's version, major and minor.
@@ -56,12 +59,37 @@ pub fn version() -> Result<(i32, i32), CudaError> {
 /// # Errors
 /// [`CudaError::Library`] if there is no compiler, [`CudaError::Compile`] with its words.
 pub fn compile(module: Module, architecture: Architecture) -> Result<Compiled, CudaError> {
-    let name = format!("{module}.cu");
-    let compiled = Nvrtc::get()?.compile(&name, &module.source(), &options(module, architecture));
-    let (cubin, log) = compiled.map_err(|log| CudaError::Compile {
-        module: module.to_string(),
-        architecture: architecture.to_string(),
-        log,
+    let (nvrtc, name) = (Nvrtc::get()?, format!("{module}.cu"));
+    let failed =
+        |log| CudaError::Compile { module: module.to_string(), architecture: architecture.to_string(), log };
+    let known = nvrtc.architectures();
+    let target = target(&known, architecture).ok_or_else(|| {
+        let (major, minor) = nvrtc.version();
+        let oldest = known.first().copied().unwrap_or_default();
+        failed(format!(
+            "NVRTC {major}.{minor} compiles for sm_{oldest} and newer; install that of an older CUDA (CUDA 12 knows sm_50)"
+        ))
     })?;
+    let mut options = options(module, architecture);
+    options.push(match target {
+        Target::Machine(number) => format!("--gpu-architecture=sm_{number}"),
+        Target::Driver(number) => format!("--gpu-architecture=compute_{number}"),
+    });
+    let compiled = nvrtc.compile(&name, &module.source(), &options, target);
+    let (cubin, log) = compiled.map_err(failed)?;
     Ok(Compiled { cubin, log })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_that_the_compiler_does_not_know_get_ptx_of_the_newest_before_them() {
+        let known = [75, 80, 90, 100];
+        let of = |device| target(&known, Architecture(device));
+        assert_eq!([of(80), of(100)], [Some(Target::Machine(80)), Some(Target::Machine(100))]);
+        assert_eq!([of(87), of(120)], [Some(Target::Driver(80)), Some(Target::Driver(100))]);
+        assert_eq!(of(70), None);
+    }
 }

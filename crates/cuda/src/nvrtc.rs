@@ -12,6 +12,15 @@ use crate::{CudaError, library};
 type Program = *mut c_void;
 type Status = c_int;
 
+/// What the library compiles to, and for which architecture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// Machine code.
+    Machine(u32),
+    /// PTX, which the driver of a newer device makes machine code of.
+    Driver(u32),
+}
+
 /// The library's functions; it stays open for as long as the process.
 pub(crate) struct Nvrtc {
     version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> Status,
@@ -26,8 +35,12 @@ pub(crate) struct Nvrtc {
     compile: unsafe extern "C" fn(Program, c_int, *const *const c_char) -> Status,
     log_size: unsafe extern "C" fn(Program, *mut usize) -> Status,
     log: unsafe extern "C" fn(Program, *mut c_char) -> Status,
+    architectures: unsafe extern "C" fn(*mut c_int) -> Status,
+    list_architectures: unsafe extern "C" fn(*mut c_int) -> Status,
     cubin_size: unsafe extern "C" fn(Program, *mut usize) -> Status,
     cubin: unsafe extern "C" fn(Program, *mut c_char) -> Status,
+    ptx_size: unsafe extern "C" fn(Program, *mut usize) -> Status,
+    ptx: unsafe extern "C" fn(Program, *mut c_char) -> Status,
     destroy: unsafe extern "C" fn(*mut Program) -> Status,
     message: unsafe extern "C" fn(Status) -> *const c_char,
     _library: Library,
@@ -66,8 +79,12 @@ impl Nvrtc {
                 compile: *library.get(b"nvrtcCompileProgram").ok()?,
                 log_size: *library.get(b"nvrtcGetProgramLogSize").ok()?,
                 log: *library.get(b"nvrtcGetProgramLog").ok()?,
+                architectures: *library.get(b"nvrtcGetNumSupportedArchs").ok()?,
+                list_architectures: *library.get(b"nvrtcGetSupportedArchs").ok()?,
                 cubin_size: *library.get(b"nvrtcGetCUBINSize").ok()?,
                 cubin: *library.get(b"nvrtcGetCUBIN").ok()?,
+                ptx_size: *library.get(b"nvrtcGetPTXSize").ok()?,
+                ptx: *library.get(b"nvrtcGetPTX").ok()?,
                 destroy: *library.get(b"nvrtcDestroyProgram").ok()?,
                 message: *library.get(b"nvrtcGetErrorString").ok()?,
                 _library: library,
@@ -83,6 +100,20 @@ impl Nvrtc {
         (major, minor)
     }
 
+    /// What it makes machine code for, 90 for sm_90: the oldest first.
+    pub(crate) fn architectures(&self) -> Vec<u32> {
+        let mut count = 0;
+        // SAFETY: the place lives through the call, and the list is as long as the library said.
+        let mut all = unsafe {
+            (self.architectures)(&mut count);
+            let mut all = vec![0; count.max(0) as usize];
+            (self.list_architectures)(all.as_mut_ptr());
+            all
+        };
+        all.sort_unstable();
+        all.into_iter().map(|number| number as u32).collect()
+    }
+
     fn result(&self, status: Status) -> Result<(), String> {
         if status == 0 {
             return Ok(());
@@ -91,7 +122,7 @@ impl Nvrtc {
         Err(unsafe { CStr::from_ptr((self.message)(status)) }.to_string_lossy().into_owned())
     }
 
-    /// Machine code, and what the compiler said of it.
+    /// Machine code, or text for the driver to compile, and what the compiler said of it.
     ///
     /// # Errors
     /// Its words.
@@ -100,6 +131,7 @@ impl Nvrtc {
         name: &str,
         source: &str,
         options: &[String],
+        target: Target,
     ) -> Result<(Vec<u8>, String), String> {
         let text = |text: &str| CString::new(text).map_err(|e| e.to_string());
         let (name, source) = (text(name)?, text(source)?);
@@ -112,7 +144,11 @@ impl Nvrtc {
             let done = self.result((self.compile)(program, options.len() as c_int, options.as_ptr()));
             let log = self.bytes(program, self.log_size, self.log).unwrap_or_default();
             let log = String::from_utf8_lossy(&log).trim_end_matches('\0').to_string();
-            let code = done.and_then(|()| self.bytes(program, self.cubin_size, self.cubin));
+            let (size, write) = match target {
+                Target::Machine(_) => (self.cubin_size, self.cubin),
+                Target::Driver(_) => (self.ptx_size, self.ptx),
+            };
+            let code = done.and_then(|()| self.bytes(program, size, write));
             // A program that is not destroyed costs memory and nothing else.
             (self.destroy)(&mut program);
             code.map(|code| (code, log.clone())).map_err(|why| format!("{why}\n{log}"))

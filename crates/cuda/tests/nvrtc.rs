@@ -93,3 +93,21 @@ fn every_kernel_compiles_without_a_warning() {
     let wrong: Vec<String> = wrong.concat();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+/// A GPU of tomorrow, whose driver compiles what today's compiler has made of the kernels; and one of long ago.
+#[test]
+fn devices_that_the_compiler_does_not_know() {
+    let compiled = match compile(Module::Rows, Architecture(999)) {
+        Err(missing @ CudaError::Library { .. }) => {
+            assert!(env::var_os("BALLAST_REQUIRE_NVRTC").is_none(), "{missing}");
+            eprintln!("skipped: {missing}");
+            return;
+        }
+        compiled => compiled.unwrap(),
+    };
+    let text = String::from_utf8(compiled.cubin).expect("PTX is text");
+    assert!(text.contains(".target sm_") && text.contains(".entry norm_rows"), "{text}");
+    assert!(text.ends_with('\0'), "the driver looks for its end");
+    let error = compile(Module::Rows, Architecture(20)).unwrap_err().to_string();
+    assert!(error.contains("sm_20") && error.contains("older CUDA"), "{error}");
+}

@@ -231,8 +231,13 @@ impl Gpu {
 
     /// A file for this text, these options, this compiler and this driver.
     fn kept_at(&self, module: Module) -> Result<Option<PathBuf>, CudaError> {
-        let key =
-            (module.source(), options(module, self.architecture), compiler::version()?, self.driver_version);
+        let key = (
+            module.source(),
+            options(module, self.architecture),
+            self.architecture.0,
+            compiler::version()?,
+            self.driver_version,
+        );
         let digest = Sha256::digest(format!("{key:?}"));
         let digest: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
         let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
