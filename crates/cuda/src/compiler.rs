@@ -42,7 +42,7 @@ pub(crate) fn options(module: Module, architecture: Architecture) -> Vec<String>
 /// What is compiled for a device, given what the compiler knows (the oldest first): its own machine code, else PTX of the newest
 /// architecture before it. None if it is older than all of them.
 fn target(known: &[u32], Architecture(device): Architecture) -> Option<Target> {
-    let newest = known.iter().copied().filter(|known| *known <= device).next_back()?;
+    let newest = known.iter().copied().rfind(|known| *known <= device)?;
     Some(if newest == device { Target::Machine(device) } else { Target::Driver(newest) })
 }
 

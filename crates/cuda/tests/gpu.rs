@@ -4,8 +4,11 @@ mod sampling;
 mod scattered;
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use cuda::{CudaDevice, CudaError};
+use kernels::device::Device;
+use kernels::queue::{self, Mark};
 use kernels::table::{Case, Reach, conformance};
 use kernels::{CpuDevice, Isa, Team};
 
@@ -46,6 +49,29 @@ fn every_case_agrees_with_the_reference() {
         let verdict = case.check_in_own_order(&mut device, &mut reference).unwrap();
         assert!(verdict.passed, "{}: {:e}", case.name, verdict.error);
     }
+}
+
+#[test]
+fn marks_know_when_they_were_reached() {
+    let Some(mut device) = open(64 << 20) else { return };
+    let buf = device.take(32 << 20).unwrap();
+    let bytes = vec![1; buf.bytes()];
+    let begin = Instant::now();
+    let mark = |number| Mark { queue: queue::current(), number };
+    for number in 1..=3 {
+        device.upload(&buf, &bytes);
+        device.mark(mark(number));
+    }
+    device.reach(mark(3));
+    let end = Instant::now();
+    let times: Vec<Instant> = (1..=3).map(|number| device.when(mark(number)).expect("a time")).collect();
+    assert!(times.windows(2).all(|two| two[0] < two[1]), "{times:?}");
+    // The host looks at the device's clock a little later than it was read.
+    let slack = Duration::from_millis(1);
+    assert!(begin < times[0] + slack && times[2] < end + slack, "{times:?} between {begin:?} and {end:?}");
+    assert_eq!(device.when(mark(2)), None, "it is forgotten");
+    device.enter(1, &[mark(3)]);
+    device.wait();
 }
 
 #[test]

@@ -30,10 +30,7 @@ struct Base {
 }
 
 /// The newest moment that the host has seen, and the one before.
-pub(super) struct Clock {
-    stream: sys::CUstream,
-    bases: Mutex<[Base; 2]>,
-}
+pub(super) struct Clock(Mutex<[Base; 2]>);
 
 impl Base {
     fn see(event: sys::CUevent, stream: sys::CUstream) -> Result<Base, DriverError> {
@@ -47,21 +44,20 @@ impl Base {
 }
 
 impl Clock {
-    /// The device's context is current.
-    pub(super) fn new() -> Result<Clock, CudaError> {
-        let stream = result::stream::create(result::stream::StreamKind::NonBlocking);
-        let stream = stream.map_err(failed("make a stream"))?;
+    /// The device's context is current. Nothing is to wait for in the stream. (Not one of its own: devices have eight queues of
+    /// hardware unless they are told otherwise, and a ninth stream would wait in another's.)
+    pub(super) fn new(stream: sys::CUstream) -> Result<Clock, CudaError> {
         let base =
             || timed_event().and_then(|event| Base::see(event, stream)).map_err(failed("tell the time"));
-        Ok(Clock { stream, bases: Mutex::new([base()?, base()?]) })
+        Ok(Clock(Mutex::new([base()?, base()?])))
     }
 
     /// Looks at the device's clock, if that was long ago.
-    pub(super) fn keep_up(&self) -> Result<(), DriverError> {
-        let mut bases = self.bases.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn keep_up(&self, stream: sys::CUstream) -> Result<(), DriverError> {
+        let mut bases = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let [older, newer] = *bases;
         if newer.seen.elapsed() > TRUST {
-            *bases = [newer, Base::see(older.event, self.stream)?];
+            *bases = [newer, Base::see(older.event, stream)?];
         }
         Ok(())
     }
@@ -69,27 +65,25 @@ impl Clock {
     /// When an event was reached, which it is; it was asked for at `asked`. Counted from the newest moment before that: times
     /// between events count forwards.
     pub(super) fn of(&self, event: sys::CUevent, asked: Instant) -> Result<Instant, DriverError> {
-        let [older, newer] = *self.bases.lock().unwrap_or_else(PoisonError::into_inner);
+        let bases = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let [older, newer] = *bases;
         let base = if newer.seen <= asked { newer } else { older };
-        // SAFETY: both events are this device's own, know their times and are reached.
+        // SAFETY: both events are this device's own, know their times and are reached; nobody records the base meanwhile.
         let ms = unsafe { result::event::elapsed(base.event, event)? };
         Ok(base.seen + Duration::try_from_secs_f64(f64::from(ms) / 1e3).unwrap_or_default())
     }
 }
 
-// SAFETY: the driver's handles may be used from any thread.
+// SAFETY: the driver's handles may be used from any thread; what is changed lies behind the lock.
 unsafe impl Send for Clock {}
-// SAFETY: as above; what is changed lies behind a lock.
+// SAFETY: as above.
 unsafe impl Sync for Clock {}
 
 impl Drop for Clock {
     fn drop(&mut self) {
-        // SAFETY: whoever has the device has waited for it. What fails here fails because the device is lost already.
-        unsafe {
-            for base in self.bases.get_mut().unwrap_or_else(PoisonError::into_inner) {
-                let _ = result::event::destroy(base.event);
-            }
-            let _ = result::stream::destroy(self.stream);
+        for base in self.0.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            // SAFETY: whoever has the device has waited for it. What fails here fails because the device is lost already.
+            let _ = unsafe { result::event::destroy(base.event) };
         }
     }
 }

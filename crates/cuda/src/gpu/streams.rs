@@ -18,6 +18,9 @@ use super::{failed, lost};
 /// asked for already. As many as a few steps of a large model have nodes; events are made when they are needed.
 const EVENTS: usize = 1 << 14;
 
+/// A queue whose work is never long: what one device sends to others, of which there are none.
+const IDLE: usize = QUEUES - 1;
+
 /// What was asked for up to some moment.
 struct Marked {
     number: u64,
@@ -140,8 +143,9 @@ impl Marks {
 impl Streams {
     /// All streams. The device's context is current.
     pub(super) fn new() -> Result<Streams, CudaError> {
-        let lines = (0..QUEUES).map(|_| Line::new()).collect::<Result<_, _>>()?;
-        Ok(Streams { lines, clock: Clock::new()? })
+        let lines: Vec<Line> = (0..QUEUES).map(|_| Line::new()).collect::<Result<_, _>>()?;
+        let clock = Clock::new(lines[IDLE].stream)?;
+        Ok(Streams { lines, clock })
     }
 
     /// The stream of a queue.
@@ -165,7 +169,7 @@ impl Streams {
 
     /// When it was, if that is known.
     pub(super) fn when(&self, mark: Mark) -> Result<Option<Instant>, DriverError> {
-        self.clock.keep_up()?;
+        self.clock.keep_up(self.of(IDLE))?;
         self.lines[mark.queue].when(mark.number, &self.clock)
     }
 
