@@ -185,7 +185,10 @@ fn structured_outputs() -> Value {
         ("json_object", json!({"type": "boolean"})),
         ("regex", json!({"type": "string", "format": "regex"})),
         ("choice", choices("array", json!({}))),
-        ("grammar", json!({"type": "string", "description": "In Lark's syntax."})),
+        (
+            "grammar",
+            json!({"type": "string", "description": "In Lark's syntax (start: ...) or in llama.cpp's (root ::= ...)."}),
+        ),
     ];
     let names: Vec<&str> = kinds.iter().map(|(name, _)| *name).collect();
     let forms = kinds.iter().map(|(name, schema)| {

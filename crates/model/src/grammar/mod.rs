@@ -6,6 +6,7 @@
 
 mod cache;
 mod compile;
+mod ebnf;
 mod guide;
 #[cfg(test)]
 mod tests;
@@ -38,7 +39,7 @@ pub enum OutputFormat {
     Regex(String),
     /// One of these.
     Choice(Vec<String>),
-    /// A text of a grammar in Lark's syntax.
+    /// A text of a grammar in Lark's syntax, or in that of llama.cpp and of vLLM's clients (`root ::= ...`).
     Lark(String),
 }
 
@@ -177,9 +178,8 @@ impl Source {
         let grammar = match self.kind {
             Kind::Schema => GrammarWithLexer::from_json_schema(schema(&self.text)?),
             Kind::Regex => GrammarWithLexer::from_regex(&self.text),
-            Kind::Lark if self.text.contains("::=") && !self.text.contains("start:") => {
-                let why = "expected a grammar in Lark's syntax (`start: ...`), found `::=`";
-                return Err(GrammarError::Invalid(why.to_owned()));
+            Kind::Lark if ebnf::is_meant(&self.text) => {
+                GrammarWithLexer::from_lark(ebnf::to_lark(&self.text)?)
             }
             Kind::Lark if self.text == one_of(&[]) => {
                 return Err(GrammarError::Invalid("a choice needs a text to choose, found none".to_owned()));

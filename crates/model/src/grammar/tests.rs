@@ -111,6 +111,22 @@ fn grammars_in_larks_syntax() {
 }
 
 #[test]
+fn grammars_in_the_syntax_of_llama_cpp() {
+    let lark = |text: &str| OutputFormat::Lark(text.to_owned());
+    for text in texts(lark("root ::= \"(\" root \")\" | \"x\"")) {
+        let depth = text.find('x').unwrap();
+        assert_eq!(text, format!("{}x{}", "(".repeat(depth), ")".repeat(depth)));
+    }
+    // The last letters of a word may be those of what follows it.
+    for text in texts(lark("root ::= word \"xy\" [0-9]?\nword ::= [a-z]{1,5} # a comment")) {
+        let word = text.trim_end_matches(|c: char| c.is_ascii_digit()).strip_suffix("xy").unwrap();
+        assert!((1..=5).contains(&word.len()) && word.bytes().all(|b| b.is_ascii_lowercase()), "{text}");
+    }
+    let wrong = grammars().compile(&lark("root ::= (\"a\"")).unwrap_err();
+    assert_eq!(wrong, GrammarError::Invalid("line 1: expected `)`".to_owned()));
+}
+
+#[test]
 fn what_is_wrong_is_refused_and_the_next_works() {
     let grammars = grammars();
     let lark = |text: &str| OutputFormat::Lark(text.to_owned());
@@ -123,7 +139,7 @@ fn what_is_wrong_is_refused_and_the_next_works() {
         OutputFormat::Regex("([".to_owned()),
         OutputFormat::Choice(Vec::new()),
         lark("start: missing"),
-        lark("root ::= \"a\""),
+        lark("root ::= x"),
         lark(""),
         lark(&"(".repeat(10_000)),
     ] {

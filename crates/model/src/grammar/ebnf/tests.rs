@@ -1,0 +1,52 @@
+//! What a grammar becomes, and what is wrong with one.
+
+use super::to_lark;
+
+#[test]
+fn what_is_regular_is_one_expression_and_the_rest_are_rules() {
+    for (text, lark) in [
+        ("root ::= \"a\" root | \"\"", "start: r0\nr0: (T0 r0 | \"\")\nT0: /a/\n"),
+        (
+            "root ::= a{2,3} b # a comment\na ::= [a-z]+\nb ::= \"x\"\n  | \"yz\"",
+            "start: T0\nT0: /(?:(?:[a-z])+){2,3}(?:x|yz)/\n",
+        ),
+        (
+            "root ::= ws \"(\" root ws \")\" | [^\\]\\-x].\nws ::= \" \"*",
+            "start: r0\nr0: (T0 r0 T1 | T2)\nT0: /(?:\\x{20})*\\x{28}/\nT1: /(?:\\x{20})*\\x{29}/\n\
+             T2: /[^\\x{5D}\\x{2D}x](?s:.)/\n",
+        ),
+        ("root ::= root ws?\nws ::= \"\\u00e9\"", "start: r0\nr0: r0 T0?\nT0: /(?:\\x{E9})?/ & /(?s:.)+/\n"),
+        ("root ::= \"\"", "start: \"\"\n"),
+    ] {
+        assert_eq!(to_lark(text).unwrap(), lark, "{text}");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_told_with_its_line() {
+    for (text, why) in [
+        ("root ::= x", "no rule `x`"),
+        ("x ::= \"a\"", "no rule `root`"),
+        ("root ::= (\"a\"", "line 1: expected `)`"),
+        ("root ::=\n [z-a]", "line 2: the range z-a goes backwards"),
+        ("root ::= []", "a class is empty"),
+        ("root ::= \"a", "a literal has no end"),
+        ("root ::= \"\\q\"", "after `\\`"),
+        ("root ::= \"\\xzz\"", "`zz` is no character's number"),
+        ("root ::= \"a\"{3,2}", "expected {n}"),
+        ("root ::= \"a\"{}", "expected {n}"),
+        ("root ::= \"a\"\nroot ::= \"b\"", "two rules `root`"),
+        ("root = \"a\" ::=", "expected ::= after `root`"),
+        ("root ::= *", "found `*`"),
+    ] {
+        let error = to_lark(text).unwrap_err().to_string();
+        assert!(error.contains(why), "{text}: {error}");
+    }
+    let deep = format!("root ::= {}\"a\"{}", "(".repeat(5000), ")".repeat(5000));
+    assert!(to_lark(&deep).unwrap_err().to_string().contains("more than 100"));
+    let many: String = (0..3000).map(|n| format!("r{n} ::= \"a\"\n")).collect();
+    assert!(to_lark(&many).unwrap_err().to_string().contains("more than 2000 rules"));
+    let doubling: String = (0..60).map(|n| format!("r{n} ::= r{} r{}\n", n + 1, n + 1)).collect();
+    let lark = to_lark(&format!("root ::= r0\n{doubling}r60 ::= \"a\"")).unwrap();
+    assert!(lark.len() < 100_000, "what would be too long stays rules: {}", lark.len());
+}
