@@ -22,7 +22,7 @@ const BLOCK_BYTES: usize = 256 << 10;
 /// Rows of a block at least, however long they are: each reads the weights anew.
 const BLOCK_ROWS: usize = 48;
 /// How far ahead of their use weights that are used once are fetched.
-pub(super) const AHEAD_BYTES: usize = 1024;
+pub(super) const AHEAD_BYTES: usize = 2048;
 
 pub(super) struct Job<'a, S> {
     pub(super) x: Mat<'a, bf16>,
@@ -94,7 +94,7 @@ impl<S: PanelSource> Job<'_, S> {
             let chunk = first..(first + CHUNK_GROUPS).min(groups);
             let tiles = self.source.tiles(stored, chunk, scratch);
             // SAFETY: x holds a chunk of as many rows as there are sums, tiles a pair for each of its groups.
-            unsafe { add_chunk::<V>(x, tiles, sums) };
+            unsafe { add_chunk::<V, S>(x, tiles, sums) };
         }
         // SAFETY: nobody else has this panel.
         unsafe { self.epilogue.finish(panel, rows.start, sums) };
@@ -117,15 +117,15 @@ fn widen(x: Mat<'_, bf16>, out: &mut [f32]) {
     }
 }
 
-/// All rows of a chunk by a panel.
+/// All rows of a chunk by a panel. What follows is fetched where the tiles are those that memory holds.
 #[inline(always)]
-unsafe fn add_chunk<V: Lanes>(x: &[f32], tiles: &[u8], sums: &mut [Sums]) {
+unsafe fn add_chunk<V: Lanes, S: PanelSource>(x: &[f32], tiles: &[u8], sums: &mut [Sums]) {
     let passes = sums.len().div_ceil(most_rows::<V>());
-    if passes == 1 {
+    if passes == 1 && S::STORED_AS_TILES {
         // SAFETY: passed on from the caller.
         return unsafe { add_rows::<V, true>(x.as_ptr(), tiles, &mut Ahead::nothing(), sums) };
     }
-    let mut ahead = Ahead::of(tiles, passes);
+    let mut ahead = if S::STORED_AS_TILES { Ahead::of(tiles, passes) } else { Ahead::nothing() };
     let mut first = 0;
     while first < sums.len() {
         let rows = rows_at_once::<V>(sums.len() - first);
@@ -183,8 +183,8 @@ fn rows_at_once<V: Lanes>(left: usize) -> usize {
     if left > most && left < 2 * most { left.div_ceil(2) } else { left.min(most) }
 }
 
-/// Up to six rows of x by a panel. One row takes more vectors of outputs at once, so that there are always enough
-/// independent sums.
+/// Up to six rows of x by a panel. One row takes more vectors of outputs at once, so that there are enough independent sums,
+/// but for tiles that come from memory, which AVX2 reads one after the other.
 #[inline(always)]
 unsafe fn add_rows<V: Lanes, const ONCE: bool>(
     x: *const f32,
@@ -195,7 +195,7 @@ unsafe fn add_rows<V: Lanes, const ONCE: bool>(
     // SAFETY: passed on from the caller.
     unsafe {
         match sums.len() {
-            1 if V::COUNT == 8 => add_products::<V, 1, 4, ONCE>(x, tiles, ahead, sums),
+            1 if V::COUNT == 8 && !ONCE => add_products::<V, 1, 4, ONCE>(x, tiles, ahead, sums),
             1 => add_products::<V, 1, 2, ONCE>(x, tiles, ahead, sums),
             2 => add_products::<V, 2, 2, ONCE>(x, tiles, ahead, sums),
             3 if V::COUNT == 8 => three_rows::add_products(x, tiles, ahead, sums),
@@ -241,7 +241,7 @@ unsafe fn add_group<V: Lanes, const R: usize, const C: usize, const ONCE: bool>(
         let mut odd = [[V::zero(); C]; R];
         for j in 0..GROUP / 2 {
             if ONCE {
-                fetch_near(pair, first * 64 + j * C * V::COUNT * 4, C * V::COUNT * 4);
+                fetch_near::<V, C>(pair, first * 64 + j * C * V::COUNT * 4);
             }
             let w: [_; C] = std::array::from_fn(|c| {
                 let output = first + c * V::COUNT;
@@ -271,12 +271,14 @@ unsafe fn add_group<V: Lanes, const R: usize, const C: usize, const ONCE: bool>(
     }
 }
 
-/// Fetches the lines that begin in `taken` bytes at `at` of a pair of tiles, a little further on: line by line as they
-/// lie in memory, since two tiles by turns, as they are used, are read at a third of the rate.
+/// Fetches as many lines as hold `C` vectors of pairs, a little after `at` of a pair of tiles: line by line as they lie in
+/// memory, since two tiles by turns, as they are used, are read at a third of the rate.
 #[inline(always)]
-unsafe fn fetch_near(pair: &[u8], at: usize, taken: usize) {
-    for at in (at..at + taken).step_by(64).filter(|at| at.is_multiple_of(64)) {
+unsafe fn fetch_near<V: Lanes, const C: usize>(pair: &[u8], at: usize) {
+    for line in 0..C * V::COUNT * 4 / 64 {
         // SAFETY: a prefetch cannot fault.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(pair.as_ptr().wrapping_add(AHEAD_BYTES + at).cast()) };
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(pair.as_ptr().wrapping_add(AHEAD_BYTES + at + 64 * line).cast())
+        };
     }
 }
