@@ -129,7 +129,7 @@ fn wrong_flags_are_usage_errors() {
         &["--max-num-seqs", "0"],
         &["--max-num-batched-tokens", "99999999999999999999"],
         &["--memory", "much"],
-        &["--dtype", "bfloat16"],
+        &["--dtype", "float8"],
         &["--temperature", "hot"],
     ] {
         ballast(&[&["run", &model, "hello"], flags].concat()).refused(2, &["error:"]);
