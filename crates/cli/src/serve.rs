@@ -182,7 +182,7 @@ fn load(args: &ServeArgs, connection_bytes: u64, log: &Log) -> Result<Served> {
     let model = args.model.name();
     let opened = loaded::open(model, &args.engine, voice)?;
     // Which weights these are, for whoever looks for what changed.
-    let digest = fingerprint(opened.path()).with_context(|| format!("cannot read {}", opened.name))?;
+    let digest = fingerprint(opened.path()).unwrap_or_else(|why| format!("unknown: {why}"));
     log.say(LogLevel::Info, "model", &format!("model: {}, fingerprint {digest}", opened.name));
     let text = opened.text(args.engine.chat_template.as_deref())?;
     let (template, tool_template) = (text.template_for(Tools::Absent)?, text.template_for(Tools::Given)?);

@@ -148,6 +148,7 @@ fn flags_do_what_they_say() {
         &keys,
         "--api-key",
         "three",
+        "--api-key",
         "five",
         "--host",
         "localhost",

@@ -100,10 +100,10 @@ pub fn product_rate(team: &Team, isa: Isa) -> Option<f64> {
                 std::hint::black_box(unsafe { crate::linear::multiply_pairs(steps) });
             }));
         }
-        // 12 products of 8 or 16 outputs in each.
+        // Products of 8 or 16 outputs.
         Isa::Avx2 | Isa::Avx512 if isa.available() => {
             let outputs = if isa == Isa::Avx2 { 8.0 } else { 16.0 };
-            return Some(rate(team, 12.0 * 2.0 * outputs, |steps| {
+            return Some(rate(team, crate::linear::FLOAT_SUMS as f64 * 2.0 * outputs, |steps| {
                 std::hint::black_box(crate::linear::multiply_floats(isa, steps));
             }));
         }

@@ -8,7 +8,7 @@ use std::str::FromStr;
 pub enum Isa {
     /// Plain Rust: the reference that the others are held against.
     Scalar,
-    /// AVX2 with FMA.
+    /// AVX2 with FMA and F16C.
     Avx2,
     /// AVX-512 F, BW, DQ and VL.
     Avx512,

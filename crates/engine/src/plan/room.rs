@@ -19,8 +19,8 @@ use crate::watch::timeline::Timeline;
 /// What a running engine needs beside its arenas and what was resident when it was planned: stacks, queues, tables, what
 /// loading reads at a time, and the program's own pages that were not read yet.
 const RUNTIME_BYTES: u64 = 9 << 20;
-/// Scratch of each compute thread: sums of a block, expanded weights.
-const THREAD_BYTES: u64 = 1 << 20;
+/// Scratch of each compute thread: rows of a block, their sums, expanded weights.
+const THREAD_BYTES: u64 = 2 << 20;
 /// Rows of activations that are kept as tiles while a large product runs.
 const TILED_ROWS: u64 = 832;
 

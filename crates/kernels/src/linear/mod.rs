@@ -29,7 +29,7 @@ pub use pack::{PANEL_ROWS, pack_bf16, pack_f32, packed_bytes, panel_bytes, panel
 pub use types::{Activated, Activation, Format, Input, Output, Part, RowOrder, Weight};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use {
-    amx::multiply_registers, pairs::multiply_registers as multiply_pairs,
+    amx::multiply_registers, pairs::multiply_registers as multiply_pairs, vector::SUMS as FLOAT_SUMS,
     vector::multiply_registers as multiply_floats,
 };
 

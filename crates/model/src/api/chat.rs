@@ -115,7 +115,7 @@ pub(super) fn own_template(fields: &mut Fields, context: &Context) -> Result<Opt
     let param = "chat_template";
     let Some(source) = fields.text(param)? else { return Ok(None) };
     if context.own_templates == OwnTemplates::Refused {
-        let what = "a template in a request (this server was started without --trust-request-chat-template)";
+        let what = "a template in a request (only `ballast serve --trust-request-chat-template` takes one)";
         return Err(ApiError::not_supported(param, what));
     }
     let own = ChatTemplate::new(&source);

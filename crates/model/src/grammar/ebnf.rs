@@ -16,8 +16,10 @@ use parse::Expr;
 
 /// Longest expression; what would be longer stays apart.
 const EXPRESSION_BYTES: usize = 4096;
-/// How deep rules may refer to each other.
+/// How deep rules and groups may lie in each other, a rule in all that refer to it: each takes stack.
 const DEPTH: usize = 2000;
+/// Bytes of all terminals together: what is read of them is many times as large.
+const TERMINAL_BYTES: usize = 1 << 20;
 
 /// Whether a grammar is written like this; Lark's rules have a colon alone.
 pub(super) fn is_meant(text: &str) -> bool {
@@ -74,6 +76,7 @@ struct Writer {
     terminals: HashMap<Regular, usize>,
     /// Rules that are referred to, and not written yet; each once.
     pending: Vec<usize>,
+    terminal_bytes: usize,
     referred: std::collections::HashSet<usize>,
 }
 
@@ -83,7 +86,6 @@ impl Writer {
         match &self.known[rule] {
             Known::Regular(regular) => return Ok(Some(regular.clone())),
             Known::Apart | Known::BeingFound => return Ok(None),
-            Known::Not if depth > DEPTH => return Err(invalid("its rules refer to each other too deep")),
             Known::Not => self.known[rule] = Known::BeingFound,
         }
         let body = std::mem::take(&mut self.rules[rule]);
@@ -95,6 +97,9 @@ impl Writer {
     }
 
     fn regular(&mut self, expr: &Expr, depth: usize) -> Result<Option<Regular>, GrammarError> {
+        if depth > DEPTH {
+            return Err(invalid("its rules and groups lie in each other too deep"));
+        }
         let found = match expr {
             Expr::Text(text) => {
                 let expression = text.chars().map(parse::escaped).collect();
@@ -111,7 +116,7 @@ impl Writer {
                 let nullable = parts.iter().any(|part| part.nullable);
                 Regular { expression: format!("(?:{})", all.join("|")), nullable }
             }),
-            Expr::Repeat(part, least, most) => self.regular(part, depth)?.map(|part| Regular {
+            Expr::Repeat(part, least, most) => self.regular(part, depth + 1)?.map(|part| Regular {
                 expression: format!("(?:{}){}", part.expression, times(*least, *most)),
                 nullable: *least == 0 || part.nullable,
             }),
@@ -128,7 +133,7 @@ impl Writer {
     ) -> Result<Option<Vec<Regular>>, GrammarError> {
         let (mut all, mut bytes) = (Vec::with_capacity(parts.len()), 0);
         for part in parts {
-            let Some(regular) = self.regular(part, depth)? else { return Ok(None) };
+            let Some(regular) = self.regular(part, depth + 1)? else { return Ok(None) };
             bytes += regular.expression.len() + between.len();
             if bytes > EXPRESSION_BYTES {
                 return Ok(None);
@@ -154,8 +159,12 @@ impl Writer {
             return "\"\"".to_owned();
         }
         let optional = if regular.nullable { "?" } else { "" };
-        let next = self.terminals.len();
-        format!("T{}{optional}", self.terminals.entry(regular).or_insert(next))
+        let (next, bytes) = (self.terminals.len(), regular.expression.len());
+        let n = *self.terminals.entry(regular).or_insert(next);
+        if n == next {
+            self.terminal_bytes += bytes;
+        }
+        format!("T{n}{optional}")
     }
 
     fn rule(&mut self, rule: usize) -> Result<String, GrammarError> {
@@ -166,6 +175,9 @@ impl Writer {
     }
 
     fn write(&mut self, expr: &Expr) -> Result<String, GrammarError> {
+        if self.terminal_bytes > TERMINAL_BYTES {
+            return Err(invalid("what is regular in it is too long where it is used"));
+        }
         if let Some(regular) = self.regular(expr, 0)? {
             return Ok(self.terminal(regular));
         }

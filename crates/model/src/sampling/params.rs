@@ -202,7 +202,7 @@ impl SamplingParams {
         self.check_stops()?;
         for (param, n) in [("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)] {
             if n.is_some_and(|n| n > limits.max_logprobs) {
-                let expected = format!("at most {} (--max-logprobs)", limits.max_logprobs);
+                let expected = format!("at most {} (`ballast serve --max-logprobs`)", limits.max_logprobs);
                 return Err(ParamError::new(param, expected, n.unwrap_or(0)));
             }
         }

@@ -15,7 +15,7 @@ mod tiles;
 
 use half::bf16;
 
-pub(crate) use registers::multiply_registers;
+pub(crate) use registers::{SUMS, multiply_registers};
 
 use super::epilogue::Epilogue;
 use super::source::PanelSource;

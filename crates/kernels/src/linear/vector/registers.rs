@@ -6,7 +6,7 @@ use super::lanes::Lanes;
 use crate::isa::Isa;
 
 /// As many sums as hide the time that a product takes.
-const SUMS: usize = 12;
+pub(crate) const SUMS: usize = 12;
 
 /// `steps` times [`SUMS`] products of 8 numbers (of 16 for AVX-512). Gives a number that depends on all of them.
 ///

@@ -19,8 +19,10 @@ const CHUNK_GROUPS: usize = 4;
 pub(super) const CHUNK: usize = CHUNK_GROUPS * GROUP;
 /// Bytes of widened x that a block of rows may take: half of the smallest L2.
 const BLOCK_BYTES: usize = 256 << 10;
-/// Rows of a block at least, however long they are: each reads the weights anew.
+/// Rows of a block at least, each of which reads the weights anew; fewer where they would be more bytes than a thread may take.
 const BLOCK_ROWS: usize = 48;
+/// What scratch is at most, unless six rows are more: that much is planned for each thread.
+const SCRATCH_BYTES: usize = 2 << 20;
 /// How far ahead of their use weights that are used once are fetched.
 pub(super) const AHEAD_BYTES: usize = 2048;
 
@@ -71,7 +73,9 @@ impl<S: PanelSource> Job<'_, S> {
 
     /// Rows of a block.
     fn block(&self) -> usize {
-        self.x.rows().min((BLOCK_BYTES / (self.chunks() * CHUNK * 4).max(1)).max(BLOCK_ROWS))
+        let row = self.chunks() * CHUNK * 4 + size_of::<Sums>();
+        let most = (SCRATCH_BYTES - CHUNK_GROUPS * PAIR_BYTES) / row;
+        self.x.rows().min((BLOCK_BYTES / row).max(BLOCK_ROWS.min(most)).max(6))
     }
 
     pub(super) fn scratch_bytes(&self) -> usize {

@@ -196,22 +196,28 @@ impl Reader<'_> {
     /// `{2}`, `{2,}`, `{,3}`, `{2,3}`
     fn counted(&mut self, one: Expr) -> Result<Expr, GrammarError> {
         self.next();
-        let least = self.count();
-        let most = if self.takes(",") { self.count() } else { least };
-        let sound = most.is_none_or(|most| least.unwrap_or(0) <= most && most > 0);
+        let least = self.count()?;
+        let most = if self.takes(",") { self.count()? } else { least };
+        let sound = most.is_none_or(|most| least.unwrap_or(0) <= most);
         if !self.takes("}") || !sound || (least, most) == (None, None) {
             return Err(self.wrong("expected {n}, {n,}, {,n} or {m,n} with m no more than n"));
+        }
+        if most == Some(0) {
+            return Ok(Expr::Text(String::new()));
         }
         Ok(Expr::Repeat(Box::new(one), least.unwrap_or(0), most))
     }
 
-    fn count(&mut self) -> Option<u32> {
+    fn count(&mut self) -> Result<Option<u32>, GrammarError> {
         let mut digits = String::new();
         while let Some(&c) = self.rest.peek().filter(|c| c.is_ascii_digit()) {
             digits.push(c);
             self.next();
         }
-        digits.parse().ok()
+        if digits.is_empty() {
+            return Ok(None);
+        }
+        digits.parse().map(Some).map_err(|_| self.wrong("a number of times is too large"))
     }
 
     fn literal(&mut self) -> Result<Expr, GrammarError> {

@@ -35,6 +35,7 @@ fn what_is_wrong_is_told_with_its_line() {
         ("root ::= \"\\xzz\"", "`zz` is no character's number"),
         ("root ::= \"a\"{3,2}", "expected {n}"),
         ("root ::= \"a\"{}", "expected {n}"),
+        ("root ::= \"a\"{2,99999999999}", "too large"),
         ("root ::= \"a\"\nroot ::= \"b\"", "two rules `root`"),
         ("root = \"a\" ::=", "expected ::= after `root`"),
         ("root ::= *", "found `*`"),
@@ -49,4 +50,18 @@ fn what_is_wrong_is_told_with_its_line() {
     let doubling: String = (0..60).map(|n| format!("r{n} ::= r{} r{}\n", n + 1, n + 1)).collect();
     let lark = to_lark(&format!("root ::= r0\n{doubling}r60 ::= \"a\"")).unwrap();
     assert!(lark.len() < 100_000, "what would be too long stays rules: {}", lark.len());
+}
+
+#[test]
+fn no_grammar_takes_more_stack_or_text_than_there_is() {
+    let nested = |n: usize| format!("r{n} ::= {}r{}{}\n", "(.".repeat(90), n + 1, ")".repeat(90));
+    let chained: String = (0..800).map(nested).collect();
+    let chained = format!("root ::= r0\n{chained}r800 ::= \"a\" root");
+    let error = to_lark(&chained).unwrap_err().to_string();
+    assert!(error.contains("too deep"), "{error}");
+    let long = "a".repeat(4000);
+    let used: String = (0..2000).map(|n| format!("long \"{n}\" root | ")).collect();
+    let error = to_lark(&format!("root ::= {used} \"b\"\nlong ::= \"{long}\"")).unwrap_err().to_string();
+    assert!(error.contains("too long where it is used"), "{error}");
+    assert!(to_lark("root ::= \"a\"{0} \"b\"").is_ok());
 }
