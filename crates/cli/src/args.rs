@@ -421,7 +421,7 @@ mod tests {
             panic!()
         };
         assert_eq!(args.job.settled().unwrap().model, "m");
-        let line = "ballast serve m --dtype bfloat16 --kv-cache-dtype auto --enable-prefix-caching --api-key a b --host localhost";
+        let line = "ballast serve m --dtype bfloat16 --kv-cache-dtype auto --enable-prefix-caching --api-key a --api-key b --host localhost";
         let Command::Serve(args) = chosen(line) else { panic!() };
         assert_eq!((args.model.name(), args.api_key.len()), (Some("m"), 2));
         assert_eq!((args.engine.weights, args.engine.kv), (Weights::Bf16, Kv::Auto));
