@@ -187,6 +187,20 @@ mod tests {
     }
 
     #[test]
+    fn half_of_the_places_can_always_be_taken() {
+        let (mut places, mut taken, mut random) = (Places::default(), VecDeque::new(), 7usize);
+        for _ in 0..10_000 {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let rows = 1 + (random >> 33) % (Places::COUNT / 2);
+            while taken.iter().map(Range::len).sum::<usize>() + rows > Places::COUNT / 2 {
+                let oldest: Range<usize> = taken.pop_front().expect("something is taken");
+                places.give_back(oldest.start);
+            }
+            taken.push_back(places.take(rows));
+        }
+    }
+
+    #[test]
     #[should_panic(expected = "nobody asked for")]
     fn no_place_is_given_twice() {
         let mut places = Places::default();

@@ -23,6 +23,14 @@ fn rows_that_nothing_can_be_taken_from_say_why_and_harm_no_other() {
 }
 
 #[test]
+fn tokens_of_many_calls_are_under_way_at_once() {
+    if emulator::compiler().is_some() {
+        let mut device = GpuDevice::new(Emulator::new(Mma::Defined), sampling::BYTES).unwrap();
+        sampling::check_many_under_way(&mut device);
+    }
+}
+
+#[test]
 fn what_needs_the_logits_is_not_for_a_device() {
     let needs = [
         SamplingParams { logprobs: Some(0), ..SamplingParams::greedy() },

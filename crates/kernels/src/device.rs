@@ -330,7 +330,8 @@ pub trait Device: Send + Sync {
         panic!("this device picks no tokens")
     }
 
-    /// How many tokens it keeps that were picked and not yet asked for.
+    /// How many tokens it keeps that were picked and not yet asked for. Those of one call lie side by side: as long as no more
+    /// than half as many are kept, there is room for the next call's, if they are given back in their order.
     fn keeps_picked(&self) -> usize {
         0
     }

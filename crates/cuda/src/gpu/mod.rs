@@ -3,6 +3,8 @@
 mod adopted;
 mod clock;
 mod cublaslt;
+mod fetches;
+mod idle;
 mod kept;
 mod pinned;
 mod speeds;
@@ -24,7 +26,7 @@ use sha2::{Digest, Sha256};
 use crate::compiler::{self, Architecture, compile, options};
 use crate::module::Module;
 use crate::product::{Places, Product, Products, Room};
-use crate::{CudaError, Driver, FETCH_BYTES, Launch};
+use crate::{CudaError, Driver, Launch};
 
 pub(crate) use cublaslt::ROOM as PRODUCT_ROOM;
 pub use pinned::PINNED_BYTES;
@@ -32,7 +34,8 @@ pub use speeds::Speeds;
 
 use adopted::Adopted;
 use cublaslt::CublasLt;
-use pinned::{Coming, PIECE_BYTES, PIECES, Pool, SMALL_PIECE_BYTES, SMALL_PIECES};
+use fetches::Fetches;
+use pinned::{PIECE_BYTES, PIECES, Pool, SMALL_PIECE_BYTES, SMALL_PIECES};
 use streams::Streams;
 
 /// A CUDA device with a stream for each queue.
@@ -49,18 +52,9 @@ pub struct Gpu {
     /// None if own kernels compute all products.
     library: Option<CublasLt>,
     functions: Mutex<Functions>,
-    fetches: Mutex<Fetches>,
+    fetches: Fetches,
     adopted: Mutex<Vec<Adopted>>,
 }
-
-/// Copies to the host that somebody will ask for, by number.
-#[derive(Default)]
-struct Fetches {
-    next: u64,
-    coming: HashMap<u64, Coming>,
-}
-
-const _: () = assert!(FETCH_BYTES <= SMALL_PIECE_BYTES, "a fetch fits a piece");
 
 /// The kernels of the modules that are loaded.
 type Functions = HashMap<(Module, &'static str), sys::CUfunction>;
@@ -128,7 +122,7 @@ impl Gpu {
                 memory: None,
                 library: wants_library.then(|| CublasLt::open(driver_version as u32 / 1000)).transpose()?,
                 functions: Mutex::default(),
-                fetches: Mutex::default(),
+                fetches: Fetches::new()?,
                 adopted: Mutex::default(),
             })
         }
@@ -340,19 +334,12 @@ impl Driver for Gpu {
 
     fn fetch(&self, from: u64, bytes: usize) -> u64 {
         self.bind();
-        let coming = self.small.fetch(self.stream(), from, bytes).unwrap_or_else(|e| lost("copy from it", e));
-        let mut fetches = self.fetches.lock().unwrap_or_else(PoisonError::into_inner);
-        fetches.next += 1;
-        let number = fetches.next;
-        fetches.coming.insert(number, coming);
-        number
+        self.fetches.begin(self.stream(), from, bytes).unwrap_or_else(|e| lost("copy from it", e))
     }
 
     fn fetched(&self, fetch: u64, view: &mut dyn FnMut(&[u8])) {
         self.bind();
-        let coming = self.fetches.lock().unwrap_or_else(PoisonError::into_inner).coming.remove(&fetch);
-        let coming = coming.unwrap_or_else(|| panic!("fetch {fetch} is asked for, and nobody began it"));
-        self.small.fetched(coming, view).unwrap_or_else(|e| lost("copy from it", e));
+        self.fetches.end(fetch, view).unwrap_or_else(|e| lost("copy from it", e));
     }
 
     fn launch(&self, launch: &Launch<'_>) {

@@ -6,14 +6,14 @@
 //! ```
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, PoisonError};
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
-use crate::CudaError;
+use crate::{CudaError, FETCH_BYTES};
 
 use super::failed;
+use super::idle::Idle;
 use super::streams::event;
 
 /// Long enough for a copy to reach the link's rate.
@@ -24,8 +24,11 @@ pub(super) const PIECES: usize = 16;
 pub(super) const SMALL_PIECE_BYTES: usize = 32 << 10;
 /// 4 MiB in all.
 pub(super) const SMALL_PIECES: usize = 128;
-/// Host memory that a device pins.
-pub const PINNED_BYTES: usize = PIECES * PIECE_BYTES + SMALL_PIECES * SMALL_PIECE_BYTES;
+/// 512 KiB in all. Of these more are made when a step has more batches than that: none of them can wait for another.
+pub(super) const FETCH_PIECES: usize = 16;
+/// Host memory that a device pins, but for what steps of many batches fetch.
+pub const PINNED_BYTES: usize =
+    PIECES * PIECE_BYTES + SMALL_PIECES * SMALL_PIECE_BYTES + FETCH_PIECES * FETCH_BYTES;
 /// Pieces of one copy from the device that are under way at once.
 const AHEAD: usize = 4;
 
@@ -41,6 +44,14 @@ struct Piece {
 unsafe impl Send for Piece {}
 
 impl Piece {
+    /// Takes its memory. The device's context is current.
+    fn new(room: usize) -> Result<Piece, DriverError> {
+        let event = event()?;
+        // SAFETY: the context is current; the memory is freed with the pool.
+        let memory = unsafe { result::malloc_host(room, 0) }?.cast();
+        Ok(Piece { memory, room, event })
+    }
+
     /// Its first bytes.
     ///
     /// # Safety
@@ -58,43 +69,17 @@ pub(super) struct Coming {
     bytes: usize,
 }
 
-/// The pieces that nobody has, the one longest without use first.
+/// Pieces of one length, taken for a copy and given back after it.
 pub(super) struct Pool {
     piece_bytes: usize,
-    free: Mutex<VecDeque<Piece>>,
-    given: Condvar,
+    idle: Idle<Piece>,
 }
 
 impl Pool {
     /// Takes the memory of `pieces`. The device's context is current.
     pub(super) fn new(pieces: usize, piece_bytes: usize) -> Result<Pool, CudaError> {
-        let piece = |_| {
-            // SAFETY: the context is current; the memory is freed with the pool.
-            let memory = unsafe { result::malloc_host(piece_bytes, 0) };
-            let memory = memory.map_err(failed("pin host memory"))?.cast();
-            Ok(Piece { memory, room: piece_bytes, event: event()? })
-        };
-        let free = (0..pieces).map(piece).collect::<Result<_, CudaError>>()?;
-        Ok(Pool { piece_bytes, free: Mutex::new(free), given: Condvar::new() })
-    }
-
-    fn take(&self) -> Piece {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            match free.pop_front() {
-                Some(piece) => return piece,
-                None => free = self.given.wait(free).unwrap_or_else(PoisonError::into_inner),
-            }
-        }
-    }
-
-    fn take_if_any(&self) -> Option<Piece> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
-    }
-
-    fn give(&self, piece: Piece) {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).push_back(piece);
-        self.given.notify_one();
+        let all = (0..pieces).map(|_| Piece::new(piece_bytes)).collect::<Result<_, _>>();
+        Ok(Pool { piece_bytes, idle: Idle::new(all.map_err(failed("pin host memory"))?) })
     }
 
     /// Copies to the device, which has `bytes` of memory at `to`. `fill` writes each piece.
@@ -106,7 +91,7 @@ impl Pool {
         fill: &mut dyn FnMut(usize, &mut [u8]),
     ) -> Result<(), DriverError> {
         for at in (0..bytes).step_by(self.piece_bytes) {
-            let mut piece = self.take();
+            let mut piece = self.idle.take();
             // SAFETY: the event says that the piece's last copy is done; the target lies in the device's memory.
             unsafe {
                 result::event::synchronize(piece.event)?;
@@ -116,26 +101,33 @@ impl Pool {
                 result::memcpy_htod_async(to + at as u64, staged, stream)?;
                 result::event::record(event, stream)?;
             }
-            self.give(piece);
+            self.idle.give(piece);
         }
         Ok(())
     }
 
-    /// Begins to copy as much as a piece has room for from the device, which has `bytes` of memory at `from`.
+    /// Begins to copy as much as a piece has room for from the device, which has `bytes` of memory at `from`. It waits for no
+    /// piece: those of other fetches may be given back only after this one's.
     pub(super) fn fetch(
         &self,
         stream: sys::CUstream,
         from: u64,
         bytes: usize,
     ) -> Result<Coming, DriverError> {
-        Coming::begin(self.take(), stream, from, bytes)
+        let piece = self.idle.take_or(|| Piece::new(self.piece_bytes))?;
+        Coming::begin(piece, stream, from, bytes)
     }
 
     /// Shows what has come, once it has.
     pub(super) fn fetched(&self, mut coming: Coming, view: &mut dyn FnMut(&[u8])) -> Result<(), DriverError> {
         view(coming.end()?);
-        self.give(coming.piece);
+        self.give_up(coming);
         Ok(())
+    }
+
+    /// Takes the piece of a copy that is done back.
+    pub(super) fn give_up(&self, coming: Coming) {
+        self.idle.give(coming.piece);
     }
 
     /// Copies from the device, which has `bytes` of memory at `from`. `view` sees each piece.
@@ -152,7 +144,8 @@ impl Pool {
         loop {
             while under_way.len() < AHEAD && starts.len() > 0 {
                 // Who has a piece waits for none: copies that wait for each other's pieces would wait for ever.
-                let piece = if under_way.is_empty() { Some(self.take()) } else { self.take_if_any() };
+                let piece =
+                    if under_way.is_empty() { Some(self.idle.take()) } else { self.idle.take_if_any() };
                 let (Some(piece), Some(at)) = (piece, starts.next()) else { break };
                 under_way.push_back((at, Coming::begin(piece, stream, from + at as u64, length(at))?));
             }
@@ -163,11 +156,11 @@ impl Pool {
 
     /// Lends one piece's memory, while no copy of it is under way.
     pub(super) fn with_piece<T>(&self, f: impl FnOnce(&mut [u8]) -> T) -> Result<T, DriverError> {
-        let mut piece = self.take();
+        let mut piece = self.idle.take();
         // SAFETY: the event says that the piece's last copy is done.
         let result =
             unsafe { result::event::synchronize(piece.event).map(|()| f(piece.bytes(self.piece_bytes))) };
-        self.give(piece);
+        self.idle.give(piece);
         result
     }
 }
@@ -200,7 +193,7 @@ impl Coming {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        for piece in self.free.get_mut().unwrap_or_else(PoisonError::into_inner) {
+        for piece in self.idle.drain() {
             // SAFETY: whoever has the device has waited for it. What fails here fails because the device is lost already.
             unsafe {
                 let _ = result::free_host(piece.memory.cast());

@@ -59,8 +59,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub(super) fn event() -> Result<sys::CUevent, CudaError> {
-    result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING).map_err(failed("make an event"))
+pub(super) fn event() -> Result<sys::CUevent, DriverError> {
+    result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
 }
 
 /// An event that knows its time. Who waits for it sleeps: a step is long.

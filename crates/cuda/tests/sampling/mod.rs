@@ -139,3 +139,25 @@ pub(crate) fn check_errors(device: &mut dyn Device) {
     );
     assert!(got[3].is_ok() && got[4].is_ok());
 }
+
+/// Calls whose tokens are asked for when all were made: as many as a step may have batches, and more.
+const UNDER_WAY: usize = 300;
+
+/// Tokens of many calls are on their way at once.
+///
+/// # Panics
+/// If one is another's. A device that waits for somebody to ask for the first ones waits for ever.
+pub(crate) fn check_many_under_way(device: &mut dyn Device) {
+    let cols = 64;
+    let row = |call: usize| (0..cols).map(move |id| if id == call % cols { 1.0 } else { 0.0 });
+    let values: Vec<f32> = (0..UNDER_WAY).flat_map(row).collect();
+    let buf = device.take(4 * values.len()).unwrap();
+    device.upload(&buf, bytemuck::cast_slice(&values));
+    let logits = Rows { buf, dtype: Dtype::F32, rows: UNDER_WAY, cols };
+    let pick = Sampler::new(SamplingParams::greedy(), &[], &[], 0).for_device(0).unwrap();
+    let calls: Vec<_> =
+        (0..UNDER_WAY).map(|call| device.pick(logits, &[(call as u32, pick.clone())])).collect();
+    let tokens: Vec<_> = calls.into_iter().flat_map(|picked| device.picked(picked)).collect();
+    let want: Vec<_> = (0..UNDER_WAY).map(|call| Ok((call % cols) as u32)).collect();
+    assert_eq!(tokens, want);
+}

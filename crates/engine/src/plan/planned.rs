@@ -295,8 +295,9 @@ impl<'a> Planned<'a> {
         [&device, &host].into_iter().for_each(|memory| memory.wait());
         let inbox = Mutex::new(inbox);
         let timeline = Arc::new(Timeline::new(config.lane_spans));
-        // One step more than is in flight: its places are given back when its tokens are told.
-        let keeps_picked = device.keeps_picked() >= (config.steps_in_flight + 1) * config.max_num_seqs;
+        // One step more than is in flight: its places are given back when its tokens are told. Twice as many, as a batch's lie
+        // side by side: those left between others may be too few for the next.
+        let keeps_picked = device.keeps_picked() >= 2 * (config.steps_in_flight + 1) * config.max_num_seqs;
         Ok(Machine {
             keeps_picked,
             ends: Mutex::default(),

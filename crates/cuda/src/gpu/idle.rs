@@ -1,0 +1,75 @@
+//! What threads take and give back: things that nobody has just now.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// The one longest without use first.
+pub(super) struct Idle<T> {
+    free: Mutex<VecDeque<T>>,
+    given: Condvar,
+}
+
+impl<T> Idle<T> {
+    pub(super) fn new(free: VecDeque<T>) -> Idle<T> {
+        Idle { free: Mutex::new(free), given: Condvar::new() }
+    }
+
+    fn free(&self) -> MutexGuard<'_, VecDeque<T>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One, once somebody gives it back.
+    pub(super) fn take(&self) -> T {
+        let mut free = self.free();
+        loop {
+            match free.pop_front() {
+                Some(one) => return one,
+                None => free = self.given.wait(free).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+
+    pub(super) fn take_if_any(&self) -> Option<T> {
+        self.free().pop_front()
+    }
+
+    /// One that there is, or another. Whoever keeps what it takes until others have gone on takes it so: nobody waits for it.
+    ///
+    /// # Errors
+    /// Those of making it.
+    pub(super) fn take_or<E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        self.take_if_any().map_or_else(make, Ok)
+    }
+
+    pub(super) fn give(&self, one: T) {
+        self.free().push_back(one);
+        self.given.notify_one();
+    }
+
+    /// Nobody has any.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = T> {
+        self.free.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_keeps_what_there_is_gets_others_which_are_used_again() {
+        let idle = Idle::new([0].into());
+        let mut made = 0;
+        let mut take = || {
+            idle.take_or(|| {
+                made += 1;
+                Ok::<_, ()>(made)
+            })
+        };
+        let kept: Vec<u32> = (0..200).map(|_| take().unwrap()).collect();
+        assert_eq!((kept.len(), kept[0], kept[199]), (200, 0, 199));
+        kept.into_iter().for_each(|one| idle.give(one));
+        assert_eq!(idle.take_or(|| Err("a new one")), Ok(0));
+        assert_eq!((idle.take(), idle.take_if_any()), (1, Some(2)));
+    }
+}
