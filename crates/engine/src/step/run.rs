@@ -351,7 +351,8 @@ impl Machine {
 /// Nothing for a sequence that had ended before.
 fn outcome(chunk: &ChunkRun) -> Option<Outcome> {
     let mut sequence = lock(&chunk.sequence);
-    let produced = sequence.produced(chunk.sample == Sampling::Sample)?;
-    let full = sequence.filled_by(chunk.start..chunk.start + chunk.rows.len());
+    let end = chunk.start + chunk.rows.len();
+    let produced = sequence.produced(chunk.sample == Sampling::Sample, end)?;
+    let full = sequence.filled_by(chunk.start..end);
     Some(Outcome { seq: chunk.seq, produced, full })
 }

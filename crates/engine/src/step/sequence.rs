@@ -35,8 +35,8 @@ pub(crate) struct Sequence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Going,
-    /// Ended by the token that the current step drew: the scheduler is not told yet.
-    Ending,
+    /// Ended by the token of this index, or for want of it: the scheduler is not told yet.
+    Ending(usize),
     /// Steps that were under way when it ended may still bring tokens: they count nothing.
     Ended,
 }
@@ -150,12 +150,12 @@ impl Sequence {
                     logprobs: sampled.logprobs,
                 }));
                 if let Some(finish) = self.ends_with(sampled.token) {
-                    self.state = State::Ending;
+                    self.state = State::Ending(self.tokens.len() - 1);
                     self.drawn.push(Event::Finished(finish));
                 }
             }
             Err(error) => {
-                self.state = State::Ending;
+                self.state = State::Ending(self.tokens.len());
                 self.drawn.push(Event::Failed(error.into()));
             }
         }
@@ -179,11 +179,13 @@ impl Sequence {
         }
     }
 
-    /// What came of the chunk just computed; nothing if the sequence had ended before it.
-    pub(crate) fn produced(&mut self, drew: bool) -> Option<Produced> {
+    /// What came of the chunk up to position `end`, which drew the token there or none; nothing if the sequence had ended before
+    /// it. Chunks are asked about in their order, and later ones may be computed already.
+    pub(crate) fn produced(&mut self, drew: bool, end: usize) -> Option<Produced> {
         match self.state {
             State::Ended => None,
-            State::Ending => {
+            State::Ending(last) if drew && end < last => Some(Produced::Token),
+            State::Ending(_) => {
                 self.state = State::Ended;
                 Some(Produced::Last)
             }
@@ -211,7 +213,7 @@ impl Sequence {
     /// Ends it with an error, which comes after the token that was drawn before.
     pub(crate) fn fail(&mut self, why: Failure) {
         if self.state == State::Going {
-            self.state = State::Ending;
+            self.state = State::Ending(self.tokens.len());
             self.tell_drawn();
             self.tell(Event::Failed(why));
         }
@@ -258,16 +260,26 @@ mod tests {
     fn it_ends_at_the_end_of_text_and_counts_nothing_after() {
         let (mut seq, told) = sequence(&[1, 3], 10, SamplingParams::greedy());
         seq.draw(&likes(5));
-        assert_eq!(seq.produced(true), Some(Produced::Token));
+        assert_eq!(seq.produced(true, 2), Some(Produced::Token));
         seq.draw(&likes(2));
         seq.draw(&likes(6));
         assert!(told.try_recv().is_err(), "not before it is asked to");
         seq.tell_drawn();
-        assert_eq!((seq.produced(true), seq.produced(true)), (Some(Produced::Last), None));
+        assert_eq!((seq.produced(true, 3), seq.produced(true, 4)), (Some(Produced::Last), None));
         assert_eq!(seq.tokens, [1, 3, 5, 2]);
         let told: Vec<_> = told.try_iter().collect();
         assert_eq!(told.len(), 3);
         assert_eq!(told[2], Event::Finished(Finish::Stop));
+    }
+
+    #[test]
+    fn an_end_is_that_of_the_step_that_drew_it_though_the_one_before_is_told_later() {
+        for last in [likes(2), vec![f32::NAN; 8]] {
+            let (mut seq, _told) = sequence(&[1, 3], 10, SamplingParams::greedy());
+            [&likes(5), &last].into_iter().for_each(|logits| seq.draw(logits));
+            let told = [2, 3, 4].map(|end| seq.produced(true, end));
+            assert_eq!(told, [Some(Produced::Token), Some(Produced::Last), None]);
+        }
     }
 
     #[test]
@@ -283,7 +295,7 @@ mod tests {
         let (mut seq, told) = sequence(&[1], 4, SamplingParams::greedy());
         seq.draw(&[f32::NAN; 8]);
         seq.tell_drawn();
-        assert_eq!(seq.produced(true), Some(Produced::Last));
+        assert_eq!(seq.produced(true, 1), Some(Produced::Last));
         assert!(matches!(told.try_iter().last(), Some(Event::Failed(Failure::Sample(_)))));
     }
 
@@ -303,13 +315,13 @@ mod tests {
         seq.draw(&likes(5));
         seq.cancel();
         seq.tell_drawn();
-        assert_eq!((seq.produced(true), told.try_iter().count()), (None, 0));
+        assert_eq!((seq.produced(true, 1), told.try_iter().count()), (None, 0));
         // The last one was as good as told: both count it.
         let (mut seq, told) = sequence(&[1], 1, SamplingParams::greedy());
         seq.draw(&likes(5));
         seq.cancel();
         seq.tell_drawn();
-        assert_eq!((seq.produced(true), told.try_iter().count()), (Some(Produced::Last), 2));
+        assert_eq!((seq.produced(true, 1), told.try_iter().count()), (Some(Produced::Last), 2));
     }
 
     #[test]
