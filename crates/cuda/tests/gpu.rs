@@ -29,6 +29,7 @@ fn tokens_are_those_of_the_cpus_sampler() {
     let Some(mut device) = open(sampling::BYTES) else { return };
     sampling::check(&mut device);
     sampling::check_errors(&mut device);
+    sampling::check_many_under_way(&mut device);
 }
 
 #[test]
@@ -66,8 +67,8 @@ fn marks_know_when_they_were_reached() {
     let end = Instant::now();
     let times: Vec<Instant> = (1..=3).map(|number| device.when(mark(number)).expect("a time")).collect();
     assert!(times.windows(2).all(|two| two[0] < two[1]), "{times:?}");
-    // The host looks at the device's clock a little later than it was read.
-    let slack = Duration::from_millis(1);
+    // The host looks at the device's clock later than it was read, by as much as it was kept from it.
+    let slack = Duration::from_millis(50);
     assert!(begin < times[0] + slack && times[2] < end + slack, "{times:?} between {begin:?} and {end:?}");
     assert_eq!(device.when(mark(2)), None, "it is forgotten");
     device.enter(1, &[mark(3)]);
