@@ -62,7 +62,7 @@ pub fn compile(module: Module, architecture: Architecture) -> Result<Compiled, C
     let (nvrtc, name) = (Nvrtc::get()?, format!("{module}.cu"));
     let failed =
         |log| CudaError::Compile { module: module.to_string(), architecture: architecture.to_string(), log };
-    let known = nvrtc.architectures();
+    let known = nvrtc.architectures().map_err(failed)?;
     let target = target(&known, architecture).ok_or_else(|| {
         let (major, minor) = nvrtc.version();
         let oldest = known.first().copied().unwrap_or_default();

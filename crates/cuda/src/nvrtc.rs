@@ -35,8 +35,8 @@ pub(crate) struct Nvrtc {
     compile: unsafe extern "C" fn(Program, c_int, *const *const c_char) -> Status,
     log_size: unsafe extern "C" fn(Program, *mut usize) -> Status,
     log: unsafe extern "C" fn(Program, *mut c_char) -> Status,
-    architectures: unsafe extern "C" fn(*mut c_int) -> Status,
-    list_architectures: unsafe extern "C" fn(*mut c_int) -> Status,
+    architectures: Tells,
+    list_architectures: Tells,
     cubin_size: unsafe extern "C" fn(Program, *mut usize) -> Status,
     cubin: unsafe extern "C" fn(Program, *mut c_char) -> Status,
     ptx_size: unsafe extern "C" fn(Program, *mut usize) -> Status,
@@ -52,6 +52,26 @@ fn driver_major() -> Option<u32> {
     // SAFETY: looks for a library of this name, and asks it for a number.
     let told = unsafe { sys::is_culib_present() && sys::cuDriverGetVersion(&mut version).result().is_ok() };
     told.then_some(version as u32 / 1000)
+}
+
+/// A function of the library that writes numbers to a place.
+type Tells = unsafe extern "C" fn(*mut c_int) -> Status;
+
+/// The architectures that it lists, in order.
+///
+/// # Safety
+/// `list` writes as many as `count` says, or fewer.
+unsafe fn listed(count: Tells, list: Tells) -> Result<Vec<u32>, Status> {
+    let done = |status| if status == 0 { Ok(()) } else { Err(status) };
+    let mut number = 0;
+    // SAFETY: the place lives through the call.
+    done(unsafe { count(&mut number) })?;
+    let mut all = vec![0; number.max(0) as usize];
+    // SAFETY: the list is as long as the library said.
+    done(unsafe { list(all.as_mut_ptr()) })?;
+    let mut known: Vec<u32> = all.into_iter().filter(|one| *one > 0).map(|one| one as u32).collect();
+    known.sort_unstable();
+    Ok(known)
 }
 
 impl Nvrtc {
@@ -101,25 +121,25 @@ impl Nvrtc {
     }
 
     /// What it makes machine code for, 90 for sm_90: the oldest first.
-    pub(crate) fn architectures(&self) -> Vec<u32> {
-        let mut count = 0;
-        // SAFETY: the place lives through the call, and the list is as long as the library said.
-        let mut all = unsafe {
-            (self.architectures)(&mut count);
-            let mut all = vec![0; count.max(0) as usize];
-            (self.list_architectures)(all.as_mut_ptr());
-            all
-        };
-        all.sort_unstable();
-        all.into_iter().map(|number| number as u32).collect()
+    ///
+    /// # Errors
+    /// Its words.
+    pub(crate) fn architectures(&self) -> Result<Vec<u32>, String> {
+        // SAFETY: the functions are the library's.
+        let all = unsafe { listed(self.architectures, self.list_architectures) };
+        all.map_err(|status| self.words(status))
+    }
+
+    fn words(&self, status: Status) -> String {
+        // SAFETY: the library gives a text of its own for every number.
+        unsafe { CStr::from_ptr((self.message)(status)) }.to_string_lossy().into_owned()
     }
 
     fn result(&self, status: Status) -> Result<(), String> {
         if status == 0 {
             return Ok(());
         }
-        // SAFETY: the library gives a text of its own for every number.
-        Err(unsafe { CStr::from_ptr((self.message)(status)) }.to_string_lossy().into_owned())
+        Err(self.words(status))
     }
 
     /// Machine code, or text for the driver to compile, and what the compiler said of it.
@@ -171,5 +191,33 @@ impl Nvrtc {
             self.result(write(program, bytes.as_mut_ptr().cast()))?;
             Ok(bytes)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    extern "C" fn three(count: *mut c_int) -> Status {
+        // SAFETY: the caller's place.
+        unsafe { *count = 3 };
+        0
+    }
+
+    extern "C" fn two_of_them(list: *mut c_int) -> Status {
+        // SAFETY: the caller has room for three.
+        unsafe { [*list, *list.add(1)] = [90, 75] };
+        0
+    }
+
+    extern "C" fn fails(_: *mut c_int) -> Status {
+        11
+    }
+
+    #[test]
+    fn architectures_are_those_that_the_library_lists() {
+        // SAFETY: two are written where there is room for three.
+        let told = unsafe { [listed(three, two_of_them), listed(fails, two_of_them), listed(three, fails)] };
+        assert_eq!(told, [Ok(vec![75, 90]), Err(11), Err(11)]);
     }
 }
