@@ -62,16 +62,22 @@ impl Clock {
         Ok(())
     }
 
-    /// When an event was reached, which it is; it was asked for at `asked`. Counted from the newest moment before that: times
-    /// between events count forwards.
+    /// When an event was reached, which it is; it was asked for at `asked`. Counted from the newest moment before that, if it is
+    /// one of the last two: what was asked for before them lies before the older.
     pub(super) fn of(&self, event: sys::CUevent, asked: Instant) -> Result<Instant, DriverError> {
         let bases = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let [older, newer] = *bases;
         let base = if newer.seen <= asked { newer } else { older };
         // SAFETY: both events are this device's own, know their times and are reached; nobody records the base meanwhile.
         let ms = unsafe { result::event::elapsed(base.event, event)? };
-        Ok(base.seen + Duration::try_from_secs_f64(f64::from(ms) / 1e3).unwrap_or_default())
+        Ok(beside(base.seen, ms))
     }
+}
+
+/// So many milliseconds after a moment, or before it.
+fn beside(seen: Instant, ms: f32) -> Instant {
+    let by = Duration::try_from_secs_f64(f64::from(ms.abs()) / 1e3).unwrap_or_default();
+    if ms < 0.0 { seen.checked_sub(by).unwrap_or(seen) } else { seen + by }
 }
 
 // SAFETY: the driver's handles may be used from any thread; what is changed lies behind the lock.
@@ -85,5 +91,17 @@ impl Drop for Clock {
             // SAFETY: whoever has the device has waited for it. What fails here fails because the device is lost already.
             let _ = unsafe { result::event::destroy(base.event) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_lie_on_either_side_of_a_moment() {
+        let seen = Instant::now() + Duration::from_secs(10);
+        let half = Duration::from_millis(500);
+        assert_eq!([beside(seen, 500.0), beside(seen, -500.0)], [seen + half, seen - half]);
     }
 }

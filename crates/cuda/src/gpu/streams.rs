@@ -127,7 +127,7 @@ impl Line {
 
 impl Marks {
     fn at_or_after(&self, number: u64) -> sys::CUevent {
-        let found = self.made.iter().find(|marked| marked.number >= number);
+        let found = self.made.get(self.made.partition_point(|marked| marked.number < number));
         found.unwrap_or_else(|| panic!("a wait for mark {number}, which nobody made")).event
     }
 
@@ -159,7 +159,9 @@ impl Streams {
     }
 
     pub(super) fn mark(&self, mark: Mark) {
-        self.lines[mark.queue].mark(mark.number).unwrap_or_else(|e| lost("record an event", e));
+        // So that the moment that its time is counted from is not long before it.
+        let made = self.clock.keep_up(self.of(IDLE)).and_then(|()| self.lines[mark.queue].mark(mark.number));
+        made.unwrap_or_else(|e| lost("record an event", e));
     }
 
     /// Waits until what a mark names is done.
@@ -169,7 +171,6 @@ impl Streams {
 
     /// When it was, if that is known.
     pub(super) fn when(&self, mark: Mark) -> Result<Option<Instant>, DriverError> {
-        self.clock.keep_up(self.of(IDLE))?;
         self.lines[mark.queue].when(mark.number, &self.clock)
     }
 
