@@ -29,8 +29,8 @@ pub(crate) struct Kv {
 }
 
 /// One layer's pages on each tier. The locks keep ops off each other's pages: a program lets a move and an
-/// attention of one layer run side by side, since their blocks differ, and a device must not. Who needs both takes the
-/// device's first.
+/// attention of one layer run side by side, since their blocks differ, and a memory must not. Who needs both takes the
+/// device's first. Nobody takes that of a device that is late: its queues keep the program's order.
 pub(crate) struct LayerPages {
     pub(crate) device: KvPages,
     pub(crate) host: KvPages,
