@@ -38,7 +38,8 @@ pub(super) unsafe fn add_products(x: *const f32, tiles: &[u8], ahead: &mut Ahead
 /// The sums of the even and of the odd products of a group, by row and vector of outputs.
 type Products = [[__m256; 2]; 3];
 
-/// Of a group of three rows with the 16 outputs of a tile.
+/// Of a group of three rows with the 16 outputs of a tile. A line a little ahead is fetched with each of its own: that is for
+/// three rows alone, whose only pass this is, and costs the others one load in eleven.
 ///
 /// # Safety
 /// The machine has AVX2 and FMA; `x` points at a group in each of three rows, `w` at a tile.

@@ -13,11 +13,11 @@ use crate::linear::source::{PAIR_BYTES, PanelSource};
 use crate::linear::types::Weight;
 use crate::mat::Mat;
 
-/// Groups of k in a chunk: 16 KB of a panel, half of the smallest L1.
+/// Groups of k in a chunk: 8 KB of a panel, a quarter of a small L1, which holds the next chunk and some rows too.
 const CHUNK_GROUPS: usize = 4;
 /// k in a chunk.
 pub(super) const CHUNK: usize = CHUNK_GROUPS * GROUP;
-/// Bytes of widened x that a block of rows may take: half of the smallest L2.
+/// Bytes of widened x that a block of rows may take: half of a small L2.
 const BLOCK_BYTES: usize = 256 << 10;
 /// Rows of a block at least, each of which reads the weights anew; fewer where they would be more bytes than a thread may take.
 const BLOCK_ROWS: usize = 48;
