@@ -5,6 +5,7 @@ mod batch;
 mod bench;
 mod bench_serve;
 mod documents;
+mod elsewhere;
 mod familiar;
 mod plan;
 mod schedule;
@@ -19,8 +20,11 @@ pub(crate) use bench::{
     AblationArgs, BenchArgs, BenchCommand, BenchKernelsArgs, BenchPlanArgs, DeviceName, DiskArgs,
     LatencyArgs, ThroughputArgs,
 };
-pub(crate) use bench_serve::{Backend, BenchServeArgs, DatasetArgs, DatasetName, Limit, TargetArgs, Time};
+pub(crate) use bench_serve::{
+    Backend, BenchServeArgs, DatasetArgs, DatasetName, Limit, RampUp, TargetArgs, Time, TrafficArgs,
+};
 pub(crate) use documents::{CompletionsArgs, ManArgs, ShellName};
+pub(crate) use elsewhere::instead_of;
 pub(crate) use familiar::{FamiliarArgs, ModelArg};
 pub(crate) use plan::{FlexgenArgs, Mechanism, PlanArgs, ProfileArgs, ScenarioArgs, SimulateBlockArgs};
 pub(crate) use schedule::{AttendOn, ScheduleArgs, ScheduleName};

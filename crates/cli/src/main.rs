@@ -57,10 +57,11 @@ fn settled() -> Result<Cli> {
     let layered = layered(&Cli::command(), typed, &|name| std::env::var_os(name))?;
     Cli::try_parse_from(&layered.argv).map_err(|error| {
         let of = error.get(ContextKind::InvalidArg).map(ToString::to_string).unwrap_or_default();
-        let Some(source) = layered.source(&of) else { error.exit() };
         // What the person did not type needs to be found.
+        let more = layered.source(&of).or_else(|| args::instead_of(&of).map(|why| format!("{of}: {why}")));
+        let Some(more) = more else { error.exit() };
         let _ = error.print();
-        Misuse(source).into()
+        Misuse(more).into()
     })
 }
 

@@ -2,7 +2,7 @@
 //! something to put into it.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Seek, Write};
+use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -44,6 +44,18 @@ impl OutputFile {
         Ok(())
     }
 
+    /// Goes to its end, at the beginning of a line.
+    pub(crate) fn go_on(&mut self) -> Result<()> {
+        self.state = State::Begun;
+        if !self.file.metadata().is_ok_and(|m| m.is_file()) {
+            return Ok(());
+        }
+        let text = fs::read(&self.path).with_context(|| format!("cannot read {}", self.path.display()))?;
+        let ended = self.file.seek(SeekFrom::End(0));
+        ended.with_context(|| format!("cannot add to {}", self.path.display()))?;
+        if text.last().is_some_and(|&byte| byte != b'\n') { self.write(b"\n") } else { Ok(()) }
+    }
+
     /// Adds to it, at once: what is written is not lost if the process ends here.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.file.write_all(bytes).with_context(|| format!("cannot write {}", self.path.display()))
@@ -74,6 +86,13 @@ impl JsonReport {
         file.begin()?;
         file.write((text + "\n").as_bytes())
     }
+
+    /// Adds it as a line to what is there.
+    pub(crate) fn append(self, report: &impl Serialize) -> Result<()> {
+        let Some(mut file) = self.0 else { return Ok(()) };
+        file.go_on()?;
+        file.write((serde_json::to_string(report)? + "\n").as_bytes())
+    }
 }
 
 #[cfg(test)]
@@ -95,5 +114,9 @@ mod tests {
         }
         assert_eq!(fs::read_to_string(&old).unwrap(), "new");
         assert_eq!(fs::read_to_string(&new).unwrap(), "new");
+        for _ in 0..2 {
+            JsonReport::open(Some(&new)).unwrap().append(&[1]).unwrap();
+        }
+        assert_eq!(fs::read_to_string(&new).unwrap(), "new\n[1]\n[1]\n");
     }
 }

@@ -221,6 +221,60 @@ fn traces_come_at_their_times_or_at_a_rate() {
     assert!(result["duration"].as_f64().expect("seconds") >= 0.1, "two requests at 20 a second");
 }
 
+#[test]
+fn a_rate_that_grows_and_results_that_are_appended() {
+    let (server, folder) = (Scripted::start(well), Folder::new());
+    let ramp = ["--ramp-up-strategy", "linear", "--ramp-up-start-rps", "50", "--ramp-up-end-rps", "100"];
+    let saved = ["--append-result", "--result-dir", &folder.whole(), "--result-filename", "all.jsonl"];
+    let more = ["--num-prompts", "4", "--backend", "vllm", "--model", "org/m", "--served-model-name", "m"];
+    let out = bench(&server.url, &[&ramp[..], &saved, &more].concat()).fine();
+    assert!(out.contains("50.00 to 100.00, linear"), "{out}");
+    bench(&server.url, &[&saved[..], &more].concat()).fine();
+    let lines: Vec<Value> =
+        folder.read("all.jsonl").lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(lines.len(), 2);
+    assert_eq!(lines[0]["ramp_up_strategy"], "linear");
+    assert_eq!((&lines[0]["ramp_up_start_rps"], &lines[0]["ramp_up_end_rps"]), (&50.0.into(), &100.0.into()));
+    assert_eq!(lines[1].get("ramp_up_strategy"), None);
+    for line in &lines {
+        assert_eq!((&line["backend"], &line["model_id"]), (&"vllm".into(), &"org/m".into()));
+    }
+    assert!(bodies(&server).iter().all(|body| body["model"] == "m" && body["prompt"].is_array()));
+}
+
+/// Answers that do not say how many tokens they have, nor how words are cut.
+fn silent(asked: &Asked) -> String {
+    if !asked.head.contains("/v1/completions") {
+        return bare(asked);
+    }
+    stream(&[
+        "data: {\"choices\":[{\"text\":\" the sea the sea\",\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n",
+    ])
+}
+
+#[test]
+fn a_tokenizer_of_ones_own_counts_what_the_server_does_not() {
+    let (server, folder) = (Scripted::start(silent), Folder::new());
+    let file = folder.write(
+        "p.json",
+        r#"[{"conversations": [{"value": " the sea"}, {"value": " the sea the sea the sea"}]}]"#,
+    );
+    let json = folder.name("x.json");
+    let model = golden("llama");
+    let own = ["--model", "m", "--tokenizer", &model, "--json", &json];
+    let data = ["--dataset-name", "sharegpt", "--dataset-path", &file];
+    bench(&server.url, &[&own[..], &data].concat()).fine();
+    let result = folder.json("x.json");
+    let count = |key: &str| result[key].as_u64().expect("a number");
+    assert_eq!(count("total_output_tokens"), 2 * count("total_input_tokens"), "{result}");
+    assert!(count("total_input_tokens") > 0 && result["tokenizer_id"] == model.as_str());
+    assert_eq!(bodies(&server)[0]["max_tokens"], 3 * count("total_input_tokens"));
+    bench(&server.url, &[&own[..], &["--num-prompts", "1", "--input-len", "7"]].concat()).fine();
+    assert_eq!(bodies(&server)[1]["prompt"].as_array().expect("tokens").len(), 7);
+    bench(&server.url, &["--model", "m", "--tokenizer", "/no/such"])
+        .refused(1, &["/no/such", "tokenizer.json"]);
+}
+
 /// The first stream of a connection is refused, breaks off or fails, by its prompt's length.
 fn badly(asked: &Asked) -> String {
     let path = asked.head.split(' ').nth(1).expect("a path");
@@ -295,6 +349,16 @@ fn what_cannot_be_asked_is_refused() {
         (&["--extra-body", "[]"], "JSON object"),
         (&["--random-range-ratio", "1"], "below 1"),
         (&["--header", "x"], "KEY=VALUE"),
+        (&["--ramp-up-strategy", "linear"], "--ramp-up-start-rps"),
+        (&["--ramp-up-start-rps", "1", "--ramp-up-end-rps", "2"], "--ramp-up-strategy"),
+        (
+            &["--ramp-up-strategy", "linear", "--ramp-up-start-rps", "3", "--ramp-up-end-rps", "2"],
+            "3 is more than --ramp-up-end-rps 2",
+        ),
+        (&["--result-dir", "x"], "--append-result"),
+        (&["--dataset-name", "sonnet"], "possible values: random, trace, custom"),
+        (&["--plot-timeline"], "--save-detailed has all that a plot needs"),
+        (&["--lora-modules", "x"], "merge them into the weights"),
     ] {
         ballast(&[&["bench", "serve"], flags].concat()).refused(2, &[says]);
     }

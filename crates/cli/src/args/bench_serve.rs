@@ -44,6 +44,16 @@ pub(crate) struct TargetArgs {
     /// The model's name in requests [default: the first that the server names].
     #[arg(long)]
     pub(crate) model: Option<String>,
+    /// The model's name in requests, where --model names it otherwise for the result.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) served_model_name: Option<String>,
+    /// Cut and count text with this tokenizer, a folder or a .gguf file (or a hub id that is in the hub's cache), where the
+    /// server does not [default: the server's /tokenize].
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) tokenizer: Option<String>,
+    /// Believe any certificate of an https server.
+    #[arg(long)]
+    pub(crate) insecure: bool,
     /// A key to show [default: that of $OPENAI_API_KEY].
     #[arg(long, value_name = "KEY")]
     pub(crate) api_key: Option<String>,
@@ -68,6 +78,8 @@ pub(crate) struct TrafficArgs {
     /// How even arrivals are: 1 is a Poisson process, less comes in bursts, inf is a steady beat.
     #[arg(long, default_value_t = 1.0, value_parser = positive)]
     pub(crate) burstiness: f64,
+    #[command(flatten)]
+    pub(crate) ramp: RampArgs,
     /// Requests under way at once; more wait at the client, which is not counted as their time.
     #[arg(long, value_parser = at_least_one)]
     pub(crate) max_concurrency: Option<usize>,
@@ -77,6 +89,44 @@ pub(crate) struct TrafficArgs {
     /// Of lengths, tokens and arrivals.
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
+}
+
+/// A rate that grows from the first request to the last.
+#[derive(Args)]
+pub(crate) struct RampArgs {
+    /// How the rate grows, by requests.
+    #[arg(
+        long,
+        value_enum,
+        requires_all = ["ramp_up_start_rps", "ramp_up_end_rps"],
+        conflicts_with = "request_rate"
+    )]
+    pub(crate) ramp_up_strategy: Option<RampUp>,
+    /// Requests a second of the first.
+    #[arg(long, value_name = "RATE", value_parser = finite, requires = "ramp_up_strategy")]
+    pub(crate) ramp_up_start_rps: Option<f64>,
+    /// Requests a second of the last, no fewer.
+    #[arg(long, value_name = "RATE", value_parser = finite, requires = "ramp_up_strategy")]
+    pub(crate) ramp_up_end_rps: Option<f64>,
+}
+
+/// How a rate grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RampUp {
+    /// By as much with each request.
+    Linear,
+    /// By the same factor with each request.
+    Exponential,
+}
+
+impl RampUp {
+    /// As it is typed.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            RampUp::Linear => "linear",
+            RampUp::Exponential => "exponential",
+        }
+    }
 }
 
 /// What is asked.
@@ -93,20 +143,27 @@ pub(crate) struct DatasetArgs {
     #[arg(long, visible_alias = "input-len", default_value_t = 1024, value_parser = at_least_one)]
     pub(crate) random_input_len: usize,
     /// Tokens generated for each random prompt.
-    #[arg(long, visible_alias = "output-len", default_value_t = 128, value_parser = at_least_one)]
+    #[arg(long, default_value_t = 128, value_parser = at_least_one)]
     pub(crate) random_output_len: usize,
+    /// Tokens generated for each prompt, whatever the dataset [default: that of the dataset].
+    #[arg(long, value_parser = at_least_one)]
+    pub(crate) output_len: Option<usize>,
     /// Random lengths are drawn between (1 - RATIO) and (1 + RATIO) times those.
     #[arg(long, default_value_t = 0.0, value_name = "RATIO", value_parser = ratio)]
     pub(crate) random_range_ratio: f64,
-    /// Tokens generated for prompts of a file that does not say.
-    #[arg(long, default_value_t = 256, value_parser = at_least_one)]
-    pub(crate) custom_output_len: usize,
+    /// Tokens generated for prompts of a file that does not say [default: with --tokenizer those of a ShareGPT answer, else
+    /// 256].
+    #[arg(long, visible_alias = "sharegpt-output-len", value_parser = at_least_one)]
+    pub(crate) custom_output_len: Option<usize>,
     /// Keep the order of a file of prompts.
     #[arg(long)]
     pub(crate) disable_shuffle: bool,
     /// Send a trace's requests as --request-rate says, not at the trace's times.
     #[arg(long)]
     pub(crate) no_self_timed: bool,
+    /// As it is without: a trace's requests are sent at the trace's times.
+    #[arg(long, conflicts_with_all = ["no_self_timed", "request_rate", "ramp_up_strategy"])]
+    pub(crate) self_timed: bool,
     /// Leave out requests of a trace whose prompt and answer have more tokens together.
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one)]
     pub(crate) skip_longer_than: Option<usize>,
@@ -128,6 +185,21 @@ pub(crate) struct BodyArgs {
     /// Without it, the server's default.
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) top_k: Option<i64>,
+    /// Without it, the server's default.
+    #[arg(long)]
+    pub(crate) min_p: Option<f64>,
+    /// Without it, the server's default.
+    #[arg(long, allow_negative_numbers = true)]
+    pub(crate) frequency_penalty: Option<f64>,
+    /// Without it, the server's default.
+    #[arg(long, allow_negative_numbers = true)]
+    pub(crate) presence_penalty: Option<f64>,
+    /// Without it, the server's default.
+    #[arg(long)]
+    pub(crate) repetition_penalty: Option<f64>,
+    /// Log-probabilities of so many likeliest tokens with each token.
+    #[arg(long, value_name = "N")]
+    pub(crate) logprobs: Option<u32>,
     /// Further fields of every body, a JSON object.
     #[arg(long, value_name = "JSON", value_parser = object)]
     pub(crate) extra_body: Option<Value>,
@@ -147,16 +219,19 @@ pub(crate) struct ReportArgs {
     #[arg(long, num_args = 1.., value_name = "TIME:MS")]
     pub(crate) goodput: Vec<Limit>,
     /// Write the result to a file, in --result-dir under a name that says what ran.
-    #[arg(long)]
+    #[arg(long, group = "saving")]
     pub(crate) save_result: bool,
-    /// With every request's times, text and error; for --save-result or --json.
+    /// The same, as a line after those that the file has.
+    #[arg(long, group = "saving")]
+    pub(crate) append_result: bool,
+    /// With every request's times, text and error; for --save-result, --append-result or --json.
     #[arg(long)]
     pub(crate) save_detailed: bool,
     /// The folder of the result [default: this one].
-    #[arg(long, value_name = "DIR", requires = "save_result")]
+    #[arg(long, value_name = "DIR", requires = "saving")]
     pub(crate) result_dir: Option<PathBuf>,
     /// The result's name.
-    #[arg(long, value_name = "FILE", requires = "save_result")]
+    #[arg(long, value_name = "FILE", requires = "saving")]
     pub(crate) result_filename: Option<PathBuf>,
     /// Write the result to exactly this file.
     #[arg(long, value_name = "FILE")]
@@ -176,6 +251,8 @@ pub(crate) struct ReportArgs {
 pub(crate) enum Backend {
     /// /v1/completions
     Openai,
+    /// The same.
+    Vllm,
     /// /v1/chat/completions
     OpenaiChat,
 }
@@ -185,16 +262,19 @@ impl Backend {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Backend::Openai => "openai",
+            Backend::Vllm => "vllm",
             Backend::OpenaiChat => "openai-chat",
         }
     }
 
+    /// Whether conversations are asked for, not completions of prompts.
+    pub(crate) fn is_chat(self) -> bool {
+        self == Backend::OpenaiChat
+    }
+
     /// Where it is served.
     pub(crate) fn endpoint(self) -> &'static str {
-        match self {
-            Backend::Openai => "/v1/completions",
-            Backend::OpenaiChat => "/v1/chat/completions",
-        }
+        if self.is_chat() { "/v1/chat/completions" } else { "/v1/completions" }
     }
 }
 
@@ -259,6 +339,11 @@ impl FromStr for Limit {
 fn positive(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number: &f64| *number > 0.0);
     number.ok_or_else(|| "expected a number above 0, or inf".into())
+}
+
+fn finite(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| *number > 0.0 && number.is_finite());
+    number.ok_or_else(|| "expected a number above 0".into())
 }
 
 fn ratio(text: &str) -> Result<f64, String> {

@@ -99,7 +99,12 @@ impl Client {
         if !endpoint.starts_with('/') {
             bail!(Misuse(format!("--endpoint {endpoint} must begin with a slash")));
         }
-        Ok(Client { agent: agent(&uri), base, endpoint, headers: key.into_iter().chain(more).collect() })
+        Ok(Client {
+            agent: agent(&uri, args.insecure),
+            base,
+            endpoint,
+            headers: key.into_iter().chain(more).collect(),
+        })
     }
 
     /// Where streams are asked for.
@@ -177,8 +182,9 @@ fn local(host: &str, port: u16) -> String {
     if host.contains(':') { format!("http://[{host}]:{port}") } else { format!("http://{host}:{port}") }
 }
 
-fn agent(uri: &Uri) -> Agent {
-    let tls = TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build();
+fn agent(uri: &Uri, believes_any: bool) -> Agent {
+    let tls = TlsConfig::builder().root_certs(RootCerts::PlatformVerifier);
+    let tls = tls.disable_verification(believes_any).build();
     let config = Agent::config_builder()
         .timeout_resolve(Some(CONNECT))
         .timeout_connect(Some(CONNECT))

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Map, Value, json};
 use sim::Rng;
 
+use super::cutter::Cutter;
 use super::trace;
 use super::words::{Filler, said};
 use crate::args::{Backend, BenchServeArgs, DatasetArgs, DatasetName};
@@ -14,6 +15,8 @@ use crate::console::{Misuse, note};
 
 /// Requests where neither a flag nor a file says how many.
 const REQUESTS: usize = 1000;
+/// Tokens generated for a prompt of a file where nothing says how many.
+const OUTPUT_LEN: usize = 256;
 
 /// One request to be.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,7 +40,7 @@ pub(super) enum Dataset {
 
 impl Dataset {
     /// Reads what there is to read, and draws lengths.
-    pub(super) fn open(args: &BenchServeArgs, rng: &mut Rng) -> Result<Dataset> {
+    pub(super) fn open(args: &BenchServeArgs, cutter: Option<&Cutter>, rng: &mut Rng) -> Result<Dataset> {
         let (dataset, wanted) = (&args.dataset, args.traffic.num_prompts);
         let file = dataset.dataset_path.as_deref();
         match (dataset.dataset_name, file) {
@@ -51,7 +54,7 @@ impl Dataset {
             (DatasetName::Trace, Some(file)) => {
                 Ok(Dataset::Lengths(first(of_length(trace::read(file)?, dataset)?, wanted, file)?))
             }
-            (DatasetName::Custom, Some(file)) => Ok(Dataset::Given(custom(args, file, rng)?)),
+            (DatasetName::Custom, Some(file)) => Ok(Dataset::Given(custom(args, file, cutter, rng)?)),
         }
     }
 
@@ -86,7 +89,7 @@ fn random(args: &DatasetArgs, count: usize, rng: &mut Rng) -> Vec<trace::Row> {
     let mut row = || trace::Row {
         at: None,
         input_len: draw(args.random_input_len),
-        output_len: draw(args.random_output_len),
+        output_len: draw(args.output_len.unwrap_or(args.random_output_len)),
     };
     (0..count).map(|_| row()).collect()
 }
@@ -116,12 +119,14 @@ fn first<T>(mut all: Vec<T>, wanted: Option<usize>, file: &Path) -> Result<Vec<T
 }
 
 /// Prompts of JSON lines (or of one JSON list, as ShareGPT is published).
-fn custom(args: &BenchServeArgs, file: &Path, rng: &mut Rng) -> Result<Vec<Sample>> {
+fn custom(args: &BenchServeArgs, file: &Path, cutter: Option<&Cutter>, rng: &mut Rng) -> Result<Vec<Sample>> {
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     let mut samples = Vec::new();
     for (number, item) in items(&text).with_context(|| format!("{} is not JSON", file.display()))? {
-        let sample = sample(&item, args.server.backend, args.dataset.custom_output_len);
-        samples.push(sample.with_context(|| format!("{}, request {number}", file.display()))?);
+        let sample = sample(&item, args.server.backend, |item| answer_len(item, &args.dataset, cutter));
+        let mut sample = sample.with_context(|| format!("{}, request {number}", file.display()))?;
+        sample.input_len = cutter.and_then(|cutter| sample.counted(cutter)).unwrap_or(0);
+        samples.push(sample);
     }
     if !args.dataset.disable_shuffle {
         for i in (1..samples.len()).rev() {
@@ -142,11 +147,17 @@ fn items(text: &str) -> Result<Vec<(usize, Value)>> {
         .collect()
 }
 
-fn sample(item: &Value, backend: Backend, output_len: usize) -> Result<Sample> {
+/// Tokens to generate where the file does not say.
+fn answer_len(item: &Value, args: &DatasetArgs, cutter: Option<&Cutter>) -> usize {
+    let answered = || cutter?.count(item["conversations"][1]["value"].as_str()?).filter(|n| *n > 0);
+    args.custom_output_len.or(args.output_len).or_else(answered).unwrap_or(OUTPUT_LEN)
+}
+
+fn sample(item: &Value, backend: Backend, output_len: impl Fn(&Value) -> usize) -> Result<Sample> {
     let prompt = if let Some(text) = item["prompt"].as_str() {
         said(text, backend)
     } else if item["messages"].is_array() {
-        if backend == Backend::Openai {
+        if !backend.is_chat() {
             bail!("it has messages: they need --backend openai-chat");
         }
         item["messages"].clone()
@@ -156,7 +167,7 @@ fn sample(item: &Value, backend: Backend, output_len: usize) -> Result<Sample> {
         bail!("expected `prompt`, `messages` or `conversations`");
     };
     let output_len = match item.get("output_tokens") {
-        None | Some(Value::Null) => output_len,
+        None | Some(Value::Null) => output_len(item),
         Some(tokens) => {
             tokens.as_u64().filter(|n| *n > 0).context("output_tokens is no number from 1")? as usize
         }
@@ -165,12 +176,20 @@ fn sample(item: &Value, backend: Backend, output_len: usize) -> Result<Sample> {
 }
 
 impl Sample {
+    /// Tokens of a prompt of text, or of what a conversation says, whose template the server has.
+    fn counted(&self, cutter: &Cutter) -> Option<usize> {
+        match &self.prompt {
+            Value::Array(messages) => {
+                messages.iter().map(|message| cutter.count(message["content"].as_str()?)).sum()
+            }
+            prompt => cutter.count(prompt.as_str()?),
+        }
+    }
+
     /// The body that asks for it.
     pub(super) fn body(&self, model: &str, backend: Backend, more: &Map<String, Value>) -> String {
-        let (limit, field) = match backend {
-            Backend::Openai => ("max_tokens", "prompt"),
-            Backend::OpenaiChat => ("max_completion_tokens", "messages"),
-        };
+        let (limit, field) =
+            if backend.is_chat() { ("max_completion_tokens", "messages") } else { ("max_tokens", "prompt") };
         let options = json!({"include_usage": true});
         let mut body =
             json!({"model": model, limit: self.output_len, "stream": true, "stream_options": options});
@@ -188,7 +207,7 @@ mod tests {
 
     #[test]
     fn lines_and_lists_of_prompts() {
-        let of = |item: Value, backend| sample(&item, backend, 9);
+        let of = |item: Value, backend| sample(&item, backend, |_| 9);
         let plain = of(json!({"prompt": "a", "output_tokens": 4}), Backend::Openai).unwrap();
         assert_eq!((plain.prompt, plain.output_len), (json!("a"), 4));
         let shared =

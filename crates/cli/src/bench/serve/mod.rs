@@ -3,11 +3,13 @@
 
 mod arrivals;
 mod client;
+mod cutter;
 mod dataset;
 mod figures;
 mod http;
 mod load;
 mod report;
+mod saved;
 mod trace;
 mod wire;
 mod words;
@@ -20,13 +22,16 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Map, Value, json};
 use sim::Rng;
 
-use self::client::Client;
+use self::arrivals::Pace;
+use self::client::{Answer, Client};
+use self::cutter::Cutter;
 use self::dataset::{Dataset, Sample};
 use self::figures::Figures;
-use self::report::{Files, Report};
+use self::report::Report;
+use self::saved::Files;
 use self::words::Filler;
-use crate::args::{BenchServeArgs, DatasetName};
-use crate::console::note;
+use crate::args::{BenchServeArgs, DatasetName, TrafficArgs};
+use crate::console::{Misuse, note};
 use crate::display::{Progress, Unit, Voice};
 
 /// How often a server that is not ready is asked again.
@@ -35,13 +40,18 @@ const ASK_AGAIN: Duration = Duration::from_millis(250);
 pub(crate) fn serve(args: BenchServeArgs) -> Result<ExitCode> {
     let client = Client::new(&args.server)?;
     let mut rng = Rng::new(args.traffic.seed);
-    let dataset = Dataset::open(&args, &mut rng)?;
+    let pace = pace(&args.traffic)?;
+    let cutter = args.server.tokenizer.as_deref().map(Cutter::open).transpose()?;
+    let dataset = Dataset::open(&args, cutter.as_ref(), &mut rng)?;
     let model = model(&client, &args)?;
-    let filler =
-        if dataset.needs_filler() { Some(Filler::ask(&client, &model, args.server.backend)?) } else { None };
+    let filler = match (dataset.needs_filler(), &cutter) {
+        (false, _) => None,
+        (true, Some(cutter)) => Some(Filler::own(cutter, args.server.backend)?),
+        (true, None) => Some(Filler::ask(&client, &model, args.server.backend)?),
+    };
     let samples = dataset.fill(filler.as_ref(), &mut rng);
-    let (rate, at) = times(&args, &samples, &mut rng);
-    let files = Files::open(&args, &model, rate)?;
+    let (pace, at) = times(&args, pace, &samples, &mut rng);
+    let files = Files::open(&args, &model, pace)?;
     let more = fields(&args);
     let bodies: Vec<String> =
         samples.iter().map(|sample| sample.body(&model, args.server.backend, &more)).collect();
@@ -55,10 +65,11 @@ pub(crate) fn serve(args: BenchServeArgs) -> Result<ExitCode> {
     let most = args.traffic.max_concurrency.unwrap_or(usize::MAX);
     let run = load::run(&client, &bodies, &at, most, &|done| progress.set(done as u64));
     progress.end();
-    let (answers, took) = run?;
+    let (mut answers, took) = run?;
+    cutter.iter().for_each(|cutter| count(&mut answers, cutter));
     let figures = Figures::of(&answers, &input_lens, took.as_secs_f64(), &args.report.goodput);
     let report =
-        Report { args: &args, model: &model, figures, answers: &answers, input_lens: &input_lens, rate };
+        Report { args: &args, model: &model, figures, answers: &answers, input_lens: &input_lens, pace };
     report.show()?;
     files.write(&report.json()?)?;
     if report.figures.completed == 0 {
@@ -70,7 +81,8 @@ pub(crate) fn serve(args: BenchServeArgs) -> Result<ExitCode> {
 /// The model's name, once the server knows it.
 fn model(client: &Client, args: &BenchServeArgs) -> Result<String> {
     let patience = Duration::from_secs(args.server.ready_check_timeout_sec);
-    if let (Some(model), true) = (&args.server.model, patience.is_zero()) {
+    let named = args.server.served_model_name.as_ref().or(args.server.model.as_ref());
+    if let (Some(model), true) = (named, patience.is_zero()) {
         return Ok(model.clone());
     }
     let give_up = Instant::now() + patience;
@@ -86,18 +98,42 @@ fn model(client: &Client, args: &BenchServeArgs) -> Result<String> {
         thread::park_timeout(ASK_AGAIN);
     };
     let first = || models["data"][0]["id"].as_str().map(str::to_string);
-    args.server.model.clone().or_else(first).context("the server has no model")
+    named.cloned().or_else(first).context("the server has no model")
+}
+
+/// How many requests come a second, if flags say.
+fn pace(args: &TrafficArgs) -> Result<Option<Pace>> {
+    let ramp = &args.ramp;
+    match (ramp.ramp_up_strategy, ramp.ramp_up_start_rps, ramp.ramp_up_end_rps) {
+        (Some(how), Some(start), Some(end)) if start <= end => Ok(Some(Pace::Ramp { how, start, end })),
+        (Some(_), Some(start), Some(end)) => {
+            bail!(Misuse(format!("--ramp-up-start-rps {start} is more than --ramp-up-end-rps {end}")))
+        }
+        _ => Ok(args.request_rate.map(Pace::Steady)),
+    }
 }
 
 /// Requests a second, if that is what decides, and when each comes.
-fn times(args: &BenchServeArgs, samples: &[Sample], rng: &mut Rng) -> (Option<f64>, Vec<Duration>) {
+fn times(
+    args: &BenchServeArgs,
+    asked: Option<Pace>,
+    samples: &[Sample],
+    rng: &mut Rng,
+) -> (Option<Pace>, Vec<Duration>) {
     let of_trace: Option<Vec<Duration>> = samples.iter().map(|sample| sample.at).collect();
-    match of_trace.filter(|_| !args.dataset.no_self_timed && args.traffic.request_rate.is_none()) {
+    match of_trace.filter(|_| !args.dataset.no_self_timed && asked.is_none()) {
         Some(at) => (None, at),
         None => {
-            let rate = args.traffic.request_rate.unwrap_or(f64::INFINITY);
-            (Some(rate), arrivals::arrivals(samples.len(), rate, args.traffic.burstiness, rng))
+            let pace = asked.unwrap_or(Pace::Steady(f64::INFINITY));
+            (Some(pace), arrivals::arrivals(samples.len(), pace, args.traffic.burstiness, rng))
         }
+    }
+}
+
+/// Counts what was generated where the server did not.
+fn count(answers: &mut [Answer], cutter: &Cutter) {
+    for answer in answers.iter_mut().filter(|answer| answer.output_tokens.is_none()) {
+        answer.output_tokens = cutter.count(&answer.text);
     }
 }
 
@@ -111,8 +147,19 @@ fn fields(args: &BenchServeArgs) -> Map<String, Value> {
         ("temperature", body.temperature.map(|x| json!(x))),
         ("top_p", body.top_p.map(|x| json!(x))),
         ("top_k", body.top_k.map(|x| json!(x))),
+        ("min_p", body.min_p.map(|x| json!(x))),
+        ("frequency_penalty", body.frequency_penalty.map(|x| json!(x))),
+        ("presence_penalty", body.presence_penalty.map(|x| json!(x))),
+        ("repetition_penalty", body.repetition_penalty.map(|x| json!(x))),
     ];
     fields.extend(own.into_iter().filter_map(|(name, value)| Some((name.to_string(), value?))));
+    match body.logprobs {
+        Some(n) if args.server.backend.is_chat() => {
+            fields.extend([("logprobs".into(), json!(true)), ("top_logprobs".into(), json!(n))]);
+        }
+        Some(n) => fields.extend([("logprobs".into(), json!(n))]),
+        None => {}
+    }
     let more = body.extra_body.as_ref().and_then(Value::as_object);
     fields.extend(more.into_iter().flatten().map(|(name, value)| (name.clone(), value.clone())));
     fields

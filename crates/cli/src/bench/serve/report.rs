@@ -1,17 +1,14 @@
 //! The table that a person reads, and the JSON that programs do, with vLLM's keys.
 
-use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use anyhow::Result;
-use model::template::WallClock;
 use serde_json::{Map, Value, json};
 
+use super::arrivals::Pace;
 use super::client::Answer;
 use super::figures::{Figures, Spread};
+use super::saved::date;
 use crate::args::{BenchServeArgs, Time};
 use crate::console::show;
-use crate::output_file::JsonReport;
 
 /// Errors that are shown.
 const SHOWN: usize = 10;
@@ -23,53 +20,8 @@ pub(super) struct Report<'a> {
     pub(super) figures: Figures,
     pub(super) answers: &'a [Answer],
     pub(super) input_lens: &'a [usize],
-    /// Requests a second; nothing at the times of a trace.
-    pub(super) rate: Option<f64>,
-}
-
-/// Where results go, found writable before the run.
-pub(super) struct Files {
-    exact: JsonReport,
-    named: JsonReport,
-}
-
-impl Files {
-    pub(super) fn open(args: &BenchServeArgs, model: &str, rate: Option<f64>) -> Result<Files> {
-        let report = &args.report;
-        let named = match (&report.result_filename, report.save_result) {
-            (_, false) => None,
-            (Some(name), true) => Some(name.clone()),
-            (None, true) => Some(default_name(args, model, rate)?),
-        };
-        let folder = report.result_dir.clone().unwrap_or_default();
-        let named = named.map(|name| folder.join(name));
-        if named.is_some() && !folder.as_os_str().is_empty() {
-            std::fs::create_dir_all(&folder)?;
-        }
-        Ok(Files {
-            exact: JsonReport::open(report.json.as_deref())?,
-            named: JsonReport::open(named.as_deref())?,
-        })
-    }
-
-    pub(super) fn write(self, result: &Value) -> Result<()> {
-        self.exact.write(result)?;
-        self.named.write(result)
-    }
-}
-
-/// `{label}-{rate}qps-concurrency{n}-{model}-{date}.json`
-fn default_name(args: &BenchServeArgs, model: &str, rate: Option<f64>) -> Result<PathBuf> {
-    let label = args.report.label.as_deref().unwrap_or(args.server.backend.name());
-    let rate = rate.map_or("trace".to_string(), |rate| rate.to_string());
-    let most = args.traffic.max_concurrency.map_or(String::new(), |most| format!("-concurrency{most}"));
-    let model = model.rsplit('/').next().unwrap_or(model);
-    Ok(format!("{label}-{rate}qps{most}-{model}-{}.json", date()?).into())
-}
-
-fn date() -> Result<String> {
-    let unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs()) as i64;
-    Ok(WallClock { unix_s, utc_offset_s: 0 }.strftime("%Y%m%d-%H%M%S")?)
+    /// How requests came; nothing at the times of a trace.
+    pub(super) pace: Option<Pace>,
 }
 
 /// `99`, `99.9`
@@ -95,10 +47,10 @@ impl Report<'_> {
             "endpoint_type": args.server.backend.name(),
             "backend": args.server.backend.name(),
             "label": args.report.label,
-            "model_id": self.model,
-            "tokenizer_id": null,
+            "model_id": args.server.model.as_deref().unwrap_or(self.model),
+            "tokenizer_id": args.server.tokenizer,
             "num_prompts": self.answers.len(),
-            "request_rate": self.rate.map_or(json!("trace"), number),
+            "request_rate": self.pace.map_or(json!("trace"), rate),
             "burstiness": number(args.traffic.burstiness),
             "max_concurrency": args.traffic.max_concurrency,
             "duration": f.duration,
@@ -113,6 +65,11 @@ impl Report<'_> {
             "max_output_tokens_per_s": f.peak_tokens_per_s,
             "max_concurrent_requests": f.peak_requests,
         });
+        if let Some(Pace::Ramp { how, start, end }) = self.pace {
+            result["ramp_up_strategy"] = json!(how.name());
+            result["ramp_up_start_rps"] = json!(start);
+            result["ramp_up_end_rps"] = json!(end);
+        }
         for pair in &args.report.metadata {
             result[&pair.0] = json!(pair.1);
         }
@@ -189,8 +146,12 @@ impl Report<'_> {
         rows.extend(
             args.traffic.max_concurrency.map(|most| ("Maximum request concurrency:", most.to_string())),
         );
-        let finite = self.rate.filter(|rate| rate.is_finite());
-        rows.extend(finite.map(|rate| ("Request rate configured (RPS):", format!("{rate:.2}"))));
+        let configured = match self.pace {
+            Some(Pace::Steady(rate)) if rate.is_finite() => Some(format!("{rate:.2}")),
+            Some(Pace::Ramp { how, start, end }) => Some(format!("{start:.2} to {end:.2}, {}", how.name())),
+            _ => None,
+        };
+        rows.extend(configured.map(|rate| ("Request rate configured (RPS):", rate)));
         rows.extend([
             ("Benchmark duration (s):", format!("{:.2}", f.duration)),
             ("Total input tokens:", f.input_tokens.to_string()),
@@ -205,6 +166,14 @@ impl Report<'_> {
             ("Total token throughput (tok/s):", rate(f.input_tokens + f.output_tokens)),
         ]);
         rows
+    }
+}
+
+/// A rate that grows has no other name among vLLM's keys.
+fn rate(pace: Pace) -> Value {
+    match pace {
+        Pace::Steady(rate) => number(rate),
+        Pace::Ramp { .. } => number(f64::INFINITY),
     }
 }
 

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use sim::Rng;
 
 use super::client::Client;
+use super::cutter::Cutter;
 use crate::args::Backend;
 use crate::console::note;
 
@@ -22,10 +23,7 @@ const WORDS: &str = "the of and to in is was for that with his her from this hav
 
 /// Text as the field `prompt` or `messages` of a body has it.
 pub(super) fn said(text: &str, backend: Backend) -> Value {
-    match backend {
-        Backend::Openai => json!(text),
-        Backend::OpenaiChat => json!([{"role": "user", "content": text}]),
-    }
+    if backend.is_chat() { json!([{"role": "user", "content": text}]) } else { json!(text) }
 }
 
 /// Makes prompts.
@@ -37,28 +35,37 @@ pub(super) enum Filler {
 }
 
 impl Filler {
+    /// What a tokenizer of the client's own makes.
+    pub(super) fn own(cutter: &Cutter, backend: Backend) -> Result<Filler> {
+        Ok(Filler::of(cutter.tokens(&all())?, backend))
+    }
+
     /// Asks the server how it cuts words, with vLLM's `/tokenize`. A server without it gets words, about one a token.
     pub(super) fn ask(client: &Client, model: &str, backend: Backend) -> Result<Filler> {
-        let prompt = format!(" {}", words().join(" "));
-        let body = json!({"model": model, "prompt": prompt, "add_special_tokens": false});
+        let body = json!({"model": model, "prompt": all(), "add_special_tokens": false});
         let answer = client.post("/tokenize", &body)?;
         let tokens: Vec<u32> = answer
             .ok()
             .and_then(|answer| answer["tokens"].as_array().cloned())
             .map(|tokens| tokens.iter().filter_map(|token| token.as_u64()?.try_into().ok()).collect())
             .unwrap_or_default();
-        Ok(match (tokens.len(), backend) {
-            (0, _) => {
-                note!(
-                    "the server has no /tokenize: prompts have about as many tokens as asked; it says how many"
-                );
-                Filler::Words { words_per_token: 1.0, backend }
-            }
-            (_, Backend::Openai) => Filler::Tokens(tokens),
-            (n, Backend::OpenaiChat) => {
+        if tokens.is_empty() {
+            note!(
+                "the server has no /tokenize: prompts have about as many tokens as asked; --tokenizer counts them here"
+            );
+        }
+        Ok(Filler::of(tokens, backend))
+    }
+
+    /// `tokens`: of all words; none where nobody knows.
+    fn of(tokens: Vec<u32>, backend: Backend) -> Filler {
+        match tokens.len() {
+            0 => Filler::Words { words_per_token: 1.0, backend },
+            n if backend.is_chat() => {
                 Filler::Words { words_per_token: words().len() as f64 / n as f64, backend }
             }
-        })
+            _ => Filler::Tokens(tokens),
+        }
     }
 
     /// A prompt of so many tokens, as its field of a body has it.
@@ -71,6 +78,10 @@ impl Filler {
             }
         }
     }
+}
+
+fn all() -> String {
+    format!(" {}", words().join(" "))
 }
 
 fn words() -> Vec<&'static str> {

@@ -1,0 +1,112 @@
+//! Flags of vLLM's that are none here: what to do instead, or why there is nothing to do. A wrong guess at their meaning
+//! would be worse than a refusal, and a bare refusal leaves a person searching.
+
+/// What a person who typed `flag` (as it was typed, dashes and all) may want to know.
+pub(crate) fn instead_of(flag: &str) -> Option<&'static str> {
+    let name = flag.split(['=', ' ']).next().unwrap_or_default().replace('_', "-");
+    FLAGS.iter().find(|(known, _)| known.contains(&name.as_str())).map(|(_, why)| *why)
+}
+
+/// Names, and what is to be said of them.
+const FLAGS: &[(&[&str], &str)] = &[
+    (
+        &["--gpu-memory-utilization"],
+        "a share of the GPU is no amount: --device-memory says how many bytes, and without it all that is free is used",
+    ),
+    (&["--cpu-offload-gb"], "--percent says what lives where, --memory how much of the host may be used"),
+    (
+        &["--swap-space", "--kv-offloading-size", "--kv-offloading-backend", "--kv-transfer-config"],
+        "KV on the host is counted in tokens here: --swap-tokens",
+    ),
+    (&["--disk-offload-gb"], "--disk and --offload-dir say how much is kept on disk, and where"),
+    (&["--block-size"], "a block of KV has one size here, which /metrics tells (vllm:cache_config_info)"),
+    (
+        &["--quantization"],
+        "--weights int8 or int4 converts weights while loading; .gguf files stay as they are",
+    ),
+    (&["--tokenizer-mode"], "there is one tokenizer for a model: that of its files"),
+    (&["--skip-tokenizer-init"], "no tokenizer is read here but with --tokenizer"),
+    (&["--enforce-eager"], "nothing is captured or compiled at the start: there is nothing to turn off"),
+    (
+        &["--generation-config", "--override-generation-config"],
+        "the model's generation_config.json is read where it is",
+    ),
+    (&["--seed"], "requests have seeds of their own: the field `seed`"),
+    (&["--limit-mm-per-prompt", "--mm-processor-kwargs"], "models read text alone"),
+    (
+        &["--enable-lora", "--lora-modules", "--max-lora-rank"],
+        "adapters are not read: merge them into the weights",
+    ),
+    (&["--speculative-config"], "there is no speculative decoding"),
+    (&["--reasoning-parser"], "what a model thinks stays in its text"),
+    (&["--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs"], "put a proxy that speaks TLS before the server"),
+    (&["--allowed-origins", "--allow-credentials"], "pages of other origins are never let in"),
+    (&["--root-path", "--uds", "--api-server-count"], "put a proxy before the server"),
+    (
+        &["--disable-log-requests", "--enable-log-requests", "--max-log-len", "--uvicorn-log-level"],
+        "--log-level says how much is told; prompts never are",
+    ),
+    (&["--disable-log-stats"], "there is no line of figures in the log: /metrics has them"),
+    (
+        &["--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp"],
+        "one device serves a model; several replicas are several processes",
+    ),
+    (&["--nnodes", "--node-rank", "--master-addr", "--master-port"], "one machine serves a model"),
+    (&["--use-beam-search"], "there is no search over beams"),
+    (&["--profile", "--profiler-config"], "the server's page at / and its /metrics show what it does"),
+    (&["--plot-timeline", "--plot-dataset-stats"], "--save-detailed has all that a plot needs"),
+    (&["--probe-request-rate", "--request-id-prefix"], "the benchmark has no such thing"),
+    (
+        &[
+            "--hf-split",
+            "--hf-subset",
+            "--hf-name",
+            "--hf-output-len",
+            "--sonnet-input-len",
+            "--sonnet-output-len",
+        ],
+        "--dataset-name custom reads a file of prompts; none is fetched",
+    ),
+    (&["--enable-metrics"], "a job tells its figures as it goes: --progress json is for programs"),
+    (&["--output-tmp-dir"], "the output is written where it belongs, and can be read as it grows"),
+];
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::args::Cli;
+
+    #[test]
+    fn flags_are_known_as_they_are_typed() {
+        for typed in ["--swap-space", "--swap-space=4", "--swap_space"] {
+            assert!(instead_of(typed).is_some_and(|why| why.contains("--swap-tokens")), "{typed}");
+        }
+        assert_eq!(instead_of("--swap"), None);
+    }
+
+    /// Every flag that is recommended is one, and no server's flag is here by mistake.
+    #[test]
+    fn what_is_recommended_is_there() {
+        fn flags(command: &clap::Command, of: &mut Vec<String>) {
+            let longs = command
+                .get_arguments()
+                .flat_map(|arg| arg.get_long_and_visible_aliases().unwrap_or_default());
+            of.extend(longs.map(|long| format!("--{long}")));
+            command.get_subcommands().for_each(|command| flags(command, of));
+        }
+        let mut all = Vec::new();
+        flags(&Cli::command(), &mut all);
+        for (names, why) in FLAGS {
+            for word in why.split([' ', ',', ':', ';']).filter(|word| word.starts_with("--")) {
+                assert!(all.iter().any(|flag| flag == word), "{names:?}: {word}");
+            }
+        }
+        let mut serve = Vec::new();
+        flags(Cli::command().find_subcommand("serve").unwrap(), &mut serve);
+        for (names, _) in FLAGS {
+            assert!(!names.iter().any(|name| serve.iter().any(|flag| flag == name)), "{names:?}");
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! The files that a result goes to.
+
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::Result;
+use model::template::WallClock;
+use serde_json::Value;
+
+use super::arrivals::Pace;
+use crate::args::BenchServeArgs;
+use crate::output_file::JsonReport;
+
+/// Where results go, found writable before the run.
+pub(super) struct Files {
+    exact: JsonReport,
+    named: JsonReport,
+    appends: bool,
+}
+
+impl Files {
+    pub(super) fn open(args: &BenchServeArgs, model: &str, pace: Option<Pace>) -> Result<Files> {
+        let report = &args.report;
+        let named = match (&report.result_filename, report.save_result || report.append_result) {
+            (_, false) => None,
+            (Some(name), true) => Some(name.clone()),
+            (None, true) => Some(default_name(args, model, pace)?),
+        };
+        let folder = report.result_dir.clone().unwrap_or_default();
+        let named = named.map(|name| folder.join(name));
+        if named.is_some() && !folder.as_os_str().is_empty() {
+            std::fs::create_dir_all(&folder)?;
+        }
+        Ok(Files {
+            exact: JsonReport::open(report.json.as_deref())?,
+            named: JsonReport::open(named.as_deref())?,
+            appends: report.append_result,
+        })
+    }
+
+    pub(super) fn write(self, result: &Value) -> Result<()> {
+        self.exact.write(result)?;
+        if self.appends { self.named.append(result) } else { self.named.write(result) }
+    }
+}
+
+/// As vLLM names them: `{label}-{rate}qps-concurrency{n}-{model}-{date}.json`
+fn default_name(args: &BenchServeArgs, model: &str, pace: Option<Pace>) -> Result<PathBuf> {
+    let label = args.report.label.as_deref().unwrap_or(args.server.backend.name());
+    let rate = match pace {
+        None => "trace".to_string(),
+        Some(Pace::Steady(rate)) => rate.to_string(),
+        Some(Pace::Ramp { how, start, end }) => format!("ramp-up-{}-{start}qps-{end}", how.name()),
+    };
+    let most = args.traffic.max_concurrency.map_or(String::new(), |most| format!("-concurrency{most}"));
+    let model = model.rsplit('/').next().unwrap_or(model);
+    Ok(format!("{label}-{rate}qps{most}-{model}-{}.json", date()?).into())
+}
+
+/// Now, in UTC.
+pub(super) fn date() -> Result<String> {
+    let unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs()) as i64;
+    Ok(WallClock { unix_s, utc_offset_s: 0 }.strftime("%Y%m%d-%H%M%S")?)
+}
