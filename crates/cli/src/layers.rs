@@ -1,5 +1,5 @@
 //! Flags that are not typed: from `BALLAST_*` variables and a TOML file. Whatever is typed wins, then the environment,
-//! then the file, then the default. What the layers add is put into the command line before it is parsed, so that
+//! then the file, then the default; so does a flag over its opposite in a layer below. What the layers add is put into the command line before it is parsed, so that
 //! values are checked, and conflicts found, as if they had been typed.
 
 use std::ffi::{OsStr, OsString};
@@ -33,6 +33,13 @@ struct Setting {
     source: String,
 }
 
+impl Setting {
+    /// Whether it sets anything: a switch may be set to off, which is no flag.
+    fn is_on(&self) -> bool {
+        self.value != Value::Boolean(false)
+    }
+}
+
 impl Layered {
     /// Where the flag of an error message came from, if it was not typed.
     pub(crate) fn source(&self, of: &str) -> Option<String> {
@@ -56,19 +63,17 @@ pub(crate) fn layered(
     command.build();
     let (path, leaf, rest) = leaf(&command, &typed);
     let file = config_file(&typed, env);
-    let mut settings = match &file {
+    let of_file = match &file {
         Some(file) => of_file(&command, &path, leaf, file)?,
         None => Vec::new(),
     };
-    for arg in settable(leaf).filter(|arg| shares_its_name(arg)) {
-        let name = variable(&key(arg));
-        if let Some(value) = env(&name).filter(|value| !is_service_link(&name, value)) {
-            settings.retain(|setting| setting.flag != key(arg));
-            settings.push(Setting { flag: key(arg), value: of_variable(arg, &name, value)?, source: name });
-        }
-    }
     let explicit = explicit(leaf, &typed[rest..]);
-    settings.retain(|setting| !explicit.contains(&setting.flag));
+    let mut settings = below(leaf, of_env(leaf, env)?, &explicit);
+    let above: Vec<String> = settings.iter().map(|setting| setting.flag.clone()).collect();
+    let on = settings.iter().filter(|setting| setting.is_on()).map(|setting| setting.flag.clone());
+    let opposes: Vec<String> = explicit.iter().cloned().chain(on).collect();
+    let of_file = of_file.into_iter().filter(|setting| !above.contains(&setting.flag)).collect();
+    settings.extend(below(leaf, of_file, &opposes));
     let (mut before, mut after) = (Vec::new(), Vec::new());
     for arg in settable(leaf) {
         let Some(setting) = settings.iter().find(|setting| setting.flag == key(arg)) else { continue };
@@ -83,6 +88,36 @@ pub(crate) fn layered(
     }
     let argv = [&typed[..rest], &before, &typed[rest..], &after].concat();
     Ok(Layered { argv, added: settings })
+}
+
+/// What variables say.
+fn of_env(leaf: &Command, env: &dyn Fn(&str) -> Option<OsString>) -> Result<Vec<Setting>> {
+    let mut settings = Vec::new();
+    for arg in settable(leaf).filter(|arg| shares_its_name(arg)) {
+        let name = variable(&key(arg));
+        if let Some(value) = env(&name).filter(|value| !is_service_link(&name, value)) {
+            settings.push(Setting { flag: key(arg), value: of_variable(arg, &name, value)?, source: name });
+        }
+    }
+    Ok(settings)
+}
+
+/// Settings that no flag of a layer above sets or excludes.
+fn below(leaf: &Command, settings: Vec<Setting>, above: &[String]) -> Vec<Setting> {
+    let excluded = |setting: &Setting| {
+        let arg = settable(leaf).find(|arg| key(arg) == setting.flag);
+        let over = leaf.get_arguments().filter(|arg| above.contains(&key(arg)));
+        arg.is_some_and(|arg| over.into_iter().any(|over| key(over) == key(arg) || exclude(leaf, over, arg)))
+    };
+    settings.into_iter().filter(|setting| !excluded(setting)).collect()
+}
+
+/// Whether two flags cannot be given together.
+fn exclude(leaf: &Command, one: &Arg, other: &Arg) -> bool {
+    let names = |one: &Arg, other: &Arg| {
+        leaf.get_arg_conflicts_with(one).iter().any(|arg| arg.get_id() == other.get_id())
+    };
+    names(one, other) || names(other, one)
 }
 
 /// The command that is meant: its path, itself, and where its own words begin.
@@ -318,155 +353,4 @@ fn plain(value: &Value) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::args::Percent;
-    use crate::args::{Cli, Command as Chosen};
-    use clap::{CommandFactory, Parser};
-
-    /// What comes of a command line, a file and variables.
-    fn settled(typed: &str, file: &str, env: &[(&str, &str)]) -> Result<Cli, String> {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("b.toml");
-        std::fs::write(&path, file).unwrap();
-        let mut words: Vec<OsString> = typed.split(' ').map(OsString::from).collect();
-        words.splice(1..1, ["--config".into(), path.into_os_string()]);
-        let get = |name: &str| env.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());
-        let layered = layered(&Cli::command(), words, &get).map_err(|error| error.to_string())?;
-        Cli::try_parse_from(&layered.argv).map_err(|error| {
-            let of = error.get(clap::error::ContextKind::InvalidArg).map(ToString::to_string);
-            format!("{error} {:?}", layered.source(&of.unwrap_or_default()))
-        })
-    }
-
-    /// Threads of a server.
-    fn threads(typed: &str, file: &str, env: &[(&str, &str)]) -> Option<usize> {
-        match settled(typed, file, env).unwrap().command {
-            Chosen::Serve(args) => args.engine.threads,
-            _ => panic!("not a server"),
-        }
-    }
-
-    #[test]
-    fn what_is_typed_wins_over_the_environment_over_the_file_over_the_default() {
-        let (file, env) = ("threads = 3\n", [("BALLAST_THREADS", "5")]);
-        assert_eq!(threads("ballast serve m", "", &[]), None);
-        assert_eq!(threads("ballast serve m", file, &[]), Some(3));
-        assert_eq!(threads("ballast serve m", file, &env), Some(5));
-        assert_eq!(threads("ballast serve m --threads 7", file, &env), Some(7));
-        assert_eq!(threads("ballast serve --threads=7 m", file, &env), Some(7));
-        let sections = "threads = 3\n[serve]\nthreads = 4\n[batch]\nthreads = 9\n";
-        assert_eq!(threads("ballast serve m", sections, &[]), Some(4), "a section wins over the top");
-        assert_eq!(threads("ballast serve m", "[batch]\nthreads = 9\n", &[]), None);
-    }
-
-    #[test]
-    fn every_kind_of_value_can_be_set() {
-        let file = "model = \"m\"\nport = 1\nhost = \"::1\"\nserved-model-name = [\"a\", \"b\"]\nspool_dir = \"x\"\n\
-                    no-enable-prefix-caching = true\npercent = [50, 0, 100, 0, 100, 0]\nrequest-timeout = 2.5\n\
-                    memory = \"2GiB\"\ntemperature = -1\n";
-        let Chosen::Serve(args) = settled("ballast serve", file, &[]).unwrap().command else { panic!() };
-        assert_eq!((args.model.name(), args.port, args.host.as_str()), (Some("m"), 1, "::1"));
-        assert_eq!(
-            (args.served_model_name, args.engine.percent),
-            (
-                vec!["a".into(), "b".into()],
-                Some([50, 0, 100, 0, 100, 0].map(|whole| Percent::of_parts(whole * 10_000)).to_vec())
-            )
-        );
-        assert!(args.engine.no_enable_prefix_caching && args.spool_dir.is_some());
-        assert_eq!(args.request_timeout.unwrap().as_millis(), 2500);
-        let env = [
-            ("BALLAST_PERCENT", "1 2 3 4 5 6.5"),
-            ("BALLAST_SERVED_MODEL_NAME", "[\"c\", \"d e\"]"),
-            ("BALLAST_NO_ENABLE_PREFIX_CACHING", "off"),
-            ("BALLAST_MODEL", "n"),
-            ("BALLAST_API_KEY", "[not a list"),
-        ];
-        let Chosen::Serve(args) = settled("ballast serve", file, &env).unwrap().command else { panic!() };
-        assert_eq!((args.model.name(), args.engine.no_enable_prefix_caching), (Some("n"), false));
-        assert_eq!(args.served_model_name, ["c", "d e"]);
-        assert_eq!(
-            (args.engine.percent.unwrap()[5].to_string().as_str(), args.api_key),
-            ("6.5", vec!["[not a list".to_string()])
-        );
-        let Chosen::Run(args) =
-            settled("ballast run m", "prompt = \"--hi\"\nstop = [\"-x\"]\n", &[]).unwrap().command
-        else {
-            panic!()
-        };
-        assert_eq!((args.model.as_deref(), args.prompt.as_deref()), (Some("m"), Some("--hi")));
-        assert_eq!(args.sampling.stop, ["-x"]);
-    }
-
-    #[test]
-    fn commands_below_commands_have_sections_too() {
-        let file = "[bench.serve]\nnum-prompts = 7\ngoodput = [\"ttft:5\", \"tpot:6\"]\n[bench.throughput]\nreps = 2\n";
-        let Chosen::Bench(crate::args::BenchCommand::Serve(args)) =
-            settled("ballast bench serve", file, &[]).unwrap().command
-        else {
-            panic!()
-        };
-        assert_eq!((args.traffic.num_prompts, args.report.goodput.len()), (Some(7), 2));
-        let Chosen::Batch(args) =
-            settled("ballast batch merge a b -o c", "[batch]\nmodel = \"m\"\nthreads = 2\n", &[])
-                .unwrap()
-                .command
-        else {
-            panic!()
-        };
-        assert!(args.command.is_some(), "a section does not reach below its command");
-    }
-
-    #[test]
-    fn a_model_for_all_commands_is_no_name_in_requests() {
-        let readme = include_str!("../../../README.md");
-        let file = readme.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
-        let Chosen::Serve(args) = settled("ballast serve", file, &[]).unwrap().command else { panic!() };
-        assert_eq!((args.model.name(), args.port), (Some("smollm2"), 9000));
-        let asked = |file: &str, env: &[(&str, &str)]| match settled("ballast bench serve", file, env) {
-            Ok(Cli { command: Chosen::Bench(crate::args::BenchCommand::Serve(args)), .. }) => args.server,
-            _ => panic!("not a benchmark of a server"),
-        };
-        assert_eq!((asked(file, &[]).model, asked(file, &[]).port), (None, 9000));
-        assert_eq!(asked("", &[("BALLAST_MODEL", "m")]).model, None);
-        assert_eq!(asked("[bench.serve]\nmodel = \"m\"\n", &[]).model.as_deref(), Some("m"));
-    }
-
-    #[test]
-    fn the_address_that_kubernetes_tells_is_no_port() {
-        let port = |value: &str| {
-            let settled = settled("ballast serve m", "", &[("BALLAST_PORT", value)]).ok()?;
-            let Chosen::Serve(args) = settled.command else { panic!() };
-            Some(args.port)
-        };
-        assert_eq!(port("tcp://10.0.0.1:8000"), Some(8000));
-        assert_eq!((port("9000"), port("tcp")), (Some(9000), None));
-    }
-
-    #[test]
-    fn what_is_no_flag_is_named_with_the_nearest() {
-        let refused = |file: &str| settled("ballast serve m", file, &[]).err().unwrap();
-        for (file, says) in [
-            ("thread = 1", "did you mean `threads`?"),
-            ("[serve]\nmax_num_seq = 1", "in [serve] is no flag: did you mean `max-num-seqs`?"),
-            ("[serve]\nreps = 1", "is no flag"),
-            ("[sirve]\nport = 1", "did you mean [serve]?"),
-            ("[bench.laitency]\nreps = 1", "did you mean [latency]?"),
-            ("config = \"x\"", "is no flag"),
-            ("[bench]\nreps = 1", "this command takes none"),
-            ("port = [1, 2]", "port: expected one value"),
-            ("port = 1979-05-27", "port: expected text or numbers"),
-            ("no-enable-prefix-caching = 1", "expected true or false"),
-            ("percent = [1, 2]", "expected 6 values"),
-            ("port = ", "is no TOML"),
-        ] {
-            assert!(refused(file).contains(says), "{file}: {}", refused(file));
-        }
-        assert!(settled("ballast serve m", "ignore-eos = true", &[]).is_ok(), "other commands have it");
-        assert!(refused("port = 70000").contains("b.toml"), "{}", refused("port = 70000"));
-        let env =
-            settled("ballast serve m", "", &[("BALLAST_NO_ENABLE_PREFIX_CACHING", "maybe")]).err().unwrap();
-        assert!(env.contains("expected true or false"), "{env}");
-    }
-}
+mod tests;
