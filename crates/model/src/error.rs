@@ -87,6 +87,16 @@ pub enum Error {
         /// What to do.
         remedy: &'static str,
     },
+    /// A file ends in the middle of what it held.
+    #[error("{} is torn: it ends before byte {end}; {remedy}", path.display())]
+    Torn {
+        /// Which.
+        path: PathBuf,
+        /// Where it should end, or later.
+        end: u64,
+        /// What to do.
+        remedy: &'static str,
+    },
     /// The drive has no room for a packed store.
     #[error(
         "the drive is full: the packed store {} has {written} of {needed} bytes; free some space, or name a folder on \

@@ -150,3 +150,20 @@ fn a_long_beginning_comes_up_in_pieces_beside_those_who_wait_for_tokens() {
     };
     assert_eq!((came, begun.start, begun.len), (8, Tokens::of_blocks(8), Tokens(1)));
 }
+
+#[test]
+fn nothing_that_a_failed_sequence_computed_is_kept_for_others() {
+    for (produced, shared) in [(Produced::Last, 2), (Produced::Failed, 0)] {
+        let mut scheduler = scheduler();
+        arrives(&mut scheduler, 0, (1, 2), 9);
+        let Next::Run(step) = scheduler.next(Nanos(0)) else { panic!("it fits") };
+        let outcome = Outcome { seq: SeqId(0), produced, full: Vec::new() };
+        scheduler.complete(Nanos(1), &Done { step: step.id, outcomes: vec![outcome] });
+        scheduler.check();
+        assert!(!scheduler.knows(SeqId(0)), "it has ended");
+        arrives(&mut scheduler, 1, (1, 2), 9);
+        let Next::Run(step) = scheduler.next(Nanos(2)) else { panic!("it fits") };
+        let begins = step.chunks().next().expect("a chunk").span.start;
+        assert_eq!(begins, Tokens::of_blocks(shared), "{produced:?}");
+    }
+}

@@ -15,6 +15,7 @@ use crate::account::{Account, FAILED, Generated, REFUSED};
 use crate::app::{App, Phase};
 use crate::bell::Ring;
 use crate::gate::Permit;
+use crate::log::LogLevel;
 use crate::metrics::Outcome;
 use crate::refusal;
 use crate::served::Served;
@@ -279,12 +280,16 @@ impl Drop for Live {
 }
 
 impl App {
-    /// A failure as the client sees it. A dead engine ends the server.
+    /// A failure as the client sees it; what the drive did is for the log. A dead engine ends the server.
     pub(crate) fn failed(&self, why: Failure) -> ApiError {
         match why {
             Failure::Engine(why) => {
                 self.advance(Phase::Dead(why));
                 refusal::dead()
+            }
+            why @ Failure::Drive(_) => {
+                self.config.log.say(LogLevel::Error, "kv_lost", &format!("ballast: a request ended: {why}"));
+                refusal::lost_on_drive()
             }
             other => other.into(),
         }

@@ -173,6 +173,12 @@ pub(crate) fn dead() -> ApiError {
     error(500, "server_error", "engine_dead", "the engine has stopped; this server is ending")
 }
 
+/// 503: others are served, and this one may be when it comes again. What the system says names paths.
+pub(crate) fn lost_on_drive() -> ApiError {
+    let message = "what this request keeps on the server's drive could not be read or written; send it again";
+    error(503, "server_error", "kv_lost", message)
+}
+
 /// 503: not yet.
 pub(crate) fn loading() -> ApiError {
     error(503, "unavailable_error", "model_loading", "the model is being loaded")

@@ -12,6 +12,15 @@ pub enum Produced {
     Token,
     /// A token, the last: end of sequence, a stop string, or the limit.
     Last,
+    /// No token, and none will come: it went wrong, and nothing that it computed may serve others.
+    Failed,
+}
+
+impl Produced {
+    /// Whether there is a token more.
+    pub fn is_token(self) -> bool {
+        matches!(self, Produced::Token | Produced::Last)
+    }
 }
 
 /// A block beyond the prompt's own hashes that became full, so that its KV can serve others.

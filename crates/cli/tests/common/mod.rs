@@ -125,6 +125,22 @@ impl Folder {
         self.path(file).display().to_string()
     }
 
+    /// The one file of this name, however deep.
+    pub(crate) fn find(&self, file: &str) -> PathBuf {
+        let mut folders = vec![self.path("")];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).expect("readable") {
+                let path = entry.expect("an entry").path();
+                match path.is_dir() {
+                    true => folders.push(path),
+                    false if path.ends_with(file) => return path,
+                    false => {}
+                }
+            }
+        }
+        panic!("no {file}")
+    }
+
     pub(crate) fn whole(&self) -> String {
         self.0.path().display().to_string()
     }

@@ -58,12 +58,21 @@ impl Serving {
         Serving { url, child, log, reader: Some(reader) }
     }
 
+    /// The process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Asks it to end, and gives all that it said on standard error.
-    pub(crate) fn end(mut self) -> String {
-        let id = self.child.id().to_string();
-        let kill = Command::new("kill").args(["-TERM", &id]).status();
+    pub(crate) fn end(self) -> String {
+        let kill = Command::new("kill").args(["-TERM", &self.id().to_string()]).status();
         assert!(kill.expect("kill").success());
-        assert!(self.child.wait().expect("it ends").success());
+        self.ended(0)
+    }
+
+    /// It ends by itself with this code: all that it said on standard error.
+    pub(crate) fn ended(mut self, code: i32) -> String {
+        assert_eq!(self.child.wait().expect("it ends").code(), Some(code));
         self.reader.take().expect("a reader").join().expect("no panic");
         self.log.lock().expect("no panic").clone()
     }

@@ -202,7 +202,7 @@ impl From<Failure> for ApiError {
             Failure::Sample(SampleError::TooComplex) => {
                 ApiError { code: Some("grammar_limit"), ..ApiError::invalid("", why.to_string()) }
             }
-            Failure::Sample(_) | Failure::Engine(_) => {
+            Failure::Sample(_) | Failure::Drive(_) | Failure::Engine(_) => {
                 ApiError { message: why.to_string(), ..ApiError::internal() }
             }
         }

@@ -92,6 +92,12 @@ pub enum Failure {
     /// The model's output made no sense.
     #[error(transparent)]
     Sample(#[from] SampleError),
+    /// What it has on the drive could not be read or written; others go on.
+    #[error(
+        "its KV or activations are lost: {0}; send it again, and if that fails too, see to that drive, \
+         or name a folder on another with --offload-dir"
+    )]
+    Drive(String),
     /// The engine is dead.
     #[error("the engine stopped: {0}")]
     Engine(String),

@@ -65,13 +65,10 @@ impl Work for Machine {
             }
             Op::CopyKv { layer, batch, from, to } => {
                 let node = &step.program.nodes()[node];
-                return self
-                    .copy_kv(step, (node, layer.into(), batch), (from, to))
-                    .map_err(|error| error.to_string());
+                self.copy_kv(step, (node, layer.into(), batch), (from, to));
             }
             Op::MoveHidden { what, batch, from, to } => {
-                let moved = self.move_hidden(step, (node, batch), what, (from, to));
-                return moved.map_err(|error| error.to_string());
+                self.move_hidden(step, (node, batch), what, (from, to));
             }
             Op::MoveKv { layer, from, to } => self.move_kv(step, layer.into(), from, to),
             Op::OutProj { layer, batch } => self.with(step, node, batch, |batch, buffers| {

@@ -35,8 +35,8 @@ pub(crate) struct Sequence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Going,
-    /// Ended by the token of this index, or for want of it: the scheduler is not told yet.
-    Ending(usize),
+    /// Ended by the token of this index, its last, or for want of it: the scheduler is not told yet.
+    Ending(usize, Produced),
     /// Steps that were under way when it ended may still bring tokens: they count nothing.
     Ended,
 }
@@ -150,12 +150,12 @@ impl Sequence {
                     logprobs: sampled.logprobs,
                 }));
                 if let Some(finish) = self.ends_with(sampled.token) {
-                    self.state = State::Ending(self.tokens.len() - 1);
+                    self.state = State::Ending(self.tokens.len() - 1, Produced::Last);
                     self.drawn.push(Event::Finished(finish));
                 }
             }
             Err(error) => {
-                self.state = State::Ending(self.tokens.len());
+                self.state = State::Ending(self.tokens.len(), Produced::Failed);
                 self.drawn.push(Event::Failed(error.into()));
             }
         }
@@ -184,10 +184,10 @@ impl Sequence {
     pub(crate) fn produced(&mut self, drew: bool, end: usize) -> Option<Produced> {
         match self.state {
             State::Ended => None,
-            State::Ending(last) if drew && end < last => Some(Produced::Token),
-            State::Ending(_) => {
+            State::Ending(last, _) if drew && end < last => Some(Produced::Token),
+            State::Ending(_, how) => {
                 self.state = State::Ended;
-                Some(Produced::Last)
+                Some(how)
             }
             State::Going if drew => Some(Produced::Token),
             State::Going => Some(Produced::Nothing),
@@ -213,7 +213,7 @@ impl Sequence {
     /// Ends it with an error, which comes after the token that was drawn before.
     pub(crate) fn fail(&mut self, why: Failure) {
         if self.state == State::Going {
-            self.state = State::Ending(self.tokens.len());
+            self.state = State::Ending(self.tokens.len(), Produced::Failed);
             self.tell_drawn();
             self.tell(Event::Failed(why));
         }
@@ -274,11 +274,11 @@ mod tests {
 
     #[test]
     fn an_end_is_that_of_the_step_that_drew_it_though_the_one_before_is_told_later() {
-        for last in [likes(2), vec![f32::NAN; 8]] {
+        for (last, end) in [(likes(2), Produced::Last), (vec![f32::NAN; 8], Produced::Failed)] {
             let (mut seq, _told) = sequence(&[1, 3], 10, SamplingParams::greedy());
             [&likes(5), &last].into_iter().for_each(|logits| seq.draw(logits));
             let told = [2, 3, 4].map(|end| seq.produced(true, end));
-            assert_eq!(told, [Some(Produced::Token), Some(Produced::Last), None]);
+            assert_eq!(told, [Some(Produced::Token), Some(end), None]);
         }
     }
 
@@ -295,7 +295,7 @@ mod tests {
         let (mut seq, told) = sequence(&[1], 4, SamplingParams::greedy());
         seq.draw(&[f32::NAN; 8]);
         seq.tell_drawn();
-        assert_eq!(seq.produced(true, 1), Some(Produced::Last));
+        assert_eq!(seq.produced(true, 1), Some(Produced::Failed));
         assert!(matches!(told.try_iter().last(), Some(Event::Failed(Failure::Sample(_)))));
     }
 

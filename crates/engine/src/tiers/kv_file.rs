@@ -134,55 +134,55 @@ impl KvFile {
     fn read(&self, what: Moved, stretches: Vec<Stretch<'_>>) -> model::Result<()> {
         let bytes: usize = stretches.iter().map(|stretch| stretch.into.len()).sum();
         self.stats.moved(Lane::DiskRead, what, bytes);
+        self.file.reaches(self.sizes.bytes())?;
         let (direct, others): (Vec<_>, Vec<_>) =
             stretches.into_iter().partition(|stretch| is_aligned(stretch.into));
         self.file.read(direct)?;
-        if others.is_empty() {
-            return Ok(());
-        }
         let pieces = others.into_iter().flat_map(|Stretch { offset, into }| {
-            let offsets = (offset..).step_by(BOUNCE_BYTES);
-            offsets.zip(into.chunks_mut(BOUNCE_BYTES)).map(|(offset, into)| Stretch { offset, into })
+            (offset..).step_by(BOUNCE_BYTES).zip(into.chunks_mut(BOUNCE_BYTES))
         });
-        let mut bounce = lock(&self.bounce);
-        for mut load in loads(pieces, |piece| piece.into.len()) {
-            let mut rest = aligned(&mut bounce);
-            let through = load.iter().map(|piece| Stretch {
-                offset: piece.offset,
-                into: rest.split_off_mut(..sectors(piece.into.len())).expect("loads are no larger"),
-            });
+        self.bounced(pieces, |mut load| {
+            let through = load.iter_mut().map(|(offset, _, room)| Stretch { offset: *offset, into: room });
             self.file.read(through.collect())?;
-            let mut rest = &*aligned(&mut bounce);
-            for Stretch { into, .. } in &mut load {
-                let from = rest.split_off(..sectors(into.len())).expect("loads are no larger");
-                into.copy_from_slice(&from[..into.len()]);
-            }
-        }
-        Ok(())
+            load.into_iter().for_each(|(_, into, room)| into.copy_from_slice(&room[..into.len()]));
+            Ok(())
+        })
     }
 
     fn write(&self, what: Moved, stretches: Vec<Written<'_>>) -> model::Result<()> {
         let bytes: usize = stretches.iter().map(|stretch| stretch.from.len()).sum();
         self.stats.moved(Lane::DiskWrite, what, bytes);
+        self.file.reaches(self.sizes.bytes())?;
         let (direct, others): (Vec<_>, Vec<_>) =
             stretches.into_iter().partition(|stretch| is_aligned(stretch.from));
         self.file.write(direct)?;
-        if others.is_empty() {
-            return Ok(());
-        }
         let pieces = others.into_iter().flat_map(|Written { offset, from }| {
-            let offsets = (offset..).step_by(BOUNCE_BYTES);
-            offsets.zip(from.chunks(BOUNCE_BYTES)).map(|(offset, from)| Written { offset, from })
+            (offset..).step_by(BOUNCE_BYTES).zip(from.chunks(BOUNCE_BYTES))
         });
-        let mut bounce = lock(&self.bounce);
-        for load in loads(pieces, |piece| piece.from.len()) {
-            let mut rest = aligned(&mut bounce);
-            let through = load.into_iter().map(|Written { offset, from }| {
-                let through = rest.split_off_mut(..sectors(from.len())).expect("loads are no larger");
-                through[..from.len()].copy_from_slice(from);
-                Written { offset, from: through }
+        self.bounced(pieces, |load| {
+            let through = load.into_iter().map(|(offset, from, room)| {
+                room[..from.len()].copy_from_slice(from);
+                Written { offset, from: room }
             });
-            self.file.write(through.collect())?;
+            self.file.write(through.collect())
+        })
+    }
+
+    /// Hands pieces (an offset, and memory that is not aligned) to `pass`, as many at a time as have room in the bounce buffer,
+    /// each with whole sectors of that.
+    fn bounced<B: AsRef<[u8]>>(
+        &self,
+        pieces: impl Iterator<Item = (u64, B)>,
+        pass: impl Fn(Vec<(u64, B, &mut [u8])>) -> model::Result<()>,
+    ) -> model::Result<()> {
+        for load in loads(pieces, |(_, piece)| piece.as_ref().len()) {
+            let mut bounce = lock(&self.bounce);
+            let mut rest = aligned(&mut bounce);
+            let with_room = |(offset, piece): (u64, B)| {
+                let room = rest.split_off_mut(..sectors(piece.as_ref().len())).expect("loads are no larger");
+                (offset, piece, room)
+            };
+            pass(load.into_iter().map(with_room).collect())?;
         }
         Ok(())
     }
@@ -232,6 +232,20 @@ mod tests {
         assert_eq!(of(&[18_432; 52]), [51, 1]);
         assert_eq!(of(&[BOUNCE_BYTES, 1, BOUNCE_BYTES]), [1, 1, 1]);
         assert!(of(&[]).is_empty());
+    }
+
+    #[test]
+    fn a_file_that_was_cut_short_is_named_and_not_written_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let sizes = KvFileSizes { layers: 2, blocks: 8, block_bytes: SECTOR, batches: 0, hidden_bytes: 0 };
+        let drive = KvFile::new(folder.path(), sizes, Arc::new(Stats::default())).unwrap();
+        let mut block = vec![1; SECTOR];
+        drive.write_kv(0, &[(0, 0)], &block).unwrap();
+        drive.file.file().set_len(15 * SECTOR as u64).unwrap();
+        for result in [drive.write_kv(1, &[(7, 0)], &block), drive.read_kv(0, &[(0, 0)], &mut block)] {
+            let text = result.unwrap_err().to_string();
+            assert!(text.contains("torn") && text.contains("kv-"), "{text}");
+        }
     }
 
     #[test]

@@ -4,8 +4,9 @@ use kernels::arena::Buf;
 use kernels::device::{Device, KvPages, Rows};
 use spec::{Buffer, Lane, Node, Program, Tensor, Tier};
 
+use crate::front::request::Failure;
 use crate::lock::lock;
-use crate::step::bound::{BatchRun, StepRun};
+use crate::step::bound::{BatchRun, ChunkRun, StepRun};
 use crate::step::run::Machine;
 use crate::tiers::kv::LayerPages;
 use crate::tiers::link::Pace;
@@ -49,24 +50,18 @@ impl Machine {
     }
 
     /// One layer of a batch's KV on its way to attention, or of its new KV on its way home.
-    ///
-    /// # Errors
-    /// The drive's.
     pub(crate) fn copy_kv(
         &self,
         step: &StepRun,
         (node, layer, batch): (&Node, usize, u16),
         (from, to): (Tier, Tier),
-    ) -> model::Result<()> {
+    ) {
         let batch = &step.batches[usize::from(batch)];
         match (from, to) {
             (Tier::Disk, _) | (_, Tier::Disk) => {
-                self.copy_kv_of_drive(step, (node, layer), batch, (from, to))
+                self.copy_kv_of_drive(step, (node, layer), batch, (from, to));
             }
-            _ => {
-                self.copy_kv_in_memory(step, (node, layer), batch, (from, to));
-                Ok(())
-            }
+            _ => self.copy_kv_in_memory(step, (node, layer), batch, (from, to)),
         }
     }
 
@@ -76,19 +71,19 @@ impl Machine {
         (node, layer): (&Node, usize),
         batch: &BatchRun,
         (from, to): (Tier, Tier),
-    ) -> model::Result<()> {
+    ) {
         let drive = self.kv.drive.as_ref().expect("KV lives on the drive");
         let inner = from.min(to);
         let slot = self.kv.slot(&step.program, node, inner).expect("KV of the drive passes a slot");
-        let chunks = batch
-            .chunks
-            .iter()
-            .filter(|chunk| chunk.home == Tier::Disk && chunk.hops(self.kv.path, from, to));
         let window = self.decoder.spec().window_of(layer);
-        let pairs = chunks.flat_map(|chunk| {
-            chunk
-                .carried(from, to, window)
-                .map(|index| (chunk.block(Tier::Disk, index), chunk.block(inner, index)))
+        let carried = |chunk: &ChunkRun| chunk.carried(from, to, window);
+        let passes = |chunk: &&ChunkRun| {
+            let hops = chunk.home == Tier::Disk && chunk.hops(self.kv.path, from, to);
+            hops && !carried(chunk).is_empty()
+        };
+        let chunks: Vec<&ChunkRun> = batch.chunks.iter().filter(passes).collect();
+        let pairs = chunks.iter().flat_map(|chunk| {
+            carried(chunk).map(|index| (chunk.block(Tier::Disk, index), chunk.block(inner, index)))
         });
         let pairs: Vec<(u32, u32)> = pairs.collect();
         let mut result = Ok(());
@@ -100,7 +95,7 @@ impl Machine {
                 result = drive.write_kv(layer, &pairs, bytes);
             }),
         }
-        result
+        lose(chunks, result);
     }
 
     fn copy_kv_in_memory(
@@ -129,23 +124,19 @@ impl Machine {
     }
 
     /// A batch's activation between two tiers.
-    ///
-    /// # Errors
-    /// The drive's.
     pub(crate) fn move_hidden(
         &self,
         step: &StepRun,
         (node, batch): (usize, u16),
         what: Tensor,
         (from, to): (Tier, Tier),
-    ) -> model::Result<()> {
+    ) {
         match what {
             Tensor::Qkv => self.queries_down(step, node, batch),
             Tensor::Attended => self.attended_up(step, node, batch),
-            Tensor::Hidden => return self.rest(step, (node, batch), (from, to)),
+            Tensor::Hidden => self.rest(step, (node, batch), (from, to)),
             what => panic!("{what:?} does not travel between tiers"),
         }
-        Ok(())
     }
 
     /// Rows of the device's buffers, and where they are among those of the host.
@@ -174,13 +165,9 @@ impl Machine {
     }
 
     /// The residual stream to where it rests between layers, or from there.
-    fn rest(
-        &self,
-        step: &StepRun,
-        (node, batch): (usize, u16),
-        (from, to): (Tier, Tier),
-    ) -> model::Result<()> {
-        let rows: usize = step.batches[usize::from(batch)].chunks.iter().map(|chunk| chunk.rows.len()).sum();
+    fn rest(&self, step: &StepRun, (node, batch): (usize, u16), (from, to): (Tier, Tier)) {
+        let chunks = &step.batches[usize::from(batch)].chunks;
+        let rows: usize = chunks.iter().map(|chunk| chunk.rows.len()).sum();
         let here = &step.program.nodes()[node];
         let on_host = || {
             let name = name_on_host(&step.program, here).expect("an activation on the host has a name");
@@ -210,10 +197,19 @@ impl Machine {
             }),
             (None, None) => panic!("an activation goes from the drive to the drive"),
         }
+        lose(chunks, result);
         if to == Tier::Device {
             self.with(step, node, batch, |batch, buffers| self.decoder.rotate(&*self.device, batch, buffers));
         }
-        result
+    }
+}
+
+/// What did not come from the drive, or not get there, ends the sequences that it belongs to. The step goes on for the others:
+/// no row of a batch has a part in another's.
+fn lose<'a>(chunks: impl IntoIterator<Item = &'a ChunkRun>, moved: model::Result<()>) {
+    let Err(error) = moved else { return };
+    for chunk in chunks {
+        lock(&chunk.sequence).fail(Failure::Drive(error.to_string()));
     }
 }
 

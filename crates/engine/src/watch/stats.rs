@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use policy::sched::Preempted;
-use spec::{ByTier, Done, Lane, Nanos, Op, Produced, Shape, Tier};
+use spec::{ByTier, Done, Lane, Nanos, Op, Shape, Tier};
 
 use crate::step::lanes::LaneId;
 use crate::watch::overlap::Overlap;
@@ -204,7 +204,7 @@ impl Stats {
     }
 
     pub(crate) fn step_done(&self, done: &Done, took: Duration) {
-        let tokens = done.outcomes.iter().filter(|o| o.produced != Produced::Nothing).count();
+        let tokens = done.outcomes.iter().filter(|o| o.produced.is_token()).count();
         self.steps.fetch_add(1, Ordering::Relaxed);
         self.generated.fetch_add(tokens as u64, Ordering::Relaxed);
         self.busy_ns.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);

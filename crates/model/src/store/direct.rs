@@ -76,7 +76,7 @@ impl DirectFile {
         std::fs::remove_file(path).map_err(Error::io("unlink", path))?;
         let access = access(&file, bypass).map_err(Error::io("create", path))?;
         reserve(&file, bytes).map_err(Error::io("take room on the drive for", path))?;
-        Ok(DirectFile::of(file, path, access, "somebody else wrote to it: start again"))
+        Ok(DirectFile::of(file, path, access, "somebody else cut it short: start again"))
     }
 
     /// Opens a file to read.
@@ -156,11 +156,20 @@ impl DirectFile {
         if error.kind() != io::ErrorKind::UnexpectedEof {
             return Error::io("read", &self.path)(error);
         }
-        Error::Store {
-            path: self.path.clone(),
-            found: format!("is torn: it ends before byte {}", offset + SECTOR as u64),
-            remedy: self.remedy,
-        }
+        self.torn(offset + SECTOR as u64)
+    }
+
+    fn torn(&self, end: u64) -> Error {
+        Error::Torn { path: self.path.clone(), end, remedy: self.remedy }
+    }
+
+    /// Whether it still has so many bytes. Whoever cut it short and wrote on would read zeros where it had others.
+    ///
+    /// # Errors
+    /// If it is shorter, or the system does not say.
+    pub fn reaches(&self, bytes: u64) -> Result<()> {
+        let len = self.file.metadata().map_err(Error::io("look at", &self.path))?.len();
+        if len < bytes { Err(self.torn(bytes)) } else { Ok(()) }
     }
 }
 

@@ -27,9 +27,12 @@ impl Fcfs {
 
     fn count(&mut self, outcome: &Outcome) {
         let Some(sequence) = self.table.get_mut(outcome.seq) else { return };
+        if outcome.produced == Produced::Failed {
+            return self.retire(outcome.seq);
+        }
         outcome.full.iter().for_each(|full| sequence.learn(full.index as usize, full.hash));
         sequence.fresh().for_each(|(hash, block)| self.hold.publish(hash, block));
-        sequence.generated += Tokens(u32::from(outcome.produced != Produced::Nothing));
+        sequence.generated += Tokens(u32::from(outcome.produced.is_token()));
         let at_limit = sequence.generated >= sequence.request.max_new;
         if at_limit || outcome.produced == Produced::Last {
             self.retire(outcome.seq);
