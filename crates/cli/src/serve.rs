@@ -11,7 +11,7 @@ use engine::{EngineConfig, KvMemory, kv_token_bytes};
 use model::api::OwnTemplates;
 use model::template::Tools;
 use rustix::process::{Resource, getrlimit, setrlimit};
-use server::{Config, Ended, KeySource, Log, LogFormat, LogLevel, Served, Server, Signals};
+use server::{Config, Ended, KeySource, Log, LogFormat, LogLevel, Served, Server, Signals, SpoolLimits};
 use spec::ModelSpec;
 
 use crate::args::{LogFormatName, LogLevelName, ServeArgs};
@@ -78,6 +78,14 @@ fn config(args: &ServeArgs, log: Log) -> Result<Config> {
     Ok(Config {
         keys,
         spool_dir: args.spool_dir.clone(),
+        max_file_bytes: args.spool.max_file_size,
+        spool: SpoolLimits {
+            files: args.spool.spool_max_files,
+            batches: args.spool.spool_max_batches,
+            bytes: args.spool.spool_max_bytes,
+            window: args.spool.batch_window,
+            keep: args.spool.spool_keep,
+        },
         key_source: key_source(args, log.clone()),
         request_timeout: args.request_timeout,
         queue_timeout: args.queue_timeout,

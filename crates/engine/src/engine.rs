@@ -20,6 +20,7 @@ use crate::lock::lock;
 use crate::plan::hold::Hold;
 use crate::step::world::{Message, Real};
 use crate::tiers::stowed::{Stowed, Streamed};
+use crate::watch::corrupted::counted;
 use crate::watch::stats::{Counts, Stats};
 use crate::watch::timeline::{Ranges, Timeline};
 use crate::watch::watched::Watched;
@@ -152,6 +153,7 @@ impl Engine {
         self.alive()?;
         let max_new = self.room(&request)?;
         let id = SeqId(self.next.fetch_add(1, Ordering::Relaxed));
+        let events = counted(Arc::clone(&self.stats), events);
         let message = Message::Submit { id, request: Box::new(request), max_new, events };
         self.inbox
             .send(message)

@@ -30,6 +30,7 @@ pub use plan::budget::Budget;
 pub use plan::hold::{Hold, NoSuchKv, TooSmall, kv_token_bytes, size};
 pub use plan::outline::Outline;
 pub use plan::planned::{Opening, Planned, StartError, blueprint};
+pub use policy::sched::PREEMPTIONS;
 pub use step::lanes;
 pub use tiers::stowed::Streamed;
 pub use watch::stats::{Counts, Moved, STEP_TOKENS};

@@ -149,6 +149,10 @@ fn a_long_beginning_comes_up_in_pieces_beside_those_who_wait_for_tokens() {
         }
     };
     assert_eq!((came, begun.start, begun.len), (8, Tokens::of_blocks(8), Tokens(1)));
+    assert_eq!(scheduler.promoted(), 8, "however many steps it took");
+    arrives(&mut scheduler, 5, (1, 8), 1);
+    step(&mut scheduler).unwrap();
+    assert_eq!(scheduler.promoted(), 8, "the device has them now");
 }
 
 #[test]

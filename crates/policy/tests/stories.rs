@@ -7,6 +7,7 @@
 //!                                         step 0: 0[0..40]* | 1@Host[0..9]*   (two batches; 1 lives on the host)
 //! > done 0 last=0                         every chunk that samples drew a token; for 0 the last one
 //! > cancel 0
+//! > preempted                             0 moved, 1 computed again; of 2+0+0+0+0+0+0+0 that ended: 1
 //! ```
 
 use policy::sched::{BlockConfig, Fcfs, FcfsConfig, Next, Preempt, Schedule, Scheduler};
@@ -86,10 +87,23 @@ impl Story {
             "cancel" => self.scheduler.cancel(self.now, SeqId(words.id())),
             "done" => self.scheduler.complete(self.now, &self.done(&words)),
             "next" => return self.next(),
+            "preempted" => return self.preempted(),
             other => panic!("no such command: {other}"),
         }
         self.scheduler.check();
         String::new()
+    }
+
+    fn preempted(&self) -> String {
+        let preempted = self.scheduler.preempted();
+        let recomputed: u64 = Tier::ALL.into_iter().map(|tier| preempted.recomputed[tier]).sum();
+        let ended: Vec<_> = preempted.by_sequence.iter().map(u64::to_string).collect();
+        format!(
+            "{} moved, {recomputed} computed again; of {} that ended: {}\n",
+            preempted.swapped,
+            ended.join("+"),
+            preempted.of_sequences
+        )
     }
 
     fn done(&self, words: &Words<'_>) -> Done {
@@ -273,9 +287,14 @@ fn the_youngest_is_recomputed_when_blocks_run_out() {
         > done 4
         > next
         step 5: release 0 1[32..35]* +1,0
+        > preempted
+        0 moved, 1 computed again; of 1+0+0+0+0+0+0+0 that ended: 0
         > done 5
         > next
         step 6: 1[35..36]*
+        > done 6 last=1
+        > preempted
+        0 moved, 1 computed again; of 2+0+0+0+0+0+0+0 that ended: 1
         ",
     );
 }

@@ -8,6 +8,7 @@ use model::api::ApiError;
 use tokio::sync::watch;
 
 use crate::bell::Bell;
+use crate::clock::unix_now;
 use crate::config::Config;
 use crate::crowd::Crowd;
 use crate::gate::{Gate, Limits};
@@ -16,7 +17,7 @@ use crate::log::LogLevel;
 use crate::metrics::Metrics;
 use crate::minute::Minute;
 use crate::refusal;
-use crate::served::{Served, unix_now};
+use crate::served::Served;
 use crate::spool::Spool;
 
 /// Where a server is in its life; it only goes forward.

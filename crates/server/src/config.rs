@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::clock::Clock;
 use crate::crowd;
 use crate::log::Log;
 
@@ -27,6 +28,10 @@ pub struct Config {
     pub max_num_queued_tokens: usize,
     /// Where files and batches of clients are kept; nothing is, without it.
     pub spool_dir: Option<PathBuf>,
+    /// How much that may be, and for how long.
+    pub spool: SpoolLimits,
+    /// What batches and files expire by.
+    pub clock: Clock,
     /// Bytes of a file that a client leaves.
     pub max_file_bytes: u64,
     /// Bytes of a body.
@@ -61,6 +66,8 @@ impl Config {
             max_num_queued_reqs: 2048,
             max_num_queued_tokens: 4 << 20,
             spool_dir: None,
+            spool: SpoolLimits::default(),
+            clock: Clock::default(),
             max_file_bytes: 512 << 20,
             max_body_bytes: 32 << 20,
             header_timeout: Duration::from_secs(30),
@@ -72,6 +79,29 @@ impl Config {
             shutdown_timeout: Duration::from_secs(30),
             log: Log::default(),
         }
+    }
+}
+
+/// What clients may leave in the spool directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpoolLimits {
+    /// Files, answers of batches among them.
+    pub files: usize,
+    /// Batches; of more, the one that ended first is forgotten, or the new one refused where none has ended.
+    pub batches: usize,
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// How long a batch may take: what has no answer by then gets none.
+    pub window: Duration,
+    /// How long files are kept, and what is known of a batch after its end.
+    pub keep: Duration,
+}
+
+impl Default for SpoolLimits {
+    /// 10,000 files, 1,000 batches, 32 GiB; a day for a batch, 30 for files, as OpenAI has it.
+    fn default() -> SpoolLimits {
+        let day = Duration::from_secs(24 * 60 * 60);
+        SpoolLimits { files: 10_000, batches: 1000, bytes: 32 << 30, window: day, keep: 30 * day }
     }
 }
 

@@ -9,11 +9,11 @@ use model::api::{ApiError, Chunks, Delivery, Endpoint, Generate, Meta, chat, com
 use crate::account::Account;
 use crate::app::App;
 use crate::body;
+use crate::clock::unix_now;
 use crate::gate::Permit;
 use crate::live::Live;
 use crate::refusal::Refusal;
 use crate::routes::json;
-use crate::served::unix_now;
 use crate::sse;
 
 /// Bytes of a body that are one token of a prompt, roughly: until they are counted.

@@ -11,6 +11,7 @@ mod account;
 mod app;
 mod bell;
 mod body;
+mod clock;
 mod config;
 mod crowd;
 mod gate;
@@ -34,7 +35,8 @@ mod sse;
 mod tiers;
 mod timing;
 
-pub use config::{Config, KeySource, ServeError};
+pub use clock::Clock;
+pub use config::{Config, KeySource, ServeError, SpoolLimits};
 pub use listen::{Ended, Server, Signals, Stopper};
 pub use log::{Log, LogFormat, LogLevel};
 pub use served::Served;

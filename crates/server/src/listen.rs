@@ -100,7 +100,7 @@ impl Server {
         });
         let (listener, address) = bound.map_err(|source| ServeError::Bind { address, source })?;
         let spool = config.spool_dir.as_deref().map(|path| {
-            Spool::open(path).map_err(|source| ServeError::Spool { path: path.to_owned(), source })
+            Spool::open(path, &config).map_err(|source| ServeError::Spool { path: path.to_owned(), source })
         });
         let app = Arc::new(App::new(config, spool.transpose()?));
         let (stop, stopped) = unbounded_channel();

@@ -155,6 +155,12 @@ pub(crate) fn spool_full() -> ApiError {
     error(507, "server_error", "spool_full", "there is no room for more files; delete some")
 }
 
+/// 507: as many batches wait as may.
+pub(crate) fn too_many_batches(most: usize) -> ApiError {
+    let message = format!("{most} batches have not ended, which is the limit: wait for some, or cancel them");
+    error(507, "server_error", "too_many_batches", message)
+}
+
 /// 500: what the system says names paths, which are not for clients.
 pub(crate) fn spool(why: std::io::Error) -> ApiError {
     if is_full(&why) {

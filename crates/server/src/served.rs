@@ -1,7 +1,6 @@
 //! The model behind a server.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use engine::Engine;
 use model::api::schema::Offered;
@@ -9,6 +8,8 @@ use model::api::{Context, OwnTemplates, Streaming};
 use model::sampling::GenerationConfig;
 use model::template::{ChatTemplate, SpecialTexts, WallClock};
 use model::tokenizer::Tokenizer;
+
+use crate::clock::unix_now;
 
 /// A running engine, and what turns text into its tokens and back.
 pub struct Served {
@@ -59,9 +60,4 @@ impl Served {
             now: WallClock { unix_s: unix_now() as i64, utc_offset_s: 0 },
         }
     }
-}
-
-/// Seconds since 1970.
-pub(crate) fn unix_now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs())
 }

@@ -3,10 +3,12 @@
 mod common;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use common::{Response, Running, config, get, is_idle, post, request, send, start, start_braked, until};
 use serde_json::{Value, json};
-use server::{Config, Ended, ServeError, Server};
+use server::{Clock, Config, Ended, ServeError, Server, SpoolLimits};
 
 /// A directory that goes with its test.
 struct Spool(PathBuf);
@@ -65,7 +67,10 @@ fn batch(server: &Running, id: &str) -> Value {
 }
 
 fn ended(server: &Running, id: &str) -> Value {
-    until(|| ["completed", "failed", "cancelled"].contains(&batch(server, id)["status"].as_str().unwrap()));
+    until(|| {
+        ["completed", "failed", "expired", "cancelled"]
+            .contains(&batch(server, id)["status"].as_str().unwrap())
+    });
     batch(server, id)
 }
 
@@ -150,6 +155,10 @@ fn what_is_no_file_or_batch_is_refused() {
         ("endpoint", json!("http://elsewhere/v1"), 400),
         ("completion_window", json!("1h"), 400),
         ("metadata", json!(7), 400),
+        ("metadata", json!({"a": 7}), 400),
+        ("metadata", json!({"a": "x".repeat(513)}), 400),
+        ("metadata", json!({"k".repeat(65): "x"}), 400),
+        ("metadata", (0..17).map(|i| (i.to_string(), json!("x"))).collect(), 400),
     ] {
         let mut body = good.clone();
         body[field] = value;
@@ -274,4 +283,140 @@ fn lines_that_cannot_be_answered_are_named_with_their_fields() {
     let server = start("llama", Config { spool_dir: spool.config().spool_dir, ..server });
     let failed = ended(&server, &begin(&server, &many));
     assert_eq!(failed["errors"]["data"][0]["code"], "too_many_requests", "{failed}");
+}
+
+/// A clock that goes on when it is told to.
+struct Hand(Arc<AtomicU64>);
+
+impl Hand {
+    fn new() -> Hand {
+        Hand(Arc::new(AtomicU64::new(1_800_000_000)))
+    }
+
+    fn clock(&self) -> Clock {
+        let now = Arc::clone(&self.0);
+        Clock::new(move || now.load(SeqCst))
+    }
+
+    fn goes_on(&self, seconds: u64) {
+        self.0.fetch_add(seconds, SeqCst);
+    }
+}
+
+const DAY_S: u64 = 24 * 60 * 60;
+
+#[test]
+fn a_batch_that_takes_too_long_expires_with_what_it_has() {
+    let (spool, hand) = (Spool::new("expired"), Hand::new());
+    let (server, brake) = start_braked("llama", Config { clock: hand.clock(), ..spool.config() });
+    let slow = begin(&server, &lines(200, 400));
+    until(|| batch(&server, &slow)["status"] == "in_progress");
+    let behind = begin(&server, &lines(3, 5));
+    assert_eq!(batch(&server, &behind)["expires_at"], json!(1_800_000_000 + DAY_S));
+    hand.goes_on(DAY_S - 1);
+    assert_eq!(batch(&server, &slow)["status"], "in_progress");
+    hand.goes_on(1);
+    brake.release();
+    for (id, lines) in [(&slow, 200), (&behind, 3)] {
+        let expired = ended(&server, id);
+        assert_eq!((&expired["status"], &expired["expired_at"]), (&json!("expired"), &expired["expires_at"]));
+        let counts = &expired["request_counts"];
+        let count = |name: &str| counts[name].as_u64().unwrap();
+        assert_eq!((count("total"), count("completed") + count("failed")), (lines, lines), "{counts}");
+        let errors = content(&server, &expired["error_file_id"]);
+        let told: Vec<Value> = errors.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(told.len() as u64, count("failed"));
+        assert!(
+            told.iter().all(|line| line["error"]["code"] == "batch_expired" && line["response"].is_null())
+        );
+        assert_eq!(told.last().unwrap()["custom_id"], format!("c{}", lines - 1));
+    }
+    until(|| is_idle(server.address));
+}
+
+#[test]
+fn files_and_ended_batches_are_kept_for_a_time() {
+    let (spool, hand) = (Spool::new("kept"), Hand::new());
+    let config = || Config { clock: hand.clock(), ..spool.config() };
+    let server = start("llama", config());
+    let id = begin(&server, &lines(2, 3));
+    let done = ended(&server, &id);
+    let file = get(server.address, &format!("/v1/files/{}", done["output_file_id"].as_str().unwrap())).json();
+    assert_eq!(file["expires_at"], json!(1_800_000_000 + 30 * DAY_S));
+    hand.goes_on(30 * DAY_S - 1);
+    drop(server);
+    let server = start("llama", config());
+    assert_eq!(get(server.address, "/v1/files").json()["data"].as_array().unwrap().len(), 2);
+    hand.goes_on(60);
+    until(|| get(server.address, "/v1/files").json()["data"] == json!([]));
+    until(|| get(server.address, &format!("/v1/batches/{id}")).status == 404);
+    let left = all_files(&spool.0);
+    assert_eq!(left, [spool.0.join("lock")], "nothing of them is on the disk");
+}
+
+#[test]
+fn a_spool_holds_as_much_as_it_may() {
+    let (spool, room) = (Spool::new("full"), 3000);
+    let limits = SpoolLimits { bytes: room, batches: 2, ..SpoolLimits::default() };
+    let (server, brake) = start_braked("llama", Config { spool: limits, ..spool.config() });
+    let big = upload(&server, "big", "batch", &"x".repeat(2500)).json();
+    let refused = upload(&server, "more", "batch", &"x".repeat(501));
+    assert_eq!((refused.status, &refused.json()["error"]["code"]), (507, &json!("spool_full")));
+    assert_eq!(
+        upload(&server, "less", "batch", &"x".repeat(400)).status,
+        200,
+        "what was refused takes no room"
+    );
+    let delete = |id: &Value| {
+        let path = format!("/v1/files/{}", id.as_str().unwrap());
+        assert_eq!(send(server.address, &request("DELETE", &path, "", b"")).status, 200);
+    };
+    delete(&big["id"]);
+    // Two batches wait, and a third cannot.
+    let ids = [begin(&server, &lines(1, 60)), begin(&server, &lines(1, 3))];
+    let file = upload(&server, "third", "batch", &lines(1, 3)).json();
+    let body =
+        json!({"input_file_id": file["id"], "endpoint": "/v1/completions", "completion_window": "24h"});
+    let refused = post(server.address, "/v1/batches", &body);
+    assert_eq!((refused.status, &refused.json()["error"]["code"]), (507, &json!("too_many_batches")));
+    brake.release();
+    ids.iter().for_each(|id| assert_eq!(ended(&server, id)["status"], "completed"));
+    assert_eq!(post(server.address, "/v1/batches", &body).status, 200);
+    until(|| get(server.address, &format!("/v1/batches/{}", ids[0])).status == 404);
+    assert_eq!(batch(&server, &ids[1])["status"], "completed", "the one that ended first is forgotten");
+}
+
+#[test]
+fn answers_that_there_is_no_room_for_end_their_batch() {
+    let spool = Spool::new("answers-full");
+    let text = lines(60, 3);
+    let limits = SpoolLimits { bytes: text.len() as u64 + 2000, ..SpoolLimits::default() };
+    let server = start("llama", Config { spool: limits, ..spool.config() });
+    let failed = ended(&server, &begin(&server, &text));
+    assert_eq!(
+        (&failed["status"], &failed["errors"]["data"][0]["code"]),
+        (&json!("failed"), &json!("spool_full"))
+    );
+    assert!(content(&server, &failed["output_file_id"]).lines().count() > 0, "what was answered stays");
+    until(|| is_idle(server.address));
+}
+
+#[test]
+fn lines_are_no_streams_nor_a_crowd_and_what_they_say_in_vain_is_counted() {
+    let spool = Spool::new("crowd");
+    let server = start("llama", spool.config());
+    let line = |id: &str, body: Value| {
+        json!({"custom_id": id, "method": "POST", "url": "/v1/completions", "body": body}).to_string() + "\n"
+    };
+    let text = [
+        line("stream", json!({"prompt": [5], "stream": true})),
+        line("crowd", json!({"prompt": [[5], [6]], "n": 65})),
+        line("good", json!({"prompt": [5], "max_tokens": 1, "frobnicate": 1, "defenestrate": 2})),
+    ];
+    let done = ended(&server, &begin(&server, &text.concat()));
+    assert_eq!(done["request_counts"], json!({"total": 3, "completed": 1, "failed": 2}), "{done}");
+    let errors = content(&server, &done["error_file_id"]);
+    assert!(errors.lines().all(|line| line.contains("\"status_code\":400")), "{errors}");
+    assert!(errors.contains("130 sequences in one line; at most 128"), "{errors}");
+    assert_eq!(common::metric(server.address, "ballast_unknown_fields_total"), 2.0);
 }

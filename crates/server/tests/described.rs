@@ -94,7 +94,7 @@ fn the_tokenizer_is_described_as_evaluators_read_it() {
 }
 
 /// Names in vLLM's Grafana dashboards that have a meaning here.
-const DASHBOARD: [&str; 23] = [
+const DASHBOARD: [&str; 28] = [
     "vllm:inter_token_latency_seconds_bucket",
     "vllm:time_to_first_token_seconds_bucket",
     "vllm:e2e_request_latency_seconds_bucket",
@@ -116,6 +116,11 @@ const DASHBOARD: [&str; 23] = [
     "vllm:iteration_tokens_total_bucket",
     "vllm:prompt_tokens_cached_total",
     "vllm:prompt_tokens_by_source_total",
+    "vllm:prompt_tokens_cached_by_source_total",
+    "vllm:external_prefix_cache_queries_total",
+    "vllm:external_prefix_cache_hits_total",
+    "vllm:request_num_preemptions_bucket",
+    "vllm:corrupted_requests_total",
     "http_requests_total",
     "http_request_duration_seconds_bucket",
 ];

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use model::sampling::MAX_LOGPROBS;
 
-use super::amounts::{parse_bytes, parse_count, seconds};
+use super::amounts::{at_least_one, parse_bytes, parse_count, seconds};
 use super::{EngineArgs, ModelArg};
 
 #[derive(Args)]
@@ -50,6 +50,8 @@ pub(crate) struct ServeArgs {
     /// A directory for /v1/files and /v1/batches, which are not offered without it; batches go on after a restart.
     #[arg(long, value_name = "DIR", help_heading = "Server")]
     pub(crate) spool_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) spool: SpoolArgs,
     /// Seconds that a request may take; more are answered 408 [default: as many as it needs].
     #[arg(long, value_name = "SECONDS", value_parser = seconds, help_heading = "Server")]
     pub(crate) request_timeout: Option<Duration>,
@@ -70,6 +72,32 @@ pub(crate) struct ServeArgs {
     pub(crate) log_level: LogLevelName,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
+}
+
+/// How much clients may leave in the spool directory, and for how long.
+#[derive(Args)]
+pub(crate) struct SpoolArgs {
+    /// Bytes that a file of /v1/files may have.
+    #[arg(long, default_value = "512MiB", value_name = "BYTES", value_parser = parse_bytes, help_heading = "Server")]
+    pub(crate) max_file_size: u64,
+    /// Bytes that all files may have together, answers of batches among them; more are answered 507.
+    #[arg(long, default_value = "32GiB", value_name = "BYTES", value_parser = parse_bytes, help_heading = "Server")]
+    pub(crate) spool_max_bytes: u64,
+    /// Files that there may be; more are answered 507.
+    #[arg(long, default_value_t = 10_000, value_parser = at_least_one, help_heading = "Server")]
+    pub(crate) spool_max_files: usize,
+    /// Batches that are known: of more, the one that ended first is forgotten; where none has ended, a new one is answered
+    /// 507.
+    #[arg(long, default_value_t = 1000, value_parser = at_least_one, help_heading = "Server")]
+    pub(crate) spool_max_batches: usize,
+    /// Seconds that files are kept, and what is known of a batch after its end [default: 30 days].
+    #[arg(long, default_value = "2592000", value_name = "SECONDS", value_parser = seconds, hide_default_value = true,
+          help_heading = "Server")]
+    pub(crate) spool_keep: Duration,
+    /// Seconds that a batch may take; lines without an answer by then are errors, and the batch is expired [default: a day].
+    #[arg(long, default_value = "86400", value_name = "SECONDS", value_parser = seconds, hide_default_value = true,
+          help_heading = "Server")]
+    pub(crate) batch_window: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

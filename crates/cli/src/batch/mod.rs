@@ -91,8 +91,12 @@ fn run(args: BatchJob) -> Result<ExitCode> {
     let output = output.begin(&outlook, args.flags.fsync_interval)?;
     let context =
         context(&text, [template.as_ref(), tool_template.as_ref()], &served, &engine, outlook.record.created);
-    let limits =
-        Limits { in_flight: args.flags.max_inflight, window: args.flags.max_inflight.saturating_mul(WINDOW) };
+    let limits = Limits {
+        in_flight: args.flags.max_inflight,
+        window: args.flags.max_inflight.saturating_mul(WINDOW),
+        // Nobody else waits for the engine.
+        line_sequences: usize::MAX,
+    };
     let job = Job { engine: &engine, tokenizer: &text.tokenizer, context, input: &input, limits };
     let mut follow = Follow::new(args.flags.progress, Duration::from_secs(args.flags.drain_timeout))?;
     let (ended, tally) =

@@ -41,6 +41,8 @@ pub struct Limits {
     pub in_flight: usize,
     /// Lines begun and not written: those in the engine, and those that wait for an earlier one.
     pub window: usize,
+    /// Sequences of a line, its choices for all of its prompts; one that wants more is an error.
+    pub line_sequences: usize,
 }
 
 /// Where answers are written.
@@ -94,6 +96,8 @@ pub struct Tally {
     pub prompt_tokens: u64,
     /// Tokens that this run generated for lines that are written.
     pub generated_tokens: u64,
+    /// Fields of the lines that this run began that nobody knows.
+    pub unknown_fields: u64,
     /// Lines in the engine.
     pub under_way: usize,
     /// Tokens that those have so far.
@@ -189,6 +193,12 @@ impl<'a> Run<'a> {
             Ok(request) => request,
             Err(error) => return Ok(Err(error)),
         };
+        self.tally.unknown_fields += request.unknown_fields.len() as u64;
+        let (wants, most) = (request.prompts.len() * request.n as usize, self.job.limits.line_sequences);
+        if wants > most {
+            let message = format!("{wants} sequences in one line; at most {most}: write several lines");
+            return Ok(Err(ApiError::invalid("n", message)));
+        }
         let (engine, tokenizer) = (self.job.engine, self.job.tokenizer);
         match self.flight.begin(position, request, line.number as u64, engine, tokenizer) {
             Err(why @ Failure::Engine(_)) => Err(why.into()),

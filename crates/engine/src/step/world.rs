@@ -99,10 +99,7 @@ impl Real {
                 Told::Arrive(self.admit(id, *request, max_new, events))
             }
             Message::Cancel(seq) => {
-                if let Some(running) = self.sequences.get(&seq) {
-                    lock(&running.shared).cancel();
-                }
-                self.forget_ended(None);
+                self.cancel(seq);
                 Told::Cancel(seq)
             }
             Message::Done(done, took) => {
@@ -111,7 +108,7 @@ impl Real {
                 if let Some((said, took)) = self.foreseen.as_mut().and_then(|foreseen| foreseen.finish(now)) {
                     self.stats.foreseen(said, took);
                 }
-                self.forget_ended(Some(done.step));
+                self.forget_ended(done.step);
                 Told::Done(done)
             }
             Message::Failed(why) => Told::Failed { step: self.newest, why },
@@ -129,10 +126,19 @@ impl Real {
         spec::Request { id, arrival: self.now(), prompt, max_new: Tokens(max_new as u32), hashes, prefix }
     }
 
-    /// Drops sequences that ended and that no step under way has.
-    fn forget_ended(&mut self, done: Option<StepId>) {
-        let free =
-            |running: &Running| running.newest.is_none_or(|newest| done.is_some_and(|done| newest <= done));
+    /// A sequence is not wanted any more. Only this one is looked at: a thousand may hang up at once. One that was in no step
+    /// is dropped, the others after theirs.
+    fn cancel(&mut self, seq: SeqId) {
+        let Some(running) = self.sequences.get(&seq) else { return };
+        lock(&running.shared).cancel();
+        if running.newest.is_none() {
+            self.sequences.remove(&seq);
+        }
+    }
+
+    /// Drops sequences that ended and that no step under way has. Those that were in no step yet wait.
+    fn forget_ended(&mut self, done: StepId) {
+        let free = |running: &Running| running.newest.is_some_and(|newest| newest <= done);
         self.sequences.retain(|_, running| !(free(running) && lock(&running.shared).has_ended()));
     }
 }

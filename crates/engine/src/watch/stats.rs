@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use policy::sched::Preempted;
-use spec::{ByTier, Done, Lane, Nanos, Op, Shape, Tier};
+use policy::sched::{PREEMPTIONS, Preempted};
+use spec::{BLOCK_TOKENS, ByTier, Done, Lane, Nanos, Op, Shape, Tier};
 
 use crate::step::lanes::LaneId;
 use crate::watch::overlap::Overlap;
@@ -36,6 +36,10 @@ pub(crate) struct Stats {
     pub(crate) overlap: Overlap,
     swapped: AtomicU64,
     recomputed: ByTier<AtomicU64>,
+    preemptions: [AtomicU64; PREEMPTIONS.len() + 1],
+    preemptions_of_ended: AtomicU64,
+    promoted: AtomicU64,
+    corrupted: AtomicU64,
     foreseen_ns: AtomicU64,
     foreseen_took_ns: AtomicU64,
 }
@@ -101,6 +105,14 @@ pub struct Counts {
     pub swapped: u64,
     /// Sequences that were preempted, their KV to be computed again, by the tier that had no room.
     pub recomputed: ByTier<u64>,
+    /// Sequences that ended, by how often they were preempted: up to each of [`PREEMPTIONS`], and more.
+    pub preemptions: [u64; PREEMPTIONS.len() + 1],
+    /// How often those were preempted together.
+    pub preemptions_of_ended: u64,
+    /// Those of [`cached_tokens`](Counts::cached_tokens) whose KV came up from the host for it.
+    pub host_cached_tokens: u64,
+    /// Sequences that ended because their logits were no numbers.
+    pub corrupted: u64,
     /// Nanoseconds that the planner's costs said steps would take; none where nothing was planned.
     pub foreseen_ns: u64,
     /// Nanoseconds that these steps took.
@@ -145,6 +157,10 @@ impl Stats {
                 host: self.recomputed.host.load(Ordering::Relaxed),
                 disk: self.recomputed.disk.load(Ordering::Relaxed),
             },
+            preemptions: std::array::from_fn(|bucket| self.preemptions[bucket].load(Ordering::Relaxed)),
+            preemptions_of_ended: self.preemptions_of_ended.load(Ordering::Relaxed),
+            host_cached_tokens: self.promoted.load(Ordering::Relaxed) * u64::from(BLOCK_TOKENS.0),
+            corrupted: self.corrupted.load(Ordering::Relaxed),
             foreseen_ns: self.foreseen_ns.load(Ordering::Relaxed),
             foreseen_took_ns: self.foreseen_took_ns.load(Ordering::Relaxed),
         }
@@ -184,6 +200,20 @@ impl Stats {
         for tier in Tier::ALL {
             self.recomputed[tier].store(preempted.recomputed[tier], Ordering::Relaxed);
         }
+        for (bucket, sequences) in self.preemptions.iter().zip(preempted.by_sequence) {
+            bucket.store(sequences, Ordering::Relaxed);
+        }
+        self.preemptions_of_ended.store(preempted.of_sequences, Ordering::Relaxed);
+    }
+
+    /// Blocks that were brought up from the host for sequences that began with them, since the start.
+    pub(crate) fn promoted(&self, blocks: u64) {
+        self.promoted.store(blocks, Ordering::Relaxed);
+    }
+
+    /// The logits of a sequence were no numbers.
+    pub(crate) fn corrupted(&self) {
+        self.corrupted.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn step_started(&self, shape: &Shape) {

@@ -46,6 +46,10 @@ pub struct Sequence {
     pub in_flight: u32,
     /// The newest step that computes some of it.
     pub newest: Option<StepId>,
+    /// How often it gave up its blocks.
+    pub preemptions: u32,
+    /// Blocks of its prompt that were brought up from the host for it.
+    pub promoted: usize,
     /// Whether the executor keeps a table for it, which a release must drop.
     pub introduced: bool,
     /// Hashes of its blocks that are known, from the first on.
@@ -71,6 +75,8 @@ impl Sequence {
             generated: Tokens::ZERO,
             in_flight: 0,
             newest: None,
+            preemptions: 0,
+            promoted: 0,
             introduced: false,
             hashes,
             published: 0,

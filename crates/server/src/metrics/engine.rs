@@ -1,6 +1,6 @@
 //! Series of the engine: queues, tokens, tiers, links and lanes.
 
-use engine::{Counts, Engine, Hold, Moved, STEP_TOKENS};
+use engine::{Counts, Engine, Hold, Moved, PREEMPTIONS, STEP_TOKENS};
 use spec::{BLOCK_TOKENS, Lane, Tier};
 
 use super::text::Page;
@@ -14,6 +14,7 @@ pub(super) fn series(page: &mut Page, served: &Served) {
     let (counts, hold) = (served.engine.counts(), served.engine.hold());
     queues(page, &counts, hold);
     tokens(page, &counts);
+    prefixes(page, &counts, hold.host_kv_blocks);
     preemptions(page, &counts);
     steps(page, &counts);
     memory(page, &counts, hold);
@@ -39,15 +40,35 @@ fn tokens(page: &mut Page, counts: &Counts) {
     page.both(("prompt_tokens_total", "prompt_tokens_total"), COUNTER, help, counts.prompt_tokens);
     let help = "Tokens generated.";
     page.both(("generation_tokens_total", "generation_tokens_total"), COUNTER, help, counts.generated_tokens);
+    let help = "Sequences that ended because their logits were no numbers.";
+    page.both(("corrupted_requests_total", "corrupted_requests_total"), COUNTER, help, counts.corrupted);
+}
+
+/// Beginnings that were in memory. vLLM's prefix cache is the device's; what other tiers keep is external to it.
+fn prefixes(page: &mut Page, counts: &Counts, host_blocks: usize) {
+    let (all, host) = (counts.cached_tokens, counts.host_cached_tokens.min(counts.cached_tokens));
+    let device = all - host;
     let help = "Prompt tokens looked up in the prefix cache.";
     page.both(("prefix_queries_total", "prefix_cache_queries_total"), COUNTER, help, counts.looked_up_tokens);
-    let help = "Prompt tokens found in the prefix cache.";
-    page.both(("prefix_hits_total", "prefix_cache_hits_total"), COUNTER, help, counts.cached_tokens);
-    page.one("vllm:prompt_tokens_cached_total", COUNTER, help, counts.cached_tokens);
+    let help = "Prompt tokens found in the prefix cache, on any tier.";
+    page.one("ballast_prefix_hits_total", COUNTER, help, all);
+    page.one("vllm:prompt_tokens_cached_total", COUNTER, help, all);
+    let help = "Prompt tokens found in the device's prefix cache.";
+    page.one("vllm:prefix_cache_hits_total", COUNTER, help, device);
+    let help = "Prompt tokens looked up on the host, as the device did not have them.";
+    let asked = if host_blocks == 0 { 0 } else { counts.looked_up_tokens.saturating_sub(device) };
+    page.one("vllm:external_prefix_cache_queries_total", COUNTER, help, asked);
+    let help = "Those of them that the host had.";
+    page.one("vllm:external_prefix_cache_hits_total", COUNTER, help, host);
     let name = "vllm:prompt_tokens_by_source_total";
     page.family(name, COUNTER, "Prompt tokens by where their KV came from.");
-    page.sample(name, ",source=\"local_compute\"", counts.prompt_tokens.saturating_sub(counts.cached_tokens));
-    page.sample(name, ",source=\"local_cache_hit\"", counts.cached_tokens);
+    page.sample(name, ",source=\"local_compute\"", counts.prompt_tokens.saturating_sub(all));
+    page.sample(name, ",source=\"local_cache_hit\"", device);
+    page.sample(name, ",source=\"external_kv_transfer\"", host);
+    let name = "vllm:prompt_tokens_cached_by_source_total";
+    page.family(name, COUNTER, "Prompt tokens found in memory, by tier.");
+    page.sample(name, ",source=\"device\"", device);
+    page.sample(name, ",source=\"host\"", host);
 }
 
 /// Present where weights did not fit and the planner decided.
@@ -75,21 +96,32 @@ fn preemptions(page: &mut Page, counts: &Counts) {
     {
         page.sample(name, &format!(",cause=\"{cause}\",kv=\"recomputed\""), recomputed(tier));
     }
+    let help = "How often each sequence that ended was preempted.";
+    for name in ["ballast_request_num_preemptions", "vllm:request_num_preemptions"] {
+        let sequences = (&PREEMPTIONS[..], &counts.preemptions[..]);
+        buckets(page, name, help, sequences, counts.preemptions_of_ended);
+    }
+}
+
+/// A histogram that the engine counts: so many up to each bound, and more.
+fn buckets(page: &mut Page, name: &str, help: &str, (bounds, counts): (&[u32], &[u64]), sum: u64) {
+    page.family(name, "histogram", help);
+    let mut below = 0;
+    let bounds = bounds.iter().map(u32::to_string).chain(["+Inf".to_string()]);
+    for (bound, count) in bounds.zip(counts) {
+        below += count;
+        page.sample(&format!("{name}_bucket"), &format!(",le=\"{bound}\""), below);
+    }
+    page.sample(&format!("{name}_sum"), "", sum);
+    page.sample(&format!("{name}_count"), "", below);
 }
 
 fn steps(page: &mut Page, counts: &Counts) {
     page.one("ballast_steps_total", COUNTER, "Steps done.", counts.steps);
     page.one("ballast_computed_tokens_total", COUNTER, "Positions computed.", counts.computed_tokens);
     for name in ["ballast_step_tokens", "vllm:iteration_tokens_total"] {
-        page.family(name, "histogram", "Tokens computed in a step.");
-        let mut below = 0;
-        let bounds = STEP_TOKENS.iter().map(u32::to_string).chain(["+Inf".to_string()]);
-        for (bound, steps) in bounds.zip(counts.step_tokens) {
-            below += steps;
-            page.sample(&format!("{name}_bucket"), &format!(",le=\"{bound}\""), below);
-        }
-        page.sample(&format!("{name}_sum"), "", counts.computed_tokens);
-        page.sample(&format!("{name}_count"), "", below);
+        let steps = (&STEP_TOKENS[..], &counts.step_tokens[..]);
+        buckets(page, name, "Tokens computed in a step.", steps, counts.computed_tokens);
     }
     planner(page, counts);
     let busy = counts.busy_ns as f64 / 1e9;
@@ -176,6 +208,30 @@ mod tests {
         let mut page = Page { text: String::new(), labels: "x=\"y\"".into() };
         planner(&mut page, counts);
         page.text
+    }
+
+    #[test]
+    fn beginnings_are_counted_by_the_tier_that_had_them() {
+        let mut page = Page { text: String::new(), labels: "x=\"y\"".into() };
+        let counts = Counts {
+            prompt_tokens: 100,
+            looked_up_tokens: 90,
+            cached_tokens: 64,
+            host_cached_tokens: 32,
+            ..Counts::default()
+        };
+        prefixes(&mut page, &counts, 4);
+        for line in [
+            "ballast_prefix_hits_total{x=\"y\"} 64",
+            "vllm:prefix_cache_hits_total{x=\"y\"} 32",
+            "vllm:external_prefix_cache_queries_total{x=\"y\"} 58",
+            "vllm:external_prefix_cache_hits_total{x=\"y\"} 32",
+            "vllm:prompt_tokens_by_source_total{x=\"y\",source=\"local_compute\"} 36",
+            "vllm:prompt_tokens_by_source_total{x=\"y\",source=\"external_kv_transfer\"} 32",
+            "vllm:prompt_tokens_cached_by_source_total{x=\"y\",source=\"device\"} 32",
+        ] {
+            assert!(page.text.lines().any(|told| told == line), "{line}: {}", page.text);
+        }
     }
 
     #[test]

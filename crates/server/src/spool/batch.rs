@@ -4,10 +4,8 @@ use engine::job::Tally;
 use model::api::ApiError;
 use serde_json::{Value, json};
 
-use crate::served::unix_now;
-
-/// A day, which is all that OpenAI offers; nothing expires here.
-const WINDOW_S: u64 = 24 * 60 * 60;
+/// Most pairs of metadata, and characters of their keys and values: OpenAI's.
+const METADATA: (usize, usize, usize) = (16, 64, 512);
 
 /// A batch and where its answers go while it is worked on.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,8 +18,13 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// Reads a request for a batch. `ids`: of the batch, of its answers, of its errors.
-    pub(super) fn new(request: &Value, ids: [String; 3]) -> Result<Batch, ApiError> {
+    /// Reads a request for a batch that may take `window_s` seconds from `now` on. `ids`: of the batch, of its answers, of
+    /// its errors.
+    pub(super) fn new(
+        request: &Value,
+        ids: [String; 3],
+        (now, window_s): (u64, u64),
+    ) -> Result<Batch, ApiError> {
         let text = |name: &str| {
             let missing = || ApiError::invalid(name, format!("{name}: expected a string"));
             request[name].as_str().ok_or_else(missing)
@@ -35,15 +38,12 @@ impl Batch {
             return Err(ApiError::invalid("completion_window", "completion_window: expected 24h"));
         }
         let metadata = &request["metadata"];
-        if !metadata.is_null() && !metadata.is_object() {
-            return Err(ApiError::invalid("metadata", "metadata: expected an object"));
-        }
+        check(metadata)?;
         let [id, answers, errors] = ids;
-        let now = unix_now();
         let shown = json!({
             "id": id, "object": "batch", "endpoint": endpoint, "errors": null, "input_file_id": input,
             "completion_window": "24h", "status": "validating", "output_file_id": null, "error_file_id": null,
-            "created_at": now, "in_progress_at": null, "expires_at": now + WINDOW_S, "finalizing_at": null,
+            "created_at": now, "in_progress_at": null, "expires_at": now + window_s, "finalizing_at": null,
             "completed_at": null, "failed_at": null, "expired_at": null, "cancelling_at": null,
             "cancelled_at": null, "request_counts": {"total": 0, "completed": 0, "failed": 0},
             "metadata": metadata,
@@ -57,25 +57,43 @@ impl Batch {
 
     /// Whether nothing more will come of it.
     pub(super) fn has_ended(&self) -> bool {
-        matches!(self.status(), "completed" | "failed" | "cancelled")
+        matches!(self.status(), "completed" | "failed" | "expired" | "cancelled")
+    }
+
+    /// The time of something that came to pass, or will.
+    pub(super) fn at(&self, what: &str) -> u64 {
+        self.shown[format!("{what}_at")].as_u64().unwrap_or_default()
+    }
+
+    /// When it ended, if it has.
+    pub(super) fn ended_at(&self) -> u64 {
+        self.at(self.status())
+    }
+
+    /// Whether it has taken as long as it may.
+    pub(super) fn is_overdue(&self, now: u64) -> bool {
+        !self.has_ended() && self.at("expires") <= now
     }
 
     /// Goes on to `status`, now.
-    pub(super) fn advance(&mut self, status: &str) {
+    pub(super) fn advance(&mut self, status: &str, now: u64) {
         self.shown["status"] = json!(status);
-        self.shown[format!("{status}_at")] = json!(unix_now());
+        self.shown[format!("{status}_at")] = json!(now);
     }
 
     pub(super) fn count(&mut self, tally: &Tally) {
-        let completed = tally.done - tally.failed;
-        self.shown["request_counts"] =
-            json!({"total": tally.lines, "completed": completed, "failed": tally.failed});
+        self.counted(tally.lines, tally.done - tally.failed, tally.failed);
+    }
+
+    /// So many lines, so many of them answered, so many errors.
+    pub(super) fn counted(&mut self, total: usize, completed: usize, failed: usize) {
+        self.shown["request_counts"] = json!({"total": total, "completed": completed, "failed": failed});
     }
 
     /// Ends it: `errors` say why.
-    pub(super) fn fail(&mut self, errors: &[Value]) {
+    pub(super) fn fail(&mut self, errors: &[Value], now: u64) {
         self.shown["errors"] = json!({"object": "list", "data": errors});
-        self.advance("failed");
+        self.advance("failed", now);
     }
 
     /// As a file.
@@ -89,4 +107,28 @@ impl Batch {
         value["batch"]["id"].as_str()?;
         Some(Batch { shown: value["batch"].clone(), answers: text("answers")?, errors: text("errors")? })
     }
+}
+
+/// Metadata are short texts: what is known of a batch stays in memory.
+fn check(metadata: &Value) -> Result<(), ApiError> {
+    let (pairs, key_chars, value_chars) = METADATA;
+    let fits = match metadata {
+        Value::Null => true,
+        Value::Object(all) => {
+            all.len() <= pairs
+                && all.iter().all(|(key, value)| {
+                    let fits = |text: &str, most| text.chars().count() <= most;
+                    fits(key, key_chars) && value.as_str().is_some_and(|value| fits(value, value_chars))
+                })
+        }
+        _ => false,
+    };
+    let wrong = || {
+        let message = format!(
+            "metadata: expected an object of at most {pairs} texts of up to {value_chars} characters, under keys of up \
+             to {key_chars}"
+        );
+        ApiError::invalid("metadata", message)
+    };
+    fits.then_some(()).ok_or_else(wrong)
 }

@@ -9,7 +9,7 @@ use model::api::ApiError;
 
 use super::batch::Batch;
 use super::page;
-use super::store::Kind;
+use super::store::{Kind, TooMany};
 use crate::app::App;
 use crate::body;
 use crate::generate::aside;
@@ -29,7 +29,8 @@ fn begin(app: &App, body: &[u8]) -> Result<String, ApiError> {
     let spool = app.spool()?;
     let request = body::parse(body, &app.crowd)?;
     let ids = [Kind::Batch, Kind::File, Kind::File].map(|kind| kind.id(&app.number().1));
-    let batch = Batch::new(&request, ids)?;
+    let now = spool.now();
+    let batch = Batch::new(&request, ids, (now, spool.limits.window.as_secs()))?;
     let input = batch.shown["input_file_id"].as_str().unwrap_or_default();
     let file = spool.file(input).ok_or_else(|| refusal::nothing_of("file", input))?;
     if file["purpose"] != "batch" {
@@ -39,7 +40,8 @@ fn begin(app: &App, body: &[u8]) -> Result<String, ApiError> {
         ));
     }
     let shown = batch.shown.to_string();
-    spool.put(batch).map_err(refusal::spool)?;
+    let put = spool.put(batch).map_err(refusal::spool)?;
+    put.map_err(|TooMany| refusal::too_many_batches(spool.limits.batches))?;
     spool.news.notify_one();
     Ok(shown)
 }
@@ -49,7 +51,7 @@ pub(crate) async fn list(
     State(app): State<Arc<App>>,
     query: Query<HashMap<String, String>>,
 ) -> Result<Response, Refusal> {
-    Ok(routes::json(page(&app.spool()?.batches(), &query)?.to_string()))
+    Ok(routes::json(page(app.spool()?.batches(), &query, &|_| None)?.to_string()))
 }
 
 /// `GET /v1/batches/{id}`
@@ -71,7 +73,8 @@ fn end(app: &App, id: &str) -> Result<String, ApiError> {
         let message = format!("the batch is {}", batch.status());
         return Err(ApiError::invalid("batch_id", message));
     }
-    let cancelling = spool.update(id, |batch| batch.advance("cancelling")).map_err(refusal::spool)?;
+    let now = spool.now();
+    let cancelling = spool.update(id, |batch| batch.advance("cancelling", now)).map_err(refusal::spool)?;
     spool.news.notify_one();
     // It may have ended meanwhile, by itself or because of this: what is told is what was done.
     let batch = cancelling.or_else(|| spool.batch(id)).ok_or_else(|| refusal::nothing_of("batch", id))?;

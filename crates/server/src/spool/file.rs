@@ -2,19 +2,23 @@
 
 use serde_json::{Value, json};
 
-use crate::served::unix_now;
-
-/// As its `.json` has it: what clients are told.
-pub(super) fn describe(id: &str, name: &str, purpose: &str, bytes: u64) -> Value {
+/// As its `.json` has it: what clients are told. `expires_at`: when it is deleted, by itself.
+pub(super) fn describe(
+    id: &str,
+    (name, purpose): (&str, &str),
+    bytes: u64,
+    now: u64,
+    expires_at: u64,
+) -> Value {
     json!({
         "id": id,
         "object": "file",
         "bytes": bytes,
-        "created_at": unix_now(),
+        "created_at": now,
         "filename": name,
         "purpose": purpose,
         "status": "processed",
-        "expires_at": null,
+        "expires_at": expires_at,
         "status_details": null,
     })
 }

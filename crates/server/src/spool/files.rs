@@ -1,6 +1,7 @@
 //! `/v1/files`
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -12,6 +13,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
 use super::page;
+use super::room::Taken;
 use super::store::{Kind, Spool};
 use crate::app::App;
 use crate::crowd::FRAME_BYTES;
@@ -23,10 +25,10 @@ use crate::routes;
 const NAME_CHARS: usize = 256;
 
 /// What an upload has brought so far.
-#[derive(Default)]
 struct Upload {
     name: Option<String>,
     purpose: Option<String>,
+    taken: Taken,
 }
 
 /// `POST /v1/files`: a form with `purpose` and `file`.
@@ -50,7 +52,9 @@ pub(crate) async fn upload(
 fn keep(spool: &Spool, id: &str, received: Result<Upload, ApiError>) -> Result<Value, ApiError> {
     let described = received.and_then(|upload| {
         let (name, purpose) = upload.check()?;
-        spool.describe(id, &name, &purpose).map_err(refusal::spool)
+        let described = spool.describe(id, &name, &purpose).map_err(refusal::spool)?;
+        upload.taken.keep();
+        Ok(described)
     });
     if described.is_err() {
         // Half a file is none; if it was not even begun, there is nothing to remove.
@@ -60,9 +64,11 @@ fn keep(spool: &Spool, id: &str, received: Result<Upload, ApiError>) -> Result<V
 }
 
 impl Upload {
-    fn check(self) -> Result<(String, String), ApiError> {
-        let name = self.name.ok_or_else(|| ApiError::invalid("file", "file: there is none in the form"))?;
-        let purpose = self.purpose.ok_or_else(|| ApiError::invalid("purpose", "purpose: expected batch"))?;
+    fn check(&self) -> Result<(String, String), ApiError> {
+        let missing = || ApiError::invalid("file", "file: there is none in the form");
+        let name = self.name.as_ref().ok_or_else(missing)?;
+        let missing = || ApiError::invalid("purpose", "purpose: expected batch");
+        let purpose = self.purpose.clone().ok_or_else(missing)?;
         if purpose != "batch" {
             return Err(ApiError::invalid(
                 "purpose",
@@ -85,7 +91,10 @@ impl Incoming {
         Incoming { file: tokio::fs::File::from_std(file), refused: None }
     }
 
-    async fn write(&mut self, bytes: &[u8]) {
+    async fn write(&mut self, bytes: &[u8], taken: &mut Taken) {
+        if self.refused.is_none() && !taken.take(bytes.len() as u64) {
+            self.refused = Some(ErrorKind::StorageFull.into());
+        }
         if self.refused.is_none() {
             self.refused = self.file.write_all(bytes).await.err();
         }
@@ -101,7 +110,7 @@ impl Incoming {
 }
 
 async fn receive(app: &App, spool: &Spool, id: &str, mut form: Multipart) -> Result<Upload, ApiError> {
-    let mut upload = Upload::default();
+    let mut upload = Upload { name: None, purpose: None, taken: spool.room.begin() };
     let mut left = app.config.max_file_bytes;
     let slow = |_| refusal::slow();
     let broken = |_| refusal::broken_body();
@@ -123,7 +132,7 @@ async fn receive(app: &App, spool: &Spool, id: &str, mut form: Multipart) -> Res
             let limit = app.config.max_file_bytes;
             left = left.checked_sub(bytes.len() as u64).ok_or_else(|| refusal::file_too_large(limit))?;
             match &mut file {
-                Some(file) => file.write(&bytes).await,
+                Some(file) => file.write(&bytes, &mut upload.taken).await,
                 // Fields that nobody knows are passed over, whatever their length.
                 None if name != "purpose" => (),
                 None if text.len() + bytes.len() > NAME_CHARS => {
@@ -155,7 +164,8 @@ pub(crate) async fn list(
     if let Some(purpose) = query.get("purpose") {
         files.retain(|file| file["purpose"] == purpose.as_str());
     }
-    Ok(routes::json(page(&files, &query)?.to_string()))
+    let gone = app.spool()?.gone.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    Ok(routes::json(page(files, &query, &|id| gone.created(id))?.to_string()))
 }
 
 /// `GET /v1/files/{id}`

@@ -9,8 +9,11 @@
 
 mod batch;
 mod batches;
+mod expire;
 mod file;
 mod files;
+mod gone;
+mod room;
 mod store;
 mod work;
 
@@ -29,21 +32,35 @@ const PAGE: usize = 100;
 /// Entries of a page where the client does not say.
 const USUAL_PAGE: usize = 20;
 
-/// A page of a list, newest first, as `limit` and `after` ask.
-fn page(all: &[Value], query: &Query<HashMap<String, String>>) -> Result<Value, ApiError> {
+/// A page of a list that is newest first, as `limit`, `after` and `order` ask. `gone`: when something was made that is
+/// deleted by now.
+fn page(
+    mut all: Vec<Value>,
+    query: &Query<HashMap<String, String>>,
+    gone: &dyn Fn(&str) -> Option<u64>,
+) -> Result<Value, ApiError> {
     let limit = match query.get("limit").map(|text| text.parse::<usize>()) {
         None => USUAL_PAGE,
         Some(Ok(limit @ 1..)) => limit.min(PAGE),
         Some(_) => return Err(ApiError::invalid("limit", "limit: expected a number from 1 on")),
     };
-    let begin = match query.get("after") {
-        None => 0,
-        Some(after) => all
-            .iter()
-            .position(|entry| entry["id"] == after.as_str())
-            .map(|at| at + 1)
-            .ok_or_else(|| ApiError::invalid("after", "after: there is nothing of this id in the list"))?,
+    let oldest_first = match query.get("order").map(String::as_str) {
+        None | Some("desc") => false,
+        Some("asc") => true,
+        Some(_) => return Err(ApiError::invalid("order", "order: expected asc or desc")),
     };
+    if oldest_first {
+        all.reverse();
+    }
+    let begin = query.get("after").map_or(Ok(0), |after| {
+        let here = all.iter().position(|entry| entry["id"] == after.as_str()).map(|at| at + 1);
+        let place = |created: u64| {
+            let deleted = (Some(created), json!(after).to_string());
+            all.partition_point(|entry| (place_of(entry) < deleted) == oldest_first)
+        };
+        here.or_else(|| gone(after).map(place))
+            .ok_or_else(|| ApiError::invalid("after", "after: there is nothing of this id in the list"))
+    })?;
     let data: Vec<&Value> = all[begin..].iter().take(limit).collect();
     let id = |entry: Option<&&Value>| entry.map_or(Value::Null, |entry| entry["id"].clone());
     Ok(json!({
@@ -53,4 +70,40 @@ fn page(all: &[Value], query: &Query<HashMap<String, String>>) -> Result<Value, 
         "has_more": begin + data.len() < all.len(),
         "data": data,
     }))
+}
+
+/// What lists are sorted by.
+fn place_of(entry: &Value) -> (Option<u64>, String) {
+    (entry["created_at"].as_u64(), entry["id"].to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ids of a page of four files, of which the third was deleted.
+    fn ids(query: &[(&str, &str)]) -> Result<Vec<String>, ApiError> {
+        let all = [9, 7, 3].map(|n| json!({"id": format!("file-{n}"), "created_at": n})).to_vec();
+        let query = query.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        let page = page(all, &Query(query), &|id| (id == "file-5").then_some(5))?;
+        Ok(page["data"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|entry| entry["id"].as_str().unwrap().into())
+            .collect())
+    }
+
+    #[test]
+    fn pages_go_on_after_what_was_deleted_meanwhile() {
+        assert_eq!(ids(&[]).unwrap(), ["file-9", "file-7", "file-3"]);
+        assert_eq!(ids(&[("after", "file-9"), ("limit", "1")]).unwrap(), ["file-7"]);
+        assert_eq!(ids(&[("after", "file-5")]).unwrap(), ["file-3"]);
+        assert_eq!(ids(&[("order", "asc")]).unwrap(), ["file-3", "file-7", "file-9"]);
+        assert_eq!(ids(&[("order", "asc"), ("after", "file-5")]).unwrap(), ["file-7", "file-9"]);
+        assert_eq!(ids(&[("after", "file-3")]).unwrap(), Vec::<String>::new());
+        for wrong in [("after", "file-4"), ("order", "newest"), ("limit", "0")] {
+            assert!(ids(&[wrong]).is_err(), "{wrong:?}");
+        }
+    }
 }

@@ -5,26 +5,39 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde_json::Value;
 use tokio::sync::Notify;
 
 use super::batch::Batch;
 use super::file::describe;
-
-/// Most files that are kept at a time.
-const MOST_FILES: usize = 10_000;
+use super::gone::Gone;
+use super::room::Room;
+use crate::clock::Clock;
+use crate::config::{Config, SpoolLimits};
 
 /// Files and batches.
 pub(crate) struct Spool {
     root: PathBuf,
     /// Locked while the server lives.
     _lock: File,
+    pub(super) limits: SpoolLimits,
+    clock: Clock,
+    /// What all files take.
+    pub(super) room: Arc<Room>,
+    /// When files were last looked at for those that expire.
+    pub(super) swept: Mutex<u64>,
+    /// Of pages that begin after something that is deleted by now.
+    pub(super) gone: Mutex<Gone>,
     batches: Mutex<BTreeMap<String, Batch>>,
     /// A batch is there to be worked on.
     pub(super) news: Notify,
 }
+
+/// As many batches wait as may.
+#[derive(Debug)]
+pub(super) struct TooMany;
 
 /// What ids begin with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,21 +71,53 @@ impl Spool {
     ///
     /// # Errors
     /// The system's, or that another server has it.
-    pub(crate) fn open(root: &Path) -> io::Result<Spool> {
+    pub(crate) fn open(root: &Path, config: &Config) -> io::Result<Spool> {
         let folder = |path: PathBuf| DirBuilder::new().recursive(true).mode(0o700).create(path);
         folder(root.join("files"))?;
         folder(root.join("batches"))?;
         let lock = private(&root.join("lock"))?;
         lock.try_lock().map_err(|_| io::Error::other("another server uses it"))?;
-        let spool =
-            Spool { root: root.to_owned(), _lock: lock, batches: Mutex::default(), news: Notify::new() };
+        let spool = Spool {
+            root: root.to_owned(),
+            _lock: lock,
+            limits: config.spool,
+            clock: config.clock.clone(),
+            room: Arc::new(Room::new(config.spool.bytes)),
+            swept: Mutex::default(),
+            gone: Mutex::default(),
+            batches: Mutex::default(),
+            news: Notify::new(),
+        };
         for value in spool.described("batches")? {
             if let Some(batch) = Batch::from_json(&value) {
                 let id = batch.shown["id"].as_str().unwrap_or_default().to_string();
                 spool.lock().insert(id, batch);
             }
         }
+        spool.tidy()?;
         Ok(spool)
+    }
+
+    /// What another server left half done is removed; what stays takes room.
+    fn tidy(&self) -> io::Result<()> {
+        for entry in fs::read_dir(self.root.join("files"))? {
+            let path = entry?.path();
+            let id = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+            let described = self.file(id).is_some();
+            // Answers of a batch that goes on are counted with it.
+            let answers = self.is_in_use(id);
+            if described && path.extension().is_none() {
+                self.room.add(fs::metadata(&path)?.len());
+            } else if !described && !answers && Kind::File.owns(id) {
+                fs::remove_file(&path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Seconds since 1970.
+    pub(super) fn now(&self) -> u64 {
+        self.clock.now()
     }
 
     /// Where the bytes of a file are.
@@ -89,7 +134,8 @@ impl Spool {
     /// The bytes are there: from now on clients see the file.
     pub(super) fn describe(&self, id: &str, name: &str, purpose: &str) -> io::Result<Value> {
         let bytes = fs::metadata(self.path(id))?.len();
-        let description = describe(id, name, purpose, bytes);
+        let now = self.now();
+        let description = describe(id, (name, purpose), bytes, now, now + self.limits.keep.as_secs());
         write_whole(&self.path(id).with_extension("json"), &description)?;
         Ok(description)
     }
@@ -111,13 +157,18 @@ impl Spool {
 
     /// Whether there is room for another.
     pub(super) fn has_room(&self) -> io::Result<bool> {
-        Ok(fs::read_dir(self.root.join("files"))?.count() < 2 * MOST_FILES)
+        Ok(fs::read_dir(self.root.join("files"))?.count() < 2 * self.limits.files)
     }
 
     /// Removes a file. What it is goes first: bytes that nothing describes are nobody's.
     pub(super) fn delete(&self, id: &str) -> io::Result<()> {
+        let created = self.file(id).and_then(|file| file["created_at"].as_u64()).unwrap_or_default();
+        let bytes = fs::metadata(self.path(id))?.len();
         fs::remove_file(self.path(id).with_extension("json"))?;
-        fs::remove_file(self.path(id))
+        self.gone.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).note(id, created);
+        fs::remove_file(self.path(id))?;
+        self.room.free(bytes);
+        Ok(())
     }
 
     /// Whether a batch that has not ended reads or writes this file.
@@ -148,15 +199,53 @@ impl Spool {
             .cloned()
     }
 
-    /// Takes a new batch, here and on the disk.
-    pub(super) fn put(&self, batch: Batch) -> io::Result<()> {
-        self.write(&mut self.lock(), batch)
+    /// Takes a new batch, here and on the disk. Where there are as many as may be, the one that ended first is forgotten.
+    ///
+    /// # Errors
+    /// The inner one: none has ended.
+    pub(super) fn put(&self, batch: Batch) -> io::Result<Result<(), TooMany>> {
+        let mut batches = self.lock();
+        while batches.len() >= self.limits.batches {
+            let ended = batches.iter().filter(|(_, batch)| batch.has_ended());
+            let Some(first) = ended.min_by_key(|(_, batch)| batch.ended_at()).map(|(id, _)| id.clone())
+            else {
+                return Ok(Err(TooMany));
+            };
+            self.forget(&mut batches, &first)?;
+        }
+        self.write(&mut batches, batch).map(Ok)
+    }
+
+    /// Nothing is known of a batch any more; its files stay.
+    fn forget(&self, batches: &mut BTreeMap<String, Batch>, id: &str) -> io::Result<()> {
+        fs::remove_file(self.record(id))?;
+        batches.remove(id);
+        Ok(())
+    }
+
+    /// Forgets batches that ended long ago.
+    pub(super) fn forget_old(&self, now: u64) -> io::Result<()> {
+        let mut batches = self.lock();
+        let keep = self.limits.keep.as_secs();
+        let old = |batch: &Batch| batch.has_ended() && batch.ended_at() + keep <= now;
+        let old: Vec<String> =
+            batches.iter().filter(|(_, batch)| old(batch)).map(|(id, _)| id.clone()).collect();
+        old.iter().try_for_each(|id| self.forget(&mut batches, id))
+    }
+
+    /// Batches that have taken as long as they may.
+    pub(super) fn overdue(&self, now: u64) -> Vec<Batch> {
+        self.lock().values().filter(|batch| batch.is_overdue(now)).cloned().collect()
+    }
+
+    fn record(&self, id: &str) -> PathBuf {
+        assert!(Kind::Batch.owns(id), "only ids become paths");
+        self.root.join("batches").join(format!("{id}.json"))
     }
 
     fn write(&self, batches: &mut BTreeMap<String, Batch>, batch: Batch) -> io::Result<()> {
         let id = batch.shown["id"].as_str().unwrap_or_default().to_string();
-        assert!(Kind::Batch.owns(&id), "only ids become paths");
-        write_whole(&self.root.join("batches").join(format!("{id}.json")), &batch.to_json())?;
+        write_whole(&self.record(&id), &batch.to_json())?;
         batches.insert(id, batch);
         Ok(())
     }
@@ -196,7 +285,7 @@ impl Spool {
 }
 
 fn newest_first(all: &mut [Value]) {
-    all.sort_by_key(|entry| std::cmp::Reverse((entry["created_at"].as_u64(), entry["id"].to_string())));
+    all.sort_by_key(|entry| std::cmp::Reverse(super::place_of(entry)));
 }
 
 fn read_json(path: &Path) -> Option<Value> {

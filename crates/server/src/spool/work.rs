@@ -8,7 +8,7 @@ use std::time::Duration;
 use engine::job::{
     Ask, Ended, Existing, Files, Input, Job, JobError, Limits, Output, Paths, Record, Retry, Tally, Watch,
 };
-use model::api::{Endpoint, values};
+use model::api::{Endpoint, Streaming, values};
 use model::template::WallClock;
 use serde_json::{Value, json};
 
@@ -28,6 +28,10 @@ const IN_FLIGHT: usize = 32;
 const WINDOW: usize = 512;
 /// How long an answer may wait for the disk.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
+/// How often it is looked whether something has expired.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Most sequences of one line: they are before everybody who comes after them.
+const LINE_SEQUENCES: usize = 128;
 /// Most lines of a batch, as OpenAI has it.
 const MOST_LINES: usize = 50_000;
 /// Wrong lines that are told.
@@ -40,6 +44,10 @@ pub(crate) async fn work(app: Arc<App>) {
     // The sender lives in the state that is held here.
     let _ = phase.wait_for(|phase| *phase >= Phase::Ready).await;
     while app.accepting().is_ok() {
+        let shared = Arc::clone(&app);
+        if aside(move || sweep(&shared, None)).await.is_err() {
+            return;
+        }
         match spool.next() {
             Some(batch) => {
                 let shared = Arc::clone(&app);
@@ -50,10 +58,25 @@ pub(crate) async fn work(app: Arc<App>) {
             }
             None => tokio::select! {
                 () = spool.news.notified() => {}
+                () = tokio::time::sleep(LOOK_EVERY) => {}
                 _ = phase.wait_for(|phase| *phase > Phase::Ready) => {}
             },
         }
     }
+}
+
+/// Ends and removes what has expired, but for the batch that is `busy`.
+fn sweep(app: &App, busy: Option<&str>) {
+    let Some(spool) = app.spool.as_ref() else { return };
+    if let Err(error) = spool.sweep(busy) {
+        say(app, &error);
+    }
+}
+
+/// The system refuses what the operator can give.
+fn say(app: &App, error: &std::io::Error) {
+    let words = format!("ballast: the spool directory refuses: {error}");
+    app.config.log.say(LogLevel::Error, "spool_refuses", &words);
 }
 
 /// Works on one batch, and writes down what came of it.
@@ -61,22 +84,50 @@ fn one(app: &App, batch: Batch) {
     let (Some(spool), Ok(served)) = (app.spool.as_ref(), app.served()) else { return };
     let id = batch.shown["id"].as_str().unwrap_or_default();
     let written = match answer(app, spool, served, &batch) {
-        Ok(Some((ended, tally))) => spool.end(id, ended, &tally),
+        Ok(Came::Answers(ended, tally)) => spool.close(id, |batch| {
+            let now = spool.now();
+            batch.count(&tally);
+            batch.advance("finalizing", now);
+            batch.advance(if ended == Ended::Finished { "completed" } else { "cancelled" }, now);
+        }),
+        Ok(Came::Overdue) => spool.expire(&batch),
         // The server ends: the next one goes on.
-        Ok(None) => Ok(()),
+        Ok(Came::Later) => Ok(()),
         // The engine is dead, and perhaps nobody else asks it anything: this ends the server, and the next one goes on.
         Err(Failed::Job(JobError::Engine(why))) => {
             app.failed(why);
             Ok(())
         }
-        Err(failed) => spool.update(id, |batch| batch.fail(&failed.told())).map(drop),
+        Err(failed) => fail(spool, &batch, &failed.told()),
     };
     if let Err(error) = written {
         // Others are still served. What became of the batch is known here only: the next server goes on with it.
-        let words = format!("ballast: the spool directory refuses: {error}");
-        app.config.log.say(LogLevel::Error, "spool_refuses", &words);
-        spool.tell(id, |batch| batch.fail(&[refused(&error)]));
+        say(app, &error);
+        spool.tell(id, |batch| batch.fail(&[refused(&error)], spool.now()));
     }
+}
+
+/// Ends a batch that cannot be gone on with. What was answered is for its client; if the disk has no room to say so, what
+/// nobody would ever find makes room.
+fn fail(spool: &Spool, batch: &Batch, errors: &[Value]) -> std::io::Result<()> {
+    let id = batch.shown["id"].as_str().unwrap_or_default();
+    let ends = |batch: &mut Batch| batch.fail(errors, spool.now());
+    spool.close(id, ends).or_else(|_| {
+        for file in [&batch.answers, &batch.errors] {
+            // It may not have been begun.
+            let _ = fs::remove_file(spool.path(file));
+        }
+        spool.update(id, ends).map(drop)
+    })
+}
+
+/// What came of a batch.
+enum Came {
+    Answers(Ended, Tally),
+    /// It took longer than it may.
+    Overdue,
+    /// It is to be gone on with later.
+    Later,
 }
 
 /// Why a batch could not be worked on.
@@ -122,13 +173,7 @@ fn error(code: &str, message: &str, param: Option<&str>, line: Value) -> Value {
     json!({"code": code, "message": message, "param": param, "line": line})
 }
 
-/// Nothing if it is to be gone on with later.
-fn answer(
-    app: &App,
-    spool: &Spool,
-    served: &Served,
-    batch: &Batch,
-) -> Result<Option<(Ended, Tally)>, Failed> {
+fn answer(app: &App, spool: &Spool, served: &Served, batch: &Batch) -> Result<Came, Failed> {
     let id = batch.shown["id"].as_str().unwrap_or_default();
     let path = spool.path(batch.shown["input_file_id"].as_str().unwrap_or_default());
     let bytes = fs::read(&path).map_err(|source| JobError::File { what: "read", path, source })?;
@@ -136,7 +181,7 @@ fn answer(
     check(&input, batch, &app.config)?;
     if batch.status() == "validating" {
         // If this cannot be written, the answers cannot either, and that is told.
-        let _ = spool.update(id, |batch| batch.advance("in_progress"));
+        let _ = spool.update(id, |batch| batch.advance("in_progress", spool.now()));
     }
     let paths = Paths { answers: spool.path(&batch.answers), errors: Some(spool.path(&batch.errors)) };
     let created = batch.shown["created_at"].as_u64().unwrap_or_default();
@@ -151,14 +196,21 @@ fn answer(
     let job = Job {
         engine: &served.engine,
         tokenizer: &served.tokenizer,
-        context: model::api::Context { now, ..served.context() },
+        context: model::api::Context { now, streaming: Streaming::Refused, ..served.context() },
         input: &input,
-        limits: Limits { in_flight: IN_FLIGHT, window: WINDOW },
+        limits: Limits { in_flight: IN_FLIGHT, window: WINDOW, line_sequences: LINE_SEQUENCES },
     };
-    let mut watch = Follower { app, spool, id };
+    let mut watch = Follower { app, spool, batch, full: false, unknown_fields: 0, swept: spool.now() };
     let (ended, tally) = job.run(&outlook, Output::Files(Box::new(writer)), &mut watch)?;
+    if watch.full {
+        return Err(Failed::Lines(vec![refused(&ErrorKind::StorageFull.into())]));
+    }
     let cancelled = spool.batch(id).is_some_and(|batch| batch.status() == "cancelling");
-    Ok((ended == Ended::Finished || cancelled).then_some((ended, tally)))
+    Ok(match ended {
+        Ended::Interrupted if !cancelled && batch.is_overdue(spool.now()) => Came::Overdue,
+        Ended::Interrupted if !cancelled => Came::Later,
+        _ => Came::Answers(ended, tally),
+    })
 }
 
 /// Before anything runs, all lines are requests for the endpoint, each of its own name.
@@ -219,12 +271,35 @@ fn path_of(endpoint: Endpoint) -> &'static str {
 struct Follower<'a> {
     app: &'a App,
     spool: &'a Spool,
-    id: &'a str,
+    batch: &'a Batch,
+    /// Whether its answers are more than there is room for.
+    full: bool,
+    /// Those that were told to the metrics.
+    unknown_fields: u64,
+    /// When it was looked whether something has expired.
+    swept: u64,
+}
+
+impl Follower<'_> {
+    fn id(&self) -> &str {
+        self.batch.shown["id"].as_str().unwrap_or_default()
+    }
+
+    /// Others may expire while this one is worked on.
+    fn sweep(&mut self) {
+        let now = self.spool.now();
+        if now != self.swept {
+            self.swept = now;
+            sweep(self.app, Some(self.id()));
+        }
+    }
 }
 
 impl Watch for Follower<'_> {
     fn ask(&mut self) -> Ask {
-        if self.spool.batch(self.id).is_none_or(|batch| batch.status() == "cancelling") {
+        self.sweep();
+        let cancelled = self.spool.batch(self.id()).is_none_or(|batch| batch.status() == "cancelling");
+        if cancelled || self.full || self.batch.is_overdue(self.spool.now()) {
             return Ask::End;
         }
         match &*self.app.phase.borrow() {
@@ -235,14 +310,20 @@ impl Watch for Follower<'_> {
     }
 
     fn tell(&mut self, tally: &Tally) {
-        self.spool.tell(self.id, |batch| batch.count(tally));
+        self.spool.tell(self.id(), |batch| batch.count(tally));
+        self.app.metrics.ignored(tally.unknown_fields - self.unknown_fields);
+        self.unknown_fields = tally.unknown_fields;
+        let written = [&self.batch.answers, &self.batch.errors].map(|file| self.spool.path(file));
+        let bytes = written.iter().map(|path| fs::metadata(path).map_or(0, |found| found.len())).sum();
+        self.full = self.spool.room.grows(bytes);
     }
 }
 
 impl Spool {
-    /// All answers are on the disk: clients see them.
-    fn end(&self, id: &str, ended: Ended, tally: &Tally) -> std::io::Result<()> {
+    /// All answers are on the disk: clients see them, and what became of the batch.
+    pub(super) fn close(&self, id: &str, end: impl FnOnce(&mut Batch)) -> std::io::Result<()> {
         let Some(batch) = self.batch(id) else { return Ok(()) };
+        self.room.grows(0);
         let mut found = Vec::new();
         for (file, field, name) in [
             (batch.answers, "output_file_id", format!("{id}_output.jsonl")),
@@ -251,18 +332,18 @@ impl Spool {
             let path = self.path(&file);
             // What a job writes down about itself has no use any more; it may be gone already.
             let _ = fs::remove_file(path.with_extension("state"));
-            if fs::metadata(&path).is_ok_and(|found| found.len() > 0) {
+            let bytes = fs::metadata(&path).map_or(0, |found| found.len());
+            if bytes > 0 {
                 self.describe(&file, &name, "batch_output")?;
+                self.room.add(bytes);
                 found.push((field, file));
             } else {
                 let _ = fs::remove_file(path);
             }
         }
         self.update(id, |batch| {
-            batch.count(tally);
             found.into_iter().for_each(|(field, file)| batch.shown[field] = json!(file));
-            batch.advance("finalizing");
-            batch.advance(if ended == Ended::Finished { "completed" } else { "cancelled" });
+            end(batch);
         })
         .map(drop)
     }

@@ -43,6 +43,7 @@ impl Fcfs {
     pub(super) fn retire(&mut self, seq: SeqId) {
         let newest = self.newest();
         let Some(sequence) = self.table.remove(seq) else { return };
+        self.preempted.ended(sequence.preemptions);
         Self::refund(&mut self.pace, &sequence);
         let rank = sequence.rank();
         for queue in [&mut self.queue, &mut self.running, &mut self.moving] {

@@ -10,7 +10,12 @@ impl Fcfs {
     pub(super) fn promote(&mut self, draft: &mut Draft, rank: Rank, shared: Vec<BlockId>) -> Vec<BlockId> {
         let sequence = self.table.live(rank.1);
         let found = self.hold.find_below(&sequence.reusable()[shared.len()..]);
-        let fresh = self.bring_up(draft, &found);
+        let fresh = self.bring_up(draft, rank, &found);
+        let sequence = self.table.live(rank.1);
+        // As beginnings are counted: when it comes in, not when it comes back.
+        if sequence.preemptions == 0 {
+            self.promoted += sequence.promoted.min(shared.len() + fresh.len()) as u64;
+        }
         [shared, fresh].concat()
     }
 
@@ -25,19 +30,20 @@ impl Fcfs {
             return false;
         }
         self.hold.share(shared);
-        let fresh = self.bring_up(draft, &found[..left]);
+        let fresh = self.bring_up(draft, rank, &found[..left]);
         self.hold.give_back(Tier::Device, &[shared, &fresh].concat(), Some(draft.id));
         true
     }
 
     /// Copies of these host blocks on the device, taken.
-    fn bring_up(&mut self, draft: &mut Draft, found: &[(BlockHash, BlockId)]) -> Vec<BlockId> {
+    fn bring_up(&mut self, draft: &mut Draft, rank: Rank, found: &[(BlockHash, BlockId)]) -> Vec<BlockId> {
         if found.is_empty() {
             return Vec::new();
         }
         let fresh =
             self.hold.take(Tier::Device, found.len()).expect("room was found for all known positions");
         self.hold.promote(found, &fresh, draft.id);
+        self.table.live(rank.1).promoted += found.len();
         let blocks = found.iter().zip(&fresh).map(|(&(_, below), &block)| (below, block)).collect();
         draft.kept.push(Kept { from: Tier::Host, to: Tier::Device, blocks });
         fresh

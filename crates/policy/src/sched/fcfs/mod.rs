@@ -54,7 +54,11 @@ pub struct Fcfs {
     refusals: VecDeque<(SeqId, Why)>,
     releases: Vec<SeqId>,
     preempted: Preempted,
+    promoted: u64,
 }
+
+/// Upper bounds of the preemptions of a sequence, as they are counted: vLLM's.
+pub const PREEMPTIONS: [u32; 7] = [1, 2, 3, 4, 5, 10, 20];
 
 /// Sequences that gave up their place on the device, by what becomes of their KV.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,6 +67,18 @@ pub struct Preempted {
     pub swapped: u64,
     /// It is computed again, by the tier that had no room: for a block more, or for what was to be moved there.
     pub recomputed: ByTier<u64>,
+    /// Sequences that ended, by how often they gave it up: up to each of [`PREEMPTIONS`], and more.
+    pub by_sequence: [u64; PREEMPTIONS.len() + 1],
+    /// How often they gave it up together.
+    pub of_sequences: u64,
+}
+
+impl Preempted {
+    /// A sequence ended that gave up its place so often.
+    fn ended(&mut self, preemptions: u32) {
+        self.by_sequence[PREEMPTIONS.partition_point(|bound| *bound < preemptions)] += 1;
+        self.of_sequences += u64::from(preemptions);
+    }
 }
 
 impl Fcfs {
@@ -85,6 +101,7 @@ impl Fcfs {
             refusals: VecDeque::new(),
             releases: Vec::new(),
             preempted: Preempted::default(),
+            promoted: 0,
         }
     }
 
@@ -111,6 +128,11 @@ impl Fcfs {
     /// Preemptions since the start.
     pub fn preempted(&self) -> Preempted {
         self.preempted
+    }
+
+    /// Blocks that sequences began with and that were brought up from the host for it, since the start.
+    pub fn promoted(&self) -> u64 {
+        self.promoted
     }
 
     /// Blocks of a tier that are referred to.

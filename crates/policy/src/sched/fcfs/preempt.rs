@@ -10,6 +10,7 @@ impl Fcfs {
     /// A running sequence gives up its blocks.
     pub(super) fn preempt(&mut self, victim: Rank) {
         self.running.remove(&victim);
+        self.table.live(victim.1).preemptions += 1;
         let blocks = self.table.live(victim.1).blocks.len();
         let swaps =
             self.config.preempt == Preempt::Swap && self.config.block.schedule == Schedule::Continuous;
