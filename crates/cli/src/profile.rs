@@ -50,7 +50,7 @@ fn refreshed(
     let Some(before) = before else {
         bail!("there is no profile of this model on this machine to measure again: leave --refresh out");
     };
-    let blueprint = blueprint(&opened.checkpoint, config.weights);
+    let blueprint = blueprint(&opened.checkpoint, config);
     let (profile, drift) = refresh(before, &opened.checkpoint, &blueprint, config, &drive(&args.engine))?;
     profile.keep(&folder())?;
     let mut report = serde_json::to_value(&profile)?;
@@ -75,7 +75,7 @@ pub(crate) fn drive(args: &EngineArgs) -> PathBuf {
 
 /// Measures now.
 pub(crate) fn taken(opened: &Opened, config: &EngineConfig, args: &EngineArgs) -> Result<Profile> {
-    let blueprint = blueprint(&opened.checkpoint, config.weights);
+    let blueprint = blueprint(&opened.checkpoint, config);
     let progress = Progress::new("measuring", STAGES, Unit::Items, Voice::Normal);
     let profile = take(&opened.checkpoint, &blueprint, config, &drive(args), &|done| progress.set(done));
     progress.end();
@@ -97,7 +97,7 @@ pub(crate) fn kept_or_taken(opened: &Opened, config: &EngineConfig, args: &Engin
 
 /// What was measured before, if it was.
 pub(crate) fn kept(opened: &Opened, config: &EngineConfig) -> Result<Option<Profile>> {
-    let blueprint = blueprint(&opened.checkpoint, config.weights);
+    let blueprint = blueprint(&opened.checkpoint, config);
     let key = ProfileKey::of(&opened.checkpoint, &blueprint, config);
     Ok(Profile::find(&folder(), &key)?)
 }
@@ -108,7 +108,7 @@ const ROUGH_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 /// What was measured roughly on this drive in the last day, or else now, in a second or two; nothing where there is not even
 /// room for one layer.
 pub(crate) fn rough(opened: &Opened, config: &EngineConfig, args: &EngineArgs) -> Result<Option<Tables>> {
-    let (blueprint, folder) = (blueprint(&opened.checkpoint, config.weights), folder().join("rough"));
+    let (blueprint, folder) = (blueprint(&opened.checkpoint, config), folder().join("rough"));
     let key = ProfileKey::of(&opened.checkpoint, &blueprint, config).on_drive_of(&drive(args));
     // One that cannot be read is measured again, and so is one that is old: nobody is told that there is one to renew.
     let oldest = SystemTime::now().checked_sub(ROUGH_FOR).unwrap_or(SystemTime::UNIX_EPOCH);

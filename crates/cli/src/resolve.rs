@@ -82,6 +82,7 @@ pub(crate) fn engine_config(args: &EngineArgs, needs: Needs) -> Result<EngineCon
     }
     Ok(EngineConfig {
         weights: weights_as(args.weights),
+        activations: args.activations.into(),
         kv: kv_format(args)?,
         sparse: sparse(args)?,
         memory: memory_limit(args)?,

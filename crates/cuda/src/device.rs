@@ -9,7 +9,7 @@ use kernels::device::{
     AttendShape, Device, Dtype, KvPages, Matrix, Needs, NormWeights, QkTransform, Rows, Sink,
 };
 use kernels::elementwise::NormKind;
-use kernels::linear::{Activation, Format, RowOrder, panel_bytes};
+use kernels::linear::{Activation, Activations, Format, RowOrder, panel_bytes};
 use kernels::pick::{NoPick, PICKED, Pick, Picked};
 use kernels::queue::{self, Mark};
 
@@ -357,6 +357,7 @@ impl<D: Driver> Device for GpuDevice<D> {
     fn linear(&self, x: Rows, w: &Matrix, bias: Option<Buf>, sink: Sink) {
         let wanted = if w.format == Format::F32 { Dtype::F32 } else { Dtype::Bf16 };
         assert_eq!((x.dtype, x.cols), (wanted, w.k), "linear: type and columns of the input");
+        assert_eq!(w.activations, Activations::Exact, "linear: activations are multiplied as they are");
         let gated = matches!(sink, Sink::Gated(..));
         assert_eq!(gated, w.order == RowOrder::Gated, "gated output and gated row order go together");
         let (out, [out_first, kind, act, out_bf16]) = self.sink(sink, x.rows, w.n);

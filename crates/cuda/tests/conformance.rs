@@ -8,7 +8,7 @@ use cuda::GpuDevice;
 use emulator::{Emulator, Mma};
 use half::bf16;
 use kernels::device::{Device, Dtype, Matrix, Rows, Sink};
-use kernels::linear::{Format, RowOrder, pack_bf16, packed_bytes, panels};
+use kernels::linear::{Activations, Format, RowOrder, pack_bf16, packed_bytes, panels};
 use kernels::table::{Case, Reach, conformance};
 use kernels::{CpuDevice, Isa, Mat, Team};
 
@@ -82,7 +82,8 @@ fn linear(rows: usize, n: usize, k: usize) -> Vec<u8> {
     let weights: Vec<bf16> = (0..n * k).map(|i| bf16::from_f32(number(i))).collect();
     let w = device.take(packed_bytes(Format::Bf16, order, n, k)).unwrap();
     device.fill(&w, &mut |out| pack_bf16(Mat::new(&weights, n, k), order, 0..panels(order, n), out));
-    let w = Matrix { format: Format::Bf16, n, k, order, parts: vec![(0, w)] };
+    let w =
+        Matrix { format: Format::Bf16, n, k, order, activations: Activations::Exact, parts: vec![(0, w)] };
     let matrix = |device: &mut GpuDevice<Emulator>, dtype: Dtype, cols: usize| Rows {
         buf: device.take(rows * cols * dtype.bytes()).unwrap(),
         dtype,

@@ -11,8 +11,7 @@ use cuda::GpuDevice;
 use delayed::Delayed;
 use emulator::{Emulator, Mma};
 use engine::{
-    Blocks, DeviceChoice, Engine, EngineConfig, Event, HostLinears, KvFormat, KvMemory, Offload, Planned,
-    PrefixCaching, Request, StartError, WeightShare,
+    Engine, EngineConfig, Event, HostLinears, KvFormat, Offload, Planned, Request, StartError, WeightShare,
 };
 use kernels::device::Device;
 use kernels::{CpuDevice, Isa, Team};
@@ -28,27 +27,12 @@ fn checkpoint() -> Checkpoint {
 
 fn config() -> EngineConfig {
     EngineConfig {
-        weights: WeightsAs::Bf16,
-        kv: KvFormat::AsActivations,
-        sparse: None,
-        memory: 4 << 30,
-        threads: 1,
         isa: Isa::Scalar,
-        device: DeviceChoice::Cpu,
         max_model_len: Some(128),
         max_num_seqs: 4,
         max_num_batched_tokens: 48,
-        max_num_queued_reqs: 100,
-        prefix_caching: PrefixCaching::Off,
-        steps_in_flight: 1,
         kv_tokens: Some(4 * 128),
-        kv_memory: KvMemory::AsUsed,
-        host_kv_tokens: 0,
-        offload: Offload::default(),
-        blocks: Blocks::default(),
-        record: None,
-        beside_bytes: 0,
-        lane_spans: 0,
+        ..EngineConfig::plain(4 << 30, 1)
     }
 }
 

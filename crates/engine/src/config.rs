@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use kernels::Isa;
+use kernels::linear::Activations;
 use model::decoder::WeightsAs;
 use policy::pipeline::DiskPath;
 use spec::Split;
@@ -14,6 +15,8 @@ use crate::plan::blocks::Blocks;
 pub struct EngineConfig {
     /// What weights become in memory.
     pub weights: WeightsAs,
+    /// How activations are multiplied by weights of 8 bits and fewer.
+    pub activations: Activations,
     /// What keys and values are stored as.
     pub kv: KvFormat,
     /// Which share of the keys that a query sees counts, those with the highest scores; all, exactly, if absent.
@@ -143,6 +146,35 @@ pub enum PrefixCaching {
 }
 
 impl EngineConfig {
+    /// Everything on the processor, in bf16 and exact, for one sequence after the other: what others are told apart from by
+    /// the fields that they set.
+    pub fn plain(memory: u64, threads: usize) -> EngineConfig {
+        EngineConfig {
+            weights: WeightsAs::Bf16,
+            activations: Activations::Exact,
+            kv: KvFormat::AsActivations,
+            sparse: None,
+            memory,
+            threads,
+            isa: Isa::detect(),
+            device: DeviceChoice::Cpu,
+            max_model_len: None,
+            max_num_seqs: 1,
+            max_num_batched_tokens: 256,
+            max_num_queued_reqs: 1000,
+            prefix_caching: PrefixCaching::Off,
+            steps_in_flight: 1,
+            kv_tokens: None,
+            kv_memory: KvMemory::AsUsed,
+            host_kv_tokens: 0,
+            offload: Offload::default(),
+            blocks: Blocks::default(),
+            record: None,
+            beside_bytes: 0,
+            lane_spans: 0,
+        }
+    }
+
     /// How what lives on the drive comes to the device: straight, unless the device cannot read the drive, or stands for
     /// one that cannot.
     pub(crate) fn disk_path(&self) -> DiskPath {

@@ -25,6 +25,7 @@ pub use config::{
 pub use engine::{Claim, Engine, Ticket};
 pub use front::answer::{Answer, Gathering, Piece, sequences};
 pub use front::request::{Began, Event, Failure, Finish, Request, Sink, Token};
+pub use plan::activations::NoSuchActivations;
 pub use plan::blocks::{Blocks, Expected};
 pub use plan::budget::Budget;
 pub use plan::hold::{Hold, NoSuchKv, TooSmall, kv_token_bytes, size};

@@ -1,14 +1,14 @@
 //! Speed of linear layers with narrow weights: stored bytes per second, against reading as many bytes.
 //!
-//! `cargo run --release -p kernels --example quant [ISA] [FORMAT..]`; `THREADS` and `MIB` (of weights) are read
-//! from the environment. Every call multiplies the next of many copies, so that weights come from memory. Times
+//! `cargo run --release -p kernels --example quant [ISA] [FORMAT..]`; `THREADS`, `MIB` (of weights) and `INT` (x rounded
+//! to 8 or 16 bits) are read from the environment. Every call multiplies the next of many copies, so that weights come from memory. Times
 //! are those of a whole call; the least and the tenth percentile are shown, for machines with other work to do.
 
 use std::time::Instant;
 
 use half::bf16;
 use kernels::linear::quant::Narrow;
-use kernels::linear::{Format, Input, Output, Part, RowOrder, Weight, linear, packed_bytes};
+use kernels::linear::{Activations, Format, Input, Output, Part, RowOrder, Weight, linear, packed_bytes};
 use kernels::{AlignedBytes, Isa, Mat, MatMut, Team};
 
 const SHAPES: [(&str, usize, usize); 6] = [
@@ -60,11 +60,17 @@ fn run(team: &Team, isa: Isa, format: Narrow, name: &str, n: usize, k: usize, by
     if !k.is_multiple_of(format.block()) && format.block() == 256 || size > bytes.len() {
         return;
     }
+    let activations = match setting("INT", 0) {
+        8 => Activations::Int8,
+        16 => Activations::Int16,
+        _ => Activations::Exact,
+    };
     let weights: Vec<Weight<'_>> = bytes
         .chunks_exact(size)
         .map(|bytes| {
             let part = Part { first_panel: 0, bytes };
             Weight::new(Format::Narrow(format), n, k, RowOrder::Plain, vec![part])
+                .with_activations(activations)
         })
         .collect();
     print!("{name:18}");

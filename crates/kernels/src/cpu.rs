@@ -109,7 +109,8 @@ impl CpuDevice {
             // SAFETY: panels are written while loading, or by a copy that the program orders before.
             bytes: unsafe { self.arena.get::<u8>(buf) },
         };
-        Weight::new(w.format, w.n, w.k, w.order, w.parts.iter().map(part).collect())
+        let parts = w.parts.iter().map(part).collect();
+        Weight::new(w.format, w.n, w.k, w.order, parts).with_activations(w.activations)
     }
 
     fn activated(&self, rows: Rows) -> Activated<'_> {

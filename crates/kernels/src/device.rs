@@ -9,7 +9,7 @@ use std::time::Instant;
 use crate::arena::{Buf, Full, Lasting};
 use crate::attention::{KvLayout, Span};
 use crate::elementwise::NormKind;
-use crate::linear::{Activation, Format, RowOrder};
+use crate::linear::{Activation, Activations, Format, RowOrder};
 use crate::pick::{NoPick, Pick, Picked};
 use crate::queue::Mark;
 
@@ -76,6 +76,8 @@ pub struct Matrix {
     pub k: usize,
     /// Which output rows share a panel.
     pub order: RowOrder,
+    /// How its input is multiplied. A device that knows one way only refuses the other.
+    pub activations: Activations,
     /// First panel and bytes of each run of consecutive panels.
     pub parts: Vec<(usize, Buf)>,
 }

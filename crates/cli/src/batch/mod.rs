@@ -210,6 +210,7 @@ fn settings(
     let settings = [
         ("the model's fingerprint", source),
         ("--weights", args.weights_name()),
+        ("--activations", args.activations_name()),
         ("--kv", args.kv_name().to_string()),
         ("--sparse-attention", args.sparse_attention.map_or("off".into(), |share| share.to_string())),
         ("--tool-call-parser", parser),

@@ -33,6 +33,8 @@ pub(super) struct Subject {
     weights: String,
     threads: usize,
     isa: String,
+    /// As `--activations` has it.
+    activations: String,
     /// What keys and values are stored as.
     kv: &'static str,
     /// The share of keys that count, where not all do.
@@ -66,8 +68,18 @@ impl Scorer {
         let (weight_bytes, kv_bytes_per_token) = (hold.weight_bytes, hold.kv_bytes / tokens.max(1));
         let (model, kv) = (opened.name.clone(), args.engine.kv_name());
         let sparse_attention = args.engine.sparse_attention;
-        let subject =
-            Subject { model, weights, kv, sparse_attention, threads, isa, weight_bytes, kv_bytes_per_token };
+        let activations = args.engine.activations_name();
+        let subject = Subject {
+            model,
+            weights,
+            activations,
+            kv,
+            sparse_attention,
+            threads,
+            isa,
+            weight_bytes,
+            kv_bytes_per_token,
+        };
         let engine = loaded::load(planned, Voice::Normal)?;
         Ok(Scorer { engine, tokenizer, subject, began: Instant::now() })
     }

@@ -12,7 +12,7 @@ use kernels::device::{Device, KvPages, Needs};
 use kernels::linear::Format;
 use kernels::{CpuDevice, Team};
 use model::checkpoint::Checkpoint;
-use model::decoder::{Blueprint, Decoder, HostWork, LoadError, Loader, WeightsAs, Work};
+use model::decoder::{Blueprint, Decoder, HostWork, LoadError, Loader, Work};
 use model::store::{Cut, Maker, Store};
 use policy::cost::Tables;
 use policy::pipeline::{Overlap, Plan, Share, Weights};
@@ -22,6 +22,7 @@ use spec::{ByTier, Layout, ModelSpec, PrefixUse, ReplicaId, Tier, Tokens};
 use crate::config::{DeviceChoice, EngineConfig, KvMemory, PrefixCaching};
 use crate::engine::{Engine, Run, Seen};
 use crate::memory;
+use crate::plan::activations::NoSuchActivations;
 use crate::plan::blocks::Passes;
 use crate::plan::hold::{Hold, NoSuchKv, TooSmall, kv_layout};
 use crate::plan::homes::Homes;
@@ -48,6 +49,9 @@ pub enum StartError {
     /// Nothing attends this format of KV.
     #[error(transparent)]
     Kv(#[from] NoSuchKv),
+    /// Nothing multiplies activations so.
+    #[error(transparent)]
+    Activations(#[from] NoSuchActivations),
     /// The GPU could not be opened.
     #[error(transparent)]
     Cuda(#[from] cuda::CudaError),
@@ -94,7 +98,7 @@ impl<'a> Planned<'a> {
     /// # Errors
     /// [`TooSmall`]: what is missing, and what to do.
     pub fn new(checkpoint: &'a Checkpoint, config: EngineConfig) -> Result<Planned<'a>, TooSmall> {
-        let blueprint = blueprint(checkpoint, config.weights);
+        let blueprint = blueprint(checkpoint, &config);
         let (hold, cut) = Hold::plan(checkpoint.spec(), &blueprint, &config, memory::resident_bytes())?;
         let passes = if cut.is_some() { Passes::Streamed } else { Passes::Resident };
         let mut config = config.settled(passes);
@@ -219,6 +223,7 @@ impl<'a> Planned<'a> {
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<Engine, StartError> {
         self.config.check_kv()?;
+        self.config.check_activations(&self.blueprint)?;
         let record = self.config.record.as_ref().map(|path| create(path)).transpose()?;
         let (sender, inbox) = channel();
         let stats = Arc::new(Stats::default());
@@ -436,9 +441,9 @@ impl<'a> Planned<'a> {
 }
 
 /// Which matrices a checkpoint's weights become, from its headers alone.
-pub fn blueprint(checkpoint: &Checkpoint, weights: WeightsAs) -> Blueprint {
+pub fn blueprint(checkpoint: &Checkpoint, config: &EngineConfig) -> Blueprint {
     let stored = |tensor| checkpoint.info(tensor).map_or(model::stored::Stored::F32, |info| info.stored);
-    Blueprint::new(checkpoint.spec(), weights, stored)
+    Blueprint::new(checkpoint.spec(), config.weights, stored).with_activations(config.activations)
 }
 
 /// Makes the device, or what the host tier's memory belongs to, with so many bytes.

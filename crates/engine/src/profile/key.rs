@@ -4,6 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use kernels::device::Dtype;
+use kernels::linear::Activations;
 use model::Checkpoint;
 use model::decoder::Blueprint;
 use serde::{Deserialize, Serialize};
@@ -56,7 +57,7 @@ impl ProfileKey {
             },
             isa: config.isa.to_string(),
             threads: config.threads,
-            dtype: if config.dtype() == Dtype::F32 { "f32".into() } else { "bf16".into() },
+            dtype: activations_name(config),
             kv: kv_name(config),
             formats: formats.map(|(format, bytes)| (format!("{format:?}"), bytes)).collect(),
             shape: [spec.layers, spec.hidden, spec.heads, spec.kv_heads, spec.head_dim, spec.ffn, spec.vocab],
@@ -78,6 +79,16 @@ impl ProfileKey {
     pub fn name(&self) -> String {
         let text = serde_json::to_vec(self).unwrap_or_default();
         Sha256::digest(text).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// Numbers of activations, and what they are rounded to before they are multiplied: `bf16`, or `bf16, int8`.
+fn activations_name(config: &EngineConfig) -> String {
+    match (config.dtype(), config.activations) {
+        (Dtype::F32, _) => "f32".into(),
+        (Dtype::Bf16, Activations::Exact) => "bf16".into(),
+        (Dtype::Bf16, Activations::Int8) => "bf16, int8".into(),
+        (Dtype::Bf16, Activations::Int16) => "bf16, int16".into(),
     }
 }
 

@@ -61,7 +61,7 @@ pub(super) fn measure(spec: &ModelSpec, config: &EngineConfig) -> Result<Overhea
         ..config.clone()
     };
     let size = WorkSize { tokens: MANY * 16, samples: MANY, dtype: config.dtype() };
-    let blueprint = blueprint(&checkpoint, config.weights);
+    let blueprint = blueprint(&checkpoint, &config);
     let extent = Extent::BEYOND_CACHES.within(room, checkpoint.spec(), &blueprint, (&config, size))?;
     let rig = Rig::new(&checkpoint, &blueprint, &config, (size, extent))?;
     let engine = Planned::new(&checkpoint, config)?.start(&|_| {})?;

@@ -315,42 +315,18 @@ fn noise(bytes: &mut [u8]) {
 mod tests {
     use super::super::overhead::tiny;
     use super::*;
-    use crate::config::{KvFormat, KvMemory, Offload, PrefixCaching};
-    use crate::plan::blocks::Blocks;
     use crate::plan::planned::blueprint;
 
     const SIZE: WorkSize = WorkSize { tokens: 256, samples: 4, dtype: kernels::device::Dtype::Bf16 };
 
     fn config() -> EngineConfig {
-        EngineConfig {
-            weights: model::decoder::WeightsAs::Bf16,
-            kv: KvFormat::AsActivations,
-            sparse: None,
-            memory: 1 << 30,
-            threads: 1,
-            isa: kernels::Isa::detect(),
-            device: DeviceChoice::Cpu,
-            max_model_len: None,
-            max_num_seqs: 4,
-            max_num_batched_tokens: 256,
-            max_num_queued_reqs: 4,
-            prefix_caching: PrefixCaching::Off,
-            steps_in_flight: 1,
-            kv_tokens: None,
-            kv_memory: KvMemory::AsUsed,
-            host_kv_tokens: 0,
-            offload: Offload::default(),
-            blocks: Blocks::default(),
-            record: None,
-            beside_bytes: 0,
-            lane_spans: 0,
-        }
+        EngineConfig { max_num_seqs: 4, ..EngineConfig::plain(1 << 30, 1) }
     }
 
     #[test]
     fn a_rig_takes_no_more_than_it_may() {
         let (checkpoint, config) = (Checkpoint::dummy(tiny(3), 0), config());
-        let blueprint = blueprint(&checkpoint, config.weights);
+        let blueprint = blueprint(&checkpoint, &config);
         let within =
             |room| Extent::BEYOND_CACHES.within(room, checkpoint.spec(), &blueprint, (&config, SIZE));
         let bytes = |extent| Parts::of(checkpoint.spec(), &blueprint, &config, (SIZE, extent)).bytes() as u64;
@@ -366,7 +342,7 @@ mod tests {
     fn contexts_are_measured_whole_where_layers_have_windows() {
         let checkpoint = Checkpoint::dummy(ModelSpec { window: Window::Sliding(4), ..tiny(2) }, 0);
         let config = config();
-        let blueprint = blueprint(&checkpoint, config.weights);
+        let blueprint = blueprint(&checkpoint, &config);
         let extent = Extent { layer_bytes: 0, kv_bytes: 1 << 20, positions: 64 };
         let rig = Rig::new(&checkpoint, &blueprint, &config, (SIZE, extent)).unwrap();
         assert_eq!(rig.decoder.spec().window_of(0), None);
@@ -376,7 +352,7 @@ mod tests {
     fn batches_have_room_in_a_model_of_few_positions() {
         let checkpoint = Checkpoint::dummy(ModelSpec { max_positions: 20, ..tiny(1) }, 0);
         let config = config();
-        let blueprint = blueprint(&checkpoint, config.weights);
+        let blueprint = blueprint(&checkpoint, &config);
         let extent = Extent { layer_bytes: 0, kv_bytes: 8 << 20, positions: 512 };
         let rig = Rig::new(&checkpoint, &blueprint, &config, (SIZE, extent)).unwrap();
         for seqs in [Seqs { count: 2, rows: 128, length: 128 }, Seqs { count: 8, rows: 1, length: 32 }] {

@@ -3,13 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use engine::{
-    Blocks, DeviceChoice, Engine, EngineConfig, Event, KvFormat, KvMemory, Offload, Planned, PrefixCaching,
-    Request, Ticket,
-};
-use kernels::Isa;
+use engine::{DeviceChoice, Engine, EngineConfig, Event, Planned, Request, Ticket};
 use model::Checkpoint;
-use model::decoder::WeightsAs;
 use spec::{ByTier, Split};
 
 /// The files of a tiny model.
@@ -36,27 +31,11 @@ pub(crate) fn poisoned() -> EngineConfig {
 /// Everything on the processor, with room for eight sequences of 128 tokens.
 pub(crate) fn config() -> EngineConfig {
     EngineConfig {
-        weights: WeightsAs::Bf16,
-        kv: KvFormat::AsActivations,
-        sparse: None,
-        memory: 4 << 30,
-        threads: 2,
-        isa: Isa::detect(),
-        device: DeviceChoice::Cpu,
         max_model_len: Some(128),
         max_num_seqs: 8,
         max_num_batched_tokens: 64,
-        max_num_queued_reqs: 1000,
-        prefix_caching: PrefixCaching::Off,
-        steps_in_flight: 1,
         kv_tokens: Some(8 * 128),
-        kv_memory: KvMemory::AsUsed,
-        host_kv_tokens: 0,
-        offload: Offload::default(),
-        blocks: Blocks::default(),
-        record: None,
-        beside_bytes: 0,
-        lane_spans: 0,
+        ..EngineConfig::plain(4 << 30, 2)
     }
 }
 

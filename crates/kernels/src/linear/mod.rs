@@ -26,7 +26,7 @@ use half::bf16;
 
 pub use activation::activate;
 pub use pack::{PANEL_ROWS, pack_bf16, pack_f32, packed_bytes, panel_bytes, panel_rows, panels, unpack_row};
-pub use types::{Activated, Activation, Format, Input, Output, Part, RowOrder, Weight};
+pub use types::{Activated, Activation, Activations, Format, Input, Output, Part, RowOrder, Weight};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use {
     amx::multiply_registers, pairs::multiply_registers as multiply_pairs, vector::SUMS as FLOAT_SUMS,
@@ -84,13 +84,31 @@ fn run(
     match (w.format(), x) {
         (Format::F32, Input::F32(x)) => run_f32(team, isa, x, w, &epilogue),
         (Format::Bf16, Input::Bf16(x)) => run_tiles(team, (isa, order), x, w, &Bf16Panels, &epilogue),
-        (Format::Narrow(narrow), Input::Bf16(x)) => {
-            if !quant::multiply(team, isa, narrow, x, w, &epilogue) {
-                run_tiles(team, (isa, order), x, w, &NarrowPanels::new(narrow, isa), &epilogue);
+        (Format::Narrow(narrow), Input::Bf16(x)) => match w.activations() {
+            Activations::Exact => run_narrow(team, (isa, order), narrow, x, w, &epilogue),
+            Activations::Int8 => {
+                quant::multiply_integers(team, isa, (narrow, quant::Bits::Eight), x, w, &epilogue);
             }
-        }
+            Activations::Int16 => {
+                quant::multiply_integers(team, isa, (narrow, quant::Bits::Fifteen), x, w, &epilogue);
+            }
+        },
         (format, Input::F32(_)) => panic!("{format:?} weights multiply bf16, the input is f32"),
         (format, Input::Bf16(_)) => panic!("{format:?} weights multiply f32, the input is bf16"),
+    }
+}
+
+/// By a path of the format's own, or expanded for that of bf16.
+fn run_narrow(
+    team: &Team,
+    (isa, order): (Isa, Order),
+    format: quant::Narrow,
+    x: Mat<'_, bf16>,
+    w: &Weight<'_>,
+    epilogue: &Epilogue<'_>,
+) {
+    if !quant::multiply(team, isa, format, x, w, epilogue) {
+        run_tiles(team, (isa, order), x, w, &NarrowPanels::new(format, isa), epilogue);
     }
 }
 

@@ -18,6 +18,18 @@ pub enum Format {
     Narrow(Narrow),
 }
 
+/// How the input of a [`Format::Narrow`] weight is multiplied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Activations {
+    /// As it is, by weights expanded to bf16.
+    #[default]
+    Exact,
+    /// Rounded to 8 bits in groups of 32 k, by the codes of the weights: fastest, least exact.
+    Int8,
+    /// Rounded to 15 bits, as whole numbers of 16: nearly as fast and nearly exact.
+    Int16,
+}
+
 /// Which output rows share a panel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RowOrder {
@@ -44,6 +56,7 @@ pub struct Weight<'a> {
     n: usize,
     k: usize,
     order: RowOrder,
+    activations: Activations,
     parts: Vec<Part<'a>>,
 }
 
@@ -69,7 +82,18 @@ impl<'a> Weight<'a> {
         }
         let all = panels(order, n);
         assert!(next <= all, "parts reach panel {next} of a weight with {all}");
-        Weight { format, n, k, order, parts }
+        Weight { format, n, k, order, activations: Activations::Exact, parts }
+    }
+
+    /// The same, multiplied in this way. Formats that are not narrow know but one.
+    #[must_use]
+    pub fn with_activations(self, activations: Activations) -> Weight<'a> {
+        Weight { activations, ..self }
+    }
+
+    /// How its input is multiplied.
+    pub fn activations(&self) -> Activations {
+        self.activations
     }
 
     /// How its numbers are stored.

@@ -6,7 +6,7 @@ use crate::Mat;
 use crate::arena::Full;
 use crate::device::{Device, Dtype, Matrix, Rows, Sink};
 use crate::linear::quant::{Narrow, pack_blocks, pack_floats};
-use crate::linear::{Activation, Format, RowOrder, pack_bf16, pack_f32, packed_bytes, panels};
+use crate::linear::{Activation, Activations, Format, RowOrder, pack_bf16, pack_f32, packed_bytes, panels};
 
 /// Where a case's result goes.
 #[derive(Clone, Copy, Debug)]
@@ -24,26 +24,69 @@ struct Linear {
     k: usize,
     to: To,
     biased: bool,
+    activations: Activations,
 }
 
 pub(super) fn conformance() -> Vec<Case> {
     let mut cases = Vec::new();
     for (m, n, k) in [(1, 32, 32), (2, 70, 45), (16, 96, 576), (33, 100, 64), (129, 64, 160)] {
         for to in [To::Store(Dtype::F32), To::Store(Dtype::Bf16), To::Add, To::Act, To::Gated] {
-            cases.push(Linear { format: Format::Bf16, m, n, k, to, biased: m % 2 == 0 }.case());
+            cases.push(
+                Linear {
+                    format: Format::Bf16,
+                    m,
+                    n,
+                    k,
+                    to,
+                    biased: m % 2 == 0,
+                    activations: Activations::Exact,
+                }
+                .case(),
+            );
         }
-        cases.push(Linear { format: Format::F32, m, n, k, to: To::Store(Dtype::F32), biased: true }.case());
+        cases.push(
+            Linear {
+                format: Format::F32,
+                m,
+                n,
+                k,
+                to: To::Store(Dtype::F32),
+                biased: true,
+                activations: Activations::Exact,
+            }
+            .case(),
+        );
     }
     // So many rows that a device may have others compute them.
     for (m, n, k) in [(520, 100, 64), (521, 96, 96), (521, 70, 72), (512, 64, 45)] {
         for to in [To::Store(Dtype::F32), To::Store(Dtype::Bf16), To::Add, To::Act, To::Gated] {
-            cases.push(Linear { format: Format::Bf16, m, n, k, to, biased: m % 2 == 0 }.case());
+            cases.push(
+                Linear {
+                    format: Format::Bf16,
+                    m,
+                    n,
+                    k,
+                    to,
+                    biased: m % 2 == 0,
+                    activations: Activations::Exact,
+                }
+                .case(),
+            );
         }
     }
     for narrow in [Narrow::Int8, Narrow::Int4] {
         for to in [To::Store(Dtype::F32), To::Gated] {
             cases.push(
-                Linear { format: Format::Narrow(narrow), m: 520, n: 96, k: 128, to, biased: true }.case(),
+                Linear {
+                    format: Format::Narrow(narrow),
+                    m: 520,
+                    n: 96,
+                    k: 128,
+                    to,
+                    biased: true,
+                    activations: Activations::Exact,
+                }
+                .case(),
             );
         }
     }
@@ -51,11 +94,46 @@ pub(super) fn conformance() -> Vec<Case> {
         for m in [1, 3, 16, 40] {
             let k = 2 * narrow.block().max(64);
             cases.push(
-                Linear { format: Format::Narrow(narrow), m, n: 70, k, to: To::Add, biased: false }.case(),
+                Linear {
+                    format: Format::Narrow(narrow),
+                    m,
+                    n: 70,
+                    k,
+                    to: To::Add,
+                    biased: false,
+                    activations: Activations::Exact,
+                }
+                .case(),
             );
             cases.push(
-                Linear { format: Format::Narrow(narrow), m, n: 64, k, to: To::Gated, biased: false }.case(),
+                Linear {
+                    format: Format::Narrow(narrow),
+                    m,
+                    n: 64,
+                    k,
+                    to: To::Gated,
+                    biased: false,
+                    activations: Activations::Exact,
+                }
+                .case(),
             );
+        }
+    }
+    cases.extend(rounded());
+    cases
+}
+
+/// Narrow weights by x in whole numbers: odd numbers of rows, and k that is no whole group.
+fn rounded() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for narrow in Narrow::ALL {
+        let ends_anywhere = matches!(narrow, Narrow::Int8 | Narrow::Int4);
+        let k = if ends_anywhere { 203 } else { 2 * narrow.block().max(64) };
+        for (m, n, to) in [(1, 70, To::Add), (7, 64, To::Gated), (50, 33, To::Store(Dtype::Bf16))] {
+            let format = Format::Narrow(narrow);
+            for activations in [Activations::Int8, Activations::Int16] {
+                cases.push(Linear { format, m, n, k, to, biased: true, activations }.case());
+            }
         }
     }
     cases
@@ -71,14 +149,32 @@ pub(super) fn timed() -> Vec<Case> {
             for (name, n, k) in shapes.into_iter().chain(large) {
                 let to = if name == "up" { To::Gated } else { To::Store(Dtype::F32) };
                 if name != "head" || m <= 128 {
-                    cases.push(Linear { format, m, n, k, to, biased: false }.case());
+                    cases.push(
+                        Linear { format, m, n, k, to, biased: false, activations: Activations::Exact }.case(),
+                    );
                 }
             }
         }
     }
+    for format in [Format::Narrow(Narrow::Int8), Format::Narrow(Narrow::Int4)] {
+        for activations in [Activations::Int8, Activations::Int16] {
+            for (m, (_, n, k)) in [1, 8, 128].into_iter().flat_map(|m| shapes.map(|shape| (m, shape))) {
+                let to = To::Store(Dtype::F32);
+                cases.push(Linear { format, m, n, k, to, biased: false, activations }.case());
+            }
+        }
+    }
     cases.push(
-        Linear { format: Format::Bf16, m: 2048, n: 4096, k: 4096, to: To::Store(Dtype::Bf16), biased: false }
-            .case(),
+        Linear {
+            format: Format::Bf16,
+            m: 2048,
+            n: 4096,
+            k: 4096,
+            to: To::Store(Dtype::Bf16),
+            biased: false,
+            activations: Activations::Exact,
+        }
+        .case(),
     );
     cases
 }
@@ -88,8 +184,22 @@ pub(super) fn large() -> Vec<Case> {
     for format in [Format::Bf16, Format::Narrow(Narrow::Int8), Format::Narrow(Narrow::Int4)] {
         for m in [1, 8, 32, 128, 2048] {
             let to = To::Store(Dtype::F32);
-            cases.push(Linear { format, m, n: 4096, k: 14336, to, biased: false }.case());
-            cases.push(Linear { format, m, n: 28672, k: 4096, to: To::Gated, biased: false }.case());
+            cases.push(
+                Linear { format, m, n: 4096, k: 14336, to, biased: false, activations: Activations::Exact }
+                    .case(),
+            );
+            cases.push(
+                Linear {
+                    format,
+                    m,
+                    n: 28672,
+                    k: 4096,
+                    to: To::Gated,
+                    biased: false,
+                    activations: Activations::Exact,
+                }
+                .case(),
+            );
         }
     }
     cases
@@ -97,14 +207,19 @@ pub(super) fn large() -> Vec<Case> {
 
 impl Linear {
     fn case(self) -> Case {
-        let Linear { format, m, n, k, to, .. } = self;
+        let Linear { format, m, n, k, to, activations, .. } = self;
+        let (by, reach) = match activations {
+            Activations::Exact => ("", Reach::Everywhere),
+            Activations::Int8 => ("/x8", Reach::Cpu),
+            Activations::Int16 => ("/x16", Reach::Cpu),
+        };
         let weights = packed_bytes(format, self.order(), n, k);
         Case {
-            name: format!("linear/{format:?}/{to:?}/{m}x{n}x{k}").to_lowercase(),
+            name: format!("linear/{format:?}{by}/{to:?}/{m}x{n}x{k}").to_lowercase(),
             agreement: Agreement::Bits,
             floor: Floor { bytes: (weights + 2 * m * (n + k)) as f64, flops: 2.0 * (m * n * k) as f64 },
             bytes: weights + 8 * m * (n + k) + 8 * n + (1 << 16),
-            reach: Reach::Everywhere,
+            reach,
             kernel: Box::new(self),
         }
     }
@@ -133,7 +248,7 @@ impl Linear {
                 pack_blocks(narrow, Mat::new(&bytes, n, row), k, order, 0..panels(order, n), out);
             }
         });
-        Ok(Matrix { format: self.format, n, k, order, parts: vec![(0, buf)] })
+        Ok(Matrix { format: self.format, n, k, order, activations: self.activations, parts: vec![(0, buf)] })
     }
 }
 

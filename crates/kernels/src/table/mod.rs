@@ -35,7 +35,7 @@ pub struct Floor {
 pub enum Reach {
     /// All of them.
     Everywhere,
-    /// The CPU alone, so far: sparse attention.
+    /// The CPU alone, so far: sparse attention, activations in whole numbers.
     Cpu,
 }
 

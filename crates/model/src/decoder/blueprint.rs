@@ -4,7 +4,7 @@
 use kernels::arena::{ALIGN, Buf};
 use kernels::device::Matrix;
 use kernels::linear::quant::Narrow;
-use kernels::linear::{Format, RowOrder, packed_bytes};
+use kernels::linear::{Activations, Format, RowOrder, packed_bytes};
 use spec::ModelSpec;
 use spec::model::Mlp;
 
@@ -41,6 +41,8 @@ pub struct MatrixPlan {
     pub k: usize,
     /// In memory.
     pub format: Format,
+    /// How its input is multiplied, where the format is narrow.
+    pub activations: Activations,
     /// Bits that values are rounded to before.
     pub rounded: Option<u8>,
 }
@@ -53,7 +55,8 @@ impl MatrixPlan {
 
     /// The matrix, with these runs of its panels on a device.
     pub(super) fn matrix(&self, parts: Vec<(usize, Buf)>) -> Matrix {
-        Matrix { format: self.format, n: self.n, k: self.k, order: self.order, parts }
+        let MatrixPlan { format, n, k, order, activations, .. } = *self;
+        Matrix { format, n, k, order, activations, parts }
     }
 }
 
@@ -103,6 +106,13 @@ impl Blueprint {
         }
     }
 
+    /// The same, with inputs of narrow matrices multiplied in this way.
+    #[must_use]
+    pub fn with_activations(mut self, activations: Activations) -> Blueprint {
+        self.matrices_mut().for_each(|matrix| matrix.activations = activations);
+        self
+    }
+
     /// The same with only some of its layers, evenly spread: as few as have `bytes`, all if they have fewer.
     pub fn spread(&self, bytes: usize) -> Blueprint {
         let all = self.layers.len();
@@ -126,6 +136,14 @@ impl Blueprint {
         let outer = [Some(&self.embed), self.head.as_ref()];
         let projections = self.projections.iter().flat_map(|(a, b)| [a, b]);
         let layers = self.layers.iter().flat_map(|l| l.qkv.iter().chain([&l.out, &l.up, &l.down]));
+        outer.into_iter().flatten().chain(projections).chain(layers)
+    }
+
+    fn matrices_mut(&mut self) -> impl Iterator<Item = &mut MatrixPlan> {
+        let outer = [Some(&mut self.embed), self.head.as_mut()];
+        let projections = self.projections.iter_mut().flat_map(|(a, b)| [a, b]);
+        let layers = self.layers.iter_mut();
+        let layers = layers.flat_map(|l| l.qkv.iter_mut().chain([&mut l.out, &mut l.up, &mut l.down]));
         outer.into_iter().flatten().chain(projections).chain(layers)
     }
 
@@ -214,6 +232,7 @@ impl Planner<'_> {
             n: shapes.iter().map(|s| s.rows()).sum(),
             k: shapes[0].columns(),
             format: self.format(&stored),
+            activations: Activations::Exact,
             rounded: if let WeightsAs::Rounded(bits) = self.weights { Some(bits) } else { None },
         }
     }

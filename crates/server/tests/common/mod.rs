@@ -8,12 +8,10 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use engine::{Claim, Engine, EngineConfig, Event, KvMemory, Offload, Planned, PrefixCaching};
-use kernels::Isa;
+use engine::{Claim, Engine, EngineConfig, Event, Planned, PrefixCaching};
 use model::Checkpoint;
 use model::api::OwnTemplates;
 use model::config::read_generation;
-use model::decoder::WeightsAs;
 use model::sampling::SamplingParams;
 use model::template::{SpecialTexts, Templates, Tools};
 use model::tokenizer::Tokenizer;
@@ -31,27 +29,13 @@ pub(crate) fn served(model: &str) -> Served {
     let folder = folder(model);
     let checkpoint = Checkpoint::open(&folder).unwrap();
     let config = EngineConfig {
-        weights: WeightsAs::Bf16,
-        memory: 4 << 30,
-        threads: 2,
-        isa: Isa::detect(),
-        device: engine::DeviceChoice::Cpu,
         max_model_len: Some(CONTEXT),
         max_num_seqs: 16,
         max_num_batched_tokens: 512,
         max_num_queued_reqs: 1 << 20,
-        kv: engine::KvFormat::AsActivations,
-        sparse: None,
         prefix_caching: PrefixCaching::On,
-        steps_in_flight: 1,
         kv_tokens: Some(16 * CONTEXT),
-        kv_memory: KvMemory::AsUsed,
-        host_kv_tokens: 0,
-        offload: Offload::default(),
-        blocks: engine::Blocks::default(),
-        record: None,
-        beside_bytes: 0,
-        lane_spans: 0,
+        ..EngineConfig::plain(4 << 30, 2)
     };
     let (tokenizer, tokenizer_config) = Tokenizer::from_dir(&folder).unwrap();
     let templates = Templates::find(&folder, &tokenizer_config).unwrap();

@@ -213,7 +213,12 @@ impl Plan {
     }
 
     /// The number that a code stands for: signed at 8 bits, unsigned (the offset is in the min) below.
+    pub(super) fn code_number(&self, code: u8) -> i32 {
+        if self.low_bits == 8 { i32::from(code.cast_signed()) } else { i32::from(code) }
+    }
+
+    /// As a float.
     pub(super) fn code_value(&self, code: u8) -> f32 {
-        if self.low_bits == 8 { f32::from(code.cast_signed()) } else { f32::from(code) }
+        self.code_number(code) as f32
     }
 }

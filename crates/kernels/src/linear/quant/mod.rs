@@ -7,6 +7,7 @@
 mod block;
 mod encode;
 mod expand;
+mod integer;
 mod pack;
 mod plan;
 mod scalar;
@@ -19,6 +20,7 @@ mod x86;
 pub use block::{block_bytes, dequantize_row};
 pub use encode::round_to_grid;
 pub use expand::expand;
+pub(crate) use integer::{Bits, run as multiply_integers};
 pub use pack::{pack_blocks, pack_floats, unpack_panel_row};
 pub(crate) use source::{NarrowPanels, multiply};
 

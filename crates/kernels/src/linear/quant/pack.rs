@@ -169,18 +169,20 @@ impl Plan {
         k: usize,
         affine: [(f32, f32); 2],
     ) -> bf16 {
+        let (scale, min) = affine[k / 16];
+        flushed(scale.mul_add(self.code_value(self.code(panel, group, row, k)), min))
+    }
+
+    /// The code of one weight.
+    pub(super) fn code(&self, panel: &[u8], group: usize, row: usize, k: usize) -> u8 {
         let at = self.locate(group).group;
         let (low, high) = self.planes(row / TILE);
         let bits = |plane: usize, bits: usize| {
             let (byte, shift) = self.code_at(bits, row % TILE, k);
             panel[at + plane + byte] >> shift & ((1u16 << bits) - 1) as u8
         };
-        let mut code = bits(low, self.low_bits);
-        if self.high_bits > 0 {
-            code |= bits(high, self.high_bits) << self.low_bits;
-        }
-        let (scale, min) = affine[k / 16];
-        flushed(scale.mul_add(self.code_value(code), min))
+        let code = bits(low, self.low_bits);
+        if self.high_bits > 0 { code | bits(high, self.high_bits) << self.low_bits } else { code }
     }
 }
 

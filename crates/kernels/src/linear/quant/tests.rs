@@ -2,8 +2,8 @@ use half::bf16;
 
 use super::{Narrow, block_bytes, dequantize_row, expand, pack_blocks, pack_floats, unpack_panel_row};
 use crate::linear::{
-    Format, Input, Output, Part, RowOrder, Weight, linear, pack_bf16, panel_rows, panels, reference,
-    unpack_row,
+    Activations, Format, Input, Output, Part, RowOrder, Weight, linear, pack_bf16, panel_rows, panels,
+    reference, unpack_row,
 };
 use crate::{Isa, Mat, MatMut, Team};
 
@@ -236,6 +236,60 @@ fn a_narrow_weight_multiplies_as_its_values_in_bf16() {
                 let bits = |y: Vec<f32>| y.into_iter().map(f32::to_bits).collect::<Vec<_>>();
                 assert_eq!(bits(narrow), bits(plain), "{isa} {format:?} m = {m}");
             }
+        }
+    }
+}
+
+/// How x is rounded, and how far results may be from the exact ones.
+const ROUNDED: [(Activations, f64); 2] = [(Activations::Int8, 0.01), (Activations::Int16, 0.003)];
+
+/// `x * W^T` with x rounded.
+fn rounded_products(isa: Isa, activations: Activations, w: &Weight<'_>, x: &[bf16]) -> Vec<f32> {
+    let m = x.len() / w.k();
+    let mut y = vec![f32::NAN; m * w.n()];
+    let w = w.clone().with_activations(activations);
+    let x = Input::Bf16(Mat::new(x, m, w.k()));
+    linear(&Team::new(2), isa, x, &w, None, Output::StoreF32(MatMut::new(&mut y, m, w.n())));
+    y
+}
+
+#[test]
+fn rounded_rows_are_near_the_exact_ones_whatever_their_neighbours() {
+    let (m, n) = (37, 75);
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+        for format in Narrow::ALL {
+            let k = if block_bytes(format).is_some() { K } else { 215 };
+            let bytes = packed(format, RowOrder::Plain, n, k);
+            let w = weight(Format::Narrow(format), n, k, &bytes);
+            let x: Vec<bf16> = noise(m * k, 9).into_iter().map(bf16::from_f32).collect();
+            let [exact, _] = both_products(isa, format, m, n, k);
+            for (activations, most) in ROUNDED {
+                let all = rounded_products(isa, activations, &w, &x);
+                let one = rounded_products(isa, activations, &w, &x[20 * k..21 * k]);
+                let bits = |y: &[f32]| y.iter().map(|y| y.to_bits()).collect::<Vec<_>>();
+                assert_eq!(bits(&one), bits(&all[20 * n..21 * n]), "{isa} {format:?} {activations:?}");
+                let size =
+                    |y: &mut dyn Iterator<Item = f32>| y.map(|y| f64::from(y).powi(2)).sum::<f64>().sqrt();
+                let off = size(&mut all.iter().zip(&exact).map(|(a, b)| a - b));
+                let share = off / size(&mut exact.iter().copied());
+                assert!(share < most, "{isa} {format:?} {activations:?}: off by {share:.4} of the whole");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_no_number_shows_in_its_row_alone() {
+    let (n, k) = (40, 96);
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+        let bytes = packed(Narrow::Int4, RowOrder::Plain, n, k);
+        let w = weight(Format::Narrow(Narrow::Int4), n, k, &bytes);
+        let mut x = vec![bf16::ONE; 3 * k];
+        x[k + 50] = bf16::NAN;
+        for (activations, _) in ROUNDED {
+            let y = rounded_products(isa, activations, &w, &x);
+            assert!(y[n..2 * n].iter().all(|y| y.is_nan()), "{isa} {activations:?}");
+            assert!(y[..n].iter().chain(&y[2 * n..]).all(|y| y.is_finite()), "{isa} {activations:?}");
         }
     }
 }

@@ -13,9 +13,9 @@ pub(super) const VALUES: usize = TILE * GROUP;
 
 /// Scale and min of a tile's 16 rows for each 16 k of a group.
 #[repr(align(32))]
-pub(super) struct Affine {
-    pub(super) scale: [[f32; TILE]; 2],
-    pub(super) min: [[f32; TILE]; 2],
+pub(in crate::linear::quant) struct Affine {
+    pub(in crate::linear::quant) scale: [[f32; TILE]; 2],
+    pub(in crate::linear::quant) min: [[f32; TILE]; 2],
 }
 
 /// Expands `groups` of a panel.
@@ -49,7 +49,11 @@ pub(super) unsafe fn expand<L: Layout>(panel: &[u8], groups: Range<usize>, out: 
 /// `unit` and `group` point at a unit and a group of a panel.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn affine<L: Layout>(unit: *const u8, group: *const u8, tile: usize) -> Affine {
+pub(in crate::linear::quant) unsafe fn affine<L: Layout>(
+    unit: *const u8,
+    group: *const u8,
+    tile: usize,
+) -> Affine {
     let plan = &L::PLAN;
     let mut affine = Affine { scale: [[0.0; TILE]; 2], min: [[0.0; TILE]; 2] };
     for rows in [0, 8] {

@@ -53,7 +53,7 @@ pub(super) unsafe fn one_tile(codes: *const u8, affine: &Affine, out: *mut bf16)
 /// 32 bytes can be read at `at`, and at the next four rows.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn codes_of_rows(at: *const u8) -> [__m256i; 4] {
+pub(in crate::linear::quant) unsafe fn codes_of_rows(at: *const u8) -> [__m256i; 4] {
     // SAFETY: the caller's.
     let (first, second) =
         unsafe { (halves(at, at.add(FOUR_ROWS)), halves(at.add(16), at.add(FOUR_ROWS + 16))) };
@@ -70,7 +70,7 @@ unsafe fn codes_of_rows(at: *const u8) -> [__m256i; 4] {
 /// They can be read.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) unsafe fn halves(first: *const u8, second: *const u8) -> __m256i {
+pub(in crate::linear::quant) unsafe fn halves(first: *const u8, second: *const u8) -> __m256i {
     // SAFETY: the caller's.
     unsafe { _mm256_loadu2_m128i(second.cast(), first.cast()) }
 }

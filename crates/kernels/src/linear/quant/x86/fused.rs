@@ -183,7 +183,7 @@ fn put_pairs<'a>(x: &[bf16], out: impl Iterator<Item = &'a mut u32>) {
 
 /// Asks for the bytes that will be expanded some groups later.
 #[inline(always)]
-pub(super) fn fetch(codes: *const u8, bytes: usize) {
+pub(in crate::linear::quant) fn fetch(codes: *const u8, bytes: usize) {
     for at in (0..bytes).step_by(64) {
         // SAFETY: a prefetch cannot fault, wherever it points.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(codes.wrapping_add(AHEAD_BYTES + at).cast()) };

@@ -11,6 +11,10 @@ use std::ops::Range;
 
 use half::bf16;
 
+pub(super) use avx2::{Affine, affine};
+pub(super) use avx2_rows::{codes_of_rows, halves};
+pub(super) use fused::fetch;
+
 use super::Narrow;
 use super::plan::{CodeOrder, Plan, with_layout};
 use crate::Isa;
