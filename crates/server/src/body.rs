@@ -1,6 +1,7 @@
 //! A request's body: bounded in bytes and time, and JSON.
 
 use std::ops::Deref;
+use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::Request;
@@ -12,13 +13,13 @@ use serde_json::Value;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::app::App;
-use crate::crowd::Crowd;
+use crate::crowd::{Crowd, Room};
 use crate::refusal;
 
 /// A body, and the room that it takes.
 pub(crate) struct Whole {
     bytes: Vec<u8>,
-    _room: Option<OwnedSemaphorePermit>,
+    _room: Room,
 }
 
 impl Deref for Whole {
@@ -44,19 +45,15 @@ pub(crate) async fn read(request: Request, app: &App) -> Result<Whole, ApiError>
 
 /// Bodies that are being read at the same time share what room there is; one that finds none is not waited with, since
 /// others might wait for it.
-async fn collect(body: Body, limit: usize, crowd: &Crowd) -> Result<Whole, ApiError> {
+async fn collect(body: Body, limit: usize, crowd: &Arc<Crowd>) -> Result<Whole, ApiError> {
     let mut body = Limited::new(body, limit);
-    let (mut bytes, mut room): (Vec<u8>, Option<OwnedSemaphorePermit>) = (Vec::new(), None);
+    let (mut bytes, mut room) = (Vec::new(), crowd.body());
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| {
             if error.is::<LengthLimitError>() { refusal::too_large(limit) } else { refusal::broken_body() }
         })?;
         let Ok(data) = frame.into_data() else { continue };
-        let more = crowd.body(data.len()).ok_or_else(refusal::bodies_full)?;
-        match &mut room {
-            Some(room) => room.merge(more),
-            None => room = Some(more),
-        }
+        room.take(data.len()).ok_or_else(refusal::bodies_full)?;
         bytes.extend_from_slice(&data);
     }
     Ok(Whole { bytes, _room: room })

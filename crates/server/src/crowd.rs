@@ -8,7 +8,7 @@ use std::time::Duration;
 use model::api::VALUE_BYTES;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
 use crate::refusal;
@@ -21,6 +21,10 @@ pub(crate) const FRAME_BYTES: usize = 8 << 10;
 const CONNECTION_BYTES: usize = 2 * BUFFER_BYTES + FRAME_BYTES + (8 << 10);
 /// Bytes of bodies that may be here at a time, not yet made into sequences; or one body that may be larger.
 const BODIES_BYTES: usize = 32 << 20;
+/// The first bytes of every body have room of their own: those who send much, and slowly, are in each other's way alone.
+const BEGINNING_BYTES: usize = 256 << 10;
+/// Bytes of beginnings that may be here at a time.
+const BEGINNINGS_BYTES: usize = 16 << 20;
 /// So many bytes a body may have for each value in it, at the most that it may have: what bodies become when they are read
 /// is at most twice as large as they are.
 const BYTES_A_VALUE: usize = 64;
@@ -34,6 +38,7 @@ pub(crate) struct Crowd {
     most: usize,
     here: AtomicUsize,
     turned_away: AtomicU64,
+    beginnings: Arc<Semaphore>,
     bodies: Arc<Semaphore>,
     bodies_most: usize,
     /// Values in bodies that are being read.
@@ -48,7 +53,10 @@ pub(crate) struct Place(Arc<Crowd>);
 /// What connections may take at most.
 pub(crate) fn bytes(max_connections: usize, max_body_bytes: usize) -> u64 {
     let bodies = bodies(max_body_bytes);
-    (max_connections * CONNECTION_BYTES + bodies + most_values(max_body_bytes) * VALUE_BYTES) as u64
+    (max_connections * CONNECTION_BYTES
+        + BEGINNINGS_BYTES
+        + bodies
+        + most_values(max_body_bytes) * VALUE_BYTES) as u64
 }
 
 fn bodies(max_body_bytes: usize) -> usize {
@@ -66,6 +74,7 @@ impl Crowd {
             most: max_connections,
             here: AtomicUsize::new(0),
             turned_away: AtomicU64::new(0),
+            beginnings: Arc::new(Semaphore::new(BEGINNINGS_BYTES)),
             bodies: Arc::new(Semaphore::new(bodies(max_body_bytes))),
             bodies_most: bodies(max_body_bytes),
             values: Arc::new(Semaphore::new(most_values(max_body_bytes))),
@@ -80,9 +89,9 @@ impl Crowd {
         self.here.fetch_update(Relaxed, Relaxed, more).ok().map(|_| Place(Arc::clone(self)))
     }
 
-    /// Room for so many bytes of a body, if there is any.
-    pub(crate) fn body(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.bodies).try_acquire_many_owned(u32::try_from(bytes).ok()?).ok()
+    /// Nothing yet, for a body that comes.
+    pub(crate) fn body(self: &Arc<Crowd>) -> Room {
+        Room { crowd: Arc::clone(self), beginning: 0, rest: 0 }
     }
 
     /// Room for so many values, if there is any.
@@ -109,7 +118,8 @@ impl Crowd {
 
     /// Bytes of bodies that are here.
     pub(crate) fn body_bytes(&self) -> usize {
-        self.bodies_most - self.bodies.available_permits()
+        let beginnings = BEGINNINGS_BYTES - self.beginnings.available_permits();
+        beginnings + self.bodies_most - self.bodies.available_permits()
     }
 
     /// Connections that there are.
@@ -120,6 +130,35 @@ impl Crowd {
     /// Connections that had no place.
     pub(crate) fn turned_away(&self) -> u64 {
         self.turned_away.load(Relaxed)
+    }
+}
+
+/// What a body takes, given back when dropped.
+pub(crate) struct Room {
+    crowd: Arc<Crowd>,
+    beginning: usize,
+    rest: usize,
+}
+
+impl Room {
+    /// Takes room for so many bytes more, if there is any.
+    pub(crate) fn take(&mut self, bytes: usize) -> Option<()> {
+        let first = bytes.min(BEGINNING_BYTES - self.beginning);
+        let take = |of: &Semaphore, bytes: usize| {
+            of.try_acquire_many(u32::try_from(bytes).ok()?).ok().map(SemaphorePermit::forget)
+        };
+        take(&self.crowd.beginnings, first)?;
+        self.beginning += first;
+        take(&self.crowd.bodies, bytes - first)?;
+        self.rest += bytes - first;
+        Some(())
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.crowd.beginnings.add_permits(self.beginning);
+        self.crowd.bodies.add_permits(self.rest);
     }
 }
 

@@ -50,6 +50,8 @@ pub struct Server {
     app: Arc<App>,
     stop: UnboundedSender<()>,
     stopped: UnboundedReceiver<()>,
+    /// Whether it was asked twice.
+    hurried: bool,
 }
 
 /// Ends a server: gently the first time, at once the second.
@@ -104,7 +106,7 @@ impl Server {
         });
         let app = Arc::new(App::new(config, spool.transpose()?));
         let (stop, stopped) = unbounded_channel();
-        Ok(Server { listener: Some(listener), address, app, stop, stopped })
+        Ok(Server { listener: Some(listener), address, app, stop, stopped, hurried: false })
     }
 
     /// Where it listens.
@@ -127,10 +129,12 @@ impl Server {
         signals: Signals,
     ) -> Result<Ended, E> {
         let runtime = runtime().map_err(ServeError::System)?;
+        if signals == Signals::Obeyed {
+            obey(self.stop.clone()).map_err(ServeError::System)?;
+        }
         let loading = self.load(load).map_err(ServeError::System)?;
         let ended = runtime.block_on(async {
             if signals == Signals::Obeyed {
-                obey(&self.stop).map_err(ServeError::System)?;
                 reload(&self.app).map_err(ServeError::System)?;
             }
             tokio::spawn(Arc::clone(&self.app.bell).listen());
@@ -141,11 +145,14 @@ impl Server {
         // A batch stops between two lines; the next server goes on with it.
         self.app.advance(Phase::Ending);
         runtime.shutdown_timeout(LAST_WORDS);
-        match (ended?, close(self.app)) {
-            (Ended::EngineDied(why), _) => Ok(Ended::EngineDied(why)),
-            (_, Err(why)) => Ok(Ended::EndedBadly(why)),
-            (ended, Ok(())) => Ok(ended),
-        }
+        let (ended, closed) =
+            (ended?, close(self.app, self.stopped, self.hurried).map_err(ServeError::System)?);
+        Ok(match (ended, closed) {
+            (Ended::EngineDied(why), _) => Ended::EngineDied(why),
+            (_, Some(Err(why))) => Ended::EndedBadly(why),
+            (_, None) => Ended::CutShort,
+            (ended, Some(Ok(()))) => ended,
+        })
     }
 
     fn load<E: Send + 'static>(
@@ -174,10 +181,7 @@ impl Server {
         loop {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
-                    Ok((stream, _)) => match self.app.crowd.enter() {
-                        Some(place) => self.connection(stream, place, service.clone(), &graceful),
-                        None => self.app.crowd.turn_away(stream),
-                    },
+                    Ok((stream, _)) => self.accepted(stream, &service, Some(&graceful)),
                     Err(_) => tokio::time::sleep(OUT_OF_SOCKETS).await,
                 },
                 result = &mut loading, if !loaded => {
@@ -188,12 +192,25 @@ impl Server {
                 _ = phase.wait_for(|phase| *phase > Phase::Ready) => break,
             }
         }
-        drop(listener);
-        self.drain(graceful).await
+        self.drain(&listener, &service, graceful).await
+    }
+
+    /// Somebody is here. Without `graceful` the end does not wait for it.
+    fn accepted(&self, stream: TcpStream, service: &Router, graceful: Option<&GracefulShutdown>) {
+        match self.app.crowd.enter() {
+            Some(place) => self.connection(stream, place, service.clone(), graceful),
+            None => self.app.crowd.turn_away(stream),
+        }
     }
 
     /// Serves a connection until it ends.
-    fn connection(&self, stream: TcpStream, place: Place, service: Router, graceful: &GracefulShutdown) {
+    fn connection(
+        &self,
+        stream: TcpStream,
+        place: Place,
+        service: Router,
+        graceful: Option<&GracefulShutdown>,
+    ) {
         // Small events should not wait for large packets; if the system will not, they wait.
         let _ = stream.set_nodelay(true);
         let stream = Impatient::new(stream, self.app.config.send_timeout);
@@ -202,30 +219,52 @@ impl Server {
         // What is sent is mostly small events: one piece of memory is written faster than three.
         http.writev(false);
         http.header_read_timeout(self.app.config.header_timeout).max_buf_size(BUFFER_BYTES);
+        http.keep_alive(graceful.is_some());
         let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
-        let connection = graceful.watch(connection);
+        let watched = graceful.map(GracefulShutdown::watcher);
         // How a connection ends is the client's affair: whatever it asked for is dropped with it.
         tokio::spawn(async move {
-            drop(connection.await);
+            match watched {
+                Some(watched) => drop(watched.watch(connection).await),
+                None => drop(connection.await),
+            }
             drop(place);
         });
     }
 
-    /// Lets what is under way finish, for a time; then it is told to end.
-    async fn drain<E>(&mut self, graceful: GracefulShutdown) -> Result<Ended, E> {
+    /// Lets what is under way finish, for a time; then it is told to end. Meanwhile whoever comes hears that nothing more is
+    /// begun: a balancer that looks at `/ready` sees it go.
+    async fn drain<E>(
+        &mut self,
+        listener: &TcpListener,
+        service: &Router,
+        graceful: GracefulShutdown,
+    ) -> Result<Ended, E> {
         self.app.advance(Phase::Draining);
         let mut all_ended = pin!(graceful.shutdown());
+        let mut over = pin!(tokio::time::sleep(self.app.config.shutdown_timeout));
         let mut phase = self.app.phase.subscribe();
-        let ended = tokio::select! {
-            () = &mut all_ended => Ended::Drained,
-            () = tokio::time::sleep(self.app.config.shutdown_timeout) => Ended::CutShort,
-            _ = phase.wait_for(|phase| *phase > Phase::Draining) => Ended::CutShort,
-            _ = self.stopped.recv() => return Ok(self.verdict(Ended::CutShort)),
+        let ended = loop {
+            tokio::select! {
+                // A crowd at the door keeps nobody from ending.
+                biased;
+                _ = self.stopped.recv() => {
+                    self.hurried = true;
+                    return Ok(self.verdict(Ended::CutShort));
+                }
+                () = &mut all_ended => break Ended::Drained,
+                () = &mut over => break Ended::CutShort,
+                _ = phase.wait_for(|phase| *phase > Phase::Draining) => break Ended::CutShort,
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, _)) => self.accepted(stream, service, None),
+                    Err(_) => tokio::time::sleep(OUT_OF_SOCKETS).await,
+                },
+            }
         };
         self.app.advance(Phase::Ending);
         if ended == Ended::CutShort {
             let last_words = timeout(LAST_WORDS, all_ended);
-            tokio::select! { _ = last_words => {}, _ = self.stopped.recv() => {} }
+            tokio::select! { _ = last_words => {}, _ = self.stopped.recv() => self.hurried = true }
         }
         Ok(self.verdict(ended))
     }
@@ -238,11 +277,29 @@ impl Server {
     }
 }
 
-/// Ends the engine, and says what went wrong by then.
-fn close(app: Arc<App>) -> Result<(), String> {
+/// Ends the engine, and says what went wrong by then. Its step may take long; who is in a hurry does not wait for that:
+/// nothing then, and the process may go.
+fn close(
+    app: Arc<App>,
+    mut stopped: UnboundedReceiver<()>,
+    hurried: bool,
+) -> std::io::Result<Option<Result<(), String>>> {
     // A thread that outlived the runtime may hold the state: then the engine ends with it, unheard.
-    let served = Arc::into_inner(app).and_then(App::into_served);
-    served.map_or(Ok(()), |served| served.engine.finish().map_err(|why| why.to_string()))
+    let Some(served) = Arc::into_inner(app).and_then(App::into_served) else { return Ok(Some(Ok(()))) };
+    let (told, finished) = oneshot::channel();
+    let end = move || {
+        // If nobody listens, it was not waited for.
+        let _ = told.send(served.engine.finish().map_err(|why| why.to_string()));
+    };
+    thread::Builder::new().name("close".into()).spawn(end)?;
+    Ok(Builder::new_current_thread().enable_time().build()?.block_on(async {
+        tokio::select! {
+            biased;
+            finished = finished => Some(finished.unwrap_or_else(|_| Err("ending the engine panicked".into()))),
+            Some(()) = stopped.recv() => None,
+            () = tokio::time::sleep(LAST_WORDS), if hurried => None,
+        }
+    }))
 }
 
 fn runtime() -> std::io::Result<Runtime> {
@@ -268,11 +325,23 @@ fn reload(app: &Arc<App>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Makes signals stop the server.
-fn obey(stop: &UnboundedSender<()>) -> std::io::Result<()> {
-    for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
-        let (mut signals, stop) = (signal(kind)?, stop.clone());
-        tokio::spawn(async move { while signals.recv().await.is_some() && stop.send(()).is_ok() {} });
-    }
-    Ok(())
+/// Makes signals stop the server, on a thread of their own: they are heard until the process ends.
+fn obey(stop: UnboundedSender<()>) -> std::io::Result<()> {
+    let runtime = Builder::new_current_thread().enable_io().build()?;
+    let listening =
+        || Ok::<_, std::io::Error>((signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?));
+    let (mut terminate, mut interrupt) = runtime.block_on(async { listening() })?;
+    let hear = async move {
+        loop {
+            tokio::select! {
+                Some(()) = terminate.recv() => {}
+                Some(()) = interrupt.recv() => {}
+                else => return,
+            }
+            if stop.send(()).is_err() {
+                return;
+            }
+        }
+    };
+    thread::Builder::new().name("signals".into()).spawn(move || runtime.block_on(hear)).map(drop)
 }

@@ -98,6 +98,23 @@ pub(crate) fn waited_too_long() -> ApiError {
     )
 }
 
+/// 403: a page of another site's, in a browser of somebody who may be let in.
+pub(crate) fn wrong_origin() -> ApiError {
+    let message = "pages of other sites may not use this server: it has no keys; start it with --api-key, or ask it from \
+                   a page of its own";
+    error(403, "invalid_request_error", "origin_not_allowed", message)
+}
+
+/// 431.
+pub(crate) fn head_too_large(limit: usize) -> ApiError {
+    error(
+        431,
+        "invalid_request_error",
+        "headers_too_large",
+        format!("address and header may have {limit} bytes"),
+    )
+}
+
 /// 413.
 pub(crate) fn too_large(limit: usize) -> ApiError {
     error(413, "invalid_request_error", "body_too_large", format!("the body may have {limit} bytes"))

@@ -75,6 +75,9 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
+/// Bytes of a request's address and header fields.
+const HEAD_BYTES: usize = 12 << 10;
+
 /// A body of JSON.
 pub(crate) fn json(body: String) -> Response {
     ([(CONTENT_TYPE, "application/json")], body).into_response()
@@ -96,7 +99,7 @@ async fn enter(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
     let shown = id.to_str().unwrap_or_default();
     let account = Account::begin(app.config.log.clone(), Arc::clone(&app.metrics), &request, shown);
     request.extensions_mut().insert(Arc::clone(&account));
-    let mut response = match admit(&app, &request) {
+    let mut response = match fits(&request).and_then(|()| admit(&app, &request)) {
         // A bug in a handler is that request's alone: its client is told, and the connection lives on.
         Ok(()) => AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(|_| broken()),
         Err(error) => Refusal(error).into_response(),
@@ -109,6 +112,13 @@ async fn enter(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
 
 fn broken() -> Response {
     Refusal(ApiError::internal()).into_response()
+}
+
+/// Longer heads are refused with a reason; the parser drops those that do not fit into its buffer at all.
+fn fits(request: &Request) -> Result<(), ApiError> {
+    let fields = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len());
+    let bytes = fields.sum::<usize>() + request.uri().to_string().len();
+    if bytes > HEAD_BYTES { Err(refusal::head_too_large(HEAD_BYTES)) } else { Ok(()) }
 }
 
 /// By default nobody is let in.
@@ -127,7 +137,23 @@ fn admit(app: &App, request: &Request) -> Result<(), ApiError> {
     if exposed && !headers.get(HOST).is_none_or(names_loopback) {
         return Err(refusal::wrong_host());
     }
+    if exposed && !request.method().is_safe() && of_another_page(headers) {
+        return Err(refusal::wrong_origin());
+    }
     Ok(())
+}
+
+/// Whether a browser sends this for a page of somebody else's, which needs no permission for simple requests. Browsers say
+/// so themselves; older ones name the page's origin.
+fn of_another_page(headers: &HeaderMap) -> bool {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    if let Some(site) = text("sec-fetch-site") {
+        return site == "cross-site";
+    }
+    let authority = |origin: &str| origin.split_once("://").map(|(_, rest)| rest.to_ascii_lowercase());
+    let web = |origin: &&str| origin.starts_with("http://") || origin.starts_with("https://");
+    let origin = text("origin").filter(web).and_then(authority);
+    origin.is_some_and(|origin| text("host").map(str::to_ascii_lowercase) != Some(origin))
 }
 
 /// A name that somebody else's DNS answers for lets their pages reach this server through a browser.

@@ -115,7 +115,11 @@ fn a_server_that_ends_finishes_what_is_under_way() {
     kept.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     assert!(kept.read(&mut [0; 10]).unwrap() > 0);
     server.stopper.stop();
-    until(|| TcpStream::connect(server.address).is_err());
+    until(|| get(server.address, "/ready").status == 503);
+    assert_eq!(get(server.address, "/health").status, 200, "it lives");
+    let late = post(server.address, "/v1/completions", &json!({"prompt": [5]}));
+    assert_eq!((late.status, late.json()["error"]["code"].as_str()), (503, Some("server_shutting_down")));
+    assert!(late.header("retry-after").is_some());
     brake.release();
     for stream in &mut streams {
         assert_eq!(events(stream).last().map(String::as_str), Some("[DONE]"));
@@ -156,4 +160,18 @@ fn a_second_signal_ends_at_once() {
     server.stopper.stop();
     brake.release();
     assert_eq!(server.end(), Ended::CutShort);
+}
+
+#[test]
+fn a_second_signal_waits_for_no_step() {
+    let (server, brake) = start_braked("llama", config());
+    let _stream = ask(&server, &long(true));
+    until(|| {
+        brake.step();
+        running(&server) == 5.0
+    });
+    // The step under way goes on until the brake is released, which it is not.
+    (0..2).for_each(|_| server.stopper.stop());
+    assert_eq!(server.end(), Ended::CutShort);
+    drop(brake);
 }

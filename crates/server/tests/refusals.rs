@@ -164,6 +164,56 @@ fn a_page_elsewhere_cannot_ask_through_a_browser() {
 }
 
 #[test]
+fn a_page_of_another_site_changes_nothing() {
+    let body = br#"{"prompt": [5], "max_tokens": 1}"#;
+    let ask = |server: &common::Running, head: &str| {
+        send(server.address, &request("POST", "/v1/completions", head, body))
+    };
+    let server = start("llama", config());
+    for head in [
+        "Sec-Fetch-Site: cross-site\r\n",
+        "Sec-Fetch-Site: cross-site\r\nOrigin: http://localhost\r\n",
+        "Origin: https://evil.example\r\n",
+        "Origin: http://localhost:9\r\n",
+    ] {
+        let refused = ask(&server, head);
+        assert_eq!((refused.status, code(&refused).as_deref()), (403, Some("origin_not_allowed")), "{head}");
+    }
+    for head in [
+        "",
+        "Sec-Fetch-Site: same-origin\r\n",
+        "Origin: http://LOCALHOST\r\n",
+        "Origin: null\r\n",
+        "Origin: app://x\r\n",
+    ] {
+        assert_eq!(ask(&server, head).status, 200, "{head}");
+    }
+    let link = request("GET", "/", "Sec-Fetch-Site: cross-site\r\n", b"");
+    assert_eq!(send(server.address, &link).status, 200, "a link leads here");
+    // A page that knows the key may.
+    let server = start("llama", Config { keys: vec!["k".into()], ..config() });
+    let head = "Sec-Fetch-Site: cross-site\r\nAuthorization: Bearer k\r\n";
+    assert_eq!(ask(&server, head).status, 200);
+}
+
+#[test]
+fn a_long_head_is_told_why() {
+    let server = start("llama", config());
+    let ask = |n: usize| {
+        let head = format!("X-Long: {}\r\n", "y".repeat(n));
+        send(server.address, &request("GET", "/version", &head, b""))
+    };
+    assert_eq!(ask(12_000).status, 200);
+    let refused = ask(12_300);
+    assert_eq!(
+        (refused.status, code(&refused).as_deref()),
+        (431, Some("headers_too_large")),
+        "{}",
+        refused.body
+    );
+}
+
+#[test]
 fn a_request_keeps_its_id() {
     let server = start("llama", config());
     let ask = |header: &str| send(server.address, &request("GET", "/version", header, b""));
@@ -230,6 +280,9 @@ fn connections_and_bodies_beyond_the_limit_are_told_so() {
     until(|| metric(server.address, "ballast_body_bytes") >= (20 << 20) as f64 - 100_000.0);
     let second = send(server.address, &bytes);
     assert_eq!((second.status, second.header("retry-after")), (503, Some("1")), "{}", second.body);
+    // Who sends as much as most do is not in their way.
+    let usual = json!({"prompt": "x".repeat(200_000)});
+    assert_eq!(post(server.address, "/tokenize", &usual).status, 200);
     first.write_all(&bytes[bytes.len() - 5..]).unwrap();
     let whole = read(&mut first);
     assert!([200, 400].contains(&whole.status), "{}", whole.status);

@@ -6,24 +6,28 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use llguidance::api::ParserLimits;
+use llguidance::api::{GrammarInit, ParserLimits, TopLevelGrammar};
 use llguidance::toktrie::TokEnv;
 use llguidance::{Matcher, ParserFactory};
 
 use super::guide::Prepared;
-use super::{GrammarError, Source};
+use super::{GrammarError, Source, size};
 use crate::sampling::Grammar;
 
 /// Schemas nest, and the compiler follows them down.
-const STACK_BYTES: usize = 16 << 20;
+const STACK_BYTES: usize = 32 << 20;
 /// Characters of the compiler's complaints that are passed on.
 const MESSAGE_CHARS: usize = 300;
 
-/// Limits of work and memory: about a second to compile, 20 ms and 32 MiB while a text is made.
+/// What the first steps of a lexer may cost, of which each part takes about a tenth of a microsecond.
+const FIRST_STEPS_FUEL: u64 = 500_000;
+
+/// Limits of work and memory: seconds to compile at the very worst, 20 ms and 32 MiB while a text is made.
 fn limits() -> ParserLimits {
     ParserLimits {
         max_grammar_size: 200_000,
         max_lexer_states: 16_000,
+        initial_lexer_fuel: 250_000,
         verbose_errors: false,
         precompute_large_lexemes: false,
         ..ParserLimits::default()
@@ -93,13 +97,35 @@ pub(super) fn within(
 }
 
 fn build(factory: &ParserFactory, source: &Source) -> Result<Grammar, GrammarError> {
-    let mut matcher = Matcher::new(factory.create_parser(source.grammar()?));
+    size::fits(source)?;
+    let grammar = source.grammar()?;
+    begin(factory, grammar.clone())?;
+    let mut matcher = Matcher::new(factory.create_parser(grammar));
     // The first mask shows what cannot begin at all, or only with too much work.
     match matcher.compute_mask_or_eos() {
         Ok(mask) if mask.is_zero() => Err(complaint("no text can match it")),
         Ok(_) => Ok(Grammar::new(Arc::new(Prepared::new(matcher)))),
         Err(error) => Err(complaint(&error.to_string())),
     }
+}
+
+/// Takes the lexer's first steps with a limit. A parser takes the same ones as it is made, but without: whether two
+/// expressions have a text in common, which each step asks, may be found out for ever.
+fn begin(factory: &ParserFactory, grammar: TopLevelGrammar) -> Result<(), GrammarError> {
+    let mut limits = factory.limits().clone();
+    let internal =
+        GrammarInit::Serialized(grammar).to_internal(Some(factory.tok_env().clone()), limits.clone());
+    let (_, lexer) = internal.map_err(|error| complaint(&error.to_string()))?;
+    let mut steps = lexer.to_regex_vec(&mut limits).map_err(|error| complaint(&error.to_string()))?;
+    let start = steps.initial_state(&lexer.all_lexemes());
+    steps.set_fuel(FIRST_STEPS_FUEL);
+    for byte in 0..=u8::MAX {
+        steps.transition(start, byte);
+        if let Some(error) = steps.get_error() {
+            return Err(complaint(&format!("its expressions are too much to tell apart: {error}")));
+        }
+    }
+    Ok(())
 }
 
 fn complaint(message: &str) -> GrammarError {

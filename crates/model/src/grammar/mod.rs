@@ -8,6 +8,7 @@ mod cache;
 mod compile;
 mod ebnf;
 mod guide;
+mod size;
 #[cfg(test)]
 mod tests;
 mod vocabulary;

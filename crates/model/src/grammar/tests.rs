@@ -188,3 +188,33 @@ fn a_text_that_may_end_only_ends_whatever_its_minimum() {
     assert_eq!(tokenizer.decode(&ids, Special::Without), "ab");
     assert_eq!(ids.last(), Some(&END));
 }
+
+#[test]
+fn what_would_grow_without_end_is_refused_and_what_is_usual_is_not() {
+    // Nobody waits so long: what has no end fails this test.
+    let budget = Budget { time: Duration::from_secs(3600), ..Budget::default() };
+    let grammars = Grammars::new(&tokenizer(), budget).unwrap();
+    let lark = |text: String| OutputFormat::Lark(text);
+    let doubling: String = (1..40).map(|i| format!("A{i}: A{p} A{p}\n", p = i - 1)).collect();
+    let defs =
+        (0..2500).map(|i| (format!("a{i}"), json!({"anyOf": [{"$ref": format!("#/$defs/a{}", i + 1)}]})));
+    let defs: serde_json::Map<String, Value> = defs.collect();
+    // No text but a very long one is a multiple of all of these.
+    let multiples = [2, 3, 5, 7, 11, 13, 17, 19].map(|n| format!("/(a{{{n}}})*/"));
+    for endless in [
+        lark(format!("start: A39\nA0: \"a\"\n{doubling}")),
+        lark(format!("start: A\nA: {}\n", multiples.join(" & "))),
+        OutputFormat::Schema(json!({"$defs": defs, "$ref": "#/$defs/a0"})),
+    ] {
+        assert!(matches!(grammars.compile(&endless), Err(GrammarError::Invalid(_))));
+    }
+    for usual in [
+        json!({"type": "string", "minLength": 3, "maxLength": 100, "pattern": "^[a-z]+@[a-z]+\\.[a-z]{2,3}$"}),
+        json!({"type": "string", "format": "date-time"}),
+        json!({"type": "integer", "multipleOf": 5, "minimum": 10, "maximum": 100_000}),
+        json!({"type": "array", "items": {"$ref": "#/$defs/x"}, "$defs": {"x": {"type": "object",
+            "properties": {"more": {"$ref": "#/$defs/x"}, "name": {"type": "string"}}}}}),
+    ] {
+        assert!(grammars.compile(&OutputFormat::Schema(usual.clone())).is_ok(), "{usual}");
+    }
+}
