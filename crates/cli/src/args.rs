@@ -300,6 +300,7 @@ impl EngineArgs {
     /// What `--kv` comes to.
     pub(crate) fn kv_name(&self) -> &'static str {
         match (self.kv, self.weights) {
+            (Kv::Fp8, _) => "fp8",
             (Kv::Int4, _) => "int4",
             (Kv::F32, _) | (Kv::Auto, Weights::F32) => "f32",
             (Kv::Auto | Kv::Bf16, _) => "bf16",
@@ -415,6 +416,9 @@ pub(crate) enum Kv {
     /// 32 bits, with f32 weights.
     #[value(alias = "float32")]
     F32,
+    /// 8 bits without scales (e4m3fn, up to 448): half of 16 bits.
+    #[value(alias = "fp8_e4m3")]
+    Fp8,
     /// 4 bits in groups of 64 along a head: 28 % of 16 bits.
     Int4,
 }
@@ -459,6 +463,12 @@ mod tests {
         let Command::Serve(args) = chosen(line) else { panic!() };
         assert_eq!((args.model.name(), args.api_key.len()), (Some("m"), 2));
         assert_eq!((args.engine.weights, args.engine.kv), (Weights::Bf16, Kv::Auto));
+        for name in ["fp8", "fp8_e4m3"] {
+            let Command::Serve(args) = chosen(&format!("ballast serve m --kv-cache-dtype {name}")) else {
+                panic!()
+            };
+            assert_eq!((args.engine.kv, args.engine.kv_name()), (Kv::Fp8, "fp8"));
+        }
         assert_eq!(args.engine.familiar.changing_nothing().len(), 1);
         for refused in [
             "ballast serve",

@@ -228,7 +228,8 @@ fn kv_format(args: &EngineArgs) -> Result<KvFormat> {
     let wide = args.weights == Weights::F32;
     match args.kv {
         Kv::Auto => Ok(KvFormat::AsActivations),
-        Kv::Int4 if wide => Err(NoSuchKv::WithF32.into()),
+        Kv::Fp8 | Kv::Int4 if wide => Err(NoSuchKv::WithF32.into()),
+        Kv::Fp8 => Ok(KvFormat::Fp8),
         Kv::Int4 => Ok(KvFormat::Int4),
         Kv::Bf16 if wide => {
             bail!("--kv bf16: f32 weights keep KV in f32; leave --kv out, or choose --weights bf16")

@@ -113,7 +113,7 @@ fn wrong_flags_are_refused_before_anything_is_loaded() {
         (&["--host", "no/where"], 1, "no/where"),
         (&["--max-logprobs", "-2"], 2, "-1"),
         (&["--model", "other"], 2, "cannot be used with"),
-        (&["--kv-cache-dtype", "fp8"], 2, "int4"),
+        (&["--kv-cache-dtype", "fp8_e5m2"], 2, "fp8"),
         (&["--dtype", "half"], 2, "bf16"),
         (&["--enable-prefix-caching", "--no-enable-prefix-caching"], 2, "cannot be used with"),
         (&["--revision", "main"], 1, "no revisions"),

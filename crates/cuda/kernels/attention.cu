@@ -1,5 +1,5 @@
 // One page of keys and values, whose first token is at `position`, of a sequence of `tokens`.
-__device__ __forceinline__ void take_page(const u16* k, u32 stride, const u16* v, u32 position, u32 tokens, float scale, Rows16& r) {
+__device__ __forceinline__ void take_page(const Cell* k, u32 stride, const Cell* v, u32 position, u32 tokens, float scale, Rows16& r) {
   float s[4][4], fade[2];
   score(k, stride, r, s);
   weigh(s, position, scale, r, fade);
@@ -16,8 +16,8 @@ __device__ __forceinline__ void end(Rows16& r) {
   end_sums(r);
 }
 
-__device__ __forceinline__ const u16* page_of(const AttendArgs& a, const SpanData& span, u32 page, u32 kv_head) {
-  return (const u16*)a.pages + ((u64)a.tables[span.table + page] * a.kv_heads + kv_head) * 2 * PLANE;
+__device__ __forceinline__ const Cell* page_of(const AttendArgs& a, const SpanData& span, u32 page, u32 kv_head) {
+  return (const Cell*)a.pages + ((u64)a.tables[span.table + page] * a.kv_heads + kv_head) * 2 * PLANE;
 }
 
 __device__ __forceinline__ u32 first_page(const AttendArgs& a, u32 position) {
@@ -27,7 +27,7 @@ __device__ __forceinline__ u32 first_page(const AttendArgs& a, u32 position) {
 #define STAGES (DIM > 128 ? 1 : 2)
 
 struct __align__(16) Page {
-  u16 planes[VALUES + PLANE];
+  Cell planes[VALUES + PLANE];
 };
 
 // Many rows: a block takes 64 (query, head) pairs, its warps 16 each, and brings pages to shared memory.
@@ -55,7 +55,7 @@ KERNEL(attend_many, AttendArgs, 128) {
       copies_wait<0>();
     }
     __syncthreads();
-    const u16* here = pages[(page - from) % STAGES].planes;
+    const Cell* here = pages[(page - from) % STAGES].planes;
     if (page >= mine_first && page <= mine_last) take_page(here, KEY_STRIDE, here + VALUES, 32 * page, span.start + span.rows, a.scale, r);
     __syncthreads();
     if (STAGES == 1 && page < to) {
@@ -95,7 +95,7 @@ KERNEL(attend_few, AttendArgs, 128) {
   begin_sums(r);
   for (u32 page = split * SPLIT_PAGES + warp; page < to; page += 4) {
     if (page < from) continue;
-    const u16* k = page_of(a, span, page, kv_head);
+    const Cell* k = page_of(a, span, page, kv_head);
     take_page(k, DIM, k + PLANE, 32 * page, span.start + span.rows, a.scale, r);
   }
   end(r);

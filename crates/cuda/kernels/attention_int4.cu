@@ -3,6 +3,8 @@
 //   q k = scale (q (128 + c) - 128 sum q) + minimum sum q,    p v = (p scale) (128 + c) - 128 sum (p scale) + sum p minimum,
 // where p scale is rounded before both of its uses, so that the 128 cancel.
 
+typedef u16 Cell;
+
 // Numbers of 16 bits in a plane: codes, then scales and minima of 32 tokens for each group.
 #define PLANE (8 * DIM + 64 * GROUPS)
 // Where values lie in shared memory.
@@ -13,8 +15,8 @@
 __device__ __forceinline__ u32 codes(u32 words, u32 shift) { return ((words >> shift) & 0x000f000fu) | 0x43004300u; }
 
 // A token's keys 32 c + 8 t .. 32 c + 8 t + 7.
-__device__ __forceinline__ uint4 key_codes(const u16* k, u32 token, u32 c, u32 t) {
-  const u16* unit = k + token * (DIM / 4) + 8 * c;
+__device__ __forceinline__ uint4 key_codes(const Cell* k, u32 token, u32 c, u32 t) {
+  const Cell* unit = k + token * (DIM / 4) + 8 * c;
   if constexpr (DIM % 32 == 0) {
     uint4 w = *(const uint4*)unit;
     return make_uint4(codes(w.x, 4 * t), codes(w.y, 4 * t), codes(w.z, 4 * t), codes(w.w, 4 * t));
@@ -50,11 +52,11 @@ __device__ __forceinline__ void begin_sums(Rows16& r) {
 }
 
 // The scores of a page, whose rows of codes lie as they do in memory wherever they are.
-__device__ __forceinline__ void score(const u16* k, u32, const Rows16& r, float (&s)[4][4]) {
+__device__ __forceinline__ void score(const Cell* k, u32, const Rows16& r, float (&s)[4][4]) {
   u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
   for (u32 group = 0; group < GROUPS; group++) {
-    const u16* grids = k + 8 * DIM + 32 * group + 8 * t;
+    const Cell* grids = k + 8 * DIM + 32 * group + 8 * t;
     uint4 scales = *(const uint4*)grids, minima = *(const uint4*)(grids + 32 * GROUPS);
 #pragma unroll
     for (u32 j = 0; j < 4; j++) {
@@ -76,11 +78,11 @@ __device__ __forceinline__ void score(const u16* k, u32, const Rows16& r, float 
 }
 
 // Adds a page's values by their weights.
-__device__ __forceinline__ void add_values(const u16* v, u32, const float (&s)[4][4], const float (&fade)[2], Rows16& r) {
+__device__ __forceinline__ void add_values(const Cell* v, u32, const float (&s)[4][4], const float (&fade)[2], Rows16& r) {
   u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
   for (u32 group = 0; group < GROUPS; group++) {
-    const u16* grids = v + 8 * DIM + 32 * group + 8 * t;
+    const Cell* grids = v + 8 * DIM + 32 * group + 8 * t;
     uint4 scales = *(const uint4*)grids, minima = *(const uint4*)(grids + 32 * GROUPS);
     u32 p[2][4];
 #pragma unroll
@@ -130,6 +132,6 @@ __device__ __forceinline__ void end_sums(Rows16& r) {
     }
 }
 
-__device__ __forceinline__ void bring(const u16* from, u16* page) {
+__device__ __forceinline__ void bring(const Cell* from, Cell* page) {
   for (u32 i = threadIdx.x; i < 2 * PLANE / 8; i += blockDim.x) copy_16(page + 8 * i, from + 8 * i);
 }

@@ -237,6 +237,12 @@ static inline unsigned __ballot_sync(unsigned, bool mine) {
   emu::sync_warp();
   return all;
 }
+static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selectors) {
+  unsigned long long both = x | (unsigned long long)y << 32;
+  unsigned chosen = 0;
+  for (unsigned i = 0; i < 4; i++) chosen |= (unsigned)(both >> 8 * (selectors >> 4 * i & 7) & 0xff) << 8 * i;
+  return chosen;
+}
 static inline int __ffs(unsigned bits) { return __builtin_ffs((int)bits); }
 static inline float __uint_as_float(unsigned bits) { float x; std::memcpy(&x, &bits, 4); return x; }
 static inline unsigned __float_as_uint(float x) { unsigned bits; std::memcpy(&bits, &x, 4); return bits; }

@@ -92,10 +92,21 @@ struct StoreKvArgs {
 #define KV_FLOATS 0
 #define KV_BF16 1
 #define KV_INT4 2
+#define KV_FP8 3
 
 __device__ __forceinline__ void put(void* to, u64 at, float x, u32 bf16) {
   if (bf16) ((u16*)to)[at] = (u16)narrow(x);
   else ((float*)to)[at] = x;
+}
+
+// To the nearest number of 8 bits, ties to even, up to 448, as kernels::attention::fp8 has it; NaN stays NaN.
+__device__ __forceinline__ u32 narrow_8(float x) {
+  u32 bits = __float_as_uint(x), magnitude = bits & 0x7fffffffu;
+  u32 normal = min(((magnitude + 0x7ffffu + (magnitude >> 20 & 1u)) >> 20) - (120u << 3), 0x7eu);
+  // Below 2^-6 steps are equal, and 2^14 has them as its last place.
+  u32 steps = __float_as_uint(__fadd_rn(__uint_as_float(magnitude), 16384.0f)) - 0x46800000u;
+  u32 code = magnitude < 0x3c800000u ? steps : normal;
+  return (x != x ? 0x7fu : code) | (bits >> 24 & 0x80u);
 }
 
 // A head's numbers on grids of 16 steps, one for each 64 of them, as kernels::attention::int4 has it: codes[i] is that of
@@ -179,7 +190,8 @@ KERNEL(store_kv, StoreKvArgs, 128) {
   u64 k = page_head * 2 * 32 * d;
   for (u32 i = lane; i < d; i += 32) {
     u64 at = is_v ? k + 32 * d + 32 * i + token : k + token * d + i;
-    put(a.pages, at, x[i], a.kv == KV_BF16);
+    if (a.kv == KV_FP8) ((u8*)a.pages)[at] = (u8)narrow_8(x[i]);
+    else put(a.pages, at, x[i], a.kv == KV_BF16);
   }
 }
 

@@ -438,6 +438,7 @@ fn kind_of(pages: KvDtype) -> u32 {
         KvDtype::F32 => 0,
         KvDtype::Bf16 => 1,
         KvDtype::Int4 => 2,
+        KvDtype::Fp8 => 3,
     }
 }
 

@@ -14,6 +14,8 @@ const SAMPLE: &str = include_str!("../kernels/sample.cu");
 const ATTENTION_ARGS: &str = include_str!("../kernels/attention_args.cu");
 const ATTENTION_ROWS: &str = include_str!("../kernels/attention_rows.cu");
 const ATTENTION_BF16: &str = include_str!("../kernels/attention_bf16.cu");
+const ATTENTION_FP8: &str = include_str!("../kernels/attention_fp8.cu");
+const ATTENTION_PLAIN: &str = include_str!("../kernels/attention_plain.cu");
 const ATTENTION_INT4: &str = include_str!("../kernels/attention_int4.cu");
 const ATTENTION: &str = include_str!("../kernels/attention.cu");
 const ATTENTION_FLOATS: &str = include_str!("../kernels/attention_floats.cu");
@@ -29,6 +31,11 @@ pub enum Module {
     Linear(Format),
     /// Attention over bf16 pages with heads of one size.
     Attention {
+        /// Elements of a head.
+        head_dim: usize,
+    },
+    /// Attention over pages of 8 bits.
+    AttentionFp8 {
         /// Elements of a head.
         head_dim: usize,
     },
@@ -51,7 +58,7 @@ impl Module {
         let dims = [16, 64, 80, 96, 128, 256];
         let mut all = vec![Module::Rows, Module::Sample];
         all.extend(formats.map(Module::Linear));
-        for dtype in [KvDtype::Bf16, KvDtype::Int4, KvDtype::F32] {
+        for dtype in [KvDtype::Bf16, KvDtype::Fp8, KvDtype::Int4, KvDtype::F32] {
             all.extend(dims.map(|head_dim| Module::attention(dtype, head_dim)));
         }
         all
@@ -61,6 +68,7 @@ impl Module {
     pub fn attention(dtype: KvDtype, head_dim: usize) -> Module {
         match dtype {
             KvDtype::Bf16 => Module::Attention { head_dim },
+            KvDtype::Fp8 => Module::AttentionFp8 { head_dim },
             KvDtype::Int4 => Module::AttentionInt4 { head_dim },
             KvDtype::F32 => Module::AttentionFloats { head_dim },
         }
@@ -88,7 +96,7 @@ impl Module {
                 "finish_sums",
                 "embed_rows",
             ],
-            Module::Attention { .. } | Module::AttentionInt4 { .. } => {
+            Module::Attention { .. } | Module::AttentionFp8 { .. } | Module::AttentionInt4 { .. } => {
                 &["attend_many", "attend_few", "merge_splits"]
             }
             Module::AttentionFloats { .. } => &["attend_floats"],
@@ -101,7 +109,12 @@ impl Module {
             Module::Rows => &[ROWS],
             Module::Sample => &[SAMPLE],
             Module::Linear(_) => &[LINEAR],
-            Module::Attention { .. } => &[ATTENTION_ARGS, ATTENTION_ROWS, ATTENTION_BF16, ATTENTION],
+            Module::Attention { .. } => {
+                &[ATTENTION_ARGS, ATTENTION_ROWS, ATTENTION_BF16, ATTENTION_PLAIN, ATTENTION]
+            }
+            Module::AttentionFp8 { .. } => {
+                &[ATTENTION_ARGS, ATTENTION_ROWS, ATTENTION_FP8, ATTENTION_PLAIN, ATTENTION]
+            }
             Module::AttentionInt4 { .. } => &[ATTENTION_ARGS, ATTENTION_ROWS, ATTENTION_INT4, ATTENTION],
             Module::AttentionFloats { .. } => &[ATTENTION_ARGS, ATTENTION_FLOATS],
         };
@@ -116,7 +129,9 @@ impl Module {
             Module::AttentionInt4 { head_dim } => {
                 vec![format!("-DHEAD_DIM={head_dim}"), "-DKV_INT4".to_string()]
             }
-            Module::Attention { head_dim } | Module::AttentionFloats { head_dim } => {
+            Module::Attention { head_dim }
+            | Module::AttentionFp8 { head_dim }
+            | Module::AttentionFloats { head_dim } => {
                 vec![format!("-DHEAD_DIM={head_dim}")]
             }
         }
@@ -131,6 +146,7 @@ impl fmt::Display for Module {
             Module::Linear(Format::Narrow(narrow)) => write!(f, "linear-{narrow:?}"),
             Module::Linear(format) => write!(f, "linear-{format:?}"),
             Module::Attention { head_dim } => write!(f, "attention-{head_dim}"),
+            Module::AttentionFp8 { head_dim } => write!(f, "attention-fp8-{head_dim}"),
             Module::AttentionInt4 { head_dim } => write!(f, "attention-int4-{head_dim}"),
             Module::AttentionFloats { head_dim } => write!(f, "attention-floats-{head_dim}"),
         }

@@ -199,14 +199,16 @@ fn lanes_of_a_late_device_are_told_of_in_order() {
 }
 
 #[test]
-fn kv_of_4_bits_gives_the_cpus_first_token() {
+fn kv_of_few_bits_gives_the_cpus_first_token() {
     if emulator::compiler().is_none() {
         return;
     }
-    let config = || EngineConfig { kv: KvFormat::Int4, ..config() };
-    let on_host = Planned::new(&checkpoint(), config()).unwrap().start(&|_| {}).unwrap();
-    let (got, want) = (tokens(&start(Runs::Emulation, config()), None), tokens(&on_host, None));
-    // Later ones may part where two are nearly as likely: the devices add in different orders.
-    assert_eq!(got[0][0], want[0][0]);
-    assert!(got.iter().all(|ids| ids.len() == 64));
+    for kv in [KvFormat::Fp8, KvFormat::Int4] {
+        let config = || EngineConfig { kv, ..config() };
+        let on_host = Planned::new(&checkpoint(), config()).unwrap().start(&|_| {}).unwrap();
+        let (got, want) = (tokens(&start(Runs::Emulation, config()), None), tokens(&on_host, None));
+        // Later ones may part where two are nearly as likely: the devices add in different orders.
+        assert_eq!(got[0][0], want[0][0], "{kv:?}");
+        assert!(got.iter().all(|ids| ids.len() == 64));
+    }
 }

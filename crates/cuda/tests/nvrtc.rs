@@ -26,6 +26,7 @@ fn one_of_each_kind() -> Vec<Module> {
         Module::Linear(Format::Bf16),
         Module::Linear(Format::Narrow(Narrow::Int4)),
         Module::Attention { head_dim: 128 },
+        Module::AttentionFp8 { head_dim: 128 },
         Module::AttentionInt4 { head_dim: 128 },
         Module::AttentionFloats { head_dim: 64 },
     ]
@@ -44,7 +45,12 @@ fn examine(module: Module, architecture: Architecture) -> Result<(Vec<String>, S
     let warned = lines().filter(|line| line.contains("warning"));
     // Older tensor cores have no bf16, and heads of 256 fill a warp's registers: only these may spill.
     let may_spill = architecture < Architecture(80)
-        || matches!(module, Module::Attention { head_dim: 256 } | Module::AttentionInt4 { head_dim: 256 });
+        || matches!(
+            module,
+            Module::Attention { head_dim: 256 }
+                | Module::AttentionFp8 { head_dim: 256 }
+                | Module::AttentionInt4 { head_dim: 256 }
+        );
     let spilled = lines().filter(|line| !may_spill && spill_bytes(line) > SPILL_BYTES_MAX);
     let has = |kernel: &str| compiled.log.contains(&format!("Compiling entry function '{kernel}'"));
     let lacking = module.kernels().iter().filter(|kernel| !has(kernel));

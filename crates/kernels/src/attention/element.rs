@@ -1,5 +1,6 @@
 //! The types that queries, keys, values and results are stored as.
 
+use super::fp8::E4m3;
 use super::int4::{self, Int4};
 use super::layout::{BLOCK_TOKENS, KvDtype};
 use super::{Page, Scratch, Task, scalar};
@@ -66,6 +67,24 @@ impl Stored for bf16 {
     }
 }
 
+impl Stored for E4m3 {
+    const DTYPE: KvDtype = KvDtype::Fp8;
+    type Query = bf16;
+    type Cell = E4m3;
+
+    fn key_at(page: &Page<'_, E4m3>, head_dim: usize, token: usize, dim: usize) -> f32 {
+        page.k[token * head_dim + dim].to_f32()
+    }
+
+    fn value_at(page: &Page<'_, E4m3>, _: usize, token: usize, dim: usize) -> f32 {
+        page.v[dim * BLOCK_TOKENS + token].to_f32()
+    }
+
+    fn attend<O: Element>(team: &Team, isa: Isa, task: &Task<'_, E4m3, O>, scratch: &mut Scratch) {
+        attend_in_tiles(team, isa, task, scratch);
+    }
+}
+
 impl Stored for Int4 {
     const DTYPE: KvDtype = KvDtype::Int4;
     type Query = bf16;
@@ -82,6 +101,17 @@ impl Stored for Int4 {
     fn attend<O: Element>(team: &Team, isa: Isa, task: &Task<'_, Int4, O>, scratch: &mut Scratch) {
         attend_in_tiles(team, isa, task, scratch);
     }
+}
+
+/// All numbers of a head of a page: its tokens' keys, then their values.
+pub(super) fn head_numbers<E: Stored>(head_dim: usize, head: &[u8]) -> Vec<f32> {
+    let cells: Vec<E::Cell> =
+        head.chunks_exact(size_of::<E::Cell>()).map(bytemuck::pod_read_unaligned).collect();
+    let (k, v) = cells.split_at(cells.len() / 2);
+    let page = Page { k, v };
+    let places = || (0..BLOCK_TOKENS).flat_map(|token| (0..head_dim).map(move |dim| (token, dim)));
+    let keys = places().map(|(token, dim)| E::key_at(&page, head_dim, token, dim));
+    keys.chain(places().map(|(token, dim)| E::value_at(&page, head_dim, token, dim))).collect()
 }
 
 /// Marks what tiles can be made of.

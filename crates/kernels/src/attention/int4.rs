@@ -159,15 +159,6 @@ fn encode_head(plane: &mut [u16], token: usize, head: &[f32], codes: &mut [u8; 2
     }
 }
 
-/// All numbers of a head of a page, as they are read: its tokens' keys, then their values.
-pub(crate) fn head_numbers(head: &[u16], head_dim: usize) -> Vec<f32> {
-    let (k, v) = head.split_at(head.len() / 2);
-    let page = Page { k, v };
-    let places = || (0..BLOCK_TOKENS).flat_map(|token| (0..head_dim).map(move |dim| (token, dim)));
-    let keys = places().map(|(token, dim)| key(&page, head_dim, token, dim));
-    keys.chain(places().map(|(token, dim)| value(&page, head_dim, token, dim))).collect()
-}
-
 /// One number of a key.
 pub(super) fn key(page: &Page<'_, u16>, head_dim: usize, token: usize, dim: usize) -> f32 {
     let (word, code) = place_of_key(dim, head_dim);

@@ -5,6 +5,7 @@
 //! splits of groups, and splits are merged in order. Nothing depends on which queries share a pass.
 
 mod element;
+mod fp8;
 mod int4;
 mod layout;
 mod plan;
@@ -21,7 +22,6 @@ mod vector;
 mod write;
 
 pub use element::{Rows, RowsMut};
-pub(crate) use int4::head_numbers;
 pub use layout::{BLOCK_TOKENS, GROUP_TOKENS, KV_GROUP, KvDtype, KvLayout, SPLIT_TOKENS, Span};
 pub use scratch::{Demand, Scratch};
 pub use write::{HeadOps, QkNorm, RopeTable, rope_and_write};
@@ -30,6 +30,7 @@ use crate::isa::Isa;
 use crate::mat::{Mat, MatMut, SharedRows};
 use crate::team::Team;
 use element::{Element, Stored};
+pub(crate) use fp8::E4m3;
 use half::bf16;
 use int4::Int4;
 use std::ops::Range;
@@ -58,7 +59,7 @@ pub struct Softmax {
 /// The queries of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct Queries<'a> {
-    /// `[n, heads * head_dim]`, of the same type as the cache; bf16 for one of 4 bits.
+    /// `[n, heads * head_dim]`, of the same type as the cache; bf16 for one of 8 or 4 bits.
     pub rows: Rows<'a>,
     /// The sequences that they belong to; no row is in two of them.
     pub spans: &'a [Span<'a>],
@@ -79,26 +80,44 @@ pub fn attend(
     scratch: &mut Scratch,
 ) {
     let spans = queries.spans;
-    let narrow = cache.layout.dtype == KvDtype::Int4;
     match (queries.rows, out) {
-        (Rows::Bf16(q), RowsMut::Bf16(out)) if narrow => {
-            start::<Int4, _>(team, isa, q, spans, cache, softmax, out, scratch);
-        }
-        (Rows::Bf16(q), RowsMut::F32(out)) if narrow => {
-            start::<Int4, _>(team, isa, q, spans, cache, softmax, out, scratch);
-        }
-        (Rows::Bf16(q), RowsMut::Bf16(out)) => {
-            start::<bf16, _>(team, isa, q, spans, cache, softmax, out, scratch)
-        }
-        (Rows::Bf16(q), RowsMut::F32(out)) => {
-            start::<bf16, _>(team, isa, q, spans, cache, softmax, out, scratch)
-        }
+        (Rows::Bf16(q), RowsMut::Bf16(out)) => with_bf16(team, isa, q, spans, cache, softmax, out, scratch),
+        (Rows::Bf16(q), RowsMut::F32(out)) => with_bf16(team, isa, q, spans, cache, softmax, out, scratch),
         (Rows::F32(q), RowsMut::Bf16(out)) => {
             start::<f32, _>(team, isa, q, spans, cache, softmax, out, scratch)
         }
         (Rows::F32(q), RowsMut::F32(out)) => {
             start::<f32, _>(team, isa, q, spans, cache, softmax, out, scratch)
         }
+    }
+}
+
+/// Queries of bf16 meet pages of bf16 or of fewer bits.
+#[allow(clippy::too_many_arguments)]
+fn with_bf16<O: Element>(
+    team: &Team,
+    isa: Isa,
+    q: Mat<'_, bf16>,
+    spans: &[Span<'_>],
+    cache: Cache<'_>,
+    softmax: Softmax,
+    out: MatMut<'_, O>,
+    scratch: &mut Scratch,
+) {
+    match cache.layout.dtype {
+        KvDtype::Int4 => start::<Int4, _>(team, isa, q, spans, cache, softmax, out, scratch),
+        KvDtype::Fp8 => start::<E4m3, _>(team, isa, q, spans, cache, softmax, out, scratch),
+        KvDtype::Bf16 | KvDtype::F32 => start::<bf16, _>(team, isa, q, spans, cache, softmax, out, scratch),
+    }
+}
+
+/// All numbers of a head of a page, as they are read: its tokens' keys, then their values. `head`: K and V, as they lie.
+pub(crate) fn head_numbers(layout: KvLayout, head: &[u8]) -> Vec<f32> {
+    match layout.dtype {
+        KvDtype::Bf16 => element::head_numbers::<bf16>(layout.head_dim, head),
+        KvDtype::F32 => element::head_numbers::<f32>(layout.head_dim, head),
+        KvDtype::Fp8 => element::head_numbers::<E4m3>(layout.head_dim, head),
+        KvDtype::Int4 => element::head_numbers::<Int4>(layout.head_dim, head),
     }
 }
 

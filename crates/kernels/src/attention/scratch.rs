@@ -49,7 +49,7 @@ impl Scratch {
                 (state, local + super::vector::scores_bytes(group, demand.context))
             }
             #[cfg(target_arch = "x86_64")]
-            (Isa::Amx, KvDtype::Bf16 | KvDtype::Int4) => tiled_bytes(layout, group),
+            (Isa::Amx, KvDtype::Bf16 | KvDtype::Fp8 | KvDtype::Int4) => tiled_bytes(layout, group),
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx512Bf16, _) if super::tiled::pairs_suit(layout) => tiled_bytes(layout, group),
             #[cfg(target_arch = "x86_64")]

@@ -29,6 +29,9 @@ impl Case {
     fn f32(self) -> Case {
         Case { dtype: KvDtype::F32, ..self }
     }
+    fn fp8(self) -> Case {
+        Case { dtype: KvDtype::Fp8, ..self }
+    }
     fn int4(self) -> Case {
         Case { dtype: KvDtype::Int4, ..self }
     }
@@ -117,7 +120,7 @@ impl World {
         let qkv = Mat::new(&qkv, n, cols);
         let out = match self.case.dtype {
             KvDtype::F32 => f32_call(self, team, isa, qkv, &spans),
-            KvDtype::Bf16 | KvDtype::Int4 => bf16_call(self, team, isa, qkv, &spans),
+            KvDtype::Bf16 | KvDtype::Fp8 | KvDtype::Int4 => bf16_call(self, team, isa, qkv, &spans),
         };
         let mut rows = out.chunks_exact(q_cols);
         for &(seq, start, n) in pieces {
@@ -171,12 +174,15 @@ impl World {
 fn stored(world: &World, seq: usize) -> Vec<f32> {
     let case = &world.case;
     let mut all = world.qkv[seq].clone();
-    if case.dtype == KvDtype::Int4 {
+    if matches!(case.dtype, KvDtype::Fp8 | KvDtype::Int4) {
         for head in all
             .chunks_exact_mut(case.qkv_cols())
             .flat_map(|row| row[case.q_cols()..].chunks_exact_mut(case.head_dim))
         {
-            let rounded: Vec<f32> = head.chunks(KV_GROUP).flat_map(int4::rounded).collect();
+            let rounded: Vec<f32> = match case.dtype {
+                KvDtype::Fp8 => head.iter().map(|x| E4m3::from_f32(*x).to_f32()).collect(),
+                _ => head.chunks(KV_GROUP).flat_map(int4::rounded).collect(),
+            };
             head.copy_from_slice(&rounded);
         }
     }
@@ -226,7 +232,7 @@ fn families() -> impl Iterator<Item = Isa> {
 /// Weights are bf16 between two bf16 products.
 fn tolerance(isa: Isa, dtype: KvDtype) -> f32 {
     match (isa, dtype) {
-        (Isa::Amx | Isa::Avx512Bf16, KvDtype::Bf16 | KvDtype::Int4) => 0.012,
+        (Isa::Amx | Isa::Avx512Bf16, KvDtype::Bf16 | KvDtype::Fp8 | KvDtype::Int4) => 0.012,
         _ => 2e-5,
     }
 }
@@ -253,6 +259,7 @@ fn head_sizes() {
     for head_dim in [16, 32, 48, 64, 80, 96, 112, 128, 192, 256] {
         check(Case::new(2, 2, head_dim, &[135]));
         check(Case::new(1, 2, head_dim, &[45]).f32());
+        check(Case::new(2, 2, head_dim, &[135]).fp8());
         check(Case::new(2, 2, head_dim, &[135]).int4());
     }
 }
@@ -262,6 +269,7 @@ fn group_sizes() {
     for group in [1, 3, 4, 8, 17] {
         check(Case::new(2, group, 32, &[37, 130, 1]));
         check(Case::new(1, group, 16, &[70]).f32());
+        check(Case::new(2, group, 64, &[37, 130, 1]).fp8());
         check(Case::new(2, group, 64, &[37, 130, 1]).int4());
     }
 }
@@ -271,6 +279,7 @@ fn windows() {
     for window in [1, 2, 31, 128, 200, 1000] {
         check(Case::new(1, 2, 16, &[530, 5]).window(window));
         check(Case::new(1, 1, 16, &[150]).window(window).f32());
+        check(Case::new(1, 2, 80, &[530, 5]).window(window).fp8());
         check(Case::new(1, 2, 80, &[530, 5]).window(window).int4());
     }
 }
@@ -279,6 +288,7 @@ fn windows() {
 fn shares() {
     for share in [0.1, 0.5, 1.0] {
         check(Case::new(1, 3, 64, &[400, 33]).share(share));
+        check(Case::new(2, 1, 80, &[300]).share(share).fp8());
         check(Case::new(2, 1, 80, &[300]).share(share).int4());
         check(Case::new(1, 2, 16, &[200]).window(150).share(share).f32());
     }
@@ -384,6 +394,9 @@ fn arrangements() -> Vec<Case> {
         Case::new(1, 3, 64, &[530, 33]).share(0.1),
         Case::new(2, 1, 80, &[300, 33]).window(200).share(0.2).int4(),
         Case::new(1, 20, 80, &[300]).window(150).int4(),
+        Case::new(1, 3, 64, &[150, 33]).fp8(),
+        Case::new(1, 20, 80, &[140]).window(50).fp8(),
+        Case::new(1, 2, 64, &[150, 33]).share(0.1).fp8(),
     ]
 }
 

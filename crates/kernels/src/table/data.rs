@@ -3,8 +3,9 @@
 use half::bf16;
 
 use crate::arena::{Buf, Full};
-use crate::attention::head_numbers;
+use crate::attention::{E4m3, head_numbers};
 use crate::device::{Device, Dtype, KvPages, Rows};
+use crate::elementwise::Element;
 
 /// A number in -1..1 for each (seed, index): SplitMix64's finish.
 pub(super) fn noise(seed: u64, index: usize) -> f32 {
@@ -28,6 +29,12 @@ pub(super) fn matrix(
         Dtype::Bf16 => write(out, |i| bf16::from_f32(noise(seed, i)).to_le_bytes()),
     });
     Ok(Rows { buf, dtype, rows, cols })
+}
+
+/// Fills with noise in 8 bits, of numbers from large to very small.
+pub(super) fn fill_with_codes(device: &dyn Device, buf: &Buf, seed: u64) {
+    let number = |i: usize| noise(seed, i) * if i.is_multiple_of(3) { 0.02 } else { 1.0 };
+    device.fill(buf, &mut |out| write(out, |i| [E4m3::from_f32(number(i)).0]));
 }
 
 /// f32 parameters: noise around 1.
@@ -64,12 +71,12 @@ pub(super) fn bytes(device: &dyn Device, buf: &Buf) -> Vec<f32> {
     values
 }
 
-/// The numbers of pages of 4 bits: tokens' keys, then their values, of head after head.
+/// The numbers of pages: tokens' keys, then their values, of head after head.
 pub(super) fn numbers(device: &dyn Device, pages: &KvPages) -> Vec<f32> {
-    let mut words = Vec::new();
+    let (layout, mut numbers) = (pages.layout, Vec::new());
     device.view(&pages.buf, &mut |bytes| {
-        words = bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect();
+        let heads = bytes.chunks_exact(layout.head_bytes());
+        numbers = heads.flat_map(|head| head_numbers(layout, head)).collect();
     });
-    let plane_words = pages.layout.plane_bytes() / 2;
-    words.chunks_exact(2 * plane_words).flat_map(|head| head_numbers(head, pages.layout.head_dim)).collect()
+    numbers
 }

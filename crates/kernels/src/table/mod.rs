@@ -73,7 +73,7 @@ struct Bound {
 enum Found {
     /// Numbers.
     Rows(Rows),
-    /// Pages of 4 bits.
+    /// Pages of 4 or 8 bits.
     Pages(KvPages),
 }
 
@@ -89,7 +89,7 @@ impl Found {
         }
     }
 
-    /// The numbers of pages of 4 bits, a head of a token after the other, and how many that has.
+    /// The numbers of pages of 4 or 8 bits, a head of a token after the other, and how many that has.
     fn heads(&self, device: &dyn Device) -> Option<(Vec<f32>, usize)> {
         match self {
             Found::Rows(_) => None,
@@ -103,7 +103,7 @@ const SUM_TOLERANCE: f32 = 1e-4;
 /// Where they are rounded to bf16 afterwards: one unit in the last place.
 const ROUNDED_TOLERANCE: f32 = 0.005;
 
-/// Numbers that are rounded to 4 bits may fall to the other side here and there, each then by a step: what a head's differ by
+/// Numbers that are rounded to 4 or 8 bits may fall to the other side here and there, each then by a step: what a head's differ by
 /// on average, and each of them at the most, over the head's largest.
 const STEPS_TOLERANCE: [f32; 2] = [0.02, 0.2];
 
@@ -242,7 +242,7 @@ fn judge(got: &[f32], want: &[f32], agreement: Agreement) -> Verdict {
     Verdict { error, passed: sound && agrees }
 }
 
-/// The same for pages of 4 bits, a head of a token after the other.
+/// The same for pages of 4 or 8 bits, a head of a token after the other.
 fn judge_heads(got: &[f32], want: &[f32], head_dim: usize) -> Verdict {
     let mut verdict = Verdict { error: 0.0, passed: got.len() == want.len() };
     for (got, want) in got.chunks(head_dim).zip(want.chunks(head_dim)) {

@@ -7,6 +7,7 @@
 use super::lean::Few;
 use super::pages::{Asked, Group, Tiled};
 use super::products::{PAIRS, ROW};
+use super::shape::Shape;
 use super::softmax::{Sight, Totals};
 use super::softmax_of_one::{OneAsTheyAre, weights_of_one};
 use super::tiles::LANES;
@@ -14,6 +15,7 @@ use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS, KV_GROUP};
 use crate::attention::transpose::transpose_registers;
 use half::bf16;
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 impl Few for bf16 {
     #[inline]
@@ -47,25 +49,47 @@ impl Few for bf16 {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
     unsafe fn means<const L: usize>(group: &Group<'_, bf16>, p: *const u8, means: *mut f32) {
-        let (d, n) = (group.shape.head_dim, group.pages.len());
-        for first in (0..d).step_by(KV_GROUP) {
+        let n = group.pages.len();
+        for first in (0..group.shape.head_dim).step_by(KV_GROUP) {
             let dims = group.shape.dims(first);
             // SAFETY: by the trait's contract; a dim's values in a page take 64 bytes.
             unsafe {
                 let v = <bf16 as Tiled>::values(group, dims.clone(), Asked::First);
                 let next = group.next.map(|k| k.wrapping_add(size_of_val(group.pages[0].k) + first * 64));
-                for dim in (0..dims.len() / 32 * 32).step_by(32) {
-                    weigh_by_query::<2, L>(&v[..n], &next, dim * 64, p, means.add(first + dim), d);
-                }
-                if group.shape.is_padded() && dims.end == d {
-                    let dim = dims.len() - 16;
-                    weigh_by_query::<1, L>(&v[..n], &next, dim * 64, p, means.add(first + dim), d);
-                }
+                weigh_dims::<L>(&v[..n], &next, group.shape, dims, p, means);
             }
         }
     }
 
     fn in_order(_: &mut [f32]) {}
+}
+
+/// Adds a group's values in `dims`, which lie at `v`, to `means: [L][head_dim]`, weighted by `p: [L][128]`.
+///
+/// # Safety
+/// As for [`Few::means`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
+pub(super) unsafe fn weigh_dims<const L: usize>(
+    v: &[*const u8],
+    next: &[*const u8],
+    shape: &Shape,
+    dims: Range<usize>,
+    p: *const u8,
+    means: *mut f32,
+) {
+    let d = shape.head_dim;
+    // SAFETY: by this function's contract.
+    unsafe {
+        let means = means.add(dims.start);
+        for dim in (0..dims.len() / 32 * 32).step_by(32) {
+            weigh_by_query::<2, L>(v, next, dim * 64, p, means.add(dim), d);
+        }
+        if shape.is_padded() && dims.end == d {
+            let dim = dims.len() - 16;
+            weigh_by_query::<1, L>(v, next, dim * 64, p, means.add(dim), d);
+        }
+    }
 }
 
 /// Scores of a page's 32 tokens against the first `L` queries of a tile: `s: [32][16]`, zeros for the others.

@@ -30,9 +30,9 @@ pub(in crate::attention) struct Local {
     pub total: *mut f32,
     /// Values of a page that ends inside: `[head_dim][32 tokens]`.
     pub v_tail: *mut u8,
-    /// A group's keys with rows of whole tiles, for head sizes that are not, and for codes: `[128][32 * steps]`.
+    /// A group's keys with rows of whole tiles, for head sizes that are not, and for fewer bits: `[128][32 * steps]`.
     pub k_pages: *mut u8,
-    /// A group's values, for codes: `[groups of dims][pages][64][32]`.
+    /// A group's values, for fewer bits: `[groups of dims][pages][64][32]`.
     pub v_pages: *mut u8,
     /// For codes: sums of the queries' dims, `[tiles][groups of dims][16]`.
     pub q_sums: *mut f32,
@@ -84,7 +84,7 @@ impl Local {
             total: take(state).cast(),
             v_tail: take(BLOCK_TOKENS * values),
             k_pages: take(shape.laid_bytes()),
-            v_pages: take(shape.groups * PAGES * VALUE_PAGE),
+            v_pages: take(shape.laid_values() * PAGES * VALUE_PAGE),
             q_sums: take(shape.tiles * shape.groups * LANES * size_of::<f32>()).cast(),
             k_grids: Grids { scales: take(grids).cast(), mins: take(grids).cast() },
             v_grids: Grids { scales: take(grids).cast(), mins: take(grids).cast() },

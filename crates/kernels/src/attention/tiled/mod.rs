@@ -1,4 +1,4 @@
-//! Attention with bf16 products, by AMX tiles or by pairs of bf16 (AVX512_BF16); bf16 pages or codes of 4 bits.
+//! Attention with bf16 products, by AMX tiles or by pairs of bf16 (AVX512_BF16); pages of bf16, of 8 bits, or codes of 4 bits.
 //!
 //! ```text
 //! scores   s[token][query]  = K[token][dim] * Q[dim pairs][query]      left operand: rows of the page
@@ -20,6 +20,7 @@ mod block;
 mod few;
 #[allow(clippy::needless_range_loop)]
 mod few_codes;
+mod fp8;
 #[allow(clippy::needless_range_loop)]
 mod lean;
 mod local;

@@ -44,7 +44,7 @@ pub(in crate::attention) enum Asked {
 
 impl<C> Group<'_, C> {
     /// Which place the `i`th page of keys has.
-    fn place(&self, i: usize) -> usize {
+    pub(super) fn place(&self, i: usize) -> usize {
         if self.laid == Laid::Briefly { i % 2 } else { i }
     }
 }
@@ -196,7 +196,7 @@ impl Tiled for Int4 {
 
 /// Asks for the line at `at`, if there is one.
 #[inline(always)]
-fn fetch(at: *const u8) {
+pub(super) fn fetch(at: *const u8) {
     // SAFETY: a prefetch may name any address.
     unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) };
 }

@@ -22,6 +22,8 @@ pub(in crate::attention) struct Shape {
     pub tiles: usize,
     /// Groups of dims whose codes have a scale of their own; none where pages hold no codes.
     pub groups: usize,
+    /// Whether pages hold fewer bits than products take, so that all operands are laid out anew.
+    pub narrow: bool,
 }
 
 /// Whether there are products of pairs of bf16 for what the pages hold.
@@ -34,7 +36,8 @@ impl Shape {
     pub(in crate::attention) fn new(layout: KvLayout, group: usize) -> Shape {
         let tiles = (plan::rows_of_block(BLOCK_LANES, group) * group).div_ceil(LANES);
         let groups = if layout.dtype == KvDtype::Int4 { layout.groups() } else { 0 };
-        Shape { head_dim: layout.head_dim, tiles, groups }
+        let narrow = matches!(layout.dtype, KvDtype::Fp8 | KvDtype::Int4);
+        Shape { head_dim: layout.head_dim, tiles, groups, narrow }
     }
 
     /// Steps of 32 dims in a dot product of a query and a key.
@@ -49,7 +52,7 @@ impl Shape {
 
     /// Whether keys are laid out anew before they are operands.
     pub(super) fn lays_keys(&self) -> bool {
-        self.is_padded() || self.groups > 0
+        self.is_padded() || self.narrow
     }
 
     /// Bytes of a page of keys that are laid out anew.
@@ -60,7 +63,12 @@ impl Shape {
     /// Bytes for the pages of keys of a group, and for its values in a group of dims in their place.
     pub(super) fn laid_bytes(&self) -> usize {
         let keys = if self.lays_keys() { PAGES * self.key_page() } else { 0 };
-        if self.groups > 0 { keys.max(PAGES * VALUE_PAGE) } else { keys }
+        if self.narrow { keys.max(PAGES * VALUE_PAGE) } else { keys }
+    }
+
+    /// Groups of dims whose values are laid out anew.
+    pub(super) fn laid_values(&self) -> usize {
+        if self.narrow { self.head_dim.div_ceil(KV_GROUP) } else { 0 }
     }
 
     /// f32 numbers of the state of a tile: maxima, sums, offsets `[groups][16]`, means `[head_dim][16]`.

@@ -1,6 +1,7 @@
 //! Eight lanes.
 
 use super::simd::{Job, Simd};
+use crate::attention::fp8::{E4m3, wide::widened};
 use half::bf16;
 use std::arch::x86_64::*;
 
@@ -64,12 +65,7 @@ unsafe impl Simd<8> for Avx2 {
     #[inline(always)]
     unsafe fn load_pairs(from: *const bf16) -> (__m256, __m256) {
         // SAFETY: as above; reads 16 bf16.
-        unsafe {
-            let both = _mm256_loadu_si256(from.cast());
-            let even = _mm256_slli_epi32::<16>(both);
-            let odd = _mm256_and_si256(both, _mm256_set1_epi32(0xffff_0000u32 as i32));
-            (_mm256_castsi256_ps(even), _mm256_castsi256_ps(odd))
-        }
+        unsafe { pairs(_mm256_loadu_si256(from.cast())) }
     }
     #[inline(always)]
     unsafe fn load_bf16(from: *const bf16) -> __m256 {
@@ -77,6 +73,19 @@ unsafe impl Simd<8> for Avx2 {
         unsafe {
             let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
             _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_fp8_pairs(from: *const E4m3) -> (__m256, __m256) {
+        // SAFETY: as above; reads 16 bytes.
+        unsafe { pairs(widened(_mm_loadu_si128(from.cast()))) }
+    }
+    #[inline(always)]
+    unsafe fn load_fp8(from: *const E4m3) -> __m256 {
+        // SAFETY: as above; reads 8 bytes.
+        unsafe {
+            let words = _mm256_castsi256_si128(widened(_mm_loadl_epi64(from.cast())));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(words)))
         }
     }
     #[inline(always)]
@@ -151,6 +160,15 @@ unsafe impl Simd<8> for Avx2 {
         // SAFETY: a prefetch may name any address.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
     }
+}
+
+/// 16 numbers of bf16: those at even places, those at odd ones.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn pairs(both: __m256i) -> (__m256, __m256) {
+    let even = _mm256_slli_epi32::<16>(both);
+    let odd = _mm256_and_si256(both, _mm256_set1_epi32(0xffff_0000u32 as i32));
+    (_mm256_castsi256_ps(even), _mm256_castsi256_ps(odd))
 }
 
 /// The lowest four bits of each lane, as a number.

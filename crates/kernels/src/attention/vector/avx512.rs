@@ -1,6 +1,7 @@
 //! Sixteen lanes.
 
 use super::simd::{Job, Simd};
+use crate::attention::fp8::{E4m3, wide::widened};
 use half::bf16;
 use std::arch::x86_64::*;
 
@@ -64,12 +65,7 @@ unsafe impl Simd<16> for Avx512 {
     #[inline(always)]
     unsafe fn load_pairs(from: *const bf16) -> (__m512, __m512) {
         // SAFETY: as above; reads 32 bf16.
-        unsafe {
-            let both = _mm512_loadu_si512(from.cast());
-            let even = _mm512_slli_epi32::<16>(both);
-            let odd = _mm512_and_si512(both, _mm512_set1_epi32(0xffff_0000u32 as i32));
-            (_mm512_castsi512_ps(even), _mm512_castsi512_ps(odd))
-        }
+        unsafe { pairs(_mm512_loadu_si512(from.cast())) }
     }
     #[inline(always)]
     unsafe fn load_bf16(from: *const bf16) -> __m512 {
@@ -77,6 +73,23 @@ unsafe impl Simd<16> for Avx512 {
         unsafe {
             let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_fp8_pairs(from: *const E4m3) -> (__m512, __m512) {
+        // SAFETY: as above; reads 32 bytes.
+        unsafe {
+            let low = widened(_mm_loadu_si128(from.cast()));
+            let high = widened(_mm_loadu_si128(from.add(16).cast()));
+            pairs(_mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high))
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_fp8(from: *const E4m3) -> __m512 {
+        // SAFETY: as above; reads 16 bytes.
+        unsafe {
+            let words = widened(_mm_loadu_si128(from.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(words)))
         }
     }
     #[inline(always)]
@@ -150,6 +163,15 @@ unsafe impl Simd<16> for Avx512 {
         // SAFETY: a prefetch may name any address.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
     }
+}
+
+/// 32 numbers of bf16: those at even places, those at odd ones.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn pairs(both: __m512i) -> (__m512, __m512) {
+    let even = _mm512_slli_epi32::<16>(both);
+    let odd = _mm512_and_si512(both, _mm512_set1_epi32(0xffff_0000u32 as i32));
+    (_mm512_castsi512_ps(even), _mm512_castsi512_ps(odd))
 }
 
 /// Of every two lanes of 128 bits side by side their sum: first those of `a`, then those of `b`.

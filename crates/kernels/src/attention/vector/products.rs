@@ -3,6 +3,7 @@
 use super::simd::Simd;
 use super::widened::Widened;
 use crate::attention::element::Stored;
+use crate::attention::fp8::E4m3;
 use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS, KvDtype};
 
 /// The maximum of a query that has seen nothing.
@@ -20,7 +21,7 @@ const EXP2: [f32; 7] = [
     0.000_153_533_62,
 ];
 
-/// Widens `n` numbers, a multiple of `W`: bf16 in pairs of vectors (even, odd), f32 as they are.
+/// Widens `n` numbers, a multiple of `W`: bf16 and fp8 in pairs of vectors (even, odd), f32 as they are.
 ///
 /// # Safety
 /// The instruction set is here; `from` and `to` have `n` elements.
@@ -46,6 +47,18 @@ pub(super) unsafe fn widen<S: Simd<W>, E: Stored, const W: usize>(from: *const E
                 }
                 if pairs < n {
                     S::store(to.add(pairs), S::load_bf16(from.add(pairs)));
+                }
+            }
+            KvDtype::Fp8 => {
+                let from = from.cast::<E4m3>();
+                let pairs = n / (2 * W) * 2 * W;
+                for i in (0..pairs).step_by(2 * W) {
+                    let (even, odd) = S::load_fp8_pairs(from.add(i));
+                    S::store(to.add(i), even);
+                    S::store(to.add(i + W), odd);
+                }
+                if pairs < n {
+                    S::store(to.add(pairs), S::load_fp8(from.add(pairs)));
                 }
             }
         }

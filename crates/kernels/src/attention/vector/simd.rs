@@ -1,5 +1,6 @@
 //! The few vector operations that attention is written in.
 
+use crate::attention::fp8::E4m3;
 use half::bf16;
 
 /// A vector of `W` f32.
@@ -29,6 +30,10 @@ pub(in crate::attention) unsafe trait Simd<const W: usize>:
     unsafe fn load_pairs(from: *const bf16) -> (Self::V, Self::V);
     /// `W` numbers in order.
     unsafe fn load_bf16(from: *const bf16) -> Self::V;
+    /// `2 W` numbers: those at even places, those at odd ones.
+    unsafe fn load_fp8_pairs(from: *const E4m3) -> (Self::V, Self::V);
+    /// `W` numbers in order.
+    unsafe fn load_fp8(from: *const E4m3) -> Self::V;
     /// Widens a unit of `n` codes of a key (32, or 16 at its end; see `int4.rs`) to `minimum + scale * code`, in the order
     /// in which bf16 numbers are widened. `grid`: scale and minimum.
     unsafe fn unpack_key(words: *const u16, n: usize, grid: (f32, f32), to: *mut f32);

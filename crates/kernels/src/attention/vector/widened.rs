@@ -4,6 +4,7 @@ use super::products::widen;
 use super::simd::Simd;
 use crate::attention::Page;
 use crate::attention::element::Stored;
+use crate::attention::fp8::E4m3;
 use crate::attention::int4::{self, Int4};
 use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS};
 use half::bf16;
@@ -53,16 +54,16 @@ pub(in crate::attention) trait Widened: Stored {
     }
 }
 
-/// The wide formats differ in one function.
+/// Formats of plain numbers differ in one function.
 macro_rules! wide {
-    ($type:ty, $pairs:literal) => {
+    ($type:ty, $query:ty, $pairs:literal) => {
         impl Widened for $type {
             const PAIRS: bool = $pairs;
 
             #[inline(always)]
-            unsafe fn query<S: Simd<W>, const W: usize>(from: *const $type, to: *mut f32, n: usize) {
+            unsafe fn query<S: Simd<W>, const W: usize>(from: *const $query, to: *mut f32, n: usize) {
                 // SAFETY: by this function's contract.
-                unsafe { widen::<S, $type, W>(from, to, n) };
+                unsafe { widen::<S, $query, W>(from, to, n) };
             }
 
             #[inline(always)]
@@ -93,8 +94,9 @@ macro_rules! wide {
     };
 }
 
-wide!(f32, false);
-wide!(bf16, true);
+wide!(f32, f32, false);
+wide!(bf16, bf16, true);
+wide!(E4m3, bf16, true);
 
 impl Widened for Int4 {
     const PAIRS: bool = true;

@@ -1,0 +1,66 @@
+//! Numbers of 8 bits as bf16, sixteen at a time.
+
+use super::E4m3;
+use std::arch::x86_64::*;
+
+/// Numbers that are widened at a time.
+pub(in crate::attention) const WIDTH: usize = 16;
+
+/// Sixteen codes as bf16, in order.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(in crate::attention) fn widened(codes: __m128i) -> __m256i {
+    // The eight numbers below the least normal one, low byte first: 0, 1, ... 7 times 2^-9.
+    const SMALL: [i64; 2] = [0x3bc0_3b80_3b00_0000, 0x3c60_3c40_3c20_3c00];
+    let words = _mm256_cvtepu8_epi16(codes);
+    let magnitude = _mm256_and_si256(words, _mm256_set1_epi16(0x7f));
+    let normal = _mm256_add_epi16(_mm256_slli_epi16::<4>(magnitude), _mm256_set1_epi16((127 - 7) << 7));
+    // Of magnitude `m` bytes `2 m` and `2 m + 1`.
+    let twice = _mm256_mullo_epi16(magnitude, _mm256_set1_epi16(0x0202));
+    let table = _mm256_setr_epi64x(SMALL[0], SMALL[1], SMALL[0], SMALL[1]);
+    let small = _mm256_shuffle_epi8(table, _mm256_add_epi16(twice, _mm256_set1_epi16(0x0100)));
+    let is_small = _mm256_cmpgt_epi16(_mm256_set1_epi16(8), magnitude);
+    let is_nan = _mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x7f));
+    let finite = _mm256_blendv_epi8(normal, small, is_small);
+    let meant = _mm256_or_si256(finite, _mm256_and_si256(is_nan, _mm256_set1_epi16(0x7fc0)));
+    let sign = _mm256_slli_epi16::<8>(_mm256_andnot_si256(_mm256_set1_epi16(0x7f), words));
+    _mm256_or_si256(meant, sign)
+}
+
+/// Widens `n` numbers, a multiple of 16.
+///
+/// # Safety
+/// The machine has AVX2; `from` has `n` numbers, `to` room for them.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(in crate::attention) unsafe fn widen_line(from: *const E4m3, to: *mut u8, n: usize) {
+    for i in (0..n).step_by(WIDTH) {
+        // SAFETY: by this function's contract.
+        unsafe { _mm256_storeu_si256(to.add(2 * i).cast(), widened(_mm_loadu_si128(from.add(i).cast()))) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::elementwise::Element;
+    use half::bf16;
+
+    #[test]
+    fn every_code_is_the_number_that_it_means() {
+        if !crate::Isa::Avx2.available() {
+            return;
+        }
+        let codes: Vec<E4m3> = (0..=255).map(E4m3).collect();
+        let mut wide = [bf16::ZERO; 256];
+        // SAFETY: the machine has AVX2, and there are as many of both.
+        unsafe { widen_line(codes.as_ptr(), wide.as_mut_ptr().cast(), 256) };
+        for (code, wide) in codes.iter().zip(wide) {
+            let (want, got) = (code.to_f32(), wide.to_f32());
+            assert!(
+                want.to_bits() == got.to_bits() || want.is_nan() && got.is_nan(),
+                "{code:?}: {got} for {want}"
+            );
+        }
+    }
+}
