@@ -87,6 +87,7 @@ KERNEL(attend_few, AttendArgs, 128) {
   __shared__ float means[16][DIM];
   __shared__ float mosts[4][16], sums[16];
   u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4, kv_head = blockIdx.y;
+  if (a.work[blockIdx.x].x == ALL_LANES) return;  // no work
   const SpanData span = a.spans[a.work[blockIdx.x].x];
   u32 split = a.work[blockIdx.x].y, group = a.heads / a.kv_heads, rows = span.rows * group;
   u32 from = max(split * SPLIT_PAGES, first_page(a, span.start)), to = min((split + 1) * SPLIT_PAGES, (span.start + span.rows + 31) / 32);

@@ -25,7 +25,7 @@ struct AttendArgs {
   void* out;             // [rows, heads DIM]
   const SpanData* spans;
   const u32* tables;
-  const uint2* work;     // {span, first row of the tile} or {span, split}
+  const uint2* work;     // {span, first row of the tile} or {span, split}, all ones if there is none
   float* partials;       // [partial rows, kv_heads][DIM + 2]: mean not yet divided, maximum, sum
   float scale;           // times log2(e)
   u32 heads, kv_heads;

@@ -1,5 +1,7 @@
 //! How the spans of a call become blocks of threads.
 
+use std::borrow::Cow;
+
 use kernels::attention::{BLOCK_TOKENS, KvDtype, Span};
 use kernels::device::{AttendShape, Dtype, KvPages, Rows};
 use kernels::queue;
@@ -16,6 +18,15 @@ const TILE_ROWS: usize = 64;
 /// Positions of a split: fixed and counted from the sequence's beginning, so that a result depends on nothing else.
 const SPLIT_TOKENS: usize = 8 * BLOCK_TOKENS;
 
+/// Spans whose splits there is memory for at a time.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Round {
+    /// (span, split) of `attend_few`.
+    few: Vec<[u32; 2]>,
+    /// (span, 0) of `merge_splits`.
+    merges: Vec<[u32; 2]>,
+}
+
 /// Spans in the device's words, and the work of each kernel: pairs of a span and a place in it.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Plan {
@@ -23,10 +34,8 @@ pub(crate) struct Plan {
     pub(crate) tables: Vec<u32>,
     /// (span, first pair) of `attend_many`.
     pub(crate) many: Vec<[u32; 2]>,
-    /// (span, split) of `attend_few`.
-    pub(crate) few: Vec<[u32; 2]>,
-    /// (span, 0) of `merge_splits`.
-    pub(crate) merges: Vec<[u32; 2]>,
+    /// One after the other, in the same memory: how a span is attended depends on nothing but itself.
+    rounds: Vec<Round>,
 }
 
 impl PartialEq for SpanData {
@@ -44,12 +53,19 @@ impl Plan {
             let (pairs, number) = (span.rows.len() * group, plan.spans.len() as u32);
             let first = window.map_or(0, |window| (span.start + 1).saturating_sub(window)) / SPLIT_TOKENS;
             let splits = span.end().div_ceil(SPLIT_TOKENS) - first;
-            plan.push(span, partial, first, splits);
-            if pairs <= FEW_ROWS && partial + splits * pairs <= room {
-                partial += splits * pairs;
-                plan.few.extend((first..first + splits).map(|split| [number, split as u32]));
-                plan.merges.push([number, 0]);
+            let parts = splits * pairs;
+            if pairs <= FEW_ROWS && parts <= room {
+                if plan.rounds.is_empty() || partial + parts > room {
+                    plan.rounds.push(Round::default());
+                    partial = 0;
+                }
+                plan.push(span, partial, first, splits);
+                partial += parts;
+                let round = plan.rounds.last_mut().expect("just made");
+                round.few.extend((first..first + splits).map(|split| [number, split as u32]));
+                round.merges.push([number, 0]);
             } else {
+                plan.push(span, 0, first, splits);
                 // The last tiles see most: they begin first.
                 plan.many.extend((0..pairs).step_by(TILE_ROWS).rev().map(|pair| [number, pair as u32]));
             }
@@ -111,31 +127,55 @@ impl<D: Driver> GpuDevice<D> {
 
     pub(crate) fn attend_plan(&self, plan: &Plan, module: Module, grid_y: [usize; 2], args: AttendArgs) {
         const SPAN_WORDS: usize = size_of::<SpanData>() / 4;
-        let work = [&plan.many, &plan.few, &plan.merges];
-        let [many, few, merges] = work.map(|work| 2 * work.len());
         assert_eq!(queue::current(), 0, "one queue attends: it has the memory for partial results");
-        let mut ring = self.tables(&[SPAN_WORDS * plan.spans.len(), plan.tables.len(), many, few, merges]);
+        let kernels = plan.kernels(module, grid_y, self.driver.is_pass());
+        let work = kernels.iter().map(|kernel| 2 * kernel.work.len());
+        let lengths: Vec<usize> =
+            [SPAN_WORDS * plan.spans.len(), plan.tables.len()].into_iter().chain(work).collect();
+        let mut ring = self.tables(&lengths);
         let spans = ring.put(&self.driver, &plan.spans);
         let tables = ring.put(&self.driver, &plan.tables);
-        let kernel =
-            if matches!(module, Module::AttentionFloats { .. }) { "attend_floats" } else { "attend_many" };
-        for ((work, kernel), y) in work
-            .into_iter()
-            .zip([kernel, "attend_few", "merge_splits"])
-            .zip([grid_y[0], grid_y[1], grid_y[1]])
-        {
-            if !work.is_empty() {
-                let at = ring.put(&self.driver, work);
-                self.launch(
-                    module,
-                    kernel,
-                    [work.len(), y],
-                    128,
-                    &AttendArgs { spans, tables, work: at, ..args },
-                );
-            }
+        for Kernel { name, y, work } in kernels {
+            let at = ring.put(&self.driver, &work);
+            self.launch(module, name, [work.len(), y], 128, &AttendArgs { spans, tables, work: at, ..args });
         }
     }
+}
+
+/// One of the kernels of an attention.
+struct Kernel<'a> {
+    name: &'static str,
+    /// Blocks for each piece of work.
+    y: usize,
+    work: Cow<'a, [[u32; 2]]>,
+}
+
+impl Plan {
+    /// Those that have work, in order. In a pass there is as much work for `attend_few` as in others.
+    fn kernels(&self, module: Module, [y_many, y]: [usize; 2], is_pass: bool) -> Vec<Kernel<'_>> {
+        let floats = matches!(module, Module::AttentionFloats { .. });
+        let name = if floats { "attend_floats" } else { "attend_many" };
+        let mut kernels = vec![Kernel { name, y: y_many, work: Cow::from(&self.many) }];
+        for Round { few, merges } in &self.rounds {
+            let few = if is_pass { Cow::from(filled(few)) } else { Cow::from(few) };
+            kernels.push(Kernel { name: "attend_few", y, work: few });
+            kernels.push(Kernel { name: "merge_splits", y, work: Cow::from(merges) });
+        }
+        kernels.retain(|kernel| !kernel.work.is_empty());
+        kernels
+    }
+}
+
+/// What is no work: a block that is given it leaves.
+const NO_WORK: [u32; 2] = [u32::MAX; 2];
+
+/// Work of a pass, filled up to one of a few lengths, an eighth more at the most where there is much of it: sequences grow from
+/// pass to pass, and the kernels are to be the same ones.
+fn filled(work: &[[u32; 2]]) -> Vec<[u32; 2]> {
+    let step = (work.len().next_power_of_two() / 8).max(8);
+    let mut filled = work.to_vec();
+    filled.resize(work.len().next_multiple_of(step), NO_WORK);
+    filled
 }
 
 #[cfg(test)]
@@ -155,9 +195,16 @@ mod tests {
     #[test]
     fn decodes_are_split_and_prefills_are_tiled() {
         let plan = plan(&[(700, 1), (0, 40)], 4, None, 100);
-        assert_eq!(plan.few, [[0, 0], [0, 1], [0, 2]]);
-        assert_eq!((plan.merges.len(), plan.spans[0].splits, plan.spans[1].table), (1, 3, 22));
+        assert_eq!(plan.rounds, [Round { few: vec![[0, 0], [0, 1], [0, 2]], merges: vec![[0, 0]] }]);
+        assert_eq!((plan.spans[0].splits, plan.spans[1].table), (3, 22));
         assert_eq!(plan.many, [[1, 128], [1, 64], [1, 0]]);
+    }
+
+    #[test]
+    fn work_of_a_pass_has_one_of_a_few_lengths() {
+        let length = |n: usize| filled(&vec![[1, 2]; n]).len();
+        assert_eq!([1, 8, 9, 64, 65, 100, 1000].map(length), [8, 8, 16, 64, 80, 112, 1024]);
+        assert_eq!(filled(&[[5, 6]; 7])[6..], [[5, 6], NO_WORK]);
     }
 
     #[test]
@@ -167,8 +214,23 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_for_its_parts_goes_undivided() {
-        let plan = plan(&[(700, 1), (700, 1)], 4, None, 12);
-        assert_eq!((plan.few.len(), plan.merges.len(), plan.many.as_slice()), (3, 1, &[[1, 0]][..]));
+    fn what_finds_no_room_beside_others_is_attended_after_them_and_in_their_place() {
+        let plan = plan(&[(700, 1), (200, 1), (700, 1), (2000, 1)], 4, None, 16);
+        let few = plan.rounds.iter().map(|round| round.few.len()).collect::<Vec<_>>();
+        assert_eq!(
+            (few, plan.many.as_slice()),
+            (vec![4, 3], &[[3, 0]][..]),
+            "the last has no room even alone"
+        );
+        let partial: Vec<u32> = plan.spans.iter().map(|span| span.partial).collect();
+        assert_eq!(partial[..3], [0, 12, 0]);
+        assert_eq!(plan.rounds[1].merges, [[2, 0]]);
+        let names = |is_pass| -> Vec<(&str, usize)> {
+            let kernels = plan.kernels(Module::Attention { head_dim: 64 }, [2, 2], is_pass);
+            kernels.iter().map(|kernel| (kernel.name, kernel.work.len())).collect()
+        };
+        let [few, merge] = ["attend_few", "merge_splits"];
+        assert_eq!(names(false), [("attend_many", 1), (few, 4), (merge, 2), (few, 3), (merge, 1)]);
+        assert_eq!(names(true), [("attend_many", 1), (few, 8), (merge, 2), (few, 8), (merge, 1)]);
     }
 }

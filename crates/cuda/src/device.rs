@@ -17,6 +17,7 @@ use crate::args::{ConvertArgs, EmbedArgs, LinearArgs, ManyArgs, NormArgs, PickAr
 use crate::attend::Plan;
 use crate::module::Module;
 use crate::product::Room;
+use crate::repeat::{self, Repeating};
 use crate::sample::{self, Places};
 use crate::tables::{Tables, padded};
 use crate::{CudaError, Driver, Launch, QUEUES};
@@ -28,8 +29,12 @@ pub(crate) const STAGE_BYTES: usize = 4 << 20;
 /// Device memory for partial results of attention.
 const PARTIAL_BYTES: usize = 32 << 20;
 /// Device memory that a device takes for itself, beside what it hands out and what a library of products is given.
-pub(crate) const OWN_BYTES: usize =
-    PARTIAL_BYTES + QUEUES * STAGE_BYTES + TABLE_BYTES[0] + (QUEUES - 1) * TABLE_BYTES[1] + Places::BYTES;
+pub(crate) const OWN_BYTES: usize = PARTIAL_BYTES
+    + QUEUES * STAGE_BYTES
+    + TABLE_BYTES[0]
+    + (QUEUES - 1) * TABLE_BYTES[1]
+    + repeat::TABLE_BYTES
+    + Places::BYTES;
 /// Blocks of a grid, x and y, that every device takes.
 const GRID_MAX: [usize; 2] = [(1 << 31) - 1, (1 << 16) - 1];
 /// Slot of a row that belongs to no sequence.
@@ -37,7 +42,7 @@ const NO_SLOT: u32 = u32::MAX;
 
 /// A GPU, or what stands in for one.
 pub struct GpuDevice<D> {
-    pub(crate) driver: D,
+    pub(crate) driver: Repeating<D>,
     ledger: Ledger,
     base: u64,
     /// Of the queue that computes, the only one that attends.
@@ -70,6 +75,7 @@ impl<D: Driver> GpuDevice<D> {
             Mutex::new(Tables::new(at, bytes))
         });
         let tables = tables.collect();
+        let driver = Repeating::new(driver, next);
         let products = base + (bytes + OWN_BYTES) as u64;
         let (picked, places) = (products - Places::BYTES as u64, Mutex::default());
         let ledger = Ledger::new(bytes);
@@ -82,9 +88,9 @@ impl<D: Driver> GpuDevice<D> {
         [self.products, results, results + room.result_bytes as u64]
     }
 
-    /// What runs its kernels.
+    /// What runs its kernels. It has been asked for all that this thread's queue has asked the device for.
     pub fn driver(&self) -> &D {
-        &self.driver
+        self.driver.now()
     }
 
     /// Takes back everything that was handed out: earlier buffers are refused from now on.
@@ -255,6 +261,10 @@ impl<D: Driver> Device for GpuDevice<D> {
 
     fn mark(&self, mark: Mark) {
         self.driver.mark(mark);
+    }
+
+    fn repeats(&self) {
+        self.driver.begin();
     }
 
     fn is_late(&self) -> bool {

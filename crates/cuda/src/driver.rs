@@ -74,6 +74,11 @@ pub trait Driver: Send + Sync {
     /// Starts a kernel.
     fn launch(&self, launch: &Launch<'_>);
 
+    /// What makes graphs of kernels, if something does.
+    fn graphs(&self) -> Option<&dyn Graphs> {
+        None
+    }
+
     /// What computes large products, if not the device's own kernels.
     fn products(&self) -> Option<&dyn Products> {
         None
@@ -82,7 +87,7 @@ pub trait Driver: Send + Sync {
     /// What this thread asks `queue` for from now on begins once everything that `after` names is done.
     fn enter(&self, queue: usize, after: &[Mark]);
 
-    /// Names what was asked for in a queue so far.
+    /// Names what was asked for in a queue so far. A mark that was not made stands for the next one of its queue.
     fn mark(&self, mark: Mark);
 
     /// Waits until what a mark names is done. Any thread may call it.
@@ -96,4 +101,16 @@ pub trait Driver: Send + Sync {
 
     /// Waits until everything before in every queue is done.
     fn wait(&self);
+}
+
+/// Kernels that are started together, each after the one before.
+pub trait Graphs {
+    /// Makes a graph of kernels with these arguments, and runs none of them. None if there is no memory for another.
+    fn record(&self, launches: &[Launch<'_>]) -> Option<u64>;
+
+    /// Starts a graph's kernels in this thread's queue.
+    fn replay(&self, graph: u64);
+
+    /// A graph is not asked for again. It may be under way.
+    fn forget(&self, graph: u64);
 }

@@ -17,12 +17,13 @@ mod library;
 pub mod module;
 mod nvrtc;
 pub mod product;
+mod repeat;
 mod sample;
 mod tables;
 
 pub use compiler::{Architecture, Compiled, compile, version as compiler_version};
 pub use device::GpuDevice;
-pub use driver::{Driver, FETCH_BYTES, Launch, QUEUES};
+pub use driver::{Driver, FETCH_BYTES, Graphs, Launch, QUEUES};
 pub use error::CudaError;
 pub use gpu::{Gpu, PINNED_BYTES, Speeds};
 

@@ -109,6 +109,8 @@ impl<D: Driver> GpuDevice<D> {
     pub(crate) fn pick_tokens(&self, logits: Rows, rows: &[(u32, Pick)]) -> Picked {
         assert!(rows.iter().all(|(row, _)| (*row as usize) < logits.rows), "pick: a row beyond the logits");
         assert!(can_pick(logits.cols), "pick: {} logits, and the kernel takes {VOCAB_MAX}", logits.cols);
+        // Tokens go to other places each time: no kernel of theirs is the same as before.
+        self.driver.now();
         let places = self.places.lock().unwrap_or_else(PoisonError::into_inner).take(rows.len());
         let mut picked = Picked { first: places.start as u32, rows: rows.len(), fetches: Vec::new() };
         let (mut place, mut batch) = (places.start, Batch::default());

@@ -1,11 +1,12 @@
 //! Small tables that kernels read (ids, positions, block tables), on their way to the device.
 //!
 //! A ring of device memory for each queue: a table stays until the ring comes round, which waits for the queue's kernels. The layers of a
-//! step ask for the same tables again and again; those are found, not sent.
+//! step ask for the same tables again and again; those are found, not sent. Passes have places of their own (`repeat`).
 
 use std::collections::VecDeque;
 
 use crate::Driver;
+use crate::repeat::Repeating;
 
 /// Tables that are remembered.
 const KNOWN: usize = 16;
@@ -38,9 +39,16 @@ impl Tables {
         }
     }
 
-    /// Where the device has `values`.
-    pub(crate) fn put<T: bytemuck::NoUninit>(&mut self, driver: &impl Driver, values: &[T]) -> u64 {
+    /// Where the device has `values`: in a pass with the pass's other tables, else in the ring.
+    pub(crate) fn put<D: Driver, T: bytemuck::NoUninit>(
+        &mut self,
+        driver: &Repeating<D>,
+        values: &[T],
+    ) -> u64 {
         let bytes: &[u8] = bytemuck::cast_slice(values);
+        if let Some(at) = driver.table(bytes) {
+            return at;
+        }
         if let Some((_, at)) = self.known.iter().find(|(known, _)| known == bytes) {
             return *at;
         }

@@ -5,7 +5,7 @@ mod emulator;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cuda::GpuDevice;
 use delayed::Delayed;
@@ -40,6 +40,8 @@ fn config() -> EngineConfig {
 #[derive(Clone, Copy, Debug)]
 enum Runs {
     Emulation,
+    /// The same, its kernels run one by one.
+    OneByOne,
     /// The emulation, its calls done later, in an order of this seed's choosing.
     Late(u64),
     Gpu,
@@ -52,10 +54,20 @@ fn all() -> Vec<Runs> {
 }
 
 fn start(runs: Runs, config: EngineConfig) -> Engine {
+    start_counting(runs, config, &Arc::default())
+}
+
+/// `replays`: how many graphs were run.
+fn start_counting(runs: Runs, config: EngineConfig, replays: &Arc<AtomicUsize>) -> Engine {
     let open = |tier: Tier, bytes: usize, team: &Arc<Team>| -> Result<Box<dyn Device>, StartError> {
         Ok(match (tier, runs) {
-            (Tier::Device, Runs::Emulation) => Box::new(GpuDevice::new(Emulator::new(Mma::Defined), bytes)?),
-            (Tier::Device, Runs::Late(seed)) => Box::new(GpuDevice::new(Delayed::new(seed), bytes)?),
+            (Tier::Device, Runs::Emulation) => {
+                Box::new(GpuDevice::new(Emulator::counting(Mma::Defined, replays), bytes)?)
+            }
+            (Tier::Device, Runs::OneByOne) => {
+                Box::new(GpuDevice::new(Emulator::without_graphs(Mma::Defined), bytes)?)
+            }
+            (Tier::Device, Runs::Late(seed)) => Box::new(GpuDevice::new(Delayed::new(seed, replays), bytes)?),
             (Tier::Device, Runs::Gpu) => Box::new(cuda::open(bytes)?),
             _ => Box::new(CpuDevice::new(bytes, Arc::clone(team), Isa::Scalar)?),
         })
@@ -126,6 +138,34 @@ fn check_tokens(runs: Runs) {
 #[test]
 fn swapped_kv_and_copied_weights_change_no_token() {
     all().into_iter().for_each(check_tiers);
+}
+
+/// Prompts so short that how they are cut, and what else is in their batch, makes no difference.
+fn short_requests() -> Vec<Request> {
+    let mut requests = requests(None, 64);
+    requests.iter_mut().for_each(|request| request.prompt.truncate(4));
+    requests
+}
+
+/// Sequences that come and go, over pages of each kind.
+#[test]
+fn steps_that_are_run_as_graphs_change_no_token() {
+    if emulator::compiler().is_none() {
+        return;
+    }
+    for kv in [KvFormat::AsActivations, KvFormat::Fp8] {
+        let config = || EngineConfig { kv, max_num_seqs: 3, ..config() };
+        let want = tokens_of(&start(Runs::OneByOne, config()), short_requests());
+        for (runs, steps_in_flight) in [(Runs::Emulation, 1), (Runs::Emulation, 2), (Runs::Late(5), 2)] {
+            let replays = Arc::default();
+            let engine = start_counting(runs, EngineConfig { steps_in_flight, ..config() }, &replays);
+            let got = tokens_of(&engine, short_requests());
+            assert_eq!(got, want, "{kv:?}, {runs:?}, {steps_in_flight} steps in flight");
+            let replays = replays.load(Ordering::Relaxed);
+            // Three sequences decode 64 tokens each, then one: few steps differ from all before.
+            assert!(replays > 64, "{replays} steps were run as graphs");
+        }
+    }
 }
 
 fn check_tiers(runs: Runs) {

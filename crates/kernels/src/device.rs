@@ -275,6 +275,10 @@ pub trait Device: Send + Sync {
     /// Names what was asked for in a queue so far. Called by the thread that entered it last.
     fn mark(&self, _mark: Mark) {}
 
+    /// What this thread asks for from now on is much like what it asked for before, kernel by kernel, as a step's decodes are like
+    /// those of the step before: until something else is asked for a device may put it off, and do it at once.
+    fn repeats(&self) {}
+
     /// Whether calls are done later than they return, so that the caller's clock says nothing of them.
     fn is_late(&self) -> bool {
         false

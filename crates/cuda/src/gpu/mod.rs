@@ -4,6 +4,7 @@ mod adopted;
 mod clock;
 mod cublaslt;
 mod fetches;
+mod graphs;
 mod idle;
 mod kept;
 mod pinned;
@@ -26,7 +27,7 @@ use sha2::{Digest, Sha256};
 use crate::compiler::{self, Architecture, compile, options};
 use crate::module::Module;
 use crate::product::{Places, Product, Products, Room};
-use crate::{CudaError, Driver, Launch};
+use crate::{CudaError, Driver, Graphs, Launch};
 
 pub(crate) use cublaslt::ROOM as PRODUCT_ROOM;
 pub use pinned::PINNED_BYTES;
@@ -35,6 +36,7 @@ pub use speeds::Speeds;
 use adopted::Adopted;
 use cublaslt::CublasLt;
 use fetches::Fetches;
+use graphs::Made;
 use pinned::{PIECE_BYTES, PIECES, Pool, SMALL_PIECE_BYTES, SMALL_PIECES};
 use streams::Streams;
 
@@ -53,6 +55,8 @@ pub struct Gpu {
     library: Option<CublasLt>,
     functions: Mutex<Functions>,
     fetches: Fetches,
+    /// None if kernels are started one by one.
+    graphs: Option<Made>,
     adopted: Mutex<Vec<Adopted>>,
 }
 
@@ -123,6 +127,7 @@ impl Gpu {
                 library: wants_library.then(|| CublasLt::open(driver_version as u32 / 1000)).transpose()?,
                 functions: Mutex::default(),
                 fetches: Fetches::new()?,
+                graphs: Made::new(driver_version)?,
                 adopted: Mutex::default(),
             })
         }
@@ -256,6 +261,13 @@ fn wants_library(said: Option<&str>) -> Result<bool, CudaError> {
     }
 }
 
+/// A kernel's arguments in words, so that they are aligned.
+fn words(args: &[u8]) -> Vec<u64> {
+    let mut words = vec![0; args.len().div_ceil(8)];
+    bytemuck::cast_slice_mut::<_, u8>(&mut words)[..args.len()].copy_from_slice(args);
+    words
+}
+
 /// Where machine code comes from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
@@ -345,9 +357,8 @@ impl Driver for Gpu {
     fn launch(&self, launch: &Launch<'_>) {
         self.bind();
         let function = self.function(launch.module, launch.kernel);
-        // The driver copies the arguments during the call; words, so that they are aligned.
-        let mut args = vec![0u64; launch.args.len().div_ceil(8)];
-        bytemuck::cast_slice_mut::<_, u8>(&mut args)[..launch.args.len()].copy_from_slice(launch.args);
+        // The driver copies the arguments during the call.
+        let mut args = words(launch.args);
         let grid = (launch.grid[0] as u32, launch.grid[1] as u32, 1);
         let mut parameters = [args.as_mut_ptr().cast::<c_void>()];
         // SAFETY: the function takes one structure of these bytes, whose addresses lie in the device's memory.
@@ -355,6 +366,10 @@ impl Driver for Gpu {
             result::launch_kernel(function, grid, (launch.threads, 1, 1), 0, self.stream(), &mut parameters)
         };
         started.unwrap_or_else(|e| lost(&format!("start {} {:?}", launch.kernel, launch.grid), e));
+    }
+
+    fn graphs(&self) -> Option<&dyn Graphs> {
+        self.graphs.is_some().then_some(self as &dyn Graphs)
     }
 
     fn products(&self) -> Option<&dyn Products> {
@@ -418,6 +433,7 @@ impl Drop for Gpu {
         unsafe {
             let _ = result::ctx::set_current(self.context);
             let _ = self.streams.wait();
+            let _ = self.graphs.as_ref().map(Made::clear);
             if let Some(memory) = self.memory {
                 let _ = result::free_sync(memory);
             }

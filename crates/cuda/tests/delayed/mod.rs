@@ -5,12 +5,13 @@
 mod queues;
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use cuda::module::Module;
 use cuda::product::{Places, Product, Products, Room};
-use cuda::{CudaError, Driver, Launch};
+use cuda::{CudaError, Driver, Graphs, Launch};
 use kernels::arena::Lasting;
 use kernels::queue::{self, Mark};
 
@@ -29,8 +30,9 @@ pub(crate) struct Delayed {
 }
 
 impl Delayed {
-    pub(crate) fn new(seed: u64) -> Delayed {
-        let emulator = Arc::new(Emulator::new(Mma::Defined));
+    /// `replays`: how many graphs it has run.
+    pub(crate) fn new(seed: u64, replays: &Arc<AtomicUsize>) -> Delayed {
+        let emulator = Arc::new(Emulator::counting(Mma::Defined, replays));
         Delayed { emulator, queues: Queues::new(seed), fetches: Mutex::default() }
     }
 
@@ -110,6 +112,10 @@ impl Driver for Delayed {
         });
     }
 
+    fn graphs(&self) -> Option<&dyn Graphs> {
+        Some(self)
+    }
+
     fn products(&self) -> Option<&dyn Products> {
         Some(self)
     }
@@ -136,6 +142,21 @@ impl Driver for Delayed {
 
     fn wait(&self) {
         self.queues.wait(None);
+    }
+}
+
+impl Graphs for Delayed {
+    fn record(&self, launches: &[Launch<'_>]) -> Option<u64> {
+        self.emulator.record(launches)
+    }
+
+    fn replay(&self, graph: u64) {
+        self.later(move |emulator| emulator.replay(graph));
+    }
+
+    /// What is under way ends first.
+    fn forget(&self, graph: u64) {
+        self.later(move |emulator| emulator.forget(graph));
     }
 }
 

@@ -5,13 +5,13 @@ use std::ffi::{CString, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 use std::{env, fs};
 
 use cuda::module::Module;
 use cuda::product::{Layout, Numbers, Places, Product, Products, Room};
-use cuda::{CudaError, Driver, Launch};
+use cuda::{CudaError, Driver, Graphs, Launch};
 use kernels::arena::Lasting;
 use kernels::queue::Mark;
 
@@ -22,6 +22,9 @@ type Start = unsafe extern "C" fn(*const i8, u32, u32, u32, *const c_void, u32) 
 /// Copies of adopted memory, by all emulators together.
 #[allow(dead_code, reason = "not every test has weights on the host")]
 pub(crate) static COPIES_OF_ADOPTED: AtomicUsize = AtomicUsize::new(0);
+
+/// Graphs that there is room for.
+const GRAPHS: usize = 5;
 
 /// What passes at a time: little, so that small copies have several pieces.
 const PIECE_BYTES: usize = 5000;
@@ -49,6 +52,23 @@ pub(crate) struct Emulator {
     /// What was fetched and is not asked for yet.
     fetched: Mutex<Vec<(u64, Vec<u8>)>>,
     adopted: Mutex<Vec<Lasting>>,
+    /// None if kernels are run one by one.
+    graphs: Option<Mutex<Recorded>>,
+    /// How many of them were run.
+    replays: Arc<AtomicUsize>,
+}
+
+/// Kernels as they were when a graph was made of them, by number, and how many graphs there were.
+type Recorded = (u64, HashMap<u64, Vec<Frozen>>);
+
+/// A kernel with the arguments that it had.
+#[derive(Clone)]
+struct Frozen {
+    module: Module,
+    kernel: &'static str,
+    grid: [usize; 2],
+    threads: u32,
+    args: Vec<u8>,
 }
 
 /// The system's C++ compiler, if there is one; says so if not.
@@ -75,7 +95,21 @@ impl Emulator {
             prepared: Mutex::default(),
             fetched: Mutex::default(),
             adopted: Mutex::default(),
+            graphs: Some(Mutex::default()),
+            replays: Arc::default(),
         }
+    }
+
+    /// One that counts the graphs that it runs.
+    #[allow(dead_code, reason = "not every test has steps")]
+    pub(crate) fn counting(mma: Mma, replays: &Arc<AtomicUsize>) -> Emulator {
+        Emulator { replays: Arc::clone(replays), ..Emulator::new(mma) }
+    }
+
+    /// One that runs kernels one by one.
+    #[allow(dead_code, reason = "not every test has steps")]
+    pub(crate) fn without_graphs(mma: Mma) -> Emulator {
+        Emulator { graphs: None, ..Emulator::new(mma) }
     }
 }
 
@@ -209,6 +243,10 @@ impl Driver for Emulator {
         assert_eq!(wrong, 0, "{} takes no arguments of {} bytes", launch.kernel, launch.args.len());
     }
 
+    fn graphs(&self) -> Option<&dyn Graphs> {
+        self.graphs.is_some().then_some(self as &dyn Graphs)
+    }
+
     fn products(&self) -> Option<&dyn Products> {
         // Devices without bf16 have own kernels for everything, which so are run too.
         (self.mma == Mma::Defined).then_some(self as &dyn Products)
@@ -228,6 +266,35 @@ impl Driver for Emulator {
     fn settle(&self) {}
 
     fn wait(&self) {}
+}
+
+/// A graph has what it was made of, whatever becomes of the list that it was made from.
+impl Graphs for Emulator {
+    fn record(&self, launches: &[Launch<'_>]) -> Option<u64> {
+        let (count, graphs) = &mut *self.graphs.as_ref().expect("it makes graphs").lock().unwrap();
+        let frozen = |launch: &Launch<'_>| {
+            let &Launch { module, kernel, grid, threads, args } = launch;
+            Frozen { module, kernel, grid, threads, args: args.to_vec() }
+        };
+        (graphs.len() < GRAPHS).then(|| {
+            *count += 1;
+            graphs.insert(*count, launches.iter().map(frozen).collect());
+            *count
+        })
+    }
+
+    fn replay(&self, graph: u64) {
+        self.replays.fetch_add(1, Ordering::Relaxed);
+        let kernels = self.graphs.as_ref().expect("it makes graphs").lock().unwrap().1[&graph].clone();
+        for Frozen { module, kernel, grid, threads, args } in kernels {
+            self.launch(&Launch { module, kernel, grid, threads, args: &args });
+        }
+    }
+
+    fn forget(&self, graph: u64) {
+        let graphs = &mut self.graphs.as_ref().expect("it makes graphs").lock().unwrap().1;
+        graphs.remove(&graph).expect("a graph that was made");
+    }
 }
 
 /// A library of products by the definition: what the layouts say is taken at its word.

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use kernels::attention::{BLOCK_TOKENS, GROUP_TOKENS, Span as KvSpan};
 use policy::pipeline::DiskPath;
-use spec::{Chunk, Kept, Move, Program, Sampling, SeqId, Step, StepId, Tier};
+use spec::{Chunk, Kept, Lane, Move, Program, Sampling, SeqId, Step, StepId, Tier};
 
 use crate::lock::lock;
 use crate::step::late::{Asked, Coming};
@@ -101,6 +101,18 @@ impl StepRun {
             started: Instant::now(),
             asked: Mutex::default(),
         }
+    }
+}
+
+impl StepRun {
+    /// Whether it is one batch of decodes, over KV and weights that are all on the device.
+    pub(crate) fn only_decodes_here(&self) -> bool {
+        let decodes = |chunk: &ChunkRun| {
+            chunk.rows.len() == 1 && (chunk.home, chunk.attend) == (Tier::Device, Tier::Device)
+        };
+        self.batches.len() == 1
+            && self.batches[0].chunks.iter().all(decodes)
+            && self.program.nodes().iter().all(|node| node.lane == Lane::Device)
     }
 }
 

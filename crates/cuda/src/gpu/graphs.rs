@@ -1,0 +1,216 @@
+//! Graphs of kernels, each after the one before.
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::sys;
+
+use crate::{CudaError, Graphs, Launch};
+
+use super::{Gpu, lost};
+
+/// Drivers from this version on add kernels to a graph as is done here.
+const LEAST_VERSION: i32 = 12_000;
+/// Device memory that graphs may take of what is left to the driver.
+const BYTES: usize = 128 << 20;
+/// Whether graphs are made.
+const SETTING: &str = "BALLAST_CUDA_GRAPHS";
+
+/// Graphs that were made, by number.
+#[derive(Default)]
+pub(super) struct Made {
+    all: Mutex<Numbered>,
+}
+
+#[derive(Default)]
+struct Numbered {
+    newest: u64,
+    all: HashMap<u64, Exec>,
+    /// Device memory of all.
+    bytes: usize,
+}
+
+/// One that can be run, and the device memory that it takes.
+struct Exec {
+    exec: sys::CUgraphExec,
+    bytes: usize,
+}
+
+// SAFETY: the driver's handles may be used from any thread.
+unsafe impl Send for Exec {}
+
+/// Graphs on their way to be made.
+struct Plan(sys::CUgraph);
+
+impl Plan {
+    fn new() -> Result<Plan, DriverError> {
+        let mut graph = ptr::null_mut();
+        // SAFETY: the driver writes one handle.
+        unsafe { sys::cuGraphCreate(&mut graph, 0) }.result()?;
+        Ok(Plan(graph))
+    }
+
+    /// Adds a kernel after `before`. The driver copies the arguments during the call.
+    ///
+    /// # Safety
+    /// The function takes one structure of these bytes, whose addresses lie in the device's memory as long as the graph is used.
+    unsafe fn add(
+        &mut self,
+        function: sys::CUfunction,
+        launch: &Launch<'_>,
+        before: Option<sys::CUgraphNode>,
+    ) -> Result<sys::CUgraphNode, DriverError> {
+        let mut args = super::words(launch.args);
+        let mut parameters = [args.as_mut_ptr().cast::<c_void>()];
+        let kernel = sys::CUDA_KERNEL_NODE_PARAMS {
+            func: function,
+            gridDimX: launch.grid[0] as u32,
+            gridDimY: launch.grid[1] as u32,
+            gridDimZ: 1,
+            blockDimX: launch.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: 0,
+            kernelParams: parameters.as_mut_ptr(),
+            extra: ptr::null_mut(),
+            kern: ptr::null_mut(),
+            ctx: ptr::null_mut(),
+        };
+        let mut node = ptr::null_mut();
+        let (first, count) =
+            (before.as_ref().map_or(ptr::null(), ptr::from_ref), usize::from(before.is_some()));
+        // SAFETY: by this function's contract; all pointers outlive the call, and the current context is the function's.
+        unsafe { sys::cuGraphAddKernelNode_v2(&mut node, self.0, first, count, &kernel) }.result()?;
+        Ok(node)
+    }
+
+    fn instantiate(&self) -> Result<sys::CUgraphExec, DriverError> {
+        // SAFETY: the graph is this plan's own.
+        unsafe { result::graph::instantiate(self.0, sys::CUgraphInstantiate_flags(0)) }
+    }
+}
+
+impl Drop for Plan {
+    fn drop(&mut self) {
+        // SAFETY: what was made of it lives on without it. What fails here fails because the device is lost already.
+        let _ = unsafe { result::graph::destroy(self.0) };
+    }
+}
+
+impl Made {
+    /// None if somebody does not want them, or the driver is too old.
+    pub(super) fn new(driver_version: i32) -> Result<Option<Made>, CudaError> {
+        let wanted = wants(std::env::var(SETTING).ok().as_deref())?;
+        Ok((wanted && driver_version >= LEAST_VERSION).then(Made::default))
+    }
+
+    fn all(&self) -> MutexGuard<'_, Numbered> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives up a graph. If it is under way it ends first, as the driver promises.
+    fn forget(&self, graph: u64) -> Result<(), DriverError> {
+        let mut all = self.all();
+        let Some(Exec { exec, bytes }) = all.all.remove(&graph) else { return Ok(()) };
+        all.bytes -= bytes;
+        // SAFETY: nobody else has it any more.
+        unsafe { result::graph::exec_destroy(exec) }
+    }
+
+    /// Gives up all of them. The device's context is current.
+    pub(super) fn clear(&self) -> Result<(), DriverError> {
+        let numbers: Vec<u64> = self.all().all.keys().copied().collect();
+        numbers.into_iter().try_for_each(|graph| self.forget(graph))
+    }
+}
+
+impl Gpu {
+    /// A graph of these kernels, and the device memory that it took; none if the device has no memory for it.
+    fn make(&self, launches: &[Launch<'_>]) -> Result<Option<Exec>, DriverError> {
+        let mut plan = Plan::new()?;
+        let mut before = None;
+        for launch in launches {
+            let function = self.function(launch.module, launch.kernel);
+            // SAFETY: as for a launch of its own; the device's memory is freed after its graphs.
+            before = Some(unsafe { plan.add(function, launch, before)? });
+        }
+        let free = || result::mem_get_info().map(|(free, _)| free);
+        let free_before = free()?;
+        let exec = match plan.instantiate() {
+            Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => return Ok(None),
+            exec => exec?,
+        };
+        // SAFETY: the graph was just made; it is brought to the device now, so that its memory is taken.
+        let there = unsafe { result::graph::upload(exec, self.stream()) };
+        match there.and_then(|()| free()) {
+            Ok(free_after) => Ok(Some(Exec { exec, bytes: free_before.saturating_sub(free_after) })),
+            Err(why) => {
+                // SAFETY: nobody has it yet. The error that is told is the first.
+                let _ = unsafe { result::graph::exec_destroy(exec) };
+                Err(why)
+            }
+        }
+    }
+}
+
+impl Graphs for Gpu {
+    fn record(&self, launches: &[Launch<'_>]) -> Option<u64> {
+        self.bind();
+        let made = self.graphs.as_ref().expect("who makes none is not asked");
+        let exec = self.make(launches).unwrap_or_else(|e| lost("make a graph of kernels", e))?;
+        let mut all = made.all();
+        all.newest += 1;
+        all.bytes += exec.bytes;
+        let number = all.newest;
+        all.all.insert(number, exec);
+        if all.bytes <= BYTES {
+            return Some(number);
+        }
+        drop(all);
+        made.forget(number).unwrap_or_else(|e| lost("give up a graph of kernels", e));
+        None
+    }
+
+    fn replay(&self, graph: u64) {
+        self.bind();
+        let made = self.graphs.as_ref().expect("who makes none is not asked").all();
+        let exec = made.all.get(&graph).unwrap_or_else(|| panic!("graph {graph} was given up")).exec;
+        // SAFETY: the graph is there, as is the stream.
+        unsafe { result::graph::launch(exec, self.stream()) }
+            .unwrap_or_else(|e| lost("start a graph of kernels", e));
+    }
+
+    fn forget(&self, graph: u64) {
+        self.bind();
+        let made = self.graphs.as_ref().expect("who makes none is not asked");
+        made.forget(graph).unwrap_or_else(|e| lost("give up a graph of kernels", e));
+    }
+}
+
+/// Whether graphs are wanted; they are, unless somebody says otherwise.
+fn wants(said: Option<&str>) -> Result<bool, CudaError> {
+    match said {
+        None | Some("" | "on") => Ok(true),
+        Some("off") => Ok(false),
+        Some(other) => Err(CudaError::Setting {
+            variable: SETTING,
+            found: other.to_string(),
+            choices: "on, or off for kernels that are started one by one",
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn graphs_are_made_unless_somebody_says_otherwise() {
+        assert_eq!([None, Some("on"), Some("off")].map(|said| wants(said).unwrap()), [true, true, false]);
+        let why = wants(Some("maybe")).unwrap_err().to_string();
+        assert!(why.contains("BALLAST_CUDA_GRAPHS is `maybe`") && why.contains("off"), "{why}");
+    }
+}
