@@ -14,7 +14,7 @@ mod serve;
 use std::path::PathBuf;
 
 pub(crate) use amounts::Percent;
-use amounts::{at_least_one, device, link_gbps, parse_bytes, parse_count, percent, threads};
+use amounts::{at_least_one, device, link_gbps, parse_bytes, parse_count, percent, positive, threads};
 pub(crate) use batch::{BatchArgs, BatchCommand, BatchJob, MergeArgs, OnInvalid, ProgressKind};
 pub(crate) use bench::{
     AblationArgs, BenchArgs, BenchCommand, BenchKernelsArgs, BenchPlanArgs, DeviceName, DiskArgs,
@@ -26,7 +26,9 @@ pub(crate) use bench_serve::{
 pub(crate) use documents::{CompletionsArgs, ManArgs, ShellName};
 pub(crate) use elsewhere::instead_of;
 pub(crate) use familiar::{FamiliarArgs, ModelArg};
-pub(crate) use plan::{FlexgenArgs, Mechanism, PlanArgs, ProfileArgs, ScenarioArgs, SimulateBlockArgs};
+pub(crate) use plan::{
+    FlexgenArgs, PinWeight, PlanArgs, ProfileArgs, Runtime, ScenarioArgs, SimulateBlockArgs,
+};
 pub(crate) use schedule::{AttendOn, ScheduleArgs, ScheduleName};
 pub(crate) use serve::{LogFormatName, LogLevelName, ServeArgs};
 

@@ -4,60 +4,96 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use policy::plan::BlockSize;
-use serde_json::{Value, json};
-use sim::flexgen::{
-    CELLS, Case, Cell, Format, Mechanism, Metric, Overlap, Pinning, Policy, Prediction, Published, Rates,
-    Table, Wanted, plan, predict,
-};
+use serde_json::Value;
+use sim::flexgen::{Case, Mechanism, Overlap, Pinning, Policy, Prediction, Rates, Wanted, plan, predict};
 use spec::{Placement, Tier};
 
-use crate::args::{self, FlexgenArgs, Percent};
-use crate::console::show;
+use crate::args::{FlexgenArgs, Percent, PinWeight, Runtime};
+use crate::console::{Misuse, show};
 use crate::output_file::{JsonReport, OutputFile};
+use crate::paper_tables::{curves, figure_1, gains, tables};
 use crate::resolve::share;
-use crate::scenario::{chart, curve, percent, rates, report, wanted};
+use crate::scenario::{fits, nothing, percent, rates, report, wanted};
 
 pub(crate) fn flexgen(args: FlexgenArgs) -> Result<ExitCode> {
+    refuse_what_is_of_one_cell(&args)?;
     let rates = rates(&args.scenario)?;
     let json = JsonReport::open(args.scenario.json.as_deref())?;
-    let mechanism = match args.mechanism {
-        args::Mechanism::Flexgen => Mechanism::FLEXGEN,
-        args::Mechanism::Ballast => Mechanism::BALLAST,
-    };
-    let told = match (&args.model, args.mechanism) {
-        (Some(model), _) => one(model, &args, rates, mechanism)?,
-        (None, args::Mechanism::Flexgen) => tables(rates)?,
-        (None, args::Mechanism::Ballast) => gains(&args, rates)?,
+    let mut told = match (&args.model, args.mechanism) {
+        (Some(model), _) => one(model, &args, rates, with_terms(&args, start(args.mechanism))?)?,
+        (None, Runtime::Flexgen) => tables(rates, &|mechanism| with_terms(&args, mechanism))?,
+        (None, Runtime::Ballast) => gains(&args.scenario, rates)?,
     };
     if let Some(path) = &args.curves {
         let mut file = OutputFile::open(path)?;
-        let svg = figure_1(&args, rates)?;
+        let found = figure_1(&args.scenario, rates)?;
+        told["figure_1"] = curves(&found)?;
         file.begin()?;
-        file.write(svg.as_bytes())?;
+        file.write(found.svg().as_bytes())?;
     }
     json.write(&told)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Flags of a cell, where the paper's tables are asked for: those have their own.
+fn refuse_what_is_of_one_cell(args: &FlexgenArgs) -> Result<()> {
+    let scenario = &args.scenario;
+    let of_a_cell = [
+        ("--prompt-len", scenario.prompt_len.is_some()),
+        ("--gen-len", scenario.gen_len.is_some()),
+        ("--devices", scenario.devices.is_some()),
+        ("--compress-weight", scenario.compress_weight),
+        ("--compress-cache", scenario.compress_cache),
+        ("--no-host-attention", scenario.no_host_attention),
+        ("--no-overlap", args.no_overlap),
+        ("--batch-size", args.batch_size.is_some()),
+        ("--num-batches", args.num_batches.is_some()),
+        ("--pin-weight", args.pin_weight.is_some()),
+        ("--term", !args.term.is_empty() && args.mechanism == Runtime::Ballast),
+    ];
+    match of_a_cell.into_iter().find(|(_, given)| *given && args.model.is_none()) {
+        Some((flag, _)) => bail!(Misuse(format!(
+            "{flag} is of one cell, and the paper's tables have theirs: add --model, such as --model opt-30b"
+        ))),
+        None => Ok(()),
+    }
+}
+
+fn start(runtime: Runtime) -> Mechanism {
+    match runtime {
+        Runtime::Flexgen => Mechanism::FLEXGEN,
+        Runtime::Ballast => Mechanism::BALLAST,
+    }
+}
+
+fn with_terms(args: &FlexgenArgs, from: Mechanism) -> Result<Mechanism> {
+    let mut terms = args.term.iter();
+    Ok(terms.try_fold(from, |mechanism, (term, side)| mechanism.with(term, side))?)
 }
 
 fn one(model: &str, args: &FlexgenArgs, rates: Rates, mechanism: Mechanism) -> Result<Value> {
     let block = args.batch_size.zip(args.num_batches);
     let block = block.map(|(batch_size, num_batches)| BlockSize { batch_size, num_batches });
     let overlap = if args.no_overlap { Overlap::Off } else { Overlap::On };
-    let wanted = Wanted { block, overlap, ..wanted(model, &args.scenario)? };
+    let pinning = match args.pin_weight {
+        None | Some(PinWeight::Auto) => Pinning::Auto,
+        Some(PinWeight::On) => Pinning::On,
+        Some(PinWeight::Off) => Pinning::Off,
+    };
+    let wanted = Wanted { block, overlap, pinning, ..wanted(model, &args.scenario)? };
     let (case, prediction) = match &args.percent {
         Some(percent) => {
             let case = given(&wanted, percent)?;
+            fits(&case, rates, mechanism)?;
             (case, predict(&case, rates, mechanism))
         }
         None => match plan(&wanted, rates, mechanism) {
             Some(planned) => (planned.case, planned.prediction),
-            None => {
-                bail!("nothing fits: {model} needs more memory or room on the drive than this machine has")
-            }
+            None => return Err(nothing(model, &wanted, rates, mechanism)),
         },
     };
     say(model, &case, &prediction)?;
-    Ok(report(&case, &prediction))
+    Ok(report(model, &args.scenario, &case, &prediction, mechanism))
 }
 
 fn say(model: &str, case: &Case, prediction: &Prediction) -> Result<()> {
@@ -84,103 +120,12 @@ fn say(model: &str, case: &Case, prediction: &Prediction) -> Result<()> {
 /// A policy as FlexGen's `--percent` writes it.
 fn given(wanted: &Wanted, percent: &[Percent]) -> Result<Case> {
     let Some(block) = wanted.block else { bail!("--percent needs --batch-size and --num-batches") };
-    Ok(Case {
-        dims: wanted.dims,
-        lengths: wanted.lengths,
-        policy: Policy {
-            batch_size: block.batch_size,
-            num_batches: block.num_batches,
-            placement: Placement {
-                weights: share(percent, "weights", 0)?,
-                kv: share(percent, "KV", 1)?,
-                hidden: share(percent, "activations", 2)?,
-            },
-            weights: wanted.weights,
-            cache: wanted.cache,
-            overlap: wanted.overlap,
-            host_attention: wanted.host_attention,
-            pinning: Pinning::Auto,
+    Ok(wanted.case(
+        block,
+        Placement {
+            weights: share(percent, "weights", 0)?,
+            kv: share(percent, "KV", 1)?,
+            hidden: share(percent, "activations", 2)?,
         },
-        devices: wanted.devices,
-    })
-}
-
-/// All tables, cell by cell.
-fn tables(rates: Rates) -> Result<Value> {
-    let mut cells = Vec::new();
-    for table in Table::ALL {
-        show!("\n{}", table.title())?;
-        for cell in CELLS.iter().filter(|cell| cell.table == table) {
-            cells.push(shown(cell, rates)?);
-        }
-    }
-    Ok(json!({ "cells": cells }))
-}
-
-fn shown(cell: &Cell, rates: Rates) -> Result<Value> {
-    let prediction = predict(&cell.case(), rates, Mechanism::FLEXGEN);
-    let predicted = prediction.metric(cell.metric);
-    let (published, ratio) = match cell.published {
-        Published::Number(number) => (format!("{number:.2}"), format!("{:.2}", predicted / number)),
-        Published::Hundredth => ("0.01".into(), "-".into()),
-        Published::OutOfMemory => ("OOM".into(), "-".into()),
-    };
-    let what = match cell.metric {
-        Metric::Generation | Metric::Decoding => cell.row.to_string(),
-        part => format!("{part:?}"),
-    };
-    show!(
-        "  {what:24} {:10} {:5}   paper {published:>9}   predicted {predicted:>10.3}   {ratio:>5}",
-        cell.model,
-        cell.prompt
-    )?;
-    Ok(json!({
-        "table": cell.table.title(), "row": what, "model": cell.model, "prompt_len": cell.prompt,
-        "devices": cell.devices, "metric": format!("{:?}", cell.metric), "paper": published, "predicted": predicted,
-    }))
-}
-
-/// From FlexGen's mechanism to Ballast's, each planned anew.
-fn gains(args: &FlexgenArgs, rates: Rates) -> Result<Value> {
-    let mut all = Vec::new();
-    for (model, half, four) in [("opt-6.7b", 25.26, 29.12), ("opt-30b", 7.32, 8.38), ("opt-175b", 0.69, 1.12)]
-    {
-        show!("\n{model}: generated tokens/s, and times the published {half} (16 bits) and {four} (4 bits)")?;
-        for (name, mechanism) in Mechanism::gains() {
-            let half_precision = wanted(model, &args.scenario)?;
-            let compressed = Wanted { weights: Format::Int4, cache: Format::Int4, ..half_precision };
-            let best = |wanted: &Wanted| {
-                plan(wanted, rates, mechanism)
-                    .map_or(0.0, |planned| planned.prediction.generated_tokens_per_s)
-            };
-            let (a, b) = (best(&half_precision), best(&compressed));
-            show!("  {name:54} {a:8.2} {:6.2}x   {b:8.2} {:6.2}x", a / half, b / four)?;
-            all.push(json!({ "model": model, "mechanism": name, "half": a, "int4": b }));
-        }
-    }
-    Ok(json!({ "gains": all }))
-}
-
-/// Figure 1's four systems. The baselines hold one batch, and their KV on the device.
-fn figure_1(args: &FlexgenArgs, rates: Rates) -> Result<String> {
-    let half = wanted("opt-175b", &args.scenario)?;
-    let compressed = Wanted { weights: Format::Int4, cache: Format::Int4, ..half };
-    let baseline = |name: &str, row: &str| {
-        let cells = CELLS.iter().filter(|cell| cell.table == Table::TwoBaselines && cell.row == row);
-        let cell = cells.into_iter().find(|cell| cell.model == "opt-175b").expect("in the table");
-        let points = (1..=cell.block.0).map(|batch| {
-            let mut case = cell.case();
-            case.policy.batch_size = batch;
-            let prediction = predict(&case, rates, Mechanism::FLEXGEN);
-            (prediction.latency_s(), prediction.generated_tokens_per_s)
-        });
-        sim::Curve { name: name.into(), points: points.collect() }
-    };
-    let curves = vec![
-        baseline("Accelerate", "Accelerate"),
-        baseline("DeepSpeed", "DeepSpeed"),
-        curve("FlexGen", &half, rates, Mechanism::FLEXGEN),
-        curve("FlexGen (c)", &compressed, rates, Mechanism::FLEXGEN),
-    ];
-    Ok(chart("OPT-175B on a T4, predicted (FlexGen, figure 1)".into(), curves).svg())
+    ))
 }

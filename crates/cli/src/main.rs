@@ -15,6 +15,7 @@ mod lanes;
 mod layers;
 mod loaded;
 mod output_file;
+mod paper_tables;
 mod plan;
 mod profile;
 mod replay;

@@ -1,19 +1,16 @@
 //! Published models on machines of the papers: what the flags ask for, in the simulator's words.
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Error, Result, anyhow, bail};
 use policy::cost::Dims;
 use serde_json::{Value, json};
 use sim::flexgen::{
-    Case, Format, HostAttention, Lengths, MACHINES, Machine, Mechanism, Overlap, Prediction, Rates, Wanted,
-    plan,
+    Block, Case, Format, HostAttention, Lengths, MACHINES, Machine, Mechanism, Overlap, Pinning, Policy,
+    Prediction, Rates, Wanted, excess, frontier, least, nearest,
 };
 use sim::{Chart, Curve};
-use spec::{Lane, Split, Tier};
+use spec::{Lane, Placement, Split, Tier};
 
-use crate::args;
-
-/// Latencies that curves are drawn through, seconds.
-const LIMITS: [f64; 12] = [10.0, 30.0, 60.0, 100.0, 200.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4];
+use crate::args::{self, Percent};
 
 pub(crate) fn machine(name: &str) -> Result<Machine> {
     Machine::named(name)
@@ -21,7 +18,7 @@ pub(crate) fn machine(name: &str) -> Result<Machine> {
 }
 
 pub(crate) fn rates(args: &args::ScenarioArgs) -> Result<Rates> {
-    machine(&args.hardware)?.rates().context("the machine's preset")
+    machine(args.hardware())?.rates().context("the machine's preset")
 }
 
 pub(crate) fn dims(model: &str) -> Result<Dims> {
@@ -34,12 +31,13 @@ pub(crate) fn wanted(model: &str, args: &args::ScenarioArgs) -> Result<Wanted> {
     let format = |compressed| if compressed { Format::Int4 } else { Format::Half };
     Ok(Wanted {
         dims: dims(model)?,
-        lengths: Lengths { prompt: args.prompt_len, generated: args.gen_len },
+        lengths: Lengths { prompt: args.prompt_len(), generated: args.gen_len() },
         weights: format(args.compress_weight),
         cache: format(args.compress_cache),
         overlap: Overlap::On,
         host_attention: if args.no_host_attention { HostAttention::Off } else { HostAttention::On },
-        devices: args.devices,
+        pinning: Pinning::Auto,
+        devices: args.devices(),
         block: None,
         max_latency_s: None,
     })
@@ -58,9 +56,14 @@ pub(crate) fn shares(split: Split) -> Value {
     })
 }
 
-/// The figures of a run, for `--json`.
-pub(crate) fn report(case: &Case, prediction: &Prediction) -> Value {
-    let policy = &case.policy;
+/// The figures of a run and what was run, for `--json`.
+pub(crate) fn report(
+    model: &str,
+    args: &args::ScenarioArgs,
+    case: &Case,
+    prediction: &Prediction,
+    mechanism: Mechanism,
+) -> Value {
     let lanes: serde_json::Map<String, Value> = Lane::ALL
         .into_iter()
         .map(|lane| {
@@ -68,12 +71,31 @@ pub(crate) fn report(case: &Case, prediction: &Prediction) -> Value {
             (format!("{lane:?}"), json!(both[0] + both[1]))
         })
         .collect();
-    json!({
+    let mut told = json!({
+        "model": model,
+        "hardware": args.hardware(),
         "generated_tokens_per_s": prediction.generated_tokens_per_s,
         "decode_tokens_per_s": prediction.decode_tokens_per_s,
         "prefill_s": prediction.prefill.total,
         "decode_s": prediction.decode.total,
         "latency_s": prediction.latency_s(),
+        "lane_seconds": lanes,
+    });
+    policy(&mut told, case, mechanism);
+    told
+}
+
+/// What was run: lengths, block, placement, formats and every term of the runtime.
+pub(crate) fn policy(told: &mut Value, case: &Case, mechanism: Mechanism) {
+    let policy = &case.policy;
+    let format = |format| if format == Format::Int4 { "int4" } else { "half" };
+    let terms: serde_json::Map<String, Value> =
+        mechanism.sides().map(|(term, side)| (term.into(), json!(side))).collect();
+    let said = json!({
+        "prompt_len": case.lengths.prompt,
+        "gen_len": case.lengths.generated,
+        "devices": case.devices,
+        "schedule": if mechanism.block == Block::Diagonal { "diagonal" } else { "zigzag" },
         "batch_size": policy.batch_size,
         "num_batches": policy.num_batches,
         "placement": {
@@ -81,20 +103,100 @@ pub(crate) fn report(case: &Case, prediction: &Prediction) -> Value {
             "kv": shares(policy.placement.kv),
             "hidden": shares(policy.placement.hidden),
         },
-        "lane_seconds": lanes,
-    })
+        "weights": format(policy.weights),
+        "kv": format(policy.cache),
+        "overlap": policy.overlap == Overlap::On,
+        "host_attention": policy.host_attention == HostAttention::On,
+        "pin_weight": match policy.pinning {
+            Pinning::Auto => "auto",
+            Pinning::On => "on",
+            Pinning::Off => "off",
+        },
+        "mechanism": terms,
+    });
+    for (key, value) in said.as_object().into_iter().flatten() {
+        told[key] = value.clone();
+    }
 }
 
 /// The most that can be had at each latency.
 pub(crate) fn curve(name: &str, wanted: &Wanted, rates: Rates, mechanism: Mechanism) -> Curve {
-    let point = |&limit: &f64| {
-        let wanted = Wanted { max_latency_s: Some(limit), ..*wanted };
-        let planned = plan(&wanted, rates, mechanism)?;
-        Some((planned.prediction.latency_s(), planned.prediction.generated_tokens_per_s))
+    let points = frontier(wanted, rates, mechanism)
+        .into_iter()
+        .map(|planned| (planned.prediction.latency_s(), planned.prediction.generated_tokens_per_s));
+    Curve { name: name.into(), points: points.collect() }
+}
+
+/// Why there is no plan: a limit on latency that nothing keeps, or tiers that are too small.
+pub(crate) fn nothing(model: &str, wanted: &Wanted, rates: Rates, mechanism: Mechanism) -> Error {
+    let soonest = frontier(&Wanted { max_latency_s: None, ..*wanted }, rates, mechanism).into_iter().next();
+    match (soonest, wanted.max_latency_s) {
+        (Some(planned), Some(limit)) => anyhow!(
+            "nothing is fast enough: {model} takes {:.1} s for a request at the least (a block of {}x{}, {:.3} generated \
+             tokens/s), more than the {limit} s of --max-latency",
+            planned.prediction.latency_s(),
+            planned.case.policy.batch_size,
+            planned.case.policy.num_batches,
+            planned.prediction.generated_tokens_per_s
+        ),
+        _ => too_small(model, wanted, rates, mechanism),
+    }
+}
+
+/// Which tier would have to be how large.
+fn too_small(model: &str, wanted: &Wanted, rates: Rates, mechanism: Mechanism) -> Error {
+    let tiers = [
+        (Tier::Device, rates.device_bytes, "memory of the device"),
+        (Tier::Host, rates.host_bytes, "memory of the host"),
+        (Tier::Disk, rates.disk_bytes, "room on the drive"),
+    ];
+    let would = tiers.into_iter().filter_map(|(tier, has, name)| {
+        let least = least(wanted, rates, mechanism, tier).filter(|least| *least > has)?;
+        Some(format!("{} of {name} instead of {}", gib(least), gib(has)))
+    });
+    match would.collect::<Vec<_>>() {
+        none if none.is_empty() => {
+            anyhow!("nothing fits: {model} needs more than one of device, host and drive to be larger")
+        }
+        would => anyhow!("nothing fits: {model} needs at least {}", would.join(", or ")),
+    }
+}
+
+/// Refuses a policy that takes more of a tier than there is, with the nearest that does not.
+pub(crate) fn fits(case: &Case, rates: Rates, mechanism: Mechanism) -> Result<()> {
+    let excess = excess(case, rates, mechanism);
+    if excess.is_empty() {
+        return Ok(());
+    }
+    let name = |tier| match tier {
+        Tier::Device => "the device",
+        Tier::Host => "the host",
+        Tier::Disk => "the drive",
     };
-    let mut points: Vec<(f64, f64)> = LIMITS.iter().filter_map(point).collect();
-    points.dedup();
-    Curve { name: name.into(), points }
+    let over =
+        excess.iter().map(|e| format!("{} on {}, which has {}", gib(e.needs), name(e.tier), gib(e.has)));
+    let over = over.collect::<Vec<_>>().join(", and ");
+    match nearest(case, rates, mechanism) {
+        Some(near) => {
+            bail!("out of memory: this policy takes {over}; the nearest that fits is {}", flags(&near))
+        }
+        None => bail!("out of memory: this policy takes {over}, and no shares of any block fit"),
+    }
+}
+
+/// A policy as it is typed.
+fn flags(case: &Case) -> String {
+    let Policy { batch_size, num_batches, placement: Placement { weights, kv, hidden }, .. } = case.policy;
+    let shares = [weights, kv, hidden].map(|split| {
+        let [device, host] = [Tier::Device, Tier::Host].map(|tier| Percent::of_parts(split.part(tier)));
+        format!("{device} {host}")
+    });
+    format!("--batch-size {batch_size} --num-batches {num_batches} --percent {}", shares.join(" "))
+}
+
+fn gib(bytes: f64) -> String {
+    // Upwards, so that what is asked for is enough.
+    format!("{:.1} GiB", (bytes / f64::from(1 << 30) * 10.0).ceil() / 10.0)
 }
 
 /// Curves of throughput over latency.

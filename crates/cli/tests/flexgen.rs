@@ -35,8 +35,102 @@ fn tables_and_what_is_not_known() {
     }
     ballast(&["simulate", "flexgen", "--model", "opt-31b"]).refused(1, &["opt-31b", "opt-30b"]);
     ballast(&["plan", "opt-30b", "--hardware", "t5"]).refused(1, &["t5", "t4"]);
-    ballast(&["plan", "opt-175b", "--memory", "8GiB", "--disk", "8GiB"]).refused(1, &["nothing fits"]);
+    ballast(&["plan", "opt-175b", "--memory", "8GiB", "--disk", "8GiB"])
+        .refused(1, &["nothing fits", "room on the drive"]);
+    ballast(&["plan", "opt-30b", "--max-latency", "1"])
+        .refused(1, &["nothing is fast enough", "s for a request"]);
     let bad = ["--batch-size", "1", "--num-batches", "1", "--percent", "90", "20", "0", "0", "0", "0"];
     let args = [&["simulate", "flexgen", "--model", "opt-30b"][..], &bad[..]].concat();
     ballast(&args).refused(1, &["more than all of them"]);
+}
+
+#[test]
+fn flags_that_would_not_be_heard_are_refused_by_name() {
+    let tables = |flags: &[&str], named: &str| {
+        ballast(&[&["simulate", "flexgen"][..], flags].concat()).refused(2, &[named, "--model"]);
+    };
+    for flag in ["--compress-weight", "--compress-cache", "--no-host-attention", "--no-overlap"] {
+        tables(&[flag], flag);
+        tables(&["--mechanism", "ballast", flag], flag);
+    }
+    for flag in ["--prompt-len", "--gen-len", "--devices"] {
+        tables(&[flag, "64"], flag);
+    }
+    tables(&["--batch-size", "2", "--num-batches", "1"], "--batch-size");
+    tables(&["--pin-weight", "off"], "--pin-weight");
+    tables(&["--mechanism", "ballast", "--term", "grain=slices"], "--term");
+    let published = [
+        ("--num-prompts", "7"),
+        ("--steps-in-flight", "2"),
+        ("--record", "x"),
+        ("--tool-call-parser", "hermes"),
+        ("--chat-template", "x"),
+        ("--revision", "main"),
+    ];
+    for (flag, value) in published {
+        ballast(&["plan", "opt-30b", flag, value]).refused(2, &[flag, "published model"]);
+    }
+    for flag in ["--price-per-hour", "--max-latency"] {
+        for nonsense in ["0", "nan", "inf"] {
+            ballast(&["plan", "opt-30b", flag, nonsense]).refused(2, &[flag, "above zero"]);
+        }
+    }
+    ballast(&["plan", &common::golden("llama"), "--hardware", "t9"])
+        .refused(2, &["--hardware", "this machine"]);
+}
+
+#[test]
+fn a_policy_that_does_not_fit_is_out_of_memory_and_the_nearest_does() {
+    let cell = ["simulate", "flexgen", "--model", "opt-175b"];
+    let block = ["--batch-size", "32", "--num-batches", "8", "--percent"];
+    let told = ballast(&[&cell[..], &block[..], &["100", "0", "100", "0", "100", "0"]].concat());
+    let words = told.err.clone();
+    told.refused(1, &["out of memory", "GiB on the device", "--batch-size 32 --num-batches 8 --percent"]);
+    let nearest = words.split("the nearest that fits is ").nth(1).expect("told").trim();
+    let nearest = nearest.split_whitespace().collect::<Vec<_>>();
+    ballast(&[&cell[..], &nearest[..]].concat()).fine();
+    let tables = ballast(&["simulate", "flexgen"]).fine();
+    let without_disk = tables.lines().filter(|line| line.contains("No disk") && line.contains("opt-175b"));
+    assert!(
+        without_disk.clone().count() == 2
+            && without_disk.clone().all(|line| line.matches("OOM").count() == 2)
+    );
+}
+
+#[test]
+fn a_cell_says_what_was_simulated_and_terms_are_switched_one_by_one() {
+    let folder = Folder::new();
+    let file = folder.name("cell.json");
+    let cell = [
+        "simulate",
+        "flexgen",
+        "--model",
+        "opt-30b",
+        "--batch-size",
+        "48",
+        "--num-batches",
+        "3",
+        "--percent",
+    ];
+    let shares = ["20", "80", "0", "100", "0", "100", "--json", &file];
+    let rate = |flags: &[&str]| {
+        ballast(&[&cell[..], &shares[..], flags].concat()).fine();
+        let told = folder.json("cell.json");
+        (told["generated_tokens_per_s"].as_f64().expect("a number"), told)
+    };
+    let (released, told) = rate(&[]);
+    assert_eq!((told["model"].as_str(), told["hardware"].as_str()), (Some("opt-30b"), Some("t4")));
+    assert_eq!(
+        (told["prompt_len"].as_u64(), told["mechanism"]["order"].as_str()),
+        (Some(512), Some("barriers"))
+    );
+    let (unpinned, told) = rate(&["--pin-weight", "off"]);
+    assert!(unpinned < released && told["pin_weight"] == "off", "{told}");
+    let (freed, told) = rate(&["--term", "order=buffers", "--term", "compute=fused"]);
+    assert!(
+        freed > released
+            && told["mechanism"]["order"] == "buffers"
+            && told["mechanism"]["grain"] == "tensors"
+    );
+    ballast(&["simulate", "flexgen", "--term", "order=sideways"]).refused(2, &["barriers, buffers"]);
 }

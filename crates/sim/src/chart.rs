@@ -97,6 +97,15 @@ fn draw(svg: &mut String, curve: &Curve, index: usize, x: &Axis, y: &Axis) {
         "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
         path.trim_end()
     );
+    // A curve of one point is a point.
+    for (px, py) in &curve.points {
+        let _ = writeln!(
+            svg,
+            "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{colour}\"/>",
+            x.at(*px),
+            y.at(*py)
+        );
+    }
     let top = TOP + 18.0 * (index as f64 + 1.0);
     let _ = writeln!(
         svg,
@@ -129,5 +138,6 @@ mod tests {
         let svg = chart.svg();
         assert!(svg.contains("points=\"70.0,390.0 550.0,40.0\""), "{svg}");
         assert!(svg.contains("a &lt; b"));
+        assert!(svg.contains("cx=\"550.0\" cy=\"40.0\""), "{svg}");
     }
 }

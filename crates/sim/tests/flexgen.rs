@@ -1,19 +1,21 @@
 //! FlexGen's tables: within the tolerances that were set before, and not by the grace of one constant.
 
-use sim::flexgen::{CELLS, Cell, Machine, Mechanism, Metric, Published, Table, predict};
+use sim::flexgen::{
+    CELLS, Case, Cell, Machine, Mechanism, Metric, Published, Table, excess, nearest, predict,
+};
 
 fn t4() -> Machine {
     Machine::named("t4").expect("a preset")
 }
 
 fn predicted(cell: &Cell, machine: &Machine) -> f64 {
-    predict(&cell.case(), machine.rates().expect("complete"), Mechanism::FLEXGEN).metric(cell.metric)
+    predict(&cell.case(), machine.rates().expect("complete"), cell.mechanism).metric(cell.metric)
 }
 
 /// Predicted over published, where there is a number.
 fn ratio(cell: &Cell, machine: &Machine) -> Option<f64> {
     match cell.published {
-        Published::Number(number) => Some(predicted(cell, machine) / number),
+        Published::Number(number) if number > 0.0 => Some(predicted(cell, machine) / number),
         _ => None,
     }
 }
@@ -40,7 +42,7 @@ fn geometric_mean(ratios: &[f64]) -> f64 {
 
 #[test]
 fn table_2_and_prompts_of_256() {
-    for table in [Table::Two, Table::TwoCompressed, Table::Suite] {
+    for table in [Table::Two, Table::TwoCompressed, Table::TwoBaselines, Table::Suite] {
         let mean = geometric_mean(&within(table, 0.80, 1.25, |_| false));
         assert!((0.9..=1.1).contains(&mean), "{table:?}: geometric mean {mean:.3}");
     }
@@ -64,19 +66,22 @@ fn table_4_by_parts_and_in_all() {
     let close = [Metric::PrefillCompute, Metric::DecodeCacheIn, Metric::DecodeWeights];
     within(Table::Four, 0.85, 1.15, |cell| !close.contains(&cell.metric));
     within(Table::Four, 0.75, 1.3, |cell| cell.metric != Metric::DecodeCompute);
-    let of = |metric| cells(Table::Four).find(|cell| cell.metric == metric).expect("in the table");
-    let all = [Metric::PrefillTotal, Metric::DecodeTotal].map(|metric| predicted(of(metric), &t4()));
-    let total = all.iter().sum::<f64>() / (2711.0 + 11315.0);
-    assert!((0.9..=1.1).contains(&total), "{all:?}: {total:.3}");
+    let totals = [Metric::PrefillTotal, Metric::DecodeTotal];
+    within(Table::Four, 0.9, 1.1, |cell| !totals.contains(&cell.metric));
+    let cache_in =
+        cells(Table::Four).find(|cell| cell.metric == Metric::PrefillCacheIn).expect("in the table");
+    assert_eq!(predicted(cache_in, &t4()), 0.0, "prompts attend to themselves");
 }
 
 #[test]
 fn ablations_are_as_large_and_in_the_same_order() {
-    within(Table::Five, 0.80, 1.25, |_| false);
-    within(Table::Slides, 0.80, 1.25, |cell| (cell.row, cell.model) == ("No CPU compute", "opt-30b"));
-    within(Table::Slides, 0.80, 1.45, |cell| cell.row != "No CPU compute");
-    for model in ["opt-30b", "opt-175b"] {
-        let rows: Vec<&Cell> = cells(Table::Slides).filter(|cell| cell.model == model).collect();
+    for table in [Table::Five, Table::Slides] {
+        within(table, 0.80, 1.25, |cell| (cell.row, cell.model) == ("No CPU compute", "opt-30b"));
+        within(table, 0.80, 1.45, |cell| cell.row != "No CPU compute");
+    }
+    let tables = [Table::Five, Table::Slides].into_iter();
+    for (table, model) in tables.flat_map(|table| ["opt-30b", "opt-175b"].map(|model| (table, model))) {
+        let rows: Vec<&Cell> = cells(table).filter(|cell| cell.model == model).collect();
         for (a, b) in rows.iter().flat_map(|a| rows.iter().map(move |b| (a, b))) {
             if let (Published::Number(x), Published::Number(y)) = (a.published, b.published)
                 && x > y
@@ -85,6 +90,41 @@ fn ablations_are_as_large_and_in_the_same_order() {
             }
         }
     }
+}
+
+fn fits(case: &Case, mechanism: Mechanism) -> bool {
+    excess(case, t4().rates().expect("complete"), mechanism).is_empty()
+}
+
+/// All that was measured had room; what the paper calls out of memory has none where FlexGen ran it. What DeepSpeed holds
+/// beside weights and KV is in no text, so its one such cell is not claimed.
+#[test]
+fn what_ran_fits_and_what_did_not_does_not() {
+    for cell in CELLS {
+        let hooks = cell.mechanism == Mechanism::HOOKS;
+        let ran = cell.published != Published::OutOfMemory || hooks;
+        let (case, rates) = (cell.case(), t4().rates().expect("complete"));
+        let excess = excess(&case, rates, cell.mechanism);
+        assert_eq!(excess.is_empty(), ran, "{} {} {}: {excess:?}", cell.row, cell.model, cell.prompt);
+    }
+}
+
+#[test]
+fn the_nearest_policy_fits_and_is_of_the_same_block_where_it_can_be() {
+    let rates = t4().rates().expect("complete");
+    let too_large =
+        CELLS.iter().find(|cell| cell.row == "No disk" && cell.model == "opt-175b").expect("a cell").case();
+    let found = nearest(&too_large, rates, Mechanism::FLEXGEN).expect("with the drive");
+    assert!(
+        fits(&found, Mechanism::FLEXGEN) && found.policy.block() == too_large.policy.block(),
+        "{found:?}"
+    );
+    let mut huge = too_large;
+    (huge.policy.batch_size, huge.policy.num_batches) = (4096, 16);
+    let found = nearest(&huge, rates, Mechanism::FLEXGEN).expect("of a smaller block");
+    assert!(fits(&found, Mechanism::FLEXGEN) && found.policy.block() < huge.policy.block(), "{found:?}");
+    let fine = CELLS[0].case();
+    assert_eq!(nearest(&fine, rates, Mechanism::FLEXGEN), Some(fine), "what fits is its own nearest");
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 use policy::cost::Dims;
 use sim::flexgen::{
-    Block, Format, HostAttention, Lengths, Machine, Mechanism, Overlap, Planned, Rates, Wanted, plan,
+    Block, Format, HostAttention, Lengths, Machine, Mechanism, Overlap, Pinning, Planned, Rates, Wanted,
+    frontier, least, plan,
 };
 use spec::Tier;
 
@@ -18,6 +19,7 @@ fn wanted(model: &str) -> Wanted {
         cache: Format::Half,
         overlap: Overlap::On,
         host_attention: HostAttention::On,
+        pinning: Pinning::Auto,
         devices: 1,
         block: None,
         max_latency_s: None,
@@ -67,8 +69,42 @@ fn tiers_hold_what_is_planned_and_too_little_is_refused() {
     for (peak, room) in peaks.into_iter().zip(policy::plan::room(&planned.question)) {
         assert!(peak <= room * 1.000_001, "{peak} in {room}");
     }
+    for (tier, memory) in [(Tier::Device, 2e9), (Tier::Host, 1e9), (Tier::Disk, 1e9)] {
+        let mut little = t4();
+        *match tier {
+            Tier::Device => &mut little.device_bytes,
+            Tier::Host => &mut little.host_bytes,
+            Tier::Disk => &mut little.disk_bytes,
+        } = memory;
+        if tier == Tier::Disk {
+            little.host_bytes = 150e9;
+        }
+        let wanted = wanted("opt-175b");
+        if plan(&wanted, little, Mechanism::BALLAST).is_some() {
+            continue;
+        }
+        let least = least(&wanted, little, Mechanism::BALLAST, tier).expect("some amount would do");
+        assert!(least > memory, "{tier:?}: {least}");
+        *match tier {
+            Tier::Device => &mut little.device_bytes,
+            Tier::Host => &mut little.host_bytes,
+            Tier::Disk => &mut little.disk_bytes,
+        } = least;
+        assert!(plan(&wanted, little, Mechanism::BALLAST).is_some(), "{tier:?} of {least}");
+    }
     let tiny = Rates { host_bytes: 1e9, disk_bytes: 1e9, ..t4() };
     assert_eq!(plan(&wanted("opt-175b"), tiny, Mechanism::BALLAST), None);
+}
+
+#[test]
+fn later_is_more_on_the_frontier_and_its_end_is_the_plan() {
+    let wanted = wanted("opt-30b");
+    let points = frontier(&wanted, t4(), Mechanism::FLEXGEN);
+    let of = |planned: &Planned| (planned.prediction.latency_s(), planned.prediction.generated_tokens_per_s);
+    assert!(points.len() > 8, "{}", points.len());
+    assert!(points.windows(2).all(|two| of(&two[0]).0 <= of(&two[1]).0 && of(&two[0]).1 < of(&two[1]).1));
+    let best = of(points.last().expect("many")).1;
+    assert!(best >= of(&plan(&wanted, t4(), Mechanism::FLEXGEN).expect("a plan")).1);
 }
 
 #[test]

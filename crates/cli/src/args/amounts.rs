@@ -62,6 +62,12 @@ impl fmt::Display for Percent {
     }
 }
 
+/// A number above zero that is one: of seconds, of watts, of money.
+pub(super) fn positive(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number > 0.0);
+    number.ok_or_else(|| "expected a number above zero".into())
+}
+
 /// Parts of a whole in one percent.
 const PERCENT: u32 = Split::WHOLE / 100;
 

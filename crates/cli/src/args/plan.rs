@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::{EngineArgs, Percent, at_least_one, parse_bytes, percent};
+use sim::flexgen::{Mechanism, TERMS};
+
+use super::{EngineArgs, Percent, at_least_one, parse_bytes, percent, positive};
 
 #[derive(Args)]
 pub(crate) struct ProfileArgs {
@@ -23,18 +25,18 @@ pub(crate) struct ProfileArgs {
 /// What is planned or simulated, by published names.
 #[derive(Args)]
 pub(crate) struct ScenarioArgs {
-    /// The machine: `t4`.
-    #[arg(long, default_value = "t4")]
-    pub(crate) hardware: String,
-    /// Tokens of each prompt.
-    #[arg(long, visible_alias = "input-len", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
-    pub(crate) prompt_len: u32,
-    /// Tokens generated for each.
-    #[arg(long, visible_alias = "output-len", default_value_t = 32, value_parser = clap::value_parser!(u32).range(2..=1 << 20))]
-    pub(crate) gen_len: u32,
-    /// Machines in a pipeline.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub(crate) devices: u32,
+    /// The machine of a published model [default: t4].
+    #[arg(long)]
+    pub(crate) hardware: Option<String>,
+    /// Tokens of each prompt [default: 512].
+    #[arg(long, visible_alias = "input-len", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub(crate) prompt_len: Option<u32>,
+    /// Tokens generated for each [default: 32].
+    #[arg(long, visible_alias = "output-len", value_parser = clap::value_parser!(u32).range(2..=1 << 20))]
+    pub(crate) gen_len: Option<u32>,
+    /// Machines in a pipeline [default: 1].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) devices: Option<u32>,
     /// Weights in 4-bit groups of 64.
     #[arg(long)]
     pub(crate) compress_weight: bool,
@@ -47,6 +49,28 @@ pub(crate) struct ScenarioArgs {
     /// Write the figures here.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+}
+
+impl ScenarioArgs {
+    /// The machine's name.
+    pub(crate) fn hardware(&self) -> &str {
+        self.hardware.as_deref().unwrap_or("t4")
+    }
+
+    /// Tokens of each prompt; 512 as in the papers' tables.
+    pub(crate) fn prompt_len(&self) -> u32 {
+        self.prompt_len.unwrap_or(512)
+    }
+
+    /// Tokens generated for each; 32 as in the papers' tables.
+    pub(crate) fn gen_len(&self) -> u32 {
+        self.gen_len.unwrap_or(32)
+    }
+
+    /// Machines in a pipeline.
+    pub(crate) fn devices(&self) -> u32 {
+        self.devices.unwrap_or(1)
+    }
 }
 
 #[derive(Args)]
@@ -67,8 +91,14 @@ pub(crate) struct FlexgenArgs {
     #[arg(long)]
     pub(crate) no_overlap: bool,
     /// Whose runtime: FlexGen's as released, or Ballast's.
-    #[arg(long, value_enum, default_value_t = Mechanism::Flexgen)]
-    pub(crate) mechanism: Mechanism,
+    #[arg(long, value_enum, default_value_t = Runtime::Flexgen)]
+    pub(crate) mechanism: Runtime,
+    /// Switch one term of that runtime to another side, as in `--term order=buffers`; may be given several times.
+    #[arg(long, value_name = "NAME=SIDE", long_help = terms(), value_parser = term)]
+    pub(crate) term: Vec<(String, String)>,
+    /// Whether the host's weights are pinned; auto: where they take at most a third of its memory.
+    #[arg(long, value_enum)]
+    pub(crate) pin_weight: Option<PinWeight>,
     /// Draw throughput against latency (figure 1) here.
     #[arg(long, value_name = "FILE.svg", conflicts_with = "model")]
     pub(crate) curves: Option<PathBuf>,
@@ -77,11 +107,41 @@ pub(crate) struct FlexgenArgs {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Mechanism {
+pub(crate) enum Runtime {
     /// Whole tensors, barriers, pageable copies, passes of dequantisation.
     Flexgen,
     /// Slices, dependencies, pinned pools, fused kernels, the diagonal schedule.
     Ballast,
+}
+
+/// Whether weights on the host are pinned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PinWeight {
+    /// Where they take at most a third of its memory.
+    Auto,
+    /// They are.
+    On,
+    /// They are not.
+    Off,
+}
+
+/// `--term`, checked against the terms that there are.
+fn term(text: &str) -> Result<(String, String), String> {
+    let (name, side) = text.split_once('=').ok_or("write it as NAME=SIDE, such as order=buffers")?;
+    Mechanism::FLEXGEN.with(name, side).map_err(|unknown| unknown.to_string())?;
+    Ok((name.into(), side.into()))
+}
+
+/// What `--term` can switch, for its help.
+fn terms() -> String {
+    let mut told =
+        String::from("Switch one term of that runtime to another side; may be given several times:");
+    for term in &TERMS {
+        for side in term.sides {
+            told += &format!("\n  {}={}: {}", term.name, side.name, side.about);
+        }
+    }
+    told
 }
 
 #[derive(Args)]
@@ -89,20 +149,20 @@ pub(crate) struct PlanArgs {
     /// A folder, a .gguf file or `smollm2`, planned for this machine; or a published model such as opt-30b, planned
     /// for --hardware.
     pub(crate) model: String,
-    /// Requests that are worked through (of a model that is here).
-    #[arg(long, default_value_t = 64, value_parser = at_least_one)]
-    pub(crate) num_prompts: usize,
+    /// Requests that are worked through, of a model that is here [default: 64].
+    #[arg(long, value_parser = at_least_one)]
+    pub(crate) num_prompts: Option<usize>,
     /// The longest that a request may take, seconds.
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = positive)]
     pub(crate) max_latency: Option<f64>,
     /// What the machine draws, for tokens per dollar.
-    #[arg(long, requires = "kwh_price")]
+    #[arg(long, requires = "kwh_price", value_parser = positive)]
     pub(crate) watts: Option<f64>,
     /// Price of a kilowatt-hour.
-    #[arg(long, requires = "watts")]
+    #[arg(long, requires = "watts", value_parser = positive)]
     pub(crate) kwh_price: Option<f64>,
     /// Price of an hour of the machine.
-    #[arg(long)]
+    #[arg(long, value_parser = positive)]
     pub(crate) price_per_hour: Option<f64>,
     /// Draw throughput against latency here.
     #[arg(long, value_name = "FILE.svg")]

@@ -10,7 +10,7 @@ use super::candidate::{Candidate, Homes, Job, Lengths, Scored};
 use super::search::{Fixed, Planner, rescored};
 use super::{dollars_per_hour, emit, tell};
 use crate::args::PlanArgs;
-use crate::console::note;
+use crate::console::{Misuse, note};
 use crate::display::Voice;
 use crate::loaded;
 use crate::output_file::{JsonReport, OutputFile};
@@ -18,23 +18,18 @@ use crate::profile;
 use crate::resolve::{Needs, engine_config};
 use crate::scenario::chart;
 
+/// Requests that are worked through, unless a flag says otherwise.
+const REQUESTS: usize = 64;
+
 pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
     let scenario = &args.scenario;
-    if scenario.compress_weight || scenario.compress_cache || scenario.no_host_attention {
-        bail!(
-            "--compress-weight, --compress-cache and --no-host-attention are of published models on machines of the \
-             papers: for a model that is here write --weights int4, --kv int4 or --attend device"
-        );
-    }
-    if scenario.devices != 1 {
-        bail!("--devices {}: a model that is here is planned for one device so far", scenario.devices);
-    }
+    refuse_what_is_of_published_models(&args)?;
     let json = JsonReport::open(scenario.json.as_deref())?;
     let mut config_file = args.emit_config.as_deref().map(OutputFile::open).transpose()?;
     let job = Job {
-        requests: args.num_prompts,
-        input: scenario.prompt_len as usize,
-        output: scenario.gen_len as usize,
+        requests: args.num_prompts.unwrap_or(REQUESTS),
+        input: scenario.prompt_len() as usize,
+        output: scenario.gen_len() as usize,
         lengths: Lengths::Exact,
     };
     let base =
@@ -65,6 +60,31 @@ pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
     }
     json.write(&told)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Flags of machines of the papers, with what to write instead.
+fn refuse_what_is_of_published_models(args: &PlanArgs) -> Result<()> {
+    let scenario = &args.scenario;
+    let unheard = [
+        (
+            "--hardware",
+            scenario.hardware.is_some(),
+            "it is planned for this machine, as `ballast profile` measured it",
+        ),
+        ("--compress-weight", scenario.compress_weight, "write --weights int4"),
+        ("--compress-cache", scenario.compress_cache, "write --kv int4"),
+        ("--no-host-attention", scenario.no_host_attention, "write --attend device"),
+        ("--devices", scenario.devices() != 1, "it is planned for one device so far"),
+    ];
+    match unheard.into_iter().find(|(_, given, _)| *given) {
+        Some((flag, _, instead)) => {
+            bail!(Misuse(format!(
+                "{} is a model that is here, and {flag} is of published models: {instead}",
+                args.model
+            )))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Why there is no plan: what the least engine says, or the limit of time.

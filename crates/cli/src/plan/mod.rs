@@ -17,18 +17,19 @@ use anyhow::{Result, bail};
 use policy::cost::Dims;
 
 use crate::args::{LoadFormat, PlanArgs};
+use crate::console::Misuse;
 
 pub(crate) fn plan(args: PlanArgs) -> Result<ExitCode> {
     if is_here(&args) {
         return local::plan(args);
     }
     if args.emit_config.is_some() || args.engine.percent.is_some() {
-        bail!(
+        bail!(Misuse(format!(
             "--emit-config and --percent are of models that are here: {} is planned for {} (see also `ballast simulate \
              flexgen --percent`)",
             args.model,
-            args.scenario.hardware
-        );
+            args.scenario.hardware()
+        )));
     }
     published::plan(args)
 }

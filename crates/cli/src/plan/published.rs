@@ -9,9 +9,9 @@ use sim::flexgen::{Mechanism, Overlap, Planned, Rates, Wanted};
 use spec::{ByTier, Tier};
 
 use crate::args::{AttendOn, DeviceName, HostWeights, Kv, PlanArgs, ScheduleName, Weights};
-use crate::console::{Misuse, show};
+use crate::console::{Misuse, note, show};
 use crate::output_file::{JsonReport, OutputFile};
-use crate::scenario::{chart, curve, percent, rates, report, wanted};
+use crate::scenario::{chart, curve, nothing, percent, rates, report, wanted};
 
 /// Flags of the engine that a published model is not planned by, with those to take instead.
 fn refuse_what_is_not_heard(args: &PlanArgs) -> Result<()> {
@@ -44,9 +44,22 @@ fn refuse_what_is_not_heard(args: &PlanArgs) -> Result<()> {
         ("--max-num-batched-tokens", engine.max_num_batched_tokens.is_some(), for_the_engine),
         ("--swap-tokens", engine.swap_tokens.is_some(), for_the_engine),
         ("--no-enable-prefix-caching", engine.no_enable_prefix_caching, for_the_engine),
+        ("--num-prompts", args.num_prompts.is_some(), ": the rate is that of blocks, one after the other"),
+        ("--steps-in-flight", engine.steps_in_flight.is_some(), for_the_engine),
+        ("--record", engine.record.is_some(), for_the_engine),
+        ("--chat-template", engine.chat_template.is_some(), for_the_engine),
+        ("--tool-call-parser", engine.tool_call_parser.is_some(), for_the_engine),
+        ("--revision", engine.familiar.revision.is_some(), for_the_engine),
     ];
     if let Some((flag, _, instead)) = unheard.into_iter().find(|(_, given, _)| *given) {
         bail!(Misuse(format!("{} is a published model, and {flag} is a flag{instead}", args.model)));
+    }
+    if engine.threads.is_some() {
+        // Often in the environment, for every command.
+        note!(
+            "--threads changes nothing here: --hardware names the machine that {} is planned for",
+            args.model
+        );
     }
     if engine.schedule.batch_size.is_some() != engine.schedule.num_batches.is_some() {
         bail!(Misuse("a block has both --batch-size and --num-batches; without them it is planned".into()));
@@ -65,16 +78,14 @@ pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
     let wanted =
         Wanted { max_latency_s: args.max_latency, block, overlap, ..wanted(&args.model, &args.scenario)? };
     let Some(planned) = sim::flexgen::plan(&wanted, rates, Mechanism::BALLAST) else {
-        bail!(
-            "nothing fits: {} needs more memory, more room on the drive or more time than it is given",
-            args.model
-        )
+        return Err(nothing(&args.model, &wanted, rates, Mechanism::BALLAST));
     };
     let more = one_more_gib(&planned.question);
-    let mut told = report(&planned.case, &planned.prediction);
+    let mut told =
+        report(&args.model, &args.scenario, &planned.case, &planned.prediction, Mechanism::BALLAST);
     let binds = binds(&planned.question, &planned.placed);
     told["binds"] = json!(binds);
-    told["peak_bytes"] = by_tier(planned.placed.peak);
+    told["peak_bytes"] = by_tier(planned.placed.peak.map(|bytes| bytes as u64));
     told["one_more_gib_tokens_per_s"] = by_tier(more);
     table(&args.model, &planned, &binds, more)?;
     if let Some(cost) = super::dollars_per_hour(&args) {
@@ -103,7 +114,7 @@ fn budgets(args: &PlanArgs, rates: Rates) -> Rates {
     }
 }
 
-fn by_tier(values: ByTier<f64>) -> Value {
+fn by_tier<T: serde::Serialize>(values: ByTier<T>) -> Value {
     json!({ "device": values.device, "host": values.host, "disk": values.disk })
 }
 

@@ -6,7 +6,7 @@
 
 use super::case::{Case, Format, Pinning};
 use super::machine::Rates;
-use super::mechanism::{Compute, Copies, Expand, Mechanism};
+use super::mechanism::{Compute, Copies, Expand, Fetch, Mechanism};
 use super::placement::elements;
 use policy::cost::Cost;
 use spec::{ByTier, Load, Nanos, Op, Part, Shape, Tensor, Tier};
@@ -38,6 +38,11 @@ impl<'a> Prices<'a> {
                 Pinning::Auto => of_layer * case.layers() as f64 <= rates.host_bytes * PINNED_SHARE,
             };
         prices
+    }
+
+    /// Whether the host's weights are pinned.
+    pub(super) fn weights_are_pinned(&self) -> bool {
+        self.weights_pinned
     }
 
     /// Bytes of a part's weights on each tier.
@@ -95,9 +100,30 @@ impl<'a> Prices<'a> {
         let bytes = self.weights(part);
         match (from, to) {
             (Tier::Disk, Tier::Host) => bytes.disk / self.rates.disk_read,
-            (Tier::Disk, _) => bytes.disk / self.rates.pinned,
-            _ if self.weights_pinned => bytes.host / self.rates.pinned,
-            _ => bytes.host / self.rates.pageable_up,
+            (Tier::Disk, _) if bytes.host > 0.0 => bytes.disk / self.rates.pinned,
+            (Tier::Disk, _) => bytes.disk / self.rates.pinned + self.hooks(part, bytes),
+            _ if self.weights_pinned => bytes.host / self.rates.pinned + self.hooks(part, bytes),
+            _ => bytes.host / self.pageable_up() + self.hooks(part, bytes),
+        }
+    }
+
+    /// What the interpreter takes to fetch the weights of a part that are away, module by module.
+    fn hooks(&self, part: Part, away: ByTier<f64>) -> f64 {
+        let modules = match (self.mechanism.fetch, part) {
+            _ if away.host + away.disk == 0.0 => 0.0,
+            (Fetch::Loop, _) => 0.0,
+            // Queries, keys, values, projection, norm.
+            (Fetch::Hooks, Part::Attention(_)) => 5.0,
+            (Fetch::Hooks, Part::Mlp(_)) => self.case.dims.mlp_matrices as f64 + 1.0,
+            (Fetch::Hooks, Part::Embed | Part::Head) => 1.0,
+        };
+        modules * self.rates.hook_s
+    }
+
+    fn pageable_up(&self) -> f64 {
+        match self.mechanism.copies {
+            Copies::Staged => self.rates.staged_up,
+            Copies::Pageable | Copies::Pinned => self.rates.pageable_up,
         }
     }
 
@@ -107,7 +133,7 @@ impl<'a> Prices<'a> {
         match (from, to) {
             (Tier::Disk, Tier::Host) => self.kv(load.kv_in.disk) / self.rates.disk_read,
             (Tier::Disk, _) => self.kv(load.kv_in.disk) / self.rates.pinned,
-            (Tier::Host, Tier::Device) => self.kv(load.kv_in.host) / choose(self.rates.pageable_up),
+            (Tier::Host, Tier::Device) => self.kv(load.kv_in.host) / choose(self.pageable_up()),
             (Tier::Host, _) => self.kv(load.kv_out.disk) / self.rates.disk_write,
             _ => self.kv(load.kv_out.host + load.kv_out.disk) / choose(self.rates.pageable_down),
         }

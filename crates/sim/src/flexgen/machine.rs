@@ -68,12 +68,14 @@ impl Machine {
             device_bytes_per_s: get("device_bytes_per_s")?,
             pinned: get("pinned_bytes_per_s")?,
             pageable_up: get("pageable_up_bytes_per_s")?,
+            staged_up: get("staged_up_bytes_per_s")?,
             pageable_down: get("pageable_down_bytes_per_s")?,
             disk_read: get("disk_read_bytes_per_s")?,
             disk_write: get("disk_write_bytes_per_s")?,
             host_attention: get("host_attention_bytes_per_s")?,
             host_memory: get("host_memory_bytes_per_s")?,
             dequantise: get("dequantise_bytes_per_s")?,
+            hook_s: get("hook_seconds")?,
             barrier_s: get("barrier_seconds")?,
             device_bytes: get("device_bytes")?,
             host_bytes: get("host_bytes")?,
@@ -91,8 +93,10 @@ pub struct Rates {
     pub device_bytes_per_s: f64,
     /// Copies to and from pinned host memory.
     pub pinned: f64,
-    /// Copies from pageable host memory to the device.
+    /// Copies from pageable host memory to the device, through a pinned relay that the runtime fills.
     pub pageable_up: f64,
+    /// The same where the driver stages them.
+    pub staged_up: f64,
     /// Copies from the device to pageable host memory.
     pub pageable_down: f64,
     /// Sequential reads of the drive.
@@ -105,6 +109,8 @@ pub struct Rates {
     pub host_memory: f64,
     /// Expanding 4-bit numbers, in bytes of half precision made.
     pub dequantise: f64,
+    /// A hook of the interpreter that fetches a module's weights, seconds.
+    pub hook_s: f64,
     /// Waiting for all streams and copy threads, seconds.
     pub barrier_s: f64,
     /// Memory of the device.

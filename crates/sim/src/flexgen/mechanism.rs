@@ -23,8 +23,11 @@ pub enum Order {
 /// What memory copies go to and from on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copies {
-    /// KV is never pinned, weights where [`super::Pinning`] says so.
+    /// KV is never pinned, weights where [`super::Pinning`] says so; what is not goes up through a pinned relay that the
+    /// runtime fills (FlexGen's `general_copy`).
     Pageable,
+    /// The same, but the driver is left to stage what is not pinned (`Tensor.to` of Accelerate's hooks).
+    Staged,
     /// Pools that are pinned once.
     Pinned,
 }
@@ -65,6 +68,16 @@ pub enum Block {
     Diagonal,
 }
 
+/// What fetches weights that are not on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fetch {
+    /// The loop itself, a sub-layer at a time.
+    Loop,
+    /// A hook of the interpreter before each module that has weights, which gives them up after it (Accelerate's
+    /// `AlignDevicesHook`, DeepSpeed's `fetch_sub_module`).
+    Hooks,
+}
+
 /// All terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mechanism {
@@ -82,6 +95,8 @@ pub struct Mechanism {
     pub compute: Compute,
     /// The order in which sequences enter.
     pub block: Block,
+    /// What fetches weights.
+    pub fetch: Fetch,
 }
 
 /// A gain: what changes, and the mechanism once it has.
@@ -97,7 +112,12 @@ impl Mechanism {
         quantised: Quantised::DeviceOnly,
         compute: Compute::Eager,
         block: Block::ZigZag,
+        fetch: Fetch::Loop,
     };
+
+    /// The runtimes that FlexGen is compared with: layers in eager PyTorch, weights fetched by hooks.
+    pub const HOOKS: Mechanism =
+        Mechanism { copies: Copies::Staged, fetch: Fetch::Hooks, ..Mechanism::FLEXGEN };
 
     /// Ballast.
     pub const BALLAST: Mechanism = Mechanism {
@@ -108,6 +128,7 @@ impl Mechanism {
         quantised: Quantised::Anywhere,
         compute: Compute::Fused,
         block: Block::Diagonal,
+        fetch: Fetch::Loop,
     };
 
     /// From FlexGen to Ballast, one change after the other, each kept.

@@ -28,7 +28,7 @@ pub(super) fn elements(dims: &Dims, part: Part, split: Split, grain: Grain) -> B
 }
 
 /// Sizes of the matrices of a part, in the order in which FlexGen lists them.
-fn tensors(dims: &Dims, part: Part) -> Vec<f64> {
+pub(super) fn tensors(dims: &Dims, part: Part) -> Vec<f64> {
     match part {
         Part::Attention(_) => {
             let (q, kv) = (dims.out(), (dims.qkv() - dims.out()) / 2.0);

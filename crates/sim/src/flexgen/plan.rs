@@ -3,6 +3,7 @@
 use super::case::{Case, Format, HostAttention, Lengths, Overlap, Pinning, Policy};
 use super::machine::Rates;
 use super::mechanism::{Block, Compute, Copies, Grain, Mechanism, Order};
+use super::memory::excess;
 use super::placement::elements;
 use super::run::{Prediction, predict};
 use policy::cost::{Dims, ElementBytes};
@@ -32,6 +33,8 @@ pub struct Wanted {
     pub overlap: Overlap,
     /// Whether the CPU may attend.
     pub host_attention: HostAttention,
+    /// Whether the host's weights are pinned.
+    pub pinning: Pinning,
     /// Machines in a pipeline.
     pub devices: u32,
     /// Batch and block, where they are given.
@@ -55,45 +58,120 @@ pub struct Planned {
 
 /// Plans; nothing where nothing fits (or nothing is fast enough).
 pub fn plan(wanted: &Wanted, rates: Rates, mechanism: Mechanism) -> Option<Planned> {
-    let question = question(wanted, rates, mechanism);
-    let candidates = match (wanted.block, wanted.max_latency_s) {
-        (Some(block), _) => place(&question, block).into_iter().collect(),
-        // With a limit the best may be far down the list.
-        (None, Some(_)) => search(&question, usize::MAX),
-        (None, None) => search(&question, RESCORED),
-    };
-    let scored = candidates.into_iter().map(|placed| {
-        let case = case(wanted, &placed, mechanism);
-        (predict(&case, rates, mechanism), case, placed)
-    });
     let soon =
-        |prediction: &Prediction| wanted.max_latency_s.is_none_or(|most| prediction.latency_s() <= most);
-    let best = scored
-        .filter(|(prediction, ..)| soon(prediction))
-        .max_by(|(a, ..), (b, ..)| a.generated_tokens_per_s.total_cmp(&b.generated_tokens_per_s));
-    best.map(|(prediction, case, placed)| Planned { case, prediction, placed, question })
+        |planned: &Planned| wanted.max_latency_s.is_none_or(|most| planned.prediction.latency_s() <= most);
+    // With a limit the best may be far down the list.
+    let keep = if wanted.max_latency_s.is_some() { usize::MAX } else { RESCORED };
+    let scored = scored(wanted, rates, mechanism, keep).into_iter().filter(soon);
+    scored.max_by(|a, b| rate(a).total_cmp(&rate(b)))
+}
+
+/// What is worth having at each latency: from the soonest on, each with more tokens a second than all that are sooner.
+pub fn frontier(wanted: &Wanted, rates: Rates, mechanism: Mechanism) -> Vec<Planned> {
+    let mut all = scored(wanted, rates, mechanism, usize::MAX);
+    all.sort_by(|a, b| a.prediction.latency_s().total_cmp(&b.prediction.latency_s()));
+    let mut best = 0.0;
+    all.retain(|planned| {
+        let better = rate(planned) > best;
+        best = rate(planned).max(best);
+        better
+    });
+    all
+}
+
+/// The least memory of a tier, bytes, with which something fits while the others stay as they are; nothing where no
+/// amount of it would do.
+pub fn least(wanted: &Wanted, rates: Rates, mechanism: Mechanism, tier: Tier) -> Option<f64> {
+    const MOST: f64 = 1e17;
+    let block = wanted.block.unwrap_or(BlockSize { batch_size: 1, num_batches: 1 });
+    let fits = |bytes: f64| {
+        let mut rates = rates;
+        *match tier {
+            Tier::Device => &mut rates.device_bytes,
+            Tier::Host => &mut rates.host_bytes,
+            Tier::Disk => &mut rates.disk_bytes,
+        } = bytes;
+        place(&question(wanted, rates, mechanism), block).is_some()
+    };
+    let (mut little, mut enough) = (0.0, MOST);
+    if !fits(enough) {
+        return None;
+    }
+    while enough - little > enough * 1e-3 {
+        let middle = if little == 0.0 { enough / 2.0 } else { (little + enough) / 2.0 };
+        *(if fits(middle) { &mut enough } else { &mut little }) = middle;
+    }
+    Some(enough)
+}
+
+fn rate(planned: &Planned) -> f64 {
+    planned.prediction.generated_tokens_per_s
+}
+
+/// The best `keep` that fit, in the programme's order, as the timeline has them; where the CPU may attend, with and
+/// without.
+fn scored(wanted: &Wanted, rates: Rates, mechanism: Mechanism, keep: usize) -> Vec<Planned> {
+    let elsewhere = match wanted.host_attention {
+        HostAttention::On => vec![HostAttention::On, HostAttention::Off],
+        HostAttention::Off => vec![HostAttention::Off],
+    };
+    let one = |host_attention| {
+        let wanted = Wanted { host_attention, ..*wanted };
+        let question = question(&wanted, rates, mechanism);
+        let candidates = match wanted.block {
+            Some(block) => place(&question, block).into_iter().collect(),
+            None => search(&question, usize::MAX),
+        };
+        let fitting = candidates.into_iter().filter_map(move |placed| {
+            let case = fitting(&wanted, &placed, rates, mechanism)?;
+            Some((case, placed))
+        });
+        fitting.take(keep).map(move |(case, placed)| {
+            let prediction = predict(&case, rates, mechanism);
+            Planned { case, prediction, placed, question: question.clone() }
+        })
+    };
+    elsewhere.into_iter().flat_map(one).collect()
+}
+
+/// The case of a placement, its weights pinned if they may be and there is room.
+fn fitting(wanted: &Wanted, placed: &Placed, rates: Rates, mechanism: Mechanism) -> Option<Case> {
+    let case = case(wanted, placed, mechanism);
+    let pinnings: &[Pinning] = match wanted.pinning {
+        Pinning::Auto => &[Pinning::Auto, Pinning::Off],
+        Pinning::On => &[Pinning::On],
+        Pinning::Off => &[Pinning::Off],
+    };
+    let cases = pinnings.iter().map(|&pinning| Case { policy: Policy { pinning, ..case.policy }, ..case });
+    cases.into_iter().find(|case| excess(case, rates, mechanism).is_empty())
 }
 
 fn case(wanted: &Wanted, placed: &Placed, mechanism: Mechanism) -> Case {
-    let BlockSize { batch_size, num_batches } = placed.block;
     let weights = match mechanism.grain {
         Grain::Slices => placed.placement.weights,
         Grain::WholeTensors => reachable(&wanted.dims, placed.placement.weights),
     };
-    Case {
-        dims: wanted.dims,
-        lengths: wanted.lengths,
-        policy: Policy {
-            batch_size,
-            num_batches,
-            placement: Placement { weights, ..placed.placement },
-            weights: wanted.weights,
-            cache: wanted.cache,
-            overlap: wanted.overlap,
-            host_attention: wanted.host_attention,
-            pinning: Pinning::Auto,
-        },
-        devices: wanted.devices,
+    wanted.case(placed.block, Placement { weights, ..placed.placement })
+}
+
+impl Wanted {
+    /// With a block and a placement.
+    pub fn case(&self, block: BlockSize, placement: Placement) -> Case {
+        Case {
+            dims: self.dims,
+            lengths: self.lengths,
+            policy: Policy {
+                batch_size: block.batch_size,
+                num_batches: block.num_batches,
+                placement,
+                weights: self.weights,
+                cache: self.cache,
+                overlap: self.overlap,
+                host_attention: self.host_attention,
+                pinning: self.pinning,
+            },
+            devices: self.devices,
+        }
     }
 }
 
@@ -125,21 +203,7 @@ fn reachable(dims: &Dims, asked: Split) -> Split {
 
 /// The machine as the programme sees it, and what overlaps there.
 fn question(wanted: &Wanted, rates: Rates, mechanism: Mechanism) -> Question {
-    let case = Case {
-        dims: wanted.dims,
-        lengths: wanted.lengths,
-        policy: Policy {
-            batch_size: 1,
-            num_batches: 1,
-            placement: Placement::RESIDENT,
-            weights: wanted.weights,
-            cache: wanted.cache,
-            overlap: wanted.overlap,
-            host_attention: wanted.host_attention,
-            pinning: Pinning::Auto,
-        },
-        devices: wanted.devices,
-    };
+    let case = wanted.case(BlockSize { batch_size: 1, num_batches: 1 }, Placement::RESIDENT);
     let on_host = mechanism.attends_on_host(&case.policy);
     Question {
         dims: wanted.dims,
