@@ -3,6 +3,7 @@
 use super::simd::{Job, Simd};
 use crate::attention::fp8::{E4m3, wide::widened};
 use half::bf16;
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 /// AVX2 with FMA.
@@ -12,6 +13,8 @@ pub(in crate::attention) struct Avx2;
 // SAFETY: each method is one or a few instructions of the set, as its name says.
 unsafe impl Simd<8> for Avx2 {
     type V = __m256;
+
+    const MEETS_BF16: bool = true;
 
     #[target_feature(enable = "avx2,fma")]
     unsafe fn run(job: impl Job) {
@@ -147,6 +150,16 @@ unsafe impl Simd<8> for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn add_to_two(
+        rows: (*const bf16, usize),
+        queries: (*const f32, usize),
+        n: usize,
+        sums: &mut [__m256; 8],
+    ) {
+        // SAFETY: as above.
+        unsafe { add_to_two(rows, queries, n, sums) };
+    }
+    #[inline(always)]
     unsafe fn largest(v: __m256) -> f32 {
         // SAFETY: as above.
         unsafe {
@@ -176,4 +189,74 @@ fn pairs(both: __m256i) -> (__m256, __m256) {
 #[target_feature(enable = "avx2")]
 fn low_bits(x: __m256i) -> __m256 {
     _mm256_cvtepi32_ps(_mm256_and_si256(x, _mm256_set1_epi32(15)))
+}
+
+/// [`Simd::add_to_two`] in assembly: 15 of 16 registers are in use, and a compiler has some of the sums in memory.
+///
+/// # Safety
+/// As there.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn add_to_two(
+    (rows, stride): (*const bf16, usize),
+    (first, apart): (*const f32, usize),
+    n: usize,
+    sums: &mut [__m256; 8],
+) {
+    let [a0, a1, a2, a3, b0, b1, b2, b3] = sums;
+    // SAFETY: reads `n` numbers of four rows and of two queries, as the caller promises.
+    unsafe {
+        asm!(
+            "2:",
+            "vmovups {ae}, [{a}]",
+            "vmovups {ao}, [{a} + 32]",
+            "vmovups {be}, [{b}]",
+            "vmovups {bo}, [{b} + 32]",
+            "vmovdqu {odd}, [{row}]",
+            "vpslld {even}, {odd}, 16",
+            "vpand {odd}, {odd}, {upper}",
+            "vfmadd231ps {a0}, {even}, {ae}",
+            "vfmadd231ps {b0}, {even}, {be}",
+            "vfmadd231ps {a0}, {odd}, {ao}",
+            "vfmadd231ps {b0}, {odd}, {bo}",
+            "vmovdqu {odd}, [{row} + {stride}]",
+            "vpslld {even}, {odd}, 16",
+            "vpand {odd}, {odd}, {upper}",
+            "vfmadd231ps {a1}, {even}, {ae}",
+            "vfmadd231ps {b1}, {even}, {be}",
+            "vfmadd231ps {a1}, {odd}, {ao}",
+            "vfmadd231ps {b1}, {odd}, {bo}",
+            "vmovdqu {odd}, [{row} + 2*{stride}]",
+            "vpslld {even}, {odd}, 16",
+            "vpand {odd}, {odd}, {upper}",
+            "vfmadd231ps {a2}, {even}, {ae}",
+            "vfmadd231ps {b2}, {even}, {be}",
+            "vfmadd231ps {a2}, {odd}, {ao}",
+            "vfmadd231ps {b2}, {odd}, {bo}",
+            "vmovdqu {odd}, [{row} + {stride3}]",
+            "vpslld {even}, {odd}, 16",
+            "vpand {odd}, {odd}, {upper}",
+            "vfmadd231ps {a3}, {even}, {ae}",
+            "vfmadd231ps {b3}, {even}, {be}",
+            "vfmadd231ps {a3}, {odd}, {ao}",
+            "vfmadd231ps {b3}, {odd}, {bo}",
+            "add {row}, 32",
+            "add {a}, 64",
+            "add {b}, 64",
+            "sub {left}, 16",
+            "jne 2b",
+            row = inout(reg) rows => _,
+            stride = in(reg) 2 * stride,
+            stride3 = in(reg) 6 * stride,
+            a = inout(reg) first => _,
+            b = inout(reg) first.add(apart) => _,
+            left = inout(reg) n => _,
+            upper = in(ymm_reg) _mm256_set1_epi32(0xffff_0000u32 as i32),
+            even = out(ymm_reg) _, odd = out(ymm_reg) _,
+            ae = out(ymm_reg) _, ao = out(ymm_reg) _, be = out(ymm_reg) _, bo = out(ymm_reg) _,
+            a0 = inout(ymm_reg) *a0, a1 = inout(ymm_reg) *a1, a2 = inout(ymm_reg) *a2, a3 = inout(ymm_reg) *a3,
+            b0 = inout(ymm_reg) *b0, b1 = inout(ymm_reg) *b1, b2 = inout(ymm_reg) *b2, b3 = inout(ymm_reg) *b3,
+            options(nostack, readonly),
+        );
+    }
 }

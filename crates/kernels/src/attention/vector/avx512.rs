@@ -13,6 +13,8 @@ pub(in crate::attention) struct Avx512;
 unsafe impl Simd<16> for Avx512 {
     type V = __m512;
 
+    const MEETS_BF16: bool = false;
+
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn run(job: impl Job) {
         job.run();
@@ -152,6 +154,10 @@ unsafe impl Simd<16> for Avx512 {
             }
             add_halves(add_halves(four[0], four[1]), add_halves(four[2], four[3]))
         }
+    }
+    #[inline(always)]
+    unsafe fn add_to_two(_: (*const bf16, usize), _: (*const f32, usize), _: usize, _: &mut [__m512; 16]) {
+        unreachable!("pages are widened");
     }
     #[inline(always)]
     unsafe fn largest(v: __m512) -> f32 {

@@ -1,5 +1,6 @@
 //! A block of queries over its splits, in groups of four pages.
 
+use super::direct::met;
 use super::products::{EMPTY, dots, power_of_two, weights};
 use super::simd::{Job, Simd};
 use super::values::ValuePage;
@@ -187,7 +188,7 @@ pub(super) struct Pass<'p, 'a, S, E: Widened, O, const W: usize> {
     /// Queries of this block.
     pub(super) lanes: usize,
     /// Widened queries: `[lanes][head_dim]`.
-    q: *mut f32,
+    pub(super) q: *mut f32,
     /// Scores, then weights, of a group: `[lanes][128]`.
     pub(super) s: *mut f32,
     /// What a group shrinks a query's earlier means by: `[lanes]`.
@@ -275,50 +276,48 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Pass<'_, '_, S, E, O, W
         self.task.page(self.task.spans[self.block.span].block_of(position), self.block.kv_head)
     }
 
+    /// Four pages from position `base` on. While they are computed with the next four are brought nearer, piece by piece: asked
+    /// for all at once they would have to be waited for.
+    ///
     /// # Safety
     /// As for `one_split`.
     #[inline(always)]
     unsafe fn group(&self, base: usize, state: *mut f32) {
         let pages = self.pages(base);
-        let mut v = [ValuePage::NONE; PAGES];
+        let (mut v, mut ahead) = ([ValuePage::NONE; PAGES], [&[][..]; PAGES]);
         // SAFETY: as for this function.
         unsafe {
-            for (i, v) in v[..pages].iter_mut().enumerate() {
+            for (i, (v, ahead)) in v[..pages].iter_mut().zip(&mut ahead).enumerate() {
                 let first = base + i * BLOCK_TOKENS;
-                self.fetch(first + GROUP_TOKENS);
-                self.scores(i, &self.page(first));
+                let next = self.seen_page(first + GROUP_TOKENS);
+                *ahead = next.as_ref().map_or(&[], |page| page.v);
+                self.scores(i, &self.page(first), next.as_ref().map_or(&[], |page| page.k));
                 *v = self.values_of(first);
             }
             self.weights(base, pages, state);
-            self.weigh(&v[..pages], state);
+            self.weigh(&v[..pages], &ahead, state);
         }
     }
 
-    /// Brings the page that begins at `position` nearer, if this block sees it.
-    ///
-    /// # Safety
-    /// Inside `S::run`.
-    #[inline(always)]
-    unsafe fn fetch(&self, position: usize) {
-        if position < plan::seen(self.task, self.block).end {
-            let block = self.task.spans[self.block.span].block_of(position);
-            let page = self.task.page(block, self.block.kv_head);
-            let bytes = size_of_val(page.k) + size_of_val(page.v);
-            for line in (0..bytes).step_by(64) {
-                // SAFETY: K and V of a head lie side by side.
-                unsafe { S::prefetch(page.k.as_ptr().cast::<u8>().wrapping_add(line)) };
-            }
-        }
+    /// The page that begins at `position`, if this block sees it.
+    fn seen_page(&self, position: usize) -> Option<Page<'_, E::Cell>> {
+        (position < plan::seen(self.task, self.block).end).then(|| self.page(position))
     }
 
-    /// Scores of page `i` of a group for all queries.
+    /// Scores of page `i` of a group for all queries, while keys that come later are brought nearer.
     ///
     /// # Safety
     /// As for `one_split`.
     #[inline(always)]
-    pub(super) unsafe fn scores(&self, i: usize, page: &Page<'_, E::Cell>) {
+    pub(super) unsafe fn scores(&self, i: usize, page: &Page<'_, E::Cell>, ahead: &[E::Cell]) {
+        if met::<S, E, W>(self.lanes) {
+            // SAFETY: as for this function.
+            return unsafe { self.scores_as_they_lie(i, page, ahead) };
+        }
         let d = self.head_dim();
         for token in (0..BLOCK_TOKENS).step_by(W) {
+            // SAFETY: as for this function.
+            unsafe { bring::<S, _, W>(ahead, token / W, BLOCK_TOKENS / W) };
             // SAFETY: `wide` holds W keys, `s` a group for each query.
             unsafe {
                 for j in 0..W {
@@ -392,5 +391,19 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Pass<'_, '_, S, E, O, W
                 *out = O::from_f32(x * inverse);
             }
         }
+    }
+}
+
+/// Brings one of so many pieces nearer.
+///
+/// # Safety
+/// Inside `S::run`.
+#[inline(always)]
+pub(super) unsafe fn bring<S: Simd<W>, C, const W: usize>(ahead: &[C], piece: usize, pieces: usize) {
+    const LINE: usize = 64;
+    let bytes = size_of_val(ahead);
+    for line in (bytes * piece / pieces).div_ceil(LINE)..(bytes * (piece + 1) / pieces).div_ceil(LINE) {
+        // SAFETY: by this function's contract.
+        unsafe { S::prefetch(ahead.as_ptr().cast::<u8>().wrapping_add(LINE * line)) };
     }
 }

@@ -13,6 +13,9 @@ pub(in crate::attention) unsafe trait Simd<const W: usize>:
 {
     type V: Copy;
 
+    /// Whether bf16 pages are met as they lie (see `direct.rs`).
+    const MEETS_BF16: bool;
+
     /// Runs `job` compiled for this instruction set.
     unsafe fn run(job: impl Job);
 
@@ -43,6 +46,15 @@ pub(in crate::attention) unsafe trait Simd<const W: usize>:
     unsafe fn split_pairs(a: Self::V, b: Self::V) -> (Self::V, Self::V);
     /// In lane `i` the sum over row `i`, added in an order that is the same for every row.
     unsafe fn sum_rows(rows: [Self::V; W]) -> Self::V;
+    /// Adds products of `n` numbers of `W / 2` rows of bf16 with those of two queries: the sums of the rows with the first, then
+    /// those with the second. Rows and queries come with how far apart they are; of queries those at even places come first, of
+    /// every `2 W`. Only where [`MEETS_BF16`](Simd::MEETS_BF16); `n` is a multiple of `2 W`, and not zero.
+    unsafe fn add_to_two(
+        rows: (*const bf16, usize),
+        queries: (*const f32, usize),
+        n: usize,
+        sums: &mut [Self::V; W],
+    );
     /// The largest lane.
     unsafe fn largest(v: Self::V) -> f32;
     /// Brings 64 bytes nearer, if they exist.

@@ -1,6 +1,7 @@
 //! From weights to weighted values.
 
-use super::block::{Pass, TOTALS};
+use super::block::{PAGES, Pass, TOTALS, bring};
+use super::direct::met;
 use super::products::{dots, scaled};
 use super::simd::Simd;
 use super::widened::Widened;
@@ -10,7 +11,7 @@ use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS, KV_GROUP};
 
 /// Values of a page, and how many of its tokens are known.
 pub(super) struct ValuePage<'v, C> {
-    plane: &'v [C],
+    pub(super) plane: &'v [C],
     kept: usize,
 }
 
@@ -43,15 +44,27 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Pass<'_, '_, S, E, O, W
         ValuePage { plane: unsafe { self.cut_values(&page, kept) }, kept }
     }
 
-    /// Adds pages of values, weighted.
+    /// Adds pages of values, weighted, while values that come later are brought nearer.
     ///
     /// # Safety
     /// As for `one_split`; `s` has the weights of the pages.
     #[inline(always)]
-    pub(super) unsafe fn weigh(&self, v: &[ValuePage<'_, E::Cell>], state: *mut f32) {
+    pub(super) unsafe fn weigh(
+        &self,
+        v: &[ValuePage<'_, E::Cell>],
+        ahead: &[&[E::Cell]; PAGES],
+        state: *mut f32,
+    ) {
+        if met::<S, E, W>(self.lanes) {
+            // SAFETY: as for this function.
+            return unsafe { self.weigh_as_they_lie(v, ahead, state) };
+        }
         for dims in (0..self.head_dim()).step_by(W) {
             // SAFETY: as for this function.
             unsafe {
+                for ahead in ahead {
+                    bring::<S, _, W>(ahead, dims / W, self.head_dim() / W);
+                }
                 if E::CODED && dims.is_multiple_of(KV_GROUP) {
                     self.scale_weights(dims / KV_GROUP, v);
                 }
