@@ -215,6 +215,8 @@ inline T shuffle(T value, unsigned from) {
   static emu::Register register_##name(#name, sizeof(Args), [](const void* p) { name(*(const Args*)p); }); \
   static void name(const Args& a)
 
+#define KERNEL_BLOCKS(name, Args, threads, blocks) KERNEL(name, Args, threads)
+
 static inline void __syncthreads() { emu::sync_block(); }
 static inline void __syncwarp() { emu::sync_warp(); }
 template <class T>

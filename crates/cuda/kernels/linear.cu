@@ -1,14 +1,4 @@
-// y = x * W^T over panels of 32 output rows, W in the format that FORMAT numbers.
-//
-// A warp reads 32 of k of a panel at a time. Lane 4 g + t takes output rows 4 g .. 4 g + 3 and k 8 t .. 8 t + 7
-// (lines 4 t .. 4 t + 3 of the tiles): what it needs lies together in every format, 16 bytes and more. The order
-// of k inside a product is free as long as x is read in the same one, so these registers are at once operands of
-// the tensor cores: step s of two takes lines 4 t + 2 s and 4 t + 2 s + 1 as pairs t and t + 4, and product p of
-// two takes rows 4 g + 2 p and 4 g + 2 p + 1 as rows g and g + 8.
-
-// The numbers of kernels::linear::quant::Narrow, then those of the wide formats.
-#define FORMAT_BF16 12
-#define FORMAT_F32 13
+// y = x * W^T.
 
 #define SINK_STORE 0
 #define SINK_ADD 1
@@ -69,141 +59,6 @@ KERNEL(linear_floats, LinearArgs, 256) {
 
 #else
 
-struct Plan {
-  u32 unit_k, has_min, bf16_scales, sub, low_bits, high_bits, offset;
-};
-
-#define SUB_NONE 0
-#define SUB_SCALE_MIN 1
-#define SUB_NIBBLES 2
-#define SUB_SIGNED 3
-
-__device__ constexpr Plan PLANS[13] = {
-    {64, 0, 1, SUB_NONE, 8, 0, 0},        {64, 1, 1, SUB_NONE, 4, 0, 0},     {32, 0, 0, SUB_NONE, 4, 0, 8},
-    {32, 1, 0, SUB_NONE, 4, 0, 0},        {32, 0, 0, SUB_NONE, 4, 1, 16},    {32, 1, 0, SUB_NONE, 4, 1, 0},
-    {32, 0, 0, SUB_NONE, 8, 0, 0},        {256, 1, 0, SUB_NIBBLES, 2, 0, 0}, {256, 0, 0, SUB_SIGNED, 2, 1, 4},
-    {256, 1, 0, SUB_SCALE_MIN, 4, 0, 0},  {256, 1, 0, SUB_SCALE_MIN, 4, 1, 0},
-    {256, 0, 0, SUB_SIGNED, 4, 2, 32},    {32, 0, 0, SUB_NONE, 0, 0, 0},
-};
-
-constexpr Plan PLAN = PLANS[FORMAT];
-constexpr u32 LOW_BYTES = 512 * PLAN.low_bits / 8;
-constexpr u32 HIGH_BYTES = 512 * PLAN.high_bits / 8;
-constexpr u32 SUB_BYTES = PLAN.sub == SUB_NONE ? 0 : 64;
-constexpr u32 HEAD_BYTES = FORMAT == FORMAT_BF16 ? 0 : 64 * (1 + PLAN.has_min);
-constexpr u32 GROUP_BYTES = FORMAT == FORMAT_BF16 ? 2048 : SUB_BYTES + 2 * (LOW_BYTES + HIGH_BYTES);
-constexpr u32 UNIT_GROUPS = PLAN.unit_k / 32;
-constexpr u32 UNIT_BYTES = HEAD_BYTES + UNIT_GROUPS * GROUP_BYTES;
-// Codes of four rows beside each other, a word of 16 bits for each k; else in the order of a tile's lines.
-constexpr bool BY_ROW = PLAN.low_bits == 4 && PLAN.high_bits == 0;
-
-// lines[i].{x,y,z,w}: the pair of k at 8 t + 2 i of output rows 4 g .. 4 g + 3, as two bf16.
-typedef uint4 Lines[4];
-
-// Codes of `bits` bits, added above those there are. `plane` is that of the lane's tile.
-template <u32 BITS>
-__device__ __forceinline__ void add_plane(const u8* plane, u32 quad, u32 t, u32 shift, u32 (&codes)[4][4][2]) {
-  const uint4* at = (const uint4*)(plane + 64 * (t * BITS / 4) + 32 * (quad % 2));
-  uint4 first = __ldg(at), second = __ldg(at + 1);
-  u32 words[8] = {first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w};
-#pragma unroll
-  for (u32 i = 0; i < 4; i++) {
-    u32 down = (8 * t + 2 * i + quad / 2) * BITS % 32;
-#pragma unroll
-    for (u32 e = 0; e < 8; e++) codes[i][e / 2][e % 2] |= (words[e] >> down & ((1u << BITS) - 1)) << shift;
-  }
-}
-
-__device__ __forceinline__ void read_codes(const u8* group, u32 g, u32 t, u32 (&codes)[4][4][2]) {
-  u32 tile = g / 4, quad = g % 4;
-  const u8* low = group + SUB_BYTES + tile * LOW_BYTES;
-  if constexpr (BY_ROW) {
-    uint4 v = __ldg((const uint4*)(low + 64 * quad + 16 * t));
-#pragma unroll
-    for (u32 i = 0; i < 4; i++)
-#pragma unroll
-      for (u32 r = 0; r < 4; r++) {
-        codes[i][r][0] = component(v, i) >> (4 * r) & 15u;
-        codes[i][r][1] = component(v, i) >> (16 + 4 * r) & 15u;
-      }
-  } else if constexpr (PLAN.low_bits == 8) {
-#pragma unroll
-    for (u32 i = 0; i < 4; i++) {
-      uint2 v = __ldg((const uint2*)(low + 16 * (2 * (4 * t + i) + quad / 2) + 8 * (quad % 2)));
-#pragma unroll
-      for (u32 e = 0; e < 8; e++) codes[i][e / 2][e % 2] = (e < 4 ? v.x : v.y) >> (8 * (e % 4)) & 255u;
-    }
-  } else {
-#pragma unroll
-    for (u32 e = 0; e < 32; e++) codes[e / 8][e / 2 % 4][e % 2] = 0;
-    add_plane<PLAN.low_bits == 2 ? 2 : 4>(low, quad, t, 0, codes);
-    const u8* high = group + SUB_BYTES + 2 * LOW_BYTES + tile * HIGH_BYTES;
-    if constexpr (PLAN.high_bits == 1) add_plane<1>(high, quad, t, PLAN.low_bits, codes);
-    if constexpr (PLAN.high_bits == 2) add_plane<2>(high, quad, t, PLAN.low_bits, codes);
-  }
-}
-
-__device__ __forceinline__ float scale_word(u32 bits) {
-  return PLAN.bf16_scales ? widen(bits) : half_to_float(bits);
-}
-
-__device__ __forceinline__ u32 word_of(const uint2& v, u32 r) { return (r < 2 ? v.x : v.y) >> (16 * (r % 2)) & 0xffffu; }
-
-// Scale and min of the lane's four rows: value = scale * code + min.
-__device__ __forceinline__ void read_scales(const u8* unit, const u8* group, u32 g, u32 t, float (&scale)[4], float (&min_)[4]) {
-  uint2 d = __ldg((const uint2*)(unit + 8 * g)), m = {0, 0};
-  if constexpr (PLAN.has_min) m = __ldg((const uint2*)(unit + 64 + 8 * g));
-  u32 sub0 = 0, sub1 = 0;
-  if constexpr (PLAN.sub != SUB_NONE) {
-    sub0 = __ldg((const u32*)(group + 4 * g));
-    sub1 = __ldg((const u32*)(group + 32 + 4 * g));
-  }
-#pragma unroll
-  for (u32 r = 0; r < 4; r++) {
-    float df = scale_word(word_of(d, r)), mf = scale_word(word_of(m, r));
-    u32 first = sub0 >> (8 * r) & 255u, second = sub1 >> (8 * r) & 255u, mine = t / 2 ? second : first;
-    if constexpr (PLAN.sub == SUB_SCALE_MIN) { df *= (float)first; mf = -(mf * (float)second); }
-    if constexpr (PLAN.sub == SUB_NIBBLES) { df *= (float)(mine & 15u); mf = -(mf * (float)(mine >> 4)); }
-    if constexpr (PLAN.sub == SUB_SIGNED) df *= (float)(signed char)mine;
-    scale[r] = df;
-    min_[r] = PLAN.offset ? -(df * (float)PLAN.offset) : mf;
-  }
-}
-
-__device__ __forceinline__ float code_value(u32 code) {
-  return PLAN.low_bits == 8 ? (float)(signed char)code : (float)code;
-}
-
-__device__ __forceinline__ void decode_narrow(const u8* unit, const u8* group, u32 g, u32 t, Lines& lines) {
-  u32 codes[4][4][2];
-  float scale[4], min_[4];
-  read_codes(group, g, t, codes);
-  read_scales(unit, group, g, t, scale, min_);
-#pragma unroll
-  for (u32 i = 0; i < 4; i++) {
-    u32 w[4];
-#pragma unroll
-    for (u32 r = 0; r < 4; r++)
-      w[r] = narrow_pair(fmaf(scale[r], code_value(codes[i][r][0]), min_[r]),
-                         fmaf(scale[r], code_value(codes[i][r][1]), min_[r]));
-    lines[i] = make_uint4(w[0], w[1], w[2], w[3]);
-  }
-}
-
-// The place of line 4 t + i of the lane's rows in a group of bf16 tiles.
-__device__ __forceinline__ u32 line_offset(u32 g, u32 t, u32 i) { return 1024 * (g / 4) + 64 * (4 * t + i) + 16 * (g % 4); }
-
-// What lane 4 g + t takes of group number `index` of a panel.
-__device__ __forceinline__ void read_lines(const u8* panel, u32 index, u32 g, u32 t, Lines& lines) {
-  if constexpr (FORMAT == FORMAT_BF16) {
-#pragma unroll
-    for (u32 i = 0; i < 4; i++) lines[i] = __ldg((const uint4*)(panel + (u64)index * 2048 + line_offset(g, t, i)));
-  } else {
-    const u8* unit = panel + (u64)(index / UNIT_GROUPS) * UNIT_BYTES;
-    decode_narrow(unit, unit + HEAD_BYTES + index % UNIT_GROUPS * GROUP_BYTES, g, t, lines);
-  }
-}
-
 // x[k .. k + 8] of a row, zero beyond its end.
 __device__ __forceinline__ uint4 read_x(const u16* row, u32 k, u32 end) {
   if (end % 8 == 0) return k < end ? __ldg((const uint4*)(row + k)) : make_uint4(0, 0, 0, 0);
@@ -233,48 +88,104 @@ __device__ __forceinline__ void multiply(const Lines& w, const uint4& x, float (
 // sums of the runs in theirs. So a token's result does not depend on how many others there are.
 __device__ __forceinline__ u32 groups_of_run(u32 groups) { return (groups + 7) / 8; }
 
-// Few tokens: a block takes a panel and 8 * BLOCKS tokens, each of its eight warps a run.
+// A group on its way: weights as they lie, and x of 8 * BLOCKS tokens.
 template <u32 BLOCKS>
-__device__ __forceinline__ void few(const LinearArgs& a, float (&shared)[8][32][33]) {
-  u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-  const u8* panel = a.panels + blockIdx.x * a.panel_bytes;
-  u32 first = blockIdx.y * 8 * BLOCKS, groups = (a.k + 31) / 32, run = groups_of_run(groups);
-  const u16* x = (const u16*)a.x;
-  float sums[BLOCKS][2][4] = {};
-#pragma unroll 4
-  for (u32 index = warp * run; index < min((warp + 1) * run, groups); index++) {
+struct Coming {
+  Raw w;
+  uint4 x[BLOCKS];
+};
+
+// Groups that a warp has on their way: as many as 96 registers hold, or 80 where others unpack them; four of bf16 by 8 tokens. Two blocks of eight warps then
+// have 128 KiB of weights under way on a multiprocessor, one of them 64 KiB (as a product with 4096 rows has no more); an
+// H100 needs some 40 KiB, 3 TB/s for a microsecond, to keep its memory busy.
+template <u32 BLOCKS>
+__device__ constexpr u32 groups_ahead() {
+  constexpr u32 fit = (FORMAT == FORMAT_BF16 ? 96 : 80) / (RAW_WORDS + 4 * BLOCKS);
+  return fit < 2 ? 2 : fit > 8 ? 8 : fit;
+}
+
+// A warp's run, from group `index` to `end`, of a k that is a multiple of 32. `x_at`: where the lane's tokens begin.
+template <u32 BLOCKS>
+__device__ __forceinline__ void add_run(
+    const u8* panel, const u16* x, const u32 (&x_at)[BLOCKS], u32 index, u32 end, float (&sums)[BLOCKS][2][4]) {
+  constexpr u32 AHEAD = groups_ahead<BLOCKS>();
+  u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  Coming<BLOCKS> coming[AHEAD];
+  auto load = [&](u32 at, Coming<BLOCKS>& to) {
+    load_group(panel, at, g, t, to.w);
+#pragma unroll
+    for (u32 b = 0; b < BLOCKS; b++) to.x[b] = load_16(x + (x_at[b] + 8 * t) + 32 * at);
+  };
+#pragma unroll
+  for (u32 i = 0; i < AHEAD; i++)
+    if (index + i < end) load(index + i, coming[i]);
+#pragma unroll 1
+  for (; index < end; index += AHEAD) {
+#pragma unroll
+    for (u32 i = 0; i < AHEAD; i++) {
+      if (index + i >= end) break;
+      Lines w;
+      lines_of(coming[i].w, g, t, w);
+#pragma unroll
+      for (u32 b = 0; b < BLOCKS; b++) multiply(w, coming[i].x[b], sums[b]);
+      if (index + i + AHEAD < end) load(index + i + AHEAD, coming[i]);
+    }
+  }
+}
+
+// The same of any k, a group at a time.
+template <u32 BLOCKS>
+__device__ __forceinline__ void add_odd_run(
+    const LinearArgs& a, const u8* panel, const u32 (&x_at)[BLOCKS], u32 index, u32 end, float (&sums)[BLOCKS][2][4]) {
+  u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll 1
+  for (; index < end; index++) {
     Lines w;
     read_lines(panel, index, g, t, w);
 #pragma unroll
-    for (u32 b = 0; b < BLOCKS; b++) {
-      u32 row = first + 8 * b + g;
-      uint4 values = row < a.rows ? read_x(x + (u64)row * a.k, 32 * index + 8 * t, a.k) : make_uint4(0, 0, 0, 0);
-      multiply(w, values, sums[b]);
+    for (u32 b = 0; b < BLOCKS; b++) multiply(w, read_x((const u16*)a.x + x_at[b], 32 * index + 8 * t, a.k), sums[b]);
+  }
+}
+
+// Few tokens: a block takes a panel and 8 * BLOCKS tokens, each of its eight warps a run. Blocks of one panel follow each other,
+// so that its weights come from the device's memory once. Tokens beyond the last are the last, and go nowhere.
+template <u32 BLOCKS>
+__device__ __forceinline__ void few(const LinearArgs& a) {
+  constexpr u32 TOKENS = BLOCKS < 4 ? 8 * BLOCKS : 32;  // that pass through shared memory at a time
+  __shared__ float shared[8][TOKENS][33];
+  u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+  const u8* panel = a.panels + blockIdx.y * a.panel_bytes;
+  u32 first = blockIdx.x * 8 * BLOCKS, groups = (a.k + 31) / 32, run = groups_of_run(groups);
+  u32 begin = warp * run, end = min(begin + run, groups), x_at[BLOCKS];
+#pragma unroll
+  for (u32 b = 0; b < BLOCKS; b++) x_at[b] = min(first + 8 * b + g, a.rows - 1) * a.k;
+  float sums[BLOCKS][2][4] = {};
+  if (a.k % 32 == 0) add_run<BLOCKS>(panel, (const u16*)a.x, x_at, begin, end, sums);
+  else add_odd_run<BLOCKS>(a, panel, x_at, begin, end, sums);
+#pragma unroll
+  for (u32 done = 0; done < 8 * BLOCKS; done += TOKENS) {
+    if (done > 0) __syncthreads();
+#pragma unroll
+    for (u32 b = 0; b < TOKENS / 8; b++)
+#pragma unroll
+      for (u32 e = 0; e < 8; e++)
+        shared[warp][8 * b + 2 * t + e % 2][4 * g + 2 * (e / 4) + e / 2 % 2] = sums[done / 8 + b][e / 4][e % 4];
+    __syncthreads();
+#pragma unroll 1
+    for (u32 token = warp; token < TOKENS; token += 8) {
+      float y = 0.0f;
+      for (u32 w = 0; w < 8; w++) y += shared[w][token][lane];
+      float up = __shfl_xor_sync(ALL_LANES, y, 16);
+      finish(a, a.first_panel + blockIdx.y, lane, first + done + token, y, up);
     }
   }
-#pragma unroll
-  for (u32 b = 0; b < BLOCKS; b++)
-#pragma unroll
-    for (u32 e = 0; e < 8; e++) shared[warp][8 * b + 2 * t + e % 2][4 * g + 2 * (e / 4) + e / 2 % 2] = sums[b][e / 4][e % 4];
-  __syncthreads();
-#pragma unroll 1
-  for (u32 token = warp; token < 8 * BLOCKS; token += 8) {
-    float y = 0.0f;
-    for (u32 w = 0; w < 8; w++) y += shared[w][token][lane];
-    float up = __shfl_xor_sync(ALL_LANES, y, 16);
-    finish(a, a.first_panel + blockIdx.x, lane, first + token, y, up);
-  }
 }
 
-KERNEL(linear_few_8, LinearArgs, 256) {
-  __shared__ float shared[8][32][33];
-  few<1>(a, shared);
-}
+KERNEL_BLOCKS(linear_few_8, LinearArgs, 256, 2) { few<1>(a); }
 
-KERNEL(linear_few_32, LinearArgs, 256) {
-  __shared__ float shared[8][32][33];
-  few<4>(a, shared);
-}
+KERNEL(linear_few_32, LinearArgs, 256) { few<4>(a); }
+
+KERNEL(linear_few_64, LinearArgs, 256) { few<8>(a); }
 
 // Many tokens: a block takes 4 panels by 128 tokens, three stages of 32 of k in shared memory. Weights lie there in
 // the order of the lanes that read them. Warps 0 to 3 bring a panel each, the others x.
@@ -296,7 +207,7 @@ __device__ __forceinline__ void bring(const ManyArgs& a, u32 index, Stage& stage
     if constexpr (FORMAT == FORMAT_BF16) {
 #pragma unroll
       for (u32 i = 0; i < 4; i++)
-        copy_16(&stage.w[warp][i][lane], panel + (u64)index * 2048 + line_offset(g, t, i));
+        copy_16(&stage.w[warp][i][lane], line_at(panel, index, g, t, i));
     } else {
       Lines w;
       read_lines(panel, index, g, t, w);

@@ -10,6 +10,8 @@ typedef unsigned long long u64;
 
 #ifndef BALLAST_EMULATED
 #define KERNEL(name, Args, threads) extern "C" __global__ void __launch_bounds__(threads) name(const Args a)
+// With registers for so many blocks on a multiprocessor.
+#define KERNEL_BLOCKS(name, Args, threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks) name(const Args a)
 #endif
 
 #define ALL_LANES 0xffffffffu
@@ -18,6 +20,15 @@ typedef unsigned long long u64;
 __device__ __forceinline__ float widen(u32 bits) { return __uint_as_float(bits << 16); }
 
 // To the nearest bf16, ties to even; NaN stays NaN.
+#if !defined(BALLAST_EMULATED) && __CUDA_ARCH__ >= 800
+__device__ __forceinline__ u32 narrow_pair(float low, float high) {
+  u32 pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
+__device__ __forceinline__ u32 narrow(float x) { return narrow_pair(x, 0.0f) & 0xffffu; }
+#else
 __device__ __forceinline__ u32 narrow(float x) {
   u32 bits = __float_as_uint(x);
   u32 rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
@@ -25,6 +36,7 @@ __device__ __forceinline__ u32 narrow(float x) {
 }
 
 __device__ __forceinline__ u32 narrow_pair(float low, float high) { return narrow(low) | narrow(high) << 16; }
+#endif
 
 // Half `i` of a pair of bf16.
 __device__ __forceinline__ float widen_half(u32 pair, u32 i) { return __uint_as_float(i ? pair & 0xffff0000u : pair << 16); }
@@ -91,6 +103,42 @@ __device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u3
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+#endif
+
+// Loads of what no kernel writes meanwhile. They are made in the order of the text, beside the tensor cores' products, which the
+// compiler would else move them down to: it then waits for the memory before each product.
+#ifdef BALLAST_EMULATED
+__device__ __forceinline__ uint4 load_16(const void* at) { return __ldg((const uint4*)at); }
+__device__ __forceinline__ uint4 load_once(const void* at) { return load_16(at); }
+__device__ __forceinline__ uint2 load_8(const void* at) { return __ldg((const uint2*)at); }
+__device__ __forceinline__ u32 load_4(const void* at) { return __ldg((const u32*)at); }
+#else
+__device__ __forceinline__ uint4 load_16(const void* at) {
+  uint4 v;
+  asm volatile("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at));
+  return v;
+}
+
+// What is read once passes by the first cache.
+__device__ __forceinline__ uint4 load_once(const void* at) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(at));
+  return v;
+}
+
+__device__ __forceinline__ uint2 load_8(const void* at) {
+  uint2 v;
+  asm volatile("ld.global.nc.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(at));
+  return v;
+}
+
+__device__ __forceinline__ u32 load_4(const void* at) {
+  u32 v;
+  asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(v) : "l"(at));
+  return v;
 }
 #endif
 

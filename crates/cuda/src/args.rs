@@ -29,7 +29,7 @@ arguments! {
         qkv: u64, q_norm: u64, k_norm: u64, cos: u64, sin: u64, positions: u64, slots: u64, q: u64, pages: u64,
         heads: u32, kv_heads: u32, head_dim: u32, rotary_dim: u32, eps: f32, q_bf16: u32, kv: u32, unused: u32,
     }
-    /// `linear_floats`, `linear_few_8`, `linear_few_32`.
+    /// `linear_floats`, `linear_few_8`, `linear_few_32`, `linear_few_64`.
     LinearArgs {
         x: u64, panels: u64, bias: u64, out: u64, panel_bytes: u64, rows: u32, n: u32, k: u32, first_panel: u32,
         out_cols: u32, out_first: u32, sink: u32, act: u32, out_bf16: u32, unused: u32,

@@ -13,7 +13,7 @@ use kernels::linear::{Activation, Activations, Format, RowOrder, panel_bytes};
 use kernels::pick::{NoPick, PICKED, Pick, Picked};
 use kernels::queue::{self, Mark};
 
-use crate::args::{ConvertArgs, EmbedArgs, LinearArgs, ManyArgs, NormArgs, PickArgs, StoreKvArgs};
+use crate::args::{ConvertArgs, EmbedArgs, LinearArgs, NormArgs, PickArgs, StoreKvArgs};
 use crate::attend::Plan;
 use crate::module::Module;
 use crate::product::Room;
@@ -178,25 +178,6 @@ impl<D: Driver> GpuDevice<D> {
     fn parts(&self, w: &Matrix) -> Vec<(usize, usize, u64)> {
         let bytes = panel_bytes(w.format, w.k);
         w.parts.iter().map(|(first, buf)| (*first, buf.bytes() / bytes, self.at(buf))).collect()
-    }
-
-    fn linear_part(&self, w: &Matrix, panels: usize, args: LinearArgs) {
-        if self.linear_by_library(w.format, panels, &args) {
-            return;
-        }
-        let (module, rows) = (Module::Linear(w.format), args.rows as usize);
-        match (w.format, rows) {
-            (Format::F32, _) => {
-                self.launch(module, "linear_floats", [panels, rows.div_ceil(8)], 256, &args);
-            }
-            (_, ..=8) => self.launch(module, "linear_few_8", [panels, 1], 256, &args),
-            (_, ..=32) => self.launch(module, "linear_few_32", [panels, 1], 256, &args),
-            _ => {
-                let grid = [panels.div_ceil(4), rows.div_ceil(128)];
-                let args = ManyArgs { linear: args, panels: panels as u32, unused: 0 };
-                self.launch(module, "linear_many", grid, 256, &args);
-            }
-        }
     }
 }
 

@@ -14,6 +14,7 @@ mod driver;
 mod error;
 mod gpu;
 mod library;
+mod linear;
 pub mod module;
 mod nvrtc;
 pub mod product;

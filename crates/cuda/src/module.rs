@@ -9,6 +9,7 @@ use kernels::linear::quant::Narrow;
 
 const PRELUDE: &str = include_str!("../kernels/prelude.cu");
 const ROWS: &str = include_str!("../kernels/rows.cu");
+const WEIGHTS: &str = include_str!("../kernels/weights.cu");
 const LINEAR: &str = include_str!("../kernels/linear.cu");
 const SAMPLE: &str = include_str!("../kernels/sample.cu");
 const ATTENTION_ARGS: &str = include_str!("../kernels/attention_args.cu");
@@ -91,6 +92,7 @@ impl Module {
             Module::Linear(_) => &[
                 "linear_few_8",
                 "linear_few_32",
+                "linear_few_64",
                 "linear_many",
                 "unpack_panels",
                 "finish_sums",
@@ -108,7 +110,7 @@ impl Module {
         let text: &[&str] = match self {
             Module::Rows => &[ROWS],
             Module::Sample => &[SAMPLE],
-            Module::Linear(_) => &[LINEAR],
+            Module::Linear(_) => &[WEIGHTS, LINEAR],
             Module::Attention { .. } => {
                 &[ATTENTION_ARGS, ATTENTION_ROWS, ATTENTION_BF16, ATTENTION_PLAIN, ATTENTION]
             }

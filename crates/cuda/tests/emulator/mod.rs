@@ -56,6 +56,8 @@ pub(crate) struct Emulator {
     graphs: Option<Mutex<Recorded>>,
     /// How many of them were run.
     replays: Arc<AtomicUsize>,
+    /// Devices without bf16 have own kernels for everything, which so are run too.
+    has_library: bool,
 }
 
 /// Kernels as they were when a graph was made of them, by number, and how many graphs there were.
@@ -97,6 +99,7 @@ impl Emulator {
             adopted: Mutex::default(),
             graphs: Some(Mutex::default()),
             replays: Arc::default(),
+            has_library: mma == Mma::Defined,
         }
     }
 
@@ -110,6 +113,12 @@ impl Emulator {
     #[allow(dead_code, reason = "not every test has steps")]
     pub(crate) fn without_graphs(mma: Mma) -> Emulator {
         Emulator { graphs: None, ..Emulator::new(mma) }
+    }
+
+    /// One whose own kernels compute everything.
+    #[allow(dead_code, reason = "not every test compares them")]
+    pub(crate) fn without_library(self) -> Emulator {
+        Emulator { has_library: false, ..self }
     }
 }
 
@@ -248,8 +257,7 @@ impl Driver for Emulator {
     }
 
     fn products(&self) -> Option<&dyn Products> {
-        // Devices without bf16 have own kernels for everything, which so are run too.
-        (self.mma == Mma::Defined).then_some(self as &dyn Products)
+        self.has_library.then_some(self as &dyn Products)
     }
 
     // Everything is done when its call returns.
