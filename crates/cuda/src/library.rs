@@ -1,7 +1,9 @@
 //! NVIDIA's libraries where they may be: whatever a distribution, a toolkit or a Python package calls them.
 //!
 //! Looked for in this order: the folders of `BALLAST_CUDA_LIBRARIES` (parted by colons), what the system's loader finds by
-//! name, the toolkit's folders (`CUDA_HOME`, `CUDA_PATH`, `/usr/local/cuda`), those of an active Python environment.
+//! name, the toolkit's folders (`CUDA_HOME`, `CUDA_PATH`, `/usr/local/cuda` and its versions), those of Python packages: of an
+//! active environment, of the environment whose `python3` comes first in `PATH`, of the user, of the system. Packages of CUDA
+//! 13 share a folder (`nvidia/cu13/lib`); those of CUDA 12 have one each (`nvidia/cuda_nvrtc/lib`, `nvidia/cublas/lib`).
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -34,17 +36,39 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
 /// What is asked of the environment.
 type Variable<'a> = &'a dyn Fn(&str) -> Option<std::ffi::OsString>;
 
+/// Roots of the toolkit: those that are named, then `/usr/local/cuda` and, the newest first, versions beside it.
+fn toolkits(variable: Variable<'_>, local: &Path) -> Vec<PathBuf> {
+    let named = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(variable).map(PathBuf::from);
+    let is_version = |path: &PathBuf| {
+        path.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with("cuda-"))
+    };
+    let versions = entries(local).into_iter().rev().filter(is_version);
+    named.chain([local.join("cuda")]).chain(versions).collect()
+}
+
+/// Roots of Python: environments, the user's packages, the system's.
+fn pythons(variable: Variable<'_>) -> Vec<PathBuf> {
+    let active = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(variable).map(PathBuf::from);
+    let searched = variable("PATH").map(|all| std::env::split_paths(&all).collect::<Vec<_>>());
+    let first = searched.unwrap_or_default().into_iter().find(|folder| folder.join("python3").exists());
+    let first = first.and_then(|folder| folder.parent().map(Path::to_path_buf));
+    let user = variable("HOME").map(|home| PathBuf::from(home).join(".local"));
+    active.chain(first).chain(user).chain(["/usr/local".into(), "/usr".into()]).collect()
+}
+
 /// Where the toolkit and Python packages put libraries.
 fn usual_folders(variable: Variable<'_>) -> Vec<PathBuf> {
-    let toolkits = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(variable).map(PathBuf::from);
-    let toolkits = toolkits.chain(["/usr/local/cuda".into()]);
+    let toolkits = toolkits(variable, Path::new("/usr/local"));
     let mut folders: Vec<PathBuf> =
-        toolkits.flat_map(|root| [root.join("lib64"), root.join("lib")]).collect();
-    for root in ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(variable).map(PathBuf::from) {
+        toolkits.iter().flat_map(|root| [root.join("lib64"), root.join("lib")]).collect();
+    for root in pythons(variable) {
         folders.push(root.join("lib"));
-        let packages =
-            entries(&root.join("lib")).into_iter().map(|python| python.join("site-packages/nvidia"));
-        folders.extend(packages.flat_map(|packages| entries(&packages)).map(|package| package.join("lib")));
+        let pythons = entries(&root.join("lib"));
+        // Debian's own Python looks elsewhere than others.
+        let kinds = ["site-packages", "dist-packages"];
+        let packages = kinds.iter().flat_map(|kind| pythons.iter().map(move |python| python.join(kind)));
+        let makers = packages.flat_map(|packages| entries(&packages.join("nvidia")));
+        folders.extend(makers.map(|package| package.join("lib")));
     }
     folders
 }
@@ -96,16 +120,19 @@ mod tests {
         }
     }
 
+    fn make(root: &Path, file: &str) -> PathBuf {
+        let file = root.join(file);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(&file, []).unwrap();
+        file
+    }
+
     #[test]
     fn named_folders_come_before_the_loader_and_the_usual_ones_after() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
-        let files =
-            ["named/libnvrtc.so.12", "env/lib/python3.12/site-packages/nvidia/cu13/lib/libnvrtc.so.13"];
-        for file in files.map(|file| root.join(file)) {
-            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-            std::fs::write(file, []).unwrap();
-        }
+        let named = make(root, "named/libnvrtc.so.12");
+        let packaged = make(root, "env/lib/python3.12/site-packages/nvidia/cu13/lib/libnvrtc.so.13");
         let variable = |name: &str| match name {
             FOLDERS => Some(root.join("named").into_os_string()),
             "VIRTUAL_ENV" => Some(root.join("env").into_os_string()),
@@ -113,9 +140,42 @@ mod tests {
             _ => None,
         };
         let found = candidates("nvrtc", None, &variable);
-        let at = |path: &Path| found.iter().position(|found| found == path);
-        let [named, packaged] = files.map(|file| at(&root.join(file)).unwrap());
-        let bare = at(Path::new("libnvrtc.so.13")).unwrap();
-        assert!(named < bare && bare < packaged, "{found:?}");
+        let at = |path: &Path| found.iter().position(|found| found == path).unwrap();
+        let bare = at(Path::new("libnvrtc.so.13"));
+        assert!(at(&named) < bare && bare < at(&packaged), "{found:?}");
+    }
+
+    #[test]
+    fn packages_of_both_versions_are_found_though_no_environment_is_active() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        make(root, "venv/bin/python3");
+        let files = [
+            "venv/lib/python3.12/site-packages/nvidia/cu13/lib/libcublasLt.so.13",
+            "home/.local/lib/python3.11/site-packages/nvidia/cublas/lib/libcublasLt.so.12",
+            "conda/lib/python3.10/dist-packages/nvidia/cublas/lib/libcublasLt.so.12",
+        ]
+        .map(|file| make(root, file));
+        let variable = |name: &str| match name {
+            "PATH" => Some(std::env::join_paths([root.join("bin"), root.join("venv/bin")]).unwrap()),
+            "HOME" => Some(root.join("home").into_os_string()),
+            "CONDA_PREFIX" => Some(root.join("conda").into_os_string()),
+            _ => None,
+        };
+        let found = candidates("cublasLt", Some(13), &variable);
+        let at = |path: &PathBuf| found.iter().position(|found| found == path).unwrap();
+        let [first, user, active] = files.each_ref().map(at);
+        assert!(active < first && first < user, "{found:?}");
+    }
+
+    #[test]
+    fn versions_of_the_toolkit_are_looked_at_after_the_one_without_a_number() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        for name in ["cuda-12.8", "cuda-13.0", "share"] {
+            std::fs::create_dir_all(root.join(name)).unwrap();
+        }
+        let found = toolkits(&|_| None, root);
+        assert_eq!(found, ["cuda", "cuda-13.0", "cuda-12.8"].map(|name| root.join(name)));
     }
 }

@@ -218,6 +218,13 @@ fn alignment(addresses: &[u64]) -> u32 {
     1 << addresses.iter().fold(8, |most, address| most.min(address.trailing_zeros()))
 }
 
+/// A product, for people.
+fn words(product: &Product) -> String {
+    let Product { a, d, .. } = product;
+    let k = if a.transposed { a.rows } else { a.cols };
+    format!("{} x {} x {k} of {:?} to {:?}", d.rows, d.cols, a.numbers, d.numbers)
+}
+
 /// What an algorithm is chosen for: the product, and how A, B, D and the bias are aligned.
 type Key = (Product, [u32; 4]);
 
@@ -227,6 +234,8 @@ pub(super) struct CublasLt {
     handle: Handle,
     /// None where the library has none.
     chosen: Mutex<HashMap<Key, Option<[u64; 8]>>>,
+    /// What it failed at, and its words.
+    refused: Mutex<Vec<String>>,
 }
 
 impl CublasLt {
@@ -245,7 +254,7 @@ impl CublasLt {
         // SAFETY: a place for the handle is given.
         let created = functions.result(unsafe { (functions.create)(&mut handle) });
         created.map_err(|why| CudaError::Driver { what: "start cuBLASLt".into(), why })?;
-        Ok(CublasLt { functions, handle, chosen: Mutex::default() })
+        Ok(CublasLt { functions, handle, chosen: Mutex::default(), refused: Mutex::default() })
     }
 
     /// Its name and version.
@@ -259,10 +268,20 @@ impl CublasLt {
     pub(super) fn algorithm(&self, product: &Product, places: &Places) -> Option<[u64; 8]> {
         let aligned = [places.a, places.b, places.d, places.bias].map(|place| alignment(&[place]));
         let mut chosen = self.chosen.lock().unwrap_or_else(PoisonError::into_inner);
-        // What it does not have and what it does not take are the same: our own kernels compute it.
-        *chosen
-            .entry((*product, aligned))
-            .or_insert_with(|| self.search(product, places, aligned).ok().flatten())
+        // What it does not have and what it fails at are the same: our own kernels compute it.
+        let search = || {
+            self.search(product, places, aligned).unwrap_or_else(|why| {
+                let refused = format!("{}: {why}", words(product));
+                self.refused.lock().unwrap_or_else(PoisonError::into_inner).push(refused);
+                None
+            })
+        };
+        *chosen.entry((*product, aligned)).or_insert_with(search)
+    }
+
+    /// The products that it failed at, each once, with its words. Those that it has no algorithm for are not among them.
+    pub(super) fn refused(&self) -> Vec<String> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn search(
@@ -361,6 +380,20 @@ mod tests {
         assert_eq!(alignment(&[0]), 256);
         assert_eq!(alignment(&[4096, 1 << 40]), 256);
         assert_eq!(alignment(&[4096, 4096 + 48]), 16);
+    }
+
+    #[test]
+    fn a_product_is_told_by_its_sizes() {
+        let layout =
+            |numbers, rows, cols, transposed| Layout { numbers, rows, cols, stride: rows, transposed };
+        let product = Product {
+            a: layout(Numbers::Bf16, 40, 64, true),
+            b: layout(Numbers::Bf16, 40, 32, false),
+            d: layout(Numbers::F32, 64, 32, false),
+            adds: false,
+            biased: false,
+        };
+        assert_eq!(words(&product), "64 x 32 x 40 of Bf16 to F32");
     }
 
     /// What needs no GPU of the library: it takes our descriptions, whose attributes must have the sizes that it knows.

@@ -14,9 +14,10 @@ mod streams;
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-use std::{path::PathBuf, thread};
+use std::{iter, path::PathBuf, thread};
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
@@ -136,6 +137,11 @@ impl Gpu {
     /// What computes large products, for people.
     pub fn computes_products_by(&self) -> String {
         self.library.as_ref().map_or_else(|| format!("own kernels ({PRODUCTS}=own)"), CublasLt::name)
+    }
+
+    /// The large products that the library failed at, with its words: own kernels computed them, more slowly.
+    pub fn refused_products(&self) -> Vec<String> {
+        self.library.as_ref().map_or_else(Vec::new, CublasLt::refused)
     }
 
     /// The maker's name of it.
@@ -302,12 +308,17 @@ impl Driver for Gpu {
         }
     }
 
-    /// Compiled all at once, a thread each: a compiler's run takes seconds. Then loaded, so that the device's memory for
-    /// code is taken now.
+    /// Compiled side by side, on as many threads as there are cores: a compiler's run takes seconds. Then loaded, so that the
+    /// device's memory for code is taken now.
     fn prepare(&self, modules: &[Module]) -> Result<(), CudaError> {
+        let threads = thread::available_parallelism().map_or(1, usize::from).min(modules.len());
+        let next = AtomicUsize::new(0);
+        let compile = || {
+            let taken = || modules.get(next.fetch_add(1, Ordering::Relaxed));
+            iter::from_fn(taken).try_for_each(|module| self.machine_code(*module).map(drop))
+        };
         thread::scope(|scope| {
-            let compile = |&module| scope.spawn(move || self.machine_code(module).map(drop));
-            let runs: Vec<_> = modules.iter().map(compile).collect();
+            let runs: Vec<_> = (0..threads).map(|_| scope.spawn(compile)).collect();
             let ended = runs.into_iter().map(|run| run.join().unwrap_or_else(|panic| resume_unwind(panic)));
             ended.collect::<Result<Vec<()>, _>>().map(drop)
         })?;

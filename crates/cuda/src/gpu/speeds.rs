@@ -1,7 +1,5 @@
 //! What copies reach.
 
-use std::time::Instant;
-
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
@@ -10,6 +8,9 @@ use super::pinned::PIECE_BYTES;
 use super::{Gpu, failed};
 use crate::product::{Layout, Numbers, Places, Product};
 use crate::{CudaError, Driver};
+
+/// Pieces that the link is timed with, 1 GiB: its beginning and end count for nothing.
+const PIECES_TIMED: usize = 512;
 
 /// Bytes per second of copies.
 #[derive(Clone, Copy, Debug)]
@@ -30,17 +31,20 @@ impl Gpu {
     pub fn speeds(&self) -> Result<Speeds, CudaError> {
         const BYTES: usize = 256 << 20;
         let (free, total) = self.memory()?;
-        let stream = self.streams.of(0);
+        let stream = self.stream();
         // SAFETY: the memory is this function's own, the piece is lent to it, and both outlive the copies, which
         // `rate` waits for.
         unsafe {
             let memory = result::malloc_sync(2 * BYTES);
             let memory = memory.map_err(|_| CudaError::Memory { wanted: 2 * BYTES, free, total })?;
-            let on = self
-                .rate(2 * BYTES, || result::memcpy_dtod_async(memory + BYTES as u64, memory, BYTES, stream));
+            let on = self.rate(2 * BYTES, 32, || {
+                result::memcpy_dtod_async(memory + BYTES as u64, memory, BYTES, stream)
+            });
             let link = self.pool.with_piece(|piece| {
-                let up = self.rate(PIECE_BYTES, || result::memcpy_htod_async(memory, piece, stream));
-                let down = self.rate(PIECE_BYTES, || result::memcpy_dtoh_async(piece, memory, stream));
+                let up =
+                    self.rate(PIECE_BYTES, PIECES_TIMED, || result::memcpy_htod_async(memory, piece, stream));
+                let down =
+                    self.rate(PIECE_BYTES, PIECES_TIMED, || result::memcpy_dtoh_async(piece, memory, stream));
                 (up, down)
             });
             result::free_sync(memory).map_err(failed("free memory"))?;
@@ -121,22 +125,19 @@ impl Gpu {
         Ok(best)
     }
 
-    /// Bytes per second of `copy`, 32 at a time, the best of five such runs.
+    /// Bytes per second of `copy`, so many at a time by the device's clock, the best of five such runs.
     fn rate(
         &self,
         bytes: usize,
+        copies: usize,
         mut copy: impl FnMut() -> Result<(), DriverError>,
     ) -> Result<f64, CudaError> {
-        const COPIES: usize = 32;
         let mut best = 0f64;
         for _ in 0..5 {
-            self.wait();
-            let start = Instant::now();
-            for _ in 0..COPIES {
-                copy().map_err(failed("copy"))?;
-            }
-            self.wait();
-            best = best.max((COPIES * bytes) as f64 / start.elapsed().as_secs_f64());
+            let mut asked = Ok(());
+            let seconds = self.seconds_of(|| asked = (0..copies).try_for_each(|_| copy()))?;
+            asked.map_err(failed("copy"))?;
+            best = best.max((copies * bytes) as f64 / seconds);
         }
         Ok(best)
     }
