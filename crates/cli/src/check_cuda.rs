@@ -1,24 +1,24 @@
 //! `ballast check --device cuda`: the acceptance run of a GPU.
 //!
 //! Every kernel of the conformance table against the scalar reference on the CPU; every one of them twice, bit for bit;
-//! what copies reach, on the device and over the link; and the large shapes beside those ceilings.
+//! what copies reach, on the device and over the link; and the large shapes, against the CPU's fastest kernels, and beside
+//! those ceilings.
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Result;
-use cuda::CudaDevice;
+use cuda::module::Module;
+use cuda::{CudaDevice, Driver};
 use kernels::table::{Case, Reach, conformance, large};
 use kernels::{CpuDevice, Isa, Team};
 use serde::Serialize;
 
 use crate::args::CheckArgs;
 use crate::console::{note, show};
+use crate::cuda_timing;
 use crate::display::{Progress, Unit, Voice};
 use crate::output_file::JsonReport;
-
-/// Kernels asked for before the device is waited for, when they are timed.
-const QUEUED: usize = 10;
 
 /// What the run found.
 #[derive(Serialize)]
@@ -29,6 +29,9 @@ struct Report {
     compiler: String,
     /// What computes large products.
     large_products: String,
+    /// What that failed at, so that own kernels computed it.
+    refused_products: Vec<String>,
+    /// Those of the table, and large ones.
     cases: usize,
     /// Cases of what only the CPU has so far: sparse attention.
     not_built: usize,
@@ -66,8 +69,9 @@ pub(crate) fn check(args: &CheckArgs) -> Result<ExitCode> {
     let built = |case: &Case| case.reach == Reach::Everywhere;
     let (cases, left_out): (Vec<Case>, Vec<Case>) = conformance().into_iter().filter(wanted).partition(built);
     let timed: Vec<Case> = large().into_iter().filter(wanted).collect();
-    let mut report = Report { not_built: left_out.len(), ..conform(args, &cases)? };
-    report.time(&timed)?;
+    let team = Arc::new(Team::start(args.threads.unwrap_or_else(engine::default_threads))?);
+    let mut report = Report { not_built: left_out.len(), ..conform(args, &cases, &team)? };
+    report.measure(&timed, &team)?;
     json.write(&report)?;
     report.show()?;
     let sound = report.failed == 0 && report.unsteady.is_empty();
@@ -79,21 +83,25 @@ fn compiler() -> Result<String> {
     Ok(format!("NVRTC {major}.{minor}"))
 }
 
-/// A device with memory for the largest of these cases, twice.
-fn device_for(cases: &[Case]) -> Result<CudaDevice> {
-    let most = cases.iter().map(|case| case.bytes).max().unwrap_or(0);
-    Ok(cuda::open(2 * most)?)
+/// Memory of the largest of these cases.
+fn most_bytes(cases: &[Case]) -> usize {
+    cases.iter().map(|case| case.bytes).max().unwrap_or(0)
 }
 
-fn conform(args: &CheckArgs, cases: &[Case]) -> Result<Report> {
-    let mut device = device_for(cases)?;
-    let team = Arc::new(Team::start(args.threads.unwrap_or_else(engine::default_threads))?);
+fn conform(args: &CheckArgs, cases: &[Case], team: &Arc<Team>) -> Result<Report> {
+    // Each of them twice.
+    let mut device = cuda::open(2 * most_bytes(cases))?;
+    if args.only.is_none() {
+        // Side by side, where the table would have them compiled one after the other.
+        device.driver().prepare(&Module::all())?;
+    }
     let speeds = device.driver().speeds()?;
     let mut report = Report {
         device: device.driver().name().to_string(),
         architecture: device.driver().architecture().to_string(),
         compiler: compiler()?,
         large_products: device.driver().computes_products_by(),
+        refused_products: Vec::new(),
         cases: cases.len(),
         not_built: 0,
         failed: 0,
@@ -107,7 +115,7 @@ fn conform(args: &CheckArgs, cases: &[Case]) -> Result<Report> {
     };
     let progress = Progress::new("cases", cases.len() as u64, Unit::Items, Voice::Normal);
     for (done, case) in (1..).zip(cases) {
-        report.case(case, &mut device, &team)?;
+        report.case(case, &mut device, team)?;
         progress.set(done);
     }
     progress.end();
@@ -117,14 +125,7 @@ fn conform(args: &CheckArgs, cases: &[Case]) -> Result<Report> {
 impl Report {
     fn case(&mut self, case: &Case, device: &mut CudaDevice, team: &Arc<Team>) -> Result<()> {
         device.reset();
-        let mut reference = CpuDevice::new(case.bytes, Arc::clone(team), Isa::Scalar)?;
-        let verdict = case.check_in_own_order(device, &mut reference)?;
-        self.max_error = self.max_error.max(verdict.error);
-        if !verdict.passed {
-            note!("FAILED {}: error {:.1e}", case.name, verdict.error);
-            self.failed += 1;
-            self.failures.push(Failure { case: case.name.clone(), error: verdict.error });
-        }
+        self.compare(case, device, CpuDevice::new(case.bytes, Arc::clone(team), Isa::Scalar)?)?;
         device.reset();
         if !case.repeats(device)? {
             note!("UNSTEADY {}: two runs gave different bits", case.name);
@@ -133,11 +134,27 @@ impl Report {
         Ok(())
     }
 
-    fn time(&mut self, cases: &[Case]) -> Result<()> {
-        let mut device = device_for(cases)?;
+    fn compare(&mut self, case: &Case, device: &mut CudaDevice, mut reference: CpuDevice) -> Result<()> {
+        let verdict = case.check_in_own_order(device, &mut reference)?;
+        self.max_error = self.max_error.max(verdict.error);
+        if !verdict.passed {
+            note!("FAILED {}: error {:.1e}", case.name, verdict.error);
+            self.failed += 1;
+            self.failures.push(Failure { case: case.name.clone(), error: verdict.error });
+        }
+        Ok(())
+    }
+
+    /// Large shapes run kernels in ways that small ones do not: several parts of the library's memory, many waves of blocks.
+    /// The CPU's fastest kernels are held against its reference by a check of their own.
+    fn measure(&mut self, cases: &[Case], team: &Arc<Team>) -> Result<()> {
+        let mut device = cuda::open(most_bytes(cases) + cuda_timing::BYTES)?;
+        self.cases += cases.len();
         for case in cases {
             device.reset();
-            let seconds = case.time_queued(&mut device, 5, QUEUED)?;
+            self.compare(case, &mut device, CpuDevice::new(case.bytes, Arc::clone(team), Isa::detect())?)?;
+            device.reset();
+            let seconds = cuda_timing::seconds(case, &mut device)?;
             let timed = Timed {
                 case: case.name.clone(),
                 seconds,
@@ -148,6 +165,8 @@ impl Report {
             show!("{timed}")?;
             self.timed.push(timed);
         }
+        self.refused_products = device.driver().refused_products();
+        self.refused_products.iter().for_each(|why| note!("cuBLASLt refused {why}"));
         Ok(())
     }
 

@@ -7,6 +7,7 @@ mod chat;
 mod check;
 mod check_cuda;
 mod console;
+mod cuda_timing;
 mod display;
 mod documents;
 mod eval;

@@ -8,13 +8,9 @@ use kernels::table::{Case, Floor, large, timed};
 use serde::Serialize;
 
 use crate::args::BenchKernelsArgs;
-use crate::console::show;
+use crate::console::{note, show};
+use crate::cuda_timing;
 use crate::output_file::JsonReport;
-
-/// Times that a case is timed; the median counts.
-const RUNS: usize = 5;
-/// Runs of each time: what it costs to ask for one is hidden, as it is in a step.
-const QUEUED: usize = 20;
 
 #[derive(Serialize)]
 struct Report {
@@ -25,6 +21,8 @@ struct Report {
     copy_bytes_per_s: f64,
     /// Of large bf16 matrices; absent without cuBLASLt.
     product_flops: Option<f64>,
+    /// What the library failed at, so that own kernels computed it.
+    refused_products: Vec<String>,
     cases: Vec<Row>,
 }
 
@@ -97,6 +95,7 @@ pub(crate) fn kernels_on_gpu(args: &BenchKernelsArgs) -> Result<ExitCode> {
         large_products: gpu.computes_products_by(),
         copy_bytes_per_s,
         product_flops,
+        refused_products: Vec::new(),
         cases: Vec::new(),
     };
     drop(gpu);
@@ -114,16 +113,17 @@ pub(crate) fn kernels_on_gpu(args: &BenchKernelsArgs) -> Result<ExitCode> {
         "copies",
         "products"
     )?;
-    let mut device = cuda::open(cases.iter().map(|case| case.bytes).max().unwrap_or(0))?;
+    let most = cases.iter().map(|case| case.bytes).max().unwrap_or(0);
+    let mut device = cuda::open(most + cuda_timing::BYTES)?;
     for case in &cases {
         device.reset();
-        let seconds = case.time_by(&mut device, (RUNS, QUEUED), |device, work| {
-            device.driver().seconds_of(work).map_err(anyhow::Error::from)
-        })?;
+        let seconds = cuda_timing::seconds(case, &mut device)?;
         let row = Row::new(case.name.clone(), &case.floor, seconds, copy_bytes_per_s, product_flops);
         show!("{row}")?;
         report.cases.push(row);
     }
+    report.refused_products = device.driver().refused_products();
+    report.refused_products.iter().for_each(|why| note!("cuBLASLt refused {why}"));
     json.write(&report)?;
     Ok(ExitCode::SUCCESS)
 }

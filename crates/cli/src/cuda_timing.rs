@@ -1,0 +1,89 @@
+//! Times of cases by a GPU's own clock, with none of their numbers in its caches: a step comes back to a layer's weights and
+//! pages only after gigabytes of others.
+
+use anyhow::Result;
+use cuda::CudaDevice;
+use kernels::arena::Full;
+use kernels::device::{Device, Dtype, Matrix, Rows, Sink};
+use kernels::linear::{Activations, Format, RowOrder, packed_bytes};
+use kernels::table::Case;
+
+/// Times that a case is timed; the median counts.
+const RUNS: usize = 5;
+/// Runs of each time: what it costs to ask for one is hidden, as it is in a step.
+const QUEUED: usize = 20;
+/// A product of one row reads 256 MiB of weights: twice the caches of the largest GPUs, and nothing that they would have to
+/// write back during the case.
+const SWEEP_ROWS: usize = 32768;
+const SWEEP_COLUMNS: usize = 4096;
+/// Less than any kernel takes: what a difference of two times is at the least.
+const SECONDS_MIN: f64 = 1e-7;
+
+/// What pushes everything else out of the caches.
+struct Sweep {
+    weights: Matrix,
+    x: Rows,
+    out: Rows,
+}
+
+/// Device memory that [`seconds`] takes beside the case's own.
+pub(crate) const BYTES: usize = SWEEP_ROWS * SWEEP_COLUMNS * 2 + SWEEP_COLUMNS * 2 + SWEEP_ROWS * 4 + 4096;
+
+impl Sweep {
+    fn new(device: &mut CudaDevice) -> Result<Sweep, Full> {
+        let (format, order, n, k) = (Format::Bf16, RowOrder::Plain, SWEEP_ROWS, SWEEP_COLUMNS);
+        let parts = vec![(0, device.take(packed_bytes(format, order, n, k))?)];
+        let x = Rows { buf: device.take(k * 2)?, dtype: Dtype::Bf16, rows: 1, cols: k };
+        let out = Rows { buf: device.take(n * 4)?, dtype: Dtype::F32, rows: 1, cols: n };
+        let weights = Matrix { format, n, k, order, activations: Activations::Exact, parts };
+        Ok(Sweep { weights, x, out })
+    }
+
+    /// Whatever lies in its memory: nobody looks at the result.
+    fn run(&self, device: &CudaDevice) {
+        device.linear(self.x, &self.weights, None, Sink::Store(self.out));
+    }
+}
+
+/// Seconds of one run of a case, in the order in which a step asks: what a sweep and the case take together, less what the
+/// sweep takes. The device is fresh, with memory for the case and [`BYTES`].
+///
+/// # Errors
+/// Those of the device: no memory, or no clock.
+pub(crate) fn seconds(case: &Case, device: &mut CudaDevice) -> Result<f64> {
+    let sweep = Sweep::new(device)?;
+    case.time_by(device, (RUNS, 1), |device, run| {
+        let gpu = device.driver();
+        let swept = gpu.seconds_of(|| (0..QUEUED).for_each(|_| sweep.run(device)))?;
+        let both = gpu.seconds_of(|| {
+            for _ in 0..QUEUED {
+                sweep.run(device);
+                run();
+            }
+        })?;
+        Ok::<f64, anyhow::Error>(one_of(both, swept))
+    })
+}
+
+fn one_of(both: f64, swept: f64) -> f64 {
+    ((both - swept) / QUEUED as f64).max(SECONDS_MIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_what_the_sweep_does_not_take() {
+        let one = one_of(21e-4, 19e-4);
+        assert!((one - 1e-5).abs() < 1e-9, "{one}");
+        // The clock's noise makes no kernel free, nor faster than free.
+        assert_eq!(one_of(1.0, 1.1), SECONDS_MIN);
+    }
+
+    #[test]
+    fn the_sweeps_memory_is_told() {
+        let weights = packed_bytes(Format::Bf16, RowOrder::Plain, SWEEP_ROWS, SWEEP_COLUMNS);
+        assert!(BYTES >= weights + 2 * SWEEP_COLUMNS + 4 * SWEEP_ROWS + 3 * 256, "aligned to 256 each");
+    }
+}
