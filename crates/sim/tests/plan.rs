@@ -2,8 +2,8 @@
 
 use policy::cost::Dims;
 use sim::flexgen::{
-    Block, Format, HostAttention, Lengths, Machine, Mechanism, Overlap, Pinning, Planned, Rates, Wanted,
-    frontier, least, plan,
+    Block, CELLS, Format, HostAttention, Lengths, Machine, Mechanism, Overlap, Pinning, Planned, Rates,
+    Table, Wanted, frontier, least, plan, predict,
 };
 use spec::Tier;
 
@@ -50,15 +50,51 @@ fn policies_lie_near_the_papers() {
     assert!(large.case.policy.block() > 200, "175B: {:?}", large.placed.block);
 }
 
+/// With a barrier after every batch nothing is gained by a few weights on the device, and small models gain from a large
+/// batch over KV on the host: the paper's policies for those are not the best under its own mechanism.
+#[test]
+fn policies_for_the_released_mechanism_lie_near_the_papers_too_or_are_better() {
+    let small = planned("opt-30b", Mechanism::FLEXGEN);
+    let (_, cc) = share(&small, Tier::Host);
+    assert!(cc > 0.9 && (96..=250).contains(&small.case.policy.block()), "30B: {:?}", small.placed);
+    let large = planned("opt-175b", Mechanism::FLEXGEN);
+    let ((wc, _), (_, cd)) = (share(&large, Tier::Host), share(&large, Tier::Disk));
+    assert!(
+        (0.4..=0.65).contains(&wc) && cd > 0.95 && large.case.policy.block() > 200,
+        "175B: {:?}",
+        large.placed
+    );
+    for cell in CELLS.iter().filter(|cell| cell.table == Table::Two && cell.prompt == 512) {
+        let theirs = predict(&cell.case(), t4(), Mechanism::FLEXGEN).generated_tokens_per_s;
+        let ours = planned(cell.model, Mechanism::FLEXGEN).prediction.generated_tokens_per_s;
+        assert!(ours >= theirs, "{}: {ours} where the paper's policy makes {theirs}", cell.model);
+    }
+}
+
 #[test]
 fn what_the_programme_believes_the_timeline_confirms() {
-    for model in ["opt-30b", "opt-175b"] {
+    let formats = [Format::Half, Format::Int4];
+    let models = ["opt-6.7b", "opt-30b", "opt-175b"];
+    for (model, format) in models.into_iter().flat_map(|model| formats.map(|format| (model, format))) {
         for mechanism in [Mechanism::FLEXGEN, ZIGZAG, Mechanism::BALLAST] {
-            let planned = planned(model, mechanism);
+            let wanted = Wanted { weights: format, cache: format, ..wanted(model) };
+            let planned = plan(&wanted, t4(), mechanism).expect("a plan");
             let believed = f64::from(planned.case.policy.block()) * 32.0 / planned.placed.seconds;
             let ratio = believed / planned.prediction.generated_tokens_per_s;
-            assert!((0.85..=1.15).contains(&ratio), "{model}: believed {believed}, ratio {ratio}");
+            assert!((0.85..=1.15).contains(&ratio), "{model} {format:?}: believed {believed}, ratio {ratio}");
         }
+    }
+}
+
+/// What may be done and need not be is no loss.
+#[test]
+fn attention_on_the_host_is_taken_where_it_is_a_gain() {
+    let [.., (_, before), (_, after), _, _, _] = Mechanism::gains();
+    for model in ["opt-30b", "opt-175b"] {
+        let wanted = Wanted { weights: Format::Int4, cache: Format::Int4, ..wanted(model) };
+        let rate =
+            |mechanism| plan(&wanted, t4(), mechanism).expect("a plan").prediction.generated_tokens_per_s;
+        assert!(rate(after) >= rate(before), "{model}: {} after {}", rate(after), rate(before));
     }
 }
 

@@ -5,7 +5,7 @@ use engine::{Budget, EngineConfig, Planned, WeightShare};
 use model::Checkpoint;
 use policy::cost::Tables;
 use policy::pipeline::DiskPath;
-use policy::plan::{Attends, BlockSize, Kernels, Overlap, Placed, Question, place, search_up_to};
+use policy::plan::{Attends, BlockSize, Habits, Kernels, Overlap, Placed, Question, place, search_up_to};
 use policy::sched::{Delegate, Schedule};
 use spec::{ByTier, Bytes, Placement, Split, Tier};
 
@@ -313,6 +313,7 @@ impl Planner<'_> {
             attends: if outline.disk_path == DiskPath::Direct { Attends::Host } else { Attends::Device },
             kernels: Kernels::Chunked,
             disk_path: outline.disk_path,
+            habits: Habits::default(),
         }))
     }
 }

@@ -10,6 +10,7 @@
 //! - `gpu_w^g` has an `s` too many, and only weights on the drive are staged on the host (`cpu_w^p`);
 //! - the head and its logits take time and memory.
 
+use super::habits::Habits;
 use super::programme::{Compare, Programme};
 use crate::cost::{Dims, ElementBytes};
 use crate::pipeline::DiskPath;
@@ -69,6 +70,8 @@ pub struct Question {
     pub kernels: Kernels,
     /// How what is on the drive comes to the device.
     pub disk_path: DiskPath,
+    /// What the runtime does slower than the hardware could.
+    pub habits: Habits,
 }
 
 /// A batch and a block.
@@ -226,9 +229,7 @@ impl Model<'_> {
     }
 
     fn linear(&self, rows: f64, elements: f64) -> f64 {
-        let device = &self.question.hardware.device;
-        let read = elements * self.question.bytes.weight / device.read_bytes_per_s;
-        (2.0 * rows * elements / device.matmul_flops).max(read)
+        self.question.linear(rows, elements, self.question.bytes.weight)
     }
 
     /// All lanes of one batch in half a layer, weights apart.
@@ -249,21 +250,21 @@ impl Model<'_> {
             write = write.with(Kind::Kv, Tier::Disk, new / hardware.disk.write_bytes_per_s);
             let s = f64::from(*prompt);
             if phase == Phase::Prefill {
-                let pairs = self.batch * s * (s + 1.0) / 2.0;
-                let operations = 4.0 * pairs * (dims.heads * dims.head_dim) as f64;
-                device.constant += operations / hardware.device.attention_flops;
+                device.constant += self.question.prompt_attention(self.batch * s * (s + 1.0) / 2.0);
             } else {
-                let context = self.batch * (s + f64::from(*generated) / 2.0) * self.kv();
-                let on_device = context / hardware.device.read_bytes_per_s;
+                let elements = self.batch * (s + f64::from(*generated) / 2.0) * dims.kv();
+                let (context, on_device) =
+                    (elements * self.question.bytes.kv, self.question.device_attention(elements));
                 device = device.with(Kind::Kv, Tier::Device, on_device);
                 read = read.with(Kind::Kv, Tier::Disk, context / hardware.disk.read_bytes_per_s);
                 match self.question.attends {
                     Attends::Host => {
-                        host = host.away(Kind::Kv, context / hardware.host.attention_bytes_per_s);
+                        host = host.away(Kind::Kv, self.question.host_attention(elements));
                     }
                     Attends::Device => {
                         device = device.away(Kind::Kv, on_device);
-                        up = up.away(Kind::Kv, context / hardware.up.bytes_per_s);
+                        up = up.with(Kind::Kv, Tier::Host, context / self.question.kv_up());
+                        up = up.with(Kind::Kv, Tier::Disk, context / hardware.up.bytes_per_s);
                     }
                 }
             }
@@ -276,11 +277,10 @@ impl Model<'_> {
         let (hardware, bytes) =
             (&self.question.hardware, self.question.dims.part(half.part()) * self.question.bytes.weight);
         let mut lanes = Lanes::default();
-        let up = bytes / hardware.up.bytes_per_s;
-        lanes[2] = match self.question.disk_path {
-            DiskPath::Direct => Sum::default().with(Kind::Weights, Tier::Host, up),
-            DiskPath::ThroughHost => Sum::default().away(Kind::Weights, up),
-        };
+        lanes[2] = Sum::default().with(Kind::Weights, Tier::Host, bytes / self.question.weights_up());
+        if self.question.disk_path == DiskPath::ThroughHost {
+            lanes[2] = lanes[2].with(Kind::Weights, Tier::Disk, bytes / hardware.up.bytes_per_s);
+        }
         lanes[4] = Sum::default().with(Kind::Weights, Tier::Disk, bytes / hardware.disk.read_bytes_per_s);
         lanes
     }
@@ -329,8 +329,10 @@ impl Model<'_> {
             Kernels::Eager => self.rows(Phase::Prefill),
             Kernels::Fused | Kernels::Chunked => self.batch,
         };
-        let head = self.question.dims.head();
-        self.batches * (self.linear(rows, head) + self.steps() * self.linear(self.batch, head))
+        // A pass never expands the head: it is not compressed where there are passes.
+        let bytes = self.question.read(self.question.bytes.weight);
+        let linear = |rows| self.question.linear(rows, self.question.dims.head(), bytes);
+        self.batches * (linear(rows) + self.steps() * linear(self.batch))
     }
 
     /// Bytes on device, host and drive.

@@ -3,7 +3,7 @@
 
 use policy::cost::{Dims, ElementBytes};
 use policy::pipeline::DiskPath;
-use policy::plan::{Attends, BlockSize, Kernels, Overlap, Question};
+use policy::plan::{Attends, BlockSize, Habits, Kernels, Overlap, Question};
 use spec::{Bytes, DeviceSpec, DiskSpec, HardwareSpec, HostSpec, LinkSpec, Nanos};
 
 const GIB: u64 = 1 << 30;
@@ -73,6 +73,7 @@ pub(crate) fn instances() -> Vec<(String, Question, BlockSize)> {
                         attends,
                         kernels,
                         disk_path,
+                        habits: Habits::default(),
                     };
                     let name = format!(
                         "{model} on {machine}, {overlap:?}, {batch_size}x{num_batches}, {prompt}+{generated}"

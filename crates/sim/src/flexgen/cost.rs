@@ -120,7 +120,8 @@ impl<'a> Prices<'a> {
         modules * self.rates.hook_s
     }
 
-    fn pageable_up(&self) -> f64 {
+    /// Copies of pageable memory up, bytes a second.
+    pub(super) fn pageable_up(&self) -> f64 {
         match self.mechanism.copies {
             Copies::Staged => self.rates.staged_up,
             Copies::Pageable | Copies::Pinned => self.rates.pageable_up,

@@ -1,22 +1,26 @@
 //! The planner on a machine of the papers: the linear programme chooses, the timeline has the last word.
 
 use super::case::{Case, Format, HostAttention, Lengths, Overlap, Pinning, Policy};
+use super::cost::Prices;
 use super::machine::Rates;
-use super::mechanism::{Block, Compute, Copies, Grain, Mechanism, Order};
+use super::mechanism::{Block, Compute, Copies, Expand, Grain, Mechanism, Order};
 use super::memory::excess;
 use super::placement::elements;
 use super::run::{Prediction, predict};
 use policy::cost::{Dims, ElementBytes};
 use policy::pipeline::DiskPath;
-use policy::plan::{Attends, BlockSize, Kernels, Placed, Question, place, search};
+use policy::plan::{Attends, Attention, BlockSize, Habits, Kernels, Placed, Question, place, search};
 use spec::{
-    Bytes, DeviceSpec, DiskSpec, HardwareSpec, HostSpec, LinkSpec, Nanos, Part, Placement, Split, Tier,
+    ByTier, Bytes, DeviceSpec, DiskSpec, HardwareSpec, HostSpec, LinkSpec, Nanos, Part, Placement, Split,
+    Tier,
 };
 
 /// Memory that is planned with: the rest is left to fragments and to what no formula counts.
 const DERATED: f64 = 0.9;
 /// Candidates of the programme that are run on the timeline.
 const RESCORED: usize = 12;
+/// All on the host.
+const ON_HOST: ByTier<u32> = ByTier { device: 0, host: Split::WHOLE, disk: 0 };
 
 /// What is to be planned.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -223,6 +227,26 @@ fn question(wanted: &Wanted, rates: Rates, mechanism: Mechanism) -> Question {
             Compute::Fused => Kernels::Fused,
         },
         disk_path: DiskPath::ThroughHost,
+        habits: habits(wanted, rates, mechanism),
+    }
+}
+
+/// Rates below the hardware's: pageable copies, and a pass that expands.
+fn habits(wanted: &Wanted, rates: Rates, mechanism: Mechanism) -> Habits {
+    let weights = Split::new(ON_HOST).expect("all of it");
+    let all_on_host = Placement { weights, ..Placement::RESIDENT };
+    let case = wanted.case(BlockSize { batch_size: 1, num_batches: 1 }, all_on_host);
+    let prices = Prices::new(&case, rates, mechanism);
+    let pageable = mechanism.copies != Copies::Pinned;
+    Habits {
+        // Less of them on the host might be pinned; the timeline knows.
+        weights_up: (!prices.weights_are_pinned()).then(|| prices.pageable_up()),
+        kv_up: pageable.then(|| prices.pageable_up()),
+        expand: (mechanism.expand == Expand::Pass).then_some(rates.dequantise),
+        attention: match mechanism.compute {
+            Compute::Eager => Attention::Eager,
+            Compute::Fused => Attention::Lean,
+        },
     }
 }
 
