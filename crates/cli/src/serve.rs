@@ -15,6 +15,7 @@ use server::{Config, Ended, KeySource, Log, LogFormat, LogLevel, Served, Server,
 use spec::ModelSpec;
 
 use crate::args::{LogFormatName, LogLevelName, ServeArgs};
+use crate::batch;
 use crate::display::Voice;
 use crate::loaded;
 use crate::plan::{Chosen, Ends, Work};
@@ -211,6 +212,8 @@ fn load(args: &ServeArgs, connection_bytes: u64, log: &Log) -> Result<Served> {
         log.say(LogLevel::Info, "memory", &format!("memory: {}", planned.hold()));
         told.iter().for_each(|told| log.say(LogLevel::Info, "plan", told));
     }
+    let isa = settings.isa.to_string();
+    let longest = planned.hold().max_model_len;
     let engine = loaded::load(planned, voice)?;
     let names = if args.served_model_name.is_empty() {
         let mut names = vec![model.unwrap_or(&opened.name).to_string(), opened.name.clone()];
@@ -220,8 +223,10 @@ fn load(args: &ServeArgs, connection_bytes: u64, log: &Log) -> Result<Served> {
         args.served_model_name.clone()
     };
     let vocab = engine.spec().vocab as u32;
+    let settings = batch::settings(&args.engine, &opened, &names, isa, longest)?;
     Ok(Served {
         engine,
+        settings,
         names,
         template,
         tool_template,

@@ -174,7 +174,14 @@ fn outputs_are_not_lost() {
         ballast(&[&["batch", model, "-i", &from, "-o", to], more].concat())
     };
     batch(&model, &to, &[]).refused(2, &["out.jsonl exists", "--overwrite"]);
-    batch(&model, &from, &["--overwrite"]).refused(2, &["is the input too"]);
+    batch(&model, &from, &["--overwrite"]).refused(2, &["choose other names"]);
+    let new = folder.name("new.jsonl");
+    for errors in [&new, &format!("{new}.state"), &format!("{new}.part"), &folder.name("./new.jsonl"), &from]
+    {
+        batch(&model, &new, &["--error-file", errors]).refused(2, &["choose other names"]);
+    }
+    let merge = ["batch", "merge", &from, "-o", &new, "--error-file", &folder.name("./new.jsonl")];
+    ballast(&merge).refused(2, &["choose other names"]);
     batch("./nowhere", &to, &["--overwrite"]).refused(1, &["no model"]);
     assert_eq!(folder.read("out.jsonl"), "precious", "nothing is emptied before there is something to write");
     batch("./nowhere", &folder.name("new.jsonl"), &[]).refused(1, &["no model"]);

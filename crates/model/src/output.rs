@@ -111,6 +111,13 @@ impl TextStream {
         }
     }
 
+    /// The text goes on where this prompt ends.
+    pub fn after(mut self, prompt: &[u32]) -> Self {
+        // Special tokens of a prompt are never shown in its answer.
+        self.detokenizer.go_on(&self.tokenizer.continuation(prompt, Special::Without));
+        self
+    }
+
     /// Tokens taken so far, the one that ended the text included.
     pub fn n_tokens(&self) -> usize {
         self.n_tokens

@@ -1,5 +1,6 @@
 //! The model behind a server.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use engine::Engine;
@@ -27,6 +28,9 @@ pub struct Served {
     pub special: SpecialTexts,
     /// The publisher's defaults.
     pub generation: GenerationConfig,
+    /// Everything beside a request that decides about its answer, by what it is called: a batch that another server began
+    /// goes on where nothing of it has changed.
+    pub settings: BTreeMap<String, String>,
     /// Log-probabilities per token that a request may ask for.
     pub max_logprobs: u32,
     /// Whether conversations may bring a chat template.

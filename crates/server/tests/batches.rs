@@ -224,6 +224,44 @@ fn a_batch_goes_on_in_the_next_server() {
 }
 
 #[test]
+fn a_batch_does_not_go_on_with_another_model() {
+    let spool = Spool::new("changed");
+    let (first, brake) = start_braked("llama", spool.config());
+    let id = begin(&first, &lines(20, 300));
+    until(|| {
+        brake.step();
+        batch(&first, &id)["request_counts"]["completed"].as_u64() > Some(0)
+    });
+    drop(first);
+    let second = common::start_with(spool.config(), || {
+        let mut served = common::served("llama");
+        served.settings.insert("--kv".into(), "int4".into());
+        served
+    });
+    let failed = ended(&second, &id);
+    assert_eq!(
+        (&failed["status"], &failed["errors"]["data"][0]["code"]),
+        (&json!("failed"), &json!("batch_changed"))
+    );
+    assert!(content(&second, &failed["output_file_id"]).lines().count() > 0, "what was answered stays");
+}
+
+#[test]
+fn a_batch_that_waits_is_cancelled_without_being_begun() {
+    let spool = Spool::new("waits");
+    let server = start("llama", spool.config());
+    let ids = [begin(&server, &lines(200, 400)), begin(&server, &lines(3, 30))];
+    for id in ids.iter().rev() {
+        let cancelled = post(server.address, &format!("/v1/batches/{id}/cancel"), &json!({}));
+        assert_eq!(cancelled.status, 200, "{}", cancelled.body);
+    }
+    let waited = ended(&server, &ids[1]);
+    assert_eq!((&waited["status"], &waited["in_progress_at"]), (&json!("cancelled"), &Value::Null));
+    assert_eq!(ended(&server, &ids[0])["status"], "cancelled");
+    until(|| is_idle(server.address));
+}
+
+#[test]
 fn without_a_directory_there_are_no_files() {
     let server = start("llama", config());
     for path in ["/v1/files", "/v1/batches", "/v1/files/file-0", "/v1/batches/batch_0"] {

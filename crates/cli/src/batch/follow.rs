@@ -1,18 +1,45 @@
 //! Who follows a job: shows how far it is, and passes on that it should end.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use engine::job::{Ask, Ended, Tally, Watch};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
+use signal_hook::iterator::Signals as Told;
 
 use super::progress::Progress;
 use crate::args::ProgressKind;
 use crate::console::note;
+
+/// SIGTERM and SIGINT, as they are counted.
+pub(super) struct Signals {
+    count: Arc<AtomicUsize>,
+    /// Whether the job has begun: before, there is nothing to end in order.
+    begun: Arc<AtomicBool>,
+}
+
+impl Signals {
+    /// From now on they do not end the process as they would; one that comes before the job begins does, with this code.
+    pub(super) fn heard(code: u8) -> Result<Signals> {
+        let signals = Signals { count: Arc::default(), begun: Arc::default() };
+        let (count, begun) = (Arc::clone(&signals.count), Arc::clone(&signals.begun));
+        let mut told = Told::new([SIGTERM, SIGINT]).context("the system refuses signals")?;
+        let hear = move || {
+            for _ in told.forever() {
+                if !begun.load(Ordering::SeqCst) {
+                    note!("ending before the first line; the same command begins again");
+                    std::process::exit(code.into());
+                }
+                count.fetch_add(1, Ordering::SeqCst);
+            }
+        };
+        thread::Builder::new().name("signals".into()).spawn(hear).context("the system refuses threads")?;
+        Ok(signals)
+    }
+}
 
 /// Progress and signals of a job.
 pub(super) struct Follow {
@@ -25,17 +52,9 @@ pub(super) struct Follow {
 
 impl Follow {
     /// From now on SIGTERM and SIGINT end the job in order, a second one at once.
-    pub(super) fn new(kind: ProgressKind, drain_timeout: Duration) -> Result<Follow> {
-        let signals = Arc::new(AtomicUsize::new(0));
-        let (mut told, counted) =
-            (Signals::new([SIGTERM, SIGINT]).context("the system refuses signals")?, Arc::clone(&signals));
-        let count = move || {
-            told.forever().for_each(|_| {
-                counted.fetch_add(1, Ordering::Relaxed);
-            });
-        };
-        thread::Builder::new().name("signals".into()).spawn(count).context("the system refuses threads")?;
-        Ok(Follow { progress: Progress::new(kind), signals, drain_timeout, deadline: None })
+    pub(super) fn new(kind: ProgressKind, signals: Signals, drain_timeout: Duration) -> Follow {
+        signals.begun.store(true, Ordering::SeqCst);
+        Follow { progress: Progress::new(kind), signals: signals.count, drain_timeout, deadline: None }
     }
 
     /// The end.
@@ -46,7 +65,7 @@ impl Follow {
 
 impl Watch for Follow {
     fn ask(&mut self) -> Ask {
-        match self.signals.load(Ordering::Relaxed) {
+        match self.signals.load(Ordering::SeqCst) {
             0 => return Ask::GoOn,
             1 => {}
             _ => return Ask::End,

@@ -1,16 +1,19 @@
 //! `ballast batch merge`: the outputs of all shards of a job, made one.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use engine::job::{Existing, Paths, merge as merge_files};
 
-use super::EXIT_SOME_FAILED;
+use super::{EXIT_SOME_FAILED, apart};
 use crate::args::MergeArgs;
 use crate::console::note;
 
 pub(super) fn merge(args: MergeArgs) -> Result<ExitCode> {
     let into = Paths { answers: args.output, errors: args.error_file };
+    let read: Vec<&Path> = args.shards.iter().map(AsRef::as_ref).collect();
+    apart(&read, &into)?;
     let existing = if args.overwrite { Existing::Replace } else { Existing::Continue };
     let merged = merge_files(&args.shards, &into, existing)?;
     note!("{} answers of {} shards, {} of them errors", merged.lines, args.shards.len(), merged.failed);

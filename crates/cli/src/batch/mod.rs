@@ -12,14 +12,16 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
-use engine::job::{Ended, Files, Input, Job, JobError, Limits, Outlook, Output, Paths, Record, fingerprint};
+use engine::job::{
+    Ended, Files, Input, Job, JobError, Limits, Outlook, Output, Paths, Record, clash, fingerprint,
+};
 use engine::{Engine, Expected};
 use model::api::{Context, OwnTemplates, Streaming};
 use model::sampling::MAX_LOGPROBS;
 use model::template::{ChatTemplate, Tools, WallClock};
 use sha2::{Digest, Sha256};
 
-use self::follow::Follow;
+use self::follow::{Follow, Signals};
 use crate::args::{BatchArgs, BatchCommand, BatchJob, EngineArgs, LoadFormat, OnInvalid};
 use crate::console::{Misuse, note};
 use crate::display::Voice;
@@ -56,6 +58,7 @@ fn run(args: BatchJob) -> Result<ExitCode> {
     let input = Input::new(read_input(&args.input)?);
     check(&input, &args)?;
     let mut output = Place::open(&args)?;
+    let signals = Signals::heard(EXIT_INTERRUPTED)?;
     let lanes = args.flags.lanes.open()?;
     let opened = loaded::open(Some(&args.model), &args.flags.engine, Voice::Normal)?;
     let text = opened.text(args.flags.engine.chat_template.as_deref())?;
@@ -98,7 +101,7 @@ fn run(args: BatchJob) -> Result<ExitCode> {
         line_sequences: usize::MAX,
     };
     let job = Job { engine: &engine, tokenizer: &text.tokenizer, context, input: &input, limits };
-    let mut follow = Follow::new(args.flags.progress, Duration::from_secs(args.flags.drain_timeout))?;
+    let mut follow = Follow::new(args.flags.progress, signals, Duration::from_secs(args.flags.drain_timeout));
     let (ended, tally) =
         job.run(&outlook, output, &mut follow).map_err(|error| named(error, &args.output))?;
     follow.end(ended, &tally);
@@ -187,7 +190,7 @@ fn served_names(args: &BatchJob, name: &str) -> Vec<String> {
 }
 
 /// Everything beside the input that decides about the answers.
-fn settings(
+pub(crate) fn settings(
     args: &EngineArgs,
     opened: &Opened,
     served: &[String],
@@ -281,17 +284,10 @@ impl Place {
     /// Finds the output writable before anything heavy happens.
     fn open(args: &BatchJob) -> Result<Place> {
         let path = &args.output;
-        for file in [Some(path), args.flags.error_file.as_ref()].into_iter().flatten() {
-            if same_file(&args.input, file) {
-                bail!(Misuse(format!("{} is the input too: choose another output file", file.display())));
-            }
-        }
-        if args.flags.error_file.as_ref() == Some(path) {
-            bail!(Misuse("--error-file and --output-file are the same".into()));
-        }
         let is_stream = path == Path::new(STANDARD) || path.exists() && !path.is_file() && !path.is_dir();
         if !is_stream {
             let paths = Paths { answers: path.clone(), errors: args.flags.error_file.clone() };
+            apart(&[&args.input], &paths)?;
             let name = paths.error_name();
             return Ok(Place::Files(Files::open(paths)?, name));
         }
@@ -331,6 +327,11 @@ impl Place {
     }
 }
 
-fn same_file(a: &Path, b: &Path) -> bool {
-    matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
+/// Every file has one use.
+fn apart(read: &[&Path], written: &Paths) -> Result<()> {
+    let Some(twice) = clash(read, written) else { return Ok(()) };
+    bail!(Misuse(format!(
+        "{} would be two of the input, the output, the error file and what is written down beside them: choose other names",
+        twice.display()
+    )))
 }

@@ -58,7 +58,7 @@ pub fn sequences<'a>(
             salt: salt(request.cache_salt.as_deref()),
         };
         let gathering = Gathering {
-            stream: TextStream::new(Arc::clone(tokenizer), &params, eos, max.max(1)),
+            stream: TextStream::new(Arc::clone(tokenizer), &params, eos, max.max(1)).after(tokens),
             choice: empty(prompt),
             scores_only: max == 0,
             finished: false,

@@ -86,7 +86,7 @@ impl Paths {
         Some(name.display().to_string())
     }
 
-    fn each(&self) -> impl Iterator<Item = &Path> {
+    pub(super) fn each(&self) -> impl Iterator<Item = &Path> {
         [Some(&self.answers), self.errors.as_ref()].into_iter().flatten().map(PathBuf::as_path)
     }
 }

@@ -11,6 +11,7 @@
 //! answers carry the recorded start of the job: so a job that was killed and resumed writes the bytes of one that was
 //! not. An id that is found in an output says which line of which input it answers.
 
+mod apart;
 mod error;
 mod files;
 mod fingerprint;
@@ -24,6 +25,7 @@ mod record;
 mod rewrite;
 mod run;
 
+pub use apart::clash;
 pub use error::JobError;
 pub use files::{Existing, Files, Outlook, Paths, Retry, Writer};
 pub use fingerprint::fingerprint;

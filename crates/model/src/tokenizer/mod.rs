@@ -158,6 +158,14 @@ impl Tokenizer {
     pub fn detokenizer(&self, special: Special) -> Detokenizer {
         Detokenizer::new(&self.pieces, special)
     }
+
+    /// Goes on with a text that has begun with these tokens: where a vocabulary marks the first word by a space before it,
+    /// which no text shows, the words that follow keep theirs.
+    pub(crate) fn continuation(&self, begun: &[u32], special: Special) -> Detokenizer {
+        let mut text = self.detokenizer(special);
+        begun.iter().for_each(|&id| text.passed(self, id));
+        text
+    }
 }
 
 fn check_size(text: &str) -> Result<(), TokenizerError> {

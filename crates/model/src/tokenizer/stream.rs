@@ -23,9 +23,26 @@ impl Detokenizer {
 
     /// Appends the text that `id` completes to `out`; unknown ids have no text.
     pub fn push(&mut self, tokenizer: &Tokenizer, id: u32, out: &mut String) {
-        let pieces = &tokenizer.pieces;
+        let bytes = self.shown(&tokenizer.pieces, id);
+        self.append(bytes, tokenizer.pieces.invalid, out);
+    }
+
+    /// Begins as `other` goes on.
+    pub(crate) fn go_on(&mut self, other: &Detokenizer) {
+        self.strip = other.strip;
+    }
+
+    /// This token came before the text.
+    pub(super) fn passed(&mut self, tokenizer: &Tokenizer, id: u32) {
+        if self.strip > 0 {
+            self.shown(&tokenizer.pieces, id);
+        }
+    }
+
+    /// What a token adds: without the spaces that a text does not begin with.
+    fn shown<'a>(&mut self, pieces: &'a Pieces, id: u32) -> &'a [u8] {
         if pieces.kind(id) == Kind::Special && self.special == Special::Without {
-            return;
+            return &[];
         }
         let mut bytes = pieces.bytes(id);
         while self.strip > 0 && !bytes.is_empty() {
@@ -36,7 +53,7 @@ impl Detokenizer {
             self.strip -= 1;
             bytes = &bytes[1..];
         }
-        self.append(bytes, pieces.invalid, out);
+        bytes
     }
 
     /// Appends what an end of text makes of the bytes still held.

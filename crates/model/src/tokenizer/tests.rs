@@ -262,3 +262,22 @@ fn scores_that_are_not_numbers_do_not_panic() {
     let ids = tokenizer.encode("any text", Special::Without).unwrap();
     assert_eq!(tokenizer.decode(&ids, Special::Without), "any text");
 }
+
+#[test]
+fn an_answer_goes_on_where_its_prompt_ends() {
+    for name in ["llama", "smollm"] {
+        let tokenizer = small(name);
+        let encode = |text: &str| tokenizer.encode(text, Special::Without).unwrap();
+        let (prompt, answer) = (encode("the sea"), encode("the the"));
+        let after = |begun: &[u32]| {
+            let (mut stream, mut text) = (tokenizer.continuation(begun, Special::Without), String::new());
+            answer.iter().for_each(|&id| stream.push(&tokenizer, id, &mut text));
+            stream.finish(&tokenizer, &mut text);
+            text
+        };
+        let whole = tokenizer.decode(&[&prompt[..], &answer].concat(), Special::Without);
+        assert_eq!(tokenizer.decode(&prompt, Special::Without) + &after(&prompt), whole, "{name}");
+        let begin: Vec<u32> = tokenizer.special_ids().bos.into_iter().collect();
+        assert_eq!(after(&begin), tokenizer.decode(&answer, Special::Without), "{name}: nothing came before");
+    }
+}

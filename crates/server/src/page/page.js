@@ -64,7 +64,7 @@ async function* events(response) {
 // ---- The chat ----
 
 const DRAW_EVERY_MS = 40;
-const messages = [];
+let messages = [];
 let stopper = null;
 
 function settings() {
@@ -90,6 +90,7 @@ function busy(now) {
 
 /** Sends the conversation, and writes the answer as it comes. */
 async function answer(turn) {
+  const chat = messages;
   const system = $("system").value.trim();
   const conversation = system ? [{ role: "system", content: system }, ...messages] : messages;
   const began = performance.now();
@@ -97,7 +98,7 @@ async function answer(turn) {
   // Drawn some times a second: a page that draws every token of a fast stream has no time for anything else.
   const drawText = () => {
     drawing = null;
-    if (first === null) return;
+    if (first === null || chat !== messages) return;
     turn.textContent = text;
     $("turns").scrollTop = $("turns").scrollHeight;
     const seconds = (performance.now() - first) / 1000;
@@ -128,7 +129,9 @@ async function answer(turn) {
   } finally {
     clearTimeout(drawing);
     drawText();
-    if (text) messages.push({ role: "assistant", content: text });
+    // A conversation that was put away meanwhile is not gone on with; a turn without an answer is taken back.
+    if (chat === messages && text) messages.push({ role: "assistant", content: text });
+    else if (chat === messages) messages.pop();
   }
 }
 
@@ -160,7 +163,7 @@ $("text").addEventListener("keydown", (event) => {
 $("stop").addEventListener("click", () => stopper?.abort());
 $("clear").addEventListener("click", () => {
   stopper?.abort();
-  messages.length = 0;
+  messages = [];
   $("turns").replaceChildren();
   $("speed").textContent = "";
 });

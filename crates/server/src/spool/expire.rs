@@ -24,9 +24,16 @@ impl Spool {
         let now = self.now();
         let overdue = self.overdue(now).into_iter().filter(|batch| batch.shown["id"].as_str() != busy);
         let expired: Vec<_> = overdue.map(|batch| self.expire(&batch)).collect();
+        let cancelled: Vec<_> = self.cancelling(busy).iter().map(|id| self.cancel(id)).collect();
         let forgotten = self.forget_old(now);
         let deleted = if self.files_are_due(now) { self.delete_old(now) } else { Ok(()) };
-        expired.into_iter().chain([forgotten, deleted]).collect()
+        expired.into_iter().chain(cancelled).chain([forgotten, deleted]).collect()
+    }
+
+    /// Ends a batch that nobody works on.
+    fn cancel(&self, id: &str) -> io::Result<()> {
+        let now = self.now();
+        self.close(id, |batch| batch.advance("cancelled", now))
     }
 
     fn files_are_due(&self, now: u64) -> bool {

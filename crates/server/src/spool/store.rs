@@ -233,6 +233,14 @@ impl Spool {
         old.iter().try_for_each(|id| self.forget(&mut batches, id))
     }
 
+    /// Ids of those that are to be cancelled, but for the one that is `busy`.
+    pub(super) fn cancelling(&self, busy: Option<&str>) -> Vec<String> {
+        let batches = self.lock();
+        let idle =
+            batches.iter().filter(|(id, batch)| busy != Some(id.as_str()) && batch.status() == "cancelling");
+        idle.map(|(id, _)| id.clone()).collect()
+    }
+
     /// Batches that have taken as long as they may.
     pub(super) fn overdue(&self, now: u64) -> Vec<Batch> {
         self.lock().values().filter(|batch| batch.is_overdue(now)).cloned().collect()

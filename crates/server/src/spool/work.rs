@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use engine::job::{
     Ask, Ended, Existing, Files, Input, Job, JobError, Limits, Output, Paths, Record, Retry, Tally, Watch,
@@ -50,10 +50,14 @@ pub(crate) async fn work(app: Arc<App>) {
         }
         match spool.next() {
             Some(batch) => {
-                let shared = Arc::clone(&app);
-                // A panic was told by its thread; the batch must not be tried again and again.
-                if aside(move || one(&shared, batch)).await.is_err() {
-                    return;
+                let (shared, worked) = (Arc::clone(&app), batch.clone());
+                // A panic was told by its thread. The batch is not tried again and again; others are.
+                if aside(move || one(&shared, worked)).await.is_err() {
+                    let shared = Arc::clone(&app);
+                    let ended = aside(move || panicked(&shared, &batch)).await;
+                    if ended.is_err() {
+                        return;
+                    }
                 }
             }
             None => tokio::select! {
@@ -104,6 +108,15 @@ fn one(app: &App, batch: Batch) {
         // Others are still served. What became of the batch is known here only: the next server goes on with it.
         say(app, &error);
         spool.tell(id, |batch| batch.fail(&[refused(&error)], spool.now()));
+    }
+}
+
+/// Ends a batch that this program has a bug with.
+fn panicked(app: &App, batch: &Batch) {
+    let Some(spool) = app.spool.as_ref() else { return };
+    let told = error("internal_error", "the server has a bug that this batch met", None, Value::Null);
+    if let Err(error) = fail(spool, batch, &[told]) {
+        say(app, &error);
     }
 }
 
@@ -185,9 +198,8 @@ fn answer(app: &App, spool: &Spool, served: &Served, batch: &Batch) -> Result<Ca
     }
     let paths = Paths { answers: spool.path(&batch.answers), errors: Some(spool.path(&batch.errors)) };
     let created = batch.shown["created_at"].as_u64().unwrap_or_default();
-    let settings = [("the model".to_string(), served.names.join(", "))].into();
     let error_file = paths.error_name();
-    let mut record = Record::new(&input, created, settings);
+    let mut record = Record::new(&input, created, served.settings.clone());
     record.error_file = error_file;
     let mut files = Files::open(paths)?;
     let outlook = files.outlook(record, &input, Existing::Continue, Retry::Nothing)?;
@@ -200,7 +212,7 @@ fn answer(app: &App, spool: &Spool, served: &Served, batch: &Batch) -> Result<Ca
         input: &input,
         limits: Limits { in_flight: IN_FLIGHT, window: WINDOW, line_sequences: LINE_SEQUENCES },
     };
-    let mut watch = Follower { app, spool, batch, full: false, unknown_fields: 0, swept: spool.now() };
+    let mut watch = Follower { app, spool, batch, full: false, unknown_fields: 0, swept: Instant::now() };
     let (ended, tally) = job.run(&outlook, Output::Files(Box::new(writer)), &mut watch)?;
     if watch.full {
         return Err(Failed::Lines(vec![refused(&ErrorKind::StorageFull.into())]));
@@ -277,7 +289,7 @@ struct Follower<'a> {
     /// Those that were told to the metrics.
     unknown_fields: u64,
     /// When it was looked whether something has expired.
-    swept: u64,
+    swept: Instant,
 }
 
 impl Follower<'_> {
@@ -287,9 +299,8 @@ impl Follower<'_> {
 
     /// Others may expire while this one is worked on.
     fn sweep(&mut self) {
-        let now = self.spool.now();
-        if now != self.swept {
-            self.swept = now;
+        if self.swept.elapsed() >= LOOK_EVERY {
+            self.swept = Instant::now();
             sweep(self.app, Some(self.id()));
         }
     }
@@ -304,8 +315,8 @@ impl Watch for Follower<'_> {
         }
         match &*self.app.phase.borrow() {
             Phase::Loading | Phase::Ready => Ask::GoOn,
-            Phase::Draining => Ask::Drain,
-            Phase::Ending | Phase::Dead(_) => Ask::End,
+            // The next server goes on; the time that is left is for those who have no other.
+            Phase::Draining | Phase::Ending | Phase::Dead(_) => Ask::End,
         }
     }
 

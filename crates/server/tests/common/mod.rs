@@ -48,6 +48,7 @@ pub(crate) fn served(model: &str) -> Served {
         tool_template: Some(templates.choose(Tools::Given).unwrap()),
         special: SpecialTexts { bos: text(special.bos), eos: text(special.eos), pad: None, unk: None },
         generation: read_generation(&folder).unwrap(),
+        settings: [("the model".to_string(), model.to_string())].into(),
         max_logprobs: 20,
         own_templates: OwnTemplates::Refused,
         tokenizer: Arc::new(tokenizer),

@@ -1,0 +1,57 @@
+//! Files that must not be one another: what a job reads, what it writes, and what it writes down about itself.
+
+use std::path::{Path, PathBuf};
+
+use super::files::{Paths, part, state_path};
+
+/// A file that a job would write, and that it reads or writes as another too: through a link or a detour, perhaps.
+pub fn clash(read: &[&Path], written: &Paths) -> Option<PathBuf> {
+    let own = written.each().flat_map(|path| [path.to_owned(), part(path)]);
+    let written: Vec<PathBuf> = own.chain([state_path(&written.answers)]).collect();
+    let mut taken: Vec<PathBuf> = read.iter().map(|path| resolved(path)).collect();
+    written.into_iter().find(|path| {
+        let path = resolved(path);
+        let clashes = taken.contains(&path);
+        taken.push(path);
+        clashes
+    })
+}
+
+/// Where a path leads, whether something is there or not.
+fn resolved(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+        path.file_name().map_or(folder.clone(), |name| folder.join(name))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_leads_to_the_same_file_clashes() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::write(at("in"), "").unwrap();
+        std::os::unix::fs::symlink(at("in"), at("link")).unwrap();
+        std::fs::create_dir(at("d")).unwrap();
+        let clashes = |read: &str, answers: &str, errors: Option<&str>| {
+            let paths = Paths { answers: at(answers), errors: errors.map(at) };
+            clash(&[&at(read)], &paths).is_some()
+        };
+        assert!(!clashes("in", "out", None) && !clashes("in", "out", Some("errors")));
+        for (read, answers, errors) in [
+            ("in", "link", None),
+            ("in", "d/../in", None),
+            ("out.state", "out", None),
+            ("in", "out", Some("d/../out")),
+            ("in", "out", Some("out.state")),
+            ("in", "out", Some("out.part")),
+            ("errors.part", "out", Some("errors")),
+        ] {
+            assert!(clashes(read, answers, errors), "{read} {answers} {errors:?}");
+        }
+    }
+}
