@@ -186,3 +186,16 @@ fn what_the_device_has_no_room_for_goes_to_the_host_if_nothing_is_on_the_drive()
     assert!(less.host_weight_bytes > whole.host_weight_bytes, "{less}");
     assert!(less.arena_bytes() <= device - 16 * KIB, "{less}");
 }
+
+#[test]
+fn blocks_for_those_who_make_way_are_refused_where_nobody_would_use_them() {
+    let swaps = |schedule| {
+        let blocks = Blocks { schedule, ..Blocks::default() };
+        plan(&EngineConfig { host_kv_tokens: 512, blocks, ..common::config() })
+    };
+    let text = swaps(Some(Schedule::Zigzag)).unwrap_err().to_string();
+    assert!(text.contains("--swap-tokens") && text.contains("--schedule plain"), "{text}");
+    for schedule in [None, Some(Schedule::Continuous)] {
+        assert_eq!(swaps(schedule).unwrap().host_kv_blocks, 16);
+    }
+}

@@ -197,6 +197,12 @@ pub enum TooSmall {
         /// The schedule.
         asked: &'static str,
     },
+    /// Blocks for sequences that make way are asked for, and the schedule has none such.
+    #[error(
+        "--swap-tokens keeps KV on the host for --schedule plain alone: the others give each sequence one home, and compute \
+         again what has to make way; leave it out, or choose --schedule plain with KV and activations on the device"
+    )]
+    Swap,
     /// KV or activations are to live on the drive, and there is no folder for them.
     #[error(
         "KV or activations are to live on the drive, and there is no folder for them: name one with --offload-dir"
@@ -352,6 +358,10 @@ fn check_schedule(config: &EngineConfig) -> Result<(), TooSmall> {
         Some(Schedule::Continuous) if !blocks.stay() => return Err(TooSmall::Schedule { asked: "plain" }),
         Some(Schedule::Row) if away(blocks.hidden) => return Err(TooSmall::Schedule { asked: "row" }),
         _ => {}
+    }
+    let plain = matches!(blocks.schedule, None | Some(Schedule::Continuous)) && blocks.stay();
+    if config.host_kv_tokens > 0 && !plain {
+        return Err(TooSmall::Swap);
     }
     let drive = [blocks.kv, blocks.hidden].iter().any(|split| split.part(Tier::Disk) > 0);
     if drive && config.offload.folder.is_none() { Err(TooSmall::NoFolder) } else { Ok(()) }

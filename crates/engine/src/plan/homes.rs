@@ -65,9 +65,7 @@ impl<'a> Homes<'a> {
             host: slots(disk && (self.attends_on_host() || self.config.disk_path() == DiskPath::ThroughHost)),
             disk: 0,
         };
-        if self.blocks.schedule == Schedule::Continuous {
-            blocks.host += self.config.host_kv_tokens.div_ceil(BLOCK_TOKENS);
-        }
+        blocks.host += self.config.host_kv_tokens.div_ceil(BLOCK_TOKENS);
         KvHomes { blocks, slot_tokens, slot_bytes }
     }
 

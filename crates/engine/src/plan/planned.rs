@@ -98,8 +98,20 @@ impl<'a> Planned<'a> {
     /// # Errors
     /// [`TooSmall`]: what is missing, and what to do.
     pub fn new(checkpoint: &'a Checkpoint, config: EngineConfig) -> Result<Planned<'a>, TooSmall> {
+        Planned::beside(checkpoint, config, memory::resident_bytes())
+    }
+
+    /// The same, given what the process has resident already: engines that are compared are planned beside the same.
+    ///
+    /// # Errors
+    /// [`TooSmall`]: what is missing, and what to do.
+    pub fn beside(
+        checkpoint: &'a Checkpoint,
+        config: EngineConfig,
+        resident_bytes: u64,
+    ) -> Result<Planned<'a>, TooSmall> {
         let blueprint = blueprint(checkpoint, &config);
-        let (hold, cut) = Hold::plan(checkpoint.spec(), &blueprint, &config, memory::resident_bytes())?;
+        let (hold, cut) = Hold::plan(checkpoint.spec(), &blueprint, &config, resident_bytes)?;
         let passes = if cut.is_some() { Passes::Streamed } else { Passes::Resident };
         let mut config = config.settled(passes);
         let blocks = config.block_config(hold.kv_slot_tokens);

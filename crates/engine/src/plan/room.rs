@@ -1,6 +1,8 @@
 //! The room that the memories leave, and what of the weights goes where.
 
 mod asked;
+#[cfg(test)]
+mod tests;
 
 use kernels::arena::PAGE;
 use kernels::attention::BLOCK_TOKENS;
@@ -349,11 +351,10 @@ impl<'a> Room<'a> {
         let layers = self.layout.bytes() - always;
         let of_all = |bytes: u64| (bytes * whole / self.layout.bytes().max(1)) as u32;
         let of_layers = |parts: u32| layers * u64::from(parts) / whole;
-        let first = of_all(always + of_layers(device));
-        let split = |on_device: u32| {
+        let (first, then) = (of_all(always + of_layers(device)), of_all(of_layers(host)));
+        let split = |on_device: u32, on_host: u32| {
             let left = Split::WHOLE - on_device;
-            let on_host =
-                if device + host == Split::WHOLE { left } else { of_all(of_layers(host)).min(left) };
+            let on_host = on_host.min(left);
             Split::new(ByTier { device: on_device, host: on_host, disk: left - on_host }).ok()
         };
         let fits = |split: &Split| {
@@ -361,10 +362,17 @@ impl<'a> Room<'a> {
             let weights = self.bytes_at(device, host);
             weights.held() <= device_room && (!self.has_host() || weights.on_host() <= host_room)
         };
-        // Panels are rounded, here and there by one more.
-        let less =
-            std::iter::once(0).chain((0..u32::BITS).map(|bit| 1 << bit)).take_while(|&less| less < first);
-        less.filter_map(|less| split(first - less)).find(fits).unwrap_or(Split::ON_DISK)
+        // Panels are rounded, here and there by one more. Where nothing is on the drive, nothing goes there for that.
+        let steps = || std::iter::once(0).chain((0..u32::BITS).map(|bit| 1 << bit));
+        let more = (0..=ROUNDED).map(|more| (first + more).min(Split::WHOLE));
+        let no_drive = more.chain(steps().map(|less| first.saturating_sub(less)));
+        let no_drive = no_drive.filter(|_| device + host == Split::WHOLE).map(|first| (first, Split::WHOLE));
+        let less = steps().flat_map(|less| {
+            let (on_device, on_host) = (first.saturating_sub(less), then.saturating_sub(less));
+            [(on_device, then), (first, on_host), (on_device, on_host)]
+        });
+        let mut all = no_drive.chain(less).filter_map(|(device, host)| split(device, host));
+        all.find(fits).unwrap_or(Split::ON_DISK)
     }
 
     /// Shares of the layers that fill these bytes of the device, then these of the host.
@@ -427,6 +435,9 @@ impl<'a> Room<'a> {
         }
     }
 }
+
+/// Parts by which a share is rounded down on the way from layers to all weights.
+const ROUNDED: u32 = 2;
 
 /// The largest share up to `most` that fits, if smaller ones do; 0 in any case.
 fn largest(most: u32, fits: impl Fn(u32) -> bool) -> u32 {

@@ -9,6 +9,7 @@ use std::path::Path;
 use kernels::calibrate::copy_bandwidth;
 use model::Checkpoint;
 use model::decoder::{Blueprint, WorkSize};
+use model::store::SECTOR;
 use policy::cost::{Curve, Decode, Tables};
 
 use super::rig::{Extent, Parts, Rig, Seqs, room};
@@ -65,13 +66,16 @@ pub fn quick(
 ) -> Result<Option<Rough>, StartError> {
     let rooms = [ROWS.as_slice(), &FEW_ROWS].into_iter().map(|rows| (rows, size(rows, config)));
     let bytes = |size| Parts::of(checkpoint.spec(), blueprint, config, (size, EXTENT)).bytes() as u64;
-    let mut fitting = rooms.filter(|(_, size)| bytes(*size) <= room(config));
+    let buffer = buffer_bytes(config);
+    // A device of its own has no buffers of ours.
+    let reads = if config.device == DeviceChoice::Cuda { 0 } else { buffer as u64 };
+    let mut fitting = rooms.filter(|(_, size)| bytes(*size) + reads <= room(config));
     let Some((rows, size)) = fitting.next() else { return Ok(None) };
     let mut tables = Tables {
         step_gap_s: STEP_S,
         node_s: NODE_S,
         node_sequence_s: NODE_SEQUENCE_S,
-        copy_bytes_per_s: copy_bandwidth(COPY_BYTES),
+        copy_bytes_per_s: copy_bandwidth(COPY_BYTES.min(buffer)),
         ..Tables::default()
     };
     let rig = Rig::new(checkpoint, blueprint, config, (size, EXTENT))?;
@@ -95,17 +99,27 @@ pub fn quick(
     let drive = TrialFile::write(folder, allowed).map_err(refused)?;
     tables.disk_write_bytes_per_s = drive.write_bytes_per_s();
     let mut reads = Vec::new();
-    let halves = halves(&rig.blueprint.layers[0], allowed.min(READS[READS.len() - 1] as u64));
-    for each in READS.into_iter().chain(halves).filter(|&each| each as u64 <= allowed) {
+    let most = allowed.min(buffer as u64);
+    for each in
+        READS.into_iter().chain(halves(&rig.blueprint.layers[0], most)).filter(|&each| each as u64 <= most)
+    {
         let times = drive.read(each, allowed.min(16 * each as u64)).map_err(refused)?;
         reads.push((each as f64, median(times.into_iter())));
     }
     tables.disk_read = Curve::new(reads);
     let batches = [rows[1], rows[rows.len() - 1]].map(|rows| rig.shortened(batch(rows)));
-    let disturbed = Disturbed { batches, turns: RUNS };
+    let disturbed = Disturbed { batches, turns: RUNS, most_bytes: buffer };
     tables.beside = beside(&rig, &drive, disturbed).map_err(refused)?;
     tables.beside_copies = beside_copies(&rig, disturbed, tables.copy_bytes_per_s).map_err(refused)?;
-    Ok(Some(Rough { tables, whole: rows.len() == ROWS.len() && allowed == DRIVE_BYTES }))
+    let whole = rows.len() == ROWS.len() && allowed == DRIVE_BYTES && buffer == READS[READS.len() - 1];
+    Ok(Some(Rough { tables, whole }))
+}
+
+/// What there is beside a rig for a buffer to read into, or for one of the six of a copy.
+fn buffer_bytes(config: &EngineConfig) -> usize {
+    let host = EngineConfig { device: DeviceChoice::Cpu, ..config.clone() };
+    (room(&host) / 8 / SECTOR as u64 * SECTOR as u64).clamp(READS[0] as u64, READS[READS.len() - 1] as u64)
+        as usize
 }
 
 fn size(rows: &[usize], config: &EngineConfig) -> WorkSize {

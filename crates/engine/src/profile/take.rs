@@ -129,7 +129,7 @@ pub(super) fn extent_of(
 /// What passes of few rows and of many do to reads and copies, and these to them.
 pub(super) fn disturbances(rig: &Rig, drive: &TrialFile, copied: f64) -> io::Result<(Beside, Beside)> {
     let batches = BESIDE_ROWS.map(|rows| rig.shortened(batch(rows)));
-    let what = Disturbed { batches, turns: BESIDE_TURNS };
+    let what = Disturbed { batches, turns: BESIDE_TURNS, most_bytes: usize::MAX };
     Ok((beside(rig, drive, what)?, beside_copies(rig, what, copied)?))
 }
 
@@ -349,6 +349,8 @@ pub(super) struct Disturbed {
     /// Of few rows, and of many.
     pub(super) batches: [Seqs; 2],
     pub(super) turns: usize,
+    /// Of memory that reads go to, and of that which is copied.
+    pub(super) most_bytes: usize,
 }
 
 /// Bytes of the reads of a layer that is streamed as a whole: attention's weights and the MLP's. Small reads suffer more from
@@ -363,7 +365,7 @@ pub(super) fn halves(layer: &LayerPlan, most: u64) -> [usize; 2] {
 
 /// What passes and reads do to each other.
 pub(super) fn beside(rig: &Rig, drive: &TrialFile, what: Disturbed) -> io::Result<Beside> {
-    let sizes = halves(&rig.blueprint.layers[0], BESIDE_BYTES.min(drive.bytes()));
+    let sizes = halves(&rig.blueprint.layers[0], BESIDE_BYTES.min(drive.bytes()).min(what.most_bytes as u64));
     let times = drive.read_by_turns(&sizes)?;
     let bytes: usize = sizes.iter().cycle().take(times.len()).sum();
     let alone = bytes as f64 / times.iter().sum::<f64>();
@@ -376,7 +378,7 @@ pub(super) fn beside_copies(rig: &Rig, what: Disturbed, alone: f64) -> io::Resul
         return Ok(Beside::default());
     }
     disturbed(rig, what, alone, &|stop, copied| {
-        copy_until(COPIED_BYTES, stop, copied);
+        copy_until(COPIED_BYTES.min(what.most_bytes / 6), stop, copied);
         Ok(())
     })
 }
@@ -388,7 +390,7 @@ fn disturbed(
     alone: f64,
     moves: &(dyn Fn(&AtomicBool, &AtomicU64) -> io::Result<()> + Sync),
 ) -> io::Result<Beside> {
-    let Disturbed { batches, turns } = what;
+    let Disturbed { batches, turns, .. } = what;
     let (stop, moved) = (AtomicBool::new(false), AtomicU64::new(0));
     let layers = |pass: &Pass| pass.qkv + pass.out + pass.mlp;
     let time = |batch: Seqs| median((0..turns).map(|turn| layers(&rig.pass(batch, turn))));

@@ -1,32 +1,21 @@
 //! The drive as streamed weights use it: large direct reads, several requests at once.
 
-use std::fs::File;
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use kernels::{AlignedBytes, page_cache};
-use model::store::{Access, DirectFile, Stretch};
+use model::store::{Access, DirectFile, Stretch, Written};
 
 /// Written at a time: files are multiples of it.
 pub(super) const PIECE_BYTES: u64 = 8 << 20;
-/// The drive has them after so many.
-const SYNCED_PIECES: u64 = 8;
 
-/// A file of noise on the drive that is measured; it goes when this does.
+/// A file of noise on the drive that is measured. It has no name: whatever happens to the process, nothing of it is left.
 pub struct TrialFile {
-    path: PathBuf,
     file: DirectFile,
     bytes: u64,
     write_bytes_per_s: f64,
-}
-
-impl Drop for TrialFile {
-    fn drop(&mut self) {
-        // Nobody is left to be told.
-        let _ = std::fs::remove_file(&self.path);
-    }
 }
 
 /// Memory that direct reads may go to: it begins on a page, whatever its size.
@@ -48,32 +37,19 @@ impl Aligned {
     }
 }
 
-/// Removes the file if it does not become a [`TrialFile`].
-struct Unfinished<'a>(Option<&'a Path>);
-
-impl Drop for Unfinished<'_> {
-    fn drop(&mut self) {
-        if let Some(path) = self.0 {
-            let _ = std::fs::remove_file(path);
-        }
-    }
-}
-
 impl TrialFile {
     /// Writes a file of `bytes`, rounded up to whole pieces of 8 MiB, into `folder`, which is made if it is not there.
     ///
     /// # Errors
-    /// The system's own, or [`model::Error`] as text where it cannot be read back.
+    /// The system's own, or [`model::Error`] as text: a full drive among them.
     pub fn write(folder: &Path, bytes: u64) -> io::Result<TrialFile> {
+        static MADE: AtomicU64 = AtomicU64::new(0);
         std::fs::create_dir_all(folder)?;
-        let path = folder.join(format!("bench-disk-{}", std::process::id()));
-        let mut unfinished = Unfinished(Some(&path));
+        let name = format!("measured-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
         let bytes = bytes.next_multiple_of(PIECE_BYTES);
-        let write_bytes_per_s = fill(&path, bytes)?;
-        let file = DirectFile::open(&path).map_err(io::Error::other)?;
-        unfinished.0 = None;
-        drop(unfinished);
-        Ok(TrialFile { path, file, bytes, write_bytes_per_s })
+        let file = DirectFile::nameless(&folder.join(name), bytes).map_err(io::Error::other)?;
+        let write_bytes_per_s = fill(&file, bytes)?;
+        Ok(TrialFile { file, bytes, write_bytes_per_s })
     }
 
     /// Bytes of the file.
@@ -158,24 +134,36 @@ fn largest(sizes: &[usize]) -> usize {
     sizes.iter().copied().max().unwrap_or(Aligned::PAGE)
 }
 
-/// Bytes per second.
-fn fill(path: &Path, bytes: u64) -> io::Result<f64> {
-    let mut file = File::create(path)?;
+/// Writes noise, past the page cache; bytes per second until the drive has it.
+fn fill(file: &DirectFile, bytes: u64) -> io::Result<f64> {
     let mut state = 1u64;
-    let noise: Vec<u8> = (0..PIECE_BYTES / 8)
-        .flat_map(|_| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            state.rotate_left(20).to_le_bytes()
-        })
-        .collect();
+    let mut noise = Aligned::new(PIECE_BYTES as usize);
+    for number in noise.bytes().chunks_exact_mut(8) {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        number.copy_from_slice(&state.rotate_left(20).to_le_bytes());
+    }
+    let from = &*noise.bytes();
     let begin = Instant::now();
-    let pieces = bytes / PIECE_BYTES;
-    for piece in 1..=pieces {
-        file.write_all(&noise)?;
-        if piece % SYNCED_PIECES == 0 || piece == pieces {
-            file.sync_data()?;
-            page_cache::forget(&file);
+    for offset in (0..bytes).step_by(PIECE_BYTES as usize) {
+        file.write(vec![Written { offset, from }]).map_err(io::Error::other)?;
+    }
+    file.file().sync_data()?;
+    Ok(bytes as f64 / begin.elapsed().as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trial_leaves_nothing_on_the_drive_or_in_its_cache() {
+        let folder = tempfile::tempdir().unwrap();
+        let trial = TrialFile::write(folder.path(), 3 << 20).unwrap();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "it has no name");
+        assert_eq!(trial.bytes(), PIECE_BYTES);
+        assert_eq!(trial.read(1 << 20, 4 << 20).unwrap().len(), 4);
+        if trial.access() == Access::Direct {
+            assert_eq!(trial.cached_bytes().unwrap(), 0);
         }
     }
-    Ok(bytes as f64 / begin.elapsed().as_secs_f64())
 }
