@@ -182,25 +182,6 @@ impl Case {
         Ok(times[times.len() / 2])
     }
 
-    /// Seconds of one run where `queued` of them are asked for before the device is waited for: the median of `runs`.
-    /// What it costs to ask and to wait is hidden, as it is in a step.
-    ///
-    /// # Errors
-    /// As [`time`](Case::time).
-    pub fn time_queued(&self, device: &mut dyn Device, runs: usize, queued: usize) -> Result<f64, Full> {
-        let bound = self.kernel.prepare(device)?;
-        let many = || {
-            let start = Instant::now();
-            (0..queued).for_each(|_| (bound.run)(device));
-            device.wait();
-            start.elapsed().as_secs_f64() / queued as f64
-        };
-        many();
-        let mut times: Vec<f64> = (0..runs.max(1)).map(|_| many()).collect();
-        times.sort_by(f64::total_cmp);
-        Ok(times[times.len() / 2])
-    }
-
     /// Seconds of one run by the device's own clock, which tells what `queued` of them take: the median of `runs`, after one
     /// that is not counted.
     ///
