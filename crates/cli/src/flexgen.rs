@@ -24,12 +24,14 @@ pub(crate) fn flexgen(args: FlexgenArgs) -> Result<ExitCode> {
         (None, Runtime::Flexgen) => tables(rates, &|mechanism| with_terms(&args, mechanism))?,
         (None, Runtime::Ballast) => gains(&args.scenario, rates)?,
     };
-    if let Some(path) = &args.curves {
-        let mut file = OutputFile::open(path)?;
+    if args.model.is_none() {
+        let mut file = args.curves.as_deref().map(OutputFile::open).transpose()?;
         let found = figure_1(&args.scenario, rates)?;
         told["figure_1"] = curves(&found)?;
-        file.begin()?;
-        file.write(found.svg().as_bytes())?;
+        if let Some(file) = &mut file {
+            file.begin()?;
+            file.write(found.svg().as_bytes())?;
+        }
     }
     json.write(&told)?;
     Ok(ExitCode::SUCCESS)

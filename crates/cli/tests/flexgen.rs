@@ -29,10 +29,27 @@ fn a_given_policy_and_a_planned_one() {
 
 #[test]
 fn tables_and_what_is_not_known() {
-    let told = ballast(&["simulate", "flexgen"]).fine();
-    for words in ["Table 2", "Table 3", "Table 4", "table 23", "opt-175b"] {
+    let folder = Folder::new();
+    let (figures, picture) = (folder.name("tables.json"), folder.name("figure.svg"));
+    let told = ballast(&["simulate", "flexgen", "--json", &figures, "--curves", &picture]).fine();
+    for words in ["Table 2", "Table 3", "Table 4", "table 23", "opt-175b", "Petals", "figure 1"] {
         assert!(told.contains(words), "{words} in:\n{told}");
     }
+    let told = folder.json("tables.json");
+    let curves = told["figure_1"].as_array().expect("curves");
+    let points = curves.iter().map(|curve| curve["points"].as_array().expect("points").len());
+    let points: Vec<usize> = points.collect();
+    assert!(points.len() == 4 && points.iter().all(|count| *count > 0) && points[2] > 8, "{points:?}");
+    assert_eq!(folder.read("figure.svg").matches("<circle").count(), points.iter().sum::<usize>());
+    let cells = told["cells"].as_array().expect("cells");
+    let without_disk = cells.iter().find(|cell| cell["row"] == "No disk" && cell["model"] == "opt-175b");
+    let without_disk = without_disk.expect("in the table");
+    assert!(without_disk["paper"].is_null() && without_disk["predicted"].is_null(), "{without_disk}");
+    assert_eq!(
+        (without_disk["paper_says"].as_str(), without_disk["fits"].as_bool()),
+        (Some("OOM"), Some(false))
+    );
+    assert!(cells[0]["paper"].is_f64() && cells[0]["ratio"].is_f64() && cells[0]["batch_size"] == 2);
     ballast(&["simulate", "flexgen", "--model", "opt-31b"]).refused(1, &["opt-31b", "opt-30b"]);
     ballast(&["plan", "opt-30b", "--hardware", "t5"]).refused(1, &["t5", "t4"]);
     ballast(&["plan", "opt-175b", "--memory", "8GiB", "--disk", "8GiB"])
