@@ -2,12 +2,15 @@
 
 mod common;
 
-use common::{checkpoint, stories};
+use common::{checkpoint, split, stories};
 use engine::{
-    DeviceChoice, Engine, EngineConfig, KvFormat, NoSuchKv, Planned, PrefixCaching, Request, StartError,
+    Blocks, DeviceChoice, Engine, EngineConfig, KvFormat, NoSuchKv, Offload, Planned, PrefixCaching, Request,
+    StartError,
 };
 use model::decoder::WeightsAs;
 use model::sampling::SamplingParams;
+use policy::sched::{Delegate, Schedule};
+use spec::Lane;
 
 const NARROW: [KvFormat; 2] = [KvFormat::Fp8, KvFormat::Int4];
 
@@ -63,6 +66,40 @@ fn arrangements_change_no_bit() {
         let chunked =
             EngineConfig { max_num_batched_tokens: 17, max_num_seqs: 4, threads: 3, ..sparse.clone() };
         assert_eq!(stories(&start(chunked), &requests), few);
+    }
+}
+
+/// On the device, on the host and on a drive, attended where it is or brought up.
+#[test]
+fn tiers_change_no_bit() {
+    let folder = tempfile::tempdir().unwrap();
+    let requests = requests();
+    for kv in NARROW {
+        // Device and host have room for one or two of the six sequences each.
+        let config = || EngineConfig {
+            max_model_len: Some(160),
+            max_num_seqs: 9,
+            max_num_batched_tokens: 48,
+            kv_tokens: Some(8 * 160),
+            ..config(kv)
+        };
+        let want = stories(&start(config()), &requests);
+        for delegate in [Delegate::Host, Delegate::Streamed] {
+            let tiers = Blocks {
+                schedule: Some(Schedule::Zigzag),
+                num_batches: Some(4),
+                batch_size: Some(3),
+                kv: split([15, 15, 70]),
+                delegate,
+                ..Blocks::default()
+            };
+            let folder = Some(folder.path().into());
+            let offload = Offload { device_memory: Some(1 << 30), folder, ..Offload::default() };
+            let device = DeviceChoice::Poisoned;
+            let engine = start(EngineConfig { device, offload, blocks: tiers, ..config() });
+            assert_eq!(stories(&engine, &requests), want, "{kv:?}, {delegate:?}");
+            assert!(engine.counts().moved_by(Lane::DiskRead) > 0, "nothing came from the drive");
+        }
     }
 }
 
