@@ -84,7 +84,8 @@ KERNEL(attend_many, AttendArgs, 128) {
 // Few rows (16 pairs at most): a block takes 8 pages of a sequence, wherever its queries are, a warp every fourth, and
 // reads them straight into registers. What the warps found is merged in their order.
 KERNEL(attend_few, AttendArgs, 128) {
-  __shared__ float means[16][DIM];
+  // Rows so far apart that those of a half of a warp meet in no bank.
+  __shared__ __align__(16) float means[16][DIM + 8];
   __shared__ float mosts[4][16], sums[16];
   u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4, kv_head = blockIdx.y;
   if (a.work[blockIdx.x].x == ALL_LANES) return;  // no work
@@ -112,14 +113,16 @@ KERNEL(attend_few, AttendArgs, 128) {
   for (u32 w = 0; w < 4; w++) {
     if (warp == w) {
 #pragma unroll
-      for (u32 e = 0; e < 4; e++) {
-        u32 row = g + 8 * (e / 2);
+      for (u32 h = 0; h < 2; h++) {
+        u32 row = g + 8 * h;
+        if (row >= rows) continue;
 #pragma unroll
         for (u32 i = 0; i < DIM / 8; i++) {
-          float* mean = &means[row][8 * i + 2 * t + e % 2];
-          *mean = (w == 0 ? 0.0f : *mean) + r.o[i][e] * fade[e / 2];
+          float2* mean = (float2*)&means[row][8 * i + 2 * t];
+          float2 before = w == 0 ? make_float2(0.0f, 0.0f) : *mean;
+          *mean = make_float2(before.x + r.o[i][2 * h] * fade[h], before.y + r.o[i][2 * h + 1] * fade[h]);
         }
-        if (t == 0 && e % 2 == 0) sums[row] = (w == 0 ? 0.0f : sums[row]) + r.sum[e / 2] * fade[e / 2];
+        if (t == 0) sums[row] = (w == 0 ? 0.0f : sums[row]) + r.sum[h] * fade[h];
       }
     }
     __syncthreads();
