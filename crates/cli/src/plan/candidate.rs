@@ -2,7 +2,6 @@
 
 use anyhow::Result;
 use engine::{Blocks, EngineConfig, Expected, Offload, Outline, Planned, WeightShare};
-use model::Checkpoint;
 use policy::cost::Tables;
 use policy::sched::{Delegate, Schedule};
 use sim::{Job as Arrival, Offline};
@@ -154,18 +153,8 @@ impl Candidate {
         }
     }
 
-    /// Runs it in virtual time; nothing if it does not fit.
-    pub(crate) fn score(
-        self,
-        checkpoint: &Checkpoint,
-        base: &EngineConfig,
-        job: Job,
-        tables: &Tables,
-    ) -> Result<Option<Scored>> {
-        let Ok(planned) = Planned::new(checkpoint, self.config(base, job, checkpoint.spec().max_positions))
-        else {
-            return Ok(None);
-        };
+    /// Runs its engine in virtual time; nothing if the job has no room there.
+    pub(crate) fn score(self, planned: &Planned<'_>, job: Job, tables: &Tables) -> Result<Option<Scored>> {
         let outline = planned.outline();
         if planned.hold().max_model_len < job.input + job.output {
             return Ok(None);

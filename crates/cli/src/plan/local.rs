@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
+use engine::memory;
 use policy::sched::{Delegate, Schedule};
 use sim::Curve;
 
@@ -37,7 +38,9 @@ pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
     let opened = loaded::open(Some(&args.model), &args.engine, Voice::Normal)?;
     let tables = profile::kept_or_taken(&opened, &base, &args.engine)?.tables;
     let fixed = Fixed { max_latency_s: args.max_latency, ..Fixed::of(&args.engine) };
-    let planner = Planner { checkpoint: &opened.checkpoint, base, job, tables: &tables, fixed };
+    let resident_bytes = memory::resident_bytes();
+    let planner =
+        Planner { checkpoint: &opened.checkpoint, base, job, tables: &tables, fixed, resident_bytes };
     let Some(found) = planner.search(rescored())? else { return Err(nothing(&planner, args.max_latency)) };
     let best = &found.scored[0];
     let more = planner.one_more_gib(best.run.tokens_per_s())?;
@@ -98,8 +101,7 @@ fn nothing(planner: &Planner<'_>, max_latency: Option<f64>) -> anyhow::Error {
         delegate: Delegate::Host,
         homes: Homes::of(&planner.base),
     };
-    let longest = planner.checkpoint.spec().max_positions;
-    match (engine::Planned::new(planner.checkpoint, least.config(&planner.base, job, longest)), max_latency) {
+    match (engine::Planned::new(planner.checkpoint, planner.config(&least)), max_latency) {
         (Err(why), _) => anyhow::Error::new(why).context("nothing fits"),
         (Ok(_), Some(limit)) => anyhow::anyhow!(
             "nothing is fast enough: no block serves a request of {} tokens in and {} out in {limit} s; raise \

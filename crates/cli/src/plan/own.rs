@@ -5,12 +5,12 @@
 //! `--num-batches`, as an emitted plan does), they are followed.
 
 use anyhow::Result;
-use engine::{EngineConfig, Hold, Planned, WeightShare};
+use engine::{EngineConfig, Hold, Planned, TooSmall, WeightShare, memory};
 use policy::cost::Tables;
 use policy::sched::{Delegate, Schedule};
 use spec::{ByTier, Split, Tier};
 
-use super::candidate::{Job, Lengths, Scored, rehearse};
+use super::candidate::{Candidate, Job, Lengths, Scored, rehearse};
 use super::emit;
 use super::search::{Fixed, Planner, rescored};
 use super::tell::binds;
@@ -125,15 +125,33 @@ fn choose_by<'a>(
         fixed.schedule.get_or_insert(Schedule::Continuous);
     }
     let (base, tables) = (config, costs.tables());
-    let planner = Planner { checkpoint: &opened.checkpoint, base, job: work.job, tables, fixed };
+    let resident_bytes = memory::resident_bytes();
+    let planner =
+        Planner { checkpoint: &opened.checkpoint, base, job: work.job, tables, fixed, resident_bytes };
     let Some(found) = planner.search(rescored_for(work))? else {
-        return Ok(Chosen { planned: first?, told: None });
+        let told =
+            "plan: none, as nothing that was tried has room for such requests: the engine's own rule decides";
+        return Ok(Chosen { planned: first?, told: Some(told.into()) });
     };
-    let best = &found.scored[0];
-    let settled = best.candidate.config(&planner.base, work.job, opened.checkpoint.spec().max_positions);
+    let settled = |candidate: &Candidate| Planned::new(&opened.checkpoint, planner.config(candidate));
+    let (planned, best) = carried_out(&found.scored, settled)?;
     let told = Some(line(best, work.job.sample(), &costs));
-    let planned = Planned::new(&opened.checkpoint, settled)?.foreseen(tables.clone());
-    Ok(Chosen { planned, told })
+    Ok(Chosen { planned: planned.foreseen(tables.clone()), told })
+}
+
+/// The engine of the best plan that fits. They were compared beside a smaller process: measuring and searching leave traces.
+fn carried_out<P>(
+    scored: &[Scored],
+    plan: impl Fn(&Candidate) -> Result<P, TooSmall>,
+) -> Result<(P, &Scored), TooSmall> {
+    let mut refused = None;
+    for scored in scored {
+        match plan(&scored.candidate) {
+            Ok(planned) => return Ok((planned, scored)),
+            Err(why) => _ = refused.get_or_insert(why),
+        }
+    }
+    Err(refused.expect("a search that finds nothing says so"))
 }
 
 /// Whether KV is for fewer tokens than the work asks for; than half of them where that is a guess.
@@ -349,11 +367,21 @@ mod tests {
         let planning = plan(model, budgets);
         let (base, fixed) = (settings(&planning.engine, job), Fixed::of(&planning.engine));
         let work = Work::exactly(job.0, job.1, job.2);
-        let planner = Planner { checkpoint: &opened.checkpoint, base, job: work.job, tables, fixed };
+        let planner = planner(opened, (base, fixed), work.job, tables);
         let found = planner.search(rescored()).unwrap().unwrap_or_else(|| panic!("{job:?}: nothing fits"));
         let file = folder.join("plan.toml");
         std::fs::write(&file, toml(&planning, &found.scored[0], work.job)).unwrap();
         bench(model, &flags(&format!("--config {}", file.display())))
+    }
+
+    fn planner<'a>(
+        opened: &'a Opened,
+        (base, fixed): (EngineConfig, Fixed),
+        job: Job,
+        tables: &'a Tables,
+    ) -> Planner<'a> {
+        let resident_bytes = memory::resident_bytes();
+        Planner { checkpoint: &opened.checkpoint, base, job, tables, fixed, resident_bytes }
     }
 
     fn placed(planned: &Planned<'_>) -> [u64; 5] {
@@ -394,6 +422,34 @@ mod tests {
         assert!(
             schedules.contains(&Schedule::Continuous) && schedules.iter().any(|s| *s != Schedule::Continuous)
         );
+    }
+
+    #[test]
+    fn candidates_are_compared_beside_one_process_and_the_best_that_still_fits_is_carried_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let model = model(folder.path());
+        let tables = machine(1e-8, 1e-8, 1e-9);
+        let job = (48, 24, 12);
+        let opened = loaded::open(Some(&model), &bench(&model, &[]), Voice::Quiet).unwrap();
+        let args = bench(&model, &budgets(folder.path(), &opened, (job, 0.3)));
+        let base = (settings(&args, job), Fixed::of(&args));
+        let found = |resident_bytes| {
+            let here = planner(&opened, base.clone(), Work::exactly(48, 24, 12).job, &tables);
+            Planner { resident_bytes, ..here }.search(rescored()).unwrap()
+        };
+        assert!(found(1 << 30).is_none(), "nothing fits beside a process that fills the memory");
+        let scored = found(1 << 20).expect("a plan").scored;
+        assert!(scored.len() > 2);
+        let too_small = || TooSmall::Disk { need: 7, limit: 0 };
+        let best = scored[0].candidate;
+        let grown = |candidate: &Candidate| match *candidate == best {
+            true => Err(too_small()),
+            false => Ok(*candidate),
+        };
+        let (carried, told) = carried_out(&scored, grown).unwrap();
+        assert_eq!((carried, told.candidate), (scored[1].candidate, scored[1].candidate));
+        let refused = carried_out(&scored, |_| Err::<(), _>(too_small())).map(drop).unwrap_err();
+        assert!(matches!(refused, TooSmall::Disk { need: 7, .. }), "{refused}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The search: blocks that the linear programme likes, each tried as a real engine's programs on the timeline.
 
 use anyhow::Result;
-use engine::{Budget, EngineConfig, Planned, WeightShare};
+use engine::{Budget, EngineConfig, Planned, TooSmall, WeightShare};
 use model::Checkpoint;
 use policy::cost::Tables;
 use policy::pipeline::DiskPath;
@@ -28,6 +28,8 @@ pub(crate) struct Planner<'a> {
     pub(crate) job: Job,
     pub(crate) tables: &'a Tables,
     pub(crate) fixed: Fixed,
+    /// What the process has resident before the search: all candidates are planned beside the same.
+    pub(crate) resident_bytes: u64,
 }
 
 /// What flags leave no choice about.
@@ -99,8 +101,7 @@ impl Planner<'_> {
 
     /// All candidates that fit, in their order: each is a run of its own in virtual time, on as many threads as compute.
     fn scored(&self, candidates: &[Candidate]) -> Result<Vec<Scored>> {
-        let score =
-            |candidate: &Candidate| candidate.score(self.checkpoint, &self.base, self.job, self.tables);
+        let score = |candidate: &Candidate| self.score(*candidate);
         let threads = self.base.threads.max(1);
         // By turns: those that take long lie together.
         let turn =
@@ -114,6 +115,21 @@ impl Planner<'_> {
         });
         let in_order = (0..candidates.len()).filter_map(|i| turns[i % threads].next());
         Ok(in_order.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+    }
+
+    /// Runs a candidate in virtual time; nothing if it does not fit.
+    fn score(&self, candidate: Candidate) -> Result<Option<Scored>> {
+        let Ok(planned) = self.planned(self.config(&candidate)) else { return Ok(None) };
+        candidate.score(&planned, self.job, self.tables)
+    }
+
+    /// The engine that runs the job as a candidate would.
+    pub(crate) fn config(&self, candidate: &Candidate) -> EngineConfig {
+        candidate.config(&self.base, self.job, self.checkpoint.spec().max_positions)
+    }
+
+    fn planned(&self, config: EngineConfig) -> Result<Planned<'_>, TooSmall> {
+        Planned::beside(self.checkpoint, config, self.resident_bytes)
     }
 
     /// As many blocks as are wanted for a curve: the best of the programme, and every size up to all requests.
@@ -132,7 +148,7 @@ impl Planner<'_> {
                 delegate: Delegate::Host,
                 homes: Homes::of(&self.base),
             };
-            all.extend(candidate.score(self.checkpoint, &self.base, self.job, self.tables)?);
+            all.extend(self.score(candidate)?);
         }
         Ok(all)
     }
@@ -205,7 +221,7 @@ impl Planner<'_> {
 
     /// What the engine makes of the same flags by itself.
     fn own_rule(&self) -> Option<Candidate> {
-        let planned = Planned::new(self.checkpoint, self.base.clone()).ok()?;
+        let planned = self.planned(self.base.clone()).ok()?;
         let blocks = planned.blocks();
         Some(Candidate {
             schedule: blocks.schedule,
@@ -244,6 +260,8 @@ impl Planner<'_> {
     fn schedules(&self, num_batches: usize, homes: Homes) -> &[Schedule] {
         match (&self.fixed.schedule, num_batches) {
             (Some(schedule), _) => std::slice::from_ref(schedule),
+            // Nobody else puts aside on the host what makes way on the device.
+            (None, n) if self.base.host_kv_tokens > 0 && (n > 1 || !homes.stay()) => &[],
             (None, 1) if homes.stay() => &[Schedule::Continuous],
             (None, _) => &[Schedule::Zigzag, Schedule::Diagonal],
         }
@@ -271,12 +289,7 @@ impl Planner<'_> {
             delegate: Delegate::Host,
             homes: Homes::exactly(LEAST),
         };
-        let Ok(planned) = Planned::new(
-            self.checkpoint,
-            least.config(&self.base, self.job, self.checkpoint.spec().max_positions),
-        ) else {
-            return Ok(None);
-        };
+        let Ok(planned) = self.planned(self.config(&least)) else { return Ok(None) };
         let (outline, hold) = (planned.outline(), planned.hold());
         let dims = outline.dims;
         let layers = dims.layers as f64 * dims.layer() * outline.bytes.weight;
