@@ -8,7 +8,8 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use common::{
-    Running, config, connect, get, is_idle, metric, post, read, request, start_braked, start_with, until,
+    Running, config, connect, get, heard, is_idle, metric, post, read, request, start_braked, start_with,
+    until,
 };
 use serde_json::{Value, json};
 use server::{Config, Ended};
@@ -115,7 +116,7 @@ fn a_server_that_ends_finishes_what_is_under_way() {
     kept.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     assert!(kept.read(&mut [0; 10]).unwrap() > 0);
     server.stopper.stop();
-    until(|| get(server.address, "/ready").status == 503);
+    until(|| heard(server.address, "/ready").is_some_and(|ready| ready.status == 503));
     assert_eq!(get(server.address, "/health").status, 200, "it lives");
     let late = post(server.address, "/v1/completions", &json!({"prompt": [5]}));
     assert_eq!((late.status, late.json()["error"]["code"].as_str()), (503, Some("server_shutting_down")));

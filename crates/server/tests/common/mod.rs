@@ -151,7 +151,8 @@ impl Brake {
         let held = Arc::clone(&self.0);
         let sink = Box::new(move |event| match event {
             Event::Token(_) => held.wait(),
-            _ => held.let_go(),
+            Event::Finished(_) | Event::Failed(_) => held.let_go(),
+            Event::Began(_) | Event::Prompt(..) => (),
         });
         let params = SamplingParams { ignore_eos: true, ..SamplingParams::greedy() };
         let request = engine::Request { prompt: vec![3], params, seed: 0, salt: 1 };
@@ -310,6 +311,14 @@ fn unchunked(mut raw: &[u8]) -> Vec<u8> {
     body
 }
 
+/// What a GET is answered with, if it is: a connection on which nothing was heard yet is closed when the server begins to end.
+pub(crate) fn heard(address: SocketAddr, path: &str) -> Option<Response> {
+    let mut stream = connect(address);
+    stream.write_all(&request("GET", path, "", b"")).ok()?;
+    let raw = read_raw(&mut stream);
+    (!raw.is_empty()).then(|| parse(&raw))
+}
+
 pub(crate) fn get(address: SocketAddr, path: &str) -> Response {
     send(address, &request("GET", path, "", b""))
 }
@@ -345,4 +354,24 @@ pub(crate) fn is_idle(address: SocketAddr) -> bool {
     gauges.iter().all(|name| metric(address, name) == 0.0)
         && metric(address, "ballast_queued_requests") == 0.0
         && get(address, "/load").json() == json!({"server_load": 0})
+}
+
+/// The error's code, its shape checked.
+pub(crate) fn code(response: &Response) -> Option<String> {
+    let body = response.json();
+    let error = body["error"].as_object().expect("an error");
+    assert_eq!(error.keys().collect::<Vec<_>>().len(), 4, "{error:?}");
+    assert!(error["message"].is_string() && error["type"].is_string(), "{error:?}");
+    assert!(error["param"].is_string() || error["param"].is_null());
+    assert!(response.header("x-request-id").is_some());
+    error["code"].as_str().map(str::to_string).or_else(|| {
+        assert!(error["code"].is_null(), "a string or null");
+        None
+    })
+}
+
+/// The next good request succeeds.
+pub(crate) fn good(server: &Running) {
+    let body = json!({"prompt": [5, 9], "max_tokens": 2, "temperature": 0});
+    assert_eq!(post(server.address, "/v1/completions", &body).status, 200);
 }
