@@ -64,8 +64,8 @@ pub struct Delta {
 /// says when the text ends.
 ///
 /// As in vLLM: a token that ends the text is not shown, nor is a stop string, unless
-/// `include_stop_str_in_output`; nothing ends a text before it has `min_tokens`, and a stop string
-/// counts only if it is completed after them. Where several stop strings are in the text, the one that
+/// `include_stop_str_in_output`; a stop string counts only if it is completed after `min_tokens`. A token that
+/// ends the text always does: it is not drawn before, but where a format leaves nothing else. Where several stop strings are in the text, the one that
 /// is complete first wins, so that the text does not depend on how it was cut into tokens.
 #[derive(Clone, Debug)]
 pub struct TextStream {
@@ -134,13 +134,14 @@ impl TextStream {
             return Delta::default();
         }
         self.n_tokens += 1;
-        let may_end = self.n_tokens > self.min_tokens;
-        let ender = self.enders.iter().find(|&&(id, _)| id == token && may_end).copied();
+        let ender = self.enders.iter().find(|&&(id, _)| id == token).copied();
         let before = self.held.len();
         if ender.is_none() || self.show_stop {
             self.detokenizer.push(&self.tokenizer, token, &mut self.held);
         }
-        if may_end && let Some(found) = self.find_stop(before) {
+        if self.n_tokens > self.min_tokens
+            && let Some(found) = self.find_stop(before)
+        {
             return self.end_at_stop(found);
         }
         match ender {
@@ -311,13 +312,16 @@ mod tests {
     }
 
     #[test]
-    fn nothing_ends_a_text_before_min_tokens() {
+    fn a_stop_string_counts_after_min_tokens_and_an_end_that_was_drawn_at_once() {
         let p = SamplingParams { min_tokens: 5, ..params(&["b"]) };
         let r = run(&p, 99, |t| bytes(t, "abcabcabc"));
         assert_eq!(r.deltas.concat(), "abcabca");
         let p = SamplingParams { min_tokens: 3, ..params(&["abcd"]) };
         let r = run(&p, 99, |t| bytes(t, "abcdabcd"));
         assert_eq!((r.deltas.concat().as_str(), r.finish), ("", stopped_by("abcd")), "completed after them");
+        // A format had no more to come.
+        let r = run(&p, 99, |t| [bytes(t, "a"), vec![EOS]].concat());
+        assert_eq!((r.deltas.concat().as_str(), r.finish), ("a", Some(Finish::because(FinishReason::Stop))));
     }
 
     #[test]

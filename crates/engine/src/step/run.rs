@@ -275,14 +275,15 @@ impl Machine {
     /// Rows of a prompt whose next token is in the prompt too, as many at a time as logits have room.
     fn score_prompt(&self, chunk: &ChunkRun, buffers: &Buffers) {
         let mut sequence = lock(&chunk.sequence);
-        let known = sequence.prompt_len().saturating_sub(1).saturating_sub(chunk.start).min(chunk.rows.len());
-        if !sequence.wants_prompt_logprobs() || known == 0 {
+        let unscored = sequence.unscored(chunk.start..chunk.start + chunk.rows.len());
+        if !sequence.wants_prompt_logprobs() || unscored.is_empty() {
             return;
         }
-        let rows: Vec<u32> = (chunk.rows.start..chunk.rows.start + known).map(|row| row as u32).collect();
+        let row = |position: usize| (chunk.rows.start + position - chunk.start) as u32;
+        let rows: Vec<u32> = unscored.clone().map(row).collect();
         for (i, piece) in rows.chunks(buffers.logits.rows).enumerate() {
             let logits = self.decoder.head(&*self.device, piece, buffers);
-            let first = chunk.start + i * buffers.logits.rows;
+            let first = unscored.start + i * buffers.logits.rows;
             self.each_row(logits.buf, piece.len(), |row, logits| sequence.score(first + row, logits));
         }
     }

@@ -21,6 +21,8 @@ pub(crate) struct Sequence {
     tokens: Vec<u32>,
     prompt: usize,
     max_new: usize,
+    /// Positions of the prompt whose logits have been scored: those that are computed again are not told again.
+    scored: usize,
     eos: Vec<u32>,
     sampler: Sampler,
     hashes: BlockHashes,
@@ -50,6 +52,7 @@ impl Sequence {
             sampler: Sampler::new(request.params, &request.prompt, &eos, request.seed),
             tokens: request.prompt,
             max_new,
+            scored: 0,
             eos,
             hashes: BlockHashes::new(request.salt),
             state: State::Going,
@@ -85,8 +88,16 @@ impl Sequence {
         self.sampler.params().prompt_logprobs.is_some() && self.state == State::Going
     }
 
+    /// Which of these positions are to be scored: those before the prompt's last that have not been yet. After a preemption
+    /// a prompt is computed from its beginning again.
+    pub(crate) fn unscored(&self, positions: Range<usize>) -> Range<usize> {
+        let end = positions.end.min(self.prompt.saturating_sub(1));
+        positions.start.max(self.scored).min(end)..end
+    }
+
     /// Tells the log-probability of the prompt's token after `position`, from the logits there.
     pub(crate) fn score(&mut self, position: usize, logits: &[f32]) {
+        self.scored = position + 1;
         let n = self.sampler.params().prompt_logprobs.unwrap_or(0);
         match logprobs_of(logits, self.tokens[position + 1], n as usize) {
             Ok(scores) => self.tell(Event::Prompt(position + 1, scores)),
@@ -172,11 +183,8 @@ impl Sequence {
         let params = self.sampler.params();
         let generated = self.tokens.len() - self.prompt;
         let stops = self.eos.contains(&token) || params.stop_token_ids.contains(&token);
-        if stops && generated >= params.min_tokens as usize {
-            Some(Finish::Stop)
-        } else {
-            (generated >= self.max_new).then_some(Finish::Length)
-        }
+        // Before `min_tokens` it is drawn only where a format leaves nothing else.
+        if stops { Some(Finish::Stop) } else { (generated >= self.max_new).then_some(Finish::Length) }
     }
 
     /// What came of the chunk up to position `end`, which drew the token there or none; nothing if the sequence had ended before
@@ -322,6 +330,14 @@ mod tests {
         seq.cancel();
         seq.tell_drawn();
         assert_eq!((seq.produced(true, 1), told.try_iter().count()), (Some(Produced::Last), 2));
+    }
+
+    #[test]
+    fn an_end_that_was_drawn_before_min_tokens_had_no_alternative() {
+        let (mut seq, told) = sequence(&[1], 9, SamplingParams { min_tokens: 5, ..SamplingParams::greedy() });
+        seq.picked(Ok(2));
+        seq.tell_drawn();
+        assert_eq!(told.try_iter().last(), Some(Event::Finished(Finish::Stop)));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use policy::drive::{Event as Told, World};
 use policy::pipeline::{Plan, Waits};
 use policy::sched::Why;
+use spec::rope::RopeScaling;
 use spec::{Done, Lane, Nanos, PrefixUse, Program, RankId, SeqId, Shape, Step, StepId, Tokens};
 
 use crate::front::request::{Event, Failure, Request, Sink};
@@ -45,6 +46,7 @@ pub(crate) struct Real {
     sequences: BTreeMap<SeqId, Running>,
     newest: StepId,
     eos: Vec<u32>,
+    scaling: Option<RopeScaling>,
     prefix: PrefixUse,
     plan: Plan,
     stats: Arc<Stats>,
@@ -64,7 +66,8 @@ impl Real {
         (prefix, plan): (PrefixUse, Plan),
         (stats, foreseen): (Arc<Stats>, Option<Foreseen>),
     ) -> std::io::Result<Real> {
-        let eos = machine.decoder.spec().eos.clone();
+        let spec = machine.decoder.spec();
+        let (eos, scaling) = (spec.eos.clone(), spec.rope().map(|rope| rope.scaling.clone()));
         Ok(Real {
             start: Instant::now(),
             inbox,
@@ -74,6 +77,7 @@ impl Real {
             sequences: BTreeMap::new(),
             newest: StepId(0),
             eos,
+            scaling,
             prefix,
             plan,
             stats,
@@ -116,7 +120,12 @@ impl Real {
         }
     }
 
-    fn admit(&mut self, id: SeqId, request: Request, max_new: usize, events: Sink) -> spec::Request {
+    fn admit(&mut self, id: SeqId, mut request: Request, max_new: usize, events: Sink) -> spec::Request {
+        // Dynamic scaling turns the keys of longer prompts by their length: only those of one length can share them.
+        if let Some(RopeScaling::Dynamic { original_positions, .. }) = &self.scaling {
+            let turned_as = request.prompt.len().max(*original_positions);
+            request.salt = request.salt.wrapping_add(turned_as as u128);
+        }
         let scores = request.params.prompt_logprobs.is_some();
         let mut sequence = Sequence::new(request, max_new, &self.eos, events);
         let prefix = if scores { PrefixUse::Forbidden } else { self.prefix };
