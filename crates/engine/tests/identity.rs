@@ -87,6 +87,28 @@ fn prefix_hits_change_no_bit_and_compute_less() {
 }
 
 #[test]
+fn scaled_models_read_more_than_they_were_trained_on() {
+    let engine = |model, prefix_caching| {
+        start(model, EngineConfig { prefix_caching, max_model_len: None, ..config() })
+    };
+    for (model, trained, longest) in
+        [("llama-linear-v4", 128, 512), ("llama-dynamic-v4", 32, 128), ("llama-yarn-v4", 128, 128)]
+    {
+        let off = engine(model, PrefixCaching::Off);
+        assert_eq!(off.hold().max_model_len, longest, "{model}");
+        // The same beginning in prompts of different lengths, which dynamic scaling turns differently.
+        let prompts = [trained - 10, trained + 40, trained + 70].map(|n| n.min(longest - 20) as u32);
+        let requests = prompts.map(|n| request(3, n, greedy(16)));
+        let want: Vec<Story> = requests.iter().map(|request| alone(&off, request)).collect();
+        assert!(want.iter().all(|story| story.len() == 16), "{model}");
+        let on = engine(model, PrefixCaching::On);
+        for (request, want) in requests.iter().chain(&requests).zip(want.iter().chain(&want)) {
+            assert_eq!(&alone(&on, request), want, "{model}, {} tokens", request.prompt.len());
+        }
+    }
+}
+
+#[test]
 fn salts_keep_requests_apart() {
     let engine = start("qwen2", EngineConfig { prefix_caching: PrefixCaching::On, ..config() });
     let salted = Request { salt: 1, ..request(5, 150, greedy(2)) };
@@ -161,6 +183,22 @@ fn prompt_scores_do_not_depend_on_chunks_or_company() {
     let mut requests = some_requests(5);
     requests.insert(2, one);
     assert_eq!(stories(&engine, &requests)[2], want);
+}
+
+#[test]
+fn a_preempted_prompt_is_scored_once() {
+    let scored = SamplingParams { prompt_logprobs: Some(0), ..greedy(90) };
+    let requests: Vec<Request> = (0..10).map(|i| request(i, 40 + i, scored.clone())).collect();
+    let want = stories(&start("llama-gqa-tied", config()), &requests);
+    // Prompts are preempted whole, and in their middle.
+    for max_num_batched_tokens in [64, 13] {
+        let tight = EngineConfig { kv_tokens: Some(420), max_model_len: Some(140), ..config() };
+        let engine =
+            start("llama-gqa-tied", EngineConfig { max_num_batched_tokens, max_num_seqs: 10, ..tight });
+        assert_eq!(stories(&engine, &requests), want);
+        let computed = engine.counts().computed_tokens;
+        assert!(computed > 10 * (45 + 90), "{computed} positions: nothing was preempted");
+    }
 }
 
 #[test]

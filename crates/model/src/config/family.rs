@@ -80,7 +80,8 @@ impl Family {
         let hidden = fields.needed_size("hidden_size")?;
         let heads = fields.needed_size("num_attention_heads")?;
         let layers = layer_count(fields)?;
-        let max_positions = self.max_positions(fields)?;
+        let trained = self.max_positions(fields)?;
+        let rope = rope::read(fields, trained)?;
         let eps = fields.number("rms_norm_eps")?.unwrap_or(1e-6) as f32;
         Ok(ModelSpec {
             architecture: self.class().into(),
@@ -91,13 +92,13 @@ impl Family {
             kv_heads: self.kv_heads(fields, heads)?,
             head_dim: self.head_dim(fields, hidden, heads)?,
             ffn: fields.needed_size("intermediate_size")?,
-            max_positions,
+            max_positions: rope::stretched(&rope, trained),
             norm: Norm { kind: NormKind::Rms, eps, affine: true },
             placement: NormPlacement::Pre,
             final_norm: true,
             activation: activation(fields, "hidden_act", "silu")?,
             mlp: Mlp::Gated,
-            positions: Positions::Rope(rope::read(fields, max_positions)?),
+            positions: Positions::Rope(rope),
             biases: self.biases(fields)?,
             qk_norm: self == Family::Qwen3,
             window: self.window(fields, layers)?,

@@ -6,7 +6,20 @@ use spec::rope::{Rope, RopeScaling, Yarn};
 
 const THETA_DEFAULT: f64 = 10_000.0;
 
-/// The rotary embedding of a model whose context is `max_positions` long.
+/// The longest sequence of a model that was trained on `max_positions`: scaling stretches them, as vLLM derives it. With
+/// llama3, `max_position_embeddings` says what comes of that.
+pub(super) fn stretched(rope: &Rope, max_positions: usize) -> usize {
+    let (positions, factor) = match &rope.scaling {
+        RopeScaling::Linear { factor } | RopeScaling::Dynamic { factor, .. } => (max_positions, *factor),
+        RopeScaling::Yarn(yarn) => (yarn.original_positions, yarn.factor),
+        RopeScaling::None | RopeScaling::Llama3 { .. } | RopeScaling::Factors(_) => (max_positions, 1.0),
+    };
+    let stretched = positions as f64 * factor;
+    // What is no factor is refused as such when the model is checked.
+    if stretched >= 1.0 { stretched as usize } else { max_positions }
+}
+
+/// The rotary embedding of a model that was trained on `max_positions`.
 pub(super) fn read(fields: &Fields, max_positions: usize) -> Result<Rope> {
     let outer_theta = fields.number("rope_theta")?;
     let Some(inner) = parameters(fields)? else {

@@ -103,6 +103,22 @@ fn windows() {
     assert_eq!(spec(json!({"sliding_window": 16})).window, Window::Full, "transformers' Llama has none");
 }
 
+/// As vLLM derives it.
+#[test]
+fn scaling_lengthens_the_context() {
+    let longest = |scaling: Value| spec(json!({"rope_scaling": scaling})).max_positions;
+    assert_eq!(longest(Value::Null), 64);
+    assert_eq!(longest(json!({"rope_type": "linear", "factor": 4.0})), 256);
+    assert_eq!(longest(json!({"type": "dynamic", "factor": 2.5})), 160);
+    assert_eq!(longest(json!({"rope_type": "yarn", "factor": 4.0})), 256);
+    let published = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16});
+    assert_eq!(longest(published), 64, "max_position_embeddings says what comes of it");
+    let llama3 = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8});
+    assert_eq!(longest(llama3), 64);
+    check_refused(json!({"rope_scaling": {"rope_type": "linear", "factor": 1e9}}), "max_positions");
+}
+
 #[test]
 fn rotary_scaling_in_both_dialects() {
     let scaling = |fields: Value| match spec(fields).positions {

@@ -77,6 +77,18 @@ fn blocks_and_heads_of_their_own() {
 }
 
 #[test]
+fn control_tokens_end_a_text_by_their_names() {
+    let mut file = tiny_gguf("llama");
+    let tokens = ["a", "b", "<|im_end|>", "d", "<|endoftext|>", "</s>", "<|tool|>", "h", "i", "j"];
+    let kinds: Vec<u8> =
+        [1i32, 1, 3, 1, 3, 1, 3, 1, 1, 1].iter().flat_map(|kind| kind.to_le_bytes()).collect();
+    let kinds = [&5u32.to_le_bytes()[..], &10u64.to_le_bytes(), &kinds].concat();
+    file.texts("tokenizer.ggml.tokens", &tokens).uint("tokenizer.ggml.eos_token_id", 1);
+    file.pair("tokenizer.ggml.token_type", 9, &kinds);
+    assert_eq!(open(&file).expect("sound").spec().eos, [1, 2, 4], "`</s>` is text here");
+}
+
+#[test]
 fn scaling_of_rotary_frequencies() {
     let mut file = tiny_gguf("llama");
     file.tensor("rope_freqs.weight", &[2], 0, [1f32, 8.0].iter().flat_map(|x| x.to_le_bytes()).collect());
@@ -88,7 +100,7 @@ fn scaling_of_rotary_frequencies() {
         let rows = if name == "q" { 8 } else { 4 };
         file.tensor(&format!("blk.0.attn_{name}.bias"), &[rows], 0, counting(0, rows as usize));
     }
-    file.text("qwen2.rope.scaling.type", "yarn").float("qwen2.rope.scaling.factor", 4.0);
+    file.text("qwen2.rope.scaling.type", "yarn").float("qwen2.rope.scaling.factor", 8.0);
     check_refused(&file, "qwen2.rope.scaling.original_context_length");
     file.uint("qwen2.rope.scaling.original_context_length", 16);
     let spec = open(&file).expect("sound").spec().clone();
@@ -96,6 +108,7 @@ fn scaling_of_rotary_frequencies() {
         matches!(&spec.rope().expect("rope").scaling, RopeScaling::Yarn(y) if y.original_positions == 16)
     );
     assert!(spec.biases.qkv && !spec.biases.o);
+    assert_eq!(spec.max_positions, 128, "16 stretched by 8");
 }
 
 #[test]

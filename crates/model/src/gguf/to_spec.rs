@@ -21,6 +21,29 @@ const NEUTRAL: [&str; 6] = [
     "residual_scale",
 ];
 
+/// The type of tokens that are no text.
+const CONTROL: i32 = 3;
+
+/// Names of control tokens that end a text or a turn, as llama.cpp knows them.
+const ENDS: [&str; 16] = [
+    "</s>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|flush|>",
+    "<|calls|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<｜end▁of▁sentence｜>",
+];
+
 /// Keys below `<architecture>.`.
 struct Keys<'a> {
     metadata: &'a Metadata,
@@ -90,7 +113,7 @@ impl Gguf {
             kv_heads: keys.size("attention.head_count_kv")?.unwrap_or(heads),
             head_dim,
             ffn: keys.needed_size("feed_forward_length")?,
-            max_positions: keys.needed_size("context_length")?,
+            max_positions: keys.needed_size("context_length")?.max(self.stretched(&keys)?),
             norm: Norm { kind: NormKind::Rms, eps: self.eps(&keys)?, affine: true },
             placement: NormPlacement::Pre,
             final_norm: true,
@@ -179,8 +202,15 @@ impl Gguf {
         }
     }
 
+    /// Those that the file names, and control tokens whose names say it: files name one, and models use several.
     fn ends(&self) -> Result<Vec<u32>> {
-        let mut ends = vec![];
+        let tokens = self.metadata.texts("tokenizer.ggml.tokens")?.unwrap_or_default();
+        let kinds = self.metadata.numbers("tokenizer.ggml.token_type")?;
+        let kinds = kinds.into_iter().flat_map(Numbers::iter).map(as_i32);
+        let by_name =
+            |(_, (token, kind)): &(u32, (&String, i32))| *kind == CONTROL && ENDS.contains(&token.as_str());
+        let mut ends: Vec<u32> =
+            (0..).zip(tokens.iter().zip(kinds)).filter(by_name).map(|(id, _)| id).collect();
         for key in ["eos_token_id", "eot_token_id", "eom_token_id"] {
             ends.extend(self.metadata.token(&format!("tokenizer.ggml.{key}"))?);
         }
@@ -203,6 +233,14 @@ impl Gguf {
         let theta = keys.float("rope.freq_base")?.unwrap_or(10_000.0);
         let rotary_fraction = dims as f64 / head_dim.max(1) as f64;
         Ok(Rope { theta, scaling: self.scaling(keys)?, rotary_fraction })
+    }
+
+    /// The context that YaRN makes of the original one, which some converters write as `context_length`; 0 without.
+    fn stretched(&self, keys: &Keys) -> Result<usize> {
+        Ok(match self.scaling(keys)? {
+            RopeScaling::Yarn(yarn) => (yarn.original_positions as f64 * yarn.factor) as usize,
+            _ => 0,
+        })
     }
 
     fn scaling(&self, keys: &Keys) -> Result<RopeScaling> {
