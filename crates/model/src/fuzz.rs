@@ -5,6 +5,7 @@
 use crate::config::{parse_config, parse_generation};
 use crate::gguf::{Gguf, parse_header as parse_gguf};
 use crate::safetensors::{parse_header, parse_index};
+use crate::tokenizer::{Special, Tokenizer, TokenizerConfig};
 
 /// A GGUF file: header, then the model and vocabulary that it describes.
 pub fn fuzz_gguf(bytes: &[u8]) {
@@ -18,7 +19,34 @@ pub fn fuzz_gguf(bytes: &[u8]) {
         assert!(spec.parameters() > 0, "{spec:?}");
     }
     if let Ok(Some(vocab)) = gguf.vocab() {
-        assert!(vocab.scores.is_none_or(|s| s.len() == vocab.tokens.len()), "scores without tokens");
+        assert!(vocab.scores.as_ref().is_none_or(|s| s.len() == vocab.tokens.len()), "scores without tokens");
+        uses(Tokenizer::from_gguf(&vocab).ok());
+    }
+}
+
+/// A `tokenizer.json`.
+pub fn fuzz_tokenizer(bytes: &[u8]) {
+    uses(Tokenizer::from_hf(bytes, &TokenizerConfig::default()).ok());
+}
+
+/// A `tokenizer_config.json` or a `special_tokens_map.json`.
+pub fn fuzz_tokenizer_config(bytes: &[u8]) {
+    let _ = TokenizerConfig::parse(bytes);
+    let _ = TokenizerConfig::default().fill_from_special_tokens_map(bytes);
+}
+
+/// A `vocab.json`, a zero byte and a `merges.txt`.
+pub fn fuzz_gpt2(bytes: &[u8]) {
+    let Some(at) = bytes.iter().position(|b| *b == 0) else { return };
+    uses(Tokenizer::from_gpt2(&bytes[..at], &bytes[at + 1..], &TokenizerConfig::default()).ok());
+}
+
+/// A tokenizer that could be built works.
+fn uses(tokenizer: Option<Tokenizer>) {
+    let Some(tokenizer) = tokenizer else { return };
+    if let Ok(ids) = tokenizer.encode("The ship's 2 holds.", Special::With) {
+        assert!(ids.iter().all(|id| (*id as usize) < tokenizer.vocab_size()), "{ids:?}");
+        let _ = tokenizer.decode(&ids, Special::Without);
     }
 }
 
@@ -65,7 +93,8 @@ mod tests {
 
     fn gguf() -> Vec<u8> {
         let mut file = tiny_gguf("llama");
-        let tokens = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
+        file.text("tokenizer.ggml.model", "llama");
+        let tokens = ["a", "b", "ab", "d", "ba", "aba", "</s>", "h", "i", "▁"];
         file.texts("tokenizer.ggml.tokens", &tokens).uint("tokenizer.ggml.eos_token_id", 2);
         let floats = [&6u32.to_le_bytes()[..], &10u64.to_le_bytes(), &counting(0, 10)].concat();
         file.pair("tokenizer.ggml.scores", 9, &floats).uint("general.alignment", 32);
@@ -89,14 +118,51 @@ mod tests {
             .map(String::into_bytes)
     }
 
+    /// A vocabulary of a few tokens in each of Hugging Face's forms.
+    fn tokenizers() -> [Vec<u8>; 3] {
+        let vocab = json!({"a": 0, "b": 1, "ab": 2, "</s>": 3});
+        let added = json!({"id": 3, "content": "</s>", "special": true, "single_word": false, "lstrip": false,
+            "rstrip": false, "normalized": false});
+        let whole = json!({"version": "1.0", "added_tokens": [added], "normalizer": null,
+            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+            "post_processor": null, "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
+            "use_regex": true}, "model": {"type": "BPE", "vocab": vocab, "merges": ["a b"]}});
+        let config = json!({"eos_token": {"content": "</s>"}, "add_bos_token": true, "chat_template": "x",
+            "added_tokens_decoder": {"3": {"content": "</s>", "special": true}}});
+        let files = format!("{vocab}\0#version: 0.2\na b\n");
+        [whole.to_string(), config.to_string(), files].map(String::into_bytes)
+    }
+
     fn all(bytes: &[u8]) {
-        for target in [fuzz_gguf, fuzz_safetensors, fuzz_index, fuzz_config, fuzz_generation] {
+        for target in [
+            fuzz_gguf,
+            fuzz_safetensors,
+            fuzz_index,
+            fuzz_config,
+            fuzz_generation,
+            fuzz_tokenizer,
+            fuzz_tokenizer_config,
+            fuzz_gpt2,
+        ] {
             target(bytes);
         }
     }
 
     fn seeds() -> Vec<Vec<u8>> {
-        [vec![gguf(), tensors()], texts().into()].concat()
+        [vec![gguf(), tensors()], texts().into(), tokenizers().into()].concat()
+    }
+
+    /// Seeds that are refused at once would find nothing.
+    #[test]
+    fn seeds_are_sound() {
+        let [whole, config, files] = tokenizers();
+        let named = TokenizerConfig::parse(&config).expect("sound");
+        assert!(Tokenizer::from_hf(&whole, &named).is_ok());
+        let at = files.iter().position(|b| *b == 0).expect("two files");
+        assert!(Tokenizer::from_gpt2(&files[..at], &files[at + 1..], &TokenizerConfig::default()).is_ok());
+        let header = parse_gguf(&gguf()[..], gguf().len() as u64, "seed").expect("sound");
+        let vocab = Gguf::without_data(header).vocab().expect("sound").expect("there");
+        assert!(Tokenizer::from_gguf(&vocab).is_ok());
     }
 
     #[test]
@@ -177,7 +243,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn mutated(which in 0usize..5, changes in prop::collection::vec((any::<usize>(), any::<u8>(), any::<u8>()), 1..8)) {
+        fn mutated(which in 0usize..8, changes in prop::collection::vec((any::<usize>(), any::<u8>(), any::<u8>()), 1..8)) {
             let mut bytes = seeds().swap_remove(which);
             changes.into_iter().for_each(|change| mutate(&mut bytes, change));
             all(&bytes);

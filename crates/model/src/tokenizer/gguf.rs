@@ -8,12 +8,18 @@ use tokenizers::{AddedToken, Tokenizer as Inner};
 
 use crate::gguf::GgufVocab;
 
-use super::load::{from_json, guarded};
+use super::load::{check_added, from_json, guarded};
+use super::pieces::MAX_VOCAB;
 use super::pretokenizer::{PreTokenizer, gpt2};
 use super::{Affixes, SpecialIds, Tokenizer, TokenizerError};
 
 const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
+/// Most merges. The largest published vocabularies, of a quarter of a million tokens, have half a million.
+const MAX_MERGES: usize = 1 << 21;
+/// Most bytes that may be looked at to cut tokens into two: a token of n characters is cut in n - 1 places, and both parts are
+/// looked up. The largest published vocabularies take a hundredth of it.
+const MAX_CUT_BYTES: usize = 1 << 28;
 
 impl Tokenizer {
     /// Builds the tokenizer of a GGUF file.
@@ -50,6 +56,10 @@ fn kinds(vocab: &GgufVocab) -> &[i32] {
 
 fn check(vocab: &GgufVocab) -> Result<(), TokenizerError> {
     let n = vocab.tokens.len();
+    if n > MAX_VOCAB as usize {
+        let why = format!("{n} tokens; at most {MAX_VOCAB} are read");
+        return Err(TokenizerError::malformed("GGUF vocabulary", why));
+    }
     let lens = [("scores", scores(vocab).len()), ("token_type", kinds(vocab).len())];
     for (what, len) in lens {
         if len != 0 && len != n {
@@ -68,7 +78,11 @@ fn check(vocab: &GgufVocab) -> Result<(), TokenizerError> {
 
 fn byte_pairs(vocab: &GgufVocab) -> Result<(Inner, bool), TokenizerError> {
     let pre = PreTokenizer::named(vocab.pre.as_deref().unwrap_or("default"))?;
-    let merges = vocab.merges.iter().flatten().map(|m| split_merge(m)).collect::<Result<Vec<_>, _>>()?;
+    let merges = vocab.merges.as_deref().unwrap_or(&[]);
+    if merges.len() > MAX_MERGES {
+        return Err(too_many_merges(merges.len()));
+    }
+    let merges = merges.iter().map(|m| split_merge(m)).collect::<Result<Vec<_>, _>>()?;
     let model = guarded("GGUF vocabulary", || {
         BPE::builder()
             .vocab_and_merges(ids(vocab), merges)
@@ -95,11 +109,10 @@ fn sentence_pieces(vocab: &GgufVocab) -> Result<Inner, TokenizerError> {
         return Err(TokenizerError::malformed("GGUF vocabulary", "a llama vocabulary needs scores"));
     }
     let unk = vocab.unk.map(|id| vocab.tokens[id as usize].clone());
+    let merges = merges_of_scores(vocab)?;
     let model = guarded("GGUF vocabulary", || {
-        let mut builder = BPE::builder()
-            .vocab_and_merges(ids(vocab), merges_of_scores(vocab))
-            .fuse_unk(true)
-            .byte_fallback(true);
+        let mut builder =
+            BPE::builder().vocab_and_merges(ids(vocab), merges).fuse_unk(true).byte_fallback(true);
         if let Some(unk) = unk {
             builder = builder.unk_token(unk);
         }
@@ -129,14 +142,22 @@ fn sentence_piece_decoder(space_prefix: bool) -> Value {
 }
 
 /// SentencePiece merges the neighbours whose union scores best; as ranked merges: every way to cut a
-/// token into two, by score of the token, then by length of the left part (longest first).
-fn merges_of_scores(vocab: &GgufVocab) -> Vec<(String, String)> {
+/// token into two, by score of the token, then by length of the left part (longest first). A text that is
+/// there twice is the later one.
+///
+/// # Errors
+/// If that is more work than any sound vocabulary takes.
+fn merges_of_scores(vocab: &GgufVocab) -> Result<Vec<(String, String)>, TokenizerError> {
     let known: HashMap<&str, u32> = (0u32..).zip(&vocab.tokens).map(|(i, t)| (t.as_str(), i)).collect();
-    let mut merges = Vec::new();
-    for (token, &score) in vocab.tokens.iter().zip(scores(vocab)) {
-        // Longer ones are not words; cutting them everywhere would be quadratic in their length.
-        if token.len() > 512 || kind_is_special(vocab, known[token.as_str()]) {
+    let (mut merges, mut looked_at) = (Vec::new(), 0usize);
+    for ((id, token), &score) in (0u32..).zip(&vocab.tokens).zip(scores(vocab)) {
+        if known[token.as_str()] != id || kind_is_special(vocab, id) {
             continue;
+        }
+        looked_at = looked_at.saturating_add(token.len().saturating_mul(token.chars().count()));
+        if looked_at > MAX_CUT_BYTES {
+            let why = "its tokens are too long: words have some tens of characters";
+            return Err(TokenizerError::malformed("GGUF vocabulary", why));
         }
         for (at, _) in token.char_indices().skip(1) {
             let (left, right) = token.split_at(at);
@@ -144,9 +165,17 @@ fn merges_of_scores(vocab: &GgufVocab) -> Vec<(String, String)> {
                 merges.push((score, left, right));
             }
         }
+        if merges.len() > MAX_MERGES {
+            return Err(too_many_merges(merges.len()));
+        }
     }
     merges.sort_by(|a, b| b.0.total_cmp(&a.0).then(b.1.len().cmp(&a.1.len())));
-    merges.into_iter().map(|(_, l, r)| (l.to_owned(), r.to_owned())).collect()
+    Ok(merges.into_iter().map(|(_, l, r)| (l.to_owned(), r.to_owned())).collect())
+}
+
+fn too_many_merges(found: usize) -> TokenizerError {
+    let why = format!("{found} merges or more; at most {MAX_MERGES} are read");
+    TokenizerError::malformed("GGUF vocabulary", why)
 }
 
 fn kind_is_special(vocab: &GgufVocab, id: u32) -> bool {
@@ -185,6 +214,9 @@ fn add_tokens(inner: &mut Inner, vocab: &GgufVocab) -> Result<(), TokenizerError
             .map(move |(t, _)| AddedToken::from(t.clone(), special).normalized(false))
             .collect::<Vec<_>>()
     };
+    let added = vocab.tokens.iter().zip(kinds(vocab)).filter(|(_, k)| matches!(**k, CONTROL | USER_DEFINED));
+    let (count, bytes) = added.fold((0, 0), |(n, bytes), (token, _)| (n + 1, bytes + token.len()));
+    check_added(count, bytes)?;
     let wrong = |e| TokenizerError::malformed("special tokens", e);
     inner.add_special_tokens(of_kind(CONTROL, true)).map_err(wrong)?;
     inner.add_tokens(of_kind(USER_DEFINED, false)).map_err(wrong)?;

@@ -11,11 +11,16 @@ use tokenizers::{AddedToken, ModelWrapper, Tokenizer as Inner};
 
 use super::config::{TokenText, TokenizerConfig};
 use super::gguf::{assemble, split_merge};
+use super::outline::Outline;
 use super::pretokenizer::gpt2;
 use super::{Affixes, SpecialIds, Tokenizer, TokenizerError};
 
 /// No published tokenizer.json comes near this size.
 const MAX_FILE_BYTES: u64 = 256 << 20;
+/// Most added tokens, and their text in bytes: all of them are searched for at once, by an automaton that takes far longer to
+/// make than the vocabulary. Llama models that speak have 65,536 for sounds.
+const MAX_ADDED: usize = 1 << 17;
+const MAX_ADDED_BYTES: usize = 1 << 22;
 
 impl Tokenizer {
     /// Loads the tokenizer of a Hugging Face model directory, with its tokenizer_config.json and
@@ -42,6 +47,7 @@ impl Tokenizer {
 
     /// Builds a tokenizer from the text of a `tokenizer.json`.
     pub fn from_hf(json: &[u8], config: &TokenizerConfig) -> Result<Self, TokenizerError> {
+        Outline::of(json)?.check()?;
         let mut inner = guarded("tokenizer.json", || Inner::from_bytes(json))?
             .map_err(|e| TokenizerError::malformed("tokenizer.json", e))?;
         disarm(&mut inner)?;
@@ -80,6 +86,16 @@ impl Tokenizer {
         let affixes = affixes(&inner, config, &ids)?;
         Tokenizer::assemble(inner, ids, affixes)
     }
+}
+
+/// Refuses more added tokens than any sound vocabulary has.
+pub(super) fn check_added(count: usize, bytes: usize) -> Result<(), TokenizerError> {
+    if count > MAX_ADDED || bytes > MAX_ADDED_BYTES {
+        let why =
+            format!("{count} of {bytes} bytes; at most {MAX_ADDED} of {MAX_ADDED_BYTES} bytes are read");
+        return Err(TokenizerError::malformed("added tokens", why));
+    }
+    Ok(())
 }
 
 /// What would make tokens depend on anything but the text: truncation, padding, and the random

@@ -9,6 +9,7 @@ mod config;
 mod error;
 mod gguf;
 mod load;
+mod outline;
 mod pieces;
 mod pretokenizer;
 mod stream;
@@ -85,7 +86,7 @@ impl Tokenizer {
         Ok(Tokenizer { inner, pieces, ids, affixes, grammars: OnceLock::new() })
     }
 
-    /// Number of ids: highest id plus one. A model's logits may be wider (padded), never narrower.
+    /// Number of ids: highest id plus one. A model's logits may be wider (padded); tokens beyond them are refused by the engine.
     pub fn vocab_size(&self) -> usize {
         self.pieces.len()
     }

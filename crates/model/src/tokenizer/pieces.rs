@@ -9,8 +9,8 @@ use tokenizers::Tokenizer as Inner;
 
 use super::TokenizerError;
 
-/// No published vocabulary has more tokens than this.
-pub(super) const MAX_VOCAB: u32 = 1 << 22;
+/// The largest published vocabularies have a quarter of this.
+pub(super) const MAX_VOCAB: u32 = 1 << 20;
 
 /// What a token is to the one who reads the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -254,6 +254,37 @@ fn malformed_gguf_vocabularies_are_errors() {
     assert!(broken("llama", &|v| v.scores = None).contains("scores"));
 }
 
+/// Every one of these took minutes and gigabytes.
+#[test]
+fn vocabularies_that_would_take_minutes_are_refused() {
+    let pieces = |tokens: Vec<String>| {
+        let scores = Some(vec![0.0; tokens.len()]);
+        let vocab = GgufVocab { model: "llama".into(), tokens, scores, ..GgufVocab::default() };
+        Tokenizer::from_gguf(&vocab).map(|_| ()).map_err(|error| error.to_string())
+    };
+    let runs = |n: usize| (1..=n).map(|i| "a".repeat(i));
+    // A text that is there ten thousand times is merged once, the same as if it were there once.
+    pieces(runs(64).chain(std::iter::repeat_n("a".repeat(64), 10_000)).collect()).unwrap();
+    // Every cut of every token is a merge: 200 MB of them in a file of 1 MB.
+    let cuts = runs(120).flat_map(|a| runs(120).map(move |b| format!("{a}b{b}")).chain([a.clone() + "b", a]));
+    let cuts = cuts.chain(runs(120).map(|b| format!("b{b}"))).collect();
+    assert!(pieces(cuts).unwrap_err().contains("merges or more"));
+    let long = (0..3).map(|i| format!("{i}{}", "a".repeat(10_000))).collect();
+    assert!(pieces(long).unwrap_err().contains("too long"));
+    let many = (0..=pieces::MAX_VOCAB).map(|i| i.to_string()).collect();
+    assert!(pieces(many).unwrap_err().contains("tokens; at most"));
+    let mut added = fixture("smollm")["hf"].clone();
+    let token = |i: usize| {
+        json!({"id": i, "content": format!("<{i}{}>", "x".repeat(1000)), "special": true,
+        "single_word": false, "lstrip": false, "rstrip": false, "normalized": false})
+    };
+    added["added_tokens"] = (0..5_000).map(token).collect();
+    assert!(hf_error(added.to_string().as_bytes()).contains("malformed added tokens"));
+    let vocab: serde_json::Map<_, _> = (0..=pieces::MAX_VOCAB).map(|i| (i.to_string(), json!(i))).collect();
+    let many = json!({"model": {"type": "BPE", "vocab": vocab, "merges": []}});
+    assert!(hf_error(many.to_string().as_bytes()).contains("malformed vocabulary"));
+}
+
 #[test]
 fn scores_that_are_not_numbers_do_not_panic() {
     let mut vocab = gguf_vocab(&fixture("llama")["gguf"]);
