@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::format::{MANNERS, MAX_CHOICES as MAX_FORMAT_CHOICES};
 use super::words::MAX_WORD_BYTES;
 use super::{ApiError, MAX_CHOICES, MAX_MESSAGES, MAX_PROMPTS, MAX_TOOLS, OwnTemplates, check};
-use crate::sampling::{MAX_BAD_WORDS, MAX_STOP_IDS};
+use crate::sampling::{MAX_BAD_WORDS, MAX_STOP_IDS, MAX_STOPS};
 use crate::template::ROLES;
 
 /// What differs from server to server.
@@ -136,7 +136,10 @@ fn ends(vocab: usize) -> Vec<(&'static str, Value)> {
     vec![
         ("max_tokens", count(json!({}))),
         ("min_tokens", count(json!({}))),
-        ("stop", json!({"anyOf": [{"type": "null"}, stop, {"type": "array", "maxItems": 4, "items": stop}]})),
+        (
+            "stop",
+            json!({"anyOf": [{"type": "null"}, stop, {"type": "array", "maxItems": MAX_STOPS, "items": stop}]}),
+        ),
         ("stop_token_ids", ids(vocab, MAX_STOP_IDS)),
         ("ignore_eos", flag()),
         ("include_stop_str_in_output", flag()),

@@ -177,7 +177,7 @@ fn what_is_wrong_is_named() {
         ("seed", json!(1e30)),
         ("stop", json!([1])),
         ("stop", json!("")),
-        ("stop", json!(["a", "b", "c", "d", "e"])),
+        ("stop", json!(vec!["a"; 129])),
         ("logit_bias", json!({"x": 1})),
         ("logit_bias", json!({"99999": 1})),
         ("logprobs", json!(21)),

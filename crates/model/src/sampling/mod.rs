@@ -16,6 +16,6 @@ pub use error::{ParamError, SampleError};
 pub use generation::GenerationConfig;
 pub use grammar::{Grammar, Guide, Language};
 pub use logprobs::{TokenLogprobs, logprobs_of};
-pub use params::{Limits, MAX_BAD_WORDS, MAX_LOGPROBS, MAX_STOP_IDS, Overrides, SamplingParams};
+pub use params::{Limits, MAX_BAD_WORDS, MAX_LOGPROBS, MAX_STOP_IDS, MAX_STOPS, Overrides, SamplingParams};
 pub use row::argmax;
 pub use sampler::{Sampled, Sampler};

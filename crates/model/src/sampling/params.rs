@@ -11,8 +11,9 @@ pub const MAX_LOGPROBS: u32 = 20;
 pub const MAX_STOP_IDS: usize = 1024;
 /// Most words that must not come.
 pub const MAX_BAD_WORDS: usize = 128;
-/// Most stop strings, as vLLM and TGI allow.
-const MAX_STOPS: usize = 4;
+/// Most stop strings. vLLM has no limit, and code evaluations ask for more than the four of OpenAI's API; every token is
+/// compared with each of them.
+pub const MAX_STOPS: usize = 128;
 /// Longest stop string, in bytes.
 const MAX_STOP_BYTES: usize = 1024;
 /// Below this temperature the most probable token is taken.

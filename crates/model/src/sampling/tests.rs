@@ -258,7 +258,9 @@ fn every_range_is_checked_and_named() {
     assert_eq!(refused(&|o| o.allowed_token_ids = Some(vec![100])), "allowed_token_ids");
     assert_eq!(refused(&|o| o.stop_token_ids = Some(vec![100])), "stop_token_ids");
     assert_eq!(refused(&|o| o.stop = Some(vec![String::new()])), "stop");
-    assert_eq!(refused(&|o| o.stop = Some(vec!["x".into(); 5])), "stop");
+    assert_eq!(refused(&|o| o.stop = Some(vec!["x".into(); MAX_STOPS + 1])), "stop");
+    // Evaluations of code ask for more than OpenAI's four.
+    assert_eq!(params(|o| o.stop = Some(vec!["x".into(); 12])).stop.len(), 12);
     assert_eq!(refused(&|o| o.logprobs = Some(21)), "logprobs");
     assert_eq!(refused(&|o| o.prompt_logprobs = Some(21)), "prompt_logprobs");
     assert_eq!(refused(&|o| (o.min_tokens, o.max_tokens) = (Some(3), Some(2))), "min_tokens");
