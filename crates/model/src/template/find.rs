@@ -20,11 +20,11 @@ struct ChatTemplateJson {
 }
 
 impl Templates {
-    /// Looks in a model's directory; `config` is its tokenizer_config.json.
+    /// Looks in a model's directory; `config` is its tokenizer_config.json. Files win over it, be they only additional ones.
     pub fn find(dir: &Path, config: &TokenizerConfig) -> Result<Self, TemplateError> {
-        if let Some(source) = read(&dir.join("chat_template.jinja"))? {
-            let mut templates = Templates::one(source);
-            templates.add_directory(&dir.join("additional_chat_templates"))?;
+        let mut templates = read(&dir.join("chat_template.jinja"))?.map(Templates::one).unwrap_or_default();
+        templates.add_directory(&dir.join("additional_chat_templates"))?;
+        if !templates.is_empty() {
             return Ok(templates);
         }
         if let Some(field) = &config.chat_template {

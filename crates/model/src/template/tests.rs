@@ -179,6 +179,13 @@ fn templates_are_found_in_their_published_places() {
     assert!(error.to_string().contains("a, b"));
     std::fs::write(dir.join("chat_template.jinja"), "from jinja").unwrap();
     assert_eq!(text(&named, Tools::Given).unwrap(), "from jinja");
+    std::fs::create_dir_all(dir.join("additional_chat_templates")).unwrap();
+    std::fs::write(dir.join("additional_chat_templates/tool_use.jinja"), "additional").unwrap();
+    assert_eq!(text(&none, Tools::Given).unwrap(), "additional");
+    assert_eq!(text(&none, Tools::Absent).unwrap(), "from jinja");
+    // They are found without another file, too.
+    std::fs::remove_file(dir.join("chat_template.jinja")).unwrap();
+    assert_eq!(text(&none, Tools::Given).unwrap(), "additional");
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
