@@ -130,8 +130,9 @@ impl Opened {
         Ok(planned)
     }
 
-    /// Tokenizer, templates and defaults. `template` is the file of `--chat-template`.
-    pub(crate) fn text(&self, template: Option<&Path>) -> Result<Text> {
+    /// Tokenizer, templates and defaults. `template` is the file of `--chat-template`. The tokenizer's end of text becomes one
+    /// of the model's: fine-tunes change that one, and forget the configuration.
+    pub(crate) fn text(&mut self, template: Option<&Path>) -> Result<Text> {
         let folder =
             if self.path.is_dir() { &self.path } else { self.path.parent().unwrap_or(Path::new(".")) };
         let (tokenizer, templates) = match self.checkpoint.vocab() {
@@ -152,6 +153,9 @@ impl Opened {
                 std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?,
             ),
         };
+        if let Some(end) = tokenizer.special_ids().eos {
+            self.checkpoint.ends_at(end);
+        }
         let special = special_texts(&tokenizer);
         let generation = match self.path.is_dir() {
             true => read_generation(&self.path)?,

@@ -29,7 +29,7 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
     let started = Instant::now();
     let voice = if args.quiet { Voice::Quiet } else { Voice::Normal };
     let lanes = args.lanes.open()?;
-    let opened = loaded::open(args.model.as_deref(), &args.engine, voice)?;
+    let mut opened = loaded::open(args.model.as_deref(), &args.engine, voice)?;
     let text = opened.text(args.engine.chat_template.as_deref())?;
     let template = if args.raw { None } else { text.template()? };
     let mut params = sampling(&args.sampling, &text, opened.checkpoint.spec().vocab)?;

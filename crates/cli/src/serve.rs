@@ -189,7 +189,7 @@ fn load(args: &ServeArgs, connection_bytes: u64, log: &Log) -> Result<Served> {
         LogFormatName::Json => Voice::Quiet,
     };
     let model = args.model.name();
-    let opened = loaded::open(model, &args.engine, voice)?;
+    let mut opened = loaded::open(model, &args.engine, voice)?;
     // Which weights these are, for whoever looks for what changed.
     let digest = fingerprint(opened.path()).unwrap_or_else(|why| format!("unknown: {why}"));
     log.say(LogLevel::Info, "model", &format!("model: {}, fingerprint {digest}", opened.name));

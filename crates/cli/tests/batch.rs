@@ -21,7 +21,7 @@ fn chat(id: &str, mut body: Value) -> String {
 fn answers(input: &str) -> (Vec<Value>, Ran) {
     let folder = Folder::new();
     let (from, to) = (folder.write("in.jsonl", input), folder.name("out.jsonl"));
-    let ran = ballast(&["batch", &golden("llama"), "-i", &from, "-o", &to, "--on-invalid", "record"]);
+    let ran = ballast(&["batch", &golden("llama"), "-i", &from, "-o", &to]);
     let lines = folder.read("out.jsonl");
     (lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect(), ran)
 }
@@ -139,10 +139,10 @@ fn a_line_of_other_bytes_fails_alone() {
     let good = completion("good", json!({"prompt": "hello", "max_tokens": 2}));
     let from = folder.write("in.jsonl", [good.as_bytes(), b"\n\xff\xfe\n", good.as_bytes()].concat());
     let job = ["batch", &golden("llama"), "-i", &from, "-o", &folder.name("out.jsonl")];
-    ballast(&job).refused(2, &["1 of 3 lines are no requests", "line 2: byte 1 is not UTF-8 text"]);
+    ballast(&[&job[..], &["--on-invalid", "fail"]].concat())
+        .refused(2, &["1 of 3 lines are no requests", "line 2: byte 1 is not UTF-8 text"]);
     assert!(!folder.path("out.jsonl").exists() && !folder.path("out.jsonl.state").exists());
-    let ran = ballast(&[&job[..], &["--on-invalid", "record"]].concat());
-    ran.refused(3, &["3 requests, 1 failed"]);
+    ballast(&job).refused(3, &["1 of 3 lines are no requests", "3 requests, 1 failed"]);
     assert!(folder.read("out.jsonl").contains("line 2: byte 1 is not UTF-8 text"));
 }
 
@@ -237,4 +237,61 @@ fn tools_have_their_own_template() {
         .map(|answer| body(&answer)["usage"]["prompt_tokens"].as_u64().expect("tokens"))
         .collect();
     assert!(tokens[1] > tokens[0] + 10, "{tokens:?}");
+}
+
+/// Fine-tunes change the tokenizer's end of text, and forget the configuration.
+#[test]
+fn the_tokenizers_end_of_text_ends_a_text() {
+    let folder = Folder::copy_of("llama");
+    let body = json!({"prompt": "hello", "max_tokens": 8, "temperature": 0, "return_token_ids": true});
+    let (from, to) = (folder.write("in.jsonl", completion("x", body)), folder.name("out.jsonl"));
+    let answer = || {
+        ballast(&["batch", &folder.whole(), "-i", &from, "-o", &to, "--overwrite"]).fine();
+        body(&folder.json("out.jsonl")).clone()
+    };
+    let before = answer();
+    let drawn = before["choices"][0]["token_ids"][0].as_u64().expect("a token");
+    assert_eq!(before["usage"]["completion_tokens"], 8);
+    let tokenizer = folder.json("tokenizer.json");
+    let vocab = tokenizer["model"]["vocab"].as_object().expect("a vocabulary");
+    let (text, _) = vocab.iter().find(|(_, id)| id.as_u64() == Some(drawn)).expect("an ordinary token");
+    let mut config = folder.json("tokenizer_config.json");
+    config["eos_token"] = json!(text);
+    folder.write("tokenizer_config.json", config.to_string());
+    let after = answer();
+    assert_eq!(after["choices"][0]["finish_reason"], "stop");
+    assert_eq!(after["usage"]["completion_tokens"], 1);
+}
+
+/// Memory is planned for what the lines need, not for as many of the longest sequences as there are lines.
+#[test]
+fn kv_is_planned_for_the_lines() {
+    let folder = Folder::new();
+    let lines: Vec<String> =
+        (0..30).map(|i| completion(&format!("{i}"), json!({"prompt": "hello", "max_tokens": 4}))).collect();
+    let (from, to) = (folder.write("in.jsonl", lines.join("\n")), folder.name("out.jsonl"));
+    let planned = |model: &Folder| {
+        let ran = ballast(&["batch", &model.whole(), "-i", &from, "-o", &to, "--overwrite"]);
+        assert_eq!(ran.code, Some(0), "{}", ran.err);
+        let memory = ran.err.lines().find(|line| line.contains("memory:")).expect("announced").to_string();
+        memory
+    };
+    let (short, long) = (Folder::copy_of("llama"), Folder::copy_of("llama"));
+    for (folder, positions) in [(&short, 8192), (&long, 131_072)] {
+        let mut config = folder.json("config.json");
+        config["max_position_embeddings"] = json!(positions);
+        folder.write("config.json", config.to_string());
+    }
+    assert_eq!(planned(&short), planned(&long));
+}
+
+/// A format that is complete before `min_tokens` ends its text.
+#[test]
+fn a_form_that_ends_early_has_ended() {
+    let fields = json!({"structured_outputs": {"choice": ["a", "b"]}, "min_tokens": 20, "max_tokens": 30});
+    let (answers, ran) = answers(&chat("x", fields));
+    ran.fine();
+    let choice = &body(&answers[0])["choices"][0];
+    assert_eq!(choice["finish_reason"], "stop", "{choice}");
+    assert!(["a", "b"].contains(&choice["message"]["content"].as_str().expect("text")), "{choice}");
 }

@@ -262,7 +262,7 @@ fn orders_and_edges() {
         job.run("out.jsonl", &[]).fine();
     }
     let long = Job::new(format!("{}\n{}", requests(1), "[".repeat(4 << 20)));
-    long.run("out.jsonl", &["--on-invalid", "record"]).refused(3, &["2 requests, 1 failed"]);
+    long.run("out.jsonl", &[]).refused(3, &["2 requests, 1 failed"]);
 }
 
 #[test]

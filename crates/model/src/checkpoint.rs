@@ -151,6 +151,13 @@ impl Checkpoint {
         &self.spec
     }
 
+    /// Another token that ends a text: the tokenizer's own, which configurations do not always name.
+    pub fn ends_at(&mut self, token: u32) {
+        if !self.spec.eos.contains(&token) {
+            self.spec.eos.push(token);
+        }
+    }
+
     /// Vocabulary and chat template, which a GGUF file carries with it.
     pub fn vocab(&self) -> Option<&GgufVocab> {
         self.vocab.as_ref()

@@ -67,8 +67,8 @@ pub(crate) struct BatchFlags {
     /// The order of the answers.
     #[arg(long, value_enum, default_value_t = Order::Input)]
     pub(crate) output_order: Order,
-    /// Lines that are no requests: end before anything is loaded, or answer them with errors.
-    #[arg(long, value_enum, default_value_t = OnInvalid::Fail)]
+    /// Lines that are no requests: answer them with errors, or end before anything is loaded.
+    #[arg(long, value_enum, default_value_t = OnInvalid::Record)]
     pub(crate) on_invalid: OnInvalid,
     /// Ask again what an earlier run answered with a status of 500 or more.
     #[arg(long)]

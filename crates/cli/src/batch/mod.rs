@@ -2,6 +2,7 @@
 
 mod follow;
 mod forecast;
+mod lines;
 mod merge;
 mod progress;
 
@@ -15,29 +16,24 @@ use anyhow::{Context as _, Result, bail};
 use engine::job::{
     Ended, Files, Input, Job, JobError, Limits, Outlook, Output, Paths, Record, clash, fingerprint,
 };
-use engine::{Engine, Expected};
+use engine::{Engine, KvMemory};
 use model::api::{Context, OwnTemplates, Streaming};
 use model::sampling::MAX_LOGPROBS;
 use model::template::{ChatTemplate, Tools, WallClock};
 use sha2::{Digest, Sha256};
 
 use self::follow::{Follow, Signals};
+use self::lines::Lines;
 use crate::args::{BatchArgs, BatchCommand, BatchJob, EngineArgs, LoadFormat, OnInvalid};
 use crate::console::{Misuse, note};
 use crate::display::Voice;
 use crate::loaded::{self, Opened, Text};
-use crate::plan::{Ends, Work};
 use crate::resolve::{Needs, engine_config};
 
-/// Sequences at once, where no flag says; the scheduler runs as many as have KV, of which one line takes no more than
-/// one of the greatest length.
+/// Sequences at once, where no flag says; the scheduler runs as many as have KV.
 const SEQUENCES: usize = 256;
 /// Lines begun and not written, for each line in the engine: how far a slow line may be overtaken.
 const WINDOW: usize = 4;
-/// Bytes of text that make a token, roughly.
-const BYTES_A_TOKEN: usize = 4;
-/// Tokens of an answer, where lines set no limit.
-const ANSWER_TOKENS: usize = 256;
 /// The name of standard input and output.
 const STANDARD: &str = "-";
 /// Wrong lines that are shown.
@@ -60,21 +56,25 @@ fn run(args: BatchJob) -> Result<ExitCode> {
     let mut output = Place::open(&args)?;
     let signals = Signals::heard(EXIT_INTERRUPTED)?;
     let lanes = args.flags.lanes.open()?;
-    let opened = loaded::open(Some(&args.model), &args.flags.engine, Voice::Normal)?;
+    let mut opened = loaded::open(Some(&args.model), &args.flags.engine, Voice::Normal)?;
     let text = opened.text(args.flags.engine.chat_template.as_deref())?;
     let (template, tool_template) = (text.template()?, text.template_for(Tools::Given)?);
     let lines = (0..input.len()).filter(|&position| args.flags.shard.owns(position)).count();
-    let kv_tokens = lines.clamp(1, SEQUENCES) * opened.checkpoint.spec().max_positions;
+    let engine = &args.flags.engine;
+    let max = engine.max_model_len.unwrap_or(opened.checkpoint.spec().max_positions);
+    let known = Lines::of(&input, max, text.generation.max_new_tokens);
     let needs = Needs {
         seqs: SEQUENCES,
-        longest: None,
-        kv_tokens: Some(kv_tokens),
+        longest: Some(known.longest()),
+        kv_tokens: Some(known.kv_tokens(engine.max_num_seqs.unwrap_or(SEQUENCES))),
         step_tokens: None,
-        expected: Some(expected(&input, lines)),
+        expected: Some(known.expected(lines)),
     };
-    let config = lanes.wanted(engine_config(&args.flags.engine, needs)?);
+    let mut config = lanes.wanted(engine_config(engine, needs)?);
+    // Lengths are bounds: most lines end before, and what nobody uses is not taken.
+    config.kv_memory = KvMemory::AsUsed;
     let isa = config.isa.to_string();
-    let work = work(&input, lines, config.max_model_len.unwrap_or(opened.checkpoint.spec().max_positions));
+    let work = known.work(lines);
     let planned = opened.plan_for(config, &args.flags.engine, work, Voice::Normal)?.planned;
     let served = served_names(&args, &opened.name);
     let settings = settings(&args.flags.engine, &opened, &served, isa, planned.hold().max_model_len)?;
@@ -109,28 +109,6 @@ fn run(args: BatchJob) -> Result<ExitCode> {
     Ok(code(ended, tally.failed))
 }
 
-/// What the lines will ask for, as far as their lengths tell before a tokenizer reads them.
-fn expected(input: &Input, lines: usize) -> Expected {
-    let bytes: usize = input.lines().map(|line| line.bytes.len()).sum();
-    Expected { requests: lines, prompt: bytes / input.len().max(1) / BYTES_A_TOKEN, output: None }
-}
-
-/// The same for the planner: a line that does not say how much it generates may be as long as the settings allow.
-fn work(input: &Input, lines: usize, longest: usize) -> Work {
-    let Expected { requests, prompt, .. } = expected(input, lines);
-    let limits = || input.lines().map(|line| line.parse().ok().and_then(|line| limit(&line.body)));
-    let known = limits().filter(Option::is_some).count();
-    let mean = limits().flatten().sum::<usize>().checked_div(known).unwrap_or(ANSWER_TOKENS);
-    let ends = if known == input.len() { Ends::Known } else { Ends::Open };
-    Work::likely(requests, (prompt, mean), longest, ends)
-}
-
-/// The most tokens that a request lets itself be answered with, if it says.
-fn limit(body: &serde_json::Value) -> Option<usize> {
-    let fields = ["max_completion_tokens", "max_tokens"];
-    fields.iter().find_map(|field| body.get(*field)?.as_u64()).map(|tokens| tokens as usize)
-}
-
 /// A full device by its name; a reader that left stays what it is.
 fn named(error: JobError, output: &Path) -> JobError {
     match error {
@@ -149,7 +127,7 @@ fn code(ended: Ended, failed: usize) -> ExitCode {
     }
 }
 
-/// Finds lines that are no requests before anything heavy happens.
+/// Finds lines that are no requests before anything heavy happens. They are answered with errors, unless the job is to end.
 fn check(input: &Input, args: &BatchJob) -> Result<()> {
     let checked = input.check();
     if checked.same_name > 0 {
@@ -158,7 +136,15 @@ fn check(input: &Input, args: &BatchJob) -> Result<()> {
             checked.same_name
         );
     }
-    if checked.invalid.is_empty() || args.flags.on_invalid == OnInvalid::Record {
+    if checked.invalid.is_empty() {
+        return Ok(());
+    }
+    if args.flags.on_invalid == OnInvalid::Record {
+        note!(
+            "{} of {} lines are no requests: they are answered with errors (--on-invalid fail ends here instead)",
+            checked.invalid.len(),
+            input.len()
+        );
         return Ok(());
     }
     let mut shown: Vec<String> =
@@ -167,7 +153,7 @@ fn check(input: &Input, args: &BatchJob) -> Result<()> {
         shown.push(format!("  and {} more", checked.invalid.len() - SHOWN));
     }
     bail!(Misuse(format!(
-        "{} of {} lines are no requests (--on-invalid record answers them with errors):\n{}",
+        "{} of {} lines are no requests (without --on-invalid fail they are answered with errors):\n{}",
         checked.invalid.len(),
         input.len(),
         shown.join("\n")

@@ -60,7 +60,7 @@ impl Scorer {
             weights = format!("{bits} bits in groups of 64, embeddings and head as they are");
         }
         let (threads, isa) = (config.threads, config.isa.to_string());
-        let opened = loaded::open(Some(&args.model), &args.engine, Voice::Normal)?;
+        let mut opened = loaded::open(Some(&args.model), &args.engine, Voice::Normal)?;
         let tokenizer = opened.text(args.engine.chat_template.as_deref())?.tokenizer;
         let planned = opened.plan(config, Voice::Normal)?;
         let hold = planned.hold();
