@@ -16,7 +16,7 @@ use super::{Affixes, SpecialIds, Tokenizer, TokenizerError};
 const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
 /// Most merges. The largest published vocabularies, of a quarter of a million tokens, have half a million.
-const MAX_MERGES: usize = 1 << 21;
+const MAX_MERGES: usize = 3 << 19;
 /// Most bytes that may be looked at to cut tokens into two: a token of n characters is cut in n - 1 places, and both parts are
 /// looked up. The largest published vocabularies take a hundredth of it.
 const MAX_CUT_BYTES: usize = 1 << 28;
