@@ -110,7 +110,7 @@ fn flags_and_budgets_are_kept(cache: &Folder) {
     assert_eq!((&emitted["swap-tokens"], &emitted["device"]), (&64.into(), &"cpu".into()));
     plan(&["--memory", "1MiB"]).refused(1, &["nothing fits", "--memory"]);
     plan(&["--max-latency", "0.000001"]).refused(1, &["nothing is fast enough", "--max-latency"]);
-    plan(&["--compress-cache"]).refused(1, &["--kv int4"]);
+    plan(&["--compress-cache"]).refused(2, &["--kv int4"]);
     let published = |more: &[&str]| ballast(cache, &[&["plan", "opt-30b"][..], more].concat());
     published(&["--weights", "int4"]).refused(2, &["--weights", "--compress-weight"]);
     published(&["--batch-size", "4"]).refused(2, &["--num-batches"]);
