@@ -53,7 +53,8 @@ impl Lines {
     /// The longest sequence, in tokens, with room to spare. It is that of all lines, whichever of them are this job's: shards
     /// of one input are answered alike.
     pub(super) fn longest(&self) -> usize {
-        self.needs.iter().map(|need| need.longest(self.max)).max().unwrap_or(0).max(1)
+        let asked = self.needs.iter().filter(|need| need.sequences > 0);
+        asked.map(|need| need.longest(self.max)).max().unwrap_or(1)
     }
 
     /// KV in tokens for so many sequences at once, or for all: those that are likely to need most, and the longest that may come.
@@ -153,7 +154,7 @@ mod tests {
         assert!(lines(&[prompts], "/v1/completions").kv_tokens(256) > 256 * 4000);
         let ids = json!({"prompt": [1, 2, 3], "n": u64::MAX});
         assert!(
-            lines(&[ids], "/v1/completions").kv_tokens(256) < 256 * 64,
+            lines(&[ids], "/v1/completions").kv_tokens(256) <= 256 * 64,
             "16 tokens each, as OpenAI has it"
         );
     }
