@@ -2,6 +2,7 @@
 
 use std::fmt::Arguments;
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Error, Result};
@@ -46,6 +47,15 @@ fn refused(error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::BrokenPipe => Hangup.into(),
         _ => Error::new(error).context("cannot write to standard output"),
+    }
+}
+
+/// A file of the command line that cannot be read: where it is not there, the command was wrong.
+pub(crate) fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let words = format!("cannot read {}", path.display());
+    move |error| match error.kind() {
+        io::ErrorKind::NotFound => Misuse(format!("{words}: {error}")).into(),
+        _ => Error::new(error).context(words),
     }
 }
 

@@ -16,6 +16,7 @@ use spec::ModelSpec;
 
 use crate::args::{LogFormatName, LogLevelName, ServeArgs};
 use crate::batch;
+use crate::console::{Misuse, unreadable};
 use crate::display::Voice;
 use crate::loaded;
 use crate::plan::{Chosen, Ends, Work};
@@ -30,6 +31,7 @@ const TOKENS_A_SEQUENCE: usize = 512;
 
 pub(crate) fn serve(args: ServeArgs) -> Result<ExitCode> {
     let log = log(&args)?;
+    log.hear_panics();
     let config = config(&args, log.clone())?;
     let connection_bytes = config.connection_bytes();
     let server = Server::bind(config)?;
@@ -74,7 +76,7 @@ fn log(args: &ServeArgs) -> Result<Log> {
 fn config(args: &ServeArgs, log: Log) -> Result<Config> {
     let keys = all_keys(&args.api_key, args.api_key_file.as_deref())?;
     if keys.iter().any(String::is_empty) {
-        bail!("an API key must not be empty");
+        bail!(Misuse("an API key must not be empty".into()));
     }
     Ok(Config {
         keys,
@@ -91,6 +93,14 @@ fn config(args: &ServeArgs, log: Log) -> Result<Config> {
         request_timeout: args.request_timeout,
         queue_timeout: args.queue_timeout,
         open_metrics: args.open_metrics,
+        timings: args.timings,
+        model_name: args
+            .served_model_name
+            .first()
+            .map(String::as_str)
+            .or(args.model.name())
+            .unwrap_or_default()
+            .into(),
         max_connections: connections(args.max_connections, &log),
         max_num_queued_reqs: args.max_num_queued_reqs,
         max_num_queued_tokens: args.max_num_queued_tokens,
@@ -104,7 +114,7 @@ fn config(args: &ServeArgs, log: Log) -> Result<Config> {
 fn address(host: &str, port: u16) -> Result<SocketAddr> {
     let sound = |c: char| c.is_ascii_alphanumeric() || ".-_:%".contains(c);
     if host.is_empty() || !host.chars().all(sound) {
-        bail!("--host {host}: expected an address, such as 127.0.0.1, or a host's name");
+        bail!(Misuse(format!("--host {host}: expected an address, such as 127.0.0.1, or a host's name")));
     }
     let found: Vec<SocketAddr> = (host, port)
         .to_socket_addrs()
@@ -150,11 +160,11 @@ fn key_source(args: &ServeArgs, log: Log) -> Option<KeySource> {
 
 /// A key a line; a file without any would leave the server open.
 fn read_keys(file: &Path) -> Result<Vec<String>> {
-    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let text = std::fs::read_to_string(file).map_err(unreadable(file))?;
     let keys: Vec<String> =
         text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_string).collect();
     if keys.is_empty() {
-        bail!("{} has no keys: write one a line", file.display());
+        bail!(Misuse(format!("{} has no keys: write one a line", file.display())));
     }
     Ok(keys)
 }

@@ -192,7 +192,9 @@ fn outputs_are_not_lost() {
     batch(&model, &to, &["--overwrite"]).fine();
     assert!(folder.read("out.jsonl").starts_with('{'));
     ballast(&["batch", &model, "-i", "/no/such.jsonl", "-o", &to])
-        .refused(1, &["cannot read /no/such.jsonl"]);
+        .refused(2, &["cannot read /no/such.jsonl"]);
+    ballast(&["batch", "merge", "/no/such.jsonl", "-o", &to])
+        .refused(2, &["cannot read /no/such.jsonl.state"]);
     assert!(fs::exists(&to).expect("known"));
 }
 

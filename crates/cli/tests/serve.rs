@@ -110,7 +110,7 @@ fn wrong_flags_are_refused_before_anything_is_loaded() {
     let serve = |flags: &[&str]| ballast(&[&["serve", &model, "--port", "0"], flags].concat());
     for (flags, code, says) in [
         (&["--port", "70000"][..], 2, "70000"),
-        (&["--host", "no/where"], 1, "no/where"),
+        (&["--host", "no/where"], 2, "no/where"),
         (&["--max-logprobs", "-2"], 2, "-1"),
         (&["--model", "other"], 2, "cannot be used with"),
         (&["--kv-cache-dtype", "fp8_e5m2"], 2, "fp8"),
@@ -123,9 +123,9 @@ fn wrong_flags_are_refused_before_anything_is_loaded() {
         (&["--log-format", "xml"], 2, "text, json"),
         (&["--log-level", "loud"], 2, "debug"),
         (&["--shutdown-timeout", "soon"], 2, "--shutdown-timeout"),
-        (&["--api-key", ""], 1, "must not be empty"),
-        (&["--api-key-file", &empty], 1, "has no keys"),
-        (&["--api-key-file", "/no/such/file"], 1, "cannot read /no/such/file"),
+        (&["--api-key", ""], 2, "must not be empty"),
+        (&["--api-key-file", &empty], 2, "has no keys"),
+        (&["--api-key-file", "/no/such/file"], 2, "cannot read /no/such/file"),
         (&["--spool-dir", "/dev/null/x"], 1, "choose another --spool-dir"),
         (&["--host", "192.0.2.1"], 1, "cannot listen on 192.0.2.1"),
         (&["--memory", "5MiB"], 1, "Raise --memory"),
@@ -161,6 +161,7 @@ fn flags_do_what_they_say() {
         "--max-logprobs",
         "25",
         "--open-metrics",
+        "--timings",
         "--served-model-name",
         "a",
         "b",
@@ -200,6 +201,14 @@ fn flags_do_what_they_say() {
     assert!(server.ask("POST", "/v1/completions", key, &rivals(25)).starts_with("HTTP/1.1 200"));
     assert!(server.ask("POST", "/v1/completions", key, &rivals(26)).contains("at most 25"));
     assert!(server.ask("GET", "/metrics", "", "").starts_with("HTTP/1.1 200"));
+    // How long an answer took, in a whole one and in the last chunk of a stream.
+    for stream in [false, true] {
+        let body =
+            format!("{{\"prompt\": \"x\", \"max_tokens\": 3, \"ignore_eos\": true, \"stream\": {stream}}}");
+        let answer = server.ask("POST", "/v1/completions", key, &body);
+        assert_eq!(answer.matches("\"timings\":{").count(), 1, "{answer}");
+        assert!(answer.contains("\"predicted_n\":3"), "{answer}");
+    }
     let log = server.end();
     for told in ["--trust-remote-code: no code", "--enable-auto-tool-choice: it is on", ", fingerprint "] {
         assert!(log.contains(told), "{told}: {log}");

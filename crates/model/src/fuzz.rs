@@ -2,9 +2,12 @@
 //!
 //! `fuzz/` drives them with cargo-fuzz; the tests below with mutations of sound files, on any toolchain.
 
+use serde_json::json;
+
 use crate::config::{parse_config, parse_generation};
 use crate::gguf::{Gguf, parse_header as parse_gguf};
 use crate::safetensors::{parse_header, parse_index};
+use crate::template::{ChatTemplate, Conversation};
 use crate::tokenizer::{Special, Tokenizer, TokenizerConfig};
 
 /// A GGUF file: header, then the model and vocabulary that it describes.
@@ -60,6 +63,15 @@ pub fn fuzz_safetensors(bytes: &[u8]) {
     assert_eq!(8 + length + covered, bytes.len() as u64, "tensors do not fill the file");
 }
 
+/// A chat template, and a conversation that it renders.
+pub fn fuzz_template(bytes: &[u8]) {
+    let Ok(source) = std::str::from_utf8(bytes) else { return };
+    let Ok(template) = ChatTemplate::new(source) else { return };
+    let messages =
+        [json!({"role": "system", "content": "é"}), json!({"role": "user", "content": "Ahoy {{ x }}"})];
+    let _ = template.render(&Conversation { messages: &messages, ..Conversation::default() });
+}
+
 /// An index of shards.
 pub fn fuzz_index(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
@@ -89,7 +101,6 @@ mod tests {
     use super::*;
     use crate::testing::{counting, llama_config, safetensors, tiny_gguf};
     use proptest::prelude::*;
-    use serde_json::json;
 
     fn gguf() -> Vec<u8> {
         let mut file = tiny_gguf("llama");
@@ -143,18 +154,29 @@ mod tests {
             fuzz_tokenizer,
             fuzz_tokenizer_config,
             fuzz_gpt2,
+            fuzz_template,
         ] {
             target(bytes);
         }
     }
 
+    fn template() -> Vec<u8> {
+        let source = "{% for m in messages[::-1] %}{% if loop.first and m.role == 'user' %}<|{{ m['role']|upper }}|>\n\
+                      {{ m.content.strip()|tojson(indent=2) }}{% endif %}{% endfor %}{{ strftime_now('%d') }}";
+        source.as_bytes().to_vec()
+    }
+
     fn seeds() -> Vec<Vec<u8>> {
-        [vec![gguf(), tensors()], texts().into(), tokenizers().into()].concat()
+        [vec![gguf(), tensors(), template()], texts().into(), tokenizers().into()].concat()
     }
 
     /// Seeds that are refused at once would find nothing.
     #[test]
     fn seeds_are_sound() {
+        let source = String::from_utf8(template()).expect("UTF-8");
+        let messages = [json!({"role": "user", "content": "x"})];
+        let conversation = Conversation { messages: &messages, ..Conversation::default() };
+        assert!(ChatTemplate::new(&source).and_then(|own| own.render(&conversation)).is_ok());
         let [whole, config, files] = tokenizers();
         let named = TokenizerConfig::parse(&config).expect("sound");
         assert!(Tokenizer::from_hf(&whole, &named).is_ok());

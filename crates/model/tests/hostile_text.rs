@@ -1,6 +1,7 @@
 //! Random damage to everything that text passes through: errors are fine, panics and hangs are not.
 
-use model::api::{BatchLine, Context, Streaming, chat, completion};
+use model::api::schema::{self, Offered};
+use model::api::{BatchLine, Context, OwnTemplates, Streaming, chat, completion};
 use model::output::TextStream;
 use model::sampling::{GenerationConfig, Limits, Overrides, Sampler, SamplingParams};
 use model::template::{SpecialTexts, WallClock};
@@ -8,6 +9,7 @@ use model::tokenizer::TokenizerConfig;
 use model::{ChatTemplate, Conversation, Special, Tokenizer};
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
 
 const SMOLLM: &str = include_str!("fixtures/tokenizer/smollm.json");
@@ -20,6 +22,16 @@ fn hf(fixture: &str) -> Value {
 static TOKENIZER: LazyLock<Arc<Tokenizer>> = LazyLock::new(|| {
     let json = serde_json::to_vec(&hf(LLAMA)).unwrap();
     Arc::new(Tokenizer::from_hf(&json, &TokenizerConfig::default()).unwrap())
+});
+
+/// Every field that requests have, and one that they have not.
+static FIELDS: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let offered =
+        Offered { vocab: TOKENIZER.vocab_size(), max_logprobs: 20, own_templates: OwnTemplates::Taken };
+    let forms = [schema::completion(&offered), schema::chat(&offered)];
+    let named = forms.iter().flat_map(|form| form["properties"].as_object().unwrap().keys().cloned());
+    let all: BTreeSet<String> = named.chain(["unheard_of".to_owned()]).collect();
+    all.into_iter().collect()
 });
 
 /// A small JSON value of any kind.
@@ -118,13 +130,13 @@ proptest! {
             vocab_size: TOKENIZER.vocab_size(),
             context_len: 100,
             max_logprobs: 20,
-            own_templates: model::api::OwnTemplates::Taken,
+            own_templates: OwnTemplates::Taken,
             streaming: Streaming::Offered,
             now: WallClock::default(),
         };
         let mut body = json!({"prompt": "x", "messages": [{"role": "user", "content": "x"}]});
         for (name, value) in fields {
-            body[name] = value;
+            body[name.as_str()] = value;
         }
         for generate in [completion(&body, &context), chat(&body, &context)].into_iter().flatten() {
             prop_assert!(generate.prompts.iter().all(|p| !p.is_empty() && p.len() <= 100));
@@ -190,43 +202,4 @@ const WORDS: [&str; 30] = [
     " endgeneration ",
     "\\",
     "é",
-];
-
-const FIELDS: [&str; 36] = [
-    "model",
-    "prompt",
-    "messages",
-    "max_tokens",
-    "max_completion_tokens",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "seed",
-    "stop",
-    "stop_token_ids",
-    "ignore_eos",
-    "min_tokens",
-    "n",
-    "best_of",
-    "logprobs",
-    "top_logprobs",
-    "echo",
-    "prompt_logprobs",
-    "logit_bias",
-    "allowed_token_ids",
-    "response_format",
-    "tools",
-    "tool_choice",
-    "stream",
-    "stream_options",
-    "chat_template_kwargs",
-    "add_generation_prompt",
-    "continue_final_message",
-    "truncate_prompt_tokens",
-    "cache_salt",
-    "unheard_of",
 ];

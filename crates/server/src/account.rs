@@ -10,10 +10,12 @@ use axum::body::{Body, HttpBody};
 use axum::extract::{MatchedPath, Request};
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
-use model::api::{Delivery, Generate};
+use model::api::{Delivery, Generate, Timings};
 use serde_json::{Value, json};
 
+use crate::app::App;
 use crate::crowd::FRAME_BYTES;
+use crate::guest::Answering;
 use crate::log::{Log, LogLevel, fields};
 use crate::metrics::Metrics;
 
@@ -24,6 +26,8 @@ pub(crate) const FAILED: &str = "error";
 pub(crate) const REFUSED: &str = "refused";
 /// Where a request leads that leads nowhere.
 const NOWHERE: &str = "none";
+/// A method that is none of those that are known.
+const UNKNOWN: &str = "OTHER";
 
 /// One request of HTTP.
 pub(crate) struct Account {
@@ -57,6 +61,8 @@ pub(crate) struct Generated {
     pub(crate) queued: Option<Duration>,
     /// From the engine's inbox to the first token.
     pub(crate) first_token: Option<Duration>,
+    /// The same to the newest.
+    pub(crate) last_token: Option<Duration>,
     /// Of each kind of end that there was.
     finishes: Vec<&'static str>,
 }
@@ -68,6 +74,22 @@ impl Generated {
             stream: matches!(request.delivery, Delivery::Stream { .. }),
             prompt_tokens: request.prompts.iter().map(Vec::len).sum(),
             ..Generated::default()
+        }
+    }
+
+    /// How long that took so far. `cached_tokens`: of the prompts.
+    pub(crate) fn timings(&self, cached_tokens: usize) -> Timings {
+        let ms = |from: Option<Duration>, to: Option<Duration>| {
+            let took = to.zip(from).map(|(to, from)| to.saturating_sub(from));
+            took.map_or(0.0, |took| took.as_secs_f64() * 1e3)
+        };
+        Timings {
+            cache_n: cached_tokens,
+            prompt_n: self.prompt_tokens.saturating_sub(cached_tokens),
+            queue_ms: ms(Some(Duration::ZERO), self.queued),
+            prompt_ms: ms(self.queued, self.first_token),
+            predicted_n: self.tokens,
+            predicted_ms: ms(self.first_token, self.last_token),
         }
     }
 
@@ -103,9 +125,9 @@ impl Account {
         self.state().generated = Some(generated);
     }
 
-    /// The request is not over before this body of its answer is.
-    pub(crate) fn until_sent(self: Arc<Self>, body: Body) -> Body {
-        Body::new(Accounted { body, rest: Bytes::new(), _account: self })
+    /// The request is not over before this body of its answer is, nor is the answer.
+    pub(crate) fn until_sent(self: Arc<Self>, body: Body, answering: Option<Arc<Answering>>) -> Body {
+        Body::new(Accounted { body, rest: Bytes::new(), _account: self, _answering: answering })
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -119,6 +141,7 @@ struct Accounted {
     /// Of the body's last frame.
     rest: Bytes,
     _account: Arc<Account>,
+    _answering: Option<Arc<Answering>>,
 }
 
 impl HttpBody for Accounted {
@@ -168,7 +191,7 @@ fn method(request: &Request) -> &'static str {
         "OPTIONS" => "OPTIONS",
         "PUT" => "PUT",
         "PATCH" => "PATCH",
-        _ => "OTHER",
+        _ => UNKNOWN,
     }
 }
 
@@ -200,6 +223,14 @@ impl Drop for Account {
         line.insert("total_ms".into(), ms(took));
         self.log.line(level, "request", line);
     }
+}
+
+/// A request whose head could not be read, and so nothing but the status of its answer is known.
+pub(crate) fn unread(app: &App, id: &str, status: u16) {
+    app.metrics.responded(status);
+    app.metrics.http.observe(UNKNOWN, NOWHERE, status, Duration::ZERO);
+    let line = [("id", json!(format!("req-{id}"))), ("path", json!(NOWHERE)), ("status", json!(status))];
+    app.config.log.line(LogLevel::Info, "request", fields(line));
 }
 
 fn of_generated(generated: &Generated) -> impl Iterator<Item = (String, Value)> {

@@ -46,6 +46,10 @@ pub struct Config {
     pub request_timeout: Option<Duration>,
     /// How long a request may wait for its first step, if that is limited.
     pub queue_timeout: Option<Duration>,
+    /// Whether answers tell how long they took.
+    pub timings: bool,
+    /// What series are labelled with until the model is there, and says its name.
+    pub model_name: String,
     /// A stream that is silent for so long gets a comment.
     pub ping_every: Duration,
     /// How long requests under way may go on after the first signal.
@@ -75,6 +79,8 @@ impl Config {
             send_timeout: Duration::from_secs(120),
             request_timeout: None,
             queue_timeout: None,
+            timings: false,
+            model_name: String::new(),
             ping_every: Duration::from_secs(10),
             shutdown_timeout: Duration::from_secs(30),
             log: Log::default(),
@@ -152,8 +158,8 @@ pub enum ServeError {
         /// Why not.
         source: std::io::Error,
     },
-    /// The thread that loads the model panicked, which it said on standard error.
-    #[error("loading the model panicked; please report this, with the message above")]
+    /// The thread that loads the model panicked, which was said where it did.
+    #[error("loading the model panicked; please report this, with the place that was told above")]
     LoadPanicked,
     /// The system gave no threads or sockets.
     #[error("the system refused threads or sockets: {0}")]

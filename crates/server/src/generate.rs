@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
+use hyper::HeaderMap;
+use hyper::header::HeaderValue;
 use model::api::{ApiError, Chunks, Delivery, Endpoint, Generate, Meta, chat, completion, response};
 
 use crate::account::Account;
@@ -31,6 +33,7 @@ pub(crate) async fn chats(State(app): State<Arc<App>>, request: Request) -> Resu
 
 async fn answer(app: Arc<App>, request: Request, endpoint: Endpoint) -> Result<Response, ApiError> {
     app.accepting()?;
+    no_priority(request.headers())?;
     let account = request.extensions().get::<Arc<Account>>().cloned();
     let body = body::read(request, &app).await?;
     let permit = app.gate.enter(body.len() / BYTES_A_TOKEN).map_err(|full| app.refuse_full(full))?;
@@ -42,6 +45,14 @@ async fn answer(app: Arc<App>, request: Request, endpoint: Endpoint) -> Result<R
             let tokenizer = Arc::clone(&app.served()?.tokenizer);
             Ok(sse::response(live, Chunks::new(request, meta, tokenizer), app.config.ping_every))
         }
+    }
+}
+
+/// What vLLM reads beside the body's field, and would mean as much here: nothing is served before others.
+fn no_priority(headers: &HeaderMap) -> Result<(), ApiError> {
+    match headers.get("x-vllm-priority").map(HeaderValue::as_bytes) {
+        None | Some(b"0") => Ok(()),
+        Some(_) => Err(ApiError::not_supported("priority", "a priority")),
     }
 }
 
@@ -69,14 +80,14 @@ fn prepare(
     let (seed, own_id) = app.number();
     let id = request.request_id.clone().unwrap_or(own_id);
     let live = Live::begin(app, served, &request, permit, seed, account)?;
-    Ok((request, Meta { id, created: unix_now(), cached_tokens: None }, live))
+    Ok((request, Meta { id, created: unix_now(), cached_tokens: None, timings: None }, live))
 }
 
 async fn whole(app: Arc<App>, request: Generate, meta: Meta, mut live: Live) -> Result<Response, ApiError> {
     while let Some(news) = live.next().await {
         news?;
     }
-    let meta = Meta { cached_tokens: Some(live.cached_tokens()), ..meta };
+    let meta = Meta { cached_tokens: Some(live.cached_tokens()), timings: live.timings(), ..meta };
     let body = aside(move || {
         let tokenizer = &app.served()?.tokenizer;
         Ok::<_, ApiError>(response(&request, &live.into_choices(), &meta, tokenizer).to_string())

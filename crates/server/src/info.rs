@@ -40,7 +40,7 @@ pub(crate) async fn load(State(app): State<Arc<App>>) -> Response {
 
 /// `GET /metrics`
 pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
-    let text = app.metrics.text(app.served().ok(), &app.gate, &app.crowd);
+    let text = app.metrics.text(&app);
     ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }
 

@@ -16,6 +16,7 @@ mod config;
 mod crowd;
 mod gate;
 mod generate;
+mod guest;
 mod hold;
 mod info;
 mod keys;
@@ -34,6 +35,7 @@ mod spool;
 mod sse;
 mod tiers;
 mod timing;
+mod unread;
 
 pub use clock::Clock;
 pub use config::{Config, KeySource, ServeError, SpoolLimits};

@@ -7,9 +7,11 @@ use std::thread;
 use std::time::Duration;
 
 use axum::Router;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use model::grammar::WORKERS as GRAMMAR_WORKERS;
 use tokio::net::{TcpListener, TcpStream};
@@ -22,11 +24,13 @@ use tokio::time::timeout;
 use crate::app::{App, Phase};
 use crate::config::{Config, ServeError};
 use crate::crowd::{BUFFER_BYTES, Place};
+use crate::guest::{Guest, Guests, Waited};
 use crate::minute;
 use crate::patience::Impatient;
 use crate::routes::router;
 use crate::served::Served;
 use crate::spool::{self, Spool};
+use crate::unread::Unread;
 
 /// Processors for which there is one thread for connections; computing has its own threads, and where processors are few
 /// every switch between both costs it time.
@@ -175,13 +179,13 @@ impl Server {
     ) -> Result<Ended, E> {
         let listener = self.listener.take().expect("a server runs once");
         let listener = TcpListener::from_std(listener).map_err(ServeError::System)?;
-        let graceful = GracefulShutdown::new();
+        let guests = Guests::new();
         let (service, mut loaded) = (router(Arc::clone(&self.app)), false);
         let mut phase = self.app.phase.subscribe();
         loop {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
-                    Ok((stream, _)) => self.accepted(stream, &service, Some(&graceful)),
+                    Ok((stream, _)) => self.accepted(stream, &service, Some(guests.waited())),
                     Err(_) => tokio::time::sleep(OUT_OF_SOCKETS).await,
                 },
                 result = &mut loading, if !loaded => {
@@ -192,43 +196,57 @@ impl Server {
                 _ = phase.wait_for(|phase| *phase > Phase::Ready) => break,
             }
         }
-        self.drain(&listener, &service, graceful).await
+        self.drain(&listener, &service, guests).await
     }
 
-    /// Somebody is here. Without `graceful` the end does not wait for it.
-    fn accepted(&self, stream: TcpStream, service: &Router, graceful: Option<&GracefulShutdown>) {
+    /// Somebody is here. Without `waited` the end does not wait for it.
+    fn accepted(&self, stream: TcpStream, service: &Router, waited: Option<Waited>) {
         match self.app.crowd.enter() {
-            Some(place) => self.connection(stream, place, service.clone(), graceful),
+            Some(place) => self.connection(stream, place, service.clone(), waited),
             None => self.app.crowd.turn_away(stream),
         }
     }
 
     /// Serves a connection until it ends.
-    fn connection(
-        &self,
-        stream: TcpStream,
-        place: Place,
-        service: Router,
-        graceful: Option<&GracefulShutdown>,
-    ) {
+    fn connection(&self, stream: TcpStream, place: Place, service: Router, waited: Option<Waited>) {
         // Small events should not wait for large packets; if the system will not, they wait.
         let _ = stream.set_nodelay(true);
+        let guest = Arc::new(Guest::default());
         let stream = Impatient::new(stream, self.app.config.send_timeout);
+        let stream = Unread::new(stream, Arc::clone(&guest), Arc::clone(&self.app));
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new());
         // What is sent is mostly small events: one piece of memory is written faster than three.
         http.writev(false);
         http.header_read_timeout(self.app.config.header_timeout).max_buf_size(BUFFER_BYTES);
-        http.keep_alive(graceful.is_some());
-        let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
-        let watched = graceful.map(GracefulShutdown::watcher);
+        http.keep_alive(waited.is_some());
+        let (service, heard) = (TowerToHyperService::new(service), Arc::clone(&guest));
+        let answer = service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(Arc::new(heard.answering()));
+            service.call(request)
+        });
+        let connection = http.serve_connection(TokioIo::new(stream), answer);
         // How a connection ends is the client's affair: whatever it asked for is dropped with it.
         tokio::spawn(async move {
-            match watched {
-                Some(watched) => drop(watched.watch(connection).await),
-                None => drop(connection.await),
+            let (_place, mut connection) = (place, pin!(connection));
+            let Some(mut waited) = waited else { return drop(connection.await) };
+            tokio::select! {
+                _ = connection.as_mut() => return,
+                () = waited.end() => {}
             }
-            drop(place);
+            if guest.heard() > 0 {
+                connection.as_mut().graceful_shutdown();
+                drop(connection.await);
+                return drop(waited);
+            }
+            // Nothing was heard on it yet. It is not waited for, and what comes while others are is answered, once.
+            drop(waited);
+            tokio::select! {
+                _ = connection.as_mut() => return,
+                () = guest.first() => {}
+            }
+            connection.as_mut().graceful_shutdown();
+            drop(connection.await);
         });
     }
 
@@ -238,10 +256,10 @@ impl Server {
         &mut self,
         listener: &TcpListener,
         service: &Router,
-        graceful: GracefulShutdown,
+        guests: Guests,
     ) -> Result<Ended, E> {
         self.app.advance(Phase::Draining);
-        let mut all_ended = pin!(graceful.shutdown());
+        let mut all_ended = pin!(guests.part());
         let mut over = pin!(tokio::time::sleep(self.app.config.shutdown_timeout));
         let mut phase = self.app.phase.subscribe();
         let ended = loop {

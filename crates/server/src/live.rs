@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use engine::{Claim, Event, Failure, Gathering, Piece, Request, sequences};
-use model::api::{ApiError, Choice, Generate};
+use model::api::{ApiError, Choice, Generate, Timings};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Sleep, sleep_until};
 
@@ -175,6 +175,11 @@ impl Live {
         first.map(|part| part.gathering.cached_tokens()).sum()
     }
 
+    /// How long it took so far, where that is to be told.
+    pub(crate) fn timings(&self) -> Option<Timings> {
+        self.app.config.timings.then(|| self.generated.timings(self.cached_tokens()))
+    }
+
     fn set_due(&mut self) {
         let config = &self.app.config;
         let waiting = config.queue_timeout.filter(|_| !self.moving);
@@ -209,7 +214,9 @@ impl Live {
                 part.tokens += 1;
                 self.generated.tokens += 1;
                 self.generated.longest = self.generated.longest.max(part.tokens);
-                self.generated.first_token.get_or_insert(token.at.saturating_duration_since(self.began));
+                let since = token.at.saturating_duration_since(self.began);
+                self.generated.first_token.get_or_insert(since);
+                self.generated.last_token = self.generated.last_token.max(Some(since));
             }
             _ => (),
         }

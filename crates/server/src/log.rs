@@ -6,8 +6,8 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{panic, thread};
 
 use model::template::WallClock;
 use serde_json::{Map, Value, json};
@@ -103,6 +103,27 @@ impl Log {
         if lines.sender.try_send(Message::Flush(told)).is_ok() {
             let _ = written.recv_timeout(LAST_LINES);
         }
+    }
+
+    /// From now on panics of any thread are lines of this log, with their place and without their words, which may quote
+    /// requests. Those are added, as usual, where RUST_BACKTRACE asks for all that can be had.
+    pub fn hear_panics(&self) {
+        let (log, usual) = (self.clone(), panic::take_hook());
+        panic::set_hook(Box::new(move |info| {
+            let (thread, place) = (thread::current(), info.location().map(ToString::to_string));
+            let words = format!(
+                "ballast: this is a bug, please report it: thread {} panicked at {} (RUST_BACKTRACE=1 tells more, and may \
+                 quote requests)",
+                thread.name().unwrap_or("without a name"),
+                place.as_deref().unwrap_or("an unknown place"),
+            );
+            log.say(LogLevel::Error, "panic", &words);
+            // The process may end with this.
+            log.flush();
+            if std::env::var_os("RUST_BACKTRACE").is_some_and(|wanted| wanted != "0") {
+                usual(info);
+            }
+        }));
     }
 
     fn wanting(&self, level: LogLevel) -> Option<&Lines> {

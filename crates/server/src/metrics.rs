@@ -120,12 +120,7 @@ impl Metrics {
         self.under_way.fetch_add(1, Relaxed);
         self.choices.observe_count(request.n as usize);
         self.max_tokens.observe_count(request.params.max_tokens.unwrap_or(0) as usize);
-        self.ignored(request.unknown_fields.len() as u64);
-    }
-
-    /// So many fields of a request were unknown.
-    pub(crate) fn ignored(&self, fields: u64) {
-        self.unknown_fields.fetch_add(fields, Relaxed);
+        self.unknown_fields.fetch_add(request.unknown_fields.len() as u64, Relaxed);
     }
 
     pub(crate) fn request_ended(&self) {

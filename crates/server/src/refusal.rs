@@ -9,6 +9,7 @@ use hyper::{HeaderMap, StatusCode};
 use model::api::ApiError;
 
 use crate::gate::Full;
+use crate::routes::HEAD_BYTES;
 
 /// An error on its way to a client.
 #[derive(Debug)]
@@ -113,6 +114,17 @@ pub(crate) fn head_too_large(limit: usize) -> ApiError {
         "headers_too_large",
         format!("address and header may have {limit} bytes"),
     )
+}
+
+/// What the parser answers by itself, in words: a head that is longer than all that is read of one, or that is none.
+pub(crate) fn unread(status: u16) -> ApiError {
+    match status {
+        400 => {
+            let message = "what was sent is no request of HTTP/1.1: its method, address, version or header is malformed";
+            error(400, "invalid_request_error", "malformed_request", message)
+        }
+        _ => ApiError { status, ..head_too_large(HEAD_BYTES) },
+    }
 }
 
 /// 413.

@@ -12,11 +12,12 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use futures_util::FutureExt;
 use hyper::HeaderMap;
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use model::api::ApiError;
 
 use crate::account::Account;
 use crate::app::App;
+use crate::guest::Answering;
 use crate::refusal::{self, Refusal};
 use crate::{generate, hold, info, openapi, page, spool};
 
@@ -76,7 +77,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
 }
 
 /// Bytes of a request's address and header fields.
-const HEAD_BYTES: usize = 12 << 10;
+pub(crate) const HEAD_BYTES: usize = 12 << 10;
 
 /// A body of JSON.
 pub(crate) fn json(body: String) -> Response {
@@ -95,6 +96,8 @@ async fn wrong_method(request: Request) -> Refusal {
 
 /// Every request comes through here, whatever its path.
 async fn enter(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+    // Absent where the request came over no connection.
+    let answering = request.extensions_mut().remove::<Arc<Answering>>();
     let id = request_id(request.headers()).unwrap_or_else(|| own_id(&app));
     let shown = id.to_str().unwrap_or_default();
     let account = Account::begin(app.config.log.clone(), Arc::clone(&app.metrics), &request, shown);
@@ -107,7 +110,9 @@ async fn enter(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
     app.metrics.responded(response.status().as_u16());
     account.responded(response.status().as_u16());
     response.headers_mut().insert("x-request-id", id);
-    response.map(|body| account.until_sent(body))
+    // What a browser is given is what its type says, and nothing that it guesses.
+    response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response.map(|body| account.until_sent(body, answering))
 }
 
 fn broken() -> Response {
@@ -133,11 +138,11 @@ fn admit(app: &App, request: &Request) -> Result<(), ApiError> {
     if !open && !app.keys.admit(authorization) {
         return Err(refusal::no_key());
     }
-    let exposed = app.keys.is_open() && app.config.address.ip().is_loopback();
-    if exposed && !headers.get(HOST).is_none_or(names_loopback) {
+    let keyless = app.keys.is_open();
+    if keyless && app.config.address.ip().is_loopback() && !headers.get(HOST).is_none_or(names_loopback) {
         return Err(refusal::wrong_host());
     }
-    if exposed && !request.method().is_safe() && of_another_page(headers) {
+    if keyless && !request.method().is_safe() && of_another_page(headers) {
         return Err(refusal::wrong_origin());
     }
     Ok(())

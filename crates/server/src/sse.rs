@@ -103,6 +103,9 @@ impl Stream {
                     tokens: &piece.tokens,
                     finish: piece.finish.as_ref(),
                 };
+                if let Some(timings) = self.live.timings().filter(|_| piece.finish.is_some()) {
+                    self.chunks.timed(timings);
+                }
                 self.chunks.events(&news, events);
             }
             Some(Err(error)) => {

@@ -31,7 +31,7 @@ fn offline(served: &Served, endpoint: Endpoint, body: &Value) -> Value {
     };
     let request = request.unwrap();
     let choices = Answer::begin(&served.engine, &served.tokenizer, &request, 0).unwrap().wait().unwrap();
-    let meta = Meta { id: String::new(), created: 0, cached_tokens: None };
+    let meta = Meta { id: String::new(), created: 0, cached_tokens: None, timings: None };
     // As a client reads it: numbers through text.
     serde_json::from_str(&response(&request, &choices, &meta, &served.tokenizer).to_string()).unwrap()
 }
@@ -120,6 +120,7 @@ fn gathered(chunks: &[Value], index: usize, path: &str) -> Value {
         "token_logprobs": list(&|piece| &piece["logprobs"]["token_logprobs"]),
         "text_offset": list(&|piece| &piece["logprobs"]["text_offset"]),
         "token_ids": list(&|piece| &piece["token_ids"]),
+        "prompt_token_ids": if path == CHAT { json!([]) } else { list(&|piece| &piece["prompt_token_ids"]).into() },
     })
 }
 
@@ -137,6 +138,7 @@ fn viewed(choice: &Value, path: &str) -> Value {
         "token_logprobs": list(&logprobs["token_logprobs"]),
         "text_offset": list(&logprobs["text_offset"]),
         "token_ids": list(&choice["token_ids"]),
+        "prompt_token_ids": list(&choice["prompt_token_ids"]),
     })
 }
 

@@ -6,79 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use common::{Response, Running, config, get, is_idle, post, request, send, start, start_braked, until};
+use common::spool::{Spool, batch, begin, content, ended, lines, upload};
+use common::{Running, config, get, is_idle, metric, post, request, send, start, start_braked, until};
 use serde_json::{Value, json};
 use server::{Clock, Config, Ended, ServeError, Server, SpoolLimits};
-
-/// A directory that goes with its test.
-struct Spool(PathBuf);
-
-impl Spool {
-    fn new(name: &str) -> Spool {
-        let path = std::env::temp_dir().join(format!("ballast-spool-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        Spool(path)
-    }
-
-    fn config(&self) -> Config {
-        Config { spool_dir: Some(self.0.clone()), max_file_bytes: 100_000, ..config() }
-    }
-}
-
-impl Drop for Spool {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn upload(server: &Running, name: &str, purpose: &str, text: &str) -> Response {
-    let body = format!(
-        "--B\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\n{purpose}\r\n\
-         --B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"{name}\"\r\n\
-         Content-Type: application/octet-stream\r\n\r\n{text}\r\n--B--\r\n"
-    );
-    let kind = "Content-Type: multipart/form-data; boundary=B\r\n";
-    send(server.address, &request("POST", "/v1/files", kind, body.as_bytes()))
-}
-
-/// So many lines, and what each says.
-fn lines(n: usize, max_tokens: usize) -> String {
-    let line = |i: usize| {
-        let body = json!({"prompt": [5 + i % 50, 9], "max_tokens": max_tokens, "temperature": 0, "ignore_eos": true});
-        json!({"custom_id": format!("c{i}"), "method": "POST", "url": "/v1/completions", "body": body})
-            .to_string()
-            + "\n"
-    };
-    (0..n).map(line).collect()
-}
-
-fn begin(server: &Running, text: &str) -> String {
-    let file = upload(server, "in.jsonl", "batch", text).json();
-    let body =
-        json!({"input_file_id": file["id"], "endpoint": "/v1/completions", "completion_window": "24h"});
-    let batch = post(server.address, "/v1/batches", &body);
-    assert_eq!(batch.status, 200, "{}", batch.body);
-    assert_eq!(batch.json()["status"], "validating");
-    batch.json()["id"].as_str().unwrap().to_string()
-}
-
-fn batch(server: &Running, id: &str) -> Value {
-    get(server.address, &format!("/v1/batches/{id}")).json()
-}
-
-fn ended(server: &Running, id: &str) -> Value {
-    until(|| {
-        ["completed", "failed", "expired", "cancelled"]
-            .contains(&batch(server, id)["status"].as_str().unwrap())
-    });
-    batch(server, id)
-}
-
-fn content(server: &Running, id: &Value) -> String {
-    let response = get(server.address, &format!("/v1/files/{}/content", id.as_str().unwrap()));
-    assert_eq!(response.status, 200, "{}", response.body);
-    response.body
-}
 
 /// Every file below, by its path.
 fn all_files(root: &Path) -> Vec<PathBuf> {
@@ -109,6 +40,38 @@ fn a_batch_answers_as_the_route_does() {
     let listed = get(server.address, "/v1/batches?limit=1").json();
     assert_eq!((&listed["data"][0]["id"], &listed["has_more"]), (&json!(id), &json!(false)));
     until(|| is_idle(server.address));
+}
+
+/// Sequences that ended so.
+fn sequences(server: &Running, how: &str) -> f64 {
+    let metrics = get(server.address, "/metrics").body;
+    let so = format!("finished_reason=\"{how}\"");
+    let line =
+        metrics.lines().find(|line| line.starts_with("vllm:request_success_total{") && line.contains(&so));
+    line.unwrap().rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn requests_of_batches_are_in_the_same_figures_as_others() {
+    let spool = Spool::new("counted");
+    let server = start("llama", spool.config());
+    let two = json!({"prompt": [5], "n": 2, "max_tokens": 4, "ignore_eos": true, "temperature": 1, "unheard_of": 1});
+    let two = json!({"custom_id": "two", "method": "POST", "url": "/v1/completions", "body": two});
+    let id = begin(&server, &format!("{}{two}\n", lines(5, 3)));
+    assert_eq!(ended(&server, &id)["status"], "completed");
+    until(|| is_idle(server.address));
+    for (name, want) in [
+        ("vllm:time_to_first_token_seconds_count", 7.0),
+        ("vllm:e2e_request_latency_seconds_count", 7.0),
+        ("vllm:request_queue_time_seconds_count", 7.0),
+        ("vllm:request_generation_tokens_sum", 5.0 * 3.0 + 2.0 * 4.0),
+        ("vllm:request_params_n_count", 6.0),
+        ("vllm:request_max_num_generation_tokens_sum", 5.0 * 3.0 + 4.0),
+        ("ballast_unknown_fields_total", 1.0),
+    ] {
+        assert_eq!(metric(server.address, name), want, "{name}");
+    }
+    assert_eq!((sequences(&server, "length"), sequences(&server, "abort")), (7.0, 0.0));
 }
 
 #[test]
@@ -184,6 +147,7 @@ fn a_cancelled_batch_frees_everything() {
     let (server, brake) = start_braked("llama", spool.config());
     let id = begin(&server, &lines(200, 400));
     until(|| batch(&server, &id)["status"] == "in_progress");
+    until(|| metric(server.address, "ballast_requests_under_way") > 0.0);
     let file = batch(&server, &id)["input_file_id"].as_str().unwrap().to_string();
     let delete = |file: &str| send(server.address, &request("DELETE", &format!("/v1/files/{file}"), "", b""));
     assert_eq!(delete(&file).status, 400, "it is in use");
@@ -194,6 +158,7 @@ fn a_cancelled_batch_frees_everything() {
     brake.release();
     assert_eq!(ended(&server, &id)["status"], "cancelled");
     until(|| is_idle(server.address));
+    assert!(sequences(&server, "abort") > 0.0, "those under way are told of");
     assert_eq!(post(server.address, &format!("/v1/batches/{id}/cancel"), &json!({})).status, 400);
     assert_eq!(delete(&file).json()["deleted"], true);
     assert_eq!(delete(&file).status, 404);

@@ -79,13 +79,17 @@ fn a_vanished_client_frees_everything_at_once() {
 #[test]
 fn requests_are_turned_away_while_the_model_is_loaded() {
     let (go, wait) = channel::<()>();
-    let server = start_with(config(), move || {
+    let server = start_with(Config { model_name: "soon".into(), ..config() }, move || {
         wait.recv().unwrap();
         common::served("llama")
     });
     let body = json!({"prompt": [5]});
     assert_eq!(get(server.address, "/health").status, 200);
-    assert_eq!(get(server.address, "/metrics").status, 200);
+    // What autoscalers look at.
+    for name in ["vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"] {
+        assert_eq!(metric(server.address, name), 0.0, "{name}");
+    }
+    assert!(get(server.address, "/metrics").body.contains("vllm:num_requests_waiting{model_name=\"soon\","));
     for response in [
         get(server.address, "/ready"),
         get(server.address, "/v1/models"),
@@ -129,6 +133,33 @@ fn a_server_that_ends_finishes_what_is_under_way() {
     let address = server.address;
     assert_eq!(server.end(), Ended::Drained);
     assert!(TcpStream::connect(address).is_err());
+}
+
+#[test]
+fn who_was_silent_when_the_end_began_is_answered_while_others_are_finished() {
+    let (server, brake) = start_braked("llama", config());
+    let mut stream = ask(&server, &long(true));
+    until(|| {
+        brake.step();
+        running(&server) == 5.0
+    });
+    let mut silent = connect(server.address);
+    // Accepted after it.
+    assert_eq!(get(server.address, "/health").status, 200);
+    server.stopper.stop();
+    until(|| heard(server.address, "/ready").is_some_and(|ready| ready.status == 503));
+    let body = br#"{"prompt": [5]}"#;
+    let head =
+        format!("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n", body.len());
+    silent.write_all(&[head.as_bytes(), body].concat()).unwrap();
+    // To its end: the connection is closed with it.
+    let late = read(&mut silent);
+    assert_eq!((late.status, late.json()["error"]["code"].as_str()), (503, Some("server_shutting_down")));
+    // This one is not waited for.
+    let _silent = connect(server.address);
+    brake.release();
+    assert_eq!(events(&mut stream).last().map(String::as_str), Some("[DONE]"));
+    assert_eq!(server.end(), Ended::Drained);
 }
 
 #[test]

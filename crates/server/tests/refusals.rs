@@ -167,6 +167,11 @@ fn a_page_of_another_site_changes_nothing() {
     ] {
         assert_eq!(ask(&server, head).status, 200, "{head}");
     }
+    // On every address as on loopback.
+    let open = start("llama", Config { address: ([0, 0, 0, 0], 0).into(), ..config() });
+    let refused = ask(&open, "Sec-Fetch-Site: cross-site\r\n");
+    assert_eq!((refused.status, code(&refused).as_deref()), (403, Some("origin_not_allowed")));
+    assert_eq!(ask(&open, "").status, 200);
     let link = request("GET", "/", "Sec-Fetch-Site: cross-site\r\n", b"");
     assert_eq!(send(server.address, &link).status, 200, "a link leads here");
     // A page that knows the key may.

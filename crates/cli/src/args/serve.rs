@@ -31,6 +31,9 @@ pub(crate) struct ServeArgs {
     /// Answer /metrics to whoever has no key, too: for those that look at all servers of a cluster.
     #[arg(long, help_heading = "Server")]
     pub(crate) open_metrics: bool,
+    /// Add `timings` to answers: how long they waited, and how long prompts and tokens took, as llama-server tells it.
+    #[arg(long, help_heading = "Server")]
+    pub(crate) timings: bool,
     /// Log-probabilities per token that a request may ask for; -1 for as many as there are tokens.
     #[arg(long, default_value_t = i64::from(MAX_LOGPROBS), value_parser = clap::value_parser!(i64).range(-1..=i64::from(u32::MAX)),
           allow_negative_numbers = true, help_heading = "Server")]

@@ -1,5 +1,6 @@
 //! Who follows a job: shows how far it is, and passes on that it should end.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -22,8 +23,9 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// From now on they do not end the process as they would; one that comes before the job begins does, with this code.
-    pub(super) fn heard(code: u8) -> Result<Signals> {
+    /// From now on they do not end the process as they would; one that comes before the job begins does, with this code, and
+    /// removes what nothing came of.
+    pub(super) fn heard(code: u8, unbegun: Option<PathBuf>) -> Result<Signals> {
         let signals = Signals { count: Arc::default(), begun: Arc::default() };
         let (count, begun) = (Arc::clone(&signals.count), Arc::clone(&signals.begun));
         let mut told = Told::new([SIGTERM, SIGINT]).context("the system refuses signals")?;
@@ -31,6 +33,8 @@ impl Signals {
             for _ in told.forever() {
                 if !begun.load(Ordering::SeqCst) {
                     note!("ending before the first line; the same command begins again");
+                    // If it stays, it says nothing.
+                    let _ = unbegun.as_ref().map(std::fs::remove_file);
                     std::process::exit(code.into());
                 }
                 count.fetch_add(1, Ordering::SeqCst);

@@ -7,7 +7,8 @@ const LEAST: f64 = 0.02;
 /// A line under way never counts as finished, however many tokens it has.
 const ALMOST: f64 = 0.95;
 
-/// Foretells the end from the work done: lines with an answer, and shares of those under way. A share is taken from how
+/// Foretells the end from the work done: lines with an answer, whether it is written or waits for that of an earlier line, and
+/// shares of those under way. A share is taken from how
 /// many tokens lines had so far on average; without that knowledge lines under way count nothing.
 #[derive(Debug, Default)]
 pub(super) struct Forecast {
@@ -37,9 +38,9 @@ impl Forecast {
 
 /// The share of this run's work that is done.
 fn share(tally: &Tally) -> Option<f64> {
-    let (done, all) = (tally.done - tally.earlier, tally.lines - tally.earlier);
-    let answered = done.checked_sub(tally.failed.min(done)).filter(|&n| n > 0);
-    let mean = answered.map_or(0.0, |n| tally.generated_tokens as f64 / n as f64);
+    let (done, all) = (tally.answered, tally.lines - tally.earlier);
+    let answered = done.checked_sub(tally.answered_badly).filter(|&n| n > 0);
+    let mean = answered.map_or(0.0, |n| tally.answered_tokens as f64 / n as f64);
     let under_way = match tally.under_way {
         0 => 0.0,
         _ if mean == 0.0 => 0.0,
@@ -56,8 +57,10 @@ mod tests {
         Tally {
             lines: 120,
             earlier: 20,
-            done: 20 + done,
-            generated_tokens: 10 * done as u64,
+            done: 20,
+            failed: 20,
+            answered: done,
+            answered_tokens: 10 * done as u64,
             under_way,
             tokens_under_way,
             ..Tally::default()
@@ -65,12 +68,15 @@ mod tests {
     }
 
     #[test]
-    fn earlier_answers_are_no_work_and_lines_under_way_are_some() {
+    fn earlier_answers_are_no_work_and_lines_that_wait_or_are_under_way_are_some() {
         let mut forecast = Forecast::default();
         assert_eq!(forecast.left(&tally(0, 50, 400), 5.0), None, "nothing is known yet");
         assert_eq!(forecast.left(&tally(10, 0, 0), 5.0), Some(45.0));
         assert_eq!(forecast.left(&tally(10, 50, 100), 5.0), Some(20.0));
         assert_eq!(forecast.left(&tally(10, 10, 1000), 39.0), Some(161.0), "none is finished before it is");
+        // Errors take no time to speak of: they say nothing of how long answers are.
+        let badly = Tally { answered: 20, answered_badly: 10, ..tally(10, 40, 200) };
+        assert_eq!(forecast.left(&badly, 20.0), Some(30.0));
     }
 
     #[test]

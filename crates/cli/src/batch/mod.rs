@@ -8,7 +8,7 @@ mod progress;
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -20,12 +20,13 @@ use engine::{Engine, KvMemory};
 use model::api::{Context, OwnTemplates, Streaming};
 use model::sampling::MAX_LOGPROBS;
 use model::template::{ChatTemplate, Tools, WallClock};
+use server::{Log, LogFormat, LogLevel};
 use sha2::{Digest, Sha256};
 
 use self::follow::{Follow, Signals};
 use self::lines::Lines;
 use crate::args::{BatchArgs, BatchCommand, BatchJob, EngineArgs, LoadFormat, OnInvalid};
-use crate::console::{Misuse, note};
+use crate::console::{Misuse, note, unreadable};
 use crate::display::Voice;
 use crate::loaded::{self, Opened, Text};
 use crate::resolve::{Needs, engine_config};
@@ -54,7 +55,11 @@ fn run(args: BatchJob) -> Result<ExitCode> {
     let input = Input::new(read_input(&args.input)?);
     check(&input, &args)?;
     let mut output = Place::open(&args)?;
-    let signals = Signals::heard(EXIT_INTERRUPTED)?;
+    let signals = Signals::heard(EXIT_INTERRUPTED, output.unbegun())?;
+    // Lines are as secret as requests are.
+    Log::to(io::stderr(), LogFormat::Text, LogLevel::Error)
+        .context("the system refuses threads")?
+        .hear_panics();
     let lanes = args.flags.lanes.open()?;
     let mut opened = loaded::open(Some(&args.model), &args.flags.engine, Voice::Normal)?;
     let text = opened.text(args.flags.engine.chat_template.as_deref())?;
@@ -105,6 +110,11 @@ fn run(args: BatchJob) -> Result<ExitCode> {
     let (ended, tally) =
         job.run(&outlook, output, &mut follow).map_err(|error| named(error, &args.output))?;
     follow.end(ended, &tally);
+    if ended == Ended::Interrupted && outlook.rewrites() {
+        note!(
+            "--retry-errors: the earlier answers stay until all is answered that is asked again; that begins anew"
+        );
+    }
     lanes.end(engine)?;
     Ok(code(ended, tally.failed))
 }
@@ -252,7 +262,7 @@ fn context<'a>(
 
 fn read_input(path: &Path) -> Result<Vec<u8>> {
     if path != Path::new(STANDARD) {
-        return std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
+        return std::fs::read(path).map_err(unreadable(path));
     }
     let mut bytes = Vec::new();
     io::stdin().lock().read_to_end(&mut bytes).context("cannot read standard input")?;
@@ -285,6 +295,14 @@ impl Place {
         }
         let file = std::fs::OpenOptions::new().write(true).open(path);
         Ok(Place::Stream(Box::new(file.with_context(|| format!("cannot write {}", path.display()))?)))
+    }
+
+    /// What goes where no line is ever begun.
+    fn unbegun(&self) -> Option<PathBuf> {
+        match self {
+            Place::Files(files, _) => files.unbegun().map(Path::to_owned),
+            Place::Stream(_) => None,
+        }
     }
 
     fn error_name(&self) -> Option<String> {

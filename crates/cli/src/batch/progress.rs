@@ -57,7 +57,7 @@ impl Progress {
         match &self.shown {
             Shown::Bar(bar) => {
                 bar.set_length(tally.lines as u64);
-                bar.set_position(tally.done as u64);
+                bar.set_position(answered(tally) as u64);
                 bar.set_message(line(tally, seconds, left));
             }
             Shown::Lines => note!("requests: {}", line(tally, seconds, left)),
@@ -88,22 +88,35 @@ impl Progress {
 }
 
 fn line(tally: &Tally, seconds: f64, left: Option<f64>) -> String {
-    let rate = (tally.generated_tokens + tally.tokens_under_way) as f64 / seconds;
+    let rate = generated(tally) as f64 / seconds;
     let left = left.map_or("time left not known yet".to_string(), |left| format!("{} left", duration(left)));
-    let failed = if tally.failed > 0 { format!(", {} failed", tally.failed) } else { String::new() };
-    format!("{} of {}{failed}, {rate:.0} generated/s, {left}", tally.done, tally.lines)
+    // Those that are not written yet are told of too.
+    let failed = tally.earlier_failed + tally.answered_badly;
+    let failed = if failed > 0 { format!(", {failed} failed") } else { String::new() };
+    format!("{} of {}{failed}, {rate:.0} generated/s, {left}", answered(tally), tally.lines)
+}
+
+/// Lines with an answer, some of which may wait to be written until an earlier line has one.
+fn answered(tally: &Tally) -> usize {
+    tally.earlier + tally.answered
+}
+
+/// Tokens of this run, whatever became of their lines so far.
+fn generated(tally: &Tally) -> u64 {
+    tally.answered_tokens + tally.tokens_under_way
 }
 
 fn event(name: &str, tally: &Tally, seconds: f64, left: Option<f64>) -> Value {
     json!({
         "event": name,
         "requests": tally.lines,
+        "answered": answered(tally),
         "done": tally.done,
         "failed": tally.failed,
         "earlier": tally.earlier,
         "running": tally.under_way,
         "prompt_tokens": tally.prompt_tokens,
-        "generated_tokens": tally.generated_tokens + tally.tokens_under_way,
+        "generated_tokens": generated(tally),
         "seconds": seconds,
         "eta_s": left,
     })
@@ -144,6 +157,24 @@ fn bar() -> ProgressBar {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn answers_that_wait_for_an_earlier_line_are_progress() {
+        let tally = Tally {
+            lines: 10,
+            earlier: 2,
+            done: 2,
+            answered: 5,
+            answered_tokens: 50,
+            under_way: 1,
+            tokens_under_way: 7,
+            ..Tally::default()
+        };
+        assert_eq!(line(&tally, 10.0, Some(3.0)), "7 of 10, 6 generated/s, 3 s left");
+        let event = event("progress", &tally, 10.0, None);
+        assert_eq!((&event["answered"], &event["done"]), (&json!(7), &json!(2)));
+        assert_eq!(event["generated_tokens"], 57);
+    }
 
     #[test]
     fn durations_in_units_that_one_reads() {

@@ -75,7 +75,11 @@ impl JobError {
 
     /// Whether the command was wrong, and not the world.
     pub fn is_misuse(&self) -> bool {
-        use JobError::{Exists, Foreign, Other, Shards};
-        matches!(self, Exists(_) | Other { .. } | Foreign { .. } | Shards(_))
+        use JobError::{Exists, File, Foreign, Other, Shards};
+        match self {
+            // What was named is not there.
+            File { what, source, .. } => *what == "read" && source.kind() == io::ErrorKind::NotFound,
+            _ => matches!(self, Exists(_) | Other { .. } | Foreign { .. } | Shards(_)),
+        }
     }
 }

@@ -150,6 +150,11 @@ impl Files {
         Ok(Outlook::new(record, mine, [answers, errors.unwrap_or_default()], retry))
     }
 
+    /// The file that goes where no line is ever begun.
+    pub fn unbegun(&self) -> Option<&Path> {
+        self.state_is_new.then_some(&self.state_path)
+    }
+
     /// The record of an earlier run; a torn one is none, since answers come after it.
     fn state(&mut self) -> Result<Option<Record>, JobError> {
         let mut text = String::new();
@@ -235,6 +240,11 @@ pub(super) fn part(path: &Path) -> PathBuf {
 }
 
 impl Outlook {
+    /// Whether earlier answers stay until all that is asked again is there: what ends before that counts for nothing.
+    pub fn rewrites(&self) -> bool {
+        matches!(self.begin, Begin::Rewrite(_))
+    }
+
     /// Everything is to do.
     pub fn fresh(record: Record, input: &Input) -> Outlook {
         let todo = (0..input.len()).filter(|&position| record.shard.owns(position)).collect();

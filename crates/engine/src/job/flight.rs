@@ -8,6 +8,7 @@ use std::time::Duration;
 use model::api::{ApiError, Choice, Generate};
 use model::tokenizer::Tokenizer;
 
+use super::hear::Hears;
 use crate::engine::{Claim, Engine};
 use crate::front::answer::{Gathering, sequences};
 use crate::front::request::{Event, Failure};
@@ -30,6 +31,7 @@ struct UnderWay {
     parts: Vec<(Option<Claim>, Gathering)>,
     open: usize,
     tokens: u64,
+    heard: Box<dyn Hears>,
 }
 
 /// What came of a request.
@@ -51,26 +53,30 @@ impl Flight {
         self.tokens
     }
 
-    /// Hands a request in. `seed` makes requests without one differ.
+    /// Hands a request in. `seed` makes requests without one differ; `heard` is told what becomes of it.
     pub(super) fn begin(
         &mut self,
         number: usize,
         request: Generate,
         seed: u64,
-        engine: &Engine,
-        tokenizer: &Arc<Tokenizer>,
+        (engine, tokenizer): (&Engine, &Arc<Tokenizer>),
+        mut heard: Box<dyn Hears>,
     ) -> Result<(), Failure> {
         let mut parts = Vec::new();
         for (part, (sequence, gathering)) in
             sequences(&request, tokenizer, &engine.spec().eos, seed).enumerate()
         {
             let told = self.told.clone();
-            // Whoever does not listen any more has dropped the claim too.
-            let sink = Box::new(move |event| drop(told.send((number, part, event))));
+            let mut hears = heard.sequence(sequence.prompt.len());
+            let sink = Box::new(move |event| {
+                hears(&event);
+                // Whoever does not listen any more has dropped the claim too.
+                let _ = told.send((number, part, event));
+            });
             parts.push((Some(engine.submit_to(sequence, sink)?), gathering));
         }
         let open = parts.len();
-        self.requests.insert(number, UnderWay { request, parts, open, tokens: 0 });
+        self.requests.insert(number, UnderWay { request, parts, open, tokens: 0, heard });
         Ok(())
     }
 
@@ -124,9 +130,16 @@ impl UnderWay {
     /// Whether that was the last of all.
     fn take(&mut self, part: usize, event: Event) -> Result<bool, ApiError> {
         let (claim, gathering) = &mut self.parts[part];
-        if claim.is_some() && gathering.take(event)?.finish.is_some() {
+        if claim.is_none() {
+            return Ok(self.open == 0);
+        }
+        if let Event::Failed(why) = event {
+            return Err(self.heard.failed(why));
+        }
+        if let Some(finish) = gathering.take(event)?.finish {
             *claim = None;
             self.open -= 1;
+            self.heard.finished(finish.reason, gathering.choice().tokens.len());
         }
         Ok(self.open == 0)
     }

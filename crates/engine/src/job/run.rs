@@ -4,12 +4,13 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::api::{ApiError, Context, Meta, batch_output, response};
+use model::api::{ApiError, Context, Generate, Meta, batch_output, response};
 use model::tokenizer::Tokenizer;
 use serde_json::Value;
 
 use super::files::{Outlook, Verdict, Writer};
 use super::flight::{Flight, Landed};
+use super::hear::{Deaf, Hears};
 use super::order::Waiting;
 use super::{Input, JobError};
 use crate::engine::Engine;
@@ -70,6 +71,10 @@ pub trait Watch {
     fn ask(&mut self) -> Ask;
     /// How far it is.
     fn tell(&mut self, tally: &Tally);
+    /// A request is about to be handed in: who is told what becomes of it.
+    fn begins(&mut self, _request: &Generate) -> Box<dyn Hears> {
+        Box::new(Deaf)
+    }
 }
 
 /// How a job ended.
@@ -88,10 +93,18 @@ pub struct Tally {
     pub lines: usize,
     /// Those that earlier runs answered.
     pub earlier: usize,
+    /// Errors among them.
+    pub earlier_failed: usize,
     /// Those written, errors and earlier ones included.
     pub done: usize,
     /// Errors among them.
     pub failed: usize,
+    /// Lines with an answer of this run, written or waiting for that of an earlier line.
+    pub answered: usize,
+    /// Errors among them.
+    pub answered_badly: usize,
+    /// Tokens that this run generated for them.
+    pub answered_tokens: u64,
     /// Tokens of the prompts of lines that this run answered.
     pub prompt_tokens: u64,
     /// Tokens that this run generated for lines that are written.
@@ -138,7 +151,7 @@ impl Job<'_> {
             if ask == Ask::End {
                 break;
             }
-            let begun = if ask == Ask::GoOn { run.begin_some()? } else { 0 };
+            let begun = if ask == Ask::GoOn { run.begin_some(watch)? } else { 0 };
             run.write_ready(&mut output)?;
             watch.tell(&run.tally);
             if run.flight.len() == 0 && begun == 0 {
@@ -164,6 +177,7 @@ impl<'a> Run<'a> {
             tally: Tally {
                 lines: outlook.todo.len() + earlier,
                 earlier,
+                earlier_failed: outlook.failed,
                 done: earlier,
                 failed: outlook.failed,
                 ..Tally::default()
@@ -172,14 +186,14 @@ impl<'a> Run<'a> {
     }
 
     /// Hands in some lines, as there is room; how many.
-    fn begin_some(&mut self) -> Result<usize, JobError> {
+    fn begin_some(&mut self, watch: &mut dyn Watch) -> Result<usize, JobError> {
         for begun in 0..LINES_A_TURN {
             if self.flight.len() >= self.job.limits.in_flight || !self.waiting.has_room() {
                 return Ok(begun);
             }
             let Some(&position) = self.todo.next() else { return Ok(begun) };
             self.waiting.begin(position);
-            if let Err(error) = self.begin(position)? {
+            if let Err(error) = self.begin(position, watch)? {
                 self.land((position, Err(error)));
             }
         }
@@ -187,7 +201,7 @@ impl<'a> Run<'a> {
     }
 
     /// The outer error is the engine's, the inner one the line's.
-    fn begin(&mut self, position: usize) -> Result<Result<(), ApiError>, JobError> {
+    fn begin(&mut self, position: usize, watch: &mut dyn Watch) -> Result<Result<(), ApiError>, JobError> {
         let line = self.job.input.line(position);
         let request = match line.parse().and_then(|parsed| parsed.generate(&self.job.context)) {
             Ok(request) => request,
@@ -199,8 +213,8 @@ impl<'a> Run<'a> {
             let message = format!("{wants} sequences in one line; at most {most}: write several lines");
             return Ok(Err(ApiError::invalid("n", message)));
         }
-        let (engine, tokenizer) = (self.job.engine, self.job.tokenizer);
-        match self.flight.begin(position, request, line.number as u64, engine, tokenizer) {
+        let (runs, heard) = ((self.job.engine, self.job.tokenizer), watch.begins(&request));
+        match self.flight.begin(position, request, line.number as u64, runs, heard) {
             Err(why @ Failure::Engine(_)) => Err(why.into()),
             begun => Ok(begun.map_err(ApiError::from)),
         }
@@ -218,7 +232,7 @@ impl<'a> Run<'a> {
     fn land(&mut self, (position, outcome): Landed) {
         let id = self.job.input.id(position);
         let outcome = outcome.map(|(request, choices)| {
-            let meta = Meta { id: id.clone(), created: self.created, cached_tokens: None };
+            let meta = Meta { id: id.clone(), created: self.created, cached_tokens: None, timings: None };
             response(&request, &choices, &meta, self.job.tokenizer)
         });
         let usage = |name: &str| match &outcome {
@@ -232,6 +246,9 @@ impl<'a> Run<'a> {
             prompt_tokens: usage("prompt_tokens"),
             generated_tokens: usage("completion_tokens"),
         };
+        self.tally.answered += 1;
+        self.tally.answered_badly += usize::from(ready.verdict == Verdict::Error);
+        self.tally.answered_tokens += ready.generated_tokens;
         self.waiting.put(position, ready);
     }
 

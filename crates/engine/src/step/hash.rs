@@ -1,7 +1,10 @@
 //! Names of full KV blocks: a hash of their tokens and of everything before them.
 //!
-//! KV is shared between requests on equal hashes, so they must not collide even for somebody who tries:
-//! SHA-256, cut to 128 bits.
+//! KV is shared between requests on equal hashes, so they must not collide even for somebody who tries: SHA-256 with a key
+//! that is drawn when the process begins, cut to 128 bits. Without the key nobody can look for texts that collide.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::LazyLock;
 
 use kernels::attention::BLOCK_TOKENS;
 use sha2::{Digest, Sha256};
@@ -25,7 +28,7 @@ impl BlockHashes {
         while self.hashes.len() <= index {
             let next = self.hashes.len();
             let before = self.hashes.last().map_or(self.salt, |hash| hash.0);
-            self.hashes.push(chain(before, &tokens[next * BLOCK_TOKENS..][..BLOCK_TOKENS]));
+            self.hashes.push(chain(*KEY, before, &tokens[next * BLOCK_TOKENS..][..BLOCK_TOKENS]));
         }
         self.hashes[index]
     }
@@ -47,8 +50,15 @@ fn cut(digest: &[u8]) -> u128 {
     u128::from_le_bytes(first)
 }
 
-fn chain(before: u128, tokens: &[u32]) -> BlockHash {
+/// This process's: hashes mean nothing outside it.
+static KEY: LazyLock<u128> = LazyLock::new(|| {
+    let drawn = RandomState::new();
+    u128::from(drawn.hash_one(0)) << 64 | u128::from(drawn.hash_one(1))
+});
+
+fn chain(key: u128, before: u128, tokens: &[u32]) -> BlockHash {
     let mut hash = Sha256::new();
+    hash.update(key.to_le_bytes());
     hash.update(before.to_le_bytes());
     tokens.iter().for_each(|token| hash.update(token.to_le_bytes()));
     BlockHash(cut(hash.finalize().as_slice()))
@@ -67,6 +77,13 @@ mod tests {
         assert_eq!(a.len(), 3);
         assert!(a.iter().zip(&b).all(|(a, b)| a != b));
         assert_ne!(a, BlockHashes::new(1).all(&tokens));
+    }
+
+    #[test]
+    fn a_hash_depends_on_the_key_which_nobody_knows() {
+        assert_ne!(chain(1, 7, &[1, 2, 3]), chain(2, 7, &[1, 2, 3]));
+        let tokens: Vec<u32> = (0..BLOCK_TOKENS as u32).collect();
+        assert_ne!(BlockHashes::new(0).all(&tokens), [chain(0, 0, &tokens)], "a key was drawn");
     }
 
     #[test]

@@ -14,7 +14,7 @@ const DEFAULT_MAX_TOKENS: u32 = 16;
 pub fn completion(body: &Value, context: &Context) -> Result<Generate, ApiError> {
     let mut fields = Fields::of(body)?;
     let mut common = Common::read(&mut fields, context)?;
-    common.overrides.logprobs = fields.count("logprobs")?;
+    common.overrides.logprobs = fields.count_or_off("logprobs")?;
     let echo = fields.flag("echo")?.unwrap_or(false);
     if echo && common.overrides.logprobs.is_some() {
         common.overrides.prompt_logprobs = common.overrides.prompt_logprobs.or(common.overrides.logprobs);

@@ -58,11 +58,19 @@ impl<'a> Fields<'a> {
     }
 
     pub(super) fn integer(&mut self, name: &str) -> Result<Option<i64>, ApiError> {
-        self.typed(name, "a 64-bit integer", Value::as_i64)
+        self.typed(name, "a 64-bit integer", whole)
     }
 
     pub(super) fn count(&mut self, name: &str) -> Result<Option<u32>, ApiError> {
-        self.typed(name, "a count", |v| u32::try_from(v.as_u64()?).ok())
+        self.typed(name, "a count", |v| u32::try_from(whole(v)?).ok())
+    }
+
+    /// A count, or `false` for none.
+    pub(super) fn count_or_off(&mut self, name: &str) -> Result<Option<u32>, ApiError> {
+        if self.0.get(name) == Some(&&Value::Bool(false)) {
+            self.0.remove(name);
+        }
+        self.count(name)
     }
 
     pub(super) fn text(&mut self, name: &str) -> Result<Option<String>, ApiError> {
@@ -115,7 +123,14 @@ impl<'a> Fields<'a> {
 }
 
 pub(super) fn token_ids(value: &Value) -> Option<Vec<u32>> {
-    value.as_array()?.iter().map(|v| u32::try_from(v.as_u64()?).ok()).collect()
+    value.as_array()?.iter().map(|v| u32::try_from(whole(v)?).ok()).collect()
+}
+
+/// A whole number, written as `16` or as `16.0`: JSON knows one kind of numbers, and some clients write all of them so.
+fn whole(value: &Value) -> Option<i64> {
+    const BEYOND: f64 = (1_u64 << 63) as f64;
+    let exact = |x: &f64| x.fract() == 0.0 && (-BEYOND..BEYOND).contains(x);
+    value.as_i64().or_else(|| value.as_f64().filter(exact).map(|x| x as i64))
 }
 
 fn wrong(name: &str, expected: &str, found: &Value) -> ApiError {

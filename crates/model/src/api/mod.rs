@@ -20,8 +20,10 @@ mod tests;
 mod tests_of_fields;
 #[cfg(test)]
 mod tests_of_tools;
+mod timings;
 mod tokenize;
 mod tools;
+mod truncation;
 mod values;
 mod words;
 
@@ -32,6 +34,7 @@ pub use error::ApiError;
 pub use request::{Delivery, Endpoint, Generate, MAX_CHOICES, MAX_PROMPTS};
 pub use response::{Choice, Meta, response};
 pub use stream::{Chunks, News, event};
+pub use timings::Timings;
 pub use tokenize::{detokenize, tokenize};
 pub use tools::MAX_TOOLS;
 pub use values::{VALUE_BYTES, values};

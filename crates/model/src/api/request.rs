@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::fields::Fields;
 use super::format::{Asked, asked};
+use super::truncation::Truncation;
 use super::{ApiError, Context, Streaming, words};
 use crate::sampling::{Limits, Overrides, SamplingParams};
 use crate::tools::Calls;
@@ -88,7 +89,7 @@ pub(super) struct Common {
     pub(super) tokens_as_ids: bool,
     pub(super) cache_salt: Option<String>,
     pub(super) request_id: Option<String>,
-    pub(super) truncate: Option<u32>,
+    pub(super) truncation: Truncation,
     /// Words that must not come.
     bad_words: Vec<String>,
     /// The field that says how long an answer may be, for errors.
@@ -122,7 +123,7 @@ impl Common {
             tokens_as_ids: fields.flag("return_tokens_as_token_ids")?.unwrap_or(false),
             cache_salt: fields.text("cache_salt")?,
             request_id: fields.text("request_id")?,
-            truncate: fields.count("truncate_prompt_tokens")?,
+            truncation: Truncation::read(fields)?,
             bad_words: words::read(fields)?,
             max_tokens_field: "max_tokens",
         })
@@ -173,10 +174,10 @@ impl Common {
         field: &'static str,
         context: &Context,
     ) -> Result<Vec<Vec<u32>>, ApiError> {
+        let answer = self.overrides.max_tokens.unwrap_or(1) as usize;
+        let fits = context.context_len.saturating_sub(answer);
         for prompt in &mut prompts {
-            if let Some(keep) = self.truncate {
-                prompt.drain(..prompt.len().saturating_sub(keep as usize));
-            }
+            self.truncation.cut(prompt, fits);
             if prompt.is_empty() {
                 return Err(ApiError::invalid(
                     field,

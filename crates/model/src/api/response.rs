@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::logprobs::Shown;
-use super::{Endpoint, Generate};
+use super::{Endpoint, Generate, Timings};
 use crate::output::{Finish, FinishReason, StopCause};
 use crate::sampling::TokenLogprobs;
 use crate::tokenizer::{Special, Tokenizer};
@@ -18,6 +18,8 @@ pub struct Meta {
     pub created: u64,
     /// Prompt tokens found in the prefix cache; none where that is not known.
     pub cached_tokens: Option<usize>,
+    /// Where they are to be told.
+    pub timings: Option<Timings>,
 }
 
 /// One answer.
@@ -58,6 +60,9 @@ pub fn response(request: &Generate, choices: &[Choice], meta: &Meta, tokenizer: 
         "choices": choices.iter().enumerate().map(choice).collect::<Vec<_>>(),
         "usage": usage(n_prompt, n_completion, meta),
     });
+    if let Some(timings) = &meta.timings {
+        body["timings"] = timings.body();
+    }
     if request.endpoint == Endpoint::Chat {
         if request.params.prompt_logprobs.is_some() {
             body["prompt_logprobs"] =

@@ -144,7 +144,18 @@ fn ends(vocab: usize) -> Vec<(&'static str, Value)> {
         ("ignore_eos", flag()),
         ("include_stop_str_in_output", flag()),
         ("skip_special_tokens", flag()),
-        ("truncate_prompt_tokens", count(json!({}))),
+        (
+            "truncate_prompt_tokens",
+            maybe(
+                "integer",
+                json!({"minimum": -1, "maximum": u32::MAX,
+                       "description": "Tokens that are kept of a longer prompt; -1 for as many as leave room for the answer."}),
+            ),
+        ),
+        (
+            "truncation_side",
+            json!({"enum": ["left", "right", null], "description": "Which end of a longer prompt goes; usually the left."}),
+        ),
         ("add_special_tokens", flag()),
     ]
 }
@@ -239,7 +250,7 @@ pub fn completion(offered: &Offered) -> Value {
     let own = [
         ("prompt", prompt),
         ("echo", flag()),
-        ("logprobs", count(json!({"maximum": offered.max_logprobs}))),
+        ("logprobs", json!({"anyOf": [count(json!({"maximum": offered.max_logprobs})), {"enum": [false]}]})),
         ("suffix", maybe("string", json!({"maxLength": 0}))),
     ];
     object(&["prompt"], [&own, &common(offered)])

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::logprobs::Shown;
 use super::plain::Frame;
 use super::response::{call_seed, finish_reason, id, stop_reason, usage};
-use super::{Choice, Delivery, Endpoint, Generate, Meta};
+use super::{Choice, Delivery, Endpoint, Generate, Meta, Timings};
 use crate::output::Finish;
 use crate::tokenizer::{Special, Tokenizer};
 use crate::tools::{CallParser, Part};
@@ -129,7 +129,11 @@ impl Chunks {
             chunks.push(self.role(news));
         }
         if shows || echoes {
-            chunks.push(self.content(news, &said, echoes));
+            let mut chunk = self.content(news, &said, echoes);
+            if first && self.request.endpoint == Endpoint::Completions && self.request.return_token_ids {
+                chunk["choices"][0]["prompt_token_ids"] = json!(self.request.prompts[news.choice.prompt]);
+            }
+            chunks.push(chunk);
         }
         chunks
     }
@@ -137,6 +141,11 @@ impl Chunks {
     /// Prompt tokens that were found in memory, for the counts from now on.
     pub fn found_in_cache(&mut self, tokens: usize) {
         self.meta.cached_tokens = Some(tokens);
+    }
+
+    /// Times of the answer so far, for the last chunk of each choice.
+    pub fn timed(&mut self, timings: Timings) {
+        self.meta.timings = Some(timings);
     }
 
     /// The last chunk, if the request wants tokens counted.
@@ -155,6 +164,7 @@ impl Chunks {
             "delta": {"role": "assistant", "content": ""},
             "logprobs": null,
             "finish_reason": null,
+            "stop_reason": null,
         });
         if self.request.return_token_ids {
             choice["prompt_token_ids"] = json!(self.request.prompts[news.choice.prompt]);
@@ -176,7 +186,11 @@ impl Chunks {
         if self.request.return_token_ids {
             choice["token_ids"] = json!(news.choice.tokens[news.tokens.clone()]);
         }
-        self.counted(news, self.chunk(vec![choice]))
+        let mut chunk = self.counted(news, self.chunk(vec![choice]));
+        if let (Some(timings), Some(_)) = (&self.meta.timings, news.finish) {
+            chunk["timings"] = timings.body();
+        }
+        chunk
     }
 
     /// What a choice's new text is to its client: text to show, and pieces of calls.

@@ -82,7 +82,7 @@ fn prompts_come_in_four_shapes() {
     assert_eq!(prompts(json!(["", [3]])), [vec![0], vec![3]], "an empty text still has its bos");
     let bare = complete(json!({"prompt": "hello", "add_special_tokens": false})).unwrap();
     assert_eq!(bare.prompts[0], m.encode("hello")[1..]);
-    let cut = complete(json!({"prompt": [1, 2, 3, 4], "truncate_prompt_tokens": 2})).unwrap();
+    let cut = complete(json!({"prompt": [1, 2, 3, 4], "truncate_prompt_tokens": 2.0})).unwrap();
     assert_eq!(cut.prompts, [[3, 4]]);
 }
 
@@ -271,7 +271,7 @@ pub(super) fn choice(tokens: &[u32], text: &str) -> Choice {
 }
 
 pub(super) fn meta() -> Meta {
-    Meta { id: "7".to_owned(), created: 1_700_000_000, cached_tokens: None }
+    Meta { id: "7".to_owned(), created: 1_700_000_000, cached_tokens: None, timings: None }
 }
 
 #[test]

@@ -23,6 +23,68 @@ fn chats_hear_of_their_own_fields() {
 }
 
 #[test]
+fn long_prompts_are_cut_as_asked() {
+    let prompt: Vec<u32> = (1..=1200).map(|i| i % 90).collect();
+    let cut = |more: Value| {
+        let mut body = json!({"prompt": prompt, "max_tokens": 100});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        complete(body).map(|g| g.prompts[0].clone())
+    };
+    assert_eq!(cut(json!({"truncate_prompt_tokens": 3})).unwrap(), prompt[1197..]);
+    assert_eq!(cut(json!({"truncate_prompt_tokens": 3, "truncation_side": "left"})).unwrap(), prompt[1197..]);
+    assert_eq!(cut(json!({"truncate_prompt_tokens": 3, "truncation_side": "right"})).unwrap(), prompt[..3]);
+    assert_eq!(
+        cut(json!({"truncate_prompt_tokens": -1})).unwrap(),
+        prompt[300..],
+        "100 of 1,000 are the answer's"
+    );
+    assert_eq!(
+        cut(json!({"truncate_prompt_tokens": -1, "truncation_side": "right"})).unwrap(),
+        prompt[..900]
+    );
+    let whole = json!({"prompt": [1, 2], "truncate_prompt_tokens": -1, "truncation_side": null});
+    assert_eq!(complete(whole).unwrap().prompts, [[1, 2]]);
+    let unknown = complete(json!({"prompt": [1], "truncation_side": "left"})).unwrap().unknown_fields;
+    assert!(unknown.is_empty(), "{unknown:?}");
+    assert_eq!(
+        cut(json!({"truncate_prompt_tokens": -1, "max_tokens": 1000})).unwrap_err().code,
+        Some("context_length_exceeded")
+    );
+    assert_eq!(
+        refused(complete(json!({"prompt": [1], "truncate_prompt_tokens": -2}))),
+        "truncate_prompt_tokens"
+    );
+    assert_eq!(refused(complete(json!({"prompt": [1], "truncation_side": "top"}))), "truncation_side");
+}
+
+#[test]
+fn whole_numbers_may_be_written_with_a_point() {
+    let g =
+        complete(json!({"prompt": [9.0, 7], "max_tokens": 16.0, "seed": -3.0, "top_k": 5.0, "logprobs": 2.0,
+        "stop_token_ids": [4.0]}));
+    let g = g.unwrap();
+    assert_eq!(
+        (&g.prompts[0][..], g.params.max_tokens, g.params.seed),
+        (&[9, 7][..], Some(16), Some(-3i64 as u64))
+    );
+    assert_eq!(g.params.logprobs, Some(2));
+    assert_eq!(complete(json!({"prompt": [9], "logprobs": false})).unwrap().params.logprobs, None);
+    assert_eq!(talk(json!({"logprobs": true, "top_logprobs": 1.0})).unwrap().params.logprobs, Some(1));
+    for (field, wrong) in [
+        ("max_tokens", json!(16.5)),
+        ("max_tokens", json!(-1.0)),
+        ("max_tokens", json!(1e300)),
+        ("seed", json!(1e19)),
+        ("seed", json!(u64::MAX)),
+        ("logprobs", json!(true)),
+    ] {
+        let mut body = json!({"prompt": [9]});
+        body[field] = wrong;
+        assert_eq!(refused(complete(body)), field);
+    }
+}
+
+#[test]
 fn bad_words_are_tokens_with_and_without_a_space() {
     let m = model();
     let encode = |text: &str| m.tokenizer.encode(text, Special::Without).unwrap();

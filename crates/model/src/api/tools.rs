@@ -6,7 +6,7 @@ use super::fields::Fields;
 use super::format::Asked;
 use super::{ApiError, Context};
 use crate::template::ChatTemplate;
-use crate::tools::{Calls, Forced, ToolFormat, name};
+use crate::tools::{Beside, Calls, Forced, ToolFormat, name};
 
 /// Most tools of one request, as OpenAI allows.
 pub const MAX_TOOLS: usize = 128;
@@ -52,7 +52,8 @@ impl Offer {
             return Err(ApiError::not_supported("tools", what));
         };
         let names = tools.iter().filter_map(name).map(str::to_owned).collect();
-        Ok(Some(Calls { format, names, most: self.most }))
+        let beside = if self.choice == Choice::Auto { Beside::Text } else { Beside::Nothing };
+        Ok(Some(Calls { format, names, most: self.most, beside }))
     }
 
     /// The calls that the answer must be, if it must.

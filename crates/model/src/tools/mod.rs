@@ -90,6 +90,17 @@ pub struct Calls {
     pub names: Vec<String>,
     /// Calls after these are left out.
     pub most: usize,
+    /// What may stand beside them.
+    pub beside: Beside,
+}
+
+/// What an answer with calls may be beside them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beside {
+    /// Text.
+    Text,
+    /// Nothing: it had to be calls. What is no call there is the beginning of one that the answer's end cut off.
+    Nothing,
 }
 
 /// A call, whole.

@@ -3,7 +3,7 @@
 
 use super::object::{CallObject, Step};
 use super::value::{At, Value};
-use super::{Calls, ToolFormat};
+use super::{Beside, Calls, ToolFormat};
 
 /// A piece of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,10 +94,18 @@ impl CallParser {
         out
     }
 
-    /// The text has ended: what was held back is text after all.
+    /// The text has ended: what was held back is text after all, unless it ended where no text can be.
     pub fn finish(&mut self) -> Vec<Part> {
         let mut out = Vec::new();
-        match std::mem::replace(&mut self.mode, Mode::Text) {
+        let mode = std::mem::replace(&mut self.mode, Mode::Text);
+        if self.calls.beside == Beside::Nothing {
+            self.held.clear();
+            self.space.clear();
+            return out;
+        }
+        match mode {
+            // Within what closes a call.
+            Mode::Between => self.held.clear(),
             Mode::Call(object) => self.held.push_str(&object.into_raw()),
             Mode::Bare(name) => self.held.push_str(&name),
             _ => (),

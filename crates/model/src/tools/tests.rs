@@ -8,7 +8,7 @@ use crate::sampling::{Sampler, SamplingParams};
 use crate::tokenizer::{Special, TokenizerConfig};
 
 fn calls(format: ToolFormat) -> Calls {
-    Calls { format, names: vec!["f".to_owned(), "g.h".to_owned()], most: 8 }
+    Calls { format, names: vec!["f".to_owned(), "g.h".to_owned()], most: 8, beside: Beside::Text }
 }
 
 /// Reads a text whole and in pieces of every size; all give the same.
@@ -109,6 +109,30 @@ fn mistral() {
     check("[TOOL_CALLS] [5]", "[TOOL_CALLS] [5]", &[]);
     check("[TOOL_CALLS] what is this", "[TOOL_CALLS] what is this", &[]);
     check("[TOOL_CAL", "[TOOL_CAL", &[]);
+}
+
+#[test]
+fn an_end_within_what_closes_a_call_leaves_nothing_of_it() {
+    let call = "<tool_call>{\"name\": \"f\", \"arguments\": {}}\n";
+    for cut in ["<", "</tool_", "</tool_call"] {
+        check(ToolFormat::Hermes, &format!("{call}{cut}"), "", &[("f", "{}")]);
+    }
+    check(ToolFormat::Hermes, &format!("{call}</b> bold"), "</b> bold", &[("f", "{}")]);
+}
+
+#[test]
+fn an_answer_that_had_to_be_calls_has_no_text_where_it_was_cut() {
+    for (format, whole) in [
+        (ToolFormat::Hermes, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>"),
+        (ToolFormat::Llama3, "{\"name\": \"f\", \"parameters\": {\"a\": 1}}"),
+        (ToolFormat::Mistral, "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": 1}}]"),
+    ] {
+        let forced = Calls { beside: Beside::Nothing, ..calls(format) };
+        for end in 0..=whole.len() {
+            assert_eq!(forced.split(&whole[..end]).0, "", "{}", &whole[..end]);
+        }
+        assert_eq!(forced.split(whole).1.len(), 1);
+    }
 }
 
 #[test]

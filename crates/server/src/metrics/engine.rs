@@ -21,18 +21,28 @@ pub(super) fn series(page: &mut Page, served: &Served) {
     links(page, &counts, &served.engine);
 }
 
-fn queues(page: &mut Page, counts: &Counts, hold: &Hold) {
+/// What autoscalers look at is there before the model is.
+pub(super) fn nothing_yet(page: &mut Page) {
+    load(page, (0, 0), 0.0);
+}
+
+/// Sequences that run and wait, and the share of KV in use.
+fn load(page: &mut Page, (running, waiting): (u64, u64), usage: f64) {
     let help = "Sequences that hold KV on the device.";
-    page.both(("requests_running", "num_requests_running"), GAUGE, help, counts.running);
+    page.both(("requests_running", "num_requests_running"), GAUGE, help, running);
     let help = "Sequences that wait: new, preempted or moved to the host.";
-    page.both(("requests_waiting", "num_requests_waiting"), GAUGE, help, counts.waiting);
+    page.both(("requests_waiting", "num_requests_waiting"), GAUGE, help, waiting);
+    page.both(("kv_usage_ratio", "kv_cache_usage_perc"), GAUGE, "Share of KV blocks in use, 0 to 1.", usage);
+}
+
+fn queues(page: &mut Page, counts: &Counts, hold: &Hold) {
+    let usage = counts.kv_blocks_used as f64 / hold.kv_blocks.max(1) as f64;
+    load(page, (counts.running, counts.waiting), usage);
     // Whatever waits here waits for blocks or a place in a step; nothing is put off for another reason.
     let name = "vllm:num_requests_waiting_by_reason";
     page.family(name, GAUGE, "Sequences that wait, by what for.");
     page.sample(name, ",reason=\"capacity\"", counts.waiting);
     page.sample(name, ",reason=\"deferred\"", 0);
-    let usage = counts.kv_blocks_used as f64 / hold.kv_blocks.max(1) as f64;
-    page.both(("kv_usage_ratio", "kv_cache_usage_perc"), GAUGE, "Share of KV blocks in use, 0 to 1.", usage);
 }
 
 fn tokens(page: &mut Page, counts: &Counts) {

@@ -4,9 +4,9 @@ use std::fmt::{Display, Write};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::{Histogram, Metrics, engine};
+use crate::app::App;
 use crate::crowd::Crowd;
 use crate::gate::Gate;
-use crate::served::Served;
 
 /// A page in the making.
 pub(super) struct Page {
@@ -53,16 +53,18 @@ impl Page {
 }
 
 impl Metrics {
-    /// All series. Without a model there is nothing of an engine yet.
-    pub(crate) fn text(&self, served: Option<&Served>, gate: &Gate, crowd: &Crowd) -> String {
-        let name = served.and_then(|served| served.names.first()).map_or("", String::as_str);
+    /// All series. Without a model there is little of an engine yet.
+    pub(crate) fn text(&self, app: &App) -> String {
+        let (served, expected) = (app.served().ok(), &app.config.model_name);
+        let name = served.and_then(|served| served.names.first()).unwrap_or(expected);
         let labels = format!("model_name=\"{}\",engine=\"0\"", escaped(name));
         let mut page = Page { text: String::new(), labels };
-        if let Some(served) = served {
-            engine::series(&mut page, served);
+        match served {
+            Some(served) => engine::series(&mut page, served),
+            None => engine::nothing_yet(&mut page),
         }
         self.of_requests(&mut page);
-        self.of_server(&mut page, gate, crowd);
+        self.of_server(&mut page, &app.gate, &app.crowd);
         page.text
     }
 

@@ -54,14 +54,16 @@ fn usage() -> Value {
 }
 
 fn answer(kind: &str, choice: Value) -> Value {
-    object(json!({
+    let mut answer = object(json!({
         "id": {"type": "string"},
         "object": {"const": kind},
         "created": {"type": "integer"},
         "model": {"type": "string"},
         "choices": {"type": "array", "minItems": 1, "items": choice},
         "usage": {"$ref": "#/components/schemas/Usage"},
-    }))
+    }));
+    answer["properties"]["timings"] = json!({"type": "object", "description": "Counts and times in milliseconds, of servers that tell them."});
+    answer
 }
 
 fn ending(mut properties: Value) -> Value {

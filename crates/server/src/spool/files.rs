@@ -3,14 +3,16 @@
 use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Multipart, Path, Query, State};
 use axum::response::{IntoResponse, Response};
-use hyper::header::CONTENT_TYPE;
+use hyper::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use model::api::ApiError;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
+use tokio::time::{Instant, timeout_at};
 
 use super::page;
 use super::room::Taken;
@@ -23,6 +25,10 @@ use crate::routes;
 
 /// Longest name that is remembered.
 const NAME_CHARS: usize = 256;
+/// Fields that a form may have: two mean something.
+const MOST_FIELDS: usize = 64;
+/// Bytes a second that a client must send, once it has had as long as a body may take.
+const LEAST_RATE: u64 = 16 << 10;
 
 /// What an upload has brought so far.
 struct Upload {
@@ -109,15 +115,35 @@ impl Incoming {
     }
 }
 
+/// How long a sender is waited for: neither silence nor a trickle holds a place for ever.
+struct Patience {
+    began: Instant,
+    silence: Duration,
+}
+
+impl Patience {
+    /// Until when the next bytes must be here, after so many.
+    fn until(&self, received: u64) -> Instant {
+        let whole = self.began + self.silence + Duration::from_secs(received / LEAST_RATE);
+        whole.min(Instant::now() + self.silence)
+    }
+}
+
 async fn receive(app: &App, spool: &Spool, id: &str, mut form: Multipart) -> Result<Upload, ApiError> {
     let mut upload = Upload { name: None, purpose: None, taken: spool.room.begin() };
-    let mut left = app.config.max_file_bytes;
+    let limit = app.config.max_file_bytes;
+    let mut left = limit;
     let slow = |_| refusal::slow();
     let broken = |_| refusal::broken_body();
-    let patience = app.config.body_timeout;
+    let patience = Patience { began: Instant::now(), silence: app.config.body_timeout };
+    let mut fields = 0;
     while let Some(mut field) =
-        tokio::time::timeout(patience, form.next_field()).await.map_err(slow)?.map_err(broken)?
+        timeout_at(patience.until(limit - left), form.next_field()).await.map_err(slow)?.map_err(broken)?
     {
+        fields += 1;
+        if fields > MOST_FIELDS {
+            return Err(refusal::no_form());
+        }
         let name = field.name().unwrap_or_default().to_string();
         let is_file = name == "file";
         let mut text = Vec::new();
@@ -127,9 +153,8 @@ async fn receive(app: &App, spool: &Spool, id: &str, mut form: Multipart) -> Res
             file = Some(Incoming::new(spool.create(id).map_err(refusal::spool)?));
         }
         while let Some(bytes) =
-            tokio::time::timeout(patience, field.chunk()).await.map_err(slow)?.map_err(broken)?
+            timeout_at(patience.until(limit - left), field.chunk()).await.map_err(slow)?.map_err(broken)?
         {
-            let limit = app.config.max_file_bytes;
             left = left.checked_sub(bytes.len() as u64).ok_or_else(|| refusal::file_too_large(limit))?;
             match &mut file {
                 Some(file) => file.write(&bytes, &mut upload.taken).await,
@@ -187,7 +212,10 @@ pub(crate) async fn content(
         let read = tokio::io::AsyncReadExt::read_buf(&mut file, &mut piece).await?;
         Ok::<_, std::io::Error>((read > 0).then(|| (piece.freeze(), file)))
     });
-    Ok(([(CONTENT_TYPE, "application/jsonl")], Body::from_stream(pieces)).into_response())
+    // A client wrote it: a browser saves it under a name of ours, and shows nothing.
+    let saved = format!("attachment; filename=\"{id}.jsonl\"");
+    let headers = [(CONTENT_TYPE, "application/jsonl".to_string()), (CONTENT_DISPOSITION, saved)];
+    Ok((headers, Body::from_stream(pieces)).into_response())
 }
 
 /// `DELETE /v1/files/{id}`

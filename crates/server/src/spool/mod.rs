@@ -9,6 +9,7 @@
 
 mod batch;
 mod batches;
+mod counted;
 mod expire;
 mod file;
 mod files;

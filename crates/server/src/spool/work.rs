@@ -6,13 +6,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engine::job::{
-    Ask, Ended, Existing, Files, Input, Job, JobError, Limits, Output, Paths, Record, Retry, Tally, Watch,
+    Ask, Ended, Existing, Files, Hears, Input, Job, JobError, Limits, Output, Paths, Record, Retry, Tally,
+    Watch,
 };
-use model::api::{Endpoint, Streaming, values};
+use model::api::{Endpoint, Generate, Streaming, values};
 use model::template::WallClock;
 use serde_json::{Value, json};
 
 use super::batch::Batch;
+use super::counted::Counted;
 use super::store::Spool;
 use crate::app::{App, Phase};
 use crate::config::Config;
@@ -45,9 +47,8 @@ pub(crate) async fn work(app: Arc<App>) {
     let _ = phase.wait_for(|phase| *phase >= Phase::Ready).await;
     while app.accepting().is_ok() {
         let shared = Arc::clone(&app);
-        if aside(move || sweep(&shared, None)).await.is_err() {
-            return;
-        }
+        // A panic was told by its thread; what was not swept is swept another time.
+        let _ = aside(move || sweep(&shared, None)).await;
         match spool.next() {
             Some(batch) => {
                 let (shared, worked) = (Arc::clone(&app), batch.clone());
@@ -84,7 +85,7 @@ fn say(app: &App, error: &std::io::Error) {
 }
 
 /// Works on one batch, and writes down what came of it.
-fn one(app: &App, batch: Batch) {
+fn one(app: &Arc<App>, batch: Batch) {
     let (Some(spool), Ok(served)) = (app.spool.as_ref(), app.served()) else { return };
     let id = batch.shown["id"].as_str().unwrap_or_default();
     let written = match answer(app, spool, served, &batch) {
@@ -186,7 +187,7 @@ fn error(code: &str, message: &str, param: Option<&str>, line: Value) -> Value {
     json!({"code": code, "message": message, "param": param, "line": line})
 }
 
-fn answer(app: &App, spool: &Spool, served: &Served, batch: &Batch) -> Result<Came, Failed> {
+fn answer(app: &Arc<App>, spool: &Spool, served: &Served, batch: &Batch) -> Result<Came, Failed> {
     let id = batch.shown["id"].as_str().unwrap_or_default();
     let path = spool.path(batch.shown["input_file_id"].as_str().unwrap_or_default());
     let bytes = fs::read(&path).map_err(|source| JobError::File { what: "read", path, source })?;
@@ -212,7 +213,7 @@ fn answer(app: &App, spool: &Spool, served: &Served, batch: &Batch) -> Result<Ca
         input: &input,
         limits: Limits { in_flight: IN_FLIGHT, window: WINDOW, line_sequences: LINE_SEQUENCES },
     };
-    let mut watch = Follower { app, spool, batch, full: false, unknown_fields: 0, swept: Instant::now() };
+    let mut watch = Follower { app, spool, batch, full: false, swept: Instant::now() };
     let (ended, tally) = job.run(&outlook, Output::Files(Box::new(writer)), &mut watch)?;
     if watch.full {
         return Err(Failed::Lines(vec![refused(&ErrorKind::StorageFull.into())]));
@@ -281,13 +282,11 @@ fn path_of(endpoint: Endpoint) -> &'static str {
 
 /// Tells clients how far a batch is, and the batch when to end.
 struct Follower<'a> {
-    app: &'a App,
+    app: &'a Arc<App>,
     spool: &'a Spool,
     batch: &'a Batch,
     /// Whether its answers are more than there is room for.
     full: bool,
-    /// Those that were told to the metrics.
-    unknown_fields: u64,
     /// When it was looked whether something has expired.
     swept: Instant,
 }
@@ -322,11 +321,13 @@ impl Watch for Follower<'_> {
 
     fn tell(&mut self, tally: &Tally) {
         self.spool.tell(self.id(), |batch| batch.count(tally));
-        self.app.metrics.ignored(tally.unknown_fields - self.unknown_fields);
-        self.unknown_fields = tally.unknown_fields;
         let written = [&self.batch.answers, &self.batch.errors].map(|file| self.spool.path(file));
         let bytes = written.iter().map(|path| fs::metadata(path).map_or(0, |found| found.len())).sum();
         self.full = self.spool.room.grows(bytes);
+    }
+
+    fn begins(&mut self, request: &Generate) -> Box<dyn Hears> {
+        Box::new(Counted::new(self.app, request))
     }
 }
 

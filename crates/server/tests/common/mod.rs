@@ -1,6 +1,8 @@
 //! A server on loopback with a tiny model, and a client that shows what is on the wire.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod spool;
+
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};

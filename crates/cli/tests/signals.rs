@@ -1,0 +1,91 @@
+//! SIGTERM while a model is being loaded. A file of it that is a pipe holds the loading until the test lets it go on.
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::OpenOptionsExt;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+
+use common::{Folder, command, golden};
+
+/// Linux's.
+const O_NONBLOCK: i32 = 0o4000;
+
+fn pipe(folder: &Folder) -> String {
+    let name = folder.name("pipe");
+    assert!(Command::new("mkfifo").arg(&name).status().expect("mkfifo").success());
+    name
+}
+
+/// Waits until the process reads the pipe; what it reads ends when this is dropped.
+fn held(pipe: &str, child: &mut Child) -> File {
+    loop {
+        assert_eq!(child.try_wait().expect("known"), None, "it ended");
+        // Refused as long as nobody reads.
+        if let Ok(open) = OpenOptions::new().write(true).custom_flags(O_NONBLOCK).open(pipe) {
+            return open;
+        }
+        thread::yield_now();
+    }
+}
+
+fn terminate(child: &Child) {
+    let kill = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
+    assert!(kill.expect("kill").success());
+}
+
+#[test]
+fn a_batch_that_is_told_to_end_while_it_loads_can_be_begun_again() {
+    let folder = Folder::new();
+    let (pipe, to) = (pipe(&folder), folder.name("out.jsonl"));
+    let line = r#"{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}}"#;
+    let from = folder.write("in.jsonl", line);
+    let args = ["batch", &golden("llama"), "-i", &from, "-o", &to, "--chat-template", &pipe];
+    let mut child = command(&args).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    let hold = held(&pipe, &mut child);
+    terminate(&child);
+    let ended = child.wait_with_output().expect("it ends");
+    drop(hold);
+    let told = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(75), "{told}");
+    assert!(told.contains("the same command begins again"), "{told}");
+    assert!(
+        !folder.path("out.jsonl").exists() && !folder.path("out.jsonl.state").exists(),
+        "nothing is left"
+    );
+    let again = common::ballast(&["batch", &golden("llama"), "-i", &from, "-o", &to]);
+    again.fine();
+    assert_eq!(folder.read("out.jsonl").lines().count(), 1);
+}
+
+#[test]
+fn a_server_that_is_told_to_end_while_it_loads_ends_well() {
+    let folder = Folder::new();
+    let pipe = pipe(&folder);
+    let args = ["serve", &golden("llama"), "--port", "0", "--chat-template", &pipe];
+    let mut child = command(&args).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    let mut log = BufReader::new(child.stderr.take().expect("piped"));
+    let hold = held(&pipe, &mut child);
+    let mut line = String::new();
+    while !line.contains("http://") {
+        line.clear();
+        assert!(log.read_line(&mut line).expect("UTF-8") > 0, "it ended");
+    }
+    let address = line.trim().rsplit("http://").next().expect("an address").to_string();
+    let mut client = TcpStream::connect(address).expect("it listens");
+    client.write_all(b"GET /ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").expect("sent");
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).expect("UTF-8");
+    assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("model_loading"), "{answer}");
+    terminate(&child);
+    let status = child.wait().expect("it ends");
+    drop(hold);
+    let mut told = String::new();
+    log.read_to_string(&mut told).expect("UTF-8");
+    assert_eq!(status.code(), Some(0), "{told}");
+    assert!(!told.contains("ready: ") && !told.contains("panicked"), "{told}");
+}

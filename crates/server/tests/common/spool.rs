@@ -1,0 +1,78 @@
+//! A spool directory, and a client of it.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use server::Config;
+
+use super::{Response, Running, config, get, post, request, send, until};
+
+/// A directory that goes with its test.
+pub(crate) struct Spool(pub(crate) PathBuf);
+
+impl Spool {
+    pub(crate) fn new(name: &str) -> Spool {
+        let path = std::env::temp_dir().join(format!("ballast-spool-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        Spool(path)
+    }
+
+    pub(crate) fn config(&self) -> Config {
+        Config { spool_dir: Some(self.0.clone()), max_file_bytes: 100_000, ..config() }
+    }
+}
+
+impl Drop for Spool {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+pub(crate) fn upload(server: &Running, name: &str, purpose: &str, text: &str) -> Response {
+    let body = format!(
+        "--B\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\n{purpose}\r\n\
+         --B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"{name}\"\r\n\
+         Content-Type: application/octet-stream\r\n\r\n{text}\r\n--B--\r\n"
+    );
+    let kind = "Content-Type: multipart/form-data; boundary=B\r\n";
+    send(server.address, &request("POST", "/v1/files", kind, body.as_bytes()))
+}
+
+/// So many lines, and what each says.
+pub(crate) fn lines(n: usize, max_tokens: usize) -> String {
+    let line = |i: usize| {
+        let body = json!({"prompt": [5 + i % 50, 9], "max_tokens": max_tokens, "temperature": 0, "ignore_eos": true});
+        json!({"custom_id": format!("c{i}"), "method": "POST", "url": "/v1/completions", "body": body})
+            .to_string()
+            + "\n"
+    };
+    (0..n).map(line).collect()
+}
+
+pub(crate) fn begin(server: &Running, text: &str) -> String {
+    let file = upload(server, "in.jsonl", "batch", text).json();
+    let body =
+        json!({"input_file_id": file["id"], "endpoint": "/v1/completions", "completion_window": "24h"});
+    let batch = post(server.address, "/v1/batches", &body);
+    assert_eq!(batch.status, 200, "{}", batch.body);
+    assert_eq!(batch.json()["status"], "validating");
+    batch.json()["id"].as_str().unwrap().to_string()
+}
+
+pub(crate) fn batch(server: &Running, id: &str) -> Value {
+    get(server.address, &format!("/v1/batches/{id}")).json()
+}
+
+pub(crate) fn ended(server: &Running, id: &str) -> Value {
+    until(|| {
+        ["completed", "failed", "expired", "cancelled"]
+            .contains(&batch(server, id)["status"].as_str().unwrap())
+    });
+    batch(server, id)
+}
+
+pub(crate) fn content(server: &Running, id: &Value) -> String {
+    let response = get(server.address, &format!("/v1/files/{}/content", id.as_str().unwrap()));
+    assert_eq!(response.status, 200, "{}", response.body);
+    response.body
+}
