@@ -193,7 +193,8 @@ fn outputs_are_not_lost() {
     assert!(folder.read("out.jsonl").starts_with('{'));
     ballast(&["batch", &model, "-i", "/no/such.jsonl", "-o", &to])
         .refused(2, &["cannot read /no/such.jsonl"]);
-    ballast(&["batch", "merge", "/no/such.jsonl", "-o", &to])
+    let merged = folder.name("merged.jsonl");
+    ballast(&["batch", "merge", "/no/such.jsonl", "-o", &merged])
         .refused(2, &["cannot read /no/such.jsonl.state"]);
     assert!(fs::exists(&to).expect("known"));
 }
