@@ -6,6 +6,7 @@ mod bench;
 mod bench_serve;
 mod documents;
 mod elsewhere;
+mod eval;
 mod familiar;
 mod plan;
 mod schedule;
@@ -25,6 +26,7 @@ pub(crate) use bench_serve::{
 };
 pub(crate) use documents::{CompletionsArgs, ManArgs, ShellName};
 pub(crate) use elsewhere::instead_of;
+pub(crate) use eval::{EvalArgs, EvalCommand, NextWordArgs, PerplexityArgs};
 pub(crate) use familiar::{FamiliarArgs, ModelArg};
 pub(crate) use plan::{
     FlexgenArgs, PinWeight, PlanArgs, ProfileArgs, Runtime, ScenarioArgs, SimulateBlockArgs,
@@ -139,49 +141,6 @@ pub(crate) struct CheckArgs {
 }
 
 #[derive(Subcommand)]
-pub(crate) enum EvalCommand {
-    /// How surprised the model is by a text: exp of the mean negative log-probability of its tokens.
-    Perplexity(PerplexityArgs),
-    /// How often the model knows the last word of a passage (LAMBADA's form).
-    NextWord(NextWordArgs),
-}
-
-#[derive(Args)]
-pub(crate) struct PerplexityArgs {
-    /// Tokens of a window.
-    #[arg(long, default_value_t = 1024, value_parser = at_least_one)]
-    pub(crate) context: usize,
-    /// Tokens from one window to the next; those before are context.
-    #[arg(long, default_value_t = 512, value_parser = at_least_one)]
-    pub(crate) stride: usize,
-    #[command(flatten)]
-    pub(crate) common: EvalArgs,
-}
-
-#[derive(Args)]
-pub(crate) struct NextWordArgs {
-    #[command(flatten)]
-    pub(crate) common: EvalArgs,
-}
-
-#[derive(Args)]
-pub(crate) struct EvalArgs {
-    /// A folder, a .gguf file, a hub id (org/name), or `smollm2`.
-    pub(crate) model: String,
-    /// The text to read [default: the beginning of Moby-Dick, which comes along].
-    #[arg(long, value_name = "FILE")]
-    pub(crate) text: Option<PathBuf>,
-    /// Round the layers' weights to so many bits in groups of 64 and compute in bf16: what such a format would cost.
-    #[arg(long, value_name = "BITS", value_parser = clap::value_parser!(u8).range(1..=8), conflicts_with = "weights")]
-    pub(crate) round_weights: Option<u8>,
-    /// Write the figures here.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-    #[command(flatten)]
-    pub(crate) engine: EngineArgs,
-}
-
-#[derive(Subcommand)]
 pub(crate) enum SimulateCommand {
     /// Replay a run recorded with `--record`; fails at the first step that differs.
     Replay {
@@ -197,11 +156,11 @@ pub(crate) enum SimulateCommand {
 /// Flags that name what the engine is made of; the same for every command that loads a model.
 #[derive(Args)]
 pub(crate) struct EngineArgs {
-    /// What runs the model: cpu, cuda, or cpu*1, a processor whose memory is apart from the host's.
+    /// What runs the model: cpu, cuda, or cpu*1, a processor in the place of a device with memory of its own.
     #[arg(long, default_value = "cpu", value_parser = device, help_heading = "Engine")]
     pub(crate) device: DeviceName,
-    /// The device's memory: on the processor a part of --memory [default: all of it], on a GPU its own [default: what is
-    /// free].
+    /// The device's memory: on the processor a part of --memory [default: all of it, of cpu*1 half], on a GPU its own
+    /// [default: what is free].
     #[arg(long, value_parser = parse_bytes, value_name = "BYTES", help_heading = "Engine")]
     pub(crate) device_memory: Option<u64>,
     /// Copies between host and device are no faster than this: a PCIe box rehearsed on a processor.
@@ -229,7 +188,7 @@ pub(crate) struct EngineArgs {
     /// Where weights that do not fit are kept, packed, to be streamed from [default: a cache folder].
     #[arg(long, value_name = "FOLDER", help_heading = "Engine")]
     pub(crate) offload_dir: Option<PathBuf>,
-    /// How much the packed weights of the model may take there.
+    /// How much packed weights, KV and activations may take there [default: what is free, but for a margin].
     #[arg(long, value_parser = parse_bytes, value_name = "BYTES", help_heading = "Engine")]
     pub(crate) disk: Option<u64>,
     /// Shares in percent of weights, KV and activations on the device and on the host, as FlexGen writes them; the

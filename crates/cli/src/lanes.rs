@@ -46,13 +46,23 @@ impl LanesArgs {
 impl LanesFile {
     /// What the engine must keep for it.
     pub(crate) fn wanted(&self, config: EngineConfig) -> EngineConfig {
-        EngineConfig { lane_spans: if self.0.is_some() { SPANS } else { 0 }, ..config }
+        EngineConfig { lane_spans: self.spans(), ..config }
+    }
+
+    /// Nodes that are to be kept for it.
+    pub(crate) fn spans(&self) -> usize {
+        if self.0.is_some() { SPANS } else { 0 }
     }
 
     /// Ends the engine, and writes what ran: its memory is free by then, and a drawing takes some.
     pub(crate) fn end(self, engine: Engine) -> Result<()> {
-        let Ranges { ran, forgotten } = engine.ranges();
+        let ranges = engine.ranges();
         engine.finish()?;
+        self.write(ranges)
+    }
+
+    /// Writes what ran.
+    pub(crate) fn write(self, Ranges { ran, forgotten }: Ranges) -> Result<()> {
         let Some((format, mut file)) = self.0 else { return Ok(()) };
         if forgotten > 0 {
             note!("--lanes has the newest {} spans; {forgotten} older ones are not kept", ran.len());

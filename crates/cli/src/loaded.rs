@@ -4,14 +4,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use engine::{Engine, EngineConfig, Planned, size};
+use engine::{Engine, EngineConfig, Offload, Planned, drive_room, size};
 use model::Checkpoint;
 use model::config::read_generation;
 use model::sampling::GenerationConfig;
 use model::source::{Places, locate};
+use model::store::Access;
 use model::template::{ChatTemplate, SpecialTexts, Templates, Tools};
 use model::tokenizer::Tokenizer;
 use model::tools::ToolFormat;
+use policy::pipeline::Delegation;
 
 use crate::args::{EngineArgs, LoadFormat};
 use crate::console::note;
@@ -104,7 +106,7 @@ impl Opened {
         work: Work,
         voice: Voice,
     ) -> Result<Chosen<'_>> {
-        let Chosen { planned, told } = plan::choose(self, config, args, work)?;
+        let Chosen { planned, told } = plan::choose(self, self.within_drive(config)?, args, work)?;
         let planned = self.announced(planned, voice)?;
         if let Some(told) = told.as_ref().filter(|_| voice == Voice::Normal) {
             note!("{told}");
@@ -114,7 +116,16 @@ impl Opened {
 
     /// Plans all memory as flags and the engine's own rule say, and announces it.
     pub(crate) fn plan(&self, config: EngineConfig, voice: Voice) -> Result<Planned<'_>> {
-        self.announced(Planned::new(&self.checkpoint, config)?, voice)
+        self.announced(Planned::new(&self.checkpoint, self.within_drive(config)?)?, voice)
+    }
+
+    /// The same with what the drive has for this model, where flags do not say how much of it may be taken.
+    pub(crate) fn within_drive(&self, config: EngineConfig) -> Result<EngineConfig> {
+        let disk = match config.offload.disk {
+            None => drive_room(&self.checkpoint, &config)?,
+            told => told,
+        };
+        Ok(EngineConfig { offload: Offload { disk, ..config.offload }, ..config })
     }
 
     fn announced<'a>(&self, planned: Planned<'a>, voice: Voice) -> Result<Planned<'a>> {
@@ -178,15 +189,32 @@ pub(crate) fn load(planned: Planned<'_>, voice: Voice) -> Result<Engine> {
     progress.end();
     let engine = engine?;
     if voice == Voice::Normal && engine.hold().host_weight_bytes > 0 {
-        match engine.host_linear_tokens() {
-            0 => note!("weights on the host are copied to the device for every pass"),
-            most => note!("weights on the host: computed with there up to {most} tokens, copied for more"),
-        }
+        note!("weights on the host{}", delegated(engine.delegation()));
+    }
+    if engine.drive_access() == Some(Access::Cached) {
+        note!(
+            "the packed weights' file system has no direct access: reads pass through the system's page cache, which is slower \
+             and takes memory beside --memory; name a folder on a drive of this machine with --offload-dir"
+        );
     }
     if let Some(why) = engine.not_pinned() {
         note!("weights on the host go to the device more slowly than they could: {why}");
     }
     Ok(engine)
+}
+
+/// What becomes of weights on the host.
+fn delegated(delegation: Delegation) -> String {
+    match (delegation, delegation.tokens()) {
+        (_, 0) => " are copied to the device for every pass".into(),
+        (Delegation::Cheaper(_), most) => format!(
+            ": computed with there in steps whose batches have up to {most} tokens and take no longer so \
+             than with one copy for all, copied for others"
+        ),
+        (_, most) => format!(
+            ": computed with there in steps whose batches have up to {most} tokens, copied for others"
+        ),
+    }
 }
 
 /// `135 M`, `1.1 B`.

@@ -109,7 +109,7 @@ const ROUGH_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 /// room for one layer.
 pub(crate) fn rough(opened: &Opened, config: &EngineConfig, args: &EngineArgs) -> Result<Option<Tables>> {
     let (blueprint, folder) = (blueprint(&opened.checkpoint, config), folder().join("rough"));
-    let key = ProfileKey::of(&opened.checkpoint, &blueprint, config).on_drive_of(&drive(args));
+    let key = ProfileKey::of(&opened.checkpoint, &blueprint, config);
     // One that cannot be read is measured again, and so is one that is old: nobody is told that there is one to renew.
     let oldest = SystemTime::now().checked_sub(ROUGH_FOR).unwrap_or(SystemTime::UNIX_EPOCH);
     if let Ok(Some(kept)) = Profile::find_since(&folder, &key, oldest) {

@@ -80,12 +80,13 @@ pub(crate) fn engine_config(args: &EngineArgs, needs: Needs) -> Result<EngineCon
              every sequence that runs needs a token of each step"
         );
     }
+    let memory = memory_limit(args)?;
     Ok(EngineConfig {
         weights: weights_as(args.weights),
         activations: args.activations.into(),
         kv: kv_format(args)?,
         sparse: sparse(args)?,
-        memory: memory_limit(args)?,
+        memory,
         threads: args.threads.unwrap_or_else(default_threads),
         isa,
         device: device_choice(args.device),
@@ -99,7 +100,7 @@ pub(crate) fn engine_config(args: &EngineArgs, needs: Needs) -> Result<EngineCon
         // What is known to be used is taken at once; a generous limit only as it fills.
         kv_memory: if needs.kv_tokens.is_some() { KvMemory::AtStart } else { KvMemory::AsUsed },
         host_kv_tokens: args.swap_tokens.unwrap_or(0),
-        offload: offload(args)?,
+        offload: offload(args, memory)?,
         blocks: blocks(args, needs.expected)?,
         record: args.record.clone(),
         beside_bytes: 0,
@@ -137,7 +138,7 @@ fn blocks(args: &EngineArgs, expected: Option<Expected>) -> Result<Blocks> {
 }
 
 /// What the device has, and where weights go that do not fit.
-fn offload(args: &EngineArgs) -> Result<Offload> {
+fn offload(args: &EngineArgs, memory: u64) -> Result<Offload> {
     if args.link_gbps.is_some() && args.device == DeviceName::Cuda {
         bail!("--link-gbps rehearses a link on a processor, and --device cuda has a real one: leave it out");
     }
@@ -145,7 +146,7 @@ fn offload(args: &EngineArgs) -> Result<Offload> {
     let exactly = |percent: &[Percent]| share(percent, "weights", 0).map(WeightShare::Exactly);
     let share = args.percent.as_deref().map_or(Ok(WeightShare::Fitting), exactly)?;
     Ok(Offload {
-        device_memory: device_memory(args)?,
+        device_memory: device_memory(args, memory)?,
         link: args.link_gbps,
         folder: Some(folder),
         disk: args.disk,
@@ -185,10 +186,11 @@ fn memory_limit(args: &EngineArgs) -> Result<u64> {
 }
 
 /// The device's memory: of a GPU, what is allowed or else nine tenths of what is free there; of a processor, what is
-/// allowed.
-fn device_memory(args: &EngineArgs) -> Result<Option<u64>> {
+/// allowed, or else half of what the process may take where it stands for a device with memory of its own.
+fn device_memory(args: &EngineArgs, memory: u64) -> Result<Option<u64>> {
     match args.device {
         DeviceName::Cpu => Ok(args.device_memory),
+        DeviceName::CpuApart => Ok(Some(args.device_memory.unwrap_or(memory / 2))),
         DeviceName::Cuda => {
             let free = cuda::Gpu::open(0)?.memory()?.0;
             let free = free.saturating_sub(cuda::OWN_BYTES + cuda::DRIVER_BYTES) as u64;
@@ -210,6 +212,7 @@ fn within(asked: Option<u64>, free: u64, flag: &str, of: &str) -> Result<u64> {
 fn device_choice(name: DeviceName) -> DeviceChoice {
     match name {
         DeviceName::Cpu => DeviceChoice::Cpu,
+        DeviceName::CpuApart => DeviceChoice::Virtual,
         DeviceName::Cuda => DeviceChoice::Cuda,
     }
 }

@@ -3,11 +3,12 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use engine::job::fingerprint;
-use engine::{EngineConfig, KvMemory, kv_token_bytes};
+use engine::{EngineConfig, KvMemory, LaneWatch, kv_token_bytes};
 use model::api::OwnTemplates;
 use model::template::Tools;
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -32,13 +33,23 @@ const TOKENS_A_SEQUENCE: usize = 512;
 pub(crate) fn serve(args: ServeArgs) -> Result<ExitCode> {
     let log = log(&args)?;
     log.hear_panics();
+    let lanes = args.lanes.open()?;
     let config = config(&args, log.clone())?;
     let connection_bytes = config.connection_bytes();
     let server = Server::bind(config)?;
     log.say(LogLevel::Info, "listening", &format!("listening on http://{}", server.address()));
-    let heard = log.clone();
-    let ended = server.run(move || load(&args, connection_bytes, &heard), Signals::Obeyed);
+    let (heard, watched) = (log.clone(), Arc::new(OnceLock::new()));
+    let wanted = lanes.spans();
+    let watch = Arc::clone(&watched);
+    let loading = move || -> Result<Served> {
+        let served = load(&args, connection_bytes, wanted, &heard)?;
+        // It is loaded once.
+        let _ = watch.set(served.engine.lane_watch());
+        Ok(served)
+    };
+    let ended = server.run(loading, Signals::Obeyed);
     log.flush();
+    watched.get().map_or(Ok(()), |watch: &LaneWatch| lanes.write(watch.ranges()))?;
     match ended? {
         Ended::Drained => Ok(ExitCode::SUCCESS),
         // It was asked to end, and did: what was cut short has been told so.
@@ -191,8 +202,8 @@ fn work(args: &ServeArgs, spec: &ModelSpec, settings: &EngineConfig) -> Work {
     }
 }
 
-/// `connection_bytes`: what connections may take beside the engine.
-fn load(args: &ServeArgs, connection_bytes: u64, log: &Log) -> Result<Served> {
+/// `connection_bytes`: what connections may take beside the engine. `lane_spans`: nodes that are kept for `--lanes`.
+fn load(args: &ServeArgs, connection_bytes: u64, lane_spans: usize, log: &Log) -> Result<Served> {
     // What is said while loading is for people: a log that programs read has it as events, below.
     let voice = match args.log_format {
         LogFormatName::Text => Voice::Normal,
@@ -212,6 +223,7 @@ fn load(args: &ServeArgs, connection_bytes: u64, log: &Log) -> Result<Served> {
     // steps wait for the system, and a machine without so much would tell in the night.
     settings.kv_memory = KvMemory::AtStart;
     settings.beside_bytes = connection_bytes;
+    settings.lane_spans = lane_spans;
     let Chosen { planned, told } = opened.plan_for(
         settings.clone(),
         &args.engine,

@@ -22,6 +22,7 @@ fn what_is_measured_is_planned_with() {
     let profile: Value = serde_json::from_slice(&std::fs::read(file.path()).unwrap()).unwrap();
     assert_eq!(profile, cache.json("copy.json"));
     assert_eq!(profile["key"]["threads"], 1);
+    assert!(profile["key"]["drive"].is_u64(), "times of reads are of one drive");
     for table in ["qkv", "out", "mlp", "head"] {
         let points = profile["tables"][table]["seconds"].as_array().unwrap();
         assert!(points.len() > 8 && points.iter().all(|p| p[1].as_f64() > Some(0.0)), "{table}: {points:?}");
@@ -108,10 +109,32 @@ fn flags_and_budgets_are_kept(cache: &Folder) {
         (&2.into(), &true.into())
     );
     assert_eq!((&emitted["swap-tokens"], &emitted["device"]), (&64.into(), &"cpu".into()));
+    a_limit_is_of_the_slowest_request(cache, &plan);
+    let sets = ["--device", "cpu*1", "--memory", "256MiB", "--emit-config", &toml];
+    plan(&sets).fine();
+    let emitted: toml::Table = cache.read("given.toml").parse().unwrap();
+    assert_eq!(emitted["device"], "cpu*1".into());
     plan(&["--memory", "1MiB"]).refused(1, &["nothing fits", "--memory"]);
     plan(&["--max-latency", "0.000001"]).refused(1, &["nothing is fast enough", "--max-latency"]);
     plan(&["--compress-cache"]).refused(2, &["--kv int4"]);
     let published = |more: &[&str]| ballast(cache, &[&["plan", "opt-30b"][..], more].concat());
     published(&["--weights", "int4"]).refused(2, &["--weights", "--compress-weight"]);
     published(&["--batch-size", "4"]).refused(2, &["--num-batches"]);
+}
+
+fn a_limit_is_of_the_slowest_request(cache: &Folder, plan: &dyn Fn(&[&str]) -> Ran) {
+    let told = plan(&[]).fine();
+    assert!(told.contains("the longest"), "{told}");
+    let free = cache.json("given.json");
+    let seconds = |report: &Value, key: &str| report[key].as_f64().expect("a number");
+    // What is read of a file may differ in its last bit.
+    let limit = seconds(&free, "latency_max_s") * 1.000_001;
+    plan(&["--max-latency", &limit.to_string()]).fine();
+    let kept = cache.json("given.json");
+    let candidates = kept["candidates"].as_array().expect("a list");
+    for candidate in candidates {
+        assert!(seconds(candidate, "latency_s") <= seconds(candidate, "latency_max_s") * 1.000_001);
+        assert!(seconds(candidate, "latency_max_s") <= limit, "{candidate}");
+    }
+    assert!(seconds(&kept, "generated_tokens_per_s") >= 0.999_999 * seconds(&free, "generated_tokens_per_s"));
 }

@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::{Folder, ballast, golden};
+use common::serving::Serving;
+use common::{Folder, Ran, ballast, command, golden};
 use serde_json::Value;
 
 fn answer(folder: &Folder, more: &[&str]) -> common::Ran {
@@ -28,6 +29,8 @@ fn every_tier_gives_the_answer_of_the_device_alone() {
             [&["--device", "cpu*1", "--link-gbps", "50"], &shares(["20", "0"])[..]].concat(),
             &["DiskRead", "Up"],
         ),
+        // Without a link that is rehearsed: the drive is not the device's.
+        ([&["--device", "cpu*1"], &shares(["20", "0"])[..]].concat(), &["DiskRead", "Up"]),
     ] {
         assert_eq!(answer(&folder, &[&args[..], &drawn].concat()).fine(), want, "{args:?}");
         let spans = folder.json("lanes.json")["spans"].as_array().expect("a list").clone();
@@ -68,6 +71,15 @@ fn lanes_in_every_format_and_no_other() {
         ["bench", "throughput", &model, "--num-prompts", "2", "--input-len", "8", "--output-len", "2"];
     ballast(&[&bench[..], &["--lanes", &folder.name("b.svg")]].concat()).fine();
     assert!(std::fs::read_to_string(folder.path("b.svg")).expect("written").contains("mlp 0 batch 0"));
+    let text = folder.write("text.txt", "a b c d e f g h i j k l m n o p q r s t u v w x y z");
+    let eval = ["eval", "perplexity", &model, "--text", &text, "--context", "8", "--stride", "8"];
+    ballast(&[&eval[..], &["--lanes", &folder.name("c.json")]].concat()).fine();
+    assert!(folder.json("c.json")["spans"].as_array().is_some_and(|spans| !spans.is_empty()));
+    let server = Serving::start(&[&model, "--lanes", &folder.name("d.json")]);
+    let body = r#"{"prompt": [5], "max_tokens": 2}"#;
+    assert!(server.ask("POST", "/v1/completions", "", body).starts_with("HTTP/1.1 200"));
+    server.end();
+    assert!(folder.json("d.json")["spans"].as_array().is_some_and(|spans| !spans.is_empty()));
 }
 
 #[test]
@@ -85,6 +97,34 @@ fn the_process_stays_within_its_memory() {
         let (peak, planned) = (bytes("peak_rss_bytes"), bytes("planned_bytes"));
         assert!(peak <= planned, "{more:?}: {peak} of {planned}");
     }
+}
+
+/// Nothing was measured of this model: KV away from the device has the command measure, and plan by it, before it loads.
+#[test]
+fn the_process_stays_within_its_memory_while_it_plans_itself() {
+    const MEMORY: u64 = 64 << 20;
+    let (folder, model) = (Folder::new(), golden("llama"));
+    let json = folder.name("x.json");
+    let bench =
+        ["bench", "throughput", &model, "--num-prompts", "2", "--input-len", "8", "--output-len", "4"];
+    let limits = ["--reps", "1", "--memory", "64MiB", "--json", &json];
+    for percent in [["50"; 6], ["0", "50", "0", "0", "100", "0"]] {
+        let cache = Folder::new();
+        let args = [&bench[..], &limits, &["--percent"], &percent].concat();
+        let ran = Ran::of(command(&args).env("BALLAST_CACHE", cache.whole()).output().expect("it starts"));
+        assert!(ran.err.contains("--attend auto"), "it measured: {}", ran.err);
+        ran.fine();
+        let peak = folder.json("x.json")["peak_rss_bytes"].as_u64().expect("a number");
+        assert!(peak <= MEMORY, "{percent:?}: {peak} of {MEMORY}");
+    }
+}
+
+#[test]
+fn a_processor_that_stands_for_a_device_has_memory_of_its_own() {
+    let folder = Folder::new();
+    let ran = answer(&folder, &["--device", "cpu*1", "--memory", "100MiB"]);
+    assert!(ran.err.contains("of 50.0 MiB on the device"), "{}", ran.err);
+    assert_eq!(ran.fine(), answer(&folder, &[]).fine());
 }
 
 #[test]
@@ -105,7 +145,18 @@ fn budgets_and_shares_of_nonsense() {
     // Two layers: slots for both hold all of them.
     let small = ["--memory", "100MiB", "--device-memory", "300KiB"];
     let args = [&small[..], &percent(["100", "0", "100", "0", "100", "0"])].concat();
-    refused(&args, 1, &["of the device's memory", "No other shares of weights fit"]);
+    refused(&args, 1, &["of the device's memory"]);
+    what_would_fit_can_be_pasted(&folder, &args);
+}
+
+fn what_would_fit_can_be_pasted(folder: &Folder, args: &[&str]) {
+    let blocks = ["--schedule", "zigzag", "--num-batches", "4"];
+    let told = answer(folder, &[args, &blocks].concat()).err;
+    let (_, flags) = told.split_once("The nearest that fits: ").unwrap_or_else(|| panic!("{told}"));
+    let flags: Vec<&str> = flags.split_whitespace().collect();
+    assert!(flags[0] == "--percent" && flags.len() >= 7, "{told}");
+    let ran = answer(folder, &[args, &blocks, &flags].concat());
+    assert_eq!(ran.fine(), answer(folder, &[]).fine(), "{flags:?}");
 }
 
 #[test]

@@ -70,7 +70,7 @@ pub struct Offload {
     pub link: Option<u64>,
     /// The folder of packed stores; without one, nothing lives on the drive.
     pub folder: Option<PathBuf>,
-    /// Bytes that a store may take there; as many as there are if absent.
+    /// Bytes that packed weights, KV and activations may take there; as many as they need if absent (see `drive_room`).
     pub disk: Option<u64>,
     /// How much of the weights stays on the device.
     pub share: WeightShare,
@@ -122,6 +122,8 @@ pub enum DeviceChoice {
     /// The processor.
     #[default]
     Cpu,
+    /// The processor in the place of a device with memory of its own, `Offload::device_memory`, that cannot read the drive.
+    Virtual,
     /// The processor, with memory full of NaNs where bytes are of no use any more: finds who reads them. Its host attends
     /// on a lane of its own, as beside a GPU.
     Poisoned,
@@ -181,7 +183,7 @@ impl EngineConfig {
     /// one that cannot.
     pub(crate) fn disk_path(&self) -> DiskPath {
         match (self.device, self.offload.link) {
-            (DeviceChoice::Cuda, _) | (_, Some(_)) => DiskPath::ThroughHost,
+            (DeviceChoice::Cuda | DeviceChoice::Virtual, _) | (_, Some(_)) => DiskPath::ThroughHost,
             (DeviceChoice::Cpu | DeviceChoice::Poisoned, None) => DiskPath::Direct,
         }
     }

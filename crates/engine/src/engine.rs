@@ -8,10 +8,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
+use model::store::Access;
 use policy::cost::Cost;
 use policy::drive::{Lowering, drive};
 use policy::log::{Entry, Recorded};
-use policy::pipeline::Plan;
+use policy::pipeline::{Delegation, Plan};
 use policy::sched::{Fcfs, FcfsConfig, Scheduler};
 use spec::{ModelSpec, Nanos, Op, SeqId, Shape};
 
@@ -22,7 +23,7 @@ use crate::step::world::{Message, Real};
 use crate::tiers::stowed::{Stowed, Streamed};
 use crate::watch::corrupted::counted;
 use crate::watch::stats::{Counts, Stats};
-use crate::watch::timeline::{Ranges, Timeline};
+use crate::watch::timeline::{LaneWatch, Ranges, Timeline};
 use crate::watch::watched::Watched;
 
 /// A model that is loaded and serves requests, on a thread of its own.
@@ -41,7 +42,7 @@ pub struct Engine {
 pub(crate) struct Seen {
     pub(crate) stowed: Option<Arc<Stowed>>,
     pub(crate) timeline: Arc<Timeline>,
-    pub(crate) host_linear_tokens: u32,
+    pub(crate) delegation: Delegation,
 }
 
 /// A request under way whose events go elsewhere. Dropping it cancels the request.
@@ -234,14 +235,24 @@ impl Engine {
         self.seen.stowed.as_ref()?.not_pinned()
     }
 
-    /// The largest batch, in tokens, for which the host computes with weights that live there; larger ones have them copied.
-    pub fn host_linear_tokens(&self) -> u32 {
-        self.seen.host_linear_tokens
+    /// In which steps the host computes with weights that live there; for all others they are copied.
+    pub fn delegation(&self) -> Delegation {
+        self.seen.delegation
     }
 
     /// What ran on which lane: the newest nodes, as many as `EngineConfig::lane_spans`.
     pub fn ranges(&self) -> Ranges {
         self.seen.timeline.ranges()
+    }
+
+    /// The same for whoever looks when somebody else has ended it.
+    pub fn lane_watch(&self) -> LaneWatch {
+        LaneWatch(Arc::clone(&self.seen.timeline))
+    }
+
+    /// How the drive is reached that weights are streamed from; none where none are.
+    pub fn drive_access(&self) -> Option<Access> {
+        self.seen.stowed.as_ref()?.access()
     }
 
     /// Its counters.

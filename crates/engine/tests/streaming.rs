@@ -6,14 +6,15 @@ use std::path::{Path, PathBuf};
 
 use common::{Story, checkpoint, config as base, split};
 use engine::{
-    DeviceChoice, Engine, EngineConfig, Event, Hold, HostLinears, Offload, Planned, Request, TooSmall,
-    WeightShare,
+    Blocks, DeviceChoice, Engine, EngineConfig, Event, Hold, HostLinears, Offload, Planned, Request,
+    TooSmall, WeightShare,
 };
 use kernels::page_cache;
 use model::Checkpoint;
 use model::decoder::{Blueprint, WeightsAs};
 use model::sampling::SamplingParams;
 use policy::cost::{Curve, Linear, Tables};
+use policy::sched::Schedule;
 use spec::ModelSpec;
 
 fn config(offload: Offload) -> EngineConfig {
@@ -128,6 +129,32 @@ fn weights_on_the_host_are_copied_or_computed_with_as_told() {
         });
         assert_eq!(copied[1], 0, "steps of at most 64 tokens copy nothing");
         assert!(copied[0] > 10, "{copied:?}");
+    }
+}
+
+/// Steps of several batches do as they are told too, and their prompts are more than the host has room for.
+#[test]
+fn blocks_compute_with_weights_on_the_host_in_every_batch_of_a_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoint = checkpoint("llama-gqa-tied");
+    let roomy = |offload| EngineConfig { max_num_batched_tokens: 128, ..config(offload) };
+    let want = stories(&start(&checkpoint, roomy(Offload::default())));
+    for schedule in [Schedule::Row, Schedule::Zigzag, Schedule::Diagonal] {
+        let passes = [HostLinears::Device, HostLinears::Host].map(|linears| {
+            let offload = Offload { linears, ..shares(folder.path(), 30, 70) };
+            let blocks = Blocks {
+                schedule: Some(schedule),
+                num_batches: Some(3),
+                batch_size: Some(2),
+                ..Blocks::default()
+            };
+            let device = DeviceChoice::Poisoned;
+            let engine = start(&checkpoint, EngineConfig { device, blocks, ..roomy(offload) });
+            assert_eq!(stories(&engine), want, "{schedule:?}, {linears:?}");
+            engine.copied().bytes / engine.hold().copied_bytes
+        });
+        // Twelve tokens each: all decodes copied, or none.
+        assert!(passes[0] >= 12 && passes[1] < passes[0] - 8, "{schedule:?}: {passes:?}");
     }
 }
 

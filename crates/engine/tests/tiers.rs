@@ -4,9 +4,10 @@ mod common;
 
 use std::path::PathBuf;
 
-use engine::{DeviceChoice, EngineConfig, Hold, Offload, Planned, TooSmall, WeightShare};
+use engine::{Blocks, DeviceChoice, EngineConfig, Hold, Offload, Planned, TooSmall, WeightShare};
 use model::decoder::Blueprint;
-use spec::ModelSpec;
+use policy::sched::Schedule;
+use spec::{ModelSpec, Split, Tier};
 
 const MODEL: &str = "llama-gqa-tied";
 
@@ -136,13 +137,76 @@ fn shares_that_do_not_fit_name_the_nearest_that_do() {
             plan(&EngineConfig { memory: device + memory, ..config(Offload { share, ..offload(device) }) })
         };
         let refused = with(shares(asked.0, asked.1)).unwrap_err();
-        let TooSmall::Shares { nearest: Some((on_device, on_host)), .. } = refused else {
+        let TooSmall::Shares { nearest: Some(nearest), .. } = &refused else {
             panic!("{asked:?}: {refused}");
         };
-        assert!(refused.to_string().contains(&format!("--percent {on_device} {on_host} ")), "{refused}");
-        assert!(on_device <= asked.0, "{refused}");
-        with(shares(on_device, on_host)).unwrap();
+        let percent = Tier::ALL.map(|tier| nearest.weights.part(tier) / (Split::WHOLE / 100));
+        let told = format!("--percent {} {} 100 0 100 0", percent[0], percent[1]);
+        assert!(refused.to_string().ends_with(&told), "{refused}");
+        assert!(percent[0] <= asked.0, "{refused}");
+        with(shares(percent[0], percent[1])).unwrap();
     }
+}
+
+/// Where no shares of weights fit, because of something else.
+#[test]
+fn what_takes_the_room_makes_way_in_what_would_fit() {
+    let told = |config: &EngineConfig| {
+        let refused = plan(config).unwrap_err();
+        let TooSmall::Shares { nearest, .. } = &refused else { panic!("{refused}") };
+        let nearest = *nearest.clone().unwrap_or_else(|| panic!("{refused}"));
+        let blocks = Blocks { kv: nearest.kv, hidden: nearest.hidden, ..config.blocks };
+        let [batches, seqs, tokens] = nearest.batches.map_or([None; 3], |told| told.map(Some));
+        let blocks = Blocks {
+            num_batches: batches.or(blocks.num_batches),
+            batch_size: seqs.or(blocks.batch_size),
+            ..blocks
+        };
+        let offload = Offload { share: WeightShare::Exactly(nearest.weights), ..config.offload.clone() };
+        let max_num_batched_tokens = tokens.unwrap_or(config.max_num_batched_tokens);
+        let max_model_len = nearest.max_model_len.or(config.max_model_len);
+        plan(&EngineConfig { blocks, offload, max_num_batched_tokens, max_model_len, ..config.clone() })
+            .unwrap_or_else(|why| panic!("{refused}: {why}"));
+        nearest
+    };
+    let zigzag = |batches, kv: [u32; 3]| Blocks {
+        schedule: Some(Schedule::Zigzag),
+        num_batches: Some(batches),
+        batch_size: Some(2),
+        kv: common::split(kv),
+        ..Blocks::default()
+    };
+    // KV of 1.6 MiB on a device with room for half of it.
+    let long = EngineConfig {
+        max_model_len: Some(512),
+        kv_tokens: Some(512),
+        ..config(offload(least_device() + (300 << 10)))
+    };
+    let long = EngineConfig { memory: 1 << 30, blocks: zigzag(2, [100, 0, 0]), ..long };
+    let share = Offload { share: shares(0, 100), ..long.offload.clone() };
+    let nearest = told(&EngineConfig { offload: share, ..long });
+    assert_ne!(nearest.kv, Split::RESIDENT, "{nearest}");
+    // Activations of twenty batches.
+    let least = plan(&EngineConfig {
+        blocks: zigzag(2, [100, 0, 0]),
+        ..config(Offload { share: shares(0, 100), ..offload(16 << 20) })
+    });
+    let offload = Offload { share: shares(0, 100), ..offload(least.unwrap().arena_bytes()) };
+    let blocks = Blocks { hidden: Split::RESIDENT, ..zigzag(20, [100, 0, 0]) };
+    let many = EngineConfig {
+        blocks: Blocks { schedule: Some(Schedule::Row), ..blocks },
+        ..config(offload.clone())
+    };
+    assert!(plan(&many).is_ok(), "row by row batches share their buffers");
+    let nearest = told(&EngineConfig { blocks, ..many });
+    assert!(nearest.batches.is_some() || nearest.hidden != Split::RESIDENT, "{nearest}");
+    // Nothing near a device of a few pages.
+    let none = EngineConfig {
+        offload: Offload { device_memory: Some(64 << 10), ..offload },
+        ..config(Offload::default())
+    };
+    let text = plan(&none).unwrap_err().to_string();
+    assert!(text.contains("Nothing near it fits"), "{text}");
 }
 
 #[test]

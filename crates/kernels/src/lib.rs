@@ -10,6 +10,7 @@ pub mod attention;
 pub mod calibrate;
 mod cpu;
 pub mod device;
+pub mod drive;
 pub mod elementwise;
 pub mod exp;
 pub mod helpers;

@@ -111,6 +111,22 @@ pub enum Error {
         /// Bytes that it will have.
         needed: u64,
     },
+    /// The drive will not give a packed store its room.
+    #[error(
+        "the packed store {} takes {needed} bytes, which its drive does not give it ({source}; free: {free}); free some \
+         space, or name a folder on another drive with --offload-dir",
+        path.display()
+    )]
+    DriveSmall {
+        /// Its folder.
+        path: PathBuf,
+        /// Bytes that it will have.
+        needed: u64,
+        /// What the drive has free, as told to people.
+        free: String,
+        /// What the system says.
+        source: std::io::Error,
+    },
     /// No model answers to that name.
     #[error("no model `{name}`: {why}")]
     NoModel {

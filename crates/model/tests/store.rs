@@ -9,6 +9,7 @@ use kernels::{AlignedBytes, Team};
 use model::Checkpoint;
 use model::decoder::{Blueprint, WeightsAs};
 use model::store::{Maker, Store};
+use spec::ModelSpec;
 
 fn checkpoint() -> Checkpoint {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/llama-gqa-tied");
@@ -112,6 +113,42 @@ fn formats_and_models_have_stores_of_their_own() {
     ];
     assert_eq!(place(&checkpoint, WeightsAs::Bf16), places[0]);
     assert!((1..4).all(|i| !places[..i].contains(&places[i])), "{places:?}");
+}
+
+#[test]
+fn an_empty_manifest_is_none_and_nothing_is_packed_again() {
+    let (checkpoint, home, team) = (checkpoint(), tempfile::tempdir().unwrap(), Team::new(1));
+    let blueprint = blueprint(&checkpoint, WeightsAs::Bf16);
+    let maker = Maker { checkpoint: &checkpoint, blueprint: &blueprint, home: home.path() };
+    let want = contents(&maker.make(&team, &|_| {}).unwrap());
+    std::fs::write(panels(home.path()).with_file_name("manifest.json"), "").unwrap();
+    assert!(maker.open().unwrap().is_none());
+    let store = maker.make(&team, &|_| panic!("all panels are there")).unwrap();
+    assert_eq!(contents(&store), want);
+}
+
+#[test]
+fn a_drive_that_is_too_small_is_refused_before_anything_is_packed() {
+    let spec = ModelSpec { hidden: 1 << 20, ffn: 1 << 22, layers: 512, ..checkpoint().spec().clone() };
+    let (checkpoint, home) = (Checkpoint::dummy(spec, 1), tempfile::tempdir().unwrap());
+    let blueprint = blueprint(&checkpoint, WeightsAs::Bf16);
+    let maker = Maker { checkpoint: &checkpoint, blueprint: &blueprint, home: home.path() };
+    assert!(blueprint.bytes() as u64 > 1 << 52);
+    let text = maker.make(&Team::new(1), &|_| panic!("packed")).map(drop).unwrap_err().to_string();
+    assert!(text.contains("--offload-dir") && text.contains("free"), "{text}");
+    assert_eq!(std::fs::metadata(panels(home.path())).unwrap().len(), 0);
+    assert_eq!(maker.held_bytes().unwrap(), 0);
+}
+
+#[test]
+fn the_room_of_a_store_is_there_from_the_beginning() {
+    let (checkpoint, home, team) = (checkpoint(), tempfile::tempdir().unwrap(), Team::new(1));
+    let blueprint = blueprint(&checkpoint, WeightsAs::Bf16);
+    let maker = Maker { checkpoint: &checkpoint, blueprint: &blueprint, home: home.path() };
+    let held = AtomicU64::new(u64::MAX);
+    let told = |_| _ = held.fetch_min(maker.held_bytes().unwrap(), Ordering::Relaxed);
+    let layout = maker.make(&team, &told).unwrap().layout().bytes();
+    assert!(held.into_inner() >= layout, "taken before the first piece");
 }
 
 #[test]

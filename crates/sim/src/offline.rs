@@ -19,6 +19,8 @@ pub struct Offline {
     pub first_token_s: f64,
     /// Time of a request from its first step to its last token, on average.
     pub latency_s: f64,
+    /// The longest that one takes.
+    pub latency_max_s: f64,
     /// Tokens generated.
     pub generated: u64,
     /// Steps.
@@ -61,6 +63,7 @@ impl Offline {
             seconds: latest(&mut requests().map(|tally| tally.newest)),
             first_token_s: latest(&mut requests().map(|tally| tally.first)),
             latency_s: lives.iter().sum::<f64>() / lives.len().max(1) as f64,
+            latency_max_s: lives.iter().copied().fold(0.0, f64::max),
             generated: requests().map(|tally| u64::from(tally.generated.0)).sum(),
             steps: metrics.steps,
             busy: metrics.busy.map(Nanos::as_secs),
@@ -111,5 +114,16 @@ mod tests {
             run.ops[..8].iter().map(|s| (s * 1e9).round()).collect::<Vec<_>>(),
             [6.0, 6.0, 6.0, 6.0, 6.0, 6.0, 6.0, 0.0]
         );
+    }
+
+    #[test]
+    fn the_longest_that_a_request_takes_is_told_beside_the_mean() {
+        let job = |output| Job { arrival: Nanos::ZERO, prompt: Tokens(4), output: Tokens(output) };
+        let blocks = ByTier { device: 8, host: 0, disk: 0 };
+        let scheduler = FcfsConfig { max_num_seqs: 2, blocks, ..FcfsConfig::default() };
+        let (plan, cost) = (Plan::resident(1, 2048), op as fn(&Op, &Shape) -> Nanos);
+        let run = Offline::run(&[job(3), job(7)], scheduler, &plan, &cost, Nanos(10)).expect("it fits");
+        let ns = |seconds: f64| (seconds * 1e9).round();
+        assert_eq!((ns(run.latency_max_s), ns(run.latency_s)), (7.0 * 17.0, 5.0 * 17.0));
     }
 }

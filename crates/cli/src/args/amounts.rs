@@ -89,8 +89,9 @@ pub(super) fn link_gbps(text: &str) -> Result<u64, String> {
 /// `cpu`, `cuda`, or `cpu*N`: N processors that stand for as many devices.
 pub(super) fn device(text: &str) -> Result<DeviceName, String> {
     match text.split_once('*') {
-        None => DeviceName::from_str(text, false).map_err(|_| "expected cpu, cpu*1 or cuda".to_string()),
-        Some(("cpu", "1")) => Ok(DeviceName::Cpu),
+        None | Some(("cpu", "1")) => {
+            DeviceName::from_str(text, false).map_err(|_| "expected cpu, cpu*1 or cuda".to_string())
+        }
         Some(("cpu", count)) if count.parse::<u16>().is_ok_and(|n| n > 1) => {
             Err("several devices are not built yet: one is cpu or cpu*1".into())
         }
@@ -150,7 +151,7 @@ mod tests {
 
     #[test]
     fn devices_and_links() {
-        assert_eq!((device("cpu"), device("cpu*1")), (Ok(DeviceName::Cpu), Ok(DeviceName::Cpu)));
+        assert_eq!((device("cpu"), device("cpu*1")), (Ok(DeviceName::Cpu), Ok(DeviceName::CpuApart)));
         assert!(device("cpu*4").unwrap_err().contains("not built"));
         for bad in ["gpu", "cpu*", "cuda*1", "cpu*0", "cpu*x"] {
             assert!(device(bad).unwrap_err().contains("expected"), "{bad}");

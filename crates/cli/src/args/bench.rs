@@ -165,6 +165,9 @@ pub(crate) enum DeviceName {
     /// The processor, with a share of the host's memory.
     #[default]
     Cpu,
+    /// The processor in the place of a device whose memory is apart from the host's.
+    #[value(name = "cpu*1")]
+    CpuApart,
     /// The first NVIDIA GPU, through its driver.
     Cuda,
 }

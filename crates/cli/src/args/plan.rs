@@ -152,7 +152,7 @@ pub(crate) struct PlanArgs {
     /// Requests that are worked through, of a model that is here [default: 64].
     #[arg(long, value_parser = at_least_one)]
     pub(crate) num_prompts: Option<usize>,
-    /// The longest that a request may take, seconds.
+    /// The longest that any request may take from its first step to its last token, seconds.
     #[arg(long, value_name = "SECONDS", value_parser = positive)]
     pub(crate) max_latency: Option<f64>,
     /// What the machine draws, for tokens per dollar.

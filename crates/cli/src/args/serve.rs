@@ -8,6 +8,7 @@ use model::sampling::MAX_LOGPROBS;
 
 use super::amounts::{at_least_one, parse_bytes, parse_count, seconds};
 use super::{EngineArgs, ModelArg};
+use crate::lanes::LanesArgs;
 
 #[derive(Args)]
 pub(crate) struct ServeArgs {
@@ -73,6 +74,8 @@ pub(crate) struct ServeArgs {
     /// What is told: every request from info on, those that only look from debug on.
     #[arg(long, value_enum, default_value_t = LogLevelName::Info, help_heading = "Server")]
     pub(crate) log_level: LogLevelName,
+    #[command(flatten)]
+    pub(crate) lanes: LanesArgs,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
 }

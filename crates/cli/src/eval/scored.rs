@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::args::EvalArgs;
 use crate::display::{Progress, Unit, Voice};
+use crate::lanes::LanesFile;
 use crate::loaded;
 use crate::resolve::{Needs, engine_config};
 
@@ -20,6 +21,7 @@ const AT_ONCE: usize = 8;
 /// A model and its tokenizer.
 pub(super) struct Scorer {
     engine: Engine,
+    lanes: LanesFile,
     pub(super) tokenizer: std::sync::Arc<Tokenizer>,
     subject: Subject,
     began: Instant,
@@ -53,7 +55,8 @@ impl Scorer {
             step_tokens: None,
             expected: None,
         };
-        let mut config = engine_config(&args.engine, needs)?;
+        let lanes = args.lanes.open()?;
+        let mut config = lanes.wanted(engine_config(&args.engine, needs)?);
         let mut weights = args.engine.weights_name();
         if let Some(bits) = args.round_weights {
             config.weights = WeightsAs::Rounded(bits);
@@ -81,7 +84,7 @@ impl Scorer {
             kv_bytes_per_token,
         };
         let engine = loaded::load(planned, Voice::Normal)?;
-        Ok(Scorer { engine, tokenizer, subject, began: Instant::now() })
+        Ok(Scorer { engine, lanes, tokenizer, subject, began: Instant::now() })
     }
 
     /// Tokens of a text, with what the model wants before one.
@@ -114,10 +117,10 @@ impl Scorer {
         Ok(self.engine.submit(Request { prompt: tokens.to_vec(), params, seed: 0, salt: 0 })?)
     }
 
-    /// Ends the engine; what was evaluated, the seconds it took, and the peak of memory.
+    /// Ends the engine and writes its lanes; what was evaluated, the seconds it took, and the peak of memory.
     pub(super) fn finish(self) -> Result<(Subject, f64, u64)> {
         let seconds = self.began.elapsed().as_secs_f64();
-        self.engine.finish()?;
+        self.lanes.end(self.engine)?;
         Ok((self.subject, seconds, memory::peak_resident_bytes()))
     }
 }

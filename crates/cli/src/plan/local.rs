@@ -36,6 +36,7 @@ pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
     let base =
         engine_config(&args.engine, Needs::of_requests(&args.engine, job.requests, job.input, job.output))?;
     let opened = loaded::open(Some(&args.model), &args.engine, Voice::Normal)?;
+    let base = opened.within_drive(base)?;
     let tables = profile::kept_or_taken(&opened, &base, &args.engine)?.tables;
     let fixed = Fixed { max_latency_s: args.max_latency, ..Fixed::of(&args.engine) };
     let resident_bytes = memory::resident_bytes();
@@ -101,13 +102,17 @@ fn nothing(planner: &Planner<'_>, max_latency: Option<f64>) -> anyhow::Error {
         delegate: Delegate::Host,
         homes: Homes::of(&planner.base),
     };
-    match (engine::Planned::new(planner.checkpoint, planner.config(&least)), max_latency) {
+    let soonest = max_latency.and_then(|_| planner.soonest().ok().flatten());
+    match (engine::Planned::new(planner.checkpoint, planner.config(&least)), max_latency.zip(soonest)) {
         (Err(why), _) => anyhow::Error::new(why).context("nothing fits"),
-        (Ok(_), Some(limit)) => anyhow::anyhow!(
-            "nothing is fast enough: no block serves a request of {} tokens in and {} out in {limit} s; raise \
-             --max-latency",
+        (Ok(_), Some((limit, soonest))) => anyhow::anyhow!(
+            "nothing is fast enough: a request of {} tokens in and {} out takes {:.3} s at the least ({} at once, \
+             {:.3} tokens/s), more than the {limit} s of --max-latency",
             job.input,
-            job.output
+            job.output,
+            soonest.run.latency_max_s,
+            soonest.candidate.seqs(job),
+            soonest.run.tokens_per_s(),
         ),
         (Ok(_), None) => anyhow::anyhow!(
             "nothing fits with these flags: leave --batch-size, --num-batches, --max-num-seqs or \
@@ -118,10 +123,10 @@ fn nothing(planner: &Planner<'_>, max_latency: Option<f64>) -> anyhow::Error {
 
 /// The most that can be had at each latency.
 fn frontier(mut scored: Vec<Scored>) -> Vec<(f64, f64)> {
-    scored.sort_by(|a, b| a.run.latency_s.total_cmp(&b.run.latency_s));
+    scored.sort_by(|a, b| a.run.latency_max_s.total_cmp(&b.run.latency_max_s));
     let mut points: Vec<(f64, f64)> = Vec::new();
     for scored in scored {
-        let (latency, rate) = (scored.run.latency_s, scored.run.tokens_per_s());
+        let (latency, rate) = (scored.run.latency_max_s, scored.run.tokens_per_s());
         if points.last().is_none_or(|last| rate > last.1) {
             points.push((latency, rate));
         }

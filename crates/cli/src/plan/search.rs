@@ -86,8 +86,7 @@ impl Planner<'_> {
         let most = self.most_seqs() as u32;
         let placed = question.as_ref().map(|question| search_up_to(question, most, keep)).unwrap_or_default();
         let mut scored = self.scored(&self.candidates(&placed))?;
-        let soon = |scored: &Scored| self.fixed.max_latency_s.is_none_or(|most| scored.run.latency_s <= most);
-        scored.retain(soon);
+        scored.retain(|scored| self.fixed.max_latency_s.is_none_or(|most| scored.run.latency_max_s <= most));
         scored.sort_by(|a, b| b.run.tokens_per_s().total_cmp(&a.run.tokens_per_s()));
         let Some(best) = scored.first() else { return Ok(None) };
         let block = BlockSize {
@@ -134,11 +133,8 @@ impl Planner<'_> {
 
     /// As many blocks as are wanted for a curve: the best of the programme, and every size up to all requests.
     pub(crate) fn curve(&self) -> Result<Vec<Scored>> {
-        let sizes = std::iter::successors(Some(1), |size| Some(size * 2))
-            .take_while(|&size| size < self.job.requests);
-        let sizes: Vec<usize> = sizes.chain([self.job.requests]).collect();
         let mut all = self.search(RESCORED)?.map(|found| found.scored).unwrap_or_default();
-        for size in sizes {
+        for size in self.sizes().chain([self.job.requests]) {
             let Some(step_tokens) = self.steps(size).last().copied() else { continue };
             let candidate = Candidate {
                 schedule: Schedule::Continuous,
@@ -177,17 +173,35 @@ impl Planner<'_> {
         })
     }
 
+    /// The plan whose slowest request is the soonest.
+    pub(crate) fn soonest(&self) -> Result<Option<Scored>> {
+        let fixed = Fixed { max_latency_s: Some(f64::MAX), ..self.fixed };
+        let found = Planner { fixed, base: self.base.clone(), ..*self }.search(RESCORED)?;
+        let soonest = |a: &Scored, b: &Scored| a.run.latency_max_s.total_cmp(&b.run.latency_max_s);
+        Ok(found.and_then(|found| found.scored.into_iter().min_by(soonest)))
+    }
+
+    /// 1, 2, 4 and so on, fewer than there are requests.
+    fn sizes(&self) -> impl Iterator<Item = usize> + use<> {
+        let requests = self.job.requests;
+        std::iter::successors(Some(1), |size| Some(size * 2)).take_while(move |&size| size < requests)
+    }
+
     fn most_seqs(&self) -> usize {
         self.fixed.seqs.unwrap_or(usize::MAX).min(self.job.requests)
     }
 
     /// Blocks of the programme, and all requests at once, in every way that flags allow.
     fn candidates(&self, placed: &[Placed]) -> Vec<Candidate> {
-        let own = BlockSize { batch_size: self.most_seqs() as u32, num_batches: 1 };
+        let alone = |seqs: usize| BlockSize { batch_size: seqs as u32, num_batches: 1 };
+        let mut own = vec![alone(self.most_seqs())];
+        if self.fixed.max_latency_s.is_some() {
+            // The programme looks for throughput; the fewer there are at once, the sooner each is done.
+            own.extend(self.sizes().map(alone));
+        }
         let mut all: Vec<Candidate> = self.own_rule().into_iter().collect();
-        for (block, elsewhere) in
-            placed.iter().map(|placed| (placed.block, self.elsewhere(placed))).chain([(own, None)])
-        {
+        let placed = placed.iter().map(|placed| (placed.block, self.elsewhere(placed)));
+        for (block, elsewhere) in placed.chain(own.into_iter().map(|block| (block, None))) {
             let num_batches = self.fixed.num_batches.unwrap_or(block.num_batches as usize);
             let batch_size = match (self.fixed.batch_size, self.fixed.seqs) {
                 (Some(size), _) => size,

@@ -12,6 +12,7 @@ use spec::{ModelSpec, Split, Tier};
 use crate::config::{DeviceChoice, EngineConfig, KvFormat, WeightShare};
 use crate::plan::blocks::Passes;
 use crate::plan::budget::Budget;
+use crate::plan::nearest::{Nearest, Refused};
 use crate::plan::room::{Kv, Room, WeightBytes};
 
 const _: () =
@@ -81,7 +82,7 @@ pub enum TooSmall {
         "this needs {} and may take {}: weights {}, activations {}, KV for one sequence of {tokens} tokens {}, \
          the process itself {}. Raise --memory to at least the former, lower --max-model-len or \
          --max-num-batched-tokens, or choose narrower weights (--weights int8 or int4){}",
-        size(need),
+        at_least(need),
         size(limit),
         size(weights),
         size(work),
@@ -112,7 +113,7 @@ pub enum TooSmall {
         "this needs {} of the device's memory and may take {} there: weights {}, activations {}, KV for one sequence of \
          {tokens} tokens {}. Raise --device-memory to at least the former, lower --max-model-len or \
          --max-num-batched-tokens, or choose narrower weights (--weights int8 or int4)",
-        size(need),
+        at_least(need),
         size(limit),
         size(weights),
         size(work),
@@ -136,7 +137,7 @@ pub enum TooSmall {
     #[error(
         "this needs {} on the host and may take {} there: weights {}, KV {}, the process itself {}. Raise --memory{}, or \
          leave more to the device or the drive",
-        size(need),
+        at_least(need),
         size(limit),
         size(weights),
         size(kv),
@@ -170,16 +171,16 @@ pub enum TooSmall {
         /// Bytes of the process.
         memory: u64,
     },
-    /// Shares of weights that were asked for do not fit.
-    #[error("{why}. {}", nearest.map_or_else(
-        || "No other shares of weights fit either".to_string(),
-        |(device, host)| format!("The nearest shares of weights that fit: --percent {device} {host} ..")
+    /// Shares that were asked for do not fit.
+    #[error("{why}. {}", nearest.as_ref().map_or_else(
+        || "Nothing near it fits either, neither other shares nor fewer or smaller batches".to_string(),
+        |nearest| format!("The nearest that fits: {nearest}")
     ))]
     Shares {
         /// What does not fit.
         why: Box<TooSmall>,
-        /// Percent on the device and on the host that would.
-        nearest: Option<(u32, u32)>,
+        /// What would.
+        nearest: Option<Box<Nearest>>,
     },
     /// Weights that fit no memory have nowhere to go.
     #[error("{why}; and there is no folder for weights on the drive (--offload-dir)")]
@@ -210,9 +211,9 @@ pub enum TooSmall {
     NoFolder,
     /// The drive's share does not hold what must live there.
     #[error(
-        "this needs {} on the drive and may take {} there: packed weights {}, KV and activations {}. Raise --disk to at \
-         least the former, or leave less to the drive (--percent)",
-        size(need),
+        "this needs {} on the drive and may take {} there: packed weights {}, KV and activations {}. Raise --disk (without it, \
+         what is free there but for a margin) to at least the former, or leave less to the drive (--percent)",
+        at_least(need),
         size(limit),
         size(weights),
         size(kv)
@@ -229,9 +230,9 @@ pub enum TooSmall {
     },
     /// The store of all weights is larger than the drive's share.
     #[error(
-        "the packed weights take {} on the drive, and --disk allows {}: raise it to at least the former, or choose \
-         narrower weights (--weights int8 or int4)",
-        size(need),
+        "the packed weights take {} on the drive, and may take {} there: raise --disk (without it, what is free there \
+         but for a margin) to at least the former, name another drive with --offload-dir, or choose narrower weights (--weights int8 or int4)",
+        at_least(need),
         size(limit)
     )]
     Disk {
@@ -242,14 +243,44 @@ pub enum TooSmall {
     },
 }
 
+impl TooSmall {
+    /// Whether less of something would fit.
+    fn is_of_room(&self) -> bool {
+        match self {
+            TooSmall::Memory { .. } | TooSmall::Device { .. } | TooSmall::Host { .. } => true,
+            TooSmall::Drive { .. } | TooSmall::Disk { .. } | TooSmall::NoDrive { .. } => true,
+            TooSmall::Carved { .. } | TooSmall::Shares { .. } => false,
+            TooSmall::Schedule { .. } | TooSmall::Swap | TooSmall::NoFolder => false,
+        }
+    }
+}
+
 impl Hold {
     /// Plans an engine of `config` within its memory, given what the process has resident already: with all weights on the
     /// device if they fit there, else with as many as fit, the next on the host where that is apart, the rest on the drive;
     /// and how they are cut then.
     ///
     /// # Errors
-    /// [`TooSmall`], with the parts and what to do.
+    /// [`TooSmall`], with the parts and what to do; of shares that were asked for, with the nearest that fit.
     pub fn plan(
+        spec: &ModelSpec,
+        blueprint: &Blueprint,
+        config: &EngineConfig,
+        resident_bytes: u64,
+    ) -> Result<(Hold, Option<Cut>), TooSmall> {
+        let found = Hold::plan_only(spec, blueprint, config, resident_bytes);
+        let refused = Refused { spec, blueprint, config, resident_bytes };
+        match (found, config.offload.share) {
+            (Err(why), WeightShare::Exactly(split)) if why.is_of_room() => {
+                let nearest = refused.nearest(split).map(Box::new);
+                Err(TooSmall::Shares { why: Box::new(why), nearest })
+            }
+            (found, _) => found,
+        }
+    }
+
+    /// The same for one of many plans that are tried: nobody asks what would fit in its place.
+    pub(crate) fn plan_only(
         spec: &ModelSpec,
         blueprint: &Blueprint,
         config: &EngineConfig,
@@ -262,10 +293,7 @@ impl Hold {
         let whole = || resident.hold(&WeightBytes::resident(blueprint), Kv::Wanted);
         let cut = || streamed.cut().map(|(hold, cut)| (hold, Some(cut)));
         match config.offload.share {
-            WeightShare::Exactly(Split::RESIDENT) if config.blocks.stay() => {
-                let refused = |why| streamed.refused(why, Split::RESIDENT);
-                whole().map(|hold| (hold, None)).map_err(refused)
-            }
+            WeightShare::Exactly(Split::RESIDENT) if config.blocks.stay() => whole().map(|hold| (hold, None)),
             WeightShare::Exactly(split) => streamed.cut_exactly(split).map(|(hold, cut)| (hold, Some(cut))),
             share => match whole() {
                 Err(_) if streamed.has_elsewhere() => cut(),
@@ -351,7 +379,7 @@ impl fmt::Display for Hold {
 }
 
 /// Whether the schedule that was asked for can have KV and activations where they shall be, and there is a drive for them.
-fn check_schedule(config: &EngineConfig) -> Result<(), TooSmall> {
+pub(crate) fn check_schedule(config: &EngineConfig) -> Result<(), TooSmall> {
     let blocks = &config.blocks;
     let away = |split: Split| split != Split::RESIDENT;
     match blocks.schedule {
@@ -437,9 +465,18 @@ pub fn kv_token_bytes(spec: &ModelSpec, config: &EngineConfig) -> u64 {
 
 /// `1.5 GiB`, for people.
 pub fn size(bytes: &u64) -> String {
+    in_units(*bytes, f64::round)
+}
+
+/// The same, and no less than it is: who gives so much gives enough.
+fn at_least(bytes: &u64) -> String {
+    in_units(*bytes, f64::ceil)
+}
+
+fn in_units(bytes: u64, rounded: fn(f64) -> f64) -> String {
     const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
-    match UNITS.iter().find(|(_, unit)| bytes >= unit) {
-        Some((name, unit)) => format!("{:.1} {name}", *bytes as f64 / *unit as f64),
+    match UNITS.iter().find(|(_, unit)| bytes >= *unit) {
+        Some((name, unit)) => format!("{:.1} {name}", rounded(bytes as f64 * 10.0 / *unit as f64) / 10.0),
         None => format!("{bytes} B"),
     }
 }

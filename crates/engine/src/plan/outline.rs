@@ -2,7 +2,7 @@
 
 use model::store::{Cut, Half, Stowed};
 use policy::cost::{Dims, ElementBytes, Measured, PartBytes, Tables};
-use policy::pipeline::{DiskPath, Overlap, Plan};
+use policy::pipeline::{BothWays, Delegation, DiskPath, Overlap, Plan};
 use policy::sched::FcfsConfig;
 use spec::{ByTier, LinkSpec, ModelSpec, Nanos, Placement, Split, Tier};
 
@@ -55,21 +55,30 @@ impl Outline {
         if plan.overlap == Overlap::Lanes {
             plan.overlap = Overlap::SharedCores;
         }
+        plan.delegation = self.delegation(tables);
+        plan
+    }
+
+    /// In which steps the host computes with weights that live there.
+    fn delegation(&self, tables: &Tables) -> Delegation {
+        if self.from_host.is_empty() || self.host_tokens == 0 {
+            return Delegation::Never;
+        }
+        if self.host_always {
+            return Delegation::Always { tokens: self.host_tokens };
+        }
         let largest = self.from_host.iter().map(|[_, mlp]| *mlp).max().unwrap_or(0) as f64;
         let link = self.link_bytes_per_s.map_or(f64::INFINITY, |rate| rate as f64);
-        let copy = largest / link.min(tables.copy_bytes_per_s);
-        let sizes = std::iter::successors(Some(1), |n| Some(2 * n)).take_while(|&n| n <= self.host_tokens);
-        let on = |tier, tokens: u32| tables.mlp_on(tier, f64::from(tokens));
-        // Copies go beside the device's compute, so the longer of both counts.
-        let wins =
-            |&tokens: &u32| self.host_always || on(Tier::Host, tokens) <= copy.max(on(Tier::Device, tokens));
-        plan.host_linear_tokens = sizes.take_while(wins).last().unwrap_or(0);
-        plan
+        let copy = Nanos::from_secs(largest / link.min(tables.copy_bytes_per_s));
+        let on = |tier, tokens: u32| Nanos::from_secs(tables.mlp_on(tier, f64::from(tokens)));
+        let both = |tokens| [on(Tier::Device, tokens), on(Tier::Host, tokens)];
+        Delegation::Cheaper(BothWays::timed(copy, self.host_tokens, both))
     }
 
     /// What its ops take, by tables that were measured here.
     pub fn cost(&self, tables: Tables) -> Measured {
         Measured {
+            delegation: self.delegation(&tables),
             tables,
             dims: self.dims,
             bytes: self.bytes,

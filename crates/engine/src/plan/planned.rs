@@ -15,7 +15,7 @@ use model::checkpoint::Checkpoint;
 use model::decoder::{Blueprint, Decoder, HostWork, LoadError, Loader, Work};
 use model::store::{Cut, Maker, Store};
 use policy::cost::Tables;
-use policy::pipeline::{Overlap, Plan, Share, Weights};
+use policy::pipeline::{Delegation, Overlap, Plan, Share, Weights};
 use policy::sched::{BlockConfig, FcfsConfig, Preempt};
 use spec::{ByTier, Layout, ModelSpec, PrefixUse, ReplicaId, Tier, Tokens};
 
@@ -28,7 +28,7 @@ use crate::plan::hold::{Hold, NoSuchKv, TooSmall, kv_layout};
 use crate::plan::homes::Homes;
 use crate::step::run::Machine;
 use crate::step::world::{Message, Real};
-use crate::tiers::delegate::host_linear_tokens;
+use crate::tiers::delegate::delegation;
 use crate::tiers::kv::{HostAttention, Kv, LayerPages, Rests, TURNS};
 use crate::tiers::kv_file::KvFile;
 use crate::tiers::link::Link;
@@ -98,20 +98,32 @@ impl<'a> Planned<'a> {
     /// # Errors
     /// [`TooSmall`]: what is missing, and what to do.
     pub fn new(checkpoint: &'a Checkpoint, config: EngineConfig) -> Result<Planned<'a>, TooSmall> {
-        Planned::beside(checkpoint, config, memory::resident_bytes())
+        Planned::by(checkpoint, config, |spec, blueprint, config| {
+            Hold::plan(spec, blueprint, config, memory::resident_bytes())
+        })
     }
 
     /// The same, given what the process has resident already: engines that are compared are planned beside the same.
     ///
     /// # Errors
-    /// [`TooSmall`]: what is missing, and what to do.
+    /// [`TooSmall`]: what is missing, without what would fit in its place.
     pub fn beside(
         checkpoint: &'a Checkpoint,
         config: EngineConfig,
         resident_bytes: u64,
     ) -> Result<Planned<'a>, TooSmall> {
+        Planned::by(checkpoint, config, |spec, blueprint, config| {
+            Hold::plan_only(spec, blueprint, config, resident_bytes)
+        })
+    }
+
+    fn by(
+        checkpoint: &'a Checkpoint,
+        config: EngineConfig,
+        plan: impl Fn(&ModelSpec, &Blueprint, &EngineConfig) -> Result<(Hold, Option<Cut>), TooSmall>,
+    ) -> Result<Planned<'a>, TooSmall> {
         let blueprint = blueprint(checkpoint, &config);
-        let (hold, cut) = Hold::plan(checkpoint.spec(), &blueprint, &config, resident_bytes)?;
+        let (hold, cut) = plan(checkpoint.spec(), &blueprint, &config)?;
         let passes = if cut.is_some() { Passes::Streamed } else { Passes::Resident };
         let mut config = config.settled(passes);
         let blocks = config.block_config(hold.kv_slot_tokens);
@@ -218,7 +230,8 @@ impl<'a> Planned<'a> {
     pub fn start(mut self, progress: &(dyn Fn(u64) + Sync)) -> Result<Engine, StartError> {
         let overlap = &mut self.config.blocks.overlap;
         // One team of threads computes for both, one kernel at a time.
-        if self.config.device == DeviceChoice::Cpu && *overlap == Overlap::Lanes {
+        let computes_for_both = matches!(self.config.device, DeviceChoice::Cpu | DeviceChoice::Virtual);
+        if computes_for_both && *overlap == Overlap::Lanes {
             *overlap = Overlap::SharedCores;
         }
         let config = self.config.clone();
@@ -240,21 +253,18 @@ impl<'a> Planned<'a> {
         let (sender, inbox) = channel();
         let stats = Arc::new(Stats::default());
         let machine = Arc::new(self.machine(devices, sender.clone(), Arc::clone(&stats), progress)?);
-        let host_linear_tokens = match &self.tables {
-            _ if machine.host_work.is_none() => 0,
-            Some(tables) => self.outline().plan(tables).host_linear_tokens,
-            None => host_linear_tokens(&self.config, &machine),
+        let delegation = match &self.tables {
+            _ if machine.host_work.is_none() => Delegation::Never,
+            Some(tables) => self.outline().plan(tables).delegation,
+            None => delegation(&self.config, &machine),
         };
-        let plan = Plan { host_linear_tokens, ..self.plan() };
+        let plan = Plan { delegation, ..self.plan() };
         let prefix = match self.config.prefix_caching {
             PrefixCaching::On if !self.rotates_by_length() => PrefixUse::Allowed,
             _ => PrefixUse::Forbidden,
         };
-        let seen = Seen {
-            stowed: machine.stowed.clone(),
-            timeline: Arc::clone(&machine.timeline),
-            host_linear_tokens,
-        };
+        let seen =
+            Seen { stowed: machine.stowed.clone(), timeline: Arc::clone(&machine.timeline), delegation };
         let foreseen = self.tables.clone().map(|tables| Foreseen::new(&self.outline(), tables));
         let world = Real::new(inbox, machine, (prefix, plan), (Arc::clone(&stats), foreseen))?;
         let run = Run { world, stats, config: self.fcfs(), plan, record };
@@ -472,7 +482,7 @@ pub(crate) fn open(
     Ok(match (config.device, tier) {
         (DeviceChoice::Poisoned, _) => Box::new(cpu()?.poisoned()),
         (DeviceChoice::Cuda, Tier::Device) => Box::new(cuda::open(bytes)?),
-        (DeviceChoice::Cuda | DeviceChoice::Cpu, _) => Box::new(cpu()?),
+        (DeviceChoice::Cuda | DeviceChoice::Cpu | DeviceChoice::Virtual, _) => Box::new(cpu()?),
     })
 }
 

@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use kernels::device::Dtype;
 use kernels::linear::Activations;
@@ -35,7 +36,7 @@ pub struct ProfileKey {
     pub formats: Vec<(String, usize)>,
     /// Layers, width, query heads, KV heads, width of a head, width inside the MLP, vocabulary.
     pub shape: [usize; 7],
-    /// The drive's number, where times are of one drive alone.
+    /// The number of the drive that is streamed from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drive: Option<u64>,
 }
@@ -52,8 +53,8 @@ impl ProfileKey {
             cpu: cpu_name(),
             cores: crate::config::default_threads(),
             device: match config.device {
-                DeviceChoice::Cpu | DeviceChoice::Poisoned => "cpu".into(),
-                DeviceChoice::Cuda => "cuda".into(),
+                DeviceChoice::Cpu | DeviceChoice::Virtual | DeviceChoice::Poisoned => "cpu".into(),
+                DeviceChoice::Cuda => gpu_name(),
             },
             isa: config.isa.to_string(),
             threads: config.threads,
@@ -61,18 +62,8 @@ impl ProfileKey {
             kv: kv_name(config),
             formats: formats.map(|(format, bytes)| (format!("{format:?}"), bytes)).collect(),
             shape: [spec.layers, spec.hidden, spec.heads, spec.kv_heads, spec.head_dim, spec.ffn, spec.vocab],
-            drive: None,
+            drive: config.offload.folder.as_deref().and_then(drive_of),
         }
-    }
-
-    /// The same of the drive that a folder is on, or would be once it is made.
-    pub fn on_drive_of(self, folder: &Path) -> ProfileKey {
-        // A relative folder's last ancestor is an empty path, which is the current folder.
-        let exists = |folder: &Path| {
-            let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-            std::fs::metadata(folder).ok()
-        };
-        ProfileKey { drive: folder.ancestors().find_map(exists).map(|found| found.dev()), ..self }
     }
 
     /// A short name for files.
@@ -96,6 +87,23 @@ fn activations_name(config: &EngineConfig) -> String {
 fn kv_name(config: &EngineConfig) -> String {
     let share = config.sparse.map_or(String::new(), |share| format!(", sparse {share}"));
     format!("{:?}{share}", config.kv_dtype()).to_lowercase()
+}
+
+/// The number of the drive that a folder is on, or would be once it is made.
+pub(super) fn drive_of(folder: &Path) -> Option<u64> {
+    // A relative folder's last ancestor is an empty path, which is the current folder.
+    let exists = |folder: &Path| {
+        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+        std::fs::metadata(folder).ok()
+    };
+    folder.ancestors().find_map(exists).map(|found| found.dev())
+}
+
+/// The GPU, by its name: one that cannot be opened is refused where it is used. It is asked once, as opening it takes a while.
+fn gpu_name() -> String {
+    static NAME: OnceLock<String> = OnceLock::new();
+    let ask = || cuda::Gpu::open(0).map_or("cuda".into(), |gpu| format!("cuda {}", gpu.name()));
+    NAME.get_or_init(ask).clone()
 }
 
 /// As Linux tells it; elsewhere the architecture's name.

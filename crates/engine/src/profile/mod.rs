@@ -173,10 +173,10 @@ mod tests {
         on(Some(7)).keep(folder.path()).unwrap();
         let found = |drive| Profile::find(folder.path(), &on(drive).key).unwrap();
         assert_eq!((found(Some(7)), found(Some(8)), found(None)), (Some(on(Some(7))), None, None));
-        let here = profile(1).key.on_drive_of(folder.path());
-        assert!(here.drive.is_some());
-        assert_eq!(here, profile(1).key.on_drive_of(&folder.path().join("not/made/yet")));
-        assert!(profile(1).key.on_drive_of(Path::new("not-made-yet")).drive.is_some());
+        let here = key::drive_of(folder.path());
+        assert!(here.is_some());
+        assert_eq!(here, key::drive_of(&folder.path().join("not/made/yet")));
+        assert!(key::drive_of(Path::new("not-made-yet")).is_some());
     }
 
     #[test]

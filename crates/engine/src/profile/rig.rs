@@ -66,7 +66,9 @@ impl Extent {
 pub(super) fn room(config: &EngineConfig) -> u64 {
     match config.device {
         DeviceChoice::Cuda => config.offload.device_memory.unwrap_or(u64::MAX),
-        DeviceChoice::Cpu | DeviceChoice::Poisoned => config.memory.saturating_sub(memory::resident_bytes()),
+        DeviceChoice::Cpu | DeviceChoice::Virtual | DeviceChoice::Poisoned => {
+            config.memory.saturating_sub(memory::resident_bytes())
+        }
     }
 }
 

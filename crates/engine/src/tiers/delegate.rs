@@ -1,13 +1,14 @@
-//! Weights that live on the host, computed with there while batches are small (FlexGen, section 4.2): for how large
-//! batches that takes less than copying them. The costs that the engine was planned with say so (`Outline::plan`); without any
+//! Weights that live on the host, computed with there while batches are small (FlexGen, section 4.2): in which steps that
+//! takes less than copying them. The costs that the engine was planned with say so (`Outline::plan`); without any
 //! it is measured when the engine starts.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use kernels::arena::Buf;
 use kernels::device::Device;
 use model::decoder::{Batch, Host, HostWork, Slots, WorkSize};
-use spec::{Part, Tier};
+use policy::pipeline::{BothWays, Delegation};
+use spec::{Nanos, Part, Tier};
 
 use crate::config::{EngineConfig, HostLinears};
 use crate::step::run::Machine;
@@ -27,16 +28,17 @@ impl EngineConfig {
     }
 }
 
-/// The largest batch, in tokens, for which the host computes with its weights.
-pub(crate) fn host_linear_tokens(config: &EngineConfig, machine: &Machine) -> u32 {
+/// In which steps the host computes with its weights, as measured.
+pub(crate) fn delegation(config: &EngineConfig, machine: &Machine) -> Delegation {
     let (Some(size), Some(work), Some(stowed)) = (config.host_work(), &machine.host_work, &machine.stowed)
     else {
-        return 0;
+        return Delegation::Never;
     };
+    let tokens = size.tokens as u32;
     match config.offload.linears {
-        HostLinears::Device => 0,
-        HostLinears::Host => size.tokens as u32,
-        HostLinears::Cheaper => Trial { machine, work, stowed }.cheaper(size.tokens),
+        HostLinears::Device => Delegation::Never,
+        HostLinears::Host => Delegation::Always { tokens },
+        HostLinears::Cheaper => Trial { machine, work, stowed }.cheaper(tokens),
     }
 }
 
@@ -48,11 +50,10 @@ struct Trial<'a> {
 }
 
 impl Trial<'_> {
-    /// Copies and the device's compute run side by side, so that the longer of both counts against the host's.
-    fn cheaper(&self, most: usize) -> u32 {
+    fn cheaper(&self, most: u32) -> Delegation {
         let layers = 0..self.machine.kv.layers.len();
         let home = |layer: usize| Some((layer, self.stowed.home_of(Part::Mlp(layer as u16))?));
-        let Some((layer, panels)) = layers.into_iter().find_map(home) else { return 0 };
+        let Some((layer, panels)) = layers.into_iter().find_map(home) else { return Delegation::Never };
         let part = Part::Mlp(layer as u16);
         let devices: (&dyn Device, &dyn Device) = (&*self.machine.device, &*self.machine.host);
         let copy = fastest(|| {
@@ -60,12 +61,10 @@ impl Trial<'_> {
             let _ = self.stowed.load(devices, part, (Tier::Host, Tier::Device), OnHost::Copied);
             devices.0.wait();
         });
-        let sizes = std::iter::successors(Some(1), |tokens| Some(2 * tokens)).take_while(|n| *n <= most);
-        let wins = |tokens: &usize| {
-            let device = fastest(|| self.mlp(layer, *tokens, None));
-            fastest(|| self.mlp(layer, *tokens, Some(panels))) <= copy.max(device)
+        let time = |tokens: u32| {
+            [None, Some(panels)].map(|panels| fastest(|| self.mlp(layer, tokens as usize, panels)))
         };
-        sizes.take_while(wins).last().unwrap_or(0) as u32
+        Delegation::Cheaper(BothWays::timed(copy, most, time))
     }
 
     fn mlp(&self, layer: usize, tokens: usize, panels: Option<Buf>) {
@@ -82,11 +81,11 @@ impl Trial<'_> {
     }
 }
 
-fn fastest(run: impl Fn()) -> Duration {
+fn fastest(run: impl Fn()) -> Nanos {
     let time = |_| {
         let begin = Instant::now();
         run();
         begin.elapsed()
     };
-    (0..RUNS).map(time).min().unwrap_or_default()
+    Nanos((0..RUNS).map(time).min().unwrap_or_default().as_nanos() as u64)
 }

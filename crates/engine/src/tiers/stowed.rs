@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use kernels::arena::{Buf, Full};
 use kernels::device::Device;
 use model::decoder::Slots;
-use model::store::{Cut, Half, Store};
+use model::store::{Access, Cut, Half, Store};
 use policy::pipeline::{DiskPath, SLOTS, direct_slot, up_slot};
 use spec::{Op, Part, Program, Tier};
 
@@ -155,6 +155,11 @@ impl Stowed {
     /// Why weights on the host pass through other memory on their way to a device that could read them where they lie.
     pub(crate) fn not_pinned(&self) -> Option<&str> {
         self.not_pinned.as_deref()
+    }
+
+    /// How the store is reached, if there is one.
+    pub(crate) fn access(&self) -> Option<Access> {
+        self.store.as_ref().map(Store::access)
     }
 
     /// Does what a node says that loads weights.

@@ -64,7 +64,7 @@ impl Foreseen {
 mod tests {
     use super::*;
     use policy::cost::{Curve, Dims, ElementBytes, Linear};
-    use policy::pipeline::{DiskPath, Plan};
+    use policy::pipeline::{Delegation, DiskPath, Plan};
     use spec::{Layout, Load, Pipeline};
 
     /// A second for each row of each op that has a table.
@@ -88,6 +88,7 @@ mod tests {
                 bytes: ElementBytes::BF16,
                 from_disk: vec![],
                 from_host: vec![],
+                delegation: Delegation::Never,
                 disk_path: DiskPath::Direct,
                 windows: vec![],
                 link: None,

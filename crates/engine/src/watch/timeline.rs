@@ -1,7 +1,7 @@
 //! What ran on each lane, and when: the newest of it, in bounded memory.
 
 use std::collections::VecDeque;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use spec::{Lane, Nanos, Op};
@@ -28,6 +28,17 @@ pub struct Ranges {
     pub ran: Vec<Ran>,
     /// Older ones that are not kept.
     pub forgotten: u64,
+}
+
+/// Tells what ran, also when the engine has ended.
+#[derive(Clone, Debug)]
+pub struct LaneWatch(pub(crate) Arc<Timeline>);
+
+impl LaneWatch {
+    /// The newest nodes, as many as `EngineConfig::lane_spans`.
+    pub fn ranges(&self) -> Ranges {
+        self.0.ranges()
+    }
 }
 
 /// Keeps the newest nodes of all lanes together.

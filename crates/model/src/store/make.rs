@@ -2,9 +2,11 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use kernels::drive::free_bytes;
+use kernels::reserve::reserve;
 use kernels::{AlignedBytes, Team, page_cache};
 
 use super::direct::{self, Access, SECTOR};
@@ -18,6 +20,9 @@ use crate::error::{Error, Result};
 
 /// Panels that are packed and written at a time are about this many bytes.
 const PIECE_BYTES: usize = 8 << 20;
+
+/// The file of packed weights.
+const PANELS: &str = "panels.bin";
 
 /// Makes the store of a model, or opens it where it is made.
 pub struct Maker<'a> {
@@ -39,6 +44,15 @@ impl Maker<'_> {
         Ok((self.home.join(&fingerprint), fingerprint))
     }
 
+    /// Bytes that the drive has given to the store already, whole or not.
+    ///
+    /// # Errors
+    /// If the checkpoint cannot be read.
+    pub fn held_bytes(&self) -> Result<u64> {
+        let panels = self.place()?.0.join(PANELS);
+        Ok(panels.metadata().map_or(0, |found| 512 * found.blocks()))
+    }
+
     /// Opens the store if it is there and whole.
     ///
     /// # Errors
@@ -48,7 +62,7 @@ impl Maker<'_> {
         Store::open(&folder, &fingerprint, Layout::of(self.blueprint))
     }
 
-    /// Makes what is missing of the store, and opens it. `progress` is told the bytes that are written, from any thread;
+    /// Makes what is missing of the store, and opens it. The drive's room is taken before anything is packed. `progress` is told the bytes that are written, from any thread;
     /// its result is whether to go on.
     ///
     /// # Errors
@@ -62,6 +76,7 @@ impl Maker<'_> {
         }
         let layout = Layout::of(self.blueprint);
         let making = Making::begin(self, &folder, &fingerprint, &layout)?;
+        making.take_room()?;
         making.finish(team, progress).map_err(|error| making.full(error))?;
         let store = Store::open(&folder, &fingerprint, layout)?;
         store.ok_or_else(|| Error::Store { path: folder, found: "vanished".into(), remedy: MAKE_AGAIN })
@@ -96,7 +111,7 @@ impl<'a> Making<'a> {
         fingerprint: &'a str,
         layout: &'a Layout,
     ) -> Result<Making<'a>> {
-        let (path, sums) = (folder.join("panels.bin"), folder.join("checksums.bin"));
+        let (path, sums) = (folder.join(PANELS), folder.join("checksums.bin"));
         let options = || {
             let mut options = File::options();
             options.create(true).truncate(false).read(true).write(true);
@@ -126,6 +141,23 @@ impl<'a> Making<'a> {
         self.checksums.set_len((HEADER_BYTES + 4 * panels) as u64)?;
         self.checksums.write_all_at(&header, 0)?;
         Ok(whole)
+    }
+
+    /// Has the drive give the file all bytes that it will have. Not in the middle of a store: where the system cannot set room
+    /// aside zeros are written over the whole file. Nor where something else takes the bytes than a file.
+    fn take_room(&self) -> Result<()> {
+        let is_file = self.panels.metadata().map_err(self.failed("look at"))?.is_file();
+        if self.whole > 0 || !is_file {
+            return Ok(());
+        }
+        let (path, needed) = (self.folder.to_path_buf(), self.layout.bytes());
+        reserve(&self.panels, needed.next_multiple_of(SECTOR as u64)).map_err(|source| match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+                let free = free_bytes(&path).map_or("unknown".into(), |bytes| format!("{bytes} bytes"));
+                Error::DriveSmall { path, needed, free, source }
+            }
+            _ => Error::io("take room on the drive for", &path)(source),
+        })
     }
 
     /// Writes what is missing, then the manifest.
@@ -198,7 +230,7 @@ impl<'a> Making<'a> {
             Error::Io { source, .. }
                 if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) =>
             {
-                let written = self.panels.metadata().map_or(0, |data| data.len());
+                let written = self.panels.metadata().map_or(0, |data| 512 * data.blocks());
                 Error::DriveFull { path: self.folder.into(), written, needed: self.layout.bytes() }
             }
             error => error,

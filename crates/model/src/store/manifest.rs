@@ -1,5 +1,7 @@
 //! The small files of a store: its manifest, and the header of its checksums.
 
+use std::fs::File;
+use std::io::{self, Write};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -33,6 +35,8 @@ impl Manifest {
     pub(super) fn read(folder: &Path) -> Result<Option<Manifest>> {
         let path = folder.join("manifest.json");
         let text = match std::fs::read(&path) {
+            // What a drive that lost its power may have kept of it: as good as none, and made again from whole panels.
+            Ok(text) if text.is_empty() => return Ok(None),
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(Error::io("read", &path)(error)),
@@ -51,12 +55,18 @@ impl Manifest {
         manifest.map(Some).map_err(|e| found(format!("has a manifest that is not one ({e})")))
     }
 
-    /// Writes it beside its place first, so that it is there whole or not at all.
+    /// Writes it beside its place first, so that it is there whole or not at all, also after a power cut.
     pub(super) fn write(&self, folder: &Path) -> Result<()> {
         let (path, whole) = (folder.join("manifest.json.part"), folder.join("manifest.json"));
         let text = serde_json::to_vec_pretty(self).unwrap_or_default();
-        std::fs::write(&path, text).map_err(Error::io("write", &path))?;
-        std::fs::rename(&path, &whole).map_err(Error::io("create", &whole))
+        let write = || -> io::Result<()> {
+            let mut file = File::create(&path)?;
+            file.write_all(&text)?;
+            file.sync_all()
+        };
+        write().map_err(Error::io("write", &path))?;
+        std::fs::rename(&path, &whole).map_err(Error::io("create", &whole))?;
+        File::open(folder).and_then(|folder| folder.sync_all()).map_err(Error::io("write", folder))
     }
 
     /// An error unless the store is that of a fingerprint and a layout.

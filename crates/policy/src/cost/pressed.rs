@@ -20,16 +20,19 @@ pub(super) struct Pressed {
     pub(super) read: f64,
     /// Of copies, beside computing.
     pub(super) copy: f64,
+    /// Whether the host computes with the weights that live there, so that none of them are copied.
+    pub(super) on_host: bool,
 }
 
-const ALONE: Pressed = Pressed { compute: 0.0, compute_by_copies: 0.0, read: 0.0, copy: 0.0 };
+const ALONE: Pressed = Pressed { compute: 0.0, compute_by_copies: 0.0, read: 0.0, copy: 0.0, on_host: false };
 
 impl Measured {
     /// How much of a step moving and computing overlap.
     pub(super) fn pressed(&self, shape: &Shape) -> Pressed {
-        let (read, copy) = (self.reading(shape), self.copying(shape));
+        let on_host = self.delegation.takes(shape);
+        let (read, copy) = (self.reading(shape), self.copying(shape, on_host));
         if read + copy == 0.0 {
-            return ALONE;
+            return Pressed { on_host, ..ALONE };
         }
         let compute = self.computing(shape);
         let share = |part: f64, of: f64| if part > 0.0 && of > 0.0 { (part / of).min(1.0) } else { 0.0 };
@@ -38,12 +41,13 @@ impl Measured {
             compute_by_copies: share(copy, compute),
             read: share(compute, read),
             copy: share(compute, copy),
+            on_host,
         }
     }
 
     /// Seconds that a step copies between host and device, with nothing beside it.
-    fn copying(&self, shape: &Shape) -> f64 {
-        let weights: u64 = self.from_host.iter().flatten().sum();
+    fn copying(&self, shape: &Shape, on_host: bool) -> f64 {
+        let weights: u64 = self.from_host.iter().flatten().filter(|_| !on_host).sum();
         let staged = match self.disk_path {
             DiskPath::ThroughHost => self.from_disk.iter().flatten().sum(),
             DiskPath::Direct => 0,

@@ -5,6 +5,7 @@
 
 mod arrange;
 mod attention;
+mod delegation;
 mod graph;
 mod pieces;
 mod plain;
@@ -15,6 +16,7 @@ pub mod waits;
 mod zigzag;
 
 pub use arrange::{arrange, lock_step};
+pub use delegation::{BothWays, Delegation};
 pub use pieces::{SLOTS, TURNS, direct_slot, up_slot};
 pub use plan::{DiskPath, Excess, Overlap, Plan, Share, Weights};
 pub use timeline::{Pauses, Timeline, Timing};

@@ -1,5 +1,6 @@
 //! What a pipeline must know beside the shape: how many layers, what is not on the device, and what slots have room for.
 
+use super::delegation::Delegation;
 use spec::{Lane, Layout, Load, Pipeline, Shape, Split, Tier};
 
 /// How what lives on the drive reaches the device.
@@ -84,8 +85,8 @@ pub struct Plan {
     pub layout: Layout,
     /// Where its weights are.
     pub weights: Weights,
-    /// A step of one batch of at most so many tokens computes with the host's panels there, and copies none of them.
-    pub host_linear_tokens: u32,
+    /// Which steps compute with the host's panels there, and copy none of them.
+    pub delegation: Delegation,
     /// What can go on at the same time.
     pub overlap: Overlap,
     /// Rows that activation buffers have room for, in each batch.
@@ -160,7 +161,7 @@ impl Plan {
             layers,
             layout: Layout::SINGLE,
             weights: Weights::Resident,
-            host_linear_tokens: 0,
+            delegation: Delegation::Never,
             overlap: Overlap::Lanes,
             max_tokens,
             max_batches: 1,
@@ -172,7 +173,7 @@ impl Plan {
 
     /// Whether a step computes with the host's panels there.
     pub fn delegates(&self, shape: &Shape) -> bool {
-        matches!(shape.loads.as_slice(), [load] if load.tokens <= self.host_linear_tokens)
+        self.delegation.takes(shape)
     }
 
     /// Whether there is room for a step of this shape.

@@ -21,7 +21,7 @@ impl Room<'_> {
         let split = if self.has_all_kv(split) { split } else { self.little_less(split).unwrap_or(split) };
         let (device, host) = self.of_layers(split);
         let weights = self.bytes_at(device, host);
-        let hold = self.hold(&weights, Kv::Wanted).map_err(|why| self.refused(why, split))?;
+        let hold = self.hold(&weights, Kv::Wanted)?;
         self.check_drive(&weights, || Ok(hold))?;
         Ok((Hold { weight_share: split, ..hold }, self.cut_at(device, host)))
     }
@@ -79,25 +79,26 @@ impl Room<'_> {
         (self.bytes_at(device, host), self.homes.of(blocks_of(self.wanted())))
     }
 
-    /// Shares that were asked for do not fit.
-    pub(crate) fn refused(&self, why: TooSmall, split: Split) -> TooSmall {
-        TooSmall::Shares { why: Box::new(why), nearest: self.nearest(split) }
-    }
-
-    /// Whole percents near those asked for that fit: less on the device first, then less on the host.
-    fn nearest(&self, split: Split) -> Option<(u32, u32)> {
+    /// Shares of weights that fit, those asked for if they do: else whole percents near them, less on the device first, then
+    /// less on the host.
+    pub(crate) fn nearest(&self, split: Split) -> Option<Split> {
+        if self.cut_exactly(split).is_ok() {
+            return Some(split);
+        }
         let percent = Split::WHOLE / 100;
         let (device, host) = (split.part(Tier::Device) / percent, split.part(Tier::Host) / percent);
         let fits = |device: u32, host: u32| {
             let parts = ByTier { device, host, disk: 100 - device - host };
             let split = Split::new(parts.map(|parts| parts * percent)).ok()?;
             let (device, host) = self.of_layers(split);
-            self.hold(&self.bytes_at(device, host), Kv::Wanted).ok()
+            let weights = self.bytes_at(device, host);
+            let hold = self.hold(&weights, Kv::Wanted).ok()?;
+            self.check_drive(&weights, || Ok(hold)).ok()?;
+            Some(split)
         };
         let fitting = (0..=device).rev().find(|&device| fits(device, 0).is_some())?;
         let most = host + (device - fitting);
-        let host = (0..=most).rev().find(|&host| fits(fitting, host).is_some())?;
-        Some((fitting, host))
+        (0..=most).rev().find_map(|host| fits(fitting, host))
     }
 }
 

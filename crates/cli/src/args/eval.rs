@@ -1,0 +1,54 @@
+//! What `ballast eval` is told.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::EngineArgs;
+use super::amounts::at_least_one;
+use crate::lanes::LanesArgs;
+
+#[derive(Subcommand)]
+pub(crate) enum EvalCommand {
+    /// How surprised the model is by a text: exp of the mean negative log-probability of its tokens.
+    Perplexity(PerplexityArgs),
+    /// How often the model knows the last word of a passage (LAMBADA's form).
+    NextWord(NextWordArgs),
+}
+
+#[derive(Args)]
+pub(crate) struct PerplexityArgs {
+    /// Tokens of a window.
+    #[arg(long, default_value_t = 1024, value_parser = at_least_one)]
+    pub(crate) context: usize,
+    /// Tokens from one window to the next; those before are context.
+    #[arg(long, default_value_t = 512, value_parser = at_least_one)]
+    pub(crate) stride: usize,
+    #[command(flatten)]
+    pub(crate) common: EvalArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct NextWordArgs {
+    #[command(flatten)]
+    pub(crate) common: EvalArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct EvalArgs {
+    /// A folder, a .gguf file, a hub id (org/name), or `smollm2`.
+    pub(crate) model: String,
+    /// The text to read [default: the beginning of Moby-Dick, which comes along].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) text: Option<PathBuf>,
+    /// Round the layers' weights to so many bits in groups of 64 and compute in bf16: what such a format would cost.
+    #[arg(long, value_name = "BITS", value_parser = clap::value_parser!(u8).range(1..=8), conflicts_with = "weights")]
+    pub(crate) round_weights: Option<u8>,
+    /// Write the figures here.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) lanes: LanesArgs,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+}
