@@ -192,7 +192,7 @@ fn device_memory(args: &EngineArgs, memory: u64) -> Result<Option<u64>> {
         DeviceName::Cpu => Ok(args.device_memory),
         DeviceName::CpuApart => Ok(Some(args.device_memory.unwrap_or(memory / 2))),
         DeviceName::Cuda => {
-            let free = cuda::Gpu::open(0)?.memory()?.0;
+            let free = cuda::free_memory()?;
             let free = free.saturating_sub(cuda::OWN_BYTES + cuda::DRIVER_BYTES) as u64;
             within(args.device_memory, free, "--device-memory", "this GPU").map(Some)
         }

@@ -1,9 +1,22 @@
+// Whether not every one of the rows from position `least` to `most` sees all of a page.
+__device__ __forceinline__ bool is_edge(const AttendArgs& a, u32 page, u32 least, u32 most) {
+  return 32 * page + 31 > least || (a.window && 32 * page + a.window <= most);
+}
+
 // One page of keys and values, whose first token is at `position`, of a sequence of `tokens`.
-__device__ __forceinline__ void take_page(const Cell* k, u32 stride, const Cell* v, u32 position, u32 tokens, float scale, Rows16& r) {
-  float s[4][4], fade[2];
-  score(k, stride, r, s);
-  weigh(s, position, scale, r, fade);
-  add_values(v, min(tokens - position, 32u), s, fade, r);
+template <bool EDGE, bool SHARED, u32 TILES, class From>
+__device__ __forceinline__ void add_page(
+    const AttendArgs& a, const Cell* k, const Cell* v, u32 position, u32 tokens, const From& queries, Rows16 (&r)[TILES]) {
+  float s[TILES][4][4], fade[TILES][2];
+  bool moved = false;
+  score<SHARED>(k, queries, s);
+#pragma unroll
+  for (u32 tile = 0; tile < TILES; tile++) moved |= weigh<EDGE>(s[tile], position, a, r[tile], fade[tile]);
+  if (__ballot_sync(ALL_LANES, moved)) {
+#pragma unroll
+    for (u32 tile = 0; tile < TILES; tile++) dim_rows(fade[tile], r[tile]);
+  }
+  add_values<EDGE>(v, min(tokens - position, 32u), s, r);
 }
 
 // Adds up the sums of the four lanes that share a row.
@@ -16,65 +29,103 @@ __device__ __forceinline__ void end(Rows16& r) {
   end_sums(r);
 }
 
-__device__ __forceinline__ const Cell* page_of(const AttendArgs& a, const SpanData& span, u32 page, u32 kv_head) {
-  return (const Cell*)a.pages + ((u64)a.tables[span.table + page] * a.kv_heads + kv_head) * 2 * PLANE;
+__device__ __forceinline__ const Cell* block_at(const AttendArgs& a, u32 block, u32 kv_head) {
+  return (const Cell*)a.pages + ((u64)block * a.kv_heads + kv_head) * 2 * PLANE;
 }
 
 __device__ __forceinline__ u32 first_page(const AttendArgs& a, u32 position) {
   return a.window && position + 1 > a.window ? (position + 1 - a.window) / 32 : 0;
 }
 
-#define STAGES (DIM > 128 ? 1 : 2)
+// Many rows: a warp takes 16 or 32 (query, head) pairs, as many as there are registers for, a block four times as many, and
+// brings pages to shared memory. A warp of 32 reads half as much of it for each product: an operand from there is used twice.
+constexpr u32 MANY_TILES = DIM > 128 ? 1 : 2, WARP_ROWS = 16 * MANY_TILES, BLOCK_ROWS = 4 * WARP_ROWS;
+// Pages in shared memory, all but one of them on their way: as many as leave room for two blocks on a multiprocessor of sm_80 (or
+// one on that of sm_86, where heads are large).
+#ifdef BALLAST_MMA_BY_SHUFFLES
+#define STAGES 1
+#else
+#define STAGES (DIM > 128 ? 2 : 3)
+#endif
 
 struct __align__(16) Page {
   Cell planes[VALUES + PLANE];
 };
 
-// Many rows: a block takes 64 (query, head) pairs, its warps 16 each, and brings pages to shared memory.
-KERNEL(attend_many, AttendArgs, 128) {
-  __shared__ Page pages[STAGES];
-  const SpanData span = a.spans[a.work[blockIdx.x].x];
-  u32 group = a.heads / a.kv_heads, kv_head = blockIdx.y, first_row = a.work[blockIdx.x].y;
-  u32 warp_row = first_row + 16 * (threadIdx.x / 32), end_row = span.rows * group;
-  Rows16 r;
-  begin(a, span, kv_head, warp_row, r);
-  begin_sums(r);
-  u32 last_row = min(first_row + 64, end_row) - 1;
-  u32 from = first_page(a, span.start + first_row / group), to = (span.start + last_row / group) / 32;
-  // What this warp's own rows need of it.
-  u32 mine_last = warp_row < end_row ? (span.start + (min(warp_row + 16, end_row) - 1) / group) / 32 : 0;
-  u32 mine_first = warp_row < end_row ? first_page(a, span.start + warp_row / group) : 1;
-  bring(page_of(a, span, from, kv_head), pages[0].planes);
-  copies_commit();
-  for (u32 page = from; page <= to; page++) {
-    if (STAGES == 2) {
-      if (page < to) bring(page_of(a, span, page + 1, kv_head), pages[(page + 1 - from) % STAGES].planes);
-      copies_commit();
-      copies_wait<1>();
-    } else {
-      copies_wait<0>();
-    }
-    __syncthreads();
-    const Cell* here = pages[(page - from) % STAGES].planes;
-    if (page >= mine_first && page <= mine_last) take_page(here, KEY_STRIDE, here + VALUES, 32 * page, span.start + span.rows, a.scale, r);
-    __syncthreads();
-    if (STAGES == 1 && page < to) {
-      bring(page_of(a, span, page + 1, kv_head), pages[0].planes);
-      copies_commit();
-    }
+// A block's memory; Module::block_bytes knows its size.
+struct Many {
+  InShared<MANY_TILES> queries;
+  Page pages[STAGES];
+};
+
+__device__ __forceinline__ void put_row(const AttendArgs& a, u64 at, u32 h, const Rows16& r) {
+  float share = 1.0f / r.sum[h];
+#pragma unroll
+  for (u32 i = 0; i < DIM / 8; i++) {
+    float low = r.o[i][2 * h] * share, high = r.o[i][2 * h + 1] * share;
+    if (a.out_bf16) *(u32*)((u16*)a.out + at + 8 * i) = narrow_pair(low, high);
+    else *(float2*)((float*)a.out + at + 8 * i) = make_float2(low, high);
   }
-  end(r);
+}
+
+KERNEL_BLOCKS(attend_many, AttendArgs, 128, 2) {
+  Many& shared = block_memory<Many>();
+  const SpanData span = a.spans[a.work[blockIdx.x].x];
+  u32 group = a.heads / a.kv_heads, kv_head = blockIdx.y, first_row = a.work[blockIdx.x].y, end_row = span.rows * group;
+  u32 last_row = min(first_row + BLOCK_ROWS, end_row) - 1;
+  u32 from = first_page(a, span.start + first_row / group), to = (span.start + last_row / group) / 32;
+  // A page's place is read long before the page is asked for.
+  auto block_of = [&](u32 page) { return load_4(a.tables + span.table + min(page, to)); };
+  auto ask = [&](u32 page, u32 block, u32 stage) {
+    if (page <= to) bring(block_at(a, block, kv_head), shared.pages[stage].planes);
+    copies_commit();
+  };
+#pragma unroll
+  for (u32 i = 0; i + 1 < STAGES; i++) ask(from + i, block_of(from + i), i);
+  u32 next = block_of(from + STAGES - 1);
+  // This warp's rows, the first and last positions that they see up to, and the pages that they need.
+  u32 row = first_row + WARP_ROWS * (threadIdx.x / 32);
+  bool is_live = row < end_row;
+  u32 least = span.start + row / group, most = span.start + (min(row + WARP_ROWS, end_row) - 1) / group;
+  u32 mine_first = is_live ? first_page(a, least) : 1, mine_last = is_live ? most / 32 : 0;
+  Rows16 r[MANY_TILES];
+#pragma unroll
+  for (u32 tile = 0; tile < MANY_TILES; tile++) {
+    Queries q;
+    begin(a, span, kv_head, row + 16 * tile, q, r[tile]);
+    begin_sums(q, r[tile]);
+    shared.queries.put(tile, q);
+  }
+  for (u32 page = from, stage = 0; page <= to; page++) {
+    if (STAGES == 1) {
+      __syncthreads();
+      ask(page, next, 0);
+      copies_wait<0>();
+    } else {
+      copies_wait<(STAGES > 1 ? STAGES - 2 : 0)>();
+    }
+    // The page is there, and nobody reads the one before any more.
+    __syncthreads();
+    if (STAGES > 1) ask(page + STAGES - 1, next, stage == 0 ? STAGES - 1 : stage - 1);
+    next = block_of(page + STAGES);
+    const Cell* here = shared.pages[stage].planes;
+    stage = stage + 1 == STAGES ? 0 : stage + 1;
+    if (page < mine_first || page > mine_last) continue;
+    u32 tokens = span.start + span.rows;
+    if (is_edge(a, page, least, most)) add_page<true, true>(a, here, here + VALUES, 32 * page, tokens, shared.queries, r);
+    else add_page<false, true>(a, here, here + VALUES, 32 * page, tokens, shared.queries, r);
+  }
   u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  // Read again, not kept beside the sums.
+  u32 batch_row = load_4(&a.spans[load_4(&a.work[blockIdx.x].x)].row);
 #pragma unroll
-  for (u32 h = 0; h < 2; h++) {
-    u32 row = warp_row + g + 8 * h;
-    if (!r.live[h]) continue;
-    u64 at = ((u64)(span.row + row / group) * a.heads + kv_head * group + row % group) * DIM + 2 * t;
+  for (u32 tile = 0; tile < MANY_TILES; tile++) {
+    end(r[tile]);
 #pragma unroll
-    for (u32 i = 0; i < DIM / 8; i++) {
-      float low = r.o[i][2 * h] / r.sum[h], high = r.o[i][2 * h + 1] / r.sum[h];
-      if (a.out_bf16) *(u32*)((u16*)a.out + at + 8 * i) = narrow_pair(low, high);
-      else { ((float*)a.out)[at + 8 * i] = low; ((float*)a.out)[at + 8 * i + 1] = high; }
+    for (u32 h = 0; h < 2; h++) {
+      u32 mine = row + 16 * tile + g + 8 * h;
+      if (mine >= end_row) continue;
+      put_row(a, ((u64)(batch_row + mine / group) * a.heads + kv_head * group + mine % group) * DIM + 2 * t, h, r[tile]);
     }
   }
 }
@@ -92,13 +143,17 @@ KERNEL(attend_few, AttendArgs, 128) {
   const SpanData span = a.spans[a.work[blockIdx.x].x];
   u32 split = a.work[blockIdx.x].y, group = a.heads / a.kv_heads, rows = span.rows * group;
   u32 from = max(split * SPLIT_PAGES, first_page(a, span.start)), to = min((split + 1) * SPLIT_PAGES, (span.start + span.rows + 31) / 32);
-  Rows16 r;
-  begin(a, span, kv_head, 0, r);
-  begin_sums(r);
+  Rows16 all[1], &r = all[0];
+  Queries q;
+  begin(a, span, kv_head, 0, q, r);
+  begin_sums(q, r);
+  InRegisters queries = {q};
+  u32 tokens = span.start + span.rows;
   for (u32 page = split * SPLIT_PAGES + warp; page < to; page += 4) {
     if (page < from) continue;
-    const Cell* k = page_of(a, span, page, kv_head);
-    take_page(k, DIM, k + PLANE, 32 * page, span.start + span.rows, a.scale, r);
+    const Cell* k = block_at(a, a.tables[span.table + page], kv_head);
+    if (is_edge(a, page, span.start, tokens - 1)) add_page<true, false>(a, k, k + PLANE, 32 * page, tokens, queries, all);
+    else add_page<false, false>(a, k, k + PLANE, 32 * page, tokens, queries, all);
   }
   end(r);
   if (t == 0) { mosts[warp][g] = r.most[0]; mosts[warp][g + 8] = r.most[1]; }
@@ -108,7 +163,7 @@ KERNEL(attend_few, AttendArgs, 128) {
   for (u32 h = 0; h < 2; h++) {
     u32 row = g + 8 * h;
     float most = fmaxf(fmaxf(mosts[0][row], mosts[1][row]), fmaxf(mosts[2][row], mosts[3][row]));
-    fade[h] = r.most[h] == NO_SCORE ? 0.0f : exp2f(r.most[h] - most);
+    fade[h] = r.most[h] == NO_SCORE ? 0.0f : power_of_two(r.most[h] - most);
   }
   for (u32 w = 0; w < 4; w++) {
     if (warp == w) {
@@ -147,11 +202,11 @@ KERNEL(merge_splits, AttendArgs, 128) {
     u64 next = (u64)rows * a.kv_heads * stride;
     float most = NO_SCORE, sum = 0.0f;
     for (u32 i = 0; i < span.splits; i++) most = fmaxf(most, first[i * next + DIM]);
-    for (u32 i = 0; i < span.splits; i++) sum += first[i * next + DIM + 1] * exp2f(first[i * next + DIM] - most);
+    for (u32 i = 0; i < span.splits; i++) sum += first[i * next + DIM + 1] * power_of_two(first[i * next + DIM] - most);
     u64 at = ((u64)(span.row + row / group) * a.heads + kv_head * group + row % group) * DIM;
     for (u32 d = lane; d < DIM; d += 32) {
       float mean = 0.0f;
-      for (u32 i = 0; i < span.splits; i++) mean += first[i * next + d] * exp2f(first[i * next + DIM] - most);
+      for (u32 i = 0; i < span.splits; i++) mean += first[i * next + d] * power_of_two(first[i * next + DIM] - most);
       float y = mean / sum;
       if (a.out_bf16) ((u16*)a.out)[at + d] = (u16)narrow(y);
       else ((float*)a.out)[at + d] = y;

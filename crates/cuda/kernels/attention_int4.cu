@@ -9,7 +9,6 @@ typedef u16 Cell;
 #define PLANE (8 * DIM + 64 * GROUPS)
 // Where values lie in shared memory.
 #define VALUES PLANE
-#define KEY_STRIDE 0
 
 // Codes at `shift` of two words, as bf16: 128 and the code.
 __device__ __forceinline__ u32 codes(u32 words, u32 shift) { return ((words >> shift) & 0x000f000fu) | 0x43004300u; }
@@ -31,8 +30,8 @@ __device__ __forceinline__ uint4 key_codes(const Cell* k, u32 token, u32 c, u32 
   }
 }
 
-// What the rows need beside their queries.
-__device__ __forceinline__ void begin_sums(Rows16& r) {
+// What the rows need beside their queries: the sums of these.
+__device__ __forceinline__ void begin_sums(Queries& q, Rows16& r) {
 #pragma unroll
   for (u32 group = 0; group < GROUPS; group++)
 #pragma unroll
@@ -42,17 +41,18 @@ __device__ __forceinline__ void begin_sums(Rows16& r) {
       for (u32 c = 2 * group; c < 2 * group + 2 && c < CHUNKS; c++)
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
-          u32 pair = r.q[c][i / 2][i % 2 * 2 + h];
+          u32 pair = q.pairs[c][i / 2][i % 2 * 2 + h];
           sum += widen_half(pair, 0) + widen_half(pair, 1);
         }
       sum += __shfl_xor_sync(ALL_LANES, sum, 1);
-      r.query[group][h] = sum + __shfl_xor_sync(ALL_LANES, sum, 2);
+      q.sums[group][h] = sum + __shfl_xor_sync(ALL_LANES, sum, 2);
       r.low[group][h] = 0.0f;
     }
 }
 
-// The scores of a page, whose rows of codes lie as they do in memory wherever they are.
-__device__ __forceinline__ void score(const Cell* k, u32, const Rows16& r, float (&s)[4][4]) {
+// The scores of a page, whose codes lie as they do in memory wherever they are.
+template <bool SHARED, u32 TILES, class From>
+__device__ __forceinline__ void score(const Cell* k, const From& queries, float (&s)[TILES][4][4]) {
   u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
   for (u32 group = 0; group < GROUPS; group++) {
@@ -60,58 +60,73 @@ __device__ __forceinline__ void score(const Cell* k, u32, const Rows16& r, float
     uint4 scales = *(const uint4*)grids, minima = *(const uint4*)(grids + 32 * GROUPS);
 #pragma unroll
     for (u32 j = 0; j < 4; j++) {
-      float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+      float sum[TILES][4] = {};
 #pragma unroll
       for (u32 c = 2 * group; c < 2 * group + 2 && c < CHUNKS; c++) {
         uint4 w = key_codes(k, 8 * (g / 2) + 2 * j + g % 2, c, t);
-        mma(sum, r.q[c][0], w.x, w.y);
-        mma(sum, r.q[c][1], w.z, w.w);
+#pragma unroll
+        for (u32 i = 0; i < 2 * TILES; i++) {
+          u32 q[4];
+          queries.get(i % TILES, c, i / TILES, q);
+          if (i < TILES) mma(sum[i % TILES], q, w.x, w.y);
+          else mma(sum[i % TILES], q, w.z, w.w);
+        }
       }
 #pragma unroll
-      for (u32 e = 0; e < 4; e++) {
-        float query = r.query[group][e / 2], codes_sum = sum[e] - 128.0f * query;
-        float part = widen_half(component(scales, j), e % 2) * codes_sum + widen_half(component(minima, j), e % 2) * query;
-        s[j][e] = group == 0 ? part : s[j][e] + part;
+      for (u32 i = 0; i < 4 * TILES; i++) {
+        u32 tile = i / 4, e = i % 4;
+        float query = queries.sum(tile, group, e / 2), codes_sum = fmaf(-128.0f, query, sum[tile][e]);
+        float before = group == 0 ? 0.0f : s[tile][j][e], minimum = widen_half(component(minima, j), e % 2);
+        s[tile][j][e] = fmaf(widen_half(component(scales, j), e % 2), codes_sum, fmaf(minimum, query, before));
       }
     }
   }
 }
 
+// The weights of a page's tokens in a group of dims, and what is to be added to its sums. On an edge some see nothing: what
+// they do not see may be anything, and counts nothing.
+template <bool EDGE>
+__device__ __forceinline__ void weights_of(
+    const uint4& scales, const uint4& minima, const float (&s)[4][4], u32 (&p)[2][4], float (&low)[2]) {
+#pragma unroll
+  for (u32 h = 0; h < 2; h++) {
+    float sum = 0.0f;
+#pragma unroll
+    for (u32 j = 0; j < 4; j++) {
+      float scaled[2];
+#pragma unroll
+      for (u32 e = 0; e < 2; e++) {
+        float weight = s[j][2 * h + e];
+        bool nothing = EDGE && weight == 0.0f;
+        scaled[e] = weight * (nothing ? 0.0f : widen_half(component(scales, j), e));
+        sum = fmaf(weight, nothing ? 0.0f : widen_half(component(minima, j), e), sum);
+      }
+      u32 pair = narrow_pair(scaled[0], scaled[1]);
+      sum = fmaf(-128.0f, widen_half(pair, 0) + widen_half(pair, 1), sum);
+      p[j / 2][j % 2 * 2 + h] = pair;
+    }
+    low[h] = __fadd_rn(low[h], sum);
+  }
+}
+
 // Adds a page's values by their weights.
-__device__ __forceinline__ void add_values(const Cell* v, u32, const float (&s)[4][4], const float (&fade)[2], Rows16& r) {
-  u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+template <bool EDGE, u32 TILES>
+__device__ __forceinline__ void add_values(const Cell* v, u32, const float (&s)[TILES][4][4], Rows16 (&r)[TILES]) {
+  u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, shift = 4 * (g % 4);
 #pragma unroll
   for (u32 group = 0; group < GROUPS; group++) {
     const Cell* grids = v + 8 * DIM + 32 * group + 8 * t;
     uint4 scales = *(const uint4*)grids, minima = *(const uint4*)(grids + 32 * GROUPS);
-    u32 p[2][4];
+    u32 p[TILES][2][4];
 #pragma unroll
-    for (u32 h = 0; h < 2; h++) {
-      float low = 0.0f;
-#pragma unroll
-      for (u32 j = 0; j < 4; j++) {
-        float scaled[2];
-#pragma unroll
-        for (u32 e = 0; e < 2; e++) {
-          // What is not seen may be anything, and counts nothing.
-          float weight = s[j][2 * h + e];
-          scaled[e] = weight == 0.0f ? 0.0f : weight * widen_half(component(scales, j), e);
-          low += weight == 0.0f ? 0.0f : weight * widen_half(component(minima, j), e);
-        }
-        u32 pair = narrow_pair(scaled[0], scaled[1]);
-        low -= 128.0f * (widen_half(pair, 0) + widen_half(pair, 1));
-        p[j / 2][j % 2 * 2 + h] = pair;
-      }
-      r.low[group][h] = r.low[group][h] * fade[h] + low;
-    }
+    for (u32 tile = 0; tile < TILES; tile++) weights_of<EDGE>(scales, minima, s[tile], p[tile], r[tile].low[group]);
 #pragma unroll
     for (u32 i = 8 * group; i < 8 * group + 8 && i < DIM / 8; i++) {
       uint4 w = *(const uint4*)(v + (2 * i + g / 4) * 32 + 8 * t);
-      u32 shift = 4 * (g % 4);
 #pragma unroll
-      for (u32 e = 0; e < 4; e++) r.o[i][e] *= fade[e / 2];
-      mma(r.o[i], p[0], codes(w.x, shift), codes(w.y, shift));
-      mma(r.o[i], p[1], codes(w.z, shift), codes(w.w, shift));
+      for (u32 tile = 0; tile < TILES; tile++) mma(r[tile].o[i], p[tile][0], codes(w.x, shift), codes(w.y, shift));
+#pragma unroll
+      for (u32 tile = 0; tile < TILES; tile++) mma(r[tile].o[i], p[tile][1], codes(w.z, shift), codes(w.w, shift));
     }
   }
 }

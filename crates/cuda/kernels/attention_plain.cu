@@ -2,28 +2,37 @@
 
 // Numbers of a plane.
 #define PLANE (32 * DIM)
-// Keys in shared memory: rows an odd number of 32 numbers apart, so that those of bf16 that are read at a time meet in no bank,
-// and those of 8 bits in none that has more than two.
-#define KEY_STRIDE (32 * (CHUNKS | 1))
+// Keys in shared memory: rows of whole chunks of 32 numbers. Of two rows beside each other, which are read at a time, chunks must
+// meet in no bank: where there is an even number of them, those of the second row change places, two and two.
+#define KEY_STRIDE (32 * CHUNKS)
+#define TURN (CHUNKS % 2 == 0 ? 32u : 0u)
 // Where values lie there.
 #define VALUES (32 * KEY_STRIDE)
 
-__device__ __forceinline__ void begin_sums(Rows16&) {}
+__device__ __forceinline__ void begin_sums(Queries&, Rows16&) {}
 __device__ __forceinline__ void end_sums(Rows16&) {}
 
-// The scores of a page, whose rows of keys are `stride` apart.
-__device__ __forceinline__ void score(const Cell* k, u32 stride, const Rows16& r, float (&s)[4][4]) {
-  u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+// The scores of a page's keys, as they lie in shared memory or in the device's.
+template <bool SHARED, u32 TILES, class From>
+__device__ __forceinline__ void score(const Cell* k, const From& queries, float (&s)[TILES][4][4]) {
+  u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, turn = SHARED ? g % 2 * TURN : 0;
+  const u32 stride = SHARED ? KEY_STRIDE : DIM;
+  const Cell* row = k + (8 * (g / 2) + g % 2) * stride + 8 * t;
 #pragma unroll
-  for (u32 j = 0; j < 4; j++) {
-    const Cell* row = k + (8 * (g / 2) + 2 * j + g % 2) * stride;
+  for (u32 i = 0; i < 16 * TILES; i++) s[i / 16][i / 4 % 4][i % 4] = 0.0f;
 #pragma unroll
-    for (u32 e = 0; e < 4; e++) s[j][e] = 0.0f;
+  for (u32 c = 0; c < CHUNKS; c++) {
+    u32 q[TILES][2][4];
 #pragma unroll
-    for (u32 c = 0; c < CHUNKS; c++) {
-      uint4 w = 32 * c + 8 * t < DIM ? eight(row + 32 * c + 8 * t) : none();
-      mma(s[j], r.q[c][0], w.x, w.y);
-      mma(s[j], r.q[c][1], w.z, w.w);
+    for (u32 i = 0; i < 2 * TILES; i++) queries.get(i / 2, c, i % 2, q[i / 2][i % 2]);
+#pragma unroll
+    for (u32 j = 0; j < 4; j++) {
+      const Cell* at = row + 2 * j * stride + (c % 2 ? 32 * c - turn : 32 * c + turn);
+      uint4 w = 32 * c + 8 * t < DIM ? eight(at) : none();
+#pragma unroll
+      for (u32 tile = 0; tile < TILES; tile++) mma(s[tile][j], q[tile][0], w.x, w.y);
+#pragma unroll
+      for (u32 tile = 0; tile < TILES; tile++) mma(s[tile][j], q[tile][1], w.z, w.w);
     }
   }
 }
@@ -33,38 +42,42 @@ __device__ __forceinline__ u32 those_of(u32 pair, u32 first, u32 written) {
   return first + 1 < written ? pair : first < written ? pair & 0xffffu : 0;
 }
 
-// Adds a page's values by their weights. Only `written` of its tokens have some: the others' may be anything, even NaN,
-// which no weight of zero takes away.
-__device__ __forceinline__ void add_values(const Cell* v, u32 written, const float (&s)[4][4], const float (&fade)[2], Rows16& r) {
+// Adds a page's values by their weights. On an edge only `written` of its tokens have some: the others' may be anything, even
+// NaN, which no weight of zero takes away.
+template <bool EDGE, u32 TILES>
+__device__ __forceinline__ void add_values(const Cell* v, u32 written, const float (&s)[TILES][4][4], Rows16 (&r)[TILES]) {
   u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  u32 p[2][4];
+  u32 p[TILES][2][4];
 #pragma unroll
-  for (u32 step = 0; step < 2; step++)
+  for (u32 tile = 0; tile < TILES; tile++)
 #pragma unroll
-    for (u32 i = 0; i < 4; i++) {
-      const float* pair = &s[2 * step + i / 2][2 * (i % 2)];
-      p[step][i] = narrow_pair(pair[0], pair[1]);
-    }
+    for (u32 step = 0; step < 2; step++)
+#pragma unroll
+      for (u32 i = 0; i < 4; i++) {
+        const float* pair = &s[tile][2 * step + i / 2][2 * (i % 2)];
+        p[tile][step][i] = narrow_pair(pair[0], pair[1]);
+      }
 #pragma unroll
   for (u32 i = 0; i < DIM / 8; i++) {
     uint4 w = eight(v + (8 * i + g) * 32 + 8 * t);
-    if (written < 32) {
+    if (EDGE) {
       w.x = those_of(w.x, 8 * t, written);
       w.y = those_of(w.y, 8 * t + 2, written);
       w.z = those_of(w.z, 8 * t + 4, written);
       w.w = those_of(w.w, 8 * t + 6, written);
     }
 #pragma unroll
-    for (u32 e = 0; e < 4; e++) r.o[i][e] *= fade[e / 2];
-    mma(r.o[i], p[0], w.x, w.y);
-    mma(r.o[i], p[1], w.z, w.w);
+    for (u32 tile = 0; tile < TILES; tile++) mma(r[tile].o[i], p[tile][0], w.x, w.y);
+#pragma unroll
+    for (u32 tile = 0; tile < TILES; tile++) mma(r[tile].o[i], p[tile][1], w.z, w.w);
   }
 }
 
 __device__ __forceinline__ void bring(const Cell* from, Cell* page) {
   const u32 each = 16 / sizeof(Cell);
   for (u32 i = threadIdx.x; i < PLANE / each; i += blockDim.x) {
-    copy_16(page + i / (DIM / each) * KEY_STRIDE + i % (DIM / each) * each, from + each * i);
+    u32 token = i / (DIM / each), d = i % (DIM / each) * each;
+    copy_16(page + token * KEY_STRIDE + (d ^ token % 2 * TURN), from + each * i);
     copy_16(page + VALUES + each * i, from + PLANE + each * i);
   }
 }

@@ -1,35 +1,39 @@
-// A warp's 16 rows: queries, what has been summed, and which positions rows g and g + 8 see.
+// Sixteen rows of a warp: what has been summed, and up to which position rows g and g + 8 see. Rows beyond the span's last are
+// computed like others and go nowhere.
 struct Rows16 {
-  u32 q[CHUNKS][2][4];
   float o[DIM / 8][4];
   float most[2], sum[2];
-  u32 first[2], last[2];
-  bool live[2];
+  u32 last[2];
 #ifdef KV_INT4
-  float query[GROUPS][2];  // sums of the queries' groups
-  float low[GROUPS][2];    // what is to be added to the sums of a group's dims
+  float low[GROUPS][2];  // what is to be added to the sums of a group's dims
+#endif
+};
+
+// Queries of 16 rows as operands of the tensor cores, and where it is used the sum of each group's.
+struct Queries {
+  u32 pairs[CHUNKS][2][4];
+#ifdef KV_INT4
+  float sums[GROUPS][2];
 #endif
 };
 
 __device__ __forceinline__ uint4 none() { return make_uint4(0, 0, 0, 0); }
 
 // Rows `first_row ..` of the span's flattened (query, head) pairs.
-__device__ __forceinline__ void begin(const AttendArgs& a, const SpanData& span, u32 kv_head, u32 first_row, Rows16& r) {
+__device__ __forceinline__ void begin(const AttendArgs& a, const SpanData& span, u32 kv_head, u32 first_row, Queries& q, Rows16& r) {
   u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, group = a.heads / a.kv_heads;
 #pragma unroll
   for (u32 h = 0; h < 2; h++) {
-    u32 row = first_row + g + 8 * h, i = row / group, position = span.start + i;
-    r.live[h] = i < span.rows;
-    r.last[h] = position;
-    r.first[h] = a.window && position + 1 > a.window ? position + 1 - a.window : 0;
-    const u16* q = (const u16*)a.q + ((u64)(span.row + i) * a.heads + kv_head * group + row % group) * DIM;
+    u32 row = first_row + g + 8 * h, i = row / group;
+    const u16* from = (const u16*)a.q + ((u64)(span.row + i) * a.heads + kv_head * group + row % group) * DIM;
 #pragma unroll
     for (u32 c = 0; c < CHUNKS; c++) {
       u32 d = 32 * c + 8 * t;
-      uint4 v = r.live[h] && d < DIM ? __ldg((const uint4*)(q + d)) : none();
-      r.q[c][0][h] = v.x; r.q[c][0][2 + h] = v.y;
-      r.q[c][1][h] = v.z; r.q[c][1][2 + h] = v.w;
+      uint4 v = i < span.rows && d < DIM ? __ldg((const uint4*)(from + d)) : none();
+      q.pairs[c][0][h] = v.x; q.pairs[c][0][2 + h] = v.y;
+      q.pairs[c][1][h] = v.z; q.pairs[c][1][2 + h] = v.w;
     }
+    r.last[h] = span.start + i;
     r.most[h] = NO_SCORE;
     r.sum[h] = 0.0f;
   }
@@ -39,35 +43,97 @@ __device__ __forceinline__ void begin(const AttendArgs& a, const SpanData& span,
     for (u32 e = 0; e < 4; e++) r.o[i][e] = 0.0f;
 }
 
-// The page's scores become weights, given the largest so far. What was summed before is to be multiplied by `fade`.
-__device__ __forceinline__ void weigh(float (&s)[4][4], u32 position, float scale, Rows16& r, float (&fade)[2]) {
+// Queries stay where they were read to.
+struct InRegisters {
+  const Queries& q;
+  __device__ __forceinline__ void get(u32, u32 c, u32 step, u32 (&to)[4]) const {
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) to[i] = q.pairs[c][step][i];
+  }
+#ifdef KV_INT4
+  __device__ __forceinline__ float sum(u32, u32 group, u32 h) const { return q.sums[group][h]; }
+#endif
+};
+
+// Queries of TILES times 16 rows, which would fill a warp's registers, lie in shared memory: each thread's own.
+template <u32 TILES>
+struct InShared {
+  uint4 pairs[TILES][CHUNKS][2][128];
+#ifdef KV_INT4
+  float sums[TILES][GROUPS][2][128];
+#endif
+  __device__ __forceinline__ void put(u32 tile, const Queries& q) {
+#pragma unroll
+    for (u32 i = 0; i < 2 * CHUNKS; i++) {
+      const u32(&from)[4] = q.pairs[i / 2][i % 2];
+      pairs[tile][i / 2][i % 2][threadIdx.x] = make_uint4(from[0], from[1], from[2], from[3]);
+    }
+#ifdef KV_INT4
+#pragma unroll
+    for (u32 i = 0; i < 2 * GROUPS; i++) sums[tile][i / 2][i % 2][threadIdx.x] = q.sums[i / 2][i % 2];
+#endif
+  }
+  __device__ __forceinline__ void get(u32 tile, u32 c, u32 step, u32 (&to)[4]) const {
+    uint4 v = pairs[tile][c][step][threadIdx.x];
+    to[0] = v.x; to[1] = v.y; to[2] = v.z; to[3] = v.w;
+  }
+#ifdef KV_INT4
+  __device__ __forceinline__ float sum(u32 tile, u32 group, u32 h) const { return sums[tile][group][h][threadIdx.x]; }
+#endif
+};
+
+// A row's weights are 2 to the power of its scores less the largest. That stays the largest of those seen so far until one is so
+// much larger: what was summed is seldom multiplied anew, and weights are no more than 2^8.
+#define SLACK 8.0f
+
+// The page's scores become weights. What was summed before is to be multiplied by `fade`; whether that is not 1. On an edge not
+// every row sees all of the page; to one that does it is like any other, so sums are fused here and below where the text says so
+// and nowhere else.
+template <bool EDGE>
+__device__ __forceinline__ bool weigh(float (&s)[4][4], u32 position, const AttendArgs& a, Rows16& r, float (&fade)[2]) {
   u32 t = threadIdx.x % 4;
-  float largest[2] = {NO_SCORE, NO_SCORE};
+  float largest[2] = {NO_SCORE, NO_SCORE}, base[2];
+  bool moved = false;
 #pragma unroll
   for (u32 j = 0; j < 4; j++)
 #pragma unroll
     for (u32 e = 0; e < 4; e++) {
       u32 at = position + 8 * t + 2 * j + e % 2, h = e / 2;
-      bool seen = r.live[h] && at >= r.first[h] && at <= r.last[h];
-      s[j][e] = seen ? s[j][e] * scale : NO_SCORE;
+      if (EDGE && (at > r.last[h] || (a.window && at + a.window <= r.last[h]))) s[j][e] = NO_SCORE;
       largest[h] = fmaxf(largest[h], s[j][e]);
     }
 #pragma unroll
   for (u32 h = 0; h < 2; h++) {
     largest[h] = fmaxf(largest[h], __shfl_xor_sync(ALL_LANES, largest[h], 1));
-    largest[h] = fmaxf(largest[h], __shfl_xor_sync(ALL_LANES, largest[h], 2));
-    float most = fmaxf(r.most[h], largest[h]);
+    largest[h] = __fmul_rn(fmaxf(largest[h], __shfl_xor_sync(ALL_LANES, largest[h], 2)), a.scale);
+    bool larger = largest[h] > r.most[h] + SLACK;
+    fade[h] = larger ? power_of_two(r.most[h] - largest[h]) : 1.0f;
+    if (larger) r.most[h] = largest[h];
+    moved |= larger;
     // A row that has seen nothing yet keeps minus infinity, and must not subtract it from itself.
-    largest[h] = most == NO_SCORE ? 0.0f : most;
-    fade[h] = exp2f(r.most[h] - largest[h]);
-    r.most[h] = most;
-    r.sum[h] *= fade[h];
+    base[h] = r.most[h] == NO_SCORE ? 0.0f : r.most[h];
+    r.sum[h] = __fmul_rn(r.sum[h], fade[h]);
   }
 #pragma unroll
   for (u32 j = 0; j < 4; j++)
 #pragma unroll
     for (u32 e = 0; e < 4; e++) {
-      s[j][e] = exp2f(s[j][e] - largest[e / 2]);
+      s[j][e] = power_of_two(fmaf(s[j][e], a.scale, -base[e / 2]));
       r.sum[e / 2] += s[j][e];
     }
+  return moved;
+}
+
+// Multiplies what was summed.
+__device__ __forceinline__ void dim_rows(const float (&fade)[2], Rows16& r) {
+#pragma unroll
+  for (u32 i = 0; i < DIM / 8; i++)
+#pragma unroll
+    for (u32 e = 0; e < 4; e++) r.o[i][e] *= fade[e / 2];
+#ifdef KV_INT4
+#pragma unroll
+  for (u32 group = 0; group < GROUPS; group++)
+#pragma unroll
+    for (u32 h = 0; h < 2; h++) r.low[group][h] = __fmul_rn(r.low[group][h], fade[h]);
+#endif
 }

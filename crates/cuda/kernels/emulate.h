@@ -79,6 +79,9 @@ static Block block;
 static Fiber* current;
 static void* home;
 static Dim block_index, block_size, grid_size;
+// Memory that the launch gives to each block: as much as a device has, of which so many bytes are asked for.
+alignas(16) static char launched[128 << 10];
+static unsigned launched_bytes;
 static void (*entry)(const void*);
 static const void* arguments;
 
@@ -221,6 +224,15 @@ inline T shuffle(T value, unsigned from) {
 
 static inline void __syncthreads() { emu::sync_block(); }
 static inline void __syncwarp() { emu::sync_warp(); }
+// As much as the kernel takes, and no more: a device would let it write beyond, or run fewer blocks side by side.
+template <class T>
+static inline T& block_memory() {
+  if (sizeof(T) != emu::launched_bytes || sizeof(T) > sizeof(emu::launched)) {
+    std::fprintf(stderr, "a block takes %zu bytes and is given %u\n", sizeof(T), emu::launched_bytes);
+    std::abort();
+  }
+  return *(T*)emu::launched;
+}
 template <class T>
 static inline T __shfl_sync(unsigned, T value, unsigned from) { return emu::shuffle(value, from); }
 template <class T>
@@ -306,13 +318,15 @@ static inline void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsig
 
 // Runs a kernel over a whole grid. 0; 1 if there is none of that name; 2 if its arguments are of another size, of which the
 // driver would copy as much as the kernel takes.
-extern "C" int ballast_launch(const char* name, unsigned x, unsigned y, unsigned threads, const void* args, unsigned args_bytes) {
+extern "C" int ballast_launch(
+    const char* name, unsigned x, unsigned y, unsigned threads, unsigned block_bytes, const void* args, unsigned args_bytes) {
   emu::Kernel* kernel = emu::kernels();
   while (kernel && std::strcmp(kernel->name, name) != 0) kernel = kernel->next;
   if (!kernel || threads % 32 != 0) return 1;
   if (kernel->args_bytes != args_bytes) return 2;
   emu::grid_size = {x, y, 1};
   emu::block_size = {threads, 1, 1};
+  emu::launched_bytes = block_bytes;
   emu::entry = kernel->run;
   emu::arguments = args;
   for (unsigned j = 0; j < y; j++)

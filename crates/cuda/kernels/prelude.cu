@@ -52,6 +52,17 @@ __device__ __forceinline__ float half_to_float(u32 bits) {
   return bits & 0x8000u ? -magnitude : magnitude;
 }
 
+// 2 to the power of x, nothing where that is less than the least normal number: one instruction.
+__device__ __forceinline__ float power_of_two(float x) {
+#ifdef BALLAST_EMULATED
+  return x < -126.0f ? 0.0f : exp2f(x);
+#else
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#endif
+}
+
 __device__ __forceinline__ float warp_sum(float x) {
   for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(ALL_LANES, x, step);
   return x;
@@ -143,6 +154,13 @@ __device__ __forceinline__ u32 load_4(const void* at) {
 #endif
 
 #ifndef BALLAST_EMULATED
+// Memory of a block as large as the launch says, more than a kernel can have of its own: Module::block_bytes.
+template <class T>
+__device__ __forceinline__ T& block_memory() {
+  extern __shared__ uint4 launched[];
+  return *(T*)launched;
+}
+
 // 16 bytes from global to shared memory, done when `copies_wait` says so.
 __device__ __forceinline__ void copy_16(void* shared, const void* global) {
 #if __CUDA_ARCH__ >= 800

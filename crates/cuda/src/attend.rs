@@ -9,12 +9,10 @@ use kernels::queue;
 use crate::Driver;
 use crate::args::{AttendArgs, SpanData};
 use crate::device::GpuDevice;
-use crate::module::Module;
+use crate::module::{Module, many_rows};
 
 /// (query, head) pairs of a warp; spans with no more go split by split.
 const FEW_ROWS: usize = 16;
-/// Pairs of a block of `attend_many`.
-const TILE_ROWS: usize = 64;
 /// Positions of a split: fixed and counted from the sequence's beginning, so that a result depends on nothing else.
 const SPLIT_TOKENS: usize = 8 * BLOCK_TOKENS;
 
@@ -45,8 +43,13 @@ impl PartialEq for SpanData {
 }
 
 impl Plan {
-    /// `group`: query heads for each head of keys; `room`: partial rows that there is memory for.
-    pub(crate) fn new(spans: &[Span<'_>], group: usize, window: Option<usize>, room: usize) -> Plan {
+    /// `group`: query heads for each head of keys, each of `head_dim`; `room`: partial rows that there is memory for.
+    pub(crate) fn new(
+        spans: &[Span<'_>],
+        [group, head_dim]: [usize; 2],
+        window: Option<usize>,
+        room: usize,
+    ) -> Plan {
         let mut plan = Plan::default();
         let mut partial = 0;
         for span in spans.iter().filter(|span| !span.rows.is_empty()) {
@@ -67,7 +70,8 @@ impl Plan {
             } else {
                 plan.push(span, 0, first, splits);
                 // The last tiles see most: they begin first.
-                plan.many.extend((0..pairs).step_by(TILE_ROWS).rev().map(|pair| [number, pair as u32]));
+                plan.many
+                    .extend((0..pairs).step_by(many_rows(head_dim)).rev().map(|pair| [number, pair as u32]));
             }
         }
         plan
@@ -107,6 +111,7 @@ impl<D: Driver> GpuDevice<D> {
         assert_eq!((q.rows, q.cols), (out.rows, out.cols), "shape of the result");
         assert!(shape.heads.is_multiple_of(kv.layout.kv_heads), "heads share heads of keys evenly");
         assert!(shape.window != Some(0), "a window of no tokens");
+        assert!(shape.scale > 0.0, "the largest score is looked for before scores are scaled");
         assert!(shape.share.is_none(), "sparse attention is not built for CUDA: attend on the CPU");
         AttendArgs {
             q: self.rows(q),
@@ -189,15 +194,15 @@ mod tests {
             row += rows;
             Span { blocks: &blocks, start, rows: row - rows..row }
         };
-        Plan::new(&spans.iter().map(span).collect::<Vec<_>>(), group, window, room)
+        Plan::new(&spans.iter().map(span).collect::<Vec<_>>(), [group, 128], window, room)
     }
 
     #[test]
     fn decodes_are_split_and_prefills_are_tiled() {
-        let plan = plan(&[(700, 1), (0, 40)], 4, None, 100);
+        let plan = plan(&[(700, 1), (0, 70)], 4, None, 100);
         assert_eq!(plan.rounds, [Round { few: vec![[0, 0], [0, 1], [0, 2]], merges: vec![[0, 0]] }]);
         assert_eq!((plan.spans[0].splits, plan.spans[1].table), (3, 22));
-        assert_eq!(plan.many, [[1, 128], [1, 64], [1, 0]]);
+        assert_eq!(plan.many, [[1, 256], [1, 128], [1, 0]]);
     }
 
     #[test]

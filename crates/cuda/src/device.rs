@@ -418,7 +418,7 @@ impl<D: Driver> Device for GpuDevice<D> {
             return self.attend_plan(&Plan::by_row(spans), module, [shape.heads.div_ceil(4), 0], args);
         }
         let room = PARTIAL_BYTES / (4 * kv_heads * (head_dim + 2));
-        let plan = Plan::new(spans, shape.heads / kv_heads, shape.window, room);
+        let plan = Plan::new(spans, [shape.heads / kv_heads, head_dim], shape.window, room);
         self.attend_plan(&plan, module, [kv_heads, kv_heads], args);
     }
 }

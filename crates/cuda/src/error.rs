@@ -1,5 +1,7 @@
 //! What can be wrong with a CUDA device.
 
+use crate::library::Refused;
+
 /// Why a device could not be opened or used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CudaError {
@@ -12,6 +14,18 @@ pub enum CudaError {
         needed_for: &'static str,
         /// What brings it.
         install: &'static str,
+    },
+    /// A shared library is there and does not serve.
+    #[error("{library} does not work here ({}): {needed_for}. Install {install}, or use --device cpu", why.join("; "))]
+    Unfit {
+        /// Its file name.
+        library: &'static str,
+        /// What it does.
+        needed_for: &'static str,
+        /// What would serve.
+        install: &'static str,
+        /// The files that were found, each with what is wrong with it.
+        why: Vec<String>,
     },
     /// The driver sees no device of this number.
     #[error(
@@ -63,4 +77,37 @@ pub enum CudaError {
         /// The compiler's words.
         log: String,
     },
+}
+
+impl CudaError {
+    /// Of a library of which no file serves.
+    pub(crate) fn without(
+        library: &'static str,
+        needed_for: &'static str,
+        install: &'static str,
+        Refused { why }: Refused,
+    ) -> CudaError {
+        if why.is_empty() {
+            return CudaError::Library { library, needed_for, install };
+        }
+        CudaError::Unfit { library, needed_for, install, why }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_does_not_serve_is_told_from_one_that_is_not_there() {
+        let error = |why: &[&str]| {
+            let why = why.iter().map(|why| (*why).to_string()).collect();
+            CudaError::without("libx.so", "it counts", "X", Refused { why }).to_string()
+        };
+        assert_eq!(error(&[]), "libx.so was not found: it counts. Install X, or use --device cpu");
+        assert_eq!(
+            error(&["/a: too new", "/b: too old"]),
+            "libx.so does not work here (/a: too new; /b: too old): it counts. Install X, or use --device cpu"
+        );
+    }
 }

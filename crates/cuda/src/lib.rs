@@ -26,7 +26,7 @@ pub use compiler::{Architecture, Compiled, compile, version as compiler_version}
 pub use device::GpuDevice;
 pub use driver::{Driver, FETCH_BYTES, Graphs, Launch, QUEUES};
 pub use error::CudaError;
-pub use gpu::{Gpu, PINNED_BYTES, Speeds};
+pub use gpu::{Gpu, PINNED_BYTES, Speeds, free_memory};
 
 /// Device memory that a CUDA device takes for itself, beside what it hands out.
 pub const OWN_BYTES: usize = device::OWN_BYTES + gpu::PRODUCT_ROOM.bytes();

@@ -87,10 +87,24 @@ fn candidates(stem: &str, driver_major: Option<u32>, variable: Variable<'_>) -> 
     found
 }
 
-/// Opens the first of a library's files that opens. What lies beside it and begins with `beside`, if anything does, is opened
-/// before: it would look for that by name.
-pub(crate) fn open(stem: &str, beside: Option<&str>, driver_major: Option<u32>) -> Option<Library> {
-    candidates(stem, driver_major, &|name| std::env::var_os(name)).iter().find_map(|path| {
+/// Why no file of a library serves.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Refused {
+    /// Those that opened, each with what was said of it. None if there is no such library.
+    pub(crate) why: Vec<String>,
+}
+
+/// Takes the first of a library's files that opens and that `serves`, which says why if not: one may be too new for the driver, and
+/// an older one lie further on. What lies beside a file and begins with `beside`, if anything does, is opened before: it would look
+/// for that by name.
+pub(crate) fn open<T>(
+    stem: &str,
+    beside: Option<&str>,
+    driver_major: Option<u32>,
+    serves: impl Fn(Library) -> Result<T, String>,
+) -> Result<T, Refused> {
+    let candidates = candidates(stem, driver_major, &|name| std::env::var_os(name));
+    first_that_serves(&candidates, |path| {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let is_beside = |other: &PathBuf| {
             let name = other.file_name().and_then(OsStr::to_str).unwrap_or_default();
@@ -104,8 +118,24 @@ pub(crate) fn open(stem: &str, beside: Option<&str>, driver_major: Option<u32>) 
             }
         }
         // SAFETY: as above.
-        unsafe { Library::new(path) }.ok()
+        unsafe { Library::new(path) }.ok().map(&serves)
     })
+}
+
+/// What `open` makes of the first path of which it makes something: nothing of what there is not, an error of what does not serve.
+fn first_that_serves<T>(
+    paths: &[PathBuf],
+    open: impl Fn(&Path) -> Option<Result<T, String>>,
+) -> Result<T, Refused> {
+    let mut why = Vec::new();
+    for path in paths {
+        match open(path) {
+            Some(Ok(serves)) => return Ok(serves),
+            Some(Err(does_not)) => why.push(format!("{}: {does_not}", path.display())),
+            None => {}
+        }
+    }
+    Err(Refused { why })
 }
 
 #[cfg(test)]
@@ -118,6 +148,22 @@ mod tests {
         for driver in [None, Some(13), Some(14)] {
             assert_eq!(names("nvrtc", driver), ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"]);
         }
+    }
+
+    #[test]
+    fn what_does_not_serve_is_passed_over_and_told_of() {
+        let paths = ["none", "13", "12"].map(PathBuf::from);
+        let open = |serves: &'static str| {
+            move |path: &Path| match path.to_str() {
+                Some("none") => None,
+                Some(name) if name == serves => Some(Ok(path.to_path_buf())),
+                _ => Some(Err("too new".to_string())),
+            }
+        };
+        assert_eq!(first_that_serves(&paths, open("12")), Ok(PathBuf::from("12")));
+        let why = vec!["13: too new".to_string(), "12: too new".to_string()];
+        assert_eq!(first_that_serves(&paths, open("11")), Err(Refused { why }));
+        assert_eq!(first_that_serves(&paths[..1], open("12")), Err(Refused { why: vec![] }));
     }
 
     fn make(root: &Path, file: &str) -> PathBuf {

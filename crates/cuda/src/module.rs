@@ -7,6 +7,8 @@ use kernels::device::Needs;
 use kernels::linear::Format;
 use kernels::linear::quant::Narrow;
 
+use crate::Architecture;
+
 const PRELUDE: &str = include_str!("../kernels/prelude.cu");
 const ROWS: &str = include_str!("../kernels/rows.cu");
 const WEIGHTS: &str = include_str!("../kernels/weights.cu");
@@ -105,6 +107,23 @@ impl Module {
         }
     }
 
+    /// Bytes of shared memory that each block of a kernel is given at its launch, on a device of this architecture; kernels that
+    /// are given none have what they need.
+    pub fn block_bytes(self, kernel: &str, architecture: Architecture) -> usize {
+        match (self, kernel) {
+            (Module::Attention { head_dim }, "attend_many") => {
+                many_bytes(KvDtype::Bf16, head_dim, architecture)
+            }
+            (Module::AttentionFp8 { head_dim }, "attend_many") => {
+                many_bytes(KvDtype::Fp8, head_dim, architecture)
+            }
+            (Module::AttentionInt4 { head_dim }, "attend_many") => {
+                many_bytes(KvDtype::Int4, head_dim, architecture)
+            }
+            _ => 0,
+        }
+    }
+
     /// Its text, prelude included.
     pub fn source(self) -> String {
         let text: &[&str] = match self {
@@ -155,11 +174,64 @@ impl fmt::Display for Module {
     }
 }
 
+/// Heads of more dims are attended by fewer rows at a time.
+const SHORT_HEAD: usize = 128;
+
+/// (query, head) pairs of a block of `attend_many`.
+pub(crate) fn many_rows(head_dim: usize) -> usize {
+    if head_dim > SHORT_HEAD { 64 } else { 128 }
+}
+
+/// The size of `Many` in `attention.cu`: queries of a block's rows, sums of theirs, and pages.
+fn many_bytes(pages: KvDtype, head_dim: usize, architecture: Architecture) -> usize {
+    let stages = match architecture {
+        Architecture(..80) => 1,
+        _ if head_dim > SHORT_HEAD => 2,
+        _ => 3,
+    };
+    let whole = head_dim.next_multiple_of(32);
+    let plain = 32 * (whole + head_dim);
+    let page = match pages {
+        KvDtype::F32 => 0,
+        KvDtype::Bf16 => 2 * plain,
+        KvDtype::Fp8 => plain,
+        KvDtype::Int4 => 4 * (8 * head_dim + 64 * head_dim.div_ceil(64)),
+    };
+    let sums = if pages == KvDtype::Int4 { 16 * many_rows(head_dim) * head_dim.div_ceil(64) } else { 0 };
+    2 * many_rows(head_dim) * whole + sums + stages * page
+}
+
 /// The number of a format in `linear.cu`.
 fn number(format: Format) -> u8 {
     match format {
         Format::Narrow(narrow) => narrow as u8,
         Format::Bf16 => 12,
         Format::F32 => 13,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the least of each generation of devices gives a block at the most.
+    #[test]
+    fn every_device_has_as_much_memory_for_a_block() {
+        for head_dim in [16, 64, 80, 96, 128, 160, 192, 256] {
+            for pages in [KvDtype::Bf16, KvDtype::Fp8, KvDtype::Int4] {
+                let module = Module::attention(pages, head_dim);
+                let bytes = |architecture| module.block_bytes("attend_many", Architecture(architecture));
+                assert!(
+                    bytes(75) <= 64 << 10 && bytes(86) <= 99 << 10,
+                    "{module}: {} {}",
+                    bytes(75),
+                    bytes(86)
+                );
+            }
+        }
+        // Two on a multiprocessor of sm_80, which has 164 KiB and keeps one for itself beside each.
+        let bytes = Module::Attention { head_dim: 128 }.block_bytes("attend_many", Architecture(80));
+        assert_eq!((bytes, 2 * (bytes + (1 << 10)) <= 164 << 10), (80 << 10, true));
+        assert_eq!(Module::Attention { head_dim: 128 }.block_bytes("attend_few", Architecture(80)), 0);
     }
 }

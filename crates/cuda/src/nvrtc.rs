@@ -54,6 +54,16 @@ fn driver_major() -> Option<u32> {
     told.then_some(version as u32 / 1000)
 }
 
+/// Whether the driver, if there is one, takes what a compiler of this version makes: machine code of its own CUDA and older ones.
+fn suits((major, minor): (i32, i32), driver_major: Option<u32>) -> Result<(), String> {
+    match driver_major {
+        Some(driver) if major > driver as i32 => {
+            Err(format!("it compiles for CUDA {major}.{minor}, and the driver is of CUDA {driver}"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// A function of the library that writes numbers to a place.
 type Tells = unsafe extern "C" fn(*mut c_int) -> Status;
 
@@ -78,16 +88,31 @@ impl Nvrtc {
     /// The library, opened at the first call.
     ///
     /// # Errors
-    /// [`CudaError::Library`] if there is none, or it is not what it is called.
+    /// [`CudaError::Library`] if there is none, [`CudaError::Unfit`] if none serves.
     pub(crate) fn get() -> Result<&'static Nvrtc, CudaError> {
-        static FOUND: OnceLock<Option<Nvrtc>> = OnceLock::new();
-        let open = || Nvrtc::of(library::open("nvrtc", Some("libnvrtc-builtins."), driver_major())?);
-        FOUND.get_or_init(open).as_ref().ok_or(CudaError::Library {
-            library: "libnvrtc.so",
-            needed_for: "it compiles the kernels for the device",
-            install: "the CUDA toolkit's run-time compiler, of CUDA 12 or 13 (for instance `pip install \
-                      nvidia-cuda-nvrtc-cu12`, with its folder in BALLAST_CUDA_LIBRARIES)",
-        })
+        static FOUND: OnceLock<Result<Nvrtc, CudaError>> = OnceLock::new();
+        let open = || {
+            let driver = driver_major();
+            library::open("nvrtc", Some("libnvrtc-builtins."), driver, |library| {
+                Nvrtc::serving(library, driver)
+            })
+        };
+        let without = |refused| {
+            CudaError::without(
+                "libnvrtc.so",
+                "it compiles the kernels for the device",
+                "the CUDA toolkit's run-time compiler, of CUDA 12 or 13 and not newer than the driver (for instance `pip install \
+                 nvidia-cuda-nvrtc-cu12`, with its folder in BALLAST_CUDA_LIBRARIES)",
+                refused,
+            )
+        };
+        FOUND.get_or_init(|| open().map_err(without)).as_ref().map_err(Clone::clone)
+    }
+
+    /// The library, if the driver takes what it compiles.
+    fn serving(library: Library, driver_major: Option<u32>) -> Result<Nvrtc, String> {
+        let nvrtc = Nvrtc::of(library).ok_or("it lacks functions")?;
+        suits(nvrtc.version(), driver_major).map(|()| nvrtc)
     }
 
     fn of(library: Library) -> Option<Nvrtc> {
@@ -212,6 +237,16 @@ mod tests {
 
     extern "C" fn fails(_: *mut c_int) -> Status {
         11
+    }
+
+    #[test]
+    fn a_compiler_that_is_newer_than_the_driver_does_not_serve() {
+        assert_eq!(
+            [suits((12, 9), Some(12)), suits((12, 0), Some(13)), suits((13, 0), None)],
+            [Ok(()), Ok(()), Ok(())]
+        );
+        let why = suits((13, 1), Some(12)).unwrap_err();
+        assert_eq!(why, "it compiles for CUDA 13.1, and the driver is of CUDA 12");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use kernels::{CpuDevice, Isa, Team};
 fn open(bytes: usize) -> Option<CudaDevice> {
     match cuda::open(bytes) {
         Ok(device) => Some(device),
-        Err(missing @ (CudaError::Library { .. } | CudaError::NoDevice { .. })) => {
+        Err(missing @ (CudaError::Library { .. } | CudaError::Unfit { .. } | CudaError::NoDevice { .. })) => {
             eprintln!("skipped: {missing}");
             None
         }

@@ -15,8 +15,16 @@ const MAIN: Architecture = Architecture(90);
 /// For which one module of each kind is compiled.
 const OTHERS: [u32; 5] = [75, 80, 86, 89, 100];
 
-/// A few registers beside a loop do no harm.
-const SPILL_BYTES_MAX: usize = 32;
+/// A few registers beside a loop do no harm; nor do a few more beside the sums of 32 rows in attention, which fill a warp's
+/// registers, or where codes of 4 bits are unpacked beside them: of some 1300 instructions that a page takes then, three load what
+/// was spilled.
+fn spill_bytes_max(module: Module) -> usize {
+    match module {
+        Module::AttentionInt4 { head_dim: 80.. } => 160,
+        Module::Attention { head_dim: 80.. } | Module::AttentionFp8 { head_dim: 80.. } => 48,
+        _ => 32,
+    }
+}
 
 fn one_of_each_kind() -> Vec<Module> {
     vec![
@@ -51,7 +59,7 @@ fn examine(module: Module, architecture: Architecture) -> Result<(Vec<String>, S
                 | Module::AttentionFp8 { head_dim: 256 }
                 | Module::AttentionInt4 { head_dim: 256 }
         );
-    let spilled = lines().filter(|line| !may_spill && spill_bytes(line) > SPILL_BYTES_MAX);
+    let spilled = lines().filter(|line| !may_spill && spill_bytes(line) > spill_bytes_max(module));
     let has = |kernel: &str| compiled.log.contains(&format!("Compiling entry function '{kernel}'"));
     let lacking = module.kernels().iter().filter(|kernel| !has(kernel));
     let lacking = lacking.map(|kernel| format!("{module} for {architecture} has no {kernel}"));

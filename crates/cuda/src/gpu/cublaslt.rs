@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::{from_ref, null_mut};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use cudarc::driver::sys::CUstream;
 use libloading::Library;
 
+use crate::library::Refused;
 use crate::product::{Layout, Numbers, Places, Product, Room};
 use crate::{CudaError, library};
 
@@ -103,11 +104,36 @@ struct Functions {
 }
 
 impl Functions {
-    /// Those of the library, opened at the first call.
-    fn get(driver_major: Option<u32>) -> Option<&'static Functions> {
-        static FOUND: OnceLock<Option<Functions>> = OnceLock::new();
-        let open = || Functions::of(library::open("cublasLt", None, driver_major)?);
-        FOUND.get_or_init(open).as_ref()
+    /// Those of the first library that `starts`, opened at the first call that finds one.
+    fn get(
+        driver_major: Option<u32>,
+        starts: impl Fn(&Functions) -> Result<(), String>,
+    ) -> Result<&'static Functions, Refused> {
+        static FOUND: Mutex<Option<&'static Functions>> = Mutex::new(None);
+        let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(functions) = *found {
+            return Ok(functions);
+        }
+        let functions = library::open("cublasLt", None, driver_major, |library| {
+            let functions = Functions::of(library).ok_or("it lacks functions")?;
+            starts(&functions).map(|()| functions)
+        })?;
+        // It stays for as long as the process.
+        Ok(found.insert(Box::leak(Box::new(functions))))
+    }
+
+    /// A handle, for the device whose context is current.
+    fn start(&self) -> Result<Handle, String> {
+        let mut handle = null_mut();
+        // SAFETY: a place for the handle is given.
+        self.result(unsafe { (self.create)(&mut handle) }).map(|()| handle)
+    }
+
+    /// Whether there are handles for the device whose context is current: there are none where the driver is too old.
+    fn starts(&self) -> Result<(), String> {
+        let handle = self.start()?;
+        // SAFETY: it was just made, and nobody has it.
+        self.result(unsafe { (self.destroy)(handle) })
     }
 
     fn of(library: Library) -> Option<Functions> {
@@ -242,18 +268,20 @@ impl CublasLt {
     /// Opens it for the device whose context is current.
     ///
     /// # Errors
-    /// [`CudaError::Library`] if there is none, [`CudaError::Driver`] if it does not start.
+    /// [`CudaError::Library`] if there is none, [`CudaError::Unfit`] if none starts.
     pub(super) fn open(driver_major: u32) -> Result<CublasLt, CudaError> {
-        let functions = Functions::get(Some(driver_major)).ok_or(CudaError::Library {
-            library: "libcublasLt.so",
-            needed_for: "it computes large products",
-            install: "cuBLAS of CUDA 12 or 13 (for instance `pip install nvidia-cublas-cu12`, with its folder in \
-                      BALLAST_CUDA_LIBRARIES), set BALLAST_CUDA_PRODUCTS=own for slower kernels of Ballast's own",
-        })?;
-        let mut handle = null_mut();
-        // SAFETY: a place for the handle is given.
-        let created = functions.result(unsafe { (functions.create)(&mut handle) });
-        created.map_err(|why| CudaError::Driver { what: "start cuBLASLt".into(), why })?;
+        let without = |refused| {
+            CudaError::without(
+                "libcublasLt.so",
+                "it computes large products",
+                "cuBLAS of CUDA 12 or 13 and not newer than the driver (for instance `pip install nvidia-cublas-cu12`, with its \
+                 folder in BALLAST_CUDA_LIBRARIES), set BALLAST_CUDA_PRODUCTS=own for slower kernels of Ballast's own",
+                refused,
+            )
+        };
+        let functions = Functions::get(Some(driver_major), Functions::starts).map_err(without)?;
+        let started = functions.start();
+        let handle = started.map_err(|why| CudaError::Driver { what: "start cuBLASLt".into(), why })?;
         Ok(CublasLt { functions, handle, chosen: Mutex::default(), refused: Mutex::default() })
     }
 
@@ -399,7 +427,7 @@ mod tests {
     /// What needs no GPU of the library: it takes our descriptions, whose attributes must have the sizes that it knows.
     #[test]
     fn the_library_takes_descriptions() {
-        let Some(functions) = Functions::get(None) else {
+        let Ok(functions) = Functions::get(None, |_| Ok(())) else {
             assert!(std::env::var_os("BALLAST_REQUIRE_CUBLASLT").is_none(), "there is no cuBLASLt");
             eprintln!("skipped: there is no cuBLASLt");
             return;

@@ -9,6 +9,7 @@ use cudarc::driver::sys;
 use crate::{CudaError, FETCH_BYTES};
 
 use super::pinned::{Coming, FETCH_PIECES, Pool};
+use super::streams::Waits;
 
 /// Those that are under way, and the pieces that they come to: of no other copy, since a lane that begins many may ask for none
 /// before its step is done, and its tables need pieces meanwhile.
@@ -27,7 +28,7 @@ struct Numbered {
 impl Fetches {
     /// The device's context is current.
     pub(super) fn new() -> Result<Fetches, CudaError> {
-        Ok(Fetches { pool: Pool::new(FETCH_PIECES, FETCH_BYTES)?, coming: Mutex::default() })
+        Ok(Fetches { pool: Pool::new(FETCH_PIECES, FETCH_BYTES, Waits::Awake)?, coming: Mutex::default() })
     }
 
     fn coming(&self) -> MutexGuard<'_, Numbered> {

@@ -10,7 +10,7 @@ use cudarc::driver::sys;
 
 use crate::{CudaError, Graphs, Launch};
 
-use super::{Gpu, lost};
+use super::{Function, Gpu, lost};
 
 /// Drivers from this version on add kernels to a graph as is done here.
 const LEAST_VERSION: i32 = 12_000;
@@ -59,7 +59,7 @@ impl Plan {
     /// The function takes one structure of these bytes, whose addresses lie in the device's memory as long as the graph is used.
     unsafe fn add(
         &mut self,
-        function: sys::CUfunction,
+        Function { function, block_bytes }: Function,
         launch: &Launch<'_>,
         before: Option<sys::CUgraphNode>,
     ) -> Result<sys::CUgraphNode, DriverError> {
@@ -73,7 +73,7 @@ impl Plan {
             blockDimX: launch.threads,
             blockDimY: 1,
             blockDimZ: 1,
-            sharedMemBytes: 0,
+            sharedMemBytes: block_bytes,
             kernelParams: parameters.as_mut_ptr(),
             extra: ptr::null_mut(),
             kern: ptr::null_mut(),

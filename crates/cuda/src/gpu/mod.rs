@@ -7,6 +7,7 @@ mod fetches;
 mod graphs;
 mod idle;
 mod kept;
+mod look;
 mod pinned;
 mod speeds;
 mod streams;
@@ -31,6 +32,7 @@ use crate::product::{Places, Product, Products, Room};
 use crate::{CudaError, Driver, Graphs, Launch};
 
 pub(crate) use cublaslt::ROOM as PRODUCT_ROOM;
+pub use look::free_memory;
 pub use pinned::PINNED_BYTES;
 pub use speeds::Speeds;
 
@@ -38,14 +40,16 @@ use adopted::Adopted;
 use cublaslt::CublasLt;
 use fetches::Fetches;
 use graphs::Made;
+use look::{look, not_given};
 use pinned::{PIECE_BYTES, PIECES, Pool, SMALL_PIECE_BYTES, SMALL_PIECES};
-use streams::Streams;
+use streams::{Streams, Waits};
 
 /// A CUDA device with a stream for each queue.
 pub struct Gpu {
     context: sys::CUcontext,
     streams: Streams,
-    pool: Pool,
+    up: Pool,
+    down: Pool,
     /// For what is no longer than its pieces.
     small: Pool,
     name: String,
@@ -62,7 +66,14 @@ pub struct Gpu {
 }
 
 /// The kernels of the modules that are loaded.
-type Functions = HashMap<(Module, &'static str), sys::CUfunction>;
+type Functions = HashMap<(Module, &'static str), Function>;
+
+/// A kernel, and the memory that each of its blocks is given at a launch.
+#[derive(Clone, Copy)]
+struct Function {
+    function: sys::CUfunction,
+    block_bytes: u32,
+}
 
 // SAFETY: handles of the driver may be used from any thread (which `bind` makes current); what is changed lies
 // behind locks.
@@ -80,21 +91,7 @@ impl Gpu {
     /// # Errors
     /// [`CudaError`]: a library is missing, there is no such device, or the driver refuses.
     pub fn open(ordinal: usize) -> Result<Gpu, CudaError> {
-        // SAFETY: looks for a library of this name, and runs what it runs when it is loaded.
-        if !unsafe { sys::is_culib_present() } {
-            return Err(CudaError::Library {
-                library: "libcuda.so",
-                needed_for: "it is the NVIDIA driver, which --device cuda works through",
-                install: "an NVIDIA driver of CUDA 12 or newer on a machine that has such a GPU",
-            });
-        }
-        compiler::version()?;
-        result::init().map_err(failed("start"))?;
-        let found = result::device::get_count().map_err(failed("count its devices"))? as usize;
-        if ordinal >= found {
-            return Err(CudaError::NoDevice { wanted: ordinal, found });
-        }
-        let device = result::device::get(ordinal as i32).map_err(failed("open a device"))?;
+        let device = look(ordinal)?;
         // SAFETY: the device was just given by the driver; the context is retained for as long as the process lives.
         unsafe { Gpu::on(device) }
     }
@@ -119,8 +116,9 @@ impl Gpu {
             Ok(Gpu {
                 context,
                 streams: Streams::new()?,
-                pool: Pool::new(PIECES, PIECE_BYTES)?,
-                small: Pool::new(SMALL_PIECES, SMALL_PIECE_BYTES)?,
+                up: Pool::new(PIECES, PIECE_BYTES, Waits::Asleep)?,
+                down: Pool::new(PIECES, PIECE_BYTES, Waits::Asleep)?,
+                small: Pool::new(SMALL_PIECES, SMALL_PIECE_BYTES, Waits::Awake)?,
                 name: result::device::get_name(device).map_err(failed("tell its name"))?,
                 architecture: Architecture((10 * major + minor) as u32),
                 driver_version,
@@ -170,8 +168,8 @@ impl Gpu {
     }
 
     /// A table that waits in the queue of kernels keeps no piece from the copies of long buffers.
-    fn pool_for(&self, bytes: usize) -> &Pool {
-        if bytes <= SMALL_PIECE_BYTES { &self.small } else { &self.pool }
+    fn pool_for<'a>(&'a self, bytes: usize, long: &'a Pool) -> &'a Pool {
+        if bytes <= SMALL_PIECE_BYTES { &self.small } else { long }
     }
 
     /// That of this thread's queue.
@@ -183,7 +181,7 @@ impl Gpu {
         self.functions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn function(&self, module: Module, kernel: &'static str) -> sys::CUfunction {
+    fn function(&self, module: Module, kernel: &'static str) -> Function {
         if let Some(function) = self.functions().get(&(module, kernel)) {
             return *function;
         }
@@ -212,7 +210,16 @@ impl Gpu {
             let name = CString::new(*kernel).expect("a kernel's name");
             // SAFETY: the module was just loaded, and stays so as long as the context.
             let function = unsafe { result::module::get_function(loaded, name) };
-            functions.insert((module, kernel), function.map_err(failed(&format!("find {kernel}")))?);
+            let function = function.map_err(failed(&format!("find {kernel}")))?;
+            let block_bytes = module.block_bytes(kernel, self.architecture) as u32;
+            if block_bytes > 0 {
+                use sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as MOST;
+                // SAFETY: the function was just found. More than 48 KiB of shared memory must be asked for.
+                let allowed = unsafe { sys::cuFuncSetAttribute(function, MOST, block_bytes as i32) };
+                let what = format!("give the blocks of {kernel} {block_bytes} bytes");
+                allowed.result().map_err(failed(&what))?;
+            }
+            functions.insert((module, kernel), Function { function, block_bytes });
         }
         Ok(())
     }
@@ -298,8 +305,7 @@ impl Driver for Gpu {
         let (free, total) = self.memory()?;
         // SAFETY: the context is current; the memory is this device's own.
         unsafe {
-            let memory =
-                result::malloc_sync(bytes).map_err(|_| CudaError::Memory { wanted: bytes, free, total })?;
+            let memory = result::malloc_sync(bytes).map_err(|why| not_given(bytes, (free, total), why))?;
             result::memset_d8_sync(memory, 0, bytes).map_err(failed("clear its memory"))?;
             // It may come back earlier than it is done, and the queues' streams do not wait for it.
             result::ctx::synchronize().map_err(failed("clear its memory"))?;
@@ -328,14 +334,14 @@ impl Driver for Gpu {
 
     fn upload(&self, to: u64, bytes: usize, fill: &mut dyn FnMut(usize, &mut [u8])) {
         self.bind();
-        self.pool_for(bytes).upload(self.stream(), to, bytes, fill).unwrap_or_else(|e| lost("copy to it", e));
+        let pool = self.pool_for(bytes, &self.up);
+        pool.upload(self.stream(), to, bytes, fill).unwrap_or_else(|e| lost("copy to it", e));
     }
 
     fn download(&self, from: u64, bytes: usize, view: &mut dyn FnMut(usize, &[u8])) {
         self.bind();
-        self.pool_for(bytes)
-            .download(self.stream(), from, bytes, view)
-            .unwrap_or_else(|e| lost("copy from it", e));
+        let pool = self.pool_for(bytes, &self.down);
+        pool.download(self.stream(), from, bytes, view).unwrap_or_else(|e| lost("copy from it", e));
     }
 
     fn adopt(&self, memory: Lasting) -> Result<usize, CudaError> {
@@ -367,14 +373,14 @@ impl Driver for Gpu {
 
     fn launch(&self, launch: &Launch<'_>) {
         self.bind();
-        let function = self.function(launch.module, launch.kernel);
+        let Function { function, block_bytes } = self.function(launch.module, launch.kernel);
         // The driver copies the arguments during the call.
         let mut args = words(launch.args);
-        let grid = (launch.grid[0] as u32, launch.grid[1] as u32, 1);
+        let (grid, block) = ((launch.grid[0] as u32, launch.grid[1] as u32, 1), (launch.threads, 1, 1));
         let mut parameters = [args.as_mut_ptr().cast::<c_void>()];
         // SAFETY: the function takes one structure of these bytes, whose addresses lie in the device's memory.
         let started = unsafe {
-            result::launch_kernel(function, grid, (launch.threads, 1, 1), 0, self.stream(), &mut parameters)
+            result::launch_kernel(function, grid, block, block_bytes, self.stream(), &mut parameters)
         };
         started.unwrap_or_else(|e| lost(&format!("start {} {:?}", launch.kernel, launch.grid), e));
     }

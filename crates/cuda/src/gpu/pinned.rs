@@ -14,12 +14,12 @@ use crate::{CudaError, FETCH_BYTES};
 
 use super::failed;
 use super::idle::Idle;
-use super::streams::event;
+use super::streams::{Waits, event};
 
 /// Long enough for a copy to reach the link's rate.
 pub(super) const PIECE_BYTES: usize = 2 << 20;
-/// 32 MiB in all.
-pub(super) const PIECES: usize = 16;
+/// 32 MiB in all, half for each direction: a copy down whose piece's last copy was one up would wait for what that waits for.
+pub(super) const PIECES: usize = 8;
 /// Room for most tables. There are many: one is free again once its copy is done, which comes after kernels.
 pub(super) const SMALL_PIECE_BYTES: usize = 32 << 10;
 /// 4 MiB in all.
@@ -28,7 +28,7 @@ pub(super) const SMALL_PIECES: usize = 128;
 pub(super) const FETCH_PIECES: usize = 16;
 /// Host memory that a device pins, but for what steps of many batches fetch.
 pub const PINNED_BYTES: usize =
-    PIECES * PIECE_BYTES + SMALL_PIECES * SMALL_PIECE_BYTES + FETCH_PIECES * FETCH_BYTES;
+    2 * PIECES * PIECE_BYTES + SMALL_PIECES * SMALL_PIECE_BYTES + FETCH_PIECES * FETCH_BYTES;
 /// Pieces of one copy from the device that are under way at once.
 const AHEAD: usize = 4;
 
@@ -45,8 +45,8 @@ unsafe impl Send for Piece {}
 
 impl Piece {
     /// Takes its memory. The device's context is current.
-    fn new(room: usize) -> Result<Piece, DriverError> {
-        let event = event()?;
+    fn new(room: usize, waits: Waits) -> Result<Piece, DriverError> {
+        let event = event(waits)?;
         // SAFETY: the context is current; the memory is freed with the pool.
         let memory = unsafe { result::malloc_host(room, 0) }?.cast();
         Ok(Piece { memory, room, event })
@@ -72,14 +72,15 @@ pub(super) struct Coming {
 /// Pieces of one length, taken for a copy and given back after it.
 pub(super) struct Pool {
     piece_bytes: usize,
+    waits: Waits,
     idle: Idle<Piece>,
 }
 
 impl Pool {
     /// Takes the memory of `pieces`. The device's context is current.
-    pub(super) fn new(pieces: usize, piece_bytes: usize) -> Result<Pool, CudaError> {
-        let all = (0..pieces).map(|_| Piece::new(piece_bytes)).collect::<Result<_, _>>();
-        Ok(Pool { piece_bytes, idle: Idle::new(all.map_err(failed("pin host memory"))?) })
+    pub(super) fn new(pieces: usize, piece_bytes: usize, waits: Waits) -> Result<Pool, CudaError> {
+        let all = (0..pieces).map(|_| Piece::new(piece_bytes, waits)).collect::<Result<_, _>>();
+        Ok(Pool { piece_bytes, waits, idle: Idle::new(all.map_err(failed("pin host memory"))?) })
     }
 
     /// Copies to the device, which has `bytes` of memory at `to`. `fill` writes each piece.
@@ -114,7 +115,7 @@ impl Pool {
         from: u64,
         bytes: usize,
     ) -> Result<Coming, DriverError> {
-        let piece = self.idle.take_or(|| Piece::new(self.piece_bytes))?;
+        let piece = self.idle.take_or(|| Piece::new(self.piece_bytes, self.waits))?;
         Coming::begin(piece, stream, from, bytes)
     }
 

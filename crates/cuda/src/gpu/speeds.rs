@@ -4,6 +4,7 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
 use super::cublaslt::{CublasLt, ROOM};
+use super::look::not_given;
 use super::pinned::PIECE_BYTES;
 use super::{Gpu, failed};
 use crate::product::{Layout, Numbers, Places, Product};
@@ -36,11 +37,11 @@ impl Gpu {
         // `rate` waits for.
         unsafe {
             let memory = result::malloc_sync(2 * BYTES);
-            let memory = memory.map_err(|_| CudaError::Memory { wanted: 2 * BYTES, free, total })?;
+            let memory = memory.map_err(|why| not_given(2 * BYTES, (free, total), why))?;
             let on = self.rate(2 * BYTES, 32, || {
                 result::memcpy_dtod_async(memory + BYTES as u64, memory, BYTES, stream)
             });
-            let link = self.pool.with_piece(|piece| {
+            let link = self.up.with_piece(|piece| {
                 let up =
                     self.rate(PIECE_BYTES, PIECES_TIMED, || result::memcpy_htod_async(memory, piece, stream));
                 let down =
@@ -89,7 +90,7 @@ impl Gpu {
         let wanted = 3 * MATRIX + ROOM.workspace_bytes;
         // SAFETY: the context is current, and the memory this function's own.
         let memory = unsafe { result::malloc_sync(wanted) };
-        let memory = memory.map_err(|_| CudaError::Memory { wanted, free, total })?;
+        let memory = memory.map_err(|why| not_given(wanted, (free, total), why))?;
         // Small numbers of either sign, no two alike beside each other: zeros would be multiplied faster.
         self.upload(memory, 2 * MATRIX, &mut |first, into| {
             for (i, number) in into.chunks_exact_mut(2).enumerate() {

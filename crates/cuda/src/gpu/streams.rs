@@ -59,8 +59,25 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub(super) fn event() -> Result<sys::CUevent, DriverError> {
-    result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
+/// How a thread waits for an event.
+#[derive(Clone, Copy)]
+pub(super) enum Waits {
+    /// It keeps its core, and goes on at once: what it waits for is short.
+    Awake,
+    /// It leaves its core to others.
+    Asleep,
+}
+
+pub(super) fn event(waits: Waits) -> Result<sys::CUevent, DriverError> {
+    use sys::CUevent_flags::{CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING};
+    let flags = match waits {
+        Waits::Awake => CU_EVENT_DISABLE_TIMING as u32,
+        Waits::Asleep => CU_EVENT_DISABLE_TIMING as u32 | CU_EVENT_BLOCKING_SYNC as u32,
+    };
+    let mut event = std::ptr::null_mut();
+    // SAFETY: the driver writes one handle.
+    unsafe { sys::cuEventCreate(&mut event, flags) }.result()?;
+    Ok(event)
 }
 
 /// An event that knows its time. Who waits for it sleeps: a step is long.

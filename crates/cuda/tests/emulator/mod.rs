@@ -11,13 +11,13 @@ use std::{env, fs};
 
 use cuda::module::Module;
 use cuda::product::{Layout, Numbers, Places, Product, Products, Room};
-use cuda::{CudaError, Driver, Graphs, Launch};
+use cuda::{Architecture, CudaError, Driver, Graphs, Launch};
 use kernels::arena::Lasting;
 use kernels::queue::Mark;
 
 /// The entries of the libraries that are loaded.
 type Loaded = HashMap<(Module, Mma), &'static Mutex<Start>>;
-type Start = unsafe extern "C" fn(*const i8, u32, u32, u32, *const c_void, u32) -> i32;
+type Start = unsafe extern "C" fn(*const i8, u32, u32, u32, u32, *const c_void, u32) -> i32;
 
 /// Copies of adopted memory, by all emulators together.
 #[allow(dead_code, reason = "not every test has weights on the host")]
@@ -36,6 +36,16 @@ pub(crate) enum Mma {
     Defined,
     /// Through the kernels' own shuffles, as on devices without bf16.
     ByShuffles,
+}
+
+impl Mma {
+    /// A device that computes it so.
+    fn architecture(self) -> Architecture {
+        match self {
+            Mma::Defined => Architecture(80),
+            Mma::ByShuffles => Architecture(75),
+        }
+    }
 }
 
 /// As a device's memory is aligned.
@@ -246,7 +256,16 @@ impl Driver for Emulator {
         let [x, y] = launch.grid.map(|n| n as u32);
         // SAFETY: the arguments are the kernel's, and point into the memory above.
         let wrong = unsafe {
-            entry(name.as_ptr(), x, y, launch.threads, args.as_ptr().cast(), launch.args.len() as u32)
+            let block_bytes = launch.module.block_bytes(launch.kernel, self.mma.architecture()) as u32;
+            entry(
+                name.as_ptr(),
+                x,
+                y,
+                launch.threads,
+                block_bytes,
+                args.as_ptr().cast(),
+                launch.args.len() as u32,
+            )
         };
         assert_ne!(wrong, 1, "{} has no kernel {}", launch.module, launch.kernel);
         assert_eq!(wrong, 0, "{} takes no arguments of {} bytes", launch.kernel, launch.args.len());

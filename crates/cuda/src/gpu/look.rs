@@ -1,0 +1,102 @@
+//! What there is: the driver, a device, its memory; and what is told where there is none.
+
+use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::sys;
+
+use super::failed;
+use crate::{CudaError, compiler};
+
+/// The first device, if there is one and what it takes to use it but for products.
+///
+/// # Errors
+/// As [`Gpu::open`].
+pub(super) fn look(ordinal: usize) -> Result<sys::CUdevice, CudaError> {
+    // SAFETY: looks for a library of this name, and runs what it runs when it is loaded.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(CudaError::Library {
+            library: DRIVER,
+            needed_for: DRIVER_IS,
+            install: DRIVER_COMES_WITH,
+        });
+    }
+    compiler::version()?;
+    result::init().map_err(|why| not_started(ordinal, why))?;
+    let found = result::device::get_count().map_err(failed("count its devices"))? as usize;
+    if ordinal >= found {
+        return Err(CudaError::NoDevice { wanted: ordinal, found });
+    }
+    result::device::get(ordinal as i32).map_err(failed("open a device"))
+}
+
+/// What is told of the driver's library where there is none, or one that does not start.
+const DRIVER: &str = "libcuda.so";
+const DRIVER_IS: &str = "it is the NVIDIA driver, which --device cuda works through";
+const DRIVER_COMES_WITH: &str = "an NVIDIA driver of CUDA 12 or newer on a machine that has such a GPU";
+
+/// What a driver that does not start is to say.
+fn not_started(wanted: usize, DriverError(why): DriverError) -> CudaError {
+    use sys::CUresult::{
+        CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE, CUDA_ERROR_NO_DEVICE, CUDA_ERROR_STUB_LIBRARY,
+        CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
+    };
+    let unfit = |why: &str| CudaError::Unfit {
+        library: DRIVER,
+        needed_for: DRIVER_IS,
+        install: DRIVER_COMES_WITH,
+        why: vec![why.to_string()],
+    };
+    match why {
+        CUDA_ERROR_NO_DEVICE => CudaError::NoDevice { wanted, found: 0 },
+        CUDA_ERROR_STUB_LIBRARY => unfit("it is the toolkit's stub, which programs are built against"),
+        CUDA_ERROR_SYSTEM_DRIVER_MISMATCH => {
+            unfit("the kernel's module is of another version: was it updated without a restart?")
+        }
+        CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE => {
+            unfit("it is a compatibility package, which this GPU is not supported by")
+        }
+        other => failed("start")(DriverError(other)),
+    }
+}
+
+/// Bytes of the first device's memory that are free. Nothing is taken or compiled, unlike [`Gpu::open`].
+///
+/// # Errors
+/// As [`Gpu::open`], but for the library of products.
+pub fn free_memory() -> Result<usize, CudaError> {
+    let device = look(0)?;
+    // SAFETY: the device was just given by the driver. Its context stays: whoever opens the device next has it at once.
+    unsafe {
+        let context = result::primary_ctx::retain(device).map_err(failed("make a context"))?;
+        result::ctx::set_current(context).map_err(failed("enter its context"))?;
+    }
+    result::mem_get_info().map(|(free, _)| free).map_err(failed("tell its memory"))
+}
+
+/// What is wrong where the driver does not give memory.
+pub(super) fn not_given(wanted: usize, (free, total): (usize, usize), why: DriverError) -> CudaError {
+    match why {
+        DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY) => CudaError::Memory { wanted, free, total },
+        why => failed("give memory")(why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_driver_without_devices_is_no_failure_of_the_driver() {
+        let told = |why| not_started(0, DriverError(why));
+        use sys::CUresult as Why;
+        assert_eq!(told(Why::CUDA_ERROR_NO_DEVICE), CudaError::NoDevice { wanted: 0, found: 0 });
+        let stub = told(Why::CUDA_ERROR_STUB_LIBRARY).to_string();
+        assert!(stub.contains("stub") && stub.contains("--device cpu"), "{stub}");
+    }
+
+    /// Other errors have the driver's words, which there are none of without it.
+    #[test]
+    fn memory_that_is_not_there_asks_for_less() {
+        let told = not_given(5, (3, 4), DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY));
+        assert_eq!(told, CudaError::Memory { wanted: 5, free: 3, total: 4 });
+    }
+}

@@ -1,0 +1,95 @@
+//! Attention of a row, whatever else is attended with it: by kernels that are emulated, and on a GPU if there is one.
+
+mod emulator;
+
+use cuda::GpuDevice;
+use emulator::{Emulator, Mma};
+use half::bf16;
+use kernels::attention::{BLOCK_TOKENS, KvDtype, KvLayout, Span};
+use kernels::device::{AttendShape, Device, Dtype, KvPages, QkTransform, Rows};
+
+/// Tokens of a sequence, and what attends to them.
+#[derive(Clone, Copy)]
+struct Sequence {
+    tokens: usize,
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    dtype: KvDtype,
+    window: Option<usize>,
+}
+
+fn number(i: usize) -> f32 {
+    (i.wrapping_mul(2_654_435_761) >> 7 & 0xffff) as f32 / 16384.0 - 2.0
+}
+
+impl Sequence {
+    fn layout(&self) -> KvLayout {
+        KvLayout { kv_heads: self.kv_heads, head_dim: self.head_dim, dtype: self.dtype }
+    }
+
+    /// The results of all tokens, row after row, computed in chunks of `chunk`: the keys and values of a chunk are written before
+    /// it attends, those of the next after it. Scores grow along the sequence, so that the largest changes again and again.
+    fn attended(&self, device: &mut dyn Device, chunk: usize) -> Vec<u8> {
+        let (q_cols, all) = (self.heads * self.head_dim, (self.heads + 2 * self.kv_heads) * self.head_dim);
+        let blocks: Vec<u32> = (0..self.tokens.div_ceil(BLOCK_TOKENS) as u32).rev().collect();
+        let buf = device.take(blocks.len() * self.layout().block_bytes()).unwrap();
+        // What was never written is no number.
+        device.fill(&buf, &mut |bytes| bytes.fill(0xff));
+        let kv = KvPages { layout: self.layout(), buf };
+        let mut results = Vec::new();
+        for start in (0..self.tokens).step_by(chunk) {
+            let rows = chunk.min(self.tokens - start);
+            let matrix = |device: &mut dyn Device, dtype: Dtype, cols: usize| Rows {
+                buf: device.take(rows * cols * dtype.bytes()).unwrap(),
+                dtype,
+                rows,
+                cols,
+            };
+            let qkv = matrix(device, Dtype::F32, all);
+            let (q, out) = (matrix(device, Dtype::Bf16, q_cols), matrix(device, Dtype::Bf16, q_cols));
+            let value = |i: usize| number(i) * (1.0 + (i / all) as f32 / self.tokens as f32);
+            let values: Vec<f32> = (0..rows * all).map(|i| value(start * all + i)).collect();
+            device.upload(&qkv.buf, bytemuck::cast_slice(&values));
+            let spans = [Span { blocks: &blocks, start, rows: 0..rows }];
+            device.store_kv(qkv, &QkTransform { heads: self.heads, norms: None, rope: None }, &spans, kv, q);
+            let shape = AttendShape { heads: self.heads, scale: 0.5, window: self.window, share: None };
+            device.attend(q, kv, &spans, shape, out);
+            device.view(&out.buf, &mut |bytes| results.extend_from_slice(bytes));
+        }
+        results
+    }
+}
+
+/// Chunks end within the tiles of others and within pages, and none is so short that it is split as decodes are.
+fn check(open: &dyn Fn(usize) -> Box<dyn Device>) {
+    let [plain, wide] = [(64, None), (128, Some(45))];
+    let [eight, four] = [KvDtype::Fp8, KvDtype::Int4];
+    for ((head_dim, window), dtype) in
+        [(plain, KvDtype::Bf16), (wide, KvDtype::Bf16), (plain, eight), (wide, four)]
+    {
+        let sequence = Sequence { tokens: 110, heads: 3, kv_heads: 1, head_dim, dtype, window };
+        let whole = sequence.attended(&mut *open(16 << 20), 110);
+        let numbers = bytemuck::cast_slice::<u8, u16>(&whole).iter().map(|bits| bf16::from_bits(*bits));
+        assert!(numbers.map(bf16::to_f32).all(f32::is_finite), "{dtype:?} {head_dim}");
+        for chunk in [60, 17] {
+            let cut = sequence.attended(&mut *open(16 << 20), chunk);
+            assert!(cut == whole, "{dtype:?} {head_dim}, in chunks of {chunk}");
+        }
+    }
+}
+
+#[test]
+fn a_rows_attention_does_not_depend_on_its_chunk() {
+    if emulator::compiler().is_some() {
+        check(&|bytes| Box::new(GpuDevice::new(Emulator::new(Mma::Defined), bytes).unwrap()));
+    }
+}
+
+#[test]
+fn nor_does_it_on_a_gpu() {
+    match cuda::open(1 << 20) {
+        Ok(_) => check(&|bytes| Box::new(cuda::open(bytes).unwrap())),
+        Err(missing) => eprintln!("skipped: {missing}"),
+    }
+}
