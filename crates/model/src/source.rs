@@ -7,12 +7,13 @@ mod lock;
 mod pip;
 mod places;
 mod progress;
+mod repo;
 mod simple_index;
 mod wheel;
 
-pub use hub::RepoId;
 pub use places::Places;
 pub use progress::{Progress, Silent};
+pub use repo::{GgufChoice, RepoId};
 
 use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
@@ -29,18 +30,18 @@ pub fn locate(model: Option<&str>, places: &Places, progress: &mut dyn Progress)
         return local(path);
     }
     match RepoId::parse(model) {
-        Some(repo) if !looks_like_path(model) => hub::locate(&repo, places, progress),
+        Some(repo) if !looks_like_path(model, &repo) => hub::locate(&repo, places, progress),
         _ => Err(Error::NoModel {
             name: model.into(),
             why: "there is no such file or folder; expected a folder with config.json, a .gguf file, \
-                  or a hub id `org/name[:revision]`"
+                  or a hub id: `org/name[:revision]`, `org/name/file.gguf` or `org/name:Q4_K_M`"
                 .into(),
         }),
     }
 }
 
-fn looks_like_path(model: &str) -> bool {
-    model.starts_with(['/', '.', '~']) || model.ends_with(".gguf")
+fn looks_like_path(model: &str, repo: &RepoId) -> bool {
+    model.starts_with(['/', '.', '~']) || repo.name.ends_with(".gguf")
 }
 
 fn local(path: &Path) -> Result<PathBuf> {

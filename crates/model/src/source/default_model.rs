@@ -4,7 +4,7 @@ use super::http::{self, Http};
 use super::lock::{Lock, create_folder};
 use super::simple_index;
 use super::wheel::{self, Pinned};
-use super::{Places, Progress, RepoId, hub, pip};
+use super::{GgufChoice, Places, Progress, RepoId, hub, pip};
 use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -42,7 +42,7 @@ pub(super) fn locate_package(
     places: &Places,
     progress: &mut dyn Progress,
 ) -> Result<PathBuf> {
-    let repo = RepoId { name: REPO.into(), revision: "main".into() };
+    let repo = RepoId { name: REPO.into(), revision: "main".into(), gguf: GgufChoice::Only };
     let unpacked = places.cache.join("models").join(package.file.name);
     if let Some(snapshot) = hub::cached(&repo, places) {
         return Ok(snapshot);

@@ -7,6 +7,7 @@
 
 use super::http::{self, Http};
 use super::lock::{Lock, create_folder};
+use super::repo::{GgufChoice, RepoId, is_name};
 use super::{Places, Progress};
 use crate::error::{Error, Result};
 use crate::safetensors::parse_index;
@@ -19,94 +20,93 @@ use std::time::Duration;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 const INDEX: &str = "model.safetensors.index.json";
 const PAGES_MAX: usize = 20;
-
-/// A repository of the hub, at a revision.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RepoId {
-    /// `org/name`.
-    pub name: String,
-    /// Branch, tag or commit; `main` unless said.
-    pub revision: String,
-}
-
-impl RepoId {
-    /// Reads `org/name` or `org/name:revision`.
-    pub fn parse(text: &str) -> Option<RepoId> {
-        let (name, revision) = text.split_once(':').unwrap_or((text, "main"));
-        let (org, model) = name.split_once('/')?;
-        let revision_parts = revision.split('/');
-        let sound = is_name(org) && is_name(model) && revision_parts.into_iter().all(is_name);
-        sound.then(|| RepoId { name: name.into(), revision: revision.into() })
-    }
-
-    fn folder(&self, places: &Places) -> PathBuf {
-        places.hub_cache.join(self.folder_name())
-    }
-
-    fn folder_name(&self) -> String {
-        format!("models--{}", self.name.replace('/', "--"))
-    }
-}
-
-/// A part of an id: nothing that a path or an address could take for something else.
-fn is_name(part: &str) -> bool {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    !part.is_empty()
-        && part.len() <= 96
-        && part.chars().all(allowed)
-        && !part.starts_with('.')
-        && !part.contains("..")
-}
+/// The folder of further chat templates.
+const TEMPLATES: &str = "additional_chat_templates";
 
 /// The snapshot of a repository: from the cache if it is whole, else from the hub.
 pub(super) fn locate(repo: &RepoId, places: &Places, progress: &mut dyn Progress) -> Result<PathBuf> {
-    if let Some(model) = cached(repo, places) {
-        return Ok(model);
-    }
+    let weights = match cached_weights(repo, places) {
+        Some(model) if has_text(&model) => return Ok(model),
+        other => other,
+    };
+    // transformers leaves models without their tokenizers, which some commands can do without.
     if places.offline {
-        let why = format!("it is not in {}, and HF_HUB_OFFLINE is set", places.hub_cache.display());
-        return Err(Error::NoModel { name: repo.name.clone(), why });
+        return weights.ok_or_else(|| not_cached(repo, places));
     }
-    download(repo, places, progress)
+    download(repo, places, progress).or_else(|error| weights.ok_or(error))
+}
+
+fn not_cached(repo: &RepoId, places: &Places) -> Error {
+    let found = snapshot(repo, places).map(|folder| names(&folder)).unwrap_or_default();
+    let why = match repo.gguf.among(found.iter().map(String::as_str)) {
+        Err(files) if !files.is_empty() => choose(repo, &files),
+        _ => format!("it is not in {}, and HF_HUB_OFFLINE is set", places.hub_cache.display()),
+    };
+    Error::NoModel { name: repo.name.clone(), why }
+}
+
+/// What to do where none or several of a repository's GGUF files are meant.
+fn choose(repo: &RepoId, files: &[&str]) -> String {
+    let name = &repo.name;
+    format!(
+        "its GGUF files are {}: name one of them, as {name}/{}, or its format, as {name}:Q4_K_M",
+        files.join(", "),
+        files[0]
+    )
 }
 
 /// The folder, or GGUF file, of a repository that is whole in the cache.
 pub(super) fn cached(repo: &RepoId, places: &Places) -> Option<PathBuf> {
+    cached_weights(repo, places).filter(|model| has_text(model))
+}
+
+fn cached_weights(repo: &RepoId, places: &Places) -> Option<PathBuf> {
+    whole(&snapshot(repo, places)?, &repo.gguf)
+}
+
+fn snapshot(repo: &RepoId, places: &Places) -> Option<PathBuf> {
     let folder = repo.folder(places);
     let commit = match std::fs::read_to_string(folder.join("refs").join(&repo.revision)) {
         Ok(commit) => commit.trim().to_owned(),
         Err(_) => repo.revision.clone(),
     };
-    let snapshot = is_name(&commit).then(|| folder.join("snapshots").join(commit))?;
-    whole(&snapshot)
+    is_name(&commit).then(|| folder.join("snapshots").join(commit))
 }
 
-/// What [`crate::Checkpoint::open`] would open in a snapshot, if all its files are there.
-fn whole(snapshot: &Path) -> Option<PathBuf> {
-    if !snapshot.join("config.json").is_file() {
-        return only_gguf(snapshot);
+/// Whether a model has what makes tokens of text; a GGUF file has it inside.
+fn has_text(model: &Path) -> bool {
+    let has = |name: &str| model.join(name).is_file();
+    !model.is_dir() || has("tokenizer.json") || has("vocab.json") && has("merges.txt")
+}
+
+/// What [`crate::Checkpoint::open`] would open in a snapshot, if all its weights are there.
+fn whole(snapshot: &Path, gguf: &GgufChoice) -> Option<PathBuf> {
+    if *gguf != GgufChoice::Only || !snapshot.join("config.json").is_file() {
+        return one_gguf(snapshot, gguf);
     }
     let weights = match std::fs::read_to_string(snapshot.join(INDEX)) {
         Ok(index) => parse_index(&index, INDEX).ok()?.into_values().collect(),
         Err(_) => vec!["model.safetensors".to_owned()],
     };
     let all = weights.iter().all(|name| snapshot.join(name).is_file());
-    if all { Some(snapshot.to_owned()) } else { only_gguf(snapshot) }
+    if all { Some(snapshot.to_owned()) } else { one_gguf(snapshot, gguf) }
 }
 
 /// The GGUF file of a folder that has just one, or one split into parts.
 pub(super) fn only_gguf(folder: &Path) -> Option<PathBuf> {
-    let listing = std::fs::read_dir(folder).ok()?;
-    let paths = listing.filter_map(|entry| Some(entry.ok()?.path()));
-    let mut found: Vec<_> =
-        paths.filter(|p| p.extension().is_some_and(|e| e == "gguf") && p.is_file()).collect();
-    found.sort();
-    let of_parts = |p: &PathBuf| p.to_string_lossy().contains("-00001-of-");
-    match found.len() {
-        1 => found.pop(),
-        _ if found.iter().filter(|p| of_parts(p)).count() == 1 => found.into_iter().find(of_parts),
-        _ => None,
-    }
+    one_gguf(folder, &GgufChoice::Only)
+}
+
+fn one_gguf(folder: &Path, choice: &GgufChoice) -> Option<PathBuf> {
+    let names = names(folder);
+    let parts = choice.among(names.iter().map(String::as_str)).ok()?;
+    Some(folder.join(parts[0]))
+}
+
+/// The names of a folder's files.
+fn names(folder: &Path) -> Vec<String> {
+    let paths = std::fs::read_dir(folder).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+    paths.filter(|path| path.is_file()).filter_map(|p| Some(p.file_name()?.to_str()?.to_owned())).collect()
 }
 
 #[derive(Deserialize)]
@@ -144,7 +144,13 @@ impl Listed {
     fn is_sound(&self) -> bool {
         let digits = if self.lfs.is_some() { 64 } else { 40 };
         let digest = self.digest();
-        digest.len() == digits && digest.bytes().all(|b| b.is_ascii_hexdigit()) && is_name(&self.path)
+        digest.len() == digits && digest.bytes().all(|b| b.is_ascii_hexdigit()) && is_name(self.name())
+    }
+
+    /// Its path, less the one folder below the top that is looked into.
+    fn name(&self) -> &str {
+        let below = self.path.strip_prefix(TEMPLATES).and_then(|rest| rest.strip_prefix('/'));
+        below.filter(|name| name.ends_with(".jinja")).unwrap_or(&self.path)
     }
 
     fn check(&self, file: &Path) -> Result<()> {
@@ -191,7 +197,8 @@ impl Download<'_> {
             self.file(file, progress)?;
         }
         self.name_revision()?;
-        whole(&self.snapshot()).ok_or_else(|| self.refuse("its repository has no model that can be read"))
+        whole(&self.snapshot(), &self.repo.gguf)
+            .ok_or_else(|| self.refuse("its repository has no model that can be read"))
     }
 
     fn refuse(&self, why: &str) -> Error {
@@ -202,9 +209,19 @@ impl Download<'_> {
         self.repo.folder(self.places).join("snapshots").join(&self.commit)
     }
 
-    /// The files at the top of the repository.
+    /// The files at the top of the repository, and its further templates.
     fn listing(&self) -> Result<Vec<Listed>> {
-        let mut url = format!("{}/api/models/{}/tree/{}", self.places.hub, self.repo.name, self.commit);
+        let mut all = self.folder("")?;
+        if all.iter().any(|listed| listed.path == TEMPLATES) {
+            all.extend(self.folder(&format!("/{TEMPLATES}"))?);
+        }
+        all.retain(Listed::is_sound);
+        Ok(all)
+    }
+
+    fn folder(&self, below: &str) -> Result<Vec<Listed>> {
+        let mut url =
+            format!("{}/api/models/{}/tree/{}{below}", self.places.hub, self.repo.name, self.commit);
         let mut all: Vec<Listed> = vec![];
         for _ in 0..PAGES_MAX {
             let page = self.http.text(&url, "application/json")?;
@@ -214,14 +231,14 @@ impl Download<'_> {
                 _ => break,
             }
         }
-        all.retain(Listed::is_sound);
         Ok(all)
     }
 
     /// The files that hold the weights, of the many forms in which a repository may have them.
     fn weights<'a>(&self, listed: &'a [Listed]) -> Result<Vec<&'a Listed>> {
         let find = |name: &str| listed.iter().find(|f| f.path == name);
-        if find(INDEX).is_some() {
+        let only = self.repo.gguf == GgufChoice::Only;
+        if only && find(INDEX).is_some() {
             let index = crate::file::read_text(&self.snapshot().join(INDEX), 100 << 20)?;
             let names: std::collections::BTreeSet<_> = parse_index(&index, INDEX)?.into_values().collect();
             let shard = |name: &String| {
@@ -229,20 +246,15 @@ impl Download<'_> {
             };
             return names.iter().map(shard).collect();
         }
-        if let Some(one) = find("model.safetensors") {
+        if let Some(one) = find("model.safetensors").filter(|_| only) {
             return Ok(vec![one]);
         }
-        match listed.iter().filter(|f| f.path.ends_with(".gguf")).collect::<Vec<_>>().as_slice() {
-            [one] => Ok(vec![one]),
-            [] => Err(self.refuse("its repository has no safetensors and no GGUF file")),
-            many => {
-                let names: Vec<_> = many.iter().map(|f| f.path.as_str()).collect();
-                let why = format!(
-                    "its repository has several GGUF files; fetch one and name it: {}",
-                    names.join(", ")
-                );
-                Err(self.refuse(&why))
+        match self.repo.gguf.among(listed.iter().map(|file| file.path.as_str())) {
+            Ok(parts) => Ok(parts.into_iter().filter_map(find).collect()),
+            Err(files) if files.is_empty() => {
+                Err(self.refuse("its repository has no safetensors and no GGUF file"))
             }
+            Err(files) => Err(self.refuse(&choose(self.repo, &files))),
         }
     }
 
@@ -258,7 +270,9 @@ impl Download<'_> {
                 self.fetch(file, &blob, progress)?;
             }
         }
-        link(&self.snapshot().join(&file.path), &Path::new("../../blobs").join(file.digest()))
+        // From a snapshot, or from a folder in it.
+        let blobs = "../".repeat(1 + file.path.split('/').count()) + "blobs";
+        link(&self.snapshot().join(&file.path), &Path::new(&blobs).join(file.digest()))
     }
 
     fn fetch(&self, file: &Listed, blob: &Path, progress: &mut dyn Progress) -> Result<()> {

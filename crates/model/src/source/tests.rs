@@ -183,6 +183,83 @@ fn a_model_is_downloaded_once_into_the_hubs_layout() {
     assert!(locate(Some("org/tiny"), &places, &mut Silent).is_err(), "a dangling link is not a model");
 }
 
+/// The same hub with other files at the top of its repository, and a folder of templates.
+fn hub_of(files: &[(&str, &[u8])]) -> BTreeMap<String, Answer> {
+    let mut answers = tiny_hub();
+    let entry = |path: &str, body: &[u8]| json!({"type": "file", "path": path, "size": body.len(), "oid": git_digest(body)});
+    let mut top: Vec<_> = files.iter().map(|(path, body)| entry(path, body)).collect();
+    top.push(
+        json!({"type": "directory", "path": "additional_chat_templates", "size": 0, "oid": git_digest(b"")}),
+    );
+    let template = entry("additional_chat_templates/tool_use.jinja", b"tools");
+    let hidden = entry("additional_chat_templates/../x.jinja", b"tools");
+    let trees = [("", json!(top)), ("/additional_chat_templates", json!([template, hidden]))];
+    for (folder, tree) in trees {
+        let path = format!("/api/models/org/tiny/tree/{COMMIT}{folder}");
+        answers.insert(path, answer("application/json", tree.to_string()));
+    }
+    let all = files.iter().copied().chain([("additional_chat_templates/tool_use.jinja", &b"tools"[..])]);
+    for (path, body) in all {
+        answers.insert(format!("/org/tiny/resolve/{COMMIT}/{path}"), answer("text/plain", body));
+    }
+    answers
+}
+
+#[test]
+fn one_of_several_gguf_files_is_chosen_by_name_or_format() {
+    let files: [(&str, &[u8]); 4] = [
+        ("tiny-Q4_K_M.gguf", b"4"),
+        ("tiny-Q8_0.gguf", b"8"),
+        ("tiny-f16-00001-of-00002.gguf", b"1"),
+        ("tiny-f16-00002-of-00002.gguf", b"2"),
+    ];
+    let (folder, server) = (tempfile::tempdir().expect("a folder"), Server::start(hub_of(&files[..2])));
+    let mut places = places(&folder, &server.url());
+    let found = |name: &str, places: &Places| {
+        let path = locate(Some(name), places, &mut Silent)?;
+        Ok::<_, Error>(path.file_name().expect("a name").to_string_lossy().into_owned())
+    };
+    let several = found("org/tiny", &places).expect_err("which?").to_string();
+    assert!(
+        several.contains("org/tiny/tiny-Q4_K_M.gguf") && several.contains("org/tiny:Q4_K_M"),
+        "{several}"
+    );
+    assert_eq!(found("org/tiny:Q8_0", &places).expect("by format"), "tiny-Q8_0.gguf");
+    assert_eq!(server.count("tiny-q4_k_m.gguf"), 0, "only what is asked for is fetched");
+    assert_eq!(found("org/tiny/tiny-Q4_K_M.gguf", &places).expect("by name"), "tiny-Q4_K_M.gguf");
+    // Both are in the cache now: the same names find them there, and without one it is said what is missing.
+    places.offline = true;
+    assert_eq!(found("org/tiny:q8_0", &places).expect("cached"), "tiny-Q8_0.gguf");
+    let several = found("org/tiny", &places).expect_err("which?").to_string();
+    assert!(several.contains("tiny-Q8_0.gguf") && !several.contains("HF_HUB_OFFLINE"), "{several}");
+
+    let (folder, server) = (tempfile::tempdir().expect("a folder"), Server::start(hub_of(&files)));
+    let split = self::places(&folder, &server.url());
+    assert_eq!(found("org/tiny:F16", &split).expect("all parts"), files[2].0);
+    assert_eq!(server.count("-of-00002.gguf"), 2);
+}
+
+#[test]
+fn further_templates_are_fetched_and_a_tokenizer_that_lacks() {
+    let config = llama_config(json!({})).into_bytes();
+    let files: [(&str, &[u8]); 3] =
+        [("config.json", &config), ("tokenizer.json", b"{}"), ("model.safetensors", b"weights")];
+    let (folder, server) = (tempfile::tempdir().expect("a folder"), Server::start(hub_of(&files)));
+    let mut places = places(&folder, &server.url());
+    let path = locate(Some("org/tiny"), &places, &mut Silent).expect("downloaded");
+    let template = path.join("additional_chat_templates/tool_use.jinja");
+    assert_eq!(std::fs::read(&template).expect("linked to its blob"), b"tools");
+    assert!(!path.join("x.jinja").exists());
+    // What transformers leaves where only the model was loaded.
+    let (requests, tokenizer) = (server.count("get "), path.join("tokenizer.json"));
+    std::fs::remove_file(&tokenizer).expect("removed");
+    assert_eq!(locate(Some("org/tiny"), &places, &mut Silent).expect("there"), path);
+    assert!(tokenizer.is_file() && server.count("get ") > requests, "it was asked for");
+    std::fs::remove_file(&tokenizer).expect("removed");
+    places.offline = true;
+    assert_eq!(locate(Some("org/tiny"), &places, &mut Silent).expect("the weights are there"), path);
+}
+
 #[test]
 fn a_broken_download_goes_on() {
     let mut answers = tiny_hub();
@@ -235,7 +312,7 @@ fn model_arguments() {
         let error = locate(Some(absent), &places, &mut Silent).expect_err(absent);
         assert!(matches!(error, Error::NoModel { .. }), "{absent}: {error}");
     }
-    let branch = RepoId { name: "org/name".into(), revision: "refs/pr/1".into() };
+    let branch = RepoId { name: "org/name".into(), revision: "refs/pr/1".into(), gguf: GgufChoice::Only };
     assert_eq!(RepoId::parse("org/name:refs/pr/1"), Some(branch));
     let error = locate(Some("org/name"), &places, &mut Silent).expect_err("no server there");
     assert!(matches!(error, Error::Fetch { .. }), "{error}");

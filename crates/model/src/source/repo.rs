@@ -1,0 +1,163 @@
+//! The names of models of the hub: a repository, its revision, and which of its GGUF files.
+
+use super::Places;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// A repository of the hub, at a revision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RepoId {
+    /// `org/name`.
+    pub name: String,
+    /// Branch, tag or commit; `main` unless said.
+    pub revision: String,
+    /// Which of its GGUF files, if it has several.
+    pub gguf: GgufChoice,
+}
+
+/// One of several GGUF files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GgufChoice {
+    /// The only one.
+    Only,
+    /// That of this name, or any part of it.
+    Named(String),
+    /// That in this format (`Q4_K_M`).
+    Format(String),
+}
+
+impl RepoId {
+    /// Reads `org/name`, `org/name:revision`, `org/name:FORMAT` (of a GGUF file) or `org/name/file.gguf[:revision]`.
+    pub fn parse(text: &str) -> Option<RepoId> {
+        let (path, revision) = text.split_once(':').unwrap_or((text, "main"));
+        let mut parts = path.splitn(3, '/');
+        let (org, model, file) = (parts.next()?, parts.next()?, parts.next());
+        let (gguf, revision) = match file {
+            Some(file) if file.ends_with(".gguf") => (GgufChoice::Named(file.into()), revision),
+            Some(_) => return None,
+            None if is_format(revision) => (GgufChoice::Format(revision.into()), "main"),
+            None => (GgufChoice::Only, revision),
+        };
+        let sound = [org, model].into_iter().chain(file).chain(revision.split('/')).all(is_name);
+        sound.then(|| RepoId { name: format!("{org}/{model}"), revision: revision.into(), gguf })
+    }
+
+    pub(super) fn folder(&self, places: &Places) -> PathBuf {
+        places.hub_cache.join(self.folder_name())
+    }
+
+    pub(super) fn folder_name(&self) -> String {
+        format!("models--{}", self.name.replace('/', "--"))
+    }
+}
+
+/// A part of an id: nothing that a path or an address could take for something else.
+pub(super) fn is_name(part: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    !part.is_empty()
+        && part.len() <= 96
+        && part.chars().all(allowed)
+        && !part.starts_with('.')
+        && !part.contains("..")
+}
+
+/// Whether this is the name of a format of GGUF files, such as no branch has.
+fn is_format(text: &str) -> bool {
+    let text = text.to_ascii_uppercase();
+    let digit_after = |prefix| {
+        text.strip_prefix(prefix).is_some_and(|rest: &str| rest.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    ["F32", "F16", "BF16", "FP16"].contains(&text.as_str()) || ["Q", "IQ", "TQ"].into_iter().any(digit_after)
+}
+
+/// What is left of a file's name without its ending and the number of its part, and of how many parts it is.
+fn stem(file: &str) -> (&str, usize) {
+    let whole = file.strip_suffix(".gguf").unwrap_or(file);
+    let numbered = whole.rsplit_once("-of-").and_then(|(before, parts)| {
+        let (stem, part) = before.rsplit_once('-')?;
+        let five = |digits: &str| digits.len() == 5 && digits.bytes().all(|b| b.is_ascii_digit());
+        (five(part) && five(parts)).then_some((stem, parts.parse().ok()?))
+    });
+    numbered.unwrap_or((whole, 1))
+}
+
+impl GgufChoice {
+    /// Of these names, the parts of the one GGUF file that is meant, the first part first.
+    ///
+    /// # Errors
+    /// The names of the GGUF files, if none or several are meant.
+    pub(super) fn among<'a>(
+        &self,
+        names: impl Iterator<Item = &'a str>,
+    ) -> Result<Vec<&'a str>, Vec<&'a str>> {
+        let mut files: BTreeMap<(&str, usize), Vec<&str>> = BTreeMap::new();
+        let mut all: Vec<&str> = names.filter(|name| name.ends_with(".gguf")).collect();
+        all.sort_unstable();
+        for name in all.iter().filter(|name| self.takes(stem(name).0)) {
+            files.entry(stem(name)).or_default().push(*name);
+        }
+        // Of a file in one piece and the same in parts, the parts are taken.
+        let meant = files.into_iter().filter(|((_, parts), found)| found.len() == *parts);
+        let mut meant: Vec<_> = meant.collect();
+        if meant.iter().any(|((_, parts), _)| *parts > 1) {
+            meant.retain(|((_, parts), _)| *parts > 1);
+        }
+        match meant.len() {
+            1 => Ok(meant.remove(0).1),
+            _ => Err(all),
+        }
+    }
+
+    fn takes(&self, file: &str) -> bool {
+        match self {
+            GgufChoice::Only => true,
+            GgufChoice::Named(name) => stem(name).0 == file,
+            GgufChoice::Format(format) => {
+                let (file, format) = (file.to_ascii_lowercase(), format.to_ascii_lowercase());
+                let before = file.strip_suffix(&format);
+                before.is_some_and(|before| before.is_empty() || before.ends_with(['-', '.', '_']))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_by_name_and_format() {
+        let names =
+            ["m-Q4_K_M.gguf", "m-Q4_K.gguf", "m.q8_0.gguf", "b-00001-of-00002.gguf", "b-00002-of-00002.gguf"];
+        let chosen = |text: &str| {
+            RepoId::parse(text).expect(text).gguf.among(names.into_iter()).map_err(|names| names.len())
+        };
+        assert_eq!(chosen("o/n:q4_k_m"), Ok(vec!["m-Q4_K_M.gguf"]));
+        assert_eq!(chosen("o/n:Q4_K"), Ok(vec!["m-Q4_K.gguf"]));
+        assert_eq!(chosen("o/n:Q8_0"), Ok(vec!["m.q8_0.gguf"]));
+        assert_eq!(chosen("o/n:Q5_0"), Err(5));
+        assert_eq!(chosen("o/n/m.q8_0.gguf:v2"), Ok(vec!["m.q8_0.gguf"]));
+        assert_eq!(chosen("o/n/b-00002-of-00002.gguf"), Ok(names[3..].to_vec()));
+        assert_eq!(chosen("o/n/no.gguf"), Err(5));
+        // Parts are preferred to whole files; which of these is meant, nobody can say.
+        assert_eq!(chosen("o/n"), Ok(names[3..].to_vec()));
+        assert_eq!(GgufChoice::Only.among(names[..2].iter().copied()), Err(vec![names[1], names[0]]));
+        assert_eq!(
+            GgufChoice::Only.among(names[3..4].iter().copied()),
+            Err(vec![names[3]]),
+            "a part is missing"
+        );
+    }
+
+    #[test]
+    fn revisions_are_no_formats() {
+        for revision in ["main", "v1.0", "refs/pr/1", "quantized", "Qwen", "4.0bpw", "fp8"] {
+            let repo = RepoId::parse(&format!("o/n:{revision}")).expect(revision);
+            assert_eq!((repo.revision.as_str(), repo.gguf), (revision, GgufChoice::Only));
+        }
+        assert_eq!(RepoId::parse("o/n/x.gguf:v2").expect("sound").revision, "v2");
+        for wrong in ["o/n/x", "o/n/../x.gguf", "o/n/a/x.gguf", "o", "o/n:"] {
+            assert_eq!(RepoId::parse(wrong), None, "{wrong}");
+        }
+    }
+}
