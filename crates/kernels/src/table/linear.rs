@@ -31,92 +31,26 @@ pub(super) fn conformance() -> Vec<Case> {
     let mut cases = Vec::new();
     for (m, n, k) in [(1, 32, 32), (2, 70, 45), (16, 96, 576), (33, 100, 64), (129, 64, 160)] {
         for to in [To::Store(Dtype::F32), To::Store(Dtype::Bf16), To::Add, To::Act, To::Gated] {
-            cases.push(
-                Linear {
-                    format: Format::Bf16,
-                    m,
-                    n,
-                    k,
-                    to,
-                    biased: m % 2 == 0,
-                    activations: Activations::Exact,
-                }
-                .case(),
-            );
+            cases.push(Linear::exact(Format::Bf16, (m, n, k), to).biased(m % 2 == 0).case());
         }
-        cases.push(
-            Linear {
-                format: Format::F32,
-                m,
-                n,
-                k,
-                to: To::Store(Dtype::F32),
-                biased: true,
-                activations: Activations::Exact,
-            }
-            .case(),
-        );
+        cases.push(Linear::exact(Format::F32, (m, n, k), To::Store(Dtype::F32)).biased(true).case());
     }
     // So many rows that a device may have others compute them.
     for (m, n, k) in [(520, 100, 64), (521, 96, 96), (521, 70, 72), (512, 64, 45)] {
         for to in [To::Store(Dtype::F32), To::Store(Dtype::Bf16), To::Add, To::Act, To::Gated] {
-            cases.push(
-                Linear {
-                    format: Format::Bf16,
-                    m,
-                    n,
-                    k,
-                    to,
-                    biased: m % 2 == 0,
-                    activations: Activations::Exact,
-                }
-                .case(),
-            );
+            cases.push(Linear::exact(Format::Bf16, (m, n, k), to).biased(m % 2 == 0).case());
         }
     }
     for narrow in [Narrow::Int8, Narrow::Int4] {
         for to in [To::Store(Dtype::F32), To::Gated] {
-            cases.push(
-                Linear {
-                    format: Format::Narrow(narrow),
-                    m: 520,
-                    n: 96,
-                    k: 128,
-                    to,
-                    biased: true,
-                    activations: Activations::Exact,
-                }
-                .case(),
-            );
+            cases.push(Linear::exact(Format::Narrow(narrow), (520, 96, 128), to).biased(true).case());
         }
     }
     for narrow in Narrow::ALL {
         for m in [1, 3, 16, 40] {
             let k = 2 * narrow.block().max(64);
-            cases.push(
-                Linear {
-                    format: Format::Narrow(narrow),
-                    m,
-                    n: 70,
-                    k,
-                    to: To::Add,
-                    biased: false,
-                    activations: Activations::Exact,
-                }
-                .case(),
-            );
-            cases.push(
-                Linear {
-                    format: Format::Narrow(narrow),
-                    m,
-                    n: 64,
-                    k,
-                    to: To::Gated,
-                    biased: false,
-                    activations: Activations::Exact,
-                }
-                .case(),
-            );
+            cases.push(Linear::exact(Format::Narrow(narrow), (m, 70, k), To::Add).case());
+            cases.push(Linear::exact(Format::Narrow(narrow), (m, 64, k), To::Gated).case());
         }
     }
     cases.extend(rounded());
@@ -132,7 +66,8 @@ fn rounded() -> Vec<Case> {
         for (m, n, to) in [(1, 70, To::Add), (7, 64, To::Gated), (50, 33, To::Store(Dtype::Bf16))] {
             let format = Format::Narrow(narrow);
             for activations in [Activations::Int8, Activations::Int16] {
-                cases.push(Linear { format, m, n, k, to, biased: true, activations }.case());
+                cases
+                    .push(Linear { activations, ..Linear::exact(format, (m, n, k), to).biased(true) }.case());
             }
         }
     }
@@ -149,9 +84,7 @@ pub(super) fn timed() -> Vec<Case> {
             for (name, n, k) in shapes.into_iter().chain(large) {
                 let to = if name == "up" { To::Gated } else { To::Store(Dtype::F32) };
                 if name != "head" || m <= 128 {
-                    cases.push(
-                        Linear { format, m, n, k, to, biased: false, activations: Activations::Exact }.case(),
-                    );
+                    cases.push(Linear::exact(format, (m, n, k), to).case());
                 }
             }
         }
@@ -160,22 +93,11 @@ pub(super) fn timed() -> Vec<Case> {
         for activations in [Activations::Int8, Activations::Int16] {
             for (m, (_, n, k)) in [1, 8, 128].into_iter().flat_map(|m| shapes.map(|shape| (m, shape))) {
                 let to = To::Store(Dtype::F32);
-                cases.push(Linear { format, m, n, k, to, biased: false, activations }.case());
+                cases.push(Linear { activations, ..Linear::exact(format, (m, n, k), to) }.case());
             }
         }
     }
-    cases.push(
-        Linear {
-            format: Format::Bf16,
-            m: 2048,
-            n: 4096,
-            k: 4096,
-            to: To::Store(Dtype::Bf16),
-            biased: false,
-            activations: Activations::Exact,
-        }
-        .case(),
-    );
+    cases.push(Linear::exact(Format::Bf16, (2048, 4096, 4096), To::Store(Dtype::Bf16)).case());
     cases
 }
 
@@ -184,28 +106,23 @@ pub(super) fn large() -> Vec<Case> {
     for format in [Format::Bf16, Format::Narrow(Narrow::Int8), Format::Narrow(Narrow::Int4)] {
         for m in [1, 8, 32, 128, 2048] {
             let to = To::Store(Dtype::F32);
-            cases.push(
-                Linear { format, m, n: 4096, k: 14336, to, biased: false, activations: Activations::Exact }
-                    .case(),
-            );
-            cases.push(
-                Linear {
-                    format,
-                    m,
-                    n: 28672,
-                    k: 4096,
-                    to: To::Gated,
-                    biased: false,
-                    activations: Activations::Exact,
-                }
-                .case(),
-            );
+            cases.push(Linear::exact(format, (m, 4096, 14336), to).case());
+            cases.push(Linear::exact(format, (m, 28672, 4096), To::Gated).case());
         }
     }
     cases
 }
 
 impl Linear {
+    /// `m` rows of `k`, times `n` of weights, without a bias.
+    fn exact(format: Format, (m, n, k): (usize, usize, usize), to: To) -> Linear {
+        Linear { format, m, n, k, to, biased: false, activations: Activations::Exact }
+    }
+
+    fn biased(self, biased: bool) -> Linear {
+        Linear { biased, ..self }
+    }
+
     fn case(self) -> Case {
         let Linear { format, m, n, k, to, activations, .. } = self;
         let (by, reach) = match activations {

@@ -8,8 +8,6 @@ use super::lean::Few;
 use super::pages::{Asked, Group, Tiled};
 use super::products::{PAIRS, ROW};
 use super::shape::Shape;
-use super::softmax::{Sight, Totals};
-use super::softmax_of_one::{OneAsTheyAre, weights_of_one};
 use super::tiles::LANES;
 use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS, KV_GROUP};
 use crate::attention::transpose::transpose_registers;
@@ -33,21 +31,6 @@ impl Few for bf16 {
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-    unsafe fn weights(
-        _: &Group<'_, bf16>,
-        s: &[f32],
-        c: f32,
-        sight: (i32, &Sight),
-        lane: (&mut Totals, usize),
-        _: &mut [f32],
-        p: *mut u8,
-    ) -> Option<f32> {
-        // SAFETY: by the trait's contract.
-        unsafe { weights_of_one(s, c, sight, lane, &mut OneAsTheyAre { p }) }
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
     unsafe fn means<const L: usize>(group: &Group<'_, bf16>, p: *const u8, means: *mut f32) {
         let n = group.pages.len();
         for first in (0..group.shape.head_dim).step_by(KV_GROUP) {
@@ -60,8 +43,6 @@ impl Few for bf16 {
             }
         }
     }
-
-    fn in_order(_: &mut [f32]) {}
 }
 
 /// Adds a group's values in `dims`, which lie at `v`, to `means: [L][head_dim]`, weighted by `p: [L][128]`.

@@ -5,8 +5,6 @@ use super::lean::Few;
 use super::local::VALUE_PAGE;
 use super::pages::{Asked, Group, Laid, Tiled, fetch};
 use super::shape::{PAGES, Shape};
-use super::softmax::{Sight, Totals};
-use super::softmax_of_one::{OneAsTheyAre, weights_of_one};
 use crate::attention::fp8::{
     E4m3,
     wide::{WIDTH, widen_line},
@@ -105,21 +103,6 @@ impl Few for E4m3 {
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-    unsafe fn weights(
-        _: &Group<'_, E4m3>,
-        s: &[f32],
-        c: f32,
-        sight: (i32, &Sight),
-        lane: (&mut Totals, usize),
-        _: &mut [f32],
-        p: *mut u8,
-    ) -> Option<f32> {
-        // SAFETY: by the trait's contract.
-        unsafe { weights_of_one(s, c, sight, lane, &mut OneAsTheyAre { p }) }
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
     unsafe fn means<const L: usize>(group: &Group<'_, E4m3>, p: *const u8, means: *mut f32) {
         let n = group.pages.len();
         for first in (0..group.shape.head_dim).step_by(KV_GROUP) {
@@ -131,8 +114,6 @@ impl Few for E4m3 {
             }
         }
     }
-
-    fn in_order(_: &mut [f32]) {}
 }
 
 /// Asks for `bytes` at `at`, if they are there.

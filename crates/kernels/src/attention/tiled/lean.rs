@@ -8,6 +8,7 @@ use super::pages::{Group, Tiled};
 use super::products::Products;
 use super::shape::MAX_GROUPS;
 use super::softmax::{Sight, Totals};
+use super::softmax_of_one::{OneAsTheyAre, weights_of_one};
 use super::tiles::LANES;
 use crate::attention::element::{Element, Stored};
 use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS};
@@ -31,23 +32,28 @@ pub(in crate::attention) trait Few: Stored {
     );
 
     /// From a query's scores to weights at `p`: of `lane`, which has `offsets` beside its means, for each group of dims. What
-    /// its means must be multiplied with, unless it is 1.
+    /// its means must be multiplied with, unless it is 1. Values that are plain numbers have no offsets.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
     unsafe fn weights(
-        group: &Group<'_, Self::Cell>,
+        _group: &Group<'_, Self::Cell>,
         s: &[f32],
         c: f32,
         sight: (i32, &Sight),
         lane: (&mut Totals, usize),
-        offsets: &mut [f32],
+        _offsets: &mut [f32],
         p: *mut u8,
-    ) -> Option<f32>;
+    ) -> Option<f32> {
+        // SAFETY: by the trait's contract.
+        unsafe { weights_of_one(s, c, sight, lane, &mut OneAsTheyAre { p }) }
+    }
 
     /// Adds a group's values, weighted, to `means: [L][head_dim]`, dims in an order of their own; what `weights` left is at `p`,
     /// `[L][128]` for each group of dims.
     unsafe fn means<const L: usize>(group: &Group<'_, Self::Cell>, p: *const u8, means: *mut f32);
 
-    /// A query's means with dims in order.
-    fn in_order(means: &mut [f32]);
+    /// Puts the dims of a query's means in order, if they are not.
+    fn in_order(_means: &mut [f32]) {}
 }
 
 impl<P: Products, E: Tiled, O: Element> Pass<'_, '_, P, E, O> {

@@ -1,7 +1,9 @@
 //! Eight lanes.
 
+use super::codes;
 use super::simd::{Job, Simd};
 use crate::attention::fp8::{E4m3, wide::widened};
+use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS};
 use half::bf16;
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -92,41 +94,53 @@ unsafe impl Simd<8> for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn unpack_key(words: *const u16, n: usize, (scale, min): (f32, f32), to: *mut f32) {
-        // SAFETY: as above; reads `n / 4` words.
+    unsafe fn load_words(from: *const u16) -> __m256 {
+        // SAFETY: as above; reads 8 words.
+        unsafe { _mm256_castsi256_ps(_mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()))) }
+    }
+    #[inline(always)]
+    unsafe fn codes(words: __m256, place: usize) -> __m256 {
+        // SAFETY: as above.
         unsafe {
-            // Of 32 dims the lower half are codes 0 and 1 of each word, of 16 codes 0 and 1 of four, 2 and 3 of them.
-            let (both, halves, by_lane) = if n == 32 {
-                let both = _mm256_broadcastsi128_si256(_mm_loadu_si128(words.cast()));
-                (both, [0, 8], _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4))
-            } else {
-                let both = _mm256_broadcastq_epi64(_mm_loadl_epi64(words.cast()));
-                (both, [0, 0], _mm256_setr_epi32(0, 0, 4, 4, 8, 8, 12, 12))
-            };
-            for (i, half) in halves.into_iter().enumerate().take(n / 16) {
-                let even = _mm256_srlv_epi32(both, _mm256_add_epi32(by_lane, _mm256_set1_epi32(half)));
-                let odd = _mm256_srli_epi32::<16>(even);
-                for (j, codes) in [even, odd].into_iter().enumerate() {
-                    let codes = low_bits(codes);
-                    let meant = _mm256_fmadd_ps(codes, _mm256_set1_ps(scale), _mm256_set1_ps(min));
-                    _mm256_storeu_ps(to.add(16 * i + 8 * j), meant);
-                }
+            let place = _mm256_set1_epi32(15 << (4 * place));
+            _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_castps_si256(words), place))
+        }
+    }
+    #[inline(always)]
+    unsafe fn upper_words(words: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_castsi256_ps(_mm256_srli_epi32::<16>(_mm256_castps_si256(words))) }
+    }
+    #[inline(always)]
+    unsafe fn add_line<const L: usize>(line: *const u16, weights: *const f32, sums: &mut [[__m256; 4]; L]) {
+        // SAFETY: as above.
+        unsafe {
+            match sums.as_mut_slice() {
+                [a, b] => add_line_to_two(line, weights, [a, b]),
+                [a, b, c] => add_line_to_three(line, weights, [a, b, c]),
+                _ => codes::add_line::<Avx2, L, 8>(line, weights, sums),
             }
         }
     }
     #[inline(always)]
-    unsafe fn unpack_values(words: *const u16, to: *mut f32, stride: usize) {
-        // SAFETY: as above; reads 32 words, writes four rows of 32 numbers.
+    unsafe fn turn_words(rows: *const u16, apart: usize) -> [__m256; 4] {
+        // SAFETY: as above; reads 8 words of 8 rows.
         unsafe {
-            for half in [0, 16] {
-                let mut both = _mm256_loadu_si256(words.add(half).cast());
-                for i in 0..4 {
-                    let to = to.add(i * stride + half);
-                    _mm256_storeu_ps(to, low_bits(both));
-                    _mm256_storeu_ps(to.add(8), low_bits(_mm256_srli_epi32::<16>(both)));
-                    both = _mm256_srli_epi32::<4>(both);
-                }
+            let mut four = [_mm256_setzero_si256(); 4];
+            for (i, four) in four.iter_mut().enumerate() {
+                let low = _mm_loadu_si128(rows.add(i * apart).cast());
+                let high = _mm_loadu_si128(rows.add((4 + i) * apart).cast());
+                *four = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(low), high);
             }
+            let [a, b, c, d] = four;
+            let (ab, cd) = (_mm256_unpacklo_epi32(a, b), _mm256_unpacklo_epi32(c, d));
+            let (ef, gh) = (_mm256_unpackhi_epi32(a, b), _mm256_unpackhi_epi32(c, d));
+            [
+                _mm256_castsi256_ps(_mm256_unpacklo_epi64(ab, cd)),
+                _mm256_castsi256_ps(_mm256_unpackhi_epi64(ab, cd)),
+                _mm256_castsi256_ps(_mm256_unpacklo_epi64(ef, gh)),
+                _mm256_castsi256_ps(_mm256_unpackhi_epi64(ef, gh)),
+            ]
         }
     }
     #[inline(always)]
@@ -143,10 +157,19 @@ unsafe impl Simd<8> for Avx2 {
     unsafe fn sum_rows(r: [__m256; 8]) -> __m256 {
         // SAFETY: as above.
         unsafe {
-            let a = _mm256_hadd_ps(_mm256_hadd_ps(r[0], r[1]), _mm256_hadd_ps(r[2], r[3]));
-            let b = _mm256_hadd_ps(_mm256_hadd_ps(r[4], r[5]), _mm256_hadd_ps(r[6], r[7]));
+            let [a, b, c, d, e, f, g, h] = r;
+            let (a, b) = (lanes_of_four([a, b, c, d]), lanes_of_four([e, f, g, h]));
             let (low, high) = (_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b));
             _mm256_add_ps(low, high)
+        }
+    }
+    #[inline(always)]
+    unsafe fn sum_four(r: [__m256; 4], to: *mut f32) {
+        // SAFETY: as above.
+        unsafe {
+            let lanes = lanes_of_four(r);
+            let total = _mm_add_ps(_mm256_castps256_ps128(lanes), _mm256_extractf128_ps::<1>(lanes));
+            _mm_storeu_ps(to, total);
         }
     }
     #[inline(always)]
@@ -184,11 +207,15 @@ fn pairs(both: __m256i) -> (__m256, __m256) {
     (_mm256_castsi256_ps(even), _mm256_castsi256_ps(odd))
 }
 
-/// The lowest four bits of each lane, as a number.
+/// Place i of each lane of 128 bits: the sum over that lane of row i. Horizontal additions would take longer.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn low_bits(x: __m256i) -> __m256 {
-    _mm256_cvtepi32_ps(_mm256_and_si256(x, _mm256_set1_epi32(15)))
+fn lanes_of_four(r: [__m256; 4]) -> __m256 {
+    let ab = _mm256_add_ps(_mm256_unpacklo_ps(r[0], r[1]), _mm256_unpackhi_ps(r[0], r[1]));
+    let cd = _mm256_add_ps(_mm256_unpacklo_ps(r[2], r[3]), _mm256_unpackhi_ps(r[2], r[3]));
+    let (ab, cd) = (_mm256_castps_pd(ab), _mm256_castps_pd(cd));
+    let (low, high) = (_mm256_unpacklo_pd(ab, cd), _mm256_unpackhi_pd(ab, cd));
+    _mm256_add_ps(_mm256_castpd_ps(low), _mm256_castpd_ps(high))
 }
 
 /// [`Simd::add_to_two`] in assembly: 15 of 16 registers are in use, and a compiler has some of the sums in memory.
@@ -256,6 +283,95 @@ unsafe fn add_to_two(
             ae = out(ymm_reg) _, ao = out(ymm_reg) _, be = out(ymm_reg) _, bo = out(ymm_reg) _,
             a0 = inout(ymm_reg) *a0, a1 = inout(ymm_reg) *a1, a2 = inout(ymm_reg) *a2, a3 = inout(ymm_reg) *a3,
             b0 = inout(ymm_reg) *b0, b1 = inout(ymm_reg) *b1, b2 = inout(ymm_reg) *b2, b3 = inout(ymm_reg) *b3,
+            options(nostack, readonly),
+        );
+    }
+}
+
+/// Where each code of a word stands.
+static PLACES: [[i32; 8]; 4] = [[0xf; 8], [0xf0; 8], [0xf00; 8], [0xf000; 8]];
+/// Bytes from a query's weights to the next one's.
+const APART: usize = GROUP_TOKENS * size_of::<f32>();
+
+/// The products of the codes at a place with what meets them.
+macro_rules! place {
+    ($place:literal, $($sum:literal by $weights:literal),+) => {
+        concat!(
+            "vpand {codes}, {words}, [{places} + ", $place, "]\n",
+            "vcvtdq2ps {codes}, {codes}\n",
+            $("vfmadd231ps {", $sum, "}, {codes}, ", $weights, "\n",)+
+        )
+    };
+}
+
+/// [`Simd::add_line`] in assembly: a compiler has masks in registers, and sums in memory.
+///
+/// # Safety
+/// As there.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn add_line_to_two(line: *const u16, weights: *const f32, [a, b]: [&mut [__m256; 4]; 2]) {
+    let ([a0, a1, a2, a3], [b0, b1, b2, b3]) = (a, b);
+    // SAFETY: reads 32 words, and as many weights of two queries.
+    unsafe {
+        asm!(
+            "2:",
+            "vpmovzxwd {words}, [{line}]",
+            "vmovups {x}, [{weights}]",
+            "vmovups {y}, [{weights} + {apart}]",
+            place!("0", "a0" by "{x}", "b0" by "{y}"),
+            place!("32", "a1" by "{x}", "b1" by "{y}"),
+            place!("64", "a2" by "{x}", "b2" by "{y}"),
+            place!("96", "a3" by "{x}", "b3" by "{y}"),
+            "add {line}, 16",
+            "add {weights}, 32",
+            "sub {left:e}, 8",
+            "jne 2b",
+            line = inout(reg) line => _,
+            weights = inout(reg) weights => _,
+            left = inout(reg) BLOCK_TOKENS => _,
+            places = in(reg) PLACES.as_ptr(),
+            apart = const APART,
+            words = out(ymm_reg) _, x = out(ymm_reg) _, y = out(ymm_reg) _, codes = out(ymm_reg) _,
+            a0 = inout(ymm_reg) *a0, a1 = inout(ymm_reg) *a1, a2 = inout(ymm_reg) *a2, a3 = inout(ymm_reg) *a3,
+            b0 = inout(ymm_reg) *b0, b1 = inout(ymm_reg) *b1, b2 = inout(ymm_reg) *b2, b3 = inout(ymm_reg) *b3,
+            options(nostack, readonly),
+        );
+    }
+}
+
+/// The same for three queries, which take all registers.
+///
+/// # Safety
+/// As for [`Simd::add_line`].
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn add_line_to_three(line: *const u16, weights: *const f32, [a, b, c]: [&mut [__m256; 4]; 3]) {
+    let ([a0, a1, a2, a3], [b0, b1, b2, b3], [c0, c1, c2, c3]) = (a, b, c);
+    // SAFETY: reads 32 words, and as many weights of three queries.
+    unsafe {
+        asm!(
+            "2:",
+            "vpmovzxwd {words}, [{line}]",
+            "vmovups {x}, [{weights}]",
+            "vmovups {y}, [{weights} + {apart}]",
+            place!("0", "a0" by "{x}", "b0" by "{y}", "c0" by "[{weights} + 2*{apart}]"),
+            place!("32", "a1" by "{x}", "b1" by "{y}", "c1" by "[{weights} + 2*{apart}]"),
+            place!("64", "a2" by "{x}", "b2" by "{y}", "c2" by "[{weights} + 2*{apart}]"),
+            place!("96", "a3" by "{x}", "b3" by "{y}", "c3" by "[{weights} + 2*{apart}]"),
+            "add {line}, 16",
+            "add {weights}, 32",
+            "sub {left:e}, 8",
+            "jne 2b",
+            line = inout(reg) line => _,
+            weights = inout(reg) weights => _,
+            left = inout(reg) BLOCK_TOKENS => _,
+            places = in(reg) PLACES.as_ptr(),
+            apart = const APART,
+            words = out(ymm_reg) _, x = out(ymm_reg) _, y = out(ymm_reg) _, codes = out(ymm_reg) _,
+            a0 = inout(ymm_reg) *a0, a1 = inout(ymm_reg) *a1, a2 = inout(ymm_reg) *a2, a3 = inout(ymm_reg) *a3,
+            b0 = inout(ymm_reg) *b0, b1 = inout(ymm_reg) *b1, b2 = inout(ymm_reg) *b2, b3 = inout(ymm_reg) *b3,
+            c0 = inout(ymm_reg) *c0, c1 = inout(ymm_reg) *c1, c2 = inout(ymm_reg) *c2, c3 = inout(ymm_reg) *c3,
             options(nostack, readonly),
         );
     }

@@ -95,36 +95,43 @@ unsafe impl Simd<16> for Avx512 {
         }
     }
     #[inline(always)]
-    unsafe fn unpack_key(words: *const u16, n: usize, (scale, min): (f32, f32), to: *mut f32) {
-        // SAFETY: as above; reads `n / 4` words. A permutation looks at four bits of each index alone.
+    unsafe fn load_words(from: *const u16) -> __m512 {
+        // SAFETY: as above; reads 16 words.
+        unsafe { _mm512_castsi512_ps(_mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()))) }
+    }
+    #[inline(always)]
+    unsafe fn codes(words: __m512, place: usize) -> __m512 {
+        // SAFETY: as above.
         unsafe {
-            let codes = _mm512_setr_ps(0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.);
-            let meant = _mm512_fmadd_ps(codes, _mm512_set1_ps(scale), _mm512_set1_ps(min));
-            let by_lane = _mm512_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12);
-            if n == 32 {
-                let both = _mm512_broadcast_i32x4(_mm_loadu_si128(words.cast()));
-                let even = _mm512_srlv_epi32(both, by_lane);
-                let odd = _mm512_srli_epi32::<16>(even);
-                _mm512_storeu_ps(to, _mm512_permutexvar_ps(even, meant));
-                _mm512_storeu_ps(to.add(16), _mm512_permutexvar_ps(odd, meant));
-            } else {
-                let four = _mm512_broadcast_i32x4(_mm_cvtepu16_epi32(_mm_loadl_epi64(words.cast())));
-                _mm512_storeu_ps(to, _mm512_permutexvar_ps(_mm512_srlv_epi32(four, by_lane), meant));
-            }
+            let place = _mm512_set1_epi32(15 << (4 * place));
+            _mm512_cvtepi32_ps(_mm512_and_si512(_mm512_castps_si512(words), place))
         }
     }
     #[inline(always)]
-    unsafe fn unpack_values(words: *const u16, to: *mut f32, stride: usize) {
-        // SAFETY: as above; reads 32 words, writes four rows of 32 numbers.
+    unsafe fn upper_words(words: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_castsi512_ps(_mm512_srli_epi32::<16>(_mm512_castps_si512(words))) }
+    }
+    #[inline(always)]
+    unsafe fn turn_words(rows: *const u16, apart: usize) -> [__m512; 4] {
+        // SAFETY: as above; reads 8 words of 16 rows.
         unsafe {
-            let codes = _mm512_setr_ps(0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.);
-            let mut both = _mm512_loadu_si512(words.cast());
-            for i in 0..4 {
-                _mm512_storeu_ps(to.add(i * stride), _mm512_permutexvar_ps(both, codes));
-                let odd = _mm512_srli_epi32::<16>(both);
-                _mm512_storeu_ps(to.add(i * stride + 16), _mm512_permutexvar_ps(odd, codes));
-                both = _mm512_srli_epi32::<4>(both);
+            let mut four = [_mm512_setzero_si512(); 4];
+            for (i, four) in four.iter_mut().enumerate() {
+                let row = |j: usize| _mm_loadu_si128(rows.add((4 * j + i) * apart).cast());
+                let low = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(row(0)), row(1));
+                let high = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(row(2)), row(3));
+                *four = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
             }
+            let [a, b, c, d] = four;
+            let (ab, cd) = (_mm512_unpacklo_epi32(a, b), _mm512_unpacklo_epi32(c, d));
+            let (ef, gh) = (_mm512_unpackhi_epi32(a, b), _mm512_unpackhi_epi32(c, d));
+            [
+                _mm512_castsi512_ps(_mm512_unpacklo_epi64(ab, cd)),
+                _mm512_castsi512_ps(_mm512_unpackhi_epi64(ab, cd)),
+                _mm512_castsi512_ps(_mm512_unpacklo_epi64(ef, gh)),
+                _mm512_castsi512_ps(_mm512_unpackhi_epi64(ef, gh)),
+            ]
         }
     }
     #[inline(always)]
@@ -141,18 +148,22 @@ unsafe impl Simd<16> for Avx512 {
     unsafe fn sum_rows(r: [__m512; 16]) -> __m512 {
         // SAFETY: as above.
         unsafe {
-            let zero = _mm512_setzero_ps();
-            // Lane l, place i of four[j]: the sum over lane l of row 4 j + i.
-            let mut four = [zero; 4];
-            for (j, four) in four.iter_mut().enumerate() {
-                let r = &r[4 * j..4 * j + 4];
-                let ab = _mm512_add_ps(_mm512_unpacklo_ps(r[0], r[1]), _mm512_unpackhi_ps(r[0], r[1]));
-                let cd = _mm512_add_ps(_mm512_unpacklo_ps(r[2], r[3]), _mm512_unpackhi_ps(r[2], r[3]));
-                let (ab, cd) = (_mm512_castps_pd(ab), _mm512_castps_pd(cd));
-                let (low, high) = (_mm512_unpacklo_pd(ab, cd), _mm512_unpackhi_pd(ab, cd));
-                *four = _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high));
+            let mut four = [_mm512_setzero_ps(); 4];
+            for (four, r) in four.iter_mut().zip(r.as_chunks().0) {
+                *four = lanes_of_four(*r);
             }
             add_halves(add_halves(four[0], four[1]), add_halves(four[2], four[3]))
+        }
+    }
+    #[inline(always)]
+    unsafe fn sum_four(r: [__m512; 4], to: *mut f32) {
+        // SAFETY: as above.
+        unsafe {
+            let lanes = lanes_of_four(r);
+            // As `add_halves` adds: lanes side by side, then those sums.
+            let both = add_halves(lanes, lanes);
+            let total = _mm512_castps512_ps128(add_halves(both, both));
+            _mm_storeu_ps(to, total);
         }
     }
     #[inline(always)]
@@ -178,6 +189,17 @@ fn pairs(both: __m512i) -> (__m512, __m512) {
     let even = _mm512_slli_epi32::<16>(both);
     let odd = _mm512_and_si512(both, _mm512_set1_epi32(0xffff_0000u32 as i32));
     (_mm512_castsi512_ps(even), _mm512_castsi512_ps(odd))
+}
+
+/// Place i of each lane of 128 bits: the sum over that lane of row i.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn lanes_of_four(r: [__m512; 4]) -> __m512 {
+    let ab = _mm512_add_ps(_mm512_unpacklo_ps(r[0], r[1]), _mm512_unpackhi_ps(r[0], r[1]));
+    let cd = _mm512_add_ps(_mm512_unpacklo_ps(r[2], r[3]), _mm512_unpackhi_ps(r[2], r[3]));
+    let (ab, cd) = (_mm512_castps_pd(ab), _mm512_castps_pd(cd));
+    let (low, high) = (_mm512_unpacklo_pd(ab, cd), _mm512_unpackhi_pd(ab, cd));
+    _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high))
 }
 
 /// Of every two lanes of 128 bits side by side their sum: first those of `a`, then those of `b`.

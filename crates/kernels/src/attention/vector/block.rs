@@ -1,7 +1,7 @@
 //! A block of queries over its splits, in groups of four pages.
 
-use super::direct::met;
-use super::products::{EMPTY, dots, power_of_two, weights};
+use super::codes::coded_len;
+use super::products::{EMPTY, power_of_two, weights};
 use super::simd::{Job, Simd};
 use super::values::ValuePage;
 use super::widened::Widened;
@@ -117,11 +117,6 @@ pub(in crate::attention) fn state_and_local<const W: usize>(
     (state * size_of::<f32>(), (own + pages + coded + 2 * state) * size_of::<f32>())
 }
 
-/// f32 numbers for a group's grids, weights times scales, and sums of minima.
-fn coded_len(lanes: usize) -> usize {
-    (2 + lanes) * GROUP_TOKENS + lanes.next_multiple_of(16)
-}
-
 struct Whole<'p, 'a, S, E: Widened, O, const W: usize> {
     pass: Pass<'p, 'a, S, E, O, W>,
     splits: std::ops::Range<usize>,
@@ -182,7 +177,7 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Job for Merge<'_, '_, '
 }
 
 /// One worker's way through one block.
-pub(super) struct Pass<'p, 'a, S, E: Widened, O, const W: usize> {
+pub(in crate::attention) struct Pass<'p, 'a, S, E: Widened, O, const W: usize> {
     pub(super) task: &'p Task<'a, E, O>,
     pub(super) block: &'p Block,
     /// Queries of this block.
@@ -193,12 +188,12 @@ pub(super) struct Pass<'p, 'a, S, E: Widened, O, const W: usize> {
     pub(super) s: *mut f32,
     /// What a group shrinks a query's earlier means by: `[lanes]`.
     pub(super) shrink: *mut f32,
-    /// `W` widened keys, or a group's values in `W` dims.
+    /// `W` widened keys, a group's values in `W` dims, or a page's keys of codes.
     pub(super) wide: *mut f32,
     /// Values of a page that ends inside: `[head_dim][32 tokens]`.
     pub(super) v_tail: *mut E::Cell,
     /// Where values are codes: scales and minima `[128]` of a group's tokens in a group of dims, the weights times the
-    /// scales `[lanes][128]`, the sums of weights times minima `[lanes]`.
+    /// scales `[lanes][128]`, the sums of weights times minima `[lanes]`, the sums of queries `[lanes][4]`.
     pub(super) coded: *mut f32,
     /// State of the split being read: for each query maximum, sum, padding, means.
     split: *mut f32,
@@ -231,8 +226,8 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Pass<'_, '_, S, E, O, W
         for lane in 0..self.lanes {
             let (row, head) = self.query(lane);
             let q = &self.task.q.row(row)[head * d..][..d];
-            // SAFETY: `q` has `d` elements, its copy too.
-            unsafe { E::query::<S, W>(q.as_ptr(), self.q.add(lane * d), d) };
+            // SAFETY: as for this function.
+            unsafe { E::load_query(self, q, lane) };
         }
     }
 
@@ -276,8 +271,7 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Pass<'_, '_, S, E, O, W
         self.task.page(self.task.spans[self.block.span].block_of(position), self.block.kv_head)
     }
 
-    /// Four pages from position `base` on. While they are computed with the next four are brought nearer, piece by piece: asked
-    /// for all at once they would have to be waited for.
+    /// Four pages from position `base` on. While they are computed with the next four are brought nearer.
     ///
     /// # Safety
     /// As for `one_split`.
@@ -291,44 +285,17 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Pass<'_, '_, S, E, O, W
                 let first = base + i * BLOCK_TOKENS;
                 let next = self.seen_page(first + GROUP_TOKENS);
                 *ahead = next.as_ref().map_or(&[], |page| page.v);
-                self.scores(i, &self.page(first), next.as_ref().map_or(&[], |page| page.k));
+                E::scores(self, i, &self.page(first), next.as_ref().map_or(&[], |page| page.k));
                 *v = self.values_of(first);
             }
             self.weights(base, pages, state);
-            self.weigh(&v[..pages], &ahead, state);
+            E::weigh(self, &v[..pages], &ahead, state);
         }
     }
 
     /// The page that begins at `position`, if this block sees it.
     fn seen_page(&self, position: usize) -> Option<Page<'_, E::Cell>> {
         (position < plan::seen(self.task, self.block).end).then(|| self.page(position))
-    }
-
-    /// Scores of page `i` of a group for all queries, while keys that come later are brought nearer.
-    ///
-    /// # Safety
-    /// As for `one_split`.
-    #[inline(always)]
-    pub(super) unsafe fn scores(&self, i: usize, page: &Page<'_, E::Cell>, ahead: &[E::Cell]) {
-        if met::<S, E, W>(self.lanes) {
-            // SAFETY: as for this function.
-            return unsafe { self.scores_as_they_lie(i, page, ahead) };
-        }
-        let d = self.head_dim();
-        for token in (0..BLOCK_TOKENS).step_by(W) {
-            // SAFETY: as for this function.
-            unsafe { bring::<S, _, W>(ahead, token / W, BLOCK_TOKENS / W) };
-            // SAFETY: `wide` holds W keys, `s` a group for each query.
-            unsafe {
-                for j in 0..W {
-                    E::key::<S, W>(page, d, token + j, self.wide.add(j * d));
-                }
-                for lane in 0..self.lanes {
-                    let s = dots::<S, W>(self.wide, d, self.q.add(lane * d), d);
-                    S::store(self.s.add(lane * GROUP_TOKENS + i * BLOCK_TOKENS + token), s);
-                }
-            }
-        }
     }
 
     /// # Safety
@@ -394,16 +361,36 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Pass<'_, '_, S, E, O, W
     }
 }
 
-/// Brings one of so many pieces nearer.
-///
-/// # Safety
-/// Inside `S::run`.
-#[inline(always)]
-pub(super) unsafe fn bring<S: Simd<W>, C, const W: usize>(ahead: &[C], piece: usize, pieces: usize) {
-    const LINE: usize = 64;
-    let bytes = size_of_val(ahead);
-    for line in (bytes * piece / pieces).div_ceil(LINE)..(bytes * (piece + 1) / pieces).div_ceil(LINE) {
-        // SAFETY: by this function's contract.
-        unsafe { S::prefetch(ahead.as_ptr().cast::<u8>().wrapping_add(LINE * line)) };
+/// Memory that is read later, and brought nearer in pieces: asked for all at once it would have to be waited for.
+#[derive(Clone, Copy)]
+pub(super) struct Ahead {
+    at: *const u8,
+    bytes: usize,
+    /// Of a piece; the last may have fewer, or none.
+    each: usize,
+}
+
+impl Ahead {
+    /// Nothing.
+    pub(super) const NONE: Ahead = Ahead { at: std::ptr::null(), bytes: 0, each: 0 };
+
+    /// In so many pieces.
+    pub(super) fn new<C>(cells: &[C], pieces: usize) -> Ahead {
+        let bytes = size_of_val(cells);
+        Ahead { at: cells.as_ptr().cast(), bytes, each: bytes.div_ceil(pieces) }
+    }
+
+    /// Brings a piece nearer.
+    ///
+    /// # Safety
+    /// Inside `S::run`.
+    #[inline(always)]
+    pub(super) unsafe fn bring<S: Simd<W>, const W: usize>(&self, piece: usize) {
+        const LINE: usize = 64;
+        let start = self.each * piece;
+        for line in start.div_ceil(LINE)..(start + self.each).min(self.bytes).div_ceil(LINE) {
+            // SAFETY: by this function's contract.
+            unsafe { S::prefetch(self.at.wrapping_add(LINE * line)) };
+        }
     }
 }

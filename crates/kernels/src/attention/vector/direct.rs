@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::block::{PAGES, Pass, TOTALS, bring};
+use super::block::{Ahead, PAGES, Pass, TOTALS};
 use super::simd::Simd;
 use super::values::ValuePage;
 use super::widened::Widened;
@@ -26,7 +26,7 @@ pub(super) const fn met<S: Simd<W>, E: Stored, const W: usize>(lanes: usize) -> 
 const TWO: usize = 2;
 
 impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Pass<'_, '_, S, E, O, W> {
-    /// [`scores`](Pass::scores) of pages that [`met`] is true of.
+    /// [`Widened::scores`] of pages that [`met`] is true of.
     ///
     /// # Safety
     /// As there.
@@ -38,10 +38,9 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Pass<'_, '_, S, E, O, W
             for lane in (0..self.lanes).step_by(TWO) {
                 let (q, s) = (self.q.add(lane * d), self.s.add(lane * GROUP_TOKENS + i * BLOCK_TOKENS));
                 let tokens = self.rows_of_step(lane);
+                let ahead = if lane == 0 { Ahead::new(ahead, BLOCK_TOKENS / tokens) } else { Ahead::NONE };
                 for token in (0..BLOCK_TOKENS).step_by(tokens) {
-                    if lane == 0 {
-                        bring::<S, _, W>(ahead, token / tokens, BLOCK_TOKENS / tokens);
-                    }
+                    ahead.bring::<S, W>(token / tokens);
                     let mut sums = [S::splat(0.0); W];
                     if tokens < W {
                         S::add_to_two((k.add(token * d), d), (q, d), d, &mut sums);
@@ -63,7 +62,7 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Pass<'_, '_, S, E, O, W
         if lane + 1 < self.lanes { W / TWO } else { W }
     }
 
-    /// [`weigh`](Pass::weigh) of pages that [`met`] is true of.
+    /// [`Widened::weigh`] of pages that [`met`] is true of.
     ///
     /// # Safety
     /// As there.
@@ -79,12 +78,14 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Pass<'_, '_, S, E, O, W
             for lane in (0..self.lanes).step_by(TWO) {
                 let weights = self.s.add(lane * GROUP_TOKENS).cast_const();
                 let dims = self.rows_of_step(lane);
+                let ahead = ahead.map(|values| match lane {
+                    0 => Ahead::new(values, self.head_dim() / dims),
+                    _ => Ahead::NONE,
+                });
                 for dim in (0..self.head_dim()).step_by(dims) {
                     let (at, mut sums) = (dim * BLOCK_TOKENS, [S::splat(0.0); W]);
                     for (i, page) in pages.iter().enumerate() {
-                        if lane == 0 {
-                            bring::<S, _, W>(ahead[i], dim / dims, self.head_dim() / dims);
-                        }
+                        ahead[i].bring::<S, W>(dim / dims);
                         let values = page.plane.as_ptr().cast::<bf16>().add(at);
                         let weights = weights.add(i * BLOCK_TOKENS);
                         if dims < W {
@@ -103,6 +104,8 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Pass<'_, '_, S, E, O, W
         }
     }
 
+    /// Adds to a query's means.
+    ///
     /// # Safety
     /// `state` holds a block, whose queries have these dims.
     #[inline(always)]

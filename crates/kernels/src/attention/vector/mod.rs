@@ -3,14 +3,16 @@
 //!
 //! Lanes are dims while keys meet queries, and tokens while values are weighted; both ways the operands are
 //! read as they lie in the page, and 8 or 16 sums at a time are turned into one vector of totals. A page is
-//! widened to f32 once for all queries of a block (with AVX2 bf16 pages are not: `direct.rs`). bf16 pairs are widened to even and odd places (a shift and
-//! a mask), so everything that meets them is in that order too. Keys of 4 bits are widened to what they stand for;
-//! values of 4 bits to their codes, while their tokens' scales go into the weights and their minima into a sum.
+//! widened to f32 once for all queries of a block (with AVX2 few queries meet bf16 as it lies: `direct.rs`). bf16 pairs are
+//! widened to even and odd places (a shift and a mask), so everything that meets them is in that order too. Pages of 4 bits
+//! have ways of their own: `codes.rs`.
 
 mod avx2;
 mod avx512;
 mod block;
+mod codes;
 mod direct;
+mod numbers;
 mod products;
 mod simd;
 mod sparse;

@@ -1,5 +1,6 @@
 //! The few vector operations that attention is written in.
 
+use super::codes;
 use crate::attention::fp8::E4m3;
 use half::bf16;
 
@@ -37,15 +38,25 @@ pub(in crate::attention) unsafe trait Simd<const W: usize>:
     unsafe fn load_fp8_pairs(from: *const E4m3) -> (Self::V, Self::V);
     /// `W` numbers in order.
     unsafe fn load_fp8(from: *const E4m3) -> Self::V;
-    /// Widens a unit of `n` codes of a key (32, or 16 at its end; see `int4.rs`) to `minimum + scale * code`, in the order
-    /// in which bf16 numbers are widened. `grid`: scale and minimum.
-    unsafe fn unpack_key(words: *const u16, n: usize, grid: (f32, f32), to: *mut f32);
-    /// Widens 32 words to their codes, in that order: 4 rows of 32 numbers, `stride` apart.
-    unsafe fn unpack_values(words: *const u16, to: *mut f32, stride: usize);
+    /// The bits of `W` words, each in a lane of its own.
+    unsafe fn load_words(from: *const u16) -> Self::V;
+    /// The code at `place` of the word that is the lower half of each lane, times `16^place`.
+    unsafe fn codes(words: Self::V, place: usize) -> Self::V;
+    /// The upper half of each lane, as its lower half.
+    unsafe fn upper_words(words: Self::V) -> Self::V;
+    /// Turns `W` rows of 8 words round, which are `apart` words apart: line `i` has words `2 i` and `2 i + 1` of each row in a lane.
+    unsafe fn turn_words(rows: *const u16, apart: usize) -> [Self::V; 4];
+    /// Adds products of a line of 32 words with 32 weights of each query, a group of tokens apart: a sum for each place.
+    unsafe fn add_line<const L: usize>(line: *const u16, weights: *const f32, sums: &mut [[Self::V; 4]; L]) {
+        // SAFETY: by this function's contract.
+        unsafe { codes::add_line::<Self, L, W>(line, weights, sums) };
+    }
     /// `2 W` numbers in order: those at even places, those at odd ones.
     unsafe fn split_pairs(a: Self::V, b: Self::V) -> (Self::V, Self::V);
     /// In lane `i` the sum over row `i`, added in an order that is the same for every row.
     unsafe fn sum_rows(rows: [Self::V; W]) -> Self::V;
+    /// The same sums of four rows, to four numbers.
+    unsafe fn sum_four(rows: [Self::V; 4], to: *mut f32);
     /// Adds products of `n` numbers of `W / 2` rows of bf16 with those of two queries: the sums of the rows with the first, then
     /// those with the second. Rows and queries come with how far apart they are; of queries those at even places come first, of
     /// every `2 W`. Only where [`MEETS_BF16`](Simd::MEETS_BF16); `n` is a multiple of `2 W`, and not zero.

@@ -117,7 +117,7 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Row<'_, '_, '_, S, E, O
         // SAFETY: by this function's contract.
         unsafe {
             for i in 0..pages {
-                self.pass.scores(i, &self.pass.page(group * GROUP_TOKENS + i * BLOCK_TOKENS), &[]);
+                E::scores(&self.pass, i, &self.pass.page(group * GROUP_TOKENS + i * BLOCK_TOKENS), &[]);
             }
             for lane in 0..self.pass.lanes {
                 let from = self.pass.s.add(lane * GROUP_TOKENS);
@@ -162,7 +162,7 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Row<'_, '_, '_, S, E, O
                     n += 1;
                 }
             }
-            self.pass.weigh(&v[..n], &[&[]; PAGES], self.pass.total);
+            E::weigh(&self.pass, &v[..n], &[&[]; PAGES], self.pass.total);
         }
     }
 
