@@ -57,7 +57,7 @@ impl<'t, 'a, S: Simd<W>, E: Widened, O: Element, const W: usize> Vectors<'t, 'a,
             q: take(self.lanes() * d),
             s: take(self.lanes() * GROUP_TOKENS),
             shrink: take(self.lanes().next_multiple_of(16)),
-            wide: take(W * GROUP_TOKENS.max(d)),
+            wide: take(wide_len::<W>(self.task.layout)),
             v_tail: take(BLOCK_TOKENS * d).cast(),
             coded: take(if E::CODED { coded_len(self.lanes()) } else { 0 }),
             split: take(self.state_len()),
@@ -112,9 +112,15 @@ pub(in crate::attention) fn state_and_local<const W: usize>(
     let lanes = plan::rows_of_block(BLOCK_LANES, group) * group;
     let state = lanes * (TOTALS + d);
     let own = lanes * (d + GROUP_TOKENS) + lanes.next_multiple_of(16);
-    let pages = W * GROUP_TOKENS.max(d) + BLOCK_TOKENS * d;
+    let pages = wide_len::<W>(layout) + BLOCK_TOKENS * d;
     let coded = if layout.dtype == KvDtype::Int4 { coded_len(lanes) } else { 0 };
     (state * size_of::<f32>(), (own + pages + coded + 2 * state) * size_of::<f32>())
+}
+
+/// f32 numbers of widened pages: `W` keys or a group's values in `W` dims, and of codes a page's keys.
+fn wide_len<const W: usize>(layout: KvLayout) -> usize {
+    let keys = if layout.dtype == KvDtype::Int4 { BLOCK_TOKENS } else { W };
+    (W * GROUP_TOKENS).max(keys * layout.head_dim)
 }
 
 struct Whole<'p, 'a, S, E: Widened, O, const W: usize> {

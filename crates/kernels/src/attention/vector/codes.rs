@@ -6,13 +6,13 @@
 //! lie so already. A few queries at a time meet each code, and a sum is the same whichever they are.
 
 use super::block::{Ahead, PAGES, Pass, TOTALS};
-use super::products::scaled;
+use super::products::{dots, scaled};
 use super::simd::Simd;
 use super::values::ValuePage;
 use super::widened::Widened;
 use crate::attention::Page;
 use crate::attention::element::Element;
-use crate::attention::int4::{self, Int4, UNIT};
+use crate::attention::int4::{self, Int4, UNIT, UNIT_WORDS};
 use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS, KV_GROUP};
 use half::bf16;
 use std::ops::Range;
@@ -24,6 +24,8 @@ const CODES: usize = 4;
 const STEPS: [f32; CODES] = [1.0, 1.0 / 16.0, 1.0 / 256.0, 1.0 / 4096.0];
 /// Lines of a unit of keys, turned round: two words each.
 const LINES: usize = 4;
+/// Queries that meet each code anew: for more it is worth to keep what they meet, which is the same numbers.
+const FEW: usize = 4;
 /// Groups of dims that a head may have.
 const MAX_GROUPS: usize = 256 / KV_GROUP;
 
@@ -31,10 +33,6 @@ const MAX_GROUPS: usize = 256 / KV_GROUP;
 pub(super) fn coded_len(lanes: usize) -> usize {
     (2 + lanes) * GROUP_TOKENS + lanes.next_multiple_of(16) + lanes * MAX_GROUPS
 }
-
-/// Queries of a head that are computed with together, from this one on.
-#[derive(Clone, Copy)]
-struct Lanes<const L: usize>(usize);
 
 impl Widened for Int4 {
     const PAIRS: bool = false;
@@ -67,23 +65,32 @@ impl Widened for Int4 {
         page: &Page<'_, u16>,
         ahead: &[u16],
     ) {
-        let mut lane = 0;
         let ahead = Ahead::new(ahead, pass.head_dim().div_ceil(UNIT));
         // SAFETY: by this function's contract. A page is two vectors of 16 tokens, or four of 8, which are too many
         // for the sums of three queries.
         unsafe {
-            pass.turn_keys(page);
-            while lane < pass.lanes {
-                let ahead = if lane == 0 { ahead } else { Ahead::NONE };
+            if pass.lanes <= FEW {
+                pass.turn_keys(page);
                 let keys = (i, page, ahead);
-                lane += match (pass.lanes - lane, W) {
-                    (1, 8) => pass.meet_keys::<1, 4>(Lanes(lane), keys),
-                    (1, _) => pass.meet_keys::<1, 2>(Lanes(lane), keys),
-                    (2, 8) => pass.meet_keys::<2, 4>(Lanes(lane), keys),
-                    (2, _) => pass.meet_keys::<2, 2>(Lanes(lane), keys),
-                    (3, _) => pass.meet_keys::<3, 2>(Lanes(lane), keys),
-                    _ => pass.meet_keys::<4, 2>(Lanes(lane), keys),
-                };
+                match (pass.lanes, W) {
+                    (1, 8) => pass.meet_keys::<1, 4, false>(0, keys),
+                    (1, _) => pass.meet_keys::<1, 2, false>(0, keys),
+                    (2, 8) => pass.meet_keys::<2, 4, false>(0, keys),
+                    (2, _) => pass.meet_keys::<2, 2, false>(0, keys),
+                    (3, _) => pass.meet_keys::<3, 2, false>(0, keys),
+                    _ => pass.meet_keys::<FEW, 2, false>(0, keys),
+                }
+                return;
+            }
+            pass.unpack_keys(page);
+            for lane in (0..pass.lanes).step_by(FEW) {
+                let keys = (i, page, if lane == 0 { ahead } else { Ahead::NONE });
+                match pass.lanes - lane {
+                    1 => pass.meet_keys::<1, 2, true>(lane, keys),
+                    2 => pass.meet_keys::<2, 2, true>(lane, keys),
+                    3 => pass.meet_keys::<3, 2, true>(lane, keys),
+                    _ => pass.meet_keys::<FEW, 2, true>(lane, keys),
+                }
             }
         }
     }
@@ -97,17 +104,18 @@ impl Widened for Int4 {
     ) {
         let ahead = ahead.map(|values| Ahead::new(values, pass.head_dim() / CODES));
         for (group, dims) in pass.groups_of_dims() {
-            let mut lane = 0;
             // SAFETY: by this function's contract.
             unsafe {
                 pass.scale_weights(group, v);
-                while lane < pass.lanes {
-                    let ahead = if lane == 0 { ahead } else { [Ahead::NONE; PAGES] };
-                    lane += match pass.lanes - lane {
-                        1 => pass.weigh_dims(Lanes::<1>(lane), dims.clone(), (v, ahead), state),
-                        2 => pass.weigh_dims(Lanes::<2>(lane), dims.clone(), (v, ahead), state),
-                        _ => pass.weigh_dims(Lanes::<3>(lane), dims.clone(), (v, ahead), state),
-                    };
+                match pass.lanes {
+                    1 => pass.weigh_dims::<1>(0, dims, (v, ahead), state),
+                    2 => pass.weigh_dims::<2>(0, dims, (v, ahead), state),
+                    3 => pass.weigh_dims::<3>(0, dims, (v, ahead), state),
+                    FEW => {
+                        pass.weigh_dims::<2>(0, dims.clone(), (v, ahead), state);
+                        pass.weigh_dims::<2>(2, dims, (v, [Ahead::NONE; PAGES]), state);
+                    }
+                    _ => pass.weigh_for_all(dims, (v, ahead), state),
                 }
             }
         }
@@ -157,16 +165,42 @@ impl<S: Simd<W>, O: Element, const W: usize> Pass<'_, '_, S, Int4, O, W> {
         }
     }
 
-    /// Scores of page `i` of a group for `L` queries, `T` vectors of tokens at a time; how many queries these are.
+    /// Turns them round and unpacks them: `wide: [head_dim][32 tokens]`.
     ///
     /// # Safety
-    /// As for [`Widened::scores`]; the page is turned round.
+    /// As for [`Widened::scores`].
     #[inline(always)]
-    unsafe fn meet_keys<const L: usize, const T: usize>(
+    unsafe fn unpack_keys(&self, page: &Page<'_, u16>) {
+        let (d, apart) = (self.head_dim(), self.head_dim() / CODES);
+        for unit in (0..d).step_by(UNIT) {
+            let words_of_unit = UNIT_WORDS.min((d - unit) / CODES);
+            for token in (0..BLOCK_TOKENS).step_by(W) {
+                // SAFETY: as for `turn_keys`; `wide` has room for all codes of a page.
+                unsafe {
+                    let lines = S::turn_words(page.k.as_ptr().add(token * apart + unit / CODES), apart);
+                    for (line, words) in lines.into_iter().take(words_of_unit / 2).enumerate() {
+                        for (half, words) in [words, S::upper_words(words)].into_iter().enumerate() {
+                            for place in 0..CODES {
+                                let dim = unit + words_of_unit * place + 2 * line + half;
+                                S::store(self.wide.add(dim * BLOCK_TOKENS + token), S::codes(words, place));
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Scores of page `i` of a group for the `L` queries from `lane` on, `T` vectors of tokens at a time.
+    ///
+    /// # Safety
+    /// As for [`Widened::scores`]; the page is turned round, and unpacked if so.
+    #[inline(always)]
+    unsafe fn meet_keys<const L: usize, const T: usize, const UNPACKED: bool>(
         &self,
-        lanes: Lanes<L>,
+        lane: usize,
         (i, page, ahead): (usize, &Page<'_, u16>, Ahead),
-    ) -> usize {
+    ) {
         let d = self.head_dim();
         for first in (0..Self::VECTORS).step_by(T) {
             // SAFETY: by this function's contract.
@@ -176,10 +210,16 @@ impl<S: Simd<W>, O: Element, const W: usize> Pass<'_, '_, S, Int4, O, W> {
                     let mut sums = [[S::splat(0.0); T]; L];
                     for unit in dims.step_by(UNIT) {
                         ahead.bring::<S, W>(first / T * d.div_ceil(UNIT) + unit / UNIT);
-                        if unit + UNIT <= d {
-                            self.meet_unit::<L, T, UNIT>(lanes, unit, first, &mut sums);
-                        } else {
-                            self.meet_unit::<L, T, { UNIT / 2 }>(lanes, unit, first, &mut sums);
+                        let whole = unit + UNIT <= d;
+                        match (UNPACKED, whole) {
+                            (false, true) => self.meet_unit::<L, T, UNIT>(lane, unit, first, &mut sums),
+                            (false, false) => {
+                                self.meet_unit::<L, T, { UNIT / 2 }>(lane, unit, first, &mut sums)
+                            }
+                            (true, true) => self.meet_unpacked::<L, T, UNIT>(lane, unit, first, &mut sums),
+                            (true, false) => {
+                                self.meet_unpacked::<L, T, { UNIT / 2 }>(lane, unit, first, &mut sums)
+                            }
                         }
                     }
                     let (scales, mins) = int4::grids(page.k, d, group);
@@ -187,20 +227,50 @@ impl<S: Simd<W>, O: Element, const W: usize> Pass<'_, '_, S, Int4, O, W> {
                         let scale = S::load_bf16(scales[(first + t) * W..].as_ptr());
                         let min = S::load_bf16(mins[(first + t) * W..].as_ptr());
                         for l in 0..L {
-                            let sum = S::splat(*self.query_sums(lanes.0 + l).add(group));
+                            let sum = S::splat(*self.query_sums(lane + l).add(group));
                             scores[l][t] = S::fma(sums[l][t], scale, S::fma(min, sum, scores[l][t]));
                         }
                     }
                 }
                 for (l, scores) in scores.into_iter().enumerate() {
-                    let to = self.s.add((lanes.0 + l) * GROUP_TOKENS + i * BLOCK_TOKENS + first * W);
+                    let to = self.s.add((lane + l) * GROUP_TOKENS + i * BLOCK_TOKENS + first * W);
                     for (t, scores) in scores.into_iter().enumerate() {
                         S::store(to.add(t * W), scores);
                     }
                 }
             }
         }
-        L
+    }
+
+    /// [`meet_unit`](Self::meet_unit) of codes that are unpacked: the same sums.
+    ///
+    /// # Safety
+    /// As for `meet_keys`.
+    #[inline(always)]
+    unsafe fn meet_unpacked<const L: usize, const T: usize, const N: usize>(
+        &self,
+        lane: usize,
+        unit: usize,
+        first: usize,
+        sums: &mut [[S::V; T]; L],
+    ) {
+        let d = self.head_dim();
+        for word in 0..N / CODES {
+            for place in 0..CODES {
+                let dim = unit + N / CODES * place + word;
+                // SAFETY: by this function's contract.
+                unsafe {
+                    let (q, codes) =
+                        (self.q.add(lane * d + dim), self.wide.add(dim * BLOCK_TOKENS + first * W));
+                    for (l, sums) in sums.iter_mut().enumerate() {
+                        let q = S::splat(*q.add(l * d));
+                        for (t, sum) in sums.iter_mut().enumerate() {
+                            *sum = S::fma(S::load(codes.add(t * W)), q, *sum);
+                        }
+                    }
+                }
+            }
+        }
     }
 
     /// Adds products of the `N` dims from `unit` on: a code of each token with a query's dim at a time.
@@ -210,7 +280,7 @@ impl<S: Simd<W>, O: Element, const W: usize> Pass<'_, '_, S, Int4, O, W> {
     #[inline(always)]
     unsafe fn meet_unit<const L: usize, const T: usize, const N: usize>(
         &self,
-        Lanes(lane): Lanes<L>,
+        lane: usize,
         unit: usize,
         first: usize,
         sums: &mut [[S::V; T]; L],
@@ -277,19 +347,19 @@ impl<S: Simd<W>, O: Element, const W: usize> Pass<'_, '_, S, Int4, O, W> {
         }
     }
 
-    /// Adds a group's values of `dims`, weighted for `L` queries; how many queries these are.
+    /// Adds a group's values of `dims`, weighted for the `L` queries from `lane` on.
     ///
     /// # Safety
     /// As for [`Widened::weigh`]; weights are scaled for these dims.
     #[inline(always)]
     unsafe fn weigh_dims<const L: usize>(
         &self,
-        Lanes(lane): Lanes<L>,
+        lane: usize,
         dims: Range<usize>,
         (v, ahead): (&[ValuePage<'_, u16>], [Ahead; PAGES]),
         state: *mut f32,
-    ) -> usize {
-        let (weights, offsets) = self.scaled_weights();
+    ) {
+        let (weights, _) = self.scaled_weights();
         // SAFETY: a page has lines of 32 words, of four dims each; a query has weights of a group; `wide` holds the dims of a
         // group for each query.
         unsafe {
@@ -304,20 +374,67 @@ impl<S: Simd<W>, O: Element, const W: usize> Pass<'_, '_, S, Int4, O, W> {
                     S::sum_four(sums, self.wide.add(l * KV_GROUP + dim - dims.start));
                 }
             }
-            // Four dims share a word.
-            let steps: [f32; W] = std::array::from_fn(|i| STEPS[i % CODES]);
             for l in 0..L {
-                let offset = S::splat(*offsets.add(lane + l));
-                let shrink = S::splat(*self.shrink.add(lane + l));
-                let means = state.add((lane + l) * self.state_of_query() + TOTALS + dims.start);
                 for dim in (0..dims.len()).step_by(W) {
-                    let added = S::load(self.wide.add(l * KV_GROUP + dim));
-                    let added = S::fma(added, S::load(steps.as_ptr()), offset);
-                    S::store(means.add(dim), S::fma(S::load(means.add(dim)), shrink, added));
+                    let sums = S::load(self.wide.add(l * KV_GROUP + dim));
+                    self.add_to_means(lane + l, dims.start + dim, sums, state);
                 }
             }
         }
-        L
+    }
+
+    /// The same for all queries: values are unpacked once, `wide: [W][128]`. The same sums.
+    ///
+    /// # Safety
+    /// As for `weigh_dims`.
+    #[inline(always)]
+    unsafe fn weigh_for_all(
+        &self,
+        dims: Range<usize>,
+        (v, ahead): (&[ValuePage<'_, u16>], [Ahead; PAGES]),
+        state: *mut f32,
+    ) {
+        let (weights, _) = self.scaled_weights();
+        for dim in dims.step_by(W) {
+            // SAFETY: as for `weigh_dims`.
+            unsafe {
+                for (i, page) in v.iter().enumerate() {
+                    for line in dim / CODES..(dim + W) / CODES {
+                        ahead[i].bring::<S, W>(line);
+                        for token in (0..BLOCK_TOKENS).step_by(W) {
+                            let words = S::load_words(page.plane.as_ptr().add(line * BLOCK_TOKENS + token));
+                            for place in 0..CODES {
+                                let row = line * CODES + place - dim;
+                                let to = self.wide.add(row * GROUP_TOKENS + i * BLOCK_TOKENS + token);
+                                S::store(to, S::codes(words, place));
+                            }
+                        }
+                    }
+                }
+                for lane in 0..self.lanes {
+                    let weights = weights.add(lane * GROUP_TOKENS);
+                    let sums = dots::<S, W>(self.wide, GROUP_TOKENS, weights, v.len() * BLOCK_TOKENS);
+                    self.add_to_means(lane, dim, sums, state);
+                }
+            }
+        }
+    }
+
+    /// Adds sums of codes times weights of `W` dims, the first of which is `dim`, to a query's means.
+    ///
+    /// # Safety
+    /// As for `weigh_dims`.
+    #[inline(always)]
+    unsafe fn add_to_means(&self, lane: usize, dim: usize, sums: S::V, state: *mut f32) {
+        let (_, offsets) = self.scaled_weights();
+        // Four dims share a word.
+        let steps: [f32; W] = std::array::from_fn(|i| STEPS[i % CODES]);
+        // SAFETY: by this function's contract; means follow totals.
+        unsafe {
+            let added = S::fma(sums, S::load(steps.as_ptr()), S::splat(*offsets.add(lane)));
+            let means = state.add(lane * self.state_of_query() + TOTALS + dim);
+            S::store(means, S::fma(S::load(means), S::splat(*self.shrink.add(lane)), added));
+        }
     }
 }
 
