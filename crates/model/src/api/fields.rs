@@ -128,8 +128,9 @@ pub(super) fn token_ids(value: &Value) -> Option<Vec<u32>> {
 
 /// A whole number, written as `16` or as `16.0`: JSON knows one kind of numbers, and some clients write all of them so.
 fn whole(value: &Value) -> Option<i64> {
+    // Whole numbers beyond 64 bits are read as the nearest number that has a point, which these may be.
     const BEYOND: f64 = (1_u64 << 63) as f64;
-    let exact = |x: &f64| x.fract() == 0.0 && (-BEYOND..BEYOND).contains(x);
+    let exact = |x: &f64| x.fract() == 0.0 && x.abs() < BEYOND;
     value.as_i64().or_else(|| value.as_f64().filter(exact).map(|x| x as i64))
 }
 

@@ -75,6 +75,8 @@ fn whole_numbers_may_be_written_with_a_point() {
         ("max_tokens", json!(-1.0)),
         ("max_tokens", json!(1e300)),
         ("seed", json!(1e19)),
+        ("seed", serde_json::from_str("-9223372036854775809").unwrap()),
+        ("seed", serde_json::from_str("9223372036854775808").unwrap()),
         ("seed", json!(u64::MAX)),
         ("logprobs", json!(true)),
     ] {
