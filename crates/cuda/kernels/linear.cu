@@ -15,6 +15,7 @@ struct LinearArgs {
   u32 first_panel;    // number of the part's first
   u32 out_cols, out_first;
   u32 sink, act, out_bf16;
+  u32 row_bytes;      // of the panels of bf16 that were put into rows, else 0
 };
 
 __device__ __forceinline__ float activate(u32 kind, float x) {
@@ -107,12 +108,12 @@ __device__ constexpr u32 groups_ahead() {
 // A warp's run, from group `index` to `end`, of a k that is a multiple of 32. `x_at`: where the lane's tokens begin.
 template <u32 BLOCKS>
 __device__ __forceinline__ void add_run(
-    const u8* panel, const u16* x, const u32 (&x_at)[BLOCKS], u32 index, u32 end, float (&sums)[BLOCKS][2][4]) {
+    const u8* panel, u32 row_bytes, const u16* x, const u32 (&x_at)[BLOCKS], u32 index, u32 end, float (&sums)[BLOCKS][2][4]) {
   constexpr u32 AHEAD = groups_ahead<BLOCKS>();
   u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   Coming<BLOCKS> coming[AHEAD];
   auto load = [&](u32 at, Coming<BLOCKS>& to) {
-    load_group(panel, at, g, t, to.w);
+    load_group(panel, row_bytes, at, g, t, to.w);
 #pragma unroll
     for (u32 b = 0; b < BLOCKS; b++) to.x[b] = load_16(x + (x_at[b] + 8 * t) + 32 * at);
   };
@@ -125,7 +126,7 @@ __device__ __forceinline__ void add_run(
     for (u32 i = 0; i < AHEAD; i++) {
       if (index + i >= end) break;
       Lines w;
-      lines_of(coming[i].w, g, t, w);
+      lines_of(coming[i].w, row_bytes, g, t, w);
 #pragma unroll
       for (u32 b = 0; b < BLOCKS; b++) multiply(w, coming[i].x[b], sums[b]);
       if (index + i + AHEAD < end) load(index + i + AHEAD, coming[i]);
@@ -141,7 +142,7 @@ __device__ __forceinline__ void add_odd_run(
 #pragma unroll 1
   for (; index < end; index++) {
     Lines w;
-    read_lines(panel, index, g, t, w);
+    read_lines(panel, a.row_bytes, index, g, t, w);
 #pragma unroll
     for (u32 b = 0; b < BLOCKS; b++) multiply(w, read_x((const u16*)a.x + x_at[b], 32 * index + 8 * t, a.k), sums[b]);
   }
@@ -160,7 +161,7 @@ __device__ __forceinline__ void few(const LinearArgs& a) {
 #pragma unroll
   for (u32 b = 0; b < BLOCKS; b++) x_at[b] = min(first + 8 * b + g, a.rows - 1) * a.k;
   float sums[BLOCKS][2][4] = {};
-  if (a.k % 32 == 0) add_run<BLOCKS>(panel, (const u16*)a.x, x_at, begin, end, sums);
+  if (a.k % 32 == 0) add_run<BLOCKS>(panel, a.row_bytes, (const u16*)a.x, x_at, begin, end, sums);
   else add_odd_run<BLOCKS>(a, panel, x_at, begin, end, sums);
 #pragma unroll
   for (u32 done = 0; done < 8 * BLOCKS; done += TOKENS) {
@@ -188,7 +189,7 @@ KERNEL(linear_few_32, LinearArgs, 256) { few<4>(a); }
 KERNEL(linear_few_64, LinearArgs, 256) { few<8>(a); }
 
 // Many tokens: a block takes 4 panels by 128 tokens, three stages of 32 of k in shared memory. Weights lie there in
-// the order of the lanes that read them. Warps 0 to 3 bring a panel each, the others x.
+// the order of the lanes that read them, as lines or, of bf16, as what they were read from. Warps 0 to 3 bring a panel each, the others x.
 struct Stage {
   uint4 w[4][4][32];  // [panel][i][lane]
   uint4 x[128][4];    // [token][t]
@@ -207,10 +208,10 @@ __device__ __forceinline__ void bring(const ManyArgs& a, u32 index, Stage& stage
     if constexpr (FORMAT == FORMAT_BF16) {
 #pragma unroll
       for (u32 i = 0; i < 4; i++)
-        copy_16(&stage.w[warp][i][lane], line_at(panel, index, g, t, i));
+        copy_16(&stage.w[warp][i][lane], quad_at(panel, a.linear.row_bytes, index, g, t, i));
     } else {
       Lines w;
-      read_lines(panel, index, g, t, w);
+      read_lines(panel, 0, index, g, t, w);
 #pragma unroll
       for (u32 i = 0; i < 4; i++) stage.w[warp][i][lane] = w[i];
     }
@@ -249,9 +250,11 @@ KERNEL(linear_many, ManyArgs, 256) {
     for (u32 b = 0; b < 4; b++) x[b] = stage.x[tokens + 8 * b + g][t];
 #pragma unroll
     for (u32 q = 0; q < 2; q++) {
+      uint4 quads[4];
       Lines w;
 #pragma unroll
-      for (u32 i = 0; i < 4; i++) w[i] = stage.w[panels + q][i][lane];
+      for (u32 i = 0; i < 4; i++) quads[i] = stage.w[panels + q][i][lane];
+      lines_of(quads, FORMAT == FORMAT_BF16 ? a.linear.row_bytes : 0, w);
 #pragma unroll
       for (u32 b = 0; b < 4; b++) multiply(w, x[b], run_sums[q][b]);
     }
@@ -298,7 +301,7 @@ KERNEL(unpack_panels, UnpackArgs, 256) {
   u32 end = min((blockIdx.y + 1) * 32, (a.k + 31) / 32);
   for (u32 index = blockIdx.y * 32 + threadIdx.x / 32; index < end; index += 8) {
     Lines w;
-    read_lines(panel, index, g, t, w);
+    read_lines(panel, 0, index, g, t, w);
     u32 k = 32 * index + 8 * t;
     if (k >= a.k) continue;
 #pragma unroll
@@ -330,7 +333,7 @@ struct EmbedArgs {
   float* out;  // [ids, k]
   u64 panel_bytes;
   u32 k, n;
-  u32 first_panel, held_panels, gated;
+  u32 first_panel, held_panels, gated, row_bytes;
 };
 
 #define PICKED 0x80000000u
@@ -352,7 +355,7 @@ KERNEL(embed_rows, EmbedArgs, 128) {
   u32 t = threadIdx.x % 4;
   for (u32 index = threadIdx.x / 4; index < (a.k + 31) / 32; index += blockDim.x / 4) {
     Lines w;
-    read_lines(bytes, index, place / 4, t, w);
+    read_lines(bytes, a.row_bytes, index, place / 4, t, w);
 #pragma unroll
     for (u32 i = 0; i < 4; i++) {
       u32 pair = component(w[i], place % 4), k = 32 * index + 8 * t + 2 * i;

@@ -195,6 +195,18 @@ KERNEL(store_kv, StoreKvArgs, 128) {
   }
 }
 
+struct CopyArgs {
+  const uint4* from;
+  uint4* to;
+  u64 quads;
+};
+
+// Words of 16 bytes from one place to another.
+KERNEL(copy_quads, CopyArgs, 256) {
+  u64 step = (u64)gridDim.x * blockDim.x;
+  for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < a.quads; i += step) a.to[i] = a.from[i];
+}
+
 struct Piece {
   u64 at;
   u32 first;  // in the packed words

@@ -54,8 +54,10 @@ struct Raw {
 // lines[i].{x,y,z,w}: the pair of k at 8 t + 2 i of output rows 4 g .. 4 g + 3, as two bf16.
 typedef uint4 Lines[4];
 
-// Where line 4 t + i of the lane's rows is, in group number `index` of a panel of bf16.
-__device__ __forceinline__ const u8* line_at(const u8* panel, u32 index, u32 g, u32 t, u32 i) {
+// Where quad i of the lane is, in group number `index` of a panel of bf16: line 4 t + i of its rows, or, where a panel was put into
+// rows of `row_bytes` (which is else 0) for a library of products, k 8 t .. 8 t + 7 of its row i.
+__device__ __forceinline__ const u8* quad_at(const u8* panel, u32 row_bytes, u32 index, u32 g, u32 t, u32 i) {
+  if (row_bytes) return panel + (4 * g + i) * row_bytes + 16 * t + 64 * index;
   return panel + (1024 * (g / 4) + 256 * t + 16 * (g % 4)) + (u64)index * 2048 + 64 * i;
 }
 
@@ -86,10 +88,10 @@ __device__ __forceinline__ void load_codes(const u8* group, u32 g, u32 t, Raw& r
 }
 
 // What lane 4 g + t takes of group number `index` of a panel.
-__device__ __forceinline__ void load_group(const u8* panel, u32 index, u32 g, u32 t, Raw& raw) {
+__device__ __forceinline__ void load_group(const u8* panel, u32 row_bytes, u32 index, u32 g, u32 t, Raw& raw) {
   if constexpr (FORMAT == FORMAT_BF16) {
 #pragma unroll
-    for (u32 i = 0; i < 4; i++) raw.quads[i] = load_once(line_at(panel, index, g, t, i));
+    for (u32 i = 0; i < 4; i++) raw.quads[i] = load_once(quad_at(panel, row_bytes, index, g, t, i));
   } else {
     const u8* unit = panel + (u64)(index / UNIT_GROUPS) * UNIT_BYTES;
     const u8* group = unit + HEAD_BYTES + index % UNIT_GROUPS * GROUP_BYTES;
@@ -173,10 +175,17 @@ __device__ __forceinline__ void scales_of(const Raw& raw, u32 t, float (&scale)[
   }
 }
 
-__device__ __forceinline__ void lines_of(Raw& raw, u32 g, u32 t, Lines& lines) {
-  if constexpr (FORMAT == FORMAT_BF16) {
+// Quads of bf16 as they lie: a pair of k of each of four rows, or four pairs of k of a row.
+__device__ __forceinline__ void lines_of(const uint4* quads, u32 row_bytes, Lines& lines) {
 #pragma unroll
-    for (u32 i = 0; i < 4; i++) lines[i] = raw.quads[i];
+  for (u32 i = 0; i < 4; i++)
+    lines[i] = row_bytes ? make_uint4(component(quads[0], i), component(quads[1], i), component(quads[2], i), component(quads[3], i))
+                         : quads[i];
+}
+
+__device__ __forceinline__ void lines_of(Raw& raw, u32 row_bytes, u32 g, u32 t, Lines& lines) {
+  if constexpr (FORMAT == FORMAT_BF16) {
+    lines_of(raw.quads, row_bytes, lines);
   } else {
     float scale[4], min_[4];
     scales_of(raw, t, scale, min_);
@@ -193,10 +202,10 @@ __device__ __forceinline__ void lines_of(Raw& raw, u32 g, u32 t, Lines& lines) {
 }
 
 // What lane 4 g + t takes of group number `index` of a panel, as bf16.
-__device__ __forceinline__ void read_lines(const u8* panel, u32 index, u32 g, u32 t, Lines& lines) {
+__device__ __forceinline__ void read_lines(const u8* panel, u32 row_bytes, u32 index, u32 g, u32 t, Lines& lines) {
   Raw raw;
-  load_group(panel, index, g, t, raw);
-  lines_of(raw, g, t, lines);
+  load_group(panel, row_bytes, index, g, t, raw);
+  lines_of(raw, row_bytes, g, t, lines);
 }
 
 #endif

@@ -32,7 +32,7 @@ arguments! {
     /// `linear_floats`, `linear_few_8`, `linear_few_32`, `linear_few_64`.
     LinearArgs {
         x: u64, panels: u64, bias: u64, out: u64, panel_bytes: u64, rows: u32, n: u32, k: u32, first_panel: u32,
-        out_cols: u32, out_first: u32, sink: u32, act: u32, out_bf16: u32, unused: u32,
+        out_cols: u32, out_first: u32, sink: u32, act: u32, out_bf16: u32, row_bytes: u32,
     }
     /// `linear_many`.
     ManyArgs { linear: LinearArgs, panels: u32, unused: u32 }
@@ -43,7 +43,7 @@ arguments! {
     /// `embed_rows`.
     EmbedArgs {
         panels: u64, ids: u64, picked: u64, out: u64, panel_bytes: u64, k: u32, n: u32, first_panel: u32,
-        held_panels: u32, gated: u32, unused: u32,
+        held_panels: u32, gated: u32, row_bytes: u32,
     }
     /// `attend_many`, `attend_few`, `merge_splits`, `attend_floats`.
     AttendArgs {
@@ -59,6 +59,8 @@ arguments! {
     }
     /// A change of a logit, in the device's memory.
     EditData { id: u32, kind: u32, value: f32 }
+    /// `copy_quads`.
+    CopyArgs { from: u64, to: u64, quads: u64 }
     /// `carry_pieces`.
     PiecesArgs { pieces: u64, packed: u64, gather: u32, unused: u32 }
     /// A piece of memory on its way, in the device's memory: address, and place and length in words of 16 bytes.

@@ -15,8 +15,10 @@ use kernels::queue::{self, Mark};
 
 use crate::args::{ConvertArgs, EmbedArgs, LinearArgs, NormArgs, PickArgs, StoreKvArgs};
 use crate::attend::Plan;
+use crate::in_rows::Panels;
 use crate::module::Module;
 use crate::product::Room;
+use crate::ranges::Ranges;
 use crate::repeat::{self, Repeating};
 use crate::sample::{self, Places};
 use crate::tables::{Tables, padded};
@@ -53,6 +55,8 @@ pub struct GpuDevice<D> {
     pub(crate) places: Mutex<Places>,
     /// Of the library of products, if there is one.
     products: u64,
+    /// Where weights lie in rows.
+    pub(crate) in_rows: Mutex<Ranges>,
     /// By queue. Held for a whole call: tables must not come round before the kernel that reads them has been asked for.
     tables: Vec<Mutex<Tables>>,
 }
@@ -79,7 +83,8 @@ impl<D: Driver> GpuDevice<D> {
         let products = base + (bytes + OWN_BYTES) as u64;
         let (picked, places) = (products - Places::BYTES as u64, Mutex::default());
         let ledger = Ledger::new(bytes);
-        Ok(GpuDevice { driver, ledger, base, partials, stages, picked, places, products, tables })
+        let in_rows = Mutex::default();
+        Ok(GpuDevice { driver, ledger, base, partials, stages, picked, places, products, in_rows, tables })
     }
 
     /// Memory for unpacked panels, for results on their way and for the library of products.
@@ -97,6 +102,7 @@ impl<D: Driver> GpuDevice<D> {
     pub fn reset(&mut self) {
         self.driver.wait();
         self.ledger = Ledger::new(self.ledger.capacity());
+        self.in_rows.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// Where this thread's queue has scattered pieces on their way.
@@ -201,11 +207,13 @@ impl<D: Driver> Device for GpuDevice<D> {
 
     fn upload(&self, buf: &Buf, bytes: &[u8]) {
         assert_eq!(buf.bytes(), bytes.len(), "bytes of a buffer");
+        self.forget_rows(buf);
         let fill = &mut |first: usize, into: &mut [u8]| into.copy_from_slice(&bytes[first..][..into.len()]);
         self.driver.upload(self.at(buf), bytes.len(), fill);
     }
 
     fn view(&self, buf: &Buf, view: &mut dyn FnMut(&[u8])) {
+        self.assert_no_rows(buf);
         // Words, so that the bytes are aligned for any number.
         let mut words = vec![0u64; buf.bytes().div_ceil(8)];
         let bytes = &mut bytemuck::cast_slice_mut(&mut words)[..buf.bytes()];
@@ -219,10 +227,12 @@ impl<D: Driver> Device for GpuDevice<D> {
     }
 
     fn collect(&self, bufs: &[Buf], view: &mut dyn FnMut(usize, &[u8])) {
+        bufs.iter().for_each(|buf| self.assert_no_rows(buf));
         self.collect_pieces(bufs, view);
     }
 
     fn spread(&self, bufs: &[Buf], fill: &mut dyn FnMut(usize, &mut [u8])) {
+        bufs.iter().for_each(|buf| self.forget_rows(buf));
         self.spread_pieces(bufs, fill);
     }
 
@@ -233,6 +243,7 @@ impl<D: Driver> Device for GpuDevice<D> {
     }
 
     fn upload_from(&self, buf: &Buf, adopted: usize, first: usize) {
+        self.forget_rows(buf);
         self.driver.upload_from(self.at(buf), buf.bytes(), adopted, first);
     }
 
@@ -299,7 +310,7 @@ impl<D: Driver> Device for GpuDevice<D> {
                 first_panel: first as u32,
                 held_panels: panels as u32,
                 gated: (table.order == RowOrder::Gated).into(),
-                unused: 0,
+                row_bytes: self.row_bytes(table.format, &Panels { at, count: panels, k: table.k }),
             };
             self.launch(Module::Linear(table.format), "embed_rows", [ids.len(), 1], 128, &args);
         }
@@ -369,7 +380,7 @@ impl<D: Driver> Device for GpuDevice<D> {
                 sink: kind,
                 act,
                 out_bf16,
-                unused: 0,
+                row_bytes: self.row_bytes(w.format, &Panels { at, count: panels, k: w.k }),
             };
             self.linear_part(w, panels, args);
         }

@@ -88,7 +88,9 @@ impl Module {
     /// The names of its kernels.
     pub fn kernels(self) -> &'static [&'static str] {
         match self {
-            Module::Rows => &["norm_rows", "pick_rows", "convert_rows", "store_kv", "carry_pieces"],
+            Module::Rows => {
+                &["norm_rows", "pick_rows", "convert_rows", "store_kv", "copy_quads", "carry_pieces"]
+            }
             Module::Sample => &["pick_tokens"],
             Module::Linear(Format::F32) => &["linear_floats", "embed_rows"],
             Module::Linear(_) => &[

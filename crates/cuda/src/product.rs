@@ -1,4 +1,5 @@
-//! Large products by a library that takes plain matrices: panels are unpacked, a few at a time, and multiplied.
+//! Large products by a library that takes plain matrices: panels of bf16 are put into rows once (`in_rows`), those of other formats are
+//! unpacked, a few at a time, and multiplied.
 //!
 //! The library's matrices lie column after column, ours row after row; the same memory is one's matrix and the other's
 //! transposed. Of what is wanted, `Y = X W^T` with `X [rows, k]`, `W [n, k]` and `Y [rows, n]`, the library computes the
@@ -6,7 +7,7 @@
 //!
 //! ```text
 //! memory                    row after row             as the library sees it       what becomes of it
-//! A  unpacked panels        W [n, k], a row k long    W^T [k, n], a column k long  transposed: op(A) = W [n, k]
+//! A  panels in rows         W [n, k], a row k long    W^T [k, n], a column k long  transposed: op(A) = W [n, k]
 //! B  activations            X [rows, k]               X^T [k, rows], a column k    as it is:   op(B) = X^T [k, rows]
 //! D  the result             Y [rows, n] of out_cols   Y^T [n, rows], out_cols      D = op(A) op(B)
 //! ```
@@ -20,6 +21,7 @@ use kernels::queue;
 use crate::Driver;
 use crate::args::{LinearArgs, SumsArgs, UnpackArgs};
 use crate::device::GpuDevice;
+use crate::in_rows::Panels;
 use crate::module::Module;
 
 /// Output rows of a panel.
@@ -132,22 +134,42 @@ fn chunks(panels: usize, most: usize) -> impl Iterator<Item = Chunk> {
     (0..panels).step_by(most).map(move |first| Chunk { first, panels: most.min(panels - first) })
 }
 
+/// Where the library finds the weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Weights {
+    /// Where they lie: in rows.
+    InPlace,
+    /// Where they are unpacked to, a chunk after the other.
+    Unpacked,
+}
+
 /// Panels of a chunk: as many as there is room for.
-fn panels_of_chunk(way: Way, args: &LinearArgs, room: &Room) -> usize {
-    let by_weights = room.weight_bytes / (2 * PANEL_ROWS * args.k as usize);
+fn panels_of_chunk(way: Way, weights: Weights, args: &LinearArgs, room: &Room) -> usize {
+    let by_weights = match weights {
+        Weights::InPlace => usize::MAX,
+        Weights::Unpacked => room.weight_bytes / (2 * PANEL_ROWS * args.k as usize),
+    };
     let by_results = room.result_bytes / (4 * PANEL_ROWS * args.rows as usize);
     if way == Way::Straight { by_weights } else { by_weights.min(by_results) }
 }
 
 /// The product of a chunk, and where it is. Beginnings of the memory for unpacked panels, results and the library are given.
 fn product(
-    way: Way,
+    (way, weights): (Way, Weights),
     args: &LinearArgs,
     chunk: Chunk,
-    [weights, results, workspace]: [u64; 3],
+    [unpacked, results, workspace]: [u64; 3],
 ) -> (Product, Places) {
     let (k, rows) = (args.k as usize, args.rows as usize);
-    let factor = |cols, transposed| Layout { numbers: Numbers::Bf16, rows: k, cols, stride: k, transposed };
+    let factor =
+        |cols, stride, transposed| Layout { numbers: Numbers::Bf16, rows: k, cols, stride, transposed };
+    let (a, a_stride) = match weights {
+        Weights::Unpacked => (unpacked, k),
+        Weights::InPlace => (
+            args.panels + chunk.first as u64 * args.panel_bytes,
+            args.panel_bytes as usize / (2 * PANEL_ROWS),
+        ),
+    };
     let result = |numbers, rows_of_d, stride| Layout {
         numbers,
         rows: rows_of_d,
@@ -171,8 +193,8 @@ fn product(
     let biased = way == Way::Straight && args.bias != 0;
     let bias = if biased { args.bias + 4 * row as u64 } else { 0 };
     let adds = way == Way::Straight && args.sink == ADD;
-    let product = Product { a: factor(n, true), b: factor(rows, false), d, adds, biased };
-    (product, Places { a: weights, b: args.x, d: at, bias, workspace })
+    let product = Product { a: factor(n, a_stride, true), b: factor(rows, k, false), d, adds, biased };
+    (product, Places { a, b: args.x, d: at, bias, workspace })
 }
 
 impl<D: Driver> GpuDevice<D> {
@@ -182,25 +204,33 @@ impl<D: Driver> GpuDevice<D> {
         let room = library.room();
         // Rows of an unpacked matrix begin at multiples of 16 bytes.
         let fits = args.rows as usize >= room.from_rows && args.k.is_multiple_of(8);
-        if format == Format::F32 || !fits {
+        let weights = if format == Format::Bf16 { Weights::InPlace } else { Weights::Unpacked };
+        // A panel is put into rows by way of the memory for unpacked ones.
+        let turns = weights == Weights::Unpacked || args.panel_bytes as usize <= room.weight_bytes;
+        if format == Format::F32 || !fits || !turns {
             return false;
         }
         let memory = self.product_memory(&room);
         let straight = matches!(args.sink, STORE | ADD) && (args.out_bf16 == 0 || args.bias == 0);
         let ways = [(Way::Straight, straight), (Way::Through, true)].into_iter().filter(|(_, may)| *may);
         let can = |&(way, _): &(Way, bool)| {
-            let most = panels_of_chunk(way, args, &room);
+            let most = panels_of_chunk(way, weights, args, &room).min(panels);
             let can_one = |chunk| {
-                let (product, places) = product(way, args, chunk, memory);
+                let (product, places) = product((way, weights), args, chunk, memory);
                 library.can(&product, &places)
             };
             most > 0 && chunks(panels, most).all(can_one)
         };
         let Some((way, _)) = ways.into_iter().find(can) else { return false };
         assert_eq!(queue::current(), 0, "one queue computes: it has the memory for unpacked panels");
-        for chunk in chunks(panels, panels_of_chunk(way, args, &room)) {
-            self.unpack(format, args, chunk, memory[0]);
-            let (product, places) = product(way, args, chunk, memory);
+        if weights == Weights::InPlace {
+            self.put_in_rows(&Panels { at: args.panels, count: panels, k: args.k as usize });
+        }
+        for chunk in chunks(panels, panels_of_chunk(way, weights, args, &room).min(panels)) {
+            if weights == Weights::Unpacked {
+                self.unpack(format, args, chunk, memory[0]);
+            }
+            let (product, places) = product((way, weights), args, chunk, memory);
             library.multiply(&product, &places);
             if way == Way::Through {
                 self.finish_sums(format, args, chunk, memory[1]);
@@ -224,7 +254,7 @@ impl<D: Driver> GpuDevice<D> {
 }
 
 /// Groups of 32 of k that a block of `unpack_panels` takes.
-const UNPACK_GROUPS: usize = 32;
+pub(crate) const UNPACK_GROUPS: usize = 32;
 
 #[cfg(test)]
 mod tests {
@@ -232,13 +262,16 @@ mod tests {
 
     const MEMORY: [u64; 3] = [1 << 20, 2 << 20, 3 << 20];
 
+    const STRAIGHT: (Way, Weights) = (Way::Straight, Weights::InPlace);
+    const THROUGH: (Way, Weights) = (Way::Through, Weights::Unpacked);
+
     fn args(sink: u32, bias: u64) -> LinearArgs {
         LinearArgs {
             x: 512,
             panels: 1024,
             bias,
             out: 4096,
-            panel_bytes: 64 * 40,
+            panel_bytes: 64 * 64,
             rows: 7,
             n: 90,
             k: 40,
@@ -248,33 +281,36 @@ mod tests {
             sink,
             act: 0,
             out_bf16: 0,
-            unused: 0,
+            row_bytes: 0,
         }
     }
 
     #[test]
     fn a_ragged_end_is_not_written_beyond_and_columns_are_where_they_belong() {
-        let (product, places) =
-            product(Way::Straight, &args(ADD, 256), Chunk { first: 1, panels: 1 }, MEMORY);
+        let (product, places) = product(STRAIGHT, &args(ADD, 256), Chunk { first: 1, panels: 1 }, MEMORY);
         // Panel 2 has output rows 64..90.
         assert_eq!((product.a.cols, product.d.rows, product.d.cols, product.d.stride), (26, 26, 7, 100));
         assert_eq!((places.d, places.bias), (4096 + 4 * (5 + 64), 256 + 4 * 64));
         assert!(product.adds && product.biased && product.a.transposed && !product.b.transposed);
+        // Weights where they lie, in rows whose ends are filled up.
+        assert_eq!((places.a, product.a.rows, product.a.stride), (1024 + 64 * 64, 40, 64));
     }
 
     #[test]
     fn what_passes_through_a_kernel_lies_in_the_order_of_panels() {
-        let (product, places) = product(Way::Through, &args(2, 256), Chunk { first: 0, panels: 2 }, MEMORY);
+        let (product, places) = product(THROUGH, &args(2, 256), Chunk { first: 0, panels: 2 }, MEMORY);
         assert_eq!((product.d.rows, product.d.stride, product.d.numbers), (64, 64, Numbers::F32));
         assert_eq!((places.a, places.d, places.bias), (MEMORY[0], MEMORY[1], 0));
+        assert_eq!(product.a.stride, 40);
         assert!(!product.adds && !product.biased);
     }
 
     #[test]
     fn chunks_take_what_there_is_room_for() {
         let room = Room { from_rows: 1, weight_bytes: 8000, result_bytes: 1000, workspace_bytes: 0 };
-        let most = |way| panels_of_chunk(way, &args(STORE, 0), &room);
-        assert_eq!((most(Way::Straight), most(Way::Through)), (3, 1));
+        let most = |way, weights| panels_of_chunk(way, weights, &args(STORE, 0), &room);
+        assert_eq!([Way::Straight, Way::Through].map(|way| most(way, Weights::Unpacked)), [3, 1]);
+        assert_eq!([Way::Straight, Way::Through].map(|way| most(way, Weights::InPlace)), [usize::MAX, 1]);
         let all: Vec<_> = chunks(5, 3).map(|chunk| (chunk.first, chunk.panels)).collect();
         assert_eq!(all, [(0, 3), (3, 2)]);
     }
