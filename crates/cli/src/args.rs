@@ -18,7 +18,7 @@ pub(crate) use amounts::Percent;
 use amounts::{at_least_one, device, link_gbps, parse_bytes, parse_count, percent, positive, threads};
 pub(crate) use batch::{BatchArgs, BatchCommand, BatchJob, MergeArgs, OnInvalid, ProgressKind};
 pub(crate) use bench::{
-    AblationArgs, BenchArgs, BenchCommand, BenchKernelsArgs, BenchPlanArgs, DeviceName, DiskArgs,
+    AblationArgs, BenchArgs, BenchCommand, BenchKernelsArgs, BenchPlanArgs, DeviceName, DiskArgs, Hardware,
     LatencyArgs, ThroughputArgs,
 };
 pub(crate) use bench_serve::{
@@ -128,7 +128,7 @@ pub(crate) struct RunArgs {
 pub(crate) struct CheckArgs {
     /// The device to check.
     #[arg(long, value_enum, default_value_t)]
-    pub(crate) device: DeviceName,
+    pub(crate) device: Hardware,
     /// Only cases whose name contains this.
     #[arg(long)]
     pub(crate) only: Option<String>,

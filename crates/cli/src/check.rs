@@ -10,7 +10,7 @@ use kernels::table::{Case, conformance, timed};
 use kernels::{CpuDevice, Isa, Team};
 use serde::Serialize;
 
-use crate::args::{CheckArgs, DeviceName};
+use crate::args::{CheckArgs, Hardware};
 use crate::bench::{Ceilings, median};
 use crate::console::{note, show};
 use crate::display::{Progress, Unit, Voice};
@@ -56,7 +56,7 @@ struct TimedCase {
 }
 
 pub(crate) fn check(args: CheckArgs) -> Result<ExitCode> {
-    if args.device == DeviceName::Cuda {
+    if args.device == Hardware::Cuda {
         return crate::check_cuda::check(&args);
     }
     let json = JsonReport::open(args.json.as_deref())?;

@@ -99,7 +99,7 @@ pub(crate) struct DiskArgs {
 pub(crate) struct BenchKernelsArgs {
     /// The device to time.
     #[arg(long, value_enum, default_value_t)]
-    pub(crate) device: DeviceName,
+    pub(crate) device: Hardware,
     /// Only kernels whose name contains this.
     #[arg(long)]
     pub(crate) only: Option<String>,
@@ -157,6 +157,16 @@ pub(crate) struct BenchArgs {
     pub(crate) lanes: LanesArgs,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
+}
+
+/// Whose kernels these are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Hardware {
+    /// The processor.
+    #[default]
+    Cpu,
+    /// The first NVIDIA GPU, through its driver.
+    Cuda,
 }
 
 /// Which device computes.

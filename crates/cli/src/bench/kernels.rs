@@ -11,7 +11,7 @@ use kernels::{CpuDevice, Isa, Team};
 use serde::Serialize;
 
 use super::kernels_cuda::kernels_on_gpu;
-use crate::args::{BenchKernelsArgs, DeviceName};
+use crate::args::{BenchKernelsArgs, Hardware};
 use crate::console::show;
 use crate::output_file::JsonReport;
 
@@ -59,7 +59,7 @@ struct Row {
 }
 
 pub(crate) fn kernels(args: BenchKernelsArgs) -> Result<ExitCode> {
-    if args.device == DeviceName::Cuda {
+    if args.device == Hardware::Cuda {
         return kernels_on_gpu(&args);
     }
     let json = JsonReport::open(args.json.as_deref())?;
