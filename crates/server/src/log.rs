@@ -196,12 +196,19 @@ fn write(mut out: impl Write, lines: &Receiver<Message>) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::sync::Mutex;
 
+    /// What a log wrote.
     #[derive(Clone, Default)]
-    struct Kept(Arc<Mutex<Vec<u8>>>);
+    pub(crate) struct Kept(Arc<Mutex<Vec<u8>>>);
+
+    impl Kept {
+        pub(crate) fn text(&self) -> String {
+            String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+        }
+    }
 
     impl Write for Kept {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
@@ -222,7 +229,7 @@ mod tests {
             [("id", json!("a b")), ("status", json!(200)), ("model", json!("m/n")), ("code", Value::Null)];
         log.line(LogLevel::Warn, "request", fields(line));
         log.flush();
-        String::from_utf8(kept.0.lock().unwrap().clone()).unwrap()
+        kept.text()
     }
 
     #[test]
@@ -262,7 +269,7 @@ mod tests {
         let log = Log::to(Stuck(wait, kept.clone()), LogFormat::Text, LogLevel::Info).unwrap();
         (0..WAITING + 100).for_each(|i| log.say(LogLevel::Info, "x", &i.to_string()));
         drop(go);
-        let text = || String::from_utf8(kept.0.lock().unwrap().clone()).unwrap();
+        let text = || kept.text();
         while text().lines().count() < WAITING {
             thread::yield_now();
         }

@@ -68,26 +68,10 @@ impl Drop for Counted {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{self, Write};
-    use std::sync::Mutex;
-
     use super::*;
     use crate::config::Config;
+    use crate::log::tests::Kept;
     use crate::log::{Log, LogFormat, LogLevel};
-
-    #[derive(Clone, Default)]
-    struct Kept(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Kept {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
 
     #[test]
     fn what_the_drive_did_is_for_the_log() {
@@ -100,7 +84,7 @@ mod tests {
         assert_eq!((told.status, told.code), (503, Some("kv_lost")));
         assert!(!told.message.contains("secret"), "{told}");
         log.flush();
-        let log = String::from_utf8(kept.0.lock().unwrap().clone()).unwrap();
+        let log = kept.text();
         assert!(log.contains("cannot write /srv/secret/kv-0"), "{log}");
     }
 }

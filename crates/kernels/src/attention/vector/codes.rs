@@ -3,7 +3,7 @@
 //! the tokens' scales go into the weights, and their minima into a sum.
 //!
 //! Keys are turned round, a page at a time, so that lanes are tokens and no product has to be added up over lanes; values
-//! lie so already. A few queries at a time meet each code, and a sum is the same whichever they are.
+//! lie so already. Few queries meet codes in registers, many meet those of a page that was unpacked: each sum is the same.
 
 use super::block::{Ahead, PAGES, Pass, TOTALS};
 use super::products::{dots, scaled};
@@ -210,16 +210,10 @@ impl<S: Simd<W>, O: Element, const W: usize> Pass<'_, '_, S, Int4, O, W> {
                     let mut sums = [[S::splat(0.0); T]; L];
                     for unit in dims.step_by(UNIT) {
                         ahead.bring::<S, W>(first / T * d.div_ceil(UNIT) + unit / UNIT);
-                        let whole = unit + UNIT <= d;
-                        match (UNPACKED, whole) {
-                            (false, true) => self.meet_unit::<L, T, UNIT>(lane, unit, first, &mut sums),
-                            (false, false) => {
-                                self.meet_unit::<L, T, { UNIT / 2 }>(lane, unit, first, &mut sums)
-                            }
-                            (true, true) => self.meet_unpacked::<L, T, UNIT>(lane, unit, first, &mut sums),
-                            (true, false) => {
-                                self.meet_unpacked::<L, T, { UNIT / 2 }>(lane, unit, first, &mut sums)
-                            }
+                        if unit + UNIT <= d {
+                            self.meet_unit::<L, T, UNIT, UNPACKED>(lane, unit, first, &mut sums);
+                        } else {
+                            self.meet_unit::<L, T, { UNIT / 2 }, UNPACKED>(lane, unit, first, &mut sums);
                         }
                     }
                     let (scales, mins) = int4::grids(page.k, d, group);
@@ -242,43 +236,12 @@ impl<S: Simd<W>, O: Element, const W: usize> Pass<'_, '_, S, Int4, O, W> {
         }
     }
 
-    /// [`meet_unit`](Self::meet_unit) of codes that are unpacked: the same sums.
-    ///
-    /// # Safety
-    /// As for `meet_keys`.
-    #[inline(always)]
-    unsafe fn meet_unpacked<const L: usize, const T: usize, const N: usize>(
-        &self,
-        lane: usize,
-        unit: usize,
-        first: usize,
-        sums: &mut [[S::V; T]; L],
-    ) {
-        let d = self.head_dim();
-        for word in 0..N / CODES {
-            for place in 0..CODES {
-                let dim = unit + N / CODES * place + word;
-                // SAFETY: by this function's contract.
-                unsafe {
-                    let (q, codes) =
-                        (self.q.add(lane * d + dim), self.wide.add(dim * BLOCK_TOKENS + first * W));
-                    for (l, sums) in sums.iter_mut().enumerate() {
-                        let q = S::splat(*q.add(l * d));
-                        for (t, sum) in sums.iter_mut().enumerate() {
-                            *sum = S::fma(S::load(codes.add(t * W)), q, *sum);
-                        }
-                    }
-                }
-            }
-        }
-    }
-
     /// Adds products of the `N` dims from `unit` on: a code of each token with a query's dim at a time.
     ///
     /// # Safety
     /// As for `meet_keys`.
     #[inline(always)]
-    unsafe fn meet_unit<const L: usize, const T: usize, const N: usize>(
+    unsafe fn meet_unit<const L: usize, const T: usize, const N: usize, const UNPACKED: bool>(
         &self,
         lane: usize,
         unit: usize,
@@ -290,25 +253,32 @@ impl<S: Simd<W>, O: Element, const W: usize> Pass<'_, '_, S, Int4, O, W> {
             // SAFETY: by this function's contract.
             unsafe {
                 let mut words = [S::splat(0.0); T];
-                let lines = self.wide.add(((unit / UNIT * LINES + line) * Self::VECTORS + first) * W);
-                for (t, words) in words.iter_mut().enumerate() {
-                    *words = S::load(lines.add(t * W));
+                if !UNPACKED {
+                    let lines = self.wide.add(((unit / UNIT * LINES + line) * Self::VECTORS + first) * W);
+                    for (t, words) in words.iter_mut().enumerate() {
+                        *words = S::load(lines.add(t * W));
+                    }
                 }
                 for half in 0..2 {
                     for place in 0..CODES {
-                        let q = self.q.add(lane * d + unit + N / CODES * place + 2 * line + half);
+                        let dim = unit + N / CODES * place + 2 * line + half;
+                        let (q, row) = (self.q.add(lane * d + dim), dim * BLOCK_TOKENS + first * W);
                         let mut dims = [S::splat(0.0); L];
                         for (l, dims) in dims.iter_mut().enumerate() {
                             *dims = S::splat(*q.add(l * d));
                         }
                         for t in 0..T {
-                            let codes = S::codes(words[t], place);
+                            let codes = if UNPACKED {
+                                S::load(self.wide.add(row + t * W))
+                            } else {
+                                S::codes(words[t], place)
+                            };
                             for l in 0..L {
                                 sums[l][t] = S::fma(codes, dims[l], sums[l][t]);
                             }
                         }
                     }
-                    for words in &mut words {
+                    for words in words.iter_mut().filter(|_| !UNPACKED) {
                         *words = S::upper_words(*words);
                     }
                 }
