@@ -198,7 +198,7 @@ pub(crate) fn load(planned: Planned<'_>, voice: Voice) -> Result<Engine> {
         );
     }
     if let Some(why) = engine.not_pinned() {
-        note!("weights on the host go to the device more slowly than they could: {why}");
+        note!("copies between host and device are slower than they could be: {why}");
     }
     Ok(engine)
 }

@@ -208,24 +208,31 @@ KERNEL(copy_quads, CopyArgs, 256) {
 }
 
 struct Piece {
-  u64 at;
-  u32 first;  // in the packed words
+  const uint4* from;
+  uint4* to;
   u32 words;  // of 16 bytes
+  u32 unused;
 };
 
 struct PiecesArgs {
   const Piece* pieces;
-  uint4* packed;
-  u32 gather;  // else scatter
+  u32 count;
+  u32 unused;
 };
 
-// Scattered pieces into one, or one into scattered pieces. One block a piece.
+// Pieces of memory, the device's or the host's, from place to place. A block takes one after the other, and reads four words a
+// thread before it writes them: the host's are far.
 KERNEL(carry_pieces, PiecesArgs, 256) {
-  Piece piece = a.pieces[blockIdx.x];
-  uint4* there = (uint4*)piece.at;
-  uint4* packed = a.packed + piece.first;
-  for (u32 i = threadIdx.x; i < piece.words; i += blockDim.x) {
-    if (a.gather) packed[i] = there[i];
-    else there[i] = packed[i];
+  for (u32 i = blockIdx.x; i < a.count; i += gridDim.x) {
+    const Piece piece = a.pieces[i];
+    for (u32 first = threadIdx.x; first < piece.words; first += 4 * blockDim.x) {
+      uint4 words[4];
+#pragma unroll
+      for (u32 j = 0; j < 4; j++)
+        if (first + j * blockDim.x < piece.words) words[j] = piece.from[first + j * blockDim.x];
+#pragma unroll
+      for (u32 j = 0; j < 4; j++)
+        if (first + j * blockDim.x < piece.words) piece.to[first + j * blockDim.x] = words[j];
+    }
   }
 }

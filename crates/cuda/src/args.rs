@@ -62,9 +62,9 @@ arguments! {
     /// `copy_quads`.
     CopyArgs { from: u64, to: u64, quads: u64 }
     /// `carry_pieces`.
-    PiecesArgs { pieces: u64, packed: u64, gather: u32, unused: u32 }
-    /// A piece of memory on its way, in the device's memory: address, and place and length in words of 16 bytes.
-    PieceData { at: u64, first: u32, words: u32 }
+    PiecesArgs { pieces: u64, count: u32, unused: u32 }
+    /// A piece of memory on its way, in the device's memory: from where to where, and its length in words of 16 bytes.
+    PieceData { from: u64, to: u64, words: u32, unused: u32 }
     /// A span of an attention, in the device's memory.
     SpanData { row: u32, start: u32, rows: u32, table: u32, partial: u32, first_split: u32, splits: u32 }
 }

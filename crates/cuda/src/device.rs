@@ -13,8 +13,10 @@ use kernels::linear::{Activation, Activations, Format, RowOrder, panel_bytes};
 use kernels::pick::{NoPick, PICKED, Pick, Picked};
 use kernels::queue::{self, Mark};
 
+use crate::adopted::{Adopted, addresses};
 use crate::args::{ConvertArgs, EmbedArgs, LinearArgs, NormArgs, PickArgs, StoreKvArgs};
 use crate::attend::Plan;
+use crate::copies::Way;
 use crate::in_rows::Panels;
 use crate::module::Module;
 use crate::product::Room;
@@ -57,6 +59,7 @@ pub struct GpuDevice<D> {
     products: u64,
     /// Where weights lie in rows.
     pub(crate) in_rows: Mutex<Ranges>,
+    adopted: Mutex<Adopted>,
     /// By queue. Held for a whole call: tables must not come round before the kernel that reads them has been asked for.
     tables: Vec<Mutex<Tables>>,
 }
@@ -81,10 +84,19 @@ impl<D: Driver> GpuDevice<D> {
         let tables = tables.collect();
         let driver = Repeating::new(driver, next);
         let products = base + (bytes + OWN_BYTES) as u64;
-        let (picked, places) = (products - Places::BYTES as u64, Mutex::default());
-        let ledger = Ledger::new(bytes);
-        let in_rows = Mutex::default();
-        Ok(GpuDevice { driver, ledger, base, partials, stages, picked, places, products, in_rows, tables })
+        Ok(GpuDevice {
+            driver,
+            ledger: Ledger::new(bytes),
+            base,
+            partials,
+            stages,
+            picked: products - Places::BYTES as u64,
+            places: Mutex::default(),
+            products,
+            in_rows: Mutex::default(),
+            adopted: Mutex::default(),
+            tables,
+        })
     }
 
     /// Memory for unpacked panels, for results on their way and for the library of products.
@@ -112,6 +124,10 @@ impl<D: Driver> GpuDevice<D> {
 
     pub(crate) fn at(&self, buf: &Buf) -> u64 {
         self.base + self.ledger.offset(buf) as u64
+    }
+
+    pub(crate) fn adopted(&self) -> MutexGuard<'_, Adopted> {
+        self.adopted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn maybe(&self, buf: Option<Buf>) -> u64 {
@@ -239,12 +255,25 @@ impl<D: Driver> Device for GpuDevice<D> {
     /// Small pieces share their page with others.
     fn adopt(&self, memory: Lasting) -> Result<Option<usize>, String> {
         let alone = memory.bytes() >= PAGE && memory.address().addr().is_multiple_of(PAGE);
-        alone.then(|| self.driver.adopt(memory)).transpose().map_err(|error| error.to_string())
+        let addresses = addresses(&memory);
+        let adopt = || self.driver.adopt(memory).map(|()| self.adopted().add(addresses));
+        alone.then(adopt).transpose().map_err(|error| error.to_string())
     }
 
     fn upload_from(&self, buf: &Buf, adopted: usize, first: usize) {
         self.forget_rows(buf);
-        self.driver.upload_from(self.at(buf), buf.bytes(), adopted, first);
+        let from = self.adopted().at(adopted, first, buf.bytes());
+        self.driver.copy(from, self.at(buf), buf.bytes());
+    }
+
+    fn collect_into(&self, bufs: &[Buf], memory: &[Lasting]) -> bool {
+        bufs.iter().for_each(|buf| self.assert_no_rows(buf));
+        self.carry_between(bufs, memory, Way::Out)
+    }
+
+    fn spread_from(&self, bufs: &[Buf], memory: &[Lasting]) -> bool {
+        bufs.iter().for_each(|buf| self.forget_rows(buf));
+        self.carry_between(bufs, memory, Way::In)
     }
 
     fn enter(&self, queue: usize, after: &[Mark]) {

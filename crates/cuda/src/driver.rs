@@ -55,14 +55,15 @@ pub trait Driver: Send + Sync {
     /// first byte's number, and the bytes.
     fn download(&self, from: u64, bytes: usize, view: &mut dyn FnMut(usize, &[u8]));
 
-    /// Takes note of host memory, whole pages, that copies read as it lies there. Its number, from 0.
+    /// Takes note of host memory, whole pages, that copies and kernels read and write as it lies there, by the addresses that it
+    /// has on the host.
     ///
     /// # Errors
     /// [`CudaError::Driver`] if it refuses.
-    fn adopt(&self, memory: Lasting) -> Result<usize, CudaError>;
+    fn adopt(&self, memory: Lasting) -> Result<(), CudaError>;
 
-    /// Copies `bytes` to the device from adopted memory, from its byte `first` on.
-    fn upload_from(&self, to: u64, bytes: usize, adopted: usize, first: usize);
+    /// Copies `bytes` between the device's memory and adopted memory, whichever of both is where.
+    fn copy(&self, from: u64, to: u64, bytes: usize);
 
     /// Begins to copy up to [`FETCH_BYTES`] from the device, once everything before in this queue is done. A number by which
     /// they are to be asked for, once, by any thread.
@@ -96,7 +97,7 @@ pub trait Driver: Send + Sync {
     /// When what a mark names was done, where that is known; it is. Marks up to this one are forgotten.
     fn when(&self, mark: Mark) -> Option<Instant>;
 
-    /// Waits until everything before in this thread's queue is done.
+    /// Waits until everything before in this thread's queue is done. The thread leaves its core to others.
     fn settle(&self);
 
     /// Waits until everything before in every queue is done.

@@ -5,6 +5,7 @@
 //! (`kernels/*.cu`) are compiled for the device at first use and kept on disk. The same text runs on the CPU
 //! in the tests, behind the same [`GpuDevice`]: only the [`Driver`] is another.
 
+mod adopted;
 pub mod args;
 mod attend;
 mod compiler;

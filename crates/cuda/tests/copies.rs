@@ -12,3 +12,11 @@ fn what_is_spread_arrives_and_is_collected() {
         scattered::check(&mut GpuDevice::new(Emulator::new(Mma::Defined), scattered::BYTES).unwrap());
     }
 }
+
+#[test]
+fn adopted_memory_is_copied_as_it_lies() {
+    if emulator::compiler().is_some() {
+        let device = &mut GpuDevice::new(Emulator::new(Mma::Defined), scattered::BYTES).unwrap();
+        scattered::check_adopted(device);
+    }
+}

@@ -36,6 +36,7 @@ fn tokens_are_those_of_the_cpus_sampler() {
 fn what_is_spread_arrives_and_is_collected() {
     let Some(mut device) = open(scattered::BYTES) else { return };
     scattered::check(&mut device);
+    scattered::check_adopted(&mut device);
 }
 
 #[test]

@@ -43,6 +43,7 @@ pub(crate) struct Seen {
     pub(crate) stowed: Option<Arc<Stowed>>,
     pub(crate) timeline: Arc<Timeline>,
     pub(crate) delegation: Delegation,
+    pub(crate) kv_not_pinned: Option<String>,
 }
 
 /// A request under way whose events go elsewhere. Dropping it cancels the request.
@@ -229,10 +230,11 @@ impl Engine {
         self.seen.stowed.as_ref().map_or_else(Streamed::default, |stowed| stowed.copied())
     }
 
-    /// Why weights on the host are copied to a device by a thread's work, which could copy them by itself; none if it does, or
-    /// nothing lives there.
+    /// Why weights or KV on the host are copied by a thread's work to a device that could copy them by itself; none if it does,
+    /// or nothing lives there.
     pub fn not_pinned(&self) -> Option<&str> {
-        self.seen.stowed.as_ref()?.not_pinned()
+        let weights = self.seen.stowed.as_ref().and_then(|stowed| stowed.not_pinned());
+        weights.or(self.seen.kv_not_pinned.as_deref())
     }
 
     /// In which steps the host computes with weights that live there; for all others they are copied.

@@ -120,7 +120,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 /// A piece of an arena that stays where it is for as long as this lives, whatever becomes of the arena: for devices that read
-/// host memory by themselves.
+/// and write host memory by themselves.
 #[derive(Clone)]
 pub struct Lasting {
     mapping: Arc<Mapping>,
@@ -129,7 +129,7 @@ pub struct Lasting {
 }
 
 impl Lasting {
-    /// Its first byte.
+    /// Its first byte. Who may read or write from there on, and when, is the contract of the arena's `get` and `get_mut`.
     pub fn address(&self) -> *const u8 {
         // SAFETY: the offset lies inside the mapping, as it did when the arena gave it out.
         unsafe { self.mapping.base.add(self.offset) }

@@ -240,7 +240,7 @@ pub trait Device: Send + Sync {
         None
     }
 
-    /// Takes note of host memory that is to be copied from as it lies there, without a thread's work: a number for
+    /// Takes note of host memory that is to be copied from and to as it lies there, without a thread's work: a number for
     /// [`upload_from`](Device::upload_from), or none where that is not done.
     ///
     /// # Errors
@@ -253,6 +253,17 @@ pub trait Device: Send + Sync {
     /// may write them meanwhile.
     fn upload_from(&self, _buf: &Buf, _adopted: usize, _first: usize) {
         panic!("this device has adopted no memory")
+    }
+
+    /// Copies buffers to as many pieces of host memory, each of the same size, and returns once they are there. False if not all
+    /// of it was [adopted](Device::adopt): then nothing is done. Nobody else uses the memory meanwhile.
+    fn collect_into(&self, _bufs: &[Buf], _memory: &[Lasting]) -> bool {
+        false
+    }
+
+    /// As [`collect_into`](Device::collect_into), the other way: once it returns the memory may be written again.
+    fn spread_from(&self, _bufs: &[Buf], _memory: &[Lasting]) -> bool {
+        false
     }
 
     /// The bytes of a buffer have gone elsewhere or are to be overwritten: nobody reads them before they are written again.

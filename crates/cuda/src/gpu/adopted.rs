@@ -1,7 +1,7 @@
-//! Host memory that the copy engines read as it lies there: what stays (weights that live on the host) need not pass through
-//! pinned pieces, which one thread of the host would have to fill at the link's rate.
+//! Host memory that the copy engines and kernels reach as it lies there: what stays (weights and KV that live on the host) need not
+//! pass through pinned pieces, which one thread of the host would have to fill or empty at the link's rate.
 
-use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::result::DriverError;
 use cudarc::driver::sys;
 use kernels::arena::{Lasting, PAGE};
 
@@ -13,45 +13,45 @@ const COPY_BYTES: usize = 8 << 20;
 /// Pinned as long as this lives.
 pub(super) struct Adopted(Lasting);
 
-// SAFETY: the memory is only read, by copies; the driver may be asked from any thread.
+// SAFETY: nobody here reads or writes the memory; the driver may be asked from any thread.
 unsafe impl Send for Adopted {}
 
 impl Adopted {
     /// Pins memory that begins on a page, to the end of its last one. The device's context is current.
+    ///
+    /// # Errors
+    /// The driver's; also if the device knows the memory by other addresses than the host.
     pub(super) fn new(memory: Lasting) -> Result<Adopted, DriverError> {
         let (address, bytes) = (memory.address().cast_mut().cast(), memory.bytes().next_multiple_of(PAGE));
+        let mut there = 0;
         // SAFETY: the memory is mapped as long as `memory` lives, which is until it is pinned no more.
-        unsafe { sys::cuMemHostRegister_v2(address, bytes, 0).result()? };
-        Ok(Adopted(memory))
-    }
-
-    /// Asks for a copy, a piece after the other.
-    ///
-    /// # Safety
-    /// The target lies in the device's memory, and the copy is done before this is dropped.
-    ///
-    /// # Panics
-    /// If there are not as many bytes.
-    pub(super) unsafe fn upload(
-        &self,
-        stream: sys::CUstream,
-        to: u64,
-        bytes: usize,
-        first: usize,
-    ) -> Result<(), DriverError> {
-        let all = self.0.bytes();
-        assert!(
-            first <= all && bytes <= all - first,
-            "{bytes} bytes from {first} of {all} that were adopted"
-        );
-        // SAFETY: in bounds, as just asserted; the rest is passed on from the caller.
         unsafe {
-            let from = std::slice::from_raw_parts(self.0.address().add(first), bytes);
-            from.chunks(COPY_BYTES).enumerate().try_for_each(|(i, piece)| {
-                result::memcpy_htod_async(to + (i * COPY_BYTES) as u64, piece, stream)
-            })
+            sys::cuMemHostRegister_v2(address, bytes, sys::CU_MEMHOSTREGISTER_DEVICEMAP).result()?;
+            let adopted = Adopted(memory);
+            sys::cuMemHostGetDevicePointer_v2(&mut there, address, 0).result()?;
+            match there == address.addr() as u64 {
+                true => Ok(adopted),
+                false => Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_SUPPORTED)),
+            }
         }
     }
+}
+
+/// Asks for a copy, a piece after the other.
+///
+/// # Safety
+/// One of the places lies in the device's memory and the other in adopted memory, which stays there until the copy is done.
+pub(super) unsafe fn copy(
+    stream: sys::CUstream,
+    from: u64,
+    to: u64,
+    bytes: usize,
+) -> Result<(), DriverError> {
+    (0..bytes).step_by(COPY_BYTES).try_for_each(|at| {
+        let length = COPY_BYTES.min(bytes - at);
+        // SAFETY: passed on from the caller.
+        unsafe { sys::cuMemcpyAsync(to + at as u64, from + at as u64, length, stream) }.result()
+    })
 }
 
 impl Drop for Adopted {

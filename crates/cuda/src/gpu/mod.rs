@@ -344,21 +344,19 @@ impl Driver for Gpu {
         pool.download(self.stream(), from, bytes, view).unwrap_or_else(|e| lost("copy from it", e));
     }
 
-    fn adopt(&self, memory: Lasting) -> Result<usize, CudaError> {
+    fn adopt(&self, memory: Lasting) -> Result<(), CudaError> {
         self.bind();
         let what = format!("pin {} bytes of host memory", memory.bytes());
         let memory = Adopted::new(memory).map_err(failed(&what))?;
-        let mut adopted = self.adopted.lock().unwrap_or_else(PoisonError::into_inner);
-        adopted.push(memory);
-        Ok(adopted.len() - 1)
+        self.adopted.lock().unwrap_or_else(PoisonError::into_inner).push(memory);
+        Ok(())
     }
 
-    fn upload_from(&self, to: u64, bytes: usize, adopted: usize, first: usize) {
+    fn copy(&self, from: u64, to: u64, bytes: usize) {
         self.bind();
-        let all = self.adopted.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the target lies in the device's memory; what was adopted goes with the device, which is waited for before.
-        let asked = unsafe { all[adopted].upload(self.stream(), to, bytes, first) };
-        asked.unwrap_or_else(|e| lost("copy to it", e));
+        // SAFETY: the device found both places; what was adopted goes with the device, which is waited for before.
+        let asked = unsafe { adopted::copy(self.stream(), from, to, bytes) };
+        asked.unwrap_or_else(|e| lost("copy between it and the host", e));
     }
 
     fn fetch(&self, from: u64, bytes: usize) -> u64 {

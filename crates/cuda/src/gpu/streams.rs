@@ -191,10 +191,16 @@ impl Streams {
         self.lines[mark.queue].when(mark.number, &self.clock)
     }
 
-    /// Waits until a queue has done what it was asked for.
+    /// Waits until a queue has done what it was asked for. The thread sleeps meanwhile, as it does not in the driver's own wait for
+    /// a stream.
     pub(super) fn settle(&self, queue: usize) -> Result<(), DriverError> {
-        // SAFETY: the stream is this device's own.
-        unsafe { result::stream::synchronize(self.of(queue)) }
+        let end = event(Waits::Asleep)?;
+        // SAFETY: the stream is this device's own, and the event was just made.
+        unsafe {
+            let reached =
+                result::event::record(end, self.of(queue)).and_then(|()| result::event::synchronize(end));
+            reached.and(result::event::destroy(end))
+        }
     }
 
     /// Waits until every queue has.

@@ -147,12 +147,12 @@ impl<D: Driver> Driver for Repeating<D> {
         self.now().download(from, bytes, view);
     }
 
-    fn adopt(&self, memory: Lasting) -> Result<usize, CudaError> {
+    fn adopt(&self, memory: Lasting) -> Result<(), CudaError> {
         self.driver.adopt(memory)
     }
 
-    fn upload_from(&self, to: u64, bytes: usize, adopted: usize, first: usize) {
-        self.now().upload_from(to, bytes, adopted, first);
+    fn copy(&self, from: u64, to: u64, bytes: usize) {
+        self.now().copy(from, to, bytes);
     }
 
     fn fetch(&self, from: u64, bytes: usize) -> u64 {

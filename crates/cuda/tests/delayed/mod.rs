@@ -83,12 +83,12 @@ impl Driver for Delayed {
         view(0, &self.wait_for(&self.bring(from, bytes)));
     }
 
-    fn adopt(&self, memory: Lasting) -> Result<usize, CudaError> {
+    fn adopt(&self, memory: Lasting) -> Result<(), CudaError> {
         self.emulator.adopt(memory)
     }
 
-    fn upload_from(&self, to: u64, bytes: usize, adopted: usize, first: usize) {
-        self.later(move |emulator| emulator.upload_from(to, bytes, adopted, first));
+    fn copy(&self, from: u64, to: u64, bytes: usize) {
+        self.later(move |emulator| emulator.copy(from, to, bytes));
     }
 
     fn fetch(&self, from: u64, bytes: usize) -> u64 {

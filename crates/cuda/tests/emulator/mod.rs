@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 use std::{env, fs};
 
+use cuda::args::{PieceData, PiecesArgs};
 use cuda::module::Module;
 use cuda::product::{Layout, Numbers, Places, Product, Products, Room};
 use cuda::{Architecture, CudaError, Driver, Graphs, Launch};
@@ -19,8 +20,8 @@ use kernels::queue::Mark;
 type Loaded = HashMap<(Module, Mma), &'static Mutex<Start>>;
 type Start = unsafe extern "C" fn(*const i8, u32, u32, u32, u32, *const c_void, u32) -> i32;
 
-/// Copies of adopted memory, by all emulators together.
-#[allow(dead_code, reason = "not every test has weights on the host")]
+/// Copies between a device and adopted memory, by all emulators together.
+#[allow(dead_code, reason = "not every test has something on the host")]
 pub(crate) static COPIES_OF_ADOPTED: AtomicUsize = AtomicUsize::new(0);
 
 /// Graphs that there is room for.
@@ -125,6 +126,34 @@ impl Emulator {
         Emulator { graphs: None, ..Emulator::new(mma) }
     }
 
+    fn is_own(&self, at: u64, bytes: usize) -> bool {
+        let first = self.memory.as_ptr() as u64;
+        first <= at && at + bytes as u64 <= first + size_of_val(&*self.memory) as u64
+    }
+
+    /// Asserts that bytes are carried between memory that there is.
+    fn note_places(&self, from: u64, to: u64, bytes: usize) {
+        let adopted = self.adopted.lock().unwrap();
+        let is_adopted = |at: u64| {
+            adopted.iter().any(|memory| {
+                let first = memory.address() as u64;
+                first <= at && at + bytes as u64 <= first + memory.bytes() as u64
+            })
+        };
+        for at in [from, to].into_iter().filter(|at| !self.is_own(*at, bytes)) {
+            assert!(is_adopted(at), "{bytes} bytes at {at:x} are neither the device's nor adopted");
+            COPIES_OF_ADOPTED.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Pieces that a kernel is to carry.
+    fn note_pieces(&self, args: &[u8]) {
+        let PiecesArgs { pieces, count, .. } = bytemuck::pod_read_unaligned(args);
+        // SAFETY: the table lies in the memory above, as the device says, and was copied there before.
+        let pieces = unsafe { std::slice::from_raw_parts(pieces as *const PieceData, count as usize) };
+        pieces.iter().for_each(|piece| self.note_places(piece.from, piece.to, 16 * piece.words as usize));
+    }
+
     /// One whose own kernels compute everything.
     #[allow(dead_code, reason = "not every test compares them")]
     pub(crate) fn without_library(self) -> Emulator {
@@ -211,18 +240,16 @@ impl Driver for Emulator {
         }
     }
 
-    fn adopt(&self, memory: Lasting) -> Result<usize, CudaError> {
-        let mut adopted = self.adopted.lock().unwrap();
-        adopted.push(memory);
-        Ok(adopted.len() - 1)
+    fn adopt(&self, memory: Lasting) -> Result<(), CudaError> {
+        self.adopted.lock().unwrap().push(memory);
+        Ok(())
     }
 
-    fn upload_from(&self, to: u64, bytes: usize, adopted: usize, first: usize) {
-        let adopted = self.adopted.lock().unwrap()[adopted].clone();
-        COPIES_OF_ADOPTED.fetch_add(1, Ordering::Relaxed);
-        assert!(first + bytes <= adopted.bytes(), "{bytes} bytes from {first} on");
-        // SAFETY: in bounds, as just asserted; the target lies in the memory above.
-        unsafe { std::ptr::copy_nonoverlapping(adopted.address().add(first), to as *mut u8, bytes) };
+    fn copy(&self, from: u64, to: u64, bytes: usize) {
+        assert!(self.is_own(from, bytes) != self.is_own(to, bytes), "{from:x} to {to:x}");
+        self.note_places(from, to, bytes);
+        // SAFETY: both places are there, as was just asserted, and nobody else uses them meanwhile.
+        unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
     }
 
     fn fetch(&self, from: u64, bytes: usize) -> u64 {
@@ -249,6 +276,9 @@ impl Driver for Emulator {
             launch.module
         );
         drop(prepared);
+        if launch.kernel == "carry_pieces" {
+            self.note_pieces(launch.args);
+        }
         let args: Vec<u64> =
             launch.args.chunks(8).map(|w| u64::from_le_bytes(w.try_into().unwrap())).collect();
         let name = CString::new(launch.kernel).unwrap();

@@ -19,7 +19,7 @@ use policy::pipeline::{Delegation, Overlap, Plan, Share, Weights};
 use policy::sched::{BlockConfig, FcfsConfig, Preempt};
 use spec::{ByTier, Layout, ModelSpec, PrefixUse, ReplicaId, Tier, Tokens};
 
-use crate::config::{DeviceChoice, EngineConfig, KvMemory, PrefixCaching};
+use crate::config::{DeviceChoice, EngineConfig, PrefixCaching};
 use crate::engine::{Engine, Run, Seen};
 use crate::memory;
 use crate::plan::activations::NoSuchActivations;
@@ -263,8 +263,8 @@ impl<'a> Planned<'a> {
             PrefixCaching::On if !self.rotates_by_length() => PrefixUse::Allowed,
             _ => PrefixUse::Forbidden,
         };
-        let seen =
-            Seen { stowed: machine.stowed.clone(), timeline: Arc::clone(&machine.timeline), delegation };
+        let (stowed, timeline) = (machine.stowed.clone(), Arc::clone(&machine.timeline));
+        let seen = Seen { stowed, timeline, delegation, kv_not_pinned: machine.kv.not_pinned.clone() };
         let foreseen = self.tables.clone().map(|tables| Foreseen::new(&self.outline(), tables));
         let world = Real::new(inbox, machine, (prefix, plan), (Arc::clone(&stats), foreseen))?;
         let run = Run { world, stats, config: self.fcfs(), plan, record };
@@ -314,10 +314,8 @@ impl<'a> Planned<'a> {
         let buffers = self.buffers(&mut *device).map_err(LoadError::Full)?;
         let decoder = Decoder::new(spec.clone(), weights).sparse(config.sparse);
         let devices: (&mut dyn Device, &mut dyn Device) = (&mut *device, &mut *host);
-        let kv = self.kv(&decoder, devices, drive).map_err(LoadError::Full)?;
-        if config.kv_memory == KvMemory::AtStart {
-            kv.touch(&*device, &*host);
-        }
+        let mut kv = self.kv(&decoder, devices, drive).map_err(LoadError::Full)?;
+        kv.prepare(config.kv_memory, link, (&*device, &*host));
         // Lanes need not wait for what was loaded.
         [&device, &host].into_iter().for_each(|memory| memory.wait());
         let inbox = Mutex::new(inbox);
@@ -391,7 +389,8 @@ impl<'a> Planned<'a> {
         let resting = resting.collect::<Result<_, Full>>()?;
         let staged = (0..homes.staged()).map(|_| rest()).collect::<Result<_, Full>>()?;
         let hidden = Rests { homes: resting, staged };
-        Ok(Kv { layers, slots, drive, path: self.config.disk_path(), host: attention, hidden })
+        let path = self.config.disk_path();
+        Ok(Kv { layers, slots, drive, path, host: attention, hidden, not_pinned: None })
     }
 
     fn host_attention(

@@ -9,7 +9,10 @@ use model::decoder::{Turning, Work};
 use policy::pipeline::DiskPath;
 use spec::{Buffer, ByTier, Node, Program, Tier};
 
+use crate::config::KvMemory;
+use crate::tiers::adopting::Adopting;
 use crate::tiers::kv_file::KvFile;
+use crate::tiers::link::Link;
 
 /// Slots of each tier that KV passes through, and turns that activations take, as programs name them.
 pub(crate) const TURNS: usize = policy::pipeline::TURNS as usize;
@@ -26,6 +29,8 @@ pub(crate) struct Kv {
     /// What attends on the host; absent where nothing does.
     pub(crate) host: Option<HostAttention>,
     pub(crate) hidden: Rests,
+    /// Why what lives on the host passes other memory on its way to a device that could copy it by itself.
+    pub(crate) not_pinned: Option<String>,
 }
 
 /// One layer's pages on each tier. The locks keep ops off each other's pages: a program lets a move and an
@@ -55,8 +60,24 @@ pub(crate) struct Rests {
 }
 
 impl Kv {
-    /// Takes the memory of all pages and slots from the system now, so that no step waits for it.
-    pub(crate) fn touch(&self, device: &dyn Device, host: &dyn Device) {
+    /// Takes the memory of all pages and slots from the system now, if that is wanted. What lives on the host is handed to a
+    /// device that copies it by itself: that takes its memory too, so all threads do it before.
+    pub(crate) fn prepare(&mut self, when: KvMemory, link: Link, (device, host): (&dyn Device, &dyn Device)) {
+        let mut adopting = Adopting::new(link, (device, host));
+        if when == KvMemory::AtStart || adopting.asks() {
+            self.touch(device, host);
+        }
+        let pages = self.layers.iter().map(|layer| &layer.host.buf);
+        let slots = self.slots.host.iter().map(|slot| &slot.buf);
+        let rests = self.hidden.homes.values().chain(&self.hidden.staged);
+        pages.chain(slots).chain(rests).for_each(|buf| {
+            // It is found by its address.
+            let _ = adopting.adopt(buf);
+        });
+        self.not_pinned = adopting.refused();
+    }
+
+    fn touch(&self, device: &dyn Device, host: &dyn Device) {
         for pages in &self.layers {
             device.touch(&pages.device.buf);
             host.touch(&pages.host.buf);
@@ -102,7 +123,7 @@ mod tests {
             of.fill(&buf, &mut |bytes| bytes.fill(1));
             KvPages { layout, buf }
         };
-        let kv = Kv {
+        let mut kv = Kv {
             layers: vec![LayerPages {
                 device: pages(&mut device),
                 host: pages(&mut host),
@@ -114,8 +135,10 @@ mod tests {
             path: DiskPath::Direct,
             host: None,
             hidden: Rests::default(),
+            not_pinned: None,
         };
-        kv.touch(&device, &host);
+        kv.prepare(KvMemory::AtStart, Link::default(), (&device, &host));
+        assert_eq!(kv.not_pinned, None);
         // Taking a page writes to it.
         let touched = |of: &CpuDevice, pages: &KvPages| {
             of.view(&pages.buf, &mut |bytes| assert_eq!(bytes[0], 0));

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use kernels::arena::Buf;
+use kernels::arena::{Buf, Lasting};
 use kernels::device::Device;
 
 /// What is copied before the clock is looked at.
@@ -50,11 +50,17 @@ impl Pace {
                 from.iter().zip(to).for_each(|(from, to)| self.copy_slowly((source, from), (target, to)));
             }
             None if source.is_far() => {
-                source.collect(from, &mut |first, bytes| write(target, to, first, bytes));
+                let done = memory(target, to).is_some_and(|memory| source.collect_into(from, &memory));
+                if !done {
+                    source.collect(from, &mut |first, bytes| write(target, to, first, bytes));
+                }
                 self.bytes += length(from);
             }
             None => {
-                target.spread(to, &mut |first, into| read(source, from, first, into));
+                let near = || memory(source, from).filter(|_| target.is_far());
+                if !near().is_some_and(|memory| target.spread_from(to, &memory)) {
+                    target.spread(to, &mut |first, into| read(source, from, first, into));
+                }
                 self.bytes += length(to);
             }
         }
@@ -88,6 +94,11 @@ impl Pace {
             thread::park_timeout(early);
         }
     }
+}
+
+/// Where buffers are, if a device can reach them by itself.
+fn memory(of: &dyn Device, bufs: &[Buf]) -> Option<Vec<Lasting>> {
+    bufs.iter().map(|buf| of.lasting(buf)).collect()
 }
 
 fn length(bufs: &[Buf]) -> usize {

@@ -1,8 +1,9 @@
 //! What lives away from the device while an engine runs, and how it gets there and back.
 //!
 //! Weights are `stowed` (and computed with where they are: `delegate`), KV and activations have homes (`kv`) between which they
-//! `travel`, over a `link` or by a file on the drive (`kv_file`).
+//! `travel`, over a `link` or by a file on the drive (`kv_file`). What of the host a device copies by itself it is `adopting`.
 
+pub(crate) mod adopting;
 pub(crate) mod delegate;
 pub(crate) mod kv;
 pub(crate) mod kv_file;

@@ -11,6 +11,7 @@ use model::store::{Access, Cut, Half, Store};
 use policy::pipeline::{DiskPath, SLOTS, direct_slot, up_slot};
 use spec::{Op, Part, Program, Tier};
 
+use crate::tiers::adopting::Adopting;
 use crate::tiers::link::Link;
 
 /// The tiers below the device, of one engine.
@@ -114,25 +115,6 @@ fn take_slots(
     Ok(())
 }
 
-/// What lives on the host does not change: the device may copy it by itself, where it can. Not over a link that is rehearsed.
-fn adopt(
-    home: &[[Option<Buf>; 2]],
-    link: Link,
-    (device, host): (&dyn Device, &dyn Device),
-) -> (Vec<[Option<usize>; 2]>, Option<String>) {
-    let mut refused = None;
-    let mut number = |buf: Option<Buf>| {
-        let memory = buf.filter(|_| link.bytes_per_s.is_none() && refused.is_none());
-        let adopted = device.adopt(host.lasting(&memory?)?);
-        adopted.unwrap_or_else(|why| {
-            refused = Some(why);
-            None
-        })
-    };
-    let near = home.iter().map(|halves| halves.map(&mut number)).collect();
-    (near, refused)
-}
-
 impl Stowed {
     /// Takes the slots from device and host. `home`: where what lives on the host is (see `Loader::stow`).
     pub(crate) fn new(
@@ -148,7 +130,10 @@ impl Stowed {
         take_slots(device, sizes.direct, direct_slot, &mut slots)?;
         take_slots(host, sizes.staged, up_slot, &mut staged)?;
         let (read, copied) = (Moved::default(), Moved::default());
-        let (near, not_pinned) = adopt(&home, link, (device, host));
+        // It does not change: the device may copy it whenever it comes to it.
+        let mut adopting = Adopting::new(link, (device, host));
+        let near = home.iter().map(|halves| halves.map(|buf| adopting.adopt(&buf?))).collect();
+        let not_pinned = adopting.refused();
         Ok(Stowed { cut, path, store, host: home, slots, staged, near, not_pinned, link, read, copied })
     }
 
