@@ -6,7 +6,8 @@ use half::bf16;
 
 use crate::arena::{Arena, Buf, Full, Lasting, assert_disjoint};
 use crate::attention::{
-    self, Cache, HeadOps, QkNorm, Queries, RopeTable, Rows as AttentionRows, RowsMut, Scratch, Softmax, Span,
+    self, Cache, Chosen, HeadOps, QkNorm, Queries, RopeTable, Rows as AttentionRows, RowsMut, Scratch,
+    Softmax, Span,
 };
 use crate::device::{AttendShape, Device, Dtype, KvPages, Matrix, NormWeights, QkTransform, Rows, Sink};
 use crate::elementwise::{self, Norm};
@@ -172,6 +173,20 @@ impl CpuDevice {
     }
 }
 
+impl CpuDevice {
+    fn queries(&self, q: Rows) -> AttentionRows<'_> {
+        match q.dtype {
+            Dtype::F32 => AttentionRows::F32(Mat::new(self.f32s(q), q.rows, q.cols)),
+            Dtype::Bf16 => AttentionRows::Bf16(Mat::new(self.bf16s(q), q.rows, q.cols)),
+        }
+    }
+
+    fn cache(&self, kv: KvPages) -> Cache<'_> {
+        // SAFETY: the trait's contract: nobody writes the layer's pages during a call that reads them.
+        Cache { bytes: unsafe { self.arena.get::<u8>(&kv.buf) }, layout: kv.layout }
+    }
+}
+
 impl Device for CpuDevice {
     fn take(&mut self, bytes: usize) -> Result<Buf, Full> {
         self.arena.take(bytes)
@@ -285,15 +300,19 @@ impl Device for CpuDevice {
 
     fn attend(&self, q: Rows, kv: KvPages, spans: &[Span<'_>], shape: AttendShape, out: Rows) {
         assert_disjoint(&[&out.buf], &[&q.buf, &kv.buf]);
-        // SAFETY: the trait's contract: nobody writes the layer's pages during this call.
-        let cache = Cache { bytes: unsafe { self.arena.get::<u8>(&kv.buf) }, layout: kv.layout };
-        let rows = match q.dtype {
-            Dtype::F32 => AttentionRows::F32(Mat::new(self.f32s(q), q.rows, q.cols)),
-            Dtype::Bf16 => AttentionRows::Bf16(Mat::new(self.bf16s(q), q.rows, q.cols)),
-        };
-        let softmax = Softmax { scale: shape.scale, window: shape.window, share: shape.share };
         let mut scratch = self.scratch.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let queries = Queries { rows, spans };
-        attention::attend(&self.team, self.isa, queries, cache, softmax, self.rows_mut(out), &mut scratch);
+        let (queries, cache) = (Queries { rows: self.queries(q), spans }, self.cache(kv));
+        let out = self.rows_mut(out);
+        attention::attend(&self.team, self.isa, queries, cache, softmax(shape), out, &mut scratch);
     }
+
+    fn choose(&self, q: Rows, kv: KvPages, spans: &[Span<'_>], shape: AttendShape) -> Chosen {
+        let mut scratch = self.scratch.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let (queries, cache) = (Queries { rows: self.queries(q), spans }, self.cache(kv));
+        attention::choose(&self.team, self.isa, queries, cache, softmax(shape), &mut scratch)
+    }
+}
+
+fn softmax(AttendShape { scale, window, share, .. }: AttendShape) -> Softmax {
+    Softmax { scale, window, share }
 }

@@ -7,7 +7,7 @@
 use std::time::Instant;
 
 use crate::arena::{Buf, Full, Lasting};
-use crate::attention::{KvLayout, Span};
+use crate::attention::{Chosen, KvLayout, Span};
 use crate::elementwise::NormKind;
 use crate::linear::{Activation, Activations, Format, RowOrder};
 use crate::pick::{NoPick, Pick, Picked};
@@ -329,6 +329,12 @@ pub trait Device: Send + Sync {
 
     /// Attention of the spans' queries over their pages. `q`, `out`: `[rows, heads * head_dim]`.
     fn attend(&self, q: Rows, kv: KvPages, spans: &[Span<'_>], shape: AttendShape, out: Rows);
+
+    /// The first half of an attention to a share of the keys, of decodes, a row each: which values it would read. These may
+    /// come after the call, keys are there. Asked only of devices that know shares.
+    fn choose(&self, _q: Rows, _kv: KvPages, _spans: &[Span<'_>], _shape: AttendShape) -> Chosen {
+        panic!("this device attends to all keys")
+    }
 
     /// Whether it can [`pick`](Device::pick) tokens from rows of so many logits.
     fn picks(&self, _vocab: usize) -> bool {

@@ -24,6 +24,7 @@ mod write;
 pub use element::{Rows, RowsMut};
 pub use layout::{BLOCK_TOKENS, GROUP_TOKENS, KV_GROUP, KvDtype, KvLayout, SPLIT_TOKENS, Span};
 pub use scratch::{Demand, Scratch};
+pub use sparse::Chosen;
 pub use write::{HeadOps, QkNorm, RopeTable, rope_and_write};
 
 use crate::isa::Isa;
@@ -111,6 +112,33 @@ fn with_bf16<O: Element>(
     }
 }
 
+/// Which values [`attend`] would read of decodes, a row each, whose keys are here: the first half of it.
+///
+/// # Panics
+/// As [`attend`]; if no share is asked for, or a span has several rows.
+pub fn choose(
+    team: &Team,
+    isa: Isa,
+    queries: Queries<'_>,
+    cache: Cache<'_>,
+    softmax: Softmax,
+    scratch: &mut Scratch,
+) -> Chosen {
+    assert!(softmax.share.is_some(), "all keys count: there is nothing to choose");
+    let (spans, heads) = (queries.spans, cache.layout.kv_heads);
+    assert!(spans.iter().all(|span| span.rows.len() == 1), "decodes have a row each");
+    let pages = spans.iter().map(|span| span.end().div_ceil(BLOCK_TOKENS)).max().unwrap_or(0);
+    let mut chosen = Chosen::none(spans.len(), heads, pages);
+    let into = chosen.rows();
+    match (queries.rows, cache.layout.dtype) {
+        (Rows::F32(q), _) => marked::<f32>(team, isa, q, spans, cache, softmax, into, scratch),
+        (Rows::Bf16(q), KvDtype::Int4) => marked::<Int4>(team, isa, q, spans, cache, softmax, into, scratch),
+        (Rows::Bf16(q), KvDtype::Fp8) => marked::<E4m3>(team, isa, q, spans, cache, softmax, into, scratch),
+        (Rows::Bf16(q), _) => marked::<bf16>(team, isa, q, spans, cache, softmax, into, scratch),
+    }
+    chosen
+}
+
 /// All numbers of a head of a page, as they are read: its tokens' keys, then their values. `head`: K and V, as they lie.
 pub(crate) fn head_numbers(layout: KvLayout, head: &[u8]) -> Vec<f32> {
     match layout.dtype {
@@ -130,6 +158,8 @@ struct Task<'a, E: Stored, O> {
     heads: usize,
     softmax: Softmax,
     out: SharedRows<'a, O>,
+    /// Where what is chosen is told instead, and nothing is read of the values: `[spans * kv_heads][pages]`.
+    chosen: Option<SharedRows<'a, u32>>,
 }
 
 /// Keys and values of one head in one block, as they are stored.
@@ -172,17 +202,43 @@ fn start<E: Stored, O: Element>(
     mut out: MatMut<'_, O>,
     scratch: &mut Scratch,
 ) {
+    assert_eq!((q.rows(), q.cols()), (out.rows(), out.cols()), "shape of the result");
+    E::attend(team, isa, &task(q, spans, cache, softmax, &mut out), scratch);
+}
+
+#[allow(clippy::too_many_arguments)]
+fn marked<E: Stored>(
+    team: &Team,
+    isa: Isa,
+    q: Mat<'_, E::Query>,
+    spans: &[Span<'_>],
+    cache: Cache<'_>,
+    softmax: Softmax,
+    mut chosen: MatMut<'_, u32>,
+    scratch: &mut Scratch,
+) {
+    let mut none = MatMut::<f32>::new(&mut [], 0, 0);
+    let task = Task { chosen: Some(chosen.shared()), ..task(q, spans, cache, softmax, &mut none) };
+    E::attend(team, isa, &task, scratch);
+}
+
+/// What a call reads, once it is found to fit.
+fn task<'a, E: Stored, O: Element>(
+    q: Mat<'a, E::Query>,
+    spans: &'a [Span<'a>],
+    cache: Cache<'a>,
+    softmax: Softmax,
+    out: &'a mut MatMut<'_, O>,
+) -> Task<'a, E, O> {
     let layout = cache.layout;
     layout.check();
     assert_eq!(layout.dtype, E::DTYPE, "queries and cache are of one type");
     let heads = q.cols() / layout.head_dim;
     assert!(heads > 0 && heads.is_multiple_of(layout.kv_heads), "{heads} heads for {}", layout.kv_heads);
-    assert_eq!((q.rows(), q.cols()), (out.rows(), out.cols()), "shape of the result");
     assert!(softmax.window != Some(0), "a window of no tokens");
     assert!(softmax.share.is_none_or(|share| share > 0.0 && share <= 1.0), "a share of {:?}", softmax.share);
     let n_blocks = cache.bytes.len() / layout.block_bytes();
     spans.iter().for_each(|span| span.check(q.rows(), n_blocks));
     let pages = bytemuck::cast_slice(cache.bytes);
-    let task = Task { q, spans, pages, layout, heads, softmax, out: out.shared() };
-    E::attend(team, isa, &task, scratch);
+    Task { q, spans, pages, layout, heads, softmax, out: out.shared(), chosen: None }
 }

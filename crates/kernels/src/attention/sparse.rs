@@ -9,8 +9,53 @@
 //!
 //! Every row is treated so, a prompt's too: what a token comes to must not depend on the step that computes it. FlexGen
 //! chooses while it decodes only. A query that sees few keys attends to all of them.
+//!
+//! Where values are elsewhere while keys are here, a call of its own says which of them count ([`Chosen`]), they are
+//! brought, and then rows attend as ever: scores are computed twice, and so are the same bits, wherever values come from.
 
 use super::layout::BLOCK_TOKENS;
+use crate::mat::MatMut;
+
+/// Which values count of the decodes whose keys were scored.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Chosen {
+    kv_heads: usize,
+    /// Pages of a row that there is room for.
+    pages: usize,
+    /// `[spans][kv_heads][pages]`, a bit for each token of a page.
+    tokens: Vec<u32>,
+}
+
+const _: () = assert!(BLOCK_TOKENS == u32::BITS as usize, "a bit for each token of a page");
+
+impl Chosen {
+    /// None, of so many rows.
+    pub(super) fn none(spans: usize, kv_heads: usize, pages: usize) -> Chosen {
+        Chosen { kv_heads, pages, tokens: vec![0; spans * kv_heads * pages] }
+    }
+
+    /// `[spans * kv_heads][pages]`.
+    pub(super) fn rows(&mut self) -> MatMut<'_, u32> {
+        let rows = self.tokens.len().checked_div(self.pages).unwrap_or(0);
+        MatMut::new(&mut self.tokens, rows, self.pages)
+    }
+
+    /// Which tokens of a page of a span some query of a head chose: token `t` is bit `t`.
+    ///
+    /// # Panics
+    /// If there is no such span, head or page.
+    pub fn tokens(&self, span: usize, kv_head: usize, page: usize) -> u32 {
+        assert!(kv_head < self.kv_heads && page < self.pages, "head {kv_head}, page {page}");
+        self.tokens[(span * self.kv_heads + kv_head) * self.pages + page]
+    }
+}
+
+/// Adds to `row`, a word for each page, the positions from `first` on whose score was left as it is.
+pub(super) fn mark(scores: &[f32], first: usize, row: &mut [u32]) {
+    for (position, _) in (first..).zip(scores).filter(|(_, score)| **score != f32::NEG_INFINITY) {
+        row[position / BLOCK_TOKENS] |= 1 << (position % BLOCK_TOKENS);
+    }
+}
 
 /// How many of `seen` keys count: `share` of them, but no fewer than a page holds.
 pub(super) fn kept(share: f32, seen: usize) -> usize {
@@ -56,6 +101,14 @@ mod tests {
         assert_eq!(chosen(&[0.0, -0.0, 0.0], 1).len(), 1);
         assert_eq!(chosen(&[1.0, 2.0], 2), [0, 1]);
         assert_eq!(chosen(&[1.0, f32::NAN, 7.0, -f32::NAN], 3), [1, 2, 3]);
+    }
+
+    #[test]
+    fn what_is_left_is_marked_by_page_and_token() {
+        let mut row = [1, 0, 0];
+        let scores: Vec<f32> = (0..40).map(|i| if i % 39 == 0 { 1.0 } else { f32::NEG_INFINITY }).collect();
+        mark(&scores, 30, &mut row);
+        assert_eq!(row, [1 | 1 << 30, 0, 1 << 5]);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Every instruction set against plain f64 attention, and against itself in other arrangements.
 
+mod halves;
+
 use super::*;
 use crate::isa::Isa;
 use half::bf16;

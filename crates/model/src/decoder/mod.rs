@@ -29,7 +29,7 @@ pub use weights::{LayerWeights, Mlp, Weights};
 pub use work::{Projected, Work, WorkSize};
 
 use kernels::arena::Buf;
-use kernels::attention::Span;
+use kernels::attention::{Chosen, Span};
 use kernels::device::{AttendShape, Device, KvPages, Rows, Sink};
 use rope::Rotary;
 use spec::Tier;
@@ -159,13 +159,29 @@ impl Decoder {
     /// Attention of a layer over the pages.
     pub fn attend(&self, device: &dyn Device, layer: usize, batch: &Batch<'_>, kv: KvPages, work: &Work) {
         let n = batch.ids.len();
-        let shape = AttendShape {
+        let shape = self.attend_shape(layer);
+        device.attend(work.q.first(n), kv, batch.spans, shape, work.attended.first(n));
+    }
+
+    /// Which values attention of a layer would read, of decodes whose keys are in their pages.
+    pub fn choose(
+        &self,
+        device: &dyn Device,
+        layer: usize,
+        batch: &Batch<'_>,
+        kv: KvPages,
+        work: &Work,
+    ) -> Chosen {
+        device.choose(work.q.first(batch.ids.len()), kv, batch.spans, self.attend_shape(layer))
+    }
+
+    fn attend_shape(&self, layer: usize) -> AttendShape {
+        AttendShape {
             heads: self.spec.heads,
             scale: 1.0 / (self.spec.head_dim as f32).sqrt(),
             window: self.spec.window_of(layer),
             share: self.share,
-        };
-        device.attend(work.q.first(n), kv, batch.spans, shape, work.attended.first(n));
+        }
     }
 
     /// Attention's result into the residual stream.

@@ -8,7 +8,8 @@ use crate::attention::Task;
 use crate::attention::element::Element;
 use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS, Span};
 use crate::attention::plan::{self, Item, Kernel};
-use crate::attention::sparse::{choose, kept};
+use crate::attention::sparse::{choose, kept, mark};
+use crate::mat::SharedRows;
 use std::ops::Range;
 
 /// The kernel for one task of sparse attention, a block of which is one row.
@@ -94,7 +95,10 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Job for Row<'_, '_, '_,
             for group in groups.clone() {
                 self.keep_scores(group, groups.start);
             }
-            self.choose(seen, groups.start);
+            self.choose(seen.clone(), groups.start);
+            if let Some(told) = &self.pass.task.chosen {
+                return self.tell(told, seen, groups.start);
+            }
             for group in groups.clone() {
                 self.values(group, groups.start);
             }
@@ -137,6 +141,22 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Row<'_, '_, '_, S, E, O
                 std::slice::from_raw_parts_mut(self.scores.add(lane * self.each + from), seen.len())
             };
             choose(scores, kept(self.share, seen.len()), self.order);
+        }
+    }
+
+    /// Says which positions were chosen, of all queries of the row together.
+    ///
+    /// # Safety
+    /// As for `choose`, which was called; nobody else tells of this row and head.
+    unsafe fn tell(&self, told: &SharedRows<'_, u32>, seen: Range<usize>, first: usize) {
+        let block = self.pass.block;
+        let row = block.span * self.pass.task.layout.kv_heads + block.kv_head;
+        // SAFETY: by this function's contract.
+        let row = unsafe { told.span(row, 0..told.cols()) };
+        for lane in 0..self.pass.lanes {
+            let from = lane * self.each + seen.start - first * GROUP_TOKENS;
+            // SAFETY: as in `choose`.
+            mark(unsafe { std::slice::from_raw_parts(self.scores.add(from), seen.len()) }, seen.start, row);
         }
     }
 
