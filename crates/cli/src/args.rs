@@ -176,7 +176,8 @@ pub(crate) struct EngineArgs {
     /// Keys and values in memory, on every tier.
     #[arg(long, visible_alias = "kv-cache-dtype", value_enum, default_value_t = Kv::Auto, help_heading = "Engine")]
     pub(crate) kv: Kv,
-    /// Attend to the keys with the highest scores alone, to this share of all [default when given: 0.1].
+    /// Attend to the keys with the highest scores alone, to this share of all [default when given: 0.1]. Decodes over KV of the
+    /// drive, or brought from the host, are brought all keys and the pages of values that were chosen.
     #[arg(long, value_name = "SHARE", num_args = 0..=1, default_missing_value = "0.1", help_heading = "Engine")]
     pub(crate) sparse_attention: Option<f32>,
     /// Where weights come from; `dummy` makes random ones from the config alone.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use kernels::Isa;
 use kernels::linear::Activations;
 use model::decoder::WeightsAs;
-use policy::pipeline::DiskPath;
+use policy::pipeline::{DiskPath, Values};
 use spec::Split;
 
 use crate::plan::blocks::Blocks;
@@ -177,6 +177,11 @@ impl EngineConfig {
             beside_bytes: 0,
             lane_spans: 0,
         }
+    }
+
+    /// Which values come to decodes that attend away from their KV.
+    pub(crate) fn values(&self) -> Values {
+        if self.sparse.is_some() { Values::Chosen } else { Values::All }
     }
 
     /// How what lives on the drive comes to the device: straight, unless the device cannot read the drive, or stands for

@@ -178,3 +178,21 @@ fn schedules_over_three_tiers() {
     check("llama-gqa-tied", &cases);
     check("qwen2-window", &cases[1..5]);
 }
+
+#[test]
+fn values_that_come_once_they_are_chosen() {
+    use Delegate::{Host, Streamed};
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoint = common::checkpoint("llama-gqa-tied");
+    let sparse = || EngineConfig { sparse: Some(0.1), ..config() };
+    let want = stories(&common::start("llama-gqa-tied", sparse()), &requests());
+    for (kv, delegate) in [([15, 15, 70], Host), ([15, 15, 70], Streamed), ([0, 100, 0], Streamed)] {
+        let blocks = blocks(Schedule::Zigzag, kv, [100, 0, 0], delegate);
+        let offload = offload(folder.path(), [100, 0, 0], HostLinears::Device);
+        let config = EngineConfig { offload, blocks, ..sparse() };
+        for seed in 0..3 {
+            let engine = start_late(&checkpoint, config.clone(), seed);
+            assert_eq!(stories(&engine, &requests()), want, "seed {seed}, {config:?}");
+        }
+    }
+}

@@ -269,6 +269,7 @@ impl BlockExperiment {
             bytes: ElementBytes::BF16,
             weights: Split::new(on_host).expect("the whole is on the host"),
             disk_path: DiskPath::ThroughHost,
+            sparse: None,
         }
     }
 }

@@ -110,6 +110,7 @@ fn worked_through(case: &Case, rates: Rates) -> Offline {
         bytes: ElementBytes::BF16,
         weights: policy.placement.weights,
         disk_path: DiskPath::ThroughHost,
+        sparse: None,
     };
     let job = Job { arrival: Nanos::ZERO, prompt: Tokens(PROMPT), output: Tokens(GENERATED) };
     let jobs = vec![job; BLOCKS * policy.block() as usize];

@@ -44,7 +44,9 @@ fn words(program: &Program) -> String {
         Op::SendRecv { what: Tensor::Tokens, .. } => "return".into(),
         Op::SendRecv { .. } => "send".into(),
         Op::AllReduce { .. } => "sum".into(),
-        Op::CopyKv { .. } | Op::MoveHidden { .. } => unreachable!("plain has none"),
+        Op::CopyKv { .. } | Op::Choose { .. } | Op::CopyChosen { .. } | Op::MoveHidden { .. } => {
+            unreachable!("plain has none")
+        }
     };
     program.nodes().iter().map(|node| word(&node.op)).collect::<Vec<_>>().join(" ")
 }

@@ -5,7 +5,7 @@ mod common;
 
 use common::dataflow::play;
 use policy::cost::Cost;
-use policy::pipeline::{DiskPath, Excess, Plan, Share, Timeline, Weights, arrange, lock_step, lower};
+use policy::pipeline::{DiskPath, Excess, Plan, Share, Timeline, Values, Weights, arrange, lock_step, lower};
 use sim::Rng;
 use spec::{
     ByTier, Lane, Layout, Load, MoveLoad, Nanos, Op, Part, Pipeline, Program, Shape, Split, Tensor, Tier,
@@ -28,10 +28,10 @@ fn decodes(seqs: u32, home: Tier, attend: Tier) -> Load {
     load.context[attend] = 101 * n;
     load.host_tokens = if attend == Tier::Host { seqs } else { 0 };
     if home != attend {
-        (load.kv_in[home], load.kv_out[home]) = (100 * n, n);
+        (load.kv_in[home], load.kv_out[home], load.decode_in[home]) = (100 * n, n, 100 * n);
     }
     if (home, attend) == (Tier::Disk, Tier::Device) {
-        (load.disk_up, load.disk_down) = (100 * n, n);
+        (load.disk_up, load.disk_down, load.decode_up) = (100 * n, n, 100 * n);
     }
     load
 }
@@ -50,6 +50,8 @@ fn word(op: &Op) -> String {
         Op::LoadWeights { part: Part::Mlp(layer), .. } => format!("M{layer}"),
         Op::LoadWeights { .. } => "H".into(),
         Op::CopyKv { layer, batch, from, to } => format!("kv{layer}.{batch}:{}>{}", at(from), at(to)),
+        Op::Choose { layer, batch, on } => format!("choose{layer}.{batch}@{}", at(on)),
+        Op::CopyChosen { layer, batch, from, to } => format!("v{layer}.{batch}:{}>{}", at(from), at(to)),
         Op::MoveHidden { what: Tensor::Hidden, batch, from, to } => {
             format!("h{batch}:{}>{}", at(from), at(to))
         }
@@ -98,6 +100,42 @@ fn kv_and_activations_of_the_drive_pass_through_the_host_where_the_device_does_n
     let direct = words(&lower(&shape(Pipeline::Zigzag, loads), &plan(DiskPath::Direct)));
     let first = "embed0 kv0.0:disk>device qkv0.0 att0.0@device kv0.0:device>disk out0.0 mlp0.0";
     assert!(direct.starts_with(&format!("{first} h0:device>disk h0:disk>device")), "{direct}");
+}
+
+#[test]
+fn decodes_that_choose_have_keys_first_and_then_what_they_chose_of_the_values() {
+    let chosen = |disk_path| Plan { disk_path, values: Values::Chosen, ..plan(1, Weights::Resident) };
+    let lowered = |load, path| words(&lower(&shape(Pipeline::Zigzag, vec![load]), &chosen(path)));
+    assert_eq!(
+        lowered(decodes(4, Tier::Disk, Tier::Device), DiskPath::ThroughHost),
+        "embed0 kv0.0:disk>host kv0.0:host>device qkv0.0 choose0.0@device v0.0:disk>host v0.0:host>device att0.0@device \
+         kv0.0:device>host kv0.0:host>disk out0.0 mlp0.0 head0 sample0"
+    );
+    assert_eq!(
+        lowered(decodes(4, Tier::Disk, Tier::Host), DiskPath::Direct),
+        "embed0 kv0.0:disk>host qkv0.0 q0 choose0.0@host v0.0:disk>host att0.0@host a0 kv0.0:host>disk out0.0 mlp0.0 \
+         head0 sample0"
+    );
+    // Prompts have all of theirs with the keys, and what is attended where it lives is not brought.
+    let prompt = Load { decode_in: ByTier::default(), ..decodes(4, Tier::Host, Tier::Device) };
+    for load in [prompt, decodes(4, Tier::Host, Tier::Host), decodes(4, Tier::Device, Tier::Device)] {
+        let all = lower(&shape(Pipeline::Zigzag, vec![load]), &plan(1, Weights::Resident));
+        assert_eq!(lowered(load, DiskPath::Direct), words(&all));
+    }
+}
+
+#[test]
+fn keys_of_the_next_batch_come_while_this_one_chooses() {
+    let plan = Plan { values: Values::Chosen, ..plan(8, Weights::Resident) };
+    let shape = shape(Pipeline::Zigzag, vec![decodes(4, Tier::Disk, Tier::Device); 6]);
+    let cost = |op: &Op, _: &Shape| match op {
+        Op::CopyKv { to: Tier::Device, .. } => Nanos(100),
+        Op::CopyChosen { .. } => Nanos(30),
+        Op::Choose { .. } | Op::Attend { .. } => Nanos(20),
+        _ => Nanos(1),
+    };
+    let took = took(&shape, &plan, &cost);
+    assert!((6_240..6_700).contains(&took), "48 times 130 on the drive, nearly all of it: {took}");
 }
 
 fn loads_of_weights(program: &Program) -> usize {
@@ -174,16 +212,22 @@ fn random_load(rng: &mut Rng, pipeline: Pipeline) -> Load {
         let homes = if pipeline == Pipeline::Plain { 1 } else { 3 };
         let home = Tier::ALL[rng.below(homes) as usize];
         let attend = if home == Tier::Device || rng.one_in(2) { Tier::Device } else { Tier::Host };
-        let chunk = decodes(rng.within(1, 5) as u32, home, attend);
+        let mut chunk = decodes(rng.within(1, 5) as u32, home, attend);
+        if rng.one_in(4) {
+            // Part of a prompt.
+            (chunk.decode_in, chunk.decode_up) = (ByTier::default(), 0);
+        }
         load.seqs += chunk.seqs;
         load.tokens += chunk.tokens;
         load.samples += chunk.samples;
         load.host_tokens += chunk.host_tokens;
         load.disk_up += chunk.disk_up;
         load.disk_down += chunk.disk_down;
+        load.decode_up += chunk.decode_up;
         for tier in Tier::ALL {
             load.context[tier] += chunk.context[tier];
             load.kv_in[tier] += chunk.kv_in[tier];
+            load.decode_in[tier] += chunk.decode_in[tier];
             load.kv_out[tier] += chunk.kv_out[tier];
         }
     }
@@ -203,7 +247,8 @@ fn random_plan(rng: &mut Rng) -> Plan {
     let device = rng.below(3) as u32 * Split::WHOLE / 2;
     let host = rng.below(u64::from(Split::WHOLE - device) + 1) as u32;
     let hidden = Split::new(ByTier { device, host, disk: Split::WHOLE - device - host }).expect("adds up");
-    Plan { hidden, disk_path, ..plan(rng.within(1, 4) as u16, weights) }
+    let values = if rng.one_in(2) { Values::Chosen } else { Values::All };
+    Plan { hidden, disk_path, values, ..plan(rng.within(1, 4) as u16, weights) }
 }
 
 fn random_shape(rng: &mut Rng, pipeline: Pipeline, batches: usize) -> Shape {
@@ -221,7 +266,10 @@ fn random_cost(rng: &mut Rng) -> impl Fn(&Op, &Shape) -> Nanos + use<> {
     move |op, _| {
         let kind = match op {
             Op::LoadWeights { from, to, .. } => 10 + 3 * (*from as usize) + *to as usize,
-            Op::CopyKv { from, to, .. } => 19 + 3 * (*from as usize) + *to as usize,
+            Op::Choose { .. } => 7,
+            Op::CopyKv { from, to, .. } | Op::CopyChosen { from, to, .. } => {
+                19 + 3 * (*from as usize) + *to as usize
+            }
             Op::MoveHidden { to, .. } => *to as usize,
             Op::Attend { on, .. } => 3 + *on as usize,
             Op::Mlp { batch, .. } => 6 + usize::from(*batch) % 2,

@@ -57,6 +57,16 @@ pub enum Op {
         /// Where.
         on: Tier,
     },
+    /// Sparse attention of decodes whose values are away from this tier, first half: which values count, by the keys, which
+    /// are here. On the host it first takes the new K and V into the KV slot.
+    Choose {
+        /// Of which layer.
+        layer: u16,
+        /// Of which batch.
+        batch: u16,
+        /// Where they attend.
+        on: Tier,
+    },
     /// Output projection, added to the residual stream.
     OutProj {
         /// Of which layer.
@@ -99,7 +109,8 @@ pub enum Op {
         /// Where it goes.
         to: Tier,
     },
-    /// One layer of a batch's KV to where it is attended (`from` its home), or of its new KV to its home (`to`).
+    /// One layer of a batch's KV to where it is attended (`from` its home), or of its new KV to its home (`to`). Where values
+    /// are chosen, of decodes the keys alone go there.
     CopyKv {
         /// Of which layer.
         layer: u16,
@@ -108,6 +119,18 @@ pub enum Op {
         /// Where it is.
         from: Tier,
         /// Where it goes.
+        to: Tier,
+    },
+    /// One layer of the values that were chosen, to where they are attended. How many that are is known when it runs: there
+    /// is room for all.
+    CopyChosen {
+        /// Of which layer.
+        layer: u16,
+        /// Of which batch.
+        batch: u16,
+        /// Where they are.
+        from: Tier,
+        /// Where they go.
         to: Tier,
     },
     /// A batch's activation between two tiers.
@@ -141,7 +164,7 @@ pub enum Op {
 
 impl Op {
     /// What each kind is called, by [`Op::kind`].
-    pub const KINDS: [&'static str; 13] = [
+    pub const KINDS: [&'static str; 15] = [
         "embed",
         "qkv",
         "attend",
@@ -155,6 +178,8 @@ impl Op {
         "move hidden",
         "all-reduce",
         "send",
+        "choose",
+        "copy chosen",
     ];
 
     /// Which kind of op it is, dense from 0.
@@ -173,6 +198,8 @@ impl Op {
             Op::MoveHidden { .. } => 10,
             Op::AllReduce { .. } => 11,
             Op::SendRecv { .. } => 12,
+            Op::Choose { .. } => 13,
+            Op::CopyChosen { .. } => 14,
         }
     }
 }

@@ -51,7 +51,7 @@ pub enum Buffer {
         tier: Tier,
     },
     /// A slot that one layer of a batch's KV passes through on its way to attention and to its home: the context that was
-    /// copied there, then the new positions.
+    /// copied there, then the new positions; where values are chosen, keys, then which values count, then these.
     KvSlot {
         /// Which slot.
         slot: u16,

@@ -25,6 +25,10 @@ pub struct Load {
     pub disk_up: u64,
     /// Those of `kv_out.disk` that are attended on the device.
     pub disk_down: u64,
+    /// Those of `kv_in` that a single row attends: a decode may choose among them.
+    pub decode_in: ByTier<u64>,
+    /// Those of `decode_in.disk` that are attended on the device.
+    pub decode_up: u64,
 }
 
 /// KV blocks that go from one tier to another.
@@ -61,6 +65,7 @@ impl Load {
 
     fn add(&mut self, chunk: &Chunk) {
         let (start, len) = (u64::from(chunk.span.start.0), u64::from(chunk.span.len.0));
+        let decoded = if len == 1 { start } else { 0 };
         self.seqs += 1;
         self.tokens += chunk.span.len.0;
         self.samples += u32::from(chunk.sample == Sampling::Sample);
@@ -74,10 +79,12 @@ impl Load {
         if chunk.home != chunk.attend {
             self.kv_in[chunk.home] += start;
             self.kv_out[chunk.home] += len;
+            self.decode_in[chunk.home] += decoded;
         }
         if (chunk.home, chunk.attend) == (Tier::Disk, Tier::Device) {
             self.disk_up += start;
             self.disk_down += len;
+            self.decode_up += decoded;
         }
     }
 }

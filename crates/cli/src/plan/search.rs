@@ -340,6 +340,7 @@ impl Planner<'_> {
             attends: if outline.disk_path == DiskPath::Direct { Attends::Host } else { Attends::Device },
             kernels: Kernels::Chunked,
             disk_path: outline.disk_path,
+            sparse: outline.sparse,
             habits: Habits::default(),
         }))
     }

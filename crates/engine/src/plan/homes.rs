@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use kernels::arena::PAGE;
 use kernels::attention::{BLOCK_TOKENS, Demand, Scratch};
 use model::decoder::{Projected, Turning, Work, WorkSize};
-use policy::pipeline::DiskPath;
+use policy::pipeline::{DiskPath, Values};
 use policy::sched::{BlockConfig, Delegate, Schedule};
 use spec::{ByTier, ModelSpec, Split, Tier};
 
@@ -168,10 +168,12 @@ impl<'a> Homes<'a> {
     /// The file of what lives on the drive.
     pub(crate) fn drive(&self, blocks: usize) -> KvFileSizes {
         let drive = self.config.blocks.hidden.part(Tier::Disk) > 0;
+        let layout = kv_layout(self.spec, self.config.kv_dtype());
         KvFileSizes {
             layers: self.spec.layers,
             blocks,
-            block_bytes: kv_layout(self.spec, self.config.kv_dtype()).block_bytes(),
+            block_bytes: layout.block_bytes(),
+            halves: (self.config.values() == Values::Chosen).then_some(layout),
             batches: if drive { self.blocks.batches } else { 0 },
             hidden_bytes: self.hidden_bytes(),
         }

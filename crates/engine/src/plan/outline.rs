@@ -1,7 +1,7 @@
 //! An engine in plain data: what the simulator needs to run it in virtual time, before anything is loaded.
 
 use model::store::{Cut, Half, Stowed};
-use policy::cost::{Dims, ElementBytes, Measured, PartBytes, Tables};
+use policy::cost::{Dims, ElementBytes, Measured, PartBytes, Sparse, Tables};
 use policy::pipeline::{BothWays, Delegation, DiskPath, Overlap, Plan};
 use policy::sched::FcfsConfig;
 use spec::{ByTier, LinkSpec, ModelSpec, Nanos, Placement, Split, Tier};
@@ -37,6 +37,8 @@ pub struct Outline {
     pub weight_share: Split,
     /// How what is on the drive comes to the device.
     pub disk_path: DiskPath,
+    /// Whether a share of the keys alone counts.
+    pub sparse: Option<Sparse>,
     /// The rehearsed link between host and device, bytes per second.
     pub link_bytes_per_s: Option<u64>,
     /// Bytes of the weights that need not be on the device: those of the layers.
@@ -86,6 +88,7 @@ impl Outline {
             from_host: self.from_host.clone(),
             disk_path: self.disk_path,
             windows: self.windows.clone(),
+            sparse: self.sparse,
             link: self
                 .link_bytes_per_s
                 .map(|rate| LinkSpec { bytes_per_s: rate as f64, latency: Nanos::ZERO }),
@@ -128,6 +131,10 @@ impl Planned<'_> {
             },
             weight_share: hold.weight_share,
             disk_path: self.config().disk_path(),
+            sparse: self.config().sparse.map(|share| Sparse {
+                share: f64::from(share),
+                queries: (spec.heads / spec.kv_heads) as u32,
+            }),
             link_bytes_per_s: self.config().offload.link,
             layer_bytes: self.blueprint().layer_bytes() as u64,
             budget: hold.budget,

@@ -388,9 +388,9 @@ impl<'a> Planned<'a> {
         let resting = homes.host_batches().into_iter().map(|batch| Ok((batch, rest()?)));
         let resting = resting.collect::<Result<_, Full>>()?;
         let staged = (0..homes.staged()).map(|_| rest()).collect::<Result<_, Full>>()?;
+        let (path, values) = (self.config.disk_path(), self.config.values());
         let hidden = Rests { homes: resting, staged };
-        let path = self.config.disk_path();
-        Ok(Kv { layers, slots, drive, path, host: attention, hidden, not_pinned: None })
+        Ok(Kv { layers, slots, drive, path, values, host: attention, hidden, not_pinned: None })
     }
 
     fn host_attention(
@@ -441,14 +441,14 @@ impl<'a> Planned<'a> {
     }
 
     pub(crate) fn plan(&self) -> Plan {
-        let layers = self.checkpoint.spec().layers as u16;
         let resident = Plan {
             max_batches: self.blocks.batches as u16,
             hidden: self.config.blocks.hidden,
             overlap: self.config.blocks.overlap,
             disk_path: self.config.disk_path(),
+            values: self.config.values(),
             kv_slot_tokens: self.hold.kv_slot_tokens,
-            ..Plan::resident(layers, self.config.max_num_batched_tokens as u32)
+            ..Plan::resident(self.spec().layers as u16, self.config.max_num_batched_tokens as u32)
         };
         let Some(cut) = &self.cut else { return resident };
         let host = if cut.host_bytes() > 0 { Share::Some } else { Share::None };

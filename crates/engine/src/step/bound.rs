@@ -1,12 +1,12 @@
 //! A step bound to its sequences and block tables: what lanes need to run its nodes.
 
 use std::ops::Range;
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
-use kernels::attention::{BLOCK_TOKENS, GROUP_TOKENS, Span as KvSpan};
+use kernels::attention::{BLOCK_TOKENS, Chosen, GROUP_TOKENS, Span as KvSpan};
 use policy::pipeline::DiskPath;
-use spec::{Chunk, Kept, Lane, Move, Program, Sampling, SeqId, Step, StepId, Tier};
+use spec::{ByTier, Chunk, Kept, Lane, Move, Program, Sampling, SeqId, Step, StepId, Tier};
 
 use crate::lock::lock;
 use crate::step::late::{Asked, Coming};
@@ -36,6 +36,8 @@ pub(crate) struct BatchRun {
     host_inputs: OnceLock<Inputs>,
     /// Tokens that the device takes.
     pub(crate) coming: Mutex<Option<Coming>>,
+    /// Which values its decodes chose in the layer that they are in, by where they attend.
+    pub(crate) chosen: Mutex<ByTier<Option<Arc<Chosen>>>>,
 }
 
 /// A chunk with its sequence and its blocks.
@@ -176,6 +178,13 @@ impl ChunkRun {
         }
     }
 
+    /// What a kernel attends for it: its blocks or those of its slot, and its rows where it attends.
+    pub(crate) fn span(&self) -> KvSpan<'_> {
+        let blocks = if self.over() == Over::Pages { &self.blocks } else { &self.slot_blocks };
+        let rows = if self.attend == Tier::Host { &self.host_rows } else { &self.rows };
+        KvSpan { blocks, start: self.start, rows: rows.clone() }
+    }
+
     /// The block of a tier that holds its `index`th block's positions: of its home, or of a slot.
     pub(crate) fn block(&self, tier: Tier, index: usize) -> u32 {
         if tier == self.home { self.blocks[index] } else { self.slot_blocks[index] }
@@ -207,13 +216,7 @@ impl BatchRun {
     /// What attends on a tier over its pages, or over a slot: rows of the device's buffers, or of the host's.
     pub(crate) fn spans(&self, on: Tier, over: Over) -> Vec<KvSpan<'_>> {
         let wanted = self.chunks.iter().filter(|chunk| chunk.attend == on && chunk.over() == over);
-        let mut spans = Vec::new();
-        for chunk in wanted {
-            let blocks = if over == Over::Pages { &chunk.blocks } else { &chunk.slot_blocks };
-            let rows = if on == Tier::Host { &chunk.host_rows } else { &chunk.rows };
-            spans.push(KvSpan { blocks, start: chunk.start, rows: rows.clone() });
-        }
-        spans
+        wanted.map(ChunkRun::span).collect()
     }
 
     /// Chunks that draw a token, in the order of their logits.

@@ -122,7 +122,9 @@ impl Machine {
                 Op::LoadWeights { from: Tier::Host, .. } => {
                     self.stowed.iter().for_each(|stowed| stowed.copying_took(ended - began));
                 }
-                Op::Attend { on: Tier::Host, .. } => on_host.push((began, ended)),
+                Op::Attend { on: Tier::Host, .. } | Op::Choose { on: Tier::Host, .. } => {
+                    on_host.push((began, ended));
+                }
                 _ if lane == Lane::Device => on_device.push((began, ended)),
                 _ => {}
             }

@@ -9,7 +9,7 @@ use kernels::Team;
 use kernels::arena::Buf;
 use kernels::device::{Device, KvPages, Rows};
 use kernels::queue::{self, Mark};
-use model::decoder::{Batch, Decoder, Host, HostWork, Slots, Work as Buffers};
+use model::decoder::{Batch, Decoder, Host, HostWork, Work as Buffers};
 use spec::{Buffer, Done, Lane, Op, Outcome, Sampling, Tier};
 
 use crate::lock::lock;
@@ -71,6 +71,11 @@ impl Work for Machine {
             Op::CopyKv { layer, batch, from, to } => {
                 let node = &step.program.nodes()[node];
                 self.copy_kv(step, (node, layer.into(), batch), (from, to));
+            }
+            Op::Choose { layer, batch, on } => self.choose(step, node, (layer.into(), batch), on),
+            Op::CopyChosen { layer, batch, from, to } => {
+                let node = &step.program.nodes()[node];
+                self.copy_chosen(step, (node, layer.into(), batch), (from, to));
             }
             Op::MoveHidden { what, batch, from, to } => {
                 self.move_hidden(step, (node, batch), what, (from, to));
@@ -232,36 +237,6 @@ impl Machine {
             let pages = if over == Over::Pages { Some(pages.device) } else { slot() };
             let pages = pages.expect("KV that is attended away from its home has a slot");
             self.with(step, node, batch, |all, buffers| f(&Batch { spans: &spans, ..*all }, pages, buffers));
-        }
-    }
-
-    /// What of a batch attends on the host: its keys and values are stored first.
-    fn attend_on_host(&self, step: &StepRun, node: usize, layer: usize, batch: u16) {
-        let (run, buffers) = (&step.batches[usize::from(batch)], self.host_buffers_of(step, node));
-        let host = self.kv.host.as_ref().expect("something attends on the host");
-        let Inputs { ids, positions, lengths, .. } = run.host_inputs();
-        let pages = &self.kv.layers[layer];
-        let _alone = lock(&pages.host_touched);
-        for over in [Over::Pages, Over::Slot] {
-            let spans = run.spans(Tier::Host, over);
-            if spans.is_empty() {
-                continue;
-            }
-            let slot = || self.kv.slot(&step.program, &step.program.nodes()[node], Tier::Host);
-            let pages = if over == Over::Pages { Some(pages.host) } else { slot() };
-            let pages = pages.expect("KV that is attended away from its home has a slot");
-            let batch = Batch {
-                ids,
-                positions,
-                lengths,
-                spans: &spans,
-                samples: &[],
-                slots: Slots::default(),
-                host: None,
-            };
-            let here = (&*self.host, &host.turning);
-            self.decoder.store_kv_there(here, layer, &batch, pages, buffers);
-            self.decoder.attend(&*self.host, layer, &batch, pages, buffers);
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use kernels::arena::Buf;
 use kernels::device::{Device, KvPages};
 use model::decoder::{Turning, Work};
-use policy::pipeline::DiskPath;
+use policy::pipeline::{DiskPath, Values};
 use spec::{Buffer, ByTier, Node, Program, Tier};
 
 use crate::config::KvMemory;
@@ -26,6 +26,8 @@ pub(crate) struct Kv {
     pub(crate) drive: Option<KvFile>,
     /// How that comes to the device.
     pub(crate) path: DiskPath,
+    /// Which of the values come to decodes.
+    pub(crate) values: Values,
     /// What attends on the host; absent where nothing does.
     pub(crate) host: Option<HostAttention>,
     pub(crate) hidden: Rests,
@@ -133,6 +135,7 @@ mod tests {
             slots: ByTier { device: vec![pages(&mut device)], host: vec![pages(&mut host)], disk: vec![] },
             drive: None,
             path: DiskPath::Direct,
+            values: Values::All,
             host: None,
             hidden: Rests::default(),
             not_pinned: None,

@@ -5,10 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use kernels::AlignedBytes;
+use kernels::attention::KvLayout;
 use model::store::{DirectFile, SECTOR, Stretch, Written};
 use spec::Lane;
 
 use crate::lock::lock;
+use crate::tiers::kv_halves::{Halves, Plane, Sectors};
 use crate::watch::stats::{Moved, Stats};
 
 /// What passes through memory of our own at a time, where the reader's is not aligned.
@@ -22,6 +24,8 @@ pub(crate) struct KvFileSizes {
     pub(crate) blocks: usize,
     /// Bytes of one layer of a block.
     pub(crate) block_bytes: usize,
+    /// Where values are read apart from keys: how a block is made of both.
+    pub(crate) halves: Option<KvLayout>,
     /// Batches whose activations may rest here.
     pub(crate) batches: usize,
     /// Bytes of one of them.
@@ -36,7 +40,12 @@ impl KvFileSizes {
 
     /// Those of KV.
     pub(crate) fn kv_bytes(&self) -> u64 {
-        self.block_at(self.layers, 0)
+        let in_halves = self.halves().map(|halves| self.layers as u64 * halves.layer_bytes());
+        in_halves.unwrap_or_else(|| self.block_at(self.layers, 0))
+    }
+
+    fn halves(&self) -> Option<Halves> {
+        Some(Halves { layout: self.halves?, blocks: self.blocks })
     }
 
     fn block_at(&self, layer: usize, block: u32) -> u64 {
@@ -83,6 +92,10 @@ impl KvFile {
 
     /// Reads blocks of a layer: pairs (block here, block of `into`), the latter ascending.
     pub(crate) fn read_kv(&self, layer: usize, pairs: &[(u32, u32)], into: &mut [u8]) -> model::Result<()> {
+        if let Some(layout) = self.sizes.halves {
+            let planes = pairs.iter().flat_map(|pair| Plane::of_block(layout, *pair));
+            return self.read_planes(layer, &planes.collect::<Vec<_>>(), into);
+        }
         let bytes = self.sizes.block_bytes;
         let (mut rest, mut at) = (into, 0);
         let mut stretches = Vec::new();
@@ -97,12 +110,78 @@ impl KvFile {
 
     /// Writes blocks of a layer: pairs (block here, block of `from`).
     pub(crate) fn write_kv(&self, layer: usize, pairs: &[(u32, u32)], from: &[u8]) -> model::Result<()> {
+        if let Some(halves) = self.sizes.halves() {
+            return self.write_halves(layer, halves, pairs, from);
+        }
         let bytes = self.sizes.block_bytes;
         let written = self.runs(pairs).into_iter().map(|(here, there, count)| Written {
             offset: self.sizes.block_at(layer, here),
             from: &from[there as usize * bytes..][..count * bytes],
         });
         self.write(Moved::Kv, written.collect())
+    }
+
+    /// Reads planes of a layer's blocks, of a file that has them in halves.
+    pub(crate) fn read_planes(&self, layer: usize, planes: &[Plane], into: &mut [u8]) -> model::Result<()> {
+        let halves = self.sizes.halves().expect("planes are of a file in halves");
+        let all = halves.sectors(layer, planes, BOUNCE_BYTES);
+        self.stats.moved(Lane::DiskRead, Moved::Kv, all.iter().map(|sectors| sectors.bytes).sum());
+        self.file.reaches(self.sizes.bytes())?;
+        let bytes = halves.layout.plane_bytes();
+        self.through(all, |load| {
+            let stretches =
+                load.iter_mut().map(|(sectors, room)| Stretch { offset: sectors.offset, into: room });
+            self.file.read(stretches.collect())?;
+            for (sectors, room) in load {
+                for &(from, to) in &sectors.planes {
+                    into[to..][..bytes].copy_from_slice(&room[from..][..bytes]);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Writes whole blocks, whose halves fill their sectors.
+    fn write_halves(
+        &self,
+        layer: usize,
+        halves: Halves,
+        pairs: &[(u32, u32)],
+        from: &[u8],
+    ) -> model::Result<()> {
+        let planes: Vec<Plane> =
+            pairs.iter().flat_map(|pair| Plane::of_block(halves.layout, *pair)).collect();
+        let all = halves.sectors(layer, &planes, BOUNCE_BYTES);
+        self.stats.moved(Lane::DiskWrite, Moved::Kv, all.iter().map(|sectors| sectors.bytes).sum());
+        self.file.reaches(self.sizes.bytes())?;
+        let bytes = halves.layout.plane_bytes();
+        self.through(all, |load| {
+            for (sectors, room) in load.iter_mut() {
+                for &(to, at) in &sectors.planes {
+                    room[to..][..bytes].copy_from_slice(&from[at..][..bytes]);
+                }
+            }
+            let written = load.iter().map(|(sectors, room)| Written { offset: sectors.offset, from: room });
+            self.file.write(written.collect())
+        })
+    }
+
+    /// Hands sectors to `pass` with room in the bounce buffer, as many at a time as there is room for.
+    fn through(
+        &self,
+        all: Vec<Sectors>,
+        mut pass: impl FnMut(&mut Vec<(Sectors, &mut [u8])>) -> model::Result<()>,
+    ) -> model::Result<()> {
+        for load in loads(all.into_iter(), |sectors| sectors.bytes) {
+            let mut bounce = lock(&self.bounce);
+            let mut rest = aligned(&mut bounce);
+            let with_room = |sectors: Sectors| {
+                let room = rest.split_off_mut(..sectors.bytes).expect("loads are no larger");
+                (sectors, room)
+            };
+            pass(&mut load.into_iter().map(with_room).collect())?;
+        }
+        Ok(())
     }
 
     /// Reads a batch's activation.
@@ -237,7 +316,7 @@ mod tests {
     #[test]
     fn a_file_that_was_cut_short_is_named_and_not_written_on() {
         let folder = tempfile::tempdir().unwrap();
-        let sizes = KvFileSizes { layers: 2, blocks: 8, block_bytes: SECTOR, batches: 0, hidden_bytes: 0 };
+        let sizes = KvFileSizes { layers: 2, blocks: 8, block_bytes: SECTOR, ..KvFileSizes::default() };
         let drive = KvFile::new(folder.path(), sizes, Arc::new(Stats::default())).unwrap();
         let mut block = vec![1; SECTOR];
         drive.write_kv(0, &[(0, 0)], &block).unwrap();
@@ -252,7 +331,14 @@ mod tests {
     fn blocks_and_activations_come_back_wherever_they_lie_in_memory() {
         for block_bytes in [SECTOR, 1536] {
             let folder = tempfile::tempdir().unwrap();
-            let sizes = KvFileSizes { layers: 2, blocks: 8, block_bytes, batches: 2, hidden_bytes: 5000 };
+            let sizes = KvFileSizes {
+                layers: 2,
+                blocks: 8,
+                block_bytes,
+                batches: 2,
+                hidden_bytes: 5000,
+                halves: None,
+            };
             let stats = Arc::new(Stats::default());
             let drive = KvFile::new(folder.path(), sizes, Arc::clone(&stats)).unwrap();
             assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left of it");
@@ -269,6 +355,50 @@ mod tests {
             assert_eq!(hidden, out[..3000]);
             let moved = [Lane::DiskRead, Lane::DiskWrite].map(|link| stats.counts().moved_by(link));
             assert_eq!(moved, [3 * block_bytes as u64 + 3000; 2]);
+        }
+    }
+
+    #[test]
+    fn blocks_in_halves_come_back_whole_or_plane_by_plane() {
+        use crate::tiers::kv_halves::Half;
+        use kernels::attention::KvDtype;
+        // Planes of whole sectors, and of less than one.
+        for head_dim in [64, 16] {
+            let folder = tempfile::tempdir().unwrap();
+            let layout = KvLayout { kv_heads: 3, head_dim, dtype: KvDtype::Bf16 };
+            let (block_bytes, plane) = (layout.block_bytes(), layout.plane_bytes());
+            let sizes = KvFileSizes {
+                layers: 2,
+                blocks: 8,
+                block_bytes,
+                halves: Some(layout),
+                ..KvFileSizes::default()
+            };
+            let stats = Arc::new(Stats::default());
+            let drive = KvFile::new(folder.path(), sizes, Arc::clone(&stats)).unwrap();
+            let out: Vec<u8> = (0..4 * block_bytes).map(|i| (i % 251) as u8).collect();
+            drive.write_kv(1, &[(5, 0), (6, 1), (2, 3)], &out).unwrap();
+            // Neighbours in the file are left alone.
+            drive.write_kv(1, &[(4, 2), (7, 2)], &out).unwrap();
+            drive.write_kv(0, &[(6, 2)], &out).unwrap();
+            let mut back = vec![0; 5 * block_bytes];
+            drive.read_kv(1, &[(2, 1), (5, 3), (6, 4)], &mut back).unwrap();
+            let block = |bytes: &[u8], i: usize| bytes[i * block_bytes..][..block_bytes].to_vec();
+            assert_eq!(block(&back, 1), block(&out, 3));
+            assert_eq!((block(&back, 3), block(&back, 4)), (block(&out, 0), block(&out, 1)));
+            let before = stats.counts().moved_by(Lane::DiskRead);
+            let mut part = vec![0; 2 * block_bytes];
+            let keys = Plane { here: 6, there: 1, head: 1, half: Half::Keys };
+            let values = Plane { here: 5, there: 0, head: 2, half: Half::Values };
+            drive.read_planes(1, &[keys, values], &mut part).unwrap();
+            let (k, v) = (keys.start(layout, 1), values.start(layout, 0));
+            assert_eq!(part[k..][..plane], out[k..][..plane]);
+            assert_eq!(part[v..][..plane], out[v..][..plane]);
+            part[k..][..plane].fill(0);
+            part[v..][..plane].fill(0);
+            assert!(part.iter().all(|byte| *byte == 0), "nothing else was written");
+            let read = stats.counts().moved_by(Lane::DiskRead) - before;
+            assert_eq!(read, 2 * plane.next_multiple_of(SECTOR) as u64);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use kernels::arena::Buf;
 use kernels::device::{Device, KvPages, Rows};
+use policy::pipeline::Values;
 use spec::{Buffer, Lane, Node, Program, Tensor, Tier};
 
 use crate::front::request::Failure;
@@ -9,6 +10,7 @@ use crate::lock::lock;
 use crate::step::bound::{BatchRun, ChunkRun, StepRun};
 use crate::step::run::Machine;
 use crate::tiers::kv::LayerPages;
+use crate::tiers::kv_halves::Plane;
 use crate::tiers::link::Pace;
 use crate::watch::stats::Moved;
 
@@ -16,7 +18,7 @@ use crate::watch::stats::Moved;
 type Run = (u32, u32, usize);
 
 impl Machine {
-    fn memory(&self, tier: Tier) -> &dyn Device {
+    pub(crate) fn memory(&self, tier: Tier) -> &dyn Device {
         match tier {
             Tier::Device => &*self.device,
             Tier::Host => &*self.host,
@@ -88,6 +90,13 @@ impl Machine {
         let pairs: Vec<(u32, u32)> = pairs.collect();
         let mut result = Ok(());
         match from {
+            Tier::Disk if self.kv.values == Values::Chosen => {
+                let planes = chunks.iter().flat_map(|chunk| self.planes_with_keys(chunk, (from, to), layer));
+                let planes: Vec<Plane> = planes.collect();
+                self.memory(inner).fill(&slot.buf, &mut |into| {
+                    result = drive.read_planes(layer, &planes, into);
+                });
+            }
             Tier::Disk => self.memory(inner).fill(&slot.buf, &mut |into| {
                 result = drive.read_kv(layer, &pairs, into);
             }),
@@ -115,6 +124,11 @@ impl Machine {
                 let pages = pages.or_else(|| self.kv.slot(&step.program, node, tier));
                 (tier, pages.expect("KV that passes has a slot"))
             };
+            if from > to && self.kv.values == Values::Chosen && chunk.chooses() {
+                let planes = self.planes_with_keys(chunk, (from, to), layer);
+                self.copy_planes(&mut pace, &planes, place(from), place(to));
+                continue;
+            }
             let carried = chunk
                 .carried(from, to, window)
                 .map(|index| (chunk.block(from, index), chunk.block(to, index)));
@@ -206,7 +220,7 @@ impl Machine {
 
 /// What did not come from the drive, or not get there, ends the sequences that it belongs to. The step goes on for the others:
 /// no row of a batch has a part in another's.
-fn lose<'a>(chunks: impl IntoIterator<Item = &'a ChunkRun>, moved: model::Result<()>) {
+pub(crate) fn lose<'a>(chunks: impl IntoIterator<Item = &'a ChunkRun>, moved: model::Result<()>) {
     let Err(error) = moved else { return };
     for chunk in chunks {
         lock(&chunk.sequence).fail(Failure::Drive(error.to_string()));
@@ -224,7 +238,7 @@ impl LayerPages {
 }
 
 /// The link between host and device, by where a copy ends.
-fn link_to(tier: Tier) -> Lane {
+pub(crate) fn link_to(tier: Tier) -> Lane {
     if tier == Tier::Device { Lane::Up } else { Lane::Down }
 }
 

@@ -83,6 +83,7 @@ mod tests {
         };
         Foreseen {
             cost: Measured {
+                sparse: None,
                 tables,
                 dims,
                 bytes: ElementBytes::BF16,

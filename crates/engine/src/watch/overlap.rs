@@ -48,7 +48,7 @@ impl Overlap {
     pub(crate) fn begins(&self, op: Op, lane: Lane) -> Timed<'_> {
         match (op, lane) {
             // On the device's own lane, where both share cores, the device does nothing meanwhile.
-            (Op::Attend { on: Tier::Host, .. }, _) => {
+            (Op::Attend { on: Tier::Host, .. } | Op::Choose { on: Tier::Host, .. }, _) => {
                 let now = Instant::now();
                 Timed::HostAttention(self, now, self.device().at(now))
             }

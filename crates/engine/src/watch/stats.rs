@@ -32,6 +32,7 @@ pub(crate) struct Stats {
     lane_busy_ns: [AtomicU64; Lane::COUNT],
     op_busy_ns: [AtomicU64; Op::KINDS.len()],
     moved_bytes: [[AtomicU64; Moved::COUNT]; Lane::COUNT],
+    left_bytes: [AtomicU64; Lane::COUNT],
     /// Attention on the host beside the device's work.
     pub(crate) overlap: Overlap,
     swapped: AtomicU64,
@@ -97,6 +98,8 @@ pub struct Counts {
     pub op_busy_ns: [u64; Op::KINDS.len()],
     /// Bytes of KV and of activations that passed each link, by [`Lane::index`] and [`Moved`].
     pub moved_bytes: [[u64; Moved::COUNT]; Lane::COUNT],
+    /// Bytes of values that did not pass each link since sparse attention chose none of them, by [`Lane::index`].
+    pub left_bytes: [u64; Lane::COUNT],
     /// Nanoseconds of attention on the host.
     pub host_attention_ns: u64,
     /// Those of them in which the device worked too.
@@ -149,6 +152,7 @@ impl Stats {
             moved_bytes: std::array::from_fn(|lane| {
                 std::array::from_fn(|what| self.moved_bytes[lane][what].load(Ordering::Relaxed))
             }),
+            left_bytes: std::array::from_fn(|lane| self.left_bytes[lane].load(Ordering::Relaxed)),
             host_attention_ns: self.overlap.sums().0,
             hidden_attention_ns: self.overlap.sums().1,
             swapped: self.swapped.load(Ordering::Relaxed),
@@ -192,6 +196,11 @@ impl Stats {
     /// So many bytes passed a link.
     pub(crate) fn moved(&self, link: Lane, what: Moved, bytes: usize) {
         self.moved_bytes[link.index()][what as usize].fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// So many bytes of values stay where they are, and need not pass a link.
+    pub(crate) fn left(&self, link: Lane, bytes: usize) {
+        self.left_bytes[link.index()].fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// Preemptions since the start.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use kernels::CpuDevice;
 use kernels::arena::{Buf, Full, PAGE};
-use kernels::attention::{BLOCK_TOKENS, Span};
+use kernels::attention::{BLOCK_TOKENS, Chosen, Span};
 use kernels::device::{AttendShape, Device, KvPages, Matrix, NormWeights, QkTransform, Rows, Sink};
 use kernels::pick::{NoPick, PICKED, Pick, Picked};
 use kernels::queue::{self, Mark};
@@ -313,6 +313,18 @@ impl Device for Late {
         buffers.extend(all(transform.rope.iter().flat_map(|rope| [rope.cos, rope.sin]), Reads));
         let (transform, spans) = (*transform, Owned::new(spans));
         self.call("store_kv", &buffers, move |cpu| cpu.store_kv(qkv, &transform, &spans.spans(), kv, q));
+    }
+
+    fn choose(&self, q: Rows, kv: KvPages, spans: &[Span<'_>], shape: AttendShape) -> Chosen {
+        let mut buffers: Vec<_> = all(rows_of(q, spans), Reads).collect();
+        buffers.extend(all(pages(kv, spans, |_| 0), Reads));
+        let (spans, told) = (Owned::new(spans), Arc::new(Mutex::new(Chosen::default())));
+        let tells = Arc::clone(&told);
+        self.call("choose", &buffers, move |cpu| {
+            *tells.lock().unwrap() = cpu.choose(q, kv, &spans.spans(), shape);
+        });
+        self.queues.iter().for_each(|queues| queues.wait(Some(queue::current())));
+        std::mem::take(&mut *told.lock().unwrap())
     }
 
     fn attend(&self, q: Rows, kv: KvPages, spans: &[Span<'_>], shape: AttendShape, out: Rows) {

@@ -3,8 +3,9 @@
 //! Tables say what an op takes alone; `pressed` says how much longer it takes beside others.
 
 use super::pressed::Pressed;
-use super::roofline::{moved, tensor_bytes, travelling};
-use super::{Cost, Dims, ElementBytes, Tables};
+use super::roofline::{all_context, choosing, mean_context, moved, tensor_bytes, travelling};
+use super::sparse::{chosen, with_keys};
+use super::{Cost, Dims, ElementBytes, Sparse, Tables};
 use crate::pipeline::{Delegation, DiskPath};
 use spec::{LinkSpec, Load, Nanos, Op, Part, Shape, Tier};
 
@@ -32,6 +33,8 @@ pub struct Measured {
     pub windows: Vec<Option<u32>>,
     /// The link between host and device, where it is slower than a copy of memory.
     pub link: Option<LinkSpec>,
+    /// Whether a share of the keys alone counts. Tables of attention were measured so.
+    pub sparse: Option<Sparse>,
 }
 
 impl Cost for Measured {
@@ -53,7 +56,7 @@ impl Cost for Measured {
 }
 
 /// Kinds of ops that take the same in all layers.
-const ALIKE: usize = 9;
+const ALIKE: usize = 12;
 
 /// Batch and kind of such an op.
 fn alike(op: &Op) -> Option<(u16, usize)> {
@@ -65,6 +68,7 @@ fn alike(op: &Op) -> Option<(u16, usize)> {
         Op::Head { batch } => (batch, 4),
         Op::Sample { batch } => (batch, 5),
         Op::Attend { batch, on, .. } => (batch, 6 + on as usize),
+        Op::Choose { batch, on, .. } => (batch, 9 + on as usize),
         _ => return None,
     })
 }
@@ -73,11 +77,20 @@ impl Measured {
     fn price(&self, op: &Op, shape: &Shape, pressed: Pressed) -> Nanos {
         Nanos::from_secs(match *op {
             Op::LoadWeights { part, from, to } => self.load(part, from, to, pressed),
-            Op::MoveKv { from, to, .. } => self.copy(from, to, self.kv(moved(shape, from, to)), pressed),
+            Op::MoveKv { from, to, .. } => {
+                self.copy(from, to, self.kv(moved(shape, from, to) as f64), pressed)
+            }
             Op::CopyKv { layer, batch, from, to } => {
                 let load = &shape.loads[usize::from(batch)];
-                let bytes = self.kv(self.disk_path.kv_copied(load, from, to)) * self.seen(layer, load);
-                self.copy(from, to, bytes, pressed)
+                let positions = with_keys(self.sparse, self.disk_path, load, (from, to));
+                self.copy(from, to, self.kv(positions) * self.seen(layer, load), pressed)
+            }
+            Op::CopyChosen { layer, batch, from, to } => {
+                let load = &shape.loads[usize::from(batch)];
+                let seen = self.seen(layer, load);
+                let each = mean_context(load) * seen;
+                let positions = chosen(self.sparse, self.disk_path, load, (from, to), each);
+                self.copy(from, to, self.kv(positions) * seen, pressed)
             }
             Op::MoveHidden { what, batch, from, to } => {
                 let load = travelling(what, &shape.loads[usize::from(batch)]);
@@ -93,7 +106,8 @@ impl Measured {
             | Op::Mlp { .. }
             | Op::Head { .. }
             | Op::Sample { .. }
-            | Op::Attend { .. } => self.compute(op, shape, pressed) + self.beside_kernels(op, shape),
+            | Op::Attend { .. }
+            | Op::Choose { .. } => self.compute(op, shape, pressed) + self.beside_kernels(op, shape),
         })
     }
 
@@ -124,8 +138,18 @@ impl Measured {
             Op::Attend { layer, batch, on } => {
                 self.attend(layer, load(batch), on) * self.slower(1.0, pressed)
             }
+            Op::Choose { layer, batch, on } => {
+                self.choose(layer, load(batch), on) * self.slower(1.0, pressed)
+            }
             _ => 0.0,
         }
+    }
+
+    /// All of a sparse attention but the values, of which it reads few: as long as that, at the most.
+    fn choose(&self, layer: u16, load: &Load, on: Tier) -> f64 {
+        let positions = choosing(load, on) as f64;
+        let seqs = positions / mean_context(load).max(1.0);
+        self.tables.decode_on(on, seqs, positions * self.seen(layer, load))
     }
 
     /// What a processor of the host takes for its panels of a linear, beside the device. A host that is the device's own
@@ -151,7 +175,8 @@ impl Measured {
         | Op::Mlp { batch, .. }
         | Op::Head { batch }
         | Op::Sample { batch }
-        | Op::Attend { batch, .. }) = *op
+        | Op::Attend { batch, .. }
+        | Op::Choose { batch, .. }) = *op
         else {
             return 0.0;
         };
@@ -195,7 +220,7 @@ impl Measured {
     /// Whether an op takes another time in another layer.
     fn differs(&self, op: &Op, pressed: Pressed) -> bool {
         match op {
-            Op::Attend { .. } => !self.windows.is_empty(),
+            Op::Attend { .. } | Op::Choose { .. } => !self.windows.is_empty(),
             // Layers have more or less of their weights on the host.
             Op::Qkv { .. } | Op::OutProj { .. } | Op::Mlp { .. } => pressed.on_host,
             _ => false,
@@ -227,8 +252,8 @@ impl Measured {
         }
     }
 
-    pub(super) fn kv(&self, positions: u64) -> f64 {
-        positions as f64 * self.dims.kv() * self.bytes.kv
+    pub(super) fn kv(&self, positions: f64) -> f64 {
+        positions * self.dims.kv() * self.bytes.kv
     }
 }
 
@@ -239,16 +264,6 @@ fn part_bytes(parts: &PartBytes, part: Part) -> u64 {
         Part::Mlp(layer) => parts.get(usize::from(layer)).map_or(0, |halves| halves[1]),
         Part::Embed | Part::Head => 0,
     }
-}
-
-/// Positions that a sequence sees on average.
-fn mean_context(load: &Load) -> f64 {
-    all_context(load) as f64 / f64::from(load.seqs.max(1))
-}
-
-/// Positions that all sequences of a batch see together, on whichever tier.
-fn all_context(load: &Load) -> u64 {
-    Tier::ALL.iter().map(|&tier| load.context[tier]).sum()
 }
 
 #[cfg(test)]

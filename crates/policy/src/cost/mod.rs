@@ -5,11 +5,13 @@ mod measured;
 mod pressed;
 mod roofline;
 mod shapes;
+mod sparse;
 mod tables;
 
 pub use curve::Curve;
 pub use measured::{Measured, PartBytes};
 pub use roofline::{Dims, ElementBytes, Roofline};
+pub use sparse::Sparse;
 pub use tables::{Beside, Decode, Linear, Tables};
 
 use spec::{Nanos, Op, Shape};

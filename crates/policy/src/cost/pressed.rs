@@ -6,8 +6,10 @@
 //! host and device where both are memory of the processor: they are made by a thread that takes a core from the kernels.
 
 use super::Measured;
+use super::roofline::mean_context;
+use super::sparse::{chosen, with_keys};
 use crate::pipeline::DiskPath;
-use spec::{Op, Shape, Tier};
+use spec::{Load, Op, Shape, Tier};
 
 /// How much longer things take in a step, because of what goes on beside them: shares of the time.
 #[derive(Clone, Copy)]
@@ -53,7 +55,7 @@ impl Measured {
             DiskPath::Direct => 0,
         };
         let both = [(Tier::Host, Tier::Device), (Tier::Device, Tier::Host)];
-        let kv = |load| both.map(|(from, to)| self.disk_path.kv_copied(load, from, to)).iter().sum::<u64>();
+        let kv = |load| both.map(|hop| self.carried(load, hop)).iter().sum::<f64>();
         let kv: f64 = shape.loads.iter().map(|load| self.kv(kv(load))).sum();
         ((weights + staged) as f64 + kv * self.dims.layers as f64) / self.tables.copy_bytes_per_s
     }
@@ -62,8 +64,17 @@ impl Measured {
     fn reading(&self, shape: &Shape) -> f64 {
         let weights = self.from_disk.iter().flatten().filter(|&&bytes| bytes > 0);
         let weights: f64 = weights.map(|&bytes| self.tables.disk_read.at(bytes as f64)).sum();
-        let kv: f64 = shape.loads.iter().map(|load| self.kv(load.kv_in.disk)).sum();
+        let both = [(Tier::Disk, Tier::Host), (Tier::Disk, Tier::Device)];
+        let kv = |load| both.map(|hop| self.carried(load, hop)).iter().sum::<f64>();
+        let kv: f64 = shape.loads.iter().map(|load| self.kv(kv(load))).sum();
         weights + self.dims.layers as f64 * self.tables.disk_read.at(kv)
+    }
+
+    /// Positions' worth of KV that makes a hop in a layer, in one copy or in two.
+    fn carried(&self, load: &Load, hop: (Tier, Tier)) -> f64 {
+        let later =
+            self.sparse.map_or(0.0, |_| chosen(self.sparse, self.disk_path, load, hop, mean_context(load)));
+        with_keys(self.sparse, self.disk_path, load, hop) + later
     }
 
     /// Seconds that a step computes, with nothing beside it.

@@ -1,6 +1,7 @@
 //! The roofline: an op takes as long as its arithmetic or its bytes, whichever is more, and the time to start it.
 
-use super::Cost;
+use super::sparse::{chosen, with_keys};
+use super::{Cost, Sparse};
 use crate::pipeline::DiskPath;
 use spec::model::{Mlp, ModelSpec};
 use spec::{BLOCK_TOKENS, HardwareSpec, LinkSpec, Load, Nanos, Op, Part, Shape, Split, Tensor, Tier};
@@ -110,6 +111,8 @@ pub struct Roofline {
     pub weights: Split,
     /// How what is on the drive comes to the device.
     pub disk_path: DiskPath,
+    /// Whether a share of the keys alone counts.
+    pub sparse: Option<Sparse>,
 }
 
 impl Cost for Roofline {
@@ -126,9 +129,15 @@ impl Cost for Roofline {
             Op::Sample { batch } => self.device(0.0, self.tensor(Tensor::Logits, load(batch))),
             Op::Attend { batch, on, .. } => self.attend(load(batch), on, tp),
             Op::LoadWeights { part, from, to } => self.copy(from, to, self.loaded(part, from) / tp),
-            Op::MoveKv { from, to, .. } => self.copy(from, to, self.kv(moved(shape, from, to)) / tp),
+            Op::MoveKv { from, to, .. } => self.copy(from, to, self.kv(moved(shape, from, to) as f64) / tp),
+            Op::Choose { batch, on, .. } => self.choose(load(batch), on, tp),
             Op::CopyKv { batch, from, to, .. } => {
-                self.copy(from, to, self.kv(self.disk_path.kv_copied(load(batch), from, to)) / tp)
+                let positions = with_keys(self.sparse, self.disk_path, load(batch), (from, to));
+                self.copy(from, to, self.kv(positions) / tp)
+            }
+            Op::CopyChosen { batch, from, to, .. } => {
+                let (load, each) = (load(batch), mean_context(load(batch)));
+                self.copy(from, to, self.kv(chosen(self.sparse, self.disk_path, load, (from, to), each)) / tp)
             }
             Op::MoveHidden { what, batch, from, to } => {
                 self.copy(from, to, self.tensor(what, &travelling(what, load(batch))))
@@ -153,7 +162,16 @@ impl Roofline {
     /// Queries against keys and again against values; causal pairs are counted as such in the shape.
     fn attend(&self, load: &Load, on: Tier, tp: f64) -> Nanos {
         let flops = 4.0 * load.prefill_pairs[on] as f64 * (self.dims.heads * self.dims.head_dim) as f64 / tp;
-        let bytes = self.kv(load.context[on]) / tp;
+        let bytes = self.kv(load.context[on] as f64) / tp;
+        self.attention(on, flops, bytes)
+    }
+
+    /// The keys of decodes, which attention reads again.
+    fn choose(&self, load: &Load, on: Tier, tp: f64) -> Nanos {
+        self.attention(on, 0.0, 0.5 * self.kv(choosing(load, on) as f64) / tp)
+    }
+
+    fn attention(&self, on: Tier, flops: f64, bytes: f64) -> Nanos {
         let (flops_per_s, bytes_per_s, launch) = match on {
             Tier::Device => {
                 let device = &self.hardware.device;
@@ -168,8 +186,8 @@ impl Roofline {
     }
 
     /// Bytes of one layer's KV of some positions.
-    fn kv(&self, positions: u64) -> f64 {
-        positions as f64 * self.dims.kv() * self.bytes.kv
+    fn kv(&self, positions: f64) -> f64 {
+        positions * self.dims.kv() * self.bytes.kv
     }
 
     /// Bytes of a part that a load from `from` brings: up from the host goes also what the drive brought there.
@@ -236,6 +254,24 @@ pub(super) fn moved(shape: &Shape, from: Tier, to: Tier) -> u64 {
     moves.map(|m| u64::from(m.blocks) * u64::from(BLOCK_TOKENS.0)).sum()
 }
 
+/// Positions whose keys decodes choose by on a tier.
+pub(super) fn choosing(load: &Load, on: Tier) -> u64 {
+    match on {
+        Tier::Device => load.decode_in.host + load.decode_up,
+        _ => load.decode_in.disk - load.decode_up,
+    }
+}
+
+/// Positions that a sequence sees on average.
+pub(super) fn mean_context(load: &Load) -> f64 {
+    all_context(load) as f64 / f64::from(load.seqs.max(1))
+}
+
+/// Positions that all sequences of a batch see together, on whichever tier.
+pub(super) fn all_context(load: &Load) -> u64 {
+    Tier::ALL.iter().map(|&tier| load.context[tier]).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -285,6 +321,7 @@ mod tests {
             bytes: ElementBytes::BF16,
             weights: Split::new(ByTier { device: 500_000, host: 300_000, disk: 200_000 }).expect("adds up"),
             disk_path: DiskPath::Direct,
+            sparse: None,
         }
     }
 
@@ -341,6 +378,24 @@ mod tests {
         let queries = Op::MoveHidden { what: Tensor::Qkv, batch: 0, from: Tier::Device, to: Tier::Host };
         // Ten rows of 1,000 queries and 1,000 keys and values.
         assert_eq!(ns(&cost, queries, load), 1_000 + 4_000);
+    }
+
+    #[test]
+    fn values_of_decodes_come_in_a_copy_of_their_own_where_they_are_chosen() {
+        let on_host = |positions| ByTier { device: 0, host: positions, disk: 0 };
+        let context = ByTier { device: 1000, host: 0, disk: 0 };
+        let (kv_in, decode_in) = (on_host(1000), on_host(800));
+        let load = Load { tokens: 1, seqs: 1, kv_in, decode_in, context, ..Load::default() };
+        let sparse = Sparse { share: 0.01, queries: 1 };
+        let cost = Roofline { sparse: Some(sparse), ..roofline() };
+        let (layer, batch, from, to) = (0, 0, Tier::Host, Tier::Device);
+        // 2,000 bytes a position at 10 GB/s: all of 200, the keys of 800; then some of their values.
+        assert_eq!(ns(&cost, Op::CopyKv { layer, batch, from, to }, load), 1_000 + 600 * 200);
+        let values = 400.0 * sparse.pages(1000.0) * 200.0;
+        let took = ns(&cost, Op::CopyChosen { layer, batch, from, to }, load) as f64;
+        assert!((took - 1_000.0 - values).abs() < 2.0 && values < 0.7 * 80_000.0, "{took}");
+        // Keys of 800 at 100 GB/s.
+        assert_eq!(ns(&cost, Op::Choose { layer, batch, on: Tier::Device }, load), 100 + 8_000);
     }
 
     #[test]

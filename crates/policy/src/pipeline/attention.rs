@@ -9,12 +9,27 @@
 //! disk       device      DiskRead (, Up)         -              to the slot, then (Down,) DiskWrite
 //! ```
 //!
+//! Where attention is to a share of the keys alone (FlexGen, section 5), decodes over KV that is brought to them have theirs in
+//! two halves, with one op more: `Choose` scores the keys, which came first, and then only values that it chose are copied.
+//! Each half of the slot's content waits for the one before, since all of these write the slot:
+//!
+//! ```text
+//! DiskRead |keys 0 |keys 1 |values 0 |keys 2 |values 1 |
+//! compute          |choose 0|choose 1 |attend 0|choose 2|attend 1 ..
+//! ```
+//!
+//! Prompts have all of theirs with the keys: of many rows some row chooses nearly every page.
+//!
 //! FlexGen, section 4.2 (computation delegation): attending where the KV is moves b h numbers instead of b s h.
 
 use super::pieces::{Pieces, Slots, TURNS};
-use super::plan::DiskPath;
+use super::plan::{DiskPath, Values};
 use spec::Access::{Read, ReadPast, Write, WritePast};
 use spec::{Buffer, Lane, Op, Tensor, Tier};
+
+/// The hops of KV on its way to attention.
+const INWARD: [(Tier, Tier); 3] =
+    [(Tier::Disk, Tier::Host), (Tier::Disk, Tier::Device), (Tier::Host, Tier::Device)];
 
 /// What a batch copies through its KV slots.
 #[derive(Clone, Copy)]
@@ -45,6 +60,9 @@ impl Pieces<'_> {
         let away = self.away(batch);
         away.iter().for_each(|away| self.kv_in(layer, batch, away));
         self.project(layer, batch, weights, away.as_ref());
+        if self.plan.values == Values::Chosen {
+            away.iter().for_each(|away| self.choose(layer, batch, away));
+        }
         if load.context.device > 0 || load.host_tokens == 0 {
             self.attend_on_device(layer, batch, away.as_ref());
         }
@@ -75,7 +93,7 @@ impl Pieces<'_> {
     /// The context comes to where it is attended.
     fn kv_in(&mut self, layer: u16, batch: u16, away: &Away) {
         let load = self.load_of(batch);
-        for (from, to) in [(Tier::Disk, Tier::Host), (Tier::Disk, Tier::Device), (Tier::Host, Tier::Device)] {
+        for (from, to) in INWARD {
             if self.plan.disk_path.kv_copied(load, from, to) == 0 {
                 continue;
             }
@@ -90,6 +108,60 @@ impl Pieces<'_> {
             ];
             self.copy(Op::CopyKv { layer, batch, from, to }, from, to, touches.into_iter().flatten());
         }
+    }
+
+    /// Decodes choose among their values, which then come too.
+    fn choose(&mut self, layer: u16, batch: u16, away: &Away) {
+        for on in [Tier::Device, Tier::Host] {
+            if self.chooses(batch, on) {
+                self.choose_on(on, layer, batch, away);
+            }
+        }
+        INWARD.into_iter().for_each(|hop| self.chosen_in(hop, layer, batch, away));
+    }
+
+    fn choose_on(&mut self, on: Tier, layer: u16, batch: u16, away: &Away) {
+        if on == Tier::Host {
+            self.queries_down(batch);
+        }
+        // Through the host's slot values come to it, or pass on to the device.
+        let touches = [
+            Some((self.qkv(batch, on), Read)),
+            (on == Tier::Device).then(|| (away.device(), Write)),
+            (on == Tier::Host || self.stages_values(batch, away)).then(|| (away.host(), Write)),
+        ];
+        let lane = if on == Tier::Host { Lane::Host } else { Lane::Device };
+        self.program.push(Op::Choose { layer, batch, on }, lane, self.ranks, touches.into_iter().flatten());
+    }
+
+    fn chosen_in(&mut self, (from, to): (Tier, Tier), layer: u16, batch: u16, away: &Away) {
+        let load = self.load_of(batch);
+        if self.plan.disk_path.decode_copied(load, from, to) == 0 {
+            return;
+        }
+        let slot = if to == Tier::Host { away.host() } else { away.device() };
+        let touches = [
+            Some((slot, Write)),
+            (load.decode_in[from] > 0).then_some((Buffer::Kv { layer, tier: from }, ReadPast)),
+            (from == Tier::Host && self.stages_values(batch, away)).then(|| (away.host(), Read)),
+            self.arrived(layer, from),
+        ];
+        self.copy(Op::CopyChosen { layer, batch, from, to }, from, to, touches.into_iter().flatten());
+    }
+
+    /// Whether chosen values pass through the host on their way to the device.
+    fn stages_values(&self, batch: u16, away: &Away) -> bool {
+        away.staged && self.load_of(batch).decode_up > 0
+    }
+
+    /// Whether decodes of a batch choose among their values on a tier.
+    fn chooses(&self, batch: u16, on: Tier) -> bool {
+        let load = self.load_of(batch);
+        let decodes = match on {
+            Tier::Device => load.decode_in.host + load.decode_up,
+            _ => load.decode_in.disk - load.decode_up,
+        };
+        self.plan.values == Values::Chosen && decodes > 0
     }
 
     /// The new positions go home.
@@ -132,12 +204,20 @@ impl Pieces<'_> {
         self.push(Op::Attend { layer, batch, on: Tier::Device }, touches.into_iter().flatten());
     }
 
+    /// Queries of what attends on the host go there.
+    fn queries_down(&mut self, batch: u16) {
+        let (device, host) = (Tier::Device, Tier::Host);
+        let down = [(self.qkv(batch, device), Read), (self.qkv(batch, host), Write)];
+        self.copy(Op::MoveHidden { what: Tensor::Qkv, batch, from: device, to: host }, device, host, down);
+    }
+
     /// Queries go down, what was attended comes up: the device goes on with other batches meanwhile.
     fn attend_on_host(&mut self, layer: u16, batch: u16, away: Option<&Away>) {
         let (device, host) = (Tier::Device, Tier::Host);
+        if !self.chooses(batch, host) {
+            self.queries_down(batch);
+        }
         let (queries, attended) = (self.qkv(batch, host), self.attended(batch, host));
-        let down = [(self.qkv(batch, device), Read), (queries, Write)];
-        self.copy(Op::MoveHidden { what: Tensor::Qkv, batch, from: device, to: host }, device, host, down);
         let touches = [
             Some((queries, Read)),
             Some((Buffer::Kv { layer, tier: host }, WritePast)),

@@ -18,7 +18,7 @@ mod zigzag;
 pub use arrange::{arrange, lock_step};
 pub use delegation::{BothWays, Delegation};
 pub use pieces::{SLOTS, TURNS, direct_slot, up_slot};
-pub use plan::{DiskPath, Excess, Overlap, Plan, Share, Weights};
+pub use plan::{DiskPath, Excess, Overlap, Plan, Share, Values, Weights};
 pub use timeline::{Pauses, Timeline, Timing};
 pub use waits::{Ticket, Waits};
 

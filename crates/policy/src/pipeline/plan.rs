@@ -1,7 +1,7 @@
 //! What a pipeline must know beside the shape: how many layers, what is not on the device, and what slots have room for.
 
 use super::delegation::Delegation;
-use spec::{Lane, Layout, Load, Pipeline, Shape, Split, Tier};
+use spec::{ByTier, Lane, Layout, Load, Pipeline, Shape, Split, Tier};
 
 /// How what lives on the drive reaches the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +29,28 @@ impl DiskPath {
             _ => 0,
         }
     }
+
+    /// Those of them that decodes attend, which may choose among their values; on the way to attention alone.
+    pub fn decode_copied(self, load: &Load, from: Tier, to: Tier) -> u64 {
+        let decodes = Load {
+            kv_in: load.decode_in,
+            disk_up: load.decode_up,
+            kv_out: ByTier::default(),
+            disk_down: 0,
+            ..*load
+        };
+        self.kv_copied(&decodes, from, to)
+    }
+}
+
+/// What of the values that decodes attend away from their home is brought to them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Values {
+    /// All, with the keys.
+    #[default]
+    All,
+    /// Those that some query chose, once its keys were scored (FlexGen, section 5).
+    Chosen,
 }
 
 /// Where the panels are that a layer needs.
@@ -97,6 +119,8 @@ pub struct Plan {
     pub hidden: Split,
     /// How KV and activations on the drive come to the device.
     pub disk_path: DiskPath,
+    /// Which values are brought to decodes.
+    pub values: Values,
     /// KV positions of one layer that a KV slot has room for: what one batch attends away from its home.
     pub kv_slot_tokens: u64,
 }
@@ -167,6 +191,7 @@ impl Plan {
             max_batches: 1,
             hidden: Split::RESIDENT,
             disk_path: DiskPath::Direct,
+            values: Values::All,
             kv_slot_tokens: 0,
         }
     }

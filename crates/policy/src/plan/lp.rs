@@ -12,7 +12,7 @@
 
 use super::habits::Habits;
 use super::programme::{Compare, Programme};
-use crate::cost::{Dims, ElementBytes};
+use crate::cost::{Dims, ElementBytes, Sparse};
 use crate::pipeline::DiskPath;
 use spec::{ByTier, HardwareSpec, Lane, Part, Placement, Split, Tier};
 
@@ -70,6 +70,8 @@ pub struct Question {
     pub kernels: Kernels,
     /// How what is on the drive comes to the device.
     pub disk_path: DiskPath,
+    /// Whether a share of the keys alone counts: then decodes are brought fewer values.
+    pub sparse: Option<Sparse>,
     /// What the runtime does slower than the hardware could.
     pub habits: Habits,
 }
@@ -252,9 +254,11 @@ impl Model<'_> {
             if phase == Phase::Prefill {
                 device.constant += self.question.prompt_attention(self.batch * s * (s + 1.0) / 2.0);
             } else {
-                let elements = self.batch * (s + f64::from(*generated) / 2.0) * dims.kv();
-                let (context, on_device) =
-                    (elements * self.question.bytes.kv, self.question.device_attention(elements));
+                let positions = s + f64::from(*generated) / 2.0;
+                let elements = self.batch * positions * dims.kv();
+                let brought = self.question.sparse.map_or(1.0, |sparse| sparse.brought(positions));
+                let context = elements * self.question.bytes.kv * brought;
+                let on_device = self.question.device_attention(elements);
                 device = device.with(Kind::Kv, Tier::Device, on_device);
                 read = read.with(Kind::Kv, Tier::Disk, context / hardware.disk.read_bytes_per_s);
                 match self.question.attends {

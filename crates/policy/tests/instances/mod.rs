@@ -73,6 +73,7 @@ pub(crate) fn instances() -> Vec<(String, Question, BlockSize)> {
                         attends,
                         kernels,
                         disk_path,
+                        sparse: None,
                         habits: Habits::default(),
                     };
                     let name = format!(

@@ -202,6 +202,15 @@ fn links(page: &mut Page, counts: &Counts, engine: &Engine) {
             page.sample(name, &format!(",link=\"{}\",what=\"{kind}\"", lane_name(link)), bytes);
         }
     }
+    let name = "ballast_kv_left_bytes_total";
+    page.family(
+        name,
+        COUNTER,
+        "Bytes of values that sparse attention did not choose, and that were left, by link.",
+    );
+    for link in [Lane::Up, Lane::DiskRead] {
+        page.sample(name, &format!(",link=\"{}\"", lane_name(link)), counts.left_bytes[link.index()]);
+    }
     let name = "ballast_moving_seconds_total";
     page.family(name, COUNTER, "Time in which weights were being moved, by link.");
     for (link, busy_ns) in [("up", up.busy_ns), ("disk_read", read.busy_ns)] {

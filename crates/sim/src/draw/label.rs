@@ -15,6 +15,10 @@ pub fn label(op: &Op) -> String {
         Op::LoadWeights { part, from, to } => format!("weights {} {}", of(part), hop(from, to)),
         Op::MoveKv { layer, from, to } => format!("move KV {layer} {}", hop(from, to)),
         Op::CopyKv { layer, batch, from, to } => format!("kv {layer} batch {batch} {}", hop(from, to)),
+        Op::Choose { layer, batch, on } => format!("choose {layer} batch {batch} on {}", tier(on)),
+        Op::CopyChosen { layer, batch, from, to } => {
+            format!("kv {layer} batch {batch} chosen {}", hop(from, to))
+        }
         Op::MoveHidden { what, batch, from, to } => {
             format!("{} batch {batch} {}", name(what), hop(from, to))
         }

@@ -11,7 +11,7 @@ const ROW: f64 = 30.0;
 const TOP: f64 = 16.0;
 
 /// Kinds by the first word of a label, with a colour each; anything else is grey.
-const COLOURS: [(&str, &str); 12] = [
+const COLOURS: [(&str, &str); 13] = [
     ("weights", "#c44e52"),
     ("kv", "#dd8452"),
     ("move", "#937860"),
@@ -19,6 +19,7 @@ const COLOURS: [(&str, &str); 12] = [
     ("queries", "#64b5cd"),
     ("attended", "#64b5cd"),
     ("attend", "#4c72b0"),
+    ("choose", "#a1b9dd"),
     ("qkv", "#8172b3"),
     ("out", "#8172b3"),
     ("mlp", "#55a868"),

@@ -227,6 +227,7 @@ fn question(wanted: &Wanted, rates: Rates, mechanism: Mechanism) -> Question {
             Compute::Fused => Kernels::Fused,
         },
         disk_path: DiskPath::ThroughHost,
+        sparse: None,
         habits: habits(wanted, rates, mechanism),
     }
 }

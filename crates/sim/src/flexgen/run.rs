@@ -50,7 +50,7 @@ impl Breakdown {
             Op::LoadWeights { .. } => self.weights += took,
             Op::CopyKv { to: Tier::Disk, .. } => {}
             Op::CopyKv { from: Tier::Device, .. } => self.cache_out += took,
-            Op::CopyKv { .. } => self.cache_in += took,
+            Op::CopyKv { .. } | Op::CopyChosen { .. } => self.cache_in += took,
             Op::MoveHidden { .. } => {}
             _ => self.compute += took,
         }

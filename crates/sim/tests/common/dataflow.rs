@@ -2,7 +2,7 @@
 //! its beginning to its end. Buffers are only where a node says that they are, so this knows nothing of waits.
 
 use policy::cost::Cost;
-use policy::pipeline::{DiskPath, Plan, Share, Timeline, Weights};
+use policy::pipeline::{DiskPath, Plan, Share, Timeline, Values, Weights};
 use spec::{Access, Buffer, Lane, Load, Nanos, Node, Op, Part, Program, Shape, Tensor, Tier};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,6 +18,10 @@ enum Held {
     /// KV on its way: the context, then with the new positions.
     Context(u64, u16, u16),
     Complete(u64, u16, u16),
+    /// Keys alone of decodes: they chose among their values, on these tiers.
+    Chosen(u64, u16, u16, BTreeSet<Tier>),
+    /// With the values that were chosen, from these tiers.
+    Valued(u64, u16, u16, BTreeSet<Tier>),
     Logits(u64, u16),
 }
 
@@ -98,6 +102,27 @@ impl Played<'_> {
     }
 }
 
+/// The tiers on which decodes choose by what is in the slot of `tier`, or passes through it; and those that its values come
+/// from.
+fn values_of(plan: &Plan, load: &Load, tier: Tier) -> (BTreeSet<Tier>, BTreeSet<Tier>) {
+    if plan.values == Values::All {
+        return Default::default();
+    }
+    let through = plan.disk_path == DiskPath::ThroughHost && load.decode_up > 0;
+    let (choose, from) = match tier {
+        Tier::Device => (
+            [(Tier::Device, load.decode_in.host + load.decode_up > 0); 2],
+            [(Tier::Host, load.decode_in.host > 0 || through), (Tier::Disk, load.decode_up > 0 && !through)],
+        ),
+        _ => {
+            let here = load.decode_in.disk > load.decode_up;
+            ([(Tier::Host, here), (Tier::Device, through)], [(Tier::Disk, here || through); 2])
+        }
+    };
+    let which = |list: [(Tier, bool); 2]| list.into_iter().filter(|on| on.1).map(|on| on.0).collect();
+    (which(choose), which(from))
+}
+
 impl Dataflow<'_> {
     #[track_caller]
     fn holds(&self, at: Buffer, wanted: &Held, played: &Played<'_>) {
@@ -161,6 +186,8 @@ impl Dataflow<'_> {
             }
             Op::LoadWeights { .. } => {}
             Op::CopyKv { layer, batch, from, to } => self.copies(layer, batch, from, to, played),
+            Op::Choose { layer, batch, on } => self.chooses(layer, batch, on, played),
+            Op::CopyChosen { layer, batch, from, to } => self.copies_chosen(layer, batch, (from, to), played),
             Op::MoveHidden { what, batch, from, .. } => self.moves(what, batch, from, played),
         }
     }
@@ -169,7 +196,12 @@ impl Dataflow<'_> {
         self.holds(played.qkv(on), &Held::Qkv(played.step, layer, batch), played);
         let load = played.load(batch);
         let slot = played.slot(on);
+        let (_, values) = values_of(self.plan, load, on);
         match on {
+            _ if !values.is_empty() && slot.is_some() => {
+                let valued = Held::Valued(played.step, layer, batch, values);
+                slot.iter().for_each(|&at| self.holds(at, &valued, played));
+            }
             Tier::Device => slot.iter().for_each(|&at| {
                 self.holds(at, &Held::Complete(played.step, layer, batch), played);
             }),
@@ -179,8 +211,66 @@ impl Dataflow<'_> {
         }
     }
 
+    /// Keys are there, those that came and the new ones.
+    fn chooses(&self, layer: u16, batch: u16, on: Tier, played: &Played<'_>) {
+        let step = played.step;
+        self.holds(played.qkv(on), &Held::Qkv(step, layer, batch), played);
+        let slots: Vec<_> =
+            Tier::ALL.into_iter().filter_map(|tier| Some((tier, played.slot(tier)?))).collect();
+        assert!(slots.iter().any(|(tier, _)| *tier == on), "who chooses has keys");
+        for (tier, slot) in slots {
+            let by_others = match self.memory.get(&slot) {
+                Some(Held::Chosen(s, l, b, _)) => (*s, *l, *b) == (step, layer, batch) && tier == Tier::Host,
+                _ => false,
+            };
+            let keys = match tier {
+                Tier::Device => Held::Complete(step, layer, batch),
+                _ => Held::Context(step, layer, batch),
+            };
+            if !by_others {
+                self.holds(slot, &keys, played);
+            }
+        }
+    }
+
+    /// All that choose have chosen before the first value comes, and a slot that is passed through has them.
+    fn copies_chosen(&self, layer: u16, batch: u16, (from, to): (Tier, Tier), played: &Played<'_>) {
+        self.is_home(layer, from, played);
+        let (step, load) = (played.step, played.load(batch));
+        let slot = played.slot(to).expect("values come to a slot");
+        let (chosen, sources) = values_of(self.plan, load, to);
+        match self.memory.get(&slot) {
+            Some(Held::Valued(s, l, b, already)) if (*s, *l, *b) == (step, layer, batch) => {
+                assert!(!already.contains(&from) && already.is_subset(&sources));
+            }
+            _ => self.holds(slot, &Held::Chosen(step, layer, batch, chosen), played),
+        }
+        let staged =
+            played.buffer(|b| matches!(b, Buffer::KvSlot { tier, .. } if tier == from), Some(Access::Read));
+        let (_, there) = values_of(self.plan, load, from);
+        staged
+            .iter()
+            .for_each(|&at| self.holds(at, &Held::Valued(step, layer, batch, there.clone()), played));
+    }
+
     /// A copy reads a home that all earlier steps have written, or a slot that is complete.
     fn copies(&self, layer: u16, batch: u16, from: Tier, to: Tier, played: &Played<'_>) {
+        self.is_home(layer, from, played);
+        let read =
+            played.buffer(|b| matches!(b, Buffer::KvSlot { tier, .. } if tier == from), Some(Access::Read));
+        let inward = to == Tier::Device || (from, to) == (Tier::Disk, Tier::Host);
+        let (_, values) = values_of(self.plan, played.load(batch), from);
+        let wanted = match inward {
+            true => Held::Context(played.step, layer, batch),
+            false if from == Tier::Device && !values.is_empty() => {
+                Held::Valued(played.step, layer, batch, values)
+            }
+            false => Held::Complete(played.step, layer, batch),
+        };
+        read.iter().for_each(|&at| self.holds(at, &wanted, played));
+    }
+
+    fn is_home(&self, layer: u16, from: Tier, played: &Played<'_>) {
         let kv = played.buffer(|b| matches!(b, Buffer::Kv { .. }), Some(Access::ReadPast));
         if kv.is_some() {
             let writers = (0..).zip(&played.shape.loads).filter(|(_, load)| load.kv_out[from] > 0);
@@ -189,14 +279,6 @@ impl Dataflow<'_> {
                 .all(|b| (0..played.step).all(|step| self.home.contains(&(step, layer, b, from))));
             assert!(earlier, "step {}: layer {layer} is read before it is home on the {from:?}", played.step);
         }
-        let read =
-            played.buffer(|b| matches!(b, Buffer::KvSlot { tier, .. } if tier == from), Some(Access::Read));
-        let inward = to == Tier::Device || (from, to) == (Tier::Disk, Tier::Host);
-        let wanted = match inward {
-            true => Held::Context(played.step, layer, batch),
-            false => Held::Complete(played.step, layer, batch),
-        };
-        read.iter().for_each(|&at| self.holds(at, &wanted, played));
     }
 
     fn moves(&self, what: Tensor, batch: u16, from: Tier, played: &Played<'_>) {
@@ -250,6 +332,25 @@ impl Dataflow<'_> {
                 self.put(Buffer::Weights { slot, tier }, Held::Part(part));
             }
             Op::CopyKv { layer, batch, from, to } => self.copied(layer, batch, from, to, played),
+            Op::Choose { layer, batch, on } => {
+                for slot in Tier::ALL.into_iter().filter_map(|tier| played.slot(tier)) {
+                    let mut tiers = match self.memory.get(&slot) {
+                        Some(Held::Chosen(_, _, _, tiers)) => tiers.clone(),
+                        _ => BTreeSet::new(),
+                    };
+                    tiers.insert(on);
+                    self.put(slot, Held::Chosen(step, layer, batch, tiers));
+                }
+            }
+            Op::CopyChosen { layer, batch, from, to } => {
+                let slot = played.slot(to).expect("values come to a slot");
+                let mut tiers = match self.memory.get(&slot) {
+                    Some(Held::Valued(_, _, _, tiers)) => tiers.clone(),
+                    _ => BTreeSet::new(),
+                };
+                tiers.insert(from);
+                self.put(slot, Held::Valued(step, layer, batch, tiers));
+            }
             Op::MoveHidden { what, from, to, batch } => self.moved(what, batch, from, to, played),
             Op::MoveKv { .. } | Op::SendRecv { .. } | Op::AllReduce { .. } => {}
         }

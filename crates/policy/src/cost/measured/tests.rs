@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cost::tables::{Beside, Decode, Linear};
-use crate::cost::{Curve, Roofline};
+use crate::cost::{Curve, Roofline, Sparse};
 use spec::{ByTier, Layout, Pipeline};
 
 fn linear(seconds: f64) -> Linear {
@@ -43,6 +43,7 @@ fn measured() -> Measured {
         from_host,
         delegation: Delegation::Never,
         disk_path: DiskPath::Direct,
+        sparse: None,
         windows: vec![],
         link: None,
     }
@@ -217,6 +218,7 @@ fn tables_of_a_roofline_give_its_times() {
         bytes: ElementBytes::BF16,
         weights: spec::Split::RESIDENT,
         disk_path: DiskPath::Direct,
+        sparse: None,
     };
     let time = |op: Op, tokens: u32| {
         truth.of(&op, &shape(Load { tokens, samples: tokens, seqs: tokens, ..Load::default() })).as_secs()
@@ -284,4 +286,30 @@ fn a_host_with_a_processor_of_its_own_takes_its_time_for_its_weights() {
         assert_eq!(seconds(&cost, op, load(2)), wanted, "{op:?}");
         assert_eq!(together(&op), cost.of(&op, &both));
     }
+}
+
+#[test]
+fn a_share_of_the_keys_is_brought_few_values() {
+    let sparse = Sparse { share: 0.01, queries: 1 };
+    let (exact, cost) = (measured(), Measured { sparse: Some(sparse), ..measured() });
+    let context = ByTier { device: 3200, host: 0, disk: 0 };
+    let (kv_in, decode_in) =
+        (ByTier { disk: 3000, ..ByTier::default() }, ByTier { disk: 2000, ..ByTier::default() });
+    let (disk_up, decode_up) = (3000, 2000);
+    let load = Load { seqs: 1, tokens: 1, context, kv_in, decode_in, disk_up, decode_up, ..Load::default() };
+    let (layer, batch, from, to) = (0, 0, Tier::Disk, Tier::Device);
+    let [keys, values] = [Op::CopyKv { layer, batch, from, to }, Op::CopyChosen { layer, batch, from, to }];
+    // Reads take as long as they have bytes, which are those of positions.
+    let all = seconds(&exact, keys, load);
+    let alone = |op| seconds(&Measured { from_disk: vec![], from_host: vec![], ..cost.clone() }, op, load);
+    assert!(
+        alone(keys) < all && alone(keys) + alone(values) < all,
+        "{} and {} of {all}",
+        alone(keys),
+        alone(values)
+    );
+    assert!(alone(values) / alone(keys) < 0.5 * sparse.pages(3200.0) + 0.01);
+    let choose = seconds(&cost, Op::Choose { layer, batch, on: Tier::Device }, load);
+    // All of an attention but its values.
+    assert_eq!(choose, seconds(&cost, Op::Attend { layer, batch, on: Tier::Device }, load));
 }
