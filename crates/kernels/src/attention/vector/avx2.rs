@@ -1,9 +1,7 @@
 //! Eight lanes.
 
-use super::codes;
 use super::simd::{Job, Simd};
 use crate::attention::fp8::{E4m3, wide::widened};
-use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS};
 use half::bf16;
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -15,6 +13,7 @@ pub(in crate::attention) struct Avx2;
 // SAFETY: each method is one or a few instructions of the set, as its name says.
 unsafe impl Simd<8> for Avx2 {
     type V = __m256;
+    type Words = __m256i;
 
     const MEETS_BF16: bool = true;
 
@@ -52,6 +51,11 @@ unsafe impl Simd<8> for Avx2 {
     unsafe fn max(a: __m256, b: __m256) -> __m256 {
         // SAFETY: as above.
         unsafe { _mm256_max_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn mul(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_mul_ps(a, b) }
     }
     #[inline(always)]
     unsafe fn fma(a: __m256, b: __m256, c: __m256) -> __m256 {
@@ -94,33 +98,52 @@ unsafe impl Simd<8> for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn load_words(from: *const u16) -> __m256 {
-        // SAFETY: as above; reads 8 words.
-        unsafe { _mm256_castsi256_ps(_mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()))) }
+    unsafe fn load_words(from: *const u16) -> __m256i {
+        // SAFETY: as above; reads 16 words.
+        unsafe { _mm256_loadu_si256(from.cast()) }
     }
     #[inline(always)]
-    unsafe fn codes(words: __m256, place: usize) -> __m256 {
+    unsafe fn splat_words(from: *const u32) -> __m256i {
+        // SAFETY: as above; reads two words.
+        unsafe { _mm256_set1_epi32(from.cast::<i32>().read_unaligned()) }
+    }
+    #[inline(always)]
+    unsafe fn zero_words() -> __m256i {
         // SAFETY: as above.
+        unsafe { _mm256_setzero_si256() }
+    }
+    #[inline(always)]
+    unsafe fn store_words(to: *mut i16, low: __m256, high: __m256) {
+        // SAFETY: as above; writes 16 words.
         unsafe {
-            let place = _mm256_set1_epi32(15 << (4 * place));
-            _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_castps_si256(words), place))
+            // Packing goes by halves of a vector.
+            let both = _mm256_packs_epi32(_mm256_cvtps_epi32(low), _mm256_cvtps_epi32(high));
+            _mm256_storeu_si256(to.cast(), _mm256_permute4x64_epi64::<0xd8>(both));
         }
     }
     #[inline(always)]
-    unsafe fn upper_words(words: __m256) -> __m256 {
-        // SAFETY: as above.
-        unsafe { _mm256_castsi256_ps(_mm256_srli_epi32::<16>(_mm256_castps_si256(words))) }
-    }
-    #[inline(always)]
-    unsafe fn add_line<const L: usize>(line: *const u16, weights: *const f32, sums: &mut [[__m256; 4]; L]) {
+    unsafe fn codes(words: __m256i, place: usize) -> __m256i {
         // SAFETY: as above.
         unsafe {
-            match sums.as_mut_slice() {
-                [a, b] => add_line_to_two(line, weights, [a, b]),
-                [a, b, c] => add_line_to_three(line, weights, [a, b, c]),
-                _ => codes::add_line::<Avx2, L, 8>(line, weights, sums),
-            }
+            let shifted = match place {
+                0 => words,
+                1 => _mm256_srli_epi16::<4>(words),
+                2 => _mm256_srli_epi16::<8>(words),
+                // Nothing is above it.
+                _ => return _mm256_srli_epi16::<12>(words),
+            };
+            _mm256_and_si256(shifted, _mm256_set1_epi16(15))
         }
+    }
+    #[inline(always)]
+    unsafe fn add_products(sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: as above.
+        unsafe { _mm256_add_epi32(sums, _mm256_madd_epi16(a, b)) }
+    }
+    #[inline(always)]
+    unsafe fn floats(whole: __m256i) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_cvtepi32_ps(whole) }
     }
     #[inline(always)]
     unsafe fn turn_words(rows: *const u16, apart: usize) -> [__m256; 4] {
@@ -283,95 +306,6 @@ unsafe fn add_to_two(
             ae = out(ymm_reg) _, ao = out(ymm_reg) _, be = out(ymm_reg) _, bo = out(ymm_reg) _,
             a0 = inout(ymm_reg) *a0, a1 = inout(ymm_reg) *a1, a2 = inout(ymm_reg) *a2, a3 = inout(ymm_reg) *a3,
             b0 = inout(ymm_reg) *b0, b1 = inout(ymm_reg) *b1, b2 = inout(ymm_reg) *b2, b3 = inout(ymm_reg) *b3,
-            options(nostack, readonly),
-        );
-    }
-}
-
-/// Where each code of a word stands.
-static PLACES: [[i32; 8]; 4] = [[0xf; 8], [0xf0; 8], [0xf00; 8], [0xf000; 8]];
-/// Bytes from a query's weights to the next one's.
-const APART: usize = GROUP_TOKENS * size_of::<f32>();
-
-/// The products of the codes at a place with what meets them.
-macro_rules! place {
-    ($place:literal, $($sum:literal by $weights:literal),+) => {
-        concat!(
-            "vpand {codes}, {words}, [{places} + ", $place, "]\n",
-            "vcvtdq2ps {codes}, {codes}\n",
-            $("vfmadd231ps {", $sum, "}, {codes}, ", $weights, "\n",)+
-        )
-    };
-}
-
-/// [`Simd::add_line`] in assembly: a compiler has masks in registers, and sums in memory.
-///
-/// # Safety
-/// As there.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-unsafe fn add_line_to_two(line: *const u16, weights: *const f32, [a, b]: [&mut [__m256; 4]; 2]) {
-    let ([a0, a1, a2, a3], [b0, b1, b2, b3]) = (a, b);
-    // SAFETY: reads 32 words, and as many weights of two queries.
-    unsafe {
-        asm!(
-            "2:",
-            "vpmovzxwd {words}, [{line}]",
-            "vmovups {x}, [{weights}]",
-            "vmovups {y}, [{weights} + {apart}]",
-            place!("0", "a0" by "{x}", "b0" by "{y}"),
-            place!("32", "a1" by "{x}", "b1" by "{y}"),
-            place!("64", "a2" by "{x}", "b2" by "{y}"),
-            place!("96", "a3" by "{x}", "b3" by "{y}"),
-            "add {line}, 16",
-            "add {weights}, 32",
-            "sub {left:e}, 8",
-            "jne 2b",
-            line = inout(reg) line => _,
-            weights = inout(reg) weights => _,
-            left = inout(reg) BLOCK_TOKENS => _,
-            places = in(reg) PLACES.as_ptr(),
-            apart = const APART,
-            words = out(ymm_reg) _, x = out(ymm_reg) _, y = out(ymm_reg) _, codes = out(ymm_reg) _,
-            a0 = inout(ymm_reg) *a0, a1 = inout(ymm_reg) *a1, a2 = inout(ymm_reg) *a2, a3 = inout(ymm_reg) *a3,
-            b0 = inout(ymm_reg) *b0, b1 = inout(ymm_reg) *b1, b2 = inout(ymm_reg) *b2, b3 = inout(ymm_reg) *b3,
-            options(nostack, readonly),
-        );
-    }
-}
-
-/// The same for three queries, which take all registers.
-///
-/// # Safety
-/// As for [`Simd::add_line`].
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-unsafe fn add_line_to_three(line: *const u16, weights: *const f32, [a, b, c]: [&mut [__m256; 4]; 3]) {
-    let ([a0, a1, a2, a3], [b0, b1, b2, b3], [c0, c1, c2, c3]) = (a, b, c);
-    // SAFETY: reads 32 words, and as many weights of three queries.
-    unsafe {
-        asm!(
-            "2:",
-            "vpmovzxwd {words}, [{line}]",
-            "vmovups {x}, [{weights}]",
-            "vmovups {y}, [{weights} + {apart}]",
-            place!("0", "a0" by "{x}", "b0" by "{y}", "c0" by "[{weights} + 2*{apart}]"),
-            place!("32", "a1" by "{x}", "b1" by "{y}", "c1" by "[{weights} + 2*{apart}]"),
-            place!("64", "a2" by "{x}", "b2" by "{y}", "c2" by "[{weights} + 2*{apart}]"),
-            place!("96", "a3" by "{x}", "b3" by "{y}", "c3" by "[{weights} + 2*{apart}]"),
-            "add {line}, 16",
-            "add {weights}, 32",
-            "sub {left:e}, 8",
-            "jne 2b",
-            line = inout(reg) line => _,
-            weights = inout(reg) weights => _,
-            left = inout(reg) BLOCK_TOKENS => _,
-            places = in(reg) PLACES.as_ptr(),
-            apart = const APART,
-            words = out(ymm_reg) _, x = out(ymm_reg) _, y = out(ymm_reg) _, codes = out(ymm_reg) _,
-            a0 = inout(ymm_reg) *a0, a1 = inout(ymm_reg) *a1, a2 = inout(ymm_reg) *a2, a3 = inout(ymm_reg) *a3,
-            b0 = inout(ymm_reg) *b0, b1 = inout(ymm_reg) *b1, b2 = inout(ymm_reg) *b2, b3 = inout(ymm_reg) *b3,
-            c0 = inout(ymm_reg) *c0, c1 = inout(ymm_reg) *c1, c2 = inout(ymm_reg) *c2, c3 = inout(ymm_reg) *c3,
             options(nostack, readonly),
         );
     }

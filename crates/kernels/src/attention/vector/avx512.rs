@@ -12,6 +12,7 @@ pub(in crate::attention) struct Avx512;
 // SAFETY: each method is one or a few instructions of the set, as its name says.
 unsafe impl Simd<16> for Avx512 {
     type V = __m512;
+    type Words = __m512i;
 
     const MEETS_BF16: bool = false;
 
@@ -49,6 +50,11 @@ unsafe impl Simd<16> for Avx512 {
     unsafe fn max(a: __m512, b: __m512) -> __m512 {
         // SAFETY: as above.
         unsafe { _mm512_max_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn mul(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_mul_ps(a, b) }
     }
     #[inline(always)]
     unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
@@ -95,22 +101,53 @@ unsafe impl Simd<16> for Avx512 {
         }
     }
     #[inline(always)]
-    unsafe fn load_words(from: *const u16) -> __m512 {
-        // SAFETY: as above; reads 16 words.
-        unsafe { _mm512_castsi512_ps(_mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()))) }
+    unsafe fn load_words(from: *const u16) -> __m512i {
+        // SAFETY: as above; reads 32 words.
+        unsafe { _mm512_loadu_si512(from.cast()) }
     }
     #[inline(always)]
-    unsafe fn codes(words: __m512, place: usize) -> __m512 {
+    unsafe fn splat_words(from: *const u32) -> __m512i {
+        // SAFETY: as above; reads two words.
+        unsafe { _mm512_set1_epi32(from.cast::<i32>().read_unaligned()) }
+    }
+    #[inline(always)]
+    unsafe fn zero_words() -> __m512i {
         // SAFETY: as above.
+        unsafe { _mm512_setzero_si512() }
+    }
+    #[inline(always)]
+    unsafe fn store_words(to: *mut i16, low: __m512, high: __m512) {
+        // SAFETY: as above; writes 32 words.
         unsafe {
-            let place = _mm512_set1_epi32(15 << (4 * place));
-            _mm512_cvtepi32_ps(_mm512_and_si512(_mm512_castps_si512(words), place))
+            for (i, half) in [low, high].into_iter().enumerate() {
+                let words = _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(half));
+                _mm256_storeu_si256(to.add(16 * i).cast(), words);
+            }
         }
     }
     #[inline(always)]
-    unsafe fn upper_words(words: __m512) -> __m512 {
+    unsafe fn codes(words: __m512i, place: usize) -> __m512i {
         // SAFETY: as above.
-        unsafe { _mm512_castsi512_ps(_mm512_srli_epi32::<16>(_mm512_castps_si512(words))) }
+        unsafe {
+            let shifted = match place {
+                0 => words,
+                1 => _mm512_srli_epi16::<4>(words),
+                2 => _mm512_srli_epi16::<8>(words),
+                // Nothing is above it.
+                _ => return _mm512_srli_epi16::<12>(words),
+            };
+            _mm512_and_si512(shifted, _mm512_set1_epi16(15))
+        }
+    }
+    #[inline(always)]
+    unsafe fn add_products(sums: __m512i, a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: as above.
+        unsafe { _mm512_add_epi32(sums, _mm512_madd_epi16(a, b)) }
+    }
+    #[inline(always)]
+    unsafe fn floats(whole: __m512i) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_cvtepi32_ps(whole) }
     }
     #[inline(always)]
     unsafe fn turn_words(rows: *const u16, apart: usize) -> [__m512; 4] {

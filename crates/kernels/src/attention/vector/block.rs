@@ -117,10 +117,9 @@ pub(in crate::attention) fn state_and_local<const W: usize>(
     (state * size_of::<f32>(), (own + pages + coded + 2 * state) * size_of::<f32>())
 }
 
-/// f32 numbers of widened pages: `W` keys or a group's values in `W` dims, and of codes a page's keys.
+/// f32 numbers of widened pages: `W` keys, or a group's values in `W` dims. Codes of a page's keys, turned round, take less.
 fn wide_len<const W: usize>(layout: KvLayout) -> usize {
-    let keys = if layout.dtype == KvDtype::Int4 { BLOCK_TOKENS } else { W };
-    (W * GROUP_TOKENS).max(keys * layout.head_dim)
+    W * GROUP_TOKENS.max(layout.head_dim)
 }
 
 struct Whole<'p, 'a, S, E: Widened, O, const W: usize> {
@@ -188,18 +187,18 @@ pub(in crate::attention) struct Pass<'p, 'a, S, E: Widened, O, const W: usize> {
     pub(super) block: &'p Block,
     /// Queries of this block.
     pub(super) lanes: usize,
-    /// Widened queries: `[lanes][head_dim]`.
+    /// Widened queries, or their words where pages are codes: `[lanes][head_dim]`.
     pub(super) q: *mut f32,
     /// Scores, then weights, of a group: `[lanes][128]`.
     pub(super) s: *mut f32,
     /// What a group shrinks a query's earlier means by: `[lanes]`.
     pub(super) shrink: *mut f32,
-    /// `W` widened keys, a group's values in `W` dims, or a page's keys of codes.
+    /// `W` widened keys, a group's values in `W` dims, or a page's keys of codes, turned round.
     pub(super) wide: *mut f32,
     /// Values of a page that ends inside: `[head_dim][32 tokens]`.
     pub(super) v_tail: *mut E::Cell,
-    /// Where values are codes: scales and minima `[128]` of a group's tokens in a group of dims, the weights times the
-    /// scales `[lanes][128]`, the sums of weights times minima `[lanes]`, the sums of queries `[lanes][4]`.
+    /// Where pages are codes: scales and minima `[128]` of a group's tokens in a group of dims, the weights times the
+    /// scales `[lanes][128]`, and the grids of weights `[lanes][2]` and of queries `[lanes][4][2]`.
     pub(super) coded: *mut f32,
     /// State of the split being read: for each query maximum, sum, padding, means.
     split: *mut f32,

@@ -2,59 +2,76 @@
 //! each group of dims, its product with the codes times the key's scale, and its own sum times the key's minimum; of values
 //! the tokens' scales go into the weights, and their minima into a sum.
 //!
+//! Codes are whole numbers, and so is what they meet: a query's dims, and its weights, as words of 16 bits of one scale for a
+//! group. Sums of their products are exact, twice as many are made at a time as of f32, and in whatever order. Dims that are
+//! not 128 times below a group's largest keep all bits of bf16; weights are within 1/65536 of the largest of 128 tokens.
+//!
 //! Keys are turned round, a page at a time, so that lanes are tokens and no product has to be added up over lanes; values
-//! lie so already. Few queries meet codes in registers, many meet those of a page that was unpacked: each sum is the same.
+//! lie so already.
 
 use super::block::{Ahead, PAGES, Pass, TOTALS};
-use super::products::{dots, scaled};
+use super::products::scaled;
 use super::simd::Simd;
 use super::values::ValuePage;
 use super::widened::Widened;
 use crate::attention::Page;
 use crate::attention::element::Element;
-use crate::attention::int4::{self, Int4, UNIT, UNIT_WORDS};
+use crate::attention::int4::{self, Int4, UNIT};
 use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS, KV_GROUP};
 use half::bf16;
 use std::ops::Range;
 
 /// Codes of a word.
 const CODES: usize = 4;
-/// What a code is multiplied with to be itself, by its place in a word: shifting it down would cost more than multiplying, once, what
-/// meets it.
-const STEPS: [f32; CODES] = [1.0, 1.0 / 16.0, 1.0 / 256.0, 1.0 / 4096.0];
 /// Lines of a unit of keys, turned round: two words each.
 const LINES: usize = 4;
-/// Queries that meet each code anew: for more it is worth to keep what they meet, which is the same numbers.
+/// Queries that meet a code once it is taken out of its word: their sums fill the registers.
 const FEW: usize = 4;
 /// Groups of dims that a head may have.
 const MAX_GROUPS: usize = 256 / KV_GROUP;
+/// The largest weight of a group of tokens, as a word.
+const LARGEST: f32 = i16::MAX as f32;
 
-/// f32 numbers for a group's grids, weights times scales, sums of minima, and sums of queries.
+/// What a query's dims of a group add up to, and the step that they are whole numbers of.
+type QueryGrid = [f32; 2];
+/// What a query's weights of a group of tokens add up to when multiplied by their minima, and the step of those that were
+/// multiplied by their scales.
+type WeightGrid = [f32; 2];
+
+/// f32 numbers for a group's grids, weights times scales, and the grids of weights and of queries.
 pub(super) fn coded_len(lanes: usize) -> usize {
-    (2 + lanes) * GROUP_TOKENS + lanes.next_multiple_of(16) + lanes * MAX_GROUPS
+    2 * GROUP_TOKENS + lanes * (GROUP_TOKENS + 2 + 2 * MAX_GROUPS)
+}
+
+/// The power of two that makes words of numbers of which `most` is the largest: of that one, all 15 bits are used.
+fn up_to_words(most: f32) -> f32 {
+    let exponent = (most.to_bits() >> 23) as i32 - 127;
+    f32::from_bits((((14 - exponent).min(126) + 127) as u32) << 23)
 }
 
 impl Widened for Int4 {
     const PAIRS: bool = false;
     const CODED: bool = true;
 
-    /// A query's dims are multiplied by the steps of what they meet, and added up for each group.
+    /// A query's dims become words, and are added up for each group.
     #[inline(always)]
     unsafe fn load_query<S: Simd<W>, O: Element, const W: usize>(
         pass: &Pass<'_, '_, S, Int4, O, W>,
         q: &[bf16],
         lane: usize,
     ) {
-        let d = q.len();
         for (group, dims) in pass.groups_of_dims() {
-            let sum: f32 = q[dims].iter().map(|q| q.to_f32()).sum();
-            // SAFETY: by this function's contract.
-            unsafe { pass.query_sums(lane).add(group).write(sum) };
-        }
-        for (dim, x) in q.iter().enumerate() {
-            let (_, place) = int4::place_of_key(dim, d);
-            // SAFETY: by this function's contract.
-            unsafe { pass.q.add(lane * d + dim).write(x.to_f32() * STEPS[place]) };
+            let q = &q[dims.clone()];
+            let most = q.iter().fold(0.0f32, |most, x| most.max(x.to_f32().abs()));
+            let (up, sum) = (up_to_words(most), q.iter().map(|x| x.to_f32()).sum());
+            // SAFETY: by this function's contract: a query has room for its dims and its groups' grids.
+            unsafe {
+                pass.query_grids(lane).add(group).write([sum, 1.0 / up]);
+                let words = pass.query_words(lane).add(dims.start);
+                for (i, x) in q.iter().enumerate() {
+                    words.add(i).write((x.to_f32() * up).round_ties_even() as i16);
+                }
+            }
         }
     }
 
@@ -69,27 +86,15 @@ impl Widened for Int4 {
         // SAFETY: by this function's contract. A page is two vectors of 16 tokens, or four of 8, which are too many
         // for the sums of three queries.
         unsafe {
-            if pass.lanes <= FEW {
-                pass.turn_keys(page);
-                let keys = (i, page, ahead);
-                match (pass.lanes, W) {
-                    (1, 8) => pass.meet_keys::<1, 4, false>(0, keys),
-                    (1, _) => pass.meet_keys::<1, 2, false>(0, keys),
-                    (2, 8) => pass.meet_keys::<2, 4, false>(0, keys),
-                    (2, _) => pass.meet_keys::<2, 2, false>(0, keys),
-                    (3, _) => pass.meet_keys::<3, 2, false>(0, keys),
-                    _ => pass.meet_keys::<FEW, 2, false>(0, keys),
-                }
-                return;
-            }
-            pass.unpack_keys(page);
+            pass.turn_keys(page);
             for lane in (0..pass.lanes).step_by(FEW) {
                 let keys = (i, page, if lane == 0 { ahead } else { Ahead::NONE });
-                match pass.lanes - lane {
-                    1 => pass.meet_keys::<1, 2, true>(lane, keys),
-                    2 => pass.meet_keys::<2, 2, true>(lane, keys),
-                    3 => pass.meet_keys::<3, 2, true>(lane, keys),
-                    _ => pass.meet_keys::<FEW, 2, true>(lane, keys),
+                match (pass.lanes - lane, W) {
+                    (1, 8) => pass.meet_keys::<1, 4>(lane, keys),
+                    (1, _) => pass.meet_keys::<1, 2>(lane, keys),
+                    (2, _) => pass.meet_keys::<2, 2>(lane, keys),
+                    (3, _) => pass.meet_keys::<3, 2>(lane, keys),
+                    _ => pass.meet_keys::<FEW, 2>(lane, keys),
                 }
             }
         }
@@ -104,18 +109,17 @@ impl Widened for Int4 {
     ) {
         let ahead = ahead.map(|values| Ahead::new(values, pass.head_dim() / CODES));
         for (group, dims) in pass.groups_of_dims() {
-            // SAFETY: by this function's contract.
+            // SAFETY: by this function's contract. Sums of three queries leave no registers for all places of a word.
             unsafe {
                 pass.scale_weights(group, v);
-                match pass.lanes {
-                    1 => pass.weigh_dims::<1>(0, dims, (v, ahead), state),
-                    2 => pass.weigh_dims::<2>(0, dims, (v, ahead), state),
-                    3 => pass.weigh_dims::<3>(0, dims, (v, ahead), state),
-                    FEW => {
-                        pass.weigh_dims::<2>(0, dims.clone(), (v, ahead), state);
-                        pass.weigh_dims::<2>(2, dims, (v, [Ahead::NONE; PAGES]), state);
+                for lane in (0..pass.lanes).step_by(FEW) {
+                    let values = (v, if lane == 0 { ahead } else { [Ahead::NONE; PAGES] });
+                    match pass.lanes - lane {
+                        1 => pass.weigh_dims::<1, CODES>(lane, dims.clone(), values, state),
+                        2 => pass.weigh_dims::<2, CODES>(lane, dims.clone(), values, state),
+                        3 => pass.weigh_dims::<3, 2>(lane, dims.clone(), values, state),
+                        _ => pass.weigh_dims::<FEW, 2>(lane, dims.clone(), values, state),
                     }
-                    _ => pass.weigh_for_all(dims, (v, ahead), state),
                 }
             }
         }
@@ -132,16 +136,28 @@ impl<S: Simd<W>, O: Element, const W: usize> Pass<'_, '_, S, Int4, O, W> {
         (0..d).step_by(KV_GROUP).map(move |first| first..d.min(first + KV_GROUP)).enumerate()
     }
 
-    /// Weights times scales, and the sums of weights times minima.
-    fn scaled_weights(&self) -> (*mut f32, *mut f32) {
-        let weights = self.coded.wrapping_add(2 * GROUP_TOKENS);
-        (weights, weights.wrapping_add(self.lanes * GROUP_TOKENS))
+    /// A query's dims: `[head_dim]`.
+    fn query_words(&self, lane: usize) -> *mut i16 {
+        self.q.wrapping_add(lane * self.head_dim()).cast()
     }
 
-    /// The sums of a query over each group of dims.
-    fn query_sums(&self, lane: usize) -> *mut f32 {
-        let (_, offsets) = self.scaled_weights();
-        offsets.wrapping_add(self.lanes.next_multiple_of(16) + lane * MAX_GROUPS)
+    /// A query's weights times their tokens' scales, before they are words: `[128]`.
+    fn scaled_weights(&self, lane: usize) -> *mut f32 {
+        self.coded.wrapping_add((2 + lane) * GROUP_TOKENS)
+    }
+
+    /// A query's weights as words, in the place of those: `[128]`.
+    fn weight_words(&self, lane: usize) -> *mut i16 {
+        self.scaled_weights(lane).cast()
+    }
+
+    fn weight_grid(&self, lane: usize) -> *mut WeightGrid {
+        self.scaled_weights(self.lanes).wrapping_add(2 * lane).cast()
+    }
+
+    /// A query's grids of each group of dims.
+    fn query_grids(&self, lane: usize) -> *mut QueryGrid {
+        self.weight_grid(self.lanes).wrapping_add(lane * MAX_GROUPS).cast()
     }
 
     /// Turns a page's keys round: `wide: [units][4 lines][32 tokens]`, two words of a token each.
@@ -165,38 +181,12 @@ impl<S: Simd<W>, O: Element, const W: usize> Pass<'_, '_, S, Int4, O, W> {
         }
     }
 
-    /// Turns them round and unpacks them: `wide: [head_dim][32 tokens]`.
-    ///
-    /// # Safety
-    /// As for [`Widened::scores`].
-    #[inline(always)]
-    unsafe fn unpack_keys(&self, page: &Page<'_, u16>) {
-        let (d, apart) = (self.head_dim(), self.head_dim() / CODES);
-        for unit in (0..d).step_by(UNIT) {
-            let words_of_unit = UNIT_WORDS.min((d - unit) / CODES);
-            for token in (0..BLOCK_TOKENS).step_by(W) {
-                // SAFETY: as for `turn_keys`; `wide` has room for all codes of a page.
-                unsafe {
-                    let lines = S::turn_words(page.k.as_ptr().add(token * apart + unit / CODES), apart);
-                    for (line, words) in lines.into_iter().take(words_of_unit / 2).enumerate() {
-                        for (half, words) in [words, S::upper_words(words)].into_iter().enumerate() {
-                            for place in 0..CODES {
-                                let dim = unit + words_of_unit * place + 2 * line + half;
-                                S::store(self.wide.add(dim * BLOCK_TOKENS + token), S::codes(words, place));
-                            }
-                        }
-                    }
-                }
-            }
-        }
-    }
-
     /// Scores of page `i` of a group for the `L` queries from `lane` on, `T` vectors of tokens at a time.
     ///
     /// # Safety
-    /// As for [`Widened::scores`]; the page is turned round, and unpacked if so.
+    /// As for [`Widened::scores`]; the page is turned round.
     #[inline(always)]
-    unsafe fn meet_keys<const L: usize, const T: usize, const UNPACKED: bool>(
+    unsafe fn meet_keys<const L: usize, const T: usize>(
         &self,
         lane: usize,
         (i, page, ahead): (usize, &Page<'_, u16>, Ahead),
@@ -207,13 +197,13 @@ impl<S: Simd<W>, O: Element, const W: usize> Pass<'_, '_, S, Int4, O, W> {
             unsafe {
                 let mut scores = [[S::splat(0.0); T]; L];
                 for (group, dims) in self.groups_of_dims() {
-                    let mut sums = [[S::splat(0.0); T]; L];
+                    let mut sums = [[S::zero_words(); T]; L];
                     for unit in dims.step_by(UNIT) {
                         ahead.bring::<S, W>(first / T * d.div_ceil(UNIT) + unit / UNIT);
                         if unit + UNIT <= d {
-                            self.meet_unit::<L, T, UNIT, UNPACKED>(lane, unit, first, &mut sums);
+                            self.meet_unit::<L, T, UNIT>(lane, unit, first, &mut sums);
                         } else {
-                            self.meet_unit::<L, T, { UNIT / 2 }, UNPACKED>(lane, unit, first, &mut sums);
+                            self.meet_unit::<L, T, { UNIT / 2 }>(lane, unit, first, &mut sums);
                         }
                     }
                     let (scales, mins) = int4::grids(page.k, d, group);
@@ -221,8 +211,9 @@ impl<S: Simd<W>, O: Element, const W: usize> Pass<'_, '_, S, Int4, O, W> {
                         let scale = S::load_bf16(scales[(first + t) * W..].as_ptr());
                         let min = S::load_bf16(mins[(first + t) * W..].as_ptr());
                         for l in 0..L {
-                            let sum = S::splat(*self.query_sums(lane + l).add(group));
-                            scores[l][t] = S::fma(sums[l][t], scale, S::fma(min, sum, scores[l][t]));
+                            let [sum, step] = *self.query_grids(lane + l).add(group);
+                            let met = S::mul(S::floats(sums[l][t]), S::splat(step));
+                            scores[l][t] = S::fma(met, scale, S::fma(min, S::splat(sum), scores[l][t]));
                         }
                     }
                 }
@@ -236,64 +227,47 @@ impl<S: Simd<W>, O: Element, const W: usize> Pass<'_, '_, S, Int4, O, W> {
         }
     }
 
-    /// Adds products of the `N` dims from `unit` on: a code of each token with a query's dim at a time.
+    /// Adds products of the `N` dims from `unit` on: two codes of each token with two dims of a query at a time.
     ///
     /// # Safety
     /// As for `meet_keys`.
     #[inline(always)]
-    unsafe fn meet_unit<const L: usize, const T: usize, const N: usize, const UNPACKED: bool>(
+    unsafe fn meet_unit<const L: usize, const T: usize, const N: usize>(
         &self,
         lane: usize,
         unit: usize,
         first: usize,
-        sums: &mut [[S::V; T]; L],
+        sums: &mut [[S::Words; T]; L],
     ) {
-        let d = self.head_dim();
         for line in 0..N / CODES / 2 {
-            // SAFETY: by this function's contract.
-            unsafe {
-                let mut words = [S::splat(0.0); T];
-                if !UNPACKED {
-                    let lines = self.wide.add(((unit / UNIT * LINES + line) * Self::VECTORS + first) * W);
-                    for (t, words) in words.iter_mut().enumerate() {
-                        *words = S::load(lines.add(t * W));
+            let lines = self.wide.wrapping_add(((unit / UNIT * LINES + line) * Self::VECTORS + first) * W);
+            for place in 0..CODES {
+                let dim = unit + N / CODES * place + 2 * line;
+                // SAFETY: by this function's contract; two dims of a query are a lane.
+                unsafe {
+                    let mut codes = [S::zero_words(); T];
+                    for (t, codes) in codes.iter_mut().enumerate() {
+                        *codes = S::codes(S::load_words(lines.add(t * W).cast()), place);
                     }
-                }
-                for half in 0..2 {
-                    for place in 0..CODES {
-                        let dim = unit + N / CODES * place + 2 * line + half;
-                        let (q, row) = (self.q.add(lane * d + dim), dim * BLOCK_TOKENS + first * W);
-                        let mut dims = [S::splat(0.0); L];
-                        for (l, dims) in dims.iter_mut().enumerate() {
-                            *dims = S::splat(*q.add(l * d));
+                    for (l, sums) in sums.iter_mut().enumerate() {
+                        let dims = S::splat_words(self.query_words(lane + l).add(dim).cast());
+                        for (sum, codes) in sums.iter_mut().zip(codes) {
+                            *sum = S::add_products(*sum, codes, dims);
                         }
-                        for t in 0..T {
-                            let codes = if UNPACKED {
-                                S::load(self.wide.add(row + t * W))
-                            } else {
-                                S::codes(words[t], place)
-                            };
-                            for l in 0..L {
-                                sums[l][t] = S::fma(codes, dims[l], sums[l][t]);
-                            }
-                        }
-                    }
-                    for words in words.iter_mut().filter(|_| !UNPACKED) {
-                        *words = S::upper_words(*words);
                     }
                 }
             }
         }
     }
 
-    /// Makes [`scaled_weights`](Self::scaled_weights) for a group of dims.
+    /// Makes [`weight_words`](Self::weight_words) and their grids for a group of dims.
     ///
     /// # Safety
     /// As for [`Widened::weigh`].
     #[inline(always)]
     unsafe fn scale_weights(&self, group: usize, v: &[ValuePage<'_, u16>]) {
         let (scales, mins) = (self.coded, self.coded.wrapping_add(GROUP_TOKENS));
-        let (to, offsets) = self.scaled_weights();
+        let tokens = v.len() * BLOCK_TOKENS;
         // SAFETY: `coded` holds grids and weights of a group of tokens.
         unsafe {
             for (i, v) in v.iter().enumerate() {
@@ -310,35 +284,47 @@ impl<S: Simd<W>, O: Element, const W: usize> Pass<'_, '_, S, Int4, O, W> {
                 }
             }
             for lane in 0..self.lanes {
-                let at = lane * GROUP_TOKENS;
-                let sum = scaled::<S, W>(self.s.add(at), scales, mins, to.add(at), v.len() * BLOCK_TOKENS);
-                *offsets.add(lane) = sum;
+                let weights = self.scaled_weights(lane);
+                let p = self.s.add(lane * GROUP_TOKENS);
+                let (sum, most) = scaled::<S, W>(p, scales, mins, weights, tokens);
+                let up = S::splat((LARGEST / most).min(f32::MAX));
+                for token in (0..tokens).step_by(2 * W) {
+                    let low = S::mul(S::load(weights.add(token)), up);
+                    let high = S::mul(S::load(weights.add(token + W)), up);
+                    S::store_words(self.weight_words(lane).add(token), low, high);
+                }
+                self.weight_grid(lane).write([sum, most / LARGEST]);
             }
         }
     }
 
-    /// Adds a group's values of `dims`, weighted for the `L` queries from `lane` on.
+    /// Adds a group's values of `dims`, weighted for the `L` queries from `lane` on, `P` places of a word at a time.
     ///
     /// # Safety
-    /// As for [`Widened::weigh`]; weights are scaled for these dims.
+    /// As for [`Widened::weigh`]; weights are words for these dims.
     #[inline(always)]
-    unsafe fn weigh_dims<const L: usize>(
+    unsafe fn weigh_dims<const L: usize, const P: usize>(
         &self,
         lane: usize,
         dims: Range<usize>,
         (v, ahead): (&[ValuePage<'_, u16>], [Ahead; PAGES]),
         state: *mut f32,
     ) {
-        let (weights, _) = self.scaled_weights();
         // SAFETY: a page has lines of 32 words, of four dims each; a query has weights of a group; `wide` holds the dims of a
         // group for each query.
         unsafe {
             for dim in dims.clone().step_by(CODES) {
                 let mut sums = [[S::splat(0.0); CODES]; L];
-                for (i, page) in v.iter().enumerate() {
-                    ahead[i].bring::<S, W>(dim / CODES);
-                    let line = page.plane.as_ptr().add(dim / CODES * BLOCK_TOKENS);
-                    S::add_line(line, weights.add(lane * GROUP_TOKENS + i * BLOCK_TOKENS), &mut sums);
+                for ahead in &ahead[..v.len()] {
+                    ahead.bring::<S, W>(dim / CODES);
+                }
+                for first in (0..CODES).step_by(P) {
+                    let some = self.weigh_places::<L, P>(lane, dim / CODES, first, v);
+                    for (sums, some) in sums.iter_mut().zip(some) {
+                        for (sum, words) in sums[first..].iter_mut().zip(some) {
+                            *sum = S::floats(words);
+                        }
+                    }
                 }
                 for (l, sums) in sums.into_iter().enumerate() {
                     S::sum_four(sums, self.wide.add(l * KV_GROUP + dim - dims.start));
@@ -353,40 +339,39 @@ impl<S: Simd<W>, O: Element, const W: usize> Pass<'_, '_, S, Int4, O, W> {
         }
     }
 
-    /// The same for all queries: values are unpacked once, `wide: [W][128]`. The same sums.
+    /// Codes of a line of each page, at `P` places from `first` on, times the weights of `L` queries: lanes are tokens.
     ///
     /// # Safety
     /// As for `weigh_dims`.
     #[inline(always)]
-    unsafe fn weigh_for_all(
+    unsafe fn weigh_places<const L: usize, const P: usize>(
         &self,
-        dims: Range<usize>,
-        (v, ahead): (&[ValuePage<'_, u16>], [Ahead; PAGES]),
-        state: *mut f32,
-    ) {
-        let (weights, _) = self.scaled_weights();
-        for dim in dims.step_by(W) {
-            // SAFETY: as for `weigh_dims`.
-            unsafe {
-                for (i, page) in v.iter().enumerate() {
-                    for line in dim / CODES..(dim + W) / CODES {
-                        ahead[i].bring::<S, W>(line);
-                        for token in (0..BLOCK_TOKENS).step_by(W) {
-                            let words = S::load_words(page.plane.as_ptr().add(line * BLOCK_TOKENS + token));
-                            for place in 0..CODES {
-                                let row = line * CODES + place - dim;
-                                let to = self.wide.add(row * GROUP_TOKENS + i * BLOCK_TOKENS + token);
-                                S::store(to, S::codes(words, place));
-                            }
+        lane: usize,
+        line: usize,
+        first: usize,
+        v: &[ValuePage<'_, u16>],
+    ) -> [[S::Words; P]; L] {
+        // SAFETY: as for `weigh_dims`.
+        unsafe {
+            let mut sums = [[S::zero_words(); P]; L];
+            for (i, page) in v.iter().enumerate() {
+                let words = page.plane.as_ptr().add(line * BLOCK_TOKENS);
+                for token in (0..BLOCK_TOKENS).step_by(2 * W) {
+                    let words = S::load_words(words.add(token));
+                    let mut codes = [S::zero_words(); P];
+                    for (p, codes) in codes.iter_mut().enumerate() {
+                        *codes = S::codes(words, first + p);
+                    }
+                    for (l, sums) in sums.iter_mut().enumerate() {
+                        let weights = self.weight_words(lane + l).add(i * BLOCK_TOKENS + token);
+                        let weights = S::load_words(weights.cast());
+                        for (sum, codes) in sums.iter_mut().zip(codes) {
+                            *sum = S::add_products(*sum, codes, weights);
                         }
                     }
                 }
-                for lane in 0..self.lanes {
-                    let weights = weights.add(lane * GROUP_TOKENS);
-                    let sums = dots::<S, W>(self.wide, GROUP_TOKENS, weights, v.len() * BLOCK_TOKENS);
-                    self.add_to_means(lane, dim, sums, state);
-                }
             }
+            sums
         }
     }
 
@@ -396,39 +381,26 @@ impl<S: Simd<W>, O: Element, const W: usize> Pass<'_, '_, S, Int4, O, W> {
     /// As for `weigh_dims`.
     #[inline(always)]
     unsafe fn add_to_means(&self, lane: usize, dim: usize, sums: S::V, state: *mut f32) {
-        let (_, offsets) = self.scaled_weights();
-        // Four dims share a word.
-        let steps: [f32; W] = std::array::from_fn(|i| STEPS[i % CODES]);
         // SAFETY: by this function's contract; means follow totals.
         unsafe {
-            let added = S::fma(sums, S::load(steps.as_ptr()), S::splat(*offsets.add(lane)));
+            let [sum, step] = *self.weight_grid(lane);
+            let added = S::fma(sums, S::splat(step), S::splat(sum));
             let means = state.add(lane * self.state_of_query() + TOTALS + dim);
             S::store(means, S::fma(S::load(means), S::splat(*self.shrink.add(lane)), added));
         }
     }
 }
 
-/// [`Simd::add_line`] in any vectors.
-///
-/// # Safety
-/// As there.
-#[inline(always)]
-pub(super) unsafe fn add_line<S: Simd<W>, const L: usize, const W: usize>(
-    line: *const u16,
-    weights: *const f32,
-    sums: &mut [[S::V; CODES]; L],
-) {
-    for token in (0..BLOCK_TOKENS).step_by(W) {
-        // SAFETY: by this function's contract.
-        unsafe {
-            let words = S::load_words(line.add(token));
-            for place in 0..CODES {
-                let codes = S::codes(words, place);
-                for (l, sums) in sums.iter_mut().enumerate() {
-                    let weights = S::load(weights.add(l * GROUP_TOKENS + token));
-                    sums[place] = S::fma(codes, weights, sums[place]);
-                }
-            }
+#[cfg(test)]
+mod tests {
+    use super::up_to_words;
+
+    #[test]
+    fn the_largest_number_uses_all_bits_of_a_word() {
+        for most in [1.0f32, 1.99, 0.004, 3.0e38, 1.2e-30] {
+            let word = most * up_to_words(most);
+            assert!((16384.0..32768.0).contains(&word), "{most}: {word}");
         }
+        assert_eq!((0.0 * up_to_words(0.0), 1e-44 * up_to_words(1e-44) < 32768.0), (0.0, true));
     }
 }

@@ -161,7 +161,8 @@ pub(super) fn power_of_two(n: f32) -> f32 {
     if n < -126.0 { 0.0 } else { f32::from_bits(((n as i32 + 127) as u32) << 23) }
 }
 
-/// Multiplies weights `p` with their tokens' `scales`, into `to`; returns the sum of `p` times `mins`.
+/// Multiplies weights `p` with their tokens' `scales`, into `to`; returns the sum of `p` times `mins`, and the largest of what was
+/// made, or 0.
 ///
 /// # Safety
 /// The instruction set is here; all have `n` numbers, a multiple of `W`.
@@ -172,17 +173,19 @@ pub(super) unsafe fn scaled<S: Simd<W>, const W: usize>(
     mins: *const f32,
     to: *mut f32,
     n: usize,
-) -> f32 {
+) -> (f32, f32) {
     // SAFETY: by this function's contract.
     unsafe {
-        let (zero, mut sum) = (S::splat(0.0), S::splat(0.0));
+        let (mut sum, mut most) = (S::splat(0.0), S::splat(0.0));
         for i in (0..n).step_by(W) {
             let weights = S::load(p.add(i));
-            S::store(to.add(i), S::fma(weights, S::load(scales.add(i)), zero));
+            let scaled = S::mul(weights, S::load(scales.add(i)));
+            S::store(to.add(i), scaled);
+            most = S::max(most, scaled);
             sum = S::fma(weights, S::load(mins.add(i)), sum);
         }
         let mut lanes = [0.0f32; W];
         S::store(lanes.as_mut_ptr(), sum);
-        lanes.iter().sum()
+        (lanes.iter().sum(), S::largest(most))
     }
 }

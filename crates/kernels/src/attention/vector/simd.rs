@@ -1,6 +1,5 @@
 //! The few vector operations that attention is written in.
 
-use super::codes;
 use crate::attention::fp8::E4m3;
 use half::bf16;
 
@@ -13,6 +12,8 @@ pub(in crate::attention) unsafe trait Simd<const W: usize>:
     Copy + Send + Sync
 {
     type V: Copy;
+    /// Whole numbers: `2 W` words of 16 bits, or `W` of 32.
+    type Words: Copy;
 
     /// Whether bf16 pages are met as they lie (see `direct.rs`).
     const MEETS_BF16: bool;
@@ -26,6 +27,7 @@ pub(in crate::attention) unsafe trait Simd<const W: usize>:
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
     /// `a * b + c`
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// `y * 2^n`, where the low bits of `shifted` hold `n`; 0 where `s < lowest`.
@@ -38,19 +40,21 @@ pub(in crate::attention) unsafe trait Simd<const W: usize>:
     unsafe fn load_fp8_pairs(from: *const E4m3) -> (Self::V, Self::V);
     /// `W` numbers in order.
     unsafe fn load_fp8(from: *const E4m3) -> Self::V;
-    /// The bits of `W` words, each in a lane of its own.
-    unsafe fn load_words(from: *const u16) -> Self::V;
-    /// The code at `place` of the word that is the lower half of each lane, times `16^place`.
-    unsafe fn codes(words: Self::V, place: usize) -> Self::V;
-    /// The upper half of each lane, as its lower half.
-    unsafe fn upper_words(words: Self::V) -> Self::V;
+    /// `2 W` words.
+    unsafe fn load_words(from: *const u16) -> Self::Words;
+    /// Two words, over and over.
+    unsafe fn splat_words(from: *const u32) -> Self::Words;
+    unsafe fn zero_words() -> Self::Words;
+    /// Two vectors of numbers as `2 W` words in order, rounded to whole ones.
+    unsafe fn store_words(to: *mut i16, low: Self::V, high: Self::V);
+    /// The code at `place` of each word.
+    unsafe fn codes(words: Self::Words, place: usize) -> Self::Words;
+    /// Adds products of words that have a sign, two side by side, to `W` whole numbers.
+    unsafe fn add_products(sums: Self::Words, a: Self::Words, b: Self::Words) -> Self::Words;
+    /// `W` whole numbers as they are, in f32.
+    unsafe fn floats(whole: Self::Words) -> Self::V;
     /// Turns `W` rows of 8 words round, which are `apart` words apart: line `i` has words `2 i` and `2 i + 1` of each row in a lane.
     unsafe fn turn_words(rows: *const u16, apart: usize) -> [Self::V; 4];
-    /// Adds products of a line of 32 words with 32 weights of each query, a group of tokens apart: a sum for each place.
-    unsafe fn add_line<const L: usize>(line: *const u16, weights: *const f32, sums: &mut [[Self::V; 4]; L]) {
-        // SAFETY: by this function's contract.
-        unsafe { codes::add_line::<Self, L, W>(line, weights, sums) };
-    }
     /// `2 W` numbers in order: those at even places, those at odd ones.
     unsafe fn split_pairs(a: Self::V, b: Self::V) -> (Self::V, Self::V);
     /// In lane `i` the sum over row `i`, added in an order that is the same for every row.
