@@ -187,12 +187,14 @@ unsafe impl Simd<8> for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn sum_four(r: [__m256; 4], to: *mut f32) {
+    unsafe fn sum_whole(r: [__m256i; 8]) -> __m256i {
         // SAFETY: as above.
         unsafe {
-            let lanes = lanes_of_four(r);
-            let total = _mm_add_ps(_mm256_castps256_ps128(lanes), _mm256_extractf128_ps::<1>(lanes));
-            _mm_storeu_ps(to, total);
+            let [a, b, c, d, e, f, g, h] = r;
+            let (a, b) = (whole_lanes_of_four([a, b, c, d]), whole_lanes_of_four([e, f, g, h]));
+            let (low, high) =
+                (_mm256_permute2x128_si256::<0x20>(a, b), _mm256_permute2x128_si256::<0x31>(a, b));
+            _mm256_add_epi32(low, high)
         }
     }
     #[inline(always)]
@@ -239,6 +241,15 @@ fn lanes_of_four(r: [__m256; 4]) -> __m256 {
     let (ab, cd) = (_mm256_castps_pd(ab), _mm256_castps_pd(cd));
     let (low, high) = (_mm256_unpacklo_pd(ab, cd), _mm256_unpackhi_pd(ab, cd));
     _mm256_add_ps(_mm256_castpd_ps(low), _mm256_castpd_ps(high))
+}
+
+/// The same of whole numbers.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn whole_lanes_of_four(r: [__m256i; 4]) -> __m256i {
+    let ab = _mm256_add_epi32(_mm256_unpacklo_epi32(r[0], r[1]), _mm256_unpackhi_epi32(r[0], r[1]));
+    let cd = _mm256_add_epi32(_mm256_unpacklo_epi32(r[2], r[3]), _mm256_unpackhi_epi32(r[2], r[3]));
+    _mm256_add_epi32(_mm256_unpacklo_epi64(ab, cd), _mm256_unpackhi_epi64(ab, cd))
 }
 
 /// [`Simd::add_to_two`] in assembly: 15 of 16 registers are in use, and a compiler has some of the sums in memory.

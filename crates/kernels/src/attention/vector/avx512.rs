@@ -193,14 +193,15 @@ unsafe impl Simd<16> for Avx512 {
         }
     }
     #[inline(always)]
-    unsafe fn sum_four(r: [__m512; 4], to: *mut f32) {
+    unsafe fn sum_whole(r: [__m512i; 16]) -> __m512i {
         // SAFETY: as above.
         unsafe {
-            let lanes = lanes_of_four(r);
-            // As `add_halves` adds: lanes side by side, then those sums.
-            let both = add_halves(lanes, lanes);
-            let total = _mm512_castps512_ps128(add_halves(both, both));
-            _mm_storeu_ps(to, total);
+            let mut four = [_mm512_setzero_si512(); 4];
+            for (four, r) in four.iter_mut().zip(r.as_chunks().0) {
+                *four = whole_lanes_of_four(*r);
+            }
+            let [a, b, c, d] = four;
+            add_whole_halves(add_whole_halves(a, b), add_whole_halves(c, d))
         }
     }
     #[inline(always)]
@@ -244,4 +245,20 @@ fn lanes_of_four(r: [__m512; 4]) -> __m512 {
 #[target_feature(enable = "avx512f")]
 fn add_halves(a: __m512, b: __m512) -> __m512 {
     _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b))
+}
+
+/// [`lanes_of_four`] of whole numbers.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn whole_lanes_of_four(r: [__m512i; 4]) -> __m512i {
+    let ab = _mm512_add_epi32(_mm512_unpacklo_epi32(r[0], r[1]), _mm512_unpackhi_epi32(r[0], r[1]));
+    let cd = _mm512_add_epi32(_mm512_unpacklo_epi32(r[2], r[3]), _mm512_unpackhi_epi32(r[2], r[3]));
+    _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd))
+}
+
+/// [`add_halves`] of whole numbers.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn add_whole_halves(a: __m512i, b: __m512i) -> __m512i {
+    _mm512_add_epi32(_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b))
 }

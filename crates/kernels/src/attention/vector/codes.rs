@@ -82,13 +82,12 @@ impl Widened for Int4 {
         page: &Page<'_, u16>,
         ahead: &[u16],
     ) {
-        let ahead = Ahead::new(ahead, pass.head_dim().div_ceil(UNIT));
         // SAFETY: by this function's contract. A page is two vectors of 16 tokens, or four of 8, which are too many
         // for the sums of three queries.
         unsafe {
             pass.turn_keys(page);
             for lane in (0..pass.lanes).step_by(FEW) {
-                let keys = (i, page, if lane == 0 { ahead } else { Ahead::NONE });
+                let keys = (i, page, if lane == 0 { ahead } else { &[] });
                 match (pass.lanes - lane, W) {
                     (1, 8) => pass.meet_keys::<1, 4>(lane, keys),
                     (1, _) => pass.meet_keys::<1, 2>(lane, keys),
@@ -107,7 +106,7 @@ impl Widened for Int4 {
         ahead: &[&[u16]; PAGES],
         state: *mut f32,
     ) {
-        let ahead = ahead.map(|values| Ahead::new(values, pass.head_dim() / CODES));
+        let ahead = ahead.map(|values| Ahead::new(values, pass.head_dim() / W));
         for (group, dims) in pass.groups_of_dims() {
             // SAFETY: by this function's contract. Sums of three queries leave no registers for all places of a word.
             unsafe {
@@ -189,9 +188,11 @@ impl<S: Simd<W>, O: Element, const W: usize> Pass<'_, '_, S, Int4, O, W> {
     unsafe fn meet_keys<const L: usize, const T: usize>(
         &self,
         lane: usize,
-        (i, page, ahead): (usize, &Page<'_, u16>, Ahead),
+        (i, page, ahead): (usize, &Page<'_, u16>, &[u16]),
     ) {
         let d = self.head_dim();
+        let units = d.div_ceil(UNIT);
+        let ahead = Ahead::new(ahead, units * Self::VECTORS / T);
         for first in (0..Self::VECTORS).step_by(T) {
             // SAFETY: by this function's contract.
             unsafe {
@@ -199,7 +200,7 @@ impl<S: Simd<W>, O: Element, const W: usize> Pass<'_, '_, S, Int4, O, W> {
                 for (group, dims) in self.groups_of_dims() {
                     let mut sums = [[S::zero_words(); T]; L];
                     for unit in dims.step_by(UNIT) {
-                        ahead.bring::<S, W>(first / T * d.div_ceil(UNIT) + unit / UNIT);
+                        ahead.bring::<S, W>(first / T * units + unit / UNIT);
                         if unit + UNIT <= d {
                             self.meet_unit::<L, T, UNIT>(lane, unit, first, &mut sums);
                         } else {
@@ -310,30 +311,22 @@ impl<S: Simd<W>, O: Element, const W: usize> Pass<'_, '_, S, Int4, O, W> {
         (v, ahead): (&[ValuePage<'_, u16>], [Ahead; PAGES]),
         state: *mut f32,
     ) {
-        // SAFETY: a page has lines of 32 words, of four dims each; a query has weights of a group; `wide` holds the dims of a
-        // group for each query.
+        // SAFETY: a page has lines of 32 words, of four dims each; a query has weights of a group.
         unsafe {
-            for dim in dims.clone().step_by(CODES) {
-                let mut sums = [[S::splat(0.0); CODES]; L];
+            for dim in dims.step_by(W) {
                 for ahead in &ahead[..v.len()] {
-                    ahead.bring::<S, W>(dim / CODES);
+                    ahead.bring::<S, W>(dim / W);
                 }
-                for first in (0..CODES).step_by(P) {
-                    let some = self.weigh_places::<L, P>(lane, dim / CODES, first, v);
+                let mut sums = [[S::zero_words(); W]; L];
+                for first in (0..W).step_by(P) {
+                    let (line, place) = ((dim + first) / CODES, first % CODES);
+                    let some = self.weigh_places::<L, P>(lane, line, place, v);
                     for (sums, some) in sums.iter_mut().zip(some) {
-                        for (sum, words) in sums[first..].iter_mut().zip(some) {
-                            *sum = S::floats(words);
-                        }
+                        sums[first..first + P].copy_from_slice(&some);
                     }
                 }
                 for (l, sums) in sums.into_iter().enumerate() {
-                    S::sum_four(sums, self.wide.add(l * KV_GROUP + dim - dims.start));
-                }
-            }
-            for l in 0..L {
-                for dim in (0..dims.len()).step_by(W) {
-                    let sums = S::load(self.wide.add(l * KV_GROUP + dim));
-                    self.add_to_means(lane + l, dims.start + dim, sums, state);
+                    self.add_to_means(lane + l, dim, S::floats(S::sum_whole(sums)), state);
                 }
             }
         }

@@ -161,8 +161,8 @@ pub(super) fn power_of_two(n: f32) -> f32 {
     if n < -126.0 { 0.0 } else { f32::from_bits(((n as i32 + 127) as u32) << 23) }
 }
 
-/// Multiplies weights `p` with their tokens' `scales`, into `to`; returns the sum of `p` times `mins`, and the largest of what was
-/// made, or 0.
+/// Multiplies weights `p` with their tokens' `scales`, into `to`; returns the sum of `p` times `mins`, and the
+/// largest of what was made, whichever its sign.
 ///
 /// # Safety
 /// The instruction set is here; all have `n` numbers, a multiple of `W`.
@@ -176,12 +176,13 @@ pub(super) unsafe fn scaled<S: Simd<W>, const W: usize>(
 ) -> (f32, f32) {
     // SAFETY: by this function's contract.
     unsafe {
-        let (mut sum, mut most) = (S::splat(0.0), S::splat(0.0));
+        let zero = S::splat(0.0);
+        let (mut sum, mut most) = (zero, zero);
         for i in (0..n).step_by(W) {
             let weights = S::load(p.add(i));
             let scaled = S::mul(weights, S::load(scales.add(i)));
             S::store(to.add(i), scaled);
-            most = S::max(most, scaled);
+            most = S::max(most, S::max(scaled, S::sub(zero, scaled)));
             sum = S::fma(weights, S::load(mins.add(i)), sum);
         }
         let mut lanes = [0.0f32; W];

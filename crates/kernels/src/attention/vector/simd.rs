@@ -59,8 +59,8 @@ pub(in crate::attention) unsafe trait Simd<const W: usize>:
     unsafe fn split_pairs(a: Self::V, b: Self::V) -> (Self::V, Self::V);
     /// In lane `i` the sum over row `i`, added in an order that is the same for every row.
     unsafe fn sum_rows(rows: [Self::V; W]) -> Self::V;
-    /// The same sums of four rows, to four numbers.
-    unsafe fn sum_four(rows: [Self::V; 4], to: *mut f32);
+    /// In lane `i` the sum over row `i` of `W` whole numbers.
+    unsafe fn sum_whole(rows: [Self::Words; W]) -> Self::Words;
     /// Adds products of `n` numbers of `W / 2` rows of bf16 with those of two queries: the sums of the rows with the first, then
     /// those with the second. Rows and queries come with how far apart they are; of queries those at even places come first, of
     /// every `2 W`. Only where [`MEETS_BF16`](Simd::MEETS_BF16); `n` is a multiple of `2 W`, and not zero.
