@@ -51,6 +51,13 @@ pub trait Driver: Send + Sync {
     /// Copies `bytes` to the device. `fill` writes them, piece after piece: the first byte's number, and room.
     fn upload(&self, to: u64, bytes: usize, fill: &mut dyn FnMut(usize, &mut [u8]));
 
+    /// Writes a table that kernels read, to a place with room for a multiple of 16 bytes: not behind long copies of other queues,
+    /// where the driver can help it.
+    fn put(&self, to: u64, table: &[u8]) {
+        let fill = &mut |first: usize, into: &mut [u8]| into.copy_from_slice(&table[first..][..into.len()]);
+        self.upload(to, table.len(), fill);
+    }
+
     /// Copies `bytes` from the device, once everything before in this queue is done, and shows them piece after piece: the
     /// first byte's number, and the bytes.
     fn download(&self, from: u64, bytes: usize, view: &mut dyn FnMut(usize, &[u8]));

@@ -3,26 +3,24 @@
 //! A ring of device memory for each queue: a table stays until the ring comes round, which waits for the queue's kernels. The layers of a
 //! step ask for the same tables again and again; those are found, not sent. Passes have places of their own (`repeat`).
 
-use std::collections::VecDeque;
+use std::collections::HashMap;
 
 use crate::Driver;
 use crate::repeat::Repeating;
-
-/// Tables that are remembered.
-const KNOWN: usize = 16;
 
 /// The ring.
 pub(crate) struct Tables {
     base: u64,
     bytes: usize,
     next: usize,
-    known: VecDeque<(Vec<u8>, u64)>,
+    /// Those that it has.
+    known: HashMap<Vec<u8>, u64>,
 }
 
 impl Tables {
     /// A ring over `bytes` of device memory at `base`.
     pub(crate) fn new(base: u64, bytes: usize) -> Tables {
-        Tables { base, bytes, next: 0, known: VecDeque::new() }
+        Tables { base, bytes, next: 0, known: HashMap::new() }
     }
 
     /// Before the tables of one call, `bytes` together: none of them may come round to another.
@@ -49,16 +47,14 @@ impl Tables {
         if let Some(at) = driver.table(bytes) {
             return at;
         }
-        if let Some((_, at)) = self.known.iter().find(|(known, _)| known == bytes) {
+        if let Some(at) = self.known.get(bytes) {
             return *at;
         }
         assert!(self.next + bytes.len() <= self.bytes, "tables were not reserved");
         let at = self.base + self.next as u64;
-        driver
-            .upload(at, bytes.len(), &mut |first, into| into.copy_from_slice(&bytes[first..][..into.len()]));
+        driver.put(at, bytes);
         self.next += padded(bytes.len());
-        self.known.truncate(KNOWN - 1);
-        self.known.push_front((bytes.to_vec(), at));
+        self.known.insert(bytes.to_vec(), at);
         at
     }
 }

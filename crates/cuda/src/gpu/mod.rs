@@ -26,6 +26,7 @@ use kernels::arena::Lasting;
 use kernels::queue::{self, Mark};
 use sha2::{Digest, Sha256};
 
+use crate::args::CopyArgs;
 use crate::compiler::{self, Architecture, compile, options};
 use crate::module::Module;
 use crate::product::{Places, Product, Products, Room};
@@ -336,6 +337,20 @@ impl Driver for Gpu {
         self.bind();
         let pool = self.pool_for(bytes, &self.up);
         pool.upload(self.stream(), to, bytes, fill).unwrap_or_else(|e| lost("copy to it", e));
+    }
+
+    /// A kernel reads it from pinned memory: an engine or two make all copies of a direction, and a table would wait there for the
+    /// 8 MiB of weights before it, as often as a layer has tables.
+    fn put(&self, to: u64, table: &[u8]) {
+        self.bind();
+        let carry = &mut |from: u64, first: usize, bytes: usize| {
+            let quads = bytes.div_ceil(16);
+            let args = CopyArgs { from, to: to + first as u64, quads: quads as u64 };
+            let (module, kernel, args) = (Module::Rows, "copy_quads", bytemuck::bytes_of(&args));
+            self.launch(&Launch { module, kernel, grid: [quads.div_ceil(256), 1], threads: 256, args });
+        };
+        let pool = self.pool_for(table.len(), &self.up);
+        pool.lend(self.stream(), table, carry).unwrap_or_else(|e| lost("copy to it", e));
     }
 
     fn download(&self, from: u64, bytes: usize, view: &mut dyn FnMut(usize, &[u8])) {

@@ -35,6 +35,8 @@ const AHEAD: usize = 4;
 /// Memory, and the event of its last copy.
 struct Piece {
     memory: *mut u8,
+    /// What kernels know it by.
+    there: u64,
     /// Bytes of it.
     room: usize,
     event: sys::CUevent,
@@ -47,9 +49,14 @@ impl Piece {
     /// Takes its memory. The device's context is current.
     fn new(room: usize, waits: Waits) -> Result<Piece, DriverError> {
         let event = event(waits)?;
+        let mut there = 0;
         // SAFETY: the context is current; the memory is freed with the pool.
-        let memory = unsafe { result::malloc_host(room, 0) }?.cast();
-        Ok(Piece { memory, room, event })
+        let memory = unsafe {
+            let memory = result::malloc_host(room, sys::CU_MEMHOSTALLOC_DEVICEMAP)?;
+            sys::cuMemHostGetDevicePointer_v2(&mut there, memory, 0).result()?;
+            memory.cast()
+        };
+        Ok(Piece { memory, there, room, event })
     }
 
     /// Its first bytes.
@@ -101,6 +108,28 @@ impl Pool {
                 fill(at, staged);
                 result::memcpy_htod_async(to + at as u64, staged, stream)?;
                 result::event::record(event, stream)?;
+            }
+            self.idle.give(piece);
+        }
+        Ok(())
+    }
+
+    /// Hands pieces of `table` to `carry`, which asks for a kernel that reads them: where they are for kernels, in memory with room
+    /// for a multiple of 16 bytes, the first byte's number and how many there are.
+    pub(super) fn lend(
+        &self,
+        stream: sys::CUstream,
+        table: &[u8],
+        carry: &mut dyn FnMut(u64, usize, usize),
+    ) -> Result<(), DriverError> {
+        for (i, bytes) in table.chunks(self.piece_bytes).enumerate() {
+            let mut piece = self.idle.take();
+            // SAFETY: the event says that whoever read the piece last is done with it.
+            unsafe {
+                result::event::synchronize(piece.event)?;
+                piece.bytes(bytes.len()).copy_from_slice(bytes);
+                carry(piece.there, i * self.piece_bytes, bytes.len());
+                result::event::record(piece.event, stream)?;
             }
             self.idle.give(piece);
         }

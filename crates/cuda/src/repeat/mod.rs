@@ -109,9 +109,7 @@ impl<D: Driver> Repeating<D> {
         queue::enter(QUEUE);
         let image = pass.image();
         if !image.is_empty() {
-            let fill =
-                &mut |first: usize, into: &mut [u8]| into.copy_from_slice(&image[first..][..into.len()]);
-            self.driver.upload(self.tables, image.len(), fill);
+            self.driver.put(self.tables, image);
         }
         let newest = pass.newest_mark();
         let graphs = self.driver.graphs();
@@ -141,6 +139,10 @@ impl<D: Driver> Driver for Repeating<D> {
 
     fn upload(&self, to: u64, bytes: usize, fill: &mut dyn FnMut(usize, &mut [u8])) {
         self.now().upload(to, bytes, fill);
+    }
+
+    fn put(&self, to: u64, table: &[u8]) {
+        self.now().put(to, table);
     }
 
     fn download(&self, from: u64, bytes: usize, view: &mut dyn FnMut(usize, &[u8])) {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 use std::{env, fs};
 
-use cuda::args::{PieceData, PiecesArgs};
+use cuda::args::{CopyArgs, PieceData, PiecesArgs};
 use cuda::module::Module;
 use cuda::product::{Layout, Numbers, Places, Product, Products, Room};
 use cuda::{Architecture, CudaError, Driver, Graphs, Launch};
@@ -67,6 +67,8 @@ pub(crate) struct Emulator {
     graphs: Option<Mutex<Recorded>>,
     /// How many of them were run.
     replays: Arc<AtomicUsize>,
+    /// Tables that were sent.
+    puts: AtomicUsize,
     /// Devices without bf16 have own kernels for everything, which so are run too.
     has_library: bool,
 }
@@ -110,6 +112,7 @@ impl Emulator {
             adopted: Mutex::default(),
             graphs: Some(Mutex::default()),
             replays: Arc::default(),
+            puts: AtomicUsize::new(0),
             has_library: mma == Mma::Defined,
         }
     }
@@ -124,6 +127,36 @@ impl Emulator {
     #[allow(dead_code, reason = "not every test has steps")]
     pub(crate) fn without_graphs(mma: Mma) -> Emulator {
         Emulator { graphs: None, ..Emulator::new(mma) }
+    }
+
+    /// How many tables were sent to it.
+    #[allow(dead_code, reason = "not every test counts them")]
+    pub(crate) fn puts(&self) -> usize {
+        self.puts.load(Ordering::Relaxed)
+    }
+
+    /// Runs a kernel's blocks, one after the other.
+    fn run(&self, launch: &Launch<'_>) {
+        let args: Vec<u64> =
+            launch.args.chunks(8).map(|w| u64::from_le_bytes(w.try_into().unwrap())).collect();
+        let name = CString::new(launch.kernel).unwrap();
+        let entry = start(launch.module, self.mma).lock().unwrap_or_else(PoisonError::into_inner);
+        let [x, y] = launch.grid.map(|n| n as u32);
+        // SAFETY: the arguments are the kernel's, and point into the memory above.
+        let wrong = unsafe {
+            let block_bytes = launch.module.block_bytes(launch.kernel, self.mma.architecture()) as u32;
+            entry(
+                name.as_ptr(),
+                x,
+                y,
+                launch.threads,
+                block_bytes,
+                args.as_ptr().cast(),
+                launch.args.len() as u32,
+            )
+        };
+        assert_ne!(wrong, 1, "{} has no kernel {}", launch.module, launch.kernel);
+        assert_eq!(wrong, 0, "{} takes no arguments of {} bytes", launch.kernel, launch.args.len());
     }
 
     fn is_own(&self, at: u64, bytes: usize) -> bool {
@@ -232,6 +265,19 @@ impl Driver for Emulator {
         }
     }
 
+    /// As on a GPU: a kernel reads whole words, and so writes more than there is to write.
+    fn put(&self, to: u64, table: &[u8]) {
+        self.puts.fetch_add(1, Ordering::Relaxed);
+        let mut here = vec![Line([0xee; 256]); table.len().div_ceil(256)];
+        // SAFETY: there is room for the table.
+        unsafe {
+            std::ptr::copy_nonoverlapping(table.as_ptr(), here.as_mut_ptr().cast::<u8>(), table.len());
+        }
+        let args = CopyArgs { from: here.as_ptr() as u64, to, quads: table.len().div_ceil(16) as u64 };
+        let (module, kernel, args) = (Module::Rows, "copy_quads", bytemuck::bytes_of(&args));
+        self.run(&Launch { module, kernel, grid: [1, 1], threads: 256, args });
+    }
+
     fn download(&self, from: u64, bytes: usize, view: &mut dyn FnMut(usize, &[u8])) {
         for at in (0..bytes).step_by(PIECE_BYTES) {
             let length = PIECE_BYTES.min(bytes - at);
@@ -279,26 +325,7 @@ impl Driver for Emulator {
         if launch.kernel == "carry_pieces" {
             self.note_pieces(launch.args);
         }
-        let args: Vec<u64> =
-            launch.args.chunks(8).map(|w| u64::from_le_bytes(w.try_into().unwrap())).collect();
-        let name = CString::new(launch.kernel).unwrap();
-        let entry = start(launch.module, self.mma).lock().unwrap_or_else(PoisonError::into_inner);
-        let [x, y] = launch.grid.map(|n| n as u32);
-        // SAFETY: the arguments are the kernel's, and point into the memory above.
-        let wrong = unsafe {
-            let block_bytes = launch.module.block_bytes(launch.kernel, self.mma.architecture()) as u32;
-            entry(
-                name.as_ptr(),
-                x,
-                y,
-                launch.threads,
-                block_bytes,
-                args.as_ptr().cast(),
-                launch.args.len() as u32,
-            )
-        };
-        assert_ne!(wrong, 1, "{} has no kernel {}", launch.module, launch.kernel);
-        assert_eq!(wrong, 0, "{} takes no arguments of {} bytes", launch.kernel, launch.args.len());
+        self.run(launch);
     }
 
     fn graphs(&self) -> Option<&dyn Graphs> {
