@@ -192,24 +192,40 @@ KERNEL(attend_few, AttendArgs, 128) {
   }
 }
 
-// Merges the splits of a span in one head of keys, in their order, by the logarithms of their sums.
+// Merges the splits of a span in one head of keys, in their order, by the logarithms of their sums: a warp a row. Lanes weigh 32
+// splits at a time, then take the dims side by side.
 KERNEL(merge_splits, AttendArgs, 128) {
+  const u32 OF_LANE = (DIM + 31) / 32;
   u32 lane = threadIdx.x % 32, kv_head = blockIdx.y, group = a.heads / a.kv_heads;
   const SpanData span = a.spans[a.work[blockIdx.x].x];
   u32 rows = span.rows * group, stride = DIM + 2;
+  u64 next = (u64)rows * a.kv_heads * stride;
   for (u32 row = threadIdx.x / 32; row < rows; row += 4) {
     const float* first = a.partials + ((u64)(span.partial + row) * a.kv_heads + kv_head) * stride;
-    u64 next = (u64)rows * a.kv_heads * stride;
-    float most = NO_SCORE, sum = 0.0f;
-    for (u32 i = 0; i < span.splits; i++) most = fmaxf(most, first[i * next + DIM]);
-    for (u32 i = 0; i < span.splits; i++) sum += first[i * next + DIM + 1] * power_of_two(first[i * next + DIM] - most);
+    float most = NO_SCORE, sum = 0.0f, means[OF_LANE] = {};
+    for (u32 i = lane; i < span.splits; i += 32) most = fmaxf(most, first[i * next + DIM]);
+    most = warp_max(most);
+    for (u32 begin = 0; begin < span.splits; begin += 32) {
+      u32 mine = begin + lane, count = min(span.splits - begin, 32u);
+      float weight = mine < span.splits ? power_of_two(first[mine * next + DIM] - most) : 0.0f;
+      if (mine < span.splits) sum += first[mine * next + DIM + 1] * weight;
+#pragma unroll 4
+      for (u32 i = 0; i < count; i++) {
+        float other = __shfl_sync(ALL_LANES, weight, i);
+        const float* split = first + (begin + i) * next;
+#pragma unroll
+        for (u32 j = 0; j < OF_LANE; j++)
+          if (32 * j + lane < DIM) means[j] += split[32 * j + lane] * other;
+      }
+    }
+    float share = 1.0f / warp_sum(sum);
     u64 at = ((u64)(span.row + row / group) * a.heads + kv_head * group + row % group) * DIM;
-    for (u32 d = lane; d < DIM; d += 32) {
-      float mean = 0.0f;
-      for (u32 i = 0; i < span.splits; i++) mean += first[i * next + d] * power_of_two(first[i * next + DIM] - most);
-      float y = mean / sum;
-      if (a.out_bf16) ((u16*)a.out)[at + d] = (u16)narrow(y);
-      else ((float*)a.out)[at + d] = y;
+#pragma unroll
+    for (u32 j = 0; j < OF_LANE; j++) {
+      u32 d = 32 * j + lane;
+      if (d >= DIM) continue;
+      if (a.out_bf16) ((u16*)a.out)[at + d] = (u16)narrow(means[j] * share);
+      else ((float*)a.out)[at + d] = means[j] * share;
     }
   }
 }

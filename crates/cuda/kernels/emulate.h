@@ -22,6 +22,7 @@ struct uint2 { unsigned int x, y; };
 struct alignas(8) float2 { float x, y; };
 struct alignas(16) uint4 { unsigned int x, y, z, w; };
 struct alignas(16) float4 { float x, y, z, w; };
+static inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 
 static inline float2 make_float2(float x, float y) { return {x, y}; }
@@ -178,7 +179,8 @@ inline bool turn(unsigned first, bool backwards) {
 
 inline void run_block() {
   unsigned threads = block_size.x;
-  block.fibers.resize(threads);
+  // Those of larger blocks keep their stacks.
+  if (block.fibers.size() < threads) block.fibers.resize(threads);
   block.warps.assign(threads / 32, Warp{});
   block.arrived = 0;
   block.alive = threads;

@@ -21,25 +21,57 @@ __device__ __forceinline__ float block_sum(float x, float* partial) {
   return sum;
 }
 
-KERNEL(norm_rows, NormArgs, 256) {
-  __shared__ float partial[8];
+__device__ __forceinline__ void put(void* to, u64 at, float x, u32 bf16) {
+  if (bf16) ((u16*)to)[at] = (u16)narrow(x);
+  else ((float*)to)[at] = x;
+}
+
+// Writes `count` of four numbers of a row, as words where the row is one of whole words.
+__device__ __forceinline__ void put_four(void* to, u64 at, const float (&y)[4], u32 count, bool words, u32 bf16) {
+  if (words && bf16) *(uint2*)((u16*)to + at) = make_uint2(narrow_pair(y[0], y[1]), narrow_pair(y[2], y[3]));
+  else if (words) *(float4*)((float*)to + at) = make_float4(y[0], y[1], y[2], y[3]);
+  else
+    for (u32 i = 0; i < count; i++) put(to, at + i, y[i], bf16);
+}
+
+// Numbers i .. i + 3 of a row, `beyond` in place of those that it has not. Rows of whole words begin on one.
+__device__ __forceinline__ float4 four_of(const float* row, u32 i, u32 cols, float beyond) {
+  if (cols % 4 == 0) return *(const float4*)(row + i);
+  return make_float4(row[i], i + 1 < cols ? row[i + 1] : beyond, i + 2 < cols ? row[i + 2] : beyond, i + 3 < cols ? row[i + 3] : beyond);
+}
+
+// As many threads for each number of rows: a row's sums do not depend on the others.
+KERNEL(norm_rows, NormArgs, 512) {
+  __shared__ float partial[16];
   const float* x = a.x + (u64)blockIdx.x * a.cols;
   u64 first = (u64)blockIdx.x * a.cols;
+  u32 begin = 4 * threadIdx.x, step = 4 * blockDim.x;
   float mean = 0.0f;
   if (a.layer) {
     float sum = 0.0f;
-    for (u32 i = threadIdx.x; i < a.cols; i += blockDim.x) sum += x[i];
+#pragma unroll 4
+    for (u32 i = begin; i < a.cols; i += step) {
+      float4 v = four_of(x, i, a.cols, 0.0f);
+      sum += (v.x + v.y) + (v.z + v.w);
+    }
     mean = block_sum(sum, partial) / (float)a.cols;
   }
   float squares = 0.0f;
-  for (u32 i = threadIdx.x; i < a.cols; i += blockDim.x) squares += (x[i] - mean) * (x[i] - mean);
+#pragma unroll 4
+  for (u32 i = begin; i < a.cols; i += step) {
+    float4 v = four_of(x, i, a.cols, mean);
+    v = make_float4(v.x - mean, v.y - mean, v.z - mean, v.w - mean);
+    squares += (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
+  }
   float scale = 1.0f / sqrtf(block_sum(squares, partial) / (float)a.cols + a.eps);
-  for (u32 i = threadIdx.x; i < a.cols; i += blockDim.x) {
-    float y = (x[i] - mean) * scale;
-    if (a.weight) y *= a.weight[i];
-    if (a.bias) y += a.bias[i];
-    if (a.to_bf16) ((u16*)a.out)[first + i] = (u16)narrow(y);
-    else ((float*)a.out)[first + i] = y;
+#pragma unroll 4
+  for (u32 i = begin; i < a.cols; i += step) {
+    float4 v = four_of(x, i, a.cols, 0.0f);
+    float4 weight = a.weight ? four_of(a.weight, i, a.cols, 0.0f) : make_float4(1.0f, 1.0f, 1.0f, 1.0f);
+    float4 bias = a.bias ? four_of(a.bias, i, a.cols, 0.0f) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    float y[4] = {(v.x - mean) * scale * weight.x + bias.x, (v.y - mean) * scale * weight.y + bias.y,
+                  (v.z - mean) * scale * weight.z + bias.z, (v.w - mean) * scale * weight.w + bias.w};
+    put_four(a.out, first + i, y, min(a.cols - i, 4u), a.cols % 4 == 0, a.to_bf16);
   }
 }
 
@@ -93,11 +125,6 @@ struct StoreKvArgs {
 #define KV_BF16 1
 #define KV_INT4 2
 #define KV_FP8 3
-
-__device__ __forceinline__ void put(void* to, u64 at, float x, u32 bf16) {
-  if (bf16) ((u16*)to)[at] = (u16)narrow(x);
-  else ((float*)to)[at] = x;
-}
 
 // To the nearest number of 8 bits, ties to even, up to 448, as kernels::attention::fp8 has it; NaN stays NaN.
 __device__ __forceinline__ u32 narrow_8(float x) {

@@ -372,7 +372,7 @@ impl<D: Driver> Device for GpuDevice<D> {
             layer: (norm.kind == NormKind::Layer).into(),
             to_bf16: (out.dtype == Dtype::Bf16).into(),
         };
-        self.launch(Module::Rows, "norm_rows", [x.rows, 1], 256, &args);
+        self.launch(Module::Rows, "norm_rows", [x.rows, 1], 512, &args);
     }
 
     fn convert(&self, x: Rows, out: Rows) {

@@ -56,6 +56,20 @@ pub(super) fn conformance() -> Vec<Case> {
             }
         }
     }
+    // So long that it falls into more splits than a warp has lanes.
+    cases.push(
+        Attention {
+            heads: 2,
+            kv_heads: 1,
+            head_dim: 16,
+            spans: vec![(9000, 1), (5, 1)],
+            window: None,
+            share: None,
+            dtype: KvDtype::Bf16,
+            part: PartOf::Attend,
+        }
+        .case(),
+    );
     cases
 }
 

@@ -21,7 +21,7 @@ struct Gather {
 
 pub(super) fn conformance() -> Vec<Case> {
     let mut cases = Vec::new();
-    for (rows, cols) in [(1, 16), (3, 37), (65, 576)] {
+    for (rows, cols) in [(1, 16), (3, 37), (65, 576), (2, 2051), (2, 5120)] {
         for kind in [NormKind::Rms, NormKind::Layer] {
             for to in [Dtype::F32, Dtype::Bf16] {
                 cases.push(case(
