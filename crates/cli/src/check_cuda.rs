@@ -4,6 +4,8 @@
 //! what copies reach, on the device and over the link; and the large shapes, against the CPU's fastest kernels, and beside
 //! those ceilings.
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -45,12 +47,20 @@ struct Report {
     up_bytes_per_s: f64,
     down_bytes_per_s: f64,
     timed: Vec<Timed>,
+    /// The case at which the run ended, as the device was lost or had no memory for it; none if it went to its end.
+    ended_at: Option<Ended>,
 }
 
 #[derive(Serialize)]
 struct Failure {
     case: String,
     error: f32,
+}
+
+#[derive(Serialize)]
+struct Ended {
+    case: String,
+    why: String,
 }
 
 #[derive(Serialize)]
@@ -71,10 +81,12 @@ pub(crate) fn check(args: &CheckArgs) -> Result<ExitCode> {
     let timed: Vec<Case> = large().into_iter().filter(wanted).collect();
     let team = Arc::new(Team::start(args.threads.unwrap_or_else(engine::default_threads))?);
     let mut report = Report { not_built: left_out.len(), ..conform(args, &cases, &team)? };
-    report.measure(&timed, &team)?;
+    if report.ended_at.is_none() {
+        report.measure(&timed, &team)?;
+    }
     json.write(&report)?;
     report.show()?;
-    let sound = report.failed == 0 && report.unsteady.is_empty();
+    let sound = report.failed == 0 && report.unsteady.is_empty() && report.ended_at.is_none();
     Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -112,10 +124,13 @@ fn conform(args: &CheckArgs, cases: &[Case], team: &Arc<Team>) -> Result<Report>
         up_bytes_per_s: speeds.up_bytes_per_s,
         down_bytes_per_s: speeds.down_bytes_per_s,
         timed: Vec::new(),
+        ended_at: None,
     };
     let progress = Progress::new("cases", cases.len() as u64, Unit::Items, Voice::Normal);
     for (done, case) in (1..).zip(cases) {
-        report.case(case, &mut device, team)?;
+        if !report.goes_on(case, |report| report.case(case, &mut device, team)) {
+            break;
+        }
         progress.set(done);
     }
     progress.end();
@@ -123,6 +138,19 @@ fn conform(args: &CheckArgs, cases: &[Case], team: &Arc<Team>) -> Result<Report>
 }
 
 impl Report {
+    /// Whether a case came to its end, whatever its result. A device that fails at work panics, and is lost to all others.
+    fn goes_on(&mut self, case: &Case, run: impl FnOnce(&mut Report) -> Result<()>) -> bool {
+        let ended = catch_unwind(AssertUnwindSafe(|| run(self)));
+        let why = match ended {
+            Ok(Ok(())) => return true,
+            Ok(Err(error)) => format!("{error:#}"),
+            Err(panic) => text_of(&*panic),
+        };
+        note!("ENDED at {}: {why}", case.name);
+        self.ended_at = Some(Ended { case: case.name.clone(), why });
+        false
+    }
+
     fn case(&mut self, case: &Case, device: &mut CudaDevice, team: &Arc<Team>) -> Result<()> {
         device.reset();
         self.compare(case, device, CpuDevice::new(case.bytes, Arc::clone(team), Isa::Scalar)?)?;
@@ -151,22 +179,29 @@ impl Report {
         let mut device = cuda::open(most_bytes(cases) + cuda_timing::BYTES)?;
         self.cases += cases.len();
         for case in cases {
-            device.reset();
-            self.compare(case, &mut device, CpuDevice::new(case.bytes, Arc::clone(team), Isa::detect())?)?;
-            device.reset();
-            let seconds = cuda_timing::seconds(case, &mut device)?;
-            let timed = Timed {
-                case: case.name.clone(),
-                seconds,
-                bytes_per_s: case.floor.bytes / seconds,
-                flops: case.floor.flops / seconds,
-                copy_fraction: case.floor.bytes / seconds / self.copy_bytes_per_s,
-            };
-            show!("{timed}")?;
-            self.timed.push(timed);
+            if !self.goes_on(case, |report| report.measure_one(case, &mut device, team)) {
+                break;
+            }
         }
         self.refused_products = device.driver().refused_products();
         self.refused_products.iter().for_each(|why| note!("cuBLASLt refused {why}"));
+        Ok(())
+    }
+
+    fn measure_one(&mut self, case: &Case, device: &mut CudaDevice, team: &Arc<Team>) -> Result<()> {
+        device.reset();
+        self.compare(case, device, CpuDevice::new(case.bytes, Arc::clone(team), Isa::detect())?)?;
+        device.reset();
+        let seconds = cuda_timing::seconds(case, device)?;
+        let timed = Timed {
+            case: case.name.clone(),
+            seconds,
+            bytes_per_s: case.floor.bytes / seconds,
+            flops: case.floor.flops / seconds,
+            copy_fraction: case.floor.bytes / seconds / self.copy_bytes_per_s,
+        };
+        show!("{timed}")?;
+        self.timed.push(timed);
         Ok(())
     }
 
@@ -191,6 +226,12 @@ impl Report {
     }
 }
 
+/// What a panic says.
+fn text_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it panicked".into())
+}
+
 impl std::fmt::Display for Timed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
@@ -202,5 +243,49 @@ impl std::fmt::Display for Timed {
             self.flops / 1e12,
             100.0 * self.copy_fraction
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn empty() -> Report {
+        let (device, architecture, compiler, large_products) = Default::default();
+        Report {
+            device,
+            architecture,
+            compiler,
+            large_products,
+            refused_products: vec![],
+            cases: 0,
+            not_built: 0,
+            failed: 0,
+            max_error: 0.0,
+            failures: vec![],
+            unsteady: vec![],
+            copy_bytes_per_s: 0.0,
+            up_bytes_per_s: 0.0,
+            down_bytes_per_s: 0.0,
+            timed: vec![],
+            ended_at: None,
+        }
+    }
+
+    #[test]
+    fn a_case_that_does_not_end_is_told_with_what_was_found_before() {
+        let case = &large()[0];
+        let why = |run: fn() -> Result<()>| {
+            let mut report = empty();
+            let goes_on = report.goes_on(case, |report| {
+                report.max_error = 0.5;
+                run()
+            });
+            assert_eq!((goes_on, report.max_error), (report.ended_at.is_none(), 0.5));
+            report.ended_at.map(|ended| (ended.case == case.name, ended.why))
+        };
+        assert_eq!(why(|| Ok(())), None);
+        assert_eq!(why(|| anyhow::bail!("no memory")), Some((true, "no memory".into())));
+        assert_eq!(why(|| panic!("the device {} is lost", 3)), Some((true, "the device 3 is lost".into())));
     }
 }
