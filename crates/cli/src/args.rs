@@ -19,7 +19,7 @@ use amounts::{at_least_one, device, link_gbps, parse_bytes, parse_count, percent
 pub(crate) use batch::{BatchArgs, BatchCommand, BatchJob, MergeArgs, OnInvalid, ProgressKind};
 pub(crate) use bench::{
     AblationArgs, BenchArgs, BenchCommand, BenchKernelsArgs, BenchPlanArgs, DeviceName, DiskArgs, Hardware,
-    LatencyArgs, ThroughputArgs,
+    LatencyArgs, PrefixArgs, ThroughputArgs,
 };
 pub(crate) use bench_serve::{
     Backend, BenchServeArgs, DatasetArgs, DatasetName, Limit, RampUp, TargetArgs, Time, TrafficArgs,
@@ -222,6 +222,10 @@ pub(crate) struct EngineArgs {
     /// it, instead of computing it again.
     #[arg(long, value_name = "TOKENS", value_parser = parse_count, help_heading = "Engine")]
     pub(crate) swap_tokens: Option<usize>,
+    /// Keep the KV of beginnings that neither device nor host has room for on the drive (see --offload-dir and --disk), so many
+    /// tokens of it, and read it from there instead of computing it again.
+    #[arg(long, value_name = "TOKENS", value_parser = parse_count, help_heading = "Engine")]
+    pub(crate) disk_cache_tokens: Option<usize>,
     /// Compute every prompt anew, even if its beginning is in memory.
     #[arg(long, help_heading = "Engine")]
     pub(crate) no_enable_prefix_caching: bool,

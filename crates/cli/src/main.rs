@@ -76,6 +76,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Bench(BenchCommand::Kernels(args)) => bench::kernels(args),
         Command::Bench(BenchCommand::Throughput(args)) => bench::throughput(args),
         Command::Bench(BenchCommand::Latency(args)) => bench::latency(args),
+        Command::Bench(BenchCommand::Prefix(args)) => bench::prefix(args),
         Command::Bench(BenchCommand::Serve(args)) => bench::serve(*args),
         Command::Bench(BenchCommand::Plan(args)) => bench::plan(args),
         Command::Bench(BenchCommand::Ablation(args)) => bench::ablation(args),

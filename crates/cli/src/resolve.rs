@@ -100,12 +100,25 @@ pub(crate) fn engine_config(args: &EngineArgs, needs: Needs) -> Result<EngineCon
         // What is known to be used is taken at once; a generous limit only as it fills.
         kv_memory: if needs.kv_tokens.is_some() { KvMemory::AtStart } else { KvMemory::AsUsed },
         host_kv_tokens: args.swap_tokens.unwrap_or(0),
+        drive_kv_tokens: disk_cache_tokens(args)?,
         offload: offload(args, memory)?,
         blocks: blocks(args, needs.expected)?,
         record: args.record.clone(),
         beside_bytes: 0,
         lane_spans: 0,
     })
+}
+
+/// # Errors
+/// Room for beginnings that nobody would look for.
+fn disk_cache_tokens(args: &EngineArgs) -> Result<usize> {
+    let tokens = args.disk_cache_tokens.unwrap_or(0);
+    if tokens > 0 && args.no_enable_prefix_caching {
+        bail!(
+            "--disk-cache-tokens keeps beginnings for --enable-prefix-caching: leave out --no-enable-prefix-caching"
+        );
+    }
+    Ok(tokens)
 }
 
 /// A GPU has the next step before it is done with one; a processor would plan on the cores that compute.

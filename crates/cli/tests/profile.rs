@@ -110,10 +110,11 @@ fn flags_and_budgets_are_kept(cache: &Folder) {
     );
     assert_eq!((&emitted["swap-tokens"], &emitted["device"]), (&64.into(), &"cpu".into()));
     a_limit_is_of_the_slowest_request(cache, &plan);
-    let sets = ["--device", "cpu*1", "--memory", "256MiB", "--emit-config", &toml];
+    let sets =
+        ["--device", "cpu*1", "--memory", "256MiB", "--disk-cache-tokens", "96", "--emit-config", &toml];
     plan(&sets).fine();
     let emitted: toml::Table = cache.read("given.toml").parse().unwrap();
-    assert_eq!(emitted["device"], "cpu*1".into());
+    assert_eq!((&emitted["device"], &emitted["disk-cache-tokens"]), (&"cpu*1".into(), &96.into()));
     plan(&["--memory", "1MiB"]).refused(1, &["nothing fits", "--memory"]);
     plan(&["--max-latency", "0.000001"]).refused(1, &["nothing is fast enough", "--max-latency"]);
     plan(&["--compress-cache"]).refused(2, &["--kv int4"]);

@@ -50,6 +50,8 @@ pub struct EngineConfig {
     /// KV of preempted sequences and of prefixes that leave the device that is kept on the host, in tokens; with none it is
     /// computed again.
     pub host_kv_tokens: usize,
+    /// KV of prefixes that leave device and host that is kept on the drive, in tokens.
+    pub drive_kv_tokens: usize,
     /// Where weights go that do not fit.
     pub offload: Offload,
     /// How steps are scheduled and cut into batches.
@@ -171,6 +173,7 @@ impl EngineConfig {
             kv_tokens: None,
             kv_memory: KvMemory::AsUsed,
             host_kv_tokens: 0,
+            drive_kv_tokens: 0,
             offload: Offload::default(),
             blocks: Blocks::default(),
             record: None,

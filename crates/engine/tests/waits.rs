@@ -90,7 +90,11 @@ fn resident_steps_swaps_and_prefixes() {
     let swapped = EngineConfig { kv_tokens: Some(256), host_kv_tokens: 2000, ..config() };
     let prefixes = EngineConfig { prefix_caching: PrefixCaching::On, ..swapped.clone() };
     let deep = EngineConfig { steps_in_flight: 3, ..swapped.clone() };
-    check("llama-gqa-tied", &[config(), swapped, prefixes, deep]);
+    let folder = tempfile::tempdir().unwrap();
+    let offload = offload(folder.path(), [100, 0, 0], HostLinears::Device);
+    // Prefixes pass the host on their way to the drive and back.
+    let drive = EngineConfig { host_kv_tokens: 0, drive_kv_tokens: 3000, offload, ..prefixes.clone() };
+    check("llama-gqa-tied", &[config(), swapped, prefixes, deep, drive]);
 }
 
 /// Tokens alone, which the device takes itself and the next step embeds before anybody knows them.

@@ -110,7 +110,7 @@ impl Contract {
 }
 
 fn is_empty(step: &Step) -> bool {
-    step.chunks().next().is_none() && step.moves.is_empty()
+    step.chunks().next().is_none() && step.moves.is_empty() && step.kept.is_empty()
 }
 
 /// Whether the loop goes on.

@@ -3,8 +3,8 @@
 use policy::kv::Hold;
 use policy::sched::{Fcfs, FcfsConfig, Next, Scheduler};
 use spec::{
-    BLOCK_TOKENS, BlockHash, BlockId, ByTier, Done, Nanos, Outcome, PrefixUse, Produced, Request, Sampling,
-    SeqId, Step, StepId, Tier, Tokens,
+    BLOCK_TOKENS, BlockHash, BlockId, ByTier, Done, Kept, Nanos, Outcome, PrefixUse, Produced, Request,
+    Sampling, SeqId, Step, StepId, Tier, Tokens,
 };
 
 fn hold(device: u32, host: u32) -> Hold {
@@ -21,7 +21,7 @@ fn rests(hold: &mut Hold, hash: u128) -> BlockId {
 
 /// How many copies go down in a step that is done at once.
 fn saves(hold: &mut Hold) -> usize {
-    let copies = hold.save(9, StepId(0)).len();
+    let copies = hold.save((Tier::Device, Tier::Host), 9, StepId(0)).len();
     hold.settle(None);
     copies
 }
@@ -40,7 +40,7 @@ fn a_copy_of_what_the_device_has_behind_a_gap_leaves_no_mark_on_its_block() {
     let all = hold.take(Tier::Device, 3).unwrap();
     hold.give_back(Tier::Device, &all, None);
     assert_eq!(hold.find(&hashes), []);
-    let found = hold.find_below(&hashes);
+    let found = hold.find_on(Tier::Host, &hashes);
     let fresh = hold.take(Tier::Device, 2).unwrap();
     hold.promote(&found, &fresh, StepId(1));
     hold.give_back(Tier::Device, &fresh, None);
@@ -67,7 +67,7 @@ fn what_lost_its_copy_is_copied_again_when_it_rests_again() {
     hold.share(&[first]);
     hold.give_back(Tier::Device, &[first], None);
     assert_eq!(saves(&mut hold), 1);
-    assert_eq!(hold.find_below(&[BlockHash(1)]).len(), 1);
+    assert_eq!(hold.find_on(Tier::Host, &[BlockHash(1)]).len(), 1);
 }
 
 #[test]
@@ -90,10 +90,15 @@ fn check_taken(hold: &Hold, taken: &[BlockId]) {
 const PIECE: usize = 2;
 
 fn scheduler() -> Fcfs {
+    with_below(64, 0)
+}
+
+fn with_below(host: u32, disk: u32) -> Fcfs {
     Fcfs::new(FcfsConfig {
         max_num_batched_tokens: Tokens(4096),
-        blocks: ByTier { device: 24, host: 64, disk: 0 },
+        blocks: ByTier { device: 24, host, disk },
         max_move_blocks: PIECE,
+        max_drive_blocks: PIECE,
         ..FcfsConfig::default()
     })
 }
@@ -110,6 +115,11 @@ fn arrives(scheduler: &mut Fcfs, id: u64, (topic, blocks): (u128, u32), max_new:
 
 /// Runs the next step to its end.
 fn step(scheduler: &mut Fcfs) -> Option<Step> {
+    step_but_for(scheduler, |_| false)
+}
+
+/// The same, in which some copies fail.
+fn step_but_for(scheduler: &mut Fcfs, fails: impl Fn(&Kept) -> bool) -> Option<Step> {
     let Next::Run(step) = scheduler.next(Nanos(0)) else { return None };
     scheduler.check();
     let produced = |sample| match sample {
@@ -118,7 +128,8 @@ fn step(scheduler: &mut Fcfs) -> Option<Step> {
     };
     let outcomes =
         step.chunks().map(|c| Outcome { seq: c.seq, produced: produced(c.sample), full: Vec::new() });
-    scheduler.complete(Nanos(0), &Done { step: step.id, outcomes: outcomes.collect() });
+    let lost = step.kept.iter().filter(|kept| fails(kept)).cloned().collect();
+    scheduler.complete(Nanos(0), &Done { step: step.id, outcomes: outcomes.collect(), lost });
     scheduler.check();
     Some(step)
 }
@@ -162,7 +173,7 @@ fn nothing_that_a_failed_sequence_computed_is_kept_for_others() {
         arrives(&mut scheduler, 0, (1, 2), 9);
         let Next::Run(step) = scheduler.next(Nanos(0)) else { panic!("it fits") };
         let outcome = Outcome { seq: SeqId(0), produced, full: Vec::new() };
-        scheduler.complete(Nanos(1), &Done { step: step.id, outcomes: vec![outcome] });
+        scheduler.complete(Nanos(1), &Done::of(step.id, vec![outcome]));
         scheduler.check();
         assert!(!scheduler.knows(SeqId(0)), "it has ended");
         arrives(&mut scheduler, 1, (1, 2), 9);
@@ -170,4 +181,102 @@ fn nothing_that_a_failed_sequence_computed_is_kept_for_others() {
         let begins = step.chunks().next().expect("a chunk").span.start;
         assert_eq!(begins, Tokens::of_blocks(shared), "{produced:?}");
     }
+}
+
+fn down(kept: &Kept) -> bool {
+    kept.to == Tier::Disk
+}
+
+/// A prompt of eight blocks about topic 1 came and went, others took its room on every tier in memory, and it comes again.
+fn comes_again(scheduler: &mut Fcfs, fails: impl Fn(&Kept) -> bool) {
+    for (id, prompt) in [(0, (1, 8)), (1, (2, 12)), (2, (3, 23))] {
+        arrives(scheduler, id, prompt, 1);
+        while step_but_for(scheduler, &fails).is_some() {}
+    }
+    arrives(scheduler, 3, (1, 8), 1);
+}
+
+/// Where a sequence begins, and how many blocks come from the drive before.
+fn begins(scheduler: &mut Fcfs, seq: u64, fails: impl Fn(&Kept) -> bool) -> (Tokens, usize) {
+    let mut came = 0;
+    loop {
+        let step = step_but_for(scheduler, &fails).unwrap();
+        let reads = step.kept.iter().filter(|kept| kept.from == Tier::Disk);
+        let read: usize = reads.map(|kept| kept.blocks.len()).sum();
+        assert!(read <= PIECE, "{read} blocks come in one step");
+        came += read;
+        if let Some(chunk) = step.chunks().find(|chunk| chunk.seq == SeqId(seq)) {
+            return (chunk.span.start, came);
+        }
+    }
+}
+
+#[test]
+fn what_nobody_has_room_for_in_memory_comes_back_from_the_drive() {
+    // With a host that has room for half of it, and with none.
+    for host in [0, 4] {
+        let mut scheduler = with_below(host, 64);
+        comes_again(&mut scheduler, |_| false);
+        assert_eq!(begins(&mut scheduler, 3, |_| false), (Tokens::of_blocks(8), 8), "host {host}");
+        assert_eq!((scheduler.fetched(), scheduler.promoted()), (8, 0), "host {host}");
+        // The device has it now.
+        arrives(&mut scheduler, 4, (1, 8), 1);
+        assert_eq!(begins(&mut scheduler, 4, |_| false), (Tokens::of_blocks(8), 0), "host {host}");
+        assert_eq!(scheduler.fetched(), 8, "host {host}");
+    }
+}
+
+#[test]
+fn what_cannot_be_read_from_the_drive_is_computed_and_not_asked_for_again() {
+    let mut scheduler = with_below(0, 64);
+    comes_again(&mut scheduler, |_| false);
+    let up = |kept: &Kept| kept.from == Tier::Disk;
+    // The first piece is lost; the rest of the prompt is of no use without it.
+    assert_eq!(begins(&mut scheduler, 3, up), (Tokens::ZERO, PIECE));
+    assert_eq!(scheduler.fetched(), 0);
+}
+
+#[test]
+fn what_the_drive_does_not_take_is_not_looked_for_there() {
+    let mut scheduler = with_below(0, 64);
+    comes_again(&mut scheduler, down);
+    assert_eq!(begins(&mut scheduler, 3, |_| false), (Tokens::ZERO, 0));
+    while step_but_for(&mut scheduler, down).is_some() {}
+    assert_eq!(scheduler.kept(Tier::Disk), 0);
+}
+
+#[test]
+fn a_drive_that_is_full_gives_up_what_was_longest_unused() {
+    let mut hold = Hold::new(ByTier { device: 4, host: 0, disk: 2 });
+    let on_drive = |hold: &Hold, hash| !hold.find_on(Tier::Disk, &[BlockHash(hash)]).is_empty();
+    let save = |hold: &mut Hold, step| {
+        let copies = hold.save((Tier::Device, Tier::Disk), 9, StepId(step)).len();
+        assert_eq!(hold.arrive(StepId(step), &[], None), 0, "nothing comes up");
+        hold.settle(None);
+        check(hold);
+        copies
+    };
+    [1, 2].iter().for_each(|hash| _ = rests(&mut hold, *hash));
+    assert_eq!(save(&mut hold, 0), 2);
+    // Who begins with the first one makes it the newer.
+    let found = hold.find_on(Tier::Disk, &[BlockHash(1)]);
+    hold.fetch(Tier::Device, &found, StepId(1));
+    assert_eq!(hold.arrive(StepId(1), &[], None), 1);
+    hold.settle(None);
+    rests(&mut hold, 3);
+    assert_eq!(save(&mut hold, 2), 1);
+    assert_eq!([1, 2, 3].map(|hash| on_drive(&hold, hash)), [true, false, true]);
+}
+
+#[test]
+fn blocks_keep_their_turn_while_they_are_copied() {
+    let mut hold = Hold::new(ByTier { device: 3, host: 0, disk: 4 });
+    let blocks = [1, 2, 3].map(|hash| rests(&mut hold, hash));
+    let pairs = hold.save((Tier::Device, Tier::Disk), 2, StepId(0));
+    assert_eq!(pairs.iter().map(|pair| pair.0).collect::<Vec<_>>(), blocks[..2]);
+    // While they are read, the third goes before them; after that they go first.
+    assert_eq!(hold.available(Tier::Device), 1);
+    assert_eq!(hold.arrive(StepId(0), &[], None), 0);
+    hold.settle(None);
+    assert_eq!(hold.take(Tier::Device, 2).map(|taken| taken.contains(&blocks[2])), Some(false));
 }

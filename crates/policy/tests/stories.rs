@@ -118,7 +118,7 @@ impl Story {
             },
             full: Vec::new(),
         };
-        Done { step: step.id, outcomes: step.chunks().map(outcome).collect() }
+        Done::of(step.id, step.chunks().map(outcome).collect())
     }
 
     fn next(&mut self) -> String {

@@ -29,6 +29,7 @@ pub(crate) fn tiers(hold: &Hold, counts: &Counts) -> [Tier; 3] {
     let block_bytes = hold.kv_bytes / hold.kv_blocks.max(1) as u64;
     let host_block_bytes = hold.host_kv_bytes / hold.host_kv_blocks.max(1) as u64;
     let drive_block_bytes = hold.drive_kv_bytes / hold.drive_kv_blocks.max(1) as u64;
+    let kept = counts.prefix_blocks.disk.min(hold.prefix_blocks.disk as u64);
     let mut device = vec![
         full("weights", hold.weight_bytes),
         full("slots", hold.slot_bytes),
@@ -64,7 +65,7 @@ pub(crate) fn tiers(hold: &Hold, counts: &Counts) -> [Tier; 3] {
             parts: vec![
                 full("weights", hold.disk_bytes),
                 full("activations", hold.drive_bytes - hold.drive_kv_bytes),
-                part("kv", counts.drive_kv_blocks_used * drive_block_bytes, hold.drive_kv_bytes),
+                part("kv", counts.drive_kv_blocks_used.max(kept) * drive_block_bytes, hold.drive_kv_bytes),
             ],
         },
     ]

@@ -41,7 +41,7 @@ fn done(step: &Step) -> Done {
         let produced = if chunk.sample == Sampling::Sample { Produced::Token } else { Produced::Nothing };
         Outcome { seq: chunk.seq, produced, full: Vec::new() }
     };
-    Done { step: step.id, outcomes: step.chunks().map(outcome).collect() }
+    Done::of(step.id, step.chunks().map(outcome).collect())
 }
 
 /// A scheduler in which 128 sequences decode, and the next step that it answers.

@@ -6,7 +6,8 @@
 
 use crate::text::Text;
 use spec::{
-    BLOCK_TOKENS, BlockId, Chunk, Kept, Move, Piece, Request, Sampling, SeqId, Step, StepId, Tier, Tokens,
+    BLOCK_TOKENS, BlockId, Chunk, Done, Kept, Move, Piece, Request, Sampling, SeqId, Step, StepId, Tier,
+    Tokens,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,10 +35,16 @@ struct Known {
     text: Text,
 }
 
+/// Which text stands in each slot of a block.
+type Slots = [Option<u64>; BLOCK_TOKENS.0 as usize];
+
+/// From which block to which, and what.
+type Arrival = ((Tier, BlockId), (Tier, BlockId), Slots);
+
 #[derive(Debug, Default)]
 struct Block {
     /// Which text stands in each slot, where one was written.
-    slots: [Option<u64>; BLOCK_TOKENS.0 as usize],
+    slots: Slots,
     /// Lives whose table has it.
     owners: BTreeSet<Life>,
     /// Steps in flight that touch it, and for which life.
@@ -52,6 +59,8 @@ pub struct Shadow {
     blocks: BTreeMap<(Tier, BlockId), Block>,
     /// What each step in flight touches.
     in_flight: BTreeMap<StepId, Vec<(Tier, BlockId)>>,
+    /// What steps in flight read from the drive or write to it: where, and what is there when they are done.
+    arriving: BTreeMap<StepId, Vec<Arrival>>,
     lives: Life,
     newest: Option<StepId>,
 }
@@ -85,10 +94,20 @@ impl Shadow {
         }
     }
 
-    /// A step is done: what it touched is free of it.
-    pub fn done(&mut self, step: StepId) {
-        for at in self.in_flight.remove(&step).unwrap_or_default() {
-            self.blocks.entry(at).or_default().touched.retain(|(by, _)| *by != step);
+    /// A step is done: what it touched is free of it, and what was not lost has arrived.
+    pub fn done(&mut self, done: &Done) {
+        for at in self.in_flight.remove(&done.step).unwrap_or_default() {
+            self.blocks.entry(at).or_default().touched.retain(|(by, _)| *by != done.step);
+        }
+        for (from, to, slots) in self.arriving.remove(&done.step).unwrap_or_default() {
+            let pair = (from.1, to.1);
+            let failed = |kept: &Kept| (kept.from, kept.to) == (from.0, to.0) && kept.blocks.contains(&pair);
+            let lost = done.lost.iter().any(failed);
+            let unreadable = lost && from.0 == Tier::Disk;
+            let (at, slots) = if unreadable { (from, Slots::default()) } else { (to, slots) };
+            if unreadable || !lost {
+                self.blocks.entry(at).or_default().slots = slots;
+            }
         }
     }
 
@@ -129,7 +148,11 @@ impl Shadow {
             let source = self.touch(step, NOBODY, (kept.from, from));
             let slots = source.slots;
             assert!(slots.iter().all(Option::is_some), "step {step} keeps {from:?}, which is not full");
-            self.write(step, NOBODY, (kept.to, to)).slots = slots;
+            let drive = kept.from.max(kept.to) == Tier::Disk;
+            self.write(step, NOBODY, (kept.to, to)).slots = if drive { Slots::default() } else { slots };
+            if drive {
+                self.arriving.entry(step).or_default().push(((kept.from, from), (kept.to, to), slots));
+            }
             self.blocks.entry((kept.to, to)).or_default().owners.remove(&NOBODY);
         }
     }

@@ -1,6 +1,7 @@
 //! The virtual world: time jumps from event to event, and steps take what the timeline says.
 
 use crate::metrics::{End, Metrics};
+use crate::rng::Rng;
 use crate::shadow::Shadow;
 use crate::text::Text;
 use crate::workload::Job;
@@ -9,8 +10,8 @@ use policy::drive::{Event, World};
 use policy::pipeline::{Pauses, Timeline};
 use policy::sched::Why;
 use spec::{
-    BLOCK_TOKENS, Chunk, Done, Full, Nanos, Outcome, PrefixUse, Produced, Program, Request, Sampling, SeqId,
-    Shape, Step, StepId, Tokens,
+    BLOCK_TOKENS, Chunk, Done, Full, Kept, Nanos, Outcome, PrefixUse, Produced, Program, Request, Sampling,
+    SeqId, Shape, Step, StepId, Tier, Tokens,
 };
 use std::collections::BTreeMap;
 
@@ -51,6 +52,7 @@ pub struct VirtualWorld {
     running: BTreeMap<StepId, Vec<Chunk>>,
     shadow: Option<Shadow>,
     metrics: Metrics,
+    broken_drive: Option<Rng>,
 }
 
 impl VirtualWorld {
@@ -66,7 +68,20 @@ impl VirtualWorld {
             running: BTreeMap::new(),
             shadow: (accesses == Accesses::Checked).then(Shadow::default),
             metrics: Metrics::default(),
+            broken_drive: None,
         }
+    }
+
+    /// From now on every third copy of kept blocks from or to the drive fails, drawn at random.
+    pub fn break_drive(&mut self, rng: Rng) {
+        self.broken_drive = Some(rng);
+    }
+
+    /// Copies of this step that will fail.
+    fn losses(&mut self, step: &Step) -> Vec<Kept> {
+        let Some(rng) = &mut self.broken_drive else { return Vec::new() };
+        let drive = step.kept.iter().filter(|kept| kept.from.max(kept.to) == Tier::Disk);
+        drive.filter(|_| rng.one_in(3)).cloned().collect()
     }
 
     /// Requests that come when their jobs say, each with its own text, named from 0 on; nobody asks for more than its
@@ -120,19 +135,20 @@ impl VirtualWorld {
         match &event {
             Event::Arrive(request) => self.metrics.arrive(request.id, request.arrival, request.prompt),
             Event::Cancel(seq) => self.metrics.end(*seq, End::Cancelled),
-            Event::Done(done) => return Some(Event::Done(self.finish(done.step))),
+            Event::Done(done) => return Some(Event::Done(self.finish(done.clone()))),
             Event::Failed { .. } | Event::Tick | Event::Stop => {}
         }
         Some(event)
     }
 
-    fn finish(&mut self, step: StepId) -> Done {
+    /// `done` says which, and what was lost.
+    fn finish(&mut self, done: Done) -> Done {
         if let Some(shadow) = &mut self.shadow {
-            shadow.done(step);
+            shadow.done(&done);
         }
-        let chunks = self.running.remove(&step).expect("a step is done once");
+        let chunks = self.running.remove(&done.step).expect("a step is done once");
         let outcomes = chunks.iter().map(|chunk| self.outcome(chunk)).collect();
-        Done { step, outcomes }
+        Done { outcomes, ..done }
     }
 
     fn outcome(&mut self, chunk: &Chunk) -> Outcome {
@@ -175,7 +191,8 @@ impl World for VirtualWorld {
         step.chunks().for_each(|chunk| self.metrics.begin(chunk.seq, self.now));
         self.metrics.steps += 1;
         self.metrics.computed += step.chunks().map(|chunk| u64::from(chunk.span.len.0)).sum::<u64>();
-        self.insert(timing.end, Event::Done(Done { step: step.id, outcomes: Vec::new() }));
+        let lost = self.losses(&step);
+        self.insert(timing.end, Event::Done(Done { step: step.id, outcomes: Vec::new(), lost }));
         self.running.insert(step.id, step.batches.into_iter().flatten().collect());
     }
 

@@ -10,6 +10,9 @@ fn one(seed: u64) -> (FcfsConfig, Metrics) {
     let mut rng = Rng::new(seed);
     let config = random_config(&mut rng);
     let mut world = random_world(&mut rng);
+    if rng.one_in(3) {
+        world.break_drive(Rng::new(seed));
+    }
     let mut scheduler = Checked(Fcfs::new(config.clone()));
     run(&mut world, &mut scheduler);
     (config, world.metrics().clone())
@@ -29,5 +32,34 @@ fn every_request_ends_and_every_access_is_legal() {
 fn the_same_seed_gives_the_same_run() {
     for seed in [1, 77, 4096] {
         assert_eq!(one(seed).1, one(seed).1);
+    }
+}
+
+/// Prompts of three topics come back again and again, and the device has room for few of them.
+#[test]
+fn prefixes_come_back_from_the_drive_unless_it_fails() {
+    let run_with = |host: u32, broken: Option<Rng>| {
+        let config = FcfsConfig {
+            max_num_batched_tokens: spec::Tokens(256),
+            blocks: spec::ByTier { device: 10, host, disk: 40 },
+            max_drive_blocks: 2,
+            depth: 2,
+            ..FcfsConfig::default()
+        };
+        let mut world = common::returning_world();
+        broken.into_iter().for_each(|rng| world.break_drive(rng));
+        let mut scheduler = Checked(Fcfs::new(config));
+        run(&mut world, &mut scheduler);
+        assert!(world.metrics().requests.values().all(|tally| tally.end == End::Finished), "host {host}");
+        (scheduler.0.fetched(), scheduler.0.kept(spec::Tier::Disk))
+    };
+    for host in [0, 4] {
+        let (fetched, kept) = run_with(host, None);
+        assert!(fetched > 20 && kept > 12, "host {host}: {fetched} blocks came, {kept} are there");
+        let (some, _) = run_with(host, Some(Rng::new(5)));
+        assert!(
+            some < fetched,
+            "host {host}: {some} blocks came from a drive that fails, {fetched} from another"
+        );
     }
 }

@@ -64,14 +64,14 @@ fn a_late_end_costs_one_token_for_each_extra_step_in_flight() {
 fn outcomes_of_the_unknown_count_nothing() {
     let mut scheduler = Fcfs::new(config(10));
     let outcomes = vec![Outcome { seq: SeqId(9), produced: Produced::Last, full: Vec::new() }];
-    scheduler.complete(Nanos(0), &Done { step: StepId(77), outcomes: outcomes.clone() });
+    scheduler.complete(Nanos(0), &Done::of(StepId(77), outcomes.clone()));
     let mut text = Text::new(SeqId(0), 0, Tokens(0));
     scheduler.arrive(Nanos(0), request(0, Nanos(0), 10, 5, &mut text));
     let Next::Run(step) = scheduler.next(Nanos(0)) else { panic!("it fits") };
     scheduler.cancel(Nanos(0), SeqId(0));
     scheduler.cancel(Nanos(0), SeqId(0));
     let late = Outcome { seq: SeqId(0), produced: Produced::Token, full: Vec::new() };
-    scheduler.complete(Nanos(1), &Done { step: step.id, outcomes: [outcomes, vec![late]].concat() });
+    scheduler.complete(Nanos(1), &Done::of(step.id, [outcomes, vec![late]].concat()));
     scheduler.check();
     assert_eq!(scheduler.next(Nanos(1)), Next::Wait(None));
 }
@@ -88,7 +88,7 @@ fn a_freed_block_rests_while_a_step_in_flight_may_touch_it() {
     let Next::Run(first) = scheduler.next(Nanos(2)) else { panic!("the first fits") };
     scheduler.cancel(Nanos(3), SeqId(0));
     assert_eq!(scheduler.next(Nanos(3)), Next::Wait(None), "its block may be written still");
-    scheduler.complete(Nanos(4), &Done { step: first.id, outcomes: Vec::new() });
+    scheduler.complete(Nanos(4), &Done::of(first.id, Vec::new()));
     let Next::Run(second) = scheduler.next(Nanos(4)) else { panic!("the second fits now") };
     assert_eq!((second.release.clone(), second.batches[0][0].seq), (vec![SeqId(0)], SeqId(1)));
 }
@@ -108,7 +108,7 @@ fn the_shadow_sees_the_source_of_a_move_used_again_in_its_step() {
     let mut shadow = Shadow::default();
     (0..2).for_each(|id| learn(&mut shadow, id, 10));
     shadow.start(&step(0, vec![chunk(0, 0, 10, &[3], Sampling::Sample)]));
-    shadow.done(StepId(0));
+    shadow.done(&Done::of(StepId(0), Vec::new()));
     let away = Move {
         seq: SeqId(0),
         from: Tier::Device,
@@ -125,7 +125,7 @@ fn the_shadow_sees_a_block_given_out_twice() {
     let mut shadow = Shadow::default();
     (0..2).for_each(|id| learn(&mut shadow, id, 10));
     shadow.start(&step(0, vec![chunk(0, 0, 10, &[3], Sampling::Sample)]));
-    shadow.done(StepId(0));
+    shadow.done(&Done::of(StepId(0), Vec::new()));
     shadow.start(&step(1, vec![chunk(1, 0, 10, &[3], Sampling::Sample)]));
 }
 
@@ -256,7 +256,7 @@ fn a_step_with_nothing_in_it_is_not_a_step() {
 
 #[test]
 fn all_events_that_are_due_come_before_the_question() {
-    let done = Event::Done(Done { step: StepId(0), outcomes: Vec::new() });
+    let done = Event::Done(Done::of(StepId(0), Vec::new()));
     let events = [(5, arrival(0)), (5, arrival(1)), (5, Event::Cancel(SeqId(0))), (9, done), (9, arrival(2))];
     let mut world = Listed { events: events.into(), ..Listed::default() };
     let mut scheduler = scripted([

@@ -1,6 +1,6 @@
 //! What came of a step: all that policy learns of the tokens.
 
-use crate::{BlockHash, SeqId, StepId};
+use crate::{BlockHash, Kept, SeqId, StepId};
 use serde::{Deserialize, Serialize};
 
 /// What a chunk brought forth.
@@ -50,4 +50,14 @@ pub struct Done {
     pub step: StepId,
     /// One for every chunk, in any order. A sequence that had finished before may be missing.
     pub outcomes: Vec<Outcome>,
+    /// Copies of kept blocks that failed: of what was to be written nothing is known, and what was read may be unreadable.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<Kept>,
+}
+
+impl Done {
+    /// A step in which nothing was lost.
+    pub fn of(step: StepId, outcomes: Vec<Outcome>) -> Done {
+        Done { step, outcomes, lost: Vec::new() }
+    }
 }

@@ -62,8 +62,9 @@ pub struct Move {
     pub piece: Piece,
 }
 
-/// Full blocks that are kept for others to begin with, and copied between tiers: down when the device needs their room, up
-/// when somebody begins with them. They belong to no table yet.
+/// Full blocks that are kept for others to begin with, and copied between tiers: down when the room above is needed, up
+/// when somebody begins with them. They belong to no table yet. What comes from the drive or goes there may be lost (see
+/// [`Done::lost`](crate::Done::lost)): nobody uses it before the step is done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
     /// Where they are read.

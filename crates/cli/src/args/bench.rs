@@ -17,6 +17,8 @@ pub(crate) enum BenchCommand {
     Serve(Box<BenchServeArgs>),
     /// One batch: time to first token and decode speed.
     Latency(LatencyArgs),
+    /// Long prompts that come back from the drive, beside the same prompts computed: time to first token.
+    Prefix(PrefixArgs),
     /// Predicted against measured throughput over many budgets and batches: plans are written before they are run.
     Plan(BenchPlanArgs),
     /// What policy search, overlap, compute on the host, the drive and blocks bring, each beside what the timeline says.
@@ -141,6 +143,20 @@ pub(crate) struct LatencyArgs {
     /// Tokens that each sequence generates.
     #[arg(long, default_value_t = 65, value_parser = at_least_one)]
     pub(crate) output_len: usize,
+    #[command(flatten)]
+    pub(crate) common: BenchArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct PrefixArgs {
+    /// A folder, a .gguf file, a hub id (org/name), or `smollm2`.
+    pub(crate) model: String,
+    /// Prompts that take turns; the device has room for two of them, and without --disk-cache-tokens the drive for all.
+    #[arg(long, default_value_t = 4, value_parser = at_least_one)]
+    pub(crate) num_prompts: usize,
+    /// Tokens of each prompt.
+    #[arg(long, default_value_t = 2048, value_parser = at_least_one)]
+    pub(crate) input_len: usize,
     #[command(flatten)]
     pub(crate) common: BenchArgs,
 }

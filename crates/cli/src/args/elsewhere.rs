@@ -16,7 +16,7 @@ const FLAGS: &[(&[&str], &str)] = &[
     (&["--cpu-offload-gb"], "--percent says what lives where, --memory how much of the host may be used"),
     (
         &["--swap-space", "--kv-offloading-size", "--kv-offloading-backend", "--kv-transfer-config"],
-        "KV on the host is counted in tokens here: --swap-tokens",
+        "KV on the host is counted in tokens here: --swap-tokens, and on the drive: --disk-cache-tokens",
     ),
     (&["--disk-offload-gb"], "--disk and --offload-dir say how much is kept on disk, and where"),
     (&["--block-size"], "a block of KV has one size here, which /metrics tells (vllm:cache_config_info)"),

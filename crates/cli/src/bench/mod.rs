@@ -8,6 +8,7 @@ mod kernels;
 mod kernels_cuda;
 mod model;
 mod plan;
+mod prefix;
 mod report;
 mod serve;
 
@@ -16,5 +17,6 @@ pub(crate) use disk::disk;
 pub(crate) use kernels::{Ceilings, kernels};
 pub(crate) use model::{latency, throughput};
 pub(crate) use plan::plan;
+pub(crate) use prefix::prefix;
 pub(crate) use report::median;
 pub(crate) use serve::serve;

@@ -240,12 +240,12 @@ pub(crate) fn latency(args: LatencyArgs) -> Result<ExitCode> {
 }
 
 /// A model that is loaded, and prompts that it has not seen.
-struct Bench {
-    engine: Engine,
-    prompts: Prompts,
-    name: String,
-    weights: String,
-    threads: usize,
+pub(super) struct Bench {
+    pub(super) engine: Engine,
+    pub(super) prompts: Prompts,
+    pub(super) name: String,
+    pub(super) weights: String,
+    pub(super) threads: usize,
     isa: String,
     blocks: BlockConfig,
     lanes: LanesFile,
@@ -253,7 +253,13 @@ struct Bench {
 
 impl Bench {
     /// Loads the model with room for the whole workload (or as much as memory allows), and warms up.
-    fn start(name: &str, args: &BenchArgs, requests: usize, input: usize, output: usize) -> Result<Bench> {
+    pub(super) fn start(
+        name: &str,
+        args: &BenchArgs,
+        requests: usize,
+        input: usize,
+        output: usize,
+    ) -> Result<Bench> {
         let needs = Needs::of_requests(&args.engine, requests, input, output);
         let lanes = args.lanes.open()?;
         let config = lanes.wanted(engine_config(&args.engine, needs)?);
@@ -277,7 +283,7 @@ impl Bench {
         Ok(bench)
     }
 
-    fn end(self) -> Result<()> {
+    pub(super) fn end(self) -> Result<()> {
         self.lanes.end(self.engine)
     }
 
@@ -302,7 +308,7 @@ impl Bench {
 }
 
 /// Waits for a request's end; says when its first token was seen.
-fn finish(ticket: &Ticket, begin: Instant, wanted: usize) -> Result<f64> {
+pub(super) fn finish(ticket: &Ticket, begin: Instant, wanted: usize) -> Result<f64> {
     let (mut first, mut tokens) = (None, 0);
     for event in &ticket.events {
         match event {
@@ -322,13 +328,13 @@ fn finish(ticket: &Ticket, begin: Instant, wanted: usize) -> Result<f64> {
 }
 
 /// Random prompts, none twice (so that no prefix is reused), the same in every run of the command.
-struct Prompts {
+pub(super) struct Prompts {
     state: u64,
     vocab: u64,
 }
 
 impl Prompts {
-    fn next(&mut self, len: usize) -> Vec<u32> {
+    pub(super) fn next(&mut self, len: usize) -> Vec<u32> {
         (0..len).map(|_| self.token()).collect()
     }
 

@@ -73,6 +73,9 @@ pub(super) fn toml(args: &PlanArgs, best: &Scored, job: Job) -> String {
     if let Some(tokens) = engine.swap_tokens {
         line("swap-tokens", tokens.to_string());
     }
+    if let Some(tokens) = engine.disk_cache_tokens {
+        line("disk-cache-tokens", tokens.to_string());
+    }
     if let Some(steps) = engine.steps_in_flight {
         line("steps-in-flight", steps.to_string());
     }

@@ -43,6 +43,7 @@ fn refuse_what_is_not_heard(args: &PlanArgs) -> Result<()> {
         ),
         ("--max-num-batched-tokens", engine.max_num_batched_tokens.is_some(), for_the_engine),
         ("--swap-tokens", engine.swap_tokens.is_some(), for_the_engine),
+        ("--disk-cache-tokens", engine.disk_cache_tokens.is_some(), for_the_engine),
         ("--no-enable-prefix-caching", engine.no_enable_prefix_caching, for_the_engine),
         ("--num-prompts", args.num_prompts.is_some(), ": the rate is that of blocks, one after the other"),
         ("--steps-in-flight", engine.steps_in_flight.is_some(), for_the_engine),

@@ -272,10 +272,11 @@ impl Planner<'_> {
     }
 
     fn schedules(&self, num_batches: usize, homes: Homes) -> &[Schedule] {
+        let aside = self.base.host_kv_tokens + self.base.drive_kv_tokens;
         match (&self.fixed.schedule, num_batches) {
             (Some(schedule), _) => std::slice::from_ref(schedule),
-            // Nobody else puts aside on the host what makes way on the device.
-            (None, n) if self.base.host_kv_tokens > 0 && (n > 1 || !homes.stay()) => &[],
+            // Nobody else puts aside on the tiers below what makes way on the device.
+            (None, n) if aside > 0 && (n > 1 || !homes.stay()) => &[],
             (None, 1) if homes.stay() => &[Schedule::Continuous],
             (None, _) => &[Schedule::Zigzag, Schedule::Diagonal],
         }

@@ -88,8 +88,9 @@ impl EngineConfig {
     pub(crate) fn settled(&self, passes: Passes) -> EngineConfig {
         let stay = self.blocks.stay();
         let shared = passes == Passes::Streamed || !stay;
-        // No other schedule puts aside on the host what makes way on the device.
-        let plain = self.blocks.schedule == Some(Schedule::Continuous) || self.host_kv_tokens > 0;
+        // No other schedule puts aside on the tiers below what makes way on the device.
+        let aside = self.host_kv_tokens + self.drive_kv_tokens > 0;
+        let plain = self.blocks.schedule == Some(Schedule::Continuous) || aside;
         let expected = self.blocks.expected.filter(|_| shared && !plain);
         let (schedule, several) = expected.map_or((Schedule::Continuous, None), |e| self.several(e));
         let schedule = if stay || schedule != Schedule::Continuous { schedule } else { Schedule::Zigzag };

@@ -7,7 +7,7 @@ use kernels::device::Dtype;
 use model::decoder::{Blueprint, WorkSize};
 use model::store::Cut;
 use policy::sched::{BlockConfig, Schedule};
-use spec::{ModelSpec, Split, Tier};
+use spec::{ByTier, ModelSpec, Split, Tier};
 
 use crate::config::{DeviceChoice, EngineConfig, KvFormat, WeightShare};
 use crate::plan::blocks::Passes;
@@ -54,6 +54,8 @@ pub struct Hold {
     pub drive_kv_blocks: usize,
     /// Their part of its file.
     pub drive_kv_bytes: u64,
+    /// Those of the host's and the drive's blocks where no sequence lives or rests: they keep prefixes.
+    pub prefix_blocks: ByTier<usize>,
     /// The file of KV and activations on the drive; none where none live there.
     pub drive_bytes: u64,
     /// KV positions of one layer that a slot has room for, which KV away from the device passes on its way to attention.
@@ -200,19 +202,21 @@ pub enum TooSmall {
     },
     /// Blocks for sequences that make way are asked for, and the schedule has none such.
     #[error(
-        "--swap-tokens keeps KV on the host for --schedule plain alone: the others give each sequence one home, and compute \
-         again what has to make way; leave it out, or choose --schedule plain with KV and activations on the device"
+        "--swap-tokens and --disk-cache-tokens keep KV on host and drive for --schedule plain alone: the others give each \
+         sequence one home, and compute again what has to make way; leave them out, or choose --schedule plain with KV and \
+         activations on the device"
     )]
     Swap,
     /// KV or activations are to live on the drive, and there is no folder for them.
     #[error(
-        "KV or activations are to live on the drive, and there is no folder for them: name one with --offload-dir"
+        "KV or activations are to be on the drive, and there is no folder for them: name one with --offload-dir"
     )]
     NoFolder,
     /// The drive's share does not hold what must live there.
     #[error(
         "this needs {} on the drive and may take {} there: packed weights {}, KV and activations {}. Raise --disk (without it, \
-         what is free there but for a margin) to at least the former, or leave less to the drive (--percent)",
+         what is free there but for a margin) to at least the former, or leave less to the drive (--percent, \
+         --disk-cache-tokens)",
         at_least(need),
         size(limit),
         size(weights),
@@ -306,9 +310,10 @@ impl Hold {
         }
     }
 
-    /// Positions that KV has room for, on all tiers.
+    /// Positions that KV of sequences has room for, on all tiers.
     pub fn kv_tokens(&self) -> usize {
-        (self.kv_blocks + self.host_kv_blocks + self.drive_kv_blocks) * BLOCK_TOKENS
+        let all = self.kv_blocks + self.host_kv_blocks + self.drive_kv_blocks;
+        (all - self.prefix_blocks.host - self.prefix_blocks.disk) * BLOCK_TOKENS
     }
 
     /// Bytes of the device's arena.
@@ -353,10 +358,17 @@ impl fmt::Display for Hold {
         }
         write!(f, ", KV {} ({} tokens), ", size(&self.kv_bytes), self.kv_blocks * BLOCK_TOKENS)?;
         if self.host_kv_bytes > 0 {
-            let what = if self.kv_slot_tokens > 0 { "KV on the host" } else { "preempted KV" };
+            let what = match (self.kv_slot_tokens > 0, self.prefix_blocks.host == self.host_kv_blocks) {
+                (true, _) => "KV on the host",
+                (false, true) => "prefixes on their way to the drive",
+                (false, false) => "preempted KV",
+            };
             write!(f, "{what} {}, ", size(&self.host_kv_bytes))?;
         }
-        if self.drive_bytes > 0 {
+        if self.prefix_blocks.disk > 0 {
+            let tokens = self.prefix_blocks.disk * BLOCK_TOKENS;
+            write!(f, "prefixes on the drive {} ({tokens} tokens), ", size(&self.drive_bytes))?;
+        } else if self.drive_bytes > 0 {
             write!(f, "KV and activations on the drive {}, ", size(&self.drive_bytes))?;
         }
         let slots = self.kv_slot_bytes + self.host_kv_slot_bytes;
@@ -388,11 +400,10 @@ pub(crate) fn check_schedule(config: &EngineConfig) -> Result<(), TooSmall> {
         _ => {}
     }
     let plain = matches!(blocks.schedule, None | Some(Schedule::Continuous)) && blocks.stay();
-    if config.host_kv_tokens > 0 && !plain {
+    if config.host_kv_tokens + config.drive_kv_tokens > 0 && !plain {
         return Err(TooSmall::Swap);
     }
-    let drive = [blocks.kv, blocks.hidden].iter().any(|split| split.part(Tier::Disk) > 0);
-    if drive && config.offload.folder.is_none() { Err(TooSmall::NoFolder) } else { Ok(()) }
+    if config.uses_drive() && config.offload.folder.is_none() { Err(TooSmall::NoFolder) } else { Ok(()) }
 }
 
 /// Bytes of one block, all layers.
@@ -423,6 +434,12 @@ pub enum NoSuchKv {
 }
 
 impl EngineConfig {
+    /// Whether KV or activations are on the drive.
+    pub(crate) fn uses_drive(&self) -> bool {
+        let lives = |split: Split| split.part(Tier::Disk) > 0;
+        lives(self.blocks.kv) || lives(self.blocks.hidden) || self.drive_kv_tokens > 0
+    }
+
     /// How large the activation buffers of a batch are.
     pub(crate) fn work_size(&self, blocks: &BlockConfig) -> WorkSize {
         let samples = self.max_num_seqs.min(blocks.batch_seqs);

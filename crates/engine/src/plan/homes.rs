@@ -14,6 +14,10 @@ use crate::plan::hold::{kv_block_bytes, kv_layout};
 use crate::tiers::kv::TURNS;
 use crate::tiers::kv_file::{BOUNCE_BYTES, KvFileSizes};
 
+/// Blocks of the host through which prefixes pass between the drive and a device that cannot read it, at the least: one piece
+/// arrives while another goes up.
+const STAGED_BLOCKS: usize = 32;
+
 /// Sizes that follow from where KV and activations live.
 pub(crate) struct Homes<'a> {
     spec: &'a ModelSpec,
@@ -26,6 +30,8 @@ pub(crate) struct Homes<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KvHomes {
     pub(crate) blocks: ByTier<usize>,
+    /// Those of them where no sequence lives or rests: they keep prefixes.
+    pub(crate) for_prefixes: ByTier<usize>,
     /// KV positions of one layer that a slot has room for.
     pub(crate) slot_tokens: u64,
     /// Bytes of all slots of a tier.
@@ -66,7 +72,17 @@ impl<'a> Homes<'a> {
             disk: 0,
         };
         blocks.host += self.config.host_kv_tokens.div_ceil(BLOCK_TOKENS);
-        KvHomes { blocks, slot_tokens, slot_bytes }
+        let for_prefixes = self.for_prefixes(blocks.host);
+        Tier::ALL.into_iter().for_each(|tier| blocks[tier] += for_prefixes[tier]);
+        KvHomes { blocks, for_prefixes, slot_tokens, slot_bytes }
+    }
+
+    /// Blocks for prefixes on the drive, and on the way there, beside `on_host` blocks for whatever makes way.
+    fn for_prefixes(&self, on_host: usize) -> ByTier<usize> {
+        let disk = self.config.drive_kv_tokens.div_ceil(BLOCK_TOKENS);
+        let staged = disk > 0 && self.config.disk_path() == DiskPath::ThroughHost;
+        let host = if staged { STAGED_BLOCKS.saturating_sub(on_host) } else { 0 };
+        ByTier { device: 0, host, disk }
     }
 
     /// A batch's share of the blocks that are away from the device, and at least the longest sequence.
@@ -181,8 +197,7 @@ impl<'a> Homes<'a> {
 
     /// Memory that the process needs to reach the drive.
     pub(crate) fn bounce_bytes(&self) -> u64 {
-        let drive = [self.config.blocks.kv, self.config.blocks.hidden];
-        if drive.iter().any(|split| split.part(Tier::Disk) > 0) { BOUNCE_BYTES as u64 } else { 0 }
+        if self.config.uses_drive() { BOUNCE_BYTES as u64 } else { 0 }
     }
 
     /// Bytes of a block, all layers.

@@ -174,7 +174,9 @@ impl<'a> Room<'a> {
     fn kept_bytes(&self, homes: &KvHomes) -> u64 {
         let blocks = homes.blocks.map(|blocks| blocks.try_into().unwrap_or(u32::MAX));
         let context = self.max_model_len.min(homes.longest().saturating_sub(1) * BLOCK_TOKENS);
-        policy::kv::Hold::bytes_at_most(blocks) + self.homes.scratch_bytes(context)
+        // What lives on the drive is not shared; prefixes there are known one by one.
+        let disk = homes.for_prefixes.disk.try_into().unwrap_or(u32::MAX);
+        policy::kv::Hold::bytes_at_most(blocks, ByTier { disk, ..blocks }) + self.homes.scratch_bytes(context)
     }
 
     /// What of the tiers so many KV blocks take beside everything else.
@@ -196,7 +198,7 @@ impl<'a> Room<'a> {
     }
 
     fn without_weights(&self, homes: &KvHomes) -> Hold {
-        let KvHomes { blocks, slot_tokens, slot_bytes } = *homes;
+        let KvHomes { blocks, for_prefixes, slot_tokens, slot_bytes } = *homes;
         let block_bytes = self.homes.block_bytes();
         Hold {
             process_bytes: self.process_bytes + self.kept_bytes(homes),
@@ -216,6 +218,7 @@ impl<'a> Room<'a> {
             drive_kv_blocks: blocks.disk,
             drive_kv_bytes: self.homes.drive(blocks.disk).kv_bytes(),
             drive_bytes: self.homes.drive(blocks.disk).bytes(),
+            prefix_blocks: for_prefixes,
             kv_slot_tokens: slot_tokens,
             kv_slot_bytes: slot_bytes.device,
             host_kv_slot_bytes: slot_bytes.host,

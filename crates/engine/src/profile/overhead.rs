@@ -53,6 +53,7 @@ pub(super) fn measure(spec: &ModelSpec, config: &EngineConfig) -> Result<Overhea
         kv_tokens: Some(MANY * 2 * STEPS),
         kv_memory: KvMemory::AtStart,
         host_kv_tokens: 0,
+        drive_kv_tokens: 0,
         offload: Offload::default(),
         blocks: Blocks::default(),
         record: None,

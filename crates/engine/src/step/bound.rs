@@ -22,6 +22,8 @@ pub(crate) struct StepRun {
     pub(crate) batches: Vec<BatchRun>,
     pub(crate) on_host: OnHost,
     pub(crate) started: Instant,
+    /// Between which tiers kept blocks could not be copied.
+    pub(crate) lost: Mutex<Vec<(Tier, Tier)>>,
     /// What nodes have asked a device for that is done later.
     pub(crate) asked: Mutex<Vec<Asked>>,
 }
@@ -101,12 +103,28 @@ impl StepRun {
             batches,
             on_host,
             started: Instant::now(),
+            lost: Mutex::default(),
             asked: Mutex::default(),
         }
     }
 }
 
 impl StepRun {
+    /// Kept blocks between these tiers could not be copied.
+    pub(crate) fn lose(&self, from: Tier, to: Tier) {
+        lock(&self.lost).push((from, to));
+    }
+
+    /// Whether that is so already.
+    pub(crate) fn has_lost(&self, from: Tier, to: Tier) -> bool {
+        lock(&self.lost).contains(&(from, to))
+    }
+
+    /// What could not be copied.
+    pub(crate) fn losses(&self) -> Vec<Kept> {
+        self.kept.iter().filter(|kept| self.has_lost(kept.from, kept.to)).cloned().collect()
+    }
+
     /// Whether it is one batch of decodes, over KV and weights that are all on the device.
     pub(crate) fn only_decodes_here(&self) -> bool {
         let decodes = |chunk: &ChunkRun| {

@@ -138,7 +138,7 @@ impl Work for Machine {
         self.arrive(step);
         let outcomes =
             step.batches.iter().flat_map(|batch| batch.chunks.iter().filter_map(outcome)).collect();
-        let done = Done { step: step.id, outcomes };
+        let done = Done { step: step.id, outcomes, lost: step.losses() };
         self.tell(Message::Done(done, step.started.elapsed()));
         self.note_times(step);
     }

@@ -16,6 +16,9 @@ use crate::watch::stats::{Moved, Stats};
 /// What passes through memory of our own at a time, where the reader's is not aligned.
 pub(crate) const BOUNCE_BYTES: usize = 1 << 20;
 
+/// Blocks that follow one another on both sides: first here, first in memory, how many.
+pub(crate) type Run = (u32, u32, usize);
+
 /// How the file is divided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KvFileSizes {
@@ -184,6 +187,20 @@ impl KvFile {
         Ok(())
     }
 
+    /// Reads runs of blocks of a layer: (first here, .., how many), the bytes of each into its own memory.
+    pub(crate) fn read_runs(&self, layer: usize, runs: &[Run], into: Vec<&mut [u8]>) -> model::Result<()> {
+        let at = |&(here, ..): &Run| self.sizes.block_at(layer, here);
+        let stretches = runs.iter().zip(into).map(|(run, into)| Stretch { offset: at(run), into });
+        self.read(Moved::Kv, stretches.collect())
+    }
+
+    /// Writes runs of blocks of a layer: (first here, .., how many), the bytes of each from its own memory.
+    pub(crate) fn write_runs(&self, layer: usize, runs: &[Run], from: Vec<&[u8]>) -> model::Result<()> {
+        let at = |&(here, ..): &Run| self.sizes.block_at(layer, here);
+        let written = runs.iter().zip(from).map(|(run, from)| Written { offset: at(run), from });
+        self.write(Moved::Kv, written.collect())
+    }
+
     /// Reads a batch's activation.
     pub(crate) fn read_hidden(&self, batch: usize, into: &mut [u8]) -> model::Result<()> {
         self.read(Moved::Activations, vec![Stretch { offset: self.sizes.hidden_at(batch), into }])
@@ -195,8 +212,8 @@ impl KvFile {
     }
 
     /// Pairs that follow one another on both sides as (first here, first there, how many).
-    fn runs(&self, pairs: &[(u32, u32)]) -> Vec<(u32, u32, usize)> {
-        let mut runs: Vec<(u32, u32, usize)> = Vec::new();
+    pub(crate) fn runs(&self, pairs: &[(u32, u32)]) -> Vec<Run> {
+        let mut runs: Vec<Run> = Vec::new();
         for &(here, there) in pairs {
             match runs.last_mut() {
                 Some((h, t, n))

@@ -7,6 +7,7 @@
 pub(crate) mod adopting;
 pub(crate) mod chosen;
 pub(crate) mod delegate;
+pub(crate) mod kept;
 pub(crate) mod kv;
 pub(crate) mod kv_file;
 pub(crate) mod kv_halves;

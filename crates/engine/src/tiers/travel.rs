@@ -28,6 +28,9 @@ impl Machine {
 
     /// One layer of the blocks that this step moves between two tiers.
     pub(crate) fn move_kv(&self, step: &StepRun, layer: usize, from: Tier, to: Tier) {
+        if from.max(to) == Tier::Disk {
+            return self.move_kept(step, layer, from, to);
+        }
         let pages = &self.kv.layers[layer];
         let (_device, _host) = (self.alone_on_device(pages), lock(&pages.host_touched));
         let moves = step.moves.iter().filter(|m| (m.from, m.to) == (from, to));
@@ -228,11 +231,11 @@ pub(crate) fn lose<'a>(chunks: impl IntoIterator<Item = &'a ChunkRun>, moved: mo
 }
 
 impl LayerPages {
-    fn of(&self, tier: Tier) -> KvPages {
+    pub(crate) fn of(&self, tier: Tier) -> KvPages {
         match tier {
             Tier::Device => self.device,
             Tier::Host => self.host,
-            Tier::Disk => panic!("the drive has no pages in memory"),
+            Tier::Disk => panic!("pages of the drive are in a file"),
         }
     }
 }

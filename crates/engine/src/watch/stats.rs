@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use policy::sched::{PREEMPTIONS, Preempted};
+use policy::sched::{Fcfs, PREEMPTIONS, Preempted};
 use spec::{BLOCK_TOKENS, ByTier, Done, Lane, Nanos, Op, Shape, Tier};
 
 use crate::step::lanes::LaneId;
@@ -40,6 +40,9 @@ pub(crate) struct Stats {
     preemptions: [AtomicU64; PREEMPTIONS.len() + 1],
     preemptions_of_ended: AtomicU64,
     promoted: AtomicU64,
+    fetched: AtomicU64,
+    prefix_blocks: ByTier<AtomicU64>,
+    prefix_blocks_lost: AtomicU64,
     corrupted: AtomicU64,
     foreseen_ns: AtomicU64,
     foreseen_took_ns: AtomicU64,
@@ -114,6 +117,12 @@ pub struct Counts {
     pub preemptions_of_ended: u64,
     /// Those of [`cached_tokens`](Counts::cached_tokens) whose KV came up from the host for it.
     pub host_cached_tokens: u64,
+    /// Those of them whose KV was read from the drive for it.
+    pub drive_cached_tokens: u64,
+    /// KV blocks that each tier keeps for those who begin alike now, those in use among them.
+    pub prefix_blocks: ByTier<u64>,
+    /// KV blocks of prefixes that could not be read from the drive or written to it.
+    pub prefix_blocks_lost: u64,
     /// Sequences that ended because their logits were no numbers.
     pub corrupted: u64,
     /// Nanoseconds that the planner's costs said steps would take; none where nothing was planned.
@@ -164,6 +173,13 @@ impl Stats {
             preemptions: std::array::from_fn(|bucket| self.preemptions[bucket].load(Ordering::Relaxed)),
             preemptions_of_ended: self.preemptions_of_ended.load(Ordering::Relaxed),
             host_cached_tokens: self.promoted.load(Ordering::Relaxed) * u64::from(BLOCK_TOKENS.0),
+            drive_cached_tokens: self.fetched.load(Ordering::Relaxed) * u64::from(BLOCK_TOKENS.0),
+            prefix_blocks: ByTier {
+                device: self.prefix_blocks.device.load(Ordering::Relaxed),
+                host: self.prefix_blocks.host.load(Ordering::Relaxed),
+                disk: self.prefix_blocks.disk.load(Ordering::Relaxed),
+            },
+            prefix_blocks_lost: self.prefix_blocks_lost.load(Ordering::Relaxed),
             corrupted: self.corrupted.load(Ordering::Relaxed),
             foreseen_ns: self.foreseen_ns.load(Ordering::Relaxed),
             foreseen_took_ns: self.foreseen_took_ns.load(Ordering::Relaxed),
@@ -215,9 +231,18 @@ impl Stats {
         self.preemptions_of_ended.store(preempted.of_sequences, Ordering::Relaxed);
     }
 
-    /// Blocks that were brought up from the host for sequences that began with them, since the start.
-    pub(crate) fn promoted(&self, blocks: u64) {
-        self.promoted.store(blocks, Ordering::Relaxed);
+    /// What is kept for those who begin alike, and what came from which tier for them since the start.
+    pub(crate) fn prefixes(&self, scheduler: &Fcfs) {
+        self.promoted.store(scheduler.promoted(), Ordering::Relaxed);
+        self.fetched.store(scheduler.fetched(), Ordering::Relaxed);
+        for tier in Tier::ALL {
+            self.prefix_blocks[tier].store(scheduler.kept(tier) as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// So many blocks of prefixes could not be read from the drive or written to it.
+    pub(crate) fn lost(&self, blocks: usize) {
+        self.prefix_blocks_lost.fetch_add(blocks as u64, Ordering::Relaxed);
     }
 
     /// The logits of a sequence were no numbers.

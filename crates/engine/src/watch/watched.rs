@@ -28,7 +28,7 @@ impl Scheduler for Watched {
         let blocks = Tier::ALL.map(|tier| scheduler.blocks_used(tier));
         self.stats.scheduled(scheduler.running(), scheduler.waiting(), blocks);
         self.stats.preempted(scheduler.preempted());
-        self.stats.promoted(scheduler.promoted());
+        self.stats.prefixes(scheduler);
         next
     }
 

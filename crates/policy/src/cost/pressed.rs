@@ -9,7 +9,7 @@ use super::Measured;
 use super::roofline::mean_context;
 use super::sparse::{chosen, with_keys};
 use crate::pipeline::DiskPath;
-use spec::{Load, Op, Shape, Tier};
+use spec::{BLOCK_TOKENS, Load, Op, Shape, Tier};
 
 /// How much longer things take in a step, because of what goes on beside them: shares of the time.
 #[derive(Clone, Copy)]
@@ -67,7 +67,10 @@ impl Measured {
         let both = [(Tier::Disk, Tier::Host), (Tier::Disk, Tier::Device)];
         let kv = |load| both.map(|hop| self.carried(load, hop)).iter().sum::<f64>();
         let kv: f64 = shape.loads.iter().map(|load| self.kv(kv(load))).sum();
-        weights + self.dims.layers as f64 * self.tables.disk_read.at(kv)
+        let prefixes = shape.moves.iter().filter(|m| m.from == Tier::Disk);
+        let prefixes: f64 = prefixes.map(|m| self.kv(f64::from(m.blocks * BLOCK_TOKENS.0))).sum();
+        let read = |bytes| self.tables.disk_read.at(bytes);
+        weights + self.dims.layers as f64 * (read(kv) + read(prefixes))
     }
 
     /// Positions' worth of KV that makes a hop in a layer, in one copy or in two.

@@ -9,7 +9,7 @@ struct Entry {
     hash: Option<BlockHash>,
     /// Its place among unused blocks; none while somebody refers to it.
     rest: Option<u64>,
-    /// Whether it was copied to the tier below.
+    /// Whether it was copied to a tier below.
     saved: bool,
     /// Whether it is in `to_save`.
     queued: bool,
@@ -35,6 +35,8 @@ pub struct Prefix {
     /// Rests before this have no step in flight that could read them.
     settled: u64,
     evictable: usize,
+    /// Unused blocks, by time of rest, that this step copies elsewhere: they stay until it is done.
+    reading: BTreeMap<u64, StepId>,
     /// Blocks that came to rest without a copy below, in that order. Some may be in use again, or gone.
     to_save: VecDeque<BlockId>,
 }
@@ -66,6 +68,16 @@ impl Prefix {
         self.unused.len()
     }
 
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
     /// Unused blocks that no step in flight reads.
     pub fn evictable(&self) -> usize {
         self.evictable
@@ -73,7 +85,12 @@ impl Prefix {
 
     /// Whether this block is one of them.
     pub fn is_evictable(&self, block: BlockId) -> bool {
-        self.entry(block).rest.is_some_and(|rest| rest < self.settled)
+        self.entry(block).rest.is_some_and(|rest| self.may_go(rest))
+    }
+
+    /// Whether what came to rest then may be evicted.
+    fn may_go(&self, rest: u64) -> bool {
+        rest < self.settled && !self.reading.contains_key(&rest)
     }
 
     /// Keeps `block` under `hash`, unless another block has the same content or it is kept already: then it is false.
@@ -91,9 +108,17 @@ impl Prefix {
     pub fn used(&mut self, block: BlockId) {
         let at_rest = self.entries.get_mut(block.index()).and_then(|entry| entry.rest.take());
         if let Some(rest) = at_rest {
+            self.evictable -= usize::from(self.may_go(rest));
             self.unused.remove(&rest);
-            self.evictable -= usize::from(rest < self.settled);
+            self.reading.remove(&rest);
         }
+    }
+
+    /// An unused block is copied elsewhere by `step`. It keeps its place among the others.
+    pub fn read_by(&mut self, block: BlockId, step: StepId) {
+        let rest = self.entry(block).rest.expect("only what nobody uses is copied elsewhere");
+        self.evictable -= usize::from(self.may_go(rest));
+        self.reading.insert(rest, step);
     }
 
     /// Nobody refers to `block` any more; steps up to `newest` may still read it.
@@ -126,7 +151,7 @@ impl Prefix {
         None
     }
 
-    /// The tier below has a copy of this block.
+    /// A tier below has a copy of this block.
     ///
     /// # Panics
     /// When it is not kept: nobody would ever clear the mark.
@@ -135,7 +160,7 @@ impl Prefix {
         self.entry_mut(block).saved = true;
     }
 
-    /// The tier below has no copy of this content any more; the block that holds it here, if one does.
+    /// No tier below has a copy of this content any more; the block that holds it here, if one does.
     pub fn copy_gone(&mut self, hash: BlockHash) -> Option<BlockId> {
         let block = self.find(hash)?;
         self.entry_mut(block).saved = false;
@@ -152,34 +177,49 @@ impl Prefix {
     /// All steps before `oldest` are done (all of them, where there is none).
     pub fn settle(&mut self, oldest: Option<StepId>) {
         let Some(oldest) = oldest else {
+            self.reading.clear();
             (self.settled, self.evictable) = (self.clock, self.unused.len());
             return;
         };
+        let settled = self.settled;
+        let before = self.reading.range(..settled).count();
+        self.reading.retain(|_, step| *step >= oldest);
+        self.evictable += before - self.reading.range(..settled).count();
         let fresh = self.unused.range(self.settled..);
         let settled = fresh.take_while(|(_, (_, newest))| newest.is_none_or(|newest| newest < oldest));
         if let Some((rest, count)) = settled.zip(1..).map(|((&rest, _), count)| (rest, count)).last() {
+            self.evictable += count - self.reading.range(self.settled..=rest).count();
             self.settled = rest + 1;
-            self.evictable += count;
         }
     }
 
     /// Forgets the block that has been unused longest; with its hash.
     pub fn evict(&mut self) -> Option<(BlockHash, BlockId)> {
-        let (&rest, &(block, _)) = self.unused.first_key_value().filter(|(rest, _)| **rest < self.settled)?;
-        self.unused.remove(&rest);
-        self.evictable -= 1;
+        let settled = self.unused.range(..self.settled);
+        let block = settled.map(|(rest, (block, _))| (rest, *block)).find(|(rest, _)| self.may_go(**rest))?.1;
+        Some((self.forget(block), block))
+    }
+
+    /// A block that nobody uses is not kept any more; its hash.
+    pub fn forget(&mut self, block: BlockId) -> BlockHash {
+        self.used(block);
         let entry = self.entry_mut(block);
         let entry = std::mem::replace(entry, Entry { queued: entry.queued, ..Entry::default() });
         let hash = entry.hash.expect("only a block with a hash is kept");
         self.blocks.remove(&hash);
-        Some((hash, block))
+        hash
     }
 
     /// Asserts that the maps agree; the blocks that nobody refers to.
     pub fn check(&self) -> Vec<BlockId> {
         let named = self.entries.iter().filter(|entry| entry.hash.is_some()).count();
         assert_eq!(named, self.blocks.len(), "a hash for each block kept");
-        assert_eq!(self.evictable, self.unused.range(..self.settled).count(), "evictable blocks");
+        let evictable = self.unused.keys().filter(|rest| self.may_go(**rest)).count();
+        assert_eq!(self.evictable, evictable, "evictable blocks");
+        assert!(
+            self.reading.keys().all(|rest| self.unused.contains_key(rest)),
+            "only unused blocks are read"
+        );
         assert!(self.blocks.iter().all(|(&hash, &block)| self.entry(block).hash == Some(hash)));
         assert!(self.unused.iter().all(|(&rest, &(block, _))| self.entry(block).rest == Some(rest)));
         for (at, entry) in self.entries.iter().enumerate() {
@@ -188,9 +228,9 @@ impl Prefix {
         self.unused.values().map(|&(block, _)| block).collect()
     }
 
-    /// Asserts that what counts as copied is among what the tier below keeps.
-    pub fn check_saved(&self, below: &Prefix) {
+    /// Asserts that what counts as copied is where `below` looks for it.
+    pub fn check_saved(&self, below: impl Fn(BlockHash) -> bool) {
         let saved = self.entries.iter().filter(|entry| entry.saved).filter_map(|entry| entry.hash);
-        saved.for_each(|hash| assert!(below.find(hash).is_some(), "the copy of {hash:?} is gone"));
+        saved.for_each(|hash| assert!(below(hash), "the copy of {hash:?} is gone"));
     }
 }

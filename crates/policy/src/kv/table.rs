@@ -50,6 +50,12 @@ pub struct Sequence {
     pub preemptions: u32,
     /// Blocks of its prompt that were brought up from the host for it.
     pub promoted: usize,
+    /// Blocks of its prompt that the drive was asked for since it waits.
+    pub fetches: usize,
+    /// Those of them that are on their way.
+    pub coming: usize,
+    /// Blocks that came from the drive for it.
+    pub fetched: usize,
     /// Whether the executor keeps a table for it, which a release must drop.
     pub introduced: bool,
     /// Hashes of its blocks that are known, from the first on.
@@ -77,6 +83,9 @@ impl Sequence {
             newest: None,
             preemptions: 0,
             promoted: 0,
+            fetches: 0,
+            coming: 0,
+            fetched: 0,
             introduced: false,
             hashes,
             published: 0,
@@ -123,6 +132,7 @@ impl Sequence {
         assert!(self.state == State::Waiting && self.in_flight == 0, "only a sequence at rest is admitted");
         self.state = State::Running;
         self.home = home;
+        self.fetches = 0;
         self.published = blocks.len();
         self.planned = Tokens::of_blocks(blocks.len());
         self.done = self.planned;

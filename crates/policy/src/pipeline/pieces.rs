@@ -94,22 +94,23 @@ impl<'a> Pieces<'a> {
         self.push(Op::Embed { batch }, [(Buffer::Sampled, ReadPast), (self.hidden(batch), Write)]);
     }
 
-    /// One layer of all KV that this step moves. What arrives is read by attention after it.
+    /// One layer of all KV that this step moves. What arrives is read by attention after it, unless it is from the drive: that
+    /// is for later steps.
     pub(super) fn moves(&mut self, layer: u16) {
         for m in &self.shape.moves {
             let (from, to) = (m.from, m.to);
             let touches = [
-                (Buffer::Kv { layer, tier: from }, ReadPast),
-                (Buffer::Kv { layer, tier: to }, WritePast),
-                (Buffer::Moved { layer, tier: to }, Write),
+                Some((Buffer::Kv { layer, tier: from }, ReadPast)),
+                Some((Buffer::Kv { layer, tier: to }, WritePast)),
+                (from != Tier::Disk).then_some((Buffer::Moved { layer, tier: to }, Write)),
             ];
-            self.copy(Op::MoveKv { layer, from, to }, from, to, touches);
+            self.copy(Op::MoveKv { layer, from, to }, from, to, touches.into_iter().flatten());
         }
     }
 
     /// A read of what moves bring to a tier, if they do.
     pub(super) fn arrived(&self, layer: u16, tier: Tier) -> Option<(Buffer, Access)> {
-        let arrives = self.shape.moves.iter().any(|m| m.to == tier);
+        let arrives = self.shape.moves.iter().any(|m| m.to == tier && m.from != Tier::Disk);
         arrives.then_some((Buffer::Moved { layer, tier }, Read))
     }
 

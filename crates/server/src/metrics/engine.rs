@@ -14,7 +14,8 @@ pub(super) fn series(page: &mut Page, served: &Served) {
     let (counts, hold) = (served.engine.counts(), served.engine.hold());
     queues(page, &counts, hold);
     tokens(page, &counts);
-    prefixes(page, &counts, hold.host_kv_blocks);
+    prefixes(page, &counts, hold.host_kv_blocks + hold.prefix_blocks.disk);
+    kept(page, &counts, hold);
     preemptions(page, &counts);
     steps(page, &counts);
     memory(page, &counts, hold);
@@ -55,9 +56,12 @@ fn tokens(page: &mut Page, counts: &Counts) {
 }
 
 /// Beginnings that were in memory. vLLM's prefix cache is the device's; what other tiers keep is external to it.
-fn prefixes(page: &mut Page, counts: &Counts, host_blocks: usize) {
-    let (all, host) = (counts.cached_tokens, counts.host_cached_tokens.min(counts.cached_tokens));
-    let device = all - host;
+/// `below`: blocks that other tiers have for it.
+fn prefixes(page: &mut Page, counts: &Counts, below: usize) {
+    let all = counts.cached_tokens;
+    let drive = counts.drive_cached_tokens.min(all);
+    let host = counts.host_cached_tokens.min(all - drive);
+    let (device, external) = (all - host - drive, host + drive);
     let help = "Prompt tokens looked up in the prefix cache.";
     page.both(("prefix_queries_total", "prefix_cache_queries_total"), COUNTER, help, counts.looked_up_tokens);
     let help = "Prompt tokens found in the prefix cache, on any tier.";
@@ -65,20 +69,33 @@ fn prefixes(page: &mut Page, counts: &Counts, host_blocks: usize) {
     page.one("vllm:prompt_tokens_cached_total", COUNTER, help, all);
     let help = "Prompt tokens found in the device's prefix cache.";
     page.one("vllm:prefix_cache_hits_total", COUNTER, help, device);
-    let help = "Prompt tokens looked up on the host, as the device did not have them.";
-    let asked = if host_blocks == 0 { 0 } else { counts.looked_up_tokens.saturating_sub(device) };
+    let help = "Prompt tokens looked up on host and drive, as the device did not have them.";
+    let asked = if below == 0 { 0 } else { counts.looked_up_tokens.saturating_sub(device) };
     page.one("vllm:external_prefix_cache_queries_total", COUNTER, help, asked);
-    let help = "Those of them that the host had.";
-    page.one("vllm:external_prefix_cache_hits_total", COUNTER, help, host);
+    let help = "Those of them that host or drive had.";
+    page.one("vllm:external_prefix_cache_hits_total", COUNTER, help, external);
     let name = "vllm:prompt_tokens_by_source_total";
     page.family(name, COUNTER, "Prompt tokens by where their KV came from.");
     page.sample(name, ",source=\"local_compute\"", counts.prompt_tokens.saturating_sub(all));
     page.sample(name, ",source=\"local_cache_hit\"", device);
-    page.sample(name, ",source=\"external_kv_transfer\"", host);
+    page.sample(name, ",source=\"external_kv_transfer\"", external);
     let name = "vllm:prompt_tokens_cached_by_source_total";
     page.family(name, COUNTER, "Prompt tokens found in memory, by tier.");
     page.sample(name, ",source=\"device\"", device);
     page.sample(name, ",source=\"host\"", host);
+    page.sample(name, ",source=\"disk\"", drive);
+}
+
+/// What each tier keeps of beginnings.
+fn kept(page: &mut Page, counts: &Counts, hold: &Hold) {
+    let block_bytes = hold.kv_bytes / hold.kv_blocks.max(1) as u64;
+    let name = "ballast_prefix_cache_bytes";
+    page.family(name, GAUGE, "KV that a tier keeps for prompts that begin alike, that in use included.");
+    for (tier, at) in [("device", Tier::Device), ("host", Tier::Host), ("disk", Tier::Disk)] {
+        page.sample(name, &format!(",tier=\"{tier}\""), counts.prefix_blocks[at] * block_bytes);
+    }
+    let help = "KV blocks of beginnings that could not be read from the drive or written to it.";
+    page.one("ballast_prefix_cache_lost_blocks_total", COUNTER, help, counts.prefix_blocks_lost);
 }
 
 /// Present where weights did not fit and the planner decided.
@@ -236,7 +253,8 @@ mod tests {
             prompt_tokens: 100,
             looked_up_tokens: 90,
             cached_tokens: 64,
-            host_cached_tokens: 32,
+            host_cached_tokens: 16,
+            drive_cached_tokens: 16,
             ..Counts::default()
         };
         prefixes(&mut page, &counts, 4);
@@ -248,6 +266,8 @@ mod tests {
             "vllm:prompt_tokens_by_source_total{x=\"y\",source=\"local_compute\"} 36",
             "vllm:prompt_tokens_by_source_total{x=\"y\",source=\"external_kv_transfer\"} 32",
             "vllm:prompt_tokens_cached_by_source_total{x=\"y\",source=\"device\"} 32",
+            "vllm:prompt_tokens_cached_by_source_total{x=\"y\",source=\"host\"} 16",
+            "vllm:prompt_tokens_cached_by_source_total{x=\"y\",source=\"disk\"} 16",
         ] {
             assert!(page.text.lines().any(|told| told == line), "{line}: {}", page.text);
         }

@@ -87,6 +87,7 @@ pub(crate) fn random_config(rng: &mut Rng) -> FcfsConfig {
         },
         preempt: if rng.one_in(2) { Preempt::Recompute } else { Preempt::Swap },
         max_move_blocks: rng.within(1, 6) as usize,
+        max_drive_blocks: rng.within(1, 4) as usize,
         block: if rng.one_in(2) { BlockConfig::default() } else { random_block(rng) },
         ..FcfsConfig::default()
     }
@@ -121,6 +122,18 @@ pub(crate) fn random_world(rng: &mut Rng) -> VirtualWorld {
         if rng.one_in(5) {
             world.expect_cancel(arrival + Nanos(rng.below(spread)), SeqId(id));
         }
+    }
+    world
+}
+
+/// Prompts about four topics in turn, again and again: more than a few blocks of a device hold.
+pub(crate) fn returning_world() -> VirtualWorld {
+    let mut world = world();
+    for id in 0..24 {
+        let begin = Tokens::of_blocks(5);
+        let mut text = Text::new(SeqId(id), id % 4, begin);
+        let request = request(id, Nanos(id * 10_000_000), begin.0 + 3, 9, &mut text);
+        world.expect_one(request, Tokens(9), text);
     }
     world
 }

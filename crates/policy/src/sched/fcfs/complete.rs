@@ -9,6 +9,11 @@ impl Fcfs {
     pub(super) fn finish(&mut self, done: &Done) {
         let Some(at) = self.flights.iter().position(|flight| flight.step == done.step) else { return };
         let flight = self.flights.remove(at).expect("just found");
+        let came = self.hold.arrive(done.step, &done.lost, self.newest());
+        let asked = flight.fetched_for.and_then(|seq| self.table.get_mut(seq));
+        if let Some(sequence) = asked {
+            (sequence.coming, sequence.fetched) = (0, sequence.fetched + came);
+        }
         for (seq, upto) in flight.chunks {
             self.advance(seq, upto);
         }

@@ -24,13 +24,16 @@ pub struct FcfsConfig {
     pub max_queue: usize,
     /// Steps in flight: one, or more to hide what lies between steps.
     pub depth: usize,
-    /// KV blocks of each tier.
+    /// KV blocks of each tier. Under the continuous schedule those of the drive keep prefixes, else sequences live there.
     pub blocks: ByTier<u32>,
     /// How room is made. Under block schedules the host is a home, and room is made by recomputation.
     pub preempt: Preempt,
     /// Blocks that one step moves, saves to the host, and brings up for those that begin (of each so many): more go in pieces.
     /// Under block schedules nobody waits for a step's tokens, and what is kept comes up at once.
     pub max_move_blocks: usize,
+    /// Kept blocks that one step writes to the drive, and reads from it beside what it computes.
+    #[serde(default = "drive_blocks")]
+    pub max_drive_blocks: usize,
     /// The copy of the model that runs the steps.
     pub replica: ReplicaId,
     /// How it is cut.
@@ -59,12 +62,18 @@ impl FcfsConfig {
             ("max_num_seqs", self.max_num_seqs),
             ("depth", self.depth),
             ("max_move_blocks", self.max_move_blocks),
+            ("max_drive_blocks", self.max_drive_blocks),
             ("block.batches", self.block.batches),
             ("block.batch_seqs", self.block.batch_seqs),
         ];
         let zero = limits.into_iter().find(|(_, limit)| *limit == 0);
         zero.map_or(Ok(()), |(limit, _)| Err(ZeroLimit { limit }))
     }
+}
+
+/// A few milliseconds of a drive, for most models.
+fn drive_blocks() -> usize {
+    16
 }
 
 impl Default for FcfsConfig {
@@ -78,6 +87,7 @@ impl Default for FcfsConfig {
             blocks: ByTier::default(),
             preempt: Preempt::Recompute,
             max_move_blocks: 64,
+            max_drive_blocks: drive_blocks(),
             replica: ReplicaId(0),
             layout: Layout::SINGLE,
             block: BlockConfig::default(),

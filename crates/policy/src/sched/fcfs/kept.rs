@@ -1,29 +1,104 @@
-//! Prefixes on two tiers: blocks kept for reuse are copied to the host when the device runs short of free ones, give way
-//! there to what runs, and come back when somebody begins with them.
+//! Prefixes on several tiers: blocks kept for reuse are copied down when a tier runs short of free ones, give way there to
+//! newer ones, and come back when somebody begins with them.
+//!
+//! ```text
+//! device ──► host ──► drive        a level that has no blocks is left out
+//!        ◄──      ◄┄┄              ┄ read before its sequence begins: a read may fail, and then only the hit is lost
+//! ```
 
 use super::plan::Draft;
 use super::{Fcfs, Rank};
+use crate::sched::block::Schedule;
 use spec::{BlockHash, BlockId, Kept, Tier};
 
+/// What a sequence can begin with on the tiers below the device.
+struct Below {
+    host: Vec<(BlockHash, BlockId)>,
+    /// After what the host has.
+    disk: Vec<(BlockHash, BlockId)>,
+}
+
 impl Fcfs {
+    /// Whether the drive's blocks are for prefixes; elsewhere sequences live there.
+    fn keeps_on_drive(&self) -> bool {
+        self.config.block.schedule == Schedule::Continuous && self.hold.capacity(Tier::Disk) > 0
+    }
+
+    /// Where prefixes are kept, from the device down.
+    fn levels(&self) -> Vec<Tier> {
+        let has = |tier: &Tier| match tier {
+            Tier::Device => true,
+            Tier::Host => self.hold.capacity(Tier::Host) > 0,
+            Tier::Disk => self.keeps_on_drive(),
+        };
+        Tier::ALL.into_iter().filter(has).collect()
+    }
+
+    /// What lower tiers have of a sequence's prompt after its first `on_device` blocks.
+    fn below(&mut self, rank: Rank, on_device: usize) -> Below {
+        let sequence = self.table.live(rank.1);
+        let wanted = &sequence.reusable()[on_device..];
+        let host = self.hold.find_on(Tier::Host, wanted);
+        let left = sequence.reusable().len().saturating_sub(sequence.fetches);
+        let mut disk = self.hold.find_on(Tier::Disk, &wanted[host.len()..]);
+        disk.truncate(if self.config.block.schedule == Schedule::Continuous { left } else { 0 });
+        Below { host, disk }
+    }
+
     /// Adds to what a sequence begins with (`shared`, taken) what the host has of its prompt after that.
     pub(super) fn promote(&mut self, draft: &mut Draft, rank: Rank, shared: Vec<BlockId>) -> Vec<BlockId> {
-        let sequence = self.table.live(rank.1);
-        let found = self.hold.find_below(&sequence.reusable()[shared.len()..]);
+        let found = self.below(rank, shared.len()).host;
         let fresh = self.bring_up(draft, rank, &found);
+        let through_host = self.hold.capacity(Tier::Host) > 0;
         let sequence = self.table.live(rank.1);
         // As beginnings are counted: when it comes in, not when it comes back.
         if sequence.preemptions == 0 {
-            self.promoted += sequence.promoted.min(shared.len() + fresh.len()) as u64;
+            let all = shared.len() + fresh.len();
+            let fetched = sequence.fetched.min(all);
+            let passed = if through_host { fetched } else { 0 };
+            self.fetched += fetched as u64;
+            self.promoted += sequence.promoted.min(all).saturating_sub(passed) as u64;
         }
         [shared, fresh].concat()
+    }
+
+    /// Whether a sequence waits for what the drive has of its prompt. A piece of it is read, beside the step where there is
+    /// one, into the tier above; if that is the host, what it has already makes room there and goes up. A sequence asks for
+    /// no more than its prompt: what is lost on the way, to errors or to others, is computed.
+    pub(super) fn fetches(&mut self, draft: &mut Draft, rank: Rank, shared: &[BlockId]) -> bool {
+        if self.table.live(rank.1).coming > 0 {
+            return true;
+        }
+        let Below { host, mut disk } = self.below(rank, shared.len());
+        if disk.is_empty() {
+            return false;
+        }
+        let alone = draft.is_empty();
+        let most = if alone { self.config.max_move_blocks } else { self.config.max_drive_blocks };
+        self.hold.share(shared);
+        let to = if self.hold.capacity(Tier::Host) > 0 { Tier::Host } else { Tier::Device };
+        self.hold.touch(Tier::Host, &host, draft.id);
+        // While one half of the host fills, the other goes up.
+        let half = if to == Tier::Host { self.hold.capacity(to).div_ceil(2) } else { usize::MAX };
+        disk.truncate(most.min(half).min(self.hold.available(to)));
+        if !disk.is_empty() {
+            let blocks = self.hold.fetch(to, &disk, draft.id);
+            draft.kept.push(Kept { from: Tier::Disk, to, blocks });
+            draft.fetched_for = Some(rank.1);
+            let sequence = self.table.live(rank.1);
+            (sequence.coming, sequence.fetches) = (disk.len(), sequence.fetches + disk.len());
+        }
+        let up = &host[..host.len().min(self.config.max_move_blocks)];
+        let fresh = self.bring_up(draft, rank, up);
+        let waits = !disk.is_empty() || !fresh.is_empty();
+        self.hold.give_back(Tier::Device, &[shared, &fresh].concat(), Some(draft.id));
+        waits
     }
 
     /// Whether what the host has of a sequence's prompt, after the `shared` blocks of the device, would stretch a step that
     /// others wait for. Then the sequence waits, and a piece of it comes up beside the step.
     pub(super) fn comes_in_pieces(&mut self, draft: &mut Draft, rank: Rank, shared: &[BlockId]) -> bool {
-        let sequence = self.table.live(rank.1);
-        let found = self.hold.find_below(&sequence.reusable()[shared.len()..]);
+        let found = self.below(rank, shared.len()).host;
         let up = draft.kept.iter().filter(|kept| kept.to == Tier::Device).map(|kept| kept.blocks.len());
         let left = self.config.max_move_blocks.saturating_sub(up.sum());
         if draft.is_empty() || found.len() <= left {
@@ -49,16 +124,24 @@ impl Fcfs {
         fresh
     }
 
-    /// Copies blocks that are kept for reuse to the host before their room is needed, beside a step that has something to do.
-    /// After admission: what goes down in a step does not come up in it.
+    /// Copies blocks that are kept for reuse to the tier below before their room is needed: beside a step that has something to
+    /// do and, where the drive keeps some, while there is nothing else to do. After admission: what goes down in a step does not
+    /// come up in it.
     pub(super) fn save(&mut self, draft: &mut Draft) {
-        let (free, all) = (self.hold.free(Tier::Device), self.hold.capacity(Tier::Device));
-        if self.hold.capacity(Tier::Host) == 0 || free >= all / 2 || draft.is_empty() {
+        if draft.is_empty() && !self.keeps_on_drive() {
             return;
         }
-        let blocks = self.hold.save(self.config.max_move_blocks, draft.id);
-        if !blocks.is_empty() {
-            draft.kept.push(Kept { from: Tier::Device, to: Tier::Host, blocks });
+        let levels = self.levels();
+        for (from, to) in levels.iter().zip(&levels[1..]).map(|(from, to)| (*from, *to)) {
+            if self.hold.free(from) >= self.hold.capacity(from) / 2 {
+                continue;
+            }
+            let drive = self.config.max_drive_blocks;
+            let most = if to == Tier::Disk { drive } else { self.config.max_move_blocks };
+            let blocks = self.hold.save((from, to), most, draft.id);
+            if !blocks.is_empty() {
+                draft.kept.push(Kept { from, to, blocks });
+            }
         }
     }
 }

@@ -34,6 +34,8 @@ struct Flight {
     step: StepId,
     /// What it computes: whose, and up to which position.
     chunks: Vec<(SeqId, Tokens)>,
+    /// For whom it reads kept blocks of the drive.
+    fetched_for: Option<SeqId>,
 }
 
 /// The scheduler of one replica.
@@ -55,6 +57,7 @@ pub struct Fcfs {
     releases: Vec<SeqId>,
     preempted: Preempted,
     promoted: u64,
+    fetched: u64,
 }
 
 /// Upper bounds of the preemptions of a sequence, as they are counted: vLLM's.
@@ -102,6 +105,7 @@ impl Fcfs {
             releases: Vec::new(),
             preempted: Preempted::default(),
             promoted: 0,
+            fetched: 0,
         }
     }
 
@@ -133,6 +137,16 @@ impl Fcfs {
     /// Blocks that sequences began with and that were brought up from the host for it, since the start.
     pub fn promoted(&self) -> u64 {
         self.promoted
+    }
+
+    /// The same of blocks that were read from the drive for it, on their way over the host where there is one.
+    pub fn fetched(&self) -> u64 {
+        self.fetched
+    }
+
+    /// Blocks of a tier that are kept for reuse by prefix, those in use among them.
+    pub fn kept(&self, tier: Tier) -> usize {
+        self.hold.kept(tier)
     }
 
     /// Blocks of a tier that are referred to.

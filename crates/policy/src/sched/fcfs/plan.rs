@@ -37,6 +37,8 @@ pub(super) struct Draft {
     batches: Vec<Vec<Chunk>>,
     pub(super) moves: Vec<Move>,
     pub(super) kept: Vec<Kept>,
+    /// For whom it reads kept blocks of the drive.
+    pub(super) fetched_for: Option<SeqId>,
 }
 
 impl Draft {
@@ -55,6 +57,7 @@ impl Draft {
             batches: vec![Vec::new()],
             moves: Vec::new(),
             kept: Vec::new(),
+            fetched_for: None,
         }
     }
 
@@ -75,7 +78,7 @@ impl Draft {
 
     /// Whether there is nothing to compute and nothing to move.
     pub(super) fn is_empty(&self) -> bool {
-        self.batches.iter().all(Vec::is_empty) && self.moves.is_empty()
+        self.batches.iter().all(Vec::is_empty) && self.moves.is_empty() && self.kept.is_empty()
     }
 
     fn push(&mut self, chunk: Chunk, slot_tokens: u64) {
@@ -102,13 +105,13 @@ impl Fcfs {
     }
 
     fn start(&mut self, mut draft: Draft) -> Option<Step> {
-        draft.batches.retain(|batch| !batch.is_empty());
-        if draft.batches.is_empty() && draft.moves.is_empty() {
+        if draft.is_empty() {
             return None;
         }
+        draft.batches.retain(|batch| !batch.is_empty());
         self.next_step = draft.id.next();
         let chunks = draft.batches.iter().flatten().map(|chunk| (chunk.seq, chunk.span.end())).collect();
-        self.flights.push_back(Flight { step: draft.id, chunks });
+        self.flights.push_back(Flight { step: draft.id, chunks, fetched_for: draft.fetched_for });
         Some(Step {
             id: draft.id,
             replica: self.config.replica,
@@ -207,7 +210,7 @@ impl Fcfs {
         if needed + promised + self.hold.available_among(&shared) > self.hold.available(Tier::Device) {
             return None;
         }
-        if self.comes_in_pieces(draft, rank, &shared) {
+        if self.fetches(draft, rank, &shared) || self.comes_in_pieces(draft, rank, &shared) {
             return None;
         }
         self.hold.share(&shared);
