@@ -145,7 +145,8 @@ fn room_for_beginnings_is_planned_within_the_drives_budget() {
     let text = plan(EngineConfig { blocks, ..config(folder.path(), 2000) }).unwrap_err().to_string();
     assert!(text.contains("--disk-cache-tokens") && text.contains("--schedule plain"), "{text}");
     // The file is taken at the start, or the engine does not start.
-    let endless = Planned::new(&checkpoint, config(folder.path(), 32 << 28)).unwrap();
+    let endless = EngineConfig { memory: 1 << 48, ..config(folder.path(), 32 << 28) };
+    let endless = Planned::new(&checkpoint, endless).unwrap();
     let text = endless.start(&|_| {}).map(drop).unwrap_err().to_string();
     assert!(text.contains("take room on the drive"), "{text}");
 }

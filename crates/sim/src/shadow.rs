@@ -86,6 +86,7 @@ impl Shadow {
         self.newest = Some(step.id);
         step.release.iter().for_each(|&seq| self.release(seq));
         step.moves.iter().for_each(|m| self.carry(step.id, m));
+        check_side_by_side(step);
         step.kept.iter().for_each(|kept| self.keep(step.id, kept));
         let mut seen = BTreeSet::new();
         for chunk in step.chunks() {
@@ -238,6 +239,16 @@ impl Shadow {
         for &block in &chunk.new_blocks {
             self.blocks.entry((chunk.home, block)).or_default().owners.insert(table.life);
         }
+    }
+}
+
+/// Copies of one step go in any order: none reads what another brings.
+fn check_side_by_side(step: &Step) {
+    let brought = |kept: &Kept| kept.blocks.iter().map(|&(_, to)| (kept.to, to)).collect::<Vec<_>>();
+    let brought: BTreeSet<_> = step.kept.iter().flat_map(brought).collect();
+    for kept in &step.kept {
+        let read = kept.blocks.iter().map(|&(from, _)| (kept.from, from)).find(|at| brought.contains(at));
+        assert_eq!(read, None, "step {} copies on what it only brings", step.id);
     }
 }
 

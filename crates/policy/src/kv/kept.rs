@@ -83,6 +83,11 @@ impl Hold {
             .collect()
     }
 
+    /// Blocks of `tier`, up to `most`, that copies from above can have: no older copy gives way that is yet to go down.
+    pub fn room_for_copies(&self, tier: Tier, most: usize) -> usize {
+        most.min(self.pools[tier].free() + self.prefix[tier].expendable(most))
+    }
+
     /// Copies of up to `most` blocks of tier `from` that nobody refers to any more, in the order in which they came to rest, for
     /// the tier `to` below, as far as it has room: pairs of (above, below). They stay above until their room is needed.
     pub fn save(&mut self, (from, to): (Tier, Tier), most: usize, step: StepId) -> Vec<(BlockId, BlockId)> {

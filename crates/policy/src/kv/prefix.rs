@@ -193,6 +193,12 @@ impl Prefix {
         }
     }
 
+    /// How many blocks, up to `most`, can be evicted before one that waits for a copy below.
+    pub fn expendable(&self, most: usize) -> usize {
+        let oldest = self.unused.range(..self.settled).filter(|(rest, _)| self.may_go(**rest)).take(most);
+        oldest.take_while(|(_, (block, _))| !self.entry(*block).queued).count()
+    }
+
     /// Forgets the block that has been unused longest; with its hash.
     pub fn evict(&mut self) -> Option<(BlockHash, BlockId)> {
         let settled = self.unused.range(..self.settled);

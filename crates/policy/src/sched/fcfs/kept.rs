@@ -132,12 +132,15 @@ impl Fcfs {
             return;
         }
         let levels = self.levels();
-        for (from, to) in levels.iter().zip(&levels[1..]).map(|(from, to)| (*from, *to)) {
+        // The lowest first: copies of one step go side by side, so that what comes to a tier in it cannot leave it.
+        for (from, to) in levels.iter().zip(&levels[1..]).rev().map(|(from, to)| (*from, *to)) {
             if self.hold.free(from) >= self.hold.capacity(from) / 2 {
                 continue;
             }
             let drive = self.config.max_drive_blocks;
             let most = if to == Tier::Disk { drive } else { self.config.max_move_blocks };
+            let last = levels.last() == Some(&to);
+            let most = if last { most } else { self.hold.room_for_copies(to, most) };
             let blocks = self.hold.save((from, to), most, draft.id);
             if !blocks.is_empty() {
                 draft.kept.push(Kept { from, to, blocks });
