@@ -36,9 +36,9 @@ fn ask(engine: &Engine, topic: u32) -> Story {
     story(&engine.submit(Request { prompt, params, seed: 0, salt: 0 }).unwrap())
 }
 
-/// Six topics, one after the other: twice what the device has room for.
+/// Topics one after the other: more than a device and a host of 32 blocks have room for.
 fn ask_all(engine: &Engine) -> Vec<Story> {
-    (0..6).map(|topic| ask(engine, topic)).collect()
+    (0..14).map(|topic| ask(engine, topic)).collect()
 }
 
 fn read(counts: &Counts) -> u64 {
@@ -57,7 +57,7 @@ fn beginnings_come_back_from_the_drive_with_the_same_bits() {
     for config in [
         plain.clone(),
         EngineConfig { device: DeviceChoice::Cpu, steps_in_flight: 1, ..plain.clone() },
-        // Over the host, which has room for four blocks, or for those that pass.
+        // Over the host, which has room for four blocks, or for as many as have to pass it.
         EngineConfig { host_kv_tokens: 128, ..plain.clone() },
         link(EngineConfig { host_kv_tokens: 128, ..plain.clone() }),
     ] {
@@ -75,6 +75,7 @@ fn beginnings_come_back_from_the_drive_with_the_same_bits() {
     let engine = start("llama-gqa-tied", link(plain));
     assert_eq!((engine.hold().host_kv_blocks, engine.hold().prefix_blocks.host), (32, 32));
     assert_eq!([ask_all(&engine), ask_all(&engine)], [want.clone(), want]);
+    assert!(engine.counts().drive_cached_tokens >= 2 * 96, "{:?}", engine.counts());
 }
 
 #[test]
