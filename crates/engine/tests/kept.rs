@@ -81,8 +81,12 @@ fn beginnings_come_back_from_the_drive_with_the_same_bits() {
 #[test]
 fn narrow_kv_and_models_of_other_families_come_back_too() {
     let folder = tempfile::tempdir().unwrap();
-    for (model, kv) in [("qwen3", KvFormat::Int4), ("opt-350m", KvFormat::AsActivations)] {
-        let of = |drive| EngineConfig { kv, ..config(folder.path(), drive) };
+    for (model, kv, sparse) in [
+        ("qwen3", KvFormat::Int4, None),
+        ("opt-350m", KvFormat::AsActivations, None),
+        ("llama-gqa-tied", KvFormat::AsActivations, Some(0.5)),
+    ] {
+        let of = |drive| EngineConfig { kv, sparse, ..config(folder.path(), drive) };
         let want = ask_all(&start(model, of(0)));
         let engine = start(model, of(2000));
         assert_eq!([ask_all(&engine), ask_all(&engine)], [want.clone(), want], "{model}");

@@ -189,7 +189,9 @@ impl<'a> Homes<'a> {
             layers: self.spec.layers,
             blocks,
             block_bytes: layout.block_bytes(),
-            halves: (self.config.values() == Values::Chosen).then_some(layout),
+            // Prefixes come and go as whole blocks.
+            halves: (self.config.values() == Values::Chosen && self.config.drive_kv_tokens == 0)
+                .then_some(layout),
             batches: if drive { self.blocks.batches } else { 0 },
             hidden_bytes: self.hidden_bytes(),
         }
