@@ -102,7 +102,10 @@ fn values_that_nobody_chose_do_not_pass_the_link() {
     assert_eq!(got, want);
     let left = counts.left_bytes[Lane::Up.index()];
     assert_eq!(counts.moved_by(Lane::Up) + left, exact.moved_by(Lane::Up));
-    assert!(left > 0 && exact.left_bytes == [0; Lane::COUNT]);
+    // Of each page only the tokens that were chosen, 32 of all 1,300: decodes bring little more than keys.
+    let values = 11 * 40 * 2 * 2 * 4096;
+    assert!(left > values / 10 * 9 && left < values, "{left} of {values} bytes were left");
+    assert_eq!(exact.left_bytes, [0; Lane::COUNT]);
     // Where it lives it is attended as ever.
     let (got, counts) = run(&model, away((HOST, Delegate::Host, true), folder.path(), FEW), &requests);
     assert_eq!((got, counts.left_bytes), (want, [0; Lane::COUNT]));

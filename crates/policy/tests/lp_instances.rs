@@ -3,7 +3,7 @@
 #[path = "instances/mod.rs"]
 mod instances;
 
-use policy::cost::Sparse;
+use policy::cost::{OverLink, Sparse};
 use policy::plan::{Question, place, programme};
 use serde_json::Value;
 
@@ -48,7 +48,10 @@ fn another_solver_finds_the_same() {
 fn fewer_values_are_never_slower_and_mostly_faster_where_kv_is_brought() {
     let (mut placed, mut faster) = (0, 0);
     for (name, question, block) in instances::instances() {
-        let sparse = Question { sparse: Some(Sparse { share: 0.01, queries: 1 }), ..question.clone() };
+        let sparse = Question {
+            sparse: Some(Sparse { share: 0.01, queries: 1, link: OverLink::Tokens }),
+            ..question.clone()
+        };
         let (Some(all), Some(few)) = (place(&question, block), place(&sparse, block)) else { continue };
         assert!(few.seconds <= all.seconds * (1.0 + 1e-6), "{name}: {} against {}", few.seconds, all.seconds);
         placed += 1;

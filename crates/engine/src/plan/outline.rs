@@ -1,7 +1,7 @@
 //! An engine in plain data: what the simulator needs to run it in virtual time, before anything is loaded.
 
 use model::store::{Cut, Half, Stowed};
-use policy::cost::{Dims, ElementBytes, Measured, PartBytes, Sparse, Tables};
+use policy::cost::{Dims, ElementBytes, Measured, OverLink, PartBytes, Sparse, Tables};
 use policy::pipeline::{BothWays, Delegation, DiskPath, Overlap, Plan};
 use policy::sched::FcfsConfig;
 use spec::{ByTier, LinkSpec, ModelSpec, Nanos, Placement, Split, Tier};
@@ -10,6 +10,7 @@ use crate::config::HostLinears;
 use crate::plan::budget::Budget;
 use crate::plan::hold::{Hold, kv_layout};
 use crate::plan::planned::Planned;
+use crate::tiers::chosen::by_token;
 
 /// See the module.
 #[derive(Clone, Debug, PartialEq)]
@@ -134,6 +135,7 @@ impl Planned<'_> {
             sparse: self.config().sparse.map(|share| Sparse {
                 share: f64::from(share),
                 queries: (spec.heads / spec.kv_heads) as u32,
+                link: if by_token(dtype) { OverLink::Tokens } else { OverLink::Pages },
             }),
             link_bytes_per_s: self.config().offload.link,
             layer_bytes: self.blueprint().layer_bytes() as u64,

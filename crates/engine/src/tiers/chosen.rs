@@ -1,10 +1,12 @@
 //! KV of decodes that choose among their values: keys come first, then the pages of values that some query of a head chose.
 //!
-//! The page that the new position is written to comes whole with the keys: all of it goes home again.
+//! The page that the new position is written to comes whole with the keys: all of it goes home again. Over the link between
+//! memories, which has no sectors, only those tokens of a page come that were chosen, where each has numbers of its own; the
+//! others weigh nothing, and are zeros.
 
 use std::sync::Arc;
 
-use kernels::attention::{BLOCK_TOKENS, Chosen};
+use kernels::attention::{BLOCK_TOKENS, Chosen, KvDtype};
 use kernels::device::KvPages;
 use spec::{Lane, Node, Tier};
 
@@ -15,6 +17,17 @@ use crate::tiers::kv_halves::{Half, Plane};
 use crate::tiers::link::Pace;
 use crate::tiers::travel::{link_to, lose};
 use crate::watch::stats::Moved;
+
+/// Whether a token's value has numbers that no other shares.
+pub(crate) fn by_token(dtype: KvDtype) -> bool {
+    match dtype {
+        KvDtype::Bf16 | KvDtype::F32 | KvDtype::Fp8 => true,
+        KvDtype::Int4 => false,
+    }
+}
+
+/// A page of a head's values, and which of its tokens were chosen.
+type Page = (Plane, u32);
 
 impl Machine {
     /// What comes of a chunk's blocks before anything is chosen: their keys, and all of what is not full.
@@ -44,28 +57,28 @@ impl Machine {
     ) {
         let batch = &step.batches[usize::from(batch)];
         for home in [Tier::Host, Tier::Disk] {
-            let (chunks, planes) = self.chosen_planes(batch, layer, home, (from, to));
+            let (chunks, pages) = self.chosen_pages(batch, layer, home, (from, to));
             if chunks.is_empty() {
                 continue;
             }
             match from {
-                Tier::Disk => self.read_chosen(step, (node, layer, to), &chunks, &planes),
-                _ => self.lift_chosen(step, (node, layer), home, &planes),
+                Tier::Disk => self.read_chosen(step, (node, layer, to), &chunks, &pages),
+                _ => self.lift_chosen(step, (node, layer), home, &pages),
             }
         }
     }
 
-    /// The chunks of a home that choose among values which make this hop, and the planes that they chose.
-    fn chosen_planes<'a>(
+    /// The chunks of a home that choose among values which make this hop, and the pages that they chose.
+    fn chosen_pages<'a>(
         &self,
         batch: &'a BatchRun,
         layer: usize,
         home: Tier,
         (from, to): (Tier, Tier),
-    ) -> (Vec<&'a ChunkRun>, Vec<Plane>) {
+    ) -> (Vec<&'a ChunkRun>, Vec<Page>) {
         let layout = self.kv.layers[layer].host.layout;
         let window = self.decoder.spec().window_of(layer);
-        let (mut chunks, mut planes, mut left) = (Vec::new(), Vec::new(), 0);
+        let (mut chunks, mut pages, mut left) = (Vec::new(), Vec::new(), 0);
         for on in [Tier::Device, Tier::Host] {
             let passes = |chunk: &ChunkRun| chunk.home == home && chunk.hops(self.kv.path, from, to);
             let of_tier: Vec<(usize, &ChunkRun)> =
@@ -79,7 +92,7 @@ impl Machine {
                     for plane in Plane::all(layout, pair, Half::Values) {
                         match told.tokens(number, plane.head, index) {
                             0 => left += layout.plane_bytes(),
-                            _ => planes.push(plane),
+                            tokens => pages.push((plane, tokens)),
                         }
                     }
                 }
@@ -87,7 +100,7 @@ impl Machine {
             }
         }
         self.stats.left(Lane::of_copy(from, to), left);
-        (chunks, planes)
+        (chunks, pages)
     }
 
     fn read_chosen(
@@ -95,23 +108,51 @@ impl Machine {
         step: &StepRun,
         (node, layer, to): (&Node, usize, Tier),
         chunks: &[&ChunkRun],
-        planes: &[Plane],
+        pages: &[Page],
     ) {
+        let planes: Vec<Plane> = pages.iter().map(|page| page.0).collect();
         let drive = self.kv.drive.as_ref().expect("KV lives on the drive");
         let slot = self.kv.slot(&step.program, node, to).expect("KV of the drive passes a slot");
         let mut result = Ok(());
-        self.memory(to).fill(&slot.buf, &mut |into| result = drive.read_planes(layer, planes, into));
+        self.memory(to).fill(&slot.buf, &mut |into| result = drive.read_planes(layer, &planes, into));
         lose(chunks.iter().copied(), result);
     }
 
-    fn lift_chosen(&self, step: &StepRun, (node, layer): (&Node, usize), home: Tier, planes: &[Plane]) {
-        let pages = &self.kv.layers[layer];
-        let _alone = lock(&pages.host_touched);
+    fn lift_chosen(&self, step: &StepRun, (node, layer): (&Node, usize), home: Tier, pages: &[Page]) {
+        let here = &self.kv.layers[layer];
+        let _alone = lock(&here.host_touched);
         let slot = |tier| self.kv.slot(&step.program, node, tier).expect("KV that passes has a slot");
-        let source = if home == Tier::Host { pages.host } else { slot(Tier::Host) };
-        let mut pace = self.link.begin();
-        self.copy_planes(&mut pace, planes, (Tier::Host, source), (Tier::Device, slot(Tier::Device)));
-        self.stats.moved(link_to(Tier::Device), Moved::Kv, pace.end());
+        let source = if home == Tier::Host { here.host } else { slot(Tier::Host) };
+        let (target, mut pace) = (slot(Tier::Device), self.link.begin());
+        for &(plane, tokens) in pages {
+            match by_token(source.layout.dtype) {
+                true => self.lift_tokens(&mut pace, (plane, tokens), source, target),
+                false => self.copy_planes(&mut pace, &[plane], (Tier::Host, source), (Tier::Device, target)),
+            }
+        }
+        let (moved, all) = (pace.end(), pages.len() * source.layout.plane_bytes());
+        self.stats.moved(link_to(Tier::Device), Moved::Kv, moved);
+        self.stats.left(link_to(Tier::Device), all - moved);
+    }
+
+    /// Values lie dim by dim: of each the chosen tokens, and zeros for the others.
+    fn lift_tokens(&self, pace: &mut Pace, (plane, tokens): Page, source: KvPages, target: KvPages) {
+        let layout = source.layout;
+        let of = |pages: KvPages, block| pages.buf.slice(plane.start(layout, block), layout.plane_bytes());
+        let dim = layout.plane_bytes() / layout.head_dim;
+        let number = dim / BLOCK_TOKENS;
+        let chosen: Vec<usize> = (0..BLOCK_TOKENS).filter(|token| tokens >> token & 1 == 1).collect();
+        self.host.view(&of(source, plane.here), &mut |from| {
+            self.device.fill(&of(target, plane.there), &mut |into| {
+                into.fill(0);
+                for (into, from) in into.chunks_exact_mut(dim).zip(from.chunks_exact(dim)) {
+                    for at in chosen.iter().map(|token| token * number) {
+                        into[at..][..number].copy_from_slice(&from[at..][..number]);
+                    }
+                }
+            });
+        });
+        pace.pass(chosen.len() * number * layout.head_dim);
     }
 
     /// Copies planes of one memory to another.

@@ -76,6 +76,12 @@ impl Pace {
         });
     }
 
+    /// Bytes that somebody else copied pass too.
+    pub(crate) fn pass(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        self.wait(STEP);
+    }
+
     /// All that was copied has passed the link. How many bytes that was.
     pub(crate) fn end(self) -> usize {
         self.wait(Duration::ZERO);

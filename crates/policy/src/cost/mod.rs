@@ -11,7 +11,7 @@ mod tables;
 pub use curve::Curve;
 pub use measured::{Measured, PartBytes};
 pub use roofline::{Dims, ElementBytes, Roofline};
-pub use sparse::Sparse;
+pub use sparse::{OverLink, Sparse};
 pub use tables::{Beside, Decode, Linear, Tables};
 
 use spec::{Nanos, Op, Shape};

@@ -386,12 +386,12 @@ mod tests {
         let context = ByTier { device: 1000, host: 0, disk: 0 };
         let (kv_in, decode_in) = (on_host(1000), on_host(800));
         let load = Load { tokens: 1, seqs: 1, kv_in, decode_in, context, ..Load::default() };
-        let sparse = Sparse { share: 0.01, queries: 1 };
+        let sparse = Sparse { share: 0.01, queries: 1, link: crate::cost::OverLink::Pages };
         let cost = Roofline { sparse: Some(sparse), ..roofline() };
         let (layer, batch, from, to) = (0, 0, Tier::Host, Tier::Device);
         // 2,000 bytes a position at 10 GB/s: all of 200, the keys of 800; then some of their values.
         assert_eq!(ns(&cost, Op::CopyKv { layer, batch, from, to }, load), 1_000 + 600 * 200);
-        let values = 400.0 * sparse.pages(1000.0) * 200.0;
+        let values = 400.0 * sparse.values(1000.0, (from, to)) * 200.0;
         let took = ns(&cost, Op::CopyChosen { layer, batch, from, to }, load) as f64;
         assert!((took - 1_000.0 - values).abs() < 2.0 && values < 0.7 * 80_000.0, "{took}");
         // Keys of 800 at 100 GB/s.

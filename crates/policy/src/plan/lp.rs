@@ -256,19 +256,23 @@ impl Model<'_> {
             } else {
                 let positions = s + f64::from(*generated) / 2.0;
                 let elements = self.batch * positions * dims.kv();
-                let brought = self.question.sparse.map_or(1.0, |sparse| sparse.brought(positions));
-                let context = elements * self.question.bytes.kv * brought;
+                let context = |hop| {
+                    let brought = self.question.sparse.map_or(1.0, |sparse| sparse.brought(positions, hop));
+                    elements * self.question.bytes.kv * brought
+                };
+                let (off_drive, up_link) =
+                    (context((Tier::Disk, Tier::Host)), context((Tier::Host, Tier::Device)));
                 let on_device = self.question.device_attention(elements);
                 device = device.with(Kind::Kv, Tier::Device, on_device);
-                read = read.with(Kind::Kv, Tier::Disk, context / hardware.disk.read_bytes_per_s);
+                read = read.with(Kind::Kv, Tier::Disk, off_drive / hardware.disk.read_bytes_per_s);
                 match self.question.attends {
                     Attends::Host => {
                         host = host.away(Kind::Kv, self.question.host_attention(elements));
                     }
                     Attends::Device => {
                         device = device.away(Kind::Kv, on_device);
-                        up = up.with(Kind::Kv, Tier::Host, context / self.question.kv_up());
-                        up = up.with(Kind::Kv, Tier::Disk, context / hardware.up.bytes_per_s);
+                        up = up.with(Kind::Kv, Tier::Host, up_link / self.question.kv_up());
+                        up = up.with(Kind::Kv, Tier::Disk, up_link / hardware.up.bytes_per_s);
                     }
                 }
             }

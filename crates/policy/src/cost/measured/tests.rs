@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cost::tables::{Beside, Decode, Linear};
-use crate::cost::{Curve, Roofline, Sparse};
+use crate::cost::{Curve, OverLink, Roofline, Sparse};
 use spec::{ByTier, Layout, Pipeline};
 
 fn linear(seconds: f64) -> Linear {
@@ -290,7 +290,7 @@ fn a_host_with_a_processor_of_its_own_takes_its_time_for_its_weights() {
 
 #[test]
 fn a_share_of_the_keys_is_brought_few_values() {
-    let sparse = Sparse { share: 0.01, queries: 1 };
+    let sparse = Sparse { share: 0.01, queries: 1, link: OverLink::Tokens };
     let (exact, cost) = (measured(), Measured { sparse: Some(sparse), ..measured() });
     let context = ByTier { device: 3200, host: 0, disk: 0 };
     let (kv_in, decode_in) =
@@ -308,7 +308,7 @@ fn a_share_of_the_keys_is_brought_few_values() {
         alone(keys),
         alone(values)
     );
-    assert!(alone(values) / alone(keys) < 0.5 * sparse.pages(3200.0) + 0.01);
+    assert!(alone(values) / alone(keys) < 0.5 * sparse.values(3200.0, (from, to)) + 0.01);
     let choose = seconds(&cost, Op::Choose { layer, batch, on: Tier::Device }, load);
     // All of an attention but its values.
     assert_eq!(choose, seconds(&cost, Op::Attend { layer, batch, on: Tier::Device }, load));
