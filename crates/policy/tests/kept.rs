@@ -227,6 +227,17 @@ fn what_nobody_has_room_for_in_memory_comes_back_from_the_drive() {
 }
 
 #[test]
+fn a_step_writes_as_many_blocks_to_the_drive_as_it_computes() {
+    let mut scheduler = with_below(0, 64);
+    arrives(&mut scheduler, 0, (1, 10), 1);
+    while step(&mut scheduler).is_some() {}
+    arrives(&mut scheduler, 1, (2, 12), 1);
+    let step = step(&mut scheduler).unwrap();
+    let written: usize = step.kept.iter().filter(|kept| down(kept)).map(|kept| kept.blocks.len()).sum();
+    assert_eq!(written, 10);
+}
+
+#[test]
 fn what_cannot_be_read_from_the_drive_is_computed_and_not_asked_for_again() {
     let mut scheduler = with_below(0, 64);
     comes_again(&mut scheduler, |_| false);

@@ -31,7 +31,7 @@ pub struct FcfsConfig {
     /// Blocks that one step moves, saves to the host, and brings up for those that begin (of each so many): more go in pieces.
     /// Under block schedules nobody waits for a step's tokens, and what is kept comes up at once.
     pub max_move_blocks: usize,
-    /// Kept blocks that one step writes to the drive, and reads from it beside what it computes.
+    /// Kept blocks that one step reads from the drive beside what it computes, and writes to it, unless it computes more.
     #[serde(default = "drive_blocks")]
     pub max_drive_blocks: usize,
     /// The copy of the model that runs the steps.

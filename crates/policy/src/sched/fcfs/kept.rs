@@ -137,7 +137,8 @@ impl Fcfs {
             if self.hold.free(from) >= self.hold.capacity(from) / 2 {
                 continue;
             }
-            let drive = self.config.max_drive_blocks;
+            // A step that computes many blocks takes longer than writing as many.
+            let drive = self.config.max_drive_blocks.max(draft.tokens().full_blocks());
             let most = if to == Tier::Disk { drive } else { self.config.max_move_blocks };
             let last = levels.last() == Some(&to);
             let most = if last { most } else { self.hold.room_for_copies(to, most) };

@@ -81,6 +81,11 @@ impl Draft {
         self.batches.iter().all(Vec::is_empty) && self.moves.is_empty() && self.kept.is_empty()
     }
 
+    /// Positions that it computes.
+    pub(super) fn tokens(&self) -> Tokens {
+        Tokens(self.batches.iter().flatten().map(|chunk| chunk.span.len.0).sum())
+    }
+
     fn push(&mut self, chunk: Chunk, slot_tokens: u64) {
         self.left.tokens -= chunk.span.len;
         self.left.seqs -= 1;
