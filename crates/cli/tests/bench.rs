@@ -51,6 +51,20 @@ fn latency() {
 }
 
 #[test]
+fn prompts_that_come_back_from_the_drive() {
+    let (model, folder) = (golden("llama"), Folder::new());
+    let off = folder.whole();
+    let args = ["bench", "prefix", &model, "--input-len", "96", "--reps", "2", "--offload-dir", &off];
+    let keys = ["computed_ttft_ms", "returning_ttft_ms", "drive_tokens", "planned_drive_bytes"];
+    let report = report(&args, &keys);
+    assert_eq!(
+        (report["returning_tokens"].as_u64(), report["lost_blocks"].as_u64()),
+        (Some(2 * 4 * 96), Some(0))
+    );
+    ballast(&[&args[..], &["--num-prompts", "2"]].concat()).refused(1, &["--num-prompts", "at least 3"]);
+}
+
+#[test]
 fn random_weights() {
     let folder = Folder::copy_of("llama");
     std::fs::remove_file(folder.path("model.safetensors")).expect("removed");
