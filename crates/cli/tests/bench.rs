@@ -55,12 +55,12 @@ fn prompts_that_come_back_from_the_drive() {
     let (model, folder) = (golden("llama"), Folder::new());
     let off = folder.whole();
     let args = ["bench", "prefix", &model, "--input-len", "96", "--reps", "2", "--offload-dir", &off];
-    let keys = ["computed_ttft_ms", "returning_ttft_ms", "drive_tokens", "planned_drive_bytes"];
-    let report = report(&args, &keys);
-    assert_eq!(
-        (report["returning_tokens"].as_u64(), report["lost_blocks"].as_u64()),
-        (Some(2 * 4 * 96), Some(0))
-    );
+    let report = report(&args, &["computed_ttft_ms", "returning_ttft_ms", "planned_drive_bytes"]);
+    let tokens = |of: &str| report[format!("{of}_tokens")].as_u64().expect("a number");
+    assert_eq!(tokens("returning"), 2 * 4 * 96);
+    // How many were written before their room was needed depends on the drive.
+    assert!(tokens("device") + tokens("host") + tokens("drive") <= tokens("returning"), "{report}");
+    assert_eq!(report["lost_blocks"].as_u64(), Some(0));
     ballast(&[&args[..], &["--num-prompts", "2"]].concat()).refused(1, &["--num-prompts", "at least 3"]);
 }
 
