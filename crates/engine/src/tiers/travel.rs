@@ -10,12 +10,10 @@ use crate::lock::lock;
 use crate::step::bound::{BatchRun, ChunkRun, StepRun};
 use crate::step::run::Machine;
 use crate::tiers::kv::LayerPages;
+use crate::tiers::kv_file::Run;
 use crate::tiers::kv_halves::Plane;
 use crate::tiers::link::Pace;
 use crate::watch::stats::Moved;
-
-/// Neighbouring blocks on both sides: first here, first there, how many.
-type Run = (u32, u32, usize);
 
 impl Machine {
     pub(crate) fn memory(&self, tier: Tier) -> &dyn Device {
