@@ -147,10 +147,7 @@ impl Opened {
         let folder =
             if self.path.is_dir() { &self.path } else { self.path.parent().unwrap_or(Path::new(".")) };
         let (tokenizer, templates) = match self.checkpoint.vocab() {
-            Some(vocab) => {
-                let own = vocab.chat_template.clone().map(Templates::one).unwrap_or_default();
-                (Tokenizer::from_gguf(vocab)?, own)
-            }
+            Some(vocab) => (Tokenizer::from_gguf(vocab)?, Templates::named(vocab.chat_templates.clone())),
             None => {
                 let (tokenizer, config) =
                     Tokenizer::from_dir(folder).context("the model's tokenizer cannot be used")?;

@@ -105,8 +105,8 @@ impl Family {
             tied_head: fields.flag("tie_word_embeddings")?.unwrap_or(false),
             embed_dim: hidden,
             logit_scale: 1.0,
-            bos: token(fields, "bos_token_id")?,
-            eos: fields.tokens("eos_token_id")?.unwrap_or_default(),
+            bos: self.bos(fields)?,
+            eos: self.ends(fields)?,
             dtype: DType::F32,
         })
     }
@@ -119,6 +119,24 @@ impl Family {
             Family::Llama | Family::Opt => 2048,
         };
         Ok(fields.size("max_position_embeddings")?.unwrap_or(default))
+    }
+
+    /// Some families know their tokens; a field that says `null` says that there is none.
+    fn bos(self, fields: &Fields) -> Result<Option<u32>> {
+        let default = match self {
+            Family::Llama | Family::Mistral if !fields.has_null("bos_token_id") => Some(1),
+            Family::Opt if !fields.has_null("bos_token_id") => Some(2),
+            _ => None,
+        };
+        Ok(fields.tokens("bos_token_id")?.and_then(|ids| ids.first().copied()).or(default))
+    }
+
+    fn ends(self, fields: &Fields) -> Result<Vec<u32>> {
+        let default = match self {
+            Family::Llama | Family::Mistral | Family::Opt if !fields.has_null("eos_token_id") => vec![2],
+            _ => vec![],
+        };
+        Ok(fields.tokens("eos_token_id")?.unwrap_or(default))
     }
 
     fn kv_heads(self, fields: &Fields, heads: usize) -> Result<usize> {
@@ -237,10 +255,6 @@ fn activation(fields: &Fields, name: &str, default: &str) -> Result<Activation> 
     }
 }
 
-fn token(fields: &Fields, name: &str) -> Result<Option<u32>> {
-    Ok(fields.tokens(name)?.and_then(|ids| ids.first().copied()))
-}
-
 fn opt(fields: &Fields) -> Result<ModelSpec> {
     let hidden = fields.needed_size("hidden_size")?;
     let heads = fields.needed_size("num_attention_heads")?;
@@ -250,7 +264,6 @@ fn opt(fields: &Fields) -> Result<ModelSpec> {
     let pre = fields.flag("do_layer_norm_before")?.unwrap_or(true);
     let bias = fields.flag("enable_bias")?.unwrap_or(true);
     let affine = fields.flag("layer_norm_elementwise_affine")?.unwrap_or(true);
-    let bos = if fields.has_null("bos_token_id") { None } else { token(fields, "bos_token_id")?.or(Some(2)) };
     Ok(ModelSpec {
         architecture: Family::Opt.class().into(),
         vocab: fields.needed_size("vocab_size")?,
@@ -273,8 +286,8 @@ fn opt(fields: &Fields) -> Result<ModelSpec> {
         tied_head: fields.flag("tie_word_embeddings")?.unwrap_or(true),
         embed_dim: fields.size("word_embed_proj_dim")?.unwrap_or(hidden),
         logit_scale: 1.0,
-        bos,
-        eos: fields.tokens("eos_token_id")?.unwrap_or_else(|| vec![2]),
+        bos: Family::Opt.bos(fields)?,
+        eos: Family::Opt.ends(fields)?,
         dtype: DType::F32,
     })
 }

@@ -20,7 +20,7 @@ fn llama() {
     assert_eq!((spec.vocab, spec.heads, spec.kv_heads, spec.head_dim, spec.ffn), (10, 2, 1, 4, 6));
     assert_eq!(spec.positions, Positions::Rope(Rope::plain(500_000.0)));
     assert_eq!(spec.biases, Biases { qkv: false, o: false, mlp: true });
-    assert_eq!((spec.eos, spec.bos, spec.tied_head), (vec![2], None, false));
+    assert_eq!((spec.eos, spec.bos, spec.tied_head), (vec![2], Some(1), false));
 }
 
 #[test]
@@ -40,6 +40,27 @@ fn heads_default_to_those_of_the_class() {
     assert_eq!(lacking("MistralForCausalLM", true).kv_heads, 32);
     assert_eq!(lacking("Qwen3ForCausalLM", false).head_dim, 128);
     assert_eq!(lacking("Qwen2ForCausalLM", false).head_dim, 4);
+}
+
+#[test]
+fn ends_default_to_those_of_the_class() {
+    let lacking = |class: &str, null: bool| {
+        let more = json!({"architectures": [class], "ffn_dim": 6, "head_dim": 4, "bos_token_id": null, "eos_token_id": null});
+        let mut value: Value = serde_json::from_str(&llama_config(more)).expect("JSON");
+        if !null {
+            let fields = value.as_object_mut().expect("an object");
+            (fields.remove("bos_token_id"), fields.remove("eos_token_id"));
+        }
+        let spec = parse_config(&value.to_string(), "c").expect("sound").spec;
+        (spec.bos, spec.eos)
+    };
+    for (class, bos) in [("LlamaForCausalLM", 1), ("MistralForCausalLM", 1), ("OPTForCausalLM", 2)] {
+        assert_eq!(lacking(class, false), (Some(bos), vec![2]), "{class}");
+        assert_eq!(lacking(class, true), (None, vec![]), "{class} that says null");
+    }
+    for class in ["Qwen2ForCausalLM", "Qwen3ForCausalLM"] {
+        assert_eq!(lacking(class, false), (None, vec![]), "{class}");
+    }
 }
 
 #[test]

@@ -145,6 +145,11 @@ impl Metadata {
         self.values.get(key)
     }
 
+    /// All keys, in order.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.values.keys().map(String::as_str)
+    }
+
     /// An unsigned number, whatever its width.
     ///
     /// # Errors

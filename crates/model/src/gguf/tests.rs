@@ -1,4 +1,5 @@
 use super::*;
+use crate::template::{Templates, Tools};
 use crate::testing::{GgufFile, counting, tiny_gguf, write};
 use crate::{Checkpoint, LayerTensor, Tensor};
 use spec::rope::RopeScaling;
@@ -122,10 +123,20 @@ fn vocabulary_and_template() {
     let checkpoint = open(&file).expect("sound");
     assert_eq!(checkpoint.spec().eos, [2, 9]);
     let vocab = checkpoint.vocab().expect("there");
+    assert_eq!((vocab.tokens.len(), vocab.eos), (10, Some(2)));
+    assert_eq!(vocab.chat_templates, [("default".into(), "{{ x }}".into())]);
+    let mut file = file;
+    file.text("tokenizer.chat_template.tool_use", "{{ tools }}").text("tokenizer.chat_template.rag", "r");
+    file.texts("tokenizer.chat_templates", &["tool_use", "rag"]);
+    let checkpoint = open(&file).expect("sound");
+    let templates = checkpoint.vocab().expect("there").chat_templates.clone();
     assert_eq!(
-        (vocab.tokens.len(), vocab.eos, vocab.chat_template.as_deref()),
-        (10, Some(2), Some("{{ x }}"))
+        templates.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(),
+        ["default", "rag", "tool_use"]
     );
+    let chosen =
+        |tools| Templates::named(templates.clone()).choose(tools).expect("there").source().to_owned();
+    assert_eq!((chosen(Tools::Given), chosen(Tools::Absent)), ("{{ tools }}".into(), "{{ x }}".into()));
     file.uint("tokenizer.ggml.padding_token_id", 10);
     check_refused(&file, "special token 10");
 

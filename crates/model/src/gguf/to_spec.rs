@@ -21,6 +21,9 @@ const NEUTRAL: [&str; 6] = [
     "residual_scale",
 ];
 
+/// Key of the usual chat template; those of others have their names after a point.
+const TEMPLATE: &str = "tokenizer.chat_template";
+
 /// The type of tokens that are no text.
 const CONTROL: i32 = 3;
 
@@ -304,10 +307,22 @@ impl Gguf {
             add_bos: m.bool("tokenizer.ggml.add_bos_token")?,
             add_eos: m.bool("tokenizer.ggml.add_eos_token")?,
             add_space_prefix: m.bool("tokenizer.ggml.add_space_prefix")?,
-            chat_template: m.text("tokenizer.chat_template")?.map(Into::into),
+            chat_templates: self.chat_templates()?,
         };
         self.check_vocab(&vocab)?;
         Ok(Some(vocab))
+    }
+
+    /// The usual template, then those that have names.
+    fn chat_templates(&self) -> Result<Vec<(String, String)>> {
+        let usual = ("default", TEMPLATE.to_owned());
+        let named = self.metadata.keys().filter_map(|key| {
+            let name = key.strip_prefix(TEMPLATE)?.strip_prefix('.')?;
+            Some((name, key.to_owned()))
+        });
+        let read =
+            |(name, key): (&str, String)| Ok(self.metadata.text(&key)?.map(|t| (name.into(), t.into())));
+        std::iter::once(usual).chain(named).filter_map(|found| read(found).transpose()).collect()
     }
 
     fn check_vocab(&self, vocab: &GgufVocab) -> Result<()> {

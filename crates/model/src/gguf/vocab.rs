@@ -31,6 +31,6 @@ pub struct GgufVocab {
     pub add_eos: Option<bool>,
     /// Whether a space goes before the text (SentencePiece).
     pub add_space_prefix: Option<bool>,
-    /// The chat template, in Jinja.
-    pub chat_template: Option<String>,
+    /// Chat templates in Jinja, by name; `default` is the usual one.
+    pub chat_templates: Vec<(String, String)>,
 }

@@ -40,7 +40,12 @@ impl Templates {
         }
     }
 
-    /// One template, from a GGUF file or from the command line.
+    /// Templates by name, from a GGUF file.
+    pub fn named(named: Vec<(String, String)>) -> Self {
+        Templates { named }
+    }
+
+    /// One template, from the command line.
     pub fn one(source: String) -> Self {
         Templates { named: vec![("default".to_owned(), source)] }
     }

@@ -28,6 +28,12 @@ pub struct TokenizerConfig {
     /// Unknown text.
     #[serde(default)]
     pub unk_token: Option<TokenText>,
+    /// Further special tokens, as transformers 4 names them.
+    #[serde(default)]
+    pub additional_special_tokens: Option<TokenTexts>,
+    /// Further special tokens, as transformers 5 names them.
+    #[serde(default)]
+    pub extra_special_tokens: Option<TokenTexts>,
     /// One template, or a list of named ones.
     #[serde(default)]
     pub chat_template: Option<TemplateField>,
@@ -57,6 +63,26 @@ impl TokenText {
     pub fn as_str(&self) -> &str {
         match self {
             TokenText::Text(content) | TokenText::Object { content } => content,
+        }
+    }
+}
+
+/// Special tokens in their two published forms.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum TokenTexts {
+    /// `["<|im_start|>", "<|im_end|>"]`
+    List(Vec<TokenText>),
+    /// `{"image_token": "<image>"}`
+    Named(BTreeMap<String, TokenText>),
+}
+
+impl TokenTexts {
+    /// The tokens.
+    pub fn iter(&self) -> Box<dyn Iterator<Item = &TokenText> + '_> {
+        match self {
+            TokenTexts::List(tokens) => Box::new(tokens.iter()),
+            TokenTexts::Named(tokens) => Box::new(tokens.values()),
         }
     }
 }
@@ -103,6 +129,14 @@ pub struct AddedTokenConfig {
 }
 
 impl TokenizerConfig {
+    /// Every token that is said to be special by its text.
+    pub(super) fn special(&self) -> impl Iterator<Item = &str> {
+        let named = [&self.bos_token, &self.eos_token, &self.pad_token, &self.unk_token];
+        let lists = [&self.additional_special_tokens, &self.extra_special_tokens];
+        let listed = lists.into_iter().flatten().flat_map(TokenTexts::iter);
+        named.into_iter().flatten().chain(listed).map(TokenText::as_str)
+    }
+
     /// Parses `tokenizer_config.json`.
     pub fn parse(json: &[u8]) -> Result<Self, TokenizerError> {
         serde_json::from_slice(json).map_err(|e| TokenizerError::malformed("tokenizer_config.json", e))
@@ -116,6 +150,9 @@ impl TokenizerConfig {
         self.eos_token = self.eos_token.take().or(map.eos_token);
         self.pad_token = self.pad_token.take().or(map.pad_token);
         self.unk_token = self.unk_token.take().or(map.unk_token);
+        self.additional_special_tokens =
+            self.additional_special_tokens.take().or(map.additional_special_tokens);
+        self.extra_special_tokens = self.extra_special_tokens.take().or(map.extra_special_tokens);
         Ok(())
     }
 }

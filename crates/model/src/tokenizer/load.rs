@@ -125,11 +125,9 @@ fn add_tokens(inner: &mut Inner, config: &TokenizerConfig) -> Result<(), Tokeniz
             return Err(TokenizerError::malformed("added_tokens_decoder", why));
         }
     }
-    let named = [&config.bos_token, &config.eos_token, &config.pad_token, &config.unk_token];
-    let named: Vec<_> = named
-        .into_iter()
-        .flatten()
-        .map(TokenText::as_str)
+    // Those that the vocabulary lacks would get ids for which the model has no row.
+    let named: Vec<_> = config
+        .special()
         .filter(|t| inner.token_to_id(t).is_some() && !inner.get_added_vocabulary().is_special_token(t))
         .map(|t| AddedToken::from(t, true).normalized(false))
         .collect();

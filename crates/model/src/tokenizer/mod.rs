@@ -16,7 +16,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-pub use config::{AddedTokenConfig, NamedTemplate, TemplateField, TokenText, TokenizerConfig};
+pub use config::{AddedTokenConfig, NamedTemplate, TemplateField, TokenText, TokenTexts, TokenizerConfig};
 pub use error::TokenizerError;
 pub use stream::Detokenizer;
 

@@ -163,6 +163,34 @@ fn config_decides_what_is_put_around_a_text() {
 }
 
 #[test]
+fn further_special_tokens_are_skipped() {
+    let mut hf = fixture("smollm")["hf"].clone();
+    for token in hf["added_tokens"].as_array_mut().unwrap() {
+        token["special"] = json!(false);
+    }
+    let json = serde_json::to_vec(&hf).unwrap();
+    let shown = |config: &TokenizerConfig| {
+        let tokenizer = Tokenizer::from_hf(&json, config).unwrap();
+        let ids = tokenizer.encode("<|im_start|>a<|im_end|>", Special::Without).unwrap();
+        assert_eq!(tokenizer.vocab_size(), small("smollm").vocab_size(), "no token is made up");
+        tokenizer.decode(&ids, Special::Without)
+    };
+    let config = |json: Value| TokenizerConfig::parse(json.to_string().as_bytes()).unwrap();
+    let list = json!(["<|im_end|>", {"content": "<|im_start|>", "lstrip": false}, "<not in the vocabulary>"]);
+    assert_eq!(shown(&TokenizerConfig::default()), "<|im_start|>a<|im_end|>");
+    assert_eq!(shown(&config(json!({"additional_special_tokens": list}))), "a");
+    assert_eq!(
+        shown(&config(json!({"extra_special_tokens": {"turn_token": "<|im_end|>"}}))),
+        "<|im_start|>a"
+    );
+    let mut filled = config(json!({"extra_special_tokens": []}));
+    filled
+        .fill_from_special_tokens_map(json!({"additional_special_tokens": list}).to_string().as_bytes())
+        .unwrap();
+    assert_eq!(shown(&filled), "a");
+}
+
+#[test]
 fn gpt2_files_make_the_same_tokenizer() {
     let fixture = fixture("gpt-2");
     let vocab = serde_json::to_vec(&fixture["hf"]["model"]["vocab"]).unwrap();
