@@ -45,8 +45,7 @@ fn agrees_with_hugging_face() {
         assert_eq!(tokenizer.decode(&ids, Special::With), case["decoded"], "{text:?}");
         assert_eq!(tokenizer.decode(&ids, Special::Without), case["skipped"], "{text:?}");
     }
-    let template: ChatTemplate =
-        Templates::one(vocab.chat_template.expect("a template")).choose(Tools::Absent).unwrap();
+    let template: ChatTemplate = Templates::named(vocab.chat_templates).choose(Tools::Absent).unwrap();
     let messages = [json!({"role": "user", "content": "Hi"})];
     let text = template.render(&Conversation { messages: &messages, ..Conversation::default() }).unwrap();
     let system = "You are a helpful AI assistant named SmolLM, trained by Hugging Face";

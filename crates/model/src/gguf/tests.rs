@@ -125,7 +125,6 @@ fn vocabulary_and_template() {
     let vocab = checkpoint.vocab().expect("there");
     assert_eq!((vocab.tokens.len(), vocab.eos), (10, Some(2)));
     assert_eq!(vocab.chat_templates, [("default".into(), "{{ x }}".into())]);
-    let mut file = file;
     file.text("tokenizer.chat_template.tool_use", "{{ tools }}").text("tokenizer.chat_template.rag", "r");
     file.texts("tokenizer.chat_templates", &["tool_use", "rag"]);
     let checkpoint = open(&file).expect("sound");
