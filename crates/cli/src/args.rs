@@ -9,6 +9,7 @@ mod elsewhere;
 mod eval;
 mod familiar;
 mod plan;
+mod sampling;
 mod schedule;
 mod serve;
 
@@ -31,13 +32,13 @@ pub(crate) use familiar::{FamiliarArgs, ModelArg};
 pub(crate) use plan::{
     FlexgenArgs, PinWeight, PlanArgs, ProfileArgs, Runtime, ScenarioArgs, SimulateBlockArgs,
 };
+pub(crate) use sampling::{AnswerArgs, SamplingArgs};
 pub(crate) use schedule::{AttendOn, ScheduleArgs, ScheduleName};
 pub(crate) use serve::{LogFormatName, LogLevelName, ServeArgs};
 
 use crate::lanes::LanesArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use kernels::linear::Activations;
-use model::sampling::Overrides;
 use model::tools::ToolFormat;
 
 /// Runs language models larger than the memory they are given.
@@ -118,6 +119,8 @@ pub(crate) struct RunArgs {
     pub(crate) quiet: bool,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
+    #[command(flatten)]
+    pub(crate) answers: AnswerArgs,
     #[command(flatten)]
     pub(crate) lanes: LanesArgs,
     #[command(flatten)]
@@ -270,68 +273,6 @@ impl EngineArgs {
             (Kv::Int4, _) => "int4",
             (Kv::F32, _) | (Kv::Auto, Weights::F32) => "f32",
             (Kv::Auto | Kv::Bf16, _) => "bf16",
-        }
-    }
-}
-
-/// Flags that choose the next token.
-#[derive(Args)]
-pub(crate) struct SamplingArgs {
-    /// Most tokens to generate.
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Sampling")]
-    pub(crate) max_tokens: Option<u32>,
-    /// Fewest tokens to generate.
-    #[arg(long, help_heading = "Sampling")]
-    pub(crate) min_tokens: Option<u32>,
-    /// 0 takes the likeliest token every time.
-    #[arg(long, allow_negative_numbers = true, help_heading = "Sampling")]
-    pub(crate) temperature: Option<f32>,
-    /// Choose among so many of the likeliest tokens.
-    #[arg(long, allow_negative_numbers = true, help_heading = "Sampling")]
-    pub(crate) top_k: Option<i64>,
-    /// Choose among the likeliest tokens that make up this share of probability.
-    #[arg(long, allow_negative_numbers = true, help_heading = "Sampling")]
-    pub(crate) top_p: Option<f32>,
-    /// Choose among tokens at least this probable, relative to the likeliest.
-    #[arg(long, allow_negative_numbers = true, help_heading = "Sampling")]
-    pub(crate) min_p: Option<f32>,
-    /// Divides the logits of tokens already there.
-    #[arg(long, allow_negative_numbers = true, help_heading = "Sampling")]
-    pub(crate) repetition_penalty: Option<f32>,
-    /// Subtracted once from the logits of tokens already generated.
-    #[arg(long, allow_negative_numbers = true, help_heading = "Sampling")]
-    pub(crate) presence_penalty: Option<f32>,
-    /// Subtracted from the logits of tokens already generated, for each time.
-    #[arg(long, allow_negative_numbers = true, help_heading = "Sampling")]
-    pub(crate) frequency_penalty: Option<f32>,
-    /// The same seed gives the same tokens, whatever else runs.
-    #[arg(long, allow_negative_numbers = true, help_heading = "Sampling")]
-    pub(crate) seed: Option<i64>,
-    /// End before this text; may be given several times.
-    #[arg(long, help_heading = "Sampling")]
-    pub(crate) stop: Vec<String>,
-    /// Go on after end-of-text.
-    #[arg(long, help_heading = "Sampling")]
-    pub(crate) ignore_eos: bool,
-}
-
-impl SamplingArgs {
-    /// What was given, by the names of the API.
-    pub(crate) fn overrides(&self) -> Overrides {
-        Overrides {
-            temperature: self.temperature,
-            top_p: self.top_p,
-            top_k: self.top_k,
-            min_p: self.min_p,
-            repetition_penalty: self.repetition_penalty,
-            presence_penalty: self.presence_penalty,
-            frequency_penalty: self.frequency_penalty,
-            seed: self.seed,
-            max_tokens: self.max_tokens,
-            min_tokens: self.min_tokens,
-            stop: (!self.stop.is_empty()).then(|| self.stop.clone()),
-            ignore_eos: self.ignore_eos.then_some(true),
-            ..Overrides::default()
         }
     }
 }

@@ -15,6 +15,7 @@ mod flexgen;
 mod lanes;
 mod layers;
 mod loaded;
+mod logprobs;
 mod output_file;
 mod paper_tables;
 mod plan;

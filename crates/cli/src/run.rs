@@ -7,16 +7,17 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use engine::{Engine, Event, Failure, Request, memory, size};
 use model::output::TextStream;
-use model::sampling::{Limits, MAX_LOGPROBS, SamplingParams};
+use model::sampling::{Limits, Overrides, SamplingParams, TokenLogprobs};
 use model::template::{ChatTemplate, Conversation, Ending};
 use model::tokenizer::Special;
 use serde_json::{Value, json};
 
-use crate::args::{RunArgs, SamplingArgs};
+use crate::args::RunArgs;
 use crate::chat;
 use crate::console::{self, note, show};
 use crate::display::Voice;
 use crate::loaded::{self, Text};
+use crate::logprobs;
 use crate::plan::{Ends, Work};
 use crate::resolve::{Needs, engine_config};
 
@@ -32,8 +33,11 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
     let mut opened = loaded::open(args.model.as_deref(), &args.engine, voice)?;
     let text = opened.text(args.engine.chat_template.as_deref())?;
     let template = if args.raw { None } else { text.template()? };
-    let mut params = sampling(&args.sampling, &text, opened.checkpoint.spec().vocab)?;
+    let mut params = sampling(&args, &text, opened.checkpoint.spec().vocab)?;
     let Some(prompt) = prompt(&args)? else {
+        if let Some(flag) = args.answers.given() {
+            bail!("{flag} is for answers to one prompt: give it after the model, or on standard input");
+        }
         return chat::chat(&args, lanes, &opened, &text, template, &params);
     };
     let ids = encode(&text, template.as_ref(), args.system.as_deref(), &prompt)?;
@@ -54,10 +58,18 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
     if voice == Voice::Normal {
         note!("prompt: {}\n", beginning(&prompt));
     }
-    let said = answer_to(&engine, &text, ids, &params)?;
-    show!("")?;
-    if voice == Voice::Normal {
-        said.summary(started, &engine);
+    let answers = args.answers.n.unwrap_or(1);
+    for number in 0..answers {
+        if answers > 1 {
+            show!("{}answer {} of {answers}:", if number == 0 { "" } else { "\n" }, number + 1)?;
+        }
+        let seed = params.seed.map(|seed| seed.wrapping_add(u64::from(number)));
+        let said = answer_to(&engine, &text, ids.clone(), &SamplingParams { seed, ..params.clone() })?;
+        show!("")?;
+        said.probabilities(&text)?;
+        if voice == Voice::Normal {
+            said.summary(started, &engine);
+        }
     }
     lanes.end(engine)?;
     Ok(ExitCode::SUCCESS)
@@ -96,6 +108,9 @@ pub(crate) struct Said {
     pub(crate) text: String,
     prompt_tokens: usize,
     tokens: usize,
+    /// Of the prompt's tokens from the second on, and of the answer's, where they were asked for.
+    prompt_logprobs: Vec<TokenLogprobs>,
+    logprobs: Vec<TokenLogprobs>,
     begun: Instant,
     first: Option<Instant>,
     last: Instant,
@@ -110,9 +125,7 @@ pub(crate) fn answer_to(
 ) -> Result<Said> {
     let eos = &engine.spec().eos;
     let mut stream = TextStream::new(text.tokenizer.clone(), params, eos, usize::MAX);
-    let now = Instant::now();
-    let mut said =
-        Said { text: String::new(), prompt_tokens: ids.len(), tokens: 0, begun: now, first: None, last: now };
+    let mut said = Said::begun(ids.len());
     let ticket =
         engine.submit(Request { prompt: ids, params: params.clone(), seed: fresh_seed(), salt: 0 })?;
     for event in &ticket.events {
@@ -121,11 +134,16 @@ pub(crate) fn answer_to(
                 said.tokens += 1;
                 said.first.get_or_insert(token.at);
                 said.last = token.at;
+                said.logprobs.extend(token.logprobs);
                 stream.push(token.id)
             }
             Event::Finished(_) => stream.abort(),
             Event::Failed(why) => bail!(why),
-            Event::Began(_) | Event::Prompt(..) => continue,
+            Event::Prompt(_, scores) => {
+                said.prompt_logprobs.push(scores);
+                continue;
+            }
+            Event::Began(_) => continue,
         };
         console::write_out(format_args!("{}", delta.text))?;
         said.text.push_str(&delta.text);
@@ -137,6 +155,30 @@ pub(crate) fn answer_to(
 }
 
 impl Said {
+    fn begun(prompt_tokens: usize) -> Said {
+        let now = Instant::now();
+        Said {
+            text: String::new(),
+            prompt_tokens,
+            tokens: 0,
+            prompt_logprobs: vec![],
+            logprobs: vec![],
+            begun: now,
+            first: None,
+            last: now,
+        }
+    }
+
+    /// Log-probabilities that were asked for.
+    fn probabilities(&self, text: &Text) -> Result<()> {
+        for (what, scores) in [("the prompt", &self.prompt_logprobs), ("the answer", &self.logprobs)] {
+            if !scores.is_empty() {
+                show!("\nlog-probabilities of {what}:\n{}", logprobs::table(&text.tokenizer, scores))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Tokens of the conversation, this answer included.
     pub(crate) fn conversation_tokens(&self) -> usize {
         self.prompt_tokens + self.tokens
@@ -215,15 +257,19 @@ pub(crate) fn render(text: &Text, template: &ChatTemplate, messages: &[Value]) -
 }
 
 /// Flags first, then the publisher's defaults, then the likeliest token every time.
-pub(crate) fn sampling(args: &SamplingArgs, text: &Text, vocab: usize) -> Result<SamplingParams> {
-    let mut overrides = args.overrides();
+fn sampling(args: &RunArgs, text: &Text, vocab: usize) -> Result<SamplingParams> {
+    let mut overrides = Overrides {
+        logprobs: args.answers.logprobs,
+        prompt_logprobs: args.answers.prompt_logprobs,
+        ..args.sampling.overrides()
+    };
     if overrides.temperature.is_none() && text.generation.temperature.is_none() {
         overrides.temperature = Some(0.0);
     }
     Ok(SamplingParams::resolve(
         &overrides,
         &text.generation,
-        Limits { vocab_size: vocab as u32, max_logprobs: MAX_LOGPROBS },
+        Limits { vocab_size: vocab as u32, max_logprobs: vocab as u32 },
     )?)
 }
 

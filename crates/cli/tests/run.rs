@@ -73,6 +73,41 @@ fn a_seed_repeats_and_a_stop_string_ends() {
     assert!(!cut.contains(&stop) && text.starts_with(cut.trim_end()), "{cut:?} of {text:?}");
 }
 
+/// Ids of the tokens that a table of log-probabilities lists.
+fn listed(out: &str, of: &str) -> Vec<String> {
+    let (_, table) = out.split_once(&format!("log-probabilities of {of}:\n")).expect("a table");
+    let rows = table.lines().skip(1).take_while(|line| !line.is_empty());
+    rows.map(|line| line.split_whitespace().nth(2).expect("an id").to_string()).collect()
+}
+
+#[test]
+fn tokens_are_listed_biased_and_ended_at_by_their_ids() {
+    let plain = say("llama", &["--logprobs", "2", "--prompt-logprobs", "0"]);
+    assert!(plain.starts_with(say("llama", &[]).trim_end()), "the answer comes first");
+    assert_eq!(listed(&plain, "the prompt").len(), 47, "each of 48 but the first");
+    let ids = listed(&plain, "the answer");
+    assert_eq!(ids.len(), 12);
+    assert!(plain.contains("likeliest: "));
+    let biased = say("llama", &["--logprobs", "0", "--logit-bias", &format!("{}=-100", ids[0])]);
+    let others = listed(&biased, "the answer");
+    assert_ne!(others[0], ids[0]);
+    assert!(!others.contains(&ids[0]) && !biased.contains("likeliest"), "{biased}");
+    let end = format!("{},{}", ids[3], ids[1]);
+    let ended = listed(&say("llama", &["--logprobs", "0", "--stop-token-ids", &end]), "the answer");
+    let first = ids.iter().position(|id| *id == ids[1] || *id == ids[3]).expect("there");
+    assert_eq!(ended, ids[..=first]);
+}
+
+#[test]
+fn several_answers_have_seeds_of_their_own() {
+    let sampled = |more: &[&str]| say("llama", &[&["--temperature", "1.5"], more].concat());
+    let (one, two) = (sampled(&["--seed", "8"]), sampled(&["--seed", "9"]));
+    assert_eq!(
+        sampled(&["--seed", "8", "--n", "2"]),
+        format!("answer 1 of 2:\n{one}\nanswer 2 of 2:\n{two}")
+    );
+}
+
 #[test]
 fn random_weights_need_no_weights() {
     let folder = Folder::copy_of("llama");
@@ -131,6 +166,8 @@ fn wrong_flags_are_usage_errors() {
         &["--memory", "much"],
         &["--dtype", "float8"],
         &["--temperature", "hot"],
+        &["--n", "0"],
+        &["--logit-bias", "hello=1"],
     ] {
         ballast(&[&["run", &model, "hello"], flags].concat()).refused(2, &["error:"]);
     }
@@ -144,6 +181,8 @@ fn what_cannot_be_is_said_before_anything_is_loaded() {
         (&["hello", "--temperature", "-1"][..], &["temperature"][..]),
         (&["hello", "--top-p", "2"], &["top_p"]),
         (&["hello", "--stop", ""], &["stop"]),
+        (&["hello", "--logit-bias", "0=101"], &["logit_bias"]),
+        (&["hello", "--stop-token-ids", "999999"], &["stop_token_ids", "below"]),
         (&["hello", "--memory", "5MiB"], &["weights", "Raise --memory"]),
         (&["hello", "--memory", "90TiB"], &["--memory", "ask for less"]),
         (&["hello", "--max-model-len", "1"], &["48 tokens", "--max-model-len"]),
