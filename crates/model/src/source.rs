@@ -1,5 +1,6 @@
 //! From the MODEL argument to files: a folder, a GGUF file, a hub id, or nothing at all.
 
+mod checked;
 mod default_model;
 mod http;
 mod hub;

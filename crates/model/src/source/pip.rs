@@ -1,9 +1,13 @@
 //! pip: the command, and the package indexes that its configuration names.
 
+use super::Progress;
 use super::places::Variable;
 use crate::error::{Error, Result};
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
 const INDEX_DEFAULT: &str = "https://pypi.org/simple";
 
@@ -14,16 +18,35 @@ pub(super) fn commands() -> Vec<Vec<String>> {
         .into()
 }
 
+/// How often a download is looked at.
+const LOOK: Duration = Duration::from_millis(200);
+
 /// Downloads the wheel of `package==version` into `folder` by the first pip there is.
 /// `Ok(None)` if there is none.
 pub(super) fn download(
     commands: &[Vec<String>],
     requirement: &str,
     folder: &Path,
+    progress: &mut dyn Progress,
+) -> Result<Option<PathBuf>> {
+    // What pip has not finished lies here, where its growth is seen.
+    let partial = folder.join("partial");
+    std::fs::create_dir_all(&partial).map_err(Error::io("create", &partial))?;
+    let wheel = by_the_first(commands, requirement, folder, &partial, progress);
+    std::fs::remove_dir_all(&partial).map_err(Error::io("remove", &partial))?;
+    wheel
+}
+
+fn by_the_first(
+    commands: &[Vec<String>],
+    requirement: &str,
+    folder: &Path,
+    partial: &Path,
+    progress: &mut dyn Progress,
 ) -> Result<Option<PathBuf>> {
     for command in commands {
         let Some((program, words)) = command.split_first() else { continue };
-        let output = Command::new(program)
+        let child = Command::new(program)
             .args(words)
             .args([
                 "download",
@@ -36,12 +59,16 @@ pub(super) fn download(
             .args(["--progress-bar", "off", "--quiet", "--dest"])
             .arg(folder)
             .arg(requirement)
-            .output();
-        let Ok(output) = output else { continue };
-        if output.status.success() {
+            .env("TMPDIR", partial)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn();
+        let Ok(child) = child else { continue };
+        let (status, why) = watched(child, partial, progress).map_err(Error::io("run pip for", folder))?;
+        if status.success() {
             return wheel_in(folder).map(Some);
         }
-        let why = String::from_utf8_lossy(&output.stderr);
         if !why.contains("No module named") {
             let last = why.lines().rfind(|l| !l.trim().is_empty()).unwrap_or("no reason given").to_owned();
             return Err(Error::Fetch {
@@ -51,6 +78,46 @@ pub(super) fn download(
         }
     }
     Ok(None)
+}
+
+/// Waits for a command's end, telling how the files in `partial` grow; with what it says on standard error.
+fn watched(
+    mut child: Child,
+    partial: &Path,
+    progress: &mut dyn Progress,
+) -> std::io::Result<(ExitStatus, String)> {
+    let mut said = child.stderr.take();
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let read = said.as_mut().map_or(Ok(0), |said| said.read_to_end(&mut bytes));
+        let _ = tell.send(read.map(|_| String::from_utf8_lossy(&bytes).into_owned()));
+    });
+    let mut most = 0;
+    loop {
+        match told.recv_timeout(LOOK) {
+            Ok(said) => return Ok((child.wait()?, said?)),
+            Err(RecvTimeoutError::Disconnected) => return Ok((child.wait()?, String::new())),
+            Err(RecvTimeoutError::Timeout) => {
+                let now = bytes_below(partial);
+                if now > most {
+                    most = now;
+                    progress.bytes(most, None);
+                }
+            }
+        }
+    }
+}
+
+/// Bytes of all files below a folder. Files come and go meanwhile: what cannot be read counts nothing.
+fn bytes_below(folder: &Path) -> u64 {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let bytes = entries.map(|entry| match entry.metadata() {
+        Ok(found) if found.is_dir() => bytes_below(&entry.path()),
+        Ok(found) => found.len(),
+        Err(_) => 0,
+    });
+    bytes.sum()
 }
 
 fn wheel_in(folder: &Path) -> Result<PathBuf> {
@@ -135,6 +202,39 @@ impl Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::source::Silent;
+
+    /// Lets a download go on once it was told of.
+    struct Seen<'a> {
+        bytes: u64,
+        go_on: &'a Path,
+    }
+
+    impl Progress for Seen<'_> {
+        fn stage(&mut self, _: &str) {}
+        fn bytes(&mut self, done: u64, _: Option<u64>) {
+            self.bytes = done;
+            std::fs::write(self.go_on, "").expect("written");
+        }
+    }
+
+    #[test]
+    fn a_download_is_seen_to_grow() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (dest, go_on) = (folder.path().join("dest"), folder.path().join("go-on"));
+        // A pip that has 1000 bytes, waits until somebody saw them (not forever), and ends with a wheel.
+        let script = format!(
+            "mkdir $TMPDIR/a; head -c 1000 /dev/zero > $TMPDIR/a/x; n=0; \
+             until [ -e {0} ]; do n=$((n+1)); [ $n -lt 600 ] || exit 3; sleep 0.1; done; touch {1}/p.whl",
+            go_on.display(),
+            dest.display(),
+        );
+        let pip = vec!["sh".into(), "-c".into(), script];
+        let mut seen = Seen { bytes: 0, go_on: &go_on };
+        let wheel = download(&[pip], "x", &dest, &mut seen).expect("downloaded");
+        assert_eq!((wheel, seen.bytes), (Some(dest.join("p.whl")), 1000));
+        assert!(!dest.join("partial").exists());
+    }
 
     fn check(environment: &[(&str, &str)], file: &str, indexes_: &[&str]) {
         let home = tempfile::tempdir().expect("a folder");
@@ -170,13 +270,14 @@ mod tests {
     fn a_machine_without_pip() {
         let folder = tempfile::tempdir().expect("a folder");
         let absent = vec![vec!["no-such-program-here".to_owned()], vec![]];
-        assert!(matches!(download(&absent, "x", folder.path()), Ok(None)));
+        assert!(matches!(download(&absent, "x", folder.path(), &mut Silent), Ok(None)));
         let module = vec!["sh".to_owned(), "-c".into(), "echo No module named pip >&2; exit 1".into()];
-        assert!(matches!(download(&[module], "x", folder.path()), Ok(None)));
+        assert!(matches!(download(&[module], "x", folder.path(), &mut Silent), Ok(None)));
         let failing = vec!["sh".to_owned(), "-c".into(), "echo ERROR: no network >&2; exit 1".into()];
-        let error = download(&[failing], "x", folder.path()).expect_err("failed").to_string();
+        let error = download(&[failing], "x", folder.path(), &mut Silent).expect_err("failed").to_string();
         assert!(error.contains("ERROR: no network"), "{error}");
         let empty = vec!["true".to_owned()];
-        assert!(download(&[empty], "x", folder.path()).is_err());
+        assert!(download(&[empty], "x", folder.path(), &mut Silent).is_err());
+        assert_eq!(std::fs::read_dir(folder.path()).expect("there").count(), 0, "nothing partial is left");
     }
 }

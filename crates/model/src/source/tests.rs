@@ -365,6 +365,16 @@ fn wheel_of(model: &[u8]) -> Vec<u8> {
     archive.finish().expect("finished").into_inner()
 }
 
+/// What was told.
+struct Stages(Vec<String>);
+
+impl Progress for Stages {
+    fn stage(&mut self, what: &str) {
+        self.0.push(what.to_owned());
+    }
+    fn bytes(&mut self, _: u64, _: Option<u64>) {}
+}
+
 fn package<'a>(bytes: u64, sha256: &'a str) -> Package<'a> {
     let file = Pinned { name: "m.gguf", bytes, sha256 };
     Package { name: "p", version: "1", wheel: "p-1-py3-none-any.whl", file }
@@ -391,8 +401,22 @@ fn the_default_model_comes_out_of_its_package() {
         "the wheel is gone"
     );
     let requests = server.count("get ");
-    assert_eq!(locate_package(&package, &places, &mut Silent).expect("cached"), path);
+    let mut stages = Stages(vec![]);
+    assert_eq!(locate_package(&package, &places, &mut stages).expect("cached"), path);
     assert_eq!(server.count("get "), requests);
+    assert_eq!(stages.0, [""; 0], "it was checked when it was unpacked");
+
+    // Another file of the same length is not the model, whoever wrote it.
+    std::fs::write(&path, vec![b'x'; model.len()]).expect("written");
+    assert_eq!(locate_package(&package, &places, &mut stages).expect("fetched again"), path);
+    assert!(stages.0.iter().any(|stage| stage.contains("damaged")), "{:?}", stages.0);
+    assert_eq!(std::fs::read(&path).expect("there"), model);
+    let note = path.with_extension("gguf.checked");
+    std::fs::remove_file(&note).expect("there");
+    let (mut first, mut second) = (Stages(vec![]), Stages(vec![]));
+    locate_package(&package, &places, &mut first).expect("cached");
+    locate_package(&package, &places, &mut second).expect("cached");
+    assert_eq!((first.0.len(), second.0.len()), (1, 0), "a file that is sound is checked once");
 }
 
 #[test]
