@@ -194,8 +194,7 @@ pub(crate) fn share(percent: &[Percent], what: &str, pair: usize) -> Result<Spli
 /// What the process may take on the host: what is allowed, or else nine tenths of what is free; what this process holds
 /// already counts as free.
 fn memory_limit(args: &EngineArgs) -> Result<u64> {
-    let free = memory::available_bytes().saturating_add(memory::resident_bytes());
-    within(args.memory, free, "--memory", "this machine or cgroup")
+    within(args.memory, memory::allowed_bytes(), "--memory", "this machine or cgroup")
 }
 
 /// The device's memory: of a GPU, what is allowed or else nine tenths of what is free there; of a processor, what is

@@ -3,13 +3,26 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The memory that the process may fill beside what it has: the least of what its cgroups leave and what is free.
+/// The memory that the process may hold in all, what it holds now included: the least of what is free on the machine and what
+/// its cgroups leave.
 ///
 /// Planners that read the machine's total inside a container are killed for it, so every cgroup from the
-/// process's own up to the root is asked (v2 `memory.max`, v1 `memory.limit_in_bytes`).
-pub fn available_bytes() -> u64 {
-    let free = meminfo("MemAvailable:").unwrap_or(u64::MAX);
-    cgroups_leave().into_iter().fold(free, u64::min)
+/// process's own up to the root is asked (v2 `memory.max` and `memory.high`, v1 `memory.limit_in_bytes`).
+pub fn allowed_bytes() -> u64 {
+    let free = meminfo("MemAvailable:").map_or(u64::MAX, |free| free.saturating_add(resident_bytes()));
+    let own = status("RssAnon:").unwrap_or(0);
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    least(free, own, &groups, Path::new(CGROUPS))
+}
+
+/// Where cgroups are mounted.
+const CGROUPS: &str = "/sys/fs/cgroup";
+
+/// The least of what is `free` and of what the `groups` of a process (as in `/proc/self/cgroup`) leave it, mounted at `root`.
+/// `own`: bytes of memory that the process holds, page cache apart, which the groups count as used.
+fn least(free: u64, own: u64, groups: &str, root: &Path) -> u64 {
+    let folders = groups.lines().filter_map(|line| cgroup_folder(line, root));
+    folders.flat_map(|(root, path)| left_up(&root, &path, own)).fold(free, u64::min)
 }
 
 /// Resident memory of this process now, in bytes.
@@ -36,38 +49,36 @@ fn kib_line(text: &str, key: &str) -> Option<u64> {
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
 }
 
-fn cgroups_leave() -> Vec<u64> {
-    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    own.lines().filter_map(cgroup_folder).flat_map(|(root, path)| left_up(&root, &path)).collect()
-}
-
 /// Where a line of `/proc/self/cgroup` (`0::/a/b` or `5:memory:/a/b`) has its limits: mount point and path.
-fn cgroup_folder(line: &str) -> Option<(PathBuf, PathBuf)> {
+fn cgroup_folder(line: &str, root: &Path) -> Option<(PathBuf, PathBuf)> {
     let mut parts = line.splitn(3, ':').skip(1);
     let (controllers, path) = (parts.next()?, parts.next()?);
     let root = match controllers {
-        "" => PathBuf::from("/sys/fs/cgroup"),
-        list if list.split(',').any(|c| c == "memory") => PathBuf::from("/sys/fs/cgroup/memory"),
+        "" => root.to_path_buf(),
+        list if list.split(',').any(|c| c == "memory") => root.join("memory"),
         _ => return None,
     };
     Some((root, PathBuf::from(path.trim_start_matches('/'))))
 }
 
-/// What each limit leaves beside what all processes below it use; the page cache makes way.
-fn left_up(root: &Path, path: &Path) -> Vec<u64> {
-    path.ancestors().filter_map(|folder| left(&root.join(folder))).collect()
+/// What each limit leaves beside what other processes below it use; the page cache makes way.
+fn left_up(root: &Path, path: &Path, own: u64) -> Vec<u64> {
+    path.ancestors().filter_map(|folder| left(&root.join(folder), own)).collect()
 }
 
-fn left(folder: &Path) -> Option<u64> {
+/// What a group leaves of its limit, `own` bytes of those in use being this process's. `memory.high` is one too: who goes
+/// beyond it is slowed down until he makes way.
+fn left(folder: &Path, own: u64) -> Option<u64> {
     let number = |file: &str| fs::read_to_string(folder.join(file)).ok()?.trim().parse::<u64>().ok();
-    let (limit, used) = match number("memory.max") {
+    let (limit, used) = match number("memory.max").into_iter().chain(number("memory.high")).min() {
         Some(limit) => (limit, number("memory.current")),
         None => (number("memory.limit_in_bytes")?, number("memory.usage_in_bytes")),
     };
     let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
     let of = |key: &str| stat.lines().find_map(|line| line.strip_prefix(key)?.trim().parse::<u64>().ok());
     let cached: u64 = ["inactive_file ", "active_file "].into_iter().filter_map(of).sum();
-    Some(limit.saturating_sub(used.unwrap_or(0).saturating_sub(cached)))
+    let others = used.unwrap_or(0).saturating_sub(cached).saturating_sub(own);
+    Some(limit.saturating_sub(others))
 }
 
 #[cfg(test)]
@@ -83,11 +94,12 @@ mod tests {
 
     #[test]
     fn both_cgroup_dialects_are_found() {
-        let v2 = cgroup_folder("0::/user/app").unwrap();
+        let root = Path::new(CGROUPS);
+        let v2 = cgroup_folder("0::/user/app", root).unwrap();
         assert_eq!(v2, ("/sys/fs/cgroup".into(), "user/app".into()));
-        let v1 = cgroup_folder("5:cpu,memory:/job").unwrap();
+        let v1 = cgroup_folder("5:cpu,memory:/job", root).unwrap();
         assert_eq!(v1, ("/sys/fs/cgroup/memory".into(), "job".into()));
-        assert_eq!(cgroup_folder("4:freezer:/job"), None);
+        assert_eq!(cgroup_folder("4:freezer:/job", root), None);
     }
 
     #[test]
@@ -96,7 +108,7 @@ mod tests {
         fs::create_dir_all(root.path().join("a/b")).unwrap();
         fs::write(root.path().join("a/memory.max"), "4096\n").unwrap();
         fs::write(root.path().join("a/b/memory.max"), "max\n").unwrap();
-        assert_eq!(left_up(root.path(), Path::new("a/b")), [4096]);
+        assert_eq!(left_up(root.path(), Path::new("a/b"), 0), [4096]);
     }
 
     #[test]
@@ -105,15 +117,39 @@ mod tests {
         let write = |file: &str, text: &str| fs::write(root.path().join(file), text).unwrap();
         write("memory.max", "10000\n");
         write("memory.current", "7000\n");
-        assert_eq!(left(root.path()), Some(3000));
+        assert_eq!(left(root.path(), 0), Some(3000));
         write("memory.stat", "anon 5000\nfile 2000\ninactive_file 1500\nactive_file 400\n");
-        assert_eq!(left(root.path()), Some(4900));
+        assert_eq!(left(root.path(), 0), Some(4900));
         write("memory.current", "20000\n");
-        assert_eq!(left(root.path()), Some(0));
+        assert_eq!(left(root.path(), 0), Some(0));
         let old = tempfile::tempdir().unwrap();
         fs::write(old.path().join("memory.limit_in_bytes"), "5000\n").unwrap();
         fs::write(old.path().join("memory.usage_in_bytes"), "1000\n").unwrap();
-        assert_eq!(left(old.path()), Some(4000));
+        assert_eq!(left(old.path(), 0), Some(4000));
+    }
+
+    /// A group of one's own inside one that is shared with others.
+    #[test]
+    fn what_a_process_holds_counts_once_and_never_beyond_a_limit() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("pod/own")).unwrap();
+        let write = |file: &str, text: &str| fs::write(root.path().join(file), text).unwrap();
+        write("pod/own/memory.max", "5000\n");
+        write("pod/own/memory.current", "1000\n");
+        let found = |free, own| least(free, own, "1:name=systemd:/x\n0::/pod/own\n", root.path());
+        assert_eq!(found(u64::MAX, 1000), 5000, "alone: the limit, and no more");
+        assert_eq!(found(u64::MAX, 4000), 5000, "not even if the group does not count all of it");
+        assert_eq!(found(u64::MAX, 600), 4600, "beside another");
+        write("pod/memory.max", "9000\n");
+        write("pod/memory.current", "6000\n");
+        assert_eq!(found(u64::MAX, 1000), 4000, "beside those of the other groups");
+        assert_eq!(found(3000, 1000), 3000, "what is free is the least");
+        write("pod/memory.high", "7000\n");
+        assert_eq!(found(u64::MAX, 1000), 2000);
+        write("pod/memory.max", "max\n");
+        assert_eq!(found(u64::MAX, 1000), 2000, "a limit of its own");
+        write("pod/memory.high", "max\n");
+        assert_eq!(found(u64::MAX, 1000), 5000);
     }
 
     #[test]
@@ -121,6 +157,6 @@ mod tests {
         // Both counters are approximate while other tests of this process map and unmap.
         let sane = || matches!(resident_bytes(), now if now > 0 && now <= peak_resident_bytes());
         assert!((0..100).any(|_| sane()));
-        assert!(available_bytes() > 0);
+        assert!(allowed_bytes() > 0);
     }
 }
