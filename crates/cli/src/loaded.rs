@@ -141,13 +141,16 @@ impl Opened {
         Ok(planned)
     }
 
-    /// Tokenizer, templates and defaults. `template` is the file of `--chat-template`. The tokenizer's end of text becomes one
+    /// Tokenizer, templates and defaults, once: a GGUF file's vocabulary is gone then. `template` is the file of `--chat-template`. The tokenizer's end of text becomes one
     /// of the model's: fine-tunes change that one, and forget the configuration.
     pub(crate) fn text(&mut self, template: Option<&Path>) -> Result<Text> {
         let folder =
             if self.path.is_dir() { &self.path } else { self.path.parent().unwrap_or(Path::new(".")) };
-        let (tokenizer, templates) = match self.checkpoint.vocab() {
-            Some(vocab) => (Tokenizer::from_gguf(vocab)?, Templates::named(vocab.chat_templates.clone())),
+        let (tokenizer, templates) = match self.checkpoint.take_vocab() {
+            Some(mut vocab) => {
+                let templates = Templates::named(std::mem::take(&mut vocab.chat_templates));
+                (Tokenizer::from_gguf(vocab)?, templates)
+            }
             None => {
                 let (tokenizer, config) =
                     Tokenizer::from_dir(folder).context("the model's tokenizer cannot be used")?;

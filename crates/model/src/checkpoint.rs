@@ -90,8 +90,9 @@ impl Checkpoint {
         if path.is_dir() {
             return Ok(Checkpoint::dummy(config::read_config(path)?.spec, seed));
         }
-        let gguf = Gguf::open(path)?;
-        Ok(Checkpoint { vocab: gguf.vocab()?, ..Checkpoint::dummy(gguf.spec()?, seed) })
+        let mut gguf = Gguf::open(path)?;
+        let dummy = Checkpoint::dummy(gguf.spec()?, seed);
+        Ok(Checkpoint { vocab: gguf.take_vocab()?, ..dummy })
     }
 
     fn open_folder(folder: &Path) -> Result<Checkpoint> {
@@ -117,9 +118,9 @@ impl Checkpoint {
     }
 
     fn open_gguf(path: &Path) -> Result<Checkpoint> {
-        let gguf = Gguf::open(path)?;
+        let mut gguf = Gguf::open(path)?;
         let spec = gguf.spec()?;
-        let vocab = gguf.vocab()?;
+        let vocab = gguf.take_vocab()?;
         let interleaved = gguf.interleaves_heads();
         let entries = gguf.entries.into_iter().map(|(file, e)| Announced {
             name: e.name,
@@ -158,9 +159,10 @@ impl Checkpoint {
         }
     }
 
-    /// Vocabulary and chat template, which a GGUF file carries with it.
-    pub fn vocab(&self) -> Option<&GgufVocab> {
-        self.vocab.as_ref()
+    /// Vocabulary and chat templates, which a GGUF file carries with it. The first who asks gets them: a tokenizer holds them in
+    /// a form of its own, and nothing of them should stay beside the weights.
+    pub fn take_vocab(&mut self) -> Option<GgufVocab> {
+        self.vocab.take()
     }
 
     /// Its files; none of random weights.

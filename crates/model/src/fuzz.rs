@@ -17,13 +17,13 @@ pub fn fuzz_gguf(bytes: &[u8]) {
         let end = entry.offset.checked_add(entry.bytes);
         assert!(end.is_some_and(|end| end <= bytes.len() as u64), "{entry:?} lies outside the file");
     }
-    let gguf = Gguf::without_data(header);
+    let mut gguf = Gguf::without_data(header);
     if let Ok(spec) = gguf.spec() {
         assert!(spec.parameters() > 0, "{spec:?}");
     }
-    if let Ok(Some(vocab)) = gguf.vocab() {
+    if let Ok(Some(vocab)) = gguf.take_vocab() {
         assert!(vocab.scores.as_ref().is_none_or(|s| s.len() == vocab.tokens.len()), "scores without tokens");
-        uses(Tokenizer::from_gguf(&vocab).ok());
+        uses(Tokenizer::from_gguf(vocab).ok());
     }
 }
 
@@ -183,8 +183,8 @@ mod tests {
         let at = files.iter().position(|b| *b == 0).expect("two files");
         assert!(Tokenizer::from_gpt2(&files[..at], &files[at + 1..], &TokenizerConfig::default()).is_ok());
         let header = parse_gguf(&gguf()[..], gguf().len() as u64, "seed").expect("sound");
-        let vocab = Gguf::without_data(header).vocab().expect("sound").expect("there");
-        assert!(Tokenizer::from_gguf(&vocab).is_ok());
+        let vocab = Gguf::without_data(header).take_vocab().expect("sound").expect("there");
+        assert!(Tokenizer::from_gguf(vocab).is_ok());
     }
 
     #[test]

@@ -6,11 +6,13 @@
 pub mod metadata;
 mod reader;
 pub mod split;
+pub mod texts;
 pub mod to_spec;
 pub mod vocab;
 
 pub use metadata::{Metadata, Numbers, Value};
 pub use split::Gguf;
+pub use texts::Texts;
 pub use vocab::GgufVocab;
 
 use crate::error::{Error, Result};

@@ -1,5 +1,6 @@
 //! The keys and values of a GGUF file.
 
+use super::Texts;
 use super::reader::Reader;
 use crate::error::{Error, Result, shorten};
 use std::collections::BTreeMap;
@@ -22,7 +23,7 @@ pub enum Value {
     /// string.
     Text(String),
     /// Array of strings.
-    Texts(Vec<String>),
+    Texts(Texts),
     /// Array of numbers, as they stand in the file.
     Numbers(Numbers),
     /// Array of arrays: checked, and dropped, for no key that we read has one.
@@ -220,11 +221,25 @@ impl Metadata {
     ///
     /// # Errors
     /// If the value is something else.
-    pub fn texts(&self, key: &str) -> Result<Option<&[String]>> {
+    pub fn texts(&self, key: &str) -> Result<Option<&Texts>> {
         self.typed(key, "an array of strings", |value| match value {
-            Value::Texts(texts) => Some(texts.as_slice()),
+            Value::Texts(texts) => Some(texts),
             _ => None,
         })
+    }
+
+    /// Takes an array of strings away: vocabularies are large, and one copy is enough.
+    ///
+    /// # Errors
+    /// If the value is something else.
+    pub fn take_texts(&mut self, key: &str) -> Result<Option<Texts>> {
+        if self.texts(key)?.is_none() {
+            return Ok(None);
+        }
+        match self.values.remove(key) {
+            Some(Value::Texts(texts)) => Ok(Some(texts)),
+            _ => Ok(None),
+        }
     }
 
     /// An array of numbers.

@@ -22,12 +22,12 @@ fn f32s(bytes: &[u8]) -> Vec<f32> {
 
 #[test]
 fn a_small_llama() {
-    let checkpoint = open(&tiny_gguf("llama")).expect("sound");
+    let mut checkpoint = open(&tiny_gguf("llama")).expect("sound");
     let spec = checkpoint.spec();
     assert_eq!((spec.vocab, spec.hidden, spec.layers, spec.head_dim, spec.kv_heads), (10, 8, 1, 4, 1));
     assert!(spec.tied_head && !spec.qk_norm);
     assert_eq!(checkpoint.bytes(), 4 * spec.parameters());
-    assert_eq!(checkpoint.vocab(), None);
+    assert_eq!(checkpoint.take_vocab(), None);
     let mut row = [0; 32];
     checkpoint.read_rows(Tensor::Layer(0, LayerTensor::V), 1..2, &mut row).expect("read");
     assert_eq!(f32s(&row), [8., 9., 10., 11., 12., 13., 14., 15.]);
@@ -120,15 +120,16 @@ fn vocabulary_and_template() {
     file.text("tokenizer.ggml.model", "gpt2").texts("tokenizer.ggml.tokens", &tokens);
     file.texts("tokenizer.ggml.merges", &["a b"]).uint("tokenizer.ggml.eos_token_id", 2);
     file.uint("tokenizer.ggml.eot_token_id", 9).text("tokenizer.chat_template", "{{ x }}");
-    let checkpoint = open(&file).expect("sound");
+    let mut checkpoint = open(&file).expect("sound");
     assert_eq!(checkpoint.spec().eos, [2, 9]);
-    let vocab = checkpoint.vocab().expect("there");
+    let vocab = checkpoint.take_vocab().expect("there");
+    assert_eq!(checkpoint.take_vocab(), None, "one copy, for one taker");
     assert_eq!((vocab.tokens.len(), vocab.eos), (10, Some(2)));
     assert_eq!(vocab.chat_templates, [("default".into(), "{{ x }}".into())]);
     file.text("tokenizer.chat_template.tool_use", "{{ tools }}").text("tokenizer.chat_template.rag", "r");
     file.texts("tokenizer.chat_templates", &["tool_use", "rag"]);
-    let checkpoint = open(&file).expect("sound");
-    let templates = checkpoint.vocab().expect("there").chat_templates.clone();
+    let mut checkpoint = open(&file).expect("sound");
+    let templates = checkpoint.take_vocab().expect("there").chat_templates;
     assert_eq!(
         templates.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(),
         ["default", "rag", "tool_use"]

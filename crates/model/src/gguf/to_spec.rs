@@ -1,6 +1,6 @@
 //! From GGUF metadata to a [`ModelSpec`] and a [`GgufVocab`].
 
-use super::{Gguf, GgufVocab, Metadata, Numbers, Value};
+use super::{Gguf, GgufVocab, Metadata, Numbers, Texts, Value};
 use crate::error::{Error, Result, shorten};
 use crate::stored::Stored;
 use spec::ModelSpec;
@@ -207,13 +207,11 @@ impl Gguf {
 
     /// Those that the file names, and control tokens whose names say it: files name one, and models use several.
     fn ends(&self) -> Result<Vec<u32>> {
-        let tokens = self.metadata.texts("tokenizer.ggml.tokens")?.unwrap_or_default();
+        let tokens = self.metadata.texts("tokenizer.ggml.tokens")?.into_iter().flat_map(Texts::iter);
         let kinds = self.metadata.numbers("tokenizer.ggml.token_type")?;
         let kinds = kinds.into_iter().flat_map(Numbers::iter).map(as_i32);
-        let by_name =
-            |(_, (token, kind)): &(u32, (&String, i32))| *kind == CONTROL && ENDS.contains(&token.as_str());
-        let mut ends: Vec<u32> =
-            (0..).zip(tokens.iter().zip(kinds)).filter(by_name).map(|(id, _)| id).collect();
+        let by_name = |(_, (token, kind)): &(u32, (&str, i32))| *kind == CONTROL && ENDS.contains(token);
+        let mut ends: Vec<u32> = (0..).zip(tokens.zip(kinds)).filter(by_name).map(|(id, _)| id).collect();
         for key in ["eos_token_id", "eot_token_id", "eom_token_id"] {
             ends.extend(self.metadata.token(&format!("tokenizer.ggml.{key}"))?);
         }
@@ -285,20 +283,22 @@ impl Gguf {
         Ok(factors)
     }
 
-    /// Vocabulary and chat template, if the file has them.
+    /// Vocabulary and chat templates, if the file has them; they are there once, and are taken away. The model
+    /// ([`Gguf::spec`]) is to be asked for before: its ends of text are among the tokens.
     ///
     /// # Errors
     /// If lists that belong together differ in length, or a value has another type.
-    pub fn vocab(&self) -> Result<Option<GgufVocab>> {
+    pub fn take_vocab(&mut self) -> Result<Option<GgufVocab>> {
+        let Some(tokens) = self.metadata.take_texts("tokenizer.ggml.tokens")? else { return Ok(None) };
+        let merges = self.metadata.take_texts("tokenizer.ggml.merges")?;
         let m = &self.metadata;
-        let Some(tokens) = m.texts("tokenizer.ggml.tokens")? else { return Ok(None) };
         let vocab = GgufVocab {
             model: m.text("tokenizer.ggml.model")?.unwrap_or_default().into(),
             pre: m.text("tokenizer.ggml.pre")?.map(Into::into),
-            tokens: tokens.to_vec(),
+            tokens,
             scores: m.numbers("tokenizer.ggml.scores")?.map(|n| n.iter().map(as_f32).collect()),
             token_types: m.numbers("tokenizer.ggml.token_type")?.map(|n| n.iter().map(as_i32).collect()),
-            merges: m.texts("tokenizer.ggml.merges")?.map(<[_]>::to_vec),
+            merges,
             bos: m.token("tokenizer.ggml.bos_token_id")?,
             eos: m.token("tokenizer.ggml.eos_token_id")?,
             eot: m.token("tokenizer.ggml.eot_token_id")?,

@@ -1,5 +1,7 @@
 //! The vocabulary and chat template that a GGUF file carries, as plain data.
 
+use super::Texts;
+
 /// `tokenizer.*` of a GGUF file. Lists that are present have the length of `tokens`, `merges` apart.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GgufVocab {
@@ -8,13 +10,13 @@ pub struct GgufVocab {
     /// Name of the pre-tokenizer's rules (`llama-bpe`, `qwen2`, `smollm`, ...).
     pub pre: Option<String>,
     /// Text of each token, by id.
-    pub tokens: Vec<String>,
+    pub tokens: Texts,
     /// Score of each token (SentencePiece).
     pub scores: Option<Vec<f32>>,
     /// Type of each token: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
     pub token_types: Option<Vec<i32>>,
     /// Merges of BPE, best first, each two tokens around a space.
-    pub merges: Option<Vec<String>>,
+    pub merges: Option<Texts>,
     /// Token that begins a text.
     pub bos: Option<u32>,
     /// Token that ends a text.

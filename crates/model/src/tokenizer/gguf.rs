@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokenizers::models::bpe::{BPE, Vocab};
 use tokenizers::{AddedToken, Tokenizer as Inner};
 
-use crate::gguf::GgufVocab;
+use crate::gguf::{GgufVocab, Texts};
 
 use super::load::{check_added, from_json, guarded};
 use super::pieces::MAX_VOCAB;
@@ -23,7 +23,8 @@ const MAX_CUT_BYTES: usize = 1 << 28;
 
 impl Tokenizer {
     /// Builds the tokenizer of a GGUF file.
-    pub fn from_gguf(vocab: &GgufVocab) -> Result<Self, TokenizerError> {
+    pub fn from_gguf(vocab: GgufVocab) -> Result<Self, TokenizerError> {
+        let vocab = &vocab;
         check(vocab)?;
         let (mut inner, add_bos) = match vocab.model.as_str() {
             "gpt2" => byte_pairs(vocab)?,
@@ -78,11 +79,11 @@ fn check(vocab: &GgufVocab) -> Result<(), TokenizerError> {
 
 fn byte_pairs(vocab: &GgufVocab) -> Result<(Inner, bool), TokenizerError> {
     let pre = PreTokenizer::named(vocab.pre.as_deref().unwrap_or("default"))?;
-    let merges = vocab.merges.as_deref().unwrap_or(&[]);
-    if merges.len() > MAX_MERGES {
-        return Err(too_many_merges(merges.len()));
+    let count = vocab.merges.as_ref().map_or(0, Texts::len);
+    if count > MAX_MERGES {
+        return Err(too_many_merges(count));
     }
-    let merges = merges.iter().map(|m| split_merge(m)).collect::<Result<Vec<_>, _>>()?;
+    let merges = vocab.merges.iter().flat_map(Texts::iter).map(split_merge).collect::<Result<Vec<_>, _>>()?;
     let model = guarded("GGUF vocabulary", || {
         BPE::builder()
             .vocab_and_merges(ids(vocab), merges)
@@ -108,7 +109,7 @@ fn sentence_pieces(vocab: &GgufVocab) -> Result<Inner, TokenizerError> {
     if scores(vocab).len() != vocab.tokens.len() {
         return Err(TokenizerError::malformed("GGUF vocabulary", "a llama vocabulary needs scores"));
     }
-    let unk = vocab.unk.map(|id| vocab.tokens[id as usize].clone());
+    let unk = vocab.unk.and_then(|id| vocab.tokens.get(id as usize)).map(str::to_owned);
     let merges = merges_of_scores(vocab)?;
     let model = guarded("GGUF vocabulary", || {
         let mut builder =
@@ -148,10 +149,10 @@ fn sentence_piece_decoder(space_prefix: bool) -> Value {
 /// # Errors
 /// If that is more work than any sound vocabulary takes.
 fn merges_of_scores(vocab: &GgufVocab) -> Result<Vec<(String, String)>, TokenizerError> {
-    let known: HashMap<&str, u32> = (0u32..).zip(&vocab.tokens).map(|(i, t)| (t.as_str(), i)).collect();
+    let known: HashMap<&str, u32> = vocab.tokens.iter().zip(0u32..).collect();
     let (mut merges, mut looked_at) = (Vec::new(), 0usize);
-    for ((id, token), &score) in (0u32..).zip(&vocab.tokens).zip(scores(vocab)) {
-        if known[token.as_str()] != id || kind_is_special(vocab, id) {
+    for ((id, token), &score) in (0u32..).zip(vocab.tokens.iter()).zip(scores(vocab)) {
+        if known[token] != id || kind_is_special(vocab, id) {
             continue;
         }
         looked_at = looked_at.saturating_add(token.len().saturating_mul(token.chars().count()));
@@ -183,7 +184,7 @@ fn kind_is_special(vocab: &GgufVocab, id: u32) -> bool {
 }
 
 fn ids(vocab: &GgufVocab) -> Vocab {
-    vocab.tokens.iter().cloned().zip(0u32..).collect()
+    vocab.tokens.iter().map(str::to_owned).zip(0u32..).collect()
 }
 
 /// Model, normaliser, pre-tokenizer and decoder together; the latter three as in tokenizer.json.
@@ -211,7 +212,7 @@ fn add_tokens(inner: &mut Inner, vocab: &GgufVocab) -> Result<(), TokenizerError
             .iter()
             .zip(kinds(vocab))
             .filter(move |&(t, &k)| k == kind && !t.is_empty())
-            .map(move |(t, _)| AddedToken::from(t.clone(), special).normalized(false))
+            .map(move |(t, _)| AddedToken::from(t, special).normalized(false))
             .collect::<Vec<_>>()
     };
     let added = vocab.tokens.iter().zip(kinds(vocab)).filter(|(_, k)| matches!(**k, CONTROL | USER_DEFINED));

@@ -35,10 +35,10 @@ fn gguf_vocab(g: &Value) -> GgufVocab {
     GgufVocab {
         model: g["model"].as_str().unwrap().to_owned(),
         pre: g["pre"].as_str().map(str::to_owned),
-        tokens: strings(&g["tokens"]),
+        tokens: strings(&g["tokens"]).into_iter().collect(),
         scores: Some(numbers("scores").map(|v| v.as_f64().unwrap() as f32).collect()),
         token_types: Some(numbers("kinds").map(|v| v.as_i64().unwrap() as i32).collect()),
-        merges: Some(strings(&g["merges"])),
+        merges: Some(strings(&g["merges"]).into_iter().collect()),
         bos: id("bos"),
         eos: id("eos"),
         unk: id("unk"),
@@ -81,7 +81,7 @@ fn tokenizer_json_agrees_with_hugging_face() {
 fn gguf_vocabularies_agree_with_hugging_face() {
     for text in FIXTURES {
         let fixture: Value = serde_json::from_str(text).unwrap();
-        let tokenizer = Tokenizer::from_gguf(&gguf_vocab(&fixture["gguf"])).unwrap();
+        let tokenizer = Tokenizer::from_gguf(gguf_vocab(&fixture["gguf"])).unwrap();
         assert_cases(&tokenizer, &fixture["cases"], true);
     }
 }
@@ -265,16 +265,14 @@ fn malformed_gguf_vocabularies_are_errors() {
     let broken = |name: &str, change: &dyn Fn(&mut GgufVocab)| {
         let mut vocab = gguf_vocab(&fixture(name)["gguf"]);
         change(&mut vocab);
-        Tokenizer::from_gguf(&vocab).unwrap_err().to_string()
+        Tokenizer::from_gguf(vocab).unwrap_err().to_string()
     };
     assert!(broken("smollm", &|v| v.pre = Some("martian".into())).contains("martian"));
     assert!(broken("smollm", &|v| v.model = "t5".into()).contains("t5"));
     assert!(broken("smollm", &|v| v.bos = Some(1 << 30)).contains("special token id"));
     assert!(broken("smollm", &|v| v.token_types.as_mut().unwrap().truncate(3)).contains("token_type"));
-    assert!(
-        broken("smollm", &|v| v.merges.as_mut().unwrap().push("alone".into())).contains("not two tokens")
-    );
-    assert!(broken("smollm", &|v| v.merges.as_mut().unwrap().push("no such".into())).contains("malformed"));
+    assert!(broken("smollm", &|v| v.merges.as_mut().unwrap().push("alone")).contains("not two tokens"));
+    assert!(broken("smollm", &|v| v.merges.as_mut().unwrap().push("no such")).contains("malformed"));
     assert!(
         broken("smollm", &|v| *v = GgufVocab { model: "gpt2".into(), ..GgufVocab::default() })
             .contains("empty")
@@ -287,8 +285,9 @@ fn malformed_gguf_vocabularies_are_errors() {
 fn vocabularies_that_would_take_minutes_are_refused() {
     let pieces = |tokens: Vec<String>| {
         let scores = Some(vec![0.0; tokens.len()]);
+        let tokens = tokens.into_iter().collect();
         let vocab = GgufVocab { model: "llama".into(), tokens, scores, ..GgufVocab::default() };
-        Tokenizer::from_gguf(&vocab).map(|_| ()).map_err(|error| error.to_string())
+        Tokenizer::from_gguf(vocab).map(|_| ()).map_err(|error| error.to_string())
     };
     let runs = |n: usize| (1..=n).map(|i| "a".repeat(i));
     // A text that is there ten thousand times is merged once, the same as if it were there once.
@@ -321,7 +320,7 @@ fn vocabularies_that_would_take_minutes_are_refused() {
 fn scores_that_are_not_numbers_do_not_panic() {
     let mut vocab = gguf_vocab(&fixture("llama")["gguf"]);
     vocab.scores.as_mut().unwrap().iter_mut().step_by(3).for_each(|s| *s = f32::NAN);
-    let tokenizer = Tokenizer::from_gguf(&vocab).unwrap();
+    let tokenizer = Tokenizer::from_gguf(vocab).unwrap();
     let ids = tokenizer.encode("any text", Special::Without).unwrap();
     assert_eq!(tokenizer.decode(&ids, Special::Without), "any text");
 }

@@ -27,7 +27,7 @@ impl Cutter {
         if path.is_dir() {
             return Ok(Tokenizer::from_dir(&path)?.0);
         }
-        match Checkpoint::open(&path)?.vocab() {
+        match Checkpoint::open(&path)?.take_vocab() {
             Some(vocab) => Ok(Tokenizer::from_gguf(vocab)?),
             None => bail!("there is no vocabulary in it"),
         }
