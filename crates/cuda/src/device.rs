@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use kernels::arena::{Buf, Full, Lasting, Ledger, PAGE, assert_disjoint};
-use kernels::attention::{BLOCK_TOKENS, Chosen, KvDtype, KvLayout, Span};
+use kernels::attention::{BLOCK_TOKENS, KvDtype, KvLayout, Span};
 use kernels::device::{
     AttendShape, Device, Dtype, KvPages, Matrix, Needs, NormWeights, QkTransform, Rows, Sink,
 };
@@ -18,12 +18,11 @@ use crate::args::{ConvertArgs, EmbedArgs, LinearArgs, NormArgs, PickArgs, StoreK
 use crate::attend::Plan;
 use crate::copies::Way;
 use crate::in_rows::Panels;
-use crate::module::{Module, kind_of};
+use crate::module::Module;
 use crate::product::Room;
 use crate::ranges::Ranges;
 use crate::repeat::{self, Repeating};
 use crate::sample::{self, Places};
-use crate::sparse;
 use crate::tables::{Tables, padded};
 use crate::{CudaError, Driver, Launch, QUEUES};
 
@@ -32,7 +31,7 @@ const TABLE_BYTES: [usize; 2] = [8 << 20, 256 << 10];
 /// Device memory of each queue for scattered pieces on their way.
 pub(crate) const STAGE_BYTES: usize = 4 << 20;
 /// Device memory for partial results of attention.
-pub(crate) const PARTIAL_BYTES: usize = 32 << 20;
+const PARTIAL_BYTES: usize = 32 << 20;
 /// Device memory that a device takes for itself, beside what it hands out and what a library of products is given.
 pub(crate) const OWN_BYTES: usize = PARTIAL_BYTES
     + QUEUES * STAGE_BYTES
@@ -210,7 +209,6 @@ impl<D: Driver> Device for GpuDevice<D> {
     }
 
     fn prepare(&self, needs: &Needs) -> Result<(), String> {
-        sparse::check(needs)?;
         self.driver.prepare(&Module::needed(needs)).map_err(|e| e.to_string())
     }
 
@@ -453,9 +451,6 @@ impl<D: Driver> Device for GpuDevice<D> {
 
     fn attend(&self, q: Rows, kv: KvPages, spans: &[Span<'_>], shape: AttendShape, out: Rows) {
         assert_disjoint(&[&out.buf], &[&q.buf, &kv.buf]);
-        if shape.share.is_some() {
-            return self.attend_sparse(q, kv, spans, shape, out);
-        }
         let KvLayout { kv_heads, head_dim, dtype } = kv.layout;
         let args = self.attend_args(q, kv, shape, out);
         let module = Module::attention(dtype, head_dim);
@@ -466,9 +461,15 @@ impl<D: Driver> Device for GpuDevice<D> {
         let plan = Plan::new(spans, [shape.heads / kv_heads, head_dim], shape.window, room);
         self.attend_plan(&plan, module, [kv_heads, kv_heads], args);
     }
+}
 
-    fn choose(&self, q: Rows, kv: KvPages, spans: &[Span<'_>], shape: AttendShape) -> Chosen {
-        self.choose_sparse(q, kv, spans, shape)
+/// The kind of pages in `rows.cu`.
+fn kind_of(pages: KvDtype) -> u32 {
+    match pages {
+        KvDtype::F32 => 0,
+        KvDtype::Bf16 => 1,
+        KvDtype::Int4 => 2,
+        KvDtype::Fp8 => 3,
     }
 }
 

@@ -7,7 +7,6 @@ use std::{env, fs, thread};
 
 use cuda::module::Module;
 use cuda::{Architecture, CudaError, compile};
-use kernels::attention::KvDtype;
 use kernels::linear::Format;
 use kernels::linear::quant::Narrow;
 
@@ -38,10 +37,6 @@ fn one_of_each_kind() -> Vec<Module> {
         Module::AttentionFp8 { head_dim: 128 },
         Module::AttentionInt4 { head_dim: 128 },
         Module::AttentionFloats { head_dim: 64 },
-        Module::Sparse { pages: KvDtype::Bf16, head_dim: 128 },
-        Module::Sparse { pages: KvDtype::Fp8, head_dim: 128 },
-        Module::Sparse { pages: KvDtype::Int4, head_dim: 128 },
-        Module::Sparse { pages: KvDtype::F32, head_dim: 64 },
     ]
 }
 
@@ -63,7 +58,6 @@ fn examine(module: Module, architecture: Architecture) -> Result<(Vec<String>, S
             Module::Attention { head_dim: 256 }
                 | Module::AttentionFp8 { head_dim: 256 }
                 | Module::AttentionInt4 { head_dim: 256 }
-                | Module::Sparse { head_dim: 256, .. }
         );
     let spilled = lines().filter(|line| !may_spill && spill_bytes(line) > spill_bytes_max(module));
     let has = |kernel: &str| compiled.log.contains(&format!("Compiling entry function '{kernel}'"));

@@ -19,7 +19,7 @@ const SHAPES: [(&str, usize, usize); 6] = [
     ("1.1B up", 11264, 2048),
     ("1.1B down", 2048, 5632),
 ];
-const ROWS: [usize; 6] = [1, 4, 8, 16, 32, 128];
+const ROWS: [usize; 7] = [1, 4, 8, 16, 32, 128, 512];
 
 fn main() {
     let mut args = std::env::args().skip(1);
@@ -101,7 +101,7 @@ fn time(weights: &[Weight<'_>], size: usize, mut call: impl FnMut(&Weight<'_>)) 
         .collect();
     seconds.sort_by(f64::total_cmp);
     let speed = |i: usize| size as f64 / seconds[i] / 1e9;
-    format!("{:4.1} {:4.1}", speed(0), speed(seconds.len() / 10))
+    format!("{:5.2} {:5.2}", speed(0), speed(seconds.len() / 10))
 }
 
 /// Reads all bytes, each worker one stretch.

@@ -279,6 +279,26 @@ fn rounded_rows_are_near_the_exact_ones_whatever_their_neighbours() {
 }
 
 #[test]
+fn rounded_rows_have_the_bits_of_the_plain_loops() {
+    // More rows than a block has, and every number of them that is left over.
+    for (m, n, k) in [(271, 33, 64), (15, 64, 256)] {
+        for format in Narrow::ALL.into_iter().filter(|format| k % format.block() == 0) {
+            let bytes = packed(format, RowOrder::Plain, n, k);
+            let w = weight(Format::Narrow(format), n, k, &bytes);
+            let x: Vec<bf16> = noise(m * k, 11).into_iter().map(bf16::from_f32).collect();
+            for (activations, _) in ROUNDED {
+                let right = rounded_products(Isa::Scalar, activations, &w, &x);
+                for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+                    let ours = rounded_products(isa, activations, &w, &x);
+                    let same = ours.iter().zip(&right).all(|(a, b)| a.to_bits() == b.to_bits());
+                    assert!(same, "{isa} {format:?} {activations:?} m = {m}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn what_is_no_number_shows_in_its_row_alone() {
     let (n, k) = (40, 96);
     for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {

@@ -1,24 +1,23 @@
-//! The codes of a tile as bytes, eight of k of one row beside each other, with AVX2.
+//! The codes of a tile as bytes, four of k of one row beside each other, with AVX2.
 //!
 //! ```text
-//! step of 8 k (4) · rows 0 to 7, 8 to 15 · vector      rows 0 1 4 5, then rows 2 3 6 7: a horizontal
-//!                                                      addition of both gives rows 0 to 7 in order
+//! step of 4 k (8) · row (16) · k (4)      64 bytes a step: 16 rows, each a word of 32 bits
 //! ```
 
 use std::arch::x86_64::*;
 
 use super::super::plan::{CodeOrder, Layout};
-use super::super::x86::{codes_of_rows, halves};
+use super::super::x86::{codes_of_rows, halves, store_lines};
 use super::rounded::Order;
 
 /// Bytes of a tile of one group.
 pub(super) const TILE_CODES: usize = 512;
 /// Bytes of eight rows in a step.
-pub(super) const EIGHT_ROWS: usize = 64;
+pub(super) const EIGHT_ROWS: usize = 32;
 /// Bytes of all rows in a step.
 pub(super) const STEP: usize = 2 * EIGHT_ROWS;
 
-/// In which order of k the eight of a step lie.
+/// In which order of k the eight of two steps lie.
 pub(super) const fn order<L: Layout>() -> Order {
     if L::PLAN.low_bits == 8 || matches!(L::PLAN.order(), CodeOrder::ByRow) {
         Order::Natural
@@ -50,16 +49,11 @@ pub(super) unsafe fn write<L: Layout>(low: *const u8, high: *const u8, out: *mut
 #[target_feature(enable = "avx2")]
 unsafe fn by_row(low: *const u8, out: *mut u8) {
     for eight in 0..2 {
-        for two_steps in 0..2 {
-            // SAFETY: 64 bytes for every four rows, half of them for 16 k.
+        for half in 0..2 {
+            // SAFETY: 64 bytes for every four rows, half of them for 16 k, which are four steps.
             unsafe {
-                let rows = codes_of_rows(low.add(128 * eight + 32 * two_steps));
-                let out = out.add(2 * STEP * two_steps + EIGHT_ROWS * eight);
-                let (first, second) = (rows[0], rows[1]);
-                let (third, fourth) = (rows[2], rows[3]);
-                store(out, _mm256_unpacklo_epi64(first, second), _mm256_unpacklo_epi64(third, fourth));
-                let out = out.add(STEP);
-                store(out, _mm256_unpackhi_epi64(first, second), _mm256_unpackhi_epi64(third, fourth));
+                let rows = codes_of_rows(low.add(128 * eight + 32 * half));
+                store_lines(rows, out.add(4 * STEP * half + EIGHT_ROWS * eight));
             }
         }
     }
@@ -72,24 +66,17 @@ unsafe fn by_row(low: *const u8, out: *mut u8) {
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn bytes(low: *const u8, out: *mut u8) {
-    for step in 0..4 {
+    for step in 0..8 {
         for eight in 0..2 {
             // The pairs of rows 0 to 3 in the lower half of a vector, those of rows 4 to 7 in the upper one.
             // SAFETY: 16 bytes for each of 32 half-vectors.
             let pair = |i: usize| unsafe {
-                let at = low.add(16 * (2 * (4 * step + i) + eight));
+                let at = low.add(16 * (2 * (2 * step + i) + eight));
                 _mm256_permute4x64_epi64::<0b0001_0000>(_mm256_castsi128_si256(_mm_loadu_si128(at.cast())))
             };
-            let first = _mm256_unpacklo_epi16(pair(0), pair(1));
-            let second = _mm256_unpacklo_epi16(pair(2), pair(3));
+            let codes = _mm256_unpacklo_epi16(pair(0), pair(1));
             // SAFETY: the caller's.
-            unsafe {
-                store(
-                    out.add(STEP * step + EIGHT_ROWS * eight),
-                    _mm256_unpacklo_epi32(first, second),
-                    _mm256_unpackhi_epi32(first, second),
-                );
-            }
+            unsafe { _mm256_storeu_si256(out.add(STEP * step + EIGHT_ROWS * eight).cast(), codes) };
         }
     }
 }
@@ -102,16 +89,16 @@ unsafe fn bytes(low: *const u8, out: *mut u8) {
 #[target_feature(enable = "avx2")]
 unsafe fn planes<L: Layout>(low: *const u8, high: *const u8, out: *mut u8) {
     let bits = L::PLAN.low_bits;
-    for step in 0..4 {
+    for two_steps in 0..4 {
         for eight in 0..2 {
             let codes = |vector: usize| {
                 // SAFETY: the planes hold all half-vectors.
                 unsafe {
-                    let bottom = plane(bits, low, step, eight, vector);
+                    let bottom = plane(bits, low, two_steps, eight, vector);
                     match L::PLAN.high_bits {
                         0 => bottom,
                         high_bits => {
-                            let top = plane(high_bits, high, step, eight, vector);
+                            let top = plane(high_bits, high, two_steps, eight, vector);
                             // Nothing crosses from byte to byte: a code has 6 bits at most.
                             let shift = _mm_cvtsi32_si128(bits as i32);
                             _mm256_or_si256(bottom, _mm256_sll_epi16(top, shift))
@@ -119,28 +106,36 @@ unsafe fn planes<L: Layout>(low: *const u8, high: *const u8, out: *mut u8) {
                     }
                 }
             };
+            // Of rows 0 1 4 5 and of rows 2 3 6 7, the four even k of each before its four odd ones.
+            let (first, second) = (_mm256_castsi256_ps(codes(0)), _mm256_castsi256_ps(codes(1)));
+            let even = _mm256_castps_si256(_mm256_shuffle_ps::<0b10_00_10_00>(first, second));
+            let odd = _mm256_castps_si256(_mm256_shuffle_ps::<0b11_01_11_01>(first, second));
             // SAFETY: the caller's.
-            unsafe { store(out.add(STEP * step + EIGHT_ROWS * eight), codes(0), codes(1)) };
+            unsafe {
+                let out = out.add(2 * STEP * two_steps + EIGHT_ROWS * eight);
+                _mm256_storeu_si256(out.cast(), even);
+                _mm256_storeu_si256(out.add(STEP).cast(), odd);
+            }
         }
     }
 }
 
-/// The bits of a step as bytes, from a plane of 1, 2 or 4 bits a code.
+/// The bits of two steps as bytes, from a plane of 1, 2 or 4 bits a code.
 ///
 /// # Safety
 /// The plane can be read.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn plane(bits: usize, plane: *const u8, step: usize, eight: usize, vector: usize) -> __m256i {
-    // SAFETY: a vector of 64 bytes holds 32 / bits half-vectors, eight of them a step.
+unsafe fn plane(bits: usize, plane: *const u8, two_steps: usize, eight: usize, vector: usize) -> __m256i {
+    // SAFETY: a vector of 64 bytes holds 32 / bits half-vectors, eight of them two steps.
     let words = unsafe {
-        let at = plane.add(64 * (8 * step * bits / 32) + 16 * vector);
+        let at = plane.add(64 * (8 * two_steps * bits / 32) + 16 * vector);
         halves(at, at.add(32))
     };
     match bits {
         4 => nibbles(words, eight),
-        2 => pairs_of_bits(words, step, eight),
-        _ => single_bits(words, step, eight),
+        2 => pairs_of_bits(words, two_steps, eight),
+        _ => single_bits(words, two_steps, eight),
     }
 }
 
@@ -152,22 +147,22 @@ fn nibbles(words: __m256i, eight: usize) -> __m256i {
     _mm256_and_si256(words, _mm256_set1_epi8(15))
 }
 
-/// A step is one half of each word: four nibbles, whose lower or upper two bits it is.
+/// Two steps are one half of each word: four nibbles, whose lower or upper two bits it is.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn pairs_of_bits(words: __m256i, step: usize, eight: usize) -> __m256i {
-    let twice = spread(words, if step.is_multiple_of(2) { [0, 0, 1, 1] } else { [2, 2, 3, 3] });
+fn pairs_of_bits(words: __m256i, two_steps: usize, eight: usize) -> __m256i {
+    let twice = spread(words, if two_steps.is_multiple_of(2) { [0, 0, 1, 1] } else { [2, 2, 3, 3] });
     let twice = if eight == 0 { twice } else { _mm256_srli_epi16::<2>(twice) };
     let lower = _mm256_and_si256(twice, _mm256_set1_epi16(0x0003));
     _mm256_or_si256(lower, _mm256_and_si256(_mm256_srli_epi16::<4>(twice), _mm256_set1_epi16(0x0300)))
 }
 
-/// A step is one byte of each word, and every other bit of it.
+/// Two steps are one byte of each word, and every other bit of it.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn single_bits(words: __m256i, step: usize, eight: usize) -> __m256i {
+fn single_bits(words: __m256i, two_steps: usize, eight: usize) -> __m256i {
     let bits = _mm256_set1_epi32(0x4010_0401 << eight);
-    let set = _mm256_and_si256(spread(words, [step as i8; 4]), bits);
+    let set = _mm256_and_si256(spread(words, [two_steps as i8; 4]), bits);
     _mm256_and_si256(_mm256_cmpeq_epi8(set, bits), _mm256_set1_epi8(1))
 }
 
@@ -179,16 +174,4 @@ fn spread(words: __m256i, which: [i8; 4]) -> __m256i {
     let lanes =
         _mm256_setr_epi32(0, 0x0404_0404, 0x0808_0808, 0x0c0c_0c0c, 0, 0x0404_0404, 0x0808_0808, 0x0c0c_0c0c);
     _mm256_shuffle_epi8(words, _mm256_add_epi8(of_first, lanes))
-}
-
-/// # Safety
-/// 64 bytes can be written.
-#[inline]
-#[target_feature(enable = "avx2")]
-unsafe fn store(out: *mut u8, first: __m256i, second: __m256i) {
-    // SAFETY: the caller's.
-    unsafe {
-        _mm256_storeu_si256(out.cast(), first);
-        _mm256_storeu_si256(out.add(32).cast(), second);
-    }
 }

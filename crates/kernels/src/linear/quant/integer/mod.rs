@@ -9,8 +9,8 @@
 //! fused multiply-add, part by part in order of k. So every instruction set and every batch gives the same bits. The
 //! weights are not rounded to bf16 here: their scales and mins are f32.
 //!
-//! One implementation of AVX2 serves every instruction set above it. It wants the codes as bytes in an order of its own
-//! ([`codes`]), which is made for a few groups at a time, in the cache, and used by all rows of x.
+//! The vectors want the codes as bytes in an order of their own ([`codes`]), which is made for a few groups at a time, in
+//! the cache, and used by all rows of x. x is rounded once, by all workers together.
 
 #[cfg(target_arch = "x86_64")]
 mod codes;
@@ -43,7 +43,7 @@ pub(crate) fn run(
     match isa {
         Isa::Scalar => scalar::run(team, (&Plan::of(format), bits), x, w, epilogue),
         #[cfg(target_arch = "x86_64")]
-        _ => products::run(team, (format, bits), x, w, epilogue),
+        _ => products::run(team, isa, (format, bits), x, w, epilogue),
         #[cfg(not(target_arch = "x86_64"))]
         _ => unreachable!("{isa} was not available"),
     }

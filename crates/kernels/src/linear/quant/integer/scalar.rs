@@ -16,14 +16,30 @@ pub(super) fn run(
     w: &Weight<'_>,
     epilogue: &Epilogue<'_>,
 ) {
+    match bits {
+        Bits::Eight => run_bytes::<1>(team, plan, x, w, epilogue),
+        Bits::Fifteen => run_bytes::<2>(team, plan, x, w, epilogue),
+    }
+}
+
+fn run_bytes<const BYTES: usize>(
+    team: &Team,
+    plan: &Plan,
+    x: Mat<'_, bf16>,
+    w: &Weight<'_>,
+    epilogue: &Epilogue<'_>,
+) {
     team.run(|worker| {
-        let mut groups = vec![Group::default(); w.k().div_ceil(GROUP)];
+        let mut groups = vec![Group::<BYTES>::ZERO; w.k().div_ceil(GROUP)];
         for row in 0..x.rows() {
-            round(x.slice_rows(row..row + 1), bits, Order::Natural, plan.parts(), &mut groups);
+            for (i, group) in groups.iter_mut().enumerate() {
+                let row = x.slice_rows(row..row + 1);
+                round(row, i, Order::Natural, plan.parts(), std::slice::from_mut(group));
+            }
             for (panel, stored) in worker.share(w.held_panels()).map(|i| w.held_panel(i)) {
                 let mut sums: Sums = [0.0; PANEL];
                 for (group, x) in groups.iter().enumerate() {
-                    add_group(plan, (stored, group), x, &x.numbers(bits), &mut sums);
+                    add_group(plan, (stored, group), x, &mut sums);
                 }
                 // SAFETY: this worker alone has this panel.
                 unsafe { epilogue.finish(panel, row, &mut [sums]) };
@@ -32,13 +48,13 @@ pub(super) fn run(
     });
 }
 
-fn add_group(
+fn add_group<const BYTES: usize>(
     plan: &Plan,
     (panel, group): (&[u8], usize),
-    x: &Group,
-    numbers: &[i32; GROUP],
+    x: &Group<BYTES>,
     sums: &mut Sums,
 ) {
+    let numbers = x.whole();
     let length = GROUP / plan.parts();
     for (row, sum) in sums.iter_mut().enumerate() {
         let affine = plan.group_affine(panel, group, row);

@@ -32,7 +32,7 @@ pub(super) unsafe fn one_tile(codes: *const u8, affine: &Affine, out: *mut bf16)
             ];
             for half in 0..2 {
                 let codes = codes_of_rows(codes.add(2 * FOUR_ROWS * eight + FOUR_ROWS / 2 * half));
-                let out = out.add(TILE * eight + 8 * half * 2 * TILE);
+                let out = out.add(TILE * eight + 8 * half * 2 * TILE).cast::<u8>();
                 let (mut first, mut second) = ([_mm256_setzero_si256(); 4], [_mm256_setzero_si256(); 4]);
                 for row in 0..4 {
                     let low = _mm256_shuffle_epi8(tables[row][0], codes[row]);
@@ -41,7 +41,7 @@ pub(super) unsafe fn one_tile(codes: *const u8, affine: &Affine, out: *mut bf16)
                     second[row] = _mm256_unpackhi_epi8(low, high);
                 }
                 store_lines(first, out);
-                store_lines(second, out.add(4 * 2 * TILE));
+                store_lines(second, out.add(4 * 64));
             }
         }
     }
@@ -98,13 +98,14 @@ fn tables(scale: __m256, min: __m256) -> [__m256i; 2] {
     [_mm256_unpacklo_epi64(first, second), _mm256_unpackhi_epi64(first, second)]
 }
 
-/// Turns four rows (eight, with those of the second halves) of four pairs of k into lines, and stores them.
+/// Turns four rows (eight, with those of the second halves) of four words of 32 bits each into four lines of a word of
+/// each row, and stores them 64 bytes apart.
 ///
 /// # Safety
-/// `out` points at the eight rows in the first of four lines.
+/// `out` points at the place of the eight rows in the first of four lines.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn store_lines(rows: [__m256i; 4], out: *mut bf16) {
+pub(in crate::linear::quant) unsafe fn store_lines(rows: [__m256i; 4], out: *mut u8) {
     let low = [_mm256_unpacklo_epi32(rows[0], rows[1]), _mm256_unpacklo_epi32(rows[2], rows[3])];
     let high = [_mm256_unpackhi_epi32(rows[0], rows[1]), _mm256_unpackhi_epi32(rows[2], rows[3])];
     let lines = [
@@ -115,6 +116,6 @@ unsafe fn store_lines(rows: [__m256i; 4], out: *mut bf16) {
     ];
     for (i, line) in lines.into_iter().enumerate() {
         // SAFETY: the caller's.
-        unsafe { _mm256_storeu_si256(out.add(2 * TILE * i).cast(), line) };
+        unsafe { _mm256_storeu_si256(out.add(64 * i).cast(), line) };
     }
 }

@@ -12,7 +12,7 @@ use std::ops::Range;
 use half::bf16;
 
 pub(super) use avx2::{Affine, affine};
-pub(super) use avx2_rows::{codes_of_rows, halves};
+pub(super) use avx2_rows::{codes_of_rows, halves, store_lines};
 pub(super) use fused::fetch;
 
 use super::Narrow;
