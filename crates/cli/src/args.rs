@@ -27,7 +27,7 @@ pub(crate) use bench_serve::{
 };
 pub(crate) use documents::{CompletionsArgs, ManArgs, ShellName};
 pub(crate) use elsewhere::instead_of;
-pub(crate) use eval::{EvalArgs, EvalCommand, NextWordArgs, PerplexityArgs};
+pub(crate) use eval::{EvalArgs, EvalCommand, NextWordArgs, PerplexityArgs, RoundAlong};
 pub(crate) use familiar::{FamiliarArgs, ModelArg};
 pub(crate) use plan::{
     FlexgenArgs, PinWeight, PlanArgs, ProfileArgs, Runtime, ScenarioArgs, SimulateBlockArgs,

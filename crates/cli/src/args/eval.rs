@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
 use super::EngineArgs;
 use super::amounts::at_least_one;
@@ -44,6 +44,9 @@ pub(crate) struct EvalArgs {
     /// Round the layers' weights to so many bits in groups of 64 and compute in bf16: what such a format would cost.
     #[arg(long, value_name = "BITS", value_parser = clap::value_parser!(u8).range(1..=8), conflicts_with = "weights")]
     pub(crate) round_weights: Option<u8>,
+    /// Which 64 weights of a matrix are a group of --round-weights.
+    #[arg(long, value_name = "AXIS", value_enum, default_value_t = RoundAlong::Inputs, requires = "round_weights")]
+    pub(crate) round_along: RoundAlong,
     /// Write the figures here.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
@@ -51,4 +54,13 @@ pub(crate) struct EvalArgs {
     pub(crate) lanes: LanesArgs,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
+}
+
+/// The axis of `--round-weights`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RoundAlong {
+    /// Of one output, for 64 inputs: as --weights int4 has it.
+    Inputs,
+    /// Of one input, for 64 outputs: as FlexGen has it.
+    Outputs,
 }

@@ -4,12 +4,12 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use engine::{Engine, Event, Request, Ticket, memory};
-use model::decoder::WeightsAs;
+use model::decoder::{Along, Rounding, WeightsAs};
 use model::sampling::{SamplingParams, TokenLogprobs};
 use model::tokenizer::{Special, Tokenizer};
 use serde::Serialize;
 
-use crate::args::EvalArgs;
+use crate::args::{EvalArgs, RoundAlong};
 use crate::display::{Progress, Unit, Voice};
 use crate::lanes::LanesFile;
 use crate::loaded;
@@ -59,8 +59,12 @@ impl Scorer {
         let mut config = lanes.wanted(engine_config(&args.engine, needs)?);
         let mut weights = args.engine.weights_name();
         if let Some(bits) = args.round_weights {
-            config.weights = WeightsAs::Rounded(bits);
-            weights = format!("{bits} bits in groups of 64, embeddings and head as they are");
+            let (along, axis) = match args.round_along {
+                RoundAlong::Inputs => (Along::Inputs, "inputs"),
+                RoundAlong::Outputs => (Along::Outputs, "outputs"),
+            };
+            config.weights = WeightsAs::Rounded(Rounding { bits, along });
+            weights = format!("{bits} bits in groups of 64 {axis}, embeddings and head as they are");
         }
         let (threads, isa) = (config.threads, config.isa.to_string());
         let mut opened = loaded::open(Some(&args.model), &args.engine, Voice::Normal)?;

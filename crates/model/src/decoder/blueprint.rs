@@ -24,8 +24,26 @@ pub enum WeightsAs {
     Int8,
     /// 4 bits in groups of 64; embeddings and head 8.
     Int4,
-    /// 16 bits, but layers' weights rounded to so many in groups of 64 before: to see what a format would cost.
-    Rounded(u8),
+    /// 16 bits, but layers' weights rounded before: to see what a format would cost.
+    Rounded(Rounding),
+}
+
+/// What weights are rounded to: an asymmetric grid of so many bits for each group of 64.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rounding {
+    /// Of a code: 1 to 8.
+    pub bits: u8,
+    /// Which way a group lies.
+    pub along: Along,
+}
+
+/// Which weights of a matrix are one group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Along {
+    /// Those of 64 inputs of one output: K, as our own formats have it.
+    Inputs,
+    /// Those of 64 outputs of one input: N, as FlexGen has it (section 5).
+    Outputs,
 }
 
 /// One matrix on the device: tensors one below the other.
@@ -43,8 +61,8 @@ pub struct MatrixPlan {
     pub format: Format,
     /// How its input is multiplied, where the format is narrow.
     pub activations: Activations,
-    /// Bits that values are rounded to before.
-    pub rounded: Option<u8>,
+    /// What values are rounded to before.
+    pub rounded: Option<Rounding>,
 }
 
 impl MatrixPlan {
@@ -233,7 +251,7 @@ impl Planner<'_> {
             k: shapes[0].columns(),
             format: self.format(&stored),
             activations: Activations::Exact,
-            rounded: if let WeightsAs::Rounded(bits) = self.weights { Some(bits) } else { None },
+            rounded: if let WeightsAs::Rounded(rounding) = self.weights { Some(rounding) } else { None },
         }
     }
 

@@ -18,7 +18,7 @@ mod turning;
 mod weights;
 mod work;
 
-pub use blueprint::{Blueprint, LayerPlan, MatrixPlan, WeightsAs};
+pub use blueprint::{Along, Blueprint, LayerPlan, MatrixPlan, Rounding, WeightsAs};
 pub use host::{Copying, Host, HostWork};
 pub use linear::{Away, Linear, Slots};
 pub use load::{LoadError, Loader};

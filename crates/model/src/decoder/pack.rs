@@ -10,7 +10,7 @@ use kernels::linear::{Format, PANEL_ROWS, RowOrder, pack_bf16, pack_f32, panel_b
 use kernels::{Mat, Team};
 use spec::ModelSpec;
 
-use super::blueprint::MatrixPlan;
+use super::blueprint::{Along, MatrixPlan, Rounding};
 use crate::checkpoint::{Checkpoint, Info};
 use crate::error::Error;
 use crate::lock::lock;
@@ -23,6 +23,9 @@ const PIECE_BYTES: usize = 256 << 10;
 const PIECES_PER_THREAD: usize = 4;
 /// Rows of a gated panel that come from the gate (as many come from up).
 const GATED_HALF: usize = 16;
+
+/// Outputs of a group, where weights are rounded along them.
+const GROUP: usize = 64;
 
 /// Packs panels of a checkpoint's matrices.
 pub(crate) struct Packer<'a> {
@@ -79,12 +82,41 @@ impl<'a> Packer<'a> {
     ) -> Result<(), Error> {
         rows.clear();
         for (tensor, part) in sources(plan, range.clone(), self.checkpoint.spec()) {
-            let info = self.info(tensor);
-            let into = rows.add(info.stored, part.len(), part.len() * info.row_bytes);
-            self.checkpoint.read_rows(tensor, part, into)?;
+            match plan.rounded {
+                Some(Rounding { bits, along: Along::Outputs }) => {
+                    let values = self.rounded_down(tensor, part.clone(), (bits, plan.k))?;
+                    let into = rows.add(Stored::F32, part.len(), size_of_val(&values[..]));
+                    into.copy_from_slice(bytemuck::cast_slice(&values));
+                }
+                _ => {
+                    let info = self.info(tensor);
+                    let into = rows.add(info.stored, part.len(), part.len() * info.row_bytes);
+                    self.checkpoint.read_rows(tensor, part, into)?;
+                }
+            }
         }
         rows.pack(plan, 0..range.len(), out);
         Ok(())
+    }
+
+    /// Some rows of `k` values, rounded in groups of 64 rows of one column. The groups are those of the whole tensor,
+    /// wherever the rows that are wanted begin.
+    fn rounded_down(
+        &self,
+        tensor: Tensor,
+        part: Range<usize>,
+        (bits, k): (u8, usize),
+    ) -> Result<Vec<f32>, Error> {
+        let info = self.info(tensor);
+        let all = tensor.shape(self.checkpoint.spec()).map_or(part.end, |shape| shape.rows());
+        let whole = part.start / GROUP * GROUP..part.end.next_multiple_of(GROUP).min(all);
+        let mut bytes = vec![0; whole.len() * info.row_bytes];
+        self.checkpoint.read_rows(tensor, whole.clone(), &mut bytes)?;
+        let mut values = Vec::new();
+        to_f32(info.stored, &bytes, &mut values);
+        values.chunks_mut(GROUP * k).for_each(|group| round_columns(bits, group, k));
+        let before = (part.start - whole.start) * k;
+        Ok(values[before..before + part.len() * k].to_vec())
     }
 
     pub(super) fn info(&self, tensor: Tensor) -> Info {
@@ -146,7 +178,13 @@ impl Rows {
             Format::F32 => pack_f32(Mat::new(&self.floats(), n, k), order, panels, out),
             Format::Bf16 => match plan.rounded {
                 None => pack_bf16(Mat::new(&self.halves(), n, k), order, panels, out),
-                Some(bits) => pack_bf16(Mat::new(&self.rounded(bits, k), n, k), order, panels, out),
+                Some(Rounding { bits, along: Along::Inputs }) => {
+                    pack_bf16(Mat::new(&self.rounded(bits, k), n, k), order, panels, out);
+                }
+                // Rounded as they were read.
+                Some(Rounding { along: Along::Outputs, .. }) => {
+                    pack_bf16(Mat::new(&self.halves(), n, k), order, panels, out);
+                }
             },
             Format::Narrow(narrow) if self.all(|stored| super::blueprint::narrow(stored) == Some(narrow)) => {
                 pack_blocks(narrow, Mat::new(self.bytes(), n, self.used / n.max(1)), k, order, panels, out);
@@ -191,6 +229,18 @@ impl Rows {
     }
 }
 
+/// Rounds each column of some rows of `k` values: a group of each.
+fn round_columns(bits: u8, rows: &mut [f32], k: usize) {
+    let mut column = vec![0.0; rows.len() / k];
+    for at in 0..k {
+        let values = rows.iter().skip(at).step_by(k);
+        column.iter_mut().zip(values).for_each(|(slot, value)| *slot = *value);
+        round_to_grid(bits, &mut column);
+        let values = rows.iter_mut().skip(at).step_by(k);
+        values.zip(&column).for_each(|(value, rounded)| *value = *rounded);
+    }
+}
+
 /// Appends the values of rows in any stored format.
 pub(super) fn to_f32(stored: Stored, bytes: &[u8], out: &mut Vec<f32>) {
     match stored {
@@ -207,5 +257,55 @@ pub(super) fn to_f32(stored: Stored, bytes: &[u8], out: &mut Vec<f32>) {
                 dequantize_row(narrow, bytes, &mut out[start..]);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decoder::{Blueprint, WeightsAs};
+    use std::path::Path;
+
+    #[test]
+    fn a_column_is_rounded_as_a_row_is() {
+        let (n, k) = (100, 3);
+        let values: Vec<f32> = (0..n * k).map(|i| ((i * 7919) % 101) as f32 / 50.0 - 1.0).collect();
+        let mut rounded = values.clone();
+        rounded.chunks_mut(GROUP * k).for_each(|group| round_columns(3, group, k));
+        for at in 0..k {
+            let mut column: Vec<f32> = values.iter().skip(at).step_by(k).copied().collect();
+            round_to_grid(3, &mut column);
+            assert!(rounded.iter().skip(at).step_by(k).eq(&column), "column {at}");
+        }
+    }
+
+    /// Panels of all layers, read so many at a time.
+    fn packed(weights: WeightsAs, at_once: usize) -> Vec<u8> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/llama-gqa-tied");
+        let checkpoint = Checkpoint::open(&folder).expect("a committed checkpoint");
+        let stored = |tensor| checkpoint.info(tensor).expect("it has it").stored;
+        let blueprint = Blueprint::new(checkpoint.spec(), weights, stored);
+        let team = Team::start(1).expect("threads");
+        let packer = Packer::new(&checkpoint, &team);
+        let mut all = Vec::new();
+        for plan in blueprint.layers.iter().flat_map(|l| l.qkv.iter().chain([&l.out, &l.up, &l.down])) {
+            let (each, panels) =
+                (panel_bytes(plan.format, plan.k), plan.bytes() / panel_bytes(plan.format, plan.k));
+            for first in (0..panels).step_by(at_once) {
+                let range = first..(first + at_once).min(panels);
+                let mut out = vec![0; range.len() * each];
+                packer.panels(plan, range, &mut out, &|_| {}).expect("readable");
+                all.extend(out);
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn groups_of_outputs_do_not_depend_on_where_a_read_begins() {
+        let along = |along| WeightsAs::Rounded(Rounding { bits: 3, along });
+        let whole = packed(along(Along::Outputs), 1 << 20);
+        assert_eq!(packed(along(Along::Outputs), 1), whole);
+        assert!(whole != packed(along(Along::Inputs), 1) && whole != packed(WeightsAs::Bf16, 1));
     }
 }
