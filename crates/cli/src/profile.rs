@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Result, bail};
 use engine::profile::{Drift, Profile, ProfileKey, Rough, STAGES, quick, refresh, take};
-use engine::{EngineConfig, blueprint};
+use engine::{EngineConfig, Foresight, blueprint};
 use model::source::Places;
-use policy::cost::{Linear, Tables};
+use policy::cost::{Correction, Linear, Pace, Tables};
 
 use crate::args::{EngineArgs, ProfileArgs};
 use crate::console::{note, show};
@@ -105,25 +106,41 @@ pub(crate) fn kept(opened: &Opened, config: &EngineConfig) -> Result<Option<Prof
 /// For so long what was measured roughly is believed.
 const ROUGH_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// What a plan is made with that a profile was found for: runs keep what they learn beside it.
+pub(crate) fn foresight(profile: Profile) -> Foresight {
+    learning(profile, folder())
+}
+
+fn learning(profile: Profile, folder: PathBuf) -> Foresight {
+    let (tables, correction) = (profile.tables.clone(), profile.correction);
+    let keep = move |learned: &Correction| {
+        if let Err(why) = profile.learn(&folder, learned) {
+            note!("what this run took is not kept for the next plan: {why}");
+        }
+    };
+    Foresight { tables, correction, pace: Pace::default(), keep: Some(Arc::new(keep)) }
+}
+
 /// What was measured roughly on this drive in the last day, or else now, in a second or two; nothing where there is not even
 /// room for one layer.
-pub(crate) fn rough(opened: &Opened, config: &EngineConfig, args: &EngineArgs) -> Result<Option<Tables>> {
+pub(crate) fn rough(opened: &Opened, config: &EngineConfig, args: &EngineArgs) -> Result<Option<Foresight>> {
     let (blueprint, folder) = (blueprint(&opened.checkpoint, config), folder().join("rough"));
     let key = ProfileKey::of(&opened.checkpoint, &blueprint, config);
     // One that cannot be read is measured again, and so is one that is old: nobody is told that there is one to renew.
     let oldest = SystemTime::now().checked_sub(ROUGH_FOR).unwrap_or(SystemTime::UNIX_EPOCH);
     if let Ok(Some(kept)) = Profile::find_since(&folder, &key, oldest) {
-        return Ok(Some(kept.tables));
+        return Ok(Some(learning(kept, folder)));
     }
     let begin = Instant::now();
     let Some(Rough { tables, whole }) = quick(&opened.checkpoint, &blueprint, config, &drive(args))? else {
         return Ok(None);
     };
-    let profile = Profile { key, tables, seconds: begin.elapsed().as_secs_f64() };
+    let seconds = begin.elapsed().as_secs_f64();
+    let profile = Profile { key, tables, seconds, correction: Correction::default() };
     if whole && let Err(why) = profile.keep(&folder) {
         note!("{why}: the next start measures again");
     }
-    Ok(Some(profile.tables))
+    Ok(Some(learning(profile, folder)))
 }
 
 fn table(tables: &Tables) -> Result<()> {

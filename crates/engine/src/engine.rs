@@ -84,7 +84,11 @@ pub(crate) struct Run {
 impl Run {
     /// Drives until the handle is dropped. A failure or panic is told to everybody who waits.
     fn drive(mut self, dead: &Mutex<Option<String>>, cost: &dyn Cost) {
-        let result = catch_unwind(AssertUnwindSafe(|| self.drive_recorded(cost)));
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            let why = self.drive_recorded(cost);
+            self.world.keep_learned();
+            why
+        }));
         let why = match result {
             Ok(None) => return,
             Ok(Some(why)) => why,

@@ -32,6 +32,11 @@ pub trait World {
     /// The time.
     fn now(&self) -> Nanos;
 
+    /// The plan by which the next step is lowered; `given` is what the run began with.
+    fn plan<'a>(&'a self, given: &'a Plan) -> &'a Plan {
+        given
+    }
+
     /// Begins a step. It is done when a [`Event::Done`] says so; steps run in the order in which they begin.
     fn start(&mut self, step: Step, shape: &Shape, program: Program);
 
@@ -175,8 +180,9 @@ fn start(
 ) -> Result<(), Failure> {
     contract.start(&step);
     let shape = Shape::of(&step);
-    by.plan.fits(&shape).map_err(|excess| Failure::Excess { step: step.id, excess })?;
-    let program = arrange(lower(&shape, by.plan), &shape, by.cost);
+    let plan = world.plan(by.plan);
+    plan.fits(&shape).map_err(|excess| Failure::Excess { step: step.id, excess })?;
+    let program = arrange(lower(&shape, plan), &shape, by.cost);
     world.start(step, &shape, program);
     Ok(())
 }

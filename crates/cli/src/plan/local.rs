@@ -37,7 +37,8 @@ pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
         engine_config(&args.engine, Needs::of_requests(&args.engine, job.requests, job.input, job.output))?;
     let opened = loaded::open(Some(&args.model), &args.engine, Voice::Normal)?;
     let base = opened.within_drive(base)?;
-    let tables = profile::kept_or_taken(&opened, &base, &args.engine)?.tables;
+    let by = profile::foresight(profile::kept_or_taken(&opened, &base, &args.engine)?);
+    let tables = by.costs();
     let fixed = Fixed { max_latency_s: args.max_latency, ..Fixed::of(&args.engine) };
     let resident_bytes = memory::resident_bytes();
     let planner =
@@ -47,6 +48,7 @@ pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
     let more = planner.one_more_gib(best.run.tokens_per_s())?;
     let mut told = tell::report(&found, job, more);
     tell::table(&opened.name, &found, job, more)?;
+    tell::correction(&mut told, &by.correction)?;
     if let Some(dollars) = dollars_per_hour(&args) {
         tell::dollars(&mut told, best.run.tokens_per_s() * 3600.0 / dollars)?;
     }

@@ -5,7 +5,7 @@
 //! `--num-batches`, as an emitted plan does), they are followed.
 
 use anyhow::Result;
-use engine::{EngineConfig, Hold, Planned, TooSmall, WeightShare, memory};
+use engine::{EngineConfig, Foresight, Hold, Planned, TooSmall, WeightShare, memory};
 use policy::cost::Tables;
 use policy::sched::{Delegate, Schedule};
 use spec::{ByTier, Split, Tier};
@@ -74,8 +74,8 @@ pub(crate) struct Chosen<'a> {
 
 /// What the costs are from.
 enum Costs {
-    Profile(Tables),
-    Quick(Tables),
+    Profile(Foresight),
+    Quick(Foresight),
 }
 
 /// Plans an engine of `config` for `work`.
@@ -94,7 +94,7 @@ pub(crate) fn choose<'a>(
         return Ok(chosen);
     }
     let Some(profile) = profile::kept(opened, chosen.planned.config())? else { return Ok(chosen) };
-    Ok(Chosen { planned: chosen.planned.foreseen(profile.tables), ..chosen })
+    Ok(Chosen { planned: chosen.planned.foreseen(profile::foresight(profile)), ..chosen })
 }
 
 /// The same by these costs, which are asked for only if there is something to choose.
@@ -118,13 +118,13 @@ fn choose_by<'a>(
         return Ok(Chosen { planned: first?, told: Some(told.into()) });
     };
     if !searched {
-        return delegated(opened, config, work, costs.tables());
+        return delegated(opened, config, work, costs.foresight());
     }
     let mut fixed = Fixed::of(args);
     if work.ends == Ends::Open && config.blocks.stay() {
         fixed.schedule.get_or_insert(Schedule::Continuous);
     }
-    let (base, tables) = (config, costs.tables());
+    let (base, tables) = (config, &costs.foresight().costs());
     let resident_bytes = memory::resident_bytes();
     let planner =
         Planner { checkpoint: &opened.checkpoint, base, job: work.job, tables, fixed, resident_bytes };
@@ -136,7 +136,7 @@ fn choose_by<'a>(
     let settled = |candidate: &Candidate| Planned::new(&opened.checkpoint, planner.config(candidate));
     let (planned, best) = carried_out(&found.scored, settled)?;
     let told = Some(line(best, work.job.sample(), &costs));
-    Ok(Chosen { planned: planned.foreseen(tables.clone()), told })
+    Ok(Chosen { planned: planned.foreseen(costs.foresight().clone()), told })
 }
 
 /// The engine of the best plan that fits. They were compared beside a smaller process: measuring and searching leave traces.
@@ -179,28 +179,23 @@ fn told_how(args: &EngineArgs) -> bool {
 }
 
 impl Costs {
-    fn tables(&self) -> &Tables {
+    fn foresight(&self) -> &Foresight {
         match self {
-            Costs::Profile(tables) | Costs::Quick(tables) => tables,
+            Costs::Profile(by) | Costs::Quick(by) => by,
         }
     }
 }
 
 fn costs(opened: &Opened, config: &EngineConfig, args: &EngineArgs) -> Result<Option<Costs>> {
     if let Some(profile) = profile::kept(opened, config)? {
-        return Ok(Some(Costs::Profile(profile.tables)));
+        return Ok(Some(Costs::Profile(profile::foresight(profile))));
     }
     Ok(profile::rough(opened, config, args)?.map(Costs::Quick))
 }
 
 /// The engine with decodes attended where that takes less, all else as it is.
-fn delegated<'a>(
-    opened: &'a Opened,
-    config: EngineConfig,
-    work: Work,
-    tables: &Tables,
-) -> Result<Chosen<'a>> {
-    let delegate = cheaper(opened, &config, work.job, tables)?;
+fn delegated<'a>(opened: &'a Opened, config: EngineConfig, work: Work, by: &Foresight) -> Result<Chosen<'a>> {
+    let delegate = cheaper(opened, &config, work.job, &by.costs())?;
     let blocks = engine::Blocks { delegate, ..config.blocks };
     let told = match delegate {
         Delegate::Host => {
@@ -210,8 +205,7 @@ fn delegated<'a>(
             "plan: KV away from the device is copied there, as that takes less (--attend auto)"
         }
     };
-    let planned =
-        Planned::new(&opened.checkpoint, EngineConfig { blocks, ..config })?.foreseen(tables.clone());
+    let planned = Planned::new(&opened.checkpoint, EngineConfig { blocks, ..config })?.foreseen(by.clone());
     Ok(Chosen { planned, told: Some(told.into()) })
 }
 
@@ -236,9 +230,12 @@ pub(super) fn cheaper(opened: &Opened, config: &EngineConfig, job: Job, tables: 
 /// What was chosen and why, in a line.
 fn line(best: &Scored, job: Job, costs: &Costs) -> String {
     let (candidate, placement) = (&best.candidate, best.outline.placement);
+    let learned = costs.foresight().correction.told();
+    let learned =
+        learned.map_or(String::new(), |learned| format!(", as runs since have corrected them: {learned}"));
     let costs = match costs {
-        Costs::Profile(_) => "costs of this machine's profile",
-        Costs::Quick(_) => "costs measured roughly; `ballast profile` measures better",
+        Costs::Profile(_) => format!("costs of this machine's profile{learned}"),
+        Costs::Quick(_) => format!("costs measured roughly{learned}; `ballast profile` measures better"),
     };
     format!(
         "plan: weights {}, KV {}, activations {}; {}, {} x {} sequences, {} positions a batch; {} binds; {:.3} generated \

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use engine::Budget;
+use policy::cost::{Correction, Family};
 use serde_json::{Value, json};
 use spec::{ByTier, Lane, Op, Tier};
 
@@ -118,6 +119,13 @@ pub(super) fn table(model: &str, found: &Found, job: Job, more: ByTier<f64>) -> 
     show!("the whole job         {:.1} s, prompts {:.1} s", run.seconds, run.first_token_s)?;
     show!("latency of a request  {:.1} s, the longest {:.1} s", run.latency_s, run.latency_max_s)?;
     show!("binds                 {}", binds(best).join(", "))
+}
+
+/// What runs have found out about the profile, where that is something.
+pub(super) fn correction(told: &mut Value, correction: &Correction) -> Result<()> {
+    let factors = Family::ALL.map(|family| (family.name().to_string(), json!(correction.factor(family))));
+    told["correction"] = factors.into_iter().collect::<serde_json::Map<_, _>>().into();
+    correction.told().map_or(Ok(()), |line| show!("corrected by runs     {line}"))
 }
 
 /// Tokens for a dollar.

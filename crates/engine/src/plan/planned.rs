@@ -1,7 +1,7 @@
 //! An engine before it is one: planned from headers, then loaded.
 
 use std::fs::File;
-use std::io::{self, BufWriter};
+use std::io::BufWriter;
 use std::path::PathBuf;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use kernels::{CpuDevice, Team};
 use model::checkpoint::Checkpoint;
 use model::decoder::{Blueprint, Decoder, HostWork, LoadError, Loader, Work};
 use model::store::{Cut, Maker, Store};
-use policy::cost::Tables;
+use policy::cost::Measured;
 use policy::pipeline::{Delegation, Overlap, Plan, Share, Weights};
 use policy::sched::{BlockConfig, FcfsConfig, Preempt};
 use spec::{ByTier, Layout, ModelSpec, PrefixUse, ReplicaId, Tier, Tokens};
@@ -22,10 +22,11 @@ use spec::{ByTier, Layout, ModelSpec, PrefixUse, ReplicaId, Tier, Tokens};
 use crate::config::{DeviceChoice, EngineConfig, PrefixCaching};
 use crate::engine::{Engine, Run, Seen};
 use crate::memory;
-use crate::plan::activations::NoSuchActivations;
 use crate::plan::blocks::Passes;
-use crate::plan::hold::{Hold, NoSuchKv, TooSmall, kv_layout};
+use crate::plan::foresight::Foresight;
+use crate::plan::hold::{Hold, TooSmall, kv_layout};
 use crate::plan::homes::Homes;
+pub use crate::plan::start_error::StartError;
 use crate::step::run::Machine;
 use crate::step::world::{Message, Real};
 use crate::tiers::delegate::delegation;
@@ -37,48 +38,6 @@ use crate::watch::foreseen::Foreseen;
 use crate::watch::stats::Stats;
 use crate::watch::timeline::Timeline;
 
-/// Why an engine did not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The model does not fit the memory allowed.
-    #[error(transparent)]
-    TooSmall(#[from] TooSmall),
-    /// The weights could not be loaded.
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    /// Nothing attends this format of KV.
-    #[error(transparent)]
-    Kv(#[from] NoSuchKv),
-    /// Nothing multiplies activations so.
-    #[error(transparent)]
-    Activations(#[from] NoSuchActivations),
-    /// The GPU could not be opened.
-    #[error(transparent)]
-    Cuda(#[from] cuda::CudaError),
-    /// The device cannot do what the model needs.
-    #[error("{0}")]
-    Device(String),
-    /// The system gave no memory or threads.
-    #[error("the system refused memory or threads: {0}")]
-    System(#[from] io::Error),
-    /// The drive cannot be measured.
-    #[error("cannot measure the drive of {folder}: {source}; name another with --offload-dir")]
-    Drive {
-        /// A folder there.
-        folder: String,
-        /// Why not.
-        source: io::Error,
-    },
-    /// The record cannot be written.
-    #[error("cannot write the record {path}: {source}")]
-    Record {
-        /// Where it should go.
-        path: String,
-        /// Why not.
-        source: io::Error,
-    },
-}
-
 /// What an engine will be made of, before it is made.
 pub struct Planned<'a> {
     checkpoint: &'a Checkpoint,
@@ -89,7 +48,7 @@ pub struct Planned<'a> {
     /// Where weights are streamed, how they are cut.
     cut: Option<Cut>,
     /// By which its steps are foreseen.
-    tables: Option<Tables>,
+    foresight: Option<Foresight>,
 }
 
 impl<'a> Planned<'a> {
@@ -131,12 +90,12 @@ impl<'a> Planned<'a> {
             // The next step's first weights are read while this step ends.
             config.steps_in_flight = config.steps_in_flight.max(2);
         }
-        Ok(Planned { checkpoint, config, blueprint, hold, blocks, cut, tables: None })
+        Ok(Planned { checkpoint, config, blueprint, hold, blocks, cut, foresight: None })
     }
 
-    /// The same, whose counters tell how well these costs foresee its steps.
-    pub fn foreseen(self, tables: Tables) -> Planned<'a> {
-        Planned { tables: Some(tables), ..self }
+    /// The same, whose counters tell how well these costs foresee its steps, and which learns from the difference.
+    pub fn foreseen(self, by: impl Into<Foresight>) -> Planned<'a> {
+        Planned { foresight: Some(by.into()), ..self }
     }
 
     pub(crate) fn spec(&self) -> &ModelSpec {
@@ -253,9 +212,10 @@ impl<'a> Planned<'a> {
         let (sender, inbox) = channel();
         let stats = Arc::new(Stats::default());
         let machine = Arc::new(self.machine(devices, sender.clone(), Arc::clone(&stats), progress)?);
-        let delegation = match &self.tables {
+        let foreseen = self.foresight.clone().map(|by| self.foreseen_by(by, machine.host_work.is_some()));
+        let delegation = match &foreseen {
             _ if machine.host_work.is_none() => Delegation::Never,
-            Some(tables) => self.outline().plan(tables).delegation,
+            Some(foreseen) => foreseen.delegation(),
             None => delegation(&self.config, &machine),
         };
         let plan = Plan { delegation, ..self.plan() };
@@ -265,10 +225,19 @@ impl<'a> Planned<'a> {
         };
         let (stowed, timeline) = (machine.stowed.clone(), Arc::clone(&machine.timeline));
         let seen = Seen { stowed, timeline, delegation, kv_not_pinned: machine.kv.not_pinned.clone() };
-        let foreseen = self.tables.clone().map(|tables| Foreseen::new(&self.outline(), tables));
         let world = Real::new(inbox, machine, (prefix, plan), (Arc::clone(&stats), foreseen))?;
         let run = Run { world, stats, config: self.fcfs(), plan, record };
         Ok(Engine::begin(run, sender, (self.hold, self.checkpoint.spec().clone()), seen)?)
+    }
+
+    /// A host without room for activations computes with no weights, whatever that would cost.
+    fn foreseen_by(&self, by: Foresight, may_delegate: bool) -> Foreseen {
+        let outline = self.outline();
+        let costs = move |tables| match outline.cost(tables) {
+            cost if may_delegate => cost,
+            cost => Measured { delegation: Delegation::Never, ..cost },
+        };
+        Foreseen::new(Box::new(costs), by)
     }
 
     /// Keys of such a model depend on the length of their own prompt: nobody else can use them.

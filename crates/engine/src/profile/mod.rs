@@ -24,7 +24,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use policy::cost::Tables;
+use policy::cost::{Correction, Tables};
 use serde::{Deserialize, Serialize};
 
 /// A profile as its file has it.
@@ -36,6 +36,9 @@ pub struct Profile {
     pub tables: Tables,
     /// How long measuring took, seconds.
     pub seconds: f64,
+    /// What runs have found out since: whatever measures again begins again.
+    #[serde(default, skip_serializing_if = "Correction::is_none")]
+    pub correction: Correction,
 }
 
 /// A profile that is there and cannot be used.
@@ -97,6 +100,28 @@ impl Profile {
         if kept_at.is_ok_and(|at| at >= oldest) { Profile::find(folder, key) } else { Ok(None) }
     }
 
+    /// Keeps what a run that was planned with this profile has learned. A profile that was measured anew meanwhile, or is gone,
+    /// stays as it is. Its file is as old as before.
+    ///
+    /// # Errors
+    /// [`ProfileError`].
+    pub fn learn(&self, folder: &Path, correction: &Correction) -> Result<(), ProfileError> {
+        let Some(there) = Profile::find(folder, &self.key)?.filter(|there| there.is_of(self)) else {
+            return Ok(());
+        };
+        let path = Profile::path(folder, &self.key);
+        let failed = |source| ProfileError::Io { path: path.clone(), source };
+        let kept_at = fs::metadata(&path).and_then(|found| found.modified()).map_err(failed)?;
+        Profile { correction: *correction, ..there }.keep(folder)?;
+        let file = fs::File::options().append(true).open(&path).map_err(failed)?;
+        file.set_modified(kept_at).map_err(failed)
+    }
+
+    /// Whether both are one measurement: none takes as long as another to the nanosecond. What is read may differ in its last bit.
+    fn is_of(&self, other: &Profile) -> bool {
+        (self.seconds - other.seconds).abs() <= 1e-12 * other.seconds
+    }
+
     /// Writes it where [`find`](Profile::find) looks; whole, or not at all.
     ///
     /// # Errors
@@ -151,7 +176,7 @@ mod tests {
             copy_bytes_per_s: 1.0,
             ..Tables::default()
         };
-        Profile { key, tables, seconds: 1.0 }
+        Profile { key, tables, seconds: 1.0, correction: Correction::default() }
     }
 
     #[test]
@@ -188,6 +213,31 @@ mod tests {
         file.set_modified(hour(100)).unwrap();
         let since = |oldest| Profile::find_since(folder.path(), &one.key, oldest).unwrap().is_some();
         assert!(since(hour(99)) && since(hour(100)) && !since(hour(101)));
+    }
+
+    #[test]
+    fn what_a_run_learned_is_kept_until_something_is_measured_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let one = profile(1);
+        let file = fs::File::options().append(true).open(one.keep(folder.path()).unwrap()).unwrap();
+        let hour = SystemTime::UNIX_EPOCH + Duration::from_secs(3600);
+        file.set_modified(hour).unwrap();
+        let mut learned = Correction::default();
+        learned.hear(policy::cost::Family::Reads, 100.0, 200.0, &policy::cost::Pace::default());
+        let found = || Profile::find(folder.path(), &one.key).unwrap().expect("a profile");
+        one.learn(folder.path(), &learned).unwrap();
+        assert_eq!(found(), Profile { correction: learned, ..one.clone() });
+        assert!(
+            Profile::find_since(folder.path(), &one.key, hour + Duration::from_secs(1)).unwrap().is_none()
+        );
+        // Another one, which the run knows nothing of.
+        let again = Profile { seconds: 1.000_001, ..one.clone() };
+        again.keep(folder.path()).unwrap();
+        one.learn(folder.path(), &learned).unwrap();
+        assert_eq!(found(), again);
+        fs::remove_file(Profile::path(folder.path(), &one.key)).unwrap();
+        one.learn(folder.path(), &learned).unwrap();
+        assert!(Profile::find(folder.path(), &one.key).unwrap().is_none());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use model::Checkpoint;
 use model::decoder::{Blueprint, WorkSize};
-use policy::cost::{Decode, Linear, Tables};
+use policy::cost::{Correction, Decode, Linear, Tables};
 use serde::{Deserialize, Serialize};
 
 use super::rig::{Pass, Rig, Seqs};
@@ -94,7 +94,8 @@ pub fn refresh(
     let drift = Drift { linears, attention, reads: ratio(read, tables.disk_read.at(READ_BYTES as f64)) };
     let (beside, beside_copies) = disturbances(&rig, &drive, tables.copy_bytes_per_s).map_err(refused)?;
     let tables = Tables { beside, beside_copies, wake_s: wake_s(&rig.team), ..drift.of(tables) };
-    Ok((Profile { tables, seconds: begin.elapsed().as_secs_f64(), ..profile }, drift))
+    let seconds = begin.elapsed().as_secs_f64();
+    Ok((Profile { tables, seconds, correction: Correction::default(), ..profile }, drift))
 }
 
 /// The middle ones of what all sizes say. All sizes in each turn: what disturbs the machine for a while is not one size's.

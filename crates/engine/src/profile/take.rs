@@ -11,7 +11,7 @@ use model::Checkpoint;
 use model::decoder::{Blueprint, LayerPlan, MatrixPlan, WorkSize};
 use model::sampling::{Sampler, SamplingParams};
 use model::store::SECTOR;
-use policy::cost::{Beside, Curve, Decode, Linear, Tables};
+use policy::cost::{Beside, Correction, Curve, Decode, Linear, Tables};
 
 use super::rig::{Extent, Pass, Rig, Seqs, room};
 use super::trial_file::TrialFile;
@@ -113,7 +113,7 @@ pub fn take(
     (tables.beside, tables.beside_copies) = disturbances(&rig, &drive, copy_bytes_per_s).map_err(refused)?;
     stage.next();
     let key = ProfileKey::of(checkpoint, blueprint, config);
-    Ok(Profile { key, tables, seconds: begin.elapsed().as_secs_f64() })
+    Ok(Profile { key, tables, seconds: begin.elapsed().as_secs_f64(), correction: Correction::default() })
 }
 
 /// How much of a model is loaded to be measured.

@@ -109,14 +109,31 @@ impl Real {
             Message::Done(done, took) => {
                 self.stats.step_done(&done, took);
                 let now = self.now();
-                if let Some((said, took)) = self.foreseen.as_mut().and_then(|foreseen| foreseen.finish(now)) {
-                    self.stats.foreseen(said, took);
-                }
+                self.learn(now);
                 self.forget_ended(done.step);
                 Told::Done(done)
             }
             Message::Failed(why) => Told::Failed { step: self.newest, why },
             Message::Stop => Told::Stop,
+        }
+    }
+
+    /// A step is done: what it took is held against what was said of it.
+    fn learn(&mut self, now: Nanos) {
+        let Some(foreseen) = &mut self.foreseen else { return };
+        if let Some((said, took)) = foreseen.finish(now) {
+            self.stats.foreseen(said, took);
+        }
+        foreseen.learn(self.stats.families());
+        self.stats.corrected(foreseen.learned());
+        // Steps under way were lowered, and run, as was said before.
+        self.plan.delegation = foreseen.delegation();
+    }
+
+    /// Keeps what was learned.
+    pub(crate) fn keep_learned(&self) {
+        if let Some(foreseen) = &self.foreseen {
+            foreseen.keep();
         }
     }
 
@@ -155,6 +172,10 @@ impl Real {
 impl World for Real {
     fn now(&self) -> Nanos {
         Nanos(self.start.elapsed().as_nanos() as u64)
+    }
+
+    fn plan<'a>(&'a self, _: &'a Plan) -> &'a Plan {
+        &self.plan
     }
 
     fn start(&mut self, step: Step, shape: &Shape, program: Program) {

@@ -3,48 +3,102 @@
 
 use std::collections::VecDeque;
 
-use policy::cost::{Measured, Tables};
-use policy::pipeline::Timeline;
+use policy::cost::{ByFamily, Correction, Family, Measured, Tables};
+use policy::pipeline::{Delegation, Timeline};
 use spec::{Nanos, Program, Shape};
 
-use crate::plan::outline::Outline;
+use crate::plan::foresight::Foresight;
+
+/// From this share on another factor is worth other costs: each change weighs anew who computes with the host's weights.
+const WORTH: f64 = 0.02;
+
+/// Costs of the engine where its ops take what these tables say.
+pub(crate) type Costs = Box<dyn Fn(Tables) -> Measured + Send>;
+
+/// What was said of a step under way.
+struct Said {
+    /// That it would take.
+    all: Nanos,
+    /// Of its ops, by the tables as they were measured, seconds.
+    families: ByFamily,
+}
 
 /// See the module. With several steps in flight the next one's loads go beside the end of this one, so what counts of a step
 /// is the time from the end of the one before it, or from its start if that was later.
 pub(crate) struct Foreseen {
+    costs: Costs,
+    by: Foresight,
+    /// What the costs are made with now; what was learned since is little.
+    applied: Correction,
     cost: Measured,
     timeline: Timeline,
     /// In virtual time, when the steps under way will be done: the oldest first.
     under_way: VecDeque<Nanos>,
     /// In virtual time, when the newest step that is done was.
     done: Nanos,
-    /// What each step under way was said to take.
-    said: VecDeque<Nanos>,
+    said: VecDeque<Said>,
     /// In real time, when each of them was started.
     started: VecDeque<Nanos>,
     /// In real time, when the last of those before them was done.
     ended: Nanos,
+    /// Said of the ops of the steps done since lanes were last listened to.
+    unheard: ByFamily,
+    /// What lanes had spent by then, nanoseconds.
+    spent_before: [u64; Family::COUNT],
+    /// Seconds of work that were listened to.
+    heard_s: f64,
 }
 
 impl Foreseen {
-    pub(crate) fn new(outline: &Outline, tables: Tables) -> Foreseen {
-        let timeline = Timeline::new(tables.pauses());
+    pub(crate) fn new(costs: Costs, by: Foresight) -> Foreseen {
+        let applied = by.correction;
         Foreseen {
-            cost: outline.cost(tables),
-            timeline,
+            cost: costs(by.costs()),
+            timeline: Timeline::new(by.tables.pauses()),
+            costs,
+            by,
+            applied,
             under_way: VecDeque::new(),
             done: Nanos::ZERO,
             said: VecDeque::new(),
             started: VecDeque::new(),
             ended: Nanos::ZERO,
+            unheard: [0.0; Family::COUNT],
+            spent_before: [0; Family::COUNT],
+            heard_s: 0.0,
+        }
+    }
+
+    /// In which steps the host computes with weights that live there, by what is known now.
+    pub(crate) fn delegation(&self) -> Delegation {
+        self.cost.delegation
+    }
+
+    /// What is learned so far, that of earlier runs included.
+    pub(crate) fn learned(&self) -> &Correction {
+        &self.by.correction
+    }
+
+    /// Hands over what was learned, unless that is too little to mean anything.
+    pub(crate) fn keep(&self) {
+        if let Some(keep) = self.by.keep.as_ref().filter(|_| self.heard_s >= self.by.pace.least_s) {
+            keep(&self.by.correction);
         }
     }
 
     /// A step begins.
     pub(crate) fn start(&mut self, now: Nanos, program: &Program, shape: &Shape) {
         let before = self.under_way.back().copied().unwrap_or(self.done).max(self.done);
-        let end = self.timeline.commit(self.done, program, shape, &self.cost).end;
-        self.said.push_back(Nanos(end.0.saturating_sub(before.0)));
+        let timing = self.timeline.commit(self.done, program, shape, &self.cost);
+        let end = timing.end;
+        let mut families = [0.0; Family::COUNT];
+        for (node, (begin, end)) in program.nodes().iter().zip(timing.nodes) {
+            if let Some(family) = Family::of(&node.op).map(|family| self.priced_as(family)) {
+                let as_measured = self.applied.factor(family);
+                families[family as usize] += Nanos(end.0 - begin.0).as_secs() / as_measured;
+            }
+        }
+        self.said.push_back(Said { all: Nanos(end.0.saturating_sub(before.0)), families });
         self.under_way.push_back(end);
         self.started.push_back(now);
     }
@@ -53,24 +107,65 @@ impl Foreseen {
     pub(crate) fn finish(&mut self, now: Nanos) -> Option<(Nanos, Nanos)> {
         let (end, said, started) =
             (self.under_way.pop_front()?, self.said.pop_front()?, self.started.pop_front()?);
+        self.unheard.iter_mut().zip(said.families).for_each(|(sum, said)| *sum += said);
         self.done = self.done.max(end);
         let took = Nanos(now.0.saturating_sub(started.max(self.ended).0));
         self.ended = now;
-        Some((said, took))
+        Some((said.all, took))
+    }
+
+    /// Lanes have spent so many nanoseconds on each family since the start. Whatever was said of steps that are done is held
+    /// against it, a good while of work at once.
+    pub(crate) fn learn(&mut self, spent: [u64; Family::COUNT]) {
+        let mut took: ByFamily = [0.0; Family::COUNT];
+        for family in Family::ALL {
+            let spent = Nanos(spent[family as usize] - self.spent_before[family as usize]);
+            took[self.priced_as(family) as usize] += spent.as_secs();
+        }
+        if took.iter().sum::<f64>() < self.by.pace.window_s {
+            return;
+        }
+        for family in Family::ALL {
+            let (said, took) = (self.unheard[family as usize], took[family as usize]);
+            if !self.rehearsed(family) {
+                self.by.correction.hear(family, said, took, &self.by.pace);
+            }
+        }
+        self.heard_s += took.iter().sum::<f64>();
+        (self.unheard, self.spent_before) = ([0.0; Family::COUNT], spent);
+        if self.by.correction.differs(&self.applied, WORTH) {
+            self.applied = self.by.correction;
+            self.cost = (self.costs)(self.by.costs());
+        }
+    }
+
+    /// One processor attends for device and host alike where the tables know of one.
+    fn priced_as(&self, family: Family) -> Family {
+        match family {
+            Family::HostAttention if self.by.tables.host_decode.is_empty() => Family::Attention,
+            other => other,
+        }
+    }
+
+    /// A link that is only played (`--link-gbps`) says nothing of this machine's.
+    fn rehearsed(&self, family: Family) -> bool {
+        family == Family::Copies && self.cost.link.is_some()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use policy::cost::{Curve, Dims, ElementBytes, Linear};
-    use policy::pipeline::{Delegation, DiskPath, Plan};
+    use crate::lock::lock;
+    use policy::cost::{Curve, Dims, ElementBytes, Linear, Pace};
+    use policy::pipeline::{DiskPath, Plan};
     use spec::{Layout, Load, Pipeline};
+    use std::sync::{Arc, Mutex};
 
     /// A second for each row of each op that has a table.
-    fn foreseen() -> Foreseen {
+    fn foreseen(pace: Pace) -> Foreseen {
         let linear = Linear { seconds: Curve::rate(1.0), ..Linear::default() };
-        let tables = Tables { mlp: linear, ..Tables::default() };
+        let tables = Tables { mlp: linear, copy_bytes_per_s: 1.0, ..Tables::default() };
         let dims = Dims {
             layers: 1,
             hidden: 8,
@@ -81,36 +176,74 @@ mod tests {
             mlp_matrices: 3,
             vocab: 16,
         };
-        Foreseen {
-            cost: Measured {
-                sparse: None,
-                tables,
-                dims,
-                bytes: ElementBytes::BF16,
-                from_disk: vec![],
-                from_host: vec![],
-                delegation: Delegation::Never,
-                disk_path: DiskPath::Direct,
-                windows: vec![],
-                link: None,
-            },
-            timeline: Timeline::new(Nanos::ZERO),
-            under_way: VecDeque::new(),
-            done: Nanos::ZERO,
-            said: VecDeque::new(),
-            started: VecDeque::new(),
-            ended: Nanos::ZERO,
+        let costs = move |tables| Measured {
+            sparse: None,
+            tables,
+            dims,
+            bytes: ElementBytes::BF16,
+            from_disk: vec![],
+            from_host: vec![],
+            delegation: Delegation::Never,
+            disk_path: DiskPath::Direct,
+            windows: vec![],
+            link: None,
+        };
+        Foreseen::new(Box::new(costs), Foresight { pace, ..tables.into() })
+    }
+
+    fn shape() -> Shape {
+        let load = Load { tokens: 2, samples: 2, seqs: 2, ..Load::default() };
+        Shape { pipeline: Pipeline::Plain, layout: Layout::SINGLE, loads: vec![load], moves: vec![] }
+    }
+
+    fn second(n: u64) -> Nanos {
+        Nanos(n * 1_000_000_000)
+    }
+
+    /// A machine whose linears take three times as long as its tables say.
+    #[test]
+    fn steps_are_foreseen_by_what_was_learned() {
+        let pace = Pace { trust_s: 1.0, memory_s: 1000.0, window_s: 10.0, least_s: 30.0 };
+        let kept = Arc::new(Mutex::new(None));
+        let there = Arc::clone(&kept);
+        let mut foreseen = foreseen(pace);
+        foreseen.by.keep = Some(Arc::new(move |learned: &Correction| *lock(&there) = Some(*learned)));
+        let shape = shape();
+        let program = policy::pipeline::lower(&shape, &Plan::resident(1, 64));
+        let mut spent = [0; Family::COUNT];
+        for step in 0..40 {
+            foreseen.start(second(6 * step), &program, &shape);
+            let (said, _) = foreseen.finish(second(6 * step + 6)).expect("a step");
+            spent[Family::Linears as usize] += second(6).0;
+            foreseen.learn(spent);
+            match step {
+                0..=1 => assert_eq!(said, second(2), "nothing was heard yet"),
+                // Twelve seconds for four, beside one that is trusted.
+                2 => assert_eq!(said.as_secs(), 2.0 * 13.0 / 5.0),
+                _ => {}
+            }
+            foreseen.keep();
+            assert_eq!(lock(&kept).is_some(), step >= 5, "not before half a minute");
         }
+        let learned = lock(&kept).expect("it was kept");
+        assert!((learned.factor(Family::Linears) - 3.0).abs() < 0.05, "{learned:?}");
+        assert_eq!(foreseen.learned(), &learned);
+        // What was learned is not learned twice.
+        let again = Foresight { correction: learned, ..foreseen.by.clone() };
+        let mut next = Foreseen::new(foreseen.costs, again);
+        next.start(second(0), &program, &shape);
+        let (said, _) = next.finish(second(6)).expect("a step");
+        assert!((said.as_secs() - 6.0).abs() < 0.1, "{said:?}");
+        let mut more = [0; Family::COUNT];
+        more[Family::Linears as usize] = second(10).0;
+        next.learn(more);
+        assert!(next.learned().factor(Family::Linears) < 3.2, "{:?}", next.learned());
     }
 
     #[test]
     fn steps_in_flight_count_from_the_end_of_those_before() {
-        let mut foreseen = foreseen();
-        let load = Load { tokens: 2, samples: 2, seqs: 2, ..Load::default() };
-        let shape =
-            Shape { pipeline: Pipeline::Plain, layout: Layout::SINGLE, loads: vec![load], moves: vec![] };
+        let (mut foreseen, shape) = (foreseen(Pace::default()), shape());
         let program = policy::pipeline::lower(&shape, &Plan::resident(1, 64));
-        let second = |n: u64| Nanos(n * 1_000_000_000);
         foreseen.start(second(10), &program, &shape);
         foreseen.start(second(11), &program, &shape);
         // Said to take two seconds each, one after the other.

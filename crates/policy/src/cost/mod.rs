@@ -1,5 +1,6 @@
 //! What ops cost. The policy's belief and the simulator's truth are two instances of one trait.
 
+mod correction;
 mod curve;
 mod measured;
 mod pressed;
@@ -8,6 +9,7 @@ mod shapes;
 mod sparse;
 mod tables;
 
+pub use correction::{ByFamily, Correction, FACTOR_MAX, Family, Pace};
 pub use curve::Curve;
 pub use measured::{Measured, PartBytes};
 pub use roofline::{Dims, ElementBytes, Roofline};

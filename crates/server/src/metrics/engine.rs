@@ -1,6 +1,6 @@
 //! Series of the engine: queues, tokens, tiers, links and lanes.
 
-use engine::{Counts, Engine, Hold, Moved, PREEMPTIONS, STEP_TOKENS};
+use engine::{Counts, Engine, Family, Hold, Moved, PREEMPTIONS, STEP_TOKENS};
 use spec::{BLOCK_TOKENS, Lane, Tier};
 
 use super::text::Page;
@@ -110,6 +110,13 @@ fn planner(page: &mut Page, counts: &Counts) {
     page.one("ballast_planner_measured_seconds_total", COUNTER, help, took);
     let help = "Predicted over measured, less one.";
     page.one("ballast_planner_error_ratio", GAUGE, help, said / took - 1.0);
+    let name = "ballast_planner_correction_factor";
+    let help = "How many times as long as the tables say ops of a family take, as runs have found.";
+    page.family(name, GAUGE, help);
+    for family in Family::ALL {
+        let factor = counts.correction_millionths[family as usize] as f64 / 1e6;
+        page.sample(name, &format!(",family=\"{}\"", family.name()), factor);
+    }
 }
 
 fn preemptions(page: &mut Page, counts: &Counts) {
@@ -276,13 +283,18 @@ mod tests {
     #[test]
     fn the_planners_error_is_there_where_something_was_foreseen() {
         assert_eq!(text(&Counts::default()), "");
-        let counts =
-            Counts { foreseen_ns: 3_000_000_000, foreseen_took_ns: 4_000_000_000, ..Counts::default() };
+        let counts = Counts {
+            foreseen_ns: 3_000_000_000,
+            foreseen_took_ns: 4_000_000_000,
+            correction_millionths: [1_250_000; Family::COUNT],
+            ..Counts::default()
+        };
         let told = text(&counts);
         for line in [
             "ballast_planner_predicted_seconds_total{x=\"y\"} 3",
             "ballast_planner_measured_seconds_total{x=\"y\"} 4",
             "ballast_planner_error_ratio{x=\"y\"} -0.25",
+            "ballast_planner_correction_factor{x=\"y\",family=\"reads\"} 1.25",
         ] {
             assert!(told.lines().any(|told| told == line), "{line}: {told}");
         }

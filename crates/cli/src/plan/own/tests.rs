@@ -6,7 +6,7 @@ use crate::layers::layered;
 use crate::loaded;
 use crate::resolve::{Needs, engine_config};
 use clap::{CommandFactory, Parser};
-use policy::cost::{Curve, Decode, Linear};
+use policy::cost::{Correction, Curve, Decode, Family, Linear, Pace};
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -137,7 +137,7 @@ fn what_is_chosen_is_what_plan_emits() {
         let told_all = choose_by(&opened, settings(&emitted, job), &emitted, work, &|_| panic!("it is told"));
         // As a command finds it by itself.
         let args = bench(&model, &budgets);
-        let costs = |_: &EngineConfig| Ok(Some(Costs::Profile(tables.clone())));
+        let costs = |_: &EngineConfig| Ok(Some(Costs::Profile(tables.clone().into())));
         let chosen = choose_by(&opened, settings(&args, job), &args, work, &costs).unwrap();
         let (emitted, told) =
             (told_all.unwrap().planned, chosen.told.unwrap_or_else(|| panic!("{job:?}: silence")));
@@ -215,7 +215,7 @@ fn weights_that_fit_make_way_for_kv_where_that_is_faster() {
     let plain = Planned::new(&opened.checkpoint, settings(&args, job)).unwrap();
     assert!(plain.fits() && plain.hold().kv_tokens() < kv_tokens(48, 36), "{}", plain.hold());
     let chosen = |tables: Tables| {
-        let costs = |_: &EngineConfig| Ok(Some(Costs::Profile(tables.clone())));
+        let costs = |_: &EngineConfig| Ok(Some(Costs::Profile(tables.clone().into())));
         choose_by(&opened, settings(&args, job), &args, work, &costs).unwrap()
     };
     let fast = chosen(Tables { disk_read: Curve::rate(1e10), ..machine(1e-8, 1e-8, 1e-9) });
@@ -252,7 +252,7 @@ fn decodes_attend_where_costs_say_that_it_takes_less() {
     let attend = |more: &str, tables: &Tables| {
         let args = bench(&model, &flags(&format!("--memory 1GiB --percent 100 0 0 100 100 0 {more}")));
         let opened = loaded::open(Some(&model), &args, Voice::Quiet).unwrap();
-        let costs = |_: &EngineConfig| Ok(Some(Costs::Profile(tables.clone())));
+        let costs = |_: &EngineConfig| Ok(Some(Costs::Profile(tables.clone().into())));
         let chosen = choose_by(&opened, settings(&args, job), &args, Work::exactly(8, 200, 24), &costs);
         chosen.unwrap().planned.blocks().delegate
     };
@@ -262,4 +262,25 @@ fn decodes_attend_where_costs_say_that_it_takes_less() {
     assert_eq!(attend("", &slow_link), Delegate::Host);
     assert_eq!(attend("--attend host", &slow_host), Delegate::Host);
     assert_eq!(attend("--attend device", &slow_link), Delegate::Streamed);
+}
+
+#[test]
+fn what_runs_have_found_out_changes_the_plan() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = model(folder.path());
+    let job = (8, 200, 24);
+    let args = bench(&model, &flags("--memory 1GiB --percent 100 0 0 100 100 0"));
+    let opened = loaded::open(Some(&model), &args, Voice::Quiet).unwrap();
+    // The link hides behind computing, until it turns out to be four times as slow.
+    let tables = machine(1e-9, 1e-7, 5e-10);
+    let attend = |correction| {
+        let by = Foresight { correction, ..tables.clone().into() };
+        let costs = |_: &EngineConfig| Ok(Some(Costs::Profile(by.clone())));
+        let chosen = choose_by(&opened, settings(&args, job), &args, Work::exactly(8, 200, 24), &costs);
+        chosen.unwrap().planned.blocks().delegate
+    };
+    let mut slow = Correction::default();
+    assert_eq!(attend(slow), Delegate::Streamed);
+    slow.hear(Family::Copies, 1e6, 4e6, &Pace::default());
+    assert_eq!(attend(slow), Delegate::Host);
 }
