@@ -1,6 +1,8 @@
 //! The quantisers of our own formats, groups of 64 along K with bf16 scales.
 //!
 //! `Int4` is asymmetric: `min + scale * code`, codes 0 to 15, as FlexGen's (section 5 of its paper).
+//! That groups along the output channels; along K a dot product scales once for 64 products, and rows can be cut anywhere
+//! between tiers. At 4 bits both lose alike (`bench/results/2026-11-22-narrow.md`).
 //! `Int8` is symmetric: `scale * code`, codes -127 to 127. It has a scale for each group and not for each row:
 //! that costs 0.25 bits a weight (3 %), and the step follows the largest of 64 weights instead of the largest of
 //! a row, which is about 1.6 times smaller on Gaussian rows and many times where a row has outliers. Speed is the
