@@ -34,7 +34,7 @@ pub use plan::hold::{Hold, NoSuchKv, TooSmall, kv_token_bytes, size};
 pub use plan::nearest::Nearest;
 pub use plan::outline::Outline;
 pub use plan::planned::{Opening, Planned, StartError, blueprint};
-pub use policy::cost::Family;
+pub use policy::cost::OpSort;
 pub use policy::sched::PREEMPTIONS;
 pub use step::lanes;
 pub use tiers::stowed::Streamed;

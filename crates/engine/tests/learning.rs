@@ -11,7 +11,7 @@ use common::{Story, checkpoint, config, split, stories};
 use engine::{Engine, EngineConfig, Foresight, Offload, Planned, Request, WeightShare};
 use model::Checkpoint;
 use model::sampling::SamplingParams;
-use policy::cost::{Correction, Curve, Family, Pace, Tables};
+use policy::cost::{Correction, Curve, OpSort, Pace, Tables};
 
 /// Most of the weights on the host.
 fn stowed(folder: &Path) -> EngineConfig {
@@ -56,7 +56,7 @@ fn started(checkpoint: &Checkpoint, config: EngineConfig, by: impl FnOnce(Tables
 fn ran(engine: &Engine) -> (Vec<Story>, u64, f64) {
     let stories = stories(engine, &requests());
     let passes = engine.copied().bytes / engine.hold().copied_bytes;
-    let factor = engine.counts().correction_millionths[Family::Copies as usize] as f64 / 1e6;
+    let factor = engine.counts().correction_millionths[OpSort::Copies as usize] as f64 / 1e6;
     (stories, passes, factor)
 }
 

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use engine::Budget;
-use policy::cost::{Correction, Family};
+use policy::cost::{Correction, OpSort};
 use serde_json::{Value, json};
 use spec::{ByTier, Lane, Op, Tier};
 
@@ -123,7 +123,7 @@ pub(super) fn table(model: &str, found: &Found, job: Job, more: ByTier<f64>) -> 
 
 /// What runs have found out about the profile, where that is something.
 pub(super) fn correction(told: &mut Value, correction: &Correction) -> Result<()> {
-    let factors = Family::ALL.map(|family| (family.name().to_string(), json!(correction.factor(family))));
+    let factors = OpSort::ALL.map(|sort| (sort.name().to_string(), json!(correction.factor(sort))));
     told["correction"] = factors.into_iter().collect::<serde_json::Map<_, _>>().into();
     correction.told().map_or(Ok(()), |line| show!("corrected by runs     {line}"))
 }

@@ -223,7 +223,7 @@ mod tests {
         let hour = SystemTime::UNIX_EPOCH + Duration::from_secs(3600);
         file.set_modified(hour).unwrap();
         let mut learned = Correction::default();
-        learned.hear(policy::cost::Family::Reads, 100.0, 200.0, &policy::cost::Pace::default());
+        learned.hear(policy::cost::OpSort::Reads, 100.0, 200.0, &policy::cost::Pace::default());
         let found = || Profile::find(folder.path(), &one.key).unwrap().expect("a profile");
         one.learn(folder.path(), &learned).unwrap();
         assert_eq!(found(), Profile { correction: learned, ..one.clone() });

@@ -124,7 +124,7 @@ impl Real {
         if let Some((said, took)) = foreseen.finish(now) {
             self.stats.foreseen(said, took);
         }
-        foreseen.learn(self.stats.families());
+        foreseen.learn(self.stats.sorts());
         self.stats.corrected(foreseen.learned());
         // Steps under way were lowered, and run, as was said before.
         self.plan.delegation = foreseen.delegation();

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use policy::cost::{ByFamily, Correction, Family, Measured, Tables};
+use policy::cost::{BySort, Correction, Measured, OpSort, Tables};
 use policy::pipeline::{Delegation, Timeline};
 use spec::{Nanos, Program, Shape};
 
@@ -20,7 +20,7 @@ struct Said {
     /// That it would take.
     all: Nanos,
     /// Of its ops, by the tables as they were measured, seconds.
-    families: ByFamily,
+    sorts: BySort,
 }
 
 /// See the module. With several steps in flight the next one's loads go beside the end of this one, so what counts of a step
@@ -42,9 +42,9 @@ pub(crate) struct Foreseen {
     /// In real time, when the last of those before them was done.
     ended: Nanos,
     /// Said of the ops of the steps done since lanes were last listened to.
-    unheard: ByFamily,
+    unheard: BySort,
     /// What lanes had spent by then, nanoseconds.
-    spent_before: [u64; Family::COUNT],
+    spent_before: [u64; OpSort::COUNT],
     /// Seconds of work that were listened to.
     heard_s: f64,
 }
@@ -63,8 +63,8 @@ impl Foreseen {
             said: VecDeque::new(),
             started: VecDeque::new(),
             ended: Nanos::ZERO,
-            unheard: [0.0; Family::COUNT],
-            spent_before: [0; Family::COUNT],
+            unheard: [0.0; OpSort::COUNT],
+            spent_before: [0; OpSort::COUNT],
             heard_s: 0.0,
         }
     }
@@ -91,14 +91,14 @@ impl Foreseen {
         let before = self.under_way.back().copied().unwrap_or(self.done).max(self.done);
         let timing = self.timeline.commit(self.done, program, shape, &self.cost);
         let end = timing.end;
-        let mut families = [0.0; Family::COUNT];
+        let mut sorts = [0.0; OpSort::COUNT];
         for (node, (begin, end)) in program.nodes().iter().zip(timing.nodes) {
-            if let Some(family) = Family::of(&node.op).map(|family| self.priced_as(family)) {
-                let as_measured = self.applied.factor(family);
-                families[family as usize] += Nanos(end.0 - begin.0).as_secs() / as_measured;
+            if let Some(sort) = OpSort::of(&node.op).map(|sort| self.priced_as(sort)) {
+                let as_measured = self.applied.factor(sort);
+                sorts[sort as usize] += Nanos(end.0 - begin.0).as_secs() / as_measured;
             }
         }
-        self.said.push_back(Said { all: Nanos(end.0.saturating_sub(before.0)), families });
+        self.said.push_back(Said { all: Nanos(end.0.saturating_sub(before.0)), sorts });
         self.under_way.push_back(end);
         self.started.push_back(now);
     }
@@ -107,32 +107,32 @@ impl Foreseen {
     pub(crate) fn finish(&mut self, now: Nanos) -> Option<(Nanos, Nanos)> {
         let (end, said, started) =
             (self.under_way.pop_front()?, self.said.pop_front()?, self.started.pop_front()?);
-        self.unheard.iter_mut().zip(said.families).for_each(|(sum, said)| *sum += said);
+        self.unheard.iter_mut().zip(said.sorts).for_each(|(sum, said)| *sum += said);
         self.done = self.done.max(end);
         let took = Nanos(now.0.saturating_sub(started.max(self.ended).0));
         self.ended = now;
         Some((said.all, took))
     }
 
-    /// Lanes have spent so many nanoseconds on each family since the start. Whatever was said of steps that are done is held
+    /// Lanes have spent so many nanoseconds on each sort since the start. Whatever was said of steps that are done is held
     /// against it, a good while of work at once.
-    pub(crate) fn learn(&mut self, spent: [u64; Family::COUNT]) {
-        let mut took: ByFamily = [0.0; Family::COUNT];
-        for family in Family::ALL {
-            let spent = Nanos(spent[family as usize] - self.spent_before[family as usize]);
-            took[self.priced_as(family) as usize] += spent.as_secs();
+    pub(crate) fn learn(&mut self, spent: [u64; OpSort::COUNT]) {
+        let mut took: BySort = [0.0; OpSort::COUNT];
+        for sort in OpSort::ALL {
+            let spent = Nanos(spent[sort as usize] - self.spent_before[sort as usize]);
+            took[self.priced_as(sort) as usize] += spent.as_secs();
         }
         if took.iter().sum::<f64>() < self.by.pace.window_s {
             return;
         }
-        for family in Family::ALL {
-            let (said, took) = (self.unheard[family as usize], took[family as usize]);
-            if !self.rehearsed(family) {
-                self.by.correction.hear(family, said, took, &self.by.pace);
+        for sort in OpSort::ALL {
+            let (said, took) = (self.unheard[sort as usize], took[sort as usize]);
+            if !self.rehearsed(sort) {
+                self.by.correction.hear(sort, said, took, &self.by.pace);
             }
         }
         self.heard_s += took.iter().sum::<f64>();
-        (self.unheard, self.spent_before) = ([0.0; Family::COUNT], spent);
+        (self.unheard, self.spent_before) = ([0.0; OpSort::COUNT], spent);
         if self.by.correction.differs(&self.applied, WORTH) {
             self.applied = self.by.correction;
             self.cost = (self.costs)(self.by.costs());
@@ -140,16 +140,16 @@ impl Foreseen {
     }
 
     /// One processor attends for device and host alike where the tables know of one.
-    fn priced_as(&self, family: Family) -> Family {
-        match family {
-            Family::HostAttention if self.by.tables.host_decode.is_empty() => Family::Attention,
+    fn priced_as(&self, sort: OpSort) -> OpSort {
+        match sort {
+            OpSort::HostAttention if self.by.tables.host_decode.is_empty() => OpSort::Attention,
             other => other,
         }
     }
 
     /// A link that is only played (`--link-gbps`) says nothing of this machine's.
-    fn rehearsed(&self, family: Family) -> bool {
-        family == Family::Copies && self.cost.link.is_some()
+    fn rehearsed(&self, sort: OpSort) -> bool {
+        sort == OpSort::Copies && self.cost.link.is_some()
     }
 }
 
@@ -210,11 +210,11 @@ mod tests {
         foreseen.by.keep = Some(Arc::new(move |learned: &Correction| *lock(&there) = Some(*learned)));
         let shape = shape();
         let program = policy::pipeline::lower(&shape, &Plan::resident(1, 64));
-        let mut spent = [0; Family::COUNT];
+        let mut spent = [0; OpSort::COUNT];
         for step in 0..40 {
             foreseen.start(second(6 * step), &program, &shape);
             let (said, _) = foreseen.finish(second(6 * step + 6)).expect("a step");
-            spent[Family::Linears as usize] += second(6).0;
+            spent[OpSort::Linears as usize] += second(6).0;
             foreseen.learn(spent);
             match step {
                 0..=1 => assert_eq!(said, second(2), "nothing was heard yet"),
@@ -226,7 +226,7 @@ mod tests {
             assert_eq!(lock(&kept).is_some(), step >= 5, "not before half a minute");
         }
         let learned = lock(&kept).expect("it was kept");
-        assert!((learned.factor(Family::Linears) - 3.0).abs() < 0.05, "{learned:?}");
+        assert!((learned.factor(OpSort::Linears) - 3.0).abs() < 0.05, "{learned:?}");
         assert_eq!(foreseen.learned(), &learned);
         // What was learned is not learned twice.
         let again = Foresight { correction: learned, ..foreseen.by.clone() };
@@ -234,10 +234,10 @@ mod tests {
         next.start(second(0), &program, &shape);
         let (said, _) = next.finish(second(6)).expect("a step");
         assert!((said.as_secs() - 6.0).abs() < 0.1, "{said:?}");
-        let mut more = [0; Family::COUNT];
-        more[Family::Linears as usize] = second(10).0;
+        let mut more = [0; OpSort::COUNT];
+        more[OpSort::Linears as usize] = second(10).0;
         next.learn(more);
-        assert!(next.learned().factor(Family::Linears) < 3.2, "{:?}", next.learned());
+        assert!(next.learned().factor(OpSort::Linears) < 3.2, "{:?}", next.learned());
     }
 
     #[test]

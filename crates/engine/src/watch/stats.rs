@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use policy::cost::{Correction, Family};
+use policy::cost::{Correction, OpSort};
 use policy::sched::{Fcfs, PREEMPTIONS, Preempted};
 use spec::{BLOCK_TOKENS, ByTier, Done, Lane, Nanos, Op, Shape, Tier};
 
@@ -32,7 +32,7 @@ pub(crate) struct Stats {
     kv_blocks_used: AtomicU64,
     lane_busy_ns: [AtomicU64; Lane::COUNT],
     op_busy_ns: [AtomicU64; Op::KINDS.len()],
-    family_busy_ns: [AtomicU64; Family::COUNT],
+    sort_busy_ns: [AtomicU64; OpSort::COUNT],
     moved_bytes: [[AtomicU64; Moved::COUNT]; Lane::COUNT],
     left_bytes: [AtomicU64; Lane::COUNT],
     /// Attention on the host beside the device's work.
@@ -48,7 +48,7 @@ pub(crate) struct Stats {
     corrupted: AtomicU64,
     foreseen_ns: AtomicU64,
     foreseen_took_ns: AtomicU64,
-    correction_millionths: [AtomicU64; Family::COUNT],
+    correction_millionths: [AtomicU64; OpSort::COUNT],
 }
 
 /// What moves between tiers, beside weights.
@@ -132,9 +132,9 @@ pub struct Counts {
     pub foreseen_ns: u64,
     /// Nanoseconds that these steps took.
     pub foreseen_took_ns: u64,
-    /// How many millionths of what the tables say ops of each family take, by `Family as usize`, as far as is learned; none
+    /// How many millionths of what the tables say ops of each sort take, by `OpSort as usize`, as far as is learned; none
     /// where nothing was planned.
-    pub correction_millionths: [u64; Family::COUNT],
+    pub correction_millionths: [u64; OpSort::COUNT],
 }
 
 impl Counts {
@@ -189,8 +189,8 @@ impl Stats {
             corrupted: self.corrupted.load(Ordering::Relaxed),
             foreseen_ns: self.foreseen_ns.load(Ordering::Relaxed),
             foreseen_took_ns: self.foreseen_took_ns.load(Ordering::Relaxed),
-            correction_millionths: std::array::from_fn(|family| {
-                self.correction_millionths[family].load(Ordering::Relaxed)
+            correction_millionths: std::array::from_fn(|sort| {
+                self.correction_millionths[sort].load(Ordering::Relaxed)
             }),
         }
     }
@@ -216,14 +216,14 @@ impl Stats {
         let took = took.as_nanos() as u64;
         self.lane_busy_ns[lane % Lane::COUNT].fetch_add(took, Ordering::Relaxed);
         self.op_busy_ns[op.kind()].fetch_add(took, Ordering::Relaxed);
-        if let Some(family) = Family::of(op) {
-            self.family_busy_ns[family as usize].fetch_add(took, Ordering::Relaxed);
+        if let Some(sort) = OpSort::of(op) {
+            self.sort_busy_ns[sort as usize].fetch_add(took, Ordering::Relaxed);
         }
     }
 
-    /// Nanoseconds that lanes spent on nodes of each family.
-    pub(crate) fn families(&self) -> [u64; Family::COUNT] {
-        std::array::from_fn(|family| self.family_busy_ns[family].load(Ordering::Relaxed))
+    /// Nanoseconds that lanes spent on nodes of each sort.
+    pub(crate) fn sorts(&self) -> [u64; OpSort::COUNT] {
+        std::array::from_fn(|sort| self.sort_busy_ns[sort].load(Ordering::Relaxed))
     }
 
     /// So many bytes passed a link.
@@ -286,9 +286,9 @@ impl Stats {
 
     /// So much is learned of what ops take.
     pub(crate) fn corrected(&self, correction: &Correction) {
-        for family in Family::ALL {
-            let millionths = (correction.factor(family) * 1e6).round() as u64;
-            self.correction_millionths[family as usize].store(millionths, Ordering::Relaxed);
+        for sort in OpSort::ALL {
+            let millionths = (correction.factor(sort) * 1e6).round() as u64;
+            self.correction_millionths[sort as usize].store(millionths, Ordering::Relaxed);
         }
     }
 

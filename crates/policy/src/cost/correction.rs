@@ -1,7 +1,7 @@
 //! A slow correction of measured costs: what ops take in runs, against what the tables said they would.
 //!
 //! Tables are measured once, with nothing beside; clocks, neighbours and drives change afterwards, by about the same for all
-//! ops of a family. Each family has a factor of time: seconds taken over seconds said, where the newest count most and the
+//! ops of a sort. Each sort has a factor of time: seconds taken over seconds said, where the newest count most and the
 //! tables' own word counts as [`Pace::trust_s`] that went as they said. So a stall moves little, a short run next to nothing,
 //! and what stays is learned. No factor leaves 1/4 to 4: beyond that a machine is another one, and is to be measured again.
 
@@ -15,7 +15,7 @@ pub const FACTOR_MAX: f64 = 4.0;
 
 /// Ops that become slower together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
+pub enum OpSort {
     /// Linears on the device, and the little that goes with them.
     Linears,
     /// Attention on the device.
@@ -30,38 +30,38 @@ pub enum Family {
     Writes,
 }
 
-impl Family {
+impl OpSort {
     /// How many there are.
     pub const COUNT: usize = 6;
     /// All of them, in order.
-    pub const ALL: [Family; Family::COUNT] = [
-        Family::Linears,
-        Family::Attention,
-        Family::HostAttention,
-        Family::Copies,
-        Family::Reads,
-        Family::Writes,
+    pub const ALL: [OpSort; OpSort::COUNT] = [
+        OpSort::Linears,
+        OpSort::Attention,
+        OpSort::HostAttention,
+        OpSort::Copies,
+        OpSort::Reads,
+        OpSort::Writes,
     ];
 
     /// That of an op; none for what passes between ranks, of which nothing is measured.
-    pub fn of(op: &Op) -> Option<Family> {
+    pub fn of(op: &Op) -> Option<OpSort> {
         Some(match *op {
             Op::Embed { .. }
             | Op::Qkv { .. }
             | Op::OutProj { .. }
             | Op::Mlp { .. }
             | Op::Head { .. }
-            | Op::Sample { .. } => Family::Linears,
-            Op::Attend { on: Tier::Device, .. } | Op::Choose { on: Tier::Device, .. } => Family::Attention,
-            Op::Attend { .. } | Op::Choose { .. } => Family::HostAttention,
+            | Op::Sample { .. } => OpSort::Linears,
+            Op::Attend { on: Tier::Device, .. } | Op::Choose { on: Tier::Device, .. } => OpSort::Attention,
+            Op::Attend { .. } | Op::Choose { .. } => OpSort::HostAttention,
             Op::LoadWeights { from, to, .. }
             | Op::MoveKv { from, to, .. }
             | Op::CopyKv { from, to, .. }
             | Op::CopyChosen { from, to, .. }
             | Op::MoveHidden { from, to, .. } => match (from, to) {
-                (Tier::Disk, _) => Family::Reads,
-                (_, Tier::Disk) => Family::Writes,
-                _ => Family::Copies,
+                (Tier::Disk, _) => OpSort::Reads,
+                (_, Tier::Disk) => OpSort::Writes,
+                _ => OpSort::Copies,
             },
             Op::AllReduce { .. } | Op::SendRecv { .. } => return None,
         })
@@ -70,18 +70,18 @@ impl Family {
     /// For people and metrics.
     pub fn name(self) -> &'static str {
         match self {
-            Family::Linears => "linears",
-            Family::Attention => "attention",
-            Family::HostAttention => "host_attention",
-            Family::Copies => "copies",
-            Family::Reads => "reads",
-            Family::Writes => "writes",
+            OpSort::Linears => "linears",
+            OpSort::Attention => "attention",
+            OpSort::HostAttention => "host_attention",
+            OpSort::Copies => "copies",
+            OpSort::Reads => "reads",
+            OpSort::Writes => "writes",
         }
     }
 }
 
-/// Seconds of each family, by `family as usize`.
-pub type ByFamily = [f64; Family::COUNT];
+/// Seconds of each sort, by `sort as usize`.
+pub type BySort = [f64; OpSort::COUNT];
 
 /// How fast a correction learns.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -102,7 +102,7 @@ impl Default for Pace {
     }
 }
 
-/// What was said of a family and what it took, the newest counting most, seconds.
+/// What was said of a sort and what it took, the newest counting most, seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Heard {
     said_s: f64,
@@ -143,25 +143,25 @@ pub struct Correction {
 }
 
 impl Correction {
-    fn heard(&self, family: Family) -> Heard {
-        match family {
-            Family::Linears => self.linears,
-            Family::Attention => self.attention,
-            Family::HostAttention => self.host_attention,
-            Family::Copies => self.copies,
-            Family::Reads => self.reads,
-            Family::Writes => self.writes,
+    fn heard(&self, sort: OpSort) -> Heard {
+        match sort {
+            OpSort::Linears => self.linears,
+            OpSort::Attention => self.attention,
+            OpSort::HostAttention => self.host_attention,
+            OpSort::Copies => self.copies,
+            OpSort::Reads => self.reads,
+            OpSort::Writes => self.writes,
         }
     }
 
-    fn heard_mut(&mut self, family: Family) -> &mut Heard {
-        match family {
-            Family::Linears => &mut self.linears,
-            Family::Attention => &mut self.attention,
-            Family::HostAttention => &mut self.host_attention,
-            Family::Copies => &mut self.copies,
-            Family::Reads => &mut self.reads,
-            Family::Writes => &mut self.writes,
+    fn heard_mut(&mut self, sort: OpSort) -> &mut Heard {
+        match sort {
+            OpSort::Linears => &mut self.linears,
+            OpSort::Attention => &mut self.attention,
+            OpSort::HostAttention => &mut self.host_attention,
+            OpSort::Copies => &mut self.copies,
+            OpSort::Reads => &mut self.reads,
+            OpSort::Writes => &mut self.writes,
         }
     }
 
@@ -170,30 +170,30 @@ impl Correction {
         *self == Correction::default()
     }
 
-    /// How many times as long ops of a family take as the tables say.
-    pub fn factor(&self, family: Family) -> f64 {
-        self.heard(family).factor()
+    /// How many times as long ops of a sort take as the tables say.
+    pub fn factor(&self, sort: OpSort) -> f64 {
+        self.heard(sort).factor()
     }
 
-    /// Ops of a family took so long, and the tables, uncorrected, said so long.
-    pub fn hear(&mut self, family: Family, said_s: f64, took_s: f64, pace: &Pace) {
-        self.heard_mut(family).hear(said_s, took_s, pace);
+    /// Ops of a sort took so long, and the tables, uncorrected, said so long.
+    pub fn hear(&mut self, sort: OpSort, said_s: f64, took_s: f64, pace: &Pace) {
+        self.heard_mut(sort).hear(said_s, took_s, pace);
     }
 
     /// Whether a factor differs from another's by more than this share.
     pub fn differs(&self, other: &Correction, share: f64) -> bool {
-        Family::ALL.into_iter().any(|family| {
-            let ratio = self.factor(family) / other.factor(family);
+        OpSort::ALL.into_iter().any(|sort| {
+            let ratio = self.factor(sort) / other.factor(sort);
             ratio.max(1.0 / ratio) > 1.0 + share
         })
     }
 
     /// The tables as they are now.
     pub fn of(&self, tables: Tables) -> Tables {
-        let by = |family| self.factor(family);
-        let linear = |linear: Linear| Linear { seconds: linear.seconds.times(by(Family::Linears)), ..linear };
-        let rows = |rows: Vec<Decode>, family| {
-            let times = |row: Decode| Decode { seconds: row.seconds.times(by(family)), ..row };
+        let by = |sort| self.factor(sort);
+        let linear = |linear: Linear| Linear { seconds: linear.seconds.times(by(OpSort::Linears)), ..linear };
+        let rows = |rows: Vec<Decode>, sort| {
+            let times = |row: Decode| Decode { seconds: row.seconds.times(by(sort)), ..row };
             rows.into_iter().map(times).collect()
         };
         Tables {
@@ -201,24 +201,23 @@ impl Correction {
             out: linear(tables.out),
             mlp: linear(tables.mlp),
             head: linear(tables.head),
-            embed: tables.embed.times(by(Family::Linears)),
-            sample: tables.sample.times(by(Family::Linears)),
-            decode: rows(tables.decode, Family::Attention),
-            prefill: tables.prefill.times(by(Family::Attention)),
-            host_decode: rows(tables.host_decode, Family::HostAttention),
-            copy_bytes_per_s: tables.copy_bytes_per_s / by(Family::Copies),
-            disk_read: tables.disk_read.times(by(Family::Reads)),
-            disk_write_bytes_per_s: tables.disk_write_bytes_per_s / by(Family::Writes),
+            embed: tables.embed.times(by(OpSort::Linears)),
+            sample: tables.sample.times(by(OpSort::Linears)),
+            decode: rows(tables.decode, OpSort::Attention),
+            prefill: tables.prefill.times(by(OpSort::Attention)),
+            host_decode: rows(tables.host_decode, OpSort::HostAttention),
+            copy_bytes_per_s: tables.copy_bytes_per_s / by(OpSort::Copies),
+            disk_read: tables.disk_read.times(by(OpSort::Reads)),
+            disk_write_bytes_per_s: tables.disk_write_bytes_per_s / by(OpSort::Writes),
             ..tables
         }
     }
 
     /// For people: the factors that are not about 1, or nothing.
     pub fn told(&self) -> Option<String> {
-        let off = Family::ALL.into_iter().filter(|&family| (self.factor(family) - 1.0).abs() >= 0.005);
-        let told: Vec<String> = off
-            .map(|family| format!("{} x {:.2}", family.name().replace('_', " "), self.factor(family)))
-            .collect();
+        let off = OpSort::ALL.into_iter().filter(|&sort| (self.factor(sort) - 1.0).abs() >= 0.005);
+        let told: Vec<String> =
+            off.map(|sort| format!("{} x {:.2}", sort.name().replace('_', " "), self.factor(sort))).collect();
         (!told.is_empty()).then(|| told.join(", "))
     }
 }

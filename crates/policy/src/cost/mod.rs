@@ -9,7 +9,7 @@ mod shapes;
 mod sparse;
 mod tables;
 
-pub use correction::{ByFamily, Correction, FACTOR_MAX, Family, Pace};
+pub use correction::{BySort, Correction, FACTOR_MAX, OpSort, Pace};
 pub use curve::Curve;
 pub use measured::{Measured, PartBytes};
 pub use roofline::{Dims, ElementBytes, Roofline};

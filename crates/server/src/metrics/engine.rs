@@ -1,6 +1,6 @@
 //! Series of the engine: queues, tokens, tiers, links and lanes.
 
-use engine::{Counts, Engine, Family, Hold, Moved, PREEMPTIONS, STEP_TOKENS};
+use engine::{Counts, Engine, Hold, Moved, OpSort, PREEMPTIONS, STEP_TOKENS};
 use spec::{BLOCK_TOKENS, Lane, Tier};
 
 use super::text::Page;
@@ -111,11 +111,11 @@ fn planner(page: &mut Page, counts: &Counts) {
     let help = "Predicted over measured, less one.";
     page.one("ballast_planner_error_ratio", GAUGE, help, said / took - 1.0);
     let name = "ballast_planner_correction_factor";
-    let help = "How many times as long as the tables say ops of a family take, as runs have found.";
+    let help = "How many times as long as the tables say ops of a sort take, as runs have found.";
     page.family(name, GAUGE, help);
-    for family in Family::ALL {
-        let factor = counts.correction_millionths[family as usize] as f64 / 1e6;
-        page.sample(name, &format!(",family=\"{}\"", family.name()), factor);
+    for sort in OpSort::ALL {
+        let factor = counts.correction_millionths[sort as usize] as f64 / 1e6;
+        page.sample(name, &format!(",ops=\"{}\"", sort.name()), factor);
     }
 }
 
@@ -286,7 +286,7 @@ mod tests {
         let counts = Counts {
             foreseen_ns: 3_000_000_000,
             foreseen_took_ns: 4_000_000_000,
-            correction_millionths: [1_250_000; Family::COUNT],
+            correction_millionths: [1_250_000; OpSort::COUNT],
             ..Counts::default()
         };
         let told = text(&counts);
@@ -294,7 +294,7 @@ mod tests {
             "ballast_planner_predicted_seconds_total{x=\"y\"} 3",
             "ballast_planner_measured_seconds_total{x=\"y\"} 4",
             "ballast_planner_error_ratio{x=\"y\"} -0.25",
-            "ballast_planner_correction_factor{x=\"y\",family=\"reads\"} 1.25",
+            "ballast_planner_correction_factor{x=\"y\",ops=\"reads\"} 1.25",
         ] {
             assert!(told.lines().any(|told| told == line), "{line}: {told}");
         }

@@ -6,7 +6,7 @@ use crate::layers::layered;
 use crate::loaded;
 use crate::resolve::{Needs, engine_config};
 use clap::{CommandFactory, Parser};
-use policy::cost::{Correction, Curve, Decode, Family, Linear, Pace};
+use policy::cost::{Correction, Curve, Decode, Linear, OpSort, Pace};
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -281,6 +281,6 @@ fn what_runs_have_found_out_changes_the_plan() {
     };
     let mut slow = Correction::default();
     assert_eq!(attend(slow), Delegate::Streamed);
-    slow.hear(Family::Copies, 1e6, 4e6, &Pace::default());
+    slow.hear(OpSort::Copies, 1e6, 4e6, &Pace::default());
     assert_eq!(attend(slow), Delegate::Host);
 }

@@ -60,10 +60,10 @@ fn ops() -> Vec<Op> {
     (0..2).flat_map(layer).collect()
 }
 
-fn seconds(cost: &Measured) -> ByFamily {
-    let mut sums = [0.0; Family::COUNT];
+fn seconds(cost: &Measured) -> BySort {
+    let mut sums = [0.0; OpSort::COUNT];
     for op in ops() {
-        sums[Family::of(&op).expect("all are measured") as usize] += cost.of(&op, &shape()).as_secs();
+        sums[OpSort::of(&op).expect("all are measured") as usize] += cost.of(&op, &shape()).as_secs();
     }
     sums
 }
@@ -75,8 +75,8 @@ fn learned(link_bytes_per_s: f64, for_s: f64) -> Correction {
     let mut correction = Correction::default();
     let (mut heard, all) = (0.0, took.iter().sum::<f64>());
     while heard < for_s {
-        for family in Family::ALL {
-            correction.hear(family, said[family as usize], took[family as usize], &PACE);
+        for sort in OpSort::ALL {
+            correction.hear(sort, said[sort as usize], took[sort as usize], &PACE);
         }
         heard += all;
     }
@@ -87,11 +87,11 @@ fn learned(link_bytes_per_s: f64, for_s: f64) -> Correction {
 fn a_link_that_is_throttled_after_the_profile_is_learned_slowly() {
     // A third of the rate that was measured.
     let [soon, later, long] = [1.0, 100.0, 6000.0].map(|for_s| learned(1e10 / 3.0, for_s));
-    let copies = |of: &Correction| of.factor(Family::Copies);
+    let copies = |of: &Correction| of.factor(OpSort::Copies);
     assert!(copies(&soon) < 1.1 && copies(&later) > 1.5, "{} {}", copies(&soon), copies(&later));
     assert!((copies(&long) - 3.0).abs() < 0.03, "{}", copies(&long));
-    for family in [Family::Linears, Family::Reads, Family::Attention, Family::Writes] {
-        assert!((long.factor(family) - 1.0).abs() < 1e-9, "{}", family.name());
+    for sort in [OpSort::Linears, OpSort::Reads, OpSort::Attention, OpSort::Writes] {
+        assert!((long.factor(sort) - 1.0).abs() < 1e-9, "{}", sort.name());
     }
     // What is planned with the corrected tables takes as long as it does.
     let link = LinkSpec { bytes_per_s: 1e10 / 3.0, latency: Nanos::ZERO };
@@ -121,22 +121,22 @@ fn what_is_learned_changes_who_computes_with_the_host_s_weights() {
 fn no_stall_and_no_nonsense_leaves_the_bounds() {
     let mut correction = Correction::default();
     for (said, took) in [(0.0, 1.0), (1.0, 0.0), (f64::NAN, 1.0), (1.0, f64::NAN)] {
-        correction.hear(Family::Reads, said, took, &PACE);
+        correction.hear(OpSort::Reads, said, took, &PACE);
     }
     assert_eq!(correction, Correction::default());
-    correction.hear(Family::Reads, 1.0, 3600.0, &PACE);
-    assert!(correction.factor(Family::Reads) < 1.2, "an hour's sleep: {}", correction.factor(Family::Reads));
+    correction.hear(OpSort::Reads, 1.0, 3600.0, &PACE);
+    assert!(correction.factor(OpSort::Reads) < 1.2, "an hour's sleep: {}", correction.factor(OpSort::Reads));
     for _ in 0..10_000 {
-        correction.hear(Family::Reads, 1.0, f64::INFINITY, &PACE);
-        correction.hear(Family::Linears, 1.0, 1e-9, &PACE);
+        correction.hear(OpSort::Reads, 1.0, f64::INFINITY, &PACE);
+        correction.hear(OpSort::Linears, 1.0, 1e-9, &PACE);
     }
-    let near = |family, wanted: f64| assert!((correction.factor(family) / wanted - 1.0).abs() < 0.01);
-    near(Family::Reads, FACTOR_MAX);
-    near(Family::Linears, 1.0 / FACTOR_MAX);
+    let near = |sort, wanted: f64| assert!((correction.factor(sort) / wanted - 1.0).abs() < 0.01);
+    near(OpSort::Reads, FACTOR_MAX);
+    near(OpSort::Linears, 1.0 / FACTOR_MAX);
     // What comes of a file is held to the same bounds.
     let read = |json: &str| serde_json::from_str::<Correction>(json).expect("a correction");
-    assert_eq!(read("{\"reads\":{\"said_s\":1.0,\"took_s\":1e300}}").factor(Family::Reads), FACTOR_MAX);
-    assert_eq!(read("{\"reads\":{\"said_s\":0.0,\"took_s\":-1.0}}").factor(Family::Reads), 1.0);
+    assert_eq!(read("{\"reads\":{\"said_s\":1.0,\"took_s\":1e300}}").factor(OpSort::Reads), FACTOR_MAX);
+    assert_eq!(read("{\"reads\":{\"said_s\":0.0,\"took_s\":-1.0}}").factor(OpSort::Reads), 1.0);
     assert_eq!(read("{}"), Correction::default());
 }
 
@@ -145,9 +145,9 @@ fn a_machine_that_recovers_is_believed_again() {
     let mut correction = learned(1e10 / 3.0, 6000.0);
     let slow = correction;
     for _ in 0..3000 {
-        correction.hear(Family::Copies, 1.0, 1.0, &PACE);
+        correction.hear(OpSort::Copies, 1.0, 1.0, &PACE);
     }
-    assert!((correction.factor(Family::Copies) - 1.0).abs() < 0.01);
+    assert!((correction.factor(OpSort::Copies) - 1.0).abs() < 0.01);
     assert!(correction.differs(&slow, 0.5) && !correction.differs(&correction, 0.0));
     assert_eq!((correction.told(), Correction::default().told()), (None, None));
     assert!(slow.told().is_some_and(|told| told.starts_with("copies x ")));
