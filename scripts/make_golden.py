@@ -9,6 +9,7 @@ Everything is seeded: another run on the same versions gives the same bytes.
 """
 import pathlib
 import sys
+import tempfile
 
 from golden import gguf_twins, reference, tokenizer, variants, weights
 
@@ -26,7 +27,12 @@ def make_checkpoint(variant):
 def make_twin(twin):
     out = OUT / twin.name
     gguf_twins.write(twin, out)
-    reference.write(twin, out, reference.gguf_loader(out))
+    if not twin.exact:
+        return reference.write(twin, out, reference.gguf_loader(out))
+    with tempfile.TemporaryDirectory() as folder:
+        same = pathlib.Path(folder)
+        weights.write(variants.Variant(twin.name, twin.config, seed=twin.seed), same)
+        reference.write(twin, out, reference.hf_loader(same), checkpoint=same)
 
 
 def main(names):

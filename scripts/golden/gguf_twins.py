@@ -1,4 +1,5 @@
-"""Tiny Llamas as GGUF files, in the block formats; transformers dequantises them for the reference."""
+"""Tiny models as GGUF files: in the block formats, where transformers dequantises them for the reference, and in bf16 with what
+transformers does not read from such files, where the reference is a checkpoint of the same weights."""
 import json
 import math
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ import numpy as np
 import torch
 
 from golden import tokenizer, weights
-from golden.variants import PROMPT, llama
+from golden.variants import LLAMA3, PROMPT, QWEN2, QWEN3, ROPE, YARN, edit, llama
 
 Q = gguf.GGMLQuantizationType
 LEGACY = {"attn_q": Q.Q4_1, "attn_k": Q.Q5_0, "attn_v": Q.Q5_1, "attn_output": Q.Q4_1, "ffn_gate": Q.Q5_0,
@@ -19,6 +20,12 @@ SMALL = llama(vocab_size=304, num_key_value_heads=2)
 WIDE = llama(vocab_size=304, num_key_value_heads=1, hidden_size=256, intermediate_size=256, num_hidden_layers=1)
 
 
+# Heads of 32, for the bands of the scalings.
+QWEN2_YARN = edit(QWEN2, vocab_size=304, num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=128,
+                  rope_theta=10000.0, rope_scaling=YARN | dict(rope_type="yarn"))
+LLAMA3_FREQS = edit(ROPE, vocab_size=304, rope_scaling=LLAMA3 | dict(rope_type="llama3"))
+
+
 @dataclass(frozen=True)
 class Twin:
     """`formats`: of every matrix, or by the tensor's name."""
@@ -27,6 +34,9 @@ class Twin:
     config: dict
     seed: int = 20
     prompt: int = PROMPT
+    # The reference is a checkpoint of these weights, which the file holds exactly; with changes that must change its logits.
+    exact: bool = False
+    without: tuple = ()
 
     def format_of(self, leaf):
         return self.formats[leaf] if isinstance(self.formats, dict) else self.formats
@@ -36,21 +46,24 @@ TWINS = (
     Twin("gguf-f16", Q.F16, SMALL), Twin("gguf-bf16", Q.BF16, SMALL),
     Twin("gguf-q8_0", Q.Q8_0, SMALL), Twin("gguf-q4_0", Q.Q4_0, SMALL), Twin("gguf-legacy", LEGACY, SMALL),
     Twin("gguf-k", K_QUANTS, WIDE, seed=21),
+    Twin("gguf-qwen2-yarn", Q.BF16, QWEN2_YARN, seed=22, exact=True, without=(dict(rope_scaling=None),)),
+    Twin("gguf-qwen3", Q.BF16, QWEN3, seed=23, exact=True),
+    Twin("gguf-llama3-freqs", Q.BF16, LLAMA3_FREQS, seed=24, exact=True, without=(dict(rope_scaling=None),)),
 )
 
 NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-         "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+         "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
          "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
          "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
 def gguf_name(name):
     """model.layers.0.self_attn.q_proj.weight -> (blk.0.attn_q.weight, attn_q)"""
-    stem = name.removesuffix(".weight")
+    stem, kind = name.rsplit(".", 1)
     if stem in NAMES:
-        return NAMES[stem] + ".weight", NAMES[stem]
+        return f"{NAMES[stem]}.{kind}", NAMES[stem]
     _, _, layer, leaf = stem.split(".", 3)
-    return f"blk.{layer}.{NAMES[leaf]}.weight", NAMES[leaf]
+    return f"blk.{layer}.{NAMES[leaf]}.{kind}", NAMES[leaf]
 
 
 def interleave(w, heads):
@@ -82,9 +95,9 @@ def random_blocks(shape, format, std, rng):
 def tensor(twin, name, value, rng):
     leaf = gguf_name(name)[1]
     value = value.float().numpy()
-    if "norm" in leaf:
+    if "norm" in leaf or name.endswith(".bias"):
         return value, Q.F32
-    if leaf in ("attn_q", "attn_k"):
+    if twin.config["model_type"] == "llama" and leaf in ("attn_q", "attn_k"):
         key = "num_attention_heads" if leaf == "attn_q" else "num_key_value_heads"
         value = interleave(value, twin.config[key])
     format = twin.format_of(leaf)
@@ -97,7 +110,7 @@ def write(twin, out):
     """model.gguf, with its tokenizer and chat template."""
     out.mkdir(parents=True, exist_ok=True)
     c = twin.config
-    file = gguf.GGUFWriter(out / "model.gguf", "llama")
+    file = gguf.GGUFWriter(out / "model.gguf", c["model_type"])
     file.add_name(twin.name)
     file.add_context_length(c["max_position_embeddings"])
     file.add_embedding_length(c["hidden_size"])
@@ -105,8 +118,20 @@ def write(twin, out):
     file.add_feed_forward_length(c["intermediate_size"])
     file.add_head_count(c["num_attention_heads"])
     file.add_head_count_kv(c["num_key_value_heads"])
-    file.add_rope_dimension_count(c["hidden_size"] // c["num_attention_heads"])
-    file.add_rope_freq_base(c["rope_theta"])
+    head_dim = c.get("head_dim", c["hidden_size"] // c["num_attention_heads"])
+    file.add_rope_dimension_count(head_dim)
+    if "head_dim" in c:
+        file.add_key_length(head_dim)
+        file.add_value_length(head_dim)
+    theta = c.get("rope_theta") or c["rope_parameters"]["rope_theta"]
+    file.add_rope_freq_base(theta)
+    scaling = c.get("rope_scaling") or {}
+    if scaling.get("rope_type") == "yarn":
+        file.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        file.add_rope_scaling_factor(scaling["factor"])
+        file.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
+    if scaling.get("rope_type") == "llama3":
+        file.add_tensor("rope_freqs.weight", llama3_factors(scaling, theta, head_dim))
     file.add_layer_norm_rms_eps(c["rms_norm_eps"])
     file.add_vocab_size(c["vocab_size"])
     add_tokenizer(file)
@@ -118,6 +143,23 @@ def write(twin, out):
     file.write_kv_data_to_file()
     file.write_tensors_to_file()
     file.close()
+
+
+def llama3_factors(scaling, theta, head_dim):
+    """By how much each frequency is divided, as llama.cpp's converter writes it for Llama 3.1 and on."""
+    original, factor = scaling["original_max_position_embeddings"], scaling["factor"]
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    factors = []
+    for i in range(0, head_dim, 2):
+        turns = original / (2 * math.pi * theta ** (i / head_dim))
+        if turns > high:
+            factors.append(1.0)
+        elif turns < low:
+            factors.append(factor)
+        else:
+            smooth = (turns - low) / (high - low)
+            factors.append(1 / ((1 - smooth) / factor + smooth))
+    return np.array(factors, dtype=np.float32)
 
 
 def add_tokenizer(file):

@@ -107,13 +107,13 @@ def hf_loader_changed(out, config, changes):
     return cls.from_pretrained(out, config=cls.config_class(**edit(config, **changes)), dtype=torch.float32).eval()
 
 
-def write(variant, out, load):
-    """golden.json beside the checkpoint."""
+def write(variant, out, load, checkpoint=None):
+    """golden.json in `out`. `checkpoint`: what transformers reads, where it lies elsewhere."""
     prompt = choose_prompt(variant, load)
     exact, greedy, margins = forward(load(torch.float32), prompt)
     short, greedy16, margins16 = forward(load(torch.bfloat16), prompt)
     assert torch.equal(greedy, greedy16)
-    check_power(variant, prompt, exact[0], out)
+    check_power(variant, prompt, exact[0], checkpoint or out)
     columns = torch.linspace(0, exact.shape[-1] - 1, max(NUMBERS // variant.prompt, 6)).round().long().unique()
     largest = exact.abs().max()
     distance = ((exact - short).abs().max() / largest).item()

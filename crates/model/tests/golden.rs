@@ -1,5 +1,5 @@
 //! The decoder against Hugging Face transformers on tiny checkpoints of every architecture and RoPE variant
-//! (`tests/golden/README.md`), in f32 and in bf16.
+//! (`tests/golden/README.md`), in f32 and in bf16, on every instruction set that the machine has.
 
 mod runner;
 
@@ -71,14 +71,16 @@ fn distance(golden: &Golden, want: &Results, got: &[Vec<f32>]) -> f32 {
 fn check(weights: WeightsAs, tolerance: f32, of: impl Fn(&Golden) -> &Results) {
     let mut wrong = Vec::new();
     for (name, path, golden) in goldens() {
-        let runner = Runner::load(&path, weights, Isa::detect());
-        let want = of(&golden);
-        let far = distance(&golden, want, &runner.logits(&golden.prompt, 0, golden.prompt.len()));
-        if far.is_nan() || far > tolerance {
-            wrong.push(format!("{name}: logits differ by {far:.1e} of the largest"));
-        }
-        if greedy(&runner, &golden.prompt, want.greedy.len()) != want.greedy {
-            wrong.push(format!("{name}: greedy tokens differ"));
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+            let runner = Runner::load(&path, weights, isa);
+            let want = of(&golden);
+            let far = distance(&golden, want, &runner.logits(&golden.prompt, 0, golden.prompt.len()));
+            if far.is_nan() || far > tolerance {
+                wrong.push(format!("{name} on {isa}: logits differ by {far:.1e} of the largest"));
+            }
+            if greedy(&runner, &golden.prompt, want.greedy.len()) != want.greedy {
+                wrong.push(format!("{name} on {isa}: greedy tokens differ"));
+            }
         }
     }
     assert!(wrong.is_empty(), "{weights:?} beyond {tolerance}:\n{}", wrong.join("\n"));

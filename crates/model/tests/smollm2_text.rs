@@ -1,7 +1,8 @@
 //! The tokenizer and the template of the real small model, where its file is in the cache.
 //!
 //! `BALLAST_SMOLLM2_GGUF` names the file; else `SmolLM2-135M-Instruct*.gguf` is looked for below the
-//! user's cache folder. Where there is none the test says so and checks nothing.
+//! user's cache folder (`smollm2_logits`, which runs before, fetches it). Where there is none the test says so and checks
+//! nothing; with `BALLAST_REQUIRE_MODEL` it fails.
 
 use std::path::{Path, PathBuf};
 
@@ -32,6 +33,7 @@ fn cached() -> Option<PathBuf> {
 #[test]
 fn agrees_with_hugging_face() {
     let Some(path) = cached() else {
+        assert!(std::env::var_os("BALLAST_REQUIRE_MODEL").is_none(), "SmolLM2 is not in the cache");
         eprintln!("skipped: SmolLM2 is not in the cache; `ballast run` fetches it");
         return;
     };
