@@ -35,7 +35,7 @@ struct Report {
     refused_products: Vec<String>,
     /// Those of the table, and large ones.
     cases: usize,
-    /// Cases of what only the CPU has so far: sparse attention.
+    /// Cases of what only the CPU has so far: activations in whole numbers.
     not_built: usize,
     failed: usize,
     /// The largest difference from the reference, over the largest number of a case's result.

@@ -232,7 +232,6 @@ fn device_choice(name: DeviceName) -> DeviceChoice {
 /// The share of keys that count, if not all do.
 fn sparse(args: &EngineArgs) -> Result<Option<f32>> {
     match args.sparse_attention {
-        Some(_) if args.device == DeviceName::Cuda => Err(NoSuchKv::SparseOnCuda.into()),
         Some(share) if !(share > 0.0 && share <= 1.0) => Err(NoSuchKv::NoShare.into()),
         share => Ok(share),
     }

@@ -7,34 +7,9 @@ __device__ __forceinline__ bool is_edge(const AttendArgs& a, u32 page, u32 least
 template <bool EDGE, bool SHARED, u32 TILES, class From>
 __device__ __forceinline__ void add_page(
     const AttendArgs& a, const Cell* k, const Cell* v, u32 position, u32 tokens, const From& queries, Rows16 (&r)[TILES]) {
-  float s[TILES][4][4], fade[TILES][2];
-  bool moved = false;
+  float s[TILES][4][4];
   score<SHARED>(k, queries, s);
-#pragma unroll
-  for (u32 tile = 0; tile < TILES; tile++) moved |= weigh<EDGE>(s[tile], position, a, r[tile], fade[tile]);
-  if (__ballot_sync(ALL_LANES, moved)) {
-#pragma unroll
-    for (u32 tile = 0; tile < TILES; tile++) dim_rows(fade[tile], r[tile]);
-  }
-  add_values<EDGE>(v, min(tokens - position, 32u), s, r);
-}
-
-// Adds up the sums of the four lanes that share a row.
-__device__ __forceinline__ void end(Rows16& r) {
-#pragma unroll
-  for (u32 h = 0; h < 2; h++) {
-    r.sum[h] += __shfl_xor_sync(ALL_LANES, r.sum[h], 1);
-    r.sum[h] += __shfl_xor_sync(ALL_LANES, r.sum[h], 2);
-  }
-  end_sums(r);
-}
-
-__device__ __forceinline__ const Cell* block_at(const AttendArgs& a, u32 block, u32 kv_head) {
-  return (const Cell*)a.pages + ((u64)block * a.kv_heads + kv_head) * 2 * PLANE;
-}
-
-__device__ __forceinline__ u32 first_page(const AttendArgs& a, u32 position) {
-  return a.window && position + 1 > a.window ? (position + 1 - a.window) / 32 : 0;
+  add_scored<EDGE>(a, v, position, tokens, s, r);
 }
 
 // Many rows: a warp takes 16 or 32 (query, head) pairs, as many as there are registers for, a block four times as many, and
@@ -135,10 +110,8 @@ KERNEL_BLOCKS(attend_many, AttendArgs, 128, 2) {
 // Few rows (16 pairs at most): a block takes 8 pages of a sequence, wherever its queries are, a warp every fourth, and
 // reads them straight into registers. What the warps found is merged in their order.
 KERNEL(attend_few, AttendArgs, 128) {
-  // Rows so far apart that those of a half of a warp meet in no bank.
-  __shared__ __align__(16) float means[16][DIM + 8];
-  __shared__ float mosts[4][16], sums[16];
-  u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4, kv_head = blockIdx.y;
+  __shared__ __align__(16) Merging<4> merging;
+  u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, kv_head = blockIdx.y;
   if (a.work[blockIdx.x].x == ALL_LANES) return;  // no work
   const SpanData span = a.spans[a.work[blockIdx.x].x];
   u32 split = a.work[blockIdx.x].y, group = a.heads / a.kv_heads, rows = span.rows * group;
@@ -156,38 +129,13 @@ KERNEL(attend_few, AttendArgs, 128) {
     else add_page<false, false>(a, k, k + PLANE, 32 * page, tokens, queries, all);
   }
   end(r);
-  if (t == 0) { mosts[warp][g] = r.most[0]; mosts[warp][g + 8] = r.most[1]; }
-  __syncthreads();
-  float fade[2];
-#pragma unroll
-  for (u32 h = 0; h < 2; h++) {
-    u32 row = g + 8 * h;
-    float most = fmaxf(fmaxf(mosts[0][row], mosts[1][row]), fmaxf(mosts[2][row], mosts[3][row]));
-    fade[h] = r.most[h] == NO_SCORE ? 0.0f : power_of_two(r.most[h] - most);
-  }
-  for (u32 w = 0; w < 4; w++) {
-    if (warp == w) {
-#pragma unroll
-      for (u32 h = 0; h < 2; h++) {
-        u32 row = g + 8 * h;
-        if (row >= rows) continue;
-#pragma unroll
-        for (u32 i = 0; i < DIM / 8; i++) {
-          float2* mean = (float2*)&means[row][8 * i + 2 * t];
-          float2 before = w == 0 ? make_float2(0.0f, 0.0f) : *mean;
-          *mean = make_float2(before.x + r.o[i][2 * h] * fade[h], before.y + r.o[i][2 * h + 1] * fade[h]);
-        }
-        if (t == 0) sums[row] = (w == 0 ? 0.0f : sums[row]) + r.sum[h] * fade[h];
-      }
-    }
-    __syncthreads();
-  }
+  merge_warps(r, rows, merging);
   for (u32 row = warp; row < rows; row += 4) {
     float* partial = a.partials + ((u64)(span.partial + (split - span.first_split) * rows + row) * a.kv_heads + kv_head) * (DIM + 2);
-    for (u32 d = lane; d < DIM; d += 32) partial[d] = means[row][d];
+    for (u32 d = lane; d < DIM; d += 32) partial[d] = merging.means[row][d];
     if (lane == 0) {
-      partial[DIM] = fmaxf(fmaxf(mosts[0][row], mosts[1][row]), fmaxf(mosts[2][row], mosts[3][row]));
-      partial[DIM + 1] = sums[row];
+      partial[DIM] = merging.most(row);
+      partial[DIM + 1] = merging.sums[row];
     }
   }
 }

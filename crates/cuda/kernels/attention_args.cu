@@ -32,3 +32,8 @@ struct AttendArgs {
   u32 window;            // 0: none
   u32 out_bf16;
 };
+
+// The first page that a query at `position` sees.
+__device__ __forceinline__ u32 first_page(const AttendArgs& a, u32 position) {
+  return a.window && position + 1 > a.window ? (position + 1 - a.window) / 32 : 0;
+}

@@ -262,6 +262,7 @@ static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selectors) {
   return chosen;
 }
 static inline int __ffs(unsigned bits) { return __builtin_ffs((int)bits); }
+static inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 static inline float __uint_as_float(unsigned bits) { float x; std::memcpy(&x, &bits, 4); return x; }
 static inline unsigned __float_as_uint(float x) { unsigned bits; std::memcpy(&bits, &x, 4); return bits; }
 // Nothing is fused here anyway.

@@ -79,11 +79,17 @@ impl Plan {
 
     /// One piece of work for each row of each span, for `attend_floats`.
     pub(crate) fn by_row(spans: &[Span<'_>]) -> Plan {
+        Plan::tiles(spans, (1, 1))
+    }
+
+    /// One piece of work for each so many (query, head) pairs of a span, of `group` pairs a row.
+    pub(crate) fn tiles(spans: &[Span<'_>], (group, pairs): (usize, usize)) -> Plan {
         let mut plan = Plan::default();
         for span in spans {
             let number = plan.spans.len() as u32;
             plan.push(span, 0, 0, 0);
-            plan.many.extend((0..span.rows.len() as u32).map(|row| [number, row]));
+            let firsts = (0..span.rows.len() * group).step_by(pairs);
+            plan.many.extend(firsts.map(|first| [number, first as u32]));
         }
         plan
     }
@@ -112,7 +118,6 @@ impl<D: Driver> GpuDevice<D> {
         assert!(shape.heads.is_multiple_of(kv.layout.kv_heads), "heads share heads of keys evenly");
         assert!(shape.window != Some(0), "a window of no tokens");
         assert!(shape.scale > 0.0, "the largest score is looked for before scores are scaled");
-        assert!(shape.share.is_none(), "sparse attention is not built for CUDA: attend on the CPU");
         AttendArgs {
             q: self.rows(q),
             pages: self.at(&kv.buf),

@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use kernels::arena::{Buf, Full, Lasting, Ledger, PAGE, assert_disjoint};
-use kernels::attention::{BLOCK_TOKENS, KvDtype, KvLayout, Span};
+use kernels::attention::{BLOCK_TOKENS, Chosen, KvDtype, KvLayout, Span};
 use kernels::device::{
     AttendShape, Device, Dtype, KvPages, Matrix, Needs, NormWeights, QkTransform, Rows, Sink,
 };
@@ -23,6 +23,7 @@ use crate::product::Room;
 use crate::ranges::Ranges;
 use crate::repeat::{self, Repeating};
 use crate::sample::{self, Places};
+use crate::sparse;
 use crate::tables::{Tables, padded};
 use crate::{CudaError, Driver, Launch, QUEUES};
 
@@ -31,7 +32,7 @@ const TABLE_BYTES: [usize; 2] = [8 << 20, 256 << 10];
 /// Device memory of each queue for scattered pieces on their way.
 pub(crate) const STAGE_BYTES: usize = 4 << 20;
 /// Device memory for partial results of attention.
-const PARTIAL_BYTES: usize = 32 << 20;
+pub(crate) const PARTIAL_BYTES: usize = 32 << 20;
 /// Device memory that a device takes for itself, beside what it hands out and what a library of products is given.
 pub(crate) const OWN_BYTES: usize = PARTIAL_BYTES
     + QUEUES * STAGE_BYTES
@@ -209,6 +210,13 @@ impl<D: Driver> Device for GpuDevice<D> {
     }
 
     fn prepare(&self, needs: &Needs) -> Result<(), String> {
+        if let Some(longest) = needs.sparse.filter(|longest| *longest > sparse::POSITIONS_MAX) {
+            return Err(format!(
+                "sparse attention to {longest} positions: on a GPU there is room for the scores of {}: say --max-model-len, or \
+                 leave --sparse-attention out",
+                sparse::POSITIONS_MAX
+            ));
+        }
         self.driver.prepare(&Module::needed(needs)).map_err(|e| e.to_string())
     }
 
@@ -451,6 +459,9 @@ impl<D: Driver> Device for GpuDevice<D> {
 
     fn attend(&self, q: Rows, kv: KvPages, spans: &[Span<'_>], shape: AttendShape, out: Rows) {
         assert_disjoint(&[&out.buf], &[&q.buf, &kv.buf]);
+        if shape.share.is_some() {
+            return self.attend_sparse(q, kv, spans, shape, out);
+        }
         let KvLayout { kv_heads, head_dim, dtype } = kv.layout;
         let args = self.attend_args(q, kv, shape, out);
         let module = Module::attention(dtype, head_dim);
@@ -460,6 +471,10 @@ impl<D: Driver> Device for GpuDevice<D> {
         let room = PARTIAL_BYTES / (4 * kv_heads * (head_dim + 2));
         let plan = Plan::new(spans, [shape.heads / kv_heads, head_dim], shape.window, room);
         self.attend_plan(&plan, module, [kv_heads, kv_heads], args);
+    }
+
+    fn choose(&self, q: Rows, kv: KvPages, spans: &[Span<'_>], shape: AttendShape) -> Chosen {
+        self.choose_sparse(q, kv, spans, shape)
     }
 }
 

@@ -23,6 +23,7 @@ pub mod product;
 mod ranges;
 mod repeat;
 mod sample;
+mod sparse;
 mod tables;
 
 pub use compiler::{Architecture, Compiled, compile, version as compiler_version};

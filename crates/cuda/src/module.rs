@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use kernels::attention::KvDtype;
+use kernels::attention::{KvDtype, KvLayout};
 use kernels::device::Needs;
 use kernels::linear::Format;
 use kernels::linear::quant::Narrow;
@@ -20,8 +20,14 @@ const ATTENTION_BF16: &str = include_str!("../kernels/attention_bf16.cu");
 const ATTENTION_FP8: &str = include_str!("../kernels/attention_fp8.cu");
 const ATTENTION_PLAIN: &str = include_str!("../kernels/attention_plain.cu");
 const ATTENTION_INT4: &str = include_str!("../kernels/attention_int4.cu");
+const ATTENTION_PAGES: &str = include_str!("../kernels/attention_pages.cu");
 const ATTENTION: &str = include_str!("../kernels/attention.cu");
+const ATTENTION_FLOATS_ROW: &str = include_str!("../kernels/attention_floats_row.cu");
 const ATTENTION_FLOATS: &str = include_str!("../kernels/attention_floats.cu");
+const SPARSE_CHOOSE: &str = include_str!("../kernels/sparse_choose.cu");
+const SPARSE_ROWS: &str = include_str!("../kernels/sparse_rows.cu");
+const SPARSE_FLOATS: &str = include_str!("../kernels/sparse_floats.cu");
+const SPARSE: &str = include_str!("../kernels/sparse.cu");
 
 /// Kernels that are compiled together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,6 +58,13 @@ pub enum Module {
         /// Elements of a head.
         head_dim: usize,
     },
+    /// Attention to a share of the keys.
+    Sparse {
+        /// What pages hold.
+        pages: KvDtype,
+        /// Elements of a head.
+        head_dim: usize,
+    },
 }
 
 impl Module {
@@ -63,6 +76,7 @@ impl Module {
         all.extend(formats.map(Module::Linear));
         for dtype in [KvDtype::Bf16, KvDtype::Fp8, KvDtype::Int4, KvDtype::F32] {
             all.extend(dims.map(|head_dim| Module::attention(dtype, head_dim)));
+            all.extend(dims.map(|head_dim| Module::Sparse { pages: dtype, head_dim }));
         }
         all
     }
@@ -79,7 +93,11 @@ impl Module {
 
     /// Those that a model needs.
     pub fn needed(needs: &Needs) -> Vec<Module> {
-        let attention = Module::attention(needs.kv.dtype, needs.kv.head_dim);
+        let KvLayout { dtype: pages, head_dim, .. } = needs.kv;
+        let attention = match needs.sparse {
+            Some(_) => Module::Sparse { pages, head_dim },
+            None => Module::attention(pages, head_dim),
+        };
         let mut needed = vec![Module::Rows, Module::Sample, attention];
         needed.extend(needs.formats.iter().copied().map(Module::Linear));
         needed
@@ -106,6 +124,7 @@ impl Module {
                 &["attend_many", "attend_few", "merge_splits"]
             }
             Module::AttentionFloats { .. } => &["attend_floats"],
+            Module::Sparse { .. } => &["attend_chosen", "choose_keys"],
         }
     }
 
@@ -128,36 +147,46 @@ impl Module {
 
     /// Its text, prelude included.
     pub fn source(self) -> String {
-        let text: &[&str] = match self {
-            Module::Rows => &[ROWS],
-            Module::Sample => &[SAMPLE],
-            Module::Linear(_) => &[WEIGHTS, LINEAR],
-            Module::Attention { .. } => {
-                &[ATTENTION_ARGS, ATTENTION_ROWS, ATTENTION_BF16, ATTENTION_PLAIN, ATTENTION]
+        let text: Vec<&str> = match self {
+            Module::Rows => vec![ROWS],
+            Module::Sample => vec![SAMPLE],
+            Module::Linear(_) => vec![WEIGHTS, LINEAR],
+            Module::Attention { .. } => [pages_of(KvDtype::Bf16), &[ATTENTION]].concat(),
+            Module::AttentionFp8 { .. } => [pages_of(KvDtype::Fp8), &[ATTENTION]].concat(),
+            Module::AttentionInt4 { .. } => [pages_of(KvDtype::Int4), &[ATTENTION]].concat(),
+            Module::AttentionFloats { .. } => [pages_of(KvDtype::F32), &[ATTENTION_FLOATS]].concat(),
+            Module::Sparse { pages, .. } => {
+                let tiles = if pages == KvDtype::F32 { SPARSE_FLOATS } else { SPARSE_ROWS };
+                [pages_of(pages), &[SPARSE_CHOOSE, tiles, SPARSE]].concat()
             }
-            Module::AttentionFp8 { .. } => {
-                &[ATTENTION_ARGS, ATTENTION_ROWS, ATTENTION_FP8, ATTENTION_PLAIN, ATTENTION]
-            }
-            Module::AttentionInt4 { .. } => &[ATTENTION_ARGS, ATTENTION_ROWS, ATTENTION_INT4, ATTENTION],
-            Module::AttentionFloats { .. } => &[ATTENTION_ARGS, ATTENTION_FLOATS],
         };
         format!("{PRELUDE}{}", text.concat())
     }
 
     /// What the preprocessor is told: `-DNAME=VALUE`.
     pub fn defines(self) -> Vec<String> {
+        let head = |head_dim| format!("-DHEAD_DIM={head_dim}");
         match self {
             Module::Rows | Module::Sample => vec![],
             Module::Linear(format) => vec![format!("-DFORMAT={}", number(format))],
-            Module::AttentionInt4 { head_dim } => {
-                vec![format!("-DHEAD_DIM={head_dim}"), "-DKV_INT4".to_string()]
+            Module::AttentionInt4 { head_dim } | Module::Sparse { pages: KvDtype::Int4, head_dim } => {
+                vec![head(head_dim), "-DKV_INT4".to_string()]
             }
             Module::Attention { head_dim }
             | Module::AttentionFp8 { head_dim }
-            | Module::AttentionFloats { head_dim } => {
-                vec![format!("-DHEAD_DIM={head_dim}")]
-            }
+            | Module::AttentionFloats { head_dim }
+            | Module::Sparse { head_dim, .. } => vec![head(head_dim)],
         }
+    }
+}
+
+/// The text of all attention over pages of this kind.
+fn pages_of(pages: KvDtype) -> &'static [&'static str] {
+    match pages {
+        KvDtype::Bf16 => &[ATTENTION_ARGS, ATTENTION_ROWS, ATTENTION_BF16, ATTENTION_PLAIN, ATTENTION_PAGES],
+        KvDtype::Fp8 => &[ATTENTION_ARGS, ATTENTION_ROWS, ATTENTION_FP8, ATTENTION_PLAIN, ATTENTION_PAGES],
+        KvDtype::Int4 => &[ATTENTION_ARGS, ATTENTION_ROWS, ATTENTION_INT4, ATTENTION_PAGES],
+        KvDtype::F32 => &[ATTENTION_ARGS, ATTENTION_FLOATS_ROW],
     }
 }
 
@@ -172,6 +201,7 @@ impl fmt::Display for Module {
             Module::AttentionFp8 { head_dim } => write!(f, "attention-fp8-{head_dim}"),
             Module::AttentionInt4 { head_dim } => write!(f, "attention-int4-{head_dim}"),
             Module::AttentionFloats { head_dim } => write!(f, "attention-floats-{head_dim}"),
+            Module::Sparse { pages, head_dim } => write!(f, "sparse-{pages:?}-{head_dim}"),
         }
     }
 }

@@ -54,6 +54,11 @@ fn attention_agrees_with_the_reference() {
 }
 
 #[test]
+fn values_are_chosen_as_the_reference_does() {
+    check(Mma::Defined, |case| case.name.starts_with("choose"));
+}
+
+#[test]
 fn products_without_tensor_cores_agree_too() {
     check(Mma::ByShuffles, |case| {
         case.name.starts_with("linear/bf16") || case.name.starts_with("attend/bf16/8:2x64")

@@ -11,14 +11,17 @@ use cuda::GpuDevice;
 use delayed::Delayed;
 use emulator::{Emulator, Mma};
 use engine::{
-    Engine, EngineConfig, Event, HostLinears, KvFormat, Offload, Planned, Request, StartError, WeightShare,
+    Blocks, DeviceChoice, Engine, EngineConfig, Event, HostLinears, KvFormat, Offload, Planned, Request,
+    StartError, WeightShare,
 };
-use kernels::device::Device;
+use kernels::attention::{KvDtype, KvLayout};
+use kernels::device::{Device, Needs};
 use kernels::{CpuDevice, Isa, Team};
 use model::Checkpoint;
 use model::decoder::WeightsAs;
 use model::sampling::SamplingParams;
-use spec::{ByTier, Split, Tier};
+use policy::sched::{Delegate, Schedule};
+use spec::{ByTier, Lane, Split, Tier};
 
 fn checkpoint() -> Checkpoint {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/golden/llama-gqa-tied");
@@ -228,6 +231,62 @@ fn steps_that_are_done_late_change_no_token() {
     }
 }
 
+/// KV of these percentages on device, host and drive.
+fn kv_away(percent: [u32; 3], delegate: Delegate, folder: &Path) -> EngineConfig {
+    let [device, host, disk] = percent;
+    let kv = Split::new(ByTier { device, host, disk }.map(|p| p * (Split::WHOLE / 100))).unwrap();
+    let blocks = Blocks {
+        schedule: Some(Schedule::Zigzag),
+        num_batches: Some(2),
+        batch_size: Some(2),
+        kv,
+        delegate,
+        ..Blocks::default()
+    };
+    let offload = Offload { device_memory: Some(1 << 30), folder: Some(folder.into()), ..Offload::default() };
+    // A GPU's KV passes the host on its way from the drive.
+    let device = DeviceChoice::Cuda;
+    EngineConfig { device, weights: WeightsAs::F32, sparse: Some(0.1), blocks, offload, ..config() }
+}
+
+/// A page's worth of keys counts, of the hundred that sequences come to.
+#[test]
+fn sparse_attention_gives_the_same_tokens_wherever_kv_lives() {
+    if emulator::compiler().is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let resident = |sparse| EngineConfig { weights: WeightsAs::F32, sparse, ..config() };
+    let want = few(&start(Runs::Emulation, resident(Some(0.1))));
+    assert_ne!(few(&start(Runs::Emulation, resident(None))), want, "a tenth of the keys is not all of them");
+    let on_host = Planned::new(&checkpoint(), resident(Some(0.1))).unwrap().start(&|_| {}).unwrap();
+    assert_eq!(few(&on_host), want, "the CPU's");
+    for (runs, percent, delegate) in [
+        (Runs::Emulation, [0, 100, 0], Delegate::Host),
+        (Runs::Emulation, [0, 100, 0], Delegate::Streamed),
+        (Runs::Late(3), [20, 30, 50], Delegate::Streamed),
+    ] {
+        let engine = start(runs, kv_away(percent, delegate, folder.path()));
+        assert_eq!(few(&engine), want, "{runs:?}, {percent:?}, {delegate:?}");
+        let left = engine.counts().left_bytes[Lane::Up.index()];
+        assert_eq!(left > 0, delegate == Delegate::Streamed, "{left} bytes were left, {delegate:?}");
+    }
+}
+
+/// A sequence as long as there is no room for the scores of is refused, before anything is loaded.
+#[test]
+fn scores_that_have_no_room_are_refused() {
+    if emulator::compiler().is_none() {
+        return;
+    }
+    let device = GpuDevice::new(Emulator::new(Mma::Defined), 1 << 20).unwrap();
+    let kv = KvLayout { kv_heads: 1, head_dim: 64, dtype: KvDtype::Bf16 };
+    let needs = |positions| Needs { formats: vec![], kv, sparse: Some(positions) };
+    assert_eq!(device.prepare(&needs(128 << 10)), Ok(()));
+    let why = device.prepare(&needs(4 << 20)).unwrap_err();
+    assert!(why.contains("--max-model-len"), "{why}");
+}
+
 /// A step ends when the device has done it, and is told of with the times of all its nodes.
 #[test]
 fn lanes_of_a_late_device_are_told_of_in_order() {
@@ -247,8 +306,8 @@ fn kv_of_few_bits_gives_the_cpus_first_token() {
     if emulator::compiler().is_none() {
         return;
     }
-    for kv in [KvFormat::Fp8, KvFormat::Int4] {
-        let config = || EngineConfig { kv, ..config() };
+    for (kv, sparse) in [(KvFormat::Fp8, None), (KvFormat::Int4, None), (KvFormat::Int4, Some(0.1))] {
+        let config = || EngineConfig { kv, sparse, ..config() };
         let on_host = Planned::new(&checkpoint(), config()).unwrap().start(&|_| {}).unwrap();
         let (got, want) = (tokens(&start(Runs::Emulation, config()), None), tokens(&on_host, None));
         // Later ones may part where two are nearly as likely: the devices add in different orders.

@@ -7,6 +7,7 @@ use std::{env, fs, thread};
 
 use cuda::module::Module;
 use cuda::{Architecture, CudaError, compile};
+use kernels::attention::KvDtype;
 use kernels::linear::Format;
 use kernels::linear::quant::Narrow;
 
@@ -37,6 +38,10 @@ fn one_of_each_kind() -> Vec<Module> {
         Module::AttentionFp8 { head_dim: 128 },
         Module::AttentionInt4 { head_dim: 128 },
         Module::AttentionFloats { head_dim: 64 },
+        Module::Sparse { pages: KvDtype::Bf16, head_dim: 128 },
+        Module::Sparse { pages: KvDtype::Fp8, head_dim: 128 },
+        Module::Sparse { pages: KvDtype::Int4, head_dim: 128 },
+        Module::Sparse { pages: KvDtype::F32, head_dim: 64 },
     ]
 }
 

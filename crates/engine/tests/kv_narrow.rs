@@ -127,7 +127,5 @@ fn what_nothing_attends_is_refused() {
         assert_eq!(why_not, NoSuchKv::WithF32);
     }
     let wide = || config(KvFormat::AsActivations);
-    let cuda = EngineConfig { device: DeviceChoice::Cuda, ..wide() };
-    assert_eq!(why(EngineConfig { sparse: Some(0.1), ..cuda }), NoSuchKv::SparseOnCuda);
     assert_eq!(why(EngineConfig { sparse: Some(f32::NAN), ..wide() }), NoSuchKv::NoShare);
 }

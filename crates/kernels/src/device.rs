@@ -171,7 +171,7 @@ pub struct AttendShape {
     pub scale: f32,
     /// How many positions a query sees, itself included.
     pub window: Option<usize>,
-    /// Which share of them counts, those with the highest scores; all if absent. Not built on every device.
+    /// Which share of them counts, those with the highest scores; all if absent.
     pub share: Option<f32>,
 }
 
@@ -182,6 +182,8 @@ pub struct Needs {
     pub formats: Vec<Format>,
     /// Pages of keys and values.
     pub kv: KvLayout,
+    /// Positions of the longest sequence, where attention is to a share of the keys.
+    pub sparse: Option<usize>,
 }
 
 /// Arithmetic and memory of one device.
@@ -331,10 +333,8 @@ pub trait Device: Send + Sync {
     fn attend(&self, q: Rows, kv: KvPages, spans: &[Span<'_>], shape: AttendShape, out: Rows);
 
     /// The first half of an attention to a share of the keys, of decodes, a row each: which values it would read. These may
-    /// come after the call, keys are there. Asked only of devices that know shares.
-    fn choose(&self, _q: Rows, _kv: KvPages, _spans: &[Span<'_>], _shape: AttendShape) -> Chosen {
-        panic!("this device attends to all keys")
-    }
+    /// come after the call, keys are there. Returns once they are known.
+    fn choose(&self, q: Rows, kv: KvPages, spans: &[Span<'_>], shape: AttendShape) -> Chosen;
 
     /// Whether it can [`pick`](Device::pick) tokens from rows of so many logits.
     fn picks(&self, _vocab: usize) -> bool {

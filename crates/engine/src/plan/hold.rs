@@ -9,7 +9,7 @@ use model::store::Cut;
 use policy::sched::{BlockConfig, Schedule};
 use spec::{ByTier, ModelSpec, Split, Tier};
 
-use crate::config::{DeviceChoice, EngineConfig, KvFormat, WeightShare};
+use crate::config::{EngineConfig, KvFormat, WeightShare};
 use crate::plan::blocks::Passes;
 use crate::plan::budget::Budget;
 use crate::plan::nearest::{Nearest, Refused};
@@ -423,11 +423,6 @@ pub enum NoSuchKv {
         "KV of 8 or 4 bits meets queries in bf16, and f32 weights make them f32: leave --kv out, or choose other --weights"
     )]
     WithF32,
-    /// The GPU's kernels attend to all keys.
-    #[error(
-        "sparse attention is not built for CUDA: leave --sparse-attention out, or run on the CPU (--device cpu)"
-    )]
-    SparseOnCuda,
     /// No share at all, or more than all.
     #[error("sparse attention takes a share of the keys, above 0 and up to 1: 0.1 is a tenth")]
     NoShare,
@@ -466,9 +461,8 @@ impl EngineConfig {
     /// # Errors
     /// [`NoSuchKv`]: which are not, and what to do.
     pub(crate) fn check_kv(&self) -> Result<(), NoSuchKv> {
-        match (self.kv, self.dtype(), self.device) {
-            (KvFormat::Fp8 | KvFormat::Int4, Dtype::F32, _) => Err(NoSuchKv::WithF32),
-            (_, _, DeviceChoice::Cuda) if self.sparse.is_some() => Err(NoSuchKv::SparseOnCuda),
+        match (self.kv, self.dtype()) {
+            (KvFormat::Fp8 | KvFormat::Int4, Dtype::F32) => Err(NoSuchKv::WithF32),
             _ if self.sparse.is_some_and(|share| !(share > 0.0 && share <= 1.0)) => Err(NoSuchKv::NoShare),
             _ => Ok(()),
         }

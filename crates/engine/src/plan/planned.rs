@@ -258,7 +258,8 @@ impl<'a> Planned<'a> {
         let team = Arc::new(Team::start(config.threads)?);
         let store = self.made(&team, progress)?;
         let mut device = devices(Tier::Device, self.hold.arena_bytes() as usize, &team)?;
-        prepare(&*device, &self.blueprint, kv_layout(spec, config.kv_dtype()))?;
+        let longest = config.sparse.map(|_| self.hold.max_model_len);
+        prepare(&*device, &self.blueprint, kv_layout(spec, config.kv_dtype()), longest)?;
         let mut host = devices(Tier::Host, self.host_bytes(), &team)?;
         let before = self.hold.disk_bytes;
         let loader = Loader {
@@ -455,9 +456,15 @@ pub(crate) fn open(
 }
 
 /// Kernels are compiled before anything heavy is loaded, and before a request waits for them.
-pub(crate) fn prepare(device: &dyn Device, blueprint: &Blueprint, kv: KvLayout) -> Result<(), StartError> {
+/// `sparse`: positions of the longest sequence, if attention is to a share of them.
+pub(crate) fn prepare(
+    device: &dyn Device,
+    blueprint: &Blueprint,
+    kv: KvLayout,
+    sparse: Option<usize>,
+) -> Result<(), StartError> {
     let formats = blueprint.formats().into_iter().map(|(format, _)| format).collect();
-    device.prepare(&Needs { formats, kv }).map_err(StartError::Device)
+    device.prepare(&Needs { formats, kv, sparse }).map_err(StartError::Device)
 }
 
 fn create(path: &std::path::Path) -> Result<BufWriter<File>, StartError> {

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use kernels::arena::Buf;
 use kernels::attention::{BLOCK_TOKENS, Chosen, KvDtype};
 use kernels::device::KvPages;
 use spec::{Lane, Node, Tier};
@@ -25,6 +26,9 @@ pub(crate) fn by_token(dtype: KvDtype) -> bool {
         KvDtype::Int4 => false,
     }
 }
+
+/// Pages that pass the link at a time.
+const TOGETHER: usize = 256;
 
 /// A page of a head's values, and which of its tokens were chosen.
 type Page = (Plane, u32);
@@ -124,35 +128,38 @@ impl Machine {
         let slot = |tier| self.kv.slot(&step.program, node, tier).expect("KV that passes has a slot");
         let source = if home == Tier::Host { here.host } else { slot(Tier::Host) };
         let (target, mut pace) = (slot(Tier::Device), self.link.begin());
-        for &(plane, tokens) in pages {
-            match by_token(source.layout.dtype) {
-                true => self.lift_tokens(&mut pace, (plane, tokens), source, target),
-                false => self.copy_planes(&mut pace, &[plane], (Tier::Host, source), (Tier::Device, target)),
-            }
+        if by_token(source.layout.dtype) {
+            pages.chunks(TOGETHER).for_each(|pages| self.lift_tokens(&mut pace, pages, source, target));
+        } else {
+            let planes: Vec<Plane> = pages.iter().map(|page| page.0).collect();
+            self.copy_planes(&mut pace, &planes, (Tier::Host, source), (Tier::Device, target));
         }
         let (moved, all) = (pace.end(), pages.len() * source.layout.plane_bytes());
         self.stats.moved(link_to(Tier::Device), Moved::Kv, moved);
         self.stats.left(link_to(Tier::Device), all - moved);
     }
 
-    /// Values lie dim by dim: of each the chosen tokens, and zeros for the others.
-    fn lift_tokens(&self, pace: &mut Pace, (plane, tokens): Page, source: KvPages, target: KvPages) {
-        let layout = source.layout;
-        let of = |pages: KvPages, block| pages.buf.slice(plane.start(layout, block), layout.plane_bytes());
-        let dim = layout.plane_bytes() / layout.head_dim;
-        let number = dim / BLOCK_TOKENS;
-        let chosen: Vec<usize> = (0..BLOCK_TOKENS).filter(|token| tokens >> token & 1 == 1).collect();
-        self.host.view(&of(source, plane.here), &mut |from| {
-            self.device.fill(&of(target, plane.there), &mut |into| {
-                into.fill(0);
-                for (into, from) in into.chunks_exact_mut(dim).zip(from.chunks_exact(dim)) {
-                    for at in chosen.iter().map(|token| token * number) {
-                        into[at..][..number].copy_from_slice(&from[at..][..number]);
-                    }
+    /// Of each page the chosen tokens, and zeros for the others.
+    fn lift_tokens(&self, pace: &mut Pace, pages: &[Page], source: KvPages, target: KvPages) {
+        let plane_bytes = source.layout.plane_bytes();
+        let to: Vec<Buf> = pages.iter().map(|(plane, _)| plane.of(target, plane.there)).collect();
+        let mut plane = vec![0; plane_bytes];
+        self.device.spread(&to, &mut |first, into| {
+            let end = first + into.len();
+            for (page, begin) in pages.iter().zip((0..).step_by(plane_bytes)).skip(first / plane_bytes) {
+                let here = begin.max(first)..(begin + plane_bytes).min(end);
+                if here.is_empty() {
+                    break;
                 }
-            });
+                self.host.view(&page.0.of(source, page.0.here), &mut |from| {
+                    only_tokens(page.1, (from, &mut plane), source.layout.head_dim);
+                });
+                into[here.start - first..here.end - first]
+                    .copy_from_slice(&plane[here.start - begin..here.end - begin]);
+            }
         });
-        pace.pass(chosen.len() * number * layout.head_dim);
+        let chosen: usize = pages.iter().map(|(_, tokens)| tokens.count_ones() as usize).sum();
+        pace.pass(chosen * plane_bytes / BLOCK_TOKENS);
     }
 
     /// Copies planes of one memory to another.
@@ -163,12 +170,20 @@ impl Machine {
         (from, source): (Tier, KvPages),
         (to, target): (Tier, KvPages),
     ) {
-        let layout = source.layout;
-        for plane in planes {
-            let of =
-                |pages: KvPages, block| pages.buf.slice(plane.start(layout, block), layout.plane_bytes());
-            let (here, there) = (of(source, plane.here), of(target, plane.there));
-            pace.copy((self.memory(from), &here), (self.memory(to), &there));
+        let here: Vec<Buf> = planes.iter().map(|plane| plane.of(source, plane.here)).collect();
+        let there: Vec<Buf> = planes.iter().map(|plane| plane.of(target, plane.there)).collect();
+        pace.copy_all((self.memory(from), &here), (self.memory(to), &there));
+    }
+}
+
+/// A plane of values lies dim by dim: of each these tokens, and zeros for the others.
+fn only_tokens(tokens: u32, (from, into): (&[u8], &mut [u8]), head_dim: usize) {
+    let dim = from.len() / head_dim;
+    let number = dim / BLOCK_TOKENS;
+    into.fill(0);
+    for (into, from) in into.chunks_exact_mut(dim).zip(from.chunks_exact(dim)) {
+        for at in (0..BLOCK_TOKENS).filter(|token| tokens >> token & 1 == 1).map(|token| token * number) {
+            into[at..][..number].copy_from_slice(&from[at..][..number]);
         }
     }
 }

@@ -9,7 +9,9 @@
 //! Keys of neighbouring blocks come in one request, and so do values; both pass through the bounce buffer, which sorts
 //! them. The drive gives whole sectors: where planes are smaller, their neighbours come along.
 
+use kernels::arena::Buf;
 use kernels::attention::KvLayout;
+use kernels::device::KvPages;
 use model::store::SECTOR;
 
 /// A half of a block.
@@ -43,6 +45,11 @@ impl Plane {
     /// The same of a whole block.
     pub(crate) fn of_block(layout: KvLayout, pair: (u32, u32)) -> impl Iterator<Item = Plane> {
         [Half::Keys, Half::Values].into_iter().flat_map(move |half| Plane::all(layout, pair, half))
+    }
+
+    /// It, of a block of these pages.
+    pub(crate) fn of(&self, pages: KvPages, block: u32) -> Buf {
+        pages.buf.slice(self.start(pages.layout, block), pages.layout.plane_bytes())
     }
 
     /// Where a block's plane begins in memory, in bytes.

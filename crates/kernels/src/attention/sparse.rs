@@ -31,7 +31,16 @@ const _: () = assert!(BLOCK_TOKENS == u32::BITS as usize, "a bit for each token 
 impl Chosen {
     /// None, of so many rows.
     pub(super) fn none(spans: usize, kv_heads: usize, pages: usize) -> Chosen {
-        Chosen { kv_heads, pages, tokens: vec![0; spans * kv_heads * pages] }
+        Chosen::new(kv_heads, pages, vec![0; spans * kv_heads * pages])
+    }
+
+    /// As a device has found them: `tokens: [spans][kv_heads][pages]`, token `t` of a page bit `t` of its word.
+    ///
+    /// # Panics
+    /// If that is not a multiple of a span's words.
+    pub fn new(kv_heads: usize, pages: usize, tokens: Vec<u32>) -> Chosen {
+        assert!(tokens.is_empty() || tokens.len().is_multiple_of(kv_heads * pages), "words of whole spans");
+        Chosen { kv_heads, pages, tokens }
     }
 
     /// `[spans * kv_heads][pages]`.

@@ -133,10 +133,6 @@ impl Attention {
         self.spans.iter().map(|(start, rows)| (start + rows).div_ceil(BLOCK_TOKENS)).sum()
     }
 
-    fn reach(&self) -> Reach {
-        if self.share.is_some() { Reach::Cpu } else { Reach::Everywhere }
-    }
-
     fn case(self) -> Case {
         let spans: Vec<String> = match &self.spans[..] {
             [(0, rows)] => vec![format!("prefill-{rows}")],
@@ -174,7 +170,7 @@ impl Attention {
                 + self.rows() * 4 * (3 * q + 4 * kv)
                 + self.longest() * self.head_dim * 8
                 + (1 << 16),
-            reach: self.reach(),
+            reach: Reach::Everywhere,
             kernel: Box::new(self),
         }
     }

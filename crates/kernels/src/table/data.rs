@@ -31,6 +31,24 @@ pub(super) fn matrix(
     Ok(Rows { buf, dtype, rows, cols })
 }
 
+/// A matrix of whole numbers from 0 to 15 in f32, which comes again after so many rows. Of each 64 dims of a head the first is 0
+/// and the second 15, so that 4 bits are enough for all.
+pub(super) fn whole_numbers(
+    device: &mut dyn Device,
+    (rows, cols): (usize, usize),
+    (head_dim, distinct): (usize, usize),
+    seed: u64,
+) -> Result<Rows, Full> {
+    let number = |i: usize| match i % cols % head_dim % 64 {
+        0 => 0.0,
+        1 => 15.0,
+        _ => (8.0 * (1.0 + noise(seed, i % (distinct * cols)))).floor().clamp(0.0, 15.0),
+    };
+    let buf = device.take(rows * cols * 4)?;
+    device.fill(&buf, &mut |out| write(out, |i| number(i).to_le_bytes()));
+    Ok(Rows { buf, dtype: Dtype::F32, rows, cols })
+}
+
 /// Fills with noise in 8 bits, of numbers from large to very small.
 pub(super) fn fill_with_codes(device: &dyn Device, buf: &Buf, seed: u64) {
     let number = |i: usize| noise(seed, i) * if i.is_multiple_of(3) { 0.02 } else { 1.0 };

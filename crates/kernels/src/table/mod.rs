@@ -2,6 +2,7 @@
 //! against the scalar reference and to be timed. `ballast check` and `ballast bench kernels` run it.
 
 mod attention;
+mod choose;
 mod data;
 mod linear;
 mod rows;
@@ -35,7 +36,7 @@ pub struct Floor {
 pub enum Reach {
     /// All of them.
     Everywhere,
-    /// The CPU alone, so far: sparse attention, activations in whole numbers.
+    /// The CPU alone, so far: activations in whole numbers.
     Cpu,
 }
 
@@ -241,6 +242,7 @@ fn judge_heads(got: &[f32], want: &[f32], head_dim: usize) -> Verdict {
 pub fn conformance() -> Vec<Case> {
     let mut cases = linear::conformance();
     cases.extend(attention::conformance());
+    cases.extend(choose::conformance());
     cases.extend(rows::conformance());
     cases
 }
