@@ -18,7 +18,7 @@ use crate::args::{ConvertArgs, EmbedArgs, LinearArgs, NormArgs, PickArgs, StoreK
 use crate::attend::Plan;
 use crate::copies::Way;
 use crate::in_rows::Panels;
-use crate::module::Module;
+use crate::module::{Module, kind_of};
 use crate::product::Room;
 use crate::ranges::Ranges;
 use crate::repeat::{self, Repeating};
@@ -210,13 +210,7 @@ impl<D: Driver> Device for GpuDevice<D> {
     }
 
     fn prepare(&self, needs: &Needs) -> Result<(), String> {
-        if let Some(longest) = needs.sparse.filter(|longest| *longest > sparse::POSITIONS_MAX) {
-            return Err(format!(
-                "sparse attention to {longest} positions: on a GPU there is room for the scores of {}: say --max-model-len, or \
-                 leave --sparse-attention out",
-                sparse::POSITIONS_MAX
-            ));
-        }
+        sparse::check(needs)?;
         self.driver.prepare(&Module::needed(needs)).map_err(|e| e.to_string())
     }
 
@@ -475,16 +469,6 @@ impl<D: Driver> Device for GpuDevice<D> {
 
     fn choose(&self, q: Rows, kv: KvPages, spans: &[Span<'_>], shape: AttendShape) -> Chosen {
         self.choose_sparse(q, kv, spans, shape)
-    }
-}
-
-/// The kind of pages in `rows.cu`.
-fn kind_of(pages: KvDtype) -> u32 {
-    match pages {
-        KvDtype::F32 => 0,
-        KvDtype::Bf16 => 1,
-        KvDtype::Int4 => 2,
-        KvDtype::Fp8 => 3,
     }
 }
 

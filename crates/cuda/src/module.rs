@@ -242,6 +242,16 @@ fn number(format: Format) -> u8 {
     }
 }
 
+/// The kind of pages in `rows.cu`.
+pub(crate) fn kind_of(pages: KvDtype) -> u32 {
+    match pages {
+        KvDtype::F32 => 0,
+        KvDtype::Bf16 => 1,
+        KvDtype::Int4 => 2,
+        KvDtype::Fp8 => 3,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
