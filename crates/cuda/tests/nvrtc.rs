@@ -63,6 +63,7 @@ fn examine(module: Module, architecture: Architecture) -> Result<(Vec<String>, S
             Module::Attention { head_dim: 256 }
                 | Module::AttentionFp8 { head_dim: 256 }
                 | Module::AttentionInt4 { head_dim: 256 }
+                | Module::Sparse { head_dim: 256, .. }
         );
     let spilled = lines().filter(|line| !may_spill && spill_bytes(line) > spill_bytes_max(module));
     let has = |kernel: &str| compiled.log.contains(&format!("Compiling entry function '{kernel}'"));
