@@ -17,7 +17,7 @@ __device__ __forceinline__ void add_page(
 constexpr u32 MANY_TILES = DIM > 128 ? 1 : 2, WARP_ROWS = 16 * MANY_TILES, BLOCK_ROWS = 4 * WARP_ROWS;
 // Pages in shared memory, all but one of them on their way: as many as leave room for two blocks on a multiprocessor of sm_80 (or
 // one on that of sm_86, where heads are large).
-#ifdef BALLAST_MMA_BY_SHUFFLES
+#ifdef BALLAST_MMA_BY_HALVES
 #define STAGES 1
 #else
 #define STAGES (DIM > 128 ? 2 : 3)

@@ -297,7 +297,7 @@ static inline void copies_wait() {
   for (; fiber.copied < end; fiber.copied++) std::memcpy(fiber.copies[fiber.copied].to, fiber.copies[fiber.copied].from, 16);
 }
 
-#ifndef BALLAST_MMA_BY_SHUFFLES
+#ifndef BALLAST_MMA_BY_HALVES
 static inline float emulated_bf16(unsigned bits) { return __uint_as_float(bits << 16); }
 
 static inline void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
@@ -314,6 +314,39 @@ static inline void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsig
         unsigned y = w.words[4 * (2 * t + e) + pair % 4][4 + pair / 4];
         c[2 * row + e] += emulated_bf16(x & 0xffff) * emulated_bf16(y & 0xffff);
         c[2 * row + e] += emulated_bf16(x >> 16) * emulated_bf16(y >> 16);
+      }
+  emu::sync_warp();
+}
+#else
+// To the nearest half, ties to even: multiples of 2^-24 below its least exponent.
+static inline unsigned emulated_half(float x) {
+  unsigned sign = __float_as_uint(x) >> 16 & 0x8000, magnitude = __float_as_uint(x) & 0x7fffffff;
+  float size = __uint_as_float(magnitude);
+  if (!(size < 65520.0f)) { std::fprintf(stderr, "%g is no half\n", x); std::abort(); }
+  if (size < 6.103515625e-5f) return sign | (unsigned)std::nearbyint(size * 16777216.0f);
+  return sign | (((magnitude + 0xfff + (magnitude >> 13 & 1)) >> 13) - (112u << 10));
+}
+static inline unsigned to_halves(unsigned pair) {
+  return emulated_half(__uint_as_float(pair << 16)) | emulated_half(__uint_as_float(pair & 0xffff0000u)) << 16;
+}
+static inline float emulated_float(unsigned half) {
+  unsigned exponent = half >> 10 & 31, fraction = half & 0x3ff;
+  float size = exponent ? std::ldexp((float)(fraction + 1024), (int)exponent - 25) : std::ldexp((float)fraction, -24);
+  return half & 0x8000 ? -size : size;
+}
+
+static inline void mma_halves(float (&c)[4], unsigned a0, unsigned a1, unsigned b) {
+  emu::Warp& w = emu::warp();
+  unsigned lane = emu::current->thread.x % 32, g = lane / 4, t = lane % 4;
+  const unsigned mine[3] = {a0, a1, b};
+  for (int i = 0; i < 3; i++) w.words[lane][i] = mine[i];
+  emu::sync_warp();
+  for (unsigned row = 0; row < 2; row++)
+    for (unsigned e = 0; e < 2; e++)
+      for (unsigned pair = 0; pair < 4; pair++) {
+        unsigned x = w.words[4 * g + pair][row], y = w.words[4 * (2 * t + e) + pair][2];
+        c[2 * row + e] += emulated_float(x & 0xffff) * emulated_float(y & 0xffff);
+        c[2 * row + e] += emulated_float(x >> 16) * emulated_float(y >> 16);
       }
   emu::sync_warp();
 }

@@ -78,12 +78,29 @@ __device__ __forceinline__ float warp_min(float x) {
   return x;
 }
 
-#if defined(BALLAST_MMA_BY_SHUFFLES)
+#if defined(BALLAST_MMA_BY_HALVES) && !defined(BALLAST_EMULATED)
+// A pair of bf16 as halves, to the nearest. None of them is too large.
+__device__ __forceinline__ u32 to_halves(u32 pair) {
+  u32 halves;
+  asm("{ .reg .b16 low, high; cvt.rn.f16.f32 low, %1; cvt.rn.f16.f32 high, %2; mov.b32 %0, {low, high}; }"
+      : "=r"(halves) : "f"(widen_half(pair, 0)), "f"(widen_half(pair, 1)));
+  return halves;
+}
+
+// c: [16, 8] += a: [16, 8] halves * b: [8, 8] halves: of a, lane 4 g + t holds pair t of rows g and g + 8; of b, pair t of column g.
+// (PTX, "mma.m16n8k8".)
+__device__ __forceinline__ void mma_halves(float (&c)[4], u32 a0, u32 a1, u32 b) {
+  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(b));
+}
+#endif
+
+#if defined(BALLAST_MMA_BY_HALVES)
 __device__ __forceinline__ float dot_pair(u32 a, u32 b) {
   return widen(a & 0xffffu) * widen(b & 0xffffu) + __uint_as_float(a & 0xffff0000u) * __uint_as_float(b & 0xffff0000u);
 }
 
-// Where tensor cores have no bf16: the same product, lane by lane. Not inlined: it is called dozens of times.
+// The same product, lane by lane. Not inlined: it is called dozens of times.
 __device__ __noinline__ float4 mma_by_shuffles(float4 c, uint4 a, u32 b0, u32 b1) {
   u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll 1
@@ -101,9 +118,22 @@ __device__ __noinline__ float4 mma_by_shuffles(float4 c, uint4 a, u32 b0, u32 b1
   return c;
 }
 
+// Whether a number of a pair is larger than any half, or none.
+__device__ __forceinline__ u32 beyond_halves(u32 pair) { return ((pair & 0x7fff7fffu) + 0x38803880u) & 0x80008000u; }
+
+// Tensor cores without bf16 multiply halves. These have more bits, so that numbers from 2^-17 on stay what they are, and smaller
+// ones come to a multiple of 2^-24. Where one is too large for a half, lanes multiply.
 __device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-  float4 y = mma_by_shuffles(make_float4(c[0], c[1], c[2], c[3]), make_uint4(a[0], a[1], a[2], a[3]), b0, b1);
-  c[0] = y.x; c[1] = y.y; c[2] = y.z; c[3] = y.w;
+  u32 beyond = beyond_halves(b0) | beyond_halves(b1);
+#pragma unroll
+  for (u32 i = 0; i < 4; i++) beyond |= beyond_halves(a[i]);
+  if (__ballot_sync(ALL_LANES, beyond != 0)) {
+    float4 y = mma_by_shuffles(make_float4(c[0], c[1], c[2], c[3]), make_uint4(a[0], a[1], a[2], a[3]), b0, b1);
+    c[0] = y.x; c[1] = y.y; c[2] = y.z; c[3] = y.w;
+  } else {
+    mma_halves(c, to_halves(a[0]), to_halves(a[1]), to_halves(b0));
+    mma_halves(c, to_halves(a[2]), to_halves(a[3]), to_halves(b1));
+  }
 }
 #elif !defined(BALLAST_EMULATED)
 // c: [16, 8] += a: [16, 16] bf16 * b: [16, 8] bf16, spread over a warp. Lane 4 g + t holds, of a, pairs t of

@@ -34,7 +34,7 @@ pub(crate) fn options(module: Module, architecture: Architecture) -> Vec<String>
         options.push("--fmad=false".to_string());
     }
     if architecture < Architecture(80) {
-        options.push("-DBALLAST_MMA_BY_SHUFFLES".to_string());
+        options.push("-DBALLAST_MMA_BY_HALVES".to_string());
     }
     options
 }

@@ -59,8 +59,8 @@ fn values_are_chosen_as_the_reference_does() {
 }
 
 #[test]
-fn products_without_tensor_cores_agree_too() {
-    check(Mma::ByShuffles, |case| {
+fn products_of_halves_agree_too() {
+    check(Mma::ByHalves, |case| {
         case.name.starts_with("linear/bf16") || case.name.starts_with("attend/bf16/8:2x64")
     });
 }
@@ -73,19 +73,38 @@ fn a_rows_linear_does_not_depend_on_the_others() {
     }
     // Runs shorter than what a warp has on its way, longer ones that end in its midst, and a k that is no multiple of 32.
     for k in [32 * 19, 32 * 45, 8 * 37] {
-        let most = linear(520, 64, k);
+        let most = linear(520, 64, k, Mma::Defined, 1.0);
         // Up to 8, 32 and 64 rows, and several blocks of 64; the most are computed in tiles of 128.
         for rows in [1, 8, 9, 33, 130] {
-            let few = linear(rows, 64, k);
+            let few = linear(rows, 64, k, Mma::Defined, 1.0);
             assert!(few == most[..few.len()], "{rows} rows, k {k}");
         }
     }
 }
 
-/// The results of so many rows.
-fn linear(rows: usize, n: usize, k: usize) -> Vec<u8> {
+/// Activations beyond the largest half, at it, and so small that only their sums tell of them.
+#[test]
+fn products_of_halves_have_the_range_of_bf16() {
+    if emulator::compiler().is_none() {
+        return;
+    }
+    let floats = |mma, scale| {
+        let results = linear(9, 16, 64, mma, scale);
+        results.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect::<Vec<f32>>()
+    };
+    for (scale, tolerance) in [(1e30, 1e-6), (131_000.0, 1e-6), (1.0, 1e-6), (1e-3, 1e-4)] {
+        let (got, want) = (floats(Mma::ByHalves, scale), floats(Mma::Defined, scale));
+        let largest = want.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+        assert!(largest > 0.01 * scale && largest.is_finite());
+        let error = got.iter().zip(&want).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max) / largest;
+        assert!(error < tolerance, "times {scale}: {error:e}");
+    }
+}
+
+/// The results of so many rows, of activations of this size.
+fn linear(rows: usize, n: usize, k: usize, mma: Mma, scale: f32) -> Vec<u8> {
     let order = RowOrder::Plain;
-    let mut device = GpuDevice::new(Emulator::new(Mma::Defined).without_library(), 4 << 20).unwrap();
+    let mut device = GpuDevice::new(Emulator::new(mma).without_library(), 4 << 20).unwrap();
     let number = |i: usize| (i.wrapping_mul(2_654_435_761) >> 7 & 0xffff) as f32 / 65536.0 - 0.5;
     let weights: Vec<bf16> = (0..n * k).map(|i| bf16::from_f32(number(i))).collect();
     let w = device.take(packed_bytes(Format::Bf16, order, n, k)).unwrap();
@@ -100,7 +119,7 @@ fn linear(rows: usize, n: usize, k: usize) -> Vec<u8> {
     };
     let x = matrix(&mut device, Dtype::Bf16, k);
     let values: Vec<u8> =
-        (0..rows * k).flat_map(|i| bf16::from_f32(number(3 * i + 1)).to_le_bytes()).collect();
+        (0..rows * k).flat_map(|i| bf16::from_f32(scale * number(3 * i + 1)).to_le_bytes()).collect();
     device.upload(&x.buf, &values);
     let out = matrix(&mut device, Dtype::F32, n);
     device.linear(x, &w, None, Sink::Store(out));

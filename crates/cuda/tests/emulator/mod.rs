@@ -35,8 +35,8 @@ const PIECE_BYTES: usize = 5000;
 pub(crate) enum Mma {
     /// As the instruction's definition says.
     Defined,
-    /// Through the kernels' own shuffles, as on devices without bf16.
-    ByShuffles,
+    /// Of halves, as on devices without bf16, and where a number is too large for one through the kernels' own shuffles.
+    ByHalves,
 }
 
 impl Mma {
@@ -44,7 +44,7 @@ impl Mma {
     fn architecture(self) -> Architecture {
         match self {
             Mma::Defined => Architecture(80),
-            Mma::ByShuffles => Architecture(75),
+            Mma::ByHalves => Architecture(75),
         }
     }
 }
@@ -204,8 +204,8 @@ fn library(module: Module, mma: Mma) -> PathBuf {
             .to_vec();
     options.push("-Wno-unknown-pragmas".into());
     options.extend(module.defines());
-    if mma == Mma::ByShuffles {
-        options.push("-DBALLAST_MMA_BY_SHUFFLES".into());
+    if mma == Mma::ByHalves {
+        options.push("-DBALLAST_MMA_BY_HALVES".into());
     }
     let key = fnv(format!("{text}{options:?}").as_bytes());
     let base = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{module}-{key:016x}"));
