@@ -86,6 +86,12 @@ impl Pieces {
 
 /// Highest id plus one, checked before a table of that size is made.
 fn count(inner: &Inner) -> Result<usize, TokenizerError> {
+    // As a rule ids have no gaps: then there are as many as tokens, and the vocabulary need not be copied to be looked through.
+    let tokens = inner.get_vocab_size(true);
+    let gapless = |n: u32| (0..n).all(|id| inner.id_to_token(id).is_some());
+    if (1..=MAX_VOCAB as usize).contains(&tokens) && gapless(tokens as u32) {
+        return Ok(tokens);
+    }
     let highest = inner.get_vocab(true).into_values().max();
     match highest {
         None => Err(TokenizerError::malformed("vocabulary", "it is empty")),

@@ -191,6 +191,20 @@ fn further_special_tokens_are_skipped() {
 }
 
 #[test]
+fn ids_may_have_gaps() {
+    let whole = small("smollm");
+    let n = whole.vocab_size() as u32;
+    let last = whole.token(n - 1).unwrap();
+    let mut hf = fixture("smollm")["hf"].clone();
+    hf["model"]["vocab"][&last] = json!(n + 4);
+    let json = serde_json::to_vec(&hf).unwrap();
+    let tokenizer = Tokenizer::from_hf(&json, &TokenizerConfig::default()).unwrap();
+    assert_eq!(tokenizer.vocab_size() as u32, n + 5);
+    assert_eq!((tokenizer.token(n - 1), tokenizer.token(n + 4)), (None, Some(last)));
+    assert_eq!(tokenizer.token_bytes(n + 4), whole.token_bytes(n - 1));
+}
+
+#[test]
 fn gpt2_files_make_the_same_tokenizer() {
     let fixture = fixture("gpt-2");
     let vocab = serde_json::to_vec(&fixture["hf"]["model"]["vocab"]).unwrap();
