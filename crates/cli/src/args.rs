@@ -226,7 +226,9 @@ pub(crate) struct EngineArgs {
     #[arg(long, value_name = "TOKENS", value_parser = parse_count, help_heading = "Engine")]
     pub(crate) swap_tokens: Option<usize>,
     /// Keep the KV of beginnings that neither device nor host has room for on the drive (see --offload-dir and --disk), so many
-    /// tokens of it, and read it from there instead of computing it again.
+    /// tokens of it, and read it from there instead of computing it again. Where `ballast profile` was run, only what is read
+    /// sooner than computed. What comes faster than the drive can write is not kept: /metrics counts it
+    /// (ballast_prefix_cache_unsaved_blocks_total).
     #[arg(long, value_name = "TOKENS", value_parser = parse_count, help_heading = "Engine")]
     pub(crate) disk_cache_tokens: Option<usize>,
     /// Compute every prompt anew, even if its beginning is in memory.

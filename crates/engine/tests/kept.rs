@@ -10,6 +10,7 @@ use engine::{
     Blocks, Counts, DeviceChoice, Engine, EngineConfig, KvFormat, Offload, Planned, PrefixCaching, Request,
 };
 use model::sampling::SamplingParams;
+use policy::cost::{Curve, Linear, Tables};
 use policy::sched::Schedule;
 use spec::Lane;
 
@@ -154,4 +155,36 @@ fn room_for_beginnings_is_planned_within_the_drives_budget() {
     let endless = Planned::new(&checkpoint, endless).unwrap();
     let text = endless.start(&|_| {}).map(drop).unwrap_err().to_string();
     assert!(text.contains("take room on the drive"), "{text}");
+}
+
+/// A drive that reads so many bytes a second, and a device that computes so many rows of an MLP.
+fn machine(bytes_per_s: f64, rows_per_s: f64) -> Tables {
+    let mlp = Linear { seconds: Curve::rate(rows_per_s), ..Linear::default() };
+    Tables {
+        mlp,
+        disk_read: Curve::rate(bytes_per_s),
+        disk_write_bytes_per_s: 1e15,
+        copy_bytes_per_s: 1e15,
+        ..Tables::default()
+    }
+}
+
+#[test]
+fn beginnings_are_read_only_where_that_takes_less_than_computing_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let (checkpoint, config) = (checkpoint("llama-gqa-tied"), config(folder.path(), 2000));
+    let ran = |tables: Tables| {
+        let planned = Planned::new(&checkpoint, config.clone()).unwrap().foreseen(tables);
+        let engine = planned.start(&|_| {}).unwrap();
+        ([ask_all(&engine), ask_all(&engine)], engine.counts())
+    };
+    let (read, computed) = (ran(machine(1e15, 1.0)), ran(machine(1.0, 1e15)));
+    assert_eq!(read.0, computed.0, "either way the bits are the same");
+    assert!(read.1.drive_cached_tokens >= 2 * 96 && read.1.prefix_blocks_computed == 0, "{:?}", read.1);
+    assert!(computed.1.drive_cached_tokens == 0, "{:?}", computed.1);
+    assert!(
+        computed.1.prefix_blocks_computed >= 6 && computed.1.prefix_blocks.disk >= 12,
+        "{:?}",
+        computed.1
+    );
 }

@@ -1,7 +1,7 @@
 //! Blocks kept for reuse: what counts as copied to the host, and how it comes back.
 
 use policy::kv::Hold;
-use policy::sched::{Fcfs, FcfsConfig, Next, Scheduler};
+use policy::sched::{Fcfs, FcfsConfig, Next, ReadOrCompute, Scheduler};
 use spec::{
     BLOCK_TOKENS, BlockHash, BlockId, ByTier, Done, Kept, Nanos, Outcome, PrefixUse, Produced, Request,
     Sampling, SeqId, Step, StepId, Tier, Tokens,
@@ -290,4 +290,36 @@ fn blocks_keep_their_turn_while_they_are_copied() {
     assert_eq!(hold.arrive(StepId(0), &[], None), 0);
     hold.settle(None);
     assert_eq!(hold.take(Tier::Device, 2).map(|taken| taken.contains(&blocks[2])), Some(false));
+}
+
+#[test]
+fn what_is_computed_sooner_than_it_is_read_is_computed() {
+    for (read_ns, computed) in [(8, 0_u32), (100, 8)] {
+        let worth = ReadOrCompute { read_ns, compute_ns: 5, attend_ns: 1 };
+        let config = with_below(0, 64).config().clone();
+        let mut scheduler = Fcfs::new(FcfsConfig { read_or_compute: Some(worth), ..config });
+        comes_again(&mut scheduler, |_| false);
+        let (begins, came) = begins(&mut scheduler, 3, |_| false);
+        assert_eq!(
+            (begins, came),
+            (Tokens::of_blocks(8 - computed as usize), 8 - computed as usize),
+            "{read_ns}"
+        );
+        let counted = (scheduler.fetched(), scheduler.computed_instead());
+        assert_eq!(counted, (8 - u64::from(computed), computed.into()), "{read_ns}");
+    }
+}
+
+#[test]
+fn what_gives_way_before_it_is_written_is_counted() {
+    let mut scheduler = with_below(0, 64);
+    comes_again(&mut scheduler, |_| false);
+    assert_eq!(scheduler.evicted_unsaved(), 0);
+    let mut failing = with_below(0, 64);
+    comes_again(&mut failing, down);
+    assert!(failing.evicted_unsaved() >= 8, "{}", failing.evicted_unsaved());
+    // Without a tier below nothing is lost to a slow drive.
+    let mut alone = with_below(0, 0);
+    comes_again(&mut alone, |_| false);
+    assert_eq!(alone.evicted_unsaved(), 0);
 }

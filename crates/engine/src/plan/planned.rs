@@ -98,6 +98,10 @@ impl<'a> Planned<'a> {
         Planned { foresight: Some(by.into()), ..self }
     }
 
+    pub(crate) fn foresight(&self) -> Option<&Foresight> {
+        self.foresight.as_ref()
+    }
+
     pub(crate) fn spec(&self) -> &ModelSpec {
         self.checkpoint.spec()
     }
@@ -406,6 +410,7 @@ impl<'a> Planned<'a> {
             replica: ReplicaId(0),
             layout: Layout::SINGLE,
             block: self.blocks,
+            read_or_compute: self.read_or_compute(),
             ..FcfsConfig::default()
         }
     }

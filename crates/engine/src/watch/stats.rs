@@ -45,6 +45,8 @@ pub(crate) struct Stats {
     fetched: AtomicU64,
     prefix_blocks: ByTier<AtomicU64>,
     prefix_blocks_lost: AtomicU64,
+    prefix_blocks_computed: AtomicU64,
+    prefix_blocks_unsaved: AtomicU64,
     corrupted: AtomicU64,
     foreseen_ns: AtomicU64,
     foreseen_took_ns: AtomicU64,
@@ -126,6 +128,10 @@ pub struct Counts {
     pub prefix_blocks: ByTier<u64>,
     /// KV blocks of prefixes that could not be read from the drive or written to it.
     pub prefix_blocks_lost: u64,
+    /// KV blocks that the drive had of sequences that began, and that were computed, as that takes less than reading them.
+    pub prefix_blocks_computed: u64,
+    /// KV blocks of prefixes that gave way before a tier below had a copy: they came faster than they could be copied.
+    pub prefix_blocks_unsaved: u64,
     /// Sequences that ended because their logits were no numbers.
     pub corrupted: u64,
     /// Nanoseconds that the planner's costs said steps would take; none where nothing was planned.
@@ -186,6 +192,8 @@ impl Stats {
                 disk: self.prefix_blocks.disk.load(Ordering::Relaxed),
             },
             prefix_blocks_lost: self.prefix_blocks_lost.load(Ordering::Relaxed),
+            prefix_blocks_computed: self.prefix_blocks_computed.load(Ordering::Relaxed),
+            prefix_blocks_unsaved: self.prefix_blocks_unsaved.load(Ordering::Relaxed),
             corrupted: self.corrupted.load(Ordering::Relaxed),
             foreseen_ns: self.foreseen_ns.load(Ordering::Relaxed),
             foreseen_took_ns: self.foreseen_took_ns.load(Ordering::Relaxed),
@@ -252,6 +260,8 @@ impl Stats {
     pub(crate) fn prefixes(&self, scheduler: &Fcfs) {
         self.promoted.store(scheduler.promoted(), Ordering::Relaxed);
         self.fetched.store(scheduler.fetched(), Ordering::Relaxed);
+        self.prefix_blocks_computed.store(scheduler.computed_instead(), Ordering::Relaxed);
+        self.prefix_blocks_unsaved.store(scheduler.evicted_unsaved(), Ordering::Relaxed);
         for tier in Tier::ALL {
             self.prefix_blocks[tier].store(scheduler.kept(tier) as u64, Ordering::Relaxed);
         }

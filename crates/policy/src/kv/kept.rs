@@ -30,6 +30,11 @@ impl Hold {
         self.prefix[tier].len()
     }
 
+    /// Blocks of `tier` that gave way while no tier below had a copy.
+    pub fn evicted_unsaved(&self, tier: Tier) -> u64 {
+        self.evicted_unsaved[tier]
+    }
+
     /// Blocks of `tier` that hold the longest run of `hashes` from the first on, with their hashes. No reference is taken.
     pub fn find_on(&self, tier: Tier, hashes: &[BlockHash]) -> Vec<(BlockHash, BlockId)> {
         hashes.iter().map_while(|&hash| self.prefix[tier].find(hash).map(|block| (hash, block))).collect()
@@ -157,6 +162,8 @@ impl Hold {
     /// Frees what was kept for reuse longest ago; the block above that has lost its last copy below by that.
     pub(super) fn evict(&mut self, tier: Tier) -> Option<(Tier, BlockId)> {
         let (hash, block) = self.prefix[tier].evict().expect("available counts what can be evicted");
+        let below = self.below(tier).any(|below| self.prefix[below].find(hash).is_some());
+        self.evicted_unsaved[tier] += u64::from(!below);
         self.pools[tier].put_free(block);
         self.copy_gone(tier, hash)
     }

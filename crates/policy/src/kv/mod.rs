@@ -20,6 +20,7 @@ pub struct Hold {
     prefix: ByTier<Prefix>,
     /// Copies on their way from or to the drive. Their targets are taken, and nobody begins with them yet.
     arriving: Vec<Arrival>,
+    evicted_unsaved: ByTier<u64>,
 }
 
 impl Hold {
@@ -30,7 +31,7 @@ impl Hold {
             host: Pool::new(blocks.host),
             disk: Pool::new(blocks.disk),
         };
-        Self { pools, prefix: ByTier::default(), arriving: Vec::new() }
+        Self { pools, prefix: ByTier::default(), arriving: Vec::new(), evicted_unsaved: ByTier::default() }
     }
 
     /// Bytes that the hold itself comes to take for so many blocks, at most, of which so many may be kept for reuse by prefix.

@@ -96,6 +96,10 @@ fn kept(page: &mut Page, counts: &Counts, hold: &Hold) {
     }
     let help = "KV blocks of beginnings that could not be read from the drive or written to it.";
     page.one("ballast_prefix_cache_lost_blocks_total", COUNTER, help, counts.prefix_blocks_lost);
+    let help = "KV blocks of beginnings that gave way before host or drive had a copy: they came faster than copies are made.";
+    page.one("ballast_prefix_cache_unsaved_blocks_total", COUNTER, help, counts.prefix_blocks_unsaved);
+    let help = "KV blocks that the drive had of a prompt, and that were computed, as that takes less than reading them.";
+    page.one("ballast_prefix_cache_computed_blocks_total", COUNTER, help, counts.prefix_blocks_computed);
 }
 
 /// Present where weights did not fit and the planner decided.

@@ -1,5 +1,6 @@
 //! Limits of the first-come-first-served scheduler.
 
+use super::ReadOrCompute;
 use crate::sched::block::BlockConfig;
 use serde::{Deserialize, Serialize};
 use spec::{ByTier, Layout, ReplicaId, Tokens};
@@ -34,6 +35,9 @@ pub struct FcfsConfig {
     /// Kept blocks that one step reads from the drive beside what it computes, and writes to it, unless it computes more.
     #[serde(default = "drive_blocks")]
     pub max_drive_blocks: usize,
+    /// What the drive's prefixes take to read and to compute: those that are computed sooner are not read. None reads all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_or_compute: Option<ReadOrCompute>,
     /// The copy of the model that runs the steps.
     pub replica: ReplicaId,
     /// How it is cut.
@@ -88,6 +92,7 @@ impl Default for FcfsConfig {
             preempt: Preempt::Recompute,
             max_move_blocks: 64,
             max_drive_blocks: drive_blocks(),
+            read_or_compute: None,
             replica: ReplicaId(0),
             layout: Layout::SINGLE,
             block: BlockConfig::default(),

@@ -14,8 +14,10 @@ use spec::{BlockHash, BlockId, Kept, Tier};
 /// What a sequence can begin with on the tiers below the device.
 struct Below {
     host: Vec<(BlockHash, BlockId)>,
-    /// After what the host has.
+    /// After what the host has, as far as it is read.
     disk: Vec<(BlockHash, BlockId)>,
+    /// Blocks that the drive has after that, and that are computed sooner.
+    computed: usize,
 }
 
 impl Fcfs {
@@ -25,7 +27,7 @@ impl Fcfs {
     }
 
     /// Where prefixes are kept, from the device down.
-    fn levels(&self) -> Vec<Tier> {
+    pub(super) fn levels(&self) -> Vec<Tier> {
         let has = |tier: &Tier| match tier {
             Tier::Device => true,
             Tier::Host => self.hold.capacity(Tier::Host) > 0,
@@ -42,12 +44,16 @@ impl Fcfs {
         let left = sequence.reusable().len().saturating_sub(sequence.fetches);
         let mut disk = self.hold.find_on(Tier::Disk, &wanted[host.len()..]);
         disk.truncate(if self.config.block.schedule == Schedule::Continuous { left } else { 0 });
-        Below { host, disk }
+        let before = on_device + host.len();
+        let read = self.config.read_or_compute.is_none_or(|worth| worth.reads(before, disk.len()));
+        let computed = if read { 0 } else { disk.len() };
+        disk.truncate(disk.len() - computed);
+        Below { host, disk, computed }
     }
 
     /// Adds to what a sequence begins with (`shared`, taken) what the host has of its prompt after that.
     pub(super) fn promote(&mut self, draft: &mut Draft, rank: Rank, shared: Vec<BlockId>) -> Vec<BlockId> {
-        let found = self.below(rank, shared.len()).host;
+        let Below { host: found, computed, .. } = self.below(rank, shared.len());
         let fresh = self.bring_up(draft, rank, &found);
         let through_host = self.hold.capacity(Tier::Host) > 0;
         let sequence = self.table.live(rank.1);
@@ -57,6 +63,7 @@ impl Fcfs {
             let fetched = sequence.fetched.min(all);
             let passed = if through_host { fetched } else { 0 };
             self.fetched += fetched as u64;
+            self.computed_instead += computed as u64;
             self.promoted += sequence.promoted.min(all).saturating_sub(passed) as u64;
         }
         [shared, fresh].concat()
@@ -69,7 +76,7 @@ impl Fcfs {
         if self.table.live(rank.1).coming > 0 {
             return true;
         }
-        let Below { host, mut disk } = self.below(rank, shared.len());
+        let Below { host, mut disk, .. } = self.below(rank, shared.len());
         if disk.is_empty() {
             return false;
         }

@@ -16,8 +16,10 @@ mod config;
 mod kept;
 mod plan;
 mod preempt;
+mod worth;
 
 pub use config::{FcfsConfig, Preempt, ZeroLimit};
+pub use worth::ReadOrCompute;
 
 use crate::kv::{Hold, State, Table};
 use crate::sched::block::Pace;
@@ -58,6 +60,7 @@ pub struct Fcfs {
     preempted: Preempted,
     promoted: u64,
     fetched: u64,
+    computed_instead: u64,
 }
 
 /// Upper bounds of the preemptions of a sequence, as they are counted: vLLM's.
@@ -106,6 +109,7 @@ impl Fcfs {
             preempted: Preempted::default(),
             promoted: 0,
             fetched: 0,
+            computed_instead: 0,
         }
     }
 
@@ -142,6 +146,16 @@ impl Fcfs {
     /// The same of blocks that were read from the drive for it, on their way over the host where there is one.
     pub fn fetched(&self) -> u64 {
         self.fetched
+    }
+
+    /// Blocks that the drive had of sequences that began, and that were computed, as that takes less than reading them.
+    pub fn computed_instead(&self) -> u64 {
+        self.computed_instead
+    }
+
+    /// Blocks kept for reuse that gave way before the tier below had a copy, where there is one.
+    pub fn evicted_unsaved(&self) -> u64 {
+        self.levels().iter().rev().skip(1).map(|&tier| self.hold.evicted_unsaved(tier)).sum()
     }
 
     /// Blocks of a tier that are kept for reuse by prefix, those in use among them.
