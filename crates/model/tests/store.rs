@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use kernels::{AlignedBytes, Team};
 use model::Checkpoint;
 use model::decoder::{Blueprint, WeightsAs};
-use model::store::{Maker, Store};
+use model::store::{CHECKED_EVERY, Maker, Run, Store};
 use spec::ModelSpec;
 
 fn checkpoint() -> Checkpoint {
@@ -81,6 +81,44 @@ fn damage_is_found_by_the_first_read() {
     std::fs::write(&path, &bytes[..bytes.len() - 4096]).unwrap();
     let text = maker.open().unwrap_err().to_string();
     assert!(text.contains("torn"), "{text}");
+}
+
+/// Reads of a panel until it is found to be damaged.
+fn reads_until_found(store: &Store, run: &Run, memory: &mut [u8]) -> Option<u32> {
+    let is_found = |_: &u32| store.read(std::slice::from_ref(run), memory).is_err();
+    (1..=2 * CHECKED_EVERY).find(is_found)
+}
+
+#[test]
+fn damage_that_comes_later_is_found_by_a_rotating_share_of_reads() {
+    let (checkpoint, home) = (checkpoint(), tempfile::tempdir().unwrap());
+    let blueprint = blueprint(&checkpoint, WeightsAs::Bf16);
+    let maker = Maker { checkpoint: &checkpoint, blueprint: &blueprint, home: home.path() };
+    let store = maker.make(&Team::new(1), &|_| {}).unwrap();
+    contents(&store);
+    let mut bytes = std::fs::read(panels(home.path())).unwrap();
+    bytes.iter_mut().for_each(|byte| *byte ^= 1);
+    std::fs::write(panels(home.path()), &bytes).unwrap();
+    let layout = store.layout();
+    let each = |(index, place): (usize, &model::store::Place)| {
+        (0..place.panels).map(|panel| layout.run(index, panel..panel + 1, 0)).collect::<Vec<Run>>()
+    };
+    let runs: Vec<Run> = layout.places().iter().enumerate().flat_map(each).collect();
+    let mut memory = AlignedBytes::zeroed(2 << 20);
+    let found: Vec<u32> =
+        runs.iter().map(|run| reads_until_found(&store, run, &mut memory).expect("found")).collect();
+    assert!(found.iter().all(|&reads| reads <= CHECKED_EVERY), "{found:?}");
+    // Each pass compares another share, so that none takes much longer than the others.
+    let share = runs.len().div_ceil(CHECKED_EVERY as usize);
+    for pass in 1..=CHECKED_EVERY {
+        let checked = found.iter().filter(|&&reads| reads == pass).count();
+        assert!(checked <= share, "pass {pass} compares {checked} of {} panels", runs.len());
+    }
+    assert_eq!(
+        reads_until_found(&store, &runs[0], &mut memory),
+        Some(1),
+        "whoever reads it again is told again"
+    );
 }
 
 #[test]

@@ -22,4 +22,4 @@ pub use direct::{Access, DirectFile, READERS, SECTOR, Stretch, Written};
 pub use fingerprint::fingerprint;
 pub use layout::{Layout, Place, Run};
 pub use make::Maker;
-pub use open::Store;
+pub use open::{CHECKED_EVERY, Store};
