@@ -2,12 +2,15 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use common::{Story, checkpoint, split, start};
-use engine::{Blocks, Engine, EngineConfig, Expected, Offload, Planned, Request, WeightShare};
+use engine::{Blocks, Engine, EngineConfig, Expected, HostLinears, Offload, Planned, Request, WeightShare};
 use model::sampling::SamplingParams;
+use policy::pipeline::Overlap;
 use policy::sched::Schedule;
+use spec::Lane;
 
 fn config() -> EngineConfig {
     EngineConfig {
@@ -78,6 +81,26 @@ fn every_schedule_gives_the_bits_of_plain() {
             }
         }
     }
+}
+
+/// What ran, with nothing beside it: each lane has its own work, and none begins before the last has ended.
+#[test]
+fn without_overlap_lanes_take_turns() {
+    let (folder, model) = (tempfile::tempdir().unwrap(), "llama-gqa-tied");
+    let want = stories(&start(model, config()));
+    let share = WeightShare::Exactly(split([20, 40, 40]));
+    let offload = Offload { share, linears: HostLinears::Device, ..streamed(folder.path()) };
+    let blocks = Blocks { overlap: Overlap::Nothing, ..blocks(Schedule::Zigzag, 2, 6) };
+    let engine =
+        start(model, EngineConfig { blocks, offload, steps_in_flight: 2, lane_spans: 1 << 14, ..config() });
+    assert_eq!(stories(&engine), want);
+    let mut ran = engine.ranges().ran;
+    ran.sort_by_key(|ran| (ran.start, ran.end));
+    let lanes: BTreeSet<Lane> = ran.iter().map(|ran| ran.lane).collect();
+    assert_eq!(lanes, BTreeSet::from([Lane::Device, Lane::Up, Lane::DiskRead]));
+    assert!(ran.is_sorted_by(|before, after| before.end <= after.start), "two at a time");
+    let busy = engine.counts().lane_busy_ns;
+    assert!(lanes.iter().all(|lane| busy[lane.index()] > 0), "{busy:?}");
 }
 
 #[test]

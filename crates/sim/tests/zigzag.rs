@@ -5,7 +5,9 @@ mod common;
 
 use common::dataflow::play;
 use policy::cost::Cost;
-use policy::pipeline::{DiskPath, Excess, Plan, Share, Timeline, Values, Weights, arrange, lock_step, lower};
+use policy::pipeline::{
+    DiskPath, Excess, Overlap, Plan, Share, Timeline, Values, Weights, arrange, lock_step, lower,
+};
 use sim::Rng;
 use spec::{
     ByTier, Lane, Layout, Load, MoveLoad, Nanos, Op, Part, Pipeline, Program, Shape, Split, Tensor, Tier,
@@ -345,6 +347,26 @@ fn flexgen_loop(shape: &Shape, plan: &Plan, cost: &dyn Cost) -> Nanos {
         total += lanes.chain([compute[at]]).max().unwrap_or_default();
     }
     before + total + outward[squares - 1].iter().copied().sum()
+}
+
+/// Without overlap the picture still shows which lane does what, and each node waits for the one before it, over steps too.
+#[test]
+fn one_thing_at_a_time_goes_on_where_it_belongs() {
+    let mut rng = Rng::new(1);
+    let weights = Weights::Streamed { host: Share::Some, disk: Some(DiskPath::ThroughHost) };
+    let loads = vec![decodes(4, Tier::Host, Tier::Host), decodes(4, Tier::Disk, Tier::Device)];
+    let shape = shape(Pipeline::Zigzag, loads);
+    let cost = random_cost(&mut rng);
+    let beside = lower(&shape, &plan(3, weights));
+    let alone = Plan { overlap: Overlap::Nothing, ..plan(3, weights) };
+    let alone = arrange(lower(&shape, &alone), &shape, &cost);
+    let places = |program: &Program| -> Vec<_> { program.nodes().iter().map(|n| (n.op, n.lane)).collect() };
+    assert_eq!(places(&alone), places(&beside));
+    let sum: Nanos = alone.nodes().iter().map(|node| cost(&node.op, &shape)).sum();
+    let mut timeline = Timeline::new(Nanos(0));
+    let mut commit = || timeline.commit(Nanos(0), &alone, &shape, &cost);
+    let (first, second) = (commit(), commit());
+    assert_eq!((first.end, second.begin, second.end), (sum, sum, sum + sum));
 }
 
 #[test]

@@ -65,11 +65,13 @@ pub enum Buffer {
         /// Where.
         tier: Tier,
     },
+    /// No memory: the turn that nodes take where one thing is done at a time (see [`Program::in_turn`]).
+    Turn,
 }
 
 impl Buffer {
     /// Kinds of [`Buffer::key`].
-    pub const KINDS: usize = 9;
+    pub const KINDS: usize = 10;
 
     /// A dense name: (kind, index within the kind).
     pub fn key(self) -> (usize, usize) {
@@ -84,6 +86,7 @@ impl Buffer {
             Buffer::Kv { layer, tier } => (6, at(layer, tier)),
             Buffer::KvSlot { slot, tier } => (7, at(slot, tier)),
             Buffer::Moved { layer, tier } => (8, at(layer, tier)),
+            Buffer::Turn => (9, 0),
         }
     }
 }
@@ -245,6 +248,19 @@ impl Program {
     pub fn on_lanes(mut self, of: impl Fn(Lane) -> Lane) -> Self {
         self.nodes.iter_mut().for_each(|node| node.lane = of(node.lane));
         self
+    }
+
+    /// The same nodes in the same order, each on its own lane, but one at a time: each waits for the one before it, of an
+    /// earlier program too.
+    #[must_use]
+    pub fn in_turn(self) -> Self {
+        let mut program = Program::with_capacity(self.layout, self.nodes.len());
+        for node in &self.nodes {
+            let touches = self.touches(node).iter().map(|touch| (touch.buffer, touch.access));
+            let turn = [(Buffer::Turn, Access::Write)];
+            program.push(node.op, node.lane, node.ranks, touches.chain(turn));
+        }
+        program
     }
 
     /// Which of the device's activation buffers a node works in: that of a batch, or one that batches take in turn.

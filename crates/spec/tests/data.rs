@@ -79,6 +79,7 @@ fn buffers_have_names_of_their_own() {
         assert!(keys.insert(buffer.key()), "{buffer:?} shares its name");
     };
     add(Buffer::Sampled);
+    add(Buffer::Turn);
     for index in 0..5 {
         add(Buffer::Logits { batch: index });
         for tier in Tier::ALL {

@@ -22,7 +22,7 @@ pub use plan::{DiskPath, Excess, Overlap, Plan, Share, Values, Weights};
 pub use timeline::{Pauses, Timeline, Timing};
 pub use waits::{Ticket, Waits};
 
-use spec::{Pipeline, Program, Shape};
+use spec::{Lane, Pipeline, Program, Shape};
 
 /// The program of a shape, in an order that is right but not yet good (see [`arrange`]).
 pub fn lower(shape: &Shape, plan: &Plan) -> Program {
@@ -33,6 +33,7 @@ pub fn lower(shape: &Shape, plan: &Plan) -> Program {
     };
     match plan.overlap {
         Overlap::Lanes => program,
-        overlap => program.on_lanes(|lane| overlap.lane(lane)),
+        Overlap::SharedCores => program.on_lanes(|lane| if lane == Lane::Host { Lane::Device } else { lane }),
+        Overlap::Nothing => program.in_turn(),
     }
 }

@@ -1,7 +1,7 @@
 //! What a pipeline must know beside the shape: how many layers, what is not on the device, and what slots have room for.
 
 use super::delegation::Delegation;
-use spec::{ByTier, Lane, Layout, Load, Pipeline, Shape, Split, Tier};
+use spec::{ByTier, Layout, Load, Pipeline, Shape, Split, Tier};
 
 /// How what lives on the drive reaches the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,18 +84,8 @@ pub enum Overlap {
     Lanes,
     /// As that, but the host attends with the cores that the device computes with: one of them at a time.
     SharedCores,
-    /// Nothing: what overlapping brings can be measured.
+    /// Nothing: each node waits for the one before it, on whichever lane. What overlapping brings can be measured, and seen.
     Nothing,
-}
-
-impl Overlap {
-    /// The lane that runs what is meant for `lane`.
-    pub fn lane(self, lane: Lane) -> Lane {
-        match (self, lane) {
-            (Overlap::Nothing, _) | (Overlap::SharedCores, Lane::Host) => Lane::Device,
-            _ => lane,
-        }
-    }
 }
 
 /// What pipelines lower by.
