@@ -92,7 +92,8 @@ pub(crate) fn kept_or_taken(opened: &Opened, config: &EngineConfig, args: &Engin
         "nothing was measured of this model on this machine yet: that is done now, once (see `ballast profile`)"
     );
     let profile = taken(opened, config, args)?;
-    profile.keep(&folder())?;
+    let path = profile.keep(&folder())?;
+    note!("measured in {:.0} s, kept for the next plan and run in {}", profile.seconds, path.display());
     Ok(profile)
 }
 

@@ -92,8 +92,21 @@ fn flags_that_would_not_be_heard_are_refused_by_name() {
             ballast(&["plan", "opt-30b", flag, nonsense]).refused(2, &[flag, "above zero"]);
         }
     }
-    ballast(&["plan", &common::golden("llama"), "--hardware", "t9"])
-        .refused(2, &["--hardware", "this machine"]);
+}
+
+#[test]
+fn a_plan_of_a_model_that_is_here_refuses_what_it_does_not_hear() {
+    let model = common::golden("llama");
+    for (flag, value, instead) in [
+        ("--hardware", "t9", "this machine"),
+        ("--devices", "1", "one device"),
+        ("--record", "x", "runs the plan"),
+        ("--chat-template", "x", "runs the plan"),
+        ("--tool-call-parser", "hermes", "runs the plan"),
+        ("--max-model-len", "64", "--gen-len"),
+    ] {
+        ballast(&["plan", &model, flag, value]).refused(2, &[flag, instead]);
+    }
 }
 
 #[test]

@@ -14,6 +14,14 @@ fn what_is_measured_is_planned_with() {
     let cache = Folder::new();
     let none = ballast(&cache, &["profile", &golden("llama-gqa-tied"), "--refresh"]);
     none.refused(1, &["there is no profile", "leave --refresh out"]);
+    let unmeasured = ballast(&cache, &[&["plan", &golden("llama-gqa-tied")][..], &JOB].concat());
+    let said = unmeasured.err.clone();
+    unmeasured.fine();
+    let kept = cache.path("profiles").display().to_string();
+    assert!(
+        said.contains("once") && said.contains("kept for the next plan") && said.contains(&kept),
+        "{said}"
+    );
     let out =
         ballast(&cache, &["profile", &golden("llama-gqa-tied"), "--json", &cache.name("copy.json")]).fine();
     assert!(out.contains("drive written"), "{out}");

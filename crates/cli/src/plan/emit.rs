@@ -7,7 +7,7 @@ use policy::sched::{Delegate, Schedule};
 use spec::{Placement, Tier};
 
 use super::candidate::{Job, Scored};
-use crate::args::{LoadFormat, Percent, PlanArgs};
+use crate::args::{ActivationsAs, LoadFormat, Percent, PlanArgs};
 
 /// Names of schedules as `--schedule` has them.
 pub(super) fn schedule(schedule: Schedule) -> &'static str {
@@ -42,6 +42,9 @@ pub(super) fn toml(args: &PlanArgs, best: &Scored, job: Job) -> String {
     line("device", name(engine.device.to_possible_value()));
     line("weights", name(engine.weights.to_possible_value()));
     line("kv", name(engine.kv.to_possible_value()));
+    if engine.activations != ActivationsAs::Exact {
+        line("activations", name(engine.activations.to_possible_value()));
+    }
     if let Some(share) = engine.sparse_attention {
         line("sparse-attention", share.to_string());
     }

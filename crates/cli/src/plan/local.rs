@@ -25,6 +25,7 @@ const REQUESTS: usize = 64;
 pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
     let scenario = &args.scenario;
     refuse_what_is_of_published_models(&args)?;
+    refuse_what_is_not_planned_by(&args)?;
     let json = JsonReport::open(scenario.json.as_deref())?;
     let mut config_file = args.emit_config.as_deref().map(OutputFile::open).transpose()?;
     let job = Job {
@@ -80,7 +81,7 @@ fn refuse_what_is_of_published_models(args: &PlanArgs) -> Result<()> {
         ("--compress-weight", scenario.compress_weight, "write --weights int4"),
         ("--compress-cache", scenario.compress_cache, "write --kv int4"),
         ("--no-host-attention", scenario.no_host_attention, "write --attend device"),
-        ("--devices", scenario.devices() != 1, "it is planned for one device so far"),
+        ("--devices", scenario.devices.is_some(), "it is planned for one device so far"),
     ];
     match unheard.into_iter().find(|(_, given, _)| *given) {
         Some((flag, _, instead)) => {
@@ -89,6 +90,27 @@ fn refuse_what_is_of_published_models(args: &PlanArgs) -> Result<()> {
                 args.model
             )))
         }
+        None => Ok(()),
+    }
+}
+
+/// Flags of an engine that change no plan, with what to do about them.
+fn refuse_what_is_not_planned_by(args: &PlanArgs) -> Result<()> {
+    let engine = &args.engine;
+    let of_the_run = "give it to the command that runs the plan";
+    let unheard = [
+        ("--record", engine.record.is_some(), "nothing runs here", of_the_run),
+        ("--chat-template", engine.chat_template.is_some(), "prompts are only counted", of_the_run),
+        ("--tool-call-parser", engine.tool_call_parser.is_some(), "answers are only counted", of_the_run),
+        (
+            "--max-model-len",
+            engine.max_model_len.is_some(),
+            "all sequences are of one length",
+            "write --prompt-len and --gen-len",
+        ),
+    ];
+    match unheard.into_iter().find(|(_, given, ..)| *given) {
+        Some((flag, _, why, instead)) => bail!(Misuse(format!("{flag} changes no plan ({why}): {instead}"))),
         None => Ok(()),
     }
 }

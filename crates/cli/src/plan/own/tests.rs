@@ -201,6 +201,18 @@ fn an_emitted_plan_means_the_same_where_there_is_more_memory() {
 }
 
 #[test]
+fn numbers_are_emitted_as_they_were_planned() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, job) = (model(folder.path()), (8, 12, 4));
+    let opened = loaded::open(Some(&model), &bench(&model, &[]), Voice::Quiet).unwrap();
+    let given = format!("--memory 1GiB --offload-dir {model} --weights int8 --activations int16 --kv fp8");
+    let tables = machine(1e-8, 1e-8, 1e-9);
+    let args = emitted(folder.path(), &model, &opened, (&flags(&given), job), &tables);
+    let names = [args.weights_name(), args.activations_name(), args.kv_name().into()];
+    assert_eq!(names, ["int8", "int16", "fp8"]);
+}
+
+#[test]
 fn weights_that_fit_make_way_for_kv_where_that_is_faster() {
     let folder = tempfile::tempdir().unwrap();
     let model = model(folder.path());
