@@ -183,7 +183,7 @@ impl World for Real {
         self.stats.step_started(shape);
         let now = self.now();
         if let Some(foreseen) = &mut self.foreseen {
-            foreseen.start(now, &program, shape);
+            foreseen.start(now, &program, shape, self.plan.delegation);
         }
         let tables = self.tables.apply(&step);
         for chunk in step.chunks() {

@@ -11,6 +11,10 @@ use crate::plan::foresight::Foresight;
 
 /// From this share on another factor is worth other costs: each change weighs anew who computes with the host's weights.
 const WORTH: f64 = 0.02;
+/// Of the time this much at the most goes to copies that are made to hear what they take.
+const PROBED: f64 = 0.01;
+/// And not more often than once in this share of what is remembered.
+const PROBED_EVERY: f64 = 0.1;
 
 /// Costs of the engine where its ops take what these tables say.
 pub(crate) type Costs = Box<dyn Fn(Tables) -> Measured + Send>;
@@ -47,6 +51,8 @@ pub(crate) struct Foreseen {
     spent_before: [u64; OpSort::COUNT],
     /// Seconds of work that were listened to.
     heard_s: f64,
+    /// Seconds of steps since something was last copied between host and device.
+    silent_s: f64,
 }
 
 impl Foreseen {
@@ -66,12 +72,27 @@ impl Foreseen {
             unheard: [0.0; OpSort::COUNT],
             spent_before: [0; OpSort::COUNT],
             heard_s: 0.0,
+            silent_s: 0.0,
         }
     }
 
-    /// In which steps the host computes with weights that live there, by what is known now.
+    /// In which steps the host computes with weights that live there, by what is known now. Nothing is heard of copies that are
+    /// not made: so after a while the next step makes them, or a link that has become faster would never be found out.
     pub(crate) fn delegation(&self) -> Delegation {
-        self.cost.delegation
+        match self.cost.delegation {
+            Delegation::Cheaper(_) if self.silent_s > self.patience_s() => Delegation::Never,
+            known => known,
+        }
+    }
+
+    /// For how long the host computes with its weights until they are copied again to hear what that takes.
+    fn patience_s(&self) -> f64 {
+        if self.rehearsed(OpSort::Copies) {
+            return f64::INFINITY;
+        }
+        let bytes: u64 = self.cost.from_host.iter().flatten().sum();
+        let copied_s = bytes as f64 / self.cost.tables.copy_bytes_per_s;
+        (copied_s / PROBED).max(self.by.pace.memory_s * PROBED_EVERY)
     }
 
     /// What is learned so far, that of earlier runs included.
@@ -86,14 +107,20 @@ impl Foreseen {
         }
     }
 
-    /// A step begins.
-    pub(crate) fn start(&mut self, now: Nanos, program: &Program, shape: &Shape) {
+    /// A step begins that was lowered with `delegation`.
+    pub(crate) fn start(&mut self, now: Nanos, program: &Program, shape: &Shape, delegation: Delegation) {
         let before = self.under_way.back().copied().unwrap_or(self.done).max(self.done);
-        let timing = self.timeline.commit(self.done, program, shape, &self.cost);
+        let tried =
+            (delegation != self.cost.delegation).then(|| Measured { delegation, ..self.cost.clone() });
+        let cost = tried.as_ref().unwrap_or(&self.cost);
+        let timing = self.timeline.commit(self.done, program, shape, cost);
         let end = timing.end;
         let mut sorts = [0.0; OpSort::COUNT];
         for (node, (begin, end)) in program.nodes().iter().zip(timing.nodes) {
             if let Some(sort) = OpSort::of(&node.op).map(|sort| self.priced_as(sort)) {
+                if sort == OpSort::Copies {
+                    self.silent_s = 0.0;
+                }
                 let as_measured = self.applied.factor(sort);
                 sorts[sort as usize] += Nanos(end.0 - begin.0).as_secs() / as_measured;
             }
@@ -111,6 +138,7 @@ impl Foreseen {
         self.done = self.done.max(end);
         let took = Nanos(now.0.saturating_sub(started.max(self.ended).0));
         self.ended = now;
+        self.silent_s += took.as_secs();
         Some((said.all, took))
     }
 
@@ -122,16 +150,23 @@ impl Foreseen {
             let spent = Nanos(spent[sort as usize] - self.spent_before[sort as usize]);
             took[self.priced_as(sort) as usize] += spent.as_secs();
         }
-        if took.iter().sum::<f64>() < self.by.pace.window_s {
+        let all = took.iter().sum::<f64>();
+        if all < self.by.pace.window_s {
             return;
         }
         for sort in OpSort::ALL {
             let (said, took) = (self.unheard[sort as usize], took[sort as usize]);
-            if !self.rehearsed(sort) {
-                self.by.correction.hear(sort, said, took, &self.by.pace);
+            if self.rehearsed(sort) {
+                continue;
+            }
+            let correction = &mut self.by.correction;
+            if took > 0.0 {
+                correction.hear(sort, said, took, &self.by.pace);
+            } else {
+                correction.fade(sort, all, &self.by.pace);
             }
         }
-        self.heard_s += took.iter().sum::<f64>();
+        self.heard_s += all;
         (self.unheard, self.spent_before) = ([0.0; OpSort::COUNT], spent);
         if self.by.correction.differs(&self.applied, WORTH) {
             self.applied = self.by.correction;
@@ -158,14 +193,22 @@ mod tests {
     use super::*;
     use crate::lock::lock;
     use policy::cost::{Curve, Dims, ElementBytes, Linear, Pace};
-    use policy::pipeline::{DiskPath, Plan};
+    use policy::pipeline::{BothWays, DiskPath, Plan, Share, Weights};
     use spec::{Layout, Load, Pipeline};
     use std::sync::{Arc, Mutex};
 
     /// A second for each row of each op that has a table.
     fn foreseen(pace: Pace) -> Foreseen {
+        foreseen_with(pace, (Delegation::Never, vec![]), 1.0)
+    }
+
+    fn foreseen_with(
+        pace: Pace,
+        (delegation, from_host): (Delegation, Vec<[u64; 2]>),
+        copy_bytes_per_s: f64,
+    ) -> Foreseen {
         let linear = Linear { seconds: Curve::rate(1.0), ..Linear::default() };
-        let tables = Tables { mlp: linear, copy_bytes_per_s: 1.0, ..Tables::default() };
+        let tables = Tables { mlp: linear, copy_bytes_per_s, ..Tables::default() };
         let dims = Dims {
             layers: 1,
             hidden: 8,
@@ -182,8 +225,8 @@ mod tests {
             dims,
             bytes: ElementBytes::BF16,
             from_disk: vec![],
-            from_host: vec![],
-            delegation: Delegation::Never,
+            from_host: from_host.clone(),
+            delegation,
             disk_path: DiskPath::Direct,
             windows: vec![],
             link: None,
@@ -212,7 +255,7 @@ mod tests {
         let program = policy::pipeline::lower(&shape, &Plan::resident(1, 64));
         let mut spent = [0; OpSort::COUNT];
         for step in 0..40 {
-            foreseen.start(second(6 * step), &program, &shape);
+            foreseen.start(second(6 * step), &program, &shape, Delegation::Never);
             let (said, _) = foreseen.finish(second(6 * step + 6)).expect("a step");
             spent[OpSort::Linears as usize] += second(6).0;
             foreseen.learn(spent);
@@ -231,7 +274,7 @@ mod tests {
         // What was learned is not learned twice.
         let again = Foresight { correction: learned, ..foreseen.by.clone() };
         let mut next = Foreseen::new(foreseen.costs, again);
-        next.start(second(0), &program, &shape);
+        next.start(second(0), &program, &shape, Delegation::Never);
         let (said, _) = next.finish(second(6)).expect("a step");
         assert!((said.as_secs() - 6.0).abs() < 0.1, "{said:?}");
         let mut more = [0; OpSort::COUNT];
@@ -240,17 +283,48 @@ mod tests {
         assert!(next.learned().factor(OpSort::Linears) < 3.2, "{:?}", next.learned());
     }
 
+    /// The host computes with its weights, for good as it seems.
+    #[test]
+    fn copies_that_are_not_made_are_tried_now_and_then() {
+        let pace = Pace { trust_s: 1.0, memory_s: 100.0, window_s: 0.5, least_s: 30.0 };
+        let cheaper = Delegation::Cheaper(BothWays::timed(Nanos(9), 64, |_| [Nanos(1), Nanos(2)]));
+        // A fifth of a second to copy: a hundredth of the time.
+        let mut foreseen = foreseen_with(pace, (cheaper, vec![[1, 1]]), 10.0);
+        foreseen.by.correction.hear(OpSort::Copies, 100.0, 100.0, &pace);
+        let weights = Weights::Streamed { host: Share::Some, disk: None };
+        let (shape, mut spent, mut copied) = (shape(), [0; OpSort::COUNT], Vec::new());
+        for step in 0..65 {
+            let plan = Plan { weights, delegation: foreseen.delegation(), ..Plan::resident(1, 64) };
+            let program = policy::pipeline::lower(&shape, &plan);
+            foreseen.start(second(step), &program, &shape, plan.delegation);
+            foreseen.finish(second(step + 1)).expect("a step");
+            spent[OpSort::Linears as usize] += second(1).0;
+            if !plan.delegates(&shape) {
+                copied.push(step);
+                // Twice what the table says.
+                spent[OpSort::Copies as usize] += second(1).0 * 2 / 5;
+            }
+            foreseen.learn(spent);
+        }
+        assert_eq!(copied, [21, 42, 63]);
+        let factor = foreseen.learned().factor(OpSort::Copies);
+        assert!(factor > 1.0, "{factor}: what they take is heard");
+        let none = foreseen_with(pace, (Delegation::Always { tokens: 8 }, vec![[1, 1]]), 10.0);
+        let silent = Foreseen { silent_s: 1e9, ..none };
+        assert_eq!(silent.delegation().tokens(), 8, "what is asked for is done");
+    }
+
     #[test]
     fn steps_in_flight_count_from_the_end_of_those_before() {
         let (mut foreseen, shape) = (foreseen(Pace::default()), shape());
         let program = policy::pipeline::lower(&shape, &Plan::resident(1, 64));
-        foreseen.start(second(10), &program, &shape);
-        foreseen.start(second(11), &program, &shape);
+        foreseen.start(second(10), &program, &shape, Delegation::Never);
+        foreseen.start(second(11), &program, &shape, Delegation::Never);
         // Said to take two seconds each, one after the other.
         assert_eq!(foreseen.finish(second(13)), Some((second(2), second(3))));
         assert_eq!(foreseen.finish(second(14)), Some((second(2), second(1))));
         // Nothing was under way for a while.
-        foreseen.start(second(50), &program, &shape);
+        foreseen.start(second(50), &program, &shape, Delegation::Never);
         assert_eq!(foreseen.finish(second(52)), Some((second(2), second(2))));
         assert_eq!(foreseen.finish(second(53)), None);
     }

@@ -128,6 +128,14 @@ impl Heard {
         let kept = (pace.memory_s / took_s).min(1.0);
         *self = Heard { said_s: said_s * kept, took_s: took_s * kept };
     }
+
+    /// Other work went on for so long, and nothing was heard: the factor stays, but what comes next counts for more.
+    fn fade(&mut self, silent_s: f64, pace: &Pace) {
+        if self.said_s > pace.window_s {
+            let kept = (1.0 - silent_s / pace.memory_s).max(pace.window_s / self.said_s).min(1.0);
+            *self = Heard { said_s: self.said_s * kept, took_s: self.took_s * kept };
+        }
+    }
 }
 
 /// See the module. The default corrects nothing.
@@ -178,6 +186,12 @@ impl Correction {
     /// Ops of a sort took so long, and the tables, uncorrected, said so long.
     pub fn hear(&mut self, sort: OpSort, said_s: f64, took_s: f64, pace: &Pace) {
         self.heard_mut(sort).hear(said_s, took_s, pace);
+    }
+
+    /// Nothing was heard of a sort while other work went on for so long: what was heard before counts for less beside what
+    /// comes next, and the factor stays.
+    pub fn fade(&mut self, sort: OpSort, silent_s: f64, pace: &Pace) {
+        self.heard_mut(sort).fade(silent_s, pace);
     }
 
     /// Whether a factor differs from another's by more than this share.

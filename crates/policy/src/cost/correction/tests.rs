@@ -152,3 +152,26 @@ fn a_machine_that_recovers_is_believed_again() {
     assert_eq!((correction.told(), Correction::default().told()), (None, None));
     assert!(slow.told().is_some_and(|told| told.starts_with("copies x ")));
 }
+
+#[test]
+fn what_was_not_heard_for_long_keeps_its_factor_and_gives_way_sooner() {
+    let mut heard = Correction::default();
+    heard.hear(OpSort::Copies, 1000.0, 2000.0, &PACE);
+    let (mut faded, factor) = (heard, heard.factor(OpSort::Copies));
+    (0..1000).for_each(|_| faded.fade(OpSort::Copies, 1.0, &PACE));
+    assert!((faded.factor(OpSort::Copies) - factor).abs() < 1e-9);
+    for correction in [&mut heard, &mut faded] {
+        correction.hear(OpSort::Copies, 4.0, 4.0, &PACE);
+    }
+    let moved = |correction: &Correction| factor - correction.factor(OpSort::Copies);
+    assert!(moved(&heard) < 0.05 && moved(&faded) > 0.2, "{} {}", moved(&heard), moved(&faded));
+    // Nothing was heard: nothing fades.
+    let mut none = Correction::default();
+    none.fade(OpSort::Reads, 1e9, &PACE);
+    assert!(none.is_none());
+    // However long the silence, one window does not turn it over.
+    faded.fade(OpSort::Copies, 1e9, &PACE);
+    let before = faded.factor(OpSort::Copies);
+    faded.hear(OpSort::Copies, 0.1, 0.4, &PACE);
+    assert!(faded.factor(OpSort::Copies) < before + 0.5, "{before}");
+}
