@@ -271,6 +271,7 @@ impl EngineArgs {
     /// What `--kv` comes to.
     pub(crate) fn kv_name(&self) -> &'static str {
         match (self.kv, self.weights) {
+            (Kv::F16, _) => "f16",
             (Kv::Fp8, _) => "fp8",
             (Kv::Int4, _) => "int4",
             (Kv::F32, _) | (Kv::Auto, Weights::F32) => "f32",
@@ -322,6 +323,9 @@ pub(crate) enum Kv {
     /// 16 bits.
     #[value(alias = "bfloat16")]
     Bf16,
+    /// 16 bits that are more exact than bf16's up to 65504; what is larger becomes that.
+    #[value(aliases = ["float16", "half"])]
+    F16,
     /// 32 bits, with f32 weights.
     #[value(alias = "float32")]
     F32,
@@ -372,11 +376,13 @@ mod tests {
         let Command::Serve(args) = chosen(line) else { panic!() };
         assert_eq!((args.model.name(), args.api_key.len()), (Some("m"), 2));
         assert_eq!((args.engine.weights, args.engine.kv), (Weights::Bf16, Kv::Auto));
-        for name in ["fp8", "fp8_e4m3"] {
+        let sixteen = ["f16", "float16", "half"].map(|name| (name, Kv::F16, "f16"));
+        let eight = ["fp8", "fp8_e4m3"].map(|name| (name, Kv::Fp8, "fp8"));
+        for (name, kv, shown) in sixteen.into_iter().chain(eight) {
             let Command::Serve(args) = chosen(&format!("ballast serve m --kv-cache-dtype {name}")) else {
                 panic!()
             };
-            assert_eq!((args.engine.kv, args.engine.kv_name()), (Kv::Fp8, "fp8"));
+            assert_eq!((args.engine.kv, args.engine.kv_name()), (kv, shown));
         }
         assert_eq!(args.engine.familiar.changing_nothing().len(), 1);
         for refused in [

@@ -237,12 +237,13 @@ fn sparse(args: &EngineArgs) -> Result<Option<f32>> {
     }
 }
 
-/// How KV is stored, as activations are or narrower.
+/// How KV is stored, as activations are or in a format of its own.
 fn kv_format(args: &EngineArgs) -> Result<KvFormat> {
     let wide = args.weights == Weights::F32;
     match args.kv {
         Kv::Auto => Ok(KvFormat::AsActivations),
-        Kv::Fp8 | Kv::Int4 if wide => Err(NoSuchKv::WithF32.into()),
+        Kv::F16 | Kv::Fp8 | Kv::Int4 if wide => Err(NoSuchKv::WithF32.into()),
+        Kv::F16 => Ok(KvFormat::F16),
         Kv::Fp8 => Ok(KvFormat::Fp8),
         Kv::Int4 => Ok(KvFormat::Int4),
         Kv::Bf16 if wide => {

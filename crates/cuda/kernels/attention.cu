@@ -68,7 +68,7 @@ KERNEL_BLOCKS(attend_many, AttendArgs, 128, 2) {
   for (u32 tile = 0; tile < MANY_TILES; tile++) {
     Queries q;
     begin(a, span, kv_head, row + 16 * tile, q, r[tile]);
-    begin_sums(q, r[tile]);
+    fit_queries(q, r[tile]);
     shared.queries.put(tile, q);
   }
   for (u32 page = from, stage = 0; page <= to; page++) {
@@ -119,7 +119,7 @@ KERNEL(attend_few, AttendArgs, 128) {
   Rows16 all[1], &r = all[0];
   Queries q;
   begin(a, span, kv_head, 0, q, r);
-  begin_sums(q, r);
+  fit_queries(q, r);
   InRegisters queries = {q};
   u32 tokens = span.start + span.rows;
   for (u32 page = split * SPLIT_PAGES + warp; page < to; page += 4) {

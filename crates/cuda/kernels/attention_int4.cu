@@ -31,7 +31,7 @@ __device__ __forceinline__ uint4 key_codes(const Cell* k, u32 token, u32 c, u32 
 }
 
 // What the rows need beside their queries: the sums of these.
-__device__ __forceinline__ void begin_sums(Queries& q, Rows16& r) {
+__device__ __forceinline__ void fit_queries(Queries& q, Rows16& r) {
 #pragma unroll
   for (u32 group = 0; group < GROUPS; group++)
 #pragma unroll

@@ -1,4 +1,4 @@
-// Pages of plain numbers, which `eight` gives as bf16.
+// Pages of plain numbers, which `eight` gives as 16 bits each; they are multiplied as `multiply` does.
 
 // Numbers of a plane.
 #define PLANE (32 * DIM)
@@ -9,7 +9,10 @@
 // Where values lie there.
 #define VALUES (32 * KEY_STRIDE)
 
-__device__ __forceinline__ void begin_sums(Queries&, Rows16&) {}
+__device__ __forceinline__ void fit_queries(Queries& q, Rows16&) {
+#pragma unroll
+  for (u32 i = 0; i < 8 * CHUNKS; i++) q.pairs[i / 8][i / 4 % 2][i % 4] = query_pair(q.pairs[i / 8][i / 4 % 2][i % 4]);
+}
 __device__ __forceinline__ void end_sums(Rows16&) {}
 
 // The scores of a page's keys, as they lie in shared memory or in the device's.
@@ -30,9 +33,9 @@ __device__ __forceinline__ void score(const Cell* k, const From& queries, float 
       const Cell* at = row + 2 * j * stride + (c % 2 ? 32 * c - turn : 32 * c + turn);
       uint4 w = 32 * c + 8 * t < DIM ? eight(at) : none();
 #pragma unroll
-      for (u32 tile = 0; tile < TILES; tile++) mma(s[tile][j], q[tile][0], w.x, w.y);
+      for (u32 tile = 0; tile < TILES; tile++) multiply(s[tile][j], q[tile][0], w.x, w.y);
 #pragma unroll
-      for (u32 tile = 0; tile < TILES; tile++) mma(s[tile][j], q[tile][1], w.z, w.w);
+      for (u32 tile = 0; tile < TILES; tile++) multiply(s[tile][j], q[tile][1], w.z, w.w);
     }
   }
 }
@@ -55,7 +58,7 @@ __device__ __forceinline__ void add_values(const Cell* v, u32 written, const flo
 #pragma unroll
       for (u32 i = 0; i < 4; i++) {
         const float* pair = &s[tile][2 * step + i / 2][2 * (i % 2)];
-        p[tile][step][i] = narrow_pair(pair[0], pair[1]);
+        p[tile][step][i] = weight_pair(pair[0], pair[1]);
       }
 #pragma unroll
   for (u32 i = 0; i < DIM / 8; i++) {
@@ -67,9 +70,9 @@ __device__ __forceinline__ void add_values(const Cell* v, u32 written, const flo
       w.w = those_of(w.w, 8 * t + 6, written);
     }
 #pragma unroll
-    for (u32 tile = 0; tile < TILES; tile++) mma(r[tile].o[i], p[tile][0], w.x, w.y);
+    for (u32 tile = 0; tile < TILES; tile++) multiply(r[tile].o[i], p[tile][0], w.x, w.y);
 #pragma unroll
-    for (u32 tile = 0; tile < TILES; tile++) mma(r[tile].o[i], p[tile][1], w.z, w.w);
+    for (u32 tile = 0; tile < TILES; tile++) multiply(r[tile].o[i], p[tile][1], w.z, w.w);
   }
 }
 

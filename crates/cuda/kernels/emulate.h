@@ -297,58 +297,58 @@ static inline void copies_wait() {
   for (; fiber.copied < end; fiber.copied++) std::memcpy(fiber.copies[fiber.copied].to, fiber.copies[fiber.copied].from, 16);
 }
 
-#ifndef BALLAST_MMA_BY_HALVES
-static inline float emulated_bf16(unsigned bits) { return __uint_as_float(bits << 16); }
-
-static inline void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  emu::Warp& w = emu::warp();
-  unsigned lane = emu::current->thread.x % 32, g = lane / 4, t = lane % 4;
-  for (int i = 0; i < 4; i++) w.words[lane][i] = a[i];
-  w.words[lane][4] = b0;
-  w.words[lane][5] = b1;
-  emu::sync_warp();
-  for (unsigned row = 0; row < 2; row++)
-    for (unsigned e = 0; e < 2; e++)
-      for (unsigned pair = 0; pair < 8; pair++) {
-        unsigned x = w.words[4 * g + pair % 4][row + pair / 4 * 2];
-        unsigned y = w.words[4 * (2 * t + e) + pair % 4][4 + pair / 4];
-        c[2 * row + e] += emulated_bf16(x & 0xffff) * emulated_bf16(y & 0xffff);
-        c[2 * row + e] += emulated_bf16(x >> 16) * emulated_bf16(y >> 16);
-      }
-  emu::sync_warp();
-}
-#else
-// To the nearest half, ties to even: multiples of 2^-24 below its least exponent.
+// To the nearest half, ties to even: multiples of 2^-24 below its least exponent. NaN stays NaN.
 static inline unsigned emulated_half(float x) {
   unsigned sign = __float_as_uint(x) >> 16 & 0x8000, magnitude = __float_as_uint(x) & 0x7fffffff;
   float size = __uint_as_float(magnitude);
-  if (!(size < 65520.0f)) { std::fprintf(stderr, "%g is no half\n", x); std::abort(); }
+  if (x != x) return sign | 0x7e00u;
+  if (size >= 65520.0f) { std::fprintf(stderr, "%g is no half\n", x); std::abort(); }
   if (size < 6.103515625e-5f) return sign | (unsigned)std::nearbyint(size * 16777216.0f);
   return sign | (((magnitude + 0xfff + (magnitude >> 13 & 1)) >> 13) - (112u << 10));
 }
-static inline unsigned to_halves(unsigned pair) {
-  return emulated_half(__uint_as_float(pair << 16)) | emulated_half(__uint_as_float(pair & 0xffff0000u)) << 16;
-}
-static inline float emulated_float(unsigned half) {
+static inline unsigned pair_of_halves(float low, float high) { return emulated_half(low) | emulated_half(high) << 16; }
+
+static inline float emulated_bf16(unsigned bits) { return __uint_as_float(bits << 16); }
+static inline float emulated_f16(unsigned half) {
   unsigned exponent = half >> 10 & 31, fraction = half & 0x3ff;
   float size = exponent ? std::ldexp((float)(fraction + 1024), (int)exponent - 25) : std::ldexp((float)fraction, -24);
+  if (exponent == 31) size = fraction ? NAN : INFINITY;
   return half & 0x8000 ? -size : size;
 }
 
-static inline void mma_halves(float (&c)[4], unsigned a0, unsigned a1, unsigned b) {
+// c: [16, 8] += a: [16, 2 PAIRS] * b: [2 PAIRS, 8], of which a lane holds as many words as a row or column has groups of 4 pairs.
+template <unsigned PAIRS, float NUMBER(unsigned)>
+static inline void emulated_mma(float (&c)[4], const unsigned* a, const unsigned* b) {
+  const unsigned GROUPS_OF_4 = PAIRS / 4;
   emu::Warp& w = emu::warp();
   unsigned lane = emu::current->thread.x % 32, g = lane / 4, t = lane % 4;
-  const unsigned mine[3] = {a0, a1, b};
-  for (int i = 0; i < 3; i++) w.words[lane][i] = mine[i];
+  for (unsigned i = 0; i < 2 * GROUPS_OF_4; i++) w.words[lane][i] = a[i];
+  for (unsigned i = 0; i < GROUPS_OF_4; i++) w.words[lane][4 + i] = b[i];
   emu::sync_warp();
   for (unsigned row = 0; row < 2; row++)
     for (unsigned e = 0; e < 2; e++)
-      for (unsigned pair = 0; pair < 4; pair++) {
-        unsigned x = w.words[4 * g + pair][row], y = w.words[4 * (2 * t + e) + pair][2];
-        c[2 * row + e] += emulated_float(x & 0xffff) * emulated_float(y & 0xffff);
-        c[2 * row + e] += emulated_float(x >> 16) * emulated_float(y >> 16);
+      for (unsigned pair = 0; pair < PAIRS; pair++) {
+        unsigned x = w.words[4 * g + pair % 4][row + pair / 4 * 2];
+        unsigned y = w.words[4 * (2 * t + e) + pair % 4][4 + pair / 4];
+        c[2 * row + e] += NUMBER(x & 0xffff) * NUMBER(y & 0xffff);
+        c[2 * row + e] += NUMBER(x >> 16) * NUMBER(y >> 16);
       }
   emu::sync_warp();
+}
+
+#ifndef BALLAST_MMA_BY_HALVES
+static inline void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  const unsigned b[2] = {b0, b1};
+  emulated_mma<8, emulated_bf16>(c, a, b);
+}
+static inline void mma_f16(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  const unsigned b[2] = {b0, b1};
+  emulated_mma<8, emulated_f16>(c, a, b);
+}
+#else
+static inline void mma_halves(float (&c)[4], unsigned a0, unsigned a1, unsigned b) {
+  const unsigned a[2] = {a0, a1};
+  emulated_mma<4, emulated_f16>(c, a, &b);
 }
 #endif
 

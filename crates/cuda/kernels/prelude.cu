@@ -78,14 +78,21 @@ __device__ __forceinline__ float warp_min(float x) {
   return x;
 }
 
-#if defined(BALLAST_MMA_BY_HALVES) && !defined(BALLAST_EMULATED)
-// A pair of bf16 as halves, to the nearest. None of them is too large.
-__device__ __forceinline__ u32 to_halves(u32 pair) {
+#ifndef BALLAST_EMULATED
+// Two numbers as halves, to the nearest. None of them is too large.
+__device__ __forceinline__ u32 pair_of_halves(float low, float high) {
   u32 halves;
+#if __CUDA_ARCH__ >= 800
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(halves) : "f"(high), "f"(low));
+#else
   asm("{ .reg .b16 low, high; cvt.rn.f16.f32 low, %1; cvt.rn.f16.f32 high, %2; mov.b32 %0, {low, high}; }"
-      : "=r"(halves) : "f"(widen_half(pair, 0)), "f"(widen_half(pair, 1)));
+      : "=r"(halves) : "f"(low), "f"(high));
+#endif
   return halves;
 }
+#endif
+
+#if defined(BALLAST_MMA_BY_HALVES) && !defined(BALLAST_EMULATED)
 
 // c: [16, 8] += a: [16, 8] halves * b: [8, 8] halves: of a, lane 4 g + t holds pair t of rows g and g + 8; of b, pair t of column g.
 // (PTX, "mma.m16n8k8".)
@@ -96,6 +103,15 @@ __device__ __forceinline__ void mma_halves(float (&c)[4], u32 a0, u32 a1, u32 b)
 #endif
 
 #if defined(BALLAST_MMA_BY_HALVES)
+// c: [16, 8] += a: [16, 16] halves * b: [16, 8] halves, which lie as below.
+__device__ __forceinline__ void mma_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  mma_halves(c, a[0], a[1], b0);
+  mma_halves(c, a[2], a[3], b1);
+}
+
+// A pair of bf16 as halves.
+__device__ __forceinline__ u32 to_halves(u32 pair) { return pair_of_halves(widen_half(pair, 0), widen_half(pair, 1)); }
+
 __device__ __forceinline__ float dot_pair(u32 a, u32 b) {
   return widen(a & 0xffffu) * widen(b & 0xffffu) + __uint_as_float(a & 0xffff0000u) * __uint_as_float(b & 0xffff0000u);
 }
@@ -142,6 +158,14 @@ __device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u3
 __device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// The same of halves.
+__device__ __forceinline__ void mma_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }

@@ -125,6 +125,17 @@ struct StoreKvArgs {
 #define KV_BF16 1
 #define KV_INT4 2
 #define KV_FP8 3
+#define KV_F16 4
+
+// To the nearest half, ties to even, up to 65504, as kernels::attention::f16 has it; NaN stays NaN.
+__device__ __forceinline__ u32 narrow_16(float x) {
+  u32 bits = __float_as_uint(x), magnitude = bits & 0x7fffffffu;
+  u32 normal = min(((magnitude + 0xfffu + (magnitude >> 13 & 1u)) >> 13) - (112u << 10), 0x7bffu);
+  // Below 2^-14 steps are equal, and 2^-1 has them as its last place.
+  u32 steps = __float_as_uint(__fadd_rn(__uint_as_float(magnitude), 0.5f)) - 0x3f000000u;
+  u32 code = magnitude < 0x38800000u ? steps : normal;
+  return (x != x ? 0x7e00u : code) | (bits >> 16 & 0x8000u);
+}
 
 // To the nearest number of 8 bits, ties to even, up to 448, as kernels::attention::fp8 has it; NaN stays NaN.
 __device__ __forceinline__ u32 narrow_8(float x) {
@@ -218,6 +229,7 @@ KERNEL(store_kv, StoreKvArgs, 128) {
   for (u32 i = lane; i < d; i += 32) {
     u64 at = is_v ? k + 32 * d + 32 * i + token : k + token * d + i;
     if (a.kv == KV_FP8) ((u8*)a.pages)[at] = (u8)narrow_8(x[i]);
+    else if (a.kv == KV_F16) ((u16*)a.pages)[at] = (u16)narrow_16(x[i]);
     else put(a.pages, at, x[i], a.kv == KV_BF16);
   }
 }

@@ -17,6 +17,8 @@ const SAMPLE: &str = include_str!("../kernels/sample.cu");
 const ATTENTION_ARGS: &str = include_str!("../kernels/attention_args.cu");
 const ATTENTION_ROWS: &str = include_str!("../kernels/attention_rows.cu");
 const ATTENTION_BF16: &str = include_str!("../kernels/attention_bf16.cu");
+const ATTENTION_OF_BF16: &str = include_str!("../kernels/attention_of_bf16.cu");
+const ATTENTION_F16: &str = include_str!("../kernels/attention_f16.cu");
 const ATTENTION_FP8: &str = include_str!("../kernels/attention_fp8.cu");
 const ATTENTION_PLAIN: &str = include_str!("../kernels/attention_plain.cu");
 const ATTENTION_INT4: &str = include_str!("../kernels/attention_int4.cu");
@@ -40,6 +42,11 @@ pub enum Module {
     Linear(Format),
     /// Attention over bf16 pages with heads of one size.
     Attention {
+        /// Elements of a head.
+        head_dim: usize,
+    },
+    /// Attention over pages of halves.
+    AttentionF16 {
         /// Elements of a head.
         head_dim: usize,
     },
@@ -74,7 +81,7 @@ impl Module {
         let dims = [16, 64, 80, 96, 128, 256];
         let mut all = vec![Module::Rows, Module::Sample];
         all.extend(formats.map(Module::Linear));
-        for dtype in [KvDtype::Bf16, KvDtype::Fp8, KvDtype::Int4, KvDtype::F32] {
+        for dtype in [KvDtype::Bf16, KvDtype::F16, KvDtype::Fp8, KvDtype::Int4, KvDtype::F32] {
             all.extend(dims.map(|head_dim| Module::attention(dtype, head_dim)));
             all.extend(dims.map(|head_dim| Module::Sparse { pages: dtype, head_dim }));
         }
@@ -85,6 +92,7 @@ impl Module {
     pub fn attention(dtype: KvDtype, head_dim: usize) -> Module {
         match dtype {
             KvDtype::Bf16 => Module::Attention { head_dim },
+            KvDtype::F16 => Module::AttentionF16 { head_dim },
             KvDtype::Fp8 => Module::AttentionFp8 { head_dim },
             KvDtype::Int4 => Module::AttentionInt4 { head_dim },
             KvDtype::F32 => Module::AttentionFloats { head_dim },
@@ -120,9 +128,10 @@ impl Module {
                 "finish_sums",
                 "embed_rows",
             ],
-            Module::Attention { .. } | Module::AttentionFp8 { .. } | Module::AttentionInt4 { .. } => {
-                &["attend_many", "attend_few", "merge_splits"]
-            }
+            Module::Attention { .. }
+            | Module::AttentionF16 { .. }
+            | Module::AttentionFp8 { .. }
+            | Module::AttentionInt4 { .. } => &["attend_many", "attend_few", "merge_splits"],
             Module::AttentionFloats { .. } => &["attend_floats"],
             Module::Sparse { .. } => &["attend_chosen", "choose_keys"],
         }
@@ -134,6 +143,9 @@ impl Module {
         match (self, kernel) {
             (Module::Attention { head_dim }, "attend_many") => {
                 many_bytes(KvDtype::Bf16, head_dim, architecture)
+            }
+            (Module::AttentionF16 { head_dim }, "attend_many") => {
+                many_bytes(KvDtype::F16, head_dim, architecture)
             }
             (Module::AttentionFp8 { head_dim }, "attend_many") => {
                 many_bytes(KvDtype::Fp8, head_dim, architecture)
@@ -152,6 +164,7 @@ impl Module {
             Module::Sample => vec![SAMPLE],
             Module::Linear(_) => vec![WEIGHTS, LINEAR],
             Module::Attention { .. } => [pages_of(KvDtype::Bf16), &[ATTENTION]].concat(),
+            Module::AttentionF16 { .. } => [pages_of(KvDtype::F16), &[ATTENTION]].concat(),
             Module::AttentionFp8 { .. } => [pages_of(KvDtype::Fp8), &[ATTENTION]].concat(),
             Module::AttentionInt4 { .. } => [pages_of(KvDtype::Int4), &[ATTENTION]].concat(),
             Module::AttentionFloats { .. } => [pages_of(KvDtype::F32), &[ATTENTION_FLOATS]].concat(),
@@ -173,6 +186,7 @@ impl Module {
                 vec![head(head_dim), "-DKV_INT4".to_string()]
             }
             Module::Attention { head_dim }
+            | Module::AttentionF16 { head_dim }
             | Module::AttentionFp8 { head_dim }
             | Module::AttentionFloats { head_dim }
             | Module::Sparse { head_dim, .. } => vec![head(head_dim)],
@@ -183,8 +197,23 @@ impl Module {
 /// The text of all attention over pages of this kind.
 fn pages_of(pages: KvDtype) -> &'static [&'static str] {
     match pages {
-        KvDtype::Bf16 => &[ATTENTION_ARGS, ATTENTION_ROWS, ATTENTION_BF16, ATTENTION_PLAIN, ATTENTION_PAGES],
-        KvDtype::Fp8 => &[ATTENTION_ARGS, ATTENTION_ROWS, ATTENTION_FP8, ATTENTION_PLAIN, ATTENTION_PAGES],
+        KvDtype::Bf16 => &[
+            ATTENTION_ARGS,
+            ATTENTION_ROWS,
+            ATTENTION_BF16,
+            ATTENTION_OF_BF16,
+            ATTENTION_PLAIN,
+            ATTENTION_PAGES,
+        ],
+        KvDtype::F16 => &[ATTENTION_ARGS, ATTENTION_ROWS, ATTENTION_F16, ATTENTION_PLAIN, ATTENTION_PAGES],
+        KvDtype::Fp8 => &[
+            ATTENTION_ARGS,
+            ATTENTION_ROWS,
+            ATTENTION_FP8,
+            ATTENTION_OF_BF16,
+            ATTENTION_PLAIN,
+            ATTENTION_PAGES,
+        ],
         KvDtype::Int4 => &[ATTENTION_ARGS, ATTENTION_ROWS, ATTENTION_INT4, ATTENTION_PAGES],
         KvDtype::F32 => &[ATTENTION_ARGS, ATTENTION_FLOATS_ROW],
     }
@@ -198,6 +227,7 @@ impl fmt::Display for Module {
             Module::Linear(Format::Narrow(narrow)) => write!(f, "linear-{narrow:?}"),
             Module::Linear(format) => write!(f, "linear-{format:?}"),
             Module::Attention { head_dim } => write!(f, "attention-{head_dim}"),
+            Module::AttentionF16 { head_dim } => write!(f, "attention-f16-{head_dim}"),
             Module::AttentionFp8 { head_dim } => write!(f, "attention-fp8-{head_dim}"),
             Module::AttentionInt4 { head_dim } => write!(f, "attention-int4-{head_dim}"),
             Module::AttentionFloats { head_dim } => write!(f, "attention-floats-{head_dim}"),
@@ -225,7 +255,7 @@ fn many_bytes(pages: KvDtype, head_dim: usize, architecture: Architecture) -> us
     let plain = 32 * (whole + head_dim);
     let page = match pages {
         KvDtype::F32 => 0,
-        KvDtype::Bf16 => 2 * plain,
+        KvDtype::Bf16 | KvDtype::F16 => 2 * plain,
         KvDtype::Fp8 => plain,
         KvDtype::Int4 => 4 * (8 * head_dim + 64 * head_dim.div_ceil(64)),
     };
@@ -249,6 +279,7 @@ pub(crate) fn kind_of(pages: KvDtype) -> u32 {
         KvDtype::Bf16 => 1,
         KvDtype::Int4 => 2,
         KvDtype::Fp8 => 3,
+        KvDtype::F16 => 4,
     }
 }
 
@@ -260,7 +291,7 @@ mod tests {
     #[test]
     fn every_device_has_as_much_memory_for_a_block() {
         for head_dim in [16, 64, 80, 96, 128, 160, 192, 256] {
-            for pages in [KvDtype::Bf16, KvDtype::Fp8, KvDtype::Int4] {
+            for pages in [KvDtype::Bf16, KvDtype::F16, KvDtype::Fp8, KvDtype::Int4] {
                 let module = Module::attention(pages, head_dim);
                 let bytes = |architecture| module.block_bytes("attend_many", Architecture(architecture));
                 assert!(

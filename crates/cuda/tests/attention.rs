@@ -2,11 +2,14 @@
 
 mod emulator;
 
+use std::sync::Arc;
+
 use cuda::GpuDevice;
 use emulator::{Emulator, Mma};
 use half::bf16;
 use kernels::attention::{BLOCK_TOKENS, KvDtype, KvLayout, Span};
 use kernels::device::{AttendShape, Device, Dtype, KvPages, QkTransform, Rows};
+use kernels::{CpuDevice, Isa, Team};
 
 /// Tokens of a sequence, and what attends to them.
 #[derive(Clone, Copy)]
@@ -17,6 +20,8 @@ struct Sequence {
     head_dim: usize,
     dtype: KvDtype,
     window: Option<usize>,
+    /// What numbers are multiplied by.
+    size: f32,
 }
 
 fn number(i: usize) -> f32 {
@@ -28,16 +33,16 @@ impl Sequence {
         KvLayout { kv_heads: self.kv_heads, head_dim: self.head_dim, dtype: self.dtype }
     }
 
-    /// The results of all tokens, row after row, computed in chunks of `chunk`: the keys and values of a chunk are written before
+    /// The results of all tokens, and the pages. The results are in order of row, computed in chunks of `chunk`: the keys and values of a chunk are written before
     /// it attends, those of the next after it. Scores grow along the sequence, so that the largest changes again and again.
-    fn attended(&self, device: &mut dyn Device, chunk: usize) -> Vec<u8> {
+    fn attended(&self, device: &mut dyn Device, chunk: usize) -> (Vec<u8>, Vec<u8>) {
         let (q_cols, all) = (self.heads * self.head_dim, (self.heads + 2 * self.kv_heads) * self.head_dim);
         let blocks: Vec<u32> = (0..self.tokens.div_ceil(BLOCK_TOKENS) as u32).rev().collect();
         let buf = device.take(blocks.len() * self.layout().block_bytes()).unwrap();
         // What was never written is no number.
         device.fill(&buf, &mut |bytes| bytes.fill(0xff));
         let kv = KvPages { layout: self.layout(), buf };
-        let mut results = Vec::new();
+        let (mut results, mut pages) = (Vec::new(), Vec::new());
         for start in (0..self.tokens).step_by(chunk) {
             let rows = chunk.min(self.tokens - start);
             let matrix = |device: &mut dyn Device, dtype: Dtype, cols: usize| Rows {
@@ -48,7 +53,7 @@ impl Sequence {
             };
             let qkv = matrix(device, Dtype::F32, all);
             let (q, out) = (matrix(device, Dtype::Bf16, q_cols), matrix(device, Dtype::Bf16, q_cols));
-            let value = |i: usize| number(i) * (1.0 + (i / all) as f32 / self.tokens as f32);
+            let value = |i: usize| self.size * number(i) * (1.0 + (i / all) as f32 / self.tokens as f32);
             let values: Vec<f32> = (0..rows * all).map(|i| value(start * all + i)).collect();
             device.upload(&qkv.buf, bytemuck::cast_slice(&values));
             let spans = [Span { blocks: &blocks, start, rows: 0..rows }];
@@ -57,23 +62,24 @@ impl Sequence {
             device.attend(q, kv, &spans, shape, out);
             device.view(&out.buf, &mut |bytes| results.extend_from_slice(bytes));
         }
-        results
+        device.view(&kv.buf, &mut |bytes| pages.extend_from_slice(bytes));
+        (results, pages)
     }
 }
 
 /// Chunks end within the tiles of others and within pages, and none is so short that it is split as decodes are.
 fn check(open: &dyn Fn(usize) -> Box<dyn Device>) {
     let [plain, wide] = [(64, None), (128, Some(45))];
-    let [eight, four] = [KvDtype::Fp8, KvDtype::Int4];
+    let [half, eight, four] = [KvDtype::F16, KvDtype::Fp8, KvDtype::Int4];
     for ((head_dim, window), dtype) in
-        [(plain, KvDtype::Bf16), (wide, KvDtype::Bf16), (plain, eight), (wide, four)]
+        [(plain, KvDtype::Bf16), (wide, KvDtype::Bf16), (wide, half), (plain, eight), (wide, four)]
     {
-        let sequence = Sequence { tokens: 110, heads: 3, kv_heads: 1, head_dim, dtype, window };
-        let whole = sequence.attended(&mut *open(16 << 20), 110);
+        let sequence = Sequence { tokens: 110, heads: 3, kv_heads: 1, head_dim, dtype, window, size: 1.0 };
+        let (whole, _) = sequence.attended(&mut *open(16 << 20), 110);
         let numbers = bytemuck::cast_slice::<u8, u16>(&whole).iter().map(|bits| bf16::from_bits(*bits));
         assert!(numbers.map(bf16::to_f32).all(f32::is_finite), "{dtype:?} {head_dim}");
         for chunk in [60, 17] {
-            let cut = sequence.attended(&mut *open(16 << 20), chunk);
+            let (cut, _) = sequence.attended(&mut *open(16 << 20), chunk);
             assert!(cut == whole, "{dtype:?} {head_dim}, in chunks of {chunk}");
         }
     }
@@ -86,10 +92,36 @@ fn a_rows_attention_does_not_depend_on_its_chunk() {
     }
 }
 
+/// Numbers around the largest half and around the smallest ones: they are written as the CPU writes them, and nothing that is
+/// attended becomes infinite.
+fn check_range(open: &dyn Fn(usize) -> Box<dyn Device>) {
+    for size in [1e5, 1e38, 1e-5, 3e-8] {
+        let (dtype, window) = (KvDtype::F16, None);
+        let sequence = Sequence { tokens: 70, heads: 2, kv_heads: 1, head_dim: 64, dtype, window, size };
+        let (results, pages) = sequence.attended(&mut *open(16 << 20), 70);
+        let mut cpu = CpuDevice::new(16 << 20, Arc::new(Team::new(1)), Isa::Scalar).unwrap();
+        assert!(pages == sequence.attended(&mut cpu, 70).1, "pages of numbers around {size}");
+        let numbers = bytemuck::cast_slice::<u8, u16>(&results).iter().map(|bits| bf16::from_bits(*bits));
+        // 65504, rounded to bf16.
+        assert!(numbers.map(bf16::to_f32).all(|x| x.abs() <= 65536.0), "numbers around {size}");
+    }
+}
+
 #[test]
-fn nor_does_it_on_a_gpu() {
+fn halves_are_written_as_the_cpu_does_and_stay_finite() {
+    if emulator::compiler().is_some() {
+        for mma in [Mma::Defined, Mma::ByHalves] {
+            check_range(&|bytes| Box::new(GpuDevice::new(Emulator::new(mma), bytes).unwrap()));
+        }
+    }
+}
+
+#[test]
+fn the_same_holds_on_a_gpu() {
     match cuda::open(1 << 20) {
-        Ok(_) => check(&|bytes| Box::new(cuda::open(bytes).unwrap())),
+        Ok(_) => {
+            [check, check_range].iter().for_each(|check| check(&|bytes| Box::new(cuda::open(bytes).unwrap())))
+        }
         Err(missing) => eprintln!("skipped: {missing}"),
     }
 }

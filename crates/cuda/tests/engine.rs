@@ -156,7 +156,7 @@ fn steps_that_are_run_as_graphs_change_no_token() {
     if emulator::compiler().is_none() {
         return;
     }
-    for kv in [KvFormat::AsActivations, KvFormat::Fp8] {
+    for kv in [KvFormat::AsActivations, KvFormat::F16, KvFormat::Fp8] {
         let config = || EngineConfig { kv, max_num_seqs: 3, ..config() };
         let want = tokens_of(&start(Runs::OneByOne, config()), short_requests());
         for (runs, steps_in_flight) in [(Runs::Emulation, 1), (Runs::Emulation, 2), (Runs::Late(5), 2)] {
@@ -302,11 +302,12 @@ fn lanes_of_a_late_device_are_told_of_in_order() {
 }
 
 #[test]
-fn kv_of_few_bits_gives_the_cpus_first_token() {
+fn kv_of_other_formats_gives_the_cpus_first_token() {
     if emulator::compiler().is_none() {
         return;
     }
-    for (kv, sparse) in [(KvFormat::Fp8, None), (KvFormat::Int4, None), (KvFormat::Int4, Some(0.1))] {
+    let formats = [KvFormat::F16, KvFormat::Fp8, KvFormat::Int4].map(|kv| (kv, None));
+    for (kv, sparse) in formats.into_iter().chain([(KvFormat::Int4, Some(0.1))]) {
         let config = || EngineConfig { kv, sparse, ..config() };
         let on_host = Planned::new(&checkpoint(), config()).unwrap().start(&|_| {}).unwrap();
         let (got, want) = (tokens(&start(Runs::Emulation, config()), None), tokens(&on_host, None));

@@ -22,7 +22,9 @@ const OTHERS: [u32; 5] = [75, 80, 86, 89, 100];
 fn spill_bytes_max(module: Module) -> usize {
     match module {
         Module::AttentionInt4 { head_dim: 80.. } => 160,
-        Module::Attention { head_dim: 80.. } | Module::AttentionFp8 { head_dim: 80.. } => 48,
+        Module::Attention { head_dim: 80.. }
+        | Module::AttentionF16 { head_dim: 80.. }
+        | Module::AttentionFp8 { head_dim: 80.. } => 48,
         _ => 32,
     }
 }
@@ -35,10 +37,12 @@ fn one_of_each_kind() -> Vec<Module> {
         Module::Linear(Format::Bf16),
         Module::Linear(Format::Narrow(Narrow::Int4)),
         Module::Attention { head_dim: 128 },
+        Module::AttentionF16 { head_dim: 128 },
         Module::AttentionFp8 { head_dim: 128 },
         Module::AttentionInt4 { head_dim: 128 },
         Module::AttentionFloats { head_dim: 64 },
         Module::Sparse { pages: KvDtype::Bf16, head_dim: 128 },
+        Module::Sparse { pages: KvDtype::F16, head_dim: 128 },
         Module::Sparse { pages: KvDtype::Fp8, head_dim: 128 },
         Module::Sparse { pages: KvDtype::Int4, head_dim: 128 },
         Module::Sparse { pages: KvDtype::F32, head_dim: 64 },
@@ -61,6 +65,7 @@ fn examine(module: Module, architecture: Architecture) -> Result<(Vec<String>, S
         || matches!(
             module,
             Module::Attention { head_dim: 256 }
+                | Module::AttentionF16 { head_dim: 256 }
                 | Module::AttentionFp8 { head_dim: 256 }
                 | Module::AttentionInt4 { head_dim: 256 }
                 | Module::Sparse { head_dim: 256, .. }

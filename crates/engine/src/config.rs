@@ -112,6 +112,8 @@ pub enum KvFormat {
     /// As activations: in bf16, in f32 where weights are.
     #[default]
     AsActivations,
+    /// In half precision, up to 65504; activations are bf16.
+    F16,
     /// In 8 bits without scales (e4m3fn, up to 448); activations are bf16.
     Fp8,
     /// In 4 bits, groups of up to 64 dims of a token's head; activations are bf16.

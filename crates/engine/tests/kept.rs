@@ -84,6 +84,7 @@ fn narrow_kv_and_models_of_other_families_come_back_too() {
     let folder = tempfile::tempdir().unwrap();
     for (model, kv, sparse) in [
         ("qwen3", KvFormat::Int4, None),
+        ("llama-gqa-tied", KvFormat::F16, None),
         ("opt-350m", KvFormat::AsActivations, None),
         ("llama-gqa-tied", KvFormat::AsActivations, Some(0.5)),
     ] {

@@ -1,4 +1,4 @@
-//! KV of 8 and of 4 bits through the whole engine: the same bits in every arrangement, and less memory.
+//! KV in f16, 8 and 4 bits through the whole engine: the same bits in every arrangement, and as much memory as planned.
 
 mod common;
 
@@ -12,7 +12,7 @@ use model::sampling::SamplingParams;
 use policy::sched::{Delegate, Schedule};
 use spec::Lane;
 
-const NARROW: [KvFormat; 2] = [KvFormat::Fp8, KvFormat::Int4];
+const FORMATS: [KvFormat; 3] = [KvFormat::F16, KvFormat::Fp8, KvFormat::Int4];
 
 fn config(kv: KvFormat) -> EngineConfig {
     EngineConfig {
@@ -44,11 +44,11 @@ fn requests() -> Vec<Request> {
 fn arrangements_change_no_bit() {
     let requests = requests();
     let wide = stories(&start(config(KvFormat::AsActivations)), &requests);
-    for kv in NARROW {
+    for kv in FORMATS {
         let config = || config(kv);
         let want = stories(&start(config()), &requests);
         assert!(want.iter().all(|story| story.len() == 30));
-        assert_ne!(wide, want, "{kv:?} is not 16 bits");
+        assert_ne!(wide, want, "{kv:?} is not bf16");
         for changed in [
             EngineConfig { max_num_batched_tokens: 17, max_num_seqs: 4, ..config() },
             // One after the other.
@@ -74,7 +74,7 @@ fn arrangements_change_no_bit() {
 fn tiers_change_no_bit() {
     let folder = tempfile::tempdir().unwrap();
     let requests = requests();
-    for kv in NARROW {
+    for kv in FORMATS {
         // Device and host have room for one or two of the six sequences each.
         let config = || EngineConfig {
             max_model_len: Some(160),
@@ -107,7 +107,9 @@ fn tiers_change_no_bit() {
 fn pages_take_what_the_plan_says() {
     let checkpoint = checkpoint("llama-gqa-tied");
     let bytes = |kv| Planned::new(&checkpoint, config(kv)).unwrap().hold().kv_bytes;
-    let [wide, half, quarter] = [KvFormat::AsActivations, KvFormat::Fp8, KvFormat::Int4].map(bytes);
+    let wide = bytes(KvFormat::AsActivations);
+    let [same, half, quarter] = FORMATS.map(bytes);
+    assert_eq!(same, wide, "both of 16 bits");
     assert_eq!(2 * half, wide, "8 bits and no scales");
     assert!(quarter * 2 < wide, "{quarter} of {wide}: 4 bits and two numbers a group");
 }
@@ -122,7 +124,7 @@ fn what_nothing_attends_is_refused() {
             _ => panic!("started"),
         }
     };
-    for kv in NARROW {
+    for kv in FORMATS {
         let why_not = why(EngineConfig { weights: WeightsAs::F32, ..config(kv) });
         assert_eq!(why_not, NoSuchKv::WithF32);
     }

@@ -115,7 +115,7 @@ fn values_that_nobody_chose_do_not_pass_the_link() {
 fn every_tier_and_format_gives_the_bits_of_the_resident_run() {
     let (folder, model) = (tempfile::tempdir().unwrap(), model());
     let requests = [700, 33, 1000, 1, 64, 400].map(request);
-    for kv in [KvFormat::AsActivations, KvFormat::Fp8, KvFormat::Int4] {
+    for kv in [KvFormat::AsActivations, KvFormat::F16, KvFormat::Fp8, KvFormat::Int4] {
         let (want, _) = run(&model, EngineConfig { kv, ..config(FEW) }, &requests);
         for case in [
             (DISK, Delegate::Host, false),

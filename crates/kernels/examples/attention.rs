@@ -1,5 +1,5 @@
-//! Speed of paged attention: decode over bf16 pages and over pages of 4 bits, each against a raw read of the same
-//! pages and run by turns, prefill in TFLOP/s (to be set beside `bench/torch_attention.py`).
+//! Speed of paged attention: decode over bf16 pages, over f16 pages and over pages of 4 bits, each against a raw read of
+//! the same pages and run by turns, prefill in TFLOP/s (to be set beside `bench/torch_attention.py`).
 //!
 //! `cargo run --release -p kernels --example attention [decode|prefill] [threads]`, with `BALLAST_ISA` to force
 //! a path and `MIB` to make the pages fit a cache.
@@ -17,6 +17,7 @@ use std::time::Instant;
 static POOL_BYTES: LazyLock<usize> =
     LazyLock::new(|| std::env::var("MIB").map_or(768, |n| n.parse().expect("a number of MiB")) << 20);
 const ROUNDS: usize = 9;
+const FORMATS: [KvDtype; 3] = [KvDtype::Bf16, KvDtype::F16, KvDtype::Int4];
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -84,27 +85,27 @@ fn cpu_seconds() -> f64 {
 
 fn decode_table(team: &Team, isa: Isa) {
     println!(
-        "decode: heads/kv_heads x head_dim, context, batch: GB/s of attention and of a raw read, bf16 then 4 bits;"
+        "decode: heads/kv_heads x head_dim, context, batch: GB/s of attention and of a raw read, bf16, f16, 4 bits;"
     );
-    println!("tokens/s of 4 bits over those of bf16");
+    println!("tokens/s of f16 and of 4 bits over those of bf16");
     // On huge pages, as an arena is.
     let mut pool = AlignedBytes::zeroed(*POOL_BYTES);
     pool.copy_from_slice(&noise(*POOL_BYTES));
     for (heads, kv_heads, head_dim) in [(9, 3, 64), (32, 4, 64), (16, 16, 64), (32, 8, 128), (16, 16, 128)] {
         for (context, batch) in [(1024, 1), (1024, 16), (2048, 8), (1024, 64), (8192, 1), (8192, 8)] {
-            let mut both = [KvDtype::Bf16, KvDtype::Int4]
+            let mut all = FORMATS
                 .map(|dtype| Decode::new(KvLayout { kv_heads, head_dim, dtype }, heads, context, batch));
             for _ in 0..ROUNDS {
-                both.iter_mut().for_each(|decode| decode.round(team, isa, &pool));
+                all.iter_mut().for_each(|decode| decode.round(team, isa, &pool));
             }
-            let times = both.each_ref().map(|decode| undisturbed(decode.ours.clone()));
+            let times = all.each_ref().map(|decode| undisturbed(decode.ours.clone()));
             print!("{heads:3}/{kv_heads:<2} x{head_dim:4} {context:5} b{batch:<3}");
-            for (decode, ours) in both.iter().zip(times) {
+            for (decode, ours) in all.iter().zip(times) {
                 let raw = undisturbed(decode.raw.clone());
                 let rate = |seconds: f64| decode.bytes() as f64 / 1e9 / seconds;
                 print!(" {:6.1} {:6.1} {:4.0} % ", rate(ours), rate(raw), 100.0 * raw / ours);
             }
-            println!(" {:5.2}", times[0] / times[1]);
+            println!(" {:5.2} {:5.2}", times[0] / times[1], times[0] / times[2]);
         }
     }
 }
@@ -192,13 +193,13 @@ fn raw_read(team: &Team, pool: &[u8], blocks: &[u32], block_bytes: usize) {
 
 fn prefill_table(team: &Team, isa: Isa) {
     println!(
-        "causal prefill: heads/kv_heads x head_dim, tokens: TFLOP/s (half of the square counted), bf16 and 4 bits"
+        "causal prefill: heads/kv_heads x head_dim, tokens: TFLOP/s (half of the square counted), bf16, f16, 4 bits"
     );
     for (heads, kv_heads, head_dim) in [(8, 8, 64), (9, 3, 64), (8, 8, 128), (8, 2, 128)] {
         for tokens in [512, 1024, 2048, 4096, 8192] {
-            let tflops = [KvDtype::Bf16, KvDtype::Int4]
+            let [bf16, f16, four] = FORMATS
                 .map(|dtype| prefill(team, isa, KvLayout { kv_heads, head_dim, dtype }, heads, tokens));
-            println!("{heads:3}/{kv_heads:<2} x{head_dim:4} {tokens:5} {:6.3} {:6.3}", tflops[0], tflops[1]);
+            println!("{heads:3}/{kv_heads:<2} x{head_dim:4} {tokens:5} {bf16:6.3} {f16:6.3} {four:6.3}");
         }
     }
 }

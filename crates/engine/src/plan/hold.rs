@@ -420,7 +420,7 @@ pub(crate) fn kv_layout(spec: &ModelSpec, dtype: KvDtype) -> KvLayout {
 pub enum NoSuchKv {
     /// Queries in f32 meet pages in f32.
     #[error(
-        "KV of 8 or 4 bits meets queries in bf16, and f32 weights make them f32: leave --kv out, or choose other --weights"
+        "KV in f16, in 8 or in 4 bits meets queries in bf16, and f32 weights make them f32: leave --kv out, or choose other --weights"
     )]
     WithF32,
     /// No share at all, or more than all.
@@ -449,6 +449,7 @@ impl EngineConfig {
     /// What pages hold.
     pub(crate) fn kv_dtype(&self) -> KvDtype {
         match (self.kv, self.dtype()) {
+            (KvFormat::F16, _) => KvDtype::F16,
             (KvFormat::Fp8, _) => KvDtype::Fp8,
             (KvFormat::Int4, _) => KvDtype::Int4,
             (KvFormat::AsActivations, Dtype::F32) => KvDtype::F32,
@@ -462,7 +463,7 @@ impl EngineConfig {
     /// [`NoSuchKv`]: which are not, and what to do.
     pub(crate) fn check_kv(&self) -> Result<(), NoSuchKv> {
         match (self.kv, self.dtype()) {
-            (KvFormat::Fp8 | KvFormat::Int4, Dtype::F32) => Err(NoSuchKv::WithF32),
+            (KvFormat::F16 | KvFormat::Fp8 | KvFormat::Int4, Dtype::F32) => Err(NoSuchKv::WithF32),
             _ if self.sparse.is_some_and(|share| !(share > 0.0 && share <= 1.0)) => Err(NoSuchKv::NoShare),
             _ => Ok(()),
         }

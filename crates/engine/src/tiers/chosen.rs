@@ -22,7 +22,7 @@ use crate::watch::stats::Moved;
 /// Whether a token's value has numbers that no other shares.
 pub(crate) fn by_token(dtype: KvDtype) -> bool {
     match dtype {
-        KvDtype::Bf16 | KvDtype::F32 | KvDtype::Fp8 => true,
+        KvDtype::Bf16 | KvDtype::F16 | KvDtype::F32 | KvDtype::Fp8 => true,
         KvDtype::Int4 => false,
     }
 }

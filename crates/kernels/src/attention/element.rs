@@ -1,5 +1,6 @@
 //! The types that queries, keys, values and results are stored as.
 
+use super::f16::F16;
 use super::fp8::E4m3;
 use super::int4::{self, Int4};
 use super::layout::{BLOCK_TOKENS, KvDtype};
@@ -64,6 +65,25 @@ impl Stored for bf16 {
 
     fn attend<O: Element>(team: &Team, isa: Isa, task: &Task<'_, bf16, O>, scratch: &mut Scratch) {
         attend_in_tiles(team, isa, task, scratch);
+    }
+}
+
+impl Stored for F16 {
+    const DTYPE: KvDtype = KvDtype::F16;
+    type Query = bf16;
+    type Cell = F16;
+
+    fn key_at(page: &Page<'_, F16>, head_dim: usize, token: usize, dim: usize) -> f32 {
+        page.k[token * head_dim + dim].to_f32()
+    }
+
+    fn value_at(page: &Page<'_, F16>, _: usize, token: usize, dim: usize) -> f32 {
+        page.v[dim * BLOCK_TOKENS + token].to_f32()
+    }
+
+    /// Tiles and pairs multiply bf16 alone.
+    fn attend<O: Element>(team: &Team, isa: Isa, task: &Task<'_, F16, O>, scratch: &mut Scratch) {
+        attend_in_vectors(team, isa, task, scratch);
     }
 }
 

@@ -6,7 +6,8 @@
 //!
 //! Head-major, so that a tensor-parallel shard of a block is one contiguous piece. V lies transposed, so
 //! that a page is at once the left operand of `V^T * P^T` and no kernel turns it round. What the planes K and V of
-//! 4 bits hold is told in `int4.rs`, what 8 bits mean in `fp8/mod.rs`.
+//! 4 bits hold is told in `int4.rs`, what 8 bits mean in `fp8/mod.rs`, what f16 does
+//! with numbers beyond its range in `f16.rs`.
 
 use std::ops::Range;
 
@@ -24,6 +25,8 @@ pub enum KvDtype {
     Bf16,
     /// Four bytes an element, for the f32 path.
     F32,
+    /// Two bytes an element, with more mantissa than bf16 and less range, up to 65504: told of in `f16.rs`.
+    F16,
     /// A byte an element, a number of four bits of exponent and three of mantissa (e4m3fn): told of in `fp8/mod.rs`.
     Fp8,
     /// Half a byte an element, and a scale and a least value for each group of up to 64 elements of a token's head.
@@ -59,7 +62,7 @@ impl KvLayout {
     pub fn plane_bytes(&self) -> usize {
         let elements = BLOCK_TOKENS * self.head_dim;
         match self.dtype {
-            KvDtype::Bf16 => 2 * elements,
+            KvDtype::Bf16 | KvDtype::F16 => 2 * elements,
             KvDtype::F32 => 4 * elements,
             KvDtype::Fp8 => elements,
             KvDtype::Int4 => elements / 2 + self.groups() * BLOCK_TOKENS * 4,

@@ -5,6 +5,7 @@
 //! splits of groups, and splits are merged in order. Nothing depends on which queries share a pass.
 
 mod element;
+mod f16;
 mod fp8;
 mod int4;
 mod layout;
@@ -31,6 +32,7 @@ use crate::isa::Isa;
 use crate::mat::{Mat, MatMut, SharedRows};
 use crate::team::Team;
 use element::{Element, Stored};
+pub(crate) use f16::F16;
 pub(crate) use fp8::E4m3;
 use half::bf16;
 use int4::Int4;
@@ -60,7 +62,7 @@ pub struct Softmax {
 /// The queries of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct Queries<'a> {
-    /// `[n, heads * head_dim]`, of the same type as the cache; bf16 for one of 8 or 4 bits.
+    /// `[n, heads * head_dim]`, of the same type as the cache; bf16 for one of f16, of 8 or of 4 bits.
     pub rows: Rows<'a>,
     /// The sequences that they belong to; no row is in two of them.
     pub spans: &'a [Span<'a>],
@@ -93,7 +95,7 @@ pub fn attend(
     }
 }
 
-/// Queries of bf16 meet pages of bf16 or of fewer bits.
+/// Queries of bf16 meet pages of bf16, of f16, or of fewer bits.
 #[allow(clippy::too_many_arguments)]
 fn with_bf16<O: Element>(
     team: &Team,
@@ -107,6 +109,7 @@ fn with_bf16<O: Element>(
 ) {
     match cache.layout.dtype {
         KvDtype::Int4 => start::<Int4, _>(team, isa, q, spans, cache, softmax, out, scratch),
+        KvDtype::F16 => start::<F16, _>(team, isa, q, spans, cache, softmax, out, scratch),
         KvDtype::Fp8 => start::<E4m3, _>(team, isa, q, spans, cache, softmax, out, scratch),
         KvDtype::Bf16 | KvDtype::F32 => start::<bf16, _>(team, isa, q, spans, cache, softmax, out, scratch),
     }
@@ -133,6 +136,7 @@ pub fn choose(
     match (queries.rows, cache.layout.dtype) {
         (Rows::F32(q), _) => marked::<f32>(team, isa, q, spans, cache, softmax, into, scratch),
         (Rows::Bf16(q), KvDtype::Int4) => marked::<Int4>(team, isa, q, spans, cache, softmax, into, scratch),
+        (Rows::Bf16(q), KvDtype::F16) => marked::<F16>(team, isa, q, spans, cache, softmax, into, scratch),
         (Rows::Bf16(q), KvDtype::Fp8) => marked::<E4m3>(team, isa, q, spans, cache, softmax, into, scratch),
         (Rows::Bf16(q), _) => marked::<bf16>(team, isa, q, spans, cache, softmax, into, scratch),
     }
@@ -144,6 +148,7 @@ pub(crate) fn head_numbers(layout: KvLayout, head: &[u8]) -> Vec<f32> {
     match layout.dtype {
         KvDtype::Bf16 => element::head_numbers::<bf16>(layout.head_dim, head),
         KvDtype::F32 => element::head_numbers::<f32>(layout.head_dim, head),
+        KvDtype::F16 => element::head_numbers::<F16>(layout.head_dim, head),
         KvDtype::Fp8 => element::head_numbers::<E4m3>(layout.head_dim, head),
         KvDtype::Int4 => element::head_numbers::<Int4>(layout.head_dim, head),
     }

@@ -31,6 +31,9 @@ impl Case {
     fn f32(self) -> Case {
         Case { dtype: KvDtype::F32, ..self }
     }
+    fn f16(self) -> Case {
+        Case { dtype: KvDtype::F16, ..self }
+    }
     fn fp8(self) -> Case {
         Case { dtype: KvDtype::Fp8, ..self }
     }
@@ -122,7 +125,7 @@ impl World {
         let qkv = Mat::new(&qkv, n, cols);
         let out = match self.case.dtype {
             KvDtype::F32 => f32_call(self, team, isa, qkv, &spans),
-            KvDtype::Bf16 | KvDtype::Fp8 | KvDtype::Int4 => bf16_call(self, team, isa, qkv, &spans),
+            _ => bf16_call(self, team, isa, qkv, &spans),
         };
         let mut rows = out.chunks_exact(q_cols);
         for &(seq, start, n) in pieces {
@@ -176,12 +179,13 @@ impl World {
 fn stored(world: &World, seq: usize) -> Vec<f32> {
     let case = &world.case;
     let mut all = world.qkv[seq].clone();
-    if matches!(case.dtype, KvDtype::Fp8 | KvDtype::Int4) {
+    if !matches!(case.dtype, KvDtype::Bf16 | KvDtype::F32) {
         for head in all
             .chunks_exact_mut(case.qkv_cols())
             .flat_map(|row| row[case.q_cols()..].chunks_exact_mut(case.head_dim))
         {
             let rounded: Vec<f32> = match case.dtype {
+                KvDtype::F16 => head.iter().map(|x| F16::from_f32(*x).to_f32()).collect(),
                 KvDtype::Fp8 => head.iter().map(|x| E4m3::from_f32(*x).to_f32()).collect(),
                 _ => head.chunks(KV_GROUP).flat_map(int4::rounded).collect(),
             };
@@ -262,6 +266,7 @@ fn head_sizes() {
     for head_dim in [16, 32, 48, 64, 80, 96, 112, 128, 192, 256] {
         check(Case::new(2, 2, head_dim, &[135]));
         check(Case::new(1, 2, head_dim, &[45]).f32());
+        check(Case::new(2, 2, head_dim, &[135]).f16());
         check(Case::new(2, 2, head_dim, &[135]).fp8());
         check(Case::new(2, 2, head_dim, &[135]).int4());
     }
@@ -272,6 +277,7 @@ fn group_sizes() {
     for group in [1, 3, 4, 8, 17] {
         check(Case::new(2, group, 32, &[37, 130, 1]));
         check(Case::new(1, group, 16, &[70]).f32());
+        check(Case::new(2, group, 64, &[37, 130, 1]).f16());
         check(Case::new(2, group, 64, &[37, 130, 1]).fp8());
         check(Case::new(2, group, 64, &[37, 130, 1]).int4());
     }
@@ -282,6 +288,7 @@ fn windows() {
     for window in [1, 2, 31, 128, 200, 1000] {
         check(Case::new(1, 2, 16, &[530, 5]).window(window));
         check(Case::new(1, 1, 16, &[150]).window(window).f32());
+        check(Case::new(1, 2, 80, &[530, 5]).window(window).f16());
         check(Case::new(1, 2, 80, &[530, 5]).window(window).fp8());
         check(Case::new(1, 2, 80, &[530, 5]).window(window).int4());
     }
@@ -291,6 +298,7 @@ fn windows() {
 fn shares() {
     for share in [0.1, 0.5, 1.0] {
         check(Case::new(1, 3, 64, &[400, 33]).share(share));
+        check(Case::new(2, 1, 80, &[300]).share(share).f16());
         check(Case::new(2, 1, 80, &[300]).share(share).fp8());
         check(Case::new(2, 1, 80, &[300]).share(share).int4());
         check(Case::new(1, 2, 16, &[200]).window(150).share(share).f32());
@@ -326,6 +334,29 @@ fn scratch_stays_within_what_was_announced() {
             let held = world.scratch.bytes();
             assert!(held <= most, "{isa}, {threads} threads, {case:?}: {held} bytes held, {most} announced");
         }
+    }
+}
+
+/// Keys and values beyond the range of f16 count as its largest number: nothing becomes infinite, or no number.
+#[test]
+fn numbers_beyond_halves_count_as_the_largest() {
+    let case = Case::new(2, 2, 64, &[150]).f16();
+    for isa in families() {
+        let [mut beyond, mut largest] = [1e6, 65504.0].map(|size| {
+            let mut world = World::new(&case, 19);
+            // A key, and values with either sign.
+            let at = |position: usize, column: usize| position * case.qkv_cols() + column * case.head_dim;
+            world.qkv[0][at(3, 4)] = size;
+            world.qkv[0][at(5, 6)] = size;
+            world.qkv[0][at(6, 7) + 1] = -size;
+            world
+        });
+        for world in [&mut beyond, &mut largest] {
+            world.call(&Team::new(2), isa, &[(0, 0, 150)]);
+        }
+        assert!(beyond.results[0].iter().all(|x| x.abs() <= 65504.0), "{isa}");
+        assert!(beyond.results[0].iter().any(|x| x.abs() > 100.0), "{isa}: large values weigh");
+        check_same(&case, isa, &largest.results, beyond, "beyond the range");
     }
 }
 
@@ -397,6 +428,9 @@ fn arrangements() -> Vec<Case> {
         Case::new(1, 3, 64, &[530, 33]).share(0.1),
         Case::new(2, 1, 80, &[300, 33]).window(200).share(0.2).int4(),
         Case::new(1, 20, 80, &[300]).window(150).int4(),
+        Case::new(1, 3, 64, &[530, 33]).f16(),
+        Case::new(1, 20, 80, &[140]).window(50).f16(),
+        Case::new(1, 2, 64, &[150, 33]).share(0.1).f16(),
         Case::new(1, 3, 64, &[150, 33]).fp8(),
         Case::new(1, 20, 80, &[140]).window(50).fp8(),
         Case::new(1, 2, 64, &[150, 33]).share(0.1).fp8(),

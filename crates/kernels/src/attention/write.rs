@@ -3,6 +3,7 @@
 //! All arithmetic is f32 with one rounding at the store, in an order that no instruction set changes.
 
 use super::element::{Element, RowsMut};
+use super::f16::F16;
 use super::fp8::E4m3;
 use super::int4::{self, Int4};
 use super::layout::{BLOCK_TOKENS, KvDtype, KvLayout, Span};
@@ -90,12 +91,14 @@ pub fn rope_and_write(
             write::<bf16, bf16>(team, isa, qkv, spans, ops, layout, q, cache)
         }
         (RowsMut::Bf16(q), KvDtype::F32) => write::<bf16, f32>(team, isa, qkv, spans, ops, layout, q, cache),
+        (RowsMut::Bf16(q), KvDtype::F16) => write::<bf16, F16>(team, isa, qkv, spans, ops, layout, q, cache),
         (RowsMut::Bf16(q), KvDtype::Fp8) => write::<bf16, E4m3>(team, isa, qkv, spans, ops, layout, q, cache),
         (RowsMut::Bf16(q), KvDtype::Int4) => {
             write::<bf16, Int4>(team, isa, qkv, spans, ops, layout, q, cache)
         }
         (RowsMut::F32(q), KvDtype::Bf16) => write::<f32, bf16>(team, isa, qkv, spans, ops, layout, q, cache),
         (RowsMut::F32(q), KvDtype::F32) => write::<f32, f32>(team, isa, qkv, spans, ops, layout, q, cache),
+        (RowsMut::F32(q), KvDtype::F16) => write::<f32, F16>(team, isa, qkv, spans, ops, layout, q, cache),
         (RowsMut::F32(q), KvDtype::Fp8) => write::<f32, E4m3>(team, isa, qkv, spans, ops, layout, q, cache),
         (RowsMut::F32(q), KvDtype::Int4) => write::<f32, Int4>(team, isa, qkv, spans, ops, layout, q, cache),
     }

@@ -39,7 +39,7 @@ pub(super) fn conformance() -> Vec<Case> {
             (vec![(0, 130), (40, 33)], None),
             (vec![(0, 70), (600, 3)], Some(50)),
         ] {
-            for dtype in [KvDtype::Bf16, KvDtype::F32, KvDtype::Fp8, KvDtype::Int4] {
+            for dtype in [KvDtype::Bf16, KvDtype::F16, KvDtype::F32, KvDtype::Fp8, KvDtype::Int4] {
                 let base = Attention {
                     heads,
                     kv_heads,
@@ -88,7 +88,7 @@ pub(super) fn timed() -> Vec<Case> {
             dtype: KvDtype::Bf16,
             part: PartOf::Attend,
         };
-        let all = [KvDtype::Bf16, KvDtype::Fp8, KvDtype::Int4];
+        let all = [KvDtype::Bf16, KvDtype::F16, KvDtype::Fp8, KvDtype::Int4];
         for ((batch, context), dtype) in decode.into_iter().flat_map(|c| all.map(|dtype| (c, dtype))) {
             cases.push(Attention { spans: vec![(context - 1, 1); batch], dtype, ..base.clone() }.case());
         }
@@ -111,7 +111,7 @@ pub(super) fn large() -> Vec<Case> {
         part: PartOf::Attend,
     };
     let spans = [vec![(4095, 1); 64], vec![(32767, 1)], vec![(0, 8192)]];
-    let formats = [KvDtype::Bf16, KvDtype::Fp8, KvDtype::Int4];
+    let formats = [KvDtype::Bf16, KvDtype::F16, KvDtype::Fp8, KvDtype::Int4];
     let all = spans.into_iter().flat_map(|spans| formats.map(|dtype| (spans.clone(), dtype)));
     all.map(|(spans, dtype)| Attention { spans, dtype, ..base.clone() }.case()).collect()
 }
@@ -182,9 +182,9 @@ impl Attention {
     /// Pages full of noise, tokens that are never written included.
     fn pages(&self, device: &mut dyn Device) -> Result<KvPages, Full> {
         let layout = self.layout();
-        if self.dtype == KvDtype::Fp8 {
+        if let KvDtype::F16 | KvDtype::Fp8 = self.dtype {
             let buf = device.take(self.blocks() * layout.block_bytes())?;
-            fill_with_codes(device, &buf, 11);
+            fill_with_codes(device, &KvPages { layout, buf }, 11);
             return Ok(KvPages { layout, buf });
         }
         // In pages of 4 bits codes are any words, and grids are of bf16.
@@ -253,8 +253,10 @@ impl Kernel for Attention {
         });
         let cache_cols = kv.buf.bytes() / dtype.bytes();
         let cache = match self.dtype {
-            KvDtype::Fp8 | KvDtype::Int4 => Found::Pages(kv),
-            _ => Found::Rows(Rows { buf: kv.buf, dtype, rows: 1, cols: cache_cols }),
+            KvDtype::F16 | KvDtype::Fp8 | KvDtype::Int4 => Found::Pages(kv),
+            KvDtype::Bf16 | KvDtype::F32 => {
+                Found::Rows(Rows { buf: kv.buf, dtype, rows: 1, cols: cache_cols })
+            }
         };
         let results = match self.part {
             PartOf::Store => vec![Found::Rows(q), cache],

@@ -24,7 +24,7 @@ pub(super) fn conformance() -> Vec<Case> {
     let mut cases = Vec::new();
     for (heads, kv_heads, head_dim) in [(8, 2, 64), (9, 3, 80), (20, 1, 16), (2, 1, 256)] {
         for (window, share) in [(None, 0.1), (Some(200), 0.3)] {
-            for dtype in [KvDtype::Bf16, KvDtype::F32, KvDtype::Fp8, KvDtype::Int4] {
+            for dtype in [KvDtype::Bf16, KvDtype::F16, KvDtype::F32, KvDtype::Fp8, KvDtype::Int4] {
                 let layout = KvLayout { kv_heads, head_dim, dtype };
                 cases.push(Choice { heads, layout, tokens: vec![700, 1, 333, 64], window, share }.case());
             }

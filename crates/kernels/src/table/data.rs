@@ -3,7 +3,7 @@
 use half::bf16;
 
 use crate::arena::{Buf, Full};
-use crate::attention::{E4m3, head_numbers};
+use crate::attention::{E4m3, F16, KvDtype, head_numbers};
 use crate::device::{Device, Dtype, KvPages, Rows};
 use crate::elementwise::Element;
 
@@ -49,10 +49,13 @@ pub(super) fn whole_numbers(
     Ok(Rows { buf, dtype: Dtype::F32, rows, cols })
 }
 
-/// Fills with noise in 8 bits, of numbers from large to very small.
-pub(super) fn fill_with_codes(device: &dyn Device, buf: &Buf, seed: u64) {
+/// Fills pages of 8 bits or f16 with noise, of numbers from large to very small.
+pub(super) fn fill_with_codes(device: &dyn Device, pages: &KvPages, seed: u64) {
     let number = |i: usize| noise(seed, i) * if i.is_multiple_of(3) { 0.02 } else { 1.0 };
-    device.fill(buf, &mut |out| write(out, |i| [E4m3::from_f32(number(i)).0]));
+    device.fill(&pages.buf, &mut |out| match pages.layout.dtype {
+        KvDtype::Fp8 => write(out, |i| [E4m3::from_f32(number(i)).0]),
+        _ => write(out, |i| F16::from_f32(number(i)).0.to_le_bytes()),
+    });
 }
 
 /// f32 parameters: noise around 1.

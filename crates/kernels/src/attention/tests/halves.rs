@@ -32,6 +32,7 @@ fn halves() -> Vec<Case> {
         Case::new(2, 1, 64, &[900, 33, 640]).share(0.01),
         Case::new(1, 3, 80, &[700]).share(0.02).int4(),
         Case::new(2, 2, 32, &[600, 1]).window(300).share(0.05).fp8(),
+        Case::new(1, 2, 64, &[600, 1]).share(0.05).f16(),
         Case::new(2, 1, 16, &[500]).share(0.01).f32(),
     ]
 }

@@ -28,7 +28,7 @@ pub(in crate::attention) struct Shape {
 
 /// Whether there are products of pairs of bf16 for what the pages hold.
 pub(in crate::attention) fn pairs_suit(layout: KvLayout) -> bool {
-    layout.dtype != KvDtype::F32
+    !matches!(layout.dtype, KvDtype::F32 | KvDtype::F16)
 }
 
 impl Shape {

@@ -1,12 +1,13 @@
 //! Eight lanes.
 
 use super::simd::{Job, Simd};
+use crate::attention::f16::F16;
 use crate::attention::fp8::{E4m3, wide::widened};
 use half::bf16;
 use std::arch::asm;
 use std::arch::x86_64::*;
 
-/// AVX2 with FMA.
+/// AVX2 with FMA and F16C.
 #[derive(Clone, Copy)]
 pub(in crate::attention) struct Avx2;
 
@@ -15,9 +16,9 @@ unsafe impl Simd<8> for Avx2 {
     type V = __m256;
     type Words = __m256i;
 
-    const MEETS_BF16: bool = true;
+    const MEETS_WORDS: bool = true;
 
-    #[target_feature(enable = "avx2,fma")]
+    #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn run(job: impl Job) {
         job.run();
     }
@@ -88,6 +89,11 @@ unsafe impl Simd<8> for Avx2 {
     unsafe fn load_fp8_pairs(from: *const E4m3) -> (__m256, __m256) {
         // SAFETY: as above; reads 16 bytes.
         unsafe { pairs(widened(_mm_loadu_si128(from.cast()))) }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(from: *const F16) -> __m256 {
+        // SAFETY: as above; reads 8 numbers.
+        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
     }
     #[inline(always)]
     unsafe fn load_fp8(from: *const E4m3) -> __m256 {

@@ -1,6 +1,7 @@
 //! Sixteen lanes.
 
 use super::simd::{Job, Simd};
+use crate::attention::f16::F16;
 use crate::attention::fp8::{E4m3, wide::widened};
 use half::bf16;
 use std::arch::x86_64::*;
@@ -14,7 +15,7 @@ unsafe impl Simd<16> for Avx512 {
     type V = __m512;
     type Words = __m512i;
 
-    const MEETS_BF16: bool = false;
+    const MEETS_WORDS: bool = false;
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn run(job: impl Job) {
@@ -91,6 +92,11 @@ unsafe impl Simd<16> for Avx512 {
             let high = widened(_mm_loadu_si128(from.add(16).cast()));
             pairs(_mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high))
         }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(from: *const F16) -> __m512 {
+        // SAFETY: as above; reads 16 numbers.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
     }
     #[inline(always)]
     unsafe fn load_fp8(from: *const E4m3) -> __m512 {

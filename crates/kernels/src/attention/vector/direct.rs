@@ -1,4 +1,4 @@
-//! bf16 pages met as they lie: numbers are widened in registers, for two queries or one, and nothing is written on the
+//! Pages of 16 bits, bf16 or f16, met as they lie: numbers are widened in registers, for two queries or one, and nothing is written on the
 //! way. With AVX2 widening to memory takes longer than what few queries do with it.
 //!
 //! Sums, and the order in which each is added, are those of [`dots`](super::products::dots) over widened numbers: the same bits.
@@ -11,6 +11,7 @@ use super::values::ValuePage;
 use super::widened::Widened;
 use crate::attention::Page;
 use crate::attention::element::{Element, Stored};
+use crate::attention::f16::F16;
 use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS, KvDtype};
 use half::bf16;
 
@@ -19,7 +20,7 @@ const FEW: usize = 4;
 
 /// Whether so many queries meet pages of this kind as they lie.
 pub(super) const fn met<S: Simd<W>, E: Stored, const W: usize>(lanes: usize) -> bool {
-    matches!(E::DTYPE, KvDtype::Bf16) && S::MEETS_BF16 && lanes <= FEW
+    matches!(E::DTYPE, KvDtype::Bf16 | KvDtype::F16) && S::MEETS_WORDS && lanes <= FEW
 }
 
 /// Queries that meet the same rows, as many rows as fill a vector of totals.
@@ -32,7 +33,7 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Pass<'_, '_, S, E, O, W
     /// As there.
     #[inline(always)]
     pub(super) unsafe fn scores_as_they_lie(&self, i: usize, page: &Page<'_, E::Cell>, ahead: &[E::Cell]) {
-        let (d, k) = (self.head_dim(), page.k.as_ptr().cast::<bf16>());
+        let (d, k) = (self.head_dim(), page.k.as_ptr());
         // SAFETY: a page has 32 keys of `d` numbers; `q` and `s` have a row for each query.
         unsafe {
             for lane in (0..self.lanes).step_by(TWO) {
@@ -43,9 +44,9 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Pass<'_, '_, S, E, O, W
                     ahead.bring::<S, W>(token / tokens);
                     let mut sums = [S::splat(0.0); W];
                     if tokens < W {
-                        S::add_to_two((k.add(token * d), d), (q, d), d, &mut sums);
+                        add_to_two::<S, E, W>((k.add(token * d), d), (q, d), d, &mut sums);
                     } else {
-                        add_to_one::<S, W>(k.add(token * d), d, q, d, &mut sums);
+                        add_to_one::<S, E, W>(k.add(token * d), d, q, d, &mut sums);
                     }
                     let totals = lanes_of::<S, W>(S::sum_rows(sums));
                     for (i, totals) in totals.chunks_exact(tokens).enumerate() {
@@ -86,13 +87,13 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Pass<'_, '_, S, E, O, W
                     let (at, mut sums) = (dim * BLOCK_TOKENS, [S::splat(0.0); W]);
                     for (i, page) in pages.iter().enumerate() {
                         ahead[i].bring::<S, W>(dim / dims);
-                        let values = page.plane.as_ptr().cast::<bf16>().add(at);
+                        let values = page.plane.as_ptr().add(at);
                         let weights = weights.add(i * BLOCK_TOKENS);
                         if dims < W {
                             let (values, weights) = ((values, BLOCK_TOKENS), (weights, GROUP_TOKENS));
-                            S::add_to_two(values, weights, BLOCK_TOKENS, &mut sums);
+                            add_to_two::<S, E, W>(values, weights, BLOCK_TOKENS, &mut sums);
                         } else {
-                            add_to_one::<S, W>(values, BLOCK_TOKENS, weights, BLOCK_TOKENS, &mut sums);
+                            add_to_one::<S, E, W>(values, BLOCK_TOKENS, weights, BLOCK_TOKENS, &mut sums);
                         }
                     }
                     let added = lanes_of::<S, W>(S::sum_rows(sums));
@@ -131,13 +132,41 @@ unsafe fn lanes_of<S: Simd<W>, const W: usize>(v: S::V) -> [f32; W] {
     lanes
 }
 
+/// [`Simd::add_to_two`] for pages of 16 bits: of f16, queries are in order.
+///
+/// # Safety
+/// As there; [`met`] is true of `E`.
+#[inline(always)]
+unsafe fn add_to_two<S: Simd<W>, E: Stored, const W: usize>(
+    (rows, stride): (*const E::Cell, usize),
+    (first, apart): (*const f32, usize),
+    n: usize,
+    sums: &mut [S::V; W],
+) {
+    // SAFETY: by this function's contract.
+    unsafe {
+        if E::DTYPE == KvDtype::Bf16 {
+            return S::add_to_two((rows.cast(), stride), (first, apart), n, sums);
+        }
+        let rows = rows.cast::<F16>();
+        for i in (0..n).step_by(W) {
+            let (with_first, with_second) = (S::load(first.add(i)), S::load(first.add(apart + i)));
+            for row in 0..W / TWO {
+                let x = S::load_f16(rows.add(row * stride + i));
+                sums[row] = S::fma(x, with_first, sums[row]);
+                sums[W / TWO + row] = S::fma(x, with_second, sums[W / TWO + row]);
+            }
+        }
+    }
+}
+
 /// Adds products of `n` numbers of `W` rows, `stride` apart, with those of a query to the sums.
 ///
 /// # Safety
-/// The instruction set is here; rows and query have `n` numbers, a multiple of `2 W`.
+/// The instruction set is here; rows and query have `n` numbers, a multiple of `2 W`; [`met`] is true of `E`.
 #[inline(always)]
-unsafe fn add_to_one<S: Simd<W>, const W: usize>(
-    rows: *const bf16,
+unsafe fn add_to_one<S: Simd<W>, E: Stored, const W: usize>(
+    rows: *const E::Cell,
     stride: usize,
     with: *const f32,
     n: usize,
@@ -145,6 +174,17 @@ unsafe fn add_to_one<S: Simd<W>, const W: usize>(
 ) {
     // SAFETY: by this function's contract.
     unsafe {
+        if E::DTYPE == KvDtype::F16 {
+            let rows = rows.cast::<F16>();
+            for i in (0..n).step_by(W) {
+                let with = S::load(with.add(i));
+                for (row, sum) in sums.iter_mut().enumerate() {
+                    *sum = S::fma(S::load_f16(rows.add(row * stride + i)), with, *sum);
+                }
+            }
+            return;
+        }
+        let rows = rows.cast::<bf16>();
         for i in (0..n).step_by(2 * W) {
             let (with_even, with_odd) = (S::load(with.add(i)), S::load(with.add(i + W)));
             for (row, sum) in sums.iter_mut().enumerate() {

@@ -3,8 +3,10 @@
 use super::simd::Simd;
 use super::widened::Widened;
 use crate::attention::element::Stored;
+use crate::attention::f16::F16;
 use crate::attention::fp8::E4m3;
 use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS, KvDtype};
+use half::bf16;
 
 /// The maximum of a query that has seen nothing.
 pub(super) const EMPTY: f32 = -4_194_304.0;
@@ -21,7 +23,7 @@ const EXP2: [f32; 7] = [
     0.000_153_533_62,
 ];
 
-/// Widens `n` numbers, a multiple of `W`: bf16 and fp8 in pairs of vectors (even, odd), f32 as they are.
+/// Widens `n` numbers, a multiple of `W`: bf16 and fp8 in pairs of vectors (even, odd), f16 in order, f32 as they are.
 ///
 /// # Safety
 /// The instruction set is here; `from` and `to` have `n` elements.
@@ -35,10 +37,15 @@ pub(super) unsafe fn widen<S: Simd<W>, E: Stored, const W: usize>(from: *const E
                     S::store(to.add(i), S::load(from.cast::<f32>().add(i)));
                 }
             }
+            KvDtype::F16 => {
+                for i in (0..n).step_by(W) {
+                    S::store(to.add(i), S::load_f16(from.cast::<F16>().add(i)));
+                }
+            }
             // Numbers of 4 bits are no array: see `widened.rs`.
             KvDtype::Int4 => unreachable!("codes have scales"),
             KvDtype::Bf16 => {
-                let from = from.cast::<half::bf16>();
+                let from = from.cast::<bf16>();
                 let pairs = n / (2 * W) * 2 * W;
                 for i in (0..pairs).step_by(2 * W) {
                     let (even, odd) = S::load_pairs(from.add(i));
@@ -62,6 +69,18 @@ pub(super) unsafe fn widen<S: Simd<W>, E: Stored, const W: usize>(from: *const E
                 }
             }
         }
+    }
+}
+
+/// Widens `n` numbers of a query, a multiple of `W`, in order.
+///
+/// # Safety
+/// As for [`widen`].
+#[inline(always)]
+pub(super) unsafe fn widen_in_order<S: Simd<W>, const W: usize>(from: *const bf16, to: *mut f32, n: usize) {
+    for i in (0..n).step_by(W) {
+        // SAFETY: by this function's contract.
+        unsafe { S::store(to.add(i), S::load_bf16(from.add(i))) };
     }
 }
 

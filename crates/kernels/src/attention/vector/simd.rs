@@ -1,5 +1,6 @@
 //! The few vector operations that attention is written in.
 
+use crate::attention::f16::F16;
 use crate::attention::fp8::E4m3;
 use half::bf16;
 
@@ -15,8 +16,8 @@ pub(in crate::attention) unsafe trait Simd<const W: usize>:
     /// Whole numbers: `2 W` words of 16 bits, or `W` of 32.
     type Words: Copy;
 
-    /// Whether bf16 pages are met as they lie (see `direct.rs`).
-    const MEETS_BF16: bool;
+    /// Whether pages of 16 bits are met as they lie (see `direct.rs`).
+    const MEETS_WORDS: bool;
 
     /// Runs `job` compiled for this instruction set.
     unsafe fn run(job: impl Job);
@@ -38,6 +39,8 @@ pub(in crate::attention) unsafe trait Simd<const W: usize>:
     unsafe fn load_bf16(from: *const bf16) -> Self::V;
     /// `2 W` numbers: those at even places, those at odd ones.
     unsafe fn load_fp8_pairs(from: *const E4m3) -> (Self::V, Self::V);
+    /// `W` numbers in order.
+    unsafe fn load_f16(from: *const F16) -> Self::V;
     /// `W` numbers in order.
     unsafe fn load_fp8(from: *const E4m3) -> Self::V;
     /// `2 W` words.
@@ -63,7 +66,7 @@ pub(in crate::attention) unsafe trait Simd<const W: usize>:
     unsafe fn sum_whole(rows: [Self::Words; W]) -> Self::Words;
     /// Adds products of `n` numbers of `W / 2` rows of bf16 with those of two queries: the sums of the rows with the first, then
     /// those with the second. Rows and queries come with how far apart they are; of queries those at even places come first, of
-    /// every `2 W`. Only where [`MEETS_BF16`](Simd::MEETS_BF16); `n` is a multiple of `2 W`, and not zero.
+    /// every `2 W`. Only where [`MEETS_WORDS`](Simd::MEETS_WORDS); `n` is a multiple of `2 W`, and not zero.
     unsafe fn add_to_two(
         rows: (*const bf16, usize),
         queries: (*const f32, usize),

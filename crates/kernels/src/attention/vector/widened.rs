@@ -1,11 +1,12 @@
 //! What pages hold, and how queries meet it.
 
 use super::block::{PAGES, Pass};
-use super::products::widen;
+use super::products::{widen, widen_in_order};
 use super::simd::Simd;
 use super::values::ValuePage;
 use crate::attention::Page;
 use crate::attention::element::{Element, Stored};
+use crate::attention::f16::F16;
 use crate::attention::fp8::E4m3;
 use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS};
 use half::bf16;
@@ -70,9 +71,9 @@ pub(in crate::attention) trait Numbers: Widened {
     unsafe fn values<S: Simd<W>, const W: usize>(plane: *const Self::Cell, dim: usize, to: *mut f32);
 }
 
-/// Formats of plain numbers differ in one function.
+/// Formats of plain numbers differ in what widens their queries, and in one function.
 macro_rules! wide {
-    ($type:ty, $query:ty, $pairs:literal) => {
+    ($type:ty, $query:ty, $pairs:literal, $widen:expr) => {
         impl Widened for $type {
             const PAIRS: bool = $pairs;
 
@@ -113,7 +114,7 @@ macro_rules! wide {
             #[inline(always)]
             unsafe fn query<S: Simd<W>, const W: usize>(from: *const $query, to: *mut f32, n: usize) {
                 // SAFETY: by this function's contract.
-                unsafe { widen::<S, $query, W>(from, to, n) };
+                unsafe { $widen(from, to, n) };
             }
 
             #[inline(always)]
@@ -144,6 +145,7 @@ macro_rules! wide {
     };
 }
 
-wide!(f32, f32, false);
-wide!(bf16, bf16, true);
-wide!(E4m3, bf16, true);
+wide!(f32, f32, false, widen::<S, f32, W>);
+wide!(bf16, bf16, true, widen::<S, bf16, W>);
+wide!(F16, bf16, false, widen_in_order::<S, W>);
+wide!(E4m3, bf16, true, widen::<S, bf16, W>);
