@@ -118,7 +118,12 @@ __device__ __forceinline__ bool weigh(float (&s)[4][4], u32 position, const Atte
   for (u32 j = 0; j < 4; j++)
 #pragma unroll
     for (u32 e = 0; e < 4; e++) {
-      s[j][e] = power_of_two(fmaf(s[j][e], a.scale, -base[e / 2]));
+      float exponent = fmaf(s[j][e], a.scale, -base[e / 2]);
+#ifdef KV_F16
+      // No more than this but for rounding, which of huge scores is huge too, and a half must hold the weight. NaN stays NaN.
+      exponent = exponent > SLACK ? SLACK : exponent;
+#endif
+      s[j][e] = power_of_two(exponent);
       r.sum[e / 2] += s[j][e];
     }
   return moved;

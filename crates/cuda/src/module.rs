@@ -185,8 +185,10 @@ impl Module {
             Module::AttentionInt4 { head_dim } | Module::Sparse { pages: KvDtype::Int4, head_dim } => {
                 vec![head(head_dim), "-DKV_INT4".to_string()]
             }
+            Module::AttentionF16 { head_dim } | Module::Sparse { pages: KvDtype::F16, head_dim } => {
+                vec![head(head_dim), "-DKV_F16".to_string()]
+            }
             Module::Attention { head_dim }
-            | Module::AttentionF16 { head_dim }
             | Module::AttentionFp8 { head_dim }
             | Module::AttentionFloats { head_dim }
             | Module::Sparse { head_dim, .. } => vec![head(head_dim)],
