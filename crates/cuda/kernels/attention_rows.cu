@@ -118,10 +118,13 @@ __device__ __forceinline__ bool weigh(float (&s)[4][4], u32 position, const Atte
   for (u32 j = 0; j < 4; j++)
 #pragma unroll
     for (u32 e = 0; e < 4; e++) {
-      float exponent = fmaf(s[j][e], a.scale, -base[e / 2]);
 #ifdef KV_F16
-      // No more than this but for rounding, which of huge scores is huge too, and a half must hold the weight. NaN stays NaN.
+      // Where keys are as large as halves can be, so is a score's last place: rounded as the largest is, it is no larger, and its
+      // weight is one that a half holds. NaN stays NaN.
+      float exponent = __fadd_rn(__fmul_rn(s[j][e], a.scale), -base[e / 2]);
       exponent = exponent > SLACK ? SLACK : exponent;
+#else
+      float exponent = fmaf(s[j][e], a.scale, -base[e / 2]);
 #endif
       s[j][e] = power_of_two(exponent);
       r.sum[e / 2] += s[j][e];
