@@ -354,7 +354,8 @@ fn numbers_beyond_halves_count_as_the_largest() {
         for world in [&mut beyond, &mut largest] {
             world.call(&Team::new(2), isa, &[(0, 0, 150)]);
         }
-        assert!(beyond.results[0].iter().all(|x| x.abs() <= 65504.0), "{isa}");
+        // Means are rounded, too.
+        assert!(beyond.results[0].iter().all(|x| x.abs() < 65505.0), "{isa}");
         assert!(beyond.results[0].iter().any(|x| x.abs() > 100.0), "{isa}: large values weigh");
         check_same(&case, isa, &largest.results, beyond, "beyond the range");
     }
