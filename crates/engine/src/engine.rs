@@ -66,8 +66,9 @@ impl Drop for Claim {
     }
 }
 
-/// An engine has no measured costs at hand: every op counts alike. Where one lane computes and one reads ahead of it, the data
-/// alone orders both; where several copy and attend beside each other, another order might hide more.
+/// An engine that was planned without measured costs has none at hand (see `Foreseen::cost`): every op counts alike. Where one
+/// lane computes and one reads ahead of it, the data alone orders both; where several copy beside each other, another order hides
+/// more.
 fn any_cost(_: &Op, _: &Shape) -> Nanos {
     Nanos(1)
 }

@@ -37,6 +37,11 @@ pub trait World {
         given
     }
 
+    /// What the ops of the next step are believed to take, by which its program is arranged; `given` is what the run began with.
+    fn cost<'a>(&'a self, given: &'a dyn Cost) -> &'a dyn Cost {
+        given
+    }
+
     /// Begins a step. It is done when a [`Event::Done`] says so; steps run in the order in which they begin.
     fn start(&mut self, step: Step, shape: &Shape, program: Program);
 
@@ -182,7 +187,7 @@ fn start(
     let shape = Shape::of(&step);
     let plan = world.plan(by.plan);
     plan.fits(&shape).map_err(|excess| Failure::Excess { step: step.id, excess })?;
-    let program = arrange(lower(&shape, plan), &shape, by.cost);
+    let program = arrange(lower(&shape, plan), &shape, world.cost(by.cost));
     world.start(step, &shape, program);
     Ok(())
 }

@@ -3,9 +3,12 @@
 mod common;
 
 use common::{config, run, world};
-use policy::sched::{Fcfs, FcfsConfig};
-use sim::{Arrivals, Job, Lengths, Quantiles, Summary, Workload};
-use spec::{Nanos, Tokens};
+use policy::cost::Cost;
+use policy::drive::{Event, Lowering, World, drive};
+use policy::pipeline::{Plan, Share, Weights, arrange, lower};
+use policy::sched::{BlockConfig, Delegate, Fcfs, FcfsConfig, Schedule, Why};
+use sim::{Arrivals, Job, Lengths, Quantiles, Summary, VirtualWorld, Workload};
+use spec::{ByTier, Nanos, Op, Program, SeqId, Shape, Step, Tokens};
 
 fn served(jobs: &[Job], config: FcfsConfig) -> Summary {
     let mut world = world();
@@ -84,6 +87,65 @@ fn lengths_have_the_mean_that_was_asked_for() {
     let seconds = drawn.last().expect("many").arrival.as_secs();
     assert!((20_000.0 / seconds / 50.0 - 1.0).abs() < 0.03, "{seconds}");
     assert!(drawn.is_sorted_by_key(|job| job.arrival));
+}
+
+/// A world that knows better than the run's beginning what ops take.
+struct Knowing {
+    world: VirtualWorld,
+    cost: fn(&Op, &Shape) -> Nanos,
+    /// Programs as they came.
+    started: Vec<(Shape, Program)>,
+}
+
+impl World for Knowing {
+    fn now(&self) -> Nanos {
+        self.world.now()
+    }
+    fn cost<'a>(&'a self, _: &'a dyn Cost) -> &'a dyn Cost {
+        &self.cost
+    }
+    fn start(&mut self, step: Step, shape: &Shape, program: Program) {
+        self.started.push((shape.clone(), program.clone()));
+        self.world.start(step, shape, program);
+    }
+    fn refuse(&mut self, seq: SeqId, why: Why) {
+        self.world.refuse(seq, why);
+    }
+    fn wait(&mut self, until: Option<Nanos>) -> Event {
+        self.world.wait(until)
+    }
+    fn poll(&mut self) -> Option<Event> {
+        self.world.poll()
+    }
+}
+
+#[test]
+fn programs_are_arranged_by_what_the_world_knows_of_their_ops() {
+    let any: fn(&Op, &Shape) -> Nanos = |_, _| Nanos(1);
+    let known: fn(&Op, &Shape) -> Nanos = |op, _| match op {
+        Op::CopyKv { .. } => Nanos(40),
+        Op::LoadWeights { .. } => Nanos(90),
+        Op::Mlp { .. } => Nanos(50),
+        _ => Nanos(1),
+    };
+    let weights = Weights::Streamed { host: Share::Some, disk: None };
+    let plan = Plan { weights, max_batches: 3, kv_slot_tokens: 1 << 20, ..Plan::resident(4, 64) };
+    let blocks = ByTier { device: 64, host: 64, disk: 0 };
+    let block = BlockConfig {
+        schedule: Schedule::Zigzag,
+        batches: 3,
+        batch_seqs: 2,
+        kv_slot_tokens: 1 << 20,
+        delegate: Delegate::Streamed,
+    };
+    let config = FcfsConfig { max_num_seqs: 6, blocks, block, ..FcfsConfig::default() };
+    let mut world = Knowing { world: world(), cost: known, started: Vec::new() };
+    world.world.expect(&[Job { arrival: Nanos(5_000), prompt: Tokens(8), output: Tokens(4) }; 6]);
+    let by = Lowering { plan: &plan, cost: &any };
+    drive(&mut world, &mut Fcfs::new(config), &by).expect("it fits");
+    let by = |cost: &dyn Cost, shape: &Shape| arrange(lower(shape, &plan), shape, cost);
+    assert!(world.started.iter().all(|(shape, program)| *program == by(&known, shape)));
+    assert!(world.started.iter().any(|(shape, program)| *program != by(&any, shape)), "of no matter here");
 }
 
 #[test]

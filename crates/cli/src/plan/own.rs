@@ -89,10 +89,10 @@ pub(crate) fn choose<'a>(
     work: Work,
 ) -> Result<Chosen<'a>> {
     let chosen = choose_by(opened, config, args, work, &|config| costs(opened, config, args))?;
-    // What was measured before says who computes with weights on the host, though flags say where they are, and whether
-    // beginnings are worth reading.
-    let hold = chosen.planned.hold();
-    if chosen.told.is_some() || hold.host_weight_bytes == 0 && hold.prefix_blocks.disk == 0 {
+    // What was measured before says who computes with weights on the host, though flags say where they are, whether beginnings
+    // are worth reading, and in which order copies of different length begin.
+    let (hold, stay) = (chosen.planned.hold(), chosen.planned.config().blocks.stay());
+    if chosen.told.is_some() || stay && hold.host_weight_bytes == 0 && hold.prefix_blocks.disk == 0 {
         return Ok(chosen);
     }
     let Some(profile) = profile::kept(opened, chosen.planned.config())? else { return Ok(chosen) };

@@ -5,6 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use policy::cost::Cost;
 use policy::drive::{Event as Told, World};
 use policy::pipeline::{Plan, Waits};
 use policy::sched::Why;
@@ -176,6 +177,10 @@ impl World for Real {
 
     fn plan<'a>(&'a self, _: &'a Plan) -> &'a Plan {
         &self.plan
+    }
+
+    fn cost<'a>(&'a self, given: &'a dyn Cost) -> &'a dyn Cost {
+        self.foreseen.as_ref().map_or(given, Foreseen::cost)
     }
 
     fn start(&mut self, step: Step, shape: &Shape, program: Program) {

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use policy::cost::{BySort, Correction, Measured, OpSort, Tables};
+use policy::cost::{BySort, Correction, Cost, Measured, OpSort, Tables};
 use policy::pipeline::{Delegation, Timeline};
 use spec::{Nanos, Program, Shape};
 
@@ -93,6 +93,11 @@ impl Foreseen {
         let bytes: u64 = self.cost.from_host.iter().flatten().sum();
         let copied_s = bytes as f64 / self.cost.tables.copy_bytes_per_s;
         (copied_s / PROBED).max(self.by.pace.memory_s * PROBED_EVERY)
+    }
+
+    /// What ops are believed to take, by what is known now.
+    pub(crate) fn cost(&self) -> &dyn Cost {
+        &self.cost
     }
 
     /// What is learned so far, that of earlier runs included.
