@@ -1,11 +1,11 @@
-//! The short form in which `simulate flexgen` has Ballast's runtime (one step of the steady state, six layers) against the
-//! real scheduler, lowering and timeline over a whole job on the same machine.
+//! Ballast's runtime as `simulate flexgen` has it (some steps of the real scheduler, each for those like it) against a whole
+//! job on the same machine, every step of which is run, with the planner's own costs.
 
 use policy::cost::{Dims, ElementBytes, Roofline};
 use policy::pipeline::{DiskPath, Plan, Share, Weights};
 use policy::sched::{BlockConfig, Delegate, FcfsConfig, Schedule};
 use sim::flexgen::{
-    Case, Format, HostAttention, Lengths, Machine, Mechanism, Overlap, Pinning, Policy, Rates, predict,
+    Block, Case, Format, HostAttention, Lengths, Machine, Mechanism, Overlap, Pinning, Policy, Rates, predict,
 };
 use sim::{Job, Offline};
 use spec::{
@@ -72,6 +72,17 @@ fn hardware(rates: Rates) -> HardwareSpec {
     }
 }
 
+fn roofline(case: &Case, rates: Rates) -> Roofline {
+    Roofline {
+        hardware: hardware(rates),
+        dims: case.dims,
+        bytes: ElementBytes::BF16,
+        weights: case.policy.placement.weights,
+        disk_path: DiskPath::ThroughHost,
+        sparse: None,
+    }
+}
+
 /// KV blocks that appendix A.2.1 reserves for a block of sequences at all depths.
 fn kv_blocks(case: &Case) -> u32 {
     let (s, n) = (f64::from(PROMPT), f64::from(GENERATED));
@@ -104,14 +115,7 @@ fn worked_through(case: &Case, rates: Rates) -> Offline {
         disk_path: DiskPath::ThroughHost,
         ..Plan::resident(case.dims.layers as u16, batch_tokens.0)
     };
-    let cost = Roofline {
-        hardware: hardware(rates),
-        dims: case.dims,
-        bytes: ElementBytes::BF16,
-        weights: policy.placement.weights,
-        disk_path: DiskPath::ThroughHost,
-        sparse: None,
-    };
+    let cost = roofline(case, rates);
     let job = Job { arrival: Nanos::ZERO, prompt: Tokens(PROMPT), output: Tokens(GENERATED) };
     let jobs = vec![job; BLOCKS * policy.block() as usize];
     Offline::run(&jobs, scheduler, &plan, &cost, Nanos::ZERO).expect("it fits")
@@ -122,15 +126,57 @@ fn worked_through(case: &Case, rates: Rates) -> Offline {
 fn the_steady_state_is_what_the_scheduler_comes_to() {
     let rates = Machine::named("t4").expect("a preset").rates().expect("complete");
     for case in [case("opt-30b", (40, 5), 12), case("opt-6.7b", (64, 8), 60)] {
-        let (short, whole) = (predict(&case, rates, Mechanism::BALLAST), worked_through(&case, rates));
-        let ratio = short.generated_tokens_per_s / whole.tokens_per_s();
+        let (some, whole) = (predict(&case, rates, Mechanism::BALLAST), worked_through(&case, rates));
+        let ratio = some.generated_tokens_per_s / whole.tokens_per_s();
         assert!((0.95..=1.2).contains(&ratio), "{:?}: {ratio} of {}", case.policy, whole.tokens_per_s());
         let tokens = f64::from(case.policy.block() * GENERATED);
         for lane in [Lane::Device, Lane::Host] {
-            let of_short = short.decode.lanes[lane.index()] / tokens;
+            let of_some = some.decode.lanes[lane.index()] / tokens;
             let of_whole = whole.busy[lane.index()] / whole.generated as f64;
-            let ratio = of_short / of_whole;
+            let ratio = of_some / of_whole;
             assert!((0.9..=1.1).contains(&ratio), "{:?} {lane:?}: {ratio}", case.policy);
+        }
+    }
+}
+
+/// One block and no other: its prompts in one step, then its decodes, each step of which is run.
+#[test]
+fn a_block_of_zig_zag_takes_what_all_of_its_steps_take() {
+    let rates = Machine::named("t4").expect("a preset").rates().expect("complete");
+    let zigzag = Mechanism { block: Block::ZigZag, ..Mechanism::BALLAST };
+    for case in [case("opt-30b", (40, 5), 12), case("opt-6.7b", (64, 2), 60)] {
+        let predicted = predict(&case, rates, zigzag);
+        let policy = &case.policy;
+        let pages = Tokens(PROMPT + GENERATED).blocks() as u32;
+        let scheduler = FcfsConfig {
+            max_num_batched_tokens: Tokens(2048),
+            max_num_seqs: policy.block() as usize,
+            max_queue: usize::MAX,
+            blocks: ByTier { device: 0, host: policy.block() * pages, disk: 0 },
+            block: BlockConfig {
+                schedule: Schedule::Zigzag,
+                batches: policy.block() as usize / 4,
+                batch_seqs: policy.batch_size as usize,
+                kv_slot_tokens: 4096,
+                delegate: Delegate::Host,
+            },
+            ..FcfsConfig::default()
+        };
+        let plan = Plan {
+            weights: Weights::Streamed { host: Share::Some, disk: None },
+            max_batches: u16::MAX,
+            kv_slot_tokens: 4096,
+            disk_path: DiskPath::ThroughHost,
+            ..Plan::resident(case.dims.layers as u16, 2048)
+        };
+        let job = Job { arrival: Nanos::ZERO, prompt: Tokens(PROMPT), output: Tokens(GENERATED) };
+        let jobs = vec![job; policy.block() as usize];
+        let whole =
+            Offline::run(&jobs, scheduler, &plan, &roofline(&case, rates), Nanos::ZERO).expect("it fits");
+        assert_eq!(whole.steps, u64::from(GENERATED));
+        let (all, first) = (predicted.prefill.total + predicted.decode.total, predicted.prefill.total);
+        for (predicted, took) in [(all, whole.seconds), (first, whole.first_token_s)] {
+            assert!((0.97..=1.03).contains(&(predicted / took)), "{policy:?}: {predicted} of {took}");
         }
     }
 }

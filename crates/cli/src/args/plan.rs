@@ -90,7 +90,8 @@ pub(crate) struct FlexgenArgs {
     /// One thing at a time.
     #[arg(long)]
     pub(crate) no_overlap: bool,
-    /// Whose runtime: FlexGen's as released, or Ballast's.
+    /// Whose runtime: FlexGen's as released, by a model of its loop; or Ballast's, whose real scheduler and programs run in
+    /// virtual time.
     #[arg(long, value_enum, default_value_t = Runtime::Flexgen)]
     pub(crate) mechanism: Runtime,
     /// Switch one term of that runtime to another side, as in `--term order=buffers`; may be given several times.

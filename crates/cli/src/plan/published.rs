@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use policy::plan::{BlockSize, binds, one_more_gib};
 use serde_json::{Value, json};
-use sim::flexgen::{Mechanism, Overlap, Planned, Rates, Wanted};
+use sim::flexgen::{Mechanism, Overlap, Planned, Rates, Wanted, peak};
 use spec::{ByTier, Tier};
 
 use crate::args::{AttendOn, DeviceName, HostWeights, Kv, PlanArgs, ScheduleName, Weights};
@@ -86,9 +86,10 @@ pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
         report(&args.model, &args.scenario, &planned.case, &planned.prediction, Mechanism::BALLAST);
     let binds = binds(&planned.question, &planned.placed);
     told["binds"] = json!(binds);
-    told["peak_bytes"] = by_tier(planned.placed.peak.map(|bytes| bytes as u64));
+    let peak = peak(&planned.case, rates, Mechanism::BALLAST);
+    told["peak_bytes"] = by_tier(peak.map(|bytes| bytes as u64));
     told["one_more_gib_tokens_per_s"] = by_tier(more);
-    table(&args.model, &planned, &binds, more)?;
+    table(&args.model, &planned, peak, &binds, more)?;
     if let Some(cost) = super::dollars_per_hour(&args) {
         let tokens = planned.prediction.generated_tokens_per_s * 3600.0 / cost;
         told["tokens_per_dollar"] = json!(tokens);
@@ -119,7 +120,7 @@ fn by_tier<T: serde::Serialize>(values: ByTier<T>) -> Value {
     json!({ "device": values.device, "host": values.host, "disk": values.disk })
 }
 
-fn table(model: &str, planned: &Planned, binds: &[&str], more: ByTier<f64>) -> Result<()> {
+fn table(model: &str, planned: &Planned, peak: ByTier<f64>, binds: &[&str], more: ByTier<f64>) -> Result<()> {
     let policy = &planned.case.policy;
     show!("{model}: blocks of {} batches of {}", policy.num_batches, policy.batch_size)?;
     show!("{:22}{:>10}{:>10}{:>10}", "", "device", "host", "disk")?;
@@ -132,7 +133,6 @@ fn table(model: &str, planned: &Planned, binds: &[&str], more: ByTier<f64>) -> R
         let [a, b, c] = Tier::ALL.map(|tier| percent(split, tier));
         show!("{:22}{a:9.1}%{b:9.1}%{c:9.1}%", format!("{name}, percent"))?;
     }
-    let peak = planned.placed.peak;
     let gib = |bytes: f64| bytes / f64::from(1 << 30);
     show!("{:22}{:10.1}{:10.1}{:10.1}", "peak, GiB", gib(peak.device), gib(peak.host), gib(peak.disk))?;
     show!("{:22}{:10.3}{:10.3}{:10.3}", "1 GiB more, tokens/s", more.device, more.host, more.disk)?;

@@ -8,4 +8,4 @@ mod search;
 pub use habits::{Attention, Habits};
 pub use lp::{Attends, BlockSize, Kernels, Overlap, Placed, Question, place, programme, room};
 pub use programme::{Compare, Programme, Row};
-pub use search::{binds, one_more_gib, search, search_up_to};
+pub use search::{binds, blocks, one_more_gib, search, search_up_to};

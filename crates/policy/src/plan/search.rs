@@ -10,6 +10,12 @@ const BATCH_SIZES: [u32; 22] =
 /// Batches of a block that are tried.
 const BLOCKS: [u32; 13] = [1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 18, 20];
 
+/// Blocks that are tried.
+pub fn blocks() -> impl Iterator<Item = BlockSize> {
+    let of = |batch_size| BLOCKS.into_iter().map(move |num_batches| BlockSize { batch_size, num_batches });
+    BATCH_SIZES.into_iter().flat_map(of)
+}
+
 /// Tokens a second, as the programme sees it.
 fn rate(question: &Question, placed: &Placed) -> f64 {
     f64::from(placed.block.batch_size * placed.block.num_batches * question.generated) / placed.seconds
@@ -22,10 +28,7 @@ pub fn search(question: &Question, keep: usize) -> Vec<Placed> {
 
 /// The best `keep` blocks of up to `most` sequences, best first.
 pub fn search_up_to(question: &Question, most: u32, keep: usize) -> Vec<Placed> {
-    let blocks = BATCH_SIZES
-        .iter()
-        .flat_map(|&batch_size| BLOCKS.iter().map(move |&num_batches| BlockSize { batch_size, num_batches }));
-    let blocks = blocks.filter(|block| block.batch_size * block.num_batches <= most);
+    let blocks = blocks().filter(|block| block.batch_size * block.num_batches <= most);
     let mut found: Vec<Placed> = blocks.filter_map(|block| place(question, block)).collect();
     let order =
         |a: &Placed, b: &Placed| rate(question, b).partial_cmp(&rate(question, a)).unwrap_or(Ordering::Equal);

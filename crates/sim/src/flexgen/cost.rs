@@ -1,4 +1,4 @@
-//! What each node of FlexGen's loop costs on a machine of the papers.
+//! What each node costs on a machine of the papers, in FlexGen's loop and in the programs of the runtime that serves.
 //!
 //! The formulas are appendix A.3's with what they lack: reading weights from device memory, scores that pass through
 //! memory, a pass of dequantisation, a KV term for copies up where the device attends KV that lives elsewhere, and logits
@@ -6,9 +6,10 @@
 
 use super::case::{Case, Format, Pinning};
 use super::machine::Rates;
-use super::mechanism::{Compute, Copies, Expand, Fetch, Mechanism};
+use super::mechanism::{Compute, Copies, Expand, Fetch, Mechanism, Order};
 use super::placement::elements;
 use policy::cost::Cost;
+use policy::pipeline::DiskPath;
 use spec::{ByTier, Load, Nanos, Op, Part, Shape, Tensor, Tier};
 
 /// Passes over half-precision scores in eager prefill: written by the product, masked, normalised, read again.
@@ -95,11 +96,18 @@ impl<'a> Prices<'a> {
         positions as f64 * self.case.dims.kv() * self.case.policy.cache.bytes()
     }
 
-    /// FlexGen's `load_weight`: from the host by the memory that it lies in, from the drive through a pinned relay.
+    /// FlexGen's `load_weight`: from the host by the memory that it lies in, from the drive through a pinned relay. In our
+    /// programs one copy brings up both.
     fn load_weights(&self, part: Part, from: Tier, to: Tier) -> f64 {
         let bytes = self.weights(part);
         match (from, to) {
+            // They live on the device, whatever the layers do: see `memory`.
+            _ if matches!(part, Part::Embed | Part::Head) => 0.0,
             (Tier::Disk, Tier::Host) => bytes.disk / self.rates.disk_read,
+            (Tier::Host, _) if self.mechanism.order == Order::Buffers => {
+                let host = if self.weights_pinned { self.rates.pinned } else { self.pageable_up() };
+                bytes.host / host + bytes.disk / self.rates.pinned + self.hooks(part, bytes)
+            }
             (Tier::Disk, _) if bytes.host > 0.0 => bytes.disk / self.rates.pinned,
             (Tier::Disk, _) => bytes.disk / self.rates.pinned + self.hooks(part, bytes),
             _ if self.weights_pinned => bytes.host / self.rates.pinned + self.hooks(part, bytes),
@@ -131,27 +139,41 @@ impl<'a> Prices<'a> {
     fn copy_kv(&self, load: &Load, from: Tier, to: Tier) -> f64 {
         let pinned = self.mechanism.copies == Copies::Pinned;
         let choose = |pageable: f64| if pinned { self.rates.pinned } else { pageable };
-        match (from, to) {
-            (Tier::Disk, Tier::Host) => self.kv(load.kv_in.disk) / self.rates.disk_read,
-            (Tier::Disk, _) => self.kv(load.kv_in.disk) / self.rates.pinned,
-            (Tier::Host, Tier::Device) => self.kv(load.kv_in.host) / choose(self.pageable_up()),
-            (Tier::Host, _) => self.kv(load.kv_out.disk) / self.rates.disk_write,
-            _ => self.kv(load.kv_out.host + load.kv_out.disk) / choose(self.rates.pageable_down),
+        let rate = match (from, to) {
+            (Tier::Disk, Tier::Host) => self.rates.disk_read,
+            (Tier::Disk, _) => self.rates.pinned,
+            (Tier::Host, Tier::Device) => choose(self.pageable_up()),
+            (Tier::Host, _) => self.rates.disk_write,
+            _ => choose(self.rates.pageable_down),
+        };
+        self.kv(self.copied(load, from, to)) / rate
+    }
+
+    /// KV positions of a copy between two tiers. FlexGen's loop stores what is bound for the drive through the host, and
+    /// brings the drive's to the device in a copy of its own.
+    fn copied(&self, load: &Load, from: Tier, to: Tier) -> u64 {
+        match (self.mechanism.order, from, to) {
+            (Order::Buffers, ..) => DiskPath::ThroughHost.kv_copied(load, from, to),
+            (Order::Barriers, Tier::Disk, _) => load.kv_in.disk,
+            (Order::Barriers, Tier::Host, Tier::Device) => load.kv_in.host,
+            (Order::Barriers, Tier::Host, _) => load.kv_out.disk,
+            (Order::Barriers, ..) => load.kv_out.host + load.kv_out.disk,
         }
     }
 
     fn move_hidden(&self, what: Tensor, load: &Load, from: Tier, to: Tier) -> f64 {
         let (dims, hidden) = (&self.case.dims, self.case.policy.placement.hidden);
         let on = |tier| f64::from(hidden.part(tier)) / f64::from(spec::Split::WHOLE);
-        let decodes = f64::from(load.seqs.min(load.tokens)) * (dims.heads * dims.head_dim) as f64;
+        let (decodes, attention) = (f64::from(load.host_tokens), (dims.heads * dims.head_dim) as f64);
+        let stream = f64::from(load.tokens) * dims.hidden as f64;
         let bytes = 2.0
             * match (what, from, to) {
-                (Tensor::Qkv, ..) => 3.0 * decodes,
-                (Tensor::Attended, ..) => decodes,
-                (_, Tier::Disk, _) | (_, _, Tier::Disk) => {
-                    f64::from(load.tokens) * dims.hidden as f64 * on(Tier::Disk)
-                }
-                _ => f64::from(load.tokens) * dims.hidden as f64 * (1.0 - on(Tier::Device)),
+                (Tensor::Qkv, ..) => decodes * (attention + dims.kv()),
+                (Tensor::Attended, ..) => decodes * attention,
+                // A batch is where it is as a whole.
+                _ if self.mechanism.order == Order::Buffers => stream,
+                (_, Tier::Disk, _) | (_, _, Tier::Disk) => stream * on(Tier::Disk),
+                _ => stream * (1.0 - on(Tier::Device)),
             };
         match (from, to) {
             (Tier::Disk, _) => bytes / self.rates.disk_read,
@@ -170,12 +192,19 @@ impl Cost for Prices<'_> {
             Op::Qkv { batch, .. } => self.linear(rows(batch), dims.qkv(), weights),
             Op::OutProj { batch, .. } => self.linear(rows(batch), dims.out(), weights),
             Op::Mlp { batch, .. } => self.linear(rows(batch), dims.mlp(), weights),
-            Op::Head { batch } => self.linear(f64::from(load(batch).samples), dims.head(), Format::Half),
+            Op::Head { batch } => {
+                let rows = match self.mechanism.compute {
+                    Compute::Eager => load(batch).tokens,
+                    Compute::Fused => load(batch).samples,
+                };
+                // One machine of a pipeline has it.
+                self.linear(f64::from(rows), dims.head(), Format::Half) / f64::from(self.case.devices)
+            }
             Op::Attend { batch, on, .. } => self.attend(load(batch), on),
             Op::LoadWeights { part, from, to } => self.load_weights(part, from, to),
             Op::CopyKv { batch, from, to, .. } => self.copy_kv(load(batch), from, to),
             Op::MoveHidden { what, batch, from, to } => self.move_hidden(what, load(batch), from, to),
-            // Nothing else stands in the loop.
+            // Embedding and sampling: a row of a table each.
             _ => 0.0,
         })
     }

@@ -1,6 +1,6 @@
 //! What a case takes of each tier, and whether a machine has it.
 //!
-//! Counted as FlexGen's code allocates: KV of the whole block at its full length before the first token; embedding and head
+//! With its loop, counted as FlexGen's code allocates (the runtime that serves: `pools`): KV of the whole block at its full length before the first token; embedding and head
 //! on the device; the weights of one layer on the device where any are away (attention and MLP, each fetched while the
 //! other computes); KV on its way, twice a batch; what the largest piece of a prefill or a decode works in. On the host
 //! pinned tensors take a power of two each (the allocator of pinned memory rounds up), copy threads keep their relays, and
@@ -9,8 +9,9 @@
 use super::case::{Case, Format};
 use super::cost::Prices;
 use super::machine::Rates;
-use super::mechanism::{Block, Compute, Copies, Expand, Mechanism};
+use super::mechanism::{Block, Compute, Copies, Expand, Mechanism, Order};
 use super::placement::tensors;
+use super::pools;
 use spec::{ByTier, Part, Split, Tier};
 
 /// Bytes of an element in half precision.
@@ -43,6 +44,9 @@ pub fn excess(case: &Case, rates: Rates, mechanism: Mechanism) -> Vec<Excess> {
 
 /// Bytes that each tier of one machine holds at the most.
 pub fn peak(case: &Case, rates: Rates, mechanism: Mechanism) -> ByTier<f64> {
+    if mechanism.order == Order::Buffers {
+        return pools::peak(case, rates, mechanism);
+    }
     let count = Count { case, mechanism, prices: Prices::new(case, rates, mechanism) };
     let mut bytes = ByTier::default();
     Tier::ALL.into_iter().for_each(|tier| bytes[tier] = count.at_home(tier));

@@ -4,6 +4,7 @@
 //! under a [`Mechanism`] and run on `policy`'s timeline. What FlexGen's code does otherwise than its paper is a list of
 //! terms, each of which can be switched; none of them knows a model, a policy or a cell of a table.
 
+mod candidates;
 mod case;
 mod cost;
 mod machine;
@@ -13,8 +14,10 @@ mod nearest;
 mod paper;
 mod placement;
 mod plan;
+mod pools;
 mod program;
 mod run;
+mod steps;
 mod terms;
 
 pub use case::{Case, Format, HostAttention, Lengths, Overlap, Pinning, Policy};

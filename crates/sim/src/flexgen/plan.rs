@@ -1,26 +1,29 @@
 //! The planner on a machine of the papers: the linear programme chooses, the timeline has the last word.
 
+use super::candidates::{Candidate, candidates, spread, worth_a_look};
 use super::case::{Case, Format, HostAttention, Lengths, Overlap, Pinning, Policy};
 use super::cost::Prices;
 use super::machine::Rates;
-use super::mechanism::{Block, Compute, Copies, Expand, Grain, Mechanism, Order};
-use super::memory::excess;
-use super::placement::elements;
-use super::run::{Prediction, predict};
+use super::mechanism::{Block, Compute, Copies, Expand, Mechanism, Order};
+use super::run::{Prediction, estimate, predict};
 use policy::cost::{Dims, ElementBytes};
 use policy::pipeline::DiskPath;
-use policy::plan::{Attends, Attention, BlockSize, Habits, Kernels, Placed, Question, place, search};
+use policy::plan::{Attends, Attention, BlockSize, Habits, Kernels, Placed, Question};
 use spec::{
-    ByTier, Bytes, DeviceSpec, DiskSpec, HardwareSpec, HostSpec, LinkSpec, Nanos, Part, Placement, Split,
-    Tier,
+    ByTier, Bytes, DeviceSpec, DiskSpec, HardwareSpec, HostSpec, LinkSpec, Nanos, Placement, Split, Tier,
 };
 
-/// Memory that is planned with: the rest is left to fragments and to what no formula counts.
+/// Memory of FlexGen that is planned with: the rest is left to fragments and to what no formula counts. The runtime that
+/// serves has pools, which leave none, and all of them are counted.
 const DERATED: f64 = 0.9;
 /// Candidates of the programme that are run on the timeline.
 const RESCORED: usize = 12;
+/// Of these, how many are run with all their layers.
+const FINALISTS: usize = 2;
+/// Of the latency that the programme believes in, what is surely there.
+const TRUSTED: f64 = 0.8;
 /// All on the host.
-const ON_HOST: ByTier<u32> = ByTier { device: 0, host: Split::WHOLE, disk: 0 };
+pub(super) const ON_HOST: ByTier<u32> = ByTier { device: 0, host: Split::WHOLE, disk: 0 };
 
 /// What is to be planned.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -62,17 +65,40 @@ pub struct Planned {
 
 /// Plans; nothing where nothing fits (or nothing is fast enough).
 pub fn plan(wanted: &Wanted, rates: Rates, mechanism: Mechanism) -> Option<Planned> {
-    let soon =
-        |planned: &Planned| wanted.max_latency_s.is_none_or(|most| planned.prediction.latency_s() <= most);
-    // With a limit the best may be far down the list.
-    let keep = if wanted.max_latency_s.is_some() { usize::MAX } else { RESCORED };
-    let scored = scored(wanted, rates, mechanism, keep).into_iter().filter(soon);
-    scored.max_by(|a, b| rate(a).total_cmp(&rate(b)))
+    let best_of_way = |way: Wanted| {
+        let soon = candidates(&way, rates, mechanism).into_iter().filter(|candidate| {
+            wanted.max_latency_s.is_none_or(|most| TRUSTED * candidate.latency_s() <= most)
+        });
+        let soon = match mechanism.order {
+            Order::Barriers => soon.collect(),
+            Order::Buffers => spread(soon.collect(), RESCORED),
+        };
+        let scored = estimated(soon, rates, mechanism);
+        scored.filter(|planned| wanted.is_soon(&planned.prediction)).take(RESCORED).collect::<Vec<_>>()
+    };
+    let mut scored: Vec<Planned> = wanted.ways().flat_map(best_of_way).collect();
+    scored.sort_by(|a, b| rate(b).total_cmp(&rate(a)));
+    if mechanism.order == Order::Barriers {
+        return scored.into_iter().next();
+    }
+    let whole = scored.into_iter().map(|planned| {
+        let prediction = predict(&planned.case, rates, mechanism);
+        Planned { prediction, ..planned }
+    });
+    let soon = whole.filter(|planned| wanted.is_soon(&planned.prediction)).take(FINALISTS);
+    soon.max_by(|a, b| rate(a).total_cmp(&rate(b)))
 }
 
 /// What is worth having at each latency: from the soonest on, each with more tokens a second than all that are sooner.
 pub fn frontier(wanted: &Wanted, rates: Rates, mechanism: Mechanism) -> Vec<Planned> {
-    let mut all = scored(wanted, rates, mechanism, usize::MAX);
+    let candidates: Vec<_> = wanted.ways().flat_map(|way| candidates(&way, rates, mechanism)).collect();
+    let candidates = match mechanism.order {
+        Order::Barriers => candidates,
+        Order::Buffers => worth_a_look(candidates),
+    };
+    let mut all: Vec<_> = estimated(candidates, rates, mechanism)
+        .filter(|planned| wanted.is_soon(&planned.prediction))
+        .collect();
     all.sort_by(|a, b| a.prediction.latency_s().total_cmp(&b.prediction.latency_s()));
     let mut best = 0.0;
     all.retain(|planned| {
@@ -95,7 +121,8 @@ pub fn least(wanted: &Wanted, rates: Rates, mechanism: Mechanism, tier: Tier) ->
             Tier::Host => &mut rates.host_bytes,
             Tier::Disk => &mut rates.disk_bytes,
         } = bytes;
-        place(&question(wanted, rates, mechanism), block).is_some()
+        let wanted = Wanted { block: Some(block), ..*wanted };
+        !candidates(&wanted, rates, mechanism).is_empty()
     };
     let (mut little, mut enough) = (0.0, MOST);
     if !fits(enough) {
@@ -112,53 +139,32 @@ fn rate(planned: &Planned) -> f64 {
     planned.prediction.generated_tokens_per_s
 }
 
-/// The best `keep` that fit, in the programme's order, as the timeline has them; where the CPU may attend, with and
-/// without.
-fn scored(wanted: &Wanted, rates: Rates, mechanism: Mechanism, keep: usize) -> Vec<Planned> {
-    let elsewhere = match wanted.host_attention {
-        HostAttention::On => vec![HostAttention::On, HostAttention::Off],
-        HostAttention::Off => vec![HostAttention::Off],
-    };
-    let one = |host_attention| {
-        let wanted = Wanted { host_attention, ..*wanted };
-        let question = question(&wanted, rates, mechanism);
-        let candidates = match wanted.block {
-            Some(block) => place(&question, block).into_iter().collect(),
-            None => search(&question, usize::MAX),
-        };
-        let fitting = candidates.into_iter().filter_map(move |placed| {
-            let case = fitting(&wanted, &placed, rates, mechanism)?;
-            Some((case, placed))
-        });
-        fitting.take(keep).map(move |(case, placed)| {
-            let prediction = predict(&case, rates, mechanism);
-            Planned { case, prediction, placed, question: question.clone() }
-        })
-    };
-    elsewhere.into_iter().flat_map(one).collect()
-}
-
-/// The case of a placement, its weights pinned if they may be and there is room.
-fn fitting(wanted: &Wanted, placed: &Placed, rates: Rates, mechanism: Mechanism) -> Option<Case> {
-    let case = case(wanted, placed, mechanism);
-    let pinnings: &[Pinning] = match wanted.pinning {
-        Pinning::Auto => &[Pinning::Auto, Pinning::Off],
-        Pinning::On => &[Pinning::On],
-        Pinning::Off => &[Pinning::Off],
-    };
-    let cases = pinnings.iter().map(|&pinning| Case { policy: Policy { pinning, ..case.policy }, ..case });
-    cases.into_iter().find(|case| excess(case, rates, mechanism).is_empty())
-}
-
-fn case(wanted: &Wanted, placed: &Placed, mechanism: Mechanism) -> Case {
-    let weights = match mechanism.grain {
-        Grain::Slices => placed.placement.weights,
-        Grain::WholeTensors => reachable(&wanted.dims, placed.placement.weights),
-    };
-    wanted.case(placed.block, Placement { weights, ..placed.placement })
+/// Candidates as the timeline has them, by a few of their layers.
+fn estimated(
+    candidates: Vec<Candidate>,
+    rates: Rates,
+    mechanism: Mechanism,
+) -> impl Iterator<Item = Planned> {
+    candidates.into_iter().map(move |Candidate { case, placed, question }| {
+        let prediction = estimate(&case, rates, mechanism);
+        Planned { case, prediction, placed, question }
+    })
 }
 
 impl Wanted {
+    fn is_soon(&self, prediction: &Prediction) -> bool {
+        self.max_latency_s.is_none_or(|most| prediction.latency_s() <= most)
+    }
+
+    /// Where the CPU may attend, with and without.
+    fn ways(&self) -> impl Iterator<Item = Wanted> + use<> {
+        let (wanted, ways) = (*self, [HostAttention::On, HostAttention::Off]);
+        let may = move |way: &HostAttention| {
+            *way == HostAttention::Off || wanted.host_attention == HostAttention::On
+        };
+        ways.into_iter().filter(may).map(move |host_attention| Wanted { host_attention, ..wanted })
+    }
+
     /// With a block and a placement.
     pub fn case(&self, block: BlockSize, placement: Placement) -> Case {
         Case {
@@ -179,34 +185,8 @@ impl Wanted {
     }
 }
 
-/// The nearest shares below those of the programme that whole tensors do not overshoot, on the device and on the host.
-fn reachable(dims: &Dims, asked: Split) -> Split {
-    const PERCENT: u32 = Split::WHOLE / 100;
-    let real = |split: Split, tier: Tier| {
-        let parts = [Part::Attention(0), Part::Mlp(0)];
-        let found = parts.map(|part| elements(dims, part, split, Grain::WholeTensors)[tier]);
-        found.iter().sum::<f64>() / dims.layer() * f64::from(Split::WHOLE)
-    };
-    let split = |device: u32, host: u32| {
-        let (device, host) = (device * PERCENT, host * PERCENT);
-        Split::new(spec::ByTier { device, host, disk: Split::WHOLE - device - host })
-            .expect("the rest is on the drive")
-    };
-    let fits = |split: Split, tier: Tier| real(split, tier) <= f64::from(asked.part(tier)) + 1.0;
-    let device = asked.part(Tier::Device) / PERCENT;
-    let away = 100 - device;
-    let device =
-        (0..=device).rev().find(|&device| fits(split(device, 100 - device), Tier::Device)).unwrap_or(0);
-    if asked.part(Tier::Disk) == 0 {
-        return split(device, 100 - device);
-    }
-    let host =
-        (0..=asked.part(Tier::Host) / PERCENT).rev().find(|&host| fits(split(device, host), Tier::Host));
-    split(device, host.unwrap_or(0).min(away))
-}
-
 /// The machine as the programme sees it, and what overlaps there.
-fn question(wanted: &Wanted, rates: Rates, mechanism: Mechanism) -> Question {
+pub(super) fn question(wanted: &Wanted, rates: Rates, mechanism: Mechanism) -> Question {
     let case = wanted.case(BlockSize { batch_size: 1, num_batches: 1 }, Placement::RESIDENT);
     let on_host = mechanism.attends_on_host(&case.policy);
     Question {
@@ -222,9 +202,11 @@ fn question(wanted: &Wanted, rates: Rates, mechanism: Mechanism) -> Question {
             (Order::Buffers, Block::Diagonal) => policy::plan::Overlap::Diagonal,
         },
         attends: if on_host { Attends::Host } else { Attends::Device },
-        kernels: match mechanism.compute {
-            Compute::Eager => Kernels::Eager,
-            Compute::Fused => Kernels::Fused,
+        kernels: match (mechanism.order, mechanism.compute) {
+            // What a batch of bounded size works in is among the pools.
+            (Order::Buffers, _) => Kernels::Chunked,
+            (Order::Barriers, Compute::Eager) => Kernels::Eager,
+            (Order::Barriers, Compute::Fused) => Kernels::Fused,
         },
         disk_path: DiskPath::ThroughHost,
         sparse: None,
@@ -253,7 +235,8 @@ fn habits(wanted: &Wanted, rates: Rates, mechanism: Mechanism) -> Habits {
 
 fn hardware(rates: Rates, mechanism: Mechanism) -> HardwareSpec {
     let link = |bytes_per_s| LinkSpec { bytes_per_s, latency: Nanos::ZERO };
-    let derated = |bytes: f64| Bytes((bytes * DERATED) as u64);
+    let share = if mechanism.order == Order::Buffers { 1.0 } else { DERATED };
+    let derated = |bytes: f64| Bytes((bytes * share) as u64);
     let down = if mechanism.copies == Copies::Pinned { rates.pinned } else { rates.pageable_down };
     let host_attention = match mechanism.compute {
         Compute::Eager => rates.host_attention,

@@ -12,10 +12,10 @@
 //!                              sync                    sync              with barriers: one program a round
 //! ```
 //!
-//! Without barriers the same nodes are one program, which waits by its buffers: two slots for weights, two for KV.
+//! Without overlap the same nodes are one program. This is a model of FlexGen's code and is run for its mechanism alone; ours
+//! is lowered by `policy`, as the runtime that serves does it.
 
 use super::case::Case;
-use super::mechanism::{Mechanism, Order};
 use spec::Access::{Read, Write};
 use spec::{Access, Buffer, Lane, Layout, Op, Part, Program, Ranks, Shape, Split, Tensor, Tier};
 
@@ -32,21 +32,14 @@ pub struct Loop<'a> {
     case: &'a Case,
     shape: &'a Shape,
     layers: u16,
-    small_up: Lane,
-    small_down: Lane,
 }
 
 type Touches<'a> = &'a [(Buffer, Access)];
 
 impl<'a> Loop<'a> {
     /// The loop over so many layers of a step of this shape.
-    pub fn new(case: &'a Case, mechanism: Mechanism, shape: &'a Shape, layers: u16) -> Self {
-        // FlexGen copies queries and results of CPU attention on the stream that computes.
-        let (small_up, small_down) = match mechanism.order {
-            Order::Barriers => (Lane::Device, Lane::Device),
-            Order::Buffers => (Lane::Up, Lane::Down),
-        };
-        Self { case, shape, layers, small_up, small_down }
+    pub fn new(case: &'a Case, shape: &'a Shape, layers: u16) -> Self {
+        Self { case, shape, layers }
     }
 
     /// One program for each round of algorithm 1.
@@ -215,17 +208,18 @@ impl<'a> Loop<'a> {
         );
     }
 
-    /// Queries down, attention beside the KV, results up (section 4.2, computation delegation).
+    /// Queries down, attention beside the KV, results up (section 4.2, computation delegation); FlexGen copies both on the
+    /// stream that computes.
     fn attend_on_host(&self, program: &mut Program, turn: Turn, layer: u16) {
         let batch = turn.batch;
         let at = |tier| (Buffer::Qkv { batch, tier }, Buffer::Attended { batch, tier });
         let ((device_q, device_a), (host_q, host_a)) = (at(Tier::Device), at(Tier::Host));
         let down = moved(Tensor::Qkv, batch, Tier::Device, Tier::Host);
-        push(program, down, self.small_down, &[(device_q, Read), (host_q, Write)]);
+        push(program, down, Lane::Device, &[(device_q, Read), (host_q, Write)]);
         let touches = [(host_q, Read), (self.kv_slot(turn, 0, Tier::Host), Read), (host_a, Write)];
         push(program, Op::Attend { layer, batch, on: Tier::Host }, Lane::Host, &touches);
         let up = moved(Tensor::Attended, batch, Tier::Host, Tier::Device);
-        push(program, up, self.small_up, &[(host_a, Read), (device_a, Write)]);
+        push(program, up, Lane::Device, &[(host_a, Read), (device_a, Write)]);
     }
 
     /// Of the two slots from `first`, the one that KV of this turn goes through.

@@ -1,20 +1,29 @@
 //! From a case to figures: its steps lowered, priced and timed.
+//!
+//! Whose loop it is depends on what orders copies and compute. With buffers ([`Order::Buffers`]) it is the runtime that
+//! serves: the real scheduler makes the steps ([`super::steps`]), the real pipelines lower them, `arrange` orders their nodes.
+//! With barriers it is FlexGen's own, which nothing here runs for real: a small model of its algorithm 1 ([`Loop`]) over
+//! blocks in lock step, which is how its published figures came about.
 
 use super::case::{Case, Overlap};
 use super::cost::Prices;
 use super::machine::Rates;
 use super::mechanism::{Block, Mechanism, Order};
 use super::program::Loop;
+use super::steps;
 use policy::cost::Cost;
-use policy::pipeline::{Timeline, arrange};
+use policy::pipeline::{Timeline, arrange, lower};
 use spec::{ByTier, Lane, Layout, Load, Nanos, Op, Pipeline, Program, Shape, Tier};
 
-/// Layers that are run; the rest take as long, since all layers are equal.
+/// Layers of FlexGen's loop that are run; the rest take as long, since all layers are equal.
 const LAYERS: u64 = 6;
-/// Decode steps that are run, evenly spread over the lengths that contexts go through.
+/// Layers that real programs are estimated with: all layers are equal, so what the second has more is what each further one
+/// takes, and filling lanes at the start of a step and emptying them at its end is counted once.
+const DEPTHS: [u64; 2] = [3, 9];
+/// Decode steps of FlexGen's loop that are run, evenly spread over the lengths that contexts go through.
 const DECODES: u32 = 5;
-/// Steps that fill lanes and slots before one is measured.
-const WARM: usize = 2;
+/// Of the real scheduler's steps so many are timed, each for those that are nearly like it.
+const TIMED: usize = 4;
 
 /// Seconds that FlexGen's table 4 splits a phase into.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -78,10 +87,28 @@ impl Prediction {
     }
 }
 
+/// How deep the model is that programs are made for.
+#[derive(Clone, Copy, PartialEq)]
+enum Depth {
+    /// As deep as it is.
+    Whole,
+    /// A few layers of it.
+    Few,
+}
+
 /// Runs a case on a machine.
 pub fn predict(case: &Case, rates: Rates, mechanism: Mechanism) -> Prediction {
-    let runner =
-        Runner { case, mechanism, prices: Prices::new(case, rates, mechanism), barrier_s: rates.barrier_s };
+    run(case, rates, mechanism, Depth::Whole)
+}
+
+/// The same by a few layers, within a few percent: to choose what to predict.
+pub(super) fn estimate(case: &Case, rates: Rates, mechanism: Mechanism) -> Prediction {
+    run(case, rates, mechanism, Depth::Few)
+}
+
+fn run(case: &Case, rates: Rates, mechanism: Mechanism, depth: Depth) -> Prediction {
+    let prices = Prices::new(case, rates, mechanism);
+    let runner = Runner { case, mechanism, prices, barrier_s: rates.barrier_s, depth };
     match mechanism.block {
         Block::ZigZag => runner.zigzag(),
         Block::Diagonal => runner.diagonal(),
@@ -93,6 +120,7 @@ struct Runner<'a> {
     mechanism: Mechanism,
     prices: Prices<'a>,
     barrier_s: f64,
+    depth: Depth,
 }
 
 impl Runner<'_> {
@@ -100,15 +128,16 @@ impl Runner<'_> {
     /// devices (section 4.4).
     fn zigzag(&self) -> Prediction {
         let (stages, generated) = (f64::from(self.case.devices), self.case.lengths.generated);
-        let prefill = self.step(&self.prefill());
-        let steps = generated - 1;
-        let runs = DECODES.min(steps);
-        let decode = (0..runs).fold(Breakdown::default(), |sum, run| {
-            // The middle of each of `runs` equal stretches of contexts s + 1 to s + n - 1.
-            let at = (f64::from(run) + 0.5) / f64::from(runs) * f64::from(steps) + 0.5;
-            let context = f64::from(self.case.lengths.prompt) + at;
-            sum.plus(self.step(&self.decode(context)), f64::from(steps) / f64::from(runs))
-        });
+        let (prefill, decode) = match self.mechanism.order {
+            Order::Barriers => (self.step(&self.prefill()), self.decodes_in_lock_step()),
+            Order::Buffers => {
+                let all = steps::of_a_block(self.case, self.mechanism);
+                let prompts = |shape: &Shape| shape.loads.iter().any(|load| load.tokens > load.seqs);
+                // A prompt of one token looks like a decode, but comes first.
+                let first = all.iter().take_while(|shape| prompts(shape)).count().max(1);
+                (self.all_of(&all[..first]), self.all_of(&all[first..]))
+            }
+        };
         let blocks = if self.case.devices > 1 { stages } else { 1.0 };
         let prefill = Breakdown::default().plus(prefill, blocks + stages - 1.0);
         let decode = Breakdown::default().plus(decode, blocks.max(stages));
@@ -118,30 +147,60 @@ impl Runner<'_> {
         };
         Prediction {
             generated_tokens_per_s: rate(generated, prefill.total + decode.total),
-            decode_tokens_per_s: rate(steps, decode.total),
+            decode_tokens_per_s: rate(generated - 1, decode.total),
             prefill,
             decode,
         }
     }
 
-    /// The steady state: every step gives each sequence of the block a token, one in `n` of them its first.
+    /// FlexGen's decodes of one block.
+    fn decodes_in_lock_step(&self) -> Breakdown {
+        let steps = self.case.lengths.generated - 1;
+        let runs = DECODES.min(steps);
+        (0..runs).fold(Breakdown::default(), |sum, run| {
+            // The middle of each of `runs` equal stretches of contexts s + 1 to s + n - 1.
+            let at = (f64::from(run) + 0.5) / f64::from(runs) * f64::from(steps) + 0.5;
+            let context = f64::from(self.case.lengths.prompt) + at;
+            sum.plus(self.step(&self.decode(context)), f64::from(steps) / f64::from(runs))
+        })
+    }
+
+    /// The steady state, in which every step gives each sequence a token, the first to those that begin in it. In a pipeline
+    /// every device is busy with a block of its own.
     fn diagonal(&self) -> Prediction {
-        let step = self.step(&self.mixed());
-        let generated = f64::from(self.case.lengths.generated);
-        let rate = f64::from(self.case.policy.block()) / step.total;
-        // Every stage of a pipeline is busy with a block of its own.
-        let rate = rate * f64::from(if self.case.devices > 1 { self.case.devices } else { 1 }) / self.idle();
+        let all = steps::steady(self.case, self.mechanism);
+        let samples: u64 =
+            all.iter().flat_map(|shape| &shape.loads).map(|load| u64::from(load.samples)).sum();
+        let took = self.all_of(&all);
+        let rate = samples as f64 / took.total;
+        let life = f64::from(self.case.lengths.generated) / all.len() as f64;
         Prediction {
             generated_tokens_per_s: rate,
             decode_tokens_per_s: rate,
             prefill: Breakdown::default(),
-            decode: Breakdown::default().plus(step, generated * self.idle()),
+            decode: Breakdown::default().plus(took, life * f64::from(self.case.devices)),
         }
     }
 
-    /// Stage times that pass between two steps of a block.
-    fn idle(&self) -> f64 {
-        f64::from(self.case.devices)
+    /// All of these steps together.
+    fn all_of(&self, shapes: &[Shape]) -> Breakdown {
+        let work = |shape: &&Shape| {
+            let sum = |of: fn(&Load) -> u64| shape.loads.iter().map(of).sum::<u64>();
+            (
+                sum(|load| load.tokens.into()),
+                sum(|load| Tier::ALL.map(|tier| load.context[tier]).iter().sum()),
+            )
+        };
+        let mut sorted: Vec<&Shape> = shapes.iter().collect();
+        sorted.sort_by_key(work);
+        let kinds: Vec<_> = sorted.chunk_by(|a, b| work(a).0 == work(b).0).collect();
+        let stretches: Vec<_> = match kinds.len() {
+            // As many prompts begin in each, so they differ by the length of contexts alone.
+            2..=TIMED => kinds,
+            _ => sorted.chunks(sorted.len().div_ceil(TIMED).max(1)).collect(),
+        };
+        let timed = |alike: &[&Shape]| self.step(alike[alike.len() / 2]);
+        stretches.iter().fold(Breakdown::default(), |sum, alike| sum.plus(timed(alike), alike.len() as f64))
     }
 
     fn shape(&self, load: Load) -> Shape {
@@ -160,13 +219,9 @@ impl Runner<'_> {
         let (prompt, seqs) = (u64::from(self.case.lengths.prompt), u64::from(self.case.policy.batch_size));
         let pairs = seqs * prompt * (prompt + 1) / 2;
         let kv_out = ByTier { device: 0, ..self.on_tiers((seqs * prompt) as f64) };
-        let samples = match self.mechanism.compute {
-            super::Compute::Eager => seqs * prompt,
-            super::Compute::Fused => seqs,
-        };
         self.shape(Load {
             tokens: (seqs * prompt) as u32,
-            samples: samples as u32,
+            samples: seqs as u32,
             prefill_pairs: ByTier { device: pairs, ..ByTier::default() },
             kv_out,
             ..Load::default()
@@ -174,10 +229,7 @@ impl Runner<'_> {
     }
 
     fn decode(&self, context: f64) -> Shape {
-        self.shape(self.decodes(f64::from(self.case.policy.batch_size), context))
-    }
-
-    fn decodes(&self, seqs: f64, context: f64) -> Load {
+        let seqs = f64::from(self.case.policy.batch_size);
         let homes = self.on_tiers(seqs * context);
         let away = homes.host + homes.disk;
         let (context, kv_in) = match self.mechanism.attends_on_host(&self.case.policy) {
@@ -191,36 +243,63 @@ impl Runner<'_> {
         };
         let rows = seqs.round() as u32;
         let kv_out = ByTier { device: 0, ..self.on_tiers(seqs) };
-        Load { seqs: rows, tokens: rows, samples: rows, context, kv_in, kv_out, ..Load::default() }
-    }
-
-    fn mixed(&self) -> Shape {
-        let (prompt, generated) =
-            (f64::from(self.case.lengths.prompt), f64::from(self.case.lengths.generated));
-        let seqs = f64::from(self.case.policy.batch_size);
-        let entering = seqs / generated;
-        let mut load = self.decodes(seqs - entering, prompt + generated / 2.0);
-        let new = self.on_tiers(entering * prompt);
-        load.tokens += (entering * prompt).round() as u32;
-        load.samples = self.case.policy.batch_size;
-        load.prefill_pairs.device += (entering * prompt * (prompt + 1.0) / 2.0) as u64;
-        load.kv_out.host += new.host;
-        load.kv_out.disk += new.disk;
-        self.shape(load)
+        let host_tokens = if context.host > 0 { rows } else { 0 };
+        self.shape(Load {
+            seqs: rows,
+            tokens: rows,
+            samples: rows,
+            host_tokens,
+            context,
+            kv_in,
+            kv_out,
+            ..Load::default()
+        })
     }
 
     /// One step over the layers of one device, and its part of the head.
     fn step(&self, shape: &Shape) -> Breakdown {
+        match self.mechanism.order {
+            Order::Barriers => self.in_flexgens_loop(shape),
+            Order::Buffers => self.in_ours(shape),
+        }
+    }
+
+    fn in_flexgens_loop(&self, shape: &Shape) -> Breakdown {
         let layers = self.case.layers().min(LAYERS);
-        let programs = Loop::new(self.case, self.mechanism, shape, layers as u16);
-        let body = match (self.mechanism.order, self.case.policy.overlap) {
-            (_, Overlap::Off) => self.one_by_one(&programs.whole(), shape),
-            (Order::Barriers, Overlap::On) => self.with_barriers(&programs.rounds(), shape),
-            (Order::Buffers, Overlap::On) => self.by_buffers(programs.whole(), shape),
+        let programs = Loop::new(self.case, shape, layers as u16);
+        let body = match self.case.policy.overlap {
+            Overlap::Off => self.one_by_one(&programs.whole(), shape),
+            Overlap::On => self.with_barriers(&programs.rounds(), shape),
         };
         let head = self.one_by_one(&programs.head(), shape);
         let of_all = self.case.dims.layers as f64 / f64::from(self.case.devices) / layers as f64;
-        Breakdown::default().plus(body, of_all).plus(head, 1.0 / f64::from(self.case.devices))
+        Breakdown::default().plus(body, of_all).plus(head, 1.0)
+    }
+
+    fn in_ours(&self, shape: &Shape) -> Breakdown {
+        let layers = self.case.layers();
+        let [few, more] = DEPTHS;
+        if self.depth == Depth::Whole || layers <= more {
+            return self.of_layers(layers, shape);
+        }
+        let (deep, rest) = (self.of_layers(more, shape), (layers - more) as f64 / (more - few) as f64);
+        let sum = deep.plus(deep, rest).plus(self.of_layers(few, shape), -rest);
+        // No order of nodes makes a lane do its work in less.
+        Breakdown { total: sum.lanes.into_iter().fold(sum.total, f64::max), ..sum }
+    }
+
+    /// A step of a model of so many layers, begun when the one before it is done.
+    fn of_layers(&self, layers: u64, shape: &Shape) -> Breakdown {
+        let plan = steps::plan(self.case, self.mechanism, layers as u16);
+        plan.fits(shape).unwrap_or_else(|excess| unreachable!("the scheduler keeps these limits: {excess}"));
+        let program = arrange(lower(shape, &plan), shape, &self.prices);
+        let sum = self.one_by_one(&program, shape);
+        if self.case.policy.overlap == Overlap::Off {
+            // Nothing goes on behind: what is written to the drive passes no cache.
+            return Breakdown { total: sum.lanes.iter().sum(), ..sum };
+        }
+        let timing = Timeline::new(Nanos::ZERO).commit(Nanos::ZERO, &program, shape, &self.prices);
+        Breakdown { total: timing.end.as_secs(), ..sum }
     }
 
     /// Nothing beside anything else; but writes of files go on behind, in the page cache.
@@ -258,15 +337,5 @@ impl Runner<'_> {
             }
         }
         Breakdown { total: now.max(written).as_secs(), ..sum }
-    }
-
-    /// One arranged program, over and over: what one of them adds once lanes and slots are full.
-    fn by_buffers(&self, program: Program, shape: &Shape) -> Breakdown {
-        let program = arrange(program, shape, &self.prices);
-        let mut timeline = Timeline::new(Nanos::ZERO);
-        let ends: Vec<Nanos> =
-            (0..=WARM).map(|_| timeline.commit(Nanos::ZERO, &program, shape, &self.prices).end).collect();
-        let sum = self.one_by_one(&program, shape);
-        Breakdown { total: (ends[WARM] - ends[WARM - 1]).as_secs(), ..sum }
     }
 }

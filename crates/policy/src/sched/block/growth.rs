@@ -1,6 +1,8 @@
 //! How many blocks sequences will need at most, if each grows by a position a step until it ends.
 
 use spec::{BLOCK_TOKENS, Tokens};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 /// A sequence as it will be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,24 +27,54 @@ impl Growth {
     }
 }
 
-/// The most blocks that these hold together at any time from now on. It is reached just before one of them ends.
-pub fn peak_blocks(growths: &mut [Growth]) -> usize {
-    growths.sort_unstable_by_key(|growth| std::cmp::Reverse(growth.steps));
-    let row = BLOCK_TOKENS.0 as usize;
-    // Whole blocks now, and how many have so many positions beyond them.
-    let (mut whole, mut beyond) = (0, [0_usize; BLOCK_TOKENS.0 as usize]);
-    let mut peak = 0;
-    for (at, growth) in growths.iter().enumerate() {
-        whole += growth.now.full_blocks();
-        beyond[growth.now.0 as usize % row] += 1;
-        let ends_with_next = growths.get(at + 1).is_some_and(|next| next.steps == growth.steps);
-        if !ends_with_next {
-            let steps = growth.steps.0 as usize;
-            let blocks = |(rest, count): (usize, &usize)| count * (rest + steps).div_ceil(row);
-            peak = peak.max(whole + beyond.iter().enumerate().map(blocks).sum::<usize>());
+/// Sequences that share a hold, as they will be. Those that are alike are counted together: of a thousand that differ by how
+/// far they are there are few.
+#[derive(Clone, Debug, Default)]
+pub struct Growths {
+    /// How many there are with so many steps left and so many positions, the longest lives first.
+    alike: BTreeMap<(Reverse<Tokens>, Tokens), usize>,
+}
+
+impl Growths {
+    /// One more.
+    pub fn add(&mut self, growth: Growth) {
+        *self.alike.entry((Reverse(growth.steps), growth.now)).or_default() += 1;
+    }
+
+    /// Takes away one that was added; nothing if there is none like it.
+    pub fn remove(&mut self, growth: Growth) {
+        let key = (Reverse(growth.steps), growth.now);
+        if let Some(count) = self.alike.get_mut(&key) {
+            *count -= 1;
+            if *count == 0 {
+                self.alike.remove(&key);
+            }
         }
     }
-    peak
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.alike.is_empty()
+    }
+
+    /// The most blocks that they hold together at any time from now on. It is reached just before one of them ends.
+    pub fn peak_blocks(&self) -> usize {
+        let row = BLOCK_TOKENS.0 as usize;
+        // Whole blocks now, and how many have so many positions beyond them.
+        let (mut whole, mut beyond) = (0, [0_usize; BLOCK_TOKENS.0 as usize]);
+        let (mut peak, mut alike) = (0, self.alike.iter().peekable());
+        while let Some((&(steps, now), &count)) = alike.next() {
+            whole += count * now.full_blocks();
+            beyond[now.0 as usize % row] += count;
+            let ends_with_next = alike.peek().is_some_and(|((next, _), _)| *next == steps);
+            if !ends_with_next {
+                let steps = steps.0.0 as usize;
+                let blocks = |(rest, count): (usize, &usize)| count * (rest + steps).div_ceil(row);
+                peak = peak.max(whole + beyond.iter().enumerate().map(blocks).sum::<usize>());
+            }
+        }
+        peak
+    }
 }
 
 #[cfg(test)]
@@ -62,13 +94,22 @@ mod tests {
             (state >> 8) % n
         };
         for _ in 0..200 {
-            let mut growths: Vec<_> = (0..1 + below(9)).map(|_| growth(below(150), below(100))).collect();
+            let growths: Vec<_> = (0..1 + below(9)).map(|_| growth(below(150), below(100))).collect();
             let at = |t: u32| -> usize {
                 let alive = growths.iter().filter(|g| g.steps.0 >= t);
                 alive.map(|g| (g.now + Tokens(t)).blocks()).sum()
             };
             let simulated = (0..100).map(at).max();
-            assert_eq!(Some(peak_blocks(&mut growths)), simulated);
+            let mut all = Growths::default();
+            growths.iter().for_each(|&growth| all.add(growth));
+            assert_eq!(Some(all.peak_blocks()), simulated);
+            let more = growth(below(150), below(100));
+            all.add(more);
+            assert!(Some(all.peak_blocks()) >= simulated);
+            all.remove(more);
+            assert_eq!(Some(all.peak_blocks()), simulated);
+            growths.iter().for_each(|&growth| all.remove(growth));
+            assert!(all.is_empty() && all.peak_blocks() == 0);
         }
     }
 

@@ -21,5 +21,5 @@ mod growth;
 mod pace;
 
 pub use config::{BlockConfig, Delegate, Schedule};
-pub use growth::{Growth, peak_blocks};
+pub use growth::{Growth, Growths};
 pub use pace::Pace;

@@ -3,8 +3,8 @@
 use super::plan::Draft;
 use super::{Fcfs, Rank};
 use crate::kv::{Sequence, State};
-use crate::sched::block::{Growth, Pace, Schedule, peak_blocks};
-use spec::{Request, Tier, Tokens};
+use crate::sched::block::{Growth, Growths, Pace, Schedule};
+use spec::{ByTier, Request, Tier, Tokens};
 
 /// What a sequence that runs, or begins now, will be.
 fn growth(sequence: &Sequence) -> Growth {
@@ -14,6 +14,22 @@ fn growth(sequence: &Sequence) -> Growth {
         true => Growth { now: sequence.planned, steps: left },
         // The step that computes its last known token draws the next.
         false => Growth { now: sequence.known(), steps: left.saturating_sub(Tokens(1)) },
+    }
+}
+
+/// What runs on one tier.
+#[derive(Default)]
+struct Running {
+    /// As it will be.
+    growths: Growths,
+    /// Blocks that it may still ask for.
+    lacks: usize,
+}
+
+impl Running {
+    fn add(&mut self, sequence: &Sequence) {
+        self.growths.add(growth(sequence));
+        self.lacks += sequence.lacks(sequence.request.kv_max());
     }
 }
 
@@ -46,40 +62,58 @@ impl Fcfs {
             let blocks = self.hold.capacity(tier);
             self.pace.step(tier, blocks);
         }
+        if self.queue.is_empty() || self.running.len() == self.config.max_num_seqs {
+            return;
+        }
+        let mut beside = self.by_home();
         while let Some(&rank) = self.queue.first() {
             let busy = self.table.live(rank.1).in_flight > 0;
             let known = self.table.live(rank.1).known();
             if busy || self.running.len() == self.config.max_num_seqs {
                 return;
             }
-            let Some(home) = self.homes().find(|&tier| self.has_room(rank, tier)) else { return };
+            let Some(home) = self.homes().find(|&tier| self.has_room(rank, tier, &mut beside[tier])) else {
+                return;
+            };
             let len = draft.room(known, self.slot_tokens(home, known, known));
             if len == Tokens::ZERO {
                 return;
             }
             self.queue.remove(&rank);
             self.begin_at(draft, rank, home, len);
+            beside[home].add(self.table.live(rank.1));
         }
     }
 
-    /// Whether a waiting sequence may begin on this tier now.
-    fn has_room(&mut self, rank: Rank, tier: Tier) -> bool {
+    /// What runs on each tier.
+    fn by_home(&self) -> ByTier<Running> {
+        let mut running = ByTier::<Running>::default();
+        let sequences = self.running.iter().filter_map(|rank| self.table.get(rank.1));
+        sequences.for_each(|sequence| running[sequence.home].add(sequence));
+        running
+    }
+
+    /// Whether a waiting sequence may begin on this tier now, beside what runs there.
+    fn has_room(&mut self, rank: Rank, tier: Tier, beside: &mut Running) -> bool {
         let sequence = self.table.live(rank.1);
         let (full, known, new) =
             (sequence.request.kv_max().blocks(), sequence.known().blocks(), growth(sequence));
         if full > self.most_blocks(tier) {
             return false;
         }
-        let here = || self.running.iter().filter_map(|r| self.table.get(r.1)).filter(|s| s.home == tier);
         let free = self.hold.available(tier);
         if self.config.block.schedule != Schedule::Diagonal {
-            return full + here().map(|s| s.lacks(s.request.kv_max())).sum::<usize>() <= free;
+            return full + beside.lacks <= free;
         }
-        let mut growths: Vec<Growth> = here().map(growth).collect();
-        let paced = growths.is_empty() || self.pace.allows(tier);
-        growths.push(new);
+        let paced = beside.growths.is_empty() || self.pace.allows(tier);
         let capacity = self.hold.capacity(tier) - self.hold.quarantined(tier);
-        paced && known <= free && peak_blocks(&mut growths) <= capacity
+        if !paced || known > free {
+            return false;
+        }
+        beside.growths.add(new);
+        let fits = beside.growths.peak_blocks() <= capacity;
+        beside.growths.remove(new);
+        fits
     }
 
     fn begin_at(&mut self, draft: &mut Draft, rank: Rank, home: Tier, len: Tokens) {

@@ -1,0 +1,199 @@
+//! Blocks with the placements that the linear programme has for them, as far as the machine has room.
+
+use super::case::{Case, Pinning, Policy};
+use super::machine::Rates;
+use super::mechanism::{Grain, Mechanism, Order};
+use super::memory::{excess, peak};
+use super::placement::elements;
+use super::plan::{ON_HOST, Wanted, question};
+use policy::cost::Dims;
+use policy::plan::{BlockSize, Placed, Question, blocks, place, room};
+use spec::{ByTier, HardwareSpec, Part, Placement, Split, Tier};
+
+/// Times that the programme is asked again with other memory, since it does not count what our pools hold as they do.
+const ROUNDS: usize = 6;
+/// Of a tier's memory, when it is full.
+const FULL: f64 = 0.99;
+/// Of a tier's memory, what pools are aimed at: shares are rounded.
+const AIM: f64 = 0.9995;
+/// Candidates of which the programme thinks as well as of the best, nearly: what sets them apart it does not see.
+const AS_GOOD: f64 = 0.97;
+/// Times the tokens a second by which one candidate must lead another that is no sooner, to leave it out of a frontier.
+const AHEAD: f64 = 1.1;
+/// Candidates of a frontier that are run at the most.
+const POINTS: usize = 48;
+
+/// A policy that fits, and what the programme thinks of it.
+pub(super) struct Candidate {
+    pub(super) case: Case,
+    pub(super) placed: Placed,
+    /// What it was asked.
+    pub(super) question: Question,
+}
+
+impl Candidate {
+    /// Tokens a second for each that a sequence generates, as the programme believes.
+    fn rate(&self) -> f64 {
+        f64::from(self.case.policy.block()) / self.placed.seconds
+    }
+
+    /// Seconds of a request.
+    pub(super) fn latency_s(&self) -> f64 {
+        self.placed.seconds * f64::from(self.case.devices)
+    }
+}
+
+/// All that fit, the best first.
+pub(super) fn candidates(wanted: &Wanted, rates: Rates, mechanism: Mechanism) -> Vec<Candidate> {
+    let machine = Machine { wanted, rates, mechanism };
+    let question = question(wanted, rates, mechanism);
+    let tried = wanted.block.map_or_else(|| blocks().collect(), |block| vec![block]);
+    let mut found: Vec<Candidate> =
+        tried.into_iter().flat_map(|block| machine.fitting(&question, block)).collect();
+    found.sort_by(|a, b| b.rate().total_cmp(&a.rate()));
+    found
+}
+
+/// `keep` of those that seem as good as the best before all others, evenly chosen among them.
+pub(super) fn spread(list: Vec<Candidate>, keep: usize) -> Vec<Candidate> {
+    let best = list.first().map_or(0.0, Candidate::rate);
+    let alike = list.iter().take_while(|candidate| candidate.rate() >= AS_GOOD * best).count();
+    let step = alike.div_ceil(keep).max(1);
+    let early = |at: usize| at < alike && at.is_multiple_of(step);
+    let (first, rest): (Vec<_>, Vec<_>) = (0..).zip(list).partition(|(at, _)| early(*at));
+    first.into_iter().chain(rest).map(|(_, candidate)| candidate).collect()
+}
+
+/// Those that nothing sooner is far ahead of, thinned out evenly where they are many; the soonest first.
+pub(super) fn worth_a_look(mut list: Vec<Candidate>) -> Vec<Candidate> {
+    list.sort_by(|a, b| a.latency_s().total_cmp(&b.latency_s()));
+    let mut best = 0.0_f64;
+    list.retain(|candidate| {
+        best = best.max(candidate.rate());
+        AHEAD * candidate.rate() >= best
+    });
+    let step = list.len().div_ceil(POINTS).max(1);
+    list.into_iter().step_by(step).collect()
+}
+
+struct Machine<'a> {
+    wanted: &'a Wanted,
+    rates: Rates,
+    mechanism: Mechanism,
+}
+
+impl Machine<'_> {
+    fn fits(&self, case: &Case) -> bool {
+        excess(case, self.rates, self.mechanism).is_empty()
+    }
+
+    /// Placements of a block, if there is room: with FlexGen's loop its weights pinned if they may be; with ours the
+    /// programme's for as much memory as our pools leave of it, and that with all activations on the host, where batches
+    /// take turns in a few buffers of the device (the programme knows of shares, not of turns).
+    fn fitting(&self, question: &Question, block: BlockSize) -> Vec<Candidate> {
+        if self.mechanism.order == Order::Barriers {
+            return self.pinned_if_it_may(question, block).into_iter().collect();
+        }
+        let on_host = (block.num_batches > 1).then(|| Split::new(ON_HOST).expect("all of it"));
+        let ways = std::iter::once(None).chain(on_host.map(Some));
+        ways.filter_map(|hidden| self.within_pools(question.clone(), block, hidden)).collect()
+    }
+
+    fn pinned_if_it_may(&self, question: &Question, block: BlockSize) -> Option<Candidate> {
+        let placed = place(question, block)?;
+        let case = self.case(&placed);
+        let pinnings: &[Pinning] = match self.wanted.pinning {
+            Pinning::Auto => &[Pinning::Auto, Pinning::Off],
+            Pinning::On => &[Pinning::On],
+            Pinning::Off => &[Pinning::Off],
+        };
+        let cases =
+            pinnings.iter().map(|&pinning| Case { policy: Policy { pinning, ..case.policy }, ..case });
+        let case = cases.into_iter().find(|case| self.fits(case))?;
+        Some(Candidate { case, placed, question: question.clone() })
+    }
+
+    fn within_pools(
+        &self,
+        mut question: Question,
+        block: BlockSize,
+        hidden: Option<Split>,
+    ) -> Option<Candidate> {
+        let mut found = None;
+        for _ in 0..ROUNDS {
+            let Some(mut placed) = place(&question, block) else { break };
+            let full = Tier::ALL.map(|tier| placed.peak[tier] >= FULL * room(&question)[tier as usize]);
+            placed.placement.hidden = hidden.unwrap_or(placed.placement.hidden);
+            let case = self.case(&placed);
+            let last = self.fits(&case) && (found.is_some() || !full.contains(&true));
+            if self.fits(&case) {
+                found = Some(Candidate { case, placed, question: question.clone() });
+            }
+            if last {
+                break;
+            }
+            self.give_room(&mut question, &case, full);
+        }
+        found
+    }
+
+    /// Gives the programme as much more of a tier that is full for it as our pools leave, or as much less as they exceed it.
+    fn give_room(&self, question: &mut Question, case: &Case, full: [bool; 3]) {
+        let needs = peak(case, self.rates, self.mechanism);
+        let HardwareSpec { device, host, disk, .. } = &mut question.hardware;
+        let memories = [&mut device.memory, &mut host.memory, &mut disk.capacity];
+        let has = [self.rates.device_bytes, self.rates.host_bytes, self.rates.disk_bytes];
+        for (tier, (memory, has)) in Tier::ALL.into_iter().zip(memories.into_iter().zip(has)) {
+            if full[tier as usize] || needs[tier] > has {
+                memory.0 = (memory.0 as f64 + AIM * has - needs[tier]).max(0.0) as u64;
+            }
+        }
+    }
+
+    fn case(&self, placed: &Placed) -> Case {
+        let weights = match self.mechanism.grain {
+            Grain::Slices => placed.placement.weights,
+            Grain::WholeTensors => reachable(&self.wanted.dims, placed.placement.weights),
+        };
+        let kv = match self.mechanism.order {
+            Order::Barriers => placed.placement.kv,
+            Order::Buffers => whole_sequences(placed.placement.kv, placed.block),
+        };
+        self.wanted.case(placed.block, Placement { weights, kv, ..placed.placement })
+    }
+}
+
+/// The same split in whole sequences; what is cut goes to the tier below.
+fn whole_sequences(split: Split, block: BlockSize) -> Split {
+    let (whole, block) = (u64::from(Split::WHOLE), u64::from(block.batch_size * block.num_batches));
+    let upto = |parts: u32| (u64::from(parts) * block / whole * whole / block) as u32;
+    let device = upto(split.part(Tier::Device));
+    let host = upto(split.part(Tier::Device) + split.part(Tier::Host)) - device;
+    Split::new(ByTier { device, host, disk: Split::WHOLE - device - host }).expect("the rest is on the drive")
+}
+
+/// The nearest shares below those of the programme that whole tensors do not overshoot, on the device and on the host.
+fn reachable(dims: &Dims, asked: Split) -> Split {
+    const PERCENT: u32 = Split::WHOLE / 100;
+    let real = |split: Split, tier: Tier| {
+        let parts = [Part::Attention(0), Part::Mlp(0)];
+        let found = parts.map(|part| elements(dims, part, split, Grain::WholeTensors)[tier]);
+        found.iter().sum::<f64>() / dims.layer() * f64::from(Split::WHOLE)
+    };
+    let split = |device: u32, host: u32| {
+        let (device, host) = (device * PERCENT, host * PERCENT);
+        Split::new(ByTier { device, host, disk: Split::WHOLE - device - host })
+            .expect("the rest is on the drive")
+    };
+    let fits = |split: Split, tier: Tier| real(split, tier) <= f64::from(asked.part(tier)) + 1.0;
+    let device = asked.part(Tier::Device) / PERCENT;
+    let away = 100 - device;
+    let device =
+        (0..=device).rev().find(|&device| fits(split(device, 100 - device), Tier::Device)).unwrap_or(0);
+    if asked.part(Tier::Disk) == 0 {
+        return split(device, 100 - device);
+    }
+    let host =
+        (0..=asked.part(Tier::Host) / PERCENT).rev().find(|&host| fits(split(device, host), Tier::Host));
+    split(device, host.unwrap_or(0).min(away))
+}
