@@ -6,10 +6,10 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::TryRecvError;
 
-use common::{Story, checkpoint, poisoned as config, split, start, story};
+use common::{Story, blocks, checkpoint, poisoned as config, split, start, story};
 use engine::{
-    Blocks, Counts, DeviceChoice, Engine, EngineConfig, Event, Moved, Offload, Planned, PrefixCaching,
-    Request, WeightShare,
+    Counts, DeviceChoice, Engine, EngineConfig, Event, Moved, Offload, Planned, PrefixCaching, Request,
+    WeightShare,
 };
 use model::sampling::SamplingParams;
 use policy::sched::{Delegate, Schedule};
@@ -50,15 +50,7 @@ fn with(case: Case, folder: &Path) -> EngineConfig {
         share: if weights_away { WeightShare::Exactly(split(weights)) } else { WeightShare::Fitting },
         ..Offload::default()
     };
-    let blocks = Blocks {
-        schedule: Some(schedule),
-        num_batches: Some(4),
-        batch_size: Some(3),
-        kv: split(kv),
-        hidden: split(hidden),
-        delegate,
-        ..Blocks::default()
-    };
+    let blocks = blocks(schedule, kv, hidden, delegate);
     EngineConfig { offload, blocks, ..config() }
 }
 

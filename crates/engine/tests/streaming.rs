@@ -17,6 +17,14 @@ use policy::cost::{Curve, Linear, Tables};
 use policy::sched::Schedule;
 use spec::ModelSpec;
 
+/// One of each sort, in formats of their own.
+const MODELS: [(&str, WeightsAs); 4] = [
+    ("llama-gqa-tied", WeightsAs::Bf16),
+    ("qwen3", WeightsAs::Int4),
+    ("opt-350m", WeightsAs::Int8),
+    ("mistral", WeightsAs::F32),
+];
+
 fn config(offload: Offload) -> EngineConfig {
     EngineConfig { offload, ..base() }
 }
@@ -56,12 +64,7 @@ fn stories(engine: &Engine) -> Vec<Story> {
 #[test]
 fn every_share_gives_the_bits_of_resident_weights() {
     let folder = tempfile::tempdir().unwrap();
-    for (model, weights) in [
-        ("llama-gqa-tied", WeightsAs::Bf16),
-        ("qwen3", WeightsAs::Int4),
-        ("opt-350m", WeightsAs::Int8),
-        ("mistral", WeightsAs::F32),
-    ] {
+    for (model, weights) in MODELS {
         let checkpoint = checkpoint(model);
         let want = stories(&start(&checkpoint, EngineConfig { weights, ..config(Offload::default()) }));
         let mut passes = Vec::new();
@@ -84,12 +87,7 @@ fn every_share_of_three_tiers_gives_the_bits_of_resident_weights() {
     let percents = [0, 20, 50, 100];
     let pairs = percents.iter().flat_map(|device| percents.map(|host| (*device, host)));
     let pairs: Vec<(u32, u32)> = pairs.filter(|(device, host)| device + host <= 100).collect();
-    for (model, weights) in [
-        ("llama-gqa-tied", WeightsAs::Bf16),
-        ("qwen3", WeightsAs::Int4),
-        ("opt-350m", WeightsAs::Int8),
-        ("mistral", WeightsAs::F32),
-    ] {
+    for (model, weights) in MODELS {
         let checkpoint = checkpoint(model);
         let want = stories(&start(&checkpoint, EngineConfig { weights, ..config(Offload::default()) }));
         for (i, &(device, host)) in pairs.iter().enumerate() {

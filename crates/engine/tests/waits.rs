@@ -7,9 +7,9 @@ mod late;
 use std::path::Path;
 use std::sync::Arc;
 
-use common::{poisoned as config, split, stories};
+use common::{blocks, poisoned as config, split, stories};
 use engine::{
-    Blocks, Engine, EngineConfig, Event, HostLinears, Offload, Planned, PrefixCaching, Request, StartError,
+    Engine, EngineConfig, Event, HostLinears, Offload, Planned, PrefixCaching, Request, StartError,
     WeightShare,
 };
 use kernels::device::Device;
@@ -29,18 +29,6 @@ fn offload(folder: &Path, weights: [u32; 3], linears: HostLinears) -> Offload {
         share: WeightShare::Exactly(split(weights)),
         linears,
         ..Offload::default()
-    }
-}
-
-fn blocks(schedule: Schedule, kv: [u32; 3], hidden: [u32; 3], delegate: Delegate) -> Blocks {
-    Blocks {
-        schedule: Some(schedule),
-        num_batches: Some(4),
-        batch_size: Some(3),
-        kv: split(kv),
-        hidden: split(hidden),
-        delegate,
-        ..Blocks::default()
     }
 }
 

@@ -97,15 +97,12 @@ mod tests {
 
     #[test]
     fn what_was_just_written_is_kept() {
-        let path = std::env::temp_dir().join(format!("ballast-page-cache-{}", std::process::id()));
-        let mut file =
-            File::options().create(true).truncate(true).write(true).read(true).open(&path).unwrap();
+        let mut file = tempfile::tempfile().unwrap();
         assert_eq!(cached_bytes(&file).unwrap(), 0);
         file.write_all(&vec![1; 10 << 12]).unwrap();
         let kept = cached_bytes(&file).unwrap();
         file.sync_all().unwrap();
         forget(&file);
-        std::fs::remove_file(&path).unwrap();
         assert!(kept >= 10 << 12, "{kept} bytes are kept of what was just written");
     }
 }

@@ -82,21 +82,10 @@ fn zeros(file: &File, bytes: u64) -> io::Result<()> {
 mod tests {
     use super::*;
     use std::os::unix::fs::MetadataExt;
-    use std::sync::atomic::{AtomicU64, Ordering};
-
-    fn nameless() -> File {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let name =
-            format!("ballast-reserve-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        let file = File::options().create(true).truncate(true).read(true).write(true).open(&path).unwrap();
-        std::fs::remove_file(&path).unwrap();
-        file
-    }
 
     #[test]
     fn a_call_that_was_interrupted_is_made_again_and_zeros_stand_in_for_one_that_is_missing() {
-        let file = nameless();
+        let file = tempfile::tempfile().unwrap();
         let direct = crate::page_cache::bypass(&file).unwrap();
         let mut answers = [libc::EINTR, libc::EINTR, libc::EOPNOTSUPP].into_iter();
         let bytes = (3 << 20) + 100;
@@ -114,7 +103,7 @@ mod tests {
     #[test]
     fn other_errors_are_told() {
         let full = |_: &File, _| Err(io::Error::from_raw_os_error(libc::ENOSPC));
-        let error = reserve_by(&nameless(), 1 << 20, full).unwrap_err();
+        let error = reserve_by(&tempfile::tempfile().unwrap(), 1 << 20, full).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
     }
 }

@@ -226,25 +226,6 @@ impl Checkpoint {
             }
         }
     }
-
-    /// Reads a vector (a norm or a bias) as f32.
-    ///
-    /// # Errors
-    /// If the file cannot be read, a number is not finite, or the vector is in blocks.
-    ///
-    /// # Panics
-    /// If the model has no such tensor.
-    pub fn read_vector(&self, tensor: Tensor) -> Result<Vec<f32>> {
-        let info = self.tensors.get(&tensor).unwrap_or_else(|| panic!("{} has no {tensor:?}", self.name));
-        let mut bytes = vec![0; info.row_bytes];
-        self.read_rows(tensor, 0..1, &mut bytes)?;
-        let mut numbers = vec![0.0; info.shape.columns()];
-        info.stored.decode_plain(&bytes, &mut numbers).ok_or_else(|| {
-            let what = format!("{tensor:?} in the format {}", info.stored);
-            Error::unsupported(&self.name, what, "norms and biases in F32, F16 or BF16")
-        })?;
-        Ok(numbers)
-    }
 }
 
 impl Place {

@@ -1,5 +1,6 @@
 //! Small files, built in the tests that read them.
 
+use crate::Checkpoint;
 use crate::tensor::{Naming, Shape, Tensor};
 use spec::ModelSpec;
 use std::path::Path;
@@ -22,6 +23,13 @@ pub(crate) fn safetensors(tensors: &[(String, &str, Vec<u64>, Vec<u8>)]) -> Vec<
 /// The numbers `0, 1, 2, ...` from `first` on, as F32.
 pub(crate) fn counting(first: usize, count: usize) -> Vec<u8> {
     (first..first + count).flat_map(|n| (n as f32).to_le_bytes()).collect()
+}
+
+/// An F32 vector of a checkpoint.
+pub(crate) fn vector(checkpoint: &Checkpoint, tensor: Tensor) -> Vec<f32> {
+    let mut bytes = vec![0; checkpoint.info(tensor).expect("such a tensor").row_bytes];
+    checkpoint.read_rows(tensor, 0..1, &mut bytes).expect("read");
+    bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().expect("four"))).collect()
 }
 
 pub(crate) fn dims(shape: Shape) -> Vec<u64> {

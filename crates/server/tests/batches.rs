@@ -19,7 +19,7 @@ fn all_files(root: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn a_batch_answers_as_the_route_does() {
-    let spool = Spool::new("answers");
+    let spool = Spool::new();
     let server = start("llama", spool.config());
     let bad = json!({"custom_id": "bad", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x", "top_p": 7}});
     let id = begin(&server, &format!("{}{bad}\n", lines(9, 5)));
@@ -53,7 +53,7 @@ fn sequences(server: &Running, how: &str) -> f64 {
 
 #[test]
 fn requests_of_batches_are_in_the_same_figures_as_others() {
-    let spool = Spool::new("counted");
+    let spool = Spool::new();
     let server = start("llama", spool.config());
     let two = json!({"prompt": [5], "n": 2, "max_tokens": 4, "ignore_eos": true, "temperature": 1, "unheard_of": 1});
     let two = json!({"custom_id": "two", "method": "POST", "url": "/v1/completions", "body": two});
@@ -76,16 +76,16 @@ fn requests_of_batches_are_in_the_same_figures_as_others() {
 
 #[test]
 fn a_name_never_becomes_a_path() {
-    let spool = Spool::new("paths");
+    let spool = Spool::new();
     let server = start("llama", spool.config());
-    let before = all_files(std::env::temp_dir().join(spool.0.file_name().unwrap()).as_path()).len();
+    let before = all_files(&spool.path()).len();
     for name in ["../../escaped", "/tmp/escaped", "..", "a/b", "x\\..\\y", "file-0"] {
         let file = upload(&server, name, "batch", "{}").json();
         assert_eq!(file["bytes"], 2, "{name}: {file}");
         let id = file["id"].as_str().unwrap();
         assert!(id.strip_prefix("file-").unwrap().bytes().all(|b| b.is_ascii_hexdigit()), "{id}");
     }
-    let made = all_files(&spool.0);
+    let made = all_files(&spool.path());
     assert_eq!(made.len(), before + 12, "a file and its description each, all of them inside");
     assert!(made.iter().all(|path| !path.to_string_lossy().contains("escaped")), "{made:?}");
     for id in ["..%2f..%2flock", "%2e%2e", "..", "file-..%2f0", "file-0", "lock", "file-%00", "batch_1"] {
@@ -99,7 +99,7 @@ fn a_name_never_becomes_a_path() {
 
 #[test]
 fn what_is_no_file_or_batch_is_refused() {
-    let spool = Spool::new("refused");
+    let spool = Spool::new();
     let server = start("llama", spool.config());
     assert_eq!(upload(&server, "x", "fine-tune", "{}").status, 400);
     assert_eq!(upload(&server, "x", "batch", &"x".repeat(100_001)).status, 413);
@@ -143,7 +143,7 @@ fn what_is_no_file_or_batch_is_refused() {
 
 #[test]
 fn a_cancelled_batch_frees_everything() {
-    let spool = Spool::new("cancelled");
+    let spool = Spool::new();
     let (server, brake) = start_braked("llama", spool.config());
     let id = begin(&server, &lines(200, 400));
     until(|| batch(&server, &id)["status"] == "in_progress");
@@ -166,7 +166,7 @@ fn a_cancelled_batch_frees_everything() {
 
 #[test]
 fn a_batch_goes_on_in_the_next_server() {
-    let spool = Spool::new("resumed");
+    let spool = Spool::new();
     let first = start("llama", spool.config());
     let whole = begin(&first, &lines(40, 60));
     let expected = ended(&first, &whole);
@@ -190,7 +190,7 @@ fn a_batch_goes_on_in_the_next_server() {
 
 #[test]
 fn a_batch_does_not_go_on_with_another_model() {
-    let spool = Spool::new("changed");
+    let spool = Spool::new();
     let (first, brake) = start_braked("llama", spool.config());
     let id = begin(&first, &lines(20, 300));
     until(|| {
@@ -213,7 +213,7 @@ fn a_batch_does_not_go_on_with_another_model() {
 
 #[test]
 fn a_batch_that_waits_is_cancelled_without_being_begun() {
-    let spool = Spool::new("waits");
+    let spool = Spool::new();
     let server = start("llama", spool.config());
     let ids = [begin(&server, &lines(200, 400)), begin(&server, &lines(3, 30))];
     for id in ids.iter().rev() {
@@ -236,7 +236,7 @@ fn without_a_directory_there_are_no_files() {
 
 #[test]
 fn a_batch_whose_engine_dies_ends_the_server_and_goes_on_in_the_next() {
-    let spool = Spool::new("dead");
+    let spool = Spool::new();
     let (server, brake) = start_braked("llama", spool.config());
     let id = begin(&server, &lines(3, 5));
     until(|| batch(&server, &id)["status"] == "in_progress");
@@ -248,7 +248,7 @@ fn a_batch_whose_engine_dies_ends_the_server_and_goes_on_in_the_next() {
 
 #[test]
 fn lines_that_cannot_be_answered_are_named_with_their_fields() {
-    let spool = Spool::new("named");
+    let spool = Spool::new();
     let server = start("llama", Config { max_body_bytes: 2000, ..spool.config() });
     let line = |id: &str, url: &str, body: Value| {
         json!({"custom_id": id, "method": "POST", "url": url, "body": body}).to_string() + "\n"
@@ -282,7 +282,7 @@ fn lines_that_cannot_be_answered_are_named_with_their_fields() {
     // An empty line is none: these are too many requests without being too large a file.
     let many = "{}\n".repeat(50_001);
     let server = Config { max_file_bytes: 1 << 20, ..config() };
-    let spool = Spool::new("many");
+    let spool = Spool::new();
     let server = start("llama", Config { spool_dir: spool.config().spool_dir, ..server });
     let failed = ended(&server, &begin(&server, &many));
     assert_eq!(failed["errors"]["data"][0]["code"], "too_many_requests", "{failed}");
@@ -310,7 +310,7 @@ const DAY_S: u64 = 24 * 60 * 60;
 
 #[test]
 fn a_batch_that_takes_too_long_expires_with_what_it_has() {
-    let (spool, hand) = (Spool::new("expired"), Hand::new());
+    let (spool, hand) = (Spool::new(), Hand::new());
     let (server, brake) = start_braked("llama", Config { clock: hand.clock(), ..spool.config() });
     let slow = begin(&server, &lines(200, 400));
     until(|| batch(&server, &slow)["status"] == "in_progress");
@@ -339,7 +339,7 @@ fn a_batch_that_takes_too_long_expires_with_what_it_has() {
 
 #[test]
 fn files_and_ended_batches_are_kept_for_a_time() {
-    let (spool, hand) = (Spool::new("kept"), Hand::new());
+    let (spool, hand) = (Spool::new(), Hand::new());
     let config = || Config { clock: hand.clock(), ..spool.config() };
     let server = start("llama", config());
     let id = begin(&server, &lines(2, 3));
@@ -354,12 +354,12 @@ fn files_and_ended_batches_are_kept_for_a_time() {
     until(|| get(server.address, "/v1/files").json()["data"] == json!([]));
     until(|| get(server.address, &format!("/v1/batches/{id}")).status == 404);
     // What a file is goes before its bytes: in the end nothing of them is on the disk.
-    until(|| all_files(&spool.0) == [spool.0.join("lock")]);
+    until(|| all_files(&spool.path()) == [spool.path().join("lock")]);
 }
 
 #[test]
 fn a_spool_holds_as_much_as_it_may() {
-    let (spool, room) = (Spool::new("full"), 3000);
+    let (spool, room) = (Spool::new(), 3000);
     let limits = SpoolLimits { bytes: room, batches: 2, ..SpoolLimits::default() };
     let (server, brake) = start_braked("llama", Config { spool: limits, ..spool.config() });
     let big = upload(&server, "big", "batch", &"x".repeat(2500)).json();
@@ -396,7 +396,7 @@ fn a_spool_holds_as_much_as_it_may() {
 
 #[test]
 fn answers_that_there_is_no_room_for_end_their_batch() {
-    let spool = Spool::new("answers-full");
+    let spool = Spool::new();
     let text = lines(60, 3);
     let limits = SpoolLimits { bytes: text.len() as u64 + 2000, ..SpoolLimits::default() };
     let server = start("llama", Config { spool: limits, ..spool.config() });
@@ -411,7 +411,7 @@ fn answers_that_there_is_no_room_for_end_their_batch() {
 
 #[test]
 fn lines_are_no_streams_nor_a_crowd_and_what_they_say_in_vain_is_counted() {
-    let spool = Spool::new("crowd");
+    let spool = Spool::new();
     let server = start("llama", spool.config());
     let line = |id: &str, body: Value| {
         json!({"custom_id": id, "method": "POST", "url": "/v1/completions", "body": body}).to_string() + "\n"

@@ -14,7 +14,7 @@ const KIND: &str = "Content-Type: multipart/form-data; boundary=B\r\n";
 
 #[test]
 fn a_trickle_and_a_form_without_end_are_not_waited_for() {
-    let spool = Spool::new("trickle");
+    let spool = Spool::new();
     let patience = Duration::from_millis(500);
     let server = start("llama", Config { body_timeout: patience, ..spool.config() });
     let head = request("POST", "/v1/files", &format!("{KIND}Content-Length: 90000\r\n"), b"");
@@ -46,8 +46,8 @@ fn a_trickle_and_a_form_without_end_are_not_waited_for() {
 
 #[test]
 fn a_file_is_saved_and_not_shown() {
-    let spool = Spool::new("saved");
-    let server = start("llama", Config { spool_dir: Some(spool.0.clone()), ..config() });
+    let spool = Spool::new();
+    let server = start("llama", Config { spool_dir: Some(spool.path()), ..config() });
     let file = upload(&server, "x.html\"\r\nA: b", "batch", "<script>").json();
     let id = file["id"].as_str().unwrap();
     let content = get(server.address, &format!("/v1/files/{id}/content"));

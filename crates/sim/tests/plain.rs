@@ -1,9 +1,10 @@
 //! The plain pipeline: what it emits, what overlaps, and what streamed weights cost.
 
+mod common;
+
+use common::words::words;
 use policy::pipeline::{DiskPath, Plan, Share, Timeline, Weights, arrange, lower};
-use spec::{
-    ByTier, Lane, Layout, Load, MoveLoad, Nanos, Op, Part, Pipeline, Program, RankId, Shape, Tensor, Tier,
-};
+use spec::{ByTier, Lane, Layout, Load, MoveLoad, Nanos, Op, Part, Pipeline, RankId, Shape, Tier};
 
 fn load(tokens: u32) -> Load {
     let context = ByTier { device: u64::from(tokens), host: 0, disk: 0 };
@@ -27,34 +28,10 @@ fn streamed(disk: DiskPath) -> Weights {
     Weights::Streamed { host: Share::None, disk: Some(disk) }
 }
 
-/// Ops as short words, those of the first layers only.
-fn words(program: &Program) -> String {
-    let word = |op: &Op| match *op {
-        Op::Embed { batch } => format!("embed{batch}"),
-        Op::Qkv { layer, batch } => format!("qkv{layer}.{batch}"),
-        Op::Attend { layer, batch, .. } => format!("att{layer}.{batch}"),
-        Op::OutProj { layer, batch } => format!("out{layer}.{batch}"),
-        Op::Mlp { layer, batch } => format!("mlp{layer}.{batch}"),
-        Op::Head { batch } => format!("head{batch}"),
-        Op::Sample { batch } => format!("sample{batch}"),
-        Op::LoadWeights { part: Part::Attention(layer), .. } => format!("A{layer}"),
-        Op::LoadWeights { part: Part::Mlp(layer), .. } => format!("M{layer}"),
-        Op::LoadWeights { .. } => "H".into(),
-        Op::MoveKv { layer, .. } => format!("move{layer}"),
-        Op::SendRecv { what: Tensor::Tokens, .. } => "return".into(),
-        Op::SendRecv { .. } => "send".into(),
-        Op::AllReduce { .. } => "sum".into(),
-        Op::CopyKv { .. } | Op::Choose { .. } | Op::CopyChosen { .. } | Op::MoveHidden { .. } => {
-            unreachable!("plain has none")
-        }
-    };
-    program.nodes().iter().map(|node| word(&node.op)).collect::<Vec<_>>().join(" ")
-}
-
 #[test]
 fn a_resident_model_is_layer_by_layer_and_batch_by_batch() {
     let program = lower(&shape(2), &plan(1, Weights::Resident));
-    let layer = "qkv0.0 att0.0 out0.0 qkv0.1 att0.1 out0.1 mlp0.0 mlp0.1";
+    let layer = "qkv0.0 att0.0@device out0.0 qkv0.1 att0.1@device out0.1 mlp0.0 mlp0.1";
     assert_eq!(words(&program), format!("embed0 embed1 {layer} head0 sample0 head1 sample1"));
     assert!(program.nodes().iter().all(|node| node.lane == Lane::Device));
 }
@@ -63,7 +40,10 @@ fn a_resident_model_is_layer_by_layer_and_batch_by_batch() {
 fn a_batch_that_samples_nothing_has_no_head() {
     let mut shape = shape(1);
     shape.loads[0].samples = 0;
-    assert_eq!(words(&lower(&shape, &plan(1, Weights::Resident))), "embed0 qkv0.0 att0.0 out0.0 mlp0.0");
+    assert_eq!(
+        words(&lower(&shape, &plan(1, Weights::Resident))),
+        "embed0 qkv0.0 att0.0@device out0.0 mlp0.0"
+    );
 }
 
 #[test]
@@ -79,7 +59,7 @@ fn a_step_of_moves_alone_is_a_move_of_each_layer() {
 fn stages_send_what_they_computed_and_the_last_returns_tokens() {
     let layout = Layout { tp: 2, pp: 2, dp: 1 };
     let program = lower(&Shape { layout, ..shape(1) }, &Plan { layout, ..plan(2, Weights::Resident) });
-    let layer = |l| format!("qkv{l}.0 att{l}.0 out{l}.0 sum mlp{l}.0 sum");
+    let layer = |l| format!("qkv{l}.0 att{l}.0@device out{l}.0 sum mlp{l}.0 sum");
     assert_eq!(words(&program), format!("embed0 {} send {} head0 sample0 return", layer(0), layer(1)));
     let send = program.nodes().iter().find(|node| matches!(node.op, Op::SendRecv { .. })).expect("a send");
     let places = [(0, Lane::PeerOut), (1, Lane::PeerOut), (2, Lane::PeerIn), (3, Lane::PeerIn)];

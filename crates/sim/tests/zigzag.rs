@@ -4,14 +4,13 @@
 mod common;
 
 use common::dataflow::play;
+use common::words::words;
 use policy::cost::Cost;
 use policy::pipeline::{
     DiskPath, Excess, Overlap, Plan, Share, Timeline, Values, Weights, arrange, lock_step, lower,
 };
 use sim::Rng;
-use spec::{
-    ByTier, Lane, Layout, Load, MoveLoad, Nanos, Op, Part, Pipeline, Program, Shape, Split, Tensor, Tier,
-};
+use spec::{ByTier, Lane, Layout, Load, MoveLoad, Nanos, Op, Part, Pipeline, Program, Shape, Split, Tier};
 
 const STREAMED: Weights = Weights::Streamed { host: Share::None, disk: Some(DiskPath::Direct) };
 
@@ -36,37 +35,6 @@ fn decodes(seqs: u32, home: Tier, attend: Tier) -> Load {
         (load.disk_up, load.disk_down, load.decode_up) = (100 * n, n, 100 * n);
     }
     load
-}
-
-fn word(op: &Op) -> String {
-    let at = |tier: Tier| format!("{tier:?}").to_lowercase();
-    match *op {
-        Op::Embed { batch } => format!("embed{batch}"),
-        Op::Qkv { layer, batch } => format!("qkv{layer}.{batch}"),
-        Op::Attend { layer, batch, on } => format!("att{layer}.{batch}@{}", at(on)),
-        Op::OutProj { layer, batch } => format!("out{layer}.{batch}"),
-        Op::Mlp { layer, batch } => format!("mlp{layer}.{batch}"),
-        Op::Head { batch } => format!("head{batch}"),
-        Op::Sample { batch } => format!("sample{batch}"),
-        Op::LoadWeights { part: Part::Attention(layer), .. } => format!("A{layer}"),
-        Op::LoadWeights { part: Part::Mlp(layer), .. } => format!("M{layer}"),
-        Op::LoadWeights { .. } => "H".into(),
-        Op::CopyKv { layer, batch, from, to } => format!("kv{layer}.{batch}:{}>{}", at(from), at(to)),
-        Op::Choose { layer, batch, on } => format!("choose{layer}.{batch}@{}", at(on)),
-        Op::CopyChosen { layer, batch, from, to } => format!("v{layer}.{batch}:{}>{}", at(from), at(to)),
-        Op::MoveHidden { what: Tensor::Hidden, batch, from, to } => {
-            format!("h{batch}:{}>{}", at(from), at(to))
-        }
-        Op::MoveHidden { what: Tensor::Qkv, batch, .. } => format!("q{batch}"),
-        Op::MoveHidden { batch, .. } => format!("a{batch}"),
-        Op::MoveKv { layer, .. } => format!("move{layer}"),
-        Op::SendRecv { .. } => "send".into(),
-        Op::AllReduce { .. } => "sum".into(),
-    }
-}
-
-fn words(program: &Program) -> String {
-    program.nodes().iter().map(|node| word(&node.op)).collect::<Vec<_>>().join(" ")
 }
 
 #[test]

@@ -149,11 +149,6 @@ impl Ranks {
         self.start < other.end && other.start < self.end
     }
 
-    /// Whether every rank of `other` is here.
-    pub fn covers(self, other: Ranks) -> bool {
-        self.start <= other.start && other.end <= self.end
-    }
-
     /// Each of them.
     pub fn iter(self) -> impl Iterator<Item = RankId> {
         (self.start.0..self.end.0).map(RankId)

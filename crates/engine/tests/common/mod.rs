@@ -3,8 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
-use engine::{DeviceChoice, Engine, EngineConfig, Event, Planned, Request, Ticket};
+use engine::{Blocks, DeviceChoice, Engine, EngineConfig, Event, Planned, Request, Ticket};
 use model::Checkpoint;
+use policy::sched::{Delegate, Schedule};
 use spec::{ByTier, Split};
 
 /// The files of a tiny model.
@@ -46,6 +47,19 @@ pub(crate) fn start(model: &str, config: EngineConfig) -> Engine {
 /// Percent on device, host and disk.
 pub(crate) fn split([device, host, disk]: [u32; 3]) -> Split {
     Split::new(ByTier { device, host, disk }.map(|percent| percent * (Split::WHOLE / 100))).unwrap()
+}
+
+/// Four batches of three sequences; percent of KV and activations.
+pub(crate) fn blocks(schedule: Schedule, kv: [u32; 3], hidden: [u32; 3], delegate: Delegate) -> Blocks {
+    Blocks {
+        schedule: Some(schedule),
+        num_batches: Some(4),
+        batch_size: Some(3),
+        kv: split(kv),
+        hidden: split(hidden),
+        delegate,
+        ..Blocks::default()
+    }
 }
 
 /// Tokens, or positions of a scored prompt, with the bits of what the model thought of them, and of the likeliest others.

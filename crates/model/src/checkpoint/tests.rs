@@ -1,7 +1,7 @@
 use super::*;
 use crate::config::parse_config;
 use crate::tensor::LayerTensor;
-use crate::testing::{counting, llama_config, safetensors, tensors_of, write};
+use crate::testing::{counting, llama_config, safetensors, tensors_of, vector, write};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -36,7 +36,7 @@ fn rows_of_a_folder() {
     assert_eq!(checkpoint.bytes(), 4 * checkpoint.spec().parameters());
     assert_eq!(first_of_row(&checkpoint, Tensor::Layer(1, LayerTensor::Down), 3), 18.0);
     assert_eq!(first_of_row(&checkpoint, Tensor::Head, 9), 72.0);
-    let bias = checkpoint.read_vector(Tensor::Layer(0, LayerTensor::KBias)).expect("read");
+    let bias = vector(&checkpoint, Tensor::Layer(0, LayerTensor::KBias));
     assert_eq!(bias, [0.0, 1.0, 2.0, 3.0]);
     assert_eq!(checkpoint.info(Tensor::Layer(0, LayerTensor::QNorm)), None);
 }
@@ -179,7 +179,7 @@ fn random_weights() {
         let again = &mut vec![0; 512 * 4];
         checkpoint.read_rows(Tensor::Embed, 7..8, again).expect("read");
         assert_eq!(again[..], rows[7 * 512 * 4..][..512 * 4], "a row does not depend on how it is read");
-        let norm = checkpoint.read_vector(Tensor::FinalNorm).expect("read");
+        let norm = vector(&checkpoint, Tensor::FinalNorm);
         assert!(norm.iter().all(|x| *x == 1.0));
         let mut numbers = vec![0.0; 300 * 512];
         Stored::F32.decode_plain(&rows, &mut numbers);

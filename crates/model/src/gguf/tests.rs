@@ -1,6 +1,6 @@
 use super::*;
 use crate::template::{Templates, Tools};
-use crate::testing::{GgufFile, counting, tiny_gguf, write};
+use crate::testing::{GgufFile, counting, tiny_gguf, vector, write};
 use crate::{Checkpoint, LayerTensor, Tensor};
 use spec::rope::RopeScaling;
 
@@ -31,7 +31,7 @@ fn a_small_llama() {
     let mut row = [0; 32];
     checkpoint.read_rows(Tensor::Layer(0, LayerTensor::V), 1..2, &mut row).expect("read");
     assert_eq!(f32s(&row), [8., 9., 10., 11., 12., 13., 14., 15.]);
-    assert_eq!(checkpoint.read_vector(Tensor::FinalNorm).expect("read").len(), 8);
+    assert_eq!(vector(&checkpoint, Tensor::FinalNorm).len(), 8);
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn rows_of_llama_heads_come_in_the_order_of_hugging_face() {
     assert_eq!(read(LayerTensor::Q, 0..8), [0, 2, 1, 3, 4, 6, 5, 7]);
     assert_eq!(read(LayerTensor::Q, 2..6), [1, 3, 4, 6]);
     assert_eq!(read(LayerTensor::V, 0..4), [0, 1, 2, 3]);
-    let bias = |tensor| checkpoint.read_vector(Tensor::Layer(0, tensor)).expect("read");
+    let bias = |tensor| vector(&checkpoint, Tensor::Layer(0, tensor));
     assert_eq!(bias(LayerTensor::QBias), [0., 2., 1., 3., 4., 6., 5., 7.]);
     assert_eq!(bias(LayerTensor::VBias), [0., 1., 2., 3.]);
 }

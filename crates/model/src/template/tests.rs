@@ -157,11 +157,11 @@ fn hostile_templates_are_stopped() {
 
 #[test]
 fn templates_are_found_in_their_published_places() {
-    let dir = std::env::temp_dir().join(format!("ballast-templates-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
     let config = |json: Value| TokenizerConfig::parse(json.to_string().as_bytes()).unwrap();
     let text = |config: &TokenizerConfig, tools| {
-        let template = Templates::find(&dir, config)?.choose(tools)?;
+        let template = Templates::find(dir, config)?.choose(tools)?;
         let messages = user(json!("x"));
         template.render(&Conversation { messages: &messages, ..Conversation::default() })
     };
@@ -186,7 +186,6 @@ fn templates_are_found_in_their_published_places() {
     // They are found without another file, too.
     std::fs::remove_file(dir.join("chat_template.jinja")).unwrap();
     assert_eq!(text(&none, Tools::Given).unwrap(), "additional");
-    std::fs::remove_dir_all(&dir).unwrap();
 }
 
 #[test]

@@ -4,27 +4,25 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use server::Config;
+use tempfile::TempDir;
 
 use super::{Response, Running, config, get, post, request, send, until};
 
 /// A directory that goes with its test.
-pub(crate) struct Spool(pub(crate) PathBuf);
+pub(crate) struct Spool(TempDir);
 
 impl Spool {
-    pub(crate) fn new(name: &str) -> Spool {
-        let path = std::env::temp_dir().join(format!("ballast-spool-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        Spool(path)
+    pub(crate) fn new() -> Spool {
+        Spool(tempfile::tempdir().unwrap())
+    }
+
+    /// Not there yet.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.0.path().join("spool")
     }
 
     pub(crate) fn config(&self) -> Config {
-        Config { spool_dir: Some(self.0.clone()), max_file_bytes: 100_000, ..config() }
-    }
-}
-
-impl Drop for Spool {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        Config { spool_dir: Some(self.path()), max_file_bytes: 100_000, ..config() }
     }
 }
 

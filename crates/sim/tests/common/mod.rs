@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 pub(crate) mod dataflow;
+pub(crate) mod words;
 
 use policy::cost::Cost;
 use policy::drive::{Lowering, drive};
