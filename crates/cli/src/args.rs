@@ -19,7 +19,7 @@ pub(crate) use amounts::Percent;
 use amounts::{at_least_one, device, link_gbps, parse_bytes, parse_count, percent, positive, threads};
 pub(crate) use batch::{BatchArgs, BatchCommand, BatchJob, MergeArgs, OnInvalid, ProgressKind};
 pub(crate) use bench::{
-    AblationArgs, BenchArgs, BenchCommand, BenchKernelsArgs, BenchPlanArgs, DeviceName, DiskArgs, Hardware,
+    AblationArgs, BenchArgs, BenchCommand, BenchPlanArgs, CasesArgs, DeviceName, DiskArgs, Hardware,
     LatencyArgs, PrefixArgs, ThroughputArgs,
 };
 pub(crate) use bench_serve::{
@@ -81,7 +81,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Bench(BenchCommand),
     /// Run the whole conformance table of a device; exit 0 only if every case passes.
-    Check(CheckArgs),
+    Check(CasesArgs),
     /// Measure what a model knows, and what narrower weights cost it.
     #[command(subcommand)]
     Eval(EvalCommand),
@@ -125,22 +125,6 @@ pub(crate) struct RunArgs {
     pub(crate) lanes: LanesArgs,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
-}
-
-#[derive(Args)]
-pub(crate) struct CheckArgs {
-    /// The device to check.
-    #[arg(long, value_enum, default_value_t)]
-    pub(crate) device: Hardware,
-    /// Only cases whose name contains this.
-    #[arg(long)]
-    pub(crate) only: Option<String>,
-    /// Threads to use [default: the cores that this process may use].
-    #[arg(long, value_parser = threads)]
-    pub(crate) threads: Option<usize>,
-    /// Write the report here.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
@@ -252,22 +236,12 @@ pub(crate) struct EngineArgs {
     pub(crate) record: Option<PathBuf>,
 }
 
+/// A choice among names, as it is typed.
+pub(crate) fn typed(choice: impl ValueEnum) -> String {
+    choice.to_possible_value().map_or(String::new(), |value| value.get_name().to_string())
+}
+
 impl EngineArgs {
-    /// What `--weights` was, as typed.
-    pub(crate) fn weights_name(&self) -> String {
-        self.weights.to_possible_value().map_or(String::new(), |value| value.get_name().to_string())
-    }
-
-    /// What `--device` runs on.
-    pub(crate) fn device_name(&self) -> String {
-        self.device.to_possible_value().map_or(String::new(), |value| value.get_name().to_string())
-    }
-
-    /// As `--activations` has it.
-    pub(crate) fn activations_name(&self) -> String {
-        self.activations.to_possible_value().map_or(String::new(), |value| value.get_name().to_string())
-    }
-
     /// What `--kv` comes to.
     pub(crate) fn kv_name(&self) -> &'static str {
         match (self.kv, self.weights) {

@@ -10,11 +10,12 @@ use kernels::table::{Case, conformance, timed};
 use kernels::{CpuDevice, Isa, Team};
 use serde::Serialize;
 
-use crate::args::{CheckArgs, Hardware};
+use crate::args::{CasesArgs, Hardware};
 use crate::bench::{Ceilings, median};
 use crate::console::{note, show};
 use crate::display::{Progress, Unit, Voice};
 use crate::output_file::JsonReport;
+use crate::timed::is_wanted;
 
 /// Timed cases whose share of the ceiling is reported: the shapes that decoding and prefill spend their time in.
 const TIMED: [&str; 4] = [
@@ -55,12 +56,12 @@ struct TimedCase {
     ceiling_fraction: f64,
 }
 
-pub(crate) fn check(args: CheckArgs) -> Result<ExitCode> {
+pub(crate) fn check(args: CasesArgs) -> Result<ExitCode> {
     if args.device == Hardware::Cuda {
         return crate::check_cuda::check(&args);
     }
     let json = JsonReport::open(args.json.as_deref())?;
-    let wanted = |case: &Case| args.only.as_deref().is_none_or(|only| case.name.contains(only));
+    let wanted = |case: &Case| is_wanted(case, args.only.as_deref());
     let cases: Vec<Case> = conformance().into_iter().filter(&wanted).collect();
     let timed: Vec<Case> = timed().into_iter().filter(reported).filter(&wanted).collect();
     if cases.is_empty() && timed.is_empty() {

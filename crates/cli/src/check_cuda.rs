@@ -4,23 +4,24 @@
 //! what copies reach, on the device and over the link; and the large shapes, against the CPU's fastest kernels, and beside
 //! those ceilings.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use cuda::module::Module;
 use cuda::{CudaDevice, Driver};
+use engine::lanes::panic_words;
 use kernels::table::{Case, Reach, conformance, large};
 use kernels::{CpuDevice, Isa, Team};
 use serde::Serialize;
 
-use crate::args::CheckArgs;
+use crate::args::CasesArgs;
 use crate::console::{note, show};
-use crate::cuda_timing;
+use crate::cuda_timing::{self, Row};
 use crate::display::{Progress, Unit, Voice};
 use crate::output_file::JsonReport;
+use crate::timed::is_wanted;
 
 /// What the run found.
 #[derive(Serialize)]
@@ -46,7 +47,7 @@ struct Report {
     copy_bytes_per_s: f64,
     up_bytes_per_s: f64,
     down_bytes_per_s: f64,
-    timed: Vec<Timed>,
+    timed: Vec<Row>,
     /// The case at which the run ended, as the device was lost or had no memory for it; none if it went to its end.
     ended_at: Option<Ended>,
 }
@@ -63,22 +64,15 @@ struct Ended {
     why: String,
 }
 
-#[derive(Serialize)]
-pub(crate) struct Timed {
-    case: String,
-    seconds: f64,
-    bytes_per_s: f64,
-    flops: f64,
-    /// Of the device's own copies, both directions counted.
-    copy_fraction: f64,
-}
-
-pub(crate) fn check(args: &CheckArgs) -> Result<ExitCode> {
+pub(crate) fn check(args: &CasesArgs) -> Result<ExitCode> {
     let json = JsonReport::open(args.json.as_deref())?;
-    let wanted = |case: &Case| args.only.as_deref().is_none_or(|only| case.name.contains(only));
+    let wanted = |case: &Case| is_wanted(case, args.only.as_deref());
     let built = |case: &Case| case.reach == Reach::Everywhere;
     let (cases, left_out): (Vec<Case>, Vec<Case>) = conformance().into_iter().filter(wanted).partition(built);
     let timed: Vec<Case> = large().into_iter().filter(wanted).collect();
+    if cases.is_empty() && timed.is_empty() {
+        bail!("no case that a GPU has contains `{}`", args.only.as_deref().unwrap_or_default());
+    }
     let team = Arc::new(Team::start(args.threads.unwrap_or_else(engine::default_threads))?);
     let mut report = Report { not_built: left_out.len(), ..conform(args, &cases, &team)? };
     if report.ended_at.is_none() {
@@ -100,7 +94,7 @@ fn most_bytes(cases: &[Case]) -> usize {
     cases.iter().map(|case| case.bytes).max().unwrap_or(0)
 }
 
-fn conform(args: &CheckArgs, cases: &[Case], team: &Arc<Team>) -> Result<Report> {
+fn conform(args: &CasesArgs, cases: &[Case], team: &Arc<Team>) -> Result<Report> {
     // Each of them twice.
     let mut device = cuda::open(2 * most_bytes(cases))?;
     if args.only.is_none() {
@@ -144,7 +138,7 @@ impl Report {
         let why = match ended {
             Ok(Ok(())) => return true,
             Ok(Err(error)) => format!("{error:#}"),
-            Err(panic) => text_of(&*panic),
+            Err(panic) => panic_words(&*panic),
         };
         note!("ENDED at {}: {why}", case.name);
         self.ended_at = Some(Ended { case: case.name.clone(), why });
@@ -178,6 +172,7 @@ impl Report {
     fn measure(&mut self, cases: &[Case], team: &Arc<Team>) -> Result<()> {
         let mut device = cuda::open(most_bytes(cases) + cuda_timing::BYTES)?;
         self.cases += cases.len();
+        show!("{}", Row::heading())?;
         for case in cases {
             if !self.goes_on(case, |report| report.measure_one(case, &mut device, team)) {
                 break;
@@ -193,15 +188,9 @@ impl Report {
         self.compare(case, device, CpuDevice::new(case.bytes, Arc::clone(team), Isa::detect())?)?;
         device.reset();
         let seconds = cuda_timing::seconds(case, device)?;
-        let timed = Timed {
-            case: case.name.clone(),
-            seconds,
-            bytes_per_s: case.floor.bytes / seconds,
-            flops: case.floor.flops / seconds,
-            copy_fraction: case.floor.bytes / seconds / self.copy_bytes_per_s,
-        };
-        show!("{timed}")?;
-        self.timed.push(timed);
+        let row = Row::new(case, seconds, self.copy_bytes_per_s, None);
+        show!("{row}")?;
+        self.timed.push(row);
         Ok(())
     }
 
@@ -223,26 +212,6 @@ impl Report {
             self.down_bytes_per_s / 1e9
         )?;
         Ok(())
-    }
-}
-
-/// What a panic says.
-fn text_of(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it panicked".into())
-}
-
-impl std::fmt::Display for Timed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{:56} {:10.4} ms {:8.1} GB/s {:9.2} TFLOP/s {:5.0}% of copies",
-            self.case,
-            self.seconds * 1e3,
-            self.bytes_per_s / 1e9,
-            self.flops / 1e12,
-            100.0 * self.copy_fraction
-        )
     }
 }
 

@@ -59,6 +59,11 @@ pub(crate) fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> Error {
     }
 }
 
+/// The text of a file of the command line.
+pub(crate) fn text_of(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).map_err(unreadable(path))
+}
+
 /// How the process ends with this error.
 pub(crate) fn exit_code(error: &Error) -> ExitCode {
     let job = error.downcast_ref::<JobError>();

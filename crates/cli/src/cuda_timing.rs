@@ -1,12 +1,17 @@
 //! Times of cases by a GPU's own clock, with none of their numbers in its caches: a step comes back to a layer's weights and
 //! pages only after gigabytes of others.
 
+use std::fmt;
+
 use anyhow::Result;
 use cuda::CudaDevice;
 use kernels::arena::Full;
 use kernels::device::{Device, Dtype, Matrix, Rows, Sink};
 use kernels::linear::{Activations, Format, RowOrder, packed_bytes};
 use kernels::table::Case;
+use serde::Serialize;
+
+use crate::timed::Timed;
 
 /// Times that a case is timed; the median counts.
 const RUNS: usize = 5;
@@ -52,7 +57,7 @@ impl Sweep {
 /// Those of the device: no memory, or no clock.
 pub(crate) fn seconds(case: &Case, device: &mut CudaDevice) -> Result<f64> {
     let sweep = Sweep::new(device)?;
-    case.time_by(device, (RUNS, 1), |device, run| {
+    case.time_by(device, RUNS, |device, run| {
         let gpu = device.driver();
         let swept = gpu.seconds_of(|| (0..QUEUED).for_each(|_| sweep.run(device)))?;
         let both = gpu.seconds_of(|| {
@@ -69,9 +74,42 @@ fn one_of(both: f64, swept: f64) -> f64 {
     ((both - swept) / QUEUED as f64).max(SECONDS_MIN)
 }
 
+/// A case's time beside what the GPU's copies and its library of products reach.
+#[derive(Serialize)]
+pub(crate) struct Row {
+    #[serde(flatten)]
+    timed: Timed,
+    /// Of the device's own copies, both directions counted.
+    copy_fraction: f64,
+    /// Of the library's product, where that was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    product_fraction: Option<f64>,
+}
+
+impl Row {
+    pub(crate) fn new(case: &Case, seconds: f64, copy_bytes_per_s: f64, product_flops: Option<f64>) -> Row {
+        let timed = Timed::new(case, seconds);
+        let copy_fraction = timed.bytes_per_s / copy_bytes_per_s;
+        Row { copy_fraction, product_fraction: product_flops.map(|most| timed.flops / most), timed }
+    }
+
+    /// What stands above lines of these.
+    pub(crate) fn heading() -> String {
+        format!("{} {:>7} {:>8}", Timed::heading(), "copies", "products")
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let product = self.product_fraction.map_or("-".to_string(), |share| format!("{:.0}%", 100.0 * share));
+        write!(f, "{} {:6.0}% {product:>8}", self.timed, 100.0 * self.copy_fraction)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kernels::table::Floor;
 
     #[test]
     fn a_run_is_what_the_sweep_does_not_take() {
@@ -79,6 +117,15 @@ mod tests {
         assert!((one - 1e-5).abs() < 1e-9, "{one}");
         // The clock's noise makes no kernel free, nor faster than free.
         assert_eq!(one_of(1.0, 1.1), SECONDS_MIN);
+    }
+
+    #[test]
+    fn fractions_are_of_what_was_measured() {
+        let mut case = kernels::table::timed().swap_remove(0);
+        case.floor = Floor { bytes: 2e9, flops: 3e12 };
+        let row = Row::new(&case, 0.01, 4e11, Some(6e14));
+        assert_eq!((row.copy_fraction, row.product_fraction), (0.5, Some(0.5)));
+        assert!(Row::new(&case, 0.01, 4e11, None).to_string().ends_with('-'));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use model::tools::ToolFormat;
 use policy::pipeline::Delegation;
 
 use crate::args::{EngineArgs, LoadFormat};
-use crate::console::note;
+use crate::console::{note, text_of};
 use crate::display::{Download, Progress, Unit, Voice};
 use crate::plan::{self, Chosen, Work};
 
@@ -160,9 +160,7 @@ impl Opened {
         };
         let templates = match template {
             None => templates,
-            Some(file) => Templates::one(
-                std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?,
-            ),
+            Some(file) => Templates::one(text_of(file)?),
         };
         if let Some(end) = tokenizer.special_ids().eos {
             self.checkpoint.ends_at(end);

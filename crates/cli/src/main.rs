@@ -26,6 +26,7 @@ mod run;
 mod scenario;
 mod serve;
 mod simulate_block;
+mod timed;
 
 use std::process::ExitCode;
 
@@ -58,11 +59,16 @@ fn settled() -> Result<Cli> {
         asked.exit();
     }
     let layered = layered(&Cli::command(), typed, &|name| std::env::var_os(name))?;
-    Cli::try_parse_from(&layered.argv).map_err(|error| {
-        let of = error.get(ContextKind::InvalidArg).map(ToString::to_string).unwrap_or_default();
+    Cli::try_parse_from(&layered.argv).map_err(|mut error| {
+        let named = [ContextKind::InvalidArg, ContextKind::InvalidSubcommand].map(|kind| error.get(kind));
+        let of = named.into_iter().flatten().next().map(ToString::to_string).unwrap_or_default();
         // What the person did not type needs to be found.
         let more = layered.source(&of).or_else(|| args::instead_of(&of).map(|why| format!("{of}: {why}")));
         let Some(more) = more else { error.exit() };
+        // Guesses by spelling, where the meaning is known.
+        error.remove(ContextKind::SuggestedArg);
+        error.remove(ContextKind::SuggestedSubcommand);
+        error.remove(ContextKind::Suggested);
         let _ = error.print();
         Misuse(more).into()
     })

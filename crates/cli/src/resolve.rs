@@ -11,12 +11,10 @@ use kernels::Isa;
 use model::decoder::WeightsAs;
 use model::source::Places;
 use policy::pipeline::Overlap;
-use policy::sched::{Delegate, Schedule};
+use policy::sched::Delegate;
 use spec::{ByTier, Split};
 
-use crate::args::{
-    AttendOn, DeviceName, EngineArgs, HostWeights, Kv, Percent, ScheduleArgs, ScheduleName, Weights,
-};
+use crate::args::{DeviceName, EngineArgs, HostWeights, Kv, Percent, ScheduleArgs, Weights};
 
 /// Tokens in a step, unless a flag says otherwise: enough that weights are read rarely, few enough that
 /// activations stay small and decodes do not wait long behind a prompt.
@@ -130,23 +128,14 @@ fn steps_in_flight(args: &EngineArgs) -> usize {
 /// What was asked of schedules, of KV and of activations, and what is known of the requests.
 fn blocks(args: &EngineArgs, expected: Option<Expected>) -> Result<Blocks> {
     let ScheduleArgs { schedule, num_batches, batch_size, attend, no_overlap } = args.schedule;
-    let schedule = match schedule {
-        ScheduleName::Auto => None,
-        ScheduleName::Plain => Some(Schedule::Continuous),
-        ScheduleName::Row => Some(Schedule::Row),
-        ScheduleName::Zigzag => Some(Schedule::Zigzag),
-        ScheduleName::Diagonal => Some(Schedule::Diagonal),
-    };
     let home = |what, pair| args.percent.as_deref().map_or(Ok(Split::RESIDENT), |p| share(p, what, pair));
-    let delegate = match attend {
-        // What costs say of `auto` comes later (see `plan::own`).
-        AttendOn::Auto | AttendOn::Host => Delegate::Host,
-        AttendOn::Device => Delegate::Streamed,
-    };
+    // What costs say of `auto` comes later (see `plan::own`).
+    let delegate = attend.delegate().unwrap_or(Delegate::Host);
     let (kv, hidden) = (home("KV", 1)?, home("activations", 2)?);
     let num_batches = num_batches.map(usize::from);
     let batch_tokens = args.max_num_batched_tokens.is_none().then_some(TOKENS_A_BATCH);
     let overlap = if no_overlap { Overlap::Nothing } else { Overlap::Lanes };
+    let schedule = schedule.schedule();
     Ok(Blocks { schedule, num_batches, batch_size, batch_tokens, expected, kv, hidden, delegate, overlap })
 }
 

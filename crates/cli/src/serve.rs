@@ -17,7 +17,7 @@ use spec::ModelSpec;
 
 use crate::args::{LogFormatName, LogLevelName, ServeArgs};
 use crate::batch;
-use crate::console::{Misuse, unreadable};
+use crate::console::{Misuse, text_of};
 use crate::display::Voice;
 use crate::loaded;
 use crate::plan::{Chosen, Ends, Work};
@@ -171,7 +171,7 @@ fn key_source(args: &ServeArgs, log: Log) -> Option<KeySource> {
 
 /// A key a line; a file without any would leave the server open.
 fn read_keys(file: &Path) -> Result<Vec<String>> {
-    let text = std::fs::read_to_string(file).map_err(unreadable(file))?;
+    let text = text_of(file)?;
     let keys: Vec<String> =
         text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_string).collect();
     if keys.is_empty() {

@@ -92,6 +92,8 @@ fn check() {
     report("linear/bf16/store(f32)/1x2048x5632", &["ceiling_fraction"]);
     ballast(&["check", "--device", "abacus"]).refused(2, &["abacus", "cpu, cuda"]);
     ballast(&["check", "--only", "nothing like it"]).refused(1, &["no case's name contains"]);
+    ballast(&["check", "--device", "cuda", "--only", "nothing like it"])
+        .refused(1, &["no case that a GPU has"]);
 }
 
 #[test]

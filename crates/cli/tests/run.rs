@@ -174,6 +174,22 @@ fn wrong_flags_are_usage_errors() {
 }
 
 #[test]
+fn words_of_other_programs_are_known() {
+    for (words, says) in [
+        (&["run", "-m", "smollm2", "-p", "hello"][..], "ORG/NAME"),
+        (&["run", "smollm2", "-p", "hello"], "ballast run MODEL PROMPT"),
+        (&["run", "smollm2", "hello", "-n", "20"], "--max-tokens"),
+        (&["run", "smollm2", "hello", "--temp", "0"], "--temperature"),
+        (&["serve", "smollm2", "-c", "4096"], "--max-model-len"),
+        (&["chat", "smollm2"], "ballast run MODEL"),
+    ] {
+        let ran = ballast(words);
+        assert!(!ran.err.contains("tip:"), "{}", ran.err);
+        ran.refused(2, &["error:", says]);
+    }
+}
+
+#[test]
 fn what_cannot_be_is_said_before_anything_is_loaded() {
     let model = golden("llama");
     let long = "ship ".repeat(400);
@@ -194,13 +210,14 @@ fn what_cannot_be_is_said_before_anything_is_loaded() {
         ),
         (&["", "--raw"], &["the prompt is empty"]),
         (&[&long], &["tokens", "shorten it"]),
-        (&["hello", "--chat-template", "/no/such/file"], &["cannot read /no/such/file"]),
         (&["hello", "--record", "/no/such/file"], &["cannot write the record /no/such/file"]),
     ] {
         let ran = ballast(&[&["run", &model], flags].concat());
         assert_eq!(ran.out, "");
         ran.refused(1, says);
     }
+    let template = ["run", &model, "hello", "--chat-template", "/no/such/file"];
+    ballast(&template).refused(2, &["cannot read /no/such/file"]);
     ballast_reading(&["run", &model], b"h\xff").refused(1, &["standard input is not UTF-8"]);
     ballast_reading(&["run", &model], b" \n").refused(1, &["no prompt"]);
 }
@@ -209,6 +226,8 @@ fn what_cannot_be_is_said_before_anything_is_loaded() {
 fn models_that_are_not_there_are_named() {
     ballast(&["run", "./nowhere", "hello"]).refused(1, &["no model `./nowhere`", "expected a folder"]);
     ballast(&["run", "Why is the sea salty?"]).refused(1, &["the model comes before the prompt", "smollm2"]);
+    let weights = golden("llama") + "/model.safetensors";
+    ballast(&["run", &weights, "hello"]).refused(1, &["name its folder"]);
     let empty = Folder::new();
     ballast(&["run", &empty.whole(), "hello"]).refused(1, &["no config.json"]);
     let no_tokenizer = golden("opt");

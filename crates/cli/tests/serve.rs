@@ -130,7 +130,7 @@ fn wrong_flags_are_refused_before_anything_is_loaded() {
         (&["--host", "192.0.2.1"], 1, "cannot listen on 192.0.2.1"),
         (&["--memory", "5MiB"], 1, "Raise --memory"),
         (&["--max-model-len", "100000"], 1, "at most 512"),
-        (&["--chat-template", "/no/such/file"], 1, "cannot read /no/such/file"),
+        (&["--chat-template", "/no/such/file"], 2, "cannot read /no/such/file"),
     ] {
         serve(flags).refused(code, &[says]);
     }

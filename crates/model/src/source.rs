@@ -34,8 +34,8 @@ pub fn locate(model: Option<&str>, places: &Places, progress: &mut dyn Progress)
         Some(repo) if !looks_like_path(model, &repo) => hub::locate(&repo, places, progress),
         _ => Err(Error::NoModel {
             name: model.into(),
-            why: "there is no such file or folder; expected a folder with config.json, a .gguf file, \
-                  or a hub id: `org/name[:revision]`, `org/name/file.gguf` or `org/name:Q4_K_M`"
+            why: "there is no such file or folder; expected `smollm2`, a folder with config.json, a .gguf \
+                  file, or a hub id: `org/name[:revision]`, `org/name/file.gguf` or `org/name:Q4_K_M`"
                 .into(),
         }),
     }
@@ -55,6 +55,7 @@ fn local(path: &Path) -> Result<PathBuf> {
             Some(file) => return Ok(file),
             None => "the folder has no config.json and no single .gguf file",
         },
+        false if path.with_file_name("config.json").is_file() => "it is a part of a model: name its folder",
         false => "the file does not end in .gguf",
     };
     Err(Error::NoModel { name: path.display().to_string(), why: why.into() })

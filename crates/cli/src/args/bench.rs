@@ -10,7 +10,7 @@ use super::{BenchServeArgs, EngineArgs, LoadFormat, at_least_one, parse_bytes, t
 #[derive(Subcommand)]
 pub(crate) enum BenchCommand {
     /// Each kernel's speed, beside the machine's own ceilings measured in the same minute.
-    Kernels(BenchKernelsArgs),
+    Kernels(CasesArgs),
     /// Many requests at once: tokens per second.
     Throughput(ThroughputArgs),
     /// Load on an OpenAI-compatible server, this one or another: throughput, latencies, goodput.
@@ -97,12 +97,13 @@ pub(crate) struct DiskArgs {
     pub(crate) json: Option<PathBuf>,
 }
 
+/// What of the kernels' table is checked or timed.
 #[derive(Args)]
-pub(crate) struct BenchKernelsArgs {
-    /// The device to time.
+pub(crate) struct CasesArgs {
+    /// Whose kernels.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) device: Hardware,
-    /// Only kernels whose name contains this.
+    /// Only cases whose name contains this.
     #[arg(long)]
     pub(crate) only: Option<String>,
     /// Threads to use [default: the cores that this process may use].

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
-use super::at_least_one;
+use super::{at_least_one, positive};
 
 #[derive(Args)]
 pub(crate) struct BenchServeArgs {
@@ -73,10 +73,10 @@ pub(crate) struct TrafficArgs {
     #[arg(long, value_parser = at_least_one)]
     pub(crate) num_prompts: Option<usize>,
     /// Requests a second; inf sends all at once [default: inf, or the times of a trace].
-    #[arg(long, value_name = "RATE", value_parser = positive)]
+    #[arg(long, value_name = "RATE", value_parser = rate)]
     pub(crate) request_rate: Option<f64>,
     /// How even arrivals are: 1 is a Poisson process, less comes in bursts, inf is a steady beat.
-    #[arg(long, default_value_t = 1.0, value_parser = positive)]
+    #[arg(long, default_value_t = 1.0, value_parser = rate)]
     pub(crate) burstiness: f64,
     #[command(flatten)]
     pub(crate) ramp: RampArgs,
@@ -103,10 +103,10 @@ pub(crate) struct RampArgs {
     )]
     pub(crate) ramp_up_strategy: Option<RampUp>,
     /// Requests a second of the first.
-    #[arg(long, value_name = "RATE", value_parser = finite, requires = "ramp_up_strategy")]
+    #[arg(long, value_name = "RATE", value_parser = positive, requires = "ramp_up_strategy")]
     pub(crate) ramp_up_start_rps: Option<f64>,
     /// Requests a second of the last, no fewer.
-    #[arg(long, value_name = "RATE", value_parser = finite, requires = "ramp_up_strategy")]
+    #[arg(long, value_name = "RATE", value_parser = positive, requires = "ramp_up_strategy")]
     pub(crate) ramp_up_end_rps: Option<f64>,
 }
 
@@ -117,16 +117,6 @@ pub(crate) enum RampUp {
     Linear,
     /// By the same factor with each request.
     Exponential,
-}
-
-impl RampUp {
-    /// As it is typed.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            RampUp::Linear => "linear",
-            RampUp::Exponential => "exponential",
-        }
-    }
 }
 
 /// What is asked.
@@ -258,15 +248,6 @@ pub(crate) enum Backend {
 }
 
 impl Backend {
-    /// As it is typed.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Backend::Openai => "openai",
-            Backend::Vllm => "vllm",
-            Backend::OpenaiChat => "openai-chat",
-        }
-    }
-
     /// Whether conversations are asked for, not completions of prompts.
     pub(crate) fn is_chat(self) -> bool {
         self == Backend::OpenaiChat
@@ -336,14 +317,9 @@ impl FromStr for Limit {
     }
 }
 
-fn positive(text: &str) -> Result<f64, String> {
+fn rate(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number: &f64| *number > 0.0);
     number.ok_or_else(|| "expected a number above 0, or inf".into())
-}
-
-fn finite(text: &str) -> Result<f64, String> {
-    let number = text.parse().ok().filter(|number: &f64| *number > 0.0 && number.is_finite());
-    number.ok_or_else(|| "expected a number above 0".into())
 }
 
 fn ratio(text: &str) -> Result<f64, String> {
@@ -377,7 +353,7 @@ mod tests {
 
     #[test]
     fn rates_and_shares() {
-        assert_eq!((positive("inf"), positive("2.5")), (Ok(f64::INFINITY), Ok(2.5)));
-        assert!([positive("0"), positive("nan"), ratio("1"), percentile("101")].iter().all(Result::is_err));
+        assert_eq!((rate("inf"), rate("2.5")), (Ok(f64::INFINITY), Ok(2.5)));
+        assert!([rate("0"), rate("nan"), ratio("1"), percentile("101")].iter().all(Result::is_err));
     }
 }

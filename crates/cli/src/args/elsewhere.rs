@@ -1,7 +1,8 @@
-//! Flags of vLLM's that are none here: what to do instead, or why there is nothing to do. A wrong guess at their meaning
-//! would be worse than a refusal, and a bare refusal leaves a person searching.
+//! Flags and commands of vLLM, llama.cpp and Ollama that are none here: what to do instead, or why there is nothing to do. A
+//! wrong guess at their meaning would be worse than a refusal, and a bare refusal leaves a person searching.
 
-/// What a person who typed `flag` (as it was typed, dashes and all) may want to know.
+/// What a person who typed `flag` (as it was typed, dashes and all; of short ones the first letter), or a command, may want to
+/// know.
 pub(crate) fn instead_of(flag: &str) -> Option<&'static str> {
     let name = flag.split(['=', ' ']).next().unwrap_or_default().replace('_', "-");
     FLAGS.iter().find(|(known, _)| known.contains(&name.as_str())).map(|(_, why)| *why)
@@ -34,10 +35,10 @@ const FLAGS: &[(&[&str], &str)] = &[
     (&["--seed"], "requests have seeds of their own: the field `seed`"),
     (&["--limit-mm-per-prompt", "--mm-processor-kwargs"], "models read text alone"),
     (
-        &["--enable-lora", "--lora-modules", "--max-lora-rank"],
+        &["--enable-lora", "--lora-modules", "--max-lora-rank", "--lora", "--lora-scaled"],
         "adapters are not read: merge them into the weights",
     ),
-    (&["--speculative-config"], "there is no speculative decoding"),
+    (&["--speculative-config", "--model-draft", "--draft-max"], "there is no speculative decoding"),
     (&["--reasoning-parser"], "what a model thinks stays in its text"),
     (&["--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs"], "put a proxy that speaks TLS before the server"),
     (&["--allowed-origins", "--allow-credentials"], "pages of other origins are never let in"),
@@ -48,7 +49,7 @@ const FLAGS: &[(&[&str], &str)] = &[
     ),
     (&["--disable-log-stats"], "there is no line of figures in the log: /metrics has them"),
     (
-        &["--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp"],
+        &["--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size"],
         "one device serves a model; several replicas are several processes",
     ),
     (&["--nnodes", "--node-rank", "--master-addr", "--master-port"], "one machine serves a model"),
@@ -69,6 +70,40 @@ const FLAGS: &[(&[&str], &str)] = &[
     ),
     (&["--enable-metrics"], "a job tells its figures as it goes: --progress json is for programs"),
     (&["--output-tmp-dir"], "the output is written where it belongs, and can be read as it grows"),
+    (&["-m", "--hf-repo", "--hf-file"], "the model is a word: a folder, a .gguf file or ORG/NAME of the hub"),
+    (&["-p", "--prompt"], "the prompt is the word after the model: ballast run MODEL PROMPT"),
+    (&["-f", "--file"], "a prompt in a file comes on standard input: ballast run MODEL < FILE"),
+    (&["-n", "--n-predict", "--predict"], "--max-tokens says how long an answer may get"),
+    (&["-c", "--ctx-size"], "--max-model-len says how long a prompt and its answer may get"),
+    (&["-t", "--threads-batch"], "--threads says how many threads compute"),
+    (&["-b", "--ubatch-size"], "--max-num-batched-tokens says how many tokens a step has"),
+    (&["--parallel"], "--max-num-seqs says how many sequences run at once"),
+    (
+        &["--n-gpu-layers", "--gpu-layers", "--override-tensor", "--n-cpu-moe", "--no-kv-offload"],
+        "with --device cuda what fits --device-memory lives there; --percent says otherwise",
+    ),
+    (&["--cache-type-k", "--cache-type-v"], "--kv says how both keys and values are kept"),
+    (&["--flash-attn"], "attention is always computed so: there is nothing to turn on"),
+    (
+        &["--mmap", "--no-mmap", "--mlock"],
+        "weights are read, not mapped: --memory says how many stay, and the others are streamed from --offload-dir",
+    ),
+    (&["--temp"], "--temperature"),
+    (&["--repeat-penalty"], "--repetition-penalty"),
+    (&["--system-prompt", "-s"], "--system"),
+    (
+        &["-i", "--interactive", "--conversation"],
+        "without a prompt, ballast run MODEL is a conversation on a terminal",
+    ),
+    (&["--no-conversation"], "--raw leaves the chat template out"),
+    (
+        &["--grammar", "--grammar-file", "--json-schema"],
+        "forms are asked for in requests: `response_format` and `structured_outputs` of serve and batch",
+    ),
+    (&["--embedding", "--embeddings", "--reranking"], "models generate text; none embeds it"),
+    (&["chat", "generate", "complete"], "ballast run MODEL is a chat, ballast run MODEL PROMPT answers once"),
+    (&["pull", "download"], "ballast run ORG/NAME fetches a model and keeps it"),
+    (&["list", "ls", "ps"], "models are folders and files, and nothing runs in the background"),
 ];
 
 #[cfg(test)]
@@ -107,6 +142,8 @@ mod tests {
         flags(Cli::command().find_subcommand("serve").unwrap(), &mut serve);
         for (names, _) in FLAGS {
             assert!(!names.iter().any(|name| serve.iter().any(|flag| flag == name)), "{names:?}");
+            let commands = names.iter().filter(|name| !name.starts_with('-'));
+            commands.for_each(|name| assert!(Cli::command().find_subcommand(name).is_none(), "{name}"));
         }
     }
 }

@@ -6,13 +6,13 @@ use model::sampling::Overrides;
 /// Flags that choose the next token.
 #[derive(Args)]
 pub(crate) struct SamplingArgs {
-    /// Most tokens to generate.
+    /// Most tokens to generate [default: 256 for one prompt, in a chat as many as there is room for].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Sampling")]
     pub(crate) max_tokens: Option<u32>,
     /// Fewest tokens to generate.
     #[arg(long, help_heading = "Sampling")]
     pub(crate) min_tokens: Option<u32>,
-    /// 0 takes the likeliest token every time.
+    /// 0 takes the likeliest token every time [default: the model's own, else 0].
     #[arg(long, allow_negative_numbers = true, help_heading = "Sampling")]
     pub(crate) temperature: Option<f32>,
     /// Choose among so many of the likeliest tokens.

@@ -1,6 +1,7 @@
 //! How steps are scheduled: flags of every command that loads a model.
 
 use clap::{Args, ValueEnum};
+use policy::sched::{Delegate, Schedule};
 
 use super::at_least_one;
 
@@ -36,6 +37,17 @@ pub(crate) enum AttendOn {
     Device,
 }
 
+impl AttendOn {
+    /// What was asked for, if anything was.
+    pub(crate) fn delegate(self) -> Option<Delegate> {
+        match self {
+            AttendOn::Auto => None,
+            AttendOn::Host => Some(Delegate::Host),
+            AttendOn::Device => Some(Delegate::Streamed),
+        }
+    }
+}
+
 /// Schedules by name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ScheduleName {
@@ -51,4 +63,17 @@ pub(crate) enum ScheduleName {
     Zigzag,
     /// As zigzag, but requests begin staggered, so that memory is full at all times.
     Diagonal,
+}
+
+impl ScheduleName {
+    /// What was asked for, if anything was.
+    pub(crate) fn schedule(self) -> Option<Schedule> {
+        match self {
+            ScheduleName::Auto => None,
+            ScheduleName::Plain => Some(Schedule::Continuous),
+            ScheduleName::Row => Some(Schedule::Row),
+            ScheduleName::Zigzag => Some(Schedule::Zigzag),
+            ScheduleName::Diagonal => Some(Schedule::Diagonal),
+        }
+    }
 }

@@ -8,8 +8,8 @@ const LEAST: f64 = 0.02;
 const ALMOST: f64 = 0.95;
 
 /// Foretells the end from the work done: lines with an answer, whether it is written or waits for that of an earlier line, and
-/// shares of those under way. A share is taken from how
-/// many tokens lines had so far on average; without that knowledge lines under way count nothing.
+/// shares of those under way. A share is taken from how many tokens lines had so far on average; without that knowledge lines
+/// under way count nothing. Lines that are answered with errors are no work: most of them take no time.
 #[derive(Debug, Default)]
 pub(super) struct Forecast {
     /// What was foretold of the whole time, in seconds, when half of the work was done.
@@ -38,9 +38,9 @@ impl Forecast {
 
 /// The share of this run's work that is done.
 fn share(tally: &Tally) -> Option<f64> {
-    let (done, all) = (tally.answered, tally.lines - tally.earlier);
-    let answered = done.checked_sub(tally.answered_badly).filter(|&n| n > 0);
-    let mean = answered.map_or(0.0, |n| tally.answered_tokens as f64 / n as f64);
+    let done = tally.answered.saturating_sub(tally.answered_badly);
+    let all = (tally.lines - tally.earlier).saturating_sub(tally.answered_badly);
+    let mean = if done > 0 { tally.answered_tokens as f64 / done as f64 } else { 0.0 };
     let under_way = match tally.under_way {
         0 => 0.0,
         _ if mean == 0.0 => 0.0,
@@ -74,9 +74,10 @@ mod tests {
         assert_eq!(forecast.left(&tally(10, 0, 0), 5.0), Some(45.0));
         assert_eq!(forecast.left(&tally(10, 50, 100), 5.0), Some(20.0));
         assert_eq!(forecast.left(&tally(10, 10, 1000), 39.0), Some(161.0), "none is finished before it is");
-        // Errors take no time to speak of: they say nothing of how long answers are.
         let badly = Tally { answered: 20, answered_badly: 10, ..tally(10, 40, 200) };
-        assert_eq!(forecast.left(&badly, 20.0), Some(30.0));
+        assert_eq!(forecast.left(&badly, 20.0), Some(40.0), "30 of 90");
+        let only = Tally { answered: 50, answered_badly: 50, ..tally(0, 50, 400) };
+        assert_eq!(forecast.left(&only, 20.0), None, "errors tell nothing of the others");
     }
 
     #[test]

@@ -25,7 +25,7 @@ use sha2::{Digest, Sha256};
 
 use self::follow::{Follow, Signals};
 use self::lines::Lines;
-use crate::args::{BatchArgs, BatchCommand, BatchJob, EngineArgs, LoadFormat, OnInvalid};
+use crate::args::{BatchArgs, BatchCommand, BatchJob, EngineArgs, LoadFormat, OnInvalid, typed};
 use crate::console::{Misuse, note, unreadable};
 use crate::display::Voice;
 use crate::loaded::{self, Opened, Text};
@@ -201,19 +201,19 @@ pub(crate) fn settings(
     let template = match &args.chat_template {
         None => "the model's own".to_string(),
         Some(file) => {
-            let text = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+            let text = std::fs::read(file).map_err(unreadable(file))?;
             Sha256::digest(text).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
         }
     };
     let parser = args.tool_call_parser.map_or("the template's own".into(), |format| format!("{format:?}"));
     let settings = [
         ("the model's fingerprint", source),
-        ("--weights", args.weights_name()),
-        ("--activations", args.activations_name()),
+        ("--weights", typed(args.weights)),
+        ("--activations", typed(args.activations)),
         ("--kv", args.kv_name().to_string()),
         ("--sparse-attention", args.sparse_attention.map_or("off".into(), |share| share.to_string())),
         ("--tool-call-parser", parser),
-        ("--device", args.device_name()),
+        ("--device", typed(args.device)),
         ("the longest sequence (--max-model-len)", longest.to_string()),
         ("the names served", served.join(", ")),
         ("the chat template", template),

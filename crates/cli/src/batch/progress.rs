@@ -125,8 +125,9 @@ fn event(name: &str, tally: &Tally, seconds: f64, left: Option<f64>) -> Value {
 fn summary(tally: &Tally, seconds: f64, error: Option<f64>) -> String {
     let earlier =
         if tally.earlier > 0 { format!(" ({} by earlier runs)", tally.earlier) } else { String::new() };
-    let error =
-        error.map_or(String::new(), |e| format!("; at half the time was foretold {:+.0} %", 100.0 * e));
+    let error = error.map_or(String::new(), |e| {
+        format!("; foretold {:.0} % too {} at half", 100.0 * e.abs(), if e < 0.0 { "short" } else { "long" })
+    });
     format!(
         "{} requests{earlier}, {} failed; {} prompt and {} generated tokens in {seconds:.1} s ({:.1} generated/s); \
          peak memory {}{error}",

@@ -3,17 +3,18 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use engine::default_threads;
 use kernels::calibrate::{product_rate, read_bandwidth};
-use kernels::table::{Floor, timed};
+use kernels::table::{Case, Floor, timed};
 use kernels::{CpuDevice, Isa, Team};
 use serde::Serialize;
 
 use super::kernels_cuda::kernels_on_gpu;
-use crate::args::{BenchKernelsArgs, Hardware};
+use crate::args::{CasesArgs, Hardware};
 use crate::console::show;
 use crate::output_file::JsonReport;
+use crate::timed::{Timed, wanted};
 
 /// Runs of each case; the median counts.
 const RUNS: usize = 7;
@@ -50,15 +51,20 @@ struct Report {
 
 #[derive(Serialize)]
 struct Row {
-    case: String,
-    seconds: f64,
-    bytes_per_s: f64,
-    flops: f64,
+    #[serde(flatten)]
+    timed: Timed,
     ceiling_fraction: f64,
     ceilings: Ceilings,
 }
 
-pub(crate) fn kernels(args: BenchKernelsArgs) -> Result<ExitCode> {
+impl Row {
+    fn new(case: &Case, seconds: f64, ceilings: Ceilings) -> Row {
+        let ceiling_fraction = ceilings.seconds(&case.floor) / seconds;
+        Row { timed: Timed::new(case, seconds), ceiling_fraction, ceilings }
+    }
+}
+
+pub(crate) fn kernels(args: CasesArgs) -> Result<ExitCode> {
     if args.device == Hardware::Cuda {
         return kernels_on_gpu(&args);
     }
@@ -66,21 +72,8 @@ pub(crate) fn kernels(args: BenchKernelsArgs) -> Result<ExitCode> {
     let isa = Isa::from_env().map_err(anyhow::Error::msg)?;
     let threads = args.threads.unwrap_or_else(default_threads);
     let team = Arc::new(Team::start(threads)?);
-    let wanted = |name: &str| args.only.as_deref().is_none_or(|only| name.contains(only));
-    let cases: Vec<_> = timed().into_iter().filter(|case| wanted(&case.name)).collect();
-    if cases.is_empty() {
-        let names: Vec<String> = timed().into_iter().map(|case| case.name).collect();
-        let only = args.only.unwrap_or_default();
-        bail!("no kernel's name contains `{only}`; there are:\n  {}", names.join("\n  "));
-    }
-    show!(
-        "{isa}, {threads} threads\n{:56} {:>10} {:>8} {:>9} {:>8}",
-        "case",
-        "ms",
-        "GB/s",
-        "TFLOP/s",
-        "ceiling"
-    )?;
+    let cases = wanted(timed(), args.only.as_deref())?;
+    show!("{isa}, {threads} threads\n{} {:>8}", Timed::heading(), "ceiling")?;
     let mut report = Report { isa: isa.to_string(), threads, cases: Vec::new() };
     let mut ceilings = Ceilings::measure(&team, isa);
     for (i, case) in cases.iter().enumerate() {
@@ -88,22 +81,8 @@ pub(crate) fn kernels(args: BenchKernelsArgs) -> Result<ExitCode> {
             ceilings = Ceilings::measure(&team, isa);
         }
         let seconds = case.time(&mut CpuDevice::new(case.bytes, Arc::clone(&team), isa)?, RUNS)?;
-        let row = Row {
-            case: case.name.clone(),
-            seconds,
-            bytes_per_s: case.floor.bytes / seconds,
-            flops: case.floor.flops / seconds,
-            ceiling_fraction: ceilings.seconds(&case.floor) / seconds,
-            ceilings,
-        };
-        show!(
-            "{:56} {:10.4} {:8.1} {:9.3} {:7.0}%",
-            row.case,
-            seconds * 1e3,
-            row.bytes_per_s / 1e9,
-            row.flops / 1e12,
-            100.0 * row.ceiling_fraction
-        )?;
+        let row = Row::new(case, seconds, ceilings);
+        show!("{} {:7.0}%", row.timed, 100.0 * row.ceiling_fraction)?;
         report.cases.push(row);
     }
     json.write(&report)?;

@@ -12,7 +12,7 @@ use serde::Serialize;
 use spec::Op;
 
 use super::report::median;
-use crate::args::{BenchArgs, LatencyArgs, ThroughputArgs};
+use crate::args::{BenchArgs, LatencyArgs, ThroughputArgs, typed};
 use crate::console::show;
 use crate::display::Voice;
 use crate::lanes::LanesFile;
@@ -265,7 +265,7 @@ impl Bench {
         let config = lanes.wanted(engine_config(&args.engine, needs)?);
         let (threads, isa) = (config.threads, config.isa.to_string());
         let opened = loaded::open(Some(name), &args.engine, Voice::Normal)?;
-        let weights = args.engine.weights_name();
+        let weights = typed(args.engine.weights);
         let work = Work::exactly(requests, input, output);
         let planned = opened.plan_for(config, &args.engine, work, Voice::Normal)?.planned;
         let max = planned.hold().max_model_len;

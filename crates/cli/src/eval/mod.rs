@@ -9,10 +9,12 @@ mod scored;
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 pub(crate) use next_word::next_word;
 pub(crate) use perplexity::perplexity;
+
+use crate::console::text_of;
 
 /// What is read where `--text` names nothing else.
 const TEXT: &str = include_str!("moby-dick.txt");
@@ -20,7 +22,6 @@ const TEXT: &str = include_str!("moby-dick.txt");
 fn text(file: Option<&Path>) -> Result<String> {
     match file {
         None => Ok(TEXT.to_string()),
-        Some(file) => std::fs::read_to_string(file)
-            .with_context(|| format!("cannot read {}: expected a text in UTF-8", file.display())),
+        Some(file) => text_of(file),
     }
 }

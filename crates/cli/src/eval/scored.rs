@@ -9,7 +9,7 @@ use model::sampling::{SamplingParams, TokenLogprobs};
 use model::tokenizer::{Special, Tokenizer};
 use serde::Serialize;
 
-use crate::args::{EvalArgs, RoundAlong};
+use crate::args::{EvalArgs, RoundAlong, typed};
 use crate::display::{Progress, Unit, Voice};
 use crate::lanes::LanesFile;
 use crate::loaded;
@@ -57,7 +57,7 @@ impl Scorer {
         };
         let lanes = args.lanes.open()?;
         let mut config = lanes.wanted(engine_config(&args.engine, needs)?);
-        let mut weights = args.engine.weights_name();
+        let mut weights = typed(args.engine.weights);
         if let Some(bits) = args.round_weights {
             let (along, axis) = match args.round_along {
                 RoundAlong::Inputs => (Along::Inputs, "inputs"),
@@ -75,7 +75,7 @@ impl Scorer {
         let (weight_bytes, kv_bytes_per_token) = (hold.weight_bytes, hold.kv_bytes / tokens.max(1));
         let (model, kv) = (opened.name.clone(), args.engine.kv_name());
         let sparse_attention = args.engine.sparse_attention;
-        let activations = args.engine.activations_name();
+        let activations = typed(args.engine.activations);
         let subject = Subject {
             model,
             weights,

@@ -7,24 +7,18 @@ use policy::sched::{Delegate, Schedule};
 use spec::{Placement, Tier};
 
 use super::candidate::{Job, Scored};
-use crate::args::{ActivationsAs, LoadFormat, Percent, PlanArgs};
+use crate::args::{ActivationsAs, AttendOn, LoadFormat, Percent, PlanArgs, ScheduleName, typed};
 
-/// Names of schedules as `--schedule` has them.
-pub(super) fn schedule(schedule: Schedule) -> &'static str {
-    match schedule {
-        Schedule::Continuous => "plain",
-        Schedule::Row => "row",
-        Schedule::Zigzag => "zigzag",
-        Schedule::Diagonal => "diagonal",
-    }
+/// A schedule as `--schedule` has it.
+pub(super) fn schedule(schedule: Schedule) -> String {
+    let name = ScheduleName::value_variants().iter().find(|name| name.schedule() == Some(schedule));
+    name.map_or(String::new(), |name| typed(*name))
 }
 
-/// Names of places to attend as `--attend` has them.
-fn attend(delegate: Delegate) -> &'static str {
-    match delegate {
-        Delegate::Host => "host",
-        Delegate::Streamed => "device",
-    }
+/// A place to attend as `--attend` has it.
+fn attend(delegate: Delegate) -> String {
+    let name = AttendOn::value_variants().iter().find(|name| name.delegate() == Some(delegate));
+    name.map_or(String::new(), |name| typed(*name))
 }
 
 /// What was given of budgets and formats, and what was chosen.
@@ -35,32 +29,32 @@ pub(super) fn toml(args: &PlanArgs, best: &Scored, job: Job) -> String {
         // Writing to a string does not fail.
         let _ = writeln!(out, "{name} = {value}");
     };
-    let name = |value: Option<clap::builder::PossibleValue>| {
-        format!("{:?}", value.map_or(String::new(), |value| value.get_name().to_string()))
-    };
     line("# predicted generated tokens per second", format!("{:.3}", best.run.tokens_per_s()));
-    line("device", name(engine.device.to_possible_value()));
-    line("weights", name(engine.weights.to_possible_value()));
-    line("kv", name(engine.kv.to_possible_value()));
-    if engine.activations != ActivationsAs::Exact {
-        line("activations", name(engine.activations.to_possible_value()));
-    }
-    if let Some(share) = engine.sparse_attention {
-        line("sparse-attention", share.to_string());
-    }
-    if engine.load_format != LoadFormat::Auto {
-        line("load-format", name(engine.load_format.to_possible_value()));
-    }
-    let bytes = [("memory", engine.memory), ("device-memory", engine.device_memory), ("disk", engine.disk)];
-    for (name, value) in bytes.into_iter().filter_map(|(name, bytes)| Some((name, bytes?))) {
-        line(name, value.to_string());
-    }
-    if let Some(folder) = &engine.offload_dir {
-        // Text in JSON is text in TOML.
-        line("offload-dir", serde_json::Value::from(folder.display().to_string()).to_string());
-    }
-    if let Some(threads) = engine.threads {
-        line("threads", threads.to_string());
+    line("device", quoted(typed(engine.device)));
+    line("weights", quoted(typed(engine.weights)));
+    line("kv", quoted(typed(engine.kv)));
+    let bytes = |bytes: Option<u64>| bytes.map(|bytes| bytes.to_string());
+    let tokens = |tokens: Option<usize>| tokens.map(|tokens| tokens.to_string());
+    let rounded = engine.activations != ActivationsAs::Exact;
+    let dummy = engine.load_format != LoadFormat::Auto;
+    let given = [
+        ("activations", rounded.then(|| quoted(typed(engine.activations)))),
+        ("sparse-attention", engine.sparse_attention.map(|share| share.to_string())),
+        ("load-format", dummy.then(|| quoted(typed(engine.load_format)))),
+        ("memory", bytes(engine.memory)),
+        ("device-memory", bytes(engine.device_memory)),
+        ("disk", bytes(engine.disk)),
+        ("offload-dir", engine.offload_dir.as_ref().map(|folder| quoted(folder.display().to_string()))),
+        ("threads", tokens(engine.threads)),
+        ("link-gbps", engine.link_gbps.map(|rate| (rate as f64 / 1e9).to_string())),
+        ("swap-tokens", tokens(engine.swap_tokens)),
+        ("disk-cache-tokens", tokens(engine.disk_cache_tokens)),
+        ("steps-in-flight", engine.steps_in_flight.map(|steps| steps.to_string())),
+        ("no-enable-prefix-caching", engine.no_enable_prefix_caching.then(|| "true".into())),
+        ("no-overlap", engine.schedule.no_overlap.then(|| "true".into())),
+    ];
+    for (name, value) in given.into_iter().filter_map(|(name, value)| Some((name, value?))) {
+        line(name, value);
     }
     // Always: left to the engine's own rule, a process of slightly different size would place weights otherwise.
     let Placement { kv, hidden, .. } = best.outline.placement;
@@ -68,32 +62,18 @@ pub(super) fn toml(args: &PlanArgs, best: &Scored, job: Job) -> String {
         [Tier::Device, Tier::Host].map(|tier| Percent::of_parts(split.part(tier)).to_string()).join(", ")
     });
     line("percent", format!("[{}]", shares.join(", ")));
-    line("host-weights", name(engine.host_weights.to_possible_value()));
-    line("attend", format!("{:?}", attend(candidate.delegate)));
-    if let Some(rate) = engine.link_gbps {
-        line("link-gbps", (rate as f64 / 1e9).to_string());
-    }
-    if let Some(tokens) = engine.swap_tokens {
-        line("swap-tokens", tokens.to_string());
-    }
-    if let Some(tokens) = engine.disk_cache_tokens {
-        line("disk-cache-tokens", tokens.to_string());
-    }
-    if let Some(steps) = engine.steps_in_flight {
-        line("steps-in-flight", steps.to_string());
-    }
-    let switches = [
-        ("no-enable-prefix-caching", engine.no_enable_prefix_caching),
-        ("no-overlap", engine.schedule.no_overlap),
-    ];
-    for (name, _) in switches.into_iter().filter(|(_, on)| *on) {
-        line(name, "true".into());
-    }
-    line("schedule", format!("{:?}", schedule(candidate.schedule)));
+    line("host-weights", quoted(typed(engine.host_weights)));
+    line("attend", quoted(attend(candidate.delegate)));
+    line("schedule", quoted(schedule(candidate.schedule)));
     line("batch-size", candidate.batch_size.to_string());
     line("num-batches", candidate.num_batches.to_string());
     line("max-num-seqs", candidate.seqs(job).to_string());
     line("max-num-batched-tokens", candidate.step_tokens.to_string());
     line("max-model-len", (job.input + job.output).to_string());
     out
+}
+
+/// Text in JSON is text in TOML.
+fn quoted(text: String) -> String {
+    serde_json::Value::from(text).to_string()
 }

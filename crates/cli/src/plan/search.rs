@@ -10,7 +10,7 @@ use policy::sched::{Delegate, Schedule};
 use spec::{ByTier, Bytes, Placement, Split, Tier};
 
 use super::candidate::{Candidate, Homes, Job, Scored};
-use crate::args::{AttendOn, EngineArgs, ScheduleName};
+use crate::args::EngineArgs;
 
 /// Blocks of the programme that are run on the timeline.
 const RESCORED: usize = 10;
@@ -48,25 +48,13 @@ impl Fixed {
     /// By these flags.
     pub(crate) fn of(args: &EngineArgs) -> Fixed {
         let flags = &args.schedule;
-        let schedule = match flags.schedule {
-            ScheduleName::Auto => None,
-            ScheduleName::Plain => Some(Schedule::Continuous),
-            ScheduleName::Row => Some(Schedule::Row),
-            ScheduleName::Zigzag => Some(Schedule::Zigzag),
-            ScheduleName::Diagonal => Some(Schedule::Diagonal),
-        };
-        let delegate = match flags.attend {
-            AttendOn::Auto => None,
-            AttendOn::Host => Some(Delegate::Host),
-            AttendOn::Device => Some(Delegate::Streamed),
-        };
         Fixed {
             seqs: args.max_num_seqs,
             batch_size: flags.batch_size,
             num_batches: flags.num_batches.map(usize::from),
             step_tokens: args.max_num_batched_tokens,
-            schedule,
-            delegate,
+            schedule: flags.schedule.schedule(),
+            delegate: flags.attend.delegate(),
             max_latency_s: None,
         }
     }

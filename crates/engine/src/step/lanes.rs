@@ -197,7 +197,7 @@ impl<W: Work> Shared<W> {
         while let Ok(program) = ended.recv() {
             let finished = catch_unwind(AssertUnwindSafe(|| self.work.finished(&program.context)));
             if let Err(payload) = finished {
-                return self.poison(&text_of(payload));
+                return self.poison(&panic_words(&*payload));
             }
         }
     }
@@ -215,7 +215,7 @@ impl<W: Work> Shared<W> {
         match result {
             Ok(Ok(())) => return true,
             Ok(Err(why)) => self.poison(&why),
-            Err(payload) => self.poison(&text_of(payload)),
+            Err(payload) => self.poison(&panic_words(&*payload)),
         }
         false
     }
@@ -262,10 +262,9 @@ impl<W: Work> Shared<W> {
 }
 
 /// What a panic says.
-fn text_of(payload: Box<dyn Any + Send>) -> String {
-    let text = payload.downcast_ref::<&str>().map(ToString::to_string);
-    let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
-    text.unwrap_or_else(|| "a lane panicked".into())
+pub fn panic_words(payload: &(dyn Any + Send)) -> String {
+    let words = payload.downcast_ref::<&str>().map(ToString::to_string);
+    words.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it panicked".into())
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use super::cutter::Cutter;
 use super::trace;
 use super::words::{Filler, said};
 use crate::args::{Backend, BenchServeArgs, DatasetArgs, DatasetName};
-use crate::console::{Misuse, note};
+use crate::console::{Misuse, note, text_of};
 
 /// Requests where neither a flag nor a file says how many.
 const REQUESTS: usize = 1000;
@@ -120,7 +120,7 @@ fn first<T>(mut all: Vec<T>, wanted: Option<usize>, file: &Path) -> Result<Vec<T
 
 /// Prompts of JSON lines (or of one JSON list, as ShareGPT is published).
 fn custom(args: &BenchServeArgs, file: &Path, cutter: Option<&Cutter>, rng: &mut Rng) -> Result<Vec<Sample>> {
-    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let text = text_of(file)?;
     let mut samples = Vec::new();
     for (number, item) in items(&text).with_context(|| format!("{} is not JSON", file.display()))? {
         let sample = sample(&item, args.server.backend, |item| answer_len(item, &args.dataset, cutter));

@@ -7,7 +7,7 @@ use super::arrivals::Pace;
 use super::client::Answer;
 use super::figures::{Figures, Spread};
 use super::saved::date;
-use crate::args::{BenchServeArgs, Time};
+use crate::args::{BenchServeArgs, Time, typed};
 use crate::console::show;
 
 /// Errors that are shown.
@@ -44,8 +44,8 @@ impl Report<'_> {
         let (args, f) = (self.args, &self.figures);
         let mut result = json!({
             "date": date()?,
-            "endpoint_type": args.server.backend.name(),
-            "backend": args.server.backend.name(),
+            "endpoint_type": typed(args.server.backend),
+            "backend": typed(args.server.backend),
             "label": args.report.label,
             "model_id": args.server.model.as_deref().unwrap_or(self.model),
             "tokenizer_id": args.server.tokenizer,
@@ -66,7 +66,7 @@ impl Report<'_> {
             "max_concurrent_requests": f.peak_requests,
         });
         if let Some(Pace::Ramp { how, start, end }) = self.pace {
-            result["ramp_up_strategy"] = json!(how.name());
+            result["ramp_up_strategy"] = json!(typed(how));
             result["ramp_up_start_rps"] = json!(start);
             result["ramp_up_end_rps"] = json!(end);
         }
@@ -148,7 +148,7 @@ impl Report<'_> {
         );
         let configured = match self.pace {
             Some(Pace::Steady(rate)) if rate.is_finite() => Some(format!("{rate:.2}")),
-            Some(Pace::Ramp { how, start, end }) => Some(format!("{start:.2} to {end:.2}, {}", how.name())),
+            Some(Pace::Ramp { how, start, end }) => Some(format!("{start:.2} to {end:.2}, {}", typed(how))),
             _ => None,
         };
         rows.extend(configured.map(|rate| ("Request rate configured (RPS):", rate)));

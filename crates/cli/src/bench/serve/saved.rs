@@ -8,7 +8,7 @@ use model::template::WallClock;
 use serde_json::Value;
 
 use super::arrivals::Pace;
-use crate::args::BenchServeArgs;
+use crate::args::{BenchServeArgs, typed};
 use crate::output_file::JsonReport;
 
 /// Where results go, found writable before the run.
@@ -46,11 +46,11 @@ impl Files {
 
 /// As vLLM names them: `{label}-{rate}qps-concurrency{n}-{model}-{date}.json`
 fn default_name(args: &BenchServeArgs, model: &str, pace: Option<Pace>) -> Result<PathBuf> {
-    let label = args.report.label.as_deref().unwrap_or(args.server.backend.name());
+    let label = args.report.label.clone().unwrap_or_else(|| typed(args.server.backend));
     let rate = match pace {
         None => "trace".to_string(),
         Some(Pace::Steady(rate)) => rate.to_string(),
-        Some(Pace::Ramp { how, start, end }) => format!("ramp-up-{}-{start}qps-{end}", how.name()),
+        Some(Pace::Ramp { how, start, end }) => format!("ramp-up-{}-{start}qps-{end}", typed(how)),
     };
     let most = args.traffic.max_concurrency.map_or(String::new(), |most| format!("-concurrency{most}"));
     let model = model.rsplit('/').next().unwrap_or(model);

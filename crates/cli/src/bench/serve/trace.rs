@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use crate::console::text_of;
+
 /// A request of a trace.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Row {
@@ -21,7 +23,7 @@ const OUTPUTS: [&str; 4] = ["generatedtokens", "output_tokens", "num_decode_toke
 
 /// Reads a trace; its rows are in order of arrival.
 pub(super) fn read(path: &Path) -> Result<Vec<Row>> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = text_of(path)?;
     parse(&text).with_context(|| format!("{} is no trace", path.display()))
 }
 

@@ -1,6 +1,6 @@
 use super::super::emit::toml;
 use super::*;
-use crate::args::{BenchCommand, Cli, Command, PlanArgs};
+use crate::args::{BenchCommand, Cli, Command, PlanArgs, typed};
 use crate::display::Voice;
 use crate::layers::layered;
 use crate::loaded;
@@ -208,7 +208,7 @@ fn numbers_are_emitted_as_they_were_planned() {
     let given = format!("--memory 1GiB --offload-dir {model} --weights int8 --activations int16 --kv fp8");
     let tables = machine(1e-8, 1e-8, 1e-9);
     let args = emitted(folder.path(), &model, &opened, (&flags(&given), job), &tables);
-    let names = [args.weights_name(), args.activations_name(), args.kv_name().into()];
+    let names = [typed(args.weights), typed(args.activations), args.kv_name().into()];
     assert_eq!(names, ["int8", "int16", "fp8"]);
 }
 
