@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::args::RunArgs;
 use crate::console::{Hangup, note, show, told};
 use crate::display::Voice;
+use crate::interrupts::Interrupts;
 use crate::lanes::LanesFile;
 use crate::loaded::{self, Opened, Text};
 use crate::plan::{Ends, Work};
@@ -53,7 +54,8 @@ pub(crate) fn chat(
     let work = Work::likely(1, (TURN_TOKENS, TURN_TOKENS), longest, Ends::Open);
     let engine = loaded::load(opened.plan_for(config, &args.engine, work, voice)?.planned, voice)?;
     let opening = args.system.iter().map(|s| json!({"role": "system", "content": s})).collect();
-    Chat { engine: &engine, text, template: &template, params, opening }.talk()?;
+    let interrupts = Interrupts::heard()?;
+    Chat { engine: &engine, text, template: &template, params, opening, interrupts }.talk()?;
     lanes.end(engine)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -65,11 +67,12 @@ struct Chat<'a> {
     params: &'a SamplingParams,
     /// What every conversation begins with.
     opening: Vec<Value>,
+    interrupts: Interrupts,
 }
 
 impl Chat<'_> {
     fn talk(&self) -> Result<()> {
-        note!("Say something; /new begins anew, /bye ends (so does Ctrl-D).");
+        note!("Say something; Ctrl-C ends an answer, /new begins anew, /bye ends (so does Ctrl-D).");
         let mut messages = self.opening.clone();
         while let Some(line) = ask()? {
             match line.trim() {
@@ -106,7 +109,7 @@ impl Chat<'_> {
                  anew, or less."
             );
         }
-        let said = answer_to(self.engine, self.text, ids, self.params)?;
+        let said = answer_to(self.engine, self.text, ids, self.params, &self.interrupts)?;
         show!("")?;
         if said.conversation_tokens() >= max {
             note!("The conversation is full ({max} tokens), so this answer was cut: say /new to begin anew.");

@@ -12,6 +12,7 @@ mod display;
 mod documents;
 mod eval;
 mod flexgen;
+mod interrupts;
 mod lanes;
 mod layers;
 mod loaded;

@@ -16,6 +16,7 @@ use crate::args::RunArgs;
 use crate::chat;
 use crate::console::{self, note, show};
 use crate::display::Voice;
+use crate::interrupts::{Heard, Interrupts};
 use crate::loaded::{self, Text};
 use crate::logprobs;
 use crate::plan::{Ends, Work};
@@ -25,6 +26,8 @@ use crate::resolve::{Needs, engine_config};
 const DEFAULT_PROMPT: &str = "Why is the sea salty?";
 /// Tokens that one prompt may be answered with, where no flag says.
 const ANSWER_TOKENS: u32 = 256;
+/// As a shell tells of what Ctrl-C ended.
+const EXIT_INTERRUPTED: u8 = 130;
 
 pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
     let started = Instant::now();
@@ -58,21 +61,28 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
     if voice == Voice::Normal {
         note!("prompt: {}\n", beginning(&prompt));
     }
+    let interrupts = Interrupts::heard()?;
     let answers = args.answers.n.unwrap_or(1);
+    let mut code = ExitCode::SUCCESS;
     for number in 0..answers {
         if answers > 1 {
             show!("{}answer {} of {answers}:", if number == 0 { "" } else { "\n" }, number + 1)?;
         }
         let seed = params.seed.map(|seed| seed.wrapping_add(u64::from(number)));
-        let said = answer_to(&engine, &text, ids.clone(), &SamplingParams { seed, ..params.clone() })?;
+        let params = SamplingParams { seed, ..params.clone() };
+        let said = answer_to(&engine, &text, ids.clone(), &params, &interrupts)?;
         show!("")?;
         said.probabilities(&text)?;
         if voice == Voice::Normal {
             said.summary(started, &engine);
         }
+        if said.interrupted {
+            code = ExitCode::from(EXIT_INTERRUPTED);
+            break;
+        }
     }
     lanes.end(engine)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(code)
 }
 
 /// What is asked, or nothing where somebody wants to chat.
@@ -114,36 +124,48 @@ pub(crate) struct Said {
     begun: Instant,
     first: Option<Instant>,
     last: Instant,
+    /// By Ctrl-C, before its end.
+    pub(crate) interrupted: bool,
 }
 
-/// Generates an answer and prints it as it comes.
+/// Generates an answer and prints it as it comes, to its end or to an interrupt.
 pub(crate) fn answer_to(
     engine: &Engine,
     text: &Text,
     ids: Vec<u32>,
     params: &SamplingParams,
+    interrupts: &Interrupts,
 ) -> Result<Said> {
     let eos = &engine.spec().eos;
     let mut stream = TextStream::new(text.tokenizer.clone(), params, eos, usize::MAX);
     let mut said = Said::begun(ids.len());
-    let ticket =
-        engine.submit(Request { prompt: ids, params: params.clone(), seed: fresh_seed(), salt: 0 })?;
-    for event in &ticket.events {
-        let delta = match event {
-            Event::Token(token) => {
+    let request = Request { prompt: ids, params: params.clone(), seed: fresh_seed(), salt: 0 };
+    let (_claim, heard) = interrupts.submit(engine, request)?;
+    for heard in heard {
+        let delta = match heard {
+            Heard::Event(Event::Token(token)) => {
                 said.tokens += 1;
                 said.first.get_or_insert(token.at);
                 said.last = token.at;
                 said.logprobs.extend(token.logprobs);
                 stream.push(token.id)
             }
-            Event::Finished(_) => stream.abort(),
-            Event::Failed(why) => bail!(why),
-            Event::Prompt(_, scores) => {
+            Heard::Event(Event::Finished(_)) => stream.abort(),
+            Heard::Event(Event::Failed(why)) => bail!(why),
+            Heard::Event(Event::Prompt(_, scores)) => {
                 said.prompt_logprobs.push(scores);
                 continue;
             }
-            Event::Began(_) => continue,
+            Heard::Event(Event::Began(_)) => continue,
+            Heard::Interrupt => {
+                said.interrupted = true;
+                stream.abort()
+            }
+            // Before the last token: it is dead.
+            Heard::End => {
+                engine.alive()?;
+                break;
+            }
         };
         console::write_out(format_args!("{}", delta.text))?;
         said.text.push_str(&delta.text);
@@ -166,6 +188,7 @@ impl Said {
             begun: now,
             first: None,
             last: now,
+            interrupted: false,
         }
     }
 

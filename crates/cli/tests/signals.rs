@@ -33,9 +33,44 @@ fn held(pipe: &str, child: &mut Child) -> File {
     }
 }
 
-fn terminate(child: &Child) {
-    let kill = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
+fn kill(signal: &str, child: &Child) {
+    let kill = Command::new("kill").args([signal, &child.id().to_string()]).status();
     assert!(kill.expect("kill").success());
+}
+
+fn terminate(child: &Child) {
+    kill("-TERM", child);
+}
+
+/// A model that writes more than a pipe holds: who answers with it is not done before somebody reads.
+fn longwinded() -> Folder {
+    let folder = Folder::copy_of("llama");
+    let mut config = folder.json("config.json");
+    config["max_position_embeddings"] = 200_000.into();
+    folder.write("config.json", config.to_string());
+    folder
+}
+
+const LONG: [&str; 3] = ["--ignore-eos", "--max-tokens", "190000"];
+
+#[test]
+fn an_answer_that_is_interrupted_is_summed_up() {
+    let folder = longwinded();
+    let model = folder.whole();
+    let args = [&["run", &model, "hello", "--n", "2"], &LONG[..]].concat();
+    let mut child =
+        command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    let mut out = child.stdout.take().expect("piped");
+    // Its heading stands there before it begins.
+    out.read_exact(&mut [0; "answer 1 of 2:\n".len() + 1]).expect("a first byte");
+    kill("-INT", &child);
+    let mut rest = Vec::new();
+    out.read_to_end(&mut rest).expect("the rest of it");
+    let ended = child.wait_with_output().expect("it ends");
+    let told = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(130), "{told}");
+    assert!(told.contains(" generated") && told.contains("peak memory"), "{told}");
+    assert!(!String::from_utf8_lossy(&rest).contains("answer 2"), "the next one is not begun");
 }
 
 #[test]
@@ -88,4 +123,5 @@ fn a_server_that_is_told_to_end_while_it_loads_ends_well() {
     log.read_to_string(&mut told).expect("UTF-8");
     assert_eq!(status.code(), Some(0), "{told}");
     assert!(!told.contains("ready: ") && !told.contains("panicked"), "{told}");
+    assert!(!told.contains("path=/ready"), "who asks whether it is ready makes no lines: {told}");
 }
