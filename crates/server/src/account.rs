@@ -208,7 +208,8 @@ impl Drop for Account {
             500 | 502 => LogLevel::Error,
             // A stream's status was sent before it failed.
             _ if failed => LogLevel::Error,
-            _ if self.method == "GET" && status < 400 => LogLevel::Debug,
+            // Who only looks, or asks again and again whether it is ready.
+            _ if self.method == "GET" && (status < 400 || status == 503) => LogLevel::Debug,
             _ => LogLevel::Info,
         };
         let mut line = fields([
