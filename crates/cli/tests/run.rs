@@ -224,7 +224,8 @@ fn what_cannot_be_is_said_before_anything_is_loaded() {
 
 #[test]
 fn models_that_are_not_there_are_named() {
-    ballast(&["run", "./nowhere", "hello"]).refused(1, &["no model `./nowhere`", "expected a folder"]);
+    ballast(&["run", "./nowhere", "hello"])
+        .refused(1, &["no model `./nowhere`", "a folder with config.json"]);
     ballast(&["run", "Why is the sea salty?"]).refused(1, &["the model comes before the prompt", "smollm2"]);
     let weights = golden("llama") + "/model.safetensors";
     ballast(&["run", &weights, "hello"]).refused(1, &["name its folder"]);
