@@ -214,12 +214,13 @@ fn a_batch_does_not_go_on_with_another_model() {
 #[test]
 fn a_batch_that_waits_is_cancelled_without_being_begun() {
     let spool = Spool::new();
-    let server = start("llama", spool.config());
+    let (server, brake) = start_braked("llama", spool.config());
     let ids = [begin(&server, &lines(200, 400)), begin(&server, &lines(3, 30))];
     for id in ids.iter().rev() {
         let cancelled = post(server.address, &format!("/v1/batches/{id}/cancel"), &json!({}));
         assert_eq!(cancelled.status, 200, "{}", cancelled.body);
     }
+    brake.release();
     let waited = ended(&server, &ids[1]);
     assert_eq!((&waited["status"], &waited["in_progress_at"]), (&json!("cancelled"), &Value::Null));
     assert_eq!(ended(&server, &ids[0])["status"], "cancelled");

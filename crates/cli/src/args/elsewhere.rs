@@ -70,10 +70,16 @@ const FLAGS: &[(&[&str], &str)] = &[
     ),
     (&["--enable-metrics"], "a job tells its figures as it goes: --progress json is for programs"),
     (&["--output-tmp-dir"], "the output is written where it belongs, and can be read as it grows"),
-    (&["-m", "--hf-repo", "--hf-file"], "the model is a word: a folder, a .gguf file or ORG/NAME of the hub"),
+    (
+        &["-m", "--hf-repo", "--hf-file"],
+        "the model is the first word: a folder, a .gguf file or ORG/NAME of the hub",
+    ),
     (&["-p", "--prompt"], "the prompt is the word after the model: ballast run MODEL PROMPT"),
     (&["-f", "--file"], "a prompt in a file comes on standard input: ballast run MODEL < FILE"),
-    (&["-n", "--n-predict", "--predict"], "--max-tokens says how long an answer may get"),
+    (
+        &["-n", "--n-predict", "--predict"],
+        "--max-tokens says how long an answer may get (and --device cuda takes as many layers to the GPU as fit)",
+    ),
     (&["-c", "--ctx-size"], "--max-model-len says how long a prompt and its answer may get"),
     (&["-t", "--threads-batch"], "--threads says how many threads compute"),
     (&["-b", "--ubatch-size"], "--max-num-batched-tokens says how many tokens a step has"),
