@@ -2,6 +2,9 @@
 
     make_gguf.py DIR OUT.gguf TOKENIZER.gguf       the vocabulary is copied from TOKENIZER.gguf
     llama-quantize OUT.gguf OUT-q8_0.gguf Q8_0     then makes the other formats (Q4_0, ...)
+    make_gguf.py --random DIR OUT.gguf TOKENIZER.gguf
+                                                   in Q4_0 at once, with random numbers, the same in all layers: of DIR
+                                                   the config.json alone is read
 
 Needs the packages gguf, torch and safetensors (bench/setup-peers.sh DIR hf).
 """
@@ -69,13 +72,31 @@ def copy_tokenizer(out, source):
             out.add_key_value(field.name, field.contents(), kind, inner)
 
 
-def convert(folder, path, tokenizer):
-    config = json.loads((folder / "config.json").read_text())
-    if config["model_type"] != "llama" or config.get("rope_scaling"):
-        sys.exit(f"{folder} is not a plain Llama; use llama.cpp's own converter")
-    out = gguf.GGUFWriter(path, "llama")
-    add_shape(out, config)
-    copy_tokenizer(out, tokenizer)
+def random_q4_0(out_features, in_features):
+    """Blocks of 32: a scale of some hundredths, then codes."""
+    draw = np.random.default_rng(in_features)
+    blocks = draw.integers(0, 256, (out_features, in_features // 32, 18), dtype=np.uint8)
+    blocks[..., :2] = np.array([0.02 / in_features ** 0.25], dtype="<f2").view(np.uint8)
+    return blocks.reshape(out_features, -1)
+
+
+def add_random(out, c):
+    hidden, inner = c["hidden_size"], c["intermediate_size"]
+    head = c.get("head_dim") or hidden // c["num_attention_heads"]
+    q, kv = head * c["num_attention_heads"], head * c["num_key_value_heads"]
+    shapes = {"attn_q": (q, hidden), "attn_k": (kv, hidden), "attn_v": (kv, hidden), "attn_output": (hidden, q),
+              "ffn_gate": (inner, hidden), "ffn_up": (inner, hidden), "ffn_down": (hidden, inner)}
+    layer = {name: random_q4_0(*shape) for name, shape in shapes.items()}
+    table, norm = random_q4_0(c["vocab_size"], hidden), np.ones(hidden, dtype=np.float32)
+    named = {"token_embd": table, "output": table, "output_norm": norm}
+    for i in range(c["num_hidden_layers"]):
+        named |= {f"blk.{i}.{name}": value for name, value in {**layer, "attn_norm": norm, "ffn_norm": norm}.items()}
+    for name, value in named.items():
+        kind = None if value is norm else gguf.GGMLQuantizationType.Q4_0
+        out.add_tensor(f"{name}.weight", value, raw_dtype=kind)
+
+
+def add_converted(out, folder, config):
     for name, value in tensors(folder):
         if value.ndim == 1:
             out.add_tensor(gguf_name(name), value.float().numpy())
@@ -84,6 +105,19 @@ def convert(folder, path, tokenizer):
         bits = value.bfloat16().view(torch.uint16).numpy()
         bits = np.ascontiguousarray(interleave(bits, heads) if heads else bits)
         out.add_tensor(gguf_name(name), bits.view(np.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
+
+
+def write(folder, path, tokenizer, random):
+    config = json.loads((folder / "config.json").read_text())
+    if config["model_type"] != "llama" or config.get("rope_scaling"):
+        sys.exit(f"{folder} is not a plain Llama; use llama.cpp's own converter")
+    out = gguf.GGUFWriter(path, "llama")
+    add_shape(out, config)
+    copy_tokenizer(out, tokenizer)
+    if random:
+        add_random(out, config)
+    else:
+        add_converted(out, folder, config)
     out.write_header_to_file()
     out.write_kv_data_to_file()
     out.write_tensors_to_file()
@@ -91,6 +125,8 @@ def convert(folder, path, tokenizer):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 4:
+    random = sys.argv[1:2] == ["--random"]
+    paths = sys.argv[1 + random:]
+    if len(paths) != 3:
         sys.exit(__doc__)
-    convert(pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3])
+    write(pathlib.Path(paths[0]), *paths[1:], random)

@@ -11,9 +11,15 @@ SUITE = "trixie"
 # The kernel is a newer one because its command line can name features of the processor (see disk.py).
 PACKAGES = ["bochs", "bochs-term", "bochsbios", "grub-common", "grub-pc-bin", "busybox-static", "util-linux",
             f"linux-image-cloud-amd64/{SUITE}-backports"]
-# In Bochs 3.0, where the upper half's loop begins; in it, where the operand's address is taken, and what that should be.
-UPPER_HALF = bytes.fromhex("8b44240c4589ec4c8d7c2410488d9c2490000000448d34c500000000")
-OPERAND, OPERAND_MENDED = bytes.fromhex("4c8d7c2410"), bytes.fromhex("4c8d7c24d0")
+# Mistakes of Bochs 3.0: what each is, its bytes in the program, and what they should be.
+MISTAKES = [
+    ("VCVTNE2PS2BF16 rounds the upper half from 64 bytes behind its operand, where the other one lies",
+     "8b44240c4589ec4c8d7c2410488d9c2490000000448d34c500000000",
+     "8b44240c4589ec4c8d7c24d0488d9c2490000000448d34c500000000"),
+    ("VDPBF16PS from memory counts short displacements in numbers, not in vectors as its neighbour in the table does",
+     "828504008001000020242100000000000000000000000000" + "80e72c00000000000000000000000000" + "8285440080010000",
+     "828504008001000020242100000000000000000000000000" + "80e72c00000000000000000000000000" + "8285040080010000"),
+]
 KEYRING = pathlib.Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 LEFT_OUT = ["./usr/share/doc", "./usr/share/icons", "./usr/share/locale", "./usr/share/man", "./usr/lib/modules/*/kernel"]
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "ballast/emulated-cpu"
@@ -25,8 +31,8 @@ class Missing(Exception):
 
 def unpacked():
     """The folder with the packages' files. Fetched once; delete it to fetch anew."""
-    # A list of other packages has another folder.
-    root = CACHE / hashlib.sha256(" ".join([SUITE, *PACKAGES]).encode()).hexdigest()[:8]
+    # A list of other packages, or other mistakes, have another folder.
+    root = CACHE / hashlib.sha256(repr([SUITE, PACKAGES, MISTAKES]).encode()).hexdigest()[:8]
     if not root.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
@@ -60,11 +66,14 @@ def fetch(state, root):
 
 
 def mend(emulator):
-    """Bochs 3.0 rounds the upper half of VCVTNE2PS2BF16 from 64 bytes behind its operand, where the other one lies."""
+    """Puts right what this Bochs does wrong."""
     code = emulator.read_bytes()
-    if code.count(UPPER_HALF) != 1:
-        raise Missing("this is another Bochs than 3.0: see whether its VCVTNE2PS2BF16 is right, then change packages.py")
-    emulator.write_bytes(code.replace(UPPER_HALF, UPPER_HALF.replace(OPERAND, OPERAND_MENDED)))
+    for what, wrong, right in MISTAKES:
+        wrong, right = bytes.fromhex(wrong), bytes.fromhex(right)
+        if code.count(wrong) != 1:
+            raise Missing(f"this is another Bochs than 3.0: see whether it still is so that {what}; change packages.py")
+        code = code.replace(wrong, right)
+    emulator.write_bytes(code)
 
 
 def apt(state, *command):
