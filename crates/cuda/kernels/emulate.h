@@ -310,9 +310,9 @@ static inline unsigned pair_of_halves(float low, float high) { return emulated_h
 
 static inline float emulated_bf16(unsigned bits) { return __uint_as_float(bits << 16); }
 static inline float emulated_f16(unsigned half) {
-  unsigned exponent = half >> 10 & 31, fraction = half & 0x3ff;
-  float size = exponent ? std::ldexp((float)(fraction + 1024), (int)exponent - 25) : std::ldexp((float)fraction, -24);
-  if (exponent == 31) size = fraction ? NAN : INFINITY;
+  // The bits where an f32 has them, whose exponents are larger by 112: exact for the smallest too.
+  float size = __uint_as_float((half & 0x7fff) << 13) * __uint_as_float((127 + 112) << 23);
+  if ((half & 0x7c00) == 0x7c00) size = half & 0x3ff ? NAN : INFINITY;
   return half & 0x8000 ? -size : size;
 }
 

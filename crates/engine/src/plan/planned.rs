@@ -157,15 +157,6 @@ impl<'a> Planned<'a> {
         Ok(place.map(|(folder, _)| folder))
     }
 
-    /// Makes the packed store (see [`store`](Planned::store)), unless it is there.
-    ///
-    /// # Errors
-    /// If the checkpoint cannot be read, or the drive is full.
-    pub fn make_store(&self, progress: &(dyn Fn(u64) + Sync)) -> Result<(), StartError> {
-        let team = Team::start(self.config.threads)?;
-        self.made(&team, progress).map(drop)
-    }
-
     fn maker(&self) -> Option<Maker<'_>> {
         let home = self.config.offload.folder.as_deref().filter(|_| self.hold.disk_bytes > 0)?;
         Some(Maker { checkpoint: self.checkpoint, blueprint: &self.blueprint, home })
