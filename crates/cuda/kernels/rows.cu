@@ -127,25 +127,23 @@ struct StoreKvArgs {
 #define KV_FP8 3
 #define KV_F16 4
 
-// To the nearest half, ties to even, up to 65504, as kernels::attention::f16 has it; NaN stays NaN.
-__device__ __forceinline__ u32 narrow_16(float x) {
+// To the nearest number of so many bits, ties to even, up to the one whose code is LARGEST, as kernels::attention::minifloat has
+// it; NaN stays NaN.
+template <u32 BITS, u32 MANTISSA, u32 LARGEST, u32 NO_NUMBER>
+__device__ __forceinline__ u32 narrow_to(float x) {
+  const u32 BIAS = 128 - (1u << (BITS - MANTISSA - 2)), DROPPED = 23 - MANTISSA;
   u32 bits = __float_as_uint(x), magnitude = bits & 0x7fffffffu;
-  u32 normal = min(((magnitude + 0xfffu + (magnitude >> 13 & 1u)) >> 13) - (112u << 10), 0x7bffu);
-  // Below 2^-14 steps are equal, and 2^-1 has them as its last place.
-  u32 steps = __float_as_uint(__fadd_rn(__uint_as_float(magnitude), 0.5f)) - 0x3f000000u;
-  u32 code = magnitude < 0x38800000u ? steps : normal;
-  return (x != x ? 0x7e00u : code) | (bits >> 16 & 0x8000u);
+  u32 half = (1u << (DROPPED - 1)) - 1 + (magnitude >> DROPPED & 1u);
+  u32 normal = min(((magnitude + half) >> DROPPED) - (BIAS << MANTISSA), LARGEST);
+  // Below the least normal number steps are equal, and this one has them as its last place.
+  const u32 STEPS = (BIAS + DROPPED + 1) << 23;
+  u32 steps = __float_as_uint(__fadd_rn(__uint_as_float(magnitude), __uint_as_float(STEPS))) - STEPS;
+  u32 code = magnitude < (BIAS + 1) << 23 ? steps : normal;
+  return (x != x ? NO_NUMBER : code) | bits >> 31 << (BITS - 1);
 }
 
-// To the nearest number of 8 bits, ties to even, up to 448, as kernels::attention::fp8 has it; NaN stays NaN.
-__device__ __forceinline__ u32 narrow_8(float x) {
-  u32 bits = __float_as_uint(x), magnitude = bits & 0x7fffffffu;
-  u32 normal = min(((magnitude + 0x7ffffu + (magnitude >> 20 & 1u)) >> 20) - (120u << 3), 0x7eu);
-  // Below 2^-6 steps are equal, and 2^14 has them as its last place.
-  u32 steps = __float_as_uint(__fadd_rn(__uint_as_float(magnitude), 16384.0f)) - 0x46800000u;
-  u32 code = magnitude < 0x3c800000u ? steps : normal;
-  return (x != x ? 0x7fu : code) | (bits >> 24 & 0x80u);
-}
+__device__ __forceinline__ u32 narrow_8(float x) { return narrow_to<8, 3, 0x7e, 0x7f>(x); }
+__device__ __forceinline__ u32 narrow_16(float x) { return narrow_to<16, 10, 0x7bff, 0x7e00>(x); }
 
 // A head's numbers on grids of 16 steps, one for each 64 of them, as kernels::attention::int4 has it: codes[i] is that of
 // x[i]; scales and minima go to their places in the plane. Products and sums are rounded one by one, as on the CPU.

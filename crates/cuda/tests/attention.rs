@@ -33,8 +33,8 @@ impl Sequence {
         KvLayout { kv_heads: self.kv_heads, head_dim: self.head_dim, dtype: self.dtype }
     }
 
-    /// The results of all tokens, and the pages. The results are in order of row, computed in chunks of `chunk`: the keys and values of a chunk are written before
-    /// it attends, those of the next after it. Scores grow along the sequence, so that the largest changes again and again.
+    /// The results of all tokens, row after row, and the pages, computed in chunks of `chunk`: the keys and values of a chunk are
+    /// written before it attends, those of the next after it. Scores grow along the sequence, so that the largest changes again and again.
     fn attended(&self, device: &mut dyn Device, chunk: usize) -> (Vec<u8>, Vec<u8>) {
         let (q_cols, all) = (self.heads * self.head_dim, (self.heads + 2 * self.kv_heads) * self.head_dim);
         let blocks: Vec<u32> = (0..self.tokens.div_ceil(BLOCK_TOKENS) as u32).rev().collect();

@@ -32,18 +32,25 @@ pub(super) trait Stored: Sized + Send + Sync {
     fn attend<O: Element>(team: &Team, isa: Isa, task: &Task<'_, Self, O>, scratch: &mut Scratch);
 }
 
+/// Where planes hold numbers one by one: keys by token, values by dim.
+macro_rules! numbers_one_by_one {
+    () => {
+        fn key_at(page: &Page<'_, Self>, head_dim: usize, token: usize, dim: usize) -> f32 {
+            Element::to_f32(page.k[token * head_dim + dim])
+        }
+
+        fn value_at(page: &Page<'_, Self>, _: usize, token: usize, dim: usize) -> f32 {
+            Element::to_f32(page.v[dim * BLOCK_TOKENS + token])
+        }
+    };
+}
+
 impl Stored for f32 {
     const DTYPE: KvDtype = KvDtype::F32;
     type Query = f32;
     type Cell = f32;
 
-    fn key_at(page: &Page<'_, f32>, head_dim: usize, token: usize, dim: usize) -> f32 {
-        page.k[token * head_dim + dim]
-    }
-
-    fn value_at(page: &Page<'_, f32>, _: usize, token: usize, dim: usize) -> f32 {
-        page.v[dim * BLOCK_TOKENS + token]
-    }
+    numbers_one_by_one!();
 
     fn attend<O: Element>(team: &Team, isa: Isa, task: &Task<'_, f32, O>, scratch: &mut Scratch) {
         attend_in_vectors(team, isa, task, scratch);
@@ -55,13 +62,7 @@ impl Stored for bf16 {
     type Query = bf16;
     type Cell = bf16;
 
-    fn key_at(page: &Page<'_, bf16>, head_dim: usize, token: usize, dim: usize) -> f32 {
-        page.k[token * head_dim + dim].to_f32()
-    }
-
-    fn value_at(page: &Page<'_, bf16>, _: usize, token: usize, dim: usize) -> f32 {
-        page.v[dim * BLOCK_TOKENS + token].to_f32()
-    }
+    numbers_one_by_one!();
 
     fn attend<O: Element>(team: &Team, isa: Isa, task: &Task<'_, bf16, O>, scratch: &mut Scratch) {
         attend_in_tiles(team, isa, task, scratch);
@@ -73,13 +74,7 @@ impl Stored for F16 {
     type Query = bf16;
     type Cell = F16;
 
-    fn key_at(page: &Page<'_, F16>, head_dim: usize, token: usize, dim: usize) -> f32 {
-        page.k[token * head_dim + dim].to_f32()
-    }
-
-    fn value_at(page: &Page<'_, F16>, _: usize, token: usize, dim: usize) -> f32 {
-        page.v[dim * BLOCK_TOKENS + token].to_f32()
-    }
+    numbers_one_by_one!();
 
     /// Tiles and pairs multiply bf16 alone.
     fn attend<O: Element>(team: &Team, isa: Isa, task: &Task<'_, F16, O>, scratch: &mut Scratch) {
@@ -92,13 +87,7 @@ impl Stored for E4m3 {
     type Query = bf16;
     type Cell = E4m3;
 
-    fn key_at(page: &Page<'_, E4m3>, head_dim: usize, token: usize, dim: usize) -> f32 {
-        page.k[token * head_dim + dim].to_f32()
-    }
-
-    fn value_at(page: &Page<'_, E4m3>, _: usize, token: usize, dim: usize) -> f32 {
-        page.v[dim * BLOCK_TOKENS + token].to_f32()
-    }
+    numbers_one_by_one!();
 
     fn attend<O: Element>(team: &Team, isa: Isa, task: &Task<'_, E4m3, O>, scratch: &mut Scratch) {
         attend_in_tiles(team, isa, task, scratch);

@@ -9,6 +9,7 @@
 //! than 2^-25 becomes 0. Few of these numbers are bf16's, which is all that AMX tiles and pairs of bf16 (AVX512_BF16) multiply:
 //! processors that have them attend such pages by AVX-512 vectors.
 
+use super::minifloat::Minifloat;
 use crate::elementwise::Element;
 
 /// A number as a page has it.
@@ -16,31 +17,13 @@ use crate::elementwise::Element;
 #[repr(transparent)]
 pub(crate) struct F16(pub(crate) u16);
 
-/// The code of 65504.
-const LARGEST: u32 = 0x7bff;
-/// That of what is no number.
-const NAN: u32 = 0x7e00;
-/// Exponents of f32 are larger by so much.
-const BIAS: u32 = 127 - 15;
-/// Bits of an f32's mantissa that are dropped.
-const DROPPED: u32 = 23 - 10;
+const FORMAT: Minifloat = Minifloat { bits: 16, mantissa: 10, largest: 0x7bff, nan: 0x7e00 };
 
 impl Element for F16 {
-    /// To the nearest, ties to even, up to 65504; a NaN stays one. Without a branch, so that a loop of it becomes vector code.
+    /// To the nearest, ties to even, up to 65504; a NaN stays one.
     #[inline(always)]
     fn from_f32(value: f32) -> F16 {
-        /// As an f32: below it steps are equal, 2^-24 each.
-        const LEAST_NORMAL: u32 = (BIAS + 1) << 23;
-        /// Its last place is such a step.
-        const STEPS: f32 = 0.5;
-        let bits = value.to_bits();
-        let (sign, magnitude) = (bits >> 16 & 0x8000, bits & 0x7fff_ffff);
-        let half = (1 << (DROPPED - 1)) - 1 + (magnitude >> DROPPED & 1);
-        let normal = ((magnitude + half) >> DROPPED).wrapping_sub(BIAS << 10).min(LARGEST);
-        let steps = (f32::from_bits(magnitude) + STEPS).to_bits().wrapping_sub(STEPS.to_bits());
-        let code = if magnitude < LEAST_NORMAL { steps } else { normal };
-        let code = if value.is_nan() { NAN } else { code };
-        F16((sign | code) as u16)
+        F16(FORMAT.nearest(value) as u16)
     }
 
     #[inline(always)]
@@ -63,7 +46,7 @@ mod tests {
     #[test]
     fn the_nearest_is_chosen_and_the_even_one_of_two() {
         // Of every two that are neighbours: their middle, and what is beside it. The `half` crate rounds by a way of its own.
-        for code in 0..LARGEST as u16 {
+        for code in 0..FORMAT.largest as u16 {
             let [low, high] = [code, code + 1].map(|code| F16(code).to_f32());
             let middle = (low + high) / 2.0;
             for x in [middle, middle.next_down(), middle.next_up(), -middle] {

@@ -9,6 +9,7 @@ mod f16;
 mod fp8;
 mod int4;
 mod layout;
+mod minifloat;
 mod plan;
 mod scalar;
 mod scratch;

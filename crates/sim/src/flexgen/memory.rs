@@ -1,9 +1,10 @@
 //! What a case takes of each tier, and whether a machine has it.
 //!
-//! With its loop, counted as FlexGen's code allocates (the runtime that serves: `pools`): KV of the whole block at its full length before the first token; embedding and head
-//! on the device; the weights of one layer on the device where any are away (attention and MLP, each fetched while the
-//! other computes); KV on its way, twice a batch; what the largest piece of a prefill or a decode works in. On the host
-//! pinned tensors take a power of two each (the allocator of pinned memory rounds up), copy threads keep their relays, and
+//! That of the runtime that serves is counted in `pools`; with FlexGen's loop, as FlexGen's code allocates: KV of the whole
+//! block at its full length before the first token; embedding and head on the device; the weights of one layer on the
+//! device where any are away (attention and MLP, each fetched while the other computes); KV on its way, twice a batch; what
+//! the largest piece of a prefill or a decode works in. On the host pinned tensors take a power of two each (the allocator
+//! of pinned memory rounds up), copy threads keep their relays, and
 //! attention on the CPU works in single precision.
 
 use super::case::{Case, Format};

@@ -11,6 +11,7 @@
 #[cfg(target_arch = "x86_64")]
 pub(super) mod wide;
 
+use super::minifloat::Minifloat;
 use crate::elementwise::Element;
 
 /// A number as a page has it.
@@ -18,31 +19,13 @@ use crate::elementwise::Element;
 #[repr(transparent)]
 pub(crate) struct E4m3(pub(crate) u8);
 
-/// The code of 448.
-const LARGEST: u32 = 0x7e;
-/// That of what is no number.
-const NAN: u32 = 0x7f;
-/// Exponents of f32 are larger by so much.
-const BIAS: u32 = 127 - 7;
-/// Bits of an f32's mantissa that are dropped.
-const DROPPED: u32 = 23 - 3;
+const FORMAT: Minifloat = Minifloat { bits: 8, mantissa: 3, largest: 0x7e, nan: 0x7f };
 
 impl Element for E4m3 {
-    /// To the nearest, ties to even, up to 448; a NaN stays one. Without a branch, so that a loop of it becomes vector code.
+    /// To the nearest, ties to even, up to 448; a NaN stays one.
     #[inline(always)]
     fn from_f32(value: f32) -> E4m3 {
-        /// As an f32: below it steps are equal, an eighth of it each.
-        const LEAST_NORMAL: u32 = (BIAS + 1) << 23;
-        /// Its last place is such a step.
-        const STEPS: f32 = 16384.0;
-        let bits = value.to_bits();
-        let (sign, magnitude) = (bits >> 24 & 0x80, bits & 0x7fff_ffff);
-        let half = (1 << (DROPPED - 1)) - 1 + (magnitude >> DROPPED & 1);
-        let normal = ((magnitude + half) >> DROPPED).wrapping_sub(BIAS << 3).min(LARGEST);
-        let steps = (f32::from_bits(magnitude) + STEPS).to_bits().wrapping_sub(STEPS.to_bits());
-        let code = if magnitude < LEAST_NORMAL { steps } else { normal };
-        let code = if value.is_nan() { NAN } else { code };
-        E4m3((sign | code) as u8)
+        E4m3(FORMAT.nearest(value) as u8)
     }
 
     #[inline(always)]
@@ -51,7 +34,7 @@ impl Element for E4m3 {
         let magnitude = match (exponent, mantissa) {
             (15, 7) => f32::NAN,
             (0, _) => mantissa as f32 / 512.0,
-            _ => f32::from_bits((exponent + BIAS) << 23 | mantissa << DROPPED),
+            _ => f32::from_bits((exponent + FORMAT.bias()) << 23 | mantissa << FORMAT.dropped()),
         };
         if self.0 & 0x80 == 0 { magnitude } else { -magnitude }
     }
@@ -67,7 +50,7 @@ mod tests {
 
     /// The nearest of all codes to what is no larger than the largest, by looking at each of them.
     fn nearest(x: f32) -> E4m3 {
-        let positive: Vec<E4m3> = (0..=LARGEST as u8).map(E4m3).collect();
+        let positive: Vec<E4m3> = (0..=FORMAT.largest as u8).map(E4m3).collect();
         let apart = |code: &E4m3| (f64::from(code.to_f32()) - f64::from(x.abs())).abs();
         let least = positive.iter().map(apart).fold(f64::MAX, f64::min);
         let tied = || positive.iter().filter(|code| apart(code) == least);
@@ -93,7 +76,7 @@ mod tests {
     #[test]
     fn the_nearest_is_chosen_and_the_even_one_of_two() {
         for (i, pair) in
-            (0..LARGEST as u8).map(|code| [E4m3(code).to_f32(), E4m3(code + 1).to_f32()]).enumerate()
+            (0..FORMAT.largest as u8).map(|code| [E4m3(code).to_f32(), E4m3(code + 1).to_f32()]).enumerate()
         {
             let middle = (pair[0] + pair[1]) / 2.0;
             for x in [middle, middle.next_down(), middle.next_up(), pair[0].next_up(), -middle] {

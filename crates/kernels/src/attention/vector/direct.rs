@@ -1,5 +1,5 @@
-//! Pages of 16 bits, bf16 or f16, met as they lie: numbers are widened in registers, for two queries or one, and nothing is written on the
-//! way. With AVX2 widening to memory takes longer than what few queries do with it.
+//! Pages of 16 bits, bf16 or f16, met as they lie: numbers are widened in registers, for two queries or one, and nothing is
+//! written on the way. With AVX2 widening to memory takes longer than what few queries do with it.
 //!
 //! Sums, and the order in which each is added, are those of [`dots`](super::products::dots) over widened numbers: the same bits.
 
