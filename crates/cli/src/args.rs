@@ -17,7 +17,7 @@ use std::path::PathBuf;
 
 pub(crate) use amounts::Percent;
 use amounts::{at_least_one, device, link_gbps, parse_bytes, parse_count, percent, positive, threads};
-pub(crate) use batch::{BatchArgs, BatchCommand, BatchJob, MergeArgs, OnInvalid, ProgressKind};
+pub(crate) use batch::{BATCH_WORDS, BatchArgs, BatchCommand, BatchJob, MergeArgs, OnInvalid, ProgressKind};
 pub(crate) use bench::{
     AblationArgs, BenchArgs, BenchCommand, BenchPlanArgs, CasesArgs, DeviceName, DiskArgs, Hardware,
     LatencyArgs, PrefixArgs, ThroughputArgs,

@@ -64,8 +64,14 @@ fn settled() -> Result<Cli> {
         let named = [ContextKind::InvalidArg, ContextKind::InvalidSubcommand].map(|kind| error.get(kind));
         let of = named.into_iter().flatten().next().map(ToString::to_string).unwrap_or_default();
         // What the person did not type needs to be found.
-        let more = layered.source(&of).or_else(|| args::instead_of(&of).map(|why| format!("{of}: {why}")));
-        let Some(more) = more else { error.exit() };
+        let meant = || {
+            // One command alone has commands and words of its own.
+            let is_word = error.kind() == ErrorKind::ArgumentConflict
+                && error.get(ContextKind::InvalidSubcommand).is_some();
+            let why = if is_word { Some(args::BATCH_WORDS) } else { args::instead_of(&of) };
+            why.map(|why| format!("{of}: {why}"))
+        };
+        let Some(more) = layered.source(&of).or_else(meant) else { error.exit() };
         // Guesses by spelling, where the meaning is known.
         error.remove(ContextKind::SuggestedArg);
         error.remove(ContextKind::SuggestedSubcommand);

@@ -182,6 +182,7 @@ fn words_of_other_programs_are_known() {
         (&["run", "smollm2", "hello", "--temp", "0"], "--temperature"),
         (&["serve", "smollm2", "-c", "4096"], "--max-model-len"),
         (&["chat", "smollm2"], "ballast run MODEL"),
+        (&["batch", "smollm2", "in.jsonl", "out.jsonl"], "-i IN.jsonl -o OUT.jsonl"),
     ] {
         let ran = ballast(words);
         assert!(!ran.err.contains("tip:"), "{}", ran.err);

@@ -10,6 +10,10 @@ use crate::lanes::LanesArgs;
 
 use super::{EngineArgs, ModelArg, at_least_one};
 
+/// What is said of a word that is not the model.
+pub(crate) const BATCH_WORDS: &str =
+    "files are named by flags, `batch MODEL -i IN.jsonl -o OUT.jsonl`, and `batch merge` has none of them";
+
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct BatchArgs {
