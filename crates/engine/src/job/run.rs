@@ -153,6 +153,8 @@ impl Job<'_> {
             }
             let begun = if ask == Ask::GoOn { run.begin_some(watch)? } else { 0 };
             run.write_ready(&mut output)?;
+            // Whoever was to tell of a request's end may have died before it did.
+            self.engine.alive()?;
             watch.tell(&run.tally);
             if run.flight.len() == 0 && begun == 0 {
                 break;

@@ -58,7 +58,7 @@ pub trait Work: Send + Sync + 'static {
     /// It has run it: whoever waits for `ticket` may go on.
     fn leaves(&self, _lane: LaneId, _ticket: u64) {}
 
-    /// A lane ran a node, whatever came of it.
+    /// A lane ran a node, though it may have failed.
     fn ran(&self, context: &Self::Context, task: &Task, began: Instant, took: Duration);
 
     /// Whether nodes ask for what is done later. Then the ends of programs are waited for on a thread of their own.
@@ -176,7 +176,15 @@ fn end<W: Work>(work: &W, program: Arc<Submitted<W>>, ends: Option<&Ends<W>>) {
 }
 
 impl<W: Work> Shared<W> {
+    /// Whatever panics here, a lane that is gone is told: others wait for it.
     fn serve(&self, lane: LaneId, runs: &Receiver<Run<W>>, ends: Option<&Ends<W>>) {
+        let served = catch_unwind(AssertUnwindSafe(|| self.run_all(lane, runs, ends)));
+        if let Err(payload) = served {
+            self.poison(&panic_words(&*payload));
+        }
+    }
+
+    fn run_all(&self, lane: LaneId, runs: &Receiver<Run<W>>, ends: Option<&Ends<W>>) {
         while let Ok(run) = runs.recv() {
             for task in &run.tasks {
                 let ready = task.waits.iter().all(|wait| self.wait(*wait));
@@ -202,22 +210,16 @@ impl<W: Work> Shared<W> {
         }
     }
 
-    /// Runs a node; on an error or a panic poisons the lanes and says false.
+    /// Runs a node; on an error poisons the lanes and says false.
     fn run_one(&self, lane: LaneId, context: &W::Context, task: &Task) -> bool {
         let began = Instant::now();
-        let result: thread::Result<Result<(), String>> = catch_unwind(AssertUnwindSafe(|| {
-            self.work.comes(lane, &task.waits);
-            self.work.run(context, task.node)?;
+        self.work.comes(lane, &task.waits);
+        let result = self.work.run(context, task.node);
+        if result.is_ok() {
             self.work.leaves(lane, task.ticket);
-            Ok(())
-        }));
-        self.work.ran(context, task, began, began.elapsed());
-        match result {
-            Ok(Ok(())) => return true,
-            Ok(Err(why)) => self.poison(&why),
-            Err(payload) => self.poison(&panic_words(&*payload)),
         }
-        false
+        self.work.ran(context, task, began, began.elapsed());
+        result.map_err(|why| self.poison(&why)).is_ok()
     }
 
     fn poison(&self, why: &str) {
@@ -293,6 +295,7 @@ mod tests {
             self.gate.is_some()
         }
         fn finished(&self, program: &usize) {
+            assert_ne!(*program, 97, "the end of 97 is broken");
             self.gate.iter().for_each(|gate| gate.lock().unwrap().recv().expect("the device is lost"));
             self.told.send(Ok(*program)).unwrap();
         }
@@ -357,6 +360,15 @@ mod tests {
         assert!(results.recv().unwrap().unwrap_err().contains("node 99"));
         drop(lanes);
         assert!(results.recv().is_err());
+    }
+
+    #[test]
+    fn a_panic_at_the_end_of_a_program_is_told() {
+        let (mut lanes, _, results) = lanes(2);
+        lanes.submit(97, vec![task(0, 1, 0, &[])]);
+        drop(lanes);
+        let told: Vec<_> = results.try_iter().collect();
+        assert!(matches!(&told[..], [Err(why)] if why.contains("the end of 97")), "{told:?}");
     }
 
     #[test]

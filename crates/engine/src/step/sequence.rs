@@ -218,11 +218,12 @@ impl Sequence {
         }
     }
 
-    /// Ends it with an error, which comes after the token that was drawn before.
+    /// Ends it with an error, which comes after the token that was drawn before; one that has drawn its last already ends with
+    /// that, though the lane that was to tell it may be gone.
     pub(crate) fn fail(&mut self, why: Failure) {
+        self.tell_drawn();
         if self.state == State::Going {
             self.state = State::Ending(self.tokens.len(), Produced::Failed);
-            self.tell_drawn();
             self.tell(Event::Failed(why));
         }
     }
@@ -315,6 +316,15 @@ mod tests {
         seq.tell_drawn();
         let told: Vec<_> = told.try_iter().collect();
         assert!(matches!(&told[..], [Event::Token(token), Event::Failed(_)] if token.id == 5), "{told:?}");
+    }
+
+    #[test]
+    fn a_last_token_that_nobody_told_is_told_where_an_error_would_be() {
+        let (mut seq, told) = sequence(&[1], 4, SamplingParams::greedy());
+        seq.draw(&likes(2));
+        seq.fail(Failure::Engine("a lane panicked".into()));
+        let told: Vec<_> = told.try_iter().collect();
+        assert!(matches!(&told[..], [Event::Token(_), Event::Finished(Finish::Stop)]), "{told:?}");
     }
 
     #[test]
