@@ -83,11 +83,14 @@ impl Part {
     fn read(path: &Path) -> Result<Part, JobError> {
         let state = state_path(path);
         let text = fs::read_to_string(&state).map_err(JobError::file("read", &state))?;
-        let record: Record = serde_json::from_str(&text).map_err(|error| {
-            JobError::Shards(format!("{} is no state of a job: {error}", state.display()))
-        })?;
+        let wrong =
+            |why: String| JobError::Shards(format!("{} is no state of a job: {why}", state.display()));
+        let record: Record = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+        if record.shard.index >= record.shard.of {
+            return Err(wrong(format!("there is no shard {}", record.shard)));
+        }
         let errors = record.error_file.as_ref().map(|name| folder(path).join(name));
-        let digest = &record.input_sha256[..16.min(record.input_sha256.len())];
+        let digest = record.input_sha256.get(..16).ok_or_else(|| wrong("it names no input".into()))?;
         let mut files = Vec::new();
         for path in [Some(path.to_owned()), errors].into_iter().flatten() {
             let found = kept::read_numbered(&path, digest)?;
@@ -98,8 +101,10 @@ impl Part {
 
     /// Lines that should be there and are not.
     fn missing(&self) -> usize {
-        let owned = (0..self.record.lines).filter(|&position| self.record.shard.owns(position)).count();
-        owned.saturating_sub(self.files.iter().map(|(_, found)| found.len()).sum())
+        self.record
+            .shard
+            .lines(self.record.lines)
+            .saturating_sub(self.files.iter().map(|(_, found)| found.len()).sum())
     }
 }
 
@@ -129,5 +134,38 @@ fn check(parts: &[Part]) -> Result<(), JobError> {
     match lacking {
         Some(index) => Err(JobError::Shards(format!("shard {index}/{of} is missing"))),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::Input;
+
+    #[test]
+    fn a_state_that_no_job_wrote_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let (shard, into) = (folder.path().join("part"), folder.path().join("all"));
+        let record = Record::new(&Input::new(b"a\nb\n".to_vec()), 0, BTreeMap::new());
+        let whole = serde_json::to_string(&record).unwrap();
+        let merged = |state: &str| {
+            fs::write(state_path(&shard), state).unwrap();
+            let into = Paths { answers: into.clone(), errors: None };
+            merge(std::slice::from_ref(&shard), &into, Existing::Continue).unwrap_err().to_string()
+        };
+        assert!(merged(&whole).contains("2 lines have no answer yet"), "{}", merged(&whole));
+        let broken = [
+            whole.replace("\"of\":1", "\"of\":0"),
+            whole.replace("\"index\":0", "\"index\":1"),
+            whole.replace(&record.input_sha256, &format!("{}!é", "é".repeat(7))),
+            whole[..9].to_string(),
+        ];
+        for state in broken {
+            assert_ne!(state, whole);
+            assert!(merged(&state).contains("part.state is no state of a job"), "{}", merged(&state));
+        }
+        let endless = whole.replace("\"lines\":2", &format!("\"lines\":{}", u64::MAX));
+        assert!(merged(&endless).contains("have no answer yet"));
+        assert!(!into.exists());
     }
 }

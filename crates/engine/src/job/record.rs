@@ -48,6 +48,11 @@ impl Shard {
     pub fn owns(self, position: usize) -> bool {
         position % self.of == self.index
     }
+
+    /// How many of so many lines are in it.
+    pub(super) fn lines(self, all: usize) -> usize {
+        all / self.of + usize::from(all % self.of > self.index)
+    }
 }
 
 impl FromStr for Shard {
@@ -124,6 +129,8 @@ mod tests {
         for position in 0..20 {
             let owners = (0..3).filter(|&index| Shard { index, of: 3 }.owns(position)).count();
             assert_eq!(owners, 1);
+            let shares = (0..3).map(|index| Shard { index, of: 3 }.lines(position));
+            assert_eq!(shares.sum::<usize>(), position);
         }
     }
 
