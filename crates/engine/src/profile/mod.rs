@@ -134,6 +134,8 @@ impl Profile {
             let mut file = fs::File::create(&new)?;
             serde_json::to_writer_pretty(&mut file, self)?;
             file.write_all(b"\n")?;
+            // A machine that loses power would have the new name and none of the bytes.
+            file.sync_all()?;
             fs::rename(&new, &path)
         };
         write().map_err(|source| ProfileError::Io { path: path.clone(), source })?;
