@@ -60,7 +60,7 @@ impl WallClock {
                 let why = format!("strftime_now: unknown directive in {format:?}");
                 return Err(Error::new(ErrorKind::InvalidOperation, why));
             };
-            out.push_str(if bare { text.trim_start_matches(['0', ' ']) } else { &text });
+            out.push_str(if bare { unpadded(&text) } else { &text });
         }
         Ok(out)
     }
@@ -80,6 +80,12 @@ impl WallClock {
             second: s % 60,
         }
     }
+}
+
+/// Without what fills it up in front; a zero keeps its last digit.
+fn unpadded(text: &str) -> &str {
+    let bare = text.trim_start_matches(['0', ' ']);
+    if bare.is_empty() { &text[text.len().saturating_sub(1)..] } else { bare }
 }
 
 impl Broken {
@@ -143,6 +149,8 @@ mod tests {
         assert_eq!(at(1_735_689_599, 0, "%F %T %I %p %y %j"), "2024-12-31 23:59:59 11 PM 24 366");
         assert_eq!(at(1_735_689_599, 3600, "%F %T %-d %-d %e|%%"), "2025-01-01 00:59:59 1 1  1|%");
         assert_eq!(at(-1, 0, "%F"), "1969-12-31");
+        assert_eq!(at(0, 0, "%-H:%-M:%-S %-I"), "0:0:0 12");
+        assert_eq!(at(946_684_800, 0, "%-y%-%"), "0%");
     }
 
     #[test]
