@@ -13,6 +13,8 @@ use ureq::{Agent, Body};
 
 const TEXT_BYTES_MAX: u64 = 64 << 20;
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a server may send nothing in the middle of an answer; a download goes on with another connection then.
+const SILENCE: Duration = Duration::from_secs(60);
 /// How often a download goes on after its connection broke.
 const RESUMES: usize = 5;
 
@@ -33,11 +35,17 @@ pub(super) struct Text {
 impl Http {
     /// A client that gives up on a server which it cannot connect to within `connect`.
     pub(super) fn new(connect: Duration, token: Option<String>) -> Http {
+        Http::patient(connect, SILENCE, token)
+    }
+
+    /// The same, with another limit of silence.
+    fn patient(connect: Duration, silence: Duration, token: Option<String>) -> Http {
         let tls = TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build();
         let config = Agent::config_builder()
             .timeout_resolve(Some(connect))
             .timeout_connect(Some(connect))
             .timeout_recv_response(Some(RESPONSE_TIMEOUT))
+            .timeout_per_read(Some(silence))
             .http_status_as_error(false)
             .user_agent(concat!("ballast/", env!("CARGO_PKG_VERSION")))
             .tls_config(tls)
@@ -222,4 +230,55 @@ pub(super) fn check_digest(path: &Path, expected: &str, found: String) -> Result
     }
     std::fs::remove_file(path).map_err(Error::io("remove", path))?;
     Err(Error::Digest { file: path.display().to_string(), expected: expected.into(), found })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::Silent;
+    use std::io::{BufRead, BufReader};
+    use std::net::{TcpListener, TcpStream};
+
+    const BODY: &[u8] = b"so long, and thanks for all the weights";
+
+    /// Where the range begins that a request asks for.
+    fn asked_from(stream: &TcpStream) -> usize {
+        let lines = BufReader::new(stream).lines().map_while(std::result::Result::ok);
+        let head: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
+        let range = head
+            .iter()
+            .find_map(|line| line.to_ascii_lowercase().strip_prefix("range: bytes=").map(str::to_owned));
+        range.and_then(|range| range.trim_end_matches('-').parse().ok()).unwrap_or(0)
+    }
+
+    #[test]
+    fn a_download_whose_server_falls_silent_goes_on_over_another_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+        let url = format!("http://{}/weights", listener.local_addr().expect("an address"));
+        std::thread::spawn(move || {
+            // Those that are held are open, and silent.
+            let mut held = vec![];
+            for stream in listener.incoming() {
+                let Ok(mut stream) = stream else { continue };
+                let (from, whole) = (asked_from(&stream), BODY.len());
+                let sent = if from == 0 { &BODY[..10] } else { &BODY[from..] };
+                let head = format!(
+                    "HTTP/1.1 {}\r\nContent-Length: {}\r\nContent-Range: bytes {from}-{}/{whole}\r\n\r\n",
+                    if from == 0 { "200 OK" } else { "206 Partial Content" },
+                    whole - from,
+                    whole - 1,
+                );
+                let _ = stream.write_all(&[head.as_bytes(), sent].concat());
+                held.push(stream);
+            }
+        });
+        let folder = tempfile::tempdir().expect("a folder");
+        let to = folder.path().join("weights");
+        let http = Http::patient(Duration::from_secs(60), Duration::from_millis(500), None);
+        // A machine that stands still for so long may find nothing sent yet: then it is asked again.
+        let fetched =
+            (0..100).any(|_| http.download(&url, &to, Some(BODY.len() as u64), &mut Silent).is_ok());
+        assert!(fetched);
+        assert_eq!(std::fs::read(&to).expect("there"), BODY);
+    }
 }
