@@ -8,7 +8,7 @@ use std::time::Duration;
 use common::spool::{Spool, upload};
 use common::{config, connect, get, request, send, start};
 use serde_json::json;
-use server::Config;
+use server::{Config, SpoolLimits};
 
 const KIND: &str = "Content-Type: multipart/form-data; boundary=B\r\n";
 
@@ -55,4 +55,25 @@ fn a_file_is_saved_and_not_shown() {
     assert_eq!(content.header("x-content-type-options"), Some("nosniff"));
     assert_eq!(content.header("content-disposition"), Some(&*format!("attachment; filename=\"{id}.jsonl\"")));
     assert_eq!(get(server.address, "/nowhere").header("x-content-type-options"), Some("nosniff"));
+}
+
+#[test]
+fn a_form_has_one_file_and_what_it_took_is_free_again() {
+    let spool = Spool::new();
+    let limits = SpoolLimits { bytes: 3000, ..SpoolLimits::default() };
+    let server = start("llama", Config { spool: limits, ..spool.config() });
+    let file = |text: &str| {
+        format!("--B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"x\"\r\n\r\n{text}\r\n")
+    };
+    let purpose = "--B\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n";
+    let form = [purpose, &file(&"x".repeat(2500)), &file("y"), "--B--\r\n"].concat();
+    let refused = send(server.address, &request("POST", "/v1/files", KIND, form.as_bytes()));
+    assert_eq!(
+        (refused.status, refused.json()["error"]["param"].as_str()),
+        (400, Some("file")),
+        "{}",
+        refused.body
+    );
+    assert_eq!(get(server.address, "/v1/files").json()["data"], json!([]), "nothing of it stays");
+    assert_eq!(upload(&server, "z", "batch", &"z".repeat(2900)).status, 200, "there is room");
 }

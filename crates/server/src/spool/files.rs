@@ -149,6 +149,9 @@ async fn receive(app: &App, spool: &Spool, id: &str, mut form: Multipart) -> Res
         let mut text = Vec::new();
         let mut file = None;
         if is_file {
+            if upload.name.is_some() {
+                return Err(ApiError::invalid("file", "file: expected one in the form, found several"));
+            }
             upload.name = Some(field.file_name().unwrap_or("upload.jsonl").to_string());
             file = Some(Incoming::new(spool.create(id).map_err(refusal::spool)?));
         }
