@@ -117,10 +117,21 @@ fn within(text: &str, max: usize) -> Result<usize, String> {
     count.ok_or_else(|| format!("expected a number from 1 to {max}"))
 }
 
+/// No time is longer, some thirty years: moments that far from now are still moments.
+const SECONDS_MAX: f64 = 1e9;
+
 /// A time limit; none is said by leaving it out.
 pub(super) fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse::<f64>().ok().and_then(|s| Duration::try_from_secs_f64(s).ok());
-    seconds.filter(|s| !s.is_zero()).ok_or_else(|| "expected seconds, more than 0".to_string())
+    let seconds = text.parse::<f64>().ok().filter(|s| *s <= SECONDS_MAX);
+    let seconds = seconds.and_then(|s| Duration::try_from_secs_f64(s).ok());
+    let seconds = seconds.filter(|s| !s.is_zero());
+    seconds.ok_or_else(|| format!("expected seconds, more than 0 and at most {SECONDS_MAX}"))
+}
+
+/// A time, maybe none at all.
+pub(super) fn whole_seconds(text: &str) -> Result<u64, String> {
+    let seconds = text.parse::<u64>().ok().filter(|s| *s <= SECONDS_MAX as u64);
+    seconds.ok_or_else(|| format!("expected whole seconds, at most {SECONDS_MAX}"))
 }
 
 /// `4096` or `32k` (vLLM's way of writing 32768 is 32K, of 32000 is 32k).
@@ -159,6 +170,21 @@ mod tests {
         assert_eq!(link_gbps("12.5"), Ok(12_500_000_000));
         for bad in ["0", "-1", "nan", "inf", "fast"] {
             assert!(link_gbps(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn times_that_end() {
+        assert_eq!(
+            (seconds("0.5"), seconds("1e9")),
+            (Ok(Duration::from_millis(500)), Ok(Duration::from_secs(1_000_000_000)))
+        );
+        assert_eq!((whole_seconds("0"), whole_seconds("1000000000")), (Ok(0), Ok(1_000_000_000)));
+        for bad in ["0", "-1", "nan", "inf", "1e10", "1e19", "soon"] {
+            assert!(seconds(bad).unwrap_err().contains("1000000000"), "{bad}");
+        }
+        for bad in ["-1", "1.5", "1000000001", "18446744073709551615", ""] {
+            assert!(whole_seconds(bad).unwrap_err().contains("1000000000"), "{bad}");
         }
     }
 

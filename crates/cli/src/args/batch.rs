@@ -8,6 +8,7 @@ use engine::job::{Existing, OutputOrder, Retry, Shard};
 
 use crate::lanes::LanesArgs;
 
+use super::amounts::whole_seconds;
 use super::{EngineArgs, ModelArg, at_least_one};
 
 /// What is said of a word that is not the model.
@@ -87,10 +88,10 @@ pub(crate) struct BatchFlags {
     #[arg(long, default_value_t = 1024, value_parser = at_least_one)]
     pub(crate) max_inflight: usize,
     /// Seconds that an answer may wait for the disk (256 answers at most do).
-    #[arg(long, default_value_t = 5, value_name = "SECONDS")]
+    #[arg(long, default_value_t = 5, value_name = "SECONDS", value_parser = whole_seconds)]
     pub(crate) fsync_interval: u64,
     /// Seconds that requests which run may go on after SIGTERM or Ctrl-C; a second one ends at once.
-    #[arg(long, default_value_t = 30, value_name = "SECONDS")]
+    #[arg(long, default_value_t = 30, value_name = "SECONDS", value_parser = whole_seconds)]
     pub(crate) drain_timeout: u64,
     /// How progress is shown.
     #[arg(long, value_enum, default_value_t = ProgressKind::Auto)]

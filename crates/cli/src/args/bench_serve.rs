@@ -6,6 +6,7 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
+use super::amounts::whole_seconds;
 use super::{at_least_one, positive};
 
 #[derive(Args)]
@@ -61,7 +62,7 @@ pub(crate) struct TargetArgs {
     #[arg(long, num_args = 1.., value_name = "KEY=VALUE")]
     pub(crate) header: Vec<Pair>,
     /// Seconds to wait for a server that is not ready; without, one that is not is an error.
-    #[arg(long, default_value_t = 0, value_name = "SECONDS")]
+    #[arg(long, default_value_t = 0, value_name = "SECONDS", value_parser = whole_seconds)]
     pub(crate) ready_check_timeout_sec: u64,
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use model::sampling::MAX_LOGPROBS;
 
-use super::amounts::{at_least_one, parse_bytes, parse_count, seconds};
+use super::amounts::{at_least_one, parse_bytes, parse_count, seconds, whole_seconds};
 use super::{EngineArgs, ModelArg};
 use crate::lanes::LanesArgs;
 
@@ -66,7 +66,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, help_heading = "Server")]
     pub(crate) kv_cache_memory_bytes: Option<u64>,
     /// Seconds that requests under way may go on after SIGTERM or Ctrl-C.
-    #[arg(long, default_value_t = 30, value_name = "SECONDS", help_heading = "Server")]
+    #[arg(long, default_value_t = 30, value_name = "SECONDS", value_parser = whole_seconds, help_heading = "Server")]
     pub(crate) shutdown_timeout: u64,
     /// How the log on standard error looks; prompts, answers and keys are never in it.
     #[arg(long, value_enum, default_value_t = LogFormatName::Text, help_heading = "Server")]
