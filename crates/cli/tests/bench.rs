@@ -1,4 +1,4 @@
-//! `ballast bench` and `ballast check`: the keys that others read.
+//! `ballast bench`, `ballast eval` and `ballast check`: the keys that others read, and what does not fit.
 
 mod common;
 
@@ -62,6 +62,20 @@ fn prompts_that_come_back_from_the_drive() {
     assert!(tokens("device") + tokens("host") + tokens("drive") <= tokens("returning"), "{report}");
     assert_eq!(report["lost_blocks"].as_u64(), Some(0));
     ballast(&[&args[..], &["--num-prompts", "2"]].concat()).refused(1, &["--num-prompts", "at least 3"]);
+}
+
+#[test]
+fn windows_and_passages_have_room_in_the_model() {
+    let (model, folder) = (golden("llama"), Folder::new());
+    let text = folder.write("text.txt", &"The old whale swam on in the evening. ".repeat(20));
+    let eval =
+        |what: &str, more: &[&str]| ballast(&[&["eval", what, &model, "--text", &text], more].concat());
+    let beyond = eval("perplexity", &["--context", "512"]);
+    assert!(!beyond.err.contains("memory:"), "it is told before anything is planned: {}", beyond.err);
+    beyond.refused(1, &["513 tokens", "room for, 512", "--context"]);
+    eval("perplexity", &["--context", "64", "--max-model-len", "32"]).refused(1, &["65 tokens", "--context"]);
+    eval("perplexity", &["--context", "511"]).fine();
+    eval("next-word", &["--max-model-len", "64"]).fine();
 }
 
 #[test]

@@ -14,6 +14,8 @@ use crate::output_file::JsonReport;
 
 /// Room for a passage; longer ones lose their beginning.
 const LONGEST: usize = 512;
+/// Less room is of no use: some words, the last one, and the token that follows.
+const SHORTEST: usize = 32;
 
 #[derive(Serialize)]
 struct Report {
@@ -43,7 +45,7 @@ pub(crate) fn next_word(args: NextWordArgs) -> Result<ExitCode> {
     if found.is_empty() {
         bail!("the text has no passage of 50 words that ends in a word: give a longer one");
     }
-    let scorer = Scorer::load(&common, LONGEST)?;
+    let scorer = Scorer::load(&common, SHORTEST..=LONGEST)?;
     let tasks: Vec<Task> = found.iter().map(|p| task(&scorer, p)).collect::<Result<_>>()?;
     let tokens: Vec<Vec<u32>> = tasks.iter().map(|t| t.tokens.clone()).collect();
     let scores = scorer.score(&tokens)?;
@@ -77,7 +79,7 @@ fn task(scorer: &Scorer, passage: &Passage) -> Result<Task> {
     let mut tokens = scorer.encode(&format!("{} {}", passage.context, passage.word))?;
     let shared = context.iter().zip(&tokens).take_while(|(a, b)| a == b).count();
     let word = tokens.len() - shared;
-    let over = tokens.len().saturating_sub(LONGEST - 1);
+    let over = tokens.len().saturating_sub(scorer.longest - 1);
     tokens.drain(..over.min(shared.saturating_sub(1)));
     Ok(Task { tokens, word })
 }

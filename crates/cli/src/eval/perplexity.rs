@@ -51,7 +51,7 @@ pub(crate) fn perplexity(args: PerplexityArgs) -> Result<ExitCode> {
     let text = super::text(common.text.as_deref())?;
     // Windows that have nothing in common begin with the last token of the one before.
     let longest = context + usize::from(stride == context);
-    let scorer = Scorer::load(&common, longest + 1)?;
+    let scorer = Scorer::load(&common, longest + 1..=longest + 1)?;
     let windows = windows(&scorer.encode(&text)?, context, stride);
     if windows.is_empty() {
         bail!("the text has no second token: nothing can be predicted");

@@ -1,5 +1,6 @@
 //! A loaded model that says how probable the tokens of a text are.
 
+use std::ops::RangeInclusive;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
@@ -23,6 +24,8 @@ pub(super) struct Scorer {
     engine: Engine,
     lanes: LanesFile,
     pub(super) tokenizer: std::sync::Arc<Tokenizer>,
+    /// The longest text that there is room for, and the token after it, in tokens.
+    pub(super) longest: usize,
     subject: Subject,
     began: Instant,
 }
@@ -46,8 +49,24 @@ pub(super) struct Subject {
 }
 
 impl Scorer {
-    /// Loads a model with room for [`AT_ONCE`] texts of `longest` tokens.
-    pub(super) fn load(args: &EvalArgs, longest: usize) -> Result<Scorer> {
+    /// Loads a model with room for [`AT_ONCE`] texts of so many tokens, one that follows included: of the most, or else as
+    /// many as it can read.
+    ///
+    /// # Errors
+    /// A model that cannot read the least.
+    pub(super) fn load(args: &EvalArgs, lengths: RangeInclusive<usize>) -> Result<Scorer> {
+        let lanes = args.lanes.open()?;
+        let mut opened = loaded::open(Some(&args.model), &args.engine, Voice::Normal)?;
+        let positions = opened.checkpoint.spec().max_positions;
+        let room = args.engine.max_model_len.map_or(positions, |most| most.min(positions));
+        if room < *lengths.start() {
+            bail!(
+                "texts of {} tokens, the one that follows included, are more than this model has room for, {room}: ask for a \
+                 smaller --context",
+                lengths.start()
+            );
+        }
+        let longest = room.min(*lengths.end());
         let needs = Needs {
             seqs: AT_ONCE,
             longest: Some(longest),
@@ -55,7 +74,6 @@ impl Scorer {
             step_tokens: None,
             expected: None,
         };
-        let lanes = args.lanes.open()?;
         let mut config = lanes.wanted(engine_config(&args.engine, needs)?);
         let mut weights = typed(args.engine.weights);
         if let Some(bits) = args.round_weights {
@@ -67,7 +85,6 @@ impl Scorer {
             weights = format!("{bits} bits in groups of 64 {axis}, embeddings and head as they are");
         }
         let (threads, isa) = (config.threads, config.isa.to_string());
-        let mut opened = loaded::open(Some(&args.model), &args.engine, Voice::Normal)?;
         let tokenizer = opened.text(args.engine.chat_template.as_deref())?.tokenizer;
         let planned = opened.plan(config, Voice::Normal)?;
         let hold = planned.hold();
@@ -88,7 +105,7 @@ impl Scorer {
             kv_bytes_per_token,
         };
         let engine = loaded::load(planned, Voice::Normal)?;
-        Ok(Scorer { engine, lanes, tokenizer, subject, began: Instant::now() })
+        Ok(Scorer { engine, lanes, tokenizer, longest, subject, began: Instant::now() })
     }
 
     /// Tokens of a text, with what the model wants before one.
