@@ -41,7 +41,7 @@ pub(crate) fn chat(
             "no chat without a chat template: give a prompt after the model (or a file with --chat-template)"
         );
     };
-    let longest = CHAT_TOKENS.min(opened.checkpoint.spec().max_positions);
+    let longest = longest(args.engine.max_model_len, opened.checkpoint.spec().max_positions);
     let needs = Needs {
         seqs: 1,
         longest: Some(longest),
@@ -58,6 +58,11 @@ pub(crate) fn chat(
     Chat { engine: &engine, text, template: &template, params, opening, interrupts }.talk()?;
     lanes.end(engine)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Tokens of the longest conversation: as many as were asked for, which a model was found to read.
+fn longest(asked: Option<usize>, max_positions: usize) -> usize {
+    asked.unwrap_or(CHAT_TOKENS.min(max_positions))
 }
 
 struct Chat<'a> {
@@ -125,4 +130,15 @@ fn ask() -> Result<Option<String>> {
     let mut line = Vec::new();
     let read = io::stdin().lock().read_until(b'\n', &mut line).context("cannot read standard input")?;
     Ok((read > 0).then(|| String::from_utf8_lossy(&line).into_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chat_is_as_long_as_was_asked() {
+        assert_eq!((longest(None, 512), longest(None, 32_768)), (512, CHAT_TOKENS));
+        assert_eq!((longest(Some(16_384), 32_768), longest(Some(1024), 32_768)), (16_384, 1024));
+    }
 }
