@@ -6,6 +6,7 @@ mod bench;
 mod chat;
 mod check;
 mod check_cuda;
+mod clock;
 mod console;
 mod cuda_timing;
 mod display;

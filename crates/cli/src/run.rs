@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::args::RunArgs;
 use crate::chat;
+use crate::clock;
 use crate::console::{self, note, show};
 use crate::display::Voice;
 use crate::interrupts::{Heard, Interrupts};
@@ -44,8 +45,10 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
         return chat::chat(&args, lanes, &opened, &text, template, &params);
     };
     let ids = encode(&text, template.as_ref(), args.system.as_deref(), &prompt)?;
-    let answer = params.max_tokens.get_or_insert(ANSWER_TOKENS);
-    let longest = ids.len() + *answer as usize;
+    let answer = params.max_tokens.get_or_insert(ANSWER_TOKENS.max(params.min_tokens));
+    // No answer goes beyond what the model can read, however long it may be.
+    let positions = opened.checkpoint.spec().max_positions;
+    let longest = (ids.len() + *answer as usize).min(args.engine.max_model_len.unwrap_or(positions));
     let needs = Needs {
         seqs: 1,
         longest: Some(longest),
@@ -208,18 +211,7 @@ impl Said {
     }
 
     fn summary(&self, started: Instant, engine: &Engine) {
-        let first = self.first.unwrap_or(self.last);
-        let prefill = (first - self.begun).as_secs_f64();
-        note!(
-            "\n{} prompt tokens ({:.0}/s), {} generated{}; first token {:.0} ms after the start of the process, \
-             {:.0} ms after the prompt",
-            self.prompt_tokens,
-            self.prompt_tokens as f64 / prefill,
-            self.tokens,
-            self.rate(first),
-            (first - started).as_secs_f64() * 1e3,
-            prefill * 1e3,
-        );
+        note!("\n{}", self.times(started));
         let hold = engine.hold();
         note!(
             "peak memory {} of {} announced; weights {} and KV {} on the device, weights {} on the host, {} on disk",
@@ -230,6 +222,24 @@ impl Said {
             size(&hold.host_weight_bytes),
             size(&hold.disk_bytes)
         );
+    }
+
+    /// How much was read and said, and how fast.
+    fn times(&self, started: Instant) -> String {
+        let Some(first) = self.first else {
+            return format!("{} prompt tokens; the answer ended before its first", self.prompt_tokens);
+        };
+        let prefill = (first - self.begun).as_secs_f64();
+        format!(
+            "{} prompt tokens ({:.0}/s), {} generated{}; first token {:.0} ms after the start of the process, \
+             {:.0} ms after the prompt",
+            self.prompt_tokens,
+            self.prompt_tokens as f64 / prefill,
+            self.tokens,
+            self.rate(first),
+            (first - started).as_secs_f64() * 1e3,
+            prefill * 1e3,
+        )
     }
 
     /// How fast tokens came after the first, if any did.
@@ -274,6 +284,7 @@ pub(crate) fn render(text: &Text, template: &ChatTemplate, messages: &[Value]) -
         messages,
         ending: Ending::GenerationPrompt,
         special: text.special.clone(),
+        now: clock::now(),
         ..Conversation::default()
     };
     Ok(text.tokenizer.encode(&template.render(&conversation)?, Special::Without)?)
@@ -300,4 +311,15 @@ fn sampling(args: &RunArgs, text: &Text, vocab: usize) -> Result<SamplingParams>
 fn fresh_seed() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(0, |now| now.as_nanos() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_was_ended_before_its_first_token_has_no_rates() {
+        let said = Said::begun(5);
+        assert_eq!(said.times(said.begun), "5 prompt tokens; the answer ended before its first");
+    }
 }

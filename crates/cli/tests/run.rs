@@ -99,6 +99,32 @@ fn tokens_are_listed_biased_and_ended_at_by_their_ids() {
 }
 
 #[test]
+fn templates_are_told_the_date() {
+    let folder = Folder::new();
+    let template = "{% if strftime_now('%Y') == '1970' %}{{ raise_exception('the clock stands') }}{% endif %}\
+                    {{ messages[0].content }}";
+    std::fs::write(folder.path("dated.jinja"), template).expect("written");
+    say("llama", &["--chat-template", &folder.name("dated.jinja")]);
+}
+
+#[test]
+fn an_answer_is_as_long_as_it_must_be_where_nothing_says_how_long_it_may_be() {
+    let args = ["run", &golden("llama"), "hello", "--temperature", "0", "--min-tokens", "300"];
+    let ran = ballast(&args);
+    let generated = ran.err.split(" generated").next().and_then(|told| told.rsplit(' ').next());
+    let generated: usize = generated.and_then(|n| n.parse().ok()).expect("a count");
+    assert!(generated >= 300, "{}", ran.err);
+}
+
+#[test]
+fn kv_is_for_no_more_than_the_model_can_read() {
+    let ran = ballast(&["run", &golden("llama"), "hello", "--temperature", "0", "--max-tokens", "4000000"]);
+    let tokens = ran.err.split(" tokens)").next().and_then(|told| told.rsplit('(').next());
+    let tokens: usize = tokens.and_then(|n| n.parse().ok()).expect("a count");
+    assert!((304..=576).contains(&tokens), "{}", ran.err);
+}
+
+#[test]
 fn several_answers_have_seeds_of_their_own() {
     let sampled = |more: &[&str]| say("llama", &[&["--temperature", "1.5"], more].concat());
     let (one, two) = (sampled(&["--seed", "8"]), sampled(&["--seed", "9"]));

@@ -1,14 +1,13 @@
 //! The files that a result goes to.
 
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
-use model::template::WallClock;
 use serde_json::Value;
 
 use super::arrivals::Pace;
 use crate::args::{BenchServeArgs, typed};
+use crate::clock;
 use crate::output_file::JsonReport;
 
 /// Where results go, found writable before the run.
@@ -59,6 +58,5 @@ fn default_name(args: &BenchServeArgs, model: &str, pace: Option<Pace>) -> Resul
 
 /// Now, in UTC.
 pub(super) fn date() -> Result<String> {
-    let unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs()) as i64;
-    Ok(WallClock { unix_s, utc_offset_s: 0 }.strftime("%Y%m%d-%H%M%S")?)
+    Ok(clock::now().strftime("%Y%m%d-%H%M%S")?)
 }
