@@ -19,16 +19,16 @@ pub(crate) fn flexgen(args: FlexgenArgs) -> Result<ExitCode> {
     refuse_what_is_of_one_cell(&args)?;
     let rates = rates(&args.scenario)?;
     let json = JsonReport::open(args.scenario.json.as_deref())?;
+    let curve_file = args.curves.as_deref().map(OutputFile::open).transpose()?;
     let mut told = match (&args.model, args.mechanism) {
         (Some(model), _) => one(model, &args, rates, with_terms(&args, start(args.mechanism))?)?,
         (None, Runtime::Flexgen) => tables(rates, &|mechanism| with_terms(&args, mechanism))?,
         (None, Runtime::Ballast) => gains(&args.scenario, rates)?,
     };
     if args.model.is_none() {
-        let mut file = args.curves.as_deref().map(OutputFile::open).transpose()?;
         let found = figure_1(&args.scenario, rates)?;
         told["figure_1"] = curves(&found)?;
-        if let Some(file) = &mut file {
+        if let Some(mut file) = curve_file {
             file.begin()?;
             file.write(found.svg().as_bytes())?;
         }

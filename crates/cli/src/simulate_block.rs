@@ -29,14 +29,13 @@ pub(crate) fn simulate_block(args: &SimulateBlockArgs) -> Result<ExitCode> {
         );
     }
     let found = experiment.compare()?;
-    let model = format!("{} on {}", args.model, args.hardware);
-    tell(&model, &found)?;
     report.write(&found)?;
     if let Some((format, mut file)) = lanes {
         let text = format.draw(&experiment.lanes()?);
         file.begin()?;
         file.write(text.as_bytes())?;
     }
+    tell(&format!("{} on {}", args.model, args.hardware), &found)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -3,7 +3,7 @@
 mod common;
 
 use common::serving::{Asked, Scripted, Serving, response, stream};
-use common::{Folder, Ran, ballast, golden};
+use common::{Folder, Ran, ballast, command, golden};
 use serde_json::Value;
 
 const MODELS: &str = r#"{"data":[{"id":"org/scripted"}]}"#;
@@ -398,4 +398,26 @@ fn the_real_server_gives_what_was_asked_for() {
         }
     }
     bench(&server.url, &flags).refused(1, &["401"]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_result_that_cannot_be_shown_is_written() {
+    let (server, folder) = (Scripted::start(well), Folder::new());
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("Linux has it");
+    let (json, url) = (folder.name("x.json"), &server.url);
+    let mut bench = command(&[
+        "bench",
+        "serve",
+        "--base-url",
+        url,
+        "--disable-tqdm",
+        "--num-prompts",
+        "2",
+        "--json",
+        &json,
+    ]);
+    let ended = bench.stdout(full).output().expect("the binary starts");
+    assert_eq!(ended.status.code(), Some(1), "standard output is full");
+    assert_eq!(folder.json("x.json")["completed"], 2);
 }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Folder, ballast};
+use common::{Folder, ballast, command, golden};
 
 #[test]
 fn a_given_policy_and_a_planned_one() {
@@ -60,6 +60,31 @@ fn tables_and_what_is_not_known() {
     let bad = ["--batch-size", "1", "--num-batches", "1", "--percent", "90", "20", "0", "0", "0", "0"];
     let args = [&["simulate", "flexgen", "--model", "opt-30b"][..], &bad[..]].concat();
     ballast(&args).refused(1, &["more than all of them"]);
+}
+
+#[test]
+fn files_that_cannot_be_written_are_told_before_anything_is_planned() {
+    let model = golden("llama");
+    for args in [
+        &["plan", &model, "--curve", "/no/such/a.svg"][..],
+        &["plan", "opt-30b", "--curve", "/no/such/a.svg"],
+        &["simulate", "flexgen", "--curves", "/no/such/a.svg"],
+    ] {
+        let ran = ballast(args);
+        assert_eq!(ran.out, "", "{args:?}");
+        ran.refused(1, &["cannot write /no/such/a.svg"]);
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_plan_that_cannot_be_shown_is_written() {
+    let folder = Folder::new();
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("Linux has it");
+    let mut plan = command(&["plan", "opt-30b", "--json", &folder.name("plan.json")]);
+    let ended = plan.stdout(full).output().expect("the binary starts");
+    assert_eq!(ended.status.code(), Some(1), "standard output is full");
+    assert!(folder.json("plan.json")["generated_tokens_per_s"].as_f64() > Some(0.0));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::candidate::{Candidate, Homes, Job, Lengths, Scored};
 use super::search::{Fixed, Planner, rescored};
 use super::{dollars_per_hour, emit, tell};
 use crate::args::PlanArgs;
-use crate::console::{Misuse, note};
+use crate::console::{Misuse, note, show};
 use crate::display::Voice;
 use crate::loaded;
 use crate::output_file::{JsonReport, OutputFile};
@@ -28,6 +28,7 @@ pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
     refuse_what_is_not_planned_by(&args)?;
     let json = JsonReport::open(scenario.json.as_deref())?;
     let mut config_file = args.emit_config.as_deref().map(OutputFile::open).transpose()?;
+    let curve_file = args.curve.as_deref().map(OutputFile::open).transpose()?;
     let job = Job {
         requests: args.num_prompts.unwrap_or(REQUESTS),
         input: scenario.prompt_len() as usize,
@@ -48,24 +49,24 @@ pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
     let best = &found.scored[0];
     let more = planner.one_more_gib(best.run.tokens_per_s())?;
     let mut told = tell::report(&found, job, more);
-    tell::table(&opened.name, &found, job, more)?;
-    tell::correction(&mut told, &by.correction)?;
-    if let Some(dollars) = dollars_per_hour(&args) {
-        tell::dollars(&mut told, best.run.tokens_per_s() * 3600.0 / dollars)?;
-    }
-    if let Some(path) = &args.curve {
-        let mut file = OutputFile::open(path)?;
-        let points = frontier(planner.curve()?);
-        let curve = Curve { name: opened.name.clone(), points };
-        file.begin()?;
-        file.write(chart(format!("{}, planned", opened.name), vec![curve]).svg().as_bytes())?;
-    }
+    let corrected = tell::correction(&mut told, &by.correction);
+    let hour = best.run.tokens_per_s() * 3600.0;
+    let dollars = dollars_per_hour(&args).map(|dollars| tell::dollars(&mut told, hour / dollars));
+    // Files first: what took minutes to find is not lost where nobody reads standard output to its end.
+    json.write(&told)?;
     if let Some(file) = &mut config_file {
         file.begin()?;
         file.write(emit::toml(&args, best, job).as_bytes())?;
         note!("flags of this plan: {}", args.emit_config.as_deref().unwrap_or(".".as_ref()).display());
     }
-    json.write(&told)?;
+    if let Some(mut file) = curve_file {
+        let points = frontier(planner.curve()?);
+        let curve = Curve { name: opened.name.clone(), points };
+        file.begin()?;
+        file.write(chart(format!("{}, planned", opened.name), vec![curve]).svg().as_bytes())?;
+    }
+    tell::table(&opened.name, &found, job, more)?;
+    [corrected, dollars].iter().flatten().try_for_each(|line| show!("{line}"))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use sim::flexgen::{Mechanism, Overlap, Planned, Rates, Wanted, peak};
 use spec::{ByTier, Tier};
 
+use super::tell;
 use crate::args::{AttendOn, DeviceName, HostWeights, Kv, PlanArgs, ScheduleName, Weights};
 use crate::console::{Misuse, note, show};
 use crate::output_file::{JsonReport, OutputFile};
@@ -71,6 +72,7 @@ fn refuse_what_is_not_heard(args: &PlanArgs) -> Result<()> {
 pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
     refuse_what_is_not_heard(&args)?;
     let json = JsonReport::open(args.scenario.json.as_deref())?;
+    let curve_file = args.curve.as_deref().map(OutputFile::open).transpose()?;
     let rates = budgets(&args, rates(&args.scenario)?);
     let block = args.engine.schedule.batch_size.zip(args.engine.schedule.num_batches);
     let block =
@@ -89,19 +91,16 @@ pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
     let peak = peak(&planned.case, rates, Mechanism::BALLAST);
     told["peak_bytes"] = by_tier(peak.map(|bytes| bytes as u64));
     told["one_more_gib_tokens_per_s"] = by_tier(more);
-    table(&args.model, &planned, peak, &binds, more)?;
-    if let Some(cost) = super::dollars_per_hour(&args) {
-        let tokens = planned.prediction.generated_tokens_per_s * 3600.0 / cost;
-        told["tokens_per_dollar"] = json!(tokens);
-        show!("tokens per dollar     {tokens:.0}")?;
-    }
-    if let Some(path) = &args.curve {
-        let mut file = OutputFile::open(path)?;
+    let hour = planned.prediction.generated_tokens_per_s * 3600.0;
+    let dollars = super::dollars_per_hour(&args).map(|dollars| tell::dollars(&mut told, hour / dollars));
+    json.write(&told)?;
+    if let Some(mut file) = curve_file {
         let points = curve(&args.model, &Wanted { max_latency_s: None, ..wanted }, rates, Mechanism::BALLAST);
         file.begin()?;
         file.write(chart(format!("{}, planned", args.model), vec![points]).svg().as_bytes())?;
     }
-    json.write(&told)?;
+    table(&args.model, &planned, peak, &binds, more)?;
+    dollars.map_or(Ok(()), |line| show!("{line}"))?;
     Ok(ExitCode::SUCCESS)
 }
 

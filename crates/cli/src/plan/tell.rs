@@ -121,15 +121,15 @@ pub(super) fn table(model: &str, found: &Found, job: Job, more: ByTier<f64>) -> 
     show!("binds                 {}", binds(best).join(", "))
 }
 
-/// What runs have found out about the profile, where that is something.
-pub(super) fn correction(told: &mut Value, correction: &Correction) -> Result<()> {
+/// What runs have found out about the profile; as a line, where that is something.
+pub(super) fn correction(told: &mut Value, correction: &Correction) -> Option<String> {
     let factors = OpSort::ALL.map(|sort| (sort.name().to_string(), json!(correction.factor(sort))));
     told["correction"] = factors.into_iter().collect::<serde_json::Map<_, _>>().into();
-    correction.told().map_or(Ok(()), |line| show!("corrected by runs     {line}"))
+    correction.told().map(|line| format!("corrected by runs     {line}"))
 }
 
-/// Tokens for a dollar.
-pub(super) fn dollars(told: &mut Value, tokens: f64) -> Result<()> {
+/// Tokens for a dollar, as a line too.
+pub(super) fn dollars(told: &mut Value, tokens: f64) -> String {
     told["tokens_per_dollar"] = json!(tokens);
-    show!("tokens per dollar     {tokens:.0}")
+    format!("tokens per dollar     {tokens:.0}")
 }

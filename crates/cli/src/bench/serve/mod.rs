@@ -70,8 +70,9 @@ pub(crate) fn serve(args: BenchServeArgs) -> Result<ExitCode> {
     let figures = Figures::of(&answers, &input_lens, took.as_secs_f64(), &args.report.goodput);
     let report =
         Report { args: &args, model: &model, figures, answers: &answers, input_lens: &input_lens, pace };
-    report.show()?;
+    // The files first: a run is not lost where nobody reads standard output to its end.
     files.write(&report.json()?)?;
+    report.show()?;
     if report.figures.completed == 0 {
         bail!("all {} requests failed", answers.len());
     }
