@@ -155,6 +155,9 @@ pub(super) fn percent(value: Option<f64>) -> String {
 /// `9 of 16 within 15 %; median error 8.1 %, largest 21.0 %`
 pub(super) fn summary(errors: impl Iterator<Item = f64>, within: f64) -> String {
     let errors: Vec<f64> = errors.map(f64::abs).collect();
+    if errors.is_empty() {
+        return "nothing was measured".into();
+    }
     let good = errors.iter().filter(|error| **error <= within).count();
     format!(
         "{good} of {} within {:.0} %; median error {:.1} %, largest {:.1} %",
@@ -176,6 +179,7 @@ mod tests {
             summary(errors.into_iter(), 0.15),
             "2 of 3 within 15 %; median error 12.0 %, largest 40.0 %"
         );
+        assert_eq!(summary([].into_iter(), 0.15), "nothing was measured");
         assert_eq!((percent(Some(-0.123)), percent(None)), ("-12.3 %".into(), "-".into()));
     }
 
