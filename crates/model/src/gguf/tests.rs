@@ -154,6 +154,14 @@ fn what_is_not_built_is_refused_by_name() {
     let mut experts = tiny_gguf("llama");
     experts.uint("llama.expert_count", 8);
     check_refused(&experts, "expert_count");
+    for key in ["llama.logit_scale", "llama.embedding_scale", "llama.attention.scale"] {
+        let mut scaled = tiny_gguf("llama");
+        scaled.float(key, 0.25);
+        check_refused(&scaled, key);
+    }
+    let mut unscaled = tiny_gguf("llama");
+    unscaled.float("llama.logit_scale", 1.0).float("llama.residual_scale", 0.0);
+    assert!(open(&unscaled).is_ok());
     let mut kind = tiny_gguf("llama");
     kind.tensor("x", &[256], 20, vec![0; 256]);
     check_refused(&kind, "type IQ4_NL");

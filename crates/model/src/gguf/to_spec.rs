@@ -16,10 +16,13 @@ const NEUTRAL: [&str; 6] = [
     "expert_count",
     "attention.clamp_kqv",
     "attention.max_alibi_bias",
+    "attention.scale",
     "attn_logit_softcapping",
     "final_logit_softcapping",
-    "residual_scale",
 ];
+
+/// Scales of other architectures: 1, or 0 for none, changes nothing.
+const SCALES: [&str; 3] = ["embedding_scale", "logit_scale", "residual_scale"];
 
 /// Key of the usual chat template; those of others have their names after a point.
 const TEMPLATE: &str = "tokenizer.chat_template";
@@ -128,7 +131,7 @@ impl Gguf {
             window: self.window(&keys)?,
             tied_head: !self.has("output.weight"),
             embed_dim: hidden,
-            logit_scale: keys.float("logit_scale")?.map_or(1.0, |s| s as f32),
+            logit_scale: 1.0,
             bos: self.metadata.token("tokenizer.ggml.bos_token_id")?,
             eos: self.ends()?,
             dtype: self.dtype(),
@@ -152,9 +155,11 @@ impl Gguf {
             Error::unsupported(file, format!("the architecture `{name}`"), supported)
         })?;
         let keys = Keys { metadata: &self.metadata, architecture: name };
-        for key in NEUTRAL {
+        for key in NEUTRAL.into_iter().chain(SCALES) {
             let value = self.metadata.get(&keys.name(key));
-            if !matches!(value, None | Some(Value::Uint(0) | Value::Int(0) | Value::Float(0.0))) {
+            let nothing = matches!(value, None | Some(Value::Uint(0) | Value::Int(0) | Value::Float(0.0)));
+            let one = SCALES.contains(&key) && matches!(value, Some(Value::Float(1.0)));
+            if !nothing && !one {
                 let what = format!("`{}` = {}", keys.name(key), short(value));
                 return Err(Error::unsupported(file, what, "models without it"));
             }
