@@ -67,14 +67,15 @@ fn prompts_that_come_back_from_the_drive() {
 #[test]
 fn windows_and_passages_have_room_in_the_model() {
     let (model, folder) = (golden("llama"), Folder::new());
-    let text = folder.write("text.txt", &"The old whale swam on in the evening. ".repeat(20));
+    let text = folder.write("text.txt", "The old whale swam on in the evening. ".repeat(20));
     let eval =
         |what: &str, more: &[&str]| ballast(&[&["eval", what, &model, "--text", &text], more].concat());
-    let beyond = eval("perplexity", &["--context", "512"]);
+    let beyond = eval("perplexity", &["--context", "512", "--stride", "64"]);
     assert!(!beyond.err.contains("memory:"), "it is told before anything is planned: {}", beyond.err);
     beyond.refused(1, &["513 tokens", "room for, 512", "--context"]);
-    eval("perplexity", &["--context", "64", "--max-model-len", "32"]).refused(1, &["65 tokens", "--context"]);
-    eval("perplexity", &["--context", "511"]).fine();
+    let less = eval("perplexity", &["--context", "64", "--stride", "64", "--max-model-len", "32"]);
+    less.refused(1, &["66 tokens", "room for, 32", "--context"]);
+    eval("perplexity", &["--context", "511", "--stride", "64"]).fine();
     eval("next-word", &["--max-model-len", "64"]).fine();
 }
 
