@@ -30,9 +30,11 @@ mod serve;
 mod simulate_block;
 mod timed;
 
+use std::any::Any;
+use std::panic::{catch_unwind, resume_unwind};
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use clap::error::{ContextKind, ErrorKind};
 use clap::{CommandFactory, Parser};
 
@@ -41,7 +43,7 @@ use console::Misuse;
 use layers::layered;
 
 fn main() -> ExitCode {
-    let result = settled().and_then(|cli| dispatch(cli.command));
+    let result = catch_unwind(|| settled().and_then(|cli| dispatch(cli.command))).unwrap_or_else(lost_device);
     result.unwrap_or_else(|error| {
         let code = console::exit_code(&error);
         if code != ExitCode::SUCCESS {
@@ -49,6 +51,14 @@ fn main() -> ExitCode {
         }
         code
     })
+}
+
+/// What is told of a device that failed at work where no engine runs that would tell of it. Other panics have told of themselves.
+fn lost_device(payload: Box<dyn Any + Send>) -> Result<ExitCode> {
+    match payload.downcast::<cuda::Lost>() {
+        Ok(lost) => Err(anyhow!(lost.0)),
+        Err(panic) => resume_unwind(panic),
+    }
 }
 
 /// The command line, with what the environment and a configuration file add to it.

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <vector>
 
 #define BALLAST_EMULATED 1
@@ -352,6 +353,13 @@ static inline void mma_halves(float (&c)[4], unsigned a0, unsigned a1, unsigned 
 }
 #endif
 
+// Bytes that a kernel takes as its arguments; 0 if there is none of that name.
+extern "C" unsigned ballast_arguments(const char* name) {
+  const emu::Kernel* kernel = emu::kernels();
+  while (kernel && std::strcmp(kernel->name, name) != 0) kernel = kernel->next;
+  return kernel ? kernel->args_bytes : 0;
+}
+
 // Runs a kernel over a whole grid. 0; 1 if there is none of that name; 2 if its arguments are of another size, of which the
 // driver would copy as much as the kernel takes.
 extern "C" int ballast_launch(
@@ -360,6 +368,9 @@ extern "C" int ballast_launch(
   while (kernel && std::strcmp(kernel->name, name) != 0) kernel = kernel->next;
   if (!kernel || threads % 32 != 0) return 1;
   if (kernel->args_bytes != args_bytes) return 2;
+  // Its threads are fibers of the caller, and there is one device.
+  static std::mutex lock;
+  std::lock_guard<std::mutex> guard(lock);
   emu::grid_size = {x, y, 1};
   emu::block_size = {threads, 1, 1};
   emu::launched_bytes = block_bytes;

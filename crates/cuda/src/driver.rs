@@ -33,8 +33,8 @@ pub struct Launch<'a> {
 /// Queues of copies and kernels over one memory. Those of a queue are done in the order in which they are asked for; which
 /// queue a call goes to is [`kernels::queue::current`].
 ///
-/// After the memory is there nothing returns an error: a device that fails at work is lost, and the call panics with the
-/// driver's words, which ends the engine.
+/// After the memory is there nothing returns an error: a device that fails at work is lost, and the call unwinds with
+/// [`Lost`](crate::Lost), which ends the engine.
 pub trait Driver: Send + Sync {
     /// Takes the device's memory, zeroed, once; returns the address of its first byte (aligned to 256).
     ///

@@ -79,6 +79,10 @@ pub enum CudaError {
     },
 }
 
+/// What a call unwinds with whose device fails at work: the driver's words. No hook for panics hears of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost(pub String);
+
 impl CudaError {
     /// Of a library of which no file serves.
     pub(crate) fn without(

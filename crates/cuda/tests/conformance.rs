@@ -1,4 +1,4 @@
-//! The conformance table over the kernels' own text, run by the emulation.
+//! What `gpu.rs` does not show of the kernels' own text on a stand-in: products of halves, and rows that are the same whatever their number.
 
 mod emulator;
 
@@ -12,7 +12,7 @@ use kernels::linear::{Activations, Format, RowOrder, pack_bf16, packed_bytes, pa
 use kernels::table::{Case, Reach, conformance};
 use kernels::{CpuDevice, Isa, Mat, Team};
 
-/// Runs every case that `wanted` chooses.
+/// Runs every case of the conformance table that `wanted` chooses.
 fn check(mma: Mma, wanted: impl Fn(&Case) -> bool) {
     if emulator::compiler().is_none() {
         return;
@@ -31,31 +31,6 @@ fn check(mma: Mma, wanted: impl Fn(&Case) -> bool) {
     }
     assert!(count > 0, "no case was chosen");
     assert!(failures.is_empty(), "{} of {count} cases fail:\n  {}", failures.len(), failures.join("\n  "));
-}
-
-#[test]
-fn rows_agree_with_the_reference() {
-    check(Mma::Defined, |case| case.name.starts_with("norm") || case.name.starts_with("gather"));
-}
-
-#[test]
-fn linears_agree_with_the_reference() {
-    check(Mma::Defined, |case| case.name.starts_with("linear"));
-}
-
-#[test]
-fn pages_are_written_like_the_references() {
-    check(Mma::Defined, |case| case.name.starts_with("store_kv"));
-}
-
-#[test]
-fn attention_agrees_with_the_reference() {
-    check(Mma::Defined, |case| case.name.starts_with("attend"));
-}
-
-#[test]
-fn values_are_chosen_as_the_reference_does() {
-    check(Mma::Defined, |case| case.name.starts_with("choose"));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod delayed;
 mod emulator;
+mod stand_in;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use model::decoder::WeightsAs;
 use model::sampling::SamplingParams;
 use policy::sched::{Delegate, Schedule};
 use spec::{ByTier, Lane, Split, Tier};
+use stand_in::StandIn;
 
 fn checkpoint() -> Checkpoint {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/golden/llama-gqa-tied");
@@ -141,6 +143,17 @@ fn check_tokens(runs: Runs) {
 #[test]
 fn swapped_kv_and_copied_weights_change_no_token() {
     all().into_iter().for_each(check_tiers);
+}
+
+#[test]
+fn the_same_on_a_stand_in() {
+    let tests = [
+        "tokens_taken_on_the_device_are_those_taken_on_the_host",
+        "swapped_kv_and_copied_weights_change_no_token",
+    ];
+    if let Some(stand_in) = StandIn::new() {
+        stand_in.runs(&tests);
+    }
 }
 
 /// Prompts so short that how they are cut, and what else is in their batch, makes no difference.

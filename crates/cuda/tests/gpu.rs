@@ -1,7 +1,8 @@
-//! The conformance table, sampling and copies on a GPU, where there is one; what is said where there is none.
+//! The conformance table, sampling and copies on a GPU, where there is one, and on its stand-in; what is said where there is none.
 
 mod sampling;
 mod scattered;
+mod stand_in;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,6 +12,7 @@ use kernels::device::Device;
 use kernels::queue::{self, Mark};
 use kernels::table::{Case, Reach, conformance};
 use kernels::{CpuDevice, Isa, Team};
+use stand_in::StandIn;
 
 /// A GPU, if there is one; says so if not.
 fn open(bytes: usize) -> Option<CudaDevice> {
@@ -45,12 +47,14 @@ fn every_case_agrees_with_the_reference() {
     let most = cases.iter().map(|case| case.bytes).max().unwrap_or(0);
     let Some(mut device) = open(most) else { return };
     let team = Arc::new(Team::new(2));
-    for case in cases {
+    let failed = cases.iter().filter_map(|case| {
         device.reset();
         let mut reference = CpuDevice::new(case.bytes, Arc::clone(&team), Isa::detect()).unwrap();
         let verdict = case.check_in_own_order(&mut device, &mut reference).unwrap();
-        assert!(verdict.passed, "{}: {:e}", case.name, verdict.error);
-    }
+        (!verdict.passed).then(|| format!("{}: {:e}", case.name, verdict.error))
+    });
+    let failed: Vec<String> = failed.collect();
+    assert!(failed.is_empty(), "{} of {} cases fail:\n  {}", failed.len(), cases.len(), failed.join("\n  "));
 }
 
 #[test]
@@ -85,5 +89,19 @@ fn what_is_missing_is_named() {
             assert!(text.contains(library) && text.contains("--device cpu"), "{text}");
         }
         Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}
+
+#[test]
+fn the_same_on_a_stand_in() {
+    let tests = [
+        "tokens_are_those_of_the_cpus_sampler",
+        "what_is_spread_arrives_and_is_collected",
+        "every_case_agrees_with_the_reference",
+        "marks_know_when_they_were_reached",
+        "what_is_missing_is_named",
+    ];
+    if let Some(stand_in) = StandIn::new() {
+        stand_in.runs(&tests);
     }
 }

@@ -93,7 +93,10 @@ impl Run {
         let why = match result {
             Ok(None) => return,
             Ok(Some(why)) => why,
-            Err(_) => "its thread panicked; please report this, with the message above".to_string(),
+            Err(payload) => match payload.downcast::<cuda::Lost>() {
+                Ok(lost) => lost.0,
+                Err(_) => "its thread panicked; please report this, with the message above".to_string(),
+            },
         };
         *lock(dead) = Some(why.clone());
         self.world.fail_all(&why);

@@ -30,7 +30,7 @@ use crate::args::CopyArgs;
 use crate::compiler::{self, Architecture, compile, options};
 use crate::module::Module;
 use crate::product::{Places, Product, Products, Room};
-use crate::{CudaError, Driver, Graphs, Launch};
+use crate::{CudaError, Driver, Graphs, Launch, Lost};
 
 pub(crate) use cublaslt::ROOM as PRODUCT_ROOM;
 pub use look::free_memory;
@@ -295,9 +295,10 @@ fn load_image(image: &[u8]) -> Result<sys::CUmodule, DriverError> {
     unsafe { result::module::load_data(image.as_ptr().cast()) }
 }
 
-/// A device that fails at work is lost: nothing that it was asked for can be relied upon.
+/// A device that fails at work is lost: nothing that it was asked for can be relied upon. Unwinds to whoever ends the engine and tells of
+/// it: this is no mistake of the program's, whose place people would be shown.
 fn lost(what: &str, why: DriverError) -> ! {
-    panic!("the CUDA device failed to {what}: {why:?}")
+    resume_unwind(Box::new(Lost(format!("the CUDA device failed to {what}: {why:?}"))))
 }
 
 impl Driver for Gpu {
@@ -452,7 +453,8 @@ impl Products for Gpu {
         let library = self.library.as_ref().expect("who has none is not asked");
         // SAFETY: the device planned the places by the room above, and they lie in its memory.
         let asked = unsafe { library.multiply(product, places, self.stream()) };
-        asked.unwrap_or_else(|why| panic!("the CUDA device failed to multiply {product:?}: {why}"));
+        let failed = |why| Lost(format!("the CUDA device failed to multiply {product:?}: {why}"));
+        asked.unwrap_or_else(|why| resume_unwind(Box::new(failed(why))));
     }
 }
 

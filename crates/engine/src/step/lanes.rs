@@ -266,6 +266,7 @@ impl<W: Work> Shared<W> {
 /// What a panic says.
 pub fn panic_words(payload: &(dyn Any + Send)) -> String {
     let words = payload.downcast_ref::<&str>().map(ToString::to_string);
+    let words = words.or_else(|| payload.downcast_ref::<cuda::Lost>().map(|lost| lost.0.clone()));
     words.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it panicked".into())
 }
 
