@@ -39,8 +39,10 @@ CALL cuMemAlloc_v2(uint64_t* at, size_t bytes) {
   if (!(*at = map_memory(bytes, Range::DEVICE))) return OUT_OF_MEMORY;
   return taken += bytes, DONE;
 }
+// What is under way ends first, on a device that is lost too.
 static int unmap(uint64_t at, Range::Kind kind) {
   wait_for_all();
+  IN_CONTEXT;
   Guard guard(memory_lock);
   auto found = memory.find(at);
   if (found == memory.end() || found->second.kind != kind) return INVALID_VALUE;
@@ -50,20 +52,14 @@ static int unmap(uint64_t at, Range::Kind kind) {
   memory.erase(found);
   return DONE;
 }
-CALL cuMemFree_v2(uint64_t at) {
-  IN_CONTEXT;
-  return unmap(at, Range::DEVICE);
-}
+CALL cuMemFree_v2(uint64_t at) { return unmap(at, Range::DEVICE); }
 CALL cuMemHostAlloc(void** at, size_t bytes, unsigned flags) {
   IN_CONTEXT;
   if (bytes == 0 || flags > 7) return INVALID_VALUE;
   Guard guard(memory_lock);
   return *at = (void*)map_memory(bytes, Range::PINNED), *at ? DONE : OUT_OF_MEMORY;
 }
-CALL cuMemFreeHost(void* at) {
-  IN_CONTEXT;
-  return unmap((uint64_t)at, Range::PINNED);
-}
+CALL cuMemFreeHost(void* at) { return unmap((uint64_t)at, Range::PINNED); }
 CALL cuMemHostGetDevicePointer_v2(uint64_t* there, void* at, unsigned flags) {
   IN_CONTEXT;
   look_at((uint64_t)at, 1, false);
@@ -80,8 +76,8 @@ CALL cuMemHostRegister_v2(void* at, size_t bytes, unsigned flags) {
   return memory[(uint64_t)at] = {bytes, Range::REGISTERED}, DONE;
 }
 CALL cuMemHostUnregister(void* at) {
-  IN_CONTEXT;
   wait_for_all();
+  IN_CONTEXT;
   Guard guard(memory_lock);
   auto found = memory.find((uint64_t)at);
   if (found == memory.end() || found->second.kind != Range::REGISTERED) return NOT_REGISTERED;
@@ -96,7 +92,10 @@ CALL cuMemsetD8_v2(uint64_t at, unsigned char value, size_t bytes) {
 static int copy(uint64_t to, uint64_t from, size_t bytes, Stream* stream) {
   IN_CONTEXT;
   KNOWN(streams, stream);
-  return stream->ask([=] { std::memmove((void*)to, (void*)from, bytes); }), DONE;
+  auto task = [=] {
+    if (!is_lost()) std::memmove((void*)to, (void*)from, bytes);
+  };
+  return stream->ask(task), DONE;
 }
 CALL cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, Stream* stream) {
   look_at(to, bytes, true);
