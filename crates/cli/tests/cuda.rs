@@ -29,18 +29,20 @@ fn a_prompt_is_answered_as_on_the_cpu() {
     assert_eq!(got, want);
 }
 
-/// Sequences that come and go, steps run as graphs and one by one, in several orders of the streams.
+/// Sequences that come and go, steps run as graphs and one by one, in several orders of the streams, on one tier and on three.
 #[test]
 fn a_batch_is_answered_as_on_the_cpu() {
     let Some(stand_in) = StandIn::new() else { return };
     let folder = Folder::new();
     let line = |i: usize| {
         let prompt: Vec<usize> = (0..5 + 9 * (i % 4)).map(|j| 3 + (31 * i + 17 * j) % 90).collect();
-        let body = json!({"prompt": prompt, "temperature": 0, "max_tokens": 4 + i % 7, "ignore_eos": true});
+        let body = json!({
+            "prompt": prompt, "temperature": i % 2, "seed": i, "max_tokens": 4 + i % 9, "ignore_eos": true,
+        });
         json!({"custom_id": format!("{i}"), "method": "POST", "url": "/v1/completions", "body": body})
             .to_string()
     };
-    let input = folder.write("in.jsonl", (0..12).map(line).collect::<Vec<_>>().join("\n"));
+    let input = folder.write("in.jsonl", (0..14).map(line).collect::<Vec<_>>().join("\n"));
     let texts = |ran: Ran, file: &str| -> Vec<Value> {
         ran.fine();
         let lines: Vec<Value> =
@@ -57,11 +59,15 @@ fn a_batch_is_answered_as_on_the_cpu() {
         texts(on_the_stand_in(&stand_in, &args, settings), file)
     };
     let want = run("cpu", &[], &[]);
-    assert!(want.len() == 12 && want.iter().all(Value::is_string), "{want:?}");
-    for (seed, graphs) in [("1", "on"), ("2", "on"), ("3", "off")] {
+    assert!(want.len() == 14 && want.iter().all(Value::is_string), "{want:?}");
+    let tiers =
+        "--percent 40 60 20 30 100 0 --schedule zigzag --num-batches 2 --batch-size 2 --attend device";
+    let cases = [("1", "on", ""), ("2", "on", ""), ("3", "off", ""), ("1", "on", tiers), ("2", "off", tiers)];
+    for (i, (seed, graphs, flags)) in cases.into_iter().enumerate() {
         let settings = [("BALLAST_STAND_IN_SEED", seed), ("BALLAST_CUDA_GRAPHS", graphs)];
-        let got = run(&format!("cuda-{seed}"), &["--device", "cuda"], &settings);
-        assert_eq!(got, want, "seed {seed}, graphs {graphs}");
+        let flags: Vec<&str> = ["--device", "cuda"].into_iter().chain(flags.split_whitespace()).collect();
+        let got = run(&format!("cuda-{i}"), &flags, &settings);
+        assert_eq!(got, want, "seed {seed}, graphs {graphs}, {flags:?}");
     }
 }
 

@@ -4,6 +4,7 @@
 //! is one number per lane, the newest ticket that it has done, and waiting is comparing with it.
 
 use std::any::Any;
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -66,7 +67,8 @@ pub trait Work: Send + Sync + 'static {
         false
     }
 
-    /// All nodes of a program have been run. Where they ask for what is done later, this waits until that is done.
+    /// All nodes of a program have been run, and those of every program that was submitted before. Where they ask for what is done
+    /// later, this waits until that is done.
     fn finished(&self, context: &Self::Context);
 
     /// A node failed or panicked; nothing that was submitted will finish any more.
@@ -77,7 +79,7 @@ pub trait Work: Send + Sync + 'static {
 pub struct Lanes<W: Work> {
     queues: Vec<Sender<Run<W>>>,
     ends: Option<Ends<W>>,
-    work: Arc<W>,
+    shared: Arc<Shared<W>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -86,6 +88,9 @@ type Ends<W> = Sender<Arc<Submitted<W>>>;
 
 struct Shared<W: Work> {
     work: Arc<W>,
+    /// Programs whose end nobody was told of, in the order in which they were submitted: a lane may be done with its share of one
+    /// before another is with that of an earlier one, and what a step came to counts for the next.
+    open: Mutex<VecDeque<Arc<Submitted<W>>>>,
     progress: Vec<AtomicU64>,
     poisoned: AtomicBool,
     sleep: Mutex<()>,
@@ -112,6 +117,7 @@ impl<W: Work> Lanes<W> {
     pub fn new(count: usize, work: Arc<W>) -> std::io::Result<Lanes<W>> {
         let shared = Arc::new(Shared {
             work: Arc::clone(&work),
+            open: Mutex::default(),
             progress: (0..count).map(|_| AtomicU64::new(0)).collect(),
             poisoned: AtomicBool::new(false),
             sleep: Mutex::new(()),
@@ -134,14 +140,15 @@ impl<W: Work> Lanes<W> {
             queues.push(queue);
             spawn(format!("lane-{lane}"), Box::new(move || shared.serve(lane, &runs, ends.as_ref())))?;
         }
-        Ok(Lanes { queues, ends, work, threads })
+        Ok(Lanes { queues, ends, shared, threads })
     }
 
     /// Hands over a program: `tasks` in order of submission.
     pub fn submit(&mut self, context: W::Context, tasks: Vec<Task>) {
         let program = Arc::new(Submitted { context, left: AtomicUsize::new(tasks.len()) });
+        lock(&self.shared.open).push_back(Arc::clone(&program));
         if tasks.is_empty() {
-            end(&*self.work, program, self.ends.as_ref());
+            self.shared.tell_ends(self.ends.as_ref());
             return;
         }
         let mut runs: Vec<Vec<Task>> = self.queues.iter().map(|_| Vec::new()).collect();
@@ -166,15 +173,6 @@ impl<W: Work> Drop for Lanes<W> {
     }
 }
 
-/// Tells of a program whose nodes have all been run, or leaves that to the thread that waits for ends.
-fn end<W: Work>(work: &W, program: Arc<Submitted<W>>, ends: Option<&Ends<W>>) {
-    match ends {
-        // That thread ends early only when the lanes are poisoned, which `failed` has told already.
-        Some(ends) => drop(ends.send(program)),
-        None => work.finished(&program.context),
-    }
-}
-
 impl<W: Work> Shared<W> {
     /// Whatever panics here, a lane that is gone is told: others wait for it.
     fn serve(&self, lane: LaneId, runs: &Receiver<Run<W>>, ends: Option<&Ends<W>>) {
@@ -191,11 +189,23 @@ impl<W: Work> Shared<W> {
                 if !ready || !self.run_one(lane, &run.program.context, task) {
                     return;
                 }
-                // Told before the progress shows, so that programs that wait for this one end after it.
                 if run.program.left.fetch_sub(1, Ordering::AcqRel) == 1 {
-                    end(&*self.work, Arc::clone(&run.program), ends);
+                    self.tell_ends(ends);
                 }
                 self.advance(lane, task.ticket);
+            }
+        }
+    }
+
+    /// Tells of programs whose nodes have all been run, in their order, or leaves that to the thread that waits for ends.
+    fn tell_ends(&self, ends: Option<&Ends<W>>) {
+        let mut open = lock(&self.open);
+        while open.front().is_some_and(|oldest| oldest.left.load(Ordering::Acquire) == 0) {
+            let program = open.pop_front().expect("it was just seen");
+            match ends {
+                // That thread ends early only when the lanes are poisoned, which `failed` has told already.
+                Some(ends) => drop(ends.send(program)),
+                None => self.work.finished(&program.context),
             }
         }
     }
@@ -337,6 +347,22 @@ mod tests {
             lanes.submit(8, vec![task(1, 5, 0, &after(0, 4))]);
             assert_eq!((results.recv().unwrap(), results.recv().unwrap()), (Ok(7), Ok(8)));
             assert_eq!(*notes.log.lock().unwrap(), [(7, 0), (7, 1), (7, 2), (7, 3), (8, 0)]);
+        }
+    }
+
+    /// Though the second has been run before a lane is done with the first.
+    #[test]
+    fn programs_end_in_the_order_in_which_they_were_submitted() {
+        let (open, gate) = channel();
+        (0..3).for_each(|_| open.send(()).unwrap());
+        for gate in [None, Some(gate)] {
+            let (mut lanes, notes, results) = lanes_behind(gate, 2);
+            lanes.submit(1, vec![task(0, 1, 0, &[]), task(1, 2, 1, &[(0, 3)])]);
+            lanes.submit(2, vec![task(0, 3, 0, &[])]);
+            lanes.submit(3, vec![]);
+            let ended: Vec<_> = results.iter().take(3).map(Result::unwrap).collect();
+            assert_eq!(ended, [1, 2, 3]);
+            assert_eq!(*notes.log.lock().unwrap(), [(1, 0), (2, 0), (1, 1)]);
         }
     }
 
