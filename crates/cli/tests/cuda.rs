@@ -2,6 +2,8 @@
 //! what is asked of it.
 
 mod common;
+#[path = "../../cuda/tests/host/mod.rs"]
+mod host;
 #[path = "../../cuda/tests/stand_in/mod.rs"]
 mod stand_in;
 

@@ -1,6 +1,7 @@
 //! Attention of a row, whatever else is attended with it: by kernels that are emulated, and on a GPU if there is one.
 
 mod emulator;
+mod host;
 
 use std::sync::Arc;
 

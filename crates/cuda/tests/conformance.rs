@@ -1,6 +1,7 @@
 //! What `gpu.rs` does not show of the kernels' own text on a stand-in: products of halves, and rows that are the same whatever their number.
 
 mod emulator;
+mod host;
 
 use std::sync::Arc;
 

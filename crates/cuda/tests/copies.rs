@@ -1,6 +1,7 @@
 //! Scattered buffers between host and device, its kernels emulated.
 
 mod emulator;
+mod host;
 mod scattered;
 
 use cuda::GpuDevice;

@@ -2,6 +2,7 @@
 
 mod delayed;
 mod emulator;
+mod host;
 mod stand_in;
 
 use std::path::Path;

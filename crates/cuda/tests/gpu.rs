@@ -1,5 +1,6 @@
 //! The conformance table, sampling and copies on a GPU, where there is one, and on its stand-in; what is said where there is none.
 
+mod host;
 mod sampling;
 mod scattered;
 mod stand_in;

@@ -1,6 +1,7 @@
 //! Weights that were put into rows for a library of products, its kernels emulated: what reads them then.
 
 mod emulator;
+mod host;
 
 use cuda::GpuDevice;
 use emulator::{Emulator, Mma};

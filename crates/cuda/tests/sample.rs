@@ -1,6 +1,7 @@
 //! Tokens taken on the device, its kernels emulated: those of the CPU's sampler, case by case.
 
 mod emulator;
+mod host;
 mod sampling;
 
 use cuda::GpuDevice;

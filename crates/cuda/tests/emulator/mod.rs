@@ -1,7 +1,4 @@
 //! A driver whose device is the host: the kernels' text compiled as C++, behind `kernels/emulate.h`.
-
-mod host;
-
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::fs;
@@ -18,8 +15,8 @@ use cuda::{Architecture, CudaError, Driver, Graphs, Launch};
 use kernels::arena::Lasting;
 use kernels::queue::Mark;
 
-pub(crate) use host::compiler;
-use host::{OPTIONS, fnv};
+pub(crate) use crate::host::compiler;
+use crate::host::{OPTIONS, fnv};
 
 /// The entries of the libraries that are loaded.
 type Loaded = HashMap<(Module, Mma), Start>;

@@ -1,15 +1,14 @@
 //! A GPU where there is none: processes that take `stand_in/*.cpp` for NVIDIA's libraries. So what speaks to the driver is run too, not
 //! only what would run on the device.
 
-#[path = "../emulator/host.rs"]
-mod host;
-
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
 use tempfile::TempDir;
+
+use crate::host;
 
 const SOURCES: [(&str, &str); 4] = [
     ("device.h", include_str!("device.h")),
