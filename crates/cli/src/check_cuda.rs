@@ -99,7 +99,7 @@ fn conform(args: &CasesArgs, cases: &[Case], team: &Arc<Team>) -> Result<Report>
     let mut device = cuda::open(2 * most_bytes(cases))?;
     if args.only.is_none() {
         // Side by side, where the table would have them compiled one after the other.
-        device.driver().prepare(&Module::all())?;
+        device.driver().prepare(&Module::all(device.driver().architecture()))?;
     }
     let speeds = device.driver().speeds()?;
     let mut report = Report {

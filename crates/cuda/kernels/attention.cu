@@ -33,16 +33,6 @@ struct Many {
   Page pages[STAGES];
 };
 
-__device__ __forceinline__ void put_row(const AttendArgs& a, u64 at, u32 h, const Rows16& r) {
-  float share = 1.0f / r.sum[h];
-#pragma unroll
-  for (u32 i = 0; i < DIM / 8; i++) {
-    float low = r.o[i][2 * h] * share, high = r.o[i][2 * h + 1] * share;
-    if (a.out_bf16) *(u32*)((u16*)a.out + at + 8 * i) = narrow_pair(low, high);
-    else *(float2*)((float*)a.out + at + 8 * i) = make_float2(low, high);
-  }
-}
-
 KERNEL_BLOCKS(attend_many, AttendArgs, 128, 2) {
   Many& shared = block_memory<Many>();
   const SpanData span = a.spans[a.work[blockIdx.x].x];

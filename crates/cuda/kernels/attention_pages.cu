@@ -7,7 +7,10 @@ __device__ __forceinline__ void add_scored(
   float fade[TILES][2];
   bool moved = false;
 #pragma unroll
-  for (u32 tile = 0; tile < TILES; tile++) moved |= weigh<EDGE>(s[tile], position, a, r[tile], fade[tile]);
+  for (u32 tile = 0; tile < TILES; tile++) {
+    if (EDGE) hide<8, 2>(s[tile], position, a, r[tile]);
+    moved |= weigh(s[tile], a, r[tile], fade[tile]);
+  }
   if (__ballot_sync(ALL_LANES, moved)) {
 #pragma unroll
     for (u32 tile = 0; tile < TILES; tile++) dim_rows(fade[tile], r[tile]);

@@ -19,7 +19,21 @@ struct Queries {
 
 __device__ __forceinline__ uint4 none() { return make_uint4(0, 0, 0, 0); }
 
-// Rows `first_row ..` of the span's flattened (query, head) pairs.
+// Rows `first_row ..` of the span's flattened (query, head) pairs have seen nothing yet.
+__device__ __forceinline__ void begin_sums(const SpanData& span, u32 group, u32 first_row, Rows16& r) {
+  u32 g = threadIdx.x % 32 / 4;
+#pragma unroll
+  for (u32 h = 0; h < 2; h++) {
+    r.last[h] = span.start + (first_row + g + 8 * h) / group;
+    r.most[h] = NO_SCORE;
+    r.sum[h] = 0.0f;
+  }
+#pragma unroll
+  for (u32 i = 0; i < DIM / 8; i++)
+#pragma unroll
+    for (u32 e = 0; e < 4; e++) r.o[i][e] = 0.0f;
+}
+
 __device__ __forceinline__ void begin(const AttendArgs& a, const SpanData& span, u32 kv_head, u32 first_row, Queries& q, Rows16& r) {
   u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, group = a.heads / a.kv_heads;
 #pragma unroll
@@ -33,14 +47,8 @@ __device__ __forceinline__ void begin(const AttendArgs& a, const SpanData& span,
       q.pairs[c][0][h] = v.x; q.pairs[c][0][2 + h] = v.y;
       q.pairs[c][1][h] = v.z; q.pairs[c][1][2 + h] = v.w;
     }
-    r.last[h] = span.start + i;
-    r.most[h] = NO_SCORE;
-    r.sum[h] = 0.0f;
   }
-#pragma unroll
-  for (u32 i = 0; i < DIM / 8; i++)
-#pragma unroll
-    for (u32 e = 0; e < 4; e++) r.o[i][e] = 0.0f;
+  begin_sums(span, group, first_row, r);
 }
 
 // Queries stay where they were read to.
@@ -86,22 +94,30 @@ struct InShared {
 // much larger: what was summed is seldom multiplied anew, and weights are no more than 2^8.
 #define SLACK 8.0f
 
-// The page's scores become weights. What was summed before is to be multiplied by `fade`; whether that is not 1. On an edge not
-// every row sees all of the page; to one that does it is like any other, so sums are fused here and below where the text says so
-// and nowhere else.
-template <bool EDGE>
-__device__ __forceinline__ bool weigh(float (&s)[4][4], u32 position, const AttendArgs& a, Rows16& r, float (&fade)[2]) {
+// A lane's scores are those of tokens OF_LANE t + OF_PAIR j, and the next: how they are dealt to lanes is the product's affair.
+// On an edge not every row sees all of them.
+template <u32 OF_LANE, u32 OF_PAIR, u32 PAIRS>
+__device__ __forceinline__ void hide(float (&s)[PAIRS][4], u32 position, const AttendArgs& a, const Rows16& r) {
   u32 t = threadIdx.x % 4;
+#pragma unroll
+  for (u32 j = 0; j < PAIRS; j++)
+#pragma unroll
+    for (u32 e = 0; e < 4; e++) {
+      u32 at = position + OF_LANE * t + OF_PAIR * j + e % 2, h = e / 2;
+      if (at > r.last[h] || (a.window && at + a.window <= r.last[h])) s[j][e] = NO_SCORE;
+    }
+}
+
+// Scores become weights. What was summed before is to be multiplied by `fade`; whether that is not 1. To a row that sees all of
+// them an edge is like any other place, so sums are fused here and below where the text says so and nowhere else.
+template <u32 PAIRS>
+__device__ __forceinline__ bool weigh(float (&s)[PAIRS][4], const AttendArgs& a, Rows16& r, float (&fade)[2]) {
   float largest[2] = {NO_SCORE, NO_SCORE}, base[2];
   bool moved = false;
 #pragma unroll
-  for (u32 j = 0; j < 4; j++)
+  for (u32 j = 0; j < PAIRS; j++)
 #pragma unroll
-    for (u32 e = 0; e < 4; e++) {
-      u32 at = position + 8 * t + 2 * j + e % 2, h = e / 2;
-      if (EDGE && (at > r.last[h] || (a.window && at + a.window <= r.last[h]))) s[j][e] = NO_SCORE;
-      largest[h] = fmaxf(largest[h], s[j][e]);
-    }
+    for (u32 e = 0; e < 4; e++) largest[e / 2] = fmaxf(largest[e / 2], s[j][e]);
 #pragma unroll
   for (u32 h = 0; h < 2; h++) {
     largest[h] = fmaxf(largest[h], __shfl_xor_sync(ALL_LANES, largest[h], 1));
@@ -115,7 +131,7 @@ __device__ __forceinline__ bool weigh(float (&s)[4][4], u32 position, const Atte
     r.sum[h] = __fmul_rn(r.sum[h], fade[h]);
   }
 #pragma unroll
-  for (u32 j = 0; j < 4; j++)
+  for (u32 j = 0; j < PAIRS; j++)
 #pragma unroll
     for (u32 e = 0; e < 4; e++) {
 #ifdef KV_F16
@@ -144,4 +160,15 @@ __device__ __forceinline__ void dim_rows(const float (&fade)[2], Rows16& r) {
 #pragma unroll
     for (u32 h = 0; h < 2; h++) r.low[group][h] = __fmul_rn(r.low[group][h], fade[h]);
 #endif
+}
+
+// Row h of a lane's, whose sums are whole: its dims, from `at` on of the result.
+__device__ __forceinline__ void put_row(const AttendArgs& a, u64 at, u32 h, const Rows16& r) {
+  float share = 1.0f / r.sum[h];
+#pragma unroll
+  for (u32 i = 0; i < DIM / 8; i++) {
+    float low = r.o[i][2 * h] * share, high = r.o[i][2 * h + 1] * share;
+    if (a.out_bf16) *(u32*)((u16*)a.out + at + 8 * i) = narrow_pair(low, high);
+    else *(float2*)((float*)a.out + at + 8 * i) = make_float2(low, high);
+  }
 }

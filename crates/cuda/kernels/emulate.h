@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -37,6 +38,7 @@ constexpr size_t STACK = 256 << 10;
 struct Copy {
   void* to;
   const void* from;
+  unsigned bytes;  // of 16; the others are zero
 };
 
 struct Fiber {
@@ -44,6 +46,7 @@ struct Fiber {
   std::vector<Copy> copies;
   std::vector<size_t> groups;
   size_t copied = 0;
+  std::shared_ptr<struct Products> products;  // of its warpgroup: emulate_wgmma.h
   void* sp = nullptr;
   char* stack = nullptr;
   Dim thread{};
@@ -81,8 +84,11 @@ static Block block;
 static Fiber* current;
 static void* home;
 static Dim block_index, block_size, grid_size;
-// Memory that the launch gives to each block: as much as a device has, of which so many bytes are asked for.
-alignas(16) static char launched[128 << 10];
+// Memory that the launch gives to each block: as much as a device has, of which so many bytes are asked for. Nonsense, until
+// somebody writes to it.
+alignas(1024) static char launched[227 << 10];
+// What products of warpgroups see of it.
+static char fenced[sizeof launched];
 static unsigned launched_bytes;
 static void (*entry)(const void*);
 static const void* arguments;
@@ -110,6 +116,15 @@ ballast_switch:
   popq %rbp
   ret
 )");
+
+static const unsigned NONSENSE[4] = {~0u, ~0u, ~0u, ~0u};
+
+// To shared memory, of which products of warpgroups see nonsense until there is a fence.
+inline void write_16(void* shared, const void* from) {
+  std::memcpy(shared, from, 16);
+  size_t at = (char*)shared - launched;
+  if (at < sizeof launched) std::memset(fenced + at, 0xff, 16);
+}
 
 inline void yield() { ballast_switch(&current->sp, home); }
 
@@ -141,6 +156,7 @@ inline void begin(Fiber& fiber) {
   fiber.copies.clear();
   fiber.groups.clear();
   fiber.copied = 0;
+  fiber.products.reset();
 }
 
 inline void sync_block() {
@@ -180,6 +196,8 @@ inline bool turn(unsigned first, bool backwards) {
 
 inline void run_block() {
   unsigned threads = block_size.x;
+  std::memset(launched, 0xff, launched_bytes);
+  std::memset(fenced, 0xff, launched_bytes);
   // Those of larger blocks keep their stacks.
   if (block.fibers.size() < threads) block.fibers.resize(threads);
   block.warps.assign(threads / 32, Warp{});
@@ -284,18 +302,23 @@ template <class T>
 static inline T atomicMin(T* at, T value) { T before = *at; *at = min(before, value); return before; }
 
 // There is nonsense until somebody waits for the copy: who reads too early sees it, and who still reads what was there before.
-static inline void copy_16(void* shared, const void* global) {
+static inline void copy_16_of(void* shared, const void* global, unsigned bytes) {
   if ((uintptr_t)shared % 16 || (uintptr_t)global % 16) { std::fprintf(stderr, "a copy is not aligned\n"); std::abort(); }
-  std::memset(shared, 0xff, 16);
-  emu::current->copies.push_back({shared, global});
+  emu::write_16(shared, emu::NONSENSE);
+  emu::current->copies.push_back({shared, global, bytes});
 }
+static inline void copy_16(void* shared, const void* global) { copy_16_of(shared, global, 16); }
 static inline void copies_commit() { emu::current->groups.push_back(emu::current->copies.size()); }
 template <int PENDING>
 static inline void copies_wait() {
   emu::Fiber& fiber = *emu::current;
   if (fiber.groups.size() <= PENDING) return;
   size_t end = fiber.groups[fiber.groups.size() - PENDING - 1];
-  for (; fiber.copied < end; fiber.copied++) std::memcpy(fiber.copies[fiber.copied].to, fiber.copies[fiber.copied].from, 16);
+  for (; fiber.copied < end; fiber.copied++) {
+    const emu::Copy& copy = fiber.copies[fiber.copied];
+    std::memset(copy.to, 0, 16);
+    std::memcpy(copy.to, copy.from, copy.bytes);
+  }
 }
 
 // To the nearest half, ties to even: multiples of 2^-24 below its least exponent. NaN stays NaN.

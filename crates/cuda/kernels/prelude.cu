@@ -208,10 +208,11 @@ __device__ __forceinline__ u32 load_4(const void* at) {
 #endif
 
 #ifndef BALLAST_EMULATED
-// Memory of a block as large as the launch says, more than a kernel can have of its own: Module::block_bytes.
+// Memory of a block as large as the launch says, more than a kernel can have of its own: Module::block_bytes. It begins where the
+// order of operands in it does (wgmma.cu).
 template <class T>
 __device__ __forceinline__ T& block_memory() {
-  extern __shared__ uint4 launched[];
+  extern __shared__ __align__(1024) uint4 launched[];
   return *(T*)launched;
 }
 

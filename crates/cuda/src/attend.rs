@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use kernels::attention::{BLOCK_TOKENS, KvDtype, Span};
+use kernels::attention::{BLOCK_TOKENS, KvDtype, KvLayout, Span};
 use kernels::device::{AttendShape, Dtype, KvPages, Rows};
 use kernels::queue;
 
@@ -135,41 +135,60 @@ impl<D: Driver> GpuDevice<D> {
         }
     }
 
-    pub(crate) fn attend_plan(&self, plan: &Plan, module: Module, grid_y: [usize; 2], args: AttendArgs) {
+    pub(crate) fn attend_plan(&self, plan: &Plan, layout: KvLayout, grid_y: [usize; 2], args: AttendArgs) {
         const SPAN_WORDS: usize = size_of::<SpanData>() / 4;
         assert_eq!(queue::current(), 0, "one queue attends: it has the memory for partial results");
-        let kernels = plan.kernels(module, grid_y, self.driver.is_pass());
+        let KvLayout { dtype, head_dim, .. } = layout;
+        let modules = Modules {
+            many: self.driver.prefill().many(dtype, head_dim),
+            few: Module::attention(dtype, head_dim),
+        };
+        let kernels = plan.kernels(modules, grid_y, self.driver.is_pass());
         let work = kernels.iter().map(|kernel| 2 * kernel.work.len());
         let lengths: Vec<usize> =
             [SPAN_WORDS * plan.spans.len(), plan.tables.len()].into_iter().chain(work).collect();
         let mut ring = self.tables(&lengths);
         let spans = ring.put(&self.driver, &plan.spans);
         let tables = ring.put(&self.driver, &plan.tables);
-        for Kernel { name, y, work } in kernels {
-            let at = ring.put(&self.driver, &work);
-            self.launch(module, name, [work.len(), y], 128, &AttendArgs { spans, tables, work: at, ..args });
+        for Kernel { module, name, y, threads, work } in kernels {
+            let args = AttendArgs { spans, tables, work: ring.put(&self.driver, &work), ..args };
+            self.launch(module, name, [work.len(), y], threads, &args);
         }
     }
 }
 
 /// One of the kernels of an attention.
 struct Kernel<'a> {
+    module: Module,
     name: &'static str,
     /// Blocks for each piece of work.
     y: usize,
+    /// Of a block.
+    threads: u32,
     work: Cow<'a, [[u32; 2]]>,
+}
+
+/// Where an attention's kernels are.
+#[derive(Clone, Copy)]
+struct Modules {
+    /// Of many rows, and the threads of its blocks.
+    many: (Module, u32),
+    few: Module,
 }
 
 impl Plan {
     /// Those that have work, in order. In a pass there is as much work for `attend_few` as in others.
-    fn kernels(&self, module: Module, [y_many, y]: [usize; 2], is_pass: bool) -> Vec<Kernel<'_>> {
-        let floats = matches!(module, Module::AttentionFloats { .. });
+    fn kernels(&self, modules: Modules, [y_many, y]: [usize; 2], is_pass: bool) -> Vec<Kernel<'_>> {
+        let Modules { many: (many, many_threads), few: module } = modules;
+        let floats = matches!(many, Module::AttentionFloats { .. });
         let name = if floats { "attend_floats" } else { "attend_many" };
-        let mut kernels = vec![Kernel { name, y: y_many, work: Cow::from(&self.many) }];
+        let work = Cow::from(&self.many);
+        let mut kernels = vec![Kernel { module: many, name, y: y_many, threads: many_threads, work }];
+        let threads = 128;
         for Round { few, merges } in &self.rounds {
             let few = if is_pass { Cow::from(filled(few)) } else { Cow::from(few) };
-            kernels.push(Kernel { name: "attend_few", y, work: few });
-            kernels.push(Kernel { name: "merge_splits", y, work: Cow::from(merges) });
+            kernels.push(Kernel { module, name: "attend_few", y, threads, work: few });
+            kernels.push(Kernel { module, name: "merge_splits", y, threads, work: Cow::from(merges) });
         }
         kernels.retain(|kernel| !kernel.work.is_empty());
         kernels
@@ -236,7 +255,8 @@ mod tests {
         assert_eq!(partial[..3], [0, 12, 0]);
         assert_eq!(plan.rounds[1].merges, [[2, 0]]);
         let names = |is_pass| -> Vec<(&str, usize)> {
-            let kernels = plan.kernels(Module::Attention { head_dim: 64 }, [2, 2], is_pass);
+            let few = Module::Attention { head_dim: 64 };
+            let kernels = plan.kernels(Modules { many: (few, 128), few }, [2, 2], is_pass);
             kernels.iter().map(|kernel| (kernel.name, kernel.work.len())).collect()
         };
         let [few, merge] = ["attend_few", "merge_splits"];

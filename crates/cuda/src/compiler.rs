@@ -10,6 +10,11 @@ use crate::nvrtc::{Nvrtc, Target};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Architecture(pub u32);
 
+impl Architecture {
+    /// The one whose tensor cores multiply for warpgroups. Newer ones do not.
+    pub const WARPGROUPS: Architecture = Architecture(90);
+}
+
 impl fmt::Display for Architecture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "sm_{}", self.0)
@@ -71,9 +76,11 @@ pub fn compile(module: Module, architecture: Architecture) -> Result<Compiled, C
         ))
     })?;
     let mut options = options(module, architecture);
+    // What newer devices do not have is compiled for this one alone.
+    let alone = if matches!(module, Module::Warpgroups { .. }) { "a" } else { "" };
     options.push(match target {
-        Target::Machine(number) => format!("--gpu-architecture=sm_{number}"),
-        Target::Driver(number) => format!("--gpu-architecture=compute_{number}"),
+        Target::Machine(number) => format!("--gpu-architecture=sm_{number}{alone}"),
+        Target::Driver(number) => format!("--gpu-architecture=compute_{number}{alone}"),
     });
     let compiled = nvrtc.compile(&name, &module.source(), &options, target);
     let (cubin, log) = compiled.map_err(failed)?;

@@ -211,7 +211,7 @@ impl<D: Driver> Device for GpuDevice<D> {
 
     fn prepare(&self, needs: &Needs) -> Result<(), String> {
         sparse::check(needs)?;
-        self.driver.prepare(&Module::needed(needs)).map_err(|e| e.to_string())
+        self.driver.prepare(&Module::needed(needs, self.driver.prefill())).map_err(|e| e.to_string())
     }
 
     fn fill(&self, buf: &Buf, fill: &mut dyn FnMut(&mut [u8])) {
@@ -458,13 +458,12 @@ impl<D: Driver> Device for GpuDevice<D> {
         }
         let KvLayout { kv_heads, head_dim, dtype } = kv.layout;
         let args = self.attend_args(q, kv, shape, out);
-        let module = Module::attention(dtype, head_dim);
         if dtype == KvDtype::F32 {
-            return self.attend_plan(&Plan::by_row(spans), module, [shape.heads.div_ceil(4), 0], args);
+            return self.attend_plan(&Plan::by_row(spans), kv.layout, [shape.heads.div_ceil(4), 0], args);
         }
         let room = PARTIAL_BYTES / (4 * kv_heads * (head_dim + 2));
         let plan = Plan::new(spans, [shape.heads / kv_heads, head_dim], shape.window, room);
-        self.attend_plan(&plan, module, [kv_heads, kv_heads], args);
+        self.attend_plan(&plan, kv.layout, [kv_heads, kv_heads], args);
     }
 
     fn choose(&self, q: Rows, kv: KvPages, spans: &[Span<'_>], shape: AttendShape) -> Chosen {

@@ -6,7 +6,7 @@ use kernels::arena::Lasting;
 use kernels::queue::Mark;
 
 use crate::CudaError;
-use crate::module::Module;
+use crate::module::{Module, Prefill};
 use crate::product::Products;
 
 /// Queues that a driver has: as many as a program has lanes.
@@ -90,6 +90,11 @@ pub trait Driver: Send + Sync {
     /// What computes large products, if not the device's own kernels.
     fn products(&self) -> Option<&dyn Products> {
         None
+    }
+
+    /// Which kernel attends of many rows.
+    fn prefill(&self) -> Prefill {
+        Prefill::default()
     }
 
     /// What this thread asks `queue` for from now on begins once everything that `after` names is done.

@@ -10,6 +10,7 @@ use kernels::linear::quant::Narrow;
 use crate::Architecture;
 
 const PRELUDE: &str = include_str!("../kernels/prelude.cu");
+const WGMMA: &str = include_str!("../kernels/wgmma.cu");
 const ROWS: &str = include_str!("../kernels/rows.cu");
 const WEIGHTS: &str = include_str!("../kernels/weights.cu");
 const LINEAR: &str = include_str!("../kernels/linear.cu");
@@ -24,6 +25,7 @@ const ATTENTION_PLAIN: &str = include_str!("../kernels/attention_plain.cu");
 const ATTENTION_INT4: &str = include_str!("../kernels/attention_int4.cu");
 const ATTENTION_PAGES: &str = include_str!("../kernels/attention_pages.cu");
 const ATTENTION: &str = include_str!("../kernels/attention.cu");
+const ATTENTION_WARPGROUPS: &str = include_str!("../kernels/attention_warpgroups.cu");
 const ATTENTION_FLOATS_ROW: &str = include_str!("../kernels/attention_floats_row.cu");
 const ATTENTION_FLOATS: &str = include_str!("../kernels/attention_floats.cu");
 const SPARSE_CHOOSE: &str = include_str!("../kernels/sparse_choose.cu");
@@ -65,6 +67,13 @@ pub enum Module {
         /// Elements of a head.
         head_dim: usize,
     },
+    /// Attention of many rows over pages of 16 bits, by products of warpgroups: [`Prefill::Warpgroups`].
+    Warpgroups {
+        /// What pages hold.
+        pages: KvDtype,
+        /// Elements of a head.
+        head_dim: usize,
+    },
     /// Attention to a share of the keys.
     Sparse {
         /// What pages hold.
@@ -74,9 +83,33 @@ pub enum Module {
     },
 }
 
+/// Which kernel attends of many rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Prefill {
+    /// One by products of warps.
+    #[default]
+    Warps,
+    /// Where there is one, that by products of warpgroups: of [`Architecture::WARPGROUPS`] alone.
+    Warpgroups,
+}
+
+impl Prefill {
+    /// The module that has it, instead of that of all attention over such pages.
+    fn module(self, pages: KvDtype, head_dim: usize) -> Option<Module> {
+        let has = matches!(pages, KvDtype::Bf16 | KvDtype::F16) && matches!(head_dim, 64 | 128);
+        (self == Prefill::Warpgroups && has).then_some(Module::Warpgroups { pages, head_dim })
+    }
+
+    /// The module that has `attend_many`, and the threads of its blocks.
+    pub(crate) fn many(self, pages: KvDtype, head_dim: usize) -> (Module, u32) {
+        let own = self.module(pages, head_dim).map(|module| (module, 256));
+        own.unwrap_or((Module::attention(pages, head_dim), 128))
+    }
+}
+
 impl Module {
-    /// Every module that the conformance table asks for, and the head sizes of common models.
-    pub fn all() -> Vec<Module> {
+    /// Every module that the conformance table asks for, and the head sizes of common models, on a device of this architecture.
+    pub fn all(architecture: Architecture) -> Vec<Module> {
         let formats = [Format::F32, Format::Bf16].into_iter().chain(Narrow::ALL.map(Format::Narrow));
         let dims = [16, 64, 80, 96, 128, 256];
         let mut all = vec![Module::Rows, Module::Sample];
@@ -84,6 +117,9 @@ impl Module {
         for dtype in [KvDtype::Bf16, KvDtype::F16, KvDtype::Fp8, KvDtype::Int4, KvDtype::F32] {
             all.extend(dims.map(|head_dim| Module::attention(dtype, head_dim)));
             all.extend(dims.map(|head_dim| Module::Sparse { pages: dtype, head_dim }));
+            if architecture == Architecture::WARPGROUPS {
+                all.extend(dims.iter().filter_map(|head_dim| Prefill::Warpgroups.module(dtype, *head_dim)));
+            }
         }
         all
     }
@@ -99,14 +135,15 @@ impl Module {
         }
     }
 
-    /// Those that a model needs.
-    pub fn needed(needs: &Needs) -> Vec<Module> {
+    /// Those that a model needs, on a device with this kernel.
+    pub fn needed(needs: &Needs, prefill: Prefill) -> Vec<Module> {
         let KvLayout { dtype: pages, head_dim, .. } = needs.kv;
         let attention = match needs.sparse {
             Some(_) => Module::Sparse { pages, head_dim },
             None => Module::attention(pages, head_dim),
         };
         let mut needed = vec![Module::Rows, Module::Sample, attention];
+        needed.extend(prefill.module(pages, head_dim).filter(|_| needs.sparse.is_none()));
         needed.extend(needs.formats.iter().copied().map(Module::Linear));
         needed
     }
@@ -133,6 +170,7 @@ impl Module {
             | Module::AttentionFp8 { .. }
             | Module::AttentionInt4 { .. } => &["attend_many", "attend_few", "merge_splits"],
             Module::AttentionFloats { .. } => &["attend_floats"],
+            Module::Warpgroups { .. } => &["attend_many"],
             Module::Sparse { .. } => &["attend_chosen", "choose_keys"],
         }
     }
@@ -153,6 +191,7 @@ impl Module {
             (Module::AttentionInt4 { head_dim }, "attend_many") => {
                 many_bytes(KvDtype::Int4, head_dim, architecture)
             }
+            (Module::Warpgroups { head_dim, .. }, _) => warpgroup_bytes(head_dim),
             _ => 0,
         }
     }
@@ -168,6 +207,9 @@ impl Module {
             Module::AttentionFp8 { .. } => [pages_of(KvDtype::Fp8), &[ATTENTION]].concat(),
             Module::AttentionInt4 { .. } => [pages_of(KvDtype::Int4), &[ATTENTION]].concat(),
             Module::AttentionFloats { .. } => [pages_of(KvDtype::F32), &[ATTENTION_FLOATS]].concat(),
+            Module::Warpgroups { pages, .. } => {
+                [&[WGMMA], pages_of(pages), &[ATTENTION_WARPGROUPS]].concat()
+            }
             Module::Sparse { pages, .. } => {
                 let tiles = if pages == KvDtype::F32 { SPARSE_FLOATS } else { SPARSE_ROWS };
                 [pages_of(pages), &[SPARSE_CHOOSE, tiles, SPARSE]].concat()
@@ -185,12 +227,15 @@ impl Module {
             Module::AttentionInt4 { head_dim } | Module::Sparse { pages: KvDtype::Int4, head_dim } => {
                 vec![head(head_dim), "-DKV_INT4".to_string()]
             }
-            Module::AttentionF16 { head_dim } | Module::Sparse { pages: KvDtype::F16, head_dim } => {
+            Module::AttentionF16 { head_dim }
+            | Module::Warpgroups { pages: KvDtype::F16, head_dim }
+            | Module::Sparse { pages: KvDtype::F16, head_dim } => {
                 vec![head(head_dim), "-DKV_F16".to_string()]
             }
             Module::Attention { head_dim }
             | Module::AttentionFp8 { head_dim }
             | Module::AttentionFloats { head_dim }
+            | Module::Warpgroups { head_dim, .. }
             | Module::Sparse { head_dim, .. } => vec![head(head_dim)],
         }
     }
@@ -233,6 +278,7 @@ impl fmt::Display for Module {
             Module::AttentionFp8 { head_dim } => write!(f, "attention-fp8-{head_dim}"),
             Module::AttentionInt4 { head_dim } => write!(f, "attention-int4-{head_dim}"),
             Module::AttentionFloats { head_dim } => write!(f, "attention-floats-{head_dim}"),
+            Module::Warpgroups { pages, head_dim } => write!(f, "warpgroups-{pages:?}-{head_dim}"),
             Module::Sparse { pages, head_dim } => write!(f, "sparse-{pages:?}-{head_dim}"),
         }
     }
@@ -263,6 +309,11 @@ fn many_bytes(pages: KvDtype, head_dim: usize, architecture: Architecture) -> us
     };
     let sums = if pages == KvDtype::Int4 { 16 * many_rows(head_dim) * head_dim.div_ceil(64) } else { 0 };
     2 * many_rows(head_dim) * whole + sums + stages * page
+}
+
+/// The size of `Prefill` in `attention_warpgroups.cu`: queries of 128 rows, and three steps of 128 keys and values.
+fn warpgroup_bytes(head_dim: usize) -> usize {
+    2 * head_dim * (128 + 3 * 2 * 128)
 }
 
 /// The number of a format in `linear.cu`.
@@ -304,6 +355,8 @@ mod tests {
                 );
             }
         }
+        let most = Module::Warpgroups { pages: KvDtype::Bf16, head_dim: 128 };
+        assert!(most.block_bytes("attend_many", Architecture::WARPGROUPS) <= 227 << 10);
         // Two on a multiprocessor of sm_80, which has 164 KiB and keeps one for itself beside each.
         let bytes = Module::Attention { head_dim: 128 }.block_bytes("attend_many", Architecture(80));
         assert_eq!((bytes, 2 * (bytes + (1 << 10)) <= 164 << 10), (80 << 10, true));

@@ -89,7 +89,9 @@ fn check(open: &dyn Fn(usize) -> Box<dyn Device>) {
 #[test]
 fn a_rows_attention_does_not_depend_on_its_chunk() {
     if emulator::compiler().is_some() {
-        check(&|bytes| Box::new(GpuDevice::new(Emulator::new(Mma::Defined), bytes).unwrap()));
+        for mma in [Mma::Defined, Mma::OfWarpgroups] {
+            check(&|bytes| Box::new(GpuDevice::new(Emulator::new(mma), bytes).unwrap()));
+        }
     }
 }
 
@@ -111,7 +113,7 @@ fn check_range(open: &dyn Fn(usize) -> Box<dyn Device>) {
 #[test]
 fn halves_are_written_as_the_cpu_does_and_stay_finite() {
     if emulator::compiler().is_some() {
-        for mma in [Mma::Defined, Mma::ByHalves] {
+        for mma in [Mma::Defined, Mma::ByHalves, Mma::OfWarpgroups] {
             check_range(&|bytes| Box::new(GpuDevice::new(Emulator::new(mma), bytes).unwrap()));
         }
     }

@@ -42,6 +42,13 @@ fn products_of_halves_agree_too() {
     });
 }
 
+#[test]
+fn products_of_warpgroups_agree_too() {
+    check(Mma::OfWarpgroups, |case| {
+        ["attend/bf16", "attend/f16"].iter().any(|name| case.name.starts_with(name))
+    });
+}
+
 /// A row's linear, whatever the number of rows: tokens do not depend on the batch. Weights of each kind of kernel.
 #[test]
 fn a_rows_linear_does_not_depend_on_the_others() {

@@ -28,7 +28,7 @@ use sha2::{Digest, Sha256};
 
 use crate::args::CopyArgs;
 use crate::compiler::{self, Architecture, compile, options};
-use crate::module::Module;
+use crate::module::{Module, Prefill};
 use crate::product::{Places, Product, Products, Room};
 use crate::{CudaError, Driver, Graphs, Launch, Lost};
 
@@ -57,6 +57,7 @@ pub struct Gpu {
     architecture: Architecture,
     driver_version: i32,
     memory: Option<u64>,
+    prefill: Prefill,
     /// None if own kernels compute all products.
     library: Option<CublasLt>,
     functions: Mutex<Functions>,
@@ -111,6 +112,8 @@ impl Gpu {
             let number = |attribute| result::device::get_attribute(device, attribute);
             let major = number(MAJOR).map_err(failed("tell its architecture"))?;
             let minor = number(MINOR).map_err(failed("tell its architecture"))?;
+            let architecture = Architecture((10 * major + minor) as u32);
+            let prefill = prefill(std::env::var(PREFILL).ok().as_deref(), architecture)?;
             let wants_library = wants_library(std::env::var(PRODUCTS).ok().as_deref())?;
             let mut driver_version = 0;
             sys::cuDriverGetVersion(&mut driver_version).result().map_err(failed("tell its version"))?;
@@ -121,7 +124,8 @@ impl Gpu {
                 down: Pool::new(PIECES, PIECE_BYTES, Waits::Asleep)?,
                 small: Pool::new(SMALL_PIECES, SMALL_PIECE_BYTES, Waits::Awake)?,
                 name: result::device::get_name(device).map_err(failed("tell its name"))?,
-                architecture: Architecture((10 * major + minor) as u32),
+                architecture,
+                prefill,
                 driver_version,
                 memory: None,
                 library: wants_library.then(|| CublasLt::open(driver_version as u32 / 1000)).transpose()?,
@@ -275,6 +279,22 @@ fn wants_library(said: Option<&str>) -> Result<bool, CudaError> {
     }
 }
 
+/// Which kernel attends of many rows.
+const PREFILL: &str = "BALLAST_CUDA_PREFILL";
+
+/// The one by products of warps, unless somebody asks for the other where it runs: nobody has measured that yet.
+fn prefill(said: Option<&str>, architecture: Architecture) -> Result<Prefill, CudaError> {
+    match said {
+        None | Some("" | "mma") => Ok(Prefill::Warps),
+        Some("wgmma") if architecture == Architecture::WARPGROUPS => Ok(Prefill::Warpgroups),
+        Some(other) => Err(CudaError::Setting {
+            variable: PREFILL,
+            found: other.to_string(),
+            choices: "mma, or wgmma on a GPU of compute capability 9.0",
+        }),
+    }
+}
+
 /// A kernel's arguments in words, so that they are aligned.
 fn words(args: &[u8]) -> Vec<u64> {
     let mut words = vec![0; args.len().div_ceil(8)];
@@ -399,6 +419,10 @@ impl Driver for Gpu {
         started.unwrap_or_else(|e| lost(&format!("start {} {:?}", launch.kernel, launch.grid), e));
     }
 
+    fn prefill(&self) -> Prefill {
+        self.prefill
+    }
+
     fn graphs(&self) -> Option<&dyn Graphs> {
         self.graphs.is_some().then_some(self as &dyn Graphs)
     }
@@ -485,5 +509,16 @@ mod tests {
         );
         let why = wants_library(Some("magma")).unwrap_err().to_string();
         assert!(why.contains("BALLAST_CUDA_PRODUCTS is `magma`") && why.contains("own"), "{why}");
+    }
+
+    #[test]
+    fn products_of_warpgroups_are_asked_for_where_there_are_some() {
+        let of = |said, architecture| prefill(said, Architecture(architecture));
+        let [warps, warpgroups] = [Prefill::Warps, Prefill::Warpgroups];
+        assert_eq!([of(None, 90), of(Some("mma"), 80), of(Some("wgmma"), 90)], [Ok(warps), Ok(warps), Ok(warpgroups)]);
+        for architecture in [89, 100] {
+            let why = of(Some("wgmma"), architecture).unwrap_err().to_string();
+            assert!(why.contains("BALLAST_CUDA_PREFILL is `wgmma`") && why.contains("9.0"), "{why}");
+        }
     }
 }

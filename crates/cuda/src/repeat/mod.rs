@@ -28,7 +28,7 @@ use std::time::Instant;
 use kernels::arena::Lasting;
 use kernels::queue::{self, Mark};
 
-use crate::module::Module;
+use crate::module::{Module, Prefill};
 use crate::product::{Places, Product, Products, Room};
 use crate::{CudaError, Driver, Launch};
 
@@ -176,6 +176,10 @@ impl<D: Driver> Driver for Repeating<D> {
 
     fn products(&self) -> Option<&dyn Products> {
         self.driver.products().is_some().then_some(self as &dyn Products)
+    }
+
+    fn prefill(&self) -> Prefill {
+        self.driver.prefill()
     }
 
     fn enter(&self, queue: usize, after: &[Mark]) {

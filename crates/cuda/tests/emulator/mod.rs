@@ -9,14 +9,14 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use cuda::args::{CopyArgs, PieceData, PiecesArgs};
-use cuda::module::Module;
+use cuda::module::{Module, Prefill};
 use cuda::product::{Layout, Numbers, Places, Product, Products, Room};
 use cuda::{Architecture, CudaError, Driver, Graphs, Launch};
 use kernels::arena::Lasting;
 use kernels::queue::Mark;
 
 pub(crate) use crate::host::compiler;
-use crate::host::{OPTIONS, fnv};
+use crate::host::{HEADER, OPTIONS, fnv};
 
 /// The entries of the libraries that are loaded.
 type Loaded = HashMap<(Module, Mma), Start>;
@@ -39,6 +39,8 @@ pub(crate) enum Mma {
     Defined,
     /// Of halves, as on devices without bf16, and where a number is too large for one through the kernels' own shuffles.
     ByHalves,
+    /// As defined, and for attention of many rows those of warpgroups.
+    OfWarpgroups,
 }
 
 impl Mma {
@@ -47,6 +49,7 @@ impl Mma {
         match self {
             Mma::Defined => Architecture(80),
             Mma::ByHalves => Architecture(75),
+            Mma::OfWarpgroups => Architecture::WARPGROUPS,
         }
     }
 }
@@ -100,7 +103,7 @@ impl Emulator {
             graphs: Some(Mutex::default()),
             replays: Arc::default(),
             puts: AtomicUsize::new(0),
-            has_library: mma == Mma::Defined,
+            has_library: mma != Mma::ByHalves,
         }
     }
 
@@ -181,8 +184,6 @@ impl Emulator {
     }
 }
 
-/// What stands before the kernels' text.
-const HEADER: &str = include_str!("../../kernels/emulate.h");
 /// The library of a module, compiled at first use and kept with the build (where `stand_in/nvrtc.cpp` looks for it too).
 fn library(module: Module, mma: Mma) -> PathBuf {
     let text = format!("{HEADER}\n{}", module.source());
@@ -311,6 +312,10 @@ impl Driver for Emulator {
 
     fn products(&self) -> Option<&dyn Products> {
         self.has_library.then_some(self as &dyn Products)
+    }
+
+    fn prefill(&self) -> Prefill {
+        if self.mma == Mma::OfWarpgroups { Prefill::Warpgroups } else { Prefill::Warps }
     }
 
     // Everything is done when its call returns.

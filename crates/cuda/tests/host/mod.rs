@@ -18,7 +18,11 @@ pub(crate) fn compiler() -> Option<String> {
     None
 }
 
-/// How kernels are compiled, behind `kernels/emulate.h`; what follows are definitions, the text's file, `-o` and the library's.
+/// What stands before the kernels' text.
+pub(crate) const HEADER: &str =
+    concat!(include_str!("../../kernels/emulate.h"), include_str!("../../kernels/emulate_wgmma.h"));
+
+/// How kernels are compiled; what follows are definitions, the text's file, `-o` and the library's.
 pub(crate) const OPTIONS: [&str; 9] = [
     "-std=c++17",
     "-O1",

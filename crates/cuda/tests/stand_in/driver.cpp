@@ -197,8 +197,10 @@ CALL cuModuleGetFunction(Function** function, Module* module, const char* name) 
 CALL cuFuncSetAttribute(Function* function, int attribute, int value) {
   IN_CONTEXT;
   KNOWN(functions, function);
-  // The most dynamic shared memory; 163 KiB is what sm_80 gives a block.
-  if (attribute != 8 || value < 0 || value > 163 << 10) return INVALID_VALUE;
+  // The most dynamic shared memory that a block is given.
+  int architecture = number("BALLAST_STAND_IN_ARCHITECTURE", 80);
+  int most = architecture < 80 ? 64 : architecture == 80 ? 163 : architecture < 90 ? 99 : 227;
+  if (attribute != 8 || value < 0 || value > most << 10) return INVALID_VALUE;
   return function->most_bytes = value, DONE;
 }
 static int launched(Launched& to, Function* function, const unsigned (&grid)[3], const unsigned (&block)[3], unsigned bytes, void** parameters,

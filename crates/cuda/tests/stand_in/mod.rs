@@ -10,11 +10,13 @@ use tempfile::TempDir;
 
 use crate::host;
 
-const SOURCES: [(&str, &str); 4] = [
+/// The last is what stands before the text of kernels.
+const SOURCES: [(&str, &str); 5] = [
     ("device.h", include_str!("device.h")),
     ("driver.cpp", include_str!("driver.cpp")),
     ("nvrtc.cpp", include_str!("nvrtc.cpp")),
     ("cublaslt.cpp", include_str!("cublaslt.cpp")),
+    ("emulate.h", host::HEADER),
 ];
 /// The names under which the one library is looked for.
 const NAMES: [&str; 3] = ["libcuda.so", "libnvrtc.so.12", "libcublasLt.so.12"];
@@ -38,12 +40,11 @@ impl StandIn {
 
     /// Gives it to a command.
     pub(crate) fn given_to<'a>(&self, command: &'a mut Command) -> &'a mut Command {
-        let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cuda/kernels/emulate.h");
         command
             .env("LD_LIBRARY_PATH", &self.libraries)
             .env("BALLAST_CUDA_LIBRARIES", &self.libraries)
             .env("XDG_CACHE_HOME", self.cache.path())
-            .env("BALLAST_STAND_IN_HEADER", header)
+            .env("BALLAST_STAND_IN_HEADER", self.libraries.join("emulate.h"))
             .env("BALLAST_STAND_IN_LIBRARIES", env!("CARGO_TARGET_TMPDIR"))
             .env("BALLAST_STAND_IN_COMPILER", format!("{} {}", self.compiler, host::OPTIONS.join(" ")))
     }

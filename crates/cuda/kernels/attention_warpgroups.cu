@@ -1,0 +1,175 @@
+// Many rows on devices of compute capability 9.0, of pages of 16 bits with heads of 64 or 128: as `attend_many` elsewhere, by
+// products of warpgroups. (FlashAttention-3, "3.2 Intra-warpgroup overlapping GEMMs and softmax".)
+//
+// A block has two warpgroups of 64 (query, head) pairs each, and takes steps of 128 tokens, counted from the sequence's beginning.
+// The scores of a step and the sums of the one before are asked for together; while these are summed, those become weights:
+//
+//   tensor cores   S 0        | S 1 | P 0 V 0 | S 2 | P 1 V 1 | ...
+//   weights             0     |     |    1    |     |    2    |
+//
+// and two warpgroups fill each other's gaps. What of a step is not the sequence's, or before what its rows see, is zero in shared
+// memory: a weight of zero would not take NaN away.
+//
+// Expected of an H100, not measured: bench/results/2026-11-23-h100-expected.md.
+
+#define STEP_PAGES 4
+#define STEP (32 * STEP_PAGES)
+#define SLABS (DIM / 64)
+#define THREADS 256
+#define BLOCK_ROWS 128
+#define RING 3
+
+// Keys of a step by 64 dims, and its values by page.
+struct Step {
+  Cell k[SLABS][STEP][64];
+  Cell v[STEP_PAGES][DIM][32];
+};
+
+// A block's memory; Module::block_bytes knows its size. One step is computed, of the one before values are, the next is on its way.
+struct Prefill {
+  Cell q[SLABS][BLOCK_ROWS][64];
+  Step steps[RING];
+};
+
+// Brings one page of a step, of which so many tokens are there, if it is not WHOLE: 64 threads do, `thread` from 0.
+template <bool WHOLE>
+__device__ __forceinline__ void bring_page(const Cell* from, u32 written, u32 page, u32 thread, Step& to) {
+  // Each time 512 numbers: after every other time the order of a row's places is the same.
+  const u32 tokens = 512 / DIM;
+  u32 token = thread / (DIM / 8), d = thread % (DIM / 8);
+  Cell* keys = to.k[d / 8][32 * page + token];
+  u32 places[2] = {8 * swizzled<128>(token, d % 8), 8 * swizzled<128>(token + tokens, d % 8)};
+  from += 8 * thread;
+#pragma unroll
+  for (u32 n = 0; n < 32 / tokens; n++) {
+    Cell* place = keys + places[n % 2] + 64 * tokens * n;
+    if (WHOLE) copy_16(place, from + 512 * n);
+    else copy_16_of(place, from + 512 * n, token + tokens * n < written ? 16 : 0);
+  }
+  Cell* values = to.v[page][thread / 4] + 8 * swizzled<64>(thread / 4, thread % 4);
+  u32 there = 2 * min(max(written, thread % 4 * 8) - thread % 4 * 8, 8u);
+#pragma unroll
+  for (u32 n = 0; n < DIM / 16; n++) {
+    if (WHOLE) copy_16(values + 512 * n, from + PLANE + 512 * n);
+    else copy_16_of(values + 512 * n, from + PLANE + 512 * n, there);
+  }
+}
+
+// The queries of a block's rows.
+__device__ __forceinline__ void put_queries(const AttendArgs& a, const SpanData& span, u32 kv_head, u32 first_row, Prefill& to) {
+  u32 group = a.heads / a.kv_heads;
+#pragma unroll
+  for (u32 n = 0; n < BLOCK_ROWS * DIM / 8 / THREADS; n++) {
+    u32 piece = THREADS * n + threadIdx.x, row = piece / (DIM / 8), d = piece % (DIM / 8), i = (first_row + row) / group;
+    const Cell* from = (const Cell*)a.q + ((u64)(span.row + i) * a.heads + kv_head * group + (first_row + row) % group) * DIM;
+    uint4 v = i < span.rows ? load_16(from + 8 * d) : none();
+    v = make_uint4(query_pair(v.x), query_pair(v.y), query_pair(v.z), query_pair(v.w));
+    put_16(&to.q[d / 8][row][8 * swizzled<128>(row, d % 8)], v);
+  }
+}
+
+// Asks for the scores of a warpgroup's 64 queries, which lie at `q`, with the keys of a step.
+__device__ __forceinline__ void ask_scores(u32 q, u32 step, float (&s)[STEP / 8][4]) {
+#pragma unroll
+  for (u32 i = 0; i < DIM / 16; i++) {
+    u64 queries = operand<128>(q + i / 4 * (128 * BLOCK_ROWS) + i % 4 * 32);
+    u64 keys = operand<128>(step + i / 4 * (128 * STEP) + i % 4 * 32);
+    if (i == 0) wgmma<false>(s, queries, keys);
+    else wgmma<true>(s, queries, keys);
+  }
+  wgmma_commit();
+}
+
+// Asks for the sums of a step's values by their weights.
+__device__ __forceinline__ void ask_sums(const u32 (&p)[STEP / 16][4], u32 step, Rows16& r) {
+#pragma unroll
+  for (u32 i = 0; i < STEP / 16; i++) {
+    u32 values = step + (u32)sizeof(Step::k) + i / 2 * (64 * DIM) + i % 2 * 32;
+    wgmma(r.o, p[i], operand<64>(values));
+  }
+  wgmma_commit();
+}
+
+__device__ __forceinline__ void to_weights(const float (&s)[STEP / 8][4], u32 (&p)[STEP / 16][4]) {
+#pragma unroll
+  for (u32 i = 0; i < STEP / 4; i++) p[i / 4][i % 4] = weight_pair(s[i / 2][2 * (i % 2)], s[i / 2][2 * (i % 2) + 1]);
+}
+
+KERNEL_BLOCKS(attend_many, AttendArgs, THREADS, 1) {
+  Prefill& shared = block_memory<Prefill>();
+  const SpanData span = a.spans[a.work[blockIdx.x].x];
+  u32 group = a.heads / a.kv_heads, kv_head = blockIdx.y, first_row = a.work[blockIdx.x].y, end_row = span.rows * group;
+  // The first and last positions that the block's rows see up to, and the pages and steps that they need.
+  u32 least = span.start + first_row / group, most = span.start + (min(first_row + BLOCK_ROWS, end_row) - 1) / group;
+  u32 first = first_page(a, least), last = most / 32, from = first / STEP_PAGES, to = last / STEP_PAGES;
+  u32 page_of_step = threadIdx.x / 64;
+  // A page's place is read long before the page is asked for.
+  auto block_of = [&](u32 step) { return load_4(a.tables + span.table + min(max(STEP_PAGES * step + page_of_step, first), last)); };
+  auto ask = [&](u32 step, u32 block, Step& place) {
+    u32 page = STEP_PAGES * step + page_of_step, tokens = span.start + span.rows;
+    u32 written = page < first || page > last ? 0 : min(tokens - 32 * page, 32u);
+    const Cell* from = block_at(a, block, kv_head);
+    if (step <= to && written == 32) bring_page<true>(from, written, page_of_step, threadIdx.x % 64, place);
+    else if (step <= to) bring_page<false>(from, written, page_of_step, threadIdx.x % 64, place);
+    copies_commit();
+  };
+  ask(from, block_of(from), shared.steps[0]);
+  u32 next = block_of(from + 1);
+  put_queries(a, span, kv_head, first_row, shared);
+  // The same for all of a warp, which the compiler does not see.
+  u32 warpgroup = __shfl_sync(ALL_LANES, threadIdx.x / 128, 0);
+  u32 row = first_row + 16 * (threadIdx.x / 32), queries = shared_address(&shared.q[0][64 * warpgroup]);
+  Rows16 r;
+  begin_sums(span, group, row, r);
+  float s[STEP / 8][4], fade[2];
+  u32 p[STEP / 16][4];
+  u32 place = 0, before = 0;
+  // A step is there, and nobody reads the one before the last any more.
+  auto arrive = [&] {
+    copies_wait<0>();
+    fence_shared();
+    __syncthreads();
+    wgmma_begin();
+  };
+  auto ask_next = [&](u32 step) {
+    ask(step, next, shared.steps[place + 1 == RING ? 0 : place + 1]);
+    next = block_of(step + 1);
+  };
+  auto become_weights = [&](u32 step) {
+    if (STEP * step + STEP - 1 > least || (a.window && STEP * step + a.window <= most)) hide<2, 8>(s, STEP * step, a, r);
+    return weigh(s, a, r, fade);
+  };
+  arrive();
+  ask_scores(queries, shared_address(&shared.steps[0]), s);
+  ask_next(from + 1);
+  wgmma_wait<0>(s);
+  become_weights(from);
+  to_weights(s, p);
+  for (u32 step = from + 1; step <= to; step++) {
+    before = place;
+    place = place + 1 == RING ? 0 : place + 1;
+    arrive();
+    ask_scores(queries, shared_address(&shared.steps[place]), s);
+    ask_sums(p, shared_address(&shared.steps[before]), r);
+    ask_next(step + 1);
+    wgmma_wait<1>(s);
+    if (__ballot_sync(ALL_LANES, become_weights(step))) {
+      wgmma_wait<0>(r.o);
+      dim_rows(fade, r);
+    } else {
+      wgmma_wait<0>(r.o);
+    }
+    to_weights(s, p);
+  }
+  wgmma_begin();
+  ask_sums(p, shared_address(&shared.steps[place]), r);
+  wgmma_wait<0>(r.o);
+  end(r);
+  u32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+  for (u32 h = 0; h < 2; h++) {
+    u32 mine = row + g + 8 * h;
+    if (mine >= end_row) continue;
+    put_row(a, ((u64)(span.row + mine / group) * a.heads + kv_head * group + mine % group) * DIM + 2 * t, h, r);
+  }
+}

@@ -1,0 +1,194 @@
+// Products of warpgroups, as the hardware makes them: late, from operands where a descriptor says, of shared memory as a fence left
+// it. What a kernel may not do beside them ends the run, or spoils the result.
+
+namespace emu {
+// Where a block's memory begins in the addresses of shared memory: a device keeps the first 1024 bytes.
+constexpr unsigned SHARED_FIRST = 1024;
+
+// Registers that products under way add to.
+struct Sums {
+  float* registers;
+  unsigned count, products;
+  std::vector<float> values;
+};
+
+// One of a lane: of a, the 16 numbers of rows g and g + 8, from registers that must stay what they were, or from where `a` says.
+struct Product {
+  float* sums;
+  bool adds;
+  const unsigned* registers;
+  unsigned were[4];
+  float rows[2][16];
+  unsigned long long a, b;
+};
+
+// What a lane has asked for: the groups that are under way, the last of which is open.
+struct Products {
+  std::vector<std::vector<Product>> groups = {{}};
+  std::vector<Sums> sums;
+  bool has_begun = false;
+  // Places in shared memory that it has written to, and copies that have arrived there, which no fence has shown yet.
+  std::vector<void*> puts;
+  size_t fenced = 0;
+  // How many descriptors it has given; and, where it is the first of its warpgroup, those that all of that give.
+  size_t given = 0;
+  std::vector<unsigned long long> agreed;
+};
+
+inline void wrong(const char* what) {
+  std::fprintf(stderr, "products of warpgroups: %s\n", what);
+  std::abort();
+}
+
+inline Products& products_of(Fiber& fiber) {
+  if (!fiber.products) fiber.products = std::make_shared<Products>();
+  return *fiber.products;
+}
+
+inline Products& products() { return products_of(*current); }
+
+inline float number(unsigned bits) {
+#ifdef KV_F16
+  return emulated_f16(bits);
+#else
+  return emulated_bf16(bits);
+#endif
+}
+
+// Number k of a row of an operand whose rows have 16 of them beside each other, in memory. (PTX, "Matrix Descriptor Format" and
+// "Shared Memory Matrix Layout", K-major.) A swizzle moves bits of the address, wherever a row begins.
+inline float at_place(unsigned long long descriptor, unsigned row, unsigned k) {
+  auto bytes = [&](unsigned bit) { return (unsigned)(descriptor >> bit & 0x3fff) << 4; };
+  unsigned first = bytes(0), leading = bytes(16), stride = bytes(32), mode = descriptor >> 62;
+  unsigned swizzled_bits = mode == 0 ? 0 : 4 - mode, row_bytes = 16 << swizzled_bits, mask = (1 << swizzled_bits) - 1;
+  if (descriptor >> 49 & 7 || first >> 7 & mask) wrong("rows do not begin where their order does");
+  unsigned at = first + row / 8 * stride + row % 8 * row_bytes + k / 8 * (mode == 0 ? leading : 16) + k % 8 * 2;
+  at ^= (at >> 7 & mask) << 4;
+  if (at < SHARED_FIRST || at - SHARED_FIRST + 2 > launched_bytes) wrong("an operand is not in the block's memory");
+  unsigned short bits;
+  std::memcpy(&bits, fenced + (at - SHARED_FIRST), 2);
+  return number(bits);
+}
+
+// Whichever thread of a warpgroup comes first gives its descriptors, and the others the same.
+inline void give(unsigned long long descriptor) {
+  auto& agreed = products_of(block.fibers[current->thread.x / 128 * 128]).agreed;
+  size_t at = products().given++;
+  if (at == agreed.size()) agreed.push_back(descriptor);
+  if (agreed[at] != descriptor) wrong("descriptors differ in a warpgroup");
+}
+
+// Registers that are added to are nonsense meanwhile.
+inline void ask(float* registers, unsigned count, Product product) {
+  Products& mine = products();
+  if (!mine.has_begun) wrong("nothing began them");
+  Sums* sums = nullptr;
+  for (Sums& s : mine.sums)
+    if (s.registers == registers) sums = &s;
+  if (!sums) {
+    mine.sums.push_back({registers, count, 0, std::vector<float>(registers, registers + count)});
+    sums = &mine.sums.back();
+    std::memset(registers, 0xff, count * sizeof(float));
+  }
+  sums->products++;
+  product.sums = registers;
+  mine.groups.back().push_back(product);
+}
+
+inline void multiply(Product& product, Sums& sums) {
+  unsigned lane = current->thread.x % 32, g = lane / 4, t = lane % 4, warp = current->thread.x / 32 % 4;
+  if (product.registers && std::memcmp(product.registers, product.were, sizeof product.were)) wrong("an operand was touched");
+  for (unsigned i = 0; i < 32 && !product.registers; i++)
+    product.rows[i / 16][i % 16] = at_place(product.a, 16 * warp + g + i / 16 * 8, i % 16);
+  if (!product.adds) sums.values.assign(sums.count, 0.0f);
+  for (unsigned i = 0; i < sums.count; i++) {
+    if (i % 4 >= 2) continue;
+    float b[16];
+    for (unsigned k = 0; k < 16; k++) b[k] = at_place(product.b, i / 4 * 8 + 2 * t + i % 2, k);
+    for (unsigned row = 0; row < 2; row++)
+      for (unsigned k = 0; k < 16; k++) sums.values[i + 2 * row] += product.rows[row][k] * b[k];
+  }
+}
+
+// The oldest group is done.
+inline void finish_group(Products& mine) {
+  for (Product& product : mine.groups.front()) {
+    size_t i = 0;
+    while (mine.sums[i].registers != product.sums) i++;
+    Sums& sums = mine.sums[i];
+    multiply(product, sums);
+    if (--sums.products > 0) continue;
+    for (unsigned j = 0; j < sums.count; j++)
+      if (__float_as_uint(sums.registers[j]) != ~0u) wrong("sums were touched");
+    std::memcpy(sums.registers, sums.values.data(), sums.count * sizeof(float));
+    mine.sums.erase(mine.sums.begin() + i);
+  }
+  mine.groups.erase(mine.groups.begin());
+}
+}  // namespace emu
+
+static inline unsigned shared_address(const void* shared) {
+  size_t at = (const char*)shared - emu::launched;
+  if (at >= sizeof emu::launched) emu::wrong("an address is not in the block's memory");
+  return emu::SHARED_FIRST + at;
+}
+
+static inline void put_16(void* shared, const uint4& v) {
+  emu::write_16(shared, &v);
+  emu::products().puts.push_back(shared);
+}
+
+static inline void fence_shared() {
+  emu::Fiber& fiber = *emu::current;
+  auto see = [](void* shared) { std::memcpy(emu::fenced + ((char*)shared - emu::launched), shared, 16); };
+  emu::Products& mine = emu::products();
+  for (; mine.fenced < fiber.copied; mine.fenced++) see(fiber.copies[mine.fenced].to);
+  for (void* shared : mine.puts) see(shared);
+  mine.puts.clear();
+}
+
+static inline void wgmma_begin() { emu::products().has_begun = true; }
+
+static inline void wgmma_commit() { emu::products().groups.push_back({}); }
+
+template <int PENDING>
+static inline void wgmma_wait() {
+  emu::Products& mine = emu::products();
+  if (!mine.groups.back().empty()) emu::wrong("a group has no end");
+  while (mine.groups.size() > PENDING + 1) emu::finish_group(mine);
+  mine.has_begun = false;
+}
+
+template <int PENDING, unsigned N>
+static inline void wgmma_wait(float (&)[N][4]) { wgmma_wait<PENDING>(); }
+
+template <bool ADD, unsigned N>
+static inline void wgmma(float (&d)[N][4], unsigned long long a, unsigned long long b) {
+  emu::give(a);
+  emu::give(b);
+  emu::Product product = {};
+  product.adds = ADD;
+  product.a = a;
+  product.b = b;
+  emu::ask(d[0], 4 * N, product);
+}
+
+template <unsigned N>
+static inline void wgmma(float (&d)[N][4], const unsigned (&a)[4], unsigned long long b) {
+  emu::give(b);
+  emu::Product product = {};
+  product.adds = true;
+  product.b = b;
+  product.registers = a;
+  std::memcpy(product.were, a, sizeof a);
+  emu::Warp& w = emu::warp();
+  unsigned lane = emu::current->thread.x % 32;
+  std::memcpy(w.words[lane], a, sizeof a);
+  emu::sync_warp();
+  for (unsigned i = 0; i < 32; i++) {
+    unsigned row = i / 16, k = i % 16, word = w.words[lane / 4 * 4 + k % 8 / 2][row + k / 8 * 2];
+    product.rows[row][k] = emu::number(word >> 16 * (k % 2) & 0xffff);
+  }
+  emu::sync_warp();
+  emu::ask(d[0], 4 * N, product);
+}

@@ -1,0 +1,84 @@
+// The tensor cores' product for warpgroups, of compute capability 9.0 alone. (PTX, "wgmma.mma_async".)
+//
+// d: [64, N] += a: [64, 16] * b: [16, N], halves or bf16. Lane 4 g + t of warp w holds, of d, columns 8 i + 2 t and 8 i + 2 t + 1 of
+// row 16 w + g in d[i], then of row 16 w + g + 8; of a, pairs t of these rows, then pairs t + 4. b lies in shared memory, and a may
+// too: rows of 16 numbers beside each other (those of b are its columns). It is under way until `wgmma_wait` says so: until then
+// nobody touches its registers, nor writes to its memory.
+
+// Where 16 columns of an operand lie: rows of ROW_BYTES, 128 or 64, of which 8 follow each other in the order of `swizzled`.
+template <u32 ROW_BYTES>
+__device__ __forceinline__ u64 operand(u32 at) {
+  const u64 rows_8 = 8 * ROW_BYTES >> 4, order = ROW_BYTES == 128 ? 1 : 2;
+  return (at >> 4 & 0x3fffu) | 1ull << 16 | rows_8 << 32 | order << 62;
+}
+
+// The place of 16 bytes in a row of ROW_BYTES: so rows of an operand, read side by side, meet in no bank.
+template <u32 ROW_BYTES>
+__device__ __forceinline__ u32 swizzled(u32 row, u32 place) {
+  return ROW_BYTES == 128 ? place ^ row % 8 : place ^ row / 2 % 4;
+}
+
+#ifndef BALLAST_EMULATED
+__device__ __forceinline__ u32 shared_address(const void* shared) { return (u32)__cvta_generic_to_shared(shared); }
+
+__device__ __forceinline__ void put_16(void* shared, const uint4& v) { *(uint4*)shared = v; }
+
+// As `copy_16`, of which only the first `bytes` are there; the others are zero.
+__device__ __forceinline__ void copy_16_of(void* shared, const void* global, u32 bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global), "r"(bytes) : "memory");
+}
+
+// What this thread has put and copied is for the tensor cores to read, once others know of it.
+__device__ __forceinline__ void fence_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+#ifdef KV_F16
+#define WGMMA(n) "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.f16.f16 "
+#else
+#define WGMMA(n) "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 "
+#endif
+#define REGISTERS_32                                                                                  \
+  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26" \
+  ",%27,%28,%29,%30,%31"
+#define REGISTERS_64                                                                                             \
+  REGISTERS_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55" \
+               ",%56,%57,%58,%59,%60,%61,%62,%63"
+#define FOUR(d, i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+#define SUMS_32(d, i)                                                                                               \
+  FOUR(d, i), FOUR(d, i + 1), FOUR(d, i + 2), FOUR(d, i + 3), FOUR(d, i + 4), FOUR(d, i + 5), FOUR(d, i + 6), FOUR(d, i + 7)
+#define SUMS_64(d) SUMS_32(d, 0), SUMS_32(d, 8)
+
+// Before the products that follow each other: registers are as was written, and no product before is under way that writes them.
+__device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
+// Ends a group of products.
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+// d is what was there, if it ADDs, else nothing.
+template <bool ADD>
+__device__ __forceinline__ void wgmma(float (&d)[16][4], u64 a, u64 b) {
+  asm volatile(WGMMA(128) "{" REGISTERS_64 "}, %64, %65, %66, 1, 1, 0, 0;" : SUMS_64(d) : "l"(a), "l"(b), "n"(ADD));
+}
+
+__device__ __forceinline__ void wgmma(float (&d)[16][4], const u32 (&a)[4], u64 b) {
+  asm volatile(WGMMA(128) "{" REGISTERS_64 "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 0;"
+               : SUMS_64(d)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+__device__ __forceinline__ void wgmma(float (&d)[8][4], const u32 (&a)[4], u64 b) {
+  asm volatile(WGMMA(64) "{" REGISTERS_32 "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 0;"
+               : SUMS_32(d, 0)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+// Waits until at most PENDING groups are under way, none of which has to do with d.
+template <int PENDING>
+__device__ __forceinline__ void wgmma_wait(float (&d)[16][4]) {
+  asm volatile("wgmma.wait_group.sync.aligned %64;" : SUMS_64(d) : "n"(PENDING) : "memory");
+}
+
+template <int PENDING>
+__device__ __forceinline__ void wgmma_wait(float (&d)[8][4]) {
+  asm volatile("wgmma.wait_group.sync.aligned %32;" : SUMS_32(d, 0) : "n"(PENDING) : "memory");
+}
+#endif
