@@ -34,6 +34,8 @@ struct Report {
     large_products: String,
     /// What that failed at, so that own kernels computed it.
     refused_products: Vec<String>,
+    /// Which kernel attended of many rows: what `BALLAST_CUDA_PREFILL` asked for.
+    prefill: String,
     /// Those of the table, and large ones.
     cases: usize,
     /// Cases of what only the CPU has so far: activations in whole numbers.
@@ -99,7 +101,7 @@ fn conform(args: &CasesArgs, cases: &[Case], team: &Arc<Team>) -> Result<Report>
     let mut device = cuda::open(2 * most_bytes(cases))?;
     if args.only.is_none() {
         // Side by side, where the table would have them compiled one after the other.
-        device.driver().prepare(&Module::all(device.driver().architecture()))?;
+        device.driver().prepare(&Module::all(device.driver().prefill()))?;
     }
     let speeds = device.driver().speeds()?;
     let mut report = Report {
@@ -107,6 +109,7 @@ fn conform(args: &CasesArgs, cases: &[Case], team: &Arc<Team>) -> Result<Report>
         architecture: device.driver().architecture().to_string(),
         compiler: compiler()?,
         large_products: device.driver().computes_products_by(),
+        prefill: device.driver().prefill().to_string(),
         refused_products: Vec::new(),
         cases: cases.len(),
         not_built: 0,
@@ -196,12 +199,13 @@ impl Report {
 
     fn show(&self) -> Result<()> {
         show!(
-            "{} ({}, {}; large products by {}): {} cases ({} more are not built for CUDA), {} failed, {} unsteady, largest error {:.1e}; copies {:.0} GB/s on the device, {:.1} up, \
+            "{} ({}, {}; large products by {}; many rows attended by {}): {} cases ({} more are not built for CUDA), {} failed, {} unsteady, largest error {:.1e}; copies {:.0} GB/s on the device, {:.1} up, \
              {:.1} down",
             self.device,
             self.architecture,
             self.compiler,
             self.large_products,
+            self.prefill,
             self.cases,
             self.not_built,
             self.failed,
@@ -220,12 +224,13 @@ mod tests {
     use super::*;
 
     fn empty() -> Report {
-        let (device, architecture, compiler, large_products) = Default::default();
+        let (device, architecture, compiler, large_products, prefill) = Default::default();
         Report {
             device,
             architecture,
             compiler,
             large_products,
+            prefill,
             refused_products: vec![],
             cases: 0,
             not_built: 0,

@@ -93,6 +93,15 @@ pub enum Prefill {
     Warpgroups,
 }
 
+impl fmt::Display for Prefill {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Prefill::Warps => "mma",
+            Prefill::Warpgroups => "wgmma",
+        })
+    }
+}
+
 impl Prefill {
     /// The module that has it, instead of that of all attention over such pages.
     fn module(self, pages: KvDtype, head_dim: usize) -> Option<Module> {
@@ -108,8 +117,8 @@ impl Prefill {
 }
 
 impl Module {
-    /// Every module that the conformance table asks for, and the head sizes of common models, on a device of this architecture.
-    pub fn all(architecture: Architecture) -> Vec<Module> {
+    /// Every module that the conformance table asks for, and the head sizes of common models, on a device with this kernel.
+    pub fn all(prefill: Prefill) -> Vec<Module> {
         let formats = [Format::F32, Format::Bf16].into_iter().chain(Narrow::ALL.map(Format::Narrow));
         let dims = [16, 64, 80, 96, 128, 256];
         let mut all = vec![Module::Rows, Module::Sample];
@@ -117,9 +126,7 @@ impl Module {
         for dtype in [KvDtype::Bf16, KvDtype::F16, KvDtype::Fp8, KvDtype::Int4, KvDtype::F32] {
             all.extend(dims.map(|head_dim| Module::attention(dtype, head_dim)));
             all.extend(dims.map(|head_dim| Module::Sparse { pages: dtype, head_dim }));
-            if architecture == Architecture::WARPGROUPS {
-                all.extend(dims.iter().filter_map(|head_dim| Prefill::Warpgroups.module(dtype, *head_dim)));
-            }
+            all.extend(dims.iter().filter_map(|head_dim| prefill.module(dtype, *head_dim)));
         }
         all
     }
@@ -207,9 +214,7 @@ impl Module {
             Module::AttentionFp8 { .. } => [pages_of(KvDtype::Fp8), &[ATTENTION]].concat(),
             Module::AttentionInt4 { .. } => [pages_of(KvDtype::Int4), &[ATTENTION]].concat(),
             Module::AttentionFloats { .. } => [pages_of(KvDtype::F32), &[ATTENTION_FLOATS]].concat(),
-            Module::Warpgroups { pages, .. } => {
-                [&[WGMMA], pages_of(pages), &[ATTENTION_WARPGROUPS]].concat()
-            }
+            Module::Warpgroups { pages, .. } => [&[WGMMA], pages_of(pages), &[ATTENTION_WARPGROUPS]].concat(),
             Module::Sparse { pages, .. } => {
                 let tiles = if pages == KvDtype::F32 { SPARSE_FLOATS } else { SPARSE_ROWS };
                 [pages_of(pages), &[SPARSE_CHOOSE, tiles, SPARSE]].concat()

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::{env, fs, thread};
 
-use cuda::module::Module;
+use cuda::module::{Module, Prefill};
 use cuda::{Architecture, CudaError, compile};
 use kernels::attention::KvDtype;
 use kernels::linear::Format;
@@ -60,7 +60,8 @@ fn spill_bytes(line: &str) -> usize {
 fn examine(module: Module, architecture: Architecture) -> Result<(Vec<String>, String), CudaError> {
     let compiled = compile(module, architecture)?;
     let lines = || compiled.log.lines().map(str::trim);
-    let warned = lines().filter(|line| line.contains("warning"));
+    // Products of warpgroups that wait for each other are told of as information.
+    let warned = lines().filter(|line| line.contains("warning") || line.contains("serialized"));
     // Older tensor cores have no bf16, and heads of 256 fill a warp's registers: only these may spill.
     let may_spill = architecture < Architecture(80)
         || matches!(
@@ -90,7 +91,8 @@ fn examine(module: Module, architecture: Architecture) -> Result<(Vec<String>, S
 #[test]
 fn every_kernel_compiles_without_a_warning() {
     let others = OTHERS.map(Architecture).into_iter();
-    let mut work: Vec<_> = Module::all(MAIN).into_iter().map(|module| (module, MAIN)).collect();
+    let mut work: Vec<_> =
+        Module::all(Prefill::Warpgroups).into_iter().map(|module| (module, MAIN)).collect();
     work.extend(others.flat_map(|other| one_of_each_kind().into_iter().map(move |module| (module, other))));
     if let Err(missing @ CudaError::Library { .. }) = compile(Module::Rows, MAIN) {
         assert!(env::var_os("BALLAST_REQUIRE_NVRTC").is_none(), "{missing}");

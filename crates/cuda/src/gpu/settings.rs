@@ -1,0 +1,65 @@
+//! What variables of the environment say of a device.
+
+use crate::module::Prefill;
+use crate::{Architecture, CudaError};
+
+/// Who computes large products.
+pub(super) const PRODUCTS: &str = "BALLAST_CUDA_PRODUCTS";
+
+/// Whether a library computes large products; it does, unless somebody says otherwise.
+pub(super) fn wants_library(said: Option<&str>) -> Result<bool, CudaError> {
+    match said {
+        None | Some("" | "cublaslt") => Ok(true),
+        Some("own") => Ok(false),
+        Some(other) => Err(CudaError::Setting {
+            variable: PRODUCTS,
+            found: other.to_string(),
+            choices: "cublaslt, or own for kernels of Ballast's own",
+        }),
+    }
+}
+
+/// Which kernel attends of many rows.
+pub(super) const PREFILL: &str = "BALLAST_CUDA_PREFILL";
+
+/// The one by products of warps, unless somebody asks for the other where it runs: nobody has measured that yet.
+pub(super) fn prefill(said: Option<&str>, architecture: Architecture) -> Result<Prefill, CudaError> {
+    match said {
+        None | Some("" | "mma") => Ok(Prefill::Warps),
+        Some("wgmma") if architecture == Architecture::WARPGROUPS => Ok(Prefill::Warpgroups),
+        Some(other) => Err(CudaError::Setting {
+            variable: PREFILL,
+            found: other.to_string(),
+            choices: "mma, or wgmma on a GPU of compute capability 9.0",
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_computes_products_unless_somebody_says_otherwise() {
+        assert_eq!(
+            [None, Some("cublaslt"), Some("own")].map(|said| wants_library(said).unwrap()),
+            [true, true, false]
+        );
+        let why = wants_library(Some("magma")).unwrap_err().to_string();
+        assert!(why.contains("BALLAST_CUDA_PRODUCTS is `magma`") && why.contains("own"), "{why}");
+    }
+
+    #[test]
+    fn products_of_warpgroups_are_asked_for_where_there_are_some() {
+        let of = |said, architecture| prefill(said, Architecture(architecture));
+        let [warps, warpgroups] = [Prefill::Warps, Prefill::Warpgroups];
+        assert_eq!(
+            [of(None, 90), of(Some("mma"), 80), of(Some("wgmma"), 90)],
+            [Ok(warps), Ok(warps), Ok(warpgroups)]
+        );
+        for architecture in [89, 100] {
+            let why = of(Some("wgmma"), architecture).unwrap_err().to_string();
+            assert!(why.contains("BALLAST_CUDA_PREFILL is `wgmma`") && why.contains("9.0"), "{why}");
+        }
+    }
+}
