@@ -34,6 +34,7 @@ __device__ __forceinline__ void begin_sums(const SpanData& span, u32 group, u32 
     for (u32 e = 0; e < 4; e++) r.o[i][e] = 0.0f;
 }
 
+// The same, and their queries.
 __device__ __forceinline__ void begin(const AttendArgs& a, const SpanData& span, u32 kv_head, u32 first_row, Queries& q, Rows16& r) {
   u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, group = a.heads / a.kv_heads;
 #pragma unroll
