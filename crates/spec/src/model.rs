@@ -47,8 +47,6 @@ pub struct ModelSpec {
     pub tied_head: bool,
     /// Width of the embedding table: `hidden`, but for OPT-350m, which projects in and out.
     pub embed_dim: usize,
-    /// Factor on the logits.
-    pub logit_scale: f32,
     /// Token that begins a text.
     pub bos: Option<u32>,
     /// Tokens that end a text.
@@ -345,9 +343,7 @@ impl ModelSpec {
 
     fn check_numbers(&self) -> Result<(), SpecError> {
         let eps = self.norm.eps;
-        expect("norm", eps, eps.is_finite() && (0.0..=1.0).contains(&eps), || "eps in 0 to 1".into())?;
-        let scale = self.logit_scale;
-        expect("logit_scale", scale, scale.is_finite() && scale > 0.0, || "a positive number".into())
+        expect("norm", eps, eps.is_finite() && (0.0..=1.0).contains(&eps), || "eps in 0 to 1".into())
     }
 
     /// So that no count of bytes overflows.
@@ -411,7 +407,6 @@ mod tests {
             window: Window::Full,
             tied_head: true,
             embed_dim: 576,
-            logit_scale: 1.0,
             bos: Some(1),
             eos: vec![2],
             dtype: DType::Bf16,

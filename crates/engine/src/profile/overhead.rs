@@ -135,7 +135,6 @@ pub(super) fn tiny(layers: usize) -> ModelSpec {
         window: spec::model::Window::Full,
         tied_head: true,
         embed_dim: 32,
-        logit_scale: 1.0,
         bos: None,
         eos: vec![],
         dtype: DType::Bf16,

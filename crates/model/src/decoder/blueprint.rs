@@ -314,7 +314,6 @@ mod tests {
             window: Window::Full,
             tied_head: true,
             embed_dim: 256,
-            logit_scale: 1.0,
             bos: None,
             eos: vec![],
             dtype: DType::Bf16,

@@ -131,7 +131,6 @@ impl Gguf {
             window: self.window(&keys)?,
             tied_head: !self.has("output.weight"),
             embed_dim: hidden,
-            logit_scale: 1.0,
             bos: self.metadata.token("tokenizer.ggml.bos_token_id")?,
             eos: self.ends()?,
             dtype: self.dtype(),
