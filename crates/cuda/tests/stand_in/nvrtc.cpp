@@ -47,11 +47,14 @@ CALL nvrtcCompileProgram(Program* program, int count, const char* const* options
   std::snprintf(key, sizeof key, "%016llx", (unsigned long long)hash_of(text.str() + defines));
   std::string base = variable("BALLAST_STAND_IN_LIBRARIES") + "/" + program->name + "-" + key;
   if (access((base + ".so").c_str(), R_OK) != 0) {
-    std::ofstream(base + ".cpp") << text.str();
-    std::string partial = base + "." + std::to_string(getpid());
-    std::string command = variable("BALLAST_STAND_IN_COMPILER") + defines + " '" + base + ".cpp' -o '" + partial + "'";
+    // Others may be at the same.
+    static std::atomic<int> made{0};
+    std::string partial = base + "." + std::to_string(getpid()) + "-" + std::to_string(++made), source = partial + ".cpp";
+    std::ofstream(source) << text.str();
+    std::string command = variable("BALLAST_STAND_IN_COMPILER") + defines + " '" + source + "' -o '" + partial + "'";
     if (std::system(command.c_str()) != 0) return program->log = command, 6;
     std::rename(partial.c_str(), (base + ".so").c_str());
+    std::remove(source.c_str());
   }
   return program->image = "emulated:" + base + ".so", DONE;
 }
