@@ -23,10 +23,10 @@ pub(super) fn wants_library(said: Option<&str>) -> Result<bool, CudaError> {
 pub(super) const PREFILL: &str = "BALLAST_CUDA_PREFILL";
 
 /// The one by products of warps, unless somebody asks for the other where it runs: nobody has measured that yet.
-pub(super) fn prefill(said: Option<&str>, architecture: Architecture) -> Result<Prefill, CudaError> {
+pub(super) fn prefill(said: Option<&str>, device: Architecture) -> Result<Prefill, CudaError> {
     match said {
         None | Some("" | "mma") => Ok(Prefill::Warps),
-        Some("wgmma") if architecture == Architecture::WARPGROUPS => Ok(Prefill::Warpgroups),
+        Some("wgmma") if device == Architecture::WARPGROUPS => Ok(Prefill::Warpgroups),
         Some(other) => Err(CudaError::Setting {
             variable: PREFILL,
             found: other.to_string(),
