@@ -10,14 +10,13 @@ use cudarc::driver::sys;
 
 use crate::{CudaError, Graphs, Launch};
 
+use super::settings::{GRAPHS, wants_graphs};
 use super::{Function, Gpu, lost};
 
 /// Drivers from this version on add kernels to a graph as is done here.
 const LEAST_VERSION: i32 = 12_000;
 /// Device memory that graphs may take of what is left to the driver.
 const BYTES: usize = 128 << 20;
-/// Whether graphs are made.
-const SETTING: &str = "BALLAST_CUDA_GRAPHS";
 
 /// Graphs that were made, by number.
 #[derive(Default)]
@@ -103,7 +102,7 @@ impl Drop for Plan {
 impl Made {
     /// None if somebody does not want them, or the driver is too old.
     pub(super) fn new(driver_version: i32) -> Result<Option<Made>, CudaError> {
-        let wanted = wants(std::env::var(SETTING).ok().as_deref())?;
+        let wanted = wants_graphs(std::env::var(GRAPHS).ok().as_deref())?;
         Ok((wanted && driver_version >= LEAST_VERSION).then(Made::default))
     }
 
@@ -187,30 +186,5 @@ impl Graphs for Gpu {
         self.bind();
         let made = self.graphs.as_ref().expect("who makes none is not asked");
         made.forget(graph).unwrap_or_else(|e| lost("give up a graph of kernels", e));
-    }
-}
-
-/// Whether graphs are wanted; they are, unless somebody says otherwise.
-fn wants(said: Option<&str>) -> Result<bool, CudaError> {
-    match said {
-        None | Some("" | "on") => Ok(true),
-        Some("off") => Ok(false),
-        Some(other) => Err(CudaError::Setting {
-            variable: SETTING,
-            found: other.to_string(),
-            choices: "on, or off for kernels that are started one by one",
-        }),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn graphs_are_made_unless_somebody_says_otherwise() {
-        assert_eq!([None, Some("on"), Some("off")].map(|said| wants(said).unwrap()), [true, true, false]);
-        let why = wants(Some("maybe")).unwrap_err().to_string();
-        assert!(why.contains("BALLAST_CUDA_GRAPHS is `maybe`") && why.contains("off"), "{why}");
     }
 }

@@ -5,34 +5,40 @@ use crate::{Architecture, CudaError};
 
 /// Who computes large products.
 pub(super) const PRODUCTS: &str = "BALLAST_CUDA_PRODUCTS";
+/// Whether kernels that come again are started as graphs.
+pub(super) const GRAPHS: &str = "BALLAST_CUDA_GRAPHS";
+/// Which kernel attends of many rows.
+pub(super) const PREFILL: &str = "BALLAST_CUDA_PREFILL";
 
 /// Whether a library computes large products; it does, unless somebody says otherwise.
 pub(super) fn wants_library(said: Option<&str>) -> Result<bool, CudaError> {
     match said {
         None | Some("" | "cublaslt") => Ok(true),
         Some("own") => Ok(false),
-        Some(other) => Err(CudaError::Setting {
-            variable: PRODUCTS,
-            found: other.to_string(),
-            choices: "cublaslt, or own for kernels of Ballast's own",
-        }),
+        Some(other) => Err(unknown(PRODUCTS, other, "cublaslt, or own for kernels of Ballast's own")),
     }
 }
 
-/// Which kernel attends of many rows.
-pub(super) const PREFILL: &str = "BALLAST_CUDA_PREFILL";
+/// Whether graphs are wanted; they are, unless somebody says otherwise.
+pub(super) fn wants_graphs(said: Option<&str>) -> Result<bool, CudaError> {
+    match said {
+        None | Some("" | "on") => Ok(true),
+        Some("off") => Ok(false),
+        Some(other) => Err(unknown(GRAPHS, other, "on, or off for kernels that are started one by one")),
+    }
+}
 
-/// The one by products of warps, unless somebody asks for the other where it runs: nobody has measured that yet.
+/// The kernel by products of warps, unless somebody asks for the other where it runs: nobody has measured that yet.
 pub(super) fn prefill(said: Option<&str>, device: Architecture) -> Result<Prefill, CudaError> {
     match said {
         None | Some("" | "mma") => Ok(Prefill::Warps),
         Some("wgmma") if device == Architecture::WARPGROUPS => Ok(Prefill::Warpgroups),
-        Some(other) => Err(CudaError::Setting {
-            variable: PREFILL,
-            found: other.to_string(),
-            choices: "mma, or wgmma on a GPU of compute capability 9.0",
-        }),
+        Some(other) => Err(unknown(PREFILL, other, "mma, or wgmma on a GPU of compute capability 9.0")),
     }
+}
+
+fn unknown(variable: &'static str, found: &str, choices: &'static str) -> CudaError {
+    CudaError::Setting { variable, found: found.to_string(), choices }
 }
 
 #[cfg(test)]
@@ -40,13 +46,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_library_computes_products_unless_somebody_says_otherwise() {
-        assert_eq!(
-            [None, Some("cublaslt"), Some("own")].map(|said| wants_library(said).unwrap()),
-            [true, true, false]
-        );
+    fn a_library_and_graphs_are_wanted_unless_somebody_says_otherwise() {
+        assert_eq!([None, Some("cublaslt"), Some("own")].map(wants_library), [Ok(true), Ok(true), Ok(false)]);
+        assert_eq!([None, Some("on"), Some("off")].map(wants_graphs), [Ok(true), Ok(true), Ok(false)]);
         let why = wants_library(Some("magma")).unwrap_err().to_string();
         assert!(why.contains("BALLAST_CUDA_PRODUCTS is `magma`") && why.contains("own"), "{why}");
+        let why = wants_graphs(Some("maybe")).unwrap_err().to_string();
+        assert!(why.contains("BALLAST_CUDA_GRAPHS is `maybe`") && why.contains("off"), "{why}");
     }
 
     #[test]

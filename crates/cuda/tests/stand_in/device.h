@@ -76,7 +76,7 @@ inline bool is_device(uint64_t first) {
   return after != memory.begin() && std::prev(after)->second.kind == Range::DEVICE;
 }
 
-// What nobody has written is nonsense.
+// What nobody has written is nonsense, in the first MiB: memory that is never used shall not be taken.
 inline uint64_t map_memory(size_t bytes, Range::Kind kind) {
   void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (at == MAP_FAILED) return 0;
