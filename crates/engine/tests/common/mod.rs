@@ -2,9 +2,11 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
 
 use engine::{Blocks, DeviceChoice, Engine, EngineConfig, Event, Planned, Request, Ticket};
 use model::Checkpoint;
+use model::sampling::SamplingParams;
 use policy::sched::{Delegate, Schedule};
 use spec::{ByTier, Split};
 
@@ -89,5 +91,26 @@ pub(crate) fn story(ticket: &Ticket) -> Story {
 /// What becomes of requests that are handed over together.
 pub(crate) fn stories(engine: &Engine, requests: &[Request]) -> Vec<Story> {
     let tickets: Vec<Ticket> = requests.iter().map(|r| engine.submit(r.clone()).unwrap()).collect();
+    tickets.iter().map(story).collect()
+}
+
+/// The same, of which none is planned before all are there, however late this thread is: beside one request more, whose beginning
+/// holds up whoever plans.
+pub(crate) fn stories_at_once(engine: &Engine, requests: &[Request]) -> Vec<Story> {
+    let (open, gate) = channel::<()>();
+    let first = Request {
+        prompt: vec![3],
+        params: SamplingParams { max_tokens: Some(1), ignore_eos: true, ..SamplingParams::greedy() },
+        seed: 0,
+        salt: u128::MAX,
+    };
+    let wait = move |event| {
+        if matches!(event, Event::Began(_)) {
+            let _ = gate.recv();
+        }
+    };
+    let _claim = engine.submit_to(first, Box::new(wait)).unwrap();
+    let tickets: Vec<Ticket> = requests.iter().map(|r| engine.submit(r.clone()).unwrap()).collect();
+    drop(open);
     tickets.iter().map(story).collect()
 }
