@@ -31,6 +31,7 @@ struct AttendArgs {
   u32 heads, kv_heads;
   u32 window;            // 0: none
   u32 out_bf16;
+  u32 pieces;            // decode: how much work there is for each head of keys
 };
 
 // The first page that a query at `position` sees.

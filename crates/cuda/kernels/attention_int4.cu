@@ -147,6 +147,6 @@ __device__ __forceinline__ void end_sums(Rows16& r) {
     }
 }
 
-__device__ __forceinline__ void bring(const Cell* from, Cell* page) {
-  for (u32 i = threadIdx.x; i < 2 * PLANE / 8; i += blockDim.x) copy_16(page + 8 * i, from + 8 * i);
+__device__ __forceinline__ void bring_keys(const Cell* from, Cell* to, u32 thread, u32 threads) {
+  bring_plane<PLANE>(from, to, thread, threads);
 }

@@ -1,5 +1,12 @@
 // Pages that a warp's rows attend to, of whatever format, and what warps found of the same rows.
 
+// Rows that have seen nothing yet, and their queries.
+__device__ __forceinline__ void begin(const AttendArgs& a, const SpanData& span, u32 kv_head, u32 first_row, Queries& q, Rows16& r) {
+  load_queries(a, span, kv_head, first_row, q);
+  begin_sums(span, a.heads / a.kv_heads, first_row, r);
+  fit_queries(q, r);
+}
+
 // The values of a page with these scores, whose first token is at `position`, of a sequence of `tokens`.
 template <bool EDGE, u32 TILES>
 __device__ __forceinline__ void add_scored(

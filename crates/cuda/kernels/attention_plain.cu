@@ -76,11 +76,11 @@ __device__ __forceinline__ void add_values(const Cell* v, u32 written, const flo
   }
 }
 
-__device__ __forceinline__ void bring(const Cell* from, Cell* page) {
+// Keys as they are to lie in shared memory, by as many threads, of which this is one.
+__device__ __forceinline__ void bring_keys(const Cell* from, Cell* to, u32 thread, u32 threads) {
   const u32 each = 16 / sizeof(Cell);
-  for (u32 i = threadIdx.x; i < PLANE / each; i += blockDim.x) {
+  for (u32 i = thread; i < PLANE / each; i += threads) {
     u32 token = i / (DIM / each), d = i % (DIM / each) * each;
-    copy_16(page + token * KEY_STRIDE + (d ^ token % 2 * TURN), from + each * i);
-    copy_16(page + VALUES + each * i, from + PLANE + each * i);
+    copy_16(to + token * KEY_STRIDE + (d ^ token % 2 * TURN), from + each * i);
   }
 }

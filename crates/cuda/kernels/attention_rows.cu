@@ -19,6 +19,13 @@ struct Queries {
 
 __device__ __forceinline__ uint4 none() { return make_uint4(0, 0, 0, 0); }
 
+// A plane of so many cells to shared memory, as it lies, by as many threads, of which this is one.
+template <u32 CELLS, class Cell>
+__device__ __forceinline__ void bring_plane(const Cell* from, Cell* to, u32 thread, u32 threads) {
+  const u32 each = 16 / sizeof(Cell);
+  for (u32 i = thread; i < CELLS / each; i += threads) copy_16(to + each * i, from + each * i);
+}
+
 // Rows `first_row ..` of the span's flattened (query, head) pairs have seen nothing yet.
 __device__ __forceinline__ void begin_sums(const SpanData& span, u32 group, u32 first_row, Rows16& r) {
   u32 g = threadIdx.x % 32 / 4;
@@ -34,8 +41,7 @@ __device__ __forceinline__ void begin_sums(const SpanData& span, u32 group, u32 
     for (u32 e = 0; e < 4; e++) r.o[i][e] = 0.0f;
 }
 
-// The same, and their queries.
-__device__ __forceinline__ void begin(const AttendArgs& a, const SpanData& span, u32 kv_head, u32 first_row, Queries& q, Rows16& r) {
+__device__ __forceinline__ void load_queries(const AttendArgs& a, const SpanData& span, u32 kv_head, u32 first_row, Queries& q) {
   u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, group = a.heads / a.kv_heads;
 #pragma unroll
   for (u32 h = 0; h < 2; h++) {
@@ -49,7 +55,6 @@ __device__ __forceinline__ void begin(const AttendArgs& a, const SpanData& span,
       q.pairs[c][1][h] = v.z; q.pairs[c][1][2 + h] = v.w;
     }
   }
-  begin_sums(span, group, first_row, r);
 }
 
 // Queries stay where they were read to.

@@ -16,7 +16,6 @@ __device__ void score_tile(const SparseArgs& a, const Tile& tile, SparseRoom&) {
   Rows16 none;
   Queries q;
   begin(a.attend, tile.span, tile.kv_head, tile.first_row, q, none);
-  fit_queries(q, none);
   InRegisters queries = {q};
   for (u32 page = tile.from + threadIdx.x / 32; page <= tile.to; page += SPARSE_WARPS) {
     float s[1][4][4];
@@ -50,7 +49,6 @@ __device__ void attend_tile(const SparseArgs& a, const Tile& tile, SparseRoom& r
   Rows16 all[1];
   Queries q;
   begin(a.attend, tile.span, tile.kv_head, tile.first_row, q, all[0]);
-  fit_queries(q, all[0]);
   u32 tokens = tile.span.start + tile.span.rows, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   for (u32 page = tile.from / SPARSE_WARPS * SPARSE_WARPS + warp; page <= tile.to; page += SPARSE_WARPS) {
     if (page < tile.from || !is_read(a, tile, page)) continue;

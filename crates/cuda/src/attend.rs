@@ -131,7 +131,7 @@ impl<D: Driver> GpuDevice<D> {
             kv_heads: kv.layout.kv_heads as u32,
             window: shape.window.unwrap_or(0) as u32,
             out_bf16: (out.dtype == Dtype::Bf16).into(),
-            unused: 0,
+            pieces: 0,
         }
     }
 
@@ -151,8 +151,14 @@ impl<D: Driver> GpuDevice<D> {
         let spans = ring.put(&self.driver, &plan.spans);
         let tables = ring.put(&self.driver, &plan.tables);
         for Kernel { module, name, y, threads, work } in kernels {
-            let args = AttendArgs { spans, tables, work: ring.put(&self.driver, &work), ..args };
-            self.launch(module, name, [work.len(), y], threads, &args);
+            let work_at = ring.put(&self.driver, &work);
+            let args = AttendArgs { spans, tables, work: work_at, pieces: work.len() as u32, ..args };
+            let grid = match name {
+                // Blocks take what there is to do in turn.
+                "attend_few" => [(work.len() * y).min(self.driver.together(module, name, threads)), 1],
+                _ => [work.len(), y],
+            };
+            self.launch(module, name, grid, threads, &args);
         }
     }
 }

@@ -79,6 +79,9 @@ pub trait Driver: Send + Sync {
     /// Shows what a [`fetch`](Driver::fetch) brought, once it is there.
     fn fetched(&self, fetch: u64, view: &mut dyn FnMut(&[u8]));
 
+    /// Blocks of a kernel, of so many threads, that the device runs side by side; at least one.
+    fn together(&self, module: Module, kernel: &'static str, threads: u32) -> usize;
+
     /// Starts a kernel.
     fn launch(&self, launch: &Launch<'_>);
 

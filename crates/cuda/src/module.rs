@@ -25,6 +25,7 @@ const ATTENTION_PLAIN: &str = include_str!("../kernels/attention_plain.cu");
 const ATTENTION_INT4: &str = include_str!("../kernels/attention_int4.cu");
 const ATTENTION_PAGES: &str = include_str!("../kernels/attention_pages.cu");
 const ATTENTION: &str = include_str!("../kernels/attention.cu");
+const ATTENTION_FEW: &str = include_str!("../kernels/attention_few.cu");
 const ATTENTION_WARPGROUPS: &str = include_str!("../kernels/attention_warpgroups.cu");
 const ATTENTION_FLOATS_ROW: &str = include_str!("../kernels/attention_floats_row.cu");
 const ATTENTION_FLOATS: &str = include_str!("../kernels/attention_floats.cu");
@@ -185,20 +186,17 @@ impl Module {
     /// Bytes of shared memory that each block of a kernel is given at its launch, on a device of this architecture; kernels that
     /// are given none have what they need.
     pub fn block_bytes(self, kernel: &str, architecture: Architecture) -> usize {
-        match (self, kernel) {
-            (Module::Attention { head_dim }, "attend_many") => {
-                many_bytes(KvDtype::Bf16, head_dim, architecture)
-            }
-            (Module::AttentionF16 { head_dim }, "attend_many") => {
-                many_bytes(KvDtype::F16, head_dim, architecture)
-            }
-            (Module::AttentionFp8 { head_dim }, "attend_many") => {
-                many_bytes(KvDtype::Fp8, head_dim, architecture)
-            }
-            (Module::AttentionInt4 { head_dim }, "attend_many") => {
-                many_bytes(KvDtype::Int4, head_dim, architecture)
-            }
-            (Module::Warpgroups { head_dim, .. }, _) => warpgroup_bytes(head_dim),
+        let (pages, head_dim) = match self {
+            Module::Attention { head_dim } => (KvDtype::Bf16, head_dim),
+            Module::AttentionF16 { head_dim } => (KvDtype::F16, head_dim),
+            Module::AttentionFp8 { head_dim } => (KvDtype::Fp8, head_dim),
+            Module::AttentionInt4 { head_dim } => (KvDtype::Int4, head_dim),
+            Module::Warpgroups { head_dim, .. } => return warpgroup_bytes(head_dim),
+            _ => return 0,
+        };
+        match kernel {
+            "attend_many" => many_bytes(pages, head_dim, architecture),
+            "attend_few" => few_bytes(pages, head_dim, architecture),
             _ => 0,
         }
     }
@@ -209,10 +207,10 @@ impl Module {
             Module::Rows => vec![ROWS],
             Module::Sample => vec![SAMPLE],
             Module::Linear(_) => vec![WEIGHTS, LINEAR],
-            Module::Attention { .. } => [pages_of(KvDtype::Bf16), &[ATTENTION]].concat(),
-            Module::AttentionF16 { .. } => [pages_of(KvDtype::F16), &[ATTENTION]].concat(),
-            Module::AttentionFp8 { .. } => [pages_of(KvDtype::Fp8), &[ATTENTION]].concat(),
-            Module::AttentionInt4 { .. } => [pages_of(KvDtype::Int4), &[ATTENTION]].concat(),
+            Module::Attention { .. } => [pages_of(KvDtype::Bf16), &[ATTENTION, ATTENTION_FEW]].concat(),
+            Module::AttentionF16 { .. } => [pages_of(KvDtype::F16), &[ATTENTION, ATTENTION_FEW]].concat(),
+            Module::AttentionFp8 { .. } => [pages_of(KvDtype::Fp8), &[ATTENTION, ATTENTION_FEW]].concat(),
+            Module::AttentionInt4 { .. } => [pages_of(KvDtype::Int4), &[ATTENTION, ATTENTION_FEW]].concat(),
             Module::AttentionFloats { .. } => [pages_of(KvDtype::F32), &[ATTENTION_FLOATS]].concat(),
             Module::Warpgroups { pages, .. } => [&[WGMMA], pages_of(pages), &[ATTENTION_WARPGROUPS]].concat(),
             Module::Sparse { pages, .. } => {
@@ -304,16 +302,32 @@ fn many_bytes(pages: KvDtype, head_dim: usize, architecture: Architecture) -> us
         _ if head_dim > SHORT_HEAD => 2,
         _ => 3,
     };
-    let whole = head_dim.next_multiple_of(32);
-    let plain = 32 * (whole + head_dim);
-    let page = match pages {
-        KvDtype::F32 => 0,
-        KvDtype::Bf16 | KvDtype::F16 => 2 * plain,
-        KvDtype::Fp8 => plain,
-        KvDtype::Int4 => 4 * (8 * head_dim + 64 * head_dim.div_ceil(64)),
-    };
+    let [keys, values] = plane_bytes(pages, head_dim);
     let sums = if pages == KvDtype::Int4 { 16 * many_rows(head_dim) * head_dim.div_ceil(64) } else { 0 };
-    2 * many_rows(head_dim) * whole + sums + stages * page
+    2 * many_rows(head_dim) * head_dim.next_multiple_of(32) + sums + stages * (keys + values)
+}
+
+/// A page's keys and values in one head, as they lie in shared memory: rows of keys begin with a chunk of 32 numbers.
+fn plane_bytes(pages: KvDtype, head_dim: usize) -> [usize; 2] {
+    let plain = [head_dim.next_multiple_of(32), head_dim];
+    match pages {
+        KvDtype::F32 => [0; 2],
+        KvDtype::Bf16 | KvDtype::F16 => plain.map(|row| 2 * 32 * row),
+        KvDtype::Fp8 => plain.map(|row| 32 * row),
+        KvDtype::Int4 => [2 * (8 * head_dim + 64 * head_dim.div_ceil(64)); 2],
+    }
+}
+
+/// The size of `Few` in `attention_few.cu`: planes of four warps, and what these found.
+fn few_bytes(pages: KvDtype, head_dim: usize, architecture: Architecture) -> usize {
+    let [plane, _] = plane_bytes(pages, head_dim);
+    let planes = match (architecture, plane) {
+        (Architecture(..80), _) | (_, 8193..) => 16,
+        (_, 4097..) => 2 * plane,
+        _ => 4 * plane,
+    };
+    let merging = 4 * (16 * (head_dim + 8) + 4 * 16 + 16);
+    4 * planes + merging
 }
 
 /// The size of `Prefill` in `attention_warpgroups.cu`: queries of 128 rows, and three steps of 128 keys and values.
@@ -351,20 +365,19 @@ mod tests {
         for head_dim in [16, 64, 80, 96, 128, 160, 192, 256] {
             for pages in [KvDtype::Bf16, KvDtype::F16, KvDtype::Fp8, KvDtype::Int4] {
                 let module = Module::attention(pages, head_dim);
-                let bytes = |architecture| module.block_bytes("attend_many", Architecture(architecture));
-                assert!(
-                    bytes(75) <= 64 << 10 && bytes(86) <= 99 << 10,
-                    "{module}: {} {}",
-                    bytes(75),
-                    bytes(86)
-                );
+                for kernel in ["attend_many", "attend_few"] {
+                    let bytes = |architecture| module.block_bytes(kernel, Architecture(architecture));
+                    let (old, common) = (bytes(75), bytes(86));
+                    assert!(old <= 64 << 10 && common <= 99 << 10, "{module}, {kernel}: {old}, {common}");
+                }
             }
         }
         let most = Module::Warpgroups { pages: KvDtype::Bf16, head_dim: 128 };
         assert!(most.block_bytes("attend_many", Architecture::WARPGROUPS) <= 227 << 10);
         // Two on a multiprocessor of sm_80, which has 164 KiB and keeps one for itself beside each.
-        let bytes = Module::Attention { head_dim: 128 }.block_bytes("attend_many", Architecture(80));
-        assert_eq!((bytes, 2 * (bytes + (1 << 10)) <= 164 << 10), (80 << 10, true));
-        assert_eq!(Module::Attention { head_dim: 128 }.block_bytes("attend_few", Architecture(80)), 0);
+        for (kernel, expected) in [("attend_many", 80 << 10), ("attend_few", 74_560)] {
+            let bytes = Module::Attention { head_dim: 128 }.block_bytes(kernel, Architecture(80));
+            assert_eq!((bytes, 2 * (bytes + (1 << 10)) <= 164 << 10), (expected, true));
+        }
     }
 }

@@ -102,6 +102,77 @@ fn a_rows_attention_does_not_depend_on_its_chunk() {
     }
 }
 
+/// Tokens of sequences that decode together.
+const LENGTHS: [usize; 9] = [700, 33, 257, 512, 1, 300, 64, 129, 450];
+
+/// The results of the last token of each, beside the others or alone. What no query sees was never written, and is no number.
+fn decoded(device: &mut dyn Device, layout: KvLayout, window: Option<usize>, together: bool) -> Vec<u8> {
+    let (heads, head_dim) = (2 * layout.kv_heads, layout.head_dim);
+    let (q_cols, all) = (heads * head_dim, (heads + 2 * layout.kv_heads) * head_dim);
+    let mut next = 0;
+    let tables = LENGTHS.map(|tokens| {
+        let first = next;
+        next += tokens.div_ceil(BLOCK_TOKENS) as u32;
+        (first..next).rev().collect::<Vec<u32>>()
+    });
+    let kv = KvPages { layout, buf: device.take(next as usize * layout.block_bytes()).unwrap() };
+    device.fill(&kv.buf, &mut |bytes| bytes.fill(0xff));
+    let matrix = |device: &mut dyn Device, dtype: Dtype, rows: usize, cols: usize| Rows {
+        buf: device.take(rows * cols * dtype.bytes()).unwrap(),
+        dtype,
+        rows,
+        cols,
+    };
+    let transform = QkTransform { heads, norms: None, rope: None };
+    for (blocks, tokens) in tables.iter().zip(LENGTHS) {
+        let start = window.map_or(0, |window| tokens.saturating_sub(window) / BLOCK_TOKENS * BLOCK_TOKENS);
+        let rows = tokens - start;
+        let (qkv, q) = (matrix(device, Dtype::F32, rows, all), matrix(device, Dtype::Bf16, rows, q_cols));
+        let values: Vec<f32> = (0..rows * all).map(|i| number(i + 17 * tokens)).collect();
+        device.upload(&qkv.buf, bytemuck::cast_slice(&values));
+        device.store_kv(qkv, &transform, &[Span { blocks, start, rows: 0..rows }], kv, q);
+    }
+    let rows = LENGTHS.len();
+    let (q, out) = (matrix(device, Dtype::Bf16, rows, q_cols), matrix(device, Dtype::Bf16, rows, q_cols));
+    let queries: Vec<bf16> = (0..rows * q_cols).map(|i| bf16::from_f32(number(i))).collect();
+    device.upload(&q.buf, bytemuck::cast_slice(&queries));
+    let span = |(row, blocks)| Span { blocks, start: LENGTHS[row] - 1, rows: row..row + 1 };
+    let spans: Vec<Span<'_>> = tables.iter().map(Vec::as_slice).enumerate().map(span).collect();
+    let shape = AttendShape { heads, scale: 0.125, window, share: None };
+    for spans in spans.chunks(if together { rows } else { 1 }) {
+        device.attend(q, kv, spans, shape, out);
+    }
+    let mut results = Vec::new();
+    device.view(&out.buf, &mut |bytes| results.extend_from_slice(bytes));
+    results
+}
+
+/// Blocks that have much to do, one split after another, find what those find that have little.
+fn check_decodes(open: &dyn Fn(usize) -> Box<dyn Device>) {
+    for (dtype, kv_heads, head_dim, window) in [
+        (KvDtype::Bf16, 2, 64, None),
+        (KvDtype::Bf16, 1, 128, Some(300)),
+        (KvDtype::Fp8, 3, 64, None),
+        (KvDtype::Int4, 2, 64, Some(70)),
+    ] {
+        let layout = KvLayout { kv_heads, head_dim, dtype };
+        let decoded = |together| decoded(&mut *open(16 << 20), layout, window, together);
+        let alone = decoded(false);
+        let numbers = bytemuck::cast_slice::<u8, u16>(&alone).iter().map(|bits| bf16::from_bits(*bits));
+        assert!(numbers.map(bf16::to_f32).all(f32::is_finite), "{layout:?}");
+        assert!(decoded(true) == alone, "{layout:?}");
+    }
+}
+
+#[test]
+fn a_decode_does_not_depend_on_others() {
+    if emulator::compiler().is_some() {
+        for mma in [Mma::Defined, Mma::ByHalves] {
+            check_decodes(&|bytes| Box::new(GpuDevice::new(Emulator::new(mma), bytes).unwrap()));
+        }
+    }
+}
+
 /// Numbers around the largest half and around the smallest ones: they are written as the CPU writes them, and nothing that is
 /// attended becomes infinite.
 fn check_range(open: &dyn Fn(usize) -> Box<dyn Device>) {
@@ -129,9 +200,9 @@ fn halves_are_written_as_the_cpu_does_and_stay_finite() {
 #[test]
 fn the_same_holds_on_a_gpu() {
     match cuda::open(1 << 20) {
-        Ok(_) => {
-            [check, check_range].iter().for_each(|check| check(&|bytes| Box::new(cuda::open(bytes).unwrap())))
-        }
+        Ok(_) => [check, check_decodes, check_range]
+            .iter()
+            .for_each(|check| check(&|bytes| Box::new(cuda::open(bytes).unwrap()))),
         Err(missing) => eprintln!("skipped: {missing}"),
     }
 }

@@ -57,6 +57,7 @@ pub struct Gpu {
     small: Pool,
     name: String,
     architecture: Architecture,
+    multiprocessors: usize,
     driver_version: i32,
     memory: Option<u64>,
     prefill: Prefill,
@@ -106,6 +107,7 @@ impl Gpu {
         use sys::CUdevice_attribute::{
             CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR,
             CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
+            CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as MULTIPROCESSORS,
         };
         // SAFETY: passed on from the caller; every handle below was given by the driver just before.
         unsafe {
@@ -115,6 +117,7 @@ impl Gpu {
             let major = number(MAJOR).map_err(failed("tell its architecture"))?;
             let minor = number(MINOR).map_err(failed("tell its architecture"))?;
             let architecture = Architecture((10 * major + minor) as u32);
+            let multiprocessors = number(MULTIPROCESSORS).map_err(failed("tell its multiprocessors"))?;
             let prefill = prefill(std::env::var(PREFILL).ok().as_deref(), architecture)?;
             let wants_library = wants_library(std::env::var(PRODUCTS).ok().as_deref())?;
             let mut driver_version = 0;
@@ -127,6 +130,7 @@ impl Gpu {
                 small: Pool::new(SMALL_PIECES, SMALL_PIECE_BYTES, Waits::Awake)?,
                 name: result::device::get_name(device).map_err(failed("tell its name"))?,
                 architecture,
+                multiprocessors: multiprocessors.max(1) as usize,
                 prefill,
                 driver_version,
                 memory: None,
@@ -373,6 +377,21 @@ impl Driver for Gpu {
     fn fetched(&self, fetch: u64, view: &mut dyn FnMut(&[u8])) {
         self.bind();
         self.fetches.end(fetch, view).unwrap_or_else(|e| lost("copy from it", e));
+    }
+
+    fn together(&self, module: Module, kernel: &'static str, threads: u32) -> usize {
+        self.bind();
+        let Function { function, block_bytes } = self.function(module, kernel);
+        // SAFETY: the context is current; the function is loaded, and stays so as long as the context.
+        let each = unsafe {
+            result::occupancy::max_active_block_per_multiprocessor(
+                function,
+                threads as i32,
+                block_bytes as usize,
+            )
+        };
+        let each = each.unwrap_or_else(|e| lost(&format!("tell how many blocks of {kernel} it runs"), e));
+        self.multiprocessors * each.max(1) as usize
     }
 
     fn launch(&self, launch: &Launch<'_>) {

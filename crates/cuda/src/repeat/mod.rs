@@ -165,6 +165,10 @@ impl<D: Driver> Driver for Repeating<D> {
         self.driver.fetched(fetch, view);
     }
 
+    fn together(&self, module: Module, kernel: &'static str, threads: u32) -> usize {
+        self.driver.together(module, kernel, threads)
+    }
+
     fn launch(&self, launch: &Launch<'_>) {
         if queue::current() == QUEUE
             && let Some(pass) = &mut self.state().pass

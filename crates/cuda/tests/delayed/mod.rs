@@ -104,6 +104,10 @@ impl Driver for Delayed {
         view(&self.wait_for(&arriving));
     }
 
+    fn together(&self, module: Module, kernel: &'static str, threads: u32) -> usize {
+        self.emulator.together(module, kernel, threads)
+    }
+
     fn launch(&self, launch: &Launch<'_>) {
         let &Launch { module, kernel, grid, threads, args } = launch;
         let args = args.to_vec();

@@ -292,6 +292,11 @@ impl Driver for Emulator {
         view(&fetched.remove(at).1);
     }
 
+    /// Few, so that each has much to do.
+    fn together(&self, _module: Module, _kernel: &'static str, _threads: u32) -> usize {
+        2
+    }
+
     fn launch(&self, launch: &Launch<'_>) {
         let prepared = self.prepared.lock().unwrap();
         assert!(

@@ -14,9 +14,10 @@ CALL cuDeviceGetCount(int* count) { return *count = 1, is_started ? DONE : 3; }
 CALL cuDeviceGet(int* device, int ordinal) { return *device = 7, ordinal == 0 ? DONE : INVALID_DEVICE; }
 CALL cuDeviceGetName(char* name, int room, int) { return std::snprintf(name, room, "no GPU, but its stand-in"), DONE; }
 CALL cuDeviceGetAttribute(int* value, int attribute, int device) {
+  const int MULTIPROCESSORS = 16, MAJOR = 75, MINOR = 76;
   int capability = number("BALLAST_STAND_IN_ARCHITECTURE", 80);
-  if (device != 7 || (attribute != 75 && attribute != 76)) return INVALID_VALUE;
-  return *value = attribute == 75 ? capability / 10 : capability % 10, DONE;
+  if (device != 7 || (attribute != MAJOR && attribute != MINOR && attribute != MULTIPROCESSORS)) return INVALID_VALUE;
+  return *value = attribute == MULTIPROCESSORS ? 2 : attribute == MAJOR ? capability / 10 : capability % 10, DONE;
 }
 CALL cuDevicePrimaryCtxRetain(void** retained, int device) { return *retained = &context, device == 7 ? DONE : INVALID_DEVICE; }
 CALL cuCtxSetCurrent(void* wanted) { return current = wanted, wanted == &context ? DONE : INVALID_CONTEXT; }
@@ -203,6 +204,11 @@ CALL cuFuncSetAttribute(Function* function, int attribute, int value) {
   int most = architecture < 80 ? 64 : architecture == 80 ? 163 : architecture < 90 ? 99 : 227;
   if (attribute != 8 || value < 0 || value > most << 10) return INVALID_VALUE;
   return function->most_bytes = value, DONE;
+}
+CALL cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Function* function, int threads, size_t bytes) {
+  IN_CONTEXT;
+  KNOWN(functions, function);
+  return *blocks = bytes <= function->most_bytes, threads > 0 && threads <= 1024 ? DONE : INVALID_VALUE;
 }
 static int launched(Launched& to, Function* function, const unsigned (&grid)[3], const unsigned (&block)[3], unsigned bytes, void** parameters,
                     void** extra) {
