@@ -34,7 +34,7 @@ struct Report {
     large_products: String,
     /// What that failed at, so that own kernels computed it.
     refused_products: Vec<String>,
-    /// Which kernel attended of many rows: what `BALLAST_CUDA_PREFILL` asked for.
+    /// Which kernel attended of many rows: what `BALLAST_CUDA_PREFILL` asked for, or what came of its trials.
     prefill: String,
     /// Those of the table, and large ones.
     cases: usize,
@@ -101,7 +101,7 @@ fn conform(args: &CasesArgs, cases: &[Case], team: &Arc<Team>) -> Result<Report>
     let mut device = cuda::open(2 * most_bytes(cases))?;
     if args.only.is_none() {
         // Side by side, where the table would have them compiled one after the other.
-        device.driver().prepare(&Module::all(device.driver().prefill()))?;
+        device.prepare_modules(&Module::all(device.driver().prefill()))?;
     }
     let speeds = device.driver().speeds()?;
     let mut report = Report {
@@ -109,7 +109,7 @@ fn conform(args: &CasesArgs, cases: &[Case], team: &Arc<Team>) -> Result<Report>
         architecture: device.driver().architecture().to_string(),
         compiler: compiler()?,
         large_products: device.driver().computes_products_by(),
-        prefill: device.driver().prefill().to_string(),
+        prefill: device.driver().attends_many_by(),
         refused_products: Vec::new(),
         cases: cases.len(),
         not_built: 0,
@@ -181,6 +181,7 @@ impl Report {
                 break;
             }
         }
+        self.prefill = device.driver().attends_many_by();
         self.refused_products = device.driver().refused_products();
         self.refused_products.iter().for_each(|why| note!("cuBLASLt refused {why}"));
         Ok(())

@@ -9,7 +9,7 @@ use kernels::queue;
 use crate::Driver;
 use crate::args::{AttendArgs, SpanData};
 use crate::device::GpuDevice;
-use crate::module::{Module, many_rows};
+use crate::module::{Module, Prefill, many_rows};
 
 /// (query, head) pairs of a warp; spans with no more go split by split.
 const FEW_ROWS: usize = 16;
@@ -135,14 +135,31 @@ impl<D: Driver> GpuDevice<D> {
         }
     }
 
+    /// What attends of many rows: of two kernels the one that is tried first, if it has passed.
+    fn many(&self, KvLayout { dtype, head_dim, .. }: KvLayout) -> Many {
+        let prefill = self.driver.prefill();
+        let passed = |module: &Module| prefill != Prefill::Tried || self.passes(*module);
+        let own = prefill.module(dtype, head_dim).filter(passed);
+        own.map_or_else(|| Many::of_warps(dtype, head_dim), Many::of_warpgroups)
+    }
+
     pub(crate) fn attend_plan(&self, plan: &Plan, layout: KvLayout, grid_y: [usize; 2], args: AttendArgs) {
+        self.attend_by(self.many(layout), plan, layout, grid_y, args);
+    }
+
+    /// The same with this kernel of many rows.
+    pub(crate) fn attend_by(
+        &self,
+        many: Many,
+        plan: &Plan,
+        layout: KvLayout,
+        grid_y: [usize; 2],
+        args: AttendArgs,
+    ) {
         const SPAN_WORDS: usize = size_of::<SpanData>() / 4;
         assert_eq!(queue::current(), 0, "one queue attends: it has the memory for partial results");
         let KvLayout { dtype, head_dim, .. } = layout;
-        let modules = Modules {
-            many: self.driver.prefill().many(dtype, head_dim),
-            few: Module::attention(dtype, head_dim),
-        };
+        let modules = Modules { many, few: Module::attention(dtype, head_dim) };
         let kernels = plan.kernels(modules, grid_y, self.driver.is_pass());
         let work = kernels.iter().map(|kernel| 2 * kernel.work.len());
         let lengths: Vec<usize> =
@@ -177,19 +194,35 @@ struct Kernel<'a> {
 /// Where an attention's kernels are.
 #[derive(Clone, Copy)]
 struct Modules {
-    /// Of many rows, and the threads of its blocks.
-    many: (Module, u32),
+    many: Many,
     few: Module,
+}
+
+/// Where `attend_many` is, and the threads of its blocks.
+#[derive(Clone, Copy)]
+pub(crate) struct Many {
+    module: Module,
+    threads: u32,
+}
+
+impl Many {
+    pub(crate) fn of_warps(pages: KvDtype, head_dim: usize) -> Many {
+        Many { module: Module::attention(pages, head_dim), threads: 128 }
+    }
+
+    pub(crate) fn of_warpgroups(module: Module) -> Many {
+        Many { module, threads: 256 }
+    }
 }
 
 impl Plan {
     /// Those that have work, in order. In a pass there is as much work for `attend_few` as in others.
     fn kernels(&self, modules: Modules, [y_many, y]: [usize; 2], is_pass: bool) -> Vec<Kernel<'_>> {
-        let Modules { many: (many, many_threads), few: module } = modules;
-        let floats = matches!(many, Module::AttentionFloats { .. });
+        let Modules { many, few: module } = modules;
+        let floats = matches!(many.module, Module::AttentionFloats { .. });
         let name = if floats { "attend_floats" } else { "attend_many" };
         let work = Cow::from(&self.many);
-        let mut kernels = vec![Kernel { module: many, name, y: y_many, threads: many_threads, work }];
+        let mut kernels = vec![Kernel { module: many.module, name, y: y_many, threads: many.threads, work }];
         let threads = 128;
         for Round { few, merges } in &self.rounds {
             let few = if is_pass { Cow::from(filled(few)) } else { Cow::from(few) };
@@ -262,7 +295,8 @@ mod tests {
         assert_eq!(plan.rounds[1].merges, [[2, 0]]);
         let names = |is_pass| -> Vec<(&str, usize)> {
             let few = Module::Attention { head_dim: 64 };
-            let kernels = plan.kernels(Modules { many: (few, 128), few }, [2, 2], is_pass);
+            let many = Many { module: few, threads: 128 };
+            let kernels = plan.kernels(Modules { many, few }, [2, 2], is_pass);
             kernels.iter().map(|kernel| (kernel.name, kernel.work.len())).collect()
         };
         let [few, merge] = ["attend_few", "merge_splits"];

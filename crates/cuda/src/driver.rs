@@ -100,6 +100,15 @@ pub trait Driver: Send + Sync {
         Prefill::default()
     }
 
+    /// Whether a module that is tried before it is used has passed its trial; nothing where it had none.
+    fn verdict(&self, _module: Module) -> Option<bool> {
+        None
+    }
+
+    /// Runs a trial, which says whether the module passes, and remembers that. Should the trial end the process or lose the device,
+    /// the module has not passed for those that come after.
+    fn try_out(&self, _module: Module, _trial: &mut dyn FnMut() -> bool) {}
+
     /// What this thread asks `queue` for from now on begins once everything that `after` names is done.
     fn enter(&self, queue: usize, after: &[Mark]);
 

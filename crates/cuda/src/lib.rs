@@ -25,6 +25,7 @@ mod repeat;
 mod sample;
 mod sparse;
 mod tables;
+mod trial;
 
 pub use compiler::{Architecture, Compiled, compile, version as compiler_version};
 pub use device::GpuDevice;

@@ -92,6 +92,8 @@ pub enum Prefill {
     Warps,
     /// Where there is one, that by products of warpgroups: of [`Architecture::WARPGROUPS`] alone.
     Warpgroups,
+    /// The same, once a trial has shown that it finds what the other one finds.
+    Tried,
 }
 
 impl fmt::Display for Prefill {
@@ -99,21 +101,16 @@ impl fmt::Display for Prefill {
         f.write_str(match self {
             Prefill::Warps => "mma",
             Prefill::Warpgroups => "wgmma",
+            Prefill::Tried => "wgmma where its trial agrees with mma",
         })
     }
 }
 
 impl Prefill {
     /// The module that has it, instead of that of all attention over such pages.
-    fn module(self, pages: KvDtype, head_dim: usize) -> Option<Module> {
+    pub(crate) fn module(self, pages: KvDtype, head_dim: usize) -> Option<Module> {
         let has = matches!(pages, KvDtype::Bf16 | KvDtype::F16) && matches!(head_dim, 64 | 128);
-        (self == Prefill::Warpgroups && has).then_some(Module::Warpgroups { pages, head_dim })
-    }
-
-    /// The module that has `attend_many`, and the threads of its blocks.
-    pub(crate) fn many(self, pages: KvDtype, head_dim: usize) -> (Module, u32) {
-        let own = self.module(pages, head_dim).map(|module| (module, 256));
-        own.unwrap_or((Module::attention(pages, head_dim), 128))
+        (self != Prefill::Warps && has).then_some(Module::Warpgroups { pages, head_dim })
     }
 }
 

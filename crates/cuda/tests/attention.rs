@@ -5,7 +5,8 @@ mod host;
 
 use std::sync::Arc;
 
-use cuda::GpuDevice;
+use cuda::module::Module;
+use cuda::{Driver, GpuDevice};
 use emulator::{Emulator, Mma};
 use half::bf16;
 use kernels::attention::{BLOCK_TOKENS, KvDtype, KvLayout, Span};
@@ -98,6 +99,40 @@ fn a_rows_attention_does_not_depend_on_its_chunk() {
     if emulator::compiler().is_some() {
         for mma in [Mma::Defined, Mma::OfWarpgroups] {
             check(&|bytes| Box::new(GpuDevice::new(Emulator::new(mma), bytes).unwrap()));
+        }
+    }
+}
+
+/// A kernel that finds what the plain one finds is used from its trial on, another is not: before the trial nobody asked for either.
+#[test]
+fn a_kernel_is_used_if_it_passes_its_trial() {
+    if emulator::compiler().is_none() {
+        return;
+    }
+    for dtype in [KvDtype::Bf16, KvDtype::F16] {
+        let sequence =
+            Sequence { tokens: 110, heads: 3, kv_heads: 1, head_dim: 64, dtype, window: None, size: 1.0 };
+        let attended = |driver: Emulator, is_prepared: bool| {
+            let mut device = GpuDevice::new(driver, 16 << 20).unwrap();
+            let many = Module::Warpgroups { pages: dtype, head_dim: 64 };
+            if is_prepared {
+                device.prepare_modules(&[Module::Rows, Module::attention(dtype, 64), many]).unwrap();
+            }
+            let (results, _) = sequence.attended(&mut device, 110);
+            (results, device.driver().verdict(many))
+        };
+        let [(warps, none), (warpgroups, _)] =
+            [Mma::Defined, Mma::OfWarpgroups].map(|mma| attended(Emulator::new(mma), false));
+        assert!(warps != warpgroups && none.is_none(), "{dtype:?}: nobody could tell them apart");
+        for is_prepared in [false, true] {
+            assert!(
+                attended(Emulator::trying(false), is_prepared) == (warpgroups.clone(), Some(true)),
+                "{dtype:?}"
+            );
+            assert!(
+                attended(Emulator::trying(true), is_prepared) == (warps.clone(), Some(false)),
+                "{dtype:?}"
+            );
         }
     }
 }

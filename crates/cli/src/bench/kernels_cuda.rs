@@ -22,6 +22,8 @@ struct Report {
     copy_bytes_per_s: f64,
     /// Of large bf16 matrices; absent without cuBLASLt.
     product_flops: Option<f64>,
+    /// Which kernel attended of many rows.
+    prefill: String,
     /// What the library failed at, so that own kernels computed it.
     refused_products: Vec<String>,
     cases: Vec<Row>,
@@ -43,6 +45,7 @@ pub(crate) fn kernels_on_gpu(args: &CasesArgs) -> Result<ExitCode> {
         large_products: gpu.computes_products_by(),
         copy_bytes_per_s,
         product_flops,
+        prefill: String::new(),
         refused_products: Vec::new(),
         cases: Vec::new(),
     };
@@ -65,6 +68,8 @@ pub(crate) fn kernels_on_gpu(args: &CasesArgs) -> Result<ExitCode> {
         show!("{row}")?;
         report.cases.push(row);
     }
+    report.prefill = device.driver().attends_many_by();
+    note!("many rows attended by {}", report.prefill);
     report.refused_products = device.driver().refused_products();
     report.refused_products.iter().for_each(|why| note!("cuBLASLt refused {why}"));
     json.write(&report)?;

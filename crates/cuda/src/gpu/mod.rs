@@ -12,6 +12,7 @@ mod pinned;
 mod settings;
 mod speeds;
 mod streams;
+mod verdicts;
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
@@ -46,6 +47,7 @@ use look::{look, not_given};
 use pinned::{PIECE_BYTES, PIECES, Pool, SMALL_PIECE_BYTES, SMALL_PIECES};
 use settings::{PREFILL, PRODUCTS, prefill, wants_library};
 use streams::{Streams, Waits};
+use verdicts::Verdicts;
 
 /// A CUDA device with a stream for each queue.
 pub struct Gpu {
@@ -64,6 +66,7 @@ pub struct Gpu {
     /// None if own kernels compute all products.
     library: Option<CublasLt>,
     functions: Mutex<Functions>,
+    verdicts: Mutex<Verdicts>,
     fetches: Fetches,
     /// None if kernels are started one by one.
     graphs: Option<Made>,
@@ -136,6 +139,7 @@ impl Gpu {
                 memory: None,
                 library: wants_library.then(|| CublasLt::open(driver_version as u32 / 1000)).transpose()?,
                 functions: Mutex::default(),
+                verdicts: Mutex::default(),
                 fetches: Fetches::new()?,
                 graphs: Made::new(driver_version)?,
                 adopted: Mutex::default(),
@@ -250,6 +254,27 @@ impl Gpu {
             let _ = kept::keep(&path, &cubin);
         }
         Ok(cubin)
+    }
+
+    fn verdicts(&self) -> MutexGuard<'_, Verdicts> {
+        self.verdicts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Beside the machine code that was tried.
+    fn verdict_at(&self, module: Module) -> Option<PathBuf> {
+        Some(self.kept_at(module).ok()??.with_extension("verdict"))
+    }
+
+    /// Which kernel attends of many rows, and what came of trials, for people.
+    pub fn attends_many_by(&self) -> String {
+        let verdicts = self.verdicts();
+        let tried = |passed| verdicts.values().filter(|verdict| **verdict == passed).count();
+        match (self.prefill, tried(true), tried(false)) {
+            (Prefill::Tried, passed, failed) => {
+                format!("{} ({passed} shapes agree, {failed} do not)", self.prefill)
+            }
+            (prefill, ..) => prefill.to_string(),
+        }
     }
 
     /// A file for this text, these options, this compiler and this driver.
@@ -410,6 +435,19 @@ impl Driver for Gpu {
 
     fn prefill(&self) -> Prefill {
         self.prefill
+    }
+
+    fn verdict(&self, module: Module) -> Option<bool> {
+        let mut verdicts = self.verdicts();
+        let kept = || verdicts::read(&self.verdict_at(module)?);
+        let known = verdicts.get(&module).copied().or_else(kept)?;
+        verdicts.insert(module, known);
+        Some(known)
+    }
+
+    fn try_out(&self, module: Module, trial: &mut dyn FnMut() -> bool) {
+        let passed = verdicts::keep(self.verdict_at(module).as_deref(), trial);
+        self.verdicts().insert(module, passed);
     }
 
     fn graphs(&self) -> Option<&dyn Graphs> {

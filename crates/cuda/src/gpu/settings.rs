@@ -28,11 +28,13 @@ pub(super) fn wants_graphs(said: Option<&str>) -> Result<bool, CudaError> {
     }
 }
 
-/// The kernel by products of warps, unless somebody asks for the other where it runs: nobody has measured that yet.
+/// The kernel by products of warpgroups where it runs and passes its trial, unless somebody says otherwise: no GPU has run it yet.
 pub(super) fn prefill(said: Option<&str>, device: Architecture) -> Result<Prefill, CudaError> {
+    let has_both = device == Architecture::WARPGROUPS;
     match said {
+        None | Some("") if has_both => Ok(Prefill::Tried),
         None | Some("" | "mma") => Ok(Prefill::Warps),
-        Some("wgmma") if device == Architecture::WARPGROUPS => Ok(Prefill::Warpgroups),
+        Some("wgmma") if has_both => Ok(Prefill::Warpgroups),
         Some(other) => Err(unknown(PREFILL, other, "mma, or wgmma on a GPU of compute capability 9.0")),
     }
 }
@@ -58,10 +60,10 @@ mod tests {
     #[test]
     fn products_of_warpgroups_are_asked_for_where_there_are_some() {
         let of = |said, architecture| prefill(said, Architecture(architecture));
-        let [warps, warpgroups] = [Prefill::Warps, Prefill::Warpgroups];
+        let [warps, warpgroups, tried] = [Prefill::Warps, Prefill::Warpgroups, Prefill::Tried];
         assert_eq!(
-            [of(None, 90), of(Some("mma"), 80), of(Some("wgmma"), 90)],
-            [Ok(warps), Ok(warps), Ok(warpgroups)]
+            [of(None, 90), of(None, 80), of(Some("mma"), 90), of(Some("wgmma"), 90)],
+            [Ok(tried), Ok(warps), Ok(warps), Ok(warpgroups)]
         );
         for architecture in [89, 100] {
             let why = of(Some("wgmma"), architecture).unwrap_err().to_string();

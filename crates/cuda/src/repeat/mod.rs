@@ -186,6 +186,14 @@ impl<D: Driver> Driver for Repeating<D> {
         self.driver.prefill()
     }
 
+    fn verdict(&self, module: Module) -> Option<bool> {
+        self.driver.verdict(module)
+    }
+
+    fn try_out(&self, module: Module, trial: &mut dyn FnMut() -> bool) {
+        self.driver.try_out(module, trial);
+    }
+
     fn enter(&self, queue: usize, after: &[Mark]) {
         let elsewhere = |mark: &Mark| mark.queue != QUEUE;
         if queue == QUEUE && self.state().pass.is_some() {

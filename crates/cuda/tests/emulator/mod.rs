@@ -76,6 +76,16 @@ pub(crate) struct Emulator {
     puts: AtomicUsize,
     /// Devices without bf16 have own kernels for everything, which so are run too.
     has_library: bool,
+    /// If products of warpgroups are tried before they are used.
+    trials: Option<Trials>,
+}
+
+/// What came of trials.
+#[derive(Default)]
+struct Trials {
+    verdicts: Mutex<HashMap<Module, bool>>,
+    /// Kernels that are tried do nothing.
+    are_broken: bool,
 }
 
 /// Kernels as they were when a graph was made of them, by number, and how many graphs there were.
@@ -104,7 +114,15 @@ impl Emulator {
             replays: Arc::default(),
             puts: AtomicUsize::new(0),
             has_library: mma != Mma::ByHalves,
+            trials: None,
         }
+    }
+
+    /// One whose products of warpgroups are tried before they are used, and may do nothing.
+    #[allow(dead_code, reason = "not every test tries kernels")]
+    pub(crate) fn trying(are_broken: bool) -> Emulator {
+        let trials = Some(Trials { are_broken, ..Trials::default() });
+        Emulator { trials, ..Emulator::new(Mma::OfWarpgroups) }
     }
 
     /// One that counts the graphs that it runs.
@@ -305,6 +323,10 @@ impl Driver for Emulator {
             launch.module
         );
         drop(prepared);
+        let is_broken = self.trials.as_ref().is_some_and(|trials| trials.are_broken);
+        if is_broken && matches!(launch.module, Module::Warpgroups { .. }) {
+            return;
+        }
         if launch.kernel == "carry_pieces" {
             self.note_pieces(launch.args);
         }
@@ -320,7 +342,23 @@ impl Driver for Emulator {
     }
 
     fn prefill(&self) -> Prefill {
-        if self.mma == Mma::OfWarpgroups { Prefill::Warpgroups } else { Prefill::Warps }
+        match (self.mma, &self.trials) {
+            (_, Some(_)) => Prefill::Tried,
+            (Mma::OfWarpgroups, None) => Prefill::Warpgroups,
+            _ => Prefill::Warps,
+        }
+    }
+
+    fn verdict(&self, module: Module) -> Option<bool> {
+        self.trials.as_ref()?.verdicts.lock().unwrap().get(&module).copied()
+    }
+
+    fn try_out(&self, module: Module, trial: &mut dyn FnMut() -> bool) {
+        let before =
+            self.trials.as_ref().expect("some are tried").verdicts.lock().unwrap().insert(module, false);
+        assert_eq!(before, None, "{module} is tried once");
+        let passed = trial();
+        self.trials.as_ref().unwrap().verdicts.lock().unwrap().insert(module, passed);
     }
 
     // Everything is done when its call returns.
