@@ -10,6 +10,7 @@ pub mod attention;
 pub mod calibrate;
 mod cpu;
 pub mod device;
+pub mod draft;
 pub mod drive;
 pub mod elementwise;
 pub mod exp;

@@ -3,9 +3,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
+use kernels::draft;
 use serde_json::Value;
 
 /// A folder of files between this process and its children; it goes with the command.
@@ -20,11 +20,9 @@ impl Drop for Desk {
 
 impl Desk {
     pub(super) fn new() -> Result<Desk> {
-        let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-        let path = std::env::temp_dir().join(format!("ballast-bench-{}-{began}", std::process::id()));
-        // One that is there already is somebody else's.
-        std::fs::create_dir(&path).with_context(|| format!("cannot create {}", path.display()))?;
-        Ok(Desk(path))
+        let home = std::env::temp_dir();
+        let path = draft::folder(&home.join("ballast-bench"));
+        Ok(Desk(path.with_context(|| format!("cannot create a folder in {}", home.display()))?))
     }
 
     pub(super) fn file(&self, name: &str) -> PathBuf {

@@ -1,10 +1,11 @@
 //! Machine code on the disk. The driver is given an address and no length, and believes what a cubin says of its own: of one
 //! that was cut short it would read what lies behind. So a file says how long it is and what its bytes come to.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
+use kernels::draft::Draft;
 use sha2::{Digest, Sha256};
 
 /// Before the code: its length in bytes, least significant first, and its SHA-256.
@@ -23,12 +24,10 @@ pub(super) fn read(path: &Path) -> Option<Vec<u8>> {
 /// Written beside its place and moved there once the disk has it, so that nobody finds half of it.
 pub(super) fn keep(path: &Path, code: &[u8]) -> io::Result<()> {
     fs::create_dir_all(path.parent().unwrap_or(path))?;
-    let partial = path.with_extension(format!("{}.part", std::process::id()));
-    let mut file = File::create(&partial)?;
-    file.write_all(&header_of(code))?;
-    file.write_all(code)?;
-    file.sync_all()?;
-    fs::rename(partial, path)
+    let mut draft = Draft::of(path)?;
+    draft.file().write_all(&header_of(code))?;
+    draft.file().write_all(code)?;
+    draft.put()
 }
 
 fn header_of(code: &[u8]) -> Vec<u8> {

@@ -24,6 +24,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use kernels::draft::Draft;
 use policy::cost::{Correction, Tables};
 use serde::{Deserialize, Serialize};
 
@@ -128,15 +129,12 @@ impl Profile {
     /// [`ProfileError::Io`].
     pub fn keep(&self, folder: &Path) -> Result<PathBuf, ProfileError> {
         let path = Profile::path(folder, &self.key);
-        let new = path.with_extension(format!("new-{}", std::process::id()));
         let write = || {
             fs::create_dir_all(folder)?;
-            let mut file = fs::File::create(&new)?;
-            serde_json::to_writer_pretty(&mut file, self)?;
-            file.write_all(b"\n")?;
-            // A machine that loses power would have the new name and none of the bytes.
-            file.sync_all()?;
-            fs::rename(&new, &path)
+            let mut draft = Draft::of(&path)?;
+            serde_json::to_writer_pretty(draft.file(), self)?;
+            draft.file().write_all(b"\n")?;
+            draft.put()
         };
         write().map_err(|source| ProfileError::Io { path: path.clone(), source })?;
         Ok(path)

@@ -43,11 +43,9 @@ impl TrialFile {
     /// # Errors
     /// The system's own, or [`model::Error`] as text: a full drive among them.
     pub fn write(folder: &Path, bytes: u64) -> io::Result<TrialFile> {
-        static MADE: AtomicU64 = AtomicU64::new(0);
         std::fs::create_dir_all(folder)?;
-        let name = format!("measured-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
         let bytes = bytes.next_multiple_of(PIECE_BYTES);
-        let file = DirectFile::nameless(&folder.join(name), bytes).map_err(io::Error::other)?;
+        let file = DirectFile::nameless(&folder.join("measured"), bytes).map_err(io::Error::other)?;
         let write_bytes_per_s = fill(&file, bytes)?;
         Ok(TrialFile { file, bytes, write_bytes_per_s })
     }

@@ -1,7 +1,6 @@
 //! KV and activations on the drive: a file without a name, of sectors, read and written past the page cache.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use kernels::AlignedBytes;
@@ -86,9 +85,7 @@ impl KvFile {
             path: folder.to_owned(),
             source,
         })?;
-        static MADE: AtomicU64 = AtomicU64::new(0);
-        let name = format!("kv-{}-{}.tmp", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
-        let file = DirectFile::nameless(&folder.join(name), sizes.bytes())?;
+        let file = DirectFile::nameless(&folder.join("kv-file"), sizes.bytes())?;
         let bounce = Mutex::new(AlignedBytes::zeroed(BOUNCE_BYTES + SECTOR));
         Ok(KvFile { file, sizes, bounce, stats })
     }

@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+use kernels::draft;
 use kernels::helpers::Helpers;
 use kernels::page_cache;
 use kernels::reserve::reserve;
@@ -62,7 +63,7 @@ pub struct Written<'a> {
 
 impl DirectFile {
     /// Makes a file to read and write, of `bytes` bytes that the drive has room for. It has no name from the beginning:
-    /// whatever happens to the process, nothing of it is left.
+    /// whatever happens to the process, nothing of it is left. `path`: where it is, and how it is called where it is told of.
     ///
     /// # Errors
     /// The system's own; a full drive among them.
@@ -71,9 +72,7 @@ impl DirectFile {
     }
 
     fn nameless_by(path: &Path, bytes: u64, bypass: Bypass) -> Result<DirectFile> {
-        let made = File::options().read(true).write(true).create_new(true).open(path);
-        let file = made.map_err(Error::io("create", path))?;
-        std::fs::remove_file(path).map_err(Error::io("unlink", path))?;
+        let file = draft::nameless(path).map_err(Error::io("create", path))?;
         let access = access(&file, bypass).map_err(Error::io("create", path))?;
         reserve(&file, bytes).map_err(Error::io("take room on the drive for", path))?;
         Ok(DirectFile::of(file, path, access, "somebody else cut it short: start again"))
