@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::kept::{self, Found};
-use super::ledger::{Ledger, folder, sync_folder};
+use super::ledger::{Ledger, folder, sync_folders, sync_whole};
 use super::rewrite::Rewrite;
 use super::{Input, JobError, OutputOrder, Record};
 
@@ -173,10 +173,11 @@ impl Files {
     pub fn begin(mut self, outlook: &Outlook, sync_every: Duration) -> Result<Writer, JobError> {
         self.paths.each().map(part).try_for_each(|path| remove(&path))?;
         if matches!(outlook.begin, Begin::Fresh) {
-            // First nothing is anybody's, then it is ours: whoever finds an empty output asks for no state.
-            self.paths.each().try_for_each(|path| Ledger::open(path, 0, 0, sync_every).map(drop))?;
+            // First nothing is anybody's, then it is ours: whoever finds an empty output asks for no state. Each is on the disk
+            // before the next: answers of an earlier job beside our state would be taken for ours.
+            self.paths.each().try_for_each(Ledger::emptied)?;
             self.write_state(&outlook.record)?;
-            sync_folder(&self.paths.answers)?;
+            sync_folders(self.paths.each())?;
         }
         self.state_is_new = false;
         let rewriting = matches!(outlook.begin, Begin::Rewrite(_));
@@ -201,8 +202,9 @@ impl Files {
         let text = serde_json::to_string_pretty(record).expect("plain data") + "\n";
         let state = &mut self.state;
         let written = state.set_len(0).and_then(|()| state.rewind());
-        let written = written.and_then(|()| state.write_all(text.as_bytes())).and_then(|()| state.sync_all());
-        written.map_err(JobError::file("write", &self.state_path))
+        let written = written.and_then(|()| state.write_all(text.as_bytes()));
+        written.map_err(JobError::file("write", &self.state_path))?;
+        sync_whole(&self.state, &self.state_path)
     }
 }
 
@@ -317,8 +319,37 @@ impl Writer {
                     false => remove(&part(path))?,
                 }
             }
-            sync_folder(&self.files.paths.answers)?;
+            sync_folders(self.files.paths.each())?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ledger::tests::SYNCED;
+    use super::*;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    #[test]
+    fn an_old_output_is_gone_from_the_disk_before_a_new_state_is_there() {
+        let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
+        let [answers, errors] = folders.each_ref().map(|folder| folder.path().join("out"));
+        let state = state_path(&answers);
+        for path in [&answers, &errors, &state] {
+            fs::write(path, "of another job\n").expect("written");
+        }
+        let mut files =
+            Files::open(Paths { answers: answers.clone(), errors: Some(errors.clone()) }).expect("writable");
+        let input = Input::new(b"{}\n".to_vec());
+        let record = Record::new(&input, 0, BTreeMap::new());
+        let outlook = files.outlook(record, &input, Existing::Replace, Retry::Nothing).expect("replaced");
+        SYNCED.take();
+        files.begin(&outlook, Duration::ZERO).expect("ready");
+        let (paths, lens): (Vec<PathBuf>, Vec<u64>) = SYNCED.take().into_iter().unzip();
+        assert_eq!(paths[..3], [answers, errors, state.clone()]);
+        assert_eq!(lens[..3], [0, 0, fs::metadata(state).expect("there").len()]);
+        let synced: BTreeSet<&Path> = paths[3..].iter().map(PathBuf::as_path).collect();
+        assert_eq!(synced, BTreeSet::from(folders.each_ref().map(|folder| folder.path())));
     }
 }

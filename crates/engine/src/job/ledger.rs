@@ -1,5 +1,6 @@
 //! A file that only grows, by whole lines: each is written at once, and reaches the disk with others.
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -45,6 +46,12 @@ impl Ledger {
         })
     }
 
+    /// Empties a file, so that the disk has none of it either.
+    pub(super) fn emptied(path: &Path) -> Result<(), JobError> {
+        let emptied = Ledger::open(path, 0, 0, Duration::MAX)?;
+        sync_whole(&emptied.file, path)
+    }
+
     /// Adds a line, its end included. If it does not fit, none of it stays.
     pub(super) fn append(&mut self, line: &[u8]) -> Result<(), JobError> {
         if let Err(source) = self.file.write_all(line) {
@@ -81,11 +88,21 @@ impl Ledger {
     }
 }
 
-/// Makes the names in the file's folder last.
-pub(super) fn sync_folder(path: &Path) -> Result<(), JobError> {
-    let folder = folder(path);
-    let synced = File::open(folder).and_then(|folder| folder.sync_all());
-    synced.map_err(JobError::file("sync the folder", folder))
+/// Waits until the disk has a file, or the names in a folder, as they are now.
+pub(super) fn sync_whole(file: &File, path: &Path) -> Result<(), JobError> {
+    file.sync_all().map_err(JobError::file("sync", path))?;
+    #[cfg(test)]
+    tests::SYNCED.with_borrow_mut(|synced| synced.push((path.to_owned(), file.metadata().unwrap().len())));
+    Ok(())
+}
+
+/// Makes the names in the files' folders last.
+pub(super) fn sync_folders<'a>(paths: impl Iterator<Item = &'a Path>) -> Result<(), JobError> {
+    let folders: BTreeSet<&Path> = paths.map(folder).collect();
+    folders.into_iter().try_for_each(|folder| {
+        let open = File::open(folder).map_err(JobError::file("sync the folder", folder))?;
+        sync_whole(&open, folder)
+    })
 }
 
 pub(super) fn folder(path: &Path) -> &Path {
@@ -93,8 +110,14 @@ pub(super) fn folder(path: &Path) -> &Path {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use std::cell::RefCell;
+
+    thread_local! {
+        /// What this thread synced, one after the other, and how long it was.
+        pub(in super::super) static SYNCED: RefCell<Vec<(PathBuf, u64)>> = const { RefCell::new(Vec::new()) };
+    }
 
     #[test]
     fn what_is_beyond_the_whole_lines_is_cut() {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::files::{Existing, Paths, part, state_path};
 use super::kept::{self, Found};
-use super::ledger::{Ledger, folder, sync_folder};
+use super::ledger::{Ledger, folder, sync_folders};
 use super::{JobError, Record};
 
 /// Answers that were merged.
@@ -75,7 +75,7 @@ fn write<'a>(all: impl Iterator<Item = (&'a PathBuf, &'a Found)>, into: &Paths) 
     for path in into.errors.iter().chain([&into.answers]) {
         fs::rename(part(path), path).map_err(JobError::file("replace", path))?;
     }
-    sync_folder(&into.answers)?;
+    sync_folders(into.each())?;
     Ok(merged)
 }
 
