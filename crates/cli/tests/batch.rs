@@ -126,11 +126,37 @@ fn files_without_requests_and_files_of_windows() {
     for empty in ["", "\n", "\r\n \r\n"] {
         let (answers, ran) = answers(empty);
         assert_eq!(answers.len(), 0);
-        ran.refused(0, &["0 requests, 0 failed"]);
+        ran.refused(0, &["the input has no lines: the output is empty", "0 requests, 0 failed"]);
     }
     let (answers, ran) = answers(&format!("\u{feff}{good}\r\n\r\n{good}"));
     ran.fine();
     assert_eq!(answers.len(), 2);
+}
+
+/// A model whose weights are used from the drive is packed there when it is loaded.
+#[test]
+fn a_job_without_lines_loads_no_model() {
+    let (folder, model) = (Folder::new(), golden("llama"));
+    let one = completion("one", json!({"prompt": "hello", "max_tokens": 2}));
+    let packed = folder.name("packed");
+    let batch = |input: &str, to: &str, more: &[&str]| {
+        let (from, to) = (folder.write("in.jsonl", input), folder.name(to));
+        let streamed = ["--offload-dir", &packed, "--percent", "0", "0", "100", "0", "100", "0"];
+        ballast(&[&["batch", &model, "-i", &from, "-o", &to][..], &streamed, more].concat())
+    };
+    fs::write(folder.path("old"), "an old answer\n").expect("written");
+    batch("\n \n", "old", &["--overwrite"]).refused(0, &["the input has no lines: the output is empty"]);
+    assert_eq!(folder.read("old"), "");
+    batch(&one, "b", &["--shard", "1/2"]).refused(0, &["no line of the input is this shard's"]);
+    assert!(!folder.path("packed").exists());
+    let ran = batch("", "c", &["--progress", "json"]);
+    let last: Value = serde_json::from_str(ran.err.lines().last().expect("a line")).expect("JSON");
+    assert_eq!((&last["event"], &last["requests"]), (&json!("done"), &json!(0)));
+    batch(&one, "a", &["--shard", "0/2"]).fine();
+    assert!(folder.path("packed").exists());
+    let [a, b, all] = ["a", "b", "all"].map(|name| folder.name(name));
+    ballast(&["batch", "merge", &a, &b, "-o", &all]).fine();
+    assert_eq!(folder.read("all"), folder.read("a"));
 }
 
 #[test]

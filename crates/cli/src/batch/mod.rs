@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
 use engine::job::{
-    Ended, Files, Input, Job, JobError, Limits, Outlook, Output, Paths, Record, clash, fingerprint,
+    Ended, Files, Input, Job, JobError, Limits, Outlook, Output, Paths, Record, Tally, clash, fingerprint,
 };
 use engine::{Engine, KvMemory};
 use model::api::{Context, OwnTemplates, Streaming};
@@ -80,7 +80,11 @@ fn run(args: BatchJob) -> Result<ExitCode> {
     config.kv_memory = KvMemory::AsUsed;
     let isa = config.isa.to_string();
     let work = known.work(lines);
-    let planned = opened.plan_for(config, &args.flags.engine, work, Voice::Normal)?.planned;
+    let planned = match input.len() {
+        // There is nothing to plan for; the record has the longest sequence all the same.
+        0 => opened.plan(config, Voice::Quiet)?,
+        _ => opened.plan_for(config, &args.flags.engine, work, Voice::Normal)?.planned,
+    };
     let served = served_names(&args, &opened.name);
     let settings = settings(&args.flags.engine, &opened, &served, isa, planned.hold().max_model_len)?;
     let record = record(&args, &input, output.error_name(), settings);
@@ -92,7 +96,13 @@ fn run(args: BatchJob) -> Result<ExitCode> {
             outlook.answered + outlook.todo.len()
         );
     }
-    if outlook.todo.is_empty() && outlook.answered > 0 {
+    let follow =
+        |signals| Follow::new(args.flags.progress, signals, Duration::from_secs(args.flags.drain_timeout));
+    if outlook.todo.is_empty() {
+        if outlook.answered == 0 {
+            let output = output.begin(&outlook, args.flags.fsync_interval)?;
+            nothing(&input, output, follow(signals))?;
+        }
         return Ok(code(Ended::Finished, outlook.failed));
     }
     let engine = loaded::load(planned, Voice::Normal)?;
@@ -106,7 +116,7 @@ fn run(args: BatchJob) -> Result<ExitCode> {
         line_sequences: usize::MAX,
     };
     let job = Job { engine: &engine, tokenizer: &text.tokenizer, context, input: &input, limits };
-    let mut follow = Follow::new(args.flags.progress, signals, Duration::from_secs(args.flags.drain_timeout));
+    let mut follow = follow(signals);
     let (ended, tally) =
         job.run(&outlook, output, &mut follow).map_err(|error| named(error, &args.output))?;
     follow.end(ended, &tally);
@@ -117,6 +127,16 @@ fn run(args: BatchJob) -> Result<ExitCode> {
     }
     lanes.end(engine)?;
     Ok(code(ended, tally.failed))
+}
+
+/// Ends a job without a line: its output is there, and empty.
+fn nothing(input: &Input, output: Output, mut follow: Follow) -> Result<()> {
+    let why =
+        if input.is_empty() { "the input has no lines" } else { "no line of the input is this shard's" };
+    note!("{why}: the output is empty");
+    output.nothing()?;
+    follow.end(Ended::Finished, &Tally::default());
+    Ok(())
 }
 
 /// A full device by its name; a reader that left stays what it is.

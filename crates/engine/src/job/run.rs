@@ -267,6 +267,14 @@ impl<'a> Run<'a> {
 }
 
 impl Output {
+    /// Ends an output for which there was nothing to do.
+    ///
+    /// # Errors
+    /// [`JobError::File`].
+    pub fn nothing(self) -> Result<(), JobError> {
+        self.finish(true)
+    }
+
     /// A whole line at once: whatever ends the process leaves whole lines.
     fn write(&mut self, position: usize, verdict: Verdict, line: &[u8]) -> Result<(), JobError> {
         match self {
