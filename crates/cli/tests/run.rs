@@ -44,6 +44,15 @@ fn raw_and_standard_input_and_system_messages_change_what_is_read() {
 }
 
 #[test]
+fn more_log_probabilities_than_tokens_are_refused_with_what_there_is() {
+    for flag in ["--logprobs", "--prompt-logprobs"] {
+        let ran = ballast(&["run", &golden("llama"), "hello", flag, "1000000"]);
+        assert!(!ran.err.contains("serve"), "{}", ran.err);
+        ran.refused(1, &["at most ", "the model has no more tokens", "1000000"]);
+    }
+}
+
+#[test]
 fn every_instruction_set_and_thread_count_gives_the_same_text() {
     let model = golden("llama");
     let on = |isa: &str, threads: &str| {

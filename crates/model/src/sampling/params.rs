@@ -203,7 +203,11 @@ impl SamplingParams {
         self.check_stops()?;
         for (param, n) in [("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)] {
             if n.is_some_and(|n| n > limits.max_logprobs) {
-                let expected = format!("at most {} (`ballast serve --max-logprobs`)", limits.max_logprobs);
+                let most = limits.max_logprobs;
+                let expected = match most >= limits.vocab_size {
+                    true => format!("at most {most}: the model has no more tokens"),
+                    false => format!("at most {most} (`ballast serve --max-logprobs N` offers more)"),
+                };
                 return Err(ParamError::new(param, expected, n.unwrap_or(0)));
             }
         }
