@@ -8,7 +8,7 @@ use policy::cost::Dims;
 use sim::draw::Format;
 use sim::flexgen::{MACHINES, Machine, Rates};
 use sim::{BlockComparison, BlockExperiment, ScheduleFigures};
-use spec::{Bytes, DeviceSpec, DiskSpec, HardwareSpec, HostSpec, LinkSpec, Nanos, Tokens};
+use spec::{Bytes, HardwareSpec, Nanos, Tokens};
 
 use crate::args::SimulateBlockArgs;
 use crate::console::show;
@@ -83,40 +83,23 @@ fn experiment(args: &SimulateBlockArgs) -> Result<BlockExperiment> {
         output: Tokens(args.gen_len),
         kv_memory: Bytes(args.kv_memory),
         batch_seqs: args.batch_size,
-        hardware: hardware(machine.name.clone(), machine.rates()?),
+        hardware: hardware(&machine.name, machine.rates()?),
         dims,
     })
 }
 
-/// One device of a preset: pinned copies, and attention on the host at the speed of its memory. Launches are ours.
-fn hardware(name: String, rates: Rates) -> HardwareSpec {
-    let link = LinkSpec { bytes_per_s: rates.pinned, latency: Nanos(10_000) };
-    HardwareSpec {
-        name,
-        devices: 1,
-        device: DeviceSpec {
-            memory: Bytes(rates.device_bytes as u64),
-            read_bytes_per_s: rates.device_bytes_per_s,
-            matmul_flops: rates.gemm_flops,
-            attention_flops: rates.gemm_flops / 2.0,
-            launch: Nanos(10_000),
-        },
-        host: HostSpec {
-            memory: Bytes(rates.host_bytes as u64),
-            attention_bytes_per_s: rates.host_memory,
-            // Prompts attend on the device, and a decode has an operation for each byte that it reads.
-            matmul_flops: 10.0 * rates.host_memory,
-            launch: Nanos(20_000),
-        },
-        disk: DiskSpec {
-            capacity: Bytes(rates.disk_bytes as u64),
-            read_bytes_per_s: rates.disk_read,
-            write_bytes_per_s: rates.disk_write,
-            latency: Nanos(100_000),
-        },
-        up: link,
-        down: link,
-        peer: link,
-        step_gap: Nanos(1_000_000),
+/// One device of a preset. Launches, latencies and what attention reaches of the products' rate are ours.
+fn hardware(name: &str, rates: Rates) -> HardwareSpec {
+    let mut hardware = rates.hardware(name);
+    hardware.device.attention_flops = rates.gemm_flops / 2.0;
+    hardware.device.launch = Nanos(10_000);
+    // Prompts attend on the device, and a decode has an operation for each byte that it reads.
+    hardware.host.matmul_flops = 10.0 * rates.host_memory;
+    hardware.host.launch = Nanos(20_000);
+    hardware.disk.latency = Nanos(100_000);
+    for link in [&mut hardware.up, &mut hardware.down, &mut hardware.peer] {
+        link.latency = Nanos(10_000);
     }
+    hardware.step_gap = Nanos(1_000_000);
+    hardware
 }

@@ -8,10 +8,7 @@ use sim::flexgen::{
     Block, Case, Format, HostAttention, Lengths, Machine, Mechanism, Overlap, Pinning, Policy, Rates, predict,
 };
 use sim::{Job, Offline};
-use spec::{
-    BLOCK_TOKENS, ByTier, Bytes, DeviceSpec, DiskSpec, HardwareSpec, HostSpec, Lane, LinkSpec, Nanos,
-    Placement, Split, Tokens,
-};
+use spec::{BLOCK_TOKENS, ByTier, Lane, Nanos, Placement, Split, Tokens};
 
 const PROMPT: u32 = 512;
 const GENERATED: u32 = 32;
@@ -40,41 +37,9 @@ fn case(model: &str, (batch_size, num_batches): (u32, u32), weights_percent: u32
     Case { dims, lengths, policy, devices: 1 }
 }
 
-/// The machine as the roofline of the scheduler's world has it.
-fn hardware(rates: Rates) -> HardwareSpec {
-    let link = LinkSpec { bytes_per_s: rates.pinned, latency: Nanos::ZERO };
-    HardwareSpec {
-        name: "t4".into(),
-        devices: 1,
-        device: DeviceSpec {
-            memory: Bytes(rates.device_bytes as u64),
-            read_bytes_per_s: rates.device_bytes_per_s,
-            matmul_flops: rates.gemm_flops,
-            attention_flops: rates.gemm_flops,
-            launch: Nanos::ZERO,
-        },
-        host: HostSpec {
-            memory: Bytes(rates.host_bytes as u64),
-            attention_bytes_per_s: rates.host_memory,
-            matmul_flops: rates.host_attention,
-            launch: Nanos::ZERO,
-        },
-        disk: DiskSpec {
-            capacity: Bytes(rates.disk_bytes as u64),
-            read_bytes_per_s: rates.disk_read,
-            write_bytes_per_s: rates.disk_write,
-            latency: Nanos::ZERO,
-        },
-        up: link,
-        down: link,
-        peer: link,
-        step_gap: Nanos::ZERO,
-    }
-}
-
 fn roofline(case: &Case, rates: Rates) -> Roofline {
     Roofline {
-        hardware: hardware(rates),
+        hardware: rates.hardware("t4"),
         dims: case.dims,
         bytes: ElementBytes::BF16,
         weights: case.policy.placement.weights,

@@ -1,6 +1,7 @@
 //! A machine from a preset file: each rate beside the source that it is from.
 
 use serde::Deserialize;
+use spec::{Bytes, DeviceSpec, DiskSpec, HardwareSpec, HostSpec, LinkSpec, Nanos};
 use std::collections::BTreeMap;
 
 /// One constant of a machine.
@@ -119,4 +120,39 @@ pub struct Rates {
     pub host_bytes: f64,
     /// Room on the drive.
     pub disk_bytes: f64,
+}
+
+impl Rates {
+    /// One device of the machine with its host and its drive, as rooflines have it: copies to and from pinned memory, attention
+    /// on the host at the speed of its memory, and nothing that takes time before it begins.
+    pub fn hardware(&self, name: &str) -> HardwareSpec {
+        let link = LinkSpec { bytes_per_s: self.pinned, latency: Nanos::ZERO };
+        HardwareSpec {
+            name: name.to_string(),
+            devices: 1,
+            device: DeviceSpec {
+                memory: Bytes(self.device_bytes as u64),
+                read_bytes_per_s: self.device_bytes_per_s,
+                matmul_flops: self.gemm_flops,
+                attention_flops: self.gemm_flops,
+                launch: Nanos::ZERO,
+            },
+            host: HostSpec {
+                memory: Bytes(self.host_bytes as u64),
+                attention_bytes_per_s: self.host_memory,
+                matmul_flops: self.host_attention,
+                launch: Nanos::ZERO,
+            },
+            disk: DiskSpec {
+                capacity: Bytes(self.disk_bytes as u64),
+                read_bytes_per_s: self.disk_read,
+                write_bytes_per_s: self.disk_write,
+                latency: Nanos::ZERO,
+            },
+            up: link,
+            down: link,
+            peer: link,
+            step_gap: Nanos::ZERO,
+        }
+    }
 }

@@ -9,9 +9,7 @@ use super::run::{Prediction, estimate, predict};
 use policy::cost::{Dims, ElementBytes};
 use policy::pipeline::DiskPath;
 use policy::plan::{Attends, Attention, BlockSize, Habits, Kernels, Placed, Question};
-use spec::{
-    ByTier, Bytes, DeviceSpec, DiskSpec, HardwareSpec, HostSpec, LinkSpec, Nanos, Placement, Split, Tier,
-};
+use spec::{ByTier, HardwareSpec, Placement, Split, Tier};
 
 /// Memory of FlexGen that is planned with: the rest is left to fragments and to what no formula counts. The runtime that
 /// serves has pools, which leave none, and all of them are counted.
@@ -233,40 +231,22 @@ fn habits(wanted: &Wanted, rates: Rates, mechanism: Mechanism) -> Habits {
     }
 }
 
+/// The machine with as much memory as is planned with, and its rates for these copies and these kernels.
 fn hardware(rates: Rates, mechanism: Mechanism) -> HardwareSpec {
-    let link = |bytes_per_s| LinkSpec { bytes_per_s, latency: Nanos::ZERO };
     let share = if mechanism.order == Order::Buffers { 1.0 } else { DERATED };
-    let derated = |bytes: f64| Bytes((bytes * share) as u64);
-    let down = if mechanism.copies == Copies::Pinned { rates.pinned } else { rates.pageable_down };
-    let host_attention = match mechanism.compute {
-        Compute::Eager => rates.host_attention,
-        Compute::Fused => rates.host_memory,
+    let derated = Rates {
+        device_bytes: share * rates.device_bytes,
+        host_bytes: share * rates.host_bytes,
+        disk_bytes: share * rates.disk_bytes,
+        host_memory: match mechanism.compute {
+            Compute::Eager => rates.host_attention,
+            Compute::Fused => rates.host_memory,
+        },
+        ..rates
     };
-    HardwareSpec {
-        name: "a preset".into(),
-        devices: 1,
-        device: DeviceSpec {
-            memory: derated(rates.device_bytes),
-            read_bytes_per_s: rates.device_bytes_per_s,
-            matmul_flops: rates.gemm_flops,
-            attention_flops: rates.gemm_flops,
-            launch: Nanos::ZERO,
-        },
-        host: HostSpec {
-            memory: derated(rates.host_bytes),
-            attention_bytes_per_s: host_attention,
-            matmul_flops: rates.host_attention,
-            launch: Nanos::ZERO,
-        },
-        disk: DiskSpec {
-            capacity: derated(rates.disk_bytes),
-            read_bytes_per_s: rates.disk_read,
-            write_bytes_per_s: rates.disk_write,
-            latency: Nanos::ZERO,
-        },
-        up: link(rates.pinned),
-        down: link(down),
-        peer: link(rates.pinned),
-        step_gap: Nanos::ZERO,
+    let mut hardware = derated.hardware("a preset");
+    if mechanism.copies != Copies::Pinned {
+        hardware.down.bytes_per_s = rates.pageable_down;
     }
+    hardware
 }
