@@ -95,11 +95,16 @@ fn decode_table(team: &Team, isa: Isa) {
         for (context, batch) in [(1024, 1), (1024, 16), (2048, 8), (1024, 64), (8192, 1), (8192, 8)] {
             let mut all = FORMATS
                 .map(|dtype| Decode::new(KvLayout { kv_heads, head_dim, dtype }, heads, context, batch));
+            print!("{heads:3}/{kv_heads:<2} x{head_dim:4} {context:5} b{batch:<3}");
+            let needed = all.iter().map(Decode::bytes).max().unwrap_or_default();
+            if needed > *POOL_BYTES {
+                println!(" a call reads {} MiB: give MIB that or more", needed.div_ceil(1 << 20));
+                continue;
+            }
             for _ in 0..ROUNDS {
                 all.iter_mut().for_each(|decode| decode.round(team, isa, &pool));
             }
             let times = all.each_ref().map(|decode| undisturbed(decode.ours.clone()));
-            print!("{heads:3}/{kv_heads:<2} x{head_dim:4} {context:5} b{batch:<3}");
             for (decode, ours) in all.iter().zip(times) {
                 let raw = undisturbed(decode.raw.clone());
                 let rate = |seconds: f64| decode.bytes() as f64 / 1e9 / seconds;
