@@ -97,6 +97,9 @@ fn workloads_that_do_not_fit() {
     latency(&["--batch", "0"]).refused(2, &["expected a number from 1"]);
     latency(&["--reps", "0"]).refused(2, &["expected a number from 1"]);
     latency(&["--json", "/no/such/file"]).refused(1, &["cannot write /no/such/file"]);
+    let kernels = ballast(&["bench", "kernels", "--json", "/no/such/file"]);
+    assert_eq!(kernels.out, "", "nothing is measured for a report that cannot be written");
+    kernels.refused(1, &["cannot write /no/such/file"]);
 }
 
 #[test]
