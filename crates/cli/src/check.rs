@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use engine::default_threads;
+use engine::{counted, default_threads};
 use kernels::table::{Case, conformance, timed};
 use kernels::{CpuDevice, Isa, Team};
 use serde::Serialize;
@@ -120,7 +120,8 @@ fn conform(team: &Arc<Team>, isas: &[Isa], cases: &[Case]) -> Result<Report> {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Report { cases, isa, failed, max_error, .. } = self;
-        write!(f, "{cases} cases on {}: {failed} failed, largest error {max_error:.1e}", isa.join(", "))?;
+        let cases = counted(*cases, "case");
+        write!(f, "{cases} on {}: {failed} failed, largest error {max_error:.1e}", isa.join(", "))?;
         let Some(fraction) = self.ceiling_fraction else { return Ok(()) };
         write!(f, "; {:.0} % of the ceiling (median of {} timed cases)", 100.0 * fraction, self.timed.len())
     }

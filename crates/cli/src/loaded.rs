@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use engine::{Engine, EngineConfig, Offload, Planned, drive_room, size};
+use engine::{Engine, EngineConfig, Offload, Planned, counted, drive_room, size};
 use model::Checkpoint;
 use model::config::read_generation;
 use model::sampling::GenerationConfig;
@@ -206,11 +206,13 @@ fn delegated(delegation: Delegation) -> String {
     match (delegation, delegation.tokens()) {
         (_, 0) => " are copied to the device for every pass".into(),
         (Delegation::Cheaper(_), most) => format!(
-            ": computed with there in steps whose batches have up to {most} tokens and take no longer so \
-             than with one copy for all, copied for others"
+            ": computed with there in steps whose batches have up to {} and take no longer so than with one copy \
+             for all, copied for others",
+            counted(most, "token")
         ),
         (_, most) => format!(
-            ": computed with there in steps whose batches have up to {most} tokens, copied for others"
+            ": computed with there in steps whose batches have up to {}, copied for others",
+            counted(most, "token")
         ),
     }
 }

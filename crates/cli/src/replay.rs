@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use engine::counted;
 
 use crate::console::show;
 
@@ -14,6 +15,8 @@ pub(crate) fn replay(path: &Path) -> Result<ExitCode> {
     let summary =
         sim::replay(BufReader::new(file)).with_context(|| format!("replay of {}", path.display()))?;
     let sim::Replayed { requests, steps, lines } = summary;
-    show!("{steps} steps of {requests} requests ({lines} lines): all as recorded")?;
+    let (steps, requests, lines) =
+        (counted(steps, "step"), counted(requests, "request"), counted(lines, "line"));
+    show!("{steps} of {requests} ({lines}): all as recorded")?;
     Ok(ExitCode::SUCCESS)
 }

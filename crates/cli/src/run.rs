@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use engine::{Engine, Event, Failure, Request, memory, size};
+use engine::{Engine, Event, Failure, Request, counted, memory, size};
 use model::output::TextStream;
 use model::sampling::{Limits, Overrides, SamplingParams, TokenLogprobs};
 use model::template::{ChatTemplate, Conversation, Ending};
@@ -226,14 +226,14 @@ impl Said {
 
     /// How much was read and said, and how fast.
     fn times(&self, started: Instant) -> String {
+        let prompt = counted(self.prompt_tokens, "prompt token");
         let Some(first) = self.first else {
-            return format!("{} prompt tokens; the answer ended before its first", self.prompt_tokens);
+            return format!("{prompt}; the answer ended before its first");
         };
         let prefill = (first - self.begun).as_secs_f64();
         format!(
-            "{} prompt tokens ({:.0}/s), {} generated{}; first token {:.0} ms after the start of the process, \
+            "{prompt} ({:.0}/s), {} generated{}; first token {:.0} ms after the start of the process, \
              {:.0} ms after the prompt",
-            self.prompt_tokens,
             self.prompt_tokens as f64 / prefill,
             self.tokens,
             self.rate(first),

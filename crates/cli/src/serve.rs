@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use engine::job::fingerprint;
-use engine::{EngineConfig, KvMemory, LaneWatch, kv_token_bytes};
+use engine::{EngineConfig, KvMemory, LaneWatch, counted, kv_token_bytes};
 use model::api::OwnTemplates;
 use model::template::Tools;
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -148,8 +148,10 @@ fn connections(wanted: usize, log: &Log) -> usize {
     let room = files.saturating_sub(OTHER_FILES).max(1);
     if room < wanted {
         let told = format!(
-            "ballast: the system lets this process open {files} files: {room} connections at a time, not {wanted}; \
-             raise it (`ulimit -n`), or lower --max-connections"
+            "ballast: the system lets this process open {}: {} at a time, not {wanted}; raise it (`ulimit -n`), or lower \
+             --max-connections",
+            counted(files, "file"),
+            counted(room, "connection")
         );
         log.say(LogLevel::Warn, "few_files", &told);
     }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Result, anyhow, bail};
+use engine::counted;
 use policy::cost::Dims;
 use sim::draw::Format;
 use sim::flexgen::{MACHINES, Machine, Rates};
@@ -46,7 +47,10 @@ fn format_of(path: &Path) -> Result<Format> {
 fn tell(model: &str, found: &BlockComparison) -> Result<()> {
     let BlockComparison { prompt_len, gen_len, kv_tokens, zigzag, diagonal, .. } = found;
     show!("{model}, weights and KV on the host: prompts of {prompt_len}, outputs of {gen_len},")?;
-    show!("room for {kv_tokens} tokens of KV; {gen_len} steps of each schedule's steady state\n")?;
+    show!(
+        "room for {kv_tokens} tokens of KV; {} of each schedule's steady state\n",
+        counted(*gen_len, "step")
+    )?;
     show!("{:<38}{:>12}{:>12}", "", "zig-zag", "diagonal")?;
     let row = |name: &str, value: fn(&ScheduleFigures) -> f64| {
         show!("{name:<38}{:>12.2}{:>12.2}", value(zigzag), value(diagonal))

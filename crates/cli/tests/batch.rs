@@ -117,7 +117,7 @@ fn wrong_lines_are_answered_with_errors_and_the_rest_is_served() {
     }
     let [first, .., last] = &answers[..] else { panic!("answers") };
     assert_eq!((&first["error"], &last["error"]), (&Value::Null, &Value::Null));
-    ran.refused(3, &["15 requests, 13 failed", "repeat the custom_id"]);
+    ran.refused(3, &["15 requests, 13 failed", "with the custom_id of another"]);
 }
 
 #[test]

@@ -170,7 +170,7 @@ fn shards_merge_into_the_output_of_the_whole() {
     merge(&shards[..2], "two.jsonl").refused(2, &["shard 2/3 is missing"]);
     let torn = job.folder.read(&name(2));
     job.folder.write(&name(2), &torn[..torn.len() - 1]);
-    merge(&shards, "torn.jsonl").refused(2, &["1 lines have no answer yet"]);
+    merge(&shards, "torn.jsonl").refused(2, &["1 line without an answer yet"]);
     assert!(!job.folder.path("torn.jsonl").exists() && !job.folder.path("two.jsonl").exists());
     job.run("one.jsonl", &["--shard", "3/3"]).refused(2, &["count from 0 to 2"]);
 }
@@ -287,7 +287,7 @@ fn a_disk_that_fills_up_leaves_whole_lines_to_go_on_from() {
     let ended = limited(&job.command("out.jsonl", &[]), 4096).output().expect("sh");
     let err = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(ended.status.code(), Some(1), "{err}");
-    assert!(err.contains("answers are safe there") && err.contains("cannot write"), "{err}");
+    assert!(err.contains("safe there: ") && err.contains("cannot write"), "{err}");
     let begun = job.folder.read("out.jsonl");
     assert!(begun.ends_with('\n') && whole.starts_with(&begun), "only whole lines stay");
     job.run("out.jsonl", &[]).refused(3, &["going on"]);

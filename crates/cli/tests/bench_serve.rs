@@ -312,7 +312,7 @@ fn failures_are_counted_and_shown() {
         assert!(out.contains(says), "{says}: {out}");
     }
     bench(&server.url, &[&trace[..], &["--num-prompts", "3"]].concat())
-        .refused(1, &["all 3 requests failed"]);
+        .refused(1, &["of 3 requests all failed"]);
     bench(&server.url, &[&trace[..], &["--num-warmups", "1"]].concat())
         .refused(1, &["warm up", "too much waits"]);
 }

@@ -17,6 +17,7 @@ pub mod profile;
 mod step;
 mod tiers;
 mod watch;
+mod words;
 
 pub use config::{
     DeviceChoice, EngineConfig, HostLinears, KvFormat, KvMemory, Offload, PrefixCaching, WeightShare,
@@ -40,3 +41,4 @@ pub use step::lanes;
 pub use tiers::stowed::Streamed;
 pub use watch::stats::{Counts, Moved, STEP_TOKENS};
 pub use watch::timeline::{LaneWatch, Ran, Ranges};
+pub use words::counted;

@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
+use engine::counted;
 use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::{HeaderMap, StatusCode};
 use model::api::ApiError;
@@ -186,7 +187,8 @@ pub(crate) fn spool_full() -> ApiError {
 
 /// 507: as many batches wait as may.
 pub(crate) fn too_many_batches(most: usize) -> ApiError {
-    let message = format!("{most} batches have not ended, which is the limit: wait for some, or cancel them");
+    let most = counted(most, "batch");
+    let message = format!("not more than {most} may be under way: wait for one to end, or cancel one");
     error(507, "server_error", "too_many_batches", message)
 }
 

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use engine::counted;
 use engine::job::{Existing, Paths, merge as merge_files};
 
 use super::{EXIT_SOME_FAILED, apart};
@@ -16,6 +17,7 @@ pub(super) fn merge(args: MergeArgs) -> Result<ExitCode> {
     apart(&read, &into)?;
     let existing = if args.overwrite { Existing::Replace } else { Existing::Continue };
     let merged = merge_files(&args.shards, &into, existing)?;
-    note!("{} answers of {} shards, {} of them errors", merged.lines, args.shards.len(), merged.failed);
+    let (answers, shards) = (counted(merged.lines, "answer"), counted(args.shards.len(), "shard"));
+    note!("{answers} of {shards}, {} of them errors", merged.failed);
     Ok(if merged.failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(EXIT_SOME_FAILED) })
 }

@@ -16,7 +16,7 @@ use anyhow::{Context as _, Result, bail};
 use engine::job::{
     Ended, Files, Input, Job, JobError, Limits, Outlook, Output, Paths, Record, Tally, clash, fingerprint,
 };
-use engine::{Engine, KvMemory};
+use engine::{Engine, KvMemory, counted};
 use model::api::{Context, OwnTemplates, Streaming};
 use model::sampling::MAX_LOGPROBS;
 use model::template::{ChatTemplate, Tools, WallClock};
@@ -162,8 +162,8 @@ fn check(input: &Input, args: &BatchJob) -> Result<()> {
     let checked = input.check();
     if checked.same_name > 0 {
         note!(
-            "{} lines repeat the custom_id of another: only their order tells them apart",
-            checked.same_name
+            "{} with the custom_id of another: only their order tells them apart",
+            counted(checked.same_name, "line")
         );
     }
     if checked.invalid.is_empty() {

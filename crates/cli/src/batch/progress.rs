@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use engine::job::{Ended, Tally};
-use engine::{memory, size};
+use engine::{counted, memory, size};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
@@ -82,7 +82,8 @@ impl Progress {
         }
         note!("{}", summary(tally, seconds, error));
         if ended == Ended::Interrupted {
-            note!("interrupted after {} of {} requests; the same command goes on", tally.done, tally.lines);
+            let all = counted(tally.lines, "request");
+            note!("interrupted after {} of {all}; the same command goes on", tally.done);
         }
     }
 }
@@ -129,9 +130,9 @@ fn summary(tally: &Tally, seconds: f64, error: Option<f64>) -> String {
         format!("; foretold {:.0} % too {} at half", 100.0 * e.abs(), if e < 0.0 { "short" } else { "long" })
     });
     format!(
-        "{} requests{earlier}, {} failed; {} prompt and {} generated tokens in {seconds:.1} s ({:.1} generated/s); \
+        "{}{earlier}, {} failed; {} prompt and {} generated tokens in {seconds:.1} s ({:.1} generated/s); \
          peak memory {}{error}",
-        tally.done,
+        counted(tally.done, "request"),
         tally.failed,
         tally.prompt_tokens,
         tally.generated_tokens,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use engine::counted;
 use engine::profile::TrialFile;
 use model::store::{Access, READERS};
 use serde::Serialize;
@@ -57,9 +58,9 @@ pub(crate) fn disk(args: DiskArgs) -> Result<ExitCode> {
     };
     json.write(&report)?;
     show!(
-        "{:.2} GB/s read, {} requests at once, {} bytes left in the page cache; {:.2} GB/s written",
+        "{:.2} GB/s read, {} at once, {} bytes left in the page cache; {:.2} GB/s written",
         report.read_bytes_per_s / 1e9,
-        report.requests_at_once,
+        counted(report.requests_at_once, "request"),
         report.cached_bytes,
         report.write_bytes_per_s / 1e9
     )?;

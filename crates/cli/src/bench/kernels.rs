@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Result;
-use engine::default_threads;
+use engine::{counted, default_threads};
 use kernels::calibrate::{product_rate, read_bandwidth};
 use kernels::table::{Case, Floor, timed};
 use kernels::{CpuDevice, Isa, Team};
@@ -73,7 +73,7 @@ pub(crate) fn kernels(args: CasesArgs) -> Result<ExitCode> {
     let threads = args.threads.unwrap_or_else(default_threads);
     let team = Arc::new(Team::start(threads)?);
     let cases = wanted(timed(), args.only.as_deref())?;
-    show!("{isa}, {threads} threads\n{} {:>8}", Timed::heading(), "ceiling")?;
+    show!("{isa}, {}\n{} {:>8}", counted(threads, "thread"), Timed::heading(), "ceiling")?;
     let mut report = Report { isa: isa.to_string(), threads, cases: Vec::new() };
     let mut ceilings = Ceilings::measure(&team, isa);
     for (i, case) in cases.iter().enumerate() {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use engine::{Counts, Engine, Event, Request, Streamed, Ticket, memory};
+use engine::{Counts, Engine, Event, Request, Streamed, Ticket, counted, memory};
 use model::sampling::SamplingParams;
 use policy::sched::{BlockConfig, Schedule};
 use serde::Serialize;
@@ -182,8 +182,9 @@ pub(crate) fn throughput(args: ThroughputArgs) -> Result<ExitCode> {
     bench.end()?;
     json.write(&report)?;
     show!(
-        "{num_prompts} requests, {input_len} in, {output_len} out: {seconds:.2} s, {:.1} generated tokens/s, \
+        "{}, {input_len} in, {output_len} out: {seconds:.2} s, {:.1} generated tokens/s, \
          {:.1} total tokens/s, prefill {:.0} tokens/s, {:.1} % between steps, peak {}",
+        counted(num_prompts, "request"),
         report.generated_tokens_per_s,
         report.total_tokens_per_s,
         report.prefill_tokens_per_s,
@@ -271,7 +272,8 @@ impl Bench {
         let max = planned.hold().max_model_len;
         if input + output > max {
             bail!(
-                "{input} tokens in and {output} out are more than this model has room for, {max}: ask for fewer"
+                "{} in and {output} out are more than this model has room for, {max}: ask for fewer",
+                counted(input, "token")
             );
         }
         let blocks = *planned.blocks();
@@ -322,7 +324,7 @@ pub(super) fn finish(ticket: &Ticket, begin: Instant, wanted: usize) -> Result<f
         }
     }
     if tokens != wanted {
-        bail!("a request gave {tokens} tokens instead of {wanted}: the engine ended early");
+        bail!("a request gave {} instead of {wanted}: the engine ended early", counted(tokens, "token"));
     }
     Ok(first.unwrap_or_default())
 }

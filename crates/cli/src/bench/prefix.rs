@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use engine::Counts;
+use engine::{Counts, counted};
 use model::sampling::SamplingParams;
 use serde::Serialize;
 
@@ -78,8 +78,10 @@ pub(crate) fn prefix(args: PrefixArgs) -> Result<ExitCode> {
     bench.end()?;
     json.write(&report)?;
     show!(
-        "{num_prompts} prompts of {input_len} tokens: first token after {:.1} ms computed, after {:.1} ms when they come back; \
+        "{} of {}: first token after {:.1} ms computed, after {:.1} ms when they come back; \
          of {} tokens that came back the drive had {}, the host {}, the device {}",
+        counted(num_prompts, "prompt"),
+        counted(input_len, "token"),
         report.computed_ttft_ms,
         report.returning_ttft_ms,
         report.returning_tokens,

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
+use engine::counted;
 use serde::Serialize;
 
 use super::passages::{Passage, passages};
@@ -64,10 +65,10 @@ pub(crate) fn next_word(args: NextWordArgs) -> Result<ExitCode> {
     };
     json.write(&report)?;
     show!(
-        "the last word right in {:.1} % +- {:.1} of {} passages, perplexity of a word {:.2}",
+        "the last word right in {:.1} % +- {:.1} of {}, perplexity of a word {:.2}",
         100.0 * report.accuracy,
         100.0 * report.accuracy_error,
-        report.passages,
+        counted(report.passages, "passage"),
         report.word_perplexity
     )?;
     Ok(ExitCode::SUCCESS)

@@ -76,10 +76,10 @@ pub(crate) fn perplexity(args: PerplexityArgs) -> Result<ExitCode> {
     };
     json.write(&report)?;
     show!(
-        "perplexity {:.3} +- {:.3} over {} tokens, the likeliest token right {:.2} % of the time",
+        "perplexity {:.3} +- {:.3} over {}, the likeliest token right {:.2} % of the time",
         report.perplexity,
         report.perplexity_error,
-        report.tokens,
+        engine::counted(report.tokens, "token"),
         100.0 * report.top1
     )?;
     Ok(ExitCode::SUCCESS)

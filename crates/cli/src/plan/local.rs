@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use engine::memory;
+use engine::{counted, memory};
 use policy::sched::{Delegate, Schedule};
 use sim::Curve;
 
@@ -131,9 +131,9 @@ fn nothing(planner: &Planner<'_>, max_latency: Option<f64>) -> anyhow::Error {
     match (engine::Planned::new(planner.checkpoint, planner.config(&least)), max_latency.zip(soonest)) {
         (Err(why), _) => anyhow::Error::new(why).context("nothing fits"),
         (Ok(_), Some((limit, soonest))) => anyhow::anyhow!(
-            "nothing is fast enough: a request of {} tokens in and {} out takes {:.3} s at the least ({} at once, \
+            "nothing is fast enough: a request of {} in and {} out takes {:.3} s at the least ({} at once, \
              {:.3} tokens/s), more than the {limit} s of --max-latency",
-            job.input,
+            counted(job.input, "token"),
             job.output,
             soonest.run.latency_max_s,
             soonest.candidate.seqs(job),

@@ -5,7 +5,7 @@
 //! `--num-batches`, as an emitted plan does), they are followed.
 
 use anyhow::Result;
-use engine::{EngineConfig, Foresight, Hold, Planned, TooSmall, WeightShare, memory};
+use engine::{EngineConfig, Foresight, Hold, Planned, TooSmall, WeightShare, counted, memory};
 use policy::cost::Tables;
 use policy::sched::{Delegate, Schedule};
 use spec::{ByTier, Split, Tier};
@@ -241,7 +241,7 @@ fn line(best: &Scored, job: Job, costs: &Costs) -> String {
     };
     format!(
         "plan: weights {}, KV {}, activations {}; {}, {} x {} sequences, {} positions a batch; {} binds; {:.3} generated \
-         tokens/s predicted ({} requests, {} in, {} out; {costs})",
+         tokens/s predicted ({}, {} in, {} out; {costs})",
         shares(placement.weights),
         shares(placement.kv),
         shares(placement.hidden),
@@ -251,7 +251,7 @@ fn line(best: &Scored, job: Job, costs: &Costs) -> String {
         candidate.step_tokens,
         binds(best).join(", "),
         best.run.tokens_per_s(),
-        job.requests,
+        counted(job.requests, "request"),
         job.input,
         job.output,
     )

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
+use engine::counted;
 use policy::plan::{BlockSize, binds, one_more_gib};
 use serde_json::{Value, json};
 use sim::flexgen::{Mechanism, Overlap, Planned, Rates, Wanted, peak};
@@ -121,7 +122,7 @@ fn by_tier<T: serde::Serialize>(values: ByTier<T>) -> Value {
 
 fn table(model: &str, planned: &Planned, peak: ByTier<f64>, binds: &[&str], more: ByTier<f64>) -> Result<()> {
     let policy = &planned.case.policy;
-    show!("{model}: blocks of {} batches of {}", policy.num_batches, policy.batch_size)?;
+    show!("{model}: blocks of {} of {}", counted(policy.num_batches, "batch"), policy.batch_size)?;
     show!("{:22}{:>10}{:>10}{:>10}", "", "device", "host", "disk")?;
     let rows = [
         ("weights", policy.placement.weights),

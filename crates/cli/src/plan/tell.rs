@@ -1,7 +1,7 @@
 //! A plan told to people and to programs.
 
 use anyhow::Result;
-use engine::Budget;
+use engine::{Budget, counted};
 use policy::cost::{Correction, OpSort};
 use serde_json::{Value, json};
 use spec::{ByTier, Lane, Op, Tier};
@@ -96,14 +96,14 @@ pub(super) fn table(model: &str, found: &Found, job: Job, more: ByTier<f64>) -> 
     let best = &found.scored[0];
     let (run, candidate, placement) = (&best.run, &best.candidate, best.outline.placement);
     show!(
-        "{model}: {} requests, {} in, {} out: {} batches of {}, {}, up to {} positions of each a step",
-        job.requests,
+        "{model}: {}, {} in, {} out: {} of {}, {}, up to {} of each a step",
+        counted(job.requests, "request"),
         job.input,
         job.output,
-        candidate.num_batches,
+        counted(candidate.num_batches, "batch"),
         candidate.batch_size,
         schedule(candidate.schedule),
-        candidate.step_tokens
+        counted(candidate.step_tokens, "position")
     )?;
     show!("{:22}{:>10}{:>10}{:>10}", "", "device", "host", "disk")?;
     for (name, split) in

@@ -5,6 +5,8 @@ use std::time::Instant;
 use model::sampling::{SampleError, SamplingParams, TokenLogprobs};
 use policy::sched::Why;
 
+use crate::words::counted;
+
 /// One sequence to generate.
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -70,7 +72,8 @@ pub enum Finish {
 pub enum Failure {
     /// The prompt is longer than a sequence may be.
     #[error(
-        "the prompt has {prompt} tokens, and a sequence may have {max}: shorten it, or raise --max-model-len"
+        "the prompt has {}, and a sequence may have {max}: shorten it, or raise --max-model-len",
+        counted(*prompt, "token")
     )]
     TooLong {
         /// Tokens of the prompt.

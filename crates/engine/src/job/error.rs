@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::front::request::Failure;
+use crate::words::counted;
 
 /// Why a job did not begin, or ended early.
 #[derive(Debug, thiserror::Error)]
@@ -19,7 +20,7 @@ pub enum JobError {
         source: io::Error,
     },
     /// The answers cannot be written, and those before are safe.
-    #[error("cannot write {}: {source}; {safe} answers are safe there, and the same command goes on from them", path.display())]
+    #[error("cannot write {}: {source}; safe there: {}, from which the same command goes on", path.display(), counted(*safe, "answer"))]
     Full {
         /// Where.
         path: PathBuf,

@@ -143,6 +143,6 @@ pub(super) mod tests {
             sync_every: Duration::ZERO,
         };
         let error = ledger.append(b"x\n").expect_err("full").to_string();
-        assert!(error.contains("cannot write full") && error.contains("5 answers are safe"), "{error}");
+        assert!(error.contains("cannot write full") && error.contains("safe there: 5 answers"), "{error}");
     }
 }

@@ -10,6 +10,7 @@ use super::files::{Existing, Paths, part, state_path};
 use super::kept::{self, Found};
 use super::ledger::{Ledger, folder, sync_folders};
 use super::{JobError, Record};
+use crate::words::counted;
 
 /// Answers that were merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,7 +128,10 @@ fn check(parts: &[Part]) -> Result<(), JobError> {
             return wrong(part, format!("another job than {}: {why}", first.path.display()));
         }
         if part.missing() > 0 {
-            return wrong(part, format!("{} lines have no answer yet: run this shard again", part.missing()));
+            return wrong(
+                part,
+                format!("{} without an answer yet: run this shard again", counted(part.missing(), "line")),
+            );
         }
     }
     let lacking = (0..of).find(|&index| !parts.iter().any(|part| part.record.shard.index == index));
@@ -153,7 +157,7 @@ mod tests {
             let into = Paths { answers: into.clone(), errors: None };
             merge(std::slice::from_ref(&shard), &into, Existing::Continue).unwrap_err().to_string()
         };
-        assert!(merged(&whole).contains("2 lines have no answer yet"), "{}", merged(&whole));
+        assert!(merged(&whole).contains("2 lines without an answer yet"), "{}", merged(&whole));
         let broken = [
             whole.replace("\"of\":1", "\"of\":0"),
             whole.replace("\"index\":0", "\"index\":1"),
@@ -165,7 +169,7 @@ mod tests {
             assert!(merged(&state).contains("part.state is no state of a job"), "{}", merged(&state));
         }
         let endless = whole.replace("\"lines\":2", &format!("\"lines\":{}", u64::MAX));
-        assert!(merged(&endless).contains("have no answer yet"));
+        assert!(merged(&endless).contains("without an answer yet"));
         assert!(!into.exists());
     }
 }

@@ -14,6 +14,7 @@ use crate::plan::blocks::Passes;
 use crate::plan::budget::Budget;
 use crate::plan::nearest::{Nearest, Refused};
 use crate::plan::room::{Kv, Room, WeightBytes};
+use crate::words::counted;
 
 const _: () =
     assert!(BLOCK_TOKENS == spec::BLOCK_TOKENS.0 as usize, "policy and kernels mean the same blocks");
@@ -81,13 +82,14 @@ pub struct Hold {
 pub enum TooSmall {
     /// Not even one sequence of the length asked for.
     #[error(
-        "this needs {} and may take {}: weights {}, activations {}, KV for one sequence of {tokens} tokens {}, \
+        "this needs {} and may take {}: weights {}, activations {}, KV for one sequence of {} {}, \
          the process itself {}. Raise --memory to at least the former, lower --max-model-len or \
          --max-num-batched-tokens, or choose narrower weights (--weights int8 or int4){}",
         at_least(need),
         size(limit),
         size(weights),
         size(work),
+        counted(*tokens, "token"),
         size(kv),
         size(process),
         if *streamed { "; weights are streamed from the drive already" } else { "" }
@@ -113,12 +115,13 @@ pub enum TooSmall {
     /// A device with a budget of its own cannot hold what must be there.
     #[error(
         "this needs {} of the device's memory and may take {} there: weights {}, activations {}, KV for one sequence of \
-         {tokens} tokens {}. Raise --device-memory to at least the former, lower --max-model-len or \
+         {} {}. Raise --device-memory to at least the former, lower --max-model-len or \
          --max-num-batched-tokens, or choose narrower weights (--weights int8 or int4)",
         at_least(need),
         size(limit),
         size(weights),
         size(work),
+        counted(*tokens, "token"),
         size(kv)
     )]
     Device {

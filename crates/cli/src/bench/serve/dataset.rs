@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use engine::counted;
 use serde_json::{Map, Value, json};
 use sim::Rng;
 
@@ -103,16 +104,22 @@ fn of_length(rows: Vec<trace::Row>, args: &DatasetArgs) -> Result<Vec<trace::Row
     let first = kept.first().and_then(|row| row.at);
     kept.iter_mut().for_each(|row| row.at = row.at.zip(first).map(|(at, first)| at - first));
     note!(
-        "{} of {all} requests of the trace have more than {most} tokens and are left out",
-        all - kept.len()
+        "{} of {} of the trace left out, of more than {}",
+        all - kept.len(),
+        counted(all, "request"),
+        counted(most, "token")
     );
     Ok(kept)
 }
 
 fn first<T>(mut all: Vec<T>, wanted: Option<usize>, file: &Path) -> Result<Vec<T>> {
     let count = wanted.unwrap_or(REQUESTS.min(all.len()));
-    if count > all.len() || all.is_empty() {
-        bail!("{} has {n} requests: ask for --num-prompts 1 to {n}", file.display(), n = all.len());
+    if all.is_empty() {
+        bail!("{} has no requests to send", file.display());
+    }
+    if count > all.len() {
+        let has = counted(all.len(), "request");
+        bail!("{} has {has}: ask for --num-prompts 1 to {}", file.display(), all.len());
     }
     all.truncate(count);
     Ok(all)

@@ -19,6 +19,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use engine::counted;
 use serde_json::{Map, Value, json};
 use sim::Rng;
 
@@ -59,7 +60,7 @@ pub(crate) fn serve(args: BenchServeArgs) -> Result<ExitCode> {
     let voice = if args.report.disable_tqdm { Voice::Quiet } else { Voice::Normal };
     warm_up(&client, &bodies, &args)?;
     if voice == Voice::Normal {
-        note!("asking {} for {} streams of {model}", client.url(), bodies.len());
+        note!("asking {} for {} of {model}", client.url(), counted(bodies.len(), "stream"));
     }
     let progress = Progress::new("requests", bodies.len() as u64, Unit::Items, voice);
     let most = args.traffic.max_concurrency.unwrap_or(usize::MAX);
@@ -74,7 +75,7 @@ pub(crate) fn serve(args: BenchServeArgs) -> Result<ExitCode> {
     files.write(&report.json()?)?;
     report.show()?;
     if report.figures.completed == 0 {
-        bail!("all {} requests failed", answers.len());
+        bail!("of {} all failed", counted(answers.len(), "request"));
     }
     Ok(ExitCode::SUCCESS)
 }
