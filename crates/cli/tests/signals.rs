@@ -10,7 +10,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
-use common::{Folder, command, golden};
+use common::{Folder, command, golden, longwinded};
 
 /// Linux's.
 const O_NONBLOCK: i32 = 0o4000;
@@ -40,15 +40,6 @@ fn kill(signal: &str, child: &Child) {
 
 fn terminate(child: &Child) {
     kill("-TERM", child);
-}
-
-/// A model that writes more than a pipe holds: who answers with it is not done before somebody reads.
-fn longwinded() -> Folder {
-    let folder = Folder::copy_of("llama");
-    let mut config = folder.json("config.json");
-    config["max_position_embeddings"] = 200_000.into();
-    folder.write("config.json", config.to_string());
-    folder
 }
 
 const LONG: [&str; 3] = ["--ignore-eos", "--max-tokens", "190000"];

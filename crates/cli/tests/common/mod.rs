@@ -68,14 +68,19 @@ pub(crate) fn killed_at(command: &Command, bytes: usize) -> Command {
 fn under_limit(command: &Command, bytes: usize, first: &str) -> Command {
     let mut shell = Command::new("sh");
     shell.args(["-c", &format!("{first}; ulimit -c 0; ulimit -f {}; exec \"$0\" \"$@\"", bytes / 512)]);
-    shell.arg(command.get_program()).args(command.get_args()).stdin(Stdio::null());
+    behind(shell, command)
+}
+
+/// `outer` with the whole of `command` as its last arguments, and its environment.
+pub(crate) fn behind(mut outer: Command, command: &Command) -> Command {
+    outer.arg(command.get_program()).args(command.get_args()).stdin(Stdio::null());
     for (name, value) in command.get_envs() {
         match value {
-            Some(value) => shell.env(name, value),
-            None => shell.env_remove(name),
+            Some(value) => outer.env(name, value),
+            None => outer.env_remove(name),
         };
     }
-    shell
+    outer
 }
 
 pub(crate) fn ballast(args: &[&str]) -> Ran {
@@ -96,6 +101,15 @@ pub(crate) fn ballast_reading(args: &[&str], input: &[u8]) -> Ran {
 pub(crate) fn golden(name: &str) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/golden").join(name);
     folder.canonicalize().expect("a committed checkpoint").display().to_string()
+}
+
+/// A model that writes more than a pipe holds: who answers with it is not done before somebody reads.
+pub(crate) fn longwinded() -> Folder {
+    let folder = Folder::copy_of("llama");
+    let mut config = folder.json("config.json");
+    config["max_position_embeddings"] = 200_000.into();
+    folder.write("config.json", config.to_string());
+    folder
 }
 
 /// A folder that goes when the test ends.
