@@ -7,12 +7,13 @@ use std::path::Path;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokenizers::models::bpe::BPE;
-use tokenizers::{AddedToken, ModelWrapper, Tokenizer as Inner};
+use tokenizers::{AddedToken, ModelWrapper};
 
 use super::config::{TokenText, TokenizerConfig};
 use super::gguf::{assemble, split_merge};
 use super::outline::Outline;
 use super::pretokenizer::gpt2;
+use super::words::{Inner, Words};
 use super::{Affixes, SpecialIds, Tokenizer, TokenizerError};
 
 /// No published tokenizer.json comes near this size.
@@ -62,7 +63,7 @@ impl Tokenizer {
         let merges = merges
             .lines()
             .filter(|line| !line.is_empty() && !line.starts_with("#version"))
-            .map(split_merge)
+            .map(|line| split_merge(line).map(|(left, right)| (left.to_owned(), right.to_owned())))
             .collect::<Result<Vec<_>, _>>()?;
         let model = guarded("vocab.json", || {
             BPE::builder()
@@ -70,7 +71,7 @@ impl Tokenizer {
                 .build()
         })?
         .map_err(|e| TokenizerError::malformed("vocab.json with merges.txt", e))?;
-        let inner = assemble(model, None, Some(gpt2()), gpt2())?;
+        let inner = assemble(Words::Library(model.into()), None, Some(gpt2()), gpt2())?;
         Tokenizer::with_config(inner, config)
     }
 
@@ -103,12 +104,12 @@ pub(super) fn check_added(count: usize, bytes: usize) -> Result<(), TokenizerErr
 fn disarm(inner: &mut Inner) -> Result<(), TokenizerError> {
     inner.with_padding(None);
     inner.with_truncation(None).map_err(|e| TokenizerError::malformed("truncation", e))?;
-    if let ModelWrapper::BPE(bpe) = inner.get_model()
+    if let Words::Library(ModelWrapper::BPE(bpe)) = inner.get_model()
         && bpe.dropout.is_some()
     {
         let mut bpe = bpe.clone();
         bpe.dropout = None;
-        inner.with_model(bpe);
+        inner.with_model(Words::Library(bpe.into()));
     }
     Ok(())
 }
