@@ -18,12 +18,16 @@ pub(crate) fn with_scratch<R>(len: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
     result
 }
 
-/// Large buffers are whole huge pages: a block of x is read over and over, and what grew once seldom
-/// grows again.
-fn worth_keeping(len: usize) -> usize {
-    const LARGE: usize = 64 << 10;
+/// What grew once seldom grows again, so that buffers have some room to spare. Those that fill most of one are whole huge pages: a
+/// block of x is read over and over.
+pub(crate) fn worth_keeping(len: usize) -> usize {
+    const STEP: usize = 64 << 10;
     const HUGE_PAGE: usize = 2 << 20;
-    if len > LARGE { len.next_multiple_of(HUGE_PAGE) } else { len }
+    match len {
+        ..=STEP => len,
+        len if len <= HUGE_PAGE / 2 => len.next_multiple_of(STEP),
+        len => len.next_multiple_of(HUGE_PAGE),
+    }
 }
 
 /// The smallest free buffer that is long enough, or a new one in place of the longest.
@@ -50,6 +54,16 @@ mod tests {
             with_scratch(50, |inner| inner.fill(2));
             assert!(outer.iter().all(|b| *b == 1));
         });
+    }
+
+    #[test]
+    fn what_is_kept_is_not_much_more_than_what_was_asked_for() {
+        assert_eq!([0, 100, 64 << 10].map(worth_keeping), [0, 100, 64 << 10]);
+        assert_eq!(worth_keeping(300 << 10), 320 << 10);
+        assert_eq!(worth_keeping((1 << 20) + 1), 2 << 20);
+        assert!(
+            (0..8 << 20).step_by(4000).all(|len| (len..=2 * len + (64 << 10)).contains(&worth_keeping(len)))
+        );
     }
 
     #[test]

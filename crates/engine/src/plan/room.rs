@@ -6,6 +6,7 @@ mod tests;
 
 use kernels::arena::PAGE;
 use kernels::attention::BLOCK_TOKENS;
+use kernels::linear::{Activations, kept_bytes_at_most};
 use model::decoder::{Blueprint, HostWork, rope_bytes};
 use model::store::{Cut, Layout};
 use policy::pipeline::{DiskPath, SLOTS};
@@ -21,8 +22,8 @@ use crate::watch::timeline::Timeline;
 /// What a running engine needs beside its arenas and what was resident when it was planned: stacks, queues, tables, what
 /// loading reads at a time, and the program's own pages that were not read yet.
 const RUNTIME_BYTES: u64 = 9 << 20;
-/// Scratch of each compute thread: rows of a block, their sums, expanded weights.
-const THREAD_BYTES: u64 = 2 << 20;
+/// Scratch of each compute thread, where it rounds activations to whole numbers.
+const ROUNDED_BYTES: usize = 2 << 20;
 /// Rows of activations that are kept as tiles while a large product runs.
 const TILED_ROWS: u64 = 832;
 
@@ -462,12 +463,20 @@ fn blocks_of(tokens: usize) -> usize {
 
 /// An estimate from above of what is not in the arena.
 fn overhead(spec: &ModelSpec, config: &EngineConfig) -> u64 {
-    let widest = spec.ffn.max(spec.hidden).max(spec.q_rows()) as u64;
+    let widest = spec.ffn.max(spec.hidden).max(spec.q_rows());
     let rows = TILED_ROWS.min(config.max_num_batched_tokens as u64);
     let pinned = if config.device == DeviceChoice::Cuda { cuda::PINNED_BYTES as u64 } else { 0 };
     RUNTIME_BYTES
         + pinned
         + Timeline::bytes(config.lane_spans)
-        + config.threads as u64 * THREAD_BYTES
-        + rows * widest * 2
+        + (config.threads * thread_bytes(config, widest)) as u64
+        + rows * widest as u64 * 2
+}
+
+/// Scratch of each compute thread: rows of a block, their sums, expanded weights.
+fn thread_bytes(config: &EngineConfig, widest: usize) -> usize {
+    match config.activations {
+        Activations::Exact => kept_bytes_at_most(config.isa, config.max_num_batched_tokens, widest),
+        Activations::Int8 | Activations::Int16 => ROUNDED_BYTES,
+    }
 }

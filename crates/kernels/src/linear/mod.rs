@@ -53,6 +53,17 @@ pub fn linear(team: &Team, isa: Isa, x: Input<'_>, w: &Weight<'_>, bias: Option<
     run(team, (isa, isa.order()), x, w, bias, out);
 }
 
+/// Bytes that each thread of a team keeps at most after products of up to `rows` rows of x by weights of up to `k` inputs.
+pub fn kept_bytes_at_most(isa: Isa, rows: usize, k: usize) -> usize {
+    /// A block of rows as tiles, in whole huge pages.
+    const TILES: usize = 2 << 20;
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 | Isa::Avx512 => vector::kept_bytes_at_most(rows, k).min(TILES),
+        _ => TILES,
+    }
+}
+
 /// [`linear`] by plain loops, in the order of additions that is asked for: what every family is held against.
 ///
 /// # Panics

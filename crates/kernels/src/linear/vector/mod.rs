@@ -21,7 +21,7 @@ use super::epilogue::Epilogue;
 use super::source::PanelSource;
 use super::types::Weight;
 use crate::mat::Mat;
-use crate::scratch::with_scratch;
+use crate::scratch::{with_scratch, worth_keeping};
 use crate::team::Team;
 
 /// The two widths.
@@ -31,6 +31,11 @@ pub(crate) enum Width {
     Eight,
     /// 16 floats: AVX-512 F, BW, DQ and VL.
     Sixteen,
+}
+
+/// Bytes that a thread keeps at most after products of up to `rows` rows by weights of up to `k` inputs.
+pub(crate) fn kept_bytes_at_most(rows: usize, k: usize) -> usize {
+    worth_keeping(tiles::scratch_bytes_at_most(rows, k))
 }
 
 /// bf16: `x: [m, k]`, any stored format but f32. The machine has vectors of this width.

@@ -33,6 +33,32 @@ pub(super) struct Job<'a, S> {
     pub(super) epilogue: &'a Epilogue<'a>,
 }
 
+fn chunks(k: usize) -> usize {
+    k.div_ceil(CHUNK)
+}
+
+/// Bytes of a row: widened, and its sums.
+fn row_bytes(k: usize) -> usize {
+    chunks(k) * CHUNK * 4 + size_of::<Sums>()
+}
+
+/// Rows of a block, of `rows` of `k` inputs.
+fn block(rows: usize, k: usize) -> usize {
+    let most = (SCRATCH_BYTES - CHUNK_GROUPS * PAIR_BYTES) / row_bytes(k);
+    rows.min((BLOCK_BYTES / row_bytes(k)).max(BLOCK_ROWS.min(most)).max(6))
+}
+
+/// What a thread needs for products of `rows` by weights of `k` inputs.
+pub(super) fn scratch_bytes(rows: usize, k: usize) -> usize {
+    block(rows, k) * row_bytes(k) + CHUNK_GROUPS * PAIR_BYTES
+}
+
+/// The same for up to so many of each: with fewer inputs there are more rows in a block.
+pub(super) fn scratch_bytes_at_most(rows: usize, k: usize) -> usize {
+    let block = BLOCK_BYTES.max(BLOCK_ROWS * row_bytes(k));
+    block.min(rows * row_bytes(k)) + CHUNK_GROUPS * PAIR_BYTES
+}
+
 impl<S: PanelSource> Job<'_, S> {
     /// # Safety
     /// The machine has AVX2 and FMA; nobody else has these panels.
@@ -68,18 +94,15 @@ impl<S: PanelSource> Job<'_, S> {
     }
 
     fn chunks(&self) -> usize {
-        self.w.k().div_ceil(CHUNK)
+        chunks(self.w.k())
     }
 
-    /// Rows of a block.
     fn block(&self) -> usize {
-        let row = self.chunks() * CHUNK * 4 + size_of::<Sums>();
-        let most = (SCRATCH_BYTES - CHUNK_GROUPS * PAIR_BYTES) / row;
-        self.x.rows().min((BLOCK_BYTES / row).max(BLOCK_ROWS.min(most)).max(6))
+        block(self.x.rows(), self.w.k())
     }
 
     pub(super) fn scratch_bytes(&self) -> usize {
-        self.block() * (self.chunks() * CHUNK * 4 + size_of::<Sums>()) + CHUNK_GROUPS * PAIR_BYTES
+        scratch_bytes(self.x.rows(), self.w.k())
     }
 
     #[inline(always)]
@@ -284,5 +307,24 @@ unsafe fn fetch_near<V: Lanes, const C: usize>(pair: &[u8], at: usize) {
         unsafe {
             _mm_prefetch::<_MM_HINT_T0>(pair.as_ptr().wrapping_add(AHEAD_BYTES + at + 64 * line).cast())
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_product_takes_more_scratch_than_the_largest_of_its_kind() {
+        for (rows, k) in [(1, 576), (33, 1536), (2048, 1536), (512, 11008), (4096, 28672), (9, 40)] {
+            let most = scratch_bytes_at_most(rows, k);
+            for fewer in [1, 7, 50, 400, rows].into_iter().filter(|&fewer| fewer <= rows) {
+                for narrower in (0..k).step_by(13).chain([k]) {
+                    let needed = scratch_bytes(fewer, narrower);
+                    assert!(needed <= most, "{fewer} x {narrower}: {needed} of {most}");
+                }
+            }
+        }
+        assert_eq!(scratch_bytes_at_most(33, 1536), scratch_bytes(33, 1536));
     }
 }
