@@ -141,7 +141,7 @@ fn budgets_and_shares_of_nonsense() {
         &["Raise --device-memory", "1.0 KiB there"],
     );
     refused(&percent(["60", "60", "100", "0", "100", "0"]), 1, &["60 + 60 percent of the weights"]);
-    refused(&percent(["101", "0", "100", "0", "100", "0"]), 2, &["0..=100"]);
+    refused(&percent(["101", "0", "100", "0", "100", "0"]), 2, &["expected a share in percent, 0..=100"]);
     refused(&["--device", "cpu*4"], 2, &["several devices are not built yet"]);
     refused(&["--link-gbps", "0"], 2, &["gigabytes a second"]);
     // Two layers: slots for both hold all of them.

@@ -74,7 +74,7 @@ const PERCENT: u32 = Split::WHOLE / 100;
 /// See [`Percent`].
 pub(super) fn percent(text: &str) -> Result<Percent, String> {
     let share = text.parse::<f64>().ok().filter(|share| (0.0..=100.0).contains(share));
-    let share = share.ok_or_else(|| "is not in 0..=100, in percent".to_string())?;
+    let share = share.ok_or_else(|| "expected a share in percent, 0..=100".to_string())?;
     Ok(Percent((share * f64::from(PERCENT)).round() as u32))
 }
 

@@ -42,6 +42,9 @@ pub enum TemplateError {
     /// The template works too long, too deep or writes too much.
     #[error("the chat template exceeds a limit: {0}")]
     Limit(String),
+    /// There is nothing to answer.
+    #[error("messages: there are no messages, and a conversation has one at the least")]
+    Empty,
     /// A message is not one.
     #[error("messages[{index}]: {why}")]
     Message {

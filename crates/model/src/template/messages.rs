@@ -21,7 +21,7 @@ pub(crate) const ROLES: [&str; 6] = ["system", "developer", "user", "assistant",
 /// Checks and normalises the messages of a request.
 pub(super) fn normalise(messages: &[Value], form: ContentForm) -> Result<Vec<Value>, TemplateError> {
     if messages.is_empty() {
-        return Err(TemplateError::Message { index: 0, why: "there are no messages".to_owned() });
+        return Err(TemplateError::Empty);
     }
     let one = |(index, message): (usize, &Value)| {
         normal(message, form).map_err(|why| TemplateError::Message { index, why })
