@@ -65,7 +65,8 @@ impl OutputFile {
 impl Drop for OutputFile {
     fn drop(&mut self) {
         if self.state == State::New {
-            let _ = fs::remove_file(&self.path);
+            // Behind a link the file that was made, not the link.
+            let _ = fs::canonicalize(&self.path).and_then(fs::remove_file);
         }
     }
 }
@@ -107,6 +108,10 @@ mod tests {
         drop((OutputFile::open(&old).unwrap(), OutputFile::open(&new).unwrap()));
         assert_eq!(fs::read_to_string(&old).unwrap(), "old text");
         assert!(!new.exists());
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&new, &link).unwrap();
+        drop(OutputFile::open(&link).unwrap());
+        assert!(link.is_symlink() && !new.exists());
         for path in [&old, &new] {
             let mut file = OutputFile::open(path).unwrap();
             file.begin().unwrap();

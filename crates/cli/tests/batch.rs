@@ -3,7 +3,7 @@
 mod common;
 
 use std::fs;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use common::{Folder, Ran, ballast, ballast_reading, command, golden};
 use serde_json::{Value, json};
@@ -131,6 +131,22 @@ fn files_without_requests_and_files_of_windows() {
     let (answers, ran) = answers(&format!("\u{feff}{good}\r\n\r\n{good}"));
     ran.fine();
     assert_eq!(answers.len(), 2);
+}
+
+/// What has no end to read, and must not be replaced, is refused before a model is looked for.
+#[test]
+fn outputs_that_have_to_be_files_are_files() {
+    let folder = Folder::new();
+    let (from, a, pipe) = (folder.write("in.jsonl", ""), folder.name("a"), folder.name("pipe"));
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
+    ballast(&["batch", &golden("llama"), "-i", &from, "-o", &a]).fine();
+    for other in ["-", &pipe, &folder.whole()] {
+        let refused = |args: &[&str]| ballast(args).refused(2, &[&format!("{other} is no file")]);
+        refused(&["batch", "no/model", "-i", &from, "-o", "out", "--error-file", other]);
+        refused(&["batch", "merge", &a, "-o", other, "--overwrite"]);
+        refused(&["batch", "merge", &a, "-o", "out", "--error-file", other, "--overwrite"]);
+    }
+    assert!(!folder.path("pipe").is_file() && folder.path("pipe").exists(), "it is as it was");
 }
 
 /// A model whose weights are used from the drive is packed there when it is loaded.

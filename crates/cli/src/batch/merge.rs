@@ -7,11 +7,13 @@ use anyhow::Result;
 use engine::counted;
 use engine::job::{Existing, Paths, merge as merge_files};
 
-use super::{EXIT_SOME_FAILED, apart};
+use super::{EXIT_SOME_FAILED, apart, only_a_file};
 use crate::args::MergeArgs;
 use crate::console::note;
 
 pub(super) fn merge(args: MergeArgs) -> Result<ExitCode> {
+    only_a_file(&args.output)?;
+    args.error_file.as_deref().map_or(Ok(()), only_a_file)?;
     let into = Paths { answers: args.output, errors: args.error_file };
     let read: Vec<&Path> = args.shards.iter().map(AsRef::as_ref).collect();
     apart(&read, &into)?;

@@ -302,6 +302,7 @@ impl Place {
         let path = &args.output;
         let is_stream = path == Path::new(STANDARD) || path.exists() && !path.is_file() && !path.is_dir();
         if !is_stream {
+            args.flags.error_file.as_deref().map_or(Ok(()), only_a_file)?;
             let paths = Paths { answers: path.clone(), errors: args.flags.error_file.clone() };
             apart(&[&args.input], &paths)?;
             let name = paths.error_name();
@@ -349,6 +350,14 @@ impl Place {
             Place::Stream(stream) => Ok(Output::Stream(stream)),
         }
     }
+}
+
+/// Refuses what is no file: some outputs are cut, read again, or replaced by a new file of their name.
+fn only_a_file(path: &Path) -> Result<()> {
+    if path == Path::new(STANDARD) || path.exists() && !path.is_file() {
+        bail!(Misuse(format!("{} is no file, and has to be one: name another", path.display())));
+    }
+    Ok(())
 }
 
 /// Every file has one use.

@@ -222,7 +222,9 @@ fn probe(path: &Path) -> Result<(), JobError> {
     let is_new = !path.exists();
     let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
     opened.map_err(JobError::file("write", path))?;
-    if is_new { remove(path) } else { Ok(()) }
+    // Behind a link the file that was made, not the link.
+    let made = fs::canonicalize(path).map_err(JobError::file("look at", path))?;
+    if is_new { remove(&made) } else { Ok(()) }
 }
 
 fn remove(path: &Path) -> Result<(), JobError> {
@@ -330,6 +332,23 @@ mod tests {
     use super::super::ledger::tests::SYNCED;
     use super::*;
     use std::collections::{BTreeMap, BTreeSet};
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_to_an_output_stays_one() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [link, out] = ["link", "out"].map(|name| folder.path().join(name));
+        std::os::unix::fs::symlink(&out, &link).expect("linked");
+        let open = || Files::open(Paths { answers: link.clone(), errors: None }).expect("writable");
+        drop(open());
+        assert!(link.is_symlink() && !out.exists());
+        let input = Input::new(b"{}\n".to_vec());
+        let outlook = Outlook::fresh(Record::new(&input, 0, BTreeMap::new()), &input);
+        let mut writer = open().begin(&outlook, Duration::ZERO).expect("ready");
+        writer.write(0, Verdict::Good, b"an answer\n").expect("written");
+        writer.finish(true).expect("whole");
+        assert_eq!((link.is_symlink(), fs::read(out).expect("there")), (true, b"an answer\n".to_vec()));
+    }
 
     #[test]
     fn an_old_output_is_gone_from_the_disk_before_a_new_state_is_there() {
