@@ -167,13 +167,13 @@ impl<D: Driver> GpuDevice<D> {
         let mut ring = self.tables(&lengths);
         let spans = ring.put(&self.driver, &plan.spans);
         let tables = ring.put(&self.driver, &plan.tables);
-        for Kernel { module, name, y, threads, work } in kernels {
-            let work_at = ring.put(&self.driver, &work);
-            let args = AttendArgs { spans, tables, work: work_at, pieces: work.len() as u32, ..args };
-            let grid = match name {
-                // Blocks take what there is to do in turn.
-                "attend_few" => [(work.len() * y).min(self.driver.together(module, name, threads)), 1],
-                _ => [work.len(), y],
+        for Kernel { module, name, y, threads, work, takes_turns } in kernels {
+            let pieces = work.len() as u32;
+            let args = AttendArgs { spans, tables, work: ring.put(&self.driver, &work), pieces, ..args };
+            let grid = if takes_turns {
+                [(work.len() * y).min(self.driver.together(module, name, threads)), 1]
+            } else {
+                [work.len(), y]
             };
             self.launch(module, name, grid, threads, &args);
         }
@@ -189,6 +189,8 @@ struct Kernel<'a> {
     /// Of a block.
     threads: u32,
     work: Cow<'a, [[u32; 2]]>,
+    /// As many blocks as run side by side take all of it in turn; else each piece has blocks of its own.
+    takes_turns: bool,
 }
 
 /// Where an attention's kernels are.
@@ -222,12 +224,20 @@ impl Plan {
         let floats = matches!(many.module, Module::AttentionFloats { .. });
         let name = if floats { "attend_floats" } else { "attend_many" };
         let work = Cow::from(&self.many);
-        let mut kernels = vec![Kernel { module: many.module, name, y: y_many, threads: many.threads, work }];
+        let mut kernels = vec![Kernel {
+            module: many.module,
+            name,
+            y: y_many,
+            threads: many.threads,
+            work,
+            takes_turns: false,
+        }];
         let threads = 128;
         for Round { few, merges } in &self.rounds {
             let few = if is_pass { Cow::from(filled(few)) } else { Cow::from(few) };
-            kernels.push(Kernel { module, name: "attend_few", y, threads, work: few });
-            kernels.push(Kernel { module, name: "merge_splits", y, threads, work: Cow::from(merges) });
+            let kernel = |name, work, takes_turns| Kernel { module, name, y, threads, work, takes_turns };
+            kernels.push(kernel("attend_few", few, true));
+            kernels.push(kernel("merge_splits", Cow::from(merges), false));
         }
         kernels.retain(|kernel| !kernel.work.is_empty());
         kernels
