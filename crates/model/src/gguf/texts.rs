@@ -43,8 +43,6 @@ impl<T: AsRef<str>> FromIterator<T> for Texts {
     fn from_iter<I: IntoIterator<Item = T>>(texts: I) -> Texts {
         let mut all = Texts::default();
         texts.into_iter().for_each(|text| all.push(text.as_ref()));
-        all.all.shrink_to_fit();
-        all.ends.shrink_to_fit();
         all
     }
 }

@@ -1,23 +1,20 @@
 //! A vocabulary from a GGUF file made into the same tokenizer that a `tokenizer.json` gives.
 
+use std::collections::HashMap;
+
 use serde_json::{Value, json};
-use tokenizers::AddedToken;
+use tokenizers::models::bpe::{BPE, Vocab};
+use tokenizers::{AddedToken, Tokenizer as Inner};
 
 use crate::gguf::{GgufVocab, Texts};
 
 use super::load::{check_added, from_json, guarded};
-use super::pairs::{BytePairs, Unknown, Whole};
 use super::pieces::MAX_VOCAB;
 use super::pretokenizer::{PreTokenizer, gpt2};
-use super::vocabulary::Vocabulary;
-use super::words::{Inner, Words};
 use super::{Affixes, SpecialIds, Tokenizer, TokenizerError};
 
 const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
-/// Two tokens, and what they become.
-type Merge = ((u32, u32), u32);
-
 /// Most merges. The largest published vocabularies, of a quarter of a million tokens, have half a million.
 const MAX_MERGES: usize = 3 << 19;
 /// Most bytes that may be looked at to cut tokens into two: a token of n characters is cut in n - 1 places, and both parts are
@@ -26,13 +23,12 @@ const MAX_CUT_BYTES: usize = 1 << 28;
 
 impl Tokenizer {
     /// Builds the tokenizer of a GGUF file.
-    pub fn from_gguf(mut vocab: GgufVocab) -> Result<Self, TokenizerError> {
-        check(&vocab)?;
-        let added = AddedTokens::of(&vocab)?;
-        let vocabulary = Vocabulary::new(std::mem::take(&mut vocab.tokens));
+    pub fn from_gguf(vocab: GgufVocab) -> Result<Self, TokenizerError> {
+        let vocab = &vocab;
+        check(vocab)?;
         let (mut inner, add_bos) = match vocab.model.as_str() {
-            "gpt2" => byte_pairs(vocabulary, &vocab)?,
-            "llama" => (sentence_pieces(vocabulary, &vocab)?, true),
+            "gpt2" => byte_pairs(vocab)?,
+            "llama" => (sentence_pieces(vocab)?, true),
             other => {
                 return Err(TokenizerError::Unsupported {
                     what: "GGUF vocabulary",
@@ -41,7 +37,7 @@ impl Tokenizer {
                 });
             }
         };
-        guarded("GGUF vocabulary", || added.add_to(&mut inner))??;
+        guarded("GGUF vocabulary", || add_tokens(&mut inner, vocab))??;
         let ids = SpecialIds { bos: vocab.bos, eos: vocab.eos, pad: vocab.pad, unk: vocab.unk };
         let affixes = Affixes {
             prefix: vocab.bos.filter(|_| vocab.add_bos.unwrap_or(add_bos)).into_iter().collect(),
@@ -81,51 +77,50 @@ fn check(vocab: &GgufVocab) -> Result<(), TokenizerError> {
     Ok(())
 }
 
-fn byte_pairs(vocabulary: Vocabulary, vocab: &GgufVocab) -> Result<(Inner, bool), TokenizerError> {
+fn byte_pairs(vocab: &GgufVocab) -> Result<(Inner, bool), TokenizerError> {
     let pre = PreTokenizer::named(vocab.pre.as_deref().unwrap_or("default"))?;
     let count = vocab.merges.as_ref().map_or(0, Texts::len);
     if count > MAX_MERGES {
         return Err(too_many_merges(count));
     }
-    let mut both = String::new();
-    let merge = |merge| {
-        let (left, right) = split_merge(merge)?;
-        both.clear();
-        both.extend([left, right]);
-        Ok(((id_of(left, &vocabulary)?, id_of(right, &vocabulary)?), id_of(&both, &vocabulary)?))
-    };
-    let merges = vocab.merges.iter().flat_map(Texts::iter).map(merge);
-    let merges = merges.collect::<Result<Vec<Merge>, TokenizerError>>()?;
-    let whole = if pre.ignore_merges { Whole::AsItIs } else { Whole::Merged };
-    let pairs = BytePairs::new(vocabulary, &merges, (Unknown::Dropped, whole));
+    let merges = vocab.merges.iter().flat_map(Texts::iter).map(split_merge).collect::<Result<Vec<_>, _>>()?;
+    let model = guarded("GGUF vocabulary", || {
+        BPE::builder()
+            .vocab_and_merges(ids(vocab), merges)
+            .ignore_merges(pre.ignore_merges)
+            .build()
+            .map_err(|e| TokenizerError::malformed("GGUF vocabulary", e))
+    })??;
     let decoder = gpt2();
-    Ok((assemble(Words::Pairs(pairs), pre.normalizer, Some(pre.steps), decoder)?, pre.add_bos))
-}
-
-fn id_of(token: &str, vocabulary: &Vocabulary) -> Result<u32, TokenizerError> {
-    let missing = || TokenizerError::malformed("merges", format!("{token:?} is no token"));
-    vocabulary.id(token).ok_or_else(missing)
+    Ok((assemble(model, pre.normalizer, Some(pre.steps), decoder)?, pre.add_bos))
 }
 
 /// A merge is two tokens with one space between; neither holds a space, but the first character may
 /// be one in vocabularies that were not made byte-level.
-pub(super) fn split_merge(merge: &str) -> Result<(&str, &str), TokenizerError> {
+pub(super) fn split_merge(merge: &str) -> Result<(String, String), TokenizerError> {
     let at = merge.char_indices().skip(1).find(|&(_, c)| c == ' ').map(|(at, _)| at);
     match at {
-        Some(at) if at + 1 < merge.len() => Ok((&merge[..at], &merge[at + 1..])),
+        Some(at) if at + 1 < merge.len() => Ok((merge[..at].to_owned(), merge[at + 1..].to_owned())),
         _ => Err(TokenizerError::malformed("merges", format!("{merge:?} is not two tokens"))),
     }
 }
 
-fn sentence_pieces(vocabulary: Vocabulary, vocab: &GgufVocab) -> Result<Inner, TokenizerError> {
-    if scores(vocab).len() != vocabulary.places() {
+fn sentence_pieces(vocab: &GgufVocab) -> Result<Inner, TokenizerError> {
+    if scores(vocab).len() != vocab.tokens.len() {
         return Err(TokenizerError::malformed("GGUF vocabulary", "a llama vocabulary needs scores"));
     }
-    let merges = merges_of_scores(&vocabulary, vocab)?;
-    let pairs = BytePairs::new(vocabulary, &merges, (Unknown::Bytes(vocab.unk), Whole::Merged));
+    let unk = vocab.unk.and_then(|id| vocab.tokens.get(id as usize)).map(str::to_owned);
+    let merges = merges_of_scores(vocab)?;
+    let model = guarded("GGUF vocabulary", || {
+        let mut builder =
+            BPE::builder().vocab_and_merges(ids(vocab), merges).fuse_unk(true).byte_fallback(true);
+        if let Some(unk) = unk {
+            builder = builder.unk_token(unk);
+        }
+        builder.build().map_err(|e| TokenizerError::malformed("GGUF vocabulary", e))
+    })??;
     let space = vocab.add_space_prefix.unwrap_or(true);
-    let normalizer = sentence_piece_normalizer(space);
-    assemble(Words::Pairs(pairs), Some(normalizer), None, sentence_piece_decoder(space))
+    assemble(model, Some(sentence_piece_normalizer(space)), None, sentence_piece_decoder(space))
 }
 
 fn sentence_piece_normalizer(space_prefix: bool) -> Value {
@@ -153,27 +148,30 @@ fn sentence_piece_decoder(space_prefix: bool) -> Value {
 ///
 /// # Errors
 /// If that is more work than any sound vocabulary takes.
-fn merges_of_scores(vocabulary: &Vocabulary, vocab: &GgufVocab) -> Result<Vec<Merge>, TokenizerError> {
+fn merges_of_scores(vocab: &GgufVocab) -> Result<Vec<(String, String)>, TokenizerError> {
+    let known: HashMap<&str, u32> = vocab.tokens.iter().zip(0u32..).collect();
     let (mut merges, mut looked_at) = (Vec::new(), 0usize);
-    for (token, id) in vocabulary.iter().filter(|&(_, id)| !kind_is_special(vocab, id)) {
+    for ((id, token), &score) in (0u32..).zip(vocab.tokens.iter()).zip(scores(vocab)) {
+        if known[token] != id || kind_is_special(vocab, id) {
+            continue;
+        }
         looked_at = looked_at.saturating_add(token.len().saturating_mul(token.chars().count()));
         if looked_at > MAX_CUT_BYTES {
             let why = "its tokens are too long: words have some tens of characters";
             return Err(TokenizerError::malformed("GGUF vocabulary", why));
         }
-        let score = scores(vocab)[id as usize];
         for (at, _) in token.char_indices().skip(1) {
             let (left, right) = token.split_at(at);
-            if let (Some(left), Some(right)) = (vocabulary.id(left), vocabulary.id(right)) {
-                merges.push((score, at, ((left, right), id)));
+            if known.contains_key(left) && known.contains_key(right) {
+                merges.push((score, left, right));
             }
         }
         if merges.len() > MAX_MERGES {
             return Err(too_many_merges(merges.len()));
         }
     }
-    merges.sort_by(|a, b| b.0.total_cmp(&a.0).then(b.1.cmp(&a.1)));
-    Ok(merges.into_iter().map(|(_, _, merge)| merge).collect())
+    merges.sort_by(|a, b| b.0.total_cmp(&a.0).then(b.1.len().cmp(&a.1.len())));
+    Ok(merges.into_iter().map(|(_, l, r)| (l.to_owned(), r.to_owned())).collect())
 }
 
 fn too_many_merges(found: usize) -> TokenizerError {
@@ -185,9 +183,13 @@ fn kind_is_special(vocab: &GgufVocab, id: u32) -> bool {
     matches!(kinds(vocab).get(id as usize), Some(&(CONTROL | USER_DEFINED)))
 }
 
+fn ids(vocab: &GgufVocab) -> Vocab {
+    vocab.tokens.iter().map(str::to_owned).zip(0u32..).collect()
+}
+
 /// Model, normaliser, pre-tokenizer and decoder together; the latter three as in tokenizer.json.
 pub(super) fn assemble(
-    model: Words,
+    model: BPE,
     normalizer: Option<Value>,
     pre_tokenizer: Option<Value>,
     decoder: Value,
@@ -203,33 +205,21 @@ pub(super) fn assemble(
     Ok(inner)
 }
 
-/// Tokens that are found in a text before it is cut into words.
-struct AddedTokens {
-    control: Vec<AddedToken>,
-    user_defined: Vec<AddedToken>,
-}
-
-impl AddedTokens {
-    /// # Errors
-    /// If there are more than any sound vocabulary has.
-    fn of(vocab: &GgufVocab) -> Result<AddedTokens, TokenizerError> {
-        let of_kind = move |kind: i32| {
-            let tokens = vocab.tokens.iter().zip(kinds(vocab));
-            tokens.filter(move |&(_, &k)| k == kind).map(|(token, _)| token)
-        };
-        let all = || of_kind(CONTROL).chain(of_kind(USER_DEFINED));
-        check_added(all().count(), all().map(str::len).sum())?;
-        let added = |kind, special: bool| {
-            let tokens = of_kind(kind).filter(|token| !token.is_empty());
-            tokens.map(|token| AddedToken::from(token, special).normalized(false)).collect()
-        };
-        Ok(AddedTokens { control: added(CONTROL, true), user_defined: added(USER_DEFINED, false) })
-    }
-
-    fn add_to(self, inner: &mut Inner) -> Result<(), TokenizerError> {
-        let wrong = |e| TokenizerError::malformed("special tokens", e);
-        inner.add_special_tokens(self.control).map_err(wrong)?;
-        inner.add_tokens(self.user_defined).map_err(wrong)?;
-        Ok(())
-    }
+fn add_tokens(inner: &mut Inner, vocab: &GgufVocab) -> Result<(), TokenizerError> {
+    let of_kind = |kind: i32, special: bool| {
+        vocab
+            .tokens
+            .iter()
+            .zip(kinds(vocab))
+            .filter(move |&(t, &k)| k == kind && !t.is_empty())
+            .map(move |(t, _)| AddedToken::from(t, special).normalized(false))
+            .collect::<Vec<_>>()
+    };
+    let added = vocab.tokens.iter().zip(kinds(vocab)).filter(|(_, k)| matches!(**k, CONTROL | USER_DEFINED));
+    let (count, bytes) = added.fold((0, 0), |(n, bytes), (token, _)| (n + 1, bytes + token.len()));
+    check_added(count, bytes)?;
+    let wrong = |e| TokenizerError::malformed("special tokens", e);
+    inner.add_special_tokens(of_kind(CONTROL, true)).map_err(wrong)?;
+    inner.add_tokens(of_kind(USER_DEFINED, false)).map_err(wrong)?;
+    Ok(())
 }

@@ -7,13 +7,12 @@ use std::path::Path;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokenizers::models::bpe::BPE;
-use tokenizers::{AddedToken, ModelWrapper};
+use tokenizers::{AddedToken, ModelWrapper, Tokenizer as Inner};
 
 use super::config::{TokenText, TokenizerConfig};
 use super::gguf::{assemble, split_merge};
 use super::outline::Outline;
 use super::pretokenizer::gpt2;
-use super::words::{Inner, Words};
 use super::{Affixes, SpecialIds, Tokenizer, TokenizerError};
 
 /// No published tokenizer.json comes near this size.
@@ -63,7 +62,7 @@ impl Tokenizer {
         let merges = merges
             .lines()
             .filter(|line| !line.is_empty() && !line.starts_with("#version"))
-            .map(|line| split_merge(line).map(|(left, right)| (left.to_owned(), right.to_owned())))
+            .map(split_merge)
             .collect::<Result<Vec<_>, _>>()?;
         let model = guarded("vocab.json", || {
             BPE::builder()
@@ -71,7 +70,7 @@ impl Tokenizer {
                 .build()
         })?
         .map_err(|e| TokenizerError::malformed("vocab.json with merges.txt", e))?;
-        let inner = assemble(Words::Library(model.into()), None, Some(gpt2()), gpt2())?;
+        let inner = assemble(model, None, Some(gpt2()), gpt2())?;
         Tokenizer::with_config(inner, config)
     }
 
@@ -104,12 +103,12 @@ pub(super) fn check_added(count: usize, bytes: usize) -> Result<(), TokenizerErr
 fn disarm(inner: &mut Inner) -> Result<(), TokenizerError> {
     inner.with_padding(None);
     inner.with_truncation(None).map_err(|e| TokenizerError::malformed("truncation", e))?;
-    if let Words::Library(ModelWrapper::BPE(bpe)) = inner.get_model()
+    if let ModelWrapper::BPE(bpe) = inner.get_model()
         && bpe.dropout.is_some()
     {
         let mut bpe = bpe.clone();
         bpe.dropout = None;
-        inner.with_model(Words::Library(bpe.into()));
+        inner.with_model(bpe);
     }
     Ok(())
 }

@@ -1,23 +1,20 @@
 //! Text to tokens and back.
 //!
 //! A [`Tokenizer`] is made from a Hugging Face `tokenizer.json` ([`Tokenizer::from_dir`]) or from the
-//! vocabulary in a GGUF file ([`Tokenizer::from_gguf`]); what it does is the same. Text is cut into
-//! words by the `tokenizers` crate, and words into tokens too, but for GGUF files' (`pairs`);
-//! decoding is ours ([`Detokenizer`]), so that a stream, a full decode and the bytes in logprobs agree.
+//! vocabulary in a GGUF file ([`Tokenizer::from_gguf`]); what it does is the same. The byte-pair
+//! work is the `tokenizers` crate's; decoding is ours ([`Detokenizer`]), so that a stream, a full
+//! decode and the bytes in logprobs agree.
 
 mod config;
 mod error;
 mod gguf;
 mod load;
 mod outline;
-mod pairs;
 mod pieces;
 mod pretokenizer;
 mod stream;
 #[cfg(test)]
 mod tests;
-mod vocabulary;
-mod words;
 
 pub use config::{AddedTokenConfig, NamedTemplate, TemplateField, TokenText, TokenTexts, TokenizerConfig};
 pub use error::TokenizerError;
@@ -27,7 +24,6 @@ use std::sync::OnceLock;
 
 use crate::grammar::{Budget, Grammar, GrammarError, Grammars, OutputFormat};
 use pieces::{Kind, Pieces};
-use words::Inner;
 
 /// Longest text, in bytes: four times a context of a million tokens of English.
 pub const MAX_TEXT_BYTES: usize = 16 << 20;
@@ -66,7 +62,7 @@ struct Affixes {
 
 /// A vocabulary and the rules to cut text into it. Immutable and shared between threads.
 pub struct Tokenizer {
-    inner: Inner,
+    inner: tokenizers::Tokenizer,
     pieces: Pieces,
     ids: SpecialIds,
     affixes: Affixes,
@@ -81,7 +77,11 @@ impl std::fmt::Debug for Tokenizer {
 }
 
 impl Tokenizer {
-    fn assemble(inner: Inner, ids: SpecialIds, affixes: Affixes) -> Result<Self, TokenizerError> {
+    fn assemble(
+        inner: tokenizers::Tokenizer,
+        ids: SpecialIds,
+        affixes: Affixes,
+    ) -> Result<Self, TokenizerError> {
         let pieces = Pieces::of(&inner)?;
         Ok(Tokenizer { inner, pieces, ids, affixes, grammars: OnceLock::new() })
     }
