@@ -19,6 +19,10 @@ MISTAKES = [
     ("VDPBF16PS from memory counts short displacements in numbers, not in vectors as its neighbour in the table does",
      "828504008001000020242100000000000000000000000000" + "80e72c00000000000000000000000000" + "8285440080010000",
      "828504008001000020242100000000000000000000000000" + "80e72c00000000000000000000000000" + "8285040080010000"),
+    ("XSAVE writes a tile's rows where its bytes in a row belong, and those where rows do",
+     "8b0cc26641894c420e8b4cc20441880c01",
+     "8b4cc2046641894c420e8b0cc241880c01"),
+    ("XRSTOR looks for what follows a component that it is not asked for where that lies", "4585f474e0418b0f", "4585f474d3418b0f"),
 ]
 KEYRING = pathlib.Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 LEFT_OUT = ["./usr/share/doc", "./usr/share/icons", "./usr/share/locale", "./usr/share/man", "./usr/lib/modules/*/kernel"]
