@@ -18,7 +18,7 @@ use crate::args::{ConvertArgs, EmbedArgs, LinearArgs, NormArgs, PickArgs, StoreK
 use crate::attend::Plan;
 use crate::copies::Way;
 use crate::in_rows::Panels;
-use crate::module::{Module, Prefill, kind_of};
+use crate::module::{Module, kind_of};
 use crate::product::Room;
 use crate::ranges::Ranges;
 use crate::repeat::{self, Repeating};
@@ -109,23 +109,6 @@ impl<D: Driver> GpuDevice<D> {
     /// What runs its kernels. It has been asked for all that this thread's queue has asked the device for.
     pub fn driver(&self) -> &D {
         self.driver.now()
-    }
-
-    /// Compiles modules, and tries those that are to be tried.
-    ///
-    /// # Errors
-    /// [`CudaError::Compile`].
-    pub fn prepare_modules(&self, modules: &[Module]) -> Result<(), CudaError> {
-        let wanted: Vec<Module> =
-            modules.iter().copied().filter(|module| self.driver.verdict(*module) != Some(false)).collect();
-        self.driver.prepare(&wanted)?;
-        if self.driver.prefill() == Prefill::Tried {
-            let tried = wanted.into_iter().filter(|module| matches!(module, Module::Warpgroups { .. }));
-            for module in tried {
-                self.passes(module);
-            }
-        }
-        Ok(())
     }
 
     /// Takes back everything that was handed out: earlier buffers are refused from now on.

@@ -3,11 +3,11 @@
 use half::{bf16, f16};
 use kernels::attention::{BLOCK_TOKENS, KvDtype, KvLayout, Span};
 
-use crate::Driver;
 use crate::args::AttendArgs;
 use crate::attend::{Many, Plan};
 use crate::device::GpuDevice;
-use crate::module::Module;
+use crate::module::{Module, Prefill};
+use crate::{CudaError, Driver};
 
 const HEADS: usize = 6;
 const KV_HEADS: usize = 2;
@@ -18,6 +18,23 @@ const WINDOWS: [Option<usize>; 2] = [None, Some(45)];
 const APART: f32 = 0.02;
 
 impl<D: Driver> GpuDevice<D> {
+    /// Compiles modules, and tries those that are to be tried.
+    ///
+    /// # Errors
+    /// [`CudaError::Compile`].
+    pub fn prepare_modules(&self, modules: &[Module]) -> Result<(), CudaError> {
+        let wanted: Vec<Module> =
+            modules.iter().copied().filter(|module| self.driver.verdict(*module) != Some(false)).collect();
+        self.driver.prepare(&wanted)?;
+        if self.driver.prefill() == Prefill::Tried {
+            let tried = wanted.into_iter().filter(|module| matches!(module, Module::Warpgroups { .. }));
+            for module in tried {
+                self.passes(module);
+            }
+        }
+        Ok(())
+    }
+
     /// Whether a module passes its trial, which it has now unless it had it before.
     pub(crate) fn passes(&self, module: Module) -> bool {
         self.driver.verdict(module).unwrap_or_else(|| {

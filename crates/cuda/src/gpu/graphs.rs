@@ -10,8 +10,9 @@ use cudarc::driver::sys;
 
 use crate::{CudaError, Graphs, Launch};
 
+use super::code::Function;
 use super::settings::{GRAPHS, wants_graphs};
-use super::{Function, Gpu, lost};
+use super::{Gpu, lost};
 
 /// Drivers from this version on add kernels to a graph as is done here.
 const LEAST_VERSION: i32 = 12_000;

@@ -1,10 +1,11 @@
 //! Which modules passed their trial, kept beside their machine code: a trial that ended the process is found there by the next one.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{MutexGuard, PoisonError};
 
-use super::kept;
-use crate::module::Module;
+use super::{Gpu, kept};
+use crate::module::{Module, Prefill};
 
 /// What is known of each.
 pub(super) type Verdicts = HashMap<Module, bool>;
@@ -26,6 +27,29 @@ pub(super) fn keep(path: Option<&Path>, trial: &mut dyn FnMut() -> bool) -> bool
     let passed = trial();
     note(if passed { PASSED } else { FAILED });
     passed
+}
+
+impl Gpu {
+    pub(super) fn verdicts(&self) -> MutexGuard<'_, Verdicts> {
+        self.verdicts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Beside the machine code that was tried.
+    pub(super) fn verdict_at(&self, module: Module) -> Option<PathBuf> {
+        Some(self.kept_at(module).ok()??.with_extension("verdict"))
+    }
+
+    /// Which kernel attends of many rows, and what came of trials, for people.
+    pub fn attends_many_by(&self) -> String {
+        let verdicts = self.verdicts();
+        let tried = |passed| verdicts.values().filter(|verdict| **verdict == passed).count();
+        match (self.prefill, tried(true), tried(false)) {
+            (Prefill::Tried, passed, failed) => {
+                format!("{} ({passed} shapes agree, {failed} do not)", self.prefill)
+            }
+            (prefill, ..) => prefill.to_string(),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,141 @@
+//! Machine code of modules, from the disk or from the compiler, and the kernels in it.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::panic::resume_unwind;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{MutexGuard, PoisonError};
+use std::{iter, thread};
+
+use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::sys;
+use sha2::{Digest, Sha256};
+
+use super::{Gpu, failed, kept};
+use crate::CudaError;
+use crate::compiler::{self, compile, options};
+use crate::module::Module;
+
+/// The kernels of the modules that are loaded.
+pub(super) type Functions = HashMap<(Module, &'static str), Function>;
+
+/// A kernel, and the memory that each of its blocks is given at a launch.
+#[derive(Clone, Copy)]
+pub(super) struct Function {
+    pub(super) function: sys::CUfunction,
+    pub(super) block_bytes: u32,
+}
+
+impl Gpu {
+    /// Compiled side by side, on as many threads as there are cores: a compiler's run takes seconds. Then loaded, so that the
+    /// device's memory for code is taken now.
+    pub(super) fn load_all(&self, modules: &[Module]) -> Result<(), CudaError> {
+        let threads = thread::available_parallelism().map_or(1, usize::from).min(modules.len());
+        let next = AtomicUsize::new(0);
+        let compile = || {
+            let taken = || modules.get(next.fetch_add(1, Ordering::Relaxed));
+            iter::from_fn(taken).try_for_each(|module| self.machine_code(*module).map(drop))
+        };
+        thread::scope(|scope| {
+            let runs: Vec<_> = (0..threads).map(|_| scope.spawn(compile)).collect();
+            let ended = runs.into_iter().map(|run| run.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            ended.collect::<Result<Vec<()>, _>>().map(drop)
+        })?;
+        let mut functions = self.functions();
+        modules.iter().try_for_each(|module| self.load(*module, &mut functions))
+    }
+
+    fn functions(&self) -> MutexGuard<'_, Functions> {
+        self.functions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn function(&self, module: Module, kernel: &'static str) -> Function {
+        if let Some(function) = self.functions().get(&(module, kernel)) {
+            return *function;
+        }
+        // One that nobody prepared: its compilation holds up this call, and whoever needs another meanwhile.
+        let mut functions = self.functions();
+        self.load(module, &mut functions).unwrap_or_else(|e| panic!("{e}"));
+        let function = functions.get(&(module, kernel));
+        *function.unwrap_or_else(|| panic!("{module} has no kernel {kernel}"))
+    }
+
+    /// Loads a module that is not loaded yet, and finds all its kernels. What was kept on the disk and the driver refuses is
+    /// compiled again.
+    fn load(&self, module: Module, functions: &mut Functions) -> Result<(), CudaError> {
+        if functions.keys().any(|(loaded, _)| *loaded == module) {
+            return Ok(());
+        }
+        self.bind();
+        let what = format!("load {module}");
+        let (image, from) = self.machine_code(module)?;
+        let loaded = match (load_image(&image), from) {
+            (Err(_), Origin::Disk) => load_image(&self.compile(module)?),
+            (loaded, _) => loaded,
+        };
+        let loaded = loaded.map_err(failed(&what))?;
+        for kernel in module.kernels() {
+            let name = CString::new(*kernel).expect("a kernel's name");
+            // SAFETY: the module was just loaded, and stays so as long as the context.
+            let function = unsafe { result::module::get_function(loaded, name) };
+            let function = function.map_err(failed(&format!("find {kernel}")))?;
+            let block_bytes = module.block_bytes(kernel, self.architecture) as u32;
+            if block_bytes > 0 {
+                use sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as MOST;
+                // SAFETY: the function was just found. More than 48 KiB of shared memory must be asked for.
+                let allowed = unsafe { sys::cuFuncSetAttribute(function, MOST, block_bytes as i32) };
+                let what = format!("give the blocks of {kernel} {block_bytes} bytes");
+                allowed.result().map_err(failed(&what))?;
+            }
+            functions.insert((module, kernel), Function { function, block_bytes });
+        }
+        Ok(())
+    }
+
+    /// From the disk, or compiled and then kept there.
+    fn machine_code(&self, module: Module) -> Result<(Vec<u8>, Origin), CudaError> {
+        match self.kept_at(module)?.and_then(|path| kept::read(&path)) {
+            Some(kept) => Ok((kept, Origin::Disk)),
+            None => Ok((self.compile(module)?, Origin::Compiler)),
+        }
+    }
+
+    fn compile(&self, module: Module) -> Result<Vec<u8>, CudaError> {
+        let cubin = compile(module, self.architecture)?.cubin;
+        if let Some(path) = self.kept_at(module)? {
+            // What cannot be kept is compiled again the next time.
+            let _ = kept::keep(&path, &cubin);
+        }
+        Ok(cubin)
+    }
+
+    /// A file for this text, these options, this compiler and this driver.
+    pub(super) fn kept_at(&self, module: Module) -> Result<Option<PathBuf>, CudaError> {
+        let key = (
+            module.source(),
+            options(module, self.architecture),
+            self.architecture.0,
+            compiler::version()?,
+            self.driver_version,
+        );
+        let digest = Sha256::digest(format!("{key:?}"));
+        let digest: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+        let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
+        Ok(cache.map(|cache| cache.join("ballast/kernels").join(format!("{module}-{digest}.cubin"))))
+    }
+}
+
+/// Where machine code comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Disk,
+    Compiler,
+}
+
+fn load_image(image: &[u8]) -> Result<sys::CUmodule, DriverError> {
+    // SAFETY: the context is current. The image is a whole cubin, as the compiler made it just now or before it was kept
+    // (`kept::read` gives back nothing else): the driver reads no further than the length that it tells of itself.
+    unsafe { result::module::load_data(image.as_ptr().cast()) }
+}
