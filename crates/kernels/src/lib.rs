@@ -10,7 +10,6 @@ pub mod attention;
 pub mod calibrate;
 mod cpu;
 pub mod device;
-pub mod draft;
 pub mod drive;
 pub mod elementwise;
 pub mod exp;

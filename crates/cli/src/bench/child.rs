@@ -5,28 +5,21 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
-use kernels::draft;
 use serde_json::Value;
+use tempfile::TempDir;
 
 /// A folder of files between this process and its children; it goes with the command.
-pub(super) struct Desk(PathBuf);
-
-impl Drop for Desk {
-    fn drop(&mut self) {
-        // Nobody is left to be told.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
+pub(super) struct Desk(TempDir);
 
 impl Desk {
     pub(super) fn new() -> Result<Desk> {
         let home = std::env::temp_dir();
-        let path = draft::folder(&home.join("ballast-bench"));
-        Ok(Desk(path.with_context(|| format!("cannot create a folder in {}", home.display()))?))
+        let folder = tempfile::Builder::new().prefix("ballast-bench-").tempdir_in(&home);
+        Ok(Desk(folder.with_context(|| format!("cannot create a folder in {}", home.display()))?))
     }
 
     pub(super) fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
+        self.0.path().join(name)
     }
 
     /// Runs `ballast ARGS --json FILE`, and returns what it wrote there.

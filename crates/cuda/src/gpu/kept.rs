@@ -5,8 +5,8 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
-use kernels::draft::Draft;
 use sha2::{Digest, Sha256};
+use tempfile::NamedTempFile;
 
 /// Before the code: its length in bytes, least significant first, and its SHA-256.
 const HEADER: usize = 8 + 32;
@@ -23,11 +23,13 @@ pub(super) fn read(path: &Path) -> Option<Vec<u8>> {
 
 /// Written beside its place and moved there once the disk has it, so that nobody finds half of it.
 pub(super) fn keep(path: &Path, code: &[u8]) -> io::Result<()> {
-    fs::create_dir_all(path.parent().unwrap_or(path))?;
-    let mut draft = Draft::of(path)?;
-    draft.file().write_all(&header_of(code))?;
-    draft.file().write_all(code)?;
-    draft.put()
+    let folder = path.parent().unwrap_or(path);
+    fs::create_dir_all(folder)?;
+    let mut partial = NamedTempFile::new_in(folder)?;
+    partial.write_all(&header_of(code))?;
+    partial.write_all(code)?;
+    partial.as_file().sync_all()?;
+    Ok(partial.persist(path).map(drop)?)
 }
 
 fn header_of(code: &[u8]) -> Vec<u8> {

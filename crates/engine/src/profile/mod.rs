@@ -24,9 +24,9 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use kernels::draft::Draft;
 use policy::cost::{Correction, Tables};
 use serde::{Deserialize, Serialize};
+use tempfile::NamedTempFile;
 
 /// A profile as its file has it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -131,10 +131,12 @@ impl Profile {
         let path = Profile::path(folder, &self.key);
         let write = || {
             fs::create_dir_all(folder)?;
-            let mut draft = Draft::of(&path)?;
-            serde_json::to_writer_pretty(draft.file(), self)?;
-            draft.file().write_all(b"\n")?;
-            draft.put()
+            let mut new = NamedTempFile::new_in(folder)?;
+            serde_json::to_writer_pretty(&mut new, self)?;
+            new.write_all(b"\n")?;
+            // A machine that loses power would have the new name and none of the bytes.
+            new.as_file().sync_all()?;
+            Ok(new.persist(&path).map(drop)?)
         };
         write().map_err(|source| ProfileError::Io { path: path.clone(), source })?;
         Ok(path)

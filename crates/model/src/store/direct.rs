@@ -9,7 +9,6 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use kernels::draft;
 use kernels::helpers::Helpers;
 use kernels::page_cache;
 use kernels::reserve::reserve;
@@ -72,7 +71,8 @@ impl DirectFile {
     }
 
     fn nameless_by(path: &Path, bytes: u64, bypass: Bypass) -> Result<DirectFile> {
-        let file = draft::nameless(path).map_err(Error::io("create", path))?;
+        let folder = path.parent().unwrap_or(path);
+        let file = tempfile::tempfile_in(folder).map_err(Error::io("create", path))?;
         let access = access(&file, bypass).map_err(Error::io("create", path))?;
         reserve(&file, bytes).map_err(Error::io("take room on the drive for", path))?;
         Ok(DirectFile::of(file, path, access, "somebody else cut it short: start again"))
