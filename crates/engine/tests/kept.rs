@@ -99,7 +99,7 @@ fn narrow_kv_and_models_of_other_families_come_back_too() {
 /// The engine's file of KV, which has no name any more: by what this process has open.
 #[cfg(target_os = "linux")]
 fn kv_file(folder: &Path) -> std::fs::File {
-    let here = |path: &Path| path.starts_with(folder) && path.to_string_lossy().contains("/kv-");
+    let here = |path: &Path| path.starts_with(folder) && path.to_string_lossy().ends_with(" (deleted)");
     let open = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
     let mut found = open.filter(|fd| std::fs::read_link(fd).is_ok_and(|path| here(&path)));
     std::fs::File::options().write(true).open(found.next().expect("prefixes are on the drive")).unwrap()

@@ -26,7 +26,7 @@ fn request(i: u32) -> Request {
 
 /// The engine's file of KV, which has no name any more: by what this process has open.
 fn kv_file(folder: &Path) -> File {
-    let here = |path: &Path| path.starts_with(folder) && path.to_string_lossy().contains("/kv-");
+    let here = |path: &Path| path.starts_with(folder) && path.to_string_lossy().ends_with(" (deleted)");
     let open = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
     let mut found = open.filter(|fd| std::fs::read_link(fd).is_ok_and(|path| here(&path)));
     File::options().write(true).open(found.next().expect("KV lives on the drive")).unwrap()
