@@ -23,14 +23,14 @@ impl<D: Driver> GpuDevice<D> {
     /// # Errors
     /// [`CudaError::Compile`].
     pub fn prepare_modules(&self, modules: &[Module]) -> Result<(), CudaError> {
-        let wanted: Vec<Module> =
-            modules.iter().copied().filter(|module| self.driver.verdict(*module) != Some(false)).collect();
+        let is_tried = |module: &Module| {
+            self.driver.prefill() == Prefill::Tried && matches!(module, Module::Warpgroups { .. })
+        };
+        let has_failed = |module: &Module| is_tried(module) && self.driver.verdict(*module) == Some(false);
+        let wanted: Vec<Module> = modules.iter().copied().filter(|module| !has_failed(module)).collect();
         self.driver.prepare(&wanted)?;
-        if self.driver.prefill() == Prefill::Tried {
-            let tried = wanted.into_iter().filter(|module| matches!(module, Module::Warpgroups { .. }));
-            for module in tried {
-                self.passes(module);
-            }
+        for module in wanted.into_iter().filter(is_tried) {
+            self.passes(module);
         }
         Ok(())
     }

@@ -12,13 +12,16 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 use sha2::{Digest, Sha256};
 
-use super::{Gpu, failed, kept};
+use super::{Gpu, failed, kept, lost};
 use crate::CudaError;
 use crate::compiler::{self, compile, options};
 use crate::module::Module;
 
 /// The kernels of the modules that are loaded.
 pub(super) type Functions = HashMap<(Module, &'static str), Function>;
+
+/// Blocks that the device runs side by side, by kernel and threads of a block.
+pub(super) type Together = HashMap<(Module, &'static str, u32), usize>;
 
 /// A kernel, and the memory that each of its blocks is given at a launch.
 #[derive(Clone, Copy)]
@@ -59,6 +62,22 @@ impl Gpu {
         self.load(module, &mut functions).unwrap_or_else(|e| panic!("{e}"));
         let function = functions.get(&(module, kernel));
         *function.unwrap_or_else(|| panic!("{module} has no kernel {kernel}"))
+    }
+
+    /// Blocks of a kernel that the device runs side by side, as the driver counts them.
+    pub(super) fn ask_together(&self, module: Module, kernel: &'static str, threads: u32) -> usize {
+        self.bind();
+        let Function { function, block_bytes } = self.function(module, kernel);
+        // SAFETY: the context is current; the function is loaded, and stays so as long as the context.
+        let each = unsafe {
+            result::occupancy::max_active_block_per_multiprocessor(
+                function,
+                threads as i32,
+                block_bytes as usize,
+            )
+        };
+        let each = each.unwrap_or_else(|e| lost(&format!("tell how many blocks of {kernel} it runs"), e));
+        self.multiprocessors * each.max(1) as usize
     }
 
     /// Loads a module that is not loaded yet, and finds all its kernels. What was kept on the disk and the driver refuses is

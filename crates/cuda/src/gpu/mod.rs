@@ -37,7 +37,7 @@ pub use pinned::PINNED_BYTES;
 pub use speeds::Speeds;
 
 use adopted::Adopted;
-use code::{Function, Functions};
+use code::{Function, Functions, Together};
 use cublaslt::CublasLt;
 use fetches::Fetches;
 use graphs::Made;
@@ -64,6 +64,8 @@ pub struct Gpu {
     /// None if own kernels compute all products.
     library: Option<CublasLt>,
     functions: Mutex<Functions>,
+    /// How many blocks run side by side: it is asked for at each attention.
+    together: Mutex<Together>,
     verdicts: Mutex<Verdicts>,
     fetches: Fetches,
     /// None if kernels are started one by one.
@@ -127,6 +129,7 @@ impl Gpu {
                 memory: None,
                 library: wants_library.then(|| CublasLt::open(driver_version as u32 / 1000)).transpose()?,
                 functions: Mutex::default(),
+                together: Mutex::default(),
                 verdicts: Mutex::default(),
                 fetches: Fetches::new()?,
                 graphs: Made::new(driver_version)?,
@@ -265,18 +268,10 @@ impl Driver for Gpu {
     }
 
     fn together(&self, module: Module, kernel: &'static str, threads: u32) -> usize {
-        self.bind();
-        let Function { function, block_bytes } = self.function(module, kernel);
-        // SAFETY: the context is current; the function is loaded, and stays so as long as the context.
-        let each = unsafe {
-            result::occupancy::max_active_block_per_multiprocessor(
-                function,
-                threads as i32,
-                block_bytes as usize,
-            )
-        };
-        let each = each.unwrap_or_else(|e| lost(&format!("tell how many blocks of {kernel} it runs"), e));
-        self.multiprocessors * each.max(1) as usize
+        let mut together = self.together.lock().unwrap_or_else(PoisonError::into_inner);
+        *together
+            .entry((module, kernel, threads))
+            .or_insert_with(|| self.ask_together(module, kernel, threads))
     }
 
     fn launch(&self, launch: &Launch<'_>) {
