@@ -30,6 +30,11 @@ impl Worker<'_> {
         self.barrier.wait(self.count);
     }
 
+    /// Waits for something that another worker does. Panics if one of them panicked.
+    pub fn wait_until(&self, done: impl FnMut() -> bool) {
+        self.barrier.wait_until(done);
+    }
+
     /// This worker's share of `n` items: contiguous, in order of index, sizes differing by at most one.
     pub fn share(&self, n: usize) -> std::ops::Range<usize> {
         let (each, more) = (n / self.count, n % self.count);
@@ -228,7 +233,11 @@ impl Barrier {
             self.round.store(round.wrapping_add(1), Ordering::Release);
             return;
         }
-        spin_until(|| self.round.load(Ordering::Acquire) != round || self.broken.load(Ordering::Relaxed));
+        self.wait_until(|| self.round.load(Ordering::Acquire) != round);
+    }
+
+    fn wait_until(&self, mut done: impl FnMut() -> bool) {
+        spin_until(|| done() || self.broken.load(Ordering::Relaxed));
         assert!(!self.broken.load(Ordering::SeqCst), "another worker of the team panicked");
     }
 }

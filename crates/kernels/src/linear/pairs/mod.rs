@@ -7,6 +7,9 @@
 //!       for band                       streamed from L2: 12 rows x 32 outputs of sums in registers
 //! ```
 //!
+//! From some bands for each worker on, workers have blocks of their own: what one core writes and another reads costs
+//! more than the weights, which each then reads. Who has no more takes panels of another's block.
+//!
 //! Up to 12 rows there is one band, and all of k of one or two panels at once stays in registers. An output has one
 //! sum in order of k however the product is cut, so a row is the same in every batch.
 
@@ -16,7 +19,7 @@ mod plan;
 mod product;
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use half::bf16;
 
@@ -45,20 +48,21 @@ pub(crate) fn run<S: PanelSource>(
     source: &S,
     epilogue: &Epilogue<'_>,
 ) {
-    let plan = Plan::new(x.rows(), w.k(), S::STORED_AS_TILES);
-    let taken: Vec<AtomicUsize> = (0..plan.blocks).map(|_| AtomicUsize::new(0)).collect();
-    let (rows, row_bytes) = (plan.most_rows(), plan.groups * ROW_BYTES);
-    with_scratch(rows * row_bytes, |packed| {
-        let mut packed = MatMut::new(packed, 1, rows * row_bytes);
-        let packed = &packed.shared();
+    let plan = Plan::new(x.rows(), w.k(), S::STORED_AS_TILES, team.threads());
+    let progress: Vec<Progress> = (0..plan.blocks).map(|_| Progress::default()).collect();
+    let rows = plan.most_rows();
+    let block_bytes = rows * plan.groups * ROW_BYTES;
+    with_scratch(plan.owners * block_bytes, |packed| {
+        let mut packed = MatMut::new(packed, plan.owners, block_bytes);
+        let packed = packed.shared();
         team.run(|worker| {
-            let job = Job { plan: &plan, x, w, source, epilogue, taken: &taken };
+            let job = Job { plan: &plan, x, w, source, epilogue, packed: &packed, progress: &progress };
             let sums_bytes = rows.max(PANELS * ROWS) * size_of::<Sums>();
             with_scratch(sums_bytes + plan.chunk_groups() * PAIR_BYTES, |scratch| {
                 let (sums, tiles) = scratch.split_at_mut(sums_bytes);
                 let mut hands = Hands { sums: bytemuck::cast_slice_mut(sums), tiles };
                 // SAFETY: the caller's machine has these instructions.
-                unsafe { job.work(&worker, packed, &mut hands) };
+                unsafe { job.work(&worker, &mut hands) };
             });
         });
     });
@@ -70,8 +74,18 @@ struct Job<'a, S> {
     w: &'a Weight<'a>,
     source: &'a S,
     epilogue: &'a Epilogue<'a>,
-    /// How many panels of each block are taken.
-    taken: &'a [AtomicUsize],
+    /// For each owner the block of x that it works on.
+    packed: &'a SharedRows<'a, u8>,
+    progress: &'a [Progress],
+}
+
+/// How far a block is.
+#[derive(Default)]
+struct Progress {
+    packed: AtomicBool,
+    /// Panels that somebody has taken; more than there are once all are.
+    taken: AtomicUsize,
+    done: AtomicUsize,
 }
 
 /// What a worker has in hand.
@@ -82,42 +96,94 @@ struct Hands<'a> {
 
 impl<S: PanelSource> Job<'_, S> {
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
-    unsafe fn work(&self, worker: &Worker<'_>, packed: &SharedRows<'_, u8>, hands: &mut Hands<'_>) {
-        for block in 0..self.plan.blocks {
-            if block > 0 {
-                worker.barrier();
-            }
-            self.pack(worker, block, packed);
-            worker.barrier();
-            // SAFETY: nobody writes it before the next barrier.
-            let x = unsafe { packed.read(0, 0..packed.cols()) };
-            let panels = self.w.held_panels();
-            loop {
-                let first = self.taken[block].fetch_add(self.plan.at_once, Ordering::Relaxed);
-                let mine = first..(first + self.plan.at_once).min(panels);
-                if mine.is_empty() {
-                    break;
-                }
-                // SAFETY: what is taken is this worker's alone; the rest is passed on.
-                unsafe {
-                    if self.plan.chunks == 1 && S::STORED_AS_TILES && self.plan.bands_of(block).len() == 1 {
-                        self.stream(block, x, mine, hands);
-                    } else {
-                        mine.for_each(|panel| self.panel(block, x, panel, hands));
-                    }
-                }
+    unsafe fn work(&self, worker: &Worker<'_>, hands: &mut Hands<'_>) {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            match self.plan.owners {
+                1 => self.together(worker, hands),
+                _ => self.apart(worker, hands),
             }
         }
     }
 
-    /// Packs this worker's share of the block's bands: for each group its rows' 64 bytes, one after the other.
-    fn pack(&self, worker: &Worker<'_>, block: usize, packed: &SharedRows<'_, u8>) {
-        let (bands, first) = (self.plan.bands_of(block), self.plan.block_rows(block).start);
-        for i in worker.share(bands.len()) {
-            let rows = self.plan.rows_of(bands.start + i);
+    /// All pack a block, then share its panels.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
+    unsafe fn together(&self, worker: &Worker<'_>, hands: &mut Hands<'_>) {
+        for block in 0..self.plan.blocks {
+            if block > 0 {
+                worker.barrier();
+            }
+            // SAFETY: these bands are this worker's to write, and read behind the barrier.
+            unsafe { self.pack(block, worker.share(self.plan.bands_of(block).len()), 0) };
+            worker.barrier();
+            // SAFETY: nobody packs another block before the next barrier.
+            unsafe { self.take(block, 0, hands) };
+        }
+    }
+
+    /// Each packs its own blocks, one after the other, and multiplies them; then it helps with the others'.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
+    unsafe fn apart(&self, worker: &Worker<'_>, hands: &mut Hands<'_>) {
+        let me = worker.index;
+        for block in self.plan.blocks_of(me) {
+            let progress = &self.progress[block];
+            // SAFETY: others read this worker's place while panels of the block before are not done: they are.
+            unsafe { self.pack(block, 0..self.plan.bands_of(block).len(), me) };
+            progress.packed.store(true, Ordering::Release);
+            // SAFETY: it is packed, and stays until the wait is over.
+            unsafe { self.take(block, me, hands) };
+            worker.wait_until(|| progress.done.load(Ordering::Acquire) == self.w.held_panels());
+        }
+        for owner in (me + 1..worker.count).chain(0..me) {
+            for block in self.plan.blocks_of(owner) {
+                worker.wait_until(|| self.progress[block].packed.load(Ordering::Acquire));
+                // SAFETY: it is packed, and its owner waits for what is taken of it.
+                unsafe { self.take(block, owner, hands) };
+            }
+        }
+    }
+
+    /// Multiplies panels of a block, at `place`, until none is left.
+    ///
+    /// # Safety
+    /// The block is packed there, and nobody writes there while a panel of it is taken and not done.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
+    unsafe fn take(&self, block: usize, place: usize, hands: &mut Hands<'_>) {
+        let (plan, panels) = (self.plan, self.w.held_panels());
+        let progress = &self.progress[block];
+        let streamed = plan.chunks == 1 && S::STORED_AS_TILES && plan.bands_of(block).len() == 1;
+        loop {
+            let first = progress.taken.fetch_add(plan.at_once, Ordering::Relaxed);
+            let mine = first..(first + plan.at_once).min(panels);
+            if mine.is_empty() {
+                break;
+            }
+            let count = mine.len();
+            // SAFETY: what is taken is this worker's alone; the rest is passed on.
+            unsafe {
+                let x = self.packed.read(place, 0..self.packed.cols());
+                if streamed {
+                    self.stream(block, x, mine, hands);
+                } else {
+                    mine.for_each(|panel| self.panel(block, x, panel, hands));
+                }
+            }
+            progress.done.fetch_add(count, Ordering::Release);
+        }
+    }
+
+    /// Packs some of a block's bands, counted from its first, at `place`: for each group its rows' 64 bytes, one after
+    /// the other.
+    ///
+    /// # Safety
+    /// Nobody else writes these bands there, or reads them.
+    unsafe fn pack(&self, block: usize, bands: Range<usize>, place: usize) {
+        let (all, first) = (self.plan.bands_of(block), self.plan.block_rows(block).start);
+        for band in bands {
+            let rows = self.plan.rows_of(all.start + band);
             let at = |row: usize| (row - first) * self.plan.groups * ROW_BYTES;
-            // SAFETY: this band is this worker's to write, and read behind the barrier.
-            let out = unsafe { packed.span(0, at(rows.start)..at(rows.end)) };
+            // SAFETY: passed on from the caller.
+            let out = unsafe { self.packed.span(place, at(rows.start)..at(rows.end)) };
             copy_tiles(self.x, rows.start, rows.len(), 0..self.plan.groups, bytemuck::cast_slice_mut(out));
         }
     }

@@ -9,6 +9,8 @@ use crate::linear::pack::GROUP;
 const CHUNK_GROUPS: usize = 8;
 /// Bytes of x that a block of rows may take: half of an L2 of 1 MB.
 const BLOCK_BYTES: usize = 512 << 10;
+/// Bands of x for each worker from which on rows are shared out, not panels: enough to hide that each reads all weights.
+const OWN_BANDS: usize = 5;
 
 /// Sizes of blocks, bands and chunks.
 #[derive(Debug)]
@@ -16,6 +18,8 @@ pub(super) struct Plan {
     rows: usize,
     /// Groups of 32 k.
     pub(super) groups: usize,
+    /// Workers that have blocks of their own; 1 if all share each.
+    pub(super) owners: usize,
     /// Blocks of rows: a block of x stays in L2.
     pub(super) blocks: usize,
     /// Bands of a block: rows whose sums are in registers together.
@@ -28,21 +32,27 @@ pub(super) struct Plan {
 
 impl Plan {
     /// `streamed`: whether panels can be read as they are stored, several at once.
-    pub(super) fn new(rows: usize, k: usize, streamed: bool) -> Plan {
+    pub(super) fn new(rows: usize, k: usize, streamed: bool, workers: usize) -> Plan {
         let groups = k.div_ceil(GROUP);
         let most = (BLOCK_BYTES / (groups * GROUP * 2).max(1) / ROWS).max(1);
         let all = rows.div_ceil(ROWS);
-        let blocks = all.div_ceil(most).max(1);
-        let bands = all.div_ceil(blocks);
-        let blocks = all.div_ceil(bands.max(1));
+        let owners = if all >= OWN_BANDS * workers { workers } else { 1 };
+        let each = all.div_ceil(owners);
+        let bands = each.div_ceil(each.div_ceil(most).max(1));
+        let blocks = owners * each.div_ceil(bands.max(1));
         let at_once = if all == 1 && streamed { (ROWS / rows.max(1)).clamp(1, PANELS) } else { 1 };
         let chunks = if all == 1 && streamed { 1 } else { groups.div_ceil(CHUNK_GROUPS).max(1) };
-        Plan { rows, groups, blocks, bands: bands * blocks, chunks, at_once }
+        Plan { rows, groups, owners, blocks, bands: bands * blocks, chunks, at_once }
     }
 
     /// Part `i` of `n` things that are cut into `of`, sizes differing by at most one.
     fn share(n: usize, i: usize, of: usize) -> Range<usize> {
         i * n / of..(i + 1) * n / of
+    }
+
+    /// Blocks of an owner.
+    pub(super) fn blocks_of(&self, owner: usize) -> Range<usize> {
+        Plan::share(self.blocks, owner, self.owners)
     }
 
     /// Bands of a block.
@@ -83,8 +93,11 @@ mod tests {
 
     #[test]
     fn every_row_is_in_one_band_that_fits_the_registers() {
-        for (rows, k) in (1..400).flat_map(|rows| [1, 576, 5632, 40_000].map(|k| (rows, k))) {
-            let plan = Plan::new(rows, k, true);
+        let cases = (1..400).flat_map(|rows| [1, 576, 5632, 40_000].map(|k| (rows, k)));
+        for ((rows, k), workers) in cases.flat_map(|case| [1, 2, 7].map(|workers| (case, workers))) {
+            let plan = Plan::new(rows, k, true, workers);
+            let owned: Vec<_> = (0..plan.owners).flat_map(|owner| plan.blocks_of(owner)).collect();
+            assert_eq!(owned, (0..plan.blocks).collect::<Vec<_>>(), "{rows} {k} {workers}");
             let bands: Vec<_> = (0..plan.blocks).flat_map(|block| plan.bands_of(block)).collect();
             assert!(bands.iter().all(|band| (1..=ROWS).contains(&plan.rows_of(*band).len())), "{rows} {k}");
             let all: Vec<_> = bands.into_iter().flat_map(|band| plan.rows_of(band)).collect();
@@ -96,7 +109,7 @@ mod tests {
     #[test]
     fn every_group_is_in_one_chunk() {
         for groups in 0..100 {
-            let plan = Plan::new(40, groups * GROUP, true);
+            let plan = Plan::new(40, groups * GROUP, true, 2);
             let all: Vec<_> = (0..plan.chunks).flat_map(|chunk| plan.groups_of(chunk)).collect();
             assert_eq!(all, (0..groups).collect::<Vec<_>>());
             assert!((0..plan.chunks).all(|chunk| plan.groups_of(chunk).len() <= plan.chunk_groups()));
