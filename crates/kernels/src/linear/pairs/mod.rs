@@ -7,8 +7,9 @@
 //!       for band                       streamed from L2: 12 rows x 32 outputs of sums in registers
 //! ```
 //!
-//! From some bands for each worker on, workers have blocks of their own: what one core writes and another reads costs
-//! more than the weights, which each then reads. Who has no more takes panels of another's block.
+//! What one core packs and another reads costs more than weights that both read. So from some bands for each worker on,
+//! workers have blocks of their own, and who has no more takes panels of another's; few workers, or a few rows, are
+//! packed by each for itself.
 //!
 //! Up to 12 rows there is one band, and all of k of one or two panels at once stays in registers. An output has one
 //! sum in order of k however the product is cut, so a row is the same in every batch.
@@ -31,7 +32,7 @@ use super::types::Weight;
 use crate::mat::{Mat, MatMut, SharedRows};
 use crate::scratch::with_scratch;
 use crate::team::{Team, Worker};
-use plan::Plan;
+use plan::{Packing, Plan};
 pub(crate) use product::multiply_registers;
 use product::{Fetch, PANELS, ROW_BYTES, ROWS, Start, multiply};
 
@@ -52,8 +53,8 @@ pub(crate) fn run<S: PanelSource>(
     let progress: Vec<Progress> = (0..plan.blocks).map(|_| Progress::default()).collect();
     let rows = plan.most_rows();
     let block_bytes = rows * plan.groups * ROW_BYTES;
-    with_scratch(plan.owners * block_bytes, |packed| {
-        let mut packed = MatMut::new(packed, plan.owners, block_bytes);
+    with_scratch(plan.places * block_bytes, |packed| {
+        let mut packed = MatMut::new(packed, plan.places, block_bytes);
         let packed = packed.shared();
         team.run(|worker| {
             let job = Job { plan: &plan, x, w, source, epilogue, packed: &packed, progress: &progress };
@@ -74,7 +75,7 @@ struct Job<'a, S> {
     w: &'a Weight<'a>,
     source: &'a S,
     epilogue: &'a Epilogue<'a>,
-    /// For each owner the block of x that it works on.
+    /// Packed blocks of x: one for all workers, or each its own.
     packed: &'a SharedRows<'a, u8>,
     progress: &'a [Progress],
 }
@@ -99,9 +100,22 @@ impl<S: PanelSource> Job<'_, S> {
     unsafe fn work(&self, worker: &Worker<'_>, hands: &mut Hands<'_>) {
         // SAFETY: passed on from the caller.
         unsafe {
-            match self.plan.owners {
-                1 => self.together(worker, hands),
-                _ => self.apart(worker, hands),
+            match self.plan.packing {
+                Packing::Alone => self.alone(worker, hands),
+                Packing::Together => self.together(worker, hands),
+                Packing::Apart => self.apart(worker, hands),
+            }
+        }
+    }
+
+    /// Each packs a block for itself; they share its panels.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
+    unsafe fn alone(&self, worker: &Worker<'_>, hands: &mut Hands<'_>) {
+        for block in 0..self.plan.blocks {
+            // SAFETY: this place is this worker's alone.
+            unsafe {
+                self.pack(block, 0..self.plan.bands_of(block).len(), worker.index);
+                self.take(block, worker.index, hands);
             }
         }
     }

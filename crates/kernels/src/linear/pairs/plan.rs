@@ -11,6 +11,20 @@ const CHUNK_GROUPS: usize = 8;
 const BLOCK_BYTES: usize = 512 << 10;
 /// Bands of x for each worker from which on rows are shared out, not panels: enough to hide that each reads all weights.
 const OWN_BANDS: usize = 5;
+/// Workers up to which each packs all of x for itself: packing costs as much as two thirds of a panel, and three times
+/// that where what one core packs is read by another, and the other way round at the next product.
+const ALONE_WORKERS: usize = 2;
+
+/// Who packs x, and for whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Packing {
+    /// Each worker everything for itself.
+    Alone,
+    /// All workers everything for all.
+    Together,
+    /// Each worker its own blocks.
+    Apart,
+}
 
 /// Sizes of blocks, bands and chunks.
 #[derive(Debug)]
@@ -18,8 +32,11 @@ pub(super) struct Plan {
     rows: usize,
     /// Groups of 32 k.
     pub(super) groups: usize,
+    pub(super) packing: Packing,
     /// Workers that have blocks of their own; 1 if all share each.
-    pub(super) owners: usize,
+    owners: usize,
+    /// Packed blocks that there are at a time.
+    pub(super) places: usize,
     /// Blocks of rows: a block of x stays in L2.
     pub(super) blocks: usize,
     /// Bands of a block: rows whose sums are in registers together.
@@ -36,13 +53,19 @@ impl Plan {
         let groups = k.div_ceil(GROUP);
         let most = (BLOCK_BYTES / (groups * GROUP * 2).max(1) / ROWS).max(1);
         let all = rows.div_ceil(ROWS);
-        let owners = if all >= OWN_BANDS * workers { workers } else { 1 };
+        let packing = match workers {
+            2.. if all >= OWN_BANDS * workers => Packing::Apart,
+            _ if all == 1 || workers <= ALONE_WORKERS => Packing::Alone,
+            _ => Packing::Together,
+        };
+        let places = if packing == Packing::Together { 1 } else { workers };
+        let owners = if packing == Packing::Apart { workers } else { 1 };
         let each = all.div_ceil(owners);
         let bands = each.div_ceil(each.div_ceil(most).max(1));
         let blocks = owners * each.div_ceil(bands.max(1));
         let at_once = if all == 1 && streamed { (ROWS / rows.max(1)).clamp(1, PANELS) } else { 1 };
         let chunks = if all == 1 && streamed { 1 } else { groups.div_ceil(CHUNK_GROUPS).max(1) };
-        Plan { rows, groups, owners, blocks, bands: bands * blocks, chunks, at_once }
+        Plan { rows, groups, packing, owners, places, blocks, bands: bands * blocks, chunks, at_once }
     }
 
     /// Part `i` of `n` things that are cut into `of`, sizes differing by at most one.
