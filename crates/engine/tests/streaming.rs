@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 
 use common::{Story, checkpoint, config as base, split};
 use engine::{
-    Blocks, DeviceChoice, Engine, EngineConfig, Event, Hold, HostLinears, Offload, Planned, Request,
-    TooSmall, WeightShare,
+    Blocks, DeviceChoice, Engine, EngineConfig, Event, Foresight, Hold, HostLinears, Offload, Planned,
+    Request, TooSmall, WeightShare,
 };
 use kernels::page_cache;
 use model::Checkpoint;
 use model::decoder::{Blueprint, WeightsAs};
 use model::sampling::SamplingParams;
-use policy::cost::{Curve, Linear, Tables};
+use policy::cost::{Curve, Linear, Pace, Tables};
 use policy::sched::Schedule;
 use spec::ModelSpec;
 
@@ -171,10 +171,12 @@ fn nothing_of_the_store_stays_in_the_page_cache() {
     assert_eq!(page_cache::cached_bytes(&file).unwrap(), 0);
 }
 
-/// A second for each row of an MLP, and nothing for all else: what steps take by it is known.
-fn costs() -> Tables {
+/// A second for each row of an MLP, and nothing for all else: what steps take by it is known. Nothing is learned of what they
+/// really take, however slow the machine is.
+fn costs() -> Foresight {
     let mlp = Linear { seconds: Curve::rate(1.0), ..Linear::default() };
-    Tables { mlp, copy_bytes_per_s: 1e15, disk_write_bytes_per_s: 1e15, ..Tables::default() }
+    let tables = Tables { mlp, copy_bytes_per_s: 1e15, disk_write_bytes_per_s: 1e15, ..Tables::default() };
+    Foresight { pace: Pace { window_s: f64::INFINITY, ..Pace::default() }, ..Foresight::from(tables) }
 }
 
 #[test]
@@ -193,7 +195,8 @@ fn steps_are_foreseen_by_the_costs_that_they_were_planned_with() {
         let layers = checkpoint.spec().layers as u64;
         // The last steps may not have been told of yet: each decodes what is left of six sequences.
         let (rows, left) = (counts.foreseen_ns / 1_000_000_000, counts.foreseen_ns % 1_000_000_000);
-        let all = layers * counts.computed_tokens;
+        // The last layer's MLP takes the rows that sample: one for each token.
+        let all = (layers - 1) * counts.computed_tokens + counts.generated_tokens;
         assert!(
             left == 0 && rows <= all && rows + layers * 6 * steps_in_flight as u64 >= all,
             "{rows} of {all}"

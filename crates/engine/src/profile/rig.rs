@@ -235,7 +235,7 @@ impl Rig {
     pub(super) fn head(&self, samples: usize, draw: &(dyn Fn(&[f32]) + Sync)) -> (f64, f64) {
         let rows: Vec<u32> = (0..samples as u32).collect();
         let head = self.timed(|| {
-            self.decoder.head(&*self.device, &rows, &self.work);
+            self.decoder.head(&*self.device, self.work.x.first(samples), &self.work);
         });
         let logits = self.work.logits.first(samples);
         if self.device.picks(logits.cols) {

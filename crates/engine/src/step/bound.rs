@@ -59,6 +59,13 @@ pub(crate) struct ChunkRun {
     pub(crate) sample: Sampling,
 }
 
+impl ChunkRun {
+    /// Which positions of its sequence it computes.
+    pub(crate) fn positions(&self) -> Range<usize> {
+        self.start..self.start + self.rows.len()
+    }
+}
+
 /// A batch's rows, or those of them that attend on one tier.
 #[derive(Default)]
 pub(crate) struct Inputs {
@@ -192,7 +199,7 @@ impl ChunkRun {
                 let end = self.start.div_ceil(BLOCK_TOKENS);
                 first_seen(self.start, window).min(end)..end
             }
-            false => self.start / BLOCK_TOKENS..(self.start + self.rows.len()).div_ceil(BLOCK_TOKENS),
+            false => self.start / BLOCK_TOKENS..self.positions().end.div_ceil(BLOCK_TOKENS),
         }
     }
 
@@ -253,7 +260,7 @@ fn first_seen(start: usize, window: Option<usize>) -> usize {
 impl Inputs {
     fn add(&mut self, chunk: &ChunkRun) {
         let sequence = lock(&chunk.sequence);
-        let positions = chunk.start..chunk.start + chunk.rows.len();
+        let positions = chunk.positions();
         self.ids.extend(sequence.inputs(positions.clone()));
         self.positions.extend(positions.clone().map(|p| p as u32));
         let prompt = sequence.prompt_len();

@@ -84,16 +84,9 @@ impl Work for Machine {
             Op::OutProj { layer, batch } => self.with(step, node, batch, |batch, buffers| {
                 self.decoder.out_proj(&*self.device, layer.into(), batch, buffers);
             }),
-            Op::Mlp { layer, batch } => {
-                self.with(step, node, batch, |batch, buffers| {
-                    self.decoder.mlp(&*self.device, layer.into(), batch, buffers);
-                });
-                if usize::from(layer) + 1 == self.kv.layers.len() {
-                    self.score_prompts(step, node, usize::from(batch));
-                }
-            }
+            Op::Mlp { layer, batch } => self.mlp(step, node, layer.into(), batch),
             Op::Head { batch } => self.with(step, node, batch, |batch, buffers| {
-                self.decoder.head(&*self.device, batch.samples, buffers);
+                self.decoder.head(&*self.device, buffers.x.first(batch.samples.len()), buffers);
             }),
             Op::Sample { batch } => self.sample(step, usize::from(batch)),
             Op::LoadWeights { part, from, to } => {
@@ -240,24 +233,34 @@ impl Machine {
         }
     }
 
-    /// Log-probabilities of prompts, where they are wanted.
-    fn score_prompts(&self, step: &StepRun, node: usize, batch: usize) {
-        for chunk in &step.batches[batch].chunks {
-            self.score_prompt(chunk, self.buffers_of(step, node));
-        }
+    /// After the last layer the rows that sample are the first. Where prompts are scored others are looked at before.
+    fn mlp(&self, step: &StepRun, node: usize, layer: usize, batch: u16) {
+        let chunks = &step.batches[usize::from(batch)].chunks;
+        let last = layer + 1 == self.kv.layers.len();
+        let scored = |chunk: &&ChunkRun| !lock(&chunk.sequence).unscored(chunk.positions()).is_empty();
+        let scored: Vec<&ChunkRun> = chunks.iter().filter(|_| last).filter(scored).collect();
+        self.with(step, node, batch, |batch, buffers| {
+            let device = &*self.device;
+            if last && scored.is_empty() {
+                return self.decoder.last_mlp(device, batch, buffers);
+            }
+            self.decoder.mlp(device, layer, batch, buffers);
+            scored.iter().for_each(|chunk| self.score_prompt(chunk, buffers));
+            if last {
+                self.decoder.keep_sampling(device, batch, buffers);
+            }
+        });
     }
 
     /// Rows of a prompt whose next token is in the prompt too, as many at a time as logits have room.
     fn score_prompt(&self, chunk: &ChunkRun, buffers: &Buffers) {
         let mut sequence = lock(&chunk.sequence);
-        let unscored = sequence.unscored(chunk.start..chunk.start + chunk.rows.len());
-        if !sequence.wants_prompt_logprobs() || unscored.is_empty() {
-            return;
-        }
+        let unscored = sequence.unscored(chunk.positions());
         let row = |position: usize| (chunk.rows.start + position - chunk.start) as u32;
         let rows: Vec<u32> = unscored.clone().map(row).collect();
         for (i, piece) in rows.chunks(buffers.logits.rows).enumerate() {
-            let logits = self.decoder.head(&*self.device, piece, buffers);
+            let picked = self.decoder.pick(&*self.device, piece, buffers);
+            let logits = self.decoder.head(&*self.device, picked, buffers);
             let first = unscored.start + i * buffers.logits.rows;
             self.each_row(logits.buf, piece.len(), |row, logits| sequence.score(first + row, logits));
         }
@@ -329,7 +332,7 @@ impl Machine {
 /// Nothing for a sequence that had ended before.
 fn outcome(chunk: &ChunkRun) -> Option<Outcome> {
     let mut sequence = lock(&chunk.sequence);
-    let end = chunk.start + chunk.rows.len();
+    let end = chunk.positions().end;
     let produced = sequence.produced(chunk.sample == Sampling::Sample, end)?;
     let full = sequence.filled_by(chunk.start..end);
     Some(Outcome { seq: chunk.seq, produced, full })

@@ -88,9 +88,12 @@ impl Sequence {
         self.sampler.params().prompt_logprobs.is_some() && self.state == State::Going
     }
 
-    /// Which of these positions are to be scored: those before the prompt's last that have not been yet. After a preemption
-    /// a prompt is computed from its beginning again.
+    /// Which of these positions are to be scored, where prompts are: those before the prompt's last that have not been yet.
+    /// After a preemption a prompt is computed from its beginning again.
     pub(crate) fn unscored(&self, positions: Range<usize>) -> Range<usize> {
+        if !self.wants_prompt_logprobs() {
+            return 0..0;
+        }
         let end = positions.end.min(self.prompt.saturating_sub(1));
         positions.start.max(self.scored).min(end)..end
     }

@@ -125,7 +125,7 @@ impl Decoder {
     pub fn project(&self, device: &dyn Device, layer: usize, batch: &Batch<'_>, work: &Work) {
         let n = batch.ids.len();
         let w = &self.weights.layers[layer];
-        self.normed(device, &w.attn_norm, n, work);
+        self.normed(device, &w.attn_norm, work.x.first(n), work);
         let mut column = 0;
         for linear in &w.qkv {
             let rows = linear.here.n;
@@ -189,32 +189,60 @@ impl Decoder {
         let n = batch.ids.len();
         let w = &self.weights.layers[layer];
         batch.linear(device, work.attended.first(n), &w.out, w.out_bias, Sink::Add(work.x.first(n)));
-        self.post_norm(device, &w.attn_norm, n, work);
+        self.post_norm(device, &w.attn_norm, work.x.first(n), work);
     }
 
     /// The MLP of a layer, into the residual stream.
     pub fn mlp(&self, device: &dyn Device, layer: usize, batch: &Batch<'_>, work: &Work) {
-        let n = batch.ids.len();
+        self.mlp_of(device, layer, batch, work.x.first(batch.ids.len()), work);
+    }
+
+    /// The last layer's MLP for the rows that sample alone, which become the first: nobody looks at the others any more.
+    pub fn last_mlp(&self, device: &dyn Device, batch: &Batch<'_>, work: &Work) {
+        self.keep_sampling(device, batch, work);
+        if !batch.samples.is_empty() {
+            self.mlp_of(device, self.spec.layers - 1, batch, work.x.first(batch.samples.len()), work);
+        }
+    }
+
+    /// Makes the rows that sample the first of the residual stream, for the head.
+    pub fn keep_sampling(&self, device: &dyn Device, batch: &Batch<'_>, work: &Work) {
+        let first = 0..batch.samples.len() as u32;
+        if !batch.samples.iter().copied().eq(first.clone()) {
+            let picked = self.pick(device, batch.samples, work);
+            device.gather(picked, &first.collect::<Vec<u32>>(), work.x.first(picked.rows));
+        }
+    }
+
+    /// Adds to `x` the MLP of it.
+    fn mlp_of(&self, device: &dyn Device, layer: usize, batch: &Batch<'_>, x: Rows, work: &Work) {
+        let n = x.rows;
         let w = &self.weights.layers[layer];
-        self.normed(device, &w.mlp_norm, n, work);
+        self.normed(device, &w.mlp_norm, x, work);
         let inner = work.inner.first(n);
         let sink = match w.mlp {
             Mlp::Gated => Sink::Gated(self.weights.activation, inner),
             Mlp::Plain => Sink::Act(self.weights.activation, inner),
         };
         batch.linear(device, work.normed.first(n), &w.up, w.up_bias, sink);
-        batch.linear(device, inner, &w.down, w.down_bias, Sink::Add(work.x.first(n)));
-        self.post_norm(device, &w.mlp_norm, n, work);
+        batch.linear(device, inner, &w.down, w.down_bias, Sink::Add(x));
+        self.post_norm(device, &w.mlp_norm, x, work);
     }
 
-    /// Logits of `samples` (at most as many as the work holds): `[samples, vocab] f32`.
-    pub fn head(&self, device: &dyn Device, samples: &[u32], work: &Work) -> Rows {
-        let n = samples.len();
-        let (picked, normed) = (work.picked.first(n), work.picked_normed.first(n));
-        device.gather(work.x, samples, picked);
+    /// Copies rows (at most as many as the work holds) out of the residual stream.
+    pub fn pick(&self, device: &dyn Device, rows: &[u32], work: &Work) -> Rows {
+        let picked = work.picked.first(rows.len());
+        device.gather(work.x, rows, picked);
+        picked
+    }
+
+    /// Logits of rows of the residual stream (at most as many as the work holds): `[n, vocab] f32`.
+    pub fn head(&self, device: &dyn Device, x: Rows, work: &Work) -> Rows {
+        let n = x.rows;
+        let normed = work.picked_normed.first(n);
         match &self.weights.final_norm {
-            Some(norm) => device.norm(picked, norm, normed),
-            None => device.convert(picked, normed),
+            Some(norm) => device.norm(x, norm, normed),
+            None => device.convert(x, normed),
         }
         let logits = work.logits.first(n);
         match &self.weights.project_out {
@@ -229,19 +257,19 @@ impl Decoder {
     }
 
     /// The input of a linear: the residual stream, normed first where the model norms inputs.
-    fn normed(&self, device: &dyn Device, norm: &kernels::device::NormWeights, n: usize, work: &Work) {
+    fn normed(&self, device: &dyn Device, norm: &kernels::device::NormWeights, x: Rows, work: &Work) {
         match self.spec.placement {
-            NormPlacement::Pre => device.norm(work.x.first(n), norm, work.normed.first(n)),
-            NormPlacement::Post => device.convert(work.x.first(n), work.normed.first(n)),
+            NormPlacement::Pre => device.norm(x, norm, work.normed.first(x.rows)),
+            NormPlacement::Post => device.convert(x, work.normed.first(x.rows)),
         }
     }
 
     /// Norms the residual stream itself, where the model norms sums (OPT-350m).
-    fn post_norm(&self, device: &dyn Device, norm: &kernels::device::NormWeights, n: usize, work: &Work) {
+    fn post_norm(&self, device: &dyn Device, norm: &kernels::device::NormWeights, x: Rows, work: &Work) {
         if self.spec.placement == NormPlacement::Post {
-            let sum = work.sum.first(n);
-            device.convert(work.x.first(n), sum);
-            device.norm(sum, norm, work.x.first(n));
+            let sum = work.sum.first(x.rows);
+            device.convert(x, sum);
+            device.norm(sum, norm, x);
         }
     }
 }

@@ -80,9 +80,12 @@ impl Runner {
             decoder.qkv(device, layer, &batch, *kv, work);
             decoder.attend(device, layer, &batch, *kv, work);
             decoder.out_proj(device, layer, &batch, work);
-            decoder.mlp(device, layer, &batch, work);
+            match layer + 1 == self.kv.len() {
+                true => decoder.last_mlp(device, &batch, work),
+                false => decoder.mlp(device, layer, &batch, work),
+            }
         }
-        let rows = decoder.head(device, &samples, work);
+        let rows = decoder.head(device, work.x.first(samples.len()), work);
         let mut logits = Vec::new();
         device.view(&rows.buf, &mut |bytes| {
             let values: Vec<f32> =

@@ -117,21 +117,31 @@ impl Measured {
         let load = |batch: u16| &shape.loads[usize::from(batch)];
         let linear = |linear: &super::tables::Linear, rows: u32| {
             let rows = f64::from(rows);
-            linear.seconds.at(rows) * self.slower(rows, pressed)
+            if rows == 0.0 { 0.0 } else { linear.seconds.at(rows) * self.slower(rows, pressed) }
         };
         match *op {
             Op::Embed { batch } => tables.embed.at(f64::from(load(batch).tokens)),
             Op::Qkv { layer, batch } => {
-                let device = linear(&tables.qkv, load(batch).tokens);
-                device.max(self.on_host(Part::Attention(layer), &tables.qkv, load(batch), pressed))
+                let rows = load(batch).tokens;
+                linear(&tables.qkv, rows).max(self.on_host(
+                    Part::Attention(layer),
+                    &tables.qkv,
+                    rows,
+                    pressed,
+                ))
             }
             Op::OutProj { layer, batch } => {
-                let device = linear(&tables.out, load(batch).tokens);
-                device.max(self.on_host(Part::Attention(layer), &tables.out, load(batch), pressed))
+                let rows = load(batch).tokens;
+                linear(&tables.out, rows).max(self.on_host(
+                    Part::Attention(layer),
+                    &tables.out,
+                    rows,
+                    pressed,
+                ))
             }
             Op::Mlp { layer, batch } => {
-                let device = linear(&tables.mlp, load(batch).tokens);
-                device.max(self.on_host(Part::Mlp(layer), &tables.mlp, load(batch), pressed))
+                let rows = self.dims.mlp_rows(layer, load(batch));
+                linear(&tables.mlp, rows).max(self.on_host(Part::Mlp(layer), &tables.mlp, rows, pressed))
             }
             Op::Head { batch } => linear(&tables.head, load(batch).samples),
             Op::Sample { batch } => tables.sample.at(f64::from(load(batch).samples)),
@@ -154,7 +164,7 @@ impl Measured {
 
     /// What a processor of the host takes for its panels of a linear, beside the device. A host that is the device's own
     /// processor takes for them what the device would: that is in the linear's time already.
-    fn on_host(&self, part: Part, linear: &super::tables::Linear, load: &Load, pressed: Pressed) -> f64 {
+    fn on_host(&self, part: Part, linear: &super::tables::Linear, rows: u32, pressed: Pressed) -> f64 {
         let tables = &self.tables;
         if !pressed.on_host || tables.host_mlp.is_empty() {
             return 0.0;
@@ -164,7 +174,7 @@ impl Measured {
             _ => tables.qkv.bytes + tables.out.bytes,
         };
         let here = part_bytes(&self.from_host, part) as f64 * linear.bytes / half.max(1.0);
-        tables.host_mlp.at(f64::from(load.tokens)) * here / tables.mlp.bytes.max(1.0)
+        tables.host_mlp.at(f64::from(rows)) * here / tables.mlp.bytes.max(1.0)
     }
 
     /// Preparing an op, on its lane.
@@ -221,6 +231,7 @@ impl Measured {
     fn differs(&self, op: &Op, pressed: Pressed) -> bool {
         match op {
             Op::Attend { .. } | Op::Choose { .. } => !self.windows.is_empty(),
+            Op::Mlp { layer, .. } if self.dims.is_last(*layer) => true,
             // Layers have more or less of their weights on the host.
             Op::Qkv { .. } | Op::OutProj { .. } | Op::Mlp { .. } => pressed.on_host,
             _ => false,

@@ -57,6 +57,16 @@ impl Dims {
         (self.mlp_matrices * self.hidden * self.ffn) as f64
     }
 
+    /// Rows that a layer's MLP takes of a batch: after attention in the last layer nobody looks at those that do not sample.
+    pub fn mlp_rows(&self, layer: u16, load: &Load) -> u32 {
+        if self.is_last(layer) { load.samples } else { load.tokens }
+    }
+
+    /// Whether a layer is the last.
+    pub fn is_last(&self, layer: u16) -> bool {
+        u64::from(layer) + 1 == self.layers
+    }
+
     /// Elements of the head.
     pub fn head(&self) -> f64 {
         (self.hidden * self.vocab) as f64
@@ -124,7 +134,9 @@ impl Cost for Roofline {
             Op::Embed { batch } => self.device(0.0, self.tensor(Tensor::Hidden, load(batch))),
             Op::Qkv { batch, .. } => self.linear(tokens(batch), self.dims.qkv() / tp),
             Op::OutProj { batch, .. } => self.linear(tokens(batch), self.dims.out() / tp),
-            Op::Mlp { batch, .. } => self.linear(tokens(batch), self.dims.mlp() / tp),
+            Op::Mlp { layer, batch } => {
+                self.linear(f64::from(self.dims.mlp_rows(layer, load(batch))), self.dims.mlp() / tp)
+            }
             Op::Head { batch } => self.linear(f64::from(load(batch).samples), self.dims.head() / tp),
             Op::Sample { batch } => self.device(0.0, self.tensor(Tensor::Logits, load(batch))),
             Op::Attend { batch, on, .. } => self.attend(load(batch), on, tp),
@@ -156,6 +168,9 @@ impl Roofline {
     }
 
     fn linear(&self, rows: f64, weights: f64) -> Nanos {
+        if rows == 0.0 {
+            return Nanos::ZERO;
+        }
         self.device(2.0 * rows * weights, weights * self.bytes.weight)
     }
 

@@ -65,7 +65,9 @@ fn ops_take_what_their_tables_say() {
         (Op::Embed { batch: 0 }, 5.0),
         (Op::Qkv { layer: 0, batch: 0 }, 5.0),
         (Op::OutProj { layer: 1, batch: 0 }, 10.0),
-        (Op::Mlp { layer: 1, batch: 0 }, 15.0),
+        (Op::Mlp { layer: 0, batch: 0 }, 15.0),
+        // After the last layer's attention the rows that sample are all that counts.
+        (Op::Mlp { layer: 1, batch: 0 }, 6.0),
         (Op::Head { batch: 0 }, 8.0),
         (Op::Sample { batch: 0 }, 2.0),
     ];
@@ -269,7 +271,7 @@ fn a_host_with_a_processor_of_its_own_takes_its_time_for_its_weights() {
     (cost.tables.qkv.bytes, cost.tables.out.bytes, cost.tables.mlp.bytes) = (8.0, 4.0, 20.0);
     let mlp = |layer| Op::Mlp { layer, batch: 0 };
     let up = Op::LoadWeights { part: Part::Mlp(0), from: Tier::Host, to: Tier::Device };
-    let load = |tokens| Load { tokens, ..Load::default() };
+    let load = |tokens| Load { tokens, samples: tokens, ..Load::default() };
     // One processor for both: its linears have the time of all panels, and nothing is copied.
     assert_eq!((seconds(&cost, mlp(0), load(2)), seconds(&cost, up, load(2))), (6.0, 0.0));
     assert!(seconds(&cost, up, load(5)) > 0.0);
