@@ -1,12 +1,14 @@
 //! Speed of paged attention: decode over bf16 pages, over f16 pages and over pages of 4 bits, each against a raw read of
-//! the same pages and run by turns, prefill in TFLOP/s (to be set beside `bench/torch_attention.py`).
+//! the same pages and run by turns, prefill in TFLOP/s (to be set beside `bench/torch_attention.py`), writes of keys and values
+//! beside plain copies of as many bytes.
 //!
-//! `cargo run --release -p kernels --example attention [decode|prefill] [threads]`, with `BALLAST_ISA` to force
+//! `cargo run --release -p kernels --example attention [decode|short|prefill|write] [threads]`, with `BALLAST_ISA` to force
 //! a path and `MIB` to make the pages fit a cache.
 
 use half::bf16;
 use kernels::attention::{
-    BLOCK_TOKENS, Cache, KvDtype, KvLayout, Queries, Rows, RowsMut, Scratch, Softmax, Span, attend,
+    BLOCK_TOKENS, Cache, HeadOps, KvDtype, KvLayout, Queries, RopeTable, Rows, RowsMut, Scratch, Softmax,
+    Span, attend, rope_and_write,
 };
 use kernels::{AlignedBytes, Isa, Mat, MatMut, Team};
 use std::hint::black_box;
@@ -17,6 +19,9 @@ use std::time::Instant;
 static POOL_BYTES: LazyLock<usize> =
     LazyLock::new(|| std::env::var("MIB").map_or(768, |n| n.parse().expect("a number of MiB")) << 20);
 const ROUNDS: usize = 9;
+/// Contexts and batches of decode: long ones, and many short ones, as a server has them.
+const LONG: [(usize, usize); 6] = [(1024, 1), (1024, 16), (2048, 8), (1024, 64), (8192, 1), (8192, 8)];
+const SHORT: [(usize, usize); 4] = [(40, 128), (140, 128), (256, 64), (420, 64)];
 const FORMATS: [KvDtype; 3] = [KvDtype::Bf16, KvDtype::F16, KvDtype::Int4];
 
 fn main() {
@@ -25,11 +30,18 @@ fn main() {
     let threads = args.get(1).map_or(2, |n| n.parse().expect("a number of threads"));
     let team = Team::new(threads);
     println!("{isa}, {threads} threads");
-    if args.first().is_none_or(|a| a == "decode") {
-        decode_table(&team, isa);
+    let asked = |table: &str| args.first().is_none_or(|a| a == table);
+    if asked("decode") {
+        decode_table(&team, isa, &LONG);
     }
-    if args.first().is_none_or(|a| a == "prefill") {
+    if asked("short") {
+        decode_table(&team, isa, &SHORT);
+    }
+    if asked("prefill") {
         prefill_table(&team, isa);
+    }
+    if asked("write") {
+        write_table(&team, isa);
     }
 }
 
@@ -83,7 +95,7 @@ fn cpu_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-fn decode_table(team: &Team, isa: Isa) {
+fn decode_table(team: &Team, isa: Isa, sizes: &[(usize, usize)]) {
     println!(
         "decode: heads/kv_heads x head_dim, context, batch: GB/s of attention and of a raw read, bf16, f16, 4 bits;"
     );
@@ -92,7 +104,7 @@ fn decode_table(team: &Team, isa: Isa) {
     let mut pool = AlignedBytes::zeroed(*POOL_BYTES);
     pool.copy_from_slice(&noise(*POOL_BYTES));
     for (heads, kv_heads, head_dim) in [(9, 3, 64), (32, 4, 64), (16, 16, 64), (32, 8, 128), (16, 16, 128)] {
-        for (context, batch) in [(1024, 1), (1024, 16), (2048, 8), (1024, 64), (8192, 1), (8192, 8)] {
+        for &(context, batch) in sizes {
             let mut all = FORMATS
                 .map(|dtype| Decode::new(KvLayout { kv_heads, head_dim, dtype }, heads, context, batch));
             print!("{heads:3}/{kv_heads:<2} x{head_dim:4} {context:5} b{batch:<3}");
@@ -137,7 +149,7 @@ impl Decode {
     }
 
     fn blocks(&self) -> usize {
-        self.context / BLOCK_TOKENS * self.batch
+        self.context.div_ceil(BLOCK_TOKENS) * self.batch
     }
 
     /// Bytes that a call reads.
@@ -158,7 +170,7 @@ impl Decode {
         let (batch, cols) = (self.batch, self.heads * self.layout.head_dim);
         let q: Vec<bf16> = bytemuck::cast_slice(&noise(batch * cols * 2)).to_vec();
         let mut out = vec![bf16::ZERO; batch * cols];
-        let each = self.context / BLOCK_TOKENS;
+        let each = self.context.div_ceil(BLOCK_TOKENS);
         for _ in 0..calls {
             let blocks = self.next();
             let span = |i: usize| Span {
@@ -227,4 +239,82 @@ fn prefill(team: &Team, isa: Isa, layout: KvLayout, heads: usize, tokens: usize)
         }));
     }
     2.0 * (tokens * tokens * cols) as f64 / undisturbed(times) / 1e12
+}
+
+fn write_table(team: &Team, isa: Isa) {
+    println!(
+        "writes: heads/kv_heads x head_dim, rows x tokens: us of bf16, of a plain copy of q, k and v, of f16, of 4 bits"
+    );
+    for (heads, kv_heads, head_dim) in [(9, 3, 64), (32, 8, 128)] {
+        for (rows, tokens) in [(1, 1), (128, 1), (1, 512)] {
+            let mut all =
+                FORMATS.map(|dtype| Write::new(KvLayout { kv_heads, head_dim, dtype }, heads, rows, tokens));
+            for _ in 0..ROUNDS {
+                all.iter_mut().for_each(|write| write.round(team, isa));
+            }
+            let [(bf16, copy), (f16, _), (four, _)] = all.map(|w| (undisturbed(w.ours), undisturbed(w.copy)));
+            let [bf16, copy, f16, four] = [bf16, copy, f16, four].map(|seconds| 1e6 * seconds);
+            println!(
+                "{heads:3}/{kv_heads:<2} x{head_dim:4} {rows:4} x{tokens:4} {bf16:8.1} {copy:8.1} {f16:8.1} {four:8.1}"
+            );
+        }
+    }
+}
+
+/// A batch of sequences that get some tokens each, and how long that took.
+struct Write {
+    layout: KvLayout,
+    heads: usize,
+    rows: usize,
+    tokens: usize,
+    /// The layers' pages, which calls go round in.
+    pool: AlignedBytes,
+    order: Vec<u32>,
+    ours: Vec<f64>,
+    copy: Vec<f64>,
+}
+
+impl Write {
+    /// Where a decode's token is in its page.
+    const START: usize = 135;
+
+    fn new(layout: KvLayout, heads: usize, rows: usize, tokens: usize) -> Write {
+        let mut pool = AlignedBytes::zeroed(192 << 20);
+        pool.fill(1);
+        let order = shuffled(pool.len() / layout.block_bytes());
+        Write { layout, heads, rows, tokens, pool, order, ours: vec![], copy: vec![] }
+    }
+
+    fn round(&mut self, team: &Team, isa: Isa) {
+        let (d, rows) = (self.layout.head_dim, self.rows * self.tokens);
+        let (q_cols, cols) = (self.heads * d, (self.heads + 2 * self.layout.kv_heads) * d);
+        let qkv: Vec<f32> = noise(rows * cols * 2).chunks_exact(2).map(|b| f32::from(b[0]) - 128.0).collect();
+        let mut q = vec![bf16::ZERO; rows * q_cols];
+        let table = vec![0.7; 1024 * d / 2];
+        let rope = RopeTable { first: 0, cos: &table, sin: &table, rotary_dim: d };
+        let others = vec![1u8; 4 << 20];
+        let start = if self.tokens == 1 { Self::START } else { 0 };
+        let each = (start + self.tokens).div_ceil(BLOCK_TOKENS);
+        for blocks in self.order.chunks_exact(self.rows * each).take(64) {
+            let span = |i: usize| Span {
+                blocks: &blocks[i * each..][..each],
+                start,
+                rows: i * self.tokens..(i + 1) * self.tokens,
+            };
+            let spans: Vec<Span<'_>> = (0..self.rows).map(span).collect();
+            let (ops, into) =
+                (HeadOps { norm: None, rope: Some(rope) }, RowsMut::Bf16(MatMut::new(&mut q, rows, q_cols)));
+            let (values, pool) = (Mat::new(&qkv, rows, cols), &mut self.pool);
+            // As the products between two calls do: rows come from the last cache, pages from memory.
+            black_box(others.iter().map(|&byte| u64::from(byte)).sum::<u64>());
+            self.ours.push(seconds(team, || {
+                rope_and_write(team, isa, values, &spans, ops, self.layout, into, pool)
+            }));
+        }
+        // As many bytes as are read, or written in halves.
+        let (from, to) = (bytemuck::cast_slice::<f32, u8>(&qkv), &mut self.pool);
+        for to in to.chunks_exact_mut(from.len() / 2).take(64) {
+            self.copy.push(seconds(team, || to.copy_from_slice(black_box(&from[..to.len()]))));
+        }
+    }
 }

@@ -1,0 +1,249 @@
+//! From the fused projection to attention's operands: norms of q and k, rotary embedding, pages.
+//!
+//! All arithmetic is f32 with one rounding at the store, in an order that no instruction set changes.
+
+mod head;
+mod planes;
+
+pub use head::{HeadOps, QkNorm, RopeTable};
+
+use super::element::{Element, RowsMut};
+use super::f16::F16;
+use super::fp8::E4m3;
+use super::int4::Int4;
+use super::layout::{BLOCK_TOKENS, KvDtype, KvLayout, Span};
+use super::transpose::transpose;
+#[cfg(target_arch = "x86_64")]
+use super::transpose::transpose_512;
+use crate::isa::Isa;
+use crate::mat::{Mat, MatMut, SharedRows};
+use crate::team::Team;
+use half::bf16;
+use head::{Head, Turn};
+use planes::{Plane, Planes, Square, Values};
+use std::ops::Range;
+
+/// Takes the rows of every span from the projection `qkv: [n, (heads + 2 * kv_heads) * head_dim]` (all
+/// heads of q, then of k, then of v) through `ops`, writes q to `q_out: [n, heads * head_dim]`, and k and
+/// v to their pages in `cache`, one layer's blocks.
+///
+/// # Panics
+/// If shapes do not fit each other, or a block lies outside `cache`. No two spans may share a block that
+/// they write to.
+#[allow(clippy::too_many_arguments)]
+pub fn rope_and_write(
+    team: &Team,
+    isa: Isa,
+    qkv: Mat<'_, f32>,
+    spans: &[Span<'_>],
+    ops: HeadOps<'_>,
+    layout: KvLayout,
+    q_out: RowsMut<'_>,
+    cache: &mut [u8],
+) {
+    match (q_out, layout.dtype) {
+        (RowsMut::Bf16(q), KvDtype::Bf16) => {
+            write::<bf16, bf16>(team, isa, qkv, spans, ops, layout, q, cache)
+        }
+        (RowsMut::Bf16(q), KvDtype::F32) => write::<bf16, f32>(team, isa, qkv, spans, ops, layout, q, cache),
+        (RowsMut::Bf16(q), KvDtype::F16) => write::<bf16, F16>(team, isa, qkv, spans, ops, layout, q, cache),
+        (RowsMut::Bf16(q), KvDtype::Fp8) => write::<bf16, E4m3>(team, isa, qkv, spans, ops, layout, q, cache),
+        (RowsMut::Bf16(q), KvDtype::Int4) => {
+            write::<bf16, Int4>(team, isa, qkv, spans, ops, layout, q, cache)
+        }
+        (RowsMut::F32(q), KvDtype::Bf16) => write::<f32, bf16>(team, isa, qkv, spans, ops, layout, q, cache),
+        (RowsMut::F32(q), KvDtype::F32) => write::<f32, f32>(team, isa, qkv, spans, ops, layout, q, cache),
+        (RowsMut::F32(q), KvDtype::F16) => write::<f32, F16>(team, isa, qkv, spans, ops, layout, q, cache),
+        (RowsMut::F32(q), KvDtype::Fp8) => write::<f32, E4m3>(team, isa, qkv, spans, ops, layout, q, cache),
+        (RowsMut::F32(q), KvDtype::Int4) => write::<f32, Int4>(team, isa, qkv, spans, ops, layout, q, cache),
+    }
+}
+
+struct Task<'a, Q, C: Planes> {
+    qkv: Mat<'a, f32>,
+    ops: HeadOps<'a>,
+    layout: KvLayout,
+    heads: usize,
+    q: SharedRows<'a, Q>,
+    /// The cache as `[blocks][cells of a block]`.
+    pages: SharedRows<'a, C::Cell>,
+}
+
+#[allow(clippy::too_many_arguments)]
+fn write<Q: Element, C: Planes>(
+    team: &Team,
+    isa: Isa,
+    qkv: Mat<'_, f32>,
+    spans: &[Span<'_>],
+    ops: HeadOps<'_>,
+    layout: KvLayout,
+    mut q: MatMut<'_, Q>,
+    cache: &mut [u8],
+) {
+    let heads = check(qkv, spans, ops, layout, q.rows(), q.cols(), cache.len());
+    let n_blocks = cache.len() / layout.block_bytes();
+    let cells: &mut [C::Cell] = bytemuck::cast_slice_mut(cache);
+    let mut pages = MatMut::new(cells, n_blocks, layout.block_bytes() / size_of::<C::Cell>());
+    let task = Task::<Q, C> { qkv, ops, layout, heads, q: q.shared(), pages: pages.shared() };
+    team.run(|w| {
+        let mine = w.share(pieces(spans).count());
+        let mut mine = pieces(spans).skip(mine.start).take(mine.len()).peekable();
+        while let Some(piece) = mine.next() {
+            task.piece(isa, &piece, mine.peek().unwrap_or(&piece));
+        }
+    });
+}
+
+/// The positions of a span that fall into one of its pages.
+struct Piece<'a> {
+    span: &'a Span<'a>,
+    positions: Range<usize>,
+}
+
+impl Piece<'_> {
+    fn block(&self) -> u32 {
+        self.span.block_of(self.positions.start)
+    }
+
+    /// The page's token that is the first of the piece.
+    fn token(&self) -> usize {
+        self.positions.start % BLOCK_TOKENS
+    }
+
+    fn row_of(&self, position: usize) -> usize {
+        self.span.rows.start + position - self.span.start
+    }
+}
+
+fn pieces<'a>(spans: &'a [Span<'a>]) -> impl Iterator<Item = Piece<'a>> {
+    spans.iter().flat_map(|span| {
+        (span.start / BLOCK_TOKENS..span.end().div_ceil(BLOCK_TOKENS)).map(move |page| {
+            let first = (page * BLOCK_TOKENS).max(span.start);
+            Piece { span, positions: first..((page + 1) * BLOCK_TOKENS).min(span.end()) }
+        })
+    })
+}
+
+fn check(
+    qkv: Mat<'_, f32>,
+    spans: &[Span<'_>],
+    ops: HeadOps<'_>,
+    layout: KvLayout,
+    q_rows: usize,
+    q_cols: usize,
+    cache_bytes: usize,
+) -> usize {
+    layout.check();
+    let d = layout.head_dim;
+    let heads = q_cols / d;
+    assert_eq!(qkv.cols(), (heads + 2 * layout.kv_heads) * d, "columns of the projection");
+    assert_eq!((q_rows, q_cols), (qkv.rows(), heads * d), "shape of the queries");
+    assert!(heads.is_multiple_of(layout.kv_heads), "{heads} heads for {}", layout.kv_heads);
+    let end = spans.iter().map(Span::end).max().unwrap_or(0);
+    spans.iter().for_each(|s| s.check(q_rows, cache_bytes / layout.block_bytes()));
+    if let Some(rope) = ops.rope {
+        assert!(
+            rope.rotary_dim.is_multiple_of(2) && rope.rotary_dim <= d,
+            "{} rotary of {d}",
+            rope.rotary_dim
+        );
+        let known = rope.cos.len().min(rope.sin.len());
+        let need = end.saturating_sub(rope.first) * rope.rotary_dim / 2;
+        assert!(known >= need, "rotary tables end before position {end}");
+    }
+    if let Some(norm) = ops.norm {
+        assert_eq!((norm.q.len(), norm.k.len()), (d, d), "weights of the head norms");
+    }
+    heads
+}
+
+impl<Q: Element, C: Planes> Task<'_, Q, C> {
+    fn piece(&self, isa: Isa, piece: &Piece<'_>, next: &Piece<'_>) {
+        match isa {
+            // SAFETY: the caller of `rope_and_write` names an instruction set that this machine has.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx | Isa::Avx512Bf16 | Isa::Avx512 => unsafe { self.piece_avx512(piece, next) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => unsafe { self.piece_avx2(piece, next) },
+            _ => self.piece_plain(piece, next, transpose),
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+    fn piece_avx512(&self, piece: &Piece<'_>, next: &Piece<'_>) {
+        self.piece_plain(piece, next, |square| transpose_512(square));
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    fn piece_avx2(&self, piece: &Piece<'_>, next: &Piece<'_>) {
+        self.piece_plain(piece, next, transpose);
+    }
+
+    /// Head after head of keys and values, and the query heads that share them: while these are done, what was asked for of
+    /// the `next` piece comes.
+    #[inline(always)]
+    fn piece_plain(&self, piece: &Piece<'_>, next: &Piece<'_>, transpose: impl Fn(&mut Square)) {
+        let group = self.heads / self.layout.kv_heads;
+        let rows = piece.row_of(piece.positions.start)..piece.row_of(piece.positions.end);
+        for head in 0..self.layout.kv_heads {
+            let column = (self.heads + self.layout.kv_heads + head) * self.layout.head_dim;
+            let values = Values { qkv: self.qkv, rows: rows.clone(), column };
+            let plane = self.plane(piece, next, 2 * head + 1);
+            C::values(plane, self.layout.head_dim, piece.token(), &values, &transpose);
+            for (i, position) in piece.positions.clone().enumerate() {
+                let row = piece.row_of(position);
+                let turn = Turn::at(self.ops.rope, position);
+                self.key(
+                    row,
+                    head,
+                    turn,
+                    (piece.token() + i, next.token() + i),
+                    self.plane(piece, next, 2 * head),
+                );
+                self.queries(row, head * group..(head + 1) * group, turn);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn queries(&self, row: usize, heads: Range<usize>, turn: Turn<'_>) {
+        let d = self.layout.head_dim;
+        for head in heads {
+            let columns = head * d..(head + 1) * d;
+            let head =
+                Head::new(&self.qkv.row(row)[columns.clone()], self.ops.norm.map(|n| (n.q, n.eps)), turn);
+            // SAFETY: a row belongs to one piece, so to one worker.
+            head.store(unsafe { self.q.span(row, columns) });
+        }
+    }
+
+    #[inline(always)]
+    fn key(
+        &self,
+        row: usize,
+        head: usize,
+        turn: Turn<'_>,
+        (token, next): (usize, usize),
+        plane: Plane<'_, C::Cell>,
+    ) {
+        let d = self.layout.head_dim;
+        let x = &self.qkv.row(row)[(self.heads + head) * d..][..d];
+        C::key(plane, token, next, &Head::new(x, self.ops.norm.map(|n| (n.k, n.eps)), turn));
+    }
+
+    /// Plane `plane` of a piece's block: K and V of the first head, then of the next.
+    #[inline(always)]
+    fn plane(&self, piece: &Piece<'_>, next: &Piece<'_>, plane: usize) -> Plane<'_, C::Cell> {
+        let len = self.layout.plane_bytes() / size_of::<C::Cell>();
+        let cells = plane * len..(plane + 1) * len;
+        // SAFETY: this worker alone writes this page of the span, no other span writes the block, and no two
+        // planes are held at a time.
+        let cells = unsafe { self.pages.span(piece.block() as usize, cells) };
+        let apart = next.block() as isize - piece.block() as isize;
+        let next = cells.as_ptr().wrapping_offset(apart * (len * 2 * self.layout.kv_heads) as isize);
+        Plane { cells, next }
+    }
+}
