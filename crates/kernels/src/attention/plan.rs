@@ -44,8 +44,8 @@ pub(super) trait Kernel: Sync {
     type Registers;
     /// Called on each worker before its items.
     fn enter(&self) -> Self::Registers;
-    /// All splits of a block, to the result.
-    fn whole(&self, item: &Item, local: &mut [u8]);
+    /// All splits of a block, to the result. `after`: the block that this worker is likely to take next.
+    fn whole(&self, item: &Item, after: Option<&Block>, local: &mut [u8]);
     /// One split of a block, to `state`.
     fn part(&self, item: &Item, local: &mut [u8], state: &mut [f32]);
     /// The parts of a block in order of split, to the result. `parts`: `[splits][state_len]`.
@@ -161,9 +161,12 @@ pub(super) fn run<E: Stored, O: Element, K: Kernel>(
         // SAFETY: each worker has a number of its own.
         let local = unsafe { memory.local(w.index) };
         let _registers = kernel.enter();
-        while let Some(item) = plan.items.get(next_item.fetch_add(1, Ordering::Relaxed)) {
+        loop {
+            let number = next_item.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = plan.items.get(number) else { break };
             match item.partial {
-                None => kernel.whole(item, local),
+                // The others take one each meanwhile, if blocks are alike.
+                None => kernel.whole(item, plan.items.get(number + w.count).map(|next| &next.block), local),
                 // SAFETY: each item has a part of its own.
                 Some(at) => kernel.part(item, local, unsafe { memory.parts(at * state, state) }),
             }

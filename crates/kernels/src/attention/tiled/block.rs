@@ -2,17 +2,17 @@
 
 use super::lean;
 use super::local::{Local, SCORES};
-use super::pages::{Asked, Group, Laid, Tiled};
+use super::pages::{Asked, Group, Tiled};
 use super::products::Products;
-use super::shape::{PAGES, Shape};
+use super::shape::Shape;
 use super::softmax::{AsTheyAre, Give, Scaled, Sight, Totals, combine, weights};
 use super::state::{add_dims, add_row, add_state, scale};
 use super::tiles::{LANES, TILE};
+use crate::attention::Task;
 use crate::attention::element::Element;
 use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS, KV_GROUP};
 use crate::attention::plan::{self, Block, Item, Kernel};
 use crate::attention::transpose::transpose_512;
-use crate::attention::{Page, Task};
 use half::bf16;
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
@@ -48,8 +48,8 @@ impl<P: Products, E: Tiled, O: Element> Kernel for Blocks<'_, '_, P, E, O> {
         unsafe { P::enter() }
     }
 
-    fn whole(&self, item: &Item, local: &mut [u8]) {
-        let pass = Pass::new(self, &item.block, local);
+    fn whole(&self, item: &Item, after: Option<&Block>, local: &mut [u8]) {
+        let pass = Pass { after, ..Pass::new(self, &item.block, local) };
         // SAFETY: the machine has what `P` needs by `new`, its registers are ready, `Local` has room for a block.
         unsafe {
             pass.load_queries();
@@ -93,10 +93,12 @@ pub(super) struct Pass<'p, 'a, P, E: Tiled, O> {
     products: PhantomData<P>,
     pub(super) shape: Shape,
     pub(super) block: &'p Block,
+    /// What this worker is likely to read after it.
+    pub(super) after: Option<&'p Block>,
     pub(super) local: Local,
     /// Queries of this block, and the tiles that they take.
     pub(super) lanes: usize,
-    tiles: usize,
+    pub(super) tiles: usize,
 }
 
 impl<'p, 'a, P: Products, E: Tiled, O: Element> Pass<'p, 'a, P, E, O> {
@@ -104,7 +106,7 @@ impl<'p, 'a, P: Products, E: Tiled, O: Element> Pass<'p, 'a, P, E, O> {
         let lanes = block.rows.len() * kernel.task.group();
         let local = Local::carve(&kernel.shape, memory);
         let (task, shape, products) = (kernel.task, kernel.shape, PhantomData);
-        Pass { task, products, shape, block, local, lanes, tiles: lanes.div_ceil(LANES) }
+        Pass { task, products, shape, block, after: None, local, lanes, tiles: lanes.div_ceil(LANES) }
     }
 
     /// The row of the batch and the head of a query.
@@ -177,37 +179,6 @@ impl<'p, 'a, P: Products, E: Tiled, O: Element> Pass<'p, 'a, P, E, O> {
         for group in plan::groups(self.task, self.block, split) {
             // SAFETY: as for this function.
             unsafe { self.group(group * GROUP_TOKENS, state) };
-        }
-    }
-
-    /// The pages of the group that begins at `base`, and how many there are; the last stands in for what follows it.
-    pub(super) fn pages(&self, base: usize) -> ([Page<'p, E::Cell>; PAGES], usize) {
-        let span = &self.task.spans[self.block.span];
-        let n = (plan::seen(self.task, self.block).end - base).div_ceil(BLOCK_TOKENS).min(PAGES);
-        let page = |i: usize| {
-            let first = base + i.min(n - 1) * BLOCK_TOKENS;
-            self.task.page(span.block_of(first), self.block.kv_head)
-        };
-        ([0, 1, 2, 3].map(page), n)
-    }
-
-    /// The group of these pages, which begins at `base`.
-    pub(super) fn opened<'g>(&'g self, pages: &'g [Page<'g, E::Cell>], base: usize) -> Group<'g, E::Cell> {
-        let end = plan::seen(self.task, self.block).end;
-        let span = &self.task.spans[self.block.span];
-        let first = |i: usize| base + i.min(pages.len() - 1) * BLOCK_TOKENS;
-        let next = |i: usize| {
-            // What follows the last group is not known here: it may be what another worker reads.
-            let first = first(i) + GROUP_TOKENS * usize::from(first(i) + GROUP_TOKENS < end);
-            self.task.page(span.block_of(first), self.block.kv_head).k.as_ptr().cast()
-        };
-        Group {
-            pages,
-            next: [0, 1, 2, 3].map(next),
-            kept: (span.end() - first(pages.len() - 1)).min(BLOCK_TOKENS),
-            shape: &self.shape,
-            local: &self.local,
-            laid: if self.tiles > 2 { Laid::ForAll } else { Laid::Briefly },
         }
     }
 

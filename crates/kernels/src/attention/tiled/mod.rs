@@ -34,6 +34,7 @@ mod softmax;
 mod softmax_of_one;
 mod state;
 mod tiles;
+mod way;
 
 pub(super) use block::Blocks;
 pub(super) use pages::Tiled;

@@ -80,7 +80,7 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Kernel for Vectors<'_, 
         self.lanes() * self.state_of_query()
     }
 
-    fn whole(&self, item: &Item, local: &mut [u8]) {
+    fn whole(&self, item: &Item, _: Option<&Block>, local: &mut [u8]) {
         let pass = self.pass(&item.block, local);
         // SAFETY: the machine has the instruction set, by `new`.
         unsafe { S::run(Whole { pass, splits: item.splits.clone() }) };

@@ -7,7 +7,7 @@ use super::widened::Widened;
 use crate::attention::Task;
 use crate::attention::element::Element;
 use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS, Span};
-use crate::attention::plan::{self, Item, Kernel};
+use crate::attention::plan::{self, Block, Item, Kernel};
 use crate::attention::sparse::{choose, kept, mark};
 use crate::mat::SharedRows;
 use std::ops::Range;
@@ -55,7 +55,7 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Kernel for Sparse<'_, '
         self.vectors.state_len()
     }
 
-    fn whole(&self, item: &Item, local: &mut [u8]) {
+    fn whole(&self, item: &Item, _: Option<&Block>, local: &mut [u8]) {
         let (own, rest) = local.split_at_mut(self.vectors.local_bytes());
         let scores: &mut [f32] = bytemuck::cast_slice_mut(&mut rest[..(self.lanes + 1) * self.scores * 4]);
         let (scores, order) = scores.split_at_mut(self.lanes * self.scores);

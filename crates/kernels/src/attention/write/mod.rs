@@ -182,30 +182,35 @@ impl<Q: Element, C: Planes> Task<'_, Q, C> {
         self.piece_plain(piece, next, transpose);
     }
 
-    /// Head after head of keys and values, and the query heads that share them: while these are done, what was asked for of
-    /// the `next` piece comes.
+    /// A token by itself goes head by head, each with the query heads that share it: while these are done, what was asked for of
+    /// the `next` piece comes. Values of several are turned round together.
     #[inline(always)]
     fn piece_plain(&self, piece: &Piece<'_>, next: &Piece<'_>, transpose: impl Fn(&mut Square)) {
         let group = self.heads / self.layout.kv_heads;
-        let rows = piece.row_of(piece.positions.start)..piece.row_of(piece.positions.end);
-        for head in 0..self.layout.kv_heads {
-            let column = (self.heads + self.layout.kv_heads + head) * self.layout.head_dim;
-            let values = Values { qkv: self.qkv, rows: rows.clone(), column };
-            let plane = self.plane(piece, next, 2 * head + 1);
-            C::values(plane, self.layout.head_dim, piece.token(), &values, &transpose);
-            for (i, position) in piece.positions.clone().enumerate() {
-                let row = piece.row_of(position);
-                let turn = Turn::at(self.ops.rope, position);
-                self.key(
-                    row,
-                    head,
-                    turn,
-                    (piece.token() + i, next.token() + i),
-                    self.plane(piece, next, 2 * head),
-                );
+        let alone = piece.positions.len() == 1;
+        for (i, position) in piece.positions.clone().enumerate() {
+            let (row, turn) = (piece.row_of(position), Turn::at(self.ops.rope, position));
+            let tokens = (piece.token() + i, next.token() + i);
+            for head in 0..self.layout.kv_heads {
+                if alone {
+                    self.values(piece, next, head, &transpose);
+                }
+                self.key(row, head, turn, tokens, self.plane(piece, next, 2 * head));
                 self.queries(row, head * group..(head + 1) * group, turn);
             }
         }
+        if !alone {
+            (0..self.layout.kv_heads).for_each(|head| self.values(piece, next, head, &transpose));
+        }
+    }
+
+    #[inline(always)]
+    fn values(&self, piece: &Piece<'_>, next: &Piece<'_>, head: usize, transpose: &impl Fn(&mut Square)) {
+        let rows = piece.row_of(piece.positions.start)..piece.row_of(piece.positions.end);
+        let column = (self.heads + self.layout.kv_heads + head) * self.layout.head_dim;
+        let values = Values { qkv: self.qkv, rows, column };
+        let plane = self.plane(piece, next, 2 * head + 1);
+        C::values(plane, self.layout.head_dim, piece.token(), &values, transpose);
     }
 
     #[inline(always)]

@@ -1,0 +1,56 @@
+//! Which pages a pass reads, and which after them.
+
+use super::block::Pass;
+use super::pages::{Group, Laid, Tiled};
+use super::products::Products;
+use super::shape::PAGES;
+use crate::attention::Page;
+use crate::attention::element::Element;
+use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS};
+use crate::attention::plan::{self, Block};
+
+impl<'p, P: Products, E: Tiled, O: Element> Pass<'p, '_, P, E, O> {
+    /// The pages of the group that begins at `base`, and how many there are; the last stands in for what follows it.
+    pub(super) fn pages(&self, base: usize) -> ([Page<'p, E::Cell>; PAGES], usize) {
+        let span = &self.task.spans[self.block.span];
+        let n = (plan::seen(self.task, self.block).end - base).div_ceil(BLOCK_TOKENS).min(PAGES);
+        let page = |i: usize| {
+            let first = base + i.min(n - 1) * BLOCK_TOKENS;
+            self.task.page(span.block_of(first), self.block.kv_head)
+        };
+        ([0, 1, 2, 3].map(page), n)
+    }
+
+    /// The group of these pages, which begins at `base`.
+    pub(super) fn opened<'g>(&'g self, pages: &'g [Page<'g, E::Cell>], base: usize) -> Group<'g, E::Cell> {
+        let span = &self.task.spans[self.block.span];
+        let first = |i: usize| base + i.min(pages.len() - 1) * BLOCK_TOKENS;
+        let next =
+            |i: usize| self.next_page(first(i)).unwrap_or(pages[i.min(pages.len() - 1)]).k.as_ptr().cast();
+        Group {
+            pages,
+            next: [0, 1, 2, 3].map(next),
+            kept: (span.end() - first(pages.len() - 1)).min(BLOCK_TOKENS),
+            shape: &self.shape,
+            local: &self.local,
+            laid: if self.tiles > 2 { Laid::ForAll } else { Laid::Briefly },
+        }
+    }
+
+    /// The page that is read as many pages after that of `position` as a group has: where the block ends before it, of the
+    /// block after this one, as if both were a group long at least.
+    fn next_page(&self, position: usize) -> Option<Page<'p, E::Cell>> {
+        let seen = |block: &Block| plan::seen(self.task, block);
+        let first = |block: &Block| seen(block).start / GROUP_TOKENS * GROUP_TOKENS;
+        let (end, ahead) = (seen(self.block).end, position + GROUP_TOKENS);
+        let (block, at) = if ahead < end {
+            (self.block, ahead)
+        } else {
+            let after = self.after?;
+            let end = end.next_multiple_of(BLOCK_TOKENS).max(first(self.block) + GROUP_TOKENS);
+            (after, first(after) + ahead - end)
+        };
+        let inside = at < seen(block).end;
+        inside.then(|| self.task.page(self.task.spans[block.span].block_of(at), block.kv_head))
+    }
+}
