@@ -107,8 +107,8 @@ impl<'a> Head<'a> {
             to[i] = E::from_f32(a * cos[i] - b * sin[i]);
             to[half + i] = E::from_f32(b * cos[i] + a * sin[i]);
         }
-        for i in 2 * half..self.x.len() {
-            to[i] = E::from_f32(self.number(i));
+        for (i, to) in to.iter_mut().enumerate().skip(2 * half) {
+            *to = E::from_f32(self.number(i));
         }
     }
 
