@@ -5,7 +5,7 @@
 //! are merged in order of split, exactly as an uncut block merges them on its way.
 
 use super::element::{Element, Stored};
-use super::layout::{GROUP_TOKENS, SPLIT_TOKENS};
+use super::layout::{BLOCK_TOKENS, GROUP_TOKENS, SPLIT_TOKENS};
 use super::{Scratch, Task};
 use crate::team::Team;
 use std::ops::Range;
@@ -142,6 +142,24 @@ pub(super) fn groups<E: Stored, O: Element>(
     let seen = seen(task, block);
     let (first, last) = (seen.start / GROUP_TOKENS, seen.end.div_ceil(GROUP_TOKENS));
     first.max(split * EACH)..last.min((split + 1) * EACH)
+}
+
+/// Where a worker reads a group's pages after that of `position`: where `block` ends before it, in the block `after` it, as if
+/// both were a group long at least.
+pub(super) fn ahead<'b, E: Stored, O: Element>(
+    task: &Task<'_, E, O>,
+    block: &'b Block,
+    after: Option<&'b Block>,
+    position: usize,
+) -> Option<(&'b Block, usize)> {
+    let first = |block: &Block| seen(task, block).start / GROUP_TOKENS * GROUP_TOKENS;
+    let (end, ahead) = (seen(task, block).end, position + GROUP_TOKENS);
+    if ahead < end {
+        return Some((block, ahead));
+    }
+    let (after, end) = (after?, end.next_multiple_of(BLOCK_TOKENS).max(first(block) + GROUP_TOKENS));
+    let at = first(after) + ahead - end;
+    (at < seen(task, after).end).then_some((after, at))
 }
 
 /// Runs all of a task's blocks.

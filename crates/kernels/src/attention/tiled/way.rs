@@ -4,10 +4,9 @@ use super::block::Pass;
 use super::pages::{Group, Laid, Tiled};
 use super::products::Products;
 use super::shape::PAGES;
-use crate::attention::Page;
 use crate::attention::element::Element;
-use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS};
-use crate::attention::plan::{self, Block};
+use crate::attention::layout::BLOCK_TOKENS;
+use crate::attention::{Page, plan};
 
 impl<'p, P: Products, E: Tiled, O: Element> Pass<'p, '_, P, E, O> {
     /// The pages of the group that begins at `base`, and how many there are; the last stands in for what follows it.
@@ -37,20 +36,9 @@ impl<'p, P: Products, E: Tiled, O: Element> Pass<'p, '_, P, E, O> {
         }
     }
 
-    /// The page that is read as many pages after that of `position` as a group has: where the block ends before it, of the
-    /// block after this one, as if both were a group long at least.
+    /// The page that is read a group's pages after that of `position`.
     fn next_page(&self, position: usize) -> Option<Page<'p, E::Cell>> {
-        let seen = |block: &Block| plan::seen(self.task, block);
-        let first = |block: &Block| seen(block).start / GROUP_TOKENS * GROUP_TOKENS;
-        let (end, ahead) = (seen(self.block).end, position + GROUP_TOKENS);
-        let (block, at) = if ahead < end {
-            (self.block, ahead)
-        } else {
-            let after = self.after?;
-            let end = end.next_multiple_of(BLOCK_TOKENS).max(first(self.block) + GROUP_TOKENS);
-            (after, first(after) + ahead - end)
-        };
-        let inside = at < seen(block).end;
-        inside.then(|| self.task.page(self.task.spans[block.span].block_of(at), block.kv_head))
+        let (block, at) = plan::ahead(self.task, self.block, self.after, position)?;
+        Some(self.task.page(self.task.spans[block.span].block_of(at), block.kv_head))
     }
 }

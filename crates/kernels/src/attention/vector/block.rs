@@ -53,6 +53,7 @@ impl<'t, 'a, S: Simd<W>, E: Widened, O: Element, const W: usize> Vectors<'t, 'a,
         Pass {
             task: self.task,
             block,
+            after: None,
             lanes: block.rows.len() * self.task.group(),
             q: take(self.lanes() * d),
             s: take(self.lanes() * GROUP_TOKENS),
@@ -80,8 +81,8 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Kernel for Vectors<'_, 
         self.lanes() * self.state_of_query()
     }
 
-    fn whole(&self, item: &Item, _: Option<&Block>, local: &mut [u8]) {
-        let pass = self.pass(&item.block, local);
+    fn whole(&self, item: &Item, after: Option<&Block>, local: &mut [u8]) {
+        let pass = Pass { after, ..self.pass(&item.block, local) };
         // SAFETY: the machine has the instruction set, by `new`.
         unsafe { S::run(Whole { pass, splits: item.splits.clone() }) };
     }
@@ -185,6 +186,8 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Job for Merge<'_, '_, '
 pub(in crate::attention) struct Pass<'p, 'a, S, E: Widened, O, const W: usize> {
     pub(super) task: &'p Task<'a, E, O>,
     pub(super) block: &'p Block,
+    /// What this worker is likely to read after it.
+    after: Option<&'p Block>,
     /// Queries of this block.
     pub(super) lanes: usize,
     /// Widened queries, or their words where pages are codes: `[lanes][head_dim]`.
@@ -288,7 +291,7 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Pass<'_, '_, S, E, O, W
         unsafe {
             for (i, (v, ahead)) in v[..pages].iter_mut().zip(&mut ahead).enumerate() {
                 let first = base + i * BLOCK_TOKENS;
-                let next = self.seen_page(first + GROUP_TOKENS);
+                let next = self.next_page(first);
                 *ahead = next.as_ref().map_or(&[], |page| page.v);
                 E::scores(self, i, &self.page(first), next.as_ref().map_or(&[], |page| page.k));
                 *v = self.values_of(first);
@@ -298,9 +301,10 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Pass<'_, '_, S, E, O, W
         }
     }
 
-    /// The page that begins at `position`, if this block sees it.
-    fn seen_page(&self, position: usize) -> Option<Page<'_, E::Cell>> {
-        (position < plan::seen(self.task, self.block).end).then(|| self.page(position))
+    /// The page that is read a group's pages after that of `position`.
+    fn next_page(&self, position: usize) -> Option<Page<'_, E::Cell>> {
+        let (block, at) = plan::ahead(self.task, self.block, self.after, position)?;
+        Some(self.task.page(self.task.spans[block.span].block_of(at), block.kv_head))
     }
 
     /// # Safety
