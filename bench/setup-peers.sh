@@ -8,8 +8,8 @@
 # llamacpp  llama-bench, llama-batched-bench and llama-quantize, built out of the llama-cpp-python source
 #           distribution (needs a C++ compiler; cmake and ninja come by pip where they
 #           are missing; some minutes).
-# llamacpp-avx2, llamacpp-avx512
-#           the same held to an older instruction set, to set against BALLAST_ISA=avx2 or avx512
+# llamacpp-avx2, llamacpp-avx512, llamacpp-avx512bf16
+#           the same held to an older instruction set, to set against BALLAST_ISA=avx2, avx512 or avx512bf16
 #           (bench/compare --llamacpp-build build-avx2).
 #
 # Running it again continues where an earlier run stopped.
@@ -83,7 +83,8 @@ build_llamacpp() {
 }
 
 avx2=(-DGGML_NATIVE=OFF -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON)
-avx512=("${avx2[@]}" -DGGML_AVX512=ON -DGGML_AVX512_VBMI=ON -DGGML_AVX512_VNNI=ON -DGGML_AVX512_BF16=ON)
+avx512=("${avx2[@]}" -DGGML_AVX512=ON -DGGML_AVX512_VBMI=ON -DGGML_AVX512_VNNI=ON)
+avx512bf16=("${avx512[@]}" -DGGML_AVX512_BF16=ON)
 
 install_llamacpp-avx2() {
   fetch_llamacpp
@@ -95,9 +96,14 @@ install_llamacpp-avx512() {
   build_llamacpp build-avx512 "${avx512[@]}"
 }
 
+install_llamacpp-avx512bf16() {
+  fetch_llamacpp
+  build_llamacpp build-avx512bf16 "${avx512bf16[@]}"
+}
+
 for peer in "$@"; do
   case $peer in
-    vllm | hf | llamacpp | llamacpp-avx2 | llamacpp-avx512) echo "$peer: into $dir/$peer" >&2; (install_$peer) ;;
-    *) echo "unknown peer: $peer (vllm, hf, llamacpp, llamacpp-avx2 or llamacpp-avx512)" >&2; exit 2 ;;
+    vllm | hf | llamacpp | llamacpp-avx2 | llamacpp-avx512 | llamacpp-avx512bf16) echo "$peer: into $dir/$peer" >&2; (install_$peer) ;;
+    *) echo "unknown peer: $peer (vllm, hf, llamacpp, llamacpp-avx2, llamacpp-avx512 or llamacpp-avx512bf16)" >&2; exit 2 ;;
   esac
 done
