@@ -74,7 +74,7 @@ pub enum Op {
         /// Of which batch.
         batch: u16,
     },
-    /// Norm and feed-forward, added to the residual stream.
+    /// Norm and feed-forward, added to the residual stream; in the last layer of the rows that sample, unless others are scored.
     Mlp {
         /// Of which layer.
         layer: u16,
