@@ -194,10 +194,13 @@ fn blocks_of_rows_and_panels_and_chunks_of_k() {
         Case::new(Format::Bf16, (530, 450, 416), Kind::AddF32, true),
         Case::new(Format::Bf16, (800, 40, 70), Kind::GatedBf16(Activation::Silu), false),
         Case::new(Format::F32, (300, 70, 130), Kind::StoreF32, true),
+        // Several blocks that all share, and several of each worker's own.
+        Case::new(Format::Bf16, (100, 96, 10_000), Kind::StoreBf16, false),
+        Case::new(Format::Bf16, (420, 64, 8_000), Kind::StoreF32, true),
     ];
     for case in cases {
         let expected = expected(&Team::new(2), &case);
-        for (threads, isa) in [1, 2, 3].into_iter().flat_map(|t| families().map(move |isa| (t, isa))) {
+        for (threads, isa) in [1, 2, 3, 7].into_iter().flat_map(|t| families().map(move |isa| (t, isa))) {
             let got = case.run(&Team::new(threads), isa, &case.x);
             assert!(got == expected[isa.order() as usize], "{} on {threads} threads", case.describe(isa));
         }
