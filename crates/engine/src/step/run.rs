@@ -241,13 +241,14 @@ impl Machine {
         let scored: Vec<&ChunkRun> = chunks.iter().filter(|_| last).filter(scored).collect();
         self.with(step, node, batch, |batch, buffers| {
             let device = &*self.device;
-            if last && scored.is_empty() {
-                return self.decoder.last_mlp(device, batch, buffers);
-            }
-            self.decoder.mlp(device, layer, batch, buffers);
-            scored.iter().for_each(|chunk| self.score_prompt(chunk, buffers));
-            if last {
-                self.decoder.keep_sampling(device, batch, buffers);
+            match last {
+                false => self.decoder.mlp(device, layer, batch, buffers),
+                true if scored.is_empty() => self.decoder.last_mlp(device, batch, buffers),
+                true => {
+                    self.decoder.mlp(device, layer, batch, buffers);
+                    scored.iter().for_each(|chunk| self.score_prompt(chunk, buffers));
+                    self.decoder.keep_sampling(device, batch, buffers);
+                }
             }
         });
     }

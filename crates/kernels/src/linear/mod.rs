@@ -53,7 +53,8 @@ pub fn linear(team: &Team, isa: Isa, x: Input<'_>, w: &Weight<'_>, bias: Option<
     run(team, (isa, isa.order()), x, w, bias, out);
 }
 
-/// Bytes that each thread of a team keeps at most after products of up to `rows` rows of x by weights of up to `k` inputs.
+/// Bytes that a team keeps at most for each of its threads after products of up to `rows` rows of x by weights of up to `k`
+/// inputs; packed blocks of x that several share lie with the thread that calls.
 pub fn kept_bytes_at_most(isa: Isa, rows: usize, k: usize) -> usize {
     /// A block of rows as tiles, in whole huge pages.
     const TILES: usize = 2 << 20;

@@ -119,29 +119,15 @@ impl Measured {
             let rows = f64::from(rows);
             if rows == 0.0 { 0.0 } else { linear.seconds.at(rows) * self.slower(rows, pressed) }
         };
+        let shared = |part: Part, table: &super::tables::Linear, rows: u32| {
+            linear(table, rows).max(self.on_host(part, table, rows, pressed))
+        };
         match *op {
             Op::Embed { batch } => tables.embed.at(f64::from(load(batch).tokens)),
-            Op::Qkv { layer, batch } => {
-                let rows = load(batch).tokens;
-                linear(&tables.qkv, rows).max(self.on_host(
-                    Part::Attention(layer),
-                    &tables.qkv,
-                    rows,
-                    pressed,
-                ))
-            }
-            Op::OutProj { layer, batch } => {
-                let rows = load(batch).tokens;
-                linear(&tables.out, rows).max(self.on_host(
-                    Part::Attention(layer),
-                    &tables.out,
-                    rows,
-                    pressed,
-                ))
-            }
+            Op::Qkv { layer, batch } => shared(Part::Attention(layer), &tables.qkv, load(batch).tokens),
+            Op::OutProj { layer, batch } => shared(Part::Attention(layer), &tables.out, load(batch).tokens),
             Op::Mlp { layer, batch } => {
-                let rows = self.dims.mlp_rows(layer, load(batch));
-                linear(&tables.mlp, rows).max(self.on_host(Part::Mlp(layer), &tables.mlp, rows, pressed))
+                shared(Part::Mlp(layer), &tables.mlp, self.dims.mlp_rows(layer, load(batch)))
             }
             Op::Head { batch } => linear(&tables.head, load(batch).samples),
             Op::Sample { batch } => tables.sample.at(f64::from(load(batch).samples)),

@@ -358,6 +358,14 @@ mod tests {
     }
 
     #[test]
+    fn the_last_layer_finishes_the_rows_that_sample() {
+        let load = Load { tokens: 1000, samples: 500, ..Load::default() };
+        let mlp = |layer, load| ns(&roofline(), Op::Mlp { layer, batch: 0 }, load);
+        assert_eq!((mlp(0, load), mlp(1, load)), (100 + 1_800_000, 100 + 900_000));
+        assert_eq!(mlp(1, Load { samples: 0, ..load }), 0);
+    }
+
+    #[test]
     fn attention_reads_its_context_where_it_attends() {
         let context = ByTier { device: 1000, host: 100, disk: 0 };
         let load = Load { context, ..Load::default() };

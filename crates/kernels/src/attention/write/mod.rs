@@ -41,57 +41,91 @@ pub fn rope_and_write(
     q_out: RowsMut<'_>,
     cache: &mut [u8],
 ) {
-    match (q_out, layout.dtype) {
-        (RowsMut::Bf16(q), KvDtype::Bf16) => {
-            write::<bf16, bf16>(team, isa, qkv, spans, ops, layout, q, cache)
-        }
-        (RowsMut::Bf16(q), KvDtype::F32) => write::<bf16, f32>(team, isa, qkv, spans, ops, layout, q, cache),
-        (RowsMut::Bf16(q), KvDtype::F16) => write::<bf16, F16>(team, isa, qkv, spans, ops, layout, q, cache),
-        (RowsMut::Bf16(q), KvDtype::Fp8) => write::<bf16, E4m3>(team, isa, qkv, spans, ops, layout, q, cache),
-        (RowsMut::Bf16(q), KvDtype::Int4) => {
-            write::<bf16, Int4>(team, isa, qkv, spans, ops, layout, q, cache)
-        }
-        (RowsMut::F32(q), KvDtype::Bf16) => write::<f32, bf16>(team, isa, qkv, spans, ops, layout, q, cache),
-        (RowsMut::F32(q), KvDtype::F32) => write::<f32, f32>(team, isa, qkv, spans, ops, layout, q, cache),
-        (RowsMut::F32(q), KvDtype::F16) => write::<f32, F16>(team, isa, qkv, spans, ops, layout, q, cache),
-        (RowsMut::F32(q), KvDtype::Fp8) => write::<f32, E4m3>(team, isa, qkv, spans, ops, layout, q, cache),
-        (RowsMut::F32(q), KvDtype::Int4) => write::<f32, Int4>(team, isa, qkv, spans, ops, layout, q, cache),
+    let from = Projected { qkv, ops, layout };
+    match q_out {
+        RowsMut::Bf16(q) => from.write_as(team, isa, spans, q, cache),
+        RowsMut::F32(q) => from.write_as(team, isa, spans, q, cache),
     }
 }
 
-struct Task<'a, Q, C: Planes> {
+/// What the projection gave, and what becomes of it.
+#[derive(Clone, Copy)]
+struct Projected<'a> {
+    /// `[n, (heads + 2 * kv_heads) * head_dim]`.
     qkv: Mat<'a, f32>,
     ops: HeadOps<'a>,
     layout: KvLayout,
-    heads: usize,
-    q: SharedRows<'a, Q>,
-    /// The cache as `[blocks][cells of a block]`.
-    pages: SharedRows<'a, C::Cell>,
 }
 
-#[allow(clippy::too_many_arguments)]
-fn write<Q: Element, C: Planes>(
-    team: &Team,
-    isa: Isa,
-    qkv: Mat<'_, f32>,
-    spans: &[Span<'_>],
-    ops: HeadOps<'_>,
-    layout: KvLayout,
-    mut q: MatMut<'_, Q>,
-    cache: &mut [u8],
-) {
-    let heads = check(qkv, spans, ops, layout, q.rows(), q.cols(), cache.len());
-    let n_blocks = cache.len() / layout.block_bytes();
-    let cells: &mut [C::Cell] = bytemuck::cast_slice_mut(cache);
-    let mut pages = MatMut::new(cells, n_blocks, layout.block_bytes() / size_of::<C::Cell>());
-    let task = Task::<Q, C> { qkv, ops, layout, heads, q: q.shared(), pages: pages.shared() };
-    team.run(|w| {
-        let mine = w.share(pieces(spans).count());
-        let mut mine = pieces(spans).skip(mine.start).take(mine.len()).peekable();
-        while let Some(piece) = mine.next() {
-            task.piece(isa, &piece, mine.peek().unwrap_or(&piece));
+impl Projected<'_> {
+    fn write_as<Q: Element>(
+        self,
+        team: &Team,
+        isa: Isa,
+        spans: &[Span<'_>],
+        q: MatMut<'_, Q>,
+        cache: &mut [u8],
+    ) {
+        match self.layout.dtype {
+            KvDtype::Bf16 => self.write::<Q, bf16>(team, isa, spans, q, cache),
+            KvDtype::F32 => self.write::<Q, f32>(team, isa, spans, q, cache),
+            KvDtype::F16 => self.write::<Q, F16>(team, isa, spans, q, cache),
+            KvDtype::Fp8 => self.write::<Q, E4m3>(team, isa, spans, q, cache),
+            KvDtype::Int4 => self.write::<Q, Int4>(team, isa, spans, q, cache),
         }
-    });
+    }
+
+    fn write<Q: Element, C: Planes>(
+        self,
+        team: &Team,
+        isa: Isa,
+        spans: &[Span<'_>],
+        mut q: MatMut<'_, Q>,
+        cache: &mut [u8],
+    ) {
+        let heads = self.heads(spans, (q.rows(), q.cols()), cache.len());
+        let n_blocks = cache.len() / self.layout.block_bytes();
+        let cells: &mut [C::Cell] = bytemuck::cast_slice_mut(cache);
+        let mut pages = MatMut::new(cells, n_blocks, self.layout.block_bytes() / size_of::<C::Cell>());
+        let task = Task::<Q, C> { from: self, heads, q: q.shared(), pages: pages.shared() };
+        team.run(|w| {
+            let mine = w.share(pieces(spans).count());
+            let mut mine = pieces(spans).skip(mine.start).take(mine.len()).peekable();
+            while let Some(piece) = mine.next() {
+                task.piece(isa, &piece, mine.peek().unwrap_or(&piece));
+            }
+        });
+    }
+
+    /// Query heads.
+    ///
+    /// # Panics
+    /// If spans, the queries' rows and columns, or the cache do not fit.
+    fn heads(&self, spans: &[Span<'_>], (q_rows, q_cols): (usize, usize), cache_bytes: usize) -> usize {
+        let Projected { qkv, ops, layout } = *self;
+        layout.check();
+        let d = layout.head_dim;
+        let heads = q_cols / d;
+        assert_eq!(qkv.cols(), (heads + 2 * layout.kv_heads) * d, "columns of the projection");
+        assert_eq!((q_rows, q_cols), (qkv.rows(), heads * d), "shape of the queries");
+        assert!(heads.is_multiple_of(layout.kv_heads), "{heads} heads for {}", layout.kv_heads);
+        let end = spans.iter().map(Span::end).max().unwrap_or(0);
+        spans.iter().for_each(|s| s.check(q_rows, cache_bytes / layout.block_bytes()));
+        if let Some(rope) = ops.rope {
+            assert!(
+                rope.rotary_dim.is_multiple_of(2) && rope.rotary_dim <= d,
+                "{} rotary of {d}",
+                rope.rotary_dim
+            );
+            let known = rope.cos.len().min(rope.sin.len());
+            let need = end.saturating_sub(rope.first) * rope.rotary_dim / 2;
+            assert!(known >= need, "rotary tables end before position {end}");
+        }
+        if let Some(norm) = ops.norm {
+            assert_eq!((norm.q.len(), norm.k.len()), (d, d), "weights of the head norms");
+        }
+        heads
+    }
 }
 
 /// The positions of a span that fall into one of its pages.
@@ -124,37 +158,12 @@ fn pieces<'a>(spans: &'a [Span<'a>]) -> impl Iterator<Item = Piece<'a>> {
     })
 }
 
-fn check(
-    qkv: Mat<'_, f32>,
-    spans: &[Span<'_>],
-    ops: HeadOps<'_>,
-    layout: KvLayout,
-    q_rows: usize,
-    q_cols: usize,
-    cache_bytes: usize,
-) -> usize {
-    layout.check();
-    let d = layout.head_dim;
-    let heads = q_cols / d;
-    assert_eq!(qkv.cols(), (heads + 2 * layout.kv_heads) * d, "columns of the projection");
-    assert_eq!((q_rows, q_cols), (qkv.rows(), heads * d), "shape of the queries");
-    assert!(heads.is_multiple_of(layout.kv_heads), "{heads} heads for {}", layout.kv_heads);
-    let end = spans.iter().map(Span::end).max().unwrap_or(0);
-    spans.iter().for_each(|s| s.check(q_rows, cache_bytes / layout.block_bytes()));
-    if let Some(rope) = ops.rope {
-        assert!(
-            rope.rotary_dim.is_multiple_of(2) && rope.rotary_dim <= d,
-            "{} rotary of {d}",
-            rope.rotary_dim
-        );
-        let known = rope.cos.len().min(rope.sin.len());
-        let need = end.saturating_sub(rope.first) * rope.rotary_dim / 2;
-        assert!(known >= need, "rotary tables end before position {end}");
-    }
-    if let Some(norm) = ops.norm {
-        assert_eq!((norm.q.len(), norm.k.len()), (d, d), "weights of the head norms");
-    }
-    heads
+struct Task<'a, Q, C: Planes> {
+    from: Projected<'a>,
+    heads: usize,
+    q: SharedRows<'a, Q>,
+    /// The cache as `[blocks][cells of a block]`.
+    pages: SharedRows<'a, C::Cell>,
 }
 
 impl<Q: Element, C: Planes> Task<'_, Q, C> {
@@ -186,12 +195,12 @@ impl<Q: Element, C: Planes> Task<'_, Q, C> {
     /// the `next` piece comes. Values of several are turned round together.
     #[inline(always)]
     fn piece_plain(&self, piece: &Piece<'_>, next: &Piece<'_>, transpose: impl Fn(&mut Square)) {
-        let group = self.heads / self.layout.kv_heads;
+        let group = self.heads / self.from.layout.kv_heads;
         let alone = piece.positions.len() == 1;
         for (i, position) in piece.positions.clone().enumerate() {
-            let (row, turn) = (piece.row_of(position), Turn::at(self.ops.rope, position));
+            let (row, turn) = (piece.row_of(position), Turn::at(self.from.ops.rope, position));
             let tokens = (piece.token() + i, next.token() + i);
-            for head in 0..self.layout.kv_heads {
+            for head in 0..self.from.layout.kv_heads {
                 if alone {
                     self.values(piece, next, head, &transpose);
                 }
@@ -200,26 +209,29 @@ impl<Q: Element, C: Planes> Task<'_, Q, C> {
             }
         }
         if !alone {
-            (0..self.layout.kv_heads).for_each(|head| self.values(piece, next, head, &transpose));
+            (0..self.from.layout.kv_heads).for_each(|head| self.values(piece, next, head, &transpose));
         }
     }
 
     #[inline(always)]
     fn values(&self, piece: &Piece<'_>, next: &Piece<'_>, head: usize, transpose: &impl Fn(&mut Square)) {
         let rows = piece.row_of(piece.positions.start)..piece.row_of(piece.positions.end);
-        let column = (self.heads + self.layout.kv_heads + head) * self.layout.head_dim;
-        let values = Values { qkv: self.qkv, rows, column };
+        let column = (self.heads + self.from.layout.kv_heads + head) * self.from.layout.head_dim;
+        let values = Values { qkv: self.from.qkv, rows, column };
         let plane = self.plane(piece, next, 2 * head + 1);
-        C::values(plane, self.layout.head_dim, piece.token(), &values, transpose);
+        C::values(plane, self.from.layout.head_dim, piece.token(), &values, transpose);
     }
 
     #[inline(always)]
     fn queries(&self, row: usize, heads: Range<usize>, turn: Turn<'_>) {
-        let d = self.layout.head_dim;
+        let d = self.from.layout.head_dim;
         for head in heads {
             let columns = head * d..(head + 1) * d;
-            let head =
-                Head::new(&self.qkv.row(row)[columns.clone()], self.ops.norm.map(|n| (n.q, n.eps)), turn);
+            let head = Head::new(
+                &self.from.qkv.row(row)[columns.clone()],
+                self.from.ops.norm.map(|n| (n.q, n.eps)),
+                turn,
+            );
             // SAFETY: a row belongs to one piece, so to one worker.
             head.store(unsafe { self.q.span(row, columns) });
         }
@@ -234,21 +246,21 @@ impl<Q: Element, C: Planes> Task<'_, Q, C> {
         (token, next): (usize, usize),
         plane: Plane<'_, C::Cell>,
     ) {
-        let d = self.layout.head_dim;
-        let x = &self.qkv.row(row)[(self.heads + head) * d..][..d];
-        C::key(plane, token, next, &Head::new(x, self.ops.norm.map(|n| (n.k, n.eps)), turn));
+        let d = self.from.layout.head_dim;
+        let x = &self.from.qkv.row(row)[(self.heads + head) * d..][..d];
+        C::key(plane, token, next, &Head::new(x, self.from.ops.norm.map(|n| (n.k, n.eps)), turn));
     }
 
     /// Plane `plane` of a piece's block: K and V of the first head, then of the next.
     #[inline(always)]
     fn plane(&self, piece: &Piece<'_>, next: &Piece<'_>, plane: usize) -> Plane<'_, C::Cell> {
-        let len = self.layout.plane_bytes() / size_of::<C::Cell>();
+        let len = self.from.layout.plane_bytes() / size_of::<C::Cell>();
         let cells = plane * len..(plane + 1) * len;
         // SAFETY: this worker alone writes this page of the span, no other span writes the block, and no two
         // planes are held at a time.
         let cells = unsafe { self.pages.span(piece.block() as usize, cells) };
         let apart = next.block() as isize - piece.block() as isize;
-        let next = cells.as_ptr().wrapping_offset(apart * (len * 2 * self.layout.kv_heads) as isize);
+        let next = cells.as_ptr().wrapping_offset(apart * (len * 2 * self.from.layout.kv_heads) as isize);
         Plane { cells, next }
     }
 }

@@ -15,7 +15,7 @@ const OWN_BANDS: usize = 5;
 /// that where what one core packs is read by another, and the other way round at the next product.
 const ALONE_WORKERS: usize = 2;
 
-/// Who packs x, and for whom.
+/// For whom a worker packs x.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Packing {
     /// Each worker everything for itself.
@@ -32,6 +32,7 @@ pub(super) struct Plan {
     rows: usize,
     /// Groups of 32 k.
     pub(super) groups: usize,
+    /// Who packs x, and for whom.
     pub(super) packing: Packing,
     /// Workers that have blocks of their own; 1 if all share each.
     owners: usize,
@@ -48,7 +49,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// `streamed`: whether panels can be read as they are stored, several at once.
+    /// `streamed`: whether panels can be read as they are stored, several at once. `workers`: those who take part.
     pub(super) fn new(rows: usize, k: usize, streamed: bool, workers: usize) -> Plan {
         let groups = k.div_ceil(GROUP);
         let most = (BLOCK_BYTES / (groups * GROUP * 2).max(1) / ROWS).max(1);
