@@ -3,7 +3,7 @@
 //! beside plain copies of as many bytes.
 //!
 //! `cargo run --release -p kernels --example attention [decode|short|prefill|write] [threads]`, with `BALLAST_ISA` to force
-//! a path and `MIB` to make the pages fit a cache.
+//! a path, `MIB` to make the pages fit a cache, and `HEADS=32/8x128` for one shape of decode.
 
 use half::bf16;
 use kernels::attention::{
@@ -103,7 +103,11 @@ fn decode_table(team: &Team, isa: Isa, sizes: &[(usize, usize)]) {
     // On huge pages, as an arena is.
     let mut pool = AlignedBytes::zeroed(*POOL_BYTES);
     pool.copy_from_slice(&noise(*POOL_BYTES));
+    let asked = std::env::var("HEADS");
     for (heads, kv_heads, head_dim) in [(9, 3, 64), (32, 4, 64), (16, 16, 64), (32, 8, 128), (16, 16, 128)] {
+        if asked.as_ref().is_ok_and(|asked| *asked != format!("{heads}/{kv_heads}x{head_dim}")) {
+            continue;
+        }
         for &(context, batch) in sizes {
             let mut all = FORMATS
                 .map(|dtype| Decode::new(KvLayout { kv_heads, head_dim, dtype }, heads, context, batch));

@@ -261,22 +261,42 @@ pub(super) unsafe fn turned(rows: *const u8, stride: usize, next: *const u8) -> 
 /// The machine has AVX-512 with bf16; `pairs` has 16 of each query.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bf16")]
-pub(super) unsafe fn multiply<const H: usize, const L: usize>(
+unsafe fn multiply<const H: usize, const L: usize>(
     lines: &[[__m512i; 16]; H],
     pairs: *const u8,
     (by_pair, by_query): Strides,
     sums: &mut [[__m512; L]; H],
 ) {
     for j in 0..PAIRS {
-        for l in 0..L {
-            // SAFETY: by this function's contract; 512 bits of plain numbers either way.
-            unsafe {
-                let pair = pairs.add(j * by_pair + l * by_query).cast::<i32>().read_unaligned();
-                let pair: __m512bh = std::mem::transmute(_mm512_set1_epi32(pair));
-                for h in 0..H {
-                    let line: __m512bh = std::mem::transmute(lines[h][j]);
-                    sums[h][l] = _mm512_dpbf16_ps(sums[h][l], pair, line);
-                }
+        let mut line = [_mm512_setzero_si512(); H];
+        for h in 0..H {
+            line[h] = lines[h][j];
+        }
+        // SAFETY: by this function's contract.
+        unsafe { multiply_line(line, pairs.add(j * by_pair), by_query, sums) };
+    }
+}
+
+/// Adds the products of `H` lines of pairs with one pair of each of `L` queries: what is fetched of a query meets all lines.
+///
+/// # Safety
+/// The machine has AVX-512 with bf16; a query's pair lies `by_query` bytes behind that of the query before.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bf16")]
+pub(super) unsafe fn multiply_line<const H: usize, const L: usize>(
+    lines: [__m512i; H],
+    pairs: *const u8,
+    by_query: usize,
+    sums: &mut [[__m512; L]; H],
+) {
+    for l in 0..L {
+        // SAFETY: by this function's contract; 512 bits of plain numbers either way.
+        unsafe {
+            let pair = pairs.add(l * by_query).cast::<i32>().read_unaligned();
+            let pair: __m512bh = std::mem::transmute(_mm512_set1_epi32(pair));
+            for h in 0..H {
+                let line: __m512bh = std::mem::transmute(lines[h]);
+                sums[h][l] = _mm512_dpbf16_ps(sums[h][l], pair, line);
             }
         }
     }

@@ -1,53 +1,63 @@
 //! A few queries over codes of 4 bits: they are turned round while they share words, a quarter of what bf16 numbers would take.
 
-use super::few::{BY_QUERY, IN_TILE, multiply, turned};
+use super::few::{BY_QUERY, IN_TILE, multiply_line, turned};
 use super::lean::Few;
 use super::local::SCORES;
-use super::pages::{Group, numbers};
+use super::pages::{Group, fetch, numbers};
 use super::products::{PAIRS, ROW};
-use super::shape::MAX_GROUPS;
+use super::shape::{MAX_GROUPS, PAGES};
 use super::softmax::{Sight, Totals};
 use super::softmax_of_one::{OneScaled, weights_of_one};
 use super::tiles::{LANES, TILE};
-use crate::attention::Page;
 use crate::attention::int4::{Int4, KV_GROUP, UNIT};
 use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS};
 use std::arch::x86_64::*;
 
+/// Vectors of 16 tokens in a page.
+const HALVES: usize = BLOCK_TOKENS / LANES;
 /// Units of keys that share a scale.
 const UNITS: usize = KV_GROUP / UNIT;
+/// Lines of memory that a page's keys take in a unit of dims.
+const UNIT_LINES: usize = BLOCK_TOKENS * UNIT / 2 / ROW;
+/// Codes of a word.
+const CODES: usize = 4;
 /// Lines of words of a group of dims' values.
-const LINES: usize = KV_GROUP / 4;
+const LINES: usize = KV_GROUP / CODES;
 
 impl Few for Int4 {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
     unsafe fn scores<const L: usize>(group: &Group<'_, u16>, q: *const u8, q_sums: *const f32, s: *mut f32) {
         let grids = &group.local.k_grids;
-        for first in (0..group.pages.len() * BLOCK_TOKENS).step_by(LANES) {
-            let (page, inside) = (first / BLOCK_TOKENS, first % BLOCK_TOKENS);
-            let bytes = group.shape.head_dim / 2;
-            let mut scores = [_mm512_setzero_ps(); L];
+        let bytes = group.shape.head_dim / 2;
+        for i in 0..group.pages.len() {
+            let mut scores = [[_mm512_setzero_ps(); L]; HALVES];
             for g in 0..group.shape.groups {
                 // SAFETY: by the trait's contract; a token has `head_dim / 2` bytes.
                 unsafe {
-                    let at = inside * bytes + g * KV_GROUP / 2;
-                    let k = group.pages[page].k.as_ptr().cast::<u8>().add(at);
-                    let products =
-                        of_keys::<L>(k, bytes, q.add(g * UNITS * TILE), group.next[page].wrapping_add(at));
-                    let at = g * GROUP_TOKENS + first;
-                    let (scale, min) =
-                        (_mm512_loadu_ps(grids.scales.add(at)), _mm512_loadu_ps(grids.mins.add(at)));
-                    for l in 0..L {
-                        let sum = _mm512_set1_ps(*q_sums.add(g * LANES + l));
-                        scores[l] = _mm512_fmadd_ps(products[l], scale, scores[l]);
-                        scores[l] = _mm512_fmadd_ps(sum, min, scores[l]);
+                    let at = g * KV_GROUP / 2;
+                    let k = group.pages[i].k.as_ptr().cast::<u8>().add(at);
+                    let next = group.next[i].wrapping_add(g * UNITS * UNIT_LINES * ROW);
+                    let products = of_keys::<L>(k, bytes, q.add(g * UNITS * TILE), next);
+                    for half in 0..HALVES {
+                        let at = g * GROUP_TOKENS + i * BLOCK_TOKENS + half * LANES;
+                        let (scale, min) =
+                            (_mm512_loadu_ps(grids.scales.add(at)), _mm512_loadu_ps(grids.mins.add(at)));
+                        let scores = &mut scores[half];
+                        for l in 0..L {
+                            let sum = _mm512_set1_ps(*q_sums.add(g * LANES + l));
+                            scores[l] = _mm512_fmadd_ps(products[half][l], scale, scores[l]);
+                            scores[l] = _mm512_fmadd_ps(sum, min, scores[l]);
+                        }
                     }
                 }
             }
-            for l in 0..L {
-                // SAFETY: by the trait's contract.
-                unsafe { _mm512_storeu_ps(s.add(l * GROUP_TOKENS + first), scores[l]) };
+            for half in 0..HALVES {
+                for l in 0..L {
+                    let at = l * GROUP_TOKENS + i * BLOCK_TOKENS + half * LANES;
+                    // SAFETY: by the trait's contract.
+                    unsafe { _mm512_storeu_ps(s.add(at), scores[half][l]) };
+                }
             }
         }
     }
@@ -80,23 +90,22 @@ impl Few for Int4 {
     unsafe fn means<const L: usize>(group: &Group<'_, u16>, p: *const u8, means: *mut f32) {
         let d = group.shape.head_dim;
         for g in 0..group.shape.groups {
+            let mut words = [[_mm512_setzero_si512(); PAIRS]; PAGES];
             // SAFETY: by the trait's contract; a line has 64 bytes.
             unsafe {
-                let (p, means) = (p.add(g * SCORES / 2), means.add(g * KV_GROUP));
-                let mut sums = [[_mm512_setzero_ps(); L]; 4];
-                for c in 0..4 {
-                    for l in 0..L {
-                        sums[c][l] = _mm512_loadu_ps(means.add(l * d + c * LANES));
-                    }
-                }
                 for (i, page) in group.pages.iter().enumerate() {
+                    let lines = page.v[g * LINES * BLOCK_TOKENS..].as_ptr().cast::<u8>();
                     let next = group.next[i].wrapping_add(size_of_val(page.k) + g * LINES * ROW);
-                    add_values(page, g, next, p.add(i * ROW), &mut sums);
+                    words[i] = turned(lines, ROW, next);
                 }
-                for c in 0..4 {
-                    for l in 0..L {
-                        _mm512_storeu_ps(means.add(l * d + c * LANES), sums[c][l]);
-                    }
+                let (words, means) = (&words[..group.pages.len()], means.add(g * KV_GROUP));
+                let p = p.add(g * SCORES / 2);
+                // Sums of more would not stay in registers.
+                if L > 4 {
+                    add_values::<2, L>(words, 0, p, means, d);
+                    add_values::<2, L>(words, 2, p, means, d);
+                } else {
+                    add_values::<4, L>(words, 0, p, means, d);
                 }
             }
         }
@@ -134,31 +143,47 @@ unsafe fn scaled<const G: usize>(
     shrink
 }
 
-/// Products of 16 tokens' codes of a group of dims with `L` queries. `k`: the first token's, `bytes` from each to the next;
-/// `q`: a tile for each unit.
+/// Products of a page's codes of a group of dims with `L` queries. `k`: the first token's, `bytes` from each to the next;
+/// `q`: a tile for each unit; `next`: what is asked for meanwhile, as much as is read.
 ///
 /// # Safety
 /// As for [`Few::scores`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-unsafe fn of_keys<const L: usize>(k: *const u8, bytes: usize, q: *const u8, next: *const u8) -> [__m512; L] {
-    let mut sums = [[_mm512_setzero_ps(); L]; 1];
+unsafe fn of_keys<const L: usize>(
+    k: *const u8,
+    bytes: usize,
+    q: *const u8,
+    next: *const u8,
+) -> [[__m512; L]; HALVES] {
+    let mut sums = [[_mm512_setzero_ps(); L]; HALVES];
     for unit in 0..UNITS {
         // SAFETY: by this function's contract; a unit has 16 bytes.
         unsafe {
-            let words = turned_units(k.add(unit * 16), bytes, next.wrapping_add(unit * 16));
-            let mut pairs = [_mm512_setzero_si512(); PAIRS];
-            for w in 0..4 {
-                // Words `2 w` and `2 w + 1`; code `c` of word `i` is dim `8 c + i`.
-                pairs[w] = numbers(words[w]);
-                pairs[4 + w] = numbers(_mm512_srli_epi16::<4>(words[w]));
-                pairs[8 + w] = numbers(_mm512_srli_epi16::<8>(words[w]));
-                pairs[12 + w] = numbers(_mm512_srli_epi16::<12>(words[w]));
+            let mut words = [[_mm512_setzero_si512(); 4]; HALVES];
+            for half in 0..HALVES {
+                let at = half * LANES * bytes + unit * 16;
+                words[half] = turned_units(
+                    k.add(at),
+                    bytes,
+                    next.wrapping_add((2 * unit + half) * UNIT_LINES / 2 * ROW),
+                );
             }
-            multiply(&[pairs], q.add(unit * TILE), IN_TILE, &mut sums);
+            // Words `2 w` and `2 w + 1`; code `c` of word `i` is dim `8 c + i`.
+            for c in 0..CODES {
+                for w in 0..4 {
+                    let mut lines = [_mm512_setzero_si512(); HALVES];
+                    for half in 0..HALVES {
+                        lines[half] = numbers(words[half][w]);
+                        words[half][w] = _mm512_srli_epi16::<4>(words[half][w]);
+                    }
+                    let pair = q.add(unit * TILE + (4 * c + w) * IN_TILE.0);
+                    multiply_line(lines, pair, IN_TILE.1, &mut sums);
+                }
+            }
         }
     }
-    sums[0]
+    sums
 }
 
 /// A unit of each of 16 tokens: lane `t` of vector `w` is the `w`th 32 bits of token `t`.
@@ -170,12 +195,10 @@ unsafe fn of_keys<const L: usize>(k: *const u8, bytes: usize, q: *const u8, next
 unsafe fn turned_units(k: *const u8, bytes: usize, next: *const u8) -> [__m512i; 4] {
     let mut r = [_mm512_setzero_si512(); 4];
     for (i, r) in r.iter_mut().enumerate() {
+        fetch(next.wrapping_add(i * ROW));
         // Tokens `i`, `4 + i`, `8 + i` and `12 + i`.
-        // SAFETY: by this function's contract; a prefetch may name any address.
+        // SAFETY: by this function's contract.
         unsafe {
-            for j in 0..4 {
-                _mm_prefetch::<_MM_HINT_T1>(next.wrapping_add((4 * j + i) * bytes).cast());
-            }
             let unit = |j: usize| _mm_loadu_si128(k.add((4 * j + i) * bytes).cast());
             let low = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(unit(0)), unit(1));
             let high = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(unit(2)), unit(3));
@@ -192,32 +215,44 @@ unsafe fn turned_units(k: *const u8, bytes: usize, next: *const u8) -> [__m512i;
     ]
 }
 
-/// Adds a page's values of a group of dims, weighted by `p: [L][128]`, to `sums`: of the codes in each place of a word.
+/// Adds the values of a group of dims, weighted by `p: [L][128]`, to those of `means: [L][head_dim]` whose codes are in `P`
+/// places of a word from `first` on. `words`: of each page, turned round.
 ///
 /// # Safety
 /// As for [`Few::means`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-unsafe fn add_values<const L: usize>(
-    page: &Page<'_, u16>,
-    g: usize,
-    next: *const u8,
+unsafe fn add_values<const P: usize, const L: usize>(
+    words: &[[__m512i; PAIRS]],
+    first: usize,
     p: *const u8,
-    sums: &mut [[__m512; L]; 4],
+    means: *mut f32,
+    d: usize,
 ) {
     // SAFETY: by this function's contract.
     unsafe {
-        let lines = page.v[g * LINES * BLOCK_TOKENS..].as_ptr().cast::<u8>();
-        let words = turned(lines, ROW, next);
-        let [first, second, third, fourth] = sums;
-        let mut pairs = words;
-        for (place, sums) in [first, second, third, fourth].into_iter().enumerate() {
-            for (pairs, words) in pairs.iter_mut().zip(words) {
-                *pairs = numbers(_mm512_srl_epi16(words, _mm_cvtsi32_si128(4 * place as i32)));
+        let at = |c: usize, l: usize| means.add(l * d + (first + c) * LANES);
+        let mut sums = [[_mm512_setzero_ps(); L]; P];
+        for c in 0..P {
+            for l in 0..L {
+                sums[c][l] = _mm512_loadu_ps(at(c, l));
             }
-            let mut some = [*sums];
-            multiply(&[pairs], p, BY_QUERY, &mut some);
-            *sums = some[0];
+        }
+        for (i, words) in words.iter().enumerate() {
+            for pair in 0..PAIRS {
+                let mut codes = _mm512_srl_epi16(words[pair], _mm_cvtsi32_si128(4 * first as i32));
+                let mut lines = [_mm512_setzero_si512(); P];
+                for c in 0..P {
+                    lines[c] = numbers(codes);
+                    codes = _mm512_srli_epi16::<4>(codes);
+                }
+                multiply_line(lines, p.add(i * ROW + pair * BY_QUERY.0), BY_QUERY.1, &mut sums);
+            }
+        }
+        for c in 0..P {
+            for l in 0..L {
+                _mm512_storeu_ps(at(c, l), sums[c][l]);
+            }
         }
     }
 }

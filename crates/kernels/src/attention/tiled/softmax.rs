@@ -90,23 +90,22 @@ pub(super) struct Scaled<'a, const G: usize> {
     pub p: *mut u8,
     /// Of the values, `[G][128]`.
     pub grids: &'a Grids,
-    /// Sums of weights times minima, token `t` in number `t % 4`.
-    pub mins: [[__m512; 4]; G],
+    /// Sums of weights times minima, of token `t` in number `t % 16`.
+    pub mins: [[__m512; SUMS]; G],
 }
 
 impl<'a, const G: usize> Scaled<'a, G> {
     #[inline]
     #[target_feature(enable = "avx512f")]
     pub(super) fn new(p: *mut u8, grids: &'a Grids) -> Self {
-        Scaled { p, grids, mins: [[_mm512_setzero_ps(); 4]; G] }
+        Scaled { p, grids, mins: [[_mm512_setzero_ps(); SUMS]; G] }
     }
 
     /// What the minima of group `g` of dims add.
     #[inline]
     #[target_feature(enable = "avx512f")]
     pub(super) fn added(&self, g: usize) -> __m512 {
-        let [a, b, c, d] = self.mins[g];
-        _mm512_add_ps(_mm512_add_ps(a, b), _mm512_add_ps(c, d))
+        total(self.mins[g])
     }
 }
 
@@ -124,7 +123,8 @@ impl<const G: usize> Give for Scaled<'_, G> {
                 let to = self.p.add(g * SCORES / 2 + first * LANES * 2);
                 let mut scaled = y;
                 for i in 0..4 {
-                    self.mins[g][i] = _mm512_fmadd_ps(y[i], _mm512_set1_ps(*mins.add(i)), self.mins[g][i]);
+                    let sum = &mut self.mins[g][first % SUMS + i];
+                    *sum = _mm512_fmadd_ps(y[i], _mm512_set1_ps(*mins.add(i)), *sum);
                     scaled[i] = _mm512_mul_ps(y[i], _mm512_set1_ps(*scales.add(i)));
                 }
                 for i in 0..2 {

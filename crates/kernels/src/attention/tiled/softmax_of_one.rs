@@ -16,6 +16,11 @@ impl Sight {
         let steps = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
         SightOfOne { first, last, positions: _mm512_add_epi32(_mm512_set1_epi32(base), steps) }
     }
+
+    /// Whether the query of `lane` sees all of it.
+    fn is_full_of(&self, lane: usize, base: i32) -> bool {
+        self.first[lane] <= base && base + GROUP_TOKENS as i32 <= self.last[lane] + 1
+    }
 }
 
 /// The same for one query, and the positions of a group's first tokens, one in each lane.
@@ -26,10 +31,13 @@ struct SightOfOne {
 }
 
 impl SightOfOne {
-    /// Which of the group's `i`th 16 tokens are seen.
+    /// Which of the group's `i`th 16 tokens are seen; of a group that is `ALL` seen, all.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    fn mask(&self, i: usize) -> __mmask16 {
+    fn mask<const ALL: bool>(&self, i: usize) -> __mmask16 {
+        if ALL {
+            return !0;
+        }
         let positions = _mm512_add_epi32(self.positions, _mm512_set1_epi32(16 * i as i32));
         _mm512_cmple_epi32_mask(self.first, positions) & _mm512_cmple_epi32_mask(positions, self.last)
     }
@@ -62,22 +70,22 @@ impl GiveOne for OneAsTheyAre {
 pub(super) struct OneScaled<'a, const G: usize> {
     pub p: *mut u8,
     pub grids: &'a Grids,
-    mins: [__m128; G],
+    /// Sums of weights times minima.
+    mins: [__m512; G],
 }
 
 impl<'a, const G: usize> OneScaled<'a, G> {
     #[inline]
     #[target_feature(enable = "avx512f")]
     pub(super) fn new(p: *mut u8, grids: &'a Grids) -> Self {
-        OneScaled { p, grids, mins: [_mm_setzero_ps(); G] }
+        OneScaled { p, grids, mins: [_mm512_setzero_ps(); G] }
     }
 
     /// What the minima of group `g` of dims add.
     #[inline]
     #[target_feature(enable = "avx512f")]
     pub(super) fn added(&self, g: usize) -> f32 {
-        let pairs = _mm_add_ps(self.mins[g], _mm_permute_ps::<0b10_11_00_01>(self.mins[g]));
-        _mm_cvtss_f32(_mm_add_ps(pairs, _mm_permute_ps::<0b01_00_11_10>(pairs)))
+        total_of_lanes(self.mins[g])
     }
 }
 
@@ -93,28 +101,12 @@ impl<const G: usize> GiveOne for OneScaled<'_, G> {
                 unsafe {
                     let at = at + 16 * half;
                     scaled[half] = _mm512_mul_ps(y, _mm512_loadu_ps(self.grids.scales.add(at)));
-                    self.mins[g] = add_quads(y, self.grids.mins.add(at), self.mins[g]);
+                    self.mins[g] = _mm512_fmadd_ps(y, _mm512_loadu_ps(self.grids.mins.add(at)), self.mins[g]);
                 }
             }
             // SAFETY: `p` has room.
             unsafe { store_two(self.p.add(g * SCORES / 2 + first * 2), scaled) };
         }
-    }
-}
-
-/// Adds weights times `mins` of 16 tokens, four at a time.
-///
-/// # Safety
-/// The machine has AVX-512; `mins` has 16 numbers.
-#[inline]
-#[target_feature(enable = "avx512f,avx512dq,avx512vl")]
-unsafe fn add_quads(y: __m512, mins: *const f32, sum: __m128) -> __m128 {
-    // SAFETY: by this function's contract.
-    unsafe {
-        let sum = _mm_fmadd_ps(_mm512_castps512_ps128(y), _mm_loadu_ps(mins), sum);
-        let sum = _mm_fmadd_ps(_mm512_extractf32x4_ps::<1>(y), _mm_loadu_ps(mins.add(4)), sum);
-        let sum = _mm_fmadd_ps(_mm512_extractf32x4_ps::<2>(y), _mm_loadu_ps(mins.add(8)), sum);
-        _mm_fmadd_ps(_mm512_extractf32x4_ps::<3>(y), _mm_loadu_ps(mins.add(12)), sum)
     }
 }
 
@@ -148,25 +140,48 @@ pub(super) unsafe fn weights_of_one(
     assert!(s.len().is_multiple_of(32) && s.len() <= GROUP_TOKENS);
     let seen = sight.of_one(lane, base);
     let (s, _) = s.as_chunks::<LANES>();
+    let old = (totals.max[lane], totals.sum[lane]);
+    // SAFETY: by this function's contract.
+    let (max, sum, shrink) = unsafe {
+        if sight.is_full_of(lane, base) {
+            filled::<true>(s, c, &seen, old, give)
+        } else {
+            filled::<false>(s, c, &seen, old, give)
+        }
+    };
+    (totals.max[lane], totals.sum[lane]) = (max, sum);
+    (shrink != 1.0).then_some(shrink)
+}
+
+/// Gives the weights; the maximum and the sum after them, and what sums so far must be multiplied with.
+///
+/// # Safety
+/// As for [`weights_of_one`]; `ALL` of the tokens are seen, or some.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
+unsafe fn filled<const ALL: bool>(
+    s: &[[f32; LANES]],
+    c: f32,
+    seen: &SightOfOne,
+    (old, sum): (f32, f32),
+    give: &mut impl GiveOne,
+) -> (f32, f32, f32) {
     let mut largest = _mm512_set1_ps(f32::NEG_INFINITY);
     for (i, s) in s.iter().enumerate() {
-        largest = _mm512_mask_max_ps(largest, seen.mask(i), largest, row(s));
+        largest = _mm512_mask_max_ps(largest, seen.mask::<ALL>(i), largest, row(s));
     }
-    let (max, shrink) =
-        moved(_mm512_set1_ps(_mm512_reduce_max_ps(largest)), c, _mm512_set1_ps(totals.max[lane]));
+    let (max, shrink) = moved(_mm512_set1_ps(_mm512_reduce_max_ps(largest)), c, _mm512_set1_ps(old));
     let exp = Exp::new(c, max);
     let mut sums = _mm512_setzero_ps();
     for i in (0..s.len()).step_by(2) {
-        let first = _mm512_maskz_mov_ps(seen.mask(i), exp.of(row(&s[i])));
-        let second = _mm512_maskz_mov_ps(seen.mask(i + 1), exp.of(row(&s[i + 1])));
+        let first = _mm512_maskz_mov_ps(seen.mask::<ALL>(i), exp.of(row(&s[i])));
+        let second = _mm512_maskz_mov_ps(seen.mask::<ALL>(i + 1), exp.of(row(&s[i + 1])));
         sums = _mm512_add_ps(_mm512_add_ps(sums, first), second);
         // SAFETY: by this function's contract.
         unsafe { give.two(16 * i, [first, second]) };
     }
     let shrink = _mm512_cvtss_f32(shrink);
-    totals.max[lane] = _mm512_cvtss_f32(max);
-    totals.sum[lane] = totals.sum[lane].mul_add(shrink, total_of_lanes(sums));
-    (shrink != 1.0).then_some(shrink)
+    (_mm512_cvtss_f32(max), sum.mul_add(shrink, total_of_lanes(sums)), shrink)
 }
 
 /// The sum of all lanes: the later half on the earlier, four times.
