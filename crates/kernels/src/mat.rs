@@ -160,6 +160,12 @@ impl<T> SharedRows<'_, T> {
 }
 
 impl<T> SharedRows<'_, T> {
+    /// Where an element is, if there is one.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn at(&self, row: usize, col: usize) -> *const T {
+        self.data.wrapping_add(row * self.stride + col)
+    }
+
     /// Columns `cols` of row `row`, to read.
     ///
     /// # Safety

@@ -4,6 +4,8 @@
 //! that family's vector code with the same bits.
 
 #[cfg(target_arch = "x86_64")]
+mod claim;
+#[cfg(target_arch = "x86_64")]
 mod wide;
 
 use half::bf16;

@@ -7,7 +7,7 @@
 //!       for band                       streamed from L2: 12 rows x 32 outputs of sums in registers
 //! ```
 //!
-//! What one core packs and another reads costs more than weights that both read. So from some bands for each worker on,
+//! What one core packs and another reads costs more than weights that both read. So from some rows for each worker on,
 //! workers have blocks of their own, and who has no more takes panels of another's; few workers, or a few rows, are
 //! packed by each for itself.
 //!
@@ -36,6 +36,8 @@ use plan::{Packing, Plan};
 pub(crate) use product::multiply_registers;
 use product::{Fetch, PANELS, ROW_BYTES, ROWS, Start, multiply};
 
+/// Panels for each worker from which on it takes two at a time: results of two of a gated layer share lines of memory.
+const ENOUGH: usize = 16;
 /// How far ahead of their use weights are fetched that are used once.
 const AHEAD_BYTES: usize = 1024;
 /// How much of the chunk that follows is fetched while a band passes: a line for each pair of k.
@@ -165,10 +167,11 @@ impl<S: PanelSource> Job<'_, S> {
     unsafe fn take(&self, block: usize, place: usize, hands: &mut Hands<'_>) {
         let (plan, panels) = (self.plan, self.w.held_panels());
         let progress = &self.progress[block];
+        let grain = if panels >= ENOUGH * plan.workers { PANELS } else { plan.at_once };
         let streamed = plan.chunks == 1 && S::STORED_AS_TILES && plan.bands_of(block).len() == 1;
         loop {
-            let first = progress.taken.fetch_add(plan.at_once, Ordering::Relaxed);
-            let mine = first..(first + plan.at_once).min(panels);
+            let first = progress.taken.fetch_add(grain, Ordering::Relaxed);
+            let mine = first..(first + grain).min(panels);
             if mine.is_empty() {
                 break;
             }
@@ -177,7 +180,9 @@ impl<S: PanelSource> Job<'_, S> {
             unsafe {
                 let x = self.packed.read(place, 0..self.packed.cols());
                 if streamed {
-                    self.stream(block, x, mine, hands);
+                    for panel in mine.clone().step_by(plan.at_once) {
+                        self.stream(block, x, panel..(panel + plan.at_once).min(mine.end), hands);
+                    }
                 } else {
                     mine.for_each(|panel| self.panel(block, x, panel, hands));
                 }
@@ -211,7 +216,9 @@ impl<S: PanelSource> Job<'_, S> {
         let mut w = [std::ptr::null(); PANELS];
         let mut sums = [std::ptr::null_mut(); PANELS];
         for (i, held) in held.clone().enumerate() {
-            w[i] = self.w.held_panel(held).1.as_ptr();
+            let (panel, stored) = self.w.held_panel(held);
+            self.epilogue.claim(panel, rows.clone());
+            w[i] = stored.as_ptr();
             sums[i] = hands.sums[i * ROWS..][..ROWS].as_mut_ptr();
         }
         macro_rules! products {
@@ -280,6 +287,9 @@ impl<S: PanelSource> Job<'_, S> {
                 let more = S::STORED_AS_TILES && next < end;
                 let fetch = if more { Fetch { at: [next], step: 64 } } else { Fetch { at: [x], step: 0 } };
                 next = next.wrapping_add(groups.len() * BYTES_IN_A_BAND);
+                if chunk + 1 == plan.chunks {
+                    self.epilogue.claim(panel, rows.clone());
+                }
                 // SAFETY: the block holds the band's rows of every group, `tiles` gave a pair for each.
                 unsafe { multiply_band(rows.len(), start, x, w, groups.len(), sums.as_mut_ptr(), fetch) };
                 if chunk + 1 == plan.chunks {

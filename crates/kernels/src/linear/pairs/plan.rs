@@ -9,8 +9,8 @@ use crate::linear::pack::GROUP;
 const CHUNK_GROUPS: usize = 8;
 /// Bytes of x that a block of rows may take: half of an L2 of 1 MB.
 const BLOCK_BYTES: usize = 512 << 10;
-/// Bands of x for each worker from which on rows are shared out, not panels: enough to hide that each reads all weights.
-const OWN_BANDS: usize = 5;
+/// Rows of x for each worker from which on rows are shared out, not panels: enough to hide that each reads all weights.
+const OWN_ROWS: usize = 24;
 /// Workers up to which each packs all of x for itself: packing costs as much as two thirds of a panel, and three times
 /// that where what one core packs is read by another, and the other way round at the next product.
 const ALONE_WORKERS: usize = 2;
@@ -30,6 +30,8 @@ pub(super) enum Packing {
 #[derive(Debug)]
 pub(super) struct Plan {
     rows: usize,
+    /// Who multiplies.
+    pub(super) workers: usize,
     /// Groups of 32 k.
     pub(super) groups: usize,
     /// Who packs x, and for whom.
@@ -55,7 +57,7 @@ impl Plan {
         let most = (BLOCK_BYTES / (groups * GROUP * 2).max(1) / ROWS).max(1);
         let all = rows.div_ceil(ROWS);
         let packing = match workers {
-            2.. if all >= OWN_BANDS * workers => Packing::Apart,
+            2.. if rows >= OWN_ROWS * workers => Packing::Apart,
             _ if all == 1 || workers <= ALONE_WORKERS => Packing::Alone,
             _ => Packing::Together,
         };
@@ -66,7 +68,18 @@ impl Plan {
         let blocks = owners * each.div_ceil(bands.max(1));
         let at_once = if all == 1 && streamed { (ROWS / rows.max(1)).clamp(1, PANELS) } else { 1 };
         let chunks = if all == 1 && streamed { 1 } else { groups.div_ceil(CHUNK_GROUPS).max(1) };
-        Plan { rows, groups, packing, owners, places, blocks, bands: bands * blocks, chunks, at_once }
+        Plan {
+            rows,
+            workers,
+            groups,
+            packing,
+            owners,
+            places,
+            blocks,
+            bands: bands * blocks,
+            chunks,
+            at_once,
+        }
     }
 
     /// Part `i` of `n` things that are cut into `of`, sizes differing by at most one.
