@@ -197,6 +197,11 @@ fn blocks_of_rows_and_panels_and_chunks_of_k() {
         // Several blocks that all share, and several of each worker's own.
         Case::new(Format::Bf16, (100, 96, 10_000), Kind::StoreBf16, false),
         Case::new(Format::Bf16, (420, 64, 8_000), Kind::StoreF32, true),
+        // So many panels that several are taken at a time, and one is left over: few rows, some, and many.
+        Case::new(Format::Bf16, (2, 1_060, 70), Kind::AddF32, true),
+        Case::new(Format::Bf16, (9, 1_060, 64), Kind::StoreF32, false),
+        Case::new(Format::Bf16, (9, 520, 96), Kind::GatedBf16(Activation::Silu), true),
+        Case::new(Format::Bf16, (30, 1_060, 300), Kind::StoreBf16, true),
     ];
     for case in cases {
         let expected = expected(&Team::new(2), &case);
