@@ -1,8 +1,9 @@
 //! Speed of linear layers with narrow weights: stored bytes per second, against reading as many bytes.
 //!
-//! `cargo run --release -p kernels --example quant [ISA] [FORMAT..]`; `THREADS`, `MIB` (of weights) and `INT` (x rounded
-//! to 8 or 16 bits) are read from the environment. Every call multiplies the next of many copies, so that weights come from memory. Times
-//! are those of a whole call; the least and the tenth percentile are shown, for machines with other work to do.
+//! `cargo run --release -p kernels --example quant [ISA] [FORMAT..]`; `THREADS`, `MIB` (of weights), `INT` (x rounded to
+//! 8 or 16 bits) and `ROWS` (of x, only so many) are read from the environment. Every call multiplies the next of many
+//! copies, so that weights come from memory. Times are those of a whole call; the least and the tenth percentile are
+//! shown, for machines with other work to do.
 
 use std::time::Instant;
 
@@ -74,7 +75,8 @@ fn run(team: &Team, isa: Isa, format: Narrow, name: &str, n: usize, k: usize, by
         })
         .collect();
     print!("{name:18}");
-    for rows in ROWS {
+    let only = setting("ROWS", 0);
+    for rows in ROWS.into_iter().filter(|rows| only == 0 || only == *rows) {
         let x = vec![bf16::from_f32(0.5); rows * k];
         let mut y = vec![0.0; rows * n];
         let speed = time(&weights, size, |w| {

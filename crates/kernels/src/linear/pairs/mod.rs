@@ -33,8 +33,8 @@ use crate::mat::{Mat, MatMut, SharedRows};
 use crate::scratch::with_scratch;
 use crate::team::{Team, Worker};
 use plan::{Packing, Plan};
-pub(crate) use product::multiply_registers;
 use product::{Fetch, PANELS, ROW_BYTES, ROWS, Start, multiply};
+pub(crate) use product::{add_pairs, multiply_registers};
 
 /// Panels for each worker from which on it takes two at a time: results of two of a gated layer share lines of memory.
 const ENOUGH: usize = 16;

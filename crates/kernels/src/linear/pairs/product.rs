@@ -88,7 +88,7 @@ pub(super) unsafe fn multiply<const R: usize, const P: usize, const LINES: usize
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bf16")]
-fn add_pairs(sum: __m512, x: __m512i, w: __m512i) -> __m512 {
+pub(crate) fn add_pairs(sum: __m512, x: __m512i, w: __m512i) -> __m512 {
     // SAFETY: 512 bits of plain numbers either way.
     let (x, w) =
         unsafe { (std::mem::transmute::<__m512i, __m512bh>(x), std::mem::transmute::<__m512i, __m512bh>(w)) };

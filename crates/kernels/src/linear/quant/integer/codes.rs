@@ -4,6 +4,8 @@
 //! step of 4 k (8) · row (16) · k (4)      64 bytes a step: 16 rows, each a word of 32 bits
 //! ```
 
+pub(super) mod wide;
+
 use std::arch::x86_64::*;
 
 use super::super::plan::{CodeOrder, Layout};

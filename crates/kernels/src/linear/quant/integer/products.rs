@@ -1,6 +1,8 @@
 //! Sums of products of bytes: a step is four k of all rows of a tile, each sum of which stays in a place of its own.
 
 mod avx2;
+// Loops over rows and vectors run over registers: their indices are clearer than zipped iterators.
+#[allow(clippy::needless_range_loop)]
 mod vnni;
 
 use std::ops::Range;
@@ -9,8 +11,7 @@ use half::bf16;
 
 use super::super::Narrow;
 use super::super::plan::{GROUP, Layout, PANEL, with_layout};
-use super::super::x86::{Affine, affine, fetch};
-use super::codes::{self, TILE_CODES};
+use super::codes;
 use super::rounded::avx2::round;
 use super::rounded::{Bits, Group};
 use crate::Isa;
@@ -22,6 +23,11 @@ use crate::team::{Team, Worker};
 
 /// Groups whose codes and scales are made at once: a quarter of a small L1.
 const CHUNK: usize = 4;
+/// Room for a chunk of either family.
+const CHUNK_BYTES: usize = {
+    let (narrow, wide) = (size_of::<avx2::Chunk>(), size_of::<vnni::Chunk>());
+    if narrow > wide { narrow } else { wide }
+};
 /// Bytes of rounded x at once, of which each worker reads all for each of its panels.
 const BLOCK_BYTES: usize = 2 << 20;
 /// Rows of a block, whose sums stay in L1 or near it.
@@ -63,7 +69,7 @@ fn run_layout<L: Layout, const BYTES: usize>(
         let mut numbers = MatMut::new(numbers, groups, block);
         let numbers = &numbers.shared();
         team.run(|worker| {
-            with_scratch(size_of::<Chunk>() + block * size_of::<Sums>(), |scratch| {
+            with_scratch(CHUNK_BYTES + block * size_of::<Sums>(), |scratch| {
                 for first in (0..x.rows()).step_by(block) {
                     let rows = first..(first + block).min(x.rows());
                     let job = Job { x: x.slice_rows(rows), first_row: first, w, epilogue, groups, wide };
@@ -91,13 +97,6 @@ struct Job<'a> {
     groups: usize,
     /// By vectors of 512 bits.
     wide: bool,
-}
-
-/// What is made of a panel's chunk: codes, and scales and mins, of both tiles.
-#[repr(C, align(64))]
-struct Chunk {
-    codes: [[[u8; TILE_CODES]; 2]; CHUNK],
-    affine: [[Affine; 2]; CHUNK],
 }
 
 impl Job<'_> {
@@ -130,15 +129,13 @@ impl Job<'_> {
         scratch: &mut [u8],
     ) {
         assert!(scratch.as_ptr().addr().is_multiple_of(64));
-        let (chunk, sums) = scratch.split_at_mut(size_of::<Chunk>());
-        // SAFETY: as long and as aligned as a chunk wants, which any bytes are.
-        let chunk = unsafe { &mut *chunk.as_mut_ptr().cast::<Chunk>() };
+        let (chunk, sums) = scratch.split_at_mut(CHUNK_BYTES);
         let sums: &mut [Sums] = bytemuck::cast_slice_mut(&mut sums[..self.x.rows() * size_of::<Sums>()]);
         for (panel, stored) in worker.share(self.w.held_panels()).map(|i| self.w.held_panel(i)) {
             sums.fill([0.0; PANEL]);
             // SAFETY: the caller's; nobody else has this panel.
             unsafe {
-                self.panel::<L, BYTES>(stored, numbers, sums, chunk);
+                self.panel::<L, BYTES>(stored, numbers, sums, chunk.as_mut_ptr());
                 self.epilogue.finish(panel, self.first_row, sums);
             }
         }
@@ -152,49 +149,18 @@ impl Job<'_> {
         stored: &[u8],
         numbers: &SharedRows<'_, Group<BYTES>>,
         sums: &mut [Sums],
-        chunk: &mut Chunk,
+        chunk: *mut u8,
     ) {
         assert!(L::PLAN.panel_bytes(self.groups * GROUP) <= stored.len() && sums.len() <= numbers.cols());
-        for first in (0..self.groups).step_by(CHUNK) {
-            let groups = CHUNK.min(self.groups - first);
-            for i in 0..groups {
-                // SAFETY: the panel holds the group.
-                unsafe { read::<L>(stored.as_ptr(), first + i, &mut chunk.codes[i], &mut chunk.affine[i]) };
+        // SAFETY: the caller's; the panel holds the groups, the numbers all of them for these rows; scratch is as aligned as
+        // a chunk wants, which any bytes are.
+        unsafe {
+            let x = (numbers.read(0, 0..0).as_ptr(), numbers.cols());
+            if self.wide {
+                vnni::add::<L, BYTES>(stored.as_ptr(), self.groups, x, sums, &mut *chunk.cast());
+            } else {
+                avx2::add::<L, BYTES>(stored.as_ptr(), self.groups, x, sums, &mut *chunk.cast());
             }
-            // SAFETY: the caller's; the numbers hold these groups and rows.
-            unsafe {
-                let x = (numbers.read(0, 0..0).as_ptr().add(first * numbers.cols()), numbers.cols());
-                if self.wide {
-                    vnni::add::<L, BYTES>(chunk, groups, x, sums);
-                } else {
-                    avx2::add::<L, BYTES>(chunk, groups, x, sums);
-                }
-            }
-        }
-    }
-}
-
-/// Codes and scales of a group of a panel.
-///
-/// # Safety
-/// The machine has these features; the panel holds the group.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn read<L: Layout>(
-    panel: *const u8,
-    group: usize,
-    codes: &mut [[u8; TILE_CODES]; 2],
-    scales: &mut [Affine; 2],
-) {
-    let place = L::PLAN.locate(group);
-    // SAFETY: planes and scales lie in the group and its unit; a fetch cannot fault.
-    unsafe {
-        fetch(panel.add(place.group), L::PLAN.group_bytes());
-        for tile in 0..2 {
-            let (low, high) = L::PLAN.planes(tile);
-            let (low, high) = (panel.add(place.group + low), panel.add(place.group + high));
-            codes::write::<L>(low, high, codes[tile].as_mut_ptr());
-            scales[tile] = affine::<L>(panel.add(place.unit), panel.add(place.group), tile);
         }
     }
 }

@@ -6,14 +6,19 @@ use std::ops::Range;
 use half::bf16;
 
 use super::super::plan::{CodeOrder, GROUP, Layout, PANEL, Sub, TILE};
-use super::rows;
+use super::bytes;
 
 /// Values of a tile.
 pub(super) const VALUES: usize = TILE * GROUP;
 
+/// Lines of a tile in eight k: 16 rows of a pair of k each.
+pub(super) const LINES: usize = 4;
+/// Eights of k in a group.
+pub(super) const EIGHTS: usize = 4;
+
 /// Scale and min of a tile for both 16 k of a group, each row's twice beside each other: rows 0-7, then 8-15.
 #[derive(Clone, Copy)]
-struct Affine {
+pub(super) struct Affine {
     scale: [[__m512; 2]; 2],
     min: [[__m512; 2]; 2],
 }
@@ -22,42 +27,95 @@ struct Affine {
 ///
 /// # Safety
 /// The machine has these features; `panel` holds the groups and `out` has room for their tiles.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx512vbmi")]
 pub(super) unsafe fn expand<L: Layout>(panel: &[u8], groups: Range<usize>, out: &mut [bf16]) {
     assert!(L::PLAN.panel_bytes(groups.end * GROUP) <= panel.len());
     assert!(groups.len() * 2 * VALUES <= out.len());
     let (panel, out) = (panel.as_ptr(), out.as_mut_ptr());
-    // SAFETY: this function's own contract, and the two lengths above.
-    unsafe {
-        match L::PLAN.order() {
-            CodeOrder::ByRow => rows::expand::<L>(panel, groups, out),
-            CodeOrder::ByLine => {
-                for (i, group) in groups.enumerate() {
-                    expand_group::<L>(panel, group, out.add(2 * i * VALUES));
+    for (i, group) in groups.enumerate() {
+        // SAFETY: this function's own contract, and the two lengths above.
+        unsafe { expand_group::<L>(panel, group, out.add(2 * i * VALUES)) };
+    }
+}
+
+/// Expands one group to its two tiles.
+///
+/// # Safety
+/// As [`expand`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx512vbmi")]
+pub(super) unsafe fn expand_group<L: Layout>(panel: *const u8, group: usize, out: *mut bf16) {
+    for tile in 0..2 {
+        // SAFETY: a tile is four times four lines of 16 rows of two k; the rest is the caller's.
+        unsafe {
+            let affine = Affine::read::<L>(panel, group, tile);
+            for eight in 0..EIGHTS {
+                let out = out.add(tile * VALUES + eight * LINES * 2 * TILE).cast::<__m512i>();
+                for (i, line) in lines::<L>(panel, group, (tile, eight), &affine).into_iter().enumerate() {
+                    _mm512_storeu_si512(out.add(i), line);
                 }
             }
         }
     }
 }
 
-/// Expands one group to its two tiles, for formats by line.
+/// Those of rows 0-7 and of rows 8-15 in 16 k.
+#[derive(Clone, Copy)]
+pub(super) struct Rows {
+    scale: [__m512; 2],
+    min: [__m512; 2],
+}
+
+impl Rows {
+    /// Values of codes, or of what stands for them.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn of(&self, codes: [__m512; 2]) -> [__m512; 2] {
+        let value = |i: usize| _mm512_fmadd_ps(codes[i], self.scale[i], self.min[i]);
+        [value(0), value(1)]
+    }
+}
+
+impl Affine {
+    /// Those of a tile in a group.
+    ///
+    /// # Safety
+    /// The machine has these features; `panel` holds the group.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx512vbmi")]
+    pub(super) unsafe fn read<L: Layout>(panel: *const u8, group: usize, tile: usize) -> Affine {
+        let place = L::PLAN.locate(group);
+        // SAFETY: unit and group lie in the panel.
+        let [scale, mut min] = unsafe { by_row::<L>(panel.add(place.unit), panel.add(place.group), tile) };
+        if const { bytes::zero_in_min::<L>() } {
+            let zero = _mm512_set1_ps(-const { bytes::zero::<L>() });
+            min = [_mm512_mul_ps(scale[0], zero), _mm512_mul_ps(scale[1], zero)];
+        }
+        Affine { scale: [twice(scale[0]), twice(scale[1])], min: [twice(min[0]), twice(min[1])] }
+    }
+}
+
+/// The lines of a tile in eight k of a group.
 ///
 /// # Safety
-/// As [`expand`].
+/// The machine has these features; `panel` holds the group.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-pub(super) unsafe fn expand_group<L: Layout>(panel: *const u8, group: usize, out: *mut bf16) {
-    let plan = &L::PLAN;
-    let place = plan.locate(group);
-    for tile in 0..2 {
-        let (low, high) = plan.planes(tile);
-        // SAFETY: unit, group and planes lie in the panel, and the tiles in `out`: the caller's.
-        unsafe {
-            let [scale, min] = by_row::<L>(panel.add(place.unit), panel.add(place.group), tile);
-            let affine =
-                Affine { scale: [twice(scale[0]), twice(scale[1])], min: [twice(min[0]), twice(min[1])] };
-            let (low, high) = (panel.add(place.group + low), panel.add(place.group + high));
-            one_tile::<L>(low, high, &affine, out.add(tile * VALUES));
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx512vbmi")]
+pub(super) unsafe fn lines<L: Layout>(
+    panel: *const u8,
+    group: usize,
+    (tile, eight): (usize, usize),
+    affine: &Affine,
+) -> [__m512i; LINES] {
+    let (low, high) = L::PLAN.planes(tile);
+    let affine = Rows { scale: affine.scale[eight / 2], min: affine.min[eight / 2] };
+    // SAFETY: the planes lie in the panel.
+    unsafe {
+        let panel = panel.add(L::PLAN.locate(group).group);
+        match (L::PLAN.order(), L::PLAN.low_bits) {
+            (CodeOrder::ByRow, _) => bytes::of_nibbles::<L>(panel.add(low), eight, affine),
+            (CodeOrder::ByLine, 8) => bytes::of_bytes::<L>(panel.add(low), eight, affine),
+            (CodeOrder::ByLine, _) => of_planes::<L>(panel.add(low), panel.add(high), eight, affine),
         }
     }
 }
@@ -67,8 +125,12 @@ pub(super) unsafe fn expand_group<L: Layout>(panel: *const u8, group: usize, out
 /// # Safety
 /// `unit` and `group` point at a unit and a group of a panel.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-pub(super) unsafe fn by_row<L: Layout>(unit: *const u8, group: *const u8, tile: usize) -> [[__m512; 2]; 2] {
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(in crate::linear::quant) unsafe fn by_row<L: Layout>(
+    unit: *const u8,
+    group: *const u8,
+    tile: usize,
+) -> [[__m512; 2]; 2] {
     let plan = &L::PLAN;
     // SAFETY: the words of 16 rows follow at 32 bytes a tile, the mins 64 bytes after the scales.
     let d = unsafe { words::<L>(unit.add(32 * tile)) };
@@ -111,7 +173,7 @@ pub(super) unsafe fn by_row<L: Layout>(unit: *const u8, group: *const u8, tile: 
 /// # Safety
 /// 32 bytes can be read at `at`.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn words<L: Layout>(at: *const u8) -> __m512 {
     // SAFETY: the caller's.
     let words = unsafe { _mm256_loadu_si256(at.cast()) };
@@ -120,6 +182,14 @@ unsafe fn words<L: Layout>(at: *const u8) -> __m512 {
     } else {
         _mm512_cvtph_ps(words)
     }
+}
+
+/// Floats rounded to bf16, the first before the second.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bf16")]
+pub(super) fn in_bf16(values: [__m512; 2]) -> __m512i {
+    // SAFETY: both are 512 bits of plain numbers.
+    unsafe { std::mem::transmute(_mm512_cvtne2ps_pbh(values[1], values[0])) }
 }
 
 /// Each lane twice: rows 0 to 7, and 8 to 15.
@@ -131,23 +201,26 @@ fn twice(v: __m512) -> [__m512; 2] {
     [_mm512_permutexvar_ps(first, v), _mm512_permutexvar_ps(second, v)]
 }
 
+/// Codes of planes of bits.
+///
 /// # Safety
-/// `low` and `high` point at a tile's planes, `out` at room for its values.
+/// The machine has these features; both point at a tile's planes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-unsafe fn one_tile<L: Layout>(low: *const u8, high: *const u8, affine: &Affine, out: *mut bf16) {
-    for half in 0..2 {
-        let (scale, min) = (affine.scale[half], affine.min[half]);
-        for line in 8 * half..8 * half + 8 {
-            // SAFETY: 32 half-vectors lie in the planes, 16 lines in the tile.
-            unsafe {
-                let first = _mm512_fmadd_ps(codes::<L>(low, high, 2 * line), scale[0], min[0]);
-                let second = _mm512_fmadd_ps(codes::<L>(low, high, 2 * line + 1), scale[1], min[1]);
-                let rounded: __m512i = std::mem::transmute(_mm512_cvtne2ps_pbh(second, first));
-                _mm512_storeu_si512(out.add(2 * TILE * line).cast(), rounded);
-            }
-        }
+unsafe fn of_planes<L: Layout>(
+    low: *const u8,
+    high: *const u8,
+    eight: usize,
+    affine: Rows,
+) -> [__m512i; LINES] {
+    let mut lines = [_mm512_setzero_si512(); LINES];
+    for (i, line) in lines.iter_mut().enumerate() {
+        let at = 2 * (LINES * eight + i);
+        // SAFETY: 32 half-vectors lie in the planes.
+        let codes = unsafe { [codes::<L>(low, high, at), codes::<L>(low, high, at + 1)] };
+        *line = in_bf16(affine.of(codes));
     }
+    lines
 }
 
 /// The codes of one half-vector, as floats.

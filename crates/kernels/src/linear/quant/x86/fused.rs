@@ -79,7 +79,7 @@ impl Job<'_> {
         (block, (self.x.rows() - block * TILE).min(TILE))
     }
 
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx512vbmi,avx2,fma")]
     unsafe fn work<L: Layout>(&self, worker: &Worker<'_>, x: *const u32) {
         let registers = Registers::new(self.x.rows());
         let mut ring = [const { Rows::new() }; RING_TILES];
@@ -107,7 +107,7 @@ impl Job<'_> {
 
     /// One or two panels by one or two blocks of 16 rows of x (not two of both).
     #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx512vbmi,avx2,fma")]
     unsafe fn panels<L: Layout, const PANELS: usize, const BLOCKS: usize, const SYMMETRIC: bool>(
         &self,
         registers: &Registers,
@@ -149,7 +149,7 @@ impl Job<'_> {
 
     /// Expands both tiles of a group, with the scales that were read before, and reads those of the next group.
     #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx512vbmi,avx2,fma")]
     unsafe fn expand<L: Layout, const SYMMETRIC: bool>(
         &self,
         stored: *const u8,
@@ -184,9 +184,15 @@ fn put_pairs<'a>(x: &[bf16], out: impl Iterator<Item = &'a mut u32>) {
 /// Asks for the bytes that will be expanded some groups later.
 #[inline(always)]
 pub(in crate::linear::quant) fn fetch(codes: *const u8, bytes: usize) {
+    fetch_at(codes.wrapping_add(AHEAD_BYTES), bytes);
+}
+
+/// Asks for these bytes.
+#[inline(always)]
+pub(in crate::linear::quant) fn fetch_at(from: *const u8, bytes: usize) {
     for at in (0..bytes).step_by(64) {
         // SAFETY: a prefetch cannot fault, wherever it points.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(codes.wrapping_add(AHEAD_BYTES + at).cast()) };
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(at).cast()) };
     }
 }
 

@@ -52,7 +52,7 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx512vbmi,avx2,fma")]
     unsafe fn work<L: Layout>(&self, worker: &Worker<'_>) {
         let registers = Registers::new(self.rows);
         let mut ring = Ring([bf16::ZERO; RING_TILES * VALUES]);
@@ -75,7 +75,7 @@ impl Job<'_> {
     }
 
     /// One or two panels by one or two blocks of 16 rows of x (not two of both).
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx512vbmi,avx2,fma")]
     unsafe fn panels<L: Layout, const PANELS: usize, const BLOCKS: usize>(
         &self,
         registers: &Registers,

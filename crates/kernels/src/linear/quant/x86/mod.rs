@@ -1,10 +1,14 @@
-//! Expanding by vectors: AVX-512 with its bf16 conversion where there is one, else AVX2.
+//! Expanding by vectors: AVX-512 with its bf16 conversion and permutations of bytes where it has them, else AVX2.
 
 mod avx2;
 mod avx2_rows;
 mod avx512;
+mod bytes;
 mod fused;
 mod lines;
+// Loops over rows and vectors run over registers: their indices are clearer than zipped iterators.
+#[allow(clippy::needless_range_loop)]
+mod pairs;
 mod rows;
 
 use std::ops::Range;
@@ -13,7 +17,9 @@ use half::bf16;
 
 pub(super) use avx2::{Affine, affine};
 pub(super) use avx2_rows::{codes_of_rows, halves, store_lines};
-pub(super) use fused::fetch;
+pub(super) use avx512::by_row;
+pub(super) use bytes::eight_k_by_row;
+pub(super) use fused::{fetch, fetch_at};
 
 use super::Narrow;
 use super::plan::{CodeOrder, Plan, with_layout};
@@ -33,25 +39,34 @@ pub(super) fn multiply(
     w: &Weight<'_>,
     epilogue: &Epilogue<'_>,
 ) -> bool {
-    let fused =
-        isa == Isa::Amx && is_x86_feature_detected!("avx512bf16") && x.rows() <= fused::ROWS_MAX && w.k() > 0;
-    if fused {
-        match Plan::of(format).order() {
-            CodeOrder::ByRow => {
-                with_layout!(format, [Int4, Q4_0, Q4_1, Q4K], L => fused::run::<L>(team, x, w, epilogue));
-            }
-            CodeOrder::ByLine => {
-                with_layout!(format, [Int8, Q8_0, Q5_0, Q5_1, Q2K, Q3K, Q5K, Q6K],
-                    L => lines::run::<L>(team, x, w, epilogue));
-            }
-        }
+    if w.k() == 0 || !wide(isa) {
+        return false;
     }
-    fused
+    match (isa, Plan::of(format).order()) {
+        (Isa::Amx, CodeOrder::ByRow) if x.rows() <= fused::ROWS_MAX => {
+            with_layout!(format, [Int4, Q4_0, Q4_1, Q4K], L => fused::run::<L>(team, x, w, epilogue));
+        }
+        (Isa::Amx, CodeOrder::ByLine) if x.rows() <= fused::ROWS_MAX => {
+            with_layout!(format, [Int8, Q8_0, Q5_0, Q5_1, Q2K, Q3K, Q5K, Q6K],
+                L => lines::run::<L>(team, x, w, epilogue));
+        }
+        (Isa::Avx512Bf16, _) if x.rows() <= pairs::ROWS_MAX => {
+            with_layout!(format, [Int8, Int4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K],
+                L => pairs::run::<L>(team, x, w, epilogue));
+        }
+        _ => return false,
+    }
+    true
+}
+
+/// Whether `isa` comes with what wide vectors need beside AVX-512.
+fn wide(isa: Isa) -> bool {
+    isa >= Isa::Avx512 && is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512vbmi")
 }
 
 /// Expands `groups` of a panel; see [`expand`](super::expand()), which has checked the lengths.
 pub(super) fn expand(isa: Isa, format: Narrow, panel: &[u8], groups: Range<usize>, out: &mut [bf16]) {
-    let wide = isa >= Isa::Avx512 && is_x86_feature_detected!("avx512bf16");
+    let wide = wide(isa);
     with_layout!(format, [Int8, Int4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K], L => {
         // SAFETY: every `isa` above scalar has the instructions of AVX2, and the test above tells of the others.
         unsafe {

@@ -2,12 +2,9 @@
 //! a group, and one permutation of words looks up the row's 32 k.
 
 use std::arch::x86_64::*;
-use std::ops::Range;
-
-use half::bf16;
 
 use super::super::plan::{Layout, TILE};
-use super::avx512::{VALUES, by_row};
+use super::avx512::by_row;
 
 /// One tile by rows: 16 rows of 32 k in bf16.
 #[repr(align(64))]
@@ -52,27 +49,6 @@ impl Rows {
     pub(super) const fn new() -> Rows {
         // SAFETY: a vector of integers may have any bits.
         unsafe { std::mem::zeroed() }
-    }
-}
-
-/// Expands `groups` of a panel to VNNI tiles.
-///
-/// # Safety
-/// The machine has these features; `panel` holds the groups and `out` has room for their tiles.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-pub(super) unsafe fn expand<L: Layout>(panel: *const u8, groups: Range<usize>, out: *mut bf16) {
-    let mut rows = Rows::new();
-    let mut affine = Affine::new();
-    for (i, group) in groups.enumerate() {
-        // SAFETY: the caller's; `rows` is one tile.
-        unsafe {
-            affine.read::<L>(panel, group);
-            let codes = panel.add(L::PLAN.locate(group).group + L::PLAN.planes(0).0);
-            for tile in 0..2 {
-                write_rows::<false>(&affine, codes, tile, rows.0.as_mut_ptr());
-                transpose(&rows, out.add((2 * i + tile) * VALUES).cast(), 1);
-            }
-        }
     }
 }
 

@@ -4,22 +4,79 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::super::super::plan::{GROUP, Layout, TILE};
-use super::super::codes::{EIGHT_ROWS, STEP, TILE_CODES};
+use super::super::super::x86::{Affine, affine, fetch};
+use super::super::codes::{self, EIGHT_ROWS, STEP, TILE_CODES};
 use super::super::rounded::{Group, UPPER};
-use super::{CHUNK, Chunk};
+use super::CHUNK;
 use crate::linear::epilogue::Sums;
 
 /// Rows of x at once, which share the loads of codes: half as many where a number is two bytes.
 const ROWS: usize = 4;
 
-/// Adds a chunk's products to the sums of all rows of x. `x` points at the first of them in the first group, and the groups
+/// What is made of a panel's chunk: codes, and scales and mins, of both tiles.
+#[repr(C, align(64))]
+pub(super) struct Chunk {
+    codes: [[[u8; TILE_CODES]; 2]; CHUNK],
+    affine: [[Affine; 2]; CHUNK],
+}
+
+/// Adds a panel's products to the sums of all rows of x. `x` points at the first of them in the first group, and the groups
 /// are `stride` apart.
 ///
 /// # Safety
-/// The machine has these features; chunk and x have so many groups, x has a row for each of the sums.
+/// The machine has these features; the panel has so many groups, x too, with a row for each of the sums.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn add<L: Layout, const BYTES: usize>(
+    panel: *const u8,
+    groups: usize,
+    (x, stride): (*const Group<BYTES>, usize),
+    sums: &mut [Sums],
+    chunk: &mut Chunk,
+) {
+    for first in (0..groups).step_by(CHUNK) {
+        let count = CHUNK.min(groups - first);
+        // SAFETY: the caller's.
+        unsafe {
+            for i in 0..count {
+                read::<L>(panel, first + i, &mut chunk.codes[i], &mut chunk.affine[i]);
+            }
+            add_chunk::<L, BYTES>(chunk, count, (x.add(first * stride), stride), sums);
+        }
+    }
+}
+
+/// Codes and scales of a group of a panel.
+///
+/// # Safety
+/// The machine has these features; the panel holds the group.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn read<L: Layout>(
+    panel: *const u8,
+    group: usize,
+    codes: &mut [[u8; TILE_CODES]; 2],
+    scales: &mut [Affine; 2],
+) {
+    let place = L::PLAN.locate(group);
+    // SAFETY: planes and scales lie in the group and its unit; a fetch cannot fault.
+    unsafe {
+        fetch(panel.add(place.group), L::PLAN.group_bytes());
+        for tile in 0..2 {
+            let (low, high) = L::PLAN.planes(tile);
+            let (low, high) = (panel.add(place.group + low), panel.add(place.group + high));
+            codes::write::<L>(low, high, codes[tile].as_mut_ptr());
+            scales[tile] = affine::<L>(panel.add(place.unit), panel.add(place.group), tile);
+        }
+    }
+}
+
+/// A chunk by all rows.
+///
+/// # Safety
+/// As [`add`].
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn add<L: Layout, const BYTES: usize>(
+unsafe fn add_chunk<L: Layout, const BYTES: usize>(
     chunk: &Chunk,
     groups: usize,
     (x, stride): (*const Group<BYTES>, usize),

@@ -2,22 +2,136 @@
 //!
 //! It takes codes without a sign: those of 8 bits are counted from -128, and 128 times the sum of the numbers goes off.
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::super::super::plan::{GROUP, Layout, TILE};
-use super::super::codes::{STEP, TILE_CODES};
+use super::super::super::x86::{by_row, fetch_at};
+use super::super::codes::wide::{STEPS, steps};
 use super::super::rounded::{Group, UPPER};
-use super::{CHUNK, Chunk};
+use super::CHUNK;
 use crate::linear::epilogue::Sums;
 
-/// As that of [`avx2`](super::avx2).
+/// How far ahead the stored bytes are fetched.
+const AHEAD_BYTES: usize = 4096;
+
+/// Of a tile in one group: codes of 4 k in each step, as numbers without a sign, and scales and mins of each part.
+#[derive(Clone, Copy)]
+pub(super) struct Tile {
+    codes: [__m512i; STEPS],
+    scale: [__m512; 2],
+    min: [__m512; 2],
+}
+
+/// Tiles that are made for all rows of x at once.
+pub(super) type Chunk = [[Tile; 2]; CHUNK];
+
+/// Adds a panel's products to the sums of all rows of x. `x` points at the first of them in the first group, and the groups
+/// are `stride` apart.
 ///
 /// # Safety
-/// The machine has these features; the rest as there.
-#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+/// The machine has these features; the panel has so many groups, x too, with a row for each of the sums.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 pub(super) unsafe fn add<L: Layout, const BYTES: usize>(
-    chunk: &Chunk,
+    panel: *const u8,
     groups: usize,
+    (x, stride): (*const Group<BYTES>, usize),
+    sums: &mut [Sums],
+    chunk: &mut Chunk,
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        match sums.len() {
+            1 => in_registers::<L, BYTES, 1>(panel, groups, (x, stride), sums),
+            2 => in_registers::<L, BYTES, 2>(panel, groups, (x, stride), sums),
+            4 => in_registers::<L, BYTES, 4>(panel, groups, (x, stride), sums),
+            8 => in_registers::<L, BYTES, 8>(panel, groups, (x, stride), sums),
+            _ => {
+                for first in (0..groups).step_by(CHUNK) {
+                    let count = CHUNK.min(groups - first);
+                    for (i, tiles) in chunk.iter_mut().enumerate().take(count) {
+                        for (tile, made) in tiles.iter_mut().enumerate() {
+                            fetch::<L>(panel, first + i, tile);
+                            *made = read::<L>(panel, first + i, tile);
+                        }
+                    }
+                    add_chunk::<L, BYTES>(&chunk[..count], (x.add(first * stride), stride), sums);
+                }
+            }
+        }
+    }
+}
+
+/// Asks for what will be read later: as much as a tile, because what can be under way is little, and what is needed now
+/// would wait.
+#[inline(always)]
+fn fetch<L: Layout>(panel: *const u8, group: usize, tile: usize) {
+    let half = L::PLAN.group_bytes() / 2;
+    fetch_at(panel.wrapping_add(L::PLAN.locate(group).group + tile * half + AHEAD_BYTES), half);
+}
+
+/// Reads a tile in one group.
+///
+/// # Safety
+/// The machine has these features; the panel has the group.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn read<L: Layout>(panel: *const u8, group: usize, tile: usize) -> Tile {
+    let place = L::PLAN.locate(group);
+    // SAFETY: planes and scales lie in the group and its unit.
+    unsafe {
+        let (low, high) = L::PLAN.planes(tile);
+        let mut codes = steps::<L>(panel.add(place.group + low), panel.add(place.group + high));
+        if L::PLAN.low_bits == 8 {
+            for codes in &mut codes {
+                *codes = _mm512_xor_si512(*codes, _mm512_set1_epi8(-128));
+            }
+        }
+        let [scale, min] = by_row::<L>(panel.add(place.unit), panel.add(place.group), tile);
+        Tile { codes, scale, min }
+    }
+}
+
+/// All of k for a few rows, whose sums stay in registers, as do the codes.
+///
+/// # Safety
+/// As [`add`].
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+unsafe fn in_registers<L: Layout, const BYTES: usize, const R: usize>(
+    panel: *const u8,
+    groups: usize,
+    (x, stride): (*const Group<BYTES>, usize),
+    sums: &mut [Sums],
+) {
+    let sums: &mut [Sums; R] = sums.try_into().expect("rows that were counted");
+    let mut total = [[_mm512_setzero_ps(); R]; 2];
+    for group in 0..groups {
+        // SAFETY: the caller's.
+        unsafe {
+            let x: [&Group<BYTES>; R] = std::array::from_fn(|r| &*x.add(group * stride + r));
+            for (tile, total) in total.iter_mut().enumerate() {
+                // By one row whole bytes go so fast that the processor's own guesses do better.
+                if R > 1 || L::PLAN.low_bits < 8 {
+                    fetch::<L>(panel, group, tile);
+                }
+                add_tile::<L, BYTES, R>(&read::<L>(panel, group, tile), x, total);
+            }
+        }
+    }
+    for (tile, total) in total.iter().enumerate() {
+        store(total, sums, tile);
+    }
+}
+
+/// A chunk by all rows.
+///
+/// # Safety
+/// As [`add`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+unsafe fn add_chunk<L: Layout, const BYTES: usize>(
+    chunk: &[[Tile; 2]],
     (x, stride): (*const Group<BYTES>, usize),
     mut sums: &mut [Sums],
 ) {
@@ -32,10 +146,10 @@ pub(super) unsafe fn add<L: Layout, const BYTES: usize>(
         // SAFETY: the caller's.
         unsafe {
             match now.len() {
-                8 => add_rows::<L, BYTES, 8>(chunk, groups, (x, stride), now),
-                4 => add_rows::<L, BYTES, 4>(chunk, groups, (x, stride), now),
-                2 => add_rows::<L, BYTES, 2>(chunk, groups, (x, stride), now),
-                _ => add_rows::<L, BYTES, 1>(chunk, groups, (x, stride), now),
+                8 => add_rows::<L, BYTES, 8>(chunk, (x, stride), now),
+                4 => add_rows::<L, BYTES, 4>(chunk, (x, stride), now),
+                2 => add_rows::<L, BYTES, 2>(chunk, (x, stride), now),
+                _ => add_rows::<L, BYTES, 1>(chunk, (x, stride), now),
             }
             x = x.add(now.len());
         }
@@ -50,37 +164,48 @@ pub(super) unsafe fn add<L: Layout, const BYTES: usize>(
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 unsafe fn add_rows<L: Layout, const BYTES: usize, const R: usize>(
-    chunk: &Chunk,
-    groups: usize,
+    chunk: &[[Tile; 2]],
     (x, stride): (*const Group<BYTES>, usize),
     sums: &mut [Sums],
 ) {
-    assert!(groups <= CHUNK);
     let sums: &mut [Sums; R] = sums.try_into().expect("rows that were counted");
     for tile in 0..2 {
         // SAFETY: the caller's; a tile's 16 rows, of a panel's 32.
-        unsafe {
-            let mut total: [__m512; R] =
-                std::array::from_fn(|r| _mm512_loadu_ps(sums[r].as_ptr().add(TILE * tile)));
-            for i in 0..groups {
-                let x: [&Group<BYTES>; R] = std::array::from_fn(|r| &*x.add(i * stride + r));
-                let affine = &chunk.affine[i][tile];
-                for part in 0..L::PLAN.parts() {
-                    let products = whole::<L, BYTES, R>(&chunk.codes[i][tile], part, x);
-                    let scale = _mm512_loadu_ps(affine.scale[part].as_ptr());
-                    let min = _mm512_loadu_ps(affine.min[part].as_ptr());
-                    for r in 0..R {
-                        let product =
-                            _mm512_mul_ps(_mm512_cvtepi32_ps(products[r]), _mm512_set1_ps(x[r].size));
-                        total[r] = _mm512_fmadd_ps(scale, product, total[r]);
-                        if L::PLAN.shifted() {
-                            total[r] = _mm512_fmadd_ps(min, _mm512_set1_ps(x[r].sums[part]), total[r]);
-                        }
-                    }
-                }
-            }
-            for r in 0..R {
-                _mm512_storeu_ps(sums[r].as_mut_ptr().add(TILE * tile), total[r]);
+        let mut total: [__m512; R] =
+            std::array::from_fn(|r| unsafe { _mm512_loadu_ps(sums[r].as_ptr().add(TILE * tile)) });
+        for (i, tiles) in chunk.iter().enumerate() {
+            // SAFETY: the caller's.
+            let x: [&Group<BYTES>; R] = std::array::from_fn(|r| unsafe { &*x.add(i * stride + r) });
+            add_tile::<L, BYTES, R>(&tiles[tile], x, &mut total);
+        }
+        store(&total, sums, tile);
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn store<const R: usize>(total: &[__m512; R], sums: &mut [Sums; R], tile: usize) {
+    for (total, sums) in total.iter().zip(sums) {
+        // SAFETY: a tile's 16 rows, of a panel's 32.
+        unsafe { _mm512_storeu_ps(sums.as_mut_ptr().add(TILE * tile), *total) };
+    }
+}
+
+/// Adds the products of one tile in one group, part by part.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+fn add_tile<L: Layout, const BYTES: usize, const R: usize>(
+    tile: &Tile,
+    x: [&Group<BYTES>; R],
+    total: &mut [__m512; R],
+) {
+    for part in 0..L::PLAN.parts() {
+        let products = whole::<L, BYTES, R>(&tile.codes, part, x);
+        for r in 0..R {
+            let product = _mm512_mul_ps(_mm512_cvtepi32_ps(products[r]), _mm512_set1_ps(x[r].size));
+            total[r] = _mm512_fmadd_ps(tile.scale[part], product, total[r]);
+            if L::PLAN.shifted() {
+                total[r] = _mm512_fmadd_ps(tile.min[part], _mm512_set1_ps(x[r].sums[part]), total[r]);
             }
         }
     }
@@ -90,7 +215,7 @@ unsafe fn add_rows<L: Layout, const BYTES: usize, const R: usize>(
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 fn whole<L: Layout, const BYTES: usize, const R: usize>(
-    codes: &[u8; TILE_CODES],
+    codes: &[__m512i; STEPS],
     part: usize,
     x: [&Group<BYTES>; R],
 ) -> [__m512i; R] {
@@ -116,24 +241,50 @@ fn whole<L: Layout, const BYTES: usize, const R: usize>(
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 fn multiply<L: Layout, const R: usize>(
-    codes: &[u8; TILE_CODES],
+    codes: &[__m512i; STEPS],
     part: usize,
     x: [&[i8; GROUP]; R],
 ) -> [__m512i; R] {
-    let steps = GROUP / 4 / L::PLAN.parts();
     let mut sums = [_mm512_setzero_si512(); R];
-    for step in part * steps..(part + 1) * steps {
-        // SAFETY: eight steps of codes, and of four numbers.
+    for r in 0..R {
+        // SAFETY: eight steps of four numbers.
         unsafe {
-            let mut codes = _mm512_loadu_si512(codes.as_ptr().add(STEP * step).cast());
-            if L::PLAN.low_bits == 8 {
-                codes = _mm512_xor_si512(codes, _mm512_set1_epi8(-128));
-            }
-            for r in 0..R {
-                let numbers = x[r].as_ptr().add(4 * step).cast::<i32>().read_unaligned();
-                sums[r] = _mm512_dpbusd_epi32(sums[r], codes, _mm512_set1_epi32(numbers));
+            if L::PLAN.parts() == 1 {
+                let [c0, c1, c2, c3, c4, c5, c6, c7] = *codes;
+                let second = four_steps([c4, c5, c6, c7], x[r].as_ptr().add(16));
+                sums[r] = _mm512_add_epi32(four_steps([c0, c1, c2, c3], x[r].as_ptr()), second);
+            } else {
+                let codes = [codes[4 * part], codes[4 * part + 1], codes[4 * part + 2], codes[4 * part + 3]];
+                sums[r] = four_steps(codes, x[r].as_ptr().add(16 * part));
             }
         }
     }
     sums
+}
+
+/// Sums of products of four steps' codes and four numbers each.
+///
+/// Written out, because the compiler would put the numbers of all steps and rows into vectors first, for which there are no
+/// registers.
+///
+/// # Safety
+/// The machine has the instruction; 16 bytes can be read at `x`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vnni")]
+unsafe fn four_steps(codes: [__m512i; 4], x: *const i8) -> __m512i {
+    let mut sum = _mm512_setzero_si512();
+    // SAFETY: the caller's; nothing but a register changes.
+    unsafe {
+        asm!(
+            "vpdpbusd {sum}, {c0}, dword ptr [{x}]{{1to16}}",
+            "vpdpbusd {sum}, {c1}, dword ptr [{x} + 4]{{1to16}}",
+            "vpdpbusd {sum}, {c2}, dword ptr [{x} + 8]{{1to16}}",
+            "vpdpbusd {sum}, {c3}, dword ptr [{x} + 12]{{1to16}}",
+            sum = inout(zmm_reg) sum, x = in(reg) x,
+            c0 = in(zmm_reg) codes[0], c1 = in(zmm_reg) codes[1],
+            c2 = in(zmm_reg) codes[2], c3 = in(zmm_reg) codes[3],
+            options(pure, readonly, nostack, preserves_flags),
+        );
+    }
+    sum
 }
