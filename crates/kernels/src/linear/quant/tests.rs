@@ -231,7 +231,7 @@ fn a_narrow_weight_multiplies_as_its_values_in_bf16() {
     for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
         for format in Narrow::ALL {
             let k = if block_bytes(format).is_some() { K } else { 215 };
-            for m in [1, 2, 16, 17, 33] {
+            for m in [1, 2, 3, 5, 8, 9, 16, 17, 33] {
                 let [narrow, plain] = both_products(isa, format, m, 75, k);
                 let bits = |y: Vec<f32>| y.into_iter().map(f32::to_bits).collect::<Vec<_>>();
                 assert_eq!(bits(narrow), bits(plain), "{isa} {format:?} m = {m}");
