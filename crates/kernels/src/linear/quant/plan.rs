@@ -19,7 +19,7 @@
 //! - **By row**, for the formats of 4 bits and no more: vector `row / 4` is 32 words of 16 bits, one for each k, with
 //!   nibble `row % 4` for the row. A row has few values, so its 16 are computed once and a permutation of words looks
 //!   up all 32 k at once: half the work of the other order, but it yields rows of k, not lines of outputs. AMX takes
-//!   them as its left operand; all others transpose.
+//!   them as its left operand; AVX2 transposes, and AVX-512 takes eight k of all rows and does as with the other order.
 
 use super::Narrow;
 

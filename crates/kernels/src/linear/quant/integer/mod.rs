@@ -10,7 +10,8 @@
 //! weights are not rounded to bf16 here: their scales and mins are f32.
 //!
 //! The vectors want the codes as bytes in an order of their own ([`codes`]), which is made for a few groups at a time, in
-//! the cache, and used by all rows of x. x is rounded once, by all workers together.
+//! the cache, and used by all rows of x; for a few rows AVX-512 keeps it in registers. x is rounded once, by all workers
+//! together.
 
 #[cfg(target_arch = "x86_64")]
 mod codes;

@@ -1,4 +1,5 @@
-//! AVX-512: 16 lanes of codes become floats, two vectors of floats round into one line of a tile.
+//! AVX-512: 16 lanes of codes become floats, two vectors of floats round into one line of a tile. The lines go to memory,
+//! as tiles, or are multiplied where they are ([`pairs`](super::pairs)).
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -10,7 +11,6 @@ use super::bytes;
 
 /// Values of a tile.
 pub(super) const VALUES: usize = TILE * GROUP;
-
 /// Lines of a tile in eight k: 16 rows of a pair of k each.
 pub(super) const LINES: usize = 4;
 /// Eights of k in a group.

@@ -1,5 +1,5 @@
-//! AVX-512 for the formats of 4 bits, whose codes lie by row: the 16 values of a row are computed and rounded once
-//! a group, and one permutation of words looks up the row's 32 k.
+//! Rows of k for AMX, of the formats of 4 bits, whose codes lie by row: the 16 values of a row are computed and rounded
+//! once a group, and one permutation of words looks up the row's 32 k.
 
 use std::arch::x86_64::*;
 
