@@ -23,6 +23,25 @@ pub(super) struct Tile {
     min: [__m512; 2],
 }
 
+/// Calls a function of so many rows for every eight of the sums, and for four, two and one of those that are left.
+macro_rules! in_eights {
+    ($sums:expr, $x:expr, |$at:ident, $now:ident| $call:ident::<$layout:ident, $bytes:ident>($($arg:expr),*)) => {{
+        let (mut rest, mut $at): (&mut [Sums], _) = ($sums, $x);
+        while !rest.is_empty() {
+            let $now;
+            let count = if rest.len() < 8 { 1 << rest.len().ilog2() } else { 8 };
+            ($now, rest) = rest.split_at_mut(count);
+            match count {
+                8 => $call::<$layout, $bytes, 8>($($arg),*),
+                4 => $call::<$layout, $bytes, 4>($($arg),*),
+                2 => $call::<$layout, $bytes, 2>($($arg),*),
+                _ => $call::<$layout, $bytes, 1>($($arg),*),
+            }
+            $at = $at.add(count);
+        }
+    }};
+}
+
 /// Tiles that are made for all rows of x at once.
 pub(super) type Chunk = [[Tile; 2]; CHUNK];
 
@@ -41,25 +60,26 @@ pub(super) unsafe fn add<L: Layout, const BYTES: usize>(
 ) {
     // SAFETY: the caller's.
     unsafe {
-        match sums.len() {
-            1 => in_registers::<L, BYTES, 1>(panel, groups, (x, stride), sums),
-            2 => in_registers::<L, BYTES, 2>(panel, groups, (x, stride), sums),
-            4 => in_registers::<L, BYTES, 4>(panel, groups, (x, stride), sums),
-            8 => in_registers::<L, BYTES, 8>(panel, groups, (x, stride), sums),
-            _ => {
-                for first in (0..groups).step_by(CHUNK) {
-                    let count = CHUNK.min(groups - first);
-                    for (i, tiles) in chunk.iter_mut().enumerate().take(count) {
-                        for (tile, made) in tiles.iter_mut().enumerate() {
-                            fetch::<L>(panel, first + i, tile);
-                            *made = read::<L>(panel, first + i, tile);
-                        }
-                    }
-                    add_chunk::<L, BYTES>(&chunk[..count], (x.add(first * stride), stride), sums);
+        if sums.len() <= const { rows_in_registers::<L>() } {
+            return in_eights!(sums, x, |x, now| in_registers::<L, BYTES>(panel, groups, (x, stride), now));
+        }
+        for first in (0..groups).step_by(CHUNK) {
+            let count = CHUNK.min(groups - first);
+            for (i, tiles) in chunk.iter_mut().enumerate().take(count) {
+                for (tile, made) in tiles.iter_mut().enumerate() {
+                    fetch::<L>(panel, first + i, tile);
+                    *made = read::<L>(panel, first + i, tile);
                 }
             }
+            let x = x.add(first * stride);
+            in_eights!(sums, x, |x, now| add_rows::<L, BYTES>(&chunk[..count], (x, stride), now));
         }
     }
+}
+
+/// Rows of x up to which codes are made again for every eight of them: it costs less than to keep the sums of others.
+const fn rows_in_registers<L: Layout>() -> usize {
+    if L::PLAN.low_bits == 8 { 48 } else { 16 }
 }
 
 /// Asks for what will be read later: as much as a tile, because what can be under way is little, and what is needed now
@@ -124,40 +144,7 @@ unsafe fn in_registers<L: Layout, const BYTES: usize, const R: usize>(
     }
 }
 
-/// A chunk by all rows.
-///
-/// # Safety
-/// As [`add`].
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-unsafe fn add_chunk<L: Layout, const BYTES: usize>(
-    chunk: &[[Tile; 2]],
-    (x, stride): (*const Group<BYTES>, usize),
-    mut sums: &mut [Sums],
-) {
-    let mut x = x;
-    while !sums.is_empty() {
-        let (now, rest) = sums.split_at_mut(match sums.len() {
-            8.. => 8,
-            4.. => 4,
-            2.. => 2,
-            _ => 1,
-        });
-        // SAFETY: the caller's.
-        unsafe {
-            match now.len() {
-                8 => add_rows::<L, BYTES, 8>(chunk, (x, stride), now),
-                4 => add_rows::<L, BYTES, 4>(chunk, (x, stride), now),
-                2 => add_rows::<L, BYTES, 2>(chunk, (x, stride), now),
-                _ => add_rows::<L, BYTES, 1>(chunk, (x, stride), now),
-            }
-            x = x.add(now.len());
-        }
-        sums = rest;
-    }
-}
-
-/// With `R` rows.
+/// A chunk by `R` rows.
 ///
 /// # Safety
 /// As [`add`].
