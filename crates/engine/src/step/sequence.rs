@@ -222,11 +222,12 @@ impl Sequence {
     }
 
     /// Ends it with an error, which comes after the token that was drawn before; one that has drawn its last already ends with
-    /// that, though the lane that was to tell it may be gone.
+    /// that, though the lane that was to tell it may be gone. The scheduler is told with the next chunk that it asks about,
+    /// be it the one that drew that token: who waits for it has heard already, and there may be no chunk after it.
     pub(crate) fn fail(&mut self, why: Failure) {
         self.tell_drawn();
         if self.state == State::Going {
-            self.state = State::Ending(self.tokens.len(), Produced::Failed);
+            self.state = State::Ending(0, Produced::Failed);
             self.tell(Event::Failed(why));
         }
     }
@@ -319,6 +320,14 @@ mod tests {
         seq.tell_drawn();
         let told: Vec<_> = told.try_iter().collect();
         assert!(matches!(&told[..], [Event::Token(token), Event::Failed(_)] if token.id == 5), "{told:?}");
+    }
+
+    #[test]
+    fn an_error_after_a_draw_ends_it_with_the_chunk_that_drew() {
+        let (mut seq, _told) = sequence(&[1, 3], 4, SamplingParams::greedy());
+        seq.draw(&likes(5));
+        seq.fail(Failure::Drive("full".into()));
+        assert_eq!([2, 3].map(|end| seq.produced(true, end)), [Some(Produced::Failed), None]);
     }
 
     #[test]
