@@ -1,6 +1,6 @@
 //! `ballast serve`: the OpenAI API over HTTP.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
@@ -119,6 +119,11 @@ fn config(args: &ServeArgs, log: Log) -> Result<Config> {
         log,
         ..Config::new(address(&args.host, args.port)?)
     })
+}
+
+/// What connections take where no flag says how many there may be.
+pub(crate) fn connection_bytes_by_default() -> u64 {
+    Config::new((Ipv4Addr::LOCALHOST, 0).into()).connection_bytes()
 }
 
 /// The address of that name; of several one of IPv4, which clients try first.

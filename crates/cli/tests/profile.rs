@@ -123,6 +123,12 @@ fn flags_and_budgets_are_kept(cache: &Folder) {
     plan(&sets).fine();
     let emitted: toml::Table = cache.read("given.toml").parse().unwrap();
     assert_eq!((&emitted["device"], &emitted["disk-cache-tokens"]), (&"cpu*1".into(), &96.into()));
+    let peak = |who: &str| {
+        plan(&["--for", who]).fine();
+        let bytes = &cache.json("given.json")["peak_bytes"];
+        bytes["device"].as_u64().unwrap() + bytes["host"].as_u64().unwrap()
+    };
+    assert!(peak("serve") > peak("batch") + (64 << 20), "connections count where they will be");
     plan(&["--memory", "1MiB"]).refused(1, &["nothing fits", "--memory"]);
     plan(&["--max-latency", "0.000001"]).refused(1, &["nothing is fast enough", "--max-latency"]);
     plan(&["--compress-cache"]).refused(2, &["--kv int4"]);

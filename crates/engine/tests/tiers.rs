@@ -148,6 +148,15 @@ fn shares_that_do_not_fit_name_the_nearest_that_do() {
     }
 }
 
+#[test]
+fn shares_that_a_drive_has_no_room_for_are_told_to_stay_in_memory() {
+    let all = |share| plan(&config(Offload { share, disk: Some(64 << 10), ..offload(16 << 20) }));
+    for (asked, told) in [((90, 0), "90 10"), ((0, 0), "0 100"), ((20, 40), "20 80")] {
+        let refused = all(shares(asked.0, asked.1)).unwrap_err().to_string();
+        assert!(refused.ends_with(&format!("--percent {told} 100 0 100 0")), "{refused}");
+    }
+}
+
 /// Where no shares of weights fit, because of something else.
 #[test]
 fn what_takes_the_room_makes_way_in_what_would_fit() {

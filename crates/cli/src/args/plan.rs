@@ -168,13 +168,25 @@ pub(crate) struct PlanArgs {
     /// Draw throughput against latency here.
     #[arg(long, value_name = "FILE.svg")]
     pub(crate) curve: Option<PathBuf>,
-    /// Write the plan here as flags in TOML, for `--config` of run, serve, batch and bench.
+    /// Write the plan here as flags in TOML, for `--config` of the commands that it is --for.
     #[arg(long, value_name = "FILE.toml")]
     pub(crate) emit_config: Option<PathBuf>,
+    /// What will run a model that is here: its process is part of --memory.
+    #[arg(long = "for", value_enum, value_name = "COMMAND", default_value_t = PlannedFor::Batch)]
+    pub(crate) planned_for: PlannedFor,
     #[command(flatten)]
     pub(crate) scenario: ScenarioArgs,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
+}
+
+/// Commands whose processes are alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PlannedFor {
+    /// Batch, run and bench: the engine and the model's tokenizer.
+    Batch,
+    /// The server: its connections too, as many as it takes unless a flag says otherwise.
+    Serve,
 }
 
 #[derive(Args)]

@@ -30,6 +30,7 @@ pub(super) fn toml(args: &PlanArgs, best: &Scored, job: Job) -> String {
         let _ = writeln!(out, "{name} = {value}");
     };
     line("# predicted generated tokens per second", format!("{:.3}", best.run.tokens_per_s()));
+    line("# room is left for the process of", quoted(typed(args.planned_for)));
     line("device", quoted(typed(engine.device)));
     line("weights", quoted(typed(engine.weights)));
     line("kv", quoted(typed(engine.kv)));

@@ -10,7 +10,7 @@ use sim::Curve;
 use super::candidate::{Candidate, Homes, Job, Lengths, Scored};
 use super::search::{Fixed, Planner, rescored};
 use super::{dollars_per_hour, emit, tell};
-use crate::args::PlanArgs;
+use crate::args::{PlanArgs, PlannedFor};
 use crate::console::{Misuse, note, show};
 use crate::display::Voice;
 use crate::loaded;
@@ -18,6 +18,7 @@ use crate::output_file::{JsonReport, OutputFile};
 use crate::profile;
 use crate::resolve::{Needs, engine_config};
 use crate::scenario::chart;
+use crate::serve;
 
 /// Requests that are worked through, unless a flag says otherwise.
 const REQUESTS: usize = 64;
@@ -35,9 +36,14 @@ pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
         output: scenario.gen_len() as usize,
         lengths: Lengths::Exact,
     };
-    let base =
+    let mut base =
         engine_config(&args.engine, Needs::of_requests(&args.engine, job.requests, job.input, job.output))?;
-    let opened = loaded::open(Some(&args.model), &args.engine, Voice::Normal)?;
+    if args.planned_for == PlannedFor::Serve {
+        base.beside_bytes = serve::connection_bytes_by_default();
+    }
+    let mut opened = loaded::open(Some(&args.model), &args.engine, Voice::Normal)?;
+    // Whoever runs the plan holds these too, beside what is planned. A folder without them can be benchmarked all the same.
+    let _text = opened.text(None).ok();
     let base = opened.within_drive(base)?;
     let by = profile::foresight(profile::kept_or_taken(&opened, &base, &args.engine)?);
     let tables = by.costs();

@@ -86,7 +86,8 @@ impl Refused<'_> {
 fn elsewhere(config: &EngineConfig) -> Vec<EngineConfig> {
     use Tier::{Device, Disk, Host};
     let mut all = Vec::new();
-    for (from, to) in [(Device, Host), (Host, Disk), (Device, Disk), (Host, Device)] {
+    let ways = [(Device, Host), (Host, Disk), (Device, Disk), (Host, Device), (Disk, Host), (Disk, Device)];
+    for (from, to) in ways {
         for halves in [1, 2] {
             let (kv, hidden) = (config.blocks.kv, config.blocks.hidden);
             let move_both = (moved(kv, halves, from, to), moved(hidden, halves, from, to));

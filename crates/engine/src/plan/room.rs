@@ -277,8 +277,9 @@ impl<'a> Room<'a> {
             Budget::Common(limit) => TooSmall::Memory {
                 need: host + device,
                 limit,
-                weights: on_device,
-                work,
+                // One memory: what is the host's lies beside what is the device's.
+                weights: on_device + weights.on_host(),
+                work: work + self.homes.host_work_bytes(),
                 kv: host + device - none.host - none.device,
                 process: self.least_process_bytes(),
                 tokens,

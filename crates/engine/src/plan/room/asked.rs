@@ -80,7 +80,7 @@ impl Room<'_> {
     }
 
     /// Shares of weights that fit, those asked for if they do: else whole percents near them, less on the device first, then
-    /// less on the host.
+    /// less on the host; else, for want of a drive, nothing on it.
     pub(crate) fn nearest(&self, split: Split) -> Option<Split> {
         if self.cut_exactly(split).is_ok() {
             return Some(split);
@@ -96,7 +96,11 @@ impl Room<'_> {
             self.check_drive(&weights, || Ok(hold)).ok()?;
             Some(split)
         };
-        let fitting = (0..=device).rev().find(|&device| fits(device, 0).is_some())?;
+        let Some(fitting) = (0..=device).rev().find(|&device| fits(device, 0).is_some()) else {
+            let mut near: Vec<u32> = (0..=100).collect();
+            near.sort_by_key(|other| other.abs_diff(device));
+            return near.into_iter().find_map(|device| fits(device, 100 - device));
+        };
         let most = host + (device - fitting);
         (0..=most).rev().find_map(|host| fits(fitting, host))
     }
