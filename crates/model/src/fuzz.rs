@@ -109,7 +109,7 @@ mod tests {
         file.texts("tokenizer.ggml.tokens", &tokens).uint("tokenizer.ggml.eos_token_id", 2);
         let floats = [&6u32.to_le_bytes()[..], &10u64.to_le_bytes(), &counting(0, 10)].concat();
         file.pair("tokenizer.ggml.scores", 9, &floats).uint("general.alignment", 32);
-        file.tensor("rope_freqs.weight", &[2], 0, counting(1, 2));
+        file.tensor("rope_freqs.weight", &[8], 0, counting(1, 8));
         file.build()
     }
 

@@ -53,8 +53,8 @@ pub(crate) fn tensors_of(spec: &ModelSpec, naming: Naming) -> Vec<(String, &'sta
 pub(crate) fn llama_config(changes: serde_json::Value) -> String {
     let mut config = serde_json::json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 10, "hidden_size": 8,
-        "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 6,
-        "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "torch_dtype": "float32", "eos_token_id": 2,
+        "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16,
+        "intermediate_size": 6, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "torch_dtype": "float32", "eos_token_id": 2,
     });
     let fields = config.as_object_mut().expect("an object");
     for (key, value) in changes.as_object().expect("an object") {
@@ -147,7 +147,7 @@ impl GgufFile {
     }
 }
 
-/// A tiny model of a GGUF architecture: 2 heads of 4, a key head, a layer, 10 tokens.
+/// A tiny model of a GGUF architecture: 2 heads of 16, a key head, a layer, 10 tokens.
 pub(crate) fn tiny_gguf(architecture: &str) -> GgufFile {
     let mut file = GgufFile::default();
     file.text("general.architecture", architecture);
@@ -160,6 +160,7 @@ pub(crate) fn tiny_gguf(architecture: &str) -> GgufFile {
     size("feed_forward_length", 6);
     size("attention.head_count", 2);
     size("attention.head_count_kv", 1);
+    size("attention.key_length", 16);
     file.float(&format!("{architecture}.attention.layer_norm_rms_epsilon"), 1e-5);
     let mut add = |name: &str, dims: &[u64]| {
         let count = dims.iter().product::<u64>() as usize;
@@ -168,10 +169,10 @@ pub(crate) fn tiny_gguf(architecture: &str) -> GgufFile {
     add("token_embd.weight", &[8, 10]);
     add("output_norm.weight", &[8]);
     add("blk.0.attn_norm.weight", &[8]);
-    add("blk.0.attn_q.weight", &[8, 8]);
-    add("blk.0.attn_k.weight", &[8, 4]);
-    add("blk.0.attn_v.weight", &[8, 4]);
-    add("blk.0.attn_output.weight", &[8, 8]);
+    add("blk.0.attn_q.weight", &[8, 32]);
+    add("blk.0.attn_k.weight", &[8, 16]);
+    add("blk.0.attn_v.weight", &[8, 16]);
+    add("blk.0.attn_output.weight", &[32, 8]);
     add("blk.0.ffn_norm.weight", &[8]);
     add("blk.0.ffn_gate.weight", &[8, 6]);
     add("blk.0.ffn_up.weight", &[8, 6]);

@@ -6,6 +6,7 @@
 
 mod done;
 mod hardware;
+mod heads;
 mod id;
 mod lanes;
 pub mod model;
@@ -20,6 +21,7 @@ mod unit;
 
 pub use done::{Done, Full, Outcome, Produced};
 pub use hardware::{DeviceSpec, DiskSpec, HardwareSpec, HostSpec, LinkSpec};
+pub use heads::head_dim_supported;
 pub use id::{BlockHash, BlockId, RankId, ReplicaId, SeqId, StepId};
 pub use lanes::LaneSpan;
 pub use model::ModelSpec;

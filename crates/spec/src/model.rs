@@ -1,5 +1,6 @@
 //! The one description of a model that the decoder, the planner and the kernels know.
 
+use crate::heads;
 use crate::rope::Rope;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -330,6 +331,7 @@ impl ModelSpec {
     }
 
     fn check_heads(&self) -> Result<(), SpecError> {
+        heads::check(self.head_dim)?;
         let divides = self.heads.is_multiple_of(self.kv_heads);
         expect("kv_heads", self.kv_heads, divides, || format!("a divisor of heads, {}", self.heads))?;
         if let Some(rope) = self.rope() {
@@ -464,12 +466,15 @@ mod tests {
         assert_eq!(smollm2().check(), Ok(()));
         assert_eq!(opt_350m().check(), Ok(()));
         type Damage = fn(&mut ModelSpec);
-        let broken: [(&str, Damage); 8] = [
+        let broken: [(&str, Damage); 9] = [
             ("vocab", |s| s.vocab = 0),
             ("hidden", |s| s.hidden = usize::MAX),
             ("heads", |s| (s.heads, s.head_dim) = (1 << 23, 1 << 23)),
             ("kv_heads", |s| s.kv_heads = 2),
-            ("positions", |s| s.head_dim = 63),
+            ("head_dim", |s| s.head_dim = 100),
+            ("positions", |s| {
+                s.positions = Positions::Rope(Rope { rotary_fraction: 0.01, ..Rope::plain(1e4) });
+            }),
             ("norm", |s| s.norm.eps = f32::NAN),
             ("layers", |s| (s.hidden, s.ffn, s.embed_dim, s.layers) = (1 << 24, 1 << 24, 1 << 24, 1 << 16)),
             ("rope", |s| s.positions = Positions::Rope(Rope::plain(f64::NAN))),

@@ -82,7 +82,7 @@ impl KvLayout {
     /// Asserts what every kernel needs of a layout.
     pub(crate) fn check(&self) {
         let d = self.head_dim;
-        assert!(d.is_multiple_of(16) && (16..=256).contains(&d), "head_dim {d}: a multiple of 16 up to 256");
+        assert!(spec::head_dim_supported(d), "head_dim {d}: a multiple of 16 up to 256");
     }
 }
 

@@ -37,7 +37,7 @@ fn rows_of_a_folder() {
     assert_eq!(first_of_row(&checkpoint, Tensor::Layer(1, LayerTensor::Down), 3), 18.0);
     assert_eq!(first_of_row(&checkpoint, Tensor::Head, 9), 72.0);
     let bias = vector(&checkpoint, Tensor::Layer(0, LayerTensor::KBias));
-    assert_eq!(bias, [0.0, 1.0, 2.0, 3.0]);
+    assert!(bias.len() == 16 && bias.starts_with(&[0.0, 1.0, 2.0, 3.0]));
     assert_eq!(checkpoint.info(Tensor::Layer(0, LayerTensor::QNorm)), None);
 }
 
@@ -158,13 +158,13 @@ fn folders_without_a_checkpoint_say_why() {
 
 #[test]
 fn opt_350m_has_projections_and_no_last_norm() {
-    let config = json!({"architectures": ["OPTForCausalLM"], "ffn_dim": 6, "word_embed_proj_dim": 4,
-        "do_layer_norm_before": false});
+    let config = json!({"architectures": ["OPTForCausalLM"], "ffn_dim": 6, "hidden_size": 32,
+        "word_embed_proj_dim": 4, "do_layer_norm_before": false});
     let folder = folder(config, |_| {});
     let checkpoint = Checkpoint::open(folder.path()).expect("sound");
     assert_eq!(checkpoint.bytes(), 4 * checkpoint.spec().parameters());
     let rows = |tensor| checkpoint.info(tensor).map(|info| info.shape.rows());
-    assert_eq!((rows(Tensor::Positions), rows(Tensor::ProjectIn)), (Some(66), Some(8)));
+    assert_eq!((rows(Tensor::Positions), rows(Tensor::ProjectIn)), (Some(66), Some(32)));
     assert_eq!((rows(Tensor::FinalNorm), rows(Tensor::Head)), (None, None));
 }
 

@@ -17,7 +17,7 @@ fn check_refused(changes: serde_json::Value, why: &str) {
 #[test]
 fn llama() {
     let spec = spec(json!({"rope_theta": 500_000.0, "mlp_bias": true}));
-    assert_eq!((spec.vocab, spec.heads, spec.kv_heads, spec.head_dim, spec.ffn), (10, 2, 1, 4, 6));
+    assert_eq!((spec.vocab, spec.heads, spec.kv_heads, spec.head_dim, spec.ffn), (10, 2, 1, 16, 6));
     assert_eq!(spec.positions, Positions::Rope(Rope::plain(500_000.0)));
     assert_eq!(spec.biases, Biases { qkv: false, o: false, mlp: true });
     assert_eq!((spec.eos, spec.bos, spec.tied_head), (vec![2], Some(1), false));
@@ -27,9 +27,11 @@ fn llama() {
 fn heads_default_to_those_of_the_class() {
     let lacking = |class: &str, null: bool| {
         let mut value: Value = serde_json::from_str(&llama_config(json!({"architectures": [class],
-            "num_attention_heads": 32, "hidden_size": 128})))
+            "num_attention_heads": 32, "hidden_size": 512})))
         .expect("JSON");
-        value.as_object_mut().expect("an object").remove("num_key_value_heads");
+        for field in ["num_key_value_heads", "head_dim"] {
+            value.as_object_mut().expect("an object").remove(field);
+        }
         if null {
             value["num_key_value_heads"] = Value::Null;
         }
@@ -39,13 +41,13 @@ fn heads_default_to_those_of_the_class() {
     assert_eq!(lacking("MistralForCausalLM", false).kv_heads, 8);
     assert_eq!(lacking("MistralForCausalLM", true).kv_heads, 32);
     assert_eq!(lacking("Qwen3ForCausalLM", false).head_dim, 128);
-    assert_eq!(lacking("Qwen2ForCausalLM", false).head_dim, 4);
+    assert_eq!(lacking("Qwen2ForCausalLM", false).head_dim, 16);
 }
 
 #[test]
 fn ends_default_to_those_of_the_class() {
     let lacking = |class: &str, null: bool| {
-        let more = json!({"architectures": [class], "ffn_dim": 6, "head_dim": 4, "bos_token_id": null, "eos_token_id": null});
+        let more = json!({"architectures": [class], "ffn_dim": 6, "hidden_size": 32, "bos_token_id": null, "eos_token_id": null});
         let mut value: Value = serde_json::from_str(&llama_config(more)).expect("JSON");
         if !null {
             let fields = value.as_object_mut().expect("an object");
@@ -67,14 +69,14 @@ fn ends_default_to_those_of_the_class() {
 fn qwen() {
     let two = spec(json!({"architectures": ["Qwen2ForCausalLM"], "attention_bias": false}));
     assert_eq!((two.biases, two.qk_norm), (Biases { qkv: true, o: false, mlp: false }, false));
-    let three = spec(json!({"architectures": ["Qwen3ForCausalLM"], "head_dim": 6, "eos_token_id": [7, 8]}));
-    assert_eq!((three.biases, three.qk_norm, three.head_dim), (Biases::default(), true, 6));
+    let three = spec(json!({"architectures": ["Qwen3ForCausalLM"], "head_dim": 48, "eos_token_id": [7, 8]}));
+    assert_eq!((three.biases, three.qk_norm, three.head_dim), (Biases::default(), true, 48));
     assert_eq!(three.eos, [7, 8]);
 }
 
 #[test]
 fn opt() {
-    let spec = spec(json!({"architectures": ["OPTForCausalLM"], "ffn_dim": 6, "word_embed_proj_dim": 4,
+    let spec = spec(json!({"architectures": ["OPTForCausalLM"], "ffn_dim": 6, "hidden_size": 32, "word_embed_proj_dim": 4,
         "do_layer_norm_before": false, "enable_bias": false, "activation_function": "gelu"}));
     assert_eq!(
         (spec.placement, spec.final_norm, spec.norm.kind),
@@ -83,7 +85,8 @@ fn opt() {
     assert_eq!((spec.activation, spec.embed_dim, spec.kv_heads), (Activation::Gelu, 4, 2));
     assert_eq!((spec.biases, spec.tied_head, spec.bos), (Biases::default(), true, Some(2)));
     assert_eq!(spec.positions, Positions::Learned { offset: 2 });
-    let large = json!({"architectures": ["OPTForCausalLM"], "ffn_dim": 6, "_remove_final_layer_norm": true});
+    let large =
+        json!({"architectures": ["OPTForCausalLM"], "ffn_dim": 6, "hidden_size": 32, "_remove_final_layer_norm": true});
     assert!(!self::spec(large).final_norm);
     check_refused(
         json!({"architectures": ["OPTForCausalLM"], "ffn_dim": 6, "num_attention_heads": 3}),
@@ -212,6 +215,8 @@ fn values_that_cannot_be() {
     check_refused(json!({"num_attention_heads": 0}), "`heads` is 0");
     check_refused(json!({"num_key_value_heads": 3}), "`kv_heads` is 3");
     check_refused(json!({"hidden_size": 1u64 << 60}), "`hidden`");
+    let open_llama = json!({"hidden_size": 3200, "num_attention_heads": 32, "head_dim": null});
+    check_refused(open_llama, "`head_dim` is 100: expected a supported width of a head: a multiple of 16");
     check_refused(json!({"rope_theta": 0}), "a positive theta");
     check_refused(json!({"rope_scaling": {"rope_type": "linear", "factor": 0}}), "a positive factor");
     check_refused(json!({"eos_token_id": ["a"]}), "`eos_token_id`");

@@ -24,7 +24,7 @@ fn f32s(bytes: &[u8]) -> Vec<f32> {
 fn a_small_llama() {
     let mut checkpoint = open(&tiny_gguf("llama")).expect("sound");
     let spec = checkpoint.spec();
-    assert_eq!((spec.vocab, spec.hidden, spec.layers, spec.head_dim, spec.kv_heads), (10, 8, 1, 4, 1));
+    assert_eq!((spec.vocab, spec.hidden, spec.layers, spec.head_dim, spec.kv_heads), (10, 8, 1, 16, 1));
     assert!(spec.tied_head && !spec.qk_norm);
     assert_eq!(checkpoint.bytes(), 4 * spec.parameters());
     assert_eq!(checkpoint.take_vocab(), None);
@@ -37,28 +37,30 @@ fn a_small_llama() {
 #[test]
 fn rows_of_llama_heads_come_in_the_order_of_hugging_face() {
     let mut file = tiny_gguf("llama");
-    file.tensor("blk.0.attn_q.bias", &[8], 0, counting(0, 8));
-    file.tensor("blk.0.attn_k.bias", &[4], 0, counting(0, 4));
-    file.tensor("blk.0.attn_v.bias", &[4], 0, counting(0, 4));
+    file.tensor("blk.0.attn_q.bias", &[32], 0, counting(0, 32));
+    file.tensor("blk.0.attn_k.bias", &[16], 0, counting(0, 16));
+    file.tensor("blk.0.attn_v.bias", &[16], 0, counting(0, 16));
     let checkpoint = open(&file).expect("sound");
     let read = |tensor, rows: std::ops::Range<usize>| {
         let mut bytes = vec![0; rows.len() * 32];
         checkpoint.read_rows(Tensor::Layer(0, tensor), rows, &mut bytes).expect("read");
         f32s(&bytes).iter().step_by(8).map(|first| (first / 8.0) as usize).collect::<Vec<_>>()
     };
-    assert_eq!(read(LayerTensor::Q, 0..8), [0, 2, 1, 3, 4, 6, 5, 7]);
-    assert_eq!(read(LayerTensor::Q, 2..6), [1, 3, 4, 6]);
+    let turns = |head: usize| [0, 1].map(|half| (0..8).map(move |turn| 16 * head + 2 * turn + half));
+    let expected: Vec<usize> = [turns(0), turns(1)].into_iter().flatten().flatten().collect();
+    assert_eq!(read(LayerTensor::Q, 0..32), expected);
+    assert_eq!(read(LayerTensor::Q, 6..18), expected[6..18]);
     assert_eq!(read(LayerTensor::V, 0..4), [0, 1, 2, 3]);
     let bias = |tensor| vector(&checkpoint, Tensor::Layer(0, tensor));
-    assert_eq!(bias(LayerTensor::QBias), [0., 2., 1., 3., 4., 6., 5., 7.]);
-    assert_eq!(bias(LayerTensor::VBias), [0., 1., 2., 3.]);
+    assert!(bias(LayerTensor::QBias).iter().zip(&expected).all(|(found, row)| *found == *row as f32));
+    assert_eq!(bias(LayerTensor::VBias), f32s(&counting(0, 16)));
 }
 
 #[test]
 fn rows_of_qwen_heads_stay() {
     let mut file = tiny_gguf("qwen3");
-    file.tensor("blk.0.attn_q_norm.weight", &[4], 0, counting(0, 4));
-    file.tensor("blk.0.attn_k_norm.weight", &[4], 0, counting(0, 4));
+    file.tensor("blk.0.attn_q_norm.weight", &[16], 0, counting(0, 16));
+    file.tensor("blk.0.attn_k_norm.weight", &[16], 0, counting(0, 16));
     let checkpoint = open(&file).expect("sound");
     assert!(checkpoint.spec().qk_norm);
     let mut rows = vec![0; 8 * 32];
@@ -92,13 +94,13 @@ fn control_tokens_end_a_text_by_their_names() {
 #[test]
 fn scaling_of_rotary_frequencies() {
     let mut file = tiny_gguf("llama");
-    file.tensor("rope_freqs.weight", &[2], 0, [1f32, 8.0].iter().flat_map(|x| x.to_le_bytes()).collect());
+    file.tensor("rope_freqs.weight", &[8], 0, counting(1, 8));
     let spec = open(&file).expect("sound").spec().clone();
-    assert_eq!(spec.rope().expect("rope").scaling, RopeScaling::Factors(vec![1.0, 8.0]));
+    assert_eq!(spec.rope().expect("rope").scaling, RopeScaling::Factors((1u8..9).map(f32::from).collect()));
 
     let mut file = tiny_gguf("qwen2");
     for name in ["q", "k", "v"] {
-        let rows = if name == "q" { 8 } else { 4 };
+        let rows = if name == "q" { 32 } else { 16 };
         file.tensor(&format!("blk.0.attn_{name}.bias"), &[rows], 0, counting(0, rows as usize));
     }
     file.text("qwen2.rope.scaling.type", "yarn").float("qwen2.rope.scaling.factor", 8.0);
@@ -165,6 +167,9 @@ fn what_is_not_built_is_refused_by_name() {
     let mut kind = tiny_gguf("llama");
     kind.tensor("x", &[256], 20, vec![0; 256]);
     check_refused(&kind, "type IQ4_NL");
+    let mut narrow = tiny_gguf("llama");
+    narrow.pairs.retain(|(key, _)| key != "llama.attention.key_length");
+    check_refused(&narrow, "`head_dim` is 4: expected a supported width");
     for (version, why) in [(1, "version 1"), (3u32.swap_bytes(), "big-endian"), (9, "version 9")] {
         check_refused(&GgufFile { version: Some(version), ..tiny_gguf("llama") }, why);
     }
