@@ -168,6 +168,13 @@ impl Opened {
         let special = special_texts(&tokenizer);
         let generation = match self.path.is_dir() {
             true => read_generation(&self.path)?,
+        let (cut, rows) = (tokenizer.text_tokens(), self.checkpoint.spec().vocab);
+        if cut > rows {
+            note!(
+                "the tokenizer cuts text into {cut} tokens, and the model has {rows} (its `vocab_size`): they are hardly of one \
+                 model, and prompts with the others are refused"
+            );
+        }
             false => GenerationConfig::default(),
         };
         Ok(Text {

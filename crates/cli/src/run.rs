@@ -11,6 +11,7 @@ use model::sampling::{Limits, Overrides, SamplingParams, TokenLogprobs};
 use model::template::{ChatTemplate, Conversation, Ending};
 use model::tokenizer::Special;
 use serde_json::{Value, json};
+use spec::ModelSpec;
 
 use crate::args::RunArgs;
 use crate::chat;
@@ -59,7 +60,7 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
     let work = Work::likely(1, (ids.len(), *answer as usize), longest, Ends::Open);
     let config = lanes.wanted(engine_config(&args.engine, needs)?);
     let planned = opened.plan_for(config, &args.engine, work, voice)?.planned;
-    fits(ids.len(), planned.hold().max_model_len)?;
+    fits(&ids, planned.hold().max_model_len, opened.checkpoint.spec())?;
     let engine = loaded::load(planned, voice)?;
     if voice == Voice::Normal {
         note!("prompt: {}\n", beginning(&prompt));
@@ -99,10 +100,14 @@ fn prompt(args: &RunArgs) -> Result<Option<String>> {
 }
 
 /// Whether a prompt can be answered, before the weights are loaded for it.
-fn fits(prompt: usize, max: usize) -> Result<()> {
+fn fits(ids: &[u32], max: usize, spec: &ModelSpec) -> Result<()> {
+    let (prompt, vocab, positions) = (ids.len(), spec.vocab, spec.max_positions);
+    if let Some(&token) = ids.iter().find(|&&token| token as usize >= vocab) {
+        bail!(Failure::UnknownToken { token, vocab });
+    }
     match prompt {
         0 => bail!("the prompt is empty: there is nothing to go on from"),
-        _ if prompt >= max => bail!(Failure::TooLong { prompt, max }),
+        _ if prompt >= max => bail!(Failure::TooLong { prompt, max, positions }),
         _ => Ok(()),
     }
 }

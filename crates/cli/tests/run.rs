@@ -126,6 +126,15 @@ fn an_answer_is_as_long_as_it_must_be_where_nothing_says_how_long_it_may_be() {
 }
 
 #[test]
+fn no_flag_is_named_where_the_model_itself_can_read_no_more() {
+    let ran = ballast(&["run", &golden("llama"), &"hello ".repeat(600)]);
+    assert!(!ran.err.contains("--max-model-len"), "{}", ran.err);
+    ran.refused(1, &["this model can read 512", "shorten the prompt"]);
+    let ran = ballast(&["run", &golden("llama"), &"hello ".repeat(20), "--max-model-len", "16"]);
+    ran.refused(1, &["raise --max-model-len (to 512 at most)"]);
+}
+
+#[test]
 fn kv_is_for_no_more_than_the_model_can_read() {
     let ran = ballast(&["run", &golden("llama"), "hello", "--temperature", "0", "--max-tokens", "4000000"]);
     let tokens = ran.err.split(" tokens)").next().and_then(|told| told.rsplit('(').next());
@@ -245,8 +254,8 @@ fn what_cannot_be_is_said_before_anything_is_loaded() {
             &["activations", "--max-num-batched-tokens"],
         ),
         (&["", "--raw"], &["the prompt is empty"]),
-        (&[&long], &["tokens", "shorten it"]),
-        (&["hello", "--record", "/no/such/file"], &["cannot write the record /no/such/file"]),
+        (&[&long], &["tokens", "shorten the prompt"]),
+        (&["hello", "--record", "/no/such/file"], &["cannot write /no/such/file"]),
     ] {
         let ran = ballast(&[&["run", &model], flags].concat());
         assert_eq!(ran.out, "");

@@ -212,7 +212,7 @@ impl Engine {
             return Err(Failure::UnknownToken { token, vocab });
         }
         if prompt >= max {
-            return Err(Failure::TooLong { prompt, max });
+            return Err(Failure::TooLong { prompt, max, positions: self.spec.max_positions });
         }
         let wanted = request.params.max_tokens.map_or(usize::MAX, |n| n as usize);
         Ok(wanted.min(max - prompt))

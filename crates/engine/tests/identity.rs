@@ -217,7 +217,7 @@ fn a_dropped_ticket_frees_its_blocks() {
 fn what_cannot_be_served_is_refused_by_name() {
     let engine = start("llama-gqa-tied", config());
     let long = engine.submit(request(1, 256, greedy(1))).map(|_| ());
-    assert!(matches!(long, Err(Failure::TooLong { prompt: 256, max: 256 })));
+    assert!(matches!(long, Err(Failure::TooLong { prompt: 256, max: 256, .. })));
     let unknown = Request { prompt: vec![1, 70_000], ..request(1, 4, greedy(1)) };
     assert!(matches!(engine.submit(unknown).map(|_| ()), Err(Failure::UnknownToken { token: 70_000, .. })));
     let empty = engine.submit(Request { prompt: vec![], ..request(1, 4, greedy(1)) }).unwrap();

@@ -71,15 +71,14 @@ pub enum Finish {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Failure {
     /// The prompt is longer than a sequence may be.
-    #[error(
-        "the prompt has {}, and a sequence may have {max}: shorten it, or raise --max-model-len",
-        counted(*prompt, "token")
-    )]
+    #[error("the prompt has {}, and {}", counted(*prompt, "token"), shorter(*prompt, *max, *positions))]
     TooLong {
         /// Tokens of the prompt.
         prompt: usize,
         /// Longest sequence, one generated token included.
         max: usize,
+        /// The longest that the model itself can read.
+        positions: usize,
     },
     /// The prompt names a token that the model does not have.
     #[error("token {token} is outside the vocabulary of {vocab}")]
@@ -104,4 +103,28 @@ pub enum Failure {
     /// The engine is dead.
     #[error("the engine stopped: {0}")]
     Engine(String),
+}
+
+/// What a prompt that is too long has to keep to. No flag makes a model read more than it can.
+fn shorter(prompt: usize, max: usize, positions: usize) -> String {
+    if prompt >= positions {
+        return format!("this model can read {positions}, its answer among them: shorten the prompt");
+    }
+    format!("a sequence may have {max}: shorten it, or raise --max-model-len (to {positions} at most)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prompt_that_is_too_long_is_told_what_helps() {
+        let told = |prompt| Failure::TooLong { prompt, max: 64, positions: 512 }.to_string();
+        assert!(
+            told(100)
+                .ends_with("a sequence may have 64: shorten it, or raise --max-model-len (to 512 at most)")
+        );
+        let own = told(512);
+        assert!(own.ends_with("this model can read 512, its answer among them: shorten the prompt"), "{own}");
+    }
 }

@@ -91,6 +91,11 @@ impl Tokenizer {
         self.pieces.len()
     }
 
+    /// Tokens that text is cut into, without those that were added later: some models have no rows for all of these.
+    pub fn text_tokens(&self) -> usize {
+        self.inner.get_vocab_size(false)
+    }
+
     /// Ids of the special tokens.
     pub fn special_ids(&self) -> SpecialIds {
         self.ids
