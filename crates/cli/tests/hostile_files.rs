@@ -64,6 +64,26 @@ fn tensors_that_are_missing_extra_or_misshapen() {
 }
 
 #[test]
+fn a_tokenizer_of_another_model() {
+    let folder = configured(json!({"vocab_size": 20}));
+    let args = ["run", &folder.whole(), "hello", "--load-format", "dummy"];
+    let ran = ballast(&args);
+    assert!(!ran.err.contains("prompt: "), "nothing is loaded for it: {}", ran.err);
+    ran.refused(1, &["the model has 20 (its `vocab_size`)", "is outside the vocabulary of 20"]);
+}
+
+#[test]
+fn files_that_git_lfs_has_not_fetched() {
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 269060552\n";
+    let files = [("llama", "model.safetensors"), ("gguf-q4_0", "model.gguf"), ("llama", "tokenizer.json")];
+    for (model, file) in files {
+        let folder = Folder::copy_of(model);
+        folder.write(file, pointer);
+        refused(&folder, &[file, "a Git LFS pointer", "`git lfs pull`"]);
+    }
+}
+
+#[test]
 fn weights_that_are_not_numbers() {
     let folder = Folder::copy_of("llama");
     let mut bytes = fs::read(folder.path("model.safetensors")).expect("readable");

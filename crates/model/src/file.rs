@@ -5,6 +5,21 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+/// How the text begins that Git LFS leaves where it has not fetched a file.
+const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
+/// No such text is as long.
+const POINTER_BYTES_MAX: u64 = 1024;
+
+/// What is told of such a text.
+pub(crate) const POINTER_FOUND: &str = "a Git LFS pointer in the place of the file";
+/// What is to be done about it.
+pub(crate) const POINTER_REMEDY: &str = "the file itself: `git lfs pull` in its folder fetches it";
+
+/// Whether these are the first bytes of a file that was not fetched.
+pub(crate) fn is_pointer(bytes: &[u8]) -> bool {
+    bytes.starts_with(POINTER)
+}
+
 /// A regular file, open for reading.
 #[derive(Debug)]
 pub struct RegularFile {
@@ -14,10 +29,10 @@ pub struct RegularFile {
 }
 
 impl RegularFile {
-    /// Opens a file, refusing devices, pipes and folders (a pipe never ends, `/dev/zero` neither).
+    /// Opens a file, refusing devices, pipes and folders (a pipe never ends, `/dev/zero` neither), and pointers of Git LFS.
     ///
     /// # Errors
-    /// If it cannot be opened, or is not regular.
+    /// If it cannot be opened, is not regular, or only points to what was to be fetched.
     pub fn open(path: &Path) -> Result<RegularFile> {
         let kind = path.metadata().map_err(Error::io("open", path))?;
         if !kind.is_file() {
@@ -25,7 +40,19 @@ impl RegularFile {
         }
         let file = File::open(path).map_err(Error::io("open", path))?;
         let len = file.metadata().map_err(Error::io("read", path))?.len();
-        Ok(RegularFile { file, path: path.to_owned(), len })
+        RegularFile { file, path: path.to_owned(), len }.fetched()
+    }
+
+    fn fetched(self) -> Result<RegularFile> {
+        let mut begin = [0; POINTER.len()];
+        if (POINTER.len() as u64..POINTER_BYTES_MAX).contains(&self.len) {
+            self.read_at(0, &mut begin)?;
+        }
+        if is_pointer(&begin) {
+            Err(Error::malformed(&self.name(), POINTER_FOUND, POINTER_REMEDY))
+        } else {
+            Ok(self)
+        }
     }
 
     /// Length when it was opened, in bytes.
@@ -86,6 +113,16 @@ pub fn read_text(path: &Path, most_bytes: u64) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pointers_of_git_lfs_say_what_fetches_the_file() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("model.safetensors");
+        std::fs::write(&path, "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n")
+            .expect("written");
+        let told = RegularFile::open(&path).unwrap_err().to_string();
+        assert!(told.contains("model.safetensors") && told.contains("`git lfs pull`"), "{told}");
+    }
 
     #[test]
     fn devices_and_long_files_are_refused() {

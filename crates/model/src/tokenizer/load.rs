@@ -14,6 +14,7 @@ use super::gguf::{assemble, split_merge};
 use super::outline::Outline;
 use super::pretokenizer::gpt2;
 use super::{Affixes, SpecialIds, Tokenizer, TokenizerError};
+use crate::file::{POINTER_FOUND, POINTER_REMEDY, is_pointer};
 
 /// No published tokenizer.json comes near this size.
 const MAX_FILE_BYTES: u64 = 256 << 20;
@@ -198,6 +199,15 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, TokenizerError> {
             "tokenizer file",
             format!("{} is not a file of at most {MAX_FILE_BYTES} bytes", path.display()),
         )),
-        Ok(_) => std::fs::read(path).map(Some).map_err(wrong),
+        Ok(_) => std::fs::read(path).map_err(wrong).and_then(|bytes| fetched(path, bytes)).map(Some),
     }
+}
+
+/// The bytes, if they are the file's own.
+fn fetched(path: &Path, bytes: Vec<u8>) -> Result<Vec<u8>, TokenizerError> {
+    if !is_pointer(&bytes) {
+        return Ok(bytes);
+    }
+    let found = format!("{} is {POINTER_FOUND}; expected {POINTER_REMEDY}", path.display());
+    Err(TokenizerError::malformed("tokenizer file", found))
 }
