@@ -18,6 +18,7 @@ use policy::pipeline::Delegation;
 use crate::args::{EngineArgs, LoadFormat};
 use crate::console::{note, text_of};
 use crate::display::{Download, Progress, Unit, Voice};
+use crate::output_file::OutputFile;
 use crate::plan::{self, Chosen, Work};
 
 /// The name of the model that is fetched by itself.
@@ -49,6 +50,8 @@ pub(crate) fn open(name: Option<&str>, args: &EngineArgs, voice: Voice) -> Resul
     if voice == Voice::Normal {
         args.familiar.changing_nothing().iter().for_each(|why| note!("{why}"));
     }
+    // The engine will open it: that nobody may write there is to be told before anything is fetched or measured.
+    args.record.as_deref().map(OutputFile::open).transpose()?;
     let revised = name.map(|name| revised(name, args.familiar.revision.as_deref())).transpose()?;
     let name = revised.as_deref();
     let wanted = name.filter(|name| *name != DEFAULT || Path::new(name).exists());

@@ -28,6 +28,36 @@ fn throughput() {
 }
 
 #[test]
+fn the_only_step_of_a_run_is_counted() {
+    let model = golden("llama");
+    let args =
+        ["bench", "throughput", &model, "--num-prompts", "1", "--input-len", "400", "--output-len", "1"];
+    let report = report(&args, &["prefill_tokens_per_s"]);
+    assert!(report["gap_fraction"].as_f64().is_some_and(|gap| gap < 0.9), "{report}");
+}
+
+#[test]
+fn a_report_that_cannot_be_written_is_told_before_anything_is_done() {
+    let (model, nowhere) = (golden("llama"), "/nonexistent/x");
+    let json = ["--json", nowhere];
+    let commands: [&[&str]; 6] = [
+        &["bench", "latency", &model],
+        &["bench", "throughput", &model],
+        &["eval", "perplexity", &model, "--text", nowhere],
+        &["plan", &model],
+        &["profile", &model],
+        &["check"],
+    ];
+    let told = |args: &[&str]| {
+        let ran = ballast(args);
+        assert_eq!(ran.err.lines().count(), 1, "{}", ran.err);
+        ran.refused(1, &["cannot write /nonexistent/x"]);
+    };
+    commands.iter().for_each(|command| told(&[command, &json[..]].concat()));
+    told(&["run", &model, "hello", "--record", nowhere]);
+}
+
+#[test]
 fn throughput_over_tiers() {
     let (model, folder) = (golden("llama"), Folder::new());
     let off = folder.whole();
