@@ -121,8 +121,7 @@ struct Latency {
     output_len: usize,
     /// From handing over the batch to its last first token.
     ttft_ms: f64,
-    /// Tokens after the first, over the time that they add to a run for the first token alone; absent if there are none.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Tokens after the first, over the time that they add to a run for the first token alone; null if there are none.
     decode_tokens_per_s: Option<f64>,
     prefill_tokens_per_s: f64,
     prefill_seconds_all: Vec<f64>,
@@ -229,8 +228,9 @@ pub(crate) fn latency(args: LatencyArgs) -> Result<ExitCode> {
     };
     bench.end()?;
     json.write(&report)?;
+    let no_decode = || ", no decode (--output-len 1 is the first token alone)".to_string();
     let decode =
-        report.decode_tokens_per_s.map_or(String::new(), |rate| format!(", decode {rate:.1} tokens/s"));
+        report.decode_tokens_per_s.map_or_else(no_decode, |rate| format!(", decode {rate:.1} tokens/s"));
     show!(
         "batch {batch}, {input_len} in, {output_len} out: first token after {:.1} ms ({:.0} tokens/s){decode}, peak {}",
         report.ttft_ms,
@@ -304,8 +304,18 @@ impl Bench {
             first = first.max(finish(ticket, begin, output)?);
         }
         let whole = begin.elapsed().as_secs_f64();
+        self.rest()?;
         let busy = (self.engine.counts().busy_ns - busy_before) as f64 / 1e9;
         Ok(Timed { first, whole, gap: (1.0 - busy / whole).max(0.0) })
+    }
+
+    /// Waits until the last step is counted: its tokens come a moment before.
+    fn rest(&self) -> Result<()> {
+        while self.engine.counts().running > 0 {
+            self.engine.alive()?;
+            std::thread::yield_now();
+        }
+        Ok(())
     }
 }
 
