@@ -1,7 +1,7 @@
 //! What the lines of a job need, as far as they tell before a tokenizer reads them.
 
 use engine::Expected;
-use engine::job::Input;
+use engine::job::{Input, Line, Shard};
 use model::api::{BatchLine, Endpoint};
 use serde_json::Value;
 
@@ -21,9 +21,8 @@ const COMPLETION_TOKENS: usize = 16;
 
 /// The lines of a job.
 pub(super) struct Lines {
-    needs: Vec<Need>,
-    /// Bytes of all lines.
-    bytes: usize,
+    /// Of each line that is a request; the others are answered with errors, however long they are.
+    needs: Vec<Option<Need>>,
     /// The longest sequence that there may be.
     max: usize,
 }
@@ -41,27 +40,34 @@ struct Need {
 impl Lines {
     /// Reads the lines. `max`: the longest sequence that there may be; `default`: the model's own limit of answers.
     pub(super) fn of(input: &Input, max: usize, default: Option<u32>) -> Lines {
-        let need = |bytes: &[u8], line: Option<BatchLine>| match line {
-            Some(line) => Need::of(bytes.len(), &line, default),
-            // It is answered with an error.
-            None => Need { bytes: 0, sequences: 0, prompts: 0, limit: Some(0) },
-        };
-        let needs: Vec<Need> = input.lines().map(|line| need(line.bytes, line.parse().ok())).collect();
-        Lines { needs, bytes: input.lines().map(|line| line.bytes.len()).sum(), max }
+        let need = |line: Line| Some(Need::of(line.bytes.len(), &line.parse().ok()?, default));
+        Lines { needs: input.lines().map(need).collect(), max }
+    }
+
+    fn requests(&self) -> impl Iterator<Item = &Need> {
+        self.needs.iter().flatten()
+    }
+
+    /// How many requests a shard has.
+    pub(super) fn count(&self, shard: Shard) -> usize {
+        self.needs
+            .iter()
+            .enumerate()
+            .filter(|(position, need)| need.is_some() && shard.owns(*position))
+            .count()
     }
 
     /// The longest sequence, in tokens, with room to spare. It is that of all lines, whichever of them are this job's: shards
     /// of one input are answered alike.
     pub(super) fn longest(&self) -> usize {
-        let asked = self.needs.iter().filter(|need| need.sequences > 0);
+        let asked = self.requests().filter(|need| need.sequences > 0);
         asked.map(|need| need.longest(self.max)).max().unwrap_or(1)
     }
 
     /// KV in tokens for so many sequences at once, or for all: those that are likely to need most, and the longest that may come.
     pub(super) fn kv_tokens(&self, sequences: usize) -> usize {
         let each = self
-            .needs
-            .iter()
+            .requests()
             .flat_map(|need| std::iter::repeat_n(need.likely(self.max), need.sequences.min(sequences)));
         let mut each: Vec<usize> = each.collect();
         each.sort_unstable_by(|a, b| b.cmp(a));
@@ -69,19 +75,20 @@ impl Lines {
         likely.max(kv_tokens(1, self.longest()))
     }
 
-    /// What `lines` of them will ask for.
-    pub(super) fn expected(&self, lines: usize) -> Expected {
-        let prompt = self.bytes / self.needs.len().max(1) / BYTES_A_TOKEN;
-        Expected { requests: lines, prompt, output: None }
+    /// What so many of the requests will ask for.
+    pub(super) fn expected(&self, requests: usize) -> Expected {
+        let bytes: usize = self.requests().map(|need| need.bytes).sum();
+        let prompt = bytes / self.requests().count().max(1) / BYTES_A_TOKEN;
+        Expected { requests, prompt, output: None }
     }
 
     /// The same for the planner: a line that does not say how much it generates may be as long as the settings allow.
-    pub(super) fn work(&self, lines: usize) -> Work {
-        let Expected { requests, prompt, .. } = self.expected(lines);
-        let limits = || self.needs.iter().filter_map(|need| need.limit);
+    pub(super) fn work(&self, requests: usize) -> Work {
+        let Expected { requests, prompt, .. } = self.expected(requests);
+        let limits = || self.requests().filter_map(|need| need.limit);
         let known = limits().count();
         let mean = limits().sum::<usize>().checked_div(known).unwrap_or(ANSWER_TOKENS);
-        let ends = if known == self.needs.len() { Ends::Known } else { Ends::Open };
+        let ends = if known == self.requests().count() { Ends::Known } else { Ends::Open };
         Work::likely(requests, (prompt, mean), self.max, ends)
     }
 }
@@ -163,5 +170,16 @@ mod tests {
     fn lines_that_are_no_requests_need_nothing() {
         let broken = Lines::of(&Input::new(b"{\n[]".to_vec()), 131_072, None);
         assert!(broken.longest() == 1 && broken.kv_tokens(256) <= 64);
+        let one =
+            json!({"custom_id": "x", "method": "POST", "url": "/v1/completions", "body": {"prompt": "sea"}});
+        let among =
+            |others: &str| Lines::of(&Input::new(format!("{one}\n{others}").into_bytes()), 8192, None);
+        let (alone, beside) = (among(""), among(&"[".repeat(3 << 20)));
+        assert_eq!(
+            (alone.expected(1).prompt, alone.longest()),
+            (beside.expected(1).prompt, beside.longest())
+        );
+        let shards = [0, 1].map(|index| beside.count(Shard { index, of: 2 }));
+        assert_eq!(shards, [1, 0], "the second line is no request");
     }
 }

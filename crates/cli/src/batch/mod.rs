@@ -64,22 +64,22 @@ fn run(args: BatchJob) -> Result<ExitCode> {
     let mut opened = loaded::open(Some(&args.model), &args.flags.engine, Voice::Normal)?;
     let text = opened.text(args.flags.engine.chat_template.as_deref())?;
     let (template, tool_template) = (text.template()?, text.template_for(Tools::Given)?);
-    let lines = (0..input.len()).filter(|&position| args.flags.shard.owns(position)).count();
     let engine = &args.flags.engine;
     let max = engine.max_model_len.unwrap_or(opened.checkpoint.spec().max_positions);
     let known = Lines::of(&input, max, text.generation.max_new_tokens);
+    let requests = known.count(args.flags.shard);
     let needs = Needs {
         seqs: SEQUENCES,
         longest: Some(known.longest()),
         kv_tokens: Some(known.kv_tokens(engine.max_num_seqs.unwrap_or(SEQUENCES))),
         step_tokens: None,
-        expected: Some(known.expected(lines)),
+        expected: Some(known.expected(requests)),
     };
     let mut config = lanes.wanted(engine_config(engine, needs)?);
     // Lengths are bounds: most lines end before, and what nobody uses is not taken.
     config.kv_memory = KvMemory::AsUsed;
     let isa = config.isa.to_string();
-    let work = known.work(lines);
+    let work = known.work(requests);
     let planned = match input.len() {
         // There is nothing to plan for; the record has the longest sequence all the same.
         0 => opened.plan(config, Voice::Quiet)?,
