@@ -168,9 +168,6 @@ impl Opened {
         if let Some(end) = tokenizer.special_ids().eos {
             self.checkpoint.ends_at(end);
         }
-        let special = special_texts(&tokenizer);
-        let generation = match self.path.is_dir() {
-            true => read_generation(&self.path)?,
         let (cut, rows) = (tokenizer.text_tokens(), self.checkpoint.spec().vocab);
         if cut > rows {
             note!(
@@ -178,6 +175,9 @@ impl Opened {
                  model, and prompts with the others are refused"
             );
         }
+        let special = special_texts(&tokenizer);
+        let generation = match self.path.is_dir() {
+            true => read_generation(&self.path)?,
             false => GenerationConfig::default(),
         };
         Ok(Text {

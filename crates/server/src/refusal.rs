@@ -205,9 +205,10 @@ pub(crate) fn is_full(why: &std::io::Error) -> bool {
     matches!(why.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
 }
 
-/// 500: whatever the reason, it is not for the client.
+/// 500: whatever the reason, it is not for the client; who runs the server finds it in the log.
 pub(crate) fn dead() -> ApiError {
-    error(500, "server_error", "engine_dead", "the engine has stopped; this server is ending")
+    let message = "the engine has stopped, and this server is ending; the server's log names the cause";
+    error(500, "server_error", "engine_dead", message)
 }
 
 /// 503: others are served, and this one may be when it comes again. What the system says names paths.

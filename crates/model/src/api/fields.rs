@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::ApiError;
+use crate::error::shorten;
 
 /// Fields that clients send and that have no meaning here.
 const IGNORED: [&str; 8] = [
@@ -62,7 +63,7 @@ impl<'a> Fields<'a> {
     }
 
     pub(super) fn count(&mut self, name: &str) -> Result<Option<u32>, ApiError> {
-        self.typed(name, "a count", |v| u32::try_from(whole(v)?).ok())
+        self.typed(name, "a count from 0 on", |v| u32::try_from(whole(v)?).ok())
     }
 
     /// A count, or `false` for none.
@@ -136,12 +137,12 @@ fn whole(value: &Value) -> Option<i64> {
 
 fn wrong(name: &str, expected: &str, found: &Value) -> ApiError {
     let found = match found {
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "another number",
-        Value::String(_) => "a string",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "an object",
+        Value::Null => "null".into(),
+        Value::Bool(_) => "a boolean".into(),
+        Value::Number(number) => shorten(&number.to_string()),
+        Value::String(_) => "a string".into(),
+        Value::Array(_) => "a list".into(),
+        Value::Object(_) => "an object".into(),
     };
     ApiError::invalid(name, format!("{name}: expected {expected}, found {found}"))
 }

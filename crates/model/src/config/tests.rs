@@ -76,8 +76,10 @@ fn qwen() {
 
 #[test]
 fn opt() {
-    let spec = spec(json!({"architectures": ["OPTForCausalLM"], "ffn_dim": 6, "hidden_size": 32, "word_embed_proj_dim": 4,
-        "do_layer_norm_before": false, "enable_bias": false, "activation_function": "gelu"}));
+    let spec = spec(
+        json!({"architectures": ["OPTForCausalLM"], "ffn_dim": 6, "hidden_size": 32, "word_embed_proj_dim": 4,
+        "do_layer_norm_before": false, "enable_bias": false, "activation_function": "gelu"}),
+    );
     assert_eq!(
         (spec.placement, spec.final_norm, spec.norm.kind),
         (NormPlacement::Post, false, NormKind::Layer)
@@ -85,8 +87,7 @@ fn opt() {
     assert_eq!((spec.activation, spec.embed_dim, spec.kv_heads), (Activation::Gelu, 4, 2));
     assert_eq!((spec.biases, spec.tied_head, spec.bos), (Biases::default(), true, Some(2)));
     assert_eq!(spec.positions, Positions::Learned { offset: 2 });
-    let large =
-        json!({"architectures": ["OPTForCausalLM"], "ffn_dim": 6, "hidden_size": 32, "_remove_final_layer_norm": true});
+    let large = json!({"architectures": ["OPTForCausalLM"], "ffn_dim": 6, "hidden_size": 32, "_remove_final_layer_norm": true});
     assert!(!self::spec(large).final_norm);
     check_refused(
         json!({"architectures": ["OPTForCausalLM"], "ffn_dim": 6, "num_attention_heads": 3}),
