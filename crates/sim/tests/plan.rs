@@ -1,11 +1,12 @@
 //! The planner on the paper's machine: near the paper's policies, and what the programme believes is what the timeline says.
 
 use policy::cost::Dims;
+use policy::plan::BlockSize;
 use sim::flexgen::{
     Block, CELLS, Format, HostAttention, Lengths, Machine, Mechanism, Overlap, Pinning, Planned, Rates,
     Table, Wanted, excess, frontier, least, plan, predict,
 };
-use spec::Tier;
+use spec::{ByTier, Placement, Split, Tier};
 
 fn t4() -> Rates {
     Machine::named("t4").expect("a preset").rates().expect("complete")
@@ -60,7 +61,7 @@ fn policies_for_the_released_mechanism_lie_near_the_papers_too_or_are_better() {
     let large = planned("opt-175b", Mechanism::FLEXGEN);
     let ((wc, _), (_, cd)) = (share(&large, Tier::Host), share(&large, Tier::Disk));
     assert!(
-        (0.4..=0.65).contains(&wc) && cd > 0.95 && large.case.policy.block() > 200,
+        (0.4..=0.7).contains(&wc) && cd > 0.95 && large.case.policy.block() > 200,
         "175B: {:?}",
         large.placed
     );
@@ -163,4 +164,58 @@ fn our_mechanism_is_worth_what_is_said() {
     let compressed = Wanted { weights: Format::Int4, cache: Format::Int4, ..wanted("opt-175b") };
     let rate = plan(&compressed, t4(), Mechanism::BALLAST).expect("a plan").prediction.generated_tokens_per_s;
     assert!(rate > 1.5 * 1.12, "175B in 4 bits: {rate}");
+}
+
+/// A placement as FlexGen's `--percent` writes it.
+fn percents([wg, wc, cg, cc, hg, hc]: [u32; 6]) -> Placement {
+    let split = |device: u32, host: u32| {
+        let [device, host] = [device, host].map(|percent| percent * (Split::WHOLE / 100));
+        Split::new(ByTier { device, host, disk: Split::WHOLE - device - host }).expect("adds up")
+    };
+    Placement { weights: split(wg, wc), kv: split(cg, cc), hidden: split(hg, hc) }
+}
+
+/// Whoever writes a policy by hand that fits is not ahead of the planner, on one device or in a pipeline.
+#[test]
+fn no_policy_of_a_list_is_ahead_of_the_plan() {
+    use Format::{Half, Int4};
+    use HostAttention::{Off, On};
+    let block = |batch_size, num_batches| BlockSize { batch_size, num_batches };
+    let on_host = [0, 100, 0, 100, 0, 100];
+    let list = [
+        ("opt-175b", 1024, [Int4, Int4], On, 4, block(28, 1), on_host),
+        ("opt-175b", 512, [Int4, Int4], On, 4, block(64, 1), on_host),
+        ("opt-175b", 256, [Int4, Int4], On, 4, block(128, 1), on_host),
+        ("opt-175b", 512, [Int4, Half], On, 4, block(64, 1), [0, 50, 0, 100, 0, 100]),
+        ("opt-30b", 512, [Half, Half], Off, 4, block(48, 3), [50, 50, 0, 100, 0, 100]),
+        ("opt-30b", 512, [Half, Half], On, 4, block(48, 3), [50, 50, 0, 100, 0, 100]),
+        ("opt-30b", 512, [Half, Half], Off, 1, block(128, 1), [0, 100, 0, 100, 100, 0]),
+        ("opt-175b", 512, [Int4, Half], On, 1, block(32, 1), on_host),
+    ];
+    for (model, prompt, [weights, cache], host_attention, devices, block, percent) in list {
+        let lengths = Lengths { prompt, generated: 32 };
+        let wanted = Wanted { lengths, weights, cache, host_attention, devices, ..wanted(model) };
+        let case = wanted.case(block, percents(percent));
+        assert_eq!(excess(&case, t4(), Mechanism::FLEXGEN), [], "{model}: it fits");
+        let theirs = predict(&case, t4(), Mechanism::FLEXGEN).generated_tokens_per_s;
+        let planned = plan(&wanted, t4(), Mechanism::FLEXGEN).expect("a plan");
+        let ours = planned.prediction.generated_tokens_per_s;
+        assert!(ours >= 0.98 * theirs, "{model} on {devices}: {ours} where {block:?} makes {theirs}");
+    }
+}
+
+#[test]
+fn more_devices_are_never_slower() {
+    let compressed = Wanted {
+        lengths: Lengths { prompt: 1024, generated: 32 },
+        weights: Format::Int4,
+        cache: Format::Int4,
+        ..wanted("opt-175b")
+    };
+    let rate = |devices| {
+        let planned = plan(&Wanted { devices, ..compressed }, t4(), Mechanism::FLEXGEN).expect("a plan");
+        planned.prediction.generated_tokens_per_s
+    };
+    let rates = [1, 2, 4, 8].map(rate);
+    assert!(rates.is_sorted(), "{rates:?}");
 }

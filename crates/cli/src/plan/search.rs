@@ -325,6 +325,8 @@ impl Planner<'_> {
             generated: (self.job.output as u32).max(2),
             hardware,
             layers: dims.layers,
+            stages: 1,
+            weights_on_device: None,
             overlap: Overlap::Phases,
             attends: if outline.disk_path == DiskPath::Direct { Attends::Host } else { Attends::Device },
             kernels: Kernels::Chunked,

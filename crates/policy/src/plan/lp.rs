@@ -12,6 +12,7 @@
 
 use super::habits::Habits;
 use super::programme::{Compare, Programme};
+use super::sums::{Kind, LANES, Lanes, SHARES, Sum, add, serial};
 use crate::cost::{Dims, ElementBytes, Sparse};
 use crate::pipeline::DiskPath;
 use spec::{ByTier, HardwareSpec, Lane, Part, Placement, Split, Tier};
@@ -62,6 +63,10 @@ pub struct Question {
     pub hardware: HardwareSpec,
     /// Layers of this device: all, but for a pipeline.
     pub layers: u64,
+    /// Devices of a pipeline (section 4.4); as many blocks are under way, and each device holds its part of all of them.
+    pub stages: u32,
+    /// The share of the weights that the device is to hold, where it is given.
+    pub weights_on_device: Option<f64>,
     /// What overlaps.
     pub overlap: Overlap,
     /// Where KV off the device is attended.
@@ -99,57 +104,6 @@ pub struct Placed {
     /// Busy time of each lane over a block, seconds.
     pub lanes: Vec<(Lane, f64)>,
 }
-
-/// Shares, in the order weights, KV, activations, each on device, host, drive.
-const SHARES: usize = 9;
-
-/// A linear expression of the shares.
-#[derive(Clone, Copy, Debug, Default)]
-struct Sum {
-    shares: [f64; SHARES],
-    constant: f64,
-}
-
-#[derive(Clone, Copy)]
-enum Kind {
-    Weights = 0,
-    Kv = 3,
-    Hidden = 6,
-}
-
-impl Sum {
-    fn constant(constant: f64) -> Sum {
-        Sum { constant, ..Sum::default() }
-    }
-
-    fn with(mut self, kind: Kind, tier: Tier, times: f64) -> Sum {
-        self.shares[kind as usize + tier as usize] += times;
-        self
-    }
-
-    /// Of what is not on the device.
-    fn away(self, kind: Kind, times: f64) -> Sum {
-        self.with(kind, Tier::Host, times).with(kind, Tier::Disk, times)
-    }
-
-    fn plus(mut self, other: Sum, times: f64) -> Sum {
-        self.shares.iter_mut().zip(other.shares).for_each(|(mine, theirs)| *mine += times * theirs);
-        self.constant += times * other.constant;
-        self
-    }
-
-    fn at(&self, shares: &[f64; SHARES]) -> f64 {
-        self.constant + self.shares.iter().zip(shares).map(|(a, b)| a * b).sum::<f64>()
-    }
-
-    fn largest(&self) -> f64 {
-        self.shares.iter().fold(self.constant.abs(), |most, share| most.max(share.abs()))
-    }
-}
-
-/// Time on each lane.
-type Lanes = [Sum; 6];
-const LANES: [Lane; 6] = [Lane::Device, Lane::Host, Lane::Up, Lane::Down, Lane::DiskRead, Lane::DiskWrite];
 
 /// A stretch of work, how often it occurs in a block, and what its time must cover.
 struct Stretch {
@@ -189,7 +143,7 @@ impl Half {
 pub fn place(question: &Question, block: BlockSize) -> Option<Placed> {
     let model = Model { question, batch: f64::from(block.batch_size), batches: f64::from(block.num_batches) };
     let (stretches, memory) = (model.stretches(), model.memory());
-    let shares = solve(&stretches, &memory, &room(question))?;
+    let shares = solve(question, &stretches, &memory)?;
     let longest = |stretch: &Stretch| stretch.lanes.iter().map(|lane| lane.at(&shares)).fold(0.0, f64::max);
     let layer: f64 = stretches.iter().map(|stretch| stretch.times * longest(stretch)).sum();
     let lanes = LANES
@@ -218,11 +172,34 @@ impl Model<'_> {
         f64::from(self.question.generated) - 1.0
     }
 
+    fn stages(&self) -> f64 {
+        f64::from(self.question.stages)
+    }
+
+    /// Times that a phase occurs for each block. Prompts of as many blocks as there are stages take `2 * stages - 1` turns
+    /// of a stage, since the pipeline fills and empties; after them it is always full.
+    fn times(&self, phase: Phase) -> f64 {
+        match phase {
+            Phase::Prefill => (2.0 * self.stages() - 1.0) / self.stages(),
+            Phase::Decode => self.steps(),
+        }
+    }
+
     fn rows(&self, phase: Phase) -> f64 {
         match phase {
             Phase::Prefill => self.batch * f64::from(self.question.prompt),
             Phase::Decode => self.batch,
         }
+    }
+
+    /// Whether FlexGen's loop has one batch to go through.
+    fn is_alone(&self) -> bool {
+        self.question.overlap == Overlap::Barriers && self.batches <= 1.0
+    }
+
+    /// Rows of a batch whose activations move with their shares: those of a batch alone stay on the device.
+    fn moved(&self, rows: f64) -> f64 {
+        if self.is_alone() { 0.0 } else { rows }
     }
 
     /// Bytes of a layer's KV of one position.
@@ -238,7 +215,7 @@ impl Model<'_> {
     fn batch(&self, phase: Phase, half: Half) -> Lanes {
         let Question { dims, hardware, prompt, generated, .. } = self.question;
         let rows = self.rows(phase);
-        let hidden = rows * dims.hidden as f64 * self.question.bytes.hidden;
+        let hidden = self.moved(rows) * dims.hidden as f64 * self.question.bytes.hidden;
         let mut device = Sum::constant(self.linear(rows, dims.part(half.part())));
         let mut host = Sum::default();
         let mut up = Sum::default().away(Kind::Hidden, hidden / hardware.up.bytes_per_s);
@@ -308,22 +285,20 @@ impl Model<'_> {
     fn stretches(&self) -> Vec<Stretch> {
         match self.question.overlap {
             Overlap::Diagonal => vec![Stretch { times: 1.0, lanes: self.busy().to_vec() }],
-            Overlap::Phases => [(Phase::Prefill, 1.0), (Phase::Decode, self.steps())]
-                .map(|(phase, times)| Stretch { times, lanes: self.layer(phase).to_vec() })
+            Overlap::Phases => [Phase::Prefill, Phase::Decode]
+                .map(|phase| Stretch { times: self.times(phase), lanes: self.layer(phase).to_vec() })
                 .into(),
-            Overlap::Barriers => [(Phase::Prefill, 1.0), (Phase::Decode, self.steps())]
+            Overlap::Barriers => [Phase::Prefill, Phase::Decode]
                 .into_iter()
-                .flat_map(|(phase, times)| {
-                    [Half::Attention, Half::Mlp].map(|half| self.rounds(phase, half, times))
-                })
+                .flat_map(|phase| [Half::Attention, Half::Mlp].map(|half| self.rounds(phase, half)))
                 .flatten()
                 .collect(),
         }
     }
 
     /// Algorithm 1's rounds of one half: the first brings the next half's weights.
-    fn rounds(&self, phase: Phase, half: Half, times: f64) -> [Stretch; 2] {
-        let batch = self.batch(phase, half);
+    fn rounds(&self, phase: Phase, half: Half) -> [Stretch; 2] {
+        let (batch, times) = (self.round(phase, half), self.times(phase));
         let first = add(batch, self.load(half.next()), 1.0);
         [
             Stretch { times, lanes: serial(first) },
@@ -331,7 +306,15 @@ impl Model<'_> {
         ]
     }
 
-    /// The head of all batches and tokens.
+    /// What one batch computes, and what is copied beside it: the next batch's, which of a batch alone is its own in the
+    /// other half.
+    fn round(&self, phase: Phase, half: Half) -> Lanes {
+        let ([device, host, ..], after) = (self.batch(phase, half), self.batch(phase, half.next()));
+        let [_, _, up, down, read, write] = if self.is_alone() { after } else { self.batch(phase, half) };
+        [device, host, up, down, read, write]
+    }
+
+    /// The head of all batches and tokens; one device of a pipeline has it.
     fn head(&self) -> f64 {
         let rows = match self.question.kernels {
             Kernels::Eager => self.rows(Phase::Prefill),
@@ -340,7 +323,8 @@ impl Model<'_> {
         // A pass never expands the head: it is not compressed where there are passes.
         let bytes = self.question.read(self.question.bytes.weight);
         let linear = |rows| self.question.linear(rows, self.question.dims.head(), bytes);
-        self.batches * (linear(rows) + self.steps() * linear(self.batch))
+        let block = self.times(Phase::Prefill) * linear(rows) + self.steps() * linear(self.batch);
+        self.batches * block / self.stages()
     }
 
     /// Bytes on device, host and drive.
@@ -354,16 +338,21 @@ impl Model<'_> {
             Overlap::Diagonal => (2.0 * s + n) * (n - 1.0) / (2.0 * n) + s / n,
             _ => s + n,
         };
-        let block = self.batch * self.batches;
+        let held = self.batch * self.batches * self.stages();
         let home = |tier| {
-            let hidden = s * dims.hidden as f64 * bytes.hidden * block;
+            let hidden = s * dims.hidden as f64 * bytes.hidden * held;
             Sum::default()
                 .with(Kind::Weights, tier, weights * layers)
-                .with(Kind::Kv, tier, longest * self.kv() * block * layers)
+                .with(Kind::Kv, tier, longest * self.kv() * held * layers)
                 .with(Kind::Hidden, tier, hidden)
         };
         let slots = 2.0 * self.batch * (s + n) * self.kv();
-        let mut device = home(Tier::Device).away(Kind::Weights, 2.0 * weights);
+        let passing = match self.question.overlap {
+            // Each half of a layer has one, which is filled while the other half computes.
+            Overlap::Barriers => 1.0,
+            Overlap::Phases | Overlap::Diagonal => 2.0,
+        };
+        let mut device = home(Tier::Device).away(Kind::Weights, passing * weights);
         device = device.away(Kind::Hidden, 2.0 * self.batch * s * dims.hidden as f64 * bytes.hidden);
         device.constant += self.working();
         if self.question.attends == Attends::Device {
@@ -395,18 +384,6 @@ impl Model<'_> {
     }
 }
 
-/// Compute on device and host follow each other; copies run beside them.
-fn serial(lanes: Lanes) -> Vec<Sum> {
-    let mut lanes = lanes;
-    lanes[0] = lanes[0].plus(lanes[1], 1.0);
-    lanes.to_vec()
-}
-
-fn add(mut lanes: Lanes, other: Lanes, times: f64) -> Lanes {
-    lanes.iter_mut().zip(other).for_each(|(mine, theirs)| *mine = mine.plus(theirs, times));
-    lanes
-}
-
 /// What each tier may hold, bytes.
 pub fn room(question: &Question) -> [f64; 3] {
     let hardware = &question.hardware;
@@ -417,10 +394,10 @@ pub fn room(question: &Question) -> [f64; 3] {
 /// there. Rows are scaled, so that the solver sees numbers of one size. Variables are the nine shares, then the times.
 pub fn programme(question: &Question, block: BlockSize) -> Option<Programme> {
     let model = Model { question, batch: f64::from(block.batch_size), batches: f64::from(block.num_batches) };
-    rows(&model.stretches(), &model.memory(), &room(question))
+    rows(question, &model.stretches(), &model.memory())
 }
 
-fn rows(stretches: &[Stretch], memory: &[Sum; 3], room: &[f64; 3]) -> Option<Programme> {
+fn rows(question: &Question, stretches: &[Stretch], memory: &[Sum; 3]) -> Option<Programme> {
     let unit = stretches.iter().flat_map(|s| s.lanes.iter().map(Sum::largest)).fold(1e-12, f64::max);
     let mut programme = Programme::default();
     for share in 0..SHARES {
@@ -430,6 +407,9 @@ fn rows(stretches: &[Stretch], memory: &[Sum; 3], room: &[f64; 3]) -> Option<Pro
     for kind in 0..3 {
         programme.row((0..3).map(|tier| (3 * kind + tier, 1.0)).collect(), Compare::Equals, 1.0);
     }
+    if let Some(share) = question.weights_on_device {
+        programme.row(vec![(Kind::Weights as usize, 1.0)], Compare::Equals, share);
+    }
     for stretch in stretches.iter().filter(|stretch| stretch.times > 0.0) {
         let time = programme.variable(stretch.times, None);
         for lane in stretch.lanes.iter().filter(|lane| lane.largest() > 0.0) {
@@ -437,7 +417,7 @@ fn rows(stretches: &[Stretch], memory: &[Sum; 3], room: &[f64; 3]) -> Option<Pro
             programme.row(row, Compare::AtMost, -lane.constant / unit);
         }
     }
-    for (tier, &room) in memory.iter().zip(room) {
+    for (tier, room) in memory.iter().zip(room(question)) {
         let left = 1.0 - tier.constant / room.max(1.0);
         if left < 0.0 {
             return None;
@@ -447,8 +427,8 @@ fn rows(stretches: &[Stretch], memory: &[Sum; 3], room: &[f64; 3]) -> Option<Pro
     Some(programme)
 }
 
-fn solve(stretches: &[Stretch], memory: &[Sum; 3], room: &[f64; 3]) -> Option<[f64; SHARES]> {
-    let values = rows(stretches, memory, room)?.solve()?;
+fn solve(question: &Question, stretches: &[Stretch], memory: &[Sum; 3]) -> Option<[f64; SHARES]> {
+    let values = rows(question, stretches, memory)?.solve()?;
     Some(std::array::from_fn(|share| values[share].clamp(0.0, 1.0)))
 }
 

@@ -4,6 +4,7 @@ mod habits;
 mod lp;
 mod programme;
 mod search;
+mod sums;
 
 pub use habits::{Attention, Habits};
 pub use lp::{Attends, BlockSize, Kernels, Overlap, Placed, Question, place, programme, room};

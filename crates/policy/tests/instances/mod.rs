@@ -69,6 +69,8 @@ pub(crate) fn instances() -> Vec<(String, Question, BlockSize)> {
                         generated,
                         hardware: hardware(machine, memory, speed),
                         layers: Dims::named(model).expect("a published model").layers,
+                        stages: 1,
+                        weights_on_device: None,
                         overlap,
                         attends,
                         kernels,

@@ -4,17 +4,16 @@ use super::case::{Case, Pinning, Policy};
 use super::machine::Rates;
 use super::mechanism::{Grain, Mechanism, Order};
 use super::memory::{excess, peak};
-use super::placement::elements;
+use super::placement::{reachable, steps};
 use super::plan::{ON_HOST, Wanted, question};
-use policy::cost::Dims;
 use policy::plan::{BlockSize, Placed, Question, blocks, place, room};
-use spec::{ByTier, HardwareSpec, Part, Placement, Split, Tier};
+use spec::{ByTier, HardwareSpec, Placement, Split, Tier};
 
-/// Times that the programme is asked again with other memory, since it does not count what our pools hold as they do.
+/// Times that the programme is asked again with other memory, since it does not count all that is held.
 const ROUNDS: usize = 6;
 /// Of a tier's memory, when it is full.
 const FULL: f64 = 0.99;
-/// Of a tier's memory, what pools are aimed at: shares are rounded.
+/// Of a tier's memory, what is aimed at: shares are rounded.
 const AIM: f64 = 0.9995;
 /// Candidates of which the programme thinks as well as of the best, nearly: what sets them apart it does not see.
 const AS_GOOD: f64 = 0.97;
@@ -24,6 +23,7 @@ const AHEAD: f64 = 1.1;
 const POINTS: usize = 48;
 
 /// A policy that fits, and what the programme thinks of it.
+#[derive(Clone)]
 pub(super) struct Candidate {
     pub(super) case: Case,
     pub(super) placed: Placed,
@@ -33,7 +33,7 @@ pub(super) struct Candidate {
 
 impl Candidate {
     /// Tokens a second for each that a sequence generates, as the programme believes.
-    fn rate(&self) -> f64 {
+    pub(super) fn rate(&self) -> f64 {
         f64::from(self.case.policy.block()) / self.placed.seconds
     }
 
@@ -52,6 +52,24 @@ pub(super) fn candidates(wanted: &Wanted, rates: Rates, mechanism: Mechanism) ->
         tried.into_iter().flat_map(|block| machine.fitting(&question, block)).collect();
     found.sort_by(|a, b| b.rate().total_cmp(&a.rate()));
     found
+}
+
+/// The same block with each share of weights on the device that whole tensors come to; nothing where any share will do. The
+/// programme's own share is cut down to one of these, and the best is another where room or time is short.
+pub(super) fn stepwise(
+    candidate: &Candidate,
+    wanted: &Wanted,
+    rates: Rates,
+    mechanism: Mechanism,
+) -> Vec<Candidate> {
+    if mechanism.grain == Grain::Slices {
+        return Vec::new();
+    }
+    let machine = Machine { wanted, rates, mechanism };
+    let fixed = steps(&wanted.dims)
+        .into_iter()
+        .map(|share| Question { weights_on_device: Some(share), ..question(wanted, rates, mechanism) });
+    fixed.flat_map(|question| machine.fitting(&question, candidate.placed.block)).collect()
 }
 
 /// `keep` of those that seem as good as the best before all others, evenly chosen among them.
@@ -87,33 +105,17 @@ impl Machine<'_> {
         excess(case, self.rates, self.mechanism).is_empty()
     }
 
-    /// Placements of a block, if there is room: with FlexGen's loop its weights pinned if they may be; with ours the
-    /// programme's for as much memory as our pools leave of it, and that with all activations on the host, where batches
-    /// take turns in a few buffers of the device (the programme knows of shares, not of turns).
+    /// Placements of a block, if there is room: the programme's for as much memory as what it does not count leaves of it, and
+    /// with our loop that with all activations on the host too, where batches take turns in a few buffers of the device (the
+    /// programme knows of shares, not of turns).
     fn fitting(&self, question: &Question, block: BlockSize) -> Vec<Candidate> {
-        if self.mechanism.order == Order::Barriers {
-            return self.pinned_if_it_may(question, block).into_iter().collect();
-        }
-        let on_host = (block.num_batches > 1).then(|| Split::new(ON_HOST).expect("all of it"));
+        let turns = self.mechanism.order == Order::Buffers && block.num_batches > 1;
+        let on_host = turns.then(|| Split::new(ON_HOST).expect("all of it"));
         let ways = std::iter::once(None).chain(on_host.map(Some));
-        ways.filter_map(|hidden| self.within_pools(question.clone(), block, hidden)).collect()
+        ways.filter_map(|hidden| self.within_memory(question.clone(), block, hidden)).collect()
     }
 
-    fn pinned_if_it_may(&self, question: &Question, block: BlockSize) -> Option<Candidate> {
-        let placed = place(question, block)?;
-        let case = self.case(&placed);
-        let pinnings: &[Pinning] = match self.wanted.pinning {
-            Pinning::Auto => &[Pinning::Auto, Pinning::Off],
-            Pinning::On => &[Pinning::On],
-            Pinning::Off => &[Pinning::Off],
-        };
-        let cases =
-            pinnings.iter().map(|&pinning| Case { policy: Policy { pinning, ..case.policy }, ..case });
-        let case = cases.into_iter().find(|case| self.fits(case))?;
-        Some(Candidate { case, placed, question: question.clone() })
-    }
-
-    fn within_pools(
+    fn within_memory(
         &self,
         mut question: Question,
         block: BlockSize,
@@ -124,9 +126,10 @@ impl Machine<'_> {
             let Some(mut placed) = place(&question, block) else { break };
             let full = Tier::ALL.map(|tier| placed.peak[tier] >= FULL * room(&question)[tier as usize]);
             placed.placement.hidden = hidden.unwrap_or(placed.placement.hidden);
-            let case = self.case(&placed);
-            let last = self.fits(&case) && (found.is_some() || !full.contains(&true));
-            if self.fits(&case) {
+            let case = self.pinned_if_it_may(self.case(&placed));
+            let fits = self.fits(&case);
+            let last = fits && (found.is_some() || !full.contains(&true));
+            if fits {
                 found = Some(Candidate { case, placed, question: question.clone() });
             }
             if last {
@@ -137,7 +140,14 @@ impl Machine<'_> {
         found
     }
 
-    /// Gives the programme as much more of a tier that is full for it as our pools leave, or as much less as they exceed it.
+    /// With its weights pinned if it may be and there is room: pinned tensors take more of it.
+    fn pinned_if_it_may(&self, case: Case) -> Case {
+        let pageable = Case { policy: Policy { pinning: Pinning::Off, ..case.policy }, ..case };
+        let pinned_fits = case.policy.pinning != Pinning::Auto || self.fits(&case);
+        if pinned_fits { case } else { pageable }
+    }
+
+    /// Gives the programme as much more of a tier that is full for it as is left of it, or as much less as is missing.
     fn give_room(&self, question: &mut Question, case: &Case, full: [bool; 3]) {
         let needs = peak(case, self.rates, self.mechanism);
         let HardwareSpec { device, host, disk, .. } = &mut question.hardware;
@@ -170,30 +180,4 @@ fn whole_sequences(split: Split, block: BlockSize) -> Split {
     let device = upto(split.part(Tier::Device));
     let host = upto(split.part(Tier::Device) + split.part(Tier::Host)) - device;
     Split::new(ByTier { device, host, disk: Split::WHOLE - device - host }).expect("the rest is on the drive")
-}
-
-/// The nearest shares below those of the programme that whole tensors do not overshoot, on the device and on the host.
-fn reachable(dims: &Dims, asked: Split) -> Split {
-    const PERCENT: u32 = Split::WHOLE / 100;
-    let real = |split: Split, tier: Tier| {
-        let parts = [Part::Attention(0), Part::Mlp(0)];
-        let found = parts.map(|part| elements(dims, part, split, Grain::WholeTensors)[tier]);
-        found.iter().sum::<f64>() / dims.layer() * f64::from(Split::WHOLE)
-    };
-    let split = |device: u32, host: u32| {
-        let (device, host) = (device * PERCENT, host * PERCENT);
-        Split::new(ByTier { device, host, disk: Split::WHOLE - device - host })
-            .expect("the rest is on the drive")
-    };
-    let fits = |split: Split, tier: Tier| real(split, tier) <= f64::from(asked.part(tier)) + 1.0;
-    let device = asked.part(Tier::Device) / PERCENT;
-    let away = 100 - device;
-    let device =
-        (0..=device).rev().find(|&device| fits(split(device, 100 - device), Tier::Device)).unwrap_or(0);
-    if asked.part(Tier::Disk) == 0 {
-        return split(device, 100 - device);
-    }
-    let host =
-        (0..=asked.part(Tier::Host) / PERCENT).rev().find(|&host| fits(split(device, host), Tier::Host));
-    split(device, host.unwrap_or(0).min(away))
 }

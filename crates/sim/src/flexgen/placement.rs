@@ -52,6 +52,60 @@ fn home(split: Split, middle: f64) -> Tier {
     }
 }
 
+const PERCENT: u32 = Split::WHOLE / 100;
+
+/// What whole tensors make of a split, of a layer's weights on a tier, in parts of [`Split::WHOLE`].
+fn real(dims: &Dims, split: Split, tier: Tier) -> f64 {
+    let parts = [Part::Attention(0), Part::Mlp(0)];
+    let found = parts.map(|part| elements(dims, part, split, Grain::WholeTensors)[tier]);
+    found.iter().sum::<f64>() / dims.layer() * f64::from(Split::WHOLE)
+}
+
+fn percents(device: u32, host: u32) -> Split {
+    let (device, host) = (device * PERCENT, host * PERCENT);
+    Split::new(ByTier { device, host, disk: Split::WHOLE - device - host }).expect("the rest is on the drive")
+}
+
+/// The shares on the device that whole tensors come to, whatever is asked for.
+pub(super) fn steps(dims: &Dims) -> Vec<f64> {
+    let whole = f64::from(Split::WHOLE);
+    let mut all: Vec<f64> =
+        (0..=100).map(|device| real(dims, percents(device, 100 - device), Tier::Device) / whole).collect();
+    all.dedup_by(|a, b| (*a - *b).abs() < 1e-9);
+    all
+}
+
+/// The least to ask for so that whole tensors come nearest to these shares and do not overshoot them, on the device and on the
+/// host. More of a tier is never less of it, so that both are found by halves.
+pub(super) fn reachable(dims: &Dims, asked: Split) -> Split {
+    let nearest = |most: u32, tier: Tier, split: &dyn Fn(u32) -> Split| {
+        let found = |share: u32| real(dims, split(share), tier);
+        let room = f64::from(asked.part(tier)) + 1.0;
+        let above = first(most + 1, |share| found(share) > room);
+        let best = found(above.saturating_sub(1));
+        first(above, |share| found(share) >= best).min(most)
+    };
+    let device = nearest(100, Tier::Device, &|device| percents(device, 100 - device));
+    if asked.part(Tier::Disk) == 0 {
+        return percents(device, 100 - device);
+    }
+    percents(device, nearest(100 - device, Tier::Host, &|host| percents(device, host)))
+}
+
+/// The first below `end` of which something is true that stays so from there on, or `end`.
+fn first(end: u32, is_true: impl Fn(u32) -> bool) -> u32 {
+    let (mut from, mut to) = (0, end);
+    while from < to {
+        let middle = (from + to) / 2;
+        if is_true(middle) {
+            to = middle;
+        } else {
+            from = middle + 1;
+        }
+    }
+    from
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,5 +139,22 @@ mod tests {
         let split = Split::new(ByTier { device: 200_000, host: 800_000, disk: 0 }).expect("adds up");
         let found = elements(&dims, Part::Mlp(3), split, Grain::Slices);
         assert_eq!(found.device * 4.0, found.host);
+    }
+
+    /// Each share that whole tensors come to is found from itself, and nothing beside it.
+    #[test]
+    fn what_is_reached_is_no_more_than_asked_and_the_nearest() {
+        let dims = Dims::named("opt-30b").expect("named");
+        let steps = steps(&dims);
+        assert!(steps.len() > 4 && steps.is_sorted(), "{steps:?}");
+        for two in steps.windows(2) {
+            for asked in [two[0], (two[0] + two[1]) / 2.0] {
+                let device = (asked * f64::from(Split::WHOLE)).round() as u32;
+                let asked = Split::new(ByTier { device, host: Split::WHOLE - device, disk: 0 });
+                let reached = reachable(&dims, asked.expect("adds up"));
+                let found = real(&dims, reached, Tier::Device) / f64::from(Split::WHOLE);
+                assert!((found - two[0]).abs() < 1e-6, "{device}: {found}");
+            }
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The planner on a machine of the papers: the linear programme chooses, the timeline has the last word.
 
-use super::candidates::{Candidate, candidates, spread, worth_a_look};
+use super::candidates::{Candidate, candidates, spread, stepwise, worth_a_look};
 use super::case::{Case, Format, HostAttention, Lengths, Overlap, Pinning, Policy};
 use super::cost::Prices;
 use super::machine::Rates;
@@ -11,13 +11,13 @@ use policy::pipeline::DiskPath;
 use policy::plan::{Attends, Attention, BlockSize, Habits, Kernels, Placed, Question};
 use spec::{ByTier, HardwareSpec, Placement, Split, Tier};
 
-/// Memory of FlexGen that is planned with: the rest is left to fragments and to what no formula counts. The runtime that
-/// serves has pools, which leave none, and all of them are counted.
-const DERATED: f64 = 0.9;
 /// Candidates of the programme that are run on the timeline.
 const RESCORED: usize = 12;
 /// Of these, how many are run with all their layers.
 const FINALISTS: usize = 2;
+/// Times the best that was found, what the programme must believe of a candidate to try its steps: it knows no barriers and is
+/// ahead of the timeline by a little.
+const HOPE: f64 = 1.01;
 /// Of the latency that the programme believes in, what is surely there.
 const TRUSTED: f64 = 0.8;
 /// All on the host.
@@ -63,28 +63,47 @@ pub struct Planned {
 
 /// Plans; nothing where nothing fits (or nothing is fast enough).
 pub fn plan(wanted: &Wanted, rates: Rates, mechanism: Mechanism) -> Option<Planned> {
+    match mechanism.order {
+        Order::Barriers => best(wanted.ways().filter_map(|way| best_of_all(&way, rates, mechanism))),
+        Order::Buffers => best_of_a_few(wanted, rates, mechanism),
+    }
+}
+
+/// With FlexGen's loop, whose rounds are few and soon run: all candidates, and of those that the programme believes are ahead
+/// of the best of them what whole tensors make of each.
+fn best_of_all(way: &Wanted, rates: Rates, mechanism: Mechanism) -> Option<Planned> {
+    let soon = |candidate: &Candidate| way.may_be_soon(candidate);
+    let all: Vec<Candidate> = candidates(way, rates, mechanism).into_iter().filter(soon).collect();
+    let run = |list| {
+        let scored = estimated(list, rates, mechanism);
+        best(scored.filter(|planned| way.is_soon(&planned.prediction)))
+    };
+    let mut found = run(all.clone());
+    for candidate in all {
+        let least = found.as_ref().map_or(0.0, rate);
+        if f64::from(way.lengths.generated) * candidate.rate() <= HOPE * least {
+            break;
+        }
+        let stepped = run(stepwise(&candidate, way, rates, mechanism));
+        found = best(found.into_iter().chain(stepped));
+    }
+    found
+}
+
+/// With ours, whose programs are long: the candidates that the programme thinks best, and the best of those with all layers.
+fn best_of_a_few(wanted: &Wanted, rates: Rates, mechanism: Mechanism) -> Option<Planned> {
     let best_of_way = |way: Wanted| {
-        let soon = candidates(&way, rates, mechanism).into_iter().filter(|candidate| {
-            wanted.max_latency_s.is_none_or(|most| TRUSTED * candidate.latency_s() <= most)
-        });
-        let soon = match mechanism.order {
-            Order::Barriers => soon.collect(),
-            Order::Buffers => spread(soon.collect(), RESCORED),
-        };
-        let scored = estimated(soon, rates, mechanism);
+        let soon = candidates(&way, rates, mechanism).into_iter().filter(|found| wanted.may_be_soon(found));
+        let scored = estimated(spread(soon.collect(), RESCORED), rates, mechanism);
         scored.filter(|planned| wanted.is_soon(&planned.prediction)).take(RESCORED).collect::<Vec<_>>()
     };
     let mut scored: Vec<Planned> = wanted.ways().flat_map(best_of_way).collect();
     scored.sort_by(|a, b| rate(b).total_cmp(&rate(a)));
-    if mechanism.order == Order::Barriers {
-        return scored.into_iter().next();
-    }
     let whole = scored.into_iter().map(|planned| {
         let prediction = predict(&planned.case, rates, mechanism);
         Planned { prediction, ..planned }
     });
-    let soon = whole.filter(|planned| wanted.is_soon(&planned.prediction)).take(FINALISTS);
-    soon.max_by(|a, b| rate(a).total_cmp(&rate(b)))
+    best(whole.filter(|planned| wanted.is_soon(&planned.prediction)).take(FINALISTS))
 }
 
 /// What is worth having at each latency: from the soonest on, each with more tokens a second than all that are sooner.
@@ -137,6 +156,11 @@ fn rate(planned: &Planned) -> f64 {
     planned.prediction.generated_tokens_per_s
 }
 
+/// Of those that are as good, the first.
+fn best(all: impl Iterator<Item = Planned>) -> Option<Planned> {
+    all.reduce(|best, next| if rate(&next) > rate(&best) { next } else { best })
+}
+
 /// Candidates as the timeline has them, by a few of their layers.
 fn estimated(
     candidates: Vec<Candidate>,
@@ -152,6 +176,11 @@ fn estimated(
 impl Wanted {
     fn is_soon(&self, prediction: &Prediction) -> bool {
         self.max_latency_s.is_none_or(|most| prediction.latency_s() <= most)
+    }
+
+    /// Whether the programme leaves hope that it is.
+    fn may_be_soon(&self, candidate: &Candidate) -> bool {
+        self.max_latency_s.is_none_or(|most| TRUSTED * candidate.latency_s() <= most)
     }
 
     /// Where the CPU may attend, with and without.
@@ -194,6 +223,8 @@ pub(super) fn question(wanted: &Wanted, rates: Rates, mechanism: Mechanism) -> Q
         generated: wanted.lengths.generated,
         hardware: hardware(rates, mechanism),
         layers: case.layers(),
+        stages: wanted.devices,
+        weights_on_device: None,
         overlap: match (mechanism.order, mechanism.block) {
             (Order::Barriers, _) => policy::plan::Overlap::Barriers,
             (Order::Buffers, Block::ZigZag) => policy::plan::Overlap::Phases,
@@ -231,20 +262,16 @@ fn habits(wanted: &Wanted, rates: Rates, mechanism: Mechanism) -> Habits {
     }
 }
 
-/// The machine with as much memory as is planned with, and its rates for these copies and these kernels.
+/// The machine with its rates for these copies and these kernels.
 fn hardware(rates: Rates, mechanism: Mechanism) -> HardwareSpec {
-    let share = if mechanism.order == Order::Buffers { 1.0 } else { DERATED };
-    let derated = Rates {
-        device_bytes: share * rates.device_bytes,
-        host_bytes: share * rates.host_bytes,
-        disk_bytes: share * rates.disk_bytes,
+    let at_work = Rates {
         host_memory: match mechanism.compute {
             Compute::Eager => rates.host_attention,
             Compute::Fused => rates.host_memory,
         },
         ..rates
     };
-    let mut hardware = derated.hardware("a preset");
+    let mut hardware = at_work.hardware("a preset");
     if mechanism.copies != Copies::Pinned {
         hardware.down.bytes_per_s = rates.pageable_down;
     }
