@@ -14,9 +14,15 @@ pub(crate) fn replay(path: &Path) -> Result<ExitCode> {
     let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
     let summary =
         sim::replay(BufReader::new(file)).with_context(|| format!("replay of {}", path.display()))?;
-    let sim::Replayed { requests, steps, lines } = summary;
+    let sim::Replayed { requests, steps, lines, in_flight, unfinished } = summary;
     let (steps, requests, lines) =
         (counted(steps, "step"), counted(requests, "request"), counted(lines, "line"));
     show!("{steps} of {requests} ({lines}): all as recorded")?;
+    if in_flight + unfinished > 0 {
+        let (open, flying) = (counted(unfinished, "request"), counted(in_flight, "step"));
+        show!(
+            "the record ends before its run did, with {open} unfinished and {flying} in flight: nothing later was compared"
+        )?;
+    }
     Ok(ExitCode::SUCCESS)
 }

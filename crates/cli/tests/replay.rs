@@ -65,3 +65,49 @@ fn records_that_lie_about_what_was_done() {
         assert!(!ran.err.contains("panicked"), "{from} -> {to}: {}", ran.err);
     }
 }
+
+/// A number that would take all memory is an error, and nothing is made of it.
+#[test]
+fn a_begin_line_with_more_blocks_than_there_can_be_is_refused() {
+    let folder = Folder::new();
+    let record = recorded(&folder);
+    let from = record.find("\"blocks\":{\"device\":").expect("blocks of the device") + 19;
+    let digits = record[from..].find(|c: char| !c.is_ascii_digit()).expect("an end");
+    let many = format!("{}4000000000{}", &record[..from], &record[from + digits..]);
+    let file = folder.write("many", many);
+    ballast(&["simulate", "replay", &file])
+        .refused(1, &["line 1", "blocks.device must be at most 67108864", "4000000000"]);
+}
+
+#[test]
+fn a_record_that_ends_early_says_so() {
+    let folder = Folder::new();
+    let record = recorded(&folder);
+    let whole = ballast(&["simulate", "replay", &folder.name("run.record")]).fine();
+    assert!(!whole.contains("ends before"), "{whole}");
+    let half = record[..record.len() / 2].rfind('\n').expect("a line") + 1;
+    let cut = folder.write("cut", &record[..half]);
+    let told = ballast(&["simulate", "replay", &cut]).fine();
+    assert!(told.contains("the record ends before its run did") && told.contains("unfinished"), "{told}");
+}
+
+#[test]
+fn steps_that_are_done_twice_or_never_began_or_before_their_time_are_refused() {
+    let folder = Folder::new();
+    let record = recorded(&folder);
+    let lines: Vec<&str> = record.lines().collect();
+    let done = lines.iter().position(|line| line.contains("\"Done\"")).expect("a step was done");
+    let with = |name: &str, line: &str, times: usize| {
+        let mut changed: Vec<&str> = lines.clone();
+        changed.splice(done..=done, std::iter::repeat_n(line, times));
+        folder.write(name, changed.join("\n") + "\n")
+    };
+    let refused = |file: &str, why: &str| ballast(&["simulate", "replay", file]).refused(1, &["line", why]);
+    refused(&with("twice", lines[done], 2), "not in flight");
+    let stranger = lines[done].replacen("\"seq\":0", "\"seq\":99", 1);
+    refused(&with("stranger", &stranger, 1), "sequence 99, which is not in it");
+    let at = lines[done].find("\"at\":").expect("a time") + 5;
+    let digits = lines[done][at..].find(|c: char| !c.is_ascii_digit()).expect("an end");
+    let early = format!("{}0{}", &lines[done][..at], &lines[done][at + digits..]);
+    refused(&with("early", &early, 1), "time goes back");
+}

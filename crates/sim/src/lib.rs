@@ -6,6 +6,7 @@ mod block;
 mod chart;
 pub mod draw;
 pub mod flexgen;
+mod ledger;
 mod metrics;
 mod offline;
 mod oracle;

@@ -1,8 +1,13 @@
 //! A recorded run, driven again through the same scheduler: it must answer the same at every step.
 
+use crate::ledger::Ledger;
 use policy::log::Entry;
-use policy::sched::{Fcfs, Next, Scheduler};
+use policy::sched::{Fcfs, FcfsConfig, Next, Scheduler};
+use spec::Tier;
 use std::io::BufRead;
+
+/// KV blocks of a tier in a log, at the most: a thousand million positions. Each takes memory here before the first step.
+const BLOCKS_MAX: u32 = 1 << 26;
 
 /// What a replay found where it found no difference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,6 +18,10 @@ pub struct Replayed {
     pub requests: usize,
     /// Steps answered, all as recorded.
     pub steps: usize,
+    /// Steps that were in flight at the end of the log. A run that ended by itself has none.
+    pub in_flight: usize,
+    /// Requests that were not finished there.
+    pub unfinished: usize,
 }
 
 /// Where a replay stopped.
@@ -47,7 +56,7 @@ pub enum FirstDifference {
 /// At the first answer that differs from the recorded one, or where the log makes no sense.
 pub fn replay(reader: impl BufRead) -> Result<Replayed, FirstDifference> {
     let mut found = Replayed::default();
-    let mut scheduler = None;
+    let (mut scheduler, mut ledger) = (None, Ledger::default());
     for (line, text) in (1..).zip(reader.lines()) {
         let entry = parse(line, &text?)?;
         found.lines += 1;
@@ -55,12 +64,19 @@ pub fn replay(reader: impl BufRead) -> Result<Replayed, FirstDifference> {
         found.steps += usize::from(matches!(entry, Entry::Next { answer: Next::Run(_), .. }));
         match (&mut scheduler, entry) {
             (None, Entry::Begin { config, .. }) => scheduler = Some(Fcfs::new(config)),
-            (Some(scheduler), entry) => apply(scheduler, line, entry)?,
+            (Some(scheduler), entry) => {
+                ledger.take(&entry).map_err(|why| log(line, why))?;
+                apply(scheduler, line, entry)?;
+            }
             (None, _) => return Err(log(line, "the first line must be Begin")),
         }
     }
     match scheduler {
-        Some(_) => Ok(found),
+        Some(scheduler) => Ok(Replayed {
+            in_flight: ledger.in_flight(),
+            unfinished: ledger.open(|seq| scheduler.knows(seq)),
+            ..found
+        }),
         None => Err(log(1, "the log is empty: expected a Begin line")),
     }
 }
@@ -79,14 +95,27 @@ fn parse(line: usize, text: &str) -> Result<Entry, FirstDifference> {
                 Entry::VERSION
             ),
         )),
-        Entry::Begin { ref config, .. } => config.check().map_err(|e| log(line, e)).map(|()| entry),
+        Entry::Begin { ref config, .. } => check(config).map_err(|why| log(line, why)).map(|()| entry),
         entry => Ok(entry),
     }
 }
 
+/// Whether a scheduler can be made with these limits.
+fn check(config: &FcfsConfig) -> Result<(), String> {
+    config.check().map_err(|zero| zero.to_string())?;
+    let too_many = Tier::ALL.into_iter().find(|&tier| config.blocks[tier] > BLOCKS_MAX);
+    too_many.map_or(Ok(()), |tier| {
+        let found = config.blocks[tier];
+        Err(format!(
+            "blocks.{} must be at most {BLOCKS_MAX}, found {found}",
+            format!("{tier:?}").to_lowercase()
+        ))
+    })
+}
+
 fn apply(scheduler: &mut Fcfs, line: usize, entry: Entry) -> Result<(), FirstDifference> {
     match entry {
-        Entry::Begin { .. } => return Err(log(line, "only the first line may be Begin")),
+        Entry::Begin { .. } => unreachable!("the ledger takes no second one"),
         Entry::Arrive { request, .. } if scheduler.knows(request.id) => {
             return Err(log(line, format!("sequence {} arrived before", request.id)));
         }

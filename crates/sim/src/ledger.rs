@@ -1,0 +1,70 @@
+//! What a log says has happened so far, and whether what it says next can follow.
+
+use policy::log::Entry;
+use policy::sched::Next;
+use spec::{Done, Nanos, SeqId, Step, StepId};
+use std::collections::BTreeMap;
+
+/// Steps in flight with their sequences, and the time.
+#[derive(Default)]
+pub(crate) struct Ledger {
+    in_flight: BTreeMap<StepId, Vec<SeqId>>,
+    arrived: Vec<SeqId>,
+    now: Nanos,
+}
+
+impl Ledger {
+    /// Takes in the next entry; why it cannot be the next one, otherwise.
+    pub(crate) fn take(&mut self, entry: &Entry) -> Result<(), String> {
+        match entry {
+            Entry::Begin { .. } => Err("only the first line may be Begin".into()),
+            Entry::Arrive { at, request } => {
+                self.arrived.push(request.id);
+                self.pass(*at)
+            }
+            Entry::Cancel { at, .. } => self.pass(*at),
+            Entry::Done { at, done } => self.pass(*at).and_then(|()| self.end(done)),
+            Entry::Next { at, answer } => {
+                if let Next::Run(step) = answer {
+                    self.begin(step);
+                }
+                self.pass(*at)
+            }
+        }
+    }
+
+    /// Sequences that came and that the scheduler still knows of.
+    pub(crate) fn open(&self, knows: impl Fn(SeqId) -> bool) -> usize {
+        self.arrived.iter().filter(|&&seq| knows(seq)).count()
+    }
+
+    /// Steps that began and are not done.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    fn pass(&mut self, at: Nanos) -> Result<(), String> {
+        if at < self.now {
+            return Err(format!("time goes back from {} ns to {} ns", self.now.0, at.0));
+        }
+        self.now = at;
+        Ok(())
+    }
+
+    fn begin(&mut self, step: &Step) {
+        self.in_flight.insert(step.id, step.chunks().map(|chunk| chunk.seq).collect());
+    }
+
+    fn end(&mut self, done: &Done) -> Result<(), String> {
+        let Some(seqs) = self.in_flight.remove(&done.step) else {
+            return Err(format!(
+                "step {} is done that is not in flight: it was done before, or never began",
+                done.step
+            ));
+        };
+        let stranger = done.outcomes.iter().find(|outcome| !seqs.contains(&outcome.seq));
+        stranger.map_or(Ok(()), |outcome| {
+            Err(format!("step {} has an outcome for sequence {}, which is not in it", done.step, outcome.seq))
+        })
+    }
+}
