@@ -31,9 +31,11 @@ fn planned(model: &str, mechanism: Mechanism) -> Planned {
     plan(&wanted(model), t4(), mechanism).expect("a plan")
 }
 
+/// Shares of weights and of KV, as they are asked for.
 fn share(planned: &Planned, tier: Tier) -> (f64, f64) {
     let of = |split: spec::Split| f64::from(split.part(tier)) / f64::from(spec::Split::WHOLE);
-    (of(planned.placed.placement.weights), of(planned.placed.placement.kv))
+    let placement = &planned.case.policy.placement;
+    (of(placement.weights), of(placement.kv))
 }
 
 /// Ballast without the diagonal schedule: phases overlap, as section 4.3 assumes.
@@ -61,7 +63,7 @@ fn policies_for_the_released_mechanism_lie_near_the_papers_too_or_are_better() {
     let large = planned("opt-175b", Mechanism::FLEXGEN);
     let ((wc, _), (_, cd)) = (share(&large, Tier::Host), share(&large, Tier::Disk));
     assert!(
-        (0.4..=0.7).contains(&wc) && cd > 0.95 && large.case.policy.block() > 200,
+        (0.4..=0.65).contains(&wc) && cd > 0.95 && large.case.policy.block() > 200,
         "175B: {:?}",
         large.placed
     );
