@@ -2,9 +2,9 @@
 
     make_gguf.py DIR OUT.gguf TOKENIZER.gguf       the vocabulary is copied from TOKENIZER.gguf
     llama-quantize OUT.gguf OUT-q8_0.gguf Q8_0     then makes the other formats (Q4_0, ...)
-    make_gguf.py --random DIR OUT.gguf TOKENIZER.gguf
-                                                   in Q4_0 at once, with random numbers, the same in all layers: of DIR
-                                                   the config.json alone is read
+    make_gguf.py --random Q4_0|BF16 DIR OUT.gguf TOKENIZER.gguf
+                                                   in this format at once, with random numbers, the same in all layers: of
+                                                   DIR the config.json alone is read
 
 Needs the packages gguf, torch and safetensors (bench/setup-peers.sh DIR hf).
 """
@@ -80,19 +80,29 @@ def random_q4_0(out_features, in_features):
     return blocks.reshape(out_features, -1)
 
 
-def add_random(out, c):
+def random_bf16(out_features, in_features):
+    """Numbers of either sign, of some hundredths."""
+    draw = np.random.default_rng(in_features)
+    values = draw.random((out_features, in_features), dtype=np.float32) - 0.5
+    return torch.from_numpy(values * 0.2 / in_features ** 0.25).bfloat16().view(torch.uint16).numpy().view(np.uint8)
+
+
+RANDOM = {"Q4_0": random_q4_0, "BF16": random_bf16}
+
+
+def add_random(out, c, format):
     hidden, inner = c["hidden_size"], c["intermediate_size"]
     head = c.get("head_dim") or hidden // c["num_attention_heads"]
     q, kv = head * c["num_attention_heads"], head * c["num_key_value_heads"]
     shapes = {"attn_q": (q, hidden), "attn_k": (kv, hidden), "attn_v": (kv, hidden), "attn_output": (hidden, q),
               "ffn_gate": (inner, hidden), "ffn_up": (inner, hidden), "ffn_down": (hidden, inner)}
-    layer = {name: random_q4_0(*shape) for name, shape in shapes.items()}
-    table, norm = random_q4_0(c["vocab_size"], hidden), np.ones(hidden, dtype=np.float32)
+    layer = {name: RANDOM[format](*shape) for name, shape in shapes.items()}
+    table, norm = RANDOM[format](c["vocab_size"], hidden), np.ones(hidden, dtype=np.float32)
     named = {"token_embd": table, "output": table, "output_norm": norm}
     for i in range(c["num_hidden_layers"]):
         named |= {f"blk.{i}.{name}": value for name, value in {**layer, "attn_norm": norm, "ffn_norm": norm}.items()}
     for name, value in named.items():
-        kind = None if value is norm else gguf.GGMLQuantizationType.Q4_0
+        kind = None if value is norm else gguf.GGMLQuantizationType[format]
         out.add_tensor(f"{name}.weight", value, raw_dtype=kind)
 
 
@@ -115,7 +125,7 @@ def write(folder, path, tokenizer, random):
     add_shape(out, config)
     copy_tokenizer(out, tokenizer)
     if random:
-        add_random(out, config)
+        add_random(out, config, random)
     else:
         add_converted(out, folder, config)
     out.write_header_to_file()
@@ -125,8 +135,8 @@ def write(folder, path, tokenizer, random):
 
 
 if __name__ == "__main__":
-    random = sys.argv[1:2] == ["--random"]
-    paths = sys.argv[1 + random:]
-    if len(paths) != 3:
+    random = sys.argv[2] if sys.argv[1:2] == ["--random"] and len(sys.argv) > 2 else None
+    paths = sys.argv[3 if random else 1:]
+    if len(paths) != 3 or random not in (None, *RANDOM):
         sys.exit(__doc__)
     write(pathlib.Path(paths[0]), *paths[1:], random)

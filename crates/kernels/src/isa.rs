@@ -12,7 +12,8 @@ pub enum Isa {
     Avx2,
     /// AVX-512 F, BW, DQ and VL.
     Avx512,
-    /// AVX-512 with products of bf16 pairs (AVX512_BF16): Zen 4 and later, Cooper Lake, Sapphire Rapids and later.
+    /// AVX-512 with products of bf16 pairs and permutations of bytes (AVX512_BF16, AVX512_VBMI): Zen 4 and later,
+    /// Sapphire Rapids and later.
     Avx512Bf16,
     /// AMX tiles for bf16 (and int8), with AVX-512 around them.
     Amx,
@@ -25,7 +26,8 @@ pub enum Order {
     /// k, by fused multiply-add in order of k; then `even + odd`; then that is added to the total.
     Groups,
     /// What one instruction on pairs of bf16 does: one f32 sum; of each pair of k in order, the odd product and then
-    /// the even one are added to it by fused multiply-add, subnormal numbers being zero.
+    /// the even one are added to it by fused multiply-add, subnormal numbers being zero. Narrow weights have such a sum
+    /// of their codes for each run of k that shares a scale, which is scaled and added to the total.
     Pairs,
 }
 
@@ -79,7 +81,11 @@ impl Isa {
                     && is_x86_feature_detected!("avx512vl")
             }
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Bf16 => Isa::Avx512.available() && is_x86_feature_detected!("avx512bf16"),
+            Isa::Avx512Bf16 => {
+                Isa::Avx512.available()
+                    && is_x86_feature_detected!("avx512bf16")
+                    && is_x86_feature_detected!("avx512vbmi")
+            }
             #[cfg(target_arch = "x86_64")]
             Isa::Amx => Isa::Avx512.available() && x86::amx_granted(),
             #[cfg(not(target_arch = "x86_64"))]

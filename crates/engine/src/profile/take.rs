@@ -200,9 +200,9 @@ pub(super) fn linear_tables(rig: &Rig, all: Vec<Passes>, tables: &mut Tables) {
         formats: formats(std::iter::once(matrix)),
         matrices: vec![(matrix.n, matrix.k)],
         bytes: matrix.bytes() as f64,
-        seconds: Curve::new(head),
+        seconds: Curve::new(head).in_pieces(),
     };
-    let [embed, qkv, out, mlp] = points.map(Curve::new);
+    let [embed, qkv, out, mlp] = points.map(|points| Curve::new(points).in_pieces());
     let layers = &rig.blueprint.layers;
     tables.embed = embed;
     tables.qkv = linear(layers, |layer| layer.qkv.iter().collect(), qkv);

@@ -95,6 +95,8 @@ fn run(
     let epilogue = Epilogue::new(w, bias, &mut out);
     match (w.format(), x) {
         (Format::F32, Input::F32(x)) => run_f32(team, isa, x, w, &epilogue),
+        #[cfg(target_arch = "x86_64")]
+        (Format::Bf16, Input::Bf16(x)) if isa == Isa::Avx512Bf16 => pairs::run(team, x, w, &epilogue),
         (Format::Bf16, Input::Bf16(x)) => run_tiles(team, (isa, order), x, w, &Bf16Panels, &epilogue),
         (Format::Narrow(narrow), Input::Bf16(x)) => match w.activations() {
             Activations::Exact => run_narrow(team, (isa, order), narrow, x, w, &epilogue),
@@ -110,7 +112,7 @@ fn run(
     }
 }
 
-/// By a path of the format's own, or expanded for that of bf16.
+/// In the order of groups by a path of the format's own, or expanded for that of bf16.
 fn run_narrow(
     team: &Team,
     (isa, order): (Isa, Order),
@@ -119,8 +121,10 @@ fn run_narrow(
     w: &Weight<'_>,
     epilogue: &Epilogue<'_>,
 ) {
-    if !quant::multiply(team, isa, format, x, w, epilogue) {
-        run_tiles(team, (isa, order), x, w, &NarrowPanels::new(format, isa), epilogue);
+    match order {
+        Order::Groups if quant::multiply(team, isa, format, x, w, epilogue) => {}
+        Order::Groups => run_tiles(team, (isa, order), x, w, &NarrowPanels::new(format, isa), epilogue),
+        Order::Pairs => quant::multiply_codes(team, isa, format, x, w, epilogue),
     }
 }
 
@@ -147,12 +151,11 @@ fn run_tiles(
         #[cfg(target_arch = "x86_64")]
         Isa::Amx => amx::run(team, x, w, source, epilogue),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512Bf16 => pairs::run(team, x, w, source, epilogue),
-        #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => vector::run_tiles(Width::Sixteen, team, x, w, source, epilogue),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => vector::run_tiles(Width::Eight, team, x, w, source, epilogue),
-        _ => scalar::run_tiles(team, order, x, w, source, epilogue),
+        Isa::Scalar => scalar::run_tiles(team, order, x, w, source, epilogue),
+        other => unreachable!("{other} has products of its own"),
     }
 }
 

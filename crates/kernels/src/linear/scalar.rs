@@ -67,7 +67,7 @@ fn add_pairs(x: &[bf16], tiles: &[u8], sums: &mut Sums) {
 }
 
 /// Subnormal numbers are zero to the instruction on pairs, whatever the thread's own mode.
-fn flush(x: f32) -> f32 {
+pub(super) fn flush(x: f32) -> f32 {
     if x.abs() < f32::MIN_POSITIVE { 0f32.copysign(x) } else { x }
 }
 

@@ -63,6 +63,19 @@ impl Curve {
         Curve::new(self.0.into_iter().map(|(size, seconds)| (size, seconds * factor)).collect())
     }
 
+    /// The same where work can be done in pieces: no size takes longer than as many of a smaller one as come to it. What
+    /// was measured to take longer was disturbed.
+    pub fn in_pieces(self) -> Self {
+        let mut points = self.0;
+        for i in 1..points.len() {
+            let (smaller, this) = points.split_at_mut(i);
+            let (size, seconds) = &mut this[0];
+            let in_pieces = smaller.iter().map(|(piece, seconds)| (*size / piece).ceil() * seconds);
+            *seconds = in_pieces.fold(*seconds, f64::min);
+        }
+        Curve::new(points)
+    }
+
     /// Whether nothing was measured.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -96,6 +109,13 @@ mod tests {
         assert_eq!((curve.at(2.5), curve.at(3.0), curve.at(3.5)), (3.0, 3.0, 4.0));
         let sizes = (0..100).map(|i| curve.at(f64::from(i) / 10.0)).collect::<Vec<_>>();
         assert!(sizes.is_sorted());
+    }
+
+    #[test]
+    fn what_can_be_done_in_pieces_takes_no_longer_than_they() {
+        let curve =
+            Curve::new(vec![(1.0, 1.0), (8.0, 2.0), (64.0, 9.0), (100.0, 80.0), (256.0, 90.0)]).in_pieces();
+        assert_eq!(curve.points(), [(1.0, 1.0), (8.0, 2.0), (64.0, 9.0), (100.0, 18.0), (256.0, 36.0)]);
     }
 
     #[test]

@@ -14,11 +14,13 @@
 //! Up to 12 rows there is one band, and all of k of one or two panels at once stays in registers. An output has one
 //! sum in order of k however the product is cut, so a row is the same in every batch.
 
+mod panels;
 mod plan;
 // Loops over rows and vectors run over registers: their indices are clearer than zipped iterators.
 #[allow(clippy::needless_range_loop)]
 mod product;
 
+use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -26,15 +28,15 @@ use half::bf16;
 
 use super::epilogue::{Epilogue, Sums};
 use super::pack::PANEL_ROWS;
-use super::rows::copy_tiles;
-use super::source::{PAIR_BYTES, PanelSource};
+use super::source::PAIR_BYTES;
 use super::types::Weight;
 use crate::mat::{Mat, MatMut, SharedRows};
 use crate::scratch::with_scratch;
 use crate::team::{Team, Worker};
+pub(crate) use panels::{Panels, with_rows};
 use plan::{Packing, Plan};
-use product::{Fetch, PANELS, ROW_BYTES, ROWS, Start, multiply};
-pub(crate) use product::{add_pairs, multiply_registers};
+pub(crate) use product::{Fetch, Start, add_pairs, multiply_registers};
+use product::{PANELS, ROWS, multiply};
 
 /// Panels for each worker from which on it takes two at a time: results of two of a gated layer share lines of memory.
 const ENOUGH: usize = 16;
@@ -43,27 +45,35 @@ const AHEAD_BYTES: usize = 1024;
 /// How much of the chunk that follows is fetched while a band passes: a line for each pair of k.
 const BYTES_IN_A_BAND: usize = PAIR_BYTES / 2;
 
-/// bf16: `x: [m, k]`, any stored format but f32. The machine has AVX-512 with bf16 products.
-pub(crate) fn run<S: PanelSource>(
-    team: &Team,
-    x: Mat<'_, bf16>,
-    w: &Weight<'_>,
-    source: &S,
-    epilogue: &Epilogue<'_>,
-) {
-    let plan = Plan::new(x.rows(), w.k(), S::STORED_AS_TILES, team.threads());
+/// `x: [m, k]` by a bf16 weight. The machine has AVX-512 with bf16 products.
+pub(crate) fn run(team: &Team, x: Mat<'_, bf16>, w: &Weight<'_>, epilogue: &Epilogue<'_>) {
+    run_panels::<panels::Tiles>(team, x, w, epilogue);
+}
+
+/// `x: [m, k]` by a weight whose panels these are.
+pub(crate) fn run_panels<P: Panels>(team: &Team, x: Mat<'_, bf16>, w: &Weight<'_>, epilogue: &Epilogue<'_>) {
+    let plan = Plan::new(x.rows(), w.k(), (P::AS_STORED, P::BAND_ROWS), team.threads());
     let progress: Vec<Progress> = (0..plan.blocks).map(|_| Progress::default()).collect();
     let rows = plan.most_rows();
-    let block_bytes = rows * plan.groups * ROW_BYTES;
+    let block_bytes = rows * plan.groups * P::ROW_BYTES;
     with_scratch(plan.places * block_bytes, |packed| {
         let mut packed = MatMut::new(packed, plan.places, block_bytes);
         let packed = packed.shared();
         team.run(|worker| {
-            let job = Job { plan: &plan, x, w, source, epilogue, packed: &packed, progress: &progress };
+            let job = Job::<P> {
+                plan: &plan,
+                x,
+                w,
+                epilogue,
+                packed: &packed,
+                progress: &progress,
+                panels: PhantomData,
+            };
             let sums_bytes = rows.max(PANELS * ROWS) * size_of::<Sums>();
-            with_scratch(sums_bytes + plan.chunk_groups() * PAIR_BYTES, |scratch| {
-                let (sums, tiles) = scratch.split_at_mut(sums_bytes);
-                let mut hands = Hands { sums: bytemuck::cast_slice_mut(sums), tiles };
+            let chunk_bytes = if P::AS_STORED { 0 } else { plan.chunk_groups() * P::GROUP_BYTES };
+            with_scratch(sums_bytes + chunk_bytes, |scratch| {
+                let (sums, chunk) = scratch.split_at_mut(sums_bytes);
+                let mut hands = Hands { sums: bytemuck::cast_slice_mut(sums), chunk };
                 // SAFETY: the caller's machine has these instructions.
                 unsafe { job.work(&worker, &mut hands) };
             });
@@ -71,15 +81,15 @@ pub(crate) fn run<S: PanelSource>(
     });
 }
 
-struct Job<'a, S> {
+struct Job<'a, P> {
     plan: &'a Plan,
     x: Mat<'a, bf16>,
     w: &'a Weight<'a>,
-    source: &'a S,
     epilogue: &'a Epilogue<'a>,
     /// Packed blocks of x: one for all workers, or each its own.
     packed: &'a SharedRows<'a, u8>,
     progress: &'a [Progress],
+    panels: PhantomData<P>,
 }
 
 /// How far a block is.
@@ -94,10 +104,11 @@ struct Progress {
 /// What a worker has in hand.
 struct Hands<'a> {
     sums: &'a mut [Sums],
-    tiles: &'a mut [u8],
+    /// Room for what a panel is made into, unless it is multiplied as it is stored.
+    chunk: &'a mut [u8],
 }
 
-impl<S: PanelSource> Job<'_, S> {
+impl<P: Panels> Job<'_, P> {
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
     unsafe fn work(&self, worker: &Worker<'_>, hands: &mut Hands<'_>) {
         // SAFETY: passed on from the caller.
@@ -168,7 +179,7 @@ impl<S: PanelSource> Job<'_, S> {
         let (plan, panels) = (self.plan, self.w.held_panels());
         let progress = &self.progress[block];
         let grain = if panels >= ENOUGH * plan.workers { PANELS } else { plan.at_once };
-        let streamed = plan.chunks == 1 && S::STORED_AS_TILES && plan.bands_of(block).len() == 1;
+        let streamed = P::AS_STORED && plan.chunks == 1 && plan.bands_of(block).len() == 1;
         loop {
             let first = progress.taken.fetch_add(grain, Ordering::Relaxed);
             let mine = first..(first + grain).min(panels);
@@ -191,8 +202,7 @@ impl<S: PanelSource> Job<'_, S> {
         }
     }
 
-    /// Packs some of a block's bands, counted from its first, at `place`: for each group its rows' 64 bytes, one after
-    /// the other.
+    /// Packs some of a block's bands, counted from its first, at `place`.
     ///
     /// # Safety
     /// Nobody else writes these bands there, or reads them.
@@ -200,10 +210,10 @@ impl<S: PanelSource> Job<'_, S> {
         let (all, first) = (self.plan.bands_of(block), self.plan.block_rows(block).start);
         for band in bands {
             let rows = self.plan.rows_of(all.start + band);
-            let at = |row: usize| (row - first) * self.plan.groups * ROW_BYTES;
+            let at = |row: usize| (row - first) * self.plan.groups * P::ROW_BYTES;
             // SAFETY: passed on from the caller.
             let out = unsafe { self.packed.span(place, at(rows.start)..at(rows.end)) };
-            copy_tiles(self.x, rows.start, rows.len(), 0..self.plan.groups, bytemuck::cast_slice_mut(out));
+            P::pack(self.x, rows, self.plan.groups, out);
         }
     }
 
@@ -274,7 +284,8 @@ impl<S: PanelSource> Job<'_, S> {
         let (bands, first) = (plan.bands_of(block), plan.block_rows(block).start);
         for chunk in 0..plan.chunks {
             let groups = plan.groups_of(chunk);
-            let w = self.source.tiles(stored, groups.clone(), hands.tiles).as_ptr();
+            // SAFETY: passed on from the caller.
+            let w = unsafe { P::chunk(stored, groups.clone(), hands.chunk) }.as_ptr();
             let start = if chunk == 0 { Start::Zero } else { Start::Sums };
             // The next chunk; behind the last one the next panel, whoever takes it.
             let mut next = stored.as_ptr().wrapping_add(groups.end * PAIR_BYTES);
@@ -283,49 +294,25 @@ impl<S: PanelSource> Job<'_, S> {
                 let rows = plan.rows_of(band);
                 let at = rows.start - first;
                 let sums = &mut hands.sums[at..][..rows.len()];
-                let x = x[(at * plan.groups + groups.start * rows.len()) * ROW_BYTES..].as_ptr();
-                let more = S::STORED_AS_TILES && next < end;
+                let x = x[(at * plan.groups + groups.start * rows.len()) * P::ROW_BYTES..].as_ptr();
+                let more = P::AS_STORED && next < end;
                 let fetch = if more { Fetch { at: [next], step: 64 } } else { Fetch { at: [x], step: 0 } };
                 next = next.wrapping_add(groups.len() * BYTES_IN_A_BAND);
                 if chunk + 1 == plan.chunks {
                     self.epilogue.claim(panel, rows.clone());
                 }
-                // SAFETY: the block holds the band's rows of every group, `tiles` gave a pair for each.
-                unsafe { multiply_band(rows.len(), start, x, w, groups.len(), sums.as_mut_ptr(), fetch) };
-                if chunk + 1 == plan.chunks {
-                    // SAFETY: this worker alone has this panel.
-                    unsafe { self.epilogue.finish_512(panel, rows.start, sums) };
+                // SAFETY: the block holds the band's rows of every group, the chunk all of these; this worker alone has
+                // this panel.
+                unsafe {
+                    P::multiply(rows.len(), start, x, w, groups.len(), sums.as_mut_ptr(), fetch);
+                    if chunk + 1 == plan.chunks {
+                        P::put_in_order(sums);
+                        self.epilogue.finish_512(panel, rows.start, sums);
+                    }
                 }
             }
         }
     }
-}
-
-/// [`multiply`] for a number of rows that is known when it runs, by one panel.
-///
-/// # Safety
-/// As there.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-unsafe fn multiply_band(
-    rows: usize,
-    start: Start,
-    x: *const u8,
-    w: *const u8,
-    groups: usize,
-    sums: *mut Sums,
-    fetch: Fetch<1>,
-) {
-    macro_rules! products {
-        ($($rows:literal),+) => {
-            match rows {
-                $($rows => multiply::<$rows, 1, 1>(start, x, [w], groups, [sums], fetch),)+
-                other => unreachable!("{other} rows in a band"),
-            }
-        };
-    }
-    // SAFETY: passed on from the caller.
-    unsafe { products!(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12) }
 }
 
 const _: () = assert!(PANEL_ROWS == 32 && ROWS == 12);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::product::{PANELS, ROWS};
+use super::product::PANELS;
 use crate::linear::pack::GROUP;
 
 /// Groups of k in a chunk: 16 KB of a panel, half of an L1 of 32 KB.
@@ -51,11 +51,12 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// `streamed`: whether panels can be read as they are stored, several at once. `workers`: those who take part.
-    pub(super) fn new(rows: usize, k: usize, streamed: bool, workers: usize) -> Plan {
+    /// `streamed`: whether panels can be read as they are stored, several at once; `band_rows`: of a band at most.
+    /// `workers`: those who take part.
+    pub(super) fn new(rows: usize, k: usize, (streamed, band_rows): (bool, usize), workers: usize) -> Plan {
         let groups = k.div_ceil(GROUP);
-        let most = (BLOCK_BYTES / (groups * GROUP * 2).max(1) / ROWS).max(1);
-        let all = rows.div_ceil(ROWS);
+        let most = (BLOCK_BYTES / (groups * GROUP * 2).max(1) / band_rows).max(1);
+        let all = rows.div_ceil(band_rows);
         let packing = match workers {
             2.. if rows >= OWN_ROWS * workers => Packing::Apart,
             _ if all == 1 || workers <= ALONE_WORKERS => Packing::Alone,
@@ -66,7 +67,7 @@ impl Plan {
         let each = all.div_ceil(owners);
         let bands = each.div_ceil(each.div_ceil(most).max(1));
         let blocks = owners * each.div_ceil(bands.max(1));
-        let at_once = if all == 1 && streamed { (ROWS / rows.max(1)).clamp(1, PANELS) } else { 1 };
+        let at_once = if all == 1 && streamed { (band_rows / rows.max(1)).clamp(1, PANELS) } else { 1 };
         let chunks = if all == 1 && streamed { 1 } else { groups.div_ceil(CHUNK_GROUPS).max(1) };
         Plan {
             rows,
@@ -97,7 +98,7 @@ impl Plan {
         Plan::share(self.bands, block, self.blocks)
     }
 
-    /// Rows of a band, at most [`ROWS`].
+    /// Rows of a band.
     pub(super) fn rows_of(&self, band: usize) -> Range<usize> {
         Plan::share(self.rows, band, self.bands.max(1))
     }
@@ -131,12 +132,16 @@ mod tests {
     #[test]
     fn every_row_is_in_one_band_that_fits_the_registers() {
         let cases = (1..400).flat_map(|rows| [1, 576, 5632, 40_000].map(|k| (rows, k)));
-        for ((rows, k), workers) in cases.flat_map(|case| [1, 2, 7].map(|workers| (case, workers))) {
-            let plan = Plan::new(rows, k, true, workers);
+        let kinds = [(1, 12), (2, 12), (7, 12), (2, 7)];
+        for ((rows, k), (workers, band_rows)) in cases.flat_map(|case| kinds.map(|kind| (case, kind))) {
+            let plan = Plan::new(rows, k, (true, band_rows), workers);
             let owned: Vec<_> = (0..plan.owners).flat_map(|owner| plan.blocks_of(owner)).collect();
             assert_eq!(owned, (0..plan.blocks).collect::<Vec<_>>(), "{rows} {k} {workers}");
             let bands: Vec<_> = (0..plan.blocks).flat_map(|block| plan.bands_of(block)).collect();
-            assert!(bands.iter().all(|band| (1..=ROWS).contains(&plan.rows_of(*band).len())), "{rows} {k}");
+            assert!(
+                bands.iter().all(|band| (1..=band_rows).contains(&plan.rows_of(*band).len())),
+                "{rows} {k}"
+            );
             let all: Vec<_> = bands.into_iter().flat_map(|band| plan.rows_of(band)).collect();
             assert_eq!(all, (0..rows).collect::<Vec<_>>());
             assert!((0..plan.blocks).all(|block| plan.block_rows(block).len() <= plan.most_rows()));
@@ -146,7 +151,7 @@ mod tests {
     #[test]
     fn every_group_is_in_one_chunk() {
         for groups in 0..100 {
-            let plan = Plan::new(40, groups * GROUP, true, 2);
+            let plan = Plan::new(40, groups * GROUP, (true, 12), 2);
             let all: Vec<_> = (0..plan.chunks).flat_map(|chunk| plan.groups_of(chunk)).collect();
             assert_eq!(all, (0..groups).collect::<Vec<_>>());
             assert!((0..plan.chunks).all(|chunk| plan.groups_of(chunk).len() <= plan.chunk_groups()));

@@ -15,14 +15,14 @@ pub(super) const ROW_BYTES: usize = 2 * GROUP;
 
 /// Whether sums begin at zero or go on from what is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Start {
+pub(crate) enum Start {
     Zero,
     Sums,
 }
 
 /// What to bring into the caches meanwhile: some lines for each pair of k from `at` on, of each panel.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fetch<const P: usize> {
+pub(crate) struct Fetch<const P: usize> {
     pub(super) at: [*const u8; P],
     /// Bytes from those of one pair of k to those of the next.
     pub(super) step: usize,

@@ -1,10 +1,14 @@
 //! Weights in narrow formats: packed from floats or from GGUF blocks, and expanded to bf16 tiles just before use.
 //!
-//! A weight's value is the f32 value that its format defines, rounded to bf16 once. The kernels expand a range of
-//! a panel to the VNNI tiles of a bf16 panel and multiply those, so a narrow weight gives, bit for bit, what the
-//! same values as a bf16 weight would give on the same instruction set, at every batch size.
+//! In the order of groups (see [`Order`](crate::Order)) a weight's value is the f32 value that its format defines, rounded
+//! to bf16 once. The kernels expand a range of a panel to the VNNI tiles of a bf16 panel and multiply those, so a narrow
+//! weight gives, bit for bit, what the same values as a bf16 weight would give on the same instruction set, at every
+//! batch size.
+//!
+//! In the order of pairs no weight is rounded: see [`codes`].
 
 mod block;
+mod codes;
 mod encode;
 mod expand;
 mod integer;
@@ -18,6 +22,7 @@ mod tests;
 mod x86;
 
 pub use block::{block_bytes, dequantize_row};
+pub(crate) use codes::multiply as multiply_codes;
 pub use encode::round_to_grid;
 pub use expand::expand;
 pub(crate) use integer::{Bits, run as multiply_integers};

@@ -1,11 +1,12 @@
 use half::bf16;
 
+use super::plan::Plan;
 use super::{Narrow, block_bytes, dequantize_row, expand, pack_blocks, pack_floats, unpack_panel_row};
 use crate::linear::{
     Activations, Format, Input, Output, Part, RowOrder, Weight, linear, pack_bf16, panel_rows, panels,
     reference, unpack_row,
 };
-use crate::{Isa, Mat, MatMut, Team};
+use crate::{Isa, Mat, MatMut, Order, Team};
 
 /// Rows and columns of the fixtures that `scripts/make_gguf_fixtures.py` writes.
 const ROWS: usize = 2;
@@ -227,14 +228,65 @@ fn weight(format: Format, n: usize, k: usize, bytes: &[u8]) -> Weight<'_> {
 }
 
 #[test]
-fn a_narrow_weight_multiplies_as_its_values_in_bf16() {
-    for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+fn in_the_order_of_groups_a_narrow_weight_multiplies_as_its_values_in_bf16() {
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.available() && isa.order() == Order::Groups) {
         for format in Narrow::ALL {
             let k = if block_bytes(format).is_some() { K } else { 215 };
             for m in [1, 2, 3, 5, 8, 9, 16, 17, 33] {
                 let [narrow, plain] = both_products(isa, format, m, 75, k);
                 let bits = |y: Vec<f32>| y.into_iter().map(f32::to_bits).collect::<Vec<_>>();
                 assert_eq!(bits(narrow), bits(plain), "{isa} {format:?} m = {m}");
+            }
+        }
+    }
+}
+
+/// A narrow weight's bytes, x, and `x * W^T` by the plain loops in the order of pairs.
+fn product_of_codes(format: Narrow, m: usize, n: usize, k: usize) -> (Vec<u8>, Vec<bf16>, Vec<f32>) {
+    let packed = packed(format, RowOrder::Plain, n, k);
+    let x: Vec<bf16> = noise(m * k, 9).into_iter().map(bf16::from_f32).collect();
+    let mut y = vec![f32::NAN; m * n];
+    let (rows, out) = (Input::Bf16(Mat::new(&x, m, k)), Output::StoreF32(MatMut::new(&mut y, m, n)));
+    reference(&Team::new(2), Order::Pairs, rows, &weight(Format::Narrow(format), n, k, &packed), None, out);
+    (packed, x, y)
+}
+
+#[test]
+fn in_the_order_of_pairs_no_weight_is_rounded() {
+    let (m, n) = (2, 40);
+    for format in Narrow::ALL {
+        let k = if block_bytes(format).is_some() { K } else { 215 };
+        let (packed, x, y) = product_of_codes(format, m, n, k);
+        let plan = Plan::of(format);
+        let value = |row: usize, k_at: usize| {
+            let (panel, row, group) = (&packed[row / 32 * plan.panel_bytes(k)..], row % 32, k_at / 32);
+            let (scale, min) = plan.group_affine(panel, group, row)[k_at % 32 / 16];
+            f64::from(scale) * f64::from(plan.code_value(plan.code(panel, group, row, k_at % 32)))
+                + f64::from(min)
+        };
+        for (i, y) in y.iter().enumerate() {
+            let products = (0..k).map(|j| x[i / n * k + j].to_f64() * value(i % n, j));
+            let (right, size) =
+                products.fold((0.0, 0.0), |(sum, size), product| (sum + product, size + product.abs()));
+            assert!((f64::from(*y) - right).abs() <= 2e-6 * size, "{format:?} {i}: {y} is not {right}");
+        }
+    }
+}
+
+#[test]
+fn codes_have_the_bits_of_the_plain_loops() {
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.available() && isa.order() == Order::Pairs) {
+        for format in Narrow::ALL {
+            let k = if block_bytes(format).is_some() { K } else { 215 };
+            for m in [1, 2, 3, 5, 8, 9, 12, 13, 24, 37, 130] {
+                let n = 75;
+                let (packed, x, right) = product_of_codes(format, m, n, k);
+                let mut y = vec![f32::NAN; m * n];
+                let out = Output::StoreF32(MatMut::new(&mut y, m, n));
+                let w = weight(Format::Narrow(format), n, k, &packed);
+                linear(&Team::new(2), isa, Input::Bf16(Mat::new(&x, m, k)), &w, None, out);
+                let wrong = y.iter().zip(&right).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
+                assert!(wrong == 0, "{isa} {format:?} m = {m}: {wrong} of {} differ", y.len());
             }
         }
     }

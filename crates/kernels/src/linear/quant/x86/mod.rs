@@ -1,14 +1,14 @@
-//! Expanding by vectors: AVX-512 with its bf16 conversion and permutations of bytes where it has them, else AVX2.
+//! By vectors: AVX-512 with its bf16 conversion and permutations of bytes where it has them, else AVX2.
 
 mod avx2;
 mod avx2_rows;
 mod avx512;
 mod bytes;
-mod fused;
-mod lines;
 // Loops over rows and vectors run over registers: their indices are clearer than zipped iterators.
 #[allow(clippy::needless_range_loop)]
-mod pairs;
+mod codes;
+mod fused;
+mod lines;
 mod rows;
 
 use std::ops::Range;
@@ -50,13 +50,21 @@ pub(super) fn multiply(
             with_layout!(format, [Int8, Q8_0, Q5_0, Q5_1, Q2K, Q3K, Q5K, Q6K],
                 L => lines::run::<L>(team, x, w, epilogue));
         }
-        (Isa::Avx512Bf16, _) if x.rows() <= pairs::ROWS_MAX => {
-            with_layout!(format, [Int8, Int4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K],
-                L => pairs::run::<L>(team, x, w, epilogue));
-        }
         _ => return false,
     }
     true
+}
+
+/// Multiplies codes as they are, on a machine with AVX-512, bf16 products and permutations of bytes.
+pub(super) fn multiply_codes(
+    team: &Team,
+    format: Narrow,
+    x: Mat<'_, bf16>,
+    w: &Weight<'_>,
+    epilogue: &Epilogue<'_>,
+) {
+    with_layout!(format, [Int8, Int4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K],
+        L => codes::run::<L>(team, x, w, epilogue));
 }
 
 /// Whether `isa` comes with what wide vectors need beside AVX-512.

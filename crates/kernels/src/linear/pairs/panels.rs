@@ -1,0 +1,111 @@
+//! What the driver multiplies: how a format wants x packed, and how its panels meet it.
+
+use std::ops::Range;
+
+use half::bf16;
+
+use super::product::{Fetch, ROW_BYTES, ROWS, Start, multiply};
+use crate::linear::epilogue::Sums;
+use crate::linear::rows::copy_tiles;
+use crate::linear::source::PAIR_BYTES;
+use crate::mat::Mat;
+
+/// A stored format. All of this runs on a machine with AVX-512, bf16 products and permutations of bytes.
+pub(crate) trait Panels {
+    /// Whether panels are multiplied as they are stored, so that they can be read ahead of, several at once.
+    const AS_STORED: bool;
+    /// Rows of a band at most, 12 or fewer: what fits the registers.
+    const BAND_ROWS: usize;
+    /// Bytes of a row of x in a group of k.
+    const ROW_BYTES: usize;
+    /// Bytes of a group of a panel as it is multiplied.
+    const GROUP_BYTES: usize;
+
+    /// Packs rows of x, for each of `groups` groups one after the other.
+    ///
+    /// `out`: [`ROW_BYTES`](Panels::ROW_BYTES) for each row of each group.
+    fn pack(x: Mat<'_, bf16>, rows: Range<usize>, groups: usize, out: &mut [u8]);
+
+    /// These groups of a stored panel as they are multiplied; where that is not as they are stored, in `scratch`.
+    ///
+    /// `scratch`: [`GROUP_BYTES`](Panels::GROUP_BYTES) for each group, aligned to 64.
+    ///
+    /// # Safety
+    /// The machine has these features.
+    unsafe fn chunk<'s>(stored: &'s [u8], groups: Range<usize>, scratch: &'s mut [u8]) -> &'s [u8];
+
+    /// `sums += x * w` over `groups` groups.
+    ///
+    /// # Safety
+    /// The machine has these features; `x` points at as many groups of `rows` packed rows (of one band), `w` at as many of a
+    /// chunk, `sums` at one for each row.
+    unsafe fn multiply(
+        rows: usize,
+        start: Start,
+        x: *const u8,
+        w: *const u8,
+        groups: usize,
+        sums: *mut Sums,
+        fetch: Fetch<1>,
+    );
+
+    /// Puts the complete sums of rows into the order of outputs.
+    ///
+    /// # Safety
+    /// The machine has these features.
+    unsafe fn put_in_order(sums: &mut [Sums]);
+}
+
+/// Runs an expression with a constant that is the number of rows of a band, one of those that are listed.
+macro_rules! with_rows {
+    ($rows:expr, [$($number:literal),+], $constant:ident => $run:expr) => {
+        match $rows {
+            $($number => {
+                const $constant: usize = $number;
+                $run
+            })+
+            other => unreachable!("{other} rows in a band"),
+        }
+    };
+}
+pub(crate) use with_rows;
+
+/// Panels of bf16.
+pub(super) struct Tiles;
+
+impl Panels for Tiles {
+    const AS_STORED: bool = true;
+    const BAND_ROWS: usize = ROWS;
+    const ROW_BYTES: usize = ROW_BYTES;
+    const GROUP_BYTES: usize = PAIR_BYTES;
+
+    fn pack(x: Mat<'_, bf16>, rows: Range<usize>, groups: usize, out: &mut [u8]) {
+        copy_tiles(x, rows.start, rows.len(), 0..groups, bytemuck::cast_slice_mut(out));
+    }
+
+    #[inline(always)]
+    unsafe fn chunk<'s>(stored: &'s [u8], groups: Range<usize>, _scratch: &'s mut [u8]) -> &'s [u8] {
+        &stored[groups.start * PAIR_BYTES..groups.end * PAIR_BYTES]
+    }
+
+    #[inline(always)]
+    unsafe fn multiply(
+        rows: usize,
+        start: Start,
+        x: *const u8,
+        w: *const u8,
+        groups: usize,
+        sums: *mut Sums,
+        fetch: Fetch<1>,
+    ) {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            with_rows!(rows, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12], R => {
+                multiply::<R, 1, 1>(start, x, [w], groups, [sums], fetch);
+            });
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn put_in_order(_sums: &mut [Sums]) {}
+}
