@@ -1,17 +1,17 @@
 //! AVX-512 with bf16 products (AVX512_BF16), for processors that have it and no tiles.
 //!
 //! ```text
-//! for block of rows                    x as bands of 12 rows, packed together, stays in L2
+//! for block of rows                    x as bands of 12 rows (7 for codes), packed together, stays in L2
 //!   for panel, whoever comes first
 //!     for chunk of k                   its weights stay in L1
-//!       for band                       streamed from L2: 12 rows x 32 outputs of sums in registers
+//!       for band                       streamed from L2: its rows x 32 outputs of sums in registers
 //! ```
 //!
 //! What one core packs and another reads costs more than weights that both read. So from some rows for each worker on,
 //! workers have blocks of their own, and who has no more takes panels of another's; few workers, or a few rows, are
 //! packed by each for itself.
 //!
-//! Up to 12 rows there is one band, and all of k of one or two panels at once stays in registers. An output has one
+//! Up to 12 rows of bf16 there is one band, and all of k of one or two panels at once stays in registers. An output has one
 //! sum in order of k however the product is cut, so a row is the same in every batch.
 
 mod panels;
