@@ -1,6 +1,6 @@
 //! Where the drivers take a panel's weights from.
 //!
-//! Every format but f32 is multiplied as bf16 tiles. A [`PanelSource`] knows one stored format and hands
+//! In the order of groups every format but f32 is multiplied as bf16 tiles. A [`PanelSource`] knows one stored format and hands
 //! over the tiles of a stretch of k: stored tiles as they are, or dequantised into scratch just before use.
 
 use std::ops::Range;

@@ -1,5 +1,4 @@
-//! AVX-512: 16 lanes of codes become floats, two vectors of floats round into one line of a tile. The lines go to memory,
-//! as tiles, or are multiplied where they are ([`pairs`](super::pairs)).
+//! AVX-512: 16 lanes of codes become floats, two vectors of floats round into one line of a tile.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
