@@ -13,7 +13,7 @@ use cuda::module::Module;
 use cuda::{CudaDevice, Driver};
 use engine::lanes::panic_words;
 use kernels::table::{Case, Reach, conformance, large};
-use kernels::{CpuDevice, Isa, Team};
+use kernels::{CpuDevice, Isa, Order, Team};
 use serde::Serialize;
 
 use crate::args::CasesArgs;
@@ -189,7 +189,8 @@ impl Report {
 
     fn measure_one(&mut self, case: &Case, device: &mut CudaDevice, team: &Arc<Team>) -> Result<()> {
         device.reset();
-        self.compare(case, device, CpuDevice::new(case.bytes, Arc::clone(team), Isa::detect())?)?;
+        let isa = Isa::best_of(Order::Groups);
+        self.compare(case, device, CpuDevice::new(case.bytes, Arc::clone(team), isa)?)?;
         device.reset();
         let seconds = cuda_timing::seconds(case, device)?;
         let row = Row::new(case, seconds, self.copy_bytes_per_s, None);

@@ -41,6 +41,11 @@ impl Isa {
         Isa::ALL.into_iter().rev().find(|isa| isa.available()).unwrap_or(Isa::Scalar)
     }
 
+    /// The best family that this machine can run of those that add in `order`.
+    pub fn best_of(order: Order) -> Isa {
+        Isa::ALL.into_iter().rev().find(|isa| isa.order() == order && isa.available()).unwrap_or(Isa::Scalar)
+    }
+
     /// The family that `BALLAST_ISA` names, or the best one.
     ///
     /// # Errors

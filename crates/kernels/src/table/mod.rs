@@ -127,7 +127,8 @@ impl Case {
         Ok(judge(&got, &want, self.agreement))
     }
 
-    /// The same for a device that adds in an order of its own: bits become rounding errors.
+    /// The same for a device that adds in an order of its own: bits become rounding errors. What narrow weights are made
+    /// into must be the same on both: bf16 numbers on a GPU, so its reference is one of [`Order::Groups`](crate::Order).
     ///
     /// # Errors
     /// As [`check`](Case::check).
