@@ -13,7 +13,7 @@ use cuda::module::Module;
 use cuda::{CudaDevice, Driver};
 use engine::lanes::panic_words;
 use kernels::table::{Case, Reach, conformance, large};
-use kernels::{CpuDevice, Isa, Order, Team};
+use kernels::{CpuDevice, Isa, Team};
 use serde::Serialize;
 
 use crate::args::CasesArgs;
@@ -189,8 +189,7 @@ impl Report {
 
     fn measure_one(&mut self, case: &Case, device: &mut CudaDevice, team: &Arc<Team>) -> Result<()> {
         device.reset();
-        let isa = Isa::best_of(Order::Groups);
-        self.compare(case, device, CpuDevice::new(case.bytes, Arc::clone(team), isa)?)?;
+        self.compare(case, device, CpuDevice::in_groups(case.bytes, Arc::clone(team))?)?;
         device.reset();
         let seconds = cuda_timing::seconds(case, device)?;
         let row = Row::new(case, seconds, self.copy_bytes_per_s, None);

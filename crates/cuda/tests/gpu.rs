@@ -12,7 +12,7 @@ use cuda::{CudaDevice, CudaError};
 use kernels::device::Device;
 use kernels::queue::{self, Mark};
 use kernels::table::{Case, Reach, conformance};
-use kernels::{CpuDevice, Isa, Order, Team};
+use kernels::{CpuDevice, Team};
 use stand_in::StandIn;
 
 /// A GPU, if there is one; says so if not.
@@ -52,10 +52,10 @@ fn agrees(wanted: impl Fn(&Case) -> bool) {
         conformance().into_iter().filter(|case| case.reach == Reach::Everywhere).filter(wanted).collect();
     let most = cases.iter().map(|case| case.bytes).max().expect("cases");
     let Some(mut device) = open(most) else { return };
-    let (team, isa) = (Arc::new(Team::new(2)), Isa::best_of(Order::Groups));
+    let team = Arc::new(Team::new(2));
     let failed = cases.iter().filter_map(|case| {
         device.reset();
-        let mut reference = CpuDevice::new(case.bytes, Arc::clone(&team), isa).unwrap();
+        let mut reference = CpuDevice::in_groups(case.bytes, Arc::clone(&team)).unwrap();
         let verdict = case.check_in_own_order(&mut device, &mut reference).unwrap();
         (!verdict.passed).then(|| format!("{}: {:e}", case.name, verdict.error))
     });

@@ -20,7 +20,7 @@ const SHAPES: [(&str, usize, usize); 6] = [
     ("1.1B up", 11264, 2048),
     ("1.1B down", 2048, 5632),
 ];
-const ROWS: [usize; 7] = [1, 4, 8, 16, 32, 128, 512];
+const ROWS: [usize; 9] = [1, 2, 3, 4, 8, 16, 32, 128, 512];
 
 fn main() {
     let mut args = std::env::args().skip(1);

@@ -53,6 +53,15 @@ impl CpuDevice {
         CpuDevice::with_order(bytes, team, Isa::Scalar, isa.order())
     }
 
+    /// A device that adds in the order of groups, by the best family that can: what a GPU is held against, which makes bf16
+    /// numbers of narrow weights too.
+    ///
+    /// # Errors
+    /// As [`new`](CpuDevice::new).
+    pub fn in_groups(bytes: usize, team: Arc<Team>) -> std::io::Result<CpuDevice> {
+        CpuDevice::with_order(bytes, team, Isa::best_in_groups(), Order::Groups)
+    }
+
     fn with_order(bytes: usize, team: Arc<Team>, isa: Isa, order: Order) -> std::io::Result<CpuDevice> {
         let (arena, scratch) = (Arena::new(bytes)?, Mutex::default());
         Ok(CpuDevice { arena, team, isa, order, scratch, stale: Stale::Kept })

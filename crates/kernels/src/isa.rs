@@ -29,6 +29,10 @@ pub enum Order {
     /// the even one are added to it by fused multiply-add, subnormal numbers being zero. Narrow weights have such a sum
     /// of their codes for each run of k that shares a scale, which is scaled and added to the total.
     Pairs,
+    /// bf16 as [`Groups`](Order::Groups). A narrow weight is not rounded but the f32 value of its format, and an output one
+    /// sum in order of k by fused multiply-add, as f32 weights have it: where products are those of f32 anyway, bf16
+    /// would be a detour.
+    Vectors,
 }
 
 impl Isa {
@@ -41,9 +45,10 @@ impl Isa {
         Isa::ALL.into_iter().rev().find(|isa| isa.available()).unwrap_or(Isa::Scalar)
     }
 
-    /// The best family that this machine can run of those that add in `order`.
-    pub fn best_of(order: Order) -> Isa {
-        Isa::ALL.into_iter().rev().find(|isa| isa.order() == order && isa.available()).unwrap_or(Isa::Scalar)
+    /// The best family that this machine can run of those that can add in [`Order::Groups`], their own order or not.
+    pub(crate) fn best_in_groups() -> Isa {
+        let can = |isa: &Isa| isa.order() != Order::Pairs && isa.available();
+        Isa::ALL.into_iter().rev().find(can).unwrap_or(Isa::Scalar)
     }
 
     /// The family that `BALLAST_ISA` names, or the best one.
@@ -98,11 +103,12 @@ impl Isa {
         }
     }
 
-    /// In which order the family adds the products of bf16 linears.
+    /// In which order the family adds the products of linears.
     pub fn order(self) -> Order {
         match self {
             Isa::Avx512Bf16 => Order::Pairs,
-            Isa::Scalar | Isa::Avx2 | Isa::Avx512 | Isa::Amx => Order::Groups,
+            Isa::Avx2 | Isa::Avx512 => Order::Vectors,
+            Isa::Scalar | Isa::Amx => Order::Groups,
         }
     }
 

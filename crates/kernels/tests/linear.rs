@@ -150,8 +150,8 @@ fn families() -> impl Iterator<Item = Isa> {
 }
 
 /// What is right in each order, at the order's own number.
-fn expected(team: &Team, case: &Case) -> [Vec<u32>; 2] {
-    [Order::Groups, Order::Pairs].map(|order| case.reference(team, order, &case.x))
+fn expected(team: &Team, case: &Case) -> [Vec<u32>; 3] {
+    [Order::Groups, Order::Pairs, Order::Vectors].map(|order| case.reference(team, order, &case.x))
 }
 
 fn check(team: &Team, case: &Case) {

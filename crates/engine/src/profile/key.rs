@@ -41,7 +41,7 @@ pub struct ProfileKey {
     pub drive: Option<u64>,
 }
 
-const VERSION: u32 = 8;
+const VERSION: u32 = 9;
 
 impl ProfileKey {
     /// Of this machine, an engine's settings and a model.

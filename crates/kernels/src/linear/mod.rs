@@ -2,9 +2,9 @@
 //!
 //! The products of a bf16 dot product are added to a total that began at zero, in one of two orders (see
 //! [`Order`]): that of the tile instructions, which all families but one reproduce bit for bit, or that of the
-//! instructions on pairs ([`Isa::Avx512Bf16`]). Bias, activation and residual follow after the last. A row of the
+//! instructions on pairs ([`Isa::Avx512Bf16`]). Narrow weights have a third, in which they are f32. Bias, activation and residual follow after the last. A row of the
 //! result depends on nothing but its row of x and the order, whatever the batch around it. [`reference()`] is the plain
-//! loop in either order.
+//! loop in each order.
 
 mod activation;
 #[cfg(target_arch = "x86_64")]
@@ -112,7 +112,7 @@ fn run(
     }
 }
 
-/// In the order of groups by a path of the format's own, or expanded for that of bf16.
+/// In the order of groups by a path of the format's own, or expanded for that of bf16; in the others as they say.
 fn run_narrow(
     team: &Team,
     (isa, order): (Isa, Order),
@@ -125,6 +125,7 @@ fn run_narrow(
         Order::Groups if quant::multiply(team, isa, format, x, w, epilogue) => {}
         Order::Groups => run_tiles(team, (isa, order), x, w, &NarrowPanels::new(format, isa), epilogue),
         Order::Pairs => quant::multiply_codes(team, isa, format, x, w, epilogue),
+        Order::Vectors => quant::multiply_values(team, isa, format, x, w, epilogue),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The reference: plain loops in the two orders that every other path reproduces bit for bit.
+//! The reference for bf16 and f32: plain loops in the two orders that every other path reproduces bit for bit.
 
 use half::bf16;
 
@@ -29,7 +29,7 @@ pub(crate) fn run_tiles(
                 for row in 0..x.rows() {
                     let mut sums = [0.0; PANEL_ROWS];
                     match order {
-                        Order::Groups => add_groups(x.row(row), tiles, &mut sums),
+                        Order::Groups | Order::Vectors => add_groups(x.row(row), tiles, &mut sums),
                         Order::Pairs => add_pairs(x.row(row), tiles, &mut sums),
                     }
                     // SAFETY: this worker alone has this panel.

@@ -128,7 +128,7 @@ impl Case {
     }
 
     /// The same for a device that adds in an order of its own: bits become rounding errors. What narrow weights are made
-    /// into must be the same on both: bf16 numbers on a GPU, so its reference is one of [`Order::Groups`](crate::Order).
+    /// into must be the same on both: bf16 numbers on a GPU, see [`CpuDevice::in_groups`](crate::CpuDevice::in_groups).
     ///
     /// # Errors
     /// As [`check`](Case::check).

@@ -1,11 +1,11 @@
-//! Weights in narrow formats: packed from floats or from GGUF blocks, and expanded to bf16 tiles just before use.
+//! Weights in narrow formats: packed from floats or from GGUF blocks, and taken apart just before use.
 //!
 //! In the order of groups (see [`Order`](crate::Order)) a weight's value is the f32 value that its format defines, rounded
 //! to bf16 once. The kernels expand a range of a panel to the VNNI tiles of a bf16 panel and multiply those, so a narrow
 //! weight gives, bit for bit, what the same values as a bf16 weight would give on the same instruction set, at every
 //! batch size.
 //!
-//! In the order of pairs no weight is rounded: see [`codes`].
+//! In the other orders no weight is rounded: see [`codes`] for that of pairs and [`values`] for that of vectors.
 
 mod block;
 mod codes;
@@ -18,6 +18,7 @@ mod scalar;
 mod source;
 #[cfg(test)]
 mod tests;
+mod values;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -28,6 +29,7 @@ pub use expand::expand;
 pub(crate) use integer::{Bits, run as multiply_integers};
 pub use pack::{pack_blocks, pack_floats, unpack_panel_row};
 pub(crate) use source::{NarrowPanels, multiply};
+pub(crate) use values::multiply as multiply_values;
 
 /// A format of fewer than 16 bits a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

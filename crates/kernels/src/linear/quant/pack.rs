@@ -169,8 +169,20 @@ impl Plan {
         k: usize,
         affine: [(f32, f32); 2],
     ) -> bf16 {
+        flushed(self.unrounded(panel, group, row, k, affine))
+    }
+
+    /// One weight: its f32 value.
+    pub(super) fn unrounded(
+        &self,
+        panel: &[u8],
+        group: usize,
+        row: usize,
+        k: usize,
+        affine: [(f32, f32); 2],
+    ) -> f32 {
         let (scale, min) = affine[k / 16];
-        flushed(scale.mul_add(self.code_value(self.code(panel, group, row, k)), min))
+        scale.mul_add(self.code_value(self.code(panel, group, row, k)), min)
     }
 
     /// The code of one weight.

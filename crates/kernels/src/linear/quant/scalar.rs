@@ -27,6 +27,27 @@ pub(super) fn expand(plan: &Plan, panel: &[u8], groups: Range<usize>, out: &mut 
     }
 }
 
+/// `x: [m, k]` by values; see [`values`](super::values).
+pub(super) fn multiply_values(
+    team: &Team,
+    plan: &Plan,
+    x: Mat<'_, bf16>,
+    w: &Weight<'_>,
+    epilogue: &Epilogue<'_>,
+) {
+    multiply(team, plan, x, w, epilogue, add_values);
+}
+
+/// Adds the products of a group to the total of each output, in order of k, by fused multiply-add.
+fn add_values(plan: &Plan, x: &[bf16; GROUP], panel: &[u8], group: usize, sums: &mut Sums) {
+    for (row, total) in sums.iter_mut().enumerate() {
+        let affine = plan.group_affine(panel, group, row);
+        for (k, x) in x.iter().enumerate() {
+            *total = x.to_f32().mul_add(plan.unrounded(panel, group, row, k, affine), *total);
+        }
+    }
+}
+
 /// `x: [m, k]` by codes; see [`codes`](super::codes).
 pub(super) fn multiply_codes(
     team: &Team,
@@ -34,6 +55,18 @@ pub(super) fn multiply_codes(
     x: Mat<'_, bf16>,
     w: &Weight<'_>,
     epilogue: &Epilogue<'_>,
+) {
+    multiply(team, plan, x, w, epilogue, add_codes);
+}
+
+/// `x: [m, k]` by a weight, group by group: `add` has the products of one.
+fn multiply(
+    team: &Team,
+    plan: &Plan,
+    x: Mat<'_, bf16>,
+    w: &Weight<'_>,
+    epilogue: &Epilogue<'_>,
+    add: impl Fn(&Plan, &[bf16; GROUP], &[u8], usize, &mut Sums) + Sync,
 ) {
     let groups = w.k().div_ceil(GROUP);
     team.run(|worker| {
@@ -43,7 +76,7 @@ pub(super) fn multiply_codes(
                 copy_tiles(x, row, 1, 0..groups, &mut row_groups);
                 let mut sums = [0.0; PANEL];
                 for (group, x) in row_groups.iter().enumerate() {
-                    add_codes(plan, x, stored, group, &mut sums);
+                    add(plan, x, stored, group, &mut sums);
                 }
                 // SAFETY: this worker alone has this panel.
                 unsafe { epilogue.finish(panel, row, &mut [sums]) };

@@ -3,8 +3,8 @@ use half::bf16;
 use super::plan::Plan;
 use super::{Narrow, block_bytes, dequantize_row, expand, pack_blocks, pack_floats, unpack_panel_row};
 use crate::linear::{
-    Activations, Format, Input, Output, Part, RowOrder, Weight, linear, pack_bf16, panel_rows, panels,
-    reference, unpack_row,
+    Activations, Format, Input, Output, Part, RowOrder, Weight, linear, pack_bf16, pack_f32, panel_rows,
+    panels, reference, unpack_row,
 };
 use crate::{Isa, Mat, MatMut, Order, Team};
 
@@ -241,13 +241,19 @@ fn in_the_order_of_groups_a_narrow_weight_multiplies_as_its_values_in_bf16() {
     }
 }
 
-/// A narrow weight's bytes, x, and `x * W^T` by the plain loops in the order of pairs.
-fn product_of_codes(format: Narrow, m: usize, n: usize, k: usize) -> (Vec<u8>, Vec<bf16>, Vec<f32>) {
+/// A narrow weight's bytes, x, and `x * W^T` by the plain loops in an order.
+fn by_plain_loops(
+    order: Order,
+    format: Narrow,
+    m: usize,
+    n: usize,
+    k: usize,
+) -> (Vec<u8>, Vec<bf16>, Vec<f32>) {
     let packed = packed(format, RowOrder::Plain, n, k);
     let x: Vec<bf16> = noise(m * k, 9).into_iter().map(bf16::from_f32).collect();
     let mut y = vec![f32::NAN; m * n];
     let (rows, out) = (Input::Bf16(Mat::new(&x, m, k)), Output::StoreF32(MatMut::new(&mut y, m, n)));
-    reference(&Team::new(2), Order::Pairs, rows, &weight(Format::Narrow(format), n, k, &packed), None, out);
+    reference(&Team::new(2), order, rows, &weight(Format::Narrow(format), n, k, &packed), None, out);
     (packed, x, y)
 }
 
@@ -256,7 +262,7 @@ fn in_the_order_of_pairs_no_weight_is_rounded() {
     let (m, n) = (2, 40);
     for format in Narrow::ALL {
         let k = if block_bytes(format).is_some() { K } else { 215 };
-        let (packed, x, y) = product_of_codes(format, m, n, k);
+        let (packed, x, y) = by_plain_loops(Order::Pairs, format, m, n, k);
         let plan = Plan::of(format);
         let value = |row: usize, k_at: usize| {
             let (panel, row, group) = (&packed[row / 32 * plan.panel_bytes(k)..], row % 32, k_at / 32);
@@ -274,13 +280,35 @@ fn in_the_order_of_pairs_no_weight_is_rounded() {
 }
 
 #[test]
-fn codes_have_the_bits_of_the_plain_loops() {
-    for isa in Isa::ALL.into_iter().filter(|isa| isa.available() && isa.order() == Order::Pairs) {
+fn in_the_order_of_vectors_a_narrow_weight_multiplies_as_its_values_in_f32() {
+    let (m, n) = (2, 40);
+    for format in Narrow::ALL {
+        let k = if block_bytes(format).is_some() { K } else { 215 };
+        let (packed, x, y) = by_plain_loops(Order::Vectors, format, m, n, k);
+        let plan = Plan::of(format);
+        let value = |i: usize| {
+            let (row, k, panel) = (i / k % 32, i % k, &packed[i / k / 32 * plan.panel_bytes(k)..]);
+            plan.unrounded(panel, k / 32, row, k % 32, plan.group_affine(panel, k / 32, row))
+        };
+        let values: Vec<f32> = (0..n * k).map(value).collect();
+        let mut floats = vec![0; panels(RowOrder::Plain, n) * 32 * 4 * k];
+        pack_f32(Mat::new(&values, n, k), RowOrder::Plain, 0..panels(RowOrder::Plain, n), &mut floats);
+        let x: Vec<f32> = x.into_iter().map(bf16::to_f32).collect();
+        let mut right = vec![f32::NAN; m * n];
+        let (rows, out) = (Input::F32(Mat::new(&x, m, k)), Output::StoreF32(MatMut::new(&mut right, m, n)));
+        linear(&Team::new(2), Isa::Scalar, rows, &weight(Format::F32, n, k, &floats), None, out);
+        assert_eq!(y, right, "{format:?}");
+    }
+}
+
+#[test]
+fn unrounded_weights_have_the_bits_of_the_plain_loops() {
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.available() && isa.order() != Order::Groups) {
         for format in Narrow::ALL {
             let k = if block_bytes(format).is_some() { K } else { 215 };
             for m in [1, 2, 3, 5, 8, 9, 12, 13, 24, 37, 130] {
                 let n = 75;
-                let (packed, x, right) = product_of_codes(format, m, n, k);
+                let (packed, x, right) = by_plain_loops(isa.order(), format, m, n, k);
                 let mut y = vec![f32::NAN; m * n];
                 let out = Output::StoreF32(MatMut::new(&mut y, m, n));
                 let w = weight(Format::Narrow(format), n, k, &packed);

@@ -14,7 +14,7 @@ const CHUNK: usize = 192;
 /// Bytes of x that a block of rows may take: half of an L2.
 const BLOCK_BYTES: usize = 768 << 10;
 /// Rows that share one pass over the weights in registers.
-const ROWS: usize = 6;
+pub(super) const ROWS: usize = 6;
 
 pub(super) struct Job<'a> {
     pub(super) x: Mat<'a, f32>,
@@ -82,7 +82,7 @@ impl Job<'_> {
 
 /// Up to [`ROWS`] rows of x by a panel.
 #[inline(always)]
-unsafe fn add_rows<V: Lanes>(x: Mat<'_, f32>, w: &[u8], sums: &mut [Sums]) {
+pub(super) unsafe fn add_rows<V: Lanes>(x: Mat<'_, f32>, w: &[u8], sums: &mut [Sums]) {
     // SAFETY: passed on from the caller.
     unsafe {
         match sums.len() {

@@ -1,7 +1,7 @@
 //! Vector units: AVX2 and AVX-512 with fused multiply-add, written once over the width.
 //!
 //! A vector holds neighbouring outputs; x is broadcast. So each output has sums of its own, and the order
-//! of additions is the canonical one (`Order::Groups`) at every width.
+//! of additions is the same at every width: of bf16 that of groups, of f32 weights and of narrow ones made into f32 that of k.
 
 // Loops over rows and vectors run over registers: their indices are clearer than zipped iterators.
 #[allow(clippy::needless_range_loop)]
@@ -13,9 +13,12 @@ mod three_rows;
 #[allow(clippy::needless_range_loop)]
 mod tiles;
 
+use std::ops::Range;
+
 use half::bf16;
 
 pub(crate) use registers::{SUMS, multiply_registers};
+pub(crate) use tiles::Values;
 
 use super::epilogue::Epilogue;
 use super::source::PanelSource;
@@ -47,9 +50,24 @@ pub(crate) fn run_tiles(
     source: &impl PanelSource,
     epilogue: &Epilogue<'_>,
 ) {
-    let job = tiles::Job { x, w, source, epilogue };
+    run_chunks(width, team, &tiles::Job { x, w, source: &tiles::Tiles(source), epilogue });
+}
+
+/// bf16: `x: [m, k]` by weights that are expanded to f32. The machine has vectors of this width.
+pub(crate) fn run_values<F: Fn(&[u8], Range<usize>, &mut [f32]) + Sync>(
+    width: Width,
+    team: &Team,
+    x: Mat<'_, bf16>,
+    w: &Weight<'_>,
+    source: &Values<F>,
+    epilogue: &Epilogue<'_>,
+) {
+    run_chunks(width, team, &tiles::Job { x, w, source, epilogue });
+}
+
+fn run_chunks<C: tiles::Chunks>(width: Width, team: &Team, job: &tiles::Job<'_, C>) {
     team.run(|worker| {
-        let panels = worker.share(w.held_panels());
+        let panels = worker.share(job.w.held_panels());
         with_scratch(job.scratch_bytes(), |scratch| {
             // SAFETY: the machine has the width; workers have panels of their own.
             unsafe {

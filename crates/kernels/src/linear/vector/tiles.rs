@@ -1,4 +1,5 @@
-//! bf16 products on vector units: x is widened to f32 once, weights as they are read.
+//! Products of bf16 activations on vector units: x is widened to f32 once, weights of bf16 as they are read, narrower ones a chunk
+//! at a time.
 
 use std::arch::x86_64::{__m256, __m512, _MM_HINT_T0, _mm_prefetch};
 use std::ops::Range;
@@ -6,7 +7,7 @@ use std::ops::Range;
 use half::bf16;
 
 use super::lanes::Lanes;
-use super::three_rows;
+use super::{floats, three_rows};
 use crate::linear::epilogue::{Epilogue, Sums};
 use crate::linear::pack::{GROUP, PANEL_ROWS, TILE_BYTES};
 use crate::linear::source::{PAIR_BYTES, PanelSource};
@@ -17,6 +18,8 @@ use crate::mat::Mat;
 const CHUNK_GROUPS: usize = 4;
 /// k in a chunk.
 pub(super) const CHUNK: usize = CHUNK_GROUPS * GROUP;
+/// Room for a chunk of a panel as f32, twice what it is in bf16.
+const CHUNK_BYTES: usize = CHUNK * PANEL_ROWS * 4;
 /// Bytes of widened x that a block of rows may take: half of a small L2.
 const BLOCK_BYTES: usize = 256 << 10;
 /// Rows of a block at least, each of which reads the weights anew; fewer where they would be more bytes than a thread may take.
@@ -26,10 +29,63 @@ const SCRATCH_BYTES: usize = 2 << 20;
 /// How far ahead of their use weights that are used once are fetched.
 pub(super) const AHEAD_BYTES: usize = 2048;
 
-pub(super) struct Job<'a, S> {
+/// Where chunks of panels come from, and how they are multiplied.
+pub(super) trait Chunks: Sync {
+    /// These groups of a stored panel as they are multiplied; where that is not as they are stored, in `scratch`.
+    fn chunk<'s>(&self, stored: &'s [u8], groups: Range<usize>, scratch: &'s mut [u8]) -> &'s [u8];
+
+    /// `sums += x * w`, [`CHUNK`] numbers from row to row of x.
+    ///
+    /// # Safety
+    /// The machine has these vectors; x holds as many rows as there are sums, of the k that the chunk has.
+    unsafe fn add<V: Lanes>(x: &[f32], chunk: &[u8], sums: &mut [Sums]);
+}
+
+/// Chunks in bf16.
+pub(super) struct Tiles<'a, S>(pub(super) &'a S);
+
+impl<S: PanelSource> Chunks for Tiles<'_, S> {
+    #[inline(always)]
+    fn chunk<'s>(&self, stored: &'s [u8], groups: Range<usize>, scratch: &'s mut [u8]) -> &'s [u8] {
+        self.0.tiles(stored, groups, scratch)
+    }
+
+    #[inline(always)]
+    unsafe fn add<V: Lanes>(x: &[f32], chunk: &[u8], sums: &mut [Sums]) {
+        // SAFETY: passed on from the caller.
+        unsafe { add_chunk::<V, S>(x, chunk, sums) }
+    }
+}
+
+/// Chunks in f32, which this function writes: for each k of these groups the weights of its 32 outputs.
+pub(crate) struct Values<F>(pub(crate) F);
+
+impl<F: Fn(&[u8], Range<usize>, &mut [f32]) + Sync> Chunks for Values<F> {
+    #[inline(always)]
+    fn chunk<'s>(&self, stored: &'s [u8], groups: Range<usize>, scratch: &'s mut [u8]) -> &'s [u8] {
+        let out = &mut scratch[..groups.len() * GROUP * PANEL_ROWS * 4];
+        (self.0)(stored, groups, bytemuck::cast_slice_mut(out));
+        out
+    }
+
+    #[inline(always)]
+    unsafe fn add<V: Lanes>(x: &[f32], chunk: &[u8], sums: &mut [Sums]) {
+        let k = chunk.len() / (PANEL_ROWS * 4);
+        let mut first = 0;
+        while first < sums.len() {
+            let rows = share(sums.len() - first, floats::ROWS);
+            let x = Mat::with_stride(&x[first * CHUNK..], rows, k, CHUNK);
+            // SAFETY: passed on from the caller.
+            unsafe { floats::add_rows::<V>(x, chunk, &mut sums[first..first + rows]) };
+            first += rows;
+        }
+    }
+}
+
+pub(super) struct Job<'a, C> {
     pub(super) x: Mat<'a, bf16>,
     pub(super) w: &'a Weight<'a>,
-    pub(super) source: &'a S,
+    pub(super) source: &'a C,
     pub(super) epilogue: &'a Epilogue<'a>,
 }
 
@@ -44,22 +100,22 @@ fn row_bytes(k: usize) -> usize {
 
 /// Rows of a block, of `rows` of `k` inputs.
 fn block(rows: usize, k: usize) -> usize {
-    let most = (SCRATCH_BYTES - CHUNK_GROUPS * PAIR_BYTES) / row_bytes(k);
+    let most = (SCRATCH_BYTES - CHUNK_BYTES) / row_bytes(k);
     rows.min((BLOCK_BYTES / row_bytes(k)).max(BLOCK_ROWS.min(most)).max(6))
 }
 
 /// What a thread needs for products of `rows` by weights of `k` inputs.
 pub(super) fn scratch_bytes(rows: usize, k: usize) -> usize {
-    block(rows, k) * row_bytes(k) + CHUNK_GROUPS * PAIR_BYTES
+    block(rows, k) * row_bytes(k) + CHUNK_BYTES
 }
 
 /// The same for up to so many of each: with fewer inputs there are more rows in a block.
 pub(super) fn scratch_bytes_at_most(rows: usize, k: usize) -> usize {
     let block = BLOCK_BYTES.max(BLOCK_ROWS * row_bytes(k));
-    block.min(rows * row_bytes(k)) + CHUNK_GROUPS * PAIR_BYTES
+    block.min(rows * row_bytes(k)) + CHUNK_BYTES
 }
 
-impl<S: PanelSource> Job<'_, S> {
+impl<C: Chunks> Job<'_, C> {
     /// # Safety
     /// The machine has AVX2 and FMA; nobody else has these panels.
     #[target_feature(enable = "avx2,fma")]
@@ -80,7 +136,7 @@ impl<S: PanelSource> Job<'_, S> {
     unsafe fn work<V: Lanes>(&self, panels: Range<usize>, scratch: &mut [u8]) {
         let block = self.block();
         let (x, rest) = scratch.split_at_mut(self.chunks() * block * CHUNK * 4);
-        let (sums, tiles) = rest.split_at_mut(block * size_of::<Sums>());
+        let (sums, chunk) = rest.split_at_mut(block * size_of::<Sums>());
         let x: &mut [f32] = bytemuck::cast_slice_mut(x);
         let sums: &mut [Sums] = bytemuck::cast_slice_mut(sums);
         for first in (0..self.x.rows()).step_by(block) {
@@ -88,7 +144,7 @@ impl<S: PanelSource> Job<'_, S> {
             widen(self.x.slice_rows(rows.clone()), x);
             for held in panels.clone() {
                 // SAFETY: x holds these rows, widened; the rest is passed on.
-                unsafe { self.panel::<V>(held, rows.clone(), x, &mut sums[..rows.len()], tiles) };
+                unsafe { self.panel::<V>(held, rows.clone(), x, &mut sums[..rows.len()], chunk) };
             }
         }
     }
@@ -119,9 +175,9 @@ impl<S: PanelSource> Job<'_, S> {
         sums.fill([0.0; PANEL_ROWS]);
         for (x, first) in x.chunks_exact(rows.len() * CHUNK).zip((0..groups).step_by(CHUNK_GROUPS)) {
             let chunk = first..(first + CHUNK_GROUPS).min(groups);
-            let tiles = self.source.tiles(stored, chunk, scratch);
-            // SAFETY: x holds a chunk of as many rows as there are sums, tiles a pair for each of its groups.
-            unsafe { add_chunk::<V, S>(x, tiles, sums) };
+            let chunk = self.source.chunk(stored, chunk, scratch);
+            // SAFETY: x holds a chunk of as many rows as there are sums.
+            unsafe { C::add::<V>(x, chunk, sums) };
         }
         // SAFETY: nobody else has this panel.
         unsafe { self.epilogue.finish(panel, rows.start, sums) };
@@ -203,10 +259,15 @@ fn most_rows<V: Lanes>() -> usize {
 }
 
 /// Rows that share one pass over the weights in registers: beside their sums (even and odd ones, of two vectors of
-/// outputs) the registers hold the weights of a pair of k and one x. What is left is halved, not one full pass and a rest.
+/// outputs) the registers hold the weights of a pair of k and one x.
 #[inline(always)]
 fn rows_at_once<V: Lanes>(left: usize) -> usize {
-    let most = most_rows::<V>();
+    share(left, most_rows::<V>())
+}
+
+/// How many of what is left are next: it is halved, not one full pass and a rest.
+#[inline(always)]
+fn share(left: usize, most: usize) -> usize {
     if left > most && left < 2 * most { left.div_ceil(2) } else { left.min(most) }
 }
 

@@ -83,43 +83,59 @@ unsafe fn bytes(low: *const u8, out: *mut u8) {
     }
 }
 
-/// Planes of bits: lanes of 32 bits are a row and whether k is odd, in which the half-vectors follow each other.
+/// Planes of bits.
 ///
 /// # Safety
 /// As [`write`].
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn planes<L: Layout>(low: *const u8, high: *const u8, out: *mut u8) {
-    let bits = L::PLAN.low_bits;
     for two_steps in 0..4 {
         for eight in 0..2 {
-            let codes = |vector: usize| {
-                // SAFETY: the planes hold all half-vectors.
-                unsafe {
-                    let bottom = plane(bits, low, two_steps, eight, vector);
-                    match L::PLAN.high_bits {
-                        0 => bottom,
-                        high_bits => {
-                            let top = plane(high_bits, high, two_steps, eight, vector);
-                            // Nothing crosses from byte to byte: a code has 6 bits at most.
-                            let shift = _mm_cvtsi32_si128(bits as i32);
-                            _mm256_or_si256(bottom, _mm256_sll_epi16(top, shift))
-                        }
-                    }
-                }
-            };
-            // Of rows 0 1 4 5 and of rows 2 3 6 7, the four even k of each before its four odd ones.
-            let (first, second) = (_mm256_castsi256_ps(codes(0)), _mm256_castsi256_ps(codes(1)));
-            let even = _mm256_castps_si256(_mm256_shuffle_ps::<0b10_00_10_00>(first, second));
-            let odd = _mm256_castps_si256(_mm256_shuffle_ps::<0b11_01_11_01>(first, second));
             // SAFETY: the caller's.
             unsafe {
+                let [even, odd] = of_planes::<L>(low, high, two_steps, eight);
                 let out = out.add(2 * STEP * two_steps + EIGHT_ROWS * eight);
                 _mm256_storeu_si256(out.cast(), even);
                 _mm256_storeu_si256(out.add(STEP).cast(), odd);
             }
         }
     }
+}
+
+/// Eight k of eight rows out of planes of bits, whose lanes of 32 bits are a row and whether k is odd, in which the half-vectors
+/// follow each other: a word for each row of the four even k, and one of the odd ones.
+///
+/// # Safety
+/// As [`write`].
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(in super::super) unsafe fn of_planes<L: Layout>(
+    low: *const u8,
+    high: *const u8,
+    two_steps: usize,
+    eight: usize,
+) -> [__m256i; 2] {
+    let bits = L::PLAN.low_bits;
+    let codes = |vector: usize| {
+        // SAFETY: the planes hold all half-vectors.
+        unsafe {
+            let bottom = plane(bits, low, two_steps, eight, vector);
+            match L::PLAN.high_bits {
+                0 => bottom,
+                high_bits => {
+                    let top = plane(high_bits, high, two_steps, eight, vector);
+                    // Nothing crosses from byte to byte: a code has 6 bits at most.
+                    _mm256_or_si256(bottom, _mm256_sll_epi16(top, _mm_cvtsi32_si128(bits as i32)))
+                }
+            }
+        }
+    };
+    // Of rows 0 1 4 5 and of rows 2 3 6 7.
+    let (first, second) = (_mm256_castsi256_ps(codes(0)), _mm256_castsi256_ps(codes(1)));
+    let even = _mm256_shuffle_ps::<0b10_00_10_00>(first, second);
+    let odd = _mm256_shuffle_ps::<0b11_01_11_01>(first, second);
+    [_mm256_castps_si256(even), _mm256_castps_si256(odd)]
 }
 
 /// The bits of two steps as bytes, from a plane of 1, 2 or 4 bits a code.

@@ -18,6 +18,10 @@ pub(in crate::linear::quant) struct Affine {
     pub(in crate::linear::quant) min: [[f32; TILE]; 2],
 }
 
+impl Affine {
+    pub(super) const ZERO: Affine = Affine { scale: [[0.0; TILE]; 2], min: [[0.0; TILE]; 2] };
+}
+
 /// Expands `groups` of a panel.
 ///
 /// # Safety
@@ -55,7 +59,7 @@ pub(in crate::linear::quant) unsafe fn affine<L: Layout>(
     tile: usize,
 ) -> Affine {
     let plan = &L::PLAN;
-    let mut affine = Affine { scale: [[0.0; TILE]; 2], min: [[0.0; TILE]; 2] };
+    let mut affine = Affine::ZERO;
     for rows in [0, 8] {
         let row = TILE * tile + rows;
         // SAFETY: the scales of 32 rows, then the mins, two bytes each, where the plan has them; then a byte for each

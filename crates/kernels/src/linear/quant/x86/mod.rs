@@ -1,4 +1,5 @@
-//! By vectors: AVX-512 with its bf16 conversion and permutations of bytes where it has them, else AVX2.
+//! By vectors: AVX-512 with its bf16 conversion and permutations of bytes where it has them, else AVX2. Tiles are made for
+//! families that multiply those ([`avx512`], [`avx2`], [`fused`], [`lines`]); without tiles there are [`codes`] and [`values`].
 
 mod avx2;
 mod avx2_rows;
@@ -10,6 +11,9 @@ mod codes;
 mod fused;
 mod lines;
 mod rows;
+// Loops over rows and vectors run over registers: their indices are clearer than zipped iterators.
+#[allow(clippy::needless_range_loop)]
+mod values;
 
 use std::ops::Range;
 
@@ -26,6 +30,7 @@ use super::plan::{CodeOrder, Plan, with_layout};
 use crate::Isa;
 use crate::linear::epilogue::Epilogue;
 use crate::linear::types::Weight;
+use crate::linear::vector::Width;
 use crate::mat::Mat;
 use crate::team::Team;
 
@@ -65,6 +70,20 @@ pub(super) fn multiply_codes(
 ) {
     with_layout!(format, [Int8, Int4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K],
         L => codes::run::<L>(team, x, w, epilogue));
+}
+
+/// Multiplies values as f32, on a machine with AVX2 or AVX-512.
+pub(super) fn multiply_values(
+    team: &Team,
+    isa: Isa,
+    format: Narrow,
+    x: Mat<'_, bf16>,
+    w: &Weight<'_>,
+    epilogue: &Epilogue<'_>,
+) {
+    let width = if isa == Isa::Avx2 { Width::Eight } else { Width::Sixteen };
+    with_layout!(format, [Int8, Int4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K],
+        L => values::run::<L>(width, team, x, w, epilogue));
 }
 
 /// Whether `isa` comes with what wide vectors need beside AVX-512.

@@ -1,0 +1,88 @@
+//! AVX2: values as f32 ([`values`](super::super::values)), up to 2 rows of x where they come about ([`few`]), more by the
+//! driver of vectors, a chunk of a panel at a time in L1.
+
+mod few;
+mod ready;
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use half::bf16;
+
+use super::super::plan::{GROUP, Layout, PANEL, Plan};
+use crate::linear::epilogue::Epilogue;
+use crate::linear::types::Weight;
+use crate::linear::vector::{Values, Width, run_values};
+use crate::mat::Mat;
+use crate::team::Team;
+use ready::{EIGHT, Prepare, Ready, VECTORS, prepare};
+
+/// `x: [m, k]` by a weight, many rows by vectors of this width.
+pub(super) fn run<L: Layout>(
+    width: Width,
+    team: &Team,
+    x: Mat<'_, bf16>,
+    w: &Weight<'_>,
+    epilogue: &Epilogue<'_>,
+) {
+    let kind = Kind { plan: &L::PLAN, prepare: prepare::<L> };
+    if x.rows() <= few::ROWS_MAX {
+        few::run(kind, team, x, w, epilogue);
+    } else {
+        // SAFETY: the caller's machine has AVX2.
+        let expand = |panel: &[u8], groups, out: &mut [f32]| unsafe { kind.expand(panel, groups, out) };
+        run_values(width, team, x, w, &Values(expand), epilogue);
+    }
+}
+
+/// A format.
+#[derive(Clone, Copy)]
+struct Kind {
+    plan: &'static Plan,
+    prepare: Prepare,
+}
+
+impl Kind {
+    /// Whether codes are signed; those have no min.
+    fn signed(&self) -> bool {
+        self.plan.low_bits == 8
+    }
+
+    /// Writes the values of groups of a panel: for each k those of its 32 outputs.
+    ///
+    /// # Safety
+    /// The machine has AVX2, FMA and F16C.
+    unsafe fn expand(&self, panel: &[u8], groups: Range<usize>, out: &mut [f32]) {
+        assert!(self.plan.panel_bytes(groups.end * GROUP) <= panel.len());
+        let (outs, _) = out.as_chunks_mut::<{ GROUP * PANEL }>();
+        let mut ready = [Ready::NOTHING];
+        for (group, out) in groups.zip(outs) {
+            // SAFETY: the panel holds the group; the features are the caller's.
+            unsafe {
+                (self.prepare)(panel.as_ptr(), group..group + 1, &mut ready);
+                match (self.plan.runs(), self.signed()) {
+                    (1, false) => write::<1, false>(&ready[0], out),
+                    (1, true) => write::<1, true>(&ready[0], out),
+                    _ => write::<2, false>(&ready[0], out),
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The machine has these features.
+#[target_feature(enable = "avx2,fma")]
+unsafe fn write<const RUNS: usize, const SIGNED: bool>(ready: &Ready, out: &mut [f32; GROUP * PANEL]) {
+    for vector in 0..VECTORS {
+        for run in 0..RUNS {
+            for k in run * GROUP / RUNS..(run + 1) * GROUP / RUNS {
+                // SAFETY: four vectors for each k.
+                unsafe {
+                    let at = out.as_mut_ptr().add(PANEL * k + EIGHT * vector);
+                    _mm256_storeu_ps(at, ready.values::<SIGNED>(run, vector, k));
+                }
+            }
+        }
+    }
+}
