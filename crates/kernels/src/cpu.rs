@@ -283,10 +283,7 @@ impl Device for CpuDevice {
         let (output, written) = self.output(sink, w.n);
         assert_disjoint(&[&written], &[&x.buf]);
         let (x, w, bias) = (self.input(x), &self.weight(w), self.parameters(bias));
-        match self.isa {
-            Isa::Scalar => linear::reference(&self.team, self.order, x, w, bias, output),
-            isa => linear::linear(&self.team, isa, x, w, bias, output),
-        }
+        linear::run(&self.team, (self.isa, self.order), x, w, bias, output);
     }
 
     fn store_kv(&self, qkv: Rows, transform: &QkTransform, spans: &[Span<'_>], kv: KvPages, q: Rows) {

@@ -49,7 +49,6 @@ use vector::Width;
 /// If shapes do not fit, the input's type is not the one that the format multiplies, the output is
 /// [`Output::Gated`] and the weight's order is not (or the other way round), or the machine lacks `isa`.
 pub fn linear(team: &Team, isa: Isa, x: Input<'_>, w: &Weight<'_>, bias: Option<&[f32]>, out: Output<'_>) {
-    assert!(isa.available(), "this machine lacks {isa}");
     run(team, (isa, isa.order()), x, w, bias, out);
 }
 
@@ -80,7 +79,11 @@ pub fn reference(
     run(team, (Isa::Scalar, order), x, w, bias, out);
 }
 
-fn run(
+/// [`linear`] by a family in an order: its own, that of groups where it has vectors, any where it has none.
+///
+/// # Panics
+/// As [`linear`].
+pub(crate) fn run(
     team: &Team,
     (isa, order): (Isa, Order),
     x: Input<'_>,
@@ -88,6 +91,7 @@ fn run(
     bias: Option<&[f32]>,
     mut out: Output<'_>,
 ) {
+    assert!(isa.available(), "this machine lacks {isa}");
     check(&x, w, bias, &out);
     if x.rows() == 0 {
         return;
