@@ -153,12 +153,10 @@ KERNEL_BLOCKS(attend_many, AttendArgs, THREADS, 1) {
     ask_sums(p, shared_address(&shared.steps[before]), r);
     ask_next(step + 1);
     wgmma_wait<1>(s);
-    if (__ballot_sync(ALL_LANES, become_weights(step))) {
-      wgmma_wait<0>(r.o);
-      dim_rows(fade, r);
-    } else {
-      wgmma_wait<0>(r.o);
-    }
+    bool moved = __ballot_sync(ALL_LANES, become_weights(step));
+    // Outside of what only some warps do: a warpgroup waits as one.
+    wgmma_wait<0>(r.o);
+    if (moved) dim_rows(fade, r);
     to_weights(s, p);
   }
   wgmma_begin();

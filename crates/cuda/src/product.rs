@@ -85,10 +85,12 @@ pub struct Places {
 }
 
 /// From how many rows on a library is asked, and the device memory that it takes, each of them a multiple of 256.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Room {
     /// Rows of activations that make a product large.
     pub from_rows: usize,
+    /// The same where weights lie in rows already: the library reads them as they are.
+    pub from_rows_in_place: usize,
     /// For unpacked panels.
     pub weight_bytes: usize,
     /// For results on their way through a kernel.
@@ -203,8 +205,11 @@ impl<D: Driver> GpuDevice<D> {
         let Some(library) = self.driver.products() else { return false };
         let room = library.room();
         // Rows of an unpacked matrix begin at multiples of 16 bytes.
-        let fits = args.rows as usize >= room.from_rows && args.k.is_multiple_of(8);
-        let weights = if format == Format::Bf16 { Weights::InPlace } else { Weights::Unpacked };
+        let (weights, from_rows) = match format {
+            Format::Bf16 => (Weights::InPlace, room.from_rows_in_place),
+            _ => (Weights::Unpacked, room.from_rows),
+        };
+        let fits = args.rows as usize >= from_rows && args.k.is_multiple_of(8);
         // A panel is put into rows by way of the memory for unpacked ones.
         let turns = weights == Weights::Unpacked || args.panel_bytes as usize <= room.weight_bytes;
         if format == Format::F32 || !fits || !turns {
@@ -307,7 +312,8 @@ mod tests {
 
     #[test]
     fn chunks_take_what_there_is_room_for() {
-        let room = Room { from_rows: 1, weight_bytes: 8000, result_bytes: 1000, workspace_bytes: 0 };
+        let from = Room { from_rows: 1, from_rows_in_place: 1, ..Room::default() };
+        let room = Room { weight_bytes: 8000, result_bytes: 1000, ..from };
         let most = |way, weights| panels_of_chunk(way, weights, &args(STORE, 0), &room);
         assert_eq!([Way::Straight, Way::Through].map(|way| most(way, Weights::Unpacked)), [3, 1]);
         assert_eq!([Way::Straight, Way::Through].map(|way| most(way, Weights::InPlace)), [usize::MAX, 1]);

@@ -13,12 +13,30 @@ use cudarc::driver::sys;
 use sha2::{Digest, Sha256};
 
 use super::{Gpu, failed, kept, lost};
-use crate::CudaError;
 use crate::compiler::{self, compile, options};
 use crate::module::Module;
+use crate::{CudaError, Lost};
 
-/// The kernels of the modules that are loaded.
-pub(super) type Functions = HashMap<(Module, &'static str), Function>;
+/// The modules that are loaded, and their kernels.
+#[derive(Default)]
+pub(super) struct Loaded {
+    modules: Vec<(Module, sys::CUmodule)>,
+    functions: HashMap<(Module, &'static str), Function>,
+}
+
+impl Loaded {
+    /// Gives the device's memory for code back.
+    ///
+    /// # Safety
+    /// The context is current, and no kernel of these runs or is asked for any more.
+    pub(super) unsafe fn unload(&mut self) {
+        self.functions.clear();
+        for (_, module) in self.modules.drain(..) {
+            // SAFETY: passed on from the caller. What fails here fails because the device is lost already.
+            let _ = unsafe { result::module::unload(module) };
+        }
+    }
+}
 
 /// Blocks that the device runs side by side, by kernel and threads of a block.
 pub(super) type Together = HashMap<(Module, &'static str, u32), usize>;
@@ -45,22 +63,21 @@ impl Gpu {
             let ended = runs.into_iter().map(|run| run.join().unwrap_or_else(|panic| resume_unwind(panic)));
             ended.collect::<Result<Vec<()>, _>>().map(drop)
         })?;
-        let mut functions = self.functions();
-        modules.iter().try_for_each(|module| self.load(*module, &mut functions))
+        let mut loaded = self.loaded();
+        modules.iter().try_for_each(|module| self.load(*module, &mut loaded))
     }
 
-    fn functions(&self) -> MutexGuard<'_, Functions> {
-        self.functions.lock().unwrap_or_else(PoisonError::into_inner)
+    fn loaded(&self) -> MutexGuard<'_, Loaded> {
+        self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn function(&self, module: Module, kernel: &'static str) -> Function {
-        if let Some(function) = self.functions().get(&(module, kernel)) {
-            return *function;
+        let mut loaded = self.loaded();
+        if !loaded.functions.contains_key(&(module, kernel)) {
+            // One that nobody prepared: its compilation holds up this call, and whoever needs another meanwhile.
+            self.load(module, &mut loaded).unwrap_or_else(|e| resume_unwind(Box::new(Lost(e.to_string()))));
         }
-        // One that nobody prepared: its compilation holds up this call, and whoever needs another meanwhile.
-        let mut functions = self.functions();
-        self.load(module, &mut functions).unwrap_or_else(|e| panic!("{e}"));
-        let function = functions.get(&(module, kernel));
+        let function = loaded.functions.get(&(module, kernel));
         *function.unwrap_or_else(|| panic!("{module} has no kernel {kernel}"))
     }
 
@@ -68,7 +85,7 @@ impl Gpu {
     pub(super) fn ask_together(&self, module: Module, kernel: &'static str, threads: u32) -> usize {
         self.bind();
         let Function { function, block_bytes } = self.function(module, kernel);
-        // SAFETY: the context is current; the function is loaded, and stays so as long as the context.
+        // SAFETY: the context is current; the function is loaded, and stays so until this is dropped.
         let each = unsafe {
             result::occupancy::max_active_block_per_multiprocessor(
                 function,
@@ -82,8 +99,8 @@ impl Gpu {
 
     /// Loads a module that is not loaded yet, and finds all its kernels. What was kept on the disk and the driver refuses is
     /// compiled again.
-    fn load(&self, module: Module, functions: &mut Functions) -> Result<(), CudaError> {
-        if functions.keys().any(|(loaded, _)| *loaded == module) {
+    fn load(&self, module: Module, all: &mut Loaded) -> Result<(), CudaError> {
+        if all.modules.iter().any(|(loaded, _)| *loaded == module) {
             return Ok(());
         }
         self.bind();
@@ -94,9 +111,10 @@ impl Gpu {
             (loaded, _) => loaded,
         };
         let loaded = loaded.map_err(failed(&what))?;
+        all.modules.push((module, loaded));
         for kernel in module.kernels() {
             let name = CString::new(*kernel).expect("a kernel's name");
-            // SAFETY: the module was just loaded, and stays so as long as the context.
+            // SAFETY: the module was just loaded, and stays so until this is dropped.
             let function = unsafe { result::module::get_function(loaded, name) };
             let function = function.map_err(failed(&format!("find {kernel}")))?;
             let block_bytes = module.block_bytes(kernel, self.architecture) as u32;
@@ -107,7 +125,7 @@ impl Gpu {
                 let what = format!("give the blocks of {kernel} {block_bytes} bytes");
                 allowed.result().map_err(failed(&what))?;
             }
-            functions.insert((module, kernel), Function { function, block_bytes });
+            all.functions.insert((module, kernel), Function { function, block_bytes });
         }
         Ok(())
     }

@@ -12,9 +12,16 @@ use crate::library::Refused;
 use crate::product::{Layout, Numbers, Places, Product, Room};
 use crate::{CudaError, library};
 
-/// What the library is given. Products of fewer rows read their weights once, straight from the panels.
-pub(crate) const ROOM: Room =
-    Room { from_rows: 512, weight_bytes: 128 << 20, result_bytes: 128 << 20, workspace_bytes: 32 << 20 };
+/// What the library is given. Products of fewer rows read their weights straight from the panels: those of bf16 are read again
+/// for every 64 rows, which from the second time on takes longer than the library's product; others would have to be unpacked
+/// for it each time.
+pub(crate) const ROOM: Room = Room {
+    from_rows: 512,
+    from_rows_in_place: 96,
+    weight_bytes: 128 << 20,
+    result_bytes: 128 << 20,
+    workspace_bytes: 32 << 20,
+};
 
 type Status = c_int;
 type Handle = *mut c_void;

@@ -1,6 +1,7 @@
 //! What threads take and give back: things that nobody has just now.
 
 use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// The one longest without use first.
@@ -19,17 +20,25 @@ impl<T> Idle<T> {
     }
 
     /// One, once somebody gives it back.
-    pub(super) fn take(&self) -> T {
+    pub(super) fn borrow(&self) -> Borrowed<'_, T> {
         let mut free = self.free();
         loop {
             match free.pop_front() {
-                Some(one) => return one,
+                Some(one) => return self.lent(one),
                 None => free = self.given.wait(free).unwrap_or_else(PoisonError::into_inner),
             }
         }
     }
 
-    pub(super) fn take_if_any(&self) -> Option<T> {
+    pub(super) fn borrow_if_any(&self) -> Option<Borrowed<'_, T>> {
+        self.take_if_any().map(|one| self.lent(one))
+    }
+
+    fn lent(&self, one: T) -> Borrowed<'_, T> {
+        Borrowed { idle: self, one: Some(one) }
+    }
+
+    fn take_if_any(&self) -> Option<T> {
         self.free().pop_front()
     }
 
@@ -52,6 +61,32 @@ impl<T> Idle<T> {
     }
 }
 
+/// One that goes back when whoever has it is done, fails or unwinds: others may wait for it.
+pub(super) struct Borrowed<'a, T> {
+    idle: &'a Idle<T>,
+    one: Option<T>,
+}
+
+impl<T> Deref for Borrowed<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.one.as_ref().expect("there until it is dropped")
+    }
+}
+
+impl<T> DerefMut for Borrowed<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.one.as_mut().expect("there until it is dropped")
+    }
+}
+
+impl<T> Drop for Borrowed<'_, T> {
+    fn drop(&mut self) {
+        self.one.take().into_iter().for_each(|one| self.idle.give(one));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,6 +105,24 @@ mod tests {
         assert_eq!((kept.len(), kept[0], kept[199]), (200, 0, 199));
         kept.into_iter().for_each(|one| idle.give(one));
         assert_eq!(idle.take_or(|| Err("a new one")), Ok(0));
-        assert_eq!((idle.take(), idle.take_if_any()), (1, Some(2)));
+        assert_eq!((idle.take_if_any(), idle.take_if_any()), (Some(1), Some(2)));
+    }
+
+    #[test]
+    fn what_somebody_borrowed_who_failed_is_there_for_the_next() {
+        let idle = Idle::new([7].into());
+        let failing = || -> Result<(), ()> {
+            let _one = idle.borrow();
+            Err(())
+        };
+        assert!(failing().is_err());
+        let unwinding = std::panic::AssertUnwindSafe(|| {
+            let _one = idle.borrow();
+            assert!(idle.borrow_if_any().is_none());
+            std::panic::resume_unwind(Box::new(()))
+        });
+        let ended: Result<(), _> = std::panic::catch_unwind(unwinding);
+        assert!(ended.is_err());
+        assert_eq!(*idle.borrow(), 7);
     }
 }

@@ -37,7 +37,7 @@ pub use pinned::PINNED_BYTES;
 pub use speeds::Speeds;
 
 use adopted::Adopted;
-use code::{Function, Functions, Together};
+use code::{Function, Loaded, Together};
 use cublaslt::CublasLt;
 use fetches::Fetches;
 use graphs::Made;
@@ -49,7 +49,6 @@ use verdicts::Verdicts;
 
 /// A CUDA device with a stream for each queue.
 pub struct Gpu {
-    context: sys::CUcontext,
     streams: Streams,
     up: Pool,
     down: Pool,
@@ -63,7 +62,7 @@ pub struct Gpu {
     prefill: Prefill,
     /// None if own kernels compute all products.
     library: Option<CublasLt>,
-    functions: Mutex<Functions>,
+    loaded: Mutex<Loaded>,
     /// How many blocks run side by side: it is asked for at each attention.
     together: Mutex<Together>,
     verdicts: Mutex<Verdicts>,
@@ -71,6 +70,37 @@ pub struct Gpu {
     /// None if kernels are started one by one.
     graphs: Option<Made>,
     adopted: Mutex<Vec<Adopted>>,
+    /// The last, as what is above lies in it.
+    context: Context,
+}
+
+/// The device's context, which is its own for as long as somebody retains it.
+struct Context {
+    device: sys::CUdevice,
+    context: sys::CUcontext,
+}
+
+impl Context {
+    /// # Safety
+    /// `device` is one of the driver's.
+    unsafe fn of(device: sys::CUdevice) -> Result<Context, CudaError> {
+        // SAFETY: passed on from the caller.
+        let context = unsafe { result::primary_ctx::retain(device) }.map_err(failed("make a context"))?;
+        Ok(Context { device, context })
+    }
+
+    /// Makes it that of this thread.
+    fn enter(&self) -> Result<(), DriverError> {
+        // SAFETY: it is retained until this is dropped.
+        unsafe { result::ctx::set_current(self.context) }
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: it was retained once. What fails here fails because the device is lost already.
+        let _ = unsafe { result::primary_ctx::release(self.device) };
+    }
 }
 
 // SAFETY: handles of the driver may be used from any thread (which `bind` makes current); what is changed lies
@@ -90,7 +120,7 @@ impl Gpu {
     /// [`CudaError`]: a library is missing, there is no such device, or the driver refuses.
     pub fn open(ordinal: usize) -> Result<Gpu, CudaError> {
         let device = look(ordinal)?;
-        // SAFETY: the device was just given by the driver; the context is retained for as long as the process lives.
+        // SAFETY: the device was just given by the driver.
         unsafe { Gpu::on(device) }
     }
 
@@ -104,8 +134,8 @@ impl Gpu {
         };
         // SAFETY: passed on from the caller; every handle below was given by the driver just before.
         unsafe {
-            let context = result::primary_ctx::retain(device).map_err(failed("make a context"))?;
-            result::ctx::set_current(context).map_err(failed("enter its context"))?;
+            let context = Context::of(device)?;
+            context.enter().map_err(failed("enter its context"))?;
             let number = |attribute| result::device::get_attribute(device, attribute);
             let major = number(MAJOR).map_err(failed("tell its architecture"))?;
             let minor = number(MINOR).map_err(failed("tell its architecture"))?;
@@ -116,7 +146,6 @@ impl Gpu {
             let mut driver_version = 0;
             sys::cuDriverGetVersion(&mut driver_version).result().map_err(failed("tell its version"))?;
             Ok(Gpu {
-                context,
                 streams: Streams::new()?,
                 up: Pool::new(PIECES, PIECE_BYTES, Waits::Asleep)?,
                 down: Pool::new(PIECES, PIECE_BYTES, Waits::Asleep)?,
@@ -128,12 +157,13 @@ impl Gpu {
                 driver_version,
                 memory: None,
                 library: wants_library.then(|| CublasLt::open(driver_version as u32 / 1000)).transpose()?,
-                functions: Mutex::default(),
+                loaded: Mutex::default(),
                 together: Mutex::default(),
                 verdicts: Mutex::default(),
                 fetches: Fetches::new()?,
                 graphs: Made::new(driver_version)?,
                 adopted: Mutex::default(),
+                context,
             })
         }
     }
@@ -169,8 +199,7 @@ impl Gpu {
 
     /// Makes the device's context that of this thread.
     fn bind(&self) {
-        // SAFETY: the context is retained until this is dropped.
-        unsafe { result::ctx::set_current(self.context) }.unwrap_or_else(|e| lost("enter its context", e));
+        self.context.enter().unwrap_or_else(|e| lost("enter its context", e));
     }
 
     /// A table that waits in the queue of kernels keeps no piece from the copies of long buffers.
@@ -369,9 +398,10 @@ impl Drop for Gpu {
         // SAFETY: nothing is under way once the streams are waited for, and nobody else has the memory. What fails here
         // fails because the device is lost already. Streams, events and pinned memory go after this, in this context.
         unsafe {
-            let _ = result::ctx::set_current(self.context);
+            let _ = self.context.enter();
             let _ = self.streams.wait();
             let _ = self.graphs.as_ref().map(Made::clear);
+            self.loaded.get_mut().unwrap_or_else(PoisonError::into_inner).unload();
             if let Some(memory) = self.memory {
                 let _ = result::free_sync(memory);
             }

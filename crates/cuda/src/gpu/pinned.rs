@@ -68,6 +68,26 @@ impl Piece {
         // SAFETY: the memory is that long, and this piece's alone.
         unsafe { std::slice::from_raw_parts_mut(self.memory, bytes) }
     }
+
+    /// Begins a copy from the device, which has `bytes` of memory at `from`, once the piece's last one is done.
+    fn begin(&mut self, stream: sys::CUstream, from: u64, bytes: usize) -> Result<(), DriverError> {
+        // SAFETY: the event says that the piece's last copy is done; the source lies in the device's memory.
+        unsafe {
+            result::event::synchronize(self.event)?;
+            let event = self.event;
+            result::memcpy_dtoh_async(self.bytes(bytes), from, stream)?;
+            result::event::record(event, stream)
+        }
+    }
+
+    /// What has come, once it has.
+    fn end(&mut self, bytes: usize) -> Result<&[u8], DriverError> {
+        // SAFETY: the event says that the copy is done.
+        unsafe {
+            result::event::synchronize(self.event)?;
+            Ok(self.bytes(bytes))
+        }
+    }
 }
 
 /// A copy from the device that is under way.
@@ -99,7 +119,7 @@ impl Pool {
         fill: &mut dyn FnMut(usize, &mut [u8]),
     ) -> Result<(), DriverError> {
         for at in (0..bytes).step_by(self.piece_bytes) {
-            let mut piece = self.idle.take();
+            let mut piece = self.idle.borrow();
             // SAFETY: the event says that the piece's last copy is done; the target lies in the device's memory.
             unsafe {
                 result::event::synchronize(piece.event)?;
@@ -109,7 +129,6 @@ impl Pool {
                 result::memcpy_htod_async(to + at as u64, staged, stream)?;
                 result::event::record(event, stream)?;
             }
-            self.idle.give(piece);
         }
         Ok(())
     }
@@ -123,7 +142,7 @@ impl Pool {
         carry: &mut dyn FnMut(u64, usize, usize),
     ) -> Result<(), DriverError> {
         for (i, bytes) in table.chunks(self.piece_bytes).enumerate() {
-            let mut piece = self.idle.take();
+            let mut piece = self.idle.borrow();
             // SAFETY: the event says that whoever read the piece last is done with it.
             unsafe {
                 result::event::synchronize(piece.event)?;
@@ -131,7 +150,6 @@ impl Pool {
                 carry(piece.there, i * self.piece_bytes, bytes.len());
                 result::event::record(piece.event, stream)?;
             }
-            self.idle.give(piece);
         }
         Ok(())
     }
@@ -144,13 +162,14 @@ impl Pool {
         from: u64,
         bytes: usize,
     ) -> Result<Coming, DriverError> {
-        let piece = self.idle.take_or(|| Piece::new(self.piece_bytes, self.waits))?;
-        Coming::begin(piece, stream, from, bytes)
+        let mut piece = self.idle.take_or(|| Piece::new(self.piece_bytes, self.waits))?;
+        piece.begin(stream, from, bytes)?;
+        Ok(Coming { piece, bytes })
     }
 
     /// Shows what has come, once it has.
     pub(super) fn fetched(&self, mut coming: Coming, view: &mut dyn FnMut(&[u8])) -> Result<(), DriverError> {
-        view(coming.end()?);
+        view(coming.piece.end(coming.bytes)?);
         self.give_up(coming);
         Ok(())
     }
@@ -170,54 +189,26 @@ impl Pool {
     ) -> Result<(), DriverError> {
         let mut starts = (0..bytes).step_by(self.piece_bytes);
         let length = |at: usize| self.piece_bytes.min(bytes - at);
-        let mut under_way: VecDeque<(usize, Coming)> = VecDeque::new();
+        let mut under_way = VecDeque::new();
         loop {
             while under_way.len() < AHEAD && starts.len() > 0 {
                 // Who has a piece waits for none: copies that wait for each other's pieces would wait for ever.
                 let piece =
-                    if under_way.is_empty() { Some(self.idle.take()) } else { self.idle.take_if_any() };
-                let (Some(piece), Some(at)) = (piece, starts.next()) else { break };
-                under_way.push_back((at, Coming::begin(piece, stream, from + at as u64, length(at))?));
+                    if under_way.is_empty() { Some(self.idle.borrow()) } else { self.idle.borrow_if_any() };
+                let (Some(mut piece), Some(at)) = (piece, starts.next()) else { break };
+                piece.begin(stream, from + at as u64, length(at))?;
+                under_way.push_back((at, piece));
             }
-            let Some((at, coming)) = under_way.pop_front() else { return Ok(()) };
-            self.fetched(coming, &mut |bytes| view(at, bytes))?;
+            let Some((at, mut piece)) = under_way.pop_front() else { return Ok(()) };
+            view(at, piece.end(length(at))?);
         }
     }
 
     /// Lends one piece's memory, while no copy of it is under way.
     pub(super) fn with_piece<T>(&self, f: impl FnOnce(&mut [u8]) -> T) -> Result<T, DriverError> {
-        let mut piece = self.idle.take();
+        let mut piece = self.idle.borrow();
         // SAFETY: the event says that the piece's last copy is done.
-        let result =
-            unsafe { result::event::synchronize(piece.event).map(|()| f(piece.bytes(self.piece_bytes))) };
-        self.idle.give(piece);
-        result
-    }
-}
-
-impl Coming {
-    fn begin(
-        mut piece: Piece,
-        stream: sys::CUstream,
-        from: u64,
-        bytes: usize,
-    ) -> Result<Coming, DriverError> {
-        // SAFETY: the event says that the piece's last copy is done; the source lies in the device's memory.
-        unsafe {
-            result::event::synchronize(piece.event)?;
-            let event = piece.event;
-            result::memcpy_dtoh_async(piece.bytes(bytes), from, stream)?;
-            result::event::record(event, stream)?;
-        }
-        Ok(Coming { piece, bytes })
-    }
-
-    fn end(&mut self) -> Result<&[u8], DriverError> {
-        // SAFETY: the event says that the copy is done.
-        unsafe {
-            result::event::synchronize(self.piece.event)?;
-            Ok(self.piece.bytes(self.bytes))
-        }
+        unsafe { result::event::synchronize(piece.event).map(|()| f(piece.bytes(self.piece_bytes))) }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Which modules passed their trial, kept beside their machine code: a trial that ended the process is found there by the next one.
 
 use std::collections::HashMap;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::{MutexGuard, PoisonError};
 
@@ -14,13 +15,31 @@ const PASSED: &[u8] = b"passed";
 const FAILED: &[u8] = b"failed";
 const BEGAN: &[u8] = b"began, and did not end";
 
-/// What a file says; nothing if there is none.
+/// What a file says, once nobody is at that trial; nothing if there is none.
 pub(super) fn read(path: &Path) -> Option<bool> {
-    kept::read(path).map(|said| said == PASSED)
+    let said = kept::read(path)?;
+    if said != BEGAN {
+        return Some(said == PASSED);
+    }
+    let _alone = alone(path);
+    Some(kept::read(path)? == PASSED)
 }
 
-/// Runs a trial, of which the file says first that it began.
+/// Held for as long as a trial takes, which another process or another device of this one may want as well. The system takes it
+/// from who ends. Nothing where files cannot be locked.
+fn alone(path: &Path) -> Option<File> {
+    fs::create_dir_all(path.parent()?).ok()?;
+    let lock = path.with_extension("verdict.lock");
+    let lock = File::options().create(true).truncate(false).write(true).open(lock).ok()?;
+    lock.lock().ok().map(|()| lock)
+}
+
+/// Runs a trial, of which the file says first that it began, unless somebody else has run it meanwhile.
 pub(super) fn keep(path: Option<&Path>, trial: &mut dyn FnMut() -> bool) -> bool {
+    let _alone = path.and_then(alone);
+    if let Some(said) = path.and_then(kept::read) {
+        return said == PASSED;
+    }
     // What cannot be kept is tried again the next time.
     let note = |what| path.is_some_and(|path| kept::keep(path, what).is_ok());
     note(BEGAN);
@@ -54,22 +73,53 @@ impl Gpu {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+    use std::thread;
+
     use super::*;
 
     #[test]
     fn a_trial_that_does_not_end_is_not_passed() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("some.verdict");
-        assert_eq!(read(&path), None);
-        for passes in [true, false] {
-            assert_eq!(keep(Some(&path), &mut || passes), passes);
-            assert_eq!(read(&path), Some(passes));
+        let path = |name: &str| folder.path().join("kernels").join(name);
+        assert_eq!(read(&path("passes.verdict")), None);
+        for (name, passes) in [("passes.verdict", true), ("fails.verdict", false)] {
+            assert_eq!(keep(Some(&path(name)), &mut || passes), passes);
+            assert_eq!(read(&path(name)), Some(passes));
         }
-        keep(Some(&path), &mut || true);
-        let lost =
-            std::panic::catch_unwind(|| keep(Some(&path), &mut || std::panic::resume_unwind(Box::new(0))));
+        let lost = std::panic::catch_unwind(|| {
+            keep(Some(&path("ends.verdict")), &mut || std::panic::resume_unwind(Box::new(0)))
+        });
         assert!(lost.is_err());
-        assert_eq!(read(&path), Some(false));
+        assert_eq!(read(&path("ends.verdict")), Some(false));
         assert!(keep(None, &mut || true), "where nothing is kept");
+    }
+
+    #[test]
+    fn who_comes_during_a_trial_waits_for_it_and_believes_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("some.verdict");
+        let (trial, others) = (Barrier::new(3), Barrier::new(3));
+        let second = || {
+            trial.wait();
+            others.wait();
+            keep(Some(&path), &mut || unreachable!("a second trial"))
+        };
+        let reader = || {
+            trial.wait();
+            assert_eq!(kept::read(&path).as_deref(), Some(BEGAN));
+            others.wait();
+            read(&path)
+        };
+        let mut first = || {
+            trial.wait();
+            others.wait();
+            true
+        };
+        thread::scope(|scope| {
+            let (second, reader) = (scope.spawn(second), scope.spawn(reader));
+            assert!(keep(Some(&path), &mut first));
+            assert_eq!((second.join().unwrap(), reader.join().unwrap()), (true, Some(true)));
+        });
     }
 }

@@ -410,7 +410,13 @@ impl Graphs for Emulator {
 impl Products for Emulator {
     fn room(&self) -> Room {
         // So little that products are computed a few panels at a time.
-        Room { from_rows: 512, weight_bytes: 32 << 10, result_bytes: 150 << 10, workspace_bytes: 256 }
+        Room {
+            from_rows: 512,
+            from_rows_in_place: 512,
+            weight_bytes: 32 << 10,
+            result_bytes: 150 << 10,
+            workspace_bytes: 256,
+        }
     }
 
     /// A library may not have every layout.

@@ -211,6 +211,10 @@ struct Handles {
     all.insert(one);
     return one;
   }
+  size_t size() {
+    Guard guard(lock);
+    return all.size();
+  }
   bool has(T* one) {
     Guard guard(lock);
     return all.count(one) == 1;
@@ -230,6 +234,7 @@ inline Handles<Exec> execs;
 
 inline std::atomic<bool> is_started{false};
 inline char context;  // its address is the one context
+inline std::atomic<int> retainers{0};
 inline thread_local void* current = nullptr;
 
 inline void wait_for_all() {

@@ -19,7 +19,21 @@ CALL cuDeviceGetAttribute(int* value, int attribute, int device) {
   if (device != 7 || (attribute != MAJOR && attribute != MINOR && attribute != MULTIPROCESSORS)) return INVALID_VALUE;
   return *value = attribute == MULTIPROCESSORS ? 2 : attribute == MAJOR ? capability / 10 : capability % 10, DONE;
 }
-CALL cuDevicePrimaryCtxRetain(void** retained, int device) { return *retained = &context, device == 7 ? DONE : INVALID_DEVICE; }
+CALL cuDevicePrimaryCtxRetain(void** retained, int device) {
+  if (device != 7) return INVALID_DEVICE;
+  return retainers++, *retained = &context, DONE;
+}
+CALL cuDevicePrimaryCtxRelease_v2(int device) {
+  if (device != 7) return INVALID_DEVICE;
+  // Whatever is left goes with the context, and who uses its handle after that has nobody's memory.
+  if (--retainers == 0 && !is_lost()) {
+    // One may be the context's own.
+    if (streams.size() > 1) wrong("streams that are there after their context");
+    if (events.size() > 0) wrong("events that are there after their context");
+    if (modules.size() > 0) wrong("modules that are there after their context");
+  }
+  return retainers < 0 ? INVALID_CONTEXT : DONE;
+}
 CALL cuCtxSetCurrent(void* wanted) { return current = wanted, wanted == &context ? DONE : INVALID_CONTEXT; }
 CALL cuCtxSynchronize() {
   IN_CONTEXT;
@@ -188,6 +202,13 @@ CALL cuModuleLoadData(Module** module, const void* image) {
   (*module)->start = (Module::Start)dlsym(library, "ballast_launch");
   (*module)->arguments = (unsigned (*)(const char*))dlsym(library, "ballast_arguments");
   return modules.add(*module), (*module)->start && (*module)->arguments ? DONE : INVALID_IMAGE;
+}
+CALL cuModuleUnload(Module* module) {
+  IN_CONTEXT;
+  if (!modules.remove(module)) return INVALID_HANDLE;
+  Guard guard(functions.lock);
+  for (auto at = functions.all.begin(); at != functions.all.end();) at = (*at)->module == module ? functions.all.erase(at) : std::next(at);
+  return DONE;
 }
 CALL cuModuleGetFunction(Function** function, Module* module, const char* name) {
   IN_CONTEXT;
