@@ -1,9 +1,10 @@
 //! The order in which things are measured.
 
 use std::io;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kernels::calibrate::{copy_bandwidth, copy_until};
 use kernels::linear::Format;
@@ -47,6 +48,10 @@ const BESIDE_ROWS: [usize; 2] = [8, 512];
 const HOST_ROWS: usize = 64;
 /// Runs of each.
 const BESIDE_TURNS: usize = 5;
+/// And at the least: two times are held against each other.
+const BESIDE_TURNS_MIN: usize = 3;
+/// What takes as long says enough: it has met what disturbs a machine, and of a large model on a slow one runs take ten seconds.
+const LONG: Duration = Duration::from_secs(2);
 /// Bytes of reads beside passes, at the most: larger ones fare the same.
 const BESIDE_BYTES: u64 = 8 << 20;
 /// Bytes of copies beside passes: six of these are within a rig's margin.
@@ -59,7 +64,7 @@ const SLOWEST: f64 = 10.0;
 /// How many times `progress` is told that something is done.
 pub const STAGES: u64 = (ROWS.len() + SEQS.len() * CONTEXTS.len() + PROMPTS.len() + READS.len() + 7) as u64;
 
-/// Measures what a profile holds; takes a minute or two, about 2 GiB of memory where the engine may take as much (else what
+/// Measures what a profile holds; takes a minute or two (a 7B model on a slow processor: five), about 2 GiB of memory where the engine may take as much (else what
 /// it may), and half a GiB of `folder`'s drive for a while. `progress` is told how many of [`STAGES`] are done.
 ///
 /// # Errors
@@ -153,6 +158,16 @@ pub(super) fn batch(rows: usize) -> Seqs {
     }
 }
 
+/// What so many runs find; of runs that have taken [`LONG`] by then no more than the least.
+fn repeated<T>(times: RangeInclusive<usize>, mut run: impl FnMut(usize) -> T) -> Vec<T> {
+    let begin = Instant::now();
+    let mut found = Vec::new();
+    while found.len() < *times.end() && (found.len() < *times.start() || begin.elapsed() < LONG) {
+        found.push(run(found.len()));
+    }
+    found
+}
+
 /// More repetitions of what is short.
 fn repetitions(rows: usize) -> usize {
     if rows < PROMPT_ROWS { 7 } else { 3 }
@@ -164,14 +179,9 @@ fn linears(rig: &Rig, tables: &mut Tables, stage: &mut Stages<'_>) {
     rig.pass(rig.shortened(batch(ROWS[ROWS.len() - 1])), 0);
     for rows in ROWS {
         let batch = rig.shortened(batch(rows));
-        let (mut passes, mut heads) = (Vec::new(), Vec::new());
-        for turn in 0..repetitions(rows) {
-            passes.push(rig.pass(batch, turn));
-            if rows <= SAMPLES {
-                heads.push(rig.head(rows, &draw));
-            }
-        }
-        all.push((rows, passes, heads));
+        let run = |turn| (rig.pass(batch, turn), (rows <= SAMPLES).then(|| rig.head(rows, &draw)));
+        let (passes, heads): (_, Vec<_>) = repeated(1..=repetitions(rows), run).into_iter().unzip();
+        all.push((rows, passes, heads.into_iter().flatten().collect()));
         stage.next();
     }
     linear_tables(rig, all, tables);
@@ -253,7 +263,11 @@ pub(super) fn draw(logits: &[f32]) {
 
 fn attention(rig: &Rig, tables: &mut Tables, stage: &mut Stages<'_>) {
     // In whole passes: what attention reads was written by another core, or long ago.
-    let timed = |seqs: Seqs| median((0..5).map(|turn| rig.pass(seqs, turn).attend).skip(1));
+    let timed = |seqs: Seqs| {
+        let times = repeated(1..=5, |turn| rig.pass(seqs, turn).attend);
+        let first = usize::from(times.len() > 1);
+        median(times.into_iter().skip(first))
+    };
     for count in SEQS {
         let mut points = Vec::new();
         for length in CONTEXTS {
@@ -393,7 +407,8 @@ fn disturbed(
     let Disturbed { batches, turns, .. } = what;
     let (stop, moved) = (AtomicBool::new(false), AtomicU64::new(0));
     let layers = |pass: &Pass| pass.qkv + pass.out + pass.mlp;
-    let time = |batch: Seqs| median((0..turns).map(|turn| layers(&rig.pass(batch, turn))));
+    let turns = BESIDE_TURNS_MIN.min(turns)..=turns;
+    let time = |batch| median(repeated(turns.clone(), |turn| layers(&rig.pass(batch, turn))).into_iter());
     let quiet = batches.map(time);
     let (pressed, result) = std::thread::scope(|scope| {
         let stops = Stops(&stop);
