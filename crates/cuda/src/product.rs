@@ -85,11 +85,11 @@ pub struct Places {
 }
 
 /// From how many rows on a library is asked, and the device memory that it takes, each of them a multiple of 256.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Room {
-    /// Rows of activations that make a product large.
+    /// Rows of activations that make a product large where weights are unpacked for it.
     pub from_rows: usize,
-    /// The same where weights lie in rows already: the library reads them as they are.
+    /// And where the library reads them in their place.
     pub from_rows_in_place: usize,
     /// For unpacked panels.
     pub weight_bytes: usize,
@@ -103,6 +103,13 @@ impl Room {
     /// All of it.
     pub const fn bytes(&self) -> usize {
         self.weight_bytes + self.result_bytes + self.workspace_bytes
+    }
+
+    fn from_rows_of(&self, weights: Weights) -> usize {
+        match weights {
+            Weights::InPlace => self.from_rows_in_place,
+            Weights::Unpacked => self.from_rows,
+        }
     }
 }
 
@@ -204,12 +211,9 @@ impl<D: Driver> GpuDevice<D> {
     pub(crate) fn linear_by_library(&self, format: Format, panels: usize, args: &LinearArgs) -> bool {
         let Some(library) = self.driver.products() else { return false };
         let room = library.room();
+        let weights = if format == Format::Bf16 { Weights::InPlace } else { Weights::Unpacked };
         // Rows of an unpacked matrix begin at multiples of 16 bytes.
-        let (weights, from_rows) = match format {
-            Format::Bf16 => (Weights::InPlace, room.from_rows_in_place),
-            _ => (Weights::Unpacked, room.from_rows),
-        };
-        let fits = args.rows as usize >= from_rows && args.k.is_multiple_of(8);
+        let fits = args.rows as usize >= room.from_rows_of(weights) && args.k.is_multiple_of(8);
         // A panel is put into rows by way of the memory for unpacked ones.
         let turns = weights == Weights::Unpacked || args.panel_bytes as usize <= room.weight_bytes;
         if format == Format::F32 || !fits || !turns {
@@ -265,6 +269,8 @@ pub(crate) const UNPACK_GROUPS: usize = 32;
 mod tests {
     use super::*;
 
+    const ROOM: Room =
+        Room { from_rows: 5, from_rows_in_place: 2, weight_bytes: 0, result_bytes: 0, workspace_bytes: 0 };
     const MEMORY: [u64; 3] = [1 << 20, 2 << 20, 3 << 20];
 
     const STRAIGHT: (Way, Weights) = (Way::Straight, Weights::InPlace);
@@ -311,9 +317,13 @@ mod tests {
     }
 
     #[test]
+    fn what_must_be_unpacked_is_the_librarys_from_more_rows_on() {
+        assert_eq!([Weights::InPlace, Weights::Unpacked].map(|weights| ROOM.from_rows_of(weights)), [2, 5]);
+    }
+
+    #[test]
     fn chunks_take_what_there_is_room_for() {
-        let from = Room { from_rows: 1, from_rows_in_place: 1, ..Room::default() };
-        let room = Room { weight_bytes: 8000, result_bytes: 1000, ..from };
+        let room = Room { weight_bytes: 8000, result_bytes: 1000, ..ROOM };
         let most = |way, weights| panels_of_chunk(way, weights, &args(STORE, 0), &room);
         assert_eq!([Way::Straight, Way::Through].map(|way| most(way, Weights::Unpacked)), [3, 1]);
         assert_eq!([Way::Straight, Way::Through].map(|way| most(way, Weights::InPlace)), [usize::MAX, 1]);

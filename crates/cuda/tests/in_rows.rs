@@ -13,7 +13,9 @@ use kernels::linear::{Activations, Format, RowOrder, pack_bf16, packed_bytes, pa
 
 /// Output rows: three panels, the last of them not full.
 const N: usize = 90;
-/// As many rows are a product for the library; of more its result finds no room, and here none to be written straight to.
+/// The fewest rows that are a product for the library, as the emulator says.
+const FEWEST: usize = 200;
+/// As many are one, too; of more its result finds no room, and here none to be written straight to.
 const FOR_LIBRARY: usize = 520;
 const TOO_MANY: usize = 1300;
 
@@ -92,6 +94,18 @@ fn weights_in_rows_give_the_same_bits() {
         }
         assert!(lines.embed() == rows.embed(), "embedding, k {k}");
         assert!(rows.linear(FOR_LIBRARY) == librarys, "the second time");
+    }
+}
+
+#[test]
+fn the_library_is_asked_from_its_fewest_rows_on() {
+    if emulator::compiler().is_none() {
+        return;
+    }
+    let mut own = Weights::new(Emulator::new(Mma::Defined).without_library(), 32 * 9, 0);
+    let mut with_library = Weights::new(Emulator::new(Mma::Defined), 32 * 9, 0);
+    for (rows, is_own) in [(FEWEST - 1, true), (FEWEST, false), (FEWEST - 1, true)] {
+        assert_eq!(own.linear(rows) == with_library.linear(rows), is_own, "{rows} rows");
     }
 }
 

@@ -12,9 +12,9 @@ use crate::library::Refused;
 use crate::product::{Layout, Numbers, Places, Product, Room};
 use crate::{CudaError, library};
 
-/// What the library is given. Products of fewer rows read their weights straight from the panels: those of bf16 are read again
-/// for every 64 rows, which from the second time on takes longer than the library's product; others would have to be unpacked
-/// for it each time.
+/// What the library is given. Products of fewer rows are computed by own kernels, straight from the panels: these read weights
+/// again for every 64 or 128 rows, which of bf16 is expected to take longer than the library's product from the second time on
+/// (not measured). Others would have to be unpacked for it each time.
 pub(crate) const ROOM: Room = Room {
     from_rows: 512,
     from_rows_in_place: 96,

@@ -412,7 +412,7 @@ impl Products for Emulator {
         // So little that products are computed a few panels at a time.
         Room {
             from_rows: 512,
-            from_rows_in_place: 512,
+            from_rows_in_place: 200,
             weight_bytes: 32 << 10,
             result_bytes: 150 << 10,
             workspace_bytes: 256,

@@ -234,7 +234,8 @@ inline Handles<Exec> execs;
 
 inline std::atomic<bool> is_started{false};
 inline char context;  // its address is the one context
-inline std::atomic<int> retainers{0};
+inline std::mutex context_lock;
+inline unsigned retainers = 0;
 inline thread_local void* current = nullptr;
 
 inline void wait_for_all() {

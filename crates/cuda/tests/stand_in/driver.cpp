@@ -21,10 +21,14 @@ CALL cuDeviceGetAttribute(int* value, int attribute, int device) {
 }
 CALL cuDevicePrimaryCtxRetain(void** retained, int device) {
   if (device != 7) return INVALID_DEVICE;
+  Guard guard(context_lock);
   return retainers++, *retained = &context, DONE;
 }
 CALL cuDevicePrimaryCtxRelease_v2(int device) {
   if (device != 7) return INVALID_DEVICE;
+  // Held throughout: whoever retains it meanwhile makes streams of its own.
+  Guard guard(context_lock);
+  if (retainers == 0) return INVALID_CONTEXT;
   // Whatever is left goes with the context, and who uses its handle after that has nobody's memory.
   if (--retainers == 0 && !is_lost()) {
     // One may be the context's own.
@@ -32,7 +36,7 @@ CALL cuDevicePrimaryCtxRelease_v2(int device) {
     if (events.size() > 0) wrong("events that are there after their context");
     if (modules.size() > 0) wrong("modules that are there after their context");
   }
-  return retainers < 0 ? INVALID_CONTEXT : DONE;
+  return DONE;
 }
 CALL cuCtxSetCurrent(void* wanted) { return current = wanted, wanted == &context ? DONE : INVALID_CONTEXT; }
 CALL cuCtxSynchronize() {

@@ -64,8 +64,9 @@ const SLOWEST: f64 = 10.0;
 /// How many times `progress` is told that something is done.
 pub const STAGES: u64 = (ROWS.len() + SEQS.len() * CONTEXTS.len() + PROMPTS.len() + READS.len() + 7) as u64;
 
-/// Measures what a profile holds; takes a minute or two (a 7B model on a slow processor: five), about 2 GiB of memory where the engine may take as much (else what
-/// it may), and half a GiB of `folder`'s drive for a while. `progress` is told how many of [`STAGES`] are done.
+/// Measures what a profile holds; takes a minute or two (of a 7B model on two cores with AVX2: four), about 2 GiB of memory where the
+/// engine may take as much (else what it may), and half a GiB of `folder`'s drive for a while. `progress` is told how many of
+/// [`STAGES`] are done.
 ///
 /// # Errors
 /// [`StartError`]: too little memory or room on the drive, or a checkpoint that cannot be read.
@@ -159,10 +160,14 @@ pub(super) fn batch(rows: usize) -> Seqs {
 }
 
 /// What so many runs find; of runs that have taken [`LONG`] by then no more than the least.
-fn repeated<T>(times: RangeInclusive<usize>, mut run: impl FnMut(usize) -> T) -> Vec<T> {
+fn repeated<T>(times: RangeInclusive<usize>, run: impl FnMut(usize) -> T) -> Vec<T> {
+    repeated_for(LONG, times, run)
+}
+
+fn repeated_for<T>(long: Duration, times: RangeInclusive<usize>, mut run: impl FnMut(usize) -> T) -> Vec<T> {
     let begin = Instant::now();
     let mut found = Vec::new();
-    while found.len() < *times.end() && (found.len() < *times.start() || begin.elapsed() < LONG) {
+    while found.len() < *times.end() && (found.len() < *times.start() || begin.elapsed() < long) {
         found.push(run(found.len()));
     }
     found
@@ -441,4 +446,16 @@ pub(super) fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_takes_long_is_run_less_often() {
+        let turns = |long| repeated_for(long, 2..=4, |turn| turn);
+        assert_eq!(turns(Duration::MAX), [0, 1, 2, 3]);
+        assert_eq!(turns(Duration::ZERO), [0, 1]);
+    }
 }
