@@ -105,7 +105,7 @@ impl Room {
         self.weight_bytes + self.result_bytes + self.workspace_bytes
     }
 
-    fn from_rows_of(&self, weights: Weights) -> usize {
+    fn least_rows(&self, weights: Weights) -> usize {
         match weights {
             Weights::InPlace => self.from_rows_in_place,
             Weights::Unpacked => self.from_rows,
@@ -213,7 +213,7 @@ impl<D: Driver> GpuDevice<D> {
         let room = library.room();
         let weights = if format == Format::Bf16 { Weights::InPlace } else { Weights::Unpacked };
         // Rows of an unpacked matrix begin at multiples of 16 bytes.
-        let fits = args.rows as usize >= room.from_rows_of(weights) && args.k.is_multiple_of(8);
+        let fits = args.rows as usize >= room.least_rows(weights) && args.k.is_multiple_of(8);
         // A panel is put into rows by way of the memory for unpacked ones.
         let turns = weights == Weights::Unpacked || args.panel_bytes as usize <= room.weight_bytes;
         if format == Format::F32 || !fits || !turns {
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn what_must_be_unpacked_is_the_librarys_from_more_rows_on() {
-        assert_eq!([Weights::InPlace, Weights::Unpacked].map(|weights| ROOM.from_rows_of(weights)), [2, 5]);
+        assert_eq!([Weights::InPlace, Weights::Unpacked].map(|weights| ROOM.least_rows(weights)), [2, 5]);
     }
 
     #[test]
