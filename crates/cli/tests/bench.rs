@@ -89,7 +89,11 @@ fn prompts_that_come_back_from_the_drive() {
     let tokens = |of: &str| report[format!("{of}_tokens")].as_u64().expect("a number");
     assert_eq!(tokens("returning"), 2 * 4 * 96);
     // How many were written before their room was needed depends on the drive.
-    assert!(tokens("device") + tokens("host") + tokens("drive") <= tokens("returning"), "{report}");
+    let found = tokens("device") + tokens("host") + tokens("drive");
+    assert!(
+        (256..=512).contains(&found),
+        "two blocks of each may be found, and the third is not whole: {report}"
+    );
     assert_eq!(report["lost_blocks"].as_u64(), Some(0));
     ballast(&[&args[..], &["--num-prompts", "2"]].concat()).refused(1, &["--num-prompts", "at least 3"]);
 }

@@ -86,6 +86,18 @@ fn prefix_hits_change_no_bit_and_compute_less() {
     assert_eq!(story, alone(&start("qwen2", config()), &longer));
 }
 
+/// Its last token is told before the step ends that drew it, and it waits for nothing more.
+#[test]
+fn clients_that_leave_with_their_last_token_leave_their_prefixes() {
+    let engine = start("qwen2", EngineConfig { prefix_caching: PrefixCaching::On, ..config() });
+    for seed in 0..40 {
+        let request = request(1000 + seed, 150, greedy(1));
+        let before = engine.counts().cached_tokens;
+        assert_eq!(alone(&engine, &request), alone(&engine, &request));
+        assert_eq!(engine.counts().cached_tokens - before, 128, "prompt {seed}");
+    }
+}
+
 #[test]
 fn scaled_models_read_more_than_they_were_trained_on() {
     let engine = |model, prefix_caching| {

@@ -6,6 +6,7 @@
 //! > next                                  step 0: 0[0..40]* +0,1      (* samples, + new blocks)
 //!                                         step 0: 0[0..40]* | 1@Host[0..9]*   (two batches; 1 lives on the host)
 //! > done 0 last=0                         every chunk that samples drew a token; for 0 the last one
+//! > done 0 gone=0                         nothing is told of 0, which was cancelled before it drew
 //! > cancel 0
 //! > preempted                             0 moved, 1 computed again; of 2+0+0+0+0+0+0+0 that ended: 1
 //! ```
@@ -107,7 +108,8 @@ impl Story {
     }
 
     fn done(&self, words: &Words<'_>) -> Done {
-        let last = words.value("last").map(|seq| SeqId(seq.parse().expect("a name is a number")));
+        let named = |which| words.value(which).map(|seq| SeqId(seq.parse().expect("a name is a number")));
+        let (last, gone) = (named("last"), named("gone"));
         let step = &self.steps[&StepId(words.id())];
         let outcome = |chunk: &Chunk| Outcome {
             seq: chunk.seq,
@@ -118,7 +120,7 @@ impl Story {
             },
             full: Vec::new(),
         };
-        Done::of(step.id, step.chunks().map(outcome).collect())
+        Done::of(step.id, step.chunks().filter(|chunk| gone != Some(chunk.seq)).map(outcome).collect())
     }
 
     fn next(&mut self) -> String {
@@ -379,6 +381,55 @@ fn a_cancelled_sequence_is_gone_wherever_it_is() {
         > done 0
         > next
         step 1: release 0 2[0..20]* +0
+        ",
+    );
+}
+
+/// A client has its last token before the scheduler hears of the step, and leaves.
+#[test]
+fn what_was_computed_for_a_client_that_left_with_its_last_token_is_kept() {
+    check(
+        "
+        > limits tokens=128
+        > arrive 0 prompt=70 new=2 topic=a
+        > arrive 1 prompt=40 new=9 topic=b
+        > next
+        step 0: 0[0..70]* +0,1,2 1[0..40]* +3,4
+        > cancel 0
+        > cancel 1
+        > next
+        wait
+        > done 0 last=0 gone=1
+        > arrive 2 prompt=80 new=2 topic=a
+        > arrive 3 prompt=40 new=2 topic=b
+        > next
+        step 1: release 0 release 1 2[64..80]* +0,1,3 3[0..40]* +4,2
+        ",
+    );
+}
+
+#[test]
+fn who_leaves_is_planned_no_more_and_goes_with_its_last_step() {
+    check(
+        "
+        > limits depth=2 blocks=2 seqs=2
+        > arrive 0 prompt=3 new=9
+        > arrive 1 prompt=3 new=9
+        > next
+        step 0: 0[0..3]* +0 1[0..3]* +1
+        > next
+        step 1: 0[3..4]* 1[3..4]*
+        > cancel 0
+        > arrive 2 prompt=3 new=9
+        > done 0 gone=0
+        > next
+        step 2: 1[4..5]*
+        > done 1 gone=0
+        > next
+        step 3: release 0 1[5..6]*
+        > done 2
+        > next
+        step 4: 1[6..7]* 2[0..3]* +0
         ",
     );
 }

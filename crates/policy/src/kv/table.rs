@@ -44,6 +44,8 @@ pub struct Sequence {
     pub generated: Tokens,
     /// Steps in flight that compute some of it.
     pub in_flight: u32,
+    /// It is not wanted any more, and goes when no step in flight has it. None that begins does.
+    pub leaving: bool,
     /// The newest step that computes some of it.
     pub newest: Option<StepId>,
     /// How often it gave up its blocks.
@@ -80,6 +82,7 @@ impl Sequence {
             sampled: Tokens::ZERO,
             generated: Tokens::ZERO,
             in_flight: 0,
+            leaving: false,
             newest: None,
             preemptions: 0,
             promoted: 0,
@@ -102,10 +105,10 @@ impl Sequence {
         self.request.prompt + self.sampled
     }
 
-    /// Positions that the next step can compute: none when the last token is planned already.
+    /// Positions that the next step can compute: none when the last token is planned already, or nobody wants it.
     pub fn wanted(&self) -> Tokens {
         let all_planned = self.sampled >= self.request.max_new;
-        if all_planned { Tokens::ZERO } else { self.known() - self.planned }
+        if all_planned || self.leaving { Tokens::ZERO } else { self.known() - self.planned }
     }
 
     /// Blocks that it lacks to hold `upto` positions.

@@ -14,11 +14,27 @@ impl Fcfs {
         if let Some(sequence) = asked {
             (sequence.coming, sequence.fetched) = (0, sequence.fetched + came);
         }
-        for (seq, upto) in flight.chunks {
+        for &(seq, upto) in &flight.chunks {
             self.advance(seq, upto);
         }
         for outcome in &done.outcomes {
             self.count(outcome);
+        }
+        let left = |&(seq, _): &(SeqId, Tokens)| {
+            self.table.get(seq).is_some_and(|s| s.leaving && s.in_flight == 0).then_some(seq)
+        };
+        let left: Vec<SeqId> = flight.chunks.iter().filter_map(left).collect();
+        left.into_iter().for_each(|seq| self.retire(seq));
+    }
+
+    /// A sequence is not wanted any more. One that is in a step stays until that is done: a client that has its last token
+    /// leaves before the step ends, and what that computed of the prompt is for others too.
+    pub(super) fn leave(&mut self, seq: SeqId) {
+        match self.table.get_mut(seq) {
+            Some(sequence) if sequence.in_flight > 0 && sequence.state == State::Running => {
+                sequence.leaving = true;
+            }
+            _ => self.retire(seq),
         }
     }
 

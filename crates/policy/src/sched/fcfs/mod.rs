@@ -202,6 +202,7 @@ impl Fcfs {
             let flights =
                 self.flights.iter().flat_map(|f| &f.chunks).filter(|c| c.0 == seq.request.id).count();
             assert_eq!(flights, seq.in_flight as usize, "in flight: {seq:?}");
+            assert!(!seq.leaving || flights > 0, "it has left: {seq:?}");
         }
         assert!(self.flights.len() <= self.config.depth, "steps in flight");
         assert!(self.running.len() + self.moving.len() <= self.config.max_num_seqs, "sequences that hold KV");
@@ -221,7 +222,7 @@ impl Scheduler for Fcfs {
 
     fn cancel(&mut self, _: Nanos, seq: SeqId) {
         self.refusals.retain(|(refused, _)| *refused != seq);
-        self.retire(seq);
+        self.leave(seq);
     }
 
     fn next(&mut self, _: Nanos) -> Next {

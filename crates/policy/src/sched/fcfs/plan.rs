@@ -162,7 +162,7 @@ impl Fcfs {
                 return Room::Short;
             }
             let mut younger = self.running.range(rank..).rev().copied().filter(|&other| other != rank);
-            let gives = |s: &Sequence| s.newest != Some(draft.id) && s.home == home;
+            let gives = |s: &Sequence| s.newest != Some(draft.id) && s.home == home && !s.leaving;
             let Some(victim) = younger.find(|other| self.table.get(other.1).is_some_and(gives)) else {
                 return Room::Short;
             };
