@@ -2,26 +2,21 @@
 
 use engine::Expected;
 use engine::job::{Input, Line, Shard};
-use model::api::{BatchLine, Endpoint};
-use serde_json::Value;
+use model::api::{Context, Generate};
 
 use crate::plan::{Ends, Work};
 use crate::resolve::kv_tokens;
 
-/// Bytes of text that make a token, roughly.
-const BYTES_A_TOKEN: usize = 4;
-/// Tokens that a chat template may add to a line's own bytes, of which each is a token at the most.
-const TEMPLATE_TOKENS: usize = 1024;
 /// Tokens of an answer, where lines set no limit.
 const ANSWER_TOKENS: usize = 256;
 /// The same for KV: answers that grow beyond it make others wait.
 const OPEN_TOKENS: usize = 4 * ANSWER_TOKENS;
-/// Tokens of a completion without a limit, as OpenAI has it.
-const COMPLETION_TOKENS: usize = 16;
+/// Tokens by which a prompt may differ from what it has here: templates may write the day that the job began.
+const DATE_TOKENS: usize = 16;
 
 /// The lines of a job.
 pub(super) struct Lines {
-    /// Of each line that is a request; the others are answered with errors, however long they are.
+    /// Of each line that is a request; the others are answered with errors.
     needs: Vec<Option<Need>>,
     /// The longest sequence that there may be.
     max: usize,
@@ -29,19 +24,18 @@ pub(super) struct Lines {
 
 /// One line's.
 struct Need {
-    bytes: usize,
-    /// Sequences, and those of them that have a prompt of their own.
+    /// Tokens of its longest prompt.
+    prompt: usize,
     sequences: usize,
-    prompts: usize,
-    /// The most tokens of each answer, if that is known.
+    /// The most tokens of each answer, if the line (or the model's publisher) sets a limit.
     limit: Option<usize>,
 }
 
 impl Lines {
-    /// Reads the lines. `max`: the longest sequence that there may be; `default`: the model's own limit of answers.
-    pub(super) fn of(input: &Input, max: usize, default: Option<u32>) -> Lines {
-        let need = |line: Line| Some(Need::of(line.bytes.len(), &line.parse().ok()?, default));
-        Lines { needs: input.lines().map(need).collect(), max }
+    /// Reads the lines as they will be read, against the longest sequence that there may be.
+    pub(super) fn of(input: &Input, context: &Context) -> Lines {
+        let need = |line: Line| Some(Need::of(&line.parse().ok()?.generate(context).ok()?, context));
+        Lines { needs: input.lines().map(need).collect(), max: context.context_len }
     }
 
     fn requests(&self) -> impl Iterator<Item = &Need> {
@@ -60,8 +54,7 @@ impl Lines {
     /// The longest sequence, in tokens, with room to spare. It is that of all lines, whichever of them are this job's: shards
     /// of one input are answered alike.
     pub(super) fn longest(&self) -> usize {
-        let asked = self.requests().filter(|need| need.sequences > 0);
-        asked.map(|need| need.longest(self.max)).max().unwrap_or(1)
+        self.requests().map(|need| need.longest(self.max)).max().unwrap_or(1)
     }
 
     /// KV in tokens for so many sequences at once, or for all: those that are likely to need most, and the longest that may come.
@@ -77,8 +70,8 @@ impl Lines {
 
     /// What so many of the requests will ask for.
     pub(super) fn expected(&self, requests: usize) -> Expected {
-        let bytes: usize = self.requests().map(|need| need.bytes).sum();
-        let prompt = bytes / self.requests().count().max(1) / BYTES_A_TOKEN;
+        let tokens: usize = self.requests().map(|need| need.prompt).sum();
+        let prompt = tokens / self.requests().count().max(1);
         Expected { requests, prompt, output: None }
     }
 
@@ -94,46 +87,73 @@ impl Lines {
 }
 
 impl Need {
-    fn of(bytes: usize, line: &BatchLine, default: Option<u32>) -> Need {
-        let count = |field: &str| line.body.get(field).and_then(Value::as_u64).map(|n| n as usize);
-        let prompts = match line.body.get("prompt") {
-            Some(Value::Array(list)) if !list.first().is_some_and(Value::is_number) => list.len(),
-            _ => 1,
-        };
-        let usual = (line.endpoint == Endpoint::Completions).then_some(COMPLETION_TOKENS);
-        let limit = count("max_completion_tokens").or_else(|| count("max_tokens"));
-        Need {
-            bytes,
-            sequences: prompts.saturating_mul(count("n").unwrap_or(1)),
-            prompts,
-            limit: limit.or(default.map(|n| n as usize)).or(usual),
-        }
+    fn of(request: &Generate, context: &Context) -> Need {
+        let prompt = request.prompts.iter().map(Vec::len).max().unwrap_or(0);
+        let answer = request.params.max_tokens.map(|tokens| tokens as usize);
+        // Without a limit an answer may fill what the prompt leaves.
+        let limit = answer.filter(|answer| prompt + answer < context.context_len);
+        Need { prompt, sequences: request.prompts.len() * request.n as usize, limit }
     }
 
-    /// Tokens of its longest sequence: a byte of text is a token at the most.
+    /// Tokens of its longest sequence.
     fn longest(&self, max: usize) -> usize {
-        let answer = self.limit.unwrap_or(max);
-        self.bytes.saturating_add(TEMPLATE_TOKENS).saturating_add(answer).min(max)
+        self.limit.map_or(max, |answer| (self.prompt + DATE_TOKENS + answer).min(max))
     }
 
     /// Tokens of one of its sequences, roughly.
     fn likely(&self, max: usize) -> usize {
-        let prompt = self.bytes / BYTES_A_TOKEN / self.prompts.max(1);
-        prompt.saturating_add(self.limit.unwrap_or(OPEN_TOKENS)).min(max)
+        (self.prompt + self.limit.unwrap_or(OPEN_TOKENS)).min(max)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use model::api::{OwnTemplates, Streaming};
+    use model::sampling::GenerationConfig;
+    use model::template::{ChatTemplate, SpecialTexts, WallClock};
+    use model::tokenizer::{Tokenizer, TokenizerConfig};
+    use serde_json::{Value, json};
 
-    fn lines(bodies: &[Value], url: &str) -> Lines {
-        let line = |body| json!({"custom_id": "x", "method": "POST", "url": url, "body": body}).to_string();
-        let text: Vec<String> = bodies.iter().map(line).collect();
-        Lines::of(&Input::new(text.join("\n").into_bytes()), 131_072, None)
+    const CHATS: &str = "/v1/chat/completions";
+    const COMPLETIONS: &str = "/v1/completions";
+
+    /// Read by a tokenizer that makes a token of each word, and a template that adds one.
+    fn read(input: &str, context_len: usize) -> Lines {
+        let tokenizer = json!({
+            "pre_tokenizer": {"type": "Whitespace"},
+            "model": {"type": "WordLevel", "vocab": {"unknown": 0, "word": 1, "user": 2}, "unk_token": "unknown"},
+        });
+        let tokenizer = Tokenizer::from_hf(tokenizer.to_string().as_bytes(), &TokenizerConfig::default());
+        let template =
+            ChatTemplate::new("{% for m in messages %}{{ m.role }} {{ m.content }}{% endfor %}").unwrap();
+        let context = Context {
+            tokenizer: &tokenizer.unwrap(),
+            template: Some(&template),
+            tool_template: None,
+            special: SpecialTexts::default(),
+            generation: &GenerationConfig::default(),
+            served: &["tiny".to_string()],
+            vocab_size: 3,
+            context_len,
+            max_logprobs: 0,
+            own_templates: OwnTemplates::Refused,
+            streaming: Streaming::Refused,
+            now: WallClock::default(),
+        };
+        Lines::of(&Input::new(input.as_bytes().to_vec()), &context)
     }
 
+    fn line(body: &Value, url: &str) -> String {
+        json!({"custom_id": "x", "method": "POST", "url": url, "body": body}).to_string()
+    }
+
+    fn lines(bodies: &[Value], url: &str) -> Lines {
+        let text: Vec<String> = bodies.iter().map(|body| line(body, url)).collect();
+        read(&text.join("\n"), 131_072)
+    }
+
+    /// 41 tokens.
     fn chat(fields: Value) -> Value {
         let mut body = json!({"messages": [{"role": "user", "content": "word ".repeat(40)}]});
         body.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
@@ -141,45 +161,52 @@ mod tests {
     }
 
     #[test]
-    fn short_lines_need_little_of_a_long_context() {
-        let short = lines(&vec![chat(json!({"max_tokens": 60})); 16], "/v1/chat/completions");
-        assert!(short.longest() < 2048, "{}", short.longest());
-        assert!(short.kv_tokens(256) < 16 * 256, "{}", short.kv_tokens(256));
+    fn lines_need_the_tokens_that_they_have() {
+        let short = lines(&vec![chat(json!({"max_tokens": 60})); 16], CHATS);
+        assert_eq!((short.longest(), short.expected(16).prompt), (41 + DATE_TOKENS + 60, 41));
+        assert_eq!(short.kv_tokens(256), 16 * kv_tokens(1, 41 + 60));
         // A line that does not say how long its answer is may fill the context, alone.
-        let open = lines(&vec![chat(json!({})); 16], "/v1/chat/completions");
+        let open = lines(&vec![chat(json!({})); 16], CHATS);
         assert_eq!((open.longest(), open.kv_tokens(256)), (131_072, 131_072));
-        let one = lines(&[chat(json!({"max_tokens": 60}))], "/v1/chat/completions");
-        assert!(one.kv_tokens(256) >= one.longest(), "it runs, however wrong the guess");
+        let full = lines(&[chat(json!({"max_tokens": 131_072 - 41}))], CHATS);
+        assert_eq!(full.longest(), 131_072, "no more than there may be");
+        let one = lines(&[chat(json!({"max_tokens": 60}))], CHATS);
+        assert!(one.kv_tokens(256) >= one.longest(), "it runs, whatever the day is called");
     }
 
     #[test]
     fn every_sequence_at_once_has_its_own() {
-        let many = |n: u64| lines(&[chat(json!({"max_tokens": 4000, "n": n}))], "/v1/chat/completions");
+        let many = |n: u64| lines(&[chat(json!({"max_tokens": 4000, "n": n}))], CHATS);
         assert!(many(8).kv_tokens(256) > 8 * 4000);
         assert!(many(8).kv_tokens(2) < 3 * 4100, "only two run at once");
         let prompts = json!({"prompt": vec!["a"; 300], "max_tokens": 4000});
-        assert!(lines(&[prompts], "/v1/completions").kv_tokens(256) > 256 * 4000);
-        let ids = json!({"prompt": [1, 2, 3], "n": u64::MAX});
-        assert!(
-            lines(&[ids], "/v1/completions").kv_tokens(256) <= 256 * 64,
-            "16 tokens each, as OpenAI has it"
+        assert!(lines(&[prompts], COMPLETIONS).kv_tokens(256) > 256 * 4000);
+        let ids = json!({"prompt": [1, 2, 2], "n": 128});
+        assert_eq!(
+            lines(&[ids], COMPLETIONS).kv_tokens(256),
+            128 * kv_tokens(1, 3 + 16),
+            "16, as OpenAI has it"
         );
     }
 
     #[test]
     fn lines_that_are_no_requests_need_nothing() {
-        let broken = Lines::of(&Input::new(b"{\n[]".to_vec()), 131_072, None);
-        assert!(broken.longest() == 1 && broken.kv_tokens(256) <= 64);
-        let one =
-            json!({"custom_id": "x", "method": "POST", "url": "/v1/completions", "body": {"prompt": "sea"}});
-        let among =
-            |others: &str| Lines::of(&Input::new(format!("{one}\n{others}").into_bytes()), 8192, None);
-        let (alone, beside) = (among(""), among(&"[".repeat(3 << 20)));
+        let broken = read("{\n[]", 8192);
+        assert_eq!((broken.longest(), broken.kv_tokens(256)), (1, kv_tokens(1, 1)));
+        let good = line(&json!({"prompt": "word"}), COMPLETIONS);
+        let wrong = [
+            "[".repeat(3 << 20),
+            line(&json!({"prompt": "word", "max_tokens": -3}), COMPLETIONS),
+            line(&json!({"prompt": "word", "max_tokens": 9000}), COMPLETIONS),
+            line(&json!({"prompt": "word ".repeat(9000)}), COMPLETIONS),
+            line(&json!({"prompt": "word", "model": "another"}), COMPLETIONS),
+        ];
+        let (alone, beside) = (read(&good, 8192), read(&format!("{good}\n{}", wrong.join("\n")), 8192));
         assert_eq!(
             (alone.expected(1).prompt, alone.longest()),
             (beside.expected(1).prompt, beside.longest())
         );
         let shards = [0, 1].map(|index| beside.count(Shard { index, of: 2 }));
-        assert_eq!(shards, [1, 0], "the second line is no request");
+        assert_eq!(shards, [1, 0], "the others are no requests");
     }
 }

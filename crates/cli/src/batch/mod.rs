@@ -16,7 +16,7 @@ use anyhow::{Context as _, Result, bail};
 use engine::job::{
     Ended, Files, Input, Job, JobError, Limits, Outlook, Output, Paths, Record, Tally, clash, fingerprint,
 };
-use engine::{Engine, KvMemory, counted};
+use engine::{KvMemory, counted};
 use model::api::{Context, OwnTemplates, Streaming};
 use model::sampling::MAX_LOGPROBS;
 use model::template::{ChatTemplate, Tools, WallClock};
@@ -66,7 +66,10 @@ fn run(args: BatchJob) -> Result<ExitCode> {
     let (template, tool_template) = (text.template()?, text.template_for(Tools::Given)?);
     let engine = &args.flags.engine;
     let max = engine.max_model_len.unwrap_or(opened.checkpoint.spec().max_positions);
-    let known = Lines::of(&input, max, text.generation.max_new_tokens);
+    let served = served_names(&args, &opened.name);
+    let vocab = opened.checkpoint.spec().vocab;
+    let context = context(&text, [template.as_ref(), tool_template.as_ref()], &served, (vocab, max));
+    let known = Lines::of(&input, &context);
     let requests = known.count(args.flags.shard);
     let needs = Needs {
         seqs: SEQUENCES,
@@ -85,8 +88,10 @@ fn run(args: BatchJob) -> Result<ExitCode> {
         0 => opened.plan(config, Voice::Quiet)?,
         _ => opened.plan_for(config, &args.flags.engine, work, Voice::Normal)?.planned,
     };
-    let served = served_names(&args, &opened.name);
-    let settings = settings(&args.flags.engine, &opened, &served, isa, planned.hold().max_model_len)?;
+    // Where there is room for the longest line the limit is the model's own: errors tell it.
+    let room = planned.hold().max_model_len;
+    let context_len = if room < known.longest() { room } else { max };
+    let settings = settings(&args.flags.engine, &opened, &served, isa, context_len)?;
     let record = record(&args, &input, output.error_name(), settings);
     let outlook = output.outlook(record, &input, &args)?;
     if outlook.answered > 0 {
@@ -107,8 +112,8 @@ fn run(args: BatchJob) -> Result<ExitCode> {
     }
     let engine = loaded::load(planned, Voice::Normal)?;
     let output = output.begin(&outlook, args.flags.fsync_interval)?;
-    let context =
-        context(&text, [template.as_ref(), tool_template.as_ref()], &served, &engine, outlook.record.created);
+    let now = WallClock { unix_s: outlook.record.created as i64, utc_offset_s: 0 };
+    let context = Context { context_len, now, ..context };
     let limits = Limits {
         in_flight: args.flags.max_inflight,
         window: args.flags.max_inflight.saturating_mul(WINDOW),
@@ -257,12 +262,12 @@ fn record(
     record
 }
 
+/// What lines are read against, on no day yet.
 fn context<'a>(
     text: &'a Text,
     [template, tool_template]: [Option<&'a ChatTemplate>; 2],
     served: &'a [String],
-    engine: &Engine,
-    created: u64,
+    (vocab_size, context_len): (usize, usize),
 ) -> Context<'a> {
     Context {
         tokenizer: &text.tokenizer,
@@ -271,12 +276,12 @@ fn context<'a>(
         special: text.special.clone(),
         generation: &text.generation,
         served,
-        vocab_size: engine.spec().vocab,
-        context_len: engine.hold().max_model_len,
+        vocab_size,
+        context_len,
         max_logprobs: MAX_LOGPROBS,
         own_templates: OwnTemplates::Refused,
         streaming: Streaming::Refused,
-        now: WallClock { unix_s: created as i64, utc_offset_s: 0 },
+        now: WallClock::default(),
     }
 }
 
