@@ -112,7 +112,7 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) raw: bool,
     /// A system message to begin the conversation with.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "raw")]
     pub(crate) system: Option<String>,
     /// Print only the text.
     #[arg(long, short)]

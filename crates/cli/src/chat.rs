@@ -1,9 +1,8 @@
 //! A chat on the terminal: the conversation so far is sent each time, and its KV is reused.
 
-use std::io::{self, BufRead, Write};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use engine::Engine;
 use model::sampling::SamplingParams;
 use model::template::ChatTemplate;
@@ -13,6 +12,7 @@ use crate::args::RunArgs;
 use crate::console::{Hangup, note, show, told};
 use crate::display::Voice;
 use crate::interrupts::Interrupts;
+use crate::keyboard::Keyboard;
 use crate::lanes::LanesFile;
 use crate::loaded::{self, Opened, Text};
 use crate::plan::{Ends, Work};
@@ -26,6 +26,41 @@ const STEP_TOKENS: usize = 512;
 
 /// Tokens of a turn, and of what is said to it, as planning takes them.
 const TURN_TOKENS: usize = 256;
+
+const HELP: &str = "\
+/new   begins anew
+/bye   ends the chat (so does Ctrl-D)
+/help  shows this
+Ctrl-C ends an answer; between answers it ends the chat. The arrow keys bring earlier lines back, and lines that are pasted
+together are one message.";
+
+/// What a line is.
+#[derive(Debug, PartialEq)]
+enum Line<'a> {
+    Nothing,
+    Bye,
+    New,
+    Help,
+    Unknown(&'a str),
+    Said(&'a str),
+}
+
+impl Line<'_> {
+    fn of(line: &str) -> Line<'_> {
+        // A path is no command, nor is what goes on after a word.
+        let command = |word: &str| {
+            word.strip_prefix('/').is_some_and(|name| name.bytes().all(|b| b.is_ascii_lowercase()))
+        };
+        match line.trim() {
+            "" => Line::Nothing,
+            "/bye" => Line::Bye,
+            "/new" => Line::New,
+            "/help" | "/?" => Line::Help,
+            word if command(word) => Line::Unknown(word),
+            said => Line::Said(said),
+        }
+    }
+}
 
 /// Talks until the input ends or somebody says `/bye`.
 pub(crate) fn chat(
@@ -77,14 +112,17 @@ struct Chat<'a> {
 
 impl Chat<'_> {
     fn talk(&self) -> Result<()> {
-        note!("Say something; Ctrl-C ends an answer, /new begins anew, /bye ends (so does Ctrl-D).");
+        let mut keyboard = Keyboard::open()?;
+        note!("Say something, or /help; Ctrl-C ends an answer, and Ctrl-D the chat.");
         let mut messages = self.opening.clone();
-        while let Some(line) = ask()? {
-            match line.trim() {
-                "" => {}
-                "/bye" => break,
-                "/new" => messages.clone_from(&self.opening),
-                said => self.turn(said, &mut messages)?,
+        while let Some(line) = keyboard.line()? {
+            match Line::of(&line) {
+                Line::Nothing => {}
+                Line::Bye => break,
+                Line::New => messages.clone_from(&self.opening),
+                Line::Help => note!("{HELP}"),
+                Line::Unknown(command) => note!("There is no {command}.\n{HELP}"),
+                Line::Said(said) => self.turn(said, &mut messages)?,
             }
         }
         Ok(())
@@ -123,18 +161,24 @@ impl Chat<'_> {
     }
 }
 
-/// A line, or nothing at the end of the input.
-fn ask() -> Result<Option<String>> {
-    let mut prompt = io::stderr().lock();
-    let _ = prompt.write_all(b"> ").and_then(|()| prompt.flush());
-    let mut line = Vec::new();
-    let read = io::stdin().lock().read_until(b'\n', &mut line).context("cannot read standard input")?;
-    Ok((read > 0).then(|| String::from_utf8_lossy(&line).into_owned()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn commands_are_told_from_what_is_said() {
+        let lines = [" /bye ", "/help", "/unknown", "/etc/passwd", "/new words", "Hello", "\t"];
+        let found = [
+            Line::Bye,
+            Line::Help,
+            Line::Unknown("/unknown"),
+            Line::Said("/etc/passwd"),
+            Line::Said("/new words"),
+            Line::Said("Hello"),
+            Line::Nothing,
+        ];
+        assert_eq!(lines.map(Line::of), found);
+    }
 
     #[test]
     fn a_chat_is_as_long_as_was_asked() {

@@ -14,6 +14,7 @@ mod documents;
 mod eval;
 mod flexgen;
 mod interrupts;
+mod keyboard;
 mod lanes;
 mod layers;
 mod loaded;

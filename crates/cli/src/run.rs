@@ -10,13 +10,14 @@ use model::output::TextStream;
 use model::sampling::{Limits, Overrides, SamplingParams, TokenLogprobs};
 use model::template::{ChatTemplate, Conversation, Ending};
 use model::tokenizer::Special;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 use spec::ModelSpec;
 
 use crate::args::RunArgs;
 use crate::chat;
 use crate::clock;
-use crate::console::{self, note, show};
+use crate::console::{self, Misuse, note, show};
 use crate::display::Voice;
 use crate::interrupts::{Heard, Interrupts};
 use crate::loaded::{self, Text};
@@ -38,6 +39,12 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
     let mut opened = loaded::open(args.model.as_deref(), &args.engine, voice)?;
     let text = opened.text(args.engine.chat_template.as_deref())?;
     let template = if args.raw { None } else { text.template()? };
+    if template.is_none() && args.system.is_some() {
+        bail!(Misuse(
+            "--system goes into a chat template, and the model has none: name a file with --chat-template"
+                .into()
+        ));
+    }
     let mut params = sampling(&args, &text, opened.checkpoint.spec().vocab)?;
     let Some(prompt) = prompt(&args)? else {
         if let Some(flag) = args.answers.given() {
@@ -63,6 +70,9 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
     fits(&ids, planned.hold().max_model_len, opened.checkpoint.spec())?;
     let engine = loaded::load(planned, voice)?;
     if voice == Voice::Normal {
+        if template.is_none() && !args.raw {
+            note!("the model has no chat template: it goes on with the prompt as it is");
+        }
         note!("prompt: {}\n", beginning(&prompt));
     }
     let interrupts = Interrupts::heard()?;
@@ -76,7 +86,7 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
         let params = SamplingParams { seed, ..params.clone() };
         let said = answer_to(&engine, &text, ids.clone(), &params, &interrupts)?;
         show!("")?;
-        said.probabilities(&text)?;
+        said.probabilities(&text, number == 0)?;
         if voice == Voice::Normal {
             said.summary(started, &engine);
         }
@@ -93,10 +103,23 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
 fn prompt(args: &RunArgs) -> Result<Option<String>> {
     match (&args.prompt, &args.model) {
         (Some(prompt), _) => Ok(Some(prompt.clone())),
-        (None, None) => Ok(Some(DEFAULT_PROMPT.to_string())),
+        // Without a model the first run is to say something by itself, and to wait for nobody.
+        (None, None) if !something_is_piped() => Ok(Some(DEFAULT_PROMPT.to_string())),
+        (None, None) => Ok(Some(read_stdin()?.unwrap_or_else(|| DEFAULT_PROMPT.to_string()))),
         (None, Some(_)) if std::io::stdin().is_terminal() => Ok(None),
-        (None, Some(_)) => read_stdin().map(Some),
+        (None, Some(_)) => match read_stdin()? {
+            None => bail!("no prompt: give one after the model, or on standard input"),
+            prompt => Ok(prompt),
+        },
     }
+}
+
+/// Whether standard input is no terminal, and has something by now.
+fn something_is_piped() -> bool {
+    let stdin = std::io::stdin();
+    let mut waits = [PollFd::new(&stdin, PollFlags::IN)];
+    let nothing_more = Timespec { tv_sec: 0, tv_nsec: 0 };
+    !stdin.is_terminal() && poll(&mut waits, Some(&nothing_more)).is_ok_and(|ready| ready > 0)
 }
 
 /// Whether a prompt can be answered, before the weights are loaded for it.
@@ -200,9 +223,11 @@ impl Said {
         }
     }
 
-    /// Log-probabilities that were asked for.
-    fn probabilities(&self, text: &Text) -> Result<()> {
-        for (what, scores) in [("the prompt", &self.prompt_logprobs), ("the answer", &self.logprobs)] {
+    /// Log-probabilities that were asked for. Those of the prompt are the same with each answer.
+    fn probabilities(&self, text: &Text, of_prompt: bool) -> Result<()> {
+        let prompt = ("the prompt", &self.prompt_logprobs);
+        for (what, scores) in of_prompt.then_some(prompt).into_iter().chain([("the answer", &self.logprobs)])
+        {
             if !scores.is_empty() {
                 show!("\nlog-probabilities of {what}:\n{}", logprobs::table(&text.tokenizer, scores))?;
             }
@@ -256,18 +281,18 @@ impl Said {
     }
 }
 
-/// All of standard input, less the line end that `echo` and editors add.
-fn read_stdin() -> Result<String> {
+/// All of standard input, less the line end that `echo` and editors add; nothing where it is blank.
+fn read_stdin() -> Result<Option<String>> {
     let mut bytes = Vec::new();
     std::io::stdin().read_to_end(&mut bytes).context("cannot read standard input")?;
     let Ok(text) = String::from_utf8(bytes) else {
         bail!("standard input is not UTF-8 text: a prompt must be");
     };
     if text.trim().is_empty() {
-        bail!("no prompt: give one after the model, or on standard input");
+        return Ok(None);
     }
     let text = text.strip_suffix('\n').unwrap_or(&text);
-    Ok(text.strip_suffix('\r').unwrap_or(text).to_string())
+    Ok(Some(text.strip_suffix('\r').unwrap_or(text).to_string()))
 }
 
 /// A prompt's tokens: through the chat template where there is one, plain otherwise.

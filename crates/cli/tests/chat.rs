@@ -14,6 +14,12 @@ use rustix::termios::tcgetattr;
 
 const CTRL_C: &[u8] = b"\x03";
 const CTRL_D: &[u8] = b"\x04";
+/// As a terminal marks what is pasted.
+const PASTE: [&str; 2] = ["\x1b[200~", "\x1b[201~"];
+/// At which a line can be typed.
+const PROMPT: &[u8] = b"> ";
+/// A line was taken: from here on the terminal is what it is without an editor.
+const TAKEN: &[u8] = b"\x1b[?2004l\r\n";
 /// As the system counts signals.
 const SIGINT: i32 = 2;
 
@@ -38,6 +44,7 @@ impl Terminal {
         session.arg("--ctty");
         let args = [&["run", model, "--temperature", "0"], more].concat();
         let mut session = behind(session, &command(&args));
+        session.env("TERM", "xterm");
         let chat = session.stdin(end()).stdout(end()).stderr(end()).spawn().expect("util-linux's setsid");
         // The command has ends of its own, and the terminal hangs up when the last is closed.
         drop(session);
@@ -45,7 +52,7 @@ impl Terminal {
         let modes = modes(&person);
         let mut terminal = Terminal { person, chat, seen: Vec::new(), modes };
         terminal.see(b"Ctrl-C ends an answer");
-        terminal.see(b"\r\n> ");
+        terminal.see(PROMPT);
         terminal
     }
 
@@ -53,12 +60,12 @@ impl Terminal {
         self.person.write_all(keys).expect("typed");
     }
 
-    /// Waits until this is shown, after all that was waited for before.
-    fn see(&mut self, words: &[u8]) {
+    /// Waits until this is shown, after all that was waited for before. Gives what came between.
+    fn see(&mut self, words: &[u8]) -> String {
         loop {
             if let Some(at) = self.seen.windows(words.len()).position(|shown| shown == words) {
-                self.seen.drain(..at + words.len());
-                return;
+                let between = self.seen.drain(..at + words.len()).take(at).collect();
+                return String::from_utf8(between).expect("text");
             }
             let mut some = [0; 4096];
             let more = self.person.read(&mut some).unwrap_or(0);
@@ -87,7 +94,7 @@ fn ctrl_c_ends_an_answer_and_gives_the_prompt_back() {
     let folder: Folder = longwinded();
     let mut terminal = Terminal::chat(&folder.whole(), &["--ignore-eos", "--max-model-len", "190000"]);
     terminal.press(b"hello\n");
-    terminal.see(b"hello\r\n");
+    terminal.see(TAKEN);
     if terminal.seen.is_empty() {
         let mut first = [0];
         terminal.person.read_exact(&mut first).expect("the answer begins");
@@ -101,8 +108,8 @@ fn ctrl_c_ends_an_answer_and_gives_the_prompt_back() {
 fn ctrl_c_between_answers_ends_the_chat() {
     let mut terminal = Terminal::chat(&golden("llama"), &["--max-tokens", "1"]);
     terminal.press(b"hello\n");
-    terminal.see(b"hello\r\n");
-    terminal.see(b"\r\n> ");
+    terminal.see(TAKEN);
+    terminal.see(PROMPT);
     terminal.press(CTRL_C);
     assert_eq!(terminal.end().signal(), Some(SIGINT));
 }
@@ -114,5 +121,24 @@ fn ctrl_c_and_ctrl_d_at_the_first_prompt_end_the_chat() {
     assert_eq!(terminal.end().signal(), Some(SIGINT));
     let mut terminal = Terminal::chat(&golden("llama"), &[]);
     terminal.press(CTRL_D);
+    assert_eq!(terminal.end().code(), Some(0));
+}
+
+#[test]
+fn commands_are_told_and_a_long_paste_of_many_lines_is_one_message() {
+    let mut terminal = Terminal::chat(&golden("llama"), &[]);
+    terminal.press(b"/halp\r");
+    terminal.see(b"There is no /halp.");
+    terminal.see(b"/bye   ends the chat");
+    terminal.see(PROMPT);
+    let [begin, end] = PASTE;
+    terminal.press(format!("{begin}{}{end}\r", "sea salt\n".repeat(2000)).as_bytes());
+    terminal.see(TAKEN);
+    // Too long for this model, which tells how much of it arrived.
+    terminal.see(b"With this message the conversation has ");
+    let tokens: usize = terminal.see(b" tokens").parse().expect("a number");
+    assert!(tokens > 4000, "{tokens}");
+    terminal.see(PROMPT);
+    terminal.press(b"/bye\r");
     assert_eq!(terminal.end().code(), Some(0));
 }

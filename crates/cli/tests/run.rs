@@ -4,9 +4,10 @@ mod common;
 
 use std::fs::File;
 use std::io::Read;
+use std::path::Path;
 use std::process::Stdio;
 
-use common::{Folder, ballast, ballast_reading, command, golden};
+use common::{Folder, Ran, ballast, ballast_reading, command, golden};
 
 const GREEDY: [&str; 6] = ["--quiet", "--temperature", "0", "--max-tokens", "12", "--ignore-eos"];
 
@@ -265,6 +266,51 @@ fn what_cannot_be_is_said_before_anything_is_loaded() {
     ballast(&template).refused(2, &["cannot read /no/such/file"]);
     ballast_reading(&["run", &model], b"h\xff").refused(1, &["standard input is not UTF-8"]);
     ballast_reading(&["run", &model], b" \n").refused(1, &["no prompt"]);
+    let system = ["run", &model, "hello", "--system", "be kind"];
+    ballast(&[&system[..], &["--raw"]].concat()).refused(2, &["--raw", "cannot be used with", "--system"]);
+}
+
+#[test]
+fn a_model_without_a_chat_template_goes_on_with_the_prompt_and_says_so() {
+    let folder = Folder::copy_of("llama");
+    let mut config = folder.json("tokenizer_config.json");
+    config.as_object_mut().expect("an object").remove("chat_template");
+    folder.write("tokenizer_config.json", config.to_string());
+    let model = folder.whole();
+    let run = ["run", &model, "hello", "--temperature", "0", "--max-tokens", "4"];
+    let (plain, raw) = (ballast(&run), ballast(&[&run[..], &["--raw"]].concat()));
+    assert_eq!((plain.code, &plain.out), (Some(0), &raw.out));
+    assert!(plain.err.contains("no chat template") && !raw.err.contains("no chat template"), "{}", plain.err);
+    ballast(&[&run[..], &["--system", "be kind"]].concat()).refused(2, &["--system", "--chat-template"]);
+}
+
+/// The default model, from a hub's folder that holds another: what is piped is said to it, or else what a first run says.
+#[test]
+fn without_a_model_what_is_piped_is_the_prompt() {
+    let hub = Folder::new();
+    let repo = hub.path("models--HuggingFaceTB--SmolLM2-135M-Instruct");
+    let snapshot = repo.join("snapshots/1");
+    std::fs::create_dir_all(&snapshot).expect("made");
+    std::fs::create_dir_all(repo.join("refs")).expect("made");
+    std::fs::write(repo.join("refs/main"), "1").expect("written");
+    for file in std::fs::read_dir(golden("llama")).expect("a checkpoint").map(|file| file.expect("an entry"))
+    {
+        std::fs::copy(file.path(), snapshot.join(file.file_name())).expect("copied");
+    }
+    let asks = |input: &Path| {
+        let mut command = command(&["run", "--max-tokens", "1"]);
+        command.env("HF_HUB_CACHE", hub.whole()).env("BALLAST_CACHE", hub.path("cache"));
+        command.stdin(File::open(input).expect("readable"));
+        let ran = Ran::of(command.output().expect("the binary starts"));
+        assert_eq!(ran.code, Some(0), "{}", ran.err);
+        ran.err
+            .lines()
+            .find_map(|line| Some(line.strip_prefix("prompt: ")?.to_string()))
+            .expect("it is shown")
+    };
+    hub.write("piped", "Is it deep?\n");
+    assert_eq!(asks(&hub.path("piped")), "Is it deep?");
+    assert_eq!(asks(Path::new("/dev/null")), "Why is the sea salty?");
 }
 
 #[test]

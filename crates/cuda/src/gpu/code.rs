@@ -159,7 +159,7 @@ impl Gpu {
         let digest = Sha256::digest(format!("{key:?}"));
         let digest: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
         let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-        let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
+        let cache = cache.or_else(|| Some(std::env::home_dir()?.join(".cache")));
         Ok(cache.map(|cache| cache.join("ballast/kernels").join(format!("{module}-{digest}.cubin"))))
     }
 }

@@ -29,7 +29,14 @@ pub(super) type Variable<'a> = &'a dyn Fn(&str) -> Option<String>;
 impl Places {
     /// What the environment says.
     pub fn from_env() -> Places {
-        Places::from(&|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+        // Services often have no HOME: the system's list of users knows theirs.
+        let listed = |name: &str| match name {
+            "HOME" => std::env::home_dir()?.into_os_string().into_string().ok(),
+            _ => None,
+        };
+        Places::from(&|name| {
+            std::env::var(name).ok().or_else(|| listed(name)).filter(|value| !value.is_empty())
+        })
     }
 
     /// What these variables say: `HF_HUB_CACHE`, `HF_HOME`, `XDG_CACHE_HOME`, `HOME`, `BALLAST_CACHE`,
