@@ -193,7 +193,8 @@ pub(crate) struct EngineArgs {
     /// tokens; auto does what takes less, by the costs of the plan or of this machine's profile, else measured at the start.
     #[arg(long, value_enum, default_value_t = HostWeights::Auto, help_heading = "Engine")]
     pub(crate) host_weights: HostWeights,
-    /// Threads to compute with [default: the cores that this process may use].
+    /// Threads to compute with; fewer take part while other processes keep the cores busy [default: the cores that this process
+    /// may use].
     #[arg(long, value_parser = threads, help_heading = "Engine")]
     pub(crate) threads: Option<usize>,
     /// The longest sequence, prompt and answer together [default: the model's, as memory allows].

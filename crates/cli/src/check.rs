@@ -67,7 +67,7 @@ pub(crate) fn check(args: CasesArgs) -> Result<ExitCode> {
     if cases.is_empty() && timed.is_empty() {
         bail!("no case's name contains `{}`", args.only.unwrap_or_default());
     }
-    let team = Arc::new(Team::start(args.threads.unwrap_or_else(default_threads))?);
+    let team = Arc::new(Team::fixed(args.threads.unwrap_or_else(default_threads))?);
     let isas: Vec<Isa> = Isa::ALL.into_iter().filter(|isa| isa.available()).collect();
     let mut report = conform(&team, &isas, &cases)?;
     report.time(&team, timed)?;

@@ -75,7 +75,7 @@ pub(crate) fn check(args: &CasesArgs) -> Result<ExitCode> {
     if cases.is_empty() && timed.is_empty() {
         bail!("no case that a GPU has contains `{}`", args.only.as_deref().unwrap_or_default());
     }
-    let team = Arc::new(Team::start(args.threads.unwrap_or_else(engine::default_threads))?);
+    let team = Arc::new(Team::fixed(args.threads.unwrap_or_else(engine::default_threads))?);
     let mut report = Report { not_built: left_out.len(), ..conform(args, &cases, &team)? };
     if report.ended_at.is_none() {
         report.measure(&timed, &team)?;

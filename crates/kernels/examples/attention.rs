@@ -77,7 +77,7 @@ fn undisturbed(mut times: Vec<f64>) -> f64 {
 /// Seconds that `run` takes: of the clock for a team, of this thread's CPU time for one thread alone (which
 /// a busy machine disturbs less).
 fn seconds(team: &Team, run: impl FnOnce()) -> f64 {
-    let now = || if team.threads() == 1 { cpu_seconds() } else { wall_seconds() };
+    let now = || if team.size() == 1 { cpu_seconds() } else { wall_seconds() };
     let start = now();
     run();
     now() - start

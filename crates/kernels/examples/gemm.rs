@@ -54,7 +54,7 @@ fn main() {
     };
     let format = if args.len() > 4 { Format::F32 } else { Format::Bf16 };
     let region = ReadRegion::default();
-    println!("{isa}, {} threads, {format:?}", team.threads());
+    println!("{isa}, {} threads, {format:?}", team.size());
     for shape in shapes {
         let peak = product_rate(&team, isa).unwrap_or(f64::NAN);
         let read = region.bandwidth(&team);
@@ -121,7 +121,7 @@ fn measure(team: &Team, isa: Isa, format: Format, shape: Shape, m: usize) -> (f6
 
 /// Seconds: this thread's own where it works alone.
 fn now(team: &Team) -> f64 {
-    let clock = if team.threads() == 1 { libc::CLOCK_THREAD_CPUTIME_ID } else { libc::CLOCK_MONOTONIC };
+    let clock = if team.size() == 1 { libc::CLOCK_THREAD_CPUTIME_ID } else { libc::CLOCK_MONOTONIC };
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: clock_gettime writes one timespec.
     unsafe { libc::clock_gettime(clock, &mut time) };

@@ -41,7 +41,7 @@ fn main() {
             0x1f,
         ]);
     }
-    println!("{isa}, {} threads; GB/s stored: best, tenth percentile (reading: the same)", team.threads());
+    println!("{isa}, {} threads; GB/s stored: best, tenth percentile (reading: the same)", team.size());
     for format in Narrow::ALL {
         let name = format!("{format:?}");
         if wanted.is_empty() || wanted.contains(&name) {

@@ -119,8 +119,8 @@ fn rate(team: &Team, operations: f64, run: impl Fn(usize) + Sync) -> f64 {
     const STEPS: usize = 50_000;
     best((0..REPEATS).map(|_| {
         let start = Instant::now();
-        team.run(|_| run(STEPS));
-        (STEPS * team.threads()) as f64 * operations / start.elapsed().as_secs_f64()
+        team.run_on(team.size(), |_| run(STEPS));
+        (STEPS * team.size()) as f64 * operations / start.elapsed().as_secs_f64()
     }))
 }
 

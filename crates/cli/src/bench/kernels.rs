@@ -71,7 +71,7 @@ pub(crate) fn kernels(args: CasesArgs) -> Result<ExitCode> {
     let json = JsonReport::open(args.json.as_deref())?;
     let isa = Isa::from_env().map_err(anyhow::Error::msg)?;
     let threads = args.threads.unwrap_or_else(default_threads);
-    let team = Arc::new(Team::start(threads)?);
+    let team = Arc::new(Team::fixed(threads)?);
     let cases = wanted(timed(), args.only.as_deref())?;
     show!("{isa}, {}\n{} {:>8}", counted(threads, "thread"), Timed::heading(), "ceiling")?;
     let mut report = Report { isa: isa.to_string(), threads, cases: Vec::new() };

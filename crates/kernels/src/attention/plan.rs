@@ -170,12 +170,13 @@ pub(super) fn run<E: Stored, O: Element, K: Kernel>(
     lanes: usize,
     scratch: &mut Scratch,
 ) {
-    scratch.plan.make(task, lanes, team.threads());
+    let threads = team.threads();
+    scratch.plan.make(task, lanes, threads);
     let (plan, state, local) = (&scratch.plan, kernel.state_len(), kernel.local_bytes());
-    scratch.memory.reserve(team.threads(), local, plan.parts * state);
+    scratch.memory.reserve(threads, local, plan.parts * state);
     let memory = scratch.memory.shared();
     let (next_item, next_merge) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    team.run(|w| {
+    team.run_on(threads, |w| {
         // SAFETY: each worker has a number of its own.
         let local = unsafe { memory.local(w.index) };
         let _registers = kernel.enter();

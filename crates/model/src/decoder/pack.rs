@@ -37,7 +37,7 @@ pub(crate) struct Packer<'a> {
 
 impl<'a> Packer<'a> {
     pub(crate) fn new(checkpoint: &'a Checkpoint, team: &'a Team) -> Packer<'a> {
-        Packer { checkpoint, team, rows: (0..team.threads()).map(|_| Mutex::default()).collect() }
+        Packer { checkpoint, team, rows: (0..team.size()).map(|_| Mutex::default()).collect() }
     }
 
     /// Fills `out` with some panels of a matrix, shared out over the team. `done` is told of bytes, from any thread.
@@ -285,7 +285,7 @@ mod tests {
         let checkpoint = Checkpoint::open(&folder).expect("a committed checkpoint");
         let stored = |tensor| checkpoint.info(tensor).expect("it has it").stored;
         let blueprint = Blueprint::new(checkpoint.spec(), weights, stored);
-        let team = Team::start(1).expect("threads");
+        let team = Team::fixed(1).expect("threads");
         let packer = Packer::new(&checkpoint, &team);
         let mut all = Vec::new();
         for plan in blueprint.layers.iter().flat_map(|l| l.qkv.iter().chain([&l.out, &l.up, &l.down])) {

@@ -34,12 +34,13 @@ pub(super) fn run<S: PanelSource>(
     source: &S,
     epilogue: &Epilogue<'_>,
 ) {
-    let plan = Plan::new(x.rows(), w.k(), w.held_panels(), team.threads());
+    let threads = team.threads();
+    let plan = Plan::new(x.rows(), w.k(), w.held_panels(), threads);
     let taken: Vec<AtomicUsize> = (0..plan.row_workers * plan.blocks).map(|_| AtomicUsize::new(0)).collect();
     with_scratch(plan.row_workers * plan.block_bytes(), |shared| {
         let mut shared = MatMut::new(shared, plan.row_workers, plan.block_bytes());
         let shared = &shared.shared();
-        team.run(|worker| {
+        team.run_on(threads, |worker| {
             let job = Job { plan: &plan, x, w, source, epilogue, taken: &taken };
             with_scratch(plan.sums_bytes() + plan.chunk_groups() * PAIR_BYTES, |scratch| {
                 let (sums, scratch) = scratch.split_at_mut(plan.sums_bytes());

@@ -52,14 +52,15 @@ pub(crate) fn run(team: &Team, x: Mat<'_, bf16>, w: &Weight<'_>, epilogue: &Epil
 
 /// `x: [m, k]` by a weight whose panels these are.
 pub(crate) fn run_panels<P: Panels>(team: &Team, x: Mat<'_, bf16>, w: &Weight<'_>, epilogue: &Epilogue<'_>) {
-    let plan = Plan::new(x.rows(), w.k(), (P::AS_STORED, P::BAND_ROWS), team.threads());
+    let threads = team.threads();
+    let plan = Plan::new(x.rows(), w.k(), (P::AS_STORED, P::BAND_ROWS), threads);
     let progress: Vec<Progress> = (0..plan.blocks).map(|_| Progress::default()).collect();
     let rows = plan.most_rows();
     let block_bytes = rows * plan.groups * P::ROW_BYTES;
     with_scratch(plan.places * block_bytes, |packed| {
         let mut packed = MatMut::new(packed, plan.places, block_bytes);
         let packed = packed.shared();
-        team.run(|worker| {
+        team.run_on(threads, |worker| {
             let job = Job::<P> {
                 plan: &plan,
                 x,
