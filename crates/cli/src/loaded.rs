@@ -199,10 +199,17 @@ pub(crate) fn load(planned: Planned<'_>, voice: Voice) -> Result<Engine> {
     if voice == Voice::Normal && engine.hold().host_weight_bytes > 0 {
         note!("weights on the host{}", delegated(engine.delegation()));
     }
-    if engine.drive_access() == Some(Access::Cached) {
+    let beside = match engine.drive_access() {
+        Some(Access::Cached) => Some(
+            "has no direct access: reads pass through the system's page cache, which is slower and takes",
+        ),
+        Some(Access::Memory) => Some("is in memory (tmpfs), not on a drive: they take"),
+        Some(Access::Direct) | None => None,
+    };
+    if let Some(why) = beside {
         note!(
-            "the packed weights' file system has no direct access: reads pass through the system's page cache, which is slower \
-             and takes memory beside --memory; name a folder on a drive of this machine with --offload-dir"
+            "the packed weights' file system {why} memory beside --memory; name a folder on a drive of this machine with \
+             --offload-dir"
         );
     }
     if let Some(why) = engine.not_pinned() {

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use engine::profile::{Drift, Profile, ProfileKey, Rough, STAGES, quick, refresh, take};
-use engine::{EngineConfig, Foresight, blueprint};
+use engine::{EngineConfig, Foresight, StartError, TooSmall, blueprint, size};
 use model::source::Places;
 use policy::cost::{Correction, Linear, Pace, Tables};
 
@@ -32,7 +32,15 @@ pub(crate) fn profile(args: ProfileArgs) -> Result<ExitCode> {
     if before.is_some() {
         note!("there is a profile of this model on this machine: it will be replaced");
     }
-    let profile = taken(&opened, &config, &args.engine)?;
+    let profile = match taken(&opened, &config, &args.engine) {
+        Err(StartError::TooSmall(TooSmall::Memory { need, limit, .. })) => bail!(
+            "no room to measure the model as it runs: that takes {} in all, and less would find it in caches. Leave --memory \
+             out, or raise it so far (here it is {})",
+            size(&(need + config.memory.saturating_sub(limit))),
+            size(&config.memory)
+        ),
+        taken => taken?,
+    };
     let path = profile.keep(&folder())?;
     json.write(&profile)?;
     table(&profile.tables)?;
@@ -75,26 +83,41 @@ pub(crate) fn drive(args: &EngineArgs) -> PathBuf {
 }
 
 /// Measures now.
-pub(crate) fn taken(opened: &Opened, config: &EngineConfig, args: &EngineArgs) -> Result<Profile> {
+fn taken(opened: &Opened, config: &EngineConfig, args: &EngineArgs) -> Result<Profile, StartError> {
     let blueprint = blueprint(&opened.checkpoint, config);
     let progress = Progress::new("measuring", STAGES, Unit::Items, Voice::Normal);
     let profile = take(&opened.checkpoint, &blueprint, config, &drive(args), &|done| progress.set(done));
     progress.end();
-    Ok(profile?)
+    profile
 }
 
-/// What was measured before, or else now, and kept.
-pub(crate) fn kept_or_taken(opened: &Opened, config: &EngineConfig, args: &EngineArgs) -> Result<Profile> {
+/// Costs of what was measured before, or else now, and kept; where there is no room to measure as the model runs, roughly.
+pub(crate) fn kept_or_taken(opened: &Opened, config: &EngineConfig, args: &EngineArgs) -> Result<Foresight> {
     if let Some(profile) = kept(opened, config)? {
-        return Ok(profile);
+        return Ok(foresight(profile));
     }
     note!(
         "nothing was measured of this model on this machine yet: that is done now, once (see `ballast profile`)"
     );
-    let profile = taken(opened, config, args)?;
+    let profile = match taken(opened, config, args) {
+        Err(StartError::TooSmall(TooSmall::Memory { .. })) => {
+            note!(
+                "--memory {} has no room for that: costs are measured roughly (`ballast profile MODEL` without --memory \
+                 measures better, once)",
+                size(&config.memory)
+            );
+            return rough(opened, config, args)?.with_context(|| {
+                format!(
+                    "--memory {} has not even room to measure one layer: run `ballast profile MODEL` without it first",
+                    size(&config.memory)
+                )
+            });
+        }
+        taken => taken?,
+    };
     let path = profile.keep(&folder())?;
     note!("measured in {:.0} s, kept for the next plan and run in {}", profile.seconds, path.display());
-    Ok(profile)
+    Ok(foresight(profile))
 }
 
 /// What was measured before, if it was.

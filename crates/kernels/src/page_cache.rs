@@ -53,6 +53,33 @@ pub fn bypass(_file: &File) -> io::Result<bool> {
     Ok(false)
 }
 
+/// Whether a file's system keeps its bytes in memory and nowhere else: tmpfs and its like, which may allow direct access.
+///
+/// # Errors
+/// The system's own.
+#[cfg(target_os = "linux")]
+pub fn lives_in_memory(file: &File) -> io::Result<bool> {
+    use std::os::fd::AsRawFd;
+    const IN_MEMORY: [u32; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6]; // tmpfs, ramfs, hugetlbfs
+    let mut found = std::mem::MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: fills what it is given, for an open file.
+    if unsafe { libc::fstatfs(file.as_raw_fd(), found.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it was filled.
+    let kind = unsafe { found.assume_init() }.f_type as u32;
+    Ok(IN_MEMORY.contains(&kind))
+}
+
+/// Whether a file's system keeps its bytes in memory and nowhere else. This system does not tell.
+///
+/// # Errors
+/// None.
+#[cfg(not(target_os = "linux"))]
+pub fn lives_in_memory(_file: &File) -> io::Result<bool> {
+    Ok(false)
+}
+
 /// Bytes of a file that the system keeps in memory, in whole pages.
 ///
 /// # Errors

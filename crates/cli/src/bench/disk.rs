@@ -40,10 +40,16 @@ pub(crate) fn disk(args: DiskArgs) -> Result<ExitCode> {
     let folder = args.dir.unwrap_or_else(packed_folder);
     let drive = TrialFile::write(&folder, args.size.next_multiple_of(LOAD_BYTES as u64))
         .with_context(|| format!("cannot write a file to measure in {}", folder.display()))?;
-    if drive.access() == Access::Cached {
-        note!(
+    match drive.access() {
+        Access::Direct => {}
+        Access::Cached => note!(
             "this file system has no direct reads: they go through the page cache, which is told to forget them"
-        );
+        ),
+        Access::Memory => {
+            note!(
+                "this file system is in memory (tmpfs): what is measured here is no drive; name another --dir"
+            );
+        }
     }
     let rates: Vec<f64> = (0..args.reps).map(|_| rate(&drive)).collect::<Result<_>>()?;
     let report = Disk {

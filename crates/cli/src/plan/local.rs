@@ -45,7 +45,7 @@ pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
     // Whoever runs the plan holds these too, beside what is planned. A folder without them can be benchmarked all the same.
     let _text = opened.text(None).ok();
     let base = opened.within_drive(base)?;
-    let by = profile::foresight(profile::kept_or_taken(&opened, &base, &args.engine)?);
+    let by = profile::kept_or_taken(&opened, &base, &args.engine)?;
     let tables = by.costs();
     let fixed = Fixed { max_latency_s: args.max_latency, ..Fixed::of(&args.engine) };
     let resident_bytes = memory::resident_bytes();

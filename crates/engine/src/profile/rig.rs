@@ -35,10 +35,13 @@ impl Extent {
     pub(super) const BEYOND_CACHES: Extent =
         Extent { layer_bytes: 512 << 20, kv_bytes: 768 << 20, positions: 8192 };
 
-    /// As much of it as `room` bytes hold: what is in caches then is measured there, rather than not at all.
+    /// The least that is still beyond them: what passes find in caches says nothing of a model that is not there.
+    const LEAST: usize = 128 << 20;
+
+    /// As much of it as `room` bytes hold.
     ///
     /// # Errors
-    /// [`TooSmall`], if one layer and what batches need do not fit.
+    /// [`TooSmall`], if what fits would be in caches.
     pub(super) fn within(
         mut self,
         room: u64,
@@ -51,11 +54,10 @@ impl Extent {
             if parts.bytes() as u64 <= room {
                 return Ok(self);
             }
-            if (self.layer_bytes, self.kv_bytes) == (0, 0) {
+            if (self.layer_bytes, self.kv_bytes) == (Self::LEAST, Self::LEAST) {
                 return Err(parts.too_small(room));
             }
-            // Halves, down to nothing beyond what batches need.
-            let less = |bytes: usize| if bytes < 1 << 20 { 0 } else { bytes / 2 };
+            let less = |bytes: usize| (bytes / 2).max(Self::LEAST);
             self.layer_bytes = less(self.layer_bytes);
             self.kv_bytes = less(self.kv_bytes);
         }

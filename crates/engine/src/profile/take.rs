@@ -65,7 +65,7 @@ const SLOWEST: f64 = 10.0;
 pub const STAGES: u64 = (ROWS.len() + SEQS.len() * CONTEXTS.len() + PROMPTS.len() + READS.len() + 7) as u64;
 
 /// Measures what a profile holds; takes a minute or two (of a 7B model on two cores with AVX2: four), about 2 GiB of memory where the
-/// engine may take as much (else what it may), and half a GiB of `folder`'s drive for a while. `progress` is told how many of
+/// engine may take as much (else what it may, which is enough from some 400 MiB on), and half a GiB of `folder`'s drive for a while. `progress` is told how many of
 /// [`STAGES`] are done.
 ///
 /// # Errors
@@ -80,11 +80,12 @@ pub fn take(
     let begin = Instant::now();
     let size = WorkSize { tokens: ROWS[ROWS.len() - 1], samples: SAMPLES, dtype: config.dtype() };
     let mut stage = Stages { done: 0, progress };
+    let fitting = |config: &EngineConfig| extent_of(checkpoint, blueprint, config, size);
+    let extent = fitting(config)?;
     let overhead = overhead::measure(checkpoint.spec(), config)?;
     let copy_bytes_per_s = copy_bandwidth(COPY_BYTES.min(buffer_bytes(config)));
     stage.next();
-    let fitting = |config: &EngineConfig| extent_of(checkpoint, blueprint, config, size);
-    let rig = Rig::new(checkpoint, blueprint, config, (size, fitting(config)?))?;
+    let rig = Rig::new(checkpoint, blueprint, config, (size, extent))?;
     stage.next();
     let refused = |source| StartError::Drive { folder: folder.display().to_string(), source };
     let drive = TrialFile::write(folder, DRIVE_BYTES).map_err(refused)?;
@@ -135,7 +136,13 @@ pub(super) fn extent_of(
 /// What passes of few rows and of many do to reads and copies, and these to them.
 pub(super) fn disturbances(rig: &Rig, drive: &TrialFile, copied: f64) -> io::Result<(Beside, Beside)> {
     let batches = BESIDE_ROWS.map(|rows| rig.shortened(batch(rows)));
-    let what = Disturbed { batches, turns: BESIDE_TURNS, most_bytes: usize::MAX };
+    let what = Disturbed {
+        batches,
+        turns: BESIDE_TURNS,
+        typical: |times| median(times.into_iter()),
+        slowest: SLOWEST,
+        most_bytes: usize::MAX,
+    };
     Ok((beside(rig, drive, what)?, beside_copies(rig, what, copied)?))
 }
 
@@ -368,6 +375,10 @@ pub(super) struct Disturbed {
     /// Of few rows, and of many.
     pub(super) batches: [Seqs; 2],
     pub(super) turns: usize,
+    /// What turns say together.
+    pub(super) typical: fn(Vec<f64>) -> f64,
+    /// No factor is larger.
+    pub(super) slowest: f64,
     /// Of memory that reads go to, and of that which is copied.
     pub(super) most_bytes: usize,
 }
@@ -409,11 +420,11 @@ fn disturbed(
     alone: f64,
     moves: &(dyn Fn(&AtomicBool, &AtomicU64) -> io::Result<()> + Sync),
 ) -> io::Result<Beside> {
-    let Disturbed { batches, turns, .. } = what;
+    let Disturbed { batches, turns, typical, slowest, .. } = what;
     let (stop, moved) = (AtomicBool::new(false), AtomicU64::new(0));
     let layers = |pass: &Pass| pass.qkv + pass.out + pass.mlp;
     let turns = BESIDE_TURNS_MIN.min(turns)..=turns;
-    let time = |batch| median(repeated(turns.clone(), |turn| layers(&rig.pass(batch, turn))).into_iter());
+    let time = |batch| typical(repeated(turns.clone(), |turn| layers(&rig.pass(batch, turn))));
     let quiet = batches.map(time);
     let (pressed, result) = std::thread::scope(|scope| {
         let stops = Stops(&stop);
@@ -427,9 +438,9 @@ fn disturbed(
     });
     result?;
     let (times, rate) = pressed;
-    let factor = |i: usize| (times[i] / quiet[i]).clamp(1.0, SLOWEST);
+    let factor = |i: usize| (times[i] / quiet[i]).clamp(1.0, slowest);
     // A mover that never had its turn says that it is slow, not how slow.
-    Ok(Beside { moved: (alone / rate).clamp(1.0, SLOWEST), few_rows: factor(0), many_rows: factor(1) })
+    Ok(Beside { moved: (alone / rate).clamp(1.0, slowest), few_rows: factor(0), many_rows: factor(1) })
 }
 
 /// Ends the reader, also where a pass panics: a scope waits for its threads.
@@ -439,6 +450,11 @@ impl Drop for Stops<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
+}
+
+/// The least: what disturbs a machine only ever adds to it.
+pub(super) fn least(values: impl IntoIterator<Item = f64>) -> f64 {
+    values.into_iter().min_by(f64::total_cmp).unwrap_or(0.0)
 }
 
 /// The middle one.

@@ -28,9 +28,11 @@ pub const READERS: usize = 8;
 pub enum Access {
     /// Between the drive and our memory.
     Direct,
-    /// Through the page cache, which is told to forget it at once: the file system (tmpfs, some network ones) has no
-    /// direct access.
+    /// Through the page cache, which is told to forget it at once: the file system (some network ones) has no direct
+    /// access.
     Cached,
+    /// From memory to memory: the file system (tmpfs) has no drive.
+    Memory,
 }
 
 /// A file open for direct reads and writes.
@@ -183,7 +185,11 @@ pub(super) fn open(path: &Path, options: &std::fs::OpenOptions) -> io::Result<(F
 }
 
 fn access(file: &File, bypass: Bypass) -> io::Result<Access> {
-    Ok(if bypass(file)? { Access::Direct } else { Access::Cached })
+    Ok(match (page_cache::lives_in_memory(file)?, bypass(file)?) {
+        (true, _) => Access::Memory,
+        (_, true) => Access::Direct,
+        _ => Access::Cached,
+    })
 }
 
 fn requests(stretch: Stretch<'_>) -> impl Iterator<Item = Stretch<'_>> {
@@ -242,11 +248,21 @@ mod tests {
     }
 
     #[test]
+    fn a_file_in_memory_is_told_from_one_on_a_drive() {
+        let folder = Path::new("/dev/shm");
+        if !folder.is_dir() {
+            return eprintln!("skipped: this system has no /dev/shm");
+        }
+        let file = DirectFile::nameless(&folder.join("x"), SECTOR as u64).unwrap();
+        assert_eq!(file.access(), Access::Memory);
+    }
+
+    #[test]
     fn a_nameless_file_is_made_where_there_is_no_direct_access() {
         let folder = tempfile::tempdir().unwrap();
         let file = DirectFile::nameless_by(&folder.path().join("x"), 1 << 20, |_| Ok(false)).unwrap();
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
-        assert_eq!((file.access(), file.file().metadata().unwrap().len()), (Access::Cached, 1 << 20));
+        assert!(file.access() != Access::Direct && file.file().metadata().unwrap().len() == 1 << 20);
         let mut memory = [7; 2 * SECTOR];
         let (out, back) = memory.split_at_mut(SECTOR);
         back.fill(0);
