@@ -180,7 +180,8 @@ pub(crate) struct EngineArgs {
     #[arg(long, value_parser = parse_bytes, value_name = "BYTES", help_heading = "Engine")]
     pub(crate) disk: Option<u64>,
     /// Shares in percent of weights, KV and activations on the device and on the host, as FlexGen writes them; the
-    /// rest is on disk. Without it, all weights stay on the device if they fit, else the planner decides.
+    /// rest is on disk. Embeddings and head are on the device in any case. Without it, all weights stay on the device if they
+    /// fit, else the planner decides.
     #[arg(
         long,
         num_args = 6,

@@ -13,7 +13,7 @@ use crate::console::{Misuse, show};
 use crate::output_file::{JsonReport, OutputFile};
 use crate::paper_tables::{curves, figure_1, gains, tables};
 use crate::resolve::share;
-use crate::scenario::{fits, nothing, percent, rates, report, wanted};
+use crate::scenario::{apart, fits, nothing, percent, rates, report, wanted};
 
 pub(crate) fn flexgen(args: FlexgenArgs) -> Result<ExitCode> {
     refuse_what_is_of_one_cell(&args)?;
@@ -74,6 +74,11 @@ fn with_terms(args: &FlexgenArgs, from: Mechanism) -> Result<Mechanism> {
 }
 
 fn one(model: &str, args: &FlexgenArgs, rates: Rates, mechanism: Mechanism) -> Result<Value> {
+    if args.pin_weight.is_some() && args.mechanism == Runtime::Ballast {
+        bail!(Misuse(
+            "--pin-weight is a switch of FlexGen's: with --mechanism ballast it changes nothing".into()
+        ));
+    }
     let block = args.batch_size.zip(args.num_batches);
     let block = block.map(|(batch_size, num_batches)| BlockSize { batch_size, num_batches });
     let overlap = if args.no_overlap { Overlap::Off } else { Overlap::On };
@@ -104,13 +109,20 @@ fn say(model: &str, case: &Case, prediction: &Prediction) -> Result<()> {
         let of = |tier| percent(split, tier);
         format!("{:.0}/{:.0}/{:.0}", of(Tier::Device), of(Tier::Host), of(Tier::Disk))
     });
-    show!(
-        "{model}: {:.3} generated tokens/s, {:.3} decoding; prefill {:.0} s, decode {:.0} s a block",
-        prediction.generated_tokens_per_s,
-        prediction.decode_tokens_per_s,
-        prediction.prefill.total,
-        prediction.decode.total
-    )?;
+    let rate = prediction.generated_tokens_per_s;
+    if apart(prediction) {
+        show!(
+            "{model}: {rate:.3} generated tokens/s, {:.3} decoding; prefill {:.0} s, decode {:.0} s a block",
+            prediction.decode_tokens_per_s,
+            prediction.prefill.total,
+            prediction.decode.total
+        )?;
+    } else {
+        show!(
+            "{model}: {rate:.3} generated tokens/s; {:.0} s a block, prompts among its steps",
+            prediction.decode.total
+        )?;
+    }
     show!(
         "block {batch_size}x{num_batches}; percent on device/host/disk: weights {}, KV {}, activations {}",
         shares[0],

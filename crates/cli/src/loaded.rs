@@ -16,6 +16,7 @@ use model::tools::ToolFormat;
 use policy::pipeline::Delegation;
 
 use crate::args::{EngineArgs, LoadFormat};
+use crate::beside_the_point;
 use crate::console::{note, text_of};
 use crate::display::{Download, Progress, Unit, Voice};
 use crate::output_file::OutputFile;
@@ -111,8 +112,9 @@ impl Opened {
     ) -> Result<Chosen<'_>> {
         let Chosen { planned, told } = plan::choose(self, self.within_drive(config)?, args, work)?;
         let planned = self.announced(planned, voice)?;
-        if let Some(told) = told.as_ref().filter(|_| voice == Voice::Normal) {
-            note!("{told}");
+        if voice == Voice::Normal {
+            told.iter().for_each(|told| note!("{told}"));
+            beside_the_point::told(args, &planned).iter().for_each(|told| note!("{told}"));
         }
         Ok(Chosen { planned, told })
     }

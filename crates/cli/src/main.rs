@@ -3,6 +3,7 @@
 mod args;
 mod batch;
 mod bench;
+mod beside_the_point;
 mod chat;
 mod check;
 mod check_cuda;

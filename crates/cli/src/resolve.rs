@@ -182,7 +182,7 @@ pub(crate) fn share(percent: &[Percent], what: &str, pair: usize) -> Result<Spli
 
 /// What the process may take on the host: what is allowed, or else nine tenths of what is free; what this process holds
 /// already counts as free.
-fn memory_limit(args: &EngineArgs) -> Result<u64> {
+pub(crate) fn memory_limit(args: &EngineArgs) -> Result<u64> {
     within(args.memory, memory::allowed_bytes(), "--memory", "this machine or cgroup")
 }
 

@@ -11,6 +11,7 @@ use sim::{Chart, Curve};
 use spec::{Lane, Placement, Split, Tier};
 
 use crate::args::{self, Percent};
+use crate::console::Misuse;
 
 pub(crate) fn machine(name: &str) -> Result<Machine> {
     Machine::named(name)
@@ -29,8 +30,16 @@ pub(crate) fn dims(model: &str) -> Result<Dims> {
 /// What the flags say, with no block chosen yet, and everything overlapping.
 pub(crate) fn wanted(model: &str, args: &args::ScenarioArgs) -> Result<Wanted> {
     let format = |compressed| if compressed { Format::Int4 } else { Format::Half };
+    let dims = dims(model)?;
+    if u64::from(args.devices()) > dims.layers {
+        bail!(Misuse(format!(
+            "--devices {}: {model} has {} layers, and each device takes one at the least",
+            args.devices(),
+            dims.layers
+        )));
+    }
     Ok(Wanted {
-        dims: dims(model)?,
+        dims,
         lengths: Lengths { prompt: args.prompt_len(), generated: args.gen_len() },
         weights: format(args.compress_weight),
         cache: format(args.compress_cache),
@@ -56,6 +65,11 @@ pub(crate) fn shares(split: Split) -> Value {
     })
 }
 
+/// Whether prompts have steps of their own: where requests begin staggered they are among the others'.
+pub(crate) fn apart(prediction: &Prediction) -> bool {
+    prediction.prefill.total > 0.0
+}
+
 /// The figures of a run and what was run, for `--json`.
 pub(crate) fn report(
     model: &str,
@@ -75,8 +89,8 @@ pub(crate) fn report(
         "model": model,
         "hardware": args.hardware(),
         "generated_tokens_per_s": prediction.generated_tokens_per_s,
-        "decode_tokens_per_s": prediction.decode_tokens_per_s,
-        "prefill_s": prediction.prefill.total,
+        "decode_tokens_per_s": apart(prediction).then_some(prediction.decode_tokens_per_s),
+        "prefill_s": apart(prediction).then_some(prediction.prefill.total),
         "decode_s": prediction.decode.total,
         "latency_s": prediction.latency_s(),
         "lane_seconds": lanes,

@@ -21,13 +21,17 @@ use crate::console::{Misuse, text_of};
 use crate::display::Voice;
 use crate::loaded;
 use crate::plan::{Chosen, Ends, Work};
-use crate::resolve::{Needs, engine_config};
+use crate::resolve::{Needs, engine_config, memory_limit};
 
 /// Sequences at once, where no flag says; the scheduler runs as many as have KV.
 const SEQUENCES: usize = 256;
 /// Files that are no connections: weights, the spool, pipes and what the system wants.
 const OTHER_FILES: usize = 128;
-/// KV for each of them, where no flag says: about what a turn of a chat and its answer take.
+/// Connections, where no flag says, are fewer than usual until they take this share of all memory or less,
+const CONNECTIONS_SHARE: u64 = 8;
+/// but no fewer than this.
+const LEAST_CONNECTIONS: usize = 64;
+/// KV for each sequence, where no flag says: about what a turn of a chat and its answer take.
 const TOKENS_A_SEQUENCE: usize = 512;
 
 pub(crate) fn serve(args: ServeArgs) -> Result<ExitCode> {
@@ -89,6 +93,10 @@ fn config(args: &ServeArgs, log: Log) -> Result<Config> {
     if keys.iter().any(String::is_empty) {
         bail!(Misuse("an API key must not be empty".into()));
     }
+    let most = match args.max_connections {
+        Some(most) => most,
+        None => usual_config(memory_limit(&args.engine)?).max_connections,
+    };
     Ok(Config {
         keys,
         spool_dir: args.spool_dir.clone(),
@@ -112,7 +120,7 @@ fn config(args: &ServeArgs, log: Log) -> Result<Config> {
             .or(args.model.name())
             .unwrap_or_default()
             .into(),
-        max_connections: connections(args.max_connections, &log),
+        max_connections: connections(most, &log),
         max_num_queued_reqs: args.max_num_queued_reqs,
         max_num_queued_tokens: args.max_num_queued_tokens,
         shutdown_timeout: Duration::from_secs(args.shutdown_timeout),
@@ -121,9 +129,19 @@ fn config(args: &ServeArgs, log: Log) -> Result<Config> {
     })
 }
 
-/// What connections take where no flag says how many there may be.
-pub(crate) fn connection_bytes_by_default() -> u64 {
-    Config::new((Ipv4Addr::LOCALHOST, 0).into()).connection_bytes()
+/// What connections take where no flag says how many there may be, of so much memory.
+pub(crate) fn connection_bytes_by_default(memory: u64) -> u64 {
+    usual_config(memory).connection_bytes()
+}
+
+/// The server's own settings, with as many connections as memory is for.
+fn usual_config(memory: u64) -> Config {
+    let mut config = Config::new((Ipv4Addr::LOCALHOST, 0).into());
+    while config.connection_bytes() > memory / CONNECTIONS_SHARE && config.max_connections > LEAST_CONNECTIONS
+    {
+        config.max_connections /= 2;
+    }
+    config
 }
 
 /// The address of that name; of several one of IPv4, which clients try first.

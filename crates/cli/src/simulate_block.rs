@@ -12,9 +12,12 @@ use sim::{BlockComparison, BlockExperiment, ScheduleFigures};
 use spec::{Bytes, HardwareSpec, Nanos, Tokens};
 
 use crate::args::SimulateBlockArgs;
-use crate::console::show;
+use crate::console::{note, show};
 use crate::lanes;
 use crate::output_file::{JsonReport, OutputFile};
+
+/// Sequences of a block that are simulated one by one.
+const MOST_BLOCK_SEQUENCES: usize = 1 << 18;
 
 pub(crate) fn simulate_block(args: &SimulateBlockArgs) -> Result<ExitCode> {
     let report = JsonReport::open(args.json.as_deref())?;
@@ -29,6 +32,19 @@ pub(crate) fn simulate_block(args: &SimulateBlockArgs) -> Result<ExitCode> {
             args.gen_len
         );
     }
+    let most = MOST_BLOCK_SEQUENCES;
+    if experiment.zigzag_block() > most {
+        bail!(
+            "--kv-memory holds blocks of {} sequences, and more than {most} are not simulated: give it less",
+            experiment.zigzag_block()
+        );
+    }
+    note!(
+        "simulating {} of blocks of {} and more, in batches of {}",
+        counted(experiment.output.0, "step"),
+        counted(experiment.zigzag_block(), "sequence"),
+        experiment.batch_seqs
+    );
     let found = experiment.compare()?;
     report.write(&found)?;
     if let Some((format, mut file)) = lanes {

@@ -57,6 +57,9 @@ fn tables_and_what_is_not_known() {
         .refused(1, &["nothing fits", "room on the drive"]);
     ballast(&["plan", "opt-30b", "--max-latency", "1"])
         .refused(1, &["nothing is fast enough", "s for a request"]);
+    let cell = |more: &[&str]| ballast(&[&["simulate", "flexgen", "--model", "opt-30b"], more].concat());
+    cell(&["--devices", "49"]).refused(2, &["--devices 49", "48 layers"]);
+    cell(&["--mechanism", "ballast", "--pin-weight", "on"]).refused(2, &["--pin-weight", "changes nothing"]);
     let bad = ["--batch-size", "1", "--num-batches", "1", "--percent", "90", "20", "0", "0", "0", "0"];
     let args = [&["simulate", "flexgen", "--model", "opt-30b"][..], &bad[..]].concat();
     ballast(&args).refused(1, &["more than all of them"]);

@@ -231,6 +231,8 @@ fn connections_are_part_of_the_memory_that_is_told() {
     // What else the process has differs a little from run to run.
     let each_kib = (many - few) * 1024.0 / 3000.0;
     assert!((35.0..65.0).contains(&each_kib), "{few} MiB and {many} MiB");
+    let (small, large) = (process_mib(&["--memory", "600MiB"]), process_mib(&["--memory", "3GiB"]));
+    assert!(small + 64.0 < large, "a small server is for fewer: {small} MiB and {large} MiB");
     let refused = ballast(&["serve", &golden("llama"), "--port", "0", "--memory", "64MiB"]);
     refused.refused(1, &["Raise --memory"]);
 }

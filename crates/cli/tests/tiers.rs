@@ -56,6 +56,33 @@ fn weights_on_the_host_stay_there_when_told() {
 }
 
 #[test]
+fn flags_that_change_nothing_and_shares_that_cannot_be_are_told() {
+    let folder = Folder::new();
+    let idle = [
+        "--num-batches",
+        "4",
+        "--schedule",
+        "plain",
+        "--attend",
+        "device",
+        "--link-gbps",
+        "5",
+        "--host-weights",
+        "computed",
+    ];
+    let ran = answer(&folder, &idle);
+    for flag in ["--num-batches", "--attend", "--link-gbps", "--host-weights"] {
+        assert!(ran.err.contains(&format!("{flag} changes nothing here")), "{flag}: {}", ran.err);
+    }
+    let shares = answer(&folder, &["--percent", "5", "35", "100", "0", "100", "0", "--link-gbps", "50"]);
+    assert!(!shares.err.contains("changes nothing"), "{}", shares.err);
+    assert!(shares.err.contains("--percent asks for 5 % of the weights on the device"), "{}", shares.err);
+    assert!(!answer(&folder, &[]).err.contains("--"), "nothing was asked for");
+    let memory = ["--max-num-batched-tokens", "16777216", "--memory", "200MiB"];
+    answer(&folder, &memory).refused(1, &["The nearest that fits: --max-num-batched-tokens"]);
+}
+
+#[test]
 fn lanes_in_every_format_and_no_other() {
     let folder = Folder::new();
     for (name, begins) in

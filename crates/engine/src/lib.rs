@@ -32,7 +32,7 @@ pub use plan::budget::Budget;
 pub use plan::drive::drive_room;
 pub use plan::foresight::{Foresight, Keep};
 pub use plan::hold::{Hold, NoSuchKv, TooSmall, kv_token_bytes, size};
-pub use plan::nearest::Nearest;
+pub use plan::nearest::{Nearest, Smaller};
 pub use plan::outline::Outline;
 pub use plan::planned::{Opening, Planned, StartError, blueprint};
 pub use policy::cost::OpSort;

@@ -105,8 +105,9 @@ fn a_gpus_memory_is_apart_from_the_processs() {
     let hold = gpu(16 << 20, memory).unwrap();
     assert!(hold.arena_bytes() + process > memory, "{hold}");
     assert!(hold.total_bytes() <= memory, "{hold}");
-    assert!(matches!(gpu(1 << 20, 1 << 30), Err(TooSmall::Device { .. })));
-    assert!(matches!(gpu(16 << 20, 1 << 20), Err(TooSmall::Host { .. })));
+    let lacks = |device, memory| gpu(device, memory).unwrap_err().lacks().to_string();
+    assert!(lacks(1 << 20, 1 << 30).contains("of the device's memory"));
+    assert!(lacks(16 << 20, 1 << 20).contains("on the host"));
 }
 
 #[test]
@@ -154,6 +155,27 @@ fn shares_that_a_drive_has_no_room_for_are_told_to_stay_in_memory() {
     for (asked, told) in [((90, 0), "90 10"), ((0, 0), "0 100"), ((20, 40), "20 80")] {
         let refused = all(shares(asked.0, asked.1)).unwrap_err().to_string();
         assert!(refused.ends_with(&format!("--percent {told} 100 0 100 0")), "{refused}");
+    }
+}
+
+/// Where the engine's own rule places weights.
+#[test]
+fn limits_that_do_not_fit_name_the_nearest_that_do() {
+    let of = |tokens, longest, device| EngineConfig {
+        max_num_batched_tokens: tokens,
+        max_model_len: longest,
+        memory: 1 << 30,
+        ..config(offload(device))
+    };
+    for (tokens, longest) in [(1 << 14, Some(256)), (1 << 14, None)] {
+        let device = least_device() + (400 << 10);
+        let refused = plan(&of(tokens, longest, device)).unwrap_err();
+        let TooSmall::Limits { nearest, .. } = refused else { panic!("{refused}") };
+        let fewer = nearest.max_num_batched_tokens.unwrap_or(tokens);
+        let shorter = nearest.max_model_len.or(longest);
+        assert!((fewer, shorter) != (tokens, longest), "{refused}");
+        plan(&of(fewer, shorter, device)).unwrap_or_else(|why| panic!("{refused}: {why}"));
+        assert!(refused.to_string().ends_with(&nearest.to_string()), "{refused}");
     }
 }
 

@@ -39,7 +39,7 @@ pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
     let mut base =
         engine_config(&args.engine, Needs::of_requests(&args.engine, job.requests, job.input, job.output))?;
     if args.planned_for == PlannedFor::Serve {
-        base.beside_bytes = serve::connection_bytes_by_default();
+        base.beside_bytes = serve::connection_bytes_by_default(base.memory);
     }
     let mut opened = loaded::open(Some(&args.model), &args.engine, Voice::Normal)?;
     // Whoever runs the plan holds these too, beside what is planned. A folder without them can be benchmarked all the same.
@@ -53,7 +53,7 @@ pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
         Planner { checkpoint: &opened.checkpoint, base, job, tables: &tables, fixed, resident_bytes };
     let Some(found) = planner.search(rescored())? else { return Err(nothing(&planner, args.max_latency)) };
     let best = &found.scored[0];
-    let more = planner.one_more_gib(best.run.tokens_per_s())?;
+    let more = planner.one_more_gib(&found)?;
     let mut told = tell::report(&found, job, more);
     let corrected = tell::correction(&mut told, &by.correction);
     let hour = best.run.tokens_per_s() * 3600.0;

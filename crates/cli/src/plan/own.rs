@@ -249,7 +249,7 @@ fn line(best: &Scored, job: Job, costs: &Costs) -> String {
         candidate.batch_size,
         candidate.num_batches,
         candidate.step_tokens,
-        binds(best).join(", "),
+        binds(best, None).join(", "),
         best.run.tokens_per_s(),
         counted(job.requests, "request"),
         job.input,

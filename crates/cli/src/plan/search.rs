@@ -17,6 +17,8 @@ const RESCORED: usize = 10;
 /// Positions of a batch that are tried.
 const STEP_TOKENS: [usize; 5] = [128, 512, 1024, 2048, 4096];
 
+/// Plans that are this near the fastest are as fast: their requests should not take longer.
+const AS_FAST: f64 = 0.99;
 /// Of the weights only what must be on the device is there: how much room there is beside them.
 const LEAST: Placement = Placement { weights: Split::ON_DISK, ..Placement::RESIDENT };
 
@@ -60,7 +62,7 @@ impl Fixed {
     }
 }
 
-/// Every candidate that was run, the best first.
+/// Every candidate that was run, the best first, then the fastest.
 pub(crate) struct Found {
     pub(crate) scored: Vec<Scored>,
     /// What the programme thought of the best one's block, tokens a second, if it has an opinion.
@@ -76,7 +78,10 @@ impl Planner<'_> {
         let mut scored = self.scored(&self.candidates(&placed))?;
         scored.retain(|scored| self.fixed.max_latency_s.is_none_or(|most| scored.run.latency_max_s <= most));
         scored.sort_by(|a, b| b.run.tokens_per_s().total_cmp(&a.run.tokens_per_s()));
-        let Some(best) = scored.first() else { return Ok(None) };
+        let both = |scored: &Scored| (scored.run.tokens_per_s(), scored.run.latency_max_s);
+        let Some(at) = preferred(scored.iter().map(both)) else { return Ok(None) };
+        scored[..=at].rotate_right(1);
+        let best = &scored[0];
         let block = BlockSize {
             batch_size: best.candidate.batch_size as u32,
             num_batches: best.candidate.num_batches as u32,
@@ -137,15 +142,18 @@ impl Planner<'_> {
         Ok(all)
     }
 
-    /// What tokens a second one more GiB of each tier would add to `now`; nothing for a tier that there is not.
-    pub(crate) fn one_more_gib(&self, now: f64) -> Result<ByTier<f64>> {
+    /// What tokens a second one more GiB of each tier would add to those of the fastest that was found; nothing for a tier that
+    /// there is not.
+    pub(crate) fn one_more_gib(&self, found: &Found) -> Result<ByTier<f64>> {
         const GIB: u64 = 1 << 30;
         let gain = |grow: fn(&mut EngineConfig)| -> Result<f64> {
             let mut base = self.base.clone();
             grow(&mut base);
             let richer = Planner { base, ..*self };
-            let best = richer.search(3)?.and_then(|found| Some(found.scored.first()?.run.tokens_per_s()));
-            Ok((best.unwrap_or(0.0) - now).max(0.0))
+            // A few blocks, and the plan itself, which may be none of them.
+            let then = richer.search(3)?.map(|found| found.scored).unwrap_or_default();
+            let itself = richer.score(found.scored[0].candidate)?;
+            Ok((fastest(then.iter().chain(&itself)) - fastest(&found.scored)).max(0.0))
         };
         let carved = self.base.offload.device_memory.is_some();
         Ok(ByTier {
@@ -182,7 +190,9 @@ impl Planner<'_> {
     /// Blocks of the programme, and all requests at once, in every way that flags allow.
     fn candidates(&self, placed: &[Placed]) -> Vec<Candidate> {
         let alone = |seqs: usize| BlockSize { batch_size: seqs as u32, num_batches: 1 };
-        let mut own = vec![alone(self.most_seqs())];
+        let most = self.most_seqs();
+        let mut own: Vec<BlockSize> =
+            [most, most / 2, most / 4].into_iter().filter(|&seqs| seqs > 0).map(alone).collect();
         if self.fixed.max_latency_s.is_some() {
             // The programme looks for throughput; the fewer there are at once, the sooner each is done.
             own.extend(self.sizes().map(alone));
@@ -337,6 +347,19 @@ impl Planner<'_> {
     }
 }
 
+fn fastest<'a>(scored: impl IntoIterator<Item = &'a Scored>) -> f64 {
+    scored.into_iter().map(|scored| scored.run.tokens_per_s()).fold(0.0, f64::max)
+}
+
+/// Which to prefer of plans in the order of their rates: of those that are as fast as the first, the one whose slowest request is
+/// done first. Pairs of tokens per second and seconds.
+fn preferred(plans: impl IntoIterator<Item = (f64, f64)>) -> Option<usize> {
+    let mut plans = plans.into_iter().peekable();
+    let enough = AS_FAST * plans.peek()?.0;
+    let as_fast = plans.take_while(|(rate, _)| *rate >= enough).enumerate();
+    as_fast.min_by(|(_, (_, a)), (_, (_, b))| a.total_cmp(b)).map(|(at, _)| at)
+}
+
 /// Rounded down on the device and on the host, where room is short.
 fn whole_percents(split: Split) -> Split {
     let percent = Split::WHOLE / 100;
@@ -354,4 +377,16 @@ fn whole_percents(split: Split) -> Split {
 /// How many blocks a plan looks at.
 pub(super) fn rescored() -> usize {
     RESCORED
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_plans_that_are_as_fast_the_one_that_answers_sooner() {
+        assert_eq!(preferred([(93.0, 11.0), (92.9, 6.0), (92.5, 3.3), (92.4, 3.3), (80.0, 1.0)]), Some(2));
+        assert_eq!(preferred([(93.0, 3.0), (92.9, 3.0)]), Some(0));
+        assert_eq!(preferred([]), None);
+    }
 }

@@ -12,15 +12,18 @@ use super::search::Found;
 use crate::console::show;
 use crate::scenario::{percent, shares};
 
-/// A tier that is this full holds the plan back.
+/// A tier that is this full holds the plan back, unless
 const FULL: f64 = 0.97;
+/// more of it would bring less than this share.
+const GAIN: f64 = 0.005;
 
 fn by_tier<T: serde::Serialize + Copy>(values: ByTier<T>) -> Value {
     json!({ "device": values.device, "host": values.host, "disk": values.disk })
 }
 
-/// What holds a plan back: its longest lane, and the tiers that are full.
-pub(super) fn binds(best: &Scored) -> Vec<&'static str> {
+/// What holds a plan back: its longest lane, and the tiers that are full. `more`: what one more GiB of each would bring, where
+/// that was looked for.
+pub(super) fn binds(best: &Scored, more: Option<ByTier<f64>>) -> Vec<&'static str> {
     let lane = match best.run.busiest() {
         Lane::Host => "attention on the host",
         Lane::Up => "copies from host to device",
@@ -36,8 +39,10 @@ pub(super) fn binds(best: &Scored) -> Vec<&'static str> {
         Budget::Carved { device, memory } => (full(peak.device, device), full(peak.host, memory - device)),
         Budget::Apart { device, memory } => (full(peak.device, device), full(peak.host, memory)),
     };
-    let tiers = [(device, "memory of the device"), (host, "memory of the host")];
-    std::iter::once(lane).chain(tiers.into_iter().filter(|tier| tier.0).map(|tier| tier.1)).collect()
+    let gains = |tier| more.is_none_or(|more: ByTier<f64>| more[tier] > GAIN * best.run.tokens_per_s());
+    let tiers = [(device, Tier::Device, "memory of the device"), (host, Tier::Host, "memory of the host")];
+    let short = tiers.into_iter().filter(|&(full, tier, _)| full && gains(tier)).map(|tier| tier.2);
+    std::iter::once(lane).chain(short).collect()
 }
 
 /// For `--json`.
@@ -82,7 +87,7 @@ pub(super) fn report(found: &Found, job: Job, more: ByTier<f64>) -> Value {
         },
         "peak_bytes": by_tier(outline.peak_bytes),
         "layer_weight_bytes": outline.layer_bytes,
-        "binds": binds(best),
+        "binds": binds(best, Some(more)),
         "one_more_gib_tokens_per_s": by_tier(more),
         "lane_seconds": lanes,
         "op_seconds": ops,
@@ -118,7 +123,7 @@ pub(super) fn table(model: &str, found: &Found, job: Job, more: ByTier<f64>) -> 
     show!("generated tokens/s    {:.2}", run.tokens_per_s())?;
     show!("the whole job         {:.1} s, prompts {:.1} s", run.seconds, run.first_token_s)?;
     show!("latency of a request  {:.1} s, the longest {:.1} s", run.latency_s, run.latency_max_s)?;
-    show!("binds                 {}", binds(best).join(", "))
+    show!("binds                 {}", binds(best, Some(more)).join(", "))
 }
 
 /// What runs have found out about the profile; as a line, where that is something.

@@ -12,7 +12,7 @@ use spec::{ByTier, ModelSpec, Split, Tier};
 use crate::config::{EngineConfig, KvFormat, WeightShare};
 use crate::plan::blocks::Passes;
 use crate::plan::budget::Budget;
-use crate::plan::nearest::{Nearest, Refused};
+use crate::plan::nearest::{Nearest, Refused, Smaller};
 use crate::plan::room::{Kv, Room, WeightBytes};
 use crate::words::counted;
 
@@ -187,6 +187,14 @@ pub enum TooSmall {
         /// What would.
         nearest: Option<Box<Nearest>>,
     },
+    /// Limits that were asked for do not fit.
+    #[error("{why}. The nearest that fits: {nearest}")]
+    Limits {
+        /// What does not fit.
+        why: Box<TooSmall>,
+        /// What would.
+        nearest: Smaller,
+    },
     /// Weights that fit no memory have nowhere to go.
     #[error("{why}; and there is no folder for weights on the drive (--offload-dir)")]
     NoDrive {
@@ -252,11 +260,19 @@ pub enum TooSmall {
 
 impl TooSmall {
     /// Whether less of something would fit.
+    /// What there is no room for, without what would fit in its place.
+    pub fn lacks(&self) -> &TooSmall {
+        match self {
+            TooSmall::Shares { why, .. } | TooSmall::Limits { why, .. } => why.lacks(),
+            why => why,
+        }
+    }
+
     fn is_of_room(&self) -> bool {
         match self {
             TooSmall::Memory { .. } | TooSmall::Device { .. } | TooSmall::Host { .. } => true,
             TooSmall::Drive { .. } | TooSmall::Disk { .. } | TooSmall::NoDrive { .. } => true,
-            TooSmall::Carved { .. } | TooSmall::Shares { .. } => false,
+            TooSmall::Carved { .. } | TooSmall::Shares { .. } | TooSmall::Limits { .. } => false,
             TooSmall::Schedule { .. } | TooSmall::Swap | TooSmall::NoFolder => false,
         }
     }
@@ -268,7 +284,7 @@ impl Hold {
     /// and how they are cut then.
     ///
     /// # Errors
-    /// [`TooSmall`], with the parts and what to do; of shares that were asked for, with the nearest that fit.
+    /// [`TooSmall`], with the parts and what to do, and with the nearest that fits, if anything does.
     pub fn plan(
         spec: &ModelSpec,
         blueprint: &Blueprint,
@@ -282,6 +298,10 @@ impl Hold {
                 let nearest = refused.nearest(split).map(Box::new);
                 Err(TooSmall::Shares { why: Box::new(why), nearest })
             }
+            (Err(why), _) if why.is_of_room() => Err(match refused.smaller() {
+                Some(nearest) => TooSmall::Limits { why: Box::new(why), nearest },
+                None => why,
+            }),
             (found, _) => found,
         }
     }

@@ -7,7 +7,7 @@ use spec::{ByTier, ModelSpec, Split, Tier};
 
 use crate::config::EngineConfig;
 use crate::plan::blocks::Passes;
-use crate::plan::hold::check_schedule;
+use crate::plan::hold::{Hold, check_schedule};
 use crate::plan::room::Room;
 
 /// Nobody reads less than this.
@@ -44,6 +44,23 @@ impl fmt::Display for Nearest {
     }
 }
 
+/// Limits that fit in the place of those asked for, where no flag says what lives where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Smaller {
+    /// Tokens of a step, unless they are those asked for.
+    pub max_num_batched_tokens: Option<usize>,
+    /// The longest sequence, likewise.
+    pub max_model_len: Option<usize>,
+}
+
+impl fmt::Display for Smaller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tokens = self.max_num_batched_tokens.map(|tokens| format!("--max-num-batched-tokens {tokens}"));
+        let longest = self.max_model_len.map(|tokens| format!("--max-model-len {tokens}"));
+        f.write_str(&[tokens, longest].into_iter().flatten().collect::<Vec<_>>().join(" "))
+    }
+}
+
 /// What does not fit.
 pub(crate) struct Refused<'a> {
     pub(crate) spec: &'a ModelSpec,
@@ -61,6 +78,21 @@ impl Refused<'_> {
         let last = less.last().map(elsewhere).unwrap_or_default();
         let all = [vec![asked.clone()], elsewhere(&asked), less, last].concat();
         all.iter().find_map(|config| self.beside(config, &asked, weights))
+    }
+
+    /// The first of smaller limits that fit, where the engine's own rule says what lives where.
+    pub(crate) fn smaller(&self) -> Option<Smaller> {
+        let asked = self.config;
+        let fits = |config: &EngineConfig| {
+            Hold::plan_only(self.spec, self.blueprint, config, self.resident_bytes).is_ok()
+        };
+        let found = less(asked).into_iter().find(fits)?;
+        let tokens = found.max_num_batched_tokens;
+        Some(Smaller {
+            max_num_batched_tokens: Some(tokens).filter(|_| tokens != asked.max_num_batched_tokens),
+            max_model_len: found.max_model_len.filter(|_| found.max_model_len != asked.max_model_len),
+        })
+        .filter(|_| found.blocks == asked.blocks)
     }
 
     /// Shares of weights that fit with these settings.

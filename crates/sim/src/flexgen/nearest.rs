@@ -59,7 +59,8 @@ fn other_shares(case: &Case, rates: Rates, mechanism: Mechanism) -> Option<Case>
     best.map(|(_, case)| case)
 }
 
-/// The split that was asked for and all in whole steps, each with its distance; the nearest first.
+/// The split that was asked for and all in whole steps, each with its distance; the nearest first, and of those that
+/// are as near the one with least on the drive and then on the host.
 fn splits(asked: Split) -> Vec<(u64, Split)> {
     let step = Split::WHOLE / STEPS;
     let grid =
@@ -72,6 +73,6 @@ fn splits(asked: Split) -> Vec<(u64, Split)> {
     };
     let mut found: Vec<(u64, Split)> =
         std::iter::once(asked).chain(grid).map(|split| (far(&split), split)).collect();
-    found.sort_by_key(|(distance, _)| *distance);
+    found.sort_by_key(|(distance, split)| (*distance, split.part(Tier::Disk), split.part(Tier::Host)));
     found
 }
