@@ -1,7 +1,7 @@
 //! What device and host may take, as it was asked for.
 
 use crate::config::{DeviceChoice, EngineConfig};
-use crate::plan::hold::TooSmall;
+use crate::plan::too_small::TooSmall;
 
 /// Whose memory the device's is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

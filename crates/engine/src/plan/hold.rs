@@ -12,8 +12,9 @@ use spec::{ByTier, ModelSpec, Split, Tier};
 use crate::config::{EngineConfig, KvFormat, WeightShare};
 use crate::plan::blocks::Passes;
 use crate::plan::budget::Budget;
-use crate::plan::nearest::{Nearest, Refused, Smaller};
+use crate::plan::nearest::Refused;
 use crate::plan::room::{Kv, Room, WeightBytes};
+use crate::plan::too_small::TooSmall;
 use crate::words::counted;
 
 const _: () =
@@ -75,207 +76,6 @@ pub struct Hold {
     pub limit_bytes: u64,
     /// Whose memory the device's is, and how much.
     pub budget: Budget,
-}
-
-/// A model that does not fit.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TooSmall {
-    /// Not even one sequence of the length asked for.
-    #[error(
-        "this needs {} and may take {}: weights {}, activations {}, KV for one sequence of {} {}, \
-         the process itself {}. Raise --memory to at least the former, lower --max-model-len or \
-         --max-num-batched-tokens, or choose narrower weights (--weights int8 or int4){}",
-        at_least(need),
-        size(limit),
-        size(weights),
-        size(work),
-        counted(*tokens, "token"),
-        size(kv),
-        size(process),
-        if *streamed { "; weights are streamed from the drive already" } else { "" }
-    )]
-    Memory {
-        /// Bytes needed.
-        need: u64,
-        /// Bytes allowed.
-        limit: u64,
-        /// Bytes of weights.
-        weights: u64,
-        /// Bytes of activations.
-        work: u64,
-        /// Bytes of KV of the shortest sequence.
-        kv: u64,
-        /// Bytes of the process.
-        process: u64,
-        /// Tokens of that sequence.
-        tokens: usize,
-        /// Whether `weights` are only those that cannot be streamed, and the slots.
-        streamed: bool,
-    },
-    /// A device with a budget of its own cannot hold what must be there.
-    #[error(
-        "this needs {} of the device's memory and may take {} there: weights {}, activations {}, KV for one sequence of \
-         {} {}. Raise --device-memory to at least the former, lower --max-model-len or \
-         --max-num-batched-tokens, or choose narrower weights (--weights int8 or int4)",
-        at_least(need),
-        size(limit),
-        size(weights),
-        size(work),
-        counted(*tokens, "token"),
-        size(kv)
-    )]
-    Device {
-        /// Bytes needed.
-        need: u64,
-        /// Bytes allowed.
-        limit: u64,
-        /// Bytes of weights that are always there, and of the slots for the others.
-        weights: u64,
-        /// Bytes of activations.
-        work: u64,
-        /// Bytes of KV of the shortest sequence.
-        kv: u64,
-        /// Tokens of that sequence.
-        tokens: usize,
-    },
-    /// The host cannot hold what must be there.
-    #[error(
-        "this needs {} on the host and may take {} there: weights {}, KV {}, the process itself {}. Raise --memory{}, or \
-         leave more to the device or the drive",
-        at_least(need),
-        size(limit),
-        size(weights),
-        size(kv),
-        size(process),
-        if *carved { " or lower --device-memory, which is part of it" } else { "" }
-    )]
-    Host {
-        /// Bytes needed.
-        need: u64,
-        /// Bytes allowed.
-        limit: u64,
-        /// Bytes of weights that live there, and of slots.
-        weights: u64,
-        /// Bytes of KV there.
-        kv: u64,
-        /// Bytes of the process.
-        process: u64,
-        /// Whether the device's memory comes out of the process's.
-        carved: bool,
-    },
-    /// A device that is part of the process leaves it nothing.
-    #[error(
-        "--device-memory {} is part of --memory {}, and leaves nothing for the process itself and the host tier: lower \
-         the former or raise the latter",
-        size(device),
-        size(memory)
-    )]
-    Carved {
-        /// Bytes of the device.
-        device: u64,
-        /// Bytes of the process.
-        memory: u64,
-    },
-    /// Shares that were asked for do not fit.
-    #[error("{why}. {}", nearest.as_ref().map_or_else(
-        || "Nothing near it fits either, neither other shares nor fewer or smaller batches".to_string(),
-        |nearest| format!("The nearest that fits: {nearest}")
-    ))]
-    Shares {
-        /// What does not fit.
-        why: Box<TooSmall>,
-        /// What would.
-        nearest: Option<Box<Nearest>>,
-    },
-    /// Limits that were asked for do not fit.
-    #[error("{why}. The nearest that fits: {nearest}")]
-    Limits {
-        /// What does not fit.
-        why: Box<TooSmall>,
-        /// What would.
-        nearest: Smaller,
-    },
-    /// Weights that fit no memory have nowhere to go.
-    #[error("{why}; and there is no folder for weights on the drive (--offload-dir)")]
-    NoDrive {
-        /// What does not fit.
-        why: Box<TooSmall>,
-    },
-    /// KV or activations are to live where the schedule does not bring them from.
-    #[error(
-        "--schedule {asked} does not move {} between tiers: choose zigzag or diagonal, or leave them on the device \
-         (--percent .. 100 0 100 0)",
-        if *asked == "row" { "activations" } else { "KV and activations" }
-    )]
-    Schedule {
-        /// The schedule.
-        asked: &'static str,
-    },
-    /// Blocks for sequences that make way are asked for, and the schedule has none such.
-    #[error(
-        "--swap-tokens and --disk-cache-tokens keep KV on host and drive for --schedule plain alone: the others give each \
-         sequence one home, and compute again what has to make way; leave them out, or choose --schedule plain with KV and \
-         activations on the device"
-    )]
-    Swap,
-    /// KV or activations are to live on the drive, and there is no folder for them.
-    #[error(
-        "KV or activations are to be on the drive, and there is no folder for them: name one with --offload-dir"
-    )]
-    NoFolder,
-    /// The drive's share does not hold what must live there.
-    #[error(
-        "this needs {} on the drive and may take {} there: packed weights {}, KV and activations {}. Raise --disk (without it, \
-         what is free there but for a margin) to at least the former, or leave less to the drive (--percent, \
-         --disk-cache-tokens)",
-        at_least(need),
-        size(limit),
-        size(weights),
-        size(kv)
-    )]
-    Drive {
-        /// Bytes needed.
-        need: u64,
-        /// Bytes allowed.
-        limit: u64,
-        /// Bytes of the store.
-        weights: u64,
-        /// Bytes of KV of one sequence, and of activations.
-        kv: u64,
-    },
-    /// The store of all weights is larger than the drive's share.
-    #[error(
-        "the packed weights take {} on the drive, and may take {} there: raise --disk (without it, what is free there \
-         but for a margin) to at least the former, name another drive with --offload-dir, or choose narrower weights (--weights int8 or int4)",
-        at_least(need),
-        size(limit)
-    )]
-    Disk {
-        /// Bytes of the store.
-        need: u64,
-        /// Bytes allowed.
-        limit: u64,
-    },
-}
-
-impl TooSmall {
-    /// Whether less of something would fit.
-    /// What there is no room for, without what would fit in its place.
-    pub fn lacks(&self) -> &TooSmall {
-        match self {
-            TooSmall::Shares { why, .. } | TooSmall::Limits { why, .. } => why.lacks(),
-            why => why,
-        }
-    }
-
-    fn is_of_room(&self) -> bool {
-        match self {
-            TooSmall::Memory { .. } | TooSmall::Device { .. } | TooSmall::Host { .. } => true,
-            TooSmall::Drive { .. } | TooSmall::Disk { .. } | TooSmall::NoDrive { .. } => true,
-            TooSmall::Carved { .. } | TooSmall::Shares { .. } | TooSmall::Limits { .. } => false,
-            TooSmall::Schedule { .. } | TooSmall::Swap | TooSmall::NoFolder => false,
-        }
-    }
 }
 
 impl Hold {
@@ -504,7 +304,7 @@ pub fn size(bytes: &u64) -> String {
 }
 
 /// The same, and no less than it is: who gives so much gives enough.
-fn at_least(bytes: &u64) -> String {
+pub(super) fn at_least(bytes: &u64) -> String {
     in_units(*bytes, f64::ceil)
 }
 

@@ -4,7 +4,7 @@
 //! may go there, `homes` and `room` what KV, activations and weights take
 //! of it, `hold` is the plan of all that, `nearest` what would fit where it does not, `planned` the engine that it makes, `outline` the same for the simulator,
 //! `fetching` what reading prefixes takes,
-//! `foresight` the costs it was planned with, and `start_error` why it does not start.
+//! `foresight` the costs it was planned with, `too_small` why it does not fit, and `start_error` why it does not start.
 
 pub(crate) mod activations;
 pub(crate) mod blocks;
@@ -19,3 +19,4 @@ pub(crate) mod outline;
 pub(crate) mod planned;
 pub(crate) mod room;
 pub(crate) mod start_error;
+pub(crate) mod too_small;

@@ -14,8 +14,9 @@ use spec::{ByTier, ModelSpec, Split, Tier};
 
 use crate::config::{DeviceChoice, EngineConfig};
 use crate::plan::budget::Budget;
-use crate::plan::hold::{Hold, TooSmall};
+use crate::plan::hold::Hold;
 use crate::plan::homes::{Homes, KvHomes};
+use crate::plan::too_small::TooSmall;
 use crate::tiers::stowed::SlotSizes;
 use crate::watch::timeline::Timeline;
 

@@ -5,7 +5,8 @@ use std::io;
 use model::decoder::LoadError;
 
 use crate::plan::activations::NoSuchActivations;
-use crate::plan::hold::{NoSuchKv, TooSmall};
+use crate::plan::hold::NoSuchKv;
+use crate::plan::too_small::TooSmall;
 
 /// Why an engine did not start.
 #[derive(Debug, thiserror::Error)]

@@ -16,8 +16,9 @@ use spec::{ModelSpec, Tier};
 
 use crate::config::{DeviceChoice, EngineConfig};
 use crate::memory;
-use crate::plan::hold::{TooSmall, kv_layout};
+use crate::plan::hold::kv_layout;
 use crate::plan::planned::{StartError, open, prepare};
+use crate::plan::too_small::TooSmall;
 
 /// How much of a model is there to be measured.
 #[derive(Clone, Copy, Debug)]
@@ -335,9 +336,10 @@ mod tests {
             |room| Extent::BEYOND_CACHES.within(room, checkpoint.spec(), &blueprint, (&config, SIZE));
         let bytes = |extent| Parts::of(checkpoint.spec(), &blueprint, &config, (SIZE, extent)).bytes() as u64;
         assert_eq!(within(4 << 30).unwrap().kv_bytes, Extent::BEYOND_CACHES.kv_bytes);
-        for room in [900 << 20, 100 << 20, 30 << 20] {
+        for room in [900 << 20, 400 << 20, 160 << 20] {
             assert!(bytes(within(room).unwrap()) <= room, "{room}");
         }
+        assert!(within(140 << 20).is_err(), "that little is in caches");
         let text = within(1 << 20).unwrap_err().to_string();
         assert!(text.contains("may take 1.0 MiB") && text.contains("--memory"), "{text}");
     }

@@ -28,14 +28,12 @@ impl Queued {
 mod tests {
     use super::*;
 
+    /// That it grows where threads wait is seen by the team that such threads make (`a_team_that_is_crowded_runs_on_fewer`).
     #[test]
-    #[cfg(target_os = "linux")]
-    fn the_system_counts() {
+    fn a_count_that_there_is_is_read() {
         let queued = Queued::of_this_thread();
-        let Some(before) = queued.so_far() else { return assert!(queued.0.is_none(), "a file that is read") };
-        std::thread::sleep(Duration::from_millis(20));
-        let after = queued.so_far().expect("it was there");
-        assert!(after >= before && after - before < Duration::from_millis(20), "sleep is no waiting");
+        let (before, after) = (queued.so_far(), queued.so_far());
+        assert!(before.is_some() == queued.0.is_some() && after >= before, "{before:?} {after:?}");
         assert_eq!(Queued(None).so_far(), None);
     }
 }

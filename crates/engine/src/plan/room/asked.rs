@@ -4,8 +4,9 @@ use model::store::Cut;
 use spec::{ByTier, Split, Tier};
 
 use super::{Kv, Room, WeightBytes, blocks_of, largest};
-use crate::plan::hold::{Hold, TooSmall};
+use crate::plan::hold::Hold;
 use crate::plan::homes::KvHomes;
+use crate::plan::too_small::TooSmall;
 
 /// No more weights than this make way where shares miss by a little.
 const LITTLE_BYTES: u64 = 64 << 20;
