@@ -15,7 +15,6 @@ use crate::plan::budget::Budget;
 use crate::plan::nearest::Refused;
 use crate::plan::room::{Kv, Room, WeightBytes};
 use crate::plan::too_small::TooSmall;
-use crate::words::counted;
 
 const _: () =
     assert!(BLOCK_TOKENS == spec::BLOCK_TOKENS.0 as usize, "policy and kernels mean the same blocks");
