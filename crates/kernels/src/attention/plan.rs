@@ -44,10 +44,10 @@ pub(super) trait Kernel: Sync {
     type Registers;
     /// Called on each worker before its items.
     fn enter(&self) -> Self::Registers;
-    /// All splits of a block, to the result. `after`: the block that this worker is likely to take next.
-    fn whole(&self, item: &Item, after: Option<&Block>, local: &mut [u8]);
+    /// All splits of a block, to the result. `after`: what this worker is likely to take next.
+    fn whole(&self, item: &Item, after: Option<&Item>, local: &mut [u8]);
     /// One split of a block, to `state`.
-    fn part(&self, item: &Item, local: &mut [u8], state: &mut [f32]);
+    fn part(&self, item: &Item, after: Option<&Item>, local: &mut [u8], state: &mut [f32]);
     /// The parts of a block in order of split, to the result. `parts`: `[splits][state_len]`.
     fn merge(&self, item: &Item, local: &mut [u8], parts: &mut [f32]);
 }
@@ -144,22 +144,29 @@ pub(super) fn groups<E: Stored, O: Element>(
     first.max(split * EACH)..last.min((split + 1) * EACH)
 }
 
-/// Where a worker reads a group's pages after that of `position`: where `block` ends before it, in the block `after` it, as if
+/// The positions that are read for `item`.
+fn read<E: Stored, O: Element>(task: &Task<'_, E, O>, item: &Item) -> Range<usize> {
+    let seen = seen(task, &item.block);
+    seen.start.max(item.splits.start * SPLIT_TOKENS)..seen.end.min(item.splits.end * SPLIT_TOKENS)
+}
+
+/// Where a worker reads a group's pages after that of `position`: where `item` ends before it, in what comes `after` it, as if
 /// both were a group long at least.
-pub(super) fn ahead<'b, E: Stored, O: Element>(
+pub(super) fn ahead<'i, E: Stored, O: Element>(
     task: &Task<'_, E, O>,
-    block: &'b Block,
-    after: Option<&'b Block>,
+    item: &'i Item,
+    after: Option<&'i Item>,
     position: usize,
-) -> Option<(&'b Block, usize)> {
-    let first = |block: &Block| seen(task, block).start / GROUP_TOKENS * GROUP_TOKENS;
-    let (end, ahead) = (seen(task, block).end, position + GROUP_TOKENS);
-    if ahead < end {
-        return Some((block, ahead));
+) -> Option<(&'i Block, usize)> {
+    let first = |read: &Range<usize>| read.start / GROUP_TOKENS * GROUP_TOKENS;
+    let (now, ahead) = (read(task, item), position + GROUP_TOKENS);
+    if ahead < now.end {
+        return Some((&item.block, ahead));
     }
-    let (after, end) = (after?, end.next_multiple_of(BLOCK_TOKENS).max(first(block) + GROUP_TOKENS));
-    let at = first(after) + ahead - end;
-    (at < seen(task, after).end).then_some((after, at))
+    let (after, end) = (after?, now.end.next_multiple_of(BLOCK_TOKENS).max(first(&now) + GROUP_TOKENS));
+    let then = read(task, after);
+    let at = first(&then) + ahead - end;
+    (at < then.end).then_some((&after.block, at))
 }
 
 /// Runs all of a task's blocks.
@@ -183,11 +190,12 @@ pub(super) fn run<E: Stored, O: Element, K: Kernel>(
         loop {
             let number = next_item.fetch_add(1, Ordering::Relaxed);
             let Some(item) = plan.items.get(number) else { break };
+            // The others take one each meanwhile, if they are alike.
+            let after = plan.items.get(number + w.count);
             match item.partial {
-                // The others take one each meanwhile, if blocks are alike.
-                None => kernel.whole(item, plan.items.get(number + w.count).map(|next| &next.block), local),
+                None => kernel.whole(item, after, local),
                 // SAFETY: each item has a part of its own.
-                Some(at) => kernel.part(item, local, unsafe { memory.parts(at * state, state) }),
+                Some(at) => kernel.part(item, after, local, unsafe { memory.parts(at * state, state) }),
             }
         }
         if !plan.merges.is_empty() {

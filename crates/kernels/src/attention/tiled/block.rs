@@ -11,7 +11,7 @@ use super::tiles::{LANES, TILE};
 use crate::attention::Task;
 use crate::attention::element::Element;
 use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS, KV_GROUP};
-use crate::attention::plan::{self, Block, Item, Kernel};
+use crate::attention::plan::{self, Item, Kernel};
 use crate::attention::transpose::transpose_512;
 use half::bf16;
 use std::arch::x86_64::*;
@@ -48,8 +48,8 @@ impl<P: Products, E: Tiled, O: Element> Kernel for Blocks<'_, '_, P, E, O> {
         unsafe { P::enter() }
     }
 
-    fn whole(&self, item: &Item, after: Option<&Block>, local: &mut [u8]) {
-        let pass = Pass { after, ..Pass::new(self, &item.block, local) };
+    fn whole(&self, item: &Item, after: Option<&Item>, local: &mut [u8]) {
+        let pass = Pass::new(self, item, after, local);
         // SAFETY: the machine has what `P` needs by `new`, its registers are ready, `Local` has room for a block.
         unsafe {
             pass.load_queries();
@@ -64,9 +64,9 @@ impl<P: Products, E: Tiled, O: Element> Kernel for Blocks<'_, '_, P, E, O> {
         }
     }
 
-    fn part(&self, item: &Item, local: &mut [u8], state: &mut [f32]) {
+    fn part(&self, item: &Item, after: Option<&Item>, local: &mut [u8], state: &mut [f32]) {
         assert_eq!(state.len(), self.shape.state_len());
-        let pass = Pass::new(self, &item.block, local);
+        let pass = Pass::new(self, item, after, local);
         // SAFETY: as above; `state` has room for a block.
         unsafe {
             pass.load_queries();
@@ -75,7 +75,7 @@ impl<P: Products, E: Tiled, O: Element> Kernel for Blocks<'_, '_, P, E, O> {
     }
 
     fn merge(&self, item: &Item, local: &mut [u8], parts: &mut [f32]) {
-        let mut pass = Pass::new(self, &item.block, local);
+        let mut pass = Pass::new(self, item, None, local);
         let (first, rest) = parts.split_at_mut(self.shape.state_len());
         pass.local.total = first.as_mut_ptr();
         for part in rest.chunks_exact_mut(self.shape.state_len()) {
@@ -92,9 +92,9 @@ pub(super) struct Pass<'p, 'a, P, E: Tiled, O> {
     pub(super) task: &'p Task<'a, E, O>,
     products: PhantomData<P>,
     pub(super) shape: Shape,
-    pub(super) block: &'p Block,
-    /// What this worker is likely to read after it.
-    pub(super) after: Option<&'p Block>,
+    pub(super) item: &'p Item,
+    /// What this worker is likely to take after it.
+    pub(super) after: Option<&'p Item>,
     pub(super) local: Local,
     /// Queries of this block, and the tiles that they take.
     pub(super) lanes: usize,
@@ -102,18 +102,24 @@ pub(super) struct Pass<'p, 'a, P, E: Tiled, O> {
 }
 
 impl<'p, 'a, P: Products, E: Tiled, O: Element> Pass<'p, 'a, P, E, O> {
-    fn new(kernel: &'p Blocks<'_, 'a, P, E, O>, block: &'p Block, memory: &mut [u8]) -> Self {
-        let lanes = block.rows.len() * kernel.task.group();
+    fn new(
+        kernel: &'p Blocks<'_, 'a, P, E, O>,
+        item: &'p Item,
+        after: Option<&'p Item>,
+        memory: &mut [u8],
+    ) -> Self {
+        let lanes = item.block.rows.len() * kernel.task.group();
         let local = Local::carve(&kernel.shape, memory);
         let (task, shape, products) = (kernel.task, kernel.shape, PhantomData);
-        Pass { task, products, shape, block, after: None, local, lanes, tiles: lanes.div_ceil(LANES) }
+        Pass { task, products, shape, item, after, local, lanes, tiles: lanes.div_ceil(LANES) }
     }
 
     /// The row of the batch and the head of a query.
     fn query(&self, lane: usize) -> (usize, usize) {
         let group = self.task.group();
-        let row = self.task.spans[self.block.span].rows.start + self.block.rows.start + lane / group;
-        (row, self.block.kv_head * group + lane % group)
+        let row =
+            self.task.spans[self.item.block.span].rows.start + self.item.block.rows.start + lane / group;
+        (row, self.item.block.kv_head * group + lane % group)
     }
 
     /// Queries as right operands, zeros where a tile has none, and what each sees.
@@ -123,7 +129,7 @@ impl<'p, 'a, P: Products, E: Tiled, O: Element> Pass<'p, 'a, P, E, O> {
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
     unsafe fn load_queries(&self) {
         let (d, steps) = (self.shape.head_dim, self.shape.steps());
-        let start = self.task.spans[self.block.span].start + self.block.rows.start;
+        let start = self.task.spans[self.item.block.span].start + self.item.block.rows.start;
         for tile in 0..self.tiles {
             let mut sight = Sight { first: [0; LANES], last: [0; LANES] };
             for i in 0..LANES {
@@ -176,7 +182,7 @@ impl<'p, 'a, P: Products, E: Tiled, O: Element> Pass<'p, 'a, P, E, O> {
                 state.cast::<Totals>().write(Totals::NONE);
             }
         }
-        for group in plan::groups(self.task, self.block, split) {
+        for group in plan::groups(self.task, &self.item.block, split) {
             // SAFETY: as for this function.
             unsafe { self.group(group * GROUP_TOKENS, state) };
         }

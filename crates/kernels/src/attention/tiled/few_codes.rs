@@ -90,22 +90,22 @@ impl Few for Int4 {
     unsafe fn means<const L: usize>(group: &Group<'_, u16>, p: *const u8, means: *mut f32) {
         let d = group.shape.head_dim;
         for g in 0..group.shape.groups {
-            let mut words = [[_mm512_setzero_si512(); PAIRS]; PAGES];
+            let (mut words, mut next) = ([[_mm512_setzero_si512(); PAIRS]; PAGES], group.next);
             // SAFETY: by the trait's contract; a line has 64 bytes.
             unsafe {
                 for (i, page) in group.pages.iter().enumerate() {
                     let lines = page.v[g * LINES * BLOCK_TOKENS..].as_ptr().cast::<u8>();
-                    let next = group.next[i].wrapping_add(size_of_val(page.k) + g * LINES * ROW);
-                    words[i] = turned(lines, ROW, next);
+                    words[i] = turned(lines, ROW);
+                    next[i] = next[i].wrapping_add(size_of_val(page.k) + g * LINES * ROW);
                 }
                 let (words, means) = (&words[..group.pages.len()], means.add(g * KV_GROUP));
                 let p = p.add(g * SCORES / 2);
                 // Sums of more would not stay in registers.
                 if L > 4 {
-                    add_values::<2, L>(words, 0, p, means, d);
-                    add_values::<2, L>(words, 2, p, means, d);
+                    add_values::<2, L>(words, &next, 0, p, means, d);
+                    add_values::<2, L>(words, &next, 2, p, means, d);
                 } else {
-                    add_values::<4, L>(words, 0, p, means, d);
+                    add_values::<4, L>(words, &next, 0, p, means, d);
                 }
             }
         }
@@ -163,15 +163,15 @@ unsafe fn of_keys<const L: usize>(
             let mut words = [[_mm512_setzero_si512(); 4]; HALVES];
             for half in 0..HALVES {
                 let at = half * LANES * bytes + unit * 16;
-                words[half] = turned_units(
-                    k.add(at),
-                    bytes,
-                    next.wrapping_add((2 * unit + half) * UNIT_LINES / 2 * ROW),
-                );
+                words[half] = turned_units(k.add(at), bytes);
             }
             // Words `2 w` and `2 w + 1`; code `c` of word `i` is dim `8 c + i`.
             for c in 0..CODES {
                 for w in 0..4 {
+                    let line = (4 * c + w) * UNIT_LINES / (4 * CODES);
+                    if (4 * c + w).is_multiple_of(4 * CODES / UNIT_LINES) {
+                        fetch(next.wrapping_add((unit * UNIT_LINES + line) * ROW));
+                    }
                     let mut lines = [_mm512_setzero_si512(); HALVES];
                     for half in 0..HALVES {
                         lines[half] = numbers(words[half][w]);
@@ -192,10 +192,9 @@ unsafe fn of_keys<const L: usize>(
 /// As for [`of_keys`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
-unsafe fn turned_units(k: *const u8, bytes: usize, next: *const u8) -> [__m512i; 4] {
+unsafe fn turned_units(k: *const u8, bytes: usize) -> [__m512i; 4] {
     let mut r = [_mm512_setzero_si512(); 4];
     for (i, r) in r.iter_mut().enumerate() {
-        fetch(next.wrapping_add(i * ROW));
         // Tokens `i`, `4 + i`, `8 + i` and `12 + i`.
         // SAFETY: by this function's contract.
         unsafe {
@@ -216,7 +215,8 @@ unsafe fn turned_units(k: *const u8, bytes: usize, next: *const u8) -> [__m512i;
 }
 
 /// Adds the values of a group of dims, weighted by `p: [L][128]`, to those of `means: [L][head_dim]` whose codes are in `P`
-/// places of a word from `first` on. `words`: of each page, turned round.
+/// places of a word from `first` on. `words`: of each page, turned round; `next`: what is asked for meanwhile, as many lines of
+/// each page, a part of them for each part of the places.
 ///
 /// # Safety
 /// As for [`Few::means`].
@@ -224,6 +224,7 @@ unsafe fn turned_units(k: *const u8, bytes: usize, next: *const u8) -> [__m512i;
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
 unsafe fn add_values<const P: usize, const L: usize>(
     words: &[[__m512i; PAIRS]],
+    next: &[*const u8; PAGES],
     first: usize,
     p: *const u8,
     means: *mut f32,
@@ -240,6 +241,9 @@ unsafe fn add_values<const P: usize, const L: usize>(
         }
         for (i, words) in words.iter().enumerate() {
             for pair in 0..PAIRS {
+                if pair % (CODES / P) == first / P {
+                    fetch(next[i].wrapping_add(pair * ROW));
+                }
                 let mut codes = _mm512_srl_epi16(words[pair], _mm_cvtsi32_si128(4 * first as i32));
                 let mut lines = [_mm512_setzero_si512(); P];
                 for c in 0..P {

@@ -87,7 +87,7 @@ impl<P: Products, E: Tiled, O: Element> Pass<'_, '_, P, E, O> {
         // SAFETY: there is room for the means; the state begins with its totals.
         unsafe {
             means.write_bytes(0, L * d);
-            for group in plan::groups(self.task, self.block, split) {
+            for group in plan::groups(self.task, &self.item.block, split) {
                 self.lean_group::<L>(group * GROUP_TOKENS, &mut totals, &mut offsets, means);
             }
             state.cast::<Totals>().write(totals);

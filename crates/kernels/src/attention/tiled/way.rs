@@ -11,18 +11,18 @@ use crate::attention::{Page, plan};
 impl<'p, P: Products, E: Tiled, O: Element> Pass<'p, '_, P, E, O> {
     /// The pages of the group that begins at `base`, and how many there are; the last stands in for what follows it.
     pub(super) fn pages(&self, base: usize) -> ([Page<'p, E::Cell>; PAGES], usize) {
-        let span = &self.task.spans[self.block.span];
-        let n = (plan::seen(self.task, self.block).end - base).div_ceil(BLOCK_TOKENS).min(PAGES);
+        let span = &self.task.spans[self.item.block.span];
+        let n = (plan::seen(self.task, &self.item.block).end - base).div_ceil(BLOCK_TOKENS).min(PAGES);
         let page = |i: usize| {
             let first = base + i.min(n - 1) * BLOCK_TOKENS;
-            self.task.page(span.block_of(first), self.block.kv_head)
+            self.task.page(span.block_of(first), self.item.block.kv_head)
         };
         ([0, 1, 2, 3].map(page), n)
     }
 
     /// The group of these pages, which begins at `base`.
     pub(super) fn opened<'g>(&'g self, pages: &'g [Page<'g, E::Cell>], base: usize) -> Group<'g, E::Cell> {
-        let span = &self.task.spans[self.block.span];
+        let span = &self.task.spans[self.item.block.span];
         let first = |i: usize| base + i.min(pages.len() - 1) * BLOCK_TOKENS;
         let next =
             |i: usize| self.next_page(first(i)).unwrap_or(pages[i.min(pages.len() - 1)]).k.as_ptr().cast();
@@ -38,7 +38,7 @@ impl<'p, P: Products, E: Tiled, O: Element> Pass<'p, '_, P, E, O> {
 
     /// The page that is read a group's pages after that of `position`.
     fn next_page(&self, position: usize) -> Option<Page<'p, E::Cell>> {
-        let (block, at) = plan::ahead(self.task, self.block, self.after, position)?;
+        let (block, at) = plan::ahead(self.task, self.item, self.after, position)?;
         Some(self.task.page(self.task.spans[block.span].block_of(at), block.kv_head))
     }
 }

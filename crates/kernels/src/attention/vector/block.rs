@@ -7,7 +7,7 @@ use super::values::ValuePage;
 use super::widened::Widened;
 use crate::attention::element::Element;
 use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS, KvDtype, KvLayout};
-use crate::attention::plan::{self, Block, Item, Kernel};
+use crate::attention::plan::{self, Item, Kernel};
 use crate::attention::{Page, Task};
 use std::marker::PhantomData;
 
@@ -42,7 +42,12 @@ impl<'t, 'a, S: Simd<W>, E: Widened, O: Element, const W: usize> Vectors<'t, 'a,
         TOTALS + self.task.layout.head_dim
     }
 
-    pub(super) fn pass<'p>(&'p self, block: &'p Block, memory: &mut [u8]) -> Pass<'p, 'a, S, E, O, W> {
+    pub(super) fn pass<'p>(
+        &'p self,
+        item: &'p Item,
+        after: Option<&'p Item>,
+        memory: &mut [u8],
+    ) -> Pass<'p, 'a, S, E, O, W> {
         let d = self.task.layout.head_dim;
         let mut rest: &mut [f32] = bytemuck::cast_slice_mut(memory);
         let mut take = |n: usize| {
@@ -52,9 +57,9 @@ impl<'t, 'a, S: Simd<W>, E: Widened, O: Element, const W: usize> Vectors<'t, 'a,
         };
         Pass {
             task: self.task,
-            block,
-            after: None,
-            lanes: block.rows.len() * self.task.group(),
+            item,
+            after,
+            lanes: item.block.rows.len() * self.task.group(),
             q: take(self.lanes() * d),
             s: take(self.lanes() * GROUP_TOKENS),
             shrink: take(self.lanes().next_multiple_of(16)),
@@ -81,15 +86,15 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Kernel for Vectors<'_, 
         self.lanes() * self.state_of_query()
     }
 
-    fn whole(&self, item: &Item, after: Option<&Block>, local: &mut [u8]) {
-        let pass = Pass { after, ..self.pass(&item.block, local) };
+    fn whole(&self, item: &Item, after: Option<&Item>, local: &mut [u8]) {
+        let pass = self.pass(item, after, local);
         // SAFETY: the machine has the instruction set, by `new`.
         unsafe { S::run(Whole { pass, splits: item.splits.clone() }) };
     }
 
-    fn part(&self, item: &Item, local: &mut [u8], state: &mut [f32]) {
+    fn part(&self, item: &Item, after: Option<&Item>, local: &mut [u8], state: &mut [f32]) {
         assert_eq!(state.len(), self.state_len());
-        let mut pass = self.pass(&item.block, local);
+        let mut pass = self.pass(item, after, local);
         pass.total = state.as_mut_ptr();
         // SAFETY: as above.
         unsafe { S::run(Part { pass, split: item.splits.start }) };
@@ -97,7 +102,7 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Kernel for Vectors<'_, 
 
     fn merge(&self, item: &Item, local: &mut [u8], parts: &mut [f32]) {
         let (first, rest) = parts.split_at_mut(self.state_len());
-        let mut pass = self.pass(&item.block, local);
+        let mut pass = self.pass(item, None, local);
         pass.total = first.as_mut_ptr();
         // SAFETY: as above.
         unsafe { S::run(Merge { pass, rest, state_len: self.state_len() }) };
@@ -185,9 +190,9 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Job for Merge<'_, '_, '
 /// One worker's way through one block.
 pub(in crate::attention) struct Pass<'p, 'a, S, E: Widened, O, const W: usize> {
     pub(super) task: &'p Task<'a, E, O>,
-    pub(super) block: &'p Block,
-    /// What this worker is likely to read after it.
-    after: Option<&'p Block>,
+    pub(super) item: &'p Item,
+    /// What this worker is likely to take after it.
+    after: Option<&'p Item>,
     /// Queries of this block.
     pub(super) lanes: usize,
     /// Widened queries, or their words where pages are codes: `[lanes][head_dim]`.
@@ -222,8 +227,9 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Pass<'_, '_, S, E, O, W
     /// The row of the batch and the head of a query.
     fn query(&self, lane: usize) -> (usize, usize) {
         let group = self.task.group();
-        let row = self.task.spans[self.block.span].rows.start + self.block.rows.start + lane / group;
-        (row, self.block.kv_head * group + lane % group)
+        let row =
+            self.task.spans[self.item.block.span].rows.start + self.item.block.rows.start + lane / group;
+        (row, self.item.block.kv_head * group + lane % group)
     }
 
     /// # Safety
@@ -263,7 +269,7 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Pass<'_, '_, S, E, O, W
     unsafe fn one_split(&self, split: usize, state: *mut f32) {
         // SAFETY: as for this function.
         unsafe { self.clear(state) };
-        for group in plan::groups(self.task, self.block, split) {
+        for group in plan::groups(self.task, &self.item.block, split) {
             // SAFETY: as for this function.
             unsafe { self.group(group * GROUP_TOKENS, state) };
         }
@@ -271,12 +277,12 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Pass<'_, '_, S, E, O, W
 
     /// Pages that this block sees of the group of tokens from `base` on.
     pub(super) fn pages(&self, base: usize) -> usize {
-        (plan::seen(self.task, self.block).end - base).div_ceil(BLOCK_TOKENS).min(PAGES)
+        (plan::seen(self.task, &self.item.block).end - base).div_ceil(BLOCK_TOKENS).min(PAGES)
     }
 
     /// The page whose first token is at `position`.
     pub(super) fn page(&self, position: usize) -> Page<'_, E::Cell> {
-        self.task.page(self.task.spans[self.block.span].block_of(position), self.block.kv_head)
+        self.task.page(self.task.spans[self.item.block.span].block_of(position), self.item.block.kv_head)
     }
 
     /// Four pages from position `base` on. While they are computed with the next four are brought nearer.
@@ -303,7 +309,7 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Pass<'_, '_, S, E, O, W
 
     /// The page that is read a group's pages after that of `position`.
     fn next_page(&self, position: usize) -> Option<Page<'_, E::Cell>> {
-        let (block, at) = plan::ahead(self.task, self.block, self.after, position)?;
+        let (block, at) = plan::ahead(self.task, self.item, self.after, position)?;
         Some(self.task.page(self.task.spans[block.span].block_of(at), block.kv_head))
     }
 
@@ -312,7 +318,7 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Pass<'_, '_, S, E, O, W
     #[inline(always)]
     pub(super) unsafe fn weights(&self, base: usize, pages: usize, state: *mut f32) {
         let c = self.task.softmax.scale * std::f32::consts::LOG2_E;
-        let start = self.task.spans[self.block.span].start + self.block.rows.start;
+        let start = self.task.spans[self.item.block.span].start + self.item.block.rows.start;
         for lane in 0..self.lanes {
             let seen = self.task.visible(start + lane / self.task.group());
             let seen = (seen.start.saturating_sub(base), seen.end.saturating_sub(base));

@@ -7,7 +7,7 @@ use super::widened::Widened;
 use crate::attention::Task;
 use crate::attention::element::Element;
 use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS, Span};
-use crate::attention::plan::{self, Block, Item, Kernel};
+use crate::attention::plan::{self, Item, Kernel};
 use crate::attention::sparse::{choose, kept, mark};
 use crate::mat::SharedRows;
 use std::ops::Range;
@@ -55,17 +55,17 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Kernel for Sparse<'_, '
         self.vectors.state_len()
     }
 
-    fn whole(&self, item: &Item, _: Option<&Block>, local: &mut [u8]) {
+    fn whole(&self, item: &Item, _: Option<&Item>, local: &mut [u8]) {
         let (own, rest) = local.split_at_mut(self.vectors.local_bytes());
         let scores: &mut [f32] = bytemuck::cast_slice_mut(&mut rest[..(self.lanes + 1) * self.scores * 4]);
         let (scores, order) = scores.split_at_mut(self.lanes * self.scores);
-        let pass = self.vectors.pass(&item.block, own);
+        let pass = self.vectors.pass(item, None, own);
         let job = Row { pass, scores: scores.as_mut_ptr(), each: self.scores, order, share: self.share };
         // SAFETY: the machine has the instruction set, by `new`.
         unsafe { S::run(job) };
     }
 
-    fn part(&self, _: &Item, _: &mut [u8], _: &mut [f32]) {
+    fn part(&self, _: &Item, _: Option<&Item>, _: &mut [u8], _: &mut [f32]) {
         unreachable!("a row chooses among all of its keys: plans do not cut it");
     }
 
@@ -86,7 +86,7 @@ struct Row<'p, 'a, 'm, S, E: Widened, O, const W: usize> {
 impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Job for Row<'_, '_, '_, S, E, O, W> {
     #[inline(always)]
     fn run(mut self) {
-        let seen = plan::seen(self.pass.task, self.pass.block);
+        let seen = plan::seen(self.pass.task, &self.pass.item.block);
         let groups = seen.start / GROUP_TOKENS..seen.end.div_ceil(GROUP_TOKENS);
         // SAFETY: run by `S::run`, with memory that was cut for the task.
         unsafe {
@@ -149,7 +149,7 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Row<'_, '_, '_, S, E, O
     /// # Safety
     /// As for `choose`, which was called; nobody else tells of this row and head.
     unsafe fn tell(&self, told: &SharedRows<'_, u32>, seen: Range<usize>, first: usize) {
-        let block = self.pass.block;
+        let block = &self.pass.item.block;
         let row = block.span * self.pass.task.layout.kv_heads + block.kv_head;
         // SAFETY: by this function's contract.
         let row = unsafe { told.span(row, 0..told.cols()) };

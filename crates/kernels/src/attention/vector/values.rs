@@ -34,7 +34,7 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Pass<'_, '_, S, E, O, W
     #[inline(always)]
     pub(super) unsafe fn values_of(&self, position: usize) -> ValuePage<'_, E::Cell> {
         let page = self.page(position);
-        let kept = (self.task.spans[self.block.span].end() - position).min(BLOCK_TOKENS);
+        let kept = (self.task.spans[self.item.block.span].end() - position).min(BLOCK_TOKENS);
         if E::CODED || kept == BLOCK_TOKENS {
             return ValuePage { plane: page.v, kept };
         }
