@@ -16,8 +16,6 @@ unsafe impl Simd<8> for Avx2 {
     type V = __m256;
     type Words = __m256i;
 
-    const MEETS_WORDS: bool = true;
-
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn run(job: impl Job) {
         job.run();

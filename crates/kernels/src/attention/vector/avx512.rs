@@ -15,8 +15,6 @@ unsafe impl Simd<16> for Avx512 {
     type V = __m512;
     type Words = __m512i;
 
-    const MEETS_WORDS: bool = false;
-
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn run(job: impl Job) {
         job.run();
@@ -211,8 +209,26 @@ unsafe impl Simd<16> for Avx512 {
         }
     }
     #[inline(always)]
-    unsafe fn add_to_two(_: (*const bf16, usize), _: (*const f32, usize), _: usize, _: &mut [__m512; 16]) {
-        unreachable!("pages are widened");
+    unsafe fn add_to_two(
+        (rows, stride): (*const bf16, usize),
+        (first, apart): (*const f32, usize),
+        n: usize,
+        sums: &mut [__m512; 16],
+    ) {
+        let (with_first, with_second) = sums.split_at_mut(8);
+        for i in (0..n).step_by(32) {
+            // SAFETY: as above; reads `n` numbers of eight rows and of two queries.
+            unsafe {
+                let at =
+                    |query: usize, half: usize| _mm512_loadu_ps(first.add(query * apart + i + 16 * half));
+                let (a, b) = ([at(0, 0), at(0, 1)], [at(1, 0), at(1, 1)]);
+                for row in 0..8 {
+                    let (even, odd) = Self::load_pairs(rows.add(row * stride + i));
+                    with_first[row] = Self::fma(odd, a[1], Self::fma(even, a[0], with_first[row]));
+                    with_second[row] = Self::fma(odd, b[1], Self::fma(even, b[0], with_second[row]));
+                }
+            }
+        }
     }
     #[inline(always)]
     unsafe fn largest(v: __m512) -> f32 {

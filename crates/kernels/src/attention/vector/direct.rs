@@ -1,5 +1,5 @@
 //! Pages of 16 bits, bf16 or f16, met as they lie: numbers are widened in registers, for two queries or one, and nothing is
-//! written on the way. With AVX2 widening to memory takes longer than what few queries do with it.
+//! written on the way. Widening to memory takes longer than what few queries do with it.
 //!
 //! Sums, and the order in which each is added, are those of [`dots`](super::products::dots) over widened numbers: the same bits.
 
@@ -16,11 +16,18 @@ use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS, KvDtype};
 use half::bf16;
 
 /// More than these are worth widened numbers, which each of them reads in one instruction.
-const FEW: usize = 4;
+const fn few<const W: usize>() -> usize {
+    W / 2
+}
 
-/// Whether so many queries meet pages of this kind as they lie.
-pub(super) const fn met<S: Simd<W>, E: Stored, const W: usize>(lanes: usize) -> bool {
-    matches!(E::DTYPE, KvDtype::Bf16 | KvDtype::F16) && S::MEETS_WORDS && lanes <= FEW
+/// Whether so many queries, in heads of `head_dim`, meet pages of this kind as they lie.
+pub(super) const fn met<E: Stored, const W: usize>(lanes: usize, head_dim: usize) -> bool {
+    let whole = match E::DTYPE {
+        KvDtype::Bf16 => head_dim.is_multiple_of(2 * W),
+        KvDtype::F16 => head_dim.is_multiple_of(W),
+        _ => false,
+    };
+    whole && lanes <= few::<W>()
 }
 
 /// Queries that meet the same rows, as many rows as fill a vector of totals.

@@ -17,7 +17,7 @@ impl<S: Simd<W>, E: Numbers, O: Element, const W: usize> Pass<'_, '_, S, E, O, W
     /// As for [`Widened::scores`].
     #[inline(always)]
     pub(super) unsafe fn scores_of_numbers(&self, i: usize, page: &Page<'_, E::Cell>, ahead: &[E::Cell]) {
-        if met::<S, E, W>(self.lanes) {
+        if met::<E, W>(self.lanes, self.head_dim()) {
             // SAFETY: as for this function.
             return unsafe { self.scores_as_they_lie(i, page, ahead) };
         }
@@ -48,7 +48,7 @@ impl<S: Simd<W>, E: Numbers, O: Element, const W: usize> Pass<'_, '_, S, E, O, W
         ahead: &[&[E::Cell]; PAGES],
         state: *mut f32,
     ) {
-        if met::<S, E, W>(self.lanes) {
+        if met::<E, W>(self.lanes, self.head_dim()) {
             // SAFETY: as for this function.
             return unsafe { self.weigh_as_they_lie(v, ahead, state) };
         }

@@ -16,9 +16,6 @@ pub(in crate::attention) unsafe trait Simd<const W: usize>:
     /// Whole numbers: `2 W` words of 16 bits, or `W` of 32.
     type Words: Copy;
 
-    /// Whether pages of 16 bits are met as they lie (see `direct.rs`).
-    const MEETS_WORDS: bool;
-
     /// Runs `job` compiled for this instruction set.
     unsafe fn run(job: impl Job);
 
@@ -66,7 +63,7 @@ pub(in crate::attention) unsafe trait Simd<const W: usize>:
     unsafe fn sum_whole(rows: [Self::Words; W]) -> Self::Words;
     /// Adds products of `n` numbers of `W / 2` rows of bf16 with those of two queries: the sums of the rows with the first, then
     /// those with the second. Rows and queries come with how far apart they are; of queries those at even places come first, of
-    /// every `2 W`. Only where [`MEETS_WORDS`](Simd::MEETS_WORDS); `n` is a multiple of `2 W`, and not zero.
+    /// every `2 W`. `n` is a multiple of `2 W`, and not zero.
     unsafe fn add_to_two(
         rows: (*const bf16, usize),
         queries: (*const f32, usize),
