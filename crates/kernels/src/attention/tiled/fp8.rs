@@ -28,7 +28,7 @@ impl Tiled for E4m3 {
         if asked == Asked::First {
             let stride = group.shape.key_stride();
             // SAFETY: the machine has AVX-512, so AVX2; a page of keys has room for its rows.
-            unsafe { lay_keys(group.pages[i].k, group.shape.head_dim, stride, to) };
+            unsafe { lay_keys(group.pages[i].k, group.next[i], group.shape.head_dim, stride, to) };
         }
         to
     }
@@ -45,21 +45,23 @@ impl Tiled for E4m3 {
             let numbers = dims.start * BLOCK_TOKENS..dims.end * BLOCK_TOKENS;
             for (i, page) in group.pages.iter().enumerate() {
                 let kept = if i + 1 == group.pages.len() { group.kept } else { BLOCK_TOKENS };
+                let next = group.next[i].wrapping_add(size_of_val(page.k) + numbers.start);
                 // SAFETY: as for the keys.
-                unsafe { lay_values(&page.v[numbers.clone()], kept, to[i]) };
+                unsafe { lay_values(&page.v[numbers.clone()], next, kept, to[i]) };
             }
         }
         to.map(|to| to.cast_const())
     }
 }
 
-/// A page's keys in rows of whole tiles, `stride` bytes each.
+/// A page's keys in rows of whole tiles, `stride` bytes each. As much is asked for at `next`.
 ///
 /// # Safety
 /// The machine has AVX2; `to` has room for them.
 #[target_feature(enable = "avx2")]
-unsafe fn lay_keys(keys: &[E4m3], d: usize, stride: usize, to: *mut u8) {
+unsafe fn lay_keys(keys: &[E4m3], next: *const u8, d: usize, stride: usize, to: *mut u8) {
     for (token, key) in keys.chunks_exact(d).enumerate() {
+        fetch_lines(next, token * d..(token + 1) * d);
         // SAFETY: by this function's contract.
         unsafe {
             let to = to.add(token * stride);
@@ -69,14 +71,15 @@ unsafe fn lay_keys(keys: &[E4m3], d: usize, stride: usize, to: *mut u8) {
     }
 }
 
-/// Lines of values up to token `kept`, and zeros.
+/// Lines of values up to token `kept`, and zeros. As much is asked for at `next`.
 ///
 /// # Safety
 /// The machine has AVX2; `to` has room for them.
 #[target_feature(enable = "avx2")]
-unsafe fn lay_values(values: &[E4m3], kept: usize, to: *mut u8) {
+unsafe fn lay_values(values: &[E4m3], next: *const u8, kept: usize, to: *mut u8) {
     const { assert!(BLOCK_TOKENS.is_multiple_of(WIDTH)) };
     for (dim, line) in values.chunks_exact(BLOCK_TOKENS).enumerate() {
+        fetch_lines(next, dim * BLOCK_TOKENS..(dim + 1) * BLOCK_TOKENS);
         // SAFETY: by this function's contract.
         unsafe {
             let to = to.add(dim * LINE);
@@ -91,8 +94,7 @@ impl Few for E4m3 {
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
     unsafe fn scores<const L: usize>(group: &Group<'_, E4m3>, q: *const u8, _: *const f32, s: *mut f32) {
         let (steps, stride) = (group.shape.steps(), group.shape.key_stride());
-        for (i, page) in group.pages.iter().enumerate() {
-            fetch_lines(group.next[i], 2 * page.k.len());
+        for i in 0..group.pages.len() {
             // SAFETY: by the trait's contract.
             unsafe {
                 let k = <E4m3 as Tiled>::keys(group, i, Asked::First);
@@ -116,9 +118,10 @@ impl Few for E4m3 {
     }
 }
 
-/// Asks for `bytes` at `at`, if they are there.
-fn fetch_lines(at: *const u8, bytes: usize) {
-    (0..bytes).step_by(64).for_each(|line| fetch(at.wrapping_add(line)));
+/// Asks for lines of memory that begin in `bytes` from `at` on, if they are there.
+fn fetch_lines(at: *const u8, bytes: Range<usize>) {
+    let first = bytes.start.next_multiple_of(64);
+    (first..bytes.end).step_by(64).for_each(|line| fetch(at.wrapping_add(line)));
 }
 
 #[cfg(test)]
@@ -140,8 +143,8 @@ mod tests {
         let mut values = vec![bf16::NAN; D * BLOCK_TOKENS];
         // SAFETY: the machine has AVX2, and there is room.
         unsafe {
-            lay_keys(&page, D, stride, keys.as_mut_ptr().cast());
-            lay_values(&page, kept, values.as_mut_ptr().cast());
+            lay_keys(&page, page.as_ptr().cast(), D, stride, keys.as_mut_ptr().cast());
+            lay_values(&page, page.as_ptr().cast(), kept, values.as_mut_ptr().cast());
         }
         let is = |wide: bf16, place: Option<usize>| wide.to_f32() == place.map_or(0.0, |i| page[i].to_f32());
         for (i, key) in keys.iter().enumerate() {
