@@ -5,10 +5,7 @@ use super::lean::Few;
 use super::local::VALUE_PAGE;
 use super::pages::{Asked, Group, Laid, Tiled, fetch};
 use super::shape::{PAGES, Shape};
-use crate::attention::fp8::{
-    E4m3,
-    wide::{WIDTH, widen_line},
-};
+use crate::attention::fp8::{E4m3, wide::widen_line_512};
 use crate::attention::layout::{BLOCK_TOKENS, KV_GROUP};
 use std::ops::Range;
 
@@ -27,7 +24,7 @@ impl Tiled for E4m3 {
         let to = group.local.k_pages.wrapping_add(group.place(i) * group.shape.key_page());
         if asked == Asked::First {
             let stride = group.shape.key_stride();
-            // SAFETY: the machine has AVX-512, so AVX2; a page of keys has room for its rows.
+            // SAFETY: the machine has AVX-512 BW; a page of keys has room for its rows.
             unsafe { lay_keys(group.pages[i].k, group.next[i], group.shape.head_dim, stride, to) };
         }
         to
@@ -57,15 +54,15 @@ impl Tiled for E4m3 {
 /// A page's keys in rows of whole tiles, `stride` bytes each. As much is asked for at `next`.
 ///
 /// # Safety
-/// The machine has AVX2; `to` has room for them.
-#[target_feature(enable = "avx2")]
+/// The machine has AVX-512 BW; `to` has room for them.
+#[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn lay_keys(keys: &[E4m3], next: *const u8, d: usize, stride: usize, to: *mut u8) {
     for (token, key) in keys.chunks_exact(d).enumerate() {
         fetch_lines(next, token * d..(token + 1) * d);
         // SAFETY: by this function's contract.
         unsafe {
             let to = to.add(token * stride);
-            widen_line(key.as_ptr(), to, d);
+            widen_line_512(key.as_ptr(), to, d);
             to.add(2 * d).write_bytes(0, stride - 2 * d);
         }
     }
@@ -74,16 +71,15 @@ unsafe fn lay_keys(keys: &[E4m3], next: *const u8, d: usize, stride: usize, to: 
 /// Lines of values up to token `kept`, and zeros. As much is asked for at `next`.
 ///
 /// # Safety
-/// The machine has AVX2; `to` has room for them.
-#[target_feature(enable = "avx2")]
+/// The machine has AVX-512 BW; `to` has room for them.
+#[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn lay_values(values: &[E4m3], next: *const u8, kept: usize, to: *mut u8) {
-    const { assert!(BLOCK_TOKENS.is_multiple_of(WIDTH)) };
     for (dim, line) in values.chunks_exact(BLOCK_TOKENS).enumerate() {
         fetch_lines(next, dim * BLOCK_TOKENS..(dim + 1) * BLOCK_TOKENS);
         // SAFETY: by this function's contract.
         unsafe {
             let to = to.add(dim * LINE);
-            widen_line(line.as_ptr(), to, BLOCK_TOKENS);
+            widen_line_512(line.as_ptr(), to, BLOCK_TOKENS);
             to.add(2 * kept).write_bytes(0, LINE - 2 * kept);
         }
     }
@@ -132,7 +128,7 @@ mod tests {
 
     #[test]
     fn operands_have_whole_rows_and_nothing_that_was_not_written() {
-        if !crate::Isa::Avx2.available() {
+        if !crate::Isa::Avx512.available() {
             return;
         }
         const D: usize = 48;
@@ -141,7 +137,7 @@ mod tests {
         let (stride, kept) = (2 * 64, 19);
         let mut keys = vec![bf16::NAN; BLOCK_TOKENS * stride / 2];
         let mut values = vec![bf16::NAN; D * BLOCK_TOKENS];
-        // SAFETY: the machine has AVX2, and there is room.
+        // SAFETY: the machine has AVX-512, and there is room.
         unsafe {
             lay_keys(&page, page.as_ptr().cast(), D, stride, keys.as_mut_ptr().cast());
             lay_values(&page, page.as_ptr().cast(), kept, values.as_mut_ptr().cast());

@@ -2,7 +2,10 @@
 
 use super::simd::{Job, Simd};
 use crate::attention::f16::F16;
-use crate::attention::fp8::{E4m3, wide::widened};
+use crate::attention::fp8::{
+    E4m3,
+    wide::{widened, widened_512},
+};
 use half::bf16;
 use std::arch::x86_64::*;
 
@@ -85,11 +88,7 @@ unsafe impl Simd<16> for Avx512 {
     #[inline(always)]
     unsafe fn load_fp8_pairs(from: *const E4m3) -> (__m512, __m512) {
         // SAFETY: as above; reads 32 bytes.
-        unsafe {
-            let low = widened(_mm_loadu_si128(from.cast()));
-            let high = widened(_mm_loadu_si128(from.add(16).cast()));
-            pairs(_mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high))
-        }
+        unsafe { pairs(widened_512(_mm256_loadu_si256(from.cast()))) }
     }
     #[inline(always)]
     unsafe fn load_f16(from: *const F16) -> __m512 {
