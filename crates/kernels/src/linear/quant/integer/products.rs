@@ -136,7 +136,11 @@ impl Job<'_> {
             // SAFETY: the caller's; nobody else has this panel.
             unsafe {
                 self.panel::<L, BYTES>(stored, numbers, sums, chunk.as_mut_ptr());
-                self.epilogue.finish(panel, self.first_row, sums);
+                if self.wide {
+                    self.epilogue.finish_512(panel, self.first_row, sums);
+                } else {
+                    self.epilogue.finish(panel, self.first_row, sums);
+                }
             }
         }
     }

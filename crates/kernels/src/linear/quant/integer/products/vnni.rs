@@ -11,6 +11,7 @@ use super::super::codes::wide::{STEPS, steps};
 use super::super::rounded::{Group, UPPER};
 use super::CHUNK;
 use crate::linear::epilogue::Sums;
+use crate::linear::pairs::with_rows;
 
 /// How far ahead the stored bytes are fetched.
 const AHEAD_BYTES: usize = 4096;
@@ -72,7 +73,12 @@ pub(super) unsafe fn add<L: Layout, const BYTES: usize>(
                 }
             }
             let x = x.add(first * stride);
-            in_eights!(sums, x, |x, now| add_rows::<L, BYTES>(&chunk[..count], (x, stride), now));
+            let chunk = &chunk[..count];
+            if BYTES == 1 && L::PLAN.parts() == 1 {
+                add_bands::<L, BYTES>(chunk, (x, stride), sums);
+            } else {
+                in_eights!(sums, x, |x, now| add_rows::<L, BYTES>(chunk, (x, stride), now));
+            }
         }
     }
 }
@@ -166,6 +172,87 @@ unsafe fn add_rows<L: Layout, const BYTES: usize, const R: usize>(
             add_tile::<L, BYTES, R>(&tiles[tile], x, &mut total);
         }
         store(&total, sums, tile);
+    }
+}
+
+/// A chunk by all rows, numbers of one byte and groups of one part: bands of as many rows as keep all sums of both tiles in
+/// registers, so that a number that was fetched meets both.
+///
+/// # Safety
+/// As [`add`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+unsafe fn add_bands<L: Layout, const BYTES: usize>(
+    chunk: &[[Tile; 2]],
+    (mut x, stride): (*const Group<BYTES>, usize),
+    mut sums: &mut [Sums],
+) {
+    while !sums.is_empty() {
+        let count = BAND.min(sums.len());
+        let (now, rest) = sums.split_at_mut(count);
+        // SAFETY: the caller's.
+        unsafe {
+            with_rows!(count, [1, 2, 3, 4, 5, 6, 7], R => add_band::<L, BYTES, R>(chunk, (x, stride), now));
+            x = x.add(count);
+        }
+        sums = rest;
+    }
+}
+
+/// Rows of a band: two sums of each, and two totals, beside two vectors of codes and one of numbers.
+const BAND: usize = 7;
+
+/// A chunk by `R` rows.
+///
+/// # Safety
+/// As [`add`].
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+unsafe fn add_band<L: Layout, const BYTES: usize, const R: usize>(
+    chunk: &[[Tile; 2]],
+    (x, stride): (*const Group<BYTES>, usize),
+    sums: &mut [Sums],
+) {
+    let mut totals = [[_mm512_setzero_ps(); 2]; R];
+    // SAFETY: the caller's; a tile's 16 rows, of a panel's 32; 32 numbers of a group.
+    unsafe {
+        for r in 0..R {
+            let sums = sums.get_unchecked(r).as_ptr();
+            totals[r] = [_mm512_loadu_ps(sums), _mm512_loadu_ps(sums.add(TILE))];
+        }
+        for (i, tiles) in chunk.iter().enumerate() {
+            let x = x.add(i * stride);
+            let mut products = [[_mm512_setzero_si512(); 2]; R];
+            for step in 0..STEPS {
+                let codes = [tiles[0].codes[step], tiles[1].codes[step]];
+                for r in 0..R {
+                    let four = (*x.add(r)).numbers[0].as_ptr().add(4 * step).cast::<i32>();
+                    let four = _mm512_set1_epi32(four.read_unaligned());
+                    products[r][0] = _mm512_dpbusd_epi32(products[r][0], codes[0], four);
+                    products[r][1] = _mm512_dpbusd_epi32(products[r][1], codes[1], four);
+                }
+            }
+            for r in 0..R {
+                let x = &*x.add(r);
+                for (tile, made) in tiles.iter().enumerate() {
+                    let mut product = products[r][tile];
+                    if L::PLAN.low_bits == 8 {
+                        product = _mm512_sub_epi32(product, _mm512_set1_epi32(x.sum << 7));
+                    }
+                    let product = _mm512_mul_ps(_mm512_cvtepi32_ps(product), _mm512_set1_ps(x.size));
+                    let total = &mut totals[r][tile];
+                    *total = _mm512_fmadd_ps(made.scale[0], product, *total);
+                    if L::PLAN.shifted() {
+                        *total = _mm512_fmadd_ps(made.min[0], _mm512_set1_ps(x.sums[0]), *total);
+                    }
+                }
+            }
+        }
+        for r in 0..R {
+            let sums = sums.get_unchecked_mut(r).as_mut_ptr();
+            _mm512_storeu_ps(sums, totals[r][0]);
+            _mm512_storeu_ps(sums.add(TILE), totals[r][1]);
+        }
     }
 }
 
