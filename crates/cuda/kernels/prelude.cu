@@ -185,10 +185,11 @@ __device__ __forceinline__ uint4 load_16(const void* at) {
   return v;
 }
 
-// What is read once passes by the first cache.
+// What is read once passes by the first cache; the second one brings whole lines of 128 bytes, of which weights in rows are read
+// 64 at a time, the rest soon after.
 __device__ __forceinline__ uint4 load_once(const void* at) {
   uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "l"(at));
   return v;
