@@ -8,6 +8,7 @@ use model::sampling::SamplingParams;
 use model::template::ChatTemplate;
 use serde_json::{Value, json};
 
+use crate::answer::Asked;
 use crate::args::RunArgs;
 use crate::console::{Hangup, note, show, told};
 use crate::display::Voice;
@@ -17,7 +18,7 @@ use crate::lanes::LanesFile;
 use crate::loaded::{self, Opened, Text};
 use crate::plan::{Ends, Work};
 use crate::resolve::{Needs, engine_config};
-use crate::run::{answer_to, render};
+use crate::run::render;
 
 /// The longest chat, where no flag says.
 const CHAT_TOKENS: usize = 8192;
@@ -152,7 +153,8 @@ impl Chat<'_> {
                  anew, or less."
             );
         }
-        let said = answer_to(self.engine, self.text, ids, self.params, &self.interrupts)?;
+        let asked = Asked::new(self.engine, self.text, ids, self.params, &self.interrupts)?;
+        let said = asked.told(self.engine, &self.interrupts, &mut || Ok(()))?;
         show!("")?;
         if said.conversation_tokens() >= max {
             note!("The conversation is full ({max} tokens), so this answer was cut: say /new to begin anew.");

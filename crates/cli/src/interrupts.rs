@@ -53,16 +53,28 @@ impl Interrupts {
         Ok(Interrupts(answer))
     }
 
-    /// Hands in a request. Its events come, and an interrupt among them where there is one.
+    /// Hands in a request.
     ///
     /// # Errors
     /// As [`Engine::submit_to`].
-    pub(crate) fn submit(&self, engine: &Engine, request: Request) -> Result<(Claim, Receiver<Heard>)> {
+    pub(crate) fn submit(&self, engine: &Engine, request: Request) -> Result<Answer> {
         let (sender, heard) = channel();
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender.clone());
-        let events = Events(sender);
+        let events = Events(sender.clone());
         // Who has ended the answer hears no more.
         let sink = Box::new(move |event| drop(events.0.send(Heard::Event(event))));
-        Ok((engine.submit_to(request, sink)?, heard))
+        Ok(Answer { _claim: engine.submit_to(request, sink)?, sender, heard })
     }
+
+    /// An answer's events come, and an interrupt among them where there is one from now on.
+    pub(crate) fn of<'a>(&self, answer: &'a Answer) -> impl Iterator<Item = Heard> + use<'a> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer.sender.clone());
+        answer.heard.iter()
+    }
+}
+
+/// A request that was handed in; who drops it ends it.
+pub(crate) struct Answer {
+    _claim: Claim,
+    sender: Sender<Heard>,
+    heard: Receiver<Heard>,
 }

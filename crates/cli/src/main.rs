@@ -1,5 +1,6 @@
 //! `ballast`: runs language models larger than the memory they are given.
 
+mod answer;
 mod args;
 mod batch;
 mod bench;

@@ -1,34 +1,36 @@
 //! `ballast run`: one prompt, or a chat.
 
+use std::collections::VecDeque;
 use std::io::{IsTerminal, Read};
 use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use engine::{Engine, Event, Failure, Request, counted, memory, size};
-use model::output::TextStream;
-use model::sampling::{Limits, Overrides, SamplingParams, TokenLogprobs};
+use engine::Failure;
+use model::sampling::{Limits, Overrides, SamplingParams};
 use model::template::{ChatTemplate, Conversation, Ending};
 use model::tokenizer::Special;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 use spec::ModelSpec;
 
+use crate::answer::Asked;
 use crate::args::RunArgs;
 use crate::chat;
 use crate::clock;
-use crate::console::{self, Misuse, note, show};
+use crate::console::{Misuse, note, show};
 use crate::display::Voice;
-use crate::interrupts::{Heard, Interrupts};
+use crate::interrupts::Interrupts;
 use crate::loaded::{self, Text};
-use crate::logprobs;
 use crate::plan::{Ends, Work};
-use crate::resolve::{Needs, engine_config};
+use crate::resolve::{Needs, engine_config, kv_tokens};
 
 /// What a newcomer's first run asks.
 const DEFAULT_PROMPT: &str = "Why is the sea salty?";
 /// Tokens that one prompt may be answered with, where no flag says.
 const ANSWER_TOKENS: u32 = 256;
+/// Answers to one prompt that are generated beside each other, at most.
+const ANSWERS_AT_ONCE: usize = 64;
 /// As a shell tells of what Ctrl-C ended.
 const EXIT_INTERRUPTED: u8 = 130;
 
@@ -57,14 +59,16 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
     // No answer goes beyond what the model can read, however long it may be.
     let positions = opened.checkpoint.spec().max_positions;
     let longest = (ids.len() + *answer as usize).min(args.engine.max_model_len.unwrap_or(positions));
+    let answers = args.answers.n.unwrap_or(1);
+    let seqs = (answers as usize).min(ANSWERS_AT_ONCE);
     let needs = Needs {
-        seqs: 1,
+        seqs,
         longest: Some(longest),
-        kv_tokens: Some(longest),
+        kv_tokens: Some(kv_tokens(seqs, longest)),
         step_tokens: Some(ids.len()),
         expected: None,
     };
-    let work = Work::likely(1, (ids.len(), *answer as usize), longest, Ends::Open);
+    let work = Work::likely(seqs, (ids.len(), *answer as usize), longest, Ends::Open);
     let config = lanes.wanted(engine_config(&args.engine, needs)?);
     let planned = opened.plan_for(config, &args.engine, work, voice)?.planned;
     fits(&ids, planned.hold().max_model_len, opened.checkpoint.spec())?;
@@ -76,15 +80,26 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
         note!("prompt: {}\n", beginning(&prompt));
     }
     let interrupts = Interrupts::heard()?;
-    let answers = args.answers.n.unwrap_or(1);
+    let ask = |number: u32| {
+        let seed = params.seed.map(|seed| seed.wrapping_add(u64::from(number)));
+        Asked::new(&engine, &text, ids.clone(), &SamplingParams { seed, ..params.clone() }, &interrupts)
+    };
+    // The others are generated beside the first, once what they share with it, the prompt, is computed.
+    let (mut asked, mut others) = (VecDeque::from([ask(0)?]), 1..answers);
     let mut code = ExitCode::SUCCESS;
     for number in 0..answers {
         if answers > 1 {
             show!("{}answer {} of {answers}:", if number == 0 { "" } else { "\n" }, number + 1)?;
         }
-        let seed = params.seed.map(|seed| seed.wrapping_add(u64::from(number)));
-        let params = SamplingParams { seed, ..params.clone() };
-        let said = answer_to(&engine, &text, ids.clone(), &params, &interrupts)?;
+        let answer = asked.pop_front().expect("the first was asked, and others with its first token");
+        let mut ask_others = || -> Result<()> {
+            for number in others.by_ref() {
+                asked.push_back(ask(number)?);
+            }
+            Ok(())
+        };
+        let said = answer.told(&engine, &interrupts, &mut ask_others)?;
+        ask_others()?;
         show!("")?;
         said.probabilities(&text, number == 0)?;
         if voice == Voice::Normal {
@@ -95,6 +110,7 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
             break;
         }
     }
+    drop(asked);
     lanes.end(engine)?;
     Ok(code)
 }
@@ -141,143 +157,6 @@ fn beginning(prompt: &str) -> String {
     match prompt.char_indices().nth(SHOWN) {
         None => prompt.to_string(),
         Some((end, _)) => format!("{}... ({} bytes)", &prompt[..end], prompt.len()),
-    }
-}
-
-/// An answer, and how long it took.
-pub(crate) struct Said {
-    pub(crate) text: String,
-    prompt_tokens: usize,
-    tokens: usize,
-    /// Of the prompt's tokens from the second on, and of the answer's, where they were asked for.
-    prompt_logprobs: Vec<TokenLogprobs>,
-    logprobs: Vec<TokenLogprobs>,
-    begun: Instant,
-    first: Option<Instant>,
-    last: Instant,
-    /// By Ctrl-C, before its end.
-    pub(crate) interrupted: bool,
-}
-
-/// Generates an answer and prints it as it comes, to its end or to an interrupt.
-pub(crate) fn answer_to(
-    engine: &Engine,
-    text: &Text,
-    ids: Vec<u32>,
-    params: &SamplingParams,
-    interrupts: &Interrupts,
-) -> Result<Said> {
-    let eos = &engine.spec().eos;
-    let mut stream = TextStream::new(text.tokenizer.clone(), params, eos, usize::MAX);
-    let mut said = Said::begun(ids.len());
-    let request = Request { prompt: ids, params: params.clone(), seed: fresh_seed(), salt: 0 };
-    let (_claim, heard) = interrupts.submit(engine, request)?;
-    for heard in heard {
-        let delta = match heard {
-            Heard::Event(Event::Token(token)) => {
-                said.tokens += 1;
-                said.first.get_or_insert(token.at);
-                said.last = token.at;
-                said.logprobs.extend(token.logprobs);
-                stream.push(token.id)
-            }
-            Heard::Event(Event::Finished(_)) => stream.abort(),
-            Heard::Event(Event::Failed(why)) => bail!(why),
-            Heard::Event(Event::Prompt(_, scores)) => {
-                said.prompt_logprobs.push(scores);
-                continue;
-            }
-            Heard::Event(Event::Began(_)) => continue,
-            Heard::Interrupt => {
-                said.interrupted = true;
-                stream.abort()
-            }
-            // Before the last token: it is dead.
-            Heard::End => {
-                engine.alive()?;
-                break;
-            }
-        };
-        console::write_out(format_args!("{}", delta.text))?;
-        said.text.push_str(&delta.text);
-        if stream.is_finished() {
-            break;
-        }
-    }
-    Ok(said)
-}
-
-impl Said {
-    fn begun(prompt_tokens: usize) -> Said {
-        let now = Instant::now();
-        Said {
-            text: String::new(),
-            prompt_tokens,
-            tokens: 0,
-            prompt_logprobs: vec![],
-            logprobs: vec![],
-            begun: now,
-            first: None,
-            last: now,
-            interrupted: false,
-        }
-    }
-
-    /// Log-probabilities that were asked for. Those of the prompt are the same with each answer.
-    fn probabilities(&self, text: &Text, of_prompt: bool) -> Result<()> {
-        let prompt = ("the prompt", &self.prompt_logprobs);
-        for (what, scores) in of_prompt.then_some(prompt).into_iter().chain([("the answer", &self.logprobs)])
-        {
-            if !scores.is_empty() {
-                show!("\nlog-probabilities of {what}:\n{}", logprobs::table(&text.tokenizer, scores))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Tokens of the conversation, this answer included.
-    pub(crate) fn conversation_tokens(&self) -> usize {
-        self.prompt_tokens + self.tokens
-    }
-
-    fn summary(&self, started: Instant, engine: &Engine) {
-        note!("\n{}", self.times(started));
-        let hold = engine.hold();
-        note!(
-            "peak memory {} of {} announced; weights {} and KV {} on the device, weights {} on the host, {} on disk",
-            size(&memory::peak_resident_bytes()),
-            size(&hold.total_bytes()),
-            size(&hold.weight_bytes),
-            size(&hold.kv_bytes),
-            size(&hold.host_weight_bytes),
-            size(&hold.disk_bytes)
-        );
-    }
-
-    /// How much was read and said, and how fast.
-    fn times(&self, started: Instant) -> String {
-        let prompt = counted(self.prompt_tokens, "prompt token");
-        let Some(first) = self.first else {
-            return format!("{prompt}; the answer ended before its first");
-        };
-        let prefill = (first - self.begun).as_secs_f64();
-        format!(
-            "{prompt} ({:.0}/s), {} generated{}; first token {:.0} ms after the start of the process, \
-             {:.0} ms after the prompt",
-            self.prompt_tokens as f64 / prefill,
-            self.tokens,
-            self.rate(first),
-            (first - started).as_secs_f64() * 1e3,
-            prefill * 1e3,
-        )
-    }
-
-    /// How fast tokens came after the first, if any did.
-    fn rate(&self, first: Instant) -> String {
-        match self.tokens {
-            0 | 1 => String::new(),
-            n => format!(" ({:.1}/s)", (n - 1) as f64 / (self.last - first).as_secs_f64()),
-        }
     }
 }
 
@@ -335,12 +214,6 @@ fn sampling(args: &RunArgs, text: &Text, vocab: usize) -> Result<SamplingParams>
         &text.generation,
         Limits { vocab_size: vocab as u32, max_logprobs: vocab as u32 },
     )?)
-}
-
-/// For sampling without `--seed`.
-fn fresh_seed() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    now.map_or(0, |now| now.as_nanos() as u64)
 }
 
 #[cfg(test)]

@@ -205,3 +205,36 @@ fn a_full_drive_is_named_and_the_store_can_be_made_later() {
     let layout = maker.make(&team, &|_| {}).unwrap().layout().bytes();
     assert_eq!(std::fs::metadata(&panels).unwrap().len(), layout);
 }
+
+/// Stores of committed checkpoints: the sum of their panels' checksums. Kernels read panels as they were packed once, maybe by an
+/// earlier program: who changes how numbers lie in them raises the version of stores, and writes down the new sums.
+const PACKED: (u64, [(&str, WeightsAs, u32); 7]) = (
+    1,
+    [
+        ("llama-gqa-tied", WeightsAs::Bf16, 3_642_751_520),
+        ("llama-gqa-tied", WeightsAs::Int8, 3_052_990_338),
+        ("llama-gqa-tied", WeightsAs::Int4, 20_965_354),
+        ("gguf-k/model.gguf", WeightsAs::Stored, 715_932_998),
+        ("gguf-legacy/model.gguf", WeightsAs::Stored, 1_953_053_491),
+        ("gguf-q4_0/model.gguf", WeightsAs::Stored, 1_705_165_886),
+        ("gguf-q8_0/model.gguf", WeightsAs::Stored, 200_814_713),
+    ],
+);
+
+#[test]
+fn panels_of_a_version_are_packed_alike() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let manifest = |(name, weights): (&str, WeightsAs)| -> serde_json::Value {
+        let checkpoint = Checkpoint::open(&golden.join(name)).expect("a committed checkpoint");
+        let (blueprint, home) = (blueprint(&checkpoint, weights), tempfile::tempdir().unwrap());
+        let maker = Maker { checkpoint: &checkpoint, blueprint: &blueprint, home: home.path() };
+        maker.make(&Team::new(1), &|_| {}).unwrap();
+        let text = std::fs::read(panels(home.path()).with_file_name("manifest.json")).unwrap();
+        serde_json::from_slice(&text).unwrap()
+    };
+    let manifests: Vec<_> = PACKED.1.iter().map(|&(name, weights, _)| manifest((name, weights))).collect();
+    let sums: Vec<_> = manifests.iter().map(|m| m["checksums_crc32"].as_u64().unwrap()).collect();
+    let wanted: Vec<_> = PACKED.1.iter().map(|(.., sum)| u64::from(*sum)).collect();
+    assert_eq!(manifests[0]["version"], PACKED.0, "the version was raised: write it and {sums:?} down");
+    assert_eq!(sums, wanted, "panels changed: raise `store::manifest::VERSION`");
+}

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::layout::Layout;
 use crate::error::{Error, Result};
 
-/// Goes up with every change of the files, or of how kernels read panels.
+/// Goes up with every change of the files, or of how kernels read panels (a test has what panels are now).
 pub(super) const VERSION: u32 = 1;
 /// What to do about a store that is of no use.
 pub(super) const MAKE_AGAIN: &str =
