@@ -175,3 +175,14 @@ fn fresh_seed() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(0, |now| now.as_nanos() as u64)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_was_ended_before_its_first_token_has_no_rates() {
+        let said = Said::begun(5);
+        assert_eq!(said.times(said.begun), "5 prompt tokens; the answer ended before its first");
+    }
+}

@@ -215,14 +215,3 @@ fn sampling(args: &RunArgs, text: &Text, vocab: usize) -> Result<SamplingParams>
         Limits { vocab_size: vocab as u32, max_logprobs: vocab as u32 },
     )?)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_answer_that_was_ended_before_its_first_token_has_no_rates() {
-        let said = Said::begun(5);
-        assert_eq!(said.times(said.begun), "5 prompt tokens; the answer ended before its first");
-    }
-}
