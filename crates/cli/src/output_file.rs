@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde::Serialize;
 
+use crate::console::show;
+
 /// An open file. If nothing is ever written, it is as it was before, or gone where it was not.
 pub(crate) struct OutputFile {
     path: PathBuf,
@@ -71,28 +73,45 @@ impl Drop for OutputFile {
     }
 }
 
-/// The report that `--json` wants, if it does.
-pub(crate) struct JsonReport(Option<OutputFile>);
+/// Where the report goes that `--json` wants, if it does.
+pub(crate) enum JsonReport {
+    Nowhere,
+    File(OutputFile),
+    /// Standard output, whose name is `-`.
+    Standard,
+}
 
 impl JsonReport {
     /// Finds the file writable.
     pub(crate) fn open(path: Option<&Path>) -> Result<JsonReport> {
-        Ok(JsonReport(path.map(OutputFile::open).transpose()?))
+        Ok(match path {
+            None => JsonReport::Nowhere,
+            Some(path) if path == Path::new("-") => JsonReport::Standard,
+            Some(path) => JsonReport::File(OutputFile::open(path)?),
+        })
     }
 
     /// Fills it.
     pub(crate) fn write(self, report: &impl Serialize) -> Result<()> {
-        let Some(mut file) = self.0 else { return Ok(()) };
         let text = serde_json::to_string_pretty(report)?;
-        file.begin()?;
-        file.write((text + "\n").as_bytes())
+        self.put(OutputFile::begin, &text)
     }
 
     /// Adds it as a line to what is there.
     pub(crate) fn append(self, report: &impl Serialize) -> Result<()> {
-        let Some(mut file) = self.0 else { return Ok(()) };
-        file.go_on()?;
-        file.write((serde_json::to_string(report)? + "\n").as_bytes())
+        let text = serde_json::to_string(report)?;
+        self.put(OutputFile::go_on, &text)
+    }
+
+    fn put(self, begin: fn(&mut OutputFile) -> Result<()>, text: &str) -> Result<()> {
+        match self {
+            JsonReport::Nowhere => Ok(()),
+            JsonReport::File(mut file) => {
+                begin(&mut file)?;
+                file.write(format!("{text}\n").as_bytes())
+            }
+            JsonReport::Standard => show!("{text}"),
+        }
     }
 }
 

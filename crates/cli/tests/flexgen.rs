@@ -10,9 +10,12 @@ fn a_given_policy_and_a_planned_one() {
     let (given, planned) = (folder.name("given.json"), folder.name("planned.json"));
     let cell = ["simulate", "flexgen", "--hardware", "t4", "--model", "opt-30b", "--prompt-len", "512"];
     let policy = ["--gen-len", "32", "--batch-size", "48", "--num-batches", "3", "--percent"];
-    let shares = ["20", "80", "0", "100", "0", "100", "--json", &given];
-    ballast(&[&cell[..], &policy[..], &shares[..]].concat()).fine();
+    let shares = |json| ["20", "80", "0", "100", "0", "100", "--json", json];
+    ballast(&[&cell[..], &policy[..], &shares(&given)[..]].concat()).fine();
     let told = folder.json("given.json");
+    let shown = ballast(&[&cell[..], &policy[..], &shares("-")[..]].concat()).fine();
+    let report = shown.find("{\n").map(|at| serde_json::from_str::<serde_json::Value>(&shown[at..]));
+    assert_eq!(report.expect("a report").expect("JSON"), told, "standard output has the same");
     let rate = told["generated_tokens_per_s"].as_f64().expect("a number");
     assert!((7.32 * 0.8..7.32 * 1.25).contains(&rate), "{told}");
     assert!(

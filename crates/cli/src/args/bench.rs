@@ -92,7 +92,7 @@ pub(crate) struct DiskArgs {
     /// Repetitions; the median is reported.
     #[arg(long, default_value_t = 3, value_parser = at_least_one)]
     pub(crate) reps: usize,
-    /// Write the figures here.
+    /// Write the figures here (-: standard output).
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 }
@@ -109,7 +109,7 @@ pub(crate) struct CasesArgs {
     /// Threads to use [default: the cores that this process may use].
     #[arg(long, value_parser = threads)]
     pub(crate) threads: Option<usize>,
-    /// Write the figures here.
+    /// Write the figures here (-: standard output).
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 }
@@ -167,7 +167,7 @@ pub(crate) struct BenchArgs {
     /// Timed repetitions; the median is reported.
     #[arg(long, default_value_t = 3, value_parser = at_least_one)]
     pub(crate) reps: usize,
-    /// Write the figures here.
+    /// Write the figures here (-: standard output).
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     #[command(flatten)]

@@ -47,7 +47,7 @@ pub(crate) struct EvalArgs {
     /// Which 64 weights of a matrix are a group of --round-weights.
     #[arg(long, value_name = "AXIS", value_enum, default_value_t = RoundAlong::Inputs, requires = "round_weights")]
     pub(crate) round_along: RoundAlong,
-    /// Write the figures here.
+    /// Write the figures here (-: standard output).
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     #[command(flatten)]

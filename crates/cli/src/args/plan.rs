@@ -46,7 +46,7 @@ pub(crate) struct ScenarioArgs {
     /// Attend on the device only.
     #[arg(long)]
     pub(crate) no_host_attention: bool,
-    /// Write the figures here.
+    /// Write the figures here (-: standard output).
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 }
@@ -209,7 +209,7 @@ pub(crate) struct SimulateBlockArgs {
     /// Sequences in a batch; a step has as many batches as it needs.
     #[arg(long, default_value_t = 32, value_parser = at_least_one)]
     pub(crate) batch_size: usize,
-    /// Write the figures here.
+    /// Write the figures here (-: standard output).
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     /// Write what each lane does in one step here: .svg, .json or .trace.json (Chrome's trace events).
