@@ -60,7 +60,8 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
     let positions = opened.checkpoint.spec().max_positions;
     let longest = (ids.len() + *answer as usize).min(args.engine.max_model_len.unwrap_or(positions));
     let answers = args.answers.n.unwrap_or(1);
-    let seqs = (answers as usize).min(ANSWERS_AT_ONCE);
+    // Only who reads an answer sees a stop string in it: nothing is generated beyond one.
+    let seqs = if params.stop.is_empty() { (answers as usize).min(ANSWERS_AT_ONCE) } else { 1 };
     let needs = Needs {
         seqs,
         longest: Some(longest),
@@ -84,22 +85,26 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
         let seed = params.seed.map(|seed| seed.wrapping_add(u64::from(number)));
         Asked::new(&engine, &text, ids.clone(), &SamplingParams { seed, ..params.clone() }, &interrupts)
     };
-    // The others are generated beside the first, once what they share with it, the prompt, is computed.
+    // Others are generated beside the one that is told, once what they share with the first, the prompt, is computed.
     let (mut asked, mut others) = (VecDeque::from([ask(0)?]), 1..answers);
     let mut code = ExitCode::SUCCESS;
     for number in 0..answers {
         if answers > 1 {
             show!("{}answer {} of {answers}:", if number == 0 { "" } else { "\n" }, number + 1)?;
         }
-        let answer = asked.pop_front().expect("the first was asked, and others with its first token");
-        let mut ask_others = || -> Result<()> {
-            for number in others.by_ref() {
+        let answer = asked.pop_front().expect("one is asked before another is told");
+        let mut fill = |most: usize| -> Result<()> {
+            while asked.len() < most
+                && let Some(number) = others.next()
+            {
                 asked.push_back(ask(number)?);
             }
             Ok(())
         };
-        let said = answer.told(&engine, &interrupts, &mut ask_others)?;
-        ask_others()?;
+        let said = answer.told(&engine, &interrupts, &mut || fill(seqs - 1))?;
+        if !said.interrupted {
+            fill(seqs)?;
+        }
         show!("")?;
         said.probabilities(&text, number == 0)?;
         if voice == Voice::Normal {

@@ -151,6 +151,8 @@ fn several_answers_have_seeds_of_their_own() {
         sampled(&["--seed", "8", "--n", "2"]),
         format!("answer 1 of 2:\n{one}\nanswer 2 of 2:\n{two}")
     );
+    let many = sampled(&["--seed", "8", "--n", "70", "--max-tokens", "1"]);
+    assert_eq!(many.matches("answer ").count(), 70, "more than are generated at once: {many}");
 }
 
 #[test]

@@ -3,9 +3,6 @@
 use super::E4m3;
 use std::arch::x86_64::*;
 
-/// Numbers that are widened at a time.
-pub(in crate::attention) const WIDTH: usize = 16;
-
 /// The eight numbers below the least normal one as bf16, low byte first: 0, 1, ... 7 times 2^-9.
 const SMALL: [i64; 2] = [0x3bc0_3b80_3b00_0000, 0x3c60_3c40_3c20_3c00];
 /// What the exponent of a normal number grows by.
@@ -51,31 +48,21 @@ pub(in crate::attention) fn widened_512(codes: __m256i) -> __m512i {
 /// Widens `n` numbers, a multiple of 16.
 ///
 /// # Safety
-/// The machine has AVX2; `from` has `n` numbers, `to` room for them.
-#[inline]
-#[target_feature(enable = "avx2")]
-pub(in crate::attention) unsafe fn widen_line(from: *const E4m3, to: *mut u8, n: usize) {
-    for i in (0..n).step_by(WIDTH) {
-        // SAFETY: by this function's contract.
-        unsafe { _mm256_storeu_si256(to.add(2 * i).cast(), widened(_mm_loadu_si128(from.add(i).cast()))) };
-    }
-}
-
-/// The same in wider vectors.
-///
-/// # Safety
 /// The machine has AVX-512 BW; `from` has `n` numbers, `to` room for them.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx2")]
-pub(in crate::attention) unsafe fn widen_line_512(from: *const E4m3, to: *mut u8, n: usize) {
-    let whole = n / (2 * WIDTH) * 2 * WIDTH;
+pub(in crate::attention) unsafe fn widen_line(from: *const E4m3, to: *mut u8, n: usize) {
+    let whole = n / 32 * 32;
     // SAFETY: by this function's contract.
     unsafe {
-        for i in (0..whole).step_by(2 * WIDTH) {
+        for i in (0..whole).step_by(32) {
             let codes = _mm256_loadu_si256(from.add(i).cast());
             _mm512_storeu_si512(to.add(2 * i).cast(), widened_512(codes));
         }
-        widen_line(from.add(whole), to.add(2 * whole), n - whole);
+        if whole < n {
+            let codes = _mm_loadu_si128(from.add(whole).cast());
+            _mm256_storeu_si256(to.add(2 * whole).cast(), widened(codes));
+        }
     }
 }
 
@@ -88,13 +75,20 @@ mod tests {
     #[test]
     fn every_code_is_the_number_that_it_means() {
         if crate::Isa::Avx2.available() {
-            // SAFETY: the machine has AVX2, and there are as many of both; likewise below.
-            means_what_it_should(256, |from, to, n| unsafe { widen_line(from, to, n) });
+            means_what_it_should(256, |from, to, n| {
+                for i in (0..n).step_by(16) {
+                    // SAFETY: the machine has AVX2, and there are as many of both; likewise below.
+                    unsafe {
+                        let wide = widened(_mm_loadu_si128(from.add(i).cast()));
+                        _mm256_storeu_si256(to.add(2 * i).cast(), wide);
+                    }
+                }
+            });
         }
         if crate::Isa::Avx512.available() {
             for n in [256, 48] {
                 // SAFETY: as above.
-                means_what_it_should(n, |from, to, n| unsafe { widen_line_512(from, to, n) });
+                means_what_it_should(n, |from, to, n| unsafe { widen_line(from, to, n) });
             }
         }
     }

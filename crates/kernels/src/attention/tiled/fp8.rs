@@ -5,7 +5,7 @@ use super::lean::Few;
 use super::local::VALUE_PAGE;
 use super::pages::{Asked, Group, Laid, Tiled, fetch};
 use super::shape::{PAGES, Shape};
-use crate::attention::fp8::{E4m3, wide::widen_line_512};
+use crate::attention::fp8::{E4m3, wide::widen_line};
 use crate::attention::layout::{BLOCK_TOKENS, KV_GROUP};
 use std::ops::Range;
 
@@ -62,7 +62,7 @@ unsafe fn lay_keys(keys: &[E4m3], next: *const u8, d: usize, stride: usize, to: 
         // SAFETY: by this function's contract.
         unsafe {
             let to = to.add(token * stride);
-            widen_line_512(key.as_ptr(), to, d);
+            widen_line(key.as_ptr(), to, d);
             to.add(2 * d).write_bytes(0, stride - 2 * d);
         }
     }
@@ -79,7 +79,7 @@ unsafe fn lay_values(values: &[E4m3], next: *const u8, kept: usize, to: *mut u8)
         // SAFETY: by this function's contract.
         unsafe {
             let to = to.add(dim * LINE);
-            widen_line_512(line.as_ptr(), to, BLOCK_TOKENS);
+            widen_line(line.as_ptr(), to, BLOCK_TOKENS);
             to.add(2 * kept).write_bytes(0, LINE - 2 * kept);
         }
     }

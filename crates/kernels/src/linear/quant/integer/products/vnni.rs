@@ -13,6 +13,9 @@ use super::CHUNK;
 use crate::linear::epilogue::Sums;
 use crate::linear::pairs::with_rows;
 
+/// Rows of a band: two sums of each, and two totals, beside two vectors of codes and one of numbers.
+const BAND: usize = 7;
+
 /// How far ahead the stored bytes are fetched.
 const AHEAD_BYTES: usize = 4096;
 
@@ -199,9 +202,6 @@ unsafe fn add_bands<L: Layout, const BYTES: usize>(
     }
 }
 
-/// Rows of a band: two sums of each, and two totals, beside two vectors of codes and one of numbers.
-const BAND: usize = 7;
-
 /// A chunk by `R` rows.
 ///
 /// # Safety
@@ -235,16 +235,7 @@ unsafe fn add_band<L: Layout, const BYTES: usize, const R: usize>(
             for r in 0..R {
                 let x = &*x.add(r);
                 for (tile, made) in tiles.iter().enumerate() {
-                    let mut product = products[r][tile];
-                    if L::PLAN.low_bits == 8 {
-                        product = _mm512_sub_epi32(product, _mm512_set1_epi32(x.sum << 7));
-                    }
-                    let product = _mm512_mul_ps(_mm512_cvtepi32_ps(product), _mm512_set1_ps(x.size));
-                    let total = &mut totals[r][tile];
-                    *total = _mm512_fmadd_ps(made.scale[0], product, *total);
-                    if L::PLAN.shifted() {
-                        *total = _mm512_fmadd_ps(made.min[0], _mm512_set1_ps(x.sums[0]), *total);
-                    }
+                    add_product::<L, BYTES>(made, 0, products[r][tile], x, &mut totals[r][tile]);
                 }
             }
         }
@@ -276,12 +267,29 @@ fn add_tile<L: Layout, const BYTES: usize, const R: usize>(
     for part in 0..L::PLAN.parts() {
         let products = whole::<L, BYTES, R>(&tile.codes, part, x);
         for r in 0..R {
-            let product = _mm512_mul_ps(_mm512_cvtepi32_ps(products[r]), _mm512_set1_ps(x[r].size));
-            total[r] = _mm512_fmadd_ps(tile.scale[part], product, total[r]);
-            if L::PLAN.shifted() {
-                total[r] = _mm512_fmadd_ps(tile.min[part], _mm512_set1_ps(x[r].sums[part]), total[r]);
-            }
+            add_product::<L, BYTES>(tile, part, products[r], x[r], &mut total[r]);
         }
+    }
+}
+
+/// Adds what the product of a part of k stands for.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn add_product<L: Layout, const BYTES: usize>(
+    tile: &Tile,
+    part: usize,
+    mut product: __m512i,
+    x: &Group<BYTES>,
+    total: &mut __m512,
+) {
+    if L::PLAN.low_bits == 8 {
+        const { assert!(L::PLAN.parts() == 1 || L::PLAN.low_bits != 8, "the sum is that of all 32 k") };
+        product = _mm512_sub_epi32(product, _mm512_slli_epi32::<7>(_mm512_set1_epi32(x.sum)));
+    }
+    let product = _mm512_mul_ps(_mm512_cvtepi32_ps(product), _mm512_set1_ps(x.size));
+    *total = _mm512_fmadd_ps(tile.scale[part], product, *total);
+    if L::PLAN.shifted() {
+        *total = _mm512_fmadd_ps(tile.min[part], _mm512_set1_ps(x.sums[part]), *total);
     }
 }
 
@@ -299,13 +307,6 @@ fn whole<L: Layout, const BYTES: usize, const R: usize>(
         for r in 0..R {
             let upper = _mm512_slli_epi32::<{ UPPER.ilog2() }>(products[r]);
             products[r] = _mm512_add_epi32(upper, lower[r]);
-        }
-    }
-    if L::PLAN.low_bits == 8 {
-        assert!(L::PLAN.parts() == 1, "the sum is that of all 32 k");
-        for r in 0..R {
-            let more = _mm512_slli_epi32::<7>(_mm512_set1_epi32(x[r].sum));
-            products[r] = _mm512_sub_epi32(products[r], more);
         }
     }
     products
