@@ -38,7 +38,9 @@ pub(crate) use serve::{LogFormatName, LogLevelName, ServeArgs};
 
 use crate::lanes::LanesArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use engine::EngineConfig;
 use kernels::linear::Activations;
+use model::decoder::WeightsAs;
 use model::tools::ToolFormat;
 
 /// Runs language models larger than the memory they are given.
@@ -258,11 +260,14 @@ impl EngineArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Weights {
-    /// As stored: bf16 (f16 and f32 files are rounded to it), GGUF blocks as they are.
+    /// As stored: bf16 (f16 and f32 files are rounded to it), GGUF blocks as they are. A model of bf16 for which there is no
+    /// room on the CPU is kept as bf12.
     Auto,
     /// 16 bits.
     #[value(alias = "bfloat16")]
     Bf16,
+    /// 16 bits, kept in 12: the same numbers bit for bit in three quarters of the memory (CPU alone).
+    Bf12,
     /// 32 bits, and f32 arithmetic throughout: exact and slow.
     #[value(aliases = ["float32", "float"])]
     F32,
@@ -270,6 +275,13 @@ pub(crate) enum Weights {
     Int8,
     /// 4 bits in groups of 64.
     Int4,
+}
+
+impl Weights {
+    /// The same, or what was chosen in its place.
+    pub(crate) fn as_kept(self, config: &EngineConfig) -> Weights {
+        if config.weights == WeightsAs::Bf12 { Weights::Bf12 } else { self }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

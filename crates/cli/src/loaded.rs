@@ -110,7 +110,7 @@ impl Opened {
         work: Work,
         voice: Voice,
     ) -> Result<Chosen<'_>> {
-        let Chosen { planned, told } = plan::choose(self, self.within_drive(config)?, args, work)?;
+        let Chosen { planned, told } = plan::choose(self, self.for_this_model(config)?, args, work)?;
         let planned = self.announced(planned, voice)?;
         if voice == Voice::Normal {
             told.iter().for_each(|told| note!("{told}"));
@@ -121,11 +121,12 @@ impl Opened {
 
     /// Plans all memory as flags and the engine's own rule say, and announces it.
     pub(crate) fn plan(&self, config: EngineConfig, voice: Voice) -> Result<Planned<'_>> {
-        self.announced(Planned::new(&self.checkpoint, self.within_drive(config)?)?, voice)
+        self.announced(Planned::new(&self.checkpoint, self.for_this_model(config)?)?, voice)
     }
 
-    /// The same with what the drive has for this model, where flags do not say how much of it may be taken.
-    pub(crate) fn within_drive(&self, config: EngineConfig) -> Result<EngineConfig> {
+    /// The same with what the weights are kept as, and what the drive has for this model, where flags do not say.
+    pub(crate) fn for_this_model(&self, config: EngineConfig) -> Result<EngineConfig> {
+        let config = config.with_weights_for(&self.checkpoint);
         let disk = match config.offload.disk {
             None => drive_room(&self.checkpoint, &config)?,
             told => told,

@@ -11,7 +11,7 @@ use engine::{EngineConfig, Foresight, StartError, TooSmall, blueprint, size};
 use model::source::Places;
 use policy::cost::{Correction, Linear, Pace, Tables};
 
-use crate::args::{EngineArgs, ProfileArgs};
+use crate::args::{EngineArgs, ProfileArgs, typed};
 use crate::console::{note, show};
 use crate::display::{Progress, Unit, Voice};
 use crate::loaded::{self, Opened};
@@ -25,6 +25,7 @@ pub(crate) fn profile(args: ProfileArgs) -> Result<ExitCode> {
     let json = JsonReport::open(args.json.as_deref())?;
     let config = engine_config(&args.engine, NEEDS)?;
     let opened = loaded::open(args.model.as_deref(), &args.engine, Voice::Normal)?;
+    let config = config.with_weights_for(&opened.checkpoint);
     let before = kept(&opened, &config)?;
     if args.refresh {
         return refreshed(&args, &opened, &config, before, json);
@@ -102,9 +103,10 @@ pub(crate) fn kept_or_taken(opened: &Opened, config: &EngineConfig, args: &Engin
     let profile = match taken(opened, config, args) {
         Err(StartError::TooSmall(TooSmall::Memory { .. })) => {
             note!(
-                "--memory {} has no room for that: costs are measured roughly (`ballast profile MODEL` without --memory \
-                 measures better, once)",
-                size(&config.memory)
+                "--memory {} has no room for that: costs are measured roughly (`ballast profile MODEL --weights {}` without \
+                 --memory measures better, once)",
+                size(&config.memory),
+                typed(args.weights.as_kept(config))
             );
             return rough(opened, config, args)?.with_context(|| {
                 format!(

@@ -247,6 +247,7 @@ fn weights_as(weights: Weights) -> WeightsAs {
     match weights {
         Weights::Auto => WeightsAs::Stored,
         Weights::Bf16 => WeightsAs::Bf16,
+        Weights::Bf12 => WeightsAs::Bf12,
         Weights::F32 => WeightsAs::F32,
         Weights::Int8 => WeightsAs::Int8,
         Weights::Int4 => WeightsAs::Int4,

@@ -211,6 +211,9 @@ impl<D: Driver> Device for GpuDevice<D> {
 
     fn prepare(&self, needs: &Needs) -> Result<(), String> {
         sparse::check(needs)?;
+        if needs.formats.contains(&Format::Bf12) {
+            return Err("weights of 12 bits are not built for CUDA: write --weights bf16".into());
+        }
         self.prepare_modules(&Module::needed(needs, self.driver.prefill())).map_err(|e| e.to_string())
     }
 

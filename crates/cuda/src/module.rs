@@ -338,6 +338,7 @@ fn number(format: Format) -> u8 {
         Format::Narrow(narrow) => narrow as u8,
         Format::Bf16 => 12,
         Format::F32 => 13,
+        Format::Bf12 => unreachable!("no device is prepared for weights of 12 bits"),
     }
 }
 

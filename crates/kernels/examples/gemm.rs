@@ -3,14 +3,15 @@
 //! Best and median times. On one thread they are the thread's processor time, so that neighbours on a
 //! busy machine disturb less.
 //!
-//! `cargo run --release -p kernels --example gemm -- [isa [threads [rows,rows.. [k,n [f32]]]]]`
+//! `cargo run --release -p kernels --example gemm -- [isa [threads [rows,rows.. [k,n [format]]]]]`
 
 use std::time::Instant;
 
 use half::bf16;
 use kernels::calibrate::{ReadRegion, product_rate};
 use kernels::linear::{
-    Activated, Activation, Format, Input, Output, Part, RowOrder, Weight, linear, packed_bytes,
+    Activated, Activation, Format, Input, Output, PANEL_ROWS, Part, RowOrder, Weight, linear, pack_bf12,
+    packed_bytes,
 };
 use kernels::{AlignedBytes, Isa, Mat, MatMut, Team};
 
@@ -52,7 +53,12 @@ fn main() {
         Some(kn) => vec![Shape { what: "asked", k: kn[0], n: kn[1], order: RowOrder::Plain }],
         None => SHAPES.to_vec(),
     };
-    let format = if args.len() > 4 { Format::F32 } else { Format::Bf16 };
+    let format = match args.get(4).map(String::as_str) {
+        None | Some("bf16") => Format::Bf16,
+        Some("bf12") => Format::Bf12,
+        Some("f32") => Format::F32,
+        Some(other) => panic!("{other}: expected bf16, bf12 or f32"),
+    };
     let region = ReadRegion::default();
     println!("{isa}, {} threads, {format:?}", team.size());
     for shape in shapes {
@@ -87,7 +93,10 @@ fn measure(team: &Team, isa: Isa, format: Format, shape: Shape, m: usize) -> (f6
     let bytes = packed_bytes(format, shape.order, shape.n, shape.k);
     let copies = if m > 256 { 1 } else { WALK_BYTES.div_ceil(bytes) };
     let mut packed = AlignedBytes::zeroed(copies * bytes);
-    fill(format, &mut packed);
+    match format {
+        Format::Bf12 => fill_panels(shape.k, &mut packed),
+        _ => fill(format, &mut packed),
+    }
     let x: Vec<f32> = (0..m * shape.k).map(|i| (i % 251) as f32 * 0.01 - 1.25).collect();
     let mut narrow = AlignedBytes::zeroed(2 * x.len());
     let narrow: &mut [bf16] = bytemuck::cast_slice_mut(&mut narrow);
@@ -140,4 +149,12 @@ fn fill(format: Format, packed: &mut [u8]) {
             }
         }
     }
+}
+
+/// One panel of plausible weights, again and again.
+fn fill_panels(k: usize, packed: &mut [u8]) {
+    let weights: Vec<bf16> = (0..PANEL_ROWS * k).map(|i| bf16::from_f32((i % 113) as f32 * 0.01 - 0.5)).collect();
+    let mut panel = vec![0; packed_bytes(Format::Bf12, RowOrder::Plain, PANEL_ROWS, k)];
+    pack_bf12(Mat::new(&weights, PANEL_ROWS, k), RowOrder::Plain, 0..1, &mut panel).expect("few exponents");
+    packed.chunks_exact_mut(panel.len()).for_each(|to| to.copy_from_slice(&panel));
 }

@@ -2,7 +2,7 @@
 
 use half::bf16;
 use kernels::linear::{
-    Activated, Activation, Format, Input, Output, Part, RowOrder, Weight, linear, pack_bf16, pack_f32,
+    Activated, Activation, Format, Input, Output, Part, RowOrder, Weight, linear, pack_bf12, pack_bf16, pack_f32,
     packed_bytes, panel_bytes, panels, reference,
 };
 use kernels::{AlignedBytes, Isa, Mat, MatMut, Order, Team};
@@ -78,6 +78,9 @@ impl Case {
                 pack_f32(Mat::new(&wide, n, k), order, all, &mut weights);
             }
             Format::Bf16 => pack_bf16(Mat::new(&w, n, k), order, all, &mut weights),
+            Format::Bf12 => {
+                pack_bf12(Mat::new(&w, n, k), order, all, &mut weights).expect("weights are alike");
+            }
             Format::Narrow(_) => unreachable!("narrow formats have tests of their own"),
         }
         let bias = with_bias.then(|| (0..n).map(|_| random.next()).collect());

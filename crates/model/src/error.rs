@@ -77,6 +77,14 @@ pub enum Error {
         /// First offending row.
         row: usize,
     },
+    /// Weights that 12 bits cannot hold.
+    #[error("{tensors} cannot be kept in 12 bits a weight ({found}); write --weights bf16")]
+    TooVaried {
+        /// The matrix's tensors.
+        tensors: String,
+        /// Where.
+        found: kernels::linear::TooVaried,
+    },
     /// A packed store that cannot be used.
     #[error("the packed store {} {found}; {remedy}", path.display())]
     Store {

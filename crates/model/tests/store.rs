@@ -208,10 +208,11 @@ fn a_full_drive_is_named_and_the_store_can_be_made_later() {
 
 /// Stores of committed checkpoints: the sum of their panels' checksums. Kernels read panels as they were packed once, maybe by an
 /// earlier program: who changes how numbers lie in them raises the version of stores, and writes down the new sums.
-const PACKED: (u64, [(&str, WeightsAs, u32); 7]) = (
+const PACKED: (u64, [(&str, WeightsAs, u32); 8]) = (
     1,
     [
         ("llama-gqa-tied", WeightsAs::Bf16, 3_642_751_520),
+        ("llama-gqa-tied", WeightsAs::Bf12, 0),
         ("llama-gqa-tied", WeightsAs::Int8, 3_052_990_338),
         ("llama-gqa-tied", WeightsAs::Int4, 20_965_354),
         ("gguf-k/model.gguf", WeightsAs::Stored, 715_932_998),

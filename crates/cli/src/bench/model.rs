@@ -266,9 +266,9 @@ impl Bench {
         let config = lanes.wanted(engine_config(&args.engine, needs)?);
         let (threads, isa) = (config.threads, config.isa.to_string());
         let opened = loaded::open(Some(name), &args.engine, Voice::Normal)?;
-        let weights = typed(args.engine.weights);
         let work = Work::exactly(requests, input, output);
         let planned = opened.plan_for(config, &args.engine, work, Voice::Normal)?.planned;
+        let weights = typed(args.engine.weights.as_kept(planned.config()));
         let max = planned.hold().max_model_len;
         if input + output > max {
             bail!(

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use clap::ValueEnum;
+use engine::EngineConfig;
 use policy::sched::{Delegate, Schedule};
 use spec::{Placement, Tier};
 
@@ -22,7 +23,7 @@ fn attend(delegate: Delegate) -> String {
 }
 
 /// What was given of budgets and formats, and what was chosen.
-pub(super) fn toml(args: &PlanArgs, best: &Scored, job: Job) -> String {
+pub(super) fn toml(args: &PlanArgs, base: &EngineConfig, best: &Scored, job: Job) -> String {
     let (engine, candidate) = (&args.engine, &best.candidate);
     let mut out = String::new();
     let mut line = |name: &str, value: String| {
@@ -32,7 +33,7 @@ pub(super) fn toml(args: &PlanArgs, best: &Scored, job: Job) -> String {
     line("# predicted generated tokens per second", format!("{:.3}", best.run.tokens_per_s()));
     line("# room is left for the process of", quoted(typed(args.planned_for)));
     line("device", quoted(typed(engine.device)));
-    line("weights", quoted(typed(engine.weights)));
+    line("weights", quoted(typed(engine.weights.as_kept(base))));
     line("kv", quoted(typed(engine.kv)));
     let bytes = |bytes: Option<u64>| bytes.map(|bytes| bytes.to_string());
     let tokens = |tokens: Option<usize>| tokens.map(|tokens| tokens.to_string());

@@ -44,7 +44,7 @@ pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
     let mut opened = loaded::open(Some(&args.model), &args.engine, Voice::Normal)?;
     // Whoever runs the plan holds these too, beside what is planned. A folder without them can be benchmarked all the same.
     let _text = opened.text(None).ok();
-    let base = opened.within_drive(base)?;
+    let base = opened.for_this_model(base)?;
     let by = profile::kept_or_taken(&opened, &base, &args.engine)?;
     let tables = by.costs();
     let fixed = Fixed { max_latency_s: args.max_latency, ..Fixed::of(&args.engine) };
@@ -62,7 +62,7 @@ pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
     json.write(&told)?;
     if let Some(file) = &mut config_file {
         file.begin()?;
-        file.write(emit::toml(&args, best, job).as_bytes())?;
+        file.write(emit::toml(&args, &planner.base, best, job).as_bytes())?;
         note!("flags of this plan: {}", args.emit_config.as_deref().unwrap_or(".".as_ref()).display());
     }
     if let Some(mut file) = curve_file {

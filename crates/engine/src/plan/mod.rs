@@ -20,3 +20,4 @@ pub(crate) mod planned;
 pub(crate) mod room;
 pub(crate) mod start_error;
 pub(crate) mod too_small;
+pub(crate) mod weights;

@@ -9,6 +9,7 @@
 mod activation;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod amx;
+mod bf12;
 mod epilogue;
 pub mod pack;
 #[cfg(target_arch = "x86_64")]
@@ -25,6 +26,7 @@ mod vector;
 use half::bf16;
 
 pub use activation::activate;
+pub use bf12::{TooVaried, pack_bf12};
 pub use pack::{PANEL_ROWS, pack_bf16, pack_f32, packed_bytes, panel_bytes, panel_rows, panels, unpack_row};
 pub use types::{Activated, Activation, Activations, Format, Input, Output, Part, RowOrder, Weight};
 #[cfg(target_arch = "x86_64")]
@@ -102,6 +104,13 @@ pub(crate) fn run(
         #[cfg(target_arch = "x86_64")]
         (Format::Bf16, Input::Bf16(x)) if isa == Isa::Avx512Bf16 => pairs::run(team, x, w, &epilogue),
         (Format::Bf16, Input::Bf16(x)) => run_tiles(team, (isa, order), x, w, &Bf16Panels, &epilogue),
+        #[cfg(target_arch = "x86_64")]
+        (Format::Bf12, Input::Bf16(x)) if isa == Isa::Avx512Bf16 => {
+            pairs::run_panels::<bf12::Unfolded>(team, x, w, &epilogue);
+        }
+        (Format::Bf12, Input::Bf16(x)) => {
+            run_tiles(team, (isa, order), x, w, &bf12::Bf12Panels(isa), &epilogue);
+        }
         (Format::Narrow(narrow), Input::Bf16(x)) => match w.activations() {
             Activations::Exact => run_narrow(team, (isa, order), narrow, x, w, &epilogue),
             Activations::Int8 => {

@@ -11,6 +11,7 @@ use std::ops::Range;
 use half::bf16;
 use half::slice::HalfFloatSliceExt;
 
+use super::bf12;
 use super::quant::unpack_panel_row;
 use super::types::{Format, RowOrder, Weight};
 use crate::mat::Mat;
@@ -35,6 +36,7 @@ pub fn panel_bytes(format: Format, k: usize) -> usize {
     match format {
         Format::F32 => k * PANEL_ROWS * size_of::<f32>(),
         Format::Bf16 => k.div_ceil(GROUP) * 2 * TILE_BYTES,
+        Format::Bf12 => bf12::panel_bytes(k),
         Format::Narrow(narrow) => narrow.panel_bytes(k),
     }
 }
@@ -122,6 +124,7 @@ pub fn unpack_row(w: &Weight<'_>, row: usize, out: &mut [f32]) {
     match w.format() {
         Format::F32 => unpack_row_f32(bytes, place, out),
         Format::Bf16 => unpack_row_bf16(bytes, place, out),
+        Format::Bf12 => bf12::unpack_row(bytes, place, out),
         Format::Narrow(narrow) => unpack_panel_row(narrow, bytes, place, out),
     }
 }
@@ -159,6 +162,7 @@ fn unpack_row_bf16(panel: &[u8], place: usize, out: &mut [f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::linear::pack_bf12;
     use crate::linear::types::Part;
 
     fn matrix(n: usize, k: usize) -> Vec<bf16> {
@@ -170,10 +174,13 @@ mod tests {
         for (order, n, k) in [(RowOrder::Plain, 70, 45), (RowOrder::Gated, 42, 64), (RowOrder::Plain, 1, 1)] {
             let data = matrix(n, k);
             let wide: Vec<f32> = data.iter().map(|v| v.to_f32()).collect();
-            for format in [Format::Bf16, Format::F32] {
+            for format in [Format::Bf16, Format::Bf12, Format::F32] {
                 let mut bytes = vec![7; packed_bytes(format, order, n, k)];
                 match format {
                     Format::Bf16 => pack_bf16(Mat::new(&data, n, k), order, 0..panels(order, n), &mut bytes),
+                    Format::Bf12 => {
+                        pack_bf12(Mat::new(&data, n, k), order, 0..panels(order, n), &mut bytes).expect("alike");
+                    }
                     Format::F32 => pack_f32(Mat::new(&wide, n, k), order, 0..panels(order, n), &mut bytes),
                     Format::Narrow(_) => unreachable!("narrow formats have tests of their own"),
                 }

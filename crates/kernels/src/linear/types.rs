@@ -14,6 +14,8 @@ pub enum Format {
     F32,
     /// bf16 in tiles of 16 outputs by 32 k, pairs of k beside each other (VNNI).
     Bf16,
+    /// The same values in 12 bits each, bit for bit, unfolded to bf16 tiles just before use.
+    Bf12,
     /// Fewer than 16 bits a weight, expanded to bf16 tiles just before use.
     Narrow(Narrow),
 }

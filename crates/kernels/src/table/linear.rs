@@ -6,7 +6,9 @@ use crate::Mat;
 use crate::arena::Full;
 use crate::device::{Device, Dtype, Matrix, Rows, Sink};
 use crate::linear::quant::{Narrow, pack_blocks, pack_floats};
-use crate::linear::{Activation, Activations, Format, RowOrder, pack_bf16, pack_f32, packed_bytes, panels};
+use crate::linear::{
+    Activation, Activations, Format, RowOrder, pack_bf12, pack_bf16, pack_f32, packed_bytes, panels,
+};
 
 /// Where a case's result goes.
 #[derive(Clone, Copy, Debug)]
@@ -152,9 +154,13 @@ impl Linear {
         let values: Vec<f32> = (0..n * k).map(|i| noise(7, i) * scale).collect();
         device.fill(&buf, &mut |out| match self.format {
             Format::F32 => pack_f32(Mat::new(&values, n, k), order, 0..panels(order, n), out),
-            Format::Bf16 => {
+            Format::Bf16 | Format::Bf12 => {
                 let values: Vec<_> = values.iter().map(|v| half::bf16::from_f32(*v)).collect();
-                pack_bf16(Mat::new(&values, n, k), order, 0..panels(order, n), out);
+                let (values, panels) = (Mat::new(&values, n, k), 0..panels(order, n));
+                match self.format {
+                    Format::Bf16 => pack_bf16(values, order, panels, out),
+                    _ => pack_bf12(values, order, panels, out).expect("noise is of few exponents"),
+                }
             }
             Format::Narrow(narrow @ (Narrow::Int8 | Narrow::Int4)) => {
                 pack_floats(narrow, Mat::new(&values, n, k), order, 0..panels(order, n), out);

@@ -20,6 +20,8 @@ pub enum WeightsAs {
     F32,
     /// 16 bits.
     Bf16,
+    /// The same numbers, each in 12 bits.
+    Bf12,
     /// 8 bits in groups of 64.
     Int8,
     /// 4 bits in groups of 64; embeddings and head 8.
@@ -260,6 +262,7 @@ impl Planner<'_> {
         match self.weights {
             WeightsAs::F32 => Format::F32,
             WeightsAs::Bf16 | WeightsAs::Rounded(_) => Format::Bf16,
+            WeightsAs::Bf12 => Format::Bf12,
             WeightsAs::Int8 => Format::Narrow(Narrow::Int8),
             WeightsAs::Int4 => Format::Narrow(Narrow::Int4),
             WeightsAs::Stored => {

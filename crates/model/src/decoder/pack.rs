@@ -6,7 +6,9 @@ use std::sync::Mutex;
 
 use half::{bf16, f16};
 use kernels::linear::quant::{dequantize_row, pack_blocks, pack_floats, round_to_grid};
-use kernels::linear::{Format, PANEL_ROWS, RowOrder, pack_bf16, pack_f32, panel_bytes};
+use kernels::linear::{
+    Format, PANEL_ROWS, RowOrder, TooVaried, pack_bf12, pack_bf16, pack_f32, panel_bytes,
+};
 use kernels::{Mat, Team};
 use spec::ModelSpec;
 
@@ -95,8 +97,11 @@ impl<'a> Packer<'a> {
                 }
             }
         }
-        rows.pack(plan, 0..range.len(), out);
-        Ok(())
+        let packed = rows.pack(plan, 0..range.len(), out);
+        packed.map_err(|found| Error::TooVaried {
+            tensors: plan.tensors.iter().map(|tensor| format!("{tensor:?}")).collect::<Vec<_>>().join(", "),
+            found: TooVaried { panel: range.start + found.panel, ..found },
+        })
     }
 
     /// Some rows of `k` values, rounded in groups of 64 rows of one column. The groups are those of the whole tensor,
@@ -172,7 +177,7 @@ impl Rows {
         &mut bytemuck::cast_slice_mut(&mut self.memory)[range]
     }
 
-    fn pack(&self, plan: &MatrixPlan, panels: Range<usize>, out: &mut [u8]) {
+    fn pack(&self, plan: &MatrixPlan, panels: Range<usize>, out: &mut [u8]) -> Result<(), TooVaried> {
         let (n, k, order) = (self.rows, plan.k, plan.order);
         match plan.format {
             Format::F32 => pack_f32(Mat::new(&self.floats(), n, k), order, panels, out),
@@ -193,7 +198,9 @@ impl Rows {
                 pack_floats(narrow, Mat::new(&self.halves(), n, k), order, panels, out);
             }
             Format::Narrow(narrow) => pack_floats(narrow, Mat::new(&self.floats(), n, k), order, panels, out),
+            Format::Bf12 => return pack_bf12(Mat::new(&self.halves(), n, k), order, panels, out),
         }
+        Ok(())
     }
 
     fn bytes(&self) -> &[u8] {

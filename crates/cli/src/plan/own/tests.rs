@@ -98,7 +98,7 @@ fn emitted(
     let planner = planner(opened, (base, fixed), work.job, tables);
     let found = planner.search(rescored()).unwrap().unwrap_or_else(|| panic!("{job:?}: nothing fits"));
     let file = folder.join("plan.toml");
-    std::fs::write(&file, toml(&planning, &found.scored[0], work.job)).unwrap();
+    std::fs::write(&file, toml(&planning, &planner.base, &found.scored[0], work.job)).unwrap();
     bench(model, &flags(&format!("--config {}", file.display())))
 }
 

@@ -33,7 +33,7 @@ use super::types::Weight;
 use crate::mat::{Mat, MatMut, SharedRows};
 use crate::scratch::with_scratch;
 use crate::team::{Team, Worker};
-pub(crate) use panels::{Panels, with_rows};
+pub(crate) use panels::{Panels, Tiles, with_rows};
 use plan::{Packing, Plan};
 pub(crate) use product::{Fetch, Start, add_pairs, multiply_registers};
 use product::{PANELS, ROWS, multiply};
@@ -289,14 +289,14 @@ impl<P: Panels> Job<'_, P> {
             let w = unsafe { P::chunk(stored, groups.clone(), hands.chunk) }.as_ptr();
             let start = if chunk == 0 { Start::Zero } else { Start::Sums };
             // The next chunk; behind the last one the next panel, whoever takes it.
-            let mut next = stored.as_ptr().wrapping_add(groups.end * PAIR_BYTES);
-            let end = next.wrapping_add(groups.len() * PAIR_BYTES);
+            let at = |group: usize| stored.as_ptr().wrapping_add(P::stored_at(group));
+            let (mut next, end) = (at(groups.end), at(groups.end + groups.len()));
             for band in bands.clone() {
                 let rows = plan.rows_of(band);
                 let at = rows.start - first;
                 let sums = &mut hands.sums[at..][..rows.len()];
                 let x = x[(at * plan.groups + groups.start * rows.len()) * P::ROW_BYTES..].as_ptr();
-                let more = P::AS_STORED && next < end;
+                let more = next < end;
                 let fetch = if more { Fetch { at: [next], step: 64 } } else { Fetch { at: [x], step: 0 } };
                 next = next.wrapping_add(groups.len() * BYTES_IN_A_BAND);
                 if chunk + 1 == plan.chunks {

@@ -21,6 +21,9 @@ pub(crate) trait Panels {
     /// Bytes of a group of a panel as it is multiplied.
     const GROUP_BYTES: usize;
 
+    /// Where a group of a stored panel begins, so that it can be fetched ahead; always the same if it shall not be.
+    fn stored_at(group: usize) -> usize;
+
     /// Packs rows of x, for each of `groups` groups one after the other.
     ///
     /// `out`: [`ROW_BYTES`](Panels::ROW_BYTES) for each row of each group.
@@ -71,13 +74,18 @@ macro_rules! with_rows {
 pub(crate) use with_rows;
 
 /// Panels of bf16.
-pub(super) struct Tiles;
+pub(crate) struct Tiles;
 
 impl Panels for Tiles {
     const AS_STORED: bool = true;
     const BAND_ROWS: usize = ROWS;
     const ROW_BYTES: usize = ROW_BYTES;
     const GROUP_BYTES: usize = PAIR_BYTES;
+
+    #[inline(always)]
+    fn stored_at(group: usize) -> usize {
+        group * PAIR_BYTES
+    }
 
     fn pack(x: Mat<'_, bf16>, rows: Range<usize>, groups: usize, out: &mut [u8]) {
         copy_tiles(x, rows.start, rows.len(), 0..groups, bytemuck::cast_slice_mut(out));

@@ -1,0 +1,81 @@
+//! What is packed comes back bit for bit, by every family, or is refused.
+
+use super::*;
+use crate::linear::{packed_bytes, panels};
+
+/// Weights like those of a trained matrix, every sixteenth hundred a rare one.
+fn weights(n: usize, k: usize) -> Vec<bf16> {
+    let mut state = 7u64;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1 << 24) as f32 - 0.5
+    };
+    let weight = |i: usize, sum: f32| match i % 1600 {
+        7 => bf16::from_bits(0x0003),
+        8 => bf16::NEG_INFINITY,
+        9 => bf16::from_f32(-3e30),
+        10 => bf16::from_f32(1e-25),
+        11 => bf16::NEG_ZERO,
+        _ => bf16::from_f32(sum * 0.02),
+    };
+    (0..n * k).map(|i| weight(i, next() + next() + next() + next())).collect()
+}
+
+fn families() -> impl Iterator<Item = Isa> {
+    Isa::ALL.into_iter().filter(|isa| isa.available())
+}
+
+#[test]
+fn tiles_come_back_bit_for_bit_however_they_are_cut() {
+    for (order, n, k) in [(RowOrder::Plain, 70, 450), (RowOrder::Gated, 64, 1024), (RowOrder::Plain, 1, 1)] {
+        let data = weights(n, k);
+        let matrix = Mat::new(&data, n, k);
+        let all = 0..panels(order, n);
+        let mut tiles = vec![0; packed_bytes(Format::Bf16, order, n, k)];
+        pack_bf16(matrix, order, all.clone(), &mut tiles);
+        let mut packed = vec![7; packed_bytes(Format::Bf12, order, n, k)];
+        pack_bf12(matrix, order, all, &mut packed).expect("few are rare");
+        let groups = k.div_ceil(GROUP);
+        for (stored, tiles) in
+            packed.chunks_exact(panel_bytes(k)).zip(tiles.chunks_exact(groups * PAIR_BYTES))
+        {
+            for (isa, step) in families().flat_map(|isa| [1, 3, groups].map(|step| (isa, step))) {
+                for first in (0..groups).step_by(step) {
+                    let groups = first..(first + step).min(groups);
+                    let mut scratch = crate::AlignedBytes::zeroed(groups.len() * PAIR_BYTES);
+                    let got = Bf12Panels(isa).tiles(stored, groups.clone(), &mut scratch);
+                    assert!(got == &tiles[groups.start * PAIR_BYTES..groups.end * PAIR_BYTES], "{isa} {groups:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_panel_takes_as_many_exceptions_as_it_has_room_for() {
+    let (n, k) = (32, 64);
+    let room = (panel_bytes(k) - HEAD_BYTES - 2 * GROUP_BYTES) / 4;
+    // Sixteen exponents that are frequent, then so many weights of others.
+    let matrix = |rare: usize| -> Vec<bf16> {
+        let exponent = |i: usize| if i < rare { 60 + i % 40 } else { 110 + i % 16 };
+        (0..n * k).map(|i| bf16::from_bits((exponent(i) << 7 | i % 128) as u16)).collect()
+    };
+    let pack = |rare: usize| {
+        let data = matrix(rare);
+        let mut out = vec![0; panel_bytes(k)];
+        pack_bf12(Mat::new(&data, n, k), RowOrder::Plain, 0..1, &mut out)
+    };
+    assert_eq!(pack(room), Ok(()));
+    assert_eq!(pack(room + 1), Err(TooVaried { panel: 0, exceptions: room + 1, room }));
+    let text = pack(2 * room).unwrap_err().to_string();
+    assert_eq!(text, "panel 0 has 32 weights of rare exponents, and room for 16");
+}
+
+#[test]
+fn a_quarter_is_saved() {
+    for k in [576, 4096, 14_336] {
+        let share = panel_bytes(k) as f64 / super::super::panel_bytes(Format::Bf16, k) as f64;
+        assert!((0.75..0.765).contains(&share), "{k}: {share}");
+        assert_eq!(panel_bytes(k) % 64, 0);
+    }
+}
