@@ -18,8 +18,9 @@ use policy::sched::Schedule;
 use spec::ModelSpec;
 
 /// One of each sort, in formats of their own.
-const MODELS: [(&str, WeightsAs); 4] = [
+const MODELS: [(&str, WeightsAs); 5] = [
     ("llama-gqa-tied", WeightsAs::Bf16),
+    ("qwen2", WeightsAs::Bf12),
     ("qwen3", WeightsAs::Int4),
     ("opt-350m", WeightsAs::Int8),
     ("mistral", WeightsAs::F32),

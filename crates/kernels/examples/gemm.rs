@@ -153,7 +153,8 @@ fn fill(format: Format, packed: &mut [u8]) {
 
 /// One panel of plausible weights, again and again.
 fn fill_panels(k: usize, packed: &mut [u8]) {
-    let weights: Vec<bf16> = (0..PANEL_ROWS * k).map(|i| bf16::from_f32((i % 113) as f32 * 0.01 - 0.5)).collect();
+    let weights: Vec<bf16> =
+        (0..PANEL_ROWS * k).map(|i| bf16::from_f32((i % 113) as f32 * 0.01 - 0.5)).collect();
     let mut panel = vec![0; packed_bytes(Format::Bf12, RowOrder::Plain, PANEL_ROWS, k)];
     pack_bf12(Mat::new(&weights, PANEL_ROWS, k), RowOrder::Plain, 0..1, &mut panel).expect("few exponents");
     packed.chunks_exact_mut(panel.len()).for_each(|to| to.copy_from_slice(&panel));

@@ -2,8 +2,8 @@
 
 use half::bf16;
 use kernels::linear::{
-    Activated, Activation, Format, Input, Output, Part, RowOrder, Weight, linear, pack_bf12, pack_bf16, pack_f32,
-    packed_bytes, panel_bytes, panels, reference,
+    Activated, Activation, Format, Input, Output, Part, RowOrder, Weight, linear, pack_bf12, pack_bf16,
+    pack_f32, packed_bytes, panel_bytes, panels, reference,
 };
 use kernels::{AlignedBytes, Isa, Mat, MatMut, Order, Team};
 
@@ -79,6 +79,15 @@ impl Case {
             }
             Format::Bf16 => pack_bf16(Mat::new(&w, n, k), order, all, &mut weights),
             Format::Bf12 => {
+                // Sixteen exponents, and some weights of others.
+                let alike = |(i, v): (usize, &bf16)| {
+                    if i % 700 == 3 {
+                        *v
+                    } else {
+                        bf16::from_f32(v.to_f32().clamp(-1.9, 1.9) + 2.0 * v.to_f32().signum())
+                    }
+                };
+                let w: Vec<bf16> = w.iter().enumerate().map(alike).collect();
                 pack_bf12(Mat::new(&w, n, k), order, all, &mut weights).expect("weights are alike");
             }
             Format::Narrow(_) => unreachable!("narrow formats have tests of their own"),
@@ -184,7 +193,7 @@ fn every_family_gives_the_reference_bits() {
     let team = Team::new(2);
     for (i, shape) in shapes.into_iter().enumerate() {
         for (j, kind) in KINDS.into_iter().enumerate() {
-            for format in [Format::Bf16, Format::F32] {
+            for format in [Format::Bf16, Format::Bf12, Format::F32] {
                 check(&team, &Case::new(format, shape, kind, (i + j) % 2 == 0));
             }
         }
@@ -197,6 +206,10 @@ fn blocks_of_rows_and_panels_and_chunks_of_k() {
         Case::new(Format::Bf16, (530, 450, 416), Kind::AddF32, true),
         Case::new(Format::Bf16, (800, 40, 70), Kind::GatedBf16(Activation::Silu), false),
         Case::new(Format::F32, (300, 70, 130), Kind::StoreF32, true),
+        Case::new(Format::Bf12, (530, 450, 416), Kind::AddF32, true),
+        Case::new(Format::Bf12, (420, 64, 8_000), Kind::StoreF32, true),
+        Case::new(Format::Bf12, (2, 1_060, 300), Kind::AddF32, true),
+        Case::new(Format::Bf12, (12, 520, 96), Kind::GatedBf16(Activation::Silu), true),
         // Several blocks that all share, and several of each worker's own.
         Case::new(Format::Bf16, (100, 96, 10_000), Kind::StoreBf16, false),
         Case::new(Format::Bf16, (420, 64, 8_000), Kind::StoreF32, true),
@@ -219,7 +232,7 @@ fn blocks_of_rows_and_panels_and_chunks_of_k() {
 fn a_row_is_the_same_alone_and_beside_nan() {
     let team = Team::new(2);
     for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
-        for format in [Format::Bf16, Format::F32] {
+        for format in [Format::Bf16, Format::Bf12, Format::F32] {
             for m in [3, 16, 37, 290] {
                 let case = Case::new(format, (m, 50, 420), Kind::StoreF32, true);
                 let together = case.run(&team, isa, &case.x);

@@ -29,7 +29,7 @@ fn split(device: u32, host: u32) -> Split {
 #[test]
 fn each_tier_has_its_share_within_a_panel() {
     let spec = ModelSpec { layers: 11, ..checkpoint().spec().clone() };
-    for weights in [WeightsAs::Bf16, WeightsAs::Int8, WeightsAs::Int4, WeightsAs::F32] {
+    for weights in [WeightsAs::Bf16, WeightsAs::Bf12, WeightsAs::Int8, WeightsAs::Int4, WeightsAs::F32] {
         let blueprint = Blueprint::new(&spec, weights, |_| model::Stored::Bf16);
         let layout = Layout::of(&blueprint);
         let of_layers: Vec<usize> = {

@@ -97,6 +97,19 @@ fn bf16_logits_and_tokens_are_those_of_transformers() {
 }
 
 #[test]
+fn twelve_bits_give_the_bits_of_sixteen() {
+    for (name, path, golden) in goldens() {
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+            let [wide, packed] = [WeightsAs::Bf16, WeightsAs::Bf12].map(|weights| {
+                let runner = Runner::load(&path, weights, isa);
+                runner.logits(&golden.prompt, 0, golden.prompt.len())
+            });
+            assert_eq!(wide, packed, "{name} on {isa}");
+        }
+    }
+}
+
+#[test]
 fn packed_weights_give_what_the_file_says() {
     check(WeightsAs::Stored, 0.02, |golden| &golden.bf16);
 }

@@ -212,7 +212,7 @@ const PACKED: (u64, [(&str, WeightsAs, u32); 8]) = (
     1,
     [
         ("llama-gqa-tied", WeightsAs::Bf16, 3_642_751_520),
-        ("llama-gqa-tied", WeightsAs::Bf12, 0),
+        ("llama-gqa-tied", WeightsAs::Bf12, 3_822_027_366),
         ("llama-gqa-tied", WeightsAs::Int8, 3_052_990_338),
         ("llama-gqa-tied", WeightsAs::Int4, 20_965_354),
         ("gguf-k/model.gguf", WeightsAs::Stored, 715_932_998),

@@ -172,6 +172,7 @@ impl<'a> Planned<'a> {
     pub fn formats(&self) -> String {
         let name = |format: &Format| match format {
             Format::Narrow(narrow) => format!("{narrow:?}").to_lowercase(),
+            Format::Bf12 => "bf16 in 12 bits".into(),
             wide => format!("{wide:?}").to_lowercase(),
         };
         let names: Vec<String> = self.blueprint.formats().iter().map(|(format, _)| name(format)).collect();

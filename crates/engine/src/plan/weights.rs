@@ -1,23 +1,40 @@
 //! What weights are kept as, where nobody says.
 
+use kernels::Isa;
 use kernels::linear::Format;
 use model::Checkpoint;
 use model::decoder::WeightsAs;
 
 use crate::config::{DeviceChoice, EngineConfig};
+use crate::memory;
 use crate::plan::planned::{Planned, blueprint};
 
 impl EngineConfig {
-    /// The same with weights in 12 bits each, if they are bf16 as they are stored and there is no room for all of them: the
-    /// numbers are the same, and a quarter less is read for every pass. Where there is room they are multiplied as they are.
+    /// The same with weights in 12 bits each, where they are bf16 as they are stored, nobody said otherwise, and it helps: the
+    /// numbers are the same, and a quarter less is read. So it is where there is no room for all of them, and where one
+    /// sequence at a time waits for memory; larger batches wait for products, which are a little faster as they are.
     #[must_use]
     pub fn with_weights_for(self, checkpoint: &Checkpoint) -> EngineConfig {
-        let is_bf16 = || blueprint(checkpoint, &self).formats().iter().all(|(format, _)| *format == Format::Bf16);
-        let may = self.weights == WeightsAs::Stored && self.device != DeviceChoice::Cuda && is_bf16();
+        let is_bf16 = |(format, _): &(Format, usize)| *format == Format::Bf16;
+        let may = self.weights == WeightsAs::Stored
+            && self.device != DeviceChoice::Cuda
+            && blueprint(checkpoint, &self).formats().iter().all(is_bf16);
         let fits = || {
-            let resident_bytes = crate::memory::resident_bytes();
-            Planned::beside(checkpoint, self.clone(), resident_bytes).is_ok_and(|planned| planned.fits())
+            let planned = Planned::beside(checkpoint, self.clone(), memory::resident_bytes());
+            planned.is_ok_and(|planned| planned.fits())
         };
-        if may && !fits() { EngineConfig { weights: WeightsAs::Bf12, ..self } } else { self }
+        if may && (self.waits_for_memory() || !fits()) {
+            return EngineConfig { weights: WeightsAs::Bf12, ..self };
+        }
+        self
+    }
+
+    /// Whether reading weights takes longer than unfolding them: on tiles nobody has measured it.
+    fn waits_for_memory(&self) -> bool {
+        let vectors = match self.isa {
+            Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 => true,
+            Isa::Scalar | Isa::Amx => false,
+        };
+        vectors && self.max_num_seqs == 1
     }
 }

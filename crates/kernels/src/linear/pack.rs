@@ -179,7 +179,8 @@ mod tests {
                 match format {
                     Format::Bf16 => pack_bf16(Mat::new(&data, n, k), order, 0..panels(order, n), &mut bytes),
                     Format::Bf12 => {
-                        pack_bf12(Mat::new(&data, n, k), order, 0..panels(order, n), &mut bytes).expect("alike");
+                        pack_bf12(Mat::new(&data, n, k), order, 0..panels(order, n), &mut bytes)
+                            .expect("alike");
                     }
                     Format::F32 => pack_f32(Mat::new(&wide, n, k), order, 0..panels(order, n), &mut bytes),
                     Format::Narrow(_) => unreachable!("narrow formats have tests of their own"),

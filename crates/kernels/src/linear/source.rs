@@ -17,6 +17,13 @@ pub(crate) trait PanelSource: Sync {
     /// several panels open.
     const STORED_AS_TILES: bool;
 
+    /// Where what is stored of the groups behind these lies, as many again: what to fetch meanwhile. Nothing, unless the
+    /// format can say.
+    #[inline(always)]
+    fn behind(&self, _panel: &[u8], _groups: &Range<usize>) -> Range<*const u8> {
+        std::ptr::null()..std::ptr::null()
+    }
+
     /// The tiles of `groups` (32 k each) of the panel stored in `panel`: [`PAIR_BYTES`] for each group
     /// in turn, laid out as [`pack_bf16`](super::pack_bf16) does, values the same for any way to cut
     /// the groups. `scratch` is at least that long, aligned to 64 bytes; what it held is lost.
@@ -28,6 +35,12 @@ pub(crate) struct Bf16Panels;
 
 impl PanelSource for Bf16Panels {
     const STORED_AS_TILES: bool = true;
+
+    #[inline(always)]
+    fn behind(&self, panel: &[u8], groups: &Range<usize>) -> Range<*const u8> {
+        let at = |group: usize| panel.as_ptr().wrapping_add(group * PAIR_BYTES);
+        at(groups.end)..at(groups.end + groups.len())
+    }
 
     #[inline(always)]
     fn tiles<'s>(&self, panel: &'s [u8], groups: Range<usize>, _scratch: &'s mut [u8]) -> &'s [u8] {

@@ -37,6 +37,10 @@ pub(super) fn conformance() -> Vec<Case> {
         }
         cases.push(Linear::exact(Format::F32, (m, n, k), To::Store(Dtype::F32)).biased(true).case());
     }
+    for m in [1, 3, 13, 40, 300] {
+        cases.push(Linear::exact(Format::Bf12, (m, 70, 203), To::Add).case());
+        cases.push(Linear::exact(Format::Bf12, (m, 64, 320), To::Gated).biased(true).case());
+    }
     // So many rows that a device may have others compute them.
     for (m, n, k) in [(520, 100, 64), (521, 96, 96), (521, 70, 72), (512, 64, 45)] {
         for to in [To::Store(Dtype::F32), To::Store(Dtype::Bf16), To::Add, To::Act, To::Gated] {
@@ -79,7 +83,7 @@ fn rounded() -> Vec<Case> {
 pub(super) fn timed() -> Vec<Case> {
     let shapes = [("qkv", 960, 576), ("up", 3072, 576), ("down", 576, 1536), ("head", 49152, 576)];
     let large = [("qkv", 2560, 2048), ("up", 11264, 2048), ("down", 2048, 5632)];
-    let formats = [Format::Bf16, Format::Narrow(Narrow::Int8), Format::Narrow(Narrow::Int4)];
+    let formats = [Format::Bf16, Format::Bf12, Format::Narrow(Narrow::Int8), Format::Narrow(Narrow::Int4)];
     let mut cases = Vec::new();
     for format in formats {
         for m in [1, 8, 32, 128, 512, 2048] {
@@ -128,6 +132,8 @@ impl Linear {
     fn case(self) -> Case {
         let Linear { format, m, n, k, to, activations, .. } = self;
         let (by, reach) = match activations {
+            // No other device unfolds them.
+            Activations::Exact if format == Format::Bf12 => ("", Reach::Cpu),
             Activations::Exact => ("", Reach::Everywhere),
             Activations::Int8 => ("/x8", Reach::Cpu),
             Activations::Int16 => ("/x16", Reach::Cpu),

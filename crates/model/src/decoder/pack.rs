@@ -6,9 +6,7 @@ use std::sync::Mutex;
 
 use half::{bf16, f16};
 use kernels::linear::quant::{dequantize_row, pack_blocks, pack_floats, round_to_grid};
-use kernels::linear::{
-    Format, PANEL_ROWS, RowOrder, TooVaried, pack_bf12, pack_bf16, pack_f32, panel_bytes,
-};
+use kernels::linear::{Format, PANEL_ROWS, RowOrder, TooVaried, pack_bf12, pack_bf16, pack_f32, panel_bytes};
 use kernels::{Mat, Team};
 use spec::ModelSpec;
 

@@ -1,17 +1,19 @@
 //! bf16 weights in 12 bits each, bit for bit: what a drive and a memory have to carry is a quarter less.
 //!
-//! Weights of a trained matrix are of few magnitudes: sixteen exponents cover all but some in ten thousand. So a panel keeps a
-//! table of its sixteen most frequent exponents. A weight is its sign and 7 bits of fraction, as they are, and the number of
-//! its exponent in that table; those of other exponents are listed one by one. (Huffman codes of the exponents come to 11
-//! bits, as DFloat11 has them: Zhang et al. 2025, section 2; they are read bit after bit, these 64 weights at a time.)
+//! Weights of a row are of few magnitudes. So a panel keeps a base for each of its rows, somewhat above its most frequent
+//! exponent, and a table of the sixteen most frequent distances of exponents from those bases. They cover all weights but some
+//! in ten thousand. A weight is its sign and 7 bits of fraction, as they are, and the number of its distance in that table;
+//! weights of other exponents are listed one by one. (Huffman codes of the exponents come to 11 bits, as DFloat11 has them
+//! (Zhang et al. 2025), and are read one after the other; these are read 64 at a time.)
 //!
 //! ```text
-//! panel = table [16] u8 · number of exceptions u32 · zeros up to 64 bytes
+//! panel = distances [16] u8 · number of exceptions u32 · zeros [12] · bases [32] u8
 //!       · groups, one for each 32 k
 //!       · exceptions u32, in order: group << 18 | place << 8 | exponent, room for 4 in each group
-//! group = sign and fraction [1024] u8 · numbers of exponents [512] u8
+//! group = sign and fraction [1024] u8 · numbers of distances [512] u8
 //! ```
 //!
+//! An exponent is its base less its distance, zero at the least: that of numbers that are zero has the distance 255.
 //! The 1024 weights of a group are in the order in which the two tiles of a bf16 panel hold them, and a place counts in that
 //! order. Of 64 of them (two lines of a tile) byte `i` of the numbers has that of weight `i` in its low half, and that of
 //! weight `32 + i` in its high one.
@@ -38,10 +40,16 @@ pub(super) use x86::Unfolded;
 const WEIGHTS: usize = PANEL_ROWS * GROUP;
 /// Bytes before the first group.
 const HEAD_BYTES: usize = 64;
-/// Exponents of a table.
+/// Distances of a table.
 const TABLE: usize = 16;
-/// Weights whose exponent numbers share 32 bytes: two lines.
-const TWO_LINES: usize = 64;
+/// Where a panel's bases begin.
+const BASES_AT: usize = HEAD_BYTES - PANEL_ROWS;
+/// Weights of a line of a tile: two of each of its 16 rows.
+const LINE: usize = 32;
+/// Lines of a tile.
+const LINES: usize = 16;
+/// Weights whose numbers share bytes.
+const TWO_LINES: usize = 2 * LINE;
 /// Bytes of a group: signs and fractions, then numbers.
 const GROUP_BYTES: usize = WEIGHTS + WEIGHTS / 2;
 /// Exceptions that a panel has room for, for each of its groups: one weight in 256.
@@ -57,7 +65,12 @@ pub(super) fn panel_bytes(k: usize) -> usize {
     HEAD_BYTES + groups * GROUP_BYTES + (groups * EXCEPTIONS * size_of::<u32>()).next_multiple_of(64)
 }
 
-/// Weights that 12 bits cannot hold: more of a panel than it has room for are of exponents beside its sixteen.
+/// Where a group of a panel begins.
+fn group_at(group: usize) -> usize {
+    HEAD_BYTES + group * GROUP_BYTES
+}
+
+/// Weights that 12 bits cannot hold: more of a panel than it has room for are of rare exponents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooVaried {
     /// The panel.
@@ -100,60 +113,134 @@ pub fn pack_bf12(
 
 /// One panel from its tiles; else how many exceptions it has, and has room for.
 fn fold(tiles: &[u8], out: &mut [u8]) -> Result<(), [usize; 2]> {
-    let (table, numbers) = exponents(tiles);
     let groups = tiles.len() / PAIR_BYTES;
-    let room = if groups > GROUPS_MAX { 0 } else { (out.len() - HEAD_BYTES - groups * GROUP_BYTES) / 4 };
+    let code = Code::of(tiles);
     let (head, rest) = out.split_at_mut(HEAD_BYTES);
     let (body, list) = rest.split_at_mut(groups * GROUP_BYTES);
+    // Of more groups than an exception can name none has any.
+    let room = if groups > GROUPS_MAX { 0 } else { list.len() / 4 };
     let mut exceptions = 0;
     for (group, (tiles, out)) in
         tiles.chunks_exact(PAIR_BYTES).zip(body.chunks_exact_mut(GROUP_BYTES)).enumerate()
     {
         let (fractions, codes) = out.split_at_mut(WEIGHTS);
-        for (place, (weight, out)) in tiles.as_chunks::<2>().0.iter().zip(fractions).enumerate() {
-            let bits = u16::from_le_bytes(*weight);
-            *out = sign_and_fraction(bits);
-            if numbers[usize::from(exponent(bits))].is_none() {
-                if let Some(entry) = list.get_mut(4 * exceptions..4 * exceptions + 4) {
-                    entry.copy_from_slice(&entry_of(group, place, exponent(bits)).to_le_bytes());
+        let weights = tiles.as_chunks::<2>().0;
+        for (out, weight) in fractions.iter_mut().zip(weights) {
+            *out = sign_and_fraction(u16::from_le_bytes(*weight));
+        }
+        if code.fold(weights, codes) == Rare::None {
+            continue;
+        }
+        for (place, weight) in weights.iter().enumerate() {
+            let exponent = exponent(u16::from_le_bytes(*weight));
+            if code.number(row_of(place), exponent) == RARE {
+                if exceptions < room {
+                    let entry = (group << GROUP_SHIFT | place << 8) as u32 | u32::from(exponent);
+                    list[4 * exceptions..][..4].copy_from_slice(&entry.to_le_bytes());
                 }
                 exceptions += 1;
             }
         }
-        let number = |weight: &[u8; 2]| numbers[usize::from(exponent(u16::from_le_bytes(*weight)))].unwrap_or(0);
-        for (lines, out) in
-            tiles.chunks_exact(2 * TWO_LINES).zip(codes.chunks_exact_mut(TWO_LINES / 2))
-        {
-            let (low, high) = lines.as_chunks::<2>().0.split_at(TWO_LINES / 2);
-            for ((low, high), out) in low.iter().zip(high).zip(out) {
-                *out = number(low) | number(high) << 4;
-            }
-        }
     }
-    if exceptions > room || groups > GROUPS_MAX {
+    if exceptions > room {
         return Err([exceptions, room]);
     }
     head.fill(0);
-    head[..TABLE].copy_from_slice(&table);
+    head[..TABLE].copy_from_slice(&code.table);
     head[TABLE..TABLE + 4].copy_from_slice(&(exceptions as u32).to_le_bytes());
+    head[BASES_AT..].copy_from_slice(&code.bases);
     list[4 * exceptions..].fill(0);
     Ok(())
 }
 
-/// The sixteen most frequent exponents of tiles, the most frequent first, and of each exponent its number among them.
-fn exponents(tiles: &[u8]) -> ([u8; TABLE], [Option<u8>; 256]) {
-    let mut counts = [0u32; 256];
-    for weight in tiles.as_chunks::<2>().0 {
-        counts[usize::from(exponent(u16::from_le_bytes(*weight)))] += 1;
+/// The number of an exponent that a table has not.
+const RARE: u8 = 16;
+/// The distance of zeros.
+const OF_ZERO: u8 = 255;
+/// How far a row's base is above its most frequent exponent: larger weights are exceptions.
+const ABOVE: u8 = 6;
+
+/// Whether some of a group's weights are exceptions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rare {
+    Some,
+    None,
+}
+
+/// How a panel's exponents are numbered.
+struct Code {
+    table: [u8; TABLE],
+    bases: [u8; PANEL_ROWS],
+    /// Of each distance its number.
+    numbers: [u8; 256],
+}
+
+impl Code {
+    /// That of these tiles: ties go to what is nearer zero.
+    fn of(tiles: &[u8]) -> Code {
+        let mut counts = [[0u32; 256]; PANEL_ROWS];
+        for (line, weights) in tiles.as_chunks::<{ 2 * LINE }>().0.iter().enumerate() {
+            let rows = &mut counts[line / LINES % 2 * (PANEL_ROWS / 2)..][..PANEL_ROWS / 2];
+            for (counts, pair) in rows.iter_mut().zip(weights.as_chunks::<4>().0) {
+                counts[usize::from(exponent(u16::from_le_bytes([pair[0], pair[1]])))] += 1;
+                counts[usize::from(exponent(u16::from_le_bytes([pair[2], pair[3]])))] += 1;
+            }
+        }
+        let bases = std::array::from_fn(|row| {
+            // Of a row of zeros any will do.
+            let frequent = (1..=254u8).rev().max_by_key(|exponent| counts[row][usize::from(*exponent)]);
+            frequent.unwrap_or(1).saturating_add(ABOVE).min(254)
+        });
+        let mut code = Code { table: [0; TABLE], bases, numbers: [RARE; 256] };
+        let mut distances = [0u32; 256];
+        for (row, counts) in counts.iter().enumerate() {
+            for exponent in 0..=bases[row] {
+                distances[usize::from(code.distance(row, exponent))] += counts[usize::from(exponent)];
+            }
+        }
+        let mut order: Vec<u8> = (0..=255).collect();
+        order.sort_by_key(|distance| std::cmp::Reverse(distances[usize::from(*distance)]));
+        for (number, distance) in order.into_iter().take(TABLE).enumerate() {
+            code.table[number] = distance;
+            code.numbers[usize::from(distance)] = number as u8;
+        }
+        code
     }
-    let mut order: Vec<u8> = (0..=255).collect();
-    order.sort_by_key(|exponent| std::cmp::Reverse(counts[usize::from(*exponent)]));
-    let (mut table, mut numbers) = ([0; TABLE], [None; 256]);
-    for (number, exponent) in order.into_iter().take(TABLE).enumerate() {
-        table[number] = exponent;
-        numbers[usize::from(exponent)] = Some(number as u8);
+
+    /// Of an exponent that is not above its row's base.
+    fn distance(&self, row: usize, exponent: u8) -> u8 {
+        if exponent == 0 { OF_ZERO } else { self.bases[row] - exponent }
     }
-    (table, numbers)
+
+    fn number(&self, row: usize, exponent: u8) -> u8 {
+        match exponent {
+            exponent if exponent > self.bases[row] => RARE,
+            exponent => self.numbers[usize::from(self.distance(row, exponent))],
+        }
+    }
+
+    /// Writes the numbers of a group's exponents.
+    fn fold(&self, weights: &[[u8; 2]], codes: &mut [u8]) -> Rare {
+        let mut all = 0;
+        for (two, (lines, out)) in
+            weights.chunks_exact(TWO_LINES).zip(codes.chunks_exact_mut(LINE)).enumerate()
+        {
+            let (low, high) = lines.split_at(LINE);
+            for (i, ((low, high), out)) in low.iter().zip(high).zip(out).enumerate() {
+                let row = row_of(two * TWO_LINES + i);
+                let number = |weight: &[u8; 2]| self.number(row, exponent(u16::from_le_bytes(*weight)));
+                let (low, high) = (number(low), number(high));
+                all |= low | high;
+                *out = low & 15 | high << 4;
+            }
+        }
+        if all & RARE == 0 { Rare::None } else { Rare::Some }
+    }
+}
+
+/// Of a panel's 32.
+fn row_of(place: usize) -> usize {
+    place / (LINE * LINES) * (PANEL_ROWS / 2) + place % LINE / 2
 }
 
 fn exponent(bits: u16) -> u8 {
@@ -169,14 +256,15 @@ fn joined(sign_and_fraction: u8, exponent: u8) -> u16 {
     (bits & 0x80) << 8 | u16::from(exponent) << 7 | bits & 0x7f
 }
 
-fn entry_of(group: usize, place: usize, exponent: u8) -> u32 {
-    (group << GROUP_SHIFT | place << 8) as u32 | u32::from(exponent)
+fn group_of(entry: &[u8; 4]) -> usize {
+    (u32::from_le_bytes(*entry) >> GROUP_SHIFT) as usize
 }
 
 /// A stored panel, taken apart.
 #[derive(Clone, Copy)]
 struct Panel<'a> {
     table: &'a [u8; TABLE],
+    bases: &'a [u8; PANEL_ROWS],
     groups: &'a [[u8; GROUP_BYTES]],
     /// Exceptions of all groups, in order.
     list: &'a [[u8; 4]],
@@ -189,32 +277,39 @@ impl<'a> Panel<'a> {
         let groups = rest.len() / (GROUP_BYTES + EXCEPTIONS * size_of::<u32>());
         let (body, list) = rest.split_at(groups * GROUP_BYTES);
         let table = head.first_chunk().expect("a head has a table");
+        let bases = head.last_chunk().expect("and bases");
         let count = u32::from_le_bytes([head[TABLE], head[TABLE + 1], head[TABLE + 2], head[TABLE + 3]]);
         let list = list.as_chunks().0;
-        Panel { table, groups: body.as_chunks().0, list: &list[..(count as usize).min(list.len())] }
+        Panel { table, bases, groups: body.as_chunks().0, list: &list[..(count as usize).min(list.len())] }
     }
 
     /// Puts the exponents of exceptions in `groups` where they belong. `tiles`: those of these groups.
+    fn patch(mut self, groups: Range<usize>, tiles: &mut [u16]) {
+        let first = self.list.partition_point(|entry| group_of(entry) < groups.start);
+        self.list = &self.list[first..];
+        for (group, tiles) in groups.zip(tiles.as_chunks_mut().0) {
+            self.patch_next(group, tiles);
+        }
+    }
+
+    /// The same in one group, exceptions of those before being taken off the list: these are too.
     #[inline(always)]
-    fn patch(&self, groups: &Range<usize>, tiles: &mut [u16]) {
-        let group = |entry: &[u8; 4]| (u32::from_le_bytes(*entry) >> GROUP_SHIFT) as usize;
-        let first = self.list.partition_point(|entry| group(entry) < groups.start);
-        for entry in self.list[first..].iter().take_while(|entry| group(entry) < groups.end) {
-            let place = (u32::from_le_bytes(*entry) >> 8) as usize % WEIGHTS;
-            let weight = &mut tiles[(group(entry) - groups.start) * WEIGHTS + place];
+    fn patch_next(&mut self, group: usize, tiles: &mut [u16; WEIGHTS]) {
+        while let Some((entry, rest)) = self.list.split_first().filter(|(entry, _)| group_of(entry) == group)
+        {
+            let weight = &mut tiles[(u32::from_le_bytes(*entry) >> 8) as usize % WEIGHTS];
             *weight = *weight & 0x807f | u16::from(entry[0]) << 7;
+            self.list = rest;
         }
     }
 
     /// Unfolds a group by plain loops, but for its exceptions.
     fn unfold(&self, group: usize, tiles: &mut [u16]) {
         let (fractions, codes) = self.groups[group].split_at(WEIGHTS);
-        let lines = tiles.chunks_exact_mut(TWO_LINES).zip(fractions.chunks_exact(TWO_LINES));
-        for ((out, fractions), codes) in lines.zip(codes.chunks_exact(TWO_LINES / 2)) {
-            for (i, (out, fraction)) in out.iter_mut().zip(fractions).enumerate() {
-                let code = codes[i % codes.len()] >> (4 * (i / codes.len())) & 15;
-                *out = joined(*fraction, self.table[usize::from(code)]);
-            }
+        for (place, (out, fraction)) in tiles.iter_mut().zip(fractions).enumerate() {
+            let (byte, shift) = (place / TWO_LINES * LINE + place % LINE, place % TWO_LINES / LINE * 4);
+            let distance = self.table[usize::from(codes[byte] >> shift & 15)];
+            *out = joined(*fraction, self.bases[row_of(place)].saturating_sub(distance));
         }
     }
 }
@@ -224,6 +319,12 @@ pub(super) struct Bf12Panels(pub(super) Isa);
 
 impl PanelSource for Bf12Panels {
     const STORED_AS_TILES: bool = false;
+
+    #[inline(always)]
+    fn behind(&self, panel: &[u8], groups: &Range<usize>) -> Range<*const u8> {
+        let at = |group: usize| panel.as_ptr().wrapping_add(group_at(group));
+        at(groups.end)..at(groups.end + groups.len())
+    }
 
     fn tiles<'s>(&self, panel: &'s [u8], groups: Range<usize>, scratch: &'s mut [u8]) -> &'s [u8] {
         let tiles = &mut scratch[..groups.len() * PAIR_BYTES];
@@ -247,16 +348,16 @@ fn unfold(isa: Isa, panel: &Panel<'_>, groups: Range<usize>, tiles: &mut [u16]) 
             }
         }
     }
-    panel.patch(&groups, tiles);
+    panel.patch(groups, tiles);
 }
 
 /// The values of one row of a panel of `out.len()` columns. `row`: 0 to 31.
 pub(super) fn unpack_row(panel: &[u8], row: usize, out: &mut [f32]) {
-    let panel = Panel::new(panel);
+    let mut panel = Panel::new(panel);
     let mut tiles = [0; WEIGHTS];
     for (group, out) in out.chunks_mut(GROUP).enumerate() {
         panel.unfold(group, &mut tiles);
-        panel.patch(&(group..group + 1), &mut tiles);
+        panel.patch_next(group, &mut tiles);
         for (k, out) in out.iter_mut().enumerate() {
             let at = row / 16 * (WEIGHTS / 2) + k / 2 * 32 + row % 16 * 2 + k % 2;
             *out = bf16::from_bits(tiles[at]).to_f32();

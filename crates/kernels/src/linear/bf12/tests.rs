@@ -3,7 +3,8 @@
 use super::*;
 use crate::linear::{packed_bytes, panels};
 
-/// Weights like those of a trained matrix, every sixteenth hundred a rare one.
+/// Weights like those of a trained matrix, rows of very different sizes among them and one of zeros; some in each sixteen hundred
+/// are rare.
 fn weights(n: usize, k: usize) -> Vec<bf16> {
     let mut state = 7u64;
     let mut next = || {
@@ -16,7 +17,8 @@ fn weights(n: usize, k: usize) -> Vec<bf16> {
         9 => bf16::from_f32(-3e30),
         10 => bf16::from_f32(1e-25),
         11 => bf16::NEG_ZERO,
-        _ => bf16::from_f32(sum * 0.02),
+        _ if i / k == 5 => bf16::ZERO,
+        _ => bf16::from_f32(sum * [0.02, 3e-20, 5e8][i / k % 3]),
     };
     (0..n * k).map(|i| weight(i, next() + next() + next() + next())).collect()
 }
@@ -44,7 +46,10 @@ fn tiles_come_back_bit_for_bit_however_they_are_cut() {
                     let groups = first..(first + step).min(groups);
                     let mut scratch = crate::AlignedBytes::zeroed(groups.len() * PAIR_BYTES);
                     let got = Bf12Panels(isa).tiles(stored, groups.clone(), &mut scratch);
-                    assert!(got == &tiles[groups.start * PAIR_BYTES..groups.end * PAIR_BYTES], "{isa} {groups:?}");
+                    assert!(
+                        got == &tiles[groups.start * PAIR_BYTES..groups.end * PAIR_BYTES],
+                        "{isa} {groups:?}"
+                    );
                 }
             }
         }
@@ -55,9 +60,13 @@ fn tiles_come_back_bit_for_bit_however_they_are_cut() {
 fn a_panel_takes_as_many_exceptions_as_it_has_room_for() {
     let (n, k) = (32, 64);
     let room = (panel_bytes(k) - HEAD_BYTES - 2 * GROUP_BYTES) / 4;
-    // Sixteen exponents that are frequent, then so many weights of others.
+    // Sixteen exponents that are frequent in each row, one more than others, and so many weights of others.
     let matrix = |rare: usize| -> Vec<bf16> {
-        let exponent = |i: usize| if i < rare { 60 + i % 40 } else { 110 + i % 16 };
+        let exponent = |i: usize| match i % k {
+            _ if i % 3 == 0 && i / 3 < rare => 60 + i % 40,
+            column if column >= 48 => 120,
+            column => 110 + column % 16,
+        };
         (0..n * k).map(|i| bf16::from_bits((exponent(i) << 7 | i % 128) as u16)).collect()
     };
     let pack = |rare: usize| {

@@ -6,10 +6,11 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::{GROUP_BYTES, HEAD_BYTES, Panel, TWO_LINES, WEIGHTS, unfold};
+use super::{GROUP_BYTES, LINE, LINES, Panel, TABLE, TWO_LINES, WEIGHTS, group_at, unfold};
 use crate::Isa;
 use crate::linear::epilogue::Sums;
-use crate::linear::pairs::{Fetch, Panels, Start, Tiles};
+use crate::linear::pack::{GROUP, PANEL_ROWS};
+use crate::linear::pairs::{Fetch, Panels, Start, Tiles, add_pairs};
 use crate::mat::Mat;
 
 /// The bits of an exponent in a word.
@@ -23,30 +24,121 @@ const AHEAD_BYTES: usize = 2048;
 /// The machine has AVX-512 F and BW.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2")]
 pub(super) unsafe fn unfold_512(panel: &Panel<'_>, groups: Range<usize>, tiles: &mut [u16]) {
-    let mut table = [0u16; 32];
-    for (i, out) in table.iter_mut().enumerate() {
-        *out = u16::from(panel.table[i % 16]) << 7;
-    }
+    let exponents = Exponents::new(panel);
     for (group, tiles) in panel.groups[groups].iter().zip(tiles.as_chunks_mut::<WEIGHTS>().0) {
-        let (fractions, codes) = (group.as_ptr(), group[WEIGHTS..].as_ptr());
-        // SAFETY: a group has its signs and fractions, then half as many bytes of numbers; a prefetch cannot fault.
+        for i in 0..WEIGHTS / TWO_LINES {
+            unfold_two_lines(group, &exponents, i, tiles);
+        }
+    }
+}
+
+/// What gives the exponents of a panel, where words have them.
+struct Exponents {
+    /// Distances. A permutation looks at five bits of a number, so it has each twice.
+    table: __m512i,
+    /// The bases of each tile's rows, twice each: those of a line.
+    bases: [__m512i; 2],
+}
+
+impl Exponents {
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn new(panel: &Panel<'_>) -> Exponents {
+        let words =
+            |byte: &dyn Fn(usize) -> u8| -> [u16; LINE] { std::array::from_fn(|i| u16::from(byte(i)) << 7) };
+        // SAFETY: each is 512 bits.
+        let load = |words: [u16; LINE]| unsafe { _mm512_loadu_si512(words.as_ptr().cast()) };
+        let bases = [0, PANEL_ROWS / 2].map(|first| load(words(&|i| panel.bases[first + i / 2])));
+        Exponents { table: load(words(&|i| panel.table[i % TABLE])), bases }
+    }
+}
+
+/// Two lines of a group's tiles. What lies some way behind is asked for.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2")]
+fn unfold_two_lines(group: &[u8; GROUP_BYTES], of: &Exponents, two: usize, tiles: &mut [u16; WEIGHTS]) {
+    let (fractions, codes) = group.split_at(WEIGHTS);
+    let (fractions, codes) =
+        (&fractions[two * TWO_LINES..][..TWO_LINES], &codes[two * TWO_LINES / 2..][..TWO_LINES / 2]);
+    let out = &mut tiles[two * TWO_LINES..][..TWO_LINES];
+    fetch(group, two);
+    // SAFETY: these are 32 and 64 bytes; 64 words.
+    unsafe {
+        let codes = _mm512_cvtepu8_epi16(_mm256_loadu_si256(codes.as_ptr().cast()));
+        for (half, codes) in [codes, _mm512_srli_epi16::<4>(codes)].into_iter().enumerate() {
+            let words = _mm512_cvtepi8_epi16(_mm256_loadu_si256(fractions.as_ptr().add(32 * half).cast()));
+            let distances = _mm512_permutexvar_epi16(codes, of.table);
+            let exponents = _mm512_subs_epu16(of.bases[two / (LINES / 2)], distances);
+            let words = _mm512_ternarylogic_epi32::<0xca>(_mm512_set1_epi16(EXPONENT), exponents, words);
+            _mm512_storeu_si512(out.as_mut_ptr().add(32 * half).cast(), words);
+        }
+    }
+}
+
+/// Asks for this part of what will be read after [`AHEAD_BYTES`].
+#[inline(always)]
+fn fetch(group: &[u8; GROUP_BYTES], two: usize) {
+    let ahead = group.as_ptr().wrapping_add(AHEAD_BYTES + two * (GROUP_BYTES * TWO_LINES / WEIGHTS));
+    // SAFETY: a prefetch cannot fault.
+    unsafe {
+        _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
+        _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(64).cast());
+    }
+}
+
+/// The tiles of one group.
+#[repr(C, align(64))]
+struct Tile([u16; WEIGHTS]);
+
+/// `sums = x * w` of up to 12 rows by whole panels. A group is unfolded while the products of the one before wait for each other.
+///
+/// # Safety
+/// As [`Panels::stream`].
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2")]
+unsafe fn stream<const R: usize, const P: usize>(
+    x: *const u8,
+    stored: [&[u8]; P],
+    groups: usize,
+    sums: [*mut Sums; P],
+) {
+    let mut panels = stored.map(Panel::new);
+    let exponents: [Exponents; P] = std::array::from_fn(|p| Exponents::new(&panels[p]));
+    let mut tiles = [const { Tile([0; WEIGHTS]) }; P];
+    let mut total = [[[_mm512_setzero_ps(); 2]; P]; R];
+    for group in 0..groups {
+        for p in 0..P {
+            for two in 0..WEIGHTS / TWO_LINES {
+                unfold_two_lines(&panels[p].groups[group], &exponents[p], two, &mut tiles[p].0);
+            }
+            panels[p].patch_next(group, &mut tiles[p].0);
+        }
+        // SAFETY: x has this group; a tile 16 lines of 32 words, and there are two.
         unsafe {
-            let table = _mm512_loadu_si512(table.as_ptr().cast());
-            for (i, out) in tiles.as_chunks_mut::<TWO_LINES>().0.iter_mut().enumerate() {
-                let ahead = fractions.wrapping_add(AHEAD_BYTES + i * (GROUP_BYTES * TWO_LINES / WEIGHTS));
-                _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
-                _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(64).cast());
-                let codes = _mm512_cvtepu8_epi16(_mm256_loadu_si256(codes.add(32 * i).cast()));
-                // A permutation looks at five bits of a number; the table has its entries twice.
-                let codes = [codes, _mm512_srli_epi16::<4>(codes)];
-                for (half, codes) in codes.into_iter().enumerate() {
-                    let fractions = _mm256_loadu_si256(fractions.add(TWO_LINES * i + 32 * half).cast());
-                    let words = _mm512_cvtepi8_epi16(fractions);
-                    let exponents = _mm512_permutexvar_epi16(codes, table);
-                    let mask = _mm512_set1_epi16(EXPONENT);
-                    let words = _mm512_ternarylogic_epi32::<0xca>(mask, exponents, words);
-                    _mm512_storeu_si512(out.as_mut_ptr().add(32 * half).cast(), words);
+            let x = x.add(group * R * Tiles::ROW_BYTES).cast::<i32>();
+            for j in 0..GROUP / 2 {
+                let lines: [[__m512i; 2]; P] = std::array::from_fn(|p| {
+                    let at = tiles[p].0.as_ptr().add(32 * j);
+                    [_mm512_load_si512(at.cast()), _mm512_load_si512(at.add(WEIGHTS / 2).cast())]
+                });
+                for r in 0..R {
+                    let x = _mm512_set1_epi32(x.add(r * (Tiles::ROW_BYTES / 4) + j).read_unaligned());
+                    for p in 0..P {
+                        for half in 0..2 {
+                            total[r][p][half] = add_pairs(total[r][p][half], x, lines[p][half]);
+                        }
+                    }
                 }
+            }
+        }
+    }
+    for r in 0..R {
+        for p in 0..P {
+            // SAFETY: there are sums for each row of each panel.
+            unsafe {
+                let sums = sums[p].add(r).cast::<f32>();
+                _mm512_storeu_ps(sums, total[r][p][0]);
+                _mm512_storeu_ps(sums.add(16), total[r][p][1]);
             }
         }
     }
@@ -58,25 +150,26 @@ pub(super) unsafe fn unfold_512(panel: &Panel<'_>, groups: Range<usize>, tiles: 
 /// The machine has AVX2.
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn unfold_256(panel: &Panel<'_>, groups: Range<usize>, tiles: &mut [u16]) {
+    let bases: [[u8; LINE]; 2] =
+        [0, PANEL_ROWS / 2].map(|first| std::array::from_fn(|i| panel.bases[first + i / 2]));
     for (group, tiles) in panel.groups[groups].iter().zip(tiles.as_chunks_mut::<WEIGHTS>().0) {
-        let (fractions, codes) = (group.as_ptr(), group[WEIGHTS..].as_ptr());
-        // SAFETY: as above.
-        unsafe {
-            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(panel.table.as_ptr().cast()));
-            for (i, out) in tiles.as_chunks_mut::<TWO_LINES>().0.iter_mut().enumerate() {
-                let ahead = fractions.wrapping_add(AHEAD_BYTES + i * (GROUP_BYTES * TWO_LINES / WEIGHTS));
-                _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
-                _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(64).cast());
-                let codes = _mm256_loadu_si256(codes.add(32 * i).cast());
-                let nibble = _mm256_set1_epi8(15);
-                let halves =
-                    [_mm256_and_si256(codes, nibble), _mm256_and_si256(_mm256_srli_epi16::<4>(codes), nibble)];
-                for (half, codes) in halves.into_iter().enumerate() {
-                    let exponents = _mm256_shuffle_epi8(table, codes);
-                    let quarters = [_mm256_castsi256_si128(exponents), _mm256_extracti128_si256::<1>(exponents)];
+        let (fractions, codes) = group.split_at(WEIGHTS);
+        let lines = tiles.as_chunks_mut::<TWO_LINES>().0.iter_mut().zip(fractions.as_chunks::<TWO_LINES>().0);
+        for (two, ((out, fractions), codes)) in lines.zip(codes.as_chunks::<LINE>().0).enumerate() {
+            fetch(group, two);
+            // SAFETY: 16 and 32 bytes of what is so long.
+            unsafe {
+                let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(panel.table.as_ptr().cast()));
+                let bases = _mm256_loadu_si256(bases[two / (LINES / 2)].as_ptr().cast());
+                let codes = _mm256_loadu_si256(codes.as_ptr().cast());
+                for (half, codes) in [codes, _mm256_srli_epi16::<4>(codes)].into_iter().enumerate() {
+                    let distances = _mm256_shuffle_epi8(table, _mm256_and_si256(codes, _mm256_set1_epi8(15)));
+                    let exponents = _mm256_subs_epu8(bases, distances);
+                    let quarters =
+                        [_mm256_castsi256_si128(exponents), _mm256_extracti128_si256::<1>(exponents)];
                     for (quarter, exponents) in quarters.into_iter().enumerate() {
-                        let at = 32 * half + 16 * quarter;
-                        let words = _mm256_cvtepi8_epi16(_mm_loadu_si128(fractions.add(TWO_LINES * i + at).cast()));
+                        let at = LINE * half + LINE / 2 * quarter;
+                        let words = _mm256_cvtepi8_epi16(_mm_loadu_si128(fractions.as_ptr().add(at).cast()));
                         let exponents = _mm256_slli_epi16::<7>(_mm256_cvtepu8_epi16(exponents));
                         let others = _mm256_andnot_si256(_mm256_set1_epi16(EXPONENT), words);
                         let words = _mm256_or_si256(exponents, others);
@@ -93,13 +186,14 @@ pub(crate) struct Unfolded;
 
 impl Panels for Unfolded {
     const AS_STORED: bool = false;
+    const STREAMED: bool = true;
     const BAND_ROWS: usize = Tiles::BAND_ROWS;
     const ROW_BYTES: usize = Tiles::ROW_BYTES;
     const GROUP_BYTES: usize = Tiles::GROUP_BYTES;
 
     #[inline(always)]
     fn stored_at(group: usize) -> usize {
-        HEAD_BYTES + group * GROUP_BYTES
+        group_at(group)
     }
 
     fn pack(x: Mat<'_, bf16>, rows: Range<usize>, groups: usize, out: &mut [u8]) {
@@ -125,6 +219,17 @@ impl Panels for Unfolded {
     ) {
         // SAFETY: passed on from the caller.
         unsafe { Tiles::multiply(rows, start, x, w, groups, sums, fetch) }
+    }
+
+    #[inline(always)]
+    unsafe fn stream<const R: usize, const P: usize>(
+        x: *const u8,
+        stored: [&[u8]; P],
+        groups: usize,
+        sums: [*mut Sums; P],
+    ) {
+        // SAFETY: passed on from the caller.
+        unsafe { stream::<R, P>(x, stored, groups, sums) }
     }
 
     #[inline(always)]

@@ -36,12 +36,10 @@ use crate::team::{Team, Worker};
 pub(crate) use panels::{Panels, Tiles, with_rows};
 use plan::{Packing, Plan};
 pub(crate) use product::{Fetch, Start, add_pairs, multiply_registers};
-use product::{PANELS, ROWS, multiply};
+use product::{PANELS, ROWS};
 
 /// Panels for each worker from which on it takes two at a time: results of two of a gated layer share lines of memory.
 const ENOUGH: usize = 16;
-/// How far ahead of their use weights are fetched that are used once.
-const AHEAD_BYTES: usize = 1024;
 /// How much of the chunk that follows is fetched while a band passes: a line for each pair of k.
 const BYTES_IN_A_BAND: usize = PAIR_BYTES / 2;
 
@@ -53,7 +51,7 @@ pub(crate) fn run(team: &Team, x: Mat<'_, bf16>, w: &Weight<'_>, epilogue: &Epil
 /// `x: [m, k]` by a weight whose panels these are.
 pub(crate) fn run_panels<P: Panels>(team: &Team, x: Mat<'_, bf16>, w: &Weight<'_>, epilogue: &Epilogue<'_>) {
     let threads = team.threads();
-    let plan = Plan::new(x.rows(), w.k(), (P::AS_STORED, P::BAND_ROWS), threads);
+    let plan = Plan::new(x.rows(), w.k(), (P::STREAMED, P::BAND_ROWS), threads);
     let progress: Vec<Progress> = (0..plan.blocks).map(|_| Progress::default()).collect();
     let rows = plan.most_rows();
     let block_bytes = rows * plan.groups * P::ROW_BYTES;
@@ -71,7 +69,10 @@ pub(crate) fn run_panels<P: Panels>(team: &Team, x: Mat<'_, bf16>, w: &Weight<'_
                 panels: PhantomData,
             };
             let sums_bytes = rows.max(PANELS * ROWS) * size_of::<Sums>();
-            let chunk_bytes = if P::AS_STORED { 0 } else { plan.chunk_groups() * P::GROUP_BYTES };
+            let chunk_bytes = match P::AS_STORED || plan.is_streamed() {
+                true => 0,
+                false => plan.chunk_groups() * P::GROUP_BYTES,
+            };
             with_scratch(sums_bytes + chunk_bytes, |scratch| {
                 let (sums, chunk) = scratch.split_at_mut(sums_bytes);
                 let mut hands = Hands { sums: bytemuck::cast_slice_mut(sums), chunk };
@@ -180,7 +181,6 @@ impl<P: Panels> Job<'_, P> {
         let (plan, panels) = (self.plan, self.w.held_panels());
         let progress = &self.progress[block];
         let grain = if panels >= ENOUGH * plan.workers { PANELS } else { plan.at_once };
-        let streamed = P::AS_STORED && plan.chunks == 1 && plan.bands_of(block).len() == 1;
         loop {
             let first = progress.taken.fetch_add(grain, Ordering::Relaxed);
             let mine = first..(first + grain).min(panels);
@@ -191,7 +191,7 @@ impl<P: Panels> Job<'_, P> {
             // SAFETY: what is taken is this worker's alone; the rest is passed on.
             unsafe {
                 let x = self.packed.read(place, 0..self.packed.cols());
-                if streamed {
+                if plan.is_streamed() {
                     for panel in mine.clone().step_by(plan.at_once) {
                         self.stream(block, x, panel..(panel + plan.at_once).min(mine.end), hands);
                     }
@@ -224,23 +224,20 @@ impl<P: Panels> Job<'_, P> {
     unsafe fn stream(&self, block: usize, x: &[u8], held: Range<usize>, hands: &mut Hands<'_>) {
         let rows = self.plan.block_rows(block);
         let (groups, x) = (self.plan.groups, x.as_ptr());
-        let mut w = [std::ptr::null(); PANELS];
+        let mut w = [&[][..]; PANELS];
         let mut sums = [std::ptr::null_mut(); PANELS];
         for (i, held) in held.clone().enumerate() {
             let (panel, stored) = self.w.held_panel(held);
             self.epilogue.claim(panel, rows.clone());
-            w[i] = stored.as_ptr();
+            w[i] = stored;
             sums[i] = hands.sums[i * ROWS..][..ROWS].as_mut_ptr();
         }
         macro_rules! products {
             ($(($rows:literal, $panels:literal)),+) => {
                 match (rows.len(), held.len()) {
                     $(($rows, $panels) => {
-                        let w: [*const u8; $panels] = std::array::from_fn(|i| w[i]);
-                        let at = std::array::from_fn(|i| w[i].wrapping_add(AHEAD_BYTES));
-                        let fetch = Fetch { at, step: 128 };
-                        let sums = std::array::from_fn(|i| sums[i]);
-                        multiply::<$rows, $panels, 2>(Start::Zero, x, w, groups, sums, fetch);
+                        let w: [&[u8]; $panels] = std::array::from_fn(|i| w[i]);
+                        P::stream::<$rows, $panels>(x, w, groups, std::array::from_fn(|i| sums[i]));
                     })+
                     other => unreachable!("rows and panels at once: {other:?}"),
                 }

@@ -12,8 +12,10 @@ use crate::mat::Mat;
 
 /// A stored format. All of this runs on a machine with AVX-512, bf16 products and permutations of bytes.
 pub(crate) trait Panels {
-    /// Whether panels are multiplied as they are stored, so that they can be read ahead of, several at once.
+    /// Whether panels are multiplied as they are stored.
     const AS_STORED: bool;
+    /// Whether one band is multiplied by whole panels, several at once (see [`stream`](Panels::stream)).
+    const STREAMED: bool;
     /// Rows of a band at most, 12 or fewer: what fits the registers.
     const BAND_ROWS: usize;
     /// Bytes of a row of x in a group of k.
@@ -22,7 +24,10 @@ pub(crate) trait Panels {
     const GROUP_BYTES: usize;
 
     /// Where a group of a stored panel begins, so that it can be fetched ahead; always the same if it shall not be.
-    fn stored_at(group: usize) -> usize;
+    #[inline(always)]
+    fn stored_at(_group: usize) -> usize {
+        0
+    }
 
     /// Packs rows of x, for each of `groups` groups one after the other.
     ///
@@ -52,6 +57,20 @@ pub(crate) trait Panels {
         fetch: Fetch<1>,
     );
 
+    /// `sums = x * w` of one band by whole panels.
+    ///
+    /// # Safety
+    /// The machine has these features; `x` points at `groups` groups of `R` packed rows, each of `stored` is a panel of as many,
+    /// `sums` points at one for each row of each.
+    unsafe fn stream<const R: usize, const P: usize>(
+        _x: *const u8,
+        _stored: [&[u8]; P],
+        _groups: usize,
+        _sums: [*mut Sums; P],
+    ) {
+        unreachable!("these panels are not streamed")
+    }
+
     /// Puts the complete sums of rows into the order of outputs.
     ///
     /// # Safety
@@ -73,11 +92,15 @@ macro_rules! with_rows {
 }
 pub(crate) use with_rows;
 
+/// How far ahead of their use weights are fetched that are used once.
+const AHEAD_BYTES: usize = 1024;
+
 /// Panels of bf16.
 pub(crate) struct Tiles;
 
 impl Panels for Tiles {
     const AS_STORED: bool = true;
+    const STREAMED: bool = true;
     const BAND_ROWS: usize = ROWS;
     const ROW_BYTES: usize = ROW_BYTES;
     const GROUP_BYTES: usize = PAIR_BYTES;
@@ -112,6 +135,19 @@ impl Panels for Tiles {
                 multiply::<R, 1, 1>(start, x, [w], groups, [sums], fetch);
             });
         }
+    }
+
+    #[inline(always)]
+    unsafe fn stream<const R: usize, const P: usize>(
+        x: *const u8,
+        stored: [&[u8]; P],
+        groups: usize,
+        sums: [*mut Sums; P],
+    ) {
+        let w = stored.map(<[u8]>::as_ptr);
+        let fetch = Fetch { at: w.map(|w| w.wrapping_add(AHEAD_BYTES)), step: 128 };
+        // SAFETY: passed on from the caller.
+        unsafe { multiply::<R, P, 2>(Start::Zero, x, w, groups, sums, fetch) }
     }
 
     #[inline(always)]

@@ -48,10 +48,11 @@ pub(super) struct Plan {
     pub(super) chunks: usize,
     /// Panels that are multiplied at once.
     pub(super) at_once: usize,
+    streamed: bool,
 }
 
 impl Plan {
-    /// `streamed`: whether panels can be read as they are stored, several at once; `band_rows`: of a band at most.
+    /// `streamed`: whether one band can be multiplied by whole panels, several at once; `band_rows`: of a band at most.
     /// `workers`: those who take part.
     pub(super) fn new(rows: usize, k: usize, (streamed, band_rows): (bool, usize), workers: usize) -> Plan {
         let groups = k.div_ceil(GROUP);
@@ -67,8 +68,9 @@ impl Plan {
         let each = all.div_ceil(owners);
         let bands = each.div_ceil(each.div_ceil(most).max(1));
         let blocks = owners * each.div_ceil(bands.max(1));
-        let at_once = if all == 1 && streamed { (band_rows / rows.max(1)).clamp(1, PANELS) } else { 1 };
-        let chunks = if all == 1 && streamed { 1 } else { groups.div_ceil(CHUNK_GROUPS).max(1) };
+        let streamed = streamed && all == 1;
+        let at_once = if streamed { (band_rows / rows.max(1)).clamp(1, PANELS) } else { 1 };
+        let chunks = if streamed { 1 } else { groups.div_ceil(CHUNK_GROUPS).max(1) };
         Plan {
             rows,
             workers,
@@ -80,7 +82,13 @@ impl Plan {
             bands: bands * blocks,
             chunks,
             at_once,
+            streamed,
         }
+    }
+
+    /// Whether there is one band, and all of k is multiplied at once.
+    pub(super) fn is_streamed(&self) -> bool {
+        self.streamed
     }
 
     /// Part `i` of `n` things that are cut into `of`, sizes differing by at most one.

@@ -34,11 +34,17 @@ pub(super) trait Chunks: Sync {
     /// These groups of a stored panel as they are multiplied; where that is not as they are stored, in `scratch`.
     fn chunk<'s>(&self, stored: &'s [u8], groups: Range<usize>, scratch: &'s mut [u8]) -> &'s [u8];
 
+    /// What to fetch while those are multiplied.
+    #[inline(always)]
+    fn behind(&self, _stored: &[u8], _groups: &Range<usize>) -> Range<*const u8> {
+        std::ptr::null()..std::ptr::null()
+    }
+
     /// `sums += x * w`, [`CHUNK`] numbers from row to row of x.
     ///
     /// # Safety
     /// The machine has these vectors; x holds as many rows as there are sums, of the k that the chunk has.
-    unsafe fn add<V: Lanes>(x: &[f32], chunk: &[u8], sums: &mut [Sums]);
+    unsafe fn add<V: Lanes>(x: &[f32], chunk: &[u8], behind: Range<*const u8>, sums: &mut [Sums]);
 }
 
 /// Chunks in bf16.
@@ -51,9 +57,14 @@ impl<S: PanelSource> Chunks for Tiles<'_, S> {
     }
 
     #[inline(always)]
-    unsafe fn add<V: Lanes>(x: &[f32], chunk: &[u8], sums: &mut [Sums]) {
+    fn behind(&self, stored: &[u8], groups: &Range<usize>) -> Range<*const u8> {
+        self.0.behind(stored, groups)
+    }
+
+    #[inline(always)]
+    unsafe fn add<V: Lanes>(x: &[f32], chunk: &[u8], behind: Range<*const u8>, sums: &mut [Sums]) {
         // SAFETY: passed on from the caller.
-        unsafe { add_chunk::<V, S>(x, chunk, sums) }
+        unsafe { add_chunk::<V, S>(x, chunk, behind, sums) }
     }
 }
 
@@ -69,7 +80,7 @@ impl<F: Fn(&[u8], Range<usize>, &mut [f32]) + Sync> Chunks for Values<F> {
     }
 
     #[inline(always)]
-    unsafe fn add<V: Lanes>(x: &[f32], chunk: &[u8], sums: &mut [Sums]) {
+    unsafe fn add<V: Lanes>(x: &[f32], chunk: &[u8], _behind: Range<*const u8>, sums: &mut [Sums]) {
         let k = chunk.len() / (PANEL_ROWS * 4);
         let mut first = 0;
         while first < sums.len() {
@@ -175,9 +186,10 @@ impl<C: Chunks> Job<'_, C> {
         sums.fill([0.0; PANEL_ROWS]);
         for (x, first) in x.chunks_exact(rows.len() * CHUNK).zip((0..groups).step_by(CHUNK_GROUPS)) {
             let chunk = first..(first + CHUNK_GROUPS).min(groups);
+            let behind = self.source.behind(stored, &chunk);
             let chunk = self.source.chunk(stored, chunk, scratch);
             // SAFETY: x holds a chunk of as many rows as there are sums.
-            unsafe { C::add::<V>(x, chunk, sums) };
+            unsafe { C::add::<V>(x, chunk, behind, sums) };
         }
         // SAFETY: nobody else has this panel.
         unsafe { self.epilogue.finish(panel, rows.start, sums) };
@@ -200,15 +212,20 @@ fn widen(x: Mat<'_, bf16>, out: &mut [f32]) {
     }
 }
 
-/// All rows of a chunk by a panel. What follows is fetched where the tiles are those that memory holds.
+/// All rows of a chunk by a panel. What lies behind it is fetched meanwhile.
 #[inline(always)]
-unsafe fn add_chunk<V: Lanes, S: PanelSource>(x: &[f32], tiles: &[u8], sums: &mut [Sums]) {
+unsafe fn add_chunk<V: Lanes, S: PanelSource>(
+    x: &[f32],
+    tiles: &[u8],
+    behind: Range<*const u8>,
+    sums: &mut [Sums],
+) {
     let passes = sums.len().div_ceil(most_rows::<V>());
     if passes == 1 && S::STORED_AS_TILES {
         // SAFETY: passed on from the caller.
         return unsafe { add_rows::<V, true>(x.as_ptr(), tiles, &mut Ahead::nothing(), sums) };
     }
-    let mut ahead = if S::STORED_AS_TILES { Ahead::of(tiles, passes) } else { Ahead::nothing() };
+    let mut ahead = Ahead::of(behind, passes * tiles.len() / PAIR_BYTES);
     let mut first = 0;
     while first < sums.len() {
         let rows = rows_at_once::<V>(sums.len() - first);
@@ -225,7 +242,7 @@ unsafe fn add_chunk<V: Lanes, S: PanelSource>(x: &[f32], tiles: &[u8], sums: &mu
     }
 }
 
-/// The tiles of the next chunk, of which every pass over this one fetches some.
+/// What is stored of the next chunk, of which every pass over a group of this one fetches some.
 pub(super) struct Ahead {
     next: *const u8,
     end: *const u8,
@@ -233,10 +250,10 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    /// What lies behind `tiles`, which are gone through so many times.
-    fn of(tiles: &[u8], passes: usize) -> Ahead {
-        let end = tiles.as_ptr_range().end;
-        Ahead { next: end, end: end.wrapping_add(tiles.len()), lines: (PAIR_BYTES / 64).div_ceil(passes) }
+    /// These bytes, in so many parts.
+    fn of(behind: Range<*const u8>, parts: usize) -> Ahead {
+        let bytes = behind.end.addr() - behind.start.addr();
+        Ahead { next: behind.start, end: behind.end, lines: bytes.div_ceil(64).div_ceil(parts.max(1)) }
     }
 
     fn nothing() -> Ahead {

@@ -36,15 +36,11 @@ const fn group_bytes(runs: usize, has_min: bool) -> usize {
 
 impl<L: Layout> Panels for Codes<L> {
     const AS_STORED: bool = false;
+    const STREAMED: bool = false;
     // Two registers for each row's sums over a run, two for its totals.
     const BAND_ROWS: usize = 7;
     const ROW_BYTES: usize = row_bytes(L::PLAN.has_min);
     const GROUP_BYTES: usize = group_bytes(L::PLAN.runs(), L::PLAN.has_min);
-
-    #[inline(always)]
-    fn stored_at(_group: usize) -> usize {
-        0
-    }
 
     fn pack(x: Mat<'_, bf16>, rows: Range<usize>, groups: usize, out: &mut [u8]) {
         pack::<L>(x, rows.start, rows.len(), groups, out);
