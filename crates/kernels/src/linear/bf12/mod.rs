@@ -20,6 +20,8 @@
 
 #[cfg(test)]
 mod tests;
+// Loops over rows and panels run over registers: their indices are clearer than zipped iterators.
+#[allow(clippy::needless_range_loop)]
 #[cfg(target_arch = "x86_64")]
 mod x86;
 

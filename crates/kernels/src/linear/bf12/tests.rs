@@ -63,11 +63,11 @@ fn a_panel_takes_as_many_exceptions_as_it_has_room_for() {
     // Sixteen exponents that are frequent in each row, one more than others, and so many weights of others.
     let matrix = |rare: usize| -> Vec<bf16> {
         let exponent = |i: usize| match i % k {
-            _ if i % 3 == 0 && i / 3 < rare => 60 + i % 40,
+            _ if i.is_multiple_of(3) && i / 3 < rare => 60 + i % 40,
             column if column >= 48 => 120,
             column => 110 + column % 16,
         };
-        (0..n * k).map(|i| bf16::from_bits((exponent(i) << 7 | i % 128) as u16)).collect()
+        (0..n * k).map(|i| bf16::from_bits(((exponent(i) << 7) | (i % 128)) as u16)).collect()
     };
     let pack = |rare: usize| {
         let data = matrix(rare);
