@@ -25,7 +25,7 @@ pub(crate) fn profile(args: ProfileArgs) -> Result<ExitCode> {
     let json = JsonReport::open(args.json.as_deref())?;
     let config = engine_config(&args.engine, NEEDS)?;
     let opened = loaded::open(args.model.as_deref(), &args.engine, Voice::Normal)?;
-    let config = config.with_weights_for(&opened.checkpoint);
+    let config = config.with_weights_in_room(&opened.checkpoint);
     let before = kept(&opened, &config)?;
     if args.refresh {
         return refreshed(&args, &opened, &config, before, json);

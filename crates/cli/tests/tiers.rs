@@ -179,7 +179,7 @@ fn budgets_and_shares_of_nonsense() {
 }
 
 fn what_would_fit_can_be_pasted(folder: &Folder) {
-    let args = ["--memory", "100MiB", "--device-memory", "470KiB"];
+    let args = ["--memory", "100MiB", "--device-memory", "470KiB", "--weights", "bf16"];
     let blocks =
         ["--schedule", "zigzag", "--num-batches", "4", "--percent", "20", "80", "100", "0", "100", "0"];
     let told = answer(folder, &[&args[..], &blocks].concat()).err;

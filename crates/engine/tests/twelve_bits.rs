@@ -43,6 +43,8 @@ fn they_are_chosen_without_room_or_for_one_sequence() {
     let stored = EngineConfig { weights: WeightsAs::Stored, isa: Isa::Scalar, max_num_seqs: 4, ..config() };
     assert_eq!(chosen(stored.clone()), WeightsAs::Stored, "there is room");
     assert_eq!(chosen(EngineConfig { isa: Isa::Avx2, max_num_seqs: 1, ..stored.clone() }), WeightsAs::Bf12);
+    let one = EngineConfig { isa: Isa::Avx2, max_num_seqs: 1, ..stored.clone() };
+    assert_eq!(one.with_weights_in_room(&model).weights, WeightsAs::Stored);
     let folder = Some(std::env::temp_dir());
     let offload = Offload { folder, share: WeightShare::Exactly(split([0, 0, 100])), ..Offload::default() };
     let streamed = EngineConfig { offload, ..stored };

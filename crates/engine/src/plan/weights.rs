@@ -15,18 +15,30 @@ impl EngineConfig {
     /// sequence at a time waits for memory; larger batches wait for products, which are a little faster as they are.
     #[must_use]
     pub fn with_weights_for(self, checkpoint: &Checkpoint) -> EngineConfig {
-        let is_bf16 = |(format, _): &(Format, usize)| *format == Format::Bf16;
-        let may = self.weights == WeightsAs::Stored
-            && self.device != DeviceChoice::Cuda
-            && blueprint(checkpoint, &self).formats().iter().all(is_bf16);
+        if self.waits_for_memory() && self.may_keep_less(checkpoint) {
+            return EngineConfig { weights: WeightsAs::Bf12, ..self };
+        }
+        self.with_weights_in_room(checkpoint)
+    }
+
+    /// The same, whatever the batches.
+    #[must_use]
+    pub fn with_weights_in_room(self, checkpoint: &Checkpoint) -> EngineConfig {
         let fits = || {
             let planned = Planned::beside(checkpoint, self.clone(), memory::resident_bytes());
             planned.is_ok_and(|planned| planned.fits())
         };
-        if may && (self.waits_for_memory() || !fits()) {
+        if self.may_keep_less(checkpoint) && !fits() {
             return EngineConfig { weights: WeightsAs::Bf12, ..self };
         }
         self
+    }
+
+    fn may_keep_less(&self, checkpoint: &Checkpoint) -> bool {
+        let is_bf16 = |(format, _): &(Format, usize)| *format == Format::Bf16;
+        self.weights == WeightsAs::Stored
+            && self.device != DeviceChoice::Cuda
+            && blueprint(checkpoint, self).formats().iter().all(is_bf16)
     }
 
     /// Whether reading weights takes longer than unfolding them: on tiles nobody has measured it.

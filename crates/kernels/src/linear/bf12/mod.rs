@@ -258,6 +258,15 @@ fn joined(sign_and_fraction: u8, exponent: u8) -> u16 {
     (bits & 0x80) << 8 | u16::from(exponent) << 7 | bits & 0x7f
 }
 
+/// Of a group's numbers that of the weight at `place`.
+fn number_at(codes: &[u8], place: usize) -> u8 {
+    codes[place / TWO_LINES * LINE + place % LINE] >> (place % TWO_LINES / LINE * 4) & 15
+}
+
+fn place_of(entry: &[u8; 4]) -> usize {
+    (u32::from_le_bytes(*entry) >> 8) as usize % WEIGHTS
+}
+
 fn group_of(entry: &[u8; 4]) -> usize {
     (u32::from_le_bytes(*entry) >> GROUP_SHIFT) as usize
 }
@@ -299,7 +308,7 @@ impl<'a> Panel<'a> {
     fn patch_next(&mut self, group: usize, tiles: &mut [u16; WEIGHTS]) {
         while let Some((entry, rest)) = self.list.split_first().filter(|(entry, _)| group_of(entry) == group)
         {
-            let weight = &mut tiles[(u32::from_le_bytes(*entry) >> 8) as usize % WEIGHTS];
+            let weight = &mut tiles[place_of(entry)];
             *weight = *weight & 0x807f | u16::from(entry[0]) << 7;
             self.list = rest;
         }
@@ -309,8 +318,7 @@ impl<'a> Panel<'a> {
     fn unfold(&self, group: usize, tiles: &mut [u16]) {
         let (fractions, codes) = self.groups[group].split_at(WEIGHTS);
         for (place, (out, fraction)) in tiles.iter_mut().zip(fractions).enumerate() {
-            let (byte, shift) = (place / TWO_LINES * LINE + place % LINE, place % TWO_LINES / LINE * 4);
-            let distance = self.table[usize::from(codes[byte] >> shift & 15)];
+            let distance = self.table[usize::from(number_at(codes, place))];
             *out = joined(*fraction, self.bases[row_of(place)].saturating_sub(distance));
         }
     }
@@ -355,14 +363,23 @@ fn unfold(isa: Isa, panel: &Panel<'_>, groups: Range<usize>, tiles: &mut [u16]) 
 
 /// The values of one row of a panel of `out.len()` columns. `row`: 0 to 31.
 pub(super) fn unpack_row(panel: &[u8], row: usize, out: &mut [f32]) {
-    let mut panel = Panel::new(panel);
-    let mut tiles = [0; WEIGHTS];
-    for (group, out) in out.chunks_mut(GROUP).enumerate() {
-        panel.unfold(group, &mut tiles);
-        panel.patch_next(group, &mut tiles);
+    let panel = Panel::new(panel);
+    let exponents = panel.table.map(|distance| panel.bases[row].saturating_sub(distance));
+    let first = row / (PANEL_ROWS / 2) * LINE * LINES + row % (PANEL_ROWS / 2) * 2;
+    for (group, out) in panel.groups.iter().zip(out.chunks_mut(GROUP)) {
         for (k, out) in out.iter_mut().enumerate() {
-            let at = row / 16 * (WEIGHTS / 2) + k / 2 * 32 + row % 16 * 2 + k % 2;
-            *out = bf16::from_bits(tiles[at]).to_f32();
+            let place = first + k / 2 * LINE + k % 2;
+            let exponent = exponents[usize::from(number_at(&group[WEIGHTS..], place))];
+            *out = bf16::from_bits(joined(group[place], exponent)).to_f32();
+        }
+    }
+    for entry in panel.list.iter().filter(|entry| row_of(place_of(entry)) == row) {
+        let place = place_of(entry);
+        let k = group_of(entry) * GROUP + place % (LINE * LINES) / LINE * 2 + place % 2;
+        // Padding may be an exception too.
+        if let Some(out) = out.get_mut(k) {
+            let fraction = panel.groups[group_of(entry)][place];
+            *out = bf16::from_bits(joined(fraction, entry[0])).to_f32();
         }
     }
 }

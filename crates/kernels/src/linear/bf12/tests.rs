@@ -57,6 +57,26 @@ fn tiles_come_back_bit_for_bit_however_they_are_cut() {
 }
 
 #[test]
+fn rows_come_back_with_their_exceptions() {
+    let (n, k) = (40, 450);
+    let data = weights(n, k);
+    let mut packed = vec![7; packed_bytes(Format::Bf12, RowOrder::Plain, n, k)];
+    pack_bf12(Mat::new(&data, n, k), RowOrder::Plain, 0..2, &mut packed).expect("few are rare");
+    let rare: usize = packed.chunks_exact(panel_bytes(k)).map(|stored| Panel::new(stored).list.len()).sum();
+    assert!(rare > 20, "{rare}");
+    for (row, want) in data.chunks_exact(k).enumerate() {
+        let mut got = vec![0.0; k];
+        unpack_row(
+            &packed[row / PANEL_ROWS * panel_bytes(k)..][..panel_bytes(k)],
+            row % PANEL_ROWS,
+            &mut got,
+        );
+        let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+        assert_eq!(bits(got), bits(want.iter().map(|weight| weight.to_f32()).collect()), "row {row}");
+    }
+}
+
+#[test]
 fn a_panel_takes_as_many_exceptions_as_it_has_room_for() {
     let (n, k) = (32, 64);
     let room = (panel_bytes(k) - HEAD_BYTES - 2 * GROUP_BYTES) / 4;
