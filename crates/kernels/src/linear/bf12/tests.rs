@@ -1,7 +1,8 @@
 //! What is packed comes back bit for bit, by every family, or is refused.
 
 use super::*;
-use crate::linear::{packed_bytes, panels};
+use crate::linear::{Format, Input, Output, Part, RowOrder, Weight, linear, pack_bf16, packed_bytes, panels};
+use crate::{Mat, MatMut, Team};
 
 /// Weights like those of a trained matrix, rows of very different sizes among them and one of zeros; some in each sixteen hundred
 /// are rare.
@@ -106,5 +107,32 @@ fn a_quarter_is_saved() {
         let share = panel_bytes(k) as f64 / super::super::panel_bytes(Format::Bf16, k) as f64;
         assert!((0.75..0.765).contains(&share), "{k}: {share}");
         assert_eq!(panel_bytes(k) % 64, 0);
+    }
+}
+
+#[test]
+fn products_are_those_of_sixteen_bits() {
+    let team = Team::new(2);
+    for (rows, n, k) in [(1, 70, 450), (5, 100, 96), (12, 64, 320), (16, 40, 64), (17, 70, 33), (40, 96, 288)]
+    {
+        // No infinities: nothing is learnt of products that are none.
+        let finite = |weight: bf16| if weight.is_finite() { weight } else { bf16::ONE };
+        let data: Vec<bf16> = weights(n, k).into_iter().map(finite).collect();
+        let x: Vec<bf16> = weights(rows, k).into_iter().map(finite).collect();
+        let all = 0..panels(RowOrder::Plain, n);
+        let bytes = |format| crate::AlignedBytes::zeroed(packed_bytes(format, RowOrder::Plain, n, k));
+        let (mut wide, mut packed) = (bytes(Format::Bf16), bytes(Format::Bf12));
+        pack_bf16(Mat::new(&data, n, k), RowOrder::Plain, all.clone(), &mut wide);
+        pack_bf12(Mat::new(&data, n, k), RowOrder::Plain, all, &mut packed).expect("few are rare");
+        for isa in families() {
+            let [want, got] = [(Format::Bf16, &wide), (Format::Bf12, &packed)].map(|(format, bytes)| {
+                let w = Weight::new(format, n, k, RowOrder::Plain, vec![Part { first_panel: 0, bytes }]);
+                let mut out = vec![0.0; rows * n];
+                let x = Input::Bf16(Mat::new(&x, rows, k));
+                linear(&team, isa, x, &w, None, Output::StoreF32(MatMut::new(&mut out, rows, n)));
+                out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+            });
+            assert!(want == got, "{isa} {rows} x {n} x {k}");
+        }
     }
 }
