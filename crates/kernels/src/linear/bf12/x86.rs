@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::{GROUP_BYTES, LINE, LINES, Panel, TABLE, TWO_LINES, WEIGHTS, group_at, unfold};
+use super::{GROUP_BYTES, LINE, LINES, Panel, TWO_LINES, WEIGHTS, group_at, unfold};
 use crate::Isa;
 use crate::linear::epilogue::Sums;
 use crate::linear::pack::{GROUP, PANEL_ROWS};
@@ -44,12 +44,17 @@ impl Exponents {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw")]
     fn new(panel: &Panel<'_>) -> Exponents {
-        let words =
-            |byte: &dyn Fn(usize) -> u8| -> [u16; LINE] { std::array::from_fn(|i| u16::from(byte(i)) << 7) };
-        // SAFETY: each is 512 bits.
-        let load = |words: [u16; LINE]| unsafe { _mm512_loadu_si512(words.as_ptr().cast()) };
-        let bases = [0, PANEL_ROWS / 2].map(|first| load(words(&|i| panel.bases[first + i / 2])));
-        Exponents { table: load(words(&|i| panel.table[i % TABLE])), bases }
+        // SAFETY: each is 16 bytes of as many, or of 32.
+        let [table, first, second] = unsafe {
+            let bases = panel.bases.as_ptr();
+            [panel.table.as_ptr(), bases, bases.add(PANEL_ROWS / 2)].map(|at| _mm_loadu_si128(at.cast()))
+        };
+        let table = _mm512_broadcast_i64x4(_mm256_cvtepu8_epi16(table));
+        let twice = |bases: __m128i| {
+            let words = _mm512_cvtepu8_epi32(bases);
+            _mm512_slli_epi16::<7>(_mm512_or_si512(words, _mm512_slli_epi32::<16>(words)))
+        };
+        Exponents { table: _mm512_slli_epi16::<7>(table), bases: [twice(first), twice(second)] }
     }
 }
 
