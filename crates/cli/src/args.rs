@@ -261,7 +261,7 @@ impl EngineArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Weights {
     /// As stored: bf16 (f16 and f32 files are rounded to it), GGUF blocks as they are. On the CPU bf16 is kept as bf12 where
-    /// there is no room for all of it, or few sequences at once wait for it.
+    /// there is no room for all of it, or one sequence at a time waits for it.
     Auto,
     /// 16 bits.
     #[value(alias = "bfloat16")]

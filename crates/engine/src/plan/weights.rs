@@ -11,8 +11,8 @@ use crate::plan::planned::{Planned, blueprint};
 
 impl EngineConfig {
     /// The same with weights in 12 bits each, where they are bf16 as they are stored, nobody said otherwise, and it helps: the
-    /// numbers are the same, and a quarter less is read. So it is where there is no room for all of them, and where so
-    /// few sequences run at once that they wait for memory; more wait for products, which are a little faster as they are.
+    /// numbers are the same, and a quarter less is read. So it is where there is no room for all of them, and where one
+    /// sequence at a time waits for memory; larger batches wait for products, which are a little faster as they are.
     #[must_use]
     pub fn with_weights_for(self, checkpoint: &Checkpoint) -> EngineConfig {
         if self.waits_for_memory() && self.may_keep_less(checkpoint) {
@@ -41,15 +41,12 @@ impl EngineConfig {
             && blueprint(checkpoint, self).formats().iter().all(is_bf16)
     }
 
-    /// Whether so few rows are decoded at once that reading weights takes longer than unfolding them (`--example gemm`, bf16
-    /// and bf12); on tiles nobody has measured it.
+    /// Whether reading weights takes longer than unfolding them: on tiles nobody has measured it.
     fn waits_for_memory(&self) -> bool {
-        let few = match self.isa {
-            Isa::Avx512Bf16 => 8,
-            Isa::Avx512 => 4,
-            Isa::Avx2 => 1,
-            Isa::Scalar | Isa::Amx => 0,
+        let vectors = match self.isa {
+            Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 => true,
+            Isa::Scalar | Isa::Amx => false,
         };
-        self.max_num_seqs <= few
+        vectors && self.max_num_seqs == 1
     }
 }
