@@ -127,3 +127,22 @@ fn templates() {
         ran.refused(1, &["chat template", says]);
     }
 }
+
+#[test]
+fn weights_that_12_bits_cannot_hold_are_named() {
+    const TENSOR: &str = "model.layers.1.mlp.down_proj.weight";
+    let folder = Folder::copy_of("llama");
+    let mut bytes = fs::read(folder.path("model.safetensors")).expect("readable");
+    let data = 8 + u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..data]).expect("JSON");
+    let offset = |i: usize| data + header[TENSOR]["data_offsets"][i].as_u64().expect("a number") as usize;
+    // 2^-40 to 2^-1, by turns.
+    for (i, weight) in bytes[offset(0)..offset(1)].chunks_exact_mut(2).enumerate() {
+        weight.copy_from_slice(&((87 + i as u16 % 40) << 7).to_le_bytes());
+    }
+    folder.write("model.safetensors", &bytes);
+    let run =
+        |weights| ballast(&["run", &folder.whole(), "hello", "--max-tokens", "2", "--weights", weights]);
+    run("bf12").refused(1, &[TENSOR, "12 bits a weight", "write --weights bf16"]);
+    run("bf16").fine();
+}

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use cuda::GpuDevice;
 use emulator::{Emulator, Mma};
 use half::bf16;
-use kernels::device::{Device, Dtype, Matrix, Rows, Sink};
+use kernels::attention::{KvDtype, KvLayout};
+use kernels::device::{Device, Dtype, Matrix, Needs, Rows, Sink};
 use kernels::linear::{Activations, Format, RowOrder, pack_bf16, packed_bytes, panels};
 use kernels::table::{Case, Reach, conformance};
 use kernels::{CpuDevice, Isa, Mat, Team};
@@ -32,6 +33,14 @@ fn check(mma: Mma, wanted: impl Fn(&Case) -> bool) {
     }
     assert!(count > 0, "no case was chosen");
     assert!(failures.is_empty(), "{} of {count} cases fail:\n  {}", failures.len(), failures.join("\n  "));
+}
+
+#[test]
+fn weights_of_12_bits_are_refused_before_anything_is_compiled() {
+    let device = GpuDevice::new(Emulator::new(Mma::Defined), 1 << 20).unwrap();
+    let kv = KvLayout { kv_heads: 1, head_dim: 64, dtype: KvDtype::Bf16 };
+    let refused = device.prepare(&Needs { formats: vec![Format::Bf16, Format::Bf12], kv, sparse: None });
+    assert!(refused.unwrap_err().contains("--weights bf16"));
 }
 
 #[test]

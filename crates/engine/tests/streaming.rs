@@ -46,20 +46,7 @@ fn start(checkpoint: &Checkpoint, config: EngineConfig) -> Engine {
 
 /// Tokens and the bits of their log-probabilities, of six requests at once.
 fn stories(engine: &Engine) -> Vec<Story> {
-    let params = SamplingParams {
-        max_tokens: Some(12),
-        ignore_eos: true,
-        logprobs: Some(0),
-        prompt_logprobs: Some(0),
-        ..SamplingParams::greedy()
-    };
-    let request = |i: u32| Request {
-        prompt: (0..10 + 7 * i).map(|j| 3 + (i * 31 + j * 17) % 90).collect(),
-        params: params.clone(),
-        seed: 7,
-        salt: 0,
-    };
-    common::stories(engine, &(0..6).map(request).collect::<Vec<_>>())
+    common::stories(engine, &common::scored_requests(6))
 }
 
 #[test]

@@ -3,23 +3,12 @@
 mod common;
 
 use common::{Story, checkpoint, config, split};
-use engine::{DeviceChoice, EngineConfig, Offload, Planned, Request, WeightShare};
+use engine::{DeviceChoice, EngineConfig, Offload, Planned, WeightShare};
 use kernels::Isa;
 use model::decoder::WeightsAs;
-use model::sampling::SamplingParams;
 
 fn stories(model: &str, config: EngineConfig) -> Vec<Story> {
-    let params = SamplingParams {
-        max_tokens: Some(12),
-        ignore_eos: true,
-        logprobs: Some(0),
-        prompt_logprobs: Some(0),
-        ..SamplingParams::greedy()
-    };
-    let prompt = |i: u32| (0..10 + 7 * i).map(|j| 3 + (i * 31 + j * 17) % 90).collect();
-    let request = |i| Request { prompt: prompt(i), params: params.clone(), seed: 7, salt: 0 };
-    let requests: Vec<Request> = (0..4).map(request).collect();
-    common::stories(&common::start(model, config), &requests)
+    common::stories(&common::start(model, config), &common::scored_requests(4))
 }
 
 #[test]

@@ -191,6 +191,14 @@ impl Checkpoint {
         self.tensors.get(&tensor).copied()
     }
 
+    /// What its file calls a tensor of the model.
+    pub(crate) fn name_of(&self, tensor: Tensor) -> String {
+        match &self.source {
+            Source::Files { places, .. } => places[&tensor].name.clone(),
+            Source::Dummy(_) => format!("{tensor:?}"),
+        }
+    }
+
     /// Bytes of all tensors as they are stored.
     pub fn bytes(&self) -> u64 {
         self.tensors.values().map(|i| i.shape.rows() as u64 * i.row_bytes as u64).sum()

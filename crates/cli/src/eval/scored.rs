@@ -75,18 +75,19 @@ impl Scorer {
             expected: None,
         };
         let mut config = lanes.wanted(engine_config(&args.engine, needs)?);
-        let mut weights = typed(args.engine.weights);
+        let mut rounded = None;
         if let Some(bits) = args.round_weights {
             let (along, axis) = match args.round_along {
                 RoundAlong::Inputs => (Along::Inputs, "inputs"),
                 RoundAlong::Outputs => (Along::Outputs, "outputs"),
             };
             config.weights = WeightsAs::Rounded(Rounding { bits, along });
-            weights = format!("{bits} bits in groups of 64 {axis}, embeddings and head as they are");
+            rounded = Some(format!("{bits} bits in groups of 64 {axis}, embeddings and head as they are"));
         }
         let (threads, isa) = (config.threads, config.isa.to_string());
         let tokenizer = opened.text(args.engine.chat_template.as_deref())?.tokenizer;
         let planned = opened.plan(config, Voice::Normal)?;
+        let weights = rounded.unwrap_or_else(|| typed(args.engine.weights.as_kept(planned.config())));
         let hold = planned.hold();
         let tokens = (hold.kv_blocks * kernels::attention::BLOCK_TOKENS) as u64;
         let (weight_bytes, kv_bytes_per_token) = (hold.weight_bytes, hold.kv_bytes / tokens.max(1));

@@ -88,6 +88,19 @@ pub(crate) fn story(ticket: &Ticket) -> Story {
     }
 }
 
+/// Requests of prompts of their own, who are told the log-probabilities of everything.
+pub(crate) fn scored_requests(count: u32) -> Vec<Request> {
+    let params = SamplingParams {
+        max_tokens: Some(12),
+        ignore_eos: true,
+        logprobs: Some(0),
+        prompt_logprobs: Some(0),
+        ..SamplingParams::greedy()
+    };
+    let prompt = |i: u32| (0..10 + 7 * i).map(|j| 3 + (i * 31 + j * 17) % 90).collect();
+    (0..count).map(|i| Request { prompt: prompt(i), params: params.clone(), seed: 7, salt: 0 }).collect()
+}
+
 /// What becomes of requests that are handed over together.
 pub(crate) fn stories(engine: &Engine, requests: &[Request]) -> Vec<Story> {
     let tickets: Vec<Ticket> = requests.iter().map(|r| engine.submit(r.clone()).unwrap()).collect();

@@ -96,9 +96,10 @@ impl<'a> Packer<'a> {
             }
         }
         let packed = rows.pack(plan, 0..range.len(), out);
-        packed.map_err(|found| Error::TooVaried {
-            tensors: plan.tensors.iter().map(|tensor| format!("{tensor:?}")).collect::<Vec<_>>().join(", "),
-            found: TooVaried { panel: range.start + found.panel, ..found },
+        packed.map_err(|found| {
+            let names: Vec<_> = plan.tensors.iter().map(|tensor| self.checkpoint.name_of(*tensor)).collect();
+            let found = TooVaried { panel: range.start + found.panel, ..found };
+            Error::TooVaried { tensors: names.join(", "), found }
         })
     }
 

@@ -72,7 +72,7 @@ fn fold(tiles: &[u8], out: &mut [u8]) -> Result<(), [usize; 2]> {
         for (out, weight) in fractions.iter_mut().zip(weights) {
             *out = sign_and_fraction(u16::from_le_bytes(*weight));
         }
-        if code.fold(weights, codes) == Rare::None {
+        if !code.fold(weights, codes) {
             continue;
         }
         for (place, weight) in weights.iter().enumerate() {
@@ -104,13 +104,6 @@ const OF_ZERO: u8 = 255;
 /// How far a row's base is above its most frequent exponent: larger weights are exceptions.
 const ABOVE: u8 = 6;
 
-/// Whether some of a group's weights are exceptions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rare {
-    Some,
-    None,
-}
-
 /// How a panel's exponents are numbered.
 struct Code {
     table: [u8; TABLE],
@@ -120,7 +113,7 @@ struct Code {
 }
 
 impl Code {
-    /// That of these tiles: ties go to what is nearer zero.
+    /// That of these tiles. Of what is as frequent the smaller exponent makes the base, the smaller distance the table.
     fn of(tiles: &[u8]) -> Code {
         let mut counts = [[0u32; 256]; PANEL_ROWS];
         for (line, weights) in tiles.as_chunks::<{ 2 * LINE }>().0.iter().enumerate() {
@@ -163,8 +156,8 @@ impl Code {
         }
     }
 
-    /// Writes the numbers of a group's exponents.
-    fn fold(&self, weights: &[[u8; 2]], codes: &mut [u8]) -> Rare {
+    /// Writes the numbers of a group's exponents; whether some of its weights are exceptions.
+    fn fold(&self, weights: &[[u8; 2]], codes: &mut [u8]) -> bool {
         let mut all = 0;
         for (two, (lines, out)) in
             weights.chunks_exact(TWO_LINES).zip(codes.chunks_exact_mut(LINE)).enumerate()
@@ -178,6 +171,6 @@ impl Code {
                 *out = low & 15 | high << 4;
             }
         }
-        if all & RARE == 0 { Rare::None } else { Rare::Some }
+        all & RARE != 0
     }
 }

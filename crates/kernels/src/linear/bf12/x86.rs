@@ -6,11 +6,12 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::{GROUP_BYTES, LINE, LINES, Panel, TWO_LINES, WEIGHTS, group_at, unfold};
+use super::{Bf12Panels, GROUP_BYTES, LINE, LINES, Panel, TWO_LINES, WEIGHTS};
 use crate::Isa;
 use crate::linear::epilogue::Sums;
 use crate::linear::pack::{GROUP, PANEL_ROWS};
 use crate::linear::pairs::{Fetch, Panels, Start, Tiles, add_pairs};
+use crate::linear::source::PanelSource;
 use crate::mat::Mat;
 
 /// The bits of an exponent in a word.
@@ -186,6 +187,9 @@ pub(super) unsafe fn unfold_256(panel: &Panel<'_>, groups: Range<usize>, tiles: 
     }
 }
 
+/// What unfolds them for the driver of pairs.
+const BF12: Bf12Panels = Bf12Panels(Isa::Avx512Bf16);
+
 /// Panels of bf16 in 12 bits for the driver of pairs, unfolded a chunk at a time.
 pub(crate) struct Unfolded;
 
@@ -197,8 +201,8 @@ impl Panels for Unfolded {
     const GROUP_BYTES: usize = Tiles::GROUP_BYTES;
 
     #[inline(always)]
-    fn stored_at(group: usize) -> usize {
-        group_at(group)
+    fn behind(stored: &[u8], groups: &Range<usize>) -> Range<*const u8> {
+        BF12.behind(stored, groups)
     }
 
     fn pack(x: Mat<'_, bf16>, rows: Range<usize>, groups: usize, out: &mut [u8]) {
@@ -207,9 +211,7 @@ impl Panels for Unfolded {
 
     #[inline(always)]
     unsafe fn chunk<'s>(stored: &'s [u8], groups: Range<usize>, scratch: &'s mut [u8]) -> &'s [u8] {
-        let tiles = &mut scratch[..groups.len() * Tiles::GROUP_BYTES];
-        unfold(Isa::Avx512Bf16, &Panel::new(stored), groups, bytemuck::cast_slice_mut(tiles));
-        tiles
+        BF12.tiles(stored, groups, scratch)
     }
 
     #[inline(always)]
@@ -236,7 +238,4 @@ impl Panels for Unfolded {
         // SAFETY: passed on from the caller.
         unsafe { stream::<R, P>(x, stored, groups, sums) }
     }
-
-    #[inline(always)]
-    unsafe fn put_in_order(_sums: &mut [Sums]) {}
 }

@@ -69,10 +69,8 @@ pub(crate) fn run_panels<P: Panels>(team: &Team, x: Mat<'_, bf16>, w: &Weight<'_
                 panels: PhantomData,
             };
             let sums_bytes = rows.max(PANELS * ROWS) * size_of::<Sums>();
-            let chunk_bytes = match P::AS_STORED || plan.is_streamed() {
-                true => 0,
-                false => plan.chunk_groups() * P::GROUP_BYTES,
-            };
+            let whole = P::AS_STORED || plan.streamed;
+            let chunk_bytes = if whole { 0 } else { plan.chunk_groups() * P::GROUP_BYTES };
             with_scratch(sums_bytes + chunk_bytes, |scratch| {
                 let (sums, chunk) = scratch.split_at_mut(sums_bytes);
                 let mut hands = Hands { sums: bytemuck::cast_slice_mut(sums), chunk };
@@ -191,7 +189,7 @@ impl<P: Panels> Job<'_, P> {
             // SAFETY: what is taken is this worker's alone; the rest is passed on.
             unsafe {
                 let x = self.packed.read(place, 0..self.packed.cols());
-                if plan.is_streamed() {
+                if plan.streamed {
                     for panel in mine.clone().step_by(plan.at_once) {
                         self.stream(block, x, panel..(panel + plan.at_once).min(mine.end), hands);
                     }
@@ -286,8 +284,7 @@ impl<P: Panels> Job<'_, P> {
             let w = unsafe { P::chunk(stored, groups.clone(), hands.chunk) }.as_ptr();
             let start = if chunk == 0 { Start::Zero } else { Start::Sums };
             // The next chunk; behind the last one the next panel, whoever takes it.
-            let at = |group: usize| stored.as_ptr().wrapping_add(P::stored_at(group));
-            let (mut next, end) = (at(groups.end), at(groups.end + groups.len()));
+            let Range { start: mut next, end } = P::behind(stored, &groups);
             for band in bands.clone() {
                 let rows = plan.rows_of(band);
                 let at = rows.start - first;

@@ -7,7 +7,7 @@ use half::bf16;
 use super::product::{Fetch, ROW_BYTES, ROWS, Start, multiply};
 use crate::linear::epilogue::Sums;
 use crate::linear::rows::copy_tiles;
-use crate::linear::source::PAIR_BYTES;
+use crate::linear::source::{Bf16Panels, PAIR_BYTES, PanelSource};
 use crate::mat::Mat;
 
 /// A stored format. All of this runs on a machine with AVX-512, bf16 products and permutations of bytes.
@@ -23,10 +23,10 @@ pub(crate) trait Panels {
     /// Bytes of a group of a panel as it is multiplied.
     const GROUP_BYTES: usize;
 
-    /// Where a group of a stored panel begins, so that it can be fetched ahead; always the same if it shall not be.
+    /// Where what is stored of the groups behind these lies, as [`PanelSource::behind`] has it.
     #[inline(always)]
-    fn stored_at(_group: usize) -> usize {
-        0
+    fn behind(_stored: &[u8], _groups: &Range<usize>) -> Range<*const u8> {
+        std::ptr::null()..std::ptr::null()
     }
 
     /// Packs rows of x, for each of `groups` groups one after the other.
@@ -71,11 +71,12 @@ pub(crate) trait Panels {
         unreachable!("these panels are not streamed")
     }
 
-    /// Puts the complete sums of rows into the order of outputs.
+    /// Puts the complete sums of rows into the order of outputs, where they are not.
     ///
     /// # Safety
     /// The machine has these features.
-    unsafe fn put_in_order(sums: &mut [Sums]);
+    #[inline(always)]
+    unsafe fn put_in_order(_sums: &mut [Sums]) {}
 }
 
 /// Runs an expression with a constant that is the number of rows of a band, one of those that are listed.
@@ -106,8 +107,8 @@ impl Panels for Tiles {
     const GROUP_BYTES: usize = PAIR_BYTES;
 
     #[inline(always)]
-    fn stored_at(group: usize) -> usize {
-        group * PAIR_BYTES
+    fn behind(stored: &[u8], groups: &Range<usize>) -> Range<*const u8> {
+        Bf16Panels.behind(stored, groups)
     }
 
     fn pack(x: Mat<'_, bf16>, rows: Range<usize>, groups: usize, out: &mut [u8]) {
@@ -149,7 +150,4 @@ impl Panels for Tiles {
         // SAFETY: passed on from the caller.
         unsafe { multiply::<R, P, 2>(Start::Zero, x, w, groups, sums, fetch) }
     }
-
-    #[inline(always)]
-    unsafe fn put_in_order(_sums: &mut [Sums]) {}
 }

@@ -48,7 +48,8 @@ pub(super) struct Plan {
     pub(super) chunks: usize,
     /// Panels that are multiplied at once.
     pub(super) at_once: usize,
-    streamed: bool,
+    /// Whether there is one band, which is multiplied by whole panels.
+    pub(super) streamed: bool,
 }
 
 impl Plan {
@@ -84,11 +85,6 @@ impl Plan {
             at_once,
             streamed,
         }
-    }
-
-    /// Whether there is one band, and all of k is multiplied at once.
-    pub(super) fn is_streamed(&self) -> bool {
-        self.streamed
     }
 
     /// Part `i` of `n` things that are cut into `of`, sizes differing by at most one.
