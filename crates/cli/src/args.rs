@@ -38,7 +38,6 @@ pub(crate) use serve::{LogFormatName, LogLevelName, ServeArgs};
 
 use crate::lanes::LanesArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use engine::EngineConfig;
 use kernels::linear::Activations;
 use model::decoder::WeightsAs;
 use model::tools::ToolFormat;
@@ -279,8 +278,8 @@ pub(crate) enum Weights {
 
 impl Weights {
     /// The same, or what was chosen in its place.
-    pub(crate) fn as_kept(self, config: &EngineConfig) -> Weights {
-        if config.weights == WeightsAs::Bf12 { Weights::Bf12 } else { self }
+    pub(crate) fn as_kept(self, kept: WeightsAs) -> Weights {
+        if kept == WeightsAs::Bf12 { Weights::Bf12 } else { self }
     }
 }
 

@@ -15,10 +15,11 @@ use crate::display::Voice;
 use crate::interrupts::Interrupts;
 use crate::keyboard::Keyboard;
 use crate::lanes::LanesFile;
-use crate::loaded::{self, Opened, Text};
+use crate::loaded::{Opened, Text};
 use crate::plan::{Ends, Work};
 use crate::resolve::{Needs, engine_config};
 use crate::run::render;
+use crate::wanted::Wanted;
 
 /// The longest chat, where no flag says.
 const CHAT_TOKENS: usize = 8192;
@@ -88,7 +89,8 @@ pub(crate) fn chat(
     let voice = if args.quiet { Voice::Quiet } else { Voice::Normal };
     let config = lanes.wanted(engine_config(&args.engine, needs)?);
     let work = Work::likely(1, (TURN_TOKENS, TURN_TOKENS), longest, Ends::Open);
-    let engine = loaded::load(opened.plan_for(config, &args.engine, work, voice)?.planned, voice)?;
+    let wanted = Wanted { opened, config, args: &args.engine, work: Some(work), voice };
+    let engine = wanted.load(wanted.plan()?.planned)?.engine;
     let opening = args.system.iter().map(|s| json!({"role": "system", "content": s})).collect();
     let interrupts = Interrupts::heard()?;
     Chat { engine: &engine, text, template: &template, params, opening, interrupts }.talk()?;

@@ -4,23 +4,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use engine::{Engine, EngineConfig, Offload, Planned, counted, drive_room, size};
 use model::Checkpoint;
 use model::config::read_generation;
 use model::sampling::GenerationConfig;
 use model::source::{Places, locate};
-use model::store::Access;
 use model::template::{ChatTemplate, SpecialTexts, Templates, Tools};
 use model::tokenizer::Tokenizer;
 use model::tools::ToolFormat;
-use policy::pipeline::Delegation;
 
 use crate::args::{EngineArgs, LoadFormat};
-use crate::beside_the_point;
 use crate::console::{note, text_of};
-use crate::display::{Download, Progress, Unit, Voice};
+use crate::display::{Download, Voice};
 use crate::output_file::OutputFile;
-use crate::plan::{self, Chosen, Work};
 
 /// The name of the model that is fetched by itself.
 const DEFAULT: &str = "smollm2";
@@ -101,52 +96,6 @@ impl Opened {
         &self.path
     }
 
-    /// Plans an engine for what is known of the requests, and announces it. Without room for all weights on the device, the
-    /// planner decides what flags leave open.
-    pub(crate) fn plan_for(
-        &self,
-        config: EngineConfig,
-        args: &EngineArgs,
-        work: Work,
-        voice: Voice,
-    ) -> Result<Chosen<'_>> {
-        let Chosen { planned, told } = plan::choose(self, self.for_this_model(config)?, args, work)?;
-        let planned = self.announced(planned, voice)?;
-        if voice == Voice::Normal {
-            told.iter().for_each(|told| note!("{told}"));
-            beside_the_point::told(args, &planned).iter().for_each(|told| note!("{told}"));
-        }
-        Ok(Chosen { planned, told })
-    }
-
-    /// Plans all memory as flags and the engine's own rule say, and announces it.
-    pub(crate) fn plan(&self, config: EngineConfig, voice: Voice) -> Result<Planned<'_>> {
-        self.announced(Planned::new(&self.checkpoint, self.for_this_model(config)?)?, voice)
-    }
-
-    /// The same with what the weights are kept as, and what the drive has for this model, where flags do not say.
-    pub(crate) fn for_this_model(&self, config: EngineConfig) -> Result<EngineConfig> {
-        let config = config.with_weights_for(&self.checkpoint);
-        let disk = match config.offload.disk {
-            None => drive_room(&self.checkpoint, &config)?,
-            told => told,
-        };
-        Ok(EngineConfig { offload: Offload { disk, ..config.offload }, ..config })
-    }
-
-    fn announced<'a>(&self, planned: Planned<'a>, voice: Voice) -> Result<Planned<'a>> {
-        let spec = self.checkpoint.spec();
-        if voice == Voice::Normal {
-            let (parameters, formats) = (count(spec.parameters()), planned.formats());
-            note!("{}: {}, {parameters} parameters, {formats}", self.name, spec.architecture);
-            note!("memory: {}", planned.hold());
-            if let Some(folder) = planned.store()? {
-                note!("packed weights: {} in {}", size(&planned.hold().disk_bytes), folder.display());
-            }
-        }
-        Ok(planned)
-    }
-
     /// Tokenizer, templates and defaults, once: a GGUF file's vocabulary is gone then. `template` is the file of `--chat-template`. The tokenizer's end of text becomes one
     /// of the model's: fine-tunes change that one, and forget the configuration.
     pub(crate) fn text(&mut self, template: Option<&Path>) -> Result<Text> {
@@ -190,60 +139,6 @@ impl Opened {
             special,
             generation,
         })
-    }
-}
-
-/// Loads what was planned.
-pub(crate) fn load(planned: Planned<'_>, voice: Voice) -> Result<Engine> {
-    let progress = Progress::new("loading", planned.load_bytes(), Unit::Bytes, voice);
-    let engine = planned.start(&|bytes| progress.set(bytes));
-    progress.end();
-    let engine = engine?;
-    if voice == Voice::Normal && engine.hold().host_weight_bytes > 0 {
-        note!("weights on the host{}", delegated(engine.delegation()));
-    }
-    let beside = match engine.drive_access() {
-        Some(Access::Cached) => Some(
-            "has no direct access: reads pass through the system's page cache, which is slower and takes",
-        ),
-        Some(Access::Memory) => Some("is in memory (tmpfs), not on a drive: they take"),
-        Some(Access::Direct) | None => None,
-    };
-    if let Some(why) = beside {
-        note!(
-            "the packed weights' file system {why} memory beside --memory; name a folder on a drive of this machine with \
-             --offload-dir"
-        );
-    }
-    if let Some(why) = engine.not_pinned() {
-        note!("copies between host and device are slower than they could be: {why}");
-    }
-    Ok(engine)
-}
-
-/// What becomes of weights on the host.
-fn delegated(delegation: Delegation) -> String {
-    match (delegation, delegation.tokens()) {
-        (_, 0) => " are copied to the device for every pass".into(),
-        (Delegation::Cheaper(_), most) => format!(
-            ": computed with there in steps whose batches have up to {} and take no longer so than with one copy \
-             for all, copied for others",
-            counted(most, "token")
-        ),
-        (_, most) => format!(
-            ": computed with there in steps whose batches have up to {}, copied for others",
-            counted(most, "token")
-        ),
-    }
-}
-
-/// `135 M`, `1.1 B`.
-fn count(n: u64) -> String {
-    let n = n as f64;
-    match n {
-        _ if n >= 1e9 => format!("{:.1} B", n / 1e9),
-        _ if n >= 1e6 => format!("{:.0} M", n / 1e6),
-        _ => format!("{:.0} k", n / 1e3),
     }
 }
 

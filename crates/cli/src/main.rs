@@ -32,6 +32,7 @@ mod scenario;
 mod serve;
 mod simulate_block;
 mod timed;
+mod wanted;
 
 use std::any::Any;
 use std::panic::{catch_unwind, resume_unwind};

@@ -106,7 +106,7 @@ pub(crate) fn kept_or_taken(opened: &Opened, config: &EngineConfig, args: &Engin
                 "--memory {} has no room for that: costs are measured roughly (`ballast profile MODEL --weights {}` without \
                  --memory measures better, once)",
                 size(&config.memory),
-                typed(args.weights.as_kept(config))
+                typed(args.weights.as_kept(config.weights))
             );
             return rough(opened, config, args)?.with_context(|| {
                 format!(

@@ -24,6 +24,7 @@ use crate::interrupts::Interrupts;
 use crate::loaded::{self, Text};
 use crate::plan::{Ends, Work};
 use crate::resolve::{Needs, engine_config, kv_tokens};
+use crate::wanted::Wanted;
 
 /// What a newcomer's first run asks.
 const DEFAULT_PROMPT: &str = "Why is the sea salty?";
@@ -71,9 +72,10 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
     };
     let work = Work::likely(seqs, (ids.len(), *answer as usize), longest, Ends::Open);
     let config = lanes.wanted(engine_config(&args.engine, needs)?);
-    let planned = opened.plan_for(config, &args.engine, work, voice)?.planned;
+    let wanted = Wanted { opened: &opened, config, args: &args.engine, work: Some(work), voice };
+    let planned = wanted.plan()?.planned;
     fits(&ids, planned.hold().max_model_len, opened.checkpoint.spec())?;
-    let engine = loaded::load(planned, voice)?;
+    let engine = wanted.load(planned)?.engine;
     if voice == Voice::Normal {
         if template.is_none() && !args.raw {
             note!("the model has no chat template: it goes on with the prompt as it is");

@@ -22,6 +22,7 @@ use crate::display::Voice;
 use crate::loaded;
 use crate::plan::{Chosen, Ends, Work};
 use crate::resolve::{Needs, engine_config, memory_limit};
+use crate::wanted::Wanted;
 
 /// Sequences at once, where no flag says; the scheduler runs as many as have KV.
 const SEQUENCES: usize = 256;
@@ -249,19 +250,16 @@ fn load(args: &ServeArgs, connection_bytes: u64, lane_spans: usize, log: &Log) -
     settings.kv_memory = KvMemory::AtStart;
     settings.beside_bytes = connection_bytes;
     settings.lane_spans = lane_spans;
-    let Chosen { planned, told } = opened.plan_for(
-        settings.clone(),
-        &args.engine,
-        work(args, opened.checkpoint.spec(), &settings),
-        voice,
-    )?;
+    let isa = settings.isa.to_string();
+    let work = work(args, opened.checkpoint.spec(), &settings);
+    let wanted = Wanted { opened: &opened, config: settings, args: &args.engine, work: Some(work), voice };
+    let Chosen { planned, told } = wanted.plan()?;
     if voice == Voice::Quiet {
         log.say(LogLevel::Info, "memory", &format!("memory: {}", planned.hold()));
         told.iter().for_each(|told| log.say(LogLevel::Info, "plan", told));
     }
-    let isa = settings.isa.to_string();
-    let longest = planned.hold().max_model_len;
-    let engine = loaded::load(planned, voice)?;
+    let engine = wanted.load(planned)?.engine;
+    let longest = engine.hold().max_model_len;
     let names = if args.served_model_name.is_empty() {
         let mut names = vec![model.unwrap_or(&opened.name).to_string(), opened.name.clone()];
         names.dedup();

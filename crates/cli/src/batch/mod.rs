@@ -30,6 +30,7 @@ use crate::console::{Misuse, note, unreadable};
 use crate::display::Voice;
 use crate::loaded::{self, Opened, Text};
 use crate::resolve::{Needs, engine_config};
+use crate::wanted::Wanted;
 
 /// Sequences at once, where no flag says; the scheduler runs as many as have KV.
 const SEQUENCES: usize = 256;
@@ -82,12 +83,13 @@ fn run(args: BatchJob) -> Result<ExitCode> {
     // Lengths are bounds: most lines end before, and what nobody uses is not taken.
     config.kv_memory = KvMemory::AsUsed;
     let isa = config.isa.to_string();
-    let work = known.work(requests);
-    let planned = match input.len() {
-        // There is nothing to plan for; the record has the longest sequence all the same.
-        0 => opened.plan(config, Voice::Quiet)?,
-        _ => opened.plan_for(config, &args.flags.engine, work, Voice::Normal)?.planned,
+    // Of no lines there is nothing to plan; the record has the longest sequence all the same.
+    let (work, voice) = match input.len() {
+        0 => (None, Voice::Quiet),
+        _ => (Some(known.work(requests)), Voice::Normal),
     };
+    let wanted = Wanted { opened: &opened, config, args: &args.flags.engine, work, voice };
+    let planned = wanted.plan()?.planned;
     // Where there is room for the longest line the limit is the model's own: errors tell it.
     let room = planned.hold().max_model_len;
     let context_len = if room < known.longest() { room } else { max };
@@ -110,7 +112,7 @@ fn run(args: BatchJob) -> Result<ExitCode> {
         }
         return Ok(code(Ended::Finished, outlook.failed));
     }
-    let engine = loaded::load(planned, Voice::Normal)?;
+    let engine = wanted.load(planned)?.engine;
     let output = output.begin(&outlook, args.flags.fsync_interval)?;
     let now = WallClock { unix_s: outlook.record.created as i64, utc_offset_s: 0 };
     let context = Context { context_len, now, ..context };

@@ -20,6 +20,7 @@ use crate::loaded;
 use crate::output_file::JsonReport;
 use crate::plan::Work;
 use crate::resolve::{Needs, engine_config};
+use crate::wanted::{Loaded, Wanted};
 
 /// Figures of `bench throughput`. Times are medians over the repetitions.
 #[derive(Serialize)]
@@ -267,8 +268,9 @@ impl Bench {
         let (threads, isa) = (config.threads, config.isa.to_string());
         let opened = loaded::open(Some(name), &args.engine, Voice::Normal)?;
         let work = Work::exactly(requests, input, output);
-        let planned = opened.plan_for(config, &args.engine, work, Voice::Normal)?.planned;
-        let weights = typed(args.engine.weights.as_kept(planned.config()));
+        let wanted =
+            Wanted { opened: &opened, config, args: &args.engine, work: Some(work), voice: Voice::Normal };
+        let planned = wanted.plan()?.planned;
         let max = planned.hold().max_model_len;
         if input + output > max {
             bail!(
@@ -276,8 +278,8 @@ impl Bench {
                 counted(input, "token")
             );
         }
-        let blocks = *planned.blocks();
-        let engine = loaded::load(planned, Voice::Normal)?;
+        let Loaded { engine, weights, blocks } = wanted.load(planned)?;
+        let weights = typed(args.engine.weights.as_kept(weights));
         let prompts = Prompts { state: 0x9e37_79b9_7f4a_7c15, vocab: engine.spec().vocab as u64 };
         let mut bench =
             Bench { engine, prompts, name: name.to_string(), weights, threads, isa, blocks, lanes };

@@ -15,6 +15,7 @@ use crate::display::{Progress, Unit, Voice};
 use crate::lanes::LanesFile;
 use crate::loaded;
 use crate::resolve::{Needs, engine_config};
+use crate::wanted::{Loaded, Wanted};
 
 /// Texts that are scored at once.
 const AT_ONCE: usize = 8;
@@ -86,9 +87,10 @@ impl Scorer {
         }
         let (threads, isa) = (config.threads, config.isa.to_string());
         let tokenizer = opened.text(args.engine.chat_template.as_deref())?.tokenizer;
-        let planned = opened.plan(config, Voice::Normal)?;
-        let weights = rounded.unwrap_or_else(|| typed(args.engine.weights.as_kept(planned.config())));
-        let hold = planned.hold();
+        let wanted = Wanted { opened: &opened, config, args: &args.engine, work: None, voice: Voice::Normal };
+        let Loaded { engine, weights, .. } = wanted.load(wanted.plan()?.planned)?;
+        let weights = rounded.unwrap_or_else(|| typed(args.engine.weights.as_kept(weights)));
+        let hold = engine.hold();
         let tokens = (hold.kv_blocks * kernels::attention::BLOCK_TOKENS) as u64;
         let (weight_bytes, kv_bytes_per_token) = (hold.weight_bytes, hold.kv_bytes / tokens.max(1));
         let (model, kv) = (opened.name.clone(), args.engine.kv_name());
@@ -105,7 +107,6 @@ impl Scorer {
             weight_bytes,
             kv_bytes_per_token,
         };
-        let engine = loaded::load(planned, Voice::Normal)?;
         Ok(Scorer { engine, lanes, tokenizer, longest, subject, began: Instant::now() })
     }
 

@@ -33,7 +33,7 @@ pub(super) fn toml(args: &PlanArgs, base: &EngineConfig, best: &Scored, job: Job
     line("# predicted generated tokens per second", format!("{:.3}", best.run.tokens_per_s()));
     line("# room is left for the process of", quoted(typed(args.planned_for)));
     line("device", quoted(typed(engine.device)));
-    line("weights", quoted(typed(engine.weights.as_kept(base))));
+    line("weights", quoted(typed(engine.weights.as_kept(base.weights))));
     line("kv", quoted(typed(engine.kv)));
     let bytes = |bytes: Option<u64>| bytes.map(|bytes| bytes.to_string());
     let tokens = |tokens: Option<usize>| tokens.map(|tokens| tokens.to_string());

@@ -19,6 +19,7 @@ use crate::profile;
 use crate::resolve::{Needs, engine_config};
 use crate::scenario::chart;
 use crate::serve;
+use crate::wanted::for_this_model;
 
 /// Requests that are worked through, unless a flag says otherwise.
 const REQUESTS: usize = 64;
@@ -44,7 +45,7 @@ pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
     let mut opened = loaded::open(Some(&args.model), &args.engine, Voice::Normal)?;
     // Whoever runs the plan holds these too, beside what is planned. A folder without them can be benchmarked all the same.
     let _text = opened.text(None).ok();
-    let base = opened.for_this_model(base)?;
+    let base = for_this_model(&opened, base)?;
     let by = profile::kept_or_taken(&opened, &base, &args.engine)?;
     let tables = by.costs();
     let fixed = Fixed { max_latency_s: args.max_latency, ..Fixed::of(&args.engine) };
