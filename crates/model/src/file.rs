@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// How the text begins that Git LFS leaves where it has not fetched a file.
@@ -26,6 +26,7 @@ pub struct RegularFile {
     file: File,
     path: PathBuf,
     len: u64,
+    modified_ns: i64,
 }
 
 impl RegularFile {
@@ -39,8 +40,10 @@ impl RegularFile {
             return Err(Error::malformed(&path.display().to_string(), "no regular file", "a regular file"));
         }
         let file = File::open(path).map_err(Error::io("open", path))?;
-        let len = file.metadata().map_err(Error::io("read", path))?.len();
-        RegularFile { file, path: path.to_owned(), len }.fetched()
+        let data = file.metadata().map_err(Error::io("read", path))?;
+        // Seconds of 292 years.
+        let modified_ns = data.mtime().saturating_mul(1_000_000_000).saturating_add(data.mtime_nsec());
+        RegularFile { file, path: path.to_owned(), len: data.len(), modified_ns }.fetched()
     }
 
     fn fetched(self) -> Result<RegularFile> {
@@ -58,6 +61,11 @@ impl RegularFile {
     /// Length when it was opened, in bytes.
     pub fn len(&self) -> u64 {
         self.len
+    }
+
+    /// When it had last been written when it was opened, in nanoseconds since 1970.
+    pub fn modified_ns(&self) -> i64 {
+        self.modified_ns
     }
 
     /// Whether it holds nothing.

@@ -14,6 +14,7 @@ use super::fingerprint::fingerprint;
 use super::layout::{Layout, Place};
 use super::manifest::{HEADER_BYTES, MAKE_AGAIN, Manifest, VERSION, header};
 use super::open::Store;
+use super::sources::{hold_the_same, modified_ns, sources};
 use crate::checkpoint::Checkpoint;
 use crate::decoder::{Blueprint, MatrixPlan, Packer};
 use crate::error::{Error, Result};
@@ -53,13 +54,31 @@ impl Maker<'_> {
         Ok(panels.metadata().map_or(0, |found| 512 * found.blocks()))
     }
 
-    /// Opens the store if it is there and whole.
+    /// Opens the store if it is there and whole, and of the files as they are now.
     ///
     /// # Errors
-    /// If it is of another version, or torn.
+    /// If it is of another version, or torn, or the checkpoint cannot be read.
     pub fn open(&self) -> Result<Option<Store>> {
         let (folder, fingerprint) = self.place()?;
-        Store::open(&folder, &fingerprint, Layout::of(self.blueprint))
+        let store = Store::open(&folder, &fingerprint, Layout::of(self.blueprint))?;
+        Ok(if store.is_some() && self.is_of_the_files(&folder)? { store } else { None })
+    }
+
+    /// Whether the model's files hold what they held when the store was packed. They are read only if they were written since.
+    fn is_of_the_files(&self, folder: &Path) -> Result<bool> {
+        let Some(mut manifest) = Manifest::read(folder)? else { return Ok(false) };
+        let packed = manifest.sources.iter().map(|file| file.modified_ns);
+        if packed.eq(modified_ns(self.checkpoint)) {
+            return Ok(true);
+        }
+        let now = sources(self.checkpoint)?;
+        if !hold_the_same(&manifest.sources, &now) {
+            return Ok(false);
+        }
+        manifest.sources = now;
+        // A folder that may not be written to has them read again next time.
+        let _ = manifest.write(folder);
+        Ok(true)
     }
 
     /// Makes what is missing of the store, and opens it. The drive's room is taken before anything is packed. `progress` is told the bytes that are written, from any thread;
@@ -71,9 +90,10 @@ impl Maker<'_> {
         let (folder, fingerprint) = self.place()?;
         std::fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
         let _alone = alone(&folder)?;
-        if let Some(store) = Store::open(&folder, &fingerprint, Layout::of(self.blueprint))? {
+        if let Some(store) = self.open()? {
             return Ok(store);
         }
+        Manifest::remove(&folder)?;
         let layout = Layout::of(self.blueprint);
         let making = Making::begin(self, &folder, &fingerprint, &layout)?;
         making.take_room()?;
@@ -126,7 +146,7 @@ impl<'a> Making<'a> {
 
     /// How many matrices an earlier attempt finished: their checksums are there. Cuts off what is half there.
     fn found(&self) -> io::Result<usize> {
-        let header = header(self.fingerprint);
+        let header = header(self.fingerprint, &modified_ns(self.maker.checkpoint));
         let mut there = [0; HEADER_BYTES];
         let known = self.checksums.read_exact_at(&mut there, 0).is_ok() && there == header;
         let sums = self.checksums.metadata()?.len().saturating_sub(HEADER_BYTES as u64) / 4;
@@ -188,6 +208,7 @@ impl<'a> Making<'a> {
             panels: self.layout.panels(),
             bytes: self.layout.bytes(),
             checksums_crc32: crc32fast::hash(&sums),
+            sources: sources(self.maker.checkpoint)?,
         })
     }
 

@@ -7,6 +7,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::layout::Layout;
+use super::sources::SourceFile;
 use crate::error::{Error, Result};
 
 /// Goes up with every change of the files, or of how kernels read panels (a test has what panels are now).
@@ -15,6 +16,7 @@ pub(super) const VERSION: u32 = 1;
 pub(super) const MAKE_AGAIN: &str =
     "delete its folder and it is made again, or name another with --offload-dir";
 
+const NAME: &str = "manifest.json";
 /// Bytes before the first checksum.
 pub(super) const HEADER_BYTES: usize = 64;
 const MAGIC: &[u8; 12] = b"ballastpanel";
@@ -28,12 +30,24 @@ pub(super) struct Manifest {
     pub(super) bytes: u64,
     /// Of the file of checksums.
     pub(super) checksums_crc32: u32,
+    /// The files that it was packed from; none of random weights.
+    #[serde(default)]
+    pub(super) sources: Vec<SourceFile>,
 }
 
 impl Manifest {
+    /// Removes that of a folder, if it has any.
+    pub(super) fn remove(folder: &Path) -> Result<()> {
+        let path = folder.join(NAME);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::io("remove", &path)(error)),
+            _ => Ok(()),
+        }
+    }
+
     /// Reads the manifest of a folder; none where the store is not whole yet.
     pub(super) fn read(folder: &Path) -> Result<Option<Manifest>> {
-        let path = folder.join("manifest.json");
+        let path = folder.join(NAME);
         let text = match std::fs::read(&path) {
             // What a drive that lost its power may have kept of it: as good as none, and made again from whole panels.
             Ok(text) if text.is_empty() => return Ok(None),
@@ -57,7 +71,7 @@ impl Manifest {
 
     /// Writes it beside its place first, so that it is there whole or not at all, also after a power cut.
     pub(super) fn write(&self, folder: &Path) -> Result<()> {
-        let (path, whole) = (folder.join("manifest.json.part"), folder.join("manifest.json"));
+        let (path, whole) = (folder.join("manifest.json.part"), folder.join(NAME));
         let text = serde_json::to_vec_pretty(self).unwrap_or_default();
         let write = || -> io::Result<()> {
             let mut file = File::create(&path)?;
@@ -82,11 +96,13 @@ impl Manifest {
     }
 }
 
-/// The beginning of the checksums' file: whose they are.
-pub(super) fn header(fingerprint: &str) -> [u8; HEADER_BYTES] {
+/// The beginning of the checksums' file: whose they are, of files that were last written at these times.
+pub(super) fn header(fingerprint: &str, modified_ns: &[i64]) -> [u8; HEADER_BYTES] {
+    let times: Vec<u8> = modified_ns.iter().flat_map(|ns| ns.to_le_bytes()).collect();
     let mut header = [0; HEADER_BYTES];
     header[..12].copy_from_slice(MAGIC);
     header[12..16].copy_from_slice(&VERSION.to_le_bytes());
     header[16..48].copy_from_slice(&fingerprint.as_bytes()[..32]);
+    header[48..52].copy_from_slice(&crc32fast::hash(&times).to_le_bytes());
     header
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! FOLDER/panels.bin      every matrix from a sector on, its panels in order
 //! FOLDER/checksums.bin   a header, then a CRC-32 for each panel; grows with panels.bin, so making continues from it
-//! FOLDER/manifest.json   written last: what the store is of, and that it is whole
+//! FOLDER/manifest.json   written last: what the store is of, which files it was packed from, and that it is whole
 //! ```
 //!
 //! Whatever share of a matrix is resident, the rest of it is one stretch of the file: its last panels. A part of a
@@ -16,6 +16,7 @@ mod layout;
 mod make;
 mod manifest;
 mod open;
+mod sources;
 
 pub use cut::{Cut, Half, Stowed};
 pub use direct::{Access, DirectFile, READERS, SECTOR, Stretch, Written};

@@ -1,0 +1,109 @@
+//! Whether the files that a store was packed from are still what they were. What a store is known by has samples of them alone:
+//! of 13 GB one in fifty thousand bytes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::checkpoint::Checkpoint;
+use crate::error::Result;
+use crate::file::RegularFile;
+
+/// Bytes that are read at a time.
+const PIECE_BYTES: usize = 8 << 20;
+
+/// What is kept of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct SourceFile {
+    /// When it was last written, in nanoseconds since 1970.
+    pub(super) modified_ns: i64,
+    /// Of all that it holds.
+    crc32: u32,
+}
+
+/// When each file was last written: where that is as it was, nobody reads them.
+pub(super) fn modified_ns(checkpoint: &Checkpoint) -> Vec<i64> {
+    checkpoint.files().iter().map(RegularFile::modified_ns).collect()
+}
+
+/// What the files are now. Reads all of them.
+///
+/// # Errors
+/// If one cannot be read.
+pub(super) fn sources(checkpoint: &Checkpoint) -> Result<Vec<SourceFile>> {
+    let of = |file: &RegularFile| Ok(SourceFile { modified_ns: file.modified_ns(), crc32: crc32(file)? });
+    checkpoint.files().iter().map(of).collect()
+}
+
+/// Whether these hold the same, whenever they were written.
+pub(super) fn hold_the_same(a: &[SourceFile], b: &[SourceFile]) -> bool {
+    a.iter().map(|file| file.crc32).eq(b.iter().map(|file| file.crc32))
+}
+
+fn crc32(file: &RegularFile) -> Result<u32> {
+    let mut hash = crc32fast::Hasher::new();
+    let mut piece = vec![0; PIECE_BYTES.min(file.len() as usize)];
+    for offset in (0..file.len()).step_by(PIECE_BYTES) {
+        let bytes = PIECE_BYTES.min((file.len() - offset) as usize);
+        file.read_at(offset, &mut piece[..bytes])?;
+        hash.update(&piece[..bytes]);
+    }
+    kernels::page_cache::forget(file.reader());
+    Ok(hash.finalize())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+    use std::path::Path;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::{Duration, SystemTime};
+
+    use kernels::Team;
+
+    use super::*;
+    use crate::config::parse_config;
+    use crate::decoder::{Blueprint, WeightsAs};
+    use crate::store::Maker;
+    use crate::tensor::Naming;
+    use crate::testing::{llama_config, safetensors, tensors_of, write};
+
+    /// The panels of a store in `home`, and whether they were packed just now.
+    fn panels(model: &Path, home: &Path) -> (Vec<u8>, bool) {
+        let checkpoint = Checkpoint::open(model).expect("a checkpoint");
+        let stored = |tensor| checkpoint.info(tensor).expect("such a tensor").stored;
+        let blueprint = Blueprint::new(checkpoint.spec(), WeightsAs::Bf16, stored);
+        let packed = AtomicUsize::new(0);
+        let maker = Maker { checkpoint: &checkpoint, blueprint: &blueprint, home };
+        let count = |_| _ = packed.fetch_add(1, Ordering::Relaxed);
+        let store = maker.make(&Team::new(1), &count).expect("a store");
+        let bytes = fs::read(store.folder().join("panels.bin")).expect("readable");
+        (bytes, packed.into_inner() > 0)
+    }
+
+    #[test]
+    fn a_store_is_packed_again_where_its_files_have_changed_between_samples_and_not_where_they_were_touched()
+    {
+        let [model, home, other] = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));
+        let text = llama_config(serde_json::json!({"vocab_size": 60_000}));
+        let spec = parse_config(&text, "config.json").expect("sound").spec;
+        write(model.path(), "config.json", text);
+        let mut bytes = safetensors(&tensors_of(&spec, Naming::Llama));
+        let file = model.path().join("model.safetensors");
+        let written_at = |bytes: &[u8], seconds| {
+            fs::write(&file, bytes).expect("written");
+            let time = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+            File::options().write(true).open(&file).and_then(|file| file.set_modified(time)).expect("a time");
+        };
+        written_at(&bytes, 1_000);
+        let (first, packed) = panels(model.path(), home.path());
+        assert!(packed);
+        written_at(&bytes, 2_000);
+        assert_eq!(panels(model.path(), home.path()), (first.clone(), false), "the same numbers");
+        // In the middle of two samples, behind what is read as a header.
+        let between = bytes.len() / 64;
+        bytes[40 * between + between / 2..][..8].fill(0x42);
+        written_at(&bytes, 3_000);
+        let (changed, packed) = panels(model.path(), home.path());
+        assert!(packed && changed != first);
+        assert_eq!((changed, true), panels(model.path(), other.path()));
+    }
+}
