@@ -89,7 +89,7 @@ pub(crate) fn report(
         "model": model,
         "hardware": args.hardware(),
         "generated_tokens_per_s": prediction.generated_tokens_per_s,
-        "decode_tokens_per_s": apart(prediction).then_some(prediction.decode_tokens_per_s),
+        "decode_tokens_per_s": prediction.decode_tokens_per_s,
         "prefill_s": apart(prediction).then_some(prediction.prefill.total),
         "decode_s": prediction.decode.total,
         "latency_s": prediction.latency_s(),

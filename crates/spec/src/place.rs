@@ -105,6 +105,9 @@ impl Split {
     /// All on the device.
     pub const RESIDENT: Split = Split(ByTier { device: Self::WHOLE, host: 0, disk: 0 });
 
+    /// All on the host.
+    pub const ON_HOST: Split = Split(ByTier { device: 0, host: Self::WHOLE, disk: 0 });
+
     /// All on the drive.
     pub const ON_DISK: Split = Split(ByTier { device: 0, host: 0, disk: Self::WHOLE });
 

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use clap::ValueEnum;
 use engine::EngineConfig;
 use policy::sched::{Delegate, Schedule};
-use spec::{Placement, Tier};
+use spec::{Placement, Split, Tier};
 
 use super::candidate::{Job, Scored};
 use crate::args::{ActivationsAs, AttendOn, LoadFormat, Percent, PlanArgs, ScheduleName, typed};
@@ -65,7 +65,9 @@ pub(super) fn toml(args: &PlanArgs, base: &EngineConfig, best: &Scored, job: Job
     });
     line("percent", format!("[{}]", shares.join(", ")));
     line("host-weights", quoted(typed(engine.host_weights)));
-    line("attend", quoted(attend(candidate.delegate)));
+    if kv != Split::RESIDENT {
+        line("attend", quoted(attend(candidate.delegate)));
+    }
     line("schedule", quoted(schedule(candidate.schedule)));
     line("batch-size", candidate.batch_size.to_string());
     line("num-batches", candidate.num_batches.to_string());

@@ -123,14 +123,21 @@ fn choose_by<'a>(
         return delegated(opened, config, work, costs.foresight());
     }
     let mut fixed = Fixed::of(args);
+    let settled = fixed.schedule;
     if work.ends == Ends::Open && config.blocks.stay() {
         fixed.schedule.get_or_insert(Schedule::Continuous);
     }
     let (base, tables) = (config, &costs.foresight().costs());
     let resident_bytes = memory::resident_bytes();
-    let planner =
+    let mut planner =
         Planner { checkpoint: &opened.checkpoint, base, job: work.job, tables, fixed, resident_bytes };
-    let Some(found) = planner.search(rescored_for(work))? else {
+    let mut found = planner.search(rescored_for(work))?;
+    if found.is_none() {
+        // Where the device has no room for KV it is elsewhere, which is for blocks.
+        planner.fixed.schedule = settled;
+        found = planner.search(rescored_for(work))?;
+    }
+    let Some(found) = found else {
         let told =
             "plan: none, as nothing that was tried has room for such requests: the engine's own rule decides";
         return Ok(Chosen { planned: first?, told: Some(told.into()) });

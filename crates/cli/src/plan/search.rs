@@ -19,8 +19,13 @@ const STEP_TOKENS: [usize; 5] = [128, 512, 1024, 2048, 4096];
 
 /// Plans that are this near the fastest are as fast: their requests should not take longer.
 const AS_FAST: f64 = 0.99;
-/// Of the weights only what must be on the device is there: how much room there is beside them.
-const LEAST: Placement = Placement { weights: Split::ON_DISK, ..Placement::RESIDENT };
+/// Of the weights only what must be on the device is there: how much room there is beside them. Where that is too little for
+/// one sequence, its KV is elsewhere.
+const LEAST: [Placement; 3] = [
+    Placement { weights: Split::ON_DISK, ..Placement::RESIDENT },
+    Placement { weights: Split::ON_DISK, kv: Split::ON_HOST, ..Placement::RESIDENT },
+    Placement { weights: Split::ON_DISK, kv: Split::ON_DISK, ..Placement::RESIDENT },
+];
 
 /// What is planned.
 pub(crate) struct Planner<'a> {
@@ -72,10 +77,12 @@ pub(crate) struct Found {
 impl Planner<'_> {
     /// The best of `keep` blocks; nothing where nothing fits, or nothing is fast enough.
     pub(crate) fn search(&self, keep: usize) -> Result<Option<Found>> {
-        let question = self.question()?;
+        let least = self.least();
+        let question = least.as_ref().map(|(_, planned)| self.question(planned));
         let most = self.most_seqs() as u32;
         let placed = question.as_ref().map(|question| search_up_to(question, most, keep)).unwrap_or_default();
-        let mut scored = self.scored(&self.candidates(&placed))?;
+        let away = least.map(|(homes, _)| homes).filter(|homes| !homes.stay());
+        let mut scored = self.scored(&self.candidates(&placed, away))?;
         scored.retain(|scored| self.fixed.max_latency_s.is_none_or(|most| scored.run.latency_max_s <= most));
         scored.sort_by(|a, b| b.run.tokens_per_s().total_cmp(&a.run.tokens_per_s()));
         let both = |scored: &Scored| (scored.run.tokens_per_s(), scored.run.latency_max_s);
@@ -187,8 +194,9 @@ impl Planner<'_> {
         self.fixed.seqs.unwrap_or(usize::MAX).min(self.job.requests)
     }
 
-    /// Blocks of the programme, and all requests at once, in every way that flags allow.
-    fn candidates(&self, placed: &[Placed]) -> Vec<Candidate> {
+    /// Blocks of the programme, and all requests at once, in every way that flags allow; `away`: where most is, if the device has
+    /// no room for a sequence's KV.
+    fn candidates(&self, placed: &[Placed], away: Option<Homes>) -> Vec<Candidate> {
         let alone = |seqs: usize| BlockSize { batch_size: seqs as u32, num_batches: 1 };
         let most = self.most_seqs();
         let mut own: Vec<BlockSize> =
@@ -199,7 +207,7 @@ impl Planner<'_> {
         }
         let mut all: Vec<Candidate> = self.own_rule().into_iter().collect();
         let placed = placed.iter().map(|placed| (placed.block, self.elsewhere(placed)));
-        for (block, elsewhere) in placed.chain(own.into_iter().map(|block| (block, None))) {
+        for (block, elsewhere) in placed.chain(own.into_iter().map(|block| (block, away))) {
             let num_batches = self.fixed.num_batches.unwrap_or(block.num_batches as usize);
             let batch_size = match (self.fixed.batch_size, self.fixed.seqs) {
                 (Some(size), _) => size,
@@ -259,14 +267,18 @@ impl Planner<'_> {
     /// device and flags do not say.
     fn elsewhere(&self, placed: &Placed) -> Option<Homes> {
         let Placement { weights, kv, hidden } = placed.placement;
-        let free = self.base.offload.share == WeightShare::Fitting && self.base.blocks.stay();
         let leaves = |split: Split| split.part(Tier::Device) < Split::WHOLE / 100 * 99;
         let placement = Placement {
             weights: whole_percents(weights),
             kv: whole_percents(kv),
             hidden: whole_percents(hidden),
         };
-        (free && (leaves(kv) || leaves(hidden))).then(|| Homes::exactly(placement))
+        (self.is_free() && (leaves(kv) || leaves(hidden))).then(|| Homes::exactly(placement))
+    }
+
+    /// Whether flags leave open what lives where.
+    fn is_free(&self) -> bool {
+        self.base.offload.share == WeightShare::Fitting && self.base.blocks.stay()
     }
 
     fn schedules(&self, num_batches: usize, homes: Homes) -> &[Schedule] {
@@ -292,22 +304,30 @@ impl Planner<'_> {
         steps
     }
 
+    /// One sequence, with the least on the device that it can do with; nothing if it has no room at all.
+    fn least(&self) -> Option<(Homes, Planned<'_>)> {
+        let choices = if self.is_free() { LEAST.len() } else { 1 };
+        LEAST[..choices].iter().find_map(|&placement| {
+            let homes = Homes::exactly(placement);
+            let candidate = Candidate {
+                schedule: if homes.stay() { Schedule::Continuous } else { Schedule::Zigzag },
+                batch_size: 1,
+                num_batches: 1,
+                step_tokens: self.fixed.step_tokens.unwrap_or(512).max(1),
+                delegate: Delegate::Host,
+                homes,
+            };
+            self.planned(self.config(&candidate)).ok().map(|planned| (homes, planned))
+        })
+    }
+
     /// The machine as the programme sees it: memory is what a step's activations, the process and the tables leave.
-    fn question(&self) -> Result<Option<Question>> {
-        let least = Candidate {
-            schedule: Schedule::Continuous,
-            batch_size: 1,
-            num_batches: 1,
-            step_tokens: self.fixed.step_tokens.unwrap_or(512).max(1),
-            delegate: Delegate::Host,
-            homes: Homes::exactly(LEAST),
-        };
-        let Ok(planned) = self.planned(self.config(&least)) else { return Ok(None) };
-        let (outline, hold) = (planned.outline(), planned.hold());
+    fn question(&self, least: &Planned<'_>) -> Question {
+        let (outline, hold) = (least.outline(), least.hold());
         let dims = outline.dims;
         let layers = dims.layers as f64 * dims.layer() * outline.bytes.weight;
         // Embeddings and head are always on the device.
-        let tables = (outline.bytes.weight * planned.parameters() as f64 - layers).max(0.0) as u64;
+        let tables = (outline.bytes.weight * least.parameters() as f64 - layers).max(0.0) as u64;
         let fixed = hold.work_bytes + tables;
         let (device, host) = match hold.budget {
             Budget::Common(memory) => (memory.saturating_sub(hold.process_bytes + fixed), 0),
@@ -328,7 +348,7 @@ impl Planner<'_> {
             hardware.up.bytes_per_s = hardware.up.bytes_per_s.min(rate as f64);
             hardware.down = hardware.up;
         }
-        Ok(Some(Question {
+        Question {
             dims,
             bytes: outline.bytes,
             prompt: self.job.input as u32,
@@ -343,7 +363,7 @@ impl Planner<'_> {
             disk_path: outline.disk_path,
             sparse: outline.sparse,
             habits: Habits::default(),
-        }))
+        }
     }
 }
 

@@ -139,19 +139,18 @@ impl Gpu {
         }
         let free = || result::mem_get_info().map(|(free, _)| free);
         let free_before = free()?;
-        let exec = match plan.instantiate() {
-            Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => return Ok(None),
-            exec => exec?,
-        };
-        // SAFETY: the graph was just made; it is brought to the device now, so that its memory is taken.
-        let there = unsafe { result::graph::upload(exec, self.stream()) };
-        match there.and_then(|()| free()) {
-            Ok(free_after) => Ok(Some(Exec { exec, bytes: free_before.saturating_sub(free_after) })),
-            Err(why) => {
+        let made = plan.instantiate().and_then(|exec| {
+            // SAFETY: the graph was just made; it is brought to the device now, so that its memory is taken.
+            let there = unsafe { result::graph::upload(exec, self.stream()) };
+            let free_after = there.and_then(|()| free()).inspect_err(|_| {
                 // SAFETY: nobody has it yet. The error that is told is the first.
                 let _ = unsafe { result::graph::exec_destroy(exec) };
-                Err(why)
-            }
+            })?;
+            Ok(Exec { exec, bytes: free_before.saturating_sub(free_after) })
+        });
+        match made {
+            Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => Ok(None),
+            made => made.map(Some),
         }
     }
 }

@@ -142,7 +142,7 @@ impl Gpu {
             let architecture = Architecture((10 * major + minor) as u32);
             let multiprocessors = number(MULTIPROCESSORS).map_err(failed("tell its multiprocessors"))?;
             let prefill = prefill(std::env::var(PREFILL).ok().as_deref(), architecture)?;
-            let wants_library = wants_library(std::env::var(PRODUCTS).ok().as_deref())?;
+            let wants_library = wants_library(std::env::var(PRODUCTS).ok().as_deref(), architecture)?;
             let mut driver_version = 0;
             sys::cuDriverGetVersion(&mut driver_version).result().map_err(failed("tell its version"))?;
             Ok(Gpu {
@@ -170,7 +170,7 @@ impl Gpu {
 
     /// What computes large products, for people.
     pub fn computes_products_by(&self) -> String {
-        self.library.as_ref().map_or_else(|| format!("own kernels ({PRODUCTS}=own)"), CublasLt::name)
+        self.library.as_ref().map_or_else(|| "own kernels".into(), CublasLt::name)
     }
 
     /// The large products that the library failed at, with its words: own kernels computed them, more slowly.

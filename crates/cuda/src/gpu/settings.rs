@@ -10,10 +10,15 @@ pub(super) const GRAPHS: &str = "BALLAST_CUDA_GRAPHS";
 /// Which kernel attends of many rows.
 pub(super) const PREFILL: &str = "BALLAST_CUDA_PREFILL";
 
-/// Whether a library computes large products; it does, unless somebody says otherwise.
-pub(super) fn wants_library(said: Option<&str>) -> Result<bool, CudaError> {
+/// Whether a library computes large products; it does, unless somebody says otherwise, or the device has no units for products
+/// of bf16, which own kernels make of those of f16.
+pub(super) fn wants_library(
+    said: Option<&str>,
+    Architecture(architecture): Architecture,
+) -> Result<bool, CudaError> {
     match said {
-        None | Some("" | "cublaslt") => Ok(true),
+        None | Some("") => Ok(architecture >= 80),
+        Some("cublaslt") => Ok(true),
         Some("own") => Ok(false),
         Some(other) => Err(unknown(PRODUCTS, other, "cublaslt, or own for kernels of Ballast's own")),
     }
@@ -49,9 +54,13 @@ mod tests {
 
     #[test]
     fn a_library_and_graphs_are_wanted_unless_somebody_says_otherwise() {
-        assert_eq!([None, Some("cublaslt"), Some("own")].map(wants_library), [Ok(true), Ok(true), Ok(false)]);
+        let wanted = |architecture| {
+            [None, Some("cublaslt"), Some("own")].map(|said| wants_library(said, Architecture(architecture)))
+        };
+        assert_eq!(wanted(80), [Ok(true), Ok(true), Ok(false)]);
+        assert_eq!(wanted(75), [Ok(false), Ok(true), Ok(false)]);
         assert_eq!([None, Some("on"), Some("off")].map(wants_graphs), [Ok(true), Ok(true), Ok(false)]);
-        let why = wants_library(Some("magma")).unwrap_err().to_string();
+        let why = wants_library(Some("magma"), Architecture(80)).unwrap_err().to_string();
         assert!(why.contains("BALLAST_CUDA_PRODUCTS is `magma`") && why.contains("own"), "{why}");
         let why = wants_graphs(Some("maybe")).unwrap_err().to_string();
         assert!(why.contains("BALLAST_CUDA_GRAPHS is `maybe`") && why.contains("off"), "{why}");

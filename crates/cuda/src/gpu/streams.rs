@@ -21,6 +21,10 @@ const EVENTS: usize = 1 << 14;
 /// A queue whose work is never long: what one device sends to others, of which there are none.
 const IDLE: usize = QUEUES - 1;
 
+/// The queue of what is computed, whose kernels fill the device. Those of the others, which copy, are few and late if they have to
+/// wait for one to end: their blocks come first.
+const COMPUTES: usize = 0;
+
 /// What was asked for up to some moment.
 struct Marked {
     number: u64,
@@ -86,8 +90,8 @@ pub(super) fn timed_event() -> Result<sys::CUevent, DriverError> {
 }
 
 impl Line {
-    fn new() -> Result<Line, CudaError> {
-        let stream = result::stream::create(result::stream::StreamKind::NonBlocking);
+    fn new(priority: i32) -> Result<Line, CudaError> {
+        let stream = result::stream::create_with_priority(result::stream::StreamKind::NonBlocking, priority);
         Ok(Line { stream: stream.map_err(failed("make a stream"))?, marks: Mutex::default() })
     }
 
@@ -160,7 +164,11 @@ impl Marks {
 impl Streams {
     /// All streams. The device's context is current.
     pub(super) fn new() -> Result<Streams, CudaError> {
-        let lines: Vec<Line> = (0..QUEUES).map(|_| Line::new()).collect::<Result<_, _>>()?;
+        let range = result::stream::get_priority_range();
+        let (least, greatest) = range.map_err(failed("tell its streams' priorities"))?;
+        let priority = |queue| if queue == COMPUTES { least } else { greatest };
+        let lines: Vec<Line> =
+            (0..QUEUES).map(|queue| Line::new(priority(queue))).collect::<Result<_, _>>()?;
         let clock = Clock::new(lines[IDLE].stream)?;
         Ok(Streams { lines, clock })
     }

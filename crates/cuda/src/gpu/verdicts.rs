@@ -13,16 +13,20 @@ pub(super) type Verdicts = HashMap<Module, bool>;
 
 const PASSED: &[u8] = b"passed";
 const FAILED: &[u8] = b"failed";
+/// Its process ended before it did, perhaps for another reason: it is tried once more.
 const BEGAN: &[u8] = b"began, and did not end";
+const BEGAN_AGAIN: &[u8] = b"began twice, and did not end";
 
-/// What a file says, once nobody is at that trial; nothing if there is none.
+/// What a file says, once nobody is at that trial; nothing if there is none, or it is to be tried once more.
 pub(super) fn read(path: &Path) -> Option<bool> {
     let said = kept::read(path)?;
-    if said != BEGAN {
-        return Some(said == PASSED);
-    }
-    let _alone = alone(path);
-    Some(kept::read(path)? == PASSED)
+    let is_over = said == PASSED || said == FAILED;
+    let _alone = if is_over { None } else { alone(path) };
+    verdict(&kept::read(path)?)
+}
+
+fn verdict(said: &[u8]) -> Option<bool> {
+    (said != BEGAN).then_some(said == PASSED)
 }
 
 /// Held for as long as a trial takes, which another process or another device of this one may want as well. The system takes it
@@ -37,12 +41,13 @@ fn alone(path: &Path) -> Option<File> {
 /// Runs a trial, of which the file says first that it began, unless somebody else has run it meanwhile.
 pub(super) fn keep(path: Option<&Path>, trial: &mut dyn FnMut() -> bool) -> bool {
     let _alone = path.and_then(alone);
-    if let Some(said) = path.and_then(kept::read) {
-        return said == PASSED;
+    let said = path.and_then(kept::read);
+    if let Some(known) = said.as_deref().and_then(verdict) {
+        return known;
     }
     // What cannot be kept is tried again the next time.
     let note = |what| path.is_some_and(|path| kept::keep(path, what).is_ok());
-    note(BEGAN);
+    note(if said.is_some() { BEGAN_AGAIN } else { BEGAN });
     let passed = trial();
     note(if passed { PASSED } else { FAILED });
     passed
@@ -79,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trial_that_does_not_end_is_not_passed() {
+    fn a_trial_that_does_not_end_is_tried_once_more_and_then_not_passed() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join("kernels").join(name);
         assert_eq!(read(&path("passes.verdict")), None);
@@ -87,11 +92,17 @@ mod tests {
             assert_eq!(keep(Some(&path(name)), &mut || passes), passes);
             assert_eq!(read(&path(name)), Some(passes));
         }
-        let lost = std::panic::catch_unwind(|| {
-            keep(Some(&path("ends.verdict")), &mut || std::panic::resume_unwind(Box::new(0)))
-        });
-        assert!(lost.is_err());
-        assert_eq!(read(&path("ends.verdict")), Some(false));
+        let ends = path("ends.verdict");
+        for afterwards in [None, Some(false)] {
+            let lost = std::panic::catch_unwind(|| {
+                keep(Some(&ends), &mut || std::panic::resume_unwind(Box::new(0)))
+            });
+            assert!(lost.is_err());
+            assert_eq!(read(&ends), afterwards);
+        }
+        assert!(!keep(Some(&ends), &mut || unreachable!("a third trial")));
+        kept::keep(&ends, BEGAN).unwrap();
+        assert!(keep(Some(&ends), &mut || true) && read(&ends) == Some(true), "the second ends");
         assert!(keep(None, &mut || true), "where nothing is kept");
     }
 

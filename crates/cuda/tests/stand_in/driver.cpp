@@ -139,10 +139,15 @@ CALL cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, Stream* stream) {
 }
 
 // Streams and events.
-CALL cuStreamCreate(Stream** stream, unsigned flags) {
+CALL cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  IN_CONTEXT;
+  return *least = 0, *greatest = -5, DONE;
+}
+CALL cuStreamCreateWithPriority(Stream** stream, unsigned flags, int priority) {
   IN_CONTEXT;
   static std::atomic<unsigned> made{0};
-  return *stream = streams.add(new Stream(++made + number("BALLAST_STAND_IN_SEED", 0))), flags <= 1 ? DONE : INVALID_VALUE;
+  if (flags > 1 || priority > 0 || priority < -5) return INVALID_VALUE;
+  return *stream = streams.add(new Stream(++made + number("BALLAST_STAND_IN_SEED", 0))), DONE;
 }
 CALL cuStreamDestroy_v2(Stream* stream) {
   IN_CONTEXT;
@@ -299,7 +304,9 @@ CALL cuGraphUpload(Exec* exec, Stream* stream) {
   KNOWN(execs, exec);
   KNOWN(streams, stream);
   Guard guard(memory_lock);
-  if (!exec->is_there) taken += exec->bytes;
+  if (exec->is_there) return DONE;
+  if (exec->bytes > TOTAL - taken) return OUT_OF_MEMORY;
+  taken += exec->bytes;
   return exec->is_there = true, DONE;
 }
 CALL cuGraphLaunch(Exec* exec, Stream* stream) {

@@ -4,13 +4,17 @@ use crate::plan::hold::{at_least, size};
 use crate::plan::nearest::{Nearest, Smaller};
 use crate::words::counted;
 
+/// What measuring and planning leave behind in a process that has room for them: whoever gives what was needed without gives too
+/// little.
+const MEASURING_BYTES: u64 = 3 << 20;
+
 /// A model that does not fit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TooSmall {
     /// Not even one sequence of the length asked for.
     #[error(
         "this needs {} and may take {}: weights {}, activations {}, KV for one sequence of {} {}, \
-         the process itself {}. Raise --memory to at least the former, lower --max-model-len or \
+         the process itself {}. Raise --memory to at least {}, lower --max-model-len or \
          --max-num-batched-tokens, or choose narrower weights (--weights int8 or int4){}",
         at_least(need),
         size(limit),
@@ -19,6 +23,7 @@ pub enum TooSmall {
         counted(*tokens, "token"),
         size(kv),
         size(process),
+        at_least(&(need + MEASURING_BYTES)),
         if *streamed { "; weights are streamed from the drive already" } else { "" }
     )]
     Memory {

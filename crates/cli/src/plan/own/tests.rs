@@ -296,3 +296,29 @@ fn what_runs_have_found_out_changes_the_plan() {
     slow.hear(OpSort::Copies, 1e6, 4e6, &Pace::default());
     assert_eq!(attend(slow), Delegate::Host);
 }
+
+#[test]
+fn a_sequence_whose_kv_the_device_has_no_room_for_has_it_elsewhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = model(folder.path());
+    let (job, exactly) = ((1, 440, 8), Work::exactly(1, 440, 8));
+    let tables = machine(1e-8, 1e-8, 1e-9);
+    let step = flags("--max-num-batched-tokens 16");
+    let opened = loaded::open(Some(&model), &bench(&model, &[]), Voice::Quiet).unwrap();
+    let roomy = Planned::new(&opened.checkpoint, settings(&bench(&model, &step), job)).unwrap();
+    // For what must be there, for weights on their way, and for a third of KV.
+    let weights = roomy.outline().layer_bytes;
+    let device = roomy.hold().arena_bytes() - weights - roomy.hold().kv_bytes * 2 / 3 + (384 << 10);
+    let budgets = flags(&format!("--memory 1GiB --offload-dir {model} --device-memory {device}"));
+    let args = bench(&model, &[step, budgets].concat());
+    let alone = Planned::new(&opened.checkpoint, settings(&args, job)).map(|planned| *planned.hold());
+    assert!(alone.is_err(), "{alone:?}");
+    let guess = Work::likely(1, (440, 8), 448, Ends::Open);
+    for work in [exactly, guess] {
+        let costs = |_: &EngineConfig| Ok(Some(Costs::Profile(tables.clone().into())));
+        let chosen = choose_by(&opened, settings(&args, job), &args, work, &costs).unwrap();
+        let hold = chosen.planned.hold();
+        assert!(hold.host_kv_bytes + hold.drive_kv_bytes > 0, "{hold}");
+        assert!(hold.kv_tokens() >= 448 && hold.max_model_len >= 448, "{hold}");
+    }
+}
