@@ -37,7 +37,7 @@ pub(crate) fn told(args: &EngineArgs, planned: &Planned<'_>) -> Vec<String> {
         .into_iter()
         .filter(|(_, given, _)| *given)
         .map(|(flag, _, why)| format!("{flag} changes nothing here: {why}"));
-    idle.chain(more_on_the_device(planned)).collect()
+    idle.chain(args.percent.as_ref().and_then(|_| more_on_the_device(planned))).collect()
 }
 
 /// Embeddings and head are where the device computes with them, whatever share of weights is asked for.

@@ -225,17 +225,40 @@ const PACKED: (u64, [(&str, WeightsAs, u32); 8]) = (
 #[test]
 fn panels_of_a_version_are_packed_alike() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
-    let manifest = |(name, weights): (&str, WeightsAs)| -> serde_json::Value {
+    let packed = |(name, weights): (&str, WeightsAs)| -> (serde_json::Value, u32) {
         let checkpoint = Checkpoint::open(&golden.join(name)).expect("a committed checkpoint");
         let (blueprint, home) = (blueprint(&checkpoint, weights), tempfile::tempdir().unwrap());
         let maker = Maker { checkpoint: &checkpoint, blueprint: &blueprint, home: home.path() };
         maker.make(&Team::new(1), &|_| {}).unwrap();
-        let text = std::fs::read(panels(home.path()).with_file_name("manifest.json")).unwrap();
-        serde_json::from_slice(&text).unwrap()
+        let file = |name| std::fs::read(panels(home.path()).with_file_name(name)).unwrap();
+        let mut sums = file("checksums.bin");
+        // When the checkpoint's files were written.
+        sums[48..64].fill(0);
+        (serde_json::from_slice(&file("manifest.json")).unwrap(), crc32fast::hash(&sums))
     };
-    let manifests: Vec<_> = PACKED.1.iter().map(|&(name, weights, _)| manifest((name, weights))).collect();
-    let sums: Vec<_> = manifests.iter().map(|m| m["checksums_crc32"].as_u64().unwrap()).collect();
-    let wanted: Vec<_> = PACKED.1.iter().map(|(.., sum)| u64::from(*sum)).collect();
+    let stores = PACKED.1.iter().map(|&(name, weights, _)| packed((name, weights)));
+    let (manifests, sums): (Vec<_>, Vec<_>) = stores.unzip();
+    let wanted: Vec<_> = PACKED.1.iter().map(|(.., sum)| *sum).collect();
     assert_eq!(manifests[0]["version"], PACKED.0, "the version was raised: write it and {sums:?} down");
     assert_eq!(sums, wanted, "panels changed: raise `store::manifest::VERSION`");
+}
+
+#[test]
+fn a_store_whose_format_cannot_hold_the_weights_leaves_nothing_on_the_drive() {
+    let (model, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/llama-gqa-tied");
+    std::fs::copy(golden.join("config.json"), model.path().join("config.json")).unwrap();
+    let mut bytes = std::fs::read(golden.join("model.safetensors")).unwrap();
+    let data = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    // 2^-40 to 2^-1, by turns.
+    for (i, weight) in bytes[data..].chunks_exact_mut(2).enumerate() {
+        weight.copy_from_slice(&((87 + i as u16 % 40) << 7).to_le_bytes());
+    }
+    std::fs::write(model.path().join("model.safetensors"), &bytes).unwrap();
+    let checkpoint = Checkpoint::open(model.path()).unwrap();
+    let blueprint = blueprint(&checkpoint, WeightsAs::Bf12);
+    let maker = Maker { checkpoint: &checkpoint, blueprint: &blueprint, home: home.path() };
+    let why = maker.make(&Team::new(1), &|_| {}).map(drop).unwrap_err();
+    assert!(matches!(why, model::Error::TooVaried { .. }), "{why}");
+    assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0);
 }

@@ -85,7 +85,7 @@ impl Maker<'_> {
     /// its result is whether to go on.
     ///
     /// # Errors
-    /// If the checkpoint cannot be read, the drive is full, or the store is of another version.
+    /// If the checkpoint cannot be read, the drive is full, the store is of another version, or its format cannot hold the weights.
     pub fn make(&self, team: &Team, progress: &(dyn Fn(u64) + Sync)) -> Result<Store> {
         let (folder, fingerprint) = self.place()?;
         std::fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
@@ -97,7 +97,13 @@ impl Maker<'_> {
         let layout = Layout::of(self.blueprint);
         let making = Making::begin(self, &folder, &fingerprint, &layout)?;
         making.take_room()?;
-        making.finish(team, progress).map_err(|error| making.full(error))?;
+        if let Err(error) = making.finish(team, progress) {
+            if matches!(error, Error::TooVaried { .. }) {
+                // It will never be whole, and has its room of the drive already.
+                let _ = std::fs::remove_dir_all(&folder);
+            }
+            return Err(making.full(error));
+        }
         let store = Store::open(&folder, &fingerprint, layout)?;
         store.ok_or_else(|| Error::Store { path: folder, found: "vanished".into(), remedy: MAKE_AGAIN })
     }
