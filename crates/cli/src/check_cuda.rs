@@ -49,6 +49,8 @@ struct Report {
     copy_bytes_per_s: f64,
     up_bytes_per_s: f64,
     down_bytes_per_s: f64,
+    /// What the link can do, up and down: those above are to be 95 % of it.
+    link_bytes_per_s: [f64; 2],
     timed: Vec<Row>,
     /// The case at which the run ended, as the device was lost or had no memory for it; none if it went to its end.
     ended_at: Option<Ended>,
@@ -120,6 +122,7 @@ fn conform(args: &CasesArgs, cases: &[Case], team: &Arc<Team>) -> Result<Report>
         copy_bytes_per_s: speeds.device_bytes_per_s,
         up_bytes_per_s: speeds.up_bytes_per_s,
         down_bytes_per_s: speeds.down_bytes_per_s,
+        link_bytes_per_s: speeds.link_bytes_per_s,
         timed: Vec::new(),
         ended_at: None,
     };
@@ -201,7 +204,7 @@ impl Report {
     fn show(&self) -> Result<()> {
         show!(
             "{} ({}, {}; large products by {}; many rows attended by {}): {} cases ({} more are not built for CUDA), {} failed, {} unsteady, largest error {:.1e}; copies {:.0} GB/s on the device, {:.1} up, \
-             {:.1} down",
+             {:.1} down (the link {:.1} and {:.1})",
             self.device,
             self.architecture,
             self.compiler,
@@ -214,7 +217,9 @@ impl Report {
             self.max_error,
             self.copy_bytes_per_s / 1e9,
             self.up_bytes_per_s / 1e9,
-            self.down_bytes_per_s / 1e9
+            self.down_bytes_per_s / 1e9,
+            self.link_bytes_per_s[0] / 1e9,
+            self.link_bytes_per_s[1] / 1e9
         )?;
         Ok(())
     }
@@ -242,6 +247,7 @@ mod tests {
             copy_bytes_per_s: 0.0,
             up_bytes_per_s: 0.0,
             down_bytes_per_s: 0.0,
+            link_bytes_per_s: [0.0; 2],
             timed: vec![],
             ended_at: None,
         }

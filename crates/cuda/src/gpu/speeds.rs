@@ -13,15 +13,20 @@ use crate::{CudaError, Driver};
 /// Pieces that the link is timed with, 1 GiB: its beginning and end count for nothing.
 const PIECES_TIMED: usize = 512;
 
+/// The link's own rate is that of copies so long that what lies between them is nothing.
+const LONG_BYTES: usize = 64 << 20;
+
 /// Bytes per second of copies.
 #[derive(Clone, Copy, Debug)]
 pub struct Speeds {
     /// On the device: read and written.
     pub device_bytes_per_s: f64,
-    /// From pinned host memory to the device.
+    /// From pinned host memory to the device, a piece as the engine copies them after the other.
     pub up_bytes_per_s: f64,
-    /// From the device to pinned host memory.
+    /// From the device to pinned host memory, likewise.
     pub down_bytes_per_s: f64,
+    /// What the link can do, up and down.
+    pub link_bytes_per_s: [f64; 2],
 }
 
 impl Gpu {
@@ -41,16 +46,23 @@ impl Gpu {
             let on = self.rate(2 * BYTES, 32, || {
                 result::memcpy_dtod_async(memory + BYTES as u64, memory, BYTES, stream)
             });
-            let link = self.up.with_piece(|piece| {
-                let up =
-                    self.rate(PIECE_BYTES, PIECES_TIMED, || result::memcpy_htod_async(memory, piece, stream));
-                let down =
-                    self.rate(PIECE_BYTES, PIECES_TIMED, || result::memcpy_dtoh_async(piece, memory, stream));
-                (up, down)
+            let both = |host: &mut [u8], copies: usize| {
+                let up = self.rate(host.len(), copies, || result::memcpy_htod_async(memory, host, stream));
+                let down = self.rate(host.len(), copies, || result::memcpy_dtoh_async(host, memory, stream));
+                Ok([up?, down?])
+            };
+            let pieces = self.up.with_piece(|piece| both(&mut piece[..PIECE_BYTES], PIECES_TIMED));
+            let link = result::malloc_host(LONG_BYTES, 0).and_then(|long| {
+                let rates = both(
+                    std::slice::from_raw_parts_mut(long.cast(), LONG_BYTES),
+                    PIECES_TIMED * PIECE_BYTES / LONG_BYTES,
+                );
+                result::free_host(long).map(|()| rates)
             });
             result::free_sync(memory).map_err(failed("free memory"))?;
-            let (up, down) = link.map_err(failed("copy"))?;
-            Ok(Speeds { device_bytes_per_s: on?, up_bytes_per_s: up?, down_bytes_per_s: down? })
+            let [up_bytes_per_s, down_bytes_per_s] = pieces.map_err(failed("copy"))??;
+            let link_bytes_per_s = link.map_err(failed("pin memory"))??;
+            Ok(Speeds { device_bytes_per_s: on?, up_bytes_per_s, down_bytes_per_s, link_bytes_per_s })
         }
     }
 
