@@ -132,8 +132,8 @@ fn choose_by<'a>(
     let mut planner =
         Planner { checkpoint: &opened.checkpoint, base, job: work.job, tables, fixed, resident_bytes };
     let mut found = planner.search(rescored_for(work))?;
-    if found.is_none() {
-        // Where the device has no room for KV it is elsewhere, which is for blocks.
+    if found.is_none() && first.is_err() && planner.fixed.schedule != settled {
+        // The device has no room for KV: elsewhere it is for blocks, which are better than nothing.
         planner.fixed.schedule = settled;
         found = planner.search(rescored_for(work))?;
     }

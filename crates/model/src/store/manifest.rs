@@ -16,6 +16,7 @@ pub(super) const VERSION: u32 = 1;
 pub(super) const MAKE_AGAIN: &str =
     "delete its folder and it is made again, or name another with --offload-dir";
 
+/// Its file.
 const NAME: &str = "manifest.json";
 /// Bytes before the first checksum.
 pub(super) const HEADER_BYTES: usize = 64;
