@@ -258,9 +258,8 @@ struct PiecesArgs {
 };
 
 // Pieces of memory, the device's or the host's, from place to place. A block takes one after the other, and reads four words a
-// thread before it writes them: the host's are far. A block has few threads, and they 32 registers (the report of NVRTC's
-// test has them): so it finds room on a multiprocessor beside two blocks of attend_few, which stay for as long as a layer's decodes
-// take.
+// thread before it writes them: the host's are far. Blocks have few threads, so
+// that they find room beside others.
 KERNEL_BLOCKS(carry_pieces, PiecesArgs, 128, 8) {
   for (u32 i = blockIdx.x; i < a.count; i += gridDim.x) {
     const Piece piece = a.pieces[i];
