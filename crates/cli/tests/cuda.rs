@@ -64,12 +64,25 @@ fn a_batch_is_answered_as_on_the_cpu() {
     assert!(want.len() == 14 && want.iter().all(Value::is_string), "{want:?}");
     let tiers =
         "--percent 40 60 20 30 100 0 --schedule zigzag --num-batches 2 --batch-size 2 --attend device";
-    let cases = [("1", "on", ""), ("2", "on", ""), ("3", "off", ""), ("1", "on", tiers), ("2", "off", tiers)];
-    for (i, (seed, graphs, flags)) in cases.into_iter().enumerate() {
-        let settings = [("BALLAST_STAND_IN_SEED", seed), ("BALLAST_CUDA_GRAPHS", graphs)];
+    // Of which the last has no memory for any graph.
+    let (small, large) = ("4096", "68719476736");
+    let cases = [
+        ("1", "on", small, ""),
+        ("2", "on", small, ""),
+        ("3", "off", small, ""),
+        ("1", "on", small, tiers),
+        ("2", "off", small, tiers),
+        ("2", "on", large, ""),
+    ];
+    for (i, (seed, graphs, bytes, flags)) in cases.into_iter().enumerate() {
+        let settings = [
+            ("BALLAST_STAND_IN_SEED", seed),
+            ("BALLAST_CUDA_GRAPHS", graphs),
+            ("BALLAST_STAND_IN_GRAPH_BYTES", bytes),
+        ];
         let flags: Vec<&str> = ["--device", "cuda"].into_iter().chain(flags.split_whitespace()).collect();
         let got = run(&format!("cuda-{i}"), &flags, &settings);
-        assert_eq!(got, want, "seed {seed}, graphs {graphs}, {flags:?}");
+        assert_eq!(got, want, "seed {seed}, graphs {graphs} of {bytes} a kernel, {flags:?}");
     }
 }
 

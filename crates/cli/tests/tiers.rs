@@ -213,3 +213,13 @@ fn where_weights_do_not_fit_a_plan_is_made_and_told() {
     let want = roomy.fine();
     assert_eq!((planned.fine(), told.fine()), (want.clone(), want));
 }
+
+#[test]
+fn memory_that_a_refusal_names_is_enough() {
+    let folder = Folder::new();
+    let refused = answer(&folder, &["--memory", "8MiB"]);
+    let named =
+        refused.err.split("Raise --memory to at least ").nth(1).and_then(|rest| rest.split(',').next());
+    let named = named.unwrap_or_else(|| panic!("no memory is named: {}", refused.err)).replace(' ', "");
+    assert_eq!(answer(&folder, &["--memory", &named]).fine(), answer(&folder, &[]).fine(), "{named}");
+}

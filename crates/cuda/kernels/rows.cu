@@ -258,9 +258,9 @@ struct PiecesArgs {
 };
 
 // Pieces of memory, the device's or the host's, from place to place. A block takes one after the other, and reads four words a
-// thread before it writes them: the host's are far. Blocks have few threads, so
-// that they find room beside others.
-KERNEL_BLOCKS(carry_pieces, PiecesArgs, 128, 8) {
+// thread before it writes them: the host's are far. It is of two warps, whose registers find room on a multiprocessor beside two
+// blocks of attend_few, which leave 4,096 of them and stay for as long as a layer's decodes take.
+KERNEL(carry_pieces, PiecesArgs, 64) {
   for (u32 i = blockIdx.x; i < a.count; i += gridDim.x) {
     const Piece piece = a.pieces[i];
     for (u32 first = threadIdx.x; first < piece.words; first += 4 * blockDim.x) {

@@ -19,7 +19,7 @@ const LONG_LYING_BYTES: usize = 128 << 10;
 /// Pieces of one kernel: as many as there is room for in the tables.
 const MOST_PIECES: usize = 4096;
 /// Blocks of a kernel over the link. They have half a MiB on its way, some times what the link needs, and leave most of the device to others.
-const LINK_BLOCKS: usize = 64;
+const LINK_BLOCKS: usize = 128;
 /// The unit in which they are carried.
 const WORD: usize = 16;
 
@@ -111,7 +111,7 @@ impl<D: Driver> GpuDevice<D> {
         let mut tables = self.tables(&[size_of::<PieceData>() / 4 * data.len()]);
         let args =
             PiecesArgs { pieces: tables.put(&self.driver, &data), count: data.len() as u32, unused: 0 };
-        self.launch(Module::Rows, "carry_pieces", [data.len().min(blocks), 1], 128, &args);
+        self.launch(Module::Rows, "carry_pieces", [data.len().min(blocks), 1], 64, &args);
     }
 
     pub(crate) fn collect_pieces(&self, bufs: &[Buf], view: &mut dyn FnMut(usize, &[u8])) {

@@ -1,7 +1,7 @@
 //! Files that are read at offsets, never mapped: another process may truncate them under us.
 
 use crate::error::{Error, Result};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -41,9 +41,8 @@ impl RegularFile {
         }
         let file = File::open(path).map_err(Error::io("open", path))?;
         let data = file.metadata().map_err(Error::io("read", path))?;
-        // Seconds of 292 years.
-        let modified_ns = data.mtime().saturating_mul(1_000_000_000).saturating_add(data.mtime_nsec());
-        RegularFile { file, path: path.to_owned(), len: data.len(), modified_ns }.fetched()
+        let (len, modified_ns) = (data.len(), modified_ns(&data));
+        RegularFile { file, path: path.to_owned(), len, modified_ns }.fetched()
     }
 
     fn fetched(self) -> Result<RegularFile> {
@@ -66,6 +65,15 @@ impl RegularFile {
     /// When it had last been written when it was opened, in nanoseconds since 1970.
     pub fn modified_ns(&self) -> i64 {
         self.modified_ns
+    }
+
+    /// Whether nobody has written to it since it was opened.
+    ///
+    /// # Errors
+    /// If the system does not say.
+    pub fn is_as_opened(&self) -> Result<bool> {
+        let data = self.file.metadata().map_err(Error::io("read", &self.path))?;
+        Ok((data.len(), modified_ns(&data)) == (self.len, self.modified_ns))
     }
 
     /// Whether it holds nothing.
@@ -95,6 +103,11 @@ impl RegularFile {
     pub fn reader(&self) -> &File {
         &self.file
     }
+}
+
+/// Of the 292 years before and after 1970.
+fn modified_ns(data: &Metadata) -> i64 {
+    data.mtime().saturating_mul(1_000_000_000).saturating_add(data.mtime_nsec())
 }
 
 /// Reads a whole small text file.

@@ -343,9 +343,9 @@ fn flexgen_loop(shape: &Shape, plan: &Plan, cost: &dyn Cost) -> Nanos {
         let last = |lane: usize| if at > 0 { outward[at - 1][lane] } else { Nanos::ZERO };
         let sum = |lane: usize| load(lane) + inward[at + 1][lane] + chosen[at][lane] + last(lane);
         let lanes = (0..Lane::COUNT).map(sum);
-        let before = if at > 0 { chains[at - 1] } else { chains[squares] };
-        let chains = [chains[at + 1][0], chains[at + 1][1], before[2], before[3]];
-        total += lanes.chain(chains).chain([compute[at]]).max().unwrap_or_default();
+        let ([kv, hidden, ..], [.., kv_out, hidden_out]) =
+            (chains[at + 1], if at > 0 { chains[at - 1] } else { [Nanos::ZERO; 4] });
+        total += lanes.chain([kv, hidden, kv_out, hidden_out, compute[at]]).max().unwrap_or_default();
     }
     before + total + outward[squares - 1].iter().copied().sum()
 }

@@ -20,11 +20,14 @@ const BEGAN_AGAIN: &[u8] = b"began twice, and did not end";
 /// What a file says, once nobody is at that trial; nothing if there is none, or it is to be tried once more.
 pub(super) fn read(path: &Path) -> Option<bool> {
     let said = kept::read(path)?;
-    let is_over = said == PASSED || said == FAILED;
-    let _alone = if is_over { None } else { alone(path) };
+    if said == PASSED || said == FAILED {
+        return verdict(&said);
+    }
+    let _alone = alone(path);
     verdict(&kept::read(path)?)
 }
 
+/// Nothing of a trial that began once.
 fn verdict(said: &[u8]) -> Option<bool> {
     (said != BEGAN).then_some(said == PASSED)
 }

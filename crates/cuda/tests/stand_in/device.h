@@ -59,6 +59,8 @@ inline std::mutex memory_lock;
 inline std::map<uint64_t, Range> memory;
 inline size_t taken = 0;
 inline const size_t TOTAL = number("BALLAST_STAND_IN_MEMORY", 16l << 30);
+// What a graph takes for each of its kernels.
+inline const size_t GRAPH_BYTES = number("BALLAST_STAND_IN_GRAPH_BYTES", 1l << 12);
 
 // Asserts that there is such memory.
 inline void look_at(uint64_t first, size_t bytes, bool on_device) {

@@ -297,7 +297,7 @@ CALL cuGraphInstantiateWithFlags(Exec** exec, Graph* graph, unsigned long long f
     }
     if (done.size() == before) return INVALID_VALUE;
   }
-  return *exec = execs.add(new Exec{kernels, kernels.size() << 12}), flags == 0 ? DONE : INVALID_VALUE;
+  return *exec = execs.add(new Exec{kernels, kernels.size() * GRAPH_BYTES}), flags == 0 ? DONE : INVALID_VALUE;
 }
 CALL cuGraphUpload(Exec* exec, Stream* stream) {
   IN_CONTEXT;

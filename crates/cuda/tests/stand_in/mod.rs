@@ -22,7 +22,8 @@ const SOURCES: [(&str, &str); 5] = [
 const NAMES: [&str; 3] = ["libcuda.so", "libnvrtc.so.12", "libcublasLt.so.12"];
 
 /// A device of compute capability 8.0. Commands may have `BALLAST_STAND_IN_MEMORY` (bytes that it has), `BALLAST_STAND_IN_SEED` (of
-/// how its streams overtake each other) and `BALLAST_STAND_IN_LAUNCHES` (kernels after which it is lost) besides.
+/// how its streams overtake each other), `BALLAST_STAND_IN_LAUNCHES` (kernels after which it is lost) and
+/// `BALLAST_STAND_IN_GRAPH_BYTES` (that a graph takes for each of its kernels) besides.
 pub(crate) struct StandIn {
     libraries: PathBuf,
     compiler: String,

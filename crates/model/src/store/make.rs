@@ -60,8 +60,12 @@ impl Maker<'_> {
     /// If it is of another version, or torn, or the checkpoint cannot be read.
     pub fn open(&self) -> Result<Option<Store>> {
         let (folder, fingerprint) = self.place()?;
-        let store = Store::open(&folder, &fingerprint, Layout::of(self.blueprint))?;
-        Ok(if store.is_some() && self.is_of_the_files(&folder)? { store } else { None })
+        self.open_at(&folder, &fingerprint)
+    }
+
+    fn open_at(&self, folder: &Path, fingerprint: &str) -> Result<Option<Store>> {
+        let store = Store::open(folder, fingerprint, Layout::of(self.blueprint))?;
+        Ok(if store.is_some() && self.is_of_the_files(folder)? { store } else { None })
     }
 
     /// Whether the model's files hold what they held when the store was packed. They are read only if they were written since.
@@ -90,7 +94,7 @@ impl Maker<'_> {
         let (folder, fingerprint) = self.place()?;
         std::fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
         let _alone = alone(&folder)?;
-        if let Some(store) = self.open()? {
+        if let Some(store) = self.open_at(&folder, &fingerprint)? {
             return Ok(store);
         }
         Manifest::remove(&folder)?;

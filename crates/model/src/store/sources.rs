@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::Checkpoint;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::file::RegularFile;
 
 /// Bytes that are read at a time.
@@ -27,10 +27,18 @@ pub(super) fn modified_ns(checkpoint: &Checkpoint) -> Vec<i64> {
 /// What the files are now. Reads all of them.
 ///
 /// # Errors
-/// If one cannot be read.
+/// If one cannot be read, or has been written to since the checkpoint was opened.
 pub(super) fn sources(checkpoint: &Checkpoint) -> Result<Vec<SourceFile>> {
-    let of = |file: &RegularFile| Ok(SourceFile { modified_ns: file.modified_ns(), crc32: crc32(file)? });
-    checkpoint.files().iter().map(of).collect()
+    checkpoint.files().iter().map(source).collect()
+}
+
+fn source(file: &RegularFile) -> Result<SourceFile> {
+    let crc32 = crc32(file)?;
+    if !file.is_as_opened()? {
+        let found = "written to while it was read";
+        return Err(Error::malformed(&file.name(), found, "a file that stays as it is; start again"));
+    }
+    Ok(SourceFile { modified_ns: file.modified_ns(), crc32 })
 }
 
 /// Whether these hold the same, whenever they were written.
@@ -77,6 +85,27 @@ mod tests {
         let store = maker.make(&Team::new(1), &count).expect("a store");
         let bytes = fs::read(store.folder().join("panels.bin")).expect("readable");
         (bytes, packed.into_inner() > 0)
+    }
+
+    #[test]
+    fn files_that_change_while_they_are_packed_make_no_store() {
+        let [model, home] = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
+        let text = llama_config(serde_json::json!({}));
+        let spec = parse_config(&text, "config.json").expect("sound").spec;
+        write(model.path(), "config.json", text);
+        write(model.path(), "model.safetensors", safetensors(&tensors_of(&spec, Naming::Llama)));
+        let checkpoint = Checkpoint::open(model.path()).expect("a checkpoint");
+        let stored = |tensor| checkpoint.info(tensor).expect("such a tensor").stored;
+        let blueprint = Blueprint::new(checkpoint.spec(), WeightsAs::Bf16, stored);
+        let maker = Maker { checkpoint: &checkpoint, blueprint: &blueprint, home: home.path() };
+        let file = model.path().join("model.safetensors");
+        let touched = |_| {
+            let file = File::options().write(true).open(&file).expect("a file");
+            file.set_modified(SystemTime::UNIX_EPOCH).expect("a time");
+        };
+        let why = maker.make(&Team::new(1), &touched).map(drop).unwrap_err().to_string();
+        assert!(why.contains("model.safetensors") && why.contains("written to while"), "{why}");
+        assert!(maker.open().expect("no failure").is_none());
     }
 
     #[test]
