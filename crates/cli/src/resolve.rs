@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use engine::{
     Blocks, DeviceChoice, EngineConfig, Expected, HostLinears, KvFormat, KvMemory, NoSuchKv, Offload,
     PrefixCaching, WeightShare, default_threads, memory, size,
@@ -143,6 +143,11 @@ fn blocks(args: &EngineArgs, expected: Option<Expected>) -> Result<Blocks> {
 fn offload(args: &EngineArgs, memory: u64) -> Result<Offload> {
     if args.link_gbps.is_some() && args.device == DeviceName::Cuda {
         bail!("--link-gbps rehearses a link on a processor, and --device cuda has a real one: leave it out");
+    }
+    if let Some(named) = &args.offload_dir {
+        // What cannot be made has nothing free either, which would be told as a drive that is full.
+        std::fs::create_dir_all(named)
+            .with_context(|| format!("--offload-dir {} is no folder that can be made", named.display()))?;
     }
     let folder = args.offload_dir.clone().unwrap_or_else(packed_folder);
     let exactly = |percent: &[Percent]| share(percent, "weights", 0).map(WeightShare::Exactly);

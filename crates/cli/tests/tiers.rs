@@ -80,6 +80,9 @@ fn flags_that_change_nothing_and_shares_that_cannot_be_are_told() {
     assert!(!answer(&folder, &[]).err.contains("--"), "nothing was asked for");
     let memory = ["--max-num-batched-tokens", "16777216", "--memory", "200MiB"];
     answer(&folder, &memory).refused(1, &["The nearest that fits: --max-num-batched-tokens"]);
+    let (model, no_folder) = (golden("llama"), "/dev/null/packed");
+    let nowhere = ["run", &model, "the sea", "--raw", "--offload-dir", no_folder];
+    ballast(&nowhere).refused(1, &["--offload-dir /dev/null/packed is no folder that can be made"]);
 }
 
 #[test]

@@ -12,6 +12,8 @@ use crate::plan::room::Room;
 
 /// Nobody reads less than this.
 const SHORTEST: usize = 64;
+/// Steps of fewer tokens read weights for little: sequences are made shorter before.
+const STEP: usize = 64;
 /// Of a model's whole context so much is promised, where nobody asks for more.
 const PROMISED: usize = 256;
 
@@ -145,7 +147,8 @@ fn moved(split: Split, halves: u32, from: Tier, to: Tier) -> Split {
     Split::new(parts).unwrap_or(split)
 }
 
-/// Ever less at once: batches of a step, tokens of a batch, its sequences, then the longest sequence.
+/// Ever less at once: batches of a step, tokens of a batch, its sequences, then the longest sequence, and at last tokens
+/// that are few already.
 fn less(asked: &EngineConfig) -> Vec<EngineConfig> {
     let halved = |of: usize, least: usize| Some((of / 2).max(least)).filter(|half| *half < of);
     let mut all: Vec<EngineConfig> = Vec::new();
@@ -158,13 +161,15 @@ fn less(asked: &EngineConfig) -> Vec<EngineConfig> {
         };
         if let Some(batches) = blocks.num_batches.and_then(|batches| halved(batches, 1)) {
             blocks.num_batches = Some(batches);
-        } else if let Some(tokens) = halved(config.max_num_batched_tokens, config.max_num_seqs) {
+        } else if let Some(tokens) = halved(config.max_num_batched_tokens, config.max_num_seqs.max(STEP)) {
             config.max_num_batched_tokens = tokens;
             blocks.batch_size = blocks.batch_size.map(|seqs| seqs.min(tokens));
         } else if let Some(seqs) = blocks.batch_size.and_then(|seqs| halved(seqs, 1)) {
             blocks.batch_size = Some(seqs);
         } else if let Some(longest) = longest {
             config.max_model_len = Some(longest);
+        } else if let Some(tokens) = halved(config.max_num_batched_tokens, config.max_num_seqs) {
+            config.max_num_batched_tokens = tokens;
         } else {
             return all;
         }
