@@ -76,6 +76,16 @@ class Ballast:
         self.arguments = ["--reps", "1", "--threads", str(threads), *arguments]
         self.version = subprocess.run([self.binary, "--version"], capture_output=True, text=True).stdout.strip()
 
+    def rates(self):
+        """What this machine can do at this minute: {"read_bytes_per_s", "flops"}."""
+        with tempfile.TemporaryDirectory() as folder:
+            out = pathlib.Path(folder) / "rates.json"
+            command = [self.binary, "bench", "kernels", "--only", "linear/bf16/store(f32)/1x960x576", "--json", str(out)]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode:
+                raise Failed(f"{' '.join(command)}\nexited {done.returncode}: {done.stderr[-1500:]}")
+            return json.loads(out.read_text())["cases"][0]["ceilings"]
+
     def measure(self, workload):
         """{"tokens_per_s", "peak_rss_bytes"}; the latter is null where the command does not say."""
         with tempfile.TemporaryDirectory() as folder:

@@ -2,6 +2,8 @@
 import os
 import statistics
 
+from floors import SHARE_OF_FLOOR
+
 
 def machine():
     """What the figures were measured on."""
@@ -15,13 +17,23 @@ def machine():
             "isa": [f for f in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if f in flags]}
 
 
-def row(workload, peer, ballast):
-    """One workload's figures. peer, ballast: tokens/s of each repetition, in the order measured; either may be empty."""
+def row(workload, peer, ballast, bar, floor):
+    """One workload's figures. peer, ballast: tokens/s of each repetition, in the order measured; either may be empty. bar: the ratio
+    that is asked for; floor: the tokens/s that the machine allows; each may be None."""
     out = workload.as_json() | {"unit": "tokens/s", "peer": side(peer), "ballast": side(ballast), "ratio": None}
     if peer and ballast:
         out["ratio"] = out["ballast"]["median"] / out["peer"]["median"]
         out["pair_ratios"] = [b / p for p, b in zip(peer, ballast)]
+        out["of_floor"] = out["ballast"]["median"] / floor if floor else None
+        out |= {"bar": bar, "met": met(workload, out["ratio"], bar, out["of_floor"])}
     return out
+
+
+def met(workload, ratio, bar, of_floor):
+    """Whether the bar is met: for decode, the lesser of the ratio and a share of the floor."""
+    if bar is None:
+        return None
+    return ratio >= bar or (workload.kind == "decode" and of_floor is not None and of_floor >= SHARE_OF_FLOOR)
 
 
 def side(raw):
@@ -38,26 +50,40 @@ def spread(raw):
     return f"{figure(min(raw))}-{figure(max(raw))}" if len(raw) > 1 else ""
 
 
-HEADER = f"{'workload':18} {'peer':>10} {'':>15} {'ballast':>10} {'':>15} {'ratio':>6}  reps"
+HEADER = f"{'workload':18} {'peer':>10} {'':>15} {'ballast':>10} {'':>15} {'ratio':>6} {'bar':>5} {'floor':>6}  reps"
 
 
 def line(r):
-    """A row of the table on the terminal: medians, the range of each, and the ratio of the medians."""
+    """A row of the table on the terminal: medians, the range of each, the ratio of the medians, the bar, the share of the floor."""
     p, b = r["peer"], r["ballast"]
     ratio = f"{r['ratio']:.2f}" if r["ratio"] else "-"
     return (f"{r['name']:18} {figure(p['median']):>10} {spread(p['raw']):>15} {figure(b['median']):>10} "
-            f"{spread(b['raw']):>15} {ratio:>6}  {max(len(p['raw']), len(b['raw']))}")
+            f"{spread(b['raw']):>15} {ratio:>6} {r.get('bar') or '-':>5} {share(r):>6}  {max(len(p['raw']), len(b['raw']))}")
 
 
-def markdown(result):
-    """The README's table of one comparison."""
-    m = result["machine"]
-    head = [f"{result['model']}, {result['peer_version']} against {result['ballast_version']}, {result['threads']} threads "
-            f"on {m['cpu']} ({', '.join(m['isa'])}), {result['date']}; tokens/s, medians.", "",
-            "| workload | peer | Ballast | ratio | repetitions |", "|---|---:|---:|---:|---:|"]
+def share(r):
+    of = r.get("of_floor")
+    return f"{100 * of:.0f} %" if of else "-"
+
+
+def asked(r):
+    """The bar, and whether it was missed."""
+    bar, met = r.get("bar"), r.get("met")
+    return "-" if bar is None else f"{bar}" if met else f"{bar}, missed"
+
+
+def markdown(results):
+    """A table of some comparisons that were made on one machine."""
+    m = results[0]["machine"]
+    head = [f"{m['cores']} cores of {m['cpu']} ({', '.join(m['isa'])}), {results[0]['threads']} threads; tokens/s, medians.", "",
+            "| model, peer | workload | peer | Ballast | ratio | bar | of the floor | repetitions |", "|---|---|---:|---:|---:|---:|---:|---:|"]
     rows = []
-    for r in result["workloads"]:
-        ratio = f"**{r['ratio']:.2f}**" if r["ratio"] else "-"
-        rows.append(f"| {r['name']} | {figure(r['peer']['median'])} | {figure(r['ballast']['median'])} | {ratio} "
-                    f"| {len(r['peer']['raw'])} |")
+    for result in results:
+        name = f"{result['model']}, {result['peer_version']}"
+        if result.get("isa") or result.get("ballast_args"):
+            name += f" ({' '.join(filter(None, [result.get('isa'), result.get('ballast_args')]))})"
+        for r in result["workloads"]:
+            ratio = f"**{r['ratio']:.2f}**" if r["ratio"] else "-"
+            rows.append(f"| {name} | {r['name']} | {figure(r['peer']['median'])} | {figure(r['ballast']['median'])} | {ratio} "
+                        f"| {asked(r)} | {share(r)} | {len(r['peer']['raw'])} |")
     return "\n".join(head + rows) + "\n"

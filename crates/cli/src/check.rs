@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use engine::{counted, default_threads};
+use kernels::calibrate::ReadRegion;
 use kernels::table::{Case, conformance, timed};
 use kernels::{CpuDevice, Isa, Team};
 use serde::Serialize;
@@ -130,13 +131,17 @@ impl fmt::Display for Report {
 impl Report {
     fn time(&mut self, team: &Arc<Team>, cases: Vec<Case>) -> Result<()> {
         let isa = Isa::from_env().map_err(anyhow::Error::msg)?;
+        if cases.is_empty() {
+            return Ok(());
+        }
+        let region = ReadRegion::default();
         for case in cases {
-            let seconds = case.time(&mut cpu(team, isa, &case)?, 5)?;
-            let ceiling_fraction = Ceilings::measure(team, isa).seconds(&case.floor) / seconds;
+            let seconds = case.time(&mut cpu(team, isa, &case)?, 5, || region.sweep(team))?;
+            let ceiling_fraction = Ceilings::measure(&region, team, isa).seconds(&case.floor) / seconds;
             self.timed.push(TimedCase { case: case.name, seconds, ceiling_fraction });
         }
         let fractions: Vec<f64> = self.timed.iter().map(|t| t.ceiling_fraction).collect();
-        self.ceiling_fraction = (!fractions.is_empty()).then(|| median(&fractions));
+        self.ceiling_fraction = Some(median(&fractions));
         Ok(())
     }
 }

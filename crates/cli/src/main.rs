@@ -35,7 +35,7 @@ mod timed;
 mod wanted;
 
 use std::any::Any;
-use std::panic::{catch_unwind, resume_unwind};
+use std::panic::{catch_unwind, resume_unwind, set_hook, take_hook};
 use std::process::ExitCode;
 
 use anyhow::{Result, anyhow};
@@ -47,6 +47,7 @@ use console::Misuse;
 use layers::layered;
 
 fn main() -> ExitCode {
+    quiet_where_guarded();
     let result = catch_unwind(|| settled().and_then(|cli| dispatch(cli.command))).unwrap_or_else(lost_device);
     result.unwrap_or_else(|error| {
         let code = console::exit_code(&error);
@@ -55,6 +56,16 @@ fn main() -> ExitCode {
         }
         code
     })
+}
+
+/// Panics that become errors are told as errors alone.
+fn quiet_where_guarded() {
+    let usual = take_hook();
+    set_hook(Box::new(move |info| {
+        if !model::guard::is_guarded() {
+            usual(info);
+        }
+    }));
 }
 
 /// What is told of a device that failed at work where no engine runs that would tell of it. Other panics have told of themselves.

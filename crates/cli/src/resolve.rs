@@ -1,6 +1,6 @@
 //! From the flags as typed to settings with every choice made.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use engine::{
@@ -146,7 +146,7 @@ fn offload(args: &EngineArgs, memory: u64) -> Result<Offload> {
     }
     if let Some(named) = &args.offload_dir {
         // What cannot be made has nothing free either, which would be told as a drive that is full.
-        std::fs::create_dir_all(named)
+        can_be_made(named)
             .with_context(|| format!("--offload-dir {} is no folder that can be made", named.display()))?;
     }
     let folder = args.offload_dir.clone().unwrap_or_else(packed_folder);
@@ -164,6 +164,16 @@ fn offload(args: &EngineArgs, memory: u64) -> Result<Offload> {
             HostWeights::Computed => HostLinears::Host,
         },
     })
+}
+
+/// Leaves nothing behind.
+fn can_be_made(folder: &Path) -> std::io::Result<()> {
+    let is_new = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
+    let made: Vec<&Path> = folder.ancestors().take_while(is_new).collect();
+    std::fs::create_dir_all(folder)?;
+    // Somebody else may have put something there by now.
+    made.into_iter().for_each(|path| drop(std::fs::remove_dir(path)));
+    Ok(())
 }
 
 /// The folder of packed stores, unless a flag names another.

@@ -89,7 +89,7 @@ fn wrong_lines_are_answered_with_errors_and_the_rest_is_served() {
     let good = completion("good", json!({"prompt": "hello", "max_tokens": 2}));
     let wrong = [
         ("{nope".to_string(), "line 2: the body is not valid JSON"),
-        ("[]".to_string(), "custom_id: expected a string"),
+        ("[]".to_string(), "the line is not a JSON object"),
         ("\0".to_string(), "not valid JSON"),
         ("[".repeat(100_000), "not valid JSON"),
         (
@@ -104,6 +104,9 @@ fn wrong_lines_are_answered_with_errors_and_the_rest_is_served() {
         (completion("x", json!({"prompt": [1, 99999]})), "ids are below 304"),
         (completion("x", json!({"prompt": "hello", "temperature": -1})), "temperature"),
         (completion("x", json!({"prompt": "hello", "stream": true})), "not supported"),
+        (completion("x", json!({"prompt": "hello", "logit_bias": {"abc": 1}})), r#"found {"abc":1}"#),
+        (completion("x", json!({"prompt": "hello", "stop_token_ids": [-1]})), "found [-1]"),
+        (chat("x", json!({"functions": [{"name": "f"}]})), "`functions`"),
     ];
     let mut lines = vec![good.clone()];
     lines.extend(wrong.iter().map(|(line, _)| line.clone()));
@@ -117,7 +120,20 @@ fn wrong_lines_are_answered_with_errors_and_the_rest_is_served() {
     }
     let [first, .., last] = &answers[..] else { panic!("answers") };
     assert_eq!((&first["error"], &last["error"]), (&Value::Null, &Value::Null));
-    ran.refused(3, &["15 requests, 13 failed", "with the custom_id of another"]);
+    ran.refused(3, &["18 requests, 16 failed", "with the custom_id of another"]);
+}
+
+/// A misspelt field changes nothing, which is told.
+#[test]
+fn fields_that_nobody_knows_are_told() {
+    let misspelt =
+        |i: usize| completion(&format!("{i}"), json!({"prompt": "hello", "mx_tokens": 3, "max_tokens": 1}));
+    let lines =
+        [misspelt(0), misspelt(1), completion("2", json!({"prompt": "hello", "max_tokens": 1, "user": "u"}))];
+    let (_, ran) = answers(&lines.join("\n"));
+    assert!(ran.err.contains("fields that nobody knows are ignored: mx_tokens (2 lines)\n"), "{}", ran.err);
+    let (_, ran) = answers(&lines[2]);
+    assert!(!ran.err.contains("nobody knows"), "{}", ran.err);
 }
 
 #[test]

@@ -72,6 +72,16 @@ fn a_tokenizer_of_another_model() {
     ran.refused(1, &["the model has 20 (its `vocab_size`)", "is outside the vocabulary of 20"]);
 }
 
+/// The library that reads them panics.
+#[test]
+fn tokenizers_that_a_library_gives_up_on() {
+    let folder = Folder::copy_of("llama");
+    let mut tokenizer = folder.json("tokenizer.json");
+    tokenizer["normalizer"] = json!({"type": "Precompiled", "precompiled_charsmap": "AAAA"});
+    folder.write("tokenizer.json", tokenizer.to_string());
+    refused(&folder, &["tokenizer.json", "gave up on it"]);
+}
+
 #[test]
 fn files_that_git_lfs_has_not_fetched() {
     let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 269060552\n";

@@ -4,6 +4,8 @@ mod common;
 
 use common::{Story, checkpoint, start, stories, story};
 use engine::{Engine, EngineConfig, Event, Failure, Finish, Planned, PrefixCaching, Request};
+use model::Checkpoint;
+use model::decoder::WeightsAs;
 use model::sampling::SamplingParams;
 
 fn config() -> EngineConfig {
@@ -16,7 +18,7 @@ fn config() -> EngineConfig {
     }
 }
 
-/// Greedy, with log-probabilities of every token: equal ones mean equal logits.
+/// Greedy, with the likeliest tokens' log-probabilities, in which every logit has a part.
 fn greedy(max_tokens: u32) -> SamplingParams {
     let params = SamplingParams::greedy();
     SamplingParams { max_tokens: Some(max_tokens), ignore_eos: true, logprobs: Some(5), ..params }
@@ -38,12 +40,52 @@ fn some_requests(n: u32) -> Vec<Request> {
 
 #[test]
 fn a_batch_of_64_gives_the_bits_of_batches_of_one() {
-    for model in ["llama-gqa-tied", "qwen3", "mistral", "opt-350m"] {
+    for model in ["llama-gqa-tied", "qwen3", "mistral", "opt-350m", "gguf-q4_0/model.gguf"] {
         let engine = start(model, config());
         let requests = some_requests(64);
         let together = stories(&engine, &requests);
         for (request, story) in requests.iter().zip(&together) {
             assert_eq!(&alone(&engine, request), story, "{model}");
+        }
+    }
+}
+
+/// A small model that takes 1,024 positions.
+fn long_model() -> tempfile::TempDir {
+    let (from, to) = (common::folder("llama-gqa-tied"), tempfile::tempdir().unwrap());
+    std::fs::copy(from.join("model.safetensors"), to.path().join("model.safetensors")).unwrap();
+    let config = std::fs::read_to_string(from.join("config.json")).unwrap();
+    let longer = config.replace("\"max_position_embeddings\": 512", "\"max_position_embeddings\": 1024");
+    assert_ne!(longer, config);
+    std::fs::write(to.path().join("config.json"), longer).unwrap();
+    to
+}
+
+/// Longer than a split of attention (512 tokens), so that parts are merged; of bf16 weights and of packed ones.
+#[test]
+fn long_contexts_give_the_same_bits_however_they_came_to_be() {
+    let model = long_model();
+    let checkpoint = Checkpoint::open(model.path()).unwrap();
+    for weights in [WeightsAs::Bf16, WeightsAs::Int4] {
+        let long = EngineConfig { weights, max_model_len: Some(700), kv_tokens: Some(8 * 700), ..config() };
+        let start = |config: &EngineConfig| {
+            Planned::new(&checkpoint, config.clone()).unwrap().start(&|_| {}).unwrap()
+        };
+        let requests: Vec<Request> = (0..5).map(|i| request(i, 590 + 11 * i, greedy(24))).collect();
+        let engine = start(&long);
+        let want: Vec<Story> = requests.iter().map(|request| alone(&engine, request)).collect();
+        assert_eq!(stories(&engine, &requests), want, "{weights:?}: together");
+        let caching = PrefixCaching::On;
+        let chunks = EngineConfig { max_num_batched_tokens: 96, prefix_caching: caching, ..long.clone() };
+        let cached = start(&chunks);
+        assert_eq!(stories(&cached, &requests), want, "{weights:?}: in chunks");
+        let before = cached.counts().cached_tokens;
+        assert_eq!(stories(&cached, &requests), want, "{weights:?}: by what was kept");
+        assert!(cached.counts().cached_tokens - before >= 5 * 512, "{weights:?}: prefixes were kept");
+        // Room for two of five.
+        for (host_kv_tokens, what) in [(0, "computed again"), (4000, "swapped")] {
+            let tight = EngineConfig { kv_tokens: Some(1450), host_kv_tokens, ..long.clone() };
+            assert_eq!(stories(&start(&tight), &requests), want, "{weights:?}: {what}");
         }
     }
 }
@@ -264,6 +306,7 @@ fn a_recorded_run_replays_step_for_step() {
     let log = std::fs::read_to_string(&path).unwrap();
     let replayed = sim::replay(log.as_bytes()).unwrap();
     assert!(replayed.requests == 31 && replayed.steps > 30, "{replayed:?}");
+    assert_eq!((replayed.unfinished, replayed.in_flight), (0, 0), "{replayed:?}");
     // A run that another scheduler would have answered otherwise does not replay.
     let tampered = log.replacen("\"max_num_seqs\":64", "\"max_num_seqs\":2", 1);
     assert_ne!(tampered, log);

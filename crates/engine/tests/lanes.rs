@@ -14,6 +14,7 @@ use spec::{Lane, Layout, Program};
 struct Clocked {
     clock: AtomicU64,
     times: Mutex<Vec<Vec<(u64, u64)>>>,
+    ran: [AtomicU64; Lane::COUNT],
     done: Mutex<Sender<usize>>,
 }
 
@@ -30,7 +31,7 @@ impl Work for Clocked {
     }
 
     fn ran(&self, _: &usize, task: &Task, _: Instant, _: Duration) {
-        assert!(task.lane < Lane::COUNT);
+        self.ran[task.lane].fetch_add(1, Ordering::SeqCst);
     }
 
     fn finished(&self, program: &usize) {
@@ -59,8 +60,8 @@ fn random_programs_of_all_lanes_have_no_hazard() {
         let programs: Vec<Program> = (0..6).map(|_| random_program(&mut rng, Layout::SINGLE, 40)).collect();
         let (done, told) = channel();
         let times = programs.iter().map(|p| vec![(0, 0); p.nodes().len()]).collect();
-        let work = Clocked { clock: AtomicU64::new(1), times: Mutex::new(times), done: Mutex::new(done) };
-        let work = Arc::new(work);
+        let (times, done) = (Mutex::new(times), Mutex::new(done));
+        let work = Arc::new(Clocked { clock: AtomicU64::new(1), times, ran: Default::default(), done });
         let mut lanes = Lanes::new(Lane::COUNT, Arc::clone(&work)).unwrap();
         let mut waits = Waits::default();
         for (index, program) in programs.iter().enumerate() {
@@ -70,6 +71,12 @@ fn random_programs_of_all_lanes_have_no_hazard() {
             told.recv().unwrap();
         });
         check(seed, &programs, &work.times.lock().unwrap());
+        drop(lanes);
+        let nodes = |lane: Lane| programs.iter().flat_map(Program::nodes).filter(|n| n.lane == lane).count();
+        for lane in Lane::ALL {
+            let (ran, nodes) = (work.ran[lane.index()].load(Ordering::SeqCst), nodes(lane));
+            assert!(ran == nodes as u64 && nodes > 0, "seed {seed}: {lane:?} ran {ran} of {nodes} nodes");
+        }
     }
 }
 

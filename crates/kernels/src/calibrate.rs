@@ -12,9 +12,11 @@ use crate::team::Team;
 /// Long enough that a large shared cache hardly helps.
 const READ_BYTES: usize = 768 << 20;
 const PIECE_BYTES: usize = 64 << 20;
+/// Read to have other things leave the caches: several times what two cores' share of a large one holds.
+const SWEPT_BYTES: usize = 256 << 20;
 const REPEATS: usize = 15;
 
-/// Memory that [`read_bandwidth`] reads, for those who measure more than once.
+/// Memory that is read to find out how fast that is: 768 MiB.
 #[derive(Debug)]
 pub struct ReadRegion(AlignedBytes);
 
@@ -33,19 +35,23 @@ impl ReadRegion {
     pub fn bandwidth(&self, team: &Team) -> f64 {
         let pieces = self.0.chunks_exact(PIECE_BYTES).map(|piece| {
             let start = Instant::now();
-            team.run(|worker| {
-                let lines = piece.as_chunks::<64>().0;
-                std::hint::black_box(sum(&lines[worker.share(lines.len())]));
-            });
+            read(team, piece);
             PIECE_BYTES as f64 / start.elapsed().as_secs_f64()
         });
         best(pieces)
     }
+
+    /// Has whatever the caches hold leave them, so that what is timed next reads memory.
+    pub fn sweep(&self, team: &Team) {
+        read(team, &self.0[..SWEPT_BYTES]);
+    }
 }
 
-/// Bytes per second that the team reads together (see [`ReadRegion::bandwidth`]). Allocates 768 MiB.
-pub fn read_bandwidth(team: &Team) -> f64 {
-    ReadRegion::default().bandwidth(team)
+fn read(team: &Team, bytes: &[u8]) {
+    team.run(|worker| {
+        let lines = bytes.as_chunks::<64>().0;
+        std::hint::black_box(sum(&lines[worker.share(lines.len())]));
+    });
 }
 
 /// Bytes per second that one thread copies from memory to memory, `piece_bytes` at a time: the median of three. Allocates six

@@ -10,6 +10,7 @@ pub mod file;
 pub mod fuzz;
 pub mod gguf;
 pub mod grammar;
+pub mod guard;
 mod json;
 mod lock;
 pub mod output;

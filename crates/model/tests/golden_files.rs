@@ -9,7 +9,7 @@ fn golden_checkpoints_open() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let entries = std::fs::read_dir(&golden).expect("the golden checkpoints");
     let folders: Vec<_> = entries.filter_map(|e| Some(e.ok()?.path())).filter(|p| p.is_dir()).collect();
-    assert!(folders.len() >= 20, "only {} golden checkpoints", folders.len());
+    assert!(folders.len() >= 31, "only {} golden checkpoints", folders.len());
     for folder in folders {
         let places = Places::from_env();
         let path = locate(Some(&folder.display().to_string()), &places, &mut Silent).expect("a checkpoint");

@@ -130,7 +130,8 @@ enum Flow {
     Stop,
 }
 
-/// Runs `scheduler` in `world` until it says `Stop`. All events that are due are taken before a step is asked for.
+/// Runs `scheduler` in `world` until it says `Stop`, and steps in flight to their ends. All events that are due are taken
+/// before a step is asked for.
 ///
 /// # Errors
 /// When a step fails or does not fit the plan.
@@ -146,7 +147,7 @@ pub fn drive(
     loop {
         while let Some(event) = world.poll() {
             if take(event, world.now(), scheduler, &mut contract)? == Flow::Stop {
-                return Ok(());
+                return settle(world, scheduler, &mut contract);
             }
         }
         match scheduler.next(world.now()) {
@@ -155,11 +156,23 @@ pub fn drive(
             Next::Wait(until) => {
                 let event = world.wait(until);
                 if take(event, world.now(), scheduler, &mut contract)? == Flow::Stop {
-                    return Ok(());
+                    return settle(world, scheduler, &mut contract);
                 }
             }
         }
     }
+}
+
+/// Steps in flight run to their ends whoever stops: these ends belong to what happened, and to its record. A second `Stop` is
+/// from a world that has no more.
+fn settle(world: &mut impl World, to: &mut impl Scheduler, contract: &mut Contract) -> Result<(), Failure> {
+    while !contract.in_flight.is_empty() {
+        let event = world.wait(None);
+        if take(event, world.now(), to, contract)? == Flow::Stop {
+            break;
+        }
+    }
+    Ok(())
 }
 
 fn take(event: Event, now: Nanos, to: &mut impl Scheduler, contract: &mut Contract) -> Result<Flow, Failure> {

@@ -110,6 +110,10 @@ impl Log {
     pub fn hear_panics(&self) {
         let (log, usual) = (self.clone(), panic::take_hook());
         panic::set_hook(Box::new(move |info| {
+            // What becomes an error is told as one.
+            if model::guard::is_guarded() {
+                return;
+            }
             let (thread, place) = (thread::current(), info.location().map(ToString::to_string));
             let words = format!(
                 "ballast: this is a bug, please report it: thread {} panicked at {} (RUST_BACKTRACE=1 tells more, and may \

@@ -42,7 +42,12 @@ pub fn random_program(rng: &mut Rng, layout: Layout, nodes: u16) -> Program {
             let start = rng.below(ranks);
             let end = rng.within(start + 1, ranks);
             let ranks = Ranks { start: RankId(start as u16), end: RankId(end as u16) };
-            program.push(Op::Embed { batch }, Lane::ALL[rng.below(6) as usize], ranks, touches);
+            program.push(
+                Op::Embed { batch },
+                Lane::ALL[rng.below(Lane::COUNT as u64) as usize],
+                ranks,
+                touches,
+            );
         }
     }
     program

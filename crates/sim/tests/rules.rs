@@ -6,13 +6,13 @@ use common::{by_tokens, config, request, run, world};
 use policy::drive::{Event, Failure, Lowering, World, drive};
 use policy::pipeline::{Excess, Pauses, Plan, Timeline, arrange, lower};
 use policy::sched::{Fcfs, FcfsConfig, Next, Preempt, Scheduler, Why};
-use sim::{End, Shadow, Text};
+use sim::{Accesses, End, Shadow, Text, Truth, VirtualWorld};
 use spec::{
     BlockId, ByTier, Chunk, Done, Layout, Move, Nanos, Op, Outcome, Piece, Pipeline, Produced, Program,
     ReplicaId, Request, Sampling, SeqId, Shape, Span, Step, StepId, Tier, Tokens,
 };
 use std::cell::Cell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 fn step(id: u64, chunks: Vec<Chunk>) -> Step {
     Step {
@@ -371,30 +371,57 @@ fn every_stage_pays_the_gap() {
 
 // 6. Long moves go in pieces.
 
-#[test]
-fn a_long_move_is_cut_and_no_step_is_stretched_by_more_than_a_piece() {
-    let most = 3;
+/// Every block of a layer takes as long as an op.
+fn by_blocks(op: &Op, shape: &Shape) -> Nanos {
+    let Op::MoveKv { from, to, .. } = *op else { return by_tokens(op, shape) };
+    let blocks = shape.moves.iter().filter(|load| (load.from, load.to) == (from, to)).map(|load| load.blocks);
+    Nanos(10_000 * u64::from(blocks.sum::<u32>()))
+}
+
+/// What swaps of four sequences do to steps, of which each moves so many blocks at the most: pieces, blocks, the longest step of
+/// those that move and decode.
+fn swaps(most: usize) -> (usize, usize, u64) {
     let host = ByTier { device: 40, host: 64, disk: 0 };
     let limits = FcfsConfig { blocks: host, preempt: Preempt::Swap, max_move_blocks: most, ..config(0) };
-    let mut world = world();
+    let truth = Truth { cost: Box::new(by_blocks), pauses: Nanos(20_000).into() };
+    let mut world = VirtualWorld::new(truth, Accesses::Checked);
     for id in 0..4 {
         let mut text = Text::new(SeqId(id), id, Tokens(0));
         let request = request(id, Nanos(id), 300, 300, &mut text);
         world.expect_one(request, Tokens(300), text);
     }
-    let (mut pieces, mut moved) = (0, 0);
-    let entries = |entry: &policy::log::Entry| {
-        if let policy::log::Entry::Next { answer: Next::Run(step), .. } = entry {
+    let (mut pieces, mut moved, mut longest) = (0, 0, 0);
+    let mut began = BTreeMap::new();
+    let entries = |entry: &policy::log::Entry| match entry {
+        policy::log::Entry::Next { at, answer: Next::Run(step) } => {
             let blocks: usize = step.moves.iter().map(|m| m.blocks.len()).sum();
             assert!(blocks <= most, "{step:?}");
             pieces += step.moves.len();
             moved += blocks;
+            let decodes = step.chunks().all(|chunk| chunk.span.len == Tokens(1));
+            began.extend(Some((step.id, *at)).filter(|_| blocks > 0 && decodes));
         }
+        policy::log::Entry::Done { at, done } => {
+            longest = longest.max(began.get(&done.step).map_or(0, |began| at.0 - began.0));
+        }
+        _ => {}
     };
     let mut scheduler = policy::log::Recorded::new(Fcfs::new(limits.clone()), &limits, entries);
     run(&mut world, &mut scheduler);
     assert_eq!(world.metrics().summary().finished, 4);
+    (pieces, moved, longest)
+}
+
+#[test]
+fn a_long_move_is_cut_and_no_step_is_stretched_by_more_than_a_piece() {
+    let (pieces, moved, longest) = swaps(3);
     assert!(pieces > 8 && moved > 20, "sequences were swapped: {pieces} pieces, {moved} blocks");
+    let (one, _, whole) = swaps(usize::MAX);
+    assert!(one < pieces, "{one} moves uncut, {pieces} pieces");
+    // Two layers, of which each waits for its moves: in pieces, three blocks each; uncut, all nineteen of a sequence.
+    let unmoved = swaps(1).2 - 2 * 10_000;
+    assert!(longest <= unmoved + 2 * 3 * 10_000, "{longest} ns beside {unmoved} without");
+    assert!(whole > unmoved + 2 * 10 * 10_000, "{whole} ns uncut: a whole move stretches a step");
 }
 
 // 7. Costs are over shapes.

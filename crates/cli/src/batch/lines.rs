@@ -1,7 +1,9 @@
 //! What the lines of a job need, as far as they tell before a tokenizer reads them.
 
-use engine::Expected;
+use std::collections::BTreeMap;
+
 use engine::job::{Input, Line, Shard};
+use engine::{Expected, counted};
 use model::api::{Context, Generate};
 
 use crate::plan::{Ends, Work};
@@ -11,6 +13,8 @@ use crate::resolve::kv_tokens;
 const ANSWER_TOKENS: usize = 256;
 /// The same for KV: answers that grow beyond it make others wait.
 const OPEN_TOKENS: usize = 4 * ANSWER_TOKENS;
+/// Names of fields that are shown.
+const SHOWN: usize = 8;
 /// Tokens by which a prompt may differ from what it has here: templates may write the day that the job began.
 const DATE_TOKENS: usize = 16;
 
@@ -20,6 +24,8 @@ pub(super) struct Lines {
     needs: Vec<Option<Need>>,
     /// The longest sequence that there may be.
     max: usize,
+    /// Fields that nobody knows, and in how many lines each is.
+    unknown: BTreeMap<String, usize>,
 }
 
 /// One line's.
@@ -34,8 +40,24 @@ struct Need {
 impl Lines {
     /// Reads the lines as they will be read, against the longest sequence that there may be.
     pub(super) fn of(input: &Input, context: &Context) -> Lines {
-        let need = |line: Line| Some(Need::of(&line.parse().ok()?.generate(context).ok()?, context));
-        Lines { needs: input.lines().map(need).collect(), max: context.context_len }
+        let mut unknown = BTreeMap::new();
+        let mut need = |line: Line| {
+            let request = line.parse().ok()?.generate(context).ok()?;
+            request.unknown_fields.iter().for_each(|name| *unknown.entry(name.clone()).or_default() += 1);
+            Some(Need::of(&request, context))
+        };
+        let needs = input.lines().map(&mut need).collect();
+        Lines { needs, max: context.context_len, unknown }
+    }
+
+    /// The fields that nobody knows, if there are any: a misspelt one would change nothing, and nobody would notice.
+    pub(super) fn ignored(&self) -> Option<String> {
+        let name = |(name, lines): (&String, &usize)| format!("{name:.40} ({})", counted(*lines, "line"));
+        let mut shown: Vec<String> = self.unknown.iter().take(SHOWN).map(name).collect();
+        if self.unknown.len() > SHOWN {
+            shown.push(format!("and {} more", self.unknown.len() - SHOWN));
+        }
+        (!shown.is_empty()).then(|| format!("fields that nobody knows are ignored: {}", shown.join(", ")))
     }
 
     fn requests(&self) -> impl Iterator<Item = &Need> {

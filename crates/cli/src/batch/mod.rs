@@ -71,6 +71,7 @@ fn run(args: BatchJob) -> Result<ExitCode> {
     let vocab = opened.checkpoint.spec().vocab;
     let context = context(&text, [template.as_ref(), tool_template.as_ref()], &served, (vocab, max));
     let known = Lines::of(&input, &context);
+    known.ignored().into_iter().for_each(|told| note!("{told}"));
     let requests = known.count(args.flags.shard);
     let needs = Needs {
         seqs: SEQUENCES,
@@ -83,8 +84,8 @@ fn run(args: BatchJob) -> Result<ExitCode> {
     // Lengths are bounds: most lines end before, and what nobody uses is not taken.
     config.kv_memory = KvMemory::AsUsed;
     let isa = config.isa.to_string();
-    // Of no lines there is nothing to plan; the record has the longest sequence all the same.
-    let (work, voice) = match input.len() {
+    // Of no requests there is nothing to plan; the record has the longest sequence all the same.
+    let (work, voice) = match requests {
         0 => (None, Voice::Quiet),
         _ => (Some(known.work(requests)), Voice::Normal),
     };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use engine::{counted, default_threads};
-use kernels::calibrate::{product_rate, read_bandwidth};
+use kernels::calibrate::{ReadRegion, product_rate};
 use kernels::table::{Case, Floor, timed};
 use kernels::{CpuDevice, Isa, Team};
 use serde::Serialize;
@@ -31,8 +31,8 @@ pub(crate) struct Ceilings {
 }
 
 impl Ceilings {
-    pub(crate) fn measure(team: &Team, isa: Isa) -> Ceilings {
-        Ceilings { read_bytes_per_s: read_bandwidth(team), flops: product_rate(team, isa) }
+    pub(crate) fn measure(region: &ReadRegion, team: &Team, isa: Isa) -> Ceilings {
+        Ceilings { read_bytes_per_s: region.bandwidth(team), flops: product_rate(team, isa) }
     }
 
     /// The least time that a case can take.
@@ -75,12 +75,14 @@ pub(crate) fn kernels(args: CasesArgs) -> Result<ExitCode> {
     let cases = wanted(timed(), args.only.as_deref())?;
     show!("{isa}, {}\n{} {:>8}", counted(threads, "thread"), Timed::heading(), "ceiling")?;
     let mut report = Report { isa: isa.to_string(), threads, cases: Vec::new() };
-    let mut ceilings = Ceilings::measure(&team, isa);
+    let region = ReadRegion::default();
+    let mut ceilings = Ceilings::measure(&region, &team, isa);
     for (i, case) in cases.iter().enumerate() {
         if i % CASES_PER_CALIBRATION == 0 && i > 0 {
-            ceilings = Ceilings::measure(&team, isa);
+            ceilings = Ceilings::measure(&region, &team, isa);
         }
-        let seconds = case.time(&mut CpuDevice::new(case.bytes, Arc::clone(&team), isa)?, RUNS)?;
+        let mut device = CpuDevice::new(case.bytes, Arc::clone(&team), isa)?;
+        let seconds = case.time(&mut device, RUNS, || region.sweep(&team))?;
         let row = Row::new(case, seconds, ceilings);
         show!("{} {:7.0}%", row.timed, 100.0 * row.ceiling_fraction)?;
         report.cases.push(row);

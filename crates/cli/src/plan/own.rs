@@ -114,6 +114,10 @@ fn choose_by<'a>(
     if !searched && !undecided {
         return Ok(Chosen { planned: first?, told: None });
     }
+    if first.as_ref().is_err_and(TooSmall::is_of_store) {
+        // Whatever costs say. Finding them out takes a while.
+        return Ok(Chosen { planned: first?, told: None });
+    }
     let Some(costs) = costs(&config)? else {
         let told =
             "plan: none, as there is not even room to measure one layer: the engine's own rule decides";

@@ -109,8 +109,6 @@ pub struct Tally {
     pub prompt_tokens: u64,
     /// Tokens that this run generated for lines that are written.
     pub generated_tokens: u64,
-    /// Fields of the lines that this run began that nobody knows.
-    pub unknown_fields: u64,
     /// Lines in the engine.
     pub under_way: usize,
     /// Tokens that those have so far.
@@ -209,7 +207,6 @@ impl<'a> Run<'a> {
             Ok(request) => request,
             Err(error) => return Ok(Err(error)),
         };
-        self.tally.unknown_fields += request.unknown_fields.len() as u64;
         let (wants, most) = (request.prompts.len() * request.n as usize, self.job.limits.line_sequences);
         if wants > most {
             let message = format!("{wants} sequences in one line; at most {most}: write several lines");

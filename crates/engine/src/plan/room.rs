@@ -22,7 +22,7 @@ use crate::watch::timeline::Timeline;
 
 /// What a running engine needs beside its arenas and what was resident when it was planned: stacks, queues, tables, what
 /// loading reads at a time, and the program's own pages that were not read yet.
-const RUNTIME_BYTES: u64 = 9 << 20;
+const RUNTIME_BYTES: u64 = 8 << 20;
 /// Scratch of each compute thread, where it rounds activations to whole numbers.
 const ROUNDED_BYTES: usize = 2 << 20;
 /// Rows of activations that are kept as tiles while a large product runs.

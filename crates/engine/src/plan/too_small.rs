@@ -191,7 +191,11 @@ pub enum TooSmall {
 }
 
 impl TooSmall {
-    /// Whether less of something would fit.
+    /// Whether the drive has no room for the weights, wherever else things live.
+    pub fn is_of_store(&self) -> bool {
+        matches!(self.lacks(), TooSmall::Disk { .. })
+    }
+
     /// What there is no room for, without what would fit in its place.
     pub fn lacks(&self) -> &TooSmall {
         match self {
@@ -200,6 +204,7 @@ impl TooSmall {
         }
     }
 
+    /// Whether less of something would fit.
     pub(super) fn is_of_room(&self) -> bool {
         match self {
             TooSmall::Memory { .. } | TooSmall::Device { .. } | TooSmall::Host { .. } => true,

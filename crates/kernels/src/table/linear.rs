@@ -60,6 +60,20 @@ pub(super) fn conformance() -> Vec<Case> {
         }
     }
     cases.extend(rounded());
+    cases.extend(as_in_models());
+    cases
+}
+
+/// As wide and as deep as layers of models are, where products go by blocks of both.
+fn as_in_models() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for format in [Format::Bf16, Format::Bf12, Format::Narrow(Narrow::Int4), Format::Narrow(Narrow::Q6K)] {
+        for (m, n, k, to) in [(1, 2048, 5632, To::Add), (40, 576, 1536, To::Add), (5, 3072, 2048, To::Gated)]
+        {
+            cases.push(Case { reach: Reach::Cpu, ..Linear::exact(format, (m, n, k), to).case() });
+        }
+    }
+    cases.push(Case { reach: Reach::Cpu, ..Linear::exact(Format::Bf16, (600, 960, 576), To::Add).case() });
     cases
 }
 
@@ -86,7 +100,8 @@ pub(super) fn timed() -> Vec<Case> {
     let formats = [Format::Bf16, Format::Bf12, Format::Narrow(Narrow::Int8), Format::Narrow(Narrow::Int4)];
     let mut cases = Vec::new();
     for format in formats {
-        for m in [1, 8, 32, 128, 512, 2048] {
+        let skinny: &[usize] = if format == Format::Bf16 { &[1, 2, 4, 8, 16] } else { &[1, 8] };
+        for m in skinny.iter().copied().chain([32, 128, 512, 2048]) {
             for (name, n, k) in shapes.into_iter().chain(large) {
                 let to = if name == "up" { To::Gated } else { To::Store(Dtype::F32) };
                 if name != "head" || m <= 128 {

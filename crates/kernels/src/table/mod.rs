@@ -167,12 +167,14 @@ impl Case {
         Ok(bound.results.iter().flat_map(|found| found.read(device)).collect())
     }
 
-    /// Seconds of one run: the median of `runs`, after one that is not counted.
+    /// Seconds of one run: the median of `runs`, after one that is not counted. `before` each, what is to come is taken out of the
+    /// caches, for instance.
     ///
     /// # Errors
     /// [`Full`] if the device was made with less than [`Case::bytes`].
-    pub fn time<D: Device>(&self, device: &mut D, runs: usize) -> Result<f64, Full> {
+    pub fn time<D: Device>(&self, device: &mut D, runs: usize, before: impl Fn()) -> Result<f64, Full> {
         self.time_by(device, runs, |_, run| {
+            before();
             let start = Instant::now();
             run();
             Ok(start.elapsed().as_secs_f64())

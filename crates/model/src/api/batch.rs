@@ -19,6 +19,9 @@ impl BatchLine {
     /// Reads a line. What is wrong with the body is found by [`BatchLine::generate`].
     pub fn parse(line: &str) -> Result<Self, ApiError> {
         let value: Value = serde_json::from_str(line).map_err(|e| ApiError::json(&e))?;
+        if !value.is_object() {
+            return Err(ApiError::invalid("", "the line is not a JSON object"));
+        }
         let text = |name: &str| {
             let missing = || ApiError::invalid(name, format!("{name}: expected a string"));
             value.get(name).and_then(Value::as_str).ok_or_else(missing)

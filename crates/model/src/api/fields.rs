@@ -59,11 +59,11 @@ impl<'a> Fields<'a> {
     }
 
     pub(super) fn integer(&mut self, name: &str) -> Result<Option<i64>, ApiError> {
-        self.typed(name, "a 64-bit integer", whole)
+        self.typed(name, "a signed 64-bit integer", whole)
     }
 
     pub(super) fn count(&mut self, name: &str) -> Result<Option<u32>, ApiError> {
-        self.typed(name, "a count from 0 on", |v| u32::try_from(whole(v)?).ok())
+        self.typed(name, "a count from 0 to 4294967295", |v| u32::try_from(whole(v)?).ok())
     }
 
     /// A count, or `false` for none.
@@ -141,8 +141,8 @@ fn wrong(name: &str, expected: &str, found: &Value) -> ApiError {
         Value::Bool(_) => "a boolean".into(),
         Value::Number(number) => shorten(&number.to_string()),
         Value::String(_) => "a string".into(),
-        Value::Array(_) => "a list".into(),
-        Value::Object(_) => "an object".into(),
+        // Its own words, as it may be of the right kind, and hold something else.
+        Value::Array(_) | Value::Object(_) => shorten(&found.to_string()),
     };
     ApiError::invalid(name, format!("{name}: expected {expected}, found {found}"))
 }

@@ -15,7 +15,7 @@ fn chats_hear_of_their_own_fields() {
     );
     assert_eq!(refused(talk(json!({"max_tokens": 100_000}))), "max_tokens");
     let negative = talk(json!({"max_tokens": -1})).unwrap_err();
-    assert!(negative.message.contains("expected a count from 0 on, found -1"), "{negative}");
+    assert!(negative.message.contains("expected a count from 0 to 4294967295, found -1"), "{negative}");
     let long = json!({"messages": [{"role": "user", "content": "ahoy ".repeat(2000)}]});
     let error = talk(long).unwrap_err();
     assert_eq!((error.code, error.param.as_deref()), (Some("context_length_exceeded"), Some("messages")));

@@ -1,6 +1,6 @@
 //! `generation_config.json`: how the publisher samples, and where a text ends.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::json::Fields;
 use crate::sampling::GenerationConfig;
 
@@ -8,7 +8,7 @@ pub(super) fn parse(text: &str, file: &str) -> Result<GenerationConfig> {
     let value = super::parse(text, file)?;
     let fields = Fields::of(&value, file)?;
     let number = |name: &str| fields.number(name).map(|found| found.map(|x| x as f32));
-    Ok(GenerationConfig {
+    let config = GenerationConfig {
         temperature: number("temperature")?,
         top_p: number("top_p")?,
         top_k: fields.number("top_k")?.map(|k| k as i64),
@@ -18,5 +18,9 @@ pub(super) fn parse(text: &str, file: &str) -> Result<GenerationConfig> {
         frequency_penalty: number("frequency_penalty")?,
         max_new_tokens: fields.size("max_new_tokens")?.map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
         eos: fields.tokens("eos_token_id")?,
-    })
+    };
+    config
+        .check()
+        .map_err(|e| Error::malformed(file, format!("`{}` is {}", e.param, e.found), e.expected))?;
+    Ok(config)
 }

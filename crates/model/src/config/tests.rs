@@ -245,4 +245,12 @@ fn generation_defaults() {
     assert!(read_config(folder.path()).is_err());
     let wrong = parse_generation(r#"{"temperature": "hot"}"#, "generation_config.json").expect_err("refused");
     assert!(wrong.to_string().contains("`temperature` is \"hot\""), "{wrong}");
+    for (text, says) in [
+        (r#"{"temperature": -1}"#, "`temperature` is -1; expected a number of at least 0"),
+        (r#"{"top_k": -5}"#, "`top_k` is -5"),
+        (r#"{"top_p": 0.0}"#, "`top_p` is 0"),
+    ] {
+        let wrong = parse_generation(text, "generation_config.json").expect_err("refused").to_string();
+        assert!(wrong.contains(says) && wrong.contains("generation_config.json"), "{wrong}");
+    }
 }

@@ -1,6 +1,6 @@
 //! The publisher's defaults for sampling.
 
-use super::Overrides;
+use super::{Overrides, ParamError, SamplingParams};
 
 /// What is used of `generation_config.json`, which [`read_generation`](crate::config::read_generation) reads.
 /// As in vLLM `do_sample` is not: a temperature decides.
@@ -27,6 +27,16 @@ pub struct GenerationConfig {
 }
 
 impl GenerationConfig {
+    /// Whether its numbers are within their ranges: the publisher's mistakes are told as such, and not as a request's.
+    ///
+    /// # Errors
+    /// The first that is not.
+    pub fn check(&self) -> Result<(), ParamError> {
+        let mut params = SamplingParams::default();
+        params.apply(&self.overrides())?;
+        params.check_numbers()
+    }
+
     pub(super) fn overrides(&self) -> Overrides {
         Overrides {
             temperature: self.temperature,

@@ -170,7 +170,7 @@ impl SamplingParams {
         Ok(params)
     }
 
-    fn apply(&mut self, o: &Overrides) -> Result<(), ParamError> {
+    pub(super) fn apply(&mut self, o: &Overrides) -> Result<(), ParamError> {
         set(&mut self.temperature, &o.temperature);
         set(&mut self.top_p, &o.top_p);
         set(&mut self.min_p, &o.min_p);
@@ -214,7 +214,7 @@ impl SamplingParams {
         Ok(())
     }
 
-    fn check_numbers(&self) -> Result<(), ParamError> {
+    pub(super) fn check_numbers(&self) -> Result<(), ParamError> {
         let rules = [
             ("temperature", self.temperature, self.temperature >= 0.0, "a number of at least 0"),
             ("top_p", self.top_p, self.top_p > 0.0 && self.top_p <= 1.0, "a number in (0, 1]"),

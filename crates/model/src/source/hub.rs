@@ -33,14 +33,32 @@ pub(super) fn locate(repo: &RepoId, places: &Places, progress: &mut dyn Progress
     if places.offline {
         return weights.ok_or_else(|| not_cached(repo, places));
     }
-    download(repo, places, progress).or_else(|error| weights.ok_or(error))
+    download(repo, places, progress).or_else(|error| weights.ok_or_else(|| incomplete(repo, places, error)))
+}
+
+/// What could not be fetched, where a part of it is there.
+fn incomplete(repo: &RepoId, places: &Places, error: Error) -> Error {
+    let Some(partial) = partial(repo, places) else { return error };
+    let why = format!("{partial}, and the rest could not be fetched: {error}");
+    Error::NoModel { name: repo.name.clone(), why }
+}
+
+/// What the cache has of a model that is not whole.
+fn partial(repo: &RepoId, places: &Places) -> Option<String> {
+    let folder = snapshot(repo, places).filter(|folder| folder.is_dir())?;
+    let mut names = names(&folder);
+    names.sort();
+    Some(format!("{} has no whole model (of files it has {})", folder.display(), names.join(", ")))
 }
 
 fn not_cached(repo: &RepoId, places: &Places) -> Error {
     let found = snapshot(repo, places).map(|folder| names(&folder)).unwrap_or_default();
     let why = match repo.gguf.among(found.iter().map(String::as_str)) {
         Err(files) if !files.is_empty() => choose(repo, &files),
-        _ => format!("it is not in {}, and HF_HUB_OFFLINE is set", places.hub_cache.display()),
+        _ => match partial(repo, places) {
+            Some(partial) => format!("{partial}, and HF_HUB_OFFLINE is set"),
+            None => format!("it is not in {}, and HF_HUB_OFFLINE is set", places.hub_cache.display()),
+        },
     };
     Error::NoModel { name: repo.name.clone(), why }
 }

@@ -180,7 +180,13 @@ fn a_model_is_downloaded_once_into_the_hubs_layout() {
     let error = locate(Some("org/other"), &places, &mut Silent).expect_err("offline").to_string();
     assert!(error.contains("HF_HUB_OFFLINE"), "{error}");
     std::fs::remove_file(repo.join("blobs").join(target.file_name().expect("a name"))).expect("removed");
-    assert!(locate(Some("org/tiny"), &places, &mut Silent).is_err(), "a dangling link is not a model");
+    let no_model =
+        |places: &Places| locate(Some("org/tiny"), places, &mut Silent).expect_err("dangling").to_string();
+    let offline = no_model(&places);
+    assert!(offline.contains("no whole model (of files it has model.safetensors)"), "{offline}");
+    (places.offline, places.hub) = (false, "http://127.0.0.1:1".into());
+    let error = no_model(&places);
+    assert!(error.contains("no whole model") && error.contains("could not be fetched"), "{error}");
 }
 
 /// The same hub with other files at the top of its repository, and a folder of templates.

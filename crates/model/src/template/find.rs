@@ -8,6 +8,9 @@ use serde::Deserialize;
 use super::{ChatTemplate, TemplateError};
 use crate::tokenizer::{TemplateField, TokenizerConfig};
 
+/// The one for conversations without tools.
+const DEFAULT: &str = "default";
+
 /// The templates of a model, by name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Templates {
@@ -20,13 +23,22 @@ struct ChatTemplateJson {
 }
 
 impl Templates {
-    /// Looks in a model's directory; `config` is its tokenizer_config.json. Files win over it, be they only additional ones.
+    /// Looks in a model's directory; `config` is its tokenizer_config.json. Files win over it; where they are additional ones
+    /// alone, the default is its own.
     pub fn find(dir: &Path, config: &TokenizerConfig) -> Result<Self, TemplateError> {
         let mut templates = read(&dir.join("chat_template.jinja"))?.map(Templates::one).unwrap_or_default();
         templates.add_directory(&dir.join("additional_chat_templates"))?;
-        if !templates.is_empty() {
+        if templates.get(DEFAULT).is_some() {
             return Ok(templates);
         }
+        let mut rest = Templates::elsewhere(dir, config)?;
+        rest.named.retain(|(name, _)| templates.get(name).is_none());
+        templates.named.extend(rest.named);
+        Ok(templates)
+    }
+
+    /// Where no file of Jinja says what the default is.
+    fn elsewhere(dir: &Path, config: &TokenizerConfig) -> Result<Self, TemplateError> {
         if let Some(field) = &config.chat_template {
             return Ok(Templates::of(field));
         }
@@ -47,7 +59,7 @@ impl Templates {
 
     /// One template, from the command line.
     pub fn one(source: String) -> Self {
-        Templates { named: vec![("default".to_owned(), source)] }
+        Templates { named: vec![(DEFAULT.to_owned(), source)] }
     }
 
     fn of(field: &TemplateField) -> Self {
@@ -80,15 +92,18 @@ impl Templates {
     }
 
     /// The template for a conversation, as transformers chooses it: `tool_use` where there are tools
-    /// and such a template, else `default`, else the only one.
+    /// and such a template, else `default`.
     pub fn choose(&self, tools: Tools) -> Result<ChatTemplate, TemplateError> {
-        let named = |name: &str| self.named.iter().find(|(n, _)| n == name);
-        let tool_use = if tools == Tools::Given { named("tool_use") } else { None };
-        match tool_use.or(named("default")).or(self.named.first().filter(|_| self.named.len() == 1)) {
-            Some((_, source)) => ChatTemplate::new(source),
+        let tool_use = if tools == Tools::Given { self.get("tool_use") } else { None };
+        match tool_use.or(self.get(DEFAULT)) {
+            Some(source) => ChatTemplate::new(source),
             None if self.named.is_empty() => Err(TemplateError::Missing),
-            None => Err(TemplateError::Unnamed { name: "default".to_owned(), known: self.names() }),
+            None => Err(TemplateError::Unnamed { name: DEFAULT.to_owned(), known: self.names() }),
         }
+    }
+
+    fn get(&self, name: &str) -> Option<&str> {
+        self.named.iter().find(|(n, _)| n == name).map(|(_, source)| source.as_str())
     }
 
     fn names(&self) -> String {

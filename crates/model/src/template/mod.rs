@@ -21,7 +21,6 @@ pub use find::{Templates, Tools};
 pub use time::WallClock;
 
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use json::to_jinja;
 pub(crate) use messages::ROLES;
@@ -31,6 +30,7 @@ use minijinja::value::Value as Jinja;
 use minijinja::{Environment, Error, ErrorKind};
 use serde_json::{Map, Value};
 
+use crate::error::shorten;
 use crate::tools::ToolFormat;
 
 /// Longest template, in bytes; the longest published ones are a twentieth of it.
@@ -203,9 +203,11 @@ fn environment() -> Result<Environment<'static>, TemplateError> {
 
 /// Runs the engine over foreign code: its errors are ours, and so would be its panics.
 fn guarded<T>(run: impl FnOnce() -> Result<T, Error>) -> Result<T, TemplateError> {
-    match catch_unwind(AssertUnwindSafe(run)) {
+    match crate::guard::guarded(run) {
         Ok(result) => result.map_err(classify),
-        Err(_) => Err(TemplateError::Jinja("the template engine gave up on it".to_owned())),
+        Err(words) => {
+            Err(TemplateError::Jinja(format!("the template engine gave up on it: {}", shorten(&words))))
+        }
     }
 }
 

@@ -186,6 +186,11 @@ fn templates_are_found_in_their_published_places() {
     // They are found without another file, too.
     std::fs::remove_file(dir.join("chat_template.jinja")).unwrap();
     assert_eq!(text(&none, Tools::Given).unwrap(), "additional");
+    // The default is the model's own; one for tools is not it.
+    assert_eq!(text(&named, Tools::Absent).unwrap(), "plain");
+    assert_eq!(text(&named, Tools::Given).unwrap(), "additional");
+    std::fs::remove_file(dir.join("chat_template.json")).unwrap();
+    assert!(text(&none, Tools::Absent).unwrap_err().to_string().contains("tool_use"));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokenizers::models::bpe::{BPE, Vocab};
 use tokenizers::{AddedToken, Tokenizer as Inner};
 
-use crate::gguf::{GgufVocab, Texts};
+use crate::gguf::GgufVocab;
 
 use super::load::{check_added, from_json, guarded};
 use super::pieces::MAX_VOCAB;
@@ -79,11 +79,13 @@ fn check(vocab: &GgufVocab) -> Result<(), TokenizerError> {
 
 fn byte_pairs(vocab: &GgufVocab) -> Result<(Inner, bool), TokenizerError> {
     let pre = PreTokenizer::named(vocab.pre.as_deref().unwrap_or("default"))?;
-    let count = vocab.merges.as_ref().map_or(0, Texts::len);
-    if count > MAX_MERGES {
-        return Err(too_many_merges(count));
+    let Some(merges) = &vocab.merges else {
+        return Err(TokenizerError::malformed("GGUF vocabulary", "a gpt2 vocabulary needs merges"));
+    };
+    if merges.len() > MAX_MERGES {
+        return Err(too_many_merges(merges.len()));
     }
-    let merges = vocab.merges.iter().flat_map(Texts::iter).map(split_merge).collect::<Result<Vec<_>, _>>()?;
+    let merges = merges.iter().map(split_merge).collect::<Result<Vec<_>, _>>()?;
     let model = guarded("GGUF vocabulary", || {
         BPE::builder()
             .vocab_and_merges(ids(vocab), merges)

@@ -1,7 +1,6 @@
 //! Hugging Face files to a tokenizer: `tokenizer.json`, or GPT-2's older `vocab.json` and `merges.txt`.
 
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use serde::de::DeserializeOwned;
@@ -14,6 +13,7 @@ use super::gguf::{assemble, split_merge};
 use super::outline::Outline;
 use super::pretokenizer::gpt2;
 use super::{Affixes, SpecialIds, Tokenizer, TokenizerError};
+use crate::error::shorten;
 use crate::file::{POINTER_FOUND, POINTER_REMEDY, is_pointer};
 
 /// No published tokenizer.json comes near this size.
@@ -177,11 +177,11 @@ fn probe(inner: &Inner) -> Result<Affixes, TokenizerError> {
     })
 }
 
-/// Runs foreign code over foreign data. The `tokenizers` crate has panics behind malformed files;
-/// they become errors here, so that a hostile file cannot end the process.
+/// Runs the `tokenizers` crate over foreign data.
 pub(super) fn guarded<T>(what: &'static str, run: impl FnOnce() -> T) -> Result<T, TokenizerError> {
-    catch_unwind(AssertUnwindSafe(run))
-        .map_err(|_| TokenizerError::malformed(what, "the tokenizer library gave up on it"))
+    crate::guard::guarded(run).map_err(|words| {
+        TokenizerError::malformed(what, format!("the tokenizer library gave up on it: {}", shorten(&words)))
+    })
 }
 
 /// A part of tokenizer.json that we wrote ourselves.

@@ -285,11 +285,16 @@ fn malformed_gguf_vocabularies_are_errors() {
     assert!(broken("smollm", &|v| v.model = "t5".into()).contains("t5"));
     assert!(broken("smollm", &|v| v.bos = Some(1 << 30)).contains("special token id"));
     assert!(broken("smollm", &|v| v.token_types.as_mut().unwrap().truncate(3)).contains("token_type"));
+    assert!(broken("smollm", &|v| v.merges = None).contains("needs merges"));
     assert!(broken("smollm", &|v| v.merges.as_mut().unwrap().push("alone")).contains("not two tokens"));
     assert!(broken("smollm", &|v| v.merges.as_mut().unwrap().push("no such")).contains("malformed"));
     assert!(
-        broken("smollm", &|v| *v = GgufVocab { model: "gpt2".into(), ..GgufVocab::default() })
-            .contains("empty")
+        broken("smollm", &|v| *v = GgufVocab {
+            model: "gpt2".into(),
+            merges: Some([""; 0].into_iter().collect()),
+            ..GgufVocab::default()
+        })
+        .contains("empty")
     );
     assert!(broken("llama", &|v| v.scores = None).contains("scores"));
 }
