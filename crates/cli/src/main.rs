@@ -31,6 +31,7 @@ mod run;
 mod scenario;
 mod serve;
 mod simulate_block;
+mod slow;
 mod timed;
 mod wanted;
 

@@ -17,6 +17,7 @@ use crate::display::{Progress, Unit, Voice};
 use crate::loaded::{self, Opened};
 use crate::output_file::JsonReport;
 use crate::resolve::{Needs, engine_config};
+use crate::slow::Slow;
 
 /// Needs of a command that only measures.
 const NEEDS: Needs = Needs { seqs: 1, longest: None, kv_tokens: None, step_tokens: None, expected: None };
@@ -131,6 +132,8 @@ pub(crate) fn kept(opened: &Opened, config: &EngineConfig) -> Result<Option<Prof
 
 /// For so long what was measured roughly is believed.
 const ROUGH_FOR: Duration = Duration::from_secs(24 * 60 * 60);
+/// Measuring roughly takes a second or two; of large layers it takes ten and more, which is told from here on.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// What a plan is made with that a profile was found for: runs keep what they learn beside it.
 pub(crate) fn foresight(profile: Profile) -> Foresight {
@@ -157,6 +160,8 @@ pub(crate) fn rough(opened: &Opened, config: &EngineConfig, args: &EngineArgs) -
     if let Ok(Some(kept)) = Profile::find_since(&folder, &key, oldest) {
         return Ok(Some(learning(kept, folder)));
     }
+    let _told =
+        Slow::told_after(PATIENCE, "measuring roughly what this machine takes for a layer of this model");
     let begin = Instant::now();
     let Some(Rough { tables, whole }) = quick(&opened.checkpoint, &blueprint, config, &drive(args))? else {
         return Ok(None);
