@@ -166,14 +166,16 @@ fn offload(args: &EngineArgs, memory: u64) -> Result<Offload> {
     })
 }
 
-/// Leaves nothing behind.
+/// Tried with another folder beside it, which is gone at once: whoever has nothing to put there leaves nothing behind.
 fn can_be_made(folder: &Path) -> std::io::Result<()> {
-    let is_new = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
-    let made: Vec<&Path> = folder.ancestors().take_while(is_new).collect();
-    std::fs::create_dir_all(folder)?;
-    // Somebody else may have put something there by now.
-    made.into_iter().for_each(|path| drop(std::fs::remove_dir(path)));
-    Ok(())
+    let path = std::path::absolute(folder)?;
+    let there = path.ancestors().find(|path| path.exists()).unwrap_or(&path);
+    if there == path && there.is_dir() {
+        return Ok(());
+    }
+    let trial = there.join(format!(".ballast-{}", std::process::id()));
+    std::fs::create_dir(&trial)?;
+    std::fs::remove_dir(&trial)
 }
 
 /// The folder of packed stores, unless a flag names another.
