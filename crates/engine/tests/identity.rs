@@ -82,10 +82,15 @@ fn long_contexts_give_the_same_bits_however_they_came_to_be() {
         let before = cached.counts().cached_tokens;
         assert_eq!(stories(&cached, &requests), want, "{weights:?}: by what was kept");
         assert!(cached.counts().cached_tokens - before >= 5 * 512, "{weights:?}: prefixes were kept");
-        // Room for two of five.
+        // Room for two prompts, and not for what both become: one makes way.
+        let once: u64 = requests.iter().map(|r| r.prompt.len() as u64 + 23).sum();
         for (host_kv_tokens, what) in [(0, "computed again"), (4000, "swapped")] {
-            let tight = EngineConfig { kv_tokens: Some(1450), host_kv_tokens, ..long.clone() };
-            assert_eq!(stories(&start(&tight), &requests), want, "{weights:?}: {what}");
+            let tight = EngineConfig { kv_tokens: Some(1216), host_kv_tokens, ..long.clone() };
+            let engine = start(&tight);
+            assert_eq!(stories(&engine, &requests), want, "{weights:?}: {what}");
+            let (counts, again) = (engine.counts(), host_kv_tokens == 0);
+            assert_eq!(counts.computed_tokens > once + 500, again, "{weights:?}: {what}");
+            assert_eq!(counts.moved_blocks == 0, again, "{weights:?}: {what}");
         }
     }
 }

@@ -254,6 +254,18 @@ fn a_step_with_nothing_in_it_is_not_a_step() {
     drop(drive_on(&mut Listed::default(), &mut scripted([Next::Run(some_step(0)), Next::Run(empty)])));
 }
 
+/// Whoever stops has been told the last token, while its step is on the way.
+#[test]
+fn steps_in_flight_end_before_a_run_that_is_stopped() {
+    let done = Event::Done(Done::of(StepId(0), Vec::new()));
+    let events = [(3, Event::Stop), (7, done), (8, arrival(1))];
+    let mut world = Listed { events: events.into(), ..Listed::default() };
+    let mut scheduler = scripted([Next::Run(some_step(0)), Next::Wait(None)]);
+    drive_on(&mut world, &mut scheduler).expect("it ends");
+    assert_eq!(scheduler.told, ["0 next", "0 next", "7 done 0"]);
+    assert_eq!(world.events.len(), 1, "nothing is waited for after that");
+}
+
 #[test]
 fn all_events_that_are_due_come_before_the_question() {
     let done = Event::Done(Done::of(StepId(0), Vec::new()));
