@@ -10,14 +10,15 @@ use super::{Bf12Panels, GROUP_BYTES, LINE, LINES, Panel, TWO_LINES, WEIGHTS};
 use crate::Isa;
 use crate::linear::epilogue::Sums;
 use crate::linear::pack::{GROUP, PANEL_ROWS};
-use crate::linear::pairs::{Fetch, Panels, Start, Tiles, add_pairs};
+use crate::linear::pairs::{Fetch, Panels, Start, Tiles, add_pairs, with_rows};
 use crate::linear::source::PanelSource;
 use crate::mat::Mat;
 
 /// The bits of an exponent in a word.
 const EXPONENT: i16 = 0x7f80;
-/// How far ahead of their use panels are asked for.
-const AHEAD_BYTES: usize = 2048;
+/// How far ahead of their use panels are asked for: into the L2, which waits for twice as many lines at a time as the L1 does
+/// (Zen 4).
+const AHEAD_BYTES: usize = 8192;
 
 /// Unfolds groups, but for their exceptions.
 ///
@@ -87,8 +88,8 @@ fn fetch(group: &[u8; GROUP_BYTES], two: usize) {
     let ahead = group.as_ptr().wrapping_add(AHEAD_BYTES + two * (GROUP_BYTES * TWO_LINES / WEIGHTS));
     // SAFETY: a prefetch cannot fault.
     unsafe {
-        _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
-        _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(64).cast());
+        _mm_prefetch::<_MM_HINT_T1>(ahead.cast());
+        _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(64).cast());
     }
 }
 
@@ -96,56 +97,43 @@ fn fetch(group: &[u8; GROUP_BYTES], two: usize) {
 #[repr(C, align(64))]
 struct Tile([u16; WEIGHTS]);
 
-/// `sums = x * w` of up to 12 rows by whole panels. A group is unfolded while the products of the one before wait for each other.
+/// `sums = x * w` of up to 12 rows by a whole panel. A group is unfolded while the products of the one before wait for each other.
 ///
 /// # Safety
-/// As [`Panels::stream`].
+/// As [`Panels::stream`], of `R` rows.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2")]
-unsafe fn stream<const R: usize, const P: usize>(
-    x: *const u8,
-    stored: [&[u8]; P],
-    groups: usize,
-    sums: [*mut Sums; P],
-) {
-    let mut panels = stored.map(Panel::new);
-    let exponents: [Exponents; P] = std::array::from_fn(|p| Exponents::new(&panels[p]));
-    let mut tiles = [const { Tile([0; WEIGHTS]) }; P];
-    let mut total = [[[_mm512_setzero_ps(); 2]; P]; R];
+unsafe fn stream<const R: usize>(x: *const u8, stored: &[u8], groups: usize, sums: *mut Sums) {
+    let mut panel = Panel::new(stored);
+    let exponents = Exponents::new(&panel);
+    let mut tiles = Tile([0; WEIGHTS]);
+    let mut total = [[_mm512_setzero_ps(); 2]; R];
     for group in 0..groups {
-        for p in 0..P {
-            for two in 0..WEIGHTS / TWO_LINES {
-                unfold_two_lines(&panels[p].groups[group], &exponents[p], two, &mut tiles[p].0);
-            }
-            panels[p].patch_next(group, &mut tiles[p].0);
+        for two in 0..WEIGHTS / TWO_LINES {
+            unfold_two_lines(&panel.groups[group], &exponents, two, &mut tiles.0);
         }
+        panel.patch_next(group, &mut tiles.0);
         // SAFETY: x has this group; a tile 16 lines of 32 words, and there are two.
         unsafe {
             let x = x.add(group * R * Tiles::ROW_BYTES).cast::<i32>();
             for j in 0..GROUP / 2 {
-                let lines: [[__m512i; 2]; P] = std::array::from_fn(|p| {
-                    let at = tiles[p].0.as_ptr().add(32 * j);
-                    [_mm512_load_si512(at.cast()), _mm512_load_si512(at.add(WEIGHTS / 2).cast())]
-                });
+                let at = tiles.0.as_ptr().add(32 * j);
+                let lines = [_mm512_load_si512(at.cast()), _mm512_load_si512(at.add(WEIGHTS / 2).cast())];
                 for r in 0..R {
                     let x = _mm512_set1_epi32(x.add(r * (Tiles::ROW_BYTES / 4) + j).read_unaligned());
-                    for p in 0..P {
-                        for half in 0..2 {
-                            total[r][p][half] = add_pairs(total[r][p][half], x, lines[p][half]);
-                        }
+                    for half in 0..2 {
+                        total[r][half] = add_pairs(total[r][half], x, lines[half]);
                     }
                 }
             }
         }
     }
     for r in 0..R {
-        for p in 0..P {
-            // SAFETY: there are sums for each row of each panel.
-            unsafe {
-                let sums = sums[p].add(r).cast::<f32>();
-                _mm512_storeu_ps(sums, total[r][p][0]);
-                _mm512_storeu_ps(sums.add(16), total[r][p][1]);
-            }
+        // SAFETY: there are sums for each row.
+        unsafe {
+            let sums = sums.add(r).cast::<f32>();
+            _mm512_storeu_ps(sums, total[r][0]);
+            _mm512_storeu_ps(sums.add(16), total[r][1]);
         }
     }
 }
@@ -222,20 +210,17 @@ impl Panels for Unfolded {
         w: *const u8,
         groups: usize,
         sums: *mut Sums,
-        fetch: Fetch<1>,
+        fetch: Fetch,
     ) {
         // SAFETY: passed on from the caller.
         unsafe { Tiles::multiply(rows, start, x, w, groups, sums, fetch) }
     }
 
     #[inline(always)]
-    unsafe fn stream<const R: usize, const P: usize>(
-        x: *const u8,
-        stored: [&[u8]; P],
-        groups: usize,
-        sums: [*mut Sums; P],
-    ) {
+    unsafe fn stream(rows: usize, x: *const u8, stored: &[u8], groups: usize, sums: *mut Sums) {
         // SAFETY: passed on from the caller.
-        unsafe { stream::<R, P>(x, stored, groups, sums) }
+        unsafe {
+            with_rows!(rows, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12], R => stream::<R>(x, stored, groups, sums));
+        }
     }
 }

@@ -11,8 +11,7 @@
 //! workers have blocks of their own, and who has no more takes panels of another's; few workers, or a few rows, are
 //! packed by each for itself.
 //!
-//! Up to 12 rows of bf16 there is one band, and all of k of one or two panels at once stays in registers. An output has one
-//! sum in order of k however the product is cut, so a row is the same in every batch.
+//! Up to 12 rows of bf16 there is one band, whose sums stay in registers for all of k. An output has one sum in order of k however the product is cut, so a row is the same in every batch.
 
 mod panels;
 mod plan;
@@ -36,7 +35,7 @@ use crate::team::{Team, Worker};
 pub(crate) use panels::{Panels, Tiles, with_rows};
 use plan::{Packing, Plan};
 pub(crate) use product::{Fetch, Start, add_pairs, multiply_registers};
-use product::{PANELS, ROWS};
+use product::ROWS;
 
 /// Panels for each worker from which on it takes two at a time: results of two of a gated layer share lines of memory.
 const ENOUGH: usize = 16;
@@ -53,6 +52,7 @@ pub(crate) fn run_panels<P: Panels>(team: &Team, x: Mat<'_, bf16>, w: &Weight<'_
     let threads = team.threads();
     let plan = Plan::new(x.rows(), w.k(), (P::STREAMED, P::BAND_ROWS), threads);
     let progress: Vec<Progress> = (0..plan.blocks).map(|_| Progress::default()).collect();
+    let taken: Vec<Taken> = (0..plan.blocks * plan.stretches).map(|_| Taken::default()).collect();
     let rows = plan.most_rows();
     let block_bytes = rows * plan.groups * P::ROW_BYTES;
     with_scratch(plan.places * block_bytes, |packed| {
@@ -66,9 +66,10 @@ pub(crate) fn run_panels<P: Panels>(team: &Team, x: Mat<'_, bf16>, w: &Weight<'_
                 epilogue,
                 packed: &packed,
                 progress: &progress,
+                taken: &taken,
                 panels: PhantomData,
             };
-            let sums_bytes = rows.max(PANELS * ROWS) * size_of::<Sums>();
+            let sums_bytes = rows.max(ROWS) * size_of::<Sums>();
             let whole = P::AS_STORED || plan.streamed;
             let chunk_bytes = if whole { 0 } else { plan.chunk_groups() * P::GROUP_BYTES };
             with_scratch(sums_bytes + chunk_bytes, |scratch| {
@@ -89,6 +90,8 @@ struct Job<'a, P> {
     /// Packed blocks of x: one for all workers, or each its own.
     packed: &'a SharedRows<'a, u8>,
     progress: &'a [Progress],
+    /// Of each block's stretches.
+    taken: &'a [Taken],
     panels: PhantomData<P>,
 }
 
@@ -96,10 +99,13 @@ struct Job<'a, P> {
 #[derive(Default)]
 struct Progress {
     packed: AtomicBool,
-    /// Panels that somebody has taken; more than there are once all are.
-    taken: AtomicUsize,
     done: AtomicUsize,
 }
+
+/// Panels of a stretch that somebody has taken; more than there are once all are. In a line of memory of its own.
+#[derive(Default)]
+#[repr(align(64))]
+struct Taken(AtomicUsize);
 
 /// What a worker has in hand.
 struct Hands<'a> {
@@ -128,7 +134,7 @@ impl<P: Panels> Job<'_, P> {
             // SAFETY: this place is this worker's alone.
             unsafe {
                 self.pack(block, 0..self.plan.bands_of(block).len(), worker.index);
-                self.take(block, worker.index, hands);
+                self.take(worker.index, block, worker.index, hands);
             }
         }
     }
@@ -144,7 +150,7 @@ impl<P: Panels> Job<'_, P> {
             unsafe { self.pack(block, worker.share(self.plan.bands_of(block).len()), 0) };
             worker.barrier();
             // SAFETY: nobody packs another block before the next barrier.
-            unsafe { self.take(block, 0, hands) };
+            unsafe { self.take(worker.index, block, 0, hands) };
         }
     }
 
@@ -158,14 +164,14 @@ impl<P: Panels> Job<'_, P> {
             unsafe { self.pack(block, 0..self.plan.bands_of(block).len(), me) };
             progress.packed.store(true, Ordering::Release);
             // SAFETY: it is packed, and stays until the wait is over.
-            unsafe { self.take(block, me, hands) };
+            unsafe { self.take(me, block, me, hands) };
             worker.wait_until(|| progress.done.load(Ordering::Acquire) == self.w.held_panels());
         }
         for owner in (me + 1..worker.count).chain(0..me) {
             for block in self.plan.blocks_of(owner) {
                 worker.wait_until(|| self.progress[block].packed.load(Ordering::Acquire));
                 // SAFETY: it is packed, and its owner waits for what is taken of it.
-                unsafe { self.take(block, owner, hands) };
+                unsafe { self.take(me, block, owner, hands) };
             }
         }
     }
@@ -175,29 +181,32 @@ impl<P: Panels> Job<'_, P> {
     /// # Safety
     /// The block is packed there, and nobody writes there while a panel of it is taken and not done.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
-    unsafe fn take(&self, block: usize, place: usize, hands: &mut Hands<'_>) {
+    unsafe fn take(&self, me: usize, block: usize, place: usize, hands: &mut Hands<'_>) {
         let (plan, panels) = (self.plan, self.w.held_panels());
         let progress = &self.progress[block];
-        let grain = if panels >= ENOUGH * plan.workers { PANELS } else { plan.at_once };
-        loop {
-            let first = progress.taken.fetch_add(grain, Ordering::Relaxed);
-            let mine = first..(first + grain).min(panels);
-            if mine.is_empty() {
-                break;
-            }
-            let count = mine.len();
-            // SAFETY: what is taken is this worker's alone; the rest is passed on.
-            unsafe {
-                let x = self.packed.read(place, 0..self.packed.cols());
-                if plan.streamed {
-                    for panel in mine.clone().step_by(plan.at_once) {
-                        self.stream(block, x, panel..(panel + plan.at_once).min(mine.end), hands);
-                    }
-                } else {
-                    mine.for_each(|panel| self.panel(block, x, panel, hands));
+        let grain = if panels >= ENOUGH * plan.workers { 2 } else { 1 };
+        for stretch in (me..plan.stretches).chain(0..me.min(plan.stretches)) {
+            let Range { start, end } = plan.stretch(stretch, panels, grain);
+            let taken = &self.taken[block * plan.stretches + stretch].0;
+            loop {
+                let first = start + taken.fetch_add(grain, Ordering::Relaxed);
+                let mine = first..(first + grain).min(end);
+                if mine.is_empty() {
+                    break;
                 }
+                let count = mine.len();
+                // SAFETY: what is taken is this worker's alone; the rest is passed on.
+                unsafe {
+                    let x = self.packed.read(place, 0..self.packed.cols());
+                    for panel in mine {
+                        match plan.streamed {
+                            true => self.stream(block, x, panel, hands),
+                            false => self.panel(block, x, panel, hands),
+                        }
+                    }
+                }
+                progress.done.fetch_add(count, Ordering::Release);
             }
-            progress.done.fetch_add(count, Ordering::Release);
         }
     }
 
@@ -216,58 +225,18 @@ impl<P: Panels> Job<'_, P> {
         }
     }
 
-    /// One band by a few panels, all of k in registers.
+    /// One band by one panel, all of k in registers.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
-    unsafe fn stream(&self, block: usize, x: &[u8], held: Range<usize>, hands: &mut Hands<'_>) {
+    unsafe fn stream(&self, block: usize, x: &[u8], held: usize, hands: &mut Hands<'_>) {
         let rows = self.plan.block_rows(block);
-        let (groups, x) = (self.plan.groups, x.as_ptr());
-        let mut w = [&[][..]; PANELS];
-        let mut sums = [std::ptr::null_mut(); PANELS];
-        for (i, held) in held.clone().enumerate() {
-            let (panel, stored) = self.w.held_panel(held);
-            self.epilogue.claim(panel, rows.clone());
-            w[i] = stored;
-            sums[i] = hands.sums[i * ROWS..][..ROWS].as_mut_ptr();
-        }
-        macro_rules! products {
-            ($(($rows:literal, $panels:literal)),+) => {
-                match (rows.len(), held.len()) {
-                    $(($rows, $panels) => {
-                        let w: [&[u8]; $panels] = std::array::from_fn(|i| w[i]);
-                        P::stream::<$rows, $panels>(x, w, groups, std::array::from_fn(|i| sums[i]));
-                    })+
-                    other => unreachable!("rows and panels at once: {other:?}"),
-                }
-            };
-        }
-        // SAFETY: stored panels are `groups` pairs of tiles, the band is `groups` times its rows, and there are
-        // sums for each; this worker alone has these panels.
+        let (panel, stored) = self.w.held_panel(held);
+        self.epilogue.claim(panel, rows.clone());
+        let sums = &mut hands.sums[..rows.len()];
+        // SAFETY: the band holds its rows of every group, as the panel does; this worker alone has this panel.
         unsafe {
-            products!(
-                (1, 1),
-                (1, 2),
-                (2, 1),
-                (2, 2),
-                (3, 1),
-                (3, 2),
-                (4, 1),
-                (4, 2),
-                (5, 1),
-                (5, 2),
-                (6, 1),
-                (6, 2),
-                (7, 1),
-                (8, 1),
-                (9, 1),
-                (10, 1),
-                (11, 1),
-                (12, 1)
-            );
-            for (i, held) in held.enumerate() {
-                let sums = &mut hands.sums[i * ROWS..][..rows.len()];
-                self.epilogue.finish_512(self.w.held_panel(held).0, rows.start, sums);
-            }
+            P::stream(rows.len(), x.as_ptr(), stored, self.plan.groups, sums.as_mut_ptr());
+            self.epilogue.finish_512(panel, rows.start, sums);
         }
     }
 
@@ -291,7 +260,7 @@ impl<P: Panels> Job<'_, P> {
                 let sums = &mut hands.sums[at..][..rows.len()];
                 let x = x[(at * plan.groups + groups.start * rows.len()) * P::ROW_BYTES..].as_ptr();
                 let more = next < end;
-                let fetch = if more { Fetch { at: [next], step: 64 } } else { Fetch { at: [x], step: 0 } };
+                let fetch = if more { Fetch { at: next, step: 64 } } else { Fetch { at: x, step: 0 } };
                 next = next.wrapping_add(groups.len() * BYTES_IN_A_BAND);
                 if chunk + 1 == plan.chunks {
                     self.epilogue.claim(panel, rows.clone());

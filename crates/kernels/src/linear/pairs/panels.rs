@@ -14,7 +14,7 @@ use crate::mat::Mat;
 pub(crate) trait Panels {
     /// Whether panels are multiplied as they are stored.
     const AS_STORED: bool;
-    /// Whether one band is multiplied by whole panels, several at once (see [`stream`](Panels::stream)).
+    /// Whether one band is multiplied by whole panels (see [`stream`](Panels::stream)).
     const STREAMED: bool;
     /// Rows of a band at most, 12 or fewer: what fits the registers.
     const BAND_ROWS: usize;
@@ -54,20 +54,15 @@ pub(crate) trait Panels {
         w: *const u8,
         groups: usize,
         sums: *mut Sums,
-        fetch: Fetch<1>,
+        fetch: Fetch,
     );
 
-    /// `sums = x * w` of one band by whole panels.
+    /// `sums = x * w` of one band by a whole panel.
     ///
     /// # Safety
-    /// The machine has these features; `x` points at `groups` groups of `R` packed rows, each of `stored` is a panel of as many,
-    /// `sums` points at one for each row of each.
-    unsafe fn stream<const R: usize, const P: usize>(
-        _x: *const u8,
-        _stored: [&[u8]; P],
-        _groups: usize,
-        _sums: [*mut Sums; P],
-    ) {
+    /// The machine has these features; `x` points at `groups` groups of `rows` packed rows, `stored` is a panel of as many,
+    /// `sums` points at one for each row.
+    unsafe fn stream(_rows: usize, _x: *const u8, _stored: &[u8], _groups: usize, _sums: *mut Sums) {
         unreachable!("these panels are not streamed")
     }
 
@@ -128,26 +123,25 @@ impl Panels for Tiles {
         w: *const u8,
         groups: usize,
         sums: *mut Sums,
-        fetch: Fetch<1>,
+        fetch: Fetch,
     ) {
         // SAFETY: passed on from the caller.
         unsafe {
             with_rows!(rows, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12], R => {
-                multiply::<R, 1, 1>(start, x, [w], groups, [sums], fetch);
+                multiply::<R, 1>(start, x, w, groups, sums, fetch);
             });
         }
     }
 
     #[inline(always)]
-    unsafe fn stream<const R: usize, const P: usize>(
-        x: *const u8,
-        stored: [&[u8]; P],
-        groups: usize,
-        sums: [*mut Sums; P],
-    ) {
-        let w = stored.map(<[u8]>::as_ptr);
-        let fetch = Fetch { at: w.map(|w| w.wrapping_add(AHEAD_BYTES)), step: 128 };
+    unsafe fn stream(rows: usize, x: *const u8, stored: &[u8], groups: usize, sums: *mut Sums) {
+        let w = stored.as_ptr();
+        let fetch = Fetch { at: w.wrapping_add(AHEAD_BYTES), step: 128 };
         // SAFETY: passed on from the caller.
-        unsafe { multiply::<R, P, 2>(Start::Zero, x, w, groups, sums, fetch) }
+        unsafe {
+            with_rows!(rows, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12], R => {
+                multiply::<R, 2>(Start::Zero, x, w, groups, sums, fetch);
+            });
+        }
     }
 }

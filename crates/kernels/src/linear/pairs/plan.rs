@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use super::product::PANELS;
 use crate::linear::pack::GROUP;
 
 /// Groups of k in a chunk: 16 KB of a panel, half of an L1 of 32 KB.
@@ -46,14 +45,15 @@ pub(super) struct Plan {
     bands: usize,
     /// Chunks of k: those of a panel stay in L1 while the bands of x pass.
     pub(super) chunks: usize,
-    /// Panels that are multiplied at once.
-    pub(super) at_once: usize,
+    /// Stretches that a block's panels are cut into: each worker begins with one of its own, since memory that is read on
+    /// and on comes faster, and goes on with the others'.
+    pub(super) stretches: usize,
     /// Whether there is one band, which is multiplied by whole panels.
     pub(super) streamed: bool,
 }
 
 impl Plan {
-    /// `streamed`: whether one band can be multiplied by whole panels, several at once; `band_rows`: of a band at most.
+    /// `streamed`: whether one band can be multiplied by whole panels; `band_rows`: of a band at most.
     /// `workers`: those who take part.
     pub(super) fn new(rows: usize, k: usize, (streamed, band_rows): (bool, usize), workers: usize) -> Plan {
         let groups = k.div_ceil(GROUP);
@@ -70,7 +70,6 @@ impl Plan {
         let bands = each.div_ceil(each.div_ceil(most).max(1));
         let blocks = owners * each.div_ceil(bands.max(1));
         let streamed = streamed && all == 1;
-        let at_once = if streamed { (band_rows / rows.max(1)).clamp(1, PANELS) } else { 1 };
         let chunks = if streamed { 1 } else { groups.div_ceil(CHUNK_GROUPS).max(1) };
         Plan {
             rows,
@@ -82,7 +81,7 @@ impl Plan {
             blocks,
             bands: bands * blocks,
             chunks,
-            at_once,
+            stretches: if packing == Packing::Apart { 1 } else { workers },
             streamed,
         }
     }
@@ -121,6 +120,12 @@ impl Plan {
     /// Groups of a chunk.
     pub(super) fn groups_of(&self, chunk: usize) -> Range<usize> {
         Plan::share(self.groups, chunk, self.chunks)
+    }
+
+    /// The panels of a stretch, of so many that are taken so many at a time.
+    pub(super) fn stretch(&self, i: usize, panels: usize, grain: usize) -> Range<usize> {
+        let Range { start, end } = Plan::share(panels.div_ceil(grain), i, self.stretches);
+        start * grain..(end * grain).min(panels)
     }
 
     /// Groups of the longest chunk.

@@ -8,8 +8,6 @@ use crate::linear::source::PAIR_BYTES;
 
 /// Rows whose sums with a panel fit the registers, beside what is multiplied: 24 of 32.
 pub(super) const ROWS: usize = 12;
-/// Panels that one row is multiplied by at once, at most.
-pub(super) const PANELS: usize = 2;
 /// Bytes of a row of x in one group of k.
 pub(super) const ROW_BYTES: usize = 2 * GROUP;
 
@@ -20,10 +18,10 @@ pub(crate) enum Start {
     Sums,
 }
 
-/// What to bring into the caches meanwhile: some lines for each pair of k from `at` on, of each panel.
+/// What to bring into the caches meanwhile: some lines for each pair of k from `at` on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Fetch<const P: usize> {
-    pub(super) at: [*const u8; P],
+pub(crate) struct Fetch {
+    pub(super) at: *const u8,
     /// Bytes from those of one pair of k to those of the next.
     pub(super) step: usize,
 }
@@ -31,57 +29,48 @@ pub(crate) struct Fetch<const P: usize> {
 /// `sums += x * w` over `groups` groups of 32 k, each output one sum in order of k (of a pair the odd one first).
 ///
 /// # Safety
-/// The machine has AVX-512 with bf16; `x` points at `groups` times `R` rows of 64 bytes, each of `w` at `groups` pairs
-/// of tiles, each of `sums` at `R` rows.
+/// The machine has AVX-512 with bf16; `x` points at `groups` times `R` rows of 64 bytes, `w` at `groups` pairs of tiles,
+/// `sums` at `R` rows.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-pub(super) unsafe fn multiply<const R: usize, const P: usize, const LINES: usize>(
+pub(super) unsafe fn multiply<const R: usize, const LINES: usize>(
     start: Start,
     x: *const u8,
-    w: [*const u8; P],
+    w: *const u8,
     groups: usize,
-    sums: [*mut Sums; P],
-    fetch: Fetch<P>,
+    sums: *mut Sums,
+    fetch: Fetch,
 ) {
-    let mut total = [[[_mm512_setzero_ps(); 2]; P]; R];
+    let mut total = [[_mm512_setzero_ps(); 2]; R];
     // SAFETY: loads and stores stay inside what the caller promises; a prefetch cannot fault.
     unsafe {
         if start == Start::Sums {
             for r in 0..R {
-                for p in 0..P {
-                    let sums = sums[p].add(r).cast::<f32>();
-                    total[r][p] = [_mm512_loadu_ps(sums), _mm512_loadu_ps(sums.add(16))];
-                }
+                let sums = sums.add(r).cast::<f32>();
+                total[r] = [_mm512_loadu_ps(sums), _mm512_loadu_ps(sums.add(16))];
             }
         }
         for group in 0..groups {
             let x = x.add(group * R * ROW_BYTES).cast::<i32>();
             for j in 0..GROUP / 2 {
-                let mut lines = [[_mm512_setzero_si512(); 2]; P];
-                for p in 0..P {
-                    let next = fetch.at[p].wrapping_add((group * GROUP / 2 + j) * fetch.step);
-                    for line in 0..LINES {
-                        _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(64 * line).cast());
-                    }
-                    let at = w[p].add(group * PAIR_BYTES + j * 64);
-                    lines[p] = [_mm512_loadu_si512(at.cast()), _mm512_loadu_si512(at.add(TILE_BYTES).cast())];
+                let next = fetch.at.wrapping_add((group * GROUP / 2 + j) * fetch.step);
+                for line in 0..LINES {
+                    _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(64 * line).cast());
                 }
+                let at = w.add(group * PAIR_BYTES + j * 64);
+                let lines = [_mm512_loadu_si512(at.cast()), _mm512_loadu_si512(at.add(TILE_BYTES).cast())];
                 for r in 0..R {
                     let x = _mm512_set1_epi32(x.add(r * (ROW_BYTES / 4) + j).read_unaligned());
-                    for p in 0..P {
-                        for half in 0..2 {
-                            total[r][p][half] = add_pairs(total[r][p][half], x, lines[p][half]);
-                        }
+                    for half in 0..2 {
+                        total[r][half] = add_pairs(total[r][half], x, lines[half]);
                     }
                 }
             }
         }
         for r in 0..R {
-            for p in 0..P {
-                let sums = sums[p].add(r).cast::<f32>();
-                _mm512_storeu_ps(sums, total[r][p][0]);
-                _mm512_storeu_ps(sums.add(16), total[r][p][1]);
-            }
+            let sums = sums.add(r).cast::<f32>();
+            _mm512_storeu_ps(sums, total[r][0]);
+            _mm512_storeu_ps(sums.add(16), total[r][1]);
         }
     }
 }

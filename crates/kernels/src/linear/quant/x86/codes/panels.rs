@@ -61,7 +61,7 @@ impl<L: Layout> Panels for Codes<L> {
         w: *const u8,
         groups: usize,
         sums: *mut Sums,
-        _fetch: Fetch<1>,
+        _fetch: Fetch,
     ) {
         // SAFETY: passed on from the caller.
         unsafe {
