@@ -34,8 +34,8 @@ use crate::scratch::with_scratch;
 use crate::team::{Team, Worker};
 pub(crate) use panels::{Panels, Tiles, with_rows};
 use plan::{Packing, Plan};
-pub(crate) use product::{Fetch, Start, add_pairs, multiply_registers};
 use product::ROWS;
+pub(crate) use product::{Fetch, Start, add_pairs, multiply_registers};
 
 /// Panels for each worker from which on it takes two at a time: results of two of a gated layer share lines of memory.
 const ENOUGH: usize = 16;

@@ -158,6 +158,17 @@ mod tests {
     }
 
     #[test]
+    fn every_panel_is_in_one_stretch() {
+        for (workers, rows) in [(1, 1), (2, 1), (2, 400), (7, 12), (7, 400)] {
+            let plan = Plan::new(rows, 576, (true, 12), workers);
+            for (panels, grain) in (0..100).flat_map(|panels| [(panels, 1), (panels, 2)]) {
+                let all: Vec<_> = (0..plan.stretches).flat_map(|i| plan.stretch(i, panels, grain)).collect();
+                assert_eq!(all, (0..panels).collect::<Vec<_>>(), "{workers} {rows} {panels} {grain}");
+            }
+        }
+    }
+
+    #[test]
     fn every_group_is_in_one_chunk() {
         for groups in 0..100 {
             let plan = Plan::new(40, groups * GROUP, (true, 12), 2);
