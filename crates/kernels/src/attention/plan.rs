@@ -7,7 +7,7 @@
 use super::element::{Element, Stored};
 use super::layout::{BLOCK_TOKENS, GROUP_TOKENS, SPLIT_TOKENS};
 use super::{Scratch, Task};
-use crate::team::Team;
+use crate::team::{Stretches, Team};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -182,16 +182,13 @@ pub(super) fn run<E: Stored, O: Element, K: Kernel>(
     let (plan, state, local) = (&scratch.plan, kernel.state_len(), kernel.local_bytes());
     scratch.memory.reserve(threads, local, plan.parts * state);
     let memory = scratch.memory.shared();
-    let (next_item, next_merge) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let (items, next_merge) = (Stretches::new(plan.items.len(), 1, threads), AtomicUsize::new(0));
     team.run_on(threads, |w| {
         // SAFETY: each worker has a number of its own.
         let local = unsafe { memory.local(w.index) };
         let _registers = kernel.enter();
-        loop {
-            let number = next_item.fetch_add(1, Ordering::Relaxed);
-            let Some(item) = plan.items.get(number) else { break };
-            // The others take one each meanwhile, if they are alike.
-            let after = plan.items.get(number + w.count);
+        for number in items.of(w.index).flatten() {
+            let (item, after) = (&plan.items[number], plan.items.get(number + 1));
             match item.partial {
                 None => kernel.whole(item, after, local),
                 // SAFETY: each item has a part of its own.

@@ -6,6 +6,7 @@
 
 mod crowd;
 mod queued;
+mod stretches;
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use self::crowd::Crowd;
 use self::queued::Queued;
+pub(crate) use self::stretches::Stretches;
 
 /// How many `spin_loop` hints a worker issues before it parks (roughly 200 microseconds).
 const SPINS_BEFORE_PARK: u32 = 5_000;

@@ -31,7 +31,7 @@ use super::source::PAIR_BYTES;
 use super::types::Weight;
 use crate::mat::{Mat, MatMut, SharedRows};
 use crate::scratch::with_scratch;
-use crate::team::{Team, Worker};
+use crate::team::{Stretches, Team, Worker};
 pub(crate) use panels::{Panels, Tiles, with_rows};
 use plan::{Packing, Plan};
 use product::ROWS;
@@ -51,8 +51,7 @@ pub(crate) fn run(team: &Team, x: Mat<'_, bf16>, w: &Weight<'_>, epilogue: &Epil
 pub(crate) fn run_panels<P: Panels>(team: &Team, x: Mat<'_, bf16>, w: &Weight<'_>, epilogue: &Epilogue<'_>) {
     let threads = team.threads();
     let plan = Plan::new(x.rows(), w.k(), (P::STREAMED, P::BAND_ROWS), threads);
-    let progress: Vec<Progress> = (0..plan.blocks).map(|_| Progress::default()).collect();
-    let taken: Vec<Taken> = (0..plan.blocks * plan.stretches).map(|_| Taken::default()).collect();
+    let progress: Vec<Progress> = (0..plan.blocks).map(|_| Progress::new(&plan, w.held_panels())).collect();
     let rows = plan.most_rows();
     let block_bytes = rows * plan.groups * P::ROW_BYTES;
     with_scratch(plan.places * block_bytes, |packed| {
@@ -66,7 +65,6 @@ pub(crate) fn run_panels<P: Panels>(team: &Team, x: Mat<'_, bf16>, w: &Weight<'_
                 epilogue,
                 packed: &packed,
                 progress: &progress,
-                taken: &taken,
                 panels: PhantomData,
             };
             let sums_bytes = rows.max(ROWS) * size_of::<Sums>();
@@ -90,22 +88,23 @@ struct Job<'a, P> {
     /// Packed blocks of x: one for all workers, or each its own.
     packed: &'a SharedRows<'a, u8>,
     progress: &'a [Progress],
-    /// Of each block's stretches.
-    taken: &'a [Taken],
     panels: PhantomData<P>,
 }
 
 /// How far a block is.
-#[derive(Default)]
 struct Progress {
     packed: AtomicBool,
+    panels: Stretches,
     done: AtomicUsize,
 }
 
-/// Panels of a stretch that somebody has taken; more than there are once all are. In a line of memory of its own.
-#[derive(Default)]
-#[repr(align(64))]
-struct Taken(AtomicUsize);
+impl Progress {
+    fn new(plan: &Plan, panels: usize) -> Progress {
+        let grain = if panels >= ENOUGH * plan.workers { 2 } else { 1 };
+        let panels = Stretches::new(panels, grain, plan.stretches);
+        Progress { packed: AtomicBool::new(false), panels, done: AtomicUsize::new(0) }
+    }
+}
 
 /// What a worker has in hand.
 struct Hands<'a> {
@@ -182,31 +181,20 @@ impl<P: Panels> Job<'_, P> {
     /// The block is packed there, and nobody writes there while a panel of it is taken and not done.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
     unsafe fn take(&self, me: usize, block: usize, place: usize, hands: &mut Hands<'_>) {
-        let (plan, panels) = (self.plan, self.w.held_panels());
         let progress = &self.progress[block];
-        let grain = if panels >= ENOUGH * plan.workers { 2 } else { 1 };
-        for stretch in (me..plan.stretches).chain(0..me.min(plan.stretches)) {
-            let Range { start, end } = plan.stretch(stretch, panels, grain);
-            let taken = &self.taken[block * plan.stretches + stretch].0;
-            loop {
-                let first = start + taken.fetch_add(grain, Ordering::Relaxed);
-                let mine = first..(first + grain).min(end);
-                if mine.is_empty() {
-                    break;
-                }
-                let count = mine.len();
-                // SAFETY: what is taken is this worker's alone; the rest is passed on.
-                unsafe {
-                    let x = self.packed.read(place, 0..self.packed.cols());
-                    for panel in mine {
-                        match plan.streamed {
-                            true => self.stream(block, x, panel, hands),
-                            false => self.panel(block, x, panel, hands),
-                        }
+        for mine in progress.panels.of(me) {
+            let count = mine.len();
+            // SAFETY: what is taken is this worker's alone; the rest is passed on.
+            unsafe {
+                let x = self.packed.read(place, 0..self.packed.cols());
+                for panel in mine {
+                    match self.plan.streamed {
+                        true => self.stream(block, x, panel, hands),
+                        false => self.panel(block, x, panel, hands),
                     }
                 }
-                progress.done.fetch_add(count, Ordering::Release);
             }
+            progress.done.fetch_add(count, Ordering::Release);
         }
     }
 

@@ -45,8 +45,7 @@ pub(super) struct Plan {
     bands: usize,
     /// Chunks of k: those of a panel stay in L1 while the bands of x pass.
     pub(super) chunks: usize,
-    /// Stretches that a block's panels are cut into: each worker begins with one of its own, since memory that is read on
-    /// and on comes faster, and goes on with the others'.
+    /// Stretches that a block's panels are cut into, one for each worker that begins with them.
     pub(super) stretches: usize,
     /// Whether there is one band, which is multiplied by whole panels.
     pub(super) streamed: bool,
@@ -122,12 +121,6 @@ impl Plan {
         Plan::share(self.groups, chunk, self.chunks)
     }
 
-    /// The panels of a stretch, of so many that are taken so many at a time.
-    pub(super) fn stretch(&self, i: usize, panels: usize, grain: usize) -> Range<usize> {
-        let Range { start, end } = Plan::share(panels.div_ceil(grain), i, self.stretches);
-        start * grain..(end * grain).min(panels)
-    }
-
     /// Groups of the longest chunk.
     pub(super) fn chunk_groups(&self) -> usize {
         self.groups.div_ceil(self.chunks)
@@ -154,17 +147,6 @@ mod tests {
             let all: Vec<_> = bands.into_iter().flat_map(|band| plan.rows_of(band)).collect();
             assert_eq!(all, (0..rows).collect::<Vec<_>>());
             assert!((0..plan.blocks).all(|block| plan.block_rows(block).len() <= plan.most_rows()));
-        }
-    }
-
-    #[test]
-    fn every_panel_is_in_one_stretch() {
-        for (workers, rows) in [(1, 1), (2, 1), (2, 400), (7, 12), (7, 400)] {
-            let plan = Plan::new(rows, 576, (true, 12), workers);
-            for (panels, grain) in (0..100).flat_map(|panels| [(panels, 1), (panels, 2)]) {
-                let all: Vec<_> = (0..plan.stretches).flat_map(|i| plan.stretch(i, panels, grain)).collect();
-                assert_eq!(all, (0..panels).collect::<Vec<_>>(), "{workers} {rows} {panels} {grain}");
-            }
         }
     }
 

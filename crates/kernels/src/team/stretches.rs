@@ -1,0 +1,85 @@
+//! Things that workers take one after the other until none is left.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// `0..n` in a stretch for each worker: it begins with its own, since memory that is read on and on comes faster, and goes on
+/// with what the others have left of theirs.
+pub(crate) struct Stretches(Vec<Stretch>);
+
+/// On lines of memory of its own.
+#[repr(align(128))]
+struct Stretch {
+    /// The first that nobody has taken; beyond the end once all are.
+    next: AtomicUsize,
+    end: usize,
+    /// How many are taken at once.
+    grain: usize,
+}
+
+impl Stretches {
+    /// `grain`: how many are taken at once, from multiples of it on.
+    pub(crate) fn new(n: usize, grain: usize, workers: usize) -> Stretches {
+        let grains = n.div_ceil(grain);
+        let start = |i: usize| (i * grains / workers * grain).min(n);
+        let stretch = |i: usize| Stretch { next: AtomicUsize::new(start(i)), end: start(i + 1), grain };
+        Stretches((0..workers).map(stretch).collect())
+    }
+
+    /// What worker `me` gets to do, asked for when it has done what it got before. Any worker may take part.
+    pub(crate) fn of(&self, me: usize) -> impl Iterator<Item = Range<usize>> {
+        let own = me % self.0.len();
+        let order = self.0[own..].iter().chain(&self.0[..own]);
+        order.flat_map(|stretch| std::iter::from_fn(move || stretch.take()))
+    }
+}
+
+impl Stretch {
+    fn take(&self) -> Option<Range<usize>> {
+        let first = self.next.fetch_add(self.grain, Ordering::Relaxed);
+        (first < self.end).then(|| first..(first + self.grain).min(self.end))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sizes() -> impl Iterator<Item = (usize, usize, usize)> {
+        let grains = (1..4).flat_map(|grain| (1..5).map(move |workers| (grain, workers)));
+        grains.flat_map(|(grain, workers)| (0..40).map(move |n| (n, grain, workers)))
+    }
+
+    #[test]
+    fn a_worker_alone_gets_everything_once_and_its_own_first() {
+        for (n, grain, workers) in sizes() {
+            for me in 0..workers {
+                let got: Vec<usize> = Stretches::new(n, grain, workers).of(me).flatten().collect();
+                let mut sorted = got.clone();
+                sorted.sort_unstable();
+                assert_eq!(sorted, (0..n).collect::<Vec<_>>(), "{n} {grain} {workers}");
+                assert!(got.iter().is_sorted() || me > 0, "the first one's stretch is the first");
+                assert!(n < grain * workers || got[0] == me * n.div_ceil(grain) / workers * grain);
+            }
+        }
+    }
+
+    #[test]
+    fn workers_share_without_gaps() {
+        for (n, grain, workers) in sizes() {
+            let stretches = Stretches::new(n, grain, workers);
+            let mut hands: Vec<_> = (0..workers).map(|me| stretches.of(me)).collect();
+            let (mut got, mut turn) = (vec![], 0);
+            while got.len() < n {
+                let taken: Vec<usize> = hands[turn % workers].next().into_iter().flatten().collect();
+                assert!(taken.first().is_none_or(|first| first % grain == 0), "from multiples on");
+                got.extend(taken);
+                // The first worker is twice as fast.
+                turn += if turn % (workers + 1) == 0 { workers } else { 1 };
+            }
+            got.sort_unstable();
+            assert_eq!(got, (0..n).collect::<Vec<_>>(), "{n} {grain} {workers}");
+            assert!(hands.iter_mut().all(|hand| hand.next().is_none()));
+        }
+    }
+}
