@@ -107,7 +107,7 @@ pub(crate) enum Command {
 pub(crate) struct RunArgs {
     /// A folder, a .gguf file, a hub id (org/name), or `smollm2`, the default.
     pub(crate) model: Option<String>,
-    /// What to say. Without it: a chat on a terminal, standard input otherwise (without a model: a default prompt).
+    /// What to say (-: standard input). Without it: a chat on a terminal, standard input otherwise (without a model: a default prompt).
     pub(crate) prompt: Option<String>,
     /// Give the prompt to the model as it is, without its chat template.
     #[arg(long)]

@@ -125,15 +125,20 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
 /// What is asked, or nothing where somebody wants to chat.
 fn prompt(args: &RunArgs) -> Result<Option<String>> {
     match (&args.prompt, &args.model) {
+        (Some(dash), _) if dash == "-" => piped().map(Some),
         (Some(prompt), _) => Ok(Some(prompt.clone())),
         // Without a model the first run is to say something by itself, and to wait for nobody.
         (None, None) if !something_is_piped() => Ok(Some(DEFAULT_PROMPT.to_string())),
         (None, None) => Ok(Some(read_stdin()?.unwrap_or_else(|| DEFAULT_PROMPT.to_string()))),
         (None, Some(_)) if std::io::stdin().is_terminal() => Ok(None),
-        (None, Some(_)) => match read_stdin()? {
-            None => bail!("no prompt: give one after the model, or on standard input"),
-            prompt => Ok(prompt),
-        },
+        (None, Some(_)) => piped().map(Some),
+    }
+}
+
+fn piped() -> Result<String> {
+    match read_stdin()? {
+        Some(prompt) => Ok(prompt),
+        None => bail!("no prompt: give one after the model, or on standard input"),
     }
 }
 

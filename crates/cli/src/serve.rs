@@ -207,14 +207,20 @@ fn read_keys(file: &Path) -> Result<Vec<String>> {
 }
 
 /// What was asked for; else enough that most sequences run at once, and that the longest can.
-fn kv_tokens(args: &ServeArgs, spec: &ModelSpec, settings: &EngineConfig) -> usize {
-    match args.kv_cache_memory_bytes {
-        Some(bytes) => (bytes / kv_token_bytes(spec, settings)) as usize,
-        None => {
-            let longest = settings.max_model_len.unwrap_or(spec.max_positions);
-            longest.max(settings.max_num_seqs * TOKENS_A_SEQUENCE)
-        }
+fn kv_tokens(args: &ServeArgs, spec: &ModelSpec, settings: &EngineConfig) -> Result<usize> {
+    let Some(bytes) = args.kv_cache_memory_bytes else {
+        let longest = settings.max_model_len.unwrap_or(spec.max_positions);
+        return Ok(longest.max(settings.max_num_seqs * TOKENS_A_SEQUENCE));
+    };
+    let (token, block) = (kv_token_bytes(spec, settings), u64::from(spec::BLOCK_TOKENS.0));
+    // One block for what a request asks, and one for what is answered.
+    let least = 2 * block * token;
+    if bytes < least {
+        bail!(Misuse(format!(
+            "--kv-cache-memory-bytes {bytes} has no room for any request: give it {least} at least"
+        )));
     }
+    Ok((bytes / token) as usize)
 }
 
 /// Who may come: as many as run at once, and as many again.
@@ -244,7 +250,7 @@ fn load(args: &ServeArgs, connection_bytes: u64, lane_spans: usize, log: &Log) -
     let (template, tool_template) = (text.template_for(Tools::Absent)?, text.template_for(Tools::Given)?);
     let needs = Needs { seqs: SEQUENCES, longest: None, kv_tokens: None, step_tokens: None, expected: None };
     let mut settings = engine_config(&args.engine, needs)?;
-    settings.kv_tokens = Some(kv_tokens(args, opened.checkpoint.spec(), &settings));
+    settings.kv_tokens = Some(kv_tokens(args, opened.checkpoint.spec(), &settings)?);
     // All of it is used sooner or later, since blocks that were freed stay to be found again; taking it later would make
     // steps wait for the system, and a machine without so much would tell in the night.
     settings.kv_memory = KvMemory::AtStart;

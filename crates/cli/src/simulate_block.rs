@@ -39,6 +39,13 @@ pub(crate) fn simulate_block(args: &SimulateBlockArgs) -> Result<ExitCode> {
             experiment.zigzag_block()
         );
     }
+    if experiment.batch_seqs as u64 * u64::from(args.prompt_len) > u64::from(u32::MAX) {
+        bail!(
+            "--batch-size {} prompts of {} tokens are more than a step can count: make it smaller",
+            experiment.batch_seqs,
+            args.prompt_len
+        );
+    }
     note!(
         "simulating {} of blocks of {} and more, in batches of {}",
         counted(experiment.output.0, "step"),

@@ -109,17 +109,19 @@ fn start(planned: Planned<'_>, voice: Voice) -> Result<Loaded> {
     if voice == Voice::Normal && engine.hold().host_weight_bytes > 0 {
         note!("weights on the host{}", delegated(engine.delegation()));
     }
-    let beside = match engine.drive_access() {
-        Some(Access::Cached) => Some(
+    let drives =
+        [("the packed weights'", engine.drive_access()), ("the KV file's", engine.kv_drive_access())];
+    let beside = drives.into_iter().find_map(|(whose, access)| match access? {
+        Access::Cached => Some((
+            whose,
             "has no direct access: reads pass through the system's page cache, which is slower and takes",
-        ),
-        Some(Access::Memory) => Some("is in memory (tmpfs), not on a drive: they take"),
-        Some(Access::Direct) | None => None,
-    };
-    if let Some(why) = beside {
+        )),
+        Access::Memory => Some((whose, "is in memory (tmpfs), not on a drive: what is there takes")),
+        Access::Direct => None,
+    });
+    if let Some((whose, why)) = beside {
         note!(
-            "the packed weights' file system {why} memory beside --memory; name a folder on a drive of this machine with \
-             --offload-dir"
+            "{whose} file system {why} memory beside --memory; name a folder on a drive of this machine with --offload-dir"
         );
     }
     if let Some(why) = engine.not_pinned() {

@@ -268,6 +268,7 @@ fn what_cannot_be_is_said_before_anything_is_loaded() {
     ballast(&template).refused(2, &["cannot read /no/such/file"]);
     ballast_reading(&["run", &model], b"h\xff").refused(1, &["standard input is not UTF-8"]);
     ballast_reading(&["run", &model], b" \n").refused(1, &["no prompt"]);
+    ballast_reading(&["run", &model, "-"], b"").refused(1, &["no prompt"]);
     let system = ["run", &model, "hello", "--system", "be kind"];
     ballast(&[&system[..], &["--raw"]].concat()).refused(2, &["--raw", "cannot be used with", "--system"]);
 }
@@ -284,6 +285,14 @@ fn a_model_without_a_chat_template_goes_on_with_the_prompt_and_says_so() {
     assert_eq!((plain.code, &plain.out), (Some(0), &raw.out));
     assert!(plain.err.contains("no chat template") && !raw.err.contains("no chat template"), "{}", plain.err);
     ballast(&[&run[..], &["--system", "be kind"]].concat()).refused(2, &["--system", "--chat-template"]);
+}
+
+#[test]
+fn a_dash_for_a_prompt_is_standard_input() {
+    let model = golden("llama");
+    let asks = |prompt| ["run", &model, prompt, "--temperature", "0", "--max-tokens", "4"];
+    let piped = ballast_reading(&asks("-"), b"hello\n");
+    assert_eq!((piped.code, piped.out), (Some(0), ballast(&asks("hello")).out));
 }
 
 /// The default model, from a hub's folder that holds another: what is piped is said to it, or else what a first run says.

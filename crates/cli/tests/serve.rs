@@ -120,6 +120,7 @@ fn wrong_flags_are_refused_before_anything_is_loaded() {
         (&["--max-num-queued-reqs", "0"], 2, "from 1"),
         (&["--request-timeout", "0"], 2, "more than 0"),
         (&["--kv-cache-memory-bytes", "lots"], 2, "2GiB"),
+        (&["--kv-cache-memory-bytes", "4"], 2, "has no room for any request"),
         (&["--log-format", "xml"], 2, "text, json"),
         (&["--log-level", "loud"], 2, "debug"),
         (&["--shutdown-timeout", "soon"], 2, "--shutdown-timeout"),

@@ -20,7 +20,7 @@
 #define __align__(n) __attribute__((aligned(n)))
 #define __restrict__
 
-struct uint2 { unsigned int x, y; };
+struct alignas(8) uint2 { unsigned int x, y; };
 struct alignas(8) float2 { float x, y; };
 struct alignas(16) uint4 { unsigned int x, y, z, w; };
 struct alignas(16) float4 { float x, y, z, w; };

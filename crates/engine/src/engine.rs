@@ -44,6 +44,7 @@ pub(crate) struct Seen {
     pub(crate) timeline: Arc<Timeline>,
     pub(crate) delegation: Delegation,
     pub(crate) kv_not_pinned: Option<String>,
+    pub(crate) kv_access: Option<Access>,
 }
 
 /// A request under way whose events go elsewhere. Dropping it cancels the request.
@@ -263,6 +264,11 @@ impl Engine {
     /// How the drive is reached that weights are streamed from; none where none are.
     pub fn drive_access(&self) -> Option<Access> {
         self.seen.stowed.as_ref()?.access()
+    }
+
+    /// How the drive is reached where KV and activations live; none where none do.
+    pub fn kv_drive_access(&self) -> Option<Access> {
+        self.seen.kv_access
     }
 
     /// Its counters.

@@ -76,7 +76,7 @@ pub fn parse_config(text: &str, file: &str) -> Result<Config> {
     let dtype = dtype(&fields)?;
     let mut spec = family.spec(&fields)?;
     spec.dtype = dtype.unwrap_or(DType::F32);
-    spec.check().map_err(|source| Error::Spec { file: file.into(), source })?;
+    spec.check().map_err(|e| Error::Spec { file: file.into(), source: e.in_words_of(&family.names()) })?;
     Ok(Config { spec, family, states_dtype: dtype.is_some() })
 }
 

@@ -154,7 +154,7 @@ impl BlockExperiment {
     /// KV blocks that the memory holds.
     pub fn blocks(&self) -> u32 {
         let position = 2 * self.dims.kv_heads * self.dims.head_dim * self.dims.layers * 2;
-        (self.kv_memory.0 / (position * u64::from(BLOCK_TOKENS.0))) as u32
+        (self.kv_memory.0 / (position * u64::from(BLOCK_TOKENS.0))).try_into().unwrap_or(u32::MAX)
     }
 
     /// Sequences of a block of zig-zag.
@@ -242,7 +242,8 @@ impl BlockExperiment {
     }
 
     fn batch_tokens(&self) -> Tokens {
-        Tokens(self.batch_seqs as u32 * self.prompt.0.max(1))
+        let prompts = self.batch_seqs as u64 * u64::from(self.prompt.0.max(1));
+        Tokens(prompts.try_into().expect("whoever asks for a batch keeps its prompts below so many tokens"))
     }
 
     /// Room for a batch of prompts, and for any one sequence.

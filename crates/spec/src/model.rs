@@ -164,6 +164,15 @@ pub struct SpecError {
     pub expected: String,
 }
 
+impl SpecError {
+    /// The same in the words of a file: pairs of a field and its name there, of those that have one of their own.
+    #[must_use]
+    pub fn in_words_of(self, names: &[(&str, &'static str)]) -> SpecError {
+        let named = names.iter().find(|(field, _)| *field == self.field);
+        SpecError { field: named.map_or(self.field, |(_, name)| name), ..self }
+    }
+}
+
 impl DType {
     /// Size of a number.
     pub fn bytes(self) -> usize {

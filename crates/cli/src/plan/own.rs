@@ -54,9 +54,17 @@ impl Work {
     ) -> Work {
         let input = input.clamp(1, (longest / 2).max(1));
         let output = output.clamp(1, (longest - input).max(1));
-        Work {
-            job: Job { requests: requests.clamp(1, REQUESTS), input, output, lengths: Lengths::Likely },
-            ends,
+        Work { job: Job { requests: requests.max(1), input, output, lengths: Lengths::Likely }, ends }
+    }
+
+    /// Of many likely ones some, as many as are asked for at once at the least.
+    fn sample(self, at_once: usize) -> Work {
+        match self.job.lengths {
+            Lengths::Exact => self,
+            _ => Work {
+                job: Job { requests: self.job.requests.min(REQUESTS.max(at_once)), ..self.job },
+                ..self
+            },
         }
     }
 
@@ -107,6 +115,7 @@ fn choose_by<'a>(
     work: Work,
     costs: &dyn Fn(&EngineConfig) -> Result<Option<Costs>>,
 ) -> Result<Chosen<'a>> {
+    let work = work.sample(Fixed::of(args).at_once());
     let first = Planned::new(&opened.checkpoint, config.clone());
     let fits = first.as_ref().is_ok_and(|first| first.fits() && !starves(first.hold(), &config, work));
     let searched = !fits && config.offload.share == WeightShare::Fitting && !told_how(args);

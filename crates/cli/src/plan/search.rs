@@ -1,7 +1,7 @@
 //! The search: blocks that the linear programme likes, each tried as a real engine's programs on the timeline.
 
 use anyhow::Result;
-use engine::{Budget, EngineConfig, Planned, TooSmall, WeightShare};
+use engine::{Budget, DeviceChoice, EngineConfig, Planned, TooSmall, WeightShare};
 use model::Checkpoint;
 use policy::cost::Tables;
 use policy::pipeline::DiskPath;
@@ -64,6 +64,12 @@ impl Fixed {
             delegate: flags.attend.delegate(),
             max_latency_s: None,
         }
+    }
+
+    /// Sequences at once that flags name, 0 if none do.
+    pub(crate) fn at_once(&self) -> usize {
+        let block = self.batch_size.map_or(0, |size| size * self.num_batches.unwrap_or(1));
+        self.seqs.unwrap_or(0).max(block)
     }
 }
 
@@ -162,13 +168,15 @@ impl Planner<'_> {
             let itself = richer.score(found.scored[0].candidate)?;
             Ok((fastest(then.iter().chain(&itself)) - fastest(&found.scored)).max(0.0))
         };
+        let apart = self.base.device == DeviceChoice::Cuda;
         let carved = self.base.offload.device_memory.is_some();
         Ok(ByTier {
             device: gain(|base| {
-                base.memory += GIB;
+                // A GPU's memory is its own; any other device's share is of the process's memory.
+                base.memory += if base.device == DeviceChoice::Cuda { 0 } else { GIB };
                 base.offload.device_memory = base.offload.device_memory.map(|bytes| bytes + GIB);
             })?,
-            host: if carved { gain(|base| base.memory += GIB)? } else { 0.0 },
+            host: if carved || apart { gain(|base| base.memory += GIB)? } else { 0.0 },
             disk: match self.base.offload.disk {
                 Some(_) => gain(|base| base.offload.disk = base.offload.disk.map(|bytes| bytes + GIB))?,
                 None => 0.0,

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
+use super::files::Verdict;
+
 /// In which order answers are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -14,23 +16,36 @@ pub enum OutputOrder {
     Completion,
 }
 
+/// What answers that wait for an earlier one may take, before no other line is begun.
+const MOST_BYTES: usize = 64 << 20;
+
 /// Answers that may have to wait for earlier ones; never more lines than the window.
-pub(super) struct Waiting<T> {
+pub(super) struct Waiting {
     order: OutputOrder,
     window: usize,
     /// Positions that were begun and not written yet, oldest first.
     begun: VecDeque<usize>,
-    ready: BTreeMap<usize, T>,
+    ready: BTreeMap<usize, Ready>,
+    /// Those of their texts.
+    bytes: usize,
 }
 
-impl<T> Waiting<T> {
-    pub(super) fn new(order: OutputOrder, window: usize) -> Waiting<T> {
-        Waiting { order, window, begun: VecDeque::new(), ready: BTreeMap::new() }
+/// An answer, and what it counts for.
+pub(super) struct Ready {
+    pub(super) verdict: Verdict,
+    pub(super) text: String,
+    pub(super) prompt_tokens: u64,
+    pub(super) generated_tokens: u64,
+}
+
+impl Waiting {
+    pub(super) fn new(order: OutputOrder, window: usize) -> Waiting {
+        Waiting { order, window, begun: VecDeque::new(), ready: BTreeMap::new(), bytes: 0 }
     }
 
     /// Whether another line may be begun.
     pub(super) fn has_room(&self) -> bool {
-        self.begun.len() < self.window
+        self.begun.len() < self.window && self.bytes < MOST_BYTES
     }
 
     /// A line is begun.
@@ -40,17 +55,19 @@ impl<T> Waiting<T> {
     }
 
     /// A line that was begun has its answer.
-    pub(super) fn put(&mut self, position: usize, answer: T) {
+    pub(super) fn put(&mut self, position: usize, answer: Ready) {
+        self.bytes += answer.text.len();
         self.ready.insert(position, answer);
     }
 
     /// The answer to be written next, if it is there.
-    pub(super) fn take(&mut self) -> Option<(usize, T)> {
+    pub(super) fn take(&mut self) -> Option<(usize, Ready)> {
         let position = match self.order {
             OutputOrder::Input => *self.begun.front()?,
             OutputOrder::Completion => *self.ready.first_key_value()?.0,
         };
         let answer = self.ready.remove(&position)?;
+        self.bytes -= answer.text.len();
         let at = self.begun.iter().position(|&begun| begun == position)?;
         self.begun.remove(at);
         Some((position, answer))
@@ -61,19 +78,37 @@ impl<T> Waiting<T> {
 mod tests {
     use super::*;
 
+    fn answer(bytes: usize) -> Ready {
+        let (verdict, text) = (Verdict::Good, "x".repeat(bytes));
+        Ready { verdict, text, prompt_tokens: 0, generated_tokens: 0 }
+    }
+
     fn story(order: OutputOrder) -> Vec<usize> {
         let mut waiting = Waiting::new(order, 3);
         let mut written = Vec::new();
         (0..3).for_each(|position| waiting.begin(position));
         assert!(!waiting.has_room());
         for position in [2, 0, 1] {
-            waiting.put(position, ());
-            while let Some((position, ())) = waiting.take() {
+            waiting.put(position, answer(1));
+            while let Some((position, _)) = waiting.take() {
                 written.push(position);
             }
         }
         assert!(waiting.has_room() && waiting.begun.is_empty());
         written
+    }
+
+    #[test]
+    fn no_more_is_begun_while_what_waits_is_large() {
+        let mut waiting = Waiting::new(OutputOrder::Input, 9);
+        (0..3).for_each(|position| waiting.begin(position));
+        waiting.put(2, answer(MOST_BYTES / 2));
+        assert!(waiting.has_room() && waiting.take().is_none());
+        waiting.put(1, answer(MOST_BYTES / 2));
+        assert!(!waiting.has_room() && waiting.take().is_none());
+        waiting.put(0, answer(1));
+        while waiting.take().is_some() {}
+        assert!(waiting.has_room());
     }
 
     #[test]

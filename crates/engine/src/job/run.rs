@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::files::{Outlook, Verdict, Writer};
 use super::flight::{Flight, Landed};
 use super::hear::{Deaf, Hears};
-use super::order::Waiting;
+use super::order::{Ready, Waiting};
 use super::{Input, JobError};
 use crate::engine::Engine;
 use crate::front::request::Failure;
@@ -115,20 +115,12 @@ pub struct Tally {
     pub tokens_under_way: u64,
 }
 
-/// An answer that may have to wait.
-struct Ready {
-    verdict: Verdict,
-    text: String,
-    prompt_tokens: u64,
-    generated_tokens: u64,
-}
-
 struct Run<'a> {
     job: &'a Job<'a>,
     created: u64,
     todo: std::slice::Iter<'a, usize>,
     flight: Flight,
-    waiting: Waiting<Ready>,
+    waiting: Waiting,
     tally: Tally,
 }
 

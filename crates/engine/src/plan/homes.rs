@@ -12,7 +12,7 @@ use spec::{ByTier, ModelSpec, Split, Tier};
 use crate::config::{DeviceChoice, EngineConfig};
 use crate::plan::hold::{kv_block_bytes, kv_layout};
 use crate::tiers::kv::TURNS;
-use crate::tiers::kv_file::{BOUNCE_BYTES, KvFileSizes};
+use crate::tiers::kv_file::KvFileSizes;
 
 /// Blocks of the host through which prefixes pass between the drive and a device that cannot read it, at the least: one piece
 /// arrives while another goes up.
@@ -199,7 +199,7 @@ impl<'a> Homes<'a> {
 
     /// Memory that the process needs to reach the drive.
     pub(crate) fn bounce_bytes(&self) -> u64 {
-        if self.config.uses_drive() { BOUNCE_BYTES as u64 } else { 0 }
+        if self.config.uses_drive() { self.drive(0).bounce_bytes() as u64 } else { 0 }
     }
 
     /// Bytes of a block, all layers.

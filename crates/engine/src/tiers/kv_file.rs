@@ -5,15 +5,15 @@ use std::sync::{Arc, Mutex};
 
 use kernels::AlignedBytes;
 use kernels::attention::KvLayout;
-use model::store::{DirectFile, SECTOR, Stretch, Written};
+use model::store::{Access, DirectFile, SECTOR, Stretch, Written};
 use spec::Lane;
 
 use crate::lock::lock;
 use crate::tiers::kv_halves::{Halves, Plane, Sectors};
 use crate::watch::stats::{Moved, Stats};
 
-/// What passes through memory of our own at a time, where the reader's is not aligned.
-pub(crate) const BOUNCE_BYTES: usize = 1 << 20;
+/// What passes through memory of our own at a time, where the reader's is not aligned; more where half a block is more.
+const BOUNCE_BYTES: usize = 1 << 20;
 
 /// Blocks that follow one another on both sides: first here, first in memory, how many.
 pub(crate) type Run = (u32, u32, usize);
@@ -44,6 +44,11 @@ impl KvFileSizes {
     pub(crate) fn kv_bytes(&self) -> u64 {
         let in_halves = self.halves().map(|halves| self.layers as u64 * halves.layer_bytes());
         in_halves.unwrap_or_else(|| self.block_at(self.layers, 0))
+    }
+
+    /// What passes through memory of our own at a time.
+    pub(crate) fn bounce_bytes(&self) -> usize {
+        self.halves().map_or(0, |halves| halves.half_bytes()).max(BOUNCE_BYTES)
     }
 
     fn halves(&self) -> Option<Halves> {
@@ -86,8 +91,13 @@ impl KvFile {
             source,
         })?;
         let file = DirectFile::nameless(&folder.join("kv-file"), sizes.bytes())?;
-        let bounce = Mutex::new(AlignedBytes::zeroed(BOUNCE_BYTES + SECTOR));
+        let bounce = Mutex::new(AlignedBytes::zeroed(sizes.bounce_bytes() + SECTOR));
         Ok(KvFile { file, sizes, bounce, stats })
+    }
+
+    /// How the drive is reached.
+    pub(crate) fn access(&self) -> Access {
+        self.file.access()
     }
 
     /// Reads blocks of a layer: pairs (block here, block of `into`), the latter ascending.
@@ -124,7 +134,7 @@ impl KvFile {
     /// Reads planes of a layer's blocks, of a file that has them in halves.
     pub(crate) fn read_planes(&self, layer: usize, planes: &[Plane], into: &mut [u8]) -> model::Result<()> {
         let halves = self.sizes.halves().expect("planes are of a file in halves");
-        let all = halves.sectors(layer, planes, BOUNCE_BYTES);
+        let all = halves.sectors(layer, planes, self.sizes.bounce_bytes());
         self.stats.moved(Lane::DiskRead, Moved::Kv, all.iter().map(|sectors| sectors.bytes).sum());
         self.file.reaches(self.sizes.bytes())?;
         let bytes = halves.layout.plane_bytes();
@@ -151,7 +161,7 @@ impl KvFile {
     ) -> model::Result<()> {
         let planes: Vec<Plane> =
             pairs.iter().flat_map(|pair| Plane::of_block(halves.layout, *pair)).collect();
-        let all = halves.sectors(layer, &planes, BOUNCE_BYTES);
+        let all = halves.sectors(layer, &planes, self.sizes.bounce_bytes());
         self.stats.moved(Lane::DiskWrite, Moved::Kv, all.iter().map(|sectors| sectors.bytes).sum());
         self.file.reaches(self.sizes.bytes())?;
         let bytes = halves.layout.plane_bytes();
@@ -172,7 +182,7 @@ impl KvFile {
         all: Vec<Sectors>,
         mut pass: impl FnMut(&mut Vec<(Sectors, &mut [u8])>) -> model::Result<()>,
     ) -> model::Result<()> {
-        for load in loads(all.into_iter(), |sectors| sectors.bytes) {
+        for load in loads(all.into_iter(), self.sizes.bounce_bytes(), |sectors| sectors.bytes) {
             let mut bounce = lock(&self.bounce);
             let mut rest = aligned(&mut bounce);
             let with_room = |sectors: Sectors| {
@@ -268,7 +278,7 @@ impl KvFile {
         pieces: impl Iterator<Item = (u64, B)>,
         pass: impl Fn(Vec<(u64, B, &mut [u8])>) -> model::Result<()>,
     ) -> model::Result<()> {
-        for load in loads(pieces, |(_, piece)| piece.as_ref().len()) {
+        for load in loads(pieces, self.sizes.bounce_bytes(), |(_, piece)| piece.as_ref().len()) {
             let mut bounce = lock(&self.bounce);
             let mut rest = aligned(&mut bounce);
             let with_room = |(offset, piece): (u64, B)| {
@@ -282,7 +292,7 @@ impl KvFile {
 }
 
 /// Pieces that have room in the bounce buffer together, and so are on their way together.
-fn loads<P>(pieces: impl Iterator<Item = P>, bytes: impl Fn(&P) -> usize) -> Vec<Vec<P>> {
+fn loads<P>(pieces: impl Iterator<Item = P>, room: usize, bytes: impl Fn(&P) -> usize) -> Vec<Vec<P>> {
     let (mut loads, mut left) = (Vec::<Vec<P>>::new(), 0);
     for piece in pieces {
         let bytes = sectors(bytes(&piece));
@@ -290,7 +300,7 @@ fn loads<P>(pieces: impl Iterator<Item = P>, bytes: impl Fn(&P) -> usize) -> Vec
             Some(load) => load.push(piece),
             None => {
                 loads.push(vec![piece]);
-                left = BOUNCE_BYTES;
+                left = room;
             }
         }
         left -= bytes;
@@ -309,7 +319,8 @@ fn is_aligned(bytes: &[u8]) -> bool {
 /// The bounce buffer, from a whole sector on.
 fn aligned(bounce: &mut AlignedBytes) -> &mut [u8] {
     let begin = bounce.as_ptr().addr().next_multiple_of(SECTOR) - bounce.as_ptr().addr();
-    &mut bounce[begin..][..BOUNCE_BYTES]
+    let whole = bounce.len() - SECTOR;
+    &mut bounce[begin..][..whole]
 }
 
 #[cfg(test)]
@@ -319,7 +330,7 @@ mod tests {
     #[test]
     fn what_has_room_together_is_on_its_way_together() {
         let of = |sizes: &[usize]| -> Vec<usize> {
-            loads(sizes.iter(), |bytes| **bytes).iter().map(Vec::len).collect()
+            loads(sizes.iter(), BOUNCE_BYTES, |bytes| **bytes).iter().map(Vec::len).collect()
         };
         // KV blocks of 18,432 bytes take five sectors each.
         assert_eq!(of(&[18_432; 52]), [51, 1]);
@@ -369,6 +380,33 @@ mod tests {
             assert_eq!(hidden, out[..3000]);
             let moved = [Lane::DiskRead, Lane::DiskWrite].map(|link| stats.counts().moved_by(link));
             assert_eq!(moved, [3 * block_bytes as u64 + 3000; 2]);
+        }
+    }
+
+    /// More than passes through the bounce buffer at a time, of planes of 2304 bytes (of 32 heads, 4 bits of 128 dims), and halves of
+    /// blocks that are more than that by themselves.
+    #[test]
+    fn many_blocks_in_halves_come_back() {
+        use kernels::attention::KvDtype;
+        for (kv_heads, head_dim, count) in [(32, 128, 40), (457, 128, 3)] {
+            let folder = tempfile::tempdir().unwrap();
+            let layout = KvLayout { kv_heads, head_dim, dtype: KvDtype::Int4 };
+            let block_bytes = layout.block_bytes();
+            let sizes = KvFileSizes {
+                layers: 1,
+                blocks: count,
+                block_bytes,
+                halves: Some(layout),
+                ..KvFileSizes::default()
+            };
+            let drive = KvFile::new(folder.path(), sizes, Arc::new(Stats::default())).unwrap();
+            let out: Vec<u8> =
+                (0..count * block_bytes).map(|i| ((i % 251) ^ (i / 251 % 256)) as u8).collect();
+            let pairs: Vec<(u32, u32)> = (0..count as u32).map(|block| (block, block)).collect();
+            drive.write_kv(0, &pairs, &out).unwrap();
+            let mut back = vec![0; out.len()];
+            drive.read_kv(0, &pairs, &mut back).unwrap();
+            assert!(back == out, "{kv_heads} heads");
         }
     }
 

@@ -76,42 +76,61 @@ pub(crate) struct Sectors {
     pub(crate) planes: Vec<(usize, usize)>,
 }
 
+impl Sectors {
+    /// Those of one plane of so many bytes, which begins at `at` here.
+    fn of(at: u64, bytes: usize, to: usize) -> Sectors {
+        let offset = at / SECTOR as u64 * SECTOR as u64;
+        let end = (at + bytes as u64).next_multiple_of(SECTOR as u64);
+        Sectors { offset, bytes: (end - offset) as usize, planes: vec![((at - offset) as usize, to)] }
+    }
+
+    fn end(&self) -> u64 {
+        self.offset + self.bytes as u64
+    }
+
+    /// `next` begins no earlier, and no later than where these end.
+    fn join(&mut self, next: Sectors) {
+        let behind = (next.offset - self.offset) as usize;
+        self.bytes = self.bytes.max(behind + next.bytes);
+        self.planes.extend(next.planes.into_iter().map(|(at, to)| (behind + at, to)));
+    }
+}
+
+/// Neighbours in one, where `are` says so.
+fn joined(sectors: impl Iterator<Item = Sectors>, are: impl Fn(&Sectors, &Sectors) -> bool) -> Vec<Sectors> {
+    let mut all: Vec<Sectors> = Vec::new();
+    for next in sectors {
+        match all.last_mut().filter(|last| are(last, &next)) {
+            Some(last) => last.join(next),
+            None => all.push(next),
+        }
+    }
+    all
+}
+
 impl Halves {
     /// Bytes of a layer.
     pub(crate) fn layer_bytes(&self) -> u64 {
         (2 * self.blocks * self.half_bytes()) as u64
     }
 
-    fn half_bytes(&self) -> usize {
+    /// Whole sectors, which hold nothing else.
+    pub(crate) fn half_bytes(&self) -> usize {
         (self.layout.kv_heads * self.layout.plane_bytes()).next_multiple_of(SECTOR)
     }
 
-    /// The sectors of planes of a layer: those that follow one another together, up to so many bytes.
+    /// The sectors of planes of a layer: those that follow one another together, up to so many bytes. No sector is in two.
     pub(crate) fn sectors(&self, layer: usize, planes: &[Plane], most: usize) -> Vec<Sectors> {
-        let bytes = self.layout.plane_bytes();
         let place = |plane: &Plane| (self.offset(layer, plane), plane.start(self.layout, plane.there));
         let mut places: Vec<(u64, usize)> = planes.iter().map(place).collect();
         places.sort_unstable();
-        let mut all: Vec<Sectors> = Vec::new();
-        for (at, to) in places {
-            let begin = at / SECTOR as u64 * SECTOR as u64;
-            let end = (at + bytes as u64).next_multiple_of(SECTOR as u64);
-            let joins = |last: &&mut Sectors| {
-                begin <= last.offset + last.bytes as u64 && end - last.offset <= most as u64
-            };
-            match all.last_mut().filter(joins) {
-                Some(last) => {
-                    last.bytes = last.bytes.max((end - last.offset) as usize);
-                    last.planes.push(((at - last.offset) as usize, to));
-                }
-                None => all.push(Sectors {
-                    offset: begin,
-                    bytes: (end - begin) as usize,
-                    planes: vec![((at - begin) as usize, to)],
-                }),
-            }
-        }
-        all
+        let bytes = self.layout.plane_bytes();
+        let shared = joined(places.into_iter().map(|(at, to)| Sectors::of(at, bytes, to)), |last, next| {
+            next.offset < last.end()
+        });
+        joined(shared.into_iter(), |last, next| {
+            next.offset == last.end() && next.end() - last.offset <= most as u64
+        })
     }
 
     fn offset(&self, layer: usize, plane: &Plane) -> u64 {
@@ -150,6 +169,25 @@ mod tests {
         assert_eq!(some[1].planes, [(0, halves.layout.k_start(0, 3) + 4096)]);
         // No more together than there is room for.
         assert_eq!(halves.sectors(0, &[value(0), value(1)], 4096).len(), 2);
+    }
+
+    #[test]
+    fn no_sector_is_in_two_requests() {
+        // 4 bits of heads of 128 and 64, 8 of 80 and 48: planes of 2304, 1152, 2560 and 1536 bytes.
+        for (dtype, kv_heads, head_dim) in
+            [(KvDtype::Int4, 32, 128), (KvDtype::Int4, 5, 64), (KvDtype::Fp8, 7, 80), (KvDtype::Fp8, 8, 48)]
+        {
+            let halves = Halves { layout: KvLayout { kv_heads, head_dim, dtype }, blocks: 40 };
+            let blocks = (0..40).filter(|block| block % 17 != 3);
+            let planes: Vec<Plane> =
+                blocks.flat_map(|block| Plane::of_block(halves.layout, (block, block))).collect();
+            for most in [halves.half_bytes(), 300_000, 1 << 20] {
+                let all = halves.sectors(1, &planes, most);
+                assert!(all.is_sorted_by(|a, b| a.end() <= b.offset), "{dtype:?} {most}");
+                assert!(all.iter().all(|sectors| sectors.bytes <= most.max(halves.half_bytes())));
+                assert_eq!(all.iter().map(|sectors| sectors.planes.len()).sum::<usize>(), planes.len());
+            }
+        }
     }
 
     #[test]

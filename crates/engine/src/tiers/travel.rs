@@ -33,11 +33,15 @@ impl Machine {
         let (_device, _host) = (self.alone_on_device(pages), lock(&pages.host_touched));
         let moves = step.moves.iter().filter(|m| (m.from, m.to) == (from, to));
         let kept = step.kept.iter().filter(|kept| (kept.from, kept.to) == (from, to));
-        let blocks = moves.flat_map(|m| &m.blocks).chain(kept.flat_map(|kept| &kept.blocks));
-        let pairs: Vec<(u32, u32)> = blocks.map(|(a, b)| (a.0, b.0)).collect();
+        let mut pairs: Vec<(u32, u32)> = moves.flat_map(|m| &m.blocks).map(|(a, b)| (a.0, b.0)).collect();
+        let gone = runs(&pairs);
+        pairs.extend(kept.flat_map(|kept| &kept.blocks).map(|(a, b)| (a.0, b.0)));
         let mut pace = self.link.begin();
         self.copy_blocks(&mut pace, &pairs, (from, pages.of(from)), (to, pages.of(to)));
         self.stats.moved(link_to(to), Moved::Kv, pace.end());
+        for (here, _, count) in gone {
+            self.memory(from).discard(&pages.of(from).blocks(here, count));
+        }
     }
 
     fn copy_blocks(
@@ -163,6 +167,7 @@ impl Machine {
             let (here, there) =
                 (device.qkv.range(chunk.rows.clone()), host.qkv.range(chunk.host_rows.clone()));
             pace.copy((&*self.device, &here.buf), (&*self.host, &there.buf));
+            self.device.discard(&here.buf);
         }
         self.stats.moved(Lane::Down, Moved::Activations, pace.end());
     }
@@ -175,6 +180,7 @@ impl Machine {
             let rows = |of: Rows, rows: &std::ops::Range<usize>| of.range(rows.clone()).buf;
             let (here, there) = (rows(host.attended, &chunk.host_rows), rows(device.attended, &chunk.rows));
             pace.copy((&*self.host, &here), (&*self.device, &there));
+            self.host.discard(&here);
         }
         self.stats.moved(Lane::Up, Moved::Activations, pace.end());
     }
@@ -211,6 +217,9 @@ impl Machine {
                 result = drive().write_hidden(batch.into(), bytes);
             }),
             (None, None) => panic!("an activation goes from the drive to the drive"),
+        }
+        if let Some(source) = place(from) {
+            self.memory(from).discard(&source);
         }
         lose(chunks, result);
         if to == Tier::Device {

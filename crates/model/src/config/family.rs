@@ -52,6 +52,22 @@ impl Family {
         if self == Family::Opt { Naming::Opt } else { Naming::Llama }
     }
 
+    /// Fields of a [`ModelSpec`] and what `config.json` calls them.
+    pub(super) fn names(self) -> [(&'static str, &'static str); 10] {
+        [
+            ("vocab", "vocab_size"),
+            ("hidden", "hidden_size"),
+            ("layers", "num_hidden_layers"),
+            ("heads", "num_attention_heads"),
+            ("kv_heads", "num_key_value_heads"),
+            ("ffn", if self == Family::Opt { "ffn_dim" } else { "intermediate_size" }),
+            ("max_positions", "max_position_embeddings"),
+            ("embed_dim", "word_embed_proj_dim"),
+            ("window", "sliding_window"),
+            ("norm", "rms_norm_eps"),
+        ]
+    }
+
     /// The family that a configuration names by `architectures`, or else by `model_type`.
     pub(super) fn of(fields: &Fields) -> Result<Family> {
         let classes = fields.texts("architectures")?.unwrap_or_default();

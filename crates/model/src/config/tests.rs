@@ -141,7 +141,10 @@ fn scaling_lengthens_the_context() {
     let llama3 = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
         "original_max_position_embeddings": 8});
     assert_eq!(longest(llama3), 64);
-    check_refused(json!({"rope_scaling": {"rope_type": "linear", "factor": 1e9}}), "max_positions");
+    check_refused(
+        json!({"rope_scaling": {"rope_type": "linear", "factor": 1e9}}),
+        "`max_position_embeddings`",
+    );
 }
 
 #[test]
@@ -213,9 +216,10 @@ fn values_that_cannot_be() {
     check_refused(json!({"vocab_size": null}), "`vocab_size` is null");
     check_refused(json!({"vocab_size": -1}), "`vocab_size` is -1");
     check_refused(json!({"vocab_size": 1.5}), "`vocab_size` is 1.5");
-    check_refused(json!({"num_attention_heads": 0}), "`heads` is 0");
-    check_refused(json!({"num_key_value_heads": 3}), "`kv_heads` is 3");
-    check_refused(json!({"hidden_size": 1u64 << 60}), "`hidden`");
+    check_refused(json!({"num_attention_heads": 0}), "`num_attention_heads` is 0");
+    check_refused(json!({"num_key_value_heads": 3}), "`num_key_value_heads` is 3");
+    check_refused(json!({"hidden_size": 1u64 << 60}), "`hidden_size`");
+    check_refused(json!({"intermediate_size": 0}), "`intermediate_size` is 0");
     let open_llama = json!({"hidden_size": 3200, "num_attention_heads": 32, "head_dim": null});
     check_refused(open_llama, "`head_dim` is 100: expected a supported width of a head: a multiple of 16");
     check_refused(json!({"rope_theta": 0}), "a positive theta");

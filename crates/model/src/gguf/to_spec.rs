@@ -21,6 +21,17 @@ const NEUTRAL: [&str; 6] = [
     "final_logit_softcapping",
 ];
 
+/// Fields of a [`ModelSpec`] and the keys that they come from, behind the architecture's name.
+const KEYS: [(&str, &str); 7] = [
+    ("hidden", "embedding_length"),
+    ("layers", "block_count"),
+    ("heads", "attention.head_count"),
+    ("kv_heads", "attention.head_count_kv"),
+    ("ffn", "feed_forward_length"),
+    ("max_positions", "context_length"),
+    ("norm", "attention.layer_norm_rms_epsilon"),
+];
+
 /// Scales of other architectures: 1, or 0 for none, changes nothing.
 const SCALES: [&str; 3] = ["embedding_scale", "logit_scale", "residual_scale"];
 
@@ -135,7 +146,7 @@ impl Gguf {
             eos: self.ends()?,
             dtype: self.dtype(),
         };
-        spec.check().map_err(|source| Error::Spec { file: file.into(), source })?;
+        spec.check().map_err(|e| Error::Spec { file: file.into(), source: e.in_words_of(&KEYS) })?;
         Ok(spec)
     }
 

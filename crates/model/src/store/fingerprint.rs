@@ -14,14 +14,17 @@ const SAMPLES: u64 = 64;
 const SAMPLE_BYTES: u64 = 4096;
 const HEADER_BYTES: u64 = 1 << 20;
 
-/// 32 hexadecimal digits for a model in the formats of a blueprint: its description, its files' sizes, headers and
-/// samples of their contents, and the shapes and formats of its packed matrices.
+/// 32 hexadecimal digits for a model in the formats of a blueprint: its files' sizes, headers and samples of their
+/// contents (of random weights their seed), and the shapes and formats of its packed matrices. Not what else a configuration
+/// says: which tokens end a text, or how far one may go, changes no weight.
 ///
 /// # Errors
 /// If a file cannot be read.
 pub fn fingerprint(checkpoint: &Checkpoint, blueprint: &Blueprint) -> Result<String> {
     let mut hash = Sha256::new();
-    hash.update(format!("{:?} {:?}", checkpoint.spec(), checkpoint.seed()));
+    let spec = checkpoint.spec();
+    let heads = (spec.heads, spec.kv_heads, spec.head_dim);
+    hash.update(format!("{} {:?} {heads:?} {:?}", spec.architecture, spec.dtype, checkpoint.seed()));
     for plan in blueprint.matrices() {
         let shape = (plan.n, plan.k, plan.order, plan.format, plan.rounded);
         hash.update(format!("{:?} {shape:?};", plan.tensors));

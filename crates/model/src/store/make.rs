@@ -92,6 +92,10 @@ impl Maker<'_> {
     /// If the checkpoint cannot be read, the drive is full, the store is of another version, or its format cannot hold the weights.
     pub fn make(&self, team: &Team, progress: &(dyn Fn(u64) + Sync)) -> Result<Store> {
         let (folder, fingerprint) = self.place()?;
+        // Where nothing is to be made, nothing need be written: others may share it to read.
+        if let Some(store) = self.open_at(&folder, &fingerprint)? {
+            return Ok(store);
+        }
         std::fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
         let _alone = alone(&folder)?;
         if let Some(store) = self.open_at(&folder, &fingerprint)? {

@@ -322,3 +322,15 @@ fn a_sequence_whose_kv_the_device_has_no_room_for_has_it_elsewhere() {
         assert!(hold.kv_tokens() >= 448 && hold.max_model_len >= 448, "{hold}");
     }
 }
+
+#[test]
+fn as_many_are_planned_for_as_are_at_once() {
+    let sampled = |work: Work, at_once| work.sample(at_once).job.requests;
+    let likely = |requests| Work::likely(requests, (8, 8), 64, Ends::Open);
+    assert_eq!([0, 100, 1024].map(|at_once| sampled(likely(10_000), at_once)), [512, 512, 1024]);
+    assert_eq!((sampled(likely(700), 1024), sampled(Work::exactly(10_000, 8, 8), 1)), (700, 10_000));
+    let at_once = |more: &str| Fixed::of(&bench("m", &flags(more))).at_once();
+    assert_eq!(at_once(""), 0);
+    assert_eq!(at_once("--max-num-seqs 1024"), 1024);
+    assert_eq!(at_once("--batch-size 300 --num-batches 4"), 1200);
+}
