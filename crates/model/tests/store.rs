@@ -171,6 +171,19 @@ fn an_empty_manifest_is_none_and_nothing_is_packed_again() {
     assert_eq!(contents(&store), want);
 }
 
+/// Others may share its folder to read.
+#[test]
+fn a_store_that_is_whole_is_opened_without_a_write() {
+    let (checkpoint, home, team) = (checkpoint(), tempfile::tempdir().unwrap(), Team::new(1));
+    let blueprint = blueprint(&checkpoint, WeightsAs::Bf16);
+    let maker = Maker { checkpoint: &checkpoint, blueprint: &blueprint, home: home.path() };
+    let want = contents(&maker.make(&team, &|_| {}).unwrap());
+    let lock = panels(home.path()).with_file_name("lock");
+    std::fs::remove_file(&lock).unwrap();
+    assert_eq!(contents(&maker.make(&team, &|_| panic!("it is whole")).unwrap()), want);
+    assert!(!lock.exists(), "nothing was to be made");
+}
+
 #[test]
 fn a_drive_that_is_too_small_is_refused_before_anything_is_packed() {
     let spec = ModelSpec { hidden: 1 << 20, ffn: 1 << 22, layers: 512, ..checkpoint().spec().clone() };

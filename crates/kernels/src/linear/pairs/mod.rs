@@ -11,7 +11,8 @@
 //! workers have blocks of their own, and who has no more takes panels of another's; few workers, or a few rows, are
 //! packed by each for itself.
 //!
-//! Up to 12 rows of bf16 there is one band, whose sums stay in registers for all of k. An output has one sum in order of k however the product is cut, so a row is the same in every batch.
+//! Up to 12 rows of bf16 there is one band, whose sums stay in registers for all of k. An output has one sum in order of k
+//! however the product is cut, so a row is the same in every batch.
 
 mod panels;
 mod plan;

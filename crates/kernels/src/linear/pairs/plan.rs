@@ -45,7 +45,7 @@ pub(super) struct Plan {
     bands: usize,
     /// Chunks of k: those of a panel stay in L1 while the bands of x pass.
     pub(super) chunks: usize,
-    /// Stretches that a block's panels are cut into, one for each worker that begins with them.
+    /// Stretches that a block's panels are cut into: one for each worker, or 1 if each begins with blocks of its own.
     pub(super) stretches: usize,
     /// Whether there is one band, which is multiplied by whole panels.
     pub(super) streamed: bool,
