@@ -51,6 +51,8 @@ struct Report {
     down_bytes_per_s: f64,
     /// What the link can do, up and down: those above are to be 95 % of it.
     link_bytes_per_s: [f64; 2],
+    /// Of large bf16 matrices by cuBLASLt; absent without it.
+    product_flops: Option<f64>,
     timed: Vec<Row>,
     /// The case at which the run ended, as the device was lost or had no memory for it; none if it went to its end.
     ended_at: Option<Ended>,
@@ -123,6 +125,7 @@ fn conform(args: &CasesArgs, cases: &[Case], team: &Arc<Team>) -> Result<Report>
         up_bytes_per_s: speeds.up_bytes_per_s,
         down_bytes_per_s: speeds.down_bytes_per_s,
         link_bytes_per_s: speeds.link_bytes_per_s,
+        product_flops: None,
         timed: Vec::new(),
         ended_at: None,
     };
@@ -178,6 +181,9 @@ impl Report {
     fn measure(&mut self, cases: &[Case], team: &Arc<Team>) -> Result<()> {
         let mut device = cuda::open(most_bytes(cases) + cuda_timing::BYTES)?;
         self.cases += cases.len();
+        if !cases.is_empty() {
+            self.product_flops = device.driver().product_rate()?;
+        }
         show!("{}", Row::heading())?;
         for case in cases {
             if !self.goes_on(case, |report| report.measure_one(case, &mut device, team)) {
@@ -195,7 +201,7 @@ impl Report {
         self.compare(case, device, CpuDevice::in_groups(case.bytes, Arc::clone(team))?)?;
         device.reset();
         let seconds = cuda_timing::seconds(case, device)?;
-        let row = Row::new(case, seconds, self.copy_bytes_per_s, None);
+        let row = Row::new(case, seconds, self.copy_bytes_per_s, self.product_flops);
         show!("{row}")?;
         self.timed.push(row);
         Ok(())
@@ -204,7 +210,7 @@ impl Report {
     fn show(&self) -> Result<()> {
         show!(
             "{} ({}, {}; large products by {}; many rows attended by {}): {} cases ({} more are not built for CUDA), {} failed, {} unsteady, largest error {:.1e}; copies {:.0} GB/s on the device, {:.1} up, \
-             {:.1} down (the link {:.1} and {:.1})",
+             {:.1} down (the link {:.1} and {:.1}), products {}",
             self.device,
             self.architecture,
             self.compiler,
@@ -219,7 +225,8 @@ impl Report {
             self.up_bytes_per_s / 1e9,
             self.down_bytes_per_s / 1e9,
             self.link_bytes_per_s[0] / 1e9,
-            self.link_bytes_per_s[1] / 1e9
+            self.link_bytes_per_s[1] / 1e9,
+            cuda_timing::product_rate(self.product_flops)
         )?;
         Ok(())
     }
@@ -248,6 +255,7 @@ mod tests {
             up_bytes_per_s: 0.0,
             down_bytes_per_s: 0.0,
             link_bytes_per_s: [0.0; 2],
+            product_flops: None,
             timed: vec![],
             ended_at: None,
         }

@@ -70,6 +70,11 @@ pub(crate) fn seconds(case: &Case, device: &mut CudaDevice) -> Result<f64> {
     })
 }
 
+/// Operations per second of the library's large products, for people.
+pub(crate) fn product_rate(flops: Option<f64>) -> String {
+    flops.map_or("not measured".to_string(), |flops| format!("{:.0} TFLOP/s", flops / 1e12))
+}
+
 fn one_of(both: f64, swept: f64) -> f64 {
     ((both - swept) / QUEUED as f64).max(SECONDS_MIN)
 }

@@ -56,7 +56,7 @@ pub(crate) fn kernels_on_gpu(args: &CasesArgs) -> Result<ExitCode> {
         report.architecture,
         report.large_products,
         copy_bytes_per_s / 1e9,
-        product_flops.map_or("not measured".to_string(), |flops| format!("{:.0} TFLOP/s", flops / 1e12)),
+        cuda_timing::product_rate(product_flops),
         Row::heading()
     )?;
     let most = cases.iter().map(|case| case.bytes).max().unwrap_or(0);

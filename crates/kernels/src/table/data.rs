@@ -1,5 +1,8 @@
 //! Buffers filled with numbers that are the same on every device.
 
+use std::ops::Range;
+use std::thread;
+
 use half::bf16;
 
 use crate::arena::{Buf, Full};
@@ -13,6 +16,26 @@ pub(super) fn noise(seed: u64, index: usize) -> f32 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     (z >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+}
+
+/// Less is not worth a thread of its own.
+const THREAD_BYTES: usize = 4 << 20;
+
+/// Has `f` fill `out`, which is `items` parts of equal length, in runs of parts on several threads: large cases are gigabytes of numbers,
+/// and a GPU would wait for them.
+pub(super) fn in_parts(out: &mut [u8], items: usize, f: impl Fn(Range<usize>, &mut [u8]) + Sync) {
+    let threads =
+        thread::available_parallelism().map_or(1, usize::from).min(out.len().div_ceil(THREAD_BYTES));
+    if threads <= 1 {
+        return f(0..items, out);
+    }
+    let (run, bytes) = (items.div_ceil(threads), out.len() / items);
+    thread::scope(|scope| {
+        for (i, part) in out.chunks_mut(run * bytes).enumerate() {
+            let (first, f) = (i * run, &f);
+            scope.spawn(move || f(first..first + part.len() / bytes, part));
+        }
+    });
 }
 
 /// A matrix of noise.
@@ -65,8 +88,12 @@ pub(super) fn vector(device: &mut dyn Device, len: usize, seed: u64) -> Result<B
     Ok(buf)
 }
 
-fn write<const N: usize>(out: &mut [u8], f: impl Fn(usize) -> [u8; N]) {
-    out.chunks_exact_mut(N).enumerate().for_each(|(i, out)| out.copy_from_slice(&f(i)));
+/// Writes `f` of each place.
+pub(super) fn write<const N: usize>(out: &mut [u8], f: impl Fn(usize) -> [u8; N] + Sync) {
+    let places = out.len() / N;
+    in_parts(out, places, |places, out| {
+        places.zip(out.chunks_exact_mut(N)).for_each(|(i, out)| out.copy_from_slice(&f(i)));
+    });
 }
 
 /// A matrix's numbers, widened.

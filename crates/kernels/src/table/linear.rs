@@ -1,6 +1,6 @@
 //! Linears: every format, every sink, odd sizes; and the shapes of SmolLM2-135M and a Llama of 1.1 B.
 
-use super::data::{matrix, noise, vector};
+use super::data::{in_parts, matrix, noise, vector, write};
 use super::{Agreement, Bound, Case, Floor, Found, Kernel, Reach};
 use crate::Mat;
 use crate::arena::Full;
@@ -172,24 +172,33 @@ impl Linear {
         let (n, k, order) = (self.n, self.k, self.order());
         let buf = device.take(packed_bytes(self.format, order, n, k))?;
         let scale = 1.0 / (k as f32).sqrt();
-        let values: Vec<f32> = (0..n * k).map(|i| noise(7, i) * scale).collect();
+        let value = |i| noise(7, i) * scale;
+        let all = panels(order, n);
         device.fill(&buf, &mut |out| match self.format {
-            Format::F32 => pack_f32(Mat::new(&values, n, k), order, 0..panels(order, n), out),
             Format::Bf16 | Format::Bf12 => {
-                let values: Vec<_> = values.iter().map(|v| half::bf16::from_f32(*v)).collect();
-                let (values, panels) = (Mat::new(&values, n, k), 0..panels(order, n));
-                match self.format {
+                let mut values = vec![half::bf16::ZERO; n * k];
+                write(bytemuck::cast_slice_mut(&mut values), |i| {
+                    half::bf16::from_f32(value(i)).to_bits().to_ne_bytes()
+                });
+                let values = Mat::new(&values, n, k);
+                in_parts(out, all, |panels, out| match self.format {
                     Format::Bf16 => pack_bf16(values, order, panels, out),
                     _ => pack_bf12(values, order, panels, out).expect("noise is of few exponents"),
-                }
+                });
             }
-            Format::Narrow(narrow @ (Narrow::Int8 | Narrow::Int4)) => {
-                pack_floats(narrow, Mat::new(&values, n, k), order, 0..panels(order, n), out);
+            Format::F32 | Format::Narrow(Narrow::Int8 | Narrow::Int4) => {
+                let mut values = vec![0f32; n * k];
+                write(bytemuck::cast_slice_mut(&mut values), |i| value(i).to_ne_bytes());
+                let values = Mat::new(&values, n, k);
+                in_parts(out, all, |panels, out| match self.format {
+                    Format::Narrow(narrow) => pack_floats(narrow, values, order, panels, out),
+                    _ => pack_f32(values, order, panels, out),
+                });
             }
             Format::Narrow(narrow) => {
                 let row = k / narrow.block() * crate::linear::quant::block_bytes(narrow).unwrap_or(0);
                 let bytes = blocks(n * row, row);
-                pack_blocks(narrow, Mat::new(&bytes, n, row), k, order, 0..panels(order, n), out);
+                pack_blocks(narrow, Mat::new(&bytes, n, row), k, order, 0..all, out);
             }
         });
         Ok(Matrix { format: self.format, n, k, order, activations: self.activations, parts: vec![(0, buf)] })
