@@ -42,6 +42,15 @@ pub const DRIVER_BYTES: usize = 512 << 20;
 /// A CUDA device whose memory is handed out by [`kernels::device::Device::take`].
 pub type CudaDevice = GpuDevice<Gpu>;
 
+/// Bytes per second of long copies between the host and the first CUDA device, in the slower direction.
+///
+/// # Errors
+/// As [`open`]; the device needs 64 MiB for a moment.
+pub fn link_bytes_per_s() -> Result<f64, CudaError> {
+    let [up, down] = Gpu::open(0)?.link_bytes_per_s()?;
+    Ok(up.min(down))
+}
+
 /// Opens the first CUDA device and takes `bytes` of its memory, and [`OWN_BYTES`] for its own use.
 ///
 /// # Errors

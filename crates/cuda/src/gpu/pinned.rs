@@ -17,9 +17,9 @@ use super::idle::Idle;
 use super::streams::{Waits, event};
 
 /// Long enough for a copy to reach the link's rate.
-pub(super) const PIECE_BYTES: usize = 2 << 20;
+pub(super) const PIECE_BYTES: usize = 4 << 20;
 /// 32 MiB in all, half for each direction: a copy down whose piece's last copy was one up would wait for what that waits for.
-pub(super) const PIECES: usize = 8;
+pub(super) const PIECES: usize = 4;
 /// Room for most tables. There are many: one is free again once its copy is done, which comes after kernels.
 pub(super) const SMALL_PIECE_BYTES: usize = 32 << 10;
 /// 4 MiB in all.
@@ -30,7 +30,7 @@ pub(super) const FETCH_PIECES: usize = 16;
 pub const PINNED_BYTES: usize =
     2 * PIECES * PIECE_BYTES + SMALL_PIECES * SMALL_PIECE_BYTES + FETCH_PIECES * FETCH_BYTES;
 /// Pieces of one copy from the device that are under way at once.
-const AHEAD: usize = 4;
+const AHEAD: usize = 2;
 
 /// Memory, and the event of its last copy.
 struct Piece {

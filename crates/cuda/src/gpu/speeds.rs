@@ -11,7 +11,7 @@ use crate::product::{Layout, Numbers, Places, Product};
 use crate::{CudaError, Driver};
 
 /// Pieces that the link is timed with, 1 GiB: its beginning and end count for nothing.
-const PIECES_TIMED: usize = 512;
+const PIECES_TIMED: usize = 256;
 
 /// The link's own rate is that of copies so long that what lies between them is nothing.
 const LONG_BYTES: usize = 64 << 20;
@@ -52,17 +52,34 @@ impl Gpu {
                 Ok([up?, down?])
             };
             let pieces = self.up.with_piece(|piece| both(&mut piece[..PIECE_BYTES], PIECES_TIMED));
-            let link = result::malloc_host(LONG_BYTES, 0).and_then(|long| {
-                let rates = both(
-                    std::slice::from_raw_parts_mut(long.cast(), LONG_BYTES),
-                    PIECES_TIMED * PIECE_BYTES / LONG_BYTES,
-                );
-                result::free_host(long).map(|()| rates)
-            });
             result::free_sync(memory).map_err(failed("free memory"))?;
             let [up_bytes_per_s, down_bytes_per_s] = pieces.map_err(failed("copy"))??;
-            let link_bytes_per_s = link.map_err(failed("pin memory"))??;
+            let link_bytes_per_s = self.link_bytes_per_s()?;
             Ok(Speeds { device_bytes_per_s: on?, up_bytes_per_s, down_bytes_per_s, link_bytes_per_s })
+        }
+    }
+
+    /// What the link can do, up and down, bytes per second: the best of a few runs each of copies that are long.
+    ///
+    /// # Errors
+    /// [`CudaError::Memory`] if the device has no 64 MiB left, [`CudaError::Driver`] if they cannot be pinned on the host.
+    pub fn link_bytes_per_s(&self) -> Result<[f64; 2], CudaError> {
+        let (free, total) = self.memory()?;
+        let stream = self.stream();
+        // SAFETY: both memories are this function's own, and outlive the copies, which `rate` waits for.
+        unsafe {
+            let memory = result::malloc_sync(LONG_BYTES);
+            let memory = memory.map_err(|why| not_given(LONG_BYTES, (free, total), why))?;
+            let rates = result::malloc_host(LONG_BYTES, 0).and_then(|long| {
+                let host = std::slice::from_raw_parts_mut(long.cast::<u8>(), LONG_BYTES);
+                let copies = PIECES_TIMED * PIECE_BYTES / LONG_BYTES;
+                let up = self.rate(LONG_BYTES, copies, || result::memcpy_htod_async(memory, host, stream));
+                let down = self.rate(LONG_BYTES, copies, || result::memcpy_dtoh_async(host, memory, stream));
+                result::free_host(long).map(|()| [up, down])
+            });
+            result::free_sync(memory).map_err(failed("free memory"))?;
+            let [up, down] = rates.map_err(failed("pin memory"))?;
+            Ok([up?, down?])
         }
     }
 

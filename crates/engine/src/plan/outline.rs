@@ -52,10 +52,11 @@ pub struct Outline {
 
 impl Outline {
     /// What steps are lowered by, where ops take what these tables say. Kernels of host and device share a team of
-    /// threads; the host computes with its weights where the engine would find that cheaper (see `delegate`).
+    /// threads, unless the device is a GPU; the host computes with its weights where the engine would find that cheaper (see `delegate`).
     pub fn plan(&self, tables: &Tables) -> Plan {
         let mut plan = self.plan;
-        if plan.overlap == Overlap::Lanes {
+        let computes_for_both = !matches!(self.budget, Budget::Apart { .. });
+        if computes_for_both && plan.overlap == Overlap::Lanes {
             plan.overlap = Overlap::SharedCores;
         }
         plan.delegation = self.delegation(tables);
@@ -75,7 +76,20 @@ impl Outline {
         let copy = Nanos::from_secs(largest / link.min(tables.copy_bytes_per_s));
         let on = |tier, tokens: u32| Nanos::from_secs(tables.mlp_on(tier, f64::from(tokens)));
         let both = |tokens| [on(Tier::Device, tokens), on(Tier::Host, tokens)];
-        Delegation::Cheaper(BothWays::timed(copy, self.host_tokens, both))
+        let ways = BothWays::timed(copy, self.host_tokens, both);
+        Delegation::Cheaper(match self.budget {
+            Budget::Apart { .. } => ways.beside_attention(self.attend_ps(tables)),
+            Budget::Common(_) | Budget::Carved { .. } => ways,
+        })
+    }
+
+    /// What a host beside a GPU takes for a position that it attends, while an MLP's turn lasts: of a layer's weights it has the MLP's
+    /// share, picoseconds.
+    fn attend_ps(&self, tables: &Tables) -> u64 {
+        let (seqs, positions) = (16.0, 16.0 * 512.0);
+        let [attention, mlp] = self.from_host.iter().fold([0; 2], |sum, of| [sum[0] + of[0], sum[1] + of[1]]);
+        let share = mlp as f64 / (attention + mlp).max(1) as f64;
+        (tables.decode_on(Tier::Host, seqs, positions) / positions * share * 1e12) as u64
     }
 
     /// What its ops take, by tables that were measured here.

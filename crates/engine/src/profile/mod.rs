@@ -5,6 +5,7 @@
 //! `policy::cost::Measured` makes costs of it.
 
 mod key;
+mod link;
 mod overhead;
 mod quick;
 mod refresh;

@@ -6,12 +6,12 @@
 
 use std::path::Path;
 
-use kernels::calibrate::copy_bandwidth;
 use model::Checkpoint;
 use model::decoder::{Blueprint, WorkSize};
 use model::store::SECTOR;
 use policy::cost::{Curve, Decode, Tables};
 
+use super::link::copy_bytes_per_s;
 use super::rig::{Extent, Parts, Pass, Rig, Seqs, room};
 use super::take::{
     Disturbed, beside, beside_copies, draw, halves, host_tables, least, linear_tables, median, on_host,
@@ -21,8 +21,9 @@ use super::wake::wake_s;
 use crate::config::{DeviceChoice, EngineConfig};
 use crate::plan::planned::StartError;
 
-/// Rows of the larger and of the smaller rig.
+/// Rows of the larger and of the smaller rig. A GPU is at its best with more of them, which it computes in no time.
 const ROWS: [usize; 4] = [1, 8, 64, 256];
+const GPU_ROWS: [usize; 4] = [1, 8, 64, 1024];
 const FEW_ROWS: [usize; 3] = [1, 8, 32];
 /// From here on rows are those of prompts, of so many tokens.
 const PROMPT: usize = 32;
@@ -66,7 +67,8 @@ pub fn quick(
     config: &EngineConfig,
     folder: &Path,
 ) -> Result<Option<Rough>, StartError> {
-    let rooms = [ROWS.as_slice(), &FEW_ROWS].into_iter().map(|rows| (rows, size(rows, config)));
+    let most = if config.device == DeviceChoice::Cuda { GPU_ROWS } else { ROWS };
+    let rooms = [most.as_slice(), &FEW_ROWS].into_iter().map(|rows| (rows, size(rows, config)));
     let bytes = |size| Parts::of(checkpoint.spec(), blueprint, config, (size, EXTENT)).bytes() as u64;
     let buffer = buffer_bytes(config);
     // A device of its own has no buffers of ours.
@@ -77,7 +79,7 @@ pub fn quick(
         step_gap_s: STEP_S,
         node_s: NODE_S,
         node_sequence_s: NODE_SEQUENCE_S,
-        copy_bytes_per_s: copy_bandwidth(COPY_BYTES.min(buffer)),
+        copy_bytes_per_s: copy_bytes_per_s(config, COPY_BYTES.min(buffer))?,
         ..Tables::default()
     };
     let rig = Rig::new(checkpoint, blueprint, config, (size, EXTENT))?;
@@ -101,9 +103,11 @@ pub fn quick(
     let drive = TrialFile::write(folder, allowed).map_err(refused)?;
     tables.disk_write_bytes_per_s = drive.write_bytes_per_s();
     let mut reads = Vec::new();
-    let most = allowed.min(buffer as u64);
-    for each in
-        READS.into_iter().chain(halves(&rig.blueprint.layers[0], most)).filter(|&each| each as u64 <= most)
+    let longest = allowed.min(buffer as u64);
+    for each in READS
+        .into_iter()
+        .chain(halves(&rig.blueprint.layers[0], longest))
+        .filter(|&each| each as u64 <= longest)
     {
         let times = drive.read(each, allowed.min(16 * each as u64)).map_err(refused)?;
         reads.push((each as f64, median(times.into_iter())));

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use kernels::calibrate::{copy_bandwidth, copy_until};
+use kernels::calibrate::copy_until;
 use kernels::linear::Format;
 use model::Checkpoint;
 use model::decoder::{Blueprint, LayerPlan, MatrixPlan, WorkSize};
@@ -14,6 +14,7 @@ use model::sampling::{Sampler, SamplingParams};
 use model::store::SECTOR;
 use policy::cost::{Beside, Correction, Curve, Decode, Linear, Tables};
 
+use super::link::copy_bytes_per_s;
 use super::rig::{Extent, Pass, Rig, Seqs, room};
 use super::trial_file::TrialFile;
 use super::wake::wake_s;
@@ -83,7 +84,7 @@ pub fn take(
     let fitting = |config: &EngineConfig| extent_of(checkpoint, blueprint, config, size);
     let extent = fitting(config)?;
     let overhead = overhead::measure(checkpoint.spec(), config)?;
-    let copy_bytes_per_s = copy_bandwidth(COPY_BYTES.min(buffer_bytes(config)));
+    let copy_bytes_per_s = copy_bytes_per_s(config, COPY_BYTES.min(buffer_bytes(config)))?;
     stage.next();
     let rig = Rig::new(checkpoint, blueprint, config, (size, extent))?;
     stage.next();

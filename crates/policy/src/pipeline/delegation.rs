@@ -3,6 +3,7 @@
 //!
 //! One copy serves all batches of a step, and goes beside what the device computes; the host computes batch after batch. So a
 //! step of several batches has its weights copied sooner than a step of one. Row by row each batch has a copy of its own.
+//! And a host beside a GPU that attends has the less time for linears: it does one after the other, while copies go on.
 
 use spec::{Load, Nanos, Pipeline, Shape};
 
@@ -32,13 +33,15 @@ pub struct BothWays {
     times: [[Nanos; 2]; SIZES],
     /// How many of these were timed.
     timed: usize,
+    /// What the host takes meanwhile for each position that it attends, in picoseconds.
+    attend_ps: u64,
 }
 
 impl BothWays {
     /// Times batches of up to `most` tokens on the device and on the host (`time` says both in this order), until the host
     /// takes longer than a copy beside the device's work. `copy`: what the weights take to the device.
     pub fn timed(copy: Nanos, most: u32, mut time: impl FnMut(u32) -> [Nanos; 2]) -> BothWays {
-        let mut ways = BothWays { copy, times: [[Nanos::ZERO; 2]; SIZES], timed: 0 };
+        let mut ways = BothWays { copy, times: [[Nanos::ZERO; 2]; SIZES], timed: 0, attend_ps: 0 };
         let sizes = (0..SIZES).map(|i| 1 << i).take_while(|&tokens| tokens <= most);
         for tokens in sizes {
             let [device, host] = time(tokens);
@@ -49,6 +52,11 @@ impl BothWays {
             ways.timed += 1;
         }
         ways
+    }
+
+    /// The same of a host beside a GPU, which takes so many picoseconds for each position that it attends, beside an MLP.
+    pub fn beside_attention(self, attend_ps: u64) -> BothWays {
+        BothWays { attend_ps, ..self }
     }
 
     /// Tokens of the largest batch for which the host was the faster one.
@@ -63,7 +71,9 @@ impl BothWays {
     /// Whether the host takes less for all batches together, each of which it is the faster one for alone.
     fn wins(&self, loads: &[Load]) -> bool {
         let sum = |way: usize| loads.iter().fold(Nanos::ZERO, |sum, load| sum + self.of(load)[way]);
-        sum(1) <= self.copy.max(sum(0))
+        let attended: u64 = loads.iter().map(|load| load.context.host).sum();
+        let attends = Nanos(attended.saturating_mul(self.attend_ps) / 1000);
+        attends + sum(1) <= self.copy.max(sum(0)).max(attends)
     }
 }
 
@@ -116,6 +126,22 @@ mod tests {
         assert!(takes(Zigzag, &[4, 3]) && !takes(Zigzag, &[4, 3, 1]) && !takes(Zigzag, &[1, 5]));
         assert!(takes(Row, &[4, 3, 1, 4]) && !takes(Row, &[1, 5]));
         assert!(!takes(Zigzag, &[]));
+    }
+
+    /// What is attended is as much as a copy and a half takes: the host would be late with the MLP.
+    #[test]
+    fn a_host_that_attends_is_given_less() {
+        let time = |_| [Nanos(1), Nanos(4)];
+        let alone = BothWays::timed(Nanos(10), 64, time);
+        let step = |attended: u64| {
+            let mut shape = shape(Pipeline::Zigzag, &[4]);
+            shape.loads[0].context.host = attended;
+            shape
+        };
+        let beside = Delegation::Cheaper(alone.beside_attention(500));
+        assert!(beside.takes(&step(0)) && beside.takes(&step(12)) && !beside.takes(&step(14)));
+        assert!(!beside.takes(&step(1000)), "nor where it attends for longer than a copy takes");
+        assert!(Delegation::Cheaper(alone).takes(&step(1000)));
     }
 
     #[test]
