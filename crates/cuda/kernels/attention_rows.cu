@@ -50,7 +50,7 @@ __device__ __forceinline__ void load_queries(const AttendArgs& a, const SpanData
 #pragma unroll
     for (u32 c = 0; c < CHUNKS; c++) {
       u32 d = 32 * c + 8 * t;
-      uint4 v = i < span.rows && d < DIM ? __ldg((const uint4*)(from + d)) : none();
+      uint4 v = i < span.rows && d < DIM ? load_16(from + d) : none();
       q.pairs[c][0][h] = v.x; q.pairs[c][0][2 + h] = v.y;
       q.pairs[c][1][h] = v.z; q.pairs[c][1][2 + h] = v.w;
     }

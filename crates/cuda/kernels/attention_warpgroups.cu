@@ -135,17 +135,10 @@ KERNEL_BLOCKS(attend_many, AttendArgs, THREADS, 1) {
     ask(step, next, shared.steps[place + 1 == RING ? 0 : place + 1]);
     next = block_of(step + 1);
   };
-  auto become_weights = [&](u32 step) {
-    if (STEP * step + STEP - 1 > least || (a.window && STEP * step + a.window <= most)) hide<2, 8>(s, STEP * step, a, r);
-    return weigh(s, a, r, fade);
-  };
-  arrive();
-  ask_scores(queries, shared_address(&shared.steps[0]), s);
-  ask_next(from + 1);
-  wgmma_wait<0>(s);
-  become_weights(from);
-  to_weights(s, p);
-  for (u32 step = from + 1; step <= to; step++) {
+  auto is_edge = [&](u32 step) { return STEP * step + STEP - 1 > least || (a.window && STEP * step + a.window <= most); };
+  // Whether this step is an edge is asked before its products begin: where paths meet while they are under way, the compiler waits
+  // for all of them.
+  auto advance = [&](u32 step, bool edge) {
     before = place;
     place = place + 1 == RING ? 0 : place + 1;
     arrive();
@@ -153,11 +146,23 @@ KERNEL_BLOCKS(attend_many, AttendArgs, THREADS, 1) {
     ask_sums(p, shared_address(&shared.steps[before]), r);
     ask_next(step + 1);
     wgmma_wait<1>(s);
-    bool moved = __ballot_sync(ALL_LANES, become_weights(step));
+    if (edge) hide<2, 8>(s, STEP * step, a, r);
+    bool moved = __ballot_sync(ALL_LANES, weigh(s, a, r, fade));
     // Outside of what only some warps do: a warpgroup waits as one.
     wgmma_wait<0>(r.o);
     if (moved) dim_rows(fade, r);
     to_weights(s, p);
+  };
+  arrive();
+  ask_scores(queries, shared_address(&shared.steps[0]), s);
+  ask_next(from + 1);
+  wgmma_wait<0>(s);
+  if (is_edge(from)) hide<2, 8>(s, STEP * from, a, r);
+  weigh(s, a, r, fade);
+  to_weights(s, p);
+  for (u32 step = from + 1; step <= to; step++) {
+    if (is_edge(step)) advance(step, true);
+    else advance(step, false);
   }
   wgmma_begin();
   ask_sums(p, shared_address(&shared.steps[place]), r);

@@ -25,19 +25,22 @@ __device__ __forceinline__ float activate(u32 kind, float x) {
   return x / (1.0f + expf(-1.595769f * (x + 0.044715f * x * x * x)));
 }
 
-// One output: `place` of `panel`, token `row`. `up` is used by gated sinks, whose places 16 and up are skipped.
+// Of a sum its result, which comes to a column of so many. `up` is used by gated sinks.
+__device__ __forceinline__ float result(const LinearArgs& a, u32 column, u32 columns, float y, float up) {
+  if (a.bias) y += a.bias[column];
+  if (a.sink == SINK_ACT) return activate(a.act, y);
+  if (a.sink != SINK_GATED) return y;
+  if (a.bias) up += a.bias[columns + column];
+  return activate(a.act, y) * up;
+}
+
+// One output: `place` of `panel`, token `row`. Of gated sinks places 16 and up are skipped.
 __device__ __forceinline__ void finish(const LinearArgs& a, u32 panel, u32 place, u32 row, float y, float up) {
   bool gated = a.sink == SINK_GATED;
   u32 column = gated ? panel * 16 + place : panel * 32 + place;
   u32 columns = gated ? a.n / 2 : a.n;
   if (row >= a.rows || column >= columns || (gated && place >= 16)) return;
-  if (a.bias) y += a.bias[column];
-  if (gated) {
-    if (a.bias) up += a.bias[columns + column];
-    y = activate(a.act, y) * up;
-  } else if (a.sink == SINK_ACT) {
-    y = activate(a.act, y);
-  }
+  y = result(a, column, columns, y, up);
   u64 at = (u64)row * a.out_cols + a.out_first + column;
   if (a.out_bf16) ((u16*)a.out)[at] = (u16)narrow(y);
   else if (a.sink == SINK_ADD) ((float*)a.out)[at] += y;
@@ -62,7 +65,7 @@ KERNEL(linear_floats, LinearArgs, 256) {
 
 // x[k .. k + 8] of a row, zero beyond its end.
 __device__ __forceinline__ uint4 read_x(const u16* row, u32 k, u32 end) {
-  if (end % 8 == 0) return k < end ? __ldg((const uint4*)(row + k)) : make_uint4(0, 0, 0, 0);
+  if (end % 8 == 0) return k < end ? load_16(row + k) : make_uint4(0, 0, 0, 0);
   u32 w[4];
 #pragma unroll
   for (u32 i = 0; i < 4; i++) {
@@ -148,6 +151,11 @@ __device__ __forceinline__ void add_odd_run(
   }
 }
 
+// Groups of each warp that are asked for before the kernel before this one has ended, by the panels that begin with a kernel: of bf16
+// 26 MB, half of an H100's second cache, for two blocks on each of its 132 multiprocessors.
+#define EXPECTED 6
+#define FIRST_PANELS 264
+
 // Few tokens: a block takes a panel and 8 * BLOCKS tokens, each of its eight warps a run. Blocks of one panel follow each other,
 // so that its weights come from the device's memory once. Tokens beyond the last are the last, and go nowhere.
 template <u32 BLOCKS>
@@ -158,6 +166,12 @@ __device__ __forceinline__ void few(const LinearArgs& a) {
   const u8* panel = a.panels + blockIdx.y * a.panel_bytes;
   u32 first = blockIdx.x * 8 * BLOCKS, groups = (a.k + 31) / 32, run = groups_of_run(groups);
   u32 begin = warp * run, end = min(begin + run, groups), x_at[BLOCKS];
+  // Weights are there before x is: they come while the kernel before this one ends.
+  if (blockIdx.y < FIRST_PANELS) {
+    for (u32 i = 0; i < EXPECTED; i++)
+      if (begin + i < end) expect_group(panel, a.row_bytes, begin + i, lane);
+  }
+  follow();
 #pragma unroll
   for (u32 b = 0; b < BLOCKS; b++) x_at[b] = min(first + 8 * b + g, a.rows - 1) * a.k;
   float sums[BLOCKS][2][4] = {};
@@ -182,11 +196,11 @@ __device__ __forceinline__ void few(const LinearArgs& a) {
   }
 }
 
-KERNEL_BLOCKS(linear_few_8, LinearArgs, 256, 2) { few<1>(a); }
+KERNEL_BEGUN(linear_few_8, LinearArgs, 256, 2) { few<1>(a); }
 
-KERNEL(linear_few_32, LinearArgs, 256) { few<4>(a); }
+KERNEL_BEGUN(linear_few_32, LinearArgs, 256, 1) { few<4>(a); }
 
-KERNEL(linear_few_64, LinearArgs, 256) { few<8>(a); }
+KERNEL_BEGUN(linear_few_64, LinearArgs, 256, 1) { few<8>(a); }
 
 // Many tokens: a block takes 4 panels by 128 tokens, three stages of 32 of k in shared memory. Weights lie there in
 // the order of the lanes that read them, as lines or, of bf16, as what they were read from. Warps 0 to 3 bring a panel each, the others x.
@@ -314,14 +328,31 @@ KERNEL(unpack_panels, UnpackArgs, 256) {
 struct SumsArgs {
   LinearArgs linear;
   const float* sums;  // [rows, 32 panels]
+  u32 panels, unused;
 };
 
-// What is left of a linear whose sums another has computed: a warp takes a row of a panel.
+// What is left of a linear whose sums another has computed: a thread takes four results of a row beside each other, of a gated panel
+// the first half of the places with what they are multiplied by in the other.
 KERNEL(finish_sums, SumsArgs, 256) {
-  u32 lane = threadIdx.x % 32, row = blockIdx.y * 8 + threadIdx.x / 32;
-  float y = row < a.linear.rows ? a.sums[((u64)row * gridDim.x + blockIdx.x) * 32 + lane] : 0.0f;
-  float up = __shfl_xor_sync(ALL_LANES, y, 16);
-  finish(a.linear, a.linear.first_panel + blockIdx.x, lane, row, y, up);
+  bool gated = a.linear.sink == SINK_GATED;
+  u32 each = gated ? 4 : 8, index = blockIdx.x * 256 + threadIdx.x, unit = index / each, first = index % each * 4;
+  u32 row = unit / a.panels, panel = unit % a.panels;
+  if (row >= a.linear.rows) return;
+  const float* sums = a.sums + (u64)unit * 32 + first;
+  float4 y = *(const float4*)sums, up = gated ? *(const float4*)(sums + 16) : y;
+  panel += a.linear.first_panel;
+  u32 column = panel * 4 * each + first, columns = gated ? a.linear.n / 2 : a.linear.n;
+  if (a.linear.out_bf16 && column + 4 <= columns && (a.linear.out_cols | a.linear.out_first) % 4 == 0) {
+    float z[4] = {result(a.linear, column, columns, y.x, up.x), result(a.linear, column + 1, columns, y.y, up.y),
+                  result(a.linear, column + 2, columns, y.z, up.z), result(a.linear, column + 3, columns, y.w, up.w)};
+    u16* out = (u16*)a.linear.out + ((u64)row * a.linear.out_cols + a.linear.out_first + column);
+    *(uint2*)out = make_uint2(narrow_pair(z[0], z[1]), narrow_pair(z[2], z[3]));
+    return;
+  }
+  finish(a.linear, panel, first, row, y.x, up.x);
+  finish(a.linear, panel, first + 1, row, y.y, up.y);
+  finish(a.linear, panel, first + 2, row, y.z, up.z);
+  finish(a.linear, panel, first + 3, row, y.w, up.w);
 }
 
 #endif

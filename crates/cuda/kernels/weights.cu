@@ -105,6 +105,20 @@ __device__ __forceinline__ void load_group(const u8* panel, u32 row_bytes, u32 i
   }
 }
 
+// Has the second cache ask for group number `index` of a panel: a warp does, a line of 128 bytes a lane.
+__device__ __forceinline__ void expect_group(const u8* panel, u32 row_bytes, u32 index, u32 lane) {
+  if constexpr (FORMAT == FORMAT_BF16) {
+    // Where it lies in rows a lane's line holds another group too.
+    if (row_bytes) expect(panel + lane * row_bytes + 64 * index);
+    else if (lane < 16) expect(panel + (u64)index * 2048 + 128 * lane);
+  } else {
+    const u8* unit = panel + (u64)(index / UNIT_GROUPS) * UNIT_BYTES;
+    u32 first = HEAD_BYTES + index % UNIT_GROUPS * GROUP_BYTES;
+    if (128 * lane < GROUP_BYTES) expect(unit + first + 128 * lane);
+    if (lane == 31) expect(unit);
+  }
+}
+
 // (word & mask) | power in one instruction, which the compiler makes two of where both are constants.
 __device__ __forceinline__ u32 masked_or(u32 word, u32 mask, u32 power) {
 #ifdef BALLAST_EMULATED
@@ -127,6 +141,11 @@ __device__ __forceinline__ float whole_at(u32 word, u32 shift, u32 bits) {
   return __uint_as_float(masked_or(word, ((1u << bits) - 1) << shift, power)) - __uint_as_float(power);
 }
 
+// Byte n of a word as a whole number from -128 on, without a conversion, of which a multiprocessor makes few: put below 2^23, as above.
+__device__ __forceinline__ float signed_at(u32 word, u32 n) {
+  return __uint_as_float(__byte_perm(word ^ 0x80808080u, 0x4b000000u, 0x7440u | n)) - 8388736.0f;
+}
+
 // Planes were moved so that the first of the lane's codes begins at bit 0: those of a pair of k stand in one place.
 __device__ __forceinline__ void align_planes(u32 quad, u32 t, Raw& raw) {
 #pragma unroll
@@ -142,7 +161,7 @@ __device__ __forceinline__ float code_at(const Raw& raw, u32 i, u32 r, u32 e) {
   u32 place = 2 * r + e;
   if constexpr (BY_ROW) return whole_at(component(raw.quads[0], i), 16 * e + 4 * r, 4);
   if constexpr (PLAN.low_bits == 8)
-    return (float)(signed char)(component(raw.quads[i / 2], 2 * (i % 2) + r / 2) >> (8 * (place % 4)));
+    return signed_at(component(raw.quads[i / 2], 2 * (i % 2) + r / 2), place % 4);
   u32 low = component(raw.quads[place / 4], place % 4);
   if constexpr (PLAN.high_bits == 0) return whole_at(low, 2 * i * PLAN.low_bits, PLAN.low_bits);
   u32 high = component(raw.quads[(2 + place / 4) % RAW_QUADS], place % 4);
@@ -183,9 +202,44 @@ __device__ __forceinline__ void lines_of(const uint4* quads, u32 row_bytes, Line
                          : quads[i];
 }
 
+#if !defined(BALLAST_EMULATED) && __CUDA_ARCH__ >= 800
+// x y + z of two bf16 each, rounded once.
+__device__ __forceinline__ u32 fma_pairs(u32 x, u32 y, u32 z) {
+  u32 result;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(x), "r"(y), "r"(z));
+  return result;
+}
+
+__device__ __forceinline__ u32 twice(u32 bits) { return __byte_perm(bits, 0, 0x1010); }
+constexpr bool HAS_PAIRS = true;
+#else
+__device__ __forceinline__ u32 fma_pairs(u32, u32, u32) { return 0; }
+__device__ __forceinline__ u32 twice(u32) { return 0; }
+constexpr bool HAS_PAIRS = false;
+#endif
+
+// Codes of 4 bits whose scales and minima are bf16: a pair of k at a time, as 128 and the code, which a bf16 holds.
+__device__ __forceinline__ void pairs_of(const Raw& raw, Lines& lines) {
+  u32 scale[4], min_[4];
+#pragma unroll
+  for (u32 r = 0; r < 4; r++) scale[r] = twice(word_of(raw.d, r)), min_[r] = twice(word_of(raw.m, r));
+#pragma unroll
+  for (u32 i = 0; i < 4; i++) {
+    u32 w[4], word = component(raw.quads[0], i);
+#pragma unroll
+    for (u32 r = 0; r < 4; r++) {
+      u32 code = fma_pairs(masked_or(word >> 4 * r, 0x000f000fu, 0x43004300u), 0x3f803f80u, 0xc300c300u);
+      w[r] = fma_pairs(code, scale[r], min_[r]);
+    }
+    lines[i] = make_uint4(w[0], w[1], w[2], w[3]);
+  }
+}
+
 __device__ __forceinline__ void lines_of(Raw& raw, u32 row_bytes, u32 g, u32 t, Lines& lines) {
   if constexpr (FORMAT == FORMAT_BF16) {
     lines_of(raw.quads, row_bytes, lines);
+  } else if constexpr (HAS_PAIRS && BY_ROW && PLAN.bf16_scales && PLAN.has_min) {
+    pairs_of(raw, lines);
   } else {
     float scale[4], min_[4];
     scales_of(raw, t, scale, min_);

@@ -39,7 +39,7 @@ arguments! {
     /// `unpack_panels`.
     UnpackArgs { panels: u64, out: u64, panel_bytes: u64, k: u32, unused: u32 }
     /// `finish_sums`.
-    SumsArgs { linear: LinearArgs, sums: u64 }
+    SumsArgs { linear: LinearArgs, sums: u64, panels: u32, unused: u32 }
     /// `embed_rows`.
     EmbedArgs {
         panels: u64, ids: u64, picked: u64, out: u64, panel_bytes: u64, k: u32, n: u32, first_panel: u32,

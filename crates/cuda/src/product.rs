@@ -26,9 +26,10 @@ use crate::module::Module;
 
 /// Output rows of a panel.
 const PANEL_ROWS: usize = 32;
-/// `sink` of [`LinearArgs`]: stored, and added.
+/// `sink` of [`LinearArgs`]: stored, added, and gated.
 const STORE: u32 = 0;
 const ADD: u32 = 1;
+const GATED: u32 = 3;
 
 /// Numbers of a matrix of the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -257,8 +258,11 @@ impl<D: Driver> GpuDevice<D> {
 
     fn finish_sums(&self, format: Format, args: &LinearArgs, chunk: Chunk, sums: u64) {
         let linear = LinearArgs { first_panel: args.first_panel + chunk.first as u32, ..*args };
-        let grid = [chunk.panels, (args.rows as usize).div_ceil(8)];
-        self.launch(Module::Linear(format), "finish_sums", grid, 256, &SumsArgs { linear, sums });
+        // Four results for each thread.
+        let of_panel = PANEL_ROWS / if args.sink == GATED { 8 } else { 4 };
+        let grid = [(chunk.panels * args.rows as usize * of_panel).div_ceil(256), 1];
+        let sums = SumsArgs { linear, sums, panels: chunk.panels as u32, unused: 0 };
+        self.launch(Module::Linear(format), "finish_sums", grid, 256, &sums);
     }
 }
 
