@@ -196,7 +196,7 @@ pub(crate) struct EngineArgs {
     #[arg(long, value_enum, default_value_t = HostWeights::Auto, help_heading = "Engine")]
     pub(crate) host_weights: HostWeights,
     /// Threads to compute with; fewer take part while other processes keep the cores busy [default: the cores that this process
-    /// may use].
+    /// may use; beside a GPU one or two fewer, from four cores on].
     #[arg(long, value_parser = threads, help_heading = "Engine")]
     pub(crate) threads: Option<usize>,
     /// The longest sequence, prompt and answer together [default: the model's, as memory allows].

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use engine::{
     Blocks, DeviceChoice, EngineConfig, Expected, HostLinears, KvFormat, KvMemory, NoSuchKv, Offload,
-    PrefixCaching, WeightShare, default_threads, memory, size,
+    PrefixCaching, WeightShare, default_threads_beside, memory, size,
 };
 use kernels::Isa;
 use model::decoder::WeightsAs;
@@ -78,16 +78,16 @@ pub(crate) fn engine_config(args: &EngineArgs, needs: Needs) -> Result<EngineCon
              every sequence that runs needs a token of each step"
         );
     }
-    let memory = memory_limit(args)?;
+    let (memory, device) = (memory_limit(args)?, device_choice(args.device));
     Ok(EngineConfig {
         weights: weights_as(args.weights),
         activations: args.activations.into(),
         kv: kv_format(args)?,
         sparse: sparse(args)?,
         memory,
-        threads: args.threads.unwrap_or_else(default_threads),
+        threads: args.threads.unwrap_or_else(|| default_threads_beside(device)),
         isa,
-        device: device_choice(args.device),
+        device,
         max_model_len: args.max_model_len.or(needs.longest),
         max_num_seqs,
         max_num_batched_tokens,

@@ -118,14 +118,16 @@ __device__ __forceinline__ void hide(float (&s)[PAIRS][4], u32 position, const A
 // them an edge is like any other place, so sums are fused here and below where the text says so and nowhere else.
 template <u32 PAIRS>
 __device__ __forceinline__ bool weigh(float (&s)[PAIRS][4], const AttendArgs& a, Rows16& r, float (&fade)[2]) {
-  float largest[2] = {NO_SCORE, NO_SCORE}, base[2];
+  // Of every other column by itself: one chain of all of them would keep its warp waiting for the result before.
+  float most_of[4] = {NO_SCORE, NO_SCORE, NO_SCORE, NO_SCORE}, sum_of[4] = {}, largest[2], base[2];
   bool moved = false;
 #pragma unroll
   for (u32 j = 0; j < PAIRS; j++)
 #pragma unroll
-    for (u32 e = 0; e < 4; e++) largest[e / 2] = fmaxf(largest[e / 2], s[j][e]);
+    for (u32 e = 0; e < 4; e++) most_of[e] = fmaxf(most_of[e], s[j][e]);
 #pragma unroll
   for (u32 h = 0; h < 2; h++) {
+    largest[h] = fmaxf(most_of[2 * h], most_of[2 * h + 1]);
     largest[h] = fmaxf(largest[h], __shfl_xor_sync(ALL_LANES, largest[h], 1));
     largest[h] = __fmul_rn(fmaxf(largest[h], __shfl_xor_sync(ALL_LANES, largest[h], 2)), a.scale);
     bool larger = largest[h] > r.most[h] + SLACK;
@@ -149,8 +151,10 @@ __device__ __forceinline__ bool weigh(float (&s)[PAIRS][4], const AttendArgs& a,
       float exponent = fmaf(s[j][e], a.scale, -base[e / 2]);
 #endif
       s[j][e] = power_of_two(exponent);
-      r.sum[e / 2] += s[j][e];
+      sum_of[e] += s[j][e];
     }
+#pragma unroll
+  for (u32 h = 0; h < 2; h++) r.sum[h] += sum_of[2 * h] + sum_of[2 * h + 1];
   return moved;
 }
 

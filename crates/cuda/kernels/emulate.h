@@ -242,7 +242,6 @@ inline T shuffle(T value, unsigned from) {
   static void name(const Args& a)
 
 #define KERNEL_BLOCKS(name, Args, threads, blocks) KERNEL(name, Args, threads)
-#define KERNEL_BEGUN(name, Args, threads, blocks) KERNEL(name, Args, threads)
 
 static inline void __syncthreads() { emu::sync_block(); }
 static inline void __syncwarp() { emu::sync_warp(); }

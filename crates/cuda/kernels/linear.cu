@@ -151,11 +151,6 @@ __device__ __forceinline__ void add_odd_run(
   }
 }
 
-// Groups of each warp that are asked for before the kernel before this one has ended, by the panels that begin with a kernel: of bf16
-// 26 MB, half of an H100's second cache, for two blocks on each of its 132 multiprocessors.
-#define EXPECTED 6
-#define FIRST_PANELS 264
-
 // Few tokens: a block takes a panel and 8 * BLOCKS tokens, each of its eight warps a run. Blocks of one panel follow each other,
 // so that its weights come from the device's memory once. Tokens beyond the last are the last, and go nowhere.
 template <u32 BLOCKS>
@@ -166,12 +161,6 @@ __device__ __forceinline__ void few(const LinearArgs& a) {
   const u8* panel = a.panels + blockIdx.y * a.panel_bytes;
   u32 first = blockIdx.x * 8 * BLOCKS, groups = (a.k + 31) / 32, run = groups_of_run(groups);
   u32 begin = warp * run, end = min(begin + run, groups), x_at[BLOCKS];
-  // Weights are there before x is: they come while the kernel before this one ends.
-  if (blockIdx.y < FIRST_PANELS) {
-    for (u32 i = 0; i < EXPECTED; i++)
-      if (begin + i < end) expect_group(panel, a.row_bytes, begin + i, lane);
-  }
-  follow();
 #pragma unroll
   for (u32 b = 0; b < BLOCKS; b++) x_at[b] = min(first + 8 * b + g, a.rows - 1) * a.k;
   float sums[BLOCKS][2][4] = {};
@@ -196,11 +185,11 @@ __device__ __forceinline__ void few(const LinearArgs& a) {
   }
 }
 
-KERNEL_BEGUN(linear_few_8, LinearArgs, 256, 2) { few<1>(a); }
+KERNEL_BLOCKS(linear_few_8, LinearArgs, 256, 2) { few<1>(a); }
 
-KERNEL_BEGUN(linear_few_32, LinearArgs, 256, 1) { few<4>(a); }
+KERNEL(linear_few_32, LinearArgs, 256) { few<4>(a); }
 
-KERNEL_BEGUN(linear_few_64, LinearArgs, 256, 1) { few<8>(a); }
+KERNEL(linear_few_64, LinearArgs, 256) { few<8>(a); }
 
 // Many tokens: a block takes 4 panels by 128 tokens, three stages of 32 of k in shared memory. Weights lie there in
 // the order of the lanes that read them, as lines or, of bf16, as what they were read from. Warps 0 to 3 bring a panel each, the others x.

@@ -8,28 +8,10 @@ typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
-// In a graph a kernel's blocks may be there before the kernel before it has ended (`Plan::add` in graphs.rs): they wait for it here,
-// as it waited for the one before, and what it wrote is there then. Whoever comes next need not wait for more than a place. Nothing
-// that another kernel writes is read before.
-#ifdef BALLAST_EMULATED
-static inline void follow() {}
-#else
-__device__ __forceinline__ void follow() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents; griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-// A kernel that calls `follow` itself. With registers for so many blocks on a multiprocessor.
-#define KERNEL_BEGUN(name, Args, threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ Args a)
-#define KERNEL_BLOCKS(name, Args, threads, blocks)                      \
-  __device__ __forceinline__ void followed_##name(const Args& a);       \
-  KERNEL_BEGUN(name, Args, threads, blocks) {                           \
-    follow();                                                           \
-    followed_##name(a);                                                 \
-  }                                                                     \
-  __device__ __forceinline__ void followed_##name(const Args& a)
-#define KERNEL(name, Args, threads) KERNEL_BLOCKS(name, Args, threads, 1)
+#ifndef BALLAST_EMULATED
+#define KERNEL(name, Args, threads) extern "C" __global__ void __launch_bounds__(threads) name(const Args a)
+// With registers for so many blocks on a multiprocessor.
+#define KERNEL_BLOCKS(name, Args, threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks) name(const Args a)
 #endif
 
 #define ALL_LANES 0xffffffffu
@@ -194,7 +176,6 @@ __device__ __forceinline__ void mma_f16(float (&c)[4], const u32 (&a)[4], u32 b0
 #ifdef BALLAST_EMULATED
 __device__ __forceinline__ uint4 load_16(const void* at) { return __ldg((const uint4*)at); }
 __device__ __forceinline__ uint4 load_once(const void* at) { return load_16(at); }
-static inline void expect(const void*) {}
 __device__ __forceinline__ uint2 load_8(const void* at) { return __ldg((const uint2*)at); }
 __device__ __forceinline__ u32 load_4(const void* at) { return __ldg((const u32*)at); }
 #else
@@ -203,9 +184,6 @@ __device__ __forceinline__ uint4 load_16(const void* at) {
   asm volatile("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at));
   return v;
 }
-
-// Has the second cache ask for what will be read.
-__device__ __forceinline__ void expect(const void* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 
 // What is read once passes by the first cache; the second one brings whole lines of 128 bytes, of which weights in rows are read
 // 64 at a time, the rest soon after.

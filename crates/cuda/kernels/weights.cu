@@ -105,20 +105,6 @@ __device__ __forceinline__ void load_group(const u8* panel, u32 row_bytes, u32 i
   }
 }
 
-// Has the second cache ask for group number `index` of a panel: a warp does, a line of 128 bytes a lane.
-__device__ __forceinline__ void expect_group(const u8* panel, u32 row_bytes, u32 index, u32 lane) {
-  if constexpr (FORMAT == FORMAT_BF16) {
-    // Where it lies in rows a lane's line holds another group too.
-    if (row_bytes) expect(panel + lane * row_bytes + 64 * index);
-    else if (lane < 16) expect(panel + (u64)index * 2048 + 128 * lane);
-  } else {
-    const u8* unit = panel + (u64)(index / UNIT_GROUPS) * UNIT_BYTES;
-    u32 first = HEAD_BYTES + index % UNIT_GROUPS * GROUP_BYTES;
-    if (128 * lane < GROUP_BYTES) expect(unit + first + 128 * lane);
-    if (lane == 31) expect(unit);
-  }
-}
-
 // (word & mask) | power in one instruction, which the compiler makes two of where both are constants.
 __device__ __forceinline__ u32 masked_or(u32 word, u32 mask, u32 power) {
 #ifdef BALLAST_EMULATED

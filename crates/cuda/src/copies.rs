@@ -16,6 +16,9 @@ const PIECE_BYTES: usize = 32 << 10;
 const LONG_BYTES: usize = 256 << 10;
 /// The same, where they are copied from where they lie: a copy costs 2 microseconds, in which the link takes so many bytes.
 const LONG_LYING_BYTES: usize = 128 << 10;
+/// What is less in all is never worth the copy engines: beside copies of weights one of half a MiB the other way took them 2 to 3
+/// milliseconds (on an H200, `bench/results/2026-11-26-h200.md`).
+const SHORT_BYTES: usize = 1 << 20;
 /// Pieces of one kernel: as many as there is room for in the tables.
 const MOST_PIECES: usize = 4096;
 /// Blocks of a kernel over the link. They have half a MiB on its way, some times what the link needs, and leave most of the device to others.
@@ -162,7 +165,8 @@ impl<D: Driver> GpuDevice<D> {
             return false;
         };
         let bytes: usize = pairs.iter().map(|pair| pair.bytes).sum();
-        if bytes < pairs.len() * LONG_LYING_BYTES && pairs.iter().all(Pair::is_whole) {
+        let short = bytes < SHORT_BYTES.max(pairs.len() * LONG_LYING_BYTES);
+        if short && pairs.iter().all(Pair::is_whole) {
             let pieces: Vec<Pair> = pairs.into_iter().flat_map(Pair::cut).collect();
             pieces.chunks(MOST_PIECES).for_each(|pieces| self.carry(pieces, way, LINK_BLOCKS));
         } else {

@@ -203,3 +203,13 @@ impl EngineConfig {
 pub fn default_threads() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
+
+/// The same beside a device: a GPU's lanes are threads that hand it its work and wait for it, and one that finds no core makes the GPU
+/// wait. From four cores on they are left one, from eight on two.
+pub fn default_threads_beside(device: DeviceChoice) -> usize {
+    let cores = default_threads();
+    match device {
+        DeviceChoice::Cuda => cores - (cores / 4).min(2),
+        DeviceChoice::Cpu | DeviceChoice::Virtual | DeviceChoice::Poisoned => cores,
+    }
+}

@@ -21,7 +21,7 @@ mod words;
 
 pub use config::{
     DeviceChoice, EngineConfig, HostLinears, KvFormat, KvMemory, Offload, PrefixCaching, WeightShare,
-    default_threads,
+    default_threads, default_threads_beside,
 };
 pub use engine::{Claim, Engine, Ticket};
 pub use front::answer::{Answer, Gathering, Piece, sequences};

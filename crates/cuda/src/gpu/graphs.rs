@@ -1,5 +1,4 @@
-//! Graphs of kernels, each after the one before: from compute capability 9.0 on it has its places before the other ends, and waits for
-//! that by itself (`follow` in prelude.cu).
+//! Graphs of kernels, each after the one before.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -9,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
-use crate::{Architecture, CudaError, Graphs, Launch};
+use crate::{CudaError, Graphs, Launch};
 
 use super::code::Function;
 use super::settings::{GRAPHS, wants_graphs};
@@ -17,8 +16,6 @@ use super::{Gpu, lost};
 
 /// Drivers from this version on add kernels to a graph as is done here.
 const LEAST_VERSION: i32 = 12_000;
-/// And from this one on they know kernels that wait by themselves.
-const FOLLOWING: (i32, Architecture) = (12_030, Architecture(90));
 /// Device memory that graphs may take of what is left to the driver.
 const BYTES: usize = 128 << 20;
 
@@ -46,18 +43,14 @@ struct Exec {
 unsafe impl Send for Exec {}
 
 /// Graphs on their way to be made.
-struct Plan {
-    graph: sys::CUgraph,
-    /// Whether kernels wait by themselves.
-    follow: bool,
-}
+struct Plan(sys::CUgraph);
 
 impl Plan {
-    fn new(follow: bool) -> Result<Plan, DriverError> {
+    fn new() -> Result<Plan, DriverError> {
         let mut graph = ptr::null_mut();
         // SAFETY: the driver writes one handle.
         unsafe { sys::cuGraphCreate(&mut graph, 0) }.result()?;
-        Ok(Plan { graph, follow })
+        Ok(Plan(graph))
     }
 
     /// Adds a kernel after `before`. The driver copies the arguments during the call.
@@ -87,34 +80,23 @@ impl Plan {
             ctx: ptr::null_mut(),
         };
         let mut node = ptr::null_mut();
-        let whole = before.filter(|_| !self.follow);
         let (first, count) =
-            (whole.as_ref().map_or(ptr::null(), ptr::from_ref), usize::from(whole.is_some()));
+            (before.as_ref().map_or(ptr::null(), ptr::from_ref), usize::from(before.is_some()));
         // SAFETY: by this function's contract; all pointers outlive the call, and the current context is the function's.
-        unsafe { sys::cuGraphAddKernelNode_v2(&mut node, self.graph, first, count, &kernel) }.result()?;
-        if let Some(before) = before.filter(|_| self.follow) {
-            let begun = sys::CUgraphEdgeData {
-                from_port: sys::CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC as u8,
-                to_port: 0,
-                type_: sys::CUgraphDependencyType::CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC as u8,
-                reserved: [0; 5],
-            };
-            // SAFETY: both nodes are this graph's; all pointers outlive the call.
-            unsafe { sys::cuGraphAddDependencies_v2(self.graph, &before, &node, &begun, 1) }.result()?;
-        }
+        unsafe { sys::cuGraphAddKernelNode_v2(&mut node, self.0, first, count, &kernel) }.result()?;
         Ok(node)
     }
 
     fn instantiate(&self) -> Result<sys::CUgraphExec, DriverError> {
         // SAFETY: the graph is this plan's own.
-        unsafe { result::graph::instantiate(self.graph, sys::CUgraphInstantiate_flags(0)) }
+        unsafe { result::graph::instantiate(self.0, sys::CUgraphInstantiate_flags(0)) }
     }
 }
 
 impl Drop for Plan {
     fn drop(&mut self) {
         // SAFETY: what was made of it lives on without it. What fails here fails because the device is lost already.
-        let _ = unsafe { result::graph::destroy(self.graph) };
+        let _ = unsafe { result::graph::destroy(self.0) };
     }
 }
 
@@ -148,8 +130,7 @@ impl Made {
 impl Gpu {
     /// A graph of these kernels, and the device memory that it took; none if the device has no memory for it.
     fn make(&self, launches: &[Launch<'_>]) -> Result<Option<Exec>, DriverError> {
-        let (version, architecture) = FOLLOWING;
-        let mut plan = Plan::new(self.driver_version >= version && self.architecture >= architecture)?;
+        let mut plan = Plan::new()?;
         let mut before = None;
         for launch in launches {
             let function = self.function(launch.module, launch.kernel);
