@@ -10,7 +10,7 @@
 // and two warpgroups fill each other's gaps. What of a step is not the sequence's, or before what its rows see, is zero in shared
 // memory: a weight of zero would not take NaN away.
 //
-// Expected of an H100, not measured: bench/results/2026-11-23-h100-expected.md.
+// Where the time of a step goes on an H200: bench/results/2026-11-26-h200.md.
 
 #define STEP_PAGES 4
 #define STEP (32 * STEP_PAGES)
