@@ -90,9 +90,23 @@ __device__ __forceinline__ void go_on(const AttendArgs& a, const Unit& unit, con
   }
 }
 
+// One of the dims of a row of a span, in a head of keys.
+__device__ __forceinline__ void put_dim(const AttendArgs& a, const SpanData& span, u32 kv_head, u32 row, u32 d, float mean) {
+  u32 group = a.heads / a.kv_heads;
+  u64 at = ((u64)(span.row + row / group) * a.heads + kv_head * group + row % group) * DIM + d;
+  if (a.out_bf16) ((u16*)a.out)[at] = (u16)narrow(mean);
+  else ((float*)a.out)[at] = mean;
+}
+
+// What the block found of a split. A span of one split is done.
 __device__ __forceinline__ void put_partials(const AttendArgs& a, const Unit& unit, const Merging<4>& merging) {
   u32 lane = threadIdx.x % 32, rows = unit.span.rows * (a.heads / a.kv_heads), split = unit.split - unit.span.first_split;
   for (u32 row = threadIdx.x / 32; row < rows; row += 4) {
+    if (unit.span.splits == 1) {
+      float share = 1.0f / merging.sums[row];
+      for (u32 d = lane; d < DIM; d += 32) put_dim(a, unit.span, unit.kv_head, row, d, merging.means[row][d] * share);
+      continue;
+    }
     float* partial = a.partials + ((u64)(unit.span.partial + split * rows + row) * a.kv_heads + unit.kv_head) * (DIM + 2);
     for (u32 d = lane; d < DIM; d += 32) partial[d] = merging.means[row][d];
     if (lane == 0) {
@@ -157,6 +171,7 @@ KERNEL(merge_splits, AttendArgs, 128) {
   const u32 OF_LANE = (DIM + 31) / 32;
   u32 lane = threadIdx.x % 32, kv_head = blockIdx.y, group = a.heads / a.kv_heads;
   const SpanData span = a.spans[a.work[blockIdx.x].x];
+  if (span.splits == 1) return;
   u32 rows = span.rows * group, stride = DIM + 2;
   u64 next = (u64)rows * a.kv_heads * stride;
   for (u32 row = threadIdx.x / 32; row < rows; row += 4) {
@@ -178,13 +193,8 @@ KERNEL(merge_splits, AttendArgs, 128) {
       }
     }
     float share = 1.0f / warp_sum(sum);
-    u64 at = ((u64)(span.row + row / group) * a.heads + kv_head * group + row % group) * DIM;
 #pragma unroll
-    for (u32 j = 0; j < OF_LANE; j++) {
-      u32 d = 32 * j + lane;
-      if (d >= DIM) continue;
-      if (a.out_bf16) ((u16*)a.out)[at + d] = (u16)narrow(means[j] * share);
-      else ((float*)a.out)[at + d] = means[j] * share;
-    }
+    for (u32 j = 0; j < OF_LANE; j++)
+      if (32 * j + lane < DIM) put_dim(a, span, kv_head, row, 32 * j + lane, means[j] * share);
   }
 }

@@ -21,8 +21,10 @@ const SPLIT_TOKENS: usize = 8 * BLOCK_TOKENS;
 pub(crate) struct Round {
     /// (span, split) of `attend_few`.
     few: Vec<[u32; 2]>,
-    /// (span, 0) of `merge_splits`.
+    /// (span, 0) of `merge_splits`, which leaves spans of one split as they are: those are whole already.
     merges: Vec<[u32; 2]>,
+    /// Whether there is anything to merge.
+    is_split: bool,
 }
 
 /// Spans in the device's words, and the work of each kernel: pairs of a span and a place in it.
@@ -67,6 +69,7 @@ impl Plan {
                 let round = plan.rounds.last_mut().expect("just made");
                 round.few.extend((first..first + splits).map(|split| [number, split as u32]));
                 round.merges.push([number, 0]);
+                round.is_split |= splits > 1;
             } else {
                 plan.push(span, 0, first, splits);
                 // The last tiles see most: they begin first.
@@ -233,11 +236,12 @@ impl Plan {
             takes_turns: false,
         }];
         let threads = 128;
-        for Round { few, merges } in &self.rounds {
+        for Round { few, merges, is_split } in &self.rounds {
             let few = if is_pass { Cow::from(filled(few)) } else { Cow::from(few) };
             let kernel = |name, work, takes_turns| Kernel { module, name, y, threads, work, takes_turns };
             kernels.push(kernel("attend_few", few, true));
-            kernels.push(kernel("merge_splits", Cow::from(merges), false));
+            // All spans or none, so that the kernels of a pass stay the same ones while sequences grow.
+            kernels.extend(is_split.then(|| kernel("merge_splits", Cow::from(merges), false)));
         }
         kernels.retain(|kernel| !kernel.work.is_empty());
         kernels
@@ -273,9 +277,25 @@ mod tests {
     #[test]
     fn decodes_are_split_and_prefills_are_tiled() {
         let plan = plan(&[(700, 1), (0, 70)], 4, None, 100);
-        assert_eq!(plan.rounds, [Round { few: vec![[0, 0], [0, 1], [0, 2]], merges: vec![[0, 0]] }]);
+        assert_eq!(
+            plan.rounds,
+            [Round { few: vec![[0, 0], [0, 1], [0, 2]], merges: vec![[0, 0]], is_split: true }]
+        );
         assert_eq!((plan.spans[0].splits, plan.spans[1].table), (3, 22));
         assert_eq!(plan.many, [[1, 256], [1, 128], [1, 0]]);
+    }
+
+    #[test]
+    fn what_is_of_one_split_needs_no_merging() {
+        let names = |spans: &[(usize, usize)]| -> Vec<(&str, usize)> {
+            let few = Module::Attention { head_dim: 64 };
+            let many = Many { module: few, threads: 128 };
+            let plan = plan(spans, 4, None, 100);
+            let kernels = plan.kernels(Modules { many, few }, [2, 2], true);
+            kernels.iter().map(|kernel| (kernel.name, kernel.work.len())).collect()
+        };
+        assert_eq!(names(&[(255, 1), (7, 1)]), [("attend_few", 8)]);
+        assert_eq!(names(&[(255, 1), (256, 1)]), [("attend_few", 8), ("merge_splits", 2)]);
     }
 
     #[test]
