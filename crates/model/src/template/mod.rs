@@ -10,6 +10,7 @@ mod error;
 mod find;
 mod json;
 mod messages;
+mod methods;
 mod python;
 mod rewrite;
 #[cfg(test)]
@@ -192,7 +193,7 @@ fn environment() -> Result<Environment<'static>, TemplateError> {
     env.set_fuel(Some(FUEL));
     env.set_recursion_limit(RECURSION);
     env.set_formatter(python::format);
-    env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    env.set_unknown_method_callback(methods::method);
     env.add_test("iterable", python::iterable);
     env.add_filter("tojson", json::tojson);
     env.add_function("raise_exception", |message: String| -> Result<Jinja, Error> {
