@@ -118,16 +118,22 @@ __device__ __forceinline__ void hide(float (&s)[PAIRS][4], u32 position, const A
 // them an edge is like any other place, so sums are fused here and below where the text says so and nowhere else.
 template <u32 PAIRS>
 __device__ __forceinline__ bool weigh(float (&s)[PAIRS][4], const AttendArgs& a, Rows16& r, float (&fade)[2]) {
-  // Of every other column by itself: one chain of all of them would keep its warp waiting for the result before.
-  float most_of[4] = {NO_SCORE, NO_SCORE, NO_SCORE, NO_SCORE}, sum_of[4] = {}, largest[2], base[2];
+  // Of many scores every other by itself: one chain of all of them would keep its warp waiting for the result before.
+  constexpr u32 CHAINS = PAIRS > 4 ? 2 : 1;
+  float most_of[2][CHAINS], sum_of[2][CHAINS] = {}, largest[2], base[2];
   bool moved = false;
+#pragma unroll
+  for (u32 i = 0; i < 2 * CHAINS; i++) most_of[i / CHAINS][i % CHAINS] = NO_SCORE;
 #pragma unroll
   for (u32 j = 0; j < PAIRS; j++)
 #pragma unroll
-    for (u32 e = 0; e < 4; e++) most_of[e] = fmaxf(most_of[e], s[j][e]);
+    for (u32 e = 0; e < 4; e++) {
+      float& most = most_of[e / 2][e % CHAINS];
+      most = fmaxf(most, s[j][e]);
+    }
 #pragma unroll
   for (u32 h = 0; h < 2; h++) {
-    largest[h] = fmaxf(most_of[2 * h], most_of[2 * h + 1]);
+    largest[h] = fmaxf(most_of[h][0], most_of[h][CHAINS - 1]);
     largest[h] = fmaxf(largest[h], __shfl_xor_sync(ALL_LANES, largest[h], 1));
     largest[h] = __fmul_rn(fmaxf(largest[h], __shfl_xor_sync(ALL_LANES, largest[h], 2)), a.scale);
     bool larger = largest[h] > r.most[h] + SLACK;
@@ -136,7 +142,7 @@ __device__ __forceinline__ bool weigh(float (&s)[PAIRS][4], const AttendArgs& a,
     moved |= larger;
     // A row that has seen nothing yet keeps minus infinity, and must not subtract it from itself.
     base[h] = r.most[h] == NO_SCORE ? 0.0f : r.most[h];
-    r.sum[h] = __fmul_rn(r.sum[h], fade[h]);
+    sum_of[h][0] = __fmul_rn(r.sum[h], fade[h]);
   }
 #pragma unroll
   for (u32 j = 0; j < PAIRS; j++)
@@ -151,10 +157,10 @@ __device__ __forceinline__ bool weigh(float (&s)[PAIRS][4], const AttendArgs& a,
       float exponent = fmaf(s[j][e], a.scale, -base[e / 2]);
 #endif
       s[j][e] = power_of_two(exponent);
-      sum_of[e] += s[j][e];
+      sum_of[e / 2][e % CHAINS] += s[j][e];
     }
 #pragma unroll
-  for (u32 h = 0; h < 2; h++) r.sum[h] += sum_of[2 * h] + sum_of[2 * h + 1];
+  for (u32 h = 0; h < 2; h++) r.sum[h] = CHAINS == 1 ? sum_of[h][0] : sum_of[h][0] + sum_of[h][CHAINS - 1];
   return moved;
 }
 

@@ -147,6 +147,25 @@ static inline void fence_shared() {
   mine.puts.clear();
 }
 
+// Gates: how many arrive each time, how many are still to come, and how often it has opened.
+struct Gate {
+  unsigned short arrivals, missing;
+  unsigned opened;
+};
+
+static inline void gate_make(Gate& gate, unsigned arrivals) { gate = {(unsigned short)arrivals, (unsigned short)arrivals, 0}; }
+
+static inline void gate_arrive(Gate& gate) {
+  if (--gate.missing > 0) return;
+  gate.missing = gate.arrivals;
+  gate.opened++;
+}
+
+static inline void gate_wait(Gate& gate, unsigned odd) {
+  while (gate.opened % 2 == odd) emu::yield();
+  emu::current->steps++;
+}
+
 static inline void wgmma_begin() { emu::products().has_begun = true; }
 
 static inline void wgmma_commit() { emu::products().groups.push_back({}); }

@@ -31,6 +31,28 @@ __device__ __forceinline__ void copy_16_of(void* shared, const void* global, u32
 // What this thread has put and copied is for the tensor cores to read, once others know of it.
 __device__ __forceinline__ void fence_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// A gate in a block's memory: so many arrive, then it opens, for those that wait for it to open an even time (from the first on) or an
+// odd one. (PTX, "mbarrier".) What those that arrive have written is there for those that pass.
+typedef u64 Gate;
+
+// Before anybody knows of it: all of a block do after its next barrier.
+__device__ __forceinline__ void gate_make(Gate& gate, u32 arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&gate)), "r"(arrivals) : "memory");
+}
+
+// Every thread arrives by itself: where one did for its warp the compiler would part the paths, and wait for products under way.
+__device__ __forceinline__ void gate_arrive(Gate& gate) {
+  asm volatile("{ .reg .b64 state; mbarrier.arrive.shared::cta.b64 state, [%0]; }" ::"r"(shared_address(&gate)) : "memory");
+}
+
+__device__ __forceinline__ void gate_wait(Gate& gate, u32 odd) {
+  asm volatile(
+      "{ .reg .pred open;\n"
+      "WAIT: mbarrier.try_wait.parity.shared::cta.b64 open, [%0], %1;\n"
+      "@!open bra WAIT; }" ::"r"(shared_address(&gate)), "r"(odd)
+      : "memory");
+}
+
 #ifdef KV_F16
 #define WGMMA(n) "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.f16.f16 "
 #else

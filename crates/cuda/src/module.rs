@@ -26,6 +26,8 @@ const ATTENTION_INT4: &str = include_str!("../kernels/attention_int4.cu");
 const ATTENTION_PAGES: &str = include_str!("../kernels/attention_pages.cu");
 const ATTENTION: &str = include_str!("../kernels/attention.cu");
 const ATTENTION_FEW: &str = include_str!("../kernels/attention_few.cu");
+const ATTENTION_STEPS: &str = include_str!("../kernels/attention_steps.cu");
+const ATTENTION_TURNS: &str = include_str!("../kernels/attention_turns.cu");
 const ATTENTION_WARPGROUPS: &str = include_str!("../kernels/attention_warpgroups.cu");
 const ATTENTION_FLOATS_ROW: &str = include_str!("../kernels/attention_floats_row.cu");
 const ATTENTION_FLOATS: &str = include_str!("../kernels/attention_floats.cu");
@@ -74,6 +76,8 @@ pub enum Module {
         pages: KvDtype,
         /// Elements of a head.
         head_dim: usize,
+        /// [`Prefill::Turns`].
+        turns: bool,
     },
     /// Attention to a share of the keys.
     Sparse {
@@ -94,6 +98,8 @@ pub enum Prefill {
     Warpgroups,
     /// The same, once a trial has shown that it finds what the other one finds.
     Tried,
+    /// By products of warpgroups that take turns.
+    Turns,
 }
 
 impl fmt::Display for Prefill {
@@ -102,6 +108,7 @@ impl fmt::Display for Prefill {
             Prefill::Warps => "mma",
             Prefill::Warpgroups => "wgmma",
             Prefill::Tried => "wgmma where its trial agrees with mma",
+            Prefill::Turns => "wgmma by turns",
         })
     }
 }
@@ -110,7 +117,8 @@ impl Prefill {
     /// The module that has it, instead of that of all attention over such pages.
     pub(crate) fn module(self, pages: KvDtype, head_dim: usize) -> Option<Module> {
         let has = matches!(pages, KvDtype::Bf16 | KvDtype::F16) && matches!(head_dim, 64 | 128);
-        (self != Prefill::Warps && has).then_some(Module::Warpgroups { pages, head_dim })
+        let turns = self == Prefill::Turns;
+        (self != Prefill::Warps && has).then_some(Module::Warpgroups { pages, head_dim, turns })
     }
 }
 
@@ -188,7 +196,7 @@ impl Module {
             Module::AttentionF16 { head_dim } => (KvDtype::F16, head_dim),
             Module::AttentionFp8 { head_dim } => (KvDtype::Fp8, head_dim),
             Module::AttentionInt4 { head_dim } => (KvDtype::Int4, head_dim),
-            Module::Warpgroups { head_dim, .. } => return warpgroup_bytes(head_dim),
+            Module::Warpgroups { head_dim, turns, .. } => return warpgroup_bytes(head_dim, turns),
             _ => return 0,
         };
         match kernel {
@@ -209,7 +217,10 @@ impl Module {
             Module::AttentionFp8 { .. } => [pages_of(KvDtype::Fp8), &[ATTENTION, ATTENTION_FEW]].concat(),
             Module::AttentionInt4 { .. } => [pages_of(KvDtype::Int4), &[ATTENTION, ATTENTION_FEW]].concat(),
             Module::AttentionFloats { .. } => [pages_of(KvDtype::F32), &[ATTENTION_FLOATS]].concat(),
-            Module::Warpgroups { pages, .. } => [&[WGMMA], pages_of(pages), &[ATTENTION_WARPGROUPS]].concat(),
+            Module::Warpgroups { pages, turns, .. } => {
+                let kernel = if turns { ATTENTION_TURNS } else { ATTENTION_WARPGROUPS };
+                [&[WGMMA], pages_of(pages), &[ATTENTION_STEPS, kernel]].concat()
+            }
             Module::Sparse { pages, .. } => {
                 let tiles = if pages == KvDtype::F32 { SPARSE_FLOATS } else { SPARSE_ROWS };
                 [pages_of(pages), &[SPARSE_CHOOSE, tiles, SPARSE]].concat()
@@ -228,7 +239,7 @@ impl Module {
                 vec![head(head_dim), "-DKV_INT4".to_string()]
             }
             Module::AttentionF16 { head_dim }
-            | Module::Warpgroups { pages: KvDtype::F16, head_dim }
+            | Module::Warpgroups { pages: KvDtype::F16, head_dim, .. }
             | Module::Sparse { pages: KvDtype::F16, head_dim } => {
                 vec![head(head_dim), "-DKV_F16".to_string()]
             }
@@ -278,7 +289,9 @@ impl fmt::Display for Module {
             Module::AttentionFp8 { head_dim } => write!(f, "attention-fp8-{head_dim}"),
             Module::AttentionInt4 { head_dim } => write!(f, "attention-int4-{head_dim}"),
             Module::AttentionFloats { head_dim } => write!(f, "attention-floats-{head_dim}"),
-            Module::Warpgroups { pages, head_dim } => write!(f, "warpgroups-{pages:?}-{head_dim}"),
+            Module::Warpgroups { pages, head_dim, turns } => {
+                write!(f, "{}-{pages:?}-{head_dim}", if *turns { "turns" } else { "warpgroups" })
+            }
             Module::Sparse { pages, head_dim } => write!(f, "sparse-{pages:?}-{head_dim}"),
         }
     }
@@ -327,9 +340,10 @@ fn few_bytes(pages: KvDtype, head_dim: usize, architecture: Architecture) -> usi
     4 * planes + merging
 }
 
-/// The size of `Prefill` in `attention_warpgroups.cu`: queries of 128 rows, and three steps of 128 keys and values.
-fn warpgroup_bytes(head_dim: usize) -> usize {
-    2 * head_dim * (128 + 3 * 2 * 128)
+/// The size of `Prefill` in `attention_warpgroups.cu`: queries of 128 rows, and three steps of 128 keys and values; and of `Turns` in
+/// `attention_turns.cu`, which has twelve gates besides, and fills up a line.
+fn warpgroup_bytes(head_dim: usize, turns: bool) -> usize {
+    2 * head_dim * (128 + 3 * 2 * 128) + if turns { 12 * 8 } else { 0 }
 }
 
 /// The number of a format in `linear.cu`.
@@ -370,8 +384,10 @@ mod tests {
                 }
             }
         }
-        let most = Module::Warpgroups { pages: KvDtype::Bf16, head_dim: 128 };
-        assert!(most.block_bytes("attend_many", Architecture::WARPGROUPS) <= 227 << 10);
+        for turns in [false, true] {
+            let most = Module::Warpgroups { pages: KvDtype::Bf16, head_dim: 128, turns };
+            assert!(most.block_bytes("attend_many", Architecture::WARPGROUPS) <= 227 << 10);
+        }
         // Two on a multiprocessor of sm_80, which has 164 KiB and keeps one for itself beside each.
         for (kernel, expected) in [("attend_many", 80 << 10), ("attend_few", 74_560)] {
             let bytes = Module::Attention { head_dim: 128 }.block_bytes(kernel, Architecture(80));

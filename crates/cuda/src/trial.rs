@@ -46,7 +46,7 @@ impl<D: Driver> GpuDevice<D> {
 
     /// Tries attention by products of warpgroups.
     fn try_out(&self, module: Module) {
-        if let Module::Warpgroups { pages, head_dim } = module {
+        if let Module::Warpgroups { pages, head_dim, .. } = module {
             let kernels = [Many::of_warps(pages, head_dim), Many::of_warpgroups(module)];
             let mut agree =
                 || WINDOWS.into_iter().all(|window| self.agree(kernels, (pages, head_dim), window));

@@ -97,7 +97,7 @@ fn check(open: &dyn Fn(usize) -> Box<dyn Device>) {
 #[test]
 fn a_rows_attention_does_not_depend_on_its_chunk() {
     if emulator::compiler().is_some() {
-        for mma in [Mma::Defined, Mma::OfWarpgroups] {
+        for mma in [Mma::Defined, Mma::OfWarpgroups, Mma::ByTurns] {
             check(&|bytes| Box::new(GpuDevice::new(Emulator::new(mma), bytes).unwrap()));
         }
     }
@@ -114,7 +114,7 @@ fn a_kernel_is_used_if_it_passes_its_trial() {
             Sequence { tokens: 110, heads: 3, kv_heads: 1, head_dim: 64, dtype, window: None, size: 1.0 };
         let attended = |driver: Emulator, is_prepared: bool| {
             let mut device = GpuDevice::new(driver, 16 << 20).unwrap();
-            let many = Module::Warpgroups { pages: dtype, head_dim: 64 };
+            let many = Module::Warpgroups { pages: dtype, head_dim: 64, turns: false };
             if is_prepared {
                 device.prepare_modules(&[Module::Rows, Module::attention(dtype, 64), many]).unwrap();
             }
@@ -226,7 +226,7 @@ fn check_range(open: &dyn Fn(usize) -> Box<dyn Device>) {
 #[test]
 fn halves_are_written_as_the_cpu_does_and_stay_finite() {
     if emulator::compiler().is_some() {
-        for mma in [Mma::Defined, Mma::ByHalves, Mma::OfWarpgroups] {
+        for mma in [Mma::Defined, Mma::ByHalves, Mma::OfWarpgroups, Mma::ByTurns] {
             check_range(&|bytes| Box::new(GpuDevice::new(Emulator::new(mma), bytes).unwrap()));
         }
     }

@@ -55,9 +55,11 @@ fn products_of_halves_agree_too() {
 fn products_of_warpgroups_agree_too() {
     let is_of_16_bits = |name: &str| name.starts_with("attend/bf16") || name.starts_with("attend/f16");
     let has_kernel = |name: &str| name.contains("x64/") || name.contains("x128/");
-    check(Mma::OfWarpgroups, |case| {
-        is_of_16_bits(&case.name) && has_kernel(&case.name) && !case.name.contains("sparse")
-    });
+    for mma in [Mma::OfWarpgroups, Mma::ByTurns] {
+        check(mma, |case| {
+            is_of_16_bits(&case.name) && has_kernel(&case.name) && !case.name.contains("sparse")
+        });
+    }
 }
 
 /// A row's linear, whatever the number of rows: tokens do not depend on the batch. Weights of each kind of kernel.

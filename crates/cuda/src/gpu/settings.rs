@@ -33,14 +33,17 @@ pub(super) fn wants_graphs(said: Option<&str>) -> Result<bool, CudaError> {
     }
 }
 
-/// The kernel by products of warpgroups where it runs and passes its trial, unless somebody says otherwise: no GPU has run it yet.
+/// The kernel by products of warpgroups where it runs and passes its trial, unless somebody says otherwise. No GPU has run that by turns.
 pub(super) fn prefill(said: Option<&str>, device: Architecture) -> Result<Prefill, CudaError> {
     let has_both = device == Architecture::WARPGROUPS;
     match said {
         None | Some("") if has_both => Ok(Prefill::Tried),
         None | Some("" | "mma") => Ok(Prefill::Warps),
         Some("wgmma") if has_both => Ok(Prefill::Warpgroups),
-        Some(other) => Err(unknown(PREFILL, other, "mma, or wgmma on a GPU of compute capability 9.0")),
+        Some("turns") if has_both => Ok(Prefill::Turns),
+        Some(other) => {
+            Err(unknown(PREFILL, other, "mma, or wgmma or turns on a GPU of compute capability 9.0"))
+        }
     }
 }
 
@@ -74,9 +77,13 @@ mod tests {
             [of(None, 90), of(None, 80), of(Some("mma"), 90), of(Some("wgmma"), 90)],
             [Ok(tried), Ok(warps), Ok(warps), Ok(warpgroups)]
         );
-        for architecture in [89, 100] {
-            let why = of(Some("wgmma"), architecture).unwrap_err().to_string();
-            assert!(why.contains("BALLAST_CUDA_PREFILL is `wgmma`") && why.contains("9.0"), "{why}");
+        assert_eq!(of(Some("turns"), 90), Ok(Prefill::Turns));
+        for (architecture, said) in [(89, "wgmma"), (100, "wgmma"), (80, "turns")] {
+            let why = of(Some(said), architecture).unwrap_err().to_string();
+            assert!(
+                why.contains(&format!("BALLAST_CUDA_PREFILL is `{said}`")) && why.contains("9.0"),
+                "{why}"
+            );
         }
     }
 }

@@ -34,6 +34,7 @@ const PIECE_BYTES: usize = 5000;
 
 /// Which product the emulated tensor cores compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(dead_code, reason = "not every program asks for all of them")]
 pub(crate) enum Mma {
     /// As the instruction's definition says.
     Defined,
@@ -41,6 +42,8 @@ pub(crate) enum Mma {
     ByHalves,
     /// As defined, and for attention of many rows those of warpgroups.
     OfWarpgroups,
+    /// The same, of warpgroups that take turns.
+    ByTurns,
 }
 
 impl Mma {
@@ -49,7 +52,7 @@ impl Mma {
         match self {
             Mma::Defined => Architecture(80),
             Mma::ByHalves => Architecture(75),
-            Mma::OfWarpgroups => Architecture::WARPGROUPS,
+            Mma::OfWarpgroups | Mma::ByTurns => Architecture::WARPGROUPS,
         }
     }
 }
@@ -345,6 +348,7 @@ impl Driver for Emulator {
         match (self.mma, &self.trials) {
             (_, Some(_)) => Prefill::Tried,
             (Mma::OfWarpgroups, None) => Prefill::Warpgroups,
+            (Mma::ByTurns, None) => Prefill::Turns,
             _ => Prefill::Warps,
         }
     }

@@ -56,20 +56,15 @@ pub(super) fn conformance() -> Vec<Case> {
             }
         }
     }
+    let long = |(heads, kv_heads, head_dim), spans, dtype| {
+        let (window, share, part) = (None, None, PartOf::Attend);
+        Attention { heads, kv_heads, head_dim, spans, window, share, dtype, part }.case()
+    };
     // So long that it falls into more splits than a warp has lanes.
-    cases.push(
-        Attention {
-            heads: 2,
-            kv_heads: 1,
-            head_dim: 16,
-            spans: vec![(9000, 1), (5, 1)],
-            window: None,
-            share: None,
-            dtype: KvDtype::Bf16,
-            part: PartOf::Attend,
-        }
-        .case(),
-    );
+    cases.push(long((2, 1, 16), vec![(9000, 1), (5, 1)], KvDtype::Bf16));
+    // Rows that see so many pages that a kernel comes round in its shared memory several times.
+    cases.push(long((8, 1, 64), vec![(1000, 24)], KvDtype::Bf16));
+    cases.push(long((4, 1, 128), vec![(1500, 20), (900, 40)], KvDtype::F16));
     cases
 }
 
