@@ -16,7 +16,7 @@ const PIECE_BYTES: usize = 32 << 10;
 const LONG_BYTES: usize = 256 << 10;
 /// The same, where they are copied from where they lie: a copy costs 2 microseconds, in which the link takes so many bytes.
 const LONG_LYING_BYTES: usize = 128 << 10;
-/// What is less in all is never worth the copy engines: beside copies of weights one of half a MiB the other way took them 2 to 3
+/// What is less in all is carried by a kernel: beside copies of weights one of half a MiB the other way took the copy engines 2 to 3
 /// milliseconds (on an H200, `bench/results/2026-11-26-h200.md`).
 const SHORT_BYTES: usize = 1 << 20;
 /// Pieces of one kernel: as many as there is room for in the tables.

@@ -42,7 +42,7 @@ pub(crate) fn delegation(config: &EngineConfig, machine: &Machine) -> Delegation
     }
 }
 
-/// One layer's MLP, both ways.
+/// One layer's MLP, both ways. What the host attends meanwhile is not timed: only costs know of it.
 struct Trial<'a> {
     machine: &'a Machine,
     work: &'a HostWork,
