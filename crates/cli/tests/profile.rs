@@ -14,6 +14,8 @@ fn what_is_measured_is_planned_with() {
     let cache = Folder::new();
     let none = ballast(&cache, &["profile", &golden("llama-gqa-tied"), "--refresh"]);
     none.refused(1, &["there is no profile", "leave --refresh out"]);
+    let little = ballast(&cache, &["profile", &golden("llama-gqa-tied"), "--disk", "64MiB"]);
+    little.refused(1, &["128 MiB", "--disk allows 64"]);
     let unmeasured = ballast(&cache, &[&["plan", &golden("llama-gqa-tied")][..], &JOB].concat());
     let said = unmeasured.err.clone();
     unmeasured.fine();

@@ -87,7 +87,7 @@ pub fn refresh(
     let rig =
         Rig::new(checkpoint, blueprint, config, (size, extent_of(checkpoint, blueprint, config, size)?))?;
     let refused = |source| StartError::Drive { folder: folder.display().to_string(), source };
-    let drive = TrialFile::write(folder, DRIVE_BYTES).map_err(refused)?;
+    let drive = TrialFile::within(folder, DRIVE_BYTES, config.offload.disk).map_err(refused)?;
     let tables = profile.tables;
     let (linears, attention) = compute(&rig, &tables);
     let read = median(drive.read(READ_BYTES, DRIVE_BYTES).map_err(refused)?.into_iter());

@@ -66,7 +66,8 @@ const SLOWEST: f64 = 10.0;
 pub const STAGES: u64 = (ROWS.len() + SEQS.len() * CONTEXTS.len() + PROMPTS.len() + READS.len() + 7) as u64;
 
 /// Measures what a profile holds; takes a minute or two (of a 7B model on two cores with AVX2: four), about 2 GiB of memory where the
-/// engine may take as much (else what it may, which is enough from some 400 MiB on), and half a GiB of `folder`'s drive for a while. `progress` is told how many of
+/// engine may take as much (else what it may, which is enough from some 400 MiB on), and half a GiB of `folder`'s drive for a while (of
+/// what the engine may take there, 128 MiB at the least). `progress` is told how many of
 /// [`STAGES`] are done.
 ///
 /// # Errors
@@ -89,7 +90,7 @@ pub fn take(
     let rig = Rig::new(checkpoint, blueprint, config, (size, extent))?;
     stage.next();
     let refused = |source| StartError::Drive { folder: folder.display().to_string(), source };
-    let drive = TrialFile::write(folder, DRIVE_BYTES).map_err(refused)?;
+    let drive = TrialFile::within(folder, DRIVE_BYTES, config.offload.disk).map_err(refused)?;
     stage.next();
     let mut tables = Tables {
         step_gap_s: overhead.step_s,
@@ -116,8 +117,8 @@ pub fn take(
             &mut tables,
         );
     }
-    tables.disk_read =
-        reads(&drive, buffer_bytes(config), &rig.blueprint.layers[0], &mut stage).map_err(refused)?;
+    let most = buffer_bytes(config).min(drive.bytes() as usize);
+    tables.disk_read = reads(&drive, most, &rig.blueprint.layers[0], &mut stage).map_err(refused)?;
     (tables.beside, tables.beside_copies) = disturbances(&rig, &drive, copy_bytes_per_s).map_err(refused)?;
     stage.next();
     let key = ProfileKey::of(checkpoint, blueprint, config);

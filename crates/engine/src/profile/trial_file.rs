@@ -11,6 +11,9 @@ use model::store::{Access, DirectFile, Stretch, Written};
 /// Written at a time: files are multiples of it.
 pub(super) const PIECE_BYTES: u64 = 8 << 20;
 
+/// The largest read that a profile knows of.
+const LEAST_BYTES: u64 = 128 << 20;
+
 /// A file of noise on the drive that is measured. It has no name: whatever happens to the process, nothing of it is left.
 pub struct TrialFile {
     file: DirectFile,
@@ -48,6 +51,18 @@ impl TrialFile {
         let file = DirectFile::nameless(&folder.join("measured"), bytes).map_err(io::Error::other)?;
         let write_bytes_per_s = fill(&file, bytes)?;
         Ok(TrialFile { file, bytes, write_bytes_per_s })
+    }
+
+    /// The same of no more than a limit allows, if there is one; an error where that is too little for the largest read.
+    pub(super) fn within(folder: &Path, bytes: u64, limit: Option<u64>) -> io::Result<TrialFile> {
+        let allowed = limit.unwrap_or(u64::MAX).min(bytes) / PIECE_BYTES * PIECE_BYTES;
+        if allowed < LEAST_BYTES {
+            let mib = |bytes: u64| bytes >> 20;
+            let why =
+                format!("it takes {} MiB there, of which --disk allows {}", mib(LEAST_BYTES), mib(allowed));
+            return Err(io::Error::other(why));
+        }
+        TrialFile::write(folder, allowed)
     }
 
     /// Bytes of the file.
@@ -152,6 +167,16 @@ fn fill(file: &DirectFile, bytes: u64) -> io::Result<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_trial_is_as_large_as_it_may_be_or_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let within = |limit| TrialFile::within(folder.path(), 136 << 20, limit).map(|trial| trial.bytes());
+        assert_eq!(within(None).unwrap(), 136 << 20);
+        assert_eq!(within(Some((128 << 20) + 5)).unwrap(), 128 << 20);
+        let why = within(Some(100 << 20)).unwrap_err().to_string();
+        assert!(why.contains("128 MiB") && why.contains("--disk allows 96"), "{why}");
+    }
 
     #[test]
     fn a_trial_leaves_nothing_on_the_drive_or_in_its_cache() {
