@@ -1,17 +1,19 @@
-//! A job whose engine dies before it has told of its requests.
+//! A job whose engine dies before it has told of its requests, and one whose lines are more than the engine has room for.
 
 mod common;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use engine::job::{Ask, Hears, Input, Job, JobError, Limits, Outlook, Output, Record, Tally, Watch};
-use engine::{Event, Failure};
+use engine::job::{Ask, Ended, Hears, Input, Job, JobError, Limits, Outlook, Output, Record, Tally, Watch};
+use engine::{Engine, EngineConfig, Event, Failure};
 use model::api::{ApiError, Context, Generate, OwnTemplates, Streaming};
 use model::output::FinishReason;
 use model::sampling::GenerationConfig;
 use model::template::{SpecialTexts, WallClock};
 use model::tokenizer::Tokenizer;
+
+const MODEL: &str = "llama";
 
 /// Goes on for ever, and breaks at the first token: on the lane that tells of it.
 struct Breaks;
@@ -40,14 +42,34 @@ impl Hears for Breaks {
     }
 }
 
-#[test]
-fn a_job_ends_with_its_engine_though_nobody_told_of_its_requests() {
-    let model = "llama";
-    let engine = common::start(model, common::config());
-    let tokenizer = Arc::new(Tokenizer::from_dir(&common::folder(model)).unwrap().0);
-    let body = r#"{"model":"m","prompt":[5,6,7],"max_tokens":1}"#;
-    let line = format!(r#"{{"custom_id":"a","method":"POST","url":"/v1/completions","body":{body}}}"#);
-    let input = Input::new(line.into_bytes());
+/// Counts lines under way.
+#[derive(Default)]
+struct Counts {
+    most: usize,
+}
+
+impl Watch for Counts {
+    fn ask(&mut self) -> Ask {
+        Ask::GoOn
+    }
+
+    fn tell(&mut self, tally: &Tally) {
+        self.most = self.most.max(tally.under_way);
+    }
+}
+
+/// Runs a job of these bodies.
+fn run(
+    (engine, bodies): (&Engine, &[String]),
+    limits: Limits,
+    watch: &mut dyn Watch,
+) -> Result<(Ended, Tally), JobError> {
+    let tokenizer = Arc::new(Tokenizer::from_dir(&common::folder(MODEL)).unwrap().0);
+    let line = |(i, body): (usize, &String)| {
+        format!(r#"{{"custom_id":"{i}","method":"POST","url":"/v1/completions","body":{body}}}"#)
+    };
+    let lines: Vec<String> = bodies.iter().enumerate().map(line).collect();
+    let input = Input::new(lines.join("\n").into_bytes());
     let (generation, served) = (GenerationConfig::default(), ["m".to_string()]);
     let context = Context {
         tokenizer: &tokenizer,
@@ -63,12 +85,36 @@ fn a_job_ends_with_its_engine_though_nobody_told_of_its_requests() {
         streaming: Streaming::Refused,
         now: WallClock { unix_s: 0, utc_offset_s: 0 },
     };
-    let limits = Limits { in_flight: 1, window: 1, line_sequences: 1 };
-    let job = Job { engine: &engine, tokenizer: &tokenizer, context, input: &input, limits };
+    let job = Job { engine, tokenizer: &tokenizer, context, input: &input, limits };
     let outlook = Outlook::fresh(Record::new(&input, 0, BTreeMap::new()), &input);
-    let ended = job.run(&outlook, Output::Stream(Box::new(std::io::sink())), &mut Breaks);
+    job.run(&outlook, Output::Stream(Box::new(std::io::sink())), watch)
+}
+
+#[test]
+fn a_job_ends_with_its_engine_though_nobody_told_of_its_requests() {
+    let engine = common::start(MODEL, common::config());
+    let body = r#"{"model":"m","prompt":[5,6,7],"max_tokens":1}"#.to_string();
+    let limits = Limits { in_flight: 1, window: 1, line_sequences: 1 };
+    let ended = run((&engine, &[body]), limits, &mut Breaks);
     assert!(
         matches!(&ended, Err(JobError::Engine(Failure::Engine(why))) if why.contains("counts tokens")),
         "{ended:?}"
     );
+}
+
+/// Prompts of 60 tokens, of which KV has room for five: a dozen of them are in the engine, not a hundred.
+#[test]
+fn long_prompts_are_handed_in_as_there_will_be_room() {
+    let engine = common::start(MODEL, EngineConfig { kv_tokens: Some(320), ..common::config() });
+    let body = |i: usize| {
+        let prompt: Vec<usize> = (0..60).map(|at| 3 + (7 * i + at) % 90).collect();
+        format!(r#"{{"model":"m","prompt":{prompt:?},"max_tokens":2,"ignore_eos":true}}"#)
+    };
+    let bodies: Vec<String> = (0..100).map(body).collect();
+    let limits = Limits { in_flight: 100, window: 200, line_sequences: 1 };
+    let mut counts = Counts::default();
+    let (ended, tally) = run((&engine, &bodies), limits, &mut counts).unwrap();
+    assert_eq!((ended, tally.done, tally.failed), (Ended::Finished, 100, 0));
+    let most = (2 * engine.hold().kv_tokens()).div_ceil(60);
+    assert!((6..=most).contains(&counts.most), "{} lines at once, at most {most}", counts.most);
 }

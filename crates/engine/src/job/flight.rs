@@ -23,6 +23,8 @@ pub(super) struct Flight {
     events: Receiver<(usize, usize, Event)>,
     /// Tokens that those under way have so far.
     tokens: u64,
+    /// Tokens of their prompts, those of each sequence.
+    prompt_tokens: usize,
 }
 
 struct UnderWay {
@@ -31,6 +33,7 @@ struct UnderWay {
     parts: Vec<(Option<Claim>, Gathering)>,
     open: usize,
     tokens: u64,
+    prompt_tokens: usize,
     heard: Box<dyn Hears>,
 }
 
@@ -40,12 +43,17 @@ pub(super) type Landed = (usize, Result<(Generate, Vec<Choice>), ApiError>);
 impl Flight {
     pub(super) fn new() -> Flight {
         let (told, events) = channel();
-        Flight { requests: BTreeMap::new(), told, events, tokens: 0 }
+        Flight { requests: BTreeMap::new(), told, events, tokens: 0, prompt_tokens: 0 }
     }
 
     /// Requests under way.
     pub(super) fn len(&self) -> usize {
         self.requests.len()
+    }
+
+    /// Tokens of their prompts, those of each sequence.
+    pub(super) fn prompt_tokens(&self) -> usize {
+        self.prompt_tokens
     }
 
     /// Tokens that those have so far.
@@ -62,11 +70,12 @@ impl Flight {
         (engine, tokenizer): (&Engine, &Arc<Tokenizer>),
         mut heard: Box<dyn Hears>,
     ) -> Result<(), Failure> {
-        let mut parts = Vec::new();
+        let (mut parts, mut prompt_tokens) = (Vec::new(), 0);
         for (part, (sequence, gathering)) in
             sequences(&request, tokenizer, &engine.spec().eos, seed).enumerate()
         {
             let told = self.told.clone();
+            prompt_tokens += sequence.prompt.len();
             let mut hears = heard.sequence(sequence.prompt.len());
             let sink = Box::new(move |event| {
                 hears(&event);
@@ -76,7 +85,8 @@ impl Flight {
             parts.push((Some(engine.submit_to(sequence, sink)?), gathering));
         }
         let open = parts.len();
-        self.requests.insert(number, UnderWay { request, parts, open, tokens: 0, heard });
+        self.requests.insert(number, UnderWay { request, parts, open, tokens: 0, prompt_tokens, heard });
+        self.prompt_tokens += prompt_tokens;
         Ok(())
     }
 
@@ -122,6 +132,7 @@ impl Flight {
     fn remove(&mut self, number: usize) -> Option<UnderWay> {
         let removed = self.requests.remove(&number)?;
         self.tokens -= removed.tokens;
+        self.prompt_tokens -= removed.prompt_tokens;
         Some(removed)
     }
 }

@@ -18,6 +18,9 @@ use crate::front::request::Failure;
 
 /// How long nothing may happen before the watcher is asked again.
 const TICK: Duration = Duration::from_millis(50);
+/// Prompts in the engine may have so many times the tokens that KV has room for: as many as run at once, and as many that wait for
+/// them. Each is there twice, in four bytes, which is next to nothing beside its KV.
+const KV_FULLS: usize = 2;
 /// Lines that are read and handed in between two looks at what came back.
 const LINES_A_TURN: usize = 32;
 
@@ -180,7 +183,9 @@ impl<'a> Run<'a> {
     /// Hands in some lines, as there is room; how many.
     fn begin_some(&mut self, watch: &mut dyn Watch) -> Result<usize, JobError> {
         for begun in 0..LINES_A_TURN {
-            if self.flight.len() >= self.job.limits.in_flight || !self.waiting.has_room() {
+            let full = self.flight.len() >= self.job.limits.in_flight
+                || self.flight.prompt_tokens() >= KV_FULLS * self.job.engine.hold().kv_tokens();
+            if full || !self.waiting.has_room() {
                 return Ok(begun);
             }
             let Some(&position) = self.todo.next() else { return Ok(begun) };
