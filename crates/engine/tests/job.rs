@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use engine::job::{Ask, Ended, Hears, Input, Job, JobError, Limits, Outlook, Output, Record, Tally, Watch};
-use engine::{Engine, EngineConfig, Event, Failure};
+use engine::{Engine, Event, Failure};
 use model::api::{ApiError, Context, Generate, OwnTemplates, Streaming};
 use model::output::FinishReason;
 use model::sampling::GenerationConfig;
@@ -94,7 +94,8 @@ fn run(
 fn a_job_ends_with_its_engine_though_nobody_told_of_its_requests() {
     let engine = common::start(MODEL, common::config());
     let body = r#"{"model":"m","prompt":[5,6,7],"max_tokens":1}"#.to_string();
-    let limits = Limits { in_flight: 1, window: 1, line_sequences: 1 };
+    let limits =
+        Limits { in_flight: 1, prompt_tokens: Limits::prompt_tokens(&engine), window: 1, line_sequences: 1 };
     let ended = run((&engine, &[body]), limits, &mut Breaks);
     assert!(
         matches!(&ended, Err(JobError::Engine(Failure::Engine(why))) if why.contains("counts tokens")),
@@ -102,19 +103,18 @@ fn a_job_ends_with_its_engine_though_nobody_told_of_its_requests() {
     );
 }
 
-/// Prompts of 60 tokens, of which KV has room for five: a dozen of them are in the engine, not a hundred.
+/// Prompts of 60 tokens: a dozen of them are in the engine, not a hundred.
 #[test]
-fn long_prompts_are_handed_in_as_there_will_be_room() {
-    let engine = common::start(MODEL, EngineConfig { kv_tokens: Some(320), ..common::config() });
+fn prompts_that_are_handed_in_are_bounded_by_their_tokens() {
+    let engine = common::start(MODEL, common::config());
     let body = |i: usize| {
         let prompt: Vec<usize> = (0..60).map(|at| 3 + (7 * i + at) % 90).collect();
         format!(r#"{{"model":"m","prompt":{prompt:?},"max_tokens":2,"ignore_eos":true}}"#)
     };
     let bodies: Vec<String> = (0..100).map(body).collect();
-    let limits = Limits { in_flight: 100, window: 200, line_sequences: 1 };
+    let limits = Limits { in_flight: 100, prompt_tokens: 700, window: 200, line_sequences: 1 };
     let mut counts = Counts::default();
     let (ended, tally) = run((&engine, &bodies), limits, &mut counts).unwrap();
     assert_eq!((ended, tally.done, tally.failed), (Ended::Finished, 100, 0));
-    let most = (2 * engine.hold().kv_tokens()).div_ceil(60);
-    assert!((6..=most).contains(&counts.most), "{} lines at once, at most {most}", counts.most);
+    assert!((6..=12).contains(&counts.most), "{} lines at once", counts.most);
 }

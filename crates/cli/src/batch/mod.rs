@@ -119,6 +119,7 @@ fn run(args: BatchJob) -> Result<ExitCode> {
     let context = Context { context_len, now, ..context };
     let limits = Limits {
         in_flight: args.flags.max_inflight,
+        prompt_tokens: Limits::prompt_tokens(&engine),
         window: args.flags.max_inflight.saturating_mul(WINDOW),
         // Nobody else waits for the engine.
         line_sequences: usize::MAX,

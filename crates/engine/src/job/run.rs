@@ -18,9 +18,6 @@ use crate::front::request::Failure;
 
 /// How long nothing may happen before the watcher is asked again.
 const TICK: Duration = Duration::from_millis(50);
-/// Prompts in the engine may have so many times the tokens that KV has room for: as many as run at once, and as many that wait for
-/// them. Each is there twice, in four bytes, which is next to nothing beside its KV.
-const KV_FULLS: usize = 2;
 /// Lines that are read and handed in between two looks at what came back.
 const LINES_A_TURN: usize = 32;
 
@@ -43,10 +40,21 @@ pub struct Job<'a> {
 pub struct Limits {
     /// Lines in the engine.
     pub in_flight: usize,
+    /// Tokens of their prompts, but for the last line's: see [`Limits::prompt_tokens`].
+    pub prompt_tokens: usize,
     /// Lines begun and not written: those in the engine, and those that wait for an earlier one.
     pub window: usize,
     /// Sequences of a line, its choices for all of its prompts; one that wants more is an error.
     pub line_sequences: usize,
+}
+
+impl Limits {
+    /// Tokens of prompts that an engine may be handed before it has an answer for the first: each of them is there twice, in four
+    /// bytes. In any case 8 MiB of them, as prompts that begin alike share their KV; else twice what KV has room for, which is next to
+    /// nothing beside the KV itself.
+    pub fn prompt_tokens(engine: &Engine) -> usize {
+        (1 << 20).max(2 * engine.hold().kv_tokens())
+    }
 }
 
 /// Where answers are written.
@@ -184,7 +192,7 @@ impl<'a> Run<'a> {
     fn begin_some(&mut self, watch: &mut dyn Watch) -> Result<usize, JobError> {
         for begun in 0..LINES_A_TURN {
             let full = self.flight.len() >= self.job.limits.in_flight
-                || self.flight.prompt_tokens() >= KV_FULLS * self.job.engine.hold().kv_tokens();
+                || self.flight.prompt_tokens() >= self.job.limits.prompt_tokens;
             if full || !self.waiting.has_room() {
                 return Ok(begun);
             }

@@ -211,7 +211,12 @@ fn answer(app: &Arc<App>, spool: &Spool, served: &Served, batch: &Batch) -> Resu
         tokenizer: &served.tokenizer,
         context: model::api::Context { now, streaming: Streaming::Refused, ..served.context() },
         input: &input,
-        limits: Limits { in_flight: IN_FLIGHT, window: WINDOW, line_sequences: LINE_SEQUENCES },
+        limits: Limits {
+            in_flight: IN_FLIGHT,
+            prompt_tokens: Limits::prompt_tokens(&served.engine),
+            window: WINDOW,
+            line_sequences: LINE_SEQUENCES,
+        },
     };
     let mut watch = Follower { app, spool, batch, full: false, swept: Instant::now() };
     let (ended, tally) = job.run(&outlook, Output::Files(Box::new(writer)), &mut watch)?;
