@@ -188,21 +188,25 @@ __device__ __forceinline__ void lines_of(const uint4* quads, u32 row_bytes, Line
                          : quads[i];
 }
 
-#if !defined(BALLAST_EMULATED) && __CUDA_ARCH__ >= 800
+// Whether the device multiplies bf16 in pairs.
+#if defined(BALLAST_EMULATED) || __CUDA_ARCH__ >= 800
+constexpr bool HAS_PAIRS = true;
+#else
+constexpr bool HAS_PAIRS = false;
+#endif
+
 // x y + z of two bf16 each, rounded once.
 __device__ __forceinline__ u32 fma_pairs(u32 x, u32 y, u32 z) {
+#if !defined(BALLAST_EMULATED) && __CUDA_ARCH__ >= 800
   u32 result;
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(x), "r"(y), "r"(z));
   return result;
+#else
+  return narrow_pair(fmaf(widen_half(x, 0), widen_half(y, 0), widen_half(z, 0)), fmaf(widen_half(x, 1), widen_half(y, 1), widen_half(z, 1)));
+#endif
 }
 
 __device__ __forceinline__ u32 twice(u32 bits) { return __byte_perm(bits, 0, 0x1010); }
-constexpr bool HAS_PAIRS = true;
-#else
-__device__ __forceinline__ u32 fma_pairs(u32, u32, u32) { return 0; }
-__device__ __forceinline__ u32 twice(u32) { return 0; }
-constexpr bool HAS_PAIRS = false;
-#endif
 
 // Codes of 4 bits whose scales and minima are bf16: a pair of k at a time, as 128 and the code, which a bf16 holds.
 __device__ __forceinline__ void pairs_of(const Raw& raw, Lines& lines) {
