@@ -29,41 +29,10 @@ struct Turn {
   }
 };
 
-// Brings the keys of a page of a step, of which so many tokens are there, if it is not WHOLE: a warp does.
-template <bool WHOLE>
-__device__ __forceinline__ void bring_keys_of(const Cell* from, u32 written, u32 page, u32 lane, Step& to) {
-  const u32 tokens = 256 / DIM;  // each time
-  u32 token = lane / (DIM / 8), d = lane % (DIM / 8);
-  Cell* keys = to.k[d / 8][32 * page + token];
-  from += 8 * lane;
-#pragma unroll
-  for (u32 n = 0; n < 32 / tokens; n++) {
-    Cell* place = keys + 64 * tokens * n + 8 * swizzled<128>(token + tokens * n, d % 8);
-    if (WHOLE) copy_16(place, from + 256 * n);
-    else copy_16_of(place, from + 256 * n, token + tokens * n < written ? 16 : 0);
-  }
-}
-
-// The same of its values.
-template <bool WHOLE>
-__device__ __forceinline__ void bring_values_of(const Cell* from, u32 written, u32 page, u32 lane, Step& to) {
-  Cell* values = to.v[page][lane / 4] + 8 * swizzled<64>(lane / 4, lane % 4);
-  u32 there = 2 * min(max(written, lane % 4 * 8) - lane % 4 * 8, 8u);
-  from += PLANE + 8 * lane;
-#pragma unroll
-  for (u32 n = 0; n < DIM / 8; n++) {
-    if (WHOLE) copy_16(values + 256 * n, from + 256 * n);
-    else copy_16_of(values + 256 * n, from + 256 * n, there);
-  }
-}
-
 KERNEL_BLOCKS(attend_many, AttendArgs, THREADS, 1) {
   Turns& shared = block_memory<Turns>();
-  const SpanData span = a.spans[a.work[blockIdx.x].x];
-  u32 group = a.heads / a.kv_heads, kv_head = blockIdx.y, first_row = a.work[blockIdx.x].y, end_row = span.rows * group;
-  // The first and last positions that the block's rows see up to, and the pages and steps that they need.
-  u32 least = span.start + first_row / group, most = span.start + (min(first_row + BLOCK_ROWS, end_row) - 1) / group;
-  u32 first = first_page(a, least), last = most / 32, from = first / STEP_PAGES, to = last / STEP_PAGES;
+  const Tile tile(a);
+  const u32 from = tile.from, to = tile.to;
   // The same for all of a warp, which the compiler does not see.
   u32 warpgroup = __shfl_sync(ALL_LANES, threadIdx.x / 128, 0), warp = __shfl_sync(ALL_LANES, threadIdx.x / 32, 0);
   u32 lane = threadIdx.x % 32, page_of_step = warp % STEP_PAGES;
@@ -75,18 +44,16 @@ KERNEL_BLOCKS(attend_many, AttendArgs, THREADS, 1) {
       gate_make(shared.there[i / RING][i % RING], THREADS / 2);
       gate_make(shared.unread[i / RING][i % RING], THREADS);
     }
-  // A page's place is read long before the page is asked for.
-  auto block_of = [&](u32 step) { return load_4(a.tables + span.table + min(max(STEP_PAGES * step + page_of_step, first), last)); };
+  auto block_of = [&](u32 step) { return tile.block_of(a, step, page_of_step); };
   auto ask = [&](u32 step, u32 block, Step& place) {
-    u32 page = STEP_PAGES * step + page_of_step, tokens = span.start + span.rows;
-    u32 written = page < first || page > last ? 0 : min(tokens - 32 * page, 32u);
-    const Cell* at = block_at(a, block, kv_head);
+    u32 written = tile.written(step, page_of_step);
+    const Cell* at = block_at(a, block, tile.kv_head);
     if (warpgroup == 0) {
-      if (written == 32) bring_keys_of<true>(at, written, page_of_step, lane, place);
-      else bring_keys_of<false>(at, written, page_of_step, lane, place);
+      if (written == 32) bring_keys_of<32, true>(at, written, page_of_step, lane, place);
+      else bring_keys_of<32, false>(at, written, page_of_step, lane, place);
     } else {
-      if (written == 32) bring_values_of<true>(at, written, page_of_step, lane, place);
-      else bring_values_of<false>(at, written, page_of_step, lane, place);
+      if (written == 32) bring_values_of<32, true>(at, written, page_of_step, lane, place);
+      else bring_values_of<32, false>(at, written, page_of_step, lane, place);
     }
   };
   // What is asked for next, and where it goes.
@@ -95,13 +62,13 @@ KERNEL_BLOCKS(attend_many, AttendArgs, THREADS, 1) {
   for (; item < from + ahead && item <= to; item++, asked.next()) ask(item, block_of(item), shared.steps[asked.place]);
   u32 next = block_of(item);
   copies_commit();
-  put_queries(a, span, kv_head, first_row, shared.q);
+  put_queries(a, tile, shared.q);
   copies_wait<0>();
   fence_shared();
   __syncthreads();
-  u32 row = first_row + 16 * warp, queries = shared_address(&shared.q[0][64 * warpgroup]);
+  u32 row = tile.first_row + 16 * warp, queries = shared_address(&shared.q[0][64 * warpgroup]);
   Rows16 r;
-  begin_sums(span, group, row, r);
+  begin_sums(tile.span, tile.group, row, r);
   float s[STEP / 8][4], fade[2];
   u32 p[STEP / 16][4];
   Turn now = {0, 0}, before = now, brought = asked;
@@ -130,7 +97,6 @@ KERNEL_BLOCKS(attend_many, AttendArgs, THREADS, 1) {
     asked.next();
     item++;
   };
-  auto is_edge = [&](u32 step) { return STEP * step + STEP - 1 > least || (a.window && STEP * step + a.window <= most); };
   // See attention_warpgroups.cu. Between both waits there is one path, and nobody is waited for.
   auto advance = [&](u32 step, bool edge) {
     before = now;
@@ -146,9 +112,7 @@ KERNEL_BLOCKS(attend_many, AttendArgs, THREADS, 1) {
     gate_arrive(shared.unread[0][now.place]);
     if (edge) hide<2, 8>(s, STEP * step, a, r);
     bool moved = __ballot_sync(ALL_LANES, weigh(s, a, r, fade));
-    // Never so, as no weight is less than nothing. The compiler must know all weights before it goes on: else it would wait first, and
-    // make them when the tensor cores have nothing to do any more.
-    if (__ballot_sync(ALL_LANES, r.sum[0] + r.sum[1] < 0.0f)) return;
+    if (!are_made(r)) return;
     // Outside of what only some warps do: a warpgroup waits as one.
     wgmma_wait<0>(r.o);
     gate_arrive(shared.unread[1][before.place]);
@@ -160,11 +124,11 @@ KERNEL_BLOCKS(attend_many, AttendArgs, THREADS, 1) {
   ask_next();
   wgmma_wait<0>(s);
   gate_arrive(shared.unread[0][0]);
-  if (is_edge(from)) hide<2, 8>(s, STEP * from, a, r);
+  if (tile.is_edge(a, from)) hide<2, 8>(s, STEP * from, a, r);
   weigh(s, a, r, fade);
   to_weights(s, p);
   for (u32 step = from + 1; step <= to; step++) {
-    if (is_edge(step)) advance(step, true);
+    if (tile.is_edge(a, step)) advance(step, true);
     else advance(step, false);
   }
   wait_for(1, now, to);
@@ -172,5 +136,5 @@ KERNEL_BLOCKS(attend_many, AttendArgs, THREADS, 1) {
   ask_sums(p, shared_address(&shared.steps[now.place]), r);
   wgmma_wait<0>(r.o);
   end(r);
-  put_rows(a, span, group, kv_head, row, end_row, r);
+  put_rows(a, tile, row, r);
 }

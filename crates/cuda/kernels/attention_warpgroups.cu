@@ -18,56 +18,34 @@ struct Prefill {
   Step steps[RING];
 };
 
-// Brings one page of a step, of which so many tokens are there, if it is not WHOLE: 64 threads do, `thread` from 0.
+// Brings one page of a step: 64 threads do.
 template <bool WHOLE>
 __device__ __forceinline__ void bring_page(const Cell* from, u32 written, u32 page, u32 thread, Step& to) {
-  // Each time 512 numbers: after every other time the order of a row's places is the same.
-  const u32 tokens = 512 / DIM;
-  u32 token = thread / (DIM / 8), d = thread % (DIM / 8);
-  Cell* keys = to.k[d / 8][32 * page + token];
-  u32 places[2] = {8 * swizzled<128>(token, d % 8), 8 * swizzled<128>(token + tokens, d % 8)};
-  from += 8 * thread;
-#pragma unroll
-  for (u32 n = 0; n < 32 / tokens; n++) {
-    Cell* place = keys + places[n % 2] + 64 * tokens * n;
-    if (WHOLE) copy_16(place, from + 512 * n);
-    else copy_16_of(place, from + 512 * n, token + tokens * n < written ? 16 : 0);
-  }
-  Cell* values = to.v[page][thread / 4] + 8 * swizzled<64>(thread / 4, thread % 4);
-  u32 there = 2 * min(max(written, thread % 4 * 8) - thread % 4 * 8, 8u);
-#pragma unroll
-  for (u32 n = 0; n < DIM / 16; n++) {
-    if (WHOLE) copy_16(values + 512 * n, from + PLANE + 512 * n);
-    else copy_16_of(values + 512 * n, from + PLANE + 512 * n, there);
-  }
+  bring_keys_of<64, WHOLE>(from, written, page, thread, to);
+  bring_values_of<64, WHOLE>(from, written, page, thread, to);
 }
 
 KERNEL_BLOCKS(attend_many, AttendArgs, THREADS, 1) {
   Prefill& shared = block_memory<Prefill>();
-  const SpanData span = a.spans[a.work[blockIdx.x].x];
-  u32 group = a.heads / a.kv_heads, kv_head = blockIdx.y, first_row = a.work[blockIdx.x].y, end_row = span.rows * group;
-  // The first and last positions that the block's rows see up to, and the pages and steps that they need.
-  u32 least = span.start + first_row / group, most = span.start + (min(first_row + BLOCK_ROWS, end_row) - 1) / group;
-  u32 first = first_page(a, least), last = most / 32, from = first / STEP_PAGES, to = last / STEP_PAGES;
+  const Tile tile(a);
+  const u32 from = tile.from, to = tile.to;
   u32 page_of_step = threadIdx.x / 64;
-  // A page's place is read long before the page is asked for.
-  auto block_of = [&](u32 step) { return load_4(a.tables + span.table + min(max(STEP_PAGES * step + page_of_step, first), last)); };
+  auto block_of = [&](u32 step) { return tile.block_of(a, step, page_of_step); };
   auto ask = [&](u32 step, u32 block, Step& place) {
-    u32 page = STEP_PAGES * step + page_of_step, tokens = span.start + span.rows;
-    u32 written = page < first || page > last ? 0 : min(tokens - 32 * page, 32u);
-    const Cell* from = block_at(a, block, kv_head);
-    if (step <= to && written == 32) bring_page<true>(from, written, page_of_step, threadIdx.x % 64, place);
-    else if (step <= to) bring_page<false>(from, written, page_of_step, threadIdx.x % 64, place);
+    u32 written = tile.written(step, page_of_step);
+    const Cell* at = block_at(a, block, tile.kv_head);
+    if (step <= to && written == 32) bring_page<true>(at, written, page_of_step, threadIdx.x % 64, place);
+    else if (step <= to) bring_page<false>(at, written, page_of_step, threadIdx.x % 64, place);
     copies_commit();
   };
   ask(from, block_of(from), shared.steps[0]);
   u32 next = block_of(from + 1);
-  put_queries(a, span, kv_head, first_row, shared.q);
+  put_queries(a, tile, shared.q);
   // The same for all of a warp, which the compiler does not see.
   u32 warpgroup = __shfl_sync(ALL_LANES, threadIdx.x / 128, 0);
-  u32 row = first_row + 16 * (threadIdx.x / 32), queries = shared_address(&shared.q[0][64 * warpgroup]);
+  u32 row = tile.first_row + 16 * (threadIdx.x / 32), queries = shared_address(&shared.q[0][64 * warpgroup]);
   Rows16 r;
-  begin_sums(span, group, row, r);
+  begin_sums(tile.span, tile.group, row, r);
   float s[STEP / 8][4], fade[2];
   u32 p[STEP / 16][4];
   u32 place = 0, before = 0;
@@ -82,7 +60,6 @@ KERNEL_BLOCKS(attend_many, AttendArgs, THREADS, 1) {
     ask(step, next, shared.steps[place + 1 == RING ? 0 : place + 1]);
     next = block_of(step + 1);
   };
-  auto is_edge = [&](u32 step) { return STEP * step + STEP - 1 > least || (a.window && STEP * step + a.window <= most); };
   // Whether this step is an edge is asked before its products begin: where paths meet while they are under way, the compiler waits
   // for all of them.
   auto advance = [&](u32 step, bool edge) {
@@ -95,6 +72,7 @@ KERNEL_BLOCKS(attend_many, AttendArgs, THREADS, 1) {
     wgmma_wait<1>(s);
     if (edge) hide<2, 8>(s, STEP * step, a, r);
     bool moved = __ballot_sync(ALL_LANES, weigh(s, a, r, fade));
+    if (!are_made(r)) return;
     // Outside of what only some warps do: a warpgroup waits as one.
     wgmma_wait<0>(r.o);
     if (moved) dim_rows(fade, r);
@@ -104,16 +82,16 @@ KERNEL_BLOCKS(attend_many, AttendArgs, THREADS, 1) {
   ask_scores(queries, shared_address(&shared.steps[0]), s);
   ask_next(from + 1);
   wgmma_wait<0>(s);
-  if (is_edge(from)) hide<2, 8>(s, STEP * from, a, r);
+  if (tile.is_edge(a, from)) hide<2, 8>(s, STEP * from, a, r);
   weigh(s, a, r, fade);
   to_weights(s, p);
   for (u32 step = from + 1; step <= to; step++) {
-    if (is_edge(step)) advance(step, true);
+    if (tile.is_edge(a, step)) advance(step, true);
     else advance(step, false);
   }
   wgmma_begin();
   ask_sums(p, shared_address(&shared.steps[place]), r);
   wgmma_wait<0>(r.o);
   end(r);
-  put_rows(a, span, group, kv_head, row, end_row, r);
+  put_rows(a, tile, row, r);
 }

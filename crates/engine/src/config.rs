@@ -209,7 +209,22 @@ pub fn default_threads() -> usize {
 pub fn default_threads_beside(device: DeviceChoice) -> usize {
     let cores = default_threads();
     match device {
-        DeviceChoice::Cuda => cores - (cores / 4).min(2),
+        DeviceChoice::Cuda => cores - left_to_lanes(cores),
         DeviceChoice::Cpu | DeviceChoice::Virtual | DeviceChoice::Poisoned => cores,
+    }
+}
+
+fn left_to_lanes(cores: usize) -> usize {
+    (cores / 4).min(2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_beside_a_gpu_have_cores_where_there_are_some() {
+        assert_eq!([1, 3, 4, 7, 8, 64].map(left_to_lanes), [0, 0, 1, 1, 2, 2]);
+        assert_eq!(default_threads_beside(DeviceChoice::Cpu), default_threads());
     }
 }

@@ -8,10 +8,12 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use common::{Story, checkpoint, config, split, stories};
-use engine::{Engine, EngineConfig, Foresight, Offload, Planned, Request, WeightShare};
+use engine::{DeviceChoice, Engine, EngineConfig, Foresight, Offload, Planned, Request, WeightShare};
 use model::Checkpoint;
 use model::sampling::SamplingParams;
-use policy::cost::{Correction, Curve, OpSort, Pace, Tables};
+use policy::cost::{Correction, Curve, Decode, OpSort, Pace, Tables};
+use policy::pipeline::{Overlap, Plan};
+use spec::{Layout, Load, Pipeline, Shape};
 
 /// Most of the weights on the host.
 fn stowed(folder: &Path) -> EngineConfig {
@@ -102,4 +104,34 @@ fn a_link_that_is_only_played_teaches_nothing() {
     let engine = started(&checkpoint, config, |tables| Foresight { pace: AT_ONCE, ..tables.into() });
     let (_, _, factor) = ran(&engine);
     assert_eq!(factor, 1.0);
+}
+
+/// Beside a GPU, whose kernels the host's do not hold up, what the host attends counts against linears of its own.
+#[test]
+fn a_host_beside_a_gpu_that_attends_computes_with_fewer_weights() {
+    let (folder, checkpoint) = (tempfile::tempdir().unwrap(), checkpoint("llama-gqa-tied"));
+    let plan = |device| {
+        let config = EngineConfig { device, ..stowed(folder.path()) };
+        let memory = Offload { device_memory: Some(1 << 30), ..config.offload.clone() };
+        let planned = Planned::new(&checkpoint, EngineConfig { offload: memory, ..config }).unwrap();
+        let curve = |seconds: f64| Curve::new(vec![(1.0, seconds), (512.0, seconds)]);
+        let largest = planned.outline().from_host.iter().map(|[_, mlp]| *mlp).max().expect("layers");
+        planned.outline().plan(&Tables {
+            host_mlp: curve(40e-9),
+            host_decode: vec![Decode { seqs: 16, seconds: curve(16.0 * 512.0 * 10e-9) }],
+            copy_bytes_per_s: largest as f64 / 100e-9,
+            ..Tables::default()
+        })
+    };
+    // A copy takes 100 ns, the host 40 for an MLP, and 10 for a position in a layer, of which the MLP's part is some.
+    let takes = |plan: &Plan, attended: u64| {
+        let mut load = Load { tokens: 1, seqs: 1, ..Load::default() };
+        load.context.host = attended;
+        let (pipeline, layout) = (Pipeline::Zigzag, Layout::SINGLE);
+        plan.delegation.takes(&Shape { pipeline, layout, loads: vec![load], moves: vec![] })
+    };
+    let [gpu, processor] = [DeviceChoice::Cuda, DeviceChoice::Virtual].map(plan);
+    assert_eq!([gpu.overlap, processor.overlap], [Overlap::Lanes, Overlap::SharedCores]);
+    assert_eq!([0, 1, 100].map(|attended| takes(&gpu, attended)), [true, true, false]);
+    assert!(takes(&processor, 100));
 }
