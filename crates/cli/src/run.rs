@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use engine::Failure;
-use model::sampling::{Limits, Overrides, SamplingParams};
+use model::sampling::{Limits, Overrides, ParamError, SamplingParams};
 use model::template::{ChatTemplate, Conversation, Ending};
 use model::tokenizer::Special;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -59,7 +59,8 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
     let answer = params.max_tokens.get_or_insert(ANSWER_TOKENS.max(params.min_tokens));
     // No answer goes beyond what the model can read, however long it may be.
     let positions = opened.checkpoint.spec().max_positions;
-    let longest = (ids.len() + *answer as usize).min(args.engine.max_model_len.unwrap_or(positions));
+    let most = args.engine.max_model_len.unwrap_or(positions);
+    let longest = (ids.len() + *answer as usize).min(most);
     let answers = args.answers.n.unwrap_or(1);
     // Only who reads an answer sees a stop string in it: nothing is generated beyond one.
     let seqs = if params.stop.is_empty() { (answers as usize).min(ANSWERS_AT_ONCE) } else { 1 };
@@ -79,6 +80,14 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
     if voice == Voice::Normal {
         if template.is_none() && !args.raw {
             note!("the model has no chat template: it goes on with the prompt as it is");
+        }
+        if let Some(asked) = args.sampling.max_tokens
+            && ids.len() + asked as usize > most
+        {
+            let room = most - ids.len();
+            note!(
+                "--max-tokens {asked}: the model reads {most} tokens, so the answer ends after {room} at the latest"
+            );
         }
         note!("prompt: {}\n", beginning(&prompt));
     }
@@ -221,9 +230,10 @@ fn sampling(args: &RunArgs, text: &Text, vocab: usize) -> Result<SamplingParams>
     if overrides.temperature.is_none() && text.generation.temperature.is_none() {
         overrides.temperature = Some(0.0);
     }
-    Ok(SamplingParams::resolve(
-        &overrides,
-        &text.generation,
-        Limits { vocab_size: vocab as u32, max_logprobs: vocab as u32 },
-    )?)
+    let limits = Limits { vocab_size: vocab as u32, max_logprobs: vocab as u32 };
+    // What the publisher says was checked when it was read: a flag of the parameter's name is out of range.
+    SamplingParams::resolve(&overrides, &text.generation, limits).map_err(|wrong| {
+        let ParamError { param, expected, found } = wrong;
+        Misuse(format!("--{}: expected {expected}, found {found}", param.replace('_', "-"))).into()
+    })
 }

@@ -88,7 +88,7 @@ fn requests_of_all_kinds() {
 fn wrong_lines_are_answered_with_errors_and_the_rest_is_served() {
     let good = completion("good", json!({"prompt": "hello", "max_tokens": 2}));
     let wrong = [
-        ("{nope".to_string(), "line 2: the body is not valid JSON"),
+        ("{nope".to_string(), "line 2: the line is not valid JSON (column 2)"),
         ("[]".to_string(), "the line is not a JSON object"),
         ("\0".to_string(), "not valid JSON"),
         ("[".repeat(100_000), "not valid JSON"),
@@ -101,6 +101,10 @@ fn wrong_lines_are_answered_with_errors_and_the_rest_is_served() {
         (completion("x", json!({"prompt": "y".repeat(1 << 20)})), "maximum context length is 512"),
         (completion("x", json!({"prompt": "hello", "max_tokens": 5000})), "maximum context length is 512"),
         (completion("x", json!({"prompt": "hello", "max_tokens": 0})), "max_tokens"),
+        (
+            completion("x", json!({"prompt": "hello", "logprobs": 305})),
+            "at most 304: the model has no more tokens",
+        ),
         (completion("x", json!({"prompt": [1, 99999]})), "ids are below 304"),
         (completion("x", json!({"prompt": "hello", "temperature": -1})), "temperature"),
         (completion("x", json!({"prompt": "hello", "stream": true})), "not supported"),
@@ -120,7 +124,7 @@ fn wrong_lines_are_answered_with_errors_and_the_rest_is_served() {
     }
     let [first, .., last] = &answers[..] else { panic!("answers") };
     assert_eq!((&first["error"], &last["error"]), (&Value::Null, &Value::Null));
-    ran.refused(3, &["18 requests, 16 failed", "with the custom_id of another"]);
+    ran.refused(3, &["19 requests, 17 failed", "with the custom_id of another"]);
 }
 
 /// A misspelt field changes nothing, which is told.

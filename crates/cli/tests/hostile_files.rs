@@ -35,6 +35,7 @@ fn cut_files() {
         refused(&cut("llama", "model.safetensors", keep), &["model.safetensors"]);
         refused(&cut("gguf-q4_0", "model.gguf", keep), &["model.gguf"]);
     }
+    refused(&cut("gguf-q4_0", "model.gguf", |_| 0), &["0 bytes long", "did its download end early?"]);
     for file in ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"] {
         refused(&cut("llama", file, |n| n / 2), &[file]);
     }

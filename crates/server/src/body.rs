@@ -89,6 +89,8 @@ pub(crate) fn parse(body: &[u8], crowd: &Crowd) -> Result<Parsed, ApiError> {
         return Err(refusal::too_many_values(most));
     }
     let room = crowd.values(values).ok_or_else(refusal::bodies_full)?;
-    let value = serde_json::from_slice(body).map_err(|error| ApiError::json(&error))?;
+    let value = serde_json::from_slice(body).map_err(|e| {
+        ApiError::json(format!("the body is not valid JSON (line {}, column {})", e.line(), e.column()))
+    })?;
     Ok(Parsed { value, _room: room })
 }

@@ -18,7 +18,6 @@ use engine::job::{
 };
 use engine::{KvMemory, counted};
 use model::api::{Context, OwnTemplates, Streaming};
-use model::sampling::MAX_LOGPROBS;
 use model::template::{ChatTemplate, Tools, WallClock};
 use server::{Log, LogFormat, LogLevel};
 use sha2::{Digest, Sha256};
@@ -282,7 +281,7 @@ fn context<'a>(
         served,
         vocab_size,
         context_len,
-        max_logprobs: MAX_LOGPROBS,
+        max_logprobs: u32::try_from(vocab_size).unwrap_or(u32::MAX),
         own_templates: OwnTemplates::Refused,
         streaming: Streaming::Refused,
         now: WallClock::default(),

@@ -18,7 +18,8 @@ pub struct BatchLine {
 impl BatchLine {
     /// Reads a line. What is wrong with the body is found by [`BatchLine::generate`].
     pub fn parse(line: &str) -> Result<Self, ApiError> {
-        let value: Value = serde_json::from_str(line).map_err(|e| ApiError::json(&e))?;
+        let value: Value = serde_json::from_str(line)
+            .map_err(|e| ApiError::json(format!("the line is not valid JSON (column {})", e.column())))?;
         if !value.is_object() {
             return Err(ApiError::invalid("", "the line is not a JSON object"));
         }

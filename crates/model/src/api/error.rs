@@ -47,10 +47,8 @@ impl ApiError {
         ApiError { status: 404, code, ..ApiError::invalid("model", message) }
     }
 
-    /// 400: the body is not JSON. The payload is not repeated.
-    pub fn json(error: &serde_json::Error) -> Self {
-        let message =
-            format!("the body is not valid JSON (line {}, column {})", error.line(), error.column());
+    /// 400: what was sent is not JSON. The payload is not repeated.
+    pub fn json(message: String) -> Self {
         ApiError { code: Some("json_parse_error"), ..ApiError::invalid("", message) }
     }
 

@@ -33,6 +33,9 @@ impl<'a, R: Read> Reader<'a, R> {
     }
 
     fn truncated(&self, wanted: u64) -> Error {
+        if self.limit == 0 {
+            return self.malformed("0 bytes long", "a GGUF file; did its download end early?");
+        }
         let found = format!("{wanted} bytes from byte {} of the header on", self.read);
         self.malformed(found, format!("the header to end by byte {}; is the file complete?", self.limit))
     }
