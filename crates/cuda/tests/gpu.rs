@@ -8,7 +8,8 @@ mod stand_in;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cuda::{CudaDevice, CudaError};
+use cuda::module::Module;
+use cuda::{CudaDevice, CudaError, Driver};
 use kernels::device::Device;
 use kernels::queue::{self, Mark};
 use kernels::table::{Case, Reach, conformance};
@@ -52,6 +53,11 @@ fn agrees(wanted: impl Fn(&Case) -> bool) {
         conformance().into_iter().filter(|case| case.reach == Reach::Everywhere).filter(wanted).collect();
     let most = cases.iter().map(|case| case.bytes).max().expect("cases");
     let Some(mut device) = open(most) else { return };
+    // Side by side, where each would be compiled when a case comes to it. The others are another test's.
+    let attention = cases.iter().all(attends);
+    let modules = Module::all(device.driver().prefill()).into_iter();
+    let own = modules.filter(|module| attention != matches!(module, Module::Sample | Module::Linear(_)));
+    device.prepare_modules(&own.collect::<Vec<_>>()).unwrap();
     let team = Arc::new(Team::new(2));
     let failed = cases.iter().filter_map(|case| {
         device.reset();

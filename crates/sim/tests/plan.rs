@@ -74,11 +74,9 @@ fn policies_for_the_released_mechanism_lie_near_the_papers_too_or_are_better() {
     }
 }
 
-#[test]
-fn what_the_programme_believes_the_timeline_confirms() {
-    let formats = [Format::Half, Format::Int4];
-    let models = ["opt-6.7b", "opt-30b", "opt-175b"];
-    for (model, format) in models.into_iter().flat_map(|model| formats.map(|format| (model, format))) {
+/// What the programme believes of a model, the timeline confirms.
+fn confirms(model: &str) {
+    for format in [Format::Half, Format::Int4] {
         for mechanism in [Mechanism::FLEXGEN, ZIGZAG, Mechanism::BALLAST] {
             let wanted = Wanted { weights: format, cache: format, ..wanted(model) };
             let planned = plan(&wanted, t4(), mechanism).expect("a plan");
@@ -87,6 +85,21 @@ fn what_the_programme_believes_the_timeline_confirms() {
             assert!((0.85..=1.15).contains(&ratio), "{model} {format:?}: believed {believed}, ratio {ratio}");
         }
     }
+}
+
+#[test]
+fn the_timeline_confirms_what_is_believed_of_a_small_model() {
+    confirms("opt-6.7b");
+}
+
+#[test]
+fn the_timeline_confirms_what_is_believed_of_a_middling_model() {
+    confirms("opt-30b");
+}
+
+#[test]
+fn the_timeline_confirms_what_is_believed_of_a_large_model() {
+    confirms("opt-175b");
 }
 
 /// What may be done and need not be is no loss.

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::thread;
+
 use common::{Checked, random_config, random_world, run};
 use policy::sched::{Fcfs, FcfsConfig};
 use sim::{End, Metrics, Rng};
@@ -20,12 +22,18 @@ fn one(seed: u64) -> (FcfsConfig, Metrics) {
 
 #[test]
 fn every_request_ends_and_every_access_is_legal() {
-    for seed in 0..2000 {
+    let ends = |seed: u64| {
         let (config, metrics) = one(seed);
         for (seq, tally) in &metrics.requests {
             assert_ne!(tally.end, End::Open, "seed {seed}: {seq} never ends under {config:?}");
         }
-    }
+    };
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        for first in 0..threads {
+            scope.spawn(move || (first as u64..2000).step_by(threads).for_each(ends));
+        }
+    });
 }
 
 #[test]

@@ -18,8 +18,8 @@ use kernels::queue::Mark;
 pub(crate) use crate::host::compiler;
 use crate::host::{HEADER, OPTIONS, fnv};
 
-/// The entries of the libraries that are loaded.
-type Loaded = HashMap<(Module, Mma), Start>;
+/// The entries of libraries: of each module, and of each by halves.
+type Loaded = HashMap<(Module, bool), Arc<OnceLock<Start>>>;
 type Start = unsafe extern "C" fn(*const i8, u32, u32, u32, u32, *const c_void, u32) -> i32;
 
 /// Copies between a device and adopted memory, by all emulators together.
@@ -206,10 +206,10 @@ impl Emulator {
 }
 
 /// The library of a module, compiled at first use and kept with the build (where `stand_in/nvrtc.cpp` looks for it too).
-fn library(module: Module, mma: Mma) -> PathBuf {
+fn library(module: Module, by_halves: bool) -> PathBuf {
     let text = format!("{HEADER}\n{}", module.source());
     let mut defines = module.defines();
-    if mma == Mma::ByHalves {
+    if by_halves {
         defines.push("-DBALLAST_MMA_BY_HALVES".into());
     }
     let spaced: String = defines.iter().map(|define| format!(" {define}")).collect();
@@ -228,12 +228,16 @@ fn library(module: Module, mma: Mma) -> PathBuf {
     library
 }
 
-/// The entry of a module's library, which runs one kernel at a time.
+/// The entry of a module's library, which runs one kernel at a time. Tests beside this one have others compiled meanwhile.
 fn start(module: Module, mma: Mma) -> Start {
     static LOADED: OnceLock<Mutex<Loaded>> = OnceLock::new();
+    let by_halves = mma == Mma::ByHalves;
     let mut loaded = LOADED.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
-    *loaded.entry((module, mma)).or_insert_with(|| {
-        let path = CString::new(library(module, mma).to_str().expect("a path of text")).expect("a path");
+    let entry = Arc::clone(loaded.entry((module, by_halves)).or_default());
+    drop(loaded);
+    *entry.get_or_init(|| {
+        let path =
+            CString::new(library(module, by_halves).to_str().expect("a path of text")).expect("a path");
         // SAFETY: our own library, which has the entry with this signature.
         unsafe {
             let handle = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
