@@ -6,7 +6,7 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 
 /// A method of a value, as Python has it.
 pub(super) fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
-    match value.as_str().map(|text| of_text(text, name, args)) {
+    match value.as_str().map(|text| of_text(state, text, name, args)) {
         Some(Ok(Some(result))) => Ok(result),
         Some(Err(error)) => Err(error),
         Some(Ok(None)) | None => unknown_method_callback(state, value, name, args),
@@ -14,7 +14,7 @@ pub(super) fn method(state: &mut State, value: &Value, name: &str, args: &[Value
 }
 
 /// Nothing if it is none of these.
-fn of_text(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Error> {
+fn of_text(state: &State, text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Error> {
     Ok(Some(match name {
         "removeprefix" => {
             let (prefix,): (&str,) = from_args(args)?;
@@ -37,6 +37,9 @@ fn of_text(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Erro
         "rsplit" => {
             let (at, most): (Option<&str>, Option<i64>) = from_args(args)?;
             let most = most.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX);
+            // Parts of short text take more memory than the text.
+            let parts = at.map_or_else(|| text.split_whitespace().count(), |at| text.matches(at).count());
+            state.consume_fuel(parts.min(most) as u64)?;
             let mut found: Vec<&str> = match at {
                 Some(at) => separated(at, |at| text.rsplitn(most.saturating_add(1), at).collect())?,
                 None => words_from_the_end(text, most),

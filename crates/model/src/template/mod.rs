@@ -1,10 +1,9 @@
 //! Chat templates: a conversation to the text that a model was trained on.
 //!
 //! Templates come with models and are foreign code, so they run in minijinja, which can reach nothing
-//! but its arguments, with limits on steps, depth, and text read and written. (What no limit covers
-//! is the memory of values that a template doubles again and again; do not take templates from
-//! requests unless their senders are trusted.) Settings and functions are those of transformers, so
-//! that the text is the same byte for byte: scripts/template_fixtures.py makes the fixtures.
+//! but its arguments, with limits on steps, depth, and text read and written. What it makes of text counts as
+//! steps before there is memory for it, so that some 300 MB are the most that it takes. Settings and functions are
+//! those of transformers, so that the text is the same byte for byte: scripts/template_fixtures.py makes the fixtures.
 
 mod error;
 mod find;
@@ -38,7 +37,7 @@ use crate::tools::ToolFormat;
 pub const MAX_SOURCE_BYTES: usize = 1 << 20;
 /// Longest text that a template may write, in bytes.
 pub const MAX_OUTPUT_BYTES: usize = 16 << 20;
-/// Most instructions of one rendering: a few hundred for each of ten thousand messages.
+/// Most steps of one rendering: a few hundred instructions for each of ten thousand messages; 64 bytes of a new value are one too.
 const FUEL: u64 = 5_000_000;
 /// Deepest nesting of macros and blocks.
 const RECURSION: usize = 128;
@@ -218,7 +217,7 @@ fn classify(error: Error) -> TemplateError {
         return TemplateError::Refused(message.to_owned());
     }
     let limit = match error.kind() {
-        ErrorKind::OutOfFuel => Some(format!("{FUEL} steps")),
+        ErrorKind::OutOfFuel => Some(format!("{FUEL} steps (64 bytes of text that it makes are one)")),
         ErrorKind::WriteFailure => Some(format!("{MAX_OUTPUT_BYTES} bytes of output")),
         _ if detail.contains("recursion limit") => Some(detail.clone()),
         _ => None,
