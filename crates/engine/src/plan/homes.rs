@@ -12,7 +12,7 @@ use spec::{ByTier, ModelSpec, Split, Tier};
 use crate::config::{DeviceChoice, EngineConfig};
 use crate::plan::hold::{kv_block_bytes, kv_layout};
 use crate::tiers::kv::TURNS;
-use crate::tiers::kv_file::KvFileSizes;
+use crate::tiers::kv_sizes::KvFileSizes;
 
 /// Blocks of the host through which prefixes pass between the drive and a device that cannot read it, at the least: one piece
 /// arrives while another goes up.

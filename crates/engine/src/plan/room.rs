@@ -178,7 +178,8 @@ impl<'a> Room<'a> {
         let context = self.max_model_len.min(homes.longest().saturating_sub(1) * BLOCK_TOKENS);
         // What lives on the drive is not shared; prefixes there are known one by one.
         let disk = homes.for_prefixes.disk.try_into().unwrap_or(u32::MAX);
-        policy::kv::Hold::bytes_at_most(blocks, ByTier { disk, ..blocks }) + self.homes.scratch_bytes(context)
+        let known = policy::kv::Hold::bytes_at_most(blocks, ByTier { disk, ..blocks });
+        known + self.homes.scratch_bytes(context) + self.homes.drive(homes.blocks.disk).sums_bytes()
     }
 
     /// What of the tiers so many KV blocks take beside everything else.

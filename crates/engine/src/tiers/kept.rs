@@ -103,7 +103,7 @@ mod tests {
     use kernels::attention::{KvDtype, KvLayout};
     use kernels::{CpuDevice, Isa, Team};
 
-    use crate::tiers::kv_file::KvFileSizes;
+    use crate::tiers::kv_sizes::KvFileSizes;
     use crate::watch::stats::Stats;
 
     /// As a step of very long prompts leaves them: block after block, none beside the next. With a stack that has not room for

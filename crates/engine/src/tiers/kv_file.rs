@@ -1,80 +1,28 @@
 //! KV and activations on the drive: a file without a name, of sectors, read and written past the page cache.
 
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use kernels::AlignedBytes;
-use kernels::attention::KvLayout;
 use model::store::{Access, DirectFile, SECTOR, Stretch, Written};
 use spec::Lane;
 
 use crate::lock::lock;
 use crate::tiers::kv_halves::{Halves, Plane, Sectors};
+use crate::tiers::kv_sizes::{BOUNCE_BYTES, KvFileSizes};
+use crate::tiers::kv_sums::Sums;
 use crate::watch::stats::{Moved, Stats};
-
-/// What passes through memory of our own at a time, where the reader's is not aligned; more where half a block is more.
-const BOUNCE_BYTES: usize = 1 << 20;
 
 /// Blocks that follow one another on both sides: first here, first in memory, how many.
 pub(crate) type Run = (u32, u32, usize);
 
-/// How the file is divided.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct KvFileSizes {
-    pub(crate) layers: usize,
-    /// KV blocks of a layer.
-    pub(crate) blocks: usize,
-    /// Bytes of one layer of a block.
-    pub(crate) block_bytes: usize,
-    /// Where values are read apart from keys: how a block is made of both.
-    pub(crate) halves: Option<KvLayout>,
-    /// Batches whose activations may rest here.
-    pub(crate) batches: usize,
-    /// Bytes of one of them.
-    pub(crate) hidden_bytes: usize,
-}
-
-impl KvFileSizes {
-    /// Bytes of the whole file.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.hidden_at(self.batches)
-    }
-
-    /// Those of KV.
-    pub(crate) fn kv_bytes(&self) -> u64 {
-        let in_halves = self.halves().map(|halves| self.layers as u64 * halves.layer_bytes());
-        in_halves.unwrap_or_else(|| self.block_at(self.layers, 0))
-    }
-
-    /// What passes through memory of our own at a time.
-    pub(crate) fn bounce_bytes(&self) -> usize {
-        self.halves().map_or(0, |halves| halves.half_bytes()).max(BOUNCE_BYTES)
-    }
-
-    fn halves(&self) -> Option<Halves> {
-        Some(Halves { layout: self.halves?, blocks: self.blocks })
-    }
-
-    fn block_at(&self, layer: usize, block: u32) -> u64 {
-        let stride = self.block_bytes.next_multiple_of(SECTOR) as u64;
-        (layer * self.blocks + block as usize) as u64 * stride
-    }
-
-    fn hidden_at(&self, batch: usize) -> u64 {
-        let stride = self.hidden_bytes.next_multiple_of(SECTOR) as u64;
-        self.kv_bytes() + batch as u64 * stride
-    }
-
-    /// Blocks that follow one another in the file and in memory go in one request, if both are whole sectors.
-    fn joins(&self) -> bool {
-        self.block_bytes.is_multiple_of(SECTOR)
-    }
-}
-
 /// The file.
 pub(crate) struct KvFile {
     file: DirectFile,
+    path: PathBuf,
     sizes: KvFileSizes,
+    sums: Sums,
     bounce: Mutex<AlignedBytes>,
     stats: Arc<Stats>,
 }
@@ -90,9 +38,16 @@ impl KvFile {
             path: folder.to_owned(),
             source,
         })?;
-        let file = DirectFile::nameless(&folder.join("kv-file"), sizes.bytes())?;
+        let path = folder.join("kv-file");
+        let file = DirectFile::nameless(&path, sizes.bytes())?;
         let bounce = Mutex::new(AlignedBytes::zeroed(sizes.bounce_bytes() + SECTOR));
-        Ok(KvFile { file, sizes, bounce, stats })
+        Ok(KvFile { file, path, sizes, sums: Sums::new(sizes.pieces()), bounce, stats })
+    }
+
+    /// The file itself, to damage it.
+    #[cfg(test)]
+    pub(crate) fn file(&self) -> &DirectFile {
+        &self.file
     }
 
     /// How the drive is reached.
@@ -107,7 +62,7 @@ impl KvFile {
             return self.read_planes(layer, &planes.collect::<Vec<_>>(), into);
         }
         let bytes = self.sizes.block_bytes;
-        let (mut rest, mut at) = (into, 0);
+        let (mut rest, mut at) = (&mut *into, 0);
         let mut stretches = Vec::new();
         for (here, there, count) in self.runs(pairs) {
             let begin = there as usize * bytes;
@@ -115,7 +70,10 @@ impl KvFile {
             stretches.push(Stretch { offset: self.sizes.block_at(layer, here), into: piece });
             (rest, at) = (after, begin + count * bytes);
         }
-        self.read(Moved::Kv, stretches)
+        self.read(Moved::Kv, stretches)?;
+        pairs.iter().try_for_each(|&(here, there)| {
+            self.check(self.sizes.piece(layer, here), &into[there as usize * bytes..][..bytes])
+        })
     }
 
     /// Writes blocks of a layer: pairs (block here, block of `from`).
@@ -124,6 +82,9 @@ impl KvFile {
             return self.write_halves(layer, halves, pairs, from);
         }
         let bytes = self.sizes.block_bytes;
+        for &(here, there) in pairs {
+            self.sums.note(self.sizes.piece(layer, here), &from[there as usize * bytes..][..bytes]);
+        }
         let written = self.runs(pairs).into_iter().map(|(here, there, count)| Written {
             offset: self.sizes.block_at(layer, here),
             from: &from[there as usize * bytes..][..count * bytes],
@@ -148,6 +109,10 @@ impl KvFile {
                 }
             }
             Ok(())
+        })?;
+        planes.iter().try_for_each(|plane| {
+            let piece = self.sizes.piece(layer, plane.here) + plane.number();
+            self.check(piece, &into[plane.start(halves.layout, plane.there)..][..bytes])
         })
     }
 
@@ -165,6 +130,10 @@ impl KvFile {
         self.stats.moved(Lane::DiskWrite, Moved::Kv, all.iter().map(|sectors| sectors.bytes).sum());
         self.file.reaches(self.sizes.bytes())?;
         let bytes = halves.layout.plane_bytes();
+        for plane in &planes {
+            let piece = self.sizes.piece(layer, plane.here) + plane.number();
+            self.sums.note(piece, &from[plane.start(halves.layout, plane.there)..][..bytes]);
+        }
         self.through(all, |load| {
             for (sectors, room) in load.iter_mut() {
                 for &(to, at) in &sectors.planes {
@@ -195,27 +164,60 @@ impl KvFile {
     }
 
     /// Reads runs of blocks of a layer: (first here, .., how many), the bytes of each into its own memory.
-    pub(crate) fn read_runs(&self, layer: usize, runs: &[Run], into: Vec<&mut [u8]>) -> model::Result<()> {
+    pub(crate) fn read_runs(
+        &self,
+        layer: usize,
+        runs: &[Run],
+        mut into: Vec<&mut [u8]>,
+    ) -> model::Result<()> {
         let at = |&(here, ..): &Run| self.sizes.block_at(layer, here);
-        let stretches = runs.iter().zip(into).map(|(run, into)| Stretch { offset: at(run), into });
-        self.read(Moved::Kv, stretches.collect())
+        let stretches = runs.iter().zip(&mut into).map(|(run, into)| Stretch { offset: at(run), into });
+        self.read(Moved::Kv, stretches.collect())?;
+        let blocks = runs.iter().zip(&into).flat_map(|(run, into)| self.blocks_of(layer, run, into));
+        { blocks }.try_for_each(|(piece, bytes)| self.check(piece, bytes))
     }
 
     /// Writes runs of blocks of a layer: (first here, .., how many), the bytes of each from its own memory.
     pub(crate) fn write_runs(&self, layer: usize, runs: &[Run], from: Vec<&[u8]>) -> model::Result<()> {
+        for (piece, bytes) in runs.iter().zip(&from).flat_map(|(run, from)| self.blocks_of(layer, run, from))
+        {
+            self.sums.note(piece, bytes);
+        }
         let at = |&(here, ..): &Run| self.sizes.block_at(layer, here);
         let written = runs.iter().zip(from).map(|(run, from)| Written { offset: at(run), from });
         self.write(Moved::Kv, written.collect())
     }
 
+    /// The blocks of a run, by their numbers, in its bytes.
+    fn blocks_of<'a>(
+        &self,
+        layer: usize,
+        &(here, ..): &Run,
+        bytes: &'a [u8],
+    ) -> impl Iterator<Item = (usize, &'a [u8])> {
+        (self.sizes.piece(layer, here)..).zip(bytes.chunks_exact(self.sizes.block_bytes))
+    }
+
     /// Reads a batch's activation.
     pub(crate) fn read_hidden(&self, batch: usize, into: &mut [u8]) -> model::Result<()> {
-        self.read(Moved::Activations, vec![Stretch { offset: self.sizes.hidden_at(batch), into }])
+        let stretch = Stretch { offset: self.sizes.hidden_at(batch), into: &mut *into };
+        self.read(Moved::Activations, vec![stretch])?;
+        self.check(self.sizes.piece_of_hidden(batch), into)
     }
 
     /// Writes a batch's activation.
     pub(crate) fn write_hidden(&self, batch: usize, from: &[u8]) -> model::Result<()> {
+        self.sums.note(self.sizes.piece_of_hidden(batch), from);
         self.write(Moved::Activations, vec![Written { offset: self.sizes.hidden_at(batch), from }])
+    }
+
+    fn check(&self, piece: usize, bytes: &[u8]) -> model::Result<()> {
+        if self.sums.agree(piece, bytes) {
+            return Ok(());
+        }
+        let why = "the drive gave back other bytes than it was given; try --offload-dir on another one";
+        let (path, source) = (self.path.clone(), io::Error::new(io::ErrorKind::InvalidData, why));
+        Err(model::Error::Io { doing: "read", path, source })
     }
 
     /// Pairs that follow one another on both sides as (first here, first there, how many).
@@ -387,7 +389,7 @@ mod tests {
     /// blocks that are more than that by themselves.
     #[test]
     fn many_blocks_in_halves_come_back() {
-        use kernels::attention::KvDtype;
+        use kernels::attention::{KvDtype, KvLayout};
         for (kv_heads, head_dim, count) in [(32, 128, 40), (457, 128, 3)] {
             let folder = tempfile::tempdir().unwrap();
             let layout = KvLayout { kv_heads, head_dim, dtype: KvDtype::Int4 };
@@ -413,7 +415,7 @@ mod tests {
     #[test]
     fn blocks_in_halves_come_back_whole_or_plane_by_plane() {
         use crate::tiers::kv_halves::Half;
-        use kernels::attention::KvDtype;
+        use kernels::attention::{KvDtype, KvLayout};
         // Planes of whole sectors, and of less than one.
         for head_dim in [64, 16] {
             let folder = tempfile::tempdir().unwrap();

@@ -47,6 +47,11 @@ impl Plane {
         [Half::Keys, Half::Values].into_iter().flat_map(move |half| Plane::all(layout, pair, half))
     }
 
+    /// Its place among those of its block.
+    pub(crate) fn number(&self) -> usize {
+        2 * self.head + usize::from(self.half == Half::Values)
+    }
+
     /// It, of a block of these pages.
     pub(crate) fn of(&self, pages: KvPages, block: u32) -> Buf {
         pages.buf.slice(self.start(pages.layout, block), pages.layout.plane_bytes())
