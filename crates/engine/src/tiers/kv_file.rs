@@ -173,16 +173,14 @@ impl KvFile {
         let at = |&(here, ..): &Run| self.sizes.block_at(layer, here);
         let stretches = runs.iter().zip(&mut into).map(|(run, into)| Stretch { offset: at(run), into });
         self.read(Moved::Kv, stretches.collect())?;
-        let blocks = runs.iter().zip(&into).flat_map(|(run, into)| self.blocks_of(layer, run, into));
-        { blocks }.try_for_each(|(piece, bytes)| self.check(piece, bytes))
+        let mut blocks = runs.iter().zip(&into).flat_map(|(run, into)| self.blocks_of(layer, run, into));
+        blocks.try_for_each(|(piece, bytes)| self.check(piece, bytes))
     }
 
     /// Writes runs of blocks of a layer: (first here, .., how many), the bytes of each from its own memory.
     pub(crate) fn write_runs(&self, layer: usize, runs: &[Run], from: Vec<&[u8]>) -> model::Result<()> {
-        for (piece, bytes) in runs.iter().zip(&from).flat_map(|(run, from)| self.blocks_of(layer, run, from))
-        {
-            self.sums.note(piece, bytes);
-        }
+        let blocks = runs.iter().zip(&from).flat_map(|(run, from)| self.blocks_of(layer, run, from));
+        blocks.for_each(|(piece, bytes)| self.sums.note(piece, bytes));
         let at = |&(here, ..): &Run| self.sizes.block_at(layer, here);
         let written = runs.iter().zip(from).map(|(run, from)| Written { offset: at(run), from });
         self.write(Moved::Kv, written.collect())
