@@ -102,8 +102,8 @@ fn wrong_lines_are_answered_with_errors_and_the_rest_is_served() {
         (completion("x", json!({"prompt": "hello", "max_tokens": 5000})), "maximum context length is 512"),
         (completion("x", json!({"prompt": "hello", "max_tokens": 0})), "max_tokens"),
         (
-            completion("x", json!({"prompt": "hello", "logprobs": 305})),
-            "at most 304: the model has no more tokens",
+            completion("x", json!({"prompt": "hello", "logprobs": 21})),
+            "at most 20 (`ballast serve --max-logprobs N`",
         ),
         (completion("x", json!({"prompt": [1, 99999]})), "ids are below 304"),
         (completion("x", json!({"prompt": "hello", "temperature": -1})), "temperature"),

@@ -96,15 +96,6 @@ fn narrow_kv_and_models_of_other_families_come_back_too() {
     }
 }
 
-/// The engine's file of KV, which has no name any more: by what this process has open.
-#[cfg(target_os = "linux")]
-fn kv_file(folder: &Path) -> std::fs::File {
-    let here = |path: &Path| path.starts_with(folder) && path.to_string_lossy().ends_with(" (deleted)");
-    let open = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
-    let mut found = open.filter(|fd| std::fs::read_link(fd).is_ok_and(|path| here(&path)));
-    std::fs::File::options().write(true).open(found.next().expect("prefixes are on the drive")).unwrap()
-}
-
 #[cfg(target_os = "linux")]
 #[test]
 fn a_drive_that_fails_costs_its_beginnings_and_no_request() {
@@ -114,7 +105,7 @@ fn a_drive_that_fails_costs_its_beginnings_and_no_request() {
         let engine = start("llama-gqa-tied", config.clone());
         let want = ask_all(&engine);
         // What is there cannot be read, and nothing can be written.
-        kv_file(folder.path()).set_len(0).unwrap();
+        common::kv_file(folder.path()).set_len(0).unwrap();
         let before = engine.counts().drive_cached_tokens;
         assert_eq!([ask_all(&engine), ask_all(&engine)], [want.clone(), want.clone()]);
         let counts = engine.counts();
@@ -123,12 +114,27 @@ fn a_drive_that_fails_costs_its_beginnings_and_no_request() {
         // A drive that never took anything.
         drop(engine);
         let engine = start("llama-gqa-tied", config);
-        kv_file(folder.path()).set_len(0).unwrap();
+        common::kv_file(folder.path()).set_len(0).unwrap();
         assert_eq!([ask_all(&engine), ask_all(&engine)], [want.clone(), want]);
         let counts = engine.counts();
         assert_eq!((counts.drive_cached_tokens, counts.prefix_blocks.disk), (0, 0), "{counts:?}");
         assert!(counts.prefix_blocks_lost > 0, "{counts:?}");
     }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn beginnings_that_a_drive_has_damaged_are_computed_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = start("llama-gqa-tied", config(folder.path(), 2000));
+    let want = ask_all(&engine);
+    common::damage(&common::kv_file(folder.path()));
+    assert_eq!(ask_all(&engine), want);
+    let counts = engine.counts();
+    assert!(counts.prefix_blocks_lost > 0, "{counts:?}");
+    // They are written anew, and the drive is as good as it was.
+    assert_eq!(ask_all(&engine), want);
+    assert!(engine.counts().drive_cached_tokens > counts.drive_cached_tokens, "{counts:?}");
 }
 
 #[test]

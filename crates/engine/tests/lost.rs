@@ -4,12 +4,11 @@
 mod common;
 
 use std::fs::File;
-use std::path::Path;
 use std::sync::mpsc::channel;
 use std::thread::yield_now;
 use std::time::{Duration, Instant};
 
-use common::{Story, poisoned as config, split, start, stories};
+use common::{Story, damage, kv_file, poisoned as config, split, start, stories};
 use engine::{Blocks, Claim, Engine, EngineConfig, Event, Failure, Offload, Request, Sink};
 use model::sampling::SamplingParams;
 use policy::sched::{Delegate, Schedule};
@@ -24,26 +23,18 @@ fn request(i: u32) -> Request {
     Request { prompt: (0..20).map(|j| 3 + (i * 31 + j * 17) % 90).collect(), params, seed: 7, salt: 0 }
 }
 
-/// The engine's file of KV, which has no name any more: by what this process has open.
-fn kv_file(folder: &Path) -> File {
-    let here = |path: &Path| path.starts_with(folder) && path.to_string_lossy().ends_with(" (deleted)");
-    let open = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
-    let mut found = open.filter(|fd| std::fs::read_link(fd).is_ok_and(|path| here(&path)));
-    File::options().write(true).open(found.next().expect("KV lives on the drive")).unwrap()
-}
-
 /// What became of a request: its tokens so far, and why there are no more.
 type Ended = (Story, Option<Failure>);
 
 /// Runs these, and breaks the drive at the third token of any, while all but that have long to go.
-fn ended(engine: &Engine, requests: &[Request], broken: &File) -> Vec<Ended> {
+fn ended(engine: &Engine, requests: &[Request], drive: &File, breaks: fn(&File)) -> Vec<Ended> {
     let (told, events) = channel();
     let submit = |(i, request): (usize, &Request)| -> Claim {
-        let (told, mut tokens, file) = (told.clone(), 0, broken.try_clone().unwrap());
+        let (told, mut tokens, file) = (told.clone(), 0, drive.try_clone().unwrap());
         let sink: Sink = Box::new(move |event| {
             tokens += usize::from(matches!(event, Event::Token(_)));
             if tokens == 3 {
-                file.set_len(0).unwrap();
+                breaks(&file);
             }
             told.send((i, event)).unwrap();
         });
@@ -77,6 +68,15 @@ fn settle(engine: &Engine) {
 
 #[test]
 fn requests_whose_kv_is_torn_end_by_name_and_the_others_go_on() {
+    end_by_name(|file| file.set_len(0).unwrap(), "torn");
+}
+
+#[test]
+fn requests_whose_kv_is_damaged_end_by_name_and_the_others_go_on() {
+    end_by_name(damage, "other bytes");
+}
+
+fn end_by_name(breaks: fn(&File), words: &str) {
     let requests: Vec<Request> = (0..9).map(request).collect();
     let want = stories(&start("llama-gqa-tied", config()), &requests);
     for delegate in [Delegate::Host, Delegate::Streamed] {
@@ -95,7 +95,7 @@ fn requests_whose_kv_is_torn_end_by_name_and_the_others_go_on() {
             ..Blocks::default()
         };
         let engine = start("llama-gqa-tied", EngineConfig { offload, blocks, ..config() });
-        let ended = ended(&engine, &requests, &kv_file(folder.path()));
+        let ended = ended(&engine, &requests, &kv_file(folder.path()), breaks);
         for ((story, why), want) in ended.iter().zip(&want) {
             // What was told before the drive failed is right, too.
             let right = story.iter().zip(want).all(|(a, b)| (a.0, a.1) == (b.0, b.1));
@@ -103,7 +103,7 @@ fn requests_whose_kv_is_torn_end_by_name_and_the_others_go_on() {
             match why {
                 None => assert_eq!(story.len(), want.len()),
                 Some(Failure::Drive(why)) => {
-                    assert!(why.contains("torn") && why.contains("kv-"), "{why}");
+                    assert!(why.contains(words) && why.contains("kv-"), "{why}");
                 }
                 other => panic!("{other:?}"),
             }

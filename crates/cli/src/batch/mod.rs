@@ -18,6 +18,7 @@ use engine::job::{
 };
 use engine::{KvMemory, counted};
 use model::api::{Context, OwnTemplates, Streaming};
+use model::sampling::MAX_LOGPROBS;
 use model::template::{ChatTemplate, Tools, WallClock};
 use server::{Log, LogFormat, LogLevel};
 use sha2::{Digest, Sha256};
@@ -281,7 +282,7 @@ fn context<'a>(
         served,
         vocab_size,
         context_len,
-        max_logprobs: u32::try_from(vocab_size).unwrap_or(u32::MAX),
+        max_logprobs: MAX_LOGPROBS,
         own_templates: OwnTemplates::Refused,
         streaming: Streaming::Refused,
         now: WallClock::default(),

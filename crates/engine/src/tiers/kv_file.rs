@@ -1,7 +1,7 @@
 //! KV and activations on the drive: a file without a name, of sectors, read and written past the page cache.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use kernels::AlignedBytes;
@@ -20,7 +20,6 @@ pub(crate) type Run = (u32, u32, usize);
 /// The file.
 pub(crate) struct KvFile {
     file: DirectFile,
-    path: PathBuf,
     sizes: KvFileSizes,
     sums: Sums,
     bounce: Mutex<AlignedBytes>,
@@ -38,10 +37,9 @@ impl KvFile {
             path: folder.to_owned(),
             source,
         })?;
-        let path = folder.join("kv-file");
-        let file = DirectFile::nameless(&path, sizes.bytes())?;
+        let file = DirectFile::nameless(&folder.join("kv-file"), sizes.bytes())?;
         let bounce = Mutex::new(AlignedBytes::zeroed(sizes.bounce_bytes() + SECTOR));
-        Ok(KvFile { file, path, sizes, sums: Sums::new(sizes.pieces()), bounce, stats })
+        Ok(KvFile { file, sizes, sums: Sums::new(sizes.pieces()), bounce, stats })
     }
 
     /// The file itself, to damage it.
@@ -214,8 +212,8 @@ impl KvFile {
             return Ok(());
         }
         let why = "the drive gave back other bytes than it was given; try --offload-dir on another one";
-        let (path, source) = (self.path.clone(), io::Error::new(io::ErrorKind::InvalidData, why));
-        Err(model::Error::Io { doing: "read", path, source })
+        let source = io::Error::new(io::ErrorKind::InvalidData, why);
+        Err(model::Error::Io { doing: "read", path: self.file.path().to_owned(), source })
     }
 
     /// Pairs that follow one another on both sides as (first here, first there, how many).

@@ -1,6 +1,8 @@
 //! Tiny models in an engine, and what it says of their tokens to the last bit.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 
@@ -126,4 +128,20 @@ pub(crate) fn stories_at_once(engine: &Engine, requests: &[Request]) -> Vec<Stor
     let tickets: Vec<Ticket> = requests.iter().map(|r| engine.submit(r.clone()).unwrap()).collect();
     drop(open);
     tickets.iter().map(story).collect()
+}
+
+/// The engine's file of KV, which has no name any more: by what this process has open.
+#[cfg(target_os = "linux")]
+pub(crate) fn kv_file(folder: &Path) -> File {
+    let here = |path: &Path| path.starts_with(folder) && path.to_string_lossy().ends_with(" (deleted)");
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
+    let mut found = open.filter(|fd| std::fs::read_link(fd).is_ok_and(|path| here(&path)));
+    File::options().write(true).open(found.next().expect("KV is on the drive")).unwrap()
+}
+
+/// Other bytes in the place of all that there are.
+#[cfg(target_os = "linux")]
+pub(crate) fn damage(file: &File) {
+    let bytes = file.metadata().unwrap().len();
+    file.write_all_at(&vec![0x5a; bytes as usize], 0).unwrap();
 }

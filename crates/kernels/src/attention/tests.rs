@@ -437,7 +437,7 @@ fn decode_equals_prefill() {
     for (case, isa) in arrangements().iter().flat_map(|c| families().map(move |i| (c, i))) {
         let expected = World::whole(case, isa, 1);
         let mut world = World::new(case, 9);
-        // Three at once only now and then: they wait for each other longer than they work.
+        // Three at once only now and then, as that takes longer on fewer cores.
         let (alone, three) = (Team::new(1), Team::new(3));
         let longest = *case.lengths.iter().max().expect("sequences");
         for position in 0..longest {

@@ -98,6 +98,11 @@ impl DirectFile {
         self.access
     }
 
+    /// Where it is, or was said to be.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The file itself.
     pub fn file(&self) -> &File {
         &self.file
