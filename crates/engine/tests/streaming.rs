@@ -15,7 +15,7 @@ use model::decoder::{Blueprint, WeightsAs};
 use model::sampling::SamplingParams;
 use policy::cost::{Curve, Linear, Pace, Tables};
 use policy::sched::Schedule;
-use spec::ModelSpec;
+use spec::{ModelSpec, Nanos};
 
 /// One of each sort, in formats of their own.
 const MODELS: [(&str, WeightsAs); 5] = [
@@ -65,6 +65,19 @@ fn every_share_gives_the_bits_of_resident_weights() {
         }
         assert!(passes.is_sorted_by(|a, b| a >= b), "{model}: {passes:?}");
     }
+}
+
+#[test]
+fn requests_wait_for_each_other_by_the_bytes_of_a_pass() {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoint = checkpoint(MODELS[0].0);
+    let gather = |device, host| {
+        let planned = Planned::new(&checkpoint, config(shares(folder.path(), device, host))).unwrap();
+        planned.outline().scheduler.gather
+    };
+    assert_eq!(gather(100, 0), Nanos::ZERO);
+    assert!(Nanos::ZERO < gather(50, 50), "weights on the host pass the link");
+    assert!(gather(50, 50) < gather(50, 0) && gather(50, 0) < gather(0, 0));
 }
 
 /// Every share of three tiers, straight from the drive and through the host, computed with on the host or copied, over

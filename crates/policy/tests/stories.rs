@@ -28,6 +28,59 @@ fn a_prompt_then_decodes_then_the_limit() {
 }
 
 #[test]
+fn who_comes_to_an_idle_engine_waits_for_company_where_that_pays() {
+    // A command takes a nanosecond.
+    check(
+        "
+        > limits gather=4 seqs=3
+        > arrive 0 prompt=2 new=9
+        > next
+        wait 3 more
+        > arrive 1 prompt=2 new=9
+        > next
+        wait 3 more
+        > next
+        wait 2 more
+        > next
+        wait 1 more
+        > next
+        step 0: 0[0..2]* +0 1[0..2]* +1
+        > done 0
+        > arrive 2 prompt=2 new=9
+        > next
+        step 1: 0[2..3]* 1[2..3]* 2[0..2]* +2
+        ",
+    );
+    // No more than four times as long, and not when there is no room for more.
+    check(
+        "
+        > limits gather=2 seqs=9
+        > arrive 0 prompt=2 new=9
+        > arrive 1 prompt=2 new=9
+        > arrive 2 prompt=2 new=9
+        > arrive 3 prompt=2 new=9
+        > arrive 4 prompt=2 new=9
+        > arrive 5 prompt=2 new=9
+        > next
+        wait 1 more
+        > arrive 6 prompt=2 new=9
+        > arrive 7 prompt=2 new=9
+        > next
+        step 0: 0[0..2]* +0 1[0..2]* +1 2[0..2]* +2 3[0..2]* +3 4[0..2]* +4 5[0..2]* +5 6[0..2]* +6 7[0..2]* +7
+        ",
+    );
+    check(
+        "
+        > limits gather=9 seqs=2
+        > arrive 0 prompt=2 new=1
+        > arrive 1 prompt=2 new=1
+        > next
+        step 0: 0[0..2]* +0 1[0..2]* +1
+        ",
+    );
+}
+
+#[test]
 fn long_prompts_are_chunked_beside_decodes() {
     check(
         "

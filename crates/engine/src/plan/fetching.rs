@@ -1,4 +1,4 @@
-//! What a block of KV takes to read from the drive and to compute, by the costs that the engine was planned with.
+//! What reading takes, where requests may wait for it or for each other.
 
 use kernels::attention::BLOCK_TOKENS;
 use policy::cost::Tables;
@@ -12,8 +12,21 @@ use crate::plan::planned::Planned;
 /// Positions of a step by which the time of one is judged, at the most.
 const ROWS: usize = 512;
 
+/// Rates that hardly any machine of today passes: what a pass of the weights takes at least is told by them.
+const DRIVE_BYTES_PER_S: f64 = 8e9;
+const LINK_BYTES_PER_S: f64 = 64e9;
+/// Of the time of a pass, what the first step waits for further requests: those who hand in many do so one by one.
+const GATHERED: f64 = 0.05;
+
 impl Planned<'_> {
-    /// None where no costs are known, or nothing is kept on the drive.
+    /// How long requests that come to an idle engine wait for more of them: a pass that reads weights reads them all, for one
+    /// sequence as for many.
+    pub(crate) fn gather(&self) -> Nanos {
+        let (drive, link) = (self.hold().streamed_bytes as f64, self.hold().copied_bytes as f64);
+        Nanos::from_secs(GATHERED * (drive / DRIVE_BYTES_PER_S + link / LINK_BYTES_PER_S))
+    }
+
+    /// What a block of KV of the drive takes to read and to compute, by the costs that the engine was planned with. None where no costs are known, or nothing is kept on the drive.
     pub(crate) fn read_or_compute(&self) -> Option<ReadOrCompute> {
         let tables = self.foresight().filter(|_| self.hold().prefix_blocks.disk > 0)?.costs();
         let layers = self.spec().layers as f64;

@@ -406,6 +406,7 @@ impl<'a> Planned<'a> {
             layout: Layout::SINGLE,
             block: self.blocks,
             read_or_compute: self.read_or_compute(),
+            gather: self.gather(),
             ..FcfsConfig::default()
         }
     }

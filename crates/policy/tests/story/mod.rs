@@ -1,7 +1,7 @@
 //! Scripted stories: what the scheduler is told, and below each line what it answers.
 //!
 //! ```text
-//! > limits blocks=8 tokens=64 seqs=4 queue=9 depth=1 host=0 pieces=64 schedule=zigzag batches=1 per=99
+//! > limits blocks=8 tokens=64 seqs=4 queue=9 depth=1 host=0 pieces=64 gather=0 schedule=zigzag batches=1 per=99
 //! > arrive 0 prompt=40 new=3 topic=a      (topic: a common beginning; without one nothing is shared)
 //! > next                                  step 0: 0[0..40]* +0,1      (* samples, + new blocks)
 //!                                         step 0: 0[0..40]* | 1@Host[0..9]*   (two batches; 1 lives on the host)
@@ -52,6 +52,7 @@ fn limits(words: &Words<'_>) -> FcfsConfig {
         blocks: ByTier { device: words.number("blocks", 8), host, disk: 0 },
         preempt: if host > 0 { Preempt::Swap } else { Preempt::Recompute },
         max_move_blocks: words.number("pieces", 64) as usize,
+        gather: Nanos(u64::from(words.number("gather", 0))),
         block: BlockConfig {
             schedule: match words.value("schedule") {
                 None => Schedule::Continuous,
@@ -127,7 +128,8 @@ impl Story {
         let next = self.scheduler.next(self.now);
         self.scheduler.check();
         match next {
-            Next::Wait(_) => "wait\n".into(),
+            Next::Wait(None) => "wait\n".into(),
+            Next::Wait(Some(until)) => format!("wait {} more\n", (until - self.now).0),
             Next::Refuse(seq, why) => format!("refuse {seq}: {why}\n"),
             Next::Run(step) => {
                 let text = show(&step);

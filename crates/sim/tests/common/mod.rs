@@ -89,6 +89,7 @@ pub(crate) fn random_config(rng: &mut Rng) -> FcfsConfig {
         preempt: if rng.one_in(2) { Preempt::Recompute } else { Preempt::Swap },
         max_move_blocks: rng.within(1, 6) as usize,
         max_drive_blocks: rng.within(1, 4) as usize,
+        gather: Nanos(rng.below(3) * 500_000),
         block: if rng.one_in(2) { BlockConfig::default() } else { random_block(rng) },
         ..FcfsConfig::default()
     }

@@ -8,6 +8,10 @@ use crate::linear::pack::GROUP;
 const CHUNK_GROUPS: usize = 8;
 /// Bytes of x that a block of rows may take: half of an L2 of 1 MB.
 const BLOCK_BYTES: usize = 512 << 10;
+/// Rows of a block at least, each block of which reads and unfolds the weights anew: from an L3 the bands come as fast.
+const BLOCK_ROWS: usize = 240;
+/// Bytes of x that so many rows may take, unless one band is more: that much is planned for each thread.
+const MOST_BYTES: usize = 2 << 20;
 /// Rows of x for each worker from which on rows are shared out, not panels: enough to hide that each reads all weights.
 const OWN_ROWS: usize = 24;
 /// Workers up to which each packs all of x for itself: packing costs as much as two thirds of a panel, and three times
@@ -56,7 +60,9 @@ impl Plan {
     /// `workers`: those who take part.
     pub(super) fn new(rows: usize, k: usize, (streamed, band_rows): (bool, usize), workers: usize) -> Plan {
         let groups = k.div_ceil(GROUP);
-        let most = (BLOCK_BYTES / (groups * GROUP * 2).max(1) / band_rows).max(1);
+        let row_bytes = (groups * GROUP * 2).max(1);
+        let most_rows = (BLOCK_BYTES / row_bytes).max(BLOCK_ROWS.min(MOST_BYTES / row_bytes));
+        let most = (most_rows / band_rows).max(1);
         let all = rows.div_ceil(band_rows);
         let packing = match workers {
             2.. if rows >= OWN_ROWS * workers => Packing::Apart,
@@ -147,6 +153,16 @@ mod tests {
             let all: Vec<_> = bands.into_iter().flat_map(|band| plan.rows_of(band)).collect();
             assert_eq!(all, (0..rows).collect::<Vec<_>>());
             assert!((0..plan.blocks).all(|block| plan.block_rows(block).len() <= plan.most_rows()));
+        }
+    }
+
+    #[test]
+    fn a_block_has_many_rows_however_long_they_are() {
+        for k in [576, 1536, 2048, 4096, 5632, 8192, 11_008, 14_336, 28_672] {
+            let plan = Plan::new(2048, k, (true, 12), 2);
+            let bytes = plan.most_rows() * k * 2;
+            assert!(plan.most_rows() >= 24 && bytes <= MOST_BYTES, "{k}: {} rows", plan.most_rows());
+            assert!(plan.most_rows() >= 200 || bytes >= MOST_BYTES * 3 / 4, "{k}: {} rows", plan.most_rows());
         }
     }
 

@@ -3,7 +3,7 @@
 use super::ReadOrCompute;
 use crate::sched::block::BlockConfig;
 use serde::{Deserialize, Serialize};
-use spec::{ByTier, Layout, ReplicaId, Tokens};
+use spec::{ByTier, Layout, Nanos, ReplicaId, Tokens};
 
 /// How a running sequence makes room for older ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +38,10 @@ pub struct FcfsConfig {
     /// What the drive's prefixes take to read and to compute: those that are computed sooner are not read. None reads all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_or_compute: Option<ReadOrCompute>,
+    /// How long nobody more may have come before the first of those that came to an idle engine begin, where a step costs as much
+    /// for one as for many: four times as long at most. Zero begins at once.
+    #[serde(default)]
+    pub gather: Nanos,
     /// The copy of the model that runs the steps.
     pub replica: ReplicaId,
     /// How it is cut.
@@ -93,6 +97,7 @@ impl Default for FcfsConfig {
             max_move_blocks: 64,
             max_drive_blocks: drive_blocks(),
             read_or_compute: None,
+            gather: Nanos::ZERO,
             replica: ReplicaId(0),
             layout: Layout::SINGLE,
             block: BlockConfig::default(),

@@ -63,6 +63,9 @@ pub struct Fcfs {
     computed_instead: u64,
 }
 
+/// Times that those who came first wait at most for others, in units of what the newest do.
+const GATHERS: u64 = 4;
+
 /// Upper bounds of the preemptions of a sequence, as they are counted: vLLM's.
 pub const PREEMPTIONS: [u32; 7] = [1, 2, 3, 4, 5, 10, 20];
 
@@ -168,6 +171,15 @@ impl Fcfs {
         self.hold.capacity(tier) - self.hold.available(tier) - self.hold.quarantined(tier)
     }
 
+    /// Until when those who came to an idle engine wait for others: each further one holds the door for the next.
+    fn gathers_until(&self) -> Option<Nanos> {
+        let gather = Some(self.config.gather.0).filter(|gather| *gather > 0)?;
+        let idle = self.flights.is_empty() && self.running.is_empty() && self.moving.is_empty();
+        let (first, newest) = (self.queue.first()?.0, self.queue.last()?.0);
+        let wanted = idle && self.queue.len() < self.config.max_num_seqs;
+        wanted.then(|| Nanos((newest.0 + gather).min(first.0 + GATHERS * gather)))
+    }
+
     /// The newest step that is not done: what is freed now may be touched until then.
     fn newest(&self) -> Option<StepId> {
         self.flights.iter().map(|flight| flight.step).max()
@@ -225,9 +237,12 @@ impl Scheduler for Fcfs {
         self.leave(seq);
     }
 
-    fn next(&mut self, _: Nanos) -> Next {
+    fn next(&mut self, now: Nanos) -> Next {
         if let Some((seq, why)) = self.refusals.pop_front() {
             return Next::Refuse(seq, why);
+        }
+        if let Some(until) = self.gathers_until().filter(|until| now < *until) {
+            return Next::Wait(Some(until));
         }
         if self.flights.len() == self.config.depth {
             return Next::Wait(None);
