@@ -9,7 +9,7 @@ use kernels::Isa;
 use kernels::attention::{Demand, KvDtype, KvLayout, Scratch};
 use model::decoder::Blueprint;
 use policy::sched::{Delegate, Schedule};
-use spec::ModelSpec;
+use spec::{ByTier, ModelSpec};
 
 fn spec() -> ModelSpec {
     ModelSpec { max_positions: 1 << 17, ..common::checkpoint("llama-gqa-tied").spec().clone() }
@@ -101,7 +101,13 @@ fn what_is_known_of_each_block_is_counted() {
     };
     let (few, many) = (of(10), of(1_000_000));
     assert!(many.drive_kv_blocks >= 1_000_000, "{many}");
-    assert!(many.process_bytes - few.process_bytes >= 8_000_000, "{many}");
+    let more = many.drive_kv_blocks - few.drive_kv_blocks;
+    let blocks = ByTier { device: 0, host: 0, disk: more as u32 };
+    let known = policy::kv::Hold::bytes_at_most(blocks, ByTier { disk: 0, ..blocks });
+    // Each layer of a block has a checksum of four bytes at the least.
+    let sums = (4 * more * spec().layers) as u64;
+    let took = many.process_bytes - few.process_bytes;
+    assert!(known >= 8_000_000 && took >= known + sums, "{took}, {known} and {sums}");
 }
 
 /// Many layers, of which some are on the device, others on the host, if that is apart, and others on the drive.
