@@ -26,7 +26,8 @@ impl Planned<'_> {
         Nanos::from_secs(GATHERED * (drive / DRIVE_BYTES_PER_S + link / LINK_BYTES_PER_S))
     }
 
-    /// What a block of KV of the drive takes to read and to compute, by the costs that the engine was planned with. None where no costs are known, or nothing is kept on the drive.
+    /// What a block of KV of the drive takes to read and to compute, by the costs that the engine was planned with. None where
+    /// no costs are known, or nothing is kept on the drive.
     pub(crate) fn read_or_compute(&self) -> Option<ReadOrCompute> {
         let tables = self.foresight().filter(|_| self.hold().prefix_blocks.disk > 0)?.costs();
         let layers = self.spec().layers as f64;
