@@ -51,7 +51,7 @@ pub(crate) fn run(team: &Team, x: Mat<'_, bf16>, w: &Weight<'_>, epilogue: &Epil
 /// `x: [m, k]` by a weight whose panels these are.
 pub(crate) fn run_panels<P: Panels>(team: &Team, x: Mat<'_, bf16>, w: &Weight<'_>, epilogue: &Epilogue<'_>) {
     let threads = team.threads();
-    let plan = Plan::new(x.rows(), w.k(), (P::STREAMED, P::BAND_ROWS), threads);
+    let plan = Plan::new(x.rows(), w.k(), (P::STREAMED, P::BAND_ROWS, P::ROW_BYTES), threads);
     let progress: Vec<Progress> = (0..plan.blocks).map(|_| Progress::new(&plan, w.held_panels())).collect();
     let rows = plan.most_rows();
     let block_bytes = rows * plan.groups * P::ROW_BYTES;

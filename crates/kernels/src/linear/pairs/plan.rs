@@ -56,11 +56,17 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// `streamed`: whether one band can be multiplied by whole panels; `band_rows`: of a band at most.
+    /// `streamed`: whether one band can be multiplied by whole panels; `band_rows`: of a band at most, `row_bytes`: of a row of x in
+    /// a group.
     /// `workers`: those who take part.
-    pub(super) fn new(rows: usize, k: usize, (streamed, band_rows): (bool, usize), workers: usize) -> Plan {
+    pub(super) fn new(
+        rows: usize,
+        k: usize,
+        (streamed, band_rows, row_bytes): (bool, usize, usize),
+        workers: usize,
+    ) -> Plan {
         let groups = k.div_ceil(GROUP);
-        let row_bytes = (groups * GROUP * 2).max(1);
+        let row_bytes = (groups * row_bytes).max(1);
         let most_rows = (BLOCK_BYTES / row_bytes).max(BLOCK_ROWS.min(MOST_BYTES / row_bytes));
         let most = (most_rows / band_rows).max(1);
         let all = rows.div_ceil(band_rows);
@@ -142,7 +148,7 @@ mod tests {
         let cases = (1..400).flat_map(|rows| [1, 576, 5632, 40_000].map(|k| (rows, k)));
         let kinds = [(1, 12), (2, 12), (7, 12), (2, 7)];
         for ((rows, k), (workers, band_rows)) in cases.flat_map(|case| kinds.map(|kind| (case, kind))) {
-            let plan = Plan::new(rows, k, (true, band_rows), workers);
+            let plan = Plan::new(rows, k, (true, band_rows, 64), workers);
             let owned: Vec<_> = (0..plan.owners).flat_map(|owner| plan.blocks_of(owner)).collect();
             assert_eq!(owned, (0..plan.blocks).collect::<Vec<_>>(), "{rows} {k} {workers}");
             let bands: Vec<_> = (0..plan.blocks).flat_map(|block| plan.bands_of(block)).collect();
@@ -159,17 +165,19 @@ mod tests {
     #[test]
     fn a_block_has_many_rows_however_long_they_are() {
         for k in [576, 1536, 2048, 4096, 5632, 8192, 11_008, 14_336, 28_672] {
-            let plan = Plan::new(2048, k, (true, 12), 2);
-            let bytes = plan.most_rows() * k * 2;
-            assert!(plan.most_rows() >= 24 && bytes <= MOST_BYTES, "{k}: {} rows", plan.most_rows());
-            assert!(plan.most_rows() >= 200 || bytes >= MOST_BYTES * 3 / 4, "{k}: {} rows", plan.most_rows());
+            for row_bytes in [64, 80] {
+                let plan = Plan::new(2048, k, (true, 12, row_bytes), 2);
+                let (rows, bytes) = (plan.most_rows(), plan.most_rows() * k.div_ceil(GROUP) * row_bytes);
+                assert!(rows >= 24 && bytes <= MOST_BYTES, "{k}: {rows} rows");
+                assert!(rows >= 200 || bytes >= MOST_BYTES * 3 / 4, "{k}: {rows} rows");
+            }
         }
     }
 
     #[test]
     fn every_group_is_in_one_chunk() {
         for groups in 0..100 {
-            let plan = Plan::new(40, groups * GROUP, (true, 12), 2);
+            let plan = Plan::new(40, groups * GROUP, (true, 12, 64), 2);
             let all: Vec<_> = (0..plan.chunks).flat_map(|chunk| plan.groups_of(chunk)).collect();
             assert_eq!(all, (0..groups).collect::<Vec<_>>());
             assert!((0..plan.chunks).all(|chunk| plan.groups_of(chunk).len() <= plan.chunk_groups()));
