@@ -54,15 +54,17 @@ pub fn linear(team: &Team, isa: Isa, x: Input<'_>, w: &Weight<'_>, bias: Option<
     run(team, (isa, isa.order()), x, w, bias, out);
 }
 
+/// What a thread may keep of x and of weights, in the order in which they are multiplied: whole huge pages. Memory is
+/// planned with it.
+const THREAD_BYTES: usize = 2 << 20;
+
 /// Bytes that a team keeps at most for each of its threads after products of up to `rows` rows of x by weights of up to `k`
 /// inputs; packed blocks of x that several share lie with the thread that calls.
 pub fn kept_bytes_at_most(isa: Isa, rows: usize, k: usize) -> usize {
-    /// A block of rows as tiles, in whole huge pages.
-    const TILES: usize = 2 << 20;
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 | Isa::Avx512 => vector::kept_bytes_at_most(rows, k).min(TILES),
-        _ => TILES,
+        Isa::Avx2 | Isa::Avx512 => vector::kept_bytes_at_most(rows, k).min(THREAD_BYTES),
+        _ => THREAD_BYTES,
     }
 }
 

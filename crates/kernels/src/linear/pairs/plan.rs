@@ -2,16 +2,16 @@
 
 use std::ops::Range;
 
+use crate::linear::THREAD_BYTES;
 use crate::linear::pack::GROUP;
 
 /// Groups of k in a chunk: 16 KB of a panel, half of an L1 of 32 KB.
 const CHUNK_GROUPS: usize = 8;
 /// Bytes of x that a block of rows may take: half of an L2 of 1 MB.
 const BLOCK_BYTES: usize = 512 << 10;
-/// Rows of a block at least, each block of which reads and unfolds the weights anew: from an L3 the bands come as fast.
+/// Rows of a block at least, each block of which reads and unfolds the weights anew: from an L3 the bands come as fast. Fewer
+/// where they would be more bytes than a thread may keep, unless one band is.
 const BLOCK_ROWS: usize = 240;
-/// Bytes of x that so many rows may take, unless one band is more: that much is planned for each thread.
-const MOST_BYTES: usize = 2 << 20;
 /// Rows of x for each worker from which on rows are shared out, not panels: enough to hide that each reads all weights.
 const OWN_ROWS: usize = 24;
 /// Workers up to which each packs all of x for itself: packing costs as much as two thirds of a panel, and three times
@@ -67,7 +67,7 @@ impl Plan {
     ) -> Plan {
         let groups = k.div_ceil(GROUP);
         let row_bytes = (groups * row_bytes).max(1);
-        let most_rows = (BLOCK_BYTES / row_bytes).max(BLOCK_ROWS.min(MOST_BYTES / row_bytes));
+        let most_rows = (BLOCK_BYTES / row_bytes).max(BLOCK_ROWS.min(THREAD_BYTES / row_bytes));
         let most = (most_rows / band_rows).max(1);
         let all = rows.div_ceil(band_rows);
         let packing = match workers {
@@ -168,8 +168,8 @@ mod tests {
             for row_bytes in [64, 80] {
                 let plan = Plan::new(2048, k, (true, 12, row_bytes), 2);
                 let (rows, bytes) = (plan.most_rows(), plan.most_rows() * k.div_ceil(GROUP) * row_bytes);
-                assert!(rows >= 24 && bytes <= MOST_BYTES, "{k}: {rows} rows");
-                assert!(rows >= 200 || bytes >= MOST_BYTES * 3 / 4, "{k}: {rows} rows");
+                assert!(rows >= 24 && bytes <= THREAD_BYTES, "{k}: {rows} rows");
+                assert!(rows >= 200 || bytes >= THREAD_BYTES * 3 / 4, "{k}: {rows} rows");
             }
         }
     }

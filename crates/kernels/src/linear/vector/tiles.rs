@@ -8,6 +8,7 @@ use half::bf16;
 
 use super::lanes::Lanes;
 use super::{floats, three_rows};
+use crate::linear::THREAD_BYTES;
 use crate::linear::epilogue::{Epilogue, Sums};
 use crate::linear::pack::{GROUP, PANEL_ROWS, TILE_BYTES};
 use crate::linear::source::{PAIR_BYTES, PanelSource};
@@ -22,10 +23,9 @@ pub(super) const CHUNK: usize = CHUNK_GROUPS * GROUP;
 const CHUNK_BYTES: usize = CHUNK * PANEL_ROWS * 4;
 /// Bytes of widened x that a block of rows may take: half of a small L2.
 const BLOCK_BYTES: usize = 256 << 10;
-/// Rows of a block at least, each of which reads the weights anew; fewer where they would be more bytes than a thread may take.
+/// Rows of a block at least, each of which reads the weights anew; fewer where they would be more bytes than a thread may keep,
+/// unless six are.
 const BLOCK_ROWS: usize = 48;
-/// What scratch is at most, unless six rows are more: that much is planned for each thread.
-const SCRATCH_BYTES: usize = 2 << 20;
 /// How far ahead of their use weights that are used once are fetched.
 pub(super) const AHEAD_BYTES: usize = 2048;
 
@@ -111,7 +111,7 @@ fn row_bytes(k: usize) -> usize {
 
 /// Rows of a block, of `rows` of `k` inputs.
 fn block(rows: usize, k: usize) -> usize {
-    let most = (SCRATCH_BYTES - CHUNK_BYTES) / row_bytes(k);
+    let most = (THREAD_BYTES - CHUNK_BYTES) / row_bytes(k);
     rows.min((BLOCK_BYTES / row_bytes(k)).max(BLOCK_ROWS.min(most)).max(6))
 }
 
