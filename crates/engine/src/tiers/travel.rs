@@ -64,11 +64,23 @@ impl Machine {
         (from, to): (Tier, Tier),
     ) {
         let batch = &step.batches[usize::from(batch)];
+        if from > to {
+            self.discard_slot(step, node, batch, (from, to));
+        }
         match (from, to) {
             (Tier::Disk, _) | (_, Tier::Disk) => {
                 self.copy_kv_of_drive(step, (node, layer), batch, (from, to));
             }
             _ => self.copy_kv_in_memory(step, (node, layer), batch, (from, to)),
+        }
+    }
+
+    /// What a slot had of the layers and steps before: nobody may take it for what comes now.
+    fn discard_slot(&self, step: &StepRun, node: &Node, batch: &BatchRun, (from, to): (Tier, Tier)) {
+        let Some(slot) = self.kv.slot(&step.program, node, to) else { return };
+        for chunk in batch.chunks.iter().filter(|chunk| chunk.hops(self.kv.path, from, to)) {
+            let Some(&first) = chunk.slot_blocks.first() else { continue };
+            self.memory(to).discard(&slot.blocks(first, chunk.slot_blocks.len()));
         }
     }
 
