@@ -23,7 +23,11 @@ use crate::error::{Error, Result};
 const PIECE_BYTES: usize = 8 << 20;
 
 /// The file of packed weights.
-const PANELS: &str = "panels.bin";
+pub(super) const PANELS: &str = "panels.bin";
+/// That of their checksums.
+pub(super) const CHECKSUMS: &str = "checksums.bin";
+/// Held by who makes the store.
+const LOCK: &str = "lock";
 
 /// Makes the store of a model, or opens it where it is made.
 pub struct Maker<'a> {
@@ -119,11 +123,25 @@ impl Maker<'_> {
 
 /// Waits until no other process makes the same store.
 fn alone(folder: &Path) -> Result<File> {
-    let path = folder.join("lock");
+    let path = folder.join(LOCK);
     let file = File::options().create(true).truncate(false).write(true).open(&path);
     let file = file.map_err(Error::io("create", &path))?;
     file.lock().map_err(Error::io("lock", &path))?;
     Ok(file)
+}
+
+/// Says in a whole store's folder that panels from this one on, the first of a matrix, are not to be used: whoever comes next
+/// packs them again.
+pub(super) fn forget_from(folder: &Path, panel: usize) -> Result<()> {
+    let lock = folder.join(LOCK);
+    let file = File::options().write(true).open(&lock).map_err(Error::io("open", &lock))?;
+    // Who holds it makes the store already.
+    file.try_lock().map_err(|error| Error::io("lock", &lock)(error.into()))?;
+    Manifest::remove(folder)?;
+    let path = folder.join(CHECKSUMS);
+    let sums = File::options().write(true).open(&path).map_err(Error::io("open", &path))?;
+    let there = sums.metadata().map_err(Error::io("read", &path))?.len();
+    sums.set_len(there.min((HEADER_BYTES + 4 * panel) as u64)).map_err(Error::io("cut", &path))
 }
 
 struct Making<'a> {
@@ -145,7 +163,7 @@ impl<'a> Making<'a> {
         fingerprint: &'a str,
         layout: &'a Layout,
     ) -> Result<Making<'a>> {
-        let (path, sums) = (folder.join(PANELS), folder.join("checksums.bin"));
+        let (path, sums) = (folder.join(PANELS), folder.join(CHECKSUMS));
         let options = || {
             let mut options = File::options();
             options.create(true).truncate(false).read(true).write(true);
@@ -214,7 +232,7 @@ impl<'a> Making<'a> {
     }
 
     fn manifest(&self) -> Result<Manifest> {
-        let path = self.folder.join("checksums.bin");
+        let path = self.folder.join(CHECKSUMS);
         let sums = std::fs::read(&path).map_err(Error::io("read", &path))?;
         Ok(Manifest {
             version: VERSION,

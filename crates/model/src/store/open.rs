@@ -4,13 +4,17 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::direct::{Access, DirectFile, Stretch};
-use super::layout::{Layout, Run};
+use super::layout::{Layout, Place, Run};
+use super::make::{CHECKSUMS, PANELS, forget_from};
 use super::manifest::{HEADER_BYTES, MAKE_AGAIN, Manifest};
 use crate::error::{Error, Result};
 
 /// Of so many reads of a panel one is compared with its checksum, the first among them. Checking them all would cost a lane that
 /// reads at 2.5 GB/s a fifth of its time (a core makes checksums of some 11 GB/s, with the instructions for it); so it is 1 %.
 pub const CHECKED_EVERY: u32 = 32;
+
+/// What becomes of a store that was found to be damaged.
+const PACKED_AGAIN: &str = "start again, and what is there from that panel's matrix on is packed again";
 
 /// Packed panels on a drive.
 #[derive(Debug)]
@@ -32,7 +36,7 @@ impl Store {
         let Some(manifest) = Manifest::read(folder)? else { return Ok(None) };
         manifest.check(folder, fingerprint, &layout)?;
         let checksums = read_checksums(folder, &manifest)?;
-        let path = folder.join("panels.bin");
+        let path = folder.join(PANELS);
         let panels = DirectFile::open(&path)?;
         let len = panels.file().metadata().map_err(Error::io("read", &path))?.len();
         if len != layout.bytes() {
@@ -88,11 +92,19 @@ impl Store {
             if self.is_due(number) && crc32fast::hash(panel) != self.checksums[number] {
                 // Whoever reads it again is told again.
                 self.reads[number].store(0, Ordering::Relaxed);
-                let found = format!("is damaged: panel {number} is not what was written");
-                return Err(Error::Store { path: self.folder.clone(), found, remedy: MAKE_AGAIN });
+                return Err(self.damaged(number, &place));
             }
         }
         Ok(())
+    }
+
+    /// Has the matrix of a damaged panel and those behind it packed again by who opens the store next, where that can be said
+    /// in its folder.
+    fn damaged(&self, panel: usize, place: &Place) -> Error {
+        let said = forget_from(&self.folder, place.panels_before);
+        let remedy = if said.is_ok() { PACKED_AGAIN } else { MAKE_AGAIN };
+        let found = format!("is damaged: panel {panel} is not what was written");
+        Error::Store { path: self.folder.clone(), found, remedy }
     }
 
     /// Whether this read of a panel is to be checked: of neighbours that are read together another one each time.
@@ -103,7 +115,7 @@ impl Store {
 }
 
 fn read_checksums(folder: &Path, manifest: &Manifest) -> Result<Vec<u32>> {
-    let path = folder.join("checksums.bin");
+    let path = folder.join(CHECKSUMS);
     let bytes = std::fs::read(&path).map_err(Error::io("read", &path))?;
     let whole = bytes.len() == HEADER_BYTES + 4 * manifest.panels;
     if !whole || crc32fast::hash(&bytes) != manifest.checksums_crc32 {
