@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use model::Checkpoint;
 use model::config::read_generation;
 use model::sampling::GenerationConfig;
-use model::source::{Places, locate};
+use model::source::{Places, describe, locate};
 use model::template::{ChatTemplate, SpecialTexts, Templates, Tools};
 use model::tokenizer::Tokenizer;
 use model::tools::ToolFormat;
@@ -60,7 +60,11 @@ pub(crate) fn open(name: Option<&str>, args: &EngineArgs, voice: Voice) -> Resul
         );
     }
     let mut download = Download::new(voice);
-    let found = locate(wanted, &Places::from_env(), &mut download);
+    let places = Places::from_env();
+    let found = match args.load_format {
+        LoadFormat::Auto => locate(wanted, &places, &mut download),
+        LoadFormat::Dummy => describe(wanted, &places, &mut download),
+    };
     download.end();
     let path = found?;
     let checkpoint = match args.load_format {

@@ -297,6 +297,9 @@ fn float_type(stored: Stored) -> DType {
     }
 }
 
+/// What folders call the head.
+const HEAD: &str = "lm_head.weight";
+
 /// The tensors that a model must have, to be matched with those that files announce.
 struct Catalogue<'a> {
     spec: &'a ModelSpec,
@@ -317,7 +320,8 @@ impl Catalogue<'_> {
             };
             // Checkpoints saved without the head around them lack the first part of the name.
             let name = if bare { name.strip_prefix("model.").unwrap_or(&name).to_owned() } else { name };
-            match announced.remove(&name).ok_or_else(|| format!("`{name}` is missing")) {
+            let found = announced.remove(&name).or_else(|| self.shared(tensor, announced));
+            match found.ok_or_else(|| format!("`{name}` is missing")) {
                 Ok(found) => match info(&found, shape) {
                     Ok(info) => {
                         places.insert(tensor, self.place(tensor, found));
@@ -335,6 +339,12 @@ impl Catalogue<'_> {
         } else {
             Err(Error::Tensors { file: file.into(), problems })
         }
+    }
+
+    /// A tied embedding may be stored under the head's name: who leaves out what is there twice keeps either.
+    fn shared(&self, tensor: Tensor, announced: &mut BTreeMap<String, Announced>) -> Option<Announced> {
+        let tied = tensor == Tensor::Embed && self.spec.tied_head;
+        tied.then(|| announced.remove(HEAD)).flatten()
     }
 
     fn place(&self, tensor: Tensor, found: Announced) -> Place {
@@ -363,14 +373,13 @@ fn info(found: &Announced, shape: Shape) -> std::result::Result<Info, String> {
 
 /// Tensors that a spec accounts for in another way: rotary frequencies, and a tied head.
 fn is_harmless(name: &str) -> bool {
-    name.ends_with("rotary_emb.inv_freq") || name == "rope_freqs.weight" || name == "lm_head.weight"
+    name.ends_with("rotary_emb.inv_freq") || name == "rope_freqs.weight" || name == HEAD
 }
 
 /// A head that is stored beside a tied embedding is one of its own if it differs, as in transformers 5.
 fn untie(spec: &mut ModelSpec, announced: &BTreeMap<String, Announced>, files: &[RegularFile]) -> Result<()> {
     let embedding = announced.iter().find(|(name, _)| name.ends_with("embed_tokens.weight"));
-    if let (true, Some((_, table)), Some(head)) = (spec.tied_head, embedding, announced.get("lm_head.weight"))
-    {
+    if let (true, Some((_, table)), Some(head)) = (spec.tied_head, embedding, announced.get(HEAD)) {
         let comparable = table.dims == head.dims && table.stored == head.stored;
         spec.tied_head = comparable && same_bytes(table, head, files)?;
     }

@@ -113,6 +113,22 @@ mod tests {
         file.build()
     }
 
+    /// The same with a vocabulary of merges.
+    fn gguf_of_merges() -> Vec<u8> {
+        let mut file = tiny_gguf("llama");
+        file.text("tokenizer.ggml.model", "gpt2").text("tokenizer.ggml.pre", "llama-bpe");
+        let tokens = ["a", "b", "ab", "d", "ba", "aba", "</s>", "h", "i", "c"];
+        file.texts("tokenizer.ggml.tokens", &tokens).uint("tokenizer.ggml.eos_token_id", 6);
+        file.texts("tokenizer.ggml.merges", &["a b", "b a", "ab a"]);
+        file.build()
+    }
+
+    fn generation() -> Vec<u8> {
+        let fields = json!({"eos_token_id": [2, 3], "do_sample": true, "temperature": 0.6, "top_k": 20, "top_p": 0.95,
+            "repetition_penalty": 1.1, "max_new_tokens": 8});
+        fields.to_string().into_bytes()
+    }
+
     fn tensors() -> Vec<u8> {
         safetensors(&[
             ("model.a".into(), "F32", vec![2, 3], counting(0, 6)),
@@ -167,7 +183,8 @@ mod tests {
     }
 
     fn seeds() -> Vec<Vec<u8>> {
-        [vec![gguf(), tensors(), template()], texts().into(), tokenizers().into()].concat()
+        let files = vec![gguf(), gguf_of_merges(), tensors(), template(), generation()];
+        [files, texts().into(), tokenizers().into()].concat()
     }
 
     /// Seeds that are refused at once would find nothing.
@@ -182,9 +199,13 @@ mod tests {
         assert!(Tokenizer::from_hf(&whole, &named).is_ok());
         let at = files.iter().position(|b| *b == 0).expect("two files");
         assert!(Tokenizer::from_gpt2(&files[..at], &files[at + 1..], &TokenizerConfig::default()).is_ok());
-        let header = parse_gguf(&gguf()[..], gguf().len() as u64, "seed").expect("sound");
-        let vocab = Gguf::without_data(header).take_vocab().expect("sound").expect("there");
-        assert!(Tokenizer::from_gguf(vocab).is_ok());
+        for seed in [gguf(), gguf_of_merges()] {
+            let header = parse_gguf(&seed[..], seed.len() as u64, "seed").expect("sound");
+            let vocab = Gguf::without_data(header).take_vocab().expect("sound").expect("there");
+            assert!(Tokenizer::from_gguf(vocab).is_ok());
+        }
+        let generation = String::from_utf8(generation()).expect("UTF-8");
+        assert!(parse_generation(&generation, "seed").is_ok_and(|read| read.top_k.is_some()));
     }
 
     #[test]
@@ -265,7 +286,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn mutated(which in 0usize..8, changes in prop::collection::vec((any::<usize>(), any::<u8>(), any::<u8>()), 1..8)) {
+        fn mutated(which in 0..seeds().len(), changes in prop::collection::vec((any::<usize>(), any::<u8>(), any::<u8>()), 1..8)) {
             let mut bytes = seeds().swap_remove(which);
             changes.into_iter().for_each(|change| mutate(&mut bytes, change));
             all(&bytes);

@@ -25,13 +25,40 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// If there is no such model, or it cannot be fetched; the text says where was looked.
 pub fn locate(model: Option<&str>, places: &Places, progress: &mut dyn Progress) -> Result<PathBuf> {
+    find(model, Extent::Model, places, progress)
+}
+
+/// The same of what describes a model: its weights are not fetched where it has a config.json. For
+/// [`Checkpoint::open_dummy`](crate::Checkpoint::open_dummy).
+///
+/// # Errors
+/// As [`locate`].
+pub fn describe(model: Option<&str>, places: &Places, progress: &mut dyn Progress) -> Result<PathBuf> {
+    find(model, Extent::Description, places, progress)
+}
+
+/// What is wanted of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extent {
+    /// All that it is made of.
+    Model,
+    /// Configuration and text, with weights or without.
+    Description,
+}
+
+fn find(
+    model: Option<&str>,
+    extent: Extent,
+    places: &Places,
+    progress: &mut dyn Progress,
+) -> Result<PathBuf> {
     let Some(model) = model else { return default_model::locate(places, progress) };
     let path = Path::new(model);
     if path.exists() {
-        return local(path);
+        return local(path, extent);
     }
     match RepoId::parse(model) {
-        Some(repo) if !looks_like_path(model, &repo) => hub::locate(&repo, places, progress),
+        Some(repo) if !looks_like_path(model, &repo) => hub::locate(&repo, extent, places, progress),
         _ => Err(Error::NoModel {
             name: model.into(),
             why: "there is no such file or folder; expected `smollm2`, a folder with config.json, a .gguf \
@@ -45,10 +72,12 @@ fn looks_like_path(model: &str, repo: &RepoId) -> bool {
     model.starts_with(['/', '.', '~']) || repo.name.ends_with(".gguf")
 }
 
-fn local(path: &Path) -> Result<PathBuf> {
+fn local(path: &Path, extent: Extent) -> Result<PathBuf> {
     let is_gguf = path.extension().is_some_and(|e| e == "gguf");
     if is_gguf || path.join("config.json").is_file() {
-        return Ok(path.to_owned());
+        // Beside GGUF files lies the configuration of what they were made from.
+        let beside = extent == Extent::Model && !is_gguf && !hub::has_safetensors(path);
+        return Ok(beside.then(|| hub::only_gguf(path)).flatten().unwrap_or_else(|| path.to_owned()));
     }
     let why = match path.is_dir() {
         true => match hub::only_gguf(path) {

@@ -118,6 +118,22 @@ fn a_tied_head_that_is_stored_is_compared() {
 }
 
 #[test]
+fn a_tied_embedding_may_be_stored_as_the_head() {
+    let under_the_head = |tied: bool| {
+        let folder = folder(json!({"tie_word_embeddings": tied}), |file| {
+            file.retain(|tensor| tensor.0 != "lm_head.weight");
+            named(file, "model.embed_tokens.weight").0 = "lm_head.weight".into();
+        });
+        Checkpoint::open(folder.path())
+    };
+    let checkpoint = under_the_head(true).expect("sound");
+    assert!(checkpoint.spec().tied_head);
+    assert_eq!(first_of_row(&checkpoint, Tensor::Embed, 9), 72.0);
+    let error = under_the_head(false).expect_err("an embedding lacks").to_string();
+    assert!(error.contains("`model.embed_tokens.weight` is missing"), "{error}");
+}
+
+#[test]
 fn names_without_their_first_part() {
     let folder = folder(json!({"tie_word_embeddings": true}), |file| {
         for tensor in file {

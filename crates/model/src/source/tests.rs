@@ -14,6 +14,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use tempfile::TempDir;
 
+/// Which of a repository's files are fetched.
+mod chosen;
+
 /// What a path answers with.
 #[derive(Clone, Default)]
 struct Answer {
@@ -189,83 +192,6 @@ fn a_model_is_downloaded_once_into_the_hubs_layout() {
     assert!(error.contains("no whole model") && error.contains("could not be fetched"), "{error}");
 }
 
-/// The same hub with other files at the top of its repository, and a folder of templates.
-fn hub_of(files: &[(&str, &[u8])]) -> BTreeMap<String, Answer> {
-    let mut answers = tiny_hub();
-    let entry = |path: &str, body: &[u8]| json!({"type": "file", "path": path, "size": body.len(), "oid": git_digest(body)});
-    let mut top: Vec<_> = files.iter().map(|(path, body)| entry(path, body)).collect();
-    top.push(
-        json!({"type": "directory", "path": "additional_chat_templates", "size": 0, "oid": git_digest(b"")}),
-    );
-    let template = entry("additional_chat_templates/tool_use.jinja", b"tools");
-    let hidden = entry("additional_chat_templates/../x.jinja", b"tools");
-    let trees = [("", json!(top)), ("/additional_chat_templates", json!([template, hidden]))];
-    for (folder, tree) in trees {
-        let path = format!("/api/models/org/tiny/tree/{COMMIT}{folder}");
-        answers.insert(path, answer("application/json", tree.to_string()));
-    }
-    let all = files.iter().copied().chain([("additional_chat_templates/tool_use.jinja", &b"tools"[..])]);
-    for (path, body) in all {
-        answers.insert(format!("/org/tiny/resolve/{COMMIT}/{path}"), answer("text/plain", body));
-    }
-    answers
-}
-
-#[test]
-fn one_of_several_gguf_files_is_chosen_by_name_or_format() {
-    let files: [(&str, &[u8]); 4] = [
-        ("tiny-Q4_K_M.gguf", b"4"),
-        ("tiny-Q8_0.gguf", b"8"),
-        ("tiny-f16-00001-of-00002.gguf", b"1"),
-        ("tiny-f16-00002-of-00002.gguf", b"2"),
-    ];
-    let (folder, server) = (tempfile::tempdir().expect("a folder"), Server::start(hub_of(&files[..2])));
-    let mut places = places(&folder, &server.url());
-    let found = |name: &str, places: &Places| {
-        let path = locate(Some(name), places, &mut Silent)?;
-        Ok::<_, Error>(path.file_name().expect("a name").to_string_lossy().into_owned())
-    };
-    let several = found("org/tiny", &places).expect_err("which?").to_string();
-    assert!(
-        several.contains("org/tiny/tiny-Q4_K_M.gguf") && several.contains("org/tiny:Q4_K_M"),
-        "{several}"
-    );
-    assert_eq!(found("org/tiny:Q8_0", &places).expect("by format"), "tiny-Q8_0.gguf");
-    assert_eq!(server.count("tiny-q4_k_m.gguf"), 0, "only what is asked for is fetched");
-    assert_eq!(found("org/tiny/tiny-Q4_K_M.gguf", &places).expect("by name"), "tiny-Q4_K_M.gguf");
-    // Both are in the cache now: the same names find them there, and without one it is said what is missing.
-    places.offline = true;
-    assert_eq!(found("org/tiny:q8_0", &places).expect("cached"), "tiny-Q8_0.gguf");
-    let several = found("org/tiny", &places).expect_err("which?").to_string();
-    assert!(several.contains("tiny-Q8_0.gguf") && !several.contains("HF_HUB_OFFLINE"), "{several}");
-
-    let (folder, server) = (tempfile::tempdir().expect("a folder"), Server::start(hub_of(&files)));
-    let split = self::places(&folder, &server.url());
-    assert_eq!(found("org/tiny:F16", &split).expect("all parts"), files[2].0);
-    assert_eq!(server.count("-of-00002.gguf"), 2);
-}
-
-#[test]
-fn further_templates_are_fetched_and_a_tokenizer_that_lacks() {
-    let config = llama_config(json!({})).into_bytes();
-    let files: [(&str, &[u8]); 3] =
-        [("config.json", &config), ("tokenizer.json", b"{}"), ("model.safetensors", b"weights")];
-    let (folder, server) = (tempfile::tempdir().expect("a folder"), Server::start(hub_of(&files)));
-    let mut places = places(&folder, &server.url());
-    let path = locate(Some("org/tiny"), &places, &mut Silent).expect("downloaded");
-    let template = path.join("additional_chat_templates/tool_use.jinja");
-    assert_eq!(std::fs::read(&template).expect("linked to its blob"), b"tools");
-    assert!(!path.join("x.jinja").exists());
-    // What transformers leaves where only the model was loaded.
-    let (requests, tokenizer) = (server.count("get "), path.join("tokenizer.json"));
-    std::fs::remove_file(&tokenizer).expect("removed");
-    assert_eq!(locate(Some("org/tiny"), &places, &mut Silent).expect("there"), path);
-    assert!(tokenizer.is_file() && server.count("get ") > requests, "it was asked for");
-    std::fs::remove_file(&tokenizer).expect("removed");
-    places.offline = true;
-    assert_eq!(locate(Some("org/tiny"), &places, &mut Silent).expect("the weights are there"), path);
-}
-
 #[test]
 fn a_broken_download_goes_on() {
     let mut answers = tiny_hub();
@@ -310,6 +236,13 @@ fn model_arguments() {
     write(folder.path(), "a-00002-of-00002.gguf", []);
     assert_eq!(find(folder.path()).expect("the first part"), folder.path().join("a-00001-of-00002.gguf"));
     write(folder.path(), "config.json", []);
+    assert_eq!(
+        find(folder.path()).expect("what it was made from lies beside it"),
+        folder.path().join("a-00001-of-00002.gguf")
+    );
+    let described = describe(Some(&folder.path().display().to_string()), &places, &mut Silent);
+    assert_eq!(described.expect("a configuration"), folder.path());
+    write(folder.path(), "model.safetensors", []);
     assert_eq!(find(folder.path()).expect("a folder"), folder.path());
     assert!(find(&folder.path().join("config.json")).is_err());
     for absent in
@@ -334,6 +267,9 @@ fn environments() {
     assert_eq!(plain.cache, Path::new("/h/.cache/ballast"));
     assert!(!plain.offline && plain.token.is_none());
     assert_eq!(places(&[("HF_HOME", "/x")]).hub_cache, Path::new("/x/hub"));
+    assert_eq!(places(&[("HOME", "/h"), ("HF_HOME", "~/x")]).hub_cache, Path::new("/h/x/hub"));
+    let older = places(&[("HUGGING_FACE_HUB_TOKEN", "t"), ("TRANSFORMERS_OFFLINE", "1")]);
+    assert!(older.offline && older.token.as_deref() == Some("t"));
     let all = places(&[
         ("HF_HOME", "/x"),
         ("HF_HUB_CACHE", "/c"),

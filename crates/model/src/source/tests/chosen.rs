@@ -1,0 +1,154 @@
+use super::*;
+
+/// The same hub with other files at the top of its repository, and a folder of templates.
+fn hub_of(files: &[(&str, &[u8])]) -> BTreeMap<String, Answer> {
+    let mut answers = tiny_hub();
+    let entry = |path: &str, body: &[u8]| json!({"type": "file", "path": path, "size": body.len(), "oid": git_digest(body)});
+    let mut top: Vec<_> = files.iter().map(|(path, body)| entry(path, body)).collect();
+    top.push(
+        json!({"type": "directory", "path": "additional_chat_templates", "size": 0, "oid": git_digest(b"")}),
+    );
+    let template = entry("additional_chat_templates/tool_use.jinja", b"tools");
+    let hidden = entry("additional_chat_templates/../x.jinja", b"tools");
+    let trees = [("", json!(top)), ("/additional_chat_templates", json!([template, hidden]))];
+    for (folder, tree) in trees {
+        let path = format!("/api/models/org/tiny/tree/{COMMIT}{folder}");
+        answers.insert(path, answer("application/json", tree.to_string()));
+    }
+    let all = files.iter().copied().chain([("additional_chat_templates/tool_use.jinja", &b"tools"[..])]);
+    for (path, body) in all {
+        answers.insert(format!("/org/tiny/resolve/{COMMIT}/{path}"), answer("text/plain", body));
+    }
+    answers
+}
+
+#[test]
+fn one_of_several_gguf_files_is_chosen_by_name_or_format() {
+    let files: [(&str, &[u8]); 4] = [
+        ("tiny-Q4_K_M.gguf", b"4"),
+        ("tiny-Q8_0.gguf", b"8"),
+        ("tiny-f16-00001-of-00002.gguf", b"1"),
+        ("tiny-f16-00002-of-00002.gguf", b"2"),
+    ];
+    let (folder, server) = (tempfile::tempdir().expect("a folder"), Server::start(hub_of(&files[..2])));
+    let mut places = places(&folder, &server.url());
+    let found = |name: &str, places: &Places| {
+        let path = locate(Some(name), places, &mut Silent)?;
+        Ok::<_, Error>(path.file_name().expect("a name").to_string_lossy().into_owned())
+    };
+    let several = found("org/tiny", &places).expect_err("which?").to_string();
+    assert!(
+        several.contains("org/tiny/tiny-Q4_K_M.gguf") && several.contains("org/tiny:Q4_K_M"),
+        "{several}"
+    );
+    assert_eq!(found("org/tiny:Q8_0", &places).expect("by format"), "tiny-Q8_0.gguf");
+    assert_eq!(server.count("tiny-q4_k_m.gguf"), 0, "only what is asked for is fetched");
+    assert_eq!(found("org/tiny/tiny-Q4_K_M.gguf", &places).expect("by name"), "tiny-Q4_K_M.gguf");
+    // Both are in the cache now: the same names find them there, and without one it is said what is missing.
+    places.offline = true;
+    assert_eq!(found("org/tiny:q8_0", &places).expect("cached"), "tiny-Q8_0.gguf");
+    let several = found("org/tiny", &places).expect_err("which?").to_string();
+    assert!(several.contains("tiny-Q8_0.gguf") && !several.contains("HF_HUB_OFFLINE"), "{several}");
+
+    let (folder, server) = (tempfile::tempdir().expect("a folder"), Server::start(hub_of(&files)));
+    let split = self::places(&folder, &server.url());
+    assert_eq!(found("org/tiny:F16", &split).expect("all parts"), files[2].0);
+    assert_eq!(server.count("-of-00002.gguf"), 2);
+}
+
+#[test]
+fn further_templates_are_fetched_and_a_tokenizer_that_lacks() {
+    let config = llama_config(json!({})).into_bytes();
+    let files: [(&str, &[u8]); 3] =
+        [("config.json", &config), ("tokenizer.json", b"{}"), ("model.safetensors", b"weights")];
+    let (folder, server) = (tempfile::tempdir().expect("a folder"), Server::start(hub_of(&files)));
+    let mut places = places(&folder, &server.url());
+    let path = locate(Some("org/tiny"), &places, &mut Silent).expect("downloaded");
+    let template = path.join("additional_chat_templates/tool_use.jinja");
+    assert_eq!(std::fs::read(&template).expect("linked to its blob"), b"tools");
+    assert!(!path.join("x.jinja").exists());
+    // What transformers leaves where only the model was loaded.
+    let (requests, tokenizer) = (server.count("get "), path.join("tokenizer.json"));
+    std::fs::remove_file(&tokenizer).expect("removed");
+    assert_eq!(locate(Some("org/tiny"), &places, &mut Silent).expect("there"), path);
+    assert!(tokenizer.is_file() && server.count("get ") > requests, "it was asked for");
+    std::fs::remove_file(&tokenizer).expect("removed");
+    places.offline = true;
+    assert_eq!(locate(Some("org/tiny"), &places, &mut Silent).expect("the weights are there"), path);
+}
+
+#[test]
+fn gguf_files_are_found_in_folders() {
+    let files: [(&str, &[u8]); 5] = [
+        ("Q8_0/tiny-Q8_0-00001-of-00002.gguf", b"1"),
+        ("Q8_0/tiny-Q8_0-00002-of-00002.gguf", b"2"),
+        ("Q4_0/tiny-Q4_0.gguf", b"4"),
+        ("a/b/tiny-Q2_K.gguf", b"too deep"),
+        ("tiny-F16.gguf", b"16"),
+    ];
+    let mut answers = hub_of(&files);
+    let tree = format!("/api/models/org/tiny/tree/{COMMIT}");
+    let whole = answers.remove(&tree).expect("listed").body;
+    let all: Vec<serde_json::Value> = serde_json::from_slice(&whole).expect("JSON");
+    let top = all.iter().filter(|file| !file["path"].as_str().expect("a path").contains('/')).cloned();
+    let folder = json!({"type": "directory", "path": "Q8_0", "size": 0, "oid": git_digest(b"")});
+    let top: Vec<_> = top.chain([folder]).collect();
+    answers.insert(tree.clone(), answer("application/json", json!(top).to_string()));
+    answers.insert(format!("{tree}?recursive=true"), answer("application/json", whole));
+    let (folder, server) = (tempfile::tempdir().expect("a folder"), Server::start(answers));
+    let mut places = places(&folder, &server.url());
+    let found = |name: &str, places: &Places| locate(Some(name), places, &mut Silent);
+    assert!(found("org/tiny:F16", &places).expect("at the top").ends_with("tiny-F16.gguf"));
+    assert_eq!(server.count("recursive"), 0, "folders are looked into for what is not at the top");
+    let path = found("org/tiny:Q8_0", &places).expect("in a folder");
+    assert!(path.ends_with(files[0].0), "{path:?}");
+    let second = path.with_file_name("tiny-Q8_0-00002-of-00002.gguf");
+    assert_eq!(std::fs::read(second).expect("linked to its blob"), b"2");
+    assert_eq!(server.count("tiny-q4_0.gguf"), 0, "only what is asked for is fetched");
+    let error = found("org/tiny:Q5_0", &places).expect_err("none").to_string();
+    assert!(error.contains("org/tiny/tiny-Q4_0.gguf") && !error.contains("Q2_K"), "{error}");
+    assert!(found("org/tiny/tiny-Q4_0.gguf", &places).expect("by name").ends_with(files[2].0));
+    places.offline = true;
+    assert_eq!(found("org/tiny:q8_0", &places).expect("cached"), path);
+}
+
+#[test]
+fn what_is_refused_is_refused_before_its_weights_come() {
+    let config = llama_config(json!({"architectures": ["NobodyForCausalLM"], "model_type": "nobody"}));
+    let files: [(&str, &[u8]); 2] = [("config.json", config.as_bytes()), ("model.safetensors", b"weights")];
+    let (folder, server) = (tempfile::tempdir().expect("a folder"), Server::start(hub_of(&files)));
+    let places = places(&folder, &server.url());
+    let error = locate(Some("org/tiny"), &places, &mut Silent).expect_err("unknown").to_string();
+    assert!(error.contains("NobodyForCausalLM"), "{error}");
+    assert_eq!(server.count("model.safetensors"), 0);
+}
+
+#[test]
+fn random_weights_need_a_description_only() {
+    let config = llama_config(json!({})).into_bytes();
+    let files: [(&str, &[u8]); 3] =
+        [("config.json", &config), ("tokenizer.json", b"{}"), ("model.safetensors", b"weights")];
+    let (folder, server) = (tempfile::tempdir().expect("a folder"), Server::start(hub_of(&files)));
+    let mut places = places(&folder, &server.url());
+    let path = describe(Some("org/tiny"), &places, &mut Silent).expect("described");
+    Checkpoint::open_dummy(&path, 0).expect("a model");
+    assert_eq!(server.count("model.safetensors"), 0);
+    places.offline = true;
+    assert_eq!(describe(Some("org/tiny"), &places, &mut Silent).expect("cached"), path);
+    let error = locate(Some("org/tiny"), &places, &mut Silent).expect_err("no weights").to_string();
+    assert!(error.contains("no whole model"), "{error}");
+}
+
+#[test]
+fn pickle_files_are_told_from_nothing_at_all() {
+    let config = llama_config(json!({})).into_bytes();
+    let why = |files: &[(&str, &[u8])]| {
+        let (folder, server) = (tempfile::tempdir().expect("a folder"), Server::start(hub_of(files)));
+        locate(Some("org/tiny"), &places(&folder, &server.url()), &mut Silent)
+            .expect_err("refused")
+            .to_string()
+    };
+    let pickled = why(&[("config.json", &config), ("pytorch_model.bin", b"x")]);
+    assert!(pickled.contains("pytorch_model.bin") && pickled.contains("org/tiny:refs/pr/N"), "{pickled}");
+    assert!(why(&[("config.json", &config)]).contains("no safetensors and no GGUF"));
+}
