@@ -28,7 +28,8 @@ impl Asked {
         params: &SamplingParams,
         interrupts: &Interrupts,
     ) -> Result<Asked> {
-        let stream = TextStream::new(text.tokenizer.clone(), params, &engine.spec().eos, usize::MAX);
+        let stream =
+            TextStream::new(text.tokenizer.clone(), params, &engine.spec().eos, usize::MAX).after(&ids);
         let said = Said::begun(ids.len());
         let request = Request { prompt: ids, params: params.clone(), seed: fresh_seed(), salt: 0 };
         Ok(Asked { answer: interrupts.submit(engine, request)?, stream, said })

@@ -220,14 +220,15 @@ pub(crate) fn render(text: &Text, template: &ChatTemplate, messages: &[Value]) -
     Ok(text.tokenizer.encode(&template.render(&conversation)?, Special::Without)?)
 }
 
-/// Flags first, then the publisher's defaults, then the likeliest token every time.
+/// Flags first, then the publisher's defaults, then the likeliest token every time, unless flags ask to choose among several.
 fn sampling(args: &RunArgs, text: &Text, vocab: usize) -> Result<SamplingParams> {
     let mut overrides = Overrides {
         logprobs: args.answers.logprobs,
         prompt_logprobs: args.answers.prompt_logprobs,
         ..args.sampling.overrides()
     };
-    if overrides.temperature.is_none() && text.generation.temperature.is_none() {
+    let chooses = args.sampling.chooses() || args.answers.n.is_some_and(|n| n > 1);
+    if !chooses && overrides.temperature.is_none() && text.generation.temperature.is_none() {
         overrides.temperature = Some(0.0);
     }
     let limits = Limits { vocab_size: vocab as u32, max_logprobs: vocab as u32 };

@@ -7,6 +7,8 @@ use std::io::Read;
 use std::path::Path;
 use std::process::Stdio;
 
+use serde_json::{Value, json};
+
 use common::{Folder, Ran, ballast, ballast_reading, command, golden};
 
 const GREEDY: [&str; 6] = ["--quiet", "--temperature", "0", "--max-tokens", "12", "--ignore-eos"];
@@ -45,6 +47,27 @@ fn raw_and_standard_input_and_system_messages_change_what_is_read() {
 }
 
 #[test]
+fn a_text_that_is_gone_on_with_keeps_the_space_between() {
+    // As SentencePiece has it: words begin with a space, and a text does not.
+    let folder = Folder::copy_of("llama");
+    let words: serde_json::Map<String, Value> = (0..304).map(|i| (format!("▁w{i}"), json!(i))).collect();
+    let decoders = json!([
+        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+        {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+    ]);
+    let tokenizer = json!({
+        "pre_tokenizer": {"type": "Whitespace"},
+        "decoder": {"type": "Sequence", "decoders": decoders},
+        "model": {"type": "WordLevel", "vocab": words, "unk_token": "▁w0"},
+    });
+    folder.write("tokenizer.json", tokenizer.to_string());
+    let text = ballast(&[&["run", &folder.whole(), "hello", "--raw"], &GREEDY[..]].concat()).fine();
+    assert!(text.starts_with(" w"), "{text:?}");
+}
+
+#[test]
 fn every_instruction_set_and_thread_count_gives_the_same_text() {
     let model = golden("llama");
     let on = |isa: &str, threads: &str| {
@@ -72,6 +95,18 @@ fn a_seed_repeats_and_a_stop_string_ends() {
     let stop: String = text.trim_end().chars().rev().take(1).collect();
     let cut = say("llama", &["--stop", &stop, "--stop", "never said"]);
     assert!(!cut.contains(&stop) && text.starts_with(cut.trim_end()), "{cut:?} of {text:?}");
+}
+
+#[test]
+fn flags_that_choose_among_tokens_are_heard_without_a_temperature() {
+    let model = golden("llama");
+    let said = |more: &[&str]| {
+        let plain = ["run", &model, "hello", "--quiet", "--max-tokens", "12", "--ignore-eos", "--seed", "7"];
+        ballast(&[&plain[..], more].concat()).fine()
+    };
+    let chosen = said(&["--top-p", "0.9"]);
+    assert_eq!(chosen, said(&["--top-p", "0.9", "--temperature", "1"]));
+    assert_ne!(chosen, said(&["--top-p", "0.9", "--temperature", "0"]));
 }
 
 /// Ids of the tokens that a table of log-probabilities lists.

@@ -12,7 +12,7 @@ pub(crate) struct SamplingArgs {
     /// Fewest tokens to generate.
     #[arg(long, help_heading = "Sampling")]
     pub(crate) min_tokens: Option<u32>,
-    /// 0 takes the likeliest token every time [default: the model's own, else 0].
+    /// 0 takes the likeliest token every time [default: the model's own; else 0, or 1 with --top-k, --top-p, --min-p, --seed or several answers].
     #[arg(long, allow_negative_numbers = true, help_heading = "Sampling")]
     pub(crate) temperature: Option<f32>,
     /// Choose among so many of the likeliest tokens.
@@ -51,6 +51,11 @@ pub(crate) struct SamplingArgs {
 }
 
 impl SamplingArgs {
+    /// Whether something was given that means nothing where the likeliest token is taken every time.
+    pub(crate) fn chooses(&self) -> bool {
+        self.top_k.is_some() || self.top_p.is_some() || self.min_p.is_some() || self.seed.is_some()
+    }
+
     /// What was given, by the names of the API.
     pub(crate) fn overrides(&self) -> Overrides {
         Overrides {

@@ -210,7 +210,7 @@ impl Common {
             return Err(ApiError::too_long(shorten, longest, answer, context.context_len));
         }
         let left = u32::try_from(left).unwrap_or(u32::MAX);
-        let default = context.generation.max_new_tokens.or(default);
+        let default = [default, context.generation.max_new_tokens].into_iter().flatten().min();
         Ok(asked.unwrap_or(default.unwrap_or(left).min(left)))
     }
 }

@@ -161,6 +161,19 @@ fn defaults_are_the_publishers_then_openais() {
 }
 
 #[test]
+fn answers_are_no_longer_than_the_publisher_and_the_field_say() {
+    let longest = |max_new_tokens: u32| {
+        let mut model = model();
+        model.generation.max_new_tokens = Some(max_new_tokens);
+        let context = model.context(1000, Streaming::Offered);
+        let plain = completion(&json!({"prompt": "Hi"}), &context).unwrap();
+        let said = chat(&json!({"messages": [{"role": "user", "content": "Hi"}]}), &context).unwrap();
+        [plain, said].map(|request| request.params.max_tokens.unwrap())
+    };
+    assert_eq!((longest(400), longest(8)), ([16, 400], [8, 8]));
+}
+
+#[test]
 fn what_is_wrong_is_named() {
     let cases = [
         ("temperature", json!("hot")),
