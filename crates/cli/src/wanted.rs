@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use engine::{Engine, EngineConfig, Offload, Planned, StartError, counted, drive_room, size};
+use kernels::drive::is_memory;
 use model::Error::TooVaried;
 use model::decoder::{LoadError, WeightsAs};
 use model::store::Access;
@@ -102,6 +103,16 @@ fn announce(opened: &Opened, planned: &Planned<'_>) -> Result<()> {
 
 fn start(planned: Planned<'_>, voice: Voice) -> Result<Loaded> {
     let (weights, blocks) = (planned.config().weights, *planned.blocks());
+    // Before it is filled: that may be more than there is.
+    let (folder, hold) = (planned.config().offload.folder.as_deref(), planned.hold());
+    if let Some(folder) = folder.filter(|folder| hold.disk_bytes + hold.drive_bytes > 0 && is_memory(folder))
+    {
+        note!(
+            "{} is in memory (tmpfs), not on a drive: what is there takes memory beside --memory; name a folder on a drive of \
+             this machine with --offload-dir",
+            folder.display()
+        );
+    }
     let progress = Progress::new("loading", planned.load_bytes(), Unit::Bytes, voice);
     let engine = planned.start(&|bytes| progress.set(bytes));
     progress.end();
@@ -111,17 +122,10 @@ fn start(planned: Planned<'_>, voice: Voice) -> Result<Loaded> {
     }
     let drives =
         [("the packed weights'", engine.drive_access()), ("the KV file's", engine.kv_drive_access())];
-    let beside = drives.into_iter().find_map(|(whose, access)| match access? {
-        Access::Cached => Some((
-            whose,
-            "has no direct access: reads pass through the system's page cache, which is slower and takes",
-        )),
-        Access::Memory => Some((whose, "is in memory (tmpfs), not on a drive: what is there takes")),
-        Access::Direct => None,
-    });
-    if let Some((whose, why)) = beside {
+    if let Some((whose, _)) = drives.into_iter().find(|(_, access)| *access == Some(Access::Cached)) {
         note!(
-            "{whose} file system {why} memory beside --memory; name a folder on a drive of this machine with --offload-dir"
+            "{whose} file system has no direct access: reads pass through the system's page cache, which is slower and takes \
+             memory beside --memory; name a folder on a drive of this machine with --offload-dir"
         );
     }
     if let Some(why) = engine.not_pinned() {

@@ -1,6 +1,20 @@
-//! What a drive has free.
+//! What a drive is, and has free.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use crate::page_cache::lives_in_memory;
+
+/// The folder above a path, or itself, that is there already.
+fn there(path: &Path) -> Option<PathBuf> {
+    let path = std::path::absolute(path).ok()?;
+    path.ancestors().find(|path| path.exists()).map(Path::to_path_buf)
+}
+
+/// Whether what is written to a path stays in memory, as on tmpfs; not where the system does not say.
+pub fn is_memory(path: &Path) -> bool {
+    let file = there(path).and_then(|there| std::fs::File::open(there).ok());
+    file.is_some_and(|file| lives_in_memory(&file).unwrap_or(false))
+}
 
 /// Bytes that this process may still write to the drive of a path, of which only a folder above may be there yet; nothing
 /// where the system does not say.
@@ -9,8 +23,7 @@ pub fn free_bytes(path: &Path) -> Option<u64> {
     use std::ffi::CString;
     use std::os::unix::ffi::OsStrExt;
 
-    let path = std::path::absolute(path).ok()?;
-    let there = path.ancestors().find(|path| path.exists())?;
+    let there = there(path)?;
     let name = CString::new(there.as_os_str().as_bytes()).ok()?;
     let mut found = std::mem::MaybeUninit::<libc::statvfs>::zeroed();
     // SAFETY: `name` ends with a zero, and the call writes no more than one `statvfs` to `found`.
@@ -33,6 +46,14 @@ pub fn free_bytes(_path: &Path) -> Option<u64> {
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_is_no_drive() {
+        assert!(!is_memory(Path::new(env!("CARGO_MANIFEST_DIR"))));
+        if Path::new("/dev/shm").is_dir() {
+            assert!(is_memory(Path::new("/dev/shm/not/there/yet")));
+        }
+    }
 
     #[test]
     fn a_folder_that_is_not_there_yet_is_on_the_drive_of_the_one_above() {

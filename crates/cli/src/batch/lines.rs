@@ -94,17 +94,23 @@ impl Lines {
     pub(super) fn expected(&self, requests: usize) -> Expected {
         let tokens: usize = self.requests().map(|need| need.prompt).sum();
         let prompt = tokens / self.requests().count().max(1);
-        Expected { requests, prompt, output: None }
+        let (mean, ends) = self.answers();
+        Expected { requests, prompt, output: mean.filter(|_| ends == Ends::Known) }
+    }
+
+    /// The mean of what lines say that they generate at the most, if any does, and whether all do.
+    fn answers(&self) -> (Option<usize>, Ends) {
+        let limits = || self.requests().filter_map(|need| need.limit);
+        let known = limits().count();
+        let ends = if known == self.requests().count() { Ends::Known } else { Ends::Open };
+        (limits().sum::<usize>().checked_div(known), ends)
     }
 
     /// The same for the planner: a line that does not say how much it generates may be as long as the settings allow.
     pub(super) fn work(&self, requests: usize) -> Work {
         let Expected { requests, prompt, .. } = self.expected(requests);
-        let limits = || self.requests().filter_map(|need| need.limit);
-        let known = limits().count();
-        let mean = limits().sum::<usize>().checked_div(known).unwrap_or(ANSWER_TOKENS);
-        let ends = if known == self.requests().count() { Ends::Known } else { Ends::Open };
-        Work::likely(requests, (prompt, mean), self.max, ends)
+        let (mean, ends) = self.answers();
+        Work::likely(requests, (prompt, mean.unwrap_or(ANSWER_TOKENS)), self.max, ends)
     }
 }
 
@@ -185,11 +191,14 @@ mod tests {
     #[test]
     fn lines_need_the_tokens_that_they_have() {
         let short = lines(&vec![chat(json!({"max_tokens": 60})); 16], CHATS);
-        assert_eq!((short.longest(), short.expected(16).prompt), (41 + DATE_TOKENS + 60, 41));
+        let Expected { prompt, output, .. } = short.expected(16);
+        assert_eq!((short.longest(), prompt, output), (41 + DATE_TOKENS + 60, 41, Some(60)));
         assert_eq!(short.kv_tokens(256), 16 * kv_tokens(1, 41 + 60));
         // A line that does not say how long its answer is may fill the context, alone.
         let open = lines(&vec![chat(json!({})); 16], CHATS);
         assert_eq!((open.longest(), open.kv_tokens(256)), (131_072, 131_072));
+        let mixed = lines(&[chat(json!({"max_tokens": 60})), chat(json!({}))], CHATS);
+        assert_eq!(mixed.expected(2).output, None, "nobody knows when the second ends");
         let full = lines(&[chat(json!({"max_tokens": 131_072 - 41}))], CHATS);
         assert_eq!(full.longest(), 131_072, "no more than there may be");
         let one = lines(&[chat(json!({"max_tokens": 60}))], CHATS);

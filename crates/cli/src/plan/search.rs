@@ -137,22 +137,11 @@ impl Planner<'_> {
         Planned::beside(self.checkpoint, config, self.resident_bytes)
     }
 
-    /// As many blocks as are wanted for a curve: the best of the programme, and every size up to all requests.
+    /// All that a curve is drawn through, however long requests take: the best of the programme, and every size up to all requests.
     pub(crate) fn curve(&self) -> Result<Vec<Scored>> {
-        let mut all = self.search(RESCORED)?.map(|found| found.scored).unwrap_or_default();
-        for size in self.sizes().chain([self.job.requests]) {
-            let Some(step_tokens) = self.steps(size).last().copied() else { continue };
-            let candidate = Candidate {
-                schedule: Schedule::Continuous,
-                batch_size: size,
-                num_batches: 1,
-                step_tokens,
-                delegate: Delegate::Host,
-                homes: Homes::of(&self.base),
-            };
-            all.extend(self.score(candidate)?);
-        }
-        Ok(all)
+        let fixed = Fixed { max_latency_s: Some(f64::MAX), ..self.fixed };
+        let found = Planner { fixed, base: self.base.clone(), ..*self }.search(RESCORED)?;
+        Ok(found.map(|found| found.scored).unwrap_or_default())
     }
 
     /// What tokens a second one more GiB of each tier would add to those of the fastest that was found; nothing for a tier that
@@ -186,10 +175,8 @@ impl Planner<'_> {
 
     /// The plan whose slowest request is the soonest.
     pub(crate) fn soonest(&self) -> Result<Option<Scored>> {
-        let fixed = Fixed { max_latency_s: Some(f64::MAX), ..self.fixed };
-        let found = Planner { fixed, base: self.base.clone(), ..*self }.search(RESCORED)?;
         let soonest = |a: &Scored, b: &Scored| a.run.latency_max_s.total_cmp(&b.run.latency_max_s);
-        Ok(found.and_then(|found| found.scored.into_iter().min_by(soonest)))
+        Ok(self.curve()?.into_iter().min_by(soonest))
     }
 
     /// 1, 2, 4 and so on, fewer than there are requests.

@@ -40,7 +40,12 @@ pub(super) fn binds(best: &Scored, more: Option<ByTier<f64>>) -> Vec<&'static st
         Budget::Apart { device, memory } => (full(peak.device, device), full(peak.host, memory)),
     };
     let gains = |tier| more.is_none_or(|more: ByTier<f64>| more[tier] > GAIN * best.run.tokens_per_s());
-    let tiers = [(device, Tier::Device, "memory of the device"), (host, Tier::Host, "memory of the host")];
+    let drive = best.outline.drive.is_some_and(|limit| full(peak.disk, limit));
+    let tiers = [
+        (device, Tier::Device, "memory of the device"),
+        (host, Tier::Host, "memory of the host"),
+        (drive, Tier::Disk, "room on the drive"),
+    ];
     let short = tiers.into_iter().filter(|&(full, tier, _)| full && gains(tier)).map(|tier| tier.2);
     std::iter::once(lane).chain(short).collect()
 }

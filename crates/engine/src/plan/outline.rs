@@ -46,6 +46,8 @@ pub struct Outline {
     pub layer_bytes: u64,
     /// What device and host may hold.
     pub budget: Budget,
+    /// What the drive may hold, where that is known.
+    pub drive: Option<u64>,
     /// Bytes that each tier holds at the most.
     pub peak_bytes: ByTier<u64>,
 }
@@ -154,6 +156,7 @@ impl Planned<'_> {
             link_bytes_per_s: self.config().offload.link,
             layer_bytes: self.blueprint().layer_bytes() as u64,
             budget: hold.budget,
+            drive: self.config().offload.disk,
             peak_bytes: peak(hold),
         }
     }
