@@ -22,6 +22,18 @@ fn hub_of(files: &[(&str, &[u8])]) -> BTreeMap<String, Answer> {
     answers
 }
 
+/// A hub of these answers, and an empty cache beside it.
+fn served(answers: BTreeMap<String, Answer>) -> (TempDir, Server, Places) {
+    let (folder, server) = (tempfile::tempdir().expect("a folder"), Server::start(answers));
+    let places = places(&folder, &server.url());
+    (folder, server, places)
+}
+
+/// A configuration, a tokenizer, and weights that nobody reads.
+fn whole_model(config: &[u8]) -> BTreeMap<String, Answer> {
+    hub_of(&[("config.json", config), ("tokenizer.json", b"{}"), ("model.safetensors", b"weights")])
+}
+
 #[test]
 fn one_of_several_gguf_files_is_chosen_by_name_or_format() {
     let files: [(&str, &[u8]); 4] = [
@@ -30,8 +42,7 @@ fn one_of_several_gguf_files_is_chosen_by_name_or_format() {
         ("tiny-f16-00001-of-00002.gguf", b"1"),
         ("tiny-f16-00002-of-00002.gguf", b"2"),
     ];
-    let (folder, server) = (tempfile::tempdir().expect("a folder"), Server::start(hub_of(&files[..2])));
-    let mut places = places(&folder, &server.url());
+    let (_folder, server, mut places) = served(hub_of(&files[..2]));
     let found = |name: &str, places: &Places| {
         let path = locate(Some(name), places, &mut Silent)?;
         Ok::<_, Error>(path.file_name().expect("a name").to_string_lossy().into_owned())
@@ -50,19 +61,14 @@ fn one_of_several_gguf_files_is_chosen_by_name_or_format() {
     let several = found("org/tiny", &places).expect_err("which?").to_string();
     assert!(several.contains("tiny-Q8_0.gguf") && !several.contains("HF_HUB_OFFLINE"), "{several}");
 
-    let (folder, server) = (tempfile::tempdir().expect("a folder"), Server::start(hub_of(&files)));
-    let split = self::places(&folder, &server.url());
+    let (_folder, server, split) = served(hub_of(&files));
     assert_eq!(found("org/tiny:F16", &split).expect("all parts"), files[2].0);
     assert_eq!(server.count("-of-00002.gguf"), 2);
 }
 
 #[test]
 fn further_templates_are_fetched_and_a_tokenizer_that_lacks() {
-    let config = llama_config(json!({})).into_bytes();
-    let files: [(&str, &[u8]); 3] =
-        [("config.json", &config), ("tokenizer.json", b"{}"), ("model.safetensors", b"weights")];
-    let (folder, server) = (tempfile::tempdir().expect("a folder"), Server::start(hub_of(&files)));
-    let mut places = places(&folder, &server.url());
+    let (_folder, server, mut places) = served(whole_model(llama_config(json!({})).as_bytes()));
     let path = locate(Some("org/tiny"), &places, &mut Silent).expect("downloaded");
     let template = path.join("additional_chat_templates/tool_use.jinja");
     assert_eq!(std::fs::read(&template).expect("linked to its blob"), b"tools");
@@ -95,8 +101,7 @@ fn gguf_files_are_found_in_folders() {
     let top: Vec<_> = top.chain([folder]).collect();
     answers.insert(tree.clone(), answer("application/json", json!(top).to_string()));
     answers.insert(format!("{tree}?recursive=true"), answer("application/json", whole));
-    let (folder, server) = (tempfile::tempdir().expect("a folder"), Server::start(answers));
-    let mut places = places(&folder, &server.url());
+    let (_folder, server, mut places) = served(answers);
     let found = |name: &str, places: &Places| locate(Some(name), places, &mut Silent);
     assert!(found("org/tiny:F16", &places).expect("at the top").ends_with("tiny-F16.gguf"));
     assert_eq!(server.count("recursive"), 0, "folders are looked into for what is not at the top");
@@ -115,9 +120,7 @@ fn gguf_files_are_found_in_folders() {
 #[test]
 fn what_is_refused_is_refused_before_its_weights_come() {
     let config = llama_config(json!({"architectures": ["NobodyForCausalLM"], "model_type": "nobody"}));
-    let files: [(&str, &[u8]); 2] = [("config.json", config.as_bytes()), ("model.safetensors", b"weights")];
-    let (folder, server) = (tempfile::tempdir().expect("a folder"), Server::start(hub_of(&files)));
-    let places = places(&folder, &server.url());
+    let (_folder, server, places) = served(whole_model(config.as_bytes()));
     let error = locate(Some("org/tiny"), &places, &mut Silent).expect_err("unknown").to_string();
     assert!(error.contains("NobodyForCausalLM"), "{error}");
     assert_eq!(server.count("model.safetensors"), 0);
@@ -125,11 +128,7 @@ fn what_is_refused_is_refused_before_its_weights_come() {
 
 #[test]
 fn random_weights_need_a_description_only() {
-    let config = llama_config(json!({})).into_bytes();
-    let files: [(&str, &[u8]); 3] =
-        [("config.json", &config), ("tokenizer.json", b"{}"), ("model.safetensors", b"weights")];
-    let (folder, server) = (tempfile::tempdir().expect("a folder"), Server::start(hub_of(&files)));
-    let mut places = places(&folder, &server.url());
+    let (_folder, server, mut places) = served(whole_model(llama_config(json!({})).as_bytes()));
     let path = describe(Some("org/tiny"), &places, &mut Silent).expect("described");
     Checkpoint::open_dummy(&path, 0).expect("a model");
     assert_eq!(server.count("model.safetensors"), 0);
@@ -143,10 +142,8 @@ fn random_weights_need_a_description_only() {
 fn pickle_files_are_told_from_nothing_at_all() {
     let config = llama_config(json!({})).into_bytes();
     let why = |files: &[(&str, &[u8])]| {
-        let (folder, server) = (tempfile::tempdir().expect("a folder"), Server::start(hub_of(files)));
-        locate(Some("org/tiny"), &places(&folder, &server.url()), &mut Silent)
-            .expect_err("refused")
-            .to_string()
+        let (_folder, _server, places) = served(hub_of(files));
+        locate(Some("org/tiny"), &places, &mut Silent).expect_err("refused").to_string()
     };
     let pickled = why(&[("config.json", &config), ("pytorch_model.bin", b"x")]);
     assert!(pickled.contains("pytorch_model.bin") && pickled.contains("org/tiny:refs/pr/N"), "{pickled}");
