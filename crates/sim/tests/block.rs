@@ -161,7 +161,12 @@ fn machine() -> HardwareSpec {
     }
 }
 
+/// A hold of 600 blocks.
 fn experiment(prompt: u32, output: u32) -> BlockExperiment {
+    in_hold(600, prompt, output)
+}
+
+fn in_hold(blocks: u64, prompt: u32, output: u32) -> BlockExperiment {
     let (heads, head_dim) = (4, 64);
     let dims = Dims {
         layers: 2,
@@ -177,7 +182,7 @@ fn experiment(prompt: u32, output: u32) -> BlockExperiment {
     BlockExperiment {
         prompt: Tokens(prompt),
         output: Tokens(output),
-        kv_memory: Bytes(position * 32 * 600),
+        kv_memory: Bytes(position * 32 * blocks),
         batch_seqs: 16,
         hardware: machine(),
         dims,
@@ -192,6 +197,17 @@ fn diagonal_has_a_larger_block_and_ends_sooner_as_the_closed_form_says() {
     assert!((long.weight_bytes_ratio / long.block_ratio - 1.0).abs() < 0.03, "{long:?}");
     assert!((0.4..0.65).contains(&long.completion_ratio), "{long:?}");
     assert_eq!((long.zigzag.recomputed_tokens, long.diagonal.recomputed_tokens), (0, 0), "{long:?}");
+}
+
+#[test]
+fn a_hold_of_few_sequences_is_full_too() {
+    // One of 32 + 256 tokens has a block for its prompt's step, and then two to nine of them.
+    let each = f64::from(1 + 32 * (2..9).sum::<u32>() + 31 * 9) / 256.0;
+    for blocks in [227, 100] {
+        let few = in_hold(blocks, 32, 256).compare().expect("it fits");
+        let most = (blocks as f64 / each).floor();
+        assert!(few.diagonal.block >= most - 1.0, "{blocks}: {} of {most}", few.diagonal.block);
+    }
 }
 
 #[test]

@@ -14,6 +14,11 @@ pub struct Growth {
 }
 
 impl Growth {
+    /// Steps that it is there for, this one with them.
+    pub fn life(self) -> u64 {
+        u64::from(self.steps.0) + 1
+    }
+
     /// Blocks that it holds from now to its end, summed over steps: its share of the hold.
     pub fn block_steps(self) -> u64 {
         // Blocks of 1 to n positions, summed: full rows of 32, then the rest.

@@ -118,7 +118,7 @@ impl Fcfs {
 
     fn begin_at(&mut self, draft: &mut Draft, rank: Rank, home: Tier, len: Tokens) {
         let sequence = self.table.live(rank.1);
-        self.pace.spend(home, growth(sequence).block_steps());
+        self.pace.spend(home, growth(sequence), self.hold.capacity(home));
         // Blocks of others are not among those that were found free, so that sharing them takes no more than was reserved.
         let reusable = if home == Tier::Device { self.hold.find(sequence.reusable()) } else { Vec::new() };
         let shared = if self.hold.available_among(&reusable) == 0 { reusable } else { Vec::new() };
