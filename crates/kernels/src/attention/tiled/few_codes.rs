@@ -3,7 +3,7 @@
 use super::few::{BY_QUERY, IN_TILE, multiply_line, turned};
 use super::lean::Few;
 use super::local::SCORES;
-use super::pages::{Group, fetch, numbers};
+use super::pages::{Group, fetch_near, numbers};
 use super::products::{PAIRS, ROW};
 use super::shape::{MAX_GROUPS, PAGES};
 use super::softmax::{Sight, Totals};
@@ -170,7 +170,7 @@ unsafe fn of_keys<const L: usize>(
                 for w in 0..4 {
                     let line = (4 * c + w) * UNIT_LINES / (4 * CODES);
                     if (4 * c + w).is_multiple_of(4 * CODES / UNIT_LINES) {
-                        fetch(next.wrapping_add((unit * UNIT_LINES + line) * ROW));
+                        fetch_near(next.wrapping_add((unit * UNIT_LINES + line) * ROW));
                     }
                     let mut lines = [_mm512_setzero_si512(); HALVES];
                     for half in 0..HALVES {
@@ -242,7 +242,7 @@ unsafe fn add_values<const P: usize, const L: usize>(
         for (i, words) in words.iter().enumerate() {
             for pair in 0..PAIRS {
                 if pair % (CODES / P) == first / P {
-                    fetch(next[i].wrapping_add(pair * ROW));
+                    fetch_near(next[i].wrapping_add(pair * ROW));
                 }
                 let mut codes = _mm512_srl_epi16(words[pair], _mm_cvtsi32_si128(4 * first as i32));
                 let mut lines = [_mm512_setzero_si512(); P];
