@@ -12,6 +12,7 @@ mod plan;
 mod sampling;
 mod schedule;
 mod serve;
+mod stores;
 
 use std::path::PathBuf;
 
@@ -35,6 +36,7 @@ pub(crate) use plan::{
 pub(crate) use sampling::{AnswerArgs, SamplingArgs};
 pub(crate) use schedule::{AttendOn, ScheduleArgs, ScheduleName};
 pub(crate) use serve::{LogFormatName, LogLevelName, ServeArgs};
+pub(crate) use stores::StoresArgs;
 
 use crate::lanes::LanesArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -94,6 +96,8 @@ pub(crate) enum Command {
     /// Choose what lives where, and say what that comes to: for a model that is here on this machine, or for a published
     /// one on a machine of the papers.
     Plan(PlanArgs),
+    /// List the packed weights that lie on the drive, which later runs stream from, or remove some.
+    Stores(StoresArgs),
     /// Run the scheduler in virtual time.
     #[command(subcommand)]
     Simulate(SimulateCommand),

@@ -32,6 +32,7 @@ mod scenario;
 mod serve;
 mod simulate_block;
 mod slow;
+mod stores;
 mod timed;
 mod wanted;
 
@@ -129,6 +130,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Completions(args) => documents::completions(&args),
         Command::Profile(args) => profile::profile(args),
         Command::Plan(args) => plan::plan(args),
+        Command::Stores(args) => stores::stores(&args),
         Command::Simulate(SimulateCommand::Replay { file }) => replay::replay(&file),
         Command::Simulate(SimulateCommand::Block(args)) => simulate_block::simulate_block(&args),
     }

@@ -147,6 +147,11 @@ impl Checkpoint {
         Checkpoint { spec, name: "random weights".into(), source: Source::Dummy(dummy), tensors, vocab: None }
     }
 
+    /// Where it was opened, for people.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// The model.
     pub fn spec(&self) -> &ModelSpec {
         &self.spec

@@ -107,8 +107,8 @@ pub enum Error {
     },
     /// The drive has no room for a packed store.
     #[error(
-        "the drive is full: the packed store {} has {written} of {needed} bytes; free some space, or name a folder on \
-         another drive with --offload-dir (what is written is kept, and continued from)",
+        "the drive is full: the packed store {} has {written} of {needed} bytes; free some space (`ballast stores` \
+         lists what is packed already), or name a folder on another drive with --offload-dir (what is written is kept, and continued from)",
         path.display()
     )]
     DriveFull {
@@ -122,7 +122,7 @@ pub enum Error {
     /// The drive will not give a packed store its room.
     #[error(
         "the packed store {} takes {needed} bytes, which its drive does not give it ({source}; free: {free}); free some \
-         space, or name a folder on another drive with --offload-dir",
+         space (`ballast stores` lists what is packed already), or name a folder on another drive with --offload-dir",
         path.display()
     )]
     DriveSmall {

@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex};
 use kernels::arena::{Full, PAGE};
 use kernels::attention::{BLOCK_TOKENS, KvLayout};
 use kernels::device::{Device, KvPages, Needs};
-use kernels::linear::Format;
 use kernels::{CpuDevice, Team};
 use model::checkpoint::Checkpoint;
 use model::decoder::{Blueprint, Decoder, HostWork, LoadError, Loader, Work};
@@ -170,12 +169,8 @@ impl<'a> Planned<'a> {
 
     /// The weights' formats in memory, the one with most bytes first: `q4_1 and q8_0`.
     pub fn formats(&self) -> String {
-        let name = |format: &Format| match format {
-            Format::Narrow(narrow) => format!("{narrow:?}").to_lowercase(),
-            Format::Bf12 => "bf16 in 12 bits".into(),
-            wide => format!("{wide:?}").to_lowercase(),
-        };
-        let names: Vec<String> = self.blueprint.formats().iter().map(|(format, _)| name(format)).collect();
+        let names: Vec<String> =
+            self.blueprint.formats().iter().map(|(format, _)| format.to_string()).collect();
         names.join(" and ")
     }
 

@@ -178,7 +178,8 @@ pub enum TooSmall {
     /// The store of all weights is larger than the drive's share.
     #[error(
         "the packed weights take {} on the drive, and may take {} there: raise --disk (without it, what is free there \
-         but for a margin) to at least the former, name another drive with --offload-dir, or choose narrower weights (--weights int8 or int4)",
+         but for a margin; `ballast stores` lists what is packed already) to at least the former, name another drive with \
+         --offload-dir, or choose narrower weights (--weights int8 or int4)",
         at_least(need),
         size(limit)
     )]

@@ -1,5 +1,7 @@
 //! What a linear layer is made of: its packed weights, its input, and what becomes of its output.
 
+use std::fmt;
+
 use half::bf16;
 pub use spec::model::Activation;
 
@@ -18,6 +20,18 @@ pub enum Format {
     Bf12,
     /// Fewer than 16 bits a weight, expanded to bf16 tiles just before use.
     Narrow(Narrow),
+}
+
+/// For people: `bf16`, `bf16 in 12 bits`, `int4`.
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self {
+            Format::Narrow(narrow) => format!("{narrow:?}"),
+            Format::Bf12 => "bf16 in 12 bits".into(),
+            wide => format!("{wide:?}"),
+        };
+        f.write_str(&name.to_lowercase())
+    }
 }
 
 /// How the input of a [`Format::Narrow`] weight is multiplied.

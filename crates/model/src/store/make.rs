@@ -11,6 +11,7 @@ use kernels::{AlignedBytes, Team, page_cache};
 
 use super::direct::{self, Access, SECTOR};
 use super::fingerprint::fingerprint;
+use super::kept::used;
 use super::layout::{Layout, Place};
 use super::manifest::{HEADER_BYTES, MAKE_AGAIN, Manifest, VERSION, header};
 use super::open::Store;
@@ -26,8 +27,8 @@ const PIECE_BYTES: usize = 8 << 20;
 pub(super) const PANELS: &str = "panels.bin";
 /// That of their checksums.
 pub(super) const CHECKSUMS: &str = "checksums.bin";
-/// Held by who makes the store.
-const LOCK: &str = "lock";
+/// Held by who makes the store; written last when it was last used.
+pub(super) const LOCK: &str = "lock";
 
 /// Makes the store of a model, or opens it where it is made.
 pub struct Maker<'a> {
@@ -56,6 +57,18 @@ impl Maker<'_> {
     pub fn held_bytes(&self) -> Result<u64> {
         let panels = self.place()?.0.join(PANELS);
         Ok(panels.metadata().map_or(0, |found| 512 * found.blocks()))
+    }
+
+    /// What a store is of, for people: the model, and the format that most of its weights have.
+    fn told(&self) -> String {
+        let (name, spec) = (self.checkpoint.name(), self.checkpoint.spec());
+        let of = match self.checkpoint.seed() {
+            Some(_) => format!("{name} of {}, {} layers of {}", spec.architecture, spec.layers, spec.hidden),
+            // As it was typed it may say little in another folder.
+            None => std::path::absolute(name).map_or(name.into(), |path| path.display().to_string()),
+        };
+        let formats = self.blueprint.formats();
+        formats.first().map_or(of.clone(), |(format, _)| format!("{of}, {format}"))
     }
 
     /// Opens the store if it is there and whole, and of the files as they are now.
@@ -98,6 +111,7 @@ impl Maker<'_> {
         let (folder, fingerprint) = self.place()?;
         // Where nothing is to be made, nothing need be written: others may share it to read.
         if let Some(store) = self.open_at(&folder, &fingerprint)? {
+            used(&folder);
             return Ok(store);
         }
         std::fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
@@ -116,6 +130,7 @@ impl Maker<'_> {
             }
             return Err(making.full(error));
         }
+        used(&folder);
         let store = Store::open(&folder, &fingerprint, layout)?;
         store.ok_or_else(|| Error::Store { path: folder, found: "vanished".into(), remedy: MAKE_AGAIN })
     }
@@ -241,6 +256,7 @@ impl<'a> Making<'a> {
             bytes: self.layout.bytes(),
             checksums_crc32: crc32fast::hash(&sums),
             sources: sources(self.maker.checkpoint)?,
+            of: self.maker.told(),
         })
     }
 

@@ -18,6 +18,8 @@ pub(super) const MAKE_AGAIN: &str =
 
 /// Its file.
 const NAME: &str = "manifest.json";
+/// The same while it is written.
+pub(super) const PART: &str = "manifest.json.part";
 /// Bytes before the first checksum.
 pub(super) const HEADER_BYTES: usize = 64;
 const MAGIC: &[u8; 12] = b"ballastpanel";
@@ -34,6 +36,9 @@ pub(super) struct Manifest {
     /// The files that it was packed from; none of random weights.
     #[serde(default)]
     pub(super) sources: Vec<SourceFile>,
+    /// What it was packed from, and as what, for people.
+    #[serde(default)]
+    pub(super) of: String,
 }
 
 impl Manifest {
@@ -72,7 +77,7 @@ impl Manifest {
 
     /// Writes it beside its place first, so that it is there whole or not at all, also after a power cut.
     pub(super) fn write(&self, folder: &Path) -> Result<()> {
-        let (path, whole) = (folder.join("manifest.json.part"), folder.join(NAME));
+        let (path, whole) = (folder.join(PART), folder.join(NAME));
         let text = serde_json::to_vec_pretty(self).unwrap_or_default();
         let write = || -> io::Result<()> {
             let mut file = File::create(&path)?;

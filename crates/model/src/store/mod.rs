@@ -12,6 +12,7 @@
 mod cut;
 mod direct;
 mod fingerprint;
+mod kept;
 mod layout;
 mod make;
 mod manifest;
@@ -21,6 +22,7 @@ mod sources;
 pub use cut::{Cut, Half, Stowed};
 pub use direct::{Access, DirectFile, READERS, SECTOR, Stretch, Written};
 pub use fingerprint::fingerprint;
+pub use kept::{Kept, kept};
 pub use layout::{Layout, Place, Run};
 pub use make::Maker;
 pub use open::{CHECKED_EVERY, Store};

@@ -1,0 +1,106 @@
+//! The stores that lie in a folder, for whoever wants to know what they take, or to have that back.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use super::make::{CHECKSUMS, LOCK, PANELS};
+use super::manifest::{self, Manifest};
+use crate::error::{Error, Result};
+
+/// A store, whole or not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// What it is known by, 32 hexadecimal digits.
+    pub name: String,
+    /// Its folder.
+    pub folder: PathBuf,
+    /// Bytes that the drive has given to it.
+    pub bytes: u64,
+    /// What it was packed from, and as what; none where it is not whole, or of a program that did not write it down.
+    pub of: Option<String>,
+    /// Whether it can be streamed from as it is.
+    pub is_whole: bool,
+    /// When it was last made or opened to be streamed from.
+    pub used: SystemTime,
+}
+
+/// The stores in a folder, those last used first; none where the folder is not there.
+///
+/// # Errors
+/// If the folder cannot be read.
+pub fn kept(home: &Path) -> Result<Vec<Kept>> {
+    let entries = match fs::read_dir(home) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(Error::io("read", home))?,
+    };
+    let mut all = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(Error::io("read", home))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        // Whatever else lies there is none of ours.
+        if is_name(&name) && entry.path().is_dir() {
+            all.push(Kept::look(name, entry.path()));
+        }
+    }
+    all.sort_by(|a, b| (b.used, &a.name).cmp(&(a.used, &b.name)));
+    Ok(all)
+}
+
+/// Notes that a store is used now. A folder that may not be written to does not have it noted.
+pub(super) fn used(folder: &Path) {
+    let lock = File::options().write(true).open(folder.join(LOCK));
+    let _ = lock.and_then(|lock| lock.set_modified(SystemTime::now()));
+}
+
+fn is_name(text: &str) -> bool {
+    text.len() == 32 && text.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+impl Kept {
+    fn look(name: String, folder: PathBuf) -> Kept {
+        let data = |file: &str| fs::metadata(folder.join(file)).ok();
+        let manifest = Manifest::read(&folder).ok().flatten();
+        Kept {
+            bytes: [PANELS, CHECKSUMS]
+                .iter()
+                .filter_map(|file| data(file))
+                .map(|file| 512 * file.blocks())
+                .sum(),
+            is_whole: manifest.is_some(),
+            of: manifest.map(|manifest| manifest.of).filter(|of| !of.is_empty()),
+            used: data(LOCK).and_then(|lock| lock.modified().ok()).unwrap_or(SystemTime::UNIX_EPOCH),
+            name,
+            folder,
+        }
+    }
+
+    /// Removes it, if nobody is making it: whether it did. Who streams from it goes on, and the drive has the room back when they end.
+    ///
+    /// # Errors
+    /// If its files cannot be removed, or there are others beside them.
+    pub fn remove(&self) -> Result<bool> {
+        let path = self.folder.join(LOCK);
+        let lock = File::options().create(true).truncate(false).write(true).open(&path);
+        let lock = lock.map_err(Error::io("open", &path))?;
+        match lock.try_lock() {
+            Err(fs::TryLockError::WouldBlock) => return Ok(false),
+            held => held.map_err(|error| Error::io("lock", &path)(error.into()))?,
+        }
+        // From here on it is not whole, and whoever finds it makes it again.
+        Manifest::remove(&self.folder)?;
+        for name in [CHECKSUMS, PANELS, manifest::PART, LOCK] {
+            let path = self.folder.join(name);
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(Error::io("remove", &path)(error));
+                }
+                _ => {}
+            }
+        }
+        fs::remove_dir(&self.folder).map_err(Error::io("remove", &self.folder))?;
+        Ok(true)
+    }
+}
