@@ -45,7 +45,11 @@ fn stores_are_listed_and_removed_by_their_names() {
     std::fs::create_dir(folder.path(&format!("packed/{torn}"))).unwrap();
     folder.write(&format!("packed/{torn}/panels.bin"), "half");
     folder.write("packed/notes.txt", "mine");
+    let other = "f".repeat(32);
+    std::fs::create_dir(folder.path(&format!("packed/{other}"))).unwrap();
+    folder.write(&format!("packed/{other}/manifest.json"), r#"{"version": 1000}"#);
     assert!(stores(&["--remove", "unwhole"]).fine().contains(torn));
+    assert_eq!(list().len(), 3, "one of another version is not torn");
     // A file that is not a store's stays, with its folder.
     let own = folder.write(&format!("packed/{first}/own.txt"), "mine");
     stores(&["--remove", &first[..8]]).refused(1, &["cannot remove"]);

@@ -19,9 +19,9 @@ pub struct Kept {
     pub folder: PathBuf,
     /// Bytes that the drive has given to it.
     pub bytes: u64,
-    /// What it was packed from, and as what; none where it is not whole, or of a program that did not write it down.
+    /// What it was packed from, and as what; none where it is not whole, or of a program that wrote it down otherwise.
     pub of: Option<String>,
-    /// Whether it can be streamed from as it is.
+    /// Whether it was finished.
     pub is_whole: bool,
     /// When it was last made or opened to be streamed from.
     pub used: SystemTime,
@@ -62,15 +62,18 @@ fn is_name(text: &str) -> bool {
 impl Kept {
     fn look(name: String, folder: PathBuf) -> Kept {
         let data = |file: &str| fs::metadata(folder.join(file)).ok();
-        let manifest = Manifest::read(&folder).ok().flatten();
+        // One that this program cannot read may be another version's.
+        let manifest = Manifest::read(&folder);
+        let is_whole = !matches!(manifest, Ok(None));
+        let of = manifest.ok().flatten().map(|manifest| manifest.of);
         Kept {
             bytes: [PANELS, CHECKSUMS]
                 .iter()
                 .filter_map(|file| data(file))
                 .map(|file| 512 * file.blocks())
                 .sum(),
-            is_whole: manifest.is_some(),
-            of: manifest.map(|manifest| manifest.of).filter(|of| !of.is_empty()),
+            is_whole,
+            of: of.filter(|of| !of.is_empty()),
             used: data(LOCK).and_then(|lock| lock.modified().ok()).unwrap_or(SystemTime::UNIX_EPOCH),
             name,
             folder,
