@@ -58,10 +58,10 @@ fn tell(all: &[Kept], home: &str) -> Result<()> {
     if all.is_empty() {
         return show!("no packed weights are in {home}");
     }
-    show!("{:<34}{:>10}  {:<14}of", "name", "size", "last used")?;
+    show!("{:<34}{:>10}  {:<16}of", "name", "size", "last used")?;
     for store in all {
         let of = if store.is_whole { store.of.as_deref().unwrap_or("-") } else { "not whole" };
-        show!("{:<34}{:>10}  {:<14}{of}", store.name, size(&store.bytes), ago(unused_s(store)))?;
+        show!("{:<34}{:>10}  {:<16}{of}", store.name, size(&store.bytes), ago(unused_s(store)))?;
     }
     let bytes = all.iter().map(|store| store.bytes).sum();
     show!(
