@@ -123,6 +123,6 @@ fn remove(chosen: &[&Kept]) -> Result<ExitCode> {
             code = ExitCode::FAILURE;
         }
     }
-    show!("{} free", size(&bytes))?;
+    show!("the drive has {} back", size(&bytes))?;
     Ok(code)
 }
