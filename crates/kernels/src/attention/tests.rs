@@ -410,6 +410,12 @@ fn arrangements() -> Vec<Case> {
         Case::new(1, 20, 80, &[140]).window(50).f16(),
         Case::new(1, 2, 64, &[150, 33]).share(0.1).f16(),
         Case::new(1, 3, 64, &[150, 33]).fp8(),
+        Case::new(1, 4, 128, &[530, 33]),
+        Case::new(1, 4, 128, &[530, 33]).int4(),
+        Case::new(1, 4, 128, &[150, 33]).f16(),
+        Case::new(1, 4, 128, &[150, 33]).fp8(),
+        Case::new(1, 2, 256, &[150]),
+        Case::new(1, 3, 64, &[700]).window(600),
         Case::new(1, 20, 80, &[140]).window(50).fp8(),
         Case::new(1, 2, 64, &[150, 33]).share(0.1).fp8(),
     ]

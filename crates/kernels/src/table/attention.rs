@@ -1,6 +1,7 @@
 //! Keys and values into pages, and attention over them: prefill, chunks, decode, windows, groups.
 
 use super::data::{fill_with_codes, matrix, noise, vector};
+use super::random::Draw;
 use super::{Agreement, Bound, Case, Floor, Found, Kernel, Reach};
 use crate::arena::Full;
 use crate::attention::{BLOCK_TOKENS, KvDtype, KvLayout, Span};
@@ -68,6 +69,35 @@ pub(super) fn conformance() -> Vec<Case> {
     cases
 }
 
+pub(super) fn random(draw: &mut Draw) -> Case {
+    let (kv_heads, group) = (draw.within(1, 3), draw.one(&[1, 2, 3, 4, 5, 7, 8, 12, 16, 20]));
+    // A size more is a module more, that a GPU's compiler takes seconds for.
+    let head_dim = draw.one(&[16, 64, 64, 80, 96, 128, 128, 256]);
+    let sequences = draw.within(1, 4);
+    let span = |draw: &mut Draw| {
+        let (start, rows) = (draw.by_size(1, 900) - 1, draw.by_size(1, 70));
+        (start, draw.one(&[1, 1, rows]))
+    };
+    Attention {
+        heads: kv_heads * group,
+        kv_heads,
+        head_dim,
+        spans: (0..sequences).map(|_| span(draw)).collect(),
+        window: (draw.within(0, 3) == 0).then(|| draw.by_size(1, 500)),
+        share: None,
+        dtype: draw.one(&[
+            KvDtype::Bf16,
+            KvDtype::Bf16,
+            KvDtype::F16,
+            KvDtype::F32,
+            KvDtype::Fp8,
+            KvDtype::Int4,
+        ]),
+        part: draw.one(&[PartOf::Store, PartOf::Attend, PartOf::Attend]),
+    }
+    .case()
+}
+
 pub(super) fn timed() -> Vec<Case> {
     let decode = [(1, 1024), (1, 8192), (8, 1024), (8, 2048), (64, 1024), (8, 8192)];
     let prefill = [512, 2048, 4096];
@@ -89,6 +119,11 @@ pub(super) fn timed() -> Vec<Case> {
         }
         for (rows, dtype) in prefill.into_iter().flat_map(|rows| all.map(|dtype| (rows, dtype))) {
             cases.push(Attention { spans: vec![(0, rows)], dtype, ..base.clone() }.case());
+        }
+        for (spans, dtype) in
+            [vec![(1023, 1); 64], vec![(0, 512)]].into_iter().flat_map(|s| all.map(|d| (s.clone(), d)))
+        {
+            cases.push(Attention { spans, dtype, part: PartOf::Store, ..base.clone() }.case());
         }
     }
     cases
@@ -157,9 +192,12 @@ impl Attention {
                 PartOf::Store => Agreement::Bits,
                 PartOf::Attend => Agreement::Within(TOLERANCE),
             },
-            floor: Floor {
-                bytes: (context * self.layout().block_bytes() / BLOCK_TOKENS) as f64,
-                flops: 4.0 * (pairs * q) as f64,
+            floor: match self.part {
+                PartOf::Store => Floor { bytes: (self.rows() * 4 * (q + 2 * kv)) as f64, flops: 0.0 },
+                PartOf::Attend => Floor {
+                    bytes: (context * self.layout().block_bytes() / BLOCK_TOKENS) as f64,
+                    flops: 4.0 * (pairs * q) as f64,
+                },
             },
             bytes: self.blocks() * self.layout().block_bytes()
                 + self.rows() * 4 * (3 * q + 4 * kv)

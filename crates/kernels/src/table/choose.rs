@@ -33,6 +33,15 @@ pub(super) fn conformance() -> Vec<Case> {
     cases
 }
 
+pub(super) fn timed() -> Vec<Case> {
+    let layout = |kv_heads, head_dim| KvLayout { kv_heads, head_dim, dtype: KvDtype::Bf16 };
+    [(9, layout(3, 64)), (32, layout(8, 128))]
+        .map(|(heads, layout)| {
+            Choice { heads, layout, tokens: vec![2048; 8], window: None, share: 0.1 }.case()
+        })
+        .into()
+}
+
 impl Choice {
     fn case(self) -> Case {
         let KvLayout { kv_heads, head_dim, dtype } = self.layout;

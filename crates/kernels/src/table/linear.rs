@@ -1,6 +1,7 @@
 //! Linears: every format, every sink, odd sizes; and the shapes of SmolLM2-135M and a Llama of 1.1 B.
 
 use super::data::{in_parts, matrix, noise, vector, write};
+use super::random::Draw;
 use super::{Agreement, Bound, Case, Floor, Found, Kernel, Reach};
 use crate::Mat;
 use crate::arena::Full;
@@ -53,6 +54,9 @@ pub(super) fn conformance() -> Vec<Case> {
         }
     }
     for narrow in Narrow::ALL {
+        cases.push(
+            Linear::exact(Format::Narrow(narrow), (520, 48, 2 * narrow.block().max(64)), To::Add).case(),
+        );
         for m in [1, 3, 16, 40] {
             let k = 2 * narrow.block().max(64);
             cases.push(Linear::exact(Format::Narrow(narrow), (m, 70, k), To::Add).case());
@@ -62,6 +66,25 @@ pub(super) fn conformance() -> Vec<Case> {
     cases.extend(rounded());
     cases.extend(as_in_models());
     cases
+}
+
+pub(super) fn random(draw: &mut Draw) -> Case {
+    let narrow = draw.one(&Narrow::ALL);
+    let format = draw.one(&[Format::F32, Format::Bf16, Format::Bf16, Format::Bf12, Format::Narrow(narrow)]);
+    let to = match format {
+        Format::F32 => To::Store(Dtype::F32),
+        _ => draw.one(&[To::Store(Dtype::F32), To::Store(Dtype::Bf16), To::Add, To::Act, To::Gated]),
+    };
+    let k = match format {
+        Format::Narrow(narrow) if !matches!(narrow, Narrow::Int8 | Narrow::Int4) => {
+            let block = narrow.block();
+            block * draw.by_size(1, 768 / block)
+        }
+        _ => draw.by_size(1, 600),
+    };
+    let (m, n) = (draw.by_size(1, 600), draw.by_size(1, 100));
+    let n = if matches!(to, To::Gated) { 2 * n } else { n };
+    Linear::exact(format, (m, n, k), to).biased(draw.within(0, 1) == 1).case()
 }
 
 /// As wide and as deep as layers of models are, where products go by blocks of both.

@@ -3,6 +3,7 @@
 use spec::model::NormKind;
 
 use super::data::{matrix, vector};
+use super::random::Draw;
 use super::{Agreement, Bound, Case, Floor, Found, Kernel, Reach};
 use crate::arena::Full;
 use crate::device::{Device, Dtype, NormWeights, Rows};
@@ -24,14 +25,30 @@ pub(super) fn conformance() -> Vec<Case> {
     for (rows, cols) in [(1, 16), (3, 37), (65, 576), (2, 2051), (2, 5120)] {
         for kind in [NormKind::Rms, NormKind::Layer] {
             for to in [Dtype::F32, Dtype::Bf16] {
-                cases.push(case(
-                    format!("norm/{kind:?}/{to:?}/{rows}x{cols}"),
-                    rows * cols,
-                    NormCase { kind, rows, cols, to },
-                ));
+                cases.push(NormCase { kind, rows, cols, to }.case());
             }
         }
-        cases.push(case(format!("gather/{rows}x{cols}"), rows * cols, Gather { rows, cols }));
+        cases.push(Gather { rows, cols }.case());
+    }
+    cases
+}
+
+pub(super) fn random(draw: &mut Draw) -> Case {
+    let (rows, cols) = (draw.by_size(1, 200), draw.by_size(1, 6000));
+    match draw.within(0, 2) {
+        0 => Gather { rows, cols }.case(),
+        kind => {
+            let kind = if kind == 1 { NormKind::Rms } else { NormKind::Layer };
+            NormCase { kind, rows, cols, to: draw.one(&[Dtype::F32, Dtype::Bf16]) }.case()
+        }
+    }
+}
+
+pub(super) fn timed() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (rows, cols) in [(128, 576), (128, 2048), (2048, 576), (2048, 2048)] {
+        cases.push(NormCase { kind: NormKind::Rms, rows, cols, to: Dtype::Bf16 }.case());
+        cases.push(Gather { rows, cols }.case());
     }
     cases
 }
@@ -44,6 +61,20 @@ fn case(name: String, numbers: usize, kernel: impl Kernel + 'static) -> Case {
         bytes: 64 * numbers + (1 << 16),
         reach: Reach::Everywhere,
         kernel: Box::new(kernel),
+    }
+}
+
+impl NormCase {
+    fn case(self) -> Case {
+        let NormCase { kind, rows, cols, to } = self;
+        case(format!("norm/{kind:?}/{to:?}/{rows}x{cols}"), rows * cols, self)
+    }
+}
+
+impl Gather {
+    fn case(self) -> Case {
+        let Gather { rows, cols } = self;
+        case(format!("gather/{rows}x{cols}"), rows * cols, self)
     }
 }
 

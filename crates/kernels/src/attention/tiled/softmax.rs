@@ -247,7 +247,8 @@ impl Exp {
     #[inline]
     #[target_feature(enable = "avx512f")]
     pub(super) fn of(&self, s: __m512) -> __m512 {
-        let s = _mm512_max_ps(s, self.lowest);
+        // In this order: of a number and NaN the instruction gives the second, and NaN must stay.
+        let s = _mm512_max_ps(self.lowest, s);
         let shifted = _mm512_fmadd_ps(s, self.c, self.bias);
         let whole = _mm512_sub_ps(shifted, self.bias);
         let f = _mm512_fmsub_ps(s, self.c, whole);

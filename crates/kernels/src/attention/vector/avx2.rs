@@ -67,7 +67,7 @@ unsafe impl Simd<8> for Avx2 {
         unsafe {
             let exponent = _mm256_slli_epi32::<23>(_mm256_castps_si256(shifted));
             let scaled = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(y), exponent));
-            _mm256_and_ps(_mm256_cmp_ps::<_CMP_GE_OQ>(s, lowest), scaled)
+            _mm256_and_ps(_mm256_cmp_ps::<_CMP_NLT_UQ>(s, lowest), scaled)
         }
     }
     #[inline(always)]

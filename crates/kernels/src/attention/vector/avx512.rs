@@ -69,7 +69,7 @@ unsafe impl Simd<16> for Avx512 {
         unsafe {
             let exponent = _mm512_slli_epi32::<23>(_mm512_castps_si512(shifted));
             let scaled = _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(y), exponent));
-            _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GE_OQ>(s, lowest), scaled)
+            _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(s, lowest), scaled)
         }
     }
     #[inline(always)]

@@ -28,7 +28,7 @@ pub(in crate::attention) unsafe trait Simd<const W: usize>:
     unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
     /// `a * b + c`
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
-    /// `y * 2^n`, where the low bits of `shifted` hold `n`; 0 where `s < lowest`.
+    /// `y * 2^n`, where the low bits of `shifted` hold `n`; 0 where `s < lowest`, and NaN where `s` is.
     unsafe fn scale(y: Self::V, shifted: Self::V, s: Self::V, lowest: Self::V) -> Self::V;
     /// `2 W` numbers: those at even places, those at odd ones.
     unsafe fn load_pairs(from: *const bf16) -> (Self::V, Self::V);
