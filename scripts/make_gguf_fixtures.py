@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes crates/kernels/tests/fixtures/gguf/<format>.blocks and .values: random blocks of each GGUF
-format, and the f32 values that the Python package `gguf` makes of them. Run: pip install gguf numpy."""
+format, and the f32 values that the Python package `gguf` makes of them; of IQ4_NL, which is read as
+another format, below crates/model. Run: pip install gguf numpy."""
 
 import pathlib
 
@@ -9,16 +10,15 @@ import numpy as np
 
 ROWS, K, SEED = 2, 512, 20
 HERE = pathlib.Path(__file__).resolve().parent.parent
-OUT = HERE / "crates" / "kernels" / "tests" / "fixtures" / "gguf"
 # Where the f16 words of a block are: the only bytes that must not be random (they could be NaN).
 HALVES = {
     "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0],
     "Q2_K": [80, 82], "Q3_K": [108], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208],
+    "IQ4_NL": [0],
 }
 
 
 def main() -> None:
-    OUT.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(SEED)
     for name, halves in HALVES.items():
         kind = gguf.GGMLQuantizationType[name]
@@ -30,9 +30,10 @@ def main() -> None:
             blocks[:, at : at + 2] = scales.view(np.uint8).reshape(-1, 2)
         values = gguf.quants.dequantize(blocks.reshape(ROWS, -1), kind).astype("<f4")
         assert values.shape == (ROWS, K), values.shape
-        stem = name.lower()
-        (OUT / f"{stem}.blocks").write_bytes(blocks.tobytes())
-        (OUT / f"{stem}.values").write_bytes(values.tobytes())
+        out = HERE / "crates" / ("model" if name == "IQ4_NL" else "kernels") / "tests" / "fixtures" / "gguf"
+        out.mkdir(parents=True, exist_ok=True)
+        (out / f"{name.lower()}.blocks").write_bytes(blocks.tobytes())
+        (out / f"{name.lower()}.values").write_bytes(values.tobytes())
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ enum Shown {
 }
 
 impl Progress {
-    /// Progress towards `total`.
+    /// Progress towards `total`, which is zero where nobody knows it.
     pub(crate) fn new(what: &str, total: u64, unit: Unit, voice: Voice) -> Progress {
         let shown = match voice {
             Voice::Quiet => Shown::Nothing,
@@ -65,6 +65,7 @@ impl Progress {
         if last.elapsed() >= LINE_EVERY {
             *last = Instant::now();
             match self.unit {
+                Unit::Bytes if self.total == 0 => note!("{}: {}", self.what, size(&done)),
                 Unit::Bytes => note!("{}: {} of {}", self.what, size(&done), size(&self.total)),
                 Unit::Items => note!("{}: {done} of {}", self.what, self.total),
             }
@@ -81,6 +82,7 @@ impl Progress {
 
 fn bar(what: &str, total: u64, unit: Unit) -> ProgressBar {
     let template = match unit {
+        Unit::Bytes if total == 0 => "{msg} {spinner} {bytes}, {bytes_per_sec}",
         Unit::Bytes => "{msg} [{bar:30}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left",
         Unit::Items => "{msg} [{bar:30}] {pos} of {len}, {per_sec}, {eta} left",
     };

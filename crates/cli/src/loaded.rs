@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use model::Checkpoint;
 use model::config::read_generation;
 use model::sampling::GenerationConfig;
-use model::source::{Places, describe, locate};
+use model::source::{Places, RepoId, describe, locate};
 use model::template::{ChatTemplate, SpecialTexts, Templates, Tools};
 use model::tokenizer::Tokenizer;
 use model::tools::ToolFormat;
@@ -86,12 +86,13 @@ pub(crate) fn open(name: Option<&str>, args: &EngineArgs, voice: Voice) -> Resul
 /// The model's name with the revision that `--revision` asks for, which only the hub has.
 fn revised(name: &str, revision: Option<&str>) -> Result<String> {
     let Some(revision) = revision else { return Ok(name.to_string()) };
-    if name == DEFAULT || name.contains(':') || Path::new(name).exists() {
+    let chosen = RepoId::parse(name).is_some_and(|repo| repo.revision != "main" || name.contains('@'));
+    if name == DEFAULT || chosen || Path::new(name).exists() {
         bail!(
             "--revision {revision}: `{name}` has no revisions to choose among; it is for models of the hub (org/name)"
         );
     }
-    Ok(format!("{name}:{revision}"))
+    Ok(format!("{name}@{revision}"))
 }
 
 impl Opened {

@@ -165,7 +165,7 @@ fn place(entries: &mut [Entry], data_at: u64, alignment: u64, file_len: u64, fil
 }
 
 /// Numbers of the tensor types, as ggml assigned them.
-const TYPES: [(u32, Stored); 13] = [
+const TYPES: [(u32, Stored); 14] = [
     (0, Stored::F32),
     (1, Stored::F16),
     (2, Stored::Q4_0),
@@ -178,6 +178,7 @@ const TYPES: [(u32, Stored); 13] = [
     (12, Stored::Q4_K),
     (13, Stored::Q5_K),
     (14, Stored::Q6_K),
+    (20, Stored::IQ4_NL),
     (30, Stored::Bf16),
 ];
 

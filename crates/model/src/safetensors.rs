@@ -156,14 +156,14 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Opens the checkpoint of a folder: `model.safetensors.index.json` and its shards,
-    /// `model.safetensors`, or the only `*.safetensors` there is.
+    /// Opens the checkpoint of a folder: `model.safetensors`, or `model.safetensors.index.json` and its shards, or the only
+    /// `*.safetensors` there is.
     ///
     /// # Errors
     /// If there is none, or a header or the index breaks a rule.
     pub fn open(folder: &Path) -> Result<Folder> {
         let index = folder.join("model.safetensors.index.json");
-        if index.is_file() {
+        if index.is_file() && !folder.join("model.safetensors").is_file() {
             return Folder::open_shards(folder, &index);
         }
         let file = RegularFile::open(&only_file(folder)?)?;

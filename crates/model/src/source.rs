@@ -77,17 +77,38 @@ fn local(path: &Path, extent: Extent) -> Result<PathBuf> {
     if is_gguf || path.join("config.json").is_file() {
         // Beside GGUF files lies the configuration of what they were made from.
         let beside = extent == Extent::Model && !is_gguf && !hub::has_safetensors(path);
-        return Ok(beside.then(|| hub::only_gguf(path)).flatten().unwrap_or_else(|| path.to_owned()));
+        return match hub::only_gguf(path) {
+            Ok(file) if beside => Ok(file),
+            Err(several) if beside && !several.is_empty() => Err(no_model(path, &one_of(path, &several))),
+            _ => Ok(path.to_owned()),
+        };
     }
     let why = match path.is_dir() {
         true => match hub::only_gguf(path) {
-            Some(file) => return Ok(file),
-            None => "the folder has no config.json and no single .gguf file",
+            Ok(file) => return Ok(file),
+            Err(several) if !several.is_empty() => &one_of(path, &several),
+            Err(_) => "the folder has no config.json and no .gguf file",
         },
         false if path.with_file_name("config.json").is_file() => "it is a part of a model: name its folder",
         false => "the file does not end in .gguf",
     };
-    Err(Error::NoModel { name: path.display().to_string(), why: why.into() })
+    Err(no_model(path, why))
+}
+
+fn no_model(path: &Path, why: &str) -> Error {
+    Error::NoModel { name: path.display().to_string(), why: why.into() }
+}
+
+/// What to do where a folder has several GGUF files.
+fn one_of(folder: &Path, files: &[String]) -> String {
+    if let [part] = files {
+        return format!("{part} is a part of a GGUF file, and the others are missing");
+    }
+    format!(
+        "its GGUF files are {}: name one of them, as {}",
+        files.join(", "),
+        folder.join(&files[0]).display()
+    )
 }
 
 #[cfg(test)]

@@ -23,6 +23,8 @@ pub enum Stored {
     Q5_1,
     /// 32 weights: scale, 8-bit numbers.
     Q8_0,
+    /// 32 weights: scale, 4-bit places in a table; what rows become that are no whole blocks of Q2_K or Q3_K.
+    IQ4_NL,
     /// 256 weights in groups of 16: 2-bit numbers, 4-bit scales and minima.
     Q2_K,
     /// 256 weights in groups of 16: 3-bit numbers, 6-bit scales.
@@ -37,7 +39,7 @@ pub enum Stored {
 
 impl Stored {
     /// Every format.
-    pub const ALL: [Stored; 13] = [
+    pub const ALL: [Stored; 14] = [
         Stored::F32,
         Stored::F16,
         Stored::Bf16,
@@ -46,6 +48,7 @@ impl Stored {
         Stored::Q5_0,
         Stored::Q5_1,
         Stored::Q8_0,
+        Stored::IQ4_NL,
         Stored::Q2_K,
         Stored::Q3_K,
         Stored::Q4_K,
@@ -57,7 +60,7 @@ impl Stored {
     pub fn block_elements(self) -> usize {
         match self {
             Stored::F32 | Stored::F16 | Stored::Bf16 => 1,
-            Stored::Q4_0 | Stored::Q4_1 | Stored::Q5_0 | Stored::Q5_1 | Stored::Q8_0 => 32,
+            Stored::Q4_0 | Stored::Q4_1 | Stored::Q5_0 | Stored::Q5_1 | Stored::Q8_0 | Stored::IQ4_NL => 32,
             Stored::Q2_K | Stored::Q3_K | Stored::Q4_K | Stored::Q5_K | Stored::Q6_K => 256,
         }
     }
@@ -67,7 +70,7 @@ impl Stored {
         match self {
             Stored::F32 => 4,
             Stored::F16 | Stored::Bf16 => 2,
-            Stored::Q4_0 => 18,
+            Stored::Q4_0 | Stored::IQ4_NL => 18,
             Stored::Q4_1 => 20,
             Stored::Q5_0 => 22,
             Stored::Q5_1 => 24,
@@ -113,7 +116,7 @@ impl Stored {
     fn scales_at(self) -> &'static [usize] {
         match self {
             Stored::F32 | Stored::F16 | Stored::Bf16 => &[],
-            Stored::Q4_0 | Stored::Q5_0 | Stored::Q8_0 => &[0],
+            Stored::Q4_0 | Stored::Q5_0 | Stored::Q8_0 | Stored::IQ4_NL => &[0],
             Stored::Q4_1 | Stored::Q5_1 | Stored::Q4_K | Stored::Q5_K => &[0, 2],
             Stored::Q2_K => &[80, 82],
             Stored::Q3_K => &[108],

@@ -15,6 +15,7 @@ use model::decoder::WeightsAs;
 use model::source::{Places, Silent, locate};
 use runner::Runner;
 use serde::Deserialize;
+use std::path::PathBuf;
 
 /// Positions where transformers' two likeliest tokens are closer than this are counted, not judged.
 const CLEAR: f32 = 0.05;
@@ -40,30 +41,38 @@ struct Judged {
     margin: Vec<f32>,
 }
 
-#[test]
-fn the_likeliest_token_is_that_of_transformers_wherever_it_is_clear() {
+/// SmolLM2 and its reference; nothing where it cannot be fetched.
+fn fetched() -> Option<(PathBuf, Reference)> {
     // The reference is of the weights in the Python package, not of those on the hub.
     let mut places = Places::from_env();
     (places.offline, places.hub_cache) = (true, places.cache.join("no-hub"));
-    let path = match locate(None, &places, &mut Silent) {
-        Ok(path) => path,
+    match locate(None, &places, &mut Silent) {
+        Ok(path) => Some((path, serde_json::from_str(include_str!("golden/smollm2.json")).unwrap())),
         Err(why) => {
             assert!(
                 std::env::var_os("BALLAST_REQUIRE_MODEL").is_none(),
                 "SmolLM2 could not be fetched: {why}"
             );
             eprintln!("skipped: SmolLM2 could not be fetched: {why}");
-            return;
+            None
         }
-    };
-    let reference: Reference = serde_json::from_str(include_str!("golden/smollm2.json")).unwrap();
+    }
+}
+
+/// Our likeliest tokens where transformers chose those of a case's continuation.
+fn likeliest<'a>(runner: &'a Runner, case: &'a Case) -> impl Iterator<Item = u32> + 'a {
+    let ids = [&case.prompt[..], &case.continuation].concat();
+    let logits = runner.logits(&ids, 0, case.prompt.len());
+    (0..case.continuation.len()).map(move |i| argmax(&logits[case.prompt.len() + i - 1]))
+}
+
+#[test]
+fn the_likeliest_token_is_that_of_transformers_wherever_it_is_clear() {
+    let Some((path, reference)) = fetched() else { return };
     let runner = Runner::load(&path, WeightsAs::Bf16, Isa::detect());
     let (mut wrong, mut clear, mut unclear, mut torn, mut differ) = (Vec::new(), 0, 0, 0, 0);
     for (index, case) in reference.cases.iter().enumerate() {
-        let ids = [&case.prompt[..], &case.continuation].concat();
-        let logits = runner.logits(&ids, 0, case.prompt.len());
-        for i in 0..case.continuation.len() {
-            let ours = argmax(&logits[case.prompt.len() + i - 1]);
+        for (i, ours) in likeliest(&runner, case).enumerate() {
             let theirs = (case.bf16.argmax[i], case.f32.argmax[i]);
             differ += usize::from(ours != theirs.0 && case.bf16.margin[i] >= CLEAR);
             match () {
@@ -80,6 +89,27 @@ fn the_likeliest_token_is_that_of_transformers_wherever_it_is_clear() {
     assert!(clear > 1000, "only {clear} clear positions: the reference is damaged");
     assert!(wrong.is_empty(), "{} clear positions differ:\n{}", wrong.len(), wrong.join("\n"));
     assert!(differ <= DIFFER_MAX, "{differ} positions differ, at most {DIFFER_MAX} may");
+}
+
+#[test]
+fn in_f32_the_likeliest_token_is_that_of_transformers_at_every_clear_position() {
+    let Some((path, reference)) = fetched() else { return };
+    let runner = Runner::load(&path, WeightsAs::F32, Isa::detect());
+    let (mut wrong, mut clear) = (Vec::new(), 0);
+    for (index, case) in reference.cases.iter().enumerate() {
+        for (i, ours) in likeliest(&runner, case).enumerate().filter(|(i, _)| case.f32.margin[*i] >= CLEAR) {
+            match ours == case.f32.argmax[i] {
+                true => clear += 1,
+                false => wrong.push(format!(
+                    "case {index}, position {i}: {ours}, not {} (by {})",
+                    case.f32.argmax[i], case.f32.margin[i]
+                )),
+            }
+        }
+    }
+    eprintln!("{clear} clear positions agree");
+    assert!(clear > 1000, "only {clear} clear positions: the reference is damaged");
+    assert!(wrong.is_empty(), "{} clear positions differ:\n{}", wrong.len(), wrong.join("\n"));
 }
 
 /// The lowest of the ids with the largest logit.

@@ -266,14 +266,14 @@ impl Planner<'_> {
             WeightsAs::Int8 => Format::Narrow(Narrow::Int8),
             WeightsAs::Int4 => Format::Narrow(Narrow::Int4),
             WeightsAs::Stored => {
-                let same = stored.iter().all(|s| *s == stored[0]);
+                let same = stored.iter().all(|s| narrow(*s) == narrow(stored[0]));
                 narrow(stored[0]).filter(|_| same).map_or(Format::Bf16, Format::Narrow)
             }
         }
     }
 }
 
-/// The packed twin of a GGUF block format; none for plain floats.
+/// The packed twin of a GGUF block format; none for plain floats. Numbers of a table have 8 bits ([`super::tabled`]).
 pub(super) fn narrow(stored: Stored) -> Option<Narrow> {
     Some(match stored {
         Stored::F32 | Stored::F16 | Stored::Bf16 => return None,
@@ -281,7 +281,7 @@ pub(super) fn narrow(stored: Stored) -> Option<Narrow> {
         Stored::Q4_1 => Narrow::Q4_1,
         Stored::Q5_0 => Narrow::Q5_0,
         Stored::Q5_1 => Narrow::Q5_1,
-        Stored::Q8_0 => Narrow::Q8_0,
+        Stored::Q8_0 | Stored::IQ4_NL => Narrow::Q8_0,
         Stored::Q2_K => Narrow::Q2K,
         Stored::Q3_K => Narrow::Q3K,
         Stored::Q4_K => Narrow::Q4K,

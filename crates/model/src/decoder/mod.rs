@@ -14,6 +14,7 @@ mod linear;
 mod load;
 mod pack;
 mod rope;
+mod tabled;
 mod turning;
 mod weights;
 mod work;

@@ -11,6 +11,7 @@ use kernels::{Mat, Team};
 use spec::ModelSpec;
 
 use super::blueprint::{Along, MatrixPlan, Rounding};
+use super::tabled::{q8_0_bytes, to_q8_0};
 use crate::checkpoint::{Checkpoint, Info};
 use crate::error::Error;
 use crate::lock::lock;
@@ -87,6 +88,11 @@ impl<'a> Packer<'a> {
                     let values = self.rounded_down(tensor, part.clone(), (bits, plan.k))?;
                     let into = rows.add(Stored::F32, part.len(), size_of_val(&values[..]));
                     into.copy_from_slice(bytemuck::cast_slice(&values));
+                }
+                _ if self.info(tensor).stored == Stored::IQ4_NL => {
+                    let mut bytes = vec![0; part.len() * self.info(tensor).row_bytes];
+                    self.checkpoint.read_rows(tensor, part.clone(), &mut bytes)?;
+                    to_q8_0(&bytes, rows.add(Stored::Q8_0, part.len(), q8_0_bytes(bytes.len())));
                 }
                 _ => {
                     let info = self.info(tensor);
@@ -255,6 +261,11 @@ pub(super) fn to_f32(stored: Stored, bytes: &[u8], out: &mut Vec<f32>) {
         }
         Stored::F16 => out.extend(bytes.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32())),
         Stored::Bf16 => out.extend(bytes.chunks_exact(2).map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f32())),
+        Stored::IQ4_NL => {
+            let mut same = vec![0; q8_0_bytes(bytes.len())];
+            to_q8_0(bytes, &mut same);
+            to_f32(Stored::Q8_0, &same, out);
+        }
         blocks => {
             let values = bytes.len() / blocks.block_bytes() * blocks.block_elements();
             let start = out.len();
@@ -271,6 +282,19 @@ mod tests {
     use super::*;
     use crate::decoder::{Blueprint, WeightsAs};
     use std::path::Path;
+
+    /// What the Python package `gguf` makes of random blocks (scripts/make_gguf_fixtures.py).
+    #[test]
+    fn numbers_of_the_table_are_those_of_ggml() {
+        let fixture = |name| {
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/gguf");
+            std::fs::read(folder.join(name)).unwrap()
+        };
+        let mut values = Vec::new();
+        to_f32(Stored::IQ4_NL, &fixture("iq4_nl.blocks"), &mut values);
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        assert_eq!((values.len(), bytes), (1024, fixture("iq4_nl.values")));
+    }
 
     #[test]
     fn a_column_is_rounded_as_a_row_is() {

@@ -165,8 +165,8 @@ fn what_is_not_built_is_refused_by_name() {
     unscaled.float("llama.logit_scale", 1.0).float("llama.residual_scale", 0.0);
     assert!(open(&unscaled).is_ok());
     let mut kind = tiny_gguf("llama");
-    kind.tensor("x", &[256], 20, vec![0; 256]);
-    check_refused(&kind, "type IQ4_NL");
+    kind.tensor("x", &[256], 23, vec![0; 256]);
+    check_refused(&kind, "type IQ4_XS");
     let mut narrow = tiny_gguf("llama");
     narrow.pairs.retain(|(key, _)| key != "llama.attention.key_length");
     check_refused(&narrow, "`head_dim` is 4: expected a supported width");

@@ -38,11 +38,12 @@ const SCALES: [&str; 3] = ["embedding_scale", "logit_scale", "residual_scale"];
 /// Key of the usual chat template; those of others have their names after a point.
 const TEMPLATE: &str = "tokenizer.chat_template";
 
-/// The type of tokens that are no text.
+/// The types of tokens that are no text, and of those that were added to a vocabulary, as which some files have ends of turns.
 const CONTROL: i32 = 3;
+const USER_DEFINED: i32 = 4;
 
-/// Names of control tokens that end a text or a turn, as llama.cpp knows them.
-const ENDS: [&str; 16] = [
+/// Names of such tokens that end a text or a turn, as llama.cpp knows them.
+const ENDS: [&str; 18] = [
     "</s>",
     "<|eot_id|>",
     "<|eom_id|>",
@@ -56,6 +57,8 @@ const ENDS: [&str; 16] = [
     "<|endoftext|>",
     "<|end_of_text|>",
     "<EOT>",
+    "_<EOT>",
+    "<end_of_utterance>",
     "[EOT]",
     "[EOS]",
     "<｜end▁of▁sentence｜>",
@@ -220,13 +223,17 @@ impl Gguf {
         }
     }
 
-    /// Those that the file names, and control tokens whose names say it: files name one, and models use several.
+    /// Those that the file names, and tokens whose names say it: files name one, and models use several.
     fn ends(&self) -> Result<Vec<u32>> {
         let tokens = self.metadata.texts("tokenizer.ggml.tokens")?.into_iter().flat_map(Texts::iter);
         let kinds = self.metadata.numbers("tokenizer.ggml.token_type")?;
         let kinds = kinds.into_iter().flat_map(Numbers::iter).map(as_i32);
-        let by_name = |(_, (token, kind)): &(u32, (&str, i32))| *kind == CONTROL && ENDS.contains(token);
-        let mut ends: Vec<u32> = (0..).zip(tokens.zip(kinds)).filter(by_name).map(|(id, _)| id).collect();
+        // `</s>` may well be text, of HTML; nobody writes `<|im_end|>`.
+        let no_text = |token: &str, kind| kind == CONTROL || kind == USER_DEFINED && token.starts_with("<|");
+        let ends = (0..)
+            .zip(tokens.zip(kinds))
+            .filter(|(_, (token, kind))| no_text(token, *kind) && ENDS.contains(token));
+        let mut ends: Vec<u32> = ends.map(|(id, _)| id).collect();
         for key in ["eos_token_id", "eot_token_id", "eom_token_id"] {
             ends.extend(self.metadata.token(&format!("tokenizer.ggml.{key}"))?);
         }

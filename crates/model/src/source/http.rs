@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::time::Duration;
+use ureq::config::RedirectAuthHeaders;
 use ureq::http::{HeaderMap, Response};
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Body};
@@ -47,6 +48,8 @@ impl Http {
             .timeout_recv_response(Some(RESPONSE_TIMEOUT))
             .timeout_per_read(Some(silence))
             .http_status_as_error(false)
+            // A repository that was renamed is a redirect of the hub to itself, and needs the token as before.
+            .redirect_auth_headers(RedirectAuthHeaders::SameHost)
             .user_agent(concat!("ballast/", env!("CARGO_PKG_VERSION")))
             .tls_config(tls)
             .build();

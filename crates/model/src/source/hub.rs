@@ -21,6 +21,7 @@ use std::time::Duration;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 const CONFIG: &str = "config.json";
 const INDEX: &str = "model.safetensors.index.json";
+const SINGLE: &str = "model.safetensors";
 const PAGES_MAX: usize = 20;
 /// The folder of further chat templates.
 const TEMPLATES: &str = "additional_chat_templates";
@@ -117,11 +118,16 @@ fn whole(snapshot: &Path, gguf: &GgufChoice) -> Option<PathBuf> {
     if *gguf != GgufChoice::Only || !snapshot.join(CONFIG).is_file() {
         return gguf_of(snapshot, gguf);
     }
-    let weights = match std::fs::read_to_string(snapshot.join(INDEX)) {
-        Ok(index) => parse_index(&index, INDEX).ok()?.into_values().collect(),
-        Err(_) => vec!["model.safetensors".to_owned()],
+    // As transformers does: an index counts where there is no single file.
+    let shards = || match std::fs::read_to_string(snapshot.join(INDEX)) {
+        Ok(index) => parse_index(&index, INDEX).map(|map| map.into_values().collect()).unwrap_or_default(),
+        Err(_) => Vec::new(),
     };
-    let all = weights.iter().all(|name| snapshot.join(name).is_file());
+    let has = |name: &String| snapshot.join(name).is_file();
+    let all = has(&SINGLE.to_owned()) || {
+        let shards = shards();
+        !shards.is_empty() && shards.iter().all(has)
+    };
     if all { Some(snapshot.to_owned()) } else { gguf_of(snapshot, gguf) }
 }
 
@@ -144,9 +150,13 @@ pub(super) fn has_safetensors(folder: &Path) -> bool {
     names(folder).iter().any(|name| name.ends_with(".safetensors") || name == INDEX)
 }
 
-/// The GGUF file of a folder that has just one, or one split into parts.
-pub(super) fn only_gguf(folder: &Path) -> Option<PathBuf> {
-    one_gguf(folder, &GgufChoice::Only, names(folder))
+/// The GGUF file of a folder that has just one, or one split into parts; else all that it has.
+pub(super) fn only_gguf(folder: &Path) -> std::result::Result<PathBuf, Vec<String>> {
+    let names = names(folder);
+    match GgufChoice::Only.among(names.iter().map(String::as_str)) {
+        Ok(parts) => Ok(folder.join(parts[0])),
+        Err(several) => Err(several.into_iter().map(str::to_owned).collect()),
+    }
 }
 
 fn one_gguf(folder: &Path, choice: &GgufChoice, names: Vec<String>) -> Option<PathBuf> {
@@ -259,6 +269,10 @@ impl Download<'_> {
         if described && !weights.iter().any(|file| file.path.ends_with(".gguf")) {
             // A model that is refused is refused before its weights come.
             read_config(&snapshot)?;
+            if !has_text(&snapshot) {
+                // Some commands can do without, and need not wait for the weights to hear that the others cannot.
+                progress.stage(&format!("{} has no tokenizer that is read (tokenizer.json)", self.repo.name));
+            }
         }
         for file in weights {
             self.file(file, progress)?;
@@ -292,7 +306,7 @@ impl Download<'_> {
 
     /// Whether what is meant may be in one of its folders.
     fn has_folders_of_gguf(&self, top: &[Listed]) -> bool {
-        let safetensors = top.iter().any(|file| file.path == INDEX || file.path == "model.safetensors");
+        let safetensors = top.iter().any(|file| file.path == INDEX || file.path == SINGLE);
         let folders = top.iter().any(|listed| listed.kind == "directory" && listed.path != TEMPLATES);
         let meant = self.repo.gguf.among(top.iter().map(|file| file.path.as_str()));
         folders && meant.is_err() && !(safetensors && self.repo.gguf == GgufChoice::Only)
@@ -317,6 +331,9 @@ impl Download<'_> {
     fn weights<'a>(&self, listed: &'a [Listed]) -> Result<Vec<&'a Listed>> {
         let find = |name: &str| listed.iter().find(|f| f.path == name);
         let only = self.repo.gguf == GgufChoice::Only;
+        if let Some(one) = find(SINGLE).filter(|_| only) {
+            return Ok(vec![one]);
+        }
         if only && find(INDEX).is_some() {
             let index = crate::file::read_text(&self.snapshot().join(INDEX), 100 << 20)?;
             let names: std::collections::BTreeSet<_> = parse_index(&index, INDEX)?.into_values().collect();
@@ -324,9 +341,6 @@ impl Download<'_> {
                 find(name).ok_or_else(|| self.refuse(&format!("its shard {name} is missing")))
             };
             return names.iter().map(shard).collect();
-        }
-        if let Some(one) = find("model.safetensors").filter(|_| only) {
-            return Ok(vec![one]);
         }
         match self.repo.gguf.among(listed.iter().map(|file| file.path.as_str())) {
             Ok(parts) => Ok(parts.into_iter().filter_map(find).collect()),

@@ -27,8 +27,14 @@ pub enum GgufChoice {
 }
 
 impl RepoId {
-    /// Reads `org/name`, `org/name:revision`, `org/name:FORMAT` (of a GGUF file) or `org/name/file.gguf[:revision]`.
+    /// Reads `org/name`, `org/name:revision`, `org/name:FORMAT` (of a GGUF file) or `org/name/file.gguf[:revision]`; each without
+    /// a revision may end in `@revision`, which is never a format.
     pub fn parse(text: &str) -> Option<RepoId> {
+        if let Some((rest, revision)) = text.split_once('@') {
+            let repo = RepoId::parse(rest).filter(|repo| repo.revision == "main")?;
+            let sound = revision.split('/').all(is_name);
+            return sound.then(|| RepoId { revision: revision.into(), ..repo });
+        }
         let (path, revision) = text.split_once(':').unwrap_or((text, "main"));
         let mut parts = path.splitn(3, '/');
         let (org, model, file) = (parts.next()?, parts.next()?, parts.next());

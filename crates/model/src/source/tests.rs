@@ -24,6 +24,8 @@ struct Answer {
     body: Vec<u8>,
     /// Closes the connection after so many bytes, the first time.
     breaks_at: Option<usize>,
+    /// Where else it is.
+    moved_to: Option<String>,
 }
 
 /// A server on loopback that knows ranges, and keeps the requests that came.
@@ -93,6 +95,12 @@ fn respond(mut stream: TcpStream, answer: Option<&mut Answer>, head: &str) {
         let _ = stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
         return;
     };
+    if let Some(to) = &answer.moved_to {
+        let head =
+            format!("HTTP/1.1 307 Moved\r\nLocation: {to}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+        let _ = stream.write_all(head.as_bytes());
+        return;
+    }
     let from = head.split_once("range: bytes=").and_then(|(_, r)| r.split('-').next()?.parse::<usize>().ok());
     let whole = answer.body.len();
     let (status, range) = match from {
@@ -113,7 +121,7 @@ fn respond(mut stream: TcpStream, answer: Option<&mut Answer>, head: &str) {
 }
 
 fn answer(kind: &'static str, body: impl Into<Vec<u8>>) -> Answer {
-    Answer { kind, body: body.into(), breaks_at: None }
+    Answer { kind, body: body.into(), ..Answer::default() }
 }
 
 fn places(folder: &TempDir, hub: &str) -> Places {
@@ -216,6 +224,24 @@ fn a_file_with_another_digest_is_removed() {
     assert_eq!(blobs.count(), 1, "only the configuration");
 }
 
+/// What a renamed repository answers, and what lies elsewhere.
+#[test]
+fn the_token_follows_redirects_of_the_hub_to_itself_alone() {
+    let elsewhere = Server::start(BTreeMap::from([("/away".into(), answer("text/plain", "far"))]));
+    // Another name of the same machine is another host.
+    let away = format!("http://localhost:{}/away", elsewhere.address.port());
+    let moved = |to: &str| Answer { moved_to: Some(to.into()), ..Answer::default() };
+    let server = Server::start(BTreeMap::from([
+        ("/old".into(), moved("/new")),
+        ("/new".into(), answer("text/plain", "near")),
+        ("/out".into(), moved(&away)),
+    ]));
+    let http = super::http::Http::new(std::time::Duration::from_secs(9), Some("secret".into()));
+    let text = |path| http.text(&format!("{}{path}", server.url()), "text/plain").expect("an answer").body;
+    assert_eq!((text("/old"), server.count("bearer secret")), ("near".into(), 2));
+    assert_eq!((text("/out"), elsewhere.count("bearer secret")), ("far".into(), 0));
+}
+
 #[test]
 fn what_the_hub_refuses() {
     let (folder, server) = (tempfile::tempdir().expect("a folder"), Server::start(tiny_hub()));
@@ -235,6 +261,18 @@ fn model_arguments() {
     write(folder.path(), "a-00001-of-00002.gguf", []);
     write(folder.path(), "a-00002-of-00002.gguf", []);
     assert_eq!(find(folder.path()).expect("the first part"), folder.path().join("a-00001-of-00002.gguf"));
+    let several = tempfile::tempdir().expect("a folder");
+    for file in ["b.gguf", "c.gguf", "config.json"] {
+        write(several.path(), file, []);
+        let found = find(several.path()).map_err(|why| why.to_string());
+        match file {
+            "b.gguf" => assert_eq!(found, Ok(several.path().join("b.gguf"))),
+            _ => assert!(
+                found.as_ref().is_err_and(|why| why.contains("b.gguf, c.gguf: name one")),
+                "{found:?}"
+            ),
+        }
+    }
     write(folder.path(), "config.json", []);
     assert_eq!(
         find(folder.path()).expect("what it was made from lies beside it"),
@@ -252,7 +290,12 @@ fn model_arguments() {
         assert!(matches!(error, Error::NoModel { .. }), "{absent}: {error}");
     }
     let branch = RepoId { name: "org/name".into(), revision: "refs/pr/1".into(), gguf: GgufChoice::Only };
-    assert_eq!(RepoId::parse("org/name:refs/pr/1"), Some(branch));
+    assert_eq!(RepoId::parse("org/name:refs/pr/1"), Some(branch.clone()));
+    assert_eq!(RepoId::parse("org/name@refs/pr/1"), Some(branch));
+    let narrow = |gguf| Some(RepoId { name: "org/name".into(), revision: "fp16".into(), gguf });
+    assert_eq!(RepoId::parse("org/name@fp16"), narrow(GgufChoice::Only));
+    assert_eq!(RepoId::parse("org/name:Q8_0@fp16"), narrow(GgufChoice::Format("Q8_0".into())));
+    assert_eq!(RepoId::parse("org/name:v1@fp16"), None);
     let error = locate(Some("org/name"), &places, &mut Silent).expect_err("no server there");
     assert!(matches!(error, Error::Fetch { .. }), "{error}");
 }

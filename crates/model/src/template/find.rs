@@ -69,6 +69,7 @@ impl Templates {
                 let named = list.iter().map(|t| (t.name.clone(), t.template.clone()));
                 Templates { named: named.collect() }
             }
+            TemplateField::Map(map) => Templates { named: map.clone().into_iter().collect() },
         }
     }
 

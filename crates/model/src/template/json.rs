@@ -2,13 +2,18 @@
 //! escapes of Jinja's own.
 
 use minijinja::value::{Kwargs, Value as Jinja};
-use minijinja::{Error, ErrorKind};
+use minijinja::{Error, ErrorKind, State};
 use serde_json::Value;
 
-use super::python;
+use super::{python, space};
 
 /// The filter, with the keyword arguments of `json.dumps` that templates use.
-pub(super) fn tojson(value: Jinja, indent: Option<Jinja>, kwargs: Kwargs) -> Result<Jinja, Error> {
+pub(super) fn tojson(
+    state: &State,
+    value: Jinja,
+    indent: Option<Jinja>,
+    kwargs: Kwargs,
+) -> Result<Jinja, Error> {
     if value.is_undefined() {
         return Err(invalid("an undefined value is not JSON"));
     }
@@ -32,6 +37,7 @@ pub(super) fn tojson(value: Jinja, indent: Option<Jinja>, kwargs: Kwargs) -> Res
         sorted: kwargs.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
     };
     kwargs.assert_all_used()?;
+    space::check_depth(state, &value)?;
     let value = serde_json::to_value(&value).map_err(|e| invalid(&e.to_string()))?;
     let mut out = String::new();
     dump.write(&value, 0, &mut out);

@@ -16,7 +16,8 @@ pub(super) enum ContentForm {
 }
 
 /// Who may speak.
-pub(crate) const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
+pub(crate) const ROLES: [&str; 7] =
+    ["system", "developer", "user", "assistant", "tool", "function", "ipython"];
 
 /// Checks and normalises the messages of a request.
 pub(super) fn normalise(messages: &[Value], form: ContentForm) -> Result<Vec<Value>, TemplateError> {

@@ -4,8 +4,15 @@ use minijinja::value::{Tuple, Value, from_args};
 use minijinja::{Error, ErrorKind, State};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
+use super::space::HOLD;
+
 /// A method of a value, as Python has it.
 pub(super) fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
+    if name == HOLD {
+        // An assignment, as the template has it.
+        let why = format!("can only assign to attributes of a namespace, not of a {}", value.kind());
+        return Err(Error::new(ErrorKind::InvalidOperation, why));
+    }
     match value.as_str().map(|text| of_text(state, text, name, args)) {
         Some(Ok(Some(result))) => Ok(result),
         Some(Err(error)) => Err(error),

@@ -12,6 +12,7 @@ mod messages;
 mod methods;
 mod python;
 mod rewrite;
+mod space;
 #[cfg(test)]
 mod tests;
 mod time;
@@ -33,8 +34,13 @@ use serde_json::{Map, Value};
 use crate::error::shorten;
 use crate::tools::ToolFormat;
 
-/// Longest template, in bytes; the longest published ones are a twentieth of it.
-pub const MAX_SOURCE_BYTES: usize = 1 << 20;
+/// Longest template, in bytes; the longest published ones are a fifth of it.
+pub const MAX_SOURCE_BYTES: usize = 1 << 18;
+/// Brackets and commas in its tags at the most; published ones have some hundreds.
+const NESTS: usize = 10_000;
+/// Stack of a rendering. The engine prints, compares and drops values by recursion, and they may be nested as deep as there are brackets,
+/// for each of some twenty macros that call each other: 200,000 at the most. Pages that nobody touches take no memory.
+const STACK_BYTES: usize = 256 << 20;
 /// Longest text that a template may write, in bytes.
 pub const MAX_OUTPUT_BYTES: usize = 16 << 20;
 /// Most steps of one rendering: a few hundred instructions for each of ten thousand messages; 64 bytes of a new value are one too.
@@ -105,7 +111,10 @@ impl ChatTemplate {
         }
         let mut environment = environment()?;
         let tools = ToolFormat::of_template(source);
-        let compiled = rewrite::without_generation(source);
+        let (compiled, nests) = rewrite::rewritten(source);
+        if nests > NESTS {
+            return Err(TemplateError::Limit(format!("{NESTS} brackets and commas in its tags")));
+        }
         guarded(|| environment.add_template_owned("chat", compiled))?;
         let source = source.to_owned();
         let mut template = ChatTemplate { environment, source, form: ContentForm::Either, tools };
@@ -139,6 +148,16 @@ impl ChatTemplate {
     }
 
     fn render_messages(&self, messages: &[Value], c: &Conversation) -> Result<String, TemplateError> {
+        let thread = std::thread::Builder::new().name("template".into()).stack_size(STACK_BYTES);
+        std::thread::scope(|scope| {
+            let rendering = thread.spawn_scoped(scope, || self.render_here(messages, c));
+            let rendering =
+                rendering.map_err(|e| TemplateError::Limit(format!("a stack of 256 MiB ({e})")))?;
+            rendering.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    fn render_here(&self, messages: &[Value], c: &Conversation) -> Result<String, TemplateError> {
         let now = c.now;
         let strftime = Jinja::from_function(move |format: &str| now.strftime(format));
         let variables = variables(messages, c).chain([("strftime_now".to_owned(), strftime)]);
@@ -195,6 +214,11 @@ fn environment() -> Result<Environment<'static>, TemplateError> {
     env.set_unknown_method_callback(methods::method);
     env.add_test("iterable", python::iterable);
     env.add_filter("tojson", json::tojson);
+    env.add_filter("string", python::string);
+    // They print without end, and transformers has none of them.
+    ["pprint", "debug"].iter().for_each(|name| env.remove_filter(name));
+    env.remove_global("debug");
+    env.add_function("namespace", space::namespace);
     env.add_function("raise_exception", |message: String| -> Result<Jinja, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, format!("{RAISED}{message}")))
     });

@@ -5,18 +5,32 @@ use std::fmt::Write;
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, Output, State};
 
+use super::space::check_depth;
+
 /// The formatter of `{{ }}`: `str()` of Python.
-pub(super) fn format(out: &mut Output, _: &mut State, value: &Value) -> Result<(), Error> {
+pub(super) fn format(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
     let written = match value.kind() {
         ValueKind::String => out.write_str(value.as_str().unwrap_or_default()),
         ValueKind::Undefined => Ok(()),
-        _ => {
-            let mut text = String::new();
-            repr(value, &mut text, 0)?;
-            out.write_str(&text)
-        }
+        _ => out.write_str(&text(state, value)?),
     };
     written.map_err(Error::from)
+}
+
+/// `str()` of what is no text.
+fn text(state: &State, value: &Value) -> Result<String, Error> {
+    check_depth(state, value)?;
+    let mut text = String::new();
+    repr(value, &mut text)?;
+    Ok(text)
+}
+
+/// The filter `string`, which the engine would have print as much as there is.
+pub(super) fn string(state: &State, value: &Value) -> Result<Value, Error> {
+    match value.kind() {
+        ValueKind::String | ValueKind::Undefined => Ok(Value::from(value.to_string())),
+        _ => text(state, value).map(Value::from),
+    }
 }
 
 /// Jinja2's test `iterable`, which is false for `none`.
@@ -25,12 +39,8 @@ pub(super) fn iterable(value: &Value) -> bool {
     matches!(value.kind(), Iterable | Map | Seq | String | Undefined)
 }
 
-/// `repr()` of Python.
-fn repr(value: &Value, out: &mut String, depth: usize) -> Result<(), Error> {
-    if depth > 64 {
-        let why = "a value is nested too deep to be printed";
-        return Err(Error::new(minijinja::ErrorKind::InvalidOperation, why));
-    }
+/// `repr()` of Python, of a value that is not nested too deep.
+fn repr(value: &Value, out: &mut String) -> Result<(), Error> {
     match value.kind() {
         ValueKind::None => out.push_str("None"),
         ValueKind::Bool => out.push_str(if value.is_true() { "True" } else { "False" }),
@@ -42,7 +52,7 @@ fn repr(value: &Value, out: &mut String, depth: usize) -> Result<(), Error> {
             out.push_str(open);
             for (i, item) in value.try_iter()?.enumerate() {
                 out.push_str(if i > 0 { ", " } else { "" });
-                repr(&item, out, depth + 1)?;
+                repr(&item, out)?;
             }
             out.push_str(if value.is_tuple() && n == Some(1) { "," } else { "" });
             out.push_str(close);
@@ -51,9 +61,9 @@ fn repr(value: &Value, out: &mut String, depth: usize) -> Result<(), Error> {
             out.push('{');
             for (i, key) in value.try_iter()?.enumerate() {
                 out.push_str(if i > 0 { ", " } else { "" });
-                repr(&key, out, depth + 1)?;
+                repr(&key, out)?;
                 out.push_str(": ");
-                repr(&value.get_item(&key)?, out, depth + 1)?;
+                repr(&value.get_item(&key)?, out)?;
             }
             out.push('}');
         }

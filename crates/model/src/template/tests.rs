@@ -149,6 +149,13 @@ fn hostile_templates_are_stopped() {
         "{{ [1][::0] }}",
         "{{ undefined | tojson }}",
         "{{ strftime_now('%Q') }}",
+        // Values that hold themselves, or are nested without end.
+        "{% set ns = namespace() %}{% set ns.me = ns %}",
+        "{% set ns = namespace() %}{% set ns.me = [{'a': ns}] %}",
+        "{% set ns = namespace() %}{% set ns.me | default(ns, true) %}{% endset %}",
+        "{% set ns = namespace(a=namespace()) %}",
+        "{% set ns = namespace() %}{% set ns.a, ns.b = ns, ns %}",
+        "{% set ns = namespace(x=1) %}{% for i in range(99999) %}{% set ns.x = [ns.x] %}{% endfor %}",
     ];
     for source in failing {
         rendered(source, &message).unwrap_err();
@@ -160,6 +167,54 @@ fn hostile_templates_are_stopped() {
         ChatTemplate::new(&" ".repeat(MAX_SOURCE_BYTES + 1)),
         Err(TemplateError::TooLong { .. })
     ));
+}
+
+/// What recursion can be driven to.
+#[test]
+fn values_may_be_nested_as_deep_as_a_template_has_brackets() {
+    let deeper = |x: &str, lines: usize| {
+        format!("{{% set {x} = {}{x}{} %}}", "[".repeat(70), "]".repeat(70)).repeat(lines)
+    };
+    let nested =
+        |lines| format!("{{% set x = 1 %}}{}{{% set y = 1 %}}{}", deeper("x", lines), deeper("y", lines));
+    let macros = format!(
+        "{{% macro f(x, n) %}}{}{{% if n %}}{{{{ f(x, n - 1) }}}}{{% else %}}{{{{ x ~ '' }}}}{{% endif %}}{{% endmacro %}}{{{{ f(1, 19) }}}}",
+        deeper("x", NESTS / 71)
+    );
+    let half = NESTS / 142;
+    for (source, fine) in [
+        (nested(half), true),
+        (nested(half) + "{{ x ~ '' }}{{ x == y }}", true),
+        (nested(half) + "{{ x | tojson }}", false),
+        (nested(half) + "{{ x | string }}", false),
+        (nested(half) + "{{ x }}", false),
+        (nested(NESTS / 70), false),
+        (macros, true),
+    ] {
+        let text = rendered(&source, &user(json!("hi")));
+        assert_eq!(text.is_ok(), fine, "{source:.300}: {text:.200?}");
+    }
+}
+
+/// What is written costs steps before there is memory for it.
+#[test]
+fn values_that_share_their_parts_are_written_out_no_further_than_steps_go() {
+    let doubled = format!("{{% set x = ['aaaa'] %}}{}", "{% set x = [x, x] %}".repeat(35));
+    let long = "{% set x = ['x' * 1000000] * 100000 %}".to_owned();
+    for (value, then) in [&doubled, &long]
+        .into_iter()
+        .flat_map(|v| ["{{ x }}", "{{ x | tojson }}", "{{ x | string }}"].map(|t| (v, t)))
+    {
+        let error = rendered(&format!("{value}{then}"), &user(json!("hi"))).unwrap_err();
+        assert!(matches!(error, TemplateError::Limit(_)), "{then}: {error:?}");
+    }
+}
+
+#[test]
+fn namespaces_hold_what_they_are_given() {
+    let source = "{% set ns = namespace({'z': 0}, a=1) %}{% for i in [2, 3] %}{% set ns.a = ns.a + i %}{% endfor %}\
+                  {% set ns.text %}<{{ ns.a }}>{% endset %}{{ ns.text }}{{ ns.z }}{{ ns.none is defined }}{% for k in ns %}{{ k }}{% endfor %}";
+    assert_eq!(rendered(source, &user(json!("hi"))).unwrap(), "<6>0Falseatextz");
 }
 
 #[test]
@@ -181,6 +236,8 @@ fn templates_are_found_in_their_published_places() {
     let named = config(json!({"chat_template": named}));
     assert_eq!(text(&named, Tools::Absent).unwrap(), "plain");
     assert_eq!(text(&named, Tools::Given).unwrap(), "tools");
+    let map = config(json!({"chat_template": {"tool_use": "tools", "default": "plain"}}));
+    assert_eq!(text(&map, Tools::Given).unwrap(), "tools");
     let odd = json!([{"name": "a", "template": "a"}, {"name": "b", "template": "b"}]);
     let error = text(&config(json!({"chat_template": odd})), Tools::Absent).unwrap_err();
     assert!(error.to_string().contains("a, b"));

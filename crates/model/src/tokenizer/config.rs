@@ -37,12 +37,18 @@ pub struct TokenizerConfig {
     /// One template, or a list of named ones.
     #[serde(default)]
     pub chat_template: Option<TemplateField>,
-    /// Longest context in tokens, as published (often a huge placeholder).
-    #[serde(default)]
-    pub model_max_length: Option<f64>,
     /// Tokens beside the vocabulary, by id.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_nothing")]
     pub added_tokens_decoder: BTreeMap<String, AddedTokenConfig>,
+}
+
+/// Null is nothing.
+fn or_nothing<'de, D, T>(from: D) -> Result<T, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: Deserialize<'de> + Default,
+{
+    Option::deserialize(from).map(Option::unwrap_or_default)
 }
 
 /// A special token: its text, or an object that holds it.
@@ -95,6 +101,8 @@ pub enum TemplateField {
     One(String),
     /// Several, by name; `default` is the usual one and `tool_use` the one for tools.
     Named(Vec<NamedTemplate>),
+    /// The same as a map.
+    Map(BTreeMap<String, String>),
 }
 
 /// A template with a name.

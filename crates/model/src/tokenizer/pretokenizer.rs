@@ -63,7 +63,7 @@ impl PreTokenizer {
                 return Err(TokenizerError::Unsupported {
                     what: "GGUF pre-tokenizer",
                     found: other.to_owned(),
-                    supported: format!("{SUPPORTED} (or give the model's tokenizer.json)"),
+                    supported: SUPPORTED.to_owned(),
                 });
             }
         })
