@@ -424,3 +424,75 @@ fn a_block_lives_on_the_first_tier_with_room() {
         ",
     );
 }
+
+/// The second half of the design's sixth rule.
+#[test]
+fn a_prompt_away_from_the_device_is_not_cut_lightly() {
+    // Of 24 positions that are left it would be the smaller half: it waits.
+    check(
+        "
+        > limits blocks=2 host=8 schedule=zigzag
+        > arrive 0 prompt=40 new=2
+        > arrive 1 prompt=60 new=2
+        > next
+        step 0: 0[0..40]* +0,1
+        > done 0
+        > next
+        step 1: 0[40..41]* 1@Host[0..60]* +0,1
+        ",
+    );
+    // Of this one they are more than half. What decodes leave is all that there is, however little.
+    check(
+        "
+        > limits blocks=2 host=8 schedule=zigzag
+        > arrive 0 prompt=40 new=2
+        > arrive 1 prompt=44 new=9
+        > next
+        step 0: 0[0..40]* +0,1 1@Host[0..24] +0
+        > done 0
+        > next
+        step 1: 0[40..41]* 1@Host[24..44]* +1
+        ",
+    );
+    check(
+        "
+        > limits blocks=1 host=8 tokens=3 schedule=zigzag
+        > arrive 0 prompt=1 new=9
+        > arrive 1 prompt=5 new=2
+        > next
+        step 0: 0[0..1]* +0 1@Host[0..2] +0
+        > done 0
+        > next
+        step 1: 0[1..2]* 1@Host[2..4]
+        > done 1
+        > next
+        step 2: 0[2..3]* 1@Host[4..5]*
+        ",
+    );
+}
+
+#[test]
+fn who_was_preempted_comes_back_before_newcomers() {
+    check(
+        "
+        > limits blocks=3 tokens=128
+        > arrive 0 prompt=30 new=4
+        > arrive 1 prompt=32 new=9
+        > next
+        step 0: 0[0..30]* +0 1[0..32]* +1
+        > done 0
+        > next
+        step 1: 0[30..31]* 1[32..33]* +2
+        > done 1
+        > next
+        step 2: 0[31..32]* 1[33..34]*
+        > arrive 2 prompt=9 new=1
+        > done 2
+        > next
+        step 3: release 1 0[32..33]* +1
+        > done 3 last=0
+        > next
+        step 4: release 0 1[0..35]* +0,1 2[0..9]* +2
+        ",
+    );
+}

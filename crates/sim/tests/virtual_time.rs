@@ -66,6 +66,17 @@ fn nobody_starves_under_overload() {
 }
 
 #[test]
+fn who_came_first_begins_first() {
+    let mut world = Knowing::new(|_, _| Nanos(1000));
+    world.world.expect(&jobs(300, 1e6));
+    let plan = Plan { max_batches: u16::MAX, kv_slot_tokens: u64::MAX, ..Plan::resident(2, u32::MAX) };
+    let by = Lowering { plan: &plan, cost: &|_: &Op, _: &Shape| Nanos(1000) };
+    let config = FcfsConfig { depth: 2, max_queue: 1000, ..config(60) };
+    drive(&mut world, &mut Fcfs::new(config), &by).expect("each fits");
+    assert_eq!((world.began.len(), world.began.is_sorted()), (300, true), "by arrival: {:?}", world.began);
+}
+
+#[test]
 fn a_full_queue_refuses_instead_of_growing() {
     let summary = served(&jobs(500, 1e9), FcfsConfig { max_queue: 40, ..config(200) });
     assert_eq!(summary.finished + summary.refused, 500);
@@ -95,6 +106,14 @@ struct Knowing {
     cost: fn(&Op, &Shape) -> Nanos,
     /// Programs as they came.
     started: Vec<(Shape, Program)>,
+    /// Sequences, in the order in which they first took part in a step.
+    began: Vec<SeqId>,
+}
+
+impl Knowing {
+    fn new(cost: fn(&Op, &Shape) -> Nanos) -> Self {
+        Knowing { world: world(), cost, started: Vec::new(), began: Vec::new() }
+    }
 }
 
 impl World for Knowing {
@@ -106,6 +125,8 @@ impl World for Knowing {
     }
     fn start(&mut self, step: Step, shape: &Shape, program: Program) {
         self.started.push((shape.clone(), program.clone()));
+        let new: Vec<SeqId> = step.chunks().map(|c| c.seq).filter(|seq| !self.began.contains(seq)).collect();
+        self.began.extend(new);
         self.world.start(step, shape, program);
     }
     fn refuse(&mut self, seq: SeqId, why: Why) {
@@ -139,7 +160,7 @@ fn programs_are_arranged_by_what_the_world_knows_of_their_ops() {
         delegate: Delegate::Streamed,
     };
     let config = FcfsConfig { max_num_seqs: 6, blocks, block, ..FcfsConfig::default() };
-    let mut world = Knowing { world: world(), cost: known, started: Vec::new() };
+    let mut world = Knowing::new(known);
     world.world.expect(&[Job { arrival: Nanos(5_000), prompt: Tokens(8), output: Tokens(4) }; 6]);
     let by = Lowering { plan: &plan, cost: &any };
     drive(&mut world, &mut Fcfs::new(config), &by).expect("it fits");

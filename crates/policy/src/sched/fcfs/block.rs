@@ -75,7 +75,7 @@ impl Fcfs {
             let Some(home) = self.homes().find(|&tier| self.has_room(rank, tier, &mut beside[tier])) else {
                 return;
             };
-            let len = draft.room(known, self.slot_tokens(home, known, known));
+            let len = draft.room(home, known, self.slot_tokens(home, known, known));
             if len == Tokens::ZERO {
                 return;
             }

@@ -34,6 +34,8 @@ pub(super) struct Draft {
     batch: Left,
     batches_max: usize,
     left: Left,
+    /// Positions that a prompt can have at the most, beside the decodes.
+    for_prompts: Tokens,
     batches: Vec<Vec<Chunk>>,
     pub(super) moves: Vec<Move>,
     pub(super) kept: Vec<Kept>,
@@ -54,6 +56,7 @@ impl Draft {
             batch,
             batches_max,
             left: batch,
+            for_prompts: batch.tokens,
             batches: vec![Vec::new()],
             moves: Vec::new(),
             kept: Vec::new(),
@@ -61,17 +64,26 @@ impl Draft {
         }
     }
 
+    /// Decodes have what they need: the rest is for prompts.
+    fn decodes_are_in(&mut self) {
+        let another = self.batches.len() < self.batches_max;
+        self.for_prompts = if another { self.batch.tokens } else { self.left.tokens };
+    }
+
     /// How many of `wanted` positions a chunk may have that needs so much of a KV slot. A batch that cannot take it whole
-    /// is closed, if there may be another.
-    pub(super) fn room(&mut self, wanted: Tokens, slot_tokens: u64) -> Tokens {
+    /// is closed, if there may be another. Away from the device a prompt is not cut lightly, since each piece brings up all
+    /// context before it: it waits for a step where it has at least half of what it can get.
+    pub(super) fn room(&mut self, home: Tier, wanted: Tokens, slot_tokens: u64) -> Tokens {
         let Left { tokens, seqs, slot_tokens: slot } = self.left;
         let whole = tokens >= wanted.min(self.batch.tokens) && seqs > 0 && slot >= slot_tokens;
         if !whole && self.batches.len() < self.batches_max {
             self.batches.push(Vec::new());
             self.left = self.batch;
         }
-        match self.left.seqs > 0 && self.left.slot_tokens >= slot_tokens {
-            true => wanted.min(self.left.tokens),
+        let room = wanted.min(self.left.tokens);
+        let lightly = home != Tier::Device && room.0 < wanted.min(self.for_prompts).0.div_ceil(2);
+        match self.left.seqs > 0 && self.left.slot_tokens >= slot_tokens && !lightly {
+            true => room,
             false => Tokens::ZERO,
         }
     }
@@ -99,6 +111,7 @@ impl Fcfs {
     pub(super) fn plan(&mut self) -> Option<Step> {
         let mut draft = Draft::new(self.next_step, &self.config);
         self.go_on(&mut draft, Pass::Decode);
+        draft.decodes_are_in();
         self.go_on(&mut draft, Pass::Prefill);
         match self.config.block.schedule {
             Schedule::Continuous => self.admit(&mut draft),
@@ -141,7 +154,7 @@ impl Fcfs {
                 continue;
             }
             let (home, upto) = (sequence.home, sequence.planned + wanted);
-            let len = draft.room(wanted, self.slot_tokens(home, wanted, upto));
+            let len = draft.room(home, wanted, self.slot_tokens(home, wanted, upto));
             if len == Tokens::ZERO {
                 continue;
             }
@@ -206,7 +219,7 @@ impl Fcfs {
     /// Begins a waiting sequence with what others computed of its prompt. The blocks that it will still ask for.
     fn begin(&mut self, draft: &mut Draft, rank: Rank, promised: usize) -> Option<usize> {
         let sequence = self.table.live(rank.1);
-        let room = draft.room(sequence.known(), 0);
+        let room = draft.room(Tier::Device, sequence.known(), 0);
         if room == Tokens::ZERO || sequence.in_flight > 0 {
             return None;
         }
