@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::process::{Command, Stdio};
 
@@ -82,6 +83,18 @@ fn requests_of_all_kinds() {
     assert_eq!(choices(2)[0]["logprobs"]["token_logprobs"].as_array().expect("scores").len(), 4);
     assert_eq!(choices(4).len(), 4);
     assert_eq!(choices(5)[0]["logprobs"]["content"][0]["top_logprobs"].as_array().expect("tops").len(), 3);
+}
+
+#[test]
+fn lines_without_seeds_draw_numbers_of_their_own() {
+    let ask = json!({"prompt": "hello", "n": 4, "max_tokens": 12, "temperature": 1.5, "ignore_eos": true});
+    let lines: Vec<String> = (0..6).map(|i| completion(&format!("{i}"), ask.clone())).collect();
+    let (answers, ran) = answers(&lines.join("\n"));
+    ran.fine();
+    let choices = answers.iter().flat_map(|answer| body(answer)["choices"].as_array().expect("choices"));
+    let texts: Vec<&str> = choices.map(|choice| choice["text"].as_str().expect("text")).collect();
+    let distinct: BTreeSet<&str> = texts.iter().copied().collect();
+    assert_eq!((texts.len(), distinct.len()), (24, 24), "{texts:?}");
 }
 
 #[test]

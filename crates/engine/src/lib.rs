@@ -24,7 +24,7 @@ pub use config::{
     default_threads, default_threads_beside,
 };
 pub use engine::{Claim, Engine, Ticket};
-pub use front::answer::{Answer, Gathering, Piece, sequences};
+pub use front::answer::{Answer, Gathering, Piece, seed_of, sequences};
 pub use front::request::{Began, Event, Failure, Finish, Request, Sink, Token};
 pub use plan::activations::NoSuchActivations;
 pub use plan::blocks::{Blocks, Expected};

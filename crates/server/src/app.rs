@@ -19,6 +19,7 @@ use crate::minute::Minute;
 use crate::refusal;
 use crate::served::Served;
 use crate::spool::Spool;
+use engine::seed_of;
 
 /// Where a server is in its life; it only goes forward.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -127,6 +128,6 @@ impl App {
     /// A number that no other request of this server has, and one that none of any server has.
     pub(crate) fn number(&self) -> (u64, String) {
         let n = self.next.fetch_add(1, Ordering::Relaxed);
-        (self.nonce.wrapping_add(n.wrapping_mul(0x9E37_79B9_7F4A_7C15)), format!("{:016x}{n:x}", self.nonce))
+        (seed_of(self.nonce, n), format!("{:016x}{n:x}", self.nonce))
     }
 }

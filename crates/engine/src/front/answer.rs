@@ -39,6 +39,12 @@ pub struct Piece {
     pub finish: Option<Finish>,
 }
 
+/// The seed that the `n`th of many requests hands to [`sequences`], far from its neighbours': a request's sequences have the
+/// numbers that follow its own.
+pub fn seed_of(first: u64, n: u64) -> u64 {
+    first.wrapping_add(n.wrapping_mul(0x9E37_79B9_7F4A_7C15))
+}
+
 /// The sequences of a request, each with what gathers its events: all choices of the first prompt, then of the
 /// second, ... `eos`: the model's ends of text; `seed` makes requests without one differ.
 pub fn sequences<'a>(

@@ -14,6 +14,7 @@ use super::hear::{Deaf, Hears};
 use super::order::{Ready, Waiting};
 use super::{Input, JobError};
 use crate::engine::Engine;
+use crate::front::answer::seed_of;
 use crate::front::request::Failure;
 
 /// How long nothing may happen before the watcher is asked again.
@@ -218,7 +219,7 @@ impl<'a> Run<'a> {
             return Ok(Err(ApiError::invalid("n", message)));
         }
         let (runs, heard) = ((self.job.engine, self.job.tokenizer), watch.begins(&request));
-        match self.flight.begin(position, request, line.number as u64, runs, heard) {
+        match self.flight.begin(position, request, seed_of(0, line.number as u64), runs, heard) {
             Err(why @ Failure::Engine(_)) => Err(why.into()),
             begun => Ok(begun.map_err(ApiError::from)),
         }
