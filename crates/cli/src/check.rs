@@ -9,11 +9,11 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use engine::{counted, default_threads};
 use kernels::calibrate::ReadRegion;
-use kernels::table::{Case, conformance, timed};
+use kernels::table::{Case, timed};
 use kernels::{CpuDevice, Isa, Team};
 use serde::Serialize;
 
-use crate::args::{CasesArgs, Hardware};
+use crate::args::{CheckArgs, Hardware};
 use crate::bench::{Ceilings, median};
 use crate::console::{note, show};
 use crate::display::{Progress, Unit, Voice};
@@ -33,6 +33,8 @@ const TIMED: [&str; 4] = [
 struct Report {
     device: String,
     isa: Vec<String>,
+    /// What drew the shapes of some cases.
+    seed: u64,
     cases: usize,
     failed: usize,
     /// The largest difference from the reference, over the largest number of a case's result.
@@ -59,20 +61,21 @@ struct TimedCase {
     ceiling_fraction: f64,
 }
 
-pub(crate) fn check(args: CasesArgs) -> Result<ExitCode> {
-    if args.device == Hardware::Cuda {
+pub(crate) fn check(args: CheckArgs) -> Result<ExitCode> {
+    if args.cases.device == Hardware::Cuda {
         return crate::check_cuda::check(&args);
     }
+    let (cases, seed) = (args.chosen().collect::<Vec<Case>>(), args.seed);
+    let args = args.cases;
     let json = JsonReport::open(args.json.as_deref())?;
     let wanted = |case: &Case| is_wanted(case, args.only.as_deref());
-    let cases: Vec<Case> = conformance().into_iter().filter(&wanted).collect();
-    let timed: Vec<Case> = timed().into_iter().filter(reported).filter(&wanted).collect();
+    let timed: Vec<Case> = timed().into_iter().filter(reported).filter(wanted).collect();
     if cases.is_empty() && timed.is_empty() {
         bail!("no case's name contains `{}`", args.only.unwrap_or_default());
     }
     let team = Arc::new(Team::fixed(args.threads.unwrap_or_else(default_threads))?);
     let isas: Vec<Isa> = Isa::ALL.into_iter().filter(|isa| isa.available()).collect();
-    let mut report = conform(&team, &isas, &cases)?;
+    let mut report = Report { seed, ..conform(&team, &isas, &cases)? };
     report.time(&team, timed)?;
     json.write(&report)?;
     show!("{report}")?;
@@ -117,6 +120,7 @@ fn conform(team: &Arc<Team>, isas: &[Isa], cases: &[Case]) -> Result<Report> {
     Ok(Report {
         device: "cpu".into(),
         isa: isas.iter().map(ToString::to_string).collect(),
+        seed: 0,
         cases: done as usize,
         failed: failures.len(),
         max_error,

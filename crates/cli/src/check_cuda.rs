@@ -12,11 +12,11 @@ use anyhow::{Result, bail};
 use cuda::module::Module;
 use cuda::{CudaDevice, Driver};
 use engine::lanes::panic_words;
-use kernels::table::{Case, Reach, conformance, large};
+use kernels::table::{Case, Reach, large};
 use kernels::{CpuDevice, Isa, Team};
 use serde::Serialize;
 
-use crate::args::CasesArgs;
+use crate::args::{CasesArgs, CheckArgs};
 use crate::console::{note, show};
 use crate::cuda_timing::{self, Row};
 use crate::display::{Progress, Unit, Voice};
@@ -36,7 +36,9 @@ struct Report {
     refused_products: Vec<String>,
     /// Which kernel attended of many rows: what `BALLAST_CUDA_PREFILL` asked for, or what came of its trials.
     prefill: String,
-    /// Those of the table, and large ones.
+    /// What drew the shapes of some cases.
+    seed: u64,
+    /// Those of the table, those that were drawn, and large ones.
     cases: usize,
     /// Cases of what only the CPU has so far: activations in whole numbers.
     not_built: usize,
@@ -70,17 +72,18 @@ struct Ended {
     why: String,
 }
 
-pub(crate) fn check(args: &CasesArgs) -> Result<ExitCode> {
+pub(crate) fn check(args: &CheckArgs) -> Result<ExitCode> {
+    let built = |case: &Case| case.reach == Reach::Everywhere;
+    let (cases, left_out): (Vec<Case>, Vec<Case>) = args.chosen().partition(built);
+    let (seed, args) = (args.seed, &args.cases);
     let json = JsonReport::open(args.json.as_deref())?;
     let wanted = |case: &Case| is_wanted(case, args.only.as_deref());
-    let built = |case: &Case| case.reach == Reach::Everywhere;
-    let (cases, left_out): (Vec<Case>, Vec<Case>) = conformance().into_iter().filter(wanted).partition(built);
     let timed: Vec<Case> = large().into_iter().filter(wanted).collect();
     if cases.is_empty() && timed.is_empty() {
         bail!("no case that a GPU has contains `{}`", args.only.as_deref().unwrap_or_default());
     }
     let team = Arc::new(Team::fixed(args.threads.unwrap_or_else(engine::default_threads))?);
-    let mut report = Report { not_built: left_out.len(), ..conform(args, &cases, &team)? };
+    let mut report = Report { seed, not_built: left_out.len(), ..conform(args, &cases, &team)? };
     if report.ended_at.is_none() {
         report.measure(&timed, &team)?;
     }
@@ -115,6 +118,7 @@ fn conform(args: &CasesArgs, cases: &[Case], team: &Arc<Team>) -> Result<Report>
         large_products: device.driver().computes_products_by(),
         prefill: device.driver().attends_many_by(),
         refused_products: Vec::new(),
+        seed: 0,
         cases: cases.len(),
         not_built: 0,
         failed: 0,
@@ -245,6 +249,7 @@ mod tests {
             large_products,
             prefill,
             refused_products: vec![],
+            seed: 1,
             cases: 0,
             not_built: 0,
             failed: 0,

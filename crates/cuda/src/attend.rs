@@ -8,7 +8,7 @@ use kernels::queue;
 
 use crate::Driver;
 use crate::args::{AttendArgs, SpanData};
-use crate::device::GpuDevice;
+use crate::device::{GpuDevice, PARTIAL_BYTES};
 use crate::module::{Module, Prefill, many_rows};
 
 /// (query, head) pairs of a warp; spans with no more go split by split.
@@ -111,7 +111,43 @@ impl Plan {
     }
 }
 
+/// Spans by so many at a time that their tables, and the lists of work for them, are about `most` words or fewer. Shared beginnings
+/// make tables longer than the pages that there are.
+pub(crate) fn together<'a, 'b>(spans: &'a [Span<'b>], most: usize) -> impl Iterator<Item = &'a [Span<'b>]> {
+    let mut rest = spans;
+    std::iter::from_fn(move || {
+        let mut words = 0;
+        let fits = |span: &&Span<'_>| {
+            words += size_of::<SpanData>() / 4 + 2 * (span.end().div_ceil(BLOCK_TOKENS) + span.rows.len());
+            words <= most
+        };
+        let n = rest.iter().take_while(fits).count().max(1).min(rest.len());
+        let (now, later) = rest.split_at(n);
+        rest = later;
+        (!now.is_empty()).then_some(now)
+    })
+}
+
 impl<D: Driver> GpuDevice<D> {
+    /// Attention to all keys that the window leaves.
+    pub(crate) fn attend_all_keys(
+        &self,
+        q: Rows,
+        kv: KvPages,
+        spans: &[Span<'_>],
+        shape: AttendShape,
+        out: Rows,
+    ) {
+        let KvLayout { kv_heads, head_dim, dtype } = kv.layout;
+        let args = self.attend_args(q, kv, shape, out);
+        if dtype == KvDtype::F32 {
+            return self.attend_plan(&Plan::by_row(spans), kv.layout, [shape.heads.div_ceil(4), 0], args);
+        }
+        let room = PARTIAL_BYTES / (4 * kv_heads * (head_dim + 2));
+        let plan = Plan::new(spans, [shape.heads / kv_heads, head_dim], shape.window, room);
+        self.attend_plan(&plan, kv.layout, [kv_heads, kv_heads], args);
+    }
+
     /// Everything of an attention's arguments but its tables.
     pub(crate) fn attend_args(&self, q: Rows, kv: KvPages, shape: AttendShape, out: Rows) -> AttendArgs {
         let wide = KvDtype::F32 == kv.layout.dtype;
@@ -272,6 +308,19 @@ mod tests {
             Span { blocks: &blocks, start, rows: row - rows..row }
         };
         Plan::new(&spans.iter().map(span).collect::<Vec<_>>(), [group, 128], window, room)
+    }
+
+    #[test]
+    fn spans_whose_tables_are_long_go_by_some_at_a_time() {
+        let blocks: Vec<u32> = (0..100).collect();
+        let span = |tokens: usize| Span { blocks: &blocks, start: tokens - 1, rows: 0..1 };
+        let spans: Vec<_> = [64, 64, 3200, 64].map(span).into();
+        let lengths = |most| together(&spans, most).map(<[_]>::len).collect::<Vec<_>>();
+        // A span is 7 words; with 2 pages and a row 13, with 100 pages 209.
+        assert_eq!(lengths(1000), [4]);
+        assert_eq!(lengths(26), [2, 1, 1]);
+        assert_eq!(lengths(0), [1, 1, 1, 1]);
+        assert_eq!(together(&[], 9).count(), 0);
     }
 
     #[test]

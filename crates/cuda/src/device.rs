@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use kernels::arena::{Buf, Full, Lasting, Ledger, PAGE, assert_disjoint};
-use kernels::attention::{BLOCK_TOKENS, Chosen, KvDtype, KvLayout, Span};
+use kernels::attention::{BLOCK_TOKENS, Chosen, Span};
 use kernels::device::{
     AttendShape, Device, Dtype, KvPages, Matrix, Needs, NormWeights, QkTransform, Rows, Sink,
 };
@@ -15,7 +15,7 @@ use kernels::queue::{self, Mark};
 
 use crate::adopted::{Adopted, addresses};
 use crate::args::{ConvertArgs, EmbedArgs, LinearArgs, NormArgs, PickArgs, StoreKvArgs};
-use crate::attend::Plan;
+use crate::attend::together;
 use crate::copies::Way;
 use crate::in_rows::Panels;
 use crate::module::{Module, kind_of};
@@ -456,17 +456,13 @@ impl<D: Driver> Device for GpuDevice<D> {
 
     fn attend(&self, q: Rows, kv: KvPages, spans: &[Span<'_>], shape: AttendShape, out: Rows) {
         assert_disjoint(&[&out.buf], &[&q.buf, &kv.buf]);
-        if shape.share.is_some() {
-            return self.attend_sparse(q, kv, spans, shape, out);
+        for spans in together(spans, TABLE_BYTES[0] / 8) {
+            if shape.share.is_some() {
+                self.attend_sparse(q, kv, spans, shape, out);
+            } else {
+                self.attend_all_keys(q, kv, spans, shape, out);
+            }
         }
-        let KvLayout { kv_heads, head_dim, dtype } = kv.layout;
-        let args = self.attend_args(q, kv, shape, out);
-        if dtype == KvDtype::F32 {
-            return self.attend_plan(&Plan::by_row(spans), kv.layout, [shape.heads.div_ceil(4), 0], args);
-        }
-        let room = PARTIAL_BYTES / (4 * kv_heads * (head_dim + 2));
-        let plan = Plan::new(spans, [shape.heads / kv_heads, head_dim], shape.window, room);
-        self.attend_plan(&plan, kv.layout, [kv_heads, kv_heads], args);
     }
 
     fn choose(&self, q: Rows, kv: KvPages, spans: &[Span<'_>], shape: AttendShape) -> Chosen {

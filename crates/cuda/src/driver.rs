@@ -7,7 +7,7 @@ use kernels::queue::Mark;
 
 use crate::CudaError;
 use crate::module::{Module, Prefill};
-use crate::product::Products;
+use crate::product::{Places, Product, Products};
 
 /// Queues that a driver has: as many as a program has lanes.
 pub const QUEUES: usize = 8;
@@ -128,12 +128,32 @@ pub trait Driver: Send + Sync {
     fn wait(&self);
 }
 
-/// Kernels that are started together, each after the one before.
-pub trait Graphs {
-    /// Makes a graph of kernels with these arguments, and runs none of them. None if there is no memory for another.
-    fn record(&self, launches: &[Launch<'_>]) -> Option<u64>;
+/// What a graph is made of.
+#[derive(Clone, Copy, Debug)]
+pub enum Work<'a> {
+    /// A kernel.
+    Kernel(Launch<'a>),
+    /// A product of the library's, who can compute it.
+    Product(Product, Places),
+}
 
-    /// Starts a graph's kernels in this thread's queue.
+/// What came of making a graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recorded {
+    /// A graph, by its number.
+    As(u64),
+    /// There is no memory for another.
+    NoRoom,
+    /// There is none of such work.
+    Never,
+}
+
+/// Work that is started together, each piece after the one before.
+pub trait Graphs {
+    /// Makes a graph of this, and does none of it.
+    fn record(&self, work: &[Work<'_>]) -> Recorded;
+
+    /// Starts a graph's work in this thread's queue.
     fn replay(&self, graph: u64);
 
     /// A graph is not asked for again. It may be under way.

@@ -29,7 +29,7 @@ mod trial;
 
 pub use compiler::{Architecture, Compiled, compile, version as compiler_version};
 pub use device::GpuDevice;
-pub use driver::{Driver, FETCH_BYTES, Graphs, Launch, QUEUES};
+pub use driver::{Driver, FETCH_BYTES, Graphs, Launch, QUEUES, Recorded, Work};
 pub use error::{CudaError, Lost};
 pub use gpu::{Gpu, PINNED_BYTES, Speeds, free_memory};
 

@@ -48,6 +48,10 @@ enum Runs {
     Emulation,
     /// The same, its kernels run one by one.
     OneByOne,
+    /// The emulation, its products all a library's.
+    Library,
+    /// The same, one by one.
+    LibraryOneByOne,
     /// The emulation, its calls done later, in an order of this seed's choosing.
     Late(u64),
     Gpu,
@@ -72,6 +76,12 @@ fn start_counting(runs: Runs, config: EngineConfig, replays: &Arc<AtomicUsize>) 
             }
             (Tier::Device, Runs::OneByOne) => {
                 Box::new(GpuDevice::new(Emulator::without_graphs(Mma::Defined), bytes)?)
+            }
+            (Tier::Device, Runs::Library) => {
+                Box::new(GpuDevice::new(Emulator::new(Mma::Defined).by_library(), bytes)?)
+            }
+            (Tier::Device, Runs::LibraryOneByOne) => {
+                Box::new(GpuDevice::new(Emulator::without_graphs(Mma::Defined).by_library(), bytes)?)
             }
             (Tier::Device, Runs::Late(seed)) => Box::new(GpuDevice::new(Delayed::new(seed, replays), bytes)?),
             (Tier::Device, Runs::Gpu) => Box::new(cuda::open(bytes)?),
@@ -183,6 +193,48 @@ fn steps_that_are_run_as_graphs_change_no_token() {
             assert!(replays > 64, "{replays} steps were run as graphs");
         }
     }
+}
+
+/// Products of a library, as most have that many sequences decode together: in graphs, too.
+#[test]
+fn steps_whose_products_are_a_librarys_are_run_as_graphs() {
+    if emulator::compiler().is_none() {
+        return;
+    }
+    let products = || emulator::PRODUCTS_OF_GRAPHS.load(Ordering::Relaxed);
+    let config = || EngineConfig { max_num_seqs: 3, ..config() };
+    let want = tokens_of(&start(Runs::LibraryOneByOne, config()), short_requests());
+    let before = products();
+    assert_eq!(tokens_of(&start(Runs::Library, config()), short_requests()), want);
+    assert!(products() - before > 64, "{} products were run in graphs", products() - before);
+}
+
+/// So many that a GPU's library computes their products. Prints what they come to.
+#[test]
+fn many_sequences_decode_together() {
+    if cuda::open(1 << 20).is_err() {
+        return eprintln!("skipped: there is no GPU");
+    }
+    let many = EngineConfig { max_num_seqs: 40, kv_tokens: Some(40 * 64), ..config() };
+    let engine = start(Runs::Gpu, EngineConfig { max_model_len: Some(64), ..many });
+    let request = |i: u32| Request {
+        prompt: (0..4).map(|j| 3 + (i * 31 + j * 17) % 90).collect(),
+        params: SamplingParams { max_tokens: Some(24), ignore_eos: true, ..SamplingParams::greedy() },
+        seed: 11,
+        salt: 0,
+    };
+    println!("tokens: {:?}", tokens_of(&engine, (0..40).map(request).collect()));
+}
+
+#[test]
+fn products_of_a_library_come_in_graphs_on_a_stand_in() {
+    let Some(stand_in) = StandIn::new() else { return };
+    let tokens = |variables: &[(&str, &str)]| {
+        let told = stand_in.runs_with(&["many_sequences_decode_together"], variables);
+        told.lines().find_map(|line| Some(line.split_once("tokens: ")?.1.to_owned())).expect("tokens")
+    };
+    let want = tokens(&[("BALLAST_CUDA_GRAPHS", "off")]);
+    assert_eq!(tokens(&[("BALLAST_STAND_IN_NOTES", "1")]), want);
 }
 
 fn check_tiers(runs: Runs) {

@@ -12,7 +12,7 @@ use cuda::module::Module;
 use cuda::{CudaDevice, CudaError, Driver};
 use kernels::device::Device;
 use kernels::queue::{self, Mark};
-use kernels::table::{Case, Reach, conformance};
+use kernels::table::{Case, Reach, conformance, random};
 use kernels::{CpuDevice, Team};
 use stand_in::StandIn;
 
@@ -49,8 +49,12 @@ fn attends(case: &Case) -> bool {
 
 /// Runs the cases of the conformance table that `wanted` chooses.
 fn agrees(wanted: impl Fn(&Case) -> bool) {
-    let cases: Vec<Case> =
-        conformance().into_iter().filter(|case| case.reach == Reach::Everywhere).filter(wanted).collect();
+    let cases: Vec<Case> = conformance()
+        .into_iter()
+        .chain(random(2, 20))
+        .filter(|case| case.reach == Reach::Everywhere)
+        .filter(wanted)
+        .collect();
     let most = cases.iter().map(|case| case.bytes).max().expect("cases");
     let Some(mut device) = open(most) else { return };
     // Side by side, where each would be compiled when a case comes to it. The others are another test's.

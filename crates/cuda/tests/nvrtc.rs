@@ -13,7 +13,7 @@ use kernels::linear::quant::Narrow;
 
 /// For which all modules are compiled.
 const MAIN: Architecture = Architecture(90);
-/// For which one module of each kind is compiled.
+/// For which one module of each kind is compiled; all modules if `BALLAST_NVRTC_ALL` is set, which takes minutes.
 const OTHERS: [u32; 5] = [75, 80, 86, 89, 100];
 
 /// A few registers beside a loop do no harm; nor do a few more beside the sums of 32 rows in attention, which fill a warp's
@@ -95,7 +95,11 @@ fn every_kernel_compiles_without_a_warning() {
     let by_turns = by_turns.filter(|module| matches!(module, Module::Warpgroups { .. }));
     let all = Module::all(Prefill::Warpgroups).into_iter().chain(by_turns);
     let mut work: Vec<_> = all.map(|module| (module, MAIN)).collect();
-    work.extend(others.flat_map(|other| one_of_each_kind().into_iter().map(move |module| (module, other))));
+    let of_others = || match env::var_os("BALLAST_NVRTC_ALL") {
+        Some(_) => Module::all(Prefill::Warps),
+        None => one_of_each_kind(),
+    };
+    work.extend(others.flat_map(|other| of_others().into_iter().map(move |module| (module, other))));
     if let Err(missing @ CudaError::Library { .. }) = compile(Module::Rows, MAIN) {
         assert!(env::var_os("BALLAST_REQUIRE_NVRTC").is_none(), "{missing}");
         eprintln!("skipped: {missing}");

@@ -3,9 +3,14 @@
 use std::path::PathBuf;
 
 use crate::lanes::LanesArgs;
+use crate::timed::is_wanted;
 use clap::{Args, Subcommand};
+use kernels::table::{Case, conformance, random};
 
 use super::{BenchServeArgs, EngineArgs, LoadFormat, at_least_one, parse_bytes, threads};
+
+/// Cases of shapes that `ballast check` draws.
+const RANDOM: usize = 60;
 
 #[derive(Subcommand)]
 pub(crate) enum BenchCommand {
@@ -112,6 +117,23 @@ pub(crate) struct CasesArgs {
     /// Write the figures here (-: standard output).
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub(crate) struct CheckArgs {
+    #[command(flatten)]
+    pub(crate) cases: CasesArgs,
+    /// Draws the shapes of 60 more cases.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+}
+
+impl CheckArgs {
+    /// The table's cases, and those that are drawn.
+    pub(crate) fn chosen(&self) -> impl Iterator<Item = Case> {
+        let all = conformance().into_iter().chain(random(self.seed, RANDOM));
+        all.filter(|case| is_wanted(case, self.cases.only.as_deref()))
+    }
 }
 
 #[derive(Args)]

@@ -56,15 +56,16 @@ impl Gpu {
         let next = AtomicUsize::new(0);
         let compile = || {
             let taken = || modules.get(next.fetch_add(1, Ordering::Relaxed));
-            iter::from_fn(taken).try_for_each(|module| self.machine_code(*module).map(drop))
+            let code = |module: &Module| Ok((*module, self.machine_code(*module)?));
+            iter::from_fn(taken).map(code).collect::<Result<Vec<_>, CudaError>>()
         };
-        thread::scope(|scope| {
+        let all = thread::scope(|scope| {
             let runs: Vec<_> = (0..threads).map(|_| scope.spawn(compile)).collect();
             let ended = runs.into_iter().map(|run| run.join().unwrap_or_else(|panic| resume_unwind(panic)));
-            ended.collect::<Result<Vec<()>, _>>().map(drop)
+            ended.collect::<Result<Vec<_>, _>>()
         })?;
         let mut loaded = self.loaded();
-        modules.iter().try_for_each(|module| self.load(*module, &mut loaded))
+        all.into_iter().flatten().try_for_each(|(module, code)| self.load(module, code, &mut loaded))
     }
 
     fn loaded(&self) -> MutexGuard<'_, Loaded> {
@@ -75,7 +76,9 @@ impl Gpu {
         let mut loaded = self.loaded();
         if !loaded.functions.contains_key(&(module, kernel)) {
             // One that nobody prepared: its compilation holds up this call, and whoever needs another meanwhile.
-            self.load(module, &mut loaded).unwrap_or_else(|e| resume_unwind(Box::new(Lost(e.to_string()))));
+            let code = self.machine_code(module);
+            let done = code.and_then(|code| self.load(module, code, &mut loaded));
+            done.unwrap_or_else(|e| resume_unwind(Box::new(Lost(e.to_string()))));
         }
         let function = loaded.functions.get(&(module, kernel));
         *function.unwrap_or_else(|| panic!("{module} has no kernel {kernel}"))
@@ -99,13 +102,12 @@ impl Gpu {
 
     /// Loads a module that is not loaded yet, and finds all its kernels. What was kept on the disk and the driver refuses is
     /// compiled again.
-    fn load(&self, module: Module, all: &mut Loaded) -> Result<(), CudaError> {
+    fn load(&self, module: Module, (image, from): Code, all: &mut Loaded) -> Result<(), CudaError> {
         if all.modules.iter().any(|(loaded, _)| *loaded == module) {
             return Ok(());
         }
         self.bind();
         let what = format!("load {module}");
-        let (image, from) = self.machine_code(module)?;
         let loaded = match (load_image(&image), from) {
             (Err(_), Origin::Disk) => load_image(&self.compile(module)?),
             (loaded, _) => loaded,
@@ -131,7 +133,7 @@ impl Gpu {
     }
 
     /// From the disk, or compiled and then kept there.
-    fn machine_code(&self, module: Module) -> Result<(Vec<u8>, Origin), CudaError> {
+    fn machine_code(&self, module: Module) -> Result<Code, CudaError> {
         match self.kept_at(module)?.and_then(|path| kept::read(&path)) {
             Some(kept) => Ok((kept, Origin::Disk)),
             None => Ok((self.compile(module)?, Origin::Compiler)),
@@ -158,11 +160,13 @@ impl Gpu {
         );
         let digest = Sha256::digest(format!("{key:?}"));
         let digest: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-        let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-        let cache = cache.or_else(|| Some(std::env::home_dir()?.join(".cache")));
-        Ok(cache.map(|cache| cache.join("ballast/kernels").join(format!("{module}-{digest}.cubin"))))
+        let folder = kept::folder(&|name| std::env::var_os(name));
+        Ok(folder.map(|folder| folder.join(format!("{module}-{digest}.cubin"))))
     }
 }
+
+/// Machine code, and where it comes from.
+type Code = (Vec<u8>, Origin);
 
 /// Where machine code comes from.
 #[derive(Clone, Copy, PartialEq, Eq)]

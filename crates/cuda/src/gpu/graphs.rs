@@ -1,4 +1,7 @@
-//! Graphs of kernels, each after the one before.
+//! Graphs of kernels and products, each after the one before.
+//!
+//! Kernels alone are added one by one. What kernels a product of the library's is the library alone knows: with products, all is asked
+//! of a stream that notes it down instead of doing it.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -8,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
-use crate::{CudaError, Graphs, Launch};
+use crate::{CudaError, Graphs, Launch, Recorded, Work};
 
 use super::code::Function;
 use super::settings::{GRAPHS, wants_graphs};
@@ -87,6 +90,23 @@ impl Plan {
         Ok(node)
     }
 
+    /// What `ask` asks of a stream of its own, which others do not touch meanwhile. None if the library or the driver does not go along.
+    fn of_stream(ask: impl FnOnce(sys::CUstream) -> Result<(), String>) -> Result<Option<Plan>, DriverError> {
+        use sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as BY_THIS_THREAD;
+        let stream = result::stream::create_with_priority(result::stream::StreamKind::NonBlocking, 0)?;
+        // SAFETY: the stream was just made, and is destroyed once nobody asks it any more.
+        unsafe {
+            let noted = result::stream::begin_capture(stream, BY_THIS_THREAD).and_then(|()| {
+                let asked = ask(stream);
+                // In any case, so that the stream can go. What was not noted down whole is no graph.
+                let plan = result::stream::end_capture(stream).map(Plan);
+                Ok(plan.ok().filter(|plan| asked.is_ok() && !plan.0.is_null()))
+            });
+            result::stream::destroy(stream)?;
+            Ok(noted.unwrap_or(None))
+        }
+    }
+
     fn instantiate(&self) -> Result<sys::CUgraphExec, DriverError> {
         // SAFETY: the graph is this plan's own.
         unsafe { result::graph::instantiate(self.0, sys::CUgraphInstantiate_flags(0)) }
@@ -128,15 +148,25 @@ impl Made {
 }
 
 impl Gpu {
-    /// A graph of these kernels, and the device memory that it took; none if the device has no memory for it.
-    fn make(&self, launches: &[Launch<'_>]) -> Result<Option<Exec>, DriverError> {
+    /// This work on its way to be a graph; nothing if there is none of such work.
+    fn plan(&self, work: &[Work<'_>]) -> Result<Option<Plan>, DriverError> {
+        if work.iter().any(|work| matches!(work, Work::Product(..))) {
+            return Plan::of_stream(|stream| work.iter().try_for_each(|work| self.ask(stream, work)));
+        }
         let mut plan = Plan::new()?;
         let mut before = None;
-        for launch in launches {
+        for launch in
+            work.iter().filter_map(|work| if let Work::Kernel(launch) = work { Some(launch) } else { None })
+        {
             let function = self.function(launch.module, launch.kernel);
             // SAFETY: as for a launch of its own; the device's memory is freed after its graphs.
             before = Some(unsafe { plan.add(function, launch, before)? });
         }
+        Ok(Some(plan))
+    }
+
+    /// A planned graph, and the device memory that it took; none if the device has no memory for it.
+    fn make(&self, plan: &Plan) -> Result<Option<Exec>, DriverError> {
         let free = || result::mem_get_info().map(|(free, _)| free);
         let free_before = free()?;
         let made = plan.instantiate().and_then(|exec| {
@@ -155,22 +185,27 @@ impl Gpu {
     }
 }
 
+fn failed_to_make<T>(why: DriverError) -> T {
+    lost("make a graph of kernels", why)
+}
+
 impl Graphs for Gpu {
-    fn record(&self, launches: &[Launch<'_>]) -> Option<u64> {
+    fn record(&self, work: &[Work<'_>]) -> Recorded {
         self.bind();
         let made = self.graphs.as_ref().expect("who makes none is not asked");
-        let exec = self.make(launches).unwrap_or_else(|e| lost("make a graph of kernels", e))?;
+        let Some(plan) = self.plan(work).unwrap_or_else(failed_to_make) else { return Recorded::Never };
+        let Some(exec) = self.make(&plan).unwrap_or_else(failed_to_make) else { return Recorded::NoRoom };
         let mut all = made.all();
         all.newest += 1;
         all.bytes += exec.bytes;
         let number = all.newest;
         all.all.insert(number, exec);
         if all.bytes <= BYTES {
-            return Some(number);
+            return Recorded::As(number);
         }
         drop(all);
         made.forget(number).unwrap_or_else(|e| lost("give up a graph of kernels", e));
-        None
+        Recorded::NoRoom
     }
 
     fn replay(&self, graph: u64) {

@@ -29,7 +29,7 @@ use crate::args::CopyArgs;
 use crate::compiler::Architecture;
 use crate::module::{Module, Prefill};
 use crate::product::{Places, Product, Products, Room};
-use crate::{CudaError, Driver, Graphs, Launch, Lost};
+use crate::{CudaError, Driver, Graphs, Launch, Lost, Work};
 
 pub(crate) use cublaslt::ROOM as PRODUCT_ROOM;
 pub use look::free_memory;
@@ -211,6 +211,29 @@ impl Gpu {
     fn stream(&self) -> sys::CUstream {
         self.streams.of(queue::current())
     }
+
+    /// Starts a kernel in a stream of this device. Its context is current.
+    fn start(&self, stream: sys::CUstream, launch: &Launch<'_>) -> Result<(), DriverError> {
+        let Function { function, block_bytes } = self.function(launch.module, launch.kernel);
+        // The driver copies the arguments during the call.
+        let mut args = words(launch.args);
+        let (grid, block) = ((launch.grid[0] as u32, launch.grid[1] as u32, 1), (launch.threads, 1, 1));
+        let mut parameters = [args.as_mut_ptr().cast::<c_void>()];
+        // SAFETY: the function takes one structure of these bytes, whose addresses lie in the device's memory.
+        unsafe { result::launch_kernel(function, grid, block, block_bytes, stream, &mut parameters) }
+    }
+
+    /// Asks a stream of this device for work, or says in words why not. Its context is current.
+    fn ask(&self, stream: sys::CUstream, work: &Work<'_>) -> Result<(), String> {
+        match work {
+            Work::Kernel(launch) => self.start(stream, launch).map_err(|e| format!("{e:?}")),
+            Work::Product(product, places) => {
+                let library = self.library.as_ref().expect("who has none is not asked");
+                // SAFETY: the device planned the places by the library's room, and they lie in its memory.
+                unsafe { library.multiply(product, places, stream) }
+            }
+        }
+    }
 }
 
 /// A kernel's arguments in words, so that they are aligned.
@@ -305,15 +328,7 @@ impl Driver for Gpu {
 
     fn launch(&self, launch: &Launch<'_>) {
         self.bind();
-        let Function { function, block_bytes } = self.function(launch.module, launch.kernel);
-        // The driver copies the arguments during the call.
-        let mut args = words(launch.args);
-        let (grid, block) = ((launch.grid[0] as u32, launch.grid[1] as u32, 1), (launch.threads, 1, 1));
-        let mut parameters = [args.as_mut_ptr().cast::<c_void>()];
-        // SAFETY: the function takes one structure of these bytes, whose addresses lie in the device's memory.
-        let started = unsafe {
-            result::launch_kernel(function, grid, block, block_bytes, self.stream(), &mut parameters)
-        };
+        let started = self.start(self.stream(), launch);
         started.unwrap_or_else(|e| lost(&format!("start {} {:?}", launch.kernel, launch.grid), e));
     }
 
@@ -385,9 +400,7 @@ impl Products for Gpu {
 
     fn multiply(&self, product: &Product, places: &Places) {
         self.bind();
-        let library = self.library.as_ref().expect("who has none is not asked");
-        // SAFETY: the device planned the places by the room above, and they lie in its memory.
-        let asked = unsafe { library.multiply(product, places, self.stream()) };
+        let asked = self.ask(self.stream(), &Work::Product(*product, *places));
         let failed = |why| Lost(format!("the CUDA device failed to multiply {product:?}: {why}"));
         asked.unwrap_or_else(|why| resume_unwind(Box::new(failed(why))));
     }

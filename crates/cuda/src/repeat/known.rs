@@ -1,24 +1,24 @@
-//! Lists of kernels that were run, and the graphs that were made of them.
+//! Lists of work that was done, and the graphs that were made of them.
 
 use std::collections::VecDeque;
 
-use crate::{Graphs, Launch};
+use crate::{Graphs, Recorded, Work};
 
-use super::pass::Launches;
+use super::pass::List;
 
 /// Lists that are remembered.
 const LISTS: usize = 32;
-/// Fewer kernels than these are as soon started one by one.
+/// Fewer pieces of work than these are as soon started one by one.
 const FEW: usize = 8;
 
 /// The newest first.
 #[derive(Default)]
 pub(super) struct Known {
-    lists: VecDeque<List>,
+    lists: VecDeque<Seen>,
 }
 
-struct List {
-    launches: Launches,
+struct Seen {
+    list: List,
     graph: Graph,
 }
 
@@ -27,37 +27,32 @@ struct List {
 enum Graph {
     NotYet,
     Made(u64),
-    /// There is no room for it, even alone.
-    TooLarge,
+    /// There is no room for it, even alone, or there is none of such work.
+    Never,
 }
 
 impl Known {
-    /// Runs kernels: as a graph, if these were run before and graphs can be made; else each by `start`.
-    pub(super) fn run(
-        &mut self,
-        graphs: Option<&dyn Graphs>,
-        launches: Launches,
-        mut start: impl FnMut(&Launch<'_>),
-    ) {
-        let Some(graphs) = graphs.filter(|_| launches.len() >= FEW) else {
-            return launches.iter().for_each(|launch| start(&launch));
+    /// Does a list's work: as a graph, if it was done before and graphs can be made; else piece by piece by `start`.
+    pub(super) fn run(&mut self, graphs: Option<&dyn Graphs>, list: List, mut start: impl FnMut(&Work<'_>)) {
+        let Some(graphs) = graphs.filter(|_| list.len() >= FEW) else {
+            return list.iter().for_each(|work| start(&work));
         };
-        let seen = self.lists.iter().position(|list| list.launches == launches);
-        if let Some(mut list) = seen.and_then(|place| self.lists.remove(place)) {
-            self.make(graphs, &mut list);
-            let graph = list.graph;
-            self.lists.push_front(list);
+        let place = self.lists.iter().position(|seen| seen.list == list);
+        if let Some(mut seen) = place.and_then(|place| self.lists.remove(place)) {
+            self.make(graphs, &mut seen);
+            let graph = seen.graph;
+            self.lists.push_front(seen);
             if let Graph::Made(graph) = graph {
                 return graphs.replay(graph);
             }
-            return launches.iter().for_each(|launch| start(&launch));
+            return list.iter().for_each(|work| start(&work));
         }
-        launches.iter().for_each(|launch| start(&launch));
-        self.lists.push_front(List { launches, graph: Graph::NotYet });
+        list.iter().for_each(|work| start(&work));
+        self.lists.push_front(Seen { list, graph: Graph::NotYet });
         while self.lists.len() > LISTS {
             self.lists
                 .pop_back()
-                .and_then(List::into_graph)
+                .and_then(Seen::into_graph)
                 .into_iter()
                 .for_each(|graph| graphs.forget(graph));
         }
@@ -65,27 +60,28 @@ impl Known {
 
     /// Makes a list's graph, if there is none. Where there is no room for it the one that was not wanted for longest gives way,
     /// and this one is made when it is wanted next.
-    fn make(&mut self, graphs: &dyn Graphs, list: &mut List) {
-        if list.graph != Graph::NotYet {
+    fn make(&mut self, graphs: &dyn Graphs, seen: &mut Seen) {
+        if seen.graph != Graph::NotYet {
             return;
         }
-        let kernels: Vec<Launch<'_>> = list.launches.iter().collect();
-        if let Some(graph) = graphs.record(&kernels) {
-            list.graph = Graph::Made(graph);
-            return;
+        let work: Vec<Work<'_>> = seen.list.iter().collect();
+        match graphs.record(&work) {
+            Recorded::As(graph) => return seen.graph = Graph::Made(graph),
+            Recorded::Never => return seen.graph = Graph::Never,
+            Recorded::NoRoom => (),
         }
-        let made = |other: &&mut List| matches!(other.graph, Graph::Made(_));
+        let made = |other: &&mut Seen| matches!(other.graph, Graph::Made(_));
         match self.lists.iter_mut().rev().find(made) {
             Some(other) => {
                 let given_up = std::mem::replace(&mut other.graph, Graph::NotYet);
                 given_up.number().into_iter().for_each(|graph| graphs.forget(graph));
             }
-            None => list.graph = Graph::TooLarge,
+            None => seen.graph = Graph::Never,
         }
     }
 }
 
-impl List {
+impl Seen {
     fn into_graph(self) -> Option<u64> {
         self.graph.number()
     }
@@ -95,7 +91,7 @@ impl Graph {
     fn number(self) -> Option<u64> {
         match self {
             Graph::Made(number) => Some(number),
-            Graph::NotYet | Graph::TooLarge => None,
+            Graph::NotYet | Graph::Never => None,
         }
     }
 }
@@ -105,9 +101,10 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
+    use crate::Launch;
     use crate::module::Module;
 
-    /// Graphs of whoever has room for `room` of them.
+    /// Graphs of whoever has room for `room` of them, and makes none of kernels whose argument is 99.
     struct Fake {
         room: usize,
         log: RefCell<Vec<String>>,
@@ -115,15 +112,19 @@ mod tests {
     }
 
     impl Graphs for Fake {
-        fn record(&self, launches: &[Launch<'_>]) -> Option<u64> {
+        fn record(&self, work: &[Work<'_>]) -> Recorded {
             let mut made = self.made.borrow_mut();
-            let number = u64::from(launches[0].args[0]);
-            let fits = made.len() < self.room;
-            fits.then(|| {
-                made.push(number);
-                self.log.borrow_mut().push(format!("record {number}"));
-                number
-            })
+            let Work::Kernel(Launch { args: &[number], .. }) = work[0] else { panic!("{:?}", work[0]) };
+            if number == 99 {
+                return Recorded::Never;
+            }
+            if made.len() == self.room {
+                return Recorded::NoRoom;
+            }
+            let number = u64::from(number);
+            made.push(number);
+            self.log.borrow_mut().push(format!("record {number}"));
+            Recorded::As(number)
         }
 
         fn replay(&self, graph: u64) {
@@ -142,13 +143,13 @@ mod tests {
         let fake = Fake { room, log: RefCell::default(), made: RefCell::default() };
         let mut known = Known::default();
         for arg in lists {
-            let mut launches = Launches::default();
+            let mut list = List::default();
             let args = [*arg];
             let one =
                 Launch { module: Module::Rows, kernel: "norm_rows", grid: [1, 1], threads: 32, args: &args };
-            (0..kernels).for_each(|_| launches.push(&one));
+            (0..kernels).for_each(|_| list.push(&one));
             let mut started = 0;
-            known.run(Some(&fake), launches, |_| started += 1);
+            known.run(Some(&fake), list, |_| started += 1);
             if started > 0 {
                 assert_eq!(started, kernels);
                 fake.log.borrow_mut().push(format!("start {arg}"));
@@ -170,6 +171,14 @@ mod tests {
             "start 1, record 1, replay 1, start 2, forget 1, start 2, record 2, replay 2, forget 2, start 1"
         );
         assert_eq!(story(0, 8, &[1, 1, 1]), "start 1, start 1, start 1");
+    }
+
+    #[test]
+    fn nothing_gives_way_to_what_there_is_no_graph_of() {
+        assert_eq!(
+            story(1, 8, &[1, 1, 99, 99, 99, 1]),
+            "start 1, record 1, replay 1, start 99, start 99, start 99, replay 1"
+        );
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! done                                                         tables, graph, mark    something else
 //! ```
 //!
-//! A graph is done only for the very kernels, grids and arguments that it was made of: they are compared, byte for byte, so that
+//! A graph is done only for the very kernels, grids, arguments and products that it was made of: they are compared, byte for byte, so that
 //! nothing in it can be out of date. Equal they are because tables have the same places in each pass, and because the work of
 //! attention, which grows with its sequences, is filled up to one of a few sizes (`attend.rs`). What changes from pass to pass is
 //! in the tables, which are copied before.
@@ -30,7 +30,7 @@ use kernels::queue::{self, Mark};
 
 use crate::module::{Module, Prefill};
 use crate::product::{Places, Product, Products, Room};
-use crate::{CudaError, Driver, Launch};
+use crate::{CudaError, Driver, Launch, Work};
 
 use known::Known;
 use pass::Pass;
@@ -113,7 +113,10 @@ impl<D: Driver> Repeating<D> {
         }
         let newest = pass.newest_mark();
         let graphs = self.driver.graphs();
-        state.known.run(graphs, pass.into_launches(), |launch| self.driver.launch(launch));
+        state.known.run(graphs, pass.into_list(), |work| match work {
+            Work::Kernel(launch) => self.driver.launch(launch),
+            Work::Product(product, places) => self.theirs().multiply(product, places),
+        });
         // Those before it are done no later.
         newest.into_iter().for_each(|mark| self.driver.mark(mark));
         queue::enter(mine);
@@ -247,7 +250,11 @@ impl<D: Driver> Products for Repeating<D> {
     }
 
     fn multiply(&self, product: &Product, places: &Places) {
-        self.now();
+        if queue::current() == QUEUE
+            && let Some(pass) = &mut self.state().pass
+        {
+            return pass.multiply(product, places);
+        }
         self.theirs().multiply(product, places);
     }
 }

@@ -4,53 +4,53 @@ use std::ops::Range;
 
 use kernels::queue::Mark;
 
-use crate::Launch;
 use crate::module::Module;
+use crate::product::{Places, Product};
+use crate::{Launch, Work};
 
 /// Device memory for the tables of a pass.
 pub(crate) const TABLE_BYTES: usize = 1 << 20;
 /// Tables that are no longer take as much: those that follow keep their places when one grows.
 const LEAST_BYTES: usize = 256;
 
-/// Kernels with their arguments, in order.
+/// Kernels with their arguments, and products, in order.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Launches {
-    all: Vec<Kernel>,
+pub(super) struct List {
+    all: Vec<One>,
     args: Vec<u8>,
 }
 
 #[derive(Debug, PartialEq)]
-struct Kernel {
-    module: Module,
-    kernel: &'static str,
-    grid: [usize; 2],
-    threads: u32,
-    args: Range<usize>,
+enum One {
+    Kernel { module: Module, kernel: &'static str, grid: [usize; 2], threads: u32, args: Range<usize> },
+    Product(Product, Places),
 }
 
-impl Launches {
+impl List {
     pub(super) fn push(&mut self, launch: &Launch<'_>) {
         let &Launch { module, kernel, grid, threads, args } = launch;
         let first = self.args.len();
         self.args.extend_from_slice(args);
-        self.all.push(Kernel { module, kernel, grid, threads, args: first..self.args.len() });
+        self.all.push(One::Kernel { module, kernel, grid, threads, args: first..self.args.len() });
     }
 
     pub(super) fn len(&self) -> usize {
         self.all.len()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = Launch<'_>> {
-        self.all.iter().map(|one| {
-            let &Kernel { module, kernel, grid, threads, ref args } = one;
-            Launch { module, kernel, grid, threads, args: &self.args[args.clone()] }
+    pub(super) fn iter(&self) -> impl Iterator<Item = Work<'_>> {
+        self.all.iter().map(|one| match *one {
+            One::Kernel { module, kernel, grid, threads, ref args } => {
+                Work::Kernel(Launch { module, kernel, grid, threads, args: &self.args[args.clone()] })
+            }
+            One::Product(product, places) => Work::Product(product, places),
         })
     }
 }
 
-/// Kernels, the tables that they read, and marks.
+/// Kernels and products, the tables that they read, and marks.
 pub(super) struct Pass {
-    launches: Launches,
+    list: List,
     image: Vec<u8>,
     tables: Vec<Range<usize>>,
     /// The first and the newest.
@@ -59,11 +59,15 @@ pub(super) struct Pass {
 
 impl Pass {
     pub(super) fn new() -> Pass {
-        Pass { launches: Launches::default(), image: Vec::new(), tables: Vec::new(), marks: None }
+        Pass { list: List::default(), image: Vec::new(), tables: Vec::new(), marks: None }
     }
 
     pub(super) fn launch(&mut self, launch: &Launch<'_>) {
-        self.launches.push(launch);
+        self.list.push(launch);
+    }
+
+    pub(super) fn multiply(&mut self, product: &Product, places: &Places) {
+        self.list.all.push(One::Product(*product, *places));
     }
 
     /// The place of a table: that of one which is the same (layers ask for the same ones), or the next. None if there is no room.
@@ -101,8 +105,8 @@ impl Pass {
         &self.image
     }
 
-    pub(super) fn into_launches(self) -> Launches {
-        self.launches
+    pub(super) fn into_list(self) -> List {
+        self.list
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use cuda::module::Module;
 use cuda::product::{Places, Product, Products, Room};
-use cuda::{CudaError, Driver, Graphs, Launch};
+use cuda::{CudaError, Driver, Graphs, Launch, Recorded, Work};
 use kernels::arena::Lasting;
 use kernels::queue::{self, Mark};
 
@@ -150,8 +150,8 @@ impl Driver for Delayed {
 }
 
 impl Graphs for Delayed {
-    fn record(&self, launches: &[Launch<'_>]) -> Option<u64> {
-        self.emulator.record(launches)
+    fn record(&self, work: &[Work<'_>]) -> Recorded {
+        self.emulator.record(work)
     }
 
     fn replay(&self, graph: u64) {

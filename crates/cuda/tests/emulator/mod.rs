@@ -11,7 +11,7 @@ use std::time::Instant;
 use cuda::args::{CopyArgs, PieceData, PiecesArgs};
 use cuda::module::{Module, Prefill};
 use cuda::product::{Layout, Numbers, Places, Product, Products, Room};
-use cuda::{Architecture, CudaError, Driver, Graphs, Launch};
+use cuda::{Architecture, CudaError, Driver, Graphs, Launch, Recorded, Work};
 use kernels::arena::Lasting;
 use kernels::queue::Mark;
 
@@ -25,6 +25,10 @@ type Start = unsafe extern "C" fn(*const i8, u32, u32, u32, u32, *const c_void, 
 /// Copies between a device and adopted memory, by all emulators together.
 #[allow(dead_code, reason = "not every test has something on the host")]
 pub(crate) static COPIES_OF_ADOPTED: AtomicUsize = AtomicUsize::new(0);
+
+/// Products in graphs that were run, by all emulators together.
+#[allow(dead_code, reason = "not every test has steps")]
+pub(crate) static PRODUCTS_OF_GRAPHS: AtomicUsize = AtomicUsize::new(0);
 
 /// Graphs that there is room for.
 const GRAPHS: usize = 5;
@@ -72,13 +76,15 @@ pub(crate) struct Emulator {
     fetched: Mutex<Vec<(u64, Vec<u8>)>>,
     adopted: Mutex<Vec<Lasting>>,
     /// None if kernels are run one by one.
-    graphs: Option<Mutex<Recorded>>,
+    graphs: Option<Mutex<AllGraphs>>,
     /// How many of them were run.
     replays: Arc<AtomicUsize>,
     /// Tables that were sent.
     puts: AtomicUsize,
     /// Devices without bf16 have own kernels for everything, which so are run too.
     has_library: bool,
+    /// Rows from which the library is asked where it reads weights in their place.
+    from_rows_in_place: usize,
     /// If products of warpgroups are tried before they are used.
     trials: Option<Trials>,
 }
@@ -92,16 +98,13 @@ struct Trials {
 }
 
 /// Kernels as they were when a graph was made of them, by number, and how many graphs there were.
-type Recorded = (u64, HashMap<u64, Vec<Frozen>>);
+type AllGraphs = (u64, HashMap<u64, Vec<Frozen>>);
 
-/// A kernel with the arguments that it had.
+/// A kernel with the arguments that it had, or a product.
 #[derive(Clone)]
-struct Frozen {
-    module: Module,
-    kernel: &'static str,
-    grid: [usize; 2],
-    threads: u32,
-    args: Vec<u8>,
+enum Frozen {
+    Kernel { module: Module, kernel: &'static str, grid: [usize; 2], threads: u32, args: Vec<u8> },
+    Product(Product, Places),
 }
 
 impl Emulator {
@@ -117,6 +120,7 @@ impl Emulator {
             replays: Arc::default(),
             puts: AtomicUsize::new(0),
             has_library: mma != Mma::ByHalves,
+            from_rows_in_place: 200,
             trials: None,
         }
     }
@@ -132,6 +136,12 @@ impl Emulator {
     #[allow(dead_code, reason = "not every test has steps")]
     pub(crate) fn counting(mma: Mma, replays: &Arc<AtomicUsize>) -> Emulator {
         Emulator { replays: Arc::clone(replays), ..Emulator::new(mma) }
+    }
+
+    /// One whose library computes all products of bf16, however few their rows.
+    #[allow(dead_code, reason = "not every test has steps")]
+    pub(crate) fn by_library(self) -> Emulator {
+        Emulator { from_rows_in_place: 1, ..self }
     }
 
     /// One that runs kernels one by one.
@@ -387,24 +397,35 @@ impl Driver for Emulator {
 
 /// A graph has what it was made of, whatever becomes of the list that it was made from.
 impl Graphs for Emulator {
-    fn record(&self, launches: &[Launch<'_>]) -> Option<u64> {
+    fn record(&self, work: &[Work<'_>]) -> Recorded {
         let (count, graphs) = &mut *self.graphs.as_ref().expect("it makes graphs").lock().unwrap();
-        let frozen = |launch: &Launch<'_>| {
-            let &Launch { module, kernel, grid, threads, args } = launch;
-            Frozen { module, kernel, grid, threads, args: args.to_vec() }
+        let frozen = |work: &Work<'_>| match *work {
+            Work::Kernel(Launch { module, kernel, grid, threads, args }) => {
+                Frozen::Kernel { module, kernel, grid, threads, args: args.to_vec() }
+            }
+            Work::Product(product, places) => Frozen::Product(product, places),
         };
-        (graphs.len() < GRAPHS).then(|| {
-            *count += 1;
-            graphs.insert(*count, launches.iter().map(frozen).collect());
-            *count
-        })
+        if graphs.len() == GRAPHS {
+            return Recorded::NoRoom;
+        }
+        *count += 1;
+        graphs.insert(*count, work.iter().map(frozen).collect());
+        Recorded::As(*count)
     }
 
     fn replay(&self, graph: u64) {
         self.replays.fetch_add(1, Ordering::Relaxed);
-        let kernels = self.graphs.as_ref().expect("it makes graphs").lock().unwrap().1[&graph].clone();
-        for Frozen { module, kernel, grid, threads, args } in kernels {
-            self.launch(&Launch { module, kernel, grid, threads, args: &args });
+        let work = self.graphs.as_ref().expect("it makes graphs").lock().unwrap().1[&graph].clone();
+        for piece in work {
+            match piece {
+                Frozen::Kernel { module, kernel, grid, threads, args } => {
+                    self.launch(&Launch { module, kernel, grid, threads, args: &args });
+                }
+                Frozen::Product(product, places) => {
+                    PRODUCTS_OF_GRAPHS.fetch_add(1, Ordering::Relaxed);
+                    self.multiply(&product, &places);
+                }
+            }
         }
     }
 
@@ -420,7 +441,7 @@ impl Products for Emulator {
         // So little that products are computed a few panels at a time.
         Room {
             from_rows: 512,
-            from_rows_in_place: 200,
+            from_rows_in_place: self.from_rows_in_place,
             weight_bytes: 32 << 10,
             result_bytes: 150 << 10,
             workspace_bytes: 256,

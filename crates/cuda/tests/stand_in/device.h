@@ -109,6 +109,8 @@ struct Stream {
   std::mutex lock;
   std::condition_variable changed;
   std::deque<std::function<void()>> tasks;
+  // What it is asked for is noted down there instead of being done.
+  std::vector<std::function<void()>>* notes = nullptr;
   bool ends = false;
   unsigned state;
   std::thread thread;
@@ -117,13 +119,17 @@ struct Stream {
 
   void ask(std::function<void()> task) {
     Guard guard(lock);
+    if (notes) return notes->push_back(std::move(task));
     tasks.push_back(std::move(task));
     changed.notify_all();
   }
 
+  // That of all that is under way: notes are not.
   std::shared_ptr<Moment> moment() {
     auto moment = std::make_shared<Moment>();
-    ask([moment] { moment->reach(); });
+    Guard guard(lock);
+    tasks.push_back([moment] { moment->reach(); });
+    changed.notify_all();
     return moment;
   }
 
@@ -191,14 +197,15 @@ struct Launched {
 };
 
 struct Node {
-  Launched launched;
+  std::function<void()> work;
   std::vector<Node*> after;
 };
 struct Graph {
   std::vector<std::unique_ptr<Node>> nodes;
+  bool is_noted = false;
 };
 struct Exec {
-  std::vector<Launched> kernels;
+  std::vector<std::function<void()>> work;
   size_t bytes;
   bool is_there = false;
 };

@@ -274,17 +274,57 @@ CALL cuGraphCreate(Graph** graph, unsigned flags) {
 CALL cuGraphAddKernelNode_v2(Node** node, Graph* graph, Node* const* after, size_t count, const NodeParameters* with) {
   KNOWN(graphs, graph);
   auto made = std::make_unique<Node>();
-  if (int refused = launched(made->launched, with->function, with->grid, with->block, with->bytes, with->parameters, with->extra))
-    return refused;
+  Launched one;
+  if (int refused = launched(one, with->function, with->grid, with->block, with->bytes, with->parameters, with->extra)) return refused;
+  made->work = [one] { one.run(); };
   made->after.assign(after, after + count);
   *node = made.get();
   return graph->nodes.push_back(std::move(made)), DONE;
+}
+// A stream that notes down makes a graph of what it is asked for, each after the one before.
+static std::map<Stream*, std::unique_ptr<std::vector<std::function<void()>>>> noting;
+static std::mutex noting_lock;
+static std::atomic<long> noted{0};
+static struct AtTheEnd {
+  ~AtTheEnd() {
+    if (noted < number("BALLAST_STAND_IN_NOTES", 0)) wrong("few graphs of what streams noted down");
+  }
+} at_the_end;
+CALL cuStreamBeginCapture_v2(Stream* stream, int mode) {
+  IN_CONTEXT;
+  KNOWN(streams, stream);
+  if (stream == usual() || mode < 0 || mode > 2) return INVALID_VALUE;
+  Guard guard(noting_lock);
+  auto& notes = noting[stream] = std::make_unique<std::vector<std::function<void()>>>();
+  Guard mine(stream->lock);
+  return stream->notes = notes.get(), DONE;
+}
+CALL cuStreamEndCapture(Stream* stream, Graph** graph) {
+  IN_CONTEXT;
+  KNOWN(streams, stream);
+  Guard guard(noting_lock);
+  auto found = noting.find(stream);
+  if (found == noting.end()) return INVALID_VALUE;
+  {
+    Guard mine(stream->lock);
+    stream->notes = nullptr;
+  }
+  *graph = graphs.add(new Graph);
+  for (auto& work : *found->second) {
+    auto node = std::make_unique<Node>();
+    node->work = std::move(work);
+    if (!(*graph)->nodes.empty()) node->after.push_back((*graph)->nodes.back().get());
+    (*graph)->nodes.push_back(std::move(node));
+  }
+  noting.erase(found);
+  (*graph)->is_noted = true;
+  return DONE;
 }
 // Kernels that do not wait for each other are run in any order: here, backwards.
 CALL cuGraphInstantiateWithFlags(Exec** exec, Graph* graph, unsigned long long flags) {
   IN_CONTEXT;
   KNOWN(graphs, graph);
-  std::vector<Launched> kernels;
+  std::vector<std::function<void()>> work;
   std::set<Node*> done;
   while (done.size() < graph->nodes.size()) {
     size_t before = done.size();
@@ -293,11 +333,13 @@ CALL cuGraphInstantiateWithFlags(Exec** exec, Graph* graph, unsigned long long f
       for (Node* other : (*node)->after) may &= done.count(other) == 1;
       if (!may) continue;
       done.insert(node->get());
-      kernels.push_back((*node)->launched);
+      work.push_back((*node)->work);
     }
     if (done.size() == before) return INVALID_VALUE;
   }
-  return *exec = execs.add(new Exec{kernels, kernels.size() * GRAPH_BYTES}), flags == 0 ? DONE : INVALID_VALUE;
+  size_t bytes = work.size() * GRAPH_BYTES;
+  noted += graph->is_noted;
+  return *exec = execs.add(new Exec{std::move(work), bytes}), flags == 0 ? DONE : INVALID_VALUE;
 }
 CALL cuGraphUpload(Exec* exec, Stream* stream) {
   IN_CONTEXT;
@@ -313,7 +355,7 @@ CALL cuGraphLaunch(Exec* exec, Stream* stream) {
   IN_CONTEXT;
   KNOWN(execs, exec);
   KNOWN(streams, stream);
-  for (const Launched& one : exec->kernels) stream->ask([one] { one.run(); });
+  for (const auto& work : exec->work) stream->ask(work);
   return DONE;
 }
 CALL cuGraphExecDestroy(Exec* exec) {

@@ -22,8 +22,9 @@ const SOURCES: [(&str, &str); 5] = [
 const NAMES: [&str; 3] = ["libcuda.so", "libnvrtc.so.12", "libcublasLt.so.12"];
 
 /// A device of compute capability 8.0. Commands may have `BALLAST_STAND_IN_MEMORY` (bytes that it has), `BALLAST_STAND_IN_SEED` (of
-/// how its streams overtake each other), `BALLAST_STAND_IN_LAUNCHES` (kernels after which it is lost) and
-/// `BALLAST_STAND_IN_GRAPH_BYTES` (that a graph takes for each of its kernels) besides.
+/// how its streams overtake each other), `BALLAST_STAND_IN_LAUNCHES` (kernels after which it is lost),
+/// `BALLAST_STAND_IN_GRAPH_BYTES` (that a graph takes for each of its kernels) and `BALLAST_STAND_IN_NOTES` (graphs that are to be made of
+/// what streams note down, at the least) besides.
 pub(crate) struct StandIn {
     libraries: PathBuf,
     compiler: String,
@@ -45,6 +46,7 @@ impl StandIn {
             .env("LD_LIBRARY_PATH", &self.libraries)
             .env("BALLAST_CUDA_LIBRARIES", &self.libraries)
             .env("XDG_CACHE_HOME", self.cache.path())
+            .env_remove("BALLAST_CACHE")
             .env("BALLAST_STAND_IN_HEADER", self.libraries.join("emulate.h"))
             .env("BALLAST_STAND_IN_LIBRARIES", env!("CARGO_TARGET_TMPDIR"))
             .env("BALLAST_STAND_IN_COMPILER", format!("{} {}", self.compiler, host::OPTIONS.join(" ")))
@@ -56,13 +58,20 @@ impl StandIn {
     /// If one of them fails, is skipped or is not there.
     #[allow(dead_code, reason = "not every program has such tests")]
     pub(crate) fn runs(&self, tests: &[&str]) {
+        self.runs_with(tests, &[]);
+    }
+
+    /// The same with these variables; what they print.
+    #[allow(dead_code, reason = "not every program has such tests")]
+    pub(crate) fn runs_with(&self, tests: &[&str], variables: &[(&str, &str)]) -> String {
         let mut again = Command::new(env::current_exe().expect("this program"));
-        let output =
-            self.given_to(&mut again).args(tests).args(["--exact", "--nocapture"]).output().expect("it runs");
+        let again = self.given_to(&mut again).envs(variables.iter().copied());
+        let output = again.args(tests).args(["--exact", "--nocapture"]).output().expect("it runs");
         let told =
             [output.stdout, output.stderr].map(|told| String::from_utf8_lossy(&told).into_owned()).concat();
         let all_ran = told.contains(&format!("{} passed", tests.len())) && !told.contains("skipped");
         assert!(output.status.success() && all_ran, "{}: {told}", output.status);
+        told
     }
 }
 
