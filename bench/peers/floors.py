@@ -3,7 +3,7 @@ import json
 import pathlib
 
 BYTES = 2               # of a bf16 number, a weight's or one of KV
-SHARE_OF_FLOOR = 0.88   # what a decode bar asks at the most
+SHARE_OF_READS = 0.88   # of the bandwidth: what a decode bar asks at the most
 
 
 class Floors:
@@ -37,11 +37,21 @@ class Floors:
             return batch * (out - 1) / steps
         return batch * (prompt if workload.kind == "prefill" else out) / (first + steps)
 
+    def decodes_per_s(self, workload, rates):
+        """What the bandwidth alone allows of a decode, tokens/s; None of anything else. A decode bar asks for a share of it."""
+        if not self.known or not rates.get("read_bytes_per_s") or workload.kind != "decode":
+            return None
+        steps = sum(self._reads(workload.batch, workload.input_len + i) for i in range(1, workload.output_len))
+        return workload.batch * (workload.output_len - 1) * rates["read_bytes_per_s"] / steps
+
+    def _reads(self, batch, context):
+        """Bytes of a decode of `batch` sequences with so much context."""
+        return (self.layers + self.head) * BYTES + batch * context * self.kv
+
     def _step(self, batch, context, rates):
-        """Seconds of a decode of `batch` sequences with so much context."""
-        reads = (self.layers + self.head) * BYTES + batch * context * self.kv
+        """Seconds of it."""
         operations = batch * (2 * (self.layers + self.head) + context * self.pair)
-        return max(reads / rates["read_bytes_per_s"], operations / rates["flops"])
+        return max(self._reads(batch, context) / rates["read_bytes_per_s"], operations / rates["flops"])
 
 
 def bar(peer, model, workload):

@@ -2,7 +2,7 @@
 import os
 import statistics
 
-from floors import SHARE_OF_FLOOR
+from floors import SHARE_OF_READS
 
 
 def machine():
@@ -17,23 +17,23 @@ def machine():
             "isa": [f for f in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if f in flags]}
 
 
-def row(workload, peer, ballast, bar, floor):
+def row(workload, peer, ballast, bar, floor, reads):
     """One workload's figures. peer, ballast: tokens/s of each repetition, in the order measured; either may be empty. bar: the ratio
-    that is asked for; floor: the tokens/s that the machine allows; each may be None."""
+    that is asked for; floor: the tokens/s that the machine allows; reads: those that its bandwidth alone allows; each may be None."""
     out = workload.as_json() | {"unit": "tokens/s", "peer": side(peer), "ballast": side(ballast), "ratio": None}
     if peer and ballast:
         out["ratio"] = out["ballast"]["median"] / out["peer"]["median"]
         out["pair_ratios"] = [b / p for p, b in zip(peer, ballast)]
-        out["of_floor"] = out["ballast"]["median"] / floor if floor else None
-        out |= {"bar": bar, "met": met(workload, out["ratio"], bar, out["of_floor"])}
+        out["of_floor"], out["of_reads"] = (out["ballast"]["median"] / most if most else None for most in (floor, reads))
+        out |= {"bar": bar, "met": met(out["ratio"], bar, out["of_reads"])}
     return out
 
 
-def met(workload, ratio, bar, of_floor):
-    """Whether the bar is met: for decode, the lesser of the ratio and a share of the floor."""
+def met(ratio, bar, of_reads):
+    """Whether the bar is met: for decode, the lesser of the ratio and a share of what the bandwidth allows."""
     if bar is None:
         return None
-    return ratio >= bar or (workload.kind == "decode" and of_floor is not None and of_floor >= SHARE_OF_FLOOR)
+    return ratio >= bar or (of_reads is not None and of_reads >= SHARE_OF_READS)
 
 
 def side(raw):

@@ -27,10 +27,10 @@ class Workload:
         return asdict(self)
 
 
-def standard(offline_requests=64):
-    """Prefill of 512 tokens, decode of 64 after 128, and two offline mixes."""
+def standard(offline_requests=64, decode_lengths=(128, 65)):
+    """Prefill of 512 tokens, decode (of 64 tokens after 128), and two offline mixes."""
     prefill = [Workload(f"prefill-512-b{b}", "prefill", b, 512, 1) for b in (1, 8)]
-    decode = [Workload(f"decode-b{b}", "decode", b, 128, 65) for b in (1, 8, 32, 128)]
+    decode = [Workload(f"decode-b{b}", "decode", b, *decode_lengths) for b in (1, 8, 32, 128)]
     offline = [Workload(f"offline-{i}-{o}", "offline", offline_requests, i, o) for i, o in ((512, 32), (128, 128))]
     return prefill + decode + offline
 
