@@ -96,11 +96,11 @@ impl Plan {
         let stream = result::stream::create_with_priority(result::stream::StreamKind::NonBlocking, 0)?;
         // SAFETY: the stream was just made, and is destroyed once nobody asks it any more.
         unsafe {
-            let noted = result::stream::begin_capture(stream, BY_THIS_THREAD).and_then(|()| {
+            let noted = result::stream::begin_capture(stream, BY_THIS_THREAD).map(|()| {
                 let asked = ask(stream);
                 // In any case, so that the stream can go. What was not noted down whole is no graph.
                 let plan = result::stream::end_capture(stream).map(Plan);
-                Ok(plan.ok().filter(|plan| asked.is_ok() && !plan.0.is_null()))
+                plan.ok().filter(|plan| asked.is_ok() && !plan.0.is_null())
             });
             result::stream::destroy(stream)?;
             Ok(noted.unwrap_or(None))

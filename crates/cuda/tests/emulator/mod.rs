@@ -1,4 +1,7 @@
 //! A driver whose device is the host: the kernels' text compiled as C++, behind `kernels/emulate.h`.
+
+mod matrices;
+
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::fs;
@@ -14,6 +17,7 @@ use cuda::product::{Layout, Numbers, Places, Product, Products, Room};
 use cuda::{Architecture, CudaError, Driver, Graphs, Launch, Recorded, Work};
 use kernels::arena::Lasting;
 use kernels::queue::Mark;
+use matrices::{read, write};
 
 pub(crate) use crate::host::compiler;
 use crate::host::{HEADER, OPTIONS, fnv};
@@ -469,41 +473,6 @@ impl Products for Emulator {
                 sum += read(places.d, d, i, j);
             }
             write(places.d, d, (i, j), sum);
-        }
-    }
-}
-
-/// The place of a number of a used matrix, in numbers.
-fn place(layout: &Layout, row: usize, col: usize) -> usize {
-    let (row, col) = if layout.transposed { (col, row) } else { (row, col) };
-    assert!(
-        row < layout.rows && col < layout.cols && layout.rows <= layout.stride,
-        "{row}, {col} of {layout:?}"
-    );
-    col * layout.stride + row
-}
-
-fn read(at: u64, layout: &Layout, row: usize, col: usize) -> f32 {
-    let place = place(layout, row, col);
-    // SAFETY: the device says that the matrix is there.
-    unsafe {
-        match layout.numbers {
-            Numbers::F32 => *(at as *const f32).add(place),
-            Numbers::Bf16 => f32::from_bits(u32::from(*(at as *const u16).add(place)) << 16),
-        }
-    }
-}
-
-fn write(at: u64, layout: &Layout, (row, col): (usize, usize), value: f32) {
-    let place = place(layout, row, col);
-    let bits = value.to_bits();
-    // SAFETY: as above.
-    unsafe {
-        match layout.numbers {
-            Numbers::F32 => *(at as *mut f32).add(place) = value,
-            Numbers::Bf16 => {
-                *(at as *mut u16).add(place) = ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16;
-            }
         }
     }
 }

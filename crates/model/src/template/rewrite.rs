@@ -15,7 +15,9 @@ pub(super) fn rewritten(source: &str) -> (String, usize) {
     while let Some(at) = next_tag(rest) {
         out.push_str(&rest[..at]);
         let tag = &rest[at..at + tag_len(&rest[at..])];
-        nests += tag[2..].matches(['(', '[', '{', ',']).count();
+        if !tag.starts_with("{#") {
+            nests += tag[2..].matches(['(', '[', '{', ',']).count();
+        }
         match Tag::of(tag).and_then(|tag| tag.rewritten(&mut blocks)) {
             Some(words) => out.push_str(&words),
             None => out.push_str(tag),
