@@ -75,7 +75,7 @@ pub(crate) fn check(args: CheckArgs) -> Result<ExitCode> {
     }
     let team = Arc::new(Team::fixed(args.threads.unwrap_or_else(default_threads))?);
     let isas: Vec<Isa> = Isa::ALL.into_iter().filter(|isa| isa.available()).collect();
-    let mut report = Report { seed, ..conform(&team, &isas, &cases)? };
+    let mut report = conform(&team, &isas, &cases, seed)?;
     report.time(&team, timed)?;
     json.write(&report)?;
     show!("{report}")?;
@@ -88,7 +88,7 @@ fn reported(case: &Case) -> bool {
 }
 
 /// Every case on every instruction set against the scalar reference in the set's order of additions.
-fn conform(team: &Arc<Team>, isas: &[Isa], cases: &[Case]) -> Result<Report> {
+fn conform(team: &Arc<Team>, isas: &[Isa], cases: &[Case], seed: u64) -> Result<Report> {
     let total = (cases.len() * isas.len()) as u64;
     let progress = Progress::new("cases", total, Unit::Items, Voice::Normal);
     let (mut failures, mut max_error, mut done) = (Vec::new(), 0f32, 0);
@@ -120,7 +120,7 @@ fn conform(team: &Arc<Team>, isas: &[Isa], cases: &[Case]) -> Result<Report> {
     Ok(Report {
         device: "cpu".into(),
         isa: isas.iter().map(ToString::to_string).collect(),
-        seed: 0,
+        seed,
         cases: done as usize,
         failed: failures.len(),
         max_error,

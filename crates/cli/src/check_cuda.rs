@@ -75,15 +75,15 @@ struct Ended {
 pub(crate) fn check(args: &CheckArgs) -> Result<ExitCode> {
     let built = |case: &Case| case.reach == Reach::Everywhere;
     let (cases, left_out): (Vec<Case>, Vec<Case>) = args.chosen().partition(built);
-    let (seed, args) = (args.seed, &args.cases);
-    let json = JsonReport::open(args.json.as_deref())?;
-    let wanted = |case: &Case| is_wanted(case, args.only.as_deref());
+    let CasesArgs { only, threads, json, .. } = &args.cases;
+    let json = JsonReport::open(json.as_deref())?;
+    let wanted = |case: &Case| is_wanted(case, only.as_deref());
     let timed: Vec<Case> = large().into_iter().filter(wanted).collect();
     if cases.is_empty() && timed.is_empty() {
-        bail!("no case that a GPU has contains `{}`", args.only.as_deref().unwrap_or_default());
+        bail!("no case that a GPU has contains `{}`", only.as_deref().unwrap_or_default());
     }
-    let team = Arc::new(Team::fixed(args.threads.unwrap_or_else(engine::default_threads))?);
-    let mut report = Report { seed, not_built: left_out.len(), ..conform(args, &cases, &team)? };
+    let team = Arc::new(Team::fixed(threads.unwrap_or_else(engine::default_threads))?);
+    let mut report = Report { not_built: left_out.len(), ..conform(args, &cases, &team)? };
     if report.ended_at.is_none() {
         report.measure(&timed, &team)?;
     }
@@ -103,10 +103,10 @@ fn most_bytes(cases: &[Case]) -> usize {
     cases.iter().map(|case| case.bytes).max().unwrap_or(0)
 }
 
-fn conform(args: &CasesArgs, cases: &[Case], team: &Arc<Team>) -> Result<Report> {
+fn conform(args: &CheckArgs, cases: &[Case], team: &Arc<Team>) -> Result<Report> {
     // Each of them twice.
     let mut device = cuda::open(2 * most_bytes(cases))?;
-    if args.only.is_none() {
+    if args.cases.only.is_none() {
         // Side by side, where the table would have them compiled one after the other.
         device.prepare_modules(&Module::all(device.driver().prefill()))?;
     }
@@ -118,7 +118,7 @@ fn conform(args: &CasesArgs, cases: &[Case], team: &Arc<Team>) -> Result<Report>
         large_products: device.driver().computes_products_by(),
         prefill: device.driver().attends_many_by(),
         refused_products: Vec::new(),
-        seed: 0,
+        seed: args.seed,
         cases: cases.len(),
         not_built: 0,
         failed: 0,

@@ -132,20 +132,18 @@ impl<D: Driver> GpuDevice<D> {
     /// Attention to all keys that the window leaves.
     pub(crate) fn attend_all_keys(
         &self,
-        q: Rows,
-        kv: KvPages,
+        args: AttendArgs,
+        layout: KvLayout,
         spans: &[Span<'_>],
         shape: AttendShape,
-        out: Rows,
     ) {
-        let KvLayout { kv_heads, head_dim, dtype } = kv.layout;
-        let args = self.attend_args(q, kv, shape, out);
+        let KvLayout { kv_heads, head_dim, dtype } = layout;
         if dtype == KvDtype::F32 {
-            return self.attend_plan(&Plan::by_row(spans), kv.layout, [shape.heads.div_ceil(4), 0], args);
+            return self.attend_plan(&Plan::by_row(spans), layout, [shape.heads.div_ceil(4), 0], args);
         }
         let room = PARTIAL_BYTES / (4 * kv_heads * (head_dim + 2));
         let plan = Plan::new(spans, [shape.heads / kv_heads, head_dim], shape.window, room);
-        self.attend_plan(&plan, kv.layout, [kv_heads, kv_heads], args);
+        self.attend_plan(&plan, layout, [kv_heads, kv_heads], args);
     }
 
     /// Everything of an attention's arguments but its tables.

@@ -456,11 +456,12 @@ impl<D: Driver> Device for GpuDevice<D> {
 
     fn attend(&self, q: Rows, kv: KvPages, spans: &[Span<'_>], shape: AttendShape, out: Rows) {
         assert_disjoint(&[&out.buf], &[&q.buf, &kv.buf]);
+        let args = self.attend_args(q, kv, shape, out);
         for spans in together(spans, TABLE_BYTES[0] / 8) {
             if shape.share.is_some() {
-                self.attend_sparse(q, kv, spans, shape, out);
+                self.attend_sparse(args, kv.layout, spans, shape);
             } else {
-                self.attend_all_keys(q, kv, spans, shape, out);
+                self.attend_all_keys(args, kv.layout, spans, shape);
             }
         }
     }

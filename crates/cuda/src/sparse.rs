@@ -36,14 +36,13 @@ impl<D: Driver> GpuDevice<D> {
     /// Attention of the spans' queries to the share of their keys that counts.
     pub(crate) fn attend_sparse(
         &self,
-        q: Rows,
-        kv: KvPages,
+        args: AttendArgs,
+        layout: KvLayout,
         spans: &[Span<'_>],
         shape: AttendShape,
-        out: Rows,
     ) {
-        let args = self.sparse_args(self.attend_args(q, kv, shape, out), shape, spans);
-        self.run_sparse("attend_chosen", kv.layout, spans, args);
+        let args = self.sparse_args(args, shape, spans);
+        self.run_sparse("attend_chosen", layout, spans, args);
     }
 
     /// Which values that would read.

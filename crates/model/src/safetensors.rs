@@ -146,6 +146,11 @@ fn width_bits(dtype: &str) -> Option<u64> {
     })
 }
 
+/// The one file of a checkpoint.
+pub(crate) const SINGLE: &str = "model.safetensors";
+/// What lists its shards, where it has several.
+pub(crate) const INDEX: &str = "model.safetensors.index.json";
+
 /// The safetensors files of a folder, and which tensors to take from each.
 #[derive(Debug)]
 pub struct Folder {
@@ -162,8 +167,8 @@ impl Folder {
     /// # Errors
     /// If there is none, or a header or the index breaks a rule.
     pub fn open(folder: &Path) -> Result<Folder> {
-        let index = folder.join("model.safetensors.index.json");
-        if index.is_file() && !folder.join("model.safetensors").is_file() {
+        let index = folder.join(INDEX);
+        if index.is_file() && !folder.join(SINGLE).is_file() {
             return Folder::open_shards(folder, &index);
         }
         let file = RegularFile::open(&only_file(folder)?)?;
@@ -222,7 +227,7 @@ pub fn parse_index(text: &str, file: &str) -> Result<BTreeMap<String, String>> {
 }
 
 fn only_file(folder: &Path) -> Result<PathBuf> {
-    let usual = folder.join("model.safetensors");
+    let usual = folder.join(SINGLE);
     if usual.is_file() {
         return Ok(usual);
     }

@@ -441,7 +441,7 @@ fn a_prompt_away_from_the_device_is_not_cut_lightly() {
         step 1: 0[40..41]* 1@Host[0..60]* +0,1
         ",
     );
-    // Of this one they are more than half. What decodes leave is all that there is, however little.
+    // Of this one they are more than half.
     check(
         "
         > limits blocks=2 host=8 schedule=zigzag
@@ -454,19 +454,19 @@ fn a_prompt_away_from_the_device_is_not_cut_lightly() {
         step 1: 0[40..41]* 1@Host[24..44]* +1
         ",
     );
+    // What decodes leave is all that there is, however little.
     check(
         "
-        > limits blocks=1 host=8 tokens=3 schedule=zigzag
+        > limits blocks=3 host=8 tokens=4 schedule=zigzag
         > arrive 0 prompt=1 new=9
-        > arrive 1 prompt=5 new=2
+        > arrive 1 prompt=1 new=9
+        > arrive 2 prompt=1 new=9
+        > arrive 3 prompt=5 new=2
         > next
-        step 0: 0[0..1]* +0 1@Host[0..2] +0
+        step 0: 0[0..1]* +0 1[0..1]* +1 2[0..1]* +2
         > done 0
         > next
-        step 1: 0[1..2]* 1@Host[2..4]
-        > done 1
-        > next
-        step 2: 0[2..3]* 1@Host[4..5]*
+        step 1: 0[1..2]* 1[1..2]* 2[1..2]* 3@Host[0..1] +0
         ",
     );
 }

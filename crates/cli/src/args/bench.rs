@@ -123,7 +123,7 @@ pub(crate) struct CasesArgs {
 pub(crate) struct CheckArgs {
     #[command(flatten)]
     pub(crate) cases: CasesArgs,
-    /// Draws the shapes of 60 more cases.
+    /// Draws the shapes of the cases that are not in the table.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
 }

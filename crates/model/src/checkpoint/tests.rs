@@ -100,6 +100,10 @@ fn shards() {
     write(folder.path(), "2.safetensors", safetensors(right));
     let checkpoint = Checkpoint::open(folder.path()).expect("sound");
     assert_eq!(first_of_row(&checkpoint, Tensor::Layer(1, LayerTensor::Up), 1), 8.0);
+    // One file counts before an index, as in transformers.
+    std::fs::remove_file(folder.path().join("1.safetensors")).expect("removed");
+    write(folder.path(), "model.safetensors", safetensors(&tensors));
+    assert!(Checkpoint::open(folder.path()).is_ok());
 }
 
 #[test]

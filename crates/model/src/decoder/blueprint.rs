@@ -343,6 +343,18 @@ mod tests {
     }
 
     #[test]
+    fn numbers_of_a_table_share_panels_with_those_of_eight_bits() {
+        let stored = |tensor| match tensor {
+            Tensor::Layer(_, LayerTensor::K | LayerTensor::Gate) => Stored::IQ4_NL,
+            _ => Stored::Q8_0,
+        };
+        let plan = Blueprint::new(&spec(), WeightsAs::Stored, stored);
+        let q8 = Format::Narrow(Narrow::Q8_0);
+        let [all] = &plan.layers[0].qkv[..] else { panic!("{:?}", plan.layers[0].qkv) };
+        assert_eq!((all.n, all.format, plan.layers[0].up.format), (512, q8, q8));
+    }
+
+    #[test]
     fn four_bits_leave_embeddings_eight() {
         let plan = Blueprint::new(&spec(), WeightsAs::Int4, |_| Stored::Bf16);
         assert_eq!(plan.embed.format, Format::Narrow(Narrow::Int8));

@@ -281,6 +281,7 @@ pub(super) fn to_f32(stored: Stored, bytes: &[u8], out: &mut Vec<f32>) {
 mod tests {
     use super::*;
     use crate::decoder::{Blueprint, WeightsAs};
+    use crate::testing::tiny_gguf;
     use std::path::Path;
 
     /// What the Python package `gguf` makes of random blocks (scripts/make_gguf_fixtures.py).
@@ -309,10 +310,30 @@ mod tests {
         }
     }
 
-    /// Panels of all layers, read so many at a time.
+    #[test]
+    fn numbers_of_the_table_are_packed_as_those_of_eight_bits() {
+        let blocks: Vec<u8> = (0..8 * 18).map(|i| (i * 37 % 251) as u8 & 0x3f).collect();
+        let mut same = vec![0; q8_0_bytes(blocks.len())];
+        to_q8_0(&blocks, &mut same);
+        let packed_as = |kind, bytes: &[u8]| {
+            let mut file = tiny_gguf("llama");
+            file.tensors.retain(|tensor| tensor.name != "blk.0.attn_output.weight");
+            file.tensor("blk.0.attn_output.weight", &[32, 8], kind, bytes.to_vec());
+            let folder = tempfile::tempdir().unwrap();
+            std::fs::write(folder.path().join("tiny.gguf"), file.build()).unwrap();
+            packed_of(&folder.path().join("tiny.gguf"), WeightsAs::Stored, 1)
+        };
+        assert_eq!(packed_as(20, &blocks), packed_as(8, &same));
+    }
+
     fn packed(weights: WeightsAs, at_once: usize) -> Vec<u8> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/llama-gqa-tied");
-        let checkpoint = Checkpoint::open(&folder).expect("a committed checkpoint");
+        packed_of(&folder, weights, at_once)
+    }
+
+    /// Panels of all layers, read so many at a time.
+    fn packed_of(path: &Path, weights: WeightsAs, at_once: usize) -> Vec<u8> {
+        let checkpoint = Checkpoint::open(path).expect("a checkpoint");
         let stored = |tensor| checkpoint.info(tensor).expect("it has it").stored;
         let blueprint = Blueprint::new(checkpoint.spec(), weights, stored);
         let team = Team::fixed(1).expect("threads");

@@ -11,7 +11,7 @@ use super::repo::{GgufChoice, RepoId, is_name, last_part};
 use super::{Extent, Places, Progress};
 use crate::config::read_config;
 use crate::error::{Error, Result};
-use crate::safetensors::parse_index;
+use crate::safetensors::{INDEX, SINGLE, parse_index};
 use serde::Deserialize;
 use sha1::Sha1;
 use std::path::{Path, PathBuf};
@@ -20,8 +20,6 @@ use std::time::Duration;
 /// Long enough for a slow network, short enough for a newcomer without one.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 const CONFIG: &str = "config.json";
-const INDEX: &str = "model.safetensors.index.json";
-const SINGLE: &str = "model.safetensors";
 const PAGES_MAX: usize = 20;
 /// The folder of further chat templates.
 const TEMPLATES: &str = "additional_chat_templates";
@@ -119,15 +117,12 @@ fn whole(snapshot: &Path, gguf: &GgufChoice) -> Option<PathBuf> {
         return gguf_of(snapshot, gguf);
     }
     // As transformers does: an index counts where there is no single file.
-    let shards = || match std::fs::read_to_string(snapshot.join(INDEX)) {
-        Ok(index) => parse_index(&index, INDEX).map(|map| map.into_values().collect()).unwrap_or_default(),
-        Err(_) => Vec::new(),
+    let has = |name: &str| snapshot.join(name).is_file();
+    let shards = || {
+        let index = std::fs::read_to_string(snapshot.join(INDEX)).ok()?;
+        parse_index(&index, INDEX).ok()
     };
-    let has = |name: &String| snapshot.join(name).is_file();
-    let all = has(&SINGLE.to_owned()) || {
-        let shards = shards();
-        !shards.is_empty() && shards.iter().all(has)
-    };
+    let all = has(SINGLE) || shards().is_some_and(|of| of.values().all(|shard| has(shard)));
     if all { Some(snapshot.to_owned()) } else { gguf_of(snapshot, gguf) }
 }
 

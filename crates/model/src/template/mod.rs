@@ -34,7 +34,7 @@ use serde_json::{Map, Value};
 use crate::error::shorten;
 use crate::tools::ToolFormat;
 
-/// Longest template, in bytes; the longest published ones are a fifth of it.
+/// Longest template, in bytes; published ones have some thousands.
 pub const MAX_SOURCE_BYTES: usize = 1 << 18;
 /// Brackets and commas in its tags at the most; published ones have some hundreds.
 const NESTS: usize = 10_000;

@@ -218,6 +218,12 @@ fn gpt2_files_make_the_same_tokenizer() {
 }
 
 #[test]
+fn fields_that_are_null_are_absent() {
+    let config = TokenizerConfig::parse(br#"{"added_tokens_decoder": null, "bos_token": null}"#).unwrap();
+    assert!(config.added_tokens_decoder.is_empty() && config.bos_token.is_none());
+}
+
+#[test]
 fn long_runs_are_encoded_in_linear_work() {
     // Quadratic work on these would be 10^10 steps and more: the test would not end.
     let tokens = |name: &str, text: &str| small(name).encode(text, Special::Without).unwrap();

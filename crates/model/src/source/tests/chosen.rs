@@ -66,6 +66,19 @@ fn one_of_several_gguf_files_is_chosen_by_name_or_format() {
     assert_eq!(server.count("-of-00002.gguf"), 2);
 }
 
+/// As transformers does, where an index was left of what the file was made from.
+#[test]
+fn one_file_counts_before_an_index() {
+    let index: &[u8] = br#"{"weight_map": {"a": "model-00001-of-00001.safetensors"}}"#;
+    let files = [("config.json", llama_config(json!({}))), ("tokenizer.json", "{}".into())];
+    let mut all: Vec<(&str, &[u8])> = files.iter().map(|(name, text)| (*name, text.as_bytes())).collect();
+    all.extend([("model.safetensors.index.json", index), ("model.safetensors", b"weights")]);
+    let (_folder, _server, mut places) = served(hub_of(&all));
+    let path = locate(Some("org/tiny"), &places, &mut Silent).expect("the shard is not asked for");
+    places.offline = true;
+    assert_eq!(locate(Some("org/tiny"), &places, &mut Silent).expect("whole"), path);
+}
+
 #[test]
 fn further_templates_are_fetched_and_a_tokenizer_that_lacks() {
     let (_folder, server, mut places) = served(whole_model(llama_config(json!({})).as_bytes()));
