@@ -26,6 +26,11 @@ impl Stretches {
         Stretches((0..workers).map(stretch).collect())
     }
 
+    /// The same for each of so many times that `0..n` is done, one by one.
+    pub(crate) fn times(times: usize, n: usize, workers: usize) -> Vec<Stretches> {
+        (0..times).map(|_| Stretches::new(n, 1, workers)).collect()
+    }
+
     /// What worker `me` gets to do, asked for when it has done what it got before. Any worker may take part.
     pub(crate) fn of(&self, me: usize) -> impl Iterator<Item = Range<usize>> {
         let own = me % self.0.len();

@@ -8,6 +8,7 @@ use crate::linear::epilogue::{Epilogue, Sums};
 use crate::linear::pack::PANEL_ROWS;
 use crate::linear::types::Weight;
 use crate::mat::Mat;
+use crate::team::Stretches;
 
 /// k in a chunk: 24 KB of a panel, half of L1.
 const CHUNK: usize = 192;
@@ -24,28 +25,28 @@ pub(super) struct Job<'a> {
 
 impl Job<'_> {
     /// # Safety
-    /// The machine has AVX2 and FMA; nobody else has these panels.
+    /// The machine has AVX2 and FMA; the panels of each block of rows are taken by those who work on it alone.
     #[target_feature(enable = "avx2,fma")]
-    pub(super) unsafe fn work_8(&self, panels: Range<usize>, scratch: &mut [u8]) {
+    pub(super) unsafe fn work_8(&self, me: usize, panels: &[Stretches], scratch: &mut [u8]) {
         // SAFETY: passed on.
-        unsafe { self.work::<__m256>(panels, scratch) };
+        unsafe { self.work::<__m256>(me, panels, scratch) };
     }
 
     /// # Safety
-    /// The machine has AVX-512 F, BW, DQ and VL; nobody else has these panels.
+    /// The machine has AVX-512 F, BW, DQ and VL; the rest as [`work_8`](Job::work_8).
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-    pub(super) unsafe fn work_16(&self, panels: Range<usize>, scratch: &mut [u8]) {
+    pub(super) unsafe fn work_16(&self, me: usize, panels: &[Stretches], scratch: &mut [u8]) {
         // SAFETY: passed on.
-        unsafe { self.work::<__m512>(panels, scratch) };
+        unsafe { self.work::<__m512>(me, panels, scratch) };
     }
 
     #[inline(always)]
-    unsafe fn work<V: Lanes>(&self, panels: Range<usize>, scratch: &mut [u8]) {
+    unsafe fn work<V: Lanes>(&self, me: usize, panels: &[Stretches], scratch: &mut [u8]) {
         let sums: &mut [Sums] = bytemuck::cast_slice_mut(scratch);
         let block = self.block();
-        for first in (0..self.x.rows()).step_by(block) {
+        for (first, panels) in (0..self.x.rows()).step_by(block).zip(panels) {
             let rows = first..(first + block).min(self.x.rows());
-            for held in panels.clone() {
+            for held in panels.of(me).flatten() {
                 // SAFETY: passed on.
                 unsafe { self.panel::<V>(held, rows.clone(), &mut sums[..rows.len()]) };
             }
@@ -55,6 +56,11 @@ impl Job<'_> {
     /// Rows of a block.
     fn block(&self) -> usize {
         self.x.rows().min((BLOCK_BYTES / (self.w.k() * 4).max(1) / ROWS * ROWS).max(ROWS))
+    }
+
+    /// Of how many blocks of rows each is multiplied by all panels.
+    pub(super) fn blocks(&self) -> usize {
+        self.x.rows().div_ceil(self.block())
     }
 
     pub(super) fn scratch_bytes(&self) -> usize {

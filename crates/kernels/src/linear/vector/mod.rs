@@ -25,7 +25,7 @@ use super::source::PanelSource;
 use super::types::Weight;
 use crate::mat::Mat;
 use crate::scratch::{with_scratch, worth_keeping};
-use crate::team::Team;
+use crate::team::{Stretches, Team};
 
 /// The two widths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,14 +66,15 @@ pub(crate) fn run_values<F: Fn(&[u8], Range<usize>, &mut [f32]) + Sync>(
 }
 
 fn run_chunks<C: tiles::Chunks>(width: Width, team: &Team, job: &tiles::Job<'_, C>) {
-    team.run(|worker| {
-        let panels = worker.share(job.w.held_panels());
+    let threads = team.threads();
+    let panels = &Stretches::times(job.blocks(), job.w.held_panels(), threads);
+    team.run_on(threads, |worker| {
         with_scratch(job.scratch_bytes(), |scratch| {
-            // SAFETY: the machine has the width; workers have panels of their own.
+            // SAFETY: the machine has the width; what of the panels a worker takes is its own.
             unsafe {
                 match width {
-                    Width::Eight => job.work_8(panels, scratch),
-                    Width::Sixteen => job.work_16(panels, scratch),
+                    Width::Eight => job.work_8(worker.index, panels, scratch),
+                    Width::Sixteen => job.work_16(worker.index, panels, scratch),
                 }
             }
         });
@@ -83,14 +84,15 @@ fn run_chunks<C: tiles::Chunks>(width: Width, team: &Team, job: &tiles::Job<'_, 
 /// f32: `x: [m, k]`. The machine has vectors of this width.
 pub(crate) fn run_f32(width: Width, team: &Team, x: Mat<'_, f32>, w: &Weight<'_>, epilogue: &Epilogue<'_>) {
     let job = floats::Job { x, w, epilogue };
-    team.run(|worker| {
-        let panels = worker.share(w.held_panels());
+    let threads = team.threads();
+    let panels = &Stretches::times(job.blocks(), w.held_panels(), threads);
+    team.run_on(threads, |worker| {
         with_scratch(job.scratch_bytes(), |scratch| {
-            // SAFETY: the machine has the width; workers have panels of their own.
+            // SAFETY: the machine has the width; what of the panels a worker takes is its own.
             unsafe {
                 match width {
-                    Width::Eight => job.work_8(panels, scratch),
-                    Width::Sixteen => job.work_16(panels, scratch),
+                    Width::Eight => job.work_8(worker.index, panels, scratch),
+                    Width::Sixteen => job.work_16(worker.index, panels, scratch),
                 }
             }
         });

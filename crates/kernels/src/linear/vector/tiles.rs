@@ -14,6 +14,7 @@ use crate::linear::pack::{GROUP, PANEL_ROWS, TILE_BYTES};
 use crate::linear::source::{PAIR_BYTES, PanelSource};
 use crate::linear::types::Weight;
 use crate::mat::Mat;
+use crate::team::Stretches;
 
 /// Groups of k in a chunk: 8 KB of a panel, a quarter of a small L1, which holds the next chunk and some rows too.
 const CHUNK_GROUPS: usize = 4;
@@ -128,32 +129,36 @@ pub(super) fn scratch_bytes_at_most(rows: usize, k: usize) -> usize {
 
 impl<C: Chunks> Job<'_, C> {
     /// # Safety
-    /// The machine has AVX2 and FMA; nobody else has these panels.
+    /// The machine has AVX2 and FMA; the panels of each block of rows are taken by those who work on it alone.
     #[target_feature(enable = "avx2,fma")]
-    pub(super) unsafe fn work_8(&self, panels: Range<usize>, scratch: &mut [u8]) {
+    pub(super) unsafe fn work_8(&self, me: usize, panels: &[Stretches], scratch: &mut [u8]) {
         // SAFETY: passed on.
-        unsafe { self.work::<__m256>(panels, scratch) };
+        unsafe { self.work::<__m256>(me, panels, scratch) };
     }
 
     /// # Safety
-    /// The machine has AVX-512 F, BW, DQ and VL; nobody else has these panels.
+    /// The machine has AVX-512 F, BW, DQ and VL; the rest as [`work_8`](Job::work_8).
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-    pub(super) unsafe fn work_16(&self, panels: Range<usize>, scratch: &mut [u8]) {
+    pub(super) unsafe fn work_16(&self, me: usize, panels: &[Stretches], scratch: &mut [u8]) {
         // SAFETY: passed on.
-        unsafe { self.work::<__m512>(panels, scratch) };
+        unsafe { self.work::<__m512>(me, panels, scratch) };
     }
 
     #[inline(always)]
-    unsafe fn work<V: Lanes>(&self, panels: Range<usize>, scratch: &mut [u8]) {
+    unsafe fn work<V: Lanes>(&self, me: usize, panels: &[Stretches], scratch: &mut [u8]) {
         let block = self.block();
         let (x, rest) = scratch.split_at_mut(self.chunks() * block * CHUNK * 4);
         let (sums, chunk) = rest.split_at_mut(block * size_of::<Sums>());
         let x: &mut [f32] = bytemuck::cast_slice_mut(x);
         let sums: &mut [Sums] = bytemuck::cast_slice_mut(sums);
-        for first in (0..self.x.rows()).step_by(block) {
+        for (first, panels) in (0..self.x.rows()).step_by(block).zip(panels) {
+            let mut mine = panels.of(me).flatten().peekable();
+            if mine.peek().is_none() {
+                continue;
+            }
             let rows = first..(first + block).min(self.x.rows());
             widen(self.x.slice_rows(rows.clone()), x);
-            for held in panels.clone() {
+            for held in mine {
                 // SAFETY: x holds these rows, widened; the rest is passed on.
                 unsafe { self.panel::<V>(held, rows.clone(), x, &mut sums[..rows.len()], chunk) };
             }
@@ -166,6 +171,11 @@ impl<C: Chunks> Job<'_, C> {
 
     fn block(&self) -> usize {
         block(self.x.rows(), self.w.k())
+    }
+
+    /// Of how many blocks of rows each is multiplied by all panels.
+    pub(super) fn blocks(&self) -> usize {
+        self.x.rows().div_ceil(self.block())
     }
 
     pub(super) fn scratch_bytes(&self) -> usize {

@@ -1,6 +1,7 @@
 //! A few rows of x: values are multiplied in the registers that they come about in.
 
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 use half::bf16;
 
@@ -11,7 +12,7 @@ use crate::linear::epilogue::Epilogue;
 use crate::linear::types::Weight;
 use crate::mat::Mat;
 use crate::scratch::with_scratch;
-use crate::team::{Team, Worker};
+use crate::team::{Stretches, Team};
 
 /// Rows of x at most: with three, sums and x no longer fit the registers, and chunks in L1 are as fast.
 pub(super) const ROWS_MAX: usize = 2;
@@ -19,7 +20,9 @@ pub(super) const ROWS_MAX: usize = 2;
 /// `x: [1..=2, k]` by a weight.
 pub(super) fn run(kind: Kind, team: &Team, x: Mat<'_, bf16>, w: &Weight<'_>, epilogue: &Epilogue<'_>) {
     let groups = w.k().div_ceil(GROUP);
-    team.run(|worker| {
+    let threads = team.threads();
+    let panels = Stretches::new(w.held_panels(), 1, threads);
+    team.run_on(threads, |worker| {
         with_scratch(x.rows() * groups * GROUP * size_of::<f32>(), |floats| {
             let floats: &mut [f32] = bytemuck::cast_slice_mut(floats);
             widen(x, groups * GROUP, floats);
@@ -27,8 +30,8 @@ pub(super) fn run(kind: Kind, team: &Team, x: Mat<'_, bf16>, w: &Weight<'_>, epi
             // SAFETY: the caller's machine has these instructions; x has as many rows.
             unsafe {
                 match x.rows() {
-                    1 => job.work::<1>(&worker),
-                    _ => job.work::<ROWS_MAX>(&worker),
+                    1 => job.work::<1>(panels.of(worker.index)),
+                    _ => job.work::<ROWS_MAX>(panels.of(worker.index)),
                 }
             }
         });
@@ -57,14 +60,14 @@ struct Job<'a> {
 type Total<const R: usize> = [[__m256; VECTORS]; R];
 
 impl Job<'_> {
-    /// This worker's share of the panels, by `R` rows.
+    /// These panels, by `R` rows.
     ///
     /// # Safety
-    /// The machine has these features; x has so many rows.
+    /// The machine has these features; x has so many rows; nobody else has the panels.
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn work<const R: usize>(&self, worker: &Worker<'_>) {
+    unsafe fn work<const R: usize>(&self, panels: impl Iterator<Item = Range<usize>>) {
         let mut ready = [Ready::NOTHING; AHEAD];
-        for (panel, stored) in worker.share(self.w.held_panels()).map(|i| self.w.held_panel(i)) {
+        for (panel, stored) in panels.flatten().map(|i| self.w.held_panel(i)) {
             assert!(self.kind.plan.panel_bytes(self.groups * GROUP) <= stored.len());
             let mut total = [[_mm256_setzero_ps(); VECTORS]; R];
             for first in (0..self.groups).step_by(AHEAD) {
