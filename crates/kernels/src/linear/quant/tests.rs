@@ -384,14 +384,17 @@ fn rounded_rows_have_the_bits_of_the_plain_loops() {
 fn what_is_no_number_shows_in_its_row_alone() {
     let (n, k) = (40, 96);
     for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
-        let bytes = packed(Narrow::Int4, RowOrder::Plain, n, k);
-        let w = weight(Format::Narrow(Narrow::Int4), n, k, &bytes);
-        let mut x = vec![bf16::ONE; 3 * k];
-        x[k + 50] = bf16::NAN;
-        for (activations, _) in ROUNDED {
-            let y = rounded_products(isa, activations, &w, &x);
-            assert!(y[n..2 * n].iter().all(|y| y.is_nan()), "{isa} {activations:?}");
-            assert!(y[..n].iter().chain(&y[2 * n..]).all(|y| y.is_finite()), "{isa} {activations:?}");
+        for format in [Narrow::Int4, Narrow::Int8] {
+            let bytes = packed(format, RowOrder::Plain, n, k);
+            let w = weight(Format::Narrow(format), n, k, &bytes);
+            let mut x = vec![bf16::ONE; 3 * k];
+            x[k + 50] = bf16::NAN;
+            for (activations, _) in ROUNDED {
+                let y = rounded_products(isa, activations, &w, &x);
+                let others_are_finite = y[..n].iter().chain(&y[2 * n..]).all(|y| y.is_finite());
+                assert!(y[n..2 * n].iter().all(|y| y.is_nan()), "{isa} {format:?} {activations:?}");
+                assert!(others_are_finite, "{isa} {format:?} {activations:?}");
+            }
         }
     }
 }

@@ -9,8 +9,8 @@
 //! fused multiply-add, part by part in order of k. So every instruction set and every batch gives the same bits. The
 //! weights are not rounded to bf16 here: their scales and mins are f32.
 //!
-//! The vectors want the codes as bytes in an order of their own ([`codes`]), which is made for a few groups at a time, in
-//! the cache, and used by all rows of x; for a few rows AVX-512 keeps it in registers. x is rounded once, by all workers
+//! The vectors want the codes as bytes in an order of their own ([`codes`]), or as words, made for a few groups at a time, in
+//! the cache, and used by all rows of x; for a few rows AVX-512 keeps them in registers. x is rounded once, by all workers
 //! together.
 
 #[cfg(target_arch = "x86_64")]

@@ -11,12 +11,12 @@ use crate::mat::Mat;
 /// What a number of the upper bytes is worth, in ones of the lower.
 pub(super) const UPPER: i32 = 128;
 
-/// Of one group of 32 k in one row: numbers of 8 bits, or of 15 in two bytes.
+/// Of one group of 32 k in one row: numbers of 8 bits, or of 15.
 #[derive(Clone, Copy)]
 #[repr(C, align(16))]
-pub(super) struct Group<const BYTES: usize> {
-    /// The numbers, in the order that was asked for: -127 to 127; of two bytes [`UPPER`] times these and -64 to 63.
-    pub(super) numbers: [[i8; GROUP]; BYTES],
+pub(super) struct Group<N> {
+    /// The numbers, in the order that was asked for.
+    pub(super) numbers: N,
     /// What one of them stands for.
     pub(super) size: f32,
     /// `size` times the sum of the numbers, for each part; the first part is all 32 k where there is but one.
@@ -25,12 +25,33 @@ pub(super) struct Group<const BYTES: usize> {
     pub(super) sum: i32,
 }
 
+/// Numbers in a byte, -127 to 127; in two bytes [`UPPER`] times these, and -64 to 63.
+pub(super) type Bytes<const BYTES: usize> = [[i8; GROUP]; BYTES];
+/// Numbers in words.
+pub(super) type Words = [i16; GROUP];
+
+/// How the numbers of a group lie.
+pub(super) trait Numbers: Copy + Send + Sync {
+    /// All zero.
+    const ZERO: Self;
+
+    /// In this order.
+    fn of(numbers: [i32; GROUP]) -> Self;
+
+    /// [`of`](Numbers::of) vectors of eight in order of k, in this one.
+    ///
+    /// # Safety
+    /// The machine has AVX2.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn of_vectors(numbers: [std::arch::x86_64::__m256i; 4], order: Order) -> Self;
+}
+
 /// How much of a number is kept.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bits {
-    /// -127 to 127: one byte.
+    /// -127 to 127.
     Eight,
-    /// -16,256 to 16,256: two bytes, each of which is multiplied.
+    /// -16,256 to 16,256.
     Fifteen,
 }
 
@@ -38,7 +59,7 @@ pub(crate) enum Bits {
 const SHIFT: f32 = 12_582_912.0;
 
 /// In which order of k a group's numbers lie.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     /// 0 to 31.
     Natural,
@@ -46,49 +67,88 @@ pub(super) enum Order {
     EvensFirst,
 }
 
+/// What becomes of a group of x.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rounding {
+    pub(super) bits: Bits,
+    pub(super) order: Order,
+    /// Into how many parts, with sums of their own, a group falls.
+    pub(super) parts: usize,
+}
+
 /// Group number `group` of 32 k of every row of `x`. k beyond the end is zero. NaN and infinite values make NaN of
 /// every sum that they are in.
 #[inline(always)]
-pub(super) fn round<const BYTES: usize>(
-    x: Mat<'_, bf16>,
-    group: usize,
-    order: Order,
-    parts: usize,
-    out: &mut [Group<BYTES>],
-) {
+pub(super) fn round<N: Numbers>(x: Mat<'_, bf16>, group: usize, how: Rounding, out: &mut [Group<N>]) {
     let k = group * GROUP..x.cols().min((group + 1) * GROUP);
     for (row, out) in out.iter_mut().enumerate().take(x.rows()) {
-        *out = round_group(&x.row(row)[k.clone()], order, parts);
+        *out = round_group(&x.row(row)[k.clone()], how);
     }
 }
 
 #[inline(always)]
-fn round_group<const BYTES: usize>(values: &[bf16], order: Order, parts: usize) -> Group<BYTES> {
+fn round_group<N: Numbers>(values: &[bf16], Rounding { bits, order, parts }: Rounding) -> Group<N> {
     let mut x = [0.0; GROUP];
     for (x, value) in x.iter_mut().zip(values) {
         *x = f32::from_bits(u32::from(value.to_bits()) << 16);
     }
     // As bits, among which NaN is the largest.
     let largest = f32::from_bits(x.iter().fold(0, |most, x| most.max(x.to_bits() & 0x7fff_ffff)));
-    let (size, inverse) = scale::<BYTES>(largest);
+    let (size, inverse) = scale(bits, largest);
     let numbers = x.map(|x| nearest(x * inverse));
     let sum = |numbers: &[i32]| numbers.iter().sum::<i32>();
     let halves = [sum(&numbers[..16]), sum(&numbers[16..])];
     let (sum, sums) = sums_of(size, halves, parts);
-    let mut left: [i32; GROUP] = std::array::from_fn(|i| numbers[order.k(i)]);
-    let mut bytes = [[0; GROUP]; BYTES];
-    for (byte, one) in bytes.iter_mut().zip((0..BYTES as u32).rev().map(|power| UPPER.pow(power))) {
-        let upper = left.map(|n| (n + one / 2).div_euclid(one));
-        left = std::array::from_fn(|i| left[i] - one * upper[i]);
-        *byte = upper.map(|n| n as i8);
+    Group { numbers: N::of(std::array::from_fn(|i| numbers[order.k(i)])), size, sums, sum }
+}
+
+impl<const BYTES: usize> Numbers for Bytes<BYTES> {
+    const ZERO: Bytes<BYTES> = [[0; GROUP]; BYTES];
+
+    #[inline(always)]
+    fn of(mut left: [i32; GROUP]) -> Bytes<BYTES> {
+        let mut bytes = Self::ZERO;
+        for (byte, one) in bytes.iter_mut().zip((0..BYTES as u32).rev().map(|power| UPPER.pow(power))) {
+            let upper = left.map(|n| (n + one / 2).div_euclid(one));
+            left = std::array::from_fn(|i| left[i] - one * upper[i]);
+            *byte = upper.map(|n| n as i8);
+        }
+        bytes
     }
-    Group { numbers: bytes, size, sums, sum }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn of_vectors(numbers: [std::arch::x86_64::__m256i; 4], order: Order) -> Bytes<BYTES> {
+        // SAFETY: the caller's.
+        unsafe { avx2::bytes(numbers, order) }
+    }
+}
+
+impl Numbers for Words {
+    const ZERO: Words = [0; GROUP];
+
+    #[inline(always)]
+    fn of(numbers: [i32; GROUP]) -> Words {
+        // What comes of NaN is anything, and the same as of vectors.
+        numbers.map(|n| n.clamp(i16::MIN.into(), i16::MAX.into()) as i16)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn of_vectors(numbers: [std::arch::x86_64::__m256i; 4], order: Order) -> Words {
+        assert!(order == Order::Natural, "words lie in order of k");
+        // SAFETY: the caller's.
+        unsafe { avx2::words(numbers) }
+    }
 }
 
 /// What a number stands for where this is the largest value, and its inverse.
 #[inline(always)]
-fn scale<const BYTES: usize>(largest: f32) -> (f32, f32) {
-    let most = (127 * UPPER.pow(BYTES as u32 - 1)) as f32;
+fn scale(bits: Bits, largest: f32) -> (f32, f32) {
+    let most = match bits {
+        Bits::Eight => 127.0,
+        Bits::Fifteen => (127 * UPPER) as f32,
+    };
     // The inverse of less would be infinite: such numbers are zero.
     (largest / most, if largest < 1e-34 { 0.0 } else { most / largest })
 }
@@ -116,15 +176,9 @@ impl Order {
     }
 }
 
-impl<const BYTES: usize> Group<BYTES> {
+impl<N: Numbers> Group<N> {
     /// All zero.
-    pub(super) const ZERO: Group<BYTES> =
-        Group { numbers: [[0; GROUP]; BYTES], size: 0.0, sums: [0.0; 2], sum: 0 };
-
-    /// The numbers, whole.
-    pub(super) fn whole(&self) -> [i32; GROUP] {
-        std::array::from_fn(|i| self.numbers.iter().fold(0, |n, byte| UPPER * n + i32::from(byte[i])))
-    }
+    pub(super) const ZERO: Group<N> = Group { numbers: N::ZERO, size: 0.0, sums: [0.0; 2], sum: 0 };
 }
 
 #[cfg(test)]
@@ -134,24 +188,28 @@ mod tests {
     #[test]
     fn numbers_are_within_half_a_size() {
         for order in [Order::Natural, Order::EvensFirst] {
-            within_half_a_size::<1>(order);
-            within_half_a_size::<2>(order);
+            within_half_a_size(Bits::Eight, order);
+            within_half_a_size(Bits::Fifteen, order);
         }
     }
 
-    fn within_half_a_size<const BYTES: usize>(order: Order) {
+    fn whole(group: &Group<Words>) -> [i32; GROUP] {
+        group.numbers.map(i32::from)
+    }
+
+    fn within_half_a_size(bits: Bits, order: Order) {
         let values: Vec<bf16> = (0..40).map(|i| bf16::from_f32((i * i % 23) as f32 - 9.5)).collect();
         for i in 0..2 {
-            let mut group = [Group::<BYTES>::ZERO];
-            round(Mat::new(&values, 1, 40), i, order, 1, &mut group);
+            let mut group = [Group::ZERO];
+            round(Mat::new(&values, 1, 40), i, Rounding { bits, order, parts: 1 }, &mut group);
             let [group] = group;
-            for (place, number) in group.whole().into_iter().enumerate() {
+            for (place, number) in whole(&group).into_iter().enumerate() {
                 let k = i * GROUP + order.k(place);
                 let x = values.get(k).map_or(0.0, |x| x.to_f32());
                 let got = number as f32 * group.size;
                 assert!((got - x).abs() <= 0.5001 * group.size, "{k}: {number} of {}, {x}", group.size);
             }
-            let sum: i32 = group.whole().iter().sum();
+            let sum: i32 = whole(&group).iter().sum();
             assert_eq!((group.sum, group.sums), (sum, [group.size * sum as f32, 0.0]));
         }
     }
@@ -162,24 +220,33 @@ mod tests {
         for (value, x) in values.iter_mut().zip([127.0, -127.0, 0.5, 1.5, -2.5]) {
             *value = bf16::from_f32(x);
         }
-        let group = round_group::<1>(&values, Order::Natural, 2);
-        assert_eq!((group.size, &group.numbers[0][..5]), (1.0, &[127, -127, 0, 2, -2][..]));
-        let group = round_group::<2>(&values, Order::Natural, 2);
-        assert_eq!(group.whole()[..5], [16_256, -16_256, 64, 192, -320]);
+        let group = rounded(&values, Bits::Eight);
+        assert_eq!((group.size, &group.numbers[..5]), (1.0, &[127, -127, 0, 2, -2][..]));
+        let group = rounded(&values, Bits::Fifteen);
+        assert_eq!(group.numbers[..5], [16_256, -16_256, 64, 192, -320]);
+    }
+
+    fn rounded(values: &[bf16], bits: Bits) -> Group<Words> {
+        round_group(values, Rounding { bits, order: Order::Natural, parts: 2 })
+    }
+
+    #[test]
+    fn bytes_are_the_same_numbers_as_words() {
+        let numbers = std::array::from_fn(|i| 16_256 - 1049 * i as i32);
+        let [upper, lower] = Bytes::<2>::of(numbers);
+        let whole = std::array::from_fn(|i| UPPER * i32::from(upper[i]) + i32::from(lower[i]));
+        assert_eq!((whole, Words::of(numbers).map(i32::from)), (numbers, numbers));
     }
 
     #[test]
     fn nothing_that_is_no_number_is_lost() {
-        nothing_is_lost::<1>();
-        nothing_is_lost::<2>();
-    }
-
-    fn nothing_is_lost<const BYTES: usize>() {
-        for bad in [f32::NAN, f32::INFINITY] {
-            let group = round_group::<BYTES>(&[bf16::from_f32(bad), bf16::ONE], Order::Natural, 1);
-            assert!(!group.size.is_finite(), "{bad}");
+        for bits in [Bits::Eight, Bits::Fifteen] {
+            for bad in [f32::NAN, f32::INFINITY] {
+                let group = rounded(&[bf16::from_f32(bad), bf16::ONE], bits);
+                assert!(!group.size.is_finite(), "{bad}");
+            }
+            let group = rounded(&[bf16::from_f32(1e-37); 3], bits);
+            assert_eq!((group.numbers, group.sums), ([0; GROUP], [0.0; 2]));
         }
-        let group = round_group::<BYTES>(&[bf16::from_f32(1e-37); 3], Order::Natural, 1);
-        assert_eq!((group.whole(), group.sums), ([0; GROUP], [0.0; 2]));
     }
 }

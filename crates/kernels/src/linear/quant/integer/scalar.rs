@@ -3,7 +3,7 @@
 use half::bf16;
 
 use super::super::plan::{GROUP, PANEL, Plan};
-use super::rounded::{Bits, Group, Order, round};
+use super::rounded::{Bits, Group, Order, Rounding, Words, round};
 use crate::linear::epilogue::{Epilogue, Sums};
 use crate::linear::types::Weight;
 use crate::mat::Mat;
@@ -16,25 +16,13 @@ pub(super) fn run(
     w: &Weight<'_>,
     epilogue: &Epilogue<'_>,
 ) {
-    match bits {
-        Bits::Eight => run_bytes::<1>(team, plan, x, w, epilogue),
-        Bits::Fifteen => run_bytes::<2>(team, plan, x, w, epilogue),
-    }
-}
-
-fn run_bytes<const BYTES: usize>(
-    team: &Team,
-    plan: &Plan,
-    x: Mat<'_, bf16>,
-    w: &Weight<'_>,
-    epilogue: &Epilogue<'_>,
-) {
+    let how = Rounding { bits, order: Order::Natural, parts: plan.parts() };
     team.run(|worker| {
-        let mut groups = vec![Group::<BYTES>::ZERO; w.k().div_ceil(GROUP)];
+        let mut groups = vec![Group::<Words>::ZERO; w.k().div_ceil(GROUP)];
         for row in 0..x.rows() {
             for (i, group) in groups.iter_mut().enumerate() {
                 let row = x.slice_rows(row..row + 1);
-                round(row, i, Order::Natural, plan.parts(), std::slice::from_mut(group));
+                round(row, i, how, std::slice::from_mut(group));
             }
             for (panel, stored) in worker.share(w.held_panels()).map(|i| w.held_panel(i)) {
                 let mut sums: Sums = [0.0; PANEL];
@@ -48,19 +36,13 @@ fn run_bytes<const BYTES: usize>(
     });
 }
 
-fn add_group<const BYTES: usize>(
-    plan: &Plan,
-    (panel, group): (&[u8], usize),
-    x: &Group<BYTES>,
-    sums: &mut Sums,
-) {
-    let numbers = x.whole();
+fn add_group(plan: &Plan, (panel, group): (&[u8], usize), x: &Group<Words>, sums: &mut Sums) {
     let length = GROUP / plan.parts();
     for (row, sum) in sums.iter_mut().enumerate() {
         let affine = plan.group_affine(panel, group, row);
         for (part, (scale, min)) in affine.into_iter().enumerate().take(plan.parts()) {
             let products = (part * length..(part + 1) * length)
-                .map(|k| numbers[k] * plan.code_number(plan.code(panel, group, row, k)));
+                .map(|k| i32::from(x.numbers[k]) * plan.code_number(plan.code(panel, group, row, k)));
             let product = products.sum::<i32>() as f32 * x.size;
             *sum = scale.mul_add(product, *sum);
             if plan.shifted() {

@@ -8,8 +8,8 @@ use std::arch::x86_64::*;
 use super::super::super::plan::{GROUP, Layout, TILE};
 use super::super::super::x86::{by_row, fetch_at};
 use super::super::codes::wide::{STEPS, steps};
-use super::super::rounded::{Group, UPPER};
-use super::CHUNK;
+use super::super::rounded::{Bytes, Group, UPPER};
+use super::{CHUNK, Family};
 use crate::linear::epilogue::Sums;
 use crate::linear::pairs::with_rows;
 
@@ -49,16 +49,34 @@ macro_rules! in_eights {
 /// Tiles that are made for all rows of x at once.
 pub(super) type Chunk = [[Tile; 2]; CHUNK];
 
-/// Adds a panel's products to the sums of all rows of x. `x` points at the first of them in the first group, and the groups
-/// are `stride` apart.
-///
+/// The family for numbers of `BYTES` bytes.
+pub(super) struct Vnni<const BYTES: usize>;
+
+impl<const BYTES: usize> Family for Vnni<BYTES> {
+    type Numbers = Bytes<BYTES>;
+    type Chunk = Chunk;
+    const WIDE: bool = true;
+
+    #[inline(always)]
+    unsafe fn add<L: Layout>(
+        panel: *const u8,
+        groups: usize,
+        x: (*const Group<Bytes<BYTES>>, usize),
+        sums: &mut [Sums],
+        chunk: &mut Chunk,
+    ) {
+        // SAFETY: passed on.
+        unsafe { add::<L, BYTES>(panel, groups, x, sums, chunk) }
+    }
+}
+
 /// # Safety
-/// The machine has these features; the panel has so many groups, x too, with a row for each of the sums.
+/// As [`Family::add`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-pub(super) unsafe fn add<L: Layout, const BYTES: usize>(
+unsafe fn add<L: Layout, const BYTES: usize>(
     panel: *const u8,
     groups: usize,
-    (x, stride): (*const Group<BYTES>, usize),
+    (x, stride): (*const Group<Bytes<BYTES>>, usize),
     sums: &mut [Sums],
     chunk: &mut Chunk,
 ) {
@@ -124,13 +142,13 @@ unsafe fn read<L: Layout>(panel: *const u8, group: usize, tile: usize) -> Tile {
 /// All of k for a few rows, whose sums stay in registers, as do the codes.
 ///
 /// # Safety
-/// As [`add`].
+/// As [`Family::add`].
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 unsafe fn in_registers<L: Layout, const BYTES: usize, const R: usize>(
     panel: *const u8,
     groups: usize,
-    (x, stride): (*const Group<BYTES>, usize),
+    (x, stride): (*const Group<Bytes<BYTES>>, usize),
     sums: &mut [Sums],
 ) {
     let sums: &mut [Sums; R] = sums.try_into().expect("rows that were counted");
@@ -138,7 +156,7 @@ unsafe fn in_registers<L: Layout, const BYTES: usize, const R: usize>(
     for group in 0..groups {
         // SAFETY: the caller's.
         unsafe {
-            let x: [&Group<BYTES>; R] = std::array::from_fn(|r| &*x.add(group * stride + r));
+            let x: [&Group<Bytes<BYTES>>; R] = std::array::from_fn(|r| &*x.add(group * stride + r));
             for (tile, total) in total.iter_mut().enumerate() {
                 // By one row whole bytes go so fast that the processor's own guesses do better.
                 if R > 1 || L::PLAN.low_bits < 8 {
@@ -156,12 +174,12 @@ unsafe fn in_registers<L: Layout, const BYTES: usize, const R: usize>(
 /// A chunk by `R` rows.
 ///
 /// # Safety
-/// As [`add`].
+/// As [`Family::add`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 unsafe fn add_rows<L: Layout, const BYTES: usize, const R: usize>(
     chunk: &[[Tile; 2]],
-    (x, stride): (*const Group<BYTES>, usize),
+    (x, stride): (*const Group<Bytes<BYTES>>, usize),
     sums: &mut [Sums],
 ) {
     let sums: &mut [Sums; R] = sums.try_into().expect("rows that were counted");
@@ -171,7 +189,7 @@ unsafe fn add_rows<L: Layout, const BYTES: usize, const R: usize>(
             std::array::from_fn(|r| unsafe { _mm512_loadu_ps(sums[r].as_ptr().add(TILE * tile)) });
         for (i, tiles) in chunk.iter().enumerate() {
             // SAFETY: the caller's.
-            let x: [&Group<BYTES>; R] = std::array::from_fn(|r| unsafe { &*x.add(i * stride + r) });
+            let x: [&Group<Bytes<BYTES>>; R] = std::array::from_fn(|r| unsafe { &*x.add(i * stride + r) });
             add_tile::<L, BYTES, R>(&tiles[tile], x, &mut total);
         }
         store(&total, sums, tile);
@@ -182,12 +200,12 @@ unsafe fn add_rows<L: Layout, const BYTES: usize, const R: usize>(
 /// registers, so that a number that was fetched meets both.
 ///
 /// # Safety
-/// As [`add`].
+/// As [`Family::add`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 unsafe fn add_bands<L: Layout, const BYTES: usize>(
     chunk: &[[Tile; 2]],
-    (mut x, stride): (*const Group<BYTES>, usize),
+    (mut x, stride): (*const Group<Bytes<BYTES>>, usize),
     mut sums: &mut [Sums],
 ) {
     while !sums.is_empty() {
@@ -205,12 +223,12 @@ unsafe fn add_bands<L: Layout, const BYTES: usize>(
 /// A chunk by `R` rows.
 ///
 /// # Safety
-/// As [`add`].
+/// As [`Family::add`].
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 unsafe fn add_band<L: Layout, const BYTES: usize, const R: usize>(
     chunk: &[[Tile; 2]],
-    (x, stride): (*const Group<BYTES>, usize),
+    (x, stride): (*const Group<Bytes<BYTES>>, usize),
     sums: &mut [Sums],
 ) {
     let mut totals = [[_mm512_setzero_ps(); 2]; R];
@@ -261,7 +279,7 @@ fn store<const R: usize>(total: &[__m512; R], sums: &mut [Sums; R], tile: usize)
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 fn add_tile<L: Layout, const BYTES: usize, const R: usize>(
     tile: &Tile,
-    x: [&Group<BYTES>; R],
+    x: [&Group<Bytes<BYTES>>; R],
     total: &mut [__m512; R],
 ) {
     for part in 0..L::PLAN.parts() {
@@ -279,7 +297,7 @@ fn add_product<L: Layout, const BYTES: usize>(
     tile: &Tile,
     part: usize,
     mut product: __m512i,
-    x: &Group<BYTES>,
+    x: &Group<Bytes<BYTES>>,
     total: &mut __m512,
 ) {
     if L::PLAN.low_bits == 8 {
@@ -299,7 +317,7 @@ fn add_product<L: Layout, const BYTES: usize>(
 fn whole<L: Layout, const BYTES: usize, const R: usize>(
     codes: &[__m512i; STEPS],
     part: usize,
-    x: [&Group<BYTES>; R],
+    x: [&Group<Bytes<BYTES>>; R],
 ) -> [__m512i; R] {
     let mut products = multiply::<L, R>(codes, part, x.map(|x| &x.numbers[0]));
     for byte in 1..BYTES {

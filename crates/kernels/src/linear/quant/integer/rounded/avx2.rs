@@ -5,27 +5,26 @@ use std::arch::x86_64::*;
 use half::bf16;
 
 use super::super::super::plan::GROUP;
-use super::{Group, Order, UPPER, scale, sums_of};
+use super::{Bytes, Group, Numbers, Order, Rounding, UPPER, Words, scale, sums_of};
 use crate::mat::Mat;
 
 /// As [`round`](super::round).
 #[target_feature(enable = "avx2,fma")]
-pub(in super::super) fn round<const BYTES: usize>(
+pub(in super::super) fn round<N: Numbers>(
     x: Mat<'_, bf16>,
     group: usize,
-    order: Order,
-    parts: usize,
-    out: &mut [Group<BYTES>],
+    how: Rounding,
+    out: &mut [Group<N>],
 ) {
     let k = group * GROUP..x.cols().min((group + 1) * GROUP);
     for (row, out) in out.iter_mut().enumerate().take(x.rows()) {
         let values = &x.row(row)[k.clone()];
         *out = match values.first_chunk() {
-            Some(values) => round_group(values, order, parts),
+            Some(values) => round_group(values, how),
             None => {
                 let mut all = [bf16::ZERO; GROUP];
                 all[..values.len()].copy_from_slice(values);
-                round_group(&all, order, parts)
+                round_group(&all, how)
             }
         };
     }
@@ -33,19 +32,27 @@ pub(in super::super) fn round<const BYTES: usize>(
 
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn round_group<const BYTES: usize>(values: &[bf16; GROUP], order: Order, parts: usize) -> Group<BYTES> {
+fn round_group<N: Numbers>(values: &[bf16; GROUP], Rounding { bits, order, parts }: Rounding) -> Group<N> {
     // SAFETY: four times eight values.
     let x: [__m256; 4] = std::array::from_fn(|i| unsafe {
         let words = _mm_loadu_si128(values.as_ptr().add(8 * i).cast());
         _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(words)))
     });
-    let (size, inverse) = scale::<BYTES>(f32::from_bits(largest_bits(x)));
+    let (size, inverse) = scale(bits, f32::from_bits(largest_bits(x)));
     let numbers = x.map(|x| nearest(_mm256_mul_ps(x, _mm256_set1_ps(inverse))));
     let halves =
         [sum(_mm256_add_epi32(numbers[0], numbers[1])), sum(_mm256_add_epi32(numbers[2], numbers[3]))];
     let (sum, sums) = sums_of(size, halves, parts);
-    let mut left = numbers;
-    let mut bytes = [[0; GROUP]; BYTES];
+    // SAFETY: this machine has AVX2.
+    let numbers = unsafe { N::of_vectors(numbers, order) };
+    Group { numbers, size, sums, sum }
+}
+
+/// The numbers byte by byte.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn bytes<const BYTES: usize>(mut left: [__m256i; 4], order: Order) -> Bytes<BYTES> {
+    let mut bytes = Bytes::ZERO;
     for (byte, above) in bytes.iter_mut().zip((0..BYTES as u32).rev()) {
         let one = UPPER.pow(above);
         let shift = _mm_cvtsi32_si128(one.ilog2() as i32);
@@ -54,7 +61,21 @@ fn round_group<const BYTES: usize>(values: &[bf16; GROUP], order: Order, parts: 
         // SAFETY: 32 bytes.
         unsafe { _mm256_storeu_si256(byte.as_mut_ptr().cast(), lowest_bytes(upper, order)) };
     }
-    Group { numbers: bytes, size, sums, sum }
+    bytes
+}
+
+/// The numbers word by word, in order of k.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn words(numbers: [__m256i; 4]) -> Words {
+    let mut words = Words::ZERO;
+    for (words, two) in words.chunks_exact_mut(16).zip(numbers.chunks_exact(2)) {
+        // Packing goes by halves: fours lie as 0 2, 1 3.
+        let packed = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(two[0], two[1]));
+        // SAFETY: 16 words.
+        unsafe { _mm256_storeu_si256(words.as_mut_ptr().cast(), packed) };
+    }
+    words
 }
 
 /// The largest without its sign, as bits, among which NaN is the largest.
@@ -103,6 +124,9 @@ fn lowest_bytes(numbers: [__m256i; 4], order: Order) -> __m256i {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Debug;
+
+    use super::super::Bits;
     use super::*;
     use crate::Isa;
 
@@ -119,25 +143,33 @@ mod tests {
             if let Some(odd) = odd.get(seed) {
                 values[seed * 11] = bf16::from_f32(*odd);
             }
-            for (order, parts) in [(Order::Natural, 1), (Order::Natural, 2), (Order::EvensFirst, 1)] {
-                same::<1>(Mat::new(&values, 3, 40), order, parts);
-                same::<2>(Mat::new(&values, 3, 40), order, parts);
+            for bits in [Bits::Eight, Bits::Fifteen] {
+                for (order, parts) in [(Order::Natural, 1), (Order::Natural, 2), (Order::EvensFirst, 1)] {
+                    let (x, how) = (Mat::new(&values, 3, 40), Rounding { bits, order, parts });
+                    match bits {
+                        Bits::Eight => same::<Bytes<1>>(x, how),
+                        Bits::Fifteen => same::<Bytes<2>>(x, how),
+                    }
+                    if order == Order::Natural {
+                        same::<Words>(x, how);
+                    }
+                }
             }
         }
     }
 
-    fn same<const BYTES: usize>(x: Mat<'_, bf16>, order: Order, parts: usize) {
+    fn same<N: Numbers + PartialEq + Debug>(x: Mat<'_, bf16>, how: Rounding) {
         for group in 0..2 {
-            let (mut ours, mut right) = ([Group::<BYTES>::ZERO; 3], [Group::<BYTES>::ZERO; 3]);
-            super::super::round(x, group, order, parts, &mut right);
+            let (mut ours, mut right) = ([Group::<N>::ZERO; 3], [Group::<N>::ZERO; 3]);
+            super::super::round(x, group, how, &mut right);
             // SAFETY: the machine has AVX2, and all that have it have FMA.
-            unsafe { round(x, group, order, parts, &mut ours) };
+            unsafe { round(x, group, how, &mut ours) };
             for (ours, right) in ours.iter().zip(&right) {
-                assert_eq!(ours.numbers, right.numbers, "{group} {parts}");
-                let bits = |g: &Group<BYTES>| (g.size.to_bits(), g.sums.map(f32::is_finite));
-                assert_eq!(bits(ours), bits(right), "{group} {parts}");
+                assert_eq!(ours.numbers, right.numbers, "{group} {how:?}");
+                let bits = |g: &Group<N>| (g.size.to_bits(), g.sums.map(f32::is_finite));
+                assert_eq!(bits(ours), bits(right), "{group} {how:?}");
                 if right.size.is_finite() {
-                    assert_eq!((ours.sum, ours.sums), (right.sum, right.sums), "{group} {parts}");
+                    assert_eq!((ours.sum, ours.sums), (right.sum, right.sums), "{group} {how:?}");
                 }
             }
         }
