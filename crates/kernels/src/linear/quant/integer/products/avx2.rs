@@ -23,7 +23,7 @@ pub(super) trait Products: Numbers {
     type Codes;
 
     /// # Safety
-    /// The machine has AVX2; `low` and `high` point at a tile's planes, which are there as long as `codes`.
+    /// The machine has AVX2; `low` and `high` point at a tile's planes.
     unsafe fn read<L: Layout>(low: *const u8, high: *const u8, codes: &mut Self::Codes);
 
     /// The sums of products of whole numbers of a part of k: of the tile's first eight rows of weights, and of the others.
