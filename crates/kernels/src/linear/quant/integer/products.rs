@@ -153,7 +153,8 @@ impl Job<'_> {
     /// These panels.
     ///
     /// # Safety
-    /// The machine has these features; nobody writes the numbers or has these panels; scratch holds a chunk and a row of sums for each of x.
+    /// The machine has these features; nobody writes the numbers or has these panels; scratch holds a chunk and a row of sums for
+    /// each of x.
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn work<L: Layout, F: Family>(
         &self,
