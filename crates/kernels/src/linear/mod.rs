@@ -110,6 +110,10 @@ pub(crate) fn run(
         (Format::Bf12, Input::Bf16(x)) if isa == Isa::Avx512Bf16 => {
             pairs::run_panels::<bf12::Unfolded>(team, x, w, &epilogue);
         }
+        #[cfg(target_arch = "x86_64")]
+        (Format::Bf12, Input::Bf16(x)) if isa == Isa::Avx2 && x.rows() == 1 => {
+            bf12::one_row::run(team, x, w, &epilogue);
+        }
         (Format::Bf12, Input::Bf16(x)) => {
             run_tiles(team, (isa, order), x, w, &bf12::Bf12Panels(isa), &epilogue);
         }

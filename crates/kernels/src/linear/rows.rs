@@ -1,4 +1,5 @@
-//! Rows of x as tiles: a few rows of 32 k together, so that what is multiplied at once is one stretch of memory.
+//! Rows of x as they are multiplied: as tiles, a few rows of 32 k together, so that what is multiplied at once is one stretch of
+//! memory; as f32.
 
 use std::ops::Range;
 
@@ -48,6 +49,15 @@ fn copy_row(row: &[bf16], groups: Range<usize>, lines: &mut [[bf16; GROUP]], ste
         if i == full.len() && groups.start + i == whole.len() {
             line[..rest.len()].copy_from_slice(rest);
         }
+    }
+}
+
+/// Rows as f32, `k` apart, zero behind their ends.
+pub(crate) fn widen_rows(x: Mat<'_, bf16>, k: usize, out: &mut [f32]) {
+    for (row, out) in out.chunks_exact_mut(k).enumerate() {
+        let (values, rest) = out.split_at_mut(x.cols());
+        values.iter_mut().zip(x.row(row)).for_each(|(out, x)| *out = x.to_f32());
+        rest.fill(0.0);
     }
 }
 

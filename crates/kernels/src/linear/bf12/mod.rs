@@ -19,9 +19,12 @@
 //! weight `32 + i` in its high one.
 
 mod fold;
+// Loops over rows and panels run over registers: their indices are clearer than zipped iterators. So in `x86`.
+#[allow(clippy::needless_range_loop)]
+#[cfg(target_arch = "x86_64")]
+pub(super) mod one_row;
 #[cfg(test)]
 mod tests;
-// Loops over rows and panels run over registers: their indices are clearer than zipped iterators.
 #[allow(clippy::needless_range_loop)]
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -143,6 +146,12 @@ impl<'a> Panel<'a> {
             *weight = *weight & 0x807f | u16::from(entry[0]) << 7;
             self.list = rest;
         }
+    }
+
+    /// Whether a group has exceptions, those of groups before being off the list.
+    #[inline(always)]
+    fn is_next(&self, group: usize) -> bool {
+        self.list.first().is_some_and(|entry| group_of(entry) == group)
     }
 
     /// Unfolds a group by plain loops, but for its exceptions.

@@ -124,6 +124,9 @@ fn products_are_those_of_sixteen_bits() {
         let (mut wide, mut packed) = (bytes(Format::Bf16), bytes(Format::Bf12));
         pack_bf16(Mat::new(&data, n, k), RowOrder::Plain, all.clone(), &mut wide);
         pack_bf12(Mat::new(&data, n, k), RowOrder::Plain, all, &mut packed).expect("few are rare");
+        if rows == 1 {
+            has_groups_with_and_without_exceptions(&packed, k);
+        }
         for isa in families() {
             let [want, got] = [(Format::Bf16, &wide), (Format::Bf12, &packed)].map(|(format, bytes)| {
                 let w = Weight::new(format, n, k, RowOrder::Plain, vec![Part { first_panel: 0, bytes }]);
@@ -135,4 +138,13 @@ fn products_are_those_of_sixteen_bits() {
             assert!(want == got, "{isa} {rows} x {n} x {k}");
         }
     }
+}
+
+/// One row of x goes another way with each kind.
+fn has_groups_with_and_without_exceptions(packed: &[u8], k: usize) {
+    let groups = packed.chunks_exact(panel_bytes(k)).map(Panel::new).flat_map(|panel| {
+        (0..k.div_ceil(GROUP)).map(move |group| panel.list.iter().any(|entry| group_of(entry) == group))
+    });
+    let (with, without): (Vec<bool>, Vec<bool>) = groups.partition(|rare| *rare);
+    assert!(with.len() > 2 && without.len() > 2, "{} and {}", with.len(), without.len());
 }

@@ -9,6 +9,7 @@ use super::super::super::plan::{GROUP, PANEL};
 use super::Kind;
 use super::ready::{AHEAD, EIGHT, Ready, VECTORS};
 use crate::linear::epilogue::Epilogue;
+use crate::linear::rows::widen_rows;
 use crate::linear::types::Weight;
 use crate::mat::Mat;
 use crate::scratch::with_scratch;
@@ -25,7 +26,7 @@ pub(super) fn run(kind: Kind, team: &Team, x: Mat<'_, bf16>, w: &Weight<'_>, epi
     team.run_on(threads, |worker| {
         with_scratch(x.rows() * groups * GROUP * size_of::<f32>(), |floats| {
             let floats: &mut [f32] = bytemuck::cast_slice_mut(floats);
-            widen(x, groups * GROUP, floats);
+            widen_rows(x, groups * GROUP, floats);
             let job = Job { kind, x: floats.as_ptr(), groups, w, epilogue };
             // SAFETY: the caller's machine has these instructions; x has as many rows.
             unsafe {
@@ -36,15 +37,6 @@ pub(super) fn run(kind: Kind, team: &Team, x: Mat<'_, bf16>, w: &Weight<'_>, epi
             }
         });
     });
-}
-
-/// Rows of x as f32, zero to the end of the last group.
-fn widen(x: Mat<'_, bf16>, k: usize, out: &mut [f32]) {
-    for (row, out) in out.chunks_exact_mut(k).enumerate() {
-        let (values, rest) = out.split_at_mut(x.cols());
-        values.iter_mut().zip(x.row(row)).for_each(|(out, x)| *out = x.to_f32());
-        rest.fill(0.0);
-    }
 }
 
 struct Job<'a> {
