@@ -206,6 +206,9 @@ fn blocks_of_rows_and_panels_and_chunks_of_k() {
         Case::new(Format::Bf12, (530, 450, 416), Kind::AddF32, true),
         Case::new(Format::Bf12, (420, 64, 8_000), Kind::StoreF32, true),
         Case::new(Format::Bf12, (2, 1_060, 300), Kind::AddF32, true),
+        // One row, with panels for some of the threads only.
+        Case::new(Format::Bf12, (1, 70, 300), Kind::AddF32, true),
+        Case::new(Format::Bf12, (1, 520, 96), Kind::GatedBf16(Activation::Silu), true),
         Case::new(Format::Bf12, (12, 520, 96), Kind::GatedBf16(Activation::Silu), true),
         // Several blocks that all share, and several of each worker's own.
         Case::new(Format::Bf16, (100, 96, 10_000), Kind::StoreBf16, false),
@@ -267,20 +270,22 @@ fn extremes_agree() {
 
 #[test]
 fn absent_panels_are_left_alone() {
-    let (m, n, k) = (3, 96, 64);
-    let case = Case::new(Format::Bf16, (m, n, k), Kind::StoreF32, false);
-    let bytes = panel_bytes(Format::Bf16, k);
-    let part = Part { first_panel: 1, bytes: &case.weights[bytes..2 * bytes] };
-    let w = Weight::new(Format::Bf16, n, k, RowOrder::Plain, vec![part]);
-    let team = Team::new(2);
-    for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
-        let whole = case.reference(&team, isa.order(), &case.x);
-        let mut out = vec![7.0f32; m * n];
-        let x = Input::Bf16(Mat::new(&case.x, m, k));
-        linear(&team, isa, x, &w, None, Output::StoreF32(MatMut::new(&mut out, m, n)));
-        for (i, y) in out.iter().enumerate() {
-            let held = (32..64).contains(&(i % n));
-            assert_eq!(y.to_bits(), if held { whole[i] } else { 7.0f32.to_bits() }, "{isa} {i}");
+    let (n, k) = (96, 64);
+    let formats = [Format::Bf16, Format::Bf12, Format::F32];
+    for (format, m) in formats.into_iter().flat_map(|format| [1, 3].map(|m| (format, m))) {
+        let case = Case::new(format, (m, n, k), Kind::AddF32, false);
+        let bytes = panel_bytes(format, k);
+        let part = Part { first_panel: 1, bytes: &case.weights[bytes..2 * bytes] };
+        let w = Weight::new(format, n, k, RowOrder::Plain, vec![part]);
+        let team = Team::new(2);
+        let untouched = case.result(&case.x, |_, _, _| {});
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+            let whole = case.reference(&team, isa.order(), &case.x);
+            let got = case.result(&case.x, |x, bias, out| linear(&team, isa, x, &w, bias, out));
+            for (i, y) in got.into_iter().enumerate() {
+                let held = (32..64).contains(&(i % n));
+                assert_eq!(y, if held { whole[i] } else { untouched[i] }, "{isa} {format:?} m = {m} {i}");
+            }
         }
     }
 }

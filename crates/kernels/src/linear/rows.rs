@@ -54,7 +54,7 @@ fn copy_row(row: &[bf16], groups: Range<usize>, lines: &mut [[bf16; GROUP]], ste
 
 /// Rows as f32, `k` apart, zero behind their ends.
 pub(crate) fn widen_rows(x: Mat<'_, bf16>, k: usize, out: &mut [f32]) {
-    for (row, out) in out.chunks_exact_mut(k).enumerate() {
+    for (row, out) in out.chunks_exact_mut(k.max(1)).enumerate() {
         let (values, rest) = out.split_at_mut(x.cols());
         values.iter_mut().zip(x.row(row)).for_each(|(out, x)| *out = x.to_f32());
         rest.fill(0.0);

@@ -9,20 +9,19 @@ use std::arch::x86_64::*;
 
 use half::bf16;
 
-use super::x86::unfold_256;
+use super::x86::{GroupTiles, fetch, unfold_256};
 use super::{GROUP_BYTES, LINE, LINES, Panel, TWO_LINES, WEIGHTS};
 use crate::linear::epilogue::{Epilogue, Sums};
 use crate::linear::pack::{GROUP, PANEL_ROWS};
 use crate::linear::rows::widen_rows;
 use crate::linear::types::Weight;
+use crate::linear::vector::SECOND;
 use crate::mat::Mat;
 use crate::scratch::with_scratch;
 use crate::team::{Stretches, Team};
 
 /// How far ahead of their use panels are asked for.
 const AHEAD_BYTES: usize = 4096;
-/// The second bf16 of a pair: where it is, it is a float.
-const SECOND: i32 = 0xffff_0000u32 as i32;
 
 /// `x: [1, k]` by a weight. The machine has AVX2 and FMA.
 pub(in crate::linear) fn run(team: &Team, x: Mat<'_, bf16>, w: &Weight<'_>, epilogue: &Epilogue<'_>) {
@@ -50,17 +49,13 @@ type Total = [[__m256; 2]; 2];
 /// Two lines of a tile, as words, two vectors each.
 type Lines = [[__m256i; 2]; 2];
 
-/// The tiles of one group.
-#[repr(C, align(64))]
-struct Tiles([u16; WEIGHTS]);
-
 /// # Safety
 /// The machine has AVX2 and FMA.
 #[target_feature(enable = "avx2,fma")]
 unsafe fn multiply(x: &[f32], panel: &Panel<'_>, sums: &mut Sums) {
     let exponents = Exponents::new(panel);
     let mut panel = *panel;
-    let mut tiles = Tiles([0; WEIGHTS]);
+    let mut tiles = GroupTiles([0; WEIGHTS]);
     let mut total = [[_mm256_setzero_ps(); 2]; 2];
     for (i, (x, group)) in x.as_chunks().0.iter().zip(panel.groups).enumerate() {
         if panel.is_next(i) {
@@ -113,7 +108,7 @@ fn add_group(x: &[f32; GROUP], lines: impl Fn(usize) -> Lines, total: &mut Total
 /// A pair of lines of tiles as they are.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn read_lines(tiles: &Tiles, at: usize) -> Lines {
+fn read_lines(tiles: &GroupTiles, at: usize) -> Lines {
     let lines = tiles.0[at * TWO_LINES..][..TWO_LINES].as_chunks::<LINE>().0;
     std::array::from_fn(|half| {
         // SAFETY: a line has four times eight words.
@@ -151,7 +146,7 @@ impl Exponents {
     fn unfold_lines(&self, group: &[u8; GROUP_BYTES], at: usize) -> Lines {
         let (fractions, codes) = group.split_at(WEIGHTS);
         let (fractions, codes) = (&fractions[at * TWO_LINES..][..TWO_LINES], &codes[at * LINE..][..LINE]);
-        fetch(group, at);
+        fetch::<_MM_HINT_T0>(group, at, AHEAD_BYTES);
         // SAFETY: 32 bytes.
         let codes = unsafe { _mm256_loadu_si256(codes.as_ptr().cast()) };
         let halves = [codes, _mm256_srli_epi16::<4>(codes)];
@@ -174,15 +169,4 @@ impl Exponents {
 fn chosen(a: __m256i, b: __m256i, mask: i8) -> __m256i {
     let differ = _mm256_and_si256(_mm256_xor_si256(a, b), _mm256_set1_epi8(mask));
     _mm256_xor_si256(a, differ)
-}
-
-/// Asks for this part of what will be read after [`AHEAD_BYTES`].
-#[inline(always)]
-fn fetch(group: &[u8; GROUP_BYTES], two: usize) {
-    let ahead = group.as_ptr().wrapping_add(AHEAD_BYTES + two * (GROUP_BYTES * TWO_LINES / WEIGHTS));
-    // SAFETY: a prefetch cannot fault.
-    unsafe {
-        _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
-        _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(64).cast());
-    }
 }

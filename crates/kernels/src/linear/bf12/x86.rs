@@ -68,7 +68,7 @@ fn unfold_two_lines(group: &[u8; GROUP_BYTES], of: &Exponents, two: usize, tiles
     let (fractions, codes) =
         (&fractions[two * TWO_LINES..][..TWO_LINES], &codes[two * TWO_LINES / 2..][..TWO_LINES / 2]);
     let out = &mut tiles[two * TWO_LINES..][..TWO_LINES];
-    fetch(group, two);
+    fetch::<_MM_HINT_T1>(group, two, AHEAD_BYTES);
     // SAFETY: these are 32 and 64 bytes; 64 words.
     unsafe {
         let codes = _mm512_cvtepu8_epi16(_mm256_loadu_si256(codes.as_ptr().cast()));
@@ -82,20 +82,20 @@ fn unfold_two_lines(group: &[u8; GROUP_BYTES], of: &Exponents, two: usize, tiles
     }
 }
 
-/// Asks for this part of what will be read after [`AHEAD_BYTES`].
+/// Asks for this part of what will be read after so many bytes.
 #[inline(always)]
-fn fetch(group: &[u8; GROUP_BYTES], two: usize) {
-    let ahead = group.as_ptr().wrapping_add(AHEAD_BYTES + two * (GROUP_BYTES * TWO_LINES / WEIGHTS));
+pub(super) fn fetch<const HINT: i32>(group: &[u8; GROUP_BYTES], two: usize, after: usize) {
+    let ahead = group.as_ptr().wrapping_add(after + two * (GROUP_BYTES * TWO_LINES / WEIGHTS));
     // SAFETY: a prefetch cannot fault.
     unsafe {
-        _mm_prefetch::<_MM_HINT_T1>(ahead.cast());
-        _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(64).cast());
+        _mm_prefetch::<HINT>(ahead.cast());
+        _mm_prefetch::<HINT>(ahead.wrapping_add(64).cast());
     }
 }
 
 /// The tiles of one group.
 #[repr(C, align(64))]
-struct Tile([u16; WEIGHTS]);
+pub(super) struct GroupTiles(pub(super) [u16; WEIGHTS]);
 
 /// `sums = x * w` of up to 12 rows by a whole panel. A group is unfolded while the products of the one before wait for each other.
 ///
@@ -106,7 +106,7 @@ struct Tile([u16; WEIGHTS]);
 unsafe fn stream<const R: usize>(x: *const u8, stored: &[u8], groups: usize, sums: *mut Sums) {
     let mut panel = Panel::new(stored);
     let exponents = Exponents::new(&panel);
-    let mut tiles = Tile([0; WEIGHTS]);
+    let mut tiles = GroupTiles([0; WEIGHTS]);
     let mut total = [[_mm512_setzero_ps(); 2]; R];
     for group in 0..groups {
         for two in 0..WEIGHTS / TWO_LINES {
@@ -150,7 +150,7 @@ pub(super) unsafe fn unfold_256(panel: &Panel<'_>, groups: Range<usize>, tiles: 
         let (fractions, codes) = group.split_at(WEIGHTS);
         let lines = tiles.as_chunks_mut::<TWO_LINES>().0.iter_mut().zip(fractions.as_chunks::<TWO_LINES>().0);
         for (two, ((out, fractions), codes)) in lines.zip(codes.as_chunks::<LINE>().0).enumerate() {
-            fetch(group, two);
+            fetch::<_MM_HINT_T1>(group, two, AHEAD_BYTES);
             // SAFETY: 16 and 32 bytes of what is so long.
             unsafe {
                 let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(panel.table.as_ptr().cast()));

@@ -361,7 +361,7 @@ fn rounded_rows_are_near_the_exact_ones_whatever_their_neighbours() {
 #[test]
 fn rounded_rows_have_the_bits_of_the_plain_loops() {
     // More rows than a block has, and every number of them that is left over.
-    for (m, n, k) in [(271, 33, 64), (15, 64, 256), (37, 75, 215)] {
+    for (m, n, k) in [(271, 33, 64), (15, 64, 256), (14, 64, 256), (37, 75, 215)] {
         for format in
             Narrow::ALL.into_iter().filter(|format| block_bytes(*format).is_none() || k % format.block() == 0)
         {
@@ -384,16 +384,51 @@ fn rounded_rows_have_the_bits_of_the_plain_loops() {
 fn what_is_no_number_shows_in_its_row_alone() {
     let (n, k) = (40, 96);
     for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
-        for format in [Narrow::Int4, Narrow::Int8] {
+        for format in [Narrow::Int4, Narrow::Int8, Narrow::Q6K] {
+            let k = if format == Narrow::Q6K { K } else { k };
             let bytes = packed(format, RowOrder::Plain, n, k);
             let w = weight(Format::Narrow(format), n, k, &bytes);
-            let mut x = vec![bf16::ONE; 3 * k];
-            x[k + 50] = bf16::NAN;
-            for (activations, _) in ROUNDED {
-                let y = rounded_products(isa, activations, &w, &x);
-                let others_are_finite = y[..n].iter().chain(&y[2 * n..]).all(|y| y.is_finite());
-                assert!(y[n..2 * n].iter().all(|y| y.is_nan()), "{isa} {format:?} {activations:?}");
-                assert!(others_are_finite, "{isa} {format:?} {activations:?}");
+            for bad in [bf16::NAN, bf16::INFINITY, bf16::NEG_INFINITY] {
+                let mut x = vec![bf16::ONE; 3 * k];
+                x[k + 50] = bad;
+                for (activations, _) in ROUNDED {
+                    let y = rounded_products(isa, activations, &w, &x);
+                    let others_are_finite = y[..n].iter().chain(&y[2 * n..]).all(|y| y.is_finite());
+                    assert!(y[n..2 * n].iter().all(|y| y.is_nan()), "{isa} {format:?} {activations:?} {bad}");
+                    assert!(others_are_finite, "{isa} {format:?} {activations:?} {bad}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn absent_panels_are_left_alone() {
+    let n = 96;
+    for (isa, format) in Isa::ALL
+        .into_iter()
+        .filter(|isa| isa.available())
+        .flat_map(|isa| [Narrow::Int8, Narrow::Int4, Narrow::Q5_0].map(|format| (isa, format)))
+    {
+        let bytes = packed(format, RowOrder::Plain, n, K);
+        let panel = bytes.len() / 3;
+        let part = Part { first_panel: 1, bytes: &bytes[panel..2 * panel] };
+        let held = Weight::new(Format::Narrow(format), n, K, RowOrder::Plain, vec![part]);
+        let all = weight(Format::Narrow(format), n, K, &bytes);
+        for (m, threads) in [(1, 3), (2, 1), (5, 7)] {
+            let x: Vec<bf16> = noise(m * K, 13).into_iter().map(bf16::from_f32).collect();
+            for activations in [Activations::Exact, Activations::Int8, Activations::Int16] {
+                let product = |w: &Weight<'_>| {
+                    let mut y = vec![7.0; m * n];
+                    let (x, out) = (Mat::new(&x, m, K), Output::StoreF32(MatMut::new(&mut y, m, n)));
+                    let w = w.clone().with_activations(activations);
+                    linear(&Team::new(threads), isa, Input::Bf16(x), &w, None, out);
+                    y
+                };
+                let mut want = product(&all);
+                let absent = want.iter_mut().enumerate().filter(|(i, _)| !(32..64).contains(&(i % n)));
+                absent.for_each(|(_, y)| *y = 7.0);
+                assert_eq!(product(&held), want, "{isa} {format:?} {activations:?} m = {m}");
             }
         }
     }

@@ -81,7 +81,7 @@ impl Job<'_> {
                 unsafe { add_rows::<V>(x, w, sums) };
             }
         }
-        // SAFETY: nobody else has this panel.
+        // SAFETY: nobody else has this panel for these rows.
         unsafe { self.epilogue.finish(panel, rows.start, sums) };
     }
 }

@@ -40,7 +40,7 @@ pub(super) trait Lanes: Copy {
 }
 
 /// The bits of the second bf16 of a pair: where they are, they are a float.
-pub(super) const SECOND: i32 = 0xffff_0000u32 as i32;
+pub(in crate::linear) const SECOND: i32 = 0xffff_0000u32 as i32;
 
 // The bodies below are safe to run because callers of the trait promise the features, and the pointers.
 macro_rules! lanes {

@@ -17,6 +17,7 @@ use std::ops::Range;
 
 use half::bf16;
 
+pub(super) use lanes::SECOND;
 pub(crate) use registers::{SUMS, multiply_registers};
 pub(crate) use tiles::Values;
 
@@ -66,35 +67,38 @@ pub(crate) fn run_values<F: Fn(&[u8], Range<usize>, &mut [f32]) + Sync>(
 }
 
 fn run_chunks<C: tiles::Chunks>(width: Width, team: &Team, job: &tiles::Job<'_, C>) {
-    let threads = team.threads();
-    let panels = &Stretches::times(job.blocks(), job.w.held_panels(), threads);
-    team.run_on(threads, |worker| {
-        with_scratch(job.scratch_bytes(), |scratch| {
-            // SAFETY: the machine has the width; what of the panels a worker takes is its own.
-            unsafe {
-                match width {
-                    Width::Eight => job.work_8(worker.index, panels, scratch),
-                    Width::Sixteen => job.work_16(worker.index, panels, scratch),
-                }
-            }
-        });
+    // SAFETY: the machine has the width; a worker takes panels that nobody else has for these rows.
+    run_panels(team, job.w, job.blocks(), job.scratch_bytes(), |me, panels, scratch| unsafe {
+        match width {
+            Width::Eight => job.work_8(me, panels, scratch),
+            Width::Sixteen => job.work_16(me, panels, scratch),
+        }
     });
 }
 
 /// f32: `x: [m, k]`. The machine has vectors of this width.
 pub(crate) fn run_f32(width: Width, team: &Team, x: Mat<'_, f32>, w: &Weight<'_>, epilogue: &Epilogue<'_>) {
     let job = floats::Job { x, w, epilogue };
+    // SAFETY: the machine has the width; a worker takes panels that nobody else has for these rows.
+    run_panels(team, w, job.blocks(), job.scratch_bytes(), |me, panels, scratch| unsafe {
+        match width {
+            Width::Eight => job.work_8(me, panels, scratch),
+            Width::Sixteen => job.work_16(me, panels, scratch),
+        }
+    });
+}
+
+/// Runs `work` on all workers, with so much scratch each: panels of `w` for each block of rows, which they take from each other.
+fn run_panels(
+    team: &Team,
+    w: &Weight<'_>,
+    blocks: usize,
+    scratch_bytes: usize,
+    work: impl Fn(usize, &[Stretches], &mut [u8]) + Sync,
+) {
     let threads = team.threads();
-    let panels = &Stretches::times(job.blocks(), w.held_panels(), threads);
+    let panels = Stretches::times(blocks, w.held_panels(), threads);
     team.run_on(threads, |worker| {
-        with_scratch(job.scratch_bytes(), |scratch| {
-            // SAFETY: the machine has the width; what of the panels a worker takes is its own.
-            unsafe {
-                match width {
-                    Width::Eight => job.work_8(worker.index, panels, scratch),
-                    Width::Sixteen => job.work_16(worker.index, panels, scratch),
-                }
-            }
-        });
+        with_scratch(scratch_bytes, |scratch| work(worker.index, &panels, scratch));
     });
 }

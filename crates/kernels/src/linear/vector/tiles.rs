@@ -201,7 +201,7 @@ impl<C: Chunks> Job<'_, C> {
             // SAFETY: x holds a chunk of as many rows as there are sums.
             unsafe { C::add::<V>(x, chunk, behind, sums) };
         }
-        // SAFETY: nobody else has this panel.
+        // SAFETY: nobody else has this panel for these rows.
         unsafe { self.epilogue.finish(panel, rows.start, sums) };
     }
 }

@@ -96,7 +96,8 @@ fn round_group<N: Numbers>(values: &[bf16], Rounding { bits, order, parts }: Rou
     let largest = f32::from_bits(x.iter().fold(0, |most, x| most.max(x.to_bits() & 0x7fff_ffff)));
     let (size, inverse) = scale(bits, largest);
     let numbers = x.map(|x| nearest(x * inverse));
-    let sum = |numbers: &[i32]| numbers.iter().sum::<i32>();
+    // What is no number may be anything, as it is in vectors.
+    let sum = |numbers: &[i32]| numbers.iter().copied().fold(0, i32::wrapping_add);
     let halves = [sum(&numbers[..16]), sum(&numbers[16..])];
     let (sum, sums) = sums_of(size, halves, parts);
     Group { numbers: N::of(std::array::from_fn(|i| numbers[order.k(i)])), size, sums, sum }
@@ -129,7 +130,7 @@ impl Numbers for Words {
 
     #[inline(always)]
     fn of(numbers: [i32; GROUP]) -> Words {
-        // What comes of NaN is anything, and the same as of vectors.
+        // What comes of NaN and infinities is anything, and the same as of vectors.
         numbers.map(|n| n.clamp(i16::MIN.into(), i16::MAX.into()) as i16)
     }
 
@@ -142,21 +143,25 @@ impl Numbers for Words {
     }
 }
 
-/// What a number stands for where this is the largest value, and its inverse.
+/// What a number stands for where this is the largest value, NaN if that is none; and its inverse.
 #[inline(always)]
 fn scale(bits: Bits, largest: f32) -> (f32, f32) {
     let most = match bits {
         Bits::Eight => 127.0,
         Bits::Fifteen => (127 * UPPER) as f32,
     };
-    // The inverse of less would be infinite: such numbers are zero.
-    (largest / most, if largest < 1e-34 { 0.0 } else { most / largest })
+    match largest {
+        // The inverse would be infinite: such numbers are zero.
+        ..1e-34 => (largest / most, 0.0),
+        _ if largest.is_finite() => (largest / most, most / largest),
+        _ => (f32::NAN, 0.0),
+    }
 }
 
 /// The sum of all numbers, and those of the parts in the unit of x.
 #[inline(always)]
 fn sums_of(size: f32, halves: [i32; 2], parts: usize) -> (i32, [f32; 2]) {
-    let sum = halves[0] + halves[1];
+    let sum = halves[0].wrapping_add(halves[1]);
     (sum, if parts == 1 { [size * sum as f32, 0.0] } else { halves.map(|sum| size * sum as f32) })
 }
 
@@ -241,9 +246,9 @@ mod tests {
     #[test]
     fn nothing_that_is_no_number_is_lost() {
         for bits in [Bits::Eight, Bits::Fifteen] {
-            for bad in [f32::NAN, f32::INFINITY] {
+            for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                 let group = rounded(&[bf16::from_f32(bad), bf16::ONE], bits);
-                assert!(!group.size.is_finite(), "{bad}");
+                assert!(group.size.is_nan(), "{bad}");
             }
             let group = rounded(&[bf16::from_f32(1e-37); 3], bits);
             assert_eq!((group.numbers, group.sums), ([0; GROUP], [0.0; 2]));

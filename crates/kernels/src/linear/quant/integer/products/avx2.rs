@@ -128,6 +128,7 @@ unsafe fn add_chunk<L: Layout, N: Products>(
             match sums.len() {
                 1 => add_rows::<L, N, 1>(chunk, groups, x, sums),
                 2 => add_rows::<L, N, 2>(chunk, groups, x, sums),
+                _ if const { N::ROWS == 2 } => unreachable!("as many as there are at once"),
                 3 => add_rows::<L, N, 3>(chunk, groups, x, sums),
                 _ => add_rows::<L, N, 4>(chunk, groups, x, sums),
             }

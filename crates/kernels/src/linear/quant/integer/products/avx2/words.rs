@@ -1,8 +1,8 @@
 //! Codes of 8 bits as words: a step is two k of all rows of a tile.
 //!
-//! With numbers of two bytes, products of bytes would be six multiplications of a vector for 32 products (one side has no
-//! sign there, and a sum fills 16 bits at once); here they are two. Numbers of one byte are multiplied a little faster as
-//! bytes.
+//! With numbers of two bytes, products of bytes would take six instructions for 32 products (one side has no sign there, so that it
+//! is put on the other first; and a sum fills 16 bits at once), not counting additions; here they take two. Numbers of one
+//! byte are multiplied a little faster as bytes.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
