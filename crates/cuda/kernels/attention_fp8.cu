@@ -25,7 +25,13 @@ __device__ __forceinline__ u32 widen_codes(u32 codes) {
   return with_exponents(magnitude << 4) | is_nan * 0xffu | (codes & 0x00800080u) << 8;
 }
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+// Devices of 8.9 convert codes for compilers of CUDA 12.1 and newer, later ones for all.
+#if defined(__CUDA_ARCH__) && \
+    (__CUDA_ARCH__ >= 900 || (__CUDA_ARCH__ >= 890 && __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1201))
+#define CONVERTS_CODES
+#endif
+
+#ifdef CONVERTS_CODES
 // Two codes beside each other as bf16, by way of halves, which the device makes of them.
 __device__ __forceinline__ u32 widen_two(u32 codes) {
   u32 pair;
@@ -39,7 +45,7 @@ __device__ __forceinline__ u32 widen_two(u32 codes) {
 
 __device__ __forceinline__ uint4 eight(const Cell* at) {
   uint2 w = *(const uint2*)at;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+#ifdef CONVERTS_CODES
   return make_uint4(widen_two(w.x), widen_two(w.x >> 16), widen_two(w.y), widen_two(w.y >> 16));
 #endif
   return make_uint4(widen_codes(__byte_perm(w.x, 0, 0x4140)), widen_codes(__byte_perm(w.x, 0, 0x4342)),

@@ -96,14 +96,17 @@ impl Plan {
         let stream = result::stream::create_with_priority(result::stream::StreamKind::NonBlocking, 0)?;
         // SAFETY: the stream was just made, and is destroyed once nobody asks it any more.
         unsafe {
-            let noted = result::stream::begin_capture(stream, BY_THIS_THREAD).map(|()| {
+            let noted = result::stream::begin_capture(stream, BY_THIS_THREAD).and_then(|()| {
                 let asked = ask(stream);
                 // In any case, so that the stream can go. What was not noted down whole is no graph.
-                let plan = result::stream::end_capture(stream).map(Plan);
-                plan.ok().filter(|plan| asked.is_ok() && !plan.0.is_null())
+                let plan = result::stream::end_capture(stream).map(Plan)?;
+                Ok(Some(plan).filter(|plan| asked.is_ok() && !plan.0.is_null()))
             });
             result::stream::destroy(stream)?;
-            Ok(noted.unwrap_or(None))
+            match noted {
+                Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => noted,
+                noted => Ok(noted.unwrap_or(None)),
+            }
         }
     }
 
@@ -165,11 +168,11 @@ impl Gpu {
         Ok(Some(plan))
     }
 
-    /// A planned graph, and the device memory that it took; none if the device has no memory for it.
-    fn make(&self, plan: &Plan) -> Result<Option<Exec>, DriverError> {
+    /// A planned graph, and the device memory that it took.
+    fn make(&self, plan: &Plan) -> Result<Exec, DriverError> {
         let free = || result::mem_get_info().map(|(free, _)| free);
         let free_before = free()?;
-        let made = plan.instantiate().and_then(|exec| {
+        plan.instantiate().and_then(|exec| {
             // SAFETY: the graph was just made; it is brought to the device now, so that its memory is taken.
             let there = unsafe { result::graph::upload(exec, self.stream()) };
             let free_after = there.and_then(|()| free()).inspect_err(|_| {
@@ -177,24 +180,26 @@ impl Gpu {
                 let _ = unsafe { result::graph::exec_destroy(exec) };
             })?;
             Ok(Exec { exec, bytes: free_before.saturating_sub(free_after) })
-        });
-        match made {
-            Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => Ok(None),
-            made => made.map(Some),
-        }
+        })
     }
 }
 
-fn failed_to_make<T>(why: DriverError) -> T {
-    lost("make a graph of kernels", why)
+/// None if the device has no memory for it.
+fn if_there_is_room<T>(made: Result<T, DriverError>) -> Option<T> {
+    match made {
+        Ok(made) => Some(made),
+        Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => None,
+        Err(why) => lost("make a graph of kernels", why),
+    }
 }
 
 impl Graphs for Gpu {
     fn record(&self, work: &[Work<'_>]) -> Recorded {
         self.bind();
         let made = self.graphs.as_ref().expect("who makes none is not asked");
-        let Some(plan) = self.plan(work).unwrap_or_else(failed_to_make) else { return Recorded::Never };
-        let Some(exec) = self.make(&plan).unwrap_or_else(failed_to_make) else { return Recorded::NoRoom };
+        let Some(plan) = if_there_is_room(self.plan(work)) else { return Recorded::NoRoom };
+        let Some(plan) = plan else { return Recorded::Never };
+        let Some(exec) = if_there_is_room(self.make(&plan)) else { return Recorded::NoRoom };
         let mut all = made.all();
         all.newest += 1;
         all.bytes += exec.bytes;

@@ -256,9 +256,10 @@ impl Driver for Gpu {
         // SAFETY: the context is current; the memory is this device's own.
         unsafe {
             let memory = result::malloc_sync(bytes).map_err(|why| not_given(bytes, (free, total), why))?;
-            result::memset_d8_sync(memory, 0, bytes).map_err(failed("clear its memory"))?;
-            // It may come back earlier than it is done, and the queues' streams do not wait for it.
-            result::ctx::synchronize().map_err(failed("clear its memory"))?;
+            // By a stream and not by all the context, which nobody may wait for while a graph of another device is noted down.
+            result::memset_d8_async(memory, 0, bytes, self.streams.of(0))
+                .and_then(|()| self.streams.settle(0))
+                .map_err(failed("clear its memory"))?;
             self.memory = Some(memory);
             Ok(memory)
         }

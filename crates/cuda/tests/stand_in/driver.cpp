@@ -39,11 +39,6 @@ CALL cuDevicePrimaryCtxRelease_v2(int device) {
   return DONE;
 }
 CALL cuCtxSetCurrent(void* wanted) { return current = wanted, wanted == &context ? DONE : INVALID_CONTEXT; }
-CALL cuCtxSynchronize() {
-  IN_CONTEXT;
-  wait_for_all();
-  return is_lost() ? LAUNCH_FAILED : DONE;
-}
 
 // Memory.
 CALL cuMemGetInfo_v2(size_t* free, size_t* total) {
@@ -103,11 +98,11 @@ CALL cuMemHostUnregister(void* at) {
   if (found == memory.end() || found->second.kind != Range::REGISTERED) return NOT_REGISTERED;
   return memory.erase(found), DONE;
 }
-// It may come back before it is done.
-CALL cuMemsetD8_v2(uint64_t at, unsigned char value, size_t bytes) {
+CALL cuMemsetD8Async(uint64_t at, unsigned char value, size_t bytes, Stream* stream) {
   IN_CONTEXT;
+  KNOWN(streams, stream);
   look_at(at, bytes, true);
-  return usual()->ask([=] { std::memset((void*)at, value, bytes); }), DONE;
+  return stream->ask([=] { std::memset((void*)at, value, bytes); }), DONE;
 }
 static int copy(uint64_t to, uint64_t from, size_t bytes, Stream* stream) {
   IN_CONTEXT;
