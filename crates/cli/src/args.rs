@@ -161,8 +161,8 @@ pub(crate) struct EngineArgs {
     /// Weights in memory: as in the file, or converted while loading.
     #[arg(long, visible_alias = "dtype", value_enum, default_value_t = Weights::Auto, help_heading = "Engine")]
     pub(crate) weights: Weights,
-    /// Activations where weights have 8 bits or fewer: exact, or rounded to whole numbers, which is up to three times as fast
-    /// on processors without AMX.
+    /// Activations where weights have 8 bits or fewer: exact, or rounded to whole numbers, which is up to nearly four
+    /// times as fast on processors without AMX.
     #[arg(long, value_enum, default_value_t = ActivationsAs::Exact, help_heading = "Engine")]
     pub(crate) activations: ActivationsAs,
     /// Keys and values in memory, on every tier.
@@ -206,10 +206,11 @@ pub(crate) struct EngineArgs {
     /// The longest sequence, prompt and answer together [default: the model's, as memory allows].
     #[arg(long, value_parser = parse_count, help_heading = "Engine")]
     pub(crate) max_model_len: Option<usize>,
-    /// Sequences that run at once.
+    /// Sequences that run at once [default: what the command can use, up to 256].
     #[arg(long, value_parser = at_least_one, help_heading = "Engine")]
     pub(crate) max_num_seqs: Option<usize>,
-    /// Tokens in one step; longer prompts are computed in chunks.
+    /// Tokens in one step; longer prompts are computed in chunks [default: what the command can use,
+    /// up to 2048].
     #[arg(long, value_parser = at_least_one, help_heading = "Engine")]
     pub(crate) max_num_batched_tokens: Option<usize>,
     /// Keep the KV of preempted sequences and of beginnings that the device has no room for on the host, so many tokens of

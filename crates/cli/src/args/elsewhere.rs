@@ -27,7 +27,10 @@ const FLAGS: &[(&[&str], &str)] = &[
     ),
     (&["--tokenizer-mode"], "there is one tokenizer for a model: that of its files"),
     (&["--skip-tokenizer-init"], "no tokenizer is read here but with --tokenizer"),
-    (&["--enforce-eager"], "nothing is captured or compiled at the start: there is nothing to turn off"),
+    (
+        &["--enforce-eager"],
+        "on the processor nothing is captured or compiled; on a GPU BALLAST_CUDA_GRAPHS=off starts kernels one by one",
+    ),
     (
         &["--generation-config", "--override-generation-config"],
         "the model's generation_config.json is read where it is",

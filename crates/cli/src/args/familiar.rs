@@ -26,13 +26,14 @@ pub(crate) struct FamiliarArgs {
     /// The revision of a model of the hub: a branch, a tag or a commit; ORG/NAME:REVISION says the same.
     #[arg(long, value_name = "REVISION", help_heading = "Engine")]
     pub(crate) revision: Option<String>,
-    /// As it is without: beginnings of prompts that are in memory are not computed again.
+    /// Taken, and changes nothing: beginnings of prompts that are in memory are not computed again in any case.
     #[arg(long, conflicts_with = "no_enable_prefix_caching", help_heading = "Engine")]
     enable_prefix_caching: bool,
-    /// As it is without: long prompts are computed in chunks.
+    /// Taken, and changes nothing: long prompts are computed in chunks in any case.
     #[arg(long, help_heading = "Engine")]
     enable_chunked_prefill: bool,
-    /// As it is without: a model may call tools where the template shows how it writes calls, or --tool-call-parser says.
+    /// Taken, and changes nothing: a model may call tools wherever the template shows how it writes calls, or
+    /// --tool-call-parser says.
     #[arg(long, help_heading = "Engine")]
     enable_auto_tool_choice: bool,
     /// Nothing to trust: no code that comes with a model is ever run.

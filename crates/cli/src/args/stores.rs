@@ -9,7 +9,8 @@ pub(crate) struct StoresArgs {
     /// Where they are kept [default: the cache folder, as for every command with this flag].
     #[arg(long, value_name = "FOLDER")]
     pub(crate) offload_dir: Option<PathBuf>,
-    /// Remove these, by their names or how those begin; `all`, or `unwhole`: what was never finished.
+    /// Remove these, by their names or how those begin; `all`, or `unwhole`: those whose
+    /// packing was never finished.
     #[arg(long, value_name = "NAME", num_args = 1..)]
     pub(crate) remove: Vec<String>,
     /// Write them here (-: standard output).
