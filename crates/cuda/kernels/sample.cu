@@ -127,6 +127,14 @@ __device__ bool largest(const float* row, u32 n, Shared& s, float& max_, u32& an
   return sound;
 }
 
+// What a repetition makes of a logit. A finite one stays so, however near to zero the penalty is.
+__device__ float repeated(float x, float penalty) {
+  const float most = 3.402823466e38f;
+  float changed = x > 0.0f ? x / penalty : x * penalty;
+  bool is_finite = x >= -most && x <= most;
+  return !is_finite ? changed : changed > most ? most : changed < -most ? -most : changed;
+}
+
 // Applies what changes single logits. The thread that comes to the first edit of an id does all of them.
 __device__ void edit(const TokenArgs& a, const TokenRow& r, float* row) {
   const Edit* edits = a.edits + r.first_edit;
@@ -138,7 +146,7 @@ __device__ void edit(const TokenArgs& a, const TokenRow& r, float* row) {
       float value = edits[j].value;
       if (edits[j].kind == EDIT_MASK) x = NO_SCORE;
       if (edits[j].kind == EDIT_ADD) x = x + value;
-      if (edits[j].kind == EDIT_REPEATED) x = x > 0.0f ? x / r.repetition : x * r.repetition;
+      if (edits[j].kind == EDIT_REPEATED) x = repeated(x, r.repetition);
       if (edits[j].kind == EDIT_COUNTED) x = x - r.frequency * value - r.presence;
     }
     row[id] = x;

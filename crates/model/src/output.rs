@@ -182,7 +182,7 @@ impl TextStream {
     /// of those complete at once, the longest.
     fn find_stop(&self, before: usize) -> Option<(usize, usize)> {
         let found = self.stops.iter().enumerate().filter_map(|(i, stop)| {
-            let from = floor_char(&self.held, (before + 1).saturating_sub(stop.len()));
+            let from = next_char(&self.held, (before + 1).saturating_sub(stop.len()));
             let at = from + self.held[from..].find(stop.as_str())?;
             Some((at + stop.len(), at, i))
         });
@@ -197,9 +197,10 @@ impl TextStream {
     }
 }
 
-fn floor_char(text: &str, mut at: usize) -> usize {
+/// Where the first character begins that does not begin before `at`, which is in the text or its end.
+fn next_char(text: &str, mut at: usize) -> usize {
     while !text.is_char_boundary(at) {
-        at -= 1;
+        at += 1;
     }
     at
 }
@@ -319,6 +320,11 @@ mod tests {
         let p = SamplingParams { min_tokens: 3, ..params(&["abcd"]) };
         let r = run(&p, 99, |t| bytes(t, "abcdabcd"));
         assert_eq!((r.deltas.concat().as_str(), r.finish), ("", stopped_by("abcd")), "completed after them");
+        // One that came too early is still held back, as another may begin with it.
+        let p = SamplingParams { min_tokens: 4, ..params(&["。", "。\n"]) };
+        let r = run(&p, 99, |t| bytes(t, "。。x"));
+        assert_eq!((r.deltas.concat().as_str(), r.finish), ("。", stopped_by("。")));
+        let p = SamplingParams { min_tokens: 3, ..params(&["abcd"]) };
         // A format had no more to come.
         let r = run(&p, 99, |t| [bytes(t, "a"), vec![EOS]].concat());
         assert_eq!((r.deltas.concat().as_str(), r.finish), ("a", Some(Finish::because(FinishReason::Stop))));

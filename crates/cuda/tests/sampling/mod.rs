@@ -42,7 +42,7 @@ impl Numbers {
             top_k: self.of(&[None, None, Some(1), Some(7), Some(50), Some(100_000)]),
             top_p: self.of(&[1.0, 1.0, 0.95, 0.5, 0.1, 0.999]),
             min_p: self.of(&[0.0, 0.0, 0.05, 0.4, 1.0]),
-            repetition_penalty: self.of(&[1.0, 1.0, 1.3, 0.8]),
+            repetition_penalty: self.of(&[1.0, 1.0, 1.3, 0.8, 2e-38]),
             presence_penalty: self.of(&[0.0, 0.0, 1.5]),
             frequency_penalty: self.of(&[0.0, 0.0, 0.7, -0.5]),
             min_tokens: self.of(&[0, 2]),

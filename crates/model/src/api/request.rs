@@ -174,8 +174,7 @@ impl Common {
         field: &'static str,
         context: &Context,
     ) -> Result<Vec<Vec<u32>>, ApiError> {
-        let answer = self.overrides.max_tokens.unwrap_or(1) as usize;
-        let fits = context.context_len.saturating_sub(answer);
+        let fits = context.context_len.saturating_sub(self.least_answer());
         for prompt in &mut prompts {
             self.truncation.cut(prompt, fits);
             if prompt.is_empty() {
@@ -192,6 +191,11 @@ impl Common {
         Ok(prompts)
     }
 
+    /// Tokens that there must be room for behind a prompt: one is computed where only scores are asked for too.
+    fn least_answer(&self) -> usize {
+        self.overrides.max_tokens.map_or(1, |asked| asked.max(1)) as usize
+    }
+
     /// How many tokens each answer may have.
     fn room(
         &self,
@@ -203,8 +207,7 @@ impl Common {
         let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
         let asked = self.overrides.max_tokens;
         let left = context.context_len.saturating_sub(longest);
-        let needed = asked.unwrap_or(1) as usize;
-        if needed > left {
+        if self.least_answer() > left {
             let shorten = [prompt_field, self.max_tokens_field];
             let answer = asked.unwrap_or(0) as usize;
             return Err(ApiError::too_long(shorten, longest, answer, context.context_len));

@@ -246,7 +246,7 @@ impl Sampler {
     fn penalise(&self, row: &mut [f32]) {
         let p = &self.params;
         let r = p.repetition_penalty;
-        self.repeated().for_each(|id| change(row, id, |x| if x > 0.0 { x / r } else { x * r }));
+        self.repeated().for_each(|id| change(row, id, |x| repeated(x, r)));
         for (&id, &n) in &self.generated {
             change(row, id, |x| x - p.frequency_penalty * n as f32 - p.presence_penalty);
         }
@@ -276,6 +276,12 @@ fn change(row: &mut [f32], id: u32, new: impl Fn(f32) -> f32) {
     if let Some(x) = row.get_mut(id as usize) {
         *x = new(*x);
     }
+}
+
+/// What a repetition makes of a logit. A finite one stays so, however near to zero the penalty is.
+fn repeated(x: f32, penalty: f32) -> f32 {
+    let changed = if x > 0.0 { x / penalty } else { x * penalty };
+    if x.is_finite() { changed.clamp(f32::MIN, f32::MAX) } else { changed }
 }
 
 /// Draws from the whole row: finds the block in which the mass passes `u`, then the token in it.

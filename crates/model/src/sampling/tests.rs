@@ -188,6 +188,8 @@ fn penalties_count_prompt_and_output_as_vllm_does() {
     };
     // The prompt holds 3 and 4: 4.0 / 2 = 2.0, below 2.5; then 2.5 / 2 = 1.25.
     assert_eq!(greedy(&|o| o.repetition_penalty = Some(2.0)), [2, 1, 3, 3]);
+    // A quotient that no f32 holds is the largest one.
+    assert_eq!(greedy(&|o| o.repetition_penalty = Some(2e-39)), [3, 3, 3, 3]);
     // Presence and frequency count the output only.
     assert_eq!(greedy(&|o| o.presence_penalty = Some(2.0)), [3, 2, 1, 3]);
     assert_eq!(greedy(&|o| o.frequency_penalty = Some(1.0)), [3, 3, 2, 1]);

@@ -62,9 +62,11 @@ unsafe fn multiply(x: &[f32], panel: &Panel<'_>, sums: &mut Sums) {
             // SAFETY: the machine has AVX2.
             unsafe { unfold_256(&panel, i..i + 1, &mut tiles.0) };
             panel.patch_next(i, &mut tiles.0);
-            add_group(x, |at| read_lines(&tiles, at), &mut total);
+            // SAFETY: as above, with FMA.
+            unsafe { add_group(x, |at| read_lines(&tiles, at), &mut total) };
         } else {
-            add_group(x, |at| exponents.unfold_lines(group, at), &mut total);
+            // SAFETY: as above, with FMA.
+            unsafe { add_group(x, |at| exponents.unfold_lines(group, at), &mut total) };
         }
     }
     for (tile, [first, second]) in total.into_iter().enumerate() {
@@ -80,9 +82,12 @@ unsafe fn multiply(x: &[f32], panel: &Panel<'_>, sums: &mut Sums) {
 }
 
 /// Adds the products of a group, of whose pairs of lines `lines` gives one: even and odd ones in sums of their own.
+///
+/// # Safety
+/// The machine has AVX2 and FMA.
 #[inline(always)]
-fn add_group(x: &[f32; GROUP], lines: impl Fn(usize) -> Lines, total: &mut Total) {
-    // SAFETY: nobody calls it without AVX2 and FMA.
+unsafe fn add_group(x: &[f32; GROUP], lines: impl Fn(usize) -> Lines, total: &mut Total) {
+    // SAFETY: the caller's.
     unsafe {
         for tile in 0..2 {
             let [mut even, mut odd] = [[_mm256_setzero_ps(); 2]; 2];
