@@ -26,7 +26,8 @@ pub(crate) struct FamiliarArgs {
     /// The revision of a model of the hub: a branch, a tag or a commit; ORG/NAME:REVISION says the same.
     #[arg(long, value_name = "REVISION", help_heading = "Engine")]
     pub(crate) revision: Option<String>,
-    /// Taken, and changes nothing: beginnings of prompts that are in memory are not computed again in any case.
+    /// Taken, and changes nothing: unless --no-enable-prefix-caching, beginnings of prompts that are in memory are not
+    /// computed again.
     #[arg(long, conflicts_with = "no_enable_prefix_caching", help_heading = "Engine")]
     enable_prefix_caching: bool,
     /// Taken, and changes nothing: long prompts are computed in chunks in any case.

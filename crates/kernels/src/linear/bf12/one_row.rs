@@ -9,7 +9,7 @@ use std::arch::x86_64::*;
 
 use half::bf16;
 
-use super::x86::{GroupTiles, fetch, unfold_256};
+use super::x86::{GroupTiles, fetch, head, unfold_256};
 use super::{GROUP_BYTES, LINE, LINES, Panel, TWO_LINES, WEIGHTS};
 use crate::linear::epilogue::{Epilogue, Sums};
 use crate::linear::pack::{GROUP, PANEL_ROWS};
@@ -135,11 +135,7 @@ impl Exponents {
     #[inline]
     #[target_feature(enable = "avx2")]
     fn new(panel: &Panel<'_>) -> Exponents {
-        // SAFETY: 16 bytes, and twice 16.
-        let [table, first, second] = unsafe {
-            let bases = panel.bases.as_ptr();
-            [panel.table.as_ptr(), bases, bases.add(PANEL_ROWS / 2)].map(|at| _mm_loadu_si128(at.cast()))
-        };
+        let [table, first, second] = head(panel);
         let twice =
             |bases| _mm256_set_m128i(_mm_unpackhi_epi8(bases, bases), _mm_unpacklo_epi8(bases, bases));
         Exponents { table: _mm256_broadcastsi128_si256(table), bases: [twice(first), twice(second)] }

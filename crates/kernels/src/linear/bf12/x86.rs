@@ -46,11 +46,7 @@ impl Exponents {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw")]
     fn new(panel: &Panel<'_>) -> Exponents {
-        // SAFETY: each is 16 bytes of as many, or of 32.
-        let [table, first, second] = unsafe {
-            let bases = panel.bases.as_ptr();
-            [panel.table.as_ptr(), bases, bases.add(PANEL_ROWS / 2)].map(|at| _mm_loadu_si128(at.cast()))
-        };
+        let [table, first, second] = head(panel);
         let table = _mm512_broadcast_i64x4(_mm256_cvtepu8_epi16(table));
         let twice = |bases: __m128i| {
             let words = _mm512_cvtepu8_epi32(bases);
@@ -58,6 +54,16 @@ impl Exponents {
         };
         Exponents { table: _mm512_slli_epi16::<7>(table), bases: [twice(first), twice(second)] }
     }
+}
+
+/// The distances of a panel, and the bases of each tile's rows.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn head(panel: &Panel<'_>) -> [__m128i; 3] {
+    let bases = panel.bases.as_chunks().0;
+    // SAFETY: 16 bytes each.
+    [panel.table, &bases[0], &bases[1]]
+        .map(|bytes: &[u8; 16]| unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) })
 }
 
 /// Two lines of a group's tiles. What lies some way behind is asked for.
