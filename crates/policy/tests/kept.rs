@@ -82,6 +82,48 @@ fn copies_that_made_room_for_a_sequence_are_made_again() {
     check(&hold);
 }
 
+/// A sequence computed a prompt of these blocks and is gone.
+fn prompt_rests(hold: &mut Hold, hashes: &[BlockHash]) {
+    let blocks = hold.take(Tier::Device, hashes.len()).unwrap();
+    hashes.iter().zip(&blocks).for_each(|(&hash, &block)| hold.publish(hash, block));
+    hold.give_back(Tier::Device, &blocks, None);
+}
+
+/// How many of a prompt's blocks a sequence can begin with when one of this tier had to go.
+fn left_after_one_is_taken(hold: &mut Hold, tier: Tier, hashes: &[BlockHash]) -> usize {
+    hold.settle(None);
+    hold.take(tier, 1).unwrap();
+    hold.find_on(tier, hashes).len()
+}
+
+#[test]
+fn a_prefix_that_came_up_loses_its_end_first_on_the_host() {
+    let hashes = [1, 2, 3, 4].map(BlockHash);
+    let mut hold = hold(8, 4);
+    prompt_rests(&mut hold, &hashes);
+    assert_eq!(saves(&mut hold), 4);
+    let found = hold.find_on(Tier::Host, &hashes);
+    let fresh = hold.take(Tier::Device, 4).unwrap();
+    hold.promote(&found, &fresh, StepId(1));
+    hold.give_back(Tier::Device, &fresh, None);
+    assert_eq!(left_after_one_is_taken(&mut hold, Tier::Host, &hashes), 3);
+}
+
+#[test]
+fn a_prefix_that_was_fetched_loses_its_end_first_where_it_was_and_where_it_is() {
+    let hashes = [1, 2, 3, 4].map(BlockHash);
+    for tier in [Tier::Host, Tier::Disk] {
+        let mut hold = Hold::new(ByTier { device: 4, host: 4, disk: 4 });
+        prompt_rests(&mut hold, &hashes);
+        assert_eq!(hold.save((Tier::Device, Tier::Disk), 9, StepId(0)).len(), 4);
+        hold.arrive(StepId(0), &[], None);
+        let found = hold.find_on(Tier::Disk, &hashes);
+        hold.fetch(Tier::Host, &found, StepId(1));
+        assert_eq!(hold.arrive(StepId(1), &[], None), 4);
+        assert_eq!(left_after_one_is_taken(&mut hold, tier, &hashes), 3, "{tier:?}");
+    }
+}
+
 fn check_taken(hold: &Hold, taken: &[BlockId]) {
     hold.check(Tier::Host, taken.iter().copied());
     hold.check(Tier::Device, [].into_iter());
@@ -224,6 +266,21 @@ fn what_nobody_has_room_for_in_memory_comes_back_from_the_drive() {
         assert_eq!(begins(&mut scheduler, 4, |_| false), (Tokens::of_blocks(8), 0), "host {host}");
         assert_eq!(scheduler.fetched(), 8, "host {host}");
     }
+}
+
+/// Pieces of a prompt are read one after the other; the drive then forgets its end first.
+#[test]
+fn a_prompt_that_came_in_pieces_is_forgotten_from_its_end() {
+    let mut scheduler = with_below(0, 50);
+    comes_again(&mut scheduler, |_| false);
+    assert_eq!(begins(&mut scheduler, 3, |_| false), (Tokens::of_blocks(8), 8));
+    while step(&mut scheduler).is_some() {}
+    for (id, topic) in [(4, 5), (6, 6)] {
+        arrives(&mut scheduler, id, (topic, 23), 1);
+        while step(&mut scheduler).is_some() {}
+    }
+    arrives(&mut scheduler, 5, (1, 8), 1);
+    assert_eq!(begins(&mut scheduler, 5, |_| false), (Tokens::of_blocks(4), 4));
 }
 
 #[test]

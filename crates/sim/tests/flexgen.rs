@@ -1,8 +1,9 @@
 //! FlexGen's tables: within the tolerances that were set before, and not by the grace of one constant.
 
 use sim::flexgen::{
-    CELLS, Case, Cell, Machine, Mechanism, Metric, Published, Table, excess, nearest, predict,
+    CELLS, Case, Cell, Machine, Mechanism, Metric, Published, Table, excess, nearest, peak, predict,
 };
+use spec::{Placement, Split};
 
 fn t4() -> Machine {
     Machine::named("t4").expect("a preset")
@@ -125,6 +126,17 @@ fn the_nearest_policy_fits_and_is_of_the_same_block_where_it_can_be() {
     assert!(fits(&found, Mechanism::FLEXGEN) && found.policy.block() < huge.policy.block(), "{found:?}");
     let fine = CELLS[0].case();
     assert_eq!(nearest(&fine, rates, Mechanism::FLEXGEN), Some(fine), "what fits is its own nearest");
+}
+
+#[test]
+fn more_positions_than_fit_32_bits_take_their_room() {
+    let mut huge = CELLS[0].case();
+    (huge.policy.batch_size, huge.policy.num_batches) = (1 << 16, 1 << 8);
+    huge.policy.placement = Placement { kv: Split::ON_HOST, ..Placement::RESIDENT };
+    let peak = peak(&huge, t4().rates().expect("complete"), Mechanism::BALLAST);
+    let positions = f64::from(huge.policy.block()) * f64::from(huge.lengths.prompt);
+    let least = positions * huge.dims.kv() * 2.0 * huge.layers() as f64;
+    assert!(positions > f64::from(u32::MAX) && peak.host > least, "{} of {least}", peak.host);
 }
 
 #[test]

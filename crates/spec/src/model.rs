@@ -334,7 +334,8 @@ impl ModelSpec {
         for (field, found) in sizes {
             expect(field, found, (1..=MOST).contains(&found), || format!("1 to {MOST}"))?;
         }
-        expect("layers", self.layers, self.layers <= 1 << 16, || "at most 65536".into())?;
+        const MOST_LAYERS: usize = u16::MAX as usize;
+        expect("layers", self.layers, self.layers <= MOST_LAYERS, || format!("at most {MOST_LAYERS}"))?;
         let rows = self.heads.saturating_mul(self.head_dim);
         expect("heads", rows, rows <= MOST, || format!("heads * head_dim at most {MOST}"))
     }
@@ -475,7 +476,7 @@ mod tests {
         assert_eq!(smollm2().check(), Ok(()));
         assert_eq!(opt_350m().check(), Ok(()));
         type Damage = fn(&mut ModelSpec);
-        let broken: [(&str, Damage); 9] = [
+        let broken: [(&str, Damage); 10] = [
             ("vocab", |s| s.vocab = 0),
             ("hidden", |s| s.hidden = usize::MAX),
             ("heads", |s| (s.heads, s.head_dim) = (1 << 23, 1 << 23)),
@@ -485,7 +486,8 @@ mod tests {
                 s.positions = Positions::Rope(Rope { rotary_fraction: 0.01, ..Rope::plain(1e4) });
             }),
             ("norm", |s| s.norm.eps = f32::NAN),
-            ("layers", |s| (s.hidden, s.ffn, s.embed_dim, s.layers) = (1 << 24, 1 << 24, 1 << 24, 1 << 16)),
+            ("layers", |s| (s.hidden, s.ffn, s.embed_dim, s.layers) = (1 << 24, 1 << 24, 1 << 24, 1 << 15)),
+            ("layers", |s| s.layers = usize::from(u16::MAX) + 1),
             ("rope", |s| s.positions = Positions::Rope(Rope::plain(f64::NAN))),
         ];
         for (field, damage) in broken {

@@ -32,6 +32,7 @@ pub struct Request {
 impl Request {
     /// Positions whose KV it needs at most: the last token generated is never an input.
     pub fn kv_max(&self) -> Tokens {
-        (self.prompt + self.max_new).saturating_sub(Tokens(1))
+        // No more than can be counted: a log may ask for anything, and what is so long is refused.
+        Tokens(self.prompt.0.saturating_add(self.max_new.0)).saturating_sub(Tokens(1))
     }
 }

@@ -1,8 +1,8 @@
 //! What the plain data promises by itself.
 
 use spec::{
-    Access, BlockHash, Buffer, ByTier, Chunk, Lane, Layout, Nanos, Op, Placement, Program, RankId, Ranks,
-    Sampling, SeqId, Span, Split, Tensor, Tier, Tokens,
+    Access, BlockHash, Buffer, ByTier, Chunk, Lane, Layout, Nanos, Op, Placement, PrefixUse, Program, RankId,
+    Ranks, Request, Sampling, SeqId, Span, Split, Tensor, Tier, Tokens,
 };
 use std::collections::BTreeSet;
 
@@ -15,6 +15,17 @@ fn tokens_count_blocks() {
     let blocks = |n| (Tokens(n).blocks(), Tokens(n).full_blocks());
     assert_eq!([0, 1, 31, 32, 33, 64].map(blocks), [(0, 0), (1, 0), (1, 0), (1, 1), (2, 1), (2, 2)]);
     assert_eq!(Tokens::of_blocks(3), Tokens(96));
+}
+
+/// Logs are replayed, whoever wrote them.
+#[test]
+fn a_request_of_any_length_is_counted() {
+    let kv_max = |prompt, max_new| {
+        let (id, arrival, hashes, prefix) = (SeqId(0), Nanos::ZERO, Vec::new(), PrefixUse::Forbidden);
+        Request { id, arrival, prompt: Tokens(prompt), max_new: Tokens(max_new), hashes, prefix }.kv_max()
+    };
+    assert_eq!((kv_max(5, 3), kv_max(0, 0)), (Tokens(7), Tokens(0)));
+    assert!(kv_max(u32::MAX, 9) >= Tokens(u32::MAX - 1));
 }
 
 #[test]

@@ -396,7 +396,78 @@ pub(super) fn rescored() -> usize {
 
 #[cfg(test)]
 mod tests {
+    use super::super::candidate::Lengths;
     use super::*;
+    use crate::args::{BenchCommand, Cli, Command};
+    use crate::display::Voice;
+    use crate::loaded;
+    use crate::resolve::{Needs, engine_config};
+    use clap::Parser;
+    use policy::cost::{Curve, Decode, Linear};
+
+    /// A machine that computes at once, and moves bytes at some rate.
+    fn tables() -> Tables {
+        let linear = || Linear { seconds: Curve::rate(1e6), bytes: 20e3, ..Linear::default() };
+        Tables {
+            qkv: linear(),
+            out: linear(),
+            mlp: linear(),
+            head: linear(),
+            embed: Curve::rate(1e9),
+            sample: Curve::rate(1e6),
+            decode: vec![Decode { seqs: 1, seconds: Curve::rate(1e8) }],
+            prefill: Curve::rate(1e9),
+            disk_read: Curve::rate(1e10),
+            disk_write_bytes_per_s: 1e10,
+            copy_bytes_per_s: 1e10,
+            step_gap_s: 1e-2,
+            ..Tables::default()
+        }
+    }
+
+    /// A tiny model of many layers, whose KV takes many times the room of its weights.
+    fn engine_args(folder: &std::path::Path, memory: u64) -> EngineArgs {
+        let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../model/tests/golden/llama-gqa-tied/config.json");
+        let config = std::fs::read_to_string(golden).unwrap();
+        let config = config.replace("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 24");
+        std::fs::write(folder.join("config.json"), config).unwrap();
+        let folder = folder.display();
+        let words = format!(
+            "ballast bench throughput {folder} --load-format dummy --memory {memory} --offload-dir {folder}"
+        );
+        match Cli::try_parse_from(words.split_whitespace()).unwrap().command {
+            Command::Bench(BenchCommand::Throughput(args)) => args.common.engine,
+            _ => unreachable!("it was asked for"),
+        }
+    }
+
+    #[test]
+    fn kv_that_one_memory_has_no_room_for_goes_to_the_drive() {
+        const MEMORY: u64 = 16 << 20;
+        let folder = tempfile::tempdir().unwrap();
+        let args = engine_args(folder.path(), MEMORY);
+        let model = folder.path().display().to_string();
+        let opened = loaded::open(Some(&model), &args, Voice::Quiet).unwrap();
+        let job = Job { requests: 64, input: 200, output: 24, lengths: Lengths::Exact };
+        let planner = Planner {
+            checkpoint: &opened.checkpoint,
+            base: engine_config(&args, Needs::of_requests(&args, 64, 200, 24)).unwrap(),
+            job,
+            tables: &tables(),
+            fixed: Fixed::of(&args),
+            resident_bytes: 1 << 20,
+        };
+        let (homes, least) = planner.least().expect("one sequence has room");
+        assert!(homes.stay() && matches!(least.hold().budget, Budget::Common(_)), "{homes:?}");
+        let placed = search_up_to(&planner.question(&least), 64, RESCORED);
+        let on_drive = |split: Split| split.part(Tier::Disk) > 0 && split.part(Tier::Host) == 0;
+        assert!(placed.iter().any(|placed| on_drive(placed.placement.kv)), "{placed:?}");
+        // What is chosen in the end fits, KV on the drive or not.
+        let found = planner.search(RESCORED).unwrap().expect("a plan");
+        assert!(found.scored.iter().any(|scored| on_drive(scored.candidate.homes.kv)));
+        assert!(found.scored.iter().all(|scored| scored.outline.peak_bytes.device <= MEMORY));
+    }
 
     #[test]
     fn of_plans_that_are_as_fast_the_one_that_answers_sooner() {

@@ -136,7 +136,9 @@ impl Planned<'_> {
             bytes: ElementBytes {
                 weight: self.blueprint().bytes() as f64 / spec.parameters() as f64,
                 kv: layout.block_bytes() as f64 / numbers,
-                hidden: self.config().dtype().bytes() as f64,
+                // The residual stream and what attention is asked are in single precision, whatever the weights are.
+                hidden: kernels::device::Dtype::F32.bytes() as f64,
+                attended: self.config().dtype().bytes() as f64,
             },
             windows: windows(spec),
             from_disk: stowed(|half| &half.disk),
@@ -186,5 +188,22 @@ fn peak(hold: &Hold) -> ByTier<u64> {
         Budget::Carved { .. } | Budget::Apart { .. } => {
             ByTier { device, host: host + hold.process_bytes, disk }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::EngineConfig;
+
+    /// As `decoder::work` keeps them, and as they go to the host or the drive and back.
+    #[test]
+    fn activations_are_priced_as_they_travel() {
+        let golden =
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/golden/llama-gqa-tied");
+        let checkpoint = model::Checkpoint::open(&golden).expect("a golden model");
+        let config = EngineConfig { max_model_len: Some(128), ..EngineConfig::plain(1 << 30, 1) };
+        let bytes = Planned::new(&checkpoint, config).expect("it fits").outline().bytes;
+        assert_eq!((bytes.hidden, bytes.attended), (4.0, 2.0));
     }
 }

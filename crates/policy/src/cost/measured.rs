@@ -83,7 +83,10 @@ impl Measured {
             Op::CopyKv { layer, batch, from, to } => {
                 let load = &shape.loads[usize::from(batch)];
                 let positions = with_keys(self.sparse, self.disk_path, load, (from, to));
-                self.copy(from, to, self.kv(positions) * self.seen(layer, load), pressed)
+                // A window leaves out what nobody attends; what is new goes home whole.
+                // Of a decode that is priced as its one position, though the block that has it moves.
+                let seen = if from > to { self.seen(layer, load) } else { 1.0 };
+                self.copy(from, to, self.kv(positions) * seen, pressed)
             }
             Op::CopyChosen { layer, batch, from, to } => {
                 let load = &shape.loads[usize::from(batch)];

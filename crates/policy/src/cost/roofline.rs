@@ -99,13 +99,15 @@ pub struct ElementBytes {
     pub weight: f64,
     /// Of the KV cache.
     pub kv: f64,
-    /// Of an activation.
+    /// Of the residual stream, and of queries, keys and values before attention.
     pub hidden: f64,
+    /// Of what attention gives.
+    pub attended: f64,
 }
 
 impl ElementBytes {
     /// Everything in bf16.
-    pub const BF16: ElementBytes = ElementBytes { weight: 2.0, kv: 2.0, hidden: 2.0 };
+    pub const BF16: ElementBytes = ElementBytes { weight: 2.0, kv: 2.0, hidden: 2.0, attended: 2.0 };
 }
 
 /// Costs from rates.
@@ -249,7 +251,7 @@ pub(super) fn tensor_bytes(dims: &Dims, bytes: &ElementBytes, what: Tensor, load
     match what {
         Tensor::Hidden => tokens * dims.hidden as f64 * bytes.hidden,
         Tensor::Qkv => tokens * (attention + dims.kv()) * bytes.hidden,
-        Tensor::Attended => tokens * attention * bytes.hidden,
+        Tensor::Attended => tokens * attention * bytes.attended,
         Tensor::Logits => samples * dims.vocab as f64 * 4.0,
         Tensor::Tokens => samples * 4.0,
     }
@@ -401,6 +403,12 @@ mod tests {
         let queries = Op::MoveHidden { what: Tensor::Qkv, batch: 0, from: Tier::Device, to: Tier::Host };
         // Ten rows of 1,000 queries and 1,000 keys and values.
         assert_eq!(ns(&cost, queries, load), 1_000 + 4_000);
+        // In single precision; what is attended stays narrow.
+        cost.bytes.hidden = 4.0;
+        assert_eq!(ns(&cost, queries, load), 1_000 + 8_000);
+        let attended =
+            Op::MoveHidden { what: Tensor::Attended, batch: 0, from: Tier::Host, to: Tier::Device };
+        assert_eq!(ns(&cost, attended, load), 1_000 + 2_000);
     }
 
     #[test]

@@ -41,9 +41,9 @@ impl Hold {
     }
 
     /// These blocks of `tier`, which nobody refers to, are as good as used by `step`: they stay until it is done, and count as
-    /// the newest then.
+    /// the newest then, the last of them as the oldest of these: without those before it a block is of no use.
     pub fn touch(&mut self, tier: Tier, found: &[(BlockHash, BlockId)], step: StepId) {
-        for &(_, block) in found {
+        for &(_, block) in found.iter().rev() {
             self.prefix[tier].used(block);
             self.prefix[tier].rest(block, Some(step));
         }
@@ -140,9 +140,12 @@ impl Hold {
         let (failed, good): (Vec<_>, Vec<_>) =
             Vec::into_iter(here).partition(|arrival: &Arrival| arrival.is_among(lost));
         failed.iter().for_each(|arrival| self.lose(arrival, newest));
-        let came = good.iter().filter(|arrival| arrival.source.0 == Tier::Disk).count();
-        good.iter().for_each(|arrival| self.keep(arrival.target, arrival.hash, newest));
-        came
+        // What goes down came to rest with its last blocks first; what comes from the drive is in the order of its prompt.
+        let (up, down): (Vec<_>, Vec<_>) =
+            good.into_iter().partition(|arrival| arrival.source.0 == Tier::Disk);
+        let kept = down.iter().chain(up.iter().rev());
+        kept.for_each(|arrival| self.keep(arrival.target, arrival.hash, newest));
+        up.len()
     }
 
     /// What was to be copied is not there, and what cannot be read is no copy.

@@ -15,7 +15,7 @@ use super::programme::{Compare, Programme};
 use super::sums::{Kind, LANES, Lanes, SHARES, Sum, add, serial};
 use crate::cost::{Dims, ElementBytes, Sparse};
 use crate::pipeline::DiskPath;
-use spec::{ByTier, HardwareSpec, Lane, Part, Placement, Split, Tier};
+use spec::{ByTier, Bytes, HardwareSpec, Lane, Part, Placement, Split, Tier};
 
 /// How work is ordered, which says what overlaps with what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +79,13 @@ pub struct Question {
     pub sparse: Option<Sparse>,
     /// What the runtime does slower than the hardware could.
     pub habits: Habits,
+}
+
+impl Question {
+    /// Whether the device is the processor, whose memory counts as the device's: the host has none beside it.
+    fn is_one_memory(&self) -> bool {
+        self.disk_path == DiskPath::Direct && self.hardware.host.memory == Bytes::ZERO
+    }
 }
 
 /// A batch and a block.
@@ -362,7 +369,10 @@ impl Model<'_> {
             DiskPath::Direct => 0.0,
             DiskPath::ThroughHost => 2.0 * weights,
         };
-        let host = home(Tier::Host).with(Kind::Weights, Tier::Disk, staged).with(Kind::Kv, Tier::Disk, slots);
+        let mut host = home(Tier::Host).with(Kind::Weights, Tier::Disk, staged);
+        // The drive's KV is attended from slots on the host, or passes through them.
+        let slots_at = if self.question.is_one_memory() { &mut device } else { &mut host };
+        *slots_at = slots_at.with(Kind::Kv, Tier::Disk, slots);
         [device, host, home(Tier::Disk)]
     }
 

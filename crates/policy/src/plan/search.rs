@@ -18,7 +18,8 @@ pub fn blocks() -> impl Iterator<Item = BlockSize> {
 
 /// Tokens a second, as the programme sees it.
 fn rate(question: &Question, placed: &Placed) -> f64 {
-    f64::from(placed.block.batch_size * placed.block.num_batches * question.generated) / placed.seconds
+    let seqs = f64::from(placed.block.batch_size) * f64::from(placed.block.num_batches);
+    seqs * f64::from(question.generated) / placed.seconds
 }
 
 /// The best `keep` blocks, best first.

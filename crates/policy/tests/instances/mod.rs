@@ -64,7 +64,7 @@ pub(crate) fn instances() -> Vec<(String, Question, BlockSize)> {
                 {
                     let question = Question {
                         dims: Dims::named(model).expect("a published model"),
-                        bytes: ElementBytes { weight, kv, hidden: 2.0 },
+                        bytes: ElementBytes { weight, kv, ..ElementBytes::BF16 },
                         prompt,
                         generated,
                         hardware: hardware(machine, memory, speed),

@@ -90,7 +90,7 @@ impl Policy {
 
     /// Bytes of an element of each kind.
     pub fn bytes(&self) -> ElementBytes {
-        ElementBytes { weight: self.weights.bytes(), kv: self.cache.bytes(), hidden: 2.0 }
+        ElementBytes { weight: self.weights.bytes(), kv: self.cache.bytes(), ..ElementBytes::BF16 }
     }
 }
 

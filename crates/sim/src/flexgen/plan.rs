@@ -6,7 +6,7 @@ use super::cost::Prices;
 use super::machine::Rates;
 use super::mechanism::{Block, Compute, Copies, Expand, Mechanism, Order};
 use super::run::{Prediction, estimate, predict};
-use policy::cost::{Dims, ElementBytes};
+use policy::cost::Dims;
 use policy::pipeline::DiskPath;
 use policy::plan::{Attends, Attention, BlockSize, Habits, Kernels, Placed, Question};
 use spec::{ByTier, HardwareSpec, Placement, Split, Tier};
@@ -218,7 +218,7 @@ pub(super) fn question(wanted: &Wanted, rates: Rates, mechanism: Mechanism) -> Q
     let on_host = mechanism.attends_on_host(&case.policy);
     Question {
         dims: wanted.dims,
-        bytes: ElementBytes { weight: wanted.weights.bytes(), kv: wanted.cache.bytes(), hidden: 2.0 },
+        bytes: case.policy.bytes(),
         prompt: wanted.lengths.prompt,
         generated: wanted.lengths.generated,
         hardware: hardware(rates, mechanism),

@@ -53,7 +53,8 @@ impl Pools<'_> {
         let mut bytes = ByTier::default();
         for tier in Tier::ALL {
             // In a pipeline each device has a block of its own under way in every stage.
-            let positions = f64::from(blocks[tier] * BLOCK_TOKENS.0) * f64::from(self.case.devices);
+            let blocks = f64::from(blocks[tier]) * f64::from(self.case.devices);
+            let positions = blocks * f64::from(BLOCK_TOKENS.0);
             bytes[tier] = self.case.layers() as f64 * (weights[tier] + positions * self.kv());
         }
         let resting =

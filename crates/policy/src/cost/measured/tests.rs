@@ -142,6 +142,13 @@ fn a_layer_with_a_window_sees_no_more_than_that() {
         seconds(&cost, op, load)
     };
     assert!(copy(0) > 0.0 && (copy(1) * 5.0 - copy(0)).abs() < 1e-6);
+    // What is new goes home whole: no window leaves it out.
+    let out = Load { kv_out: ByTier { device: 0, host: 2, disk: 0 }, ..load };
+    let home = |layer| {
+        let op = Op::CopyKv { layer, batch: 0, from: Tier::Device, to: Tier::Host };
+        seconds(&cost, op, out)
+    };
+    assert!(home(0) > 0.0 && home(0) == home(1), "{} {}", home(0), home(1));
     let shape = shape(load);
     let mut together = cost.over(&shape);
     for layer in [0, 1, 0] {

@@ -90,6 +90,9 @@ impl Fcfs {
         disk.truncate(most.min(half).min(self.hold.available(to)));
         if !disk.is_empty() {
             let blocks = self.hold.fetch(to, &disk, draft.id);
+            // The pieces before are of use without this one, not the other way round: the prompt grows old from its end.
+            let whole = self.hold.find_on(Tier::Disk, self.table.live(rank.1).reusable());
+            self.hold.touch(Tier::Disk, &whole, draft.id);
             draft.kept.push(Kept { from: Tier::Disk, to, blocks });
             draft.fetched_for = Some(rank.1);
             let sequence = self.table.live(rank.1);

@@ -197,11 +197,17 @@ impl Fcfs {
         draft.push(Chunk { seq, span, home, attend, new_blocks, sample }, slot_tokens);
     }
 
-    /// Lets in what waits, by arrival, until one does not fit beside what those that run will ask for: all of their known
-    /// positions, and a block each to grow into, unless what they have is all that they can use.
+    /// Blocks that those on the device, and on their way back there, will still ask for: all of their known positions, and a
+    /// block each to grow into, unless what they have is all that they can use.
+    fn promised(&self) -> usize {
+        let sequences = self.running.iter().chain(&self.moving).filter_map(|rank| self.table.get(rank.1));
+        let stay = sequences.filter(|s| s.state != State::Moving { to: Tier::Host });
+        stay.map(|s| s.lacks(s.known()) + s.grows()).sum()
+    }
+
+    /// Lets in what waits, by arrival, until one does not fit beside what was promised to others.
     fn admit(&mut self, draft: &mut Draft) {
-        let running = self.running.iter().filter_map(|rank| self.table.get(rank.1));
-        let mut promised: usize = running.map(|s| s.lacks(s.known()) + s.grows()).sum();
+        let mut promised = self.promised();
         while let Some(&rank) = self.queue.first() {
             let seats = self.config.max_num_seqs - self.running.len() - self.moving.len();
             let resting = self.table.live(rank.1).rests();
