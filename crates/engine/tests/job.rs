@@ -1,4 +1,5 @@
-//! A job whose engine dies before it has told of its requests, and one whose lines are more than the engine has room for.
+//! A job whose engine dies before it has told of its requests, one whose lines are more than the engine has room for, and one
+//! whose formats wait for others to be compiled.
 
 mod common;
 
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use engine::job::{Ask, Ended, Hears, Input, Job, JobError, Limits, Outlook, Output, Record, Tally, Watch};
 use engine::{Engine, Event, Failure};
 use model::api::{ApiError, Context, Generate, OwnTemplates, Streaming};
+use model::grammar::{GrammarError, OutputFormat, WORKERS};
 use model::output::FinishReason;
 use model::sampling::GenerationConfig;
 use model::template::{SpecialTexts, WallClock};
@@ -64,7 +66,19 @@ fn run(
     limits: Limits,
     watch: &mut dyn Watch,
 ) -> Result<(Ended, Tally), JobError> {
-    let tokenizer = Arc::new(Tokenizer::from_dir(&common::folder(MODEL)).unwrap().0);
+    run_with(&Arc::new(tokenizer()), (engine, bodies), limits, watch)
+}
+
+fn tokenizer() -> Tokenizer {
+    Tokenizer::from_dir(&common::folder(MODEL)).unwrap().0
+}
+
+fn run_with(
+    tokenizer: &Arc<Tokenizer>,
+    (engine, bodies): (&Engine, &[String]),
+    limits: Limits,
+    watch: &mut dyn Watch,
+) -> Result<(Ended, Tally), JobError> {
     let line = |(i, body): (usize, &String)| {
         format!(r#"{{"custom_id":"{i}","method":"POST","url":"/v1/completions","body":{body}}}"#)
     };
@@ -72,7 +86,7 @@ fn run(
     let input = Input::new(lines.join("\n").into_bytes());
     let (generation, served) = (GenerationConfig::default(), ["m".to_string()]);
     let context = Context {
-        tokenizer: &tokenizer,
+        tokenizer,
         template: None,
         tool_template: None,
         special: SpecialTexts::default(),
@@ -85,7 +99,7 @@ fn run(
         streaming: Streaming::Refused,
         now: WallClock { unix_s: 0, utc_offset_s: 0 },
     };
-    let job = Job { engine, tokenizer: &tokenizer, context, input: &input, limits };
+    let job = Job { engine, tokenizer, context, input: &input, limits };
     let outlook = Outlook::fresh(Record::new(&input, 0, BTreeMap::new()), &input);
     job.run(&outlook, Output::Stream(Box::new(std::io::sink())), watch)
 }
@@ -117,4 +131,44 @@ fn prompts_that_are_handed_in_are_bounded_by_their_tokens() {
     let (ended, tally) = run((&engine, &bodies), limits, &mut counts).unwrap();
     assert_eq!((ended, tally.done, tally.failed), (Ended::Finished, 100, 0));
     assert!((6..=12).contains(&counts.most), "{} lines at once", counts.most);
+}
+
+/// Says so often that it goes on, then that it drains.
+struct Drains(usize);
+
+impl Watch for Drains {
+    fn ask(&mut self) -> Ask {
+        self.0 = self.0.saturating_sub(1);
+        if self.0 > 0 { Ask::GoOn } else { Ask::Drain }
+    }
+
+    fn tell(&mut self, _: &Tally) {}
+}
+
+/// A format that takes a second or so to compile; each number is another.
+fn slow(n: usize) -> OutputFormat {
+    let names: Vec<String> = (0..3000).map(|i| format!("{n}-{i}")).collect();
+    OutputFormat::Schema(serde_json::json!({"type": "object", "required": names}))
+}
+
+#[test]
+fn a_line_waits_until_its_format_can_be_compiled() {
+    let engine = common::start(MODEL, common::config());
+    let tokenizer = Arc::new(tokenizer());
+    let body = r#"{"model":"m","prompt":[5,6,7],"max_tokens":3,"structured_outputs":{"regex":"(?s:.*)"}}"#;
+    // The window has room for one: the line that is held must not wait for itself.
+    let limits = Limits { in_flight: 1, prompt_tokens: 100, window: 1, line_sequences: 1 };
+    std::thread::scope(|scope| {
+        let compile = |n: usize| while tokenizer.grammar(&slow(n)) == Err(GrammarError::Busy) {};
+        let slow: Vec<_> = (0..WORKERS).map(|n| scope.spawn(move || compile(n))).collect();
+        let mut others = (0..).map(|n| OutputFormat::Regex(format!("a{{{n}}}b")));
+        let busy = |other| tokenizer.grammar(&other) == Err(GrammarError::Busy);
+        while !others.next().is_some_and(busy) && !slow.iter().any(|slow| slow.is_finished()) {}
+        let bodies = [body.to_string(), body.to_string()];
+        let drained = run_with(&tokenizer, (&engine, &bodies), limits, &mut Drains(3));
+        assert_eq!(drained.unwrap().1.failed, 0, "it ends without its lines");
+        let (ended, tally) =
+            run_with(&tokenizer, (&engine, &bodies), limits, &mut Counts::default()).unwrap();
+        assert_eq!((ended, tally.done, tally.failed), (Ended::Finished, 2, 0));
+    });
 }

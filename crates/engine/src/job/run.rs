@@ -21,6 +21,8 @@ use crate::front::request::Failure;
 const TICK: Duration = Duration::from_millis(50);
 /// Lines that are read and handed in between two looks at what came back.
 const LINES_A_TURN: usize = 32;
+/// The status of what can be done later.
+const OVERLOADED: u16 = 503;
 
 /// Everything that turns lines into answers.
 pub struct Job<'a> {
@@ -131,6 +133,8 @@ struct Run<'a> {
     job: &'a Job<'a>,
     created: u64,
     todo: std::slice::Iter<'a, usize>,
+    /// A line that was taken and could not begin yet; no other begins before it.
+    held: Option<usize>,
     flight: Flight,
     waiting: Waiting,
     tally: Tally,
@@ -158,7 +162,8 @@ impl Job<'_> {
             // Whoever was to tell of a request's end may have died before it did.
             self.engine.alive()?;
             watch.tell(&run.tally);
-            if run.flight.len() == 0 && begun == 0 {
+            let holds = run.held.is_some() && ask == Ask::GoOn;
+            if run.flight.len() == 0 && begun == 0 && !holds {
                 break;
             }
             run.wait(if begun > 0 { Duration::ZERO } else { TICK })?;
@@ -176,6 +181,7 @@ impl<'a> Run<'a> {
             job,
             created: outlook.record.created,
             todo: outlook.todo.iter(),
+            held: None,
             flight: Flight::new(),
             waiting: Waiting::new(outlook.record.order, job.limits.window),
             tally: Tally {
@@ -192,18 +198,32 @@ impl<'a> Run<'a> {
     /// Hands in some lines, as there is room; how many.
     fn begin_some(&mut self, watch: &mut dyn Watch) -> Result<usize, JobError> {
         for begun in 0..LINES_A_TURN {
-            let full = self.flight.len() >= self.job.limits.in_flight
-                || self.flight.prompt_tokens() >= self.job.limits.prompt_tokens;
-            if full || !self.waiting.has_room() {
-                return Ok(begun);
-            }
-            let Some(&position) = self.todo.next() else { return Ok(begun) };
-            self.waiting.begin(position);
-            if let Err(error) = self.begin(position, watch)? {
-                self.land((position, Err(error)));
+            let Some(position) = self.next() else { return Ok(begun) };
+            match self.begin(position, watch)? {
+                Ok(()) => {}
+                // All places for compiling grammars are taken: others' work, which ends, is no answer to a line.
+                Err(error) if error.status == OVERLOADED => {
+                    self.held = Some(position);
+                    return Ok(begun);
+                }
+                Err(error) => self.land((position, Err(error))),
             }
         }
         Ok(LINES_A_TURN)
+    }
+
+    /// The line to begin next, if there is one and room for it.
+    fn next(&mut self) -> Option<usize> {
+        let limits = self.job.limits;
+        if self.flight.len() >= limits.in_flight || self.flight.prompt_tokens() >= limits.prompt_tokens {
+            return None;
+        }
+        if self.held.is_some() {
+            return self.held.take();
+        }
+        let &position = self.waiting.has_room().then(|| self.todo.next())??;
+        self.waiting.begin(position);
+        Some(position)
     }
 
     /// The outer error is the engine's, the inner one the line's.

@@ -40,7 +40,7 @@ pub fn chat(body: &Value, context: &Context) -> Result<Generate, ApiError> {
         let field = common.max_tokens_field;
         return Err(ApiError::invalid(field, format!("{field}: expected at least 1, found 0")));
     }
-    common.overrides.logprobs = logprobs(&mut fields)?;
+    common.overrides.logprobs = logprobs(&mut fields, context)?;
     fields.refuse("echo", &[json!(false)], "echo in chats")?;
     let offer = Offer::read(&mut fields)?;
     let own = own_template(&mut fields, context)?;
@@ -79,9 +79,10 @@ impl Common {
 }
 
 /// `logprobs` turns them on, `top_logprobs` says how many rivals.
-fn logprobs(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
-    let on = fields.flag("logprobs")?.unwrap_or(false);
-    match (on, fields.count("top_logprobs")?) {
+fn logprobs(fields: &mut Fields, context: &Context) -> Result<Option<u32>, ApiError> {
+    let (on, top) = (fields.flag("logprobs")?.unwrap_or(false), fields.count("top_logprobs")?);
+    context.limits().check_logprobs("top_logprobs", top)?;
+    match (on, top) {
         (true, top) => Ok(Some(top.unwrap_or(0))),
         (false, None | Some(0)) => Ok(None),
         (false, Some(_)) => Err(ApiError::invalid("top_logprobs", "top_logprobs needs logprobs: true")),

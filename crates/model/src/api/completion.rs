@@ -1,5 +1,7 @@
 //! `/v1/completions`: a text to go on with.
 
+use std::ops::Range;
+
 use serde_json::Value;
 
 use super::fields::{Fields, token_ids};
@@ -28,14 +30,38 @@ pub fn completion(body: &Value, context: &Context) -> Result<Generate, ApiError>
     };
     let prompt = fields.value("prompt").ok_or_else(|| ApiError::invalid("prompt", "prompt is missing"))?;
     let prompts = prompts(prompt, special, context)?;
-    let generate =
-        common.finish(Endpoint::Completions, prompts, Some(DEFAULT_MAX_TOKENS), fields, context)?;
+    let given = prompts.iter().map(|prompt| (prompt.given.clone(), prompt.tokens.len())).collect::<Vec<_>>();
+    let (tokens, truncation) = (prompts.into_iter().map(|prompt| prompt.tokens).collect(), common.truncation);
+    let generate = common.finish(Endpoint::Completions, tokens, Some(DEFAULT_MAX_TOKENS), fields, context)?;
     schema::check_completion(body)?;
-    Ok(Generate { echo, ..generate })
+    let left = given.into_iter().zip(&generate.prompts);
+    let left = left.map(|((given, len), prompt)| truncation.moved(given, len, prompt.len()));
+    Ok(Generate { echo: echo.then(|| left.collect()), ..generate })
+}
+
+/// A prompt, and which of its tokens the client gave: the tokenizer puts others around a text.
+struct Prompt {
+    tokens: Vec<u32>,
+    given: Range<usize>,
+}
+
+impl Prompt {
+    fn of_text(text: &str, special: Special, context: &Context) -> Result<Prompt, ApiError> {
+        let tokens = context.tokenizer.encode(text, special)?;
+        let (before, after) = match special {
+            Special::With => context.tokenizer.added(),
+            Special::Without => (0, 0),
+        };
+        Ok(Prompt { given: before..tokens.len() - after, tokens })
+    }
+
+    fn of_tokens(tokens: Vec<u32>) -> Prompt {
+        Prompt { given: 0..tokens.len(), tokens }
+    }
 }
 
 /// A string, a list of strings, token ids, or a list of lists of them.
-fn prompts(prompt: &Value, special: Special, context: &Context) -> Result<Vec<Vec<u32>>, ApiError> {
+fn prompts(prompt: &Value, special: Special, context: &Context) -> Result<Vec<Prompt>, ApiError> {
     let wrong = || {
         ApiError::invalid(
             "prompt",
@@ -43,7 +69,7 @@ fn prompts(prompt: &Value, special: Special, context: &Context) -> Result<Vec<Ve
         )
     };
     let list = match prompt {
-        Value::String(text) => return Ok(vec![context.tokenizer.encode(text, special)?]),
+        Value::String(text) => return Ok(vec![Prompt::of_text(text, special, context)?]),
         Value::Array(list) if list.is_empty() => {
             return Err(ApiError::invalid("prompt", "prompt: the list is empty"));
         }
@@ -51,15 +77,15 @@ fn prompts(prompt: &Value, special: Special, context: &Context) -> Result<Vec<Ve
         _ => return Err(wrong()),
     };
     if list[0].is_number() {
-        return Ok(vec![token_ids(prompt).ok_or_else(wrong)?]);
+        return Ok(vec![Prompt::of_tokens(token_ids(prompt).ok_or_else(wrong)?)]);
     }
     if list.len() > MAX_PROMPTS {
         let message = format!("prompt: {} prompts; at most {MAX_PROMPTS}", list.len());
         return Err(ApiError::invalid("prompt", message));
     }
     let one = |prompt: &Value| match prompt {
-        Value::String(text) => Ok(context.tokenizer.encode(text, special)?),
-        ids => token_ids(ids).ok_or_else(wrong),
+        Value::String(text) => Prompt::of_text(text, special, context),
+        ids => token_ids(ids).map(Prompt::of_tokens).ok_or_else(wrong),
     };
     list.iter().map(one).collect()
 }

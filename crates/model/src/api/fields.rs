@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
 
-use super::ApiError;
+use super::{ApiError, UnknownFields};
 use crate::error::shorten;
 
 /// Fields that clients send and that have no meaning here.
@@ -78,6 +79,12 @@ impl<'a> Fields<'a> {
         self.typed(name, "a string", |v| v.as_str().map(str::to_owned))
     }
 
+    /// What stands for a text of any length, and differs where the text does.
+    pub(super) fn digest(&mut self, name: &str) -> Result<Option<String>, ApiError> {
+        let digest = |text: &str| Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect();
+        self.typed(name, "a string", |v| v.as_str().map(digest))
+    }
+
     pub(super) fn list(&mut self, name: &str) -> Result<Option<&'a [Value]>, ApiError> {
         self.typed(name, "a list", |v| v.as_array().map(Vec::as_slice))
     }
@@ -117,9 +124,9 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Names of the fields that nobody knows.
-    pub(super) fn unknown(self) -> Vec<String> {
-        self.0.into_keys().filter(|name| !IGNORED.contains(name)).map(str::to_owned).collect()
+    /// The fields that nobody knows.
+    pub(super) fn unknown(self) -> UnknownFields {
+        self.0.into_keys().filter(|name| !IGNORED.contains(name)).collect()
     }
 }
 

@@ -25,13 +25,8 @@ impl<'a> Shown<'a> {
     }
 
     /// Completions: parallel lists, the prompt's first where it is echoed. The first token of a text
-    /// has no probability. `offset`: characters of the text before, which grows by those of `tokens`.
-    pub(super) fn completion(&self, tokens: &[(u32, Option<&TokenLogprobs>)], offset: &mut usize) -> Value {
-        let mut offsets = Vec::with_capacity(tokens.len());
-        for &(id, _) in tokens {
-            offsets.push(*offset);
-            *offset += self.tokenizer.token_text(id).chars().count();
-        }
+    /// has no probability.
+    pub(super) fn completion(&self, tokens: &[(u32, Option<&TokenLogprobs>)], offsets: &[usize]) -> Value {
         let lists = |f: &dyn Fn(&TokenLogprobs) -> Value| -> Vec<Value> {
             tokens.iter().map(|(_, lp)| lp.map_or(Value::Null, f)).collect()
         };

@@ -5,6 +5,7 @@ mod batch;
 mod chat;
 mod check;
 mod completion;
+mod echo;
 mod error;
 mod fields;
 mod format;
@@ -24,6 +25,7 @@ mod timings;
 mod tokenize;
 mod tools;
 mod truncation;
+mod unknown;
 mod values;
 mod words;
 
@@ -37,9 +39,10 @@ pub use stream::{Chunks, News, event};
 pub use timings::Timings;
 pub use tokenize::{detokenize, tokenize};
 pub use tools::MAX_TOOLS;
+pub use unknown::UnknownFields;
 pub use values::{VALUE_BYTES, values};
 
-use crate::sampling::GenerationConfig;
+use crate::sampling::{GenerationConfig, Limits};
 use crate::template::{ChatTemplate, SpecialTexts, WallClock};
 use crate::tokenizer::Tokenizer;
 
@@ -88,4 +91,10 @@ pub struct Context<'a> {
     pub streaming: Streaming,
     /// What templates see as the date.
     pub now: WallClock,
+}
+
+impl Context<'_> {
+    fn limits(&self) -> Limits {
+        Limits { vocab_size: self.vocab_size as u32, max_logprobs: self.max_logprobs }
+    }
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::Endpoint;
 
-/// Stands where the choices are while the frame is made; no id or name of a model has it.
+/// Stands where the choices are while the frame is made. An id may have it too, but the choices come last.
 const CHOICES: &str = "\u{0}choices\u{0}";
 
 /// What is around a choice in each chunk of an answer.
@@ -22,7 +22,7 @@ impl Frame {
     pub(super) fn new(chunk: impl FnOnce(Vec<Value>) -> Value) -> Frame {
         let text = chunk(vec![json!(CHOICES)]).to_string();
         let mark = json!(CHOICES).to_string();
-        let (before, after) = text.split_once(&mark).expect("a chunk has its choices");
+        let (before, after) = text.rsplit_once(&mark).expect("a chunk has its choices");
         Frame { before: before.to_string(), after: after.to_string() }
     }
 
@@ -49,7 +49,8 @@ mod tests {
     use serde_json::json;
 
     use super::super::tests::{choice, complete, meta, model, talk};
-    use super::super::{Chunks, Generate, News};
+    use super::super::{Chunks, Generate, Meta, News};
+    use super::CHOICES;
 
     /// Pieces of an answer, held back ones and hard ones among them.
     const PIECES: [&str; 6] = ["Ahoy", "", " \"quoted\"\\ \n\u{1}\u{7f}", "äß😀\u{2028}", "</s>", "end"];
@@ -81,6 +82,22 @@ mod tests {
             check(&talk(body.clone()).unwrap());
             body["prompt"] = json!(["a", "b"]);
             check(&complete(body).unwrap());
+        }
+    }
+
+    #[test]
+    fn no_id_breaks_the_frame() {
+        let request = complete(json!({"prompt": "x", "stream": true})).unwrap();
+        let meta = Meta { id: format!("\"{CHOICES}"), ..meta() };
+        let mut chunks = Chunks::new(request, meta, Arc::new(model().tokenizer));
+        let whole = choice(&[5, 6], "whatever");
+        for tokens in [0..1, 1..2] {
+            let news = News { index: 0, choice: &whole, text: "Ahoy", tokens: &tokens, finish: None };
+            let want: String =
+                chunks.clone().of(&news).iter().map(|chunk| format!("data: {chunk}\n\n")).collect();
+            let mut events = Vec::new();
+            chunks.events(&news, &mut events);
+            assert_eq!(String::from_utf8(events).unwrap(), want);
         }
     }
 

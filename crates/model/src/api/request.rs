@@ -1,12 +1,14 @@
 //! What the two endpoints share: the fields that belong to generation, and what becomes of them.
 
+use std::ops::Range;
+
 use serde_json::{Map, Value, json};
 
 use super::fields::Fields;
 use super::format::{Asked, asked};
 use super::truncation::Truncation;
-use super::{ApiError, Context, Streaming, words};
-use crate::sampling::{Limits, Overrides, SamplingParams};
+use super::{ApiError, Context, Streaming, UnknownFields, words};
+use crate::sampling::{Overrides, SamplingParams};
 use crate::tools::Calls;
 
 /// Most choices of one request.
@@ -51,8 +53,9 @@ pub struct Generate {
     pub params: SamplingParams,
     /// Choices for each prompt.
     pub n: u32,
-    /// Begin each text with its prompt.
-    pub echo: bool,
+    /// Begin each text with its prompt: for each of these, which of its tokens the client gave. Those around them are the
+    /// tokenizer's own, and not shown.
+    pub echo: Option<Vec<Range<usize>>>,
     /// How the answer is sent.
     pub delivery: Delivery,
     /// Add `token_ids` and `prompt_token_ids`.
@@ -61,12 +64,12 @@ pub struct Generate {
     pub tokens_as_ids: bool,
     /// How tool calls in the text are read, if there may be some.
     pub calls: Option<Calls>,
-    /// Partitions the prefix cache.
+    /// Partitions the prefix cache: a digest of what the client sent, which may be long.
     pub cache_salt: Option<String>,
     /// What the client calls the answer.
     pub request_id: Option<String>,
     /// Fields that nobody knows: to be counted, not refused.
-    pub unknown_fields: Vec<String>,
+    pub unknown_fields: UnknownFields,
 }
 
 impl Generate {
@@ -121,7 +124,7 @@ impl Common {
             delivery,
             return_token_ids: fields.flag("return_token_ids")?.unwrap_or(false),
             tokens_as_ids: fields.flag("return_tokens_as_token_ids")?.unwrap_or(false),
-            cache_salt: fields.text("cache_salt")?,
+            cache_salt: fields.digest("cache_salt")?,
             request_id: fields.text("request_id")?,
             truncation: Truncation::read(fields)?,
             bad_words: words::read(fields)?,
@@ -143,7 +146,7 @@ impl Common {
             Endpoint::Chat => "messages",
         };
         let prompts = self.checked_prompts(prompts, prompt_field, context)?;
-        let limits = Limits { vocab_size: context.vocab_size as u32, max_logprobs: context.max_logprobs };
+        let limits = context.limits();
         let mut params = SamplingParams::resolve(&self.overrides, context.generation, limits)?;
         params.max_tokens = Some(self.room(&prompts, default_max_tokens, prompt_field, context)?);
         params.check(limits)?;
@@ -157,7 +160,7 @@ impl Common {
             prompts,
             params,
             n: self.n,
-            echo: false,
+            echo: None,
             delivery: self.delivery,
             return_token_ids: self.return_token_ids,
             tokens_as_ids: self.tokens_as_ids,

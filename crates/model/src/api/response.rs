@@ -2,11 +2,12 @@
 
 use serde_json::{Value, json};
 
+use super::echo::{Offsets, echoed};
 use super::logprobs::Shown;
 use super::{Endpoint, Generate, Timings};
 use crate::output::{Finish, FinishReason, StopCause};
 use crate::sampling::TokenLogprobs;
-use crate::tokenizer::{Special, Tokenizer};
+use crate::tokenizer::Tokenizer;
 use crate::tools::Call;
 
 /// What a response says about itself.
@@ -78,8 +79,8 @@ pub fn response(request: &Generate, choices: &[Choice], meta: &Meta, tokenizer: 
 fn completion_choice(request: &Generate, index: usize, choice: &Choice, shown: &Shown) -> Value {
     let prompt = &request.prompts[choice.prompt];
     let mut text = choice.text.clone();
-    if request.echo {
-        text.insert_str(0, &shown.tokenizer.decode(prompt, Special::Without));
+    if request.echo.is_some() {
+        text.insert_str(0, &echoed(request, choice.prompt, shown.tokenizer));
     }
     let mut value = json!({
         "index": index,
@@ -102,10 +103,13 @@ fn completion_logprobs(request: &Generate, prompt: &[u32], choice: &Choice, show
     if request.params.logprobs.is_none() {
         return Value::Null;
     }
-    let of_prompt = prompt.iter().enumerate().filter(|_| request.echo);
+    let mut places = Offsets::new(request, choice.prompt, shown.tokenizer);
+    let mut offsets = places.of_prompt(request, choice.prompt, shown.tokenizer);
+    offsets.extend(places.of_answer(choice.logprobs.iter().map(|lp| lp.token), shown.tokenizer));
+    let of_prompt = prompt.iter().enumerate().filter(|_| request.echo.is_some());
     let of_prompt = of_prompt.map(|(i, &id)| (id, choice.prompt_logprobs.get(i).and_then(Option::as_ref)));
     let generated = choice.logprobs.iter().map(|lp| (lp.token, Some(lp)));
-    shown.completion(&of_prompt.chain(generated).collect::<Vec<_>>(), &mut 0)
+    shown.completion(&of_prompt.chain(generated).collect::<Vec<_>>(), &offsets)
 }
 
 fn chat_choice(request: &Generate, index: usize, choice: &Choice, meta: &Meta, shown: &Shown) -> Value {

@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::echo::{Offsets, echoed};
 use super::logprobs::Shown;
 use super::plain::Frame;
 use super::response::{call_seed, finish_reason, id, stop_reason, usage};
 use super::{Choice, Delivery, Endpoint, Generate, Meta, Timings};
 use crate::output::Finish;
-use crate::tokenizer::{Special, Tokenizer};
+use crate::tokenizer::Tokenizer;
 use crate::tools::{CallParser, Part};
 
 /// Makes the chunks of one answer, in order.
@@ -36,8 +37,8 @@ struct Progress {
     parser: Option<CallParser>,
     begun: bool,
     n_tokens: usize,
-    /// Characters shown so far, as `text_offset` counts them.
-    offset: usize,
+    /// Where its tokens begin, if anyone asks.
+    offsets: Option<Offsets>,
 }
 
 /// What came of a choice.
@@ -120,7 +121,7 @@ impl Chunks {
     pub fn of(&mut self, news: &News) -> Vec<Value> {
         let first = !std::mem::replace(&mut self.choices[news.index].begun, true);
         self.choices[news.index].n_tokens += news.tokens.len();
-        let echoes = first && self.request.echo;
+        let echoes = first && self.request.echo.is_some();
         let details = self.request.params.logprobs.is_some() || self.request.return_token_ids;
         let said = self.said(news);
         let shows = said.shows() || news.finish.is_some() || (details && !news.tokens.is_empty());
@@ -177,7 +178,10 @@ impl Chunks {
         let mut choice = json!({"index": news.index});
         match self.request.endpoint {
             Endpoint::Chat => choice["delta"] = said.delta(),
-            Endpoint::Completions if echoes => choice["text"] = json!(self.prompt_text(news) + news.text),
+            Endpoint::Completions if echoes => {
+                let prompt = echoed(&self.request, news.choice.prompt, &self.tokenizer);
+                choice["text"] = json!(prompt + news.text);
+            }
             Endpoint::Completions => choice["text"] = json!(news.text),
         }
         choice["logprobs"] = logprobs;
@@ -229,10 +233,6 @@ impl Chunks {
         }
     }
 
-    fn prompt_text(&self, news: &News) -> String {
-        self.tokenizer.decode(&self.request.prompts[news.choice.prompt], Special::Without)
-    }
-
     fn logprobs(&mut self, news: &News, echoes: bool) -> Value {
         if self.request.params.logprobs.is_none() {
             return Value::Null;
@@ -242,11 +242,17 @@ impl Chunks {
         if self.request.endpoint == Endpoint::Chat {
             return shown.chat(new);
         }
-        let prompt = self.request.prompts[news.choice.prompt].iter().enumerate().filter(|_| echoes);
+        let (request, number) = (&self.request, news.choice.prompt);
+        let places = &mut self.choices[news.index].offsets;
+        let places = places.get_or_insert_with(|| Offsets::new(request, number, &self.tokenizer));
+        let mut offsets =
+            if echoes { places.of_prompt(request, number, &self.tokenizer) } else { Vec::new() };
+        offsets.extend(places.of_answer(new.iter().map(|lp| lp.token), &self.tokenizer));
+        let prompt = request.prompts[number].iter().enumerate().filter(|_| echoes);
         let scores = &news.choice.prompt_logprobs;
         let of_prompt = prompt.map(|(i, &id)| (id, scores.get(i).and_then(Option::as_ref)));
         let all: Vec<_> = of_prompt.chain(new.iter().map(|lp| (lp.token, Some(lp)))).collect();
-        shown.completion(&all, &mut self.choices[news.index].offset)
+        shown.completion(&all, &offsets)
     }
 
     /// With the tokens of this choice so far, if the request wants that.

@@ -150,3 +150,17 @@ fn an_end_may_be_ignored_until_a_format_leaves_nothing_else() {
     let open = complete(json!({"prompt": [9], "ignore_eos": true})).unwrap().params;
     assert!(!open.ends_at_eos());
 }
+
+#[test]
+fn what_a_request_keeps_does_not_grow_with_its_texts() {
+    let salted = |salt: String| complete(json!({"prompt": [9], "cache_salt": salt})).unwrap().cache_salt;
+    let (long, other) = ("x".repeat(1 << 20), "x".repeat(1 << 20) + "y");
+    assert_eq!(salted(long.clone()).unwrap().len(), 64);
+    assert!(salted(long.clone()) == salted(long.clone()) && salted(long) != salted(other));
+    assert_eq!(refused(complete(json!({"prompt": [9], "cache_salt": 1}))), "cache_salt");
+    let mut body = json!({"prompt": [9], "user": "me"});
+    (0..500).for_each(|i| body[format!("{i:03}{}", "ä".repeat(1000))] = json!(1));
+    let unknown = complete(body).unwrap().unknown_fields;
+    assert_eq!((unknown.len(), unknown.iter().count()), (500, 8));
+    assert!(unknown.iter().all(|name| name.len() < 200 && name.starts_with("00")), "{unknown:?}");
+}

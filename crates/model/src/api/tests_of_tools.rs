@@ -96,6 +96,13 @@ fn tool_choices() {
     let frog = json!([{"function": {"name": "f", "parameters": {"type": "frog"}}}]);
     assert_eq!(refused(talk(json!({"tools": frog, "tool_choice": "required"}))), "tools");
     assert!(talk(json!({"tools": frog})).is_ok(), "nobody reads it but the model");
+    let deep = crate::grammar::tests::deep_schema("a", 650, 25);
+    let deep = json!([{"function": {"name": "f", "parameters": deep}}]);
+    for choice in [json!("required"), json!({"type": "function", "function": {"name": "f"}})] {
+        let body = json!({"tools": deep, "tool_choice": choice, "truncate_prompt_tokens": 99});
+        let error = talk(body).unwrap_err();
+        assert_eq!((error.status, error.code), (400, Some("invalid_grammar")), "{error}");
+    }
     let many = vec![json!({"role": "user", "content": ""}); MAX_MESSAGES + 1];
     assert_eq!(refused(talk(json!({"messages": many}))), "messages");
 }

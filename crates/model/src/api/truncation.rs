@@ -1,5 +1,7 @@
 //! `truncate_prompt_tokens` and `truncation_side`: how much of a prompt that is too long is kept, and which end of it.
 
+use std::ops::Range;
+
 use super::ApiError;
 use super::fields::Fields;
 
@@ -47,6 +49,16 @@ impl Truncation {
             }
         };
         Ok(Truncation { keep, side })
+    }
+
+    /// Where tokens that were at `given` in a prompt of `from` tokens are now that it has `to`.
+    pub(super) fn moved(self, given: Range<usize>, from: usize, to: usize) -> Range<usize> {
+        let before = match self.side {
+            Side::Left => from - to,
+            Side::Right => 0,
+        };
+        let now = |at: usize| at.saturating_sub(before).min(to);
+        now(given.start)..now(given.end)
     }
 
     /// Shortens a prompt. `fits`: tokens that leave room for its answer; where there are none, it stays, to be told that it

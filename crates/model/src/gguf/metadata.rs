@@ -172,16 +172,17 @@ impl Metadata {
         Ok(value.map(|n| usize::try_from(n).unwrap_or(usize::MAX)))
     }
 
-    /// The number of a token.
+    /// The number of a token; none for one that no token can have, such as -1.
     ///
     /// # Errors
     /// If the value is something else.
     pub fn token(&self, key: &str) -> Result<Option<u32>> {
-        self.typed(key, "a token's number", |value| match value {
-            Value::Uint(n) => u32::try_from(*n).ok(),
-            Value::Int(n) => u32::try_from(*n).ok(),
+        let token = self.typed(key, "a token's number", |value| match value {
+            Value::Uint(n) => Some(u32::try_from(*n).ok()),
+            Value::Int(n) => Some(u32::try_from(*n).ok()),
             _ => None,
-        })
+        })?;
+        Ok(token.flatten())
     }
 
     /// A floating-point number.

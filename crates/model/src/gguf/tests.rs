@@ -114,7 +114,12 @@ fn scaling_of_rotary_frequencies() {
         file.tensor(&format!("blk.0.attn_{name}.bias"), &[rows], 0, counting(0, rows as usize));
     }
     file.text("qwen2.rope.scaling.type", "yarn").float("qwen2.rope.scaling.factor", 8.0);
-    check_refused(&file, "qwen2.rope.scaling.original_context_length");
+    let spec = open(&file).expect("sound").spec().clone();
+    assert!(
+        matches!(&spec.rope().expect("rope").scaling, RopeScaling::Yarn(y) if y.original_positions == 64),
+        "the context, as llama.cpp has it"
+    );
+    assert_eq!(spec.max_positions, 64);
     file.uint("qwen2.rope.scaling.original_context_length", 16);
     let spec = open(&file).expect("sound").spec().clone();
     assert!(
@@ -122,6 +127,75 @@ fn scaling_of_rotary_frequencies() {
     );
     assert!(spec.biases.qkv && !spec.biases.o);
     assert_eq!(spec.max_positions, 128, "16 stretched by 8");
+}
+
+fn scaling(keys: &[(&str, f32)], kind: Option<&str>) -> RopeScaling {
+    let mut file = tiny_gguf("llama");
+    for (key, value) in keys {
+        file.float(&format!("llama.rope.{key}"), *value);
+    }
+    if let Some(kind) = kind {
+        file.text("llama.rope.scaling.type", kind);
+    }
+    open(&file).expect("sound").spec().rope().expect("rope").scaling.clone()
+}
+
+/// As llama.cpp reads them: the type is linear unless said, the newer key comes first, and 0 is none.
+#[test]
+fn factors_of_rotary_scaling() {
+    let linear = |factor| RopeScaling::Linear { factor };
+    assert_eq!(scaling(&[("scaling.factor", 4.0)], None), linear(4.0));
+    assert_eq!(scaling(&[("scaling.factor", 4.0), ("scale_linear", 2.0)], None), linear(4.0));
+    assert_eq!(scaling(&[("scale_linear", 2.0)], None), linear(2.0));
+    assert_eq!(scaling(&[("scale_linear", 2.0)], Some("linear")), linear(2.0));
+    for none in [0.0, 1.0] {
+        assert_eq!(scaling(&[("scaling.factor", none), ("scale_linear", 2.0)], None), RopeScaling::None);
+        assert_eq!(scaling(&[("scaling.factor", none)], Some("yarn")), RopeScaling::None);
+    }
+    assert_eq!(scaling(&[("scaling.factor", 4.0)], Some("none")), RopeScaling::None);
+    let mut file = tiny_gguf("llama");
+    file.tensor("rope_freqs.weight", &[8], 0, counting(1, 8)).float("llama.rope.scaling.factor", 0.0);
+    assert!(open(&file).is_ok(), "one way to scale, and none");
+    file.pairs.pop();
+    file.float("llama.rope.scaling.factor", 4.0);
+    check_refused(&file, "rope_freqs.weight");
+}
+
+#[test]
+fn attention_factors_of_yarn() {
+    let factor = |keys: &[(&str, f32)]| {
+        let keys = [&[("scaling.factor", 4.0)], keys].concat();
+        let RopeScaling::Yarn(yarn) = scaling(&keys, Some("yarn")) else { panic!("yarn") };
+        yarn.attention_factor.map(|x| (x * 1e4).round() / 1e4)
+    };
+    let usual = 1.0 + 0.1 * 4f64.ln();
+    assert_eq!(factor(&[]), None);
+    assert_eq!(factor(&[("scaling.yarn_attn_factor", 1.0), ("scaling.yarn_ext_factor", -1.0)]), None);
+    assert_eq!(factor(&[("scaling.yarn_attn_factor", 1.25)]), Some(1.25));
+    assert_eq!(factor(&[("scaling.attn_factor", 2.0)]), Some((2.0 * usual * 1e4).round() / 1e4));
+    assert_eq!(factor(&[("scaling.attn_factor", 2.0), ("scaling.yarn_attn_factor", 1.25)]), Some(2.5));
+}
+
+#[test]
+fn special_tokens_that_no_token_is() {
+    let tokens: Vec<String> = (0..10).map(|i| format!("t{i}")).collect();
+    let tokens: Vec<&str> = tokens.iter().map(String::as_str).collect();
+    let read = |model: &str| {
+        let mut file = tiny_gguf("llama");
+        file.text("tokenizer.ggml.model", model).texts("tokenizer.ggml.tokens", &tokens);
+        file.uint("tokenizer.ggml.eos_token_id", 10).uint("tokenizer.ggml.padding_token_id", u32::MAX);
+        file.pair("tokenizer.ggml.bos_token_id", 5, &(-1i32).to_le_bytes());
+        let mut checkpoint = open(&file).expect("sound");
+        let vocab = checkpoint.take_vocab().expect("there");
+        let spec = checkpoint.spec();
+        assert_eq!(spec.bos, vocab.bos);
+        (spec.eos.clone(), vocab.bos, vocab.eos, vocab.unk, vocab.pad)
+    };
+    assert_eq!(read("gpt2"), (vec![], None, None, None, None));
+    assert_eq!(read("llama"), (vec![2], Some(1), Some(2), Some(0), None));
+    let mut file = tiny_gguf("llama");
+    file.text("tokenizer.ggml.bos_token_id", "1");
+    check_refused(&file, "a token's number");
 }
 
 #[test]
@@ -149,8 +223,6 @@ fn vocabulary_and_template() {
     let chosen =
         |tools| Templates::named(templates.clone()).choose(tools).expect("there").source().to_owned();
     assert_eq!((chosen(Tools::Given), chosen(Tools::Absent)), ("{{ tools }}".into(), "{{ x }}".into()));
-    file.uint("tokenizer.ggml.padding_token_id", 10);
-    check_refused(&file, "special token 10");
 
     let mut file = tiny_gguf("llama");
     file.texts("tokenizer.ggml.tokens", &tokens[1..]);

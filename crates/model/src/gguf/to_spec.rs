@@ -1,5 +1,6 @@
 //! From GGUF metadata to a [`ModelSpec`] and a [`GgufVocab`].
 
+use super::vocab::special;
 use super::{Gguf, GgufVocab, Metadata, Numbers, Texts, Value};
 use crate::error::{Error, Result, shorten};
 use crate::stored::Stored;
@@ -100,6 +101,19 @@ impl Keys<'_> {
         self.metadata.float(&self.name(key))
     }
 
+    /// What rotary frequencies are divided by, under its name or its older one; none for 0, and for 1.
+    fn rope_factor(&self) -> Result<Option<f64>> {
+        let factor = match self.float("rope.scaling.factor")? {
+            None => self.float("rope.scale_linear")?,
+            factor => factor,
+        };
+        Ok(factor.filter(|factor| *factor != 0.0 && *factor != 1.0))
+    }
+
+    fn original_context(&self) -> Result<Option<usize>> {
+        Ok(self.size("rope.scaling.original_context_length")?.filter(|tokens| *tokens != 0))
+    }
+
     fn need<T>(&self, key: &str, value: Option<T>) -> Result<T> {
         let expected = format!("`{}`", self.name(key));
         value.ok_or_else(|| Error::malformed(self.metadata.file(), "incomplete metadata", expected))
@@ -145,7 +159,7 @@ impl Gguf {
             window: self.window(&keys)?,
             tied_head: !self.has("output.weight"),
             embed_dim: hidden,
-            bos: self.metadata.token("tokenizer.ggml.bos_token_id")?,
+            bos: self.special("bos")?,
             eos: self.ends()?,
             dtype: self.dtype(),
         };
@@ -234,12 +248,18 @@ impl Gguf {
             .zip(tokens.zip(kinds))
             .filter(|(_, (token, kind))| no_text(token, *kind) && ENDS.contains(token));
         let mut ends: Vec<u32> = ends.map(|(id, _)| id).collect();
-        for key in ["eos_token_id", "eot_token_id", "eom_token_id"] {
-            ends.extend(self.metadata.token(&format!("tokenizer.ggml.{key}"))?);
+        for name in ["eos", "eot", "eom"] {
+            ends.extend(self.special(name)?);
         }
         ends.sort_unstable();
         ends.dedup();
         Ok(ends)
+    }
+
+    fn special(&self, name: &str) -> Result<Option<u32>> {
+        let named = self.metadata.token(&format!("tokenizer.ggml.{name}_token_id"))?;
+        let model = self.metadata.text("tokenizer.ggml.model")?.unwrap_or_default();
+        Ok(special(name, named, model, self.vocab_rows()?))
     }
 
     fn dtype(&self) -> DType {
@@ -258,32 +278,31 @@ impl Gguf {
         Ok(Rope { theta, scaling: self.scaling(keys)?, rotary_fraction })
     }
 
-    /// The context that YaRN makes of the original one, which some converters write as `context_length`; 0 without.
+    /// The context that YaRN makes of the original one, which some converters write as `context_length`; 0 where the file does
+    /// not say which is the original one.
     fn stretched(&self, keys: &Keys) -> Result<usize> {
-        Ok(match self.scaling(keys)? {
-            RopeScaling::Yarn(yarn) => (yarn.original_positions as f64 * yarn.factor) as usize,
+        Ok(match (self.scaling(keys)?, keys.original_context()?) {
+            (RopeScaling::Yarn(yarn), Some(original)) => (original as f64 * yarn.factor) as usize,
             _ => 0,
         })
     }
 
+    /// As llama.cpp takes it: the type is linear where the file does not say.
     fn scaling(&self, keys: &Keys) -> Result<RopeScaling> {
-        let linear = keys.float("rope.scale_linear")?.filter(|f| *f != 1.0);
-        let factor = || keys.need("rope.scaling.factor", keys.float("rope.scaling.factor")?);
-        let kind = keys.metadata.text(&keys.name("rope.scaling.type"))?;
-        match kind {
-            None | Some("none") if self.has("rope_freqs.weight") => {
+        let kind = keys.metadata.text(&keys.name("rope.scaling.type"))?.unwrap_or("linear");
+        match (kind, keys.rope_factor()?) {
+            ("none", _) | ("linear" | "yarn", None) if self.has("rope_freqs.weight") => {
                 self.rope_factors().map(RopeScaling::Factors)
             }
-            None => Ok(linear.map_or(RopeScaling::None, |factor| RopeScaling::Linear { factor })),
-            Some("none") => Ok(RopeScaling::None),
-            Some(_) if self.has("rope_freqs.weight") => Err(Error::unsupported(
+            ("none", _) | ("linear" | "yarn", None) => Ok(RopeScaling::None),
+            ("linear" | "yarn", _) if self.has("rope_freqs.weight") => Err(Error::unsupported(
                 self.metadata.file(),
-                "RoPE scaling by both `rope.scaling.type` and `rope_freqs.weight`",
+                "RoPE scaling by both `rope.scaling.factor` and `rope_freqs.weight`",
                 "either of them",
             )),
-            Some("linear") => Ok(RopeScaling::Linear { factor: factor()? }),
-            Some("yarn") => yarn(keys, factor()?).map(RopeScaling::Yarn),
-            Some(other) => Err(Error::unsupported(
+            ("linear", Some(factor)) => Ok(RopeScaling::Linear { factor }),
+            ("yarn", Some(factor)) => yarn(keys, factor).map(RopeScaling::Yarn),
+            (other, _) => Err(Error::unsupported(
                 self.metadata.file(),
                 format!("RoPE scaling `{}`", other.escape_debug()),
                 "none, linear, yarn, and llama3 by `rope_freqs.weight`",
@@ -314,7 +333,7 @@ impl Gguf {
         let Some(tokens) = self.metadata.take_texts("tokenizer.ggml.tokens")? else { return Ok(None) };
         let merges = self.metadata.take_texts("tokenizer.ggml.merges")?;
         let m = &self.metadata;
-        let vocab = GgufVocab {
+        let mut vocab = GgufVocab {
             model: m.text("tokenizer.ggml.model")?.unwrap_or_default().into(),
             pre: m.text("tokenizer.ggml.pre")?.map(Into::into),
             tokens,
@@ -331,6 +350,7 @@ impl Gguf {
             add_space_prefix: m.bool("tokenizer.ggml.add_space_prefix")?,
             chat_templates: self.chat_templates()?,
         };
+        vocab.settle_special();
         self.check_vocab(&vocab)?;
         Ok(Some(vocab))
     }
@@ -363,30 +383,34 @@ impl Gguf {
                 ));
             }
         }
-        for id in [vocab.bos, vocab.eos, vocab.eot, vocab.unk, vocab.pad].into_iter().flatten() {
-            if id as usize >= tokens {
-                let found = format!("the special token {id}");
-                return Err(Error::malformed(self.metadata.file(), found, format!("below {tokens}")));
-            }
-        }
         Ok(())
     }
 }
 
-/// llama.cpp multiplies its own temperature by `attn_factor`.
 fn yarn(keys: &Keys, factor: f64) -> Result<Yarn> {
-    let original = "rope.scaling.original_context_length";
-    let temperature = keys.float("rope.scaling.attn_factor")?.filter(|f| *f != 1.0);
+    let original = match keys.original_context()? {
+        None => keys.needed_size("context_length")?,
+        Some(tokens) => tokens,
+    };
     Ok(Yarn {
         factor,
-        original_positions: keys.need(original, keys.size(original)?)?,
-        attention_factor: temperature.map(|t| t * (1.0 + 0.1 * factor.max(1.0).ln())),
+        original_positions: original,
+        attention_factor: attention_factor(keys, factor)?,
         beta_fast: keys.float("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
         beta_slow: keys.float("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
         mscale: None,
         mscale_all_dim: None,
         truncate: true,
     })
+}
+
+/// Converters write the `attention_factor` of Hugging Face, which is the whole of it, as `yarn_attn_factor`. llama.cpp multiplies
+/// by `attn_factor`. Either is 1 where a writer has nothing to say.
+fn attention_factor(keys: &Keys, factor: f64) -> Result<Option<f64>> {
+    let whole = keys.float("rope.scaling.yarn_attn_factor")?.filter(|f| *f != 1.0);
+    let times = keys.float("rope.scaling.attn_factor")?.filter(|f| *f != 1.0);
+    let usual = 1.0 + 0.1 * factor.max(1.0).ln();
+    Ok(times.map(|times| times * whole.unwrap_or(usual)).or(whole))
 }
 
 fn as_f32(value: Value) -> f32 {

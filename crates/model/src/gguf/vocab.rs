@@ -36,3 +36,31 @@ pub struct GgufVocab {
     /// Chat templates in Jinja, by name; `default` is the usual one.
     pub chat_templates: Vec<(String, String)>,
 }
+
+impl GgufVocab {
+    /// Makes its special tokens what llama.cpp takes for them ([`special`]).
+    pub(crate) fn settle_special(&mut self) {
+        let ids = [
+            ("bos", &mut self.bos),
+            ("eos", &mut self.eos),
+            ("eot", &mut self.eot),
+            ("unknown", &mut self.unk),
+            ("padding", &mut self.pad),
+        ];
+        for (name, id) in ids {
+            *id = special(name, *id, &self.model, self.tokens.len());
+        }
+    }
+}
+
+/// The special token behind `tokenizer.ggml.<name>_token_id`. As in llama.cpp, a number that no token has counts for nothing,
+/// and SentencePiece (`llama`) has usual ones.
+pub(super) fn special(name: &str, named: Option<u32>, model: &str, tokens: usize) -> Option<u32> {
+    let usual = match (model, name) {
+        ("llama", "unknown") => Some(0),
+        ("llama", "bos") => Some(1),
+        ("llama", "eos") => Some(2),
+        _ => None,
+    };
+    [named, usual].into_iter().flatten().find(|id| (*id as usize) < tokens)
+}

@@ -11,7 +11,7 @@ use llguidance::toktrie::TokEnv;
 use llguidance::{Matcher, ParserFactory};
 
 use super::guide::Prepared;
-use super::{GrammarError, Source, size};
+use super::{GrammarError, Source};
 use crate::sampling::Grammar;
 
 /// Schemas nest, and the compiler follows them down.
@@ -97,7 +97,6 @@ pub(super) fn within(
 }
 
 fn build(factory: &ParserFactory, source: &Source) -> Result<Grammar, GrammarError> {
-    size::fits(source)?;
     let grammar = source.grammar()?;
     begin(factory, grammar.clone())?;
     let mut matcher = Matcher::new(factory.create_parser(grammar));

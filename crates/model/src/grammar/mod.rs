@@ -10,7 +10,7 @@ mod ebnf;
 mod guide;
 mod size;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod vocabulary;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -175,17 +175,27 @@ impl Source {
         Sha256::new_with_prefix([self.kind as u8]).chain_update(&self.text).finalize().into()
     }
 
+    /// As llguidance compiles it, once it is known that this will end, soon and without running out of stack.
     fn grammar(&self) -> Result<TopLevelGrammar, GrammarError> {
         let grammar = match self.kind {
-            Kind::Schema => GrammarWithLexer::from_json_schema(schema(&self.text)?),
+            Kind::Schema => {
+                let schema = schema(&self.text)?;
+                size::schema(&schema)?;
+                GrammarWithLexer::from_json_schema(schema)
+            }
             Kind::Regex => GrammarWithLexer::from_regex(&self.text),
             Kind::Lark if ebnf::is_meant(&self.text) => {
-                GrammarWithLexer::from_lark(ebnf::to_lark(&self.text)?)
+                let lark = ebnf::to_lark(&self.text)?;
+                size::made_lark(&lark)?;
+                GrammarWithLexer::from_lark(lark)
             }
             Kind::Lark if self.text == one_of(&[]) => {
                 return Err(GrammarError::Invalid("a choice needs a text to choose, found none".to_owned()));
             }
-            Kind::Lark => GrammarWithLexer::from_lark(self.text.clone()),
+            Kind::Lark => {
+                size::lark(&self.text)?;
+                GrammarWithLexer::from_lark(self.text.clone())
+            }
         };
         Ok(TopLevelGrammar::from_grammar(grammar))
     }

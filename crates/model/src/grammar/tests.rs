@@ -218,3 +218,53 @@ fn what_would_grow_without_end_is_refused_and_what_is_usual_is_not() {
         assert!(grammars.compile(&OutputFormat::Schema(usual.clone())).is_ok(), "{usual}");
     }
 }
+
+/// So many definitions, of which each refers to the next, so many levels down.
+pub(crate) fn deep_schema(name: &str, definitions: usize, levels: usize) -> Value {
+    let down = |i: usize| {
+        let next = json!({"$ref": format!("#/$defs/{name}{}", i + 1)});
+        (0..levels).fold(next, |inner, _| json!({"anyOf": [inner]}))
+    };
+    let mut all: serde_json::Map<String, Value> =
+        (0..definitions).map(|i| (format!("{name}{i}"), down(i))).collect();
+    all.insert(format!("{name}{definitions}"), json!({"type": "null"}));
+    json!({"$ref": format!("#/$defs/{name}0"), "$defs": all})
+}
+
+/// Rules of which each names the next, some of them back and forth: what is measured first does not come through them.
+fn back_and_forth(group: impl Fn(String) -> String) -> String {
+    let first = |k: usize| {
+        let before = if k > 0 { format!("\"q\" r{}", 100 * (k - 1)) } else { "\"z\"".to_owned() };
+        format!("r{}: \"a\" | {before} | {}\n", 100 * k, group(format!("\"y\" r{}", 100 * k + 1)))
+    };
+    let other = |i: usize| format!("r{i}: \"a\" | {}\n", group(format!("\"y\" r{}", i + 1)));
+    let firsts = (0..15).rev().map(first);
+    let others = (0..1500).filter(|i| i % 100 > 0).map(other);
+    format!("{}r1500: \"x\"\nstart: r0", firsts.chain(others).collect::<String>())
+}
+
+/// The process would end with its stack.
+#[test]
+fn what_would_take_all_of_the_stack_is_refused() {
+    let grammars = grammars();
+    let group = |inner: String| format!("{}{inner}{}", "(".repeat(26), ")".repeat(26));
+    let rule = |i: usize| format!("r{i}: {}\n", group(format!("\"y\" r{}", i + 1)));
+    let rules = |n: usize| -> String { (0..n).map(rule).collect::<String>() + &format!("r{n}: \"x\"\n") };
+    let same_names: String = (0..900).map(|i| format!("r{i}: \"x\"\n")).collect();
+    let (open, close) = ("(\"\"|".repeat(26), ")".repeat(26));
+    let of_llama: String = (0..1200).map(|i| format!("a{i}::=a{i}\"x\"|{open}a{}{close}\n", i + 1)).collect();
+    for deep in [
+        OutputFormat::Schema(deep_schema("a", 350, 55)),
+        OutputFormat::Schema(deep_schema("~0a", 350, 55)),
+        OutputFormat::Lark(format!("start: %json {}", deep_schema("a", 350, 55))),
+        OutputFormat::Lark(format!("start: %lark {{ start: %json {} }}", deep_schema("~1", 350, 55))),
+        OutputFormat::Lark(format!("start: r0 | z\n{}z: %lark {{\nstart: \"x\"\n{same_names}}}", rules(900))),
+        OutputFormat::Lark(back_and_forth(group)),
+        OutputFormat::Lark(format!("root ::= a0\n{of_llama}a1200 ::= \"z\"")),
+    ] {
+        assert!(matches!(grammars.compile(&deep), Err(GrammarError::Invalid(_))));
+    }
+    for usual in [format!("start: r0\n{}", rules(190)), back_and_forth(|inner| format!("({inner})"))] {
+        assert!(grammars.compile(&OutputFormat::Lark(usual)).is_ok());
+    }
+}

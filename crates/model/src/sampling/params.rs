@@ -71,6 +71,19 @@ pub struct Limits {
     pub max_logprobs: u32,
 }
 
+impl Limits {
+    /// Checks how many log-probabilities per token `param` asks for.
+    pub(crate) fn check_logprobs(self, param: &'static str, asked: Option<u32>) -> Result<(), ParamError> {
+        let most = self.max_logprobs;
+        let Some(found) = asked.filter(|&asked| asked > most) else { return Ok(()) };
+        let expected = match most >= self.vocab_size {
+            true => format!("at most {most}: the model has no more tokens"),
+            false => format!("at most {most} (`ballast serve --max-logprobs N` offers more)"),
+        };
+        Err(ParamError::new(param, expected, found))
+    }
+}
+
 /// Parameters of one sequence, complete and within their ranges.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingParams {
@@ -201,17 +214,8 @@ impl SamplingParams {
         self.check_numbers()?;
         self.check_ids(limits)?;
         self.check_stops()?;
-        for (param, n) in [("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)] {
-            if n.is_some_and(|n| n > limits.max_logprobs) {
-                let most = limits.max_logprobs;
-                let expected = match most >= limits.vocab_size {
-                    true => format!("at most {most}: the model has no more tokens"),
-                    false => format!("at most {most} (`ballast serve --max-logprobs N` offers more)"),
-                };
-                return Err(ParamError::new(param, expected, n.unwrap_or(0)));
-            }
-        }
-        Ok(())
+        limits.check_logprobs("logprobs", self.logprobs)?;
+        limits.check_logprobs("prompt_logprobs", self.prompt_logprobs)
     }
 
     pub(super) fn check_numbers(&self) -> Result<(), ParamError> {

@@ -15,9 +15,9 @@ pub(super) enum ContentForm {
     Either,
 }
 
-/// Who may speak.
-pub(crate) const ROLES: [&str; 7] =
-    ["system", "developer", "user", "assistant", "tool", "function", "ipython"];
+/// Who may speak. Templates refuse those whom they do not know.
+pub(crate) const ROLES: [&str; 8] =
+    ["system", "developer", "user", "assistant", "tool", "function", "ipython", "tool_results"];
 
 /// Checks and normalises the messages of a request.
 pub(super) fn normalise(messages: &[Value], form: ContentForm) -> Result<Vec<Value>, TemplateError> {

@@ -111,7 +111,7 @@ impl ChatTemplate {
         }
         let mut environment = environment()?;
         let tools = ToolFormat::of_template(source);
-        let (compiled, nests) = rewrite::rewritten(source);
+        let (compiled, nests) = rewrite::rewritten(&line_feeds(source));
         if nests > NESTS {
             return Err(TemplateError::Limit(format!("{NESTS} brackets and commas in its tags")));
         }
@@ -183,6 +183,11 @@ impl ChatTemplate {
             _ => ContentForm::Text,
         }
     }
+}
+
+/// As Jinja2 reads a template: every line ends with a line feed.
+fn line_feeds(source: &str) -> String {
+    source.replace("\r\n", "\n").replace('\r', "\n")
 }
 
 /// What transformers passes, and what the request adds (which does not win over it).

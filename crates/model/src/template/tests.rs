@@ -274,3 +274,32 @@ fn tool_calls_of_another_type_are_refused() {
     let of_a_tool = json!({"role": "tool", "content": "x", "tool_call_id": 1});
     assert!(rendered("x", &[of_a_tool]).unwrap_err().to_string().contains("tool_call_id"));
 }
+
+/// Jinja2 reads "\r\n" and a lone "\r" as "\n", in texts of a template too, but not where a text writes them.
+#[test]
+fn line_ends_of_every_kind_are_line_feeds() {
+    let message = user(json!("a\r\nb"));
+    let source = "{% set x = 'p\r\nq' %}\r\n{{ x }}\r-{{ messages[0].content }}\r\n\r\n{{ '\\r' }}\r\n";
+    assert_eq!(rendered(source, &message).unwrap(), "p\nq\n-a\r\nb\n\n\r");
+    assert_eq!(ChatTemplate::new(source).unwrap().source(), source);
+    let published = std::fs::read_to_string(format!("{DIR}/smollm2.jinja")).unwrap();
+    let windows = published.replace('\n', "\r\n");
+    assert_eq!(rendered(&windows, &message).unwrap(), rendered(&published, &message).unwrap());
+}
+
+#[test]
+fn results_of_tools_may_have_mistrals_name() {
+    let called = json!([{"id": "abcdefghi", "type": "function", "function": {"name": "f", "arguments": {}}}]);
+    for name in ["mistral-v3", "mistral-v7"] {
+        let say = |role: &str| {
+            let messages = [
+                json!({"role": "user", "content": "hi"}),
+                json!({"role": "assistant", "content": null, "tool_calls": called}),
+                json!({"role": role, "content": "7", "tool_call_id": "abcdefghi"}),
+            ];
+            let talk = Conversation { messages: &messages, special: special(), ..Conversation::default() };
+            fixture(name).render(&talk).unwrap()
+        };
+        assert_eq!(say("tool_results"), say("tool"), "{name}");
+    }
+}

@@ -128,9 +128,9 @@ pub struct AddedTokenConfig {
     /// Takes white space on its right.
     #[serde(default)]
     pub rstrip: bool,
-    /// Matched in normalised text.
+    /// Matched in normalised text (absent: unless it is special).
     #[serde(default)]
-    pub normalized: bool,
+    pub normalized: Option<bool>,
     /// Matched only as a whole word.
     #[serde(default)]
     pub single_word: bool,
@@ -170,7 +170,7 @@ impl AddedTokenConfig {
         AddedToken::from(self.content.clone(), self.special)
             .lstrip(self.lstrip)
             .rstrip(self.rstrip)
-            .normalized(self.normalized)
+            .normalized(self.normalized.unwrap_or(!self.special))
             .single_word(self.single_word)
     }
 }

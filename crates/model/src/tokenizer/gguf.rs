@@ -23,7 +23,8 @@ const MAX_CUT_BYTES: usize = 1 << 28;
 
 impl Tokenizer {
     /// Builds the tokenizer of a GGUF file.
-    pub fn from_gguf(vocab: GgufVocab) -> Result<Self, TokenizerError> {
+    pub fn from_gguf(mut vocab: GgufVocab) -> Result<Self, TokenizerError> {
+        vocab.settle_special();
         let vocab = &vocab;
         check(vocab)?;
         let (mut inner, add_bos) = match vocab.model.as_str() {
@@ -65,12 +66,6 @@ fn check(vocab: &GgufVocab) -> Result<(), TokenizerError> {
     for (what, len) in lens {
         if len != 0 && len != n {
             let why = format!("{len} {what} for {n} tokens");
-            return Err(TokenizerError::malformed("GGUF vocabulary", why));
-        }
-    }
-    for id in [vocab.bos, vocab.eos, vocab.eot, vocab.unk, vocab.pad].into_iter().flatten() {
-        if id as usize >= n {
-            let why = format!("special token id {id} of {n} tokens");
             return Err(TokenizerError::malformed("GGUF vocabulary", why));
         }
     }

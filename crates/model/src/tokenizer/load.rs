@@ -114,10 +114,11 @@ fn disarm(inner: &mut Inner) -> Result<(), TokenizerError> {
     Ok(())
 }
 
-/// Tokens that only tokenizer_config.json declares.
+/// Tokens that tokenizer_config.json declares.
 fn add_tokens(inner: &mut Inner, config: &TokenizerConfig) -> Result<(), TokenizerError> {
     let wrong = |e| TokenizerError::malformed("added tokens", e);
     let declared = declared(inner, config);
+    check_added(declared.len(), declared.iter().map(|(_, t)| t.content.len()).sum())?;
     inner.add_tokens(declared.iter().map(|(_, t)| t.clone())).map_err(wrong)?;
     for (id, t) in &declared {
         let given = inner.token_to_id(&t.content);
@@ -132,19 +133,24 @@ fn add_tokens(inner: &mut Inner, config: &TokenizerConfig) -> Result<(), Tokeniz
         .filter(|t| inner.token_to_id(t).is_some() && !inner.get_added_vocabulary().is_special_token(t))
         .map(|t| AddedToken::from(t, true).normalized(false))
         .collect();
+    check_added(named.len(), named.iter().map(|t| t.content.len()).sum())?;
     inner.add_special_tokens(named).map_err(wrong)?;
     Ok(())
 }
 
-/// Entries of `added_tokens_decoder` that the vocabulary does not have as added tokens, by id.
+/// Entries of `added_tokens_decoder` that the vocabulary does not have as added tokens, or has with other flags, by id. An entry
+/// for a text or an id that the vocabulary has otherwise is passed over: the vocabulary is what the model was trained with.
 fn declared(inner: &Inner, config: &TokenizerConfig) -> Vec<(u32, AddedToken)> {
     let known = inner.get_added_vocabulary().get_added_tokens_decoder();
     let mut declared: Vec<_> = config
         .added_tokens_decoder
         .iter()
         .filter_map(|(id, token)| Some((id.parse::<u32>().ok()?, token)))
-        .filter(|(id, t)| !known.contains_key(id) && !t.content.is_empty())
-        .map(|(id, t)| (id, t.to_added()))
+        .map(|(id, token)| (id, token.to_added()))
+        .filter(|(id, t)| {
+            !t.content.is_empty() && inner.token_to_id(&t.content).is_none_or(|given| given == *id)
+        })
+        .filter(|(id, t)| known.get(id).is_none_or(|known| known.content == t.content && known != t))
         .collect();
     declared.sort_by_key(|&(id, _)| id);
     declared

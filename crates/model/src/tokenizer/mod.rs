@@ -140,6 +140,11 @@ impl Tokenizer {
         })
     }
 
+    /// How many tokens [`Special::With`] puts before a text, and after it.
+    pub fn added(&self) -> (usize, usize) {
+        (self.affixes.prefix.len(), self.affixes.suffix.len())
+    }
+
     /// Tokens to text; unknown ids have no text.
     pub fn decode(&self, ids: &[u32], special: Special) -> String {
         let mut out = String::new();

@@ -11,6 +11,10 @@ use super::TokenizerError;
 
 /// The largest published vocabularies have a quarter of this.
 pub(super) const MAX_VOCAB: u32 = 1 << 20;
+/// Most bytes of a token; words have some tens.
+const MAX_TOKEN_BYTES: usize = 1 << 16;
+/// Most bytes of all tokens; the largest published vocabularies have some millions.
+const MAX_TABLE_BYTES: usize = 1 << 28;
 
 /// What a token is to the one who reads the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,8 +64,9 @@ impl Pieces {
                 Some(t) if added.is_special_token(t) => Kind::Special,
                 Some(_) => Kind::Text,
             });
-            rules.append(token.as_deref().unwrap_or(""), &mut pieces.bytes);
-            pieces.ends.push(pieces.bytes.len() as u32);
+            let begin = pieces.bytes.len();
+            rules.append(token.as_deref().unwrap_or(""), &mut pieces.bytes)?;
+            pieces.ends.push(end(begin, pieces.bytes.len())?);
         }
         Ok(pieces)
     }
@@ -82,6 +87,21 @@ impl Pieces {
     pub(super) fn kind(&self, id: u32) -> Kind {
         self.kinds.get(id as usize).copied().unwrap_or(Kind::Absent)
     }
+}
+
+/// Where a token ends in the table.
+fn end(begin: usize, end: usize) -> Result<u32, TokenizerError> {
+    if end - begin > MAX_TOKEN_BYTES {
+        return Err(too_long());
+    }
+    let fits = u32::try_from(end).ok().filter(|_| end <= MAX_TABLE_BYTES);
+    let why = || format!("its tokens stand for more than {MAX_TABLE_BYTES} bytes");
+    fits.ok_or_else(|| TokenizerError::malformed("vocabulary", why()))
+}
+
+fn too_long() -> TokenizerError {
+    let why = format!("a token stands for more than {MAX_TOKEN_BYTES} bytes");
+    TokenizerError::malformed("vocabulary", why)
 }
 
 /// Highest id plus one, checked before a table of that size is made.
@@ -161,7 +181,7 @@ impl Rules {
         self.strip_start = usize::from(step["prepend_scheme"] != "never");
     }
 
-    fn append(&self, token: &str, out: &mut Vec<u8>) {
+    fn append(&self, token: &str, out: &mut Vec<u8>) -> Result<(), TokenizerError> {
         out.extend_from_slice(self.prefix.as_bytes());
         if let Some(byte) = self.byte_fallback.then(|| fallback_byte(token)).flatten() {
             out.push(byte);
@@ -170,11 +190,18 @@ impl Rules {
         } else {
             let mut token = token.to_owned();
             for (from, to) in self.replace.iter().filter(|(from, _)| !from.is_empty()) {
-                token = token.replace(from, to);
+                token = replaced(&token, from, to)?;
             }
             out.extend_from_slice(token.as_bytes());
         }
+        Ok(())
     }
+}
+
+/// The token with every `from` made `to`, unless there is no end to it: the length is known before there is memory for it.
+fn replaced(token: &str, from: &str, to: &str) -> Result<String, TokenizerError> {
+    let new_bytes = token.matches(from).count().saturating_mul(to.len());
+    if new_bytes > MAX_TOKEN_BYTES { Err(too_long()) } else { Ok(token.replace(from, to)) }
 }
 
 fn text(value: &Value) -> String {
@@ -235,6 +262,22 @@ mod tests {
         assert!(seen.iter().all(|&n| n == 1), "{seen:?}");
         assert_eq!(byte_of('Ġ'), Some(b' '));
         assert_eq!(byte_of('Ċ'), Some(b'\n'));
+    }
+
+    /// Forty times twice as long is 2^40 bytes.
+    #[test]
+    fn tokens_have_an_end() {
+        let doubled = ("a".to_owned(), "aa".to_owned());
+        let append = |times: usize| {
+            let rules = Rules { replace: vec![doubled.clone(); times], ..Rules::default() };
+            let mut out = Vec::new();
+            rules.append("ba", &mut out).map(|()| out.len())
+        };
+        assert_eq!(append(16).unwrap(), 1 + MAX_TOKEN_BYTES);
+        append(40).unwrap_err();
+        end(0, 1 + MAX_TOKEN_BYTES).unwrap_err();
+        assert_eq!(end(MAX_TABLE_BYTES - 1, MAX_TABLE_BYTES).unwrap(), 1 << 28);
+        end(MAX_TABLE_BYTES, MAX_TABLE_BYTES + 1).unwrap_err();
     }
 
     #[test]

@@ -289,7 +289,6 @@ fn malformed_gguf_vocabularies_are_errors() {
     };
     assert!(broken("smollm", &|v| v.pre = Some("martian".into())).contains("martian"));
     assert!(broken("smollm", &|v| v.model = "t5".into()).contains("t5"));
-    assert!(broken("smollm", &|v| v.bos = Some(1 << 30)).contains("special token id"));
     assert!(broken("smollm", &|v| v.token_types.as_mut().unwrap().truncate(3)).contains("token_type"));
     assert!(broken("smollm", &|v| v.merges = None).contains("needs merges"));
     assert!(broken("smollm", &|v| v.merges.as_mut().unwrap().push("alone")).contains("not two tokens"));
@@ -366,5 +365,98 @@ fn an_answer_goes_on_where_its_prompt_ends() {
         assert_eq!(tokenizer.decode(&prompt, Special::Without) + &after(&prompt), whole, "{name}");
         let begin: Vec<u32> = tokenizer.special_ids().bos.into_iter().collect();
         assert_eq!(after(&begin), tokenizer.decode(&answer, Special::Without), "{name}: nothing came before");
+    }
+}
+
+/// llama.cpp reads such files, and has usual tokens for SentencePiece.
+#[test]
+fn special_tokens_of_gguf_that_no_token_is_are_absent_or_the_usual() {
+    let ids = |name: &str, change: &dyn Fn(&mut GgufVocab)| {
+        let mut vocab = gguf_vocab(&fixture(name)["gguf"]);
+        change(&mut vocab);
+        let tokenizer = Tokenizer::from_gguf(vocab).unwrap();
+        (tokenizer.special_ids(), tokenizer.encode("a", Special::With).unwrap())
+    };
+    let (found, _) = ids("smollm", &|v| (v.bos, v.pad) = (Some(1 << 30), Some(u32::MAX)));
+    assert_eq!(found, SpecialIds { eos: Some(2), ..SpecialIds::default() });
+    let whole = ids("llama", &|_| ());
+    assert_eq!(whole.0, SpecialIds { bos: Some(1), eos: Some(2), pad: None, unk: Some(0) });
+    assert_eq!(ids("llama", &|v| (v.bos, v.eos, v.unk) = (None, None, None)), whole);
+    let beyond = |v: &mut GgufVocab| (v.eos, v.pad) = (Some(v.tokens.len() as u32), Some(u32::MAX));
+    assert_eq!(ids("llama", &beyond), whole);
+}
+
+#[test]
+fn text_that_grows_with_every_step_is_refused() {
+    let chain = |part: &str, steps: &str, step: &Value, n: usize| {
+        let mut hf = fixture("smollm")["hf"].clone();
+        hf[part] = json!({"type": "Sequence", steps: vec![step; n]});
+        let json = hf.to_string();
+        Tokenizer::from_hf(json.as_bytes(), &TokenizerConfig::default()).map_err(|e| e.to_string())
+    };
+    let refused = |part: &str, steps: &str, step: Value| {
+        let why = chain(part, steps, &step, 12).unwrap_err();
+        assert!(why.contains("times as long"), "{step}: {why}");
+    };
+    let doubled = json!({"type": "Replace", "pattern": {"String": "a"}, "content": "aa"});
+    refused("normalizer", "normalizers", doubled.clone());
+    chain("normalizer", "normalizers", &doubled, 2).unwrap();
+    refused("decoder", "decoders", doubled.clone());
+    chain("decoder", "decoders", &doubled, 2).unwrap();
+    refused(
+        "normalizer",
+        "normalizers",
+        json!({"type": "Replace", "pattern": {"Regex": "x*"}, "content": "y"}),
+    );
+    refused("normalizer", "normalizers", json!({"type": "Prepend", "prepend": "a"}));
+    refused("normalizer", "normalizers", json!({"type": "ByteLevel"}));
+    let bytes =
+        json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": false});
+    refused("pre_tokenizer", "pretokenizers", bytes);
+    let long = json!({"type": "Replace", "pattern": {"String": "a"}, "content": "b".repeat(5_000)});
+    assert!(chain("decoder", "decoders", &long, 1).unwrap_err().contains("times as long"));
+    // There may be any number of those that do not.
+    let shorter = json!({"type": "Replace", "pattern": {"String": "``"}, "content": "\""});
+    chain("normalizer", "normalizers", &shorter, 40).unwrap();
+}
+
+/// A tokenizer_config.json that declares tokens.
+fn declared(tokens: impl Iterator<Item = (usize, Value)>) -> TokenizerConfig {
+    let tokens: serde_json::Map<_, _> = tokens.map(|(id, token)| (id.to_string(), token)).collect();
+    TokenizerConfig::parse(json!({"added_tokens_decoder": tokens}).to_string().as_bytes()).unwrap()
+}
+
+#[test]
+fn tokens_are_added_by_tokenizer_config_no_more_than_by_tokenizer_json() {
+    let mut hf = fixture("smollm")["hf"].clone();
+    let n = small("smollm").vocab_size();
+    let long = |i: usize| format!("<{i}{}>", "x".repeat(1000));
+    let refused = |hf: &Value, config: &TokenizerConfig| {
+        let error = Tokenizer::from_hf(hf.to_string().as_bytes(), config).unwrap_err().to_string();
+        assert!(error.contains("malformed added tokens"), "{error}");
+    };
+    refused(&hf, &declared((0..5_000).map(|i| (n + i, json!({"content": long(i)})))));
+    (0..5_000).for_each(|i| hf["model"]["vocab"][long(i)] = json!(n + i));
+    let named = json!({"additional_special_tokens": (0..5_000).map(long).collect::<Vec<_>>()});
+    refused(&hf, &TokenizerConfig::parse(named.to_string().as_bytes()).unwrap());
+}
+
+/// transformers adds every declared token once more.
+#[test]
+fn flags_of_declared_tokens_win_over_those_of_tokenizer_json() {
+    let json = fixture("smollm")["hf"].to_string();
+    let load = |id: usize, token: Value| {
+        let config = declared([(id, token)].into_iter());
+        Tokenizer::from_hf(json.as_bytes(), &config).unwrap()
+    };
+    let ids = |tokenizer: &Tokenizer| tokenizer.encode("a <|im_end|>", Special::Without).unwrap();
+    let whole = ids(&small("smollm"));
+    let strips = json!({"content": "<|im_end|>", "special": true, "lstrip": true});
+    let stripped = ids(&load(2, strips.clone()));
+    assert_eq!((stripped.len(), stripped.last()), (whole.len() - 1, Some(&2)), "{stripped:?} of {whole:?}");
+    // The vocabulary is right about ids.
+    for (id, token) in [(1, strips.clone()), (400, strips), (1, json!({"content": "<|other|>"}))] {
+        let tokenizer = load(id, token);
+        assert_eq!((ids(&tokenizer), tokenizer.vocab_size()), (whole.clone(), small("smollm").vocab_size()));
     }
 }

@@ -1,0 +1,98 @@
+//! How deep a schema is. What it refers to is followed down once, wherever it is named: all of it may be one path.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::grammar::GrammarError;
+
+/// Most levels of a schema, those of everything that it refers to added up.
+const LEVELS: usize = 2000;
+
+/// Whether the compiler's stack is enough for it.
+///
+/// # Errors
+/// [`GrammarError::Invalid`].
+pub(in crate::grammar) fn fits(root: &Value) -> Result<(), GrammarError> {
+    let mut targets = BTreeSet::new();
+    let mut levels = measure(root, &mut targets);
+    for target in &targets {
+        levels += find(root, target).map_or(1, |value| measure(value, &mut BTreeSet::new()));
+        if levels > LEVELS {
+            let why = format!("the schema and what it refers to have more than {LEVELS} levels");
+            return Err(GrammarError::Invalid(why));
+        }
+    }
+    Ok(())
+}
+
+/// What a reference names, as the compiler finds it: `~0` and `~1`, which are escapes in a JSON pointer, stand for
+/// themselves there. What it does not find it refuses.
+fn find<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
+    if reference == "#" {
+        return Some(root);
+    }
+    match reference.strip_prefix("#/")? {
+        "" => Some(root),
+        path => path.split('/').try_fold(root, |value, segment| match value {
+            Value::Array(all) => all.get(segment.parse::<usize>().ok()?),
+            value => value.get(segment),
+        }),
+    }
+}
+
+/// Levels of a value; what it refers to is added. The parser bounds how deep values are.
+fn measure<'a>(value: &'a Value, targets: &mut BTreeSet<&'a str>) -> usize {
+    match value {
+        Value::Array(all) => 1 + all.iter().map(|value| measure(value, targets)).max().unwrap_or(0),
+        Value::Object(all) => {
+            targets.extend(all.get("$ref").and_then(Value::as_str));
+            1 + all.values().map(|value| measure(value, targets)).max().unwrap_or(0)
+        }
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Map, json};
+
+    use super::*;
+
+    /// Definitions of two levels, of which each refers to the next.
+    fn chain(name: &str, n: usize) -> Value {
+        let next = |i: usize| json!({"items": {"$ref": format!("#/$defs/{name}{}", i + 1)}});
+        let all: Map<String, Value> = (0..n).map(|i| (format!("{name}{i}"), next(i))).collect();
+        json!({"$ref": format!("#/$defs/{name}0"), "$defs": all})
+    }
+
+    #[test]
+    fn a_schema_is_as_deep_as_all_that_it_refers_to() {
+        for name in ["a", "~0", "~1", "%25", "a b"] {
+            assert_eq!(fits(&chain(name, 900)), Ok(()), "{name}");
+            assert!(fits(&chain(name, 1100)).unwrap_err().to_string().contains("2000 levels"), "{name}");
+        }
+        for own in ["#", "#/", "#/properties", "#/nowhere/at/all", "https://example.org", "", "/properties"] {
+            assert_eq!(fits(&json!({"properties": {"x": {"$ref": own}}})), Ok(()), "{own}");
+        }
+    }
+
+    #[test]
+    fn references_are_found_where_the_compiler_finds_them() {
+        let root = json!({"a": {"b/c": 1, "": 2, "~1": 3}, "l": [4, {"x": 5}], "~0": 6});
+        for (reference, found) in [
+            ("#/a/~1", Some(json!(3))),
+            ("#/~0", Some(json!(6))),
+            ("#/a/", Some(json!(2))),
+            ("#/l/1/x", Some(json!(5))),
+            ("#/l/+0", Some(json!(4))),
+            ("#/", Some(root.clone())),
+            ("#/a/b~1c", None),
+            ("#/l/x", None),
+            ("#/~0/x", None),
+            ("#a", None),
+        ] {
+            assert_eq!(find(&root, reference), found.as_ref(), "{reference}");
+        }
+    }
+}
