@@ -1,5 +1,6 @@
 //! How many connections there may be, and how many bytes of bodies: with them the memory that clients can take by
-//! coming is bounded, and counted in the plan of all memory.
+//! coming is bounded, and counted in the plan of all memory. What a batch takes is bounded and not counted: while it is
+//! worked on, its file is in memory (`spool/lines.rs`), and that of another for a moment where that one expires meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use hyper::header::CONTENT_TYPE;
 use model::api::{ApiError, Context, detokenize, tokenize};
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::app::{App, Phase};
 use crate::body;
 use crate::generate::aside;
+use crate::named::Id;
 use crate::refusal::{self, Refusal};
 use crate::routes;
 
@@ -52,10 +53,7 @@ pub(crate) async fn models(State(app): State<Arc<App>>) -> Result<Response, Refu
 }
 
 /// `GET /v1/models/{id}`; ids may contain slashes.
-pub(crate) async fn model(
-    State(app): State<Arc<App>>,
-    Path(name): Path<String>,
-) -> Result<Response, Refusal> {
+pub(crate) async fn model(State(app): State<Arc<App>>, Id(name): Id) -> Result<Response, Refusal> {
     let names = &app.served()?.names;
     if !names.contains(&name) {
         return Err(ApiError::model_not_found(&name, names).into());

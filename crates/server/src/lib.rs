@@ -25,6 +25,7 @@ mod live;
 mod log;
 mod metrics;
 mod minute;
+mod named;
 mod openapi;
 mod page;
 mod patience;

@@ -163,6 +163,15 @@ pub(crate) fn no_form() -> ApiError {
     error(400, "invalid_request_error", "form_expected", message)
 }
 
+/// 400: what should be a multipart form, and has no beginning, or a part of it no head that ends.
+pub(crate) fn no_part(most: usize) -> ApiError {
+    let message = format!(
+        "expected a multipart/form-data body: its first boundary, or the end of the head of one of its parts, did not come \
+         within {most} bytes"
+    );
+    error(400, "invalid_request_error", "form_expected", message)
+}
+
 /// 413.
 pub(crate) fn file_too_large(limit: u64) -> ApiError {
     error(413, "invalid_request_error", "file_too_large", format!("a file may have {limit} bytes"))

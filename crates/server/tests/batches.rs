@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use common::spool::{Spool, batch, begin, content, ended, lines, upload};
-use common::{Running, config, get, is_idle, metric, post, request, send, start, start_braked, until};
+use common::{Running, code, config, get, is_idle, metric, post, request, send, start, start_braked, until};
 use serde_json::{Value, json};
 use server::{Clock, Config, Ended, ServeError, Server, SpoolLimits};
 
@@ -428,4 +428,63 @@ fn lines_are_no_streams_nor_a_crowd_and_what_they_say_in_vain_is_counted() {
     assert!(errors.lines().all(|line| line.contains("\"status_code\":400")), "{errors}");
     assert!(errors.contains("130 sequences in one line; at most 128"), "{errors}");
     assert_eq!(common::metric(server.address, "ballast_unknown_fields_total"), 2.0);
+}
+
+#[test]
+fn a_batch_that_is_cancelled_while_it_is_read_is_not_begun() {
+    let spool = Spool::new();
+    let (server, brake) = start_braked("llama", Config { max_file_bytes: 64 << 20, ..spool.config() });
+    // Reading it takes longer than the way to the server.
+    let id = begin(&server, &lines(50_000, 400));
+    let cancelled = post(server.address, &format!("/v1/batches/{id}/cancel"), &json!({}));
+    assert_eq!(cancelled.json()["status"], "cancelling");
+    until(|| batch(&server, &id)["status"] != "cancelling");
+    let ended = batch(&server, &id);
+    assert_eq!((&ended["status"], &ended["in_progress_at"]), (&json!("cancelled"), &Value::Null));
+    brake.release();
+    until(|| is_idle(server.address));
+}
+
+#[test]
+fn a_batch_that_could_not_be_closed_is_closed_by_the_next_server() {
+    let (spool, text) = (Spool::new(), lines(3, 5));
+    let limits = SpoolLimits { bytes: 6000, ..SpoolLimits::default() };
+    let config = || Config { spool: limits, ..spool.config() };
+    let (first, brake) = start_braked("llama", config());
+    let id = begin(&first, &text);
+    until(|| batch(&first, &id)["status"] == "in_progress");
+    // What became of it cannot be written.
+    let blocked = spool.path().join("batches").join(format!("{id}.part"));
+    std::fs::create_dir(&blocked).unwrap();
+    brake.release();
+    let failed = ended(&first, &id);
+    assert_eq!(failed["errors"]["data"][0]["code"], "spool_error");
+    assert_eq!(get(first.address, "/v1/files").json()["data"].as_array().unwrap().len(), 1);
+    drop(first);
+    std::fs::remove_dir(&blocked).unwrap();
+    let next = start("llama", config());
+    let done = ended(&next, &id);
+    assert_eq!((&done["status"], &done["request_counts"]["completed"]), (&json!("completed"), &json!(3)));
+    let bytes = text.len() + content(&next, &done["output_file_id"]).len();
+    assert_eq!(upload(&next, "rest", "batch", &"x".repeat(6000 - bytes)).status, 200, "all is counted once");
+    assert_eq!(upload(&next, "more", "batch", "x").status, 507);
+    let left = all_files(&spool.path());
+    assert!(left.iter().all(|path| path.extension().is_none_or(|end| end == "json")), "{left:?}");
+}
+
+#[test]
+fn what_is_named_by_no_text_is_not_there() {
+    let spool = Spool::new();
+    let server = start("llama", spool.config());
+    for (method, path, want) in [
+        ("GET", "/v1/models/%FF", "model_not_found"),
+        ("GET", "/v1/files/%FF", "not_found"),
+        ("GET", "/v1/files/%FF/content", "not_found"),
+        ("DELETE", "/v1/files/%FF", "not_found"),
+        ("GET", "/v1/batches/%FF", "not_found"),
+        ("POST", "/v1/batches/%FF/cancel", "not_found"),
+    ] {
+        let refused = send(server.address, &request(method, path, "", b""));
+        assert_eq!((refused.status, code(&refused).as_deref()), (404, Some(want)), "{method} {path}");
+    }
 }

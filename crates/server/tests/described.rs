@@ -5,6 +5,7 @@ mod common;
 use std::collections::HashSet;
 use std::time::Duration;
 
+use common::spool::{Spool, upload};
 use common::{config, get, post, start};
 use serde_json::{Value, json};
 use server::Config;
@@ -82,6 +83,18 @@ fn answers_are_what_the_document_says() {
     check(&document, &schema("/v1/models/{id}", "get", 200), &one.json(), "a model");
     let none = get(server.address, "/v1/models/frog");
     check(&document, &schema("/v1/models/{id}", "get", 404), &none.json(), "no model");
+}
+
+#[test]
+fn what_files_are_is_what_the_document_says() {
+    let spool = Spool::new();
+    let server = start("llama", spool.config());
+    let file = upload(&server, "x", "batch", "{}").json();
+    let content = get(server.address, &format!("/v1/files/{}/content", file["id"].as_str().unwrap()));
+    let document = get(server.address, "/openapi.json").json();
+    let described = &document["paths"]["/v1/files/{id}/content"]["get"]["responses"]["200"]["content"];
+    let kinds: Vec<&String> = described.as_object().unwrap().keys().collect();
+    assert_eq!(kinds, [content.header("content-type").unwrap()]);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::time::Duration;
 
 use common::spool::{Spool, upload};
-use common::{config, connect, get, request, send, start};
+use common::{code, config, connect, get, request, send, start};
 use serde_json::json;
 use server::{Config, SpoolLimits};
 
@@ -76,4 +76,26 @@ fn a_form_has_one_file_and_what_it_took_is_free_again() {
     );
     assert_eq!(get(server.address, "/v1/files").json()["data"], json!([]), "nothing of it stays");
     assert_eq!(upload(&server, "z", "batch", &"z".repeat(2900)).status, 200, "there is room");
+}
+
+#[test]
+fn what_is_no_form_is_refused_before_all_of_it_is_there() {
+    let spool = Spool::new();
+    let server = start("llama", Config { body_timeout: Duration::from_secs(30), ..spool.config() });
+    let field = "--B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"x\"\r\n";
+    for begin in ["", field] {
+        // More is announced than ever comes.
+        let head = request("POST", "/v1/files", &format!("{KIND}Content-Length: 1000000000\r\n"), b"");
+        let head = String::from_utf8(head).unwrap().replacen("Content-Length: 0\r\n", "", 1);
+        let refused = send(server.address, format!("{head}{begin}{}", "x".repeat(60_000)).as_bytes());
+        assert_eq!((refused.status, code(&refused).as_deref()), (400, Some("form_expected")), "{begin}");
+    }
+    for kind in ["multipart/form-data", "multipart/form-data;;", "text/plain", "\u{e9}"] {
+        let kind = format!("Content-Type: {kind}\r\n");
+        let refused = send(server.address, &request("POST", "/v1/files", &kind, b"x"));
+        assert_eq!((refused.status, code(&refused).as_deref()), (400, Some("form_expected")), "{kind}");
+    }
+    let none = send(server.address, &request("POST", "/v1/files", "", b"x"));
+    assert_eq!((none.status, code(&none).as_deref()), (400, Some("form_expected")));
+    assert_eq!(upload(&server, "x", "batch", &"x".repeat(90_000)).status, 200);
 }

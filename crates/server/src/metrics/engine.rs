@@ -29,7 +29,7 @@ pub(super) fn nothing_yet(page: &mut Page) {
 
 /// Sequences that run and wait, and the share of KV in use.
 fn load(page: &mut Page, (running, waiting): (u64, u64), usage: f64) {
-    let help = "Sequences that hold KV on the device.";
+    let help = "Sequences that hold KV and take part in steps, on whichever tier it lives.";
     page.both(("requests_running", "num_requests_running"), GAUGE, help, running);
     let help = "Sequences that wait: new, preempted or moved to the host.";
     page.both(("requests_waiting", "num_requests_waiting"), GAUGE, help, waiting);

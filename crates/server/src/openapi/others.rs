@@ -15,10 +15,7 @@ pub(super) fn paths() -> Map<String, Value> {
         ("/v1/hold", json!({"get": get("What sits in memory, and how busy the lanes were", "Thing")})),
         ("/v1/files", json!({"get": spool(get("All files", "Thing")), "post": upload()})),
         ("/v1/files/{id}", json!({"get": spool(file()), "delete": spool(file())})),
-        (
-            "/v1/files/{id}/content",
-            json!({"get": spool(with_id(text("Its bytes", "application/octet-stream")))}),
-        ),
+        ("/v1/files/{id}/content", json!({"get": spool(with_id(text("Its bytes", "application/jsonl")))})),
         ("/v1/batches", json!({"get": spool(get("All batches", "Thing")), "post": batch_made()})),
         ("/v1/batches/{id}", json!({"get": spool(batch())})),
         ("/v1/batches/{id}/cancel", json!({"post": spool(made(batch()))})),

@@ -51,8 +51,22 @@ impl Batch {
         Ok(Batch { shown, answers, errors })
     }
 
+    pub(super) fn id(&self) -> &str {
+        self.shown["id"].as_str().unwrap_or_default()
+    }
+
+    /// The file of its lines.
+    pub(super) fn input(&self) -> &str {
+        self.shown["input_file_id"].as_str().unwrap_or_default()
+    }
+
     pub(super) fn status(&self) -> &str {
         self.shown["status"].as_str().unwrap_or_default()
+    }
+
+    /// Whether its answers or errors go there.
+    pub(super) fn writes_to(&self, file: &str) -> bool {
+        self.answers == file || self.errors == file
     }
 
     /// Whether nothing more will come of it.
@@ -107,6 +121,11 @@ impl Batch {
         value["batch"]["id"].as_str()?;
         Some(Batch { shown: value["batch"].clone(), answers: text("answers")?, errors: text("errors")? })
     }
+}
+
+/// What is wrong with a batch, or with a line of it.
+pub(super) fn error(code: &str, message: &str, param: Option<&str>, line: Value) -> Value {
+    json!({"code": code, "message": message, "param": param, "line": line})
 }
 
 /// Metadata are short texts: what is known of a batch stays in memory.

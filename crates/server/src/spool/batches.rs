@@ -1,9 +1,10 @@
-//! `/v1/batches`
+//! `/v1/batches`. Whoever changes a batch holds all of them until it is on the disk: nobody waits for that on a thread that
+//! streams need.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use axum::extract::{Path, Query, Request, State};
+use axum::extract::{Query, Request, State};
 use axum::response::Response;
 use model::api::ApiError;
 
@@ -13,6 +14,7 @@ use super::store::{Kind, TooMany};
 use crate::app::App;
 use crate::body;
 use crate::generate::aside;
+use crate::named::Id;
 use crate::refusal::{self, Refusal};
 use crate::routes;
 
@@ -20,7 +22,7 @@ use crate::routes;
 pub(crate) async fn create(State(app): State<Arc<App>>, request: Request) -> Result<Response, Refusal> {
     app.spool()?;
     let body = body::read(request, &app).await?;
-    // It is on the disk before the answer says so; streams do not wait for that.
+    // It is on the disk before the answer says so.
     Ok(routes::json(aside(move || begin(&app, &body)).await??))
 }
 
@@ -31,7 +33,7 @@ fn begin(app: &App, body: &[u8]) -> Result<String, ApiError> {
     let ids = [Kind::Batch, Kind::File, Kind::File].map(|kind| kind.id(&app.number().1));
     let now = spool.now();
     let batch = Batch::new(&request, ids, (now, spool.limits.window.as_secs()))?;
-    let input = batch.shown["input_file_id"].as_str().unwrap_or_default();
+    let input = batch.input();
     let file = spool.file(input).ok_or_else(|| refusal::nothing_of("file", input))?;
     if file["purpose"] != "batch" {
         return Err(ApiError::invalid(
@@ -51,17 +53,18 @@ pub(crate) async fn list(
     State(app): State<Arc<App>>,
     query: Query<HashMap<String, String>>,
 ) -> Result<Response, Refusal> {
-    Ok(routes::json(page(app.spool()?.batches(), &query, &|_| None)?.to_string()))
+    let listed = aside(move || page(app.spool()?.batches(), &query, &|_| None));
+    Ok(routes::json(listed.await??.to_string()))
 }
 
 /// `GET /v1/batches/{id}`
-pub(crate) async fn get(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response, Refusal> {
-    let batch = app.spool()?.batch(&id).ok_or_else(|| refusal::nothing_of("batch", &id))?;
-    Ok(routes::json(batch.shown.to_string()))
+pub(crate) async fn get(State(app): State<Arc<App>>, Id(id): Id) -> Result<Response, Refusal> {
+    let batch = aside(move || app.spool()?.batch(&id).ok_or_else(|| refusal::nothing_of("batch", &id)));
+    Ok(routes::json(batch.await??.shown.to_string()))
 }
 
 /// `POST /v1/batches/{id}/cancel`: lines under way are not answered any more, those that were stay.
-pub(crate) async fn cancel(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response, Refusal> {
+pub(crate) async fn cancel(State(app): State<Arc<App>>, Id(id): Id) -> Result<Response, Refusal> {
     Ok(routes::json(aside(move || end(&app, &id)).await??))
 }
 
@@ -79,4 +82,63 @@ fn end(app: &App, id: &str) -> Result<String, ApiError> {
     // It may have ended meanwhile, by itself or because of this: what is told is what was done.
     let batch = cancelling.or_else(|| spool.batch(id)).ok_or_else(|| refusal::nothing_of("batch", id))?;
     Ok(batch.shown.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::super::store::Spool;
+    use super::super::store::tests::batch;
+    use super::super::{delete, get_file};
+    use super::*;
+    use crate::config::Config;
+
+    /// Asks while a batch is on its way to the disk, on a runtime of one thread: whether that thread did anything else
+    /// meanwhile.
+    async fn others_go_on<F: Future<Output = Result<Response, Refusal>> + Send + 'static>(
+        app: &Arc<App>,
+        answer: F,
+    ) -> bool {
+        let (shared, (held, holds), (go, gone)) = (Arc::clone(app), mpsc::channel(), mpsc::channel());
+        let (done, mut was_done) = tokio::sync::oneshot::channel();
+        let disk = std::thread::spawn(move || {
+            let written = shared.spool().unwrap().update("batch_1", |_| {
+                held.send(()).unwrap();
+                let went_on = gone.recv_timeout(Duration::from_secs(20)).is_ok();
+                done.send(went_on).unwrap();
+            });
+            written.unwrap();
+        });
+        holds.recv().unwrap();
+        let answer = tokio::spawn(answer);
+        // It has begun by the time that this is polled again.
+        tokio::task::yield_now().await;
+        tokio::task::yield_now().await;
+        // The disk may have given up waiting for it.
+        let _ = go.send(());
+        assert!(answer.await.unwrap().is_ok());
+        disk.join().unwrap();
+        was_done.try_recv().unwrap()
+    }
+
+    #[tokio::test]
+    async fn nobody_else_waits_for_the_disk() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = Config::new(([127, 0, 0, 1], 0).into());
+        let spool = Spool::open(folder.path(), &config).unwrap();
+        spool.put(batch(1, 1000)).unwrap().unwrap();
+        for id in ["file-7", "file-8"] {
+            std::fs::write(spool.path(id), "x").unwrap();
+            spool.describe(id, "x", "batch").unwrap();
+        }
+        let app = Arc::new(App::new(config, Some(spool)));
+        let state = || State(Arc::clone(&app));
+        let id = |id: &str| Id(id.to_string());
+        assert!(others_go_on(&app, list(state(), Query(HashMap::new()))).await);
+        assert!(others_go_on(&app, get(state(), id("batch_1"))).await);
+        assert!(others_go_on(&app, delete(state(), id("file-7"))).await);
+        assert!(others_go_on(&app, get_file(state(), id("file-8"))).await);
+    }
 }

@@ -1,7 +1,6 @@
 //! What nobody waits for any more: batches that took too long, what ended long ago, old files.
 
-use std::collections::HashSet;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, Write};
 use std::path::Path;
 
@@ -9,6 +8,7 @@ use engine::job::Input;
 use serde_json::{Value, json};
 
 use super::batch::Batch;
+use super::lines::{self, Names, Unread};
 use super::store::Spool;
 
 /// Seconds between two looks at all files.
@@ -22,7 +22,7 @@ impl Spool {
     /// The first that the system refused; all else is done.
     pub(super) fn sweep(&self, busy: Option<&str>) -> io::Result<()> {
         let now = self.now();
-        let overdue = self.overdue(now).into_iter().filter(|batch| batch.shown["id"].as_str() != busy);
+        let overdue = self.overdue(now).into_iter().filter(|batch| Some(batch.id()) != busy);
         let expired: Vec<_> = overdue.map(|batch| self.expire(&batch)).collect();
         let cancelled: Vec<_> = self.cancelling(busy).iter().map(|id| self.cancel(id)).collect();
         let forgotten = self.forget_old(now);
@@ -43,23 +43,30 @@ impl Spool {
         due
     }
 
+    /// One that cannot be deleted keeps no other.
     fn delete_old(&self, now: u64) -> io::Result<()> {
         let old = |file: &Value| file["expires_at"].as_u64().is_some_and(|at| at <= now);
+        let mut deleted = Ok(());
         for file in self.files()?.into_iter().filter(old) {
             let id = file["id"].as_str().unwrap_or_default();
             if !self.is_in_use(id) {
-                self.delete(id)?;
+                deleted = deleted.and(self.delete(id));
             }
         }
-        Ok(())
+        deleted
     }
 
-    /// Ends a batch that took too long: what was answered stays, every other line is an error.
+    /// Ends a batch that took too long: what was answered stays, every other line is an error. One that has more lines than
+    /// any batch was never begun, and is told that.
     pub(super) fn expire(&self, batch: &Batch) -> io::Result<()> {
-        let id = batch.shown["id"].as_str().unwrap_or_default();
-        let path = self.path(batch.shown["input_file_id"].as_str().unwrap_or_default());
-        let input = Input::new(fs::read(path)?);
-        let mut answered = HashSet::new();
+        let id = batch.id();
+        let path = self.path(batch.input());
+        let input = match lines::read(&path) {
+            Ok(input) => input,
+            Err(Unread::File(error)) => return Err(error),
+            Err(Unread::TooMany(lines)) => return self.fail(batch, &[Unread::too_many(lines)]),
+        };
+        let mut answered = Names::default();
         let completed = whole_lines(&self.path(&batch.answers), &mut answered)?;
         let earlier = whole_lines(&self.path(&batch.errors), &mut answered)?;
         let left = (0..input.len()).filter(|&at| !answered.contains(&input.line(at).custom_id()));
@@ -73,7 +80,7 @@ impl Spool {
 }
 
 /// The lines of a file that may not be there, by their names; a torn last one, of a server that was killed, is cut off.
-fn whole_lines(path: &Path, names: &mut HashSet<String>) -> io::Result<usize> {
+fn whole_lines(path: &Path, names: &mut Names) -> io::Result<usize> {
     let file = match OpenOptions::new().read(true).write(true).open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
         file => file?,
@@ -81,7 +88,7 @@ fn whole_lines(path: &Path, names: &mut HashSet<String>) -> io::Result<usize> {
     let (mut reader, mut line, mut lines, mut whole) = (BufReader::new(&file), Vec::new(), 0, 0);
     while reader.read_until(b'\n', &mut line)? > 0 && line.last() == Some(&b'\n') {
         let answer: Value = serde_json::from_slice(&line).unwrap_or_default();
-        names.insert(answer["custom_id"].as_str().unwrap_or_default().to_string());
+        names.insert(answer["custom_id"].as_str().unwrap_or_default());
         (lines, whole) = (lines + 1, whole + line.len() as u64);
         line.clear();
     }
@@ -108,4 +115,28 @@ fn tell(path: &Path, input: &Input, left: impl Iterator<Item = usize>) -> io::Re
     drop(writer);
     file.sync_all()?;
     Ok(told)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::store::tests::{Opened, batch};
+
+    #[test]
+    fn a_batch_that_expires_unread_tells_each_of_its_lines_unless_they_are_too_many() {
+        let opened = Opened::new(1 << 20);
+        let spool = opened.spool();
+        for (n, lines) in [(1, 50_000), (2, 50_001)] {
+            let batch = batch(n, 1000);
+            fs::write(spool.path(batch.input()), "\n1".repeat(lines)).unwrap();
+            spool.put(batch).unwrap().unwrap();
+        }
+        spool.sweep(None).unwrap();
+        let ended = [1, 2].map(|n| spool.batch(&format!("batch_{n}")).unwrap());
+        assert_eq!(ended[0].shown["request_counts"]["failed"], 50_000, "{}", ended[0].shown);
+        assert_eq!((ended[0].status(), ended[1].status()), ("expired", "failed"));
+        assert_eq!(ended[1].shown["errors"]["data"][0]["code"], "too_many_requests");
+        assert!(!spool.path(&ended[1].errors).exists());
+    }
 }

@@ -1,25 +1,30 @@
 //! `/v1/files`
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::future::Future;
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
-use axum::extract::{Multipart, Path, Query, State};
+use axum::body::{Body, Bytes};
+use axum::extract::multipart::Field;
+use axum::extract::{Multipart, Query, Request, State};
 use axum::response::{IntoResponse, Response};
 use hyper::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use model::api::ApiError;
 use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, timeout_at};
 
+use super::feed::{self, Given};
+use super::incoming::{Incoming, Unkept};
 use super::page;
 use super::room::Taken;
 use super::store::{Kind, Spool};
 use crate::app::App;
 use crate::crowd::FRAME_BYTES;
 use crate::generate::aside;
+use crate::named::Id;
 use crate::refusal::{self, Refusal};
 use crate::routes;
 
@@ -35,38 +40,33 @@ struct Upload {
     name: Option<String>,
     purpose: Option<String>,
     taken: Taken,
+    /// Its file, once all of it is there.
+    whole: Option<Unkept>,
 }
 
 /// `POST /v1/files`: a form with `purpose` and `file`.
-pub(crate) async fn upload(
-    State(app): State<Arc<App>>,
-    form: Option<Multipart>,
-) -> Result<Response, Refusal> {
+pub(crate) async fn upload(State(app): State<Arc<App>>, request: Request) -> Result<Response, Refusal> {
     let spool = app.spool()?;
-    let form = form.ok_or_else(refusal::no_form)?;
+    let (form, given) = feed::form(request).await?;
     let looking = Arc::clone(&app);
     if !aside(move || looking.spool()?.has_room().map_err(refusal::spool)).await?? {
         return Err(refusal::spool_full().into());
     }
     let id = Kind::File.id(&app.number().1);
-    let received = receive(&app, spool, &id, form).await;
-    let described = aside(move || keep(app.spool()?, &id, received)).await?;
+    let mut upload = Upload { name: None, purpose: None, taken: spool.room.begin(), whole: None };
+    let received = receive(&app, &id, &mut upload, form, &given).await;
+    let described = aside(move || keep(app.spool()?, &id, upload, received)).await?;
     Ok(routes::json(described?.to_string()))
 }
 
 /// What was received, described on the disk; or nothing is left of it.
-fn keep(spool: &Spool, id: &str, received: Result<Upload, ApiError>) -> Result<Value, ApiError> {
-    let described = received.and_then(|upload| {
-        let (name, purpose) = upload.check()?;
-        let described = spool.describe(id, &name, &purpose).map_err(refusal::spool)?;
-        upload.taken.keep();
-        Ok(described)
-    });
-    if described.is_err() {
-        // Half a file is none; if it was not even begun, there is nothing to remove.
-        let _ = std::fs::remove_file(spool.path(id));
-    }
-    described
+fn keep(spool: &Spool, id: &str, upload: Upload, received: Result<(), ApiError>) -> Result<Value, ApiError> {
+    received?;
+    let (name, purpose) = upload.check()?;
+    let described = spool.describe(id, &name, &purpose).map_err(refusal::spool)?;
+    upload.taken.keep();
+    upload.whole.into_iter().for_each(Unkept::keep);
+    Ok(described)
 }
 
 impl Upload {
@@ -85,101 +85,98 @@ impl Upload {
     }
 }
 
-/// A file on its way to the disk. Once it cannot be written, the rest is read and dropped: a client that still sends
-/// would not hear why.
-struct Incoming {
-    file: tokio::fs::File,
-    refused: Option<std::io::Error>,
-}
-
-impl Incoming {
-    fn new(file: std::fs::File) -> Incoming {
-        Incoming { file: tokio::fs::File::from_std(file), refused: None }
-    }
-
-    async fn write(&mut self, bytes: &[u8], taken: &mut Taken) {
-        if self.refused.is_none() && !taken.take(bytes.len() as u64) {
-            self.refused = Some(ErrorKind::StorageFull.into());
-        }
-        if self.refused.is_none() {
-            self.refused = self.file.write_all(bytes).await.err();
-        }
-    }
-
-    async fn end(mut self) -> std::io::Result<()> {
-        if let Some(refused) = self.refused {
-            return Err(refused);
-        }
-        self.file.flush().await?;
-        self.file.sync_all().await
-    }
-}
-
-/// How long a sender is waited for: neither silence nor a trickle holds a place for ever.
-struct Patience {
+/// A form as its sender sends it, who is waited for as long as is decent: neither silence nor a trickle holds a place for
+/// ever.
+struct Sender<'a> {
+    given: &'a Given,
     began: Instant,
     silence: Duration,
+    /// Bytes of data that came, and that may come.
+    received: u64,
+    limit: u64,
 }
 
-impl Patience {
-    /// Until when the next bytes must be here, after so many.
-    fn until(&self, received: u64) -> Instant {
-        let whole = self.began + self.silence + Duration::from_secs(received / LEAST_RATE);
+impl Sender<'_> {
+    /// Until when the next bytes must be here.
+    fn until(&self) -> Instant {
+        let whole = self.began + self.silence + Duration::from_secs(self.received / LEAST_RATE);
         whole.min(Instant::now() + self.silence)
+    }
+
+    /// What the parser finds next.
+    async fn next<T, E>(
+        &self,
+        found: impl Future<Output = Result<Option<T>, E>>,
+    ) -> Result<Option<T>, ApiError> {
+        let found = timeout_at(self.until(), found).await.map_err(|_| refusal::slow())?;
+        let found = found.map_err(|_| self.given.refusal())?;
+        self.given.used();
+        Ok(found)
+    }
+
+    async fn data(&mut self, field: &mut Field<'_>) -> Result<Option<Bytes>, ApiError> {
+        let data = self.next(field.chunk()).await?;
+        self.received += data.as_ref().map_or(0, |data| data.len() as u64);
+        if self.received > self.limit { Err(refusal::file_too_large(self.limit)) } else { Ok(data) }
     }
 }
 
-async fn receive(app: &App, spool: &Spool, id: &str, mut form: Multipart) -> Result<Upload, ApiError> {
-    let mut upload = Upload { name: None, purpose: None, taken: spool.room.begin() };
-    let limit = app.config.max_file_bytes;
-    let mut left = limit;
-    let slow = |_| refusal::slow();
-    let broken = |_| refusal::broken_body();
-    let patience = Patience { began: Instant::now(), silence: app.config.body_timeout };
+async fn receive(
+    app: &Arc<App>,
+    id: &str,
+    upload: &mut Upload,
+    mut form: Multipart,
+    given: &Given,
+) -> Result<(), ApiError> {
+    let (silence, limit) = (app.config.body_timeout, app.config.max_file_bytes);
+    let mut sender = Sender { given, began: Instant::now(), silence, received: 0, limit };
     let mut fields = 0;
-    while let Some(mut field) =
-        timeout_at(patience.until(limit - left), form.next_field()).await.map_err(slow)?.map_err(broken)?
-    {
+    while let Some(mut field) = sender.next(form.next_field()).await? {
         fields += 1;
         if fields > MOST_FIELDS {
             return Err(refusal::no_form());
         }
-        let name = field.name().unwrap_or_default().to_string();
-        let is_file = name == "file";
-        let mut text = Vec::new();
-        let mut file = None;
-        if is_file {
-            if upload.name.is_some() {
+        match field.name() {
+            Some("file") if upload.name.is_some() => {
                 return Err(ApiError::invalid("file", "file: expected one in the form, found several"));
             }
-            upload.name = Some(field.file_name().unwrap_or("upload.jsonl").to_string());
-            file = Some(Incoming::new(spool.create(id).map_err(refusal::spool)?));
-        }
-        while let Some(bytes) =
-            timeout_at(patience.until(limit - left), field.chunk()).await.map_err(slow)?.map_err(broken)?
-        {
-            left = left.checked_sub(bytes.len() as u64).ok_or_else(|| refusal::file_too_large(limit))?;
-            match &mut file {
-                Some(file) => file.write(&bytes, &mut upload.taken).await,
-                // Fields that nobody knows are passed over, whatever their length.
-                None if name != "purpose" => (),
-                None if text.len() + bytes.len() > NAME_CHARS => {
-                    return Err(ApiError::invalid(
-                        "purpose",
-                        "purpose: expected batch, found something longer",
-                    ));
-                }
-                None => text.extend_from_slice(&bytes),
+            Some("file") => {
+                upload.name = Some(field.file_name().unwrap_or("upload.jsonl").to_string());
+                upload.whole = Some(file(app, id, &mut sender, &mut field, &mut upload.taken).await?);
             }
-        }
-        if let Some(file) = file {
-            file.end().await.map_err(refusal::spool)?;
-        }
-        if name == "purpose" {
-            upload.purpose = Some(String::from_utf8_lossy(&text).into_owned());
+            Some("purpose") => upload.purpose = Some(purpose(&mut sender, &mut field).await?),
+            // Fields that nobody knows are passed over, whatever their length.
+            _ => while sender.data(&mut field).await?.is_some() {},
         }
     }
-    Ok(upload)
+    Ok(())
+}
+
+async fn file(
+    app: &Arc<App>,
+    id: &str,
+    sender: &mut Sender<'_>,
+    field: &mut Field<'_>,
+    taken: &mut Taken,
+) -> Result<Unkept, ApiError> {
+    let (shared, own_id) = (Arc::clone(app), id.to_string());
+    let created = aside(move || Incoming::create(shared.spool()?, &own_id).map_err(refusal::spool));
+    let mut file = created.await??;
+    while let Some(bytes) = sender.data(field).await? {
+        file.write(&bytes, taken).await;
+    }
+    file.end().await.map_err(refusal::spool)
+}
+
+async fn purpose(sender: &mut Sender<'_>, field: &mut Field<'_>) -> Result<String, ApiError> {
+    let mut text = Vec::new();
+    while let Some(bytes) = sender.data(field).await? {
+        if text.len() + bytes.len() > NAME_CHARS {
+            return Err(ApiError::invalid("purpose", "purpose: expected batch, found something longer"));
+        }
+        text.extend_from_slice(&bytes);
+    }
+    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 /// `GET /v1/files`
@@ -187,47 +184,95 @@ pub(crate) async fn list(
     State(app): State<Arc<App>>,
     query: Query<HashMap<String, String>>,
 ) -> Result<Response, Refusal> {
-    let shared = Arc::clone(&app);
-    let mut files = aside(move || shared.spool()?.files().map_err(refusal::spool)).await??;
+    Ok(routes::json(aside(move || listed(app.spool()?, &query)).await??))
+}
+
+fn listed(spool: &Spool, query: &Query<HashMap<String, String>>) -> Result<String, ApiError> {
+    let mut files = spool.files().map_err(refusal::spool)?;
     if let Some(purpose) = query.get("purpose") {
         files.retain(|file| file["purpose"] == purpose.as_str());
     }
-    let gone = app.spool()?.gone.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    Ok(routes::json(page(files, &query, &|id| gone.created(id))?.to_string()))
+    let gone = spool.gone.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    Ok(page(files, query, &|id| gone.created(id))?.to_string())
 }
 
 /// `GET /v1/files/{id}`
-pub(crate) async fn get(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response, Refusal> {
-    let file = app.spool()?.file(&id).ok_or_else(|| refusal::nothing_of("file", &id))?;
-    Ok(routes::json(file.to_string()))
+pub(crate) async fn get(State(app): State<Arc<App>>, Id(id): Id) -> Result<Response, Refusal> {
+    let file = aside(move || app.spool()?.file(&id).ok_or_else(|| refusal::nothing_of("file", &id)));
+    Ok(routes::json(file.await??.to_string()))
 }
 
 /// `GET /v1/files/{id}/content`
-pub(crate) async fn content(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-) -> Result<Response, Refusal> {
-    let spool = app.spool()?;
-    spool.file(&id).ok_or_else(|| refusal::nothing_of("file", &id))?;
-    let file = tokio::fs::File::open(spool.path(&id)).await.map_err(refusal::spool)?;
+pub(crate) async fn content(State(app): State<Arc<App>>, Id(id): Id) -> Result<Response, Refusal> {
+    // A client wrote it: a browser saves it under a name of ours, and shows nothing.
+    let saved = format!("attachment; filename=\"{id}.jsonl\"");
+    let file = tokio::fs::File::from_std(aside(move || opened(app.spool()?, &id)).await??);
     let pieces = futures_util::stream::try_unfold(file, |mut file| async move {
         let mut piece = bytes::BytesMut::with_capacity(FRAME_BYTES);
         let read = tokio::io::AsyncReadExt::read_buf(&mut file, &mut piece).await?;
         Ok::<_, std::io::Error>((read > 0).then(|| (piece.freeze(), file)))
     });
-    // A client wrote it: a browser saves it under a name of ours, and shows nothing.
-    let saved = format!("attachment; filename=\"{id}.jsonl\"");
     let headers = [(CONTENT_TYPE, "application/jsonl".to_string()), (CONTENT_DISPOSITION, saved)];
     Ok((headers, Body::from_stream(pieces)).into_response())
 }
 
+fn opened(spool: &Spool, id: &str) -> Result<File, ApiError> {
+    spool.file(id).ok_or_else(|| refusal::nothing_of("file", id))?;
+    File::open(spool.path(id)).map_err(|error| gone_or(id, error))
+}
+
 /// `DELETE /v1/files/{id}`
-pub(crate) async fn delete(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response, Refusal> {
-    let spool = app.spool()?;
-    spool.file(&id).ok_or_else(|| refusal::nothing_of("file", &id))?;
-    if spool.is_in_use(&id) {
-        return Err(ApiError::invalid("file_id", "a batch that has not ended uses this file").into());
+pub(crate) async fn delete(State(app): State<Arc<App>>, Id(id): Id) -> Result<Response, Refusal> {
+    Ok(routes::json(aside(move || deleted(app.spool()?, &id)).await??))
+}
+
+fn deleted(spool: &Spool, id: &str) -> Result<String, ApiError> {
+    spool.file(id).ok_or_else(|| refusal::nothing_of("file", id))?;
+    if spool.is_in_use(id) {
+        return Err(ApiError::invalid("file_id", "a batch that has not ended uses this file"));
     }
-    spool.delete(&id).map_err(refusal::spool)?;
-    Ok(routes::json(json!({"id": id, "object": "file", "deleted": true}).to_string()))
+    spool.delete(id).map_err(|error| gone_or(id, error))?;
+    Ok(json!({"id": id, "object": "file", "deleted": true}).to_string())
+}
+
+/// What the system says of a file that somebody else may have deleted a moment ago.
+fn gone_or(id: &str, error: std::io::Error) -> ApiError {
+    let gone = error.kind() == ErrorKind::NotFound;
+    if gone { refusal::nothing_of("file", id) } else { refusal::spool(error) }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::config::Config;
+
+    #[tokio::test]
+    async fn a_client_that_goes_away_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = Config::new(([127, 0, 0, 1], 0).into());
+        let spool = Spool::open(folder.path(), &config).unwrap();
+        let app = Arc::new(App::new(config, Some(spool)));
+        let begin = "--B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"x\"\r\n\r\nsome of it";
+        let begin = futures_util::stream::iter([Ok::<_, axum::Error>(Bytes::from(begin))]);
+        let body = Body::from_stream(futures_util::StreamExt::chain(begin, futures_util::stream::pending()));
+        let request = Request::builder().header(CONTENT_TYPE, "multipart/form-data; boundary=B").body(body);
+        let files = || std::fs::read_dir(folder.path().join("files")).unwrap().count();
+        let upload = tokio::spawn(upload(State(Arc::clone(&app)), request.unwrap()));
+        while files() == 0 {
+            tokio::task::yield_now().await;
+        }
+        upload.abort();
+        assert!(upload.await.unwrap_err().is_cancelled());
+        // What was being made when it went away goes as soon as it is there.
+        let gone = async {
+            while files() > 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        assert!(timeout(Duration::from_secs(60), gone).await.is_ok(), "half a file stays");
+        let spool = app.spool().unwrap();
+        assert!(spool.room.begin().take(spool.limits.bytes), "it takes no room");
+    }
 }

@@ -9,11 +9,15 @@
 
 mod batch;
 mod batches;
+mod close;
 mod counted;
 mod expire;
+mod feed;
 mod file;
 mod files;
 mod gone;
+mod incoming;
+mod lines;
 mod room;
 mod store;
 mod work;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -90,7 +90,7 @@ impl Spool {
         };
         for value in spool.described("batches")? {
             if let Some(batch) = Batch::from_json(&value) {
-                let id = batch.shown["id"].as_str().unwrap_or_default().to_string();
+                let id = batch.id().to_string();
                 spool.lock().insert(id, batch);
             }
         }
@@ -103,13 +103,22 @@ impl Spool {
         for entry in fs::read_dir(self.root.join("files"))? {
             let path = entry?.path();
             let id = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-            let described = self.file(id).is_some();
-            // Answers of a batch that goes on are counted with it.
-            let answers = self.is_in_use(id);
-            if described && path.extension().is_none() {
-                self.room.add(fs::metadata(&path)?.len());
-            } else if !described && !answers && Kind::File.owns(id) {
+            if !Kind::File.owns(id) {
+                continue;
+            }
+            let part = path.extension().and_then(|part| part.to_str());
+            let stays = match part {
+                // They are counted and described once all of them are there; until then their job goes by its state.
+                None | Some("state") if self.is_written(id) => true,
+                None | Some("json") if !self.is_written(id) => {
+                    self.file(id).is_some() && self.path(id).exists()
+                }
+                _ => false,
+            };
+            if !stays {
                 fs::remove_file(&path)?;
+            } else if part.is_none() && !self.is_written(id) {
+                self.room.add(fs::metadata(&path)?.len());
             }
         }
         Ok(())
@@ -136,8 +145,13 @@ impl Spool {
         let bytes = fs::metadata(self.path(id))?.len();
         let now = self.now();
         let description = describe(id, (name, purpose), bytes, now, now + self.limits.keep.as_secs());
-        write_whole(&self.path(id).with_extension("json"), &description)?;
+        write_whole(&self.description(id), &description)?;
         Ok(description)
+    }
+
+    /// Where it is written what a file is.
+    pub(super) fn description(&self, id: &str) -> PathBuf {
+        self.path(id).with_extension("json")
     }
 
     /// What is known of a file; nothing if there is none.
@@ -145,7 +159,7 @@ impl Spool {
         if !Kind::File.owns(id) {
             return None;
         }
-        read_json(&self.path(id).with_extension("json"))
+        read_json(&self.description(id))
     }
 
     /// All files, newest first.
@@ -160,22 +174,29 @@ impl Spool {
         Ok(fs::read_dir(self.root.join("files"))?.count() < 2 * self.limits.files)
     }
 
-    /// Removes a file. What it is goes first: bytes that nothing describes are nobody's.
+    /// Removes a file. What it is goes first: bytes that nothing describes are nobody's. Bytes that somebody else removed
+    /// are none.
+    ///
+    /// # Errors
+    /// The system's; that there is no such file, where somebody else deleted it.
     pub(super) fn delete(&self, id: &str) -> io::Result<()> {
         let created = self.file(id).and_then(|file| file["created_at"].as_u64()).unwrap_or_default();
-        let bytes = fs::metadata(self.path(id))?.len();
-        fs::remove_file(self.path(id).with_extension("json"))?;
+        let bytes = found(fs::metadata(self.path(id)))?.map_or(0, |data| data.len());
+        fs::remove_file(self.description(id))?;
         self.gone.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).note(id, created);
-        fs::remove_file(self.path(id))?;
+        found(fs::remove_file(self.path(id)))?;
         self.room.free(bytes);
         Ok(())
     }
 
     /// Whether a batch that has not ended reads or writes this file.
     pub(super) fn is_in_use(&self, id: &str) -> bool {
-        let uses =
-            |batch: &Batch| batch.shown["input_file_id"] == id || batch.answers == id || batch.errors == id;
-        self.lock().values().any(|batch| !batch.has_ended() && uses(batch))
+        self.lock().values().any(|batch| !batch.has_ended() && (batch.input() == id || batch.writes_to(id)))
+    }
+
+    /// Whether a batch that has not ended writes this file.
+    fn is_written(&self, id: &str) -> bool {
+        self.lock().values().any(|batch| !batch.has_ended() && batch.writes_to(id))
     }
 
     /// A batch.
@@ -252,7 +273,7 @@ impl Spool {
     }
 
     fn write(&self, batches: &mut BTreeMap<String, Batch>, batch: Batch) -> io::Result<()> {
-        let id = batch.shown["id"].as_str().unwrap_or_default().to_string();
+        let id = batch.id().to_string();
         write_whole(&self.record(&id), &batch.to_json())?;
         batches.insert(id, batch);
         Ok(())
@@ -300,6 +321,14 @@ fn read_json(path: &Path) -> Option<Value> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
+/// What was asked of a file, unless it is not there.
+fn found<T>(asked: io::Result<T>) -> io::Result<Option<T>> {
+    match asked {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        asked => asked.map(Some),
+    }
+}
+
 fn private(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(path)
 }
@@ -319,8 +348,103 @@ fn write_whole(path: &Path, value: &Value) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use serde_json::json;
+    use tempfile::TempDir;
+
     use super::*;
+
+    /// A spool directory of a test's own.
+    pub(in super::super) struct Opened {
+        folder: TempDir,
+        config: Config,
+        spool: Option<Spool>,
+    }
+
+    impl Opened {
+        /// With room for so many bytes.
+        pub(in super::super) fn new(bytes: u64) -> Opened {
+            let folder = tempfile::tempdir().unwrap();
+            let spool = SpoolLimits { bytes, ..SpoolLimits::default() };
+            let config =
+                Config { spool, clock: Clock::new(|| 10_000_000), ..Config::new(([127, 0, 0, 1], 0).into()) };
+            let mut opened = Opened { folder, config, spool: None };
+            opened.again();
+            opened
+        }
+
+        /// By the next server.
+        pub(in super::super) fn again(&mut self) {
+            self.spool = None;
+            self.spool = Some(Spool::open(self.folder.path(), &self.config).unwrap());
+        }
+
+        pub(in super::super) fn spool(&self) -> &Spool {
+            self.spool.as_ref().unwrap()
+        }
+
+        pub(in super::super) fn path(&self) -> &Path {
+            self.folder.path()
+        }
+    }
+
+    /// The batch of this number.
+    pub(in super::super) fn batch(n: u64, created: u64) -> Batch {
+        let request = json!({"input_file_id": format!("file-{n}"), "endpoint": "/v1/completions", "completion_window": "24h"});
+        let ids = [format!("batch_{n}"), format!("file-a{n}"), format!("file-e{n}")];
+        Batch::new(&request, ids, (created, 100_000)).unwrap()
+    }
+
+    /// A file of so many bytes, made at this time, and counted.
+    fn put(spool: &Spool, id: &str, bytes: usize, created: u64) {
+        fs::write(spool.path(id), "x".repeat(bytes)).unwrap();
+        let description = describe(id, ("x", "batch"), bytes as u64, created, created);
+        write_whole(&spool.description(id), &description).unwrap();
+        spool.room.add(bytes as u64);
+    }
+
+    #[test]
+    fn what_an_operator_removed_is_deleted_all_the_same() {
+        let mut opened = Opened::new(1000);
+        for id in ["file-1", "file-2"] {
+            put(opened.spool(), id, 0, 1);
+            fs::remove_file(opened.spool().path(id)).unwrap();
+        }
+        opened.spool().delete("file-1").unwrap();
+        assert_eq!(opened.spool().delete("file-1").unwrap_err().kind(), ErrorKind::NotFound);
+        opened.again();
+        assert_eq!(opened.spool().files().unwrap(), Vec::<Value>::new(), "nobody can read the other one");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_deleted_keeps_no_other() {
+        let opened = Opened::new(1000);
+        let spool = opened.spool();
+        for (id, created) in [("file-1", 1), ("file-2", 2), ("file-3", 3)] {
+            put(spool, id, 10, created);
+        }
+        // A folder is no file, whoever asks for its end.
+        fs::remove_file(spool.path("file-2")).unwrap();
+        fs::create_dir(spool.path("file-2")).unwrap();
+        assert!(spool.sweep(None).is_err());
+        assert!(!spool.path("file-1").exists() && !spool.path("file-3").exists());
+    }
+
+    #[test]
+    fn answers_of_a_batch_that_goes_on_are_not_counted_as_files() {
+        let mut opened = Opened::new(30);
+        put(opened.spool(), "file-1", 10, 1);
+        let batch = batch(1, 1000);
+        put(opened.spool(), &batch.answers, 20, 1);
+        opened.spool().put(batch).unwrap().unwrap();
+        opened.again();
+        assert!(opened.spool().room.begin().take(20) && !opened.spool().room.begin().take(21));
+        assert_eq!(
+            opened.spool().files().unwrap().len(),
+            1,
+            "what it reads is a file, what it writes is none yet"
+        );
+    }
 
     #[test]
     fn only_ids_of_ours_become_paths() {

@@ -13,8 +13,9 @@ use model::api::{Endpoint, Generate, Streaming, values};
 use model::template::WallClock;
 use serde_json::{Value, json};
 
-use super::batch::Batch;
+use super::batch::{Batch, error};
 use super::counted::Counted;
+use super::lines::{self, Names, Unread};
 use super::store::Spool;
 use crate::app::{App, Phase};
 use crate::config::Config;
@@ -32,10 +33,10 @@ const WINDOW: usize = 512;
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 /// How often it is looked whether something has expired.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Lines that are checked between two looks at what is asked of their batch.
+const LINES_A_LOOK: usize = 64;
 /// Most sequences of one line: they are before everybody who comes after them.
 const LINE_SEQUENCES: usize = 128;
-/// Most lines of a batch, as OpenAI has it.
-const MOST_LINES: usize = 50_000;
 /// Wrong lines that are told.
 const ERRORS_TOLD: usize = 100;
 
@@ -87,7 +88,7 @@ fn say(app: &App, error: &std::io::Error) {
 /// Works on one batch, and writes down what came of it.
 fn one(app: &Arc<App>, batch: Batch) {
     let (Some(spool), Ok(served)) = (app.spool.as_ref(), app.served()) else { return };
-    let id = batch.shown["id"].as_str().unwrap_or_default();
+    let id = batch.id();
     let written = match answer(app, spool, served, &batch) {
         Ok(Came::Answers(ended, tally)) => spool.close(id, |batch| {
             let now = spool.now();
@@ -103,7 +104,7 @@ fn one(app: &Arc<App>, batch: Batch) {
             app.failed(why);
             Ok(())
         }
-        Err(failed) => fail(spool, &batch, &failed.told()),
+        Err(failed) => spool.fail(&batch, &failed.told()),
     };
     if let Err(error) = written {
         // Others are still served. What became of the batch is known here only: the next server goes on with it.
@@ -116,23 +117,9 @@ fn one(app: &Arc<App>, batch: Batch) {
 fn panicked(app: &App, batch: &Batch) {
     let Some(spool) = app.spool.as_ref() else { return };
     let told = error("internal_error", "the server has a bug that this batch met", None, Value::Null);
-    if let Err(error) = fail(spool, batch, &[told]) {
+    if let Err(error) = spool.fail(batch, &[told]) {
         say(app, &error);
     }
-}
-
-/// Ends a batch that cannot be gone on with. What was answered is for its client; if the disk has no room to say so, what
-/// nobody would ever find makes room.
-fn fail(spool: &Spool, batch: &Batch, errors: &[Value]) -> std::io::Result<()> {
-    let id = batch.shown["id"].as_str().unwrap_or_default();
-    let ends = |batch: &mut Batch| batch.fail(errors, spool.now());
-    spool.close(id, ends).or_else(|_| {
-        for file in [&batch.answers, &batch.errors] {
-            // It may not have been begun.
-            let _ = fs::remove_file(spool.path(file));
-        }
-        spool.update(id, ends).map(drop)
-    })
 }
 
 /// What came of a batch.
@@ -183,19 +170,18 @@ fn refused(why: &std::io::Error) -> Value {
     error(code, message, None, Value::Null)
 }
 
-fn error(code: &str, message: &str, param: Option<&str>, line: Value) -> Value {
-    json!({"code": code, "message": message, "param": param, "line": line})
-}
-
 fn answer(app: &Arc<App>, spool: &Spool, served: &Served, batch: &Batch) -> Result<Came, Failed> {
-    let id = batch.shown["id"].as_str().unwrap_or_default();
-    let path = spool.path(batch.shown["input_file_id"].as_str().unwrap_or_default());
-    let bytes = fs::read(&path).map_err(|source| JobError::File { what: "read", path, source })?;
-    let input = Input::new(bytes);
-    check(&input, batch, &app.config)?;
-    if batch.status() == "validating" {
+    let id = batch.id();
+    let path = spool.path(batch.input());
+    let input = lines::read(&path).map_err(|unread| match unread {
+        Unread::File(source) => Failed::Job(JobError::File { what: "read", path, source }),
+        Unread::TooMany(lines) => Failed::Lines(vec![Unread::too_many(lines)]),
+    })?;
+    let mut watch = Follower { app, spool, batch, full: false, swept: Instant::now() };
+    check(&input, batch, &app.config, &mut watch)?;
+    if batch.status() == "validating" && watch.ask() == Ask::GoOn {
         // If this cannot be written, the answers cannot either, and that is told.
-        let _ = spool.update(id, |batch| batch.advance("in_progress", spool.now()));
+        let _ = spool.update(id, |batch| begin(batch, spool.now()));
     }
     let paths = Paths { answers: spool.path(&batch.answers), errors: Some(spool.path(&batch.errors)) };
     let created = batch.shown["created_at"].as_u64().unwrap_or_default();
@@ -218,7 +204,6 @@ fn answer(app: &Arc<App>, spool: &Spool, served: &Served, batch: &Batch) -> Resu
             line_sequences: LINE_SEQUENCES,
         },
     };
-    let mut watch = Follower { app, spool, batch, full: false, swept: Instant::now() };
     let (ended, tally) = job.run(&outlook, Output::Files(Box::new(writer)), &mut watch)?;
     if watch.full {
         return Err(Failed::Lines(vec![refused(&ErrorKind::StorageFull.into())]));
@@ -231,16 +216,23 @@ fn answer(app: &Arc<App>, spool: &Spool, served: &Served, batch: &Batch) -> Resu
     })
 }
 
-/// Before anything runs, all lines are requests for the endpoint, each of its own name.
-fn check(input: &Input, batch: &Batch, config: &Config) -> Result<(), Failed> {
-    let mut errors = Vec::new();
-    if input.len() > MOST_LINES {
-        let message = format!("{} requests in the file; at most {MOST_LINES}", input.len());
-        return Err(Failed::Lines(vec![error("too_many_requests", &message, None, Value::Null)]));
+/// All lines are requests. Who cancelled it meanwhile is obeyed.
+fn begin(batch: &mut Batch, now: u64) {
+    if batch.status() == "validating" {
+        batch.advance("in_progress", now);
     }
+}
+
+/// Before anything runs, all lines are requests for the endpoint, each of its own name. Of a batch that is to end meanwhile
+/// nobody asks what is wrong with it.
+fn check(input: &Input, batch: &Batch, config: &Config, watch: &mut dyn Watch) -> Result<(), Failed> {
+    let mut errors = Vec::new();
     let most_values = crowd::most_values(config.max_body_bytes);
-    let mut names = std::collections::HashSet::new();
-    for line in input.lines() {
+    let mut names = Names::default();
+    for (position, line) in input.lines().enumerate() {
+        if position % LINES_A_LOOK == 0 && watch.ask() == Ask::End {
+            return Ok(());
+        }
         let number = json!(line.number);
         let id = line.custom_id();
         if line.bytes.len() > config.max_body_bytes || values(line.bytes) > most_values {
@@ -259,7 +251,7 @@ fn check(input: &Input, batch: &Batch, config: &Config) -> Result<(), Failed> {
                     number,
                 ));
             }
-            Ok(_) if !names.insert(id) => {
+            Ok(_) if !names.insert(&id) => {
                 let why = "an earlier line has this custom_id";
                 errors.push(error("duplicate_custom_id", why, Some("custom_id"), number));
             }
@@ -298,7 +290,7 @@ struct Follower<'a> {
 
 impl Follower<'_> {
     fn id(&self) -> &str {
-        self.batch.shown["id"].as_str().unwrap_or_default()
+        self.batch.id()
     }
 
     /// Others may expire while this one is worked on.
@@ -333,35 +325,5 @@ impl Watch for Follower<'_> {
 
     fn begins(&mut self, request: &Generate) -> Box<dyn Hears> {
         Box::new(Counted::new(self.app, request))
-    }
-}
-
-impl Spool {
-    /// All answers are on the disk: clients see them, and what became of the batch.
-    pub(super) fn close(&self, id: &str, end: impl FnOnce(&mut Batch)) -> std::io::Result<()> {
-        let Some(batch) = self.batch(id) else { return Ok(()) };
-        self.room.grows(0);
-        let mut found = Vec::new();
-        for (file, field, name) in [
-            (batch.answers, "output_file_id", format!("{id}_output.jsonl")),
-            (batch.errors, "error_file_id", format!("{id}_error.jsonl")),
-        ] {
-            let path = self.path(&file);
-            // What a job writes down about itself has no use any more; it may be gone already.
-            let _ = fs::remove_file(path.with_extension("state"));
-            let bytes = fs::metadata(&path).map_or(0, |found| found.len());
-            if bytes > 0 {
-                self.describe(&file, &name, "batch_output")?;
-                self.room.add(bytes);
-                found.push((field, file));
-            } else {
-                let _ = fs::remove_file(path);
-            }
-        }
-        self.update(id, |batch| {
-            found.into_iter().for_each(|(field, file)| batch.shown[field] = json!(file));
-            end(batch);
-        })
-        .map(drop)
     }
 }
