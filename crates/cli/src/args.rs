@@ -38,6 +38,7 @@ pub(crate) use schedule::{AttendOn, ScheduleArgs, ScheduleName};
 pub(crate) use serve::{LogFormatName, LogLevelName, ServeArgs};
 pub(crate) use stores::StoresArgs;
 
+use crate::console::note;
 use crate::lanes::LanesArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use kernels::linear::Activations;
@@ -95,6 +96,13 @@ pub(crate) enum Command {
     Profile(ProfileArgs),
     /// Choose what lives where, and say what that comes to: for a model that is here on this machine, or for a published
     /// one on a machine of the papers.
+    // What changes no plan is refused with what to do instead, and is no help to anybody.
+    #[command(
+        mut_arg("record", |flag| flag.hide(true)),
+        mut_arg("chat_template", |flag| flag.hide(true)),
+        mut_arg("tool_call_parser", |flag| flag.hide(true)),
+        mut_arg("max_model_len", |flag| flag.hide(true))
+    )]
     Plan(PlanArgs),
     /// List the packed weights that lie on the drive, which later runs stream from, or remove some.
     Stores(StoresArgs),
@@ -250,6 +258,18 @@ pub(crate) fn typed(choice: impl ValueEnum) -> String {
 }
 
 impl EngineArgs {
+    /// Says which flags of conversations were given to a command that holds none. They are no mistake: often they are in a file, for
+    /// every command.
+    pub(crate) fn note_conversations(&self) {
+        let flags = [
+            ("--chat-template", self.chat_template.is_some()),
+            ("--tool-call-parser", self.tool_call_parser.is_some()),
+        ];
+        for (flag, _) in flags.into_iter().filter(|(_, given)| *given) {
+            note!("{flag} changes nothing here: no conversation is held");
+        }
+    }
+
     /// What `--kv` comes to.
     pub(crate) fn kv_name(&self) -> &'static str {
         match (self.kv, self.weights) {

@@ -74,9 +74,9 @@ pub(crate) fn chat(
     params: &SamplingParams,
 ) -> Result<ExitCode> {
     let Some(template) = template else {
-        bail!(
-            "no chat without a chat template: give a prompt after the model (or a file with --chat-template)"
-        );
+        let instead =
+            if args.raw { "leave --raw out, or give" } else { "name a file with --chat-template, or give" };
+        bail!("no chat without a chat template: {instead} a prompt after the model");
     };
     let longest = longest(args.engine.max_model_len, opened.checkpoint.spec().max_positions);
     let needs = Needs {

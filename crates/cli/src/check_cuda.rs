@@ -12,6 +12,7 @@ use anyhow::{Result, bail};
 use cuda::module::Module;
 use cuda::{CudaDevice, Driver};
 use engine::lanes::panic_words;
+use kernels::device::Device as _;
 use kernels::table::{Case, Reach, large};
 use kernels::{CpuDevice, Isa, Team};
 use serde::Serialize;
@@ -32,8 +33,8 @@ struct Report {
     compiler: String,
     /// What computes large products.
     large_products: String,
-    /// What that failed at, so that own kernels computed it.
-    refused_products: Vec<String>,
+    /// What the device did otherwise than is fastest: products that the library failed at, above all.
+    remarks: Vec<String>,
     /// Which kernel attended of many rows: what `BALLAST_CUDA_PREFILL` asked for, or what came of its trials.
     prefill: String,
     /// What drew the shapes of some cases.
@@ -117,7 +118,7 @@ fn conform(args: &CheckArgs, cases: &[Case], team: &Arc<Team>) -> Result<Report>
         compiler: compiler()?,
         large_products: device.driver().computes_products_by(),
         prefill: device.driver().attends_many_by(),
-        refused_products: Vec::new(),
+        remarks: Vec::new(),
         seed: args.seed,
         cases: cases.len(),
         not_built: 0,
@@ -195,8 +196,8 @@ impl Report {
             }
         }
         self.prefill = device.driver().attends_many_by();
-        self.refused_products = device.driver().refused_products();
-        self.refused_products.iter().for_each(|why| note!("cuBLASLt refused {why}"));
+        self.remarks = device.remarks();
+        self.remarks.iter().for_each(|remark| note!("{remark}"));
         Ok(())
     }
 
@@ -248,7 +249,7 @@ mod tests {
             compiler,
             large_products,
             prefill,
-            refused_products: vec![],
+            remarks: vec![],
             seed: 1,
             cases: 0,
             not_built: 0,

@@ -4,6 +4,7 @@ use std::fmt::Arguments;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 use anyhow::{Error, Result};
 use engine::job::JobError;
@@ -37,8 +38,42 @@ pub(crate) fn write_note(words: Arguments<'_>) {
     let _ = writeln!(io::stderr().lock(), "{words}");
 }
 
+/// Where the report of this process goes, if it makes one: set before the first line is shown.
+static REPORT: OnceLock<ReportTo> = OnceLock::new();
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReportTo {
+    /// Somebody waits for it, whether the lines are read or not.
+    File,
+    /// Whoever reads it as JSON is told what people read elsewhere.
+    StandardOutput,
+}
+
+pub(crate) fn report_goes_to(place: ReportTo) {
+    // The first is the one of the command itself.
+    let _ = REPORT.set(place);
+}
+
 /// Words as they are, no line end added, seen at once.
 pub(crate) fn write_out(words: Arguments<'_>) -> Result<()> {
+    match REPORT.get() {
+        Some(ReportTo::StandardOutput) => {
+            let _ = io::stderr().lock().write_fmt(words);
+            Ok(())
+        }
+        Some(ReportTo::File) => {
+            put(words).or_else(|error| if error.is::<Hangup>() { Ok(()) } else { Err(error) })
+        }
+        None => put(words),
+    }
+}
+
+/// The report itself, where it goes to standard output.
+pub(crate) fn write_report(text: &str) -> Result<()> {
+    put(format_args!("{text}\n"))
+}
+
+fn put(words: Arguments<'_>) -> Result<()> {
     let mut out = io::stdout().lock();
     out.write_fmt(words).and_then(|()| out.flush()).map_err(refused)
 }

@@ -29,8 +29,7 @@ pub(crate) fn flexgen(args: FlexgenArgs) -> Result<ExitCode> {
         let found = figure_1(&args.scenario, rates)?;
         told["figure_1"] = curves(&found)?;
         if let Some(mut file) = curve_file {
-            file.begin()?;
-            file.write(found.svg().as_bytes())?;
+            file.replace(found.svg().as_bytes())?;
         }
     }
     json.write(&told)?;

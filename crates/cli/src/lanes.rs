@@ -35,6 +35,11 @@ pub(crate) fn format_of(path: &Path) -> Result<Format, String> {
 }
 
 impl LanesArgs {
+    /// Where it goes, if it is wanted.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.lanes.as_deref()
+    }
+
     /// Finds the file writable before anything heavy happens.
     pub(crate) fn open(&self) -> Result<LanesFile> {
         let Some(path) = &self.lanes else { return Ok(LanesFile(None)) };
@@ -68,8 +73,7 @@ impl LanesFile {
             note!("--lanes has the newest {} spans; {forgotten} older ones are not kept", ran.len());
         }
         let spans: Vec<LaneSpan> = ran.iter().map(span).collect();
-        file.begin()?;
-        file.write(format.draw(&spans).as_bytes())
+        file.replace(format.draw(&spans).as_bytes())
     }
 }
 

@@ -3,6 +3,7 @@
 //! values are checked, and conflicts found, as if they had been typed.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -90,16 +91,33 @@ pub(crate) fn layered(
     Ok(Layered { argv, added: settings })
 }
 
-/// What variables say.
+/// What variables say. One that is empty says nothing, as where nothing was put into `${VAR}`.
 fn of_env(leaf: &Command, env: &dyn Fn(&str) -> Option<OsString>) -> Result<Vec<Setting>> {
     let mut settings = Vec::new();
     for arg in settable(leaf).filter(|arg| shares_its_name(arg)) {
-        let name = variable(&key(arg));
-        if let Some(value) = env(&name).filter(|value| !is_service_link(&name, value)) {
+        let says = |name: &String, value: &OsString| {
+            !is_service_link(name, value) && (!value.is_empty() || is_guard(arg))
+        };
+        let found = names(arg).map(|name| variable(&name)).find_map(|name| {
+            let value = env(&name).filter(|value| says(&name, value))?;
+            Some((name, value))
+        });
+        if let Some((name, value)) = found {
             settings.push(Setting { flag: key(arg), value: of_variable(arg, &name, value)?, source: name });
         }
     }
     Ok(settings)
+}
+
+/// Whether its absence opens a server to all: a mistake must not come to the same.
+fn is_guard(arg: &Arg) -> bool {
+    ["api-key", "api-key-file"].contains(&key(arg).as_str())
+}
+
+/// A flag's name, and others that mean the same.
+fn names(arg: &Arg) -> impl Iterator<Item = String> {
+    let aliases = arg.get_all_aliases().unwrap_or_default();
+    [key(arg)].into_iter().chain(aliases.into_iter().map(String::from))
 }
 
 /// Settings that no flag of a layer above sets or excludes.
@@ -114,19 +132,19 @@ fn below(leaf: &Command, settings: Vec<Setting>, above: &[String]) -> Vec<Settin
 
 /// Whether two flags cannot be given together.
 fn exclude(leaf: &Command, one: &Arg, other: &Arg) -> bool {
-    let names = |one: &Arg, other: &Arg| {
+    let excludes = |one: &Arg, other: &Arg| {
         leaf.get_arg_conflicts_with(one).iter().any(|arg| arg.get_id() == other.get_id())
     };
-    names(one, other) || names(other, one)
+    excludes(one, other) || excludes(other, one)
 }
 
 /// The command that is meant: its path, itself, and where its own words begin.
 fn leaf<'a>(command: &'a Command, typed: &[OsString]) -> (Vec<String>, &'a Command, usize) {
     let (mut path, mut leaf, mut at, mut rest) = (Vec::new(), command, 1, 1);
-    while let Some(word) = typed.get(at).and_then(|word| word.to_str()) {
+    while let Some(word) = typed.get(at) {
         if word == "--config" {
             at += 2;
-        } else if word.starts_with("--config=") {
+        } else if config_of(word).is_some() {
             at += 1;
         } else if let Some(next) = leaf.find_subcommand(word) {
             path.push(next.get_name().to_string());
@@ -143,11 +161,16 @@ fn config_file(typed: &[OsString], env: &dyn Fn(&str) -> Option<OsString>) -> Op
     let words = || typed.iter().take_while(|word| *word != "--");
     let mut found = None;
     for (word, next) in words().zip(typed.iter().skip(1).map(Some).chain([None])) {
-        let inline = word.to_str().and_then(|word| word.strip_prefix("--config="));
         let apart = next.filter(|_| word == "--config").map(OsString::as_os_str);
-        found = inline.map(OsStr::new).or(apart).map(PathBuf::from).or(found);
+        found = config_of(word).or(apart).map(PathBuf::from).or(found);
     }
-    found.or_else(|| env(&variable(CONFIG)).map(PathBuf::from))
+    let of_env = || env(&variable(CONFIG)).filter(|path| !path.is_empty());
+    found.or_else(|| of_env().map(PathBuf::from))
+}
+
+/// The path of `--config=PATH`, whatever bytes it has.
+fn config_of(word: &OsStr) -> Option<&OsStr> {
+    word.as_bytes().strip_prefix(b"--config=").map(OsStr::from_bytes)
 }
 
 /// Flags that a layer may set.
@@ -191,10 +214,7 @@ fn variable(key: &str) -> String {
 
 fn named<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
     let name = name.replace('_', "-");
-    let is = |arg: &&Arg| {
-        key(arg) == name || arg.get_all_aliases().is_some_and(|aliases| aliases.contains(&name.as_str()))
-    };
-    settable(command).find(is)
+    settable(command).find(|arg| names(arg).any(|known| known == name))
 }
 
 /// Flags that were typed.

@@ -18,7 +18,7 @@ use crate::display::{Download, Voice};
 use crate::output_file::OutputFile;
 
 /// The name of the model that is fetched by itself.
-const DEFAULT: &str = "smollm2";
+pub(crate) const DEFAULT: &str = "smollm2";
 /// What it is.
 const DEFAULT_NAME: &str = "SmolLM2-135M-Instruct";
 
@@ -48,17 +48,8 @@ pub(crate) fn open(name: Option<&str>, args: &EngineArgs, voice: Voice) -> Resul
     }
     // The engine will open it: that nobody may write there is to be told before anything is fetched or measured.
     args.record.as_deref().map(OutputFile::open).transpose()?;
-    let revised = name.map(|name| revised(name, args.familiar.revision.as_deref())).transpose()?;
-    let name = revised.as_deref();
-    let wanted = name.filter(|name| *name != DEFAULT || Path::new(name).exists());
-    if let Some(prompt) =
-        wanted.filter(|name| name.contains(char::is_whitespace) && !Path::new(name).exists())
-    {
-        bail!(
-            "no model `{prompt}`: the model comes before the prompt; to ask the default one, write\n  \
-             ballast run {DEFAULT} \"{prompt}\""
-        );
-    }
+    let revised = revised(name.unwrap_or(DEFAULT), args.familiar.revision.as_deref())?;
+    let wanted = name.map(|_| revised.as_str()).filter(|name| *name != DEFAULT || Path::new(name).exists());
     let mut download = Download::new(voice);
     let places = Places::from_env();
     let found = match args.load_format {

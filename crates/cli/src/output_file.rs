@@ -1,76 +1,105 @@
-//! A file that a command will fill: found writable before anything heavy happens, emptied only when there is
-//! something to put into it.
+//! A file that a command will fill: found writable before anything heavy happens. What it held stays until all of the new text is on the
+//! drive.
 
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use crate::console::show;
+use crate::console::{ReportTo, report_goes_to, write_report};
 
-/// An open file. If nothing is ever written, it is as it was before, or gone where it was not.
+/// A file that can be written. If nothing ever is, it is as it was before, or absent where it was not.
 pub(crate) struct OutputFile {
     path: PathBuf,
-    file: File,
-    state: State,
+    place: Place,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// It was not there before, and nothing is in it yet.
-    New,
-    /// It was there, and holds what it held.
-    Old,
-    /// It holds what this command wrote.
-    Begun,
+enum Place {
+    /// A device or pipe, or what the process writes to already.
+    Stream(File),
+    /// A file, behind all links, that may not be there yet.
+    File(PathBuf),
 }
 
 impl OutputFile {
-    /// Opens the file for writing and changes nothing in it.
+    /// Finds the file writable and changes nothing.
     pub(crate) fn open(path: &Path) -> Result<OutputFile> {
-        let state = if path.exists() { State::Old } else { State::New };
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
-        let file = file.with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(OutputFile { path: path.to_owned(), file, state })
+        let place = Place::of(path).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(OutputFile { path: path.to_owned(), place })
     }
 
-    /// Empties the file, if it is one (a device or pipe has nothing to empty).
-    pub(crate) fn begin(&mut self) -> Result<()> {
-        self.state = State::Begun;
-        if self.file.metadata().is_ok_and(|m| m.is_file()) {
-            let emptied = self.file.set_len(0).and_then(|()| self.file.rewind());
-            emptied.with_context(|| format!("cannot empty {}", self.path.display()))?;
-        }
-        Ok(())
+    /// Fills it; a file is replaced whole, or stays what it was.
+    pub(crate) fn replace(&mut self, bytes: &[u8]) -> Result<()> {
+        self.filled(|target| replace(target, bytes), bytes)
     }
 
-    /// Goes to its end, at the beginning of a line.
-    pub(crate) fn go_on(&mut self) -> Result<()> {
-        self.state = State::Begun;
-        if !self.file.metadata().is_ok_and(|m| m.is_file()) {
-            return Ok(());
-        }
-        let text = fs::read(&self.path).with_context(|| format!("cannot read {}", self.path.display()))?;
-        let ended = self.file.seek(SeekFrom::End(0));
-        ended.with_context(|| format!("cannot add to {}", self.path.display()))?;
-        if text.last().is_some_and(|&byte| byte != b'\n') { self.write(b"\n") } else { Ok(()) }
+    /// Adds a line to a file; a last line that had no end gets one.
+    pub(crate) fn add_line(&mut self, line: &[u8]) -> Result<()> {
+        let line = [line, b"\n"].concat();
+        self.filled(|target| add_line(target, &line), &line)
     }
 
-    /// Adds to it, at once: what is written is not lost if the process ends here.
-    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.file.write_all(bytes).with_context(|| format!("cannot write {}", self.path.display()))
+    fn filled(&mut self, file: impl FnOnce(&Path) -> io::Result<()>, bytes: &[u8]) -> Result<()> {
+        let written = match &mut self.place {
+            Place::Stream(stream) => stream.write_all(bytes),
+            Place::File(target) => file(target),
+        };
+        written.with_context(|| format!("cannot write {}", self.path.display()))
     }
 }
 
-impl Drop for OutputFile {
-    fn drop(&mut self) {
-        if self.state == State::New {
-            // Behind a link the file that was made, not the link.
-            let _ = fs::canonicalize(&self.path).and_then(fs::remove_file);
+impl Place {
+    fn of(path: &Path) -> io::Result<Place> {
+        let was_there = path.exists();
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+        // What /dev/stdout leads to may be a file, and is no file of this name to be replaced.
+        if !file.metadata()?.is_file() || path.starts_with("/dev") {
+            return Ok(Place::Stream(file));
         }
+        let target = fs::canonicalize(path)?;
+        if !was_there {
+            fs::remove_file(&target)?;
+        }
+        Ok(Place::File(target))
     }
+}
+
+/// Puts a new file in the place of an old one, with its permissions.
+fn replace(target: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut name = target.file_name().map_or_else(OsString::new, OsString::from);
+    name.push(".part");
+    let part = target.with_file_name(name);
+    let new = match File::create(&part) {
+        // A file that may be written, in a folder that may not.
+        Err(refused) if refused.kind() == io::ErrorKind::PermissionDenied => return fs::write(target, bytes),
+        new => new,
+    };
+    let written = new.and_then(|mut new| {
+        if let Ok(old) = fs::metadata(target) {
+            new.set_permissions(old.permissions())?;
+        }
+        new.write_all(bytes)?;
+        new.sync_all()?;
+        fs::rename(&part, target)
+    });
+    written.inspect_err(|_| {
+        // If it was not even begun, there is nothing to remove.
+        let _ = fs::remove_file(&part);
+    })
+}
+
+/// At once: what was there stays, whatever becomes of the line.
+fn add_line(target: &Path, line: &[u8]) -> io::Result<()> {
+    let text = match fs::read(target) {
+        Err(none) if none.kind() == io::ErrorKind::NotFound => Vec::new(),
+        text => text?,
+    };
+    let between: &[u8] = if text.last().is_some_and(|&byte| byte != b'\n') { b"\n" } else { b"" };
+    let mut file = OpenOptions::new().append(true).create(true).open(target)?;
+    file.write_all(&[between, line].concat())
 }
 
 /// Where the report goes that `--json` wants, if it does.
@@ -84,33 +113,32 @@ pub(crate) enum JsonReport {
 impl JsonReport {
     /// Finds the file writable.
     pub(crate) fn open(path: Option<&Path>) -> Result<JsonReport> {
-        Ok(match path {
-            None => JsonReport::Nowhere,
-            Some(path) if path == Path::new("-") => JsonReport::Standard,
-            Some(path) => JsonReport::File(OutputFile::open(path)?),
-        })
+        let (report, to) = match path {
+            None => return Ok(JsonReport::Nowhere),
+            Some(path) if path == Path::new("-") => (JsonReport::Standard, ReportTo::StandardOutput),
+            Some(path) => (JsonReport::File(OutputFile::open(path)?), ReportTo::File),
+        };
+        report_goes_to(to);
+        Ok(report)
     }
 
     /// Fills it.
     pub(crate) fn write(self, report: &impl Serialize) -> Result<()> {
         let text = serde_json::to_string_pretty(report)?;
-        self.put(OutputFile::begin, &text)
+        match self {
+            JsonReport::Nowhere => Ok(()),
+            JsonReport::File(mut file) => file.replace(format!("{text}\n").as_bytes()),
+            JsonReport::Standard => write_report(&text),
+        }
     }
 
     /// Adds it as a line to what is there.
     pub(crate) fn append(self, report: &impl Serialize) -> Result<()> {
         let text = serde_json::to_string(report)?;
-        self.put(OutputFile::go_on, &text)
-    }
-
-    fn put(self, begin: fn(&mut OutputFile) -> Result<()>, text: &str) -> Result<()> {
         match self {
             JsonReport::Nowhere => Ok(()),
-            JsonReport::File(mut file) => {
-                begin(&mut file)?;
-                file.write(format!("{text}\n").as_bytes())
-            }
-            JsonReport::Standard => show!("{text}"),
+            JsonReport::File(mut file) => file.add_line(text.as_bytes()),
+            JsonReport::Standard => write_report(&text),
         }
     }
 }
@@ -119,28 +147,58 @@ impl JsonReport {
 mod tests {
     use super::*;
 
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
     #[test]
     fn nothing_is_lost_before_there_is_something_new() {
         let folder = tempfile::tempdir().unwrap();
-        let (old, new) = (folder.path().join("old"), folder.path().join("new"));
+        let (old, new, link) =
+            (folder.path().join("old"), folder.path().join("new"), folder.path().join("link"));
         fs::write(&old, "old text").unwrap();
-        drop((OutputFile::open(&old).unwrap(), OutputFile::open(&new).unwrap()));
-        assert_eq!(fs::read_to_string(&old).unwrap(), "old text");
-        assert!(!new.exists());
-        let link = folder.path().join("link");
         std::os::unix::fs::symlink(&new, &link).unwrap();
-        drop(OutputFile::open(&link).unwrap());
-        assert!(link.is_symlink() && !new.exists());
+        let mut files = [&old, &new, &link].map(|path| OutputFile::open(path).unwrap());
+        // A process that is killed now leaves nothing behind.
+        assert_eq!(names(folder.path()), ["link", "old"]);
+        assert_eq!(fs::read_to_string(&old).unwrap(), "old text");
+        files.iter_mut().for_each(|file| file.replace(b"new").unwrap());
+        assert_eq!(names(folder.path()), ["link", "new", "old"]);
+        assert!(link.is_symlink());
         for path in [&old, &new] {
-            let mut file = OutputFile::open(path).unwrap();
-            file.begin().unwrap();
-            file.write(b"new").unwrap();
+            assert_eq!(fs::read_to_string(path).unwrap(), "new");
         }
-        assert_eq!(fs::read_to_string(&old).unwrap(), "new");
-        assert_eq!(fs::read_to_string(&new).unwrap(), "new");
         for _ in 0..2 {
             JsonReport::open(Some(&new)).unwrap().append(&[1]).unwrap();
         }
         assert_eq!(fs::read_to_string(&new).unwrap(), "new\n[1]\n[1]\n");
+    }
+
+    #[test]
+    fn a_file_keeps_what_it_held_where_the_new_text_does_not_come_to_its_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let report = folder.path().join("report");
+        fs::write(&report, "old text").unwrap();
+        let mut file = OutputFile::open(&report).unwrap();
+        // Where the new file would be written there is something else.
+        fs::create_dir(folder.path().join("report.part")).unwrap();
+        file.replace(b"new").unwrap_err();
+        assert_eq!(fs::read_to_string(&report).unwrap(), "old text");
+    }
+
+    #[test]
+    fn permissions_stay() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let report = folder.path().join("report");
+        fs::write(&report, "").unwrap();
+        fs::set_permissions(&report, fs::Permissions::from_mode(0o600)).unwrap();
+        OutputFile::open(&report).unwrap().replace(b"new").unwrap();
+        assert_eq!(fs::metadata(&report).unwrap().permissions().mode() & 0o777, 0o600);
     }
 }

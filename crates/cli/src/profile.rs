@@ -24,6 +24,10 @@ const NEEDS: Needs = Needs { seqs: 1, longest: None, kv_tokens: None, step_token
 
 pub(crate) fn profile(args: ProfileArgs) -> Result<ExitCode> {
     let json = JsonReport::open(args.json.as_deref())?;
+    args.engine.note_conversations();
+    if args.engine.record.is_some() {
+        note!("--record changes nothing here: no run is recorded");
+    }
     let config = engine_config(&args.engine, NEEDS)?;
     let opened = loaded::open(args.model.as_deref(), &args.engine, Voice::Normal)?;
     let config = config.with_weights_in_room(&opened.checkpoint);

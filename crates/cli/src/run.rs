@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::{IsTerminal, Read};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -38,6 +39,7 @@ const EXIT_INTERRUPTED: u8 = 130;
 pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
     let started = Instant::now();
     let voice = if args.quiet { Voice::Quiet } else { Voice::Normal };
+    refuse_a_prompt_alone(&args)?;
     let lanes = args.lanes.open()?;
     let mut opened = loaded::open(args.model.as_deref(), &args.engine, voice)?;
     let text = opened.text(args.engine.chat_template.as_deref())?;
@@ -218,6 +220,20 @@ pub(crate) fn render(text: &Text, template: &ChatTemplate, messages: &[Value]) -
         ..Conversation::default()
     };
     Ok(text.tokenizer.encode(&template.render(&conversation)?, Special::Without)?)
+}
+
+/// A prompt where the model goes.
+fn refuse_a_prompt_alone(args: &RunArgs) -> Result<()> {
+    let Some(words) = args.model.as_deref().filter(|_| args.prompt.is_none()) else { return Ok(()) };
+    let is_path = words.contains('/') || words.ends_with(".gguf") || Path::new(words).exists();
+    if is_path || !words.contains(char::is_whitespace) {
+        return Ok(());
+    }
+    bail!(
+        "no model `{words}`: the model comes before the prompt; to ask the default one, write\n  \
+         ballast run {} \"{words}\"",
+        loaded::DEFAULT
+    )
 }
 
 /// Flags first, then the publisher's defaults, then the likeliest token every time, unless flags ask to choose among several.

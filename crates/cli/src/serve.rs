@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use engine::job::fingerprint;
 use engine::{EngineConfig, KvMemory, LaneWatch, counted, kv_token_bytes};
 use model::api::OwnTemplates;
@@ -17,7 +17,7 @@ use spec::ModelSpec;
 
 use crate::args::{LogFormatName, LogLevelName, ServeArgs};
 use crate::batch;
-use crate::console::{Misuse, text_of};
+use crate::console::{Misuse, exit_code, text_of, told};
 use crate::display::Voice;
 use crate::loaded;
 use crate::plan::{Chosen, Ends, Work};
@@ -38,6 +38,10 @@ const TOKENS_A_SEQUENCE: usize = 512;
 pub(crate) fn serve(args: ServeArgs) -> Result<ExitCode> {
     let log = log(&args)?;
     log.hear_panics();
+    Ok(served(args, &log).unwrap_or_else(|error| failed(&log, &told(&error), exit_code(&error))))
+}
+
+fn served(args: ServeArgs, log: &Log) -> Result<ExitCode> {
     let lanes = args.lanes.open()?;
     let config = config(&args, log.clone())?;
     let connection_bytes = config.connection_bytes();
@@ -63,16 +67,16 @@ pub(crate) fn serve(args: ServeArgs) -> Result<ExitCode> {
             log.flush();
             Ok(ExitCode::SUCCESS)
         }
-        Ended::EndedBadly(why) => Ok(failed(&log, &why.to_string())),
-        Ended::EngineDied(why) => Ok(failed(&log, &format!("the engine died: {why}"))),
+        Ended::EndedBadly(why) => Err(anyhow!(why)),
+        Ended::EngineDied(why) => bail!("the engine died: {why}"),
     }
 }
 
 /// The last line is one of the log: whoever reads the others as JSON reads this one.
-fn failed(log: &Log, why: &str) -> ExitCode {
+fn failed(log: &Log, why: &str, code: ExitCode) -> ExitCode {
     log.say(LogLevel::Error, "failed", &format!("ballast: {why}"));
     log.flush();
-    ExitCode::FAILURE
+    code
 }
 
 fn log(args: &ServeArgs) -> Result<Log> {

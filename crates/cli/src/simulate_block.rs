@@ -56,8 +56,7 @@ pub(crate) fn simulate_block(args: &SimulateBlockArgs) -> Result<ExitCode> {
     report.write(&found)?;
     if let Some((format, mut file)) = lanes {
         let text = format.draw(&experiment.lanes()?);
-        file.begin()?;
-        file.write(text.as_bytes())?;
+        file.replace(text.as_bytes())?;
     }
     tell(&format!("{} on {}", args.model, args.hardware), &found)?;
     Ok(ExitCode::SUCCESS)

@@ -255,6 +255,11 @@ fn outputs_are_not_lost() {
     {
         batch(&model, &new, &["--error-file", errors]).refused(2, &["choose other names"]);
     }
+    for beside in ["--record", "--lanes"] {
+        let svg = folder.name("new.svg");
+        batch(&model, &svg, &[beside, &svg]).refused(2, &["choose other names"]);
+    }
+    batch(&model, "-", &["--record", &from]).refused(2, &["choose other names"]);
     let merge = ["batch", "merge", &from, "-o", &new, "--error-file", &folder.name("./new.jsonl")];
     ballast(&merge).refused(2, &["choose other names"]);
     batch("./nowhere", &to, &["--overwrite"]).refused(1, &["no model"]);

@@ -272,7 +272,7 @@ fn a_tokenizer_of_ones_own_counts_what_the_server_does_not() {
     bench(&server.url, &[&own[..], &["--num-prompts", "1", "--input-len", "7"]].concat()).fine();
     assert_eq!(bodies(&server)[1]["prompt"].as_array().expect("tokens").len(), 7);
     bench(&server.url, &["--model", "m", "--tokenizer", "/no/such"])
-        .refused(1, &["/no/such", "tokenizer.json"]);
+        .refused(2, &["/no/such", "tokenizer.json"]);
 }
 
 /// The first stream of a connection is refused, breaks off or fails, by its prompt's length.

@@ -13,9 +13,16 @@ fn a_given_policy_and_a_planned_one() {
     let shares = |json| ["20", "80", "0", "100", "0", "100", "--json", json];
     ballast(&[&cell[..], &policy[..], &shares(&given)[..]].concat()).fine();
     let told = folder.json("given.json");
-    let shown = ballast(&[&cell[..], &policy[..], &shares("-")[..]].concat()).fine();
-    let report = shown.find("{\n").map(|at| serde_json::from_str::<serde_json::Value>(&shown[at..]));
-    assert_eq!(report.expect("a report").expect("JSON"), told, "standard output has the same");
+    let shown = ballast(&[&cell[..], &policy[..], &shares("-")[..]].concat());
+    assert!(shown.err.contains("generated tokens/s"), "what people read is elsewhere: {}", shown.err);
+    let report = serde_json::from_str::<serde_json::Value>(&shown.fine());
+    assert_eq!(report.expect("JSON alone"), told, "standard output has the same");
+    let unheard = folder.name("unheard.json");
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let mut cell = command(&[&cell[..], &policy[..], &shares(&unheard)[..]].concat());
+    assert!(cell.stdout(writer).status().expect("the binary starts").success());
+    assert_eq!(folder.json("unheard.json"), told, "a file is written though nobody reads the lines");
     let rate = told["generated_tokens_per_s"].as_f64().expect("a number");
     assert!((7.32 * 0.8..7.32 * 1.25).contains(&rate), "{told}");
     assert!(

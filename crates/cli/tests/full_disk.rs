@@ -46,6 +46,23 @@ fn a_batch_on_a_full_disk_keeps_whole_answers_and_goes_on_when_there_is_room() {
     assert_eq!(folder.read("out.jsonl"), whole);
 }
 
+#[test]
+fn what_takes_the_place_of_others_leaves_nothing_on_a_full_disk() {
+    let (folder, model) = (Folder::new(), golden("llama"));
+    let input = folder.write("in.jsonl", (0..150).map(line).collect::<String>());
+    let shards = ["0/2", "1/2"].map(|shard| {
+        let to = folder.name(&format!("{}.jsonl", &shard[..1]));
+        common::ballast(&["batch", &model, "-i", &input, "-o", &to, "--shard", shard]).fine();
+        to
+    });
+    let merged = folder.name("merged.jsonl");
+    let merge = command(&["batch", "merge", &shards[0], &shards[1], "-o", &merged]);
+    let full = common::Ran::of(limited(&merge, LIMIT).output().expect("the binary starts"));
+    assert!(!full.err.contains("goes on"), "{}", full.err);
+    full.refused(1, &["cannot write", "merged.jsonl.part"]);
+    assert!(!folder.path("merged.jsonl.part").exists() && !folder.path("merged.jsonl").exists());
+}
+
 fn upload(server: &Serving, text: &str) -> String {
     let body = format!(
         "--B\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n\

@@ -88,6 +88,31 @@ fn a_batch_that_is_told_to_end_while_it_loads_can_be_begun_again() {
     assert_eq!(folder.read("out.jsonl").lines().count(), 1);
 }
 
+/// Nobody reads its answers: it waits in the middle of one, and is told twice.
+#[test]
+fn a_batch_whose_reader_has_stopped_ends_when_it_is_told_twice() {
+    let folder = Folder::new();
+    // More than a pipe holds.
+    let line = |i: usize| {
+        let id = format!("{i}-{}", "x".repeat(4000));
+        format!(
+            r#"{{"custom_id": "{id}", "method": "POST", "url": "/v1/completions", "body": {{"prompt": [5], "max_tokens": 1}}}}"#
+        ) + "\n"
+    };
+    let from = folder.write("in.jsonl", (0..40).map(line).collect::<String>());
+    let args = ["batch", &golden("llama"), "-i", &from, "-o", "-"];
+    let mut child =
+        command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    let mut out = child.stdout.take().expect("piped");
+    out.read_exact(&mut [0]).expect("it answers");
+    // Two of one kind at once may come as one.
+    ["-TERM", "-INT"].into_iter().for_each(|signal| kill(signal, &child));
+    let ended = child.wait_with_output().expect("it ends");
+    let told = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(75), "{told}");
+    drop(out);
+}
+
 #[test]
 fn a_server_that_is_told_to_end_while_it_loads_ends_well() {
     let folder = Folder::new();

@@ -39,16 +39,19 @@ fn stores_are_listed_and_removed_by_their_names() {
     stores(&["--remove", list()[0]["name"].as_str().unwrap()]).fine();
 
     stores(&["--remove", "nothing"]).refused(2, &["--remove nothing", "ballast stores"]);
-    stores(&["--remove", ""]).refused(2, &["2 names begin so"]);
     // What is not whole, and what is none of ours, beside them.
-    let torn = "0123456789abcdef0123456789abcdef";
-    std::fs::create_dir(folder.path(&format!("packed/{torn}"))).unwrap();
-    folder.write(&format!("packed/{torn}/panels.bin"), "half");
+    let torn = ["0123456789abcdef0123456789abcdef", "01234567000000000000000000000000"];
+    for torn in torn {
+        std::fs::create_dir(folder.path(&format!("packed/{torn}"))).unwrap();
+        folder.write(&format!("packed/{torn}/panels.bin"), "half");
+    }
+    stores(&["--remove", "01234567"]).refused(2, &["2 names begin so"]);
     folder.write("packed/notes.txt", "mine");
     let other = "f".repeat(32);
     std::fs::create_dir(folder.path(&format!("packed/{other}"))).unwrap();
     folder.write(&format!("packed/{other}/manifest.json"), r#"{"version": 1000}"#);
-    assert!(stores(&["--remove", "unwhole"]).fine().contains(torn));
+    let removed = stores(&["--remove", "unwhole"]).fine();
+    assert!(torn.iter().all(|torn| removed.contains(torn)), "{removed}");
     assert_eq!(list().len(), 3, "one of another version is not torn");
     // A file that is not a store's stays, with its folder.
     let own = folder.write(&format!("packed/{first}/own.txt"), "mine");
@@ -59,6 +62,9 @@ fn stores_are_listed_and_removed_by_their_names() {
     assert!(list().is_empty() && folder.read("packed/notes.txt") == "mine");
     pack(&packed, &["--weights", "bf16"]);
     assert_eq!(list()[0]["name"], *first);
+    // As of a variable that holds nothing.
+    stores(&["--remove", ""]).refused(2, &["--remove", "value is required"]);
+    assert_eq!(list().len(), 1);
 }
 
 #[test]

@@ -209,6 +209,10 @@ impl<D: Driver> Device for GpuDevice<D> {
         self.ledger.take(bytes)
     }
 
+    fn remarks(&self) -> Vec<String> {
+        self.driver.remarks()
+    }
+
     fn prepare(&self, needs: &Needs) -> Result<(), String> {
         sparse::check(needs)?;
         if needs.formats.contains(&Format::Bf12) {

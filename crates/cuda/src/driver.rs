@@ -100,6 +100,11 @@ pub trait Driver: Send + Sync {
         Prefill::default()
     }
 
+    /// What it did otherwise than is fastest so far and why, in words, each once.
+    fn remarks(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Whether a module that is tried before it is used has passed its trial; nothing where it had none.
     fn verdict(&self, _module: Module) -> Option<bool> {
         None

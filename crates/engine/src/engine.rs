@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread::{self, JoinHandle};
 
 use model::store::Access;
@@ -19,6 +19,7 @@ use spec::{ModelSpec, Nanos, Op, SeqId, Shape};
 use crate::front::request::{Event, Failure, Request, Sink};
 use crate::lock::lock;
 use crate::plan::hold::Hold;
+use crate::step::run::Machine;
 use crate::step::world::{Message, Real};
 use crate::tiers::stowed::{Stowed, Streamed};
 use crate::watch::corrupted::counted;
@@ -40,6 +41,8 @@ pub struct Engine {
 
 /// Parts of the machine that can be looked at while it runs.
 pub(crate) struct Seen {
+    /// It goes when the lanes are done with it.
+    pub(crate) machine: Weak<Machine>,
     pub(crate) stowed: Option<Arc<Stowed>>,
     pub(crate) timeline: Arc<Timeline>,
     pub(crate) delegation: Delegation,
@@ -244,6 +247,11 @@ impl Engine {
     pub fn not_pinned(&self) -> Option<&str> {
         let weights = self.seen.stowed.as_ref().and_then(|stowed| stowed.not_pinned());
         weights.or(self.seen.kv_not_pinned.as_deref())
+    }
+
+    /// What its device did otherwise than is fastest so far and why, in words, each once.
+    pub fn remarks(&self) -> Vec<String> {
+        self.seen.machine.upgrade().map_or_else(Vec::new, |machine| machine.device.remarks())
     }
 
     /// In which steps the host computes with weights that live there; for all others they are copied.

@@ -76,7 +76,9 @@ fn left(folder: &Path, own: u64) -> Option<u64> {
     };
     let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
     let of = |key: &str| stat.lines().find_map(|line| line.strip_prefix(key)?.trim().parse::<u64>().ok());
-    let cached: u64 = ["inactive_file ", "active_file "].into_iter().filter_map(of).sum();
+    // Where groups count what lies below them apart, as version 1 does, that is what their use has.
+    let all = |key: &str| of(&format!("total_{key} ")).or_else(|| of(&format!("{key} ")));
+    let cached: u64 = ["inactive_file", "active_file"].into_iter().filter_map(all).sum();
     let others = used.unwrap_or(0).saturating_sub(cached).saturating_sub(own);
     Some(limit.saturating_sub(others))
 }
@@ -126,6 +128,9 @@ mod tests {
         fs::write(old.path().join("memory.limit_in_bytes"), "5000\n").unwrap();
         fs::write(old.path().join("memory.usage_in_bytes"), "1000\n").unwrap();
         assert_eq!(left(old.path(), 0), Some(4000));
+        let below = "inactive_file 1\nactive_file 2\ntotal_inactive_file 300\ntotal_active_file 200\n";
+        fs::write(old.path().join("memory.stat"), below).unwrap();
+        assert_eq!(left(old.path(), 0), Some(4500), "version 1 has what lies below in lines of its own");
     }
 
     /// A group of one's own inside one that is shared with others.

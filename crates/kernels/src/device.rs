@@ -288,6 +288,11 @@ pub trait Device: Send + Sync {
     /// Names what was asked for in a queue so far. Called by the thread that entered it last.
     fn mark(&self, _mark: Mark) {}
 
+    /// What it did otherwise than is fastest so far and why, in words, each once: a library's product by its own kernels, say.
+    fn remarks(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// What this thread asks for from now on is much like what it asked for before, kernel by kernel, as a step's decodes are like
     /// those of the step before: until something else is asked for a device may put it off, and do it at once.
     fn repeats(&self) {}

@@ -51,15 +51,15 @@ impl Isa {
         Isa::ALL.into_iter().rev().find(can).unwrap_or(Isa::Scalar)
     }
 
-    /// The family that `BALLAST_ISA` names, or the best one.
+    /// The family that `BALLAST_ISA` names, or the best one; a name that is empty is none.
     ///
     /// # Errors
     /// A name that is not a family, or a family that this machine lacks; the text says which it has.
     pub fn from_env() -> Result<Isa, String> {
-        match std::env::var("BALLAST_ISA") {
-            Err(_) => Ok(Isa::detect()),
-            Ok(name) => {
-                let isa: Isa = name.parse()?;
+        match std::env::var_os("BALLAST_ISA").filter(|name| !name.is_empty()) {
+            None => Ok(Isa::detect()),
+            Some(name) => {
+                let isa: Isa = name.to_string_lossy().parse()?;
                 if isa.available() {
                     Ok(isa)
                 } else {

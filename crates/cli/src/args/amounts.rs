@@ -1,6 +1,7 @@
 //! Amounts as they are typed.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -105,16 +106,21 @@ const COUNT_MAX: usize = 1 << 24;
 const THREADS_MAX: usize = 1024;
 
 pub(super) fn at_least_one(text: &str) -> Result<usize, String> {
-    within(text, COUNT_MAX)
+    within(text, 1..=COUNT_MAX)
+}
+
+/// Maybe none at all.
+pub(super) fn any_count(text: &str) -> Result<usize, String> {
+    within(text, 0..=COUNT_MAX)
 }
 
 pub(super) fn threads(text: &str) -> Result<usize, String> {
-    within(text, THREADS_MAX)
+    within(text, 1..=THREADS_MAX)
 }
 
-fn within(text: &str, max: usize) -> Result<usize, String> {
-    let count = text.parse().ok().filter(|count| (1..=max).contains(count));
-    count.ok_or_else(|| format!("expected a number from 1 to {max}"))
+fn within(text: &str, range: RangeInclusive<usize>) -> Result<usize, String> {
+    let count = text.parse().ok().filter(|count| range.contains(count));
+    count.ok_or_else(|| format!("expected a number from {} to {}", range.start(), range.end()))
 }
 
 /// No time is longer, some thirty years: moments that far from now are still moments.

@@ -88,7 +88,8 @@ pub(crate) struct AblationArgs {
 
 #[derive(Args)]
 pub(crate) struct DiskArgs {
-    /// A folder on the drive to measure; a file is made there and removed [default: that of --offload-dir].
+    /// A folder on the drive to measure; a file is made there and removed [default: the cache folder, where commands
+    /// without --offload-dir keep what does not fit].
     #[arg(long, value_name = "FOLDER")]
     pub(crate) dir: Option<PathBuf>,
     /// How much is read.

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
-use super::amounts::whole_seconds;
+use super::amounts::{any_count, whole_seconds};
 use super::{at_least_one, positive};
 
 #[derive(Args)]
@@ -85,7 +85,7 @@ pub(crate) struct TrafficArgs {
     #[arg(long, value_parser = at_least_one)]
     pub(crate) max_concurrency: Option<usize>,
     /// Requests before the clock starts.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = any_count)]
     pub(crate) num_warmups: usize,
     /// Of lengths, tokens and arrivals.
     #[arg(long, default_value_t = 0)]

@@ -15,6 +15,9 @@ use super::progress::Progress;
 use crate::args::ProgressKind;
 use crate::console::note;
 
+/// What a job has to end in order once it was told twice.
+const PATIENCE: Duration = Duration::from_secs(3);
+
 /// SIGTERM and SIGINT, as they are counted.
 pub(super) struct Signals {
     count: Arc<AtomicUsize>,
@@ -37,7 +40,12 @@ impl Signals {
                     let _ = unbegun.as_ref().map(std::fs::remove_file);
                     std::process::exit(code.into());
                 }
-                count.fetch_add(1, Ordering::SeqCst);
+                if count.fetch_add(1, Ordering::SeqCst) > 0 {
+                    // It ends by itself, unless nobody reads what it writes.
+                    thread::park_timeout(PATIENCE);
+                    note!("ending while the answers are being written; whole lines are safe");
+                    std::process::exit(code.into());
+                }
             }
         };
         thread::Builder::new().name("signals".into()).spawn(hear).context("the system refuses threads")?;

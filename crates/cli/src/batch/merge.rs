@@ -16,7 +16,7 @@ pub(super) fn merge(args: MergeArgs) -> Result<ExitCode> {
     args.error_file.as_deref().map_or(Ok(()), only_a_file)?;
     let into = Paths { answers: args.output, errors: args.error_file };
     let read: Vec<&Path> = args.shards.iter().map(AsRef::as_ref).collect();
-    apart(&read, &into)?;
+    apart(&read, Some(&into), &[])?;
     let existing = if args.overwrite { Existing::Replace } else { Existing::Continue };
     let merged = merge_files(&args.shards, &into, existing)?;
     let (answers, shards) = (counted(merged.lines, "answer"), counted(args.shards.len(), "shard"));

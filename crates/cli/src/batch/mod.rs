@@ -313,13 +313,14 @@ impl Place {
         if !is_stream {
             args.flags.error_file.as_deref().map_or(Ok(()), only_a_file)?;
             let paths = Paths { answers: path.clone(), errors: args.flags.error_file.clone() };
-            apart(&[&args.input], &paths)?;
+            apart(&[&args.input], Some(&paths), &beside(args))?;
             let name = paths.error_name();
             return Ok(Place::Files(Files::open(paths)?, name));
         }
         if args.flags.error_file.is_some() {
             bail!(Misuse("--error-file needs an output that is a file".into()));
         }
+        apart(&[&args.input], None, &beside(args))?;
         if path == Path::new(STANDARD) {
             return Ok(Place::Stream(Box::new(io::stdout())));
         }
@@ -369,11 +370,16 @@ fn only_a_file(path: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Files that a run writes beside its answers.
+fn beside(args: &BatchJob) -> Vec<&Path> {
+    [args.flags.engine.record.as_deref(), args.flags.lanes.path()].into_iter().flatten().collect()
+}
+
 /// Every file has one use.
-fn apart(read: &[&Path], written: &Paths) -> Result<()> {
-    let Some(twice) = clash(read, written) else { return Ok(()) };
+fn apart(read: &[&Path], written: Option<&Paths>, beside: &[&Path]) -> Result<()> {
+    let Some(twice) = clash(read, written, beside) else { return Ok(()) };
     bail!(Misuse(format!(
-        "{} would be two of the input, the output, the error file and what is written down beside them: choose other names",
+        "{} would be two of the input, the output, the error file and what is written beside them: choose other names",
         twice.display()
     )))
 }

@@ -142,9 +142,8 @@ pub(super) fn subject(
 
 /// All that is known so far: what took long to measure is not lost with what comes after it.
 pub(super) fn write<R: Serialize>(file: &mut OutputFile, name: &str, rows: &[R], state: &str) -> Result<()> {
-    file.begin()?;
     let report = json!({ "state": state, name: rows });
-    file.write((serde_json::to_string_pretty(&report)? + "\n").as_bytes())
+    file.replace((serde_json::to_string_pretty(&report)? + "\n").as_bytes())
 }
 
 /// `+8.1 %`

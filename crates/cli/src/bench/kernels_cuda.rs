@@ -4,6 +4,7 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
+use kernels::device::Device as _;
 use kernels::table::{Case, Reach, large, timed};
 use serde::Serialize;
 
@@ -24,8 +25,8 @@ struct Report {
     product_flops: Option<f64>,
     /// Which kernel attended of many rows.
     prefill: String,
-    /// What the library failed at, so that own kernels computed it.
-    refused_products: Vec<String>,
+    /// What the device did otherwise than is fastest: products that the library failed at, above all.
+    remarks: Vec<String>,
     cases: Vec<Row>,
 }
 
@@ -46,7 +47,7 @@ pub(crate) fn kernels_on_gpu(args: &CasesArgs) -> Result<ExitCode> {
         copy_bytes_per_s,
         product_flops,
         prefill: String::new(),
-        refused_products: Vec::new(),
+        remarks: Vec::new(),
         cases: Vec::new(),
     };
     drop(gpu);
@@ -70,8 +71,8 @@ pub(crate) fn kernels_on_gpu(args: &CasesArgs) -> Result<ExitCode> {
     }
     report.prefill = device.driver().attends_many_by();
     note!("many rows attended by {}", report.prefill);
-    report.refused_products = device.driver().refused_products();
-    report.refused_products.iter().for_each(|why| note!("cuBLASLt refused {why}"));
+    report.remarks = device.remarks();
+    report.remarks.iter().for_each(|remark| note!("{remark}"));
     json.write(&report)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -13,7 +13,7 @@ use spec::Op;
 
 use super::report::median;
 use crate::args::{BenchArgs, LatencyArgs, ThroughputArgs, typed};
-use crate::console::show;
+use crate::console::{note, show};
 use crate::display::Voice;
 use crate::lanes::LanesFile;
 use crate::loaded;
@@ -53,6 +53,9 @@ struct Throughput {
     /// Weights that were streamed from the drive, all repetitions together; absent where all are resident.
     #[serde(skip_serializing_if = "Option::is_none")]
     streamed: Option<Streaming>,
+    /// What the device did otherwise than is fastest.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    remarks: Vec<String>,
     /// Weights that were copied from the host to the device; absent where none live there.
     #[serde(skip_serializing_if = "Option::is_none")]
     copied: Option<Copying>,
@@ -129,6 +132,9 @@ struct Latency {
     seconds_all: Vec<f64>,
     peak_rss_bytes: u64,
     planned_bytes: u64,
+    /// What the device did otherwise than is fastest.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    remarks: Vec<String>,
 }
 
 /// What each kind of op took in a run, on average.
@@ -177,6 +183,7 @@ pub(crate) fn throughput(args: ThroughputArgs) -> Result<ExitCode> {
         peak_rss_bytes: memory::peak_resident_bytes(),
         planned_bytes: bench.engine.hold().total_bytes(),
         streamed: Streaming::of(&bench.engine, read, all),
+        remarks: bench.remarks(),
         copied: Copying::of(&bench.engine, copied, all),
     };
     bench.end()?;
@@ -226,6 +233,7 @@ pub(crate) fn latency(args: LatencyArgs) -> Result<ExitCode> {
         seconds_all: wholes,
         peak_rss_bytes: memory::peak_resident_bytes(),
         planned_bytes: bench.engine.hold().total_bytes(),
+        remarks: bench.remarks(),
     };
     bench.end()?;
     json.write(&report)?;
@@ -266,6 +274,7 @@ impl Bench {
         let lanes = args.lanes.open()?;
         let config = lanes.wanted(engine_config(&args.engine, needs)?);
         let (threads, isa) = (config.threads, config.isa.to_string());
+        args.engine.note_conversations();
         let opened = loaded::open(Some(name), &args.engine, Voice::Normal)?;
         let work = Work::exactly(requests, input, output);
         let wanted =
@@ -285,6 +294,13 @@ impl Bench {
             Bench { engine, prompts, name: name.to_string(), weights, threads, isa, blocks, lanes };
         bench.run(requests.min(4), input.min(64), output.min(4))?;
         Ok(bench)
+    }
+
+    /// What the device did otherwise than is fastest, told and to be written down.
+    fn remarks(&self) -> Vec<String> {
+        let remarks = self.engine.remarks();
+        remarks.iter().for_each(|remark| note!("{remark}"));
+        remarks
     }
 
     pub(super) fn end(self) -> Result<()> {

@@ -61,9 +61,14 @@ impl Scorer {
         let positions = opened.checkpoint.spec().max_positions;
         let room = args.engine.max_model_len.map_or(positions, |most| most.min(positions));
         if room < *lengths.start() {
+            let instead = match positions {
+                long if long < *lengths.start() => {
+                    "this model reads no longer ones (a window is as long as --context)"
+                }
+                _ => "raise --max-model-len (a window is as long as --context)",
+            };
             bail!(
-                "texts of {} tokens, the one that follows included, are more than this model has room for, {room}: ask for a \
-                 smaller --context",
+                "texts of {} tokens, the one that follows included, are more than there is room for, {room}: {instead}",
                 lengths.start()
             );
         }

@@ -2,6 +2,7 @@ use super::*;
 use crate::args::Percent;
 use crate::args::{Cli, Command as Chosen};
 use clap::{CommandFactory, Parser};
+use std::os::unix::ffi::OsStringExt;
 
 /// What comes of a command line, a file and variables.
 fn settled(typed: &str, file: &str, env: &[(&str, &str)]) -> Result<Cli, String> {
@@ -37,6 +38,33 @@ fn what_is_typed_wins_over_the_environment_over_the_file_over_the_default() {
     let sections = "threads = 3\n[serve]\nthreads = 4\n[batch]\nthreads = 9\n";
     assert_eq!(threads("ballast serve m", sections, &[]), Some(4), "a section wins over the top");
     assert_eq!(threads("ballast serve m", "[batch]\nthreads = 9\n", &[]), None);
+}
+
+#[test]
+fn a_variable_has_every_name_of_its_flag_and_says_nothing_where_it_is_empty() {
+    assert_eq!(threads("ballast serve m", "threads = 3\n", &[("BALLAST_THREADS", "")]), Some(3));
+    let keys = |env: &[(&str, &str)]| match settled("ballast serve m", "", env).unwrap().command {
+        Chosen::Serve(args) => args.api_key,
+        _ => panic!("not a server"),
+    };
+    assert_eq!(keys(&[("BALLAST_API_KEY", "")]), [""], "which the server refuses: it would be open to all");
+    let weights = |env: &[(&str, &str)]| settled("ballast serve m", "", env).map(drop);
+    assert!(weights(&[("BALLAST_DTYPE", "bf16")]).is_ok());
+    let wrong = weights(&[("BALLAST_DTYPE", "nonsense")]).unwrap_err();
+    assert!(wrong.contains("BALLAST_DTYPE"), "{wrong}");
+    assert!(
+        weights(&[("BALLAST_DTYPE", "nonsense"), ("BALLAST_WEIGHTS", "bf16")]).is_ok(),
+        "its own name wins"
+    );
+}
+
+#[test]
+fn a_file_is_found_whatever_bytes_its_path_has() {
+    let typed = ["ballast".into(), OsString::from_vec(b"--config=/nope\xff".to_vec()), "stores".into()];
+    let layered = layered(&Cli::command(), typed.to_vec(), &|_| None);
+    assert!(layered.unwrap_err().to_string().contains("cannot read the configuration"));
+    let absent = |name: &str| (name == "BALLAST_CONFIG").then(OsString::new);
+    assert!(super::layered(&Cli::command(), vec!["ballast".into(), "stores".into()], &absent).is_ok());
 }
 
 #[test]

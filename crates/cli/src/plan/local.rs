@@ -62,15 +62,13 @@ pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
     // Files first: what took minutes to find is not lost where nobody reads standard output to its end.
     json.write(&told)?;
     if let Some(file) = &mut config_file {
-        file.begin()?;
-        file.write(emit::toml(&args, &planner.base, best, job).as_bytes())?;
+        file.replace(emit::toml(&args, &planner.base, best, job).as_bytes())?;
         note!("flags of this plan: {}", args.emit_config.as_deref().unwrap_or(".".as_ref()).display());
     }
     if let Some(mut file) = curve_file {
         let points = frontier(planner.curve()?);
         let curve = Curve { name: opened.name.clone(), points };
-        file.begin()?;
-        file.write(chart(format!("{}, planned", opened.name), vec![curve]).svg().as_bytes())?;
+        file.replace(chart(format!("{}, planned", opened.name), vec![curve]).svg().as_bytes())?;
     }
     tell::table(&opened.name, &found, job, more)?;
     [corrected, dollars].iter().flatten().try_for_each(|line| show!("{line}"))?;

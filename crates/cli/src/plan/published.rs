@@ -10,7 +10,9 @@ use sim::flexgen::{Mechanism, Overlap, Planned, Rates, Wanted, peak};
 use spec::{ByTier, Tier};
 
 use super::tell;
-use crate::args::{AttendOn, DeviceName, HostWeights, Kv, PlanArgs, ScheduleName, Weights};
+use crate::args::{
+    ActivationsAs, AttendOn, DeviceName, HostWeights, Kv, PlanArgs, PlannedFor, ScheduleName, Weights,
+};
 use crate::console::{Misuse, note, show};
 use crate::output_file::{JsonReport, OutputFile};
 use crate::scenario::{chart, curve, nothing, percent, rates, report, wanted};
@@ -49,6 +51,8 @@ fn refuse_what_is_not_heard(args: &PlanArgs) -> Result<()> {
         ("--no-enable-prefix-caching", engine.no_enable_prefix_caching, for_the_engine),
         ("--num-prompts", args.num_prompts.is_some(), ": the rate is that of blocks, one after the other"),
         ("--steps-in-flight", engine.steps_in_flight.is_some(), for_the_engine),
+        ("--activations", engine.activations != ActivationsAs::Exact, for_the_engine),
+        ("--for serve", args.planned_for == PlannedFor::Serve, for_the_engine),
         ("--record", engine.record.is_some(), for_the_engine),
         ("--chat-template", engine.chat_template.is_some(), for_the_engine),
         ("--tool-call-parser", engine.tool_call_parser.is_some(), for_the_engine),
@@ -97,8 +101,7 @@ pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
     json.write(&told)?;
     if let Some(mut file) = curve_file {
         let points = curve(&args.model, &Wanted { max_latency_s: None, ..wanted }, rates, Mechanism::BALLAST);
-        file.begin()?;
-        file.write(chart(format!("{}, planned", args.model), vec![points]).svg().as_bytes())?;
+        file.replace(chart(format!("{}, planned", args.model), vec![points]).svg().as_bytes())?;
     }
     table(&args.model, &planned, peak, &binds, more)?;
     dollars.map_or(Ok(()), |line| show!("{line}"))?;

@@ -3,7 +3,7 @@
 //! Kernels alone are added one by one. What kernels a product of the library's is the library alone knows: with products, all is asked
 //! of a stream that notes it down instead of doing it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,6 +19,7 @@ use super::{Gpu, lost};
 
 /// Drivers from this version on add kernels to a graph as is done here.
 const LEAST_VERSION: i32 = 12_000;
+const OUT_OF_MEMORY: DriverError = DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY);
 /// Device memory that graphs may take of what is left to the driver.
 const BYTES: usize = 128 << 20;
 
@@ -26,6 +27,8 @@ const BYTES: usize = 128 << 20;
 #[derive(Default)]
 pub(super) struct Made {
     all: Mutex<Numbered>,
+    /// Why there is none of some work, each reason once.
+    refused: Mutex<BTreeSet<String>>,
 }
 
 #[derive(Default)]
@@ -90,8 +93,11 @@ impl Plan {
         Ok(node)
     }
 
-    /// What `ask` asks of a stream of its own, which others do not touch meanwhile. None if the library or the driver does not go along.
-    fn of_stream(ask: impl FnOnce(sys::CUstream) -> Result<(), String>) -> Result<Option<Plan>, DriverError> {
+    /// What `ask` asks of a stream of its own, which others do not touch meanwhile; why not, in words, if the library or the driver
+    /// does not go along.
+    fn of_stream(
+        ask: impl FnOnce(sys::CUstream) -> Result<(), String>,
+    ) -> Result<Result<Plan, String>, DriverError> {
         use sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as BY_THIS_THREAD;
         let stream = result::stream::create_with_priority(result::stream::StreamKind::NonBlocking, 0)?;
         // SAFETY: the stream was just made, and is destroyed once nobody asks it any more.
@@ -99,13 +105,19 @@ impl Plan {
             let noted = result::stream::begin_capture(stream, BY_THIS_THREAD).and_then(|()| {
                 let asked = ask(stream);
                 // In any case, so that the stream can go. What was not noted down whole is no graph.
-                let plan = result::stream::end_capture(stream).map(Plan)?;
-                Ok(Some(plan).filter(|plan| asked.is_ok() && !plan.0.is_null()))
+                let ended = result::stream::end_capture(stream).map(Plan);
+                match (asked, ended) {
+                    (_, Err(OUT_OF_MEMORY)) => Err(OUT_OF_MEMORY),
+                    (Err(why), _) => Ok(Err(why)),
+                    (Ok(()), ended) => {
+                        ended.map(|plan| if plan.0.is_null() { Err("it is empty".into()) } else { Ok(plan) })
+                    }
+                }
             });
             result::stream::destroy(stream)?;
             match noted {
-                Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => noted,
-                noted => Ok(noted.unwrap_or(None)),
+                Err(why) if why != OUT_OF_MEMORY => Ok(Err(format!("{why:?}"))),
+                noted => noted,
             }
         }
     }
@@ -134,6 +146,15 @@ impl Made {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn refused(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why there is no graph of some work, in words: its kernels are started one by one.
+    pub(super) fn remarks(&self) -> Vec<String> {
+        self.refused().iter().map(|why| format!("no graph was made of some steps: {why}")).collect()
+    }
+
     /// Gives up a graph. If it is under way it ends first, as the driver promises.
     fn forget(&self, graph: u64) -> Result<(), DriverError> {
         let mut all = self.all();
@@ -151,8 +172,8 @@ impl Made {
 }
 
 impl Gpu {
-    /// This work on its way to be a graph; nothing if there is none of such work.
-    fn plan(&self, work: &[Work<'_>]) -> Result<Option<Plan>, DriverError> {
+    /// This work on its way to be a graph; why not, if there is none of such work.
+    fn plan(&self, work: &[Work<'_>]) -> Result<Result<Plan, String>, DriverError> {
         if work.iter().any(|work| matches!(work, Work::Product(..))) {
             return Plan::of_stream(|stream| work.iter().try_for_each(|work| self.ask(stream, work)));
         }
@@ -165,7 +186,7 @@ impl Gpu {
             // SAFETY: as for a launch of its own; the device's memory is freed after its graphs.
             before = Some(unsafe { plan.add(function, launch, before)? });
         }
-        Ok(Some(plan))
+        Ok(Ok(plan))
     }
 
     /// A planned graph, and the device memory that it took.
@@ -188,7 +209,7 @@ impl Gpu {
 fn if_there_is_room<T>(made: Result<T, DriverError>) -> Option<T> {
     match made {
         Ok(made) => Some(made),
-        Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => None,
+        Err(OUT_OF_MEMORY) => None,
         Err(why) => lost("make a graph of kernels", why),
     }
 }
@@ -198,7 +219,13 @@ impl Graphs for Gpu {
         self.bind();
         let made = self.graphs.as_ref().expect("who makes none is not asked");
         let Some(plan) = if_there_is_room(self.plan(work)) else { return Recorded::NoRoom };
-        let Some(plan) = plan else { return Recorded::Never };
+        let plan = match plan {
+            Ok(plan) => plan,
+            Err(why) => {
+                made.refused().insert(why);
+                return Recorded::Never;
+            }
+        };
         let Some(exec) = if_there_is_room(self.make(&plan)) else { return Recorded::NoRoom };
         let mut all = made.all();
         all.newest += 1;

@@ -173,11 +173,6 @@ impl Gpu {
         self.library.as_ref().map_or_else(|| "own kernels".into(), CublasLt::name)
     }
 
-    /// The large products that the library failed at, with its words: own kernels computed them, more slowly.
-    pub fn refused_products(&self) -> Vec<String> {
-        self.library.as_ref().map_or_else(Vec::new, CublasLt::refused)
-    }
-
     /// The maker's name of it.
     pub fn name(&self) -> &str {
         &self.name
@@ -335,6 +330,12 @@ impl Driver for Gpu {
 
     fn prefill(&self) -> Prefill {
         self.prefill
+    }
+
+    fn remarks(&self) -> Vec<String> {
+        let products = self.library.as_ref().map_or_else(Vec::new, CublasLt::refused);
+        let products = products.into_iter().map(|why| format!("cuBLASLt refused {why}"));
+        products.chain(self.graphs.iter().flat_map(Made::remarks)).collect()
     }
 
     fn verdict(&self, module: Module) -> Option<bool> {

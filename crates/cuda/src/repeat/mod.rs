@@ -189,6 +189,10 @@ impl<D: Driver> Driver for Repeating<D> {
         self.driver.prefill()
     }
 
+    fn remarks(&self) -> Vec<String> {
+        self.driver.remarks()
+    }
+
     fn verdict(&self, module: Module) -> Option<bool> {
         self.driver.verdict(module)
     }

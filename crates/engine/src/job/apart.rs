@@ -4,10 +4,15 @@ use std::path::{Path, PathBuf};
 
 use super::files::{Paths, part, state_path};
 
-/// A file that a job would write, and that it reads or writes as another too: through a link or a detour, perhaps.
-pub fn clash(read: &[&Path], written: &Paths) -> Option<PathBuf> {
-    let own = written.each().flat_map(|path| [path.to_owned(), part(path)]);
-    let written: Vec<PathBuf> = own.chain([state_path(&written.answers)]).collect();
+/// A file that a job would write, and that it reads or writes as another too: through a link or a detour, perhaps. `written`: its files, unless it
+/// writes to a stream. `beside`: what else is written while it runs, or after it.
+pub fn clash(read: &[&Path], written: Option<&Paths>, beside: &[&Path]) -> Option<PathBuf> {
+    let own = |paths: &Paths| -> Vec<PathBuf> {
+        let each = paths.each().flat_map(|path| [path.to_owned(), part(path)]);
+        each.chain([state_path(&paths.answers)]).collect()
+    };
+    let beside = beside.iter().map(|path| path.to_path_buf());
+    let written: Vec<PathBuf> = written.map(own).unwrap_or_default().into_iter().chain(beside).collect();
     let mut taken: Vec<PathBuf> = read.iter().map(|path| resolved(path)).collect();
     written.into_iter().find(|path| {
         let path = resolved(path);
@@ -39,7 +44,7 @@ mod tests {
         std::fs::create_dir(at("d")).unwrap();
         let clashes = |read: &str, answers: &str, errors: Option<&str>| {
             let paths = Paths { answers: at(answers), errors: errors.map(at) };
-            clash(&[&at(read)], &paths).is_some()
+            clash(&[&at(read)], Some(&paths), &[]).is_some()
         };
         assert!(!clashes("in", "out", None) && !clashes("in", "out", Some("errors")));
         for (read, answers, errors) in [
@@ -53,5 +58,13 @@ mod tests {
         ] {
             assert!(clashes(read, answers, errors), "{read} {answers} {errors:?}");
         }
+        let paths = Paths { answers: at("out"), errors: None };
+        let beside = |written: Option<&Paths>, names: &[&str]| {
+            let beside: Vec<PathBuf> = names.iter().map(|name| at(name)).collect();
+            clash(&[&at("in")], written, &beside.iter().map(AsRef::as_ref).collect::<Vec<_>>()).is_some()
+        };
+        assert!(!beside(Some(&paths), &["record", "lanes"]) && !beside(None, &["record"]));
+        assert!(beside(Some(&paths), &["out"]) && beside(Some(&paths), &["out.state"]));
+        assert!(beside(None, &["link"]) && beside(None, &["record", "record"]));
     }
 }

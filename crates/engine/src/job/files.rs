@@ -185,9 +185,9 @@ impl Files {
             Begin::Grow(lens) => *lens,
             Begin::Fresh | Begin::Rewrite(_) => [(0, 0); 2],
         };
-        let open = |path: &Path, (len, lines): (u64, usize)| {
-            let path = if rewriting { part(path) } else { path.to_owned() };
-            Ledger::open(&path, len, lines, sync_every)
+        let open = |path: &Path, (len, lines): (u64, usize)| match rewriting {
+            true => Ledger::anew(&part(path), sync_every),
+            false => Ledger::open(path, len, lines, sync_every),
         };
         let answers = open(&self.paths.answers, lens[0])?;
         let errors = self.paths.errors.as_ref().map(|path| open(path, lens[1])).transpose()?;

@@ -21,6 +21,16 @@ pub(super) struct Ledger {
     unsynced: usize,
     synced_at: Instant,
     sync_every: Duration,
+    stays: Stays,
+}
+
+/// What is there of a file that could not be written to its end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stays {
+    /// Its whole lines, from which a job goes on.
+    Lines,
+    /// Nothing: it was to take another's place.
+    Nothing,
 }
 
 impl Ledger {
@@ -43,7 +53,13 @@ impl Ledger {
             unsynced: 0,
             synced_at: Instant::now(),
             sync_every,
+            stays: Stays::Lines,
         })
+    }
+
+    /// A new file, of which nothing stays unless all of it can be written.
+    pub(super) fn anew(path: &Path, sync_every: Duration) -> Result<Ledger, JobError> {
+        Ok(Ledger { stays: Stays::Nothing, ..Ledger::open(path, 0, 0, sync_every)? })
     }
 
     /// Empties a file, so that the disk has none of it either.
@@ -82,6 +98,11 @@ impl Ledger {
     }
 
     fn give_up(&mut self, source: io::Error) -> JobError {
+        if self.stays == Stays::Nothing {
+            // It is what fills the disk; if it cannot go, the next attempt empties it.
+            let _ = std::fs::remove_file(&self.path);
+            return JobError::file("write", &self.path)(source);
+        }
         // If the file cannot be cut, the torn line is cut by whoever goes on.
         let _ = self.file.set_len(self.len);
         JobError::Full { path: self.path.clone(), safe: self.lines, source }
@@ -141,6 +162,7 @@ pub(super) mod tests {
             unsynced: 0,
             synced_at: Instant::now(),
             sync_every: Duration::ZERO,
+            stays: Stays::Lines,
         };
         let error = ledger.append(b"x\n").expect_err("full").to_string();
         assert!(error.contains("cannot write full") && error.contains("safe there: 5 answers"), "{error}");

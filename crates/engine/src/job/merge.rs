@@ -52,7 +52,7 @@ pub fn merge(shards: &[PathBuf], into: &Paths, existing: Existing) -> Result<Mer
 }
 
 fn write<'a>(all: impl Iterator<Item = (&'a PathBuf, &'a Found)>, into: &Paths) -> Result<Merged, JobError> {
-    let open = |path: &Path| Ledger::open(&part(path), 0, 0, Duration::MAX);
+    let open = |path: &Path| Ledger::anew(&part(path), Duration::MAX);
     let mut answers = open(&into.answers)?;
     let mut errors = into.errors.as_deref().map(open).transpose()?;
     let mut merged = Merged { lines: 0, failed: 0 };

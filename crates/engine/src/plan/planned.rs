@@ -218,7 +218,14 @@ impl<'a> Planned<'a> {
         let (stowed, timeline) = (machine.stowed.clone(), Arc::clone(&machine.timeline));
         let (kv_not_pinned, kv_access) =
             (machine.kv.not_pinned.clone(), machine.kv.drive.as_ref().map(KvFile::access));
-        let seen = Seen { stowed, timeline, delegation, kv_not_pinned, kv_access };
+        let seen = Seen {
+            machine: Arc::downgrade(&machine),
+            stowed,
+            timeline,
+            delegation,
+            kv_not_pinned,
+            kv_access,
+        };
         let world = Real::new(inbox, machine, (prefix, plan), (Arc::clone(&stats), foreseen))?;
         let run = Run { world, stats, config: self.fcfs(), plan, record };
         Ok(Engine::begin(run, sender, (self.hold, self.checkpoint.spec().clone()), seen)?)

@@ -7,6 +7,8 @@ use model::Checkpoint;
 use model::source::{Places, Silent, locate};
 use model::tokenizer::{Special, Tokenizer};
 
+use crate::console::Misuse;
+
 /// Cuts text into tokens.
 pub(super) struct Cutter(Tokenizer);
 
@@ -14,7 +16,7 @@ impl Cutter {
     /// That of a folder, of a .gguf file, or of a model that is in the hub's cache; nothing is fetched.
     pub(super) fn open(name: &str) -> Result<Cutter> {
         Cutter::read(name).map(Cutter).with_context(|| {
-            format!("--tokenizer {name}: name a folder with tokenizer.json, or a .gguf file")
+            Misuse(format!("--tokenizer {name}: name a folder with tokenizer.json, or a .gguf file"))
         })
     }
 
