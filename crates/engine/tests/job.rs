@@ -133,6 +133,17 @@ fn prompts_that_are_handed_in_are_bounded_by_their_tokens() {
     assert!((6..=12).contains(&counts.most), "{} lines at once", counts.most);
 }
 
+#[test]
+fn a_window_full_of_answers_is_not_the_end() {
+    let engine = common::start(MODEL, common::config());
+    let bodies = vec![r#"{"model":"m","prompt":[5,6,7],"max_tokens":2}"#.to_string(); 5];
+    for window in [1, 2] {
+        let limits = Limits { in_flight: 2, prompt_tokens: 100, window, line_sequences: 1 };
+        let (ended, tally) = run((&engine, &bodies), limits, &mut Counts::default()).unwrap();
+        assert_eq!((ended, tally.done), (Ended::Finished, 5), "a window of {window}");
+    }
+}
+
 /// Says so often that it goes on, then that it drains.
 struct Drains(usize);
 

@@ -157,8 +157,9 @@ impl Job<'_> {
             if ask == Ask::End {
                 break;
             }
-            let begun = if ask == Ask::GoOn { run.begin_some(watch)? } else { 0 };
+            // Before others begin, which need the room of what is written.
             run.write_ready(&mut output)?;
+            let begun = if ask == Ask::GoOn { run.begin_some(watch)? } else { 0 };
             // Whoever was to tell of a request's end may have died before it did.
             self.engine.alive()?;
             watch.tell(&run.tally);
