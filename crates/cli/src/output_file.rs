@@ -54,8 +54,8 @@ impl OutputFile {
 impl Place {
     fn of(path: &Path) -> io::Result<Place> {
         let was_there = path.exists();
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
-        // What /dev/stdout leads to may be a file, and is no file of this name to be replaced.
+        let file = OpenOptions::new().append(true).create(true).open(path)?;
+        // What /dev/stdout leads to may be a file: it is added to, not replaced.
         if !file.metadata()?.is_file() || path.starts_with("/dev") {
             return Ok(Place::Stream(file));
         }

@@ -181,13 +181,14 @@ fn the_youngest_is_recomputed_when_blocks_run_out() {
     );
 }
 
+/// Nobody is let into the room that it will grow into, on its way back and after it.
 #[test]
 fn the_youngest_goes_to_the_host_in_pieces_and_comes_back() {
     check(
         "
         > limits blocks=3 tokens=128 host=4 pieces=1
         > arrive 0 prompt=30 new=5
-        > arrive 1 prompt=32 new=9 topic=a
+        > arrive 1 prompt=32 new=40 topic=a
         > next
         step 0: 0[0..30]* +0 1[0..32]* +1
         > done 0
@@ -209,6 +210,7 @@ fn the_youngest_goes_to_the_host_in_pieces_and_comes_back() {
         > next
         step 6: release 0 move 1 Host-Device 0>0 ...
         > done 6
+        > arrive 2 prompt=9 new=9
         > next
         step 7: move 1 Host-Device 1>1
         > done 7
@@ -216,9 +218,9 @@ fn the_youngest_goes_to_the_host_in_pieces_and_comes_back() {
         step 8: 1[34..35]*
         > done 8
         > cancel 1
-        > arrive 2 prompt=40 new=1 topic=a
+        > arrive 3 prompt=40 new=1 topic=a
         > next
-        step 9: release 1 2[32..40]* +0,1
+        step 9: release 1 2[0..9]* +1 3[32..40]* +0,2
         ",
     );
 }

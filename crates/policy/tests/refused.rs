@@ -1,46 +1,8 @@
-//! Who is let in, who waits and who is refused, told in stories (see [`story`] for how they are written).
+//! Who is refused, told in stories (see [`story`] for how they are written).
 
 mod story;
 
 use story::check;
-
-#[test]
-fn nobody_is_let_into_the_room_that_one_on_its_way_back_will_grow_into() {
-    check(
-        "
-        > limits blocks=3 tokens=128 host=4 pieces=1
-        > arrive 0 prompt=30 new=5
-        > arrive 1 prompt=32 new=40
-        > next
-        step 0: 0[0..30]* +0 1[0..32]* +1
-        > done 0
-        > next
-        step 1: 0[30..31]* 1[32..33]* +2
-        > done 1
-        > next
-        step 2: 0[31..32]* 1[33..34]*
-        > done 2
-        > next
-        step 3: move 1 Device-Host 1>0 ...
-        > done 3
-        > next
-        step 4: move 1 Device-Host 2>1 0[32..33]* +1
-        > done 4
-        > next
-        step 5: 0[33..34]*
-        > done 5
-        > next
-        step 6: release 0 move 1 Host-Device 0>0 ...
-        > done 6
-        > arrive 2 prompt=9 new=9
-        > next
-        step 7: move 1 Host-Device 1>1
-        > done 7
-        > next
-        step 8: 1[34..35]*
-        ",
-    );
-}
 
 #[test]
 fn requests_longer_than_can_be_counted_are_refused() {
