@@ -97,7 +97,8 @@ impl Isa {
                     && is_x86_feature_detected!("avx512vbmi")
             }
             #[cfg(target_arch = "x86_64")]
-            Isa::Amx => Isa::Avx512.available() && x86::amx_granted(),
+            // Its attention rounds by instructions of AVX512_BF16, which a virtual machine may have hidden.
+            Isa::Amx => Isa::Avx512Bf16.available() && x86::amx_granted(),
             #[cfg(not(target_arch = "x86_64"))]
             _ => false,
         }

@@ -209,7 +209,11 @@ fn start<E: Stored, O: Element>(
     scratch: &mut Scratch,
 ) {
     assert_eq!((q.rows(), q.cols()), (out.rows(), out.cols()), "shape of the result");
-    E::attend(team, isa, &task(q, spans, cache, softmax, &mut out), scratch);
+    let task = task(q, spans, cache, softmax, &mut out);
+    E::attend(team, isa, &task, scratch);
+    if isa != Isa::Scalar {
+        scalar::attend_again(team, &task);
+    }
 }
 
 #[allow(clippy::too_many_arguments)]

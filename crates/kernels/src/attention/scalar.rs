@@ -23,58 +23,70 @@ pub(super) fn attend<E: Stored, O: Element>(team: &Team, task: &Task<'_, E, O>) 
                 let row = unsafe { told.span(row, 0..told.cols()) };
                 for head in kv_head * task.group()..(kv_head + 1) * task.group() {
                     let seen = task.visible(span.start);
-                    mark(&chosen(task, span, 0, head).unwrap_or_default(), seen.start, row);
+                    mark(&chosen(task, span, 0, head), seen.start, row);
                 }
             }
         }
     });
 }
 
-/// The score of a row's query with the key at a position.
-fn score<E: Stored, O: Element>(
-    task: &Task<'_, E, O>,
-    span: &Span<'_>,
-    (i, head): (usize, usize),
-    position: usize,
-) -> f32 {
+/// Attends once more for rows whose result is not finite. The other families weigh values of a page that a row does not see
+/// by zero, which makes nothing of a number and no number of what is infinite or none: what a row comes to would depend on
+/// the rows beside it.
+pub(super) fn attend_again<E: Stored, O: Element>(team: &Team, task: &Task<'_, E, O>) {
+    // A decode reads no value that it does not see, but before its window.
+    if task.softmax.window.is_none() && task.spans.iter().all(|span| span.rows.len() == 1) {
+        return;
+    }
+    let d = task.layout.head_dim;
+    team.run(|w| {
+        for span in task.spans {
+            for (i, head) in w.share(span.rows.len() * task.heads).map(|i| (i / task.heads, i % task.heads)) {
+                // SAFETY: workers hold different (row, head) pairs, and no row is in two spans.
+                let out = unsafe { task.out.span(span.rows.start + i, head * d..(head + 1) * d) };
+                if !out.iter().all(|x| x.to_f32().is_finite()) {
+                    attend_one(task, span, i, head);
+                }
+            }
+        }
+    });
+}
+
+/// Scores of row `i` with the keys of all positions that it sees.
+fn scores<E: Stored, O: Element>(task: &Task<'_, E, O>, span: &Span<'_>, i: usize, head: usize) -> Vec<f32> {
     let d = task.layout.head_dim;
     let q = &task.q.row(span.rows.start + i)[head * d..][..d];
-    let page = task.page(span.block_of(position), head / task.group());
-    let key = |dim| E::key_at(&page, d, position % BLOCK_TOKENS, dim);
-    q.iter().enumerate().fold(0.0, |sum, (dim, q)| sum + q.to_f32() * key(dim)) * task.softmax.scale
+    let score = |position: usize| {
+        let page = task.page(span.block_of(position), head / task.group());
+        let key = |dim| E::key_at(&page, d, position % BLOCK_TOKENS, dim);
+        q.iter().enumerate().fold(0.0, |sum, (dim, q)| sum + q.to_f32() * key(dim)) * task.softmax.scale
+    };
+    task.visible(span.start + i).map(score).collect()
 }
 
-/// Scores of all positions that row `i` sees, minus infinity where they do not count; nothing where all do.
-fn chosen<E: Stored, O: Element>(
-    task: &Task<'_, E, O>,
-    span: &Span<'_>,
-    i: usize,
-    head: usize,
-) -> Option<Vec<f32>> {
-    let share = task.softmax.share?;
-    let seen = task.visible(span.start + i);
-    let mut scores: Vec<f32> = seen.clone().map(|position| score(task, span, (i, head), position)).collect();
-    let mut order = scores.clone();
-    choose(&mut scores, kept(share, seen.len()), &mut order);
-    Some(scores)
+/// The same, minus infinity where they do not count, if a share of them does.
+fn chosen<E: Stored, O: Element>(task: &Task<'_, E, O>, span: &Span<'_>, i: usize, head: usize) -> Vec<f32> {
+    let mut scores = scores(task, span, i, head);
+    if let Some(share) = task.softmax.share {
+        let (keep, mut order) = (kept(share, scores.len()), scores.clone());
+        choose(&mut scores, keep, &mut order);
+    }
+    scores
 }
 
-/// Row `i` of `span` in one head. Two passes over the keys: the largest score, then the weighted mean.
+/// Row `i` of `span` in one head: the weighted mean of the values.
 fn attend_one<E: Stored, O: Element>(task: &Task<'_, E, O>, span: &Span<'_>, i: usize, head: usize) {
     let (d, row) = (task.layout.head_dim, span.rows.start + i);
-    let kv_head = head / task.group();
-    let seen = task.visible(span.start + i);
-    let score = |position| score(task, span, (i, head), position);
-    let chosen = chosen(task, span, i, head);
-    let counts =
-        |position: usize| chosen.as_ref().is_none_or(|s| s[position - seen.start] != f32::NEG_INFINITY);
-    let largest = seen.clone().map(score).fold(f32::NEG_INFINITY, f32::max);
+    let scores = chosen(task, span, i, head);
+    let largest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let mut sum = 0.0;
     let mut mean = [0.0f32; 256];
-    for position in seen.clone().filter(|position| counts(*position)) {
-        let p = (score(position) - largest).exp();
+    // A weight of zero may not make a NaN of a value that does not count.
+    let counts = |(_, score): &(usize, &f32)| **score != f32::NEG_INFINITY || task.softmax.share.is_none();
+    for (position, score) in task.visible(span.start + i).zip(&scores).filter(counts) {
+        let p = (score - largest).exp();
         sum += p;
-        let page = task.page(span.block_of(position), kv_head);
+        let page = task.page(span.block_of(position), head / task.group());
         for (dim, x) in mean[..d].iter_mut().enumerate() {
             *x += p * E::value_at(&page, d, position % BLOCK_TOKENS, dim);
         }

@@ -59,12 +59,25 @@ pub fn linear(team: &Team, isa: Isa, x: Input<'_>, w: &Weight<'_>, bias: Option<
 const THREAD_BYTES: usize = 2 << 20;
 
 /// Bytes that a team keeps at most for each of its threads after products of up to `rows` rows of x by weights of up to `k`
-/// inputs; packed blocks of x that several share lie with the thread that calls.
+/// inputs; packed blocks of x that several share lie with the thread that calls ([`shared_bytes_at_most`]).
 pub fn kept_bytes_at_most(isa: Isa, rows: usize, k: usize) -> usize {
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 | Isa::Avx512 => vector::kept_bytes_at_most(rows, k).min(THREAD_BYTES),
-        _ => THREAD_BYTES,
+        // Beside sums of two rows of tiles, all k of a panel, or of as many rows of x.
+        _ => THREAD_BYTES.max(k.div_ceil(pack::GROUP) * source::PAIR_BYTES + (8 << 10)),
+    }
+}
+
+/// Rows of x that several threads share, as they are packed, where the family does not say.
+const SHARED_ROWS: usize = 832;
+
+/// Bytes that the thread that calls keeps at most besides, of x as several threads share it.
+pub fn shared_bytes_at_most(isa: Isa, rows: usize, k: usize, threads: usize) -> usize {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Amx => amx::shared_bytes_at_most(rows, k, threads),
+        _ => rows.min(SHARED_ROWS) * k.next_multiple_of(pack::GROUP) * size_of::<bf16>(),
     }
 }
 

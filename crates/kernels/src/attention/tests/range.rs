@@ -26,22 +26,33 @@ fn numbers_beyond_halves_count_as_the_largest() {
     }
 }
 
-/// A key that is no number makes none of who sees it, and leaves alone who does not.
+/// A key or value that is no number makes none of who sees it, and leaves alone who does not.
 #[test]
-fn a_key_that_is_no_number_is_not_passed_over() {
+fn what_is_no_number_is_seen_by_those_who_see_it_alone() {
     let (position, n) = (40, 150);
-    for case in [Case::new(1, 3, 64, &[n]), Case::new(2, 2, 128, &[n]).f16(), Case::new(1, 2, 32, &[n]).f32()]
-    {
+    let cases = [
+        Case::new(1, 3, 64, &[n]),
+        Case::new(2, 2, 128, &[n]).f16(),
+        Case::new(1, 2, 32, &[n]).f32(),
+        Case::new(1, 3, 64, &[n]).fp8(),
+        Case::new(1, 3, 64, &[n]).int4(),
+        Case::new(1, 3, 64, &[n]).window(50),
+        Case::new(1, 3, 64, &[n]).share(1.0),
+    ];
+    for (case, of_values) in cases.iter().flat_map(|case| [(case, false), (case, true)]) {
         for isa in families() {
-            let mut world = World::new(&case, 23);
-            let key = position * case.qkv_cols() + case.q_cols();
-            world.qkv[0][key..][..case.kv_heads * case.head_dim].fill(f32::NAN);
+            let mut world = World::new(case, 23);
+            let heads = case.kv_heads * case.head_dim;
+            let at = position * case.qkv_cols() + case.q_cols() + usize::from(of_values) * heads;
+            world.qkv[0][at..][..heads].fill(f32::NAN);
             let team = Team::new(2);
             world.call(&team, isa, &[(0, 0, n - 1)]);
             world.call(&team, isa, &[(0, n - 1, 1)]);
             for (at, row) in world.results[0].chunks(case.q_cols()).enumerate() {
-                let as_it_should = if at < position { f32::is_finite } else { f32::is_nan };
-                assert!(row.iter().all(|x| as_it_should(*x)), "{isa} {case:?}: position {at}");
+                let sees = (position..position + case.window.unwrap_or(n)).contains(&at);
+                let as_it_should = if sees { f32::is_nan } else { f32::is_finite };
+                let what = if of_values { "value" } else { "key" };
+                assert!(row.iter().all(|x| as_it_should(*x)), "{isa} {case:?}: {what}, position {at}");
             }
         }
     }

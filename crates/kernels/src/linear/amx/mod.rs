@@ -6,6 +6,7 @@ mod plan;
 mod skinny;
 mod tile;
 
+pub(super) use plan::shared_bytes_at_most;
 pub(crate) use tile::multiply_registers;
 
 use half::bf16;

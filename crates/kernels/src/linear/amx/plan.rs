@@ -119,6 +119,16 @@ impl Plan {
     }
 }
 
+/// Bytes of all blocks of x, as tiles, that workers have at once: the most of any product of up to so many rows.
+pub(in crate::linear) fn shared_bytes_at_most(rows: usize, k: usize, threads: usize) -> usize {
+    let of = |rows| {
+        let plan = Plan::new(rows, k, 1, threads);
+        plan.row_workers * plan.block_bytes()
+    };
+    // Whole tiles: fewer rows of the last one are as many.
+    (1..=rows.div_ceil(TILE_ROWS)).map(|tiles| of(tiles * TILE_ROWS)).max().unwrap_or(0)
+}
+
 /// Rows and panels of a block at most, for so many groups of k.
 fn block_of(groups: usize) -> (usize, usize) {
     let rows = X_BLOCK_BYTES / (groups * GROUP * size_of::<half::bf16>()).max(1);
@@ -144,6 +154,18 @@ mod tests {
             assert_eq!(all, (0..rows).collect::<Vec<_>>());
             let all: Vec<usize> = (0..plan.panel_workers).flat_map(|w| plan.panels_of(w)).collect();
             assert_eq!(all, (0..panels).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn blocks_stay_within_what_was_announced() {
+        for (k, threads) in [(576, 1), (2048, 2), (8192, 8), (28_672, 6)] {
+            let most = shared_bytes_at_most(2100, k, threads);
+            let held = (17..=2100).map(|rows| {
+                let plan = Plan::new(rows, k, 8, threads);
+                plan.row_workers * plan.block_bytes()
+            });
+            assert_eq!(held.max(), Some(most), "{k} inputs, {threads} threads");
         }
     }
 

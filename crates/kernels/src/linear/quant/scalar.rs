@@ -27,6 +27,9 @@ pub(super) fn expand(plan: &Plan, panel: &[u8], groups: Range<usize>, out: &mut 
     }
 }
 
+/// Weights of 32 of k, by output.
+type Weights = [[f32; GROUP]; PANEL];
+
 /// `x: [m, k]` by values; see [`values`](super::values).
 pub(super) fn multiply_values(
     team: &Team,
@@ -35,15 +38,20 @@ pub(super) fn multiply_values(
     w: &Weight<'_>,
     epilogue: &Epilogue<'_>,
 ) {
-    multiply(team, plan, x, w, epilogue, add_values);
+    let values = |panel: &[u8], group: usize| {
+        weights(|row| {
+            let affine = plan.group_affine(panel, group, row);
+            std::array::from_fn(|k| plan.unrounded(panel, group, row, k, affine))
+        })
+    };
+    multiply(team, x, w, epilogue, values, add_values);
 }
 
 /// Adds the products of a group to the total of each output, in order of k, by fused multiply-add.
-fn add_values(plan: &Plan, x: &[bf16; GROUP], panel: &[u8], group: usize, sums: &mut Sums) {
-    for (row, total) in sums.iter_mut().enumerate() {
-        let affine = plan.group_affine(panel, group, row);
-        for (k, x) in x.iter().enumerate() {
-            *total = x.to_f32().mul_add(plan.unrounded(panel, group, row, k, affine), *total);
+fn add_values(values: &Weights, x: &[bf16; GROUP], sums: &mut Sums) {
+    for (values, total) in values.iter().zip(sums) {
+        for (x, value) in x.iter().zip(values) {
+            *total = x.to_f32().mul_add(*value, *total);
         }
     }
 }
@@ -56,28 +64,38 @@ pub(super) fn multiply_codes(
     w: &Weight<'_>,
     epilogue: &Epilogue<'_>,
 ) {
-    multiply(team, plan, x, w, epilogue, add_codes);
+    let codes = |panel: &[u8], group: usize| {
+        let code = |row, k| plan.code_value(plan.code(panel, group, row, k)) - f32::from(plan.offset);
+        let affine: [_; PANEL] = std::array::from_fn(|row| plan.group_affine(panel, group, row));
+        (weights(|row| std::array::from_fn(|k| code(row, k))), affine)
+    };
+    multiply(team, x, w, epilogue, codes, |(codes, affine), x, sums| add_codes(plan, codes, affine, x, sums));
 }
 
-/// `x: [m, k]` by a weight, group by group: `add` has the products of one.
-fn multiply(
+/// Those of each output.
+fn weights(of: impl Fn(usize) -> [f32; GROUP]) -> Weights {
+    std::array::from_fn(of)
+}
+
+/// `x: [m, k]` by a weight, group by group: `decode` says what a panel's is, `add` adds its products with a row.
+fn multiply<G>(
     team: &Team,
-    plan: &Plan,
     x: Mat<'_, bf16>,
     w: &Weight<'_>,
     epilogue: &Epilogue<'_>,
-    add: impl Fn(&Plan, &[bf16; GROUP], &[u8], usize, &mut Sums) + Sync,
+    decode: impl Fn(&[u8], usize) -> G + Sync,
+    add: impl Fn(&G, &[bf16; GROUP], &mut Sums) + Sync,
 ) {
-    let groups = w.k().div_ceil(GROUP);
     team.run(|worker| {
-        let mut row_groups = vec![[bf16::ZERO; GROUP]; groups];
+        let mut rows = vec![[bf16::ZERO; GROUP]; x.rows()];
         for (panel, stored) in worker.share(w.held_panels()).map(|i| w.held_panel(i)) {
-            for row in 0..x.rows() {
-                copy_tiles(x, row, 1, 0..groups, &mut row_groups);
-                let mut sums = [0.0; PANEL];
-                for (group, x) in row_groups.iter().enumerate() {
-                    add(plan, x, stored, group, &mut sums);
-                }
+            let mut sums = vec![[0.0; PANEL]; x.rows()];
+            for group in 0..w.k().div_ceil(GROUP) {
+                let decoded = decode(stored, group);
+                copy_tiles(x, 0, x.rows(), group..group + 1, &mut rows);
+                rows.iter().zip(&mut sums).for_each(|(x, sums)| add(&decoded, x, sums));
+            }
+            for (row, sums) in sums.into_iter().enumerate() {
                 // SAFETY: this worker alone has this panel.
                 unsafe { epilogue.finish(panel, row, &mut [sums]) };
             }
@@ -87,17 +105,20 @@ fn multiply(
 
 /// Adds the runs of a group to the total of each output: the products of a run are summed from zero (of every two of k the
 /// odd one first, by fused multiply-add), and that is scaled and added by one more; then the min's share, likewise.
-fn add_codes(plan: &Plan, x: &[bf16; GROUP], panel: &[u8], group: usize, sums: &mut Sums) {
+fn add_codes(
+    plan: &Plan,
+    codes: &Weights,
+    affine: &[[(f32, f32); 2]; PANEL],
+    x: &[bf16; GROUP],
+    sums: &mut Sums,
+) {
     let (runs, sums_of_x) = (plan.runs(), sums_of_runs(x, plan.runs()));
-    for (row, total) in sums.iter_mut().enumerate() {
-        let affine = plan.group_affine(panel, group, row);
+    let x = x.map(|x| flush(x.to_f32()));
+    for ((codes, affine), total) in codes.iter().zip(affine).zip(sums) {
         for run in 0..runs {
             let pairs = run * GROUP / 2 / runs..(run + 1) * GROUP / 2 / runs;
-            let mut sum = 0.0f32;
-            for k in pairs.flat_map(|j| [2 * j + 1, 2 * j]) {
-                let code = plan.code_value(plan.code(panel, group, row, k)) - f32::from(plan.offset);
-                sum = flush(x[k].to_f32()).mul_add(code, sum);
-            }
+            let sum =
+                pairs.flat_map(|j| [2 * j + 1, 2 * j]).fold(0.0f32, |sum, k| x[k].mul_add(codes[k], sum));
             let (scale, min) = affine[run];
             *total = scale.mul_add(sum, *total);
             if plan.has_min {

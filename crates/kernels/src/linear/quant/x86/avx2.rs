@@ -216,13 +216,16 @@ unsafe fn of_planes<L: Layout>(
     _mm256_packus_epi32(down(first), down(second))
 }
 
-/// Eight floats rounded to bf16, to nearest even, which is the upper half of each lane; the lower one is of no use.
+/// Eight floats rounded to bf16, to nearest even, which is the upper half of each lane; the lower one is of no use. What is no
+/// number stays none.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn rounded(values: __m256) -> __m256i {
     let bits = _mm256_castps_si256(values);
     let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
-    _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd)
+    let rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+    let none = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(values, values));
+    _mm256_blendv_epi8(rounded, _mm256_or_si256(bits, _mm256_set1_epi32(0x40_0000)), none)
 }
 
 /// Eight codes of one half-vector, as floats: of its first and third four lanes, or of its second and fourth.
