@@ -18,4 +18,4 @@ pub use grammar::{Grammar, Guide, Language};
 pub use logprobs::{TokenLogprobs, logprobs_of};
 pub use params::{Limits, MAX_BAD_WORDS, MAX_LOGPROBS, MAX_STOP_IDS, MAX_STOPS, Overrides, SamplingParams};
 pub use row::argmax;
-pub use sampler::{Sampled, Sampler};
+pub use sampler::{Sampled, Sampler, scratch_bytes_at_most};

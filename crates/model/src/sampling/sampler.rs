@@ -6,6 +6,7 @@
 //! id counts as the larger. The token depends on the logits, the sequence's own tokens, the seed and
 //! the position; on nothing else.
 
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
 use kernels::pick::{Change, Draw, Edit, Pick};
@@ -41,9 +42,24 @@ pub struct Sampler {
     tail: Vec<u32>,
     /// Where the text is in its grammar, if it has one.
     guide: Option<Box<dyn Guide>>,
+}
+
+/// What the taking of a token needs for so long. It is the thread's, as there are fewer of them than sequences.
+#[derive(Debug, Default)]
+struct Scratch {
     /// Edited logits.
     row: Vec<f32>,
     candidates: Vec<Candidate>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// Bytes that a thread keeps, or takes for a while, at most to take tokens from rows of so many logits.
+pub fn scratch_bytes_at_most(vocab: usize) -> usize {
+    // The lightest candidates are found by the weights of all; a list that grows may have room for twice as many.
+    vocab * (2 * size_of::<f32>() + 2 * size_of::<Candidate>())
 }
 
 /// A logit, scaled by temperature and relative to the largest (or the weight made of it), and its
@@ -69,8 +85,6 @@ impl Sampler {
             generated: HashMap::new(),
             position: 0,
             guide: params.grammar.as_ref().map(|grammar| grammar.begin()),
-            row: Vec::new(),
-            candidates: Vec::new(),
             params,
         }
     }
@@ -87,16 +101,15 @@ impl Sampler {
 
     /// Takes the next token. `logits`: `[vocab]` f32, as the model computed them.
     pub fn sample(&mut self, logits: &[f32]) -> Result<Sampled, SampleError> {
-        let token = if self.edits() {
-            let mut row = std::mem::take(&mut self.row);
+        let token = SCRATCH.with_borrow_mut(|Scratch { row, candidates }| {
+            if !self.edits() {
+                return self.pick(logits, candidates);
+            }
             row.clear();
             row.extend_from_slice(logits);
-            let token = self.edit(logits, &mut row).and_then(|()| self.pick(&row));
-            self.row = row;
-            token?
-        } else {
-            self.pick(logits)?
-        };
+            self.edit(logits, row)?;
+            self.pick(row, candidates)
+        })?;
         let logprobs = match self.params.logprobs {
             Some(n) => Some(logprobs_of(logits, token, n as usize)?),
             None => None,
@@ -252,7 +265,7 @@ impl Sampler {
         }
     }
 
-    fn pick(&mut self, row: &[f32]) -> Result<u32, SampleError> {
+    fn pick(&self, row: &[f32], candidates: &mut Vec<Candidate>) -> Result<u32, SampleError> {
         let (best, max) = argmax(row)?;
         if self.params.is_greedy() {
             return Ok(best);
@@ -263,11 +276,8 @@ impl Sampler {
         if p.top_k.is_none() && p.top_p == 1.0 && p.min_p == 0.0 {
             return Ok(draw_from_row(row, max, scale, u, best));
         }
-        let mut candidates = std::mem::take(&mut self.candidates);
-        truncate(p, row, max, scale, &mut candidates);
-        let token = draw_from_candidates(&candidates, u, best);
-        self.candidates = candidates;
-        Ok(token)
+        truncate(p, row, max, scale, candidates);
+        Ok(draw_from_candidates(candidates, u, best))
     }
 }
 
