@@ -72,7 +72,7 @@ pub fn compile(module: Module, architecture: Architecture) -> Result<Compiled, C
         let (major, minor) = nvrtc.version();
         let oldest = known.first().copied().unwrap_or_default();
         failed(format!(
-            "NVRTC {major}.{minor} compiles for sm_{oldest} and newer; install that of an older CUDA (CUDA 12 knows sm_50)"
+            "NVRTC {major}.{minor} compiles for sm_{oldest} and newer; install that of an older CUDA"
         ))
     })?;
     let mut options = options(module, architecture);

@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use kernels::arena::{Buf, Full, Lasting, Ledger, PAGE, assert_disjoint};
-use kernels::attention::{BLOCK_TOKENS, Chosen, Span};
+use kernels::attention::{Chosen, Span};
 use kernels::device::{
     AttendShape, Device, Dtype, KvPages, Matrix, Needs, NormWeights, QkTransform, Rows, Sink,
 };
@@ -23,6 +23,7 @@ use crate::product::Room;
 use crate::ranges::Ranges;
 use crate::repeat::{self, Repeating};
 use crate::sample::{self, Places};
+use crate::slots::{covered, slots};
 use crate::sparse;
 use crate::tables::{Tables, padded};
 use crate::{CudaError, Driver, Launch, QUEUES};
@@ -42,8 +43,6 @@ pub(crate) const OWN_BYTES: usize = PARTIAL_BYTES
     + Places::BYTES;
 /// Blocks of a grid, x and y, that every device takes.
 const GRID_MAX: [usize; 2] = [(1 << 31) - 1, (1 << 16) - 1];
-/// Slot of a row that belongs to no sequence.
-const NO_SLOT: u32 = u32::MAX;
 
 /// A GPU, or what stands in for one.
 pub struct GpuDevice<D> {
@@ -434,7 +433,10 @@ impl<D: Driver> Device for GpuDevice<D> {
             "columns of projection and queries"
         );
         assert_eq!(qkv.rows, q.rows, "rows of projection and queries");
-        let (positions, slots) = slots(spans, qkv.rows, transform.rope.map_or(0, |rope| rope.first));
+        // Of a call for one sequence of many, its rows alone.
+        let rows = covered(spans);
+        let (qkv, q) = (qkv.range(rows.clone()), q.range(rows.clone()));
+        let (positions, slots) = slots(spans, rows, transform.rope.map_or(0, |rope| rope.first));
         let mut tables = self.tables(&[positions.len(), slots.len()]);
         let args = StoreKvArgs {
             qkv: self.floats(qkv),
@@ -473,19 +475,6 @@ impl<D: Driver> Device for GpuDevice<D> {
     fn choose(&self, q: Rows, kv: KvPages, spans: &[Span<'_>], shape: AttendShape) -> Chosen {
         self.choose_sparse(q, kv, spans, shape)
     }
-}
-
-/// Each row's position, counted from the rotary tables' first, and its place in the pages.
-fn slots(spans: &[Span<'_>], rows: usize, first: usize) -> (Vec<u32>, Vec<u32>) {
-    let (mut positions, mut slots) = (vec![0; rows], vec![NO_SLOT; rows]);
-    for span in spans {
-        for (i, row) in span.rows.clone().enumerate() {
-            let position = span.start + i;
-            positions[row] = (position - first) as u32;
-            slots[row] = span.block_of(position) * BLOCK_TOKENS as u32 + (position % BLOCK_TOKENS) as u32;
-        }
-    }
-    (positions, slots)
 }
 
 fn activation(kind: Activation) -> u32 {

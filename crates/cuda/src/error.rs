@@ -37,6 +37,14 @@ pub enum CudaError {
         /// How many there are.
         found: usize,
     },
+    /// The device lacks instructions that the kernels are made of.
+    #[error("this GPU is of {found}, and the kernels need {oldest} or newer: use another, or --device cpu")]
+    Old {
+        /// What it is.
+        found: String,
+        /// What the oldest is that serves.
+        oldest: String,
+    },
     /// More memory was asked for than the device can give.
     #[error(
         "{wanted} bytes of device memory were asked for, and {free} of {total} are free; lower --device-memory"

@@ -23,6 +23,7 @@ pub mod product;
 mod ranges;
 mod repeat;
 mod sample;
+mod slots;
 mod sparse;
 mod tables;
 mod trial;

@@ -47,6 +47,9 @@ use settings::{PREFILL, PRODUCTS, prefill, wants_library};
 use streams::{Streams, Waits};
 use verdicts::Verdicts;
 
+/// The first devices with the products that the kernels are made of (`mma.m16n8k8` of halves).
+const OLDEST: Architecture = Architecture(75);
+
 /// A CUDA device with a stream for each queue.
 pub struct Gpu {
     streams: Streams,
@@ -140,6 +143,9 @@ impl Gpu {
             let major = number(MAJOR).map_err(failed("tell its architecture"))?;
             let minor = number(MINOR).map_err(failed("tell its architecture"))?;
             let architecture = Architecture((10 * major + minor) as u32);
+            if architecture < OLDEST {
+                return Err(CudaError::Old { found: architecture.to_string(), oldest: OLDEST.to_string() });
+            }
             let multiprocessors = number(MULTIPROCESSORS).map_err(failed("tell its multiprocessors"))?;
             let prefill = prefill(std::env::var(PREFILL).ok().as_deref(), architecture)?;
             let wants_library = wants_library(std::env::var(PRODUCTS).ok().as_deref(), architecture)?;
@@ -280,8 +286,8 @@ impl Driver for Gpu {
             let (module, kernel, args) = (Module::Rows, "copy_quads", bytemuck::bytes_of(&args));
             self.launch(&Launch { module, kernel, grid: [quads.div_ceil(256), 1], threads: 256, args });
         };
-        let pool = self.pool_for(table.len(), &self.up);
-        pool.lend(self.stream(), table, carry).unwrap_or_else(|e| lost("copy to it", e));
+        // Long tables in several pieces, not in those that weights wait for.
+        self.small.lend(self.stream(), table, carry).unwrap_or_else(|e| lost("copy to it", e));
     }
 
     fn download(&self, from: u64, bytes: usize, view: &mut dyn FnMut(usize, &[u8])) {
