@@ -9,8 +9,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <vector>
+
+#include <pthread.h>  // <mutex> takes as long to read as all others do
 
 #define BALLAST_EMULATED 1
 #define __device__
@@ -34,6 +35,8 @@ static inline float4 make_float4(float x, float y, float z, float w) { return {x
 namespace emu {
 struct Dim { unsigned x, y, z; };
 constexpr size_t STACK = 256 << 10;
+// By how much the next fiber's begins lower, an odd number of lines: beginnings that lie alike would share few lines of the caches.
+constexpr size_t COLOUR = 13 * 64;
 
 struct Copy {
   void* to;
@@ -54,9 +57,13 @@ struct Fiber {
   unsigned steps = 0;  // how often it has begun or come past a wait
 };
 
+// What the lanes of a warp tell each other.
+using Words = unsigned[32][6];
+
 struct Warp {
   unsigned arrived = 0, generation = 0;
-  unsigned words[32][6];
+  // By turns: once all have come past the wait of one exchange, they may write for the next while others still read.
+  Words words[2];
 };
 
 struct Block {
@@ -145,9 +152,9 @@ inline void body() {
   std::abort();
 }
 
-inline void begin(Fiber& fiber) {
+inline void begin(Fiber& fiber, unsigned i) {
   if (!fiber.stack) fiber.stack = (char*)std::malloc(STACK);
-  void** top = (void**)((uintptr_t)(fiber.stack + STACK) & ~uintptr_t(15));
+  void** top = (void**)((uintptr_t)(fiber.stack + STACK - i % 64 * COLOUR) & ~uintptr_t(15));
   *--top = nullptr;
   *--top = (void*)body;
   for (int i = 0; i < 6; i++) *--top = nullptr;
@@ -168,6 +175,9 @@ inline void sync_block() {
 }
 
 inline Warp& warp() { return block.warps[current->thread.x / 32]; }
+
+// Those of the exchange that comes next.
+inline Words& words() { return warp().words[warp().generation % 2]; }
 
 inline void sync_warp() {
   Warp& w = warp();
@@ -204,7 +214,7 @@ inline void run_block() {
   block.arrived = 0;
   block.alive = threads;
   for (unsigned i = 0; i < threads; i++) {
-    begin(block.fibers[i]);
+    begin(block.fibers[i], i);
     block.fibers[i].thread = {i, 0, 0};
   }
   for (unsigned round = 0; block.alive > 0; round++) {
@@ -223,11 +233,10 @@ inline void run_block() {
 template <class T>
 inline T shuffle(T value, unsigned from) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8, "one word or two");
-  Warp& w = warp();
-  std::memcpy(&w.words[current->thread.x % 32][0], &value, sizeof(T));
+  Words& told = words();
+  std::memcpy(told[current->thread.x % 32], &value, sizeof(T));
   sync_warp();
-  std::memcpy(&value, &w.words[from % 32][0], sizeof(T));
-  sync_warp();
+  std::memcpy(&value, told[from % 32], sizeof(T));
   return value;
 }
 }  // namespace emu
@@ -266,12 +275,11 @@ static inline T __shfl_down_sync(unsigned, T value, unsigned step) {
   return emu::shuffle(value, lane + step < 32 ? lane + step : lane);
 }
 static inline unsigned __ballot_sync(unsigned, bool mine) {
-  emu::Warp& w = emu::warp();
-  w.words[emu::current->thread.x % 32][0] = mine;
+  emu::Words& told = emu::words();
+  told[emu::current->thread.x % 32][0] = mine;
   emu::sync_warp();
   unsigned all = 0;
-  for (unsigned lane = 0; lane < 32; lane++) all |= w.words[lane][0] << lane;
-  emu::sync_warp();
+  for (unsigned lane = 0; lane < 32; lane++) all |= told[lane][0] << lane;
   return all;
 }
 static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selectors) {
@@ -344,20 +352,19 @@ static inline float emulated_f16(unsigned half) {
 template <unsigned PAIRS, float NUMBER(unsigned)>
 static inline void emulated_mma(float (&c)[4], const unsigned* a, const unsigned* b) {
   const unsigned GROUPS_OF_4 = PAIRS / 4;
-  emu::Warp& w = emu::warp();
+  emu::Words& told = emu::words();
   unsigned lane = emu::current->thread.x % 32, g = lane / 4, t = lane % 4;
-  for (unsigned i = 0; i < 2 * GROUPS_OF_4; i++) w.words[lane][i] = a[i];
-  for (unsigned i = 0; i < GROUPS_OF_4; i++) w.words[lane][4 + i] = b[i];
+  for (unsigned i = 0; i < 2 * GROUPS_OF_4; i++) told[lane][i] = a[i];
+  for (unsigned i = 0; i < GROUPS_OF_4; i++) told[lane][4 + i] = b[i];
   emu::sync_warp();
   for (unsigned row = 0; row < 2; row++)
     for (unsigned e = 0; e < 2; e++)
       for (unsigned pair = 0; pair < PAIRS; pair++) {
-        unsigned x = w.words[4 * g + pair % 4][row + pair / 4 * 2];
-        unsigned y = w.words[4 * (2 * t + e) + pair % 4][4 + pair / 4];
+        unsigned x = told[4 * g + pair % 4][row + pair / 4 * 2];
+        unsigned y = told[4 * (2 * t + e) + pair % 4][4 + pair / 4];
         c[2 * row + e] += NUMBER(x & 0xffff) * NUMBER(y & 0xffff);
         c[2 * row + e] += NUMBER(x >> 16) * NUMBER(y >> 16);
       }
-  emu::sync_warp();
 }
 
 #ifndef BALLAST_MMA_BY_HALVES
@@ -392,8 +399,8 @@ extern "C" int ballast_launch(
   if (!kernel || threads % 32 != 0) return 1;
   if (kernel->args_bytes != args_bytes) return 2;
   // Its threads are fibers of the caller, and there is one device.
-  static std::mutex lock;
-  std::lock_guard<std::mutex> guard(lock);
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  pthread_mutex_lock(&lock);
   emu::grid_size = {x, y, 1};
   emu::block_size = {threads, 1, 1};
   emu::launched_bytes = block_bytes;
@@ -404,5 +411,6 @@ extern "C" int ballast_launch(
       emu::block_index = {i, j, 0};
       emu::run_block();
     }
+  pthread_mutex_unlock(&lock);
   return 0;
 }

@@ -200,14 +200,13 @@ static inline void wgmma(float (&d)[N][4], const unsigned (&a)[4], unsigned long
   product.b = b;
   product.registers = a;
   std::memcpy(product.were, a, sizeof a);
-  emu::Warp& w = emu::warp();
+  emu::Words& told = emu::words();
   unsigned lane = emu::current->thread.x % 32;
-  std::memcpy(w.words[lane], a, sizeof a);
+  std::memcpy(told[lane], a, sizeof a);
   emu::sync_warp();
   for (unsigned i = 0; i < 32; i++) {
-    unsigned row = i / 16, k = i % 16, word = w.words[lane / 4 * 4 + k % 8 / 2][row + k / 8 * 2];
+    unsigned row = i / 16, k = i % 16, word = told[lane / 4 * 4 + k % 8 / 2][row + k / 8 * 2];
     product.rows[row][k] = emu::number(word >> 16 * (k % 2) & 0xffff);
   }
-  emu::sync_warp();
   emu::ask(d[0], 4 * N, product);
 }

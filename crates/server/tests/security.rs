@@ -1,6 +1,7 @@
 //! What SECURITY.md promises and no other file tests; and that the tests which it names are there. Only one test here
 //! has a server: it looks at all that this process listens on.
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use std::collections::BTreeSet;

@@ -1,0 +1,140 @@
+//! SIGTERM while a model is being loaded. A file of it that is a pipe holds the loading until the test lets it go on.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::OpenOptionsExt;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+
+use crate::common::{self, Folder, command, golden, longwinded};
+
+/// Linux's.
+const O_NONBLOCK: i32 = 0o4000;
+
+fn pipe(folder: &Folder) -> String {
+    let name = folder.name("pipe");
+    assert!(Command::new("mkfifo").arg(&name).status().expect("mkfifo").success());
+    name
+}
+
+/// Waits until the process reads the pipe; what it reads ends when this is dropped.
+fn held(pipe: &str, child: &mut Child) -> File {
+    loop {
+        assert_eq!(child.try_wait().expect("known"), None, "it ended");
+        // Refused as long as nobody reads.
+        if let Ok(open) = OpenOptions::new().write(true).custom_flags(O_NONBLOCK).open(pipe) {
+            return open;
+        }
+        thread::yield_now();
+    }
+}
+
+fn kill(signal: &str, child: &Child) {
+    let kill = Command::new("kill").args([signal, &child.id().to_string()]).status();
+    assert!(kill.expect("kill").success());
+}
+
+fn terminate(child: &Child) {
+    kill("-TERM", child);
+}
+
+const LONG: [&str; 3] = ["--ignore-eos", "--max-tokens", "190000"];
+
+#[test]
+fn an_answer_that_is_interrupted_is_summed_up() {
+    let folder = longwinded();
+    let model = folder.whole();
+    let args = [&["run", &model, "hello", "--n", "2"], &LONG[..]].concat();
+    let mut child =
+        command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    let mut out = child.stdout.take().expect("piped");
+    // Its heading stands there before it begins.
+    out.read_exact(&mut [0; "answer 1 of 2:\n".len() + 1]).expect("a first byte");
+    kill("-INT", &child);
+    let mut rest = Vec::new();
+    out.read_to_end(&mut rest).expect("the rest of it");
+    let ended = child.wait_with_output().expect("it ends");
+    let told = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(130), "{told}");
+    assert!(told.contains(" generated") && told.contains("peak memory"), "{told}");
+    assert!(!String::from_utf8_lossy(&rest).contains("answer 2"), "the next one is not begun");
+}
+
+#[test]
+fn a_batch_that_is_told_to_end_while_it_loads_can_be_begun_again() {
+    let folder = Folder::new();
+    let (pipe, to) = (pipe(&folder), folder.name("out.jsonl"));
+    let line = r#"{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}}"#;
+    let from = folder.write("in.jsonl", line);
+    let args = ["batch", &golden("llama"), "-i", &from, "-o", &to, "--chat-template", &pipe];
+    let mut child = command(&args).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    let hold = held(&pipe, &mut child);
+    terminate(&child);
+    let ended = child.wait_with_output().expect("it ends");
+    drop(hold);
+    let told = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(75), "{told}");
+    assert!(told.contains("the same command begins again"), "{told}");
+    assert!(
+        !folder.path("out.jsonl").exists() && !folder.path("out.jsonl.state").exists(),
+        "nothing is left"
+    );
+    let again = common::ballast(&["batch", &golden("llama"), "-i", &from, "-o", &to]);
+    again.fine();
+    assert_eq!(folder.read("out.jsonl").lines().count(), 1);
+}
+
+/// Nobody reads its answers: it waits in the middle of one, and is told twice.
+#[test]
+fn a_batch_whose_reader_has_stopped_ends_when_it_is_told_twice() {
+    let folder = Folder::new();
+    // More than a pipe holds.
+    let line = |i: usize| {
+        let id = format!("{i}-{}", "x".repeat(4000));
+        format!(
+            r#"{{"custom_id": "{id}", "method": "POST", "url": "/v1/completions", "body": {{"prompt": [5], "max_tokens": 1}}}}"#
+        ) + "\n"
+    };
+    let from = folder.write("in.jsonl", (0..40).map(line).collect::<String>());
+    let args = ["batch", &golden("llama"), "-i", &from, "-o", "-"];
+    let mut child =
+        command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    let mut out = child.stdout.take().expect("piped");
+    out.read_exact(&mut [0]).expect("it answers");
+    // Two of one kind at once may come as one.
+    ["-TERM", "-INT"].into_iter().for_each(|signal| kill(signal, &child));
+    let ended = child.wait_with_output().expect("it ends");
+    let told = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(75), "{told}");
+    drop(out);
+}
+
+#[test]
+fn a_server_that_is_told_to_end_while_it_loads_ends_well() {
+    let folder = Folder::new();
+    let pipe = pipe(&folder);
+    let args = ["serve", &golden("llama"), "--port", "0", "--chat-template", &pipe];
+    let mut child = command(&args).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    let mut log = BufReader::new(child.stderr.take().expect("piped"));
+    let hold = held(&pipe, &mut child);
+    let mut line = String::new();
+    while !line.contains("http://") {
+        line.clear();
+        assert!(log.read_line(&mut line).expect("UTF-8") > 0, "it ended");
+    }
+    let address = line.trim().rsplit("http://").next().expect("an address").to_string();
+    let mut client = TcpStream::connect(address).expect("it listens");
+    client.write_all(b"GET /ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").expect("sent");
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).expect("UTF-8");
+    assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("model_loading"), "{answer}");
+    terminate(&child);
+    let status = child.wait().expect("it ends");
+    drop(hold);
+    let mut told = String::new();
+    log.read_to_string(&mut told).expect("UTF-8");
+    assert_eq!(status.code(), Some(0), "{told}");
+    assert!(!told.contains("ready: ") && !told.contains("panicked"), "{told}");
+    assert!(!told.contains("path=/ready"), "who asks whether it is ready makes no lines: {told}");
+}

@@ -1,0 +1,379 @@
+//! The engine on a GPU whose kernels are emulated, and on one if there is one: its tokens taken there or here, its KV swapped and its weights copied.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::delayed::Delayed;
+use crate::emulator::{self, Emulator, Mma};
+use crate::stand_in::StandIn;
+use cuda::GpuDevice;
+use engine::{
+    Blocks, DeviceChoice, Engine, EngineConfig, Event, HostLinears, KvFormat, Offload, Planned, Request,
+    StartError, WeightShare,
+};
+use kernels::attention::{KvDtype, KvLayout};
+use kernels::device::{Device, Needs};
+use kernels::{CpuDevice, Isa, Team};
+use model::Checkpoint;
+use model::decoder::WeightsAs;
+use model::sampling::SamplingParams;
+use policy::sched::{Delegate, Schedule};
+use spec::{ByTier, Lane, Split, Tier};
+
+fn checkpoint() -> Checkpoint {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/golden/llama-gqa-tied");
+    Checkpoint::open(&folder).unwrap()
+}
+
+fn config() -> EngineConfig {
+    EngineConfig {
+        isa: Isa::Scalar,
+        max_model_len: Some(128),
+        max_num_seqs: 4,
+        max_num_batched_tokens: 48,
+        kv_tokens: Some(4 * 128),
+        ..EngineConfig::plain(4 << 30, 1)
+    }
+}
+
+/// What runs the kernels.
+#[derive(Clone, Copy, Debug)]
+enum Runs {
+    Emulation,
+    /// The same, its kernels run one by one.
+    OneByOne,
+    /// The emulation, its products all a library's.
+    Library,
+    /// The same, one by one.
+    LibraryOneByOne,
+    /// The emulation, its calls done later, in an order of this seed's choosing.
+    Late(u64),
+    Gpu,
+}
+
+/// What there is here.
+fn all() -> Vec<Runs> {
+    let gpu = cuda::open(1 << 20).is_ok().then_some(Runs::Gpu);
+    emulator::compiler().map(|_| Runs::Emulation).into_iter().chain(gpu).collect()
+}
+
+fn start(runs: Runs, config: EngineConfig) -> Engine {
+    start_counting(runs, config, &Arc::default())
+}
+
+/// `replays`: how many graphs were run.
+fn start_counting(runs: Runs, config: EngineConfig, replays: &Arc<AtomicUsize>) -> Engine {
+    let open = |tier: Tier, bytes: usize, team: &Arc<Team>| -> Result<Box<dyn Device>, StartError> {
+        Ok(match (tier, runs) {
+            (Tier::Device, Runs::Emulation) => {
+                Box::new(GpuDevice::new(Emulator::counting(Mma::Defined, replays), bytes)?)
+            }
+            (Tier::Device, Runs::OneByOne) => {
+                Box::new(GpuDevice::new(Emulator::without_graphs(Mma::Defined), bytes)?)
+            }
+            (Tier::Device, Runs::Library) => {
+                Box::new(GpuDevice::new(Emulator::new(Mma::Defined).by_library(), bytes)?)
+            }
+            (Tier::Device, Runs::LibraryOneByOne) => {
+                Box::new(GpuDevice::new(Emulator::without_graphs(Mma::Defined).by_library(), bytes)?)
+            }
+            (Tier::Device, Runs::Late(seed)) => Box::new(GpuDevice::new(Delayed::new(seed, replays), bytes)?),
+            (Tier::Device, Runs::Gpu) => Box::new(cuda::open(bytes)?),
+            _ => Box::new(CpuDevice::new(bytes, Arc::clone(team), Isa::Scalar)?),
+        })
+    };
+    Planned::new(&checkpoint(), config).unwrap().start_on(&open, &|_| {}).unwrap()
+}
+
+/// Greedy and drawn, with penalties, with biases, cut short.
+fn requests(logprobs: Option<u32>, max_tokens: u32) -> Vec<Request> {
+    let request = |i: u32| Request {
+        prompt: (0..40 + 5 * i).map(|j| 3 + (i * 31 + j * 17) % 90).collect(),
+        params: SamplingParams {
+            max_tokens: Some(max_tokens),
+            ignore_eos: true,
+            temperature: if i == 0 { 0.0 } else { 1.2 },
+            top_k: (i == 1).then_some(20),
+            top_p: if i == 2 { 0.8 } else { 1.0 },
+            repetition_penalty: if i % 2 == 1 { 1.4 } else { 1.0 },
+            frequency_penalty: if i == 2 { 0.5 } else { 0.0 },
+            logit_bias: if i == 3 { [(7, 3.0), (50, -2.0)].into() } else { [].into() },
+            logprobs,
+            ..SamplingParams::greedy()
+        },
+        seed: 11,
+        salt: 0,
+    };
+    (0..4).map(request).collect()
+}
+
+fn tokens(engine: &Engine, logprobs: Option<u32>) -> Vec<Vec<u32>> {
+    tokens_of(engine, requests(logprobs, 64))
+}
+
+fn tokens_of(engine: &Engine, requests: Vec<Request>) -> Vec<Vec<u32>> {
+    let logprobs = requests[0].params.logprobs;
+    let tickets: Vec<_> = requests.into_iter().map(|r| engine.submit(r).unwrap()).collect();
+    let all = |ticket: &engine::Ticket| {
+        let mut ids = Vec::new();
+        loop {
+            match ticket.events.recv().expect("the engine lives") {
+                Event::Token(token) => {
+                    assert_eq!(token.logprobs.is_some(), logprobs.is_some());
+                    ids.push(token.id);
+                }
+                Event::Finished(_) => return ids,
+                Event::Began(_) | Event::Prompt(..) => (),
+                Event::Failed(why) => panic!("{why}"),
+            }
+        }
+    };
+    tickets.iter().map(all).collect()
+}
+
+#[test]
+fn tokens_taken_on_the_device_are_those_taken_on_the_host() {
+    all().into_iter().for_each(check_tokens);
+}
+
+fn check_tokens(runs: Runs) {
+    // In f32 a row's sums do not depend on how many rows there are: one kernel computes all sizes.
+    let engine = start(runs, EngineConfig { weights: WeightsAs::F32, ..config() });
+    // Who wants log-probabilities has the logits fetched.
+    let want = tokens(&engine, Some(0));
+    assert_eq!(tokens(&engine, None), want);
+    assert!(want.iter().all(|ids| ids.len() == 64) && want[0] != want[2], "{want:?}");
+}
+
+#[test]
+fn swapped_kv_and_copied_weights_change_no_token() {
+    all().into_iter().for_each(check_tiers);
+}
+
+#[test]
+fn the_same_on_a_stand_in() {
+    let tests = [
+        "tokens_taken_on_the_device_are_those_taken_on_the_host",
+        "swapped_kv_and_copied_weights_change_no_token",
+    ];
+    if let Some(stand_in) = StandIn::new() {
+        stand_in.runs("engine", &tests);
+    }
+}
+
+/// Prompts so short that how they are cut, and what else is in their batch, makes no difference.
+fn short_requests() -> Vec<Request> {
+    let mut requests = requests(None, 40);
+    requests.iter_mut().for_each(|request| request.prompt.truncate(4));
+    requests
+}
+
+/// Sequences that come and go, over pages of each kind.
+#[test]
+fn steps_that_are_run_as_graphs_change_no_token() {
+    if emulator::compiler().is_none() {
+        return;
+    }
+    for kv in [KvFormat::AsActivations, KvFormat::F16, KvFormat::Fp8] {
+        let config = || EngineConfig { kv, max_num_seqs: 3, ..config() };
+        let want = tokens_of(&start(Runs::OneByOne, config()), short_requests());
+        for (runs, steps_in_flight) in [(Runs::Emulation, 1), (Runs::Emulation, 2), (Runs::Late(5), 2)] {
+            let replays = Arc::default();
+            let engine = start_counting(runs, EngineConfig { steps_in_flight, ..config() }, &replays);
+            let got = tokens_of(&engine, short_requests());
+            assert_eq!(got, want, "{kv:?}, {runs:?}, {steps_in_flight} steps in flight");
+            let replays = replays.load(Ordering::Relaxed);
+            // Three sequences decode 40 tokens each, then one: few steps differ from all before.
+            assert!(replays > 40, "{replays} steps were run as graphs");
+        }
+    }
+}
+
+/// Products of a library, as most have that many sequences decode together: in graphs, too.
+#[test]
+fn steps_whose_products_are_a_librarys_are_run_as_graphs() {
+    if emulator::compiler().is_none() {
+        return;
+    }
+    let products = || emulator::PRODUCTS_OF_GRAPHS.load(Ordering::Relaxed);
+    let config = || EngineConfig { max_num_seqs: 3, ..config() };
+    let want = tokens_of(&start(Runs::LibraryOneByOne, config()), short_requests());
+    let before = products();
+    assert_eq!(tokens_of(&start(Runs::Library, config()), short_requests()), want);
+    assert!(products() - before > 64, "{} products were run in graphs", products() - before);
+}
+
+/// So many that a GPU's library computes their products. Prints what they come to.
+#[test]
+fn many_sequences_decode_together() {
+    if cuda::open(1 << 20).is_err() {
+        return eprintln!("skipped: there is no GPU");
+    }
+    let many = EngineConfig { max_num_seqs: 40, kv_tokens: Some(40 * 64), ..config() };
+    let engine = start(Runs::Gpu, EngineConfig { max_model_len: Some(64), ..many });
+    let request = |i: u32| Request {
+        prompt: (0..4).map(|j| 3 + (i * 31 + j * 17) % 90).collect(),
+        params: SamplingParams { max_tokens: Some(24), ignore_eos: true, ..SamplingParams::greedy() },
+        seed: 11,
+        salt: 0,
+    };
+    println!("tokens: {:?}", tokens_of(&engine, (0..40).map(request).collect()));
+}
+
+#[test]
+fn products_of_a_library_come_in_graphs_on_a_stand_in() {
+    let Some(stand_in) = StandIn::new() else { return };
+    let tokens = |variables: &[(&str, &str)]| {
+        let told = stand_in.runs_with("engine", &["many_sequences_decode_together"], variables);
+        told.lines().find_map(|line| Some(line.split_once("tokens: ")?.1.to_owned())).expect("tokens")
+    };
+    let want = tokens(&[("BALLAST_CUDA_GRAPHS", "off")]);
+    assert_eq!(tokens(&[("BALLAST_STAND_IN_NOTES", "1")]), want);
+}
+
+fn check_tiers(runs: Runs) {
+    // In f32, as above.
+    let config = || EngineConfig { weights: WeightsAs::F32, ..config() };
+    let want = tokens(&start(runs, config()), None);
+    let copies = || emulator::COPIES_OF_ADOPTED.load(Ordering::Relaxed);
+    let before = copies();
+    let tight = EngineConfig { kv_tokens: Some(256), host_kv_tokens: 1000, ..config() };
+    let engine = start(runs, EngineConfig { steps_in_flight: 2, ..tight });
+    assert_eq!(tokens(&engine, None), want);
+    assert!(engine.counts().moved_blocks > 0, "nothing was swapped");
+    // From and to where it lies, without a staging copy.
+    assert_eq!(engine.not_pinned(), None);
+    assert!(matches!(runs, Runs::Gpu) || copies() > before, "KV was staged");
+    let before = copies();
+    let split =
+        Split::new(ByTier { device: 30, host: 70, disk: 0 }.map(|p| p * (Split::WHOLE / 100))).unwrap();
+    let offload = Offload {
+        device_memory: Some(1 << 30),
+        share: WeightShare::Exactly(split),
+        linears: HostLinears::Device,
+        ..Offload::default()
+    };
+    let engine = start(runs, EngineConfig { offload, ..config() });
+    assert_eq!(tokens(&engine, None), want);
+    assert!(engine.copied().bytes > 0, "nothing was copied");
+    assert_eq!(engine.not_pinned(), None);
+    assert!(matches!(runs, Runs::Gpu) || copies() > before, "weights were staged");
+}
+
+/// Putting off takes its time.
+fn few(engine: &Engine) -> Vec<Vec<u32>> {
+    tokens_of(engine, requests(None, 20))
+}
+
+/// Each under a few seeds: what a lane forgets to wait for, and what is overwritten before it was read, gives other tokens.
+#[test]
+fn steps_that_are_done_late_change_no_token() {
+    if emulator::compiler().is_none() {
+        return;
+    }
+    let config = || EngineConfig { weights: WeightsAs::F32, max_num_seqs: 3, ..config() };
+    let want = few(&start(Runs::Emulation, config()));
+    let swapped = EngineConfig { kv_tokens: Some(256), host_kv_tokens: 1000, ..config() };
+    let split =
+        Split::new(ByTier { device: 30, host: 70, disk: 0 }.map(|p| p * (Split::WHOLE / 100))).unwrap();
+    let offload = Offload {
+        device_memory: Some(1 << 30),
+        share: WeightShare::Exactly(split),
+        linears: HostLinears::Device,
+        ..Offload::default()
+    };
+    let cases = [(config(), 1..=3), (swapped, 2..=2), (EngineConfig { offload, ..config() }, 2..=2)];
+    for (config, depths) in cases {
+        for (seed, steps_in_flight) in (0..).zip(depths) {
+            let engine = start(Runs::Late(seed), EngineConfig { steps_in_flight, ..config.clone() });
+            assert_eq!(few(&engine), want, "{steps_in_flight} steps in flight, seed {seed}");
+        }
+    }
+}
+
+/// KV of these percentages on device, host and drive.
+fn kv_away(percent: [u32; 3], delegate: Delegate, folder: &Path) -> EngineConfig {
+    let [device, host, disk] = percent;
+    let kv = Split::new(ByTier { device, host, disk }.map(|p| p * (Split::WHOLE / 100))).unwrap();
+    let blocks = Blocks {
+        schedule: Some(Schedule::Zigzag),
+        num_batches: Some(2),
+        batch_size: Some(2),
+        kv,
+        delegate,
+        ..Blocks::default()
+    };
+    let offload = Offload { device_memory: Some(1 << 30), folder: Some(folder.into()), ..Offload::default() };
+    // A GPU's KV passes the host on its way from the drive.
+    let device = DeviceChoice::Cuda;
+    EngineConfig { device, weights: WeightsAs::F32, sparse: Some(0.1), blocks, offload, ..config() }
+}
+
+/// A page's worth of keys counts, of the hundred that sequences come to.
+#[test]
+fn sparse_attention_gives_the_same_tokens_wherever_kv_lives() {
+    if emulator::compiler().is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let resident = |sparse| EngineConfig { weights: WeightsAs::F32, sparse, ..config() };
+    let want = few(&start(Runs::Emulation, resident(Some(0.1))));
+    assert_ne!(few(&start(Runs::Emulation, resident(None))), want, "a tenth of the keys is not all of them");
+    let on_host = Planned::new(&checkpoint(), resident(Some(0.1))).unwrap().start(&|_| {}).unwrap();
+    assert_eq!(few(&on_host), want, "the CPU's");
+    for (runs, percent, delegate) in [
+        (Runs::Emulation, [0, 100, 0], Delegate::Host),
+        (Runs::Emulation, [0, 100, 0], Delegate::Streamed),
+        (Runs::Late(3), [20, 30, 50], Delegate::Streamed),
+    ] {
+        let engine = start(runs, kv_away(percent, delegate, folder.path()));
+        assert_eq!(few(&engine), want, "{runs:?}, {percent:?}, {delegate:?}");
+        let left = engine.counts().left_bytes[Lane::Up.index()];
+        assert_eq!(left > 0, delegate == Delegate::Streamed, "{left} bytes were left, {delegate:?}");
+    }
+}
+
+/// A sequence as long as there is no room for the scores of is refused, before anything is loaded.
+#[test]
+fn scores_that_have_no_room_are_refused() {
+    if emulator::compiler().is_none() {
+        return;
+    }
+    let device = GpuDevice::new(Emulator::new(Mma::Defined), 1 << 20).unwrap();
+    let kv = KvLayout { kv_heads: 1, head_dim: 64, dtype: KvDtype::Bf16 };
+    let needs = |positions| Needs { formats: vec![], kv, sparse: Some(positions) };
+    assert_eq!(device.prepare(&needs(128 << 10)), Ok(()));
+    let why = device.prepare(&needs(4 << 20)).unwrap_err();
+    assert!(why.contains("--max-model-len"), "{why}");
+}
+
+/// A step ends when the device has done it, and is told of with the times of all its nodes.
+#[test]
+fn lanes_of_a_late_device_are_told_of_in_order() {
+    if emulator::compiler().is_none() {
+        return;
+    }
+    let engine = start(Runs::Late(1), EngineConfig { lane_spans: 1 << 14, steps_in_flight: 2, ..config() });
+    few(&engine);
+    let ran = engine.ranges().ran;
+    let device: Vec<_> = ran.iter().filter(|ran| ran.lane == spec::Lane::Device).collect();
+    assert!(device.len() > 20 * 4, "{}", device.len());
+    assert!(device.windows(2).all(|two| two[0].end <= two[1].start), "nodes of a lane follow one another");
+}
+
+#[test]
+fn kv_of_other_formats_gives_the_cpus_first_token() {
+    if emulator::compiler().is_none() {
+        return;
+    }
+    let formats = [KvFormat::F16, KvFormat::Fp8, KvFormat::Int4].map(|kv| (kv, None));
+    for (kv, sparse) in formats.into_iter().chain([(KvFormat::Int4, Some(0.1))]) {
+        let config = || EngineConfig { kv, sparse, ..config() };
+        let on_host = Planned::new(&checkpoint(), config()).unwrap().start(&|_| {}).unwrap();
+        let (got, want) = (tokens(&start(Runs::Emulation, config()), None), tokens(&on_host, None));
+        // Later ones may part where two are nearly as likely: the devices add in different orders.
+        assert_eq!(got[0][0], want[0][0], "{kv:?}");
+        assert!(got.iter().all(|ids| ids.len() == 64));
+    }
+}

@@ -1,0 +1,130 @@
+//! The conformance table, sampling and copies on a GPU, where there is one, and on its stand-in; what is said where there is none.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::stand_in::StandIn;
+use crate::{sampling, scattered};
+use cuda::module::Module;
+use cuda::{CudaDevice, CudaError, Driver};
+use kernels::device::Device;
+use kernels::queue::{self, Mark};
+use kernels::table::{Case, Reach, conformance, random};
+use kernels::{CpuDevice, Team};
+
+/// A GPU, if there is one; says so if not.
+fn open(bytes: usize) -> Option<CudaDevice> {
+    match cuda::open(bytes) {
+        Ok(device) => Some(device),
+        Err(missing @ (CudaError::Library { .. } | CudaError::Unfit { .. } | CudaError::NoDevice { .. })) => {
+            eprintln!("skipped: {missing}");
+            None
+        }
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[test]
+fn tokens_are_those_of_the_cpus_sampler() {
+    let Some(mut device) = open(sampling::BYTES) else { return };
+    sampling::check(&mut device);
+    sampling::check_errors(&mut device);
+    sampling::check_many_under_way(&mut device);
+}
+
+#[test]
+fn what_is_spread_arrives_and_is_collected() {
+    let Some(mut device) = open(scattered::BYTES) else { return };
+    scattered::check(&mut device);
+    scattered::check_adopted(&mut device);
+}
+
+fn attends(case: &Case) -> bool {
+    case.name.starts_with("attend") || case.name.starts_with("choose")
+}
+
+/// Runs the cases of the conformance table that `wanted` chooses.
+fn agrees(wanted: impl Fn(&Case) -> bool) {
+    let cases: Vec<Case> = conformance()
+        .into_iter()
+        .chain(random(2, 20))
+        .filter(|case| case.reach == Reach::Everywhere)
+        .filter(wanted)
+        .collect();
+    let most = cases.iter().map(|case| case.bytes).max().expect("cases");
+    let Some(mut device) = open(most) else { return };
+    // Side by side, where each would be compiled when a case comes to it. The others are another test's.
+    let attention = cases.iter().all(attends);
+    let modules = Module::all(device.driver().prefill()).into_iter();
+    let own = modules.filter(|module| attention != matches!(module, Module::Sample | Module::Linear(_)));
+    device.prepare_modules(&own.collect::<Vec<_>>()).unwrap();
+    let team = Arc::new(Team::new(2));
+    let failed = cases.iter().filter_map(|case| {
+        device.reset();
+        let mut reference = CpuDevice::in_groups(case.bytes, Arc::clone(&team)).unwrap();
+        let verdict = case.check_in_own_order(&mut device, &mut reference).unwrap();
+        (!verdict.passed).then(|| format!("{}: {:e}", case.name, verdict.error))
+    });
+    let failed: Vec<String> = failed.collect();
+    assert!(failed.is_empty(), "{} of {} cases fail:\n  {}", failed.len(), cases.len(), failed.join("\n  "));
+}
+
+#[test]
+fn attention_agrees_with_the_reference() {
+    agrees(attends);
+}
+
+#[test]
+fn everything_else_agrees_with_the_reference() {
+    agrees(|case| !attends(case));
+}
+
+#[test]
+fn marks_know_when_they_were_reached() {
+    let Some(mut device) = open(64 << 20) else { return };
+    let buf = device.take(32 << 20).unwrap();
+    let bytes = vec![1; buf.bytes()];
+    let begin = Instant::now();
+    let mark = |number| Mark { queue: queue::current(), number };
+    for number in 1..=3 {
+        device.upload(&buf, &bytes);
+        device.mark(mark(number));
+    }
+    device.reach(mark(3));
+    let end = Instant::now();
+    let times: Vec<Instant> = (1..=3).map(|number| device.when(mark(number)).expect("a time")).collect();
+    assert!(times.windows(2).all(|two| two[0] < two[1]), "{times:?}");
+    // The host looks at the device's clock later than it was read, by as much as it was kept from it.
+    let slack = Duration::from_millis(50);
+    assert!(begin < times[0] + slack && times[2] < end + slack, "{times:?} between {begin:?} and {end:?}");
+    assert_eq!(device.when(mark(2)), None, "it is forgotten");
+    device.enter(1, &[mark(3)]);
+    device.wait();
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    match cuda::open(1 << 20) {
+        Ok(device) => assert!(device.driver().architecture() >= cuda::Architecture(75)),
+        Err(error @ CudaError::Library { library, .. }) => {
+            let text = error.to_string();
+            assert!(text.contains(library) && text.contains("--device cpu"), "{text}");
+        }
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}
+
+#[test]
+fn the_same_on_a_stand_in() {
+    let tests = [
+        "tokens_are_those_of_the_cpus_sampler",
+        "what_is_spread_arrives_and_is_collected",
+        "attention_agrees_with_the_reference",
+        "everything_else_agrees_with_the_reference",
+        "marks_know_when_they_were_reached",
+        "what_is_missing_is_named",
+    ];
+    if let Some(stand_in) = StandIn::new() {
+        stand_in.runs("gpu", &tests);
+    }
+}

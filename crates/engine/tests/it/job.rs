@@ -1,0 +1,207 @@
+//! A job whose engine dies before it has told of its requests, one whose lines are more than the engine has room for, and one
+//! whose formats wait for others to be compiled.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::common;
+use engine::job::{Ask, Ended, Hears, Input, Job, JobError, Limits, Outlook, Output, Record, Tally, Watch};
+use engine::{Engine, Event, Failure};
+use model::api::{ApiError, Context, Generate, OwnTemplates, Streaming};
+use model::grammar::{GrammarError, OutputFormat, WORKERS};
+use model::output::FinishReason;
+use model::sampling::GenerationConfig;
+use model::template::{SpecialTexts, WallClock};
+use model::tokenizer::Tokenizer;
+
+const MODEL: &str = "llama";
+
+/// Goes on for ever, and breaks at the first token: on the lane that tells of it.
+struct Breaks;
+
+impl Watch for Breaks {
+    fn ask(&mut self) -> Ask {
+        Ask::GoOn
+    }
+
+    fn tell(&mut self, _: &Tally) {}
+
+    fn begins(&mut self, _: &Generate) -> Box<dyn Hears> {
+        Box::new(Breaks)
+    }
+}
+
+impl Hears for Breaks {
+    fn sequence(&mut self, _: usize) -> Box<dyn FnMut(&Event) + Send> {
+        Box::new(|event| assert!(!matches!(event, Event::Token(_)), "who counts tokens is broken"))
+    }
+
+    fn finished(&mut self, _: FinishReason, _: usize) {}
+
+    fn failed(&mut self, why: Failure) -> ApiError {
+        why.into()
+    }
+}
+
+/// Counts lines under way.
+#[derive(Default)]
+struct Counts {
+    most: usize,
+}
+
+impl Watch for Counts {
+    fn ask(&mut self) -> Ask {
+        Ask::GoOn
+    }
+
+    fn tell(&mut self, tally: &Tally) {
+        self.most = self.most.max(tally.under_way);
+    }
+}
+
+/// Runs a job of these bodies.
+fn run(
+    (engine, bodies): (&Engine, &[String]),
+    limits: Limits,
+    watch: &mut dyn Watch,
+) -> Result<(Ended, Tally), JobError> {
+    run_with(&Arc::new(tokenizer()), (engine, bodies), limits, watch)
+}
+
+fn tokenizer() -> Tokenizer {
+    Tokenizer::from_dir(&common::folder(MODEL)).unwrap().0
+}
+
+fn run_with(
+    tokenizer: &Arc<Tokenizer>,
+    (engine, bodies): (&Engine, &[String]),
+    limits: Limits,
+    watch: &mut dyn Watch,
+) -> Result<(Ended, Tally), JobError> {
+    let line = |(i, body): (usize, &String)| {
+        format!(r#"{{"custom_id":"{i}","method":"POST","url":"/v1/completions","body":{body}}}"#)
+    };
+    let lines: Vec<String> = bodies.iter().enumerate().map(line).collect();
+    let input = Input::new(lines.join("\n").into_bytes());
+    let (generation, served) = (GenerationConfig::default(), ["m".to_string()]);
+    let context = Context {
+        tokenizer,
+        template: None,
+        tool_template: None,
+        special: SpecialTexts::default(),
+        generation: &generation,
+        served: &served,
+        vocab_size: engine.spec().vocab,
+        context_len: engine.hold().max_model_len,
+        max_logprobs: 0,
+        own_templates: OwnTemplates::Refused,
+        streaming: Streaming::Refused,
+        now: WallClock { unix_s: 0, utc_offset_s: 0 },
+    };
+    let job = Job { engine, tokenizer, context, input: &input, limits };
+    let outlook = Outlook::fresh(Record::new(&input, 0, BTreeMap::new()), &input);
+    job.run(&outlook, Output::Stream(Box::new(std::io::sink())), watch)
+}
+
+#[test]
+fn a_job_ends_with_its_engine_though_nobody_told_of_its_requests() {
+    let engine = common::start(MODEL, common::config());
+    let body = r#"{"model":"m","prompt":[5,6,7],"max_tokens":1}"#.to_string();
+    let limits = Limits {
+        in_flight: 1,
+        prompt_tokens: Limits::prompt_tokens(&engine),
+        window: 1,
+        waiting_bytes: Limits::WAITING_BYTES,
+        line_sequences: 1,
+    };
+    let ended = run((&engine, &[body]), limits, &mut Breaks);
+    assert!(
+        matches!(&ended, Err(JobError::Engine(Failure::Engine(why))) if why.contains("counts tokens")),
+        "{ended:?}"
+    );
+}
+
+/// Prompts of 60 tokens: a dozen of them are in the engine, not a hundred.
+#[test]
+fn prompts_that_are_handed_in_are_bounded_by_their_tokens() {
+    let engine = common::start(MODEL, common::config());
+    let body = |i: usize| {
+        let prompt: Vec<usize> = (0..60).map(|at| 3 + (7 * i + at) % 90).collect();
+        format!(r#"{{"model":"m","prompt":{prompt:?},"max_tokens":2,"ignore_eos":true}}"#)
+    };
+    let bodies: Vec<String> = (0..100).map(body).collect();
+    let limits = Limits {
+        in_flight: 100,
+        prompt_tokens: 700,
+        window: 200,
+        waiting_bytes: Limits::WAITING_BYTES,
+        line_sequences: 1,
+    };
+    let mut counts = Counts::default();
+    let (ended, tally) = run((&engine, &bodies), limits, &mut counts).unwrap();
+    assert_eq!((ended, tally.done, tally.failed), (Ended::Finished, 100, 0));
+    assert!((6..=12).contains(&counts.most), "{} lines at once", counts.most);
+}
+
+#[test]
+fn a_window_full_of_answers_is_not_the_end() {
+    let engine = common::start(MODEL, common::config());
+    let bodies = vec![r#"{"model":"m","prompt":[5,6,7],"max_tokens":2}"#.to_string(); 5];
+    for window in [1, 2] {
+        let limits = Limits {
+            in_flight: 2,
+            prompt_tokens: 100,
+            window,
+            waiting_bytes: Limits::WAITING_BYTES,
+            line_sequences: 1,
+        };
+        let (ended, tally) = run((&engine, &bodies), limits, &mut Counts::default()).unwrap();
+        assert_eq!((ended, tally.done), (Ended::Finished, 5), "a window of {window}");
+    }
+}
+
+/// Says so often that it goes on, then that it drains.
+struct Drains(usize);
+
+impl Watch for Drains {
+    fn ask(&mut self) -> Ask {
+        self.0 = self.0.saturating_sub(1);
+        if self.0 > 0 { Ask::GoOn } else { Ask::Drain }
+    }
+
+    fn tell(&mut self, _: &Tally) {}
+}
+
+/// A format that takes a second or so to compile; each number is another.
+fn slow(n: usize) -> OutputFormat {
+    let names: Vec<String> = (0..3000).map(|i| format!("{n}-{i}")).collect();
+    OutputFormat::Schema(serde_json::json!({"type": "object", "required": names}))
+}
+
+#[test]
+fn a_line_waits_until_its_format_can_be_compiled() {
+    let engine = common::start(MODEL, common::config());
+    let tokenizer = Arc::new(tokenizer());
+    let body = r#"{"model":"m","prompt":[5,6,7],"max_tokens":3,"structured_outputs":{"regex":"(?s:.*)"}}"#;
+    // The window has room for one: the line that is held must not wait for itself.
+    let limits = Limits {
+        in_flight: 1,
+        prompt_tokens: 100,
+        window: 1,
+        waiting_bytes: Limits::WAITING_BYTES,
+        line_sequences: 1,
+    };
+    std::thread::scope(|scope| {
+        let compile = |n: usize| while tokenizer.grammar(&slow(n)) == Err(GrammarError::Busy) {};
+        let slow: Vec<_> = (0..WORKERS).map(|n| scope.spawn(move || compile(n))).collect();
+        let mut others = (0..).map(|n| OutputFormat::Regex(format!("a{{{n}}}b")));
+        let busy = |other| tokenizer.grammar(&other) == Err(GrammarError::Busy);
+        while !others.next().is_some_and(busy) && !slow.iter().any(|slow| slow.is_finished()) {}
+        let bodies = [body.to_string(), body.to_string()];
+        let drained = run_with(&tokenizer, (&engine, &bodies), limits, &mut Drains(3));
+        assert_eq!(drained.unwrap().1.failed, 0, "it ends without its lines");
+        let (ended, tally) =
+            run_with(&tokenizer, (&engine, &bodies), limits, &mut Counts::default()).unwrap();
+        assert_eq!((ended, tally.done, tally.failed), (Ended::Finished, 2, 0));
+    });
+}

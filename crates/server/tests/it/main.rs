@@ -1,0 +1,16 @@
+//! The server over HTTP, in one program: its tests share the cores. (`security.rs` looks at what its process listens on, and has one.)
+
+mod answers;
+mod batches;
+mod common;
+mod described;
+mod heads;
+mod lifetime;
+mod load;
+mod odd_bodies;
+mod page;
+mod panics;
+mod refusals;
+mod requests;
+mod structured;
+mod uploads;

@@ -1,0 +1,99 @@
+//! Files on their way: in, by clients that take their time, and out, to browsers.
+
+use std::io::{ErrorKind, Read, Write};
+use std::time::Duration;
+
+use crate::common::spool::{Spool, upload};
+use crate::common::{code, config, connect, get, request, send, start};
+use serde_json::json;
+use server::{Config, SpoolLimits};
+
+const KIND: &str = "Content-Type: multipart/form-data; boundary=B\r\n";
+
+#[test]
+fn a_trickle_and_a_form_without_end_are_not_waited_for() {
+    let spool = Spool::new();
+    let patience = Duration::from_millis(500);
+    let server = start("llama", Config { body_timeout: patience, ..spool.config() });
+    let head = request("POST", "/v1/files", &format!("{KIND}Content-Length: 90000\r\n"), b"");
+    let head = String::from_utf8(head).unwrap().replacen("Content-Length: 0\r\n", "", 1);
+    let field = "--B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"x\"\r\n\r\n";
+    let mut client = connect(server.address);
+    client.write_all(format!("{head}{field}").as_bytes()).unwrap();
+    // No silence is ever as long as it may be.
+    client.set_read_timeout(Some(patience / 20)).unwrap();
+    let (mut answer, mut piece) = (Vec::new(), [0; 4096]);
+    loop {
+        match client.read(&mut piece) {
+            Ok(0) => break,
+            Ok(n) => answer.extend_from_slice(&piece[..n]),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                // It is refused meanwhile, perhaps.
+                let _ = client.write_all(b"x");
+            }
+            Err(_) => break,
+        }
+    }
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+    let empty = "--B\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n\r\n".repeat(65);
+    let form = request("POST", "/v1/files", KIND, format!("{empty}--B--\r\n").as_bytes());
+    assert_eq!(send(server.address, &form).status, 400);
+    assert_eq!(get(server.address, "/v1/files").json()["data"], json!([]), "nothing of them stays");
+}
+
+#[test]
+fn a_file_is_saved_and_not_shown() {
+    let spool = Spool::new();
+    let server = start("llama", Config { spool_dir: Some(spool.path()), ..config() });
+    let file = upload(&server, "x.html\"\r\nA: b", "batch", "<script>").json();
+    let id = file["id"].as_str().unwrap();
+    let content = get(server.address, &format!("/v1/files/{id}/content"));
+    assert_eq!(content.body, "<script>");
+    assert_eq!(content.header("x-content-type-options"), Some("nosniff"));
+    assert_eq!(content.header("content-disposition"), Some(&*format!("attachment; filename=\"{id}.jsonl\"")));
+    assert_eq!(get(server.address, "/nowhere").header("x-content-type-options"), Some("nosniff"));
+}
+
+#[test]
+fn a_form_has_one_file_and_what_it_took_is_free_again() {
+    let spool = Spool::new();
+    let limits = SpoolLimits { bytes: 3000, ..SpoolLimits::default() };
+    let server = start("llama", Config { spool: limits, ..spool.config() });
+    let file = |text: &str| {
+        format!("--B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"x\"\r\n\r\n{text}\r\n")
+    };
+    let purpose = "--B\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n";
+    let form = [purpose, &file(&"x".repeat(2500)), &file("y"), "--B--\r\n"].concat();
+    let refused = send(server.address, &request("POST", "/v1/files", KIND, form.as_bytes()));
+    assert_eq!(
+        (refused.status, refused.json()["error"]["param"].as_str()),
+        (400, Some("file")),
+        "{}",
+        refused.body
+    );
+    assert_eq!(get(server.address, "/v1/files").json()["data"], json!([]), "nothing of it stays");
+    assert_eq!(upload(&server, "z", "batch", &"z".repeat(2900)).status, 200, "there is room");
+}
+
+#[test]
+fn what_is_no_form_is_refused_before_all_of_it_is_there() {
+    let spool = Spool::new();
+    let server = start("llama", Config { body_timeout: Duration::from_secs(30), ..spool.config() });
+    let field = "--B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"x\"\r\n";
+    for begin in ["", field] {
+        // More is announced than ever comes.
+        let head = request("POST", "/v1/files", &format!("{KIND}Content-Length: 1000000000\r\n"), b"");
+        let head = String::from_utf8(head).unwrap().replacen("Content-Length: 0\r\n", "", 1);
+        let refused = send(server.address, format!("{head}{begin}{}", "x".repeat(60_000)).as_bytes());
+        assert_eq!((refused.status, code(&refused).as_deref()), (400, Some("form_expected")), "{begin}");
+    }
+    for kind in ["multipart/form-data", "multipart/form-data;;", "text/plain", "\u{e9}"] {
+        let kind = format!("Content-Type: {kind}\r\n");
+        let refused = send(server.address, &request("POST", "/v1/files", &kind, b"x"));
+        assert_eq!((refused.status, code(&refused).as_deref()), (400, Some("form_expected")), "{kind}");
+    }
+    let none = send(server.address, &request("POST", "/v1/files", "", b"x"));
+    assert_eq!((none.status, code(&none).as_deref()), (400, Some("form_expected")));
+    assert_eq!(upload(&server, "x", "batch", &"x".repeat(90_000)).status, 200);
+}
