@@ -14,7 +14,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
 use engine::job::{
-    Ended, Files, Input, Job, JobError, Limits, Outlook, Output, Paths, Record, Tally, clash, fingerprint,
+    Ended, Files, Input, Job, JobError, Limits, Outlook, Output, OutputOrder, Paths, Record, Tally, clash,
+    fingerprint,
 };
 use engine::{KvMemory, counted};
 use model::api::{Context, OwnTemplates, Streaming};
@@ -36,6 +37,8 @@ use crate::wanted::Wanted;
 const SEQUENCES: usize = 256;
 /// Lines begun and not written, for each line in the engine: how far a slow line may be overtaken.
 const WINDOW: usize = 4;
+/// The part of the process's memory that answers may take which wait for an earlier one.
+const WAITING_SHARE: u64 = 16;
 /// The name of standard input and output.
 const STANDARD: &str = "-";
 /// Wrong lines that are shown.
@@ -83,6 +86,10 @@ fn run(args: BatchJob) -> Result<ExitCode> {
     let mut config = lanes.wanted(engine_config(engine, needs)?);
     // Lengths are bounds: most lines end before, and what nobody uses is not taken.
     config.kv_memory = KvMemory::AsUsed;
+    let waiting_bytes = Limits::WAITING_BYTES.min((config.memory / WAITING_SHARE) as usize);
+    if args.flags.order() == OutputOrder::Input {
+        config.beside_bytes = waiting_bytes as u64;
+    }
     let isa = config.isa.to_string();
     // Of no requests there is nothing to plan; the record has the longest sequence all the same.
     let (work, voice) = match requests {
@@ -121,6 +128,7 @@ fn run(args: BatchJob) -> Result<ExitCode> {
         in_flight: args.flags.max_inflight,
         prompt_tokens: Limits::prompt_tokens(&engine),
         window: args.flags.max_inflight.saturating_mul(WINDOW),
+        waiting_bytes,
         // Nobody else waits for the engine.
         line_sequences: usize::MAX,
     };

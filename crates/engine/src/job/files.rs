@@ -1,7 +1,8 @@
 //! The files of a job: answers, perhaps errors apart from them, and a state file that says whose they are.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -105,14 +106,19 @@ impl Files {
     /// [`JobError::Busy`], [`JobError::File`].
     pub fn open(paths: Paths) -> Result<Files, JobError> {
         let state_path = state_path(&paths.answers);
-        let state_is_new = !state_path.exists();
-        let state = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&state_path);
-        let state = state.map_err(JobError::file("write", &state_path))?;
-        match state.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(JobError::Busy(paths.answers)),
-            Err(TryLockError::Error(error)) => return Err(JobError::file("lock", &state_path)(error)),
-        }
+        let (state, state_is_new) = loop {
+            let is_new = !state_path.exists();
+            let state =
+                OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&state_path);
+            let state = state.map_err(JobError::file("write", &state_path))?;
+            match state.try_lock() {
+                // Unless whoever had it removed it in between: another would make one anew.
+                Ok(()) if is_at(&state, &state_path) => break (state, is_new),
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Err(JobError::Busy(paths.answers)),
+                Err(TryLockError::Error(error)) => return Err(JobError::file("lock", &state_path)(error)),
+            }
+        };
         let files = Files { paths, state_path, state, state_is_new };
         files.paths.each().try_for_each(probe)?;
         Ok(files)
@@ -171,8 +177,10 @@ impl Files {
     /// # Errors
     /// [`JobError::File`].
     pub fn begin(mut self, outlook: &Outlook, sync_every: Duration) -> Result<Writer, JobError> {
-        self.paths.each().map(part).try_for_each(|path| remove(&path))?;
-        if matches!(outlook.begin, Begin::Fresh) {
+        if !matches!(outlook.begin, Begin::Fresh) {
+            // Of a rewrite that was killed. Before a job's first answer, files of such names are somebody else's.
+            self.paths.each().map(part).try_for_each(|path| remove(&path))?;
+        } else {
             // First nothing is anybody's, then it is ours: whoever finds an empty output asks for no state. Each is on the disk
             // before the next: answers of an earlier job beside our state would be taken for ours.
             self.paths.each().try_for_each(Ledger::emptied)?;
@@ -217,6 +225,12 @@ impl Drop for Files {
     }
 }
 
+/// Whether an open file is the one of this name.
+fn is_at(file: &File, path: &Path) -> bool {
+    let same = |a: &Metadata, b: &Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
+    matches!((file.metadata(), fs::metadata(path)), (Ok(a), Ok(b)) if same(&a, &b))
+}
+
 /// Whether a file can be written, without a change.
 fn probe(path: &Path) -> Result<(), JobError> {
     let is_new = !path.exists();
@@ -236,11 +250,22 @@ fn remove(path: &Path) -> Result<(), JobError> {
     }
 }
 
-/// A file that will replace `path`.
+/// A file that will replace `path`, beside what that leads to.
 pub(super) fn part(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
+    let mut name = led_to(path).into_os_string();
     name.push(".part");
     name.into()
+}
+
+/// Gives that file its name.
+pub(super) fn replace(path: &Path) -> Result<(), JobError> {
+    fs::rename(part(path), led_to(path)).map_err(JobError::file("replace", path))
+}
+
+/// What a symbolic link leads to, so that the link stays; any other path itself.
+fn led_to(path: &Path) -> PathBuf {
+    let target = if path.is_symlink() { fs::canonicalize(path).ok() } else { None };
+    target.unwrap_or_else(|| path.to_owned())
 }
 
 impl Outlook {
@@ -289,6 +314,15 @@ pub struct Writer {
     rewrite: Option<Rewrite>,
 }
 
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if self.rewrite.is_some() {
+            // Those that took their places are gone by now; the others count for nothing.
+            self.files.paths.each().map(part).for_each(|path| _ = fs::remove_file(path));
+        }
+    }
+}
+
 impl Writer {
     /// `line` has its end.
     pub(super) fn write(&mut self, position: usize, verdict: Verdict, line: &[u8]) -> Result<(), JobError> {
@@ -317,7 +351,7 @@ impl Writer {
             // Errors first: between the two, lines are missing rather than answered twice.
             for path in self.files.paths.errors.iter().chain([&self.files.paths.answers]) {
                 match whole {
-                    true => fs::rename(part(path), path).map_err(JobError::file("replace", path))?,
+                    true => replace(path)?,
                     false => remove(&part(path))?,
                 }
             }
@@ -347,7 +381,39 @@ mod tests {
         let mut writer = open().begin(&outlook, Duration::ZERO).expect("ready");
         writer.write(0, Verdict::Good, b"an answer\n").expect("written");
         writer.finish(true).expect("whole");
-        assert_eq!((link.is_symlink(), fs::read(out).expect("there")), (true, b"an answer\n".to_vec()));
+        let holds = |text: &str| {
+            assert_eq!(
+                (link.is_symlink(), fs::read_to_string(&out).expect("there")),
+                (true, text.to_string())
+            );
+        };
+        holds("an answer\n");
+        // What replaces it takes the place of what the link leads to, and goes if it is not finished.
+        let again = Outlook { begin: Begin::Rewrite(Default::default()), ..outlook };
+        for (finishes, text) in [(false, "an answer\n"), (true, "another\n")] {
+            let mut writer = open().begin(&again, Duration::ZERO).expect("ready");
+            writer.write(0, Verdict::Good, b"another\n").expect("written");
+            assert!(folder.path().join("out.part").exists());
+            if finishes {
+                writer.finish(true).expect("whole")
+            } else {
+                drop(writer)
+            }
+            assert!(!folder.path().join("out.part").exists() && !folder.path().join("link.part").exists());
+            holds(text);
+        }
+    }
+
+    #[test]
+    fn somebodys_file_of_a_name_that_parts_have_stays_where_nothing_was_answered() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [out, other] = ["out", "out.part"].map(|name| folder.path().join(name));
+        fs::write(&other, "a download").expect("written");
+        let input = Input::new(b"{}\n".to_vec());
+        let outlook = Outlook::fresh(Record::new(&input, 0, BTreeMap::new()), &input);
+        let files = Files::open(Paths { answers: out, errors: None }).expect("writable");
+        files.begin(&outlook, Duration::ZERO).expect("ready").finish(true).expect("whole");
+        assert_eq!(fs::read_to_string(other).expect("there"), "a download");
     }
 
     #[test]

@@ -15,13 +15,20 @@ const LINES_A_SYNC: usize = 256;
 pub(super) struct Ledger {
     path: PathBuf,
     file: File,
-    /// Bytes of whole lines.
-    len: u64,
-    lines: usize,
-    unsynced: usize,
+    /// Whole lines.
+    written: Extent,
+    /// Those that the disk has.
+    synced: Extent,
     synced_at: Instant,
     sync_every: Duration,
     stays: Stays,
+}
+
+/// How far a file goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Extent {
+    bytes: u64,
+    lines: usize,
 }
 
 /// What is there of a file that could not be written to its end.
@@ -48,9 +55,8 @@ impl Ledger {
         Ok(Ledger {
             path: path.to_owned(),
             file,
-            len,
-            lines,
-            unsynced: 0,
+            written: Extent { bytes: len, lines },
+            synced: Extent { bytes: len, lines },
             synced_at: Instant::now(),
             sync_every,
             stays: Stays::Lines,
@@ -71,12 +77,16 @@ impl Ledger {
     /// Adds a line, its end included. If it does not fit, none of it stays.
     pub(super) fn append(&mut self, line: &[u8]) -> Result<(), JobError> {
         if let Err(source) = self.file.write_all(line) {
+            // Without the torn line. If the file cannot be cut, whoever goes on does it.
+            let kept = self.file.set_len(self.written.bytes).and_then(|()| self.file.sync_data());
+            if kept.is_ok() {
+                self.synced = self.written;
+            }
             return Err(self.give_up(source));
         }
-        self.len += line.len() as u64;
-        self.lines += 1;
-        self.unsynced += 1;
-        if self.unsynced >= LINES_A_SYNC || self.synced_at.elapsed() >= self.sync_every {
+        self.written =
+            Extent { bytes: self.written.bytes + line.len() as u64, lines: self.written.lines + 1 };
+        if self.unsynced() >= LINES_A_SYNC || self.synced_at.elapsed() >= self.sync_every {
             self.sync()?;
         }
         Ok(())
@@ -84,9 +94,9 @@ impl Ledger {
 
     /// Waits for the disk.
     pub(super) fn sync(&mut self) -> Result<(), JobError> {
-        if self.unsynced > 0 {
+        if self.unsynced() > 0 {
             self.file.sync_data().map_err(|source| self.give_up(source))?;
-            self.unsynced = 0;
+            self.synced = self.written;
         }
         self.synced_at = Instant::now();
         Ok(())
@@ -94,7 +104,11 @@ impl Ledger {
 
     /// Waits for the disk if lines have waited long enough.
     pub(super) fn sync_if_due(&mut self) -> Result<(), JobError> {
-        if self.unsynced > 0 && self.synced_at.elapsed() >= self.sync_every { self.sync() } else { Ok(()) }
+        if self.unsynced() > 0 && self.synced_at.elapsed() >= self.sync_every { self.sync() } else { Ok(()) }
+    }
+
+    fn unsynced(&self) -> usize {
+        self.written.lines - self.synced.lines
     }
 
     fn give_up(&mut self, source: io::Error) -> JobError {
@@ -103,9 +117,9 @@ impl Ledger {
             let _ = std::fs::remove_file(&self.path);
             return JobError::file("write", &self.path)(source);
         }
-        // If the file cannot be cut, the torn line is cut by whoever goes on.
-        let _ = self.file.set_len(self.len);
-        JobError::Full { path: self.path.clone(), safe: self.lines, source }
+        // What the disk did not take may be a hole by now, and a second wait for it would not say so: it is not told as safe.
+        let _ = self.file.set_len(self.synced.bytes);
+        JobError::Full { path: self.path.clone(), safe: self.synced.lines, source }
     }
 }
 
@@ -154,17 +168,27 @@ pub(super) mod tests {
     #[test]
     fn a_full_disk_says_what_is_safe() {
         let file = OpenOptions::new().write(true).open("/dev/full").expect("there");
-        let mut ledger = Ledger {
-            path: "full".into(),
-            file,
-            len: 10,
-            lines: 5,
-            unsynced: 0,
-            synced_at: Instant::now(),
-            sync_every: Duration::ZERO,
-            stays: Stays::Lines,
-        };
+        let mut ledger = Ledger { path: "full".into(), ..of(file, (12, 6), (10, 5)) };
         let error = ledger.append(b"x\n").expect_err("full").to_string();
         assert!(error.contains("cannot write full") && error.contains("safe there: 5 answers"), "{error}");
+    }
+
+    fn of(file: File, written: (u64, usize), synced: (u64, usize)) -> Ledger {
+        let extent = |(bytes, lines)| Extent { bytes, lines };
+        let (written, synced) = (extent(written), extent(synced));
+        let (synced_at, sync_every) = (Instant::now(), Duration::MAX);
+        Ledger { path: "out".into(), file, written, synced, synced_at, sync_every, stays: Stays::Lines }
+    }
+
+    #[test]
+    fn what_the_disk_did_not_take_is_neither_kept_nor_told_as_safe() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("out");
+        std::fs::write(&path, "one\ntwo\n").expect("written");
+        let file = OpenOptions::new().write(true).open(&path).expect("there");
+        let mut ledger = of(file, (8, 2), (4, 1));
+        let error = ledger.give_up(io::Error::from(io::ErrorKind::StorageFull)).to_string();
+        assert!(error.contains("safe there: 1 answer"), "{error}");
+        assert_eq!(std::fs::read_to_string(&path).expect("text"), "one\n");
     }
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::files::{Existing, Paths, part, state_path};
+use super::files::{Existing, Paths, part, replace, state_path};
 use super::kept::{self, Found};
 use super::ledger::{Ledger, folder, sync_folders};
 use super::{JobError, Record};
@@ -74,7 +74,7 @@ fn write<'a>(all: impl Iterator<Item = (&'a PathBuf, &'a Found)>, into: &Paths) 
     answers.sync()?;
     errors.as_mut().map_or(Ok(()), Ledger::sync)?;
     for path in into.errors.iter().chain([&into.answers]) {
-        fs::rename(part(path), path).map_err(JobError::file("replace", path))?;
+        replace(path)?;
     }
     sync_folders(into.each())?;
     Ok(merged)

@@ -16,9 +16,6 @@ pub enum OutputOrder {
     Completion,
 }
 
-/// What answers that wait for an earlier one may take, before no other line is begun.
-const MOST_BYTES: usize = 64 << 20;
-
 /// Answers that may have to wait for earlier ones; never more lines than the window.
 pub(super) struct Waiting {
     order: OutputOrder,
@@ -26,8 +23,9 @@ pub(super) struct Waiting {
     /// Positions that were begun and not written yet, oldest first.
     begun: VecDeque<usize>,
     ready: BTreeMap<usize, Ready>,
-    /// Those of their texts.
+    /// Those of their texts, and how many there may be before no other line is begun.
     bytes: usize,
+    most_bytes: usize,
 }
 
 /// An answer, and what it counts for.
@@ -39,13 +37,13 @@ pub(super) struct Ready {
 }
 
 impl Waiting {
-    pub(super) fn new(order: OutputOrder, window: usize) -> Waiting {
-        Waiting { order, window, begun: VecDeque::new(), ready: BTreeMap::new(), bytes: 0 }
+    pub(super) fn new(order: OutputOrder, window: usize, most_bytes: usize) -> Waiting {
+        Waiting { order, window, begun: VecDeque::new(), ready: BTreeMap::new(), bytes: 0, most_bytes }
     }
 
     /// Whether another line may be begun.
     pub(super) fn has_room(&self) -> bool {
-        self.begun.len() < self.window && self.bytes < MOST_BYTES
+        self.begun.len() < self.window && self.bytes < self.most_bytes
     }
 
     /// A line is begun.
@@ -84,7 +82,7 @@ mod tests {
     }
 
     fn story(order: OutputOrder) -> Vec<usize> {
-        let mut waiting = Waiting::new(order, 3);
+        let mut waiting = Waiting::new(order, 3, 100);
         let mut written = Vec::new();
         (0..3).for_each(|position| waiting.begin(position));
         assert!(!waiting.has_room());
@@ -100,11 +98,11 @@ mod tests {
 
     #[test]
     fn no_more_is_begun_while_what_waits_is_large() {
-        let mut waiting = Waiting::new(OutputOrder::Input, 9);
+        let mut waiting = Waiting::new(OutputOrder::Input, 9, 100);
         (0..3).for_each(|position| waiting.begin(position));
-        waiting.put(2, answer(MOST_BYTES / 2));
+        waiting.put(2, answer(50));
         assert!(waiting.has_room() && waiting.take().is_none());
-        waiting.put(1, answer(MOST_BYTES / 2));
+        waiting.put(1, answer(50));
         assert!(!waiting.has_room() && waiting.take().is_none());
         waiting.put(0, answer(1));
         while waiting.take().is_some() {}

@@ -47,11 +47,16 @@ pub struct Limits {
     pub prompt_tokens: usize,
     /// Lines begun and not written: those in the engine, and those that wait for an earlier one.
     pub window: usize,
+    /// Bytes of answers that wait for an earlier one, before no other line is begun; lines that were begun come on top.
+    pub waiting_bytes: usize,
     /// Sequences of a line, its choices for all of its prompts; one that wants more is an error.
     pub line_sequences: usize,
 }
 
 impl Limits {
+    /// What answers that wait for an earlier one may take, where there is enough memory.
+    pub const WAITING_BYTES: usize = 64 << 20;
+
     /// Tokens of prompts that an engine may be handed before it has an answer for the first: each of them is there twice, in four
     /// bytes. In any case 8 MiB of them, as prompts that begin alike share their KV; else twice what KV has room for, which is next to
     /// nothing beside the KV itself.
@@ -184,7 +189,7 @@ impl<'a> Run<'a> {
             todo: outlook.todo.iter(),
             held: None,
             flight: Flight::new(),
-            waiting: Waiting::new(outlook.record.order, job.limits.window),
+            waiting: Waiting::new(outlook.record.order, job.limits.window, job.limits.waiting_bytes),
             tally: Tally {
                 lines: outlook.todo.len() + earlier,
                 earlier,

@@ -6,8 +6,9 @@ mod tests;
 
 use kernels::arena::PAGE;
 use kernels::attention::BLOCK_TOKENS;
-use kernels::linear::{Activations, kept_bytes_at_most};
+use kernels::linear::{Activations, kept_bytes_at_most, shared_bytes_at_most};
 use model::decoder::{Blueprint, HostWork, rope_bytes};
+use model::sampling::scratch_bytes_at_most;
 use model::store::{Cut, Layout};
 use policy::pipeline::{DiskPath, SLOTS};
 use spec::{ByTier, ModelSpec, Split, Tier};
@@ -25,8 +26,6 @@ use crate::watch::timeline::Timeline;
 const RUNTIME_BYTES: u64 = 8 << 20;
 /// Scratch of each compute thread, where it rounds activations to whole numbers.
 const ROUNDED_BYTES: usize = 2 << 20;
-/// Rows of activations that are kept as tiles while a large product runs.
-const TILED_ROWS: u64 = 832;
 
 /// More KV blocks than any machine has room for.
 const BLOCKS_MAX: u32 = 1 << 28;
@@ -467,19 +466,20 @@ fn blocks_of(tokens: usize) -> usize {
 /// An estimate from above of what is not in the arena.
 fn overhead(spec: &ModelSpec, config: &EngineConfig) -> u64 {
     let widest = spec.ffn.max(spec.hidden).max(spec.q_rows());
-    let rows = TILED_ROWS.min(config.max_num_batched_tokens as u64);
+    let shared = shared_bytes_at_most(config.isa, config.max_num_batched_tokens, widest, config.threads);
     let pinned = if config.device == DeviceChoice::Cuda { cuda::PINNED_BYTES as u64 } else { 0 };
     RUNTIME_BYTES
         + pinned
         + Timeline::bytes(config.lane_spans)
-        + (config.threads * thread_bytes(config, widest)) as u64
-        + rows * widest as u64 * 2
+        + (config.threads * thread_bytes(config, widest, spec.vocab)) as u64
+        + shared as u64
 }
 
-/// Scratch of each compute thread: rows of a block, their sums, expanded weights.
-fn thread_bytes(config: &EngineConfig, widest: usize) -> usize {
-    match config.activations {
+/// Scratch of each compute thread: rows of a block, their sums, expanded weights; a row of logits.
+fn thread_bytes(config: &EngineConfig, widest: usize, vocab: usize) -> usize {
+    let products = match config.activations {
         Activations::Exact => kept_bytes_at_most(config.isa, config.max_num_batched_tokens, widest),
         Activations::Int8 | Activations::Int16 => ROUNDED_BYTES,
-    }
+    };
+    products + scratch_bytes_at_most(vocab)
 }

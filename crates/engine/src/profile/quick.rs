@@ -73,7 +73,13 @@ pub fn quick(
     let buffer = buffer_bytes(config);
     // A device of its own has no buffers of ours.
     let reads = if config.device == DeviceChoice::Cuda { 0 } else { buffer as u64 };
-    let mut fitting = rooms.filter(|(_, size)| bytes(*size) + reads <= room(config));
+    // What measures the host's own work is in its memory, beside what is on the device.
+    let on_cpu = EngineConfig { device: DeviceChoice::Cpu, ..config.clone() };
+    let host_bytes = |size| {
+        Parts::of(checkpoint.spec(), blueprint, &on_cpu, (size, EXTENT)).bytes() as u64 + buffer as u64
+    };
+    let has_host = |size| config.device != DeviceChoice::Cuda || host_bytes(size) <= room(&on_cpu);
+    let mut fitting = rooms.filter(|(_, size)| bytes(*size) + reads <= room(config) && has_host(*size));
     let Some((rows, size)) = fitting.next() else { return Ok(None) };
     let mut tables = Tables {
         step_gap_s: STEP_S,

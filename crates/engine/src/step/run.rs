@@ -255,15 +255,20 @@ impl Machine {
 
     /// Rows of a prompt whose next token is in the prompt too, as many at a time as logits have room.
     fn score_prompt(&self, chunk: &ChunkRun, buffers: &Buffers) {
-        let mut sequence = lock(&chunk.sequence);
-        let unscored = sequence.unscored(chunk.positions());
+        // Locked row by row: whoever cancels it is not kept waiting for the products.
+        let unscored = lock(&chunk.sequence).unscored(chunk.positions());
         let row = |position: usize| (chunk.rows.start + position - chunk.start) as u32;
         let rows: Vec<u32> = unscored.clone().map(row).collect();
         for (i, piece) in rows.chunks(buffers.logits.rows).enumerate() {
+            if !lock(&chunk.sequence).is_going() {
+                return;
+            }
             let picked = self.decoder.pick(&*self.device, piece, buffers);
             let logits = self.decoder.head(&*self.device, picked, buffers);
             let first = unscored.start + i * buffers.logits.rows;
-            self.each_row(logits.buf, piece.len(), |row, logits| sequence.score(first + row, logits));
+            self.each_row(logits.buf, piece.len(), |row, logits| {
+                lock(&chunk.sequence).score(first + row, logits);
+            });
         }
     }
 

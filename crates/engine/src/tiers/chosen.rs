@@ -16,7 +16,7 @@ use crate::step::bound::{BatchRun, ChunkRun, StepRun};
 use crate::step::run::Machine;
 use crate::tiers::kv_halves::{Half, Plane};
 use crate::tiers::link::Pace;
-use crate::tiers::travel::{link_to, lose};
+use crate::tiers::travel::{carry_each, link_to};
 use crate::watch::stats::Moved;
 
 /// Whether a token's value has numbers that no other shares.
@@ -32,6 +32,8 @@ const TOGETHER: usize = 256;
 
 /// A page of a head's values, and which of its tokens were chosen.
 type Page = (Plane, u32);
+/// A chunk, and the pages that it chose.
+type Choosing<'a> = (&'a ChunkRun, Vec<Page>);
 
 impl Machine {
     /// What comes of a chunk's blocks before anything is chosen: their keys, and all of what is not full.
@@ -61,13 +63,16 @@ impl Machine {
     ) {
         let batch = &step.batches[usize::from(batch)];
         for home in [Tier::Host, Tier::Disk] {
-            let (chunks, pages) = self.chosen_pages(batch, layer, home, (from, to));
+            let chunks = self.chosen_pages(batch, layer, home, (from, to));
             if chunks.is_empty() {
                 continue;
             }
             match from {
-                Tier::Disk => self.read_chosen(step, (node, layer, to), &chunks, &pages),
-                _ => self.lift_chosen(step, (node, layer), home, &pages),
+                Tier::Disk => self.read_chosen(step, (node, layer, to), &chunks),
+                _ => {
+                    let pages: Vec<Page> = chunks.into_iter().flat_map(|(_, pages)| pages).collect();
+                    self.lift_chosen(step, (node, layer), home, &pages);
+                }
             }
         }
     }
@@ -79,10 +84,10 @@ impl Machine {
         layer: usize,
         home: Tier,
         (from, to): (Tier, Tier),
-    ) -> (Vec<&'a ChunkRun>, Vec<Page>) {
+    ) -> Vec<Choosing<'a>> {
         let layout = self.kv.layers[layer].host.layout;
         let window = self.decoder.spec().window_of(layer);
-        let (mut chunks, mut pages, mut left) = (Vec::new(), Vec::new(), 0);
+        let (mut chunks, mut left) = (Vec::new(), 0);
         for on in [Tier::Device, Tier::Host] {
             let passes = |chunk: &ChunkRun| chunk.home == home && chunk.hops(self.kv.path, from, to);
             let of_tier: Vec<(usize, &ChunkRun)> =
@@ -90,7 +95,7 @@ impl Machine {
             let told: Option<Arc<Chosen>> = lock(&batch.chosen)[on].clone().filter(|_| !of_tier.is_empty());
             let Some(told) = told else { continue };
             for (number, chunk) in of_tier {
-                let blocks = chunk.carried(from, to, window);
+                let (blocks, mut pages) = (chunk.carried(from, to, window), Vec::new());
                 for index in blocks.start..blocks.end.min(chunk.full_blocks()) {
                     let pair = (chunk.block(from, index), chunk.block(to, index));
                     for plane in Plane::all(layout, pair, Half::Values) {
@@ -100,26 +105,27 @@ impl Machine {
                         }
                     }
                 }
-                chunks.push(chunk);
+                chunks.push((chunk, pages));
             }
         }
         self.stats.left(Lane::of_copy(from, to), left);
-        (chunks, pages)
+        chunks
     }
 
-    fn read_chosen(
-        &self,
-        step: &StepRun,
-        (node, layer, to): (&Node, usize, Tier),
-        chunks: &[&ChunkRun],
-        pages: &[Page],
-    ) {
-        let planes: Vec<Plane> = pages.iter().map(|page| page.0).collect();
+    fn read_chosen(&self, step: &StepRun, (node, layer, to): (&Node, usize, Tier), chunks: &[Choosing<'_>]) {
         let drive = self.kv.drive.as_ref().expect("KV lives on the drive");
         let slot = self.kv.slot(&step.program, node, to).expect("KV of the drive passes a slot");
-        let mut result = Ok(());
-        self.memory(to).fill(&slot.buf, &mut |into| result = drive.read_planes(layer, &planes, into));
-        lose(chunks.iter().copied(), result);
+        carry_each(
+            chunks,
+            |(chunk, _)| chunk,
+            |chunks| {
+                let planes: Vec<Plane> =
+                    chunks.iter().flat_map(|(_, pages)| pages).map(|page| page.0).collect();
+                let mut result = Ok(());
+                self.memory(to).fill(&slot.buf, &mut |into| result = drive.read_planes(layer, &planes, into));
+                result
+            },
+        );
     }
 
     fn lift_chosen(&self, step: &StepRun, (node, layer): (&Node, usize), home: Tier, pages: &[Page]) {

@@ -1,7 +1,7 @@
 //! Copies of KV and activations between tiers: what a program's copying nodes do.
 
 use kernels::arena::Buf;
-use kernels::device::{Device, KvPages, Rows};
+use kernels::device::{Device, KvPages};
 use policy::pipeline::Values;
 use spec::{Buffer, Lane, Node, Program, Tensor, Tier};
 
@@ -101,27 +101,30 @@ impl Machine {
             hops && !carried(chunk).is_empty()
         };
         let chunks: Vec<&ChunkRun> = batch.chunks.iter().filter(passes).collect();
-        let pairs = chunks.iter().flat_map(|chunk| {
-            carried(chunk).map(|index| (chunk.block(Tier::Disk, index), chunk.block(inner, index)))
-        });
-        let pairs: Vec<(u32, u32)> = pairs.collect();
-        let mut result = Ok(());
-        match from {
-            Tier::Disk if self.kv.values == Values::Chosen => {
-                let planes = chunks.iter().flat_map(|chunk| self.planes_with_keys(chunk, (from, to), layer));
-                let planes: Vec<Plane> = planes.collect();
-                self.memory(inner).fill(&slot.buf, &mut |into| {
-                    result = drive.read_planes(layer, &planes, into);
-                });
+        let carry = |chunks: &[&ChunkRun]| {
+            let pairs = chunks.iter().flat_map(|chunk| {
+                carried(chunk).map(|index| (chunk.block(Tier::Disk, index), chunk.block(inner, index)))
+            });
+            let pairs: Vec<(u32, u32)> = pairs.collect();
+            let mut result = Ok(());
+            match from {
+                Tier::Disk if self.kv.values == Values::Chosen => {
+                    let planes = chunks.iter().flat_map(|c| self.planes_with_keys(c, (from, to), layer));
+                    let planes: Vec<Plane> = planes.collect();
+                    self.memory(inner).fill(&slot.buf, &mut |into| {
+                        result = drive.read_planes(layer, &planes, into);
+                    });
+                }
+                Tier::Disk => self.memory(inner).fill(&slot.buf, &mut |into| {
+                    result = drive.read_kv(layer, &pairs, into);
+                }),
+                _ => self.memory(inner).view(&slot.buf, &mut |bytes| {
+                    result = drive.write_kv(layer, &pairs, bytes);
+                }),
             }
-            Tier::Disk => self.memory(inner).fill(&slot.buf, &mut |into| {
-                result = drive.read_kv(layer, &pairs, into);
-            }),
-            _ => self.memory(inner).view(&slot.buf, &mut |bytes| {
-                result = drive.write_kv(layer, &pairs, bytes);
-            }),
-        }
-        lose(chunks, result);
+            result
+        };
+        carry_each(&chunks, |chunk| chunk, carry);
     }
 
     fn copy_kv_in_memory(
@@ -173,27 +176,31 @@ impl Machine {
     /// Rows of the device's buffers, and where they are among those of the host.
     fn queries_down(&self, step: &StepRun, node: usize, batch: u16) {
         let (device, host) = (self.buffers_of(step, node), self.host_buffers_of(step, node));
+        let chunks = step.batches[usize::from(batch)].chunks.iter();
+        let rows = chunks.filter(|chunk| chunk.attend == Tier::Host).map(|chunk| {
+            (device.qkv.range(chunk.rows.clone()).buf, host.qkv.range(chunk.host_rows.clone()).buf)
+        });
+        let (here, there): (Vec<Buf>, Vec<Buf>) = rows.unzip();
         let mut pace = self.link.begin();
-        for chunk in step.batches[usize::from(batch)].chunks.iter().filter(|chunk| chunk.attend == Tier::Host)
-        {
-            let (here, there) =
-                (device.qkv.range(chunk.rows.clone()), host.qkv.range(chunk.host_rows.clone()));
-            pace.copy((&*self.device, &here.buf), (&*self.host, &there.buf));
-            self.device.discard(&here.buf);
+        if !here.is_empty() {
+            pace.copy_all((&*self.device, &here), (&*self.host, &there));
         }
+        here.iter().for_each(|here| self.device.discard(here));
         self.stats.moved(Lane::Down, Moved::Activations, pace.end());
     }
 
     fn attended_up(&self, step: &StepRun, node: usize, batch: u16) {
         let (device, host) = (self.buffers_of(step, node), self.host_buffers_of(step, node));
+        let chunks = step.batches[usize::from(batch)].chunks.iter();
+        let rows = chunks.filter(|chunk| chunk.attend == Tier::Host).map(|chunk| {
+            (host.attended.range(chunk.host_rows.clone()).buf, device.attended.range(chunk.rows.clone()).buf)
+        });
+        let (here, there): (Vec<Buf>, Vec<Buf>) = rows.unzip();
         let mut pace = self.link.begin();
-        for chunk in step.batches[usize::from(batch)].chunks.iter().filter(|chunk| chunk.attend == Tier::Host)
-        {
-            let rows = |of: Rows, rows: &std::ops::Range<usize>| of.range(rows.clone()).buf;
-            let (here, there) = (rows(host.attended, &chunk.host_rows), rows(device.attended, &chunk.rows));
-            pace.copy((&*self.host, &here), (&*self.device, &there));
-            self.host.discard(&here);
+        if !here.is_empty() {
+            pace.copy_all((&*self.host, &here), (&*self.device, &there));
         }
+        here.iter().for_each(|here| self.host.discard(here));
         self.stats.moved(Lane::Up, Moved::Activations, pace.end());
     }
 
@@ -236,6 +243,21 @@ impl Machine {
         lose(chunks, result);
         if to == Tier::Device {
             self.with(step, node, batch, |batch, buffers| self.decoder.rotate(&*self.device, batch, buffers));
+        }
+    }
+}
+
+/// Carries what belongs to single sequences over the drive, that of all at once; if some of it fails, each alone, so that it ends
+/// none but its own.
+pub(crate) fn carry_each<'a, T>(
+    all: &[T],
+    of: impl Fn(&T) -> &'a ChunkRun,
+    mut carry: impl FnMut(&[T]) -> model::Result<()>,
+) {
+    if carry(all).is_err() {
+        for one in all.chunks(1) {
+            let moved = carry(one);
+            lose(one.iter().map(&of), moved);
         }
     }
 }

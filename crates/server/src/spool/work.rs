@@ -201,6 +201,7 @@ fn answer(app: &Arc<App>, spool: &Spool, served: &Served, batch: &Batch) -> Resu
             in_flight: IN_FLIGHT,
             prompt_tokens: Limits::prompt_tokens(&served.engine),
             window: WINDOW,
+            waiting_bytes: Limits::WAITING_BYTES,
             line_sequences: LINE_SEQUENCES,
         },
     };
