@@ -67,22 +67,22 @@ fn settle(engine: &Engine) {
 
 #[test]
 fn requests_whose_kv_is_torn_end_by_name_and_the_others_go_on() {
-    end_by_name(|file| file.set_len(0).unwrap(), "torn", 1..9);
+    end_by_name(|file| file.set_len(0).unwrap(), "torn", 40, 1..9);
 }
 
 #[test]
 fn requests_whose_kv_is_damaged_end_by_name_and_the_others_go_on() {
-    end_by_name(damage, "other bytes", 1..9);
+    end_by_name(damage, "other bytes", 40, 1..9);
 }
 
 #[test]
 fn a_block_that_is_damaged_ends_its_sequence_alone() {
     let breaks = |file: &File| file.write_all_at(&[0x5a; 64], 0).unwrap();
-    end_by_name(breaks, "other bytes", 1..2);
+    end_by_name(breaks, "other bytes", 0, 1..2);
 }
 
-/// `losses`: how many of nine may end so.
-fn end_by_name(breaks: fn(&File), words: &str, losses: Range<usize>) {
+/// `here`: percents of KV on the device; `losses`: how many of nine requests may end so.
+fn end_by_name(breaks: fn(&File), words: &str, here: u32, losses: Range<usize>) {
     let requests: Vec<Request> = (0..9).map(request).collect();
     let want = stories(&start("llama-gqa-tied", config()), &requests);
     for delegate in [Delegate::Host, Delegate::Streamed] {
@@ -96,7 +96,7 @@ fn end_by_name(breaks: fn(&File), words: &str, losses: Range<usize>) {
             schedule: Some(Schedule::Zigzag),
             num_batches: Some(3),
             batch_size: Some(3),
-            kv: split([40, 0, 60]),
+            kv: split([here, 0, 100 - here]),
             delegate,
             ..Blocks::default()
         };
