@@ -26,3 +26,20 @@ pub(crate) fn slots(spans: &[Span<'_>], rows: Range<usize>, first: usize) -> (Ve
     }
     (positions, slots)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_counted_from_the_first_that_is_covered() {
+        let spans =
+            [Span { blocks: &[4, 9], start: 31, rows: 8..10 }, Span { blocks: &[2], start: 5, rows: 6..7 }];
+        let rows = covered(&spans);
+        assert_eq!(rows, 6..10);
+        let (positions, slots) = slots(&spans, rows, 5);
+        assert_eq!(positions, [0, 0, 26, 27]);
+        assert_eq!(slots, [2 * 32 + 5, NO_SLOT, 4 * 32 + 31, 9 * 32]);
+        assert_eq!(covered(&[]), 0..0);
+    }
+}

@@ -232,6 +232,18 @@ fn products_of_a_library_come_in_graphs_on_a_stand_in() {
     assert_eq!(tokens(&[("BALLAST_STAND_IN_NOTES", "1")]), want);
 }
 
+/// Weights that the device copies layer by layer.
+fn mostly_on_the_host() -> Offload {
+    let split =
+        Split::new(ByTier { device: 30, host: 70, disk: 0 }.map(|p| p * (Split::WHOLE / 100))).unwrap();
+    Offload {
+        device_memory: Some(1 << 30),
+        share: WeightShare::Exactly(split),
+        linears: HostLinears::Device,
+        ..Offload::default()
+    }
+}
+
 fn check_tiers(runs: Runs) {
     // In f32, as above.
     let config = || EngineConfig { weights: WeightsAs::F32, ..config() };
@@ -246,14 +258,7 @@ fn check_tiers(runs: Runs) {
     assert_eq!(engine.not_pinned(), None);
     assert!(matches!(runs, Runs::Gpu) || copies() > before, "KV was staged");
     let before = copies();
-    let split =
-        Split::new(ByTier { device: 30, host: 70, disk: 0 }.map(|p| p * (Split::WHOLE / 100))).unwrap();
-    let offload = Offload {
-        device_memory: Some(1 << 30),
-        share: WeightShare::Exactly(split),
-        linears: HostLinears::Device,
-        ..Offload::default()
-    };
+    let offload = mostly_on_the_host();
     let engine = start(runs, EngineConfig { offload, ..config() });
     assert_eq!(tokens(&engine, None), want);
     assert!(engine.copied().bytes > 0, "nothing was copied");
@@ -275,14 +280,7 @@ fn steps_that_are_done_late_change_no_token() {
     let config = || EngineConfig { weights: WeightsAs::F32, max_num_seqs: 3, ..config() };
     let want = few(&start(Runs::Emulation, config()));
     let swapped = EngineConfig { kv_tokens: Some(256), host_kv_tokens: 1000, ..config() };
-    let split =
-        Split::new(ByTier { device: 30, host: 70, disk: 0 }.map(|p| p * (Split::WHOLE / 100))).unwrap();
-    let offload = Offload {
-        device_memory: Some(1 << 30),
-        share: WeightShare::Exactly(split),
-        linears: HostLinears::Device,
-        ..Offload::default()
-    };
+    let offload = mostly_on_the_host();
     let cases = [(config(), 1..=3), (swapped, 2..=2), (EngineConfig { offload, ..config() }, 2..=2)];
     for (config, depths) in cases {
         for (seed, steps_in_flight) in (0..).zip(depths) {

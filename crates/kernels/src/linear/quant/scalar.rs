@@ -1,5 +1,6 @@
 //! Plain loops: what every other path is held against.
 
+use std::array;
 use std::ops::Range;
 
 use half::bf16;
@@ -38,10 +39,10 @@ pub(super) fn multiply_values(
     w: &Weight<'_>,
     epilogue: &Epilogue<'_>,
 ) {
-    let values = |panel: &[u8], group: usize| {
-        weights(|row| {
+    let values = |panel: &[u8], group: usize| -> Weights {
+        array::from_fn(|row| {
             let affine = plan.group_affine(panel, group, row);
-            std::array::from_fn(|k| plan.unrounded(panel, group, row, k, affine))
+            array::from_fn(|k| plan.unrounded(panel, group, row, k, affine))
         })
     };
     multiply(team, x, w, epilogue, values, add_values);
@@ -66,15 +67,10 @@ pub(super) fn multiply_codes(
 ) {
     let codes = |panel: &[u8], group: usize| {
         let code = |row, k| plan.code_value(plan.code(panel, group, row, k)) - f32::from(plan.offset);
-        let affine: [_; PANEL] = std::array::from_fn(|row| plan.group_affine(panel, group, row));
-        (weights(|row| std::array::from_fn(|k| code(row, k))), affine)
+        let codes: Weights = array::from_fn(|row| array::from_fn(|k| code(row, k)));
+        (codes, array::from_fn(|row| plan.group_affine(panel, group, row)))
     };
     multiply(team, x, w, epilogue, codes, |(codes, affine), x, sums| add_codes(plan, codes, affine, x, sums));
-}
-
-/// Those of each output.
-fn weights(of: impl Fn(usize) -> [f32; GROUP]) -> Weights {
-    std::array::from_fn(of)
 }
 
 /// `x: [m, k]` by a weight, group by group: `decode` says what a panel's is, `add` adds its products with a row.
