@@ -225,6 +225,47 @@ fn nothing_that_a_failed_sequence_computed_is_kept_for_others() {
     }
 }
 
+/// Runs the next step, in which sequence `seq` fails.
+fn step_that_fails(scheduler: &mut Fcfs, seq: u64) {
+    let Next::Run(step) = scheduler.next(Nanos(0)) else { panic!("it goes on") };
+    let produced = |of| if of == SeqId(seq) { Produced::Failed } else { Produced::Token };
+    let outcomes = step.chunks().map(|c| Outcome { seq: c.seq, produced: produced(c.seq), full: Vec::new() });
+    scheduler.complete(Nanos(0), &Done::of(step.id, outcomes.collect()));
+    scheduler.check();
+}
+
+#[test]
+fn what_a_sequence_computed_before_it_failed_is_kept_no_longer() {
+    // A token that is no number may come long after what made it so.
+    let mut scheduler = scheduler();
+    arrives(&mut scheduler, 0, (1, 4), 9);
+    step(&mut scheduler).unwrap();
+    arrives(&mut scheduler, 1, (1, 4), 9);
+    assert_eq!(begins(&mut scheduler, 1, |_| false), (Tokens::of_blocks(4), 0), "it shares them");
+    step_that_fails(&mut scheduler, 0);
+    arrives(&mut scheduler, 2, (1, 4), 9);
+    assert_eq!(begins(&mut scheduler, 2, |_| false), (Tokens::ZERO, 0));
+    while step(&mut scheduler).is_some() {}
+    arrives(&mut scheduler, 3, (1, 4), 9);
+    assert_eq!(begins(&mut scheduler, 3, |_| false), (Tokens::of_blocks(4), 0), "the new ones are kept");
+}
+
+#[test]
+fn copies_of_what_a_failed_sequence_began_with_are_kept_no_longer() {
+    for host in [0, 4] {
+        let mut scheduler = with_below(host, 64);
+        comes_again(&mut scheduler, |_| false);
+        assert_eq!(begins(&mut scheduler, 3, |_| false), (Tokens::of_blocks(8), 8), "the drive has them");
+        arrives(&mut scheduler, 4, (1, 8), 9);
+        step(&mut scheduler).unwrap();
+        step_that_fails(&mut scheduler, 4);
+        while step(&mut scheduler).is_some() {}
+        arrives(&mut scheduler, 5, (1, 8), 9);
+        assert_eq!(begins(&mut scheduler, 5, |_| false), (Tokens::ZERO, 0), "host {host}");
+        while step(&mut scheduler).is_some() {}
+    }
+}
+
 fn down(kept: &Kept) -> bool {
     kept.to == Tier::Disk
 }

@@ -14,6 +14,8 @@ pub(super) struct Arrival {
     source: (Tier, BlockId),
     /// Taken until it is done.
     pub(super) target: (Tier, BlockId),
+    /// Nobody may begin with it, though it comes.
+    spoiled: bool,
 }
 
 impl Arrival {
@@ -82,6 +84,7 @@ impl Hold {
                     hash,
                     source: (Tier::Disk, source),
                     target: (to, target),
+                    spoiled: false,
                 });
                 (source, target)
             })
@@ -110,7 +113,8 @@ impl Hold {
             let copy = self.take(to, 1).expect("one was available")[0];
             match to {
                 Tier::Disk => {
-                    self.arriving.push(Arrival { step, hash, source: (from, block), target: (to, copy) });
+                    let (source, target) = ((from, block), (to, copy));
+                    self.arriving.push(Arrival { step, hash, source, target, spoiled: false });
                 }
                 _ => self.keep((to, copy), hash, Some(step)),
             }
@@ -138,7 +142,7 @@ impl Hold {
         let (here, later) = std::mem::take(&mut self.arriving).into_iter().partition(|a| a.step == step);
         self.arriving = later;
         let (failed, good): (Vec<_>, Vec<_>) =
-            Vec::into_iter(here).partition(|arrival: &Arrival| arrival.is_among(lost));
+            Vec::into_iter(here).partition(|arrival: &Arrival| arrival.spoiled || arrival.is_among(lost));
         failed.iter().for_each(|arrival| self.lose(arrival, newest));
         // What goes down came to rest with its last blocks first; what comes from the drive is in the order of its prompt.
         let (up, down): (Vec<_>, Vec<_>) =
@@ -146,6 +150,23 @@ impl Hold {
         let kept = down.iter().chain(up.iter().rev());
         kept.for_each(|arrival| self.keep(arrival.target, arrival.hash, newest));
         up.len()
+    }
+
+    /// What is kept under these hashes may be spoiled: nobody begins with it any more, on whatever tier it is or is on its way to.
+    /// `newest`: the newest step that is not done.
+    pub fn distrust(&mut self, hashes: &[BlockHash], newest: Option<StepId>) {
+        self.arriving.iter_mut().for_each(|arrival| arrival.spoiled |= hashes.contains(&arrival.hash));
+        for tier in Tier::ALL {
+            let (prefix, pool) = (&mut self.prefix[tier], &mut self.pools[tier]);
+            for &hash in hashes {
+                let Some(block) = prefix.find(hash) else { continue };
+                let is_unused = prefix.is_unused(block);
+                prefix.forget(block);
+                if is_unused {
+                    pool.retire(block, newest);
+                }
+            }
+        }
     }
 
     /// What was to be copied is not there, and what cannot be read is no copy.

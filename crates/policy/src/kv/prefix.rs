@@ -63,6 +63,11 @@ impl Prefix {
         self.entry(block).hash.is_some()
     }
 
+    /// Whether nobody refers to a block that is kept.
+    pub fn is_unused(&self, block: BlockId) -> bool {
+        self.entry(block).rest.is_some()
+    }
+
     /// Blocks that nobody refers to.
     pub fn unused(&self) -> usize {
         self.unused.len()
@@ -206,7 +211,7 @@ impl Prefix {
         Some((self.forget(block), block))
     }
 
-    /// A block that nobody uses is not kept any more; its hash.
+    /// A block is not kept any more, whoever still uses it; its hash.
     pub fn forget(&mut self, block: BlockId) -> BlockHash {
         self.used(block);
         let entry = self.entry_mut(block);

@@ -227,6 +227,14 @@ impl Sequence {
         }
     }
 
+    /// Under which hashes others have what it began with or computed, or could.
+    pub fn shared_under(&self) -> &[BlockHash] {
+        match self.request.prefix {
+            PrefixUse::Allowed => &self.hashes,
+            PrefixUse::Forbidden => &[],
+        }
+    }
+
     /// Blocks that became complete and can be published: their hashes and names.
     pub fn fresh(&mut self) -> impl Iterator<Item = (BlockHash, BlockId)> {
         let full = self.done.full_blocks().min(self.hashes.len()).min(self.blocks.len());

@@ -10,17 +10,24 @@
 use super::Growth;
 use spec::{ByTier, Tier};
 
+/// How many of the sequences that ended last tell how long others will live, about.
+const OF_LATE: u64 = 64;
+
 /// Block-steps that may be spent, by tier; below zero while a large sequence is paid off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pace {
     credit: ByTier<i64>,
+    /// What whole lives would have been of those that ended of late, and what was left of them.
+    lives: ByTier<u64>,
+    left: ByTier<u64>,
 }
 
 impl Pace {
     /// A step of a hold with this many blocks begins. What is not spent does not pile up: sequences that begin together
-    /// would also grow and end together.
+    /// would also grow and end together. What was given back stays: it is room that is there now.
     pub fn step(&mut self, tier: Tier, blocks: usize) {
-        self.credit[tier] = (self.credit[tier] + blocks as i64).min(blocks as i64);
+        let (before, most) = (self.credit[tier], blocks as i64);
+        self.credit[tier] = before.max((before + most).min(most));
     }
 
     /// Whether another sequence may begin.
@@ -35,8 +42,17 @@ impl Pace {
         self.credit[tier] -= (hold / alike) as i64;
     }
 
-    /// A sequence ended before its time.
-    pub fn give_back(&mut self, tier: Tier, block_steps: u64) {
-        self.credit[tier] += block_steps as i64;
+    /// A sequence of a life of so many block-steps ended, with so many left.
+    pub fn ended(&mut self, tier: Tier, life: u64, left: u64) {
+        self.credit[tier] += left as i64;
+        for (sum, more) in [(&mut self.lives[tier], life), (&mut self.left[tier], left)] {
+            *sum = *sum - *sum / OF_LATE + more;
+        }
+    }
+
+    /// Whether hardly anybody lives as long as was paid for: three quarters were left of late. The pace of whole lives then keeps
+    /// most of the hold empty, and whoever fits may begin.
+    pub fn lives_are_short(&self, tier: Tier) -> bool {
+        4 * self.left[tier] > 3 * self.lives[tier]
     }
 }

@@ -102,10 +102,13 @@ impl Fcfs {
             return false;
         }
         let free = self.hold.available(tier);
+        let has_all = full + beside.lacks <= free;
         if self.config.block.schedule != Schedule::Diagonal {
-            return full + beside.lacks <= free;
+            return has_all;
         }
-        let paced = beside.growths.is_empty() || self.pace.allows(tier);
+        let paced = beside.growths.is_empty()
+            || self.pace.allows(tier)
+            || (has_all && self.pace.lives_are_short(tier));
         let capacity = self.hold.capacity(tier) - self.hold.quarantined(tier);
         if !paced || known > free {
             return false;
@@ -139,11 +142,15 @@ impl Fcfs {
 
     /// A sequence ends or makes room: what it would have taken from the next step on goes to others.
     pub(super) fn refund(pace: &mut Pace, sequence: &Sequence) {
-        let Growth { now, steps } = growth(sequence);
-        if sequence.state == State::Running && steps > Tokens::ZERO {
-            let rest = Growth { now: now + Tokens(1), steps: steps - Tokens(1) };
-            pace.give_back(sequence.home, rest.block_steps());
+        if sequence.state != State::Running {
+            return;
         }
+        let Growth { now, steps } = growth(sequence);
+        let rest = |steps| Growth { now: now + Tokens(1), steps }.block_steps();
+        let left = if steps > Tokens::ZERO { rest(steps - Tokens(1)) } else { 0 };
+        let Request { prompt, max_new, .. } = sequence.request;
+        let life = Growth { now: prompt, steps: max_new.saturating_sub(Tokens(1)) };
+        pace.ended(sequence.home, life.block_steps(), left);
     }
 
     /// Whether blocks will ever do for a request, and how many there are.

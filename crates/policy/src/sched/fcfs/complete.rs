@@ -47,8 +47,11 @@ impl Fcfs {
     }
 
     fn count(&mut self, outcome: &Outcome) {
+        let newest = self.newest();
         let Some(sequence) = self.table.get_mut(outcome.seq) else { return };
         if outcome.produced == Produced::Failed {
+            // Steps before this one may have spoiled it, or whoever computed what it began with.
+            self.hold.distrust(sequence.shared_under(), newest);
             return self.retire(outcome.seq);
         }
         outcome.full.iter().for_each(|full| sequence.learn(full.index as usize, full.hash));
