@@ -95,9 +95,6 @@ fn log(args: &ServeArgs) -> Result<Log> {
 
 fn config(args: &ServeArgs, log: Log) -> Result<Config> {
     let keys = all_keys(&args.api_key, args.api_key_file.as_deref())?;
-    if keys.iter().any(String::is_empty) {
-        bail!(Misuse("an API key must not be empty".into()));
-    }
     let most = match args.max_connections {
         Some(most) => most,
         None => usual_config(memory_limit(&args.engine)?).max_connections,
@@ -186,9 +183,18 @@ fn connections(wanted: usize, log: &Log) -> usize {
     wanted.min(room)
 }
 
+/// What stands around a key, a line's end in a secret say, no client can send.
 fn all_keys(given: &[String], file: Option<&Path>) -> Result<Vec<String>> {
     let in_file = file.map(read_keys).transpose()?.unwrap_or_default();
-    Ok([given, &in_file].concat())
+    let keys: Vec<String> = given.iter().map(|key| key.trim().to_string()).chain(in_file).collect();
+    if keys.iter().any(String::is_empty) {
+        bail!(Misuse("an API key must not be empty".into()));
+    }
+    if keys.iter().any(|key| !key.bytes().all(|byte| byte.is_ascii_graphic())) {
+        let why = "an API key has a space or a character beyond ASCII: no client can send it; use letters, digits and signs";
+        bail!(Misuse(why.into()));
+    }
+    Ok(keys)
 }
 
 /// Where SIGHUP reads keys from; while they cannot be read, the old ones stay.

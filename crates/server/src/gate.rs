@@ -69,8 +69,8 @@ impl Gate {
 }
 
 impl Permit {
-    /// A place for each sequence, now that they are known, by their prompt tokens. The tokens are not refused any
-    /// more: the work that the limit spares is done.
+    /// A place for each sequence, now that they are known, by their prompt tokens. There may be many more than the body
+    /// promised, where each prompt has several answers.
     pub(crate) fn split(self, tokens: &[usize]) -> Result<Vec<Permit>, Full> {
         let gate = Arc::clone(&self.gate);
         {
@@ -78,8 +78,13 @@ impl Permit {
             if queued.requests - self.holds.requests + tokens.len() > gate.limits.requests {
                 return Err(Full::Requests);
             }
+            let sum = tokens.iter().sum::<usize>();
+            let is_alone = queued.requests == self.holds.requests;
+            if !is_alone && queued.tokens - self.holds.tokens + sum > gate.limits.tokens {
+                return Err(Full::Tokens);
+            }
             queued.requests += tokens.len();
-            queued.tokens += tokens.iter().sum::<usize>();
+            queued.tokens += sum;
         }
         let permit =
             |&tokens: &usize| Permit { gate: Arc::clone(&gate), holds: Queued { requests: 1, tokens } };
@@ -107,11 +112,14 @@ mod tests {
         let b = gate.enter(40).ok().unwrap();
         assert_eq!(b.split(&[5, 5, 5]).err(), Some(Full::Requests), "and its own place is back");
         assert_eq!(gate.queued(), Queued { requests: 1, tokens: 60 });
-        let parts = gate.enter(1).ok().unwrap().split(&[500, 7]).ok().unwrap();
-        assert_eq!(gate.queued(), Queued { requests: 3, tokens: 567 });
+        let refused = gate.enter(1).ok().unwrap().split(&[34, 7]).err();
+        assert_eq!(refused, Some(Full::Tokens), "more than its body promised");
+        let parts = gate.enter(1).ok().unwrap().split(&[33, 7]).ok().unwrap();
+        assert_eq!(gate.queued(), Queued { requests: 3, tokens: 100 });
         assert_eq!(gate.enter(0).err(), Some(Full::Requests));
         drop((a, parts));
         assert_eq!(gate.queued(), Queued::default());
-        assert!(gate.enter(1_000_000).is_ok(), "one alone may be larger than the limit");
+        let alone = gate.enter(1_000_000).ok().expect("one alone may be larger than the limit");
+        assert!(alone.split(&[900_000, 900_000]).is_ok(), "and become larger");
     }
 }

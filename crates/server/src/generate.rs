@@ -90,7 +90,7 @@ async fn whole(app: Arc<App>, request: Generate, meta: Meta, mut live: Live) -> 
     let meta = Meta { cached_tokens: Some(live.cached_tokens()), timings: live.timings(), ..meta };
     let body = aside(move || {
         let tokenizer = &app.served()?.tokenizer;
-        Ok::<_, ApiError>(response(&request, &live.into_choices(), &meta, tokenizer).to_string())
+        Ok::<_, ApiError>(response(&request, &live.into_choices(), &meta, tokenizer))
     });
     Ok(json(body.await??).into_response())
 }

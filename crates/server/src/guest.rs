@@ -2,9 +2,13 @@
 //! which of them the end waits for.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::task::{Context, Poll, ready};
 
+use axum::body::Bytes;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::sync::{Notify, watch};
 
 /// What is known of one connection, to the side that answers and to the side that writes.
@@ -15,6 +19,8 @@ pub(crate) struct Guest {
     /// Those whose answers are over.
     answered: AtomicU64,
     first: Notify,
+    /// A body was left before it was read to its end.
+    left: AtomicBool,
 }
 
 /// A request that is being answered, until it is dropped.
@@ -39,11 +45,57 @@ impl Guest {
         (self.answered.load(SeqCst) == heard).then_some(heard)
     }
 
+    /// Whether its client may still be sending what nobody reads.
+    pub(crate) fn has_left_a_body(&self) -> bool {
+        self.left.load(SeqCst)
+    }
+
     /// Until the first request is heard.
     pub(crate) async fn first(&self) {
         if self.heard() == 0 {
             self.first.notified().await;
         }
+    }
+}
+
+/// A request's body, which tells if it is left before its end: it was refused, or its client gone.
+pub(crate) struct Heard {
+    body: Incoming,
+    is_over: bool,
+    guest: Arc<Guest>,
+}
+
+impl Heard {
+    pub(crate) fn new(body: Incoming, guest: Arc<Guest>) -> Heard {
+        Heard { is_over: body.is_end_stream(), body, guest }
+    }
+}
+
+impl Body for Heard {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        self.is_over |= frame.is_none() || self.body.is_end_stream();
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Heard {
+    fn drop(&mut self) {
+        self.guest.left.fetch_or(!self.is_over, SeqCst);
     }
 }
 

@@ -24,7 +24,7 @@ use tokio::time::timeout;
 use crate::app::{App, Phase};
 use crate::config::{Config, ServeError};
 use crate::crowd::{BUFFER_BYTES, Place};
-use crate::guest::{Guest, Guests, Waited};
+use crate::guest::{Guest, Guests, Heard, Waited};
 use crate::minute;
 use crate::patience::Impatient;
 use crate::routes::router;
@@ -138,7 +138,8 @@ impl Server {
         }
         let loading = self.load(load).map_err(ServeError::System)?;
         let ended = runtime.block_on(async {
-            if signals == Signals::Obeyed {
+            // Without keys in a file it means what it does elsewhere: the terminal is gone.
+            if signals == Signals::Obeyed && self.app.config.key_source.is_some() {
                 reload(&self.app).map_err(ServeError::System)?;
             }
             tokio::spawn(Arc::clone(&self.app.bell).listen());
@@ -223,7 +224,7 @@ impl Server {
         let (service, heard) = (TowerToHyperService::new(service), Arc::clone(&guest));
         let answer = service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(Arc::new(heard.answering()));
-            service.call(request)
+            service.call(request.map(|body| Heard::new(body, Arc::clone(&heard))))
         });
         let connection = http.serve_connection(TokioIo::new(stream), answer);
         // How a connection ends is the client's affair: whatever it asked for is dropped with it.

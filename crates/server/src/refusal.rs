@@ -34,13 +34,22 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// What the client should do: without this, it tries everything from 500 on again at once.
+/// The code of what would take as long again.
+const TOOK_TOO_LONG: &str = "request_timeout";
+
+/// What the client should do: without this, it tries everything from 500 on again at once, and what took too long (408).
 fn advise(status: StatusCode, code: Option<&str>, headers: &mut HeaderMap) {
     let (name, value) = match (status, code) {
         (StatusCode::SERVICE_UNAVAILABLE, Some("model_loading")) => (RETRY_AFTER, "5"),
         (StatusCode::SERVICE_UNAVAILABLE, _) => (RETRY_AFTER, "1"),
         (StatusCode::UNAUTHORIZED, _) => (WWW_AUTHENTICATE, "Bearer"),
-        (StatusCode::INTERNAL_SERVER_ERROR | StatusCode::INSUFFICIENT_STORAGE, _) => {
+        (
+            StatusCode::INTERNAL_SERVER_ERROR
+            | StatusCode::INSUFFICIENT_STORAGE
+            | StatusCode::NOT_IMPLEMENTED,
+            _,
+        )
+        | (StatusCode::REQUEST_TIMEOUT, Some(TOOK_TOO_LONG)) => {
             ("x-should-retry".parse().expect("a name"), "false")
         }
         _ => return,
@@ -82,12 +91,12 @@ pub(crate) fn wrong_method(method: &str) -> ApiError {
 
 /// 408.
 pub(crate) fn slow() -> ApiError {
-    error(408, "timeout", "request_timeout", "the body did not come in time")
+    error(408, "timeout", "body_timeout", "the body did not come in time")
 }
 
 /// 408: longer than `--request-timeout`.
 pub(crate) fn took_too_long() -> ApiError {
-    error(408, "timeout", "request_timeout", "the request took longer than this server allows")
+    error(408, "timeout", TOOK_TOO_LONG, "the request took longer than this server allows")
 }
 
 /// 503: longer than `--queue-timeout`.

@@ -149,7 +149,8 @@ fn admit(app: &App, request: &Request) -> Result<(), ApiError> {
 }
 
 /// Whether a browser sends this for a page of somebody else's, which needs no permission for simple requests. Browsers say
-/// so themselves; older ones name the page's origin.
+/// so themselves; older ones name the page's origin, as do all to addresses that they do not trust, or say that it is to be
+/// nobody's business (`null`).
 fn of_another_page(headers: &HeaderMap) -> bool {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     if let Some(site) = text("sec-fetch-site") {
@@ -157,6 +158,9 @@ fn of_another_page(headers: &HeaderMap) -> bool {
     }
     let authority = |origin: &str| origin.split_once("://").map(|(_, rest)| rest.to_ascii_lowercase());
     let web = |origin: &&str| origin.starts_with("http://") || origin.starts_with("https://");
+    if text("origin") == Some("null") {
+        return true;
+    }
     let origin = text("origin").filter(web).and_then(authority);
     origin.is_some_and(|origin| text("host").map(str::to_ascii_lowercase) != Some(origin))
 }

@@ -1,5 +1,6 @@
-//! Heads of requests that cannot be read. The parser answers them by itself, before anything of ours hears of them, with a
-//! status and no more; here its answer becomes one as all others are: with a body, an id, and a line in the log.
+//! What of requests is not read. Heads that cannot be: the parser answers them by itself, before anything of ours hears of them,
+//! with a status and no more; here its answer becomes one as all others are: with a body, an id, and a line in the log. And
+//! bodies that were refused before their end: their clients hear it before the connection is gone.
 
 use std::io;
 use std::pin::Pin;
@@ -15,7 +16,7 @@ use crate::app::App;
 use crate::guest::Guest;
 use crate::refusal;
 
-/// How long what such a client still sends is read: what is closed before that is reset, and the answer with it.
+/// How long what such a client still sends is read and dropped: what is closed before that is reset, and the answer with it.
 const LAST_BYTES: Duration = Duration::from_secs(1);
 
 /// A stream on which the parser's answers are ours.
@@ -28,7 +29,7 @@ pub(crate) struct Unread<S> {
     silent_at: Option<u64>,
     /// What is still to be written of our answer, instead of the parser's.
     refusal: Option<Vec<u8>>,
-    /// Present once such an answer is written.
+    /// Present once such an answer is written, or a body was left and its answer is.
     parting: Option<Pin<Box<Sleep>>>,
 }
 
@@ -100,6 +101,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Unread<S> {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
         let this = &mut *self;
+        if this.guest.has_left_a_body() && this.parting.is_none() {
+            this.parting = Some(Box::pin(sleep(LAST_BYTES)));
+        }
         let Some(parting) = &mut this.parting else { return Poll::Ready(Ok(())) };
         let mut dropped = [0; 4096];
         loop {

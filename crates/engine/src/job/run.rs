@@ -4,9 +4,8 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::api::{ApiError, Context, Generate, Meta, batch_output, response};
+use model::api::{ApiError, Context, Generate, Meta, batch_output, counts, response};
 use model::tokenizer::Tokenizer;
-use serde_json::Value;
 
 use super::files::{Outlook, Verdict, Writer};
 use super::flight::{Flight, Landed};
@@ -262,20 +261,19 @@ impl<'a> Run<'a> {
 
     fn land(&mut self, (position, outcome): Landed) {
         let id = self.job.input.id(position);
+        let mut tokens = [0; 2];
         let outcome = outcome.map(|(request, choices)| {
             let meta = Meta { id: id.clone(), created: self.created, cached_tokens: None, timings: None };
+            tokens = counts(&request, &choices);
             response(&request, &choices, &meta, self.job.tokenizer)
         });
-        let usage = |name: &str| match &outcome {
-            Ok(body) => body["usage"][name].as_u64().unwrap_or_default(),
-            Err(_) => 0,
-        };
-        let answer: Value = batch_output(&id, &self.job.input.line(position).custom_id(), &outcome);
+        let answer = batch_output(&id, &self.job.input.line(position).custom_id(), &outcome);
+        let [prompt_tokens, generated_tokens] = tokens.map(|count| count as u64);
         let ready = Ready {
             verdict: if outcome.is_ok() { Verdict::Good } else { Verdict::Error },
-            text: format!("{answer}\n"),
-            prompt_tokens: usage("prompt_tokens"),
-            generated_tokens: usage("completion_tokens"),
+            text: answer + "\n",
+            prompt_tokens,
+            generated_tokens,
         };
         self.tally.answered += 1;
         self.tally.answered_badly += usize::from(ready.verdict == Verdict::Error);

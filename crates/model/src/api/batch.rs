@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::text::Text;
 use super::{ApiError, Context, Endpoint, Generate, chat, completion};
 
 /// One line of input.
@@ -54,16 +55,32 @@ impl BatchLine {
     }
 }
 
-/// A line of output. `id`: unique in the batch.
-pub fn batch_output(id: &str, custom_id: &str, outcome: &Result<Value, ApiError>) -> Value {
-    let (status, body, error) = match outcome {
-        Ok(body) => (200, body.clone(), Value::Null),
-        Err(error) => (error.status, error.body(), error.object()),
+/// A line of output, without its end. `id`: unique in the batch; a body is JSON.
+pub fn batch_output(id: &str, custom_id: &str, outcome: &Result<String, ApiError>) -> String {
+    let (status, error) = match outcome {
+        Ok(_) => (200, Value::Null),
+        Err(error) => (error.status, error.object()),
     };
-    json!({
-        "id": format!("batch_req_{id}"),
-        "custom_id": custom_id,
-        "response": {"status_code": status, "request_id": format!("batch_{id}"), "body": body},
-        "error": error,
-    })
+    let answer =
+        [("status_code", json!(status)), ("request_id", json!(format!("batch_{id}"))), ("body", Value::Null)];
+    let line = [
+        ("id", json!(format!("batch_req_{id}"))),
+        ("custom_id", json!(custom_id)),
+        ("response", Value::Null),
+        ("error", error),
+    ];
+    let mut out = Text::default();
+    out.object(line, |out, name, value| match name {
+        "response" => {
+            out.object(answer.iter().map(|(name, value)| (name, value)), |out, name, value| {
+                match (name, outcome) {
+                    ("body", Ok(body)) => out.json(body),
+                    ("body", Err(error)) => out.value(&error.body()),
+                    _ => out.value(value),
+                }
+            })
+        }
+        _ => out.value(&value),
+    });
+    out.into_string()
 }

@@ -80,7 +80,7 @@ mod tests {
 
     use serde_json::{Value, json};
 
-    use super::super::tests::{choice, complete, meta, model};
+    use super::super::tests::{choice, complete, meta, model, parsed};
     use super::super::{Choice, Chunks, News, response};
     use super::*;
     use crate::sampling::TokenLogprobs;
@@ -100,7 +100,7 @@ mod tests {
     fn shown(body: Value) -> (String, Vec<String>, Vec<usize>) {
         let (request, m) = (complete(body).unwrap(), model());
         let choice = answered(ANSWER, &m.tokenizer);
-        let whole = response(&request, std::slice::from_ref(&choice), &meta(), &m.tokenizer);
+        let whole = parsed(&response(&request, std::slice::from_ref(&choice), &meta(), &m.tokenizer));
         let whole = whole["choices"][0].clone();
         let mut chunks = Chunks::new(request, meta(), Arc::new(m.tokenizer));
         let (mut text, mut offsets) = (String::new(), Vec::new());

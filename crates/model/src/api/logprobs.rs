@@ -1,13 +1,40 @@
 //! Log-probabilities in the shapes of the two endpoints, and vLLM's for prompts.
+//!
+//! There may be a hundred thousand of them in an answer, and as values they take ten times what they take as text: so lists are
+//! made item by item, and written as they are made.
 
 use serde_json::{Map, Value, json};
 
 use super::Generate;
+use super::text::Text;
 use crate::sampling::TokenLogprobs;
 use crate::tokenizer::Tokenizer;
 
 /// JSON has no infinity; vLLM's floor.
 const FLOOR: f32 = -9999.0;
+
+/// A list whose items are made when they are asked for.
+pub(super) type Items<'a> = Box<dyn Iterator<Item = Value> + 'a>;
+
+/// As a list.
+pub(super) fn write(items: Items<'_>, out: &mut Text) {
+    out.list(items, |out, item| out.value(&item));
+}
+
+/// Such lists by their names.
+pub(super) struct Lists<'a>(Vec<(&'static str, Items<'a>)>);
+
+impl Lists<'_> {
+    /// All of it: what a chunk of a stream has is little.
+    pub(super) fn whole(self) -> Value {
+        self.0.into_iter().map(|(name, items)| (name, items.collect::<Value>())).collect()
+    }
+
+    /// As an object.
+    pub(super) fn write(self, out: &mut Text) {
+        out.object(self.0, |out, _, items| write(items, out));
+    }
+}
 
 /// Shows tokens as a request wants them.
 pub(super) struct Shown<'a> {
@@ -26,16 +53,20 @@ impl<'a> Shown<'a> {
 
     /// Completions: parallel lists, the prompt's first where it is echoed. The first token of a text
     /// has no probability.
-    pub(super) fn completion(&self, tokens: &[(u32, Option<&TokenLogprobs>)], offsets: &[usize]) -> Value {
-        let lists = |f: &dyn Fn(&TokenLogprobs) -> Value| -> Vec<Value> {
-            tokens.iter().map(|(_, lp)| lp.map_or(Value::Null, f)).collect()
+    pub(super) fn completion<'b>(
+        &'b self,
+        tokens: &'b [(u32, Option<&'b TokenLogprobs>)],
+        offsets: &'b [usize],
+    ) -> Lists<'b> {
+        let scored = |f: Box<dyn Fn(&TokenLogprobs) -> Value + 'b>| -> Items<'b> {
+            Box::new(tokens.iter().map(move |(_, lp)| lp.map_or(Value::Null, &f)))
         };
-        json!({
-            "tokens": tokens.iter().map(|&(id, _)| self.token(id)).collect::<Vec<_>>(),
-            "token_logprobs": lists(&|lp| json!(floored(lp.logprob))),
-            "top_logprobs": lists(&|lp| self.by_token(lp)),
-            "text_offset": offsets,
-        })
+        Lists(vec![
+            ("tokens", Box::new(tokens.iter().map(|&(id, _)| json!(self.token(id))))),
+            ("token_logprobs", scored(Box::new(|lp| json!(floored(lp.logprob))))),
+            ("top_logprobs", scored(Box::new(|lp| self.by_token(lp)))),
+            ("text_offset", Box::new(offsets.iter().map(|offset| json!(offset)))),
+        ])
     }
 
     /// The best tokens and the one taken, by text; of several tokens with one text the best.
@@ -48,21 +79,21 @@ impl<'a> Shown<'a> {
     }
 
     /// Chat: an object for each token.
-    pub(super) fn chat(&self, tokens: &[TokenLogprobs]) -> Value {
+    pub(super) fn chat<'b>(&'b self, tokens: &'b [TokenLogprobs]) -> Lists<'b> {
         let one = |id: u32, logprob: f32| {
             let bytes = self.tokenizer.token_bytes(id);
             json!({"token": self.token(id), "logprob": floored(logprob), "bytes": bytes})
         };
-        let content = tokens.iter().map(|lp| {
+        let content = tokens.iter().map(move |lp| {
             let mut token = one(lp.token, lp.logprob);
             token["top_logprobs"] = lp.top.iter().map(|&(id, x)| one(id, x)).collect();
             token
         });
-        json!({"content": content.collect::<Vec<_>>()})
+        Lists(vec![("content", Box::new(content))])
     }
 
     /// vLLM's `prompt_logprobs`: by token id, null for the first.
-    pub(super) fn prompt(&self, tokens: &[Option<TokenLogprobs>]) -> Value {
+    pub(super) fn prompt<'b>(&'b self, tokens: &'b [Option<TokenLogprobs>]) -> Items<'b> {
         let one = |lp: &TokenLogprobs| {
             let mut map = Map::new();
             let ranked = lp.top.iter().zip(1..).map(|(&(id, x), rank)| (id, x, rank));
@@ -73,7 +104,7 @@ impl<'a> Shown<'a> {
             }
             Value::Object(map)
         };
-        tokens.iter().map(|lp| lp.as_ref().map_or(Value::Null, one)).collect()
+        Box::new(tokens.iter().map(move |lp| lp.as_ref().map_or(Value::Null, one)))
     }
 }
 

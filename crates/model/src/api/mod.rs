@@ -21,6 +21,7 @@ mod tests;
 mod tests_of_fields;
 #[cfg(test)]
 mod tests_of_tools;
+mod text;
 mod timings;
 mod tokenize;
 mod tools;
@@ -34,7 +35,7 @@ pub use chat::{MAX_MESSAGES, chat};
 pub use completion::completion;
 pub use error::ApiError;
 pub use request::{Delivery, Endpoint, Generate, MAX_CHOICES, MAX_PROMPTS};
-pub use response::{Choice, Meta, response};
+pub use response::{Choice, Meta, counts, response};
 pub use stream::{Chunks, News, event};
 pub use timings::Timings;
 pub use tokenize::{detokenize, tokenize};

@@ -81,6 +81,11 @@ impl Generate {
     }
 }
 
+/// Log-probabilities of prompts in one answer: some 70 bytes each.
+const MAX_SCORES: usize = 1 << 20;
+/// The same in a stream, whose first event has them all.
+const MAX_STREAMED_SCORES: usize = 1 << 16;
+
 /// The fields that both endpoints have, apart from prompts and logprobs.
 pub(super) struct Common {
     pub(super) model: String,
@@ -150,6 +155,7 @@ impl Common {
         let mut params = SamplingParams::resolve(&self.overrides, context.generation, limits)?;
         params.max_tokens = Some(self.room(&prompts, default_max_tokens, prompt_field, context)?);
         params.check(limits)?;
+        self.check_scores(&prompts, params.prompt_logprobs)?;
         params.bad_words = words::tokens(&self.bad_words, context)?;
         if let Some(format) = &self.format {
             params.grammar = Some(format.compile(context.tokenizer)?);
@@ -192,6 +198,23 @@ impl Common {
             }
         }
         Ok(prompts)
+    }
+
+    /// Scores of an answer's own tokens come one by one, at the model's pace; those of prompts are there at once for a few bytes.
+    fn check_scores(&self, prompts: &[Vec<u32>], rivals: Option<u32>) -> Result<(), ApiError> {
+        let Some(rivals) = rivals else { return Ok(()) };
+        let tokens = self.n as usize * prompts.iter().map(Vec::len).sum::<usize>();
+        let scores = tokens * (rivals as usize + 1);
+        let most = if self.delivery == Delivery::Whole { MAX_SCORES } else { MAX_STREAMED_SCORES };
+        if scores <= most {
+            return Ok(());
+        }
+        let field = if self.overrides.logprobs.is_some() { "logprobs" } else { "prompt_logprobs" };
+        let message = format!(
+            "{field}: {scores} log-probabilities of prompts in one answer, which may have {most} of them; ask for fewer of each \
+             token, for fewer choices, or for the prompts in several requests"
+        );
+        Err(ApiError::invalid(field, message))
     }
 
     /// Tokens that there must be room for behind a prompt: one is computed where only scores are asked for too.

@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use super::echo::{Offsets, echoed};
-use super::logprobs::Shown;
+use super::logprobs::{self, Shown};
+use super::text::Text;
 use super::{Endpoint, Generate, Timings};
 use crate::output::{Finish, FinishReason, StopCause};
 use crate::sampling::TokenLogprobs;
@@ -40,25 +41,25 @@ pub struct Choice {
     pub finish: Finish,
 }
 
-/// The body for a request: `choices` are all choices of the first prompt, then of the second, ...
-pub fn response(request: &Generate, choices: &[Choice], meta: &Meta, tokenizer: &Tokenizer) -> Value {
+/// Tokens of the prompts, each once however many choices it has, and of the answers.
+pub fn counts(request: &Generate, choices: &[Choice]) -> [usize; 2] {
+    [request.prompts.iter().map(Vec::len).sum(), choices.iter().map(|c| c.tokens.len()).sum()]
+}
+
+/// The body for a request, as JSON: `choices` are all choices of the first prompt, then of the second, ...
+pub fn response(request: &Generate, choices: &[Choice], meta: &Meta, tokenizer: &Tokenizer) -> String {
     let shown = Shown::new(tokenizer, request);
+    let [n_prompt, n_completion] = counts(request, choices);
     let object = match request.endpoint {
         Endpoint::Completions => "text_completion",
         Endpoint::Chat => "chat.completion",
     };
-    let choice = |(index, choice)| match request.endpoint {
-        Endpoint::Completions => completion_choice(request, index, choice, &shown),
-        Endpoint::Chat => chat_choice(request, index, choice, meta, &shown),
-    };
-    let n_prompt = request.prompts.iter().map(Vec::len).sum();
-    let n_completion = choices.iter().map(|c| c.tokens.len()).sum();
     let mut body = json!({
         "id": id(request.endpoint, meta),
         "object": object,
         "created": meta.created,
         "model": request.model,
-        "choices": choices.iter().enumerate().map(choice).collect::<Vec<_>>(),
+        "choices": [],
         "usage": usage(n_prompt, n_completion, meta),
     });
     if let Some(timings) = &meta.timings {
@@ -66,18 +67,51 @@ pub fn response(request: &Generate, choices: &[Choice], meta: &Meta, tokenizer: 
     }
     if request.endpoint == Endpoint::Chat {
         if request.params.prompt_logprobs.is_some() {
-            body["prompt_logprobs"] =
-                choices.first().map_or(Value::Null, |c| shown.prompt(&c.prompt_logprobs));
+            body["prompt_logprobs"] = Value::Null;
         }
         if request.return_token_ids {
             body["prompt_token_ids"] = json!(request.prompts[0]);
         }
     }
-    body
+    let mut out = Text::default();
+    out.object(fields(&body), |out, name, value| match (name, choices.first()) {
+        ("choices", _) => out.list(choices.iter().enumerate(), |out, (index, choice)| {
+            write_choice(request, (index, choice), meta, &shown, out);
+        }),
+        ("prompt_logprobs", Some(first)) => logprobs::write(shown.prompt(&first.prompt_logprobs), out),
+        _ => out.value(value),
+    });
+    out.into_string()
 }
 
+fn fields(object: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    object.as_object().into_iter().flatten()
+}
+
+fn write_choice(
+    request: &Generate,
+    (index, choice): (usize, &Choice),
+    meta: &Meta,
+    shown: &Shown,
+    out: &mut Text,
+) {
+    let value = match request.endpoint {
+        Endpoint::Completions => completion_choice(request, index, choice, shown),
+        Endpoint::Chat => chat_choice(request, index, choice, meta),
+    };
+    let scored = request.params.logprobs.is_some();
+    out.object(fields(&value), |out, name, value| match (name, request.endpoint) {
+        ("logprobs", Endpoint::Chat) if scored => shown.chat(&choice.logprobs).write(out),
+        ("logprobs", Endpoint::Completions) if scored => {
+            write_completion_logprobs(request, choice, shown, out);
+        }
+        ("prompt_logprobs", _) => logprobs::write(shown.prompt(&choice.prompt_logprobs), out),
+        _ => out.value(value),
+    });
+}
+
+/// All of it but what was scored.
 fn completion_choice(request: &Generate, index: usize, choice: &Choice, shown: &Shown) -> Value {
-    let prompt = &request.prompts[choice.prompt];
     let mut text = choice.text.clone();
     if request.echo.is_some() {
         text.insert_str(0, &echoed(request, choice.prompt, shown.tokenizer));
@@ -85,43 +119,38 @@ fn completion_choice(request: &Generate, index: usize, choice: &Choice, shown: &
     let mut value = json!({
         "index": index,
         "text": text,
-        "logprobs": completion_logprobs(request, prompt, choice, shown),
+        "logprobs": null,
         "finish_reason": choice.finish.reason.as_str(),
         "stop_reason": stop_reason(&choice.finish),
     });
     if request.params.prompt_logprobs.is_some() {
-        value["prompt_logprobs"] = shown.prompt(&choice.prompt_logprobs);
+        value["prompt_logprobs"] = Value::Null;
     }
     if request.return_token_ids {
         value["token_ids"] = json!(choice.tokens);
-        value["prompt_token_ids"] = json!(prompt);
+        value["prompt_token_ids"] = json!(request.prompts[choice.prompt]);
     }
     value
 }
 
-fn completion_logprobs(request: &Generate, prompt: &[u32], choice: &Choice, shown: &Shown) -> Value {
-    if request.params.logprobs.is_none() {
-        return Value::Null;
-    }
+fn write_completion_logprobs(request: &Generate, choice: &Choice, shown: &Shown, out: &mut Text) {
     let mut places = Offsets::new(request, choice.prompt, shown.tokenizer);
     let mut offsets = places.of_prompt(request, choice.prompt, shown.tokenizer);
     offsets.extend(places.of_answer(choice.logprobs.iter().map(|lp| lp.token), shown.tokenizer));
-    let of_prompt = prompt.iter().enumerate().filter(|_| request.echo.is_some());
+    let prompt = request.prompts[choice.prompt].iter();
+    let of_prompt = prompt.enumerate().filter(|_| request.echo.is_some());
     let of_prompt = of_prompt.map(|(i, &id)| (id, choice.prompt_logprobs.get(i).and_then(Option::as_ref)));
     let generated = choice.logprobs.iter().map(|lp| (lp.token, Some(lp)));
-    shown.completion(&of_prompt.chain(generated).collect::<Vec<_>>(), &offsets)
+    shown.completion(&of_prompt.chain(generated).collect::<Vec<_>>(), &offsets).write(out);
 }
 
-fn chat_choice(request: &Generate, index: usize, choice: &Choice, meta: &Meta, shown: &Shown) -> Value {
-    let logprobs = match request.params.logprobs {
-        Some(_) => shown.chat(&choice.logprobs),
-        None => Value::Null,
-    };
+/// All of it but what was scored.
+fn chat_choice(request: &Generate, index: usize, choice: &Choice, meta: &Meta) -> Value {
     let (message, n_calls) = message(request, index, choice, meta);
     let mut value = json!({
         "index": index,
         "message": message,
-        "logprobs": logprobs,
+        "logprobs": null,
         "finish_reason": finish_reason(&choice.finish, n_calls),
         "stop_reason": stop_reason(&choice.finish),
     });

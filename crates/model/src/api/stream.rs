@@ -240,7 +240,7 @@ impl Chunks {
         let shown = Shown::new(&self.tokenizer, &self.request);
         let new = news.choice.logprobs.get(news.tokens.clone()).unwrap_or_default();
         if self.request.endpoint == Endpoint::Chat {
-            return shown.chat(new);
+            return shown.chat(new).whole();
         }
         let (request, number) = (&self.request, news.choice.prompt);
         let places = &mut self.choices[news.index].offsets;
@@ -252,7 +252,7 @@ impl Chunks {
         let scores = &news.choice.prompt_logprobs;
         let of_prompt = prompt.map(|(i, &id)| (id, scores.get(i).and_then(Option::as_ref)));
         let all: Vec<_> = of_prompt.chain(new.iter().map(|lp| (lp.token, Some(lp)))).collect();
-        shown.completion(&all, &offsets)
+        shown.completion(&all, &offsets).whole()
     }
 
     /// With the tokens of this choice so far, if the request wants that.

@@ -54,6 +54,11 @@ impl Model {
     }
 }
 
+/// What a client reads.
+pub(super) fn parsed(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
 pub(super) fn complete(body: Value) -> Result<Generate, ApiError> {
     completion(&body, &model().context(1000, Streaming::Offered))
 }
@@ -299,7 +304,7 @@ fn completion_bodies() {
     let mut two = Choice { prompt: 1, ..choice(&[a], "a") };
     two.finish = Finish { reason: FinishReason::Stop, cause: Some(StopCause::Text("!".to_owned())) };
     two.logprobs = vec![logprobs(a, f32::NEG_INFINITY, &[(b, -0.25)])];
-    let body = response(&g, &[one, two], &meta(), &m.tokenizer);
+    let body = parsed(&response(&g, &[one, two], &meta(), &m.tokenizer));
     let expected = json!({
         "id": "cmpl-7", "object": "text_completion", "created": 1_700_000_000, "model": "tiny",
         "choices": [
@@ -324,7 +329,7 @@ fn only_the_prompt_is_evaluated_with_no_tokens_and_echo() {
     let mut only = choice(&[], "");
     only.prompt_logprobs =
         ids.iter().enumerate().map(|(i, &id)| (i > 0).then(|| logprobs(id, -1.0, &[(id, -1.0)]))).collect();
-    let body = response(&g, &[only], &meta(), &m.tokenizer);
+    let body = parsed(&response(&g, &[only], &meta(), &m.tokenizer));
     assert_eq!(body["choices"][0]["text"], "<|endoftext|>ab", "all that the client gave");
     let shown = &body["choices"][0]["logprobs"];
     assert_eq!(shown["token_logprobs"].as_array().unwrap().len(), ids.len());
@@ -345,7 +350,7 @@ fn chat_bodies() {
     only.logprobs = vec![logprobs(a, -1.0, &[(a, -1.0)])];
     only.prompt_logprobs = vec![None, Some(logprobs(a, -2.0, &[]))];
     let meta = Meta { cached_tokens: Some(3), ..meta() };
-    let body = response(&g, &[only], &meta, &m.tokenizer);
+    let body = parsed(&response(&g, &[only], &meta, &m.tokenizer));
     let n = g.prompts[0].len();
     let token = json!({"token": "a", "logprob": -1.0, "bytes": [97]});
     let mut with_top = token.clone();
@@ -372,8 +377,26 @@ fn tokens_are_shown_as_ids_on_request() {
     let g = talk(json!({"logprobs": true, "return_tokens_as_token_ids": true})).unwrap();
     let mut only = choice(&[a], "a");
     only.logprobs = vec![logprobs(a, -1.0, &[])];
-    let body = response(&g, &[only], &meta(), &m.tokenizer);
+    let body = parsed(&response(&g, &[only], &meta(), &m.tokenizer));
     assert_eq!(body["choices"][0]["logprobs"]["content"][0]["token"], format!("token_id:{a}"));
+}
+
+#[test]
+fn a_small_request_is_not_answered_with_millions_of_scores() {
+    // 900 tokens, 20 rivals and the token itself, 55 and 56 times.
+    let scored = |n: u32, stream: bool| {
+        let mut body = json!({"prompt": vec![5; 900], "max_tokens": 1, "n": n});
+        match stream {
+            true => {
+                (body["echo"], body["logprobs"], body["stream"]) = (json!(true), json!(20), json!(true));
+            }
+            false => body["prompt_logprobs"] = json!(20),
+        }
+        complete(body).map(|_| ()).map_err(|e| e.param)
+    };
+    let refused = |field: &str| Err(Some(field.to_owned()));
+    assert_eq!([scored(55, false), scored(56, false)], [Ok(()), refused("prompt_logprobs")]);
+    assert_eq!([scored(3, true), scored(4, true)], [Ok(()), refused("logprobs")]);
 }
 
 #[test]
@@ -385,7 +408,7 @@ fn batch_lines() {
     };
     let good = BatchLine::parse(&line("/v1/completions", json!({"prompt": [9]}))).unwrap();
     assert_eq!((good.custom_id.as_str(), good.endpoint), ("c1", Endpoint::Completions));
-    let out = batch_output("1", "c1", &Ok(json!({"x": 1})));
+    let out = parsed(&batch_output("1", "c1", &Ok(r#"{"x":1}"#.to_owned())));
     let response = json!({"status_code": 200, "request_id": "batch_1", "body": {"x": 1}});
     assert_eq!(out, json!({"id": "batch_req_1", "custom_id": "c1", "response": response, "error": null}));
     assert_eq!(good.generate(&context).unwrap().prompts, [[9]]);
@@ -393,7 +416,7 @@ fn batch_lines() {
         BatchLine::parse(&line("/v1/completions", json!({"prompt": [9], "stream": true}))).unwrap();
     let error = streamed.generate(&context).unwrap_err();
     assert_eq!(error.param.as_deref(), Some("stream"));
-    let out = batch_output("2", "c1", &Err(error));
+    let out = parsed(&batch_output("2", "c1", &Err(error)));
     assert_eq!((&out["response"]["status_code"], &out["error"]["param"]), (&json!(400), &json!("stream")));
     let unstreamed =
         BatchLine::parse(&line("/v1/completions", json!({"prompt": [9], "stream": false}))).unwrap();

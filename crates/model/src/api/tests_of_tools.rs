@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::tests::{choice, complete, meta, model, refused, talk};
+use super::tests::{choice, complete, meta, model, parsed, refused, talk};
 use super::*;
 use crate::output::{Finish, FinishReason};
 
@@ -131,7 +131,7 @@ fn said(reason: FinishReason) -> Choice {
 fn calls_in_a_body() {
     let m = model();
     let g = talk(json!({"tools": tools()})).unwrap();
-    let body = response(&g, &[said(FinishReason::Stop)], &meta(), &m.tokenizer);
+    let body = parsed(&response(&g, &[said(FinishReason::Stop)], &meta(), &m.tokenizer));
     let choice = &body["choices"][0];
     assert_eq!(choice["finish_reason"], "tool_calls");
     assert_eq!(choice["message"]["content"], "So:");
@@ -139,13 +139,13 @@ fn calls_in_a_body() {
     assert_eq!(calls[0]["function"], json!({"name": "f", "arguments": "{\"a\": 1}"}));
     assert_eq!((calls.len(), &calls[1]["type"]), (2, &json!("function")));
     assert!(calls[0]["id"].as_str().unwrap().starts_with("call_") && calls[0]["id"] != calls[1]["id"]);
-    let cut = response(&g, &[said(FinishReason::Length)], &meta(), &m.tokenizer);
+    let cut = parsed(&response(&g, &[said(FinishReason::Length)], &meta(), &m.tokenizer));
     assert_eq!(cut["choices"][0]["finish_reason"], "length");
     let one = talk(json!({"tools": tools(), "parallel_tool_calls": false})).unwrap();
-    let body = response(&one, &[said(FinishReason::Stop)], &meta(), &m.tokenizer);
+    let body = parsed(&response(&one, &[said(FinishReason::Stop)], &meta(), &m.tokenizer));
     assert_eq!(body["choices"][0]["message"]["tool_calls"].as_array().unwrap().len(), 1);
     let plain = talk(json!({})).unwrap();
-    let body = response(&plain, &[said(FinishReason::Stop)], &meta(), &m.tokenizer);
+    let body = parsed(&response(&plain, &[said(FinishReason::Stop)], &meta(), &m.tokenizer));
     assert_eq!(body["choices"][0]["message"]["content"], TEXT, "without tools a text is a text");
 }
 
@@ -166,7 +166,7 @@ fn streamed(g: &Generate, size: usize) -> Vec<Value> {
 #[test]
 fn calls_in_a_stream_make_up_those_of_the_body() {
     let g = talk(json!({"tools": tools(), "stream": true})).unwrap();
-    let body = response(&g, &[said(FinishReason::Stop)], &meta(), &model().tokenizer);
+    let body = parsed(&response(&g, &[said(FinishReason::Stop)], &meta(), &model().tokenizer));
     for size in [1, 3, 7, 1000] {
         let chunks = streamed(&g, size);
         let deltas: Vec<&Value> = chunks.iter().map(|chunk| &chunk["choices"][0]["delta"]).collect();

@@ -31,7 +31,7 @@ fn offline(served: &Served, endpoint: Endpoint, body: &Value) -> Value {
     let choices = Answer::begin(&served.engine, &served.tokenizer, &request, 0).unwrap().wait().unwrap();
     let meta = Meta { id: String::new(), created: 0, cached_tokens: None, timings: None };
     // As a client reads it: numbers through text.
-    serde_json::from_str(&response(&request, &choices, &meta, &served.tokenizer).to_string()).unwrap()
+    serde_json::from_str(&response(&request, &choices, &meta, &served.tokenizer)).unwrap()
 }
 
 /// Without what depends on those that asked before.

@@ -68,6 +68,25 @@ fn errors_have_openais_shape() {
     good(&server);
 }
 
+/// Whoever writes all of a request before reading anything hears why it was refused, and is not cut off in the midst of it.
+#[test]
+fn a_refusal_is_heard_by_clients_that_are_still_sending() {
+    let keys = vec!["one".to_string()];
+    let server = start("llama", Config { max_body_bytes: 1000, keys, ..config() });
+    for (key, status, want) in [("one", 413, "body_too_large"), ("two", 401, "invalid_api_key")] {
+        let mut client = connect(server.address);
+        let head = format!(
+            "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\nContent-Length: 8000000\r\n\r\n"
+        );
+        client.write_all(head.as_bytes()).unwrap();
+        for _ in 0..80 {
+            client.write_all(&[b' '; 100_000]).unwrap();
+        }
+        let response = read(&mut client);
+        assert_eq!((response.status, code(&response).as_deref()), (status, Some(want)));
+    }
+}
+
 #[test]
 fn a_chunked_body_has_a_limit_too() {
     let server = start("llama", Config { max_body_bytes: 1000, ..config() });
@@ -152,6 +171,7 @@ fn a_page_of_another_site_changes_nothing() {
         "Sec-Fetch-Site: cross-site\r\nOrigin: http://localhost\r\n",
         "Origin: https://evil.example\r\n",
         "Origin: http://localhost:9\r\n",
+        "Origin: null\r\n",
     ] {
         let refused = ask(&server, head);
         assert_eq!((refused.status, code(&refused).as_deref()), (403, Some("origin_not_allowed")), "{head}");
@@ -160,7 +180,7 @@ fn a_page_of_another_site_changes_nothing() {
         "",
         "Sec-Fetch-Site: same-origin\r\n",
         "Origin: http://LOCALHOST\r\n",
-        "Origin: null\r\n",
+        "Sec-Fetch-Site: same-origin\r\nOrigin: null\r\n",
         "Origin: app://x\r\n",
     ] {
         assert_eq!(ask(&server, head).status, 200, "{head}");
@@ -304,7 +324,7 @@ fn slow_senders_are_not_waited_for() {
     let bytes = request("POST", "/v1/completions", JSON, b"{\"prompt\": [5]}");
     body.write_all(&bytes[..bytes.len() - 3]).unwrap();
     let response = read(&mut body);
-    assert_eq!((response.status, code(&response).as_deref()), (408, Some("request_timeout")));
+    assert_eq!((response.status, code(&response).as_deref()), (408, Some("body_timeout")));
     until(|| try_send(server.address, &bytes).is_some_and(|response| response.status == 200));
 }
 
