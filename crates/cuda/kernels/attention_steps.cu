@@ -3,7 +3,6 @@
 #define STEP_PAGES 4
 #define STEP (32 * STEP_PAGES)
 #define SLABS (DIM / 64)
-#define THREADS 256
 #define BLOCK_ROWS 128
 #define RING 3
 
@@ -20,8 +19,8 @@ struct Tile {
   u32 least, most;               // positions that its first and its last row see up to
   u32 first, last, from, to;     // pages, and steps
 
-  __device__ __forceinline__ explicit Tile(const AttendArgs& a) : span(a.spans[a.work[blockIdx.x].x]) {
-    group = a.heads / a.kv_heads, kv_head = blockIdx.y, first_row = a.work[blockIdx.x].y, end_row = span.rows * group;
+  __device__ __forceinline__ Tile(const AttendArgs& a, u32 piece, u32 head) : span(a.spans[a.work[piece].x]) {
+    group = a.heads / a.kv_heads, kv_head = head, first_row = a.work[piece].y, end_row = span.rows * group;
     least = span.start + first_row / group, most = span.start + (min(first_row + BLOCK_ROWS, end_row) - 1) / group;
     first = first_page(a, least), last = most / 32, from = first / STEP_PAGES, to = last / STEP_PAGES;
   }
@@ -68,11 +67,12 @@ __device__ __forceinline__ void bring_values_of(const Cell* from, u32 written, u
   }
 }
 
-// The queries of a block's rows.
+// The queries of a block's rows: its first BY threads put them there.
+template <u32 BY>
 __device__ __forceinline__ void put_queries(const AttendArgs& a, const Tile& t, Cell (&to)[SLABS][BLOCK_ROWS][64]) {
-#pragma unroll
-  for (u32 n = 0; n < BLOCK_ROWS * DIM / 8 / THREADS; n++) {
-    u32 piece = THREADS * n + threadIdx.x, row = piece / (DIM / 8), d = piece % (DIM / 8), i = (t.first_row + row) / t.group;
+#pragma unroll(BY / 32)
+  for (u32 n = 0; n < BLOCK_ROWS * DIM / 8 / BY; n++) {
+    u32 piece = BY * n + threadIdx.x, row = piece / (DIM / 8), d = piece % (DIM / 8), i = (t.first_row + row) / t.group;
     const Cell* from = (const Cell*)a.q + ((u64)(t.span.row + i) * a.heads + t.kv_head * t.group + (t.first_row + row) % t.group) * DIM;
     uint4 v = i < t.span.rows ? load_16(from + 8 * d) : none();
     v = make_uint4(query_pair(v.x), query_pair(v.y), query_pair(v.z), query_pair(v.w));

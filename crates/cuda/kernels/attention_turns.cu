@@ -1,140 +1,185 @@
-// As attention_warpgroups.cu, without a barrier that holds both warpgroups to the same place: one softens its scores while the other
-// has the tensor cores. (FlashAttention-3, "3.1 Producer-Consumer asynchrony through warp-specialization and pingpong scheduling".)
+// As attention_warpgroups.cu, by blocks that stay: one warpgroup brings what two others attend to, and these take turns.
+// (FlashAttention-3, "3.1 Producer-Consumer asynchrony through warp-specialization and pingpong scheduling".)
 //
-// The first warpgroup brings keys, the second values, each of them some time before anybody needs them; gates say what is there and
-// what nobody reads any more:
+// The first warpgroup brings queries, keys and values, of the next tile too, as soon as there is a place. A reader asks for its
+// products when it is its turn, and gives the turn away before it makes weights: so one has the tensor cores while the other
+// makes weights. Gates say what is there, and what nobody reads any more.
 //
-//   step u, first warpgroup    keys of u + 1 are there | scores of u, sums of u - 1 | ask for keys of u + 2 | weights of u
-//   step u, second             values of u are there   | scores of u, sums of u - 1 | ask for values of u + 1 | weights of u
+//   bringer      K 0 | Q | V 0 | K 1 | V 1 | K 2 | ...
+//   reader 0     S 0 | weights 0           | S 1, P 0 V 0 | weights 1           | ...
+//   reader 1           | S 0 | weights 0                  | S 1, P 0 V 0 | weights 1
 //
-// A warpgroup may be a step behind or ahead. Neither waits for what waits for it: what a step reads was asked for two steps before by
-// the first, and one by the second, and a place is asked for whose last reader was a step before that.
+// Neither waits for what waits for it: of what was asked for the readers lack no more than the last, keys or values, and a place
+// is asked for whose last reader needs none of these.
 //
 // No GPU has run it: BALLAST_CUDA_PREFILL=turns does.
 
-// A block's memory; Module::block_bytes knows its size. Of gates the first is of keys, the second of values.
+#define BRINGERS 128
+#define READERS 256
+
+// A block's memory; Module::block_bytes knows its size. Of pairs of gates the first is of keys, the second of values.
 struct Turns {
   Cell q[SLABS][BLOCK_ROWS][64];
   Step steps[RING];
-  Gate there[2][RING], unread[2][RING];
+  Gate there[2][RING], unread[2][RING], queries_there, queries_unread;
 };
 
 // A place of the ring, and how often it has come round, odd or even.
-struct Turn {
-  u32 place, parity;
+struct Place {
+  u32 at, odd;
   __device__ __forceinline__ void next() {
-    bool round = place + 1 == RING;
-    place = round ? 0 : place + 1;
-    parity ^= round;
+    bool round = at + 1 == RING;
+    at = round ? 0 : at + 1;
+    odd ^= round;
   }
 };
 
-KERNEL_BLOCKS(attend_many, AttendArgs, THREADS, 1) {
-  Turns& shared = block_memory<Turns>();
-  const Tile tile(a);
-  const u32 from = tile.from, to = tile.to;
+// What a block attends, one item after another: a tile of a head of keys. Tiles are dealt longest first, to and fro, so that blocks
+// have much the same to do.
+struct Deal {
+  u32 round, items, kv_heads;
+  __device__ __forceinline__ explicit Deal(const AttendArgs& a) : round(0), items(a.pieces * a.kv_heads), kv_heads(a.kv_heads) {}
+  // Whether there is another.
+  __device__ __forceinline__ bool next(u32& piece, u32& head) {
+    u32 item = round * gridDim.x + (round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+    piece = item / kv_heads, head = item % kv_heads;
+    round++;
+    return item < items;
+  }
+};
+
+// Tells that this warp has brought what it asked for, but for the last PENDING groups.
+template <int PENDING>
+__device__ __forceinline__ void tell(Gate& there) {
+  copies_wait<PENDING>();
+  fence_shared();
+  __syncwarp();
+  gate_arrive(there, threadIdx.x % 32 == 0);
+}
+
+__device__ __forceinline__ void bring(const AttendArgs& a, Turns& shared) {
   // The same for all of a warp, which the compiler does not see.
-  u32 warpgroup = __shfl_sync(ALL_LANES, threadIdx.x / 128, 0), warp = __shfl_sync(ALL_LANES, threadIdx.x / 32, 0);
-  u32 lane = threadIdx.x % 32, page_of_step = warp % STEP_PAGES;
-  // How many steps ahead this warpgroup brings what it brings.
-  u32 ahead = 2 - warpgroup;
-  if (threadIdx.x == 0)
+  u32 page = __shfl_sync(ALL_LANES, threadIdx.x / 32, 0), lane = threadIdx.x % 32, piece, head;
+  Place place = {0, 0};
+  u32 odd = 0;
+  // That of the last values that were asked for.
+  Gate* untold = nullptr;
+  for (Deal deal(a); deal.next(piece, head); odd ^= 1) {
+    Tile tile(a, piece, head);
+    u32 block = tile.block_of(a, tile.from, page);
+    for (u32 step = tile.from; step <= tile.to; step++, place.next()) {
+      Step& to = shared.steps[place.at];
+      u32 written = tile.written(step, page);
+      const Cell* from = block_at(a, block, tile.kv_head);
+      block = tile.block_of(a, step + 1, page);
+      // Who comes round for the first time finds the place empty.
+      gate_wait(shared.unread[0][place.at], place.odd ^ 1);
+      if (written == 32) bring_keys_of<32, true>(from, written, page, lane, to);
+      else bring_keys_of<32, false>(from, written, page, lane, to);
+      copies_commit();
+      if (untold) tell<1>(*untold);
+      if (step == tile.from) {
+        gate_wait(shared.queries_unread, odd ^ 1);
+        put_queries<BRINGERS>(a, tile, shared.q);
+        fence_shared();
+        __syncwarp();
+        gate_arrive(shared.queries_there, lane == 0);
+      }
+      gate_wait(shared.unread[1][place.at], place.odd ^ 1);
+      if (written == 32) bring_values_of<32, true>(from, written, page, lane, to);
+      else bring_values_of<32, false>(from, written, page, lane, to);
+      copies_commit();
+      tell<1>(shared.there[0][place.at]);
+      untold = &shared.there[1][place.at];
+    }
+  }
+  if (untold) tell<0>(*untold);
+}
+
+// What a reader asks for and when: see attention_warpgroups.cu.
+__device__ __forceinline__ void read(const AttendArgs& a, Turns& shared, u32 reader) {
+  u32 warp = __shfl_sync(ALL_LANES, threadIdx.x / 32 % 4, 0), queries = shared_address(&shared.q[0][64 * reader]), piece, head;
+  bool one = threadIdx.x % 32 == 0;
+  if (reader == 1) turn_give<READERS>(0);
+  Place now = {0, 0}, before;
+  u32 odd = 0;
+  for (Deal deal(a); deal.next(piece, head); odd ^= 1) {
+    Tile tile(a, piece, head);
+    u32 row = tile.first_row + 64 * reader + 16 * warp;
+    Rows16 r;
+    begin_sums(tile.span, tile.group, row, r);
+    float s[STEP / 8][4], fade[2];
+    u32 p[STEP / 16][4];
+    // Between both waits there is one path, and nobody is waited for: where paths meet while products are under way, the compiler
+    // waits for all of them.
+    auto advance = [&](u32 step, bool edge) {
+      before = now;
+      now.next();
+      // Values of the step before were told of before these keys were.
+      gate_wait(shared.there[0][now.at], now.odd);
+      turn_wait<READERS>(reader);
+      wgmma_begin();
+      ask_scores(queries, shared_address(&shared.steps[now.at]), s);
+      ask_sums(p, shared_address(&shared.steps[before.at]), r);
+      turn_give<READERS>(1 - reader);
+      wgmma_wait<1>(s);
+      gate_arrive(shared.unread[0][now.at], one);
+      gate_arrive(shared.queries_unread, one && step == tile.to);
+      if (edge) hide<2, 8>(s, STEP * step, a, r);
+      bool moved = __ballot_sync(ALL_LANES, weigh(s, a, r, fade));
+      if (!are_made(r)) return;
+      // Outside of what only some warps do: a warpgroup waits as one.
+      wgmma_wait<0>(r.o);
+      gate_arrive(shared.unread[1][before.at], one);
+      if (moved) dim_rows(fade, r);
+      to_weights(s, p);
+    };
+    gate_wait(shared.queries_there, odd);
+    gate_wait(shared.there[0][now.at], now.odd);
+    turn_wait<READERS>(reader);
+    wgmma_begin();
+    ask_scores(queries, shared_address(&shared.steps[now.at]), s);
+    turn_give<READERS>(1 - reader);
+    wgmma_wait<0>(s);
+    gate_arrive(shared.unread[0][now.at], one);
+    gate_arrive(shared.queries_unread, one && tile.from == tile.to);
+    if (tile.is_edge(a, tile.from)) hide<2, 8>(s, STEP * tile.from, a, r);
+    weigh(s, a, r, fade);
+    to_weights(s, p);
+    for (u32 step = tile.from + 1; step <= tile.to; step++) {
+      if (tile.is_edge(a, step)) advance(step, true);
+      else advance(step, false);
+    }
+    gate_wait(shared.there[1][now.at], now.odd);
+    wgmma_begin();
+    ask_sums(p, shared_address(&shared.steps[now.at]), r);
+    wgmma_wait<0>(r.o);
+    gate_arrive(shared.unread[1][now.at], one);
+    now.next();
+    end(r);
+    put_rows(a, tile, row, r);
+  }
+}
+
+KERNEL_BLOCKS(attend_many, AttendArgs, BRINGERS + READERS, 1) {
+  Turns& shared = block_memory<Turns>();
+  if (threadIdx.x == 0) {
 #pragma unroll
     for (u32 i = 0; i < 2 * RING; i++) {
-      gate_make(shared.there[i / RING][i % RING], THREADS / 2);
-      gate_make(shared.unread[i / RING][i % RING], THREADS);
+      gate_make(shared.there[i / RING][i % RING], BRINGERS / 32);
+      gate_make(shared.unread[i / RING][i % RING], READERS / 32);
     }
-  auto block_of = [&](u32 step) { return tile.block_of(a, step, page_of_step); };
-  auto ask = [&](u32 step, u32 block, Step& place) {
-    u32 written = tile.written(step, page_of_step);
-    const Cell* at = block_at(a, block, tile.kv_head);
-    if (warpgroup == 0) {
-      if (written == 32) bring_keys_of<32, true>(at, written, page_of_step, lane, place);
-      else bring_keys_of<32, false>(at, written, page_of_step, lane, place);
-    } else {
-      if (written == 32) bring_values_of<32, true>(at, written, page_of_step, lane, place);
-      else bring_values_of<32, false>(at, written, page_of_step, lane, place);
-    }
-  };
-  // What is asked for next, and where it goes.
-  Turn asked = {0, 0};
-  u32 item = from;
-  for (; item < from + ahead && item <= to; item++, asked.next()) ask(item, block_of(item), shared.steps[asked.place]);
-  u32 next = block_of(item);
-  copies_commit();
-  put_queries(a, tile, shared.q);
-  copies_wait<0>();
-  fence_shared();
-  __syncthreads();
-  u32 row = tile.first_row + 16 * warp, queries = shared_address(&shared.q[0][64 * warpgroup]);
-  Rows16 r;
-  begin_sums(tile.span, tile.group, row, r);
-  float s[STEP / 8][4], fade[2];
-  u32 p[STEP / 16][4];
-  Turn now = {0, 0}, before = now, brought = asked;
-  bool is_coming = false;
-  // What this warpgroup asked for a step ago is there. What it asked for at the beginning was there before anybody went on.
-  auto tell = [&] {
-    if (!is_coming) return;
-    copies_wait<0>();
-    fence_shared();
-    gate_arrive(shared.there[warpgroup][brought.place]);
-  };
-  auto wait_for = [&](u32 what, Turn turn, u32 step) {
-    // What was there at the beginning, two steps' keys and one's values, has not passed its gate.
-    u32 passed = turn.place < 2 - what;
-    if (step >= from + 2 - what) gate_wait(shared.there[what][turn.place], turn.parity ^ passed);
-  };
-  auto ask_next = [&] {
-    is_coming = item <= to;
-    if (!is_coming) return;
-    // Who comes round for the first time finds the place empty.
-    if (item >= from + RING) gate_wait(shared.unread[warpgroup][asked.place], asked.parity ^ 1);
-    ask(item, next, shared.steps[asked.place]);
-    copies_commit();
-    next = block_of(item + 1);
-    brought = asked;
-    asked.next();
-    item++;
-  };
-  // See attention_warpgroups.cu. Between both waits there is one path, and nobody is waited for.
-  auto advance = [&](u32 step, bool edge) {
-    before = now;
-    now.next();
-    tell();
-    wait_for(0, now, step);
-    wait_for(1, before, step - 1);
-    wgmma_begin();
-    ask_scores(queries, shared_address(&shared.steps[now.place]), s);
-    ask_sums(p, shared_address(&shared.steps[before.place]), r);
-    ask_next();
-    wgmma_wait<1>(s);
-    gate_arrive(shared.unread[0][now.place]);
-    if (edge) hide<2, 8>(s, STEP * step, a, r);
-    bool moved = __ballot_sync(ALL_LANES, weigh(s, a, r, fade));
-    if (!are_made(r)) return;
-    // Outside of what only some warps do: a warpgroup waits as one.
-    wgmma_wait<0>(r.o);
-    gate_arrive(shared.unread[1][before.place]);
-    if (moved) dim_rows(fade, r);
-    to_weights(s, p);
-  };
-  wgmma_begin();
-  ask_scores(queries, shared_address(&shared.steps[0]), s);
-  ask_next();
-  wgmma_wait<0>(s);
-  gate_arrive(shared.unread[0][0]);
-  if (tile.is_edge(a, from)) hide<2, 8>(s, STEP * from, a, r);
-  weigh(s, a, r, fade);
-  to_weights(s, p);
-  for (u32 step = from + 1; step <= to; step++) {
-    if (tile.is_edge(a, step)) advance(step, true);
-    else advance(step, false);
+    gate_make(shared.queries_there, BRINGERS / 32);
+    gate_make(shared.queries_unread, READERS / 32);
   }
-  wait_for(1, now, to);
-  wgmma_begin();
-  ask_sums(p, shared_address(&shared.steps[now.place]), r);
-  wgmma_wait<0>(r.o);
-  end(r);
-  put_rows(a, tile, row, r);
+  __syncthreads();
+  u32 warpgroup = __shfl_sync(ALL_LANES, threadIdx.x / 128, 0);
+  // Of 65,536 registers 168 are each thread's at first. Who brings needs few.
+  if (warpgroup == 0) {
+    fewer_registers<40>();
+    bring(a, shared);
+  } else {
+    more_registers<232>();
+    read(a, shared, warpgroup - 1);
+  }
 }

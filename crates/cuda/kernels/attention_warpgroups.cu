@@ -12,6 +12,8 @@
 //
 // Where the time of a step goes on an H200: bench/results/2026-11-26-h200.md.
 
+#define THREADS 256
+
 // A block's memory; Module::block_bytes knows its size. One step is computed, of the one before values are, the next is on its way.
 struct Prefill {
   Cell q[SLABS][BLOCK_ROWS][64];
@@ -27,7 +29,7 @@ __device__ __forceinline__ void bring_page(const Cell* from, u32 written, u32 pa
 
 KERNEL_BLOCKS(attend_many, AttendArgs, THREADS, 1) {
   Prefill& shared = block_memory<Prefill>();
-  const Tile tile(a);
+  const Tile tile(a, blockIdx.x, blockIdx.y);
   const u32 from = tile.from, to = tile.to;
   u32 page_of_step = threadIdx.x / 64;
   auto block_of = [&](u32 step) { return tile.block_of(a, step, page_of_step); };
@@ -40,7 +42,7 @@ KERNEL_BLOCKS(attend_many, AttendArgs, THREADS, 1) {
   };
   ask(from, block_of(from), shared.steps[0]);
   u32 next = block_of(from + 1);
-  put_queries(a, tile, shared.q);
+  put_queries<THREADS>(a, tile, shared.q);
   // The same for all of a warp, which the compiler does not see.
   u32 warpgroup = __shfl_sync(ALL_LANES, threadIdx.x / 128, 0);
   u32 row = tile.first_row + 16 * (threadIdx.x / 32), queries = shared_address(&shared.q[0][64 * warpgroup]);

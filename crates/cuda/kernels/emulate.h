@@ -1,8 +1,8 @@
 // A device in one thread of the host: enough of CUDA C++ to run the kernels beside this file as they are.
 //
-// Each thread of a block is a fiber. A warp runs until all its lanes wait at the block's barrier or have
-// ended, then the next warp does; the order turns round each time, so that a missing barrier is seen by one
-// side or the other. Collective operations (shuffles, the tensor cores' product) wait for all 32 lanes.
+// Each thread of a block is a fiber. A warp runs until all its lanes wait for others or have ended, or in every
+// other block until its lanes have come past one wait, then the next warp does; the order turns round each time,
+// so that a missing barrier is seen by one side or the other. Collective operations (shuffles, the tensor cores' product) wait for all 32 lanes.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -66,9 +66,20 @@ struct Warp {
   Words words[2];
 };
 
+// What some threads wait for and others give: emulate_wgmma.h.
+struct Turn {
+  unsigned arrived = 0, given = 0;
+  void arrive(unsigned threads) {
+    if (++arrived < threads) return;
+    arrived = 0;
+    given++;
+  }
+};
+
 struct Block {
   std::vector<Fiber> fibers;
   std::vector<Warp> warps;
+  Turn turns[2];
   unsigned arrived = 0, alive = 0, generation = 0;
 };
 
@@ -211,17 +222,20 @@ inline void run_block() {
   // Those of larger blocks keep their stacks.
   if (block.fibers.size() < threads) block.fibers.resize(threads);
   block.warps.assign(threads / 32, Warp{});
+  for (Turn& turn : block.turns) turn = Turn{};
   block.arrived = 0;
   block.alive = threads;
   for (unsigned i = 0; i < threads; i++) {
     begin(block.fibers[i], i);
     block.fibers[i].thread = {i, 0, 0};
   }
+  bool stops = block_index.x % 2, moved_now;
   for (unsigned round = 0; block.alive > 0; round++) {
     bool moved = false;
     for (unsigned w = 0; w < threads / 32; w++) {
       unsigned at = round % 2 ? threads / 32 - 1 - w : w;
-      while (turn(32 * at, round % 2)) moved = true;
+      do moved_now = turn(32 * at, round % 2), moved |= moved_now;
+      while (moved_now && !stops);
     }
     if (!moved && block.alive > 0) {
       std::fprintf(stderr, "a block cannot go on: %u threads left, %u at the barrier\n", block.alive, block.arrived);

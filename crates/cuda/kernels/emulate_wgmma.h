@@ -20,6 +20,7 @@ struct Product {
   unsigned were[4];
   float rows[2][16];
   unsigned long long a, b;
+  unsigned long long traces[2];  // of what lies in memory, where the lane is the first of its warpgroup
 };
 
 // What a lane has asked for: the groups that are under way, the last of which is open.
@@ -55,19 +56,34 @@ inline float number(unsigned bits) {
 #endif
 }
 
-// Number k of a row of an operand whose rows have 16 of them beside each other, in memory. (PTX, "Matrix Descriptor Format" and
-// "Shared Memory Matrix Layout", K-major.) A swizzle moves bits of the address, wherever a row begins.
-inline float at_place(unsigned long long descriptor, unsigned row, unsigned k) {
+// Numbers 8 half .. 8 half + 7 of a row of an operand whose rows have 16 of them beside each other, in memory. (PTX, "Matrix
+// Descriptor Format" and "Shared Memory Matrix Layout", K-major.) A swizzle moves bits of the address, wherever a row begins.
+inline const unsigned short* place_of(unsigned long long descriptor, unsigned row, unsigned half) {
   auto bytes = [&](unsigned bit) { return (unsigned)(descriptor >> bit & 0x3fff) << 4; };
   unsigned first = bytes(0), leading = bytes(16), stride = bytes(32), mode = descriptor >> 62;
   unsigned swizzled_bits = mode == 0 ? 0 : 4 - mode, row_bytes = 16 << swizzled_bits, mask = (1 << swizzled_bits) - 1;
   if (descriptor >> 49 & 7 || first >> 7 & mask) wrong("rows do not begin where their order does");
-  unsigned at = first + row / 8 * stride + row % 8 * row_bytes + k / 8 * (mode == 0 ? leading : 16) + k % 8 * 2;
+  unsigned at = first + row / 8 * stride + row % 8 * row_bytes + half * (mode == 0 ? leading : 16);
   at ^= (at >> 7 & mask) << 4;
-  if (at < SHARED_FIRST || at - SHARED_FIRST + 2 > launched_bytes) wrong("an operand is not in the block's memory");
-  unsigned short bits;
-  std::memcpy(&bits, fenced + (at - SHARED_FIRST), 2);
-  return number(bits);
+  if (at < SHARED_FIRST || at - SHARED_FIRST + 16 > launched_bytes) wrong("an operand is not in the block's memory");
+  return (const unsigned short*)(fenced + (at - SHARED_FIRST));
+}
+
+inline void read_row(unsigned long long descriptor, unsigned row, float (&to)[16]) {
+  for (unsigned half = 0; half < 2; half++) {
+    const unsigned short* from = place_of(descriptor, row, half);
+    for (unsigned k = 0; k < 8; k++) to[8 * half + k] = number(from[k]);
+  }
+}
+
+// Something that changes with an operand of so many rows.
+inline unsigned long long trace_of(unsigned long long descriptor, unsigned rows) {
+  unsigned long long trace = 0, words[2];
+  for (unsigned i = 0; i < 2 * rows; i++) {
+    std::memcpy(words, place_of(descriptor, i / 2, i % 2), sizeof words);
+    for (unsigned long long word : words) trace = (trace ^ word) * 0x9e3779b97f4a7c15ull;
+  }
+  return trace;
 }
 
 // Whichever thread of a warpgroup comes first gives its descriptors, and the others the same.
@@ -76,6 +92,14 @@ inline void give(unsigned long long descriptor) {
   size_t at = products().given++;
   if (at == agreed.size()) agreed.push_back(descriptor);
   if (agreed[at] != descriptor) wrong("descriptors differ in a warpgroup");
+}
+
+inline bool looks() { return current->thread.x % 128 == 0; }
+
+// Of a and b, of which b has as many rows as there are columns of sums.
+inline void look(const Product& product, unsigned columns, unsigned long long (&traces)[2]) {
+  traces[0] = product.registers ? 0 : trace_of(product.a, 64);
+  traces[1] = trace_of(product.b, columns);
 }
 
 // Registers that are added to are nonsense meanwhile.
@@ -92,22 +116,27 @@ inline void ask(float* registers, unsigned count, Product product) {
   }
   sums->products++;
   product.sums = registers;
+  if (looks()) look(product, 2 * count, product.traces);
   mine.groups.back().push_back(product);
 }
 
 inline void multiply(Product& product, Sums& sums) {
   unsigned lane = current->thread.x % 32, g = lane / 4, t = lane % 4, warp = current->thread.x / 32 % 4;
   if (product.registers && std::memcmp(product.registers, product.were, sizeof product.were)) wrong("an operand was touched");
-  for (unsigned i = 0; i < 32 && !product.registers; i++)
-    product.rows[i / 16][i % 16] = at_place(product.a, 16 * warp + g + i / 16 * 8, i % 16);
-  if (!product.adds) sums.values.assign(sums.count, 0.0f);
-  for (unsigned i = 0; i < sums.count; i++) {
-    if (i % 4 >= 2) continue;
-    float b[16];
-    for (unsigned k = 0; k < 16; k++) b[k] = at_place(product.b, i / 4 * 8 + 2 * t + i % 2, k);
-    for (unsigned row = 0; row < 2; row++)
-      for (unsigned k = 0; k < 16; k++) sums.values[i + 2 * row] += product.rows[row][k] * b[k];
+  if (looks()) {
+    unsigned long long traces[2];
+    look(product, 2 * sums.count, traces);
+    if (std::memcmp(traces, product.traces, sizeof traces)) wrong("an operand in memory came late, or went early");
   }
+  for (unsigned row = 0; row < 2 && !product.registers; row++) read_row(product.a, 16 * warp + g + 8 * row, product.rows[row]);
+  if (!product.adds) sums.values.assign(sums.count, 0.0f);
+  for (unsigned i = 0; i < sums.count; i += 4)
+    for (unsigned column = 0; column < 2; column++) {
+      float b[16];
+      read_row(product.b, 2 * i + 2 * t + column, b);
+      for (unsigned row = 0; row < 2; row++)
+        for (unsigned k = 0; k < 16; k++) sums.values[i + column + 2 * row] += product.rows[row][k] * b[k];
+    }
 }
 
 // The oldest group is done.
@@ -155,16 +184,38 @@ struct Gate {
 
 static inline void gate_make(Gate& gate, unsigned arrivals) { gate = {(unsigned short)arrivals, (unsigned short)arrivals, 0}; }
 
-static inline void gate_arrive(Gate& gate) {
-  if (--gate.missing > 0) return;
-  gate.missing = gate.arrivals;
-  gate.opened++;
+static inline void gate_arrive(Gate& gate, bool arrives) {
+  if (arrives && --gate.missing == 0) {
+    gate.missing = gate.arrivals;
+    gate.opened++;
+  }
+  // Who passes may go on before who arrived does.
+  emu::current->steps++;
+  emu::yield();
 }
 
 static inline void gate_wait(Gate& gate, unsigned odd) {
   while (gate.opened % 2 == odd) emu::yield();
   emu::current->steps++;
 }
+
+template <unsigned THREADS>
+static inline void turn_give(unsigned turn) { emu::block.turns[turn].arrive(THREADS); }
+
+template <unsigned THREADS>
+static inline void turn_wait(unsigned turn) {
+  emu::Turn& mine = emu::block.turns[turn];
+  unsigned before = mine.given;
+  mine.arrive(THREADS);
+  while (mine.given == before) emu::yield();
+  emu::current->steps++;
+}
+
+template <unsigned COUNT>
+static inline void fewer_registers() {}
+
+template <unsigned COUNT>
+static inline void more_registers() {}
 
 static inline void wgmma_begin() { emu::products().has_begun = true; }
 
@@ -176,6 +227,8 @@ static inline void wgmma_wait() {
   if (!mine.groups.back().empty()) emu::wrong("a group has no end");
   while (mine.groups.size() > PENDING + 1) emu::finish_group(mine);
   mine.has_begun = false;
+  // A warp waits as one.
+  emu::sync_warp();
 }
 
 template <int PENDING, unsigned N>

@@ -40,9 +40,13 @@ __device__ __forceinline__ void gate_make(Gate& gate, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&gate)), "r"(arrivals) : "memory");
 }
 
-// Every thread arrives by itself: where one did for its warp the compiler would part the paths, and wait for products under way.
-__device__ __forceinline__ void gate_arrive(Gate& gate) {
-  asm volatile("{ .reg .b64 state; mbarrier.arrive.shared::cta.b64 state, [%0]; }" ::"r"(shared_address(&gate)) : "memory");
+// Does nothing for a thread of which it is not said. Without a path of its own: where the paths of a warp part and meet, the compiler waits for products
+// under way.
+__device__ __forceinline__ void gate_arrive(Gate& gate, bool arrives) {
+  asm volatile("{ .reg .pred arrives; setp.ne.u32 arrives, %1, 0; @arrives mbarrier.arrive.shared::cta.b64 _, [%0]; }" ::"r"(
+                   shared_address(&gate)),
+               "r"((u32)arrives)
+               : "memory");
 }
 
 __device__ __forceinline__ void gate_wait(Gate& gate, u32 odd) {
@@ -51,6 +55,29 @@ __device__ __forceinline__ void gate_wait(Gate& gate, u32 odd) {
       "WAIT: mbarrier.try_wait.parity.shared::cta.b64 open, [%0], %1;\n"
       "@!open bra WAIT; }" ::"r"(shared_address(&gate)), "r"(odd)
       : "memory");
+}
+
+// A turn that some of a block's threads wait for, and others give them: THREADS in all. (PTX, "bar.sync", "bar.arrive"; the first of
+// these barriers is the block's own.)
+template <u32 THREADS>
+__device__ __forceinline__ void turn_wait(u32 turn) {
+  asm volatile("bar.sync %0, %1;" ::"r"(turn + 1), "n"(THREADS) : "memory");
+}
+
+template <u32 THREADS>
+__device__ __forceinline__ void turn_give(u32 turn) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(turn + 1), "n"(THREADS) : "memory");
+}
+
+// A warpgroup's threads have so many registers from here on. (PTX, "setmaxnreg".) What each warpgroup does is one branch of one `if`.
+template <u32 COUNT>
+__device__ __forceinline__ void fewer_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+template <u32 COUNT>
+__device__ __forceinline__ void more_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
 #ifdef KV_F16

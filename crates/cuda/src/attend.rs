@@ -1,6 +1,7 @@
 //! How the spans of a call become blocks of threads.
 
 use std::borrow::Cow;
+use std::cmp::Reverse;
 
 use kernels::attention::{BLOCK_TOKENS, KvDtype, KvLayout, Span};
 use kernels::device::{AttendShape, Dtype, KvPages, Rows};
@@ -34,6 +35,8 @@ pub(crate) struct Plan {
     pub(crate) tables: Vec<u32>,
     /// (span, first pair) of `attend_many`.
     pub(crate) many: Vec<[u32; 2]>,
+    /// How many positions the rows of each of these see together.
+    seen: Vec<usize>,
     /// One after the other, in the same memory: how a span is attended depends on nothing but itself.
     rounds: Vec<Round>,
 }
@@ -73,11 +76,22 @@ impl Plan {
             } else {
                 plan.push(span, 0, first, splits);
                 // The last tiles see most: they begin first.
-                plan.many
-                    .extend((0..pairs).step_by(many_rows(head_dim)).rev().map(|pair| [number, pair as u32]));
+                for pair in (0..pairs).step_by(many_rows(head_dim)).rev() {
+                    let last = span.start + (pair + many_rows(head_dim)).min(pairs).div_ceil(group);
+                    let least = span.start + pair / group + 1;
+                    plan.many.push([number, pair as u32]);
+                    plan.seen.push(last - window.map_or(0, |window| least.saturating_sub(window)));
+                }
             }
         }
         plan
+    }
+
+    /// The work of `attend_many`, that which sees most first.
+    fn longest_first(&self) -> Vec<[u32; 2]> {
+        let mut order: Vec<usize> = (0..self.many.len()).collect();
+        order.sort_by_key(|i| Reverse(self.seen[*i]));
+        order.into_iter().map(|i| self.many[i]).collect()
     }
 
     /// One piece of work for each row of each span, for `attend_floats`.
@@ -237,20 +251,22 @@ struct Modules {
     few: Module,
 }
 
-/// Where `attend_many` is, and the threads of its blocks.
+/// Where `attend_many` is, the threads of its blocks, and whether these stay and take tiles in turn.
 #[derive(Clone, Copy)]
 pub(crate) struct Many {
     module: Module,
     threads: u32,
+    takes_turns: bool,
 }
 
 impl Many {
     pub(crate) fn of_warps(pages: KvDtype, head_dim: usize) -> Many {
-        Many { module: Module::attention(pages, head_dim), threads: 128 }
+        Many { module: Module::attention(pages, head_dim), threads: 128, takes_turns: false }
     }
 
     pub(crate) fn of_warpgroups(module: Module) -> Many {
-        Many { module, threads: 256 }
+        let takes_turns = matches!(module, Module::Warpgroups { turns: true, .. });
+        Many { module, threads: if takes_turns { 384 } else { 256 }, takes_turns }
     }
 }
 
@@ -260,15 +276,9 @@ impl Plan {
         let Modules { many, few: module } = modules;
         let floats = matches!(many.module, Module::AttentionFloats { .. });
         let name = if floats { "attend_floats" } else { "attend_many" };
-        let work = Cow::from(&self.many);
-        let mut kernels = vec![Kernel {
-            module: many.module,
-            name,
-            y: y_many,
-            threads: many.threads,
-            work,
-            takes_turns: false,
-        }];
+        let work = if many.takes_turns { self.longest_first().into() } else { Cow::from(&self.many) };
+        let Many { module: of_many, threads, takes_turns } = many;
+        let mut kernels = vec![Kernel { module: of_many, name, y: y_many, threads, work, takes_turns }];
         let threads = 128;
         for Round { few, merges, is_split } in &self.rounds {
             let few = if is_pass { Cow::from(filled(few)) } else { Cow::from(few) };
@@ -333,10 +343,28 @@ mod tests {
     }
 
     #[test]
+    fn blocks_that_stay_take_the_longest_first() {
+        let plan_of = |window| plan(&[(0, 70), (40, 33), (500, 33)], 4, window, 0);
+        // Positions: up to 70, 64 and 32; 73 and 72; 533 and 532.
+        assert_eq!(
+            plan_of(None).longest_first(),
+            [[2, 128], [2, 0], [1, 128], [1, 0], [0, 256], [0, 128], [0, 0]]
+        );
+        // Of a tile's first row the window, and a position for each row after it.
+        assert_eq!(plan_of(Some(50)).seen, [55, 64, 32, 50, 72, 50, 81]);
+        let module = Module::Warpgroups { pages: KvDtype::Bf16, head_dim: 128, turns: true };
+        let modules = Modules { many: Many::of_warpgroups(module), few: module };
+        let plan = plan_of(None);
+        let kernels = plan.kernels(modules, [2, 2], false).into_iter();
+        let of = |kernel: Kernel<'_>| (kernel.threads, kernel.takes_turns, kernel.work[0]);
+        assert_eq!(kernels.map(of).collect::<Vec<_>>(), [(384, true, [2, 128])]);
+    }
+
+    #[test]
     fn what_is_of_one_split_needs_no_merging() {
         let names = |spans: &[(usize, usize)]| -> Vec<(&str, usize)> {
             let few = Module::Attention { head_dim: 64 };
-            let many = Many { module: few, threads: 128 };
+            let many = Many::of_warps(KvDtype::Bf16, 64);
             let plan = plan(spans, 4, None, 100);
             let kernels = plan.kernels(Modules { many, few }, [2, 2], true);
             kernels.iter().map(|kernel| (kernel.name, kernel.work.len())).collect()
@@ -372,7 +400,7 @@ mod tests {
         assert_eq!(plan.rounds[1].merges, [[2, 0]]);
         let names = |is_pass| -> Vec<(&str, usize)> {
             let few = Module::Attention { head_dim: 64 };
-            let many = Many { module: few, threads: 128 };
+            let many = Many::of_warps(KvDtype::Bf16, 64);
             let kernels = plan.kernels(Modules { many, few }, [2, 2], is_pass);
             kernels.iter().map(|kernel| (kernel.name, kernel.work.len())).collect()
         };

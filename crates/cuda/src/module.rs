@@ -341,9 +341,9 @@ fn few_bytes(pages: KvDtype, head_dim: usize, architecture: Architecture) -> usi
 }
 
 /// The size of `Prefill` in `attention_warpgroups.cu`: queries of 128 rows, and three steps of 128 keys and values; and of `Turns` in
-/// `attention_turns.cu`, which has twelve gates of 8 bytes besides.
+/// `attention_turns.cu`, which has fourteen gates of 8 bytes besides.
 fn warpgroup_bytes(head_dim: usize, turns: bool) -> usize {
-    2 * head_dim * (128 + 3 * 2 * 128) + if turns { 12 * 8 } else { 0 }
+    2 * head_dim * (128 + 3 * 2 * 128) + if turns { 14 * 8 } else { 0 }
 }
 
 /// The number of a format in `linear.cu`.
