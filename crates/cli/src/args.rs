@@ -270,6 +270,13 @@ impl EngineArgs {
         }
     }
 
+    /// Says so of the flag of tool calls, for a command whose conversations have no tools.
+    pub(crate) fn note_tools(&self) {
+        if self.tool_call_parser.is_some() {
+            note!("--tool-call-parser changes nothing here: the model is given no tools");
+        }
+    }
+
     /// What `--kv` comes to.
     pub(crate) fn kv_name(&self) -> &'static str {
         match (self.kv, self.weights) {

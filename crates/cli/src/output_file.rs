@@ -69,26 +69,50 @@ impl Place {
 
 /// Puts a new file in the place of an old one, with its permissions.
 fn replace(target: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut name = target.file_name().map_or_else(OsString::new, OsString::from);
-    name.push(".part");
-    let part = target.with_file_name(name);
-    let new = match File::create(&part) {
-        // A file that may be written, in a folder that may not.
-        Err(refused) if refused.kind() == io::ErrorKind::PermissionDenied => return fs::write(target, bytes),
-        new => new,
-    };
-    let written = new.and_then(|mut new| {
-        if let Ok(old) = fs::metadata(target) {
-            new.set_permissions(old.permissions())?;
-        }
-        new.write_all(bytes)?;
-        new.sync_all()?;
-        fs::rename(&part, target)
-    });
-    written.inspect_err(|_| {
-        // If it was not even begun, there is nothing to remove.
-        let _ = fs::remove_file(&part);
-    })
+    let steps = Steps { create: |part| File::create(part), rename: |part, target| fs::rename(part, target) };
+    steps.replace(target, bytes)
+}
+
+/// Why a file may be written, and none beside it: its folder's permissions, or a drive that is only read and has another mounted there.
+const NO_ROOM_BESIDE: [io::ErrorKind; 2] =
+    [io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem];
+
+/// What may be refused with a file that may be written.
+struct Steps {
+    create: fn(&Path) -> io::Result<File>,
+    rename: fn(&Path, &Path) -> io::Result<()>,
+}
+
+impl Steps {
+    fn replace(&self, target: &Path, bytes: &[u8]) -> io::Result<()> {
+        let mut name = target.file_name().map_or_else(OsString::new, OsString::from);
+        name.push(".part");
+        let part = target.with_file_name(name);
+        let new = match (self.create)(&part) {
+            Err(refused) if NO_ROOM_BESIDE.contains(&refused.kind()) => return fs::write(target, bytes),
+            new => new,
+        };
+        let written = new.and_then(|mut new| {
+            if let Ok(old) = fs::metadata(target) {
+                new.set_permissions(old.permissions())?;
+            }
+            new.write_all(bytes)?;
+            new.sync_all()?;
+            match (self.rename)(&part, target) {
+                // A file that is mounted by itself, as containers are lent one, keeps its place.
+                Err(busy) if busy.kind() == io::ErrorKind::ResourceBusy => {
+                    fs::write(target, bytes)?;
+                    let _ = fs::remove_file(&part);
+                    Ok(())
+                }
+                renamed => renamed,
+            }
+        });
+        written.inspect_err(|_| {
+            // If it was not even begun, there is nothing to remove.
+            let _ = fs::remove_file(&part);
+        })
+    }
 }
 
 /// At once: what was there stays, whatever becomes of the line.
@@ -189,6 +213,29 @@ mod tests {
         fs::create_dir(folder.path().join("report.part")).unwrap();
         file.replace(b"new").unwrap_err();
         assert_eq!(fs::read_to_string(&report).unwrap(), "old text");
+    }
+
+    #[test]
+    fn what_keeps_its_place_is_filled_there() {
+        use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem, ResourceBusy, StorageFull};
+        let create: fn(&Path) -> io::Result<File> = |part| File::create(part);
+        let rename: fn(&Path, &Path) -> io::Result<()> = |_, _| Err(StorageFull.into());
+        let refused = [
+            Steps { create: |_| Err(PermissionDenied.into()), rename },
+            Steps { create: |_| Err(ReadOnlyFilesystem.into()), rename },
+            Steps { create, rename: |_, _| Err(ResourceBusy.into()) },
+        ];
+        for steps in refused {
+            let folder = tempfile::tempdir().unwrap();
+            let report = folder.path().join("report");
+            fs::write(&report, "the old text").unwrap();
+            steps.replace(&report, b"new").unwrap();
+            assert_eq!(fs::read_to_string(&report).unwrap(), "new");
+            assert_eq!(names(folder.path()), ["report"], "the part is gone");
+            // Anything else is an error, and the file is as it was.
+            Steps { create, rename }.replace(&report, b"newer").unwrap_err();
+            assert_eq!(fs::read_to_string(&report).unwrap(), "new");
+        }
     }
 
     #[test]

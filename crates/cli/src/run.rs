@@ -41,8 +41,14 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
     let voice = if args.quiet { Voice::Quiet } else { Voice::Normal };
     refuse_a_prompt_alone(&args)?;
     let lanes = args.lanes.open()?;
+    match args.raw {
+        _ if voice == Voice::Quiet => {}
+        true => args.engine.note_conversations(),
+        false => args.engine.note_tools(),
+    }
     let mut opened = loaded::open(args.model.as_deref(), &args.engine, voice)?;
-    let text = opened.text(args.engine.chat_template.as_deref())?;
+    let template = args.engine.chat_template.as_deref().filter(|_| !args.raw);
+    let text = opened.text(template)?;
     let template = if args.raw { None } else { text.template()? };
     if template.is_none() && args.system.is_some() {
         bail!(Misuse(

@@ -57,6 +57,7 @@ impl Scorer {
     /// A model that cannot read the least.
     pub(super) fn load(args: &EvalArgs, lengths: RangeInclusive<usize>) -> Result<Scorer> {
         let lanes = args.lanes.open()?;
+        args.engine.note_conversations();
         let mut opened = loaded::open(Some(&args.model), &args.engine, Voice::Normal)?;
         let positions = opened.checkpoint.spec().max_positions;
         let room = args.engine.max_model_len.map_or(positions, |most| most.min(positions));
@@ -91,7 +92,7 @@ impl Scorer {
             rounded = Some(format!("{bits} bits in groups of 64 {axis}, embeddings and head as they are"));
         }
         let (threads, isa) = (config.threads, config.isa.to_string());
-        let tokenizer = opened.text(args.engine.chat_template.as_deref())?.tokenizer;
+        let tokenizer = opened.text(None)?.tokenizer;
         let wanted = Wanted { opened: &opened, config, args: &args.engine, work: None, voice: Voice::Normal };
         let Loaded { engine, weights, .. } = wanted.load(wanted.plan()?.planned)?;
         let weights = rounded.unwrap_or_else(|| typed(args.engine.weights.as_kept(weights)));

@@ -326,6 +326,29 @@ fn a_model_without_a_chat_template_goes_on_with_the_prompt_and_says_so() {
 }
 
 #[test]
+fn flags_of_conversations_that_change_nothing_are_told() {
+    let (model, folder) = (golden("llama"), Folder::new());
+    let flags = ["--chat-template", "/no/such/file", "--tool-call-parser", "hermes"];
+    let run = ["run", &model, "hello", "--temperature", "0", "--max-tokens", "4"];
+    let text = folder.write("text.txt", "The old whale swam on in the evening. ".repeat(20));
+    let eval = ["eval", "perplexity", &model, "--text", &text, "--context", "64", "--stride", "64"];
+    for args in [&[&run[..], &["--raw"]].concat()[..], &eval] {
+        let ran = ballast(&[args, &flags].concat());
+        for flag in [flags[0], flags[2]] {
+            let said = format!("{flag} changes nothing here: no conversation is held");
+            assert!(ran.err.contains(&said), "{args:?}: {}", ran.err);
+        }
+        ran.fine();
+    }
+    // A template is read here, and what the model writes is not looked through.
+    let ran = ballast(&[&run[..], &flags[2..]].concat());
+    let said = "--tool-call-parser changes nothing here: the model is given no tools";
+    assert!(ran.err.contains(said), "{}", ran.err);
+    let quiet = ballast(&[&run[..], &flags[2..], &["--quiet"]].concat());
+    assert!(!quiet.err.contains("changes nothing") && quiet.out == ran.out, "{}", quiet.err);
+}
+
+#[test]
 fn a_dash_for_a_prompt_is_standard_input() {
     let model = golden("llama");
     let asks = |prompt| ["run", &model, prompt, "--temperature", "0", "--max-tokens", "4"];

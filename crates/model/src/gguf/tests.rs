@@ -246,6 +246,13 @@ fn what_is_not_built_is_refused_by_name() {
     let mut unscaled = tiny_gguf("llama");
     unscaled.float("llama.logit_scale", 1.0).float("llama.residual_scale", 0.0);
     assert!(open(&unscaled).is_ok());
+    let mut partial = tiny_gguf("llama");
+    partial.uint("llama.rope.dimension_count", 8);
+    check_refused(&partial, "`llama.rope.dimension_count` = 8, with heads of 16");
+    let mut normed = tiny_gguf("llama");
+    normed.tensor("blk.0.attn_q_norm.weight", &[16], 0, counting(0, 16));
+    normed.tensor("blk.0.attn_k_norm.weight", &[16], 0, counting(0, 16));
+    check_refused(&normed, "`blk.0.attn_q_norm.weight`");
     let mut kind = tiny_gguf("llama");
     kind.tensor("x", &[256], 23, vec![0; 256]);
     check_refused(&kind, "type IQ4_XS");

@@ -155,7 +155,7 @@ impl Gguf {
             mlp: Mlp::Gated,
             positions: Positions::Rope(self.rope(&keys, head_dim)?),
             biases: self.biases(),
-            qk_norm: self.has("blk.0.attn_q_norm.weight"),
+            qk_norm: self.qk_norm()?,
             window: self.window(&keys)?,
             tied_head: !self.has("output.weight"),
             embed_dim: hidden,
@@ -171,6 +171,17 @@ impl Gguf {
     /// as converters store them for the llama architecture.
     pub fn interleaves_heads(&self) -> bool {
         matches!(self.metadata.get("general.architecture"), Some(Value::Text(name)) if name == "llama")
+    }
+
+    /// Whether queries and keys are normalised, whose scales have the order of a head's rows. Those of interleaved heads nobody
+    /// puts in order.
+    fn qk_norm(&self) -> Result<bool> {
+        let name = "blk.0.attn_q_norm.weight";
+        if self.has(name) && self.interleaves_heads() {
+            let what = format!("`{name}` of an architecture whose heads are interleaved");
+            return Err(Error::unsupported(self.metadata.file(), what, "norms of queries and keys of qwen3"));
+        }
+        Ok(self.has(name))
     }
 
     fn architecture(&self) -> Result<(Keys<'_>, &'static str)> {
@@ -272,7 +283,13 @@ impl Gguf {
     }
 
     fn rope(&self, keys: &Keys, head_dim: usize) -> Result<Rope> {
-        let dims = keys.size("rope.dimension_count")?.unwrap_or(head_dim);
+        let key = "rope.dimension_count";
+        let dims = keys.size(key)?.unwrap_or(head_dim);
+        // The rows of whole heads are put in order, and not those of a part.
+        if dims != head_dim && self.interleaves_heads() {
+            let what = format!("`{}` = {dims}, with heads of {head_dim}", keys.name(key));
+            return Err(Error::unsupported(self.metadata.file(), what, "rotation of whole heads"));
+        }
         let theta = keys.float("rope.freq_base")?.unwrap_or(10_000.0);
         let rotary_fraction = dims as f64 / head_dim.max(1) as f64;
         Ok(Rope { theta, scaling: self.scaling(keys)?, rotary_fraction })

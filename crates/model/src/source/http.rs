@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use ureq::config::RedirectAuthHeaders;
 use ureq::http::{HeaderMap, Response};
 use ureq::tls::{RootCerts, TlsConfig};
@@ -16,14 +16,31 @@ const TEXT_BYTES_MAX: u64 = 64 << 20;
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a server may send nothing in the middle of an answer; a download goes on with another connection then.
 const SILENCE: Duration = Duration::from_secs(60);
-/// How often a download goes on after its connection broke.
-const RESUMES: usize = 5;
+/// After how many attempts in a row that bring nothing a download is given up.
+const RESUMES: u32 = 5;
+/// The pause after the first such attempt, which doubles with each: a network that is away for a minute is waited for.
+const PAUSE: Duration = Duration::from_secs(5);
 
 /// A client.
 #[derive(Clone, Debug)]
 pub(super) struct Http {
     agent: Agent,
     token: Option<String>,
+    pause: Duration,
+}
+
+/// Why an attempt to download ended early.
+enum Stopped {
+    /// There is no connection, for this reason: another may go on.
+    Broken(String),
+    /// Another attempt would end as this one.
+    Final(Error),
+}
+
+impl From<Error> for Stopped {
+    fn from(error: Error) -> Stopped {
+        Stopped::Final(error)
+    }
 }
 
 /// A short answer.
@@ -53,10 +70,11 @@ impl Http {
             .user_agent(concat!("ballast/", env!("CARGO_PKG_VERSION")))
             .tls_config(tls)
             .build();
-        Http { agent: config.into(), token }
+        Http { agent: config.into(), token, pause: PAUSE }
     }
 
-    fn get(&self, url: &str, headers: &[(&str, &str)]) -> Result<Response<Body>> {
+    /// The answer, or why there is none.
+    fn get(&self, url: &str, headers: &[(&str, &str)]) -> std::result::Result<Response<Body>, String> {
         let mut request = self.agent.get(url);
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -65,14 +83,13 @@ impl Http {
         if let Some(token) = &self.token {
             request = request.header("Authorization", format!("Bearer {token}"));
         }
-        request.call().map_err(|e| {
-            failed(url, format!("{e}; is there a network? HTTPS_PROXY and HF_ENDPOINT may lead around"))
-        })
+        let call = request.call();
+        call.map_err(|e| format!("{e}; is there a network? HTTPS_PROXY and HF_ENDPOINT may lead around"))
     }
 
     /// Fetches a short text.
     pub(super) fn text(&self, url: &str, accept: &str) -> Result<Text> {
-        let mut response = self.get(url, &[("Accept", accept)])?;
+        let mut response = self.get(url, &[("Accept", accept)]).map_err(|why| failed(url, why))?;
         check_status(url, response.status().as_u16())?;
         let headers = response.headers().clone();
         let body = response.body_mut().with_config().limit(TEXT_BYTES_MAX).read_to_string();
@@ -80,7 +97,7 @@ impl Http {
     }
 
     /// Fetches a file of `size` bytes into `to`, going on where an earlier attempt stopped.
-    /// The caller checks its digest.
+    /// The caller checks its digest. Once something came, a network that is away for a while is waited for.
     pub(super) fn download(
         &self,
         url: &str,
@@ -88,34 +105,47 @@ impl Http {
         size: Option<u64>,
         progress: &mut dyn Progress,
     ) -> Result<()> {
-        let mut attempts = 0;
+        // Bytes that are lost and come again are no headway, or this might never end.
+        let (mut most, mut in_vain) = (length(to), 0);
         loop {
-            let before = length(to);
-            match self.go_on(url, to, size, progress) {
+            let why = match self.go_on(url, to, size, progress) {
                 Ok(()) => return Ok(()),
-                // Whoever makes headway may go on; a server that refuses may not be asked again.
-                Err(error) if length(to) == before || attempts == RESUMES => return Err(error),
-                Err(_) => attempts += 1,
+                Err(Stopped::Final(error)) => return Err(error),
+                Err(Stopped::Broken(why)) => why,
+            };
+            let have = length(to);
+            in_vain = if have > most { 0 } else { in_vain + 1 };
+            most = most.max(have);
+            if most == 0 || in_vain == RESUMES {
+                return Err(given_up(url, why, have));
+            }
+            // After headway there is a network: only what brought nothing is worth a pause.
+            if in_vain > 0 {
+                wait(self.pause * 2_u32.pow(in_vain - 1));
             }
         }
     }
 
-    fn go_on(&self, url: &str, to: &Path, size: Option<u64>, progress: &mut dyn Progress) -> Result<()> {
+    fn go_on(
+        &self,
+        url: &str,
+        to: &Path,
+        size: Option<u64>,
+        progress: &mut dyn Progress,
+    ) -> std::result::Result<(), Stopped> {
         let have = length(to);
         if size == Some(have) {
             return Ok(());
         }
         let range = format!("bytes={have}-");
         let headers = [("Range", range.as_str())];
-        let response = self.get(url, if have > 0 { &headers } else { &[] })?;
+        let response = self.get(url, if have > 0 { &headers } else { &[] }).map_err(Stopped::Broken)?;
         let status = response.status().as_u16();
         let resumed = status == 206 && starts_at(response.headers(), have);
         if status == 416 || (status == 206 && !resumed) || size.is_some_and(|size| have > size) {
             std::fs::remove_file(to).map_err(Error::io("remove", to))?;
-            return Err(failed(
-                url,
-                "the server would not go on where an earlier attempt stopped; try again".into(),
-            ));
+            let why = "the server would not go on where an earlier attempt stopped; try again";
+            return Err(Stopped::Broken(why.into()));
         }
         check_status(url, status)?;
         let start = if resumed { have } else { 0 };
@@ -142,25 +172,42 @@ fn copy(
     to: &Path,
     (start, size): (u64, Option<u64>),
     progress: &mut dyn Progress,
-) -> Result<()> {
+) -> std::result::Result<(), Stopped> {
     let (mut done, mut buffer) = (start, vec![0; 1 << 17]);
     loop {
-        let count = from.read(&mut buffer).map_err(|e| failed(url, e.to_string()))?;
+        let count = from.read(&mut buffer).map_err(|e| Stopped::Broken(e.to_string()))?;
         if count == 0 {
             break;
         }
         done += count as u64;
         if size.is_some_and(|size| done > size) {
-            return Err(failed(url, format!("more than the announced {} bytes came", size.unwrap_or(0))));
+            let why = format!("more than the announced {} bytes came", size.unwrap_or(0));
+            return Err(failed(url, why).into());
         }
         file.write_all(&buffer[..count]).map_err(Error::io("write", to))?;
         progress.bytes(done, size);
     }
     match size {
         Some(size) if done < size => {
-            Err(failed(url, format!("the connection ended after {done} of {size} bytes")))
+            Err(Stopped::Broken(format!("the connection ended after {done} of {size} bytes")))
         }
-        _ => file.sync_all().map_err(Error::io("write", to)),
+        _ => Ok(file.sync_all().map_err(Error::io("write", to))?),
+    }
+}
+
+/// The error of a download of which `have` bytes are there.
+fn given_up(url: &str, why: String, have: u64) -> Error {
+    match have {
+        0 => failed(url, why),
+        _ => failed(url, format!("{why}. {have} bytes are there: the same command goes on from there")),
+    }
+}
+
+/// Nothing unparks this thread before its time; if something did, it would wait again.
+fn wait(time: Duration) {
+    let end = Instant::now() + time;
+    while let Some(left) = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+        std::thread::park_timeout(left);
     }
 }
 
@@ -180,7 +227,12 @@ fn content_length(headers: &HeaderMap) -> Option<u64> {
 fn check_status(url: &str, status: u16) -> Result<()> {
     let why = match status {
         200..=299 => return Ok(()),
-        401 | 403 => {
+        // The hub's answer to whoever is nobody to it, of what there is not as of what is not for all.
+        401 => {
+            "there is no such repository (check the name), or it is private or gated: set HF_TOKEN to a valid token that may \
+             read it, and accept its licence on the hub"
+        }
+        403 => {
             "access is refused; set HF_TOKEN to a token that may read it, and accept its licence on the hub"
         }
         404 => "there is no such thing",
@@ -241,8 +293,105 @@ mod tests {
     use crate::source::Silent;
     use std::io::{BufRead, BufReader};
     use std::net::{TcpListener, TcpStream};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     const BODY: &[u8] = b"so long, and thanks for all the weights";
+
+    /// What a connection gets.
+    #[derive(Clone, Copy)]
+    enum Answer {
+        /// So many of the bytes that it asks for, at most.
+        Bytes(usize),
+        /// An end, and no answer.
+        Nothing,
+        /// A refusal.
+        Status(&'static str),
+    }
+
+    /// The address of a server that gives these answers one after another and then the last one again, and how many it gave.
+    fn serving(answers: Vec<Answer>) -> (String, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+        let url = format!("http://{}/weights", listener.local_addr().expect("an address"));
+        let given = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&given);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let Ok(mut stream) = stream else { continue };
+                let (from, whole) = (asked_from(&stream), BODY.len());
+                let number = count.fetch_add(1, Ordering::Relaxed);
+                let _ = match answers[number.min(answers.len() - 1)] {
+                    Answer::Bytes(most) => {
+                        let sent = &BODY[from..whole.min(from.saturating_add(most))];
+                        stream.write_all(&[head(from).as_bytes(), sent].concat())
+                    }
+                    Answer::Nothing => Ok(()),
+                    Answer::Status(status) => {
+                        write!(stream, "HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+                    }
+                };
+            }
+        });
+        (url, given)
+    }
+
+    /// The head of an answer with the bytes from there on.
+    fn head(from: usize) -> String {
+        let whole = BODY.len();
+        format!(
+            "HTTP/1.1 {}\r\nContent-Length: {}\r\nContent-Range: bytes {from}-{}/{whole}\r\nConnection: close\r\n\r\n",
+            if from == 0 { "200 OK" } else { "206 Partial Content" },
+            whole - from,
+            whole - 1,
+        )
+    }
+
+    /// A client that gives up on silence after `silence`, and pauses for no time that one would notice.
+    fn hasty(silence: Duration) -> Http {
+        let http = Http::patient(Duration::from_secs(60), silence, None);
+        Http { pause: Duration::from_millis(1), ..http }
+    }
+
+    /// What becomes of a download from such a server, what is there then, and how many answers it took.
+    fn downloaded(answers: Vec<Answer>) -> (Result<()>, Vec<u8>, usize) {
+        let (url, given) = serving(answers);
+        let folder = tempfile::tempdir().expect("a folder");
+        let to = folder.path().join("weights");
+        let result = hasty(SILENCE).download(&url, &to, Some(BODY.len() as u64), &mut Silent);
+        (result, std::fs::read(&to).unwrap_or_default(), given.load(Ordering::Relaxed))
+    }
+
+    #[test]
+    fn a_download_outlives_breaks_and_a_network_that_is_away() {
+        let breaks = vec![Answer::Bytes(3); 2 * RESUMES as usize];
+        let away = vec![Answer::Nothing; RESUMES as usize - 1];
+        let (result, there, _) = downloaded([breaks, away, vec![Answer::Bytes(usize::MAX)]].concat());
+        result.expect("breaks with headway between them are no end");
+        assert_eq!(there, BODY);
+    }
+
+    #[test]
+    fn a_download_ends_where_waiting_does_not_help() {
+        let (result, there, _) = downloaded(vec![Answer::Bytes(3), Answer::Nothing]);
+        let why = result.expect_err("the network stays away").to_string();
+        assert!(why.contains("3 bytes are there: the same command goes on from there"), "{why}");
+        assert_eq!(there, BODY[..3]);
+        let (result, _, given) = downloaded(vec![Answer::Bytes(3), Answer::Status("403 Forbidden")]);
+        let why = result.expect_err("refused").to_string();
+        assert!(why.contains("status 403"), "{why}");
+        assert_eq!(given, 2, "who refuses is not asked again");
+        let (result, _, given) = downloaded(vec![Answer::Nothing]);
+        result.expect_err("nothing ever came");
+        assert_eq!(given, 1, "who never had a network is told at once");
+    }
+
+    #[test]
+    fn what_is_not_there_is_told_from_what_is_refused() {
+        let why = |status| check_status("u", status).expect_err("refused").to_string();
+        let (unknown, refused) = (why(401), why(403));
+        assert!(unknown.contains("no such repository") && unknown.contains("HF_TOKEN"), "{unknown}");
+        assert!(refused.contains("access is refused") && !refused.contains("no such"), "{refused}");
+    }
 
     /// Where the range begins that a request asks for.
     fn asked_from(stream: &TcpStream) -> usize {
@@ -263,21 +412,15 @@ mod tests {
             let mut held = vec![];
             for stream in listener.incoming() {
                 let Ok(mut stream) = stream else { continue };
-                let (from, whole) = (asked_from(&stream), BODY.len());
+                let from = asked_from(&stream);
                 let sent = if from == 0 { &BODY[..10] } else { &BODY[from..] };
-                let head = format!(
-                    "HTTP/1.1 {}\r\nContent-Length: {}\r\nContent-Range: bytes {from}-{}/{whole}\r\n\r\n",
-                    if from == 0 { "200 OK" } else { "206 Partial Content" },
-                    whole - from,
-                    whole - 1,
-                );
-                let _ = stream.write_all(&[head.as_bytes(), sent].concat());
+                let _ = stream.write_all(&[head(from).as_bytes(), sent].concat());
                 held.push(stream);
             }
         });
         let folder = tempfile::tempdir().expect("a folder");
         let to = folder.path().join("weights");
-        let http = Http::patient(Duration::from_secs(60), Duration::from_millis(500), None);
+        let http = hasty(Duration::from_millis(500));
         // A machine that stands still for so long may find nothing sent yet: then it is asked again.
         let fetched =
             (0..100).any(|_| http.download(&url, &to, Some(BODY.len() as u64), &mut Silent).is_ok());

@@ -1,7 +1,7 @@
 //! The names of models of the hub: a repository, its revision, and which of its GGUF files.
 
 use super::Places;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 /// A repository of the hub, at a revision.
@@ -72,13 +72,14 @@ pub(super) fn last_part(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// Whether this is the name of a format of GGUF files, such as no branch has.
+/// Whether this is the name of a format of GGUF files, such as no branch has. Some publishers begin it with `UD-`.
 fn is_format(text: &str) -> bool {
     let text = text.to_ascii_uppercase();
+    let text = text.strip_prefix("UD-").unwrap_or(&text);
     let digit_after = |prefix| {
         text.strip_prefix(prefix).is_some_and(|rest: &str| rest.starts_with(|c: char| c.is_ascii_digit()))
     };
-    ["F32", "F16", "BF16", "FP16"].contains(&text.as_str()) || ["Q", "IQ", "TQ"].into_iter().any(digit_after)
+    ["F32", "F16", "BF16", "FP16"].contains(&text) || ["Q", "IQ", "TQ"].into_iter().any(digit_after)
 }
 
 /// What is left of a file's name without its ending and the number of its part, and of how many parts it is.
@@ -107,12 +108,12 @@ impl GgufChoice {
         for name in all.iter().filter(|name| self.takes(stem(name).0)) {
             files.entry(stem(name)).or_default().push(*name);
         }
-        // Of a file in one piece and the same in parts, the parts are taken.
         let meant = files.into_iter().filter(|((_, parts), found)| found.len() == *parts);
         let mut meant: Vec<_> = meant.collect();
-        if meant.iter().any(|((_, parts), _)| *parts > 1) {
-            meant.retain(|((_, parts), _)| *parts > 1);
-        }
+        // Of a file in one piece and the same in parts, the parts are taken. What has another name may be of another format.
+        let split = meant.iter().filter(|((_, parts), _)| *parts > 1);
+        let split: BTreeSet<&str> = split.map(|((stem, _), _)| last_part(stem)).collect();
+        meant.retain(|((stem, parts), _)| *parts > 1 || !split.contains(last_part(stem)));
         match meant.len() {
             1 => Ok(meant.remove(0).1),
             _ => Err(all),
@@ -155,8 +156,10 @@ mod tests {
         let format = GgufChoice::Format("q8_0".into()).among(below.into_iter());
         let named = GgufChoice::Named("b-Q8_0.gguf".into()).among(below.into_iter());
         assert_eq!([format, named], [Ok(vec![below[0]]), Ok(vec![below[0]])], "a folder is not asked for");
-        // Parts are preferred to whole files; which of these is meant, nobody can say.
-        assert_eq!(chosen("o/n"), Ok(names[3..].to_vec()));
+        // Parts are preferred to the same in one file; which of those with other names is meant, nobody can say.
+        assert_eq!(chosen("o/n"), Err(5));
+        let twice = ["all/b.gguf", names[3], names[4]];
+        assert_eq!(GgufChoice::Only.among(twice.into_iter()), Ok(names[3..].to_vec()));
         assert_eq!(GgufChoice::Only.among(names[..2].iter().copied()), Err(vec![names[1], names[0]]));
         assert_eq!(
             GgufChoice::Only.among(names[3..4].iter().copied()),
@@ -167,11 +170,15 @@ mod tests {
 
     #[test]
     fn revisions_are_no_formats() {
-        for revision in ["main", "v1.0", "refs/pr/1", "quantized", "Qwen", "4.0bpw", "fp8"] {
+        for revision in ["main", "v1.0", "refs/pr/1", "quantized", "Qwen", "4.0bpw", "fp8", "UD-main"] {
             let repo = RepoId::parse(&format!("o/n:{revision}")).expect(revision);
             assert_eq!((repo.revision.as_str(), repo.gguf), (revision, GgufChoice::Only));
         }
         assert_eq!(RepoId::parse("o/n/x.gguf:v2").expect("sound").revision, "v2");
+        for format in ["UD-Q4_K_XL", "ud-iq2_m"] {
+            let repo = RepoId::parse(&format!("o/n:{format}")).expect(format);
+            assert_eq!((repo.revision.as_str(), repo.gguf), ("main", GgufChoice::Format(format.into())));
+        }
         for wrong in ["o/n/x", "o/n/../x.gguf", "o/n/a/x.gguf", "o", "o/n:"] {
             assert_eq!(RepoId::parse(wrong), None, "{wrong}");
         }

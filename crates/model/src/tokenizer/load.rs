@@ -156,13 +156,15 @@ fn declared(inner: &Inner, config: &TokenizerConfig) -> Vec<(u32, AddedToken)> {
     declared
 }
 
-/// What is put around a text: the post-processor's tokens, unless the config says otherwise.
+/// What is put around a text: the post-processor's tokens, unless the config says otherwise. It may speak of one end alone, and says
+/// nothing of the other then.
 fn affixes(inner: &Inner, config: &TokenizerConfig, ids: &SpecialIds) -> Result<Affixes, TokenizerError> {
     let mut affixes = guarded("post-processor", || probe(inner))??;
-    let explicit = config.add_bos_token.is_some() || config.add_eos_token.is_some();
-    if explicit {
-        affixes.prefix = ids.bos.filter(|_| config.add_bos_token == Some(true)).into_iter().collect();
-        affixes.suffix = ids.eos.filter(|_| config.add_eos_token == Some(true)).into_iter().collect();
+    if let Some(add) = config.add_bos_token {
+        affixes.prefix = ids.bos.filter(|_| add).into_iter().collect();
+    }
+    if let Some(add) = config.add_eos_token {
+        affixes.suffix = ids.eos.filter(|_| add).into_iter().collect();
     }
     Ok(affixes)
 }

@@ -157,7 +157,9 @@ fn config_decides_what_is_put_around_a_text() {
     assert_eq!(encode(json!({})), [0, a], "as the post-processor does");
     assert_eq!(encode(json!({"add_bos_token": false})), [a]);
     let object = json!({"content": "<|im_end|>", "lstrip": false});
-    assert_eq!(encode(json!({"add_eos_token": true, "eos_token": object})), [a, 2]);
+    let end = encode(json!({"add_eos_token": true, "eos_token": object}));
+    assert_eq!(end, [0, a, 2], "what is said of the end says nothing of the beginning");
+    assert_eq!(encode(json!({"add_eos_token": false})), [0, a]);
     let both = json!({"add_bos_token": true, "add_eos_token": true, "bos_token": "<|im_start|>", "eos_token": "<|im_end|>"});
     assert_eq!(encode(both), [1, a, 2]);
 }
