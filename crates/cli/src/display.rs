@@ -126,4 +126,11 @@ impl model::source::Progress for Download {
             self.shown.get_or_insert_with(|| Progress::new(stage, total.unwrap_or(0), Unit::Bytes, voice));
         progress.set(done);
     }
+
+    fn waits(&mut self, why: &str, time: Duration) {
+        self.end();
+        if self.voice == Voice::Normal {
+            note!("{}: {why}; trying again in {} s", self.stage, time.as_secs());
+        }
+    }
 }

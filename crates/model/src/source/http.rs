@@ -121,7 +121,9 @@ impl Http {
             }
             // After headway there is a network: only what brought nothing is worth a pause.
             if in_vain > 0 {
-                wait(self.pause * 2_u32.pow(in_vain - 1));
+                let pause = self.pause * 2_u32.pow(in_vain - 1);
+                progress.waits(&why, pause);
+                wait(pause);
             }
         }
     }
@@ -353,34 +355,47 @@ mod tests {
     }
 
     /// What becomes of a download from such a server, what is there then, and how many answers it took.
-    fn downloaded(answers: Vec<Answer>) -> (Result<()>, Vec<u8>, usize) {
+    /// How long was waited each time.
+    #[derive(Default)]
+    struct Waited(Vec<u128>);
+
+    impl Progress for Waited {
+        fn stage(&mut self, _: &str) {}
+        fn bytes(&mut self, _: u64, _: Option<u64>) {}
+        fn waits(&mut self, _: &str, time: Duration) {
+            self.0.push(time.as_millis());
+        }
+    }
+
+    fn downloaded(answers: Vec<Answer>) -> (Result<()>, Vec<u8>, usize, Vec<u128>) {
         let (url, given) = serving(answers);
         let folder = tempfile::tempdir().expect("a folder");
         let to = folder.path().join("weights");
-        let result = hasty(SILENCE).download(&url, &to, Some(BODY.len() as u64), &mut Silent);
-        (result, std::fs::read(&to).unwrap_or_default(), given.load(Ordering::Relaxed))
+        let mut waited = Waited::default();
+        let result = hasty(SILENCE).download(&url, &to, Some(BODY.len() as u64), &mut waited);
+        (result, std::fs::read(&to).unwrap_or_default(), given.load(Ordering::Relaxed), waited.0)
     }
 
     #[test]
     fn a_download_outlives_breaks_and_a_network_that_is_away() {
         let breaks = vec![Answer::Bytes(3); 2 * RESUMES as usize];
         let away = vec![Answer::Nothing; RESUMES as usize - 1];
-        let (result, there, _) = downloaded([breaks, away, vec![Answer::Bytes(usize::MAX)]].concat());
+        let (result, there, _, waited) = downloaded([breaks, away, vec![Answer::Bytes(usize::MAX)]].concat());
         result.expect("breaks with headway between them are no end");
-        assert_eq!(there, BODY);
+        assert_eq!((there.as_slice(), waited), (BODY, vec![1, 2, 4, 8]), "and each pause is told");
     }
 
     #[test]
     fn a_download_ends_where_waiting_does_not_help() {
-        let (result, there, _) = downloaded(vec![Answer::Bytes(3), Answer::Nothing]);
+        let (result, there, ..) = downloaded(vec![Answer::Bytes(3), Answer::Nothing]);
         let why = result.expect_err("the network stays away").to_string();
         assert!(why.contains("3 bytes are there: the same command goes on from there"), "{why}");
         assert_eq!(there, BODY[..3]);
-        let (result, _, given) = downloaded(vec![Answer::Bytes(3), Answer::Status("403 Forbidden")]);
+        let (result, _, given, _) = downloaded(vec![Answer::Bytes(3), Answer::Status("403 Forbidden")]);
         let why = result.expect_err("refused").to_string();
         assert!(why.contains("status 403"), "{why}");
         assert_eq!(given, 2, "who refuses is not asked again");
-        let (result, _, given) = downloaded(vec![Answer::Nothing]);
+        let (result, _, given, _) = downloaded(vec![Answer::Nothing]);
         result.expect_err("nothing ever came");
         assert_eq!(given, 1, "who never had a network is told at once");
     }

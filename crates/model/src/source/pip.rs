@@ -216,6 +216,7 @@ mod tests {
             self.bytes = done;
             std::fs::write(self.go_on, "").expect("written");
         }
+        fn waits(&mut self, _: &str, _: std::time::Duration) {}
     }
 
     #[test]

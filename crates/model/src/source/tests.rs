@@ -358,6 +358,7 @@ impl Progress for Stages {
         self.0.push(what.to_owned());
     }
     fn bytes(&mut self, _: u64, _: Option<u64>) {}
+    fn waits(&mut self, _: &str, _: std::time::Duration) {}
 }
 
 fn package<'a>(bytes: u64, sha256: &'a str) -> Package<'a> {
