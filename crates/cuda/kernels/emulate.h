@@ -229,13 +229,14 @@ inline void run_block() {
     begin(block.fibers[i], i);
     block.fibers[i].thread = {i, 0, 0};
   }
-  bool stops = block_index.x % 2, moved_now;
   for (unsigned round = 0; block.alive > 0; round++) {
     bool moved = false;
     for (unsigned w = 0; w < threads / 32; w++) {
       unsigned at = round % 2 ? threads / 32 - 1 - w : w;
-      do moved_now = turn(32 * at, round % 2), moved |= moved_now;
-      while (moved_now && !stops);
+      while (turn(32 * at, round % 2)) {
+        moved = true;
+        if (block_index.x % 2) break;
+      }
     }
     if (!moved && block.alive > 0) {
       std::fprintf(stderr, "a block cannot go on: %u threads left, %u at the barrier\n", block.alive, block.arrived);
