@@ -190,8 +190,10 @@ fn all_keys(given: &[String], file: Option<&Path>) -> Result<Vec<String>> {
     if keys.iter().any(String::is_empty) {
         bail!(Misuse("an API key must not be empty".into()));
     }
-    if keys.iter().any(|key| !key.bytes().all(|byte| byte.is_ascii_graphic())) {
-        let why = "an API key has a space or a character beyond ASCII: no client can send it; use letters, digits and signs";
+    let is_sent = |key: &String| key.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+    if !keys.iter().all(is_sent) {
+        let why =
+            "an API key has a character that no client can send: use letters, digits and signs of ASCII";
         bail!(Misuse(why.into()));
     }
     Ok(keys)

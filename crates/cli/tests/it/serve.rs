@@ -123,7 +123,7 @@ fn wrong_flags_are_refused_before_anything_is_loaded() {
         (&["--log-level", "loud"], 2, "debug"),
         (&["--shutdown-timeout", "soon"], 2, "--shutdown-timeout"),
         (&["--api-key", " "], 2, "must not be empty"),
-        (&["--api-key", "a b"], 2, "no client can send it"),
+        (&["--api-key", "schlüssel"], 2, "no client can send"),
         (&["--api-key-file", &empty], 2, "has no keys"),
         (&["--api-key-file", "/no/such/file"], 2, "cannot read /no/such/file"),
         (&["--spool-dir", "/dev/null/x"], 1, "choose another --spool-dir"),
