@@ -31,7 +31,7 @@ struct AttendArgs {
   u32 heads, kv_heads;
   u32 window;            // 0: none
   u32 out_bf16;
-  u32 pieces;            // decode: how much work there is for each head of keys
+  u32 pieces;            // where blocks stay: how much work there is for each head of keys
 };
 
 // The first page that a query at `position` sees.

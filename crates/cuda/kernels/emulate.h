@@ -202,7 +202,7 @@ inline void sync_warp() {
 }
 
 // Runs each lane of a warp once; whether any of them came further.
-inline bool turn(unsigned first, bool backwards) {
+inline bool run_lanes(unsigned first, bool backwards) {
   bool moved = false;
   for (unsigned i = 0; i < 32; i++) {
     Fiber& fiber = block.fibers[first + (backwards ? 31 - i : i)];
@@ -233,7 +233,7 @@ inline void run_block() {
     bool moved = false;
     for (unsigned w = 0; w < threads / 32; w++) {
       unsigned at = round % 2 ? threads / 32 - 1 - w : w;
-      while (turn(32 * at, round % 2)) {
+      while (run_lanes(32 * at, round % 2)) {
         moved = true;
         if (block_index.x % 2) break;
       }

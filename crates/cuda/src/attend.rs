@@ -218,10 +218,10 @@ impl<D: Driver> GpuDevice<D> {
         let mut ring = self.tables(&lengths);
         let spans = ring.put(&self.driver, &plan.spans);
         let tables = ring.put(&self.driver, &plan.tables);
-        for Kernel { module, name, y, threads, work, takes_turns } in kernels {
+        for Kernel { module, name, y, threads, work, blocks_stay } in kernels {
             let pieces = work.len() as u32;
             let args = AttendArgs { spans, tables, work: ring.put(&self.driver, &work), pieces, ..args };
-            let grid = if takes_turns {
+            let grid = if blocks_stay {
                 [(work.len() * y).min(self.driver.together(module, name, threads)), 1]
             } else {
                 [work.len(), y]
@@ -241,7 +241,7 @@ struct Kernel<'a> {
     threads: u32,
     work: Cow<'a, [[u32; 2]]>,
     /// As many blocks as run side by side take all of it in turn; else each piece has blocks of its own.
-    takes_turns: bool,
+    blocks_stay: bool,
 }
 
 /// Where an attention's kernels are.
@@ -256,17 +256,17 @@ struct Modules {
 pub(crate) struct Many {
     module: Module,
     threads: u32,
-    takes_turns: bool,
+    blocks_stay: bool,
 }
 
 impl Many {
     pub(crate) fn of_warps(pages: KvDtype, head_dim: usize) -> Many {
-        Many { module: Module::attention(pages, head_dim), threads: 128, takes_turns: false }
+        Many { module: Module::attention(pages, head_dim), threads: 128, blocks_stay: false }
     }
 
     pub(crate) fn of_warpgroups(module: Module) -> Many {
-        let takes_turns = matches!(module, Module::Warpgroups { turns: true, .. });
-        Many { module, threads: if takes_turns { 384 } else { 256 }, takes_turns }
+        let blocks_stay = matches!(module, Module::Warpgroups { turns: true, .. });
+        Many { module, threads: if blocks_stay { 384 } else { 256 }, blocks_stay }
     }
 }
 
@@ -276,13 +276,13 @@ impl Plan {
         let Modules { many, few: module } = modules;
         let floats = matches!(many.module, Module::AttentionFloats { .. });
         let name = if floats { "attend_floats" } else { "attend_many" };
-        let work = if many.takes_turns { self.longest_first().into() } else { Cow::from(&self.many) };
-        let Many { module: of_many, threads, takes_turns } = many;
-        let mut kernels = vec![Kernel { module: of_many, name, y: y_many, threads, work, takes_turns }];
+        let work = if many.blocks_stay { self.longest_first().into() } else { Cow::from(&self.many) };
+        let Many { module: of_many, threads, blocks_stay } = many;
+        let mut kernels = vec![Kernel { module: of_many, name, y: y_many, threads, work, blocks_stay }];
         let threads = 128;
         for Round { few, merges, is_split } in &self.rounds {
             let few = if is_pass { Cow::from(filled(few)) } else { Cow::from(few) };
-            let kernel = |name, work, takes_turns| Kernel { module, name, y, threads, work, takes_turns };
+            let kernel = |name, work, blocks_stay| Kernel { module, name, y, threads, work, blocks_stay };
             kernels.push(kernel("attend_few", few, true));
             // All spans or none, so that the kernels of a pass stay the same ones while sequences grow.
             kernels.extend(is_split.then(|| kernel("merge_splits", Cow::from(merges), false)));
@@ -356,7 +356,7 @@ mod tests {
         let modules = Modules { many: Many::of_warpgroups(module), few: module };
         let plan = plan_of(None);
         let kernels = plan.kernels(modules, [2, 2], false).into_iter();
-        let of = |kernel: Kernel<'_>| (kernel.threads, kernel.takes_turns, kernel.work[0]);
+        let of = |kernel: Kernel<'_>| (kernel.threads, kernel.blocks_stay, kernel.work[0]);
         assert_eq!(kernels.map(of).collect::<Vec<_>>(), [(384, true, [2, 128])]);
     }
 

@@ -210,7 +210,7 @@ fn a_long_beginning_comes_up_in_pieces_beside_those_who_wait_for_tokens() {
 
 #[test]
 fn nothing_that_a_failed_sequence_computed_is_kept_for_others() {
-    for (produced, shared) in [(Produced::Last, 2), (Produced::Failed, 0)] {
+    for (produced, shared) in [(Produced::Last, 2), (Produced::Stuck, 2), (Produced::Failed, 0)] {
         let mut scheduler = scheduler();
         arrives(&mut scheduler, 0, (1, 2), 9);
         let Next::Run(step) = scheduler.next(Nanos(0)) else { panic!("it fits") };

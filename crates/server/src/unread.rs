@@ -105,13 +105,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Unread<S> {
             this.parting = Some(Box::pin(sleep(LAST_BYTES)));
         }
         let Some(parting) = &mut this.parting else { return Poll::Ready(Ok(())) };
+        // Before anything is read: a client that never pauses would leave no turn for the clock.
+        if parting.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Ok(()));
+        }
         let mut dropped = [0; 4096];
         loop {
             let mut piece = ReadBuf::new(&mut dropped);
             match Pin::new(&mut this.stream).poll_read(cx, &mut piece) {
                 Poll::Ready(Ok(())) if !piece.filled().is_empty() => {}
                 Poll::Ready(_) => return Poll::Ready(Ok(())),
-                Poll::Pending => return parting.as_mut().poll(cx).map(Ok),
+                Poll::Pending => return Poll::Pending,
             }
         }
     }

@@ -12,6 +12,8 @@ pub enum Produced {
     Token,
     /// A token, the last: end of sequence, a stop string, or the limit.
     Last,
+    /// No token, and none will come: nothing that could come is allowed. What it computed is sound.
+    Stuck,
     /// No token, and none will come: it went wrong, and nothing that it computed may serve others.
     Failed,
 }

@@ -169,7 +169,11 @@ impl Sequence {
                 }
             }
             Err(error) => {
-                self.state = State::Ending(self.tokens.len(), Produced::Failed);
+                let how = match error {
+                    SampleError::NotFinite => Produced::Failed,
+                    SampleError::NothingAllowed | SampleError::TooComplex => Produced::Stuck,
+                };
+                self.state = State::Ending(self.tokens.len(), how);
                 self.drawn.push(Event::Failed(error.into()));
             }
         }

@@ -18,8 +18,9 @@ pub fn completion(body: &Value, context: &Context) -> Result<Generate, ApiError>
     let mut common = Common::read(&mut fields, context)?;
     common.overrides.logprobs = fields.count_or_off("logprobs")?;
     let echo = fields.flag("echo")?.unwrap_or(false);
-    if echo && common.overrides.logprobs.is_some() {
-        common.overrides.prompt_logprobs = common.overrides.prompt_logprobs.or(common.overrides.logprobs);
+    if echo && common.overrides.logprobs.is_some() && common.overrides.prompt_logprobs.is_none() {
+        common.overrides.prompt_logprobs = common.overrides.logprobs;
+        common.prompt_scores_field = "logprobs";
     }
     if common.overrides.max_tokens == Some(0) && !echo {
         return Err(ApiError::invalid("max_tokens", "max_tokens: 0 tokens are possible with echo only"));

@@ -81,7 +81,7 @@ impl Generate {
     }
 }
 
-/// Log-probabilities of prompts in one answer: some 70 bytes each.
+/// Log-probabilities of prompts in one request, whose every choice has its own: some 70 bytes each, as they are sent.
 const MAX_SCORES: usize = 1 << 20;
 /// The same in a stream, whose first event has them all.
 const MAX_STREAMED_SCORES: usize = 1 << 16;
@@ -102,6 +102,8 @@ pub(super) struct Common {
     bad_words: Vec<String>,
     /// The field that says how long an answer may be, for errors.
     pub(super) max_tokens_field: &'static str,
+    /// The field that asks for scores of prompts.
+    pub(super) prompt_scores_field: &'static str,
 }
 
 impl Common {
@@ -134,6 +136,7 @@ impl Common {
             truncation: Truncation::read(fields)?,
             bad_words: words::read(fields)?,
             max_tokens_field: "max_tokens",
+            prompt_scores_field: "prompt_logprobs",
         })
     }
 
@@ -209,10 +212,10 @@ impl Common {
         if scores <= most {
             return Ok(());
         }
-        let field = if self.overrides.logprobs.is_some() { "logprobs" } else { "prompt_logprobs" };
+        let field = self.prompt_scores_field;
         let message = format!(
-            "{field}: {scores} log-probabilities of prompts in one answer, which may have {most} of them; ask for fewer of each \
-             token, for fewer choices, or for the prompts in several requests"
+            "{field}: {scores} log-probabilities of prompts, of all choices together, where {most} are possible; ask for fewer of \
+             each token, for fewer choices, or for the prompts in several requests"
         );
         Err(ApiError::invalid(field, message))
     }

@@ -385,7 +385,7 @@ fn tokens_are_shown_as_ids_on_request() {
 fn a_small_request_is_not_answered_with_millions_of_scores() {
     // 900 tokens, 20 rivals and the token itself, 55 and 56 times.
     let scored = |n: u32, stream: bool| {
-        let mut body = json!({"prompt": vec![5; 900], "max_tokens": 1, "n": n});
+        let mut body = json!({"prompt": vec![5; 900], "max_tokens": 1, "n": n, "logprobs": 1});
         match stream {
             true => {
                 (body["echo"], body["logprobs"], body["stream"]) = (json!(true), json!(20), json!(true));

@@ -146,8 +146,12 @@ impl Http {
         let resumed = status == 206 && starts_at(response.headers(), have);
         if status == 416 || (status == 206 && !resumed) || size.is_some_and(|size| have > size) {
             std::fs::remove_file(to).map_err(Error::io("remove", to))?;
-            let why = "the server would not go on where an earlier attempt stopped; try again";
+            let why = "the server would not go on where an earlier attempt stopped";
             return Err(Stopped::Broken(why.into()));
+        }
+        // What passes, once something came before.
+        if status == 429 || status >= 500 {
+            return Err(Stopped::Broken(refusal(status)));
         }
         check_status(url, status)?;
         let start = if resumed { have } else { 0 };
@@ -227,8 +231,15 @@ fn content_length(headers: &HeaderMap) -> Option<u64> {
 }
 
 fn check_status(url: &str, status: u16) -> Result<()> {
+    match status {
+        200..=299 => Ok(()),
+        _ => Err(failed(url, refusal(status))),
+    }
+}
+
+/// What a status that is none of success means.
+fn refusal(status: u16) -> String {
     let why = match status {
-        200..=299 => return Ok(()),
         // The hub's answer to whoever is nobody to it, of what there is not as of what is not for all.
         401 => {
             "there is no such repository (check the name), or it is private or gated: set HF_TOKEN to a valid token that may \
@@ -242,7 +253,7 @@ fn check_status(url: &str, status: u16) -> Result<()> {
         500..=599 => "the server has a problem; try again later",
         _ => "an unexpected answer",
     };
-    Err(failed(url, format!("{why} (status {status})")))
+    format!("{why} (status {status})")
 }
 
 fn failed(url: &str, why: String) -> Error {
@@ -354,7 +365,6 @@ mod tests {
         Http { pause: Duration::from_millis(1), ..http }
     }
 
-    /// What becomes of a download from such a server, what is there then, and how many answers it took.
     /// How long was waited each time.
     #[derive(Default)]
     struct Waited(Vec<u128>);
@@ -367,6 +377,7 @@ mod tests {
         }
     }
 
+    /// What becomes of a download from such a server, what is there then, how many answers it took, and how long was waited each time.
     fn downloaded(answers: Vec<Answer>) -> (Result<()>, Vec<u8>, usize, Vec<u128>) {
         let (url, given) = serving(answers);
         let folder = tempfile::tempdir().expect("a folder");
@@ -379,7 +390,7 @@ mod tests {
     #[test]
     fn a_download_outlives_breaks_and_a_network_that_is_away() {
         let breaks = vec![Answer::Bytes(3); 2 * RESUMES as usize];
-        let away = vec![Answer::Nothing; RESUMES as usize - 1];
+        let away = [vec![Answer::Nothing; RESUMES as usize - 2], vec![Answer::Status("503 Busy")]].concat();
         let (result, there, _, waited) = downloaded([breaks, away, vec![Answer::Bytes(usize::MAX)]].concat());
         result.expect("breaks with headway between them are no end");
         assert_eq!((there.as_slice(), waited), (BODY, vec![1, 2, 4, 8]), "and each pause is told");

@@ -30,6 +30,11 @@ impl Pace {
         self.credit[tier] = before.max((before + most).min(most));
     }
 
+    /// Nothing runs: what was given back is room that has been empty since.
+    pub fn rest(&mut self, tier: Tier, blocks: usize) {
+        self.credit[tier] = self.credit[tier].min(blocks as i64);
+    }
+
     /// Whether another sequence may begin.
     pub fn allows(&self, tier: Tier) -> bool {
         self.credit[tier] > 0

@@ -66,6 +66,10 @@ impl Fcfs {
             return;
         }
         let mut beside = self.by_home();
+        for tier in self.homes().filter(|tier| beside[*tier].growths.is_empty()) {
+            let blocks = self.hold.capacity(tier);
+            self.pace.rest(tier, blocks);
+        }
         while let Some(&rank) = self.queue.first() {
             let busy = self.table.live(rank.1).in_flight > 0;
             let known = self.table.live(rank.1).known();

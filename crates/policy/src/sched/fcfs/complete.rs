@@ -58,7 +58,7 @@ impl Fcfs {
         sequence.fresh().for_each(|(hash, block)| self.hold.publish(hash, block));
         sequence.generated += Tokens(u32::from(outcome.produced.is_token()));
         let at_limit = sequence.generated >= sequence.request.max_new;
-        if at_limit || outcome.produced == Produced::Last {
+        if at_limit || matches!(outcome.produced, Produced::Last | Produced::Stuck) {
             self.retire(outcome.seq);
         }
     }
