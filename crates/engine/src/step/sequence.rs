@@ -291,7 +291,10 @@ mod tests {
 
     #[test]
     fn an_end_is_that_of_the_step_that_drew_it_though_the_one_before_is_told_later() {
-        for (last, end) in [(likes(2), Produced::Last), (vec![f32::NAN; 8], Produced::Failed)] {
+        let (broken, forbidden) = (vec![f32::NAN; 8], vec![f32::NEG_INFINITY; 8]);
+        for (last, end) in
+            [(likes(2), Produced::Last), (broken, Produced::Failed), (forbidden, Produced::Stuck)]
+        {
             let (mut seq, _told) = sequence(&[1, 3], 10, SamplingParams::greedy());
             [&likes(5), &last].into_iter().for_each(|logits| seq.draw(logits));
             let told = [2, 3, 4].map(|end| seq.produced(true, end));

@@ -61,3 +61,38 @@ impl Pace {
         4 * self.left[tier] > 3 * self.lives[tier]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spec::Tokens;
+
+    /// In a hold of 100 blocks, sequences that begin and end at once.
+    #[test]
+    fn what_is_given_back_lasts_as_long_as_somebody_runs() {
+        let (mut pace, tier) = (Pace::default(), Tier::Device);
+        let growth = Growth { now: Tokens(1), steps: Tokens(63) };
+        pace.step(tier, 100);
+        for _ in 0..9 {
+            pace.spend(tier, growth, 100);
+            pace.ended(tier, growth.block_steps(), growth.block_steps() + 500);
+        }
+        pace.step(tier, 100);
+        let before = pace.credit[tier];
+        assert!(before > 100, "{before}: steps take nothing of it away");
+        pace.rest(tier, 100);
+        assert_eq!(pace.credit[tier], 100);
+    }
+
+    #[test]
+    fn lives_are_short_where_most_of_them_was_left_of_late() {
+        let (mut pace, tier) = (Pace::default(), Tier::Host);
+        assert!(!pace.lives_are_short(tier), "nobody has ended yet");
+        pace.ended(tier, 1000, 760);
+        assert!(pace.lives_are_short(tier) && !pace.lives_are_short(Tier::Device));
+        (0..20).for_each(|_| pace.ended(tier, 1000, 0));
+        assert!(!pace.lives_are_short(tier));
+        (0..200).for_each(|_| pace.ended(tier, 1000, 900));
+        assert!(pace.lives_are_short(tier), "those long ago count for little");
+    }
+}
