@@ -251,6 +251,7 @@ fn at_once(schedule: Schedule, hold: u32, (prompt, max_new, ends): (u32, u32, u3
     chunks as f64 / f64::from(steps)
 }
 
+/// Run it with `--nocapture` for the figures.
 #[test]
 fn the_diagonal_gives_to_others_what_ends_early() {
     for (hold, lengths) in
@@ -258,9 +259,8 @@ fn the_diagonal_gives_to_others_what_ends_early() {
     {
         let [diagonal, zigzag] =
             [Schedule::Diagonal, Schedule::Zigzag].map(|schedule| at_once(schedule, hold, lengths));
-        assert!(
-            diagonal > 0.95 * zigzag,
-            "{diagonal:.1} at once, in blocks {zigzag:.1}: {hold} blocks, {lengths:?}"
-        );
+        let told = format!("{diagonal:.1} at once, in blocks {zigzag:.1}: {hold} blocks, {lengths:?}");
+        eprintln!("{told}");
+        assert!(diagonal > 0.95 * zigzag, "{told}");
     }
 }
