@@ -3,8 +3,8 @@
 use policy::kv::Hold;
 use policy::sched::{Fcfs, FcfsConfig, Next, ReadOrCompute, Scheduler};
 use spec::{
-    BLOCK_TOKENS, BlockHash, BlockId, ByTier, Done, Kept, Nanos, Outcome, PrefixUse, Produced, Request,
-    Sampling, SeqId, Step, StepId, Tier, Tokens,
+    BLOCK_TOKENS, BlockHash, BlockId, ByTier, Chunk, Done, Kept, Nanos, Outcome, PrefixUse, Produced,
+    Request, Sampling, SeqId, Step, StepId, Tier, Tokens,
 };
 
 fn hold(device: u32, host: u32) -> Hold {
@@ -124,6 +124,26 @@ fn a_prefix_that_was_fetched_loses_its_end_first_where_it_was_and_where_it_is() 
     }
 }
 
+#[test]
+fn what_is_on_its_way_while_it_is_found_to_be_spoiled_is_of_no_use_to_anybody() {
+    let hashes = [1, 2].map(BlockHash);
+    let mut hold = Hold::new(ByTier { device: 4, host: 4, disk: 4 });
+    prompt_rests(&mut hold, &hashes);
+    assert_eq!(hold.save((Tier::Device, Tier::Disk), 9, StepId(0)).len(), 2);
+    hold.distrust(&hashes[1..], Some(StepId(0)));
+    hold.arrive(StepId(0), &[], None);
+    let found = hold.find_on(Tier::Disk, &hashes);
+    assert_eq!(found.len(), 1, "the other is not spoiled");
+    hold.fetch(Tier::Host, &found, StepId(1));
+    hold.distrust(&hashes, Some(StepId(1)));
+    hold.arrive(StepId(1), &[], None);
+    hold.settle(None);
+    for tier in Tier::ALL {
+        assert_eq!((hold.kept(tier), hold.available(tier)), (0, 4), "{tier:?}");
+        hold.check(tier, [].into_iter());
+    }
+}
+
 fn check_taken(hold: &Hold, taken: &[BlockId]) {
     hold.check(Tier::Host, taken.iter().copied());
     hold.check(Tier::Device, [].into_iter());
@@ -162,14 +182,27 @@ fn step(scheduler: &mut Fcfs) -> Option<Step> {
 
 /// The same, in which some copies fail.
 fn step_but_for(scheduler: &mut Fcfs, fails: impl Fn(&Kept) -> bool) -> Option<Step> {
-    let Next::Run(step) = scheduler.next(Nanos(0)) else { return None };
-    scheduler.check();
-    let produced = |sample| match sample {
+    step_with(scheduler, fails, |chunk| match chunk.sample {
         Sampling::Skip => Produced::Nothing,
         Sampling::Sample => Produced::Token,
-    };
-    let outcomes =
-        step.chunks().map(|c| Outcome { seq: c.seq, produced: produced(c.sample), full: Vec::new() });
+    })
+}
+
+/// The same, in which sequence `seq` ends so, and others get a token.
+fn step_that_ends(scheduler: &mut Fcfs, seq: u64, so: Produced) {
+    let produced = |chunk: &Chunk| if chunk.seq == SeqId(seq) { so } else { Produced::Token };
+    step_with(scheduler, |_| false, produced).expect("it goes on");
+    assert!(!scheduler.knows(SeqId(seq)), "it has ended");
+}
+
+fn step_with(
+    scheduler: &mut Fcfs,
+    fails: impl Fn(&Kept) -> bool,
+    produced: impl Fn(&Chunk) -> Produced,
+) -> Option<Step> {
+    let Next::Run(step) = scheduler.next(Nanos(0)) else { return None };
+    scheduler.check();
+    let outcomes = step.chunks().map(|c| Outcome { seq: c.seq, produced: produced(c), full: Vec::new() });
     let lost = step.kept.iter().filter(|kept| fails(kept)).cloned().collect();
     scheduler.complete(Nanos(0), &Done { step: step.id, outcomes: outcomes.collect(), lost });
     scheduler.check();
@@ -213,25 +246,11 @@ fn nothing_that_a_failed_sequence_computed_is_kept_for_others() {
     for (produced, shared) in [(Produced::Last, 2), (Produced::Stuck, 2), (Produced::Failed, 0)] {
         let mut scheduler = scheduler();
         arrives(&mut scheduler, 0, (1, 2), 9);
-        let Next::Run(step) = scheduler.next(Nanos(0)) else { panic!("it fits") };
-        let outcome = Outcome { seq: SeqId(0), produced, full: Vec::new() };
-        scheduler.complete(Nanos(1), &Done::of(step.id, vec![outcome]));
-        scheduler.check();
-        assert!(!scheduler.knows(SeqId(0)), "it has ended");
+        step_that_ends(&mut scheduler, 0, produced);
         arrives(&mut scheduler, 1, (1, 2), 9);
-        let Next::Run(step) = scheduler.next(Nanos(2)) else { panic!("it fits") };
-        let begins = step.chunks().next().expect("a chunk").span.start;
-        assert_eq!(begins, Tokens::of_blocks(shared), "{produced:?}");
+        let begins = begins(&mut scheduler, 1, |_| false);
+        assert_eq!(begins, (Tokens::of_blocks(shared), 0), "{produced:?}");
     }
-}
-
-/// Runs the next step, in which sequence `seq` fails.
-fn step_that_fails(scheduler: &mut Fcfs, seq: u64) {
-    let Next::Run(step) = scheduler.next(Nanos(0)) else { panic!("it goes on") };
-    let produced = |of| if of == SeqId(seq) { Produced::Failed } else { Produced::Token };
-    let outcomes = step.chunks().map(|c| Outcome { seq: c.seq, produced: produced(c.seq), full: Vec::new() });
-    scheduler.complete(Nanos(0), &Done::of(step.id, outcomes.collect()));
-    scheduler.check();
 }
 
 #[test]
@@ -242,7 +261,7 @@ fn what_a_sequence_computed_before_it_failed_is_kept_no_longer() {
     step(&mut scheduler).unwrap();
     arrives(&mut scheduler, 1, (1, 4), 9);
     assert_eq!(begins(&mut scheduler, 1, |_| false), (Tokens::of_blocks(4), 0), "it shares them");
-    step_that_fails(&mut scheduler, 0);
+    step_that_ends(&mut scheduler, 0, Produced::Failed);
     arrives(&mut scheduler, 2, (1, 4), 9);
     assert_eq!(begins(&mut scheduler, 2, |_| false), (Tokens::ZERO, 0));
     while step(&mut scheduler).is_some() {}
@@ -258,7 +277,7 @@ fn copies_of_what_a_failed_sequence_began_with_are_kept_no_longer() {
         assert_eq!(begins(&mut scheduler, 3, |_| false), (Tokens::of_blocks(8), 8), "the drive has them");
         arrives(&mut scheduler, 4, (1, 8), 9);
         step(&mut scheduler).unwrap();
-        step_that_fails(&mut scheduler, 4);
+        step_that_ends(&mut scheduler, 4, Produced::Failed);
         while step(&mut scheduler).is_some() {}
         arrives(&mut scheduler, 5, (1, 8), 9);
         assert_eq!(begins(&mut scheduler, 5, |_| false), (Tokens::ZERO, 0), "host {host}");
