@@ -40,7 +40,7 @@ __device__ __forceinline__ void gate_make(Gate& gate, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&gate)), "r"(arrivals) : "memory");
 }
 
-// Does nothing for a thread of which it is not said. Without a path of its own: where the paths of a warp part and meet, the compiler waits for products
+// A thread arrives, or does not, without a path of its own: where the paths of a warp part and meet, the compiler waits for products
 // under way.
 __device__ __forceinline__ void gate_arrive(Gate& gate, bool arrives) {
   asm volatile("{ .reg .pred arrives; setp.ne.u32 arrives, %1, 0; @arrives mbarrier.arrive.shared::cta.b64 _, [%0]; }" ::"r"(

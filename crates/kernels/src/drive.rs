@@ -25,16 +25,34 @@ pub fn free_bytes(path: &Path) -> Option<u64> {
 
     let there = there(path)?;
     let name = CString::new(there.as_os_str().as_bytes()).ok()?;
+    // SAFETY: `name` ends with a zero, and `found` is where one `statvfs` may be written.
+    let found = told(|found| unsafe { libc::statvfs(name.as_ptr(), found) })?;
+    #[allow(clippy::unnecessary_cast, reason = "these are narrower on some systems")]
+    Some((found.f_bavail as u64).saturating_mul(found.f_frsize as u64))
+}
+
+/// Bytes that nobody has on the drive of a file, those that are the administrator's among them; nothing where the system does not
+/// say.
+#[cfg(target_os = "linux")]
+pub(crate) fn free_on(file: &std::fs::File) -> Option<u64> {
+    use std::os::fd::AsRawFd;
+
+    // SAFETY: a call on an open file, and `found` is where one `statvfs` may be written.
+    let found = told(|found| unsafe { libc::fstatvfs(file.as_raw_fd(), found) })?;
+    #[allow(clippy::unnecessary_cast, reason = "these are narrower on some systems")]
+    Some((found.f_bfree as u64).saturating_mul(found.f_frsize as u64))
+}
+
+/// What a call says of a drive; nothing if it fails, or the drive does not tell its size, as some that are made by programs do not.
+#[cfg(unix)]
+fn told(call: impl FnOnce(*mut libc::statvfs) -> libc::c_int) -> Option<libc::statvfs> {
     let mut found = std::mem::MaybeUninit::<libc::statvfs>::zeroed();
-    // SAFETY: `name` ends with a zero, and the call writes no more than one `statvfs` to `found`.
-    if unsafe { libc::statvfs(name.as_ptr(), found.as_mut_ptr()) } != 0 {
+    if call(found.as_mut_ptr()) != 0 {
         return None;
     }
     // SAFETY: all zeros are a valid `statvfs`, and the call filled it.
     let found = unsafe { found.assume_init() };
-    #[allow(clippy::unnecessary_cast, reason = "these are narrower on some systems")]
-    let (blocks, each) = (found.f_bavail as u64, found.f_frsize as u64);
-    Some(blocks.saturating_mul(each))
+    (found.f_blocks > 0).then_some(found)
 }
 
 /// Bytes that are free. This system is not asked.

@@ -5,6 +5,9 @@ use std::io;
 #[cfg(target_os = "linux")]
 use std::os::unix::fs::MetadataExt;
 
+#[cfg(target_os = "linux")]
+use crate::drive::free_on;
+
 /// Gives a file `bytes` bytes, all of which the drive then has room for.
 ///
 /// File systems that cannot set room aside (NFS before 4.2, some of FUSE) are written to instead: a new file only, since
@@ -16,26 +19,10 @@ use std::os::unix::fs::MetadataExt;
 pub fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     // A drive without room gives all that it has before it says so: meanwhile there would be none for anybody.
     let taken = file.metadata()?.blocks().saturating_mul(512);
-    if free_for_all(file).is_some_and(|free| bytes.saturating_sub(taken) > free) {
+    if free_on(file).is_some_and(|free| bytes.saturating_sub(taken) > free) {
         return Err(io::Error::from_raw_os_error(libc::ENOSPC));
     }
     reserve_by(file, bytes, fallocate)
-}
-
-/// Bytes that are free on a file's drive, those for the administrator among them; nothing where the system does not say.
-#[cfg(target_os = "linux")]
-fn free_for_all(file: &File) -> Option<u64> {
-    use std::os::fd::AsRawFd;
-    let mut found = std::mem::MaybeUninit::<libc::statvfs>::zeroed();
-    // SAFETY: a call on an open file, which writes no more than one `statvfs` to `found`.
-    if unsafe { libc::fstatvfs(file.as_raw_fd(), found.as_mut_ptr()) } != 0 {
-        return None;
-    }
-    // SAFETY: all zeros are a valid `statvfs`, and the call filled it.
-    let found = unsafe { found.assume_init() };
-    #[allow(clippy::unnecessary_cast, reason = "these are narrower on some systems")]
-    let (blocks, each) = (found.f_bfree as u64, found.f_frsize as u64);
-    Some(blocks.saturating_mul(each))
 }
 
 /// Gives a file `bytes` bytes. This system cannot say whether the drive has room for them.
@@ -125,7 +112,7 @@ mod tests {
     #[test]
     fn a_drive_is_asked_for_no_more_than_it_has() {
         let file = tempfile::tempfile().unwrap();
-        let free = free_for_all(&file).expect("this system says it");
+        let free = free_on(&file).expect("this system says it");
         let error = reserve(&file, free.saturating_mul(2)).unwrap_err();
         assert_eq!((error.kind(), file.metadata().unwrap().blocks()), (io::ErrorKind::StorageFull, 0));
         reserve(&file, 1 << 20).unwrap();

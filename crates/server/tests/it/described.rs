@@ -210,6 +210,8 @@ fn requests_that_take_too_long_are_told_so() {
         let server = start("llama", config);
         let late = post(server.address, "/v1/completions", &body);
         assert_eq!((late.status, &late.json()["error"]["code"]), (status, &json!(code)), "{}", late.body);
+        let again = if status == 408 { Some("false") } else { None };
+        assert_eq!(late.header("x-should-retry"), again, "what took too long would take as long again");
         common::until(|| common::is_idle(server.address));
         assert!(common::metric(server.address, "ballast_requests_overdue_total") >= 1.0);
     }

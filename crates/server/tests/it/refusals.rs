@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::common::{
     self, Response, code, config, connect, get, good, is_idle, metric, post, read, request, send, start,
@@ -84,6 +84,19 @@ fn a_refusal_is_heard_by_clients_that_are_still_sending() {
         }
         let response = read(&mut client);
         assert_eq!((response.status, code(&response).as_deref()), (status, Some(want)));
+    }
+}
+
+/// Nor is it listened to for ever.
+#[test]
+fn who_goes_on_sending_after_a_refusal_is_left() {
+    let server = start("llama", Config { max_body_bytes: 1000, ..config() });
+    let mut client = connect(server.address);
+    let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900000000000\r\n\r\n";
+    client.write_all(head.as_bytes()).unwrap();
+    let (began, piece) = (Instant::now(), vec![b' '; 1 << 20]);
+    while client.write_all(&piece).is_ok() {
+        assert!(began.elapsed() < Duration::from_secs(30), "it is still read");
     }
 }
 
@@ -380,6 +393,7 @@ fn what_other_servers_have_is_named_as_not_offered() {
         let response = post(server.address, path, &json!({"input": "x"}));
         let error = &response.json()["error"];
         assert_eq!((response.status, &error["type"]), (501, &json!("not_supported_error")), "{path}");
+        assert_eq!(response.header("x-should-retry"), Some("false"), "{path}");
         assert!(error["message"].as_str().unwrap().contains(path), "{error}");
     }
     assert_eq!(post(server.address, "/v1/else", &json!({})).status, 404);
