@@ -236,7 +236,8 @@ pub(crate) struct EngineArgs {
     pub(crate) no_enable_prefix_caching: bool,
     #[command(flatten)]
     pub(crate) familiar: FamiliarArgs,
-    /// Steps under way at once: the next is planned while one runs [default: 1, and 2 on a GPU].
+    /// Steps under way at once: the next is planned while one runs [default: 1, and
+    /// 2 on a GPU or where weights are streamed].
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=4), help_heading = "Engine")]
     pub(crate) steps_in_flight: Option<u8>,
     #[command(flatten)]

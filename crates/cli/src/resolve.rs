@@ -93,7 +93,7 @@ pub(crate) fn engine_config(args: &EngineArgs, needs: Needs) -> Result<EngineCon
         max_num_batched_tokens,
         max_num_queued_reqs: QUEUE,
         prefix_caching: if args.no_enable_prefix_caching { PrefixCaching::Off } else { PrefixCaching::On },
-        steps_in_flight: steps_in_flight(args),
+        steps_in_flight: args.steps_in_flight.map(usize::from),
         kv_tokens: needs.kv_tokens,
         // What is known to be used is taken at once; a generous limit only as it fills.
         kv_memory: if needs.kv_tokens.is_some() { KvMemory::AtStart } else { KvMemory::AsUsed },
@@ -117,12 +117,6 @@ fn disk_cache_tokens(args: &EngineArgs) -> Result<usize> {
         );
     }
     Ok(tokens)
-}
-
-/// A GPU has the next step before it is done with one; a processor would plan on the cores that compute.
-fn steps_in_flight(args: &EngineArgs) -> usize {
-    let usual = if device_choice(args.device) == DeviceChoice::Cuda { 2 } else { 1 };
-    args.steps_in_flight.unwrap_or(usual).into()
 }
 
 /// What was asked of schedules, of KV and of activations, and what is known of the requests.

@@ -39,8 +39,9 @@ pub struct EngineConfig {
     pub max_num_queued_reqs: usize,
     /// Whether prompts reuse the KV of others that begin alike.
     pub prefix_caching: PrefixCaching,
-    /// Steps under way at once, at least one.
-    pub steps_in_flight: usize,
+    /// Steps under way at once, at least one. If absent it is one, and two on a GPU and where weights are streamed: see
+    /// [`depth`](EngineConfig::depth).
+    pub steps_in_flight: Option<usize>,
     /// KV wanted in all, in tokens; what memory leaves if absent.
     pub kv_tokens: Option<usize>,
     /// When the memory of KV is really taken from the system.
@@ -171,7 +172,7 @@ impl EngineConfig {
             max_num_batched_tokens: 256,
             max_num_queued_reqs: 1000,
             prefix_caching: PrefixCaching::Off,
-            steps_in_flight: 1,
+            steps_in_flight: None,
             kv_tokens: None,
             kv_memory: KvMemory::AsUsed,
             host_kv_tokens: 0,

@@ -142,7 +142,7 @@ impl Lasting {
 }
 
 impl Arena {
-    /// Maps `capacity` bytes (rounded up to a page), zeroed.
+    /// Maps `capacity` bytes (rounded up to a large page, of which the system gives what is touched), zeroed.
     ///
     /// # Errors
     /// The system's own, if it does not give the address space.

@@ -31,16 +31,19 @@ pub fn free_bytes(path: &Path) -> Option<u64> {
     Some((found.f_bavail as u64).saturating_mul(found.f_frsize as u64))
 }
 
-/// Bytes that nobody has on the drive of a file, those that are the administrator's among them; nothing where the system does not
-/// say.
+/// Bytes that are free on the drive of a file for who asks, the administrator's part among them if that is who asks; nothing
+/// where the system does not say.
 #[cfg(target_os = "linux")]
 pub(crate) fn free_on(file: &std::fs::File) -> Option<u64> {
     use std::os::fd::AsRawFd;
 
     // SAFETY: a call on an open file, and `found` is where one `statvfs` may be written.
     let found = told(|found| unsafe { libc::fstatvfs(file.as_raw_fd(), found) })?;
+    // SAFETY: a call without arguments.
+    let is_administrator = unsafe { libc::geteuid() } == 0;
+    let blocks = if is_administrator { found.f_bfree } else { found.f_bavail };
     #[allow(clippy::unnecessary_cast, reason = "these are narrower on some systems")]
-    Some((found.f_bfree as u64).saturating_mul(found.f_frsize as u64))
+    Some((blocks as u64).saturating_mul(found.f_frsize as u64))
 }
 
 /// What a call says of a drive; nothing if it fails, or the drive does not tell its size, as some that are made by programs do not.

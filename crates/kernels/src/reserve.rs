@@ -14,7 +14,8 @@ use crate::drive::free_on;
 /// zeros go to all of it.
 ///
 /// # Errors
-/// The system's own: a full drive, or a limit on files. Nothing is taken then.
+/// The system's own: a full drive, a quota, or a limit on files. The file is as long as before then, and what was taken beyond
+/// that is given back.
 #[cfg(target_os = "linux")]
 pub fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     // A drive without room gives all that it has before it says so: meanwhile there would be none for anybody.
@@ -45,15 +46,21 @@ fn reserve_by(
     if len == 0 {
         return Ok(());
     }
-    loop {
+    let before = file.metadata()?.len();
+    let taken = loop {
         match allocate(file, len) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => {
-                return zeros(file, bytes);
+                break zeros(file, bytes);
             }
-            result => return result,
+            taken => break taken,
         }
+    };
+    // What the system gave before it had no more stays the file's, beyond its old end too.
+    if taken.is_err() {
+        file.set_len(before)?;
     }
+    taken
 }
 
 #[cfg(target_os = "linux")]
@@ -79,13 +86,12 @@ fn zeros(file: &File, bytes: u64) -> io::Result<()> {
     let page = &memory[begin..][..AT_ONCE];
     let before = file.metadata()?.len();
     let end = bytes.next_multiple_of(PAGE as u64);
-    let written = (0..end)
+    (0..end)
         .step_by(AT_ONCE)
         .try_for_each(|at| file.write_all_at(&page[..AT_ONCE.min((end - at) as usize)], at))
         // A drive may promise what it has no room for until it is asked to keep it.
-        .and_then(|()| file.sync_data());
-    file.set_len(if written.is_ok() { bytes.max(before) } else { before })?;
-    written
+        .and_then(|()| file.sync_data())?;
+    file.set_len(bytes.max(before))
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -120,10 +126,18 @@ mod tests {
         assert_eq!(file.metadata().unwrap().len(), 1 << 20);
     }
 
+    /// As ext4 does for who may not have the administrator's part, and any file system whose quota ends.
     #[test]
-    fn other_errors_are_told() {
-        let full = |_: &File, _| Err(io::Error::from_raw_os_error(libc::ENOSPC));
-        let error = reserve_by(&tempfile::tempfile().unwrap(), 1 << 20, full).unwrap_err();
+    fn what_was_given_before_an_error_is_given_back() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(100).unwrap();
+        let full = |file: &File, _| {
+            fallocate(file, 1 << 20)?;
+            Err(io::Error::from_raw_os_error(libc::ENOSPC))
+        };
+        let error = reserve_by(&file, 2 << 20, full).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
+        let found = file.metadata().unwrap();
+        assert!(found.len() == 100 && found.blocks() * 512 <= 4096, "{found:?}");
     }
 }

@@ -10,7 +10,7 @@ pub enum Produced {
     Nothing,
     /// A token, and the sequence goes on.
     Token,
-    /// A token, the last: end of sequence, a stop string, or the limit.
+    /// A token, the last: the end of the sequence, a token to stop at, or the limit. (Whoever reads text cancels at a string.)
     Last,
     /// No token, and none will come: nothing that could come is allowed. What it computed is sound.
     Stuck,

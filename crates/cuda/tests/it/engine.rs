@@ -180,7 +180,11 @@ fn steps_that_are_run_as_graphs_change_no_token() {
         let want = tokens_of(&start(Runs::OneByOne, config()), short_requests());
         for (runs, steps_in_flight) in [(Runs::Emulation, 1), (Runs::Emulation, 2), (Runs::Late(5), 2)] {
             let replays = Arc::default();
-            let engine = start_counting(runs, EngineConfig { steps_in_flight, ..config() }, &replays);
+            let engine = start_counting(
+                runs,
+                EngineConfig { steps_in_flight: Some(steps_in_flight), ..config() },
+                &replays,
+            );
             let got = tokens_of(&engine, short_requests());
             assert_eq!(got, want, "{kv:?}, {runs:?}, {steps_in_flight} steps in flight");
             let replays = replays.load(Ordering::Relaxed);
@@ -251,7 +255,7 @@ fn check_tiers(runs: Runs) {
     let copies = || emulator::COPIES_OF_ADOPTED.load(Ordering::Relaxed);
     let before = copies();
     let tight = EngineConfig { kv_tokens: Some(256), host_kv_tokens: 1000, ..config() };
-    let engine = start(runs, EngineConfig { steps_in_flight: 2, ..tight });
+    let engine = start(runs, EngineConfig { steps_in_flight: Some(2), ..tight });
     assert_eq!(tokens(&engine, None), want);
     assert!(engine.counts().moved_blocks > 0, "nothing was swapped");
     // From and to where it lies, without a staging copy.
@@ -284,7 +288,10 @@ fn steps_that_are_done_late_change_no_token() {
     let cases = [(config(), 1..=3), (swapped, 2..=2), (EngineConfig { offload, ..config() }, 2..=2)];
     for (config, depths) in cases {
         for (seed, steps_in_flight) in (0..).zip(depths) {
-            let engine = start(Runs::Late(seed), EngineConfig { steps_in_flight, ..config.clone() });
+            let engine = start(
+                Runs::Late(seed),
+                EngineConfig { steps_in_flight: Some(steps_in_flight), ..config.clone() },
+            );
             assert_eq!(few(&engine), want, "{steps_in_flight} steps in flight, seed {seed}");
         }
     }
@@ -352,7 +359,8 @@ fn lanes_of_a_late_device_are_told_of_in_order() {
     if emulator::compiler().is_none() {
         return;
     }
-    let engine = start(Runs::Late(1), EngineConfig { lane_spans: 1 << 14, steps_in_flight: 2, ..config() });
+    let engine =
+        start(Runs::Late(1), EngineConfig { lane_spans: 1 << 14, steps_in_flight: Some(2), ..config() });
     few(&engine);
     let ran = engine.ranges().ran;
     let device: Vec<_> = ran.iter().filter(|ran| ran.lane == spec::Lane::Device).collect();

@@ -90,23 +90,20 @@ impl Flight {
         Ok(())
     }
 
-    /// Takes the events that are there, or waits so long for one; those whose last it was are done.
-    ///
-    /// # Errors
-    /// The engine's death.
-    pub(super) fn wait(&mut self, most: Duration) -> Result<Vec<Landed>, Failure> {
+    /// Takes the events that are there, or waits so long for one; those whose last it was are done. An error is the engine's
+    /// death: what came before it is done all the same.
+    pub(super) fn wait(&mut self, most: Duration) -> (Vec<Landed>, Result<(), Failure>) {
         let mut landed = Vec::new();
-        let mut event = self.events.recv_timeout(most).ok();
-        for _ in 0..AT_ONCE {
-            let Some((number, part, told)) = event else { break };
-            landed.extend(self.take(number, part, told)?);
-            event = self.events.try_recv().ok();
+        let first = self.events.recv_timeout(most).ok();
+        let later = std::iter::repeat_with(|| None).take(AT_ONCE - 1);
+        for event in std::iter::once(first).chain(later) {
+            let Some((number, part, told)) = event.or_else(|| self.events.try_recv().ok()) else { break };
+            match self.take(number, part, told) {
+                Ok(done) => landed.extend(done),
+                Err(why) => return (landed, Err(why)),
+            }
         }
-        // What was taken last is not lost: it goes on where the count ended.
-        if let Some((number, part, told)) = event {
-            landed.extend(self.take(number, part, told)?);
-        }
-        Ok(landed)
+        (landed, Ok(()))
     }
 
     fn take(&mut self, number: usize, part: usize, event: Event) -> Result<Option<Landed>, Failure> {

@@ -163,15 +163,17 @@ impl Job<'_> {
             }
             // Before others begin, which need the room of what is written.
             run.write_ready(&mut output)?;
-            let begun = if ask == Ask::GoOn { run.begin_some(watch)? } else { 0 };
+            let begun = if ask == Ask::GoOn { run.begin_some(watch) } else { Ok(0) };
             // Whoever was to tell of a request's end may have died before it did.
-            self.engine.alive()?;
+            let alive = |begun| self.engine.alive().map(|()| begun).map_err(JobError::from);
+            let begun = begun.and_then(alive).map_err(|why| run.salvage(why, &mut output))?;
             watch.tell(&run.tally);
             let holds = run.held.is_some() && ask == Ask::GoOn;
             if run.flight.len() == 0 && begun == 0 && !holds {
                 break;
             }
-            run.wait(if begun > 0 { Duration::ZERO } else { TICK })?;
+            let waited = run.wait(if begun > 0 { Duration::ZERO } else { TICK });
+            waited.map_err(|why| run.salvage(why.into(), &mut output))?;
         }
         let ended = if run.tally.done == run.tally.lines { Ended::Finished } else { Ended::Interrupted };
         output.finish(ended == Ended::Finished)?;
@@ -250,13 +252,18 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn wait(&mut self, most: Duration) -> Result<(), JobError> {
-        for landed in self.flight.wait(most)? {
-            self.land(landed);
-        }
+    fn wait(&mut self, most: Duration) -> Result<(), Failure> {
+        let (landed, alive) = self.flight.wait(most);
+        landed.into_iter().for_each(|landed| self.land(landed));
         self.tally.under_way = self.flight.len();
         self.tally.tokens_under_way = self.flight.tokens();
-        Ok(())
+        alive
+    }
+
+    /// The engine is dead: what it answered before that is written all the same.
+    fn salvage(&mut self, why: JobError, output: &mut Output) -> JobError {
+        let _ = self.wait(Duration::ZERO);
+        self.write_ready(output).err().unwrap_or(why)
     }
 
     fn land(&mut self, (position, outcome): Landed) {

@@ -4,7 +4,7 @@ use policy::pipeline::Overlap;
 use policy::sched::{BlockConfig, Delegate, Schedule};
 use spec::{Split, Tokens};
 
-use crate::config::EngineConfig;
+use crate::config::{DeviceChoice, EngineConfig};
 
 /// Most batches of a step, where they are not asked for.
 const BATCHES_MAX: usize = 8;
@@ -106,7 +106,16 @@ impl EngineConfig {
         let seqs = self.blocks.batch_size.unwrap_or(seqs).min(max_num_batched_tokens);
         let (schedule, num_batches, batch_size) = (Some(schedule), Some(batches), Some(seqs));
         let blocks = Blocks { schedule, num_batches, batch_size, ..self.blocks };
-        EngineConfig { max_num_batched_tokens, blocks, ..self.clone() }
+        // Where weights are streamed the next step's first are read while this step ends.
+        let depth = if passes == Passes::Streamed { 2 } else { self.depth() };
+        let steps_in_flight = Some(self.steps_in_flight.unwrap_or(depth));
+        EngineConfig { max_num_batched_tokens, blocks, steps_in_flight, ..self.clone() }
+    }
+
+    /// Steps under way at once. A GPU has the next before it is done with one; a processor would plan on the cores that compute.
+    pub(crate) fn depth(&self) -> usize {
+        let usual = if self.device == DeviceChoice::Cuda { 2 } else { 1 };
+        self.steps_in_flight.unwrap_or(usual)
     }
 
     /// What the scheduler is told of a config that is settled.
@@ -140,5 +149,23 @@ impl EngineConfig {
         let tokens = |n: usize| Tokens(u32::try_from(n).unwrap_or(u32::MAX));
         let hold = self.kv_tokens.unwrap_or(self.max_num_seqs * (prompt + output));
         (Schedule::auto(tokens(prompt), tokens(output), requests, tokens(hold)), Some(begins))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_many_steps_are_under_way_as_was_asked_for_and_else_as_suits_the_device_and_the_weights() {
+        let depth = |device, asked, passes| {
+            let config = EngineConfig { device, steps_in_flight: asked, ..EngineConfig::plain(1 << 30, 1) };
+            config.settled(passes).depth()
+        };
+        let (cpu, gpu) = (DeviceChoice::Cpu, DeviceChoice::Cuda);
+        let found = [cpu, gpu]
+            .map(|device| [Passes::Resident, Passes::Streamed].map(|passes| depth(device, None, passes)));
+        assert_eq!(found, [[1, 2], [2, 2]]);
+        assert_eq!([1, 3].map(|asked| depth(gpu, Some(asked), Passes::Streamed)), [1, 3]);
     }
 }

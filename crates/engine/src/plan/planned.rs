@@ -84,12 +84,8 @@ impl<'a> Planned<'a> {
         let blueprint = blueprint(checkpoint, &config);
         let (hold, cut) = plan(checkpoint.spec(), &blueprint, &config)?;
         let passes = if cut.is_some() { Passes::Streamed } else { Passes::Resident };
-        let mut config = config.settled(passes);
+        let config = config.settled(passes);
         let blocks = config.block_config(hold.kv_slot_tokens);
-        if cut.is_some() {
-            // The next step's first weights are read while this step ends.
-            config.steps_in_flight = config.steps_in_flight.max(2);
-        }
         Ok(Planned { checkpoint, config, blueprint, hold, blocks, cut, foresight: None })
     }
 
@@ -212,8 +208,8 @@ impl<'a> Planned<'a> {
         };
         let plan = Plan { delegation, ..self.plan() };
         let prefix = match self.config.prefix_caching {
-            PrefixCaching::On if !self.rotates_by_length() => PrefixUse::Allowed,
-            _ => PrefixUse::Forbidden,
+            PrefixCaching::On => PrefixUse::Allowed,
+            PrefixCaching::Off => PrefixUse::Forbidden,
         };
         let (stowed, timeline) = (machine.stowed.clone(), Arc::clone(&machine.timeline));
         let (kv_not_pinned, kv_access) =
@@ -239,11 +235,6 @@ impl<'a> Planned<'a> {
             cost => Measured { delegation: Delegation::Never, ..cost },
         };
         Foreseen::new(Box::new(costs), by)
-    }
-
-    /// Keys of such a model depend on the length of their own prompt: nobody else can use them.
-    fn rotates_by_length(&self) -> bool {
-        self.checkpoint.spec().rope().is_some_and(spec::Rope::depends_on_length)
     }
 
     fn machine(
@@ -293,7 +284,7 @@ impl<'a> Planned<'a> {
         let timeline = Arc::new(Timeline::new(config.lane_spans));
         // One step more than is in flight: its places are given back when its tokens are told. Twice as many, as a batch's lie
         // side by side: those left between others may be too few for the next.
-        let keeps_picked = device.keeps_picked() >= 2 * (config.steps_in_flight + 1) * config.max_num_seqs;
+        let keeps_picked = device.keeps_picked() >= 2 * (config.depth() + 1) * config.max_num_seqs;
         Ok(Machine {
             keeps_picked,
             ends: Mutex::default(),
@@ -397,7 +388,7 @@ impl<'a> Planned<'a> {
             max_num_batched_tokens: Tokens(config.max_num_batched_tokens as u32),
             max_num_seqs: config.max_num_seqs,
             max_queue: config.max_num_queued_reqs,
-            depth: config.steps_in_flight,
+            depth: config.depth(),
             blocks: ByTier {
                 device: self.hold.kv_blocks as u32,
                 host: self.hold.host_kv_blocks as u32,

@@ -98,8 +98,12 @@ impl Sequence {
         positions.start.max(self.scored).min(end)..end
     }
 
-    /// Tells the log-probability of the prompt's token after `position`, from the logits there.
+    /// Tells the log-probability of the prompt's token after `position`, from the logits there. Nothing happens to a sequence that
+    /// has ended.
     pub(crate) fn score(&mut self, position: usize, logits: &[f32]) {
+        if self.state != State::Going {
+            return;
+        }
         self.scored = position + 1;
         let n = self.sampler.params().prompt_logprobs.unwrap_or(0);
         match logprobs_of(logits, self.tokens[position + 1], n as usize) {
@@ -287,6 +291,17 @@ mod tests {
         let told: Vec<_> = told.try_iter().collect();
         assert_eq!(told.len(), 3);
         assert_eq!(told[2], Event::Finished(Finish::Stop));
+    }
+
+    #[test]
+    fn nothing_follows_an_end_among_the_scores_of_a_prompt() {
+        let scored = SamplingParams { prompt_logprobs: Some(0), ..SamplingParams::greedy() };
+        let (mut seq, told) = sequence(&[1, 3, 4, 5], 10, scored);
+        seq.score(0, &likes(3));
+        seq.score(1, &[f32::NAN; 8]);
+        seq.score(2, &likes(5));
+        let told: Vec<Event> = told.try_iter().collect();
+        assert!(matches!(told[..], [Event::Prompt(1, _), Event::Failed(_)]), "{told:?}");
     }
 
     #[test]

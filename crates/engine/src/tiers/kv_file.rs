@@ -12,6 +12,7 @@ use crate::lock::lock;
 use crate::tiers::kv_halves::{Halves, Plane, Sectors};
 use crate::tiers::kv_sizes::{BOUNCE_BYTES, KvFileSizes};
 use crate::tiers::kv_sums::Sums;
+use crate::tiers::travel::runs;
 use crate::watch::stats::{Moved, Stats};
 
 /// Blocks that follow one another on both sides: first here, first in memory, how many.
@@ -216,20 +217,9 @@ impl KvFile {
         Err(model::Error::Io { doing: "read", path: self.file.path().to_owned(), source })
     }
 
-    /// Pairs that follow one another on both sides as (first here, first there, how many).
+    /// Pairs of blocks as (first here, first there, how many): those that lie together are read and written together.
     pub(crate) fn runs(&self, pairs: &[(u32, u32)]) -> Vec<Run> {
-        let mut runs: Vec<Run> = Vec::new();
-        for &(here, there) in pairs {
-            match runs.last_mut() {
-                Some((h, t, n))
-                    if self.sizes.joins() && (*h + *n as u32, *t + *n as u32) == (here, there) =>
-                {
-                    *n += 1;
-                }
-                _ => runs.push((here, there, 1)),
-            }
-        }
-        runs
+        runs(pairs, self.sizes.joins())
     }
 
     fn read(&self, what: Moved, stretches: Vec<Stretch<'_>>) -> model::Result<()> {

@@ -34,7 +34,8 @@ impl Machine {
         let moves = step.moves.iter().filter(|m| (m.from, m.to) == (from, to));
         let kept = step.kept.iter().filter(|kept| (kept.from, kept.to) == (from, to));
         let mut pairs: Vec<(u32, u32)> = moves.flat_map(|m| &m.blocks).map(|(a, b)| (a.0, b.0)).collect();
-        let gone = runs(&pairs);
+        // What comes back from the host was this sequence's alone; on the device others may have its beginning still.
+        let gone = if from == Tier::Host { runs(&pairs, true) } else { Vec::new() };
         pairs.extend(kept.flat_map(|kept| &kept.blocks).map(|(a, b)| (a.0, b.0)));
         let mut pace = self.link.begin();
         self.copy_blocks(&mut pace, &pairs, (from, pages.of(from)), (to, pages.of(to)));
@@ -52,7 +53,7 @@ impl Machine {
         (to, target): (Tier, KvPages),
     ) {
         let both = |(here, there, count): Run| (source.blocks(here, count), target.blocks(there, count));
-        let (sources, targets): (Vec<Buf>, Vec<Buf>) = runs(pairs).into_iter().map(both).unzip();
+        let (sources, targets): (Vec<Buf>, Vec<Buf>) = runs(pairs, true).into_iter().map(both).unzip();
         pace.copy_all((self.memory(from), &sources), (self.memory(to), &targets));
     }
 
@@ -293,12 +294,12 @@ fn name_on_host(program: &Program, node: &Node) -> Option<u16> {
     })
 }
 
-/// Pairs that follow one another on both sides, together.
-fn runs(pairs: &[(u32, u32)]) -> Vec<Run> {
+/// Pairs as (first here, first there, how many): those that follow one another on both sides together, if they are joined.
+pub(crate) fn runs(pairs: &[(u32, u32)], joined: bool) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for &(here, there) in pairs {
         match runs.last_mut() {
-            Some((h, t, n)) if (*h + *n as u32, *t + *n as u32) == (here, there) => *n += 1,
+            Some((h, t, n)) if joined && (*h + *n as u32, *t + *n as u32) == (here, there) => *n += 1,
             _ => runs.push((here, there, 1)),
         }
     }

@@ -101,8 +101,8 @@ fn chunks_threads_and_steps_in_flight_change_no_bit() {
         EngineConfig { max_num_batched_tokens: 17, max_num_seqs: 16, ..config() },
         EngineConfig { threads: 1, ..config() },
         EngineConfig { threads: 3, ..config() },
-        EngineConfig { steps_in_flight: 2, ..config() },
-        EngineConfig { steps_in_flight: 3, max_num_batched_tokens: 40, max_num_seqs: 8, ..config() },
+        EngineConfig { steps_in_flight: Some(2), ..config() },
+        EngineConfig { steps_in_flight: Some(3), max_num_batched_tokens: 40, max_num_seqs: 8, ..config() },
     ] {
         let engine = start("llama-gqa-tied", changed.clone());
         assert_eq!(stories(&engine, &requests), want, "{changed:?}");
@@ -162,6 +162,10 @@ fn scaled_models_read_more_than_they_were_trained_on() {
         for (request, want) in requests.iter().chain(&requests).zip(want.iter().chain(&want)) {
             assert_eq!(&alone(&on, request), want, "{model}, {} tokens", request.prompt.len());
         }
+        // Those of one length share their KV, however they are turned.
+        let again: usize = requests.iter().map(|request| (request.prompt.len() - 1) / 32 * 32).sum();
+        let cached = on.counts().cached_tokens as usize;
+        assert!(cached >= again, "{model}: {cached} of {again} tokens come again");
     }
 }
 
@@ -181,8 +185,12 @@ fn preempted_sequences_give_the_same_tokens() {
     let want = stories(&start("llama-gqa-tied", config()), &requests);
     for steps_in_flight in [1, 2] {
         // Room for three full sequences.
-        let tight =
-            EngineConfig { kv_tokens: Some(420), max_model_len: Some(140), steps_in_flight, ..config() };
+        let tight = EngineConfig {
+            kv_tokens: Some(420),
+            max_model_len: Some(140),
+            steps_in_flight: Some(steps_in_flight),
+            ..config()
+        };
         let engine = start("llama-gqa-tied", tight);
         let got = stories(&engine, &requests);
         let computed = engine.counts().computed_tokens;
@@ -198,7 +206,10 @@ fn sequences_swapped_to_the_host_and_back_give_the_same_bits() {
     let want = stories(&start("qwen3", config()), &requests);
     for steps_in_flight in [1, 3] {
         let tight = EngineConfig { kv_tokens: Some(420), max_model_len: Some(140), ..config() };
-        let engine = start("qwen3", EngineConfig { host_kv_tokens: 2000, steps_in_flight, ..tight });
+        let engine = start(
+            "qwen3",
+            EngineConfig { host_kv_tokens: 2000, steps_in_flight: Some(steps_in_flight), ..tight },
+        );
         assert_eq!(stories(&engine, &requests), want);
         let computed = engine.counts().computed_tokens;
         let once: u64 = requests.iter().map(|r| r.prompt.len() as u64 + 89).sum();
@@ -209,6 +220,23 @@ fn sequences_swapped_to_the_host_and_back_give_the_same_bits() {
         );
         assert!(engine.counts().moved_blocks > 0, "nothing was swapped");
     }
+}
+
+#[test]
+fn a_beginning_that_others_still_use_stays_where_it_is_when_one_of_them_makes_way() {
+    let begins_alike = |i: u32| {
+        let prompt = (0..64).chain((0..10 + i).map(|j| i * 7 + j)).map(|x| 3 + x % 90).collect();
+        Request { prompt, ..request(i, 1, greedy(60)) }
+    };
+    let requests: Vec<Request> = (0..10).map(begins_alike).collect();
+    let want = stories(&start("qwen3", config()), &requests);
+    let prefix_caching = PrefixCaching::On;
+    let tight =
+        EngineConfig { kv_tokens: Some(420), max_model_len: Some(160), prefix_caching, ..common::poisoned() };
+    let engine = start("qwen3", EngineConfig { host_kv_tokens: 2000, ..tight });
+    assert_eq!(stories(&engine, &requests), want);
+    let counts = engine.counts();
+    assert!(counts.moved_blocks > 0 && counts.cached_tokens > 0, "{counts:?}");
 }
 
 #[test]
@@ -298,7 +326,7 @@ fn a_recorded_run_replays_step_for_step() {
         EngineConfig {
             record: Some(path.clone()),
             prefix_caching: PrefixCaching::On,
-            steps_in_flight: 2,
+            steps_in_flight: Some(2),
             kv_tokens: Some(1000),
             ..config()
         },

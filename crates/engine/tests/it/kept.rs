@@ -55,7 +55,7 @@ fn beginnings_come_back_from_the_drive_with_the_same_bits() {
     let want = ask_all(&start("llama-gqa-tied", config(folder.path(), 0)));
     for config in [
         plain.clone(),
-        EngineConfig { device: DeviceChoice::Cpu, steps_in_flight: 1, ..plain.clone() },
+        EngineConfig { device: DeviceChoice::Cpu, steps_in_flight: Some(1), ..plain.clone() },
         // Over the host, which has room for four blocks, or for as many as have to pass it.
         EngineConfig { host_kv_tokens: 128, ..plain.clone() },
         link(EngineConfig { host_kv_tokens: 128, ..plain.clone() }),

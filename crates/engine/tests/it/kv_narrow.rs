@@ -51,7 +51,7 @@ fn arrangements_change_no_bit() {
             EngineConfig { max_num_batched_tokens: 17, max_num_seqs: 4, ..config() },
             // One after the other.
             EngineConfig { max_num_seqs: 1, threads: 3, ..config() },
-            EngineConfig { prefix_caching: PrefixCaching::On, steps_in_flight: 2, ..config() },
+            EngineConfig { prefix_caching: PrefixCaching::On, steps_in_flight: Some(2), ..config() },
             // Too little for all at once: what is preempted moves to the host as it is, and back.
             EngineConfig { kv_tokens: Some(400), host_kv_tokens: 2000, ..config() },
         ] {

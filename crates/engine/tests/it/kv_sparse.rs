@@ -130,7 +130,7 @@ fn every_tier_and_format_gives_the_bits_of_the_resident_run() {
     let (want, _) = run(&model, config(FEW), &requests);
     let small = EngineConfig {
         device: DeviceChoice::Cpu,
-        steps_in_flight: 1,
+        steps_in_flight: Some(1),
         max_num_batched_tokens: 100,
         ..away((MIXED, Delegate::Host, false), folder.path(), FEW)
     };

@@ -74,7 +74,8 @@ fn every_schedule_gives_the_bits_of_plain() {
             ];
             for (steps_in_flight, num_batches, batch_size, offload) in cases {
                 let blocks = blocks(schedule, num_batches, batch_size);
-                let config = EngineConfig { blocks, steps_in_flight, offload, ..config() };
+                let config =
+                    EngineConfig { blocks, steps_in_flight: Some(steps_in_flight), offload, ..config() };
                 assert_eq!(stories(&start(model, config.clone())), want, "{model}, {config:?}");
             }
         }
@@ -89,8 +90,10 @@ fn without_overlap_lanes_take_turns() {
     let share = WeightShare::Exactly(split([20, 40, 40]));
     let offload = Offload { share, linears: HostLinears::Device, ..streamed(folder.path()) };
     let blocks = Blocks { overlap: Overlap::Nothing, ..blocks(Schedule::Zigzag, 2, 6) };
-    let engine =
-        start(model, EngineConfig { blocks, offload, steps_in_flight: 2, lane_spans: 1 << 14, ..config() });
+    let engine = start(
+        model,
+        EngineConfig { blocks, offload, steps_in_flight: Some(2), lane_spans: 1 << 14, ..config() },
+    );
     assert_eq!(stories(&engine), want);
     let mut ran = engine.ranges().ran;
     ran.sort_by_key(|ran| (ran.start, ran.end));
@@ -150,7 +153,7 @@ fn a_recorded_run_of_blocks_replays_step_for_step() {
         let path = dir.path().join("run.jsonl");
         let blocks = blocks(schedule, 3, 4);
         let record = Some(path.clone());
-        stories(&start("qwen2", EngineConfig { record, blocks, steps_in_flight: 2, ..config() }));
+        stories(&start("qwen2", EngineConfig { record, blocks, steps_in_flight: Some(2), ..config() }));
         let log = std::fs::read_to_string(&path).unwrap();
         let replayed = sim::replay(log.as_bytes()).unwrap();
         assert!(replayed.requests == 17 && replayed.steps > 5, "{replayed:?}");

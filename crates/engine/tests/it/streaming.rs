@@ -183,7 +183,8 @@ fn steps_are_foreseen_by_the_costs_that_they_were_planned_with() {
     let folder = tempfile::tempdir().unwrap();
     let checkpoint = checkpoint("llama-gqa-tied");
     for steps_in_flight in [1, 3] {
-        let config = EngineConfig { steps_in_flight, ..config(offload(folder.path(), 30)) };
+        let config =
+            EngineConfig { steps_in_flight: Some(steps_in_flight), ..config(offload(folder.path(), 30)) };
         let planned = || Planned::new(&checkpoint, config.clone()).unwrap();
         let (plain, foreseen) = (planned(), planned().foreseen(costs()));
         let (plain, foreseen) = (plain.start(&|_| {}).unwrap(), foreseen.start(&|_| {}).unwrap());

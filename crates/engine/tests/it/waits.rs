@@ -74,7 +74,7 @@ fn check(model: &str, cases: &[EngineConfig]) {
 fn resident_steps_swaps_and_prefixes() {
     let swapped = EngineConfig { kv_tokens: Some(256), host_kv_tokens: 2000, ..config() };
     let prefixes = EngineConfig { prefix_caching: PrefixCaching::On, ..swapped.clone() };
-    let deep = EngineConfig { steps_in_flight: 3, ..swapped.clone() };
+    let deep = EngineConfig { steps_in_flight: Some(3), ..swapped.clone() };
     let folder = tempfile::tempdir().unwrap();
     let offload = offload(folder.path(), [100, 0, 0], HostLinears::Device);
     // Prefixes pass the host on their way to the drive and back.
@@ -112,9 +112,9 @@ fn tokens_that_stay_on_the_device() {
     let swapped = EngineConfig { kv_tokens: Some(256), host_kv_tokens: 2000, ..config() };
     let blocks = blocks(Schedule::Zigzag, [40, 60, 0], [100, 0, 0], Delegate::Host);
     let cases = [
-        EngineConfig { steps_in_flight: 1, ..config() },
-        EngineConfig { steps_in_flight: 4, ..config() },
-        EngineConfig { steps_in_flight: 3, prefix_caching: PrefixCaching::On, ..swapped },
+        EngineConfig { steps_in_flight: Some(1), ..config() },
+        EngineConfig { steps_in_flight: Some(4), ..config() },
+        EngineConfig { steps_in_flight: Some(3), prefix_caching: PrefixCaching::On, ..swapped },
         EngineConfig { offload: offload.clone(), ..config() },
         EngineConfig { offload, blocks, ..config() },
     ];

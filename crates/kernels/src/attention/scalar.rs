@@ -32,7 +32,8 @@ pub(super) fn attend<E: Stored, O: Element>(team: &Team, task: &Task<'_, E, O>) 
 
 /// Attends once more for rows whose result is not finite. The other families weigh values of a page that a row does not see
 /// by zero, which makes nothing of a number and no number of what is infinite or none: what a row comes to would depend on
-/// the rows beside it.
+/// the rows beside it. A row that itself sees such a number keeps what it has: alone it would come to the same, and a model that
+/// makes nothing else would take hours to say so.
 pub(super) fn attend_again<E: Stored, O: Element>(team: &Team, task: &Task<'_, E, O>) {
     // A decode reads no value that it does not see, but before its window.
     if task.softmax.window.is_none() && task.spans.iter().all(|span| span.rows.len() == 1) {
@@ -44,7 +45,7 @@ pub(super) fn attend_again<E: Stored, O: Element>(team: &Team, task: &Task<'_, E
             for (i, head) in w.share(span.rows.len() * task.heads).map(|i| (i / task.heads, i % task.heads)) {
                 // SAFETY: workers hold different (row, head) pairs, and no row is in two spans.
                 let out = unsafe { task.out.span(span.rows.start + i, head * d..(head + 1) * d) };
-                if !out.iter().all(|x| x.to_f32().is_finite()) {
+                if !out.iter().all(|x| x.to_f32().is_finite()) && sees_numbers(task, span, i, head) {
                     attend_one(task, span, i, head);
                 }
             }
@@ -72,6 +73,26 @@ fn chosen<E: Stored, O: Element>(task: &Task<'_, E, O>, span: &Span<'_>, i: usiz
         choose(&mut scores, keep, &mut order);
     }
     scores
+}
+
+/// Whether the query of row `i` of `span` and all keys and values that it sees are finite, in one head.
+fn sees_numbers<E: Stored, O: Element>(
+    task: &Task<'_, E, O>,
+    span: &Span<'_>,
+    i: usize,
+    head: usize,
+) -> bool {
+    let d = task.layout.head_dim;
+    let query = &task.q.row(span.rows.start + i)[head * d..][..d];
+    query.iter().all(|x| x.to_f32().is_finite())
+        && task.visible(span.start + i).all(|position| {
+            let (page, slot) =
+                (task.page(span.block_of(position), head / task.group()), position % BLOCK_TOKENS);
+            let is_number = |at: fn(&_, usize, usize, usize) -> f32| {
+                (0..d).all(|dim| at(&page, d, slot, dim).is_finite())
+            };
+            is_number(E::key_at) && is_number(E::value_at)
+        })
 }
 
 /// Row `i` of `span` in one head: the weighted mean of the values.

@@ -34,8 +34,9 @@ impl Crowd {
     /// Takes in how long threads waited for a processor since the last time, all of them together, as a share of the
     /// time. `now`: since some start. How many threads take part from now on.
     pub(super) fn judge(&mut self, now: Duration, waited: f64) -> usize {
-        // As if no two of them ever waited at once. Fewer threads that nothing holds up would be faster.
-        let crowded = (1.0 - waited).max(0.0) * (self.threads as f64) < fewer(self.threads) as f64;
+        // As if no two of them ever waited at once. Fewer threads that nothing holds up would be faster; than one there are none.
+        let works = (1.0 - waited).max(0.0) * self.threads as f64;
+        let crowded = self.threads > 1 && works < fewer(self.threads) as f64;
         match (crowded, self.climbs) {
             (true, true) => {
                 self.rest = (2 * self.rest).min(LONGEST_REST);
@@ -109,6 +110,23 @@ mod tests {
             assert!(held_up < 20, "{size} where {free} are free: {held_up} looks of a thousand with more");
             let back = looks(&mut crowd, &mut now, 300, size);
             assert_eq!(back.last(), Some(&size), "{back:?}");
+        }
+    }
+
+    /// A thread that sleeps is woken a little late each time, whatever else runs.
+    #[test]
+    fn one_thread_that_waits_a_little_is_no_crowd() {
+        for (size, waited) in [(2, 1e-6), (2, 0.1), (16, 1e-3)] {
+            let (mut crowd, mut now) = (Crowd::new(size), Duration::ZERO);
+            let looks = |crowd: &mut Crowd, now: &mut Duration, looks: usize, waited: f64| {
+                let look = |_| {
+                    *now += Duration::from_millis(32);
+                    crowd.judge(*now, waited)
+                };
+                (0..looks).map(look).collect::<Vec<usize>>()
+            };
+            assert_eq!(looks(&mut crowd, &mut now, 40, 0.9).iter().min(), Some(&1), "{size}");
+            assert_eq!(looks(&mut crowd, &mut now, 200, waited).last(), Some(&size), "{size}, {waited}");
         }
     }
 

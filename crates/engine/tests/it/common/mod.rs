@@ -25,7 +25,7 @@ pub(crate) fn poisoned() -> EngineConfig {
         device: DeviceChoice::Poisoned,
         max_num_seqs: 9,
         max_num_batched_tokens: 48,
-        steps_in_flight: 2,
+        steps_in_flight: Some(2),
         kv_tokens: Some(9 * 128),
         ..config()
     }

@@ -57,3 +57,31 @@ fn what_is_no_number_is_seen_by_those_who_see_it_alone() {
         }
     }
 }
+
+/// Nor does what a row comes to that sees such a number depend on the rows beside it.
+#[test]
+fn who_sees_what_is_infinite_comes_to_the_same_in_any_company() {
+    let (position, n) = (40, 150);
+    for case in
+        [Case::new(1, 3, 64, &[n]), Case::new(2, 2, 128, &[n]).int4(), Case::new(1, 2, 80, &[n]).f32()]
+    {
+        for isa in families() {
+            let spans: [&[_]; 2] = [&[(0, 0, n)], &[(0, 0, n - 1), (0, n - 1, 1)]];
+            let last = spans.map(|spans| {
+                let mut world = World::new(&case, 29);
+                let value = case.q_cols() + case.kv_heads * case.head_dim;
+                world.qkv[0][position * case.qkv_cols() + value + 3] = f32::INFINITY;
+                for span in spans {
+                    world.call(&Team::new(2), isa, &[*span]);
+                }
+                let row = &world.results[0][(n - 1) * case.q_cols()..];
+                assert!(
+                    row.iter().any(|x| x.is_finite()) && !row.iter().all(|x| x.is_finite()),
+                    "{isa} {case:?}"
+                );
+                row.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+            });
+            assert_eq!(last[0], last[1], "{isa} {case:?}");
+        }
+    }
+}

@@ -13,7 +13,7 @@ use std::arch::x86_64::*;
 pub(in crate::attention) unsafe trait Products: Send + Sync {
     /// What a worker holds while it multiplies.
     type Registers;
-    /// Whether blocks of up to [`FEW`](super::lean::FEW) queries over bf16 pages are done with tokens in the lanes.
+    /// Whether blocks of up to [`FEW`](super::lean::FEW) queries, over any pages but those of f32 and f16, are done with tokens in the lanes.
     const LEAN: bool;
 
     /// Makes this thread's registers ready; it has no others.

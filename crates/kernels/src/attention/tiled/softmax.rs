@@ -7,12 +7,9 @@
 use super::local::{Grids, SCORES};
 use super::tiles::LANES;
 use crate::attention::layout::GROUP_TOKENS;
+use crate::attention::vector::{EMPTY, ROUND};
 use std::arch::x86_64::*;
 
-/// The maximum of a query that has seen nothing.
-pub(super) const EMPTY: f32 = -4_194_304.0;
-/// Adding it leaves the nearest integer in a float's low bits.
-const ROUND: f32 = 12_582_912.0;
 /// `2^x` for `|x| <= 1/2`, within 3e-6: far below the rounding of a weight to bf16.
 const EXP2: [f32; 5] = [1.0, 0.693_124_2, 0.240_240_99, 0.055_906_425, 0.009_582_853];
 

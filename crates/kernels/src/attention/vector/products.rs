@@ -9,9 +9,9 @@ use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS, KvDtype};
 use half::bf16;
 
 /// The maximum of a query that has seen nothing.
-pub(super) const EMPTY: f32 = -4_194_304.0;
+pub(in crate::attention) const EMPTY: f32 = -4_194_304.0;
 /// Adding it leaves the nearest integer in a float's low bits.
-const ROUND: f32 = 12_582_912.0;
+pub(in crate::attention) const ROUND: f32 = 12_582_912.0;
 /// `2^x` for `|x| <= 1/2`, within 2e-9 before rounding.
 const EXP2: [f32; 7] = [
     1.0,
@@ -42,7 +42,7 @@ pub(super) unsafe fn widen<S: Simd<W>, E: Stored, const W: usize>(from: *const E
                     S::store(to.add(i), S::load_f16(from.cast::<F16>().add(i)));
                 }
             }
-            // Numbers of 4 bits are no array: see `widened.rs`.
+            // Numbers of 4 bits are no array: see `codes.rs`.
             KvDtype::Int4 => unreachable!("codes have scales"),
             KvDtype::Bf16 => {
                 let from = from.cast::<bf16>();

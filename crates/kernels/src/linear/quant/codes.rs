@@ -36,7 +36,7 @@ pub(crate) fn multiply(
 }
 
 impl Plan {
-    /// Runs of a group.
+    /// Runs of a group, each with scales of its own.
     pub(super) const fn runs(&self) -> usize {
         match self.sub {
             Sub::None | Sub::ScaleMin => 1,

@@ -27,7 +27,7 @@ pub(crate) use rounded::Bits;
 use half::bf16;
 
 use super::Narrow;
-use super::plan::{Plan, Sub};
+use super::plan::Plan;
 use crate::Isa;
 use crate::linear::epilogue::Epilogue;
 use crate::linear::types::Weight;
@@ -53,14 +53,6 @@ pub(crate) fn run(
 }
 
 impl Plan {
-    /// Into how many parts with scales of their own a group of 32 k falls.
-    const fn parts(&self) -> usize {
-        match self.sub {
-            Sub::None | Sub::ScaleMin => 1,
-            Sub::Nibbles | Sub::Signed => 2,
-        }
-    }
-
     /// Whether anything is added to `scale * code`.
     const fn shifted(&self) -> bool {
         self.has_min || self.offset != 0

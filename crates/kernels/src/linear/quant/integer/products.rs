@@ -90,7 +90,7 @@ fn run_family<L: Layout, F: Family>(
     w: &Weight<'_>,
     epilogue: &Epilogue<'_>,
 ) {
-    let how = Rounding { bits, order: codes::order::<L>(), parts: L::PLAN.parts() };
+    let how = Rounding { bits, order: codes::order::<L>(), parts: L::PLAN.runs() };
     let groups = w.k().div_ceil(GROUP);
     let row_bytes = groups * size_of::<Group<F::Numbers>>();
     let block = x.rows().min((BLOCK_BYTES / row_bytes.max(1)).clamp(BLOCK_ROWS.start, BLOCK_ROWS.end));

@@ -16,7 +16,7 @@ pub(super) fn run(
     w: &Weight<'_>,
     epilogue: &Epilogue<'_>,
 ) {
-    let how = Rounding { bits, order: Order::Natural, parts: plan.parts() };
+    let how = Rounding { bits, order: Order::Natural, parts: plan.runs() };
     team.run(|worker| {
         let mut groups = vec![Group::<Words>::ZERO; w.k().div_ceil(GROUP)];
         for row in 0..x.rows() {
@@ -37,10 +37,10 @@ pub(super) fn run(
 }
 
 fn add_group(plan: &Plan, (panel, group): (&[u8], usize), x: &Group<Words>, sums: &mut Sums) {
-    let length = GROUP / plan.parts();
+    let length = GROUP / plan.runs();
     for (row, sum) in sums.iter_mut().enumerate() {
         let affine = plan.group_affine(panel, group, row);
-        for (part, (scale, min)) in affine.into_iter().enumerate().take(plan.parts()) {
+        for (part, (scale, min)) in affine.into_iter().enumerate().take(plan.runs()) {
             let products = (part * length..(part + 1) * length)
                 .map(|k| i32::from(x.numbers[k]) * plan.code_number(plan.code(panel, group, row, k)));
             let product = products.sum::<i32>() as f32 * x.size;

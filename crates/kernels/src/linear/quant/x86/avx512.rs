@@ -222,20 +222,14 @@ unsafe fn of_planes<L: Layout>(
     lines
 }
 
-/// The codes of one half-vector, as floats.
+/// The codes of one half-vector, as floats: of fewer than 8 bits.
 ///
 /// # Safety
-/// As [`one_tile`].
+/// Both planes hold the half-vector.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn codes<L: Layout>(low: *const u8, high: *const u8, half: usize) -> __m512 {
     let (low_bits, high_bits) = (L::PLAN.low_bits, L::PLAN.high_bits);
-    if low_bits == 8 {
-        // SAFETY: 16 bytes for each half-vector.
-        return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(unsafe {
-            _mm_loadu_si128(low.add(16 * half).cast())
-        }));
-    }
     // SAFETY: both planes hold the half-vector.
     let bottom = unsafe { shifted(low_bits, low, half) };
     let bottom = _mm512_and_si512(bottom, _mm512_set1_epi32((1 << low_bits) - 1));

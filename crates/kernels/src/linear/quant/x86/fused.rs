@@ -95,7 +95,7 @@ impl Job<'_> {
                 }
             }
             for held in panels.start + 2 * pairs..panels.end {
-                match (pairs > 0 || self.x.rows() <= TILE, L::PLAN.offset) {
+                match (self.x.rows() <= TILE, L::PLAN.offset) {
                     (true, 0) => self.panels::<L, 1, 1, false>(&registers, [held], x, &mut ring),
                     (true, _) => self.panels::<L, 1, 1, true>(&registers, [held], x, &mut ring),
                     (false, 0) => self.panels::<L, 1, 2, false>(&registers, [held], x, &mut ring),

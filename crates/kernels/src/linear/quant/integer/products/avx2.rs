@@ -157,7 +157,7 @@ unsafe fn add_rows<L: Layout, N: Products, const R: usize>(
                 let first = x.add(i * stride);
                 let x: [&Group<N>; R] = std::array::from_fn(|r| &*first.add(r));
                 let affine = &chunk.affine[i][tile];
-                for part in 0..L::PLAN.parts() {
+                for part in 0..L::PLAN.runs() {
                     let products = N::whole::<L, R>(&chunk.codes[i][tile], part, first);
                     for (v, products) in products.into_iter().enumerate() {
                         let scale = _mm256_loadu_ps(affine.scale[part].as_ptr().add(8 * v));

@@ -95,7 +95,7 @@ unsafe fn add<L: Layout, const BYTES: usize>(
             }
             let x = x.add(first * stride);
             let chunk = &chunk[..count];
-            if BYTES == 1 && L::PLAN.parts() == 1 {
+            if BYTES == 1 && L::PLAN.runs() == 1 {
                 add_bands::<L, BYTES>(chunk, (x, stride), sums);
             } else {
                 in_eights!(sums, x, |x, now| add_rows::<L, BYTES>(chunk, (x, stride), now));
@@ -282,7 +282,7 @@ fn add_tile<L: Layout, const BYTES: usize, const R: usize>(
     x: [&Group<Bytes<BYTES>>; R],
     total: &mut [__m512; R],
 ) {
-    for part in 0..L::PLAN.parts() {
+    for part in 0..L::PLAN.runs() {
         let products = whole::<L, BYTES, R>(&tile.codes, part, x);
         for r in 0..R {
             add_product::<L, BYTES>(tile, part, products[r], x[r], &mut total[r]);
@@ -301,7 +301,7 @@ fn add_product<L: Layout, const BYTES: usize>(
     total: &mut __m512,
 ) {
     if L::PLAN.low_bits == 8 {
-        const { assert!(L::PLAN.parts() == 1 || L::PLAN.low_bits != 8, "the sum is that of all 32 k") };
+        const { assert!(L::PLAN.runs() == 1 || L::PLAN.low_bits != 8, "the sum is that of all 32 k") };
         product = _mm512_sub_epi32(product, _mm512_slli_epi32::<7>(_mm512_set1_epi32(x.sum)));
     }
     let product = _mm512_mul_ps(_mm512_cvtepi32_ps(product), _mm512_set1_ps(x.size));
@@ -342,7 +342,7 @@ fn multiply<L: Layout, const R: usize>(
     for r in 0..R {
         // SAFETY: eight steps of four numbers.
         unsafe {
-            if L::PLAN.parts() == 1 {
+            if L::PLAN.runs() == 1 {
                 let [c0, c1, c2, c3, c4, c5, c6, c7] = *codes;
                 let second = four_steps([c4, c5, c6, c7], x[r].as_ptr().add(16));
                 sums[r] = _mm512_add_epi32(four_steps([c0, c1, c2, c3], x[r].as_ptr()), second);

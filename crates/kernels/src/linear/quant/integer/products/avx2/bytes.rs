@@ -66,7 +66,7 @@ fn multiply<L: Layout, const BYTES: usize, const R: usize>(
     part: usize,
     x: [&Group<Bytes<BYTES>>; R],
 ) -> [[[__m256i; 2]; BYTES]; R] {
-    let steps = GROUP / 4 / L::PLAN.parts();
+    let steps = GROUP / 4 / L::PLAN.runs();
     let mut sums = [[[_mm256_setzero_si256(); 2]; BYTES]; R];
     let mut words = sums;
     for step in part * steps..(part + 1) * steps {
@@ -132,7 +132,7 @@ unsafe fn four_rows<L: Layout, const BYTES: usize, const R: usize>(
     part: usize,
     x: *const Group<Bytes<BYTES>>,
 ) -> [[[__m256i; 2]; BYTES]; R] {
-    let steps = GROUP / 4 / L::PLAN.parts();
+    let steps = GROUP / 4 / L::PLAN.runs();
     let mut sums = [[[_mm256_setzero_si256(); 2]; BYTES]; R];
     let mut words = sums;
     for step in part * steps..(part + 1) * steps {
@@ -277,7 +277,7 @@ unsafe fn signed_step_of_four<const BYTES: usize>(
 const fn steps_in_16_bits<L: Layout>() -> usize {
     let bits = L::PLAN.low_bits + L::PLAN.high_bits;
     let largest = if bits == 8 { 127 } else { (1 << bits) - 1 };
-    let mut steps = GROUP / 4 / L::PLAN.parts();
+    let mut steps = GROUP / 4 / L::PLAN.runs();
     while steps * 2 * 127 * largest > i16::MAX as usize {
         steps /= 2;
     }

@@ -27,7 +27,7 @@ impl Products for Words {
 
     #[inline(always)]
     unsafe fn read<L: Layout>(low: *const u8, _: *const u8, codes: &mut Self::Codes) {
-        const { assert!(L::PLAN.low_bits == 8 && L::PLAN.parts() == 1) };
+        const { assert!(L::PLAN.low_bits == 8 && L::PLAN.runs() == 1) };
         // SAFETY: a byte for each word; the machine has AVX2.
         unsafe { widen(low, codes) };
     }
