@@ -89,13 +89,13 @@ pub(crate) enum Command {
     /// Measure what a model knows, and what narrower weights cost it.
     #[command(subcommand)]
     Eval(EvalCommand),
-    /// Measure what this machine takes for a model's ops, its drive and its memory; `plan` and `bench plan` use it.
+    /// Measure what this machine takes for a model's ops, its drive and its memory; every command that plans uses it.
     ///
     /// Takes a minute or two, about 2 GiB of memory, and half a GiB on the drive of --offload-dir while it runs. The
     /// file is kept in the cache folder, one for each machine, number of threads, format of weights and size of model.
     Profile(ProfileArgs),
     /// Choose what lives where, and say what that comes to: for a model that is here on this machine, or for a published
-    /// one on a machine of the papers.
+    /// one on FlexGen's machine (`--hardware t4`).
     // What changes no plan is refused with what to do instead, and is no help to anybody.
     #[command(
         mut_arg("record", |flag| flag.hide(true)),
@@ -117,7 +117,7 @@ pub(crate) enum Command {
 
 #[derive(Args)]
 pub(crate) struct RunArgs {
-    /// A folder, a .gguf file, a hub id (org/name), or `smollm2`, the default.
+    /// A folder, a .gguf file, a hub id (org/name, org/name:Q4_K_M), or `smollm2`, the default.
     pub(crate) model: Option<String>,
     /// What to say (-: standard input). Without it: a chat on a terminal, standard input otherwise (without a model: a default prompt).
     pub(crate) prompt: Option<String>,
@@ -177,7 +177,7 @@ pub(crate) struct EngineArgs {
     #[arg(long, visible_alias = "kv-cache-dtype", value_enum, default_value_t = Kv::Auto, help_heading = "Engine")]
     pub(crate) kv: Kv,
     /// Attend to the keys with the highest scores alone, to this share of all [default when given: 0.1]. Decodes over KV of the
-    /// drive, or brought from the host, are brought all keys and the pages of values that were chosen.
+    /// drive, or brought from the host, are brought all keys and the values that were chosen: from the drive their pages.
     #[arg(long, value_name = "SHARE", num_args = 0..=1, default_missing_value = "0.1", help_heading = "Engine")]
     pub(crate) sparse_attention: Option<f32>,
     /// Where weights come from; `dummy` makes random ones from the config alone.
@@ -217,8 +217,8 @@ pub(crate) struct EngineArgs {
     /// Sequences that run at once [default: what the command can use, up to 256].
     #[arg(long, value_parser = at_least_one, help_heading = "Engine")]
     pub(crate) max_num_seqs: Option<usize>,
-    /// Tokens in one step; longer prompts are computed in chunks [default: what the command can use,
-    /// up to 2048].
+    /// Tokens of a batch, of which a step has one unless a schedule makes more; longer prompts are computed in chunks [default:
+    /// what the command can use, up to 2048, and up to 512 where batches share a step].
     #[arg(long, value_parser = at_least_one, help_heading = "Engine")]
     pub(crate) max_num_batched_tokens: Option<usize>,
     /// Keep the KV of preempted sequences and of beginnings that the device has no room for on the host, so many tokens of

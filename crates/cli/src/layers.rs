@@ -12,6 +12,7 @@ use clap::{Arg, ArgAction, Command};
 use toml::{Table, Value};
 
 use crate::console::Misuse;
+use crate::run::is_a_prompt;
 
 /// Before the names of variables.
 const PREFIX: &str = "BALLAST_";
@@ -68,8 +69,10 @@ pub(crate) fn layered(
         Some(file) => of_file(&command, &path, leaf, file)?,
         None => Vec::new(),
     };
-    let explicit = explicit(leaf, &typed[rest..]);
-    let mut settings = below(leaf, of_env(leaf, env)?, &explicit);
+    let of_env = of_env(leaf, env)?;
+    let names_a_model = of_env.iter().chain(&of_file).any(|setting| setting.flag == "model");
+    let explicit = explicit(leaf, &typed[rest..], names_a_model);
+    let mut settings = below(leaf, of_env, &explicit);
     let above: Vec<String> = settings.iter().map(|setting| setting.flag.clone()).collect();
     let on = settings.iter().filter(|setting| setting.is_on()).map(|setting| setting.flag.clone());
     let opposes: Vec<String> = explicit.iter().cloned().chain(on).collect();
@@ -80,8 +83,9 @@ pub(crate) fn layered(
         let Some(setting) = settings.iter().find(|setting| setting.flag == key(arg)) else { continue };
         let words = words(arg, setting)?;
         // What has a place follows what was typed before it.
+        let is_before = |a: &Arg| a.is_positional() && a.get_index() < arg.get_index();
         let follows =
-            arg.is_positional() && settable(leaf).any(|a| a.is_positional() && explicit.contains(&key(a)));
+            arg.is_positional() && settable(leaf).any(|a| is_before(a) && explicit.contains(&key(a)));
         if follows { after.extend(words) } else { before.extend(words) }
     }
     if !after.is_empty() && !typed.iter().any(|word| word == "--") {
@@ -217,15 +221,24 @@ fn named<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
     settable(command).find(|arg| names(arg).any(|known| known == name))
 }
 
-/// Flags that were typed.
-fn explicit(leaf: &Command, words: &[OsString]) -> Vec<String> {
+/// Flags that were typed. Where a layer names a model, the one value of `run` may be the prompt for it.
+fn explicit(leaf: &Command, words: &[OsString], names_a_model: bool) -> Vec<String> {
     let forgiving = leaf.clone().ignore_errors(true).no_binary_name(true);
     let Ok(matches) = forgiving.try_get_matches_from(words) else { return Vec::new() };
     let typed = |arg: &&Arg| {
         matches.try_contains_id(arg.get_id().as_str()).unwrap_or(false)
             && matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine)
     };
-    leaf.get_arguments().filter(typed).map(key).collect()
+    let mut typed: Vec<String> = leaf.get_arguments().filter(typed).map(key).collect();
+    let takes_a_prompt = leaf.get_positionals().any(|arg| key(arg) == "prompt");
+    if names_a_model && takes_a_prompt && !typed.iter().any(|flag| flag == "prompt") {
+        let value = matches.try_get_one::<String>("model").ok().flatten();
+        if value.is_some_and(|words| is_a_prompt(words)) {
+            let model = typed.iter_mut().find(|flag| *flag == "model");
+            *model.expect("it has a value") = "prompt".to_string();
+        }
+    }
+    typed
 }
 
 /// What a file says for a command: keys at the top hold for every command that has such a flag, those in a section for

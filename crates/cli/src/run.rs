@@ -228,13 +228,16 @@ pub(crate) fn render(text: &Text, template: &ChatTemplate, messages: &[Value]) -
     Ok(text.tokenizer.encode(&template.render(&conversation)?, Special::Without)?)
 }
 
+/// Whether words where the model goes are rather something to say to one.
+pub(crate) fn is_a_prompt(words: &str) -> bool {
+    let is_path = words.contains('/') || words.ends_with(".gguf") || Path::new(words).exists();
+    !is_path && words.contains(char::is_whitespace)
+}
+
 /// A prompt where the model goes.
 fn refuse_a_prompt_alone(args: &RunArgs) -> Result<()> {
-    let Some(words) = args.model.as_deref().filter(|_| args.prompt.is_none()) else { return Ok(()) };
-    let is_path = words.contains('/') || words.ends_with(".gguf") || Path::new(words).exists();
-    if is_path || !words.contains(char::is_whitespace) {
-        return Ok(());
-    }
+    let alone = args.model.as_deref().filter(|words| args.prompt.is_none() && is_a_prompt(words));
+    let Some(words) = alone else { return Ok(()) };
     bail!(
         "no model `{words}`: the model comes before the prompt; to ask the default one, write\n  \
          ballast run {} \"{words}\"",

@@ -33,7 +33,7 @@ pub struct EngineConfig {
     pub max_model_len: Option<usize>,
     /// Sequences that run at once.
     pub max_num_seqs: usize,
-    /// Tokens in one step.
+    /// Tokens of a batch, of which a step has one unless a schedule makes more.
     pub max_num_batched_tokens: usize,
     /// Requests that may wait.
     pub max_num_queued_reqs: usize,

@@ -10,7 +10,7 @@ use axum::body::{Body, HttpBody};
 use axum::extract::{MatchedPath, Request};
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
-use model::api::{Delivery, Generate, Timings};
+use model::api::{Delivery, Generate, Timings, UnknownFields};
 use serde_json::{Value, json};
 
 use crate::app::App;
@@ -26,6 +26,9 @@ pub(crate) const FAILED: &str = "error";
 pub(crate) const REFUSED: &str = "refused";
 /// Where a request leads that leads nowhere.
 const NOWHERE: &str = "none";
+/// Bytes of a path that leads nowhere, and of a name in it, that the log has.
+const MOST_OF_PATH: usize = 64;
+const MOST_OF_NAME: usize = 24;
 /// A method that is none of those that are known.
 const UNKNOWN: &str = "OTHER";
 
@@ -38,6 +41,8 @@ pub(crate) struct Account {
     method: &'static str,
     /// The route, not what stands in its holes.
     route: String,
+    /// What was asked for where there is no route, if it is a name and not something to keep.
+    path: Option<String>,
     state: Mutex<State>,
 }
 
@@ -65,6 +70,8 @@ pub(crate) struct Generated {
     pub(crate) last_token: Option<Duration>,
     /// Of each kind of end that there was.
     finishes: Vec<&'static str>,
+    /// Fields of the request that mean nothing here.
+    ignored: Option<String>,
 }
 
 impl Generated {
@@ -73,6 +80,7 @@ impl Generated {
             model: request.model.clone(),
             stream: matches!(request.delivery, Delivery::Stream { .. }),
             prompt_tokens: request.prompts.iter().map(Vec::len).sum(),
+            ignored: ignored(&request.unknown_fields),
             ..Generated::default()
         }
     }
@@ -111,6 +119,7 @@ impl Account {
             id: id.to_string(),
             method: method(request),
             route: route.map_or(NOWHERE, MatchedPath::as_str).to_string(),
+            path: route.is_none().then(|| named_path(request.uri().path())).flatten(),
             state: Mutex::default(),
         })
     }
@@ -181,6 +190,13 @@ impl HttpBody for Accounted {
     }
 }
 
+/// A path that the log may have: short lower-case names. Anything else may be a key or a prompt that went astray.
+fn named_path(path: &str) -> Option<String> {
+    let is_of_names = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-.".contains(&byte);
+    let is_name = |name: &str| name.len() <= MOST_OF_NAME && name.bytes().all(is_of_names);
+    (path.len() <= MOST_OF_PATH && path.split('/').all(is_name)).then(|| path.to_string())
+}
+
 /// A client may invent methods: those are one.
 fn method(request: &Request) -> &'static str {
     match request.method().as_str() {
@@ -215,7 +231,7 @@ impl Drop for Account {
         let mut line = fields([
             ("id", json!(self.id)),
             ("method", json!(self.method)),
-            ("path", json!(self.route)),
+            ("path", json!(self.path.as_ref().unwrap_or(&self.route))),
             ("status", json!(status)),
         ]);
         if let Some(generated) = generated {
@@ -234,6 +250,18 @@ pub(crate) fn unread(app: &App, id: &str, status: u16) {
     app.config.log.line(LogLevel::Info, "request", fields(line));
 }
 
+/// Those that look like names of fields by them, others as `?`; nothing if there are none.
+fn ignored(fields: &UnknownFields) -> Option<String> {
+    let is_of_names = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    let name = |name: &String| {
+        let is_name = name.len() <= MOST_OF_NAME && name.bytes().all(is_of_names);
+        if is_name { name.clone() } else { "?".to_string() }
+    };
+    let names: Vec<String> = fields.iter().map(name).collect();
+    let more = (fields.len() > names.len()).then(|| format!(",and {} more", fields.len() - names.len()));
+    (!names.is_empty()).then(|| names.join(",") + more.as_deref().unwrap_or_default())
+}
+
 fn of_generated(generated: &Generated) -> impl Iterator<Item = (String, Value)> {
     let finish = (!generated.finishes.is_empty()).then(|| generated.finishes.join(","));
     let told = [
@@ -246,10 +274,35 @@ fn of_generated(generated: &Generated) -> impl Iterator<Item = (String, Value)> 
         ("ttft_ms", generated.first_token.map_or(Value::Null, ms)),
         ("finish_reason", json!(finish)),
     ];
-    told.map(|(name, value)| (name.to_string(), value)).into_iter()
+    let ignored = generated.ignored.as_ref().map(|names| ("ignored_fields", json!(names)));
+    told.into_iter().chain(ignored).map(|(name, value)| (name.to_string(), value))
 }
 
 /// Milliseconds, to the microsecond.
 fn ms(took: Duration) -> Value {
     json!(took.as_micros() as f64 / 1e3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_that_lead_nowhere_are_told_by_names_alone() {
+        for path in ["/v1/embeddings", "/api/chat", "/props", "/v1/responses", "/", "/index.html"] {
+            assert_eq!(named_path(path).as_deref(), Some(path));
+        }
+        let long = format!("/{}", "a/".repeat(40));
+        for path in ["/v1/sk-AbC", "/say%20hello", "/v1/0123456789012345678901234", &long, "/v1/\u{e4}"] {
+            assert_eq!(named_path(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn fields_that_mean_nothing_are_told_by_names_alone() {
+        assert_eq!(ignored(&UnknownFields::default()), None);
+        let told = |names: &[&str]| ignored(&names.iter().copied().collect()).unwrap();
+        assert_eq!(told(&["mirostat", "my secret", "cache_prompt"]), "mirostat,?,cache_prompt");
+        assert_eq!(told(&["a"; 10]), "a,a,a,a,a,a,a,a,and 2 more");
+    }
 }

@@ -55,7 +55,7 @@ pub(crate) struct BenchPlanArgs {
 
 #[derive(Args)]
 pub(crate) struct AblationArgs {
-    /// A folder, a .gguf file, a hub id (org/name), or `smollm2`.
+    /// A folder, a .gguf file, a hub id (org/name, org/name:Q4_K_M), or `smollm2`.
     pub(crate) model: String,
     /// Where weights come from; `dummy` makes random ones from the config alone.
     #[arg(long, value_enum, default_value_t = LoadFormat::Auto)]
@@ -139,7 +139,7 @@ impl CheckArgs {
 
 #[derive(Args)]
 pub(crate) struct ThroughputArgs {
-    /// A folder, a .gguf file, a hub id (org/name), or `smollm2`.
+    /// A folder, a .gguf file, a hub id (org/name, org/name:Q4_K_M), or `smollm2`.
     pub(crate) model: String,
     /// Requests handed over at once.
     #[arg(long, default_value_t = 64, value_parser = at_least_one)]
@@ -156,7 +156,7 @@ pub(crate) struct ThroughputArgs {
 
 #[derive(Args)]
 pub(crate) struct LatencyArgs {
-    /// A folder, a .gguf file, a hub id (org/name), or `smollm2`.
+    /// A folder, a .gguf file, a hub id (org/name, org/name:Q4_K_M), or `smollm2`.
     pub(crate) model: String,
     /// Sequences decoded together.
     #[arg(long, default_value_t = 1, value_parser = at_least_one)]
@@ -173,7 +173,7 @@ pub(crate) struct LatencyArgs {
 
 #[derive(Args)]
 pub(crate) struct PrefixArgs {
-    /// A folder, a .gguf file, a hub id (org/name), or `smollm2`.
+    /// A folder, a .gguf file, a hub id (org/name, org/name:Q4_K_M), or `smollm2`.
     pub(crate) model: String,
     /// Prompts that take turns; the device has room for two of them, and without --disk-cache-tokens the drive for all.
     #[arg(long, default_value_t = 4, value_parser = at_least_one)]

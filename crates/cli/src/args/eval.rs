@@ -36,7 +36,7 @@ pub(crate) struct NextWordArgs {
 
 #[derive(Args)]
 pub(crate) struct EvalArgs {
-    /// A folder, a .gguf file, a hub id (org/name), or `smollm2`.
+    /// A folder, a .gguf file, a hub id (org/name, org/name:Q4_K_M), or `smollm2`.
     pub(crate) model: String,
     /// The text to read [default: the beginning of Moby-Dick, which comes along].
     #[arg(long, value_name = "FILE")]

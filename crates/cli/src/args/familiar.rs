@@ -6,7 +6,7 @@ use clap::Args;
 #[derive(Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct ModelArg {
-    /// A folder, a .gguf file, a hub id (org/name), or `smollm2`.
+    /// A folder, a .gguf file, a hub id (org/name, org/name:Q4_K_M), or `smollm2`.
     model: Option<String>,
     /// The same, where a flag is wanted.
     #[arg(long = "model", short = 'm', value_name = "MODEL")]

@@ -10,7 +10,7 @@ use super::{EngineArgs, Percent, at_least_one, parse_bytes, percent, positive};
 
 #[derive(Args)]
 pub(crate) struct ProfileArgs {
-    /// A folder, a .gguf file, a hub id (org/name), or `smollm2`, the default.
+    /// A folder, a .gguf file, a hub id (org/name, org/name:Q4_K_M), or `smollm2`, the default.
     pub(crate) model: Option<String>,
     /// Measure again what drifts of a profile that there is, in some seconds, and say by how much it did.
     #[arg(long)]
@@ -25,7 +25,7 @@ pub(crate) struct ProfileArgs {
 /// What is planned or simulated, by published names.
 #[derive(Args)]
 pub(crate) struct ScenarioArgs {
-    /// The machine of a published model [default: t4].
+    /// The machine of a published model: t4, that of FlexGen, is the only one so far [default: t4].
     #[arg(long)]
     pub(crate) hardware: Option<String>,
     /// Tokens of each prompt [default: 512].

@@ -33,7 +33,7 @@ pub(crate) struct SamplingArgs {
     /// Subtracted from the logits of tokens already generated, for each time.
     #[arg(long, allow_negative_numbers = true, help_heading = "Sampling")]
     pub(crate) frequency_penalty: Option<f32>,
-    /// The same seed gives the same tokens, whatever else runs.
+    /// The same seed gives the same tokens, whatever else runs (on a GPU but for large batches).
     #[arg(long, allow_negative_numbers = true, help_heading = "Sampling")]
     pub(crate) seed: Option<i64>,
     /// End before this text; may be given several times.

@@ -23,7 +23,7 @@ pub(crate) struct ServeArgs {
     /// What requests call the model; several names are possible [default: MODEL].
     #[arg(long, num_args = 1.., value_name = "NAME", help_heading = "Server")]
     pub(crate) served_model_name: Vec<String>,
-    /// A key of which clients must show one (all routes but /health and /ready); may be given several times.
+    /// A key of which clients must show one (all routes but /health, /ready and the page); may be given several times.
     #[arg(long, value_name = "KEY", help_heading = "Server")]
     pub(crate) api_key: Vec<String>,
     /// A file of such keys, one a line; SIGHUP reads it anew.

@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use engine::job::{Ask, Ended, Tally, Watch};
+use model::api::ApiError;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals as Told;
 
 use super::progress::Progress;
+use super::reasons::Reasons;
 use crate::args::ProgressKind;
 use crate::console::note;
 
@@ -56,6 +58,7 @@ impl Signals {
 /// Progress and signals of a job.
 pub(super) struct Follow {
     progress: Progress,
+    reasons: Reasons,
     signals: Arc<AtomicUsize>,
     drain_timeout: Duration,
     /// When draining must be over.
@@ -66,12 +69,19 @@ impl Follow {
     /// From now on SIGTERM and SIGINT end the job in order, a second one at once.
     pub(super) fn new(kind: ProgressKind, signals: Signals, drain_timeout: Duration) -> Follow {
         signals.begun.store(true, Ordering::SeqCst);
-        Follow { progress: Progress::new(kind), signals: signals.count, drain_timeout, deadline: None }
+        Follow {
+            progress: Progress::new(kind),
+            reasons: Reasons::default(),
+            signals: signals.count,
+            drain_timeout,
+            deadline: None,
+        }
     }
 
     /// The end.
     pub(super) fn end(&mut self, ended: Ended, tally: &Tally) {
         self.progress.end(ended, tally);
+        self.progress.say_why(&self.reasons);
     }
 }
 
@@ -94,5 +104,9 @@ impl Watch for Follow {
 
     fn tell(&mut self, tally: &Tally) {
         self.progress.tell(tally);
+    }
+
+    fn failed(&mut self, error: &ApiError) {
+        self.reasons.add(&error.to_string());
     }
 }

@@ -9,7 +9,8 @@ const ALMOST: f64 = 0.95;
 
 /// Foretells the end from the work done: lines with an answer, whether it is written or waits for that of an earlier line, and
 /// shares of those under way. A share is taken from how many tokens lines had so far on average; without that knowledge lines
-/// under way count nothing. Lines that are answered with errors are no work: most of them take no time.
+/// under way count nothing, and where most of what is left are lines that have that many already nothing is foretold: those that
+/// ended were the short ones. Lines that are answered with errors are no work: most of them take no time.
 #[derive(Debug, Default)]
 pub(super) struct Forecast {
     /// What was foretold of the whole time, in seconds, when half of the work was done.
@@ -41,11 +42,13 @@ fn share(tally: &Tally) -> Option<f64> {
     let done = tally.answered.saturating_sub(tally.answered_badly);
     let all = (tally.lines - tally.earlier).saturating_sub(tally.answered_badly);
     let mean = if done > 0 { tally.answered_tokens as f64 / done as f64 } else { 0.0 };
-    let under_way = match tally.under_way {
-        0 => 0.0,
-        _ if mean == 0.0 => 0.0,
-        n => (tally.tokens_under_way as f64 / mean).min(ALMOST * n as f64),
-    };
+    let n = tally.under_way as f64;
+    let finished = if mean > 0.0 { tally.tokens_under_way as f64 / mean } else { 0.0 };
+    let begun = tally.under_way + done;
+    if n > 0.0 && finished >= ALMOST * n && tally.under_way > all.saturating_sub(begun) {
+        return None;
+    }
+    let under_way = finished.min(ALMOST * n);
     (all > 0).then(|| (done as f64 + under_way) / all as f64)
 }
 
@@ -74,6 +77,7 @@ mod tests {
         assert_eq!(forecast.left(&tally(10, 0, 0), 5.0), Some(45.0));
         assert_eq!(forecast.left(&tally(10, 50, 100), 5.0), Some(20.0));
         assert_eq!(forecast.left(&tally(10, 10, 1000), 39.0), Some(161.0), "none is finished before it is");
+        assert_eq!(forecast.left(&tally(45, 50, 1000), 39.0), None, "the short ones have ended");
         let badly = Tally { answered: 20, answered_badly: 10, ..tally(10, 40, 200) };
         assert_eq!(forecast.left(&badly, 20.0), Some(40.0), "30 of 90");
         let only = Tally { answered: 50, answered_badly: 50, ..tally(0, 50, 400) };

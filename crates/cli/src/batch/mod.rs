@@ -5,6 +5,7 @@ mod forecast;
 mod lines;
 mod merge;
 mod progress;
+mod reasons;
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};

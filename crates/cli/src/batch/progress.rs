@@ -9,6 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use super::forecast::Forecast;
+use super::reasons::Reasons;
 use crate::args::ProgressKind;
 use crate::console::note;
 
@@ -86,6 +87,13 @@ impl Progress {
             note!("interrupted after {} of {all}; the same command goes on", tally.done);
         }
     }
+
+    /// Why lines of this run failed, for people: programs find it in the output.
+    pub(super) fn say_why(&self, reasons: &Reasons) {
+        if !matches!(self.shown, Shown::Json) && !reasons.is_empty() {
+            note!("{reasons}");
+        }
+    }
 }
 
 fn line(tally: &Tally, seconds: f64, left: Option<f64>) -> String {
@@ -127,7 +135,8 @@ fn summary(tally: &Tally, seconds: f64, error: Option<f64>) -> String {
     let earlier =
         if tally.earlier > 0 { format!(" ({} by earlier runs)", tally.earlier) } else { String::new() };
     let error = error.map_or(String::new(), |e| {
-        format!("; foretold {:.0} % too {} at half", 100.0 * e.abs(), if e < 0.0 { "short" } else { "long" })
+        let how = if e < 0.0 { "short" } else { "long" };
+        format!("; the end foretold at half of the work was {:.0} % too {how}", 100.0 * e.abs())
     });
     format!(
         "{}{earlier}, {} failed; {} prompt and {} generated tokens in {seconds:.1} s ({:.1} generated/s); \

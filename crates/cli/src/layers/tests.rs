@@ -128,6 +128,34 @@ fn every_kind_of_value_can_be_set() {
     assert_eq!(args.sampling.stop, ["-x"]);
 }
 
+/// What a file or a variable names is asked, as long as no other model is typed.
+#[test]
+fn a_prompt_alone_is_for_the_model_of_a_layer_above_the_default() {
+    let asked = |words: &[&str], file: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("b.toml");
+        std::fs::write(&path, file).unwrap();
+        let typed = ["ballast", "run", "--config"].into_iter().map(OsString::from);
+        let typed = typed.chain([path.into_os_string()]).chain(words.iter().map(OsString::from));
+        let argv = layered(&Cli::command(), typed.collect(), &|_| None).unwrap().argv;
+        match Cli::try_parse_from(argv).unwrap().command {
+            Chosen::Run(args) => (args.model, args.prompt),
+            _ => panic!("another command"),
+        }
+    };
+    let some = |word: &str| Some(word.to_string());
+    let file = "model = \"m\"\n";
+    assert_eq!(asked(&["Why so?"], file), (some("m"), some("Why so?")));
+    assert_eq!(asked(&["Why so?", "--threads", "2"], file), (some("m"), some("Why so?")));
+    assert_eq!(asked(&["other"], file), (some("other"), None));
+    assert_eq!(asked(&["other", "Why so?"], file), (some("other"), some("Why so?")));
+    assert_eq!(asked(&["a folder/model"], file), (some("a folder/model"), None));
+    assert_eq!(asked(&["Why so?"], ""), (some("Why so?"), None), "which `run` refuses");
+    let both = "model = \"m\"\nprompt = \"Well?\"\n";
+    assert_eq!(asked(&["Why so?"], both), (some("m"), some("Why so?")));
+    assert_eq!(asked(&[], both), (some("m"), some("Well?")));
+}
+
 #[test]
 fn commands_below_commands_have_sections_too() {
     let file =

@@ -89,6 +89,8 @@ pub trait Watch {
     fn ask(&mut self) -> Ask;
     /// How far it is.
     fn tell(&mut self, tally: &Tally);
+    /// A line is answered with this error.
+    fn failed(&mut self, _error: &ApiError) {}
     /// A request is about to be handed in: who is told what becomes of it.
     fn begins(&mut self, _request: &Generate) -> Box<dyn Hears> {
         Box::new(Deaf)
@@ -166,14 +168,14 @@ impl Job<'_> {
             let begun = if ask == Ask::GoOn { run.begin_some(watch) } else { Ok(0) };
             // Whoever was to tell of a request's end may have died before it did.
             let alive = |begun| self.engine.alive().map(|()| begun).map_err(JobError::from);
-            let begun = begun.and_then(alive).map_err(|why| run.salvage(why, &mut output))?;
+            let begun = begun.and_then(alive).map_err(|why| run.salvage(why, &mut output, watch))?;
             watch.tell(&run.tally);
             let holds = run.held.is_some() && ask == Ask::GoOn;
             if run.flight.len() == 0 && begun == 0 && !holds {
                 break;
             }
-            let waited = run.wait(if begun > 0 { Duration::ZERO } else { TICK });
-            waited.map_err(|why| run.salvage(why.into(), &mut output))?;
+            let waited = run.wait(if begun > 0 { Duration::ZERO } else { TICK }, watch);
+            waited.map_err(|why| run.salvage(why.into(), &mut output, watch))?;
         }
         let ended = if run.tally.done == run.tally.lines { Ended::Finished } else { Ended::Interrupted };
         output.finish(ended == Ended::Finished)?;
@@ -213,7 +215,7 @@ impl<'a> Run<'a> {
                     self.held = Some(position);
                     return Ok(begun);
                 }
-                Err(error) => self.land((position, Err(error))),
+                Err(error) => self.land((position, Err(error)), watch),
             }
         }
         Ok(LINES_A_TURN)
@@ -252,21 +254,24 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn wait(&mut self, most: Duration) -> Result<(), Failure> {
+    fn wait(&mut self, most: Duration, watch: &mut dyn Watch) -> Result<(), Failure> {
         let (landed, alive) = self.flight.wait(most);
-        landed.into_iter().for_each(|landed| self.land(landed));
+        landed.into_iter().for_each(|landed| self.land(landed, watch));
         self.tally.under_way = self.flight.len();
         self.tally.tokens_under_way = self.flight.tokens();
         alive
     }
 
     /// The engine is dead: what it answered before that is written all the same.
-    fn salvage(&mut self, why: JobError, output: &mut Output) -> JobError {
-        let _ = self.wait(Duration::ZERO);
+    fn salvage(&mut self, why: JobError, output: &mut Output, watch: &mut dyn Watch) -> JobError {
+        let _ = self.wait(Duration::ZERO, watch);
         self.write_ready(output).err().unwrap_or(why)
     }
 
-    fn land(&mut self, (position, outcome): Landed) {
+    fn land(&mut self, (position, outcome): Landed, watch: &mut dyn Watch) {
+        if let Err(error) = &outcome {
+            watch.failed(error);
+        }
         let id = self.job.input.id(position);
         let mut tokens = [0; 2];
         let outcome = outcome.map(|(request, choices)| {

@@ -59,6 +59,12 @@ impl<'a> Fields<'a> {
         self.typed(name, "a number", |v| v.as_f64().map(|x| x as f32))
     }
 
+    /// By the second name, another engine's, where the first is absent.
+    pub(super) fn number_or(&mut self, name: &str, other: &str) -> Result<Option<f32>, ApiError> {
+        let (first, second) = (self.number(name)?, self.number(other)?);
+        Ok(first.or(second))
+    }
+
     pub(super) fn integer(&mut self, name: &str) -> Result<Option<i64>, ApiError> {
         self.typed(name, "a signed 64-bit integer", whole)
     }

@@ -1,4 +1,4 @@
-//! What an answer must be: `response_format`, vLLM's `structured_outputs`, and its older `guided_*` names.
+//! What an answer must be: `response_format`, vLLM's `structured_outputs`, its older `guided_*` names, and llama.cpp's.
 
 use serde_json::Value;
 
@@ -48,7 +48,7 @@ fn refused(param: &'static str, error: &GrammarError) -> ApiError {
 /// Reads all fields that ask for a format; one of them may.
 pub(super) fn asked(fields: &mut Fields) -> Result<Option<Asked>, ApiError> {
     let all = [response_format(fields)?, structured_outputs(fields)?];
-    let mut all: Vec<Asked> = all.into_iter().flatten().chain(guided(fields)?).collect();
+    let mut all: Vec<Asked> = all.into_iter().flatten().chain(by_name(fields)?).collect();
     if all.len() > 1 {
         let message = format!("{} and {} exclude each other", all[0].param, all[1].param);
         return Err(ApiError::invalid(all[1].param, message));
@@ -96,7 +96,8 @@ fn structured_outputs(fields: &mut Fields) -> Result<Option<Asked>, ApiError> {
     }
 }
 
-fn guided(fields: &mut Fields) -> Result<Vec<Asked>, ApiError> {
+/// Each kind by a field of its own: as older versions of vLLM have it, and llama.cpp.
+fn by_name(fields: &mut Fields) -> Result<Vec<Asked>, ApiError> {
     for manner in ["guided_decoding_backend", "guided_whitespace_pattern"] {
         fields.value(manner);
     }
@@ -106,6 +107,8 @@ fn guided(fields: &mut Fields) -> Result<Vec<Asked>, ApiError> {
         ("guided_regex", "regex"),
         ("guided_choice", "choice"),
         ("guided_grammar", "grammar"),
+        ("json_schema", "json"),
+        ("grammar", "grammar"),
     ];
     let mut asked = Vec::new();
     for (param, kind) in names {

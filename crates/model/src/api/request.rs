@@ -279,11 +279,11 @@ fn overrides(fields: &mut Fields) -> Result<Overrides, ApiError> {
         top_p: fields.number("top_p")?,
         top_k: fields.integer("top_k")?,
         min_p: fields.number("min_p")?,
-        repetition_penalty: fields.number("repetition_penalty")?,
+        repetition_penalty: fields.number_or("repetition_penalty", "repeat_penalty")?,
         presence_penalty: fields.number("presence_penalty")?,
         frequency_penalty: fields.number("frequency_penalty")?,
         seed: fields.integer("seed")?,
-        max_tokens: fields.count("max_tokens")?,
+        max_tokens: max_tokens(fields)?,
         min_tokens: fields.count("min_tokens")?,
         stop: fields.texts("stop")?,
         stop_token_ids: fields.ids("stop_token_ids")?,
@@ -295,6 +295,13 @@ fn overrides(fields: &mut Fields) -> Result<Overrides, ApiError> {
         prompt_logprobs: fields.count("prompt_logprobs")?,
         logprobs: None,
     })
+}
+
+/// By llama.cpp's name too, whose -1 is no limit.
+fn max_tokens(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
+    let (most, other) = (fields.count("max_tokens")?, fields.integer("n_predict")?);
+    let other = other.filter(|most| *most >= 0).map(|most| u32::try_from(most).unwrap_or(u32::MAX));
+    Ok(most.or(other))
 }
 
 /// Fields that change the answer and that nothing here obeys: silence would be a lie.

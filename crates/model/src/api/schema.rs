@@ -114,6 +114,7 @@ fn sampling(offered: &Offered) -> Vec<(&'static str, Value)> {
         ("top_k", maybe("integer", json!({"minimum": -1, "maximum": u32::MAX}))),
         ("min_p", number(json!({"minimum": 0, "maximum": 1}))),
         ("repetition_penalty", number(json!({"exclusiveMinimum": 0}))),
+        ("repeat_penalty", number(json!({"description": "llama.cpp's name of repetition_penalty."}))),
         ("presence_penalty", number(json!({"minimum": -2, "maximum": 2}))),
         ("frequency_penalty", number(json!({"minimum": -2, "maximum": 2}))),
         ("seed", integer()),
@@ -135,6 +136,14 @@ fn ends(vocab: usize) -> Vec<(&'static str, Value)> {
     let stop = json!({"type": "string", "minLength": 1, "maxLength": 1024});
     vec![
         ("max_tokens", count(json!({}))),
+        (
+            "n_predict",
+            maybe(
+                "integer",
+                json!({"minimum": i64::MIN, "maximum": i64::MAX,
+                       "description": "llama.cpp's name of max_tokens; -1 is no limit."}),
+            ),
+        ),
         ("min_tokens", count(json!({}))),
         (
             "stop",
@@ -229,6 +238,7 @@ fn formats() -> Vec<(&'static str, Value)> {
         },
     });
     let older = || "An older name of what structured_outputs says.";
+    let llama_cpp = || "llama.cpp's name of what structured_outputs says.";
     vec![
         ("response_format", maybe("object", format)),
         ("structured_outputs", structured_outputs()),
@@ -236,6 +246,8 @@ fn formats() -> Vec<(&'static str, Value)> {
         ("guided_regex", maybe("string", json!({"format": "regex", "description": older()}))),
         ("guided_choice", choices(json!(["array", "null"]), json!({"description": older()}))),
         ("guided_grammar", maybe("string", json!({"description": older()}))),
+        ("json_schema", json!({"type": ["object", "string", "null"], "description": llama_cpp()})),
+        ("grammar", maybe("string", json!({"description": llama_cpp()}))),
     ]
 }
 

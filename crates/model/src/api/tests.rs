@@ -157,6 +157,20 @@ fn every_parameter_arrives() {
 }
 
 #[test]
+fn names_of_llama_cpp_hold_where_there_is_no_other() {
+    let read = |body: Value| {
+        let g = complete(body).unwrap();
+        assert!(g.unknown_fields.is_empty());
+        (g.params.max_tokens, g.params.repetition_penalty)
+    };
+    assert_eq!(read(json!({"prompt": [9], "n_predict": 5, "repeat_penalty": 1.25})), (Some(5), 1.25));
+    let both = json!({"prompt": [9], "n_predict": 5, "max_tokens": 7, "repeat_penalty": 2, "repetition_penalty": 1.5});
+    assert_eq!(read(both), (Some(7), 1.5));
+    let free = complete(json!({"prompt": [9]})).unwrap().params.max_tokens;
+    assert_eq!(read(json!({"prompt": [9], "n_predict": -1})), (free, 1.0));
+}
+
+#[test]
 fn defaults_are_the_publishers_then_openais() {
     let g = complete(json!({"prompt": [9], "temperature": null, "stop": null})).unwrap();
     assert_eq!((g.params.temperature, g.params.top_k, g.params.top_p), (0.6, Some(20), 1.0));

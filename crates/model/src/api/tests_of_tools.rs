@@ -29,6 +29,8 @@ fn every_way_to_ask_for_a_format_is_understood() {
         ("guided_regex", json!("a|b")),
         ("guided_choice", json!(["a"])),
         ("guided_grammar", json!("start: \"b\"")),
+        ("json_schema", schema.clone()),
+        ("grammar", json!("root ::= \"yes\" | \"no\"")),
     ] {
         let body = json!({param: value, "guided_decoding_backend": "auto"});
         let g = talk(body.clone()).unwrap_or_else(|e| panic!("{e}: {body}"));

@@ -15,22 +15,31 @@ pub(super) enum ContentForm {
     Either,
 }
 
+/// What a template makes of messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Prints {
+    /// Of their content.
+    pub form: ContentForm,
+    /// Whether the content of a message with nothing but tool calls may be null, as transformers has it; else it is an empty text.
+    pub null: bool,
+}
+
 /// Who may speak. Templates refuse those whom they do not know.
 pub(crate) const ROLES: [&str; 8] =
     ["system", "developer", "user", "assistant", "tool", "function", "ipython", "tool_results"];
 
 /// Checks and normalises the messages of a request.
-pub(super) fn normalise(messages: &[Value], form: ContentForm) -> Result<Vec<Value>, TemplateError> {
+pub(super) fn normalise(messages: &[Value], prints: Prints) -> Result<Vec<Value>, TemplateError> {
     if messages.is_empty() {
         return Err(TemplateError::Empty);
     }
     let one = |(index, message): (usize, &Value)| {
-        normal(message, form).map_err(|why| TemplateError::Message { index, why })
+        normal(message, prints).map_err(|why| TemplateError::Message { index, why })
     };
     messages.iter().enumerate().map(one).collect()
 }
 
-fn normal(message: &Value, form: ContentForm) -> Result<Value, String> {
+fn normal(message: &Value, Prints { form, null }: Prints) -> Result<Value, String> {
     let Some(message) = message.as_object() else { return Err("a message is an object".to_owned()) };
     let mut message = message.clone();
     match message.get("role").and_then(Value::as_str) {
@@ -53,8 +62,8 @@ fn normal(message: &Value, form: ContentForm) -> Result<Value, String> {
         Some(Value::String(text)) if form == ContentForm::Parts => json!([{"type": "text", "text": text}]),
         Some(Value::String(text)) => json!(text),
         Some(Value::Array(parts)) => list(parts, form)?,
-        None | Some(Value::Null) if has_calls => Value::Null,
-        None | Some(Value::Null) if message["role"] == "assistant" => json!(""),
+        None | Some(Value::Null) if has_calls && null => Value::Null,
+        None | Some(Value::Null) if has_calls || message["role"] == "assistant" => json!(""),
         None | Some(Value::Null) => return Err("content is missing".to_owned()),
         Some(_) => return Err("content is a string, a list of parts, or null".to_owned()),
     };
@@ -108,4 +117,13 @@ pub(super) fn probe(text: &str, form: ContentForm) -> Vec<Value> {
     message.insert("role".to_owned(), json!("user"));
     message.insert("content".to_owned(), content);
     vec![Value::Object(message)]
+}
+
+/// A question, and an answer that is a tool call with this content.
+pub(super) fn probe_of_calls(content: Value) -> Vec<Value> {
+    let call = json!({"id": "call00001", "type": "function", "function": {"name": "now", "arguments": {}}});
+    vec![
+        json!({"role": "user", "content": "What time is it?"}),
+        json!({"role": "assistant", "content": content, "tool_calls": [call]}),
+    ]
 }

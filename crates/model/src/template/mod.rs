@@ -25,7 +25,7 @@ use std::io;
 
 use json::to_jinja;
 pub(crate) use messages::ROLES;
-use messages::{ContentForm, normalise, probe};
+use messages::{ContentForm, Prints, normalise, probe, probe_of_calls};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value as Jinja;
 use minijinja::{Environment, Error, ErrorKind};
@@ -55,7 +55,7 @@ const RAISED: &str = "raise_exception: ";
 pub struct ChatTemplate {
     environment: Environment<'static>,
     source: String,
-    form: ContentForm,
+    prints: Prints,
     tools: Option<ToolFormat>,
 }
 
@@ -117,8 +117,9 @@ impl ChatTemplate {
         }
         guarded(|| environment.add_template_owned("chat", compiled))?;
         let source = source.to_owned();
-        let mut template = ChatTemplate { environment, source, form: ContentForm::Either, tools };
-        template.form = template.detect_form();
+        let prints = Prints { form: ContentForm::Either, null: true };
+        let mut template = ChatTemplate { environment, source, prints, tools };
+        template.prints = Prints { form: template.detect_form(), null: template.takes_null() };
         Ok(template)
     }
 
@@ -139,7 +140,7 @@ impl ChatTemplate {
 
     /// Renders a conversation.
     pub fn render(&self, conversation: &Conversation) -> Result<String, TemplateError> {
-        let messages = normalise(conversation.messages, self.form)?;
+        let messages = normalise(conversation.messages, self.prints)?;
         let text = self.render_messages(&messages, conversation)?;
         match conversation.ending {
             Ending::ContinueFinal => cut_after_final(text, &messages),
@@ -181,6 +182,20 @@ impl ChatTemplate {
             (true, true) => ContentForm::Either,
             (false, true) => ContentForm::Parts,
             _ => ContentForm::Text,
+        }
+    }
+
+    /// Whether it leaves out the content of a tool call where that is null: plain templates add it to a text, which fails, or print
+    /// it as `None`. Clients send the null that they were answered.
+    fn takes_null(&self) -> bool {
+        let nones = |content| {
+            let text = self.render_messages(&probe_of_calls(content), &Conversation::default());
+            text.map(|text| text.matches("None").count())
+        };
+        match (nones(Value::Null), nones(Value::from(""))) {
+            (Ok(with_null), Ok(without)) => with_null <= without,
+            (Err(_), Ok(_)) => false,
+            (_, Err(_)) => true,
         }
     }
 }

@@ -303,3 +303,24 @@ fn results_of_tools_may_have_mistrals_name() {
         assert_eq!(say("tool_results"), say("tool"), "{name}");
     }
 }
+
+/// Clients send back the null that a tool call's message has; plain templates add it to a text.
+#[test]
+fn the_null_of_a_tool_call_is_an_empty_text_for_templates_that_print_it() {
+    let adds = "{% for m in messages %}{{ '<' + m['role'] + '>' + m['content'] }}{% endfor %}";
+    let prints = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+    let looks = "{% for m in messages %}<{{ m.role }}>{% if m.content is none %}call{% else %}{{ m.content }}{% endif %}{% endfor %}";
+    let call = json!([{"type": "function", "function": {"name": "f", "arguments": "{}"}}]);
+    for with in [json!({"content": null}), json!({})] {
+        let mut called = json!({"role": "assistant", "tool_calls": call});
+        called.as_object_mut().unwrap().extend(with.as_object().unwrap().clone());
+        let messages = vec![
+            json!({"role": "user", "content": "None?"}),
+            called,
+            json!({"role": "tool", "content": "4", "tool_call_id": "1"}),
+        ];
+        let said = [adds, prints, looks].map(|source| rendered(source, &messages).unwrap());
+        let plain = "<user>None?<assistant><tool>4";
+        assert_eq!(said, [plain, plain, "<user>None?<assistant>call<tool>4"]);
+    }
+}

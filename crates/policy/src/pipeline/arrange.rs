@@ -2,7 +2,7 @@
 //!
 //! Lanes run in order, so a copy that is not ready holds up those behind it that are. Arranged once, with the costs that
 //! are believed, the order is right from any start; costs wrong by a factor of two hardly matter. What comes out is never
-//! slower, by those costs, than the order that went in, nor than the same work in lock-step (FlexGen, section 3.2, whose
+//! slower, by those costs, than the order that went in, nor than the same work in lock-step (FlexGen, section 4.2, figure 4, whose
 //! loop runs one op of each lane at a time and then waits for all of them).
 //!
 //! ```text

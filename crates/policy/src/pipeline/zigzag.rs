@@ -1,4 +1,4 @@
-//! The zig-zag block schedule (FlexGen, section 4.2, figure 3b and algorithm 1): layer by layer, and each batch of the block
+//! The zig-zag block schedule (FlexGen, section 4.2, figures 3b and 4): layer by layer, and each batch of the block
 //! through the whole layer before the next, so that a load of weights serves them all and an activation leaves and comes
 //! back once a layer. Beside the compute of batch k: the next layer's weights, KV and activation of batch k+1 in, of batch
 //! k-1 out.

@@ -1,8 +1,8 @@
 //! The figures of FlexGen's tables, and the policy behind each.
 //!
 //! Policies are those of the paper's table 5, of the slides' table 23, and else of the benchmark suite of the released
-//! code. Errata: table 5 and the slides differ in the block of OPT-30B (64x2, 48x3), in "no policy search" (6.93, 7.26) and
-//! in (c) of OPT-30B (8.38, 8.70); table 4's parts exceed its totals, and its prefill weight (R), 768 s, is eight times one
+//! code. Errata: table 5 and the slides differ in the block of OPT-30B (64x2, 48x3) and in "no policy search" (6.93, 7.26),
+//! table 2 and they in (c) of OPT-30B (8.38, 8.70); table 4's parts exceed its totals, and its prefill weight (R), 768 s, is eight times one
 //! reading of the weights.
 
 use super::case::{Case, Format, HostAttention, Lengths, Overlap, Pinning, Policy};

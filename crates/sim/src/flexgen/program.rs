@@ -1,4 +1,4 @@
-//! FlexGen's loop as programs (section 4.2, algorithm 1).
+//! FlexGen's loop as programs (section 4.2, figure 4: the slides' algorithm 1).
 //!
 //! A layer is two sub-layers, attention and MLP, and each is run for every batch of the block. While batch `k` computes,
 //! the next sub-layer's weights come (all of them at the first batch, as in the code; the paper spreads them), batch

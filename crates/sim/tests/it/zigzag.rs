@@ -274,7 +274,7 @@ fn every_node_finds_what_it_needs_whatever_things_cost() {
 }
 
 /// FlexGen's loop: for each layer and batch one round, as long as the longest of compute, loads, copies in for the next
-/// batch and out of the last (section 4.2, algorithm 1; reference model with one barrier a round).
+/// batch and out of the last (section 4.2, figure 4; reference model with one barrier a round).
 fn flexgen_loop(shape: &Shape, plan: &Plan, cost: &dyn Cost) -> Nanos {
     let program = lower(shape, plan);
     let batches = shape.loads.len();
