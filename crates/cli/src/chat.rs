@@ -33,8 +33,9 @@ const HELP: &str = "\
 /new   begins anew
 /bye   ends the chat (so does Ctrl-D)
 /help  shows this
-Ctrl-C ends an answer; between answers it ends the chat. The arrow keys bring earlier lines back, and lines that are pasted
-together are one message.";
+Ctrl-C ends an answer; between answers it ends the chat.
+The arrow keys bring earlier lines back, and lines that are pasted together
+are one message.";
 
 /// What a line is.
 #[derive(Debug, PartialEq)]
@@ -55,8 +56,8 @@ impl Line<'_> {
         };
         match line.trim() {
             "" => Line::Nothing,
-            "/bye" => Line::Bye,
-            "/new" => Line::New,
+            "/bye" | "/exit" | "/quit" => Line::Bye,
+            "/new" | "/clear" => Line::New,
             "/help" | "/?" => Line::Help,
             word if command(word) => Line::Unknown(word),
             said => Line::Said(said),
@@ -171,9 +172,11 @@ mod tests {
 
     #[test]
     fn commands_are_told_from_what_is_said() {
-        let lines = [" /bye ", "/help", "/unknown", "/etc/passwd", "/new words", "Hello", "\t"];
+        let lines = [" /bye ", "/exit", "/clear", "/help", "/unknown", "/etc/passwd", "/new words", "Hello", "\t"];
         let found = [
             Line::Bye,
+            Line::Bye,
+            Line::New,
             Line::Help,
             Line::Unknown("/unknown"),
             Line::Said("/etc/passwd"),

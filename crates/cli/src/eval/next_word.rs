@@ -7,7 +7,7 @@ use engine::counted;
 use serde::Serialize;
 
 use super::passages::{Passage, passages};
-use super::perplexity::{mean, standard_error};
+use super::perplexity::{give_or_take, mean, standard_error};
 use super::scored::{Scorer, Subject};
 use crate::args::NextWordArgs;
 use crate::console::show;
@@ -26,7 +26,7 @@ struct Report {
     /// Share of the passages all tokens of whose last word are the likeliest ones.
     accuracy: f64,
     /// Its standard error.
-    accuracy_error: f64,
+    accuracy_error: Option<f64>,
     /// `exp` of the mean negative log-probability of a last word.
     word_perplexity: f64,
     seconds: f64,
@@ -65,9 +65,9 @@ pub(crate) fn next_word(args: NextWordArgs) -> Result<ExitCode> {
     };
     json.write(&report)?;
     show!(
-        "the last word right in {:.1} % +- {:.1} of {}, perplexity of a word {:.2}",
+        "the last word right in {:.1} %{} of {}, perplexity of a word {:.2}",
         100.0 * report.accuracy,
-        100.0 * report.accuracy_error,
+        give_or_take(report.accuracy_error.map(|error| 100.0 * error), 1),
         counted(report.passages, "passage"),
         report.word_perplexity
     )?;

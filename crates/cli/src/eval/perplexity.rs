@@ -27,7 +27,7 @@ struct Report {
     /// `exp` of the mean negative log-probability of a token.
     perplexity: f64,
     /// The standard error of that, from windows' means.
-    perplexity_error: f64,
+    perplexity_error: Option<f64>,
     /// Of all tokens, those that the model holds likeliest.
     top1: f64,
     seconds: f64,
@@ -69,16 +69,16 @@ pub(crate) fn perplexity(args: PerplexityArgs) -> Result<ExitCode> {
         stride,
         tokens: all.len(),
         perplexity: loss.exp(),
-        perplexity_error: loss.exp() * standard_error(&means),
+        perplexity_error: standard_error(&means).map(|error| loss.exp() * error),
         top1: mean(all.iter().map(|t| f64::from(u8::from(t.rank == 1)))),
         seconds,
         peak_rss_bytes,
     };
     json.write(&report)?;
     show!(
-        "perplexity {:.3} +- {:.3} over {}, the likeliest token right {:.2} % of the time",
+        "perplexity {:.3}{} over {}, the likeliest token right {:.2} % of the time",
         report.perplexity,
-        report.perplexity_error,
+        give_or_take(report.perplexity_error, 3),
         engine::counted(report.tokens, "token"),
         100.0 * report.top1
     )?;
@@ -105,16 +105,30 @@ pub(super) fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     values.sum::<f64>() / count
 }
 
-/// Of a mean.
-pub(super) fn standard_error(values: &[f64]) -> f64 {
+/// Of a mean; one value tells nothing of it.
+pub(super) fn standard_error(values: &[f64]) -> Option<f64> {
+    if values.len() < 2 {
+        return None;
+    }
     let (n, middle) = (values.len() as f64, mean(values.iter().copied()));
-    let variance = values.iter().map(|v| (v - middle).powi(2)).sum::<f64>() / (n - 1.0).max(1.0);
-    (variance / n).sqrt()
+    let variance = values.iter().map(|v| (v - middle).powi(2)).sum::<f64>() / (n - 1.0);
+    Some((variance / n).sqrt())
+}
+
+/// An error beside its figure, if it is known.
+pub(super) fn give_or_take(error: Option<f64>, digits: usize) -> String {
+    error.map_or(String::new(), |error| format!(" +- {error:.digits$}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_value_has_no_error() {
+        assert_eq!([&[][..], &[2.0], &[1.0, 3.0]].map(standard_error), [None, None, Some(1.0)]);
+        assert_eq!([None, Some(0.25)].map(|error| give_or_take(error, 3)), ["", " +- 0.250"]);
+    }
 
     #[test]
     fn every_token_but_the_first_is_scored_once_with_the_context_promised() {
