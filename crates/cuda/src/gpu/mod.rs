@@ -406,11 +406,22 @@ impl Products for Gpu {
         self.library.as_ref().is_some_and(|library| library.algorithm(product, places).is_some())
     }
 
-    fn multiply(&self, product: &Product, places: &Places) {
+    fn has_taken(&self, product: &Product, places: &Places) -> bool {
+        self.library.as_ref().is_some_and(|library| library.has_taken(product, places))
+    }
+
+    fn multiply(&self, product: &Product, places: &Places) -> bool {
         self.bind();
-        let asked = self.ask(self.stream(), &Work::Product(*product, *places));
-        let failed = |why| Lost(format!("the CUDA device failed to multiply {product:?}: {why}"));
-        asked.unwrap_or_else(|why| resume_unwind(Box::new(failed(why))));
+        let library = self.library.as_ref().expect("who has none is not asked");
+        let Err(why) = self.ask(self.stream(), &Work::Product(*product, *places)) else {
+            library.took(product, places);
+            return true;
+        };
+        // Of a device that is lost the library says that it failed, too, and own kernels would find the same.
+        let settled = self.streams.settle(queue::current());
+        settled.unwrap_or_else(|e| lost(&format!("multiply by cuBLASLt ({why})"), e));
+        library.gave_up(product, places, &why);
+        false
     }
 }
 

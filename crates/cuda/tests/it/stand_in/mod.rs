@@ -23,8 +23,8 @@ const NAMES: [&str; 3] = ["libcuda.so", "libnvrtc.so.12", "libcublasLt.so.12"];
 
 /// A device of compute capability 8.0. Commands may have `BALLAST_STAND_IN_MEMORY` (bytes that it has), `BALLAST_STAND_IN_SEED` (of
 /// how its streams overtake each other), `BALLAST_STAND_IN_LAUNCHES` (kernels after which it is lost),
-/// `BALLAST_STAND_IN_GRAPH_BYTES` (that a graph takes for each of its kernels) and `BALLAST_STAND_IN_NOTES` (graphs that are to be made of
-/// what streams note down, at the least) besides.
+/// `BALLAST_STAND_IN_GRAPH_BYTES` (that a graph takes for each of its kernels), `BALLAST_STAND_IN_NOTES` (graphs that are to be made of
+/// what streams note down, at the least) and `BALLAST_STAND_IN_REFUSES` (see `cublaslt.cpp`) besides.
 pub(crate) struct StandIn {
     libraries: PathBuf,
     compiler: String,
