@@ -43,7 +43,7 @@ use fetches::Fetches;
 use graphs::Made;
 use look::{look, not_given};
 use pinned::{PIECE_BYTES, PIECES, Pool, SMALL_PIECE_BYTES, SMALL_PIECES};
-use settings::{PREFILL, PRODUCTS, prefill, wants_library};
+use settings::{PREFILL, PRODUCTS, ProductsBy, prefill, products_by};
 use streams::{Streams, Waits};
 use verdicts::Verdicts;
 
@@ -65,6 +65,8 @@ pub struct Gpu {
     prefill: Prefill,
     /// None if own kernels compute all products.
     library: Option<CublasLt>,
+    /// Why there is none where one would be used.
+    lacks_library: Option<CudaError>,
     loaded: Mutex<Loaded>,
     /// How many blocks run side by side: it is asked for at each attention.
     together: Mutex<Together>,
@@ -148,9 +150,10 @@ impl Gpu {
             }
             let multiprocessors = number(MULTIPROCESSORS).map_err(failed("tell its multiprocessors"))?;
             let prefill = prefill(std::env::var(PREFILL).ok().as_deref(), architecture)?;
-            let wants_library = wants_library(std::env::var(PRODUCTS).ok().as_deref(), architecture)?;
+            let products_by = products_by(std::env::var(PRODUCTS).ok().as_deref(), architecture)?;
             let mut driver_version = 0;
             sys::cuDriverGetVersion(&mut driver_version).result().map_err(failed("tell its version"))?;
+            let (library, lacks_library) = library(products_by, driver_version)?;
             Ok(Gpu {
                 streams: Streams::new()?,
                 up: Pool::new(PIECES, PIECE_BYTES, Waits::Asleep)?,
@@ -162,7 +165,8 @@ impl Gpu {
                 prefill,
                 driver_version,
                 memory: None,
-                library: wants_library.then(|| CublasLt::open(driver_version as u32 / 1000)).transpose()?,
+                library,
+                lacks_library,
                 loaded: Mutex::default(),
                 together: Mutex::default(),
                 verdicts: Mutex::default(),
@@ -234,6 +238,19 @@ impl Gpu {
                 unsafe { library.multiply(product, places, stream) }
             }
         }
+    }
+}
+
+/// The library of products for the device whose context is current, or why there is none; neither where none is wanted.
+fn library(
+    wanted: ProductsBy,
+    driver_version: i32,
+) -> Result<(Option<CublasLt>, Option<CudaError>), CudaError> {
+    let open = || CublasLt::open(driver_version as u32 / 1000);
+    match wanted {
+        ProductsBy::Own => Ok((None, None)),
+        ProductsBy::Library => Ok((Some(open()?), None)),
+        ProductsBy::LibraryIfThere => Ok(open().map_or_else(|why| (None, Some(why)), |it| (Some(it), None))),
     }
 }
 
@@ -341,7 +358,10 @@ impl Driver for Gpu {
     fn remarks(&self) -> Vec<String> {
         let products = self.library.as_ref().map_or_else(Vec::new, CublasLt::refused);
         let products = products.into_iter().map(|why| format!("cuBLASLt refused {why}"));
-        products.chain(self.graphs.iter().flat_map(Made::remarks)).collect()
+        let lacks =
+            |why: &CudaError| format!("large products are computed by own kernels, which are slower: {why}");
+        let lacks = self.lacks_library.iter().map(lacks);
+        lacks.chain(products).chain(self.graphs.iter().flat_map(Made::remarks)).collect()
     }
 
     fn verdict(&self, module: Module) -> Option<bool> {
