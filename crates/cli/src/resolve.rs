@@ -210,8 +210,8 @@ fn device_memory(args: &EngineArgs, memory: u64) -> Result<Option<u64>> {
         DeviceName::Cpu => Ok(args.device_memory),
         DeviceName::CpuApart => Ok(Some(args.device_memory.unwrap_or(memory / 2))),
         DeviceName::Cuda => {
-            let free = cuda::free_memory()?;
-            let free = free.saturating_sub(cuda::OWN_BYTES + cuda::DRIVER_BYTES) as u64;
+            let cuda::Memory { free_bytes, own_bytes } = cuda::memory()?;
+            let free = free_bytes.saturating_sub(own_bytes) as u64;
             within(args.device_memory, free, "--device-memory", "this GPU").map(Some)
         }
     }

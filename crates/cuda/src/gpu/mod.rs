@@ -31,8 +31,7 @@ use crate::module::{Module, Prefill};
 use crate::product::{Places, Product, Products, Room};
 use crate::{CudaError, Driver, Graphs, Launch, Lost, Work};
 
-pub(crate) use cublaslt::ROOM as PRODUCT_ROOM;
-pub use look::free_memory;
+pub use look::{Memory, memory};
 pub use pinned::PINNED_BYTES;
 pub use speeds::Speeds;
 
@@ -41,7 +40,7 @@ use code::{Function, Loaded, Together};
 use cublaslt::CublasLt;
 use fetches::Fetches;
 use graphs::Made;
-use look::{look, not_given};
+use look::{architecture, look, not_given};
 use pinned::{PIECE_BYTES, PIECES, Pool, SMALL_PIECE_BYTES, SMALL_PIECES};
 use settings::{PREFILL, PRODUCTS, ProductsBy, prefill, products_by};
 use streams::{Streams, Waits};
@@ -132,23 +131,17 @@ impl Gpu {
     /// # Safety
     /// `device` is one of the driver's.
     unsafe fn on(device: sys::CUdevice) -> Result<Gpu, CudaError> {
-        use sys::CUdevice_attribute::{
-            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR,
-            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
-            CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as MULTIPROCESSORS,
-        };
+        use sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as MULTIPROCESSORS;
         // SAFETY: passed on from the caller; every handle below was given by the driver just before.
         unsafe {
             let context = Context::of(device)?;
             context.enter().map_err(failed("enter its context"))?;
-            let number = |attribute| result::device::get_attribute(device, attribute);
-            let major = number(MAJOR).map_err(failed("tell its architecture"))?;
-            let minor = number(MINOR).map_err(failed("tell its architecture"))?;
-            let architecture = Architecture((10 * major + minor) as u32);
+            let architecture = architecture(device)?;
             if architecture < OLDEST {
                 return Err(CudaError::Old { found: architecture.to_string(), oldest: OLDEST.to_string() });
             }
-            let multiprocessors = number(MULTIPROCESSORS).map_err(failed("tell its multiprocessors"))?;
+            let multiprocessors = result::device::get_attribute(device, MULTIPROCESSORS)
+                .map_err(failed("tell its multiprocessors"))?;
             let prefill = prefill(std::env::var(PREFILL).ok().as_deref(), architecture)?;
             let products_by = products_by(std::env::var(PRODUCTS).ok().as_deref(), architecture)?;
             let mut driver_version = 0;
@@ -418,7 +411,7 @@ impl Driver for Gpu {
 
 impl Products for Gpu {
     fn room(&self) -> Room {
-        PRODUCT_ROOM
+        cublaslt::ROOM
     }
 
     fn can(&self, product: &Product, places: &Places) -> bool {
