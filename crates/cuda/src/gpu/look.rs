@@ -87,6 +87,8 @@ pub struct Memory {
     pub free_bytes: usize,
     /// Bytes of those that are not to be handed out: what the device takes for itself, and what is left to the driver.
     pub own_bytes: usize,
+    /// Whether it is the host's: what one takes, the other has not.
+    pub is_hosts: bool,
 }
 
 /// [`Memory::own_bytes`]. A library that is looked for may not be there, which is found out once the device is opened.
@@ -100,17 +102,22 @@ fn own_bytes(products_by: ProductsBy) -> usize {
 /// # Errors
 /// As [`Gpu::open`], but for the library of products.
 pub fn memory() -> Result<Memory, CudaError> {
+    use sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED as INTEGRATED;
     let device = look(0)?;
     // SAFETY: the device was just given by the driver.
     let architecture = unsafe { architecture(device) }?;
     let own_bytes = own_bytes(products_by(env::var(PRODUCTS).ok().as_deref(), architecture)?);
+    // SAFETY: as above.
+    let is_hosts = unsafe { result::device::get_attribute(device, INTEGRATED) }
+        .map_err(failed("tell whether its memory is the host's"))?
+        != 0;
     // SAFETY: the device was just given by the driver. Its context stays: whoever opens the device next has it at once.
     unsafe {
         let context = result::primary_ctx::retain(device).map_err(failed("make a context"))?;
         result::ctx::set_current(context).map_err(failed("enter its context"))?;
     }
     let (free_bytes, _) = result::mem_get_info().map_err(failed("tell its memory"))?;
-    Ok(Memory { free_bytes, own_bytes })
+    Ok(Memory { free_bytes, own_bytes, is_hosts })
 }
 
 /// What is wrong where the driver does not give memory.

@@ -114,6 +114,22 @@ fn what_is_missing_is_named() {
     }
 }
 
+/// Prints what a device has.
+#[test]
+fn a_device_says_what_memory_it_has() {
+    println!("memory: {:?}", cuda::memory());
+}
+
+#[test]
+fn a_device_says_whether_its_memory_is_the_hosts() {
+    let Some(stand_in) = StandIn::new() else { return };
+    for (integrated, says) in [("0", "is_hosts: false"), ("1", "is_hosts: true")] {
+        let settings = [("BALLAST_STAND_IN_INTEGRATED", integrated)];
+        let told = stand_in.runs_with("gpu", &["a_device_says_what_memory_it_has"], &settings);
+        assert!(told.contains(says), "{told}");
+    }
+}
+
 /// Prints what computes large products.
 #[test]
 fn a_device_says_what_computes_large_products() {
