@@ -130,7 +130,7 @@ pub(crate) fn kept_or_taken(opened: &Opened, config: &EngineConfig, args: &Engin
 /// What was measured before, if it was.
 pub(crate) fn kept(opened: &Opened, config: &EngineConfig) -> Result<Option<Profile>> {
     let blueprint = blueprint(&opened.checkpoint, config);
-    let key = ProfileKey::of(&opened.checkpoint, &blueprint, config);
+    let key = ProfileKey::of(&opened.checkpoint, &blueprint, config)?;
     Ok(Profile::find(&folder(), &key)?)
 }
 
@@ -158,7 +158,7 @@ fn learning(profile: Profile, folder: PathBuf) -> Foresight {
 /// room for one layer.
 pub(crate) fn rough(opened: &Opened, config: &EngineConfig, args: &EngineArgs) -> Result<Option<Foresight>> {
     let (blueprint, folder) = (blueprint(&opened.checkpoint, config), folder().join("rough"));
-    let key = ProfileKey::of(&opened.checkpoint, &blueprint, config);
+    let key = ProfileKey::of(&opened.checkpoint, &blueprint, config)?;
     // One that cannot be read is measured again, and so is one that is old: nobody is told that there is one to renew.
     let oldest = SystemTime::now().checked_sub(ROUGH_FOR).unwrap_or(SystemTime::UNIX_EPOCH);
     if let Ok(Some(kept)) = Profile::find_since(&folder, &key, oldest) {

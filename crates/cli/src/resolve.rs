@@ -78,7 +78,8 @@ pub(crate) fn engine_config(args: &EngineArgs, needs: Needs) -> Result<EngineCon
              every sequence that runs needs a token of each step"
         );
     }
-    let (memory, device) = (memory_limit(args)?, device_choice(args.device));
+    let device = device_choice(args.device);
+    let Limits { host: memory, device: device_memory } = limits(args)?;
     Ok(EngineConfig {
         weights: weights_as(args.weights),
         activations: args.activations.into(),
@@ -99,7 +100,7 @@ pub(crate) fn engine_config(args: &EngineArgs, needs: Needs) -> Result<EngineCon
         kv_memory: if needs.kv_tokens.is_some() { KvMemory::AtStart } else { KvMemory::AsUsed },
         host_kv_tokens: args.swap_tokens.unwrap_or(0),
         drive_kv_tokens: disk_cache_tokens(args)?,
-        offload: offload(args, memory)?,
+        offload: offload(args, device_memory)?,
         blocks: blocks(args, needs.expected)?,
         record: args.record.clone(),
         beside_bytes: 0,
@@ -134,7 +135,7 @@ fn blocks(args: &EngineArgs, expected: Option<Expected>) -> Result<Blocks> {
 }
 
 /// What the device has, and where weights go that do not fit.
-fn offload(args: &EngineArgs, memory: u64) -> Result<Offload> {
+fn offload(args: &EngineArgs, device_memory: Option<u64>) -> Result<Offload> {
     if args.link_gbps.is_some() && args.device == DeviceName::Cuda {
         bail!("--link-gbps rehearses a link on a processor, and --device cuda has a real one: leave it out");
     }
@@ -147,7 +148,7 @@ fn offload(args: &EngineArgs, memory: u64) -> Result<Offload> {
     let exactly = |percent: &[Percent]| share(percent, "weights", 0).map(WeightShare::Exactly);
     let share = args.percent.as_deref().map_or(Ok(WeightShare::Fitting), exactly)?;
     Ok(Offload {
-        device_memory: device_memory(args, memory)?,
+        device_memory,
         link: args.link_gbps,
         folder: Some(folder),
         disk: args.disk,
@@ -197,18 +198,40 @@ pub(crate) fn memory_limit(args: &EngineArgs) -> Result<u64> {
     within(args.memory, memory::allowed_bytes(), "--memory", "this machine or cgroup")
 }
 
-/// The device's memory: of a GPU, what is allowed or else nine tenths of what is free there; of a processor, what is
-/// allowed, or else half of what the process may take where it stands for a device with memory of its own.
-fn device_memory(args: &EngineArgs, memory: u64) -> Result<Option<u64>> {
+/// Bytes that the process may take.
+#[derive(Debug, PartialEq)]
+struct Limits {
+    host: u64,
+    device: Option<u64>,
+}
+
+/// Of a processor's memory, what is allowed, or else half of what the process may take where it stands for a device with memory of
+/// its own.
+fn limits(args: &EngineArgs) -> Result<Limits> {
     match args.device {
-        DeviceName::Cpu => Ok(args.device_memory),
-        DeviceName::CpuApart => Ok(Some(args.device_memory.unwrap_or(memory / 2))),
+        DeviceName::Cpu => Ok(Limits { host: memory_limit(args)?, device: args.device_memory }),
+        DeviceName::CpuApart => {
+            let host = memory_limit(args)?;
+            Ok(Limits { host, device: Some(args.device_memory.unwrap_or(host / 2)) })
+        }
         DeviceName::Cuda => {
-            let free = cuda::free_memory()?;
-            let free = free.saturating_sub(cuda::OWN_BYTES + cuda::DRIVER_BYTES) as u64;
-            within(args.device_memory, free, "--device-memory", "this GPU").map(Some)
+            beside_gpu(args.memory, args.device_memory, memory::allowed_bytes(), cuda::memory()?)
         }
     }
+}
+
+/// The device's: what is allowed, or else nine tenths of what is free there. Where that is the host's memory, too, the host has what is
+/// left.
+fn beside_gpu(host: Option<u64>, device: Option<u64>, allowed: u64, gpu: cuda::Memory) -> Result<Limits> {
+    let free = gpu.free_bytes.saturating_sub(gpu.own_bytes) as u64;
+    let device = within(device, free, "--device-memory", "this GPU")?;
+    let host = if gpu.is_hosts {
+        let left = allowed.saturating_sub(device + gpu.own_bytes as u64);
+        within(host, left, "--memory", "this machine, whose memory is the GPU's too (see --device-memory),")?
+    } else {
+        within(host, allowed, "--memory", "this machine or cgroup")?
+    };
+    Ok(Limits { host, device: Some(device) })
 }
 
 fn within(asked: Option<u64>, free: u64, flag: &str, of: &str) -> Result<u64> {
@@ -262,5 +285,23 @@ fn weights_as(weights: Weights) -> WeightsAs {
         Weights::F32 => WeightsAs::F32,
         Weights::Int8 => WeightsAs::Int8,
         Weights::Int4 => WeightsAs::Int4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_a_gpu_shares_with_its_host_is_counted_once() {
+        let gpu = |is_hosts| cuda::Memory { free_bytes: 1100, own_bytes: 100, is_hosts };
+        let limits = |host, device, is_hosts| beside_gpu(host, device, 1200, gpu(is_hosts)).unwrap();
+        assert_eq!(limits(None, None, false), Limits { host: 1080, device: Some(900) });
+        // Of 1200 the GPU has 900 and 100 besides.
+        assert_eq!(limits(None, None, true), Limits { host: 180, device: Some(900) });
+        assert_eq!(limits(Some(800), Some(300), true), Limits { host: 800, device: Some(300) });
+        let why = beside_gpu(Some(801), Some(300), 1200, gpu(true)).unwrap_err().to_string();
+        assert!(why.contains("--memory") && why.contains("--device-memory"), "{why}");
+        assert_eq!(limits(Some(801), Some(300), false).host, 801);
     }
 }

@@ -131,6 +131,7 @@ fn start(planned: Planned<'_>, voice: Voice) -> Result<Loaded> {
     if let Some(why) = engine.not_pinned() {
         note!("copies between host and device are slower than they could be: {why}");
     }
+    engine.remarks().iter().for_each(|remark| note!("{remark}"));
     Ok(Loaded { engine, weights, blocks })
 }
 

@@ -2,6 +2,7 @@
 // setting bits. With a scale and a minimum for each token and group of 64 dims,
 //   q k = scale (q (128 + c) - 128 sum q) + minimum sum q,    p v = (p scale) (128 + c) - 128 sum (p scale) + sum p minimum,
 // where p scale is rounded before both of its uses, so that the 128 cancel.
+// Where tensor cores multiply halves it is rounded as they are, too: what comes to nothing there would still be taken off 128 times.
 
 typedef u16 Cell;
 
@@ -83,6 +84,16 @@ __device__ __forceinline__ void score(const Cell* k, const From& queries, float 
   }
 }
 
+// A weight that no product of halves rounds any more: below 2^-16 it comes to a multiple of 2^-24, which is how far floats around
+// 0.75 lie apart, and then is a bf16 and a half as it is.
+__device__ __forceinline__ float multiplied_alike(float x) {
+#ifdef BALLAST_MMA_BY_HALVES
+  return fabsf(x) < 1.52587890625e-5f ? __fadd_rn(__fadd_rn(x, 0.75f), -0.75f) : x;
+#else
+  return x;
+#endif
+}
+
 // The weights of a page's tokens in a group of dims, and what is to be added to its sums. On an edge some see nothing: what
 // they do not see may be anything, and counts nothing.
 template <bool EDGE>
@@ -101,7 +112,7 @@ __device__ __forceinline__ void weights_of(
         scaled[e] = weight * (nothing ? 0.0f : widen_half(component(scales, j), e));
         sum = fmaf(weight, nothing ? 0.0f : widen_half(component(minima, j), e), sum);
       }
-      u32 pair = narrow_pair(scaled[0], scaled[1]);
+      u32 pair = narrow_pair(multiplied_alike(scaled[0]), multiplied_alike(scaled[1]));
       sum = fmaf(-128.0f, widen_half(pair, 0) + widen_half(pair, 1), sum);
       p[j / 2][j % 2 * 2 + h] = pair;
     }

@@ -34,13 +34,18 @@ const TABLE_BYTES: [usize; 2] = [8 << 20, 256 << 10];
 pub(crate) const STAGE_BYTES: usize = 4 << 20;
 /// Device memory for partial results of attention.
 pub(crate) const PARTIAL_BYTES: usize = 32 << 20;
-/// Device memory that a device takes for itself, beside what it hands out and what a library of products is given.
-pub(crate) const OWN_BYTES: usize = PARTIAL_BYTES
+/// Of that, what is not a library's.
+const OWN_BYTES: usize = PARTIAL_BYTES
     + QUEUES * STAGE_BYTES
     + TABLE_BYTES[0]
     + (QUEUES - 1) * TABLE_BYTES[1]
     + repeat::TABLE_BYTES
     + Places::BYTES;
+
+/// Device memory that a device takes for itself, beside what it hands out: for a library of products too, if it has one.
+pub(crate) fn own_bytes(library: Option<&Room>) -> usize {
+    OWN_BYTES + library.map_or(0, Room::bytes)
+}
 /// Blocks of a grid, x and y, that every device takes.
 const GRID_MAX: [usize; 2] = [(1 << 31) - 1, (1 << 16) - 1];
 
@@ -71,8 +76,8 @@ impl<D: Driver> GpuDevice<D> {
     /// [`CudaError::Memory`] if there is not as much.
     pub fn new(mut driver: D, bytes: usize) -> Result<GpuDevice<D>, CudaError> {
         let bytes = bytes.next_multiple_of(256);
-        let product_bytes = driver.products().map_or(0, |library| library.room().bytes());
-        let base = driver.allocate(bytes + OWN_BYTES + product_bytes)?;
+        let room = driver.products().map(|library| library.room());
+        let base = driver.allocate(bytes + own_bytes(room.as_ref()))?;
         let partials = base + bytes as u64;
         let stages = partials + PARTIAL_BYTES as u64;
         let mut next = stages + (QUEUES * STAGE_BYTES) as u64;

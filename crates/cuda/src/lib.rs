@@ -32,13 +32,7 @@ pub use compiler::{Architecture, Compiled, compile, version as compiler_version}
 pub use device::GpuDevice;
 pub use driver::{Driver, FETCH_BYTES, Graphs, Launch, QUEUES, Recorded, Work};
 pub use error::{CudaError, Lost};
-pub use gpu::{Gpu, PINNED_BYTES, Speeds, free_memory};
-
-/// Device memory that a CUDA device takes for itself, beside what it hands out.
-pub const OWN_BYTES: usize = device::OWN_BYTES + gpu::PRODUCT_ROOM.bytes();
-
-/// Device memory that is left to the driver: code, the threads' own memory, what libraries take.
-pub const DRIVER_BYTES: usize = 512 << 20;
+pub use gpu::{Gpu, Memory, PINNED_BYTES, Speeds, memory};
 
 /// A CUDA device whose memory is handed out by [`kernels::device::Device::take`].
 pub type CudaDevice = GpuDevice<Gpu>;
@@ -52,7 +46,7 @@ pub fn link_bytes_per_s() -> Result<f64, CudaError> {
     Ok(up.min(down))
 }
 
-/// Opens the first CUDA device and takes `bytes` of its memory, and [`OWN_BYTES`] for its own use.
+/// Opens the first CUDA device and takes `bytes` of its memory, and more for its own use (see [`Memory`]).
 ///
 /// # Errors
 /// [`CudaError`]: which library or device is missing, or how much memory there is.

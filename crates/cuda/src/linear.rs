@@ -6,6 +6,7 @@ use kernels::linear::Format;
 use crate::Driver;
 use crate::args::{LinearArgs, ManyArgs};
 use crate::device::GpuDevice;
+use crate::in_rows::Panels;
 use crate::module::Module;
 
 /// Panels and rows of a block of `linear_many`.
@@ -32,9 +33,11 @@ fn streams_weights(format: Format, panels: usize, rows: usize) -> bool {
 impl<D: Driver> GpuDevice<D> {
     /// Asks for a part of a linear: consecutive panels, whose first `args` tells.
     pub(crate) fn linear_part(&self, w: &Matrix, panels: usize, args: LinearArgs) {
-        if self.linear_by_library(w.format, panels, &args) {
+        let done = self.linear_by_library(w.format, panels, &args);
+        if done == panels {
             return;
         }
+        let (panels, args) = self.without_panels(done, w, panels, args);
         let (module, rows) = (Module::Linear(w.format), args.rows as usize);
         match (w.format, rows) {
             (Format::F32, _) => {
@@ -51,6 +54,20 @@ impl<D: Driver> GpuDevice<D> {
                 self.launch(module, "linear_many", grid, 256, &args);
             }
         }
+    }
+
+    /// What is left of a part without its first panels. The library may have had the part put into rows meanwhile.
+    fn without_panels(
+        &self,
+        done: usize,
+        w: &Matrix,
+        panels: usize,
+        args: LinearArgs,
+    ) -> (usize, LinearArgs) {
+        let (at, count) = (args.panels + done as u64 * args.panel_bytes, panels - done);
+        let first_panel = args.first_panel + done as u32;
+        let row_bytes = self.row_bytes(w.format, &Panels { at, count, k: w.k });
+        (count, LinearArgs { panels: at, first_panel, row_bytes, ..args })
     }
 }
 

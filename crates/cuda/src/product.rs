@@ -122,8 +122,12 @@ pub trait Products {
     /// Whether it can compute this.
     fn can(&self, product: &Product, places: &Places) -> bool;
 
-    /// Asks for it in this thread's queue. It can.
-    fn multiply(&self, product: &Product, places: &Places);
+    /// Whether it has taken such a one before, so that it may be put off: what it refuses later nobody else computes any more.
+    fn has_taken(&self, product: &Product, places: &Places) -> bool;
+
+    /// Asks for it in this thread's queue; whether the library took it. Of what it refuses nothing is done, and it cannot compute
+    /// such a one from then on.
+    fn multiply(&self, product: &Product, places: &Places) -> bool;
 }
 
 /// Whether the library's results are ours, or pass through a kernel.
@@ -208,9 +212,10 @@ fn product(
 }
 
 impl<D: Driver> GpuDevice<D> {
-    /// Computes a part of a linear by the library, where there is one and it can; whether it did.
-    pub(crate) fn linear_by_library(&self, format: Format, panels: usize, args: &LinearArgs) -> bool {
-        let Some(library) = self.driver.products() else { return false };
+    /// Computes a part of a linear by the library, where there is one and it can. How many panels it computed: the first ones, where
+    /// it refuses others.
+    pub(crate) fn linear_by_library(&self, format: Format, panels: usize, args: &LinearArgs) -> usize {
+        let Some(library) = self.driver.products() else { return 0 };
         let room = library.room();
         let weights = if format == Format::Bf16 { Weights::InPlace } else { Weights::Unpacked };
         // Rows of an unpacked matrix begin at multiples of 16 bytes.
@@ -218,7 +223,7 @@ impl<D: Driver> GpuDevice<D> {
         // A panel is put into rows by way of the memory for unpacked ones.
         let turns = weights == Weights::Unpacked || args.panel_bytes as usize <= room.weight_bytes;
         if format == Format::F32 || !fits || !turns {
-            return false;
+            return 0;
         }
         let memory = self.product_memory(&room);
         let straight = matches!(args.sink, STORE | ADD) && (args.out_bf16 == 0 || args.bias == 0);
@@ -231,7 +236,7 @@ impl<D: Driver> GpuDevice<D> {
             };
             most > 0 && chunks(panels, most).all(can_one)
         };
-        let Some((way, _)) = ways.into_iter().find(can) else { return false };
+        let Some((way, _)) = ways.into_iter().find(can) else { return 0 };
         assert_eq!(queue::current(), 0, "one queue computes: it has the memory for unpacked panels");
         if weights == Weights::InPlace {
             self.put_in_rows(&Panels { at: args.panels, count: panels, k: args.k as usize });
@@ -241,12 +246,14 @@ impl<D: Driver> GpuDevice<D> {
                 self.unpack(format, args, chunk, memory[0]);
             }
             let (product, places) = product((way, weights), args, chunk, memory);
-            library.multiply(&product, &places);
+            if !library.multiply(&product, &places) {
+                return chunk.first;
+            }
             if way == Way::Through {
                 self.finish_sums(format, args, chunk, memory[1]);
             }
         }
-        true
+        panels
     }
 
     fn unpack(&self, format: Format, args: &LinearArgs, chunk: Chunk, out: u64) {

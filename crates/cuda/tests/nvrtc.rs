@@ -16,6 +16,9 @@ const MAIN: Architecture = Architecture(90);
 /// For which one module of each kind is compiled; all modules if `BALLAST_NVRTC_ALL` is set, which takes minutes.
 const OTHERS: [u32; 5] = [75, 80, 86, 89, 100];
 
+/// For which two modules are compiled, by compilers from this version on, which know it.
+const NEWEST: (Architecture, (i32, i32)) = (Architecture(120), (12, 8));
+
 /// A few registers beside a loop do no harm; nor do a few more beside the sums of 32 rows in attention, which fill a warp's
 /// registers, or where codes of 4 bits are unpacked beside them: of some 1300 instructions that a page takes then, three load what
 /// was spilled.
@@ -104,6 +107,10 @@ fn every_kernel_compiles_without_a_warning() {
         assert!(env::var_os("BALLAST_REQUIRE_NVRTC").is_none(), "{missing}");
         eprintln!("skipped: {missing}");
         return;
+    }
+    if cuda::compiler_version().is_ok_and(|version| version >= NEWEST.1) {
+        let modules = [Module::Linear(Format::Narrow(Narrow::Int4)), Module::AttentionInt4 { head_dim: 128 }];
+        work.extend(modules.map(|module| (module, NEWEST.0)));
     }
     let (left, found) = (Mutex::new(work), Mutex::new(Vec::new()));
     thread::scope(|scope| {

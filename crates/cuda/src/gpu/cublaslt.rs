@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::{from_ref, null_mut};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::sys::CUstream;
 use libloading::Library;
@@ -261,12 +261,24 @@ fn words(product: &Product) -> String {
 /// What an algorithm is chosen for: the product, and how A, B, D and the bias are aligned.
 type Key = (Product, [u32; 4]);
 
+fn key(product: &Product, places: &Places) -> Key {
+    (*product, [places.a, places.b, places.d, places.bias].map(|place| alignment(&[place])))
+}
+
+/// What is known of such a product.
+#[derive(Clone, Copy)]
+struct Chosen {
+    algorithm: [u64; 8],
+    /// Whether it was asked for and taken.
+    is_taken: bool,
+}
+
 /// The open library, for one device.
 pub(super) struct CublasLt {
     functions: &'static Functions,
     handle: Handle,
-    /// None where the library has none.
-    chosen: Mutex<HashMap<Key, Option<[u64; 8]>>>,
+    /// None where the library has none, or refused it.
+    chosen: Mutex<HashMap<Key, Option<Chosen>>>,
     /// What it failed at, and its words.
     refused: Mutex<Vec<String>>,
 }
@@ -301,17 +313,44 @@ impl CublasLt {
 
     /// The algorithm for a product, asked for once.
     pub(super) fn algorithm(&self, product: &Product, places: &Places) -> Option<[u64; 8]> {
-        let aligned = [places.a, places.b, places.d, places.bias].map(|place| alignment(&[place]));
-        let mut chosen = self.chosen.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = key(product, places);
         // What it does not have and what it fails at are the same: our own kernels compute it.
         let search = || {
-            self.search(product, places, aligned).unwrap_or_else(|why| {
-                let refused = format!("{}: {why}", words(product));
-                self.refused.lock().unwrap_or_else(PoisonError::into_inner).push(refused);
+            let found = self.search(product, places, key.1).unwrap_or_else(|why| {
+                self.note(product, &why);
                 None
-            })
+            });
+            found.map(|algorithm| Chosen { algorithm, is_taken: false })
         };
-        *chosen.entry((*product, aligned)).or_insert_with(search)
+        self.chosen().entry(key).or_insert_with(search).map(|chosen| chosen.algorithm)
+    }
+
+    /// Whether such a product was taken.
+    pub(super) fn has_taken(&self, product: &Product, places: &Places) -> bool {
+        self.chosen().get(&key(product, places)).is_some_and(|found| found.is_some_and(|one| one.is_taken))
+    }
+
+    /// Such a product was taken.
+    pub(super) fn took(&self, product: &Product, places: &Places) {
+        let mut chosen = self.chosen();
+        chosen.entry(key(product, places)).and_modify(|found| {
+            *found = found.map(|one| Chosen { is_taken: true, ..one });
+        });
+    }
+
+    /// Such a product was refused with these words, and is not asked for again.
+    pub(super) fn gave_up(&self, product: &Product, places: &Places, why: &str) {
+        self.note(product, why);
+        self.chosen().insert(key(product, places), None);
+    }
+
+    fn chosen(&self) -> MutexGuard<'_, HashMap<Key, Option<Chosen>>> {
+        self.chosen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, product: &Product, why: &str) {
+        let refused = format!("{}: {why}", words(product));
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).push(refused);
     }
 
     /// The products that it failed at, each once, with its words. Those that it has no algorithm for are not among them.

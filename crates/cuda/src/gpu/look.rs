@@ -1,10 +1,14 @@
 //! What there is: the driver, a device, its memory; and what is told where there is none.
 
+use std::env;
+
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
+use super::cublaslt::ROOM;
 use super::failed;
-use crate::{CudaError, compiler};
+use super::settings::{PRODUCTS, ProductsBy, products_by};
+use crate::{Architecture, CudaError, compiler, device};
 
 /// The first device, if there is one and what it takes to use it but for products.
 ///
@@ -58,18 +62,62 @@ fn not_started(wanted: usize, DriverError(why): DriverError) -> CudaError {
     }
 }
 
-/// Bytes of the first device's memory that are free. Nothing is taken or compiled, unlike [`Gpu::open`].
+/// What a device is.
+///
+/// # Safety
+/// `device` is one of the driver's.
+pub(super) unsafe fn architecture(device: sys::CUdevice) -> Result<Architecture, CudaError> {
+    use sys::CUdevice_attribute::{
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR,
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
+    };
+    // SAFETY: passed on from the caller.
+    let number = |attribute| unsafe { result::device::get_attribute(device, attribute) };
+    let both = number(MAJOR).and_then(|major| Ok(10 * major + number(MINOR)?));
+    both.map(|both| Architecture(both as u32)).map_err(failed("tell its architecture"))
+}
+
+/// Device memory that is left to the driver: code, the threads' own memory, what libraries take.
+const DRIVER_BYTES: usize = 512 << 20;
+
+/// A device's memory before anything is taken of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// Bytes that nobody has taken.
+    pub free_bytes: usize,
+    /// Bytes of those that are not to be handed out: what the device takes for itself, and what is left to the driver.
+    pub own_bytes: usize,
+    /// Whether it is the host's: what one takes, the other has not.
+    pub is_hosts: bool,
+}
+
+/// [`Memory::own_bytes`]. A library that is looked for may not be there, which is found out once the device is opened.
+fn own_bytes(products_by: ProductsBy) -> usize {
+    let library = (products_by != ProductsBy::Own).then_some(&ROOM);
+    device::own_bytes(library) + DRIVER_BYTES
+}
+
+/// The first device's memory. Nothing is taken or compiled, unlike [`Gpu::open`].
 ///
 /// # Errors
 /// As [`Gpu::open`], but for the library of products.
-pub fn free_memory() -> Result<usize, CudaError> {
+pub fn memory() -> Result<Memory, CudaError> {
+    use sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED as INTEGRATED;
     let device = look(0)?;
+    // SAFETY: the device was just given by the driver.
+    let architecture = unsafe { architecture(device) }?;
+    let own_bytes = own_bytes(products_by(env::var(PRODUCTS).ok().as_deref(), architecture)?);
+    // SAFETY: as above.
+    let is_hosts = unsafe { result::device::get_attribute(device, INTEGRATED) }
+        .map_err(failed("tell whether its memory is the host's"))?
+        != 0;
     // SAFETY: the device was just given by the driver. Its context stays: whoever opens the device next has it at once.
     unsafe {
         let context = result::primary_ctx::retain(device).map_err(failed("make a context"))?;
         result::ctx::set_current(context).map_err(failed("enter its context"))?;
     }
-    result::mem_get_info().map(|(free, _)| free).map_err(failed("tell its memory"))
+    let (free_bytes, _) = result::mem_get_info().map_err(failed("tell its memory"))?;
+    Ok(Memory { free_bytes, own_bytes, is_hosts })
 }
 
 /// What is wrong where the driver does not give memory.
@@ -91,6 +139,14 @@ mod tests {
         assert_eq!(told(Why::CUDA_ERROR_NO_DEVICE), CudaError::NoDevice { wanted: 0, found: 0 });
         let stub = told(Why::CUDA_ERROR_STUB_LIBRARY).to_string();
         assert!(stub.contains("stub") && stub.contains("--device cpu"), "{stub}");
+    }
+
+    #[test]
+    fn only_who_may_have_a_library_sets_memory_aside_for_it() {
+        let [own, if_there, always] =
+            [ProductsBy::Own, ProductsBy::LibraryIfThere, ProductsBy::Library].map(own_bytes);
+        assert_eq!((if_there - own, always - own), (ROOM.bytes(), ROOM.bytes()));
+        assert!(own > DRIVER_BYTES);
     }
 
     /// Other errors have the driver's words, which there are none of without it.

@@ -31,8 +31,7 @@ use crate::module::{Module, Prefill};
 use crate::product::{Places, Product, Products, Room};
 use crate::{CudaError, Driver, Graphs, Launch, Lost, Work};
 
-pub(crate) use cublaslt::ROOM as PRODUCT_ROOM;
-pub use look::free_memory;
+pub use look::{Memory, memory};
 pub use pinned::PINNED_BYTES;
 pub use speeds::Speeds;
 
@@ -41,9 +40,9 @@ use code::{Function, Loaded, Together};
 use cublaslt::CublasLt;
 use fetches::Fetches;
 use graphs::Made;
-use look::{look, not_given};
+use look::{architecture, look, not_given};
 use pinned::{PIECE_BYTES, PIECES, Pool, SMALL_PIECE_BYTES, SMALL_PIECES};
-use settings::{PREFILL, PRODUCTS, prefill, wants_library};
+use settings::{PREFILL, PRODUCTS, ProductsBy, prefill, products_by};
 use streams::{Streams, Waits};
 use verdicts::Verdicts;
 
@@ -65,6 +64,8 @@ pub struct Gpu {
     prefill: Prefill,
     /// None if own kernels compute all products.
     library: Option<CublasLt>,
+    /// Why there is none where one would be used.
+    lacks_library: Option<CudaError>,
     loaded: Mutex<Loaded>,
     /// How many blocks run side by side: it is asked for at each attention.
     together: Mutex<Together>,
@@ -130,27 +131,22 @@ impl Gpu {
     /// # Safety
     /// `device` is one of the driver's.
     unsafe fn on(device: sys::CUdevice) -> Result<Gpu, CudaError> {
-        use sys::CUdevice_attribute::{
-            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR,
-            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
-            CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as MULTIPROCESSORS,
-        };
+        use sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as MULTIPROCESSORS;
         // SAFETY: passed on from the caller; every handle below was given by the driver just before.
         unsafe {
             let context = Context::of(device)?;
             context.enter().map_err(failed("enter its context"))?;
-            let number = |attribute| result::device::get_attribute(device, attribute);
-            let major = number(MAJOR).map_err(failed("tell its architecture"))?;
-            let minor = number(MINOR).map_err(failed("tell its architecture"))?;
-            let architecture = Architecture((10 * major + minor) as u32);
+            let architecture = architecture(device)?;
             if architecture < OLDEST {
                 return Err(CudaError::Old { found: architecture.to_string(), oldest: OLDEST.to_string() });
             }
-            let multiprocessors = number(MULTIPROCESSORS).map_err(failed("tell its multiprocessors"))?;
+            let multiprocessors = result::device::get_attribute(device, MULTIPROCESSORS)
+                .map_err(failed("tell its multiprocessors"))?;
             let prefill = prefill(std::env::var(PREFILL).ok().as_deref(), architecture)?;
-            let wants_library = wants_library(std::env::var(PRODUCTS).ok().as_deref(), architecture)?;
+            let products_by = products_by(std::env::var(PRODUCTS).ok().as_deref(), architecture)?;
             let mut driver_version = 0;
             sys::cuDriverGetVersion(&mut driver_version).result().map_err(failed("tell its version"))?;
+            let (library, lacks_library) = library(products_by, driver_version)?;
             Ok(Gpu {
                 streams: Streams::new()?,
                 up: Pool::new(PIECES, PIECE_BYTES, Waits::Asleep)?,
@@ -162,7 +158,8 @@ impl Gpu {
                 prefill,
                 driver_version,
                 memory: None,
-                library: wants_library.then(|| CublasLt::open(driver_version as u32 / 1000)).transpose()?,
+                library,
+                lacks_library,
                 loaded: Mutex::default(),
                 together: Mutex::default(),
                 verdicts: Mutex::default(),
@@ -234,6 +231,19 @@ impl Gpu {
                 unsafe { library.multiply(product, places, stream) }
             }
         }
+    }
+}
+
+/// The library of products for the device whose context is current, or why there is none; neither where none is wanted.
+fn library(
+    wanted: ProductsBy,
+    driver_version: i32,
+) -> Result<(Option<CublasLt>, Option<CudaError>), CudaError> {
+    let open = || CublasLt::open(driver_version as u32 / 1000);
+    match wanted {
+        ProductsBy::Own => Ok((None, None)),
+        ProductsBy::Library => Ok((Some(open()?), None)),
+        ProductsBy::LibraryIfThere => Ok(open().map_or_else(|why| (None, Some(why)), |it| (Some(it), None))),
     }
 }
 
@@ -341,7 +351,10 @@ impl Driver for Gpu {
     fn remarks(&self) -> Vec<String> {
         let products = self.library.as_ref().map_or_else(Vec::new, CublasLt::refused);
         let products = products.into_iter().map(|why| format!("cuBLASLt refused {why}"));
-        products.chain(self.graphs.iter().flat_map(Made::remarks)).collect()
+        let lacks =
+            |why: &CudaError| format!("large products are computed by own kernels, which are slower: {why}");
+        let lacks = self.lacks_library.iter().map(lacks);
+        lacks.chain(products).chain(self.graphs.iter().flat_map(Made::remarks)).collect()
     }
 
     fn verdict(&self, module: Module) -> Option<bool> {
@@ -398,7 +411,7 @@ impl Driver for Gpu {
 
 impl Products for Gpu {
     fn room(&self) -> Room {
-        PRODUCT_ROOM
+        cublaslt::ROOM
     }
 
     fn can(&self, product: &Product, places: &Places) -> bool {
@@ -406,11 +419,22 @@ impl Products for Gpu {
         self.library.as_ref().is_some_and(|library| library.algorithm(product, places).is_some())
     }
 
-    fn multiply(&self, product: &Product, places: &Places) {
+    fn has_taken(&self, product: &Product, places: &Places) -> bool {
+        self.library.as_ref().is_some_and(|library| library.has_taken(product, places))
+    }
+
+    fn multiply(&self, product: &Product, places: &Places) -> bool {
         self.bind();
-        let asked = self.ask(self.stream(), &Work::Product(*product, *places));
-        let failed = |why| Lost(format!("the CUDA device failed to multiply {product:?}: {why}"));
-        asked.unwrap_or_else(|why| resume_unwind(Box::new(failed(why))));
+        let library = self.library.as_ref().expect("who has none is not asked");
+        let Err(why) = self.ask(self.stream(), &Work::Product(*product, *places)) else {
+            library.took(product, places);
+            return true;
+        };
+        // Of a device that is lost the library says that it failed, too, and own kernels would find the same.
+        let settled = self.streams.settle(queue::current());
+        settled.unwrap_or_else(|e| lost(&format!("multiply by cuBLASLt ({why})"), e));
+        library.gave_up(product, places, &why);
+        false
     }
 }
 

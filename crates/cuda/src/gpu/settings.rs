@@ -10,16 +10,25 @@ pub(super) const GRAPHS: &str = "BALLAST_CUDA_GRAPHS";
 /// Which kernel attends of many rows.
 pub(super) const PREFILL: &str = "BALLAST_CUDA_PREFILL";
 
-/// Whether a library computes large products; it does, unless somebody says otherwise, or the device has no units for products
-/// of bf16, which own kernels make of those of f16.
-pub(super) fn wants_library(
+/// Who is to compute large products.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ProductsBy {
+    Own,
+    /// The library, if it is there.
+    LibraryIfThere,
+    Library,
+}
+
+/// The library, unless somebody says otherwise, or the device has no units for products of bf16, which own kernels make of those of
+/// f16. Whoever names it is to have it.
+pub(super) fn products_by(
     said: Option<&str>,
     Architecture(architecture): Architecture,
-) -> Result<bool, CudaError> {
+) -> Result<ProductsBy, CudaError> {
     match said {
-        None | Some("") => Ok(architecture >= 80),
-        Some("cublaslt") => Ok(true),
-        Some("own") => Ok(false),
+        None | Some("") if architecture >= 80 => Ok(ProductsBy::LibraryIfThere),
+        Some("cublaslt") => Ok(ProductsBy::Library),
+        None | Some("" | "own") => Ok(ProductsBy::Own),
         Some(other) => Err(unknown(PRODUCTS, other, "cublaslt, or own for kernels of Ballast's own")),
     }
 }
@@ -58,12 +67,14 @@ mod tests {
     #[test]
     fn a_library_and_graphs_are_wanted_unless_somebody_says_otherwise() {
         let wanted = |architecture| {
-            [None, Some("cublaslt"), Some("own")].map(|said| wants_library(said, Architecture(architecture)))
+            [None, Some("cublaslt"), Some("own")]
+                .map(|said| products_by(said, Architecture(architecture)).unwrap())
         };
-        assert_eq!(wanted(80), [Ok(true), Ok(true), Ok(false)]);
-        assert_eq!(wanted(75), [Ok(false), Ok(true), Ok(false)]);
+        let [own, if_there, library] = [ProductsBy::Own, ProductsBy::LibraryIfThere, ProductsBy::Library];
+        assert_eq!(wanted(80), [if_there, library, own]);
+        assert_eq!(wanted(75), [own, library, own]);
         assert_eq!([None, Some("on"), Some("off")].map(wants_graphs), [Ok(true), Ok(true), Ok(false)]);
-        let why = wants_library(Some("magma"), Architecture(80)).unwrap_err().to_string();
+        let why = products_by(Some("magma"), Architecture(80)).unwrap_err().to_string();
         assert!(why.contains("BALLAST_CUDA_PRODUCTS is `magma`") && why.contains("own"), "{why}");
         let why = wants_graphs(Some("maybe")).unwrap_err().to_string();
         assert!(why.contains("BALLAST_CUDA_GRAPHS is `maybe`") && why.contains("off"), "{why}");

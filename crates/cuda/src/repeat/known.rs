@@ -8,6 +8,9 @@ use super::pass::List;
 
 /// Lists that are remembered.
 const LISTS: usize = 32;
+/// How often a list's graph is tried to be made, though there is no room for it even alone. What another process takes meanwhile looks
+/// like a graph's memory, so that one refusal says little; each costs what it takes to make a graph.
+const TRIES: u32 = 4;
 /// Fewer pieces of work than these are as soon started one by one.
 const FEW: usize = 8;
 
@@ -25,9 +28,12 @@ struct Seen {
 /// A list's graph: made when the list comes a second time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Graph {
-    NotYet,
+    NotYet {
+        /// How often there was no room for it, even alone.
+        tried: u32,
+    },
     Made(u64),
-    /// There is no room for it, even alone, or there is none of such work.
+    /// There was no room for it, as often as it was tried, or there is none of such work.
     Never,
 }
 
@@ -48,7 +54,7 @@ impl Known {
             return list.iter().for_each(|work| start(&work));
         }
         list.iter().for_each(|work| start(&work));
-        self.lists.push_front(Seen { list, graph: Graph::NotYet });
+        self.lists.push_front(Seen { list, graph: Graph::NotYet { tried: 0 } });
         while self.lists.len() > LISTS {
             self.lists
                 .pop_back()
@@ -61,9 +67,7 @@ impl Known {
     /// Makes a list's graph, if there is none. Where there is no room for it the one that was not wanted for longest gives way,
     /// and this one is made when it is wanted next.
     fn make(&mut self, graphs: &dyn Graphs, seen: &mut Seen) {
-        if seen.graph != Graph::NotYet {
-            return;
-        }
+        let Graph::NotYet { tried } = seen.graph else { return };
         let work: Vec<Work<'_>> = seen.list.iter().collect();
         match graphs.record(&work) {
             Recorded::As(graph) => return seen.graph = Graph::Made(graph),
@@ -73,10 +77,11 @@ impl Known {
         let made = |other: &&mut Seen| matches!(other.graph, Graph::Made(_));
         match self.lists.iter_mut().rev().find(made) {
             Some(other) => {
-                let given_up = std::mem::replace(&mut other.graph, Graph::NotYet);
+                let given_up = std::mem::replace(&mut other.graph, Graph::NotYet { tried: 0 });
                 given_up.number().into_iter().for_each(|graph| graphs.forget(graph));
             }
-            None => seen.graph = Graph::Never,
+            None if tried + 1 == TRIES => seen.graph = Graph::Never,
+            None => seen.graph = Graph::NotYet { tried: tried + 1 },
         }
     }
 }
@@ -91,22 +96,25 @@ impl Graph {
     fn number(self) -> Option<u64> {
         match self {
             Graph::Made(number) => Some(number),
-            Graph::NotYet | Graph::Never => None,
+            Graph::NotYet { .. } | Graph::Never => None,
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
+    use std::cell::{Cell, RefCell};
 
     use super::*;
     use crate::Launch;
     use crate::module::Module;
 
     /// Graphs of whoever has room for `room` of them, and makes none of kernels whose argument is 99.
+    #[derive(Default)]
     struct Fake {
         room: usize,
+        /// So many graphs more find no room, as others have it.
+        busy: Cell<usize>,
         log: RefCell<Vec<String>>,
         made: RefCell<Vec<u64>>,
     }
@@ -118,7 +126,9 @@ mod tests {
             if number == 99 {
                 return Recorded::Never;
             }
-            if made.len() == self.room {
+            let is_busy = self.busy.get() > 0;
+            if is_busy || made.len() == self.room {
+                self.busy.set(self.busy.get().saturating_sub(1));
                 return Recorded::NoRoom;
             }
             let number = u64::from(number);
@@ -140,7 +150,10 @@ mod tests {
 
     /// What becomes of `kernels` kernels with these arguments, list after list.
     fn story(room: usize, kernels: usize, lists: &[u8]) -> String {
-        let fake = Fake { room, log: RefCell::default(), made: RefCell::default() };
+        story_of(&Fake { room, ..Fake::default() }, kernels, lists)
+    }
+
+    fn story_of(fake: &Fake, kernels: usize, lists: &[u8]) -> String {
         let mut known = Known::default();
         for arg in lists {
             let mut list = List::default();
@@ -149,13 +162,13 @@ mod tests {
                 Launch { module: Module::Rows, kernel: "norm_rows", grid: [1, 1], threads: 32, args: &args };
             (0..kernels).for_each(|_| list.push(&one));
             let mut started = 0;
-            known.run(Some(&fake), list, |_| started += 1);
+            known.run(Some(fake), list, |_| started += 1);
             if started > 0 {
                 assert_eq!(started, kernels);
                 fake.log.borrow_mut().push(format!("start {arg}"));
             }
         }
-        fake.log.into_inner().join(", ")
+        fake.log.take().join(", ")
     }
 
     #[test]
@@ -171,6 +184,19 @@ mod tests {
             "start 1, record 1, replay 1, start 2, forget 1, start 2, record 2, replay 2, forget 2, start 1"
         );
         assert_eq!(story(0, 8, &[1, 1, 1]), "start 1, start 1, start 1");
+    }
+
+    #[test]
+    fn what_found_no_room_is_tried_again_a_few_times() {
+        let story = |busy| {
+            let fake = Fake { room: 1, busy: Cell::new(busy), ..Fake::default() };
+            let story = story_of(&fake, 8, &[1; 8]);
+            (story, fake.busy.get())
+        };
+        // The first time no graph is asked for.
+        assert_eq!(story(1).0, format!("start 1, start 1, record 1{}", ", replay 1".repeat(6)));
+        let never = ["start 1"; 8].join(", ");
+        assert_eq!(story(99), (never, 99 - TRIES as usize));
     }
 
     #[test]

@@ -22,6 +22,7 @@
 mod known;
 mod pass;
 
+use std::panic::resume_unwind;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -30,7 +31,7 @@ use kernels::queue::{self, Mark};
 
 use crate::module::{Module, Prefill};
 use crate::product::{Places, Product, Products, Room};
-use crate::{CudaError, Driver, Launch, Work};
+use crate::{CudaError, Driver, Launch, Lost, Work};
 
 use known::Known;
 use pass::Pass;
@@ -115,7 +116,7 @@ impl<D: Driver> Repeating<D> {
         let graphs = self.driver.graphs();
         state.known.run(graphs, pass.into_list(), |work| match work {
             Work::Kernel(launch) => self.driver.launch(launch),
-            Work::Product(product, places) => self.theirs().multiply(product, places),
+            Work::Product(product, places) => self.multiply_late(product, places),
         });
         // Those before it are done no later.
         newest.into_iter().for_each(|mark| self.driver.mark(mark));
@@ -253,18 +254,39 @@ impl<D: Driver> Products for Repeating<D> {
         self.theirs().can(product, places)
     }
 
-    fn multiply(&self, product: &Product, places: &Places) {
-        if queue::current() == QUEUE
-            && let Some(pass) = &mut self.state().pass
-        {
-            return pass.multiply(product, places);
+    fn has_taken(&self, product: &Product, places: &Places) -> bool {
+        self.theirs().has_taken(product, places)
+    }
+
+    /// One that the library has never taken ends the pass: it may refuse it, and whoever asks here has other kernels for it.
+    fn multiply(&self, product: &Product, places: &Places) -> bool {
+        if queue::current() == QUEUE {
+            let mut state = self.state();
+            match &mut state.pass {
+                Some(pass) if self.theirs().has_taken(product, places) => {
+                    pass.multiply(product, places);
+                    return true;
+                }
+                _ => self.send_from(&mut state),
+            }
         }
-        self.theirs().multiply(product, places);
+        self.theirs().multiply(product, places)
     }
 }
 
 impl<D: Driver> Repeating<D> {
     fn theirs(&self) -> &dyn Products {
         self.driver.products().expect("who has none is not asked")
+    }
+
+    /// Asks for a product that was put off.
+    fn multiply_late(&self, product: &Product, places: &Places) {
+        if !self.theirs().multiply(product, places) {
+            let why = self.driver.remarks().join("; ");
+            resume_unwind(Box::new(Lost(format!(
+                "a product was refused that was taken before, too late for others to compute it ({why}): set \
+                 BALLAST_CUDA_PRODUCTS=own for kernels that compute all products without cuBLASLt"
+            ))));
+        }
     }
 }

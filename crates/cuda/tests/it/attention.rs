@@ -134,6 +134,57 @@ fn a_kernel_is_used_if_it_passes_its_trial() {
     }
 }
 
+/// What queries make of values that are all the same, of a first token that counts nearly everything and of many that count very little.
+fn attended_to_one(device: &mut dyn Device) -> Vec<f32> {
+    const TOKENS: usize = 2000;
+    const QUERIES: usize = 32;
+    const DIM: usize = 64;
+    let layout = KvLayout { kv_heads: 1, head_dim: DIM, dtype: KvDtype::Int4 };
+    let blocks: Vec<u32> = (0..TOKENS.div_ceil(BLOCK_TOKENS) as u32).collect();
+    let kv = KvPages { layout, buf: device.take(blocks.len() * layout.block_bytes()).unwrap() };
+    let matrix = |device: &mut dyn Device, dtype: Dtype, cols: usize| Rows {
+        buf: device.take(TOKENS * cols * dtype.bytes()).unwrap(),
+        dtype,
+        rows: TOKENS,
+        cols,
+    };
+    let qkv = matrix(device, Dtype::F32, 3 * DIM);
+    let (q, out) = (matrix(device, Dtype::Bf16, DIM), matrix(device, Dtype::Bf16, DIM));
+    // The others' scores are lower by 11.7: their weights times the values' scale, 1/375, are less than half of the smallest half.
+    let key = |token: usize| if token == 0 { 1.4609375 } else { 0.0 };
+    let row =
+        |token: usize| [[1.0; DIM], [key(token); DIM], std::array::from_fn(value_of)].concat().into_iter();
+    device.upload(&qkv.buf, bytemuck::cast_slice(&(0..TOKENS).flat_map(row).collect::<Vec<f32>>()));
+    let transform = QkTransform { heads: 1, norms: None, rope: None };
+    device.store_kv(qkv, &transform, &[Span { blocks: &blocks, start: 0, rows: 0..TOKENS }], kv, q);
+    let start = TOKENS - QUERIES;
+    let shape = AttendShape { heads: 1, scale: 0.125, window: None, share: None };
+    device.attend(q, kv, &[Span { blocks: &blocks, start, rows: start..TOKENS }], shape, out);
+    let mut results = Vec::new();
+    device.view(&out.buf, &mut |bytes| results = bytemuck::cast_slice::<u8, u16>(bytes).to_vec());
+    results[start * DIM..].iter().map(|bits| bf16::from_bits(*bits).to_f32()).collect()
+}
+
+/// One of 16 values, which 4 bits keep nearly as they are.
+fn value_of(dim: usize) -> f32 {
+    0.04 * (dim % 16) as f32 / 15.0 - 0.02
+}
+
+/// What is too little for a half counts nothing, instead of 128 times beside what it is multiplied by.
+#[test]
+fn many_weights_that_are_no_halves_do_not_add_up() {
+    if emulator::compiler().is_none() {
+        return;
+    }
+    // All together the weights of the many are 1.7 %.
+    for (mma, most) in [(Mma::Defined, 2e-4), (Mma::ByHalves, 0.02 * 0.04)] {
+        let results = attended_to_one(&mut GpuDevice::new(Emulator::new(mma), 16 << 20).unwrap());
+        let error = |(i, x): (usize, &f32)| (x - value_of(i % 64)).abs();
+        let worst = results.iter().enumerate().map(error).fold(0.0, f32::max);
+        assert!(worst < most, "{mma:?}: {worst}");
+    }
+}
+
 /// Tokens of sequences that decode together.
 const LENGTHS: [usize; 9] = [700, 33, 257, 512, 1, 300, 64, 129, 450];
 

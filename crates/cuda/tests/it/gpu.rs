@@ -114,6 +114,49 @@ fn what_is_missing_is_named() {
     }
 }
 
+/// Prints what a device has.
+#[test]
+fn a_device_says_what_memory_it_has() {
+    println!("memory: {:?}", cuda::memory());
+}
+
+#[test]
+fn a_device_says_whether_its_memory_is_the_hosts() {
+    let Some(stand_in) = StandIn::new() else { return };
+    for (integrated, says) in [("0", "is_hosts: false"), ("1", "is_hosts: true")] {
+        let settings = [("BALLAST_STAND_IN_INTEGRATED", integrated)];
+        let told = stand_in.runs_with("gpu", &["a_device_says_what_memory_it_has"], &settings);
+        assert!(told.contains(says), "{told}");
+    }
+}
+
+/// Prints what computes large products.
+#[test]
+fn a_device_says_what_computes_large_products() {
+    match cuda::open(1 << 20) {
+        Ok(device) => {
+            println!("products: {}, {:?}", device.driver().computes_products_by(), device.remarks())
+        }
+        Err(why) => println!("none opened: {why}"),
+    }
+}
+
+/// Unless somebody asks for it.
+#[test]
+fn a_device_does_without_a_library_of_products() {
+    let Some(stand_in) = StandIn::new() else { return };
+    let says = ["a_device_says_what_computes_large_products"];
+    let with = stand_in.runs_with("gpu", &says, &[]);
+    assert!(with.contains("products: cuBLASLt 12.99.0, []"), "{with}");
+    let stand_in = stand_in.without_products();
+    let told = |said| stand_in.runs_with("gpu", &says, &[("BALLAST_CUDA_PRODUCTS", said)]);
+    let (without, own, wanted) = (told(""), told("own"), told("cublaslt"));
+    let remark = "products: own kernels, [\"large products are computed by own kernels, which are slower: libcublasLt.so";
+    assert!(without.contains(remark), "{without}");
+    assert!(own.contains("products: own kernels, []"), "{own}");
+    assert!(wanted.contains("none opened: libcublasLt.so"), "{wanted}");
+}
+
 #[test]
 fn the_same_on_a_stand_in() {
     let tests = [

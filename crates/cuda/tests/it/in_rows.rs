@@ -60,10 +60,16 @@ impl Weights {
     }
 
     fn linear(&mut self, rows: usize) -> Vec<f32> {
+        self.linear_to(rows, Sink::Store)
+    }
+
+    /// Where there is a one in every place.
+    fn linear_to(&mut self, rows: usize, sink: impl Fn(Rows) -> Sink) -> Vec<f32> {
         let (x, out) = (self.rows(rows, Dtype::Bf16, self.k), self.rows(rows, Dtype::F32, N));
         let values = (0..rows * self.k).map(|i| bf16::from_f32(number(3 * i + 1)).to_bits());
         self.device.upload(&x.buf, bytemuck::cast_slice(&values.collect::<Vec<u16>>()));
-        self.device.linear(x, &self.matrix(), None, Sink::Store(out));
+        self.device.upload(&out.buf, bytemuck::cast_slice(&vec![1f32; rows * N]));
+        self.device.linear(x, &self.matrix(), None, sink(out));
         self.floats(out)
     }
 
@@ -104,6 +110,23 @@ fn the_library_is_asked_from_its_fewest_rows_on() {
     for (rows, is_own) in [(FEWEST - 1, true), (FEWEST, false), (FEWEST - 1, true)] {
         assert_eq!(own.linear(rows) == with_library.linear(rows), is_own, "{rows} rows");
     }
+}
+
+/// Of so many rows results pass through a kernel, two panels at a time. The library computes the first two and refuses the third.
+#[test]
+fn what_the_library_refuses_is_computed_by_own_kernels_and_nothing_is_added_twice() {
+    if emulator::compiler().is_none() {
+        return;
+    }
+    let mut own = Weights::new(Emulator::new(Mma::Defined).without_library(), 32 * 9, 0);
+    let mut refused = Weights::new(Emulator::new(Mma::Defined).refusing(32), 32 * 9, 0);
+    let want = own.linear_to(FOR_LIBRARY, Sink::Add);
+    let got = refused.linear_to(FOR_LIBRARY, Sink::Add);
+    let worst = want.iter().zip(&got).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(worst > 0.0 && worst < 1e-3, "{worst}: only the order of sums is another");
+    let mut rows = want.chunks(N).zip(got.chunks(N));
+    assert!(rows.all(|(want, got)| want[64..] == got[64..]), "the third panel is our own kernels'");
+    assert!(refused.linear_to(FOR_LIBRARY, Sink::Add) == want, "the library is not asked again");
 }
 
 #[test]

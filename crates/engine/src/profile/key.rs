@@ -4,6 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use cuda::{CudaError, Driver};
 use kernels::device::Dtype;
 use kernels::linear::Activations;
 use model::Checkpoint;
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::config::{DeviceChoice, EngineConfig};
+use crate::plan::planned::StartError;
 
 /// Whatever measures otherwise has another key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,16 +47,23 @@ const VERSION: u32 = 9;
 
 impl ProfileKey {
     /// Of this machine, an engine's settings and a model.
-    pub fn of(checkpoint: &Checkpoint, blueprint: &Blueprint, config: &EngineConfig) -> ProfileKey {
+    ///
+    /// # Errors
+    /// [`StartError::Cuda`]: a GPU that cannot be opened cannot be told from others.
+    pub fn of(
+        checkpoint: &Checkpoint,
+        blueprint: &Blueprint,
+        config: &EngineConfig,
+    ) -> Result<ProfileKey, StartError> {
         let spec = checkpoint.spec();
         let formats = blueprint.formats().into_iter();
-        ProfileKey {
+        Ok(ProfileKey {
             version: VERSION,
             cpu: cpu_name(),
             cores: crate::config::default_threads(),
             device: match config.device {
                 DeviceChoice::Cpu | DeviceChoice::Virtual | DeviceChoice::Poisoned => "cpu".into(),
-                DeviceChoice::Cuda => gpu_name(),
+                DeviceChoice::Cuda => gpu_name()?,
             },
             isa: config.isa.to_string(),
             threads: config.threads,
@@ -63,7 +72,7 @@ impl ProfileKey {
             formats: formats.map(|(format, bytes)| (format!("{format:?}"), bytes)).collect(),
             shape: [spec.layers, spec.hidden, spec.heads, spec.kv_heads, spec.head_dim, spec.ffn, spec.vocab],
             drive: config.offload.folder.as_deref().and_then(drive_of),
-        }
+        })
     }
 
     /// A short name for files.
@@ -99,11 +108,16 @@ pub(super) fn drive_of(folder: &Path) -> Option<u64> {
     folder.ancestors().find_map(exists).map(|found| found.dev())
 }
 
-/// The GPU, by its name: one that cannot be opened is refused where it is used. It is asked once, as opening it takes a while.
-fn gpu_name() -> String {
+/// The GPU, by its name, and whether it has no library for large products, without which they take longer. It is asked once, as
+/// opening it takes a while.
+fn gpu_name() -> Result<String, CudaError> {
     static NAME: OnceLock<String> = OnceLock::new();
-    let ask = || cuda::Gpu::open(0).map_or("cuda".into(), |gpu| format!("cuda {}", gpu.name()));
-    NAME.get_or_init(ask).clone()
+    if let Some(known) = NAME.get() {
+        return Ok(known.clone());
+    }
+    let gpu = cuda::Gpu::open(0)?;
+    let products = if gpu.products().is_some() { "" } else { ", own products" };
+    Ok(NAME.get_or_init(|| format!("cuda {}{products}", gpu.name())).clone())
 }
 
 /// As Linux tells it; elsewhere the architecture's name.
@@ -116,4 +130,15 @@ fn cpu_name() -> String {
     let fields = ["model name", "cpu family", "model", "stepping"];
     let known: Vec<String> = fields.into_iter().filter_map(field).collect();
     if known.is_empty() { std::env::consts::ARCH.to_string() } else { known.join("/") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Times of one GPU would be taken for those of another.
+    #[test]
+    fn a_gpu_that_cannot_be_opened_has_no_name() {
+        assert_eq!(gpu_name().err(), cuda::Gpu::open(0).err());
+    }
 }

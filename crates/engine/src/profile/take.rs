@@ -121,7 +121,7 @@ pub fn take(
     tables.disk_read = reads(&drive, most, &rig.blueprint.layers[0], &mut stage).map_err(refused)?;
     (tables.beside, tables.beside_copies) = disturbances(&rig, &drive, copy_bytes_per_s).map_err(refused)?;
     stage.next();
-    let key = ProfileKey::of(checkpoint, blueprint, config);
+    let key = ProfileKey::of(checkpoint, blueprint, config)?;
     Ok(Profile { key, tables, seconds: begin.elapsed().as_secs_f64(), correction: Correction::default() })
 }
 

@@ -173,8 +173,14 @@ impl Products for Delayed {
         self.emulator.can(product, places)
     }
 
-    fn multiply(&self, product: &Product, places: &Places) {
+    /// It refuses none.
+    fn has_taken(&self, _: &Product, _: &Places) -> bool {
+        true
+    }
+
+    fn multiply(&self, product: &Product, places: &Places) -> bool {
         let (product, places) = (*product, *places);
-        self.later(move |emulator| emulator.multiply(&product, &places));
+        self.later(move |emulator| assert!(emulator.multiply(&product, &places)));
+        true
     }
 }

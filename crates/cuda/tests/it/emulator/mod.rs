@@ -86,6 +86,10 @@ pub(crate) struct Emulator {
     has_library: bool,
     /// Rows from which the library is asked where it reads weights in their place.
     from_rows_in_place: usize,
+    /// Rows of the results that the library refuses to compute once it is asked for them.
+    refuses: usize,
+    /// Products that it was asked for, and whether it took them.
+    taken: Mutex<HashMap<Product, bool>>,
     /// If products of warpgroups are tried before they are used.
     trials: Option<Trials>,
 }
@@ -122,6 +126,8 @@ impl Emulator {
             puts: AtomicUsize::new(0),
             has_library: mma != Mma::ByHalves,
             from_rows_in_place: 200,
+            refuses: 0,
+            taken: Mutex::default(),
             trials: None,
         }
     }
@@ -140,6 +146,11 @@ impl Emulator {
     /// One whose library computes all products of bf16, however few their rows.
     pub(crate) fn by_library(self) -> Emulator {
         Emulator { from_rows_in_place: 1, ..self }
+    }
+
+    /// One whose library refuses to compute results of so many rows, which are columns of ours.
+    pub(crate) fn refusing(self, rows: usize) -> Emulator {
+        Emulator { refuses: rows, ..self }
     }
 
     /// One that runs kernels one by one.
@@ -418,7 +429,7 @@ impl Graphs for Emulator {
                 }
                 Frozen::Product(product, places) => {
                     PRODUCTS_OF_GRAPHS.fetch_add(1, Ordering::Relaxed);
-                    self.multiply(&product, &places);
+                    assert!(self.multiply(&product, &places), "{product:?} in a graph");
                 }
             }
         }
@@ -445,11 +456,20 @@ impl Products for Emulator {
 
     /// A library may not have every layout.
     fn can(&self, product: &Product, _: &Places) -> bool {
-        product.d.stride.is_multiple_of(4)
+        product.d.stride.is_multiple_of(4) && self.taken.lock().unwrap().get(product) != Some(&false)
     }
 
-    fn multiply(&self, product: &Product, places: &Places) {
+    fn has_taken(&self, product: &Product, _: &Places) -> bool {
+        self.taken.lock().unwrap().get(product) == Some(&true)
+    }
+
+    fn multiply(&self, product: &Product, places: &Places) -> bool {
         let Product { a, b, d, .. } = product;
+        let is_taken = d.rows != self.refuses;
+        self.taken.lock().unwrap().insert(*product, is_taken);
+        if !is_taken {
+            return false;
+        }
         let (rows, inner) = if a.transposed { (a.cols, a.rows) } else { (a.rows, a.cols) };
         let (inner_of_b, cols) = if b.transposed { (b.cols, b.rows) } else { (b.rows, b.cols) };
         assert_eq!((rows, cols, inner), (d.rows, d.cols, inner_of_b), "{product:?}");
@@ -465,5 +485,6 @@ impl Products for Emulator {
             }
             write(places.d, d, (i, j), sum);
         }
+        true
     }
 }

@@ -1,9 +1,11 @@
 // A library of products: D = alpha op(A) op(B) + beta C, with a bias for each row of D if it was asked for, matrices by columns as
-// their descriptions say, added up in double precision. What is described wrongly is refused.
+// their descriptions say, added up in double precision. What is described wrongly is refused; what is then asked for wrongly ends the
+// process, as of a product that is refused others compute the results. BALLAST_STAND_IN_REFUSES: rows of D that it fails at, once it
+// is asked for them.
 #include "device.h"
 
 namespace {
-constexpr int LT_INVALID = 7, LT_UNSUPPORTED = 15;
+constexpr int LT_INVALID = 7, LT_FAILED = 13, LT_UNSUPPORTED = 15;
 constexpr int R_32F = 0, R_16BF = 14;
 
 struct Product {
@@ -64,7 +66,9 @@ bool fits(const Product& p, const Layout& a, const Layout& b, const Layout& c, c
 }  // namespace
 
 extern "C" size_t cublasLtGetVersion() { return 129900; }
-extern "C" const char* cublasLtGetStatusString(int status) { return status == LT_UNSUPPORTED ? "not supported" : "an invalid value"; }
+extern "C" const char* cublasLtGetStatusString(int status) { 
+  return status == LT_UNSUPPORTED ? "not supported" : status == LT_FAILED ? "the program failed to execute" : "an invalid value";
+}
 CALL cublasLtCreate(void** handle) { return *handle = &context, current == &context ? DONE : 1; }
 CALL cublasLtDestroy(void* handle) { return handle == &context ? DONE : LT_INVALID; }
 
@@ -110,9 +114,11 @@ CALL cublasLtMatmulAlgoGetHeuristic(void*, Product* p, Layout* a, Layout* b, Lay
 CALL cublasLtMatmul(void* handle, Product* product, const float* alpha, uint64_t a, Layout* of_a, uint64_t b, Layout* of_b, const float* beta,
                     uint64_t c, Layout* of_c, uint64_t d, Layout* of_d, const uint64_t* algorithm, uint64_t workspace, size_t workspace_bytes,
                     Stream* stream) {
-  if (handle != &context || current != &context || !streams.has(stream)) return LT_INVALID;
-  if (algorithm[0] != MAGIC || a % algorithm[1] || b % algorithm[2] || d % algorithm[3]) return LT_INVALID;
-  if (!fits(*product, *of_a, *of_b, *of_c, *of_d)) return LT_INVALID;
+  if (handle != &context || current != &context || !streams.has(stream)) wrong("a product of another context's");
+  if (algorithm[0] != MAGIC || a % algorithm[1] || b % algorithm[2] || d % algorithm[3]) wrong("a product by another's algorithm");
+  if (!fits(*product, *of_a, *of_b, *of_c, *of_d)) wrong("a product of matrices that do not fit");
+  static const uint64_t refused = number("BALLAST_STAND_IN_REFUSES", 0);
+  if (of_d->rows == refused) return LT_FAILED;
   look_at(a, of_a->bytes(), true);
   look_at(b, of_b->bytes(), true);
   look_at(c, of_c->bytes(), true);
@@ -120,7 +126,7 @@ CALL cublasLtMatmul(void* handle, Product* product, const float* alpha, uint64_t
   if (workspace_bytes) look_at(workspace, workspace_bytes, true);
   bool is_biased = product->epilogue == 4;
   if (is_biased) look_at(product->bias, 4 * of_d->rows, true);
-  if ((!is_biased && product->epilogue != 1) || product->bias_type != R_32F) return LT_UNSUPPORTED;
+  if ((!is_biased && product->epilogue != 1) || product->bias_type != R_32F) wrong("a product with another end");
   Product p = *product;
   Layout la = *of_a, lb = *of_b, lc = *of_c, ld = *of_d;
   float by = *alpha, kept = *beta;

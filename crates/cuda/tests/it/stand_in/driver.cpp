@@ -14,10 +14,16 @@ CALL cuDeviceGetCount(int* count) { return *count = 1, is_started ? DONE : 3; }
 CALL cuDeviceGet(int* device, int ordinal) { return *device = 7, ordinal == 0 ? DONE : INVALID_DEVICE; }
 CALL cuDeviceGetName(char* name, int room, int) { return std::snprintf(name, room, "no GPU, but its stand-in"), DONE; }
 CALL cuDeviceGetAttribute(int* value, int attribute, int device) {
-  const int MULTIPROCESSORS = 16, MAJOR = 75, MINOR = 76;
+  const int MULTIPROCESSORS = 16, INTEGRATED = 18, MAJOR = 75, MINOR = 76;
   int capability = number("BALLAST_STAND_IN_ARCHITECTURE", 80);
-  if (device != 7 || (attribute != MAJOR && attribute != MINOR && attribute != MULTIPROCESSORS)) return INVALID_VALUE;
-  return *value = attribute == MULTIPROCESSORS ? 2 : attribute == MAJOR ? capability / 10 : capability % 10, DONE;
+  if (device != 7) return INVALID_VALUE;
+  switch (attribute) {
+    case MULTIPROCESSORS: return *value = 2, DONE;
+    case INTEGRATED: return *value = number("BALLAST_STAND_IN_INTEGRATED", 0), DONE;
+    case MAJOR: return *value = capability / 10, DONE;
+    case MINOR: return *value = capability % 10, DONE;
+    default: return INVALID_VALUE;
+  }
 }
 CALL cuDevicePrimaryCtxRetain(void** retained, int device) {
   if (device != 7) return INVALID_DEVICE;

@@ -20,13 +20,17 @@ const SOURCES: [(&str, &str); 5] = [
 ];
 /// The names under which the one library is looked for.
 const NAMES: [&str; 3] = ["libcuda.so", "libnvrtc.so.12", "libcublasLt.so.12"];
+/// The folder beside it that lacks the last.
+const WITHOUT_PRODUCTS: &str = "without-products";
 
 /// A device of compute capability 8.0. Commands may have `BALLAST_STAND_IN_MEMORY` (bytes that it has), `BALLAST_STAND_IN_SEED` (of
 /// how its streams overtake each other), `BALLAST_STAND_IN_LAUNCHES` (kernels after which it is lost),
-/// `BALLAST_STAND_IN_GRAPH_BYTES` (that a graph takes for each of its kernels) and `BALLAST_STAND_IN_NOTES` (graphs that are to be made of
-/// what streams note down, at the least) besides.
+/// `BALLAST_STAND_IN_GRAPH_BYTES` (that a graph takes for each of its kernels), `BALLAST_STAND_IN_NOTES` (graphs that are to be made of
+/// what streams note down, at the least), `BALLAST_STAND_IN_INTEGRATED` (1 if its memory is the host's) and `BALLAST_STAND_IN_REFUSES` (see
+/// `cublaslt.cpp`) besides.
 pub(crate) struct StandIn {
     libraries: PathBuf,
+    header: PathBuf,
     compiler: String,
     /// Machine code of this one.
     cache: TempDir,
@@ -37,7 +41,8 @@ impl StandIn {
     pub(crate) fn new() -> Option<StandIn> {
         let compiler = host::compiler()?;
         let cache = tempfile::tempdir().expect("a folder for machine code");
-        Some(StandIn { libraries: libraries(&compiler), compiler, cache })
+        let libraries = libraries(&compiler);
+        Some(StandIn { header: libraries.join("emulate.h"), libraries, compiler, cache })
     }
 
     /// Gives it to a command.
@@ -47,9 +52,16 @@ impl StandIn {
             .env("BALLAST_CUDA_LIBRARIES", &self.libraries)
             .env("XDG_CACHE_HOME", self.cache.path())
             .env_remove("BALLAST_CACHE")
-            .env("BALLAST_STAND_IN_HEADER", self.libraries.join("emulate.h"))
+            .env("BALLAST_STAND_IN_HEADER", &self.header)
             .env("BALLAST_STAND_IN_LIBRARIES", env!("CARGO_TARGET_TMPDIR"))
             .env("BALLAST_STAND_IN_COMPILER", format!("{} {}", self.compiler, host::OPTIONS.join(" ")))
+    }
+
+    /// The same, where there is no library of products.
+    #[allow(dead_code, reason = "other programs have no such tests")]
+    pub(crate) fn without_products(mut self) -> StandIn {
+        self.libraries.push(WITHOUT_PRODUCTS);
+        self
     }
 
     /// Runs tests of a file of this program, by their names, in a process of their own that has it.
@@ -81,7 +93,8 @@ impl StandIn {
 
 /// A folder with the libraries, compiled at first use and kept with the build.
 fn libraries(compiler: &str) -> PathBuf {
-    let text: String = SOURCES.iter().map(|(_, text)| *text).collect();
+    let names = NAMES.into_iter().chain([WITHOUT_PRODUCTS]);
+    let text: String = SOURCES.iter().map(|(_, text)| *text).chain(names).collect();
     let kept = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let folder = kept.join(format!("stand-in-{:016x}", host::fnv(text.as_bytes())));
     if folder.exists() {
@@ -104,8 +117,13 @@ fn libraries(compiler: &str) -> PathBuf {
         .output()
         .expect("it ran before");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let without = partial.path().join(WITHOUT_PRODUCTS);
+    fs::create_dir(&without).expect("the target folder can be written");
     for name in NAMES {
         symlink("stand-in.so", partial.path().join(name)).expect("a link");
+    }
+    for name in &NAMES[..2] {
+        symlink("../stand-in.so", without.join(name)).expect("a link");
     }
     // Unless another program was faster.
     let _ = fs::rename(partial.keep(), &folder);
