@@ -172,7 +172,8 @@ mod tests {
 
     #[test]
     fn commands_are_told_from_what_is_said() {
-        let lines = [" /bye ", "/exit", "/clear", "/help", "/unknown", "/etc/passwd", "/new words", "Hello", "\t"];
+        let lines =
+            [" /bye ", "/exit", "/clear", "/help", "/unknown", "/etc/passwd", "/new words", "Hello", "\t"];
         let found = [
             Line::Bye,
             Line::Bye,

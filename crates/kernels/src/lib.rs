@@ -13,6 +13,7 @@ pub mod device;
 pub mod drive;
 pub mod elementwise;
 pub mod exp;
+pub mod heap;
 pub mod helpers;
 pub mod isa;
 pub mod linear;

@@ -261,7 +261,7 @@ fn line(best: &Scored, job: Job, costs: &Costs) -> String {
     };
     format!(
         "plan: weights {}, KV {}, activations {}; {}, {} x {} sequences, {} positions a batch; {} binds; {:.3} generated \
-         tokens/s predicted ({}, {} in, {} out; {costs})",
+         tokens/s predicted by a rehearsal of {}, {} in, {} out ({costs})",
         shares(placement.weights),
         shares(placement.kv),
         shares(placement.hidden),

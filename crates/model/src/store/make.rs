@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use kernels::drive::free_bytes;
 use kernels::reserve::reserve;
-use kernels::{AlignedBytes, Team, page_cache};
+use kernels::{AlignedBytes, Team, heap, page_cache};
 
 use super::direct::{self, Access, SECTOR};
 use super::fingerprint::fingerprint;
@@ -130,6 +130,8 @@ impl Maker<'_> {
             }
             return Err(making.full(error));
         }
+        drop(making);
+        heap::give_back();
         used(&folder);
         let store = Store::open(&folder, &fingerprint, layout)?;
         store.ok_or_else(|| Error::Store { path: folder, found: "vanished".into(), remedy: MAKE_AGAIN })
