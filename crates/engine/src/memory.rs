@@ -25,6 +25,12 @@ fn least(free: u64, own: u64, groups: &str, root: &Path) -> u64 {
     folders.flat_map(|(root, path)| left_up(&root, &path, own)).fold(free, u64::min)
 }
 
+/// Bytes of memory that the process needs by now: what is free of its heap goes back first.
+pub(crate) fn needed_bytes() -> u64 {
+    kernels::heap::give_back();
+    resident_bytes()
+}
+
 /// Resident memory of this process now, in bytes.
 pub fn resident_bytes() -> u64 {
     status("VmRSS:").unwrap_or(0)

@@ -58,7 +58,7 @@ impl<'a> Planned<'a> {
     /// [`TooSmall`]: what is missing, and what to do.
     pub fn new(checkpoint: &'a Checkpoint, config: EngineConfig) -> Result<Planned<'a>, TooSmall> {
         Planned::by(checkpoint, config, |spec, blueprint, config| {
-            Hold::plan(spec, blueprint, config, memory::resident_bytes())
+            Hold::plan(spec, blueprint, config, memory::needed_bytes())
         })
     }
 

@@ -25,7 +25,7 @@ impl EngineConfig {
     #[must_use]
     pub fn with_weights_in_room(self, checkpoint: &Checkpoint) -> EngineConfig {
         let fits = || {
-            let planned = Planned::beside(checkpoint, self.clone(), memory::resident_bytes());
+            let planned = Planned::beside(checkpoint, self.clone(), memory::needed_bytes());
             planned.is_ok_and(|planned| planned.fits())
         };
         if self.may_keep_less(checkpoint) && !fits() {
