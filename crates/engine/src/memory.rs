@@ -26,7 +26,7 @@ fn least(free: u64, own: u64, groups: &str, root: &Path) -> u64 {
 }
 
 /// Bytes of memory that the process needs by now: what is free of its heap goes back first.
-pub(crate) fn needed_bytes() -> u64 {
+pub fn needed_bytes() -> u64 {
     kernels::heap::give_back();
     resident_bytes()
 }

@@ -49,7 +49,7 @@ pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
     let by = profile::kept_or_taken(&opened, &base, &args.engine)?;
     let tables = by.costs();
     let fixed = Fixed { max_latency_s: args.max_latency, ..Fixed::of(&args.engine) };
-    let resident_bytes = memory::resident_bytes();
+    let resident_bytes = memory::needed_bytes();
     let planner =
         Planner { checkpoint: &opened.checkpoint, base, job, tables: &tables, fixed, resident_bytes };
     let Some(found) = planner.search(rescored())? else { return Err(nothing(&planner, args.max_latency)) };

@@ -55,11 +55,12 @@ impl ApiError {
     /// 400: prompt and answer do not fit the context. The fields that say what is in the prompt, and how long the answer
     /// may be; the second is named if less of it would do.
     pub fn too_long([of_prompt, of_answer]: [&str; 2], prompt: usize, answer: usize, context: usize) -> Self {
-        let param = if answer > 0 && prompt < context { of_answer } else { of_prompt };
+        let less_would_do = answer > 0 && prompt < context;
+        let param = if less_would_do { of_answer } else { of_prompt };
         let message = format!(
-            "this model's maximum context length is {context} tokens; the prompt has {prompt}{}; \
-             shorten {of_prompt} or lower {of_answer}",
+            "this model's maximum context length is {context} tokens; the prompt has {prompt}{}; shorten {of_prompt}{}",
             if answer > 0 { format!(" and {answer} are asked for") } else { String::new() },
+            if less_would_do { format!(" or lower {of_answer}") } else { String::new() },
         );
         ApiError { code: Some("context_length_exceeded"), ..ApiError::invalid(param, message) }
     }

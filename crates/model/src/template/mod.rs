@@ -194,6 +194,8 @@ impl ChatTemplate {
         };
         match (nones(Value::Null), nones(Value::from(""))) {
             (Ok(with_null), Ok(without)) => with_null <= without,
+            // What a template refuses by itself is its own affair.
+            (Err(TemplateError::Refused(_)), _) => true,
             (Err(_), Ok(_)) => false,
             (_, Err(_)) => true,
         }
