@@ -39,8 +39,7 @@ pub struct EngineConfig {
     pub max_num_queued_reqs: usize,
     /// Whether prompts reuse the KV of others that begin alike.
     pub prefix_caching: PrefixCaching,
-    /// Steps under way at once, at least one. If absent it is one, and two on a GPU and where weights are streamed: see
-    /// [`depth`](EngineConfig::depth).
+    /// Steps under way at once, at least one. If absent one, and two on a GPU or where weights are streamed.
     pub steps_in_flight: Option<usize>,
     /// KV wanted in all, in tokens; what memory leaves if absent.
     pub kv_tokens: Option<usize>,

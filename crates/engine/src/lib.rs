@@ -1,4 +1,5 @@
-//! Does what policy decides: memory, lanes, sequences, requests. The only crate that sees both policy and kernels.
+//! Does what policy decides: memory, lanes, sequences, requests. Below the command line the only crate that
+//! sees both policy and kernels.
 //!
 //! ```text
 //! submit ─► inbox ─► drive (engine's thread) ─► program ─► lanes ─► events to the caller

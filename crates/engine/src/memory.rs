@@ -100,6 +100,19 @@ mod tests {
         assert_eq!((kib_line(text, "VmHWM:"), kib_line(text, "VmSwap:")), (None, None));
     }
 
+    /// Below what stays the heap cannot shrink by itself.
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[test]
+    fn what_is_free_of_the_heap_is_not_needed() {
+        let mut pieces: Vec<Vec<u8>> = (0..1 << 16).map(|_| vec![1; 4096]).collect();
+        let last = pieces.split_off(pieces.len() - 1);
+        let all = resident_bytes();
+        drop(pieces);
+        let needed = needed_bytes();
+        assert!(needed + (128 << 20) < all, "{needed} of {all}, of which 256 MiB were given up");
+        assert_eq!(last[0][0], 1);
+    }
+
     #[test]
     fn both_cgroup_dialects_are_found() {
         let root = Path::new(CGROUPS);

@@ -94,10 +94,10 @@ impl Flight {
     /// death: what came before it is done all the same.
     pub(super) fn wait(&mut self, most: Duration) -> (Vec<Landed>, Result<(), Failure>) {
         let mut landed = Vec::new();
-        let first = self.events.recv_timeout(most).ok();
-        let later = std::iter::repeat_with(|| None).take(AT_ONCE - 1);
-        for event in std::iter::once(first).chain(later) {
-            let Some((number, part, told)) = event.or_else(|| self.events.try_recv().ok()) else { break };
+        for taken in 0..AT_ONCE {
+            let event =
+                if taken == 0 { self.events.recv_timeout(most).ok() } else { self.events.try_recv().ok() };
+            let Some((number, part, told)) = event else { break };
             match self.take(number, part, told) {
                 Ok(done) => landed.extend(done),
                 Err(why) => return (landed, Err(why)),

@@ -47,7 +47,7 @@ pub(super) fn measure(spec: &ModelSpec, config: &EngineConfig) -> Result<Overhea
     let config = EngineConfig {
         memory: u64::MAX,
         device: DeviceChoice::Cpu,
-        // The small model's weights may have no format that others are for, and what happens between kernels is the same.
+        // Rounded ones are for narrow weights, which the small model may not have; between kernels nothing differs.
         activations: Activations::Exact,
         max_model_len: Some(2 * STEPS),
         max_num_seqs: MANY,

@@ -2,7 +2,10 @@
 //! whose formats wait for others to be compiled.
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::yield_now;
 
 use crate::common;
 use engine::job::{Ask, Ended, Hears, Input, Job, JobError, Limits, Outlook, Output, Record, Tally, Watch};
@@ -43,6 +46,55 @@ impl Hears for Breaks {
     }
 }
 
+/// Lets the first line end before the second is begun, which breaks the engine; the third waits until that is dead.
+struct BreaksLater<'a> {
+    engine: &'a Engine,
+    begun: usize,
+    has_ended: Arc<AtomicBool>,
+}
+
+impl Watch for BreaksLater<'_> {
+    fn ask(&mut self) -> Ask {
+        Ask::GoOn
+    }
+
+    fn tell(&mut self, _: &Tally) {}
+
+    fn begins(&mut self, _: &Generate) -> Box<dyn Hears> {
+        self.begun += 1;
+        match self.begun {
+            1 => return Box::new(Ends(Arc::clone(&self.has_ended))),
+            2 => {
+                while !self.has_ended.load(Ordering::SeqCst) {
+                    yield_now()
+                }
+            }
+            _ => {
+                while self.engine.alive().is_ok() {
+                    yield_now()
+                }
+            }
+        }
+        Box::new(Breaks)
+    }
+}
+
+/// Says that a sequence ended.
+struct Ends(Arc<AtomicBool>);
+
+impl Hears for Ends {
+    fn sequence(&mut self, _: usize) -> Box<dyn FnMut(&Event) + Send> {
+        let has_ended = Arc::clone(&self.0);
+        Box::new(move |event| has_ended.store(matches!(event, Event::Finished(_)), Ordering::SeqCst))
+    }
+
+    fn finished(&mut self, _: FinishReason, _: usize) {}
+
+    fn failed(&mut self, why: Failure) -> ApiError {
+        why.into()
+    }
+}
+
 /// Counts lines under way.
 #[derive(Default)]
 struct Counts {
@@ -74,9 +126,18 @@ fn tokenizer() -> Tokenizer {
 
 fn run_with(
     tokenizer: &Arc<Tokenizer>,
-    (engine, bodies): (&Engine, &[String]),
+    job: (&Engine, &[String]),
     limits: Limits,
     watch: &mut dyn Watch,
+) -> Result<(Ended, Tally), JobError> {
+    run_into(Box::new(std::io::sink()), tokenizer, job, (limits, watch))
+}
+
+fn run_into(
+    output: Box<dyn Write>,
+    tokenizer: &Arc<Tokenizer>,
+    (engine, bodies): (&Engine, &[String]),
+    (limits, watch): (Limits, &mut dyn Watch),
 ) -> Result<(Ended, Tally), JobError> {
     let line = |(i, body): (usize, &String)| {
         format!(r#"{{"custom_id":"{i}","method":"POST","url":"/v1/completions","body":{body}}}"#)
@@ -100,7 +161,7 @@ fn run_with(
     };
     let job = Job { engine, tokenizer, context, input: &input, limits };
     let outlook = Outlook::fresh(Record::new(&input, 0, BTreeMap::new()), &input);
-    job.run(&outlook, Output::Stream(Box::new(std::io::sink())), watch)
+    job.run(&outlook, Output::Stream(output), watch)
 }
 
 #[test]
@@ -119,6 +180,26 @@ fn a_job_ends_with_its_engine_though_nobody_told_of_its_requests() {
         matches!(&ended, Err(JobError::Engine(Failure::Engine(why))) if why.contains("counts tokens")),
         "{ended:?}"
     );
+}
+
+#[test]
+fn what_was_answered_before_the_engine_died_is_written() {
+    let engine = common::start(MODEL, common::config());
+    let bodies = vec![r#"{"model":"m","prompt":[5,6,7],"max_tokens":1,"ignore_eos":true}"#.to_string(); 3];
+    let limits = Limits {
+        in_flight: 3,
+        prompt_tokens: Limits::prompt_tokens(&engine),
+        window: 3,
+        waiting_bytes: Limits::WAITING_BYTES,
+        line_sequences: 1,
+    };
+    let mut watch = BreaksLater { engine: &engine, begun: 0, has_ended: Arc::default() };
+    let written = tempfile::NamedTempFile::new().unwrap();
+    let output = Box::new(written.reopen().unwrap());
+    let ended = run_into(output, &Arc::new(tokenizer()), (&engine, &bodies), (limits, &mut watch));
+    assert!(matches!(ended, Err(JobError::Engine(Failure::Engine(_)))), "{ended:?}");
+    let written = std::fs::read_to_string(written.path()).unwrap();
+    assert!(written.lines().count() == 1 && written.contains(r#""custom_id":"0""#), "{written}");
 }
 
 /// Prompts of 60 tokens: a dozen of them are in the engine, not a hundred.
