@@ -1,49 +1,72 @@
 //! Host memory that copies and kernels reach as it lies there: where it is.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use kernels::arena::Lasting;
 
-use crate::ranges::Ranges;
-
-/// Pieces of it, by number. Their addresses are the same on the device.
+/// Pieces of it, by number. A device may have other addresses for them than the host (under WSL2 it may).
 #[derive(Default)]
 pub(crate) struct Adopted {
-    pieces: Vec<Range<u64>>,
-    all: Ranges,
+    pieces: Vec<Piece>,
+    /// Their numbers, by the first of their addresses on the host.
+    by_host: BTreeMap<u64, usize>,
 }
 
-/// The addresses of host memory.
+#[derive(Clone, Copy)]
+struct Piece {
+    host: u64,
+    device: u64,
+    bytes: u64,
+}
+
+/// The addresses of host memory, on the host.
 pub(crate) fn addresses(memory: &Lasting) -> Range<u64> {
     let first = memory.address().addr() as u64;
     first..first + memory.bytes() as u64
 }
 
 impl Adopted {
-    /// One more; its number.
-    pub(crate) fn add(&mut self, addresses: Range<u64>) -> usize {
-        self.all.add(&addresses);
-        self.pieces.push(addresses);
-        self.pieces.len() - 1
+    /// One more, which begins at `device` there; its number.
+    pub(crate) fn add(&mut self, host: &Range<u64>, device: u64) -> usize {
+        let number = self.pieces.len();
+        self.by_host.insert(host.start, number);
+        self.pieces.push(Piece { host: host.start, device, bytes: host.end - host.start });
+        number
     }
 
-    /// Whether every byte is of some piece.
-    pub(crate) fn has(&self, addresses: &Range<u64>) -> bool {
-        self.all.without(addresses).is_empty()
+    /// Where the device finds these addresses of the host, if all of them are of pieces that lie there as they do here.
+    pub(crate) fn on_device(&self, host: &Range<u64>) -> Option<u64> {
+        if host.is_empty() {
+            return Some(host.start);
+        }
+        let offset = |piece: Piece| piece.device.wrapping_sub(piece.host);
+        let first = self.piece_at(host.start)?;
+        let mut end = first.host + first.bytes;
+        while end < host.end {
+            let next = self.piece_at(end).filter(|next| offset(*next) == offset(first))?;
+            end = next.host + next.bytes;
+        }
+        Some(host.start.wrapping_add(offset(first)))
     }
 
-    /// The address of byte `first` of piece `number`.
+    fn piece_at(&self, host: u64) -> Option<Piece> {
+        let (_, number) = self.by_host.range(..=host).next_back()?;
+        Some(self.pieces[*number]).filter(|piece| host < piece.host + piece.bytes)
+    }
+
+    /// Where the device finds byte `first` of piece `number`.
     ///
     /// # Panics
     /// If there are not `bytes` from there on.
     pub(crate) fn at(&self, number: usize, first: usize, bytes: usize) -> u64 {
-        let piece = &self.pieces[number];
-        let all = (piece.end - piece.start) as usize;
+        let Piece { device, bytes: all, .. } = self.pieces[number];
+        let all = all as usize;
         assert!(
             first <= all && bytes <= all - first,
             "{bytes} bytes from {first} of {all} that were adopted"
         );
-        piece.start + first as u64
+        device + first as u64
     }
 }
 
@@ -52,19 +75,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_lies_inside_is_known_and_nothing_else() {
+    fn what_lies_inside_is_found_and_nothing_else() {
         let mut adopted = Adopted::default();
-        assert_eq!([adopted.add(4096..8192), adopted.add(16384..20480)], [0, 1]);
-        assert!(adopted.has(&(5000..8192)) && adopted.has(&(16384..20480)) && adopted.has(&(9000..9000)));
-        assert!(!adopted.has(&(8000..8193)) && !adopted.has(&(8192..16384)) && !adopted.has(&(4000..5000)));
-        assert_eq!((adopted.at(1, 96, 4000), adopted.at(0, 4096, 0)), (16480, 8192));
+        assert_eq!(adopted.add(&(16384..20480), 16384), 0);
+        assert_eq!(adopted.add(&(4096..8192), 1 << 40), 1);
+        assert_eq!(adopted.on_device(&(5000..8192)), Some((1 << 40) + 904));
+        assert_eq!(adopted.on_device(&(16384..20480)), Some(16384));
+        for other in [8000..8193, 8192..16384, 4000..5000, 20480..20481] {
+            assert_eq!(adopted.on_device(&other), None, "{other:?}");
+        }
+        assert_eq!(adopted.on_device(&(9000..9000)), Some(9000), "nothing is everywhere");
+        assert_eq!((adopted.at(0, 96, 4000), adopted.at(1, 4096, 0)), (16480, (1 << 40) + 4096));
+    }
+
+    #[test]
+    fn pieces_beside_each_other_are_one_where_they_are_so_on_the_device() {
+        let mut adopted = Adopted::default();
+        adopted.add(&(8192..12288), 108_192);
+        adopted.add(&(4096..8192), 104_096);
+        adopted.add(&(12288..16384), 900_000);
+        assert_eq!(adopted.on_device(&(5000..12288)), Some(105_000));
+        assert_eq!(adopted.on_device(&(5000..12289)), None);
     }
 
     #[test]
     #[should_panic(expected = "2 bytes from 4095 of 4096")]
     fn what_does_not_is_refused() {
         let mut adopted = Adopted::default();
-        adopted.add(4096..8192);
+        adopted.add(&(4096..8192), 4096);
         adopted.at(0, 4095, 2);
     }
 }

@@ -31,7 +31,7 @@ const WORD: usize = 16;
 struct Pair {
     /// In the device's memory.
     here: u64,
-    /// On the stage, or in the host's memory.
+    /// On the stage, or in the host's memory, where the device has it.
     there: u64,
     bytes: usize,
 }
@@ -155,11 +155,8 @@ impl<D: Driver> GpuDevice<D> {
         let pair = |(buf, memory): (&Buf, &Lasting)| {
             let there = addresses(memory);
             assert_eq!(buf.bytes(), memory.bytes(), "bytes of a buffer, and of the memory for it");
-            self.adopted().has(&there).then(|| Pair {
-                here: self.at(buf),
-                there: there.start,
-                bytes: buf.bytes(),
-            })
+            let there = self.adopted().on_device(&there)?;
+            Some(Pair { here: self.at(buf), there, bytes: buf.bytes() })
         };
         let Some(pairs) = bufs.iter().zip(memory).map(pair).collect::<Option<Vec<Pair>>>() else {
             return false;

@@ -269,7 +269,7 @@ impl<D: Driver> Device for GpuDevice<D> {
     fn adopt(&self, memory: Lasting) -> Result<Option<usize>, String> {
         let alone = memory.bytes() >= PAGE && memory.address().addr().is_multiple_of(PAGE);
         let addresses = addresses(&memory);
-        let adopt = || self.driver.adopt(memory).map(|()| self.adopted().add(addresses));
+        let adopt = || self.driver.adopt(memory).map(|there| self.adopted().add(&addresses, there));
         alone.then(adopt).transpose().map_err(|error| error.to_string())
     }
 

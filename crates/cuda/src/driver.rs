@@ -62,12 +62,12 @@ pub trait Driver: Send + Sync {
     /// first byte's number, and the bytes.
     fn download(&self, from: u64, bytes: usize, view: &mut dyn FnMut(usize, &[u8]));
 
-    /// Takes note of host memory, whole pages, that copies and kernels read and write as it lies there, by the addresses that it
-    /// has on the host.
+    /// Takes note of host memory, whole pages, that copies and kernels read and write as it lies there: the address that its
+    /// first byte has for them.
     ///
     /// # Errors
     /// [`CudaError::Driver`] if it refuses.
-    fn adopt(&self, memory: Lasting) -> Result<(), CudaError>;
+    fn adopt(&self, memory: Lasting) -> Result<u64, CudaError>;
 
     /// Copies `bytes` between the device's memory and adopted memory, whichever of both is where.
     fn copy(&self, from: u64, to: u64, bytes: usize);

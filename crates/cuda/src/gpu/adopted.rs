@@ -17,11 +17,11 @@ pub(super) struct Adopted(Lasting);
 unsafe impl Send for Adopted {}
 
 impl Adopted {
-    /// Pins memory that begins on a page, to the end of its last one. The device's context is current.
+    /// Pins memory that begins on a page, to the end of its last one, and where the device has it. The device's context is current.
     ///
     /// # Errors
-    /// The driver's; also if the device knows the memory by other addresses than the host.
-    pub(super) fn new(memory: Lasting) -> Result<Adopted, DriverError> {
+    /// The driver's.
+    pub(super) fn new(memory: Lasting) -> Result<(Adopted, u64), DriverError> {
         let (address, bytes) = (memory.address().cast_mut().cast(), memory.bytes().next_multiple_of(PAGE));
         let mut there = 0;
         // SAFETY: the memory is mapped as long as `memory` lives, which is until it is pinned no more.
@@ -29,10 +29,7 @@ impl Adopted {
             sys::cuMemHostRegister_v2(address, bytes, sys::CU_MEMHOSTREGISTER_DEVICEMAP).result()?;
             let adopted = Adopted(memory);
             sys::cuMemHostGetDevicePointer_v2(&mut there, address, 0).result()?;
-            match there == address.addr() as u64 {
-                true => Ok(adopted),
-                false => Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_SUPPORTED)),
-            }
+            Ok((adopted, there))
         }
     }
 }

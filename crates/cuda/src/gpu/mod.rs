@@ -306,12 +306,12 @@ impl Driver for Gpu {
         pool.download(self.stream(), from, bytes, view).unwrap_or_else(|e| lost("copy from it", e));
     }
 
-    fn adopt(&self, memory: Lasting) -> Result<(), CudaError> {
+    fn adopt(&self, memory: Lasting) -> Result<u64, CudaError> {
         self.bind();
         let what = format!("pin {} bytes of host memory", memory.bytes());
-        let memory = Adopted::new(memory).map_err(failed(&what))?;
+        let (memory, there) = Adopted::new(memory).map_err(failed(&what))?;
         self.adopted.lock().unwrap_or_else(PoisonError::into_inner).push(memory);
-        Ok(())
+        Ok(there)
     }
 
     fn copy(&self, from: u64, to: u64, bytes: usize) {

@@ -153,7 +153,7 @@ impl<D: Driver> Driver for Repeating<D> {
         self.now().download(from, bytes, view);
     }
 
-    fn adopt(&self, memory: Lasting) -> Result<(), CudaError> {
+    fn adopt(&self, memory: Lasting) -> Result<u64, CudaError> {
         self.driver.adopt(memory)
     }
 

@@ -164,6 +164,8 @@ fn the_same_on_a_stand_in() {
     ];
     if let Some(stand_in) = StandIn::new() {
         stand_in.runs("engine", &tests);
+        let tiers = &tests[1..];
+        stand_in.runs_with("engine", tiers, &[("BALLAST_STAND_IN_ELSEWHERE", "1")]);
     }
 }
 

@@ -169,5 +169,7 @@ fn the_same_on_a_stand_in() {
     ];
     if let Some(stand_in) = StandIn::new() {
         stand_in.runs("gpu", &tests);
+        let spread = ["what_is_spread_arrives_and_is_collected"];
+        stand_in.runs_with("gpu", &spread, &[("BALLAST_STAND_IN_ELSEWHERE", "1")]);
     }
 }

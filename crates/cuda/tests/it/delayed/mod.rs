@@ -83,7 +83,7 @@ impl Driver for Delayed {
         view(0, &self.wait_for(&self.bring(from, bytes)));
     }
 
-    fn adopt(&self, memory: Lasting) -> Result<(), CudaError> {
+    fn adopt(&self, memory: Lasting) -> Result<u64, CudaError> {
         self.emulator.adopt(memory)
     }
 

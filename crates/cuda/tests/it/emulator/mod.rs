@@ -20,11 +20,14 @@ use kernels::queue::Mark;
 use matrices::{read, write};
 
 pub(crate) use crate::host::compiler;
-use crate::host::{HEADER, OPTIONS, fnv};
+use crate::host::{HEADER, OPTIONS, fnv, header};
 
 /// The entries of libraries: of each module, and of each by halves.
 type Loaded = HashMap<(Module, bool), Arc<OnceLock<Start>>>;
 type Start = unsafe extern "C" fn(*const i8, u32, u32, u32, u32, *const c_void, u32) -> i32;
+
+/// What stands before the text of kernels with products of warpgroups besides.
+const OF_WARPGROUPS: &str = include_str!("../../../kernels/emulate_wgmma.h");
 
 /// Copies between a device and adopted memory, by all emulators together.
 pub(crate) static COPIES_OF_ADOPTED: AtomicUsize = AtomicUsize::new(0);
@@ -223,21 +226,22 @@ impl Emulator {
 
 /// The library of a module, compiled at first use and kept with the build (where `stand_in/nvrtc.cpp` looks for it too).
 fn library(module: Module, by_halves: bool) -> PathBuf {
-    let text = format!("{HEADER}\n{}", module.source());
+    let more = if matches!(module, Module::Warpgroups { .. }) { OF_WARPGROUPS } else { "" };
+    let text = format!("{more}{}", module.source());
+    let halves: &[&str] = if by_halves { &["-DBALLAST_MMA_BY_HALVES"] } else { &[] };
     let mut defines = module.defines();
-    if by_halves {
-        defines.push("-DBALLAST_MMA_BY_HALVES".into());
-    }
+    defines.extend(halves.iter().map(|define| (*define).to_owned()));
     let spaced: String = defines.iter().map(|define| format!(" {define}")).collect();
-    let key = fnv(format!("{text}{spaced}").as_bytes());
+    let key = fnv(format!("{HEADER}\n{text}{spaced}").as_bytes());
     let base = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{module}-{key:016x}"));
     let (library, source) = (base.with_extension("so"), base.with_extension("cpp"));
     if !library.exists() {
         fs::write(&source, text).expect("the target folder can be written");
         let partial = base.with_extension("part");
-        let mut command = Command::new(compiler().expect("a compiler, as the test has asked"));
-        command.args(OPTIONS).args(defines).arg(&source).arg("-o").arg(&partial);
-        let output = command.output().expect("it ran before");
+        let compiler = compiler().expect("a compiler, as the test has asked");
+        let mut command = Command::new(&compiler);
+        command.args(OPTIONS).args(defines).arg("-include").arg(header(&compiler, halves));
+        let output = command.arg(&source).arg("-o").arg(&partial).output().expect("it ran before");
         assert!(output.status.success(), "{module}:\n{}", String::from_utf8_lossy(&output.stderr));
         fs::rename(partial, &library).expect("the target folder can be written");
     }
@@ -305,9 +309,10 @@ impl Driver for Emulator {
         }
     }
 
-    fn adopt(&self, memory: Lasting) -> Result<(), CudaError> {
+    fn adopt(&self, memory: Lasting) -> Result<u64, CudaError> {
+        let there = memory.address() as u64;
         self.adopted.lock().unwrap().push(memory);
-        Ok(())
+        Ok(there)
     }
 
     fn copy(&self, from: u64, to: u64, bytes: usize) {

@@ -2,6 +2,7 @@
 #pragma once
 #include <dlfcn.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -53,6 +54,7 @@ inline long number(const char* variable, long otherwise) {
 struct Range {
   size_t bytes;
   enum Kind { DEVICE, PINNED, REGISTERED } kind;
+  uint64_t elsewhere = 0;  // where the device has it, if not there
 };
 
 inline std::mutex memory_lock;
@@ -69,6 +71,7 @@ inline void look_at(uint64_t first, size_t bytes, bool on_device) {
   if (after == memory.begin()) wrong("memory of nobody's");
   auto [begin, range] = *std::prev(after);
   if (first + bytes > begin + range.bytes) wrong("memory of nobody's, or beyond somebody's");
+  if (range.elsewhere) wrong("host memory by an address that only the host has");
   if (on_device != (range.kind == Range::DEVICE)) wrong(on_device ? "host memory as a device's" : "a device's memory as the host's");
 }
 
@@ -85,6 +88,22 @@ inline uint64_t map_memory(size_t bytes, Range::Kind kind) {
   std::memset(at, 0xa5, std::min(bytes, size_t(1) << 20));
   memory[(uint64_t)at] = {bytes, kind};
   return (uint64_t)at;
+}
+
+// Memory of the host's a second time, where a device has it that has addresses of its own.
+inline uint64_t map_again(uint64_t at, size_t bytes) {
+  int file = memfd_create("registered", 0);
+  bool is_there = file >= 0 && ftruncate(file, bytes) == 0;
+  for (size_t done = 0; is_there && done < bytes;) {
+    ssize_t more = pwrite(file, (const char*)at + done, bytes - done, done);
+    is_there = more > 0;
+    done += is_there ? more : 0;
+  }
+  auto map = [&](void* where, int flags) { return mmap(where, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | flags, file, 0); };
+  void* there = is_there ? map(nullptr, 0) : MAP_FAILED;
+  if (there == MAP_FAILED || map((void*)at, MAP_FIXED) == MAP_FAILED) wrong("there is no room for the stand-in");
+  close(file);
+  return (uint64_t)there;
 }
 
 // A moment that a stream comes to.

@@ -83,6 +83,11 @@ CALL cuMemHostAlloc(void** at, size_t bytes, unsigned flags) {
 CALL cuMemFreeHost(void* at) { return unmap((uint64_t)at, Range::PINNED); }
 CALL cuMemHostGetDevicePointer_v2(uint64_t* there, void* at, unsigned flags) {
   IN_CONTEXT;
+  {
+    Guard guard(memory_lock);
+    auto found = memory.find((uint64_t)at);
+    if (found != memory.end() && found->second.elsewhere) return *there = found->second.elsewhere, flags == 0 ? DONE : INVALID_VALUE;
+  }
   look_at((uint64_t)at, 1, false);
   return *there = (uint64_t)at, flags == 0 ? DONE : INVALID_VALUE;
 }
@@ -94,7 +99,12 @@ CALL cuMemHostRegister_v2(void* at, size_t bytes, unsigned flags) {
   bool meets_after = after != memory.end() && after->first < (uint64_t)at + bytes;
   bool meets_before = after != memory.begin() && std::prev(after)->first + std::prev(after)->second.bytes > (uint64_t)at;
   if (meets_after || meets_before) return ALREADY_REGISTERED;
-  return memory[(uint64_t)at] = {bytes, Range::REGISTERED}, DONE;
+  memory[(uint64_t)at] = {bytes, Range::REGISTERED};
+  if (number("BALLAST_STAND_IN_ELSEWHERE", 0)) {
+    uint64_t there = memory[(uint64_t)at].elsewhere = map_again((uint64_t)at, bytes);
+    memory[there] = {bytes, Range::REGISTERED};
+  }
+  return DONE;
 }
 CALL cuMemHostUnregister(void* at) {
   wait_for_all();
@@ -102,6 +112,8 @@ CALL cuMemHostUnregister(void* at) {
   Guard guard(memory_lock);
   auto found = memory.find((uint64_t)at);
   if (found == memory.end() || found->second.kind != Range::REGISTERED) return NOT_REGISTERED;
+  auto [bytes, kind, elsewhere] = found->second;
+  if (elsewhere) munmap((void*)elsewhere, bytes), memory.erase(elsewhere);
   return memory.erase(found), DONE;
 }
 CALL cuMemsetD8Async(uint64_t at, unsigned char value, size_t bytes, Stream* stream) {

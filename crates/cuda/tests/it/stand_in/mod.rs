@@ -10,13 +10,11 @@ use tempfile::TempDir;
 
 use crate::host;
 
-/// The last is what stands before the text of kernels.
-const SOURCES: [(&str, &str); 5] = [
+const SOURCES: [(&str, &str); 4] = [
     ("device.h", include_str!("device.h")),
     ("driver.cpp", include_str!("driver.cpp")),
     ("nvrtc.cpp", include_str!("nvrtc.cpp")),
     ("cublaslt.cpp", include_str!("cublaslt.cpp")),
-    ("emulate.h", host::HEADER),
 ];
 /// The names under which the one library is looked for.
 const NAMES: [&str; 3] = ["libcuda.so", "libnvrtc.so.12", "libcublasLt.so.12"];
@@ -26,8 +24,8 @@ const WITHOUT_PRODUCTS: &str = "without-products";
 /// A device of compute capability 8.0. Commands may have `BALLAST_STAND_IN_MEMORY` (bytes that it has), `BALLAST_STAND_IN_SEED` (of
 /// how its streams overtake each other), `BALLAST_STAND_IN_LAUNCHES` (kernels after which it is lost),
 /// `BALLAST_STAND_IN_GRAPH_BYTES` (that a graph takes for each of its kernels), `BALLAST_STAND_IN_NOTES` (graphs that are to be made of
-/// what streams note down, at the least), `BALLAST_STAND_IN_INTEGRATED` (1 if its memory is the host's) and `BALLAST_STAND_IN_REFUSES` (see
-/// `cublaslt.cpp`) besides.
+/// what streams note down, at the least), `BALLAST_STAND_IN_INTEGRATED` (1 if its memory is the host's), `BALLAST_STAND_IN_ELSEWHERE` (1 if
+/// it has other addresses than the host for the host's memory) and `BALLAST_STAND_IN_REFUSES` (see `cublaslt.cpp`) besides.
 pub(crate) struct StandIn {
     libraries: PathBuf,
     header: PathBuf,
@@ -42,7 +40,7 @@ impl StandIn {
         let compiler = host::compiler()?;
         let cache = tempfile::tempdir().expect("a folder for machine code");
         let libraries = libraries(&compiler);
-        Some(StandIn { header: libraries.join("emulate.h"), libraries, compiler, cache })
+        Some(StandIn { header: host::header(&compiler, &[]), libraries, compiler, cache })
     }
 
     /// Gives it to a command.

@@ -1,5 +1,5 @@
-// A run-time compiler whose machine code is the path of a library of the host's: emulate.h before the text, and the C++ compiler
-// that BALLAST_STAND_IN_COMPILER names with its options. Libraries are kept in BALLAST_STAND_IN_LIBRARIES, where the emulation
+// A run-time compiler whose machine code is the path of a library of the host's: emulate.h (BALLAST_STAND_IN_HEADER) before the text,
+// and the C++ compiler that BALLAST_STAND_IN_COMPILER names with its options. Libraries are kept in BALLAST_STAND_IN_LIBRARIES, where the emulation
 // of the tests keeps its own, by the same names.
 #include <unistd.h>
 
@@ -50,8 +50,9 @@ CALL nvrtcCompileProgram(Program* program, int count, const char* const* options
     // Others may be at the same.
     static std::atomic<int> made{0};
     std::string partial = base + "." + std::to_string(getpid()) + "-" + std::to_string(++made), source = partial + ".cpp";
-    std::ofstream(source) << text.str();
-    std::string command = variable("BALLAST_STAND_IN_COMPILER") + defines + " '" + source + "' -o '" + partial + "'";
+    std::ofstream(source) << program->text;
+    std::string include = std::string(" -include '") + variable("BALLAST_STAND_IN_HEADER") + "'";
+    std::string command = variable("BALLAST_STAND_IN_COMPILER") + defines + include + " '" + source + "' -o '" + partial + "'";
     if (std::system(command.c_str()) != 0) return program->log = command, 6;
     std::rename(partial.c_str(), (base + ".so").c_str());
     std::remove(source.c_str());
