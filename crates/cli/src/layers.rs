@@ -360,8 +360,12 @@ fn words(arg: &Arg, setting: &Setting) -> Result<Vec<OsString>> {
         Value::Array(values) => values.iter().map(plain).collect(),
         value => plain(value).map(|text| vec![text]),
     };
-    let values: Vec<String> = list.ok_or_else(|| wrong("text or numbers"))?;
+    let mut values: Vec<String> = list.ok_or_else(|| wrong("text or numbers"))?;
     let several = matches!(arg.get_action(), ArgAction::Append);
+    if arg.get_id() == "api_key" && !several {
+        // A server takes several, of which a client shows one.
+        values.truncate(1);
+    }
     if values.len() != 1 && !several {
         return Err(wrong("one value").into());
     }

@@ -6,15 +6,27 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use engine::job::clash;
 use serde::Serialize;
 
-use crate::console::{ReportTo, report_goes_to, write_report};
+use crate::console::{Misuse, ReportTo, report_goes_to, write_report};
 
 /// A file that can be written. If nothing ever is, it is as it was before, or absent where it was not.
 pub(crate) struct OutputFile {
     path: PathBuf,
     place: Place,
+}
+
+/// Refuses outputs of one command that are one file: the later would take the place of the earlier.
+pub(crate) fn apart<'a>(written: impl IntoIterator<Item = Option<&'a Path>>) -> Result<()> {
+    let is_file = |path: &&Path| *path != Path::new("-") && !path.starts_with("/dev");
+    let files: Vec<&Path> = written.into_iter().flatten().filter(is_file).collect();
+    let Some(twice) = clash(&[], None, &files) else { return Ok(()) };
+    bail!(Misuse(format!(
+        "{} would be two of the files that are written: choose other names",
+        twice.display()
+    )))
 }
 
 enum Place {

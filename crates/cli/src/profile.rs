@@ -136,8 +136,6 @@ pub(crate) fn kept(opened: &Opened, config: &EngineConfig) -> Result<Option<Prof
 
 /// For so long what was measured roughly is believed.
 const ROUGH_FOR: Duration = Duration::from_secs(24 * 60 * 60);
-/// Measuring roughly takes a second or two; of large layers it takes ten and more, which is told from here on.
-const PATIENCE: Duration = Duration::from_secs(3);
 
 /// What a plan is made with that a profile was found for: runs keep what they learn beside it.
 pub(crate) fn foresight(profile: Profile) -> Foresight {
@@ -164,8 +162,7 @@ pub(crate) fn rough(opened: &Opened, config: &EngineConfig, args: &EngineArgs) -
     if let Ok(Some(kept)) = Profile::find_since(&folder, &key, oldest) {
         return Ok(Some(learning(kept, folder)));
     }
-    let _told =
-        Slow::told_after(PATIENCE, "measuring roughly what this machine takes for a layer of this model");
+    let _told = Slow::told("measuring roughly what this machine takes for a layer of this model");
     let begin = Instant::now();
     let Some(Rough { tables, whole }) = quick(&opened.checkpoint, &blueprint, config, &drive(args))? else {
         return Ok(None);

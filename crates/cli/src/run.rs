@@ -23,6 +23,7 @@ use crate::console::{Misuse, note, show};
 use crate::display::Voice;
 use crate::interrupts::Interrupts;
 use crate::loaded::{self, Text};
+use crate::output_file::apart;
 use crate::plan::{Ends, Work};
 use crate::resolve::{Needs, engine_config, kv_tokens};
 use crate::wanted::Wanted;
@@ -40,6 +41,7 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
     let started = Instant::now();
     let voice = if args.quiet { Voice::Quiet } else { Voice::Normal };
     refuse_a_prompt_alone(&args)?;
+    apart([args.lanes.path(), args.engine.record.as_deref()])?;
     let lanes = args.lanes.open()?;
     match args.raw {
         _ if voice == Voice::Quiet => {}

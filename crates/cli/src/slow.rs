@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use crate::console::note;
 
+/// How long work may take that nothing is said of.
+const PATIENCE: Duration = Duration::from_secs(3);
+
 /// Work under way: ends when dropped.
 pub(crate) struct Slow {
     under_way: Option<Sender<()>>,
@@ -13,9 +16,9 @@ pub(crate) struct Slow {
 }
 
 impl Slow {
-    /// Says `words` if what begins now takes longer than `patience`.
-    pub(crate) fn told_after(patience: Duration, words: &'static str) -> Slow {
-        Slow::after(patience, move || note!("{words}"))
+    /// Says `words` if what begins now takes seconds.
+    pub(crate) fn told(words: &'static str) -> Slow {
+        Slow::after(PATIENCE, move || note!("{words}"))
     }
 
     fn after(patience: Duration, tell: impl FnOnce() + Send + 'static) -> Slow {

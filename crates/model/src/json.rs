@@ -62,12 +62,16 @@ impl<'a> Fields<'a> {
         self.typed(name, "an object", move |v| Some(Fields { file, map: v.as_object()? }))
     }
 
-    /// A token's number, or a list of them.
+    /// A token's number, or a list of them; one below 0, as some write where there is none, is none.
     pub(crate) fn tokens(&self, name: &str) -> Result<Option<Vec<u32>>> {
-        let token = |v: &Value| u32::try_from(v.as_u64()?).ok();
-        self.typed(name, "a token's number, or a list of them", |v| match v {
-            Value::Array(all) => all.iter().map(token).collect(),
-            one => token(one).map(|id| vec![id]),
+        let token = |v: &Value| match v.as_i64()? {
+            ..0 => Some(None),
+            id => u32::try_from(id).ok().map(Some),
+        };
+        self.typed(name, "a token's number, or a list of them", |v| {
+            let all = std::slice::from_ref(v);
+            let tokens: Option<Vec<_>> = v.as_array().map_or(all, Vec::as_slice).iter().map(token).collect();
+            Some(tokens?.into_iter().flatten().collect())
         })
     }
 

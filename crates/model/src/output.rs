@@ -73,7 +73,7 @@ pub struct TextStream {
     detokenizer: Detokenizer,
     /// Ids that end a text, and whether the request named them.
     enders: Vec<(u32, Named)>,
-    stops: Vec<String>,
+    stops: Arc<[String]>,
     show_stop: bool,
     min_tokens: usize,
     max_tokens: usize,

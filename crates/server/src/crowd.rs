@@ -13,13 +13,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
 use crate::refusal;
+use crate::unread::AHEAD_BYTES;
 
 /// Bytes of a request's head, and of what a connection reads or writes at once.
 pub(crate) const BUFFER_BYTES: usize = 16 << 10;
 /// Bytes of an answer that wait to be written; the next are made once these are gone.
 pub(crate) const FRAME_BYTES: usize = 8 << 10;
-/// What a connection may take: both of its buffers, a frame, and the state of its request.
-const CONNECTION_BYTES: usize = 2 * BUFFER_BYTES + FRAME_BYTES + (8 << 10);
+/// What a connection may take: its buffers, a frame, and the state of its request.
+const CONNECTION_BYTES: usize = 2 * BUFFER_BYTES + AHEAD_BYTES + FRAME_BYTES + (8 << 10);
 /// Bytes of bodies that may be here at a time, not yet made into sequences; or one body that may be larger.
 const BODIES_BYTES: usize = 32 << 20;
 /// The first bytes of every body have room of their own: those who send much, and slowly, are in each other's way alone.

@@ -19,6 +19,8 @@ pub(crate) struct Guest {
     /// Those whose answers are over.
     answered: AtomicU64,
     first: Notify,
+    /// Bodies that are being read.
+    bodies: AtomicU64,
     /// A body was left before it was read to its end.
     left: AtomicBool,
 }
@@ -45,6 +47,11 @@ impl Guest {
         (self.answered.load(SeqCst) == heard).then_some(heard)
     }
 
+    /// Whether the bodies of all requests that were heard are read to their ends.
+    pub(crate) fn has_said_all(&self) -> bool {
+        self.bodies.load(SeqCst) == 0 && !self.has_left_a_body()
+    }
+
     /// Whether its client may still be sending what nobody reads.
     pub(crate) fn has_left_a_body(&self) -> bool {
         self.left.load(SeqCst)
@@ -67,7 +74,9 @@ pub(crate) struct Heard {
 
 impl Heard {
     pub(crate) fn new(body: Incoming, guest: Arc<Guest>) -> Heard {
-        Heard { is_over: body.is_end_stream(), body, guest }
+        let is_over = body.is_end_stream();
+        guest.bodies.fetch_add(u64::from(!is_over), SeqCst);
+        Heard { is_over, body, guest }
     }
 }
 
@@ -80,7 +89,10 @@ impl Body for Heard {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        self.is_over |= frame.is_none() || self.body.is_end_stream();
+        let is_over = frame.is_none() || self.body.is_end_stream();
+        if is_over && !std::mem::replace(&mut self.is_over, true) {
+            self.guest.bodies.fetch_sub(1, SeqCst);
+        }
         Poll::Ready(frame)
     }
 
@@ -95,7 +107,10 @@ impl Body for Heard {
 
 impl Drop for Heard {
     fn drop(&mut self) {
-        self.guest.left.fetch_or(!self.is_over, SeqCst);
+        if !self.is_over {
+            self.guest.left.store(true, SeqCst);
+            self.guest.bodies.fetch_sub(1, SeqCst);
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! What of requests is not read. Heads that cannot be: the parser answers them by itself, before anything of ours hears of them,
 //! with a status and no more; here its answer becomes one as all others are: with a body, an id, and a line in the log. And
-//! bodies that were refused before their end: their clients hear it before the connection is gone.
+//! bodies that were refused before their end: their clients hear it before the connection is gone. And what comes behind a request
+//! while that is answered: the parser leaves it where it is, and the end behind it unseen.
 
 use std::io;
 use std::pin::Pin;
@@ -19,6 +20,9 @@ use crate::refusal;
 /// How long what such a client still sends is read and dropped: what is closed before that is reset, and the answer with it.
 const LAST_BYTES: Duration = Duration::from_secs(1);
 
+/// Most that is read behind a request that is being answered. Whoever sends more is only seen to be gone by what is written to it.
+pub(crate) const AHEAD_BYTES: usize = 4 << 10;
+
 /// A stream on which the parser's answers are ours.
 pub(crate) struct Unread<S> {
     stream: S,
@@ -29,13 +33,15 @@ pub(crate) struct Unread<S> {
     silent_at: Option<u64>,
     /// What is still to be written of our answer, instead of the parser's.
     refusal: Option<Vec<u8>>,
+    /// What came behind a request that is being answered, for the parser.
+    ahead: Vec<u8>,
     /// Present once such an answer is written, or a body was left and its answer is.
     parting: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Unread<S> {
     pub(crate) fn new(stream: S, guest: Arc<Guest>, app: Arc<App>) -> Self {
-        Unread { stream, guest, app, silent_at: Some(0), refusal: None, parting: None }
+        Unread { stream, guest, app, silent_at: Some(0), refusal: None, ahead: Vec::new(), parting: None }
     }
 
     /// Our answer, if this is one of the parser's.
@@ -61,13 +67,38 @@ impl<S> Unread<S> {
     }
 }
 
+impl<S: AsyncRead + Unpin> Unread<S> {
+    /// Whether the client is gone that waits for an answer. To see its end, what comes before it is read, as far as there is room;
+    /// the task wakes when there is more.
+    fn is_alone(&mut self, cx: &mut Context<'_>) -> bool {
+        while self.ahead.len() < AHEAD_BYTES {
+            let mut piece = [0; AHEAD_BYTES];
+            let mut piece = ReadBuf::new(&mut piece[self.ahead.len()..]);
+            match Pin::new(&mut self.stream).poll_read(cx, &mut piece) {
+                Poll::Pending => return false,
+                Poll::Ready(Ok(())) if !piece.filled().is_empty() => {
+                    self.ahead.extend_from_slice(piece.filled());
+                }
+                Poll::Ready(_) => return true,
+            }
+        }
+        false
+    }
+}
+
 impl<S: AsyncRead + Unpin> AsyncRead for Unread<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        if self.ahead.is_empty() {
+            return Pin::new(&mut self.stream).poll_read(cx, buf);
+        }
+        let bytes = self.ahead.len().min(buf.remaining());
+        buf.put_slice(&self.ahead[..bytes]);
+        self.ahead.drain(..bytes);
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -89,11 +120,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Unread<S> {
         Poll::Ready(Ok(buf.len()))
     }
 
-    /// The parser flushes when it has nothing more to write.
+    /// The parser flushes when it has nothing more to write, and whenever it looks whether there is something to do.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
-        if let Some(heard) = self.guest.all_answered().filter(|_| self.parting.is_none()) {
+        if self.parting.is_some() {
+            return Poll::Ready(Ok(()));
+        }
+        if let Some(heard) = self.guest.all_answered() {
             self.silent_at = Some(heard);
+        } else if self.guest.has_said_all() && self.is_alone(cx) {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
         Poll::Ready(Ok(()))
     }

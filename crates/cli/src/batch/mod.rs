@@ -87,7 +87,7 @@ fn run(args: BatchJob) -> Result<ExitCode> {
     let mut config = lanes.wanted(engine_config(engine, needs)?);
     // Lengths are bounds: most lines end before, and what nobody uses is not taken.
     config.kv_memory = KvMemory::AsUsed;
-    let waiting_bytes = Limits::WAITING_BYTES.min((config.memory / WAITING_SHARE) as usize);
+    let waiting_bytes = waiting_bytes(config.memory);
     if args.flags.order() == OutputOrder::Input {
         config.beside_bytes = waiting_bytes as u64;
     }
@@ -110,6 +110,12 @@ fn run(args: BatchJob) -> Result<ExitCode> {
             "going on: {} of {} lines are answered",
             outlook.answered,
             outlook.answered + outlook.todo.len()
+        );
+    }
+    if let Some(wanted) = args.flags.created.filter(|wanted| *wanted != outlook.record.created) {
+        note!(
+            "--created {wanted} changes nothing: the job that goes on was created {}",
+            outlook.record.created
         );
     }
     let follow =
@@ -298,6 +304,11 @@ fn context<'a>(
     }
 }
 
+/// Bytes of answers that may wait for an earlier line's, in so much memory.
+pub(crate) fn waiting_bytes(memory: u64) -> usize {
+    Limits::WAITING_BYTES.min((memory / WAITING_SHARE) as usize)
+}
+
 fn read_input(path: &Path) -> Result<Vec<u8>> {
     if path != Path::new(STANDARD) {
         return std::fs::read(path).map_err(unreadable(path));
@@ -318,7 +329,9 @@ impl Place {
     /// Finds the output writable before anything heavy happens.
     fn open(args: &BatchJob) -> Result<Place> {
         let path = &args.output;
-        let is_stream = path == Path::new(STANDARD) || path.exists() && !path.is_file() && !path.is_dir();
+        // What /dev/stdout leads to may be a file, which is the shell's.
+        let is_stream = path == Path::new(STANDARD)
+            || path.exists() && !path.is_dir() && (!path.is_file() || path.starts_with("/dev"));
         if !is_stream {
             args.flags.error_file.as_deref().map_or(Ok(()), only_a_file)?;
             let paths = Paths { answers: path.clone(), errors: args.flags.error_file.clone() };
@@ -333,7 +346,7 @@ impl Place {
         if path == Path::new(STANDARD) {
             return Ok(Place::Stream(Box::new(io::stdout())));
         }
-        let file = std::fs::OpenOptions::new().write(true).open(path);
+        let file = std::fs::OpenOptions::new().append(true).open(path);
         Ok(Place::Stream(Box::new(file.with_context(|| format!("cannot write {}", path.display()))?)))
     }
 

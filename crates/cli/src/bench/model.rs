@@ -17,7 +17,7 @@ use crate::console::{note, show};
 use crate::display::Voice;
 use crate::lanes::LanesFile;
 use crate::loaded;
-use crate::output_file::JsonReport;
+use crate::output_file::{JsonReport, apart};
 use crate::plan::Work;
 use crate::resolve::{Needs, engine_config};
 use crate::wanted::{Loaded, Wanted};
@@ -271,6 +271,7 @@ impl Bench {
         output: usize,
     ) -> Result<Bench> {
         let needs = Needs::of_requests(&args.engine, requests, input, output);
+        apart([args.json.as_deref(), args.lanes.path(), args.engine.record.as_deref()])?;
         let lanes = args.lanes.open()?;
         let config = lanes.wanted(engine_config(&args.engine, needs)?);
         let (threads, isa) = (config.threads, config.isa.to_string());

@@ -14,6 +14,7 @@ use crate::args::{EvalArgs, RoundAlong, typed};
 use crate::display::{Progress, Unit, Voice};
 use crate::lanes::LanesFile;
 use crate::loaded;
+use crate::output_file::apart;
 use crate::resolve::{Needs, engine_config};
 use crate::wanted::{Loaded, Wanted};
 
@@ -56,6 +57,7 @@ impl Scorer {
     /// # Errors
     /// A model that cannot read the least.
     pub(super) fn load(args: &EvalArgs, lengths: RangeInclusive<usize>) -> Result<Scorer> {
+        apart([args.json.as_deref(), args.lanes.path(), args.engine.record.as_deref()])?;
         let lanes = args.lanes.open()?;
         args.engine.note_conversations();
         let mut opened = loaded::open(Some(&args.model), &args.engine, Voice::Normal)?;

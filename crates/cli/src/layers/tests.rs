@@ -1,6 +1,6 @@
 use super::*;
 use crate::args::Percent;
-use crate::args::{Cli, Command as Chosen};
+use crate::args::{BenchCommand, Cli, Command as Chosen};
 use clap::{CommandFactory, Parser};
 use std::os::unix::ffi::OsStringExt;
 
@@ -119,6 +119,12 @@ fn every_kind_of_value_can_be_set() {
         (args.engine.percent.unwrap()[5].to_string().as_str(), args.api_key),
         ("6.5", vec!["[not a list".to_string()])
     );
+    let Chosen::Bench(BenchCommand::Serve(args)) =
+        settled("ballast bench serve", "api-key = [\"k1\", \"k2\"]\n", &[]).unwrap().command
+    else {
+        panic!()
+    };
+    assert_eq!(args.server.api_key.as_deref(), Some("k1"), "a client shows one of a server's keys");
     let Chosen::Run(args) =
         settled("ballast run m", "prompt = \"--hi\"\nstop = [\"-x\"]\n", &[]).unwrap().command
     else {

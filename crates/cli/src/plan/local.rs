@@ -8,17 +8,19 @@ use policy::sched::{Delegate, Schedule};
 use sim::Curve;
 
 use super::candidate::{Candidate, Homes, Job, Lengths, Scored};
-use super::search::{Fixed, Planner, rescored};
+use super::search::{Fixed, Planner, SEARCHING, rescored};
 use super::{dollars_per_hour, emit, tell};
 use crate::args::{PlanArgs, PlannedFor};
+use crate::batch;
 use crate::console::{Misuse, note, show};
 use crate::display::Voice;
 use crate::loaded;
-use crate::output_file::{JsonReport, OutputFile};
+use crate::output_file::{JsonReport, OutputFile, apart};
 use crate::profile;
 use crate::resolve::{Needs, engine_config};
 use crate::scenario::chart;
 use crate::serve;
+use crate::slow::Slow;
 use crate::wanted::for_this_model;
 
 /// Requests that are worked through, unless a flag says otherwise.
@@ -28,6 +30,7 @@ pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
     let scenario = &args.scenario;
     refuse_what_is_of_published_models(&args)?;
     refuse_what_is_not_planned_by(&args)?;
+    apart([scenario.json.as_deref(), args.emit_config.as_deref(), args.curve.as_deref()])?;
     let json = JsonReport::open(scenario.json.as_deref())?;
     let mut config_file = args.emit_config.as_deref().map(OutputFile::open).transpose()?;
     let curve_file = args.curve.as_deref().map(OutputFile::open).transpose()?;
@@ -39,9 +42,10 @@ pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
     };
     let mut base =
         engine_config(&args.engine, Needs::of_requests(&args.engine, job.requests, job.input, job.output))?;
-    if args.planned_for == PlannedFor::Serve {
-        base.beside_bytes = serve::connection_bytes_by_default(base.memory);
-    }
+    base.beside_bytes = match args.planned_for {
+        PlannedFor::Batch => batch::waiting_bytes(base.memory) as u64,
+        PlannedFor::Serve => serve::connection_bytes_by_default(base.memory),
+    };
     let mut opened = loaded::open(Some(&args.model), &args.engine, Voice::Normal)?;
     // Whoever runs the plan holds these too, beside what is planned. A folder without them can be benchmarked all the same.
     let _text = opened.text(None).ok();
@@ -52,9 +56,11 @@ pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
     let resident_bytes = memory::needed_bytes();
     let planner =
         Planner { checkpoint: &opened.checkpoint, base, job, tables: &tables, fixed, resident_bytes };
+    let told = Slow::told(SEARCHING);
     let Some(found) = planner.search(rescored())? else { return Err(nothing(&planner, args.max_latency)) };
     let best = &found.scored[0];
     let more = planner.one_more_gib(&found)?;
+    drop(told);
     let mut told = tell::report(&found, job, more);
     let corrected = tell::correction(&mut told, &by.correction);
     let hour = best.run.tokens_per_s() * 3600.0;

@@ -12,12 +12,13 @@ use spec::{ByTier, Split, Tier};
 
 use super::candidate::{Candidate, Job, Lengths, Scored, rehearse};
 use super::emit;
-use super::search::{Fixed, Planner, rescored};
+use super::search::{Fixed, Planner, SEARCHING, rescored};
 use super::tell::binds;
 use crate::args::{AttendOn, EngineArgs};
 use crate::loaded::Opened;
 use crate::profile;
 use crate::resolve::kv_tokens;
+use crate::slow::Slow;
 
 /// What a command knows of its requests.
 #[derive(Clone, Copy, Debug)]
@@ -144,6 +145,7 @@ fn choose_by<'a>(
     let resident_bytes = memory::resident_bytes();
     let mut planner =
         Planner { checkpoint: &opened.checkpoint, base, job: work.job, tables, fixed, resident_bytes };
+    let _told = Slow::told(SEARCHING);
     let mut found = planner.search(rescored_for(work))?;
     if found.is_none() && first.is_err() && planner.fixed.schedule != settled {
         // The device has no room for KV: elsewhere it is for blocks, which are better than nothing.

@@ -17,6 +17,10 @@ const RESCORED: usize = 10;
 /// Positions of a batch that are tried.
 const STEP_TOKENS: [usize; 5] = [128, 512, 1024, 2048, 4096];
 
+/// Said where that takes seconds.
+pub(crate) const SEARCHING: &str =
+    "trying plans on all requests in virtual time; of fewer requests that takes less";
+
 /// Plans that are this near the fastest are as fast: their requests should not take longer.
 const AS_FAST: f64 = 0.99;
 /// Of the weights only what must be on the device is there: how much room there is beside them. Where that is too little for
@@ -403,6 +407,7 @@ mod tests {
     use crate::loaded;
     use crate::resolve::{Needs, engine_config};
     use clap::Parser;
+    use kernels::Isa;
     use policy::cost::{Curve, Decode, Linear};
 
     /// A machine that computes at once, and moves bytes at some rate.
@@ -434,7 +439,7 @@ mod tests {
         std::fs::write(folder.join("config.json"), config).unwrap();
         let folder = folder.display();
         let words = format!(
-            "ballast bench throughput {folder} --load-format dummy --memory {memory} --offload-dir {folder}"
+            "ballast bench throughput {folder} --load-format dummy --memory {memory} --offload-dir {folder} --threads 2"
         );
         match Cli::try_parse_from(words.split_whitespace()).unwrap().command {
             Command::Bench(BenchCommand::Throughput(args)) => args.common.engine,
@@ -450,9 +455,14 @@ mod tests {
         let model = folder.path().display().to_string();
         let opened = loaded::open(Some(&model), &args, Voice::Quiet).unwrap();
         let job = Job { requests: 64, input: 200, output: 24, lengths: Lengths::Exact };
+        // What threads keep of their own is the same on every machine.
+        let base = EngineConfig {
+            isa: Isa::Avx2,
+            ..engine_config(&args, Needs::of_requests(&args, 64, 200, 24)).unwrap()
+        };
         let planner = Planner {
             checkpoint: &opened.checkpoint,
-            base: engine_config(&args, Needs::of_requests(&args, 64, 200, 24)).unwrap(),
+            base,
             job,
             tables: &tables(),
             fixed: Fixed::of(&args),

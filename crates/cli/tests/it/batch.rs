@@ -285,6 +285,14 @@ fn a_full_disk_and_a_reader_that_leaves() {
     let from = folder.write("in.jsonl", vec![line; 200].join("\n"));
     let model = golden("llama");
     ballast(&["batch", &model, "-i", &from, "-o", "/dev/full"]).refused(1, &["cannot write /dev/full"]);
+    // Behind /dev/stdout may be a file, which the shell adds to.
+    let few = folder.write("few.jsonl", completion("x", json!({"prompt": "hello", "max_tokens": 2})));
+    folder.write("shell.txt", "before\n");
+    let shell = fs::File::options().append(true).open(folder.path("shell.txt")).expect("just made");
+    let ran = command(&["batch", &model, "-i", &few, "-o", "/dev/stdout"]).stdout(shell).status();
+    assert!(ran.expect("the binary starts").success() && !fs::exists("/dev/stdout.state").expect("known"));
+    let told = folder.read("shell.txt");
+    assert!(told.starts_with("before\n{") && told.lines().count() == 2, "{told}");
     let mut child = command(&["batch", &model, "-i", &from, "-o", "-"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -328,3 +328,19 @@ fn a_job_that_is_asked_to_end_can_be_gone_on_with() {
     job.run("out.jsonl", &[]).refused(3, &[]);
     assert_eq!(job.folder.read("out.jsonl"), whole);
 }
+
+#[test]
+fn a_job_that_goes_on_keeps_its_time() {
+    let job = Job::new(
+        r#"{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x", "max_tokens": 1}}"#,
+    );
+    job.run("out.jsonl", &[]).fine();
+    let (from, to) = (job.folder.name("in.jsonl"), job.folder.name("out.jsonl"));
+    let again =
+        |created: &str| ballast(&["batch", &job.model, "-i", &from, "-o", &to, "--created", created]).err;
+    assert!(!again(CREATED).contains("--created"));
+    assert!(
+        again("77")
+            .contains(&format!("--created 77 changes nothing: the job that goes on was created {CREATED}"))
+    );
+}

@@ -76,6 +76,11 @@ fn latency() {
     report(&[&args[..], &["--output-len", "4"]].concat(), &["ttft_ms", "decode_tokens_per_s"]);
     let one = report(&[&args[..], &["--output-len", "1"]].concat(), &["ttft_ms"]);
     assert_eq!(one.get("decode_tokens_per_s"), Some(&Value::Null), "one token has no decode speed");
+    let (folder, twice) = (Folder::new(), &["choose other names"][..]);
+    let (file, same) = (folder.name("x.json"), folder.name("./x.json"));
+    ballast(&[&args[..], &["--json", &file, "--lanes", &same]].concat()).refused(2, twice);
+    ballast(&["run", &model, "hello", "--record", &file, "--lanes", &same]).refused(2, twice);
+    ballast(&["plan", &model, "--json", &file, "--emit-config", &same]).refused(2, twice);
 }
 
 #[test]

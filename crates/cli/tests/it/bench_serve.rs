@@ -194,6 +194,22 @@ fn chats_and_files_of_prompts() {
 }
 
 #[test]
+fn one_length_of_answers_holds_for_every_dataset() {
+    let folder = Folder::new();
+    let prompts =
+        folder.write("p.jsonl", "{\"prompt\": \"one\", \"output_tokens\": 5}\n{\"prompt\": \"two\"}\n");
+    let trace =
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.50,5,2\n2023-11-16 18:17:03.60,6,3\n";
+    for (name, file) in [("custom", prompts), ("trace", folder.write("t.csv", trace))] {
+        let server = Scripted::start(well);
+        let data = ["--dataset-name", name, "--dataset-path", &file];
+        bench(&server.url, &[&data[..], &["--output-len", "9", "--custom-output-len", "4"]].concat()).fine();
+        let asked: Vec<Value> = bodies(&server).iter().map(|body| body["max_tokens"].clone()).collect();
+        assert_eq!(asked, [9, 9], "{name}");
+    }
+}
+
+#[test]
 fn traces_come_at_their_times_or_at_a_rate() {
     let (server, folder) = (Scripted::start(well), Folder::new());
     let file = folder.write(

@@ -79,10 +79,12 @@ fn a_plan_is_run_as_it_was_emitted(cache: &Folder) {
     let bench = ["bench", "throughput", &model, "--config", &toml, "--num-prompts", "8", "--input-len", "12"];
     ballast(cache, &[&bench[..], &["--output-len", "4", "--reps", "1", "--json", &run]].concat()).fine();
     let ran = cache.json("run.json");
-    // What the plan counted is what the engine held, but for what the process had resident before.
+    // What the plan counted is what the engine held, but for what the process had resident before, and answers of a batch that wait
+    // for those before them.
     let (planned, held) =
         (plan["peak_bytes"]["device"].as_f64().unwrap(), ran["planned_bytes"].as_f64().unwrap());
-    assert!((planned - held).abs() < 16e6, "{planned} {held}");
+    let waiting = f64::from(64 << 20);
+    assert!((planned - waiting - held).abs() < 16e6, "{planned} {held}");
 }
 
 fn flags_and_budgets_are_kept(cache: &Folder) {
@@ -131,7 +133,7 @@ fn flags_and_budgets_are_kept(cache: &Folder) {
         let bytes = &cache.json("given.json")["peak_bytes"];
         bytes["device"].as_u64().unwrap() + bytes["host"].as_u64().unwrap()
     };
-    assert!(peak("serve") > peak("batch") + (64 << 20), "connections count where they will be");
+    assert!(peak("serve") > peak("batch") + (16 << 20), "connections count where they will be");
     plan(&["--memory", "1MiB"]).refused(1, &["nothing fits", "--memory"]);
     plan(&["--max-latency", "0.000001"]).refused(1, &["nothing is fast enough", "--max-latency"]);
     plan(&["--compress-cache"]).refused(2, &["--kv int4"]);

@@ -136,7 +136,7 @@ fn every_parameter_arrives() {
         seed: Some(-3i64 as u64),
         max_tokens: Some(7),
         min_tokens: 2,
-        stop: vec!["x".to_owned()],
+        stop: ["x".to_owned()].into(),
         stop_token_ids: [4].into(),
         ignore_eos: true,
         include_stop_str_in_output: true,

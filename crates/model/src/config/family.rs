@@ -143,7 +143,7 @@ impl Family {
             Family::Opt if !fields.has_null("bos_token_id") => Some(2),
             _ => None,
         };
-        Ok(fields.tokens("bos_token_id")?.and_then(|ids| ids.first().copied()).or(default))
+        Ok(fields.tokens("bos_token_id")?.map_or(default, |ids| ids.first().copied()))
     }
 
     fn ends(self, fields: &Fields) -> Result<Vec<u32>> {

@@ -63,6 +63,9 @@ fn ends_default_to_those_of_the_class() {
     for class in ["Qwen2ForCausalLM", "Qwen3ForCausalLM"] {
         assert_eq!(lacking(class, false), (None, vec![]), "{class}");
     }
+    let none = spec(json!({"bos_token_id": -1, "eos_token_id": -1}));
+    assert_eq!((none.bos, none.eos), (None, vec![]), "no token has a number below 0");
+    assert_eq!(spec(json!({"eos_token_id": [-1, 7]})).eos, [7]);
 }
 
 #[test]

@@ -82,13 +82,13 @@ fn blocks_and_heads_of_their_own() {
 #[test]
 fn control_tokens_end_a_text_by_their_names() {
     let mut file = tiny_gguf("llama");
-    let tokens = ["a", "b", "<|im_end|>", "d", "<|endoftext|>", "</s>", "<|tool|>", "h", "i", "j"];
+    let tokens = ["a", "b", "<|im_end|>", "d", "<|endoftext|>", "</s>", "<|tool|>", "<|file_sep|>", "i", "j"];
     let kinds: Vec<u8> =
-        [1i32, 1, 3, 1, 3, 1, 3, 1, 1, 1].iter().flat_map(|kind| kind.to_le_bytes()).collect();
+        [1i32, 1, 3, 1, 3, 1, 3, 3, 1, 1].iter().flat_map(|kind| kind.to_le_bytes()).collect();
     let kinds = [&5u32.to_le_bytes()[..], &10u64.to_le_bytes(), &kinds].concat();
     file.texts("tokenizer.ggml.tokens", &tokens).uint("tokenizer.ggml.eos_token_id", 1);
     file.pair("tokenizer.ggml.token_type", 9, &kinds);
-    assert_eq!(open(&file).expect("sound").spec().eos, [1, 2, 4], "`</s>` is text here");
+    assert_eq!(open(&file).expect("sound").spec().eos, [1, 2, 4, 7], "`</s>` is text here");
     // As some files have them: added to the vocabulary.
     let kinds: Vec<u8> =
         [1i32, 1, 4, 1, 1, 4, 4, 1, 1, 1].iter().flat_map(|kind| kind.to_le_bytes()).collect();
@@ -206,8 +206,9 @@ fn vocabulary_and_template() {
     file.text("tokenizer.ggml.model", "gpt2").texts("tokenizer.ggml.tokens", &tokens);
     file.texts("tokenizer.ggml.merges", &["a b"]).uint("tokenizer.ggml.eos_token_id", 2);
     file.uint("tokenizer.ggml.eot_token_id", 9).text("tokenizer.chat_template", "{{ x }}");
+    file.uint("tokenizer.ggml.fim_pad_token_id", 4);
     let mut checkpoint = open(&file).expect("sound");
-    assert_eq!(checkpoint.spec().eos, [2, 9]);
+    assert_eq!(checkpoint.spec().eos, [2, 4, 9]);
     let vocab = checkpoint.take_vocab().expect("there");
     assert_eq!(checkpoint.take_vocab(), None, "one copy, for one taker");
     assert_eq!((vocab.tokens.len(), vocab.eos), (10, Some(2)));

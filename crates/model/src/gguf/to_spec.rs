@@ -43,8 +43,8 @@ const TEMPLATE: &str = "tokenizer.chat_template";
 const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
 
-/// Names of such tokens that end a text or a turn, as llama.cpp knows them.
-const ENDS: [&str; 18] = [
+/// Names of such tokens that end a text, a turn or a file, as llama.cpp knows them.
+const ENDS: [&str; 30] = [
     "</s>",
     "<|eot_id|>",
     "<|eom_id|>",
@@ -63,6 +63,19 @@ const ENDS: [&str; 18] = [
     "[EOT]",
     "[EOS]",
     "<｜end▁of▁sentence｜>",
+    "<eos>",
+    // What separates files and repositories, and fills, where a model completes code.
+    "<|fim_pad|>",
+    "<fim-pad>",
+    "<fim_pad>",
+    "<PAD>",
+    "[PAD]",
+    "<|fim_repo|>",
+    "<|repo_name|>",
+    "<fim-repo>",
+    "<REPO>",
+    "<reponame>",
+    "<|file_sep|>",
 ];
 
 /// Keys below `<architecture>.`.
@@ -259,7 +272,7 @@ impl Gguf {
             .zip(tokens.zip(kinds))
             .filter(|(_, (token, kind))| no_text(token, *kind) && ENDS.contains(token));
         let mut ends: Vec<u32> = ends.map(|(id, _)| id).collect();
-        for name in ["eos", "eot", "eom"] {
+        for name in ["eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep"] {
             ends.extend(self.special(name)?);
         }
         ends.sort_unstable();

@@ -107,9 +107,9 @@ pub struct SamplingParams {
     pub max_tokens: Option<u32>,
     /// Tokens before a text may end.
     pub min_tokens: u32,
-    /// Strings that end a text.
-    pub stop: Vec<String>,
-    /// Ids that end a text; all choices of a request share the list, and those below.
+    /// Strings that end a text; all choices of a request share the list, and those below.
+    pub stop: Arc<[String]>,
+    /// Ids that end a text.
     pub stop_token_ids: Arc<[u32]>,
     /// Go on past end-of-sequence ids.
     pub ignore_eos: bool,
@@ -144,7 +144,7 @@ impl Default for SamplingParams {
             seed: None,
             max_tokens: None,
             min_tokens: 0,
-            stop: Vec::new(),
+            stop: Arc::default(),
             stop_token_ids: Arc::default(),
             ignore_eos: false,
             include_stop_str_in_output: false,
@@ -191,7 +191,7 @@ impl SamplingParams {
         set(&mut self.presence_penalty, &o.presence_penalty);
         set(&mut self.frequency_penalty, &o.frequency_penalty);
         set(&mut self.min_tokens, &o.min_tokens);
-        set(&mut self.stop, &o.stop);
+        share(&mut self.stop, &o.stop);
         share(&mut self.stop_token_ids, &o.stop_token_ids);
         set(&mut self.ignore_eos, &o.ignore_eos);
         set(&mut self.include_stop_str_in_output, &o.include_stop_str_in_output);

@@ -10,10 +10,11 @@ use super::TokenizerError;
 /// What `tokenizer_config.json` says about text; everything may be absent.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct TokenizerConfig {
-    /// Put `bos_token` before every text (absent: as the tokenizer's post-processor does).
+    /// Put `bos_token` before every text, where no `tokenizer.json` says what is put there: as transformers 5 has it, the flag
+    /// says nothing beside one.
     #[serde(default)]
     pub add_bos_token: Option<bool>,
-    /// Put `eos_token` after every text (absent: as the tokenizer's post-processor does).
+    /// The same for `eos_token` after every text.
     #[serde(default)]
     pub add_eos_token: Option<bool>,
     /// Begin of sequence.

@@ -13,8 +13,11 @@ use super::pieces::MAX_VOCAB;
 use super::pretokenizer::{PreTokenizer, gpt2};
 use super::{Affixes, SpecialIds, Tokenizer, TokenizerError};
 
+const UNKNOWN: i32 = 2;
 const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
+/// Kinds that stand for themselves in a text.
+const ADDED: [i32; 3] = [UNKNOWN, CONTROL, USER_DEFINED];
 /// Most merges. The largest published vocabularies, of a quarter of a million tokens, have half a million.
 const MAX_MERGES: usize = 3 << 19;
 /// Most bytes that may be looked at to cut tokens into two: a token of n characters is cut in n - 1 places, and both parts are
@@ -177,7 +180,7 @@ fn too_many_merges(found: usize) -> TokenizerError {
 }
 
 fn kind_is_special(vocab: &GgufVocab, id: u32) -> bool {
-    matches!(kinds(vocab).get(id as usize), Some(&(CONTROL | USER_DEFINED)))
+    kinds(vocab).get(id as usize).is_some_and(|kind| ADDED.contains(kind))
 }
 
 fn ids(vocab: &GgufVocab) -> Vocab {
@@ -203,20 +206,20 @@ pub(super) fn assemble(
 }
 
 fn add_tokens(inner: &mut Inner, vocab: &GgufVocab) -> Result<(), TokenizerError> {
-    let of_kind = |kind: i32, special: bool| {
+    let of_kinds = |wanted: &'static [i32], special: bool| {
         vocab
             .tokens
             .iter()
             .zip(kinds(vocab))
-            .filter(move |&(t, &k)| k == kind && !t.is_empty())
+            .filter(move |&(t, k)| wanted.contains(k) && !t.is_empty())
             .map(move |(t, _)| AddedToken::from(t, special).normalized(false))
             .collect::<Vec<_>>()
     };
-    let added = vocab.tokens.iter().zip(kinds(vocab)).filter(|(_, k)| matches!(**k, CONTROL | USER_DEFINED));
+    let added = vocab.tokens.iter().zip(kinds(vocab)).filter(|(_, kind)| ADDED.contains(kind));
     let (count, bytes) = added.fold((0, 0), |(n, bytes), (token, _)| (n + 1, bytes + token.len()));
     check_added(count, bytes)?;
     let wrong = |e| TokenizerError::malformed("special tokens", e);
-    inner.add_special_tokens(of_kind(CONTROL, true)).map_err(wrong)?;
-    inner.add_tokens(of_kind(USER_DEFINED, false)).map_err(wrong)?;
+    inner.add_special_tokens(of_kinds(&[UNKNOWN, CONTROL], true)).map_err(wrong)?;
+    inner.add_tokens(of_kinds(&[USER_DEFINED], false)).map_err(wrong)?;
     Ok(())
 }

@@ -52,7 +52,9 @@ impl Tokenizer {
         let mut inner = guarded("tokenizer.json", || Inner::from_bytes(json))?
             .map_err(|e| TokenizerError::malformed("tokenizer.json", e))?;
         disarm(&mut inner)?;
-        Tokenizer::with_config(inner, config)
+        let ids = add_special(&mut inner, config)?;
+        let affixes = guarded("post-processor", || probe(&inner))??;
+        Tokenizer::assemble(inner, ids, affixes)
     }
 
     /// Builds a tokenizer from GPT-2's two files (OPT is published so).
@@ -71,22 +73,25 @@ impl Tokenizer {
                 .build()
         })?
         .map_err(|e| TokenizerError::malformed("vocab.json with merges.txt", e))?;
-        let inner = assemble(model, None, Some(gpt2()), gpt2())?;
-        Tokenizer::with_config(inner, config)
+        let mut inner = assemble(model, None, Some(gpt2()), gpt2())?;
+        let ids = add_special(&mut inner, config)?;
+        // No post-processor says what is put around a text.
+        let around = |id: Option<u32>, flag| id.filter(|_| flag == Some(true)).into_iter().collect();
+        let (prefix, suffix) = (around(ids.bos, config.add_bos_token), around(ids.eos, config.add_eos_token));
+        Tokenizer::assemble(inner, ids, Affixes { prefix, suffix })
     }
+}
 
-    fn with_config(mut inner: Inner, config: &TokenizerConfig) -> Result<Self, TokenizerError> {
-        guarded("added tokens", || add_tokens(&mut inner, config))??;
-        let id = |t: &Option<TokenText>| t.as_ref().and_then(|t| inner.token_to_id(t.as_str()));
-        let ids = SpecialIds {
-            bos: id(&config.bos_token),
-            eos: id(&config.eos_token),
-            pad: id(&config.pad_token),
-            unk: id(&config.unk_token),
-        };
-        let affixes = affixes(&inner, config, &ids)?;
-        Tokenizer::assemble(inner, ids, affixes)
-    }
+/// Adds the tokens that the config declares; those of them that mean something.
+fn add_special(inner: &mut Inner, config: &TokenizerConfig) -> Result<SpecialIds, TokenizerError> {
+    guarded("added tokens", || add_tokens(inner, config))??;
+    let id = |t: &Option<TokenText>| t.as_ref().and_then(|t| inner.token_to_id(t.as_str()));
+    Ok(SpecialIds {
+        bos: id(&config.bos_token),
+        eos: id(&config.eos_token),
+        pad: id(&config.pad_token),
+        unk: id(&config.unk_token),
+    })
 }
 
 /// Refuses more added tokens than any sound vocabulary has.
@@ -156,20 +161,7 @@ fn declared(inner: &Inner, config: &TokenizerConfig) -> Vec<(u32, AddedToken)> {
     declared
 }
 
-/// What is put around a text: the post-processor's tokens, unless the config says otherwise. It may speak of one end alone, and says
-/// nothing of the other then.
-fn affixes(inner: &Inner, config: &TokenizerConfig, ids: &SpecialIds) -> Result<Affixes, TokenizerError> {
-    let mut affixes = guarded("post-processor", || probe(inner))??;
-    if let Some(add) = config.add_bos_token {
-        affixes.prefix = ids.bos.filter(|_| add).into_iter().collect();
-    }
-    if let Some(add) = config.add_eos_token {
-        affixes.suffix = ids.eos.filter(|_| add).into_iter().collect();
-    }
-    Ok(affixes)
-}
-
-/// Encodes a short text with and without special tokens; what differs is what is put around.
+/// What the post-processor puts around a text: encodes a short one with and without special tokens, and looks what differs.
 fn probe(inner: &Inner) -> Result<Affixes, TokenizerError> {
     let encode = |special| {
         let encoding = inner.encode_fast("a", special);

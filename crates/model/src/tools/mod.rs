@@ -9,6 +9,7 @@ mod tests;
 mod value;
 
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -87,7 +88,7 @@ pub struct Calls {
     /// How the model writes calls.
     pub format: ToolFormat,
     /// Names of the tools.
-    pub names: Vec<String>,
+    pub names: Arc<[String]>,
     /// Calls after these are left out.
     pub most: usize,
     /// What may stand beside them.

@@ -8,7 +8,7 @@ use crate::sampling::{Sampler, SamplingParams};
 use crate::tokenizer::{Special, TokenizerConfig};
 
 fn calls(format: ToolFormat) -> Calls {
-    Calls { format, names: vec!["f".to_owned(), "g.h".to_owned()], most: 8, beside: Beside::Text }
+    Calls { format, names: ["f".to_owned(), "g.h".to_owned()].into(), most: 8, beside: Beside::Text }
 }
 
 /// Reads a text whole and in pieces of every size; all give the same.

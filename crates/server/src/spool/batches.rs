@@ -41,6 +41,10 @@ fn begin(app: &App, body: &[u8]) -> Result<String, ApiError> {
             "input_file_id: expected a file with the purpose batch",
         ));
     }
+    // Its answers are files, too.
+    if !spool.has_room().map_err(refusal::spool)? {
+        return Err(refusal::spool_full());
+    }
     let shown = batch.shown.to_string();
     let put = spool.put(batch).map_err(refusal::spool)?;
     put.map_err(|TooMany| refusal::too_many_batches(spool.limits.batches))?;

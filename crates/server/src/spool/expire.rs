@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::batch::Batch;
 use super::lines::{self, Names, Unread};
 use super::store::Spool;
+use super::work::refused;
 
 /// Seconds between two looks at all files.
 const FILES_EVERY_S: u64 = 60;
@@ -30,10 +31,25 @@ impl Spool {
         expired.into_iter().chain(cancelled).chain([forgotten, deleted]).collect()
     }
 
-    /// Ends a batch that nobody works on.
+    /// Ends a batch that nobody works on: another server may have.
     fn cancel(&self, id: &str) -> io::Result<()> {
+        let Some(batch) = self.batch(id) else { return Ok(()) };
+        let (completed, failed, _) = self.answered(&batch)?;
+        // If it cannot be read any more, there are at least the lines that were answered.
+        let total = lines::read(&self.path(batch.input())).map_or(completed + failed, |input| input.len());
         let now = self.now();
-        self.close(id, |batch| batch.advance("cancelled", now))
+        self.close(id, |batch| {
+            batch.counted(total, completed, failed);
+            batch.advance("cancelled", now);
+        })
+    }
+
+    /// How many lines of a batch that nobody works on have an answer, and how many an error; their names.
+    fn answered(&self, batch: &Batch) -> io::Result<(usize, usize, Names)> {
+        let mut names = Names::default();
+        let completed = whole_lines(&self.path(&batch.answers), &mut names)?;
+        let failed = whole_lines(&self.path(&batch.errors), &mut names)?;
+        Ok((completed, failed, names))
     }
 
     fn files_are_due(&self, now: u64) -> bool {
@@ -56,8 +72,8 @@ impl Spool {
         deleted
     }
 
-    /// Ends a batch that took too long: what was answered stays, every other line is an error. One that has more lines than
-    /// any batch was never begun, and is told that.
+    /// Ends a batch that took too long: what was answered stays, every other line is an error, if there is room for that. One
+    /// that has more lines than any batch was never begun, and is told that.
     pub(super) fn expire(&self, batch: &Batch) -> io::Result<()> {
         let id = batch.id();
         let path = self.path(batch.input());
@@ -66,11 +82,17 @@ impl Spool {
             Err(Unread::File(error)) => return Err(error),
             Err(Unread::TooMany(lines)) => return self.fail(batch, &[Unread::too_many(lines)]),
         };
-        let mut answered = Names::default();
-        let completed = whole_lines(&self.path(&batch.answers), &mut answered)?;
-        let earlier = whole_lines(&self.path(&batch.errors), &mut answered)?;
-        let left = (0..input.len()).filter(|&at| !answered.contains(&input.line(at).custom_id()));
-        let failed = earlier + tell(&self.path(&batch.errors), &input, left)?;
+        let (completed, earlier, answered) = self.answered(batch)?;
+        let left = || (0..input.len()).filter(|&at| !answered.contains(&input.line(at).custom_id()));
+        let bytes: usize = left().map(|at| expired(&input, at).len()).sum();
+        let mut room = self.room.begin();
+        if !room.take(bytes as u64) {
+            drop(room);
+            return self.fail(batch, &[refused(&ErrorKind::StorageFull.into())]);
+        }
+        let failed = earlier + tell(&self.path(&batch.errors), left().map(|at| expired(&input, at)))?;
+        // They are counted anew as a file of the batch.
+        drop(room);
         let now = self.now();
         self.close(id, |batch| {
             batch.counted(input.len(), completed, failed);
@@ -96,19 +118,24 @@ fn whole_lines(path: &Path, names: &mut Names) -> io::Result<usize> {
     Ok(lines)
 }
 
-/// Adds an error for each of these lines; how many they are.
-fn tell(path: &Path, input: &Input, left: impl Iterator<Item = usize>) -> io::Result<usize> {
+/// What is told of a line that nobody came to.
+fn expired(input: &Input, at: usize) -> String {
+    let error = json!({
+        "code": "batch_expired",
+        "message": "This request could not be executed before the completion window expired.",
+    });
+    let name = input.line(at).custom_id();
+    let line = json!({"id": input.id(at), "custom_id": name, "response": null, "error": error});
+    format!("{line}\n")
+}
+
+/// Adds these lines; how many they are.
+fn tell(path: &Path, lines: impl Iterator<Item = String>) -> io::Result<usize> {
     let file: File = OpenOptions::new().append(true).create(true).open(path)?;
     let mut told = 0;
     let mut writer = BufWriter::new(&file);
-    for at in left {
-        let error = json!({
-            "code": "batch_expired",
-            "message": "This request could not be executed before the completion window expired.",
-        });
-        let name = input.line(at).custom_id();
-        let line = json!({"id": input.id(at), "custom_id": name, "response": null, "error": error});
-        writeln!(writer, "{line}")?;
+    for line in lines {
+        writer.write_all(line.as_bytes())?;
         told += 1;
     }
     writer.flush()?;
@@ -121,11 +148,65 @@ fn tell(path: &Path, input: &Input, left: impl Iterator<Item = usize>) -> io::Re
 mod tests {
     use std::fs;
 
+    use serde_json::json;
+
     use super::super::store::tests::{Opened, batch};
+
+    /// A batch of three lines, one of which is answered and another half.
+    fn torn(opened: &Opened, created: u64) -> super::Batch {
+        let batch = batch(1, created);
+        let lines: String = (0..3)
+            .map(|n| json!({"custom_id": format!("line {n}"), "x": "y".repeat(100)}).to_string() + "\n")
+            .collect();
+        fs::write(opened.spool().path(batch.input()), lines).unwrap();
+        fs::write(opened.spool().path(&batch.answers), "{\"custom_id\":\"line 1\"}\n{\"custom_id\":\"li")
+            .unwrap();
+        opened.spool().put(batch.clone()).unwrap().unwrap();
+        batch
+    }
+
+    #[test]
+    fn a_batch_of_another_server_is_cancelled_with_what_is_whole_and_counted() {
+        let opened = Opened::new(1000);
+        let spool = opened.spool();
+        let batch = torn(&opened, spool.now());
+        spool.update(batch.id(), |batch| batch.advance("cancelling", spool.now())).unwrap();
+        spool.sweep(Some(batch.id())).unwrap();
+        assert_eq!(spool.batch(batch.id()).unwrap().status(), "cancelling", "somebody works on it");
+        spool.sweep(None).unwrap();
+        let ended = spool.batch(batch.id()).unwrap().shown;
+        assert_eq!(
+            (&ended["status"], &ended["output_file_id"]),
+            (&json!("cancelled"), &json!(batch.answers))
+        );
+        assert_eq!(ended["request_counts"], json!({"total": 3, "completed": 1, "failed": 0}));
+        assert_eq!(fs::read_to_string(spool.path(&batch.answers)).unwrap(), "{\"custom_id\":\"line 1\"}\n");
+    }
+
+    #[test]
+    fn lines_that_expire_are_told_where_there_is_room_for_that() {
+        for (bytes, status, errors) in [(600, "expired", 2), (150, "failed", 0)] {
+            let opened = Opened::new(bytes);
+            let (spool, batch) = (opened.spool(), torn(&opened, 1000));
+            spool.sweep(None).unwrap();
+            let ended = spool.batch(batch.id()).unwrap();
+            assert_eq!(ended.status(), status, "{}", ended.shown);
+            let told = fs::read_to_string(spool.path(&batch.errors)).unwrap_or_default();
+            assert_eq!(told.lines().count(), errors, "{told}");
+            let code = &ended.shown["errors"]["data"][0]["code"];
+            assert_eq!(code == "spool_full", status == "failed", "{code}");
+            let written = [&batch.answers, &batch.errors]
+                .map(|file| fs::metadata(spool.path(file)).map_or(0, |it| it.len()));
+            assert!(
+                spool.room.begin().take(bytes - written.iter().sum::<u64>()),
+                "{written:?} and no more is taken"
+            );
+        }
+    }
 
     #[test]
     fn a_batch_that_expires_unread_tells_each_of_its_lines_unless_they_are_too_many() {
-        let opened = Opened::new(1 << 20);
+        let opened = Opened::new(1 << 30);
         let spool = opened.spool();
         for (n, lines) in [(1, 50_000), (2, 50_001)] {
             let batch = batch(n, 1000);

@@ -239,19 +239,20 @@ impl Spool {
 
     /// Nothing is known of a batch any more; its files stay.
     fn forget(&self, batches: &mut BTreeMap<String, Batch>, id: &str) -> io::Result<()> {
-        fs::remove_file(self.record(id))?;
+        found(fs::remove_file(self.record(id)))?;
         batches.remove(id);
         Ok(())
     }
 
-    /// Forgets batches that ended long ago.
+    /// Forgets batches that ended long ago. One that cannot be forgotten keeps no other.
     pub(super) fn forget_old(&self, now: u64) -> io::Result<()> {
         let mut batches = self.lock();
         let keep = self.limits.keep.as_secs();
         let old = |batch: &Batch| batch.has_ended() && batch.ended_at() + keep <= now;
         let old: Vec<String> =
             batches.iter().filter(|(_, batch)| old(batch)).map(|(id, _)| id.clone()).collect();
-        old.iter().try_for_each(|id| self.forget(&mut batches, id))
+        let forgotten: Vec<_> = old.iter().map(|id| self.forget(&mut batches, id)).collect();
+        forgotten.into_iter().collect()
     }
 
     /// Ids of those that are to be cancelled, but for the one that is `busy`.
@@ -333,7 +334,8 @@ fn private(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(path)
 }
 
-/// Writes a file so that whoever reads it finds the old or the new one.
+/// Writes a file so that whoever reads it finds the old or the new one, and after a power cut the new one, with all that was made
+/// in its folder before.
 fn write_whole(path: &Path, value: &Value) -> io::Result<()> {
     let part = path.with_extension("part");
     let written = private(&part).and_then(|mut file| {
@@ -344,7 +346,8 @@ fn write_whole(path: &Path, value: &Value) -> io::Result<()> {
         // On a full disk every byte counts; if it was not even begun, there is nothing to remove.
         let _ = fs::remove_file(&part);
     }
-    written.and_then(|()| fs::rename(part, path))
+    written.and_then(|()| fs::rename(part, path))?;
+    File::open(path.parent().expect("it lies in a folder of the spool"))?.sync_all()
 }
 
 #[cfg(test)]
@@ -428,6 +431,23 @@ pub(super) mod tests {
         fs::create_dir(spool.path("file-2")).unwrap();
         assert!(spool.sweep(None).is_err());
         assert!(!spool.path("file-1").exists() && !spool.path("file-3").exists());
+    }
+
+    #[test]
+    fn a_batch_whose_record_is_gone_is_forgotten_like_others() {
+        let opened = Opened::new(1000);
+        let spool = opened.spool();
+        for n in 1..4 {
+            spool.put(batch(n, 1)).unwrap().unwrap();
+            spool.update(&format!("batch_{n}"), |batch| batch.advance("completed", n)).unwrap();
+        }
+        fs::remove_file(spool.record("batch_1")).unwrap();
+        // A folder is no file, whoever asks for its end.
+        fs::remove_file(spool.record("batch_2")).unwrap();
+        fs::create_dir(spool.record("batch_2")).unwrap();
+        assert!(spool.forget_old(u64::MAX / 2).is_err());
+        let left: Vec<Value> = spool.batches().into_iter().map(|batch| batch["id"].clone()).collect();
+        assert_eq!(left, ["batch_2"]);
     }
 
     #[test]

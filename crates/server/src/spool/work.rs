@@ -161,7 +161,7 @@ impl Failed {
 }
 
 /// The system refuses a file; it names paths, which are not for clients.
-fn refused(why: &std::io::Error) -> Value {
+pub(super) fn refused(why: &std::io::Error) -> Value {
     let (code, message) = if refusal::is_full(why) {
         ("spool_full", "there is no room for the answers; delete files and send the batch again")
     } else {

@@ -74,6 +74,30 @@ fn a_vanished_client_frees_everything_at_once() {
     assert_eq!(line.rsplit(' ').next().unwrap().parse::<f64>().unwrap(), 16.0, "{line}");
 }
 
+/// An old client's end of a line, or the beginning of its next request.
+#[test]
+fn what_comes_behind_a_request_hides_no_end_of_its_client() {
+    let (server, brake) = start_braked("llama", config());
+    let stays = |request: &[u8]| String::from_utf8_lossy(request).replacen("Connection: close\r\n", "", 1);
+    for behind in ["\r\n", "GET /ver"] {
+        let waiting = ask(&server, (stays(&long(false)) + behind).as_bytes());
+        until(|| queued(&server) == 4.0);
+        drop(waiting);
+        until(|| queued(&server) == 0.0);
+    }
+    // Nothing of it is lost, however much it is.
+    let (body, headers) = (br#"{"prompt": [5], "max_tokens": 2}"#, "Content-Type: application/json\r\n");
+    let first = stays(&request("POST", "/v1/completions", headers, body));
+    let last = request("GET", "/version", "", b"");
+    let many = first + &stays(&last).repeat(300) + &String::from_utf8_lossy(&last);
+    let mut client = ask(&server, many.as_bytes());
+    until(|| queued(&server) == 1.0);
+    brake.release();
+    let mut answers = String::new();
+    client.read_to_string(&mut answers).unwrap();
+    assert_eq!(answers.matches("HTTP/1.1 200").count(), 302, "{answers}");
+}
+
 #[test]
 fn requests_are_turned_away_while_the_model_is_loaded() {
     let (go, wait) = channel::<()>();

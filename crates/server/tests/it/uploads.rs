@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::time::Duration;
 
 use crate::common::spool::{Spool, upload};
-use crate::common::{code, config, connect, get, request, send, start};
+use crate::common::{code, config, connect, get, post, request, send, start};
 use serde_json::json;
 use server::{Config, SpoolLimits};
 
@@ -96,4 +96,17 @@ fn what_is_no_form_is_refused_before_all_of_it_is_there() {
     let none = send(server.address, &request("POST", "/v1/files", "", b"x"));
     assert_eq!((none.status, code(&none).as_deref()), (400, Some("form_expected")));
     assert_eq!(upload(&server, "x", "batch", &"x".repeat(90_000)).status, 200);
+}
+
+#[test]
+fn answers_of_a_batch_are_files_of_which_there_are_so_many() {
+    let spool = Spool::new();
+    let limits = SpoolLimits { files: 1, ..SpoolLimits::default() };
+    let server = start("llama", Config { spool: limits, ..spool.config() });
+    let file = upload(&server, "x", "batch", "{}\n").json();
+    let body =
+        json!({"input_file_id": file["id"], "endpoint": "/v1/completions", "completion_window": "24h"});
+    let refused = post(server.address, "/v1/batches", &body);
+    assert_eq!((refused.status, &refused.json()["error"]["code"]), (507, &json!("spool_full")));
+    assert_eq!(get(server.address, "/v1/batches").json()["data"], json!([]));
 }

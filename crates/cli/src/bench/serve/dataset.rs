@@ -53,7 +53,9 @@ impl Dataset {
             }
             (_, None) => bail!(Misuse("--dataset-name trace and custom need --dataset-path FILE".into())),
             (DatasetName::Trace, Some(file)) => {
-                Ok(Dataset::Lengths(first(of_length(trace::read(file)?, dataset)?, wanted, file)?))
+                let mut rows = trace::read(file)?;
+                rows.iter_mut().for_each(|row| row.output_len = dataset.output_len.unwrap_or(row.output_len));
+                Ok(Dataset::Lengths(first(of_length(rows, dataset)?, wanted, file)?))
             }
             (DatasetName::Custom, Some(file)) => Ok(Dataset::Given(custom(args, file, cutter, rng)?)),
         }
@@ -133,6 +135,7 @@ fn custom(args: &BenchServeArgs, file: &Path, cutter: Option<&Cutter>, rng: &mut
         let sample = sample(&item, args.server.backend, |item| answer_len(item, &args.dataset, cutter));
         let mut sample = sample.with_context(|| format!("{}, request {number}", file.display()))?;
         sample.input_len = cutter.and_then(|cutter| sample.counted(cutter)).unwrap_or(0);
+        sample.output_len = args.dataset.output_len.unwrap_or(sample.output_len);
         samples.push(sample);
     }
     if !args.dataset.disable_shuffle {
@@ -157,7 +160,7 @@ fn items(text: &str) -> Result<Vec<(usize, Value)>> {
 /// Tokens to generate where the file does not say.
 fn answer_len(item: &Value, args: &DatasetArgs, cutter: Option<&Cutter>) -> usize {
     let answered = || cutter?.count(item["conversations"][1]["value"].as_str()?).filter(|n| *n > 0);
-    args.custom_output_len.or(args.output_len).or_else(answered).unwrap_or(OUTPUT_LEN)
+    args.custom_output_len.or_else(answered).unwrap_or(OUTPUT_LEN)
 }
 
 fn sample(item: &Value, backend: Backend, output_len: impl Fn(&Value) -> usize) -> Result<Sample> {
