@@ -18,17 +18,6 @@ pub(crate) struct OutputFile {
     place: Place,
 }
 
-/// Refuses outputs of one command that are one file: the later would take the place of the earlier.
-pub(crate) fn apart<'a>(written: impl IntoIterator<Item = Option<&'a Path>>) -> Result<()> {
-    let is_file = |path: &&Path| *path != Path::new("-") && !path.starts_with("/dev");
-    let files: Vec<&Path> = written.into_iter().flatten().filter(is_file).collect();
-    let Some(twice) = clash(&[], None, &files) else { return Ok(()) };
-    bail!(Misuse(format!(
-        "{} would be two of the files that are written: choose other names",
-        twice.display()
-    )))
-}
-
 enum Place {
     /// A device or pipe, or what the process writes to already.
     Stream(File),
@@ -67,8 +56,7 @@ impl Place {
     fn of(path: &Path) -> io::Result<Place> {
         let was_there = path.exists();
         let file = OpenOptions::new().append(true).create(true).open(path)?;
-        // What /dev/stdout leads to may be a file: it is added to, not replaced.
-        if !file.metadata()?.is_file() || path.starts_with("/dev") {
+        if !file.metadata()?.is_file() || is_the_shells(path) {
             return Ok(Place::Stream(file));
         }
         let target = fs::canonicalize(path)?;
@@ -77,6 +65,22 @@ impl Place {
         }
         Ok(Place::File(target))
     }
+}
+
+/// Refuses outputs of one command that are one file: the later would take the place of the earlier.
+pub(crate) fn apart<'a>(written: impl IntoIterator<Item = Option<&'a Path>>) -> Result<()> {
+    let is_file = |path: &&Path| *path != Path::new("-") && !is_the_shells(path);
+    let files: Vec<&Path> = written.into_iter().flatten().filter(is_file).collect();
+    let Some(twice) = clash(&[], None, &files) else { return Ok(()) };
+    bail!(Misuse(format!(
+        "{} would be two of the files that are written: choose other names",
+        twice.display()
+    )))
+}
+
+/// Whether it is what the process writes to already: what leads there may be a file, which others add to.
+pub(crate) fn is_the_shells(path: &Path) -> bool {
+    ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc"].iter().any(|place| path.starts_with(place))
 }
 
 /// Puts a new file in the place of an old one, with its permissions.
@@ -213,6 +217,12 @@ mod tests {
             JsonReport::open(Some(&new)).unwrap().append(&[1]).unwrap();
         }
         assert_eq!(fs::read_to_string(&new).unwrap(), "new\n[1]\n[1]\n");
+    }
+
+    #[test]
+    fn memory_holds_files_of_its_own() {
+        let all = ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "/dev/shm/report", "/tmp/dev/stdout"];
+        assert_eq!(all.map(|path| is_the_shells(Path::new(path))), [true, true, true, false, false]);
     }
 
     #[test]

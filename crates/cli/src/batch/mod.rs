@@ -31,6 +31,7 @@ use crate::args::{BatchArgs, BatchCommand, BatchJob, EngineArgs, LoadFormat, OnI
 use crate::console::{Misuse, note, unreadable};
 use crate::display::Voice;
 use crate::loaded::{self, Opened, Text};
+use crate::output_file::is_the_shells;
 use crate::resolve::{Needs, engine_config};
 use crate::wanted::Wanted;
 
@@ -329,9 +330,8 @@ impl Place {
     /// Finds the output writable before anything heavy happens.
     fn open(args: &BatchJob) -> Result<Place> {
         let path = &args.output;
-        // What /dev/stdout leads to may be a file, which is the shell's.
         let is_stream = path == Path::new(STANDARD)
-            || path.exists() && !path.is_dir() && (!path.is_file() || path.starts_with("/dev"));
+            || path.exists() && !path.is_dir() && (!path.is_file() || is_the_shells(path));
         if !is_stream {
             args.flags.error_file.as_deref().map_or(Ok(()), only_a_file)?;
             let paths = Paths { answers: path.clone(), errors: args.flags.error_file.clone() };

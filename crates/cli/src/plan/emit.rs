@@ -73,8 +73,8 @@ pub(super) fn toml(args: &PlanArgs, base: &EngineConfig, best: &Scored, job: Job
     line("num-batches", candidate.num_batches.to_string());
     line("max-num-seqs", candidate.seqs(job).to_string());
     line("max-num-batched-tokens", candidate.step_tokens.to_string());
-    line("max-model-len", (job.input + job.output).to_string());
-    out.push_str("# as --prompt-len and --gen-len have it: no request can be longer; more takes room from how many there are at once\n");
+    out.push_str("# as --prompt-len and --gen-len have it: no request can be longer\n");
+    let _ = writeln!(out, "max-model-len = {}", job.input + job.output);
     out
 }
 
