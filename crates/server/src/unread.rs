@@ -95,11 +95,16 @@ impl<S: AsyncRead + Unpin> AsyncRead for Unread<S> {
         if self.ahead.is_empty() {
             return Pin::new(&mut self.stream).poll_read(cx, buf);
         }
-        let bytes = self.ahead.len().min(buf.remaining());
-        buf.put_slice(&self.ahead[..bytes]);
-        self.ahead.drain(..bytes);
+        give(&mut self.ahead, buf);
         Poll::Ready(Ok(()))
     }
+}
+
+/// Moves as many bytes as there is room for.
+fn give(ahead: &mut Vec<u8>, buf: &mut ReadBuf<'_>) {
+    let bytes = ahead.len().min(buf.remaining());
+    buf.put_slice(&ahead[..bytes]);
+    ahead.drain(..bytes);
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Unread<S> {
@@ -154,5 +159,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Unread<S> {
                 Poll::Pending => return Poll::Pending,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_read_ahead_comes_in_order_however_little_room_there_is() {
+        let (mut ahead, mut read) = (b"GET /version".to_vec(), Vec::new());
+        while !ahead.is_empty() {
+            let mut room = [0; 5];
+            let mut buf = ReadBuf::new(&mut room);
+            give(&mut ahead, &mut buf);
+            read.extend_from_slice(buf.filled());
+        }
+        assert_eq!(read, b"GET /version");
     }
 }

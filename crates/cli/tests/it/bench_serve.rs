@@ -203,7 +203,12 @@ fn one_length_of_answers_holds_for_every_dataset() {
     for (name, file) in [("custom", prompts), ("trace", folder.write("t.csv", trace))] {
         let server = Scripted::start(well);
         let data = ["--dataset-name", name, "--dataset-path", &file];
-        bench(&server.url, &[&data[..], &["--output-len", "9", "--custom-output-len", "4"]].concat()).fine();
+        let lens = ["--output-len", "9", "--custom-output-len", "4", "--skip-longer-than", "99"];
+        let ran = bench(&server.url, &[&data[..], &lens].concat());
+        let other = if name == "custom" { "--skip-longer-than" } else { "--custom-output-len" };
+        let notes: Vec<&str> = ran.err.lines().filter(|line| line.contains("changes nothing")).collect();
+        assert!(notes.len() == 1 && notes[0].contains(other), "{notes:?}");
+        ran.fine();
         let asked: Vec<Value> = bodies(&server).iter().map(|body| body["max_tokens"].clone()).collect();
         assert_eq!(asked, [9, 9], "{name}");
     }

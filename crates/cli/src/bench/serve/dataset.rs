@@ -11,7 +11,7 @@ use sim::Rng;
 use super::cutter::Cutter;
 use super::trace;
 use super::words::{Filler, said};
-use crate::args::{Backend, BenchServeArgs, DatasetArgs, DatasetName};
+use crate::args::{Backend, BenchServeArgs, DatasetArgs, DatasetName, typed};
 use crate::console::{Misuse, note, text_of};
 
 /// Requests where neither a flag nor a file says how many.
@@ -43,6 +43,7 @@ impl Dataset {
     /// Reads what there is to read, and draws lengths.
     pub(super) fn open(args: &BenchServeArgs, cutter: Option<&Cutter>, rng: &mut Rng) -> Result<Dataset> {
         let (dataset, wanted) = (&args.dataset, args.traffic.num_prompts);
+        note_of_others(dataset);
         let file = dataset.dataset_path.as_deref();
         match (dataset.dataset_name, file) {
             (DatasetName::Random, None) => {
@@ -75,6 +76,21 @@ impl Dataset {
             }
             (Dataset::Lengths(_), None) => Vec::new(),
         }
+    }
+}
+
+/// Flags of datasets that are not this one say so.
+fn note_of_others(args: &DatasetArgs) {
+    let (trace, custom) = (DatasetName::Trace, DatasetName::Custom);
+    let given = [
+        ("--skip-longer-than", args.skip_longer_than.is_some(), trace),
+        ("--self-timed", args.self_timed, trace),
+        ("--no-self-timed", args.no_self_timed, trace),
+        ("--custom-output-len", args.custom_output_len.is_some(), custom),
+        ("--disable-shuffle", args.disable_shuffle, custom),
+    ];
+    for (flag, _, of) in given.into_iter().filter(|(_, given, of)| *given && *of != args.dataset_name) {
+        note!("{flag} changes nothing: it is of --dataset-name {}", typed(of));
     }
 }
 
