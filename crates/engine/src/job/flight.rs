@@ -38,7 +38,8 @@ struct UnderWay {
 }
 
 /// What came of a request.
-pub(super) type Landed = (usize, Result<(Generate, Vec<Choice>), ApiError>);
+pub(super) type Landed = (usize, Outcome);
+pub(super) type Outcome = Result<(Generate, Vec<Choice>), ApiError>;
 
 impl Flight {
     pub(super) fn new() -> Flight {
@@ -104,6 +105,16 @@ impl Flight {
             }
         }
         (landed, Ok(()))
+    }
+
+    /// All that was told before the engine died: what was done then is done all the same.
+    pub(super) fn drain(&mut self) -> Vec<Landed> {
+        let mut landed = Vec::new();
+        while let Ok((number, part, told)) = self.events.try_recv() {
+            // Of other sequences it may have told behind their ends.
+            landed.extend(self.take(number, part, told).ok().flatten());
+        }
+        landed
     }
 
     fn take(&mut self, number: usize, part: usize, event: Event) -> Result<Option<Landed>, Failure> {

@@ -4,8 +4,6 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use super::files::Verdict;
-
 /// In which order answers are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -17,27 +15,20 @@ pub enum OutputOrder {
 }
 
 /// Answers that may have to wait for earlier ones; never more lines than the window.
-pub(super) struct Waiting {
+pub(super) struct Waiting<A> {
     order: OutputOrder,
     window: usize,
     /// Positions that were begun and not written yet, oldest first.
     begun: VecDeque<usize>,
-    ready: BTreeMap<usize, Ready>,
-    /// Those of their texts, and how many there may be before no other line is begun.
+    /// Each with its bytes.
+    ready: BTreeMap<usize, (usize, A)>,
+    /// Those of all, and how many there may be before no other line is begun.
     bytes: usize,
     most_bytes: usize,
 }
 
-/// An answer, and what it counts for.
-pub(super) struct Ready {
-    pub(super) verdict: Verdict,
-    pub(super) text: String,
-    pub(super) prompt_tokens: u64,
-    pub(super) generated_tokens: u64,
-}
-
-impl Waiting {
-    pub(super) fn new(order: OutputOrder, window: usize, most_bytes: usize) -> Waiting {
+impl<A> Waiting<A> {
+    pub(super) fn new(order: OutputOrder, window: usize, most_bytes: usize) -> Waiting<A> {
         Waiting { order, window, begun: VecDeque::new(), ready: BTreeMap::new(), bytes: 0, most_bytes }
     }
 
@@ -52,20 +43,20 @@ impl Waiting {
         self.begun.push_back(position);
     }
 
-    /// A line that was begun has its answer.
-    pub(super) fn put(&mut self, position: usize, answer: Ready) {
-        self.bytes += answer.text.len();
-        self.ready.insert(position, answer);
+    /// A line that was begun has its answer, of so many bytes.
+    pub(super) fn put(&mut self, position: usize, bytes: usize, answer: A) {
+        self.bytes += bytes;
+        self.ready.insert(position, (bytes, answer));
     }
 
     /// The answer to be written next, if it is there.
-    pub(super) fn take(&mut self) -> Option<(usize, Ready)> {
+    pub(super) fn take(&mut self) -> Option<(usize, A)> {
         let position = match self.order {
             OutputOrder::Input => *self.begun.front()?,
             OutputOrder::Completion => *self.ready.first_key_value()?.0,
         };
-        let answer = self.ready.remove(&position)?;
-        self.bytes -= answer.text.len();
+        let (bytes, answer) = self.ready.remove(&position)?;
+        self.bytes -= bytes;
         let at = self.begun.iter().position(|&begun| begun == position)?;
         self.begun.remove(at);
         Some((position, answer))
@@ -76,18 +67,13 @@ impl Waiting {
 mod tests {
     use super::*;
 
-    fn answer(bytes: usize) -> Ready {
-        let (verdict, text) = (Verdict::Good, "x".repeat(bytes));
-        Ready { verdict, text, prompt_tokens: 0, generated_tokens: 0 }
-    }
-
     fn story(order: OutputOrder) -> Vec<usize> {
         let mut waiting = Waiting::new(order, 3, 100);
         let mut written = Vec::new();
         (0..3).for_each(|position| waiting.begin(position));
         assert!(!waiting.has_room());
         for position in [2, 0, 1] {
-            waiting.put(position, answer(1));
+            waiting.put(position, 1, ());
             while let Some((position, _)) = waiting.take() {
                 written.push(position);
             }
@@ -100,11 +86,11 @@ mod tests {
     fn no_more_is_begun_while_what_waits_is_large() {
         let mut waiting = Waiting::new(OutputOrder::Input, 9, 100);
         (0..3).for_each(|position| waiting.begin(position));
-        waiting.put(2, answer(50));
+        waiting.put(2, 50, ());
         assert!(waiting.has_room() && waiting.take().is_none());
-        waiting.put(1, answer(50));
+        waiting.put(1, 50, ());
         assert!(!waiting.has_room() && waiting.take().is_none());
-        waiting.put(0, answer(1));
+        waiting.put(0, 1, ());
         while waiting.take().is_some() {}
         assert!(waiting.has_room());
     }

@@ -4,13 +4,14 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::api::{ApiError, Context, Generate, Meta, batch_output, counts, response};
+use model::api::{ApiError, Choice, Context, Generate, Meta, batch_output, counts, response};
+use model::sampling::TokenLogprobs;
 use model::tokenizer::Tokenizer;
 
 use super::files::{Outlook, Verdict, Writer};
-use super::flight::{Flight, Landed};
+use super::flight::{Flight, Landed, Outcome};
 use super::hear::{Deaf, Hears};
-use super::order::{Ready, Waiting};
+use super::order::Waiting;
 use super::{Input, JobError};
 use crate::engine::Engine;
 use crate::front::answer::seed_of;
@@ -142,7 +143,7 @@ struct Run<'a> {
     /// A line that was taken and could not begin yet; no other begins before it.
     held: Option<usize>,
     flight: Flight,
-    waiting: Waiting,
+    waiting: Waiting<Outcome>,
     tally: Tally,
 }
 
@@ -264,44 +265,64 @@ impl<'a> Run<'a> {
 
     /// The engine is dead: what it answered before that is written all the same.
     fn salvage(&mut self, why: JobError, output: &mut Output, watch: &mut dyn Watch) -> JobError {
-        let _ = self.wait(Duration::ZERO, watch);
+        self.flight.drain().into_iter().for_each(|landed| self.land(landed, watch));
         self.write_ready(output).err().unwrap_or(why)
     }
 
     fn land(&mut self, (position, outcome): Landed, watch: &mut dyn Watch) {
-        if let Err(error) = &outcome {
-            watch.failed(error);
+        match &outcome {
+            Ok((request, choices)) => {
+                self.tally.answered_tokens += counts(request, choices)[1] as u64;
+            }
+            Err(error) => {
+                self.tally.answered_badly += 1;
+                watch.failed(error);
+            }
         }
-        let id = self.job.input.id(position);
-        let mut tokens = [0; 2];
-        let outcome = outcome.map(|(request, choices)| {
-            let meta = Meta { id: id.clone(), created: self.created, cached_tokens: None, timings: None };
-            tokens = counts(&request, &choices);
-            response(&request, &choices, &meta, self.job.tokenizer)
-        });
-        let answer = batch_output(&id, &self.job.input.line(position).custom_id(), &outcome);
-        let [prompt_tokens, generated_tokens] = tokens.map(|count| count as u64);
-        let ready = Ready {
-            verdict: if outcome.is_ok() { Verdict::Good } else { Verdict::Error },
-            text: answer + "\n",
-            prompt_tokens,
-            generated_tokens,
-        };
         self.tally.answered += 1;
-        self.tally.answered_badly += usize::from(ready.verdict == Verdict::Error);
-        self.tally.answered_tokens += ready.generated_tokens;
-        self.waiting.put(position, ready);
+        self.waiting.put(position, held_bytes(&outcome), outcome);
     }
 
+    /// An answer becomes a text when it is its turn: with log-probabilities that is many times larger than what it is made of.
     fn write_ready(&mut self, output: &mut Output) -> Result<(), JobError> {
-        while let Some((position, ready)) = self.waiting.take() {
-            output.write(position, ready.verdict, ready.text.as_bytes())?;
+        while let Some((position, outcome)) = self.waiting.take() {
+            let verdict = if outcome.is_ok() { Verdict::Good } else { Verdict::Error };
+            if let Ok((request, choices)) = &outcome {
+                let [prompt, generated] = counts(request, choices).map(|count| count as u64);
+                self.tally.prompt_tokens += prompt;
+                self.tally.generated_tokens += generated;
+            }
+            output.write(position, verdict, self.text(position, outcome).as_bytes())?;
             self.tally.done += 1;
-            self.tally.failed += usize::from(ready.verdict == Verdict::Error);
-            self.tally.prompt_tokens += ready.prompt_tokens;
-            self.tally.generated_tokens += ready.generated_tokens;
+            self.tally.failed += usize::from(verdict == Verdict::Error);
         }
         output.pause()
+    }
+
+    /// An answer's line.
+    fn text(&self, position: usize, outcome: Outcome) -> String {
+        let id = self.job.input.id(position);
+        let body = outcome.map(|(request, choices)| {
+            let meta = Meta { id: id.clone(), created: self.created, cached_tokens: None, timings: None };
+            response(&request, &choices, &meta, self.job.tokenizer)
+        });
+        batch_output(&id, &self.job.input.line(position).custom_id(), &body) + "\n"
+    }
+}
+
+/// Bytes of what an answer is made of.
+fn held_bytes(outcome: &Outcome) -> usize {
+    let of_token = |one: &TokenLogprobs| size_of_val(one) + size_of_val(one.top.as_slice());
+    let of_choice = |choice: &Choice| -> usize {
+        let logprobs = choice.logprobs.iter().chain(choice.prompt_logprobs.iter().flatten());
+        choice.text.len() + size_of_val(choice.tokens.as_slice()) + logprobs.map(of_token).sum::<usize>()
+    };
+    match outcome {
+        Ok((request, choices)) => {
+            let prompts = request.prompts.iter().map(|prompt| size_of_val(prompt.as_slice()));
+            prompts.chain(choices.iter().map(of_choice)).sum()
+        }
+        Err(error) => error.message.len(),
     }
 }
 

@@ -21,9 +21,14 @@ const DEPTH: usize = 2000;
 /// Bytes of all terminals together: what is read of them is many times as large.
 const TERMINAL_BYTES: usize = 1 << 20;
 
-/// Whether a grammar is written like this; Lark's rules have a colon alone.
+/// Whether a grammar is written like this, by its first rule; Lark's have a colon alone.
 pub(super) fn is_meant(text: &str) -> bool {
-    text.contains("::=") && !text.contains("start:")
+    let mut rest = text.trim_start();
+    while rest.starts_with('#') || rest.starts_with("//") {
+        rest = rest.split_once('\n').map_or("", |(_, rest)| rest).trim_start();
+    }
+    let after = rest.trim_start_matches(|c: char| c.is_alphanumeric() || "-_".contains(c));
+    after.len() < rest.len() && after.trim_start().starts_with("::=")
 }
 
 /// The same in Lark's syntax.

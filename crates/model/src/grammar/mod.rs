@@ -6,6 +6,7 @@
 
 mod cache;
 mod compile;
+mod dialect;
 mod ebnf;
 mod guide;
 mod size;
@@ -25,6 +26,7 @@ pub use crate::sampling::Grammar;
 use crate::tokenizer::Tokenizer;
 use cache::Cache;
 use compile::Workers;
+pub(crate) use dialect::settled;
 
 /// White space between the parts of a JSON text: enough to indent, too little to go on for ever.
 const WHITE_SPACE: &str = r"[\x20\x0A\x0D\x09]{1,20}";
@@ -183,7 +185,10 @@ impl Source {
                 size::schema(&schema)?;
                 GrammarWithLexer::from_json_schema(schema)
             }
-            Kind::Regex => GrammarWithLexer::from_regex(&self.text),
+            Kind::Regex => {
+                size::expression(&self.text)?;
+                GrammarWithLexer::from_regex(&self.text)
+            }
             Kind::Lark if ebnf::is_meant(&self.text) => {
                 let lark = ebnf::to_lark(&self.text)?;
                 size::made_lark(&lark)?;
@@ -201,12 +206,12 @@ impl Source {
     }
 }
 
-/// A schema with our settings; what a request says of llguidance's own is dropped.
+/// A schema with our settings.
 fn schema(text: &str) -> Result<Value, GrammarError> {
     match serde_json::from_str(text) {
-        Ok(Value::Object(mut schema)) => {
-            schema.insert("x-guidance".to_owned(), json!({"whitespace_pattern": WHITE_SPACE}));
-            Ok(Value::Object(schema))
+        Ok(Value::Object(schema)) => {
+            let settings = [("whitespace_pattern".to_owned(), json!(WHITE_SPACE))];
+            Ok(settled(schema, settings.into_iter().collect()))
         }
         Ok(Value::Bool(true)) => schema("{}"),
         _ => Err(GrammarError::Invalid("a schema is an object".to_owned())),

@@ -15,8 +15,13 @@ pub(super) use schema::fits as schema;
 const DEFINITIONS: usize = 2000;
 /// Most definitions of which each names the next.
 const CHAIN: usize = 200;
-/// Most names that a terminal comes to, when each is replaced by what it stands for.
-const EXPANDED: u64 = 50_000;
+/// Most parts that a terminal comes to, when each name is replaced by what it stands for: names, parts that may be there or be
+/// repeated, and every fourth byte of expressions. A lexer's first step over n parts that may all be left out takes n * n bytes.
+const EXPANDED: u64 = 5000;
+/// Most bytes of an expression, for the same reason: some 20 MB.
+const EXPRESSION_BYTES: usize = 16 << 10;
+/// Most of their squares' sum: of two as long as may be.
+const SQUARES: usize = 2 * EXPRESSION_BYTES * EXPRESSION_BYTES;
 /// Most intersections and complements: each multiplies what a lexer has to tell apart.
 const PRODUCTS: usize = 64;
 /// Most groups in one another. Whoever decodes follows conditions down too, on a smaller stack.
@@ -38,8 +43,32 @@ pub(super) fn lark(text: &str) -> Result<(), GrammarError> {
     if outline.products > PRODUCTS {
         return Err(too_much(format!("{} of & and ~; at most {PRODUCTS}", outline.products)));
     }
+    expressions(outline.expressions)?;
     outline.schemas.iter().try_for_each(schema)?;
     outline.grammars.iter().try_for_each(|grammar| levels(grammar).and_then(|()| sizes(grammar)))
+}
+
+/// The same for a regular expression.
+///
+/// # Errors
+/// [`GrammarError::Invalid`].
+pub(super) fn expression(text: &str) -> Result<(), GrammarError> {
+    expressions([text.len()])
+}
+
+/// Of so many bytes each.
+fn expressions(lengths: impl IntoIterator<Item = usize>) -> Result<(), GrammarError> {
+    let mut squares = 0;
+    for bytes in lengths {
+        if bytes > EXPRESSION_BYTES {
+            return Err(too_much(format!("an expression of {bytes} bytes; at most {EXPRESSION_BYTES}")));
+        }
+        squares += bytes * bytes;
+    }
+    if squares > SQUARES {
+        return Err(too_much("its expressions are too long together".to_owned()));
+    }
+    Ok(())
 }
 
 /// The same for a grammar that was made from one in another syntax, whose sizes were measured there: whether the stack is
@@ -108,7 +137,7 @@ impl Sizes<'_> {
             return Err(too_much(format!("more than {CHAIN} definitions of which each names the next")));
         }
         self.known[at] = Some(Size::default());
-        let (all, mut size) = (self.all, Size { chain: 0, expanded: 1 });
+        let (all, mut size) = (self.all, Size { chain: 0, expanded: 1 + self.all[at].parts });
         for name in &all[at].names {
             // A terminal has terminals only: another name in it leads nowhere.
             let leads = is_terminal(name) || !is_terminal(all[at].name);
@@ -144,8 +173,8 @@ mod tests {
             let text = format!("start: {name}{n}\n{name}0: \"a\"\n");
             text + &chain(n, |i| format!("{name}{i}: {name}{p} {name}{p}\n", p = i - 1))
         };
-        assert_eq!(lark(&doubling("A", 14)), Ok(()));
-        assert!(refused(&doubling("A", 16)).contains("more than 50000 parts"));
+        assert_eq!(lark(&doubling("A", 11)), Ok(()));
+        assert!(refused(&doubling("A", 13)).contains("more than 5000 parts"));
         assert_eq!(lark(&doubling("a", 150)), Ok(()), "rules are not replaced by what they stand for");
         assert!(refused(&doubling("a", 201)).contains("each names the next"));
         // The other way round, so that what is named is measured first.
@@ -176,8 +205,22 @@ mod tests {
             // Two names.
             format!("start: A40z\nz: \"x\"\nA0: \"a\"\n{doubling}"),
         ] {
-            assert!(refused(&text).contains("more than 50000 parts"), "{text:.200}");
+            assert!(refused(&text).contains("more than 5000 parts"), "{text:.200}");
         }
+    }
+
+    #[test]
+    fn what_may_be_left_out_is_not_endless() {
+        let optional = |n: usize| format!("start: A\nA: {}", "\"a\"? ".repeat(n));
+        assert_eq!(lark(&optional(4000)), Ok(()));
+        assert!(refused(&optional(5000)).contains("more than 5000 parts"));
+        assert_eq!(lark(&format!("start: {}", "\"a\"? ".repeat(5000))), Ok(()), "rules are no expressions");
+        let long = |n: usize| "[ab]?".repeat(n);
+        assert_eq!(lark(&format!("start: /{}/", long(3000))), Ok(()));
+        assert!(refused(&format!("start: /{}/", long(4000))).contains("20000 bytes"));
+        assert!(refused(&format!("start: {}", format!("/{}/ ", long(3000)).repeat(3))).contains("together"));
+        assert!(refused(&format!("start: A\nA: {}", "/[ab]?[ab]?/ ".repeat(2600))).contains("5000 parts"));
+        assert!(expression(&long(3000)).is_ok() && expression(&long(4000)).is_err());
     }
 
     #[test]

@@ -6,6 +6,8 @@ use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use ureq::config::RedirectAuthHeaders;
 use ureq::http::{HeaderMap, Response};
@@ -27,6 +29,8 @@ pub(super) struct Http {
     agent: Agent,
     token: Option<String>,
     pause: Duration,
+    /// Somebody answered, whatever it was: there is a network.
+    reached: Arc<AtomicBool>,
 }
 
 /// Why an attempt to download ended early.
@@ -70,7 +74,7 @@ impl Http {
             .user_agent(concat!("ballast/", env!("CARGO_PKG_VERSION")))
             .tls_config(tls)
             .build();
-        Http { agent: config.into(), token, pause: PAUSE }
+        Http { agent: config.into(), token, pause: PAUSE, reached: Arc::default() }
     }
 
     /// The answer, or why there is none.
@@ -83,7 +87,7 @@ impl Http {
         if let Some(token) = &self.token {
             request = request.header("Authorization", format!("Bearer {token}"));
         }
-        let call = request.call();
+        let call = request.call().inspect(|_| self.reached.store(true, Relaxed));
         call.map_err(|e| format!("{e}; is there a network? HTTPS_PROXY and HF_ENDPOINT may lead around"))
     }
 
@@ -97,7 +101,7 @@ impl Http {
     }
 
     /// Fetches a file of `size` bytes into `to`, going on where an earlier attempt stopped.
-    /// The caller checks its digest. Once something came, a network that is away for a while is waited for.
+    /// The caller checks its digest. Once anything was answered, a network or a server that is away for a while is waited for.
     pub(super) fn download(
         &self,
         url: &str,
@@ -116,7 +120,7 @@ impl Http {
             let have = length(to);
             in_vain = if have > most { 0 } else { in_vain + 1 };
             most = most.max(have);
-            if most == 0 || in_vain == RESUMES {
+            if most == 0 && !self.reached.load(Relaxed) || in_vain == RESUMES {
                 return Err(given_up(url, why, have));
             }
             // After headway there is a network: only what brought nothing is worth a pause.
@@ -149,7 +153,7 @@ impl Http {
             let why = "the server would not go on where an earlier attempt stopped";
             return Err(Stopped::Broken(why.into()));
         }
-        // What passes, once something came before.
+        // What passes.
         if status == 429 || status >= 500 {
             return Err(Stopped::Broken(refusal(status)));
         }
@@ -306,7 +310,6 @@ mod tests {
     use crate::source::Silent;
     use std::io::{BufRead, BufReader};
     use std::net::{TcpListener, TcpStream};
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     const BODY: &[u8] = b"so long, and thanks for all the weights";
@@ -409,6 +412,17 @@ mod tests {
         let (result, _, given, _) = downloaded(vec![Answer::Nothing]);
         result.expect_err("nothing ever came");
         assert_eq!(given, 1, "who never had a network is told at once");
+    }
+
+    #[test]
+    fn a_server_that_is_busy_at_the_first_byte_is_waited_for() {
+        let answers = vec![Answer::Status("503 Busy"), Answer::Nothing, Answer::Bytes(usize::MAX)];
+        let (result, there, _, waited) = downloaded(answers);
+        result.expect("it answered: there is a network");
+        assert_eq!((there.as_slice(), waited), (BODY, vec![1, 2]));
+        let (result, _, given, _) = downloaded(vec![Answer::Status("503 Busy")]);
+        assert!(result.expect_err("it stays busy").to_string().contains("status 503"));
+        assert_eq!(given, RESUMES as usize);
     }
 
     #[test]

@@ -114,7 +114,6 @@ impl Maker<'_> {
             used(&folder);
             return Ok(store);
         }
-        std::fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
         let _alone = alone(&folder)?;
         if let Some(store) = self.open_at(&folder, &fingerprint)? {
             return Ok(store);
@@ -138,13 +137,20 @@ impl Maker<'_> {
     }
 }
 
-/// Waits until no other process makes the same store.
+/// Waits until no other process makes the same store. Whoever removed it meanwhile took the lock along that was waited for.
 fn alone(folder: &Path) -> Result<File> {
     let path = folder.join(LOCK);
-    let file = File::options().create(true).truncate(false).write(true).open(&path);
-    let file = file.map_err(Error::io("create", &path))?;
-    file.lock().map_err(Error::io("lock", &path))?;
-    Ok(file)
+    loop {
+        std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
+        let file = File::options().create(true).truncate(false).write(true).open(&path);
+        let file = file.map_err(Error::io("create", &path))?;
+        file.lock().map_err(Error::io("lock", &path))?;
+        let held = file.metadata().map_err(Error::io("read", &path))?;
+        if std::fs::metadata(&path).is_ok_and(|there| (there.dev(), there.ino()) == (held.dev(), held.ino()))
+        {
+            return Ok(file);
+        }
+    }
 }
 
 /// Says in a whole store's folder that panels from this one on, the first of a matrix, are not to be used: whoever comes next

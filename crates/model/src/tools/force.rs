@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{ToolFormat, name};
-use crate::grammar::{OutputFormat, quoted};
+use crate::grammar::{OutputFormat, quoted, settled};
 
 /// What a request insists on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,11 +75,13 @@ fn arguments(tool: &Value, index: usize) -> String {
         _ => serde_json::Map::new(),
     };
     schema.entry("type").or_insert(json!("object"));
-    schema.insert(
-        "x-guidance".to_owned(),
-        json!({"whitespace_flexible": false, "item_separator": ", ", "key_separator": ": "}),
-    );
-    format!("arguments_{index}: %json {}", Value::Object(schema))
+    let settings = [
+        ("whitespace_flexible", json!(false)),
+        ("item_separator", json!(", ")),
+        ("key_separator", json!(": ")),
+    ];
+    let settings = settings.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    format!("arguments_{index}: %json {}", settled(schema, settings))
 }
 
 fn token(text: &str, id: Option<u32>) -> String {

@@ -1,6 +1,6 @@
 //! What a grammar becomes, and what is wrong with one.
 
-use super::to_lark;
+use super::{is_meant, to_lark};
 
 #[test]
 fn what_is_regular_is_one_expression_and_the_rest_are_rules() {
@@ -64,4 +64,18 @@ fn no_grammar_takes_more_stack_or_text_than_there_is() {
     let error = to_lark(&format!("root ::= {used} \"b\"\nlong ::= \"{long}\"")).unwrap_err().to_string();
     assert!(error.contains("too long where it is used"), "{error}");
     assert!(to_lark("root ::= \"a\"{0} \"b\"").is_ok());
+}
+
+#[test]
+fn it_is_known_by_its_first_rule() {
+    for text in
+        ["root ::= \"start: \" [a-z]+", "# start: here\n  root::= \"a\"", "root ::= start\nstart ::= \"b\""]
+    {
+        assert!(is_meant(text), "{text}");
+    }
+    for text in
+        ["start: \"::=\"", "// a ::= b\nstart: /a/", "%ignore /a/\nx ::= y", "", "# only ::= this", "::= x"]
+    {
+        assert!(!is_meant(text), "{text}");
+    }
 }

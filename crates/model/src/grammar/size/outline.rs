@@ -13,6 +13,8 @@ pub(super) struct Definition<'a> {
     pub(super) names: Vec<&'a str>,
     /// How many groups are in one another.
     pub(super) groups: usize,
+    /// What may be there or be repeated, and every fourth byte of expressions.
+    pub(super) parts: u64,
 }
 
 /// A grammar's definitions. What is no grammar has something too, which the compiler refuses.
@@ -26,6 +28,8 @@ pub(super) struct Outline<'a> {
     pub(super) schemas: Vec<Value>,
     /// Intersections and complements.
     pub(super) products: usize,
+    /// Bytes of each regular expression.
+    pub(super) expressions: Vec<usize>,
 }
 
 /// A grammar that goes on.
@@ -65,6 +69,10 @@ pub(super) fn outline(text: &str) -> Result<Outline<'_>, GrammarError> {
             }
             Word::Mark('&' | '~') => outline.products += 1,
             Word::Mark(mark) => inner.mark(*mark),
+            Word::Expression(bytes) => {
+                outline.expressions.push(*bytes);
+                inner.has(*bytes as u64 / 4);
+            }
             Word::Schema(schema) => outline.schemas.push(Value::clone(schema)),
             Word::Broken => return Err(GrammarError::Invalid("it has JSON that cannot be read".to_owned())),
             Word::Lark => {}
@@ -87,8 +95,15 @@ impl<'a> Open<'a> {
         }
     }
 
+    fn has(&mut self, parts: u64) {
+        if let Some(definition) = self.grammar.last_mut() {
+            definition.parts += parts;
+        }
+    }
+
     fn mark(&mut self, mark: char) {
         match mark {
+            '?' | '*' | '+' => self.has(1),
             '{' => self.braces += 1,
             '}' => self.braces = self.braces.saturating_sub(1),
             '(' | '[' => self.groups += 1,

@@ -1,4 +1,4 @@
-//! How deep a schema is. What it refers to is followed down once, wherever it is named: all of it may be one path.
+//! How deep and how wide a schema is. What it refers to is followed down once, wherever it is named: all of it may be one path.
 
 use std::collections::BTreeSet;
 
@@ -8,12 +8,17 @@ use crate::grammar::GrammarError;
 
 /// Most levels of a schema, those of everything that it refers to added up.
 const LEVELS: usize = 2000;
+/// Most properties of an object, and most that it requires: compiling takes the square of their number, a second or two of so many.
+const PROPERTIES: usize = 2000;
 
 /// Whether the compiler's stack is enough for it.
 ///
 /// # Errors
 /// [`GrammarError::Invalid`].
 pub(in crate::grammar) fn fits(root: &Value) -> Result<(), GrammarError> {
+    let mut patterns = Vec::new();
+    widths(root, &mut patterns)?;
+    super::expressions(patterns)?;
     let mut targets = BTreeSet::new();
     let mut levels = measure(root, &mut targets);
     for target in &targets {
@@ -24,6 +29,23 @@ pub(in crate::grammar) fn fits(root: &Value) -> Result<(), GrammarError> {
         }
     }
     Ok(())
+}
+
+/// Refuses objects of too many properties; bytes of expressions.
+fn widths(value: &Value, patterns: &mut Vec<usize>) -> Result<(), GrammarError> {
+    let Value::Object(all) = value else {
+        return value.as_array().into_iter().flatten().try_for_each(|value| widths(value, patterns));
+    };
+    let required = all.get("required").and_then(Value::as_array).map_or(0, Vec::len);
+    let known = all.get("properties").and_then(Value::as_object).map_or(0, |all| all.len());
+    if known.max(required) > PROPERTIES {
+        let why = format!("an object of {} properties; at most {PROPERTIES}", known.max(required));
+        return Err(GrammarError::Invalid(why));
+    }
+    patterns.extend(all.get("pattern").and_then(Value::as_str).map(str::len));
+    let keys = all.get("patternProperties").and_then(Value::as_object);
+    patterns.extend(keys.into_iter().flat_map(|keys| keys.keys().map(String::len)));
+    all.values().try_for_each(|value| widths(value, patterns))
 }
 
 /// What a reference names, as the compiler finds it: `~0` and `~1`, which are escapes in a JSON pointer, stand for
@@ -75,6 +97,23 @@ mod tests {
         for own in ["#", "#/", "#/properties", "#/nowhere/at/all", "https://example.org", "", "/properties"] {
             assert_eq!(fits(&json!({"properties": {"x": {"$ref": own}}})), Ok(()), "{own}");
         }
+    }
+
+    #[test]
+    fn an_object_has_so_many_properties_and_a_pattern_so_many_bytes() {
+        let object = |n: usize| {
+            let all: Map<String, Value> = (0..n).map(|i| (format!("p{i}"), json!({}))).collect();
+            json!({"items": {"properties": all}})
+        };
+        assert_eq!(fits(&object(2000)), Ok(()));
+        assert!(fits(&object(2001)).unwrap_err().to_string().contains("2001 properties"));
+        let required: Vec<String> = (0..2001).map(|i| i.to_string()).collect();
+        assert!(fits(&json!({"required": required})).is_err());
+        let long = "[ab]?".repeat(4000);
+        assert!(
+            fits(&json!({"anyOf": [{"pattern": long}]})).unwrap_err().to_string().contains("20000 bytes")
+        );
+        assert!(fits(&json!({"patternProperties": {long: {}}})).is_err());
     }
 
     #[test]

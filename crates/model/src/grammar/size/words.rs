@@ -14,8 +14,10 @@ pub(super) enum Word<'a> {
     Lark,
     /// The schema after `%json`.
     Schema(Box<Value>),
-    /// One of `:.&~()[]{}`, and `=` for the two colons of a parameter.
+    /// One of `:.&~()[]{}?*+`, and `=` for the two colons of a parameter.
     Mark(char),
+    /// A regular expression of so many bytes.
+    Expression(usize),
     /// JSON that cannot be read.
     Broken,
 }
@@ -37,7 +39,11 @@ impl<'a> Iterator for Words<'a> {
             self.0 = match first {
                 '"' => after_string(rest),
                 '/' if rest.starts_with('/') => after_line(rest),
-                '/' => after(rest, '/').trim_start_matches(['i', 'm', 's', 'l', 'u', 'x']),
+                '/' => {
+                    let behind = after(rest, '/');
+                    let word = Word::Expression((rest.len() - behind.len()).saturating_sub(1));
+                    return self.word(behind.trim_start_matches(['i', 'm', 's', 'l', 'u', 'x']), word);
+                }
                 '#' => after_line(rest),
                 '<' => rest.split_once('>').map_or("", |(_, rest)| rest),
                 '@' => rest.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || "_-".contains(c)),
@@ -46,7 +52,7 @@ impl<'a> Iterator for Words<'a> {
                     (rest, None) => rest,
                 },
                 ':' if rest.starts_with(':') => return self.word(&rest[1..], Word::Mark('=')),
-                ':' | '.' | '&' | '~' | '(' | ')' | '[' | ']' | '{' | '}' => {
+                ':' | '.' | '&' | '~' | '(' | ')' | '[' | ']' | '{' | '}' | '?' | '*' | '+' => {
                     return self.word(rest, Word::Mark(first));
                 }
                 _ => rest,
