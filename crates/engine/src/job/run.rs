@@ -47,7 +47,8 @@ pub struct Limits {
     pub prompt_tokens: usize,
     /// Lines begun and not written: those in the engine, and those that wait for an earlier one.
     pub window: usize,
-    /// Bytes of answers that wait for an earlier one, before no other line is begun; lines that were begun come on top.
+    /// Bytes of answers that wait for an earlier one, of what they are made of, before no other line is begun; lines that were
+    /// begun come on top.
     pub waiting_bytes: usize,
     /// Sequences of a line, its choices for all of its prompts; one that wants more is an error.
     pub line_sequences: usize,

@@ -281,13 +281,14 @@ fn lists_have_an_end_and_are_shared() {
     assert_eq!(refused(&|o| o.allowed_token_ids = Some(ids(101))).err(), Some("allowed_token_ids"));
     assert_eq!(refused(&|o| o.logit_bias = Some(bias(101))).err(), Some("logit_bias"));
     let params = refused(&|o| {
-        o.stop_token_ids = Some(ids(MAX_STOP_IDS));
+        (o.stop_token_ids, o.stop) = (Some(ids(MAX_STOP_IDS)), Some(vec!["x".into(); MAX_STOPS]));
         (o.allowed_token_ids, o.logit_bias) = (Some(ids(100)), Some(bias(100)));
     });
     let params = params.unwrap();
     let other = params.clone();
     assert!(std::sync::Arc::ptr_eq(&params.stop_token_ids, &other.stop_token_ids));
     assert!(std::sync::Arc::ptr_eq(&params.logit_bias, &other.logit_bias));
+    assert!(std::sync::Arc::ptr_eq(&params.stop, &other.stop));
     let [one, two] = [&params, &other].map(|params| params.allowed_token_ids.as_ref().unwrap().as_ptr());
     assert_eq!(one, two);
 }
