@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::thread::yield_now;
 
 use crate::common;
@@ -46,11 +46,12 @@ impl Hears for Breaks {
     }
 }
 
-/// Lets the first line end before the second is begun, which breaks the engine; the third waits until that is dead.
+/// Lets these lines end before the next is begun, which breaks the engine; the last waits until that is dead.
 struct BreaksLater<'a> {
     engine: &'a Engine,
+    lines: usize,
     begun: usize,
-    has_ended: Arc<AtomicBool>,
+    ended: Arc<AtomicUsize>,
 }
 
 impl Watch for BreaksLater<'_> {
@@ -62,30 +63,26 @@ impl Watch for BreaksLater<'_> {
 
     fn begins(&mut self, _: &Generate) -> Box<dyn Hears> {
         self.begun += 1;
-        match self.begun {
-            1 => return Box::new(Ends(Arc::clone(&self.has_ended))),
-            2 => {
-                while !self.has_ended.load(Ordering::SeqCst) {
-                    yield_now()
-                }
-            }
-            _ => {
-                while self.engine.alive().is_ok() {
-                    yield_now()
-                }
-            }
+        if self.begun <= self.lines {
+            return Box::new(Ends(Arc::clone(&self.ended)));
+        }
+        let is_next = self.begun == self.lines + 1;
+        let goes_on =
+            || if is_next { self.ended.load(SeqCst) < self.lines } else { self.engine.alive().is_ok() };
+        while goes_on() {
+            yield_now()
         }
         Box::new(Breaks)
     }
 }
 
-/// Says that a sequence ended.
-struct Ends(Arc<AtomicBool>);
+/// Counts the ends of sequences.
+struct Ends(Arc<AtomicUsize>);
 
 impl Hears for Ends {
     fn sequence(&mut self, _: usize) -> Box<dyn FnMut(&Event) + Send> {
-        let has_ended = Arc::clone(&self.0);
-        Box::new(move |event| has_ended.store(matches!(event, Event::Finished(_)), Ordering::SeqCst))
+        let ended = Arc::clone(&self.0);
+        Box::new(move |event| _ = ended.fetch_add(usize::from(matches!(event, Event::Finished(_))), SeqCst))
     }
 
     fn finished(&mut self, _: FinishReason, _: usize) {}
@@ -185,21 +182,26 @@ fn a_job_ends_with_its_engine_though_nobody_told_of_its_requests() {
 #[test]
 fn what_was_answered_before_the_engine_died_is_written() {
     let engine = common::start(MODEL, common::config());
-    let bodies = vec![r#"{"model":"m","prompt":[5,6,7],"max_tokens":1,"ignore_eos":true}"#.to_string(); 3];
+    // More tokens than are heard of at one go.
+    let (lines, long) = (80, 100);
+    let body = |tokens: usize| {
+        format!(r#"{{"model":"m","prompt":[5,6,7],"max_tokens":{tokens},"ignore_eos":true}}"#)
+    };
+    let bodies = [vec![body(long); lines], vec![body(1); 2]].concat();
     let limits = Limits {
-        in_flight: 3,
+        in_flight: bodies.len(),
         prompt_tokens: Limits::prompt_tokens(&engine),
-        window: 3,
+        window: bodies.len(),
         waiting_bytes: Limits::WAITING_BYTES,
         line_sequences: 1,
     };
-    let mut watch = BreaksLater { engine: &engine, begun: 0, has_ended: Arc::default() };
+    let mut watch = BreaksLater { engine: &engine, lines, begun: 0, ended: Arc::default() };
     let written = tempfile::NamedTempFile::new().unwrap();
     let output = Box::new(written.reopen().unwrap());
     let ended = run_into(output, &Arc::new(tokenizer()), (&engine, &bodies), (limits, &mut watch));
     assert!(matches!(ended, Err(JobError::Engine(Failure::Engine(_)))), "{ended:?}");
     let written = std::fs::read_to_string(written.path()).unwrap();
-    assert!(written.lines().count() == 1 && written.contains(r#""custom_id":"0""#), "{written}");
+    assert!(written.lines().count() == lines && written.contains(r#""custom_id":"79""#), "{written}");
 }
 
 /// Prompts of 60 tokens: a dozen of them are in the engine, not a hundred.
