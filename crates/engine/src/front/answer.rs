@@ -202,9 +202,8 @@ impl From<Failure> for ApiError {
                 param: None,
                 code: Some("server_overloaded"),
             },
-            Failure::Sample(SampleError::NothingAllowed) => {
-                ApiError::invalid("allowed_token_ids", why.to_string())
-            }
+            // Which of the fields that forbid tokens it was, nobody knows: all of them together.
+            Failure::Sample(SampleError::NothingAllowed) => ApiError::invalid("", why.to_string()),
             Failure::Sample(SampleError::TooComplex) => {
                 ApiError { code: Some("grammar_limit"), ..ApiError::invalid("", why.to_string()) }
             }

@@ -32,8 +32,8 @@ pub enum SampleError {
     NotFinite,
     /// Every token is masked.
     #[error(
-        "every token is masked: no id in allowed_token_ids may come now; allow more, forbid fewer bad_words, \
-         or lower min_tokens"
+        "every token is masked: allowed_token_ids, bad_words, min_tokens and what the text must be leave none that may \
+         come now; allow more"
     )]
     NothingAllowed,
     /// The next tokens of a constrained text could not be worked out.
