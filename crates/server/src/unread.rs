@@ -4,6 +4,7 @@
 //! while that is answered: the parser leaves it where it is, and the end behind it unseen.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -72,8 +73,9 @@ impl<S: AsyncRead + Unpin> Unread<S> {
     /// the task wakes when there is more.
     fn is_alone(&mut self, cx: &mut Context<'_>) -> bool {
         while self.ahead.len() < AHEAD_BYTES {
-            let mut piece = [0; AHEAD_BYTES];
-            let mut piece = ReadBuf::new(&mut piece[self.ahead.len()..]);
+            // Nothing is written into it mostly: this comes with every event of a stream.
+            let mut piece = [MaybeUninit::uninit(); AHEAD_BYTES];
+            let mut piece = ReadBuf::uninit(&mut piece[self.ahead.len()..]);
             match Pin::new(&mut self.stream).poll_read(cx, &mut piece) {
                 Poll::Pending => return false,
                 Poll::Ready(Ok(())) if !piece.filled().is_empty() => {
