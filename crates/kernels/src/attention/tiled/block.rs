@@ -1,6 +1,5 @@
 //! A block of queries over its splits: tiles of 16 queries, groups of four pages.
 
-use super::lean;
 use super::local::{Local, SCORES};
 use super::pages::{Asked, Group, Tiled};
 use super::products::Products;
@@ -169,7 +168,7 @@ impl<'p, 'a, P: Products, E: Tiled, O: Element> Pass<'p, 'a, P, E, O> {
     /// # Safety
     /// Registers are ready, queries are loaded, `state` has room for a block.
     unsafe fn split(&self, split: usize, state: *mut f32) {
-        if P::LEAN && E::suits_few(&self.shape) && self.lanes <= lean::FEW {
+        if E::suits_few(&self.shape) && self.lanes <= P::FEW {
             // SAFETY: as for this function.
             return unsafe { self.lean_split(split, state) };
         }

@@ -5,6 +5,7 @@
 //! is read now. They are brought nearer one by one among the products: requests that are made together, while rows are read, wait
 //! for each other, and products for them (14 GB/s of a thread where this makes 24).
 
+use super::adds::{Adds, InPairs, Strides};
 use super::lean::Few;
 use super::pages::{Asked, Group, Tiled, fetch};
 use super::products::{PAIRS, ROW};
@@ -19,20 +20,25 @@ use std::ops::Range;
 impl Few for bf16 {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-    unsafe fn scores<const L: usize>(group: &Group<'_, bf16>, q: *const u8, _: *const f32, s: *mut f32) {
+    unsafe fn scores<A: Adds, const L: usize>(
+        group: &Group<'_, bf16>,
+        q: *const u8,
+        _: *const f32,
+        s: *mut f32,
+    ) {
         let (steps, stride) = (group.shape.steps(), group.shape.key_stride());
         for i in 0..group.pages.len() {
             // SAFETY: by the trait's contract.
             unsafe {
                 let (k, s) = (<bf16 as Tiled>::keys(group, i, Asked::First), s.add(i * BLOCK_TOKENS));
-                scores_by_query::<L>(k, stride, steps, q, s, group.next[i]);
+                scores_by_query::<A, L>(k, stride, steps, q, s, group.next[i]);
             }
         }
     }
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-    unsafe fn means<const L: usize>(group: &Group<'_, bf16>, p: *const u8, means: *mut f32) {
+    unsafe fn means<A: Adds, const L: usize>(group: &Group<'_, bf16>, p: *const u8, means: *mut f32) {
         let n = group.pages.len();
         for first in (0..group.shape.head_dim).step_by(KV_GROUP) {
             let dims = group.shape.dims(first);
@@ -40,7 +46,7 @@ impl Few for bf16 {
             unsafe {
                 let v = <bf16 as Tiled>::values(group, dims.clone(), Asked::First);
                 let next = group.next.map(|k| k.wrapping_add(size_of_val(group.pages[0].k) + first * 64));
-                weigh_dims::<L>(&v[..n], &next, group.shape, dims, p, means);
+                weigh_dims::<A, L>(&v[..n], &next, group.shape, dims, p, means);
             }
         }
     }
@@ -52,7 +58,7 @@ impl Few for bf16 {
 /// As for [`Few::means`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-pub(super) unsafe fn weigh_dims<const L: usize>(
+pub(super) unsafe fn weigh_dims<A: Adds, const L: usize>(
     v: &[*const u8],
     next: &[*const u8],
     shape: &Shape,
@@ -65,11 +71,11 @@ pub(super) unsafe fn weigh_dims<const L: usize>(
     unsafe {
         let means = means.add(dims.start);
         for dim in (0..dims.len() / 32 * 32).step_by(32) {
-            weigh_by_query::<2, L>(v, next, dim * 64, p, means.add(dim), d);
+            weigh_by_query::<A, 2, L>(v, next, dim * 64, p, means.add(dim), d);
         }
         if shape.is_padded() && dims.end == d {
             let dim = dims.len() - 16;
-            weigh_by_query::<1, L>(v, next, dim * 64, p, means.add(dim), d);
+            weigh_by_query::<A, 1, L>(v, next, dim * 64, p, means.add(dim), d);
         }
     }
 }
@@ -88,7 +94,7 @@ pub(super) unsafe fn scores<const L: usize>(
 ) {
     // SAFETY: by this function's contract.
     unsafe {
-        for (half, sums) in products_of_page::<L>(k, stride, steps, q, k).into_iter().enumerate() {
+        for (half, sums) in products_of_page::<InPairs, L>(k, stride, steps, q, k).into_iter().enumerate() {
             store_turned(sums, s.add(half * 16 * LANES));
         }
     }
@@ -99,7 +105,7 @@ pub(super) unsafe fn scores<const L: usize>(
 /// # Safety
 /// As for [`scores`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-pub(super) unsafe fn scores_by_query<const L: usize>(
+pub(super) unsafe fn scores_by_query<A: Adds, const L: usize>(
     k: *const u8,
     stride: usize,
     steps: usize,
@@ -109,7 +115,7 @@ pub(super) unsafe fn scores_by_query<const L: usize>(
 ) {
     // SAFETY: by this function's contract.
     unsafe {
-        for (half, sums) in products_of_page::<L>(k, stride, steps, q, next).into_iter().enumerate() {
+        for (half, sums) in products_of_page::<A, L>(k, stride, steps, q, next).into_iter().enumerate() {
             for l in 0..L {
                 _mm512_storeu_ps(s.add(l * GROUP_TOKENS + half * 16), sums[l]);
             }
@@ -121,7 +127,7 @@ pub(super) unsafe fn scores_by_query<const L: usize>(
 /// As for [`scores`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-unsafe fn products_of_page<const L: usize>(
+unsafe fn products_of_page<A: Adds, const L: usize>(
     k: *const u8,
     stride: usize,
     steps: usize,
@@ -136,7 +142,7 @@ unsafe fn products_of_page<const L: usize>(
             let next = next.wrapping_add(step * ROW);
             let keys = [turned(k, stride), turned(k.add(16 * stride), stride)];
             let next = [next, next.wrapping_add(16 * stride)];
-            multiply(&keys, (next, stride), q.add(step * PAIRS * ROW), IN_TILE, &mut sums);
+            multiply::<A, 2, L>(&keys, (next, stride), q.add(step * PAIRS * ROW), IN_TILE, &mut sums);
         }
     }
     sums
@@ -165,7 +171,7 @@ pub(super) unsafe fn weigh<const L: usize>(
                     few[half][l] = _mm512_castsi512_ps(lanes[l]);
                 }
             }
-            add_values(v, v, offset + first * ROW, p, (PAIRS * ROW, IN_TILE), &mut few);
+            add_values::<InPairs, 2, L>(v, v, offset + first * ROW, p, (PAIRS * ROW, IN_TILE), &mut few);
             for half in 0..2 {
                 store_turned(few[half], at[half]);
             }
@@ -178,7 +184,7 @@ pub(super) unsafe fn weigh<const L: usize>(
 /// # Safety
 /// As for [`weigh`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-pub(super) unsafe fn weigh_by_query<const H: usize, const L: usize>(
+pub(super) unsafe fn weigh_by_query<A: Adds, const H: usize, const L: usize>(
     v: &[*const u8],
     next: &[*const u8],
     offset: usize,
@@ -194,7 +200,7 @@ pub(super) unsafe fn weigh_by_query<const H: usize, const L: usize>(
                 few[l] = _mm512_loadu_ps(sums.add(l * stride + 16 * h));
             }
         }
-        add_values(v, next, offset, p, (ROW, BY_QUERY), &mut few);
+        add_values::<A, H, L>(v, next, offset, p, (ROW, BY_QUERY), &mut few);
         for (h, few) in few.iter().enumerate() {
             for l in 0..L {
                 _mm512_storeu_ps(sums.add(l * stride + 16 * h), few[l]);
@@ -209,7 +215,7 @@ pub(super) unsafe fn weigh_by_query<const H: usize, const L: usize>(
 /// As for [`weigh`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-unsafe fn add_values<const H: usize, const L: usize>(
+unsafe fn add_values<A: Adds, const H: usize, const L: usize>(
     v: &[*const u8],
     next: &[*const u8],
     offset: usize,
@@ -225,13 +231,11 @@ unsafe fn add_values<const H: usize, const L: usize>(
                 let at = offset + h * 16 * ROW;
                 (lines[h], ahead[h]) = (turned(v.add(at), ROW), next.wrapping_add(at));
             }
-            multiply(&lines, (ahead, ROW), p.add(i * page), strides, sums);
+            multiply::<A, H, L>(&lines, (ahead, ROW), p.add(i * page), strides, sums);
         }
     }
 }
 
-/// Bytes from a pair to the next, and from a query to the next.
-pub(super) type Strides = (usize, usize);
 /// In a tile of `[16 pairs][16 queries]`.
 pub(super) const IN_TILE: Strides = (ROW, 4);
 /// In `[queries][128 tokens]` of bf16.
@@ -258,47 +262,23 @@ pub(super) unsafe fn turned(rows: *const u8, stride: usize) -> [__m512i; 16] {
 /// The machine has AVX-512 with bf16; `pairs` has 16 of each query.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bf16")]
-unsafe fn multiply<const H: usize, const L: usize>(
+unsafe fn multiply<A: Adds, const H: usize, const L: usize>(
     lines: &[[__m512i; 16]; H],
     (next, stride): ([*const u8; H], usize),
     pairs: *const u8,
-    (by_pair, by_query): Strides,
+    strides: Strides,
     sums: &mut [[__m512; L]; H],
 ) {
-    for j in 0..PAIRS {
+    let line = |j: usize| {
         let mut line = [_mm512_setzero_si512(); H];
         for h in 0..H {
             line[h] = lines[h][j];
             fetch(next[h].wrapping_add(j * stride));
         }
-        // SAFETY: by this function's contract.
-        unsafe { multiply_line(line, pairs.add(j * by_pair), by_query, sums) };
-    }
-}
-
-/// Adds the products of `H` lines of pairs with one pair of each of `L` queries: what is fetched of a query meets all lines.
-///
-/// # Safety
-/// The machine has AVX-512 with bf16; a query's pair lies `by_query` bytes behind that of the query before.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bf16")]
-pub(super) unsafe fn multiply_line<const H: usize, const L: usize>(
-    lines: [__m512i; H],
-    pairs: *const u8,
-    by_query: usize,
-    sums: &mut [[__m512; L]; H],
-) {
-    for l in 0..L {
-        // SAFETY: by this function's contract; 512 bits of plain numbers either way.
-        unsafe {
-            let pair = pairs.add(l * by_query).cast::<i32>().read_unaligned();
-            let pair: __m512bh = std::mem::transmute(_mm512_set1_epi32(pair));
-            for h in 0..H {
-                let line: __m512bh = std::mem::transmute(lines[h]);
-                sums[h][l] = _mm512_dpbf16_ps(sums[h][l], pair, line);
-            }
-        }
-    }
+        line
+    };
+    // SAFETY: by this function's contract.
+    unsafe { A::step(line, pairs, strides, sums) };
 }
 
 /// Sums of 16 tokens or dims for each of `L` queries, as 16 rows with a query in each lane and zeros behind.

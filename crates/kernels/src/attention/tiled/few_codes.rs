@@ -1,6 +1,7 @@
 //! A few queries over codes of 4 bits: they are turned round while they share words, a quarter of what bf16 numbers would take.
 
-use super::few::{BY_QUERY, IN_TILE, multiply_line, turned};
+use super::adds::Adds;
+use super::few::{BY_QUERY, IN_TILE, turned};
 use super::lean::Few;
 use super::local::SCORES;
 use super::pages::{Group, fetch_near, numbers};
@@ -27,7 +28,12 @@ const LINES: usize = KV_GROUP / CODES;
 impl Few for Int4 {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-    unsafe fn scores<const L: usize>(group: &Group<'_, u16>, q: *const u8, q_sums: *const f32, s: *mut f32) {
+    unsafe fn scores<A: Adds, const L: usize>(
+        group: &Group<'_, u16>,
+        q: *const u8,
+        q_sums: *const f32,
+        s: *mut f32,
+    ) {
         let grids = &group.local.k_grids;
         let bytes = group.shape.head_dim / 2;
         for i in 0..group.pages.len() {
@@ -38,7 +44,7 @@ impl Few for Int4 {
                     let at = g * KV_GROUP / 2;
                     let k = group.pages[i].k.as_ptr().cast::<u8>().add(at);
                     let next = group.next[i].wrapping_add(g * UNITS * UNIT_LINES * ROW);
-                    let products = of_keys::<L>(k, bytes, q.add(g * UNITS * TILE), next);
+                    let products = of_keys::<A, L>(k, bytes, q.add(g * UNITS * TILE), next);
                     for half in 0..HALVES {
                         let at = g * GROUP_TOKENS + i * BLOCK_TOKENS + half * LANES;
                         let (scale, min) =
@@ -87,7 +93,7 @@ impl Few for Int4 {
     /// In a group of dims the codes of a place in their words come together: dim `4 i + c` is number `16 c + i`.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-    unsafe fn means<const L: usize>(group: &Group<'_, u16>, p: *const u8, means: *mut f32) {
+    unsafe fn means<A: Adds, const L: usize>(group: &Group<'_, u16>, p: *const u8, means: *mut f32) {
         let d = group.shape.head_dim;
         for g in 0..group.shape.groups {
             let (mut words, mut next) = ([[_mm512_setzero_si512(); PAIRS]; PAGES], group.next);
@@ -102,10 +108,10 @@ impl Few for Int4 {
                 let p = p.add(g * SCORES / 2);
                 // Sums of more would not stay in registers.
                 if L > 4 {
-                    add_values::<2, L>(words, &next, 0, p, means, d);
-                    add_values::<2, L>(words, &next, 2, p, means, d);
+                    add_values::<A, 2, L>(words, &next, 0, p, means, d);
+                    add_values::<A, 2, L>(words, &next, 2, p, means, d);
                 } else {
-                    add_values::<4, L>(words, &next, 0, p, means, d);
+                    add_values::<A, 4, L>(words, &next, 0, p, means, d);
                 }
             }
         }
@@ -150,7 +156,7 @@ unsafe fn scaled<const G: usize>(
 /// As for [`Few::scores`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-unsafe fn of_keys<const L: usize>(
+unsafe fn of_keys<A: Adds, const L: usize>(
     k: *const u8,
     bytes: usize,
     q: *const u8,
@@ -166,21 +172,19 @@ unsafe fn of_keys<const L: usize>(
                 words[half] = turned_units(k.add(at), bytes);
             }
             // Words `2 w` and `2 w + 1`; code `c` of word `i` is dim `8 c + i`.
-            for c in 0..CODES {
-                for w in 0..4 {
-                    let line = (4 * c + w) * UNIT_LINES / (4 * CODES);
-                    if (4 * c + w).is_multiple_of(4 * CODES / UNIT_LINES) {
-                        fetch_near(next.wrapping_add((unit * UNIT_LINES + line) * ROW));
-                    }
-                    let mut lines = [_mm512_setzero_si512(); HALVES];
-                    for half in 0..HALVES {
-                        lines[half] = numbers(words[half][w]);
-                        words[half][w] = _mm512_srli_epi16::<4>(words[half][w]);
-                    }
-                    let pair = q.add(unit * TILE + (4 * c + w) * IN_TILE.0);
-                    multiply_line(lines, pair, IN_TILE.1, &mut sums);
+            let line = |pair: usize| {
+                if pair.is_multiple_of(PAIRS / UNIT_LINES) {
+                    fetch_near(next.wrapping_add((unit * UNIT_LINES + pair * UNIT_LINES / PAIRS) * ROW));
                 }
-            }
+                let mut lines = [_mm512_setzero_si512(); HALVES];
+                for half in 0..HALVES {
+                    let words = &mut words[half][pair % 4];
+                    lines[half] = numbers(*words);
+                    *words = _mm512_srli_epi16::<4>(*words);
+                }
+                lines
+            };
+            A::step(line, q.add(unit * TILE), IN_TILE, &mut sums);
         }
     }
     sums
@@ -222,7 +226,7 @@ unsafe fn turned_units(k: *const u8, bytes: usize) -> [__m512i; 4] {
 /// As for [`Few::means`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-unsafe fn add_values<const P: usize, const L: usize>(
+unsafe fn add_values<A: Adds, const P: usize, const L: usize>(
     words: &[[__m512i; PAIRS]],
     next: &[*const u8; PAGES],
     first: usize,
@@ -240,7 +244,7 @@ unsafe fn add_values<const P: usize, const L: usize>(
             }
         }
         for (i, words) in words.iter().enumerate() {
-            for pair in 0..PAIRS {
+            let line = |pair: usize| {
                 if pair % (CODES / P) == first / P {
                     fetch_near(next[i].wrapping_add(pair * ROW));
                 }
@@ -250,8 +254,9 @@ unsafe fn add_values<const P: usize, const L: usize>(
                     lines[c] = numbers(codes);
                     codes = _mm512_srli_epi16::<4>(codes);
                 }
-                multiply_line(lines, p.add(i * ROW + pair * BY_QUERY.0), BY_QUERY.1, &mut sums);
-            }
+                lines
+            };
+            A::step(line, p.add(i * ROW), BY_QUERY, &mut sums);
         }
         for c in 0..P {
             for l in 0..L {

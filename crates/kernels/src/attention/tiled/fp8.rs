@@ -1,5 +1,6 @@
 //! Pages of 8 bits as operands: widened to bf16 where products read them.
 
+use super::adds::Adds;
 use super::few::{scores_by_query, weigh_dims};
 use super::lean::Few;
 use super::local::VALUE_PAGE;
@@ -88,27 +89,32 @@ unsafe fn lay_values(values: &[E4m3], next: *const u8, kept: usize, to: *mut u8)
 impl Few for E4m3 {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-    unsafe fn scores<const L: usize>(group: &Group<'_, E4m3>, q: *const u8, _: *const f32, s: *mut f32) {
+    unsafe fn scores<A: Adds, const L: usize>(
+        group: &Group<'_, E4m3>,
+        q: *const u8,
+        _: *const f32,
+        s: *mut f32,
+    ) {
         let (steps, stride) = (group.shape.steps(), group.shape.key_stride());
         for i in 0..group.pages.len() {
             // SAFETY: by the trait's contract.
             unsafe {
                 let k = <E4m3 as Tiled>::keys(group, i, Asked::First);
-                scores_by_query::<L>(k, stride, steps, q, s.add(i * BLOCK_TOKENS), k);
+                scores_by_query::<A, L>(k, stride, steps, q, s.add(i * BLOCK_TOKENS), k);
             }
         }
     }
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-    unsafe fn means<const L: usize>(group: &Group<'_, E4m3>, p: *const u8, means: *mut f32) {
+    unsafe fn means<A: Adds, const L: usize>(group: &Group<'_, E4m3>, p: *const u8, means: *mut f32) {
         let n = group.pages.len();
         for first in (0..group.shape.head_dim).step_by(KV_GROUP) {
             let dims = group.shape.dims(first);
             // SAFETY: by the trait's contract; a dim's values in a page take 64 bytes.
             unsafe {
                 let v = <E4m3 as Tiled>::values(group, dims.clone(), Asked::First);
-                weigh_dims::<L>(&v[..n], &v[..n], group.shape, dims, p, means);
+                weigh_dims::<A, L>(&v[..n], &v[..n], group.shape, dims, p, means);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! A block of a few queries over a split: lanes are tokens where scores become weights, and dims where weights meet values, so
 //! that softmax works on no idle lane. Every number is the same sum in the same order as with a query in each lane.
 
+use super::adds::Adds;
 use super::block::Pass;
 use super::few;
 use super::local::SCORES;
@@ -24,7 +25,7 @@ pub(super) const FEW: usize = 8;
 /// All methods: the machine has AVX-512 with bf16 products, `local` room for a block, grids are there, and shapes suit.
 pub(in crate::attention) trait Few: Stored {
     /// Scores of a group: `s: [L][128]`. `q`: tiles of queries, `q_sums: [groups of dims][16]`.
-    unsafe fn scores<const L: usize>(
+    unsafe fn scores<A: Adds, const L: usize>(
         group: &Group<'_, Self::Cell>,
         q: *const u8,
         q_sums: *const f32,
@@ -50,7 +51,7 @@ pub(in crate::attention) trait Few: Stored {
 
     /// Adds a group's values, weighted, to `means: [L][head_dim]`, dims in an order of their own; what `weights` left is at `p`,
     /// `[L][128]` for each group of dims.
-    unsafe fn means<const L: usize>(group: &Group<'_, Self::Cell>, p: *const u8, means: *mut f32);
+    unsafe fn means<A: Adds, const L: usize>(group: &Group<'_, Self::Cell>, p: *const u8, means: *mut f32);
 
     /// Puts the dims of a query's means in order, if they are not.
     fn in_order(_means: &mut [f32]) {}
@@ -131,7 +132,7 @@ impl<P: Products, E: Tiled, O: Element> Pass<'_, '_, P, E, O> {
         // SAFETY: slots have room for a group of more queries than these.
         unsafe {
             E::grids(&group);
-            E::scores::<L>(&group, self.local.q, self.local.q_sums, s);
+            E::scores::<P::Adds, L>(&group, self.local.q, self.local.q_sums, s);
             for l in 0..L {
                 let s = std::slice::from_raw_parts(s.add(l * GROUP_TOKENS), n * BLOCK_TOKENS);
                 let p = p.add(l * GROUP_TOKENS * 2);
@@ -141,7 +142,7 @@ impl<P: Products, E: Tiled, O: Element> Pass<'_, '_, P, E, O> {
                     std::slice::from_raw_parts_mut(means.add(l * d), d).iter_mut().for_each(|x| *x *= shrink);
                 }
             }
-            E::means::<L>(&group, p, means);
+            E::means::<P::Adds, L>(&group, p, means);
         }
     }
 }

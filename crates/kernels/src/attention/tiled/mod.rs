@@ -15,6 +15,8 @@
 //! done around the products: a score is `scale * product + (minimum + 8 scale) * sum of q`, a weight is multiplied
 //! with its token's scale before it meets the values, and what the minima add is a sum beside the means.
 
+#[allow(clippy::needless_range_loop)]
+mod adds;
 mod block;
 #[allow(clippy::needless_range_loop)]
 mod few;

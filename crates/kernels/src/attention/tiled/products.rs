@@ -1,6 +1,8 @@
 //! The products of a group of positions, by tile registers or by pairs of bf16.
 
+use super::adds::{Adds, InGroups, InPairs};
 use super::few;
+use super::lean;
 use super::tiles;
 use crate::attention::layout::BLOCK_TOKENS;
 use crate::tiles::Tiles;
@@ -13,8 +15,10 @@ use std::arch::x86_64::*;
 pub(in crate::attention) unsafe trait Products: Send + Sync {
     /// What a worker holds while it multiplies.
     type Registers;
-    /// Whether blocks of up to [`FEW`](super::lean::FEW) queries, over any pages but those of f32 and f16, are done with tokens in the lanes.
-    const LEAN: bool;
+    /// The order in which they are added.
+    type Adds: Adds;
+    /// Blocks of up to so many queries, over any pages but those of f32 and f16, are done with tokens in the lanes.
+    const FEW: usize;
 
     /// Makes this thread's registers ready; it has no others.
     unsafe fn enter() -> Self::Registers;
@@ -45,7 +49,8 @@ pub(in crate::attention) struct Amx;
 // SAFETY: by the trait's contract, for all methods.
 unsafe impl Products for Amx {
     type Registers = Tiles;
-    const LEAN: bool = false;
+    type Adds = InGroups;
+    const FEW: usize = 4;
 
     unsafe fn enter() -> Tiles {
         // SAFETY: as above; likewise below.
@@ -92,7 +97,8 @@ pub(in crate::attention) struct Pairs;
 // SAFETY: by the trait's contract, for all methods.
 unsafe impl Products for Pairs {
     type Registers = ();
-    const LEAN: bool = true;
+    type Adds = InPairs;
+    const FEW: usize = lean::FEW;
 
     unsafe fn enter() {}
 
