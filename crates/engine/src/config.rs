@@ -198,33 +198,3 @@ impl EngineConfig {
         }
     }
 }
-
-/// How many threads this process can run at once.
-pub fn default_threads() -> usize {
-    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
-}
-
-/// The same beside a device: a GPU's lanes are threads that hand it its work and wait for it, and one that finds no core makes the GPU
-/// wait. From four cores on they are left one, from eight on two.
-pub fn default_threads_beside(device: DeviceChoice) -> usize {
-    let cores = default_threads();
-    match device {
-        DeviceChoice::Cuda => cores - left_to_lanes(cores),
-        DeviceChoice::Cpu | DeviceChoice::Virtual | DeviceChoice::Poisoned => cores,
-    }
-}
-
-fn left_to_lanes(cores: usize) -> usize {
-    (cores / 4).min(2)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lanes_beside_a_gpu_have_cores_where_there_are_some() {
-        assert_eq!([1, 3, 4, 7, 8, 64].map(left_to_lanes), [0, 0, 1, 1, 2, 2]);
-        assert_eq!(default_threads_beside(DeviceChoice::Cpu), default_threads());
-    }
-}

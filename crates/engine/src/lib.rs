@@ -8,6 +8,7 @@
 //! ```
 
 mod config;
+mod cores;
 mod engine;
 mod front;
 pub mod job;
@@ -22,8 +23,8 @@ mod words;
 
 pub use config::{
     DeviceChoice, EngineConfig, HostLinears, KvFormat, KvMemory, Offload, PrefixCaching, WeightShare,
-    default_threads, default_threads_beside,
 };
+pub use cores::{default_threads, default_threads_beside};
 pub use engine::{Claim, Engine, Ticket};
 pub use front::answer::{Answer, Gathering, Piece, seed_of, sequences};
 pub use front::request::{Began, Event, Failure, Finish, Request, Sink, Token};

@@ -60,7 +60,7 @@ impl ProfileKey {
         Ok(ProfileKey {
             version: VERSION,
             cpu: cpu_name(),
-            cores: crate::config::default_threads(),
+            cores: crate::cores::default_threads(),
             device: match config.device {
                 DeviceChoice::Cpu | DeviceChoice::Virtual | DeviceChoice::Poisoned => "cpu".into(),
                 DeviceChoice::Cuda => gpu_name()?,
