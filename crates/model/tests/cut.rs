@@ -132,6 +132,7 @@ fn weights_in_another_tiers_memory_are_refused_by_the_kernel() {
             slots,
             host: None,
         };
+        decoder.rotate(&device, &batch, &work);
         decoder.embed(&device, &batch, &work);
         catch_unwind(AssertUnwindSafe(|| decoder.mlp(&device, 0, &batch, &work)))
     };

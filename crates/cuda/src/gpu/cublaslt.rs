@@ -29,6 +29,8 @@ type Object = *mut c_void;
 
 /// Numbers of `cublasLt.h`, `cublas_api.h` and `library_types.h`.
 mod number {
+    /// What a search says that finds nothing, where it does not tell of none.
+    pub(super) const NOT_SUPPORTED: super::Status = 15;
     pub(super) const COMPUTE_32F: i32 = 68;
     pub(super) const R_32F: i32 = 0;
     pub(super) const R_16BF: i32 = 14;
@@ -388,6 +390,9 @@ impl CublasLt {
             let [product, a, b, d] = [product, a, b, d].map(|owned| owned.object);
             (functions.search)(self.handle, product, a, b, d, d, search.object, 1, &mut found, &mut count)
         };
+        if status == number::NOT_SUPPORTED {
+            return Ok(None);
+        }
         functions.result(status)?;
         Ok((count > 0 && found.state == 0).then_some(found.algorithm))
     }

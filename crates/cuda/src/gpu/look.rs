@@ -51,7 +51,9 @@ fn not_started(wanted: usize, DriverError(why): DriverError) -> CudaError {
     };
     match why {
         CUDA_ERROR_NO_DEVICE => CudaError::NoDevice { wanted, found: 0 },
-        CUDA_ERROR_STUB_LIBRARY => unfit("it is the toolkit's stub, which programs are built against"),
+        CUDA_ERROR_STUB_LIBRARY => unfit(
+            "it is the toolkit's stub, which programs are built against: is its folder in LD_LIBRARY_PATH?",
+        ),
         CUDA_ERROR_SYSTEM_DRIVER_MISMATCH => {
             unfit("the kernel's module is of another version: was it updated without a restart?")
         }

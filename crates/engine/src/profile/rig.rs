@@ -220,7 +220,10 @@ impl Rig {
     pub(super) fn pass(&self, seqs: Seqs, turn: usize) -> Pass {
         self.with(seqs, turn, |batch| {
             let (device, work) = (&*self.device, &self.work);
-            let embed = self.timed(|| self.decoder.embed(device, batch, work));
+            let embed = self.timed(|| {
+                self.decoder.rotate(device, batch, work);
+                self.decoder.embed(device, batch, work);
+            });
             let mut pass = Pass { embed, ..Pass::default() };
             let share = 1.0 / self.pools.len() as f64;
             for (layer, &kv) in self.pools.iter().enumerate() {

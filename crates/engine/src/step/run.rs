@@ -55,14 +55,14 @@ impl Work for Machine {
         let (op, lane) = (step.program.nodes()[node].op, step.program.nodes()[node].lane);
         let _timed = (!self.is_late()).then(|| self.stats.overlap.begins(op, lane));
         match op {
-            Op::Embed { batch } => {
+            Op::Embed { batch } => self.with(step, node, batch, |batch, buffers| {
+                // First: what is written from here ends a pass that repeats.
+                self.decoder.rotate(&*self.device, batch, buffers);
                 if step.only_decodes_here() {
                     self.device.repeats();
                 }
-                self.with(step, node, batch, |batch, buffers| {
-                    self.decoder.embed(&*self.device, batch, buffers);
-                });
-            }
+                self.decoder.embed(&*self.device, batch, buffers);
+            }),
             Op::Qkv { layer, batch } => self.qkv(step, node, layer.into(), batch),
             Op::Attend { layer, batch, on: Tier::Device } => self.attend(step, node, layer.into(), batch),
             Op::Attend { layer, batch, on: Tier::Host } => {

@@ -97,7 +97,7 @@ impl Decoder {
         &self.spec
     }
 
-    /// Tokens to rows of the residual stream, learned positions added.
+    /// Tokens to rows of the residual stream, learned positions added. Rows are turned as [`rotate`](Self::rotate) says, before or after.
     pub fn embed(&self, device: &dyn Device, batch: &Batch<'_>, work: &Work) {
         let n = batch.ids.len();
         let x = work.x.first(n);
@@ -113,7 +113,6 @@ impl Decoder {
             let rows: Vec<u32> = batch.positions.iter().map(|p| p + *offset as u32).collect();
             device.add_rows(table, &rows, x);
         }
-        self.rotate(device, batch, work);
     }
 
     /// Queries, keys and values of a layer; keys and values go to their pages.

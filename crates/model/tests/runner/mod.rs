@@ -75,6 +75,7 @@ impl Runner {
             host: None,
         };
         let (decoder, device, work) = (&self.decoder, &self.device, &self.work);
+        decoder.rotate(device, &batch, work);
         decoder.embed(device, &batch, work);
         for (layer, kv) in self.kv.iter().enumerate() {
             decoder.qkv(device, layer, &batch, *kv, work);

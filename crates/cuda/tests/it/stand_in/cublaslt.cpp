@@ -1,7 +1,7 @@
 // A library of products: D = alpha op(A) op(B) + beta C, with a bias for each row of D if it was asked for, matrices by columns as
 // their descriptions say, added up in double precision. What is described wrongly is refused; what is then asked for wrongly ends the
 // process, as of a product that is refused others compute the results. BALLAST_STAND_IN_REFUSES: rows of D that it fails at, once it
-// is asked for them.
+// is asked for them. BALLAST_STAND_IN_LACKS: those that it has no algorithm for.
 #include "device.h"
 
 namespace {
@@ -107,6 +107,8 @@ CALL cublasLtMatmulPreferenceDestroy(Search* search) { return delete search, DON
 CALL cublasLtMatmulAlgoGetHeuristic(void*, Product* p, Layout* a, Layout* b, Layout* c, Layout* d, Search* search, int wanted, Found* found,
                                     int* count) {
   if (wanted < 1 || !fits(*p, *a, *b, *c, *d)) return LT_INVALID;
+  static const uint64_t lacked = number("BALLAST_STAND_IN_LACKS", 0);
+  if (d->rows == lacked) return *count = 0, LT_UNSUPPORTED;
   *found = {{MAGIC, search->alignment[0], search->alignment[1], search->alignment[3]}, search->workspace, DONE, 1.0f, {}};
   return *count = 1, DONE;
 }
