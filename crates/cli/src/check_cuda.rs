@@ -162,6 +162,10 @@ impl Report {
     fn case(&mut self, case: &Case, device: &mut CudaDevice, team: &Arc<Team>) -> Result<()> {
         device.reset();
         self.compare(case, device, CpuDevice::new(case.bytes, Arc::clone(team), Isa::Scalar)?)?;
+        self.repeat(case, device)
+    }
+
+    fn repeat(&mut self, case: &Case, device: &mut CudaDevice) -> Result<()> {
         device.reset();
         if !case.repeats(device)? {
             note!("UNSTEADY {}: two runs gave different bits", case.name);
@@ -184,7 +188,7 @@ impl Report {
     /// Large shapes run kernels in ways that small ones do not: several parts of the library's memory, many waves of blocks.
     /// The CPU's fastest kernels are held against its reference by a check of their own.
     fn measure(&mut self, cases: &[Case], team: &Arc<Team>) -> Result<()> {
-        let mut device = cuda::open(most_bytes(cases) + cuda_timing::BYTES)?;
+        let mut device = cuda::open(most_bytes(cases) + most_bytes(cases).max(cuda_timing::BYTES))?;
         self.cases += cases.len();
         if !cases.is_empty() {
             self.product_flops = device.driver().product_rate()?;
@@ -204,6 +208,7 @@ impl Report {
     fn measure_one(&mut self, case: &Case, device: &mut CudaDevice, team: &Arc<Team>) -> Result<()> {
         device.reset();
         self.compare(case, device, CpuDevice::in_groups(case.bytes, Arc::clone(team))?)?;
+        self.repeat(case, device)?;
         device.reset();
         let seconds = cuda_timing::seconds(case, device)?;
         let row = Row::new(case, seconds, self.copy_bytes_per_s, self.product_flops);

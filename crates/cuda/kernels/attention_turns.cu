@@ -5,12 +5,12 @@
 // products when it is its turn, and gives the turn away before it makes weights: so one has the tensor cores while the other
 // makes weights. Gates say what is there, and what nobody reads any more.
 //
-//   bringer      K 0 | Q | V 0 | K 1 | V 1 | K 2 | ...
+//   bringer      K 0 | Q | K 1 | V 0 | K 2 | V 1 | ...
 //   reader 0     S 0 | weights 0           | S 1, P 0 V 0 | weights 1           | ...
 //   reader 1           | S 0 | weights 0                  | S 1, P 0 V 0 | weights 1
 //
-// Neither waits for what waits for it: of what was asked for the readers lack no more than the last, keys or values, and a place
-// is asked for whose last reader needs none of these.
+// Keys come a step before they are needed with the values: who waits for a place of values has told of the keys before.
+// Neither waits for what waits for it: all that is two steps back was told of, and no reader needs more to leave a place of the ring.
 //
 // No GPU has run it: BALLAST_CUDA_PREFILL=turns does.
 
@@ -60,22 +60,28 @@ __device__ __forceinline__ void tell(Gate& there) {
 __device__ __forceinline__ void bring(const AttendArgs& a, Turns& shared) {
   // The same for all of a warp, which the compiler does not see.
   u32 page = __shfl_sync(ALL_LANES, threadIdx.x / 32, 0), lane = threadIdx.x % 32, piece, head;
+  Deal deal(a);
+  if (!deal.next(piece, head)) return;
+  Tile tile(a, piece, head);
+  u32 block = tile.block_of(a, tile.from, page), odd = 0;
   Place place = {0, 0};
-  u32 odd = 0;
-  // That of the last values that were asked for.
-  Gate* untold = nullptr;
-  for (Deal deal(a); deal.next(piece, head); odd ^= 1) {
-    Tile tile(a, piece, head);
-    u32 block = tile.block_of(a, tile.from, page);
-    for (u32 step = tile.from; step <= tile.to; step++, place.next()) {
-      Step& to = shared.steps[place.at];
-      u32 written = tile.written(step, page);
+  for (bool more = true; more; odd ^= 1) {
+    // Of the step before: where its values lie and come to, and, once they were asked for, who is to be told.
+    Place before = place;
+    const Cell* values = nullptr;
+    u32 filled = 0;
+    Gate* untold = nullptr;
+    for (u32 step = tile.from; step <= tile.to + 1; step++) {
+      bool keys = step <= tile.to;
       const Cell* from = block_at(a, block, tile.kv_head);
-      block = tile.block_of(a, step + 1, page);
-      // Who comes round for the first time finds the place empty.
-      gate_wait(shared.unread[0][place.at], place.odd ^ 1);
-      if (written == 32) bring_keys_of<32, true>(from, written, page, lane, to);
-      else bring_keys_of<32, false>(from, written, page, lane, to);
+      u32 written = tile.written(step, page);
+      if (keys) {
+        block = tile.block_of(a, step + 1, page);
+        // Who comes round for the first time finds the place empty.
+        gate_wait(shared.unread[0][place.at], place.odd ^ 1);
+        if (written == 32) bring_keys_of<32, true>(from, written, page, lane, shared.steps[place.at]);
+        else bring_keys_of<32, false>(from, written, page, lane, shared.steps[place.at]);
+      }
       copies_commit();
       if (untold) tell<1>(*untold);
       if (step == tile.from) {
@@ -84,16 +90,24 @@ __device__ __forceinline__ void bring(const AttendArgs& a, Turns& shared) {
         fence_shared();
         __syncwarp();
         gate_arrive(shared.queries_there, lane == 0);
+      } else {
+        gate_wait(shared.unread[1][before.at], before.odd ^ 1);
+        if (filled == 32) bring_values_of<32, true>(values, filled, page, lane, shared.steps[before.at]);
+        else bring_values_of<32, false>(values, filled, page, lane, shared.steps[before.at]);
+        untold = &shared.there[1][before.at];
       }
-      gate_wait(shared.unread[1][place.at], place.odd ^ 1);
-      if (written == 32) bring_values_of<32, true>(from, written, page, lane, to);
-      else bring_values_of<32, false>(from, written, page, lane, to);
       copies_commit();
-      tell<1>(shared.there[0][place.at]);
-      untold = &shared.there[1][place.at];
+      if (keys) {
+        tell<1>(shared.there[0][place.at]);
+        before = place, values = from, filled = written;
+        place.next();
+      }
     }
+    // What the next tile is takes as long to be read as the last values take to come.
+    more = deal.next(piece, head);
+    if (more) tile = Tile(a, piece, head), block = tile.block_of(a, tile.from, page);
+    tell<0>(*untold);
   }
-  if (untold) tell<0>(*untold);
 }
 
 // What a reader asks for and when: see attention_warpgroups.cu.
@@ -115,8 +129,8 @@ __device__ __forceinline__ void read(const AttendArgs& a, Turns& shared, u32 rea
     auto advance = [&](u32 step, bool edge) {
       before = now;
       now.next();
-      // Values of the step before were told of before these keys were.
       gate_wait(shared.there[0][now.at], now.odd);
+      gate_wait(shared.there[1][before.at], before.odd);
       turn_wait<READERS>(reader);
       wgmma_begin();
       ask_scores(queries, shared_address(&shared.steps[now.at]), s);

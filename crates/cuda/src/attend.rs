@@ -180,7 +180,7 @@ impl<D: Driver> GpuDevice<D> {
             scale: shape.scale * std::f32::consts::LOG2_E,
             heads: shape.heads as u32,
             kv_heads: kv.layout.kv_heads as u32,
-            window: shape.window.unwrap_or(0) as u32,
+            window: window(shape.window),
             out_bf16: (out.dtype == Dtype::Bf16).into(),
             pieces: 0,
         }
@@ -292,6 +292,11 @@ impl Plan {
     }
 }
 
+/// As kernels know it: 0 is none, and so is one that is wider than sequences can be.
+fn window(window: Option<usize>) -> u32 {
+    window.and_then(|window| i32::try_from(window).ok()).map_or(0, i32::cast_unsigned)
+}
+
 /// What is no work: a block that is given it leaves.
 const NO_WORK: [u32; 2] = [u32::MAX; 2];
 
@@ -378,6 +383,13 @@ mod tests {
         let length = |n: usize| filled(&vec![[1, 2]; n]).len();
         assert_eq!([1, 8, 9, 64, 65, 100, 1000].map(length), [8, 8, 16, 64, 80, 112, 1024]);
         assert_eq!(filled(&[[5, 6]; 7])[6..], [[5, 6], NO_WORK]);
+    }
+
+    #[test]
+    fn a_window_beyond_all_positions_is_none() {
+        let wide = [1, (1 << 31) - 1, 1 << 31, u32::MAX as usize, 1 << 32, (1 << 32) + 5];
+        assert_eq!(wide.map(|width| window(Some(width))), [1, (1 << 31) - 1, 0, 0, 0, 0]);
+        assert_eq!(window(None), 0);
     }
 
     #[test]

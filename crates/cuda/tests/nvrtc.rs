@@ -63,8 +63,10 @@ fn spill_bytes(line: &str) -> usize {
 fn examine(module: Module, architecture: Architecture) -> Result<(Vec<String>, String), CudaError> {
     let compiled = compile(module, architecture)?;
     let lines = || compiled.log.lines().map(str::trim);
-    // Products of warpgroups that wait for each other are told of as information.
-    let warned = lines().filter(|line| line.contains("warning") || line.contains("serialized"));
+    // Products of warpgroups that wait for each other, and registers that are not handed over, are told of as information.
+    let warns =
+        |line: &&str| ["warning", "serialized", "Performance Loss"].iter().any(|word| line.contains(word));
+    let warned = lines().filter(warns);
     // Older tensor cores have no bf16, and heads of 256 fill a warp's registers: only these may spill.
     let may_spill = architecture < Architecture(80)
         || matches!(

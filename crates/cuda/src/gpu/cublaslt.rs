@@ -373,12 +373,8 @@ impl CublasLt {
             (functions.create_search)(object)
         })?;
         let set = |attribute, value: u32| search.set(functions, functions.set_search, attribute, value);
-        search.set(
-            functions,
-            functions.set_search,
-            number::MAX_WORKSPACE_BYTES,
-            ROOM.workspace_bytes as u64,
-        )?;
+        let workspace = ROOM.workspace_bytes as u64;
+        search.set(functions, functions.set_search, number::MAX_WORKSPACE_BYTES, workspace)?;
         set(number::REDUCTION_SCHEME_MASK, number::REDUCTION_COMPUTE_TYPE)?;
         for (attribute, bytes) in number::MIN_ALIGNMENT_BYTES.into_iter().zip([a, b, d, d]) {
             set(attribute, bytes)?;
