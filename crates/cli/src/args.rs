@@ -31,7 +31,8 @@ pub(crate) use elsewhere::instead_of;
 pub(crate) use eval::{EvalArgs, EvalCommand, NextWordArgs, PerplexityArgs, RoundAlong};
 pub(crate) use familiar::{FamiliarArgs, ModelArg};
 pub(crate) use plan::{
-    FlexgenArgs, PinWeight, PlanArgs, PlannedFor, ProfileArgs, Runtime, ScenarioArgs, SimulateBlockArgs,
+    FlexgenArgs, MOST_BATCHES, MOST_SEQUENCES, PinWeight, PlanArgs, PlannedFor, ProfileArgs, Runtime,
+    ScenarioArgs, SimulateBlockArgs,
 };
 pub(crate) use sampling::{AnswerArgs, SamplingArgs};
 pub(crate) use schedule::{AttendOn, ScheduleArgs, ScheduleName};

@@ -65,6 +65,7 @@ pub(crate) fn check(args: CheckArgs) -> Result<ExitCode> {
     if args.cases.device == Hardware::Cuda {
         return crate::check_cuda::check(&args);
     }
+    let timed_by = Isa::from_env().map_err(anyhow::Error::msg)?;
     let (cases, seed) = (args.chosen().collect::<Vec<Case>>(), args.seed);
     let args = args.cases;
     let json = JsonReport::open(args.json.as_deref())?;
@@ -76,7 +77,7 @@ pub(crate) fn check(args: CheckArgs) -> Result<ExitCode> {
     let team = Arc::new(Team::fixed(args.threads.unwrap_or_else(default_threads))?);
     let isas: Vec<Isa> = Isa::ALL.into_iter().filter(|isa| isa.available()).collect();
     let mut report = conform(&team, &isas, &cases, seed)?;
-    report.time(&team, timed)?;
+    report.time(&team, timed_by, timed)?;
     json.write(&report)?;
     show!("{report}")?;
     Ok(if report.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -141,8 +142,7 @@ impl fmt::Display for Report {
 }
 
 impl Report {
-    fn time(&mut self, team: &Arc<Team>, cases: Vec<Case>) -> Result<()> {
-        let isa = Isa::from_env().map_err(anyhow::Error::msg)?;
+    fn time(&mut self, team: &Arc<Team>, isa: Isa, cases: Vec<Case>) -> Result<()> {
         if cases.is_empty() {
             return Ok(());
         }

@@ -85,8 +85,10 @@ pub(crate) fn check(args: &CheckArgs) -> Result<ExitCode> {
     }
     let team = Arc::new(Team::fixed(threads.unwrap_or_else(engine::default_threads))?);
     let mut report = Report { not_built: left_out.len(), ..conform(args, &cases, &team)? };
-    if report.ended_at.is_none() {
-        report.measure(&timed, &team)?;
+    if report.ended_at.is_none()
+        && let Err(error) = report.measure(&timed, &team)
+    {
+        report.ends("the large cases", format!("{error:#}"));
     }
     json.write(&report)?;
     report.show()?;
@@ -120,7 +122,7 @@ fn conform(args: &CheckArgs, cases: &[Case], team: &Arc<Team>) -> Result<Report>
         prefill: device.driver().attends_many_by(),
         remarks: Vec::new(),
         seed: args.seed,
-        cases: cases.len(),
+        cases: 0,
         not_built: 0,
         failed: 0,
         max_error: 0.0,
@@ -154,9 +156,13 @@ impl Report {
             Ok(Err(error)) => format!("{error:#}"),
             Err(panic) => panic_words(&*panic),
         };
-        note!("ENDED at {}: {why}", case.name);
-        self.ended_at = Some(Ended { case: case.name.clone(), why });
+        self.ends(&case.name, why);
         false
+    }
+
+    fn ends(&mut self, case: &str, why: String) {
+        note!("ENDED at {case}: {why}");
+        self.ended_at = Some(Ended { case: case.to_string(), why });
     }
 
     fn case(&mut self, case: &Case, device: &mut CudaDevice, team: &Arc<Team>) -> Result<()> {
@@ -176,6 +182,7 @@ impl Report {
 
     fn compare(&mut self, case: &Case, device: &mut CudaDevice, mut reference: CpuDevice) -> Result<()> {
         let verdict = case.check_in_own_order(device, &mut reference)?;
+        self.cases += 1;
         self.max_error = self.max_error.max(verdict.error);
         if !verdict.passed {
             note!("FAILED {}: error {:.1e}", case.name, verdict.error);
@@ -189,7 +196,6 @@ impl Report {
     /// The CPU's fastest kernels are held against its reference by a check of their own.
     fn measure(&mut self, cases: &[Case], team: &Arc<Team>) -> Result<()> {
         let mut device = cuda::open(most_bytes(cases) + most_bytes(cases).max(cuda_timing::BYTES))?;
-        self.cases += cases.len();
         if !cases.is_empty() {
             self.product_flops = device.driver().product_rate()?;
         }
@@ -238,7 +244,10 @@ impl Report {
             self.link_bytes_per_s[1] / 1e9,
             cuda_timing::product_rate(self.product_flops)
         )?;
-        Ok(())
+        match &self.ended_at {
+            Some(Ended { case, .. }) => show!("ended at {case}: what follows was not run"),
+            None => Ok(()),
+        }
     }
 }
 

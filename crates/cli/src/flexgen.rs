@@ -10,13 +10,14 @@ use spec::{Placement, Tier};
 
 use crate::args::{FlexgenArgs, Percent, PinWeight, Runtime};
 use crate::console::{Misuse, show};
-use crate::output_file::{JsonReport, OutputFile};
+use crate::output_file::{self, JsonReport, OutputFile};
 use crate::paper_tables::{curves, figure_1, gains, tables};
 use crate::resolve::share;
 use crate::scenario::{apart, fits, nothing, percent, rates, report, wanted};
 
 pub(crate) fn flexgen(args: FlexgenArgs) -> Result<ExitCode> {
     refuse_what_is_of_one_cell(&args)?;
+    output_file::apart([args.scenario.json.as_deref(), args.curves.as_deref()])?;
     let rates = rates(&args.scenario)?;
     let json = JsonReport::open(args.scenario.json.as_deref())?;
     let curve_file = args.curves.as_deref().map(OutputFile::open).transpose()?;
@@ -26,7 +27,7 @@ pub(crate) fn flexgen(args: FlexgenArgs) -> Result<ExitCode> {
         (None, Runtime::Ballast) => gains(&args.scenario, rates)?,
     };
     if args.model.is_none() {
-        let found = figure_1(&args.scenario, rates)?;
+        let found = figure_1(&args.scenario, rates, with_terms(&args, Mechanism::FLEXGEN)?)?;
         told["figure_1"] = curves(&found)?;
         if let Some(mut file) = curve_file {
             file.replace(found.svg().as_bytes())?;

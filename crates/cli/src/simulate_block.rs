@@ -14,12 +14,13 @@ use spec::{Bytes, HardwareSpec, Nanos, Tokens};
 use crate::args::SimulateBlockArgs;
 use crate::console::{note, show};
 use crate::lanes;
-use crate::output_file::{JsonReport, OutputFile};
+use crate::output_file::{JsonReport, OutputFile, apart};
 
 /// Sequences of a block that are simulated one by one.
 const MOST_BLOCK_SEQUENCES: usize = 1 << 18;
 
 pub(crate) fn simulate_block(args: &SimulateBlockArgs) -> Result<ExitCode> {
+    apart([args.json.as_deref(), args.lanes.as_deref()])?;
     let report = JsonReport::open(args.json.as_deref())?;
     let open = |path: &PathBuf| Ok::<_, anyhow::Error>((format_of(path)?, OutputFile::open(path)?));
     let lanes = args.lanes.as_ref().map(open).transpose()?;

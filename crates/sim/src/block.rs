@@ -248,8 +248,8 @@ impl BlockExperiment {
 
     /// Room for a batch of prompts, and for any one sequence.
     fn kv_slot_tokens(&self) -> u64 {
-        let whole = Tokens::of_blocks((self.prompt + self.output).blocks());
-        u64::from(self.batch_tokens().max(whole).0)
+        let blocks = self.batch_seqs as u64 * self.prompt.blocks() as u64;
+        blocks.max((self.prompt + self.output).blocks() as u64) * u64::from(spec::BLOCK_TOKENS.0)
     }
 
     fn plan(&self) -> Plan {

@@ -73,16 +73,20 @@ impl ScenarioArgs {
     }
 }
 
+/// Sequences of a batch, and batches of a block, that published models are simulated with.
+pub(crate) const MOST_SEQUENCES: u32 = 4096;
+pub(crate) const MOST_BATCHES: u32 = 256;
+
 #[derive(Args)]
 pub(crate) struct FlexgenArgs {
     /// A published model such as opt-30b [default: the paper's tables].
     #[arg(long)]
     pub(crate) model: Option<String>,
     /// Sequences of a batch; with --num-batches [default: planned].
-    #[arg(long, requires = "num_batches", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, requires = "num_batches", value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_SEQUENCES)))]
     pub(crate) batch_size: Option<u32>,
     /// Batches of a block.
-    #[arg(long, requires = "batch_size", value_parser = clap::value_parser!(u32).range(1..=256))]
+    #[arg(long, requires = "batch_size", value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_BATCHES)))]
     pub(crate) num_batches: Option<u32>,
     /// Percent of weights, KV and activations on device and host, the rest on the drive [default: planned].
     #[arg(long, num_args = 6, value_names = ["WG", "WC", "CG", "CC", "HG", "HC"], requires = "batch_size", requires = "model", value_parser = percent)]

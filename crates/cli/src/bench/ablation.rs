@@ -48,6 +48,9 @@ pub(crate) fn ablation(args: AblationArgs) -> Result<ExitCode> {
     bench.desk.run(&words("profile", &bench.base))?;
     bench.base.extend(bench.budgets()?);
     let all = bench.planned("all", &[])?;
+    if let Some(why) = &all.refused {
+        anyhow::bail!("there is no plan to take anything away from: {why}");
+    }
     let kept = all.foretold.as_ref().map(|all| kept(all.config())).unwrap_or_default();
     let with = |more: &[&str]| -> Vec<String> {
         kept.iter().cloned().chain(more.iter().map(ToString::to_string)).collect()

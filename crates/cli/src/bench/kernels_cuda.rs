@@ -36,6 +36,9 @@ fn cases() -> Vec<Case> {
 }
 
 pub(crate) fn kernels_on_gpu(args: &CasesArgs) -> Result<ExitCode> {
+    if args.threads.is_some() {
+        note!("--threads changes nothing here: what is timed runs on the GPU");
+    }
     let json = JsonReport::open(args.json.as_deref())?;
     let cases = wanted(cases(), args.only.as_deref())?;
     let gpu = cuda::Gpu::open(0)?;

@@ -87,7 +87,7 @@ pub(crate) fn plan(args: BenchPlanArgs) -> Result<ExitCode> {
     }
     write(&mut file, "settings", &rows, "measured")?;
     table(&rows)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(if rows.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// The models that are named, or two of different shapes.

@@ -73,6 +73,8 @@ pub(crate) struct Candidate {
     pub(crate) batch_size: usize,
     /// Batches of a step.
     pub(crate) num_batches: usize,
+    /// Sequences at once, if the batches have room for more.
+    pub(crate) at_most: usize,
     /// Positions of a batch.
     pub(crate) step_tokens: usize,
     /// Where decodes attend whose KV lives away from the device.
@@ -120,7 +122,7 @@ pub(crate) struct Scored {
 impl Candidate {
     /// Sequences at once.
     pub(crate) fn seqs(&self, job: Job) -> usize {
-        (self.batch_size * self.num_batches).min(job.requests)
+        (self.batch_size * self.num_batches).min(self.at_most).min(job.requests)
     }
 
     /// The engine that runs the job so.

@@ -134,6 +134,7 @@ fn nothing(planner: &Planner<'_>, max_latency: Option<f64>) -> anyhow::Error {
         schedule: if planner.base.blocks.stay() { Schedule::Continuous } else { Schedule::Zigzag },
         batch_size: 1,
         num_batches: 1,
+        at_most: 1,
         step_tokens: planner.fixed.step_tokens.unwrap_or(128),
         delegate: Delegate::Host,
         homes: Homes::of(&planner.base),

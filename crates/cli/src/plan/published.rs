@@ -11,10 +11,11 @@ use spec::{ByTier, Tier};
 
 use super::tell;
 use crate::args::{
-    ActivationsAs, AttendOn, DeviceName, HostWeights, Kv, PlanArgs, PlannedFor, ScheduleName, Weights,
+    ActivationsAs, AttendOn, DeviceName, HostWeights, Kv, MOST_BATCHES, MOST_SEQUENCES, PlanArgs, PlannedFor,
+    ScheduleName, Weights,
 };
 use crate::console::{Misuse, note, show};
-use crate::output_file::{JsonReport, OutputFile};
+use crate::output_file::{JsonReport, OutputFile, apart};
 use crate::scenario::{chart, curve, nothing, percent, rates, report, wanted};
 
 /// Flags of the engine that a published model is not planned by, with those to take instead.
@@ -71,11 +72,21 @@ fn refuse_what_is_not_heard(args: &PlanArgs) -> Result<()> {
     if engine.schedule.batch_size.is_some() != engine.schedule.num_batches.is_some() {
         bail!(Misuse("a block has both --batch-size and --num-batches; without them it is planned".into()));
     }
+    let sizes = [
+        ("--batch-size", engine.schedule.batch_size.unwrap_or(1), MOST_SEQUENCES as usize),
+        ("--num-batches", engine.schedule.num_batches.map_or(1, usize::from), MOST_BATCHES as usize),
+    ];
+    if let Some((flag, given, most)) = sizes.into_iter().find(|(_, given, most)| given > most) {
+        bail!(Misuse(format!(
+            "{flag} {given} is more than blocks of published models are simulated with: {most} at the most"
+        )));
+    }
     Ok(())
 }
 
 pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
     refuse_what_is_not_heard(&args)?;
+    apart([args.scenario.json.as_deref(), args.curve.as_deref()])?;
     let json = JsonReport::open(args.scenario.json.as_deref())?;
     let curve_file = args.curve.as_deref().map(OutputFile::open).transpose()?;
     let rates = budgets(&args, rates(&args.scenario)?);
@@ -88,7 +99,9 @@ pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
     let Some(planned) = sim::flexgen::plan(&wanted, rates, Mechanism::BALLAST) else {
         return Err(nothing(&args.model, &wanted, rates, Mechanism::BALLAST));
     };
-    let more = one_more_gib(&planned.question);
+    // A block that was asked for stays, and so does one whose requests have to be done in time.
+    let in_time = args.max_latency.map(|_| planned.placed.block);
+    let more = one_more_gib(&planned.question, wanted.block.or(in_time));
     let mut told =
         report(&args.model, &args.scenario, &planned.case, &planned.prediction, Mechanism::BALLAST);
     let binds = binds(&planned.question, &planned.placed);

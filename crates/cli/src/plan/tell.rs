@@ -73,7 +73,7 @@ pub(super) fn report(found: &Found, job: Job, more: ByTier<f64>) -> Value {
     json!({
         "generated_tokens_per_s": run.tokens_per_s(),
         "seconds": run.seconds,
-        "prefill_s": run.first_token_s,
+        "last_first_token_s": run.first_token_s,
         "latency_s": run.latency_s,
         "latency_max_s": run.latency_max_s,
         "steps": run.steps,
@@ -126,7 +126,11 @@ pub(super) fn table(model: &str, found: &Found, job: Job, more: ByTier<f64>) -> 
     show!("{:22}{:10.2}{:10.2}{:10.2}", "peak, GiB", peak.device, peak.host, peak.disk)?;
     show!("{:22}{:10.3}{:10.3}{:10.3}", "1 GiB more, tokens/s", more.device, more.host, more.disk)?;
     show!("generated tokens/s    {:.2}", run.tokens_per_s())?;
-    show!("the whole job         {:.1} s, prompts {:.1} s", run.seconds, run.first_token_s)?;
+    show!(
+        "the whole job         {:.1} s, the last first token after {:.1} s",
+        run.seconds,
+        run.first_token_s
+    )?;
     show!("latency of a request  {:.1} s, the longest {:.1} s", run.latency_s, run.latency_max_s)?;
     show!("binds                 {}", binds(best, Some(more)).join(", "))
 }

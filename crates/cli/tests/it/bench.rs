@@ -81,6 +81,9 @@ fn latency() {
     ballast(&[&args[..], &["--json", &file, "--lanes", &same]].concat()).refused(2, twice);
     ballast(&["run", &model, "hello", "--record", &file, "--lanes", &same]).refused(2, twice);
     ballast(&["plan", &model, "--json", &file, "--emit-config", &same]).refused(2, twice);
+    ballast(&["plan", "opt-30b", "--json", &file, "--curve", &same]).refused(2, twice);
+    ballast(&["simulate", "flexgen", "--json", &file, "--curves", &same]).refused(2, twice);
+    ballast(&["simulate", "block", "--json", &file, "--lanes", &same]).refused(2, twice);
 }
 
 #[test]

@@ -35,6 +35,27 @@ fn a_given_policy_and_a_planned_one() {
     // 204 of the machine's 208 GiB.
     assert!(told["peak_bytes"]["host"].as_f64() <= Some(219e9) && told["batch_size"].as_u64() >= Some(1));
     assert!(told["tokens_per_dollar"].as_f64() > Some(49_680.0) && told["binds"].as_array().is_some());
+
+    // All of it is on the device, and stays: more memory adds nothing to that block.
+    let small = ["plan", "opt-6.7b", "--batch-size", "2", "--num-batches", "1", "--json", &planned];
+    ballast(&small).fine();
+    let told = folder.json("planned.json");
+    assert_eq!(told["placement"]["weights"]["device"], 1.0, "{told}");
+    assert_eq!(told["one_more_gib_tokens_per_s"]["device"], 0.0, "{told}");
+    ballast(&["plan", "opt-125m", "--batch-size", "16777216", "--num-batches", "255"])
+        .refused(2, &["--batch-size 16777216", "4096 at the most"]);
+}
+
+#[test]
+fn a_term_of_flexgen_changes_figure_1_too() {
+    let folder = Folder::new();
+    let figure = |name: &str, more: &[&str]| {
+        ballast(&[&["simulate", "flexgen", "--json", &folder.name(name)][..], more].concat()).fine();
+        folder.json(name)["figure_1"].clone()
+    };
+    let (plain, pinned) = (figure("plain.json", &[]), figure("pinned.json", &["--term", "copies=pinned"]));
+    assert_eq!([&plain[0], &plain[1]], [&pinned[0], &pinned[1]], "other systems have no such term");
+    assert_ne!(plain[2], pinned[2]);
 }
 
 #[test]

@@ -96,6 +96,15 @@ fn flags_and_budgets_are_kept(cache: &Folder) {
     let told = cache.json("given.json");
     assert_eq!((&told["batch_size"], &told["num_batches"]), (&2.into(), &3.into()));
     assert_eq!((&told["schedule"], &told["max_num_seqs"]), (&"zigzag".into(), &6.into()));
+    // Where batches have room for more than are allowed at once, that many are.
+    for sizes in [["--num-batches", "3"], ["--batch-size", "4"], ["--batch-size", "7"]] {
+        plan(&[&["--max-num-seqs", "5", "--schedule", "zigzag"][..], &sizes].concat()).fine();
+        let told = cache.json("given.json");
+        assert!(
+            told["max_num_seqs"].as_u64().is_some_and(|seqs| (1..=5).contains(&seqs)),
+            "{sizes:?}: {told}"
+        );
+    }
     plan(&["--percent", "0", "0", "100", "0", "100", "0"]).fine();
     let told = cache.json("given.json");
     assert!(told["placement"]["weights"]["disk"].as_f64() > Some(0.2), "{told}");

@@ -214,6 +214,7 @@ impl Correction {
             qkv: linear(tables.qkv),
             out: linear(tables.out),
             mlp: linear(tables.mlp),
+            host_mlp: tables.host_mlp.times(by(OpSort::Linears)),
             head: linear(tables.head),
             embed: tables.embed.times(by(OpSort::Linears)),
             sample: tables.sample.times(by(OpSort::Linears)),

@@ -56,9 +56,15 @@ pub fn binds(question: &Question, placed: &Placed) -> Vec<&'static str> {
     std::iter::once(lane).chain(full).collect()
 }
 
-/// Tokens a second that one more GiB of each tier would add.
-pub fn one_more_gib(question: &Question) -> ByTier<f64> {
-    let best = |question: &Question| search(question, 1).first().map_or(0.0, |placed| rate(question, placed));
+/// Tokens a second that one more GiB of each tier would add: to the best block, or to one that stays.
+pub fn one_more_gib(question: &Question, stays: Option<BlockSize>) -> ByTier<f64> {
+    let best = |question: &Question| {
+        let best = match stays {
+            Some(block) => place(question, block),
+            None => search(question, 1).into_iter().next(),
+        };
+        best.map_or(0.0, |placed| rate(question, &placed))
+    };
     let now = best(question);
     let gain = |grow: fn(&mut Question)| {
         let mut richer = question.clone();

@@ -272,7 +272,7 @@ impl Runner<'_> {
             Overlap::On => self.with_barriers(&programs.rounds(), shape),
         };
         let head = self.one_by_one(&programs.head(), shape);
-        let of_all = self.case.dims.layers as f64 / f64::from(self.case.devices) / layers as f64;
+        let of_all = self.case.layers() as f64 / layers as f64;
         Breakdown::default().plus(body, of_all).plus(head, 1.0)
     }
 

@@ -210,6 +210,14 @@ fn a_hold_of_few_sequences_is_full_too() {
 }
 
 #[test]
+fn a_batch_of_prompts_shorter_than_a_block_comes_at_once() {
+    let [few, whole] = [2, 16].map(|prompt| in_hold(2000, prompt, 16).compare().expect("it fits"));
+    // Either has a sequence for every block of KV.
+    assert_eq!(few.zigzag.block, whole.zigzag.block);
+    assert!(few.completion_ratio < 0.7, "{few:?}");
+}
+
+#[test]
 fn with_short_outputs_there_is_little_to_gain() {
     let short = experiment(256, 32).compare().expect("it fits");
     assert!((1.0..1.15).contains(&short.block_ratio), "{short:?}");

@@ -140,6 +140,19 @@ fn more_positions_than_fit_32_bits_take_their_room() {
 }
 
 #[test]
+fn a_pipeline_is_as_slow_as_its_longest_stage() {
+    let rate = |devices| {
+        let cell = CELLS.iter().find(|cell| cell.model == "opt-30b" && cell.mechanism == Mechanism::FLEXGEN);
+        let case = Case { devices, ..cell.expect("in the tables").case() };
+        predict(&case, t4().rates().expect("complete"), Mechanism::FLEXGEN).generated_tokens_per_s
+    };
+    // 48 layers: two in each stage, and in the longest of more stages too.
+    for more in [25, 32, 47] {
+        assert!(rate(more) <= 1.001 * rate(24), "{more}: {} of {}", rate(more), rate(24));
+    }
+}
+
+#[test]
 fn what_rounds_to_a_hundredth_does() {
     for cell in CELLS.iter().filter(|cell| cell.published == Published::Hundredth) {
         assert!(predicted(cell, &t4()) < 0.02, "{} {}", cell.row, cell.prompt);

@@ -118,6 +118,17 @@ fn what_is_learned_changes_who_computes_with_the_host_s_weights() {
 }
 
 #[test]
+fn the_host_s_linears_are_corrected_with_the_device_s() {
+    let mut slower = Correction::default();
+    (0..1000).for_each(|_| slower.hear(OpSort::Linears, 1.0, 2.0, &PACE));
+    let (plain, now) = (tables(), slower.of(tables()));
+    let factor = slower.factor(OpSort::Linears);
+    assert!((factor - 1.0).abs() > 0.1, "{factor}");
+    assert!(!plain.host_mlp.is_empty(), "the host computes");
+    assert!((now.host_mlp.at(8.0) / plain.host_mlp.at(8.0) - factor).abs() < 1e-9);
+}
+
+#[test]
 fn no_stall_and_no_nonsense_leaves_the_bounds() {
     let mut correction = Correction::default();
     for (said, took) in [(0.0, 1.0), (1.0, 0.0), (f64::NAN, 1.0), (1.0, f64::NAN)] {
