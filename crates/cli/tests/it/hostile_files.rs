@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::common::{Folder, ballast};
+use crate::common::{Folder, Ran, ballast, command};
 use serde_json::{Value, json};
 
 #[track_caller]
@@ -150,11 +150,17 @@ fn weights_that_12_bits_cannot_hold_are_named() {
         weight.copy_from_slice(&((87 + i as u16 % 40) << 7).to_le_bytes());
     }
     folder.write("model.safetensors", &bytes);
-    let run =
-        |weights| ballast(&["run", &folder.whole(), "hello", "--max-tokens", "2", "--weights", weights]);
+    // One sequence alone has 12 bits by itself where vectors multiply, and where tiles do it has not.
+    let vectors = if cfg!(target_arch = "x86_64") { "avx2" } else { "scalar" };
+    let ballast = |more: &[&str]| {
+        let model = folder.whole();
+        let args = [&["run", &model, "hello", "--max-tokens", "2"], more].concat();
+        Ran::of(command(&args).env("BALLAST_ISA", vectors).output().expect("the binary starts"))
+    };
+    let run = |weights| ballast(&["--weights", weights]);
     run("bf12").refused(1, &[TENSOR, "12 bits a weight", "write --weights bf16"]);
     // Where nobody asked for 12 bits they are no reason to fail.
-    let by_itself = ballast(&["run", &folder.whole(), "hello", "--max-tokens", "2"]);
-    assert!(by_itself.err.contains(TENSOR), "{}", by_itself.err);
+    let by_itself = ballast(&[]);
+    assert!(vectors == "scalar" || by_itself.err.contains(TENSOR), "{}", by_itself.err);
     assert_eq!(by_itself.fine(), run("bf16").fine());
 }

@@ -41,7 +41,7 @@ impl EngineConfig {
             && blueprint(checkpoint, self).formats().iter().all(is_bf16)
     }
 
-    /// Whether reading weights takes longer than unfolding them: on tiles nobody has measured it.
+    /// Whether reading weights takes longer than unfolding them: beside tiles nobody has measured what prompts wait for it.
     fn waits_for_memory(&self) -> bool {
         let vectors = match self.isa {
             Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 => true,
