@@ -50,6 +50,7 @@ pub(in crate::attention) struct Amx;
 unsafe impl Products for Amx {
     type Registers = Tiles;
     type Adds = InGroups;
+    /// Eight take vectors longer than reading the pages, and tiles do not.
     const FEW: usize = 4;
 
     unsafe fn enter() -> Tiles {
