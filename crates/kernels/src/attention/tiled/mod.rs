@@ -8,8 +8,8 @@
 //!
 //! Keys and values are left operands as they lie in the page, and the scores come out with a query in each
 //! lane, so nothing is turned round but Q at the start of a block and O at its end. A lane's arithmetic does
-//! not depend on its neighbours: that is what makes a query's bits independent of its block. Pairs of bf16 know a second way
-//! for few queries ([`lean`]), with the same sums in the same order.
+//! not depend on its neighbours: that is what makes a query's bits independent of its block. Few queries have a second way
+//! ([`lean`]), on vectors whatever multiplies the others, with the same sums in the same order ([`adds`]).
 
 //! Codes become bf16 numbers `code - 8` on their way to a product, by a table of a vector's words. What their grids add is
 //! done around the products: a score is `scale * product + (minimum + 8 scale) * sum of q`, a weight is multiplied
