@@ -82,23 +82,21 @@ __device__ __forceinline__ void put_queries(const AttendArgs& a, const Tile& t, 
 
 // Asks for the scores of a warpgroup's 64 queries, which lie at `q`, with the keys of a step.
 __device__ __forceinline__ void ask_scores(u32 q, u32 step, float (&s)[STEP / 8][4]) {
+  Operand<128> queries(q), keys(step);
 #pragma unroll
   for (u32 i = 0; i < DIM / 16; i++) {
-    u64 queries = operand<128>(q + i / 4 * (128 * BLOCK_ROWS) + i % 4 * 32);
-    u64 keys = operand<128>(step + i / 4 * (128 * STEP) + i % 4 * 32);
-    if (i == 0) wgmma<false>(s, queries, keys);
-    else wgmma<true>(s, queries, keys);
+    Operand<128> mine = queries.further(i / 4 * (128 * BLOCK_ROWS) + i % 4 * 32), theirs = keys.further(i / 4 * (128 * STEP) + i % 4 * 32);
+    if (i == 0) wgmma<false>(s, mine, theirs);
+    else wgmma<true>(s, mine, theirs);
   }
   wgmma_commit();
 }
 
 // Asks for the sums of a step's values by their weights.
 __device__ __forceinline__ void ask_sums(const u32 (&p)[STEP / 16][4], u32 step, Rows16& r) {
+  Operand<64> values(step + (u32)sizeof(Step::k));
 #pragma unroll
-  for (u32 i = 0; i < STEP / 16; i++) {
-    u32 values = step + (u32)sizeof(Step::k) + i / 2 * (64 * DIM) + i % 2 * 32;
-    wgmma(r.o, p[i], operand<64>(values));
-  }
+  for (u32 i = 0; i < STEP / 16; i++) wgmma(r.o, p[i], values.further(i / 2 * (64 * DIM) + i % 2 * 32));
   wgmma_commit();
 }
 

@@ -5,12 +5,22 @@
 // too: rows of 16 numbers beside each other (those of b are its columns). It is under way until `wgmma_wait` says so: until then
 // nobody touches its registers, nor writes to its memory.
 
-// Where 16 columns of an operand lie: rows of ROW_BYTES, 128 or 64, of which 8 follow each other in the order of `swizzled`.
+// Where 16 columns of an operand lie: rows of ROW_BYTES, 128 or 64, of which 8 follow each other in the order of `swizzled`. Only the
+// low half of what the tensor cores are told differs from one to the next, by one addition: as 64 bits the compiler makes it of four
+// instructions, each of which waits for the one before, and the products for them.
 template <u32 ROW_BYTES>
-__device__ __forceinline__ u64 operand(u32 at) {
-  const u64 rows_8 = 8 * ROW_BYTES >> 4, order = ROW_BYTES == 128 ? 1 : 2;
-  return (at >> 4 & 0x3fffu) | 1ull << 16 | rows_8 << 32 | order << 62;
-}
+struct Operand {
+  u32 low;
+  enum : u32 { HIGH = 8 * ROW_BYTES >> 4 | (ROW_BYTES == 128 ? 1u : 2u) << 30 };
+  __device__ __forceinline__ explicit Operand(u32 at) : low((at >> 4 & 0x3fffu) | 1u << 16) {}
+  // So many bytes further on. All addresses of a block's memory fit.
+  __device__ __forceinline__ Operand further(u32 bytes) const {
+    Operand there = *this;
+    there.low += bytes >> 4;
+    return there;
+  }
+  __device__ __forceinline__ operator u64() const { return (u64)HIGH << 32 | low; }
+};
 
 // The place of 16 bytes in a row of ROW_BYTES: so rows of an operand, read side by side, meet in no bank.
 template <u32 ROW_BYTES>
@@ -103,21 +113,25 @@ __device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.a
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
 // d is what was there, if it ADDs, else nothing.
-template <bool ADD>
-__device__ __forceinline__ void wgmma(float (&d)[16][4], u64 a, u64 b) {
-  asm volatile(WGMMA(128) "{" REGISTERS_64 "}, %64, %65, %66, 1, 1, 0, 0;" : SUMS_64(d) : "l"(a), "l"(b), "n"(ADD));
-}
-
-__device__ __forceinline__ void wgmma(float (&d)[16][4], const u32 (&a)[4], u64 b) {
-  asm volatile(WGMMA(128) "{" REGISTERS_64 "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 0;"
+template <bool ADD, u32 A, u32 B>
+__device__ __forceinline__ void wgmma(float (&d)[16][4], Operand<A> a, Operand<B> b) {
+  asm volatile("{ .reg .b64 a, b; mov.b64 a, {%64, %65}; mov.b64 b, {%66, %67};\n" WGMMA(128) "{" REGISTERS_64 "}, a, b, %68, 1, 1, 0, 0; }"
                : SUMS_64(d)
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+               : "r"(a.low), "r"((u32)Operand<A>::HIGH), "r"(b.low), "r"((u32)Operand<B>::HIGH), "n"(ADD));
 }
 
-__device__ __forceinline__ void wgmma(float (&d)[8][4], const u32 (&a)[4], u64 b) {
-  asm volatile(WGMMA(64) "{" REGISTERS_32 "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 0;"
+template <u32 B>
+__device__ __forceinline__ void wgmma(float (&d)[16][4], const u32 (&a)[4], Operand<B> b) {
+  asm volatile("{ .reg .b64 b; mov.b64 b, {%68, %69};\n" WGMMA(128) "{" REGISTERS_64 "}, {%64,%65,%66,%67}, b, 1, 1, 1, 0; }"
+               : SUMS_64(d)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low), "r"((u32)Operand<B>::HIGH));
+}
+
+template <u32 B>
+__device__ __forceinline__ void wgmma(float (&d)[8][4], const u32 (&a)[4], Operand<B> b) {
+  asm volatile("{ .reg .b64 b; mov.b64 b, {%36, %37};\n" WGMMA(64) "{" REGISTERS_32 "}, {%32,%33,%34,%35}, b, 1, 1, 1, 0; }"
                : SUMS_32(d, 0)
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low), "r"((u32)Operand<B>::HIGH));
 }
 
 // Waits until at most PENDING groups are under way, none of which has to do with d.
