@@ -32,6 +32,7 @@ struct AttendArgs {
   u32 window;            // 0: none
   u32 out_bf16;
   u32 pieces;            // where blocks stay: how much work there is for each head of keys
+  u32 is_trial, unused;
 };
 
 // The first page that a query at `position` sees.

@@ -12,7 +12,8 @@
 // Keys come a step before they are needed with the values: who waits for a place of values has told of the keys before.
 // Neither waits for what waits for it: all that is two steps back was told of, and no reader needs more to leave a place of the ring.
 //
-// No GPU has run it: BALLAST_CUDA_PREFILL=turns does.
+// No GPU has run it but in trials: it is used where it finds what the others find, in less time, and where BALLAST_CUDA_PREFILL=turns
+// says so.
 
 #define BRINGERS 128
 #define READERS 256
@@ -21,7 +22,7 @@
 struct Turns {
   Cell q[SLABS][BLOCK_ROWS][64];
   Step steps[RING];
-  Gate there[2][RING], unread[2][RING], queries_there, queries_unread;
+  Gate there[2][RING], unread[2][RING], turns[2], queries_there, queries_unread;
 };
 
 // A place of the ring, and how often it has come round, odd or even.
@@ -78,20 +79,20 @@ __device__ __forceinline__ void bring(const AttendArgs& a, Turns& shared) {
       if (keys) {
         block = tile.block_of(a, step + 1, page);
         // Who comes round for the first time finds the place empty.
-        gate_wait(shared.unread[0][place.at], place.odd ^ 1);
+        gate_wait(shared.unread[0][place.at], place.odd ^ 1, a.is_trial);
         if (written == 32) bring_keys_of<32, true>(from, written, page, lane, shared.steps[place.at]);
         else bring_keys_of<32, false>(from, written, page, lane, shared.steps[place.at]);
       }
       copies_commit();
       if (untold) tell<1>(*untold);
       if (step == tile.from) {
-        gate_wait(shared.queries_unread, odd ^ 1);
+        gate_wait(shared.queries_unread, odd ^ 1, a.is_trial);
         put_queries<BRINGERS>(a, tile, shared.q);
         fence_shared();
         __syncwarp();
         gate_arrive(shared.queries_there, lane == 0);
       } else {
-        gate_wait(shared.unread[1][before.at], before.odd ^ 1);
+        gate_wait(shared.unread[1][before.at], before.odd ^ 1, a.is_trial);
         if (filled == 32) bring_values_of<32, true>(values, filled, page, lane, shared.steps[before.at]);
         else bring_values_of<32, false>(values, filled, page, lane, shared.steps[before.at]);
         untold = &shared.there[1][before.at];
@@ -114,9 +115,9 @@ __device__ __forceinline__ void bring(const AttendArgs& a, Turns& shared) {
 __device__ __forceinline__ void read(const AttendArgs& a, Turns& shared, u32 reader) {
   u32 warp = __shfl_sync(ALL_LANES, threadIdx.x / 32 % 4, 0), queries = shared_address(&shared.q[0][64 * reader]), piece, head;
   bool one = threadIdx.x % 32 == 0;
-  if (reader == 1) turn_give<READERS>(0);
+  gate_arrive(shared.turns[0], one && reader == 1);
   Place now = {0, 0}, before;
-  u32 odd = 0;
+  u32 odd = 0, odd_turn = 0;
   for (Deal deal(a); deal.next(piece, head); odd ^= 1) {
     Tile tile(a, piece, head);
     u32 row = tile.first_row + 64 * reader + 16 * warp;
@@ -129,13 +130,14 @@ __device__ __forceinline__ void read(const AttendArgs& a, Turns& shared, u32 rea
     auto advance = [&](u32 step, bool edge) {
       before = now;
       now.next();
-      gate_wait(shared.there[0][now.at], now.odd);
-      gate_wait(shared.there[1][before.at], before.odd);
-      turn_wait<READERS>(reader);
+      gate_wait(shared.there[0][now.at], now.odd, a.is_trial);
+      gate_wait(shared.there[1][before.at], before.odd, a.is_trial);
+      gate_wait(shared.turns[reader], odd_turn, a.is_trial);
+      odd_turn ^= 1;
       wgmma_begin();
       ask_scores(queries, shared_address(&shared.steps[now.at]), s);
       ask_sums(p, shared_address(&shared.steps[before.at]), r);
-      turn_give<READERS>(1 - reader);
+      gate_arrive(shared.turns[1 - reader], one);
       wgmma_wait<1>(s);
       gate_arrive(shared.unread[0][now.at], one);
       gate_arrive(shared.queries_unread, one && step == tile.to);
@@ -148,12 +150,13 @@ __device__ __forceinline__ void read(const AttendArgs& a, Turns& shared, u32 rea
       if (moved) dim_rows(fade, r);
       to_weights(s, p);
     };
-    gate_wait(shared.queries_there, odd);
-    gate_wait(shared.there[0][now.at], now.odd);
-    turn_wait<READERS>(reader);
+    gate_wait(shared.queries_there, odd, a.is_trial);
+    gate_wait(shared.there[0][now.at], now.odd, a.is_trial);
+    gate_wait(shared.turns[reader], odd_turn, a.is_trial);
+    odd_turn ^= 1;
     wgmma_begin();
     ask_scores(queries, shared_address(&shared.steps[now.at]), s);
-    turn_give<READERS>(1 - reader);
+    gate_arrive(shared.turns[1 - reader], one);
     wgmma_wait<0>(s);
     gate_arrive(shared.unread[0][now.at], one);
     gate_arrive(shared.queries_unread, one && tile.from == tile.to);
@@ -164,7 +167,7 @@ __device__ __forceinline__ void read(const AttendArgs& a, Turns& shared, u32 rea
       if (tile.is_edge(a, step)) advance(step, true);
       else advance(step, false);
     }
-    gate_wait(shared.there[1][now.at], now.odd);
+    gate_wait(shared.there[1][now.at], now.odd, a.is_trial);
     wgmma_begin();
     ask_sums(p, shared_address(&shared.steps[now.at]), r);
     wgmma_wait<0>(r.o);
@@ -183,6 +186,8 @@ KERNEL_BLOCKS(attend_many, AttendArgs, BRINGERS + READERS, 1) {
       gate_make(shared.there[i / RING][i % RING], BRINGERS / 32);
       gate_make(shared.unread[i / RING][i % RING], READERS / 32);
     }
+#pragma unroll
+    for (u32 i = 0; i < 2; i++) gate_make(shared.turns[i], READERS / 2 / 32);
     gate_make(shared.queries_there, BRINGERS / 32);
     gate_make(shared.queries_unread, READERS / 32);
   }

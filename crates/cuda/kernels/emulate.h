@@ -66,20 +66,9 @@ struct Warp {
   Words words[2];
 };
 
-// What some threads wait for and others give: emulate_wgmma.h.
-struct Turn {
-  unsigned arrived = 0, given = 0;
-  void arrive(unsigned threads) {
-    if (++arrived < threads) return;
-    arrived = 0;
-    given++;
-  }
-};
-
 struct Block {
   std::vector<Fiber> fibers;
   std::vector<Warp> warps;
-  Turn turns[2];
   unsigned arrived = 0, alive = 0, generation = 0;
 };
 
@@ -222,7 +211,6 @@ inline void run_block() {
   // Those of larger blocks keep their stacks.
   if (block.fibers.size() < threads) block.fibers.resize(threads);
   block.warps.assign(threads / 32, Warp{});
-  for (Turn& turn : block.turns) turn = Turn{};
   block.arrived = 0;
   block.alive = threads;
   for (unsigned i = 0; i < threads; i++) {

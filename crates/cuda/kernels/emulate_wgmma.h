@@ -194,20 +194,8 @@ static inline void gate_arrive(Gate& gate, bool arrives) {
   emu::yield();
 }
 
-static inline void gate_wait(Gate& gate, unsigned odd) {
+static inline void gate_wait(Gate& gate, unsigned odd, unsigned) {
   while (gate.opened % 2 == odd) emu::yield();
-  emu::current->steps++;
-}
-
-template <unsigned THREADS>
-static inline void turn_give(unsigned turn) { emu::block.turns[turn].arrive(THREADS); }
-
-template <unsigned THREADS>
-static inline void turn_wait(unsigned turn) {
-  emu::Turn& mine = emu::block.turns[turn];
-  unsigned before = mine.given;
-  mine.arrive(THREADS);
-  while (mine.given == before) emu::yield();
   emu::current->steps++;
 }
 

@@ -59,24 +59,26 @@ __device__ __forceinline__ void gate_arrive(Gate& gate, bool arrives) {
                : "memory");
 }
 
-__device__ __forceinline__ void gate_wait(Gate& gate, u32 odd) {
+// Nothing takes ten seconds: whoever has waited for so long ends the device's work with an error. In a trial it goes on after
+// a fiftieth of one, with numbers that are wrong, which the trial finds.
+__device__ __forceinline__ void gate_wait(Gate& gate, u32 odd, u32 is_trial) {
   asm volatile(
-      "{ .reg .pred open;\n"
+      "{ .reg .pred open, late; .reg .u64 now, end;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 open, [%0], %1;\n"
+      "@open bra DONE;\n"
+      "setp.ne.u32 late, %2, 0;\n"
+      "selp.u64 end, 20000000, 10000000000, late;\n"
+      "mov.u64 now, %%globaltimer;\n"
+      "add.u64 end, end, now;\n"
       "WAIT: mbarrier.try_wait.parity.shared::cta.b64 open, [%0], %1;\n"
-      "@!open bra WAIT; }" ::"r"(shared_address(&gate)), "r"(odd)
+      "@open bra DONE;\n"
+      "mov.u64 now, %%globaltimer;\n"
+      "setp.lt.u64 late, now, end;\n"
+      "@late bra WAIT;\n"
+      "setp.eq.u32 late, %2, 0;\n"
+      "@late trap;\n"
+      "DONE: }" ::"r"(shared_address(&gate)), "r"(odd), "r"(is_trial)
       : "memory");
-}
-
-// A turn that some of a block's threads wait for, and others give them: THREADS in all. (PTX, "bar.sync", "bar.arrive"; the first of
-// these barriers is the block's own.)
-template <u32 THREADS>
-__device__ __forceinline__ void turn_wait(u32 turn) {
-  asm volatile("bar.sync %0, %1;" ::"r"(turn + 1), "n"(THREADS) : "memory");
-}
-
-template <u32 THREADS>
-__device__ __forceinline__ void turn_give(u32 turn) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(turn + 1), "n"(THREADS) : "memory");
 }
 
 // A warpgroup's threads have so many registers from here on. (PTX, "setmaxnreg".) What each warpgroup does is one branch of one `if`.

@@ -183,14 +183,16 @@ impl<D: Driver> GpuDevice<D> {
             window: window(shape.window),
             out_bf16: (out.dtype == Dtype::Bf16).into(),
             pieces: 0,
+            is_trial: 0,
+            unused: 0,
         }
     }
 
-    /// What attends of many rows: of two kernels the one that is tried first, if it has passed.
+    /// What attends of many rows: of several kernels the first that has passed its trial.
     fn many(&self, KvLayout { dtype, head_dim, .. }: KvLayout) -> Many {
         let prefill = self.driver.prefill();
         let passed = |module: &Module| prefill != Prefill::Tried || self.passes(*module);
-        let own = prefill.module(dtype, head_dim).filter(passed);
+        let own = prefill.modules(dtype, head_dim).find(passed);
         own.map_or_else(|| Many::of_warps(dtype, head_dim), Many::of_warpgroups)
     }
 

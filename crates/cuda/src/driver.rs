@@ -105,6 +105,11 @@ pub trait Driver: Send + Sync {
         Vec::new()
     }
 
+    /// Seconds that what `work` asks for takes on the device, by its own clock; nothing where it has none.
+    fn time(&self, _work: &mut dyn FnMut()) -> Option<f64> {
+        None
+    }
+
     /// Whether a module that is tried before it is used has passed its trial; nothing where it had none.
     fn verdict(&self, _module: Module) -> Option<bool> {
         None

@@ -96,7 +96,7 @@ pub enum Prefill {
     Warps,
     /// Where there is one, that by products of warpgroups: of [`Architecture::WARPGROUPS`] alone.
     Warpgroups,
-    /// The same, once a trial has shown that it finds what the other one finds.
+    /// Of all these the fastest that finds, in a trial, what that by products of warps finds.
     Tried,
     /// By products of warpgroups that take turns.
     Turns,
@@ -107,18 +107,24 @@ impl fmt::Display for Prefill {
         f.write_str(match self {
             Prefill::Warps => "mma",
             Prefill::Warpgroups => "wgmma",
-            Prefill::Tried => "wgmma where its trial agrees with mma",
+            Prefill::Tried => "the fastest that agrees with mma",
             Prefill::Turns => "wgmma by turns",
         })
     }
 }
 
 impl Prefill {
-    /// The module that has it, instead of that of all attention over such pages.
-    pub(crate) fn module(self, pages: KvDtype, head_dim: usize) -> Option<Module> {
+    /// The modules that may have it, instead of that of all attention over such pages: the first that passes has.
+    pub(crate) fn modules(self, pages: KvDtype, head_dim: usize) -> impl Iterator<Item = Module> {
         let has = matches!(pages, KvDtype::Bf16 | KvDtype::F16) && matches!(head_dim, 64 | 128);
-        let turns = self == Prefill::Turns;
-        (self != Prefill::Warps && has).then_some(Module::Warpgroups { pages, head_dim, turns })
+        let turns: &[bool] = match self {
+            Prefill::Warps => &[],
+            Prefill::Warpgroups => &[false],
+            Prefill::Turns => &[true],
+            Prefill::Tried => &[true, false],
+        };
+        let turns = turns.iter().filter(move |_| has);
+        turns.map(move |turns| Module::Warpgroups { pages, head_dim, turns: *turns })
     }
 }
 
@@ -132,7 +138,7 @@ impl Module {
         for dtype in [KvDtype::Bf16, KvDtype::F16, KvDtype::Fp8, KvDtype::Int4, KvDtype::F32] {
             all.extend(dims.map(|head_dim| Module::attention(dtype, head_dim)));
             all.extend(dims.map(|head_dim| Module::Sparse { pages: dtype, head_dim }));
-            all.extend(dims.iter().filter_map(|head_dim| prefill.module(dtype, *head_dim)));
+            all.extend(dims.iter().flat_map(|head_dim| prefill.modules(dtype, *head_dim)));
         }
         all
     }
@@ -156,7 +162,7 @@ impl Module {
             None => Module::attention(pages, head_dim),
         };
         let mut needed = vec![Module::Rows, Module::Sample, attention];
-        needed.extend(prefill.module(pages, head_dim).filter(|_| needs.sparse.is_none()));
+        needed.extend(prefill.modules(pages, head_dim).filter(|_| needs.sparse.is_none()));
         needed.extend(needs.formats.iter().copied().map(Module::Linear));
         needed
     }
@@ -341,9 +347,9 @@ fn few_bytes(pages: KvDtype, head_dim: usize, architecture: Architecture) -> usi
 }
 
 /// The size of `Prefill` in `attention_warpgroups.cu`: queries of 128 rows, and three steps of 128 keys and values; and of `Turns` in
-/// `attention_turns.cu`, which has fourteen gates of 8 bytes besides.
+/// `attention_turns.cu`, which has sixteen gates of 8 bytes besides.
 fn warpgroup_bytes(head_dim: usize, turns: bool) -> usize {
-    2 * head_dim * (128 + 3 * 2 * 128) + if turns { 14 * 8 } else { 0 }
+    2 * head_dim * (128 + 3 * 2 * 128) + if turns { 16 * 8 } else { 0 }
 }
 
 /// The number of a format in `linear.cu`.

@@ -1,11 +1,12 @@
-//! A kernel that only the emulation has run is tried before it is used: beside one that is simpler, on numbers of its own.
+//! A kernel that nobody has seen at work here is tried before it is used: beside one that is simpler, on numbers of its own. Where
+//! there are two of them, the newer one has to be faster as well.
 
 use half::{bf16, f16};
 use kernels::attention::{BLOCK_TOKENS, KvDtype, KvLayout, Span};
 
 use crate::args::AttendArgs;
 use crate::attend::{Many, Plan};
-use crate::device::GpuDevice;
+use crate::device::{GpuDevice, PARTIAL_BYTES};
 use crate::module::{Module, Prefill};
 use crate::{CudaError, Driver};
 
@@ -17,6 +18,12 @@ const SEQUENCES: [(usize, usize); 2] = [(0, 300), (613, 160)];
 const WINDOWS: [Option<usize>; 2] = [None, Some(45)];
 /// Of the largest result, what two results may be apart: both round weights and sums to bf16, in an order of their own.
 const APART: f32 = 0.02;
+/// What kernels are timed by: several prompts, of the same numbers.
+const RACE_TOKENS: usize = 2048;
+const RACE_SPANS: usize = 8;
+const RACE_RUNS: usize = 5;
+/// Attentions of each run: what it costs to ask for one is hidden.
+const RACE_QUEUED: usize = 8;
 
 impl<D: Driver> GpuDevice<D> {
     /// Compiles modules, and tries those that are to be tried.
@@ -44,58 +51,69 @@ impl<D: Driver> GpuDevice<D> {
         })
     }
 
-    /// Tries attention by products of warpgroups.
+    /// Tries attention by products of warpgroups. That by turns is used where it is faster than what would be used without it.
     fn try_out(&self, module: Module) {
-        if let Module::Warpgroups { pages, head_dim, .. } = module {
-            let kernels = [Many::of_warps(pages, head_dim), Many::of_warpgroups(module)];
-            let mut agree =
-                || WINDOWS.into_iter().all(|window| self.agree(kernels, (pages, head_dim), window));
-            self.driver.try_out(module, &mut agree);
-        }
+        let Module::Warpgroups { pages, head_dim, turns } = module else { return };
+        let (plain, tried) = (Many::of_warps(pages, head_dim), Many::of_warpgroups(module));
+        let rival = turns.then(|| {
+            let without = Module::Warpgroups { pages, head_dim, turns: false };
+            if self.passes(without) { Many::of_warpgroups(without) } else { plain }
+        });
+        let shape = (pages, head_dim);
+        let mut passes = || {
+            WINDOWS.into_iter().all(|window| self.agree([plain, tried], shape, window))
+                && rival.is_none_or(|rival| self.is_faster(tried, rival, shape))
+        };
+        self.driver.try_out(module, &mut passes);
     }
 
-    /// Whether both find the same. The memory of partial results, which no attention of many rows uses, has room for all.
-    fn agree(&self, kernels: [Many; 2], (dtype, head_dim): (KvDtype, usize), window: Option<usize>) -> bool {
-        let layout = KvLayout { kv_heads: KV_HEADS, head_dim, dtype };
-        let tables = SEQUENCES.map(|(start, rows)| (start + rows).div_ceil(BLOCK_TOKENS));
-        let blocks: Vec<u32> = (0..tables.iter().sum::<usize>() as u32).rev().collect();
-        let rows: usize = SEQUENCES.iter().map(|(_, rows)| rows).sum();
-        let queries = numbers(KvDtype::Bf16, rows * HEADS * head_dim);
-        let pages = numbers(dtype, blocks.len() * layout.block_bytes() / 2);
-        let (q, out) = (self.partials, self.partials + 2 * queries.len() as u64);
-        let kv = out + 2 * queries.len() as u64;
-        self.put_numbers(q, &queries);
-        self.put_numbers(kv, &pages);
-        let (mut row, mut table) = (0, 0);
-        let spans = [0, 1].map(|i| {
-            let (start, count) = SEQUENCES[i];
-            (row, table) = (row + count, table + tables[i]);
-            Span { blocks: &blocks[table - tables[i]..table], start, rows: row - count..row }
-        });
-        let plan = Plan::new(&spans, [HEADS / KV_HEADS, head_dim], window, 0);
-        let args = AttendArgs {
-            q,
-            pages: kv,
-            out,
-            spans: 0,
-            tables: 0,
-            work: 0,
-            partials: 0,
-            scale: 0.125 * std::f32::consts::LOG2_E,
-            heads: HEADS as u32,
-            kv_heads: KV_HEADS as u32,
-            window: window.unwrap_or(0) as u32,
-            out_bf16: 1,
-            pieces: 0,
-        };
+    /// Whether both find the same.
+    fn agree(&self, kernels: [Many; 2], shape: (KvDtype, usize), window: Option<usize>) -> bool {
+        let trial = self.trial(shape, &SEQUENCES);
+        let plan = trial.plan(window);
         let [plain, tried] = kernels.map(|many| {
             // What is not written is no number.
-            self.put_numbers(out, &vec![u16::MAX; queries.len()]);
-            self.attend_by(many, &plan, layout, [KV_HEADS; 2], args);
-            self.numbers_at(out, queries.len())
+            self.put_numbers(trial.out, &vec![u16::MAX; trial.numbers]);
+            self.attend_by(many, &plan, trial.layout, [KV_HEADS; 2], trial.args(window));
+            self.numbers_at(trial.out, trial.numbers)
         });
         let largest = plain.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
         plain.iter().zip(&tried).all(|(x, y)| (x - y).abs() <= APART * largest)
+    }
+
+    /// Whether a kernel takes less time than another for prompts whose blocks keep the whole device busy. Each is timed by turns with
+    /// the other, and its best time counts.
+    fn is_faster(&self, tried: Many, rival: Many, shape: (KvDtype, usize)) -> bool {
+        let trial = self.trial(shape, &[(0, RACE_TOKENS)]);
+        let plan = Plan::new(&vec![trial.span(0); RACE_SPANS], [HEADS / KV_HEADS, shape.1], None, 0);
+        let mut best = [f64::INFINITY; 2];
+        for _ in 0..RACE_RUNS {
+            for (best, many) in best.iter_mut().zip([tried, rival]) {
+                let mut run = || {
+                    for _ in 0..RACE_QUEUED {
+                        self.attend_by(many, &plan, trial.layout, [KV_HEADS; 2], trial.args(None));
+                    }
+                };
+                let Some(seconds) = self.driver.time(&mut run) else { return false };
+                *best = best.min(seconds);
+            }
+        }
+        best[0] < best[1]
+    }
+
+    /// Numbers of sequences to attend to, in the memory of partial results, which no attention of many rows uses.
+    fn trial(&self, (dtype, head_dim): (KvDtype, usize), sequences: &'static [(usize, usize)]) -> Trial {
+        let layout = KvLayout { kv_heads: KV_HEADS, head_dim, dtype };
+        let tables = sequences.iter().map(|(start, rows)| (start + rows).div_ceil(BLOCK_TOKENS));
+        let blocks: Vec<u32> = (0..tables.sum::<usize>() as u32).rev().collect();
+        let numbers = sequences.iter().map(|(_, rows)| rows).sum::<usize>() * HEADS * head_dim;
+        let pages = blocks.len() * layout.block_bytes() / 2;
+        let (q, out) = (self.partials, self.partials + 2 * numbers as u64);
+        let kv = out + 2 * numbers as u64;
+        assert!(4 * numbers + 2 * pages <= PARTIAL_BYTES, "a trial has room");
+        self.put_numbers(q, &numbers_of(KvDtype::Bf16, numbers));
+        self.put_numbers(kv, &numbers_of(dtype, pages));
+        Trial { layout, sequences, blocks, numbers, q, out, kv }
     }
 
     fn put_numbers(&self, at: u64, numbers: &[u16]) {
@@ -113,8 +131,56 @@ impl<D: Driver> GpuDevice<D> {
     }
 }
 
+/// Sequences in a device's memory, and what is to be made of them.
+struct Trial {
+    layout: KvLayout,
+    sequences: &'static [(usize, usize)],
+    blocks: Vec<u32>,
+    /// Of the queries, and of the result.
+    numbers: usize,
+    q: u64,
+    out: u64,
+    kv: u64,
+}
+
+impl Trial {
+    fn span(&self, i: usize) -> Span<'_> {
+        let (mut row, mut table) = (0, 0);
+        for (start, rows) in &self.sequences[..i] {
+            (row, table) = (row + rows, table + (start + rows).div_ceil(BLOCK_TOKENS));
+        }
+        let (start, rows) = self.sequences[i];
+        Span { blocks: &self.blocks[table..], start, rows: row..row + rows }
+    }
+
+    fn plan(&self, window: Option<usize>) -> Plan {
+        let spans: Vec<Span<'_>> = (0..self.sequences.len()).map(|i| self.span(i)).collect();
+        Plan::new(&spans, [HEADS / KV_HEADS, self.layout.head_dim], window, 0)
+    }
+
+    fn args(&self, window: Option<usize>) -> AttendArgs {
+        AttendArgs {
+            q: self.q,
+            pages: self.kv,
+            out: self.out,
+            spans: 0,
+            tables: 0,
+            work: 0,
+            partials: 0,
+            scale: 0.125 * std::f32::consts::LOG2_E,
+            heads: HEADS as u32,
+            kv_heads: KV_HEADS as u32,
+            window: window.unwrap_or(0) as u32,
+            out_bf16: 1,
+            pieces: 0,
+            is_trial: 1,
+            unused: 0,
+        }
+    }
+}
+
 /// Between -2 and 2, as pages of this kind have them.
-fn numbers(dtype: KvDtype, count: usize) -> Vec<u16> {
+fn numbers_of(dtype: KvDtype, count: usize) -> Vec<u16> {
     let number = |i: usize| (i.wrapping_mul(2_654_435_761) >> 7 & 0xffff) as f32 / 16384.0 - 2.0;
     let bits = |x: f32| match dtype {
         KvDtype::F16 => f16::from_f32(x).to_bits(),

@@ -357,6 +357,10 @@ impl Driver for Gpu {
         lacks.chain(products).chain(self.graphs.iter().flat_map(Made::remarks)).collect()
     }
 
+    fn time(&self, work: &mut dyn FnMut()) -> Option<f64> {
+        self.seconds_of(work).ok()
+    }
+
     fn verdict(&self, module: Module) -> Option<bool> {
         let mut verdicts = self.verdicts();
         let kept = || verdicts::read(&self.verdict_at(module)?);

@@ -42,7 +42,7 @@ pub(super) fn wants_graphs(said: Option<&str>) -> Result<bool, CudaError> {
     }
 }
 
-/// The kernel by products of warpgroups where it runs and passes its trial, unless somebody says otherwise. No GPU has run that by turns.
+/// The kernels by products of warpgroups where they run and pass their trials, unless somebody says otherwise.
 pub(super) fn prefill(said: Option<&str>, device: Architecture) -> Result<Prefill, CudaError> {
     let has_both = device == Architecture::WARPGROUPS;
     match said {

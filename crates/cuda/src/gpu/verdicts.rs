@@ -56,6 +56,17 @@ pub(super) fn keep(path: Option<&Path>, trial: &mut dyn FnMut() -> bool) -> bool
     passed
 }
 
+/// Who passed and who did not.
+fn in_words(verdicts: &Verdicts) -> String {
+    let named = |passed| {
+        let of = |(module, verdict): (&Module, &bool)| (*verdict == passed).then(|| module.to_string());
+        let mut names: Vec<String> = verdicts.iter().filter_map(of).collect();
+        names.sort();
+        if names.is_empty() { "none".to_string() } else { names.join(", ") }
+    };
+    format!("passed: {}; not: {}", named(true), named(false))
+}
+
 impl Gpu {
     pub(super) fn verdicts(&self) -> MutexGuard<'_, Verdicts> {
         self.verdicts.lock().unwrap_or_else(PoisonError::into_inner)
@@ -68,13 +79,9 @@ impl Gpu {
 
     /// Which kernel attends of many rows, and what came of trials, for people.
     pub fn attends_many_by(&self) -> String {
-        let verdicts = self.verdicts();
-        let tried = |passed| verdicts.values().filter(|verdict| **verdict == passed).count();
-        match (self.prefill, tried(true), tried(false)) {
-            (Prefill::Tried, passed, failed) => {
-                format!("{} ({passed} shapes agree, {failed} do not)", self.prefill)
-            }
-            (prefill, ..) => prefill.to_string(),
+        match self.prefill {
+            Prefill::Tried => format!("{} ({})", self.prefill, in_words(&self.verdicts())),
+            prefill => prefill.to_string(),
         }
     }
 }
@@ -83,6 +90,8 @@ impl Gpu {
 mod tests {
     use std::sync::Barrier;
     use std::thread;
+
+    use kernels::attention::KvDtype;
 
     use super::*;
 
@@ -107,6 +116,13 @@ mod tests {
         kept::keep(&ends, BEGAN).unwrap();
         assert!(keep(Some(&ends), &mut || true) && read(&ends) == Some(true), "the second ends");
         assert!(keep(None, &mut || true), "where nothing is kept");
+    }
+
+    #[test]
+    fn trials_are_told_by_name() {
+        let of = |turns| Module::Warpgroups { pages: KvDtype::Bf16, head_dim: 128, turns };
+        let verdicts = Verdicts::from([(of(true), true), (of(false), true)]);
+        assert_eq!(in_words(&verdicts), "passed: turns-Bf16-128, warpgroups-Bf16-128; not: none");
     }
 
     #[test]

@@ -194,6 +194,10 @@ impl<D: Driver> Driver for Repeating<D> {
         self.driver.remarks()
     }
 
+    fn time(&self, work: &mut dyn FnMut()) -> Option<f64> {
+        self.now().time(work)
+    }
+
     fn verdict(&self, module: Module) -> Option<bool> {
         self.driver.verdict(module)
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::emulator::{self, Emulator, Mma};
+use crate::emulator::{self, Emulator, Mma, Trials};
 use cuda::module::Module;
 use cuda::{Driver, GpuDevice};
 use half::bf16;
@@ -100,7 +100,8 @@ fn a_rows_attention_does_not_depend_on_its_chunk() {
     }
 }
 
-/// A kernel that finds what the plain one finds is used from its trial on, another is not: before the trial nobody asked for either.
+/// A kernel that finds what the plain one finds is used from its trial on, another is not: before the trial nobody asked for either. That
+/// by turns has to be faster too, and gives the same bits, so that nobody's answers depend on a clock.
 #[test]
 fn a_kernel_is_used_if_it_passes_its_trial() {
     if emulator::compiler().is_none() {
@@ -109,27 +110,35 @@ fn a_kernel_is_used_if_it_passes_its_trial() {
     for dtype in [KvDtype::Bf16, KvDtype::F16] {
         let sequence =
             Sequence { tokens: 110, heads: 3, kv_heads: 1, head_dim: 64, dtype, window: None, size: 1.0 };
+        let [by_turns, at_once] =
+            [true, false].map(|turns| Module::Warpgroups { pages: dtype, head_dim: 64, turns });
+        let plain = Module::attention(dtype, 64);
         let attended = |driver: Emulator, is_prepared: bool| {
             let mut device = GpuDevice::new(driver, 16 << 20).unwrap();
-            let many = Module::Warpgroups { pages: dtype, head_dim: 64, turns: false };
             if is_prepared {
-                device.prepare_modules(&[Module::Rows, Module::attention(dtype, 64), many]).unwrap();
+                device.prepare_modules(&[Module::Rows, plain, by_turns, at_once]).unwrap();
             }
             let (results, _) = sequence.attended(&mut device, 110);
-            (results, device.driver().verdict(many))
+            let driver = device.driver();
+            (
+                results,
+                driver.trials.as_ref().and_then(Trials::attended_by),
+                [by_turns, at_once].map(|module| driver.verdict(module)),
+            )
         };
-        let [(warps, none), (warpgroups, _)] =
-            [Mma::Defined, Mma::OfWarpgroups].map(|mma| attended(Emulator::new(mma), false));
-        assert!(warps != warpgroups && none.is_none(), "{dtype:?}: nobody could tell them apart");
+        let [(warps, ..), (warpgroups, ..), (turns, ..)] =
+            [Mma::Defined, Mma::OfWarpgroups, Mma::ByTurns].map(|mma| attended(Emulator::new(mma), false));
+        assert!(warps != warpgroups && turns == warpgroups, "{dtype:?}: who could tell them apart");
         for is_prepared in [false, true] {
+            let trying = |are_broken, turns_are_faster| {
+                attended(Emulator::trying(are_broken, turns_are_faster), is_prepared)
+            };
+            assert!(trying(false, true) == (turns.clone(), Some(by_turns), [Some(true); 2]), "{dtype:?}");
             assert!(
-                attended(Emulator::trying(false), is_prepared) == (warpgroups.clone(), Some(true)),
+                trying(false, false) == (warpgroups.clone(), Some(at_once), [Some(false), Some(true)]),
                 "{dtype:?}"
             );
-            assert!(
-                attended(Emulator::trying(true), is_prepared) == (warps.clone(), Some(false)),
-                "{dtype:?}"
-            );
+            assert!(trying(true, true) == (warps.clone(), Some(plain), [Some(false); 2]), "{dtype:?}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! A driver whose device is the host: the kernels' text compiled as C++, behind `kernels/emulate.h`.
 
 mod matrices;
+mod trials;
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
@@ -21,6 +22,7 @@ use matrices::{read, write};
 
 pub(crate) use crate::host::compiler;
 use crate::host::{HEADER, OPTIONS, fnv, header};
+pub(crate) use trials::Trials;
 
 /// The entries of libraries: of each module, and of each by halves.
 type Loaded = HashMap<(Module, bool), Arc<OnceLock<Start>>>;
@@ -94,15 +96,7 @@ pub(crate) struct Emulator {
     /// Products that it was asked for, and whether it took them.
     taken: Mutex<HashMap<Product, bool>>,
     /// If products of warpgroups are tried before they are used.
-    trials: Option<Trials>,
-}
-
-/// What came of trials.
-#[derive(Default)]
-struct Trials {
-    verdicts: Mutex<HashMap<Module, bool>>,
-    /// Kernels that are tried do nothing.
-    are_broken: bool,
+    pub(crate) trials: Option<Trials>,
 }
 
 /// Kernels as they were when a graph was made of them, by number, and how many graphs there were.
@@ -136,8 +130,8 @@ impl Emulator {
     }
 
     /// One whose products of warpgroups are tried before they are used, and may do nothing.
-    pub(crate) fn trying(are_broken: bool) -> Emulator {
-        let trials = Some(Trials { are_broken, ..Trials::default() });
+    pub(crate) fn trying(are_broken: bool, turns_are_faster: bool) -> Emulator {
+        let trials = Some(Trials::new(are_broken, turns_are_faster));
         Emulator { trials, ..Emulator::new(Mma::OfWarpgroups) }
     }
 
@@ -351,8 +345,7 @@ impl Driver for Emulator {
             launch.module
         );
         drop(prepared);
-        let is_broken = self.trials.as_ref().is_some_and(|trials| trials.are_broken);
-        if is_broken && matches!(launch.module, Module::Warpgroups { .. }) {
+        if self.trials.as_ref().is_some_and(|trials| trials.leave_out(launch)) {
             return;
         }
         if launch.kernel == "carry_pieces" {
@@ -378,16 +371,16 @@ impl Driver for Emulator {
         }
     }
 
+    fn time(&self, work: &mut dyn FnMut()) -> Option<f64> {
+        self.trials.as_ref()?.time(work)
+    }
+
     fn verdict(&self, module: Module) -> Option<bool> {
-        self.trials.as_ref()?.verdicts.lock().unwrap().get(&module).copied()
+        self.trials.as_ref()?.verdict(module)
     }
 
     fn try_out(&self, module: Module, trial: &mut dyn FnMut() -> bool) {
-        let before =
-            self.trials.as_ref().expect("some are tried").verdicts.lock().unwrap().insert(module, false);
-        assert_eq!(before, None, "{module} is tried once");
-        let passed = trial();
-        self.trials.as_ref().unwrap().verdicts.lock().unwrap().insert(module, passed);
+        self.trials.as_ref().expect("some are tried").run(module, trial);
     }
 
     // Everything is done when its call returns.
