@@ -1,7 +1,7 @@
 //! Blocks kept for reuse: what counts as copied to the host, and how it comes back.
 
 use policy::kv::Hold;
-use policy::sched::{Fcfs, FcfsConfig, Next, ReadOrCompute, Scheduler};
+use policy::sched::{Fcfs, FcfsConfig, Next, Preempt, ReadOrCompute, Scheduler};
 use spec::{
     BLOCK_TOKENS, BlockHash, BlockId, ByTier, Chunk, Done, Kept, Nanos, Outcome, PrefixUse, Produced,
     Request, Sampling, SeqId, Step, StepId, Tier, Tokens,
@@ -182,15 +182,19 @@ fn step(scheduler: &mut Fcfs) -> Option<Step> {
 
 /// The same, in which some copies fail.
 fn step_but_for(scheduler: &mut Fcfs, fails: impl Fn(&Kept) -> bool) -> Option<Step> {
-    step_with(scheduler, fails, |chunk| match chunk.sample {
-        Sampling::Skip => Produced::Nothing,
-        Sampling::Sample => Produced::Token,
-    })
+    step_with(scheduler, fails, as_asked)
 }
 
-/// The same, in which sequence `seq` ends so, and others get a token.
+fn as_asked(chunk: &Chunk) -> Produced {
+    match chunk.sample {
+        Sampling::Skip => Produced::Nothing,
+        Sampling::Sample => Produced::Token,
+    }
+}
+
+/// The same, in which sequence `seq` ends so.
 fn step_that_ends(scheduler: &mut Fcfs, seq: u64, so: Produced) {
-    let produced = |chunk: &Chunk| if chunk.seq == SeqId(seq) { so } else { Produced::Token };
+    let produced = |chunk: &Chunk| if chunk.seq == SeqId(seq) { so } else { as_asked(chunk) };
     step_with(scheduler, |_| false, produced).expect("it goes on");
     assert!(!scheduler.knows(SeqId(seq)), "it has ended");
 }
@@ -267,6 +271,52 @@ fn what_a_sequence_computed_before_it_failed_is_kept_no_longer() {
     while step(&mut scheduler).is_some() {}
     arrives(&mut scheduler, 3, (1, 4), 9);
     assert_eq!(begins(&mut scheduler, 3, |_| false), (Tokens::of_blocks(4), 0), "the new ones are kept");
+}
+
+#[test]
+fn what_others_computed_after_the_same_beginning_is_doubtful_too() {
+    // The other is done with its prompt when the first fails, or in its midst, or begins in that very step.
+    for before in [2, 1, 0] {
+        let mut scheduler = Fcfs::new(FcfsConfig {
+            max_num_batched_tokens: Tokens::of_blocks(6),
+            depth: 1,
+            blocks: ByTier { device: 64, host: 0, disk: 0 },
+            ..FcfsConfig::default()
+        });
+        arrives(&mut scheduler, 0, (1, 4), 9);
+        step(&mut scheduler).unwrap();
+        arrives(&mut scheduler, 1, (1, 12), 9);
+        (0..before).for_each(|_| _ = step(&mut scheduler).unwrap());
+        step_that_ends(&mut scheduler, 0, Produced::Failed);
+        while step(&mut scheduler).is_some() {}
+        arrives(&mut scheduler, 2, (1, 4), 1);
+        assert_eq!(begins(&mut scheduler, 2, |_| false), (Tokens::ZERO, 0));
+        arrives(&mut scheduler, 3, (1, 12), 1);
+        assert_eq!(
+            begins(&mut scheduler, 3, |_| false),
+            (Tokens::of_blocks(4), 0),
+            "{before}: those of 2 alone"
+        );
+    }
+}
+
+#[test]
+fn a_sequence_that_shares_most_of_what_it_has_is_not_moved_to_the_host() {
+    for (topics, moves) in [([1, 1, 1], false), ([1, 2, 3], true)] {
+        let mut scheduler = Fcfs::new(FcfsConfig {
+            depth: 1,
+            preempt: Preempt::Swap,
+            blocks: ByTier { device: if moves { 31 } else { 12 }, host: 100, disk: 0 },
+            ..FcfsConfig::default()
+        });
+        arrives(&mut scheduler, 9, (topics[0], 8), 1);
+        step(&mut scheduler).unwrap();
+        (0..3).zip(topics).for_each(|(id, topic)| arrives(&mut scheduler, id, (topic, 8), 100));
+        while step(&mut scheduler).is_some() {}
+        let preempted = scheduler.preempted();
+        let again = preempted.recomputed.device;
+        assert_eq!((preempted.swapped > 0, again > 0), (moves, !moves), "{preempted:?}");
+    }
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn requests_longer_than_can_be_counted_are_refused() {
 fn requests_that_cannot_fit_or_do_nothing_are_refused() {
     check(
         "
-        > limits blocks=2 queue=2
+        > limits blocks=2 seqs=1 queue=2
         > arrive 0 prompt=60 new=6
         > next
         refuse 0: prompt and new tokens need 3 KV blocks of 32 tokens, and there are 2: shorten the prompt, ask for fewer tokens, or allow more memory
@@ -28,10 +28,11 @@ fn requests_that_cannot_fit_or_do_nothing_are_refused() {
         > arrive 2 prompt=0 new=5
         > arrive 3 prompt=1 new=1
         > arrive 4 prompt=1 new=1
+        > arrive 5 prompt=1 new=1
         > next
         refuse 2: a request needs at least one prompt token and one new token, found 0 and 5
         > next
-        refuse 4: 2 requests wait already, which is the limit: try again later, or raise the queue's limit
+        refuse 5: 2 requests wait already, which is the limit: try again later, or raise the queue's limit
         > next
         step 0: 1[0..60]* +0,1
         ",

@@ -85,6 +85,11 @@ impl Hold {
         blocks.iter().filter(|&&block| self.prefix.device.is_evictable(block)).count()
     }
 
+    /// How many of these device blocks would be free if their holder gave them back: nobody else refers to them.
+    pub fn alone_among(&self, blocks: &[BlockId]) -> usize {
+        blocks.iter().filter(|&&block| self.pools.device.is_alone(block)).count()
+    }
+
     /// Takes a reference to each of these device blocks.
     pub fn share(&mut self, blocks: &[BlockId]) {
         for &block in blocks {

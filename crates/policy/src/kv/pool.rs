@@ -53,6 +53,11 @@ impl Pool {
         self.references[block.index()] += 1;
     }
 
+    /// Whether it has one reference and no more.
+    pub fn is_alone(&self, block: BlockId) -> bool {
+        self.references[block.index()] == 1
+    }
+
     /// One reference less; true when it was the last.
     ///
     /// # Panics

@@ -235,6 +235,11 @@ impl Sequence {
         }
     }
 
+    /// Nobody begins with what it computes from now on, nor does it with what others computed.
+    pub fn share_no_more(&mut self) {
+        self.request.prefix = PrefixUse::Forbidden;
+    }
+
     /// Blocks that became complete and can be published: their hashes and names.
     pub fn fresh(&mut self) -> impl Iterator<Item = (BlockHash, BlockId)> {
         let full = self.done.full_blocks().min(self.hashes.len()).min(self.blocks.len());
@@ -284,6 +289,12 @@ impl Table {
     /// Takes a sequence out.
     pub fn remove(&mut self, id: SeqId) -> Option<Sequence> {
         self.sequences.remove(&id)
+    }
+
+    /// Those that share what they compute, and whose first block has this hash.
+    pub fn who_began_with(&mut self, first: Option<BlockHash>) -> impl Iterator<Item = &mut Sequence> {
+        let sequences = self.sequences.values_mut();
+        sequences.filter(move |sequence| first.is_some() && sequence.shared_under().first() == first.as_ref())
     }
 
     /// Every sequence, by name.

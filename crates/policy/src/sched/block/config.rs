@@ -38,7 +38,7 @@ impl Schedule {
     }
 }
 
-/// Where decodes attend whose KV does not live on the device. Prompts always attend there.
+/// Where steps of one token attend whose KV does not live on the device. Longer pieces of prompts always attend there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Delegate {
     /// On the host: queries go down.

@@ -50,8 +50,12 @@ impl Fcfs {
         let newest = self.newest();
         let Some(sequence) = self.table.get_mut(outcome.seq) else { return };
         if outcome.produced == Produced::Failed {
-            // Steps before this one may have spoiled it, or whoever computed what it began with.
-            self.hold.distrust(sequence.shared_under(), newest);
+            // Steps before this one may have spoiled it, or whoever computed what it began with: so all who began alike are doubtful.
+            let first = sequence.shared_under().first().copied();
+            for doubtful in self.table.who_began_with(first) {
+                self.hold.distrust(doubtful.shared_under(), newest);
+                doubtful.share_no_more();
+            }
             return self.retire(outcome.seq);
         }
         outcome.full.iter().for_each(|full| sequence.learn(full.index as usize, full.hash));

@@ -21,7 +21,7 @@ pub struct FcfsConfig {
     pub max_num_batched_tokens: Tokens,
     /// Sequences that hold KV at a time, those at rest on the host left out.
     pub max_num_seqs: usize,
-    /// Requests that may wait; a new one that finds as many is refused.
+    /// Requests that may wait, beside those that there are seats for; a new one that finds as many is refused.
     pub max_queue: usize,
     /// Steps in flight: one, or more to hide what lies between steps.
     pub depth: usize,
@@ -29,7 +29,8 @@ pub struct FcfsConfig {
     pub blocks: ByTier<u32>,
     /// How room is made. Under block schedules the host is a home, and room is made by recomputation.
     pub preempt: Preempt,
-    /// Blocks that one step moves, saves to the host, and brings up for those that begin (of each so many): more go in pieces.
+    /// Blocks that one step moves, saves to the host, and brings up for those that begin (of each so many): more go in pieces,
+    /// but for what comes up in a step that has nothing else to do.
     /// Under block schedules nobody waits for a step's tokens, and what is kept comes up at once.
     pub max_move_blocks: usize,
     /// Kept blocks that one step reads from the drive beside what it computes, and writes to it, unless it computes more.

@@ -74,7 +74,8 @@ pub const PREEMPTIONS: [u32; 7] = [1, 2, 3, 4, 5, 10, 20];
 pub struct Preempted {
     /// It is moved to the host.
     pub swapped: u64,
-    /// It is computed again, by the tier that had no room: for a block more, or for what was to be moved there.
+    /// It is computed again, by the tier that had no room: for a block more (also where a move would have freed too little), or for
+    /// what was to be moved there.
     pub recomputed: ByTier<u64>,
     /// Sequences that ended, by how often they gave it up: up to each of [`PREEMPTIONS`], and more.
     pub by_sequence: [u64; PREEMPTIONS.len() + 1],
@@ -193,8 +194,10 @@ impl Fcfs {
         if let Some((needed, capacity)) = self.never_fits(request) {
             return Some(Why::NeverFits { needed, capacity });
         }
+        // Whoever comes to a free seat is on the way to it, not waiting: all that come between two steps are asked for here.
         let limit = self.config.max_queue;
-        (self.waiting() >= limit).then_some(Why::QueueFull { limit })
+        let seats = self.config.max_num_seqs.saturating_sub(self.running.len() + self.moving.len());
+        (self.waiting() >= limit.saturating_add(seats)).then_some(Why::QueueFull { limit })
     }
 
     /// Asserts what must hold between any two calls. For tests: it looks at every block.

@@ -11,10 +11,8 @@ impl Fcfs {
     pub(super) fn preempt(&mut self, victim: Rank) {
         self.running.remove(&victim);
         self.table.live(victim.1).preemptions += 1;
-        let blocks = self.table.live(victim.1).blocks.len();
-        let swaps =
-            self.config.preempt == Preempt::Swap && self.config.block.schedule == Schedule::Continuous;
-        match (swaps, self.hold.available(Tier::Host) >= blocks) {
+        let swaps = self.swaps(victim);
+        match (swaps, self.hold.available(Tier::Host) >= self.table.live(victim.1).blocks.len()) {
             (true, true) => {
                 self.preempted.swapped += 1;
                 self.depart(victim, Tier::Host);
@@ -25,6 +23,15 @@ impl Fcfs {
                 self.forget(victim);
             }
         }
+    }
+
+    /// Whether a sequence is to be moved rather than computed again. Not where that frees less than half of what it copies: what
+    /// others refer to stays where it is, and whoever forgot it finds it again, while copies need as much room to come back to.
+    fn swaps(&mut self, victim: Rank) -> bool {
+        let blocks = &self.table.live(victim.1).blocks;
+        self.config.preempt == Preempt::Swap
+            && self.config.block.schedule == Schedule::Continuous
+            && 2 * self.hold.alone_among(blocks) >= blocks.len()
     }
 
     /// Its KV is dropped. What was published of it may still be there when it comes back.
