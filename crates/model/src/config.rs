@@ -94,6 +94,10 @@ fn refuse_variants(fields: &Fields) -> Result<()> {
             "F32, F16 and BF16 safetensors, and GGUF",
         ));
     }
+    // Absent it is true; false, tokens attend to those after them, and null is as good as that.
+    if fields.flag("is_causal")? == Some(false) || fields.has_null("is_causal") {
+        return Err(Error::unsupported(fields.file, "`is_causal` that is not true", "causal models"));
+    }
     let others = [
         "attn_logit_softcapping",
         "final_logit_softcapping",
@@ -103,6 +107,7 @@ fn refuse_variants(fields: &Fields) -> Result<()> {
         "n_routed_experts",
         "query_pre_attn_scalar",
         "adapter_config",
+        "transformers_weights",
     ];
     match fields.first_set(&others) {
         None => Ok(()),

@@ -49,7 +49,7 @@ pub(crate) fn tensors_of(spec: &ModelSpec, naming: Naming) -> Vec<(String, &'sta
     .collect()
 }
 
-/// A tiny Llama's `config.json`, with fields replaced or added.
+/// A tiny Llama's `config.json`, with fields replaced or added; of another class it has no `model_type`, unless that is added.
 pub(crate) fn llama_config(changes: serde_json::Value) -> String {
     let mut config = serde_json::json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 10, "hidden_size": 8,
@@ -57,6 +57,9 @@ pub(crate) fn llama_config(changes: serde_json::Value) -> String {
         "intermediate_size": 6, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "torch_dtype": "float32", "eos_token_id": 2,
     });
     let fields = config.as_object_mut().expect("an object");
+    if changes["architectures"].is_array() {
+        fields.remove("model_type");
+    }
     for (key, value) in changes.as_object().expect("an object") {
         fields.insert(key.clone(), value.clone());
     }

@@ -17,7 +17,7 @@ const LAYERS_MAX: usize = 1 << 16;
 pub enum Family {
     /// Llama 1, 2 and 3.x, and what has its shape.
     Llama,
-    /// Mistral: Llama with a sliding window.
+    /// Mistral: Llama with a sliding window; Ministral: on some layers.
     Mistral,
     /// Qwen2 and 2.5: Llama with biases on queries, keys and values.
     Qwen2,
@@ -29,9 +29,10 @@ pub enum Family {
 
 impl Family {
     /// Every family, with the names of its class and of its `model_type`.
-    const NAMES: [(Family, &'static str, &'static str); 5] = [
+    const NAMES: [(Family, &'static str, &'static str); 6] = [
         (Family::Llama, "LlamaForCausalLM", "llama"),
         (Family::Mistral, "MistralForCausalLM", "mistral"),
+        (Family::Mistral, "MinistralForCausalLM", "ministral"),
         (Family::Qwen2, "Qwen2ForCausalLM", "qwen2"),
         (Family::Qwen3, "Qwen3ForCausalLM", "qwen3"),
         (Family::Opt, "OPTForCausalLM", "opt"),
@@ -68,20 +69,29 @@ impl Family {
         ]
     }
 
-    /// The family that a configuration names by `architectures`, or else by `model_type`.
+    /// The family that a configuration names by `architectures`, or else by `model_type`, by which transformers goes: two of them
+    /// are a contradiction.
     pub(super) fn of(fields: &Fields) -> Result<Family> {
         let classes = fields.texts("architectures")?.unwrap_or_default();
-        let (named, found) = match classes.first() {
-            Some(class) => (*class, Family::NAMES.iter().find(|(_, name, _)| name == class)),
-            None => {
-                let kind = fields.text("model_type")?.unwrap_or("(none)");
-                (kind, Family::NAMES.iter().find(|(.., name)| *name == kind))
-            }
-        };
-        found.map(|(family, ..)| *family).ok_or_else(|| {
+        let (class, kind) = (classes.first().copied(), fields.text("model_type")?);
+        let of_class = class.map(|class| Family::named(|(_, name, _)| *name == class));
+        let of_kind = kind.and_then(|kind| Family::named(|(.., name)| *name == kind));
+        if let (Some(Some(one)), Some(other)) = (of_class, of_kind)
+            && one != other
+        {
+            return Err(
+                fields.wrong("model_type", &format!("that of {}, as `architectures` says", one.class()))
+            );
+        }
+        of_class.unwrap_or(of_kind).ok_or_else(|| {
+            let named = class.or(kind).unwrap_or("(none)");
             let what = format!("the architecture `{}`", named.escape_debug());
             Error::unsupported(fields.file, what, Family::supported())
         })
+    }
+
+    fn named(is: impl Fn(&(Family, &str, &str)) -> bool) -> Option<Family> {
+        Family::NAMES.iter().find(|names| is(names)).map(|(family, ..)| *family)
     }
 
     /// The model; its `dtype` is for the caller to set.
@@ -207,13 +217,12 @@ fn layer_count(fields: &Fields) -> Result<usize> {
         .ok_or_else(|| fields.wrong("num_hidden_layers", &format!("at most {LAYERS_MAX}")))
 }
 
-/// One window for all layers; `layer_types`, which transformers passes over here, has to agree.
+/// A window on the layers that `layer_types` names, or else on all. With that field transformers makes a Ministral of it.
 fn mistral_window(fields: &Fields, tokens: Option<usize>, layers: usize) -> Result<Window> {
-    let expected = if tokens.is_some() { LayerType::Sliding } else { LayerType::Full };
-    if layer_types(fields, layers)?.is_some_and(|types| types.iter().any(|t| *t != expected)) {
-        return Err(fields.wrong("layer_types", "layers of one type, as `sliding_window` says"));
+    match layer_types(fields, layers)? {
+        Some(types) => window_of_types(fields, &types, tokens, "no sliding layers, or a `sliding_window`"),
+        None => Ok(tokens.map_or(Window::Full, Window::Sliding)),
     }
-    Ok(tokens.map_or(Window::Full, Window::Sliding))
 }
 
 /// A window on the layers that `layer_types` names, or else on those from `max_window_layers`.
@@ -224,12 +233,24 @@ fn qwen_window(fields: &Fields, tokens: Option<usize>, layers: usize) -> Result<
         Some(types) => types,
         None => (0..layers).map(|l| if tokens.is_some() { by_number(l) } else { LayerType::Full }).collect(),
     };
+    window_of_types(
+        fields,
+        &types,
+        tokens,
+        "no sliding layers, or `use_sliding_window` with a `sliding_window`",
+    )
+}
+
+fn window_of_types(
+    fields: &Fields,
+    types: &[LayerType],
+    tokens: Option<usize>,
+    expected: &str,
+) -> Result<Window> {
     if !types.contains(&LayerType::Sliding) {
         return Ok(Window::Full);
     }
-    let tokens = tokens.ok_or_else(|| {
-        fields.wrong("layer_types", "no sliding layers, or `use_sliding_window` with a `sliding_window`")
-    })?;
+    let tokens = tokens.ok_or_else(|| fields.wrong("layer_types", expected))?;
     Ok(Window::PerLayer(types.iter().map(|t| (*t == LayerType::Sliding).then_some(tokens)).collect()))
 }
 
@@ -260,8 +281,11 @@ fn activation(fields: &Fields, name: &str, default: &str) -> Result<Activation> 
     match fields.text(name)?.unwrap_or(default) {
         "silu" | "swish" => Ok(Activation::Silu),
         "relu" => Ok(Activation::Relu),
-        "gelu" => Ok(Activation::Gelu),
-        "gelu_new" | "gelu_pytorch_tanh" => Ok(Activation::GeluTanh),
+        "gelu" | "gelu_python" => Ok(Activation::Gelu),
+        // One function, written in several ways.
+        "gelu_new" | "gelu_pytorch_tanh" | "gelu_python_tanh" | "gelu_fast" | "gelu_accurate" => {
+            Ok(Activation::GeluTanh)
+        }
         other => Err(Error::unsupported(
             fields.file,
             format!("`{name}` = `{}`", other.escape_debug()),

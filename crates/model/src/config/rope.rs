@@ -101,6 +101,7 @@ fn yarn(outer: &Fields, inner: &Fields, max_positions: usize) -> Result<Yarn> {
         beta_slow: inner.number("beta_slow")?.filter(nonzero).unwrap_or(1.0),
         mscale: inner.number("mscale")?.filter(nonzero),
         mscale_all_dim: inner.number("mscale_all_dim")?.filter(nonzero),
-        truncate: inner.flag("truncate")?.unwrap_or(true),
+        // A field that says `null` is not true, and the field that is not there is.
+        truncate: inner.flag("truncate")?.unwrap_or(!inner.has_null("truncate")),
     })
 }

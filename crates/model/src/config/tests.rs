@@ -109,7 +109,12 @@ fn windows() {
     assert_eq!(spec(mistral(json!({"sliding_window": null}))).window, Window::Full);
     assert_eq!(spec(mistral(json!({"sliding_window": 16}))).window, Window::Sliding(16));
     let types = json!({"sliding_window": 16, "layer_types": ["full_attention", "sliding_attention"]});
-    check_refused(mistral(types.clone()), "layers of one type");
+    assert_eq!(spec(mistral(types.clone())).window, Window::PerLayer(vec![None, Some(16)]));
+    let mut ministral = mistral(types.clone());
+    ministral["architectures"] = json!(["MinistralForCausalLM"]);
+    assert_eq!(spec(ministral.clone()), spec(mistral(types.clone())));
+    ministral["sliding_window"] = Value::Null;
+    check_refused(ministral, "a `sliding_window`");
     check_refused(mistral(json!({"sliding_window": 0})), "at least 1 token");
 
     let qwen = |fields: Value| {
@@ -190,6 +195,26 @@ fn yarn_takes_its_context_from_where_transformers_does() {
     assert_eq!((implied.factor, implied.mscale, implied.truncate), (4.0, Some(1.0), false));
     let outside = yarn(json!({"rope_scaling": inner, "original_max_position_embeddings": 32}));
     assert_eq!((outside.factor, outside.original_positions), (2.0, 32));
+    let none = yarn(json!({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "truncate": null}}));
+    assert!(!none.truncate, "null is not true");
+}
+
+#[test]
+fn two_names_of_different_architectures_are_a_contradiction() {
+    let kind = |kind: &str| json!({"architectures": ["MistralForCausalLM"], "model_type": kind});
+    check_refused(kind("llama"), "that of MistralForCausalLM");
+    // What is known to nobody here may be a name of their own.
+    assert_eq!(spec(kind("ours")), spec(kind("ministral")));
+    check_refused(json!({"architectures": ["OursForCausalLM"], "model_type": "llama"}), "OursForCausalLM");
+}
+
+#[test]
+fn activations_by_all_their_names() {
+    let of = |name: &str| spec(json!({"hidden_act": name})).activation;
+    assert_eq!(["silu", "swish"].map(of), [Activation::Silu; 2]);
+    assert_eq!(["gelu", "gelu_python"].map(of), [Activation::Gelu; 2]);
+    let tanh = ["gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast", "gelu_accurate"];
+    assert_eq!(tanh.map(of), [Activation::GeluTanh; 5]);
 }
 
 #[test]
@@ -197,7 +222,7 @@ fn what_changes_the_result_and_is_not_built_is_refused() {
     check_refused(json!({"architectures": ["MixtralForCausalLM"]}), "MixtralForCausalLM");
     check_refused(
         json!({"architectures": ["Gemma3ForCausalLM"]}),
-        "LlamaForCausalLM, MistralForCausalLM, Qwen2",
+        "LlamaForCausalLM, MistralForCausalLM, MinistralForCausalLM, Qwen2",
     );
     check_refused(json!({"architectures": null, "model_type": "gpt2"}), "gpt2");
     check_refused(json!({"quantization_config": {"quant_method": "gptq"}}), "gptq");
@@ -211,6 +236,11 @@ fn what_changes_the_result_and_is_not_built_is_refused() {
     check_refused(json!({"partial_rotary_factor": 0.5}), "partial_rotary_factor");
     check_refused(json!({"num_local_experts": 8}), "num_local_experts");
     check_refused(json!({"torch_dtype": "float8_e4m3fn"}), "bfloat16");
+    check_refused(json!({"transformers_weights": "other.safetensors"}), "transformers_weights");
+    for causal in [json!(false), Value::Null] {
+        check_refused(json!({"is_causal": causal}), "causal models");
+    }
+    assert_eq!(spec(json!({"is_causal": true})), spec(json!({})));
     assert_eq!(spec(json!({"architectures": null})).architecture, "LlamaForCausalLM");
 }
 
