@@ -26,8 +26,13 @@ enum Place {
 }
 
 impl OutputFile {
-    /// Finds the file writable and changes nothing.
+    /// Finds the file writable and changes nothing. Standard output, where a command has it, is for its caller to know by `-`.
     pub(crate) fn open(path: &Path) -> Result<OutputFile> {
+        if path == Path::new("-") {
+            bail!(Misuse(
+                "what this flag names is a file, and `-` is standard output: name a file".to_string()
+            ));
+        }
         let place = Place::of(path).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(OutputFile { path: path.to_owned(), place })
     }
@@ -194,6 +199,13 @@ mod tests {
             .collect();
         names.sort();
         names
+    }
+
+    #[test]
+    fn a_dash_names_no_file() {
+        let refused = OutputFile::open(Path::new("-")).err().unwrap();
+        assert!(refused.is::<Misuse>() && !Path::new("-").exists(), "{refused}");
+        assert!(OutputFile::open(Path::new("./-")).is_ok(), "that does");
     }
 
     #[test]

@@ -18,11 +18,13 @@ struct Tile {
   u32 group, kv_head, first_row, end_row;
   u32 least, most;               // positions that its first and its last row see up to
   u32 first, last, from, to;     // pages, and steps
+  u32 whole_from, whole_to;      // steps of which every row sees all, up to before the last
 
   __device__ __forceinline__ Tile(const AttendArgs& a, u32 piece, u32 head) : span(a.spans[a.work[piece].x]) {
     group = a.heads / a.kv_heads, kv_head = head, first_row = a.work[piece].y, end_row = span.rows * group;
     least = span.start + first_row / group, most = span.start + (min(first_row + BLOCK_ROWS, end_row) - 1) / group;
     first = first_page(a, least), last = most / 32, from = first / STEP_PAGES, to = last / STEP_PAGES;
+    whole_from = a.window && most >= a.window ? (most - a.window) / STEP + 1 : 0, whole_to = (least + 1) / STEP;
   }
   // Where page `page` of a step lies: read long before the page is asked for.
   __device__ __forceinline__ u32 block_of(const AttendArgs& a, u32 step, u32 page) const {
@@ -34,9 +36,7 @@ struct Tile {
     return number < first || number > last ? 0 : min(span.start + span.rows - 32 * number, 32u);
   }
   // Whether not every row sees all of a step.
-  __device__ __forceinline__ bool is_edge(const AttendArgs& a, u32 step) const {
-    return STEP * step + STEP - 1 > least || (a.window && STEP * step + a.window <= most);
-  }
+  __device__ __forceinline__ bool is_edge(u32 step) const { return step < whole_from || step >= whole_to; }
 };
 
 // Brings the keys of a page of a step, of which so many tokens are there, if it is not WHOLE: so many threads do, `thread` from 0.

@@ -118,8 +118,11 @@ __device__ __forceinline__ void read(const AttendArgs& a, Turns& shared, u32 rea
   gate_arrive(shared.turns[0], one && reader == 1);
   Place now = {0, 0}, before;
   u32 odd = 0, odd_turn = 0;
-  for (Deal deal(a); deal.next(piece, head); odd ^= 1) {
-    Tile tile(a, piece, head);
+  Deal deal(a);
+  if (!deal.next(piece, head)) return;
+  Tile coming(a, piece, head);
+  for (bool more = true; more; odd ^= 1) {
+    Tile tile = coming;
     u32 row = tile.first_row + 64 * reader + 16 * warp;
     Rows16 r;
     begin_sums(tile.span, tile.group, row, r);
@@ -160,13 +163,16 @@ __device__ __forceinline__ void read(const AttendArgs& a, Turns& shared, u32 rea
     wgmma_wait<0>(s);
     gate_arrive(shared.unread[0][now.at], one);
     gate_arrive(shared.queries_unread, one && tile.from == tile.to);
-    if (tile.is_edge(a, tile.from)) hide<2, 8>(s, STEP * tile.from, a, r);
+    if (tile.is_edge(tile.from)) hide<2, 8>(s, STEP * tile.from, a, r);
     weigh(s, a, r, fade);
     to_weights(s, p);
     for (u32 step = tile.from + 1; step <= tile.to; step++) {
-      if (tile.is_edge(a, step)) advance(step, true);
+      if (tile.is_edge(step)) advance(step, true);
       else advance(step, false);
     }
+    // What comes next is looked up while the last values come: the other reader would wait for this one.
+    more = deal.next(piece, head);
+    if (more) coming = Tile(a, piece, head);
     gate_wait(shared.there[1][now.at], now.odd, a.is_trial);
     wgmma_begin();
     ask_sums(p, shared_address(&shared.steps[now.at]), r);

@@ -84,11 +84,11 @@ KERNEL_BLOCKS(attend_many, AttendArgs, THREADS, 1) {
   ask_scores(queries, shared_address(&shared.steps[0]), s);
   ask_next(from + 1);
   wgmma_wait<0>(s);
-  if (tile.is_edge(a, from)) hide<2, 8>(s, STEP * from, a, r);
+  if (tile.is_edge(from)) hide<2, 8>(s, STEP * from, a, r);
   weigh(s, a, r, fade);
   to_weights(s, p);
   for (u32 step = from + 1; step <= to; step++) {
-    if (tile.is_edge(a, step)) advance(step, true);
+    if (tile.is_edge(step)) advance(step, true);
     else advance(step, false);
   }
   wgmma_begin();

@@ -34,6 +34,8 @@ struct Products {
   // How many descriptors it has given; and, where it is the first of its warpgroup, those that all of that give.
   size_t given = 0;
   std::vector<unsigned long long> agreed;
+  // Gates that it has waited for, and how often each was to have opened by then.
+  std::vector<std::pair<const void*, unsigned>> passed;
 };
 
 inline void wrong(const char* what) {
@@ -176,26 +178,41 @@ static inline void fence_shared() {
   mine.puts.clear();
 }
 
-// Gates: how many arrive each time, how many are still to come, and how often it has opened.
+// Gates: how many arrive each time, how many are still to come, which warps have, and how often it has opened.
 struct Gate {
-  unsigned short arrivals, missing;
+  unsigned char arrivals, missing;
+  unsigned short warps;
   unsigned opened;
 };
+static_assert(sizeof(Gate) == 8, "as on a device");
 
-static inline void gate_make(Gate& gate, unsigned arrivals) { gate = {(unsigned short)arrivals, (unsigned short)arrivals, 0}; }
+static inline void gate_make(Gate& gate, unsigned arrivals) { gate = {(unsigned char)arrivals, (unsigned char)arrivals, 0, 0}; }
 
 static inline void gate_arrive(Gate& gate, bool arrives) {
-  if (arrives && --gate.missing == 0) {
-    gate.missing = gate.arrivals;
-    gate.opened++;
+  if (arrives) {
+    unsigned short mine = 1 << emu::current->thread.x / 32;
+    if (gate.warps & mine) emu::wrong("a warp came to a gate twice before it opened");
+    gate.warps |= mine;
+    if (--gate.missing == 0) {
+      gate.missing = gate.arrivals;
+      gate.warps = 0;
+      gate.opened++;
+    }
   }
   // Who passes may go on before who arrived does.
   emu::current->steps++;
   emu::yield();
 }
 
+// Who sees but odd and even must not miss that a gate opened once more than it waited for.
 static inline void gate_wait(Gate& gate, unsigned odd, unsigned) {
+  auto& passed = emu::products().passed;
+  size_t i = 0;
+  while (i < passed.size() && passed[i].first != &gate) i++;
+  if (i == passed.size()) passed.push_back({&gate, odd == 0 ? 0u : ~0u});
+  unsigned due = ++passed[i].second;
   while (gate.opened % 2 == odd) emu::yield();
+  if (gate.opened != due) emu::wrong("a gate opened for somebody else");
   emu::current->steps++;
 }
 

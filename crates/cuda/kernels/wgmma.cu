@@ -60,14 +60,14 @@ __device__ __forceinline__ void gate_arrive(Gate& gate, bool arrives) {
 }
 
 // Nothing takes ten seconds: whoever has waited for so long ends the device's work with an error. In a trial it goes on after
-// a fiftieth of one, with numbers that are wrong, which the trial finds.
+// a fifth of one, with numbers that are wrong, which the trial finds.
 __device__ __forceinline__ void gate_wait(Gate& gate, u32 odd, u32 is_trial) {
   asm volatile(
       "{ .reg .pred open, late; .reg .u64 now, end;\n"
       "mbarrier.try_wait.parity.shared::cta.b64 open, [%0], %1;\n"
       "@open bra DONE;\n"
       "setp.ne.u32 late, %2, 0;\n"
-      "selp.u64 end, 20000000, 10000000000, late;\n"
+      "selp.u64 end, 200000000, 10000000000, late;\n"
       "mov.u64 now, %%globaltimer;\n"
       "add.u64 end, end, now;\n"
       "WAIT: mbarrier.try_wait.parity.shared::cta.b64 open, [%0], %1;\n"

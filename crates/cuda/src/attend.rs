@@ -220,11 +220,11 @@ impl<D: Driver> GpuDevice<D> {
         let mut ring = self.tables(&lengths);
         let spans = ring.put(&self.driver, &plan.spans);
         let tables = ring.put(&self.driver, &plan.tables);
-        for Kernel { module, name, y, threads, work, blocks_stay } in kernels {
+        for Kernel { module, name, y, threads, work, blocks_stay, at_most } in kernels {
             let pieces = work.len() as u32;
             let args = AttendArgs { spans, tables, work: ring.put(&self.driver, &work), pieces, ..args };
             let grid = if blocks_stay {
-                [(work.len() * y).min(self.driver.together(module, name, threads)), 1]
+                [(work.len() * y).min(self.driver.together(module, name, threads)).min(at_most), 1]
             } else {
                 [work.len(), y]
             };
@@ -242,8 +242,9 @@ struct Kernel<'a> {
     /// Of a block.
     threads: u32,
     work: Cow<'a, [[u32; 2]]>,
-    /// As many blocks as run side by side take all of it in turn; else each piece has blocks of its own.
+    /// As many blocks as run side by side, and no more than `at_most`, take all of it in turn; else each piece has blocks of its own.
     blocks_stay: bool,
+    at_most: usize,
 }
 
 /// Where an attention's kernels are.
@@ -253,22 +254,29 @@ struct Modules {
     few: Module,
 }
 
-/// Where `attend_many` is, the threads of its blocks, and whether these stay and take tiles in turn.
+/// Where `attend_many` is, the threads of its blocks, and whether these stay and take tiles in turn: so many at most.
 #[derive(Clone, Copy)]
 pub(crate) struct Many {
     module: Module,
     threads: u32,
     blocks_stay: bool,
+    at_most: usize,
 }
 
 impl Many {
     pub(crate) fn of_warps(pages: KvDtype, head_dim: usize) -> Many {
-        Many { module: Module::attention(pages, head_dim), threads: 128, blocks_stay: false }
+        let module = Module::attention(pages, head_dim);
+        Many { module, threads: 128, blocks_stay: false, at_most: usize::MAX }
     }
 
     pub(crate) fn of_warpgroups(module: Module) -> Many {
         let blocks_stay = matches!(module, Module::Warpgroups { turns: true, .. });
-        Many { module, threads: if blocks_stay { 384 } else { 256 }, blocks_stay }
+        Many { module, threads: if blocks_stay { 384 } else { 256 }, blocks_stay, at_most: usize::MAX }
+    }
+
+    /// By so many blocks at most, if they stay.
+    pub(crate) fn by_blocks(self, at_most: usize) -> Option<Many> {
+        self.blocks_stay.then_some(Many { at_most, ..self })
     }
 }
 
@@ -279,12 +287,14 @@ impl Plan {
         let floats = matches!(many.module, Module::AttentionFloats { .. });
         let name = if floats { "attend_floats" } else { "attend_many" };
         let work = if many.blocks_stay { self.longest_first().into() } else { Cow::from(&self.many) };
-        let Many { module: of_many, threads, blocks_stay } = many;
-        let mut kernels = vec![Kernel { module: of_many, name, y: y_many, threads, work, blocks_stay }];
-        let threads = 128;
+        let Many { module: of_many, threads, blocks_stay, at_most } = many;
+        let mut kernels =
+            vec![Kernel { module: of_many, name, y: y_many, threads, work, blocks_stay, at_most }];
+        let (threads, at_most) = (128, usize::MAX);
         for Round { few, merges, is_split } in &self.rounds {
             let few = if is_pass { Cow::from(filled(few)) } else { Cow::from(few) };
-            let kernel = |name, work, blocks_stay| Kernel { module, name, y, threads, work, blocks_stay };
+            let kernel =
+                |name, work, blocks_stay| Kernel { module, name, y, threads, work, blocks_stay, at_most };
             kernels.push(kernel("attend_few", few, true));
             // All spans or none, so that the kernels of a pass stay the same ones while sequences grow.
             kernels.extend(is_split.then(|| kernel("merge_splits", Cow::from(merges), false)));

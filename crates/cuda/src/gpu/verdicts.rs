@@ -5,11 +5,16 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::{MutexGuard, PoisonError};
 
+use sha2::{Digest, Sha256};
+
 use super::{Gpu, kept};
 use crate::module::{Module, Prefill};
 
 /// What is known of each.
 pub(super) type Verdicts = HashMap<Module, bool>;
+
+/// Which trial it is: one of another number says nothing.
+const TRIAL: u32 = 2;
 
 const PASSED: &[u8] = b"passed";
 const FAILED: &[u8] = b"failed";
@@ -56,6 +61,16 @@ pub(super) fn keep(path: Option<&Path>, trial: &mut dyn FnMut() -> bool) -> bool
     passed
 }
 
+/// What a module is tried beside.
+fn rivals(module: Module) -> [Module; 2] {
+    match module {
+        Module::Warpgroups { pages, head_dim, .. } => {
+            [Module::attention(pages, head_dim), Module::Warpgroups { pages, head_dim, turns: false }]
+        }
+        other => [other; 2],
+    }
+}
+
 /// Who passed and who did not.
 fn in_words(verdicts: &Verdicts) -> String {
     let named = |passed| {
@@ -72,9 +87,12 @@ impl Gpu {
         self.verdicts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Beside the machine code that was tried.
+    /// Beside the machine code that was tried, of this device and these rivals.
     pub(super) fn verdict_at(&self, module: Module) -> Option<PathBuf> {
-        Some(self.kept_at(module).ok()??.with_extension("verdict"))
+        let key = (TRIAL, &self.name, rivals(module).map(Module::source));
+        let digest = Sha256::digest(format!("{key:?}"));
+        let digest: String = digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+        Some(self.kept_at(module).ok()??.with_extension(format!("{digest}.verdict")))
     }
 
     /// Which kernel attends of many rows, and what came of trials, for people.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::emulator::{self, Emulator, Mma, Trials};
+use crate::emulator::{self, Emulator, Mma, Trials, Tried};
 use cuda::module::Module;
 use cuda::{Driver, GpuDevice};
 use half::bf16;
@@ -107,40 +107,40 @@ fn a_kernel_is_used_if_it_passes_its_trial() {
     if emulator::compiler().is_none() {
         return;
     }
-    for dtype in [KvDtype::Bf16, KvDtype::F16] {
-        let sequence =
-            Sequence { tokens: 110, heads: 3, kv_heads: 1, head_dim: 64, dtype, window: None, size: 1.0 };
-        let [by_turns, at_once] =
-            [true, false].map(|turns| Module::Warpgroups { pages: dtype, head_dim: 64, turns });
-        let plain = Module::attention(dtype, 64);
-        let attended = |driver: Emulator, is_prepared: bool| {
-            let mut device = GpuDevice::new(driver, 16 << 20).unwrap();
-            if is_prepared {
-                device.prepare_modules(&[Module::Rows, plain, by_turns, at_once]).unwrap();
-            }
-            let (results, _) = sequence.attended(&mut device, 110);
-            let driver = device.driver();
-            (
-                results,
-                driver.trials.as_ref().and_then(Trials::attended_by),
-                [by_turns, at_once].map(|module| driver.verdict(module)),
-            )
-        };
-        let [(warps, ..), (warpgroups, ..), (turns, ..)] =
-            [Mma::Defined, Mma::OfWarpgroups, Mma::ByTurns].map(|mma| attended(Emulator::new(mma), false));
-        assert!(warps != warpgroups && turns == warpgroups, "{dtype:?}: who could tell them apart");
-        for is_prepared in [false, true] {
-            let trying = |are_broken, turns_are_faster| {
-                attended(Emulator::trying(are_broken, turns_are_faster), is_prepared)
-            };
-            assert!(trying(false, true) == (turns.clone(), Some(by_turns), [Some(true); 2]), "{dtype:?}");
-            assert!(
-                trying(false, false) == (warpgroups.clone(), Some(at_once), [Some(false), Some(true)]),
-                "{dtype:?}"
-            );
-            assert!(trying(true, true) == (warps.clone(), Some(plain), [Some(false); 2]), "{dtype:?}");
-        }
+    let sound = Tried { turns_are_faster: true, ..Tried::default() };
+    check_trial(KvDtype::F16, sound, false, [true, true]);
+    check_trial(KvDtype::Bf16, sound, true, [true, true]);
+    for (tried, passes) in [
+        (Tried { turns_are_faster: false, ..sound }, [false, true]),
+        (Tried { is_broken_from_tile_to_tile: true, ..sound }, [false, true]),
+        (Tried { has_no_turns: true, ..sound }, [false, true]),
+        (Tried { are_broken: true, ..sound }, [false, false]),
+    ] {
+        check_trial(KvDtype::Bf16, tried, true, passes);
     }
+}
+
+/// Of the kernel by turns and the other by warpgroups these pass, whether somebody prepares them or they are just needed, and the first
+/// that does is used.
+fn check_trial(dtype: KvDtype, tried: Tried, is_prepared: bool, passes: [bool; 2]) {
+    let sequence =
+        Sequence { tokens: 110, heads: 3, kv_heads: 1, head_dim: 64, dtype, window: None, size: 1.0 };
+    let plain = Module::attention(dtype, 64);
+    let both = [true, false].map(|turns| Module::Warpgroups { pages: dtype, head_dim: 64, turns });
+    let found = |driver: Emulator| sequence.attended(&mut GpuDevice::new(driver, 16 << 20).unwrap(), 110).0;
+    let [warps, warpgroups, turns] =
+        [Mma::Defined, Mma::OfWarpgroups, Mma::ByTurns].map(|mma| found(Emulator::new(mma)));
+    assert!(warps != warpgroups && turns == warpgroups, "{dtype:?}: who could tell them apart");
+    let mut device = GpuDevice::new(Emulator::trying(tried), 16 << 20).unwrap();
+    if is_prepared {
+        device.prepare_modules(&[Module::Rows, plain, both[0], both[1]]).unwrap();
+    }
+    let (results, _) = sequence.attended(&mut device, 110);
+    let driver = device.driver();
+    assert_eq!(both.map(|module| driver.verdict(module)), passes.map(Some));
+    let used = both.into_iter().zip(passes).find_map(|(module, passes)| passes.then_some(module));
+    assert_eq!(driver.trials.as_ref().and_then(Trials::attended_by), Some(used.unwrap_or(plain)));
+    assert!(results == if used.is_some() { warpgroups } else { warps });
 }
 
 /// What queries make of values that are all the same, of a first token that counts nearly everything and of many that count very little.

@@ -22,7 +22,7 @@ use matrices::{read, write};
 
 pub(crate) use crate::host::compiler;
 use crate::host::{HEADER, OPTIONS, fnv, header};
-pub(crate) use trials::Trials;
+pub(crate) use trials::{Trials, Tried};
 
 /// The entries of libraries: of each module, and of each by halves.
 type Loaded = HashMap<(Module, bool), Arc<OnceLock<Start>>>;
@@ -129,10 +129,9 @@ impl Emulator {
         }
     }
 
-    /// One whose products of warpgroups are tried before they are used, and may do nothing.
-    pub(crate) fn trying(are_broken: bool, turns_are_faster: bool) -> Emulator {
-        let trials = Some(Trials::new(are_broken, turns_are_faster));
-        Emulator { trials, ..Emulator::new(Mma::OfWarpgroups) }
+    /// One whose products of warpgroups are tried before they are used.
+    pub(crate) fn trying(tried: Tried) -> Emulator {
+        Emulator { trials: Some(Trials::of(tried)), ..Emulator::new(Mma::OfWarpgroups) }
     }
 
     /// One that counts the graphs that it runs.
@@ -270,6 +269,10 @@ impl Driver for Emulator {
     }
 
     fn prepare(&self, modules: &[Module]) -> Result<(), CudaError> {
+        if self.trials.as_ref().is_some_and(|trials| trials.lacks(modules)) {
+            let [module, architecture, log] = ["turns", "sm_90", "no such instruction"].map(String::from);
+            return Err(CudaError::Compile { module, architecture, log });
+        }
         self.prepared.lock().unwrap().extend(modules);
         Ok(())
     }
@@ -332,9 +335,9 @@ impl Driver for Emulator {
         view(&fetched.remove(at).1);
     }
 
-    /// Few, so that each has much to do.
+    /// Few, so that each has much to do; as many as on a device where kernels are tried.
     fn together(&self, _module: Module, _kernel: &'static str, _threads: u32) -> usize {
-        2
+        if self.trials.is_some() { 132 } else { 2 }
     }
 
     fn launch(&self, launch: &Launch<'_>) {

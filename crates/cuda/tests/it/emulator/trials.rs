@@ -7,13 +7,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cuda::Launch;
 use cuda::module::Module;
 
-#[derive(Default)]
-pub(crate) struct Trials {
-    verdicts: Mutex<HashMap<Module, bool>>,
+/// As many as have several tiles each in a trial.
+const FEW_BLOCKS: usize = 5;
+
+/// What such a device has.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Tried {
     /// Kernels that are tried do nothing.
-    are_broken: bool,
+    pub(crate) are_broken: bool,
+    /// The kernel by turns does nothing in trials of blocks that have several tiles.
+    pub(crate) is_broken_from_tile_to_tile: bool,
     /// What of two kernels takes less time, as far as this device's clock says.
-    turns_are_faster: bool,
+    pub(crate) turns_are_faster: bool,
+    /// Its compiler makes nothing of the kernel by turns.
+    pub(crate) has_no_turns: bool,
+}
+
+pub(crate) struct Trials {
+    tried: Tried,
+    verdicts: Mutex<HashMap<Module, bool>>,
     /// What attended of many rows last.
     attended_by: Mutex<Option<Module>>,
     /// While somebody asks for the time nothing runs.
@@ -21,8 +33,14 @@ pub(crate) struct Trials {
 }
 
 impl Trials {
-    pub(super) fn new(are_broken: bool, turns_are_faster: bool) -> Trials {
-        Trials { are_broken, turns_are_faster, ..Trials::default() }
+    pub(super) fn of(tried: Tried) -> Trials {
+        let (verdicts, attended_by, is_timing) = Default::default();
+        Trials { tried, verdicts, attended_by, is_timing }
+    }
+
+    pub(super) fn lacks(&self, modules: &[Module]) -> bool {
+        let is_by_turns = |module: &Module| matches!(module, Module::Warpgroups { turns: true, .. });
+        self.tried.has_no_turns && modules.iter().any(is_by_turns)
     }
 
     /// What attended of many rows last.
@@ -36,7 +54,14 @@ impl Trials {
             return false;
         }
         *self.attended_by.lock().unwrap() = Some(launch.module);
-        let is_broken = self.are_broken && matches!(launch.module, Module::Warpgroups { .. });
+        let is_broken = match launch.module {
+            Module::Warpgroups { turns: true, .. } => {
+                self.tried.are_broken
+                    || self.tried.is_broken_from_tile_to_tile && launch.grid[0] == FEW_BLOCKS
+            }
+            Module::Warpgroups { .. } => self.tried.are_broken,
+            _ => false,
+        };
         is_broken || self.is_timing.load(Ordering::Relaxed)
     }
 
@@ -45,7 +70,7 @@ impl Trials {
         work();
         self.is_timing.store(false, Ordering::Relaxed);
         let is_by_turns = matches!(self.attended_by()?, Module::Warpgroups { turns: true, .. });
-        Some(if is_by_turns == self.turns_are_faster { 1.0 } else { 2.0 })
+        Some(if is_by_turns == self.tried.turns_are_faster { 1.0 } else { 2.0 })
     }
 
     pub(super) fn verdict(&self, module: Module) -> Option<bool> {
