@@ -301,6 +301,22 @@ fn what_others_computed_after_the_same_beginning_is_doubtful_too() {
 }
 
 #[test]
+fn who_waited_while_another_failed_shares_as_before() {
+    let mut scheduler = Fcfs::new(FcfsConfig {
+        max_num_seqs: 1,
+        depth: 1,
+        blocks: ByTier { device: 64, host: 0, disk: 0 },
+        ..FcfsConfig::default()
+    });
+    arrives(&mut scheduler, 0, (1, 4), 9);
+    step(&mut scheduler).unwrap();
+    [1, 2].into_iter().for_each(|id| arrives(&mut scheduler, id, (1, 4), 1));
+    step_that_ends(&mut scheduler, 0, Produced::Failed);
+    assert_eq!(begins(&mut scheduler, 1, |_| false), (Tokens::ZERO, 0));
+    assert_eq!(begins(&mut scheduler, 2, |_| false), (Tokens::of_blocks(4), 0));
+}
+
+#[test]
 fn a_sequence_that_shares_most_of_what_it_has_is_not_moved_to_the_host() {
     for (topics, moves) in [([1, 1, 1], false), ([1, 2, 3], true)] {
         let mut scheduler = Fcfs::new(FcfsConfig {

@@ -235,9 +235,11 @@ impl Sequence {
         }
     }
 
-    /// Nobody begins with what it computes from now on, nor does it with what others computed.
+    /// What it has may be spoiled: nobody begins with what it computes from now on. If it has nothing, it has nothing to spoil.
     pub fn share_no_more(&mut self) {
-        self.request.prefix = PrefixUse::Forbidden;
+        if !self.blocks.is_empty() {
+            self.request.prefix = PrefixUse::Forbidden;
+        }
     }
 
     /// Blocks that became complete and can be published: their hashes and names.
