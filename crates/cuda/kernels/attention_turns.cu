@@ -12,8 +12,8 @@
 // Keys come a step before they are needed with the values: who waits for a place of values has told of the keys before.
 // Neither waits for what waits for it: all that is two steps back was told of, and no reader needs more to leave a place of the ring.
 //
-// No GPU has run it but in trials: it is used where it finds what the others find, in less time, and where BALLAST_CUDA_PREFILL=turns
-// says so.
+// No GPU has run it yet. It is used where a trial at the first start finds it right, and faster than attention_warpgroups.cu; and where
+// BALLAST_CUDA_PREFILL=turns says so.
 
 #define BRINGERS 128
 #define READERS 256

@@ -1,5 +1,5 @@
 //! A kernel that nobody has seen at work here is tried before it is used: beside one that is simpler, on numbers of its own. Where
-//! there are two of them, the newer one has to be faster as well.
+//! there are two of them, the newer one has to find the same bits, and to be faster.
 
 use half::{bf16, f16};
 use kernels::attention::{BLOCK_TOKENS, KvDtype, KvLayout, Span};
@@ -62,21 +62,23 @@ impl<D: Driver> GpuDevice<D> {
         })
     }
 
-    /// Tries attention by products of warpgroups. That by turns is used where it is faster than what would be used without it.
+    /// Tries attention by products of warpgroups. That by turns is used where it is faster than its twin, whose results are its own: a
+    /// clock is not to choose between results that differ.
     fn try_out(&self, module: Module) {
         let Module::Warpgroups { pages, head_dim, turns } = module else { return };
         let (shape, tried) = ((pages, head_dim), Many::of_warpgroups(module));
         let at_once = Module::Warpgroups { pages, head_dim, turns: false };
         let twin = (turns && self.passes(at_once)).then(|| Many::of_warpgroups(at_once));
-        let rival = twin.unwrap_or(Many::of_warps(pages, head_dim));
+        let has_its_twin = turns == twin.is_some();
         let mut passes = || {
-            WINDOWS.into_iter().all(|window| self.agrees(tried, twin, shape, window))
-                && (!turns || self.is_faster(tried, rival, shape))
+            has_its_twin
+                && WINDOWS.into_iter().all(|window| self.agrees(tried, twin, shape, window))
+                && twin.is_none_or(|twin| self.is_faster(tried, twin, shape))
         };
         self.driver.try_out(module, &mut passes);
     }
 
-    /// Whether a kernel finds what products of warps find, and of its twin every bit: else a clock would choose between results.
+    /// Whether a kernel finds what products of warps find, and if it has a twin, every bit of what that finds.
     fn agrees(
         &self,
         tried: Many,
