@@ -14,7 +14,7 @@ const HEADS: usize = 6;
 const KV_HEADS: usize = 2;
 /// Positions before the first query of a sequence, and its queries: a whole prompt, and a chunk that begins within a page, far
 /// enough from the beginning that every place for keys and values on their way is used twice.
-const SEQUENCES: [(usize, usize); 2] = [(0, 300), (613, 160)];
+const SEQUENCES: [(usize, usize); 2] = [(0, 200), (613, 100)];
 const WINDOWS: [Option<usize>; 2] = [None, Some(45)];
 /// Of the largest result, what two results may be apart: both round weights and sums to bf16, in an order of their own.
 const APART: f32 = 0.02;
