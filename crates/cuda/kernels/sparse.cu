@@ -19,7 +19,7 @@ KERNEL(attend_chosen, SparseArgs, SPARSE_THREADS) {
 }
 
 // Which values attend_chosen would read: of each page the tokens that some pair of the tile chose.
-KERNEL_BLOCKS(choose_keys, SparseArgs, SPARSE_THREADS, 2) {
+KERNEL_BLOCKS(choose_keys, SparseArgs, SPARSE_THREADS, 1) {
   __shared__ __align__(16) SparseRoom room;
   __shared__ u32 counts[SPARSE_WARPS][256];
   for (u32 item = blockIdx.x; item < a.pieces * a.attend.kv_heads; item += gridDim.x) {
