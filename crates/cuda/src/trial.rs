@@ -38,7 +38,9 @@ impl<D: Driver> GpuDevice<D> {
         };
         let has_failed = |module: &Module| is_tried(module) && self.driver.verdict(*module) == Some(false);
         let wanted: Vec<Module> = modules.iter().copied().filter(|module| !has_failed(module)).collect();
-        let (tried, plain): (Vec<Module>, Vec<Module>) = wanted.iter().copied().partition(is_tried);
+        let (mut tried, plain): (Vec<Module>, Vec<Module>) = wanted.iter().copied().partition(is_tried);
+        // Those by turns are held against the others, of which has to be known whether they are to be had.
+        tried.sort_by_key(|module| matches!(module, Module::Warpgroups { turns: true, .. }));
         // Side by side; where one of them is not to be had, those that are tried are done without.
         let has_all = self.driver.prepare(&wanted).is_ok();
         if !has_all {

@@ -113,7 +113,8 @@ fn a_kernel_is_used_if_it_passes_its_trial() {
     for (tried, passes) in [
         (Tried { turns_are_faster: false, ..sound }, [false, true]),
         (Tried { is_broken_from_tile_to_tile: true, ..sound }, [false, true]),
-        (Tried { has_no_turns: true, ..sound }, [false, true]),
+        (Tried { lacks: Some(true), ..sound }, [false, true]),
+        (Tried { lacks: Some(false), ..sound }, [false, false]),
         (Tried { are_broken: true, ..sound }, [false, false]),
     ] {
         check_trial(KvDtype::Bf16, tried, true, passes);

@@ -19,8 +19,8 @@ pub(crate) struct Tried {
     pub(crate) is_broken_from_tile_to_tile: bool,
     /// What of two kernels takes less time, as far as this device's clock says.
     pub(crate) turns_are_faster: bool,
-    /// Its compiler makes nothing of the kernel by turns.
-    pub(crate) has_no_turns: bool,
+    /// Of both kernels the one that its compiler makes nothing of: whether it is that by turns.
+    pub(crate) lacks: Option<bool>,
 }
 
 pub(crate) struct Trials {
@@ -39,8 +39,11 @@ impl Trials {
     }
 
     pub(super) fn lacks(&self, modules: &[Module]) -> bool {
-        let is_by_turns = |module: &Module| matches!(module, Module::Warpgroups { turns: true, .. });
-        self.tried.has_no_turns && modules.iter().any(is_by_turns)
+        let of = |module: &Module| match module {
+            Module::Warpgroups { turns, .. } => Some(*turns),
+            _ => None,
+        };
+        self.tried.lacks.is_some() && modules.iter().any(|module| of(module) == self.tried.lacks)
     }
 
     /// What attended of many rows last.
