@@ -35,7 +35,7 @@ pub struct EngineConfig {
     pub max_num_seqs: usize,
     /// Tokens of a batch, of which a step has one unless a schedule makes more.
     pub max_num_batched_tokens: usize,
-    /// Requests that may wait.
+    /// Requests that may wait, beside those that there are seats for.
     pub max_num_queued_reqs: usize,
     /// Whether prompts reuse the KV of others that begin alike.
     pub prefix_caching: PrefixCaching,
