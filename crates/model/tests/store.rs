@@ -303,12 +303,29 @@ fn a_store_whose_format_cannot_hold_the_weights_leaves_nothing_on_the_drive() {
     let checkpoint = Checkpoint::open(model.path()).unwrap();
     let blueprint = blueprint(&checkpoint, WeightsAs::Bf12);
     let maker = Maker { checkpoint: &checkpoint, blueprint: &blueprint, home: home.path() };
-    // Whoever waits for the lock finds that it is gone, and out why.
+    // Whoever waits for the lock, or comes while its folder goes, finds out why as well.
     let make = || maker.make(&Team::new(1), &|_| {}).map(drop).unwrap_err();
-    let all: Vec<_> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..8).map(|_| scope.spawn(make)).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    });
-    assert!(all.iter().all(|why| matches!(why, model::Error::TooVaried { .. })), "{all:?}");
-    assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0);
+    for _ in 0..20 {
+        let all: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(make)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(all.iter().all(|why| matches!(why, model::Error::TooVaried { .. })), "{all:?}");
+        assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn what_stays_in_the_way_of_a_store_is_an_error() {
+    let (checkpoint, home) = (checkpoint(), tempfile::tempdir().unwrap());
+    let blueprint = blueprint(&checkpoint, WeightsAs::Bf16);
+    let maker = Maker { checkpoint: &checkpoint, blueprint: &blueprint, home: home.path() };
+    let (folder, _) = maker.place().unwrap();
+    let why = || maker.make(&Team::new(1), &|_| {}).map(drop).unwrap_err().to_string();
+    std::os::unix::fs::symlink("nowhere", &folder).unwrap();
+    assert!(why().contains(folder.to_str().unwrap()));
+    std::fs::remove_file(&folder).unwrap();
+    std::fs::create_dir(&folder).unwrap();
+    std::os::unix::fs::symlink("nowhere/lock", folder.join("lock")).unwrap();
+    assert!(why().contains(folder.join("lock").to_str().unwrap()));
 }

@@ -6,8 +6,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::make::{CHECKSUMS, LOCK, PANELS};
-use super::manifest::{self, Manifest};
+use super::alone::{LOCK, alone_at_once, clear};
+use super::make::{CHECKSUMS, PANELS};
+use super::manifest::Manifest;
 use crate::error::{Error, Result};
 
 /// A store, whole or not.
@@ -85,25 +86,8 @@ impl Kept {
     /// # Errors
     /// If its files cannot be removed, or there are others beside them.
     pub fn remove(&self) -> Result<bool> {
-        let path = self.folder.join(LOCK);
-        let lock = File::options().create(true).truncate(false).write(true).open(&path);
-        let lock = lock.map_err(Error::io("open", &path))?;
-        match lock.try_lock() {
-            Err(fs::TryLockError::WouldBlock) => return Ok(false),
-            held => held.map_err(|error| Error::io("lock", &path)(error.into()))?,
-        }
-        // From here on it is not whole, and whoever finds it makes it again.
-        Manifest::remove(&self.folder)?;
-        for name in [CHECKSUMS, PANELS, manifest::PART, LOCK] {
-            let path = self.folder.join(name);
-            match fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(Error::io("remove", &path)(error));
-                }
-                _ => {}
-            }
-        }
-        fs::remove_dir(&self.folder).map_err(Error::io("remove", &self.folder))?;
+        let Some(_alone) = alone_at_once(&self.folder)? else { return Ok(false) };
+        clear(&self.folder)?;
         Ok(true)
     }
 }

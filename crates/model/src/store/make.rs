@@ -9,6 +9,7 @@ use kernels::drive::free_bytes;
 use kernels::reserve::reserve;
 use kernels::{AlignedBytes, Team, heap, page_cache};
 
+use super::alone::{LOCK, alone, clear};
 use super::direct::{self, Access, SECTOR};
 use super::fingerprint::fingerprint;
 use super::kept::used;
@@ -27,8 +28,6 @@ const PIECE_BYTES: usize = 8 << 20;
 pub(super) const PANELS: &str = "panels.bin";
 /// That of their checksums.
 pub(super) const CHECKSUMS: &str = "checksums.bin";
-/// Held by who makes the store; written last when it was last used.
-pub(super) const LOCK: &str = "lock";
 
 /// Makes the store of a model, or opens it where it is made.
 pub struct Maker<'a> {
@@ -125,7 +124,7 @@ impl Maker<'_> {
         if let Err(error) = making.finish(team, progress) {
             if matches!(error, Error::TooVaried { .. }) {
                 // It will never be whole, and has its room of the drive already.
-                let _ = std::fs::remove_dir_all(&folder);
+                let _ = clear(&folder);
             }
             return Err(making.full(error));
         }
@@ -134,22 +133,6 @@ impl Maker<'_> {
         used(&folder);
         let store = Store::open(&folder, &fingerprint, layout)?;
         store.ok_or_else(|| Error::Store { path: folder, found: "vanished".into(), remedy: MAKE_AGAIN })
-    }
-}
-
-/// Waits until no other process makes the same store. Whoever removed it meanwhile took the lock along that was waited for.
-fn alone(folder: &Path) -> Result<File> {
-    let path = folder.join(LOCK);
-    loop {
-        std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
-        let file = File::options().create(true).truncate(false).write(true).open(&path);
-        let file = file.map_err(Error::io("create", &path))?;
-        file.lock().map_err(Error::io("lock", &path))?;
-        let held = file.metadata().map_err(Error::io("read", &path))?;
-        if std::fs::metadata(&path).is_ok_and(|there| (there.dev(), there.ino()) == (held.dev(), held.ino()))
-        {
-            return Ok(file);
-        }
     }
 }
 

@@ -9,6 +9,7 @@
 //! Whatever share of a matrix is resident, the rest of it is one stretch of the file: its last panels. A part of a
 //! layer (attention, MLP) is as many stretches as it has matrices, tens of megabytes each.
 
+mod alone;
 mod cut;
 mod direct;
 mod fingerprint;

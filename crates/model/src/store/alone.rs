@@ -1,0 +1,82 @@
+//! Who makes a store, or removes it, holds its lock; whoever removes it takes the lock along.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use super::make::{CHECKSUMS, PANELS};
+use super::manifest::{self, Manifest};
+use crate::error::{Error, Result};
+
+/// Held by who makes the store; written last when it was last used.
+pub(super) const LOCK: &str = "lock";
+
+/// Waits until nobody else makes the store or removes it. Makes its folder where there is none.
+pub(super) fn alone(folder: &Path) -> Result<File> {
+    let path = folder.join(LOCK);
+    loop {
+        // The folder may go while it is made, and before the lock is: only what stays in the way is an error.
+        match fs::create_dir_all(folder) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && !is_no_folder(folder) => continue,
+            made => made.map_err(Error::io("create", folder))?,
+        }
+        let file = match open(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound && !path.is_symlink() => continue,
+            file => file.map_err(Error::io("create", &path))?,
+        };
+        file.lock().map_err(Error::io("lock", &path))?;
+        if is_at(&file, &path)? {
+            return Ok(file);
+        }
+    }
+}
+
+/// As [`alone`], of a store that is there, and without waiting: none while another holds it.
+pub(super) fn alone_at_once(folder: &Path) -> Result<Option<File>> {
+    let path = folder.join(LOCK);
+    let file = open(&path).map_err(Error::io("open", &path))?;
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => return Ok(None),
+        held => held.map_err(|error| Error::io("lock", &path)(error.into()))?,
+    }
+    // Who removed the store and holds a lock of a new one.
+    Ok(is_at(&file, &path)?.then_some(file))
+}
+
+/// Removes the store whose lock is held: the lock as its last file, so that nobody makes it anew among what goes.
+///
+/// # Errors
+/// If files cannot be removed, or there are others beside them.
+pub(super) fn clear(folder: &Path) -> Result<()> {
+    // From here on it is not whole, and whoever finds it makes it again.
+    Manifest::remove(folder)?;
+    for name in [CHECKSUMS, PANELS, manifest::PART, LOCK] {
+        let path = folder.join(name);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(Error::io("remove", &path)(error));
+            }
+            _ => {}
+        }
+    }
+    match fs::remove_dir(folder) {
+        // Somebody waited for that, and makes it anew or has removed it.
+        Err(_) if folder.join(LOCK).exists() || !folder.exists() => Ok(()),
+        removed => removed.map_err(Error::io("remove", folder)),
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    File::options().create(true).truncate(false).write(true).open(path)
+}
+
+fn is_no_folder(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|there| !there.is_dir())
+}
+
+/// Whether a file that was waited for is still the one at its path.
+fn is_at(file: &File, path: &Path) -> Result<bool> {
+    let held = file.metadata().map_err(Error::io("read", path))?;
+    Ok(fs::metadata(path).is_ok_and(|there| (there.dev(), there.ino()) == (held.dev(), held.ino())))
+}
