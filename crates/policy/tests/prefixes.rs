@@ -1,6 +1,6 @@
 //! What a scheduler keeps for those who begin with the same tokens, where it goes, and how it comes back.
 
-use policy::sched::{Fcfs, FcfsConfig, Next, Preempt, ReadOrCompute, Scheduler};
+use policy::sched::{BlockConfig, Fcfs, FcfsConfig, Next, Preempt, ReadOrCompute, Schedule, Scheduler};
 use spec::{
     BLOCK_TOKENS, BlockHash, ByTier, Chunk, Done, Kept, Nanos, Outcome, PrefixUse, Produced, Request,
     Sampling, SeqId, Step, Tier, Tokens,
@@ -205,6 +205,34 @@ fn copies_of_what_a_failed_sequence_began_with_are_kept_no_longer() {
         arrives(&mut scheduler, 5, (1, 8), 9);
         assert_eq!(begins(&mut scheduler, 5, |_| false), (Tokens::ZERO, 0), "host {host}");
         while step(&mut scheduler).is_some() {}
+    }
+}
+
+/// Room for a sequence is reserved to its end there, and it shares what nobody holds as well as what others do.
+#[test]
+fn schedules_of_blocks_share_what_the_device_kept() {
+    for schedule in [Schedule::Continuous, Schedule::Zigzag, Schedule::Diagonal] {
+        let block = BlockConfig { schedule, batches: 2, batch_seqs: 2, ..BlockConfig::default() };
+        let mut scheduler = Fcfs::new(FcfsConfig {
+            max_num_batched_tokens: Tokens(4096),
+            blocks: ByTier { device: 24, host: 0, disk: 0 },
+            block,
+            ..FcfsConfig::default()
+        });
+        arrives(&mut scheduler, 0, (1, 8), 1);
+        assert_eq!(begins(&mut scheduler, 0, |_| false).0, Tokens::ZERO);
+        // One beside nobody, and two at once.
+        arrives(&mut scheduler, 1, (1, 8), 1);
+        assert_eq!(begins(&mut scheduler, 1, |_| false).0, Tokens::of_blocks(8), "{schedule:?}");
+        (2..4).for_each(|id| arrives(&mut scheduler, id, (1, 8), 20));
+        // Diagonal lets some time pass between them.
+        let steps: Vec<Step> = std::iter::from_fn(|| step(&mut scheduler)).collect();
+        let begins = |seq| steps.iter().flat_map(Step::chunks).find(|chunk| chunk.seq == SeqId(seq)).unwrap();
+        (2..4).for_each(|id| assert_eq!(begins(id).span.start, Tokens::of_blocks(8), "{schedule:?}"));
+        (4..9).for_each(|id| arrives(&mut scheduler, id, (u128::from(id % 2), 10), 40));
+        while step(&mut scheduler).is_some() {}
+        let gave_way = scheduler.preempted().of_sequences;
+        assert!(schedule == Schedule::Continuous || gave_way == 0, "{schedule:?}");
     }
 }
 

@@ -126,9 +126,9 @@ impl Fcfs {
     fn begin_at(&mut self, draft: &mut Draft, rank: Rank, home: Tier, len: Tokens) {
         let sequence = self.table.live(rank.1);
         self.pace.spend(home, growth(sequence), self.hold.capacity(home));
-        // Blocks of others are not among those that were found free, so that sharing them takes no more than was reserved.
-        let reusable = if home == Tier::Device { self.hold.find(sequence.reusable()) } else { Vec::new() };
-        let shared = if self.hold.available_among(&reusable) == 0 { reusable } else { Vec::new() };
+        // Sharing takes no more than was reserved: a block that nobody holds is one fewer to take, and one that others hold is
+        // none of those that were found free.
+        let shared = if home == Tier::Device { self.hold.find(sequence.reusable()) } else { Vec::new() };
         self.hold.share(&shared);
         let shared = if home == Tier::Device { self.promote(draft, rank, shared) } else { shared };
         let sequence = self.table.live(rank.1);
