@@ -39,6 +39,8 @@ enum State {
     Going,
     /// Ended by the token of this index, its last, or for want of it: the scheduler is not told yet.
     Ending(usize, Produced),
+    /// Nobody wants it any more, and this is the index of the last token that was told.
+    Left(usize),
     /// Steps that were under way when it ended may still bring tokens: they count nothing.
     Ended,
 }
@@ -210,6 +212,7 @@ impl Sequence {
             }
             State::Going if drew => Some(Produced::Token),
             State::Going => Some(Produced::Nothing),
+            State::Left(last) => (drew && end <= last).then_some(Produced::Token),
         }
     }
 
@@ -244,8 +247,8 @@ impl Sequence {
     /// that was only drawn is neither told nor counted, unless it was the last.
     pub(crate) fn cancel(&mut self) {
         if self.state == State::Going {
-            self.state = State::Ended;
-            self.drawn.clear();
+            let untold = self.drawn.drain(..).count();
+            self.state = State::Left(self.tokens.len().saturating_sub(1 + untold));
         }
     }
 
@@ -368,6 +371,15 @@ mod tests {
         seq.cancel();
         seq.tell_drawn();
         assert_eq!((seq.produced(true, 1), told.try_iter().count()), (None, 0));
+        // What was told before counts, though the step that drew it ends after.
+        let (mut seq, told) = sequence(&[1], 4, SamplingParams::greedy());
+        seq.draw(&likes(5));
+        seq.tell_drawn();
+        seq.draw(&likes(6));
+        seq.cancel();
+        seq.tell_drawn();
+        let counted = [seq.produced(true, 1), seq.produced(true, 2)];
+        assert_eq!((counted, told.try_iter().count()), ([Some(Produced::Token), None], 1));
         // The last one was as good as told: both count it.
         let (mut seq, told) = sequence(&[1], 1, SamplingParams::greedy());
         seq.draw(&likes(5));
