@@ -31,9 +31,13 @@ const BEGINNINGS_BYTES: usize = 16 << 20;
 /// is at most twice as large as they are.
 const BYTES_A_VALUE: usize = 64;
 /// Connections that are being told that there is no room; more are closed without a word.
-const PARTING: usize = 64;
-/// How long a client may take to hear that.
-const PARTING_TIME: Duration = Duration::from_secs(1);
+const PARTING: usize = 256;
+/// How long a client may take to say what it wants, and to hear that.
+const PARTING_TIME: Duration = Duration::from_millis(500);
+/// Places beyond the most, each for one question of how the server is: whoever restarts those that do not answer is answered.
+const LOOKERS: usize = 4;
+/// How such questions begin.
+const LOOKS: [&[u8]; 3] = [b"GET /health", b"GET /ready", b"GET /metrics"];
 
 /// Who is here.
 pub(crate) struct Crowd {
@@ -55,7 +59,7 @@ pub(crate) struct Place(Arc<Crowd>);
 /// What connections may take at most.
 pub(crate) fn bytes(max_connections: usize, max_body_bytes: usize) -> u64 {
     let bodies = bodies(max_body_bytes);
-    (max_connections * CONNECTION_BYTES
+    ((max_connections + LOOKERS) * CONNECTION_BYTES
         + BEGINNINGS_BYTES
         + bodies
         + most_values(max_body_bytes) * VALUE_BYTES) as u64
@@ -87,7 +91,11 @@ impl Crowd {
 
     /// A place for a connection, if there is one.
     pub(crate) fn enter(self: &Arc<Crowd>) -> Option<Place> {
-        let more = |here: usize| (here < self.most).then_some(here + 1);
+        self.enter_among(self.most)
+    }
+
+    fn enter_among(self: &Arc<Crowd>, most: usize) -> Option<Place> {
+        let more = |here: usize| (here < most).then_some(here + 1);
         self.here.fetch_update(Relaxed, Relaxed, more).ok().map(|_| Place(Arc::clone(self)))
     }
 
@@ -106,16 +114,29 @@ impl Crowd {
         self.values_most
     }
 
-    /// Tells a client that there is no place for it.
-    pub(crate) fn turn_away(&self, stream: TcpStream) {
-        self.turned_away.fetch_add(1, Relaxed);
-        if let Ok(parting) = Arc::clone(&self.parting).try_acquire_owned() {
-            tokio::spawn(async move {
-                // Whether it hears is its affair.
-                let _ = timeout(PARTING_TIME, part(stream)).await;
-                drop(parting);
-            });
-        }
+    /// Tells a client that there is no place for it, unless it only asks how the server is and may `look`.
+    pub(crate) fn turn_away(
+        self: &Arc<Crowd>,
+        stream: TcpStream,
+        look: impl FnOnce(TcpStream, Place) + Send + 'static,
+    ) {
+        let Ok(parting) = Arc::clone(&self.parting).try_acquire_owned() else {
+            self.turned_away.fetch_add(1, Relaxed);
+            return;
+        };
+        let crowd = Arc::clone(self);
+        tokio::spawn(async move {
+            let looks = timeout(PARTING_TIME, only_looks(&stream)).await.unwrap_or(false);
+            match looks.then(|| crowd.enter_among(crowd.most + LOOKERS)).flatten() {
+                Some(place) => look(stream, place),
+                None => {
+                    crowd.turned_away.fetch_add(1, Relaxed);
+                    // Whether it hears is its affair.
+                    let _ = timeout(PARTING_TIME, part(stream)).await;
+                }
+            }
+            drop(parting);
+        });
     }
 
     /// Bytes of bodies that are here.
@@ -168,6 +189,13 @@ impl Drop for Place {
     fn drop(&mut self) {
         self.0.here.fetch_sub(1, Relaxed);
     }
+}
+
+/// Whether a client's first bytes are a question of how the server is.
+async fn only_looks(stream: &TcpStream) -> bool {
+    let mut begun = [0; 16];
+    let read = stream.peek(&mut begun).await.unwrap_or(0);
+    LOOKS.iter().any(|look| begun[..read].starts_with(look))
 }
 
 async fn part(mut stream: TcpStream) -> std::io::Result<()> {

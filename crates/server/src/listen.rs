@@ -203,52 +203,13 @@ impl Server {
     /// Somebody is here. Without `waited` the end does not wait for it.
     fn accepted(&self, stream: TcpStream, service: &Router, waited: Option<Waited>) {
         match self.app.crowd.enter() {
-            Some(place) => self.connection(stream, place, service.clone(), waited),
-            None => self.app.crowd.turn_away(stream),
+            Some(place) => connection(&self.app, stream, place, service.clone(), waited),
+            None => {
+                let (app, service) = (Arc::clone(&self.app), service.clone());
+                let look = move |stream, place| connection(&app, stream, place, service, None);
+                self.app.crowd.turn_away(stream, look);
+            }
         }
-    }
-
-    /// Serves a connection until it ends.
-    fn connection(&self, stream: TcpStream, place: Place, service: Router, waited: Option<Waited>) {
-        // Small events should not wait for large packets; if the system will not, they wait.
-        let _ = stream.set_nodelay(true);
-        let guest = Arc::new(Guest::default());
-        let stream = Impatient::new(stream, self.app.config.send_timeout);
-        let stream = Unread::new(stream, Arc::clone(&guest), Arc::clone(&self.app));
-        let mut http = http1::Builder::new();
-        http.timer(TokioTimer::new());
-        // What is sent is mostly small events: one piece of memory is written faster than three.
-        http.writev(false);
-        http.header_read_timeout(self.app.config.header_timeout).max_buf_size(BUFFER_BYTES);
-        http.keep_alive(waited.is_some());
-        let (service, heard) = (TowerToHyperService::new(service), Arc::clone(&guest));
-        let answer = service_fn(move |mut request: Request<Incoming>| {
-            request.extensions_mut().insert(Arc::new(heard.answering()));
-            service.call(request.map(|body| Heard::new(body, Arc::clone(&heard))))
-        });
-        let connection = http.serve_connection(TokioIo::new(stream), answer);
-        // How a connection ends is the client's affair: whatever it asked for is dropped with it.
-        tokio::spawn(async move {
-            let (_place, mut connection) = (place, pin!(connection));
-            let Some(mut waited) = waited else { return drop(connection.await) };
-            tokio::select! {
-                _ = connection.as_mut() => return,
-                () = waited.end() => {}
-            }
-            if guest.heard() > 0 {
-                connection.as_mut().graceful_shutdown();
-                drop(connection.await);
-                return drop(waited);
-            }
-            // Nothing was heard on it yet. It is not waited for, and what comes while others are is answered, once.
-            drop(waited);
-            tokio::select! {
-                _ = connection.as_mut() => return,
-                () = guest.first() => {}
-            }
-            connection.as_mut().graceful_shutdown();
-            drop(connection.await);
-        });
     }
 
     /// Lets what is under way finish, for a time; then it is told to end. Meanwhile whoever comes hears that nothing more is
@@ -294,6 +255,49 @@ impl Server {
             _ => ended,
         }
     }
+}
+
+/// Serves a connection until it ends; one that nobody waits for, one request of it.
+fn connection(app: &Arc<App>, stream: TcpStream, place: Place, service: Router, waited: Option<Waited>) {
+    // Small events should not wait for large packets; if the system will not, they wait.
+    let _ = stream.set_nodelay(true);
+    let guest = Arc::new(Guest::default());
+    let stream = Impatient::new(stream, app.config.send_timeout);
+    let stream = Unread::new(stream, Arc::clone(&guest), Arc::clone(app));
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new());
+    // What is sent is mostly small events: one piece of memory is written faster than three.
+    http.writev(false);
+    http.header_read_timeout(app.config.header_timeout).max_buf_size(BUFFER_BYTES);
+    http.keep_alive(waited.is_some());
+    let (service, heard) = (TowerToHyperService::new(service), Arc::clone(&guest));
+    let answer = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(Arc::new(heard.answering()));
+        service.call(request.map(|body| Heard::new(body, Arc::clone(&heard))))
+    });
+    let connection = http.serve_connection(TokioIo::new(stream), answer);
+    // How a connection ends is the client's affair: whatever it asked for is dropped with it.
+    tokio::spawn(async move {
+        let (_place, mut connection) = (place, pin!(connection));
+        let Some(mut waited) = waited else { return drop(connection.await) };
+        tokio::select! {
+            _ = connection.as_mut() => return,
+            () = waited.end() => {}
+        }
+        if guest.heard() > 0 {
+            connection.as_mut().graceful_shutdown();
+            drop(connection.await);
+            return drop(waited);
+        }
+        // Nothing was heard on it yet. It is not waited for, and what comes while others are is answered, once.
+        drop(waited);
+        tokio::select! {
+            _ = connection.as_mut() => return,
+            () = guest.first() => {}
+        }
+        connection.as_mut().graceful_shutdown();
+        drop(connection.await);
+    });
 }
 
 /// Ends the engine, and says what went wrong by then. Its step may take long; who is in a hurry does not wait for that:

@@ -42,8 +42,9 @@ pub(crate) struct ServeArgs {
     /// Let conversations bring the chat template that they are rendered with, within the limits of all templates.
     #[arg(long, help_heading = "Server")]
     pub(crate) trust_request_chat_template: bool,
-    /// Connections that there may be; more are answered 503 and closed. Their buffers are part of --memory [default: 2048, or
-    /// as many as an eighth of --memory has room for].
+    /// Connections that there may be; more are answered 503 and closed (of hundreds at once, some just closed), unless they
+    /// ask for /health, /ready or /metrics. Their buffers are part of --memory [default: 2048, or as many as an eighth of
+    /// --memory has room for].
     #[arg(long, value_parser = parse_count, help_heading = "Server")]
     pub(crate) max_connections: Option<usize>,
     /// Sequences that may wait for the first of their tokens; more are answered 503.

@@ -283,6 +283,10 @@ fn connections_and_bodies_beyond_the_limit_are_told_so() {
     let refused = get(server.address, "/version");
     assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")));
     assert_eq!(refused.json()["error"]["code"], "server_overloaded");
+    // Whoever only looks how it is is answered.
+    assert_eq!(get(server.address, "/health").status, 200);
+    assert!(metric(server.address, "ballast_connections") >= 3.0);
+    assert_eq!(get(server.address, "/healing").status, 503);
     drop(clients);
     until(|| try_metric(server.address, "ballast_connections") == Some(1.0));
     assert!(metric(server.address, "ballast_connections_refused_total") >= 1.0);
