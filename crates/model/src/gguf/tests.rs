@@ -89,7 +89,7 @@ fn control_tokens_end_a_text_by_their_names() {
     file.texts("tokenizer.ggml.tokens", &tokens).uint("tokenizer.ggml.eos_token_id", 1);
     file.pair("tokenizer.ggml.token_type", 9, &kinds);
     assert_eq!(open(&file).expect("sound").spec().eos, [1, 2, 4, 7], "`</s>` is text here");
-    // As some files have them: added to the vocabulary.
+    // As some files have them: added to the vocabulary, or as text.
     let kinds: Vec<u8> =
         [1i32, 1, 4, 1, 1, 4, 4, 1, 1, 1].iter().flat_map(|kind| kind.to_le_bytes()).collect();
     file.pairs.retain(|(key, _)| key != "tokenizer.ggml.token_type");
@@ -98,7 +98,9 @@ fn control_tokens_end_a_text_by_their_names() {
         9,
         &[&5u32.to_le_bytes()[..], &10u64.to_le_bytes(), &kinds].concat(),
     );
-    assert_eq!(open(&file).expect("sound").spec().eos, [1, 2], "`</s>` may be text of HTML");
+    assert_eq!(open(&file).expect("sound").spec().eos, [1, 2, 4, 7], "`</s>` may be text of HTML");
+    file.pairs.retain(|(key, _)| key != "tokenizer.ggml.token_type");
+    assert_eq!(open(&file).expect("sound").spec().eos, [1, 2, 4, 7]);
 }
 
 #[test]

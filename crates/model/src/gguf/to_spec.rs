@@ -1,6 +1,6 @@
 //! From GGUF metadata to a [`ModelSpec`] and a [`GgufVocab`].
 
-use super::vocab::special;
+use super::vocab::{NORMAL, is_end, special};
 use super::{Gguf, GgufVocab, Metadata, Numbers, Texts, Value};
 use crate::error::{Error, Result, shorten};
 use crate::stored::Stored;
@@ -38,45 +38,6 @@ const SCALES: [&str; 3] = ["embedding_scale", "logit_scale", "residual_scale"];
 
 /// Key of the usual chat template; those of others have their names after a point.
 const TEMPLATE: &str = "tokenizer.chat_template";
-
-/// The types of tokens that are no text, and of those that were added to a vocabulary, as which some files have ends of turns.
-const CONTROL: i32 = 3;
-const USER_DEFINED: i32 = 4;
-
-/// Names of such tokens that end a text, a turn or a file, as llama.cpp knows them.
-const ENDS: [&str; 30] = [
-    "</s>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<|im_end|>",
-    "<|end|>",
-    "<|return|>",
-    "<|call|>",
-    "<|flush|>",
-    "<|calls|>",
-    "<end_of_turn>",
-    "<|endoftext|>",
-    "<|end_of_text|>",
-    "<EOT>",
-    "_<EOT>",
-    "<end_of_utterance>",
-    "[EOT]",
-    "[EOS]",
-    "<｜end▁of▁sentence｜>",
-    "<eos>",
-    // What separates files and repositories, and fills, where a model completes code.
-    "<|fim_pad|>",
-    "<fim-pad>",
-    "<fim_pad>",
-    "<PAD>",
-    "[PAD]",
-    "<|fim_repo|>",
-    "<|repo_name|>",
-    "<fim-repo>",
-    "<REPO>",
-    "<reponame>",
-    "<|file_sep|>",
-];
 
 /// Keys below `<architecture>.`.
 struct Keys<'a> {
@@ -265,12 +226,8 @@ impl Gguf {
     fn ends(&self) -> Result<Vec<u32>> {
         let tokens = self.metadata.texts("tokenizer.ggml.tokens")?.into_iter().flat_map(Texts::iter);
         let kinds = self.metadata.numbers("tokenizer.ggml.token_type")?;
-        let kinds = kinds.into_iter().flat_map(Numbers::iter).map(as_i32);
-        // `</s>` may well be text, of HTML; nobody writes `<|im_end|>`.
-        let no_text = |token: &str, kind| kind == CONTROL || kind == USER_DEFINED && token.starts_with("<|");
-        let ends = (0..)
-            .zip(tokens.zip(kinds))
-            .filter(|(_, (token, kind))| no_text(token, *kind) && ENDS.contains(token));
+        let kinds = kinds.into_iter().flat_map(Numbers::iter).map(as_i32).chain(std::iter::repeat(NORMAL));
+        let ends = (0..).zip(tokens.zip(kinds)).filter(|(_, (token, kind))| is_end(token, *kind));
         let mut ends: Vec<u32> = ends.map(|(id, _)| id).collect();
         for name in ["eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep"] {
             ends.extend(self.special(name)?);

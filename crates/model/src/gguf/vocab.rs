@@ -2,6 +2,56 @@
 
 use super::Texts;
 
+/// The types of tokens that are text, and of those that are not.
+pub(super) const NORMAL: i32 = 1;
+const CONTROL: i32 = 3;
+
+/// Names of tokens that end a text, a turn or a file, as llama.cpp knows them.
+const ENDS: [&str; 30] = [
+    "</s>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|flush|>",
+    "<|calls|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<EOT>",
+    "_<EOT>",
+    "<end_of_utterance>",
+    "[EOT]",
+    "[EOS]",
+    "<｜end▁of▁sentence｜>",
+    "<eos>",
+    // What separates files and repositories, and fills, where a model completes code.
+    "<|fim_pad|>",
+    "<fim-pad>",
+    "<fim_pad>",
+    "<PAD>",
+    "[PAD]",
+    "<|fim_repo|>",
+    "<|repo_name|>",
+    "<fim-repo>",
+    "<REPO>",
+    "<reponame>",
+    "<|file_sep|>",
+];
+
+/// Whether a token of this type ends a text, a turn or a file.
+pub(super) fn is_end(token: &str, kind: i32) -> bool {
+    ENDS.contains(&token) && (kind == CONTROL || is_no_text(token))
+}
+
+/// Whether it is one of a model's marks, whatever type a file gives it: `</s>` may well be text, of HTML; nobody writes
+/// `<|im_end|>`.
+fn is_no_text(token: &str) -> bool {
+    token.starts_with("<|") || token.starts_with("<｜") || token == "<end_of_turn>"
+}
+
 /// `tokenizer.*` of a GGUF file. Lists that are present have the length of `tokens`, `merges` apart.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GgufVocab {
@@ -49,6 +99,17 @@ impl GgufVocab {
         ];
         for (name, id) in ids {
             *id = special(name, *id, &self.model, self.tokens.len());
+        }
+        self.settle_ends();
+    }
+
+    /// Ends that a file has as text, or says nothing of, are as special as others.
+    fn settle_ends(&mut self) {
+        let kinds = self.token_types.get_or_insert_with(|| vec![NORMAL; self.tokens.len()]);
+        for (token, kind) in self.tokens.iter().zip(kinds) {
+            if *kind == NORMAL && is_end(token, *kind) {
+                *kind = CONTROL;
+            }
         }
     }
 }

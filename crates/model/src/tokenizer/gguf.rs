@@ -1,16 +1,16 @@
 //! A vocabulary from a GGUF file made into the same tokenizer that a `tokenizer.json` gives.
 
-use std::collections::HashMap;
-
 use serde_json::{Value, json};
+use tokenizers::AddedToken;
 use tokenizers::models::bpe::{BPE, Vocab};
-use tokenizers::{AddedToken, Tokenizer as Inner};
 
 use crate::gguf::GgufVocab;
 
 use super::load::{check_added, from_json, guarded};
 use super::pieces::MAX_VOCAB;
 use super::pretokenizer::{PreTokenizer, gpt2};
+use super::scored::Scored;
+use super::words::{Inner, Words};
 use super::{Affixes, SpecialIds, Tokenizer, TokenizerError};
 
 const UNKNOWN: i32 = 2;
@@ -20,9 +20,9 @@ const USER_DEFINED: i32 = 4;
 const ADDED: [i32; 3] = [UNKNOWN, CONTROL, USER_DEFINED];
 /// Most merges. The largest published vocabularies, of a quarter of a million tokens, have half a million.
 const MAX_MERGES: usize = 3 << 19;
-/// Most bytes that may be looked at to cut tokens into two: a token of n characters is cut in n - 1 places, and both parts are
-/// looked up. The largest published vocabularies take a hundredth of it.
-const MAX_CUT_BYTES: usize = 1 << 28;
+/// Most bytes of a token that text is merged to: all of them are looked at for each character that it grows by. The longest
+/// published ones are rows of spaces or dashes, of some hundreds.
+const MAX_WORD_BYTES: usize = 1 << 10;
 
 impl Tokenizer {
     /// Builds the tokenizer of a GGUF file.
@@ -81,7 +81,8 @@ fn byte_pairs(vocab: &GgufVocab) -> Result<(Inner, bool), TokenizerError> {
         return Err(TokenizerError::malformed("GGUF vocabulary", "a gpt2 vocabulary needs merges"));
     };
     if merges.len() > MAX_MERGES {
-        return Err(too_many_merges(merges.len()));
+        let why = format!("{} merges; at most {MAX_MERGES} are read", merges.len());
+        return Err(TokenizerError::malformed("GGUF vocabulary", why));
     }
     let merges = merges.iter().map(split_merge).collect::<Result<Vec<_>, _>>()?;
     let model = guarded("GGUF vocabulary", || {
@@ -109,16 +110,14 @@ fn sentence_pieces(vocab: &GgufVocab) -> Result<Inner, TokenizerError> {
     if scores(vocab).len() != vocab.tokens.len() {
         return Err(TokenizerError::malformed("GGUF vocabulary", "a llama vocabulary needs scores"));
     }
-    let unk = vocab.unk.and_then(|id| vocab.tokens.get(id as usize)).map(str::to_owned);
-    let merges = merges_of_scores(vocab)?;
-    let model = guarded("GGUF vocabulary", || {
-        let mut builder =
-            BPE::builder().vocab_and_merges(ids(vocab), merges).fuse_unk(true).byte_fallback(true);
-        if let Some(unk) = unk {
-            builder = builder.unk_token(unk);
-        }
-        builder.build().map_err(|e| TokenizerError::malformed("GGUF vocabulary", e))
-    })??;
+    // Nothing in a text is merged to a token that stands for itself.
+    let score = |id| (!is_added(vocab, id)).then(|| scores(vocab)[id as usize]);
+    let merged = vocab.tokens.iter().zip(0u32..).filter(|&(_, id)| score(id).is_some());
+    if merged.into_iter().any(|(token, _)| token.len() > MAX_WORD_BYTES) {
+        let why = "its tokens are too long: words have some tens of characters";
+        return Err(TokenizerError::malformed("GGUF vocabulary", why));
+    }
+    let model = Words::Scored(Scored::new(vocab.tokens.clone(), score, vocab.unk));
     let space = vocab.add_space_prefix.unwrap_or(true);
     assemble(model, Some(sentence_piece_normalizer(space)), None, sentence_piece_decoder(space))
 }
@@ -142,44 +141,7 @@ fn sentence_piece_decoder(space_prefix: bool) -> Value {
     json!({"type": "Sequence", "decoders": steps})
 }
 
-/// SentencePiece merges the neighbours whose union scores best; as ranked merges: every way to cut a
-/// token into two, by score of the token, then by length of the left part (longest first). A text that is
-/// there twice is the later one.
-///
-/// # Errors
-/// If that is more work than any sound vocabulary takes.
-fn merges_of_scores(vocab: &GgufVocab) -> Result<Vec<(String, String)>, TokenizerError> {
-    let known: HashMap<&str, u32> = vocab.tokens.iter().zip(0u32..).collect();
-    let (mut merges, mut looked_at) = (Vec::new(), 0usize);
-    for ((id, token), &score) in (0u32..).zip(vocab.tokens.iter()).zip(scores(vocab)) {
-        if known[token] != id || kind_is_special(vocab, id) {
-            continue;
-        }
-        looked_at = looked_at.saturating_add(token.len().saturating_mul(token.chars().count()));
-        if looked_at > MAX_CUT_BYTES {
-            let why = "its tokens are too long: words have some tens of characters";
-            return Err(TokenizerError::malformed("GGUF vocabulary", why));
-        }
-        for (at, _) in token.char_indices().skip(1) {
-            let (left, right) = token.split_at(at);
-            if known.contains_key(left) && known.contains_key(right) {
-                merges.push((score, left, right));
-            }
-        }
-        if merges.len() > MAX_MERGES {
-            return Err(too_many_merges(merges.len()));
-        }
-    }
-    merges.sort_by(|a, b| b.0.total_cmp(&a.0).then(b.1.len().cmp(&a.1.len())));
-    Ok(merges.into_iter().map(|(_, l, r)| (l.to_owned(), r.to_owned())).collect())
-}
-
-fn too_many_merges(found: usize) -> TokenizerError {
-    let why = format!("{found} merges or more; at most {MAX_MERGES} are read");
-    TokenizerError::malformed("GGUF vocabulary", why)
-}
-
-fn kind_is_special(vocab: &GgufVocab, id: u32) -> bool {
+fn is_added(vocab: &GgufVocab, id: u32) -> bool {
     kinds(vocab).get(id as usize).is_some_and(|kind| ADDED.contains(kind))
 }
 
@@ -189,12 +151,12 @@ fn ids(vocab: &GgufVocab) -> Vocab {
 
 /// Model, normaliser, pre-tokenizer and decoder together; the latter three as in tokenizer.json.
 pub(super) fn assemble(
-    model: BPE,
+    model: impl Into<Words>,
     normalizer: Option<Value>,
     pre_tokenizer: Option<Value>,
     decoder: Value,
 ) -> Result<Inner, TokenizerError> {
-    let mut inner = Inner::new(model);
+    let mut inner = Inner::new(model.into());
     let normalizer: Option<tokenizers::NormalizerWrapper> =
         normalizer.map(|n| from_json("normalizer", n)).transpose()?;
     let pre: Option<tokenizers::PreTokenizerWrapper> =

@@ -6,12 +6,13 @@ use std::path::Path;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokenizers::models::bpe::BPE;
-use tokenizers::{AddedToken, ModelWrapper, Tokenizer as Inner};
+use tokenizers::{AddedToken, ModelWrapper};
 
 use super::config::{TokenText, TokenizerConfig};
 use super::gguf::{assemble, split_merge};
 use super::outline::Outline;
 use super::pretokenizer::gpt2;
+use super::words::{Inner, Words};
 use super::{Affixes, SpecialIds, Tokenizer, TokenizerError};
 use crate::error::shorten;
 use crate::file::{POINTER_FOUND, POINTER_REMEDY, is_pointer};
@@ -109,7 +110,7 @@ pub(super) fn check_added(count: usize, bytes: usize) -> Result<(), TokenizerErr
 fn disarm(inner: &mut Inner) -> Result<(), TokenizerError> {
     inner.with_padding(None);
     inner.with_truncation(None).map_err(|e| TokenizerError::malformed("truncation", e))?;
-    if let ModelWrapper::BPE(bpe) = inner.get_model()
+    if let Words::Ranked(ModelWrapper::BPE(bpe)) = inner.get_model()
         && bpe.dropout.is_some()
     {
         let mut bpe = bpe.clone();

@@ -12,9 +12,11 @@ mod load;
 mod outline;
 mod pieces;
 mod pretokenizer;
+mod scored;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod words;
 
 pub use config::{AddedTokenConfig, NamedTemplate, TemplateField, TokenText, TokenTexts, TokenizerConfig};
 pub use error::TokenizerError;
@@ -62,7 +64,7 @@ struct Affixes {
 
 /// A vocabulary and the rules to cut text into it. Immutable and shared between threads.
 pub struct Tokenizer {
-    inner: tokenizers::Tokenizer,
+    inner: words::Inner,
     pieces: Pieces,
     ids: SpecialIds,
     affixes: Affixes,
@@ -77,11 +79,7 @@ impl std::fmt::Debug for Tokenizer {
 }
 
 impl Tokenizer {
-    fn assemble(
-        inner: tokenizers::Tokenizer,
-        ids: SpecialIds,
-        affixes: Affixes,
-    ) -> Result<Self, TokenizerError> {
+    fn assemble(inner: words::Inner, ids: SpecialIds, affixes: Affixes) -> Result<Self, TokenizerError> {
         let pieces = Pieces::of(&inner)?;
         Ok(Tokenizer { inner, pieces, ids, affixes, grammars: OnceLock::new() })
     }

@@ -5,9 +5,9 @@
 //! bytes in logprobs, and the three agree by construction.
 
 use serde_json::Value;
-use tokenizers::Tokenizer as Inner;
 
 use super::TokenizerError;
+use super::words::Inner;
 
 /// The largest published vocabularies have a quarter of this.
 pub(super) const MAX_VOCAB: u32 = 1 << 20;

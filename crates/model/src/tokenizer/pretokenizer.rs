@@ -7,7 +7,10 @@ use serde_json::{Value, json};
 use super::TokenizerError;
 
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const GPT_2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// Digits are cut in threes before.
+const MINICPM5: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const GPT_4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const SEED_CODER: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -17,8 +20,8 @@ const DEEPSEEK_V3: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^
 /// Han, Hangul, and what lies between.
 const EAST_ASIAN: &str = r"[一-龥ࠀ-一가-퟿]+";
 
-const SUPPORTED: &str = "default, gpt-2, phi-2, olmo, jais, mpt, mellum, trillion, a.x-4.0, llama-bpe, llama3, llama-v3, \
-     falcon3, pixtral, midm-2.0, smaug-bpe, dbrx, qwen2, deepseek-r1-qwen, megrez, smollm, starcoder, refact, command-r, codeshell, \
+const SUPPORTED: &str = "default, gpt-2, phi-2, olmo, jais, mpt, mellum, trillion, a.x-4.0, granite-docling, llama-bpe, llama3, llama-v3, \
+     falcon3, pixtral, midm-2.0, smaug-bpe, dbrx, qwen2, deepseek-r1-qwen, kormo, f2llmv2, megrez, minicpm5, viking, smollm, starcoder, refact, command-r, codeshell, \
      minerva-7b, tekken, gpt-4o, llama4, seed-coder, deepseek-llm, deepseek-coder, deepseek-v3";
 
 /// How a byte-pair vocabulary wants its text.
@@ -38,9 +41,8 @@ impl PreTokenizer {
     pub(super) fn named(name: &str) -> Result<Self, TokenizerError> {
         let plain = |steps| PreTokenizer { steps, normalizer: None, ignore_merges: false, add_bos: false };
         Ok(match name {
-            "gpt-2" | "phi-2" | "olmo" | "jais" | "mpt" | "gpt2" | "mellum" | "trillion" | "a.x-4.0" => {
-                plain(gpt2())
-            }
+            "gpt-2" | "phi-2" | "olmo" | "jais" | "mpt" | "gpt2" | "mellum" | "trillion" | "a.x-4.0"
+            | "granite-docling" => plain(gpt2()),
             "default" => plain(default()),
             "smollm" | "starcoder" | "refact" | "command-r" | "codeshell" | "minerva-7b" => {
                 plain(sequence(vec![digits(), gpt2()]))
@@ -49,8 +51,16 @@ impl PreTokenizer {
                 PreTokenizer { ignore_merges: true, add_bos: true, ..plain(pattern(LLAMA3)) }
             }
             "smaug-bpe" | "dbrx" => plain(pattern(LLAMA3)),
-            "qwen2" | "deepseek-r1-qwen" => {
+            "qwen2" | "deepseek-r1-qwen" | "kormo" | "f2llmv2" => {
                 PreTokenizer { normalizer: Some(json!({"type": "NFC"})), ..plain(pattern(QWEN2)) }
+            }
+            "minicpm5" => {
+                let words = [isolate(r"\p{N}{1,3}"), isolate(MINICPM5), byte_level(false)];
+                PreTokenizer { ignore_merges: true, ..plain(sequence(words.into())) }
+            }
+            "viking" => {
+                let words = [isolate(r" ?[^(\s|.,!?…。，、।۔،)]+"), isolate(r"\p{N}"), byte_level(false)];
+                plain(sequence(words.into()))
             }
             "megrez" => plain(pattern(QWEN2)),
             "gpt-4o" | "llama4" => plain(pattern(GPT_4O)),
@@ -87,9 +97,10 @@ fn isolate(regex: &str) -> Value {
     json!({"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": false})
 }
 
-/// llama.cpp's fall-back for files that name no pre-tokenizer: punctuation apart, digits in threes.
+/// llama.cpp's fall-back for files that name no pre-tokenizer: punctuation apart, and digits in threes.
 fn default() -> Value {
-    sequence(vec![isolate(r"[\p{P}\$\+<=>\^~\|]+"), isolate(r"\p{N}{1,3}"), gpt2()])
+    let words = [r"[\p{P}\$\+<=>\^~\|]+", GPT_2, r"\p{N}+", "[0-9][0-9][0-9]"].map(isolate);
+    sequence(words.into_iter().chain([byte_level(false)]).collect())
 }
 
 fn digits() -> Value {
@@ -152,7 +163,7 @@ mod tests {
     #[test]
     fn digits_one_by_one() {
         let qwen = ["It", "'S", " ", "1", "2", "3", "4", "5", " x", "+=", "y", ";\n", " ", " Ünï", " 你好"];
-        check(&["qwen2", "megrez"], TEXT, &qwen);
+        check(&["qwen2", "kormo", "f2llmv2", "megrez"], TEXT, &qwen);
         let seed =
             ["It", "'S", " ", "1", "2", "3", "4", "5", " x", "+=", "y", ";", "\n", " ", " Ünï", " 你好"];
         check(&["seed-coder"], TEXT, &seed);
@@ -175,7 +186,19 @@ mod tests {
     #[test]
     fn digits_in_a_row() {
         let gpt = ["It", "'", "S", " 12345", " x", "+=", "y", ";", "\n ", " Ünï", " 你好"];
-        check(&["gpt-2", "mellum", "trillion", "a.x-4.0"], TEXT, &gpt);
+        check(&["gpt-2", "mellum", "trillion", "a.x-4.0", "granite-docling"], TEXT, &gpt);
+    }
+
+    #[test]
+    fn digits_behind_spaces() {
+        let default = ["It", "'", "S", " ", "123", "45", " x", "+=", "y", ";", "\n ", " Ünï", " 你好"];
+        check(&["default"], TEXT, &default);
+        // Words come first: a number takes one space along, and its digits are cut after that; those of other scripts never.
+        check(&["default"], "   3. २०२४", &["  ", " ", "3", ".", " ", "२०२४"]);
+        let minicpm = ["It", "'S", " ", "123", "45", " x", "+=", "y", ";\n", " ", " Ünï", " 你好"];
+        check(&["minicpm5"], TEXT, &minicpm);
+        let viking = ["It'S", " ", "1", "2", "3", "4", "5", " x+=y;", "\n ", " Ünï", " 你好"];
+        check(&["viking"], TEXT, &viking);
     }
 
     #[test]
