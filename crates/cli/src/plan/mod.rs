@@ -5,6 +5,7 @@ mod emit;
 mod local;
 mod own;
 mod published;
+mod screen;
 mod search;
 mod tell;
 

@@ -10,6 +10,7 @@ use policy::sched::{Delegate, Schedule};
 use spec::{ByTier, Bytes, Placement, Split, Tier};
 
 use super::candidate::{Candidate, Homes, Job, Scored};
+use super::screen::{self, Guess};
 use crate::args::EngineArgs;
 
 /// Blocks of the programme that are run on the timeline.
@@ -92,7 +93,7 @@ impl Planner<'_> {
         let most = self.most_seqs() as u32;
         let placed = question.as_ref().map(|question| search_up_to(question, most, keep)).unwrap_or_default();
         let away = least.map(|(homes, _)| homes).filter(|homes| !homes.stay());
-        let mut scored = self.scored(&self.candidates(&placed, away))?;
+        let mut scored = self.scored(&self.contenders(self.candidates(&placed, away))?)?;
         scored.retain(|scored| self.fixed.max_latency_s.is_none_or(|most| scored.run.latency_max_s <= most));
         scored.sort_by(|a, b| b.run.tokens_per_s().total_cmp(&a.run.tokens_per_s()));
         let both = |scored: &Scored| (scored.run.tokens_per_s(), scored.run.latency_max_s);
@@ -108,13 +109,35 @@ impl Planner<'_> {
         Ok(Some(Found { programme: opinion.map(|placed| tokens / placed.seconds), scored }))
     }
 
-    /// All candidates that fit, in their order: each is a run of its own in virtual time, on as many threads as compute.
+    /// Those of them that are worth a run of the whole job.
+    fn contenders(&self, candidates: Vec<Candidate>) -> Result<Vec<Candidate>> {
+        if self.job.requests <= screen::SHORT {
+            return Ok(candidates);
+        }
+        let guess = |candidate: &Candidate| -> Result<Option<Guess>> {
+            let Ok(planned) = self.planned(self.config(candidate)) else { return Ok(None) };
+            screen::guess(*candidate, &planned, self.job, self.tables)
+        };
+        let guesses = self.by_turns(&candidates, guess)?;
+        let chosen = screen::contenders(&guesses, self.fixed.max_latency_s);
+        Ok(chosen.into_iter().map(|at| candidates[at]).collect())
+    }
+
+    /// All candidates that fit, in their order.
     fn scored(&self, candidates: &[Candidate]) -> Result<Vec<Scored>> {
-        let score = |candidate: &Candidate| self.score(*candidate);
-        let threads = self.base.threads.max(1);
+        let scored = self.by_turns(candidates, |candidate| self.score(*candidate))?;
+        Ok(scored.into_iter().flatten().collect())
+    }
+
+    /// Something of each candidate, in their order: each is a run of its own in virtual time, on as many threads as compute.
+    fn by_turns<T: Send>(
+        &self,
+        candidates: &[Candidate],
+        of: impl Fn(&Candidate) -> Result<T> + Sync,
+    ) -> Result<Vec<T>> {
+        let (threads, of) = (self.base.threads.max(1), &of);
         // By turns: those that take long lie together.
-        let turn =
-            |first: usize| candidates.iter().skip(first).step_by(threads).map(score).collect::<Vec<_>>();
+        let turn = |first: usize| candidates.iter().skip(first).step_by(threads).map(of).collect::<Vec<_>>();
         let mut turns: Vec<_> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..threads).map(|first| scope.spawn(move || turn(first))).collect();
             let joined = threads.into_iter().map(|thread| thread.join());
@@ -122,8 +145,7 @@ impl Planner<'_> {
                 .map(|turn| turn.unwrap_or_else(|panic| std::panic::resume_unwind(panic)).into_iter())
                 .collect()
         });
-        let in_order = (0..candidates.len()).filter_map(|i| turns[i % threads].next());
-        Ok(in_order.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+        (0..candidates.len()).filter_map(|i| turns[i % threads].next()).collect()
     }
 
     /// Runs a candidate in virtual time; nothing if it does not fit.
@@ -402,90 +424,4 @@ pub(super) fn rescored() -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::candidate::Lengths;
-    use super::*;
-    use crate::args::{BenchCommand, Cli, Command};
-    use crate::display::Voice;
-    use crate::loaded;
-    use crate::resolve::{Needs, engine_config};
-    use clap::Parser;
-    use kernels::Isa;
-    use policy::cost::{Curve, Decode, Linear};
-
-    /// A machine that computes at once, and moves bytes at some rate.
-    fn tables() -> Tables {
-        let linear = || Linear { seconds: Curve::rate(1e6), bytes: 20e3, ..Linear::default() };
-        Tables {
-            qkv: linear(),
-            out: linear(),
-            mlp: linear(),
-            head: linear(),
-            embed: Curve::rate(1e9),
-            sample: Curve::rate(1e6),
-            decode: vec![Decode { seqs: 1, seconds: Curve::rate(1e8) }],
-            prefill: Curve::rate(1e9),
-            disk_read: Curve::rate(1e10),
-            disk_write_bytes_per_s: 1e10,
-            copy_bytes_per_s: 1e10,
-            step_gap_s: 1e-2,
-            ..Tables::default()
-        }
-    }
-
-    /// A tiny model of many layers, whose KV takes many times the room of its weights.
-    fn engine_args(folder: &std::path::Path, memory: u64) -> EngineArgs {
-        let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("../model/tests/golden/llama-gqa-tied/config.json");
-        let config = std::fs::read_to_string(golden).unwrap();
-        let config = config.replace("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 24");
-        std::fs::write(folder.join("config.json"), config).unwrap();
-        let folder = folder.display();
-        let words = format!(
-            "ballast bench throughput {folder} --load-format dummy --memory {memory} --offload-dir {folder} --threads 2"
-        );
-        match Cli::try_parse_from(words.split_whitespace()).unwrap().command {
-            Command::Bench(BenchCommand::Throughput(args)) => args.common.engine,
-            _ => unreachable!("it was asked for"),
-        }
-    }
-
-    #[test]
-    fn kv_that_one_memory_has_no_room_for_goes_to_the_drive() {
-        const MEMORY: u64 = 16 << 20;
-        let folder = tempfile::tempdir().unwrap();
-        let args = engine_args(folder.path(), MEMORY);
-        let model = folder.path().display().to_string();
-        let opened = loaded::open(Some(&model), &args, Voice::Quiet).unwrap();
-        let job = Job { requests: 64, input: 200, output: 24, lengths: Lengths::Exact };
-        // What threads keep of their own is the same on every machine.
-        let base = EngineConfig {
-            isa: Isa::Avx2,
-            ..engine_config(&args, Needs::of_requests(&args, 64, 200, 24)).unwrap()
-        };
-        let planner = Planner {
-            checkpoint: &opened.checkpoint,
-            base,
-            job,
-            tables: &tables(),
-            fixed: Fixed::of(&args),
-            resident_bytes: 1 << 20,
-        };
-        let (homes, least) = planner.least().expect("one sequence has room");
-        assert!(homes.stay() && matches!(least.hold().budget, Budget::Common(_)), "{homes:?}");
-        let placed = search_up_to(&planner.question(&least), 64, RESCORED);
-        let on_drive = |split: Split| split.part(Tier::Disk) > 0 && split.part(Tier::Host) == 0;
-        assert!(placed.iter().any(|placed| on_drive(placed.placement.kv)), "{placed:?}");
-        // What is chosen in the end fits, KV on the drive or not.
-        let found = planner.search(RESCORED).unwrap().expect("a plan");
-        assert!(found.scored.iter().any(|scored| on_drive(scored.candidate.homes.kv)));
-        assert!(found.scored.iter().all(|scored| scored.outline.peak_bytes.device <= MEMORY));
-    }
-
-    #[test]
-    fn of_plans_that_are_as_fast_the_one_that_answers_sooner() {
-        assert_eq!(preferred([(93.0, 11.0), (92.9, 6.0), (92.5, 3.3), (92.4, 3.3), (80.0, 1.0)]), Some(2));
-        assert_eq!(preferred([(93.0, 3.0), (92.9, 3.0)]), Some(0));
-        assert_eq!(preferred([]), None);
-    }
-}
+mod tests;
