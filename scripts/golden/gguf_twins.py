@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from golden import tokenizer, weights
-from golden.variants import LLAMA3, PROMPT, QWEN2, QWEN3, ROPE, YARN, edit, llama
+from golden.variants import (GEMMA3, GRANITE, LLAMA3, LONGROPE, PROMPT, QWEN2, QWEN3, ROPE, SMOLLM3, YARN, edit, llama)
 
 Q = gguf.GGMLQuantizationType
 LEGACY = {"attn_q": Q.Q4_1, "attn_k": Q.Q5_0, "attn_v": Q.Q5_1, "attn_output": Q.Q4_1, "ffn_gate": Q.Q5_0,
@@ -23,6 +23,8 @@ WIDE = llama(vocab_size=304, num_key_value_heads=1, hidden_size=256, intermediat
 # Heads of 32, for the bands of the scalings.
 QWEN2_YARN = edit(QWEN2, vocab_size=304, num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=128,
                   rope_theta=10000.0, rope_scaling=YARN | dict(rope_type="yarn"))
+# What llama.cpp makes of the number of heads.
+GEMMA3_TWIN = edit(GEMMA3, vocab_size=304, query_pre_attn_scalar=32)
 LLAMA3_FREQS = edit(ROPE, vocab_size=304, rope_scaling=LLAMA3 | dict(rope_type="llama3"))
 
 
@@ -49,21 +51,31 @@ TWINS = (
     Twin("gguf-qwen2-yarn", Q.BF16, QWEN2_YARN, seed=22, exact=True, without=(dict(rope_scaling=None),)),
     Twin("gguf-qwen3", Q.BF16, QWEN3, seed=23, exact=True),
     Twin("gguf-llama3-freqs", Q.BF16, LLAMA3_FREQS, seed=24, exact=True, without=(dict(rope_scaling=None),)),
+    Twin("gguf-phi3", Q.BF16, edit(LONGROPE, vocab_size=304), seed=25, exact=True, without=(dict(rope_scaling=None),)),
+    Twin("gguf-smollm3", Q.BF16, edit(SMOLLM3, vocab_size=304), seed=26, exact=True,
+         without=(dict(no_rope_layer_interval=5),)),
+    Twin("gguf-granite", Q.BF16, edit(GRANITE, vocab_size=304), seed=27, exact=True),
+    Twin("gguf-gemma3", Q.BF16, GEMMA3_TWIN, seed=28, exact=True),
 )
 
 NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
          "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
          "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+         "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up",
          "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
-def gguf_name(name):
+GEMMA_NAMES = NAMES | {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+                       "post_feedforward_layernorm": "post_ffw_norm"}
+
+
+def gguf_name(name, names=NAMES):
     """model.layers.0.self_attn.q_proj.weight -> (blk.0.attn_q.weight, attn_q)"""
     stem, kind = name.rsplit(".", 1)
-    if stem in NAMES:
-        return f"{NAMES[stem]}.{kind}", NAMES[stem]
+    if stem in names:
+        return f"{names[stem]}.{kind}", names[stem]
     _, _, layer, leaf = stem.split(".", 3)
-    return f"blk.{layer}.{NAMES[leaf]}.{kind}", NAMES[leaf]
+    return f"blk.{layer}.{names[leaf]}.{kind}", names[leaf]
 
 
 def interleave(w, heads):
@@ -92,12 +104,12 @@ def random_blocks(shape, format, std, rng):
     return with_scale(0.01 * std / spread)
 
 
-def tensor(twin, name, value, rng):
-    leaf = gguf_name(name)[1]
+def tensor(twin, name, leaf, value, rng):
     value = value.float().numpy()
+    kind = twin.config["model_type"]
     if "norm" in leaf or name.endswith(".bias"):
-        return value, Q.F32
-    if twin.config["model_type"] == "llama" and leaf in ("attn_q", "attn_k"):
+        return value + (1.0 if kind.startswith("gemma") else 0.0), Q.F32
+    if kind in ("llama", "smollm3", "granite") and leaf in ("attn_q", "attn_k"):
         key = "num_attention_heads" if leaf == "attn_q" else "num_key_value_heads"
         value = interleave(value, twin.config[key])
     format = twin.format_of(leaf)
@@ -110,7 +122,7 @@ def write(twin, out):
     """model.gguf, with its tokenizer and chat template."""
     out.mkdir(parents=True, exist_ok=True)
     c = twin.config
-    file = gguf.GGUFWriter(out / "model.gguf", c["model_type"])
+    file = gguf.GGUFWriter(out / "model.gguf", c["model_type"].removesuffix("_text"))
     file.add_name(twin.name)
     file.add_context_length(c["max_position_embeddings"])
     file.add_embedding_length(c["hidden_size"])
@@ -119,7 +131,7 @@ def write(twin, out):
     file.add_head_count(c["num_attention_heads"])
     file.add_head_count_kv(c["num_key_value_heads"])
     head_dim = c.get("head_dim", c["hidden_size"] // c["num_attention_heads"])
-    file.add_rope_dimension_count(head_dim)
+    file.add_rope_dimension_count(int(head_dim * c.get("partial_rotary_factor", 1.0)))
     if "head_dim" in c:
         file.add_key_length(head_dim)
         file.add_value_length(head_dim)
@@ -132,17 +144,47 @@ def write(twin, out):
         file.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
     if scaling.get("rope_type") == "llama3":
         file.add_tensor("rope_freqs.weight", llama3_factors(scaling, theta, head_dim))
+    if scaling.get("rope_type") == "linear":
+        file.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        file.add_rope_scaling_factor(scaling["factor"])
+    if "short_factor" in scaling:
+        add_longrope(file, scaling, c)
+    add_own(file, c)
     file.add_layer_norm_rms_eps(c["rms_norm_eps"])
     file.add_vocab_size(c["vocab_size"])
     add_tokenizer(file)
     rng = np.random.default_rng(twin.seed)
     for name, value in weights.tensors(c, twin.seed).items():
-        data, format = tensor(twin, name, value, rng)
-        file.add_tensor(gguf_name(name)[0], data, raw_dtype=format)
+        full, leaf = gguf_name(name, GEMMA_NAMES if "gemma" in c["model_type"] else NAMES)
+        data, format = tensor(twin, name, leaf, value, rng)
+        file.add_tensor(full, data, raw_dtype=format)
     file.write_header_to_file()
     file.write_kv_data_to_file()
     file.write_tensors_to_file()
     file.close()
+
+
+def add_longrope(file, scaling, c):
+    """As llama.cpp's converter writes it for Phi-3."""
+    original = c["original_max_position_embeddings"]
+    file.add_rope_scaling_orig_ctx_len(original)
+    stretch = c["max_position_embeddings"] / original
+    file.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(stretch) / math.log(original)))
+    for name in ("long", "short"):
+        file.add_tensor(f"rope_factors_{name}.weight", np.array(scaling[f"{name}_factor"], dtype=np.float32))
+
+
+def add_own(file, c):
+    """What only one architecture has."""
+    if c["model_type"] == "granite":
+        file.add_embedding_scale(c["embedding_multiplier"])
+        file.add_attention_scale(c["attention_multiplier"])
+        file.add_residual_scale(c["residual_multiplier"])
+        file.add_logit_scale(c["logits_scaling"])
+    if c["model_type"] == "gemma3_text":
+        file.add_sliding_window(c["sliding_window"])
+        file.add_uint32("gemma3.attention.sliding_window_pattern", c["sliding_window_pattern"])
+        file.add_float32("gemma3.rope.freq_base_swa", c["rope_local_base_freq"])
 
 
 def llama3_factors(scaling, theta, head_dim):

@@ -66,6 +66,33 @@ QWEN2_WINDOW = edit(QWEN2, use_sliding_window=True, max_window_layers=1, num_hid
 QWEN3 = edit(QWEN2, architectures=["Qwen3ForCausalLM"], model_type="qwen3", head_dim=32, attention_bias=False,
              tie_word_embeddings=False, sliding_window=None, max_window_layers=None, rope_theta=None, torch_dtype=None,
              dtype="bfloat16", vocab_size=304, rope_parameters=dict(rope_theta=1000000.0, rope_type="default"))
+PHI3 = edit(llama(architectures=["Phi3ForCausalLM"], model_type="phi3", num_key_value_heads=2, pad_token_id=0,
+                  original_max_position_embeddings=512), attention_bias=None, mlp_bias=None)
+# 12 of 16 pairs of dimensions turn.
+LONGROPE = edit(PHI3, num_attention_heads=2, num_key_value_heads=1, partial_rotary_factor=0.75, max_position_embeddings=128,
+                original_max_position_embeddings=32, rope_scaling=dict(
+                    type="longrope", short_factor=[1.0 + 0.1 * i for i in range(12)],
+                    long_factor=[1.0 + 0.5 * i for i in range(12)]))
+SMOLLM3 = edit(llama(architectures=["SmolLM3ForCausalLM"], model_type="smollm3", num_key_value_heads=2, pad_token_id=0,
+                     num_hidden_layers=4, intermediate_size=64, tie_word_embeddings=True, use_sliding_window=False,
+                     rope_theta=50000.0))
+GRANITE = llama(architectures=["GraniteForCausalLM"], model_type="granite", num_key_value_heads=2, pad_token_id=0,
+                embedding_multiplier=3.0, attention_multiplier=0.5, residual_multiplier=0.4,
+                logits_scaling=2.0)
+# The last of three layers sees everything, by frequencies of its own.
+GEMMA3 = dict(
+    architectures=["Gemma3ForCausalLM"], model_type="gemma3_text", torch_dtype="bfloat16", vocab_size=96, hidden_size=64,
+    intermediate_size=96, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=32,
+    hidden_activation="gelu_pytorch_tanh", rms_norm_eps=1e-6, max_position_embeddings=512, rope_theta=20000.0,
+    rope_local_base_freq=100.0, rope_scaling=dict(rope_type="linear", factor=4.0), sliding_window=20,
+    sliding_window_pattern=3, query_pre_attn_scalar=16, attention_bias=False, tie_word_embeddings=False, bos_token_id=2, eos_token_id=1,
+    pad_token_id=0)
+# The same as transformers 5 writes it.
+GEMMA3_V5 = edit(GEMMA3, rope_theta=None, rope_local_base_freq=None, rope_scaling=None, sliding_window_pattern=None,
+                 torch_dtype=None, dtype="bfloat16",
+                 layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+                 rope_parameters=dict(full_attention=dict(rope_type="linear", factor=4.0, rope_theta=20000.0),
+                                      sliding_attention=dict(rope_type="default", rope_theta=100.0)))
 OPT = dict(
     architectures=["OPTForCausalLM"], model_type="opt", torch_dtype="float16", vocab_size=96, hidden_size=64,
     ffn_dim=128, num_hidden_layers=2, num_attention_heads=4, word_embed_proj_dim=64, max_position_embeddings=128,
@@ -99,6 +126,18 @@ CHECKPOINTS = (
     Variant("qwen2-window", QWEN2_WINDOW, seed=6,
             without=(dict(use_sliding_window=False), dict(max_window_layers=0), dict(max_window_layers=2))),
     Variant("qwen3", QWEN3, seed=7, tokenizer="jinja"),
+    Variant("phi3", PHI3 | dict(sliding_window=20), seed=10, without=(dict(sliding_window=None),)),
+    Variant("phi3-longrope", LONGROPE, seed=11, without=(dict(rope_scaling=None),)),
+    # Begins with short sequences' frequencies, goes on with long ones'.
+    Variant("phi3-longrope-short", LONGROPE, seed=11, prompt=24, without=(dict(rope_scaling=None),)),
+    Variant("smollm3", SMOLLM3 | dict(num_hidden_layers=3, no_rope_layers=[1, 0, 1]), seed=12,
+            without=(dict(no_rope_layers=[1, 1, 1]), dict(no_rope_layers=[1, 0, 0]))),
+    Variant("granite", GRANITE, seed=13, without=tuple({name: 1.0} for name in (
+        "embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling"))),
+    Variant("gemma3", GEMMA3, seed=14,
+            without=(dict(sliding_window=512), dict(rope_local_base_freq=20000.0), dict(rope_scaling=None),
+                     dict(query_pre_attn_scalar=64), dict(sliding_window_pattern=2))),
+    Variant("gemma3-v5", GEMMA3_V5, seed=14),
     Variant("opt", OPT, seed=8, dtype="float16"),
     Variant("opt-350m", OPT_350M | dict(torch_dtype="float32", hidden_size=32, word_embed_proj_dim=16, ffn_dim=64,
                                         num_attention_heads=2), seed=9, dtype="float32"),

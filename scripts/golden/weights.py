@@ -7,7 +7,7 @@ import transformers
 from safetensors.torch import save_file
 
 # Standard deviation of a linear's weights, times 1/sqrt(inputs).
-GAIN = {"q_proj": 0.9, "k_proj": 0.9, "o_proj": 0.7, "down_proj": 0.7, "lm_head": 3.0}
+GAIN = {"q_proj": 0.9, "qkv_proj": 0.9, "k_proj": 0.9, "o_proj": 0.7, "down_proj": 0.7, "lm_head": 3.0}
 
 
 def architecture(config):
@@ -19,13 +19,13 @@ def architecture(config):
     return dict(model.named_parameters())
 
 
-def draw(name, shape, tied, generator):
+def draw(name, shape, tied, generator, norm=1.0):
     noise = torch.randn(shape, generator=generator)
     leaf = name.split(".")[-2]
     if name.endswith(".bias"):
         return 0.3 * noise
     if "norm" in leaf:
-        return 1.0 + 0.25 * noise
+        return norm + 0.25 * noise
     if leaf.startswith("embed"):
         return (2.4 / math.sqrt(shape[1]) if tied else 0.5) * noise     # tied to the head, more would only repeat itself
     return GAIN.get(leaf, 1.0) * noise / math.sqrt(shape[1])
@@ -36,8 +36,9 @@ def tensors(config, seed):
     generator = torch.Generator().manual_seed(1000 + seed)
     tied = config.get("tie_word_embeddings", True)
     out = {}
+    norm = 0.0 if config["model_type"].startswith("gemma") else 1.0      # Gemma adds 1 to what files hold
     for name, p in sorted(architecture(config).items()):
-        out[name] = draw(name, tuple(p.shape), tied, generator).bfloat16()
+        out[name] = draw(name, tuple(p.shape), tied, generator, norm).bfloat16()
     return out
 
 

@@ -354,11 +354,13 @@ struct EmbedArgs {
   u64 panel_bytes;
   u32 k, n;
   u32 first_panel, held_panels, gated, row_bytes;
+  float scale;
+  u32 unused;
 };
 
 #define PICKED 0x80000000u
 
-// out[i] = row ids[i], for the rows that this part holds. An id with its highest bit is a place among tokens that were picked
+// out[i] = scale * row ids[i], for the rows that this part holds. An id with its highest bit is a place among tokens that were picked
 // on the device; what could not be picked is no row, and stands for the first.
 KERNEL(embed_rows, EmbedArgs, 128) {
   u32 row = a.ids[blockIdx.x], half = a.n / 2;
@@ -370,7 +372,7 @@ KERNEL(embed_rows, EmbedArgs, 128) {
   const u8* bytes = a.panels + (panel - a.first_panel) * a.panel_bytes;
   float* out = a.out + (u64)blockIdx.x * a.k;
 #if FORMAT == FORMAT_F32
-  for (u32 k = threadIdx.x; k < a.k; k += blockDim.x) out[k] = ((const float*)bytes)[k * 32 + place];
+  for (u32 k = threadIdx.x; k < a.k; k += blockDim.x) out[k] = a.scale * ((const float*)bytes)[k * 32 + place];
 #else
   u32 t = threadIdx.x % 4;
   for (u32 index = threadIdx.x / 4; index < (a.k + 31) / 32; index += blockDim.x / 4) {
@@ -379,8 +381,8 @@ KERNEL(embed_rows, EmbedArgs, 128) {
 #pragma unroll
     for (u32 i = 0; i < 4; i++) {
       u32 pair = component(w[i], place % 4), k = 32 * index + 8 * t + 2 * i;
-      if (k < a.k) out[k] = widen(pair & 0xffffu);
-      if (k + 1 < a.k) out[k + 1] = widen(pair >> 16);
+      if (k < a.k) out[k] = a.scale * widen(pair & 0xffffu);
+      if (k + 1 < a.k) out[k + 1] = a.scale * widen(pair >> 16);
     }
   }
 #endif

@@ -7,9 +7,13 @@ struct NormArgs {
   void* out;
   u32 cols;
   float eps;
-  u32 layer;    // layer norm, else RMS
-  u32 to_bf16;
+  u32 layer;  // layer norm, else RMS
+  u32 to;     // TO_...
 };
+
+#define TO_FLOATS 0
+#define TO_BF16 1
+#define TO_SUM 2  // added to floats
 
 __device__ __forceinline__ float block_sum(float x, float* partial) {
   x = warp_sum(x);
@@ -21,17 +25,20 @@ __device__ __forceinline__ float block_sum(float x, float* partial) {
   return sum;
 }
 
-__device__ __forceinline__ void put(void* to, u64 at, float x, u32 bf16) {
-  if (bf16) ((u16*)to)[at] = (u16)narrow(x);
-  else ((float*)to)[at] = x;
+__device__ __forceinline__ void put(void* to, u64 at, float x, u32 how) {
+  if (how == TO_BF16) ((u16*)to)[at] = (u16)narrow(x);
+  else ((float*)to)[at] = how == TO_SUM ? ((float*)to)[at] + x : x;
 }
 
 // Writes `count` of four numbers of a row, as words where the row is one of whole words.
-__device__ __forceinline__ void put_four(void* to, u64 at, const float (&y)[4], u32 count, bool words, u32 bf16) {
-  if (words && bf16) *(uint2*)((u16*)to + at) = make_uint2(narrow_pair(y[0], y[1]), narrow_pair(y[2], y[3]));
-  else if (words) *(float4*)((float*)to + at) = make_float4(y[0], y[1], y[2], y[3]);
-  else
-    for (u32 i = 0; i < count; i++) put(to, at + i, y[i], bf16);
+__device__ __forceinline__ void put_four(void* to, u64 at, const float (&y)[4], u32 count, bool words, u32 how) {
+  if (words && how == TO_BF16) *(uint2*)((u16*)to + at) = make_uint2(narrow_pair(y[0], y[1]), narrow_pair(y[2], y[3]));
+  else if (words && how == TO_FLOATS) *(float4*)((float*)to + at) = make_float4(y[0], y[1], y[2], y[3]);
+  else if (words) {
+    float4* sum = (float4*)((float*)to + at);
+    *sum = make_float4(sum->x + y[0], sum->y + y[1], sum->z + y[2], sum->w + y[3]);
+  } else
+    for (u32 i = 0; i < count; i++) put(to, at + i, y[i], how);
 }
 
 // Numbers i .. i + 3 of a row, `beyond` in place of those that it has not. Rows of whole words begin on one.
@@ -71,7 +78,7 @@ KERNEL(norm_rows, NormArgs, 512) {
     float4 bias = a.bias ? four_of(a.bias, i, a.cols, 0.0f) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     float y[4] = {(v.x - mean) * scale * weight.x + bias.x, (v.y - mean) * scale * weight.y + bias.y,
                   (v.z - mean) * scale * weight.z + bias.z, (v.w - mean) * scale * weight.w + bias.w};
-    put_four(a.out, first + i, y, min(a.cols - i, 4u), a.cols % 4 == 0, a.to_bf16);
+    put_four(a.out, first + i, y, min(a.cols - i, 4u), a.cols % 4 == 0, a.to);
   }
 }
 

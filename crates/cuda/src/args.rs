@@ -19,7 +19,7 @@ macro_rules! arguments {
 
 arguments! {
     /// `norm_rows`.
-    NormArgs { x: u64, weight: u64, bias: u64, out: u64, cols: u32, eps: f32, layer: u32, to_bf16: u32 }
+    NormArgs { x: u64, weight: u64, bias: u64, out: u64, cols: u32, eps: f32, layer: u32, to: u32 }
     /// `pick_rows`.
     PickArgs { from: u64, rows: u64, out: u64, cols: u32, add: u32 }
     /// `convert_rows`.
@@ -43,7 +43,7 @@ arguments! {
     /// `embed_rows`.
     EmbedArgs {
         panels: u64, ids: u64, picked: u64, out: u64, panel_bytes: u64, k: u32, n: u32, first_panel: u32,
-        held_panels: u32, gated: u32, row_bytes: u32,
+        held_panels: u32, gated: u32, row_bytes: u32, scale: f32, unused: u32,
     }
     /// `attend_many`, `attend_few`, `merge_splits`, `attend_floats`.
     AttendArgs {

@@ -8,13 +8,12 @@ use kernels::attention::{Chosen, Span};
 use kernels::device::{
     AttendShape, Device, Dtype, KvPages, Matrix, Needs, NormWeights, QkTransform, Rows, Sink,
 };
-use kernels::elementwise::NormKind;
 use kernels::linear::{Activation, Activations, Format, RowOrder, panel_bytes};
 use kernels::pick::{NoPick, PICKED, Pick, Picked};
 use kernels::queue::{self, Mark};
 
 use crate::adopted::{Adopted, addresses};
-use crate::args::{ConvertArgs, EmbedArgs, LinearArgs, NormArgs, PickArgs, StoreKvArgs};
+use crate::args::{ConvertArgs, EmbedArgs, LinearArgs, StoreKvArgs};
 use crate::attend::together;
 use crate::copies::Way;
 use crate::in_rows::Panels;
@@ -22,6 +21,7 @@ use crate::module::{Module, kind_of};
 use crate::product::Room;
 use crate::ranges::Ranges;
 use crate::repeat::{self, Repeating};
+use crate::rows::To;
 use crate::sample::{self, Places};
 use crate::slots::{covered, slots};
 use crate::sparse;
@@ -135,7 +135,7 @@ impl<D: Driver> GpuDevice<D> {
         self.adopted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn maybe(&self, buf: Option<Buf>) -> u64 {
+    pub(crate) fn maybe(&self, buf: Option<Buf>) -> u64 {
         buf.map_or(0, |buf| self.at(&buf))
     }
 
@@ -172,15 +172,6 @@ impl<D: Driver> GpuDevice<D> {
         let [x, y] = grid;
         assert!(x <= GRID_MAX[0] && y <= GRID_MAX[1], "{kernel}: a grid of {x} x {y} blocks");
         self.driver.launch(&Launch { module, kernel, grid, threads, args: bytemuck::bytes_of(args) });
-    }
-
-    fn pick(&self, from: u64, rows: &[u32], out: Rows, add: bool) {
-        assert_eq!(out.rows, rows.len(), "rows of the output");
-        let out_at = self.floats(out);
-        let mut tables = self.tables(&[rows.len()]);
-        let rows_at = tables.put(&self.driver, rows);
-        let args = PickArgs { from, rows: rows_at, out: out_at, cols: out.cols as u32, add: add.into() };
-        self.launch(Module::Rows, "pick_rows", [rows.len(), 1], 256, &args);
     }
 
     /// What a linear's arguments say of where its results go: address, row length, first column, sink, function, bf16.
@@ -333,7 +324,7 @@ impl<D: Driver> Device for GpuDevice<D> {
         Places::COUNT
     }
 
-    fn embed(&self, table: &Matrix, ids: &[u32], out: Rows) {
+    fn embed(&self, table: &Matrix, ids: &[u32], scale: f32, out: Rows) {
         assert_eq!((out.rows, out.cols), (ids.len(), table.k), "embed: shape of the output");
         let known = |id: u32| if id < PICKED { table.n } else { PICKED as usize + Places::COUNT };
         assert!(ids.iter().all(|&id| (id as usize) < known(id)), "embed: a row beyond the table");
@@ -353,6 +344,8 @@ impl<D: Driver> Device for GpuDevice<D> {
                 held_panels: panels as u32,
                 gated: (table.order == RowOrder::Gated).into(),
                 row_bytes: self.row_bytes(table.format, &Panels { at, count: panels, k: table.k }),
+                scale,
+                unused: 0,
             };
             self.launch(Module::Linear(table.format), "embed_rows", [ids.len(), 1], 128, &args);
         }
@@ -362,30 +355,23 @@ impl<D: Driver> Device for GpuDevice<D> {
         assert_disjoint(&[&out.buf], &[&table]);
         let held = table.bytes() / (4 * out.cols);
         assert!(rows.iter().all(|row| (*row as usize) < held), "add_rows: a row beyond the table");
-        self.pick(self.at(&table), rows, out, true);
+        self.pick_rows(self.at(&table), rows, out, true);
     }
 
     fn gather(&self, x: Rows, rows: &[u32], out: Rows) {
         assert_disjoint(&[&out.buf], &[&x.buf]);
         assert_eq!(x.cols, out.cols, "gather: columns");
         assert!(rows.iter().all(|row| (*row as usize) < x.rows), "gather: a row beyond the matrix");
-        self.pick(self.floats(x), rows, out, false);
+        self.pick_rows(self.floats(x), rows, out, false);
     }
 
     fn norm(&self, x: Rows, norm: &NormWeights, out: Rows) {
-        assert_disjoint(&[&out.buf], &[&x.buf]);
-        assert_eq!((x.rows, x.cols), (out.rows, out.cols), "norm: rows in and out differ");
-        let args = NormArgs {
-            x: self.floats(x),
-            weight: self.maybe(norm.weight),
-            bias: self.maybe(norm.bias),
-            out: self.rows(out),
-            cols: x.cols as u32,
-            eps: norm.eps,
-            layer: (norm.kind == NormKind::Layer).into(),
-            to_bf16: (out.dtype == Dtype::Bf16).into(),
-        };
-        self.launch(Module::Rows, "norm_rows", [x.rows, 1], 512, &args);
+        self.put_norm(x, norm, To::storing(out), out);
+    }
+
+    fn add_norm(&self, x: Rows, norm: &NormWeights, out: Rows) {
+        assert_eq!(out.dtype, Dtype::F32, "a sum in f32");
+        self.put_norm(x, norm, To::Sum, out);
     }
 
     fn convert(&self, x: Rows, out: Rows) {

@@ -22,6 +22,7 @@ mod nvrtc;
 pub mod product;
 mod ranges;
 mod repeat;
+mod rows;
 mod sample;
 mod slots;
 mod sparse;

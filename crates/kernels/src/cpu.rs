@@ -113,6 +113,11 @@ impl CpuDevice {
         buf.map(|buf| unsafe { self.arena.get::<f32>(&buf) })
     }
 
+    fn norm_of(&self, norm: &NormWeights) -> Norm<'_> {
+        let (weight, bias) = (self.parameters(norm.weight), self.parameters(norm.bias));
+        Norm { kind: norm.kind, eps: norm.eps, weight, bias }
+    }
+
     fn weight(&self, w: &Matrix) -> Weight<'_> {
         let part = |(first_panel, buf): &(usize, Buf)| Part {
             first_panel: *first_panel,
@@ -235,11 +240,12 @@ impl Device for CpuDevice {
         });
     }
 
-    fn embed(&self, table: &Matrix, ids: &[u32], out: Rows) {
+    fn embed(&self, table: &Matrix, ids: &[u32], scale: f32, out: Rows) {
         assert_eq!((out.rows, out.cols), (ids.len(), table.k), "embed: shape of the output");
         let table = self.weight(table);
         elementwise::for_rows(&self.team, self.f32s_mut(out), out.cols, |i, row| {
             linear::unpack_row(&table, ids[i] as usize, row);
+            row.iter_mut().for_each(|x| *x *= scale);
         });
     }
 
@@ -256,13 +262,18 @@ impl Device for CpuDevice {
 
     fn norm(&self, x: Rows, norm: &NormWeights, out: Rows) {
         assert_disjoint(&[&out.buf], &[&x.buf]);
-        let weight = self.parameters(norm.weight);
-        let norm = Norm { kind: norm.kind, eps: norm.eps, weight, bias: self.parameters(norm.bias) };
+        let norm = self.norm_of(norm);
         let (team, isa, values) = (&*self.team, self.isa, self.f32s(x));
         match out.dtype {
             Dtype::F32 => elementwise::norm(team, isa, values, x.cols, norm, self.f32s_mut(out)),
             Dtype::Bf16 => elementwise::norm(team, isa, values, x.cols, norm, self.bf16s_mut(out)),
         }
+    }
+
+    fn add_norm(&self, x: Rows, norm: &NormWeights, out: Rows) {
+        assert_disjoint(&[&out.buf], &[&x.buf]);
+        let (norm, out) = (self.norm_of(norm), self.f32s_mut(out));
+        elementwise::add_norm(&self.team, self.isa, self.f32s(x), x.cols, norm, out);
     }
 
     fn convert(&self, x: Rows, out: Rows) {

@@ -311,9 +311,9 @@ pub trait Device: Send + Sync {
         None
     }
 
-    /// `out[i] = table[ids[i]]`, `out: [ids, k] f32`. An id from [`PICKED`](crate::pick::PICKED) on is whatever token the device
+    /// `out[i] = scale * table[ids[i]]`, `out: [ids, k] f32`. An id from [`PICKED`](crate::pick::PICKED) on is whatever token the device
     /// has picked and keeps there.
-    fn embed(&self, table: &Matrix, ids: &[u32], out: Rows);
+    fn embed(&self, table: &Matrix, ids: &[u32], scale: f32, out: Rows);
 
     /// `out[i] += table[rows[i]]`, `table: [_, cols] f32`, `out: [rows, cols] f32`.
     fn add_rows(&self, table: Buf, rows: &[u32], out: Rows);
@@ -323,6 +323,9 @@ pub trait Device: Send + Sync {
 
     /// Norms each row of `x: [rows, cols] f32` into `out` (f32 or bf16).
     fn norm(&self, x: Rows, norm: &NormWeights, out: Rows);
+
+    /// Norms each row of `x: [rows, cols] f32` and adds it to `out`, which has f32 too.
+    fn add_norm(&self, x: Rows, norm: &NormWeights, out: Rows);
 
     /// Rounds or widens each number of `x` into `out`.
     fn convert(&self, x: Rows, out: Rows);

@@ -10,10 +10,10 @@ use crate::file::RegularFile;
 use crate::gguf::{Gguf, GgufVocab};
 use crate::safetensors::Folder;
 use crate::stored::Stored;
-use crate::tensor::{Naming, Shape, Tensor};
+use crate::tensor::{LayerTensor, Naming, Shape, Tensor};
 use spec::ModelSpec;
 use spec::model::DType;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
 
@@ -105,11 +105,12 @@ impl Checkpoint {
             file,
             offset: e.offset,
         });
-        let mut announced: BTreeMap<_, _> = entries.map(|e| (e.name.clone(), e)).collect();
+        let naming = family.naming();
+        let announced: BTreeMap<_, _> = entries.filter_map(|e| Some((naming.of_text(&e.name)?, e))).collect();
         untie(&mut spec, &announced, &checkpoint.files)?;
-        let catalogue = Catalogue { spec: &spec, naming: family.naming(), interleaved: false };
+        let catalogue = Catalogue { spec: &spec, naming, interleaved: false };
         let name = folder.display().to_string();
-        let (tensors, places) = catalogue.match_up(&name, &mut announced)?;
+        let (tensors, places) = catalogue.match_up(&name, &announced)?;
         if !states_dtype {
             spec.dtype = float_type(tensors[&Tensor::Embed].stored);
         }
@@ -129,10 +130,10 @@ impl Checkpoint {
             file,
             offset: e.offset,
         });
-        let mut announced: BTreeMap<_, _> = entries.map(|e| (e.name.clone(), e)).collect();
+        let announced: BTreeMap<_, _> = entries.map(|e| (e.name.clone(), e)).collect();
         let catalogue = Catalogue { spec: &spec, naming: Naming::Gguf, interleaved };
         let name = path.display().to_string();
-        let (tensors, places) = catalogue.match_up(&name, &mut announced)?;
+        let (tensors, places) = catalogue.match_up(&name, &announced)?;
         let source = Source::Files { files: gguf.files, places };
         Ok(Checkpoint { spec, name, source, tensors, vocab })
     }
@@ -140,7 +141,8 @@ impl Checkpoint {
     /// Random weights for a model, the same for the same seed: matrices normal with deviation 0.02,
     /// norms one, biases zero, in the model's `dtype`.
     pub fn dummy(spec: ModelSpec, seed: u64) -> Checkpoint {
-        let dummy = Dummy::new(seed, spec.dtype);
+        let one = if spec.norm.from_one { 0.0 } else { 1.0 };
+        let dummy = Dummy::new(seed, spec.dtype, one);
         let stored = dummy.stored();
         let info = |shape: Shape| Info { shape, stored, row_bytes: shape.columns() * stored.block_bytes() };
         let tensors = Tensor::all(&spec).into_iter().map(|(t, shape)| (t, info(shape))).collect();
@@ -315,30 +317,27 @@ struct Catalogue<'a> {
 type Matched = (BTreeMap<Tensor, Info>, BTreeMap<Tensor, Place>);
 
 impl Catalogue<'_> {
-    fn match_up(&self, file: &str, announced: &mut BTreeMap<String, Announced>) -> Result<Matched> {
+    fn match_up(&self, file: &str, announced: &BTreeMap<String, Announced>) -> Result<Matched> {
         let (mut tensors, mut places, mut problems) = (BTreeMap::new(), BTreeMap::new(), vec![]);
+        let mut used = BTreeSet::new();
         let bare = !announced.keys().any(|name| name.starts_with("model."));
         for (tensor, shape) in Tensor::all(self.spec) {
-            let Some(name) = self.naming.name(tensor) else {
-                problems.push(format!("{tensor:?} has no name in files of this kind"));
-                continue;
-            };
-            // Checkpoints saved without the head around them lack the first part of the name.
-            let name = if bare { name.strip_prefix("model.").unwrap_or(&name).to_owned() } else { name };
-            let found = announced.remove(&name).or_else(|| self.shared(tensor, announced));
-            match found.ok_or_else(|| format!("`{name}` is missing")) {
-                Ok(found) => match info(&found, shape) {
-                    Ok(info) => {
-                        places.insert(tensor, self.place(tensor, found));
-                        tensors.insert(tensor, info);
-                    }
-                    Err(problem) => problems.push(problem),
-                },
+            let found = self.find(tensor, shape, bare, announced).and_then(|(found, whole, first_row)| {
+                used.insert(&found.name);
+                let info = Info { shape, ..info(found, whole)? };
+                Ok((info, self.place(tensor, found, first_row * info.row_bytes)))
+            });
+            match found {
+                Ok((info, place)) => {
+                    places.insert(tensor, place);
+                    tensors.insert(tensor, info);
+                }
                 Err(problem) => problems.push(problem),
             }
         }
-        let extra = announced.keys().filter(|name| !is_harmless(name));
-        problems.extend(extra.map(|name| format!("`{name}` is not part of {}", self.spec.architecture)));
+        let extra =
+            announced.iter().filter(|(name, found)| !used.contains(&found.name) && !is_harmless(name));
+        problems.extend(extra.map(|(name, _)| format!("`{name}` is not part of {}", self.spec.architecture)));
         if problems.is_empty() {
             Ok((tensors, places))
         } else {
@@ -346,20 +345,57 @@ impl Catalogue<'_> {
         }
     }
 
-    /// A tied embedding may be stored under the head's name: who leaves out what is there twice keeps either.
-    fn shared(&self, tensor: Tensor, announced: &mut BTreeMap<String, Announced>) -> Option<Announced> {
-        let tied = tensor == Tensor::Embed && self.spec.tied_head;
-        tied.then(|| announced.remove(HEAD)).flatten()
+    /// Where a tensor is: with its shape, or that of the whole of which its rows from some row on are a part.
+    fn find<'a>(
+        &self,
+        tensor: Tensor,
+        shape: Shape,
+        bare: bool,
+        announced: &'a BTreeMap<String, Announced>,
+    ) -> std::result::Result<(&'a Announced, Shape, usize), String> {
+        // Checkpoints saved without the head around them lack the first part of the name.
+        let full = |name: String| match name.strip_prefix("model.") {
+            Some(rest) if bare => rest.to_owned(),
+            _ => name,
+        };
+        if let Some((name, parts)) = self.naming.within(tensor) {
+            let rows = |parts: &[LayerTensor]| -> usize {
+                parts.iter().filter_map(|part| part.shape(self.spec)).map(Shape::rows).sum()
+            };
+            let before =
+                parts.iter().position(|part| matches!(tensor, Tensor::Layer(_, own) if own == *part));
+            let whole = Shape::Matrix(rows(parts), shape.columns());
+            if let Some(found) = announced.get(&full(name)).filter(|found| whole.is(&found.dims)) {
+                return Ok((found, whole, rows(&parts[..before.unwrap_or(0)])));
+            }
+        }
+        let name = self
+            .naming
+            .name(tensor)
+            .ok_or_else(|| format!("{tensor:?} has no name in files of this kind"))?;
+        let name = full(name);
+        let found = announced.get(&name).or_else(|| self.shared(tensor, announced));
+        found.map(|found| (found, shape, 0)).ok_or_else(|| format!("`{name}` is missing"))
     }
 
-    fn place(&self, tensor: Tensor, found: Announced) -> Place {
-        use crate::tensor::LayerTensor::{K, KBias, Q, QBias};
+    /// A tied embedding may be stored under the head's name: who leaves out what is there twice keeps either.
+    fn shared<'a>(
+        &self,
+        tensor: Tensor,
+        announced: &'a BTreeMap<String, Announced>,
+    ) -> Option<&'a Announced> {
+        let tied = tensor == Tensor::Embed && self.spec.tied_head;
+        tied.then(|| announced.get(HEAD)).flatten()
+    }
+
+    fn place(&self, tensor: Tensor, found: &Announced, skip: usize) -> Place {
+        use LayerTensor::{K, KBias, Q, QBias};
         let turned = matches!(tensor, Tensor::Layer(_, Q | K | QBias | KBias));
         let order = match self.interleaved && turned {
             true => HeadOrder::Interleaved { dims: self.spec.head_dim },
             false => HeadOrder::Halves,
         };
-        Place { name: found.name, file: found.file, offset: found.offset, order }
+        Place { name: found.name.clone(), file: found.file, offset: found.offset + skip as u64, order }
     }
 }
 
@@ -378,7 +414,8 @@ fn info(found: &Announced, shape: Shape) -> std::result::Result<Info, String> {
 
 /// Tensors that a spec accounts for in another way: rotary frequencies, and a tied head.
 fn is_harmless(name: &str) -> bool {
-    name.ends_with("rotary_emb.inv_freq") || name == "rope_freqs.weight" || name == HEAD
+    let rotary = ["rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"];
+    name.ends_with("rotary_emb.inv_freq") || rotary.contains(&name) || name == HEAD
 }
 
 /// A head that is stored beside a tied embedding is one of its own if it differs, as in transformers 5.

@@ -5,7 +5,10 @@
 
 mod family;
 mod generation;
+mod opt;
 mod rope;
+pub(crate) mod scales;
+mod windows;
 
 pub use family::Family;
 
@@ -19,6 +22,9 @@ use spec::model::DType;
 use std::path::Path;
 
 const CONFIG_BYTES_MAX: u64 = 16 << 20;
+
+/// More layers than any model has.
+pub(crate) const LAYERS_MAX: usize = 1 << 16;
 
 /// A configuration: the model, and how its files name tensors.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,10 +78,15 @@ pub fn parse_config(text: &str, file: &str) -> Result<Config> {
     let value = parse(text, file)?;
     let fields = Fields::of(&value, file)?;
     let family = Family::of(&fields)?;
-    refuse_variants(&fields)?;
-    let dtype = dtype(&fields)?;
-    let mut spec = family.spec(&fields)?;
-    spec.dtype = dtype.unwrap_or(DType::F32);
+    // A model of text and images says what its decoder is inside; its tokens, and sometimes its numbers, outside.
+    let text = fields.object("text_config")?.filter(|_| family == Family::Gemma3);
+    let inner = text.as_ref().unwrap_or(&fields);
+    [&fields, inner].into_iter().try_for_each(|fields| refuse_variants(fields, family))?;
+    let dtype = dtype(&fields)?.map_or_else(|| dtype(inner), |found| Ok(Some(found)))?;
+    let mut spec = family.spec(inner, dtype.unwrap_or(DType::F32))?;
+    if let Some(ends) = fields.tokens("eos_token_id")? {
+        spec.eos = ends;
+    }
     spec.check().map_err(|e| Error::Spec { file: file.into(), source: e.in_words_of(&family.names()) })?;
     Ok(Config { spec, family, states_dtype: dtype.is_some() })
 }
@@ -85,7 +96,7 @@ fn parse(text: &str, file: &str) -> Result<Value> {
 }
 
 /// Fields of other architectures that nobody sets without meaning it.
-fn refuse_variants(fields: &Fields) -> Result<()> {
+fn refuse_variants(fields: &Fields, family: Family) -> Result<()> {
     if let Some(quantized) = fields.object("quantization_config")? {
         let method = quantized.text("quant_method")?.unwrap_or("unnamed");
         return Err(Error::unsupported(
@@ -105,11 +116,12 @@ fn refuse_variants(fields: &Fields) -> Result<()> {
         "num_local_experts",
         "num_experts",
         "n_routed_experts",
-        "query_pre_attn_scalar",
+        "use_bidirectional_attention",
         "adapter_config",
         "transformers_weights",
     ];
-    match fields.first_set(&others) {
+    let scalar: &[_] = if family == Family::Gemma3 { &[] } else { &["query_pre_attn_scalar"] };
+    match fields.first_set(&[&others, scalar].concat()) {
         None => Ok(()),
         Some(name) => Err(Error::unsupported(fields.file, format!("`{name}`"), "models without it")),
     }

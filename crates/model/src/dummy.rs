@@ -15,14 +15,15 @@ pub(crate) struct Dummy {
     seed: u64,
     stored: Stored,
     pool: Vec<u8>,
+    /// What files of the model hold for a norm's scale of one.
     one: Vec<u8>,
 }
 
 impl Dummy {
-    pub(crate) fn new(seed: u64, dtype: DType) -> Dummy {
+    pub(crate) fn new(seed: u64, dtype: DType, one: f32) -> Dummy {
         let numbers = normals(seed);
         let pool = numbers.into_iter().flat_map(|x| encode(dtype, DEVIATION * x)).collect();
-        Dummy { seed, stored: dtype.into(), pool, one: encode(dtype, 1.0) }
+        Dummy { seed, stored: dtype.into(), pool, one: encode(dtype, one) }
     }
 
     pub(crate) fn seed(&self) -> u64 {

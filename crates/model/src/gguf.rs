@@ -5,9 +5,11 @@
 
 pub mod metadata;
 mod reader;
+mod rope;
 pub mod split;
 pub mod texts;
 pub mod to_spec;
+mod variants;
 pub mod vocab;
 
 pub use metadata::{Metadata, Numbers, Value};

@@ -79,6 +79,10 @@ impl<'a> Fields<'a> {
         self.typed(name, "a list of strings", |v| v.as_array()?.iter().map(Value::as_str).collect())
     }
 
+    pub(crate) fn numbers(&self, name: &str) -> Result<Option<Vec<f64>>> {
+        self.typed(name, "a list of numbers", |v| v.as_array()?.iter().map(Value::as_f64).collect())
+    }
+
     pub(crate) fn needed_size(&self, name: &str) -> Result<usize> {
         self.size(name)?.ok_or_else(|| self.wrong(name, "a whole number"))
     }

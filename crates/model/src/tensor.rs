@@ -1,7 +1,7 @@
 //! The tensors of a decoder: their names for us, their shapes, their names in files.
 
 use spec::ModelSpec;
-use spec::model::{Mlp, Positions};
+use spec::model::{Mlp, NormPlacement, Positions};
 use std::fmt;
 
 /// A tensor outside the layers, or of a layer.
@@ -52,6 +52,8 @@ pub enum LayerTensor {
     QNorm,
     /// Scale of the key norm: `[head_dim]`.
     KNorm,
+    /// Scale of the norm of what attention adds: `[hidden]`.
+    AttnOutNorm,
     /// Scale of the norm around the MLP: `[hidden]`.
     MlpNorm,
     /// Its shift.
@@ -68,6 +70,8 @@ pub enum LayerTensor {
     UpBias,
     /// Bias out of the MLP.
     DownBias,
+    /// Scale of the norm of what the MLP adds: `[hidden]`.
+    MlpOutNorm,
 }
 
 /// Size of a tensor; a vector is one row.
@@ -115,7 +119,7 @@ impl fmt::Display for Shape {
 
 impl LayerTensor {
     /// Every tensor that a layer can have, in the order of the forward pass.
-    pub const ALL: [LayerTensor; 20] = {
+    pub const ALL: [LayerTensor; 22] = {
         use LayerTensor::*;
         [
             AttnNorm,
@@ -130,6 +134,7 @@ impl LayerTensor {
             KNorm,
             O,
             OBias,
+            AttnOutNorm,
             MlpNorm,
             MlpNormBias,
             Gate,
@@ -138,6 +143,7 @@ impl LayerTensor {
             UpBias,
             Down,
             DownBias,
+            MlpOutNorm,
         ]
     };
 
@@ -150,6 +156,9 @@ impl LayerTensor {
         match self {
             AttnNorm | MlpNorm => when(spec.norm.affine, Shape::Vector(hidden)),
             AttnNormBias | MlpNormBias => when(spec.norm.has_bias(), Shape::Vector(hidden)),
+            AttnOutNorm | MlpOutNorm => {
+                when(spec.placement == NormPlacement::Around && spec.norm.affine, Shape::Vector(hidden))
+            }
             Q => Some(Shape::Matrix(q, hidden)),
             K | V => Some(Shape::Matrix(kv, hidden)),
             O => Some(Shape::Matrix(hidden, q)),
@@ -216,15 +225,21 @@ impl Tensor {
     /// Whether it is the scale of a norm (a random model has ones there).
     pub fn is_norm_scale(self) -> bool {
         use LayerTensor::*;
-        matches!(self, Tensor::FinalNorm | Tensor::Layer(_, AttnNorm | MlpNorm | QNorm | KNorm))
+        matches!(
+            self,
+            Tensor::FinalNorm
+                | Tensor::Layer(_, AttnNorm | AttnOutNorm | MlpNorm | MlpOutNorm | QNorm | KNorm)
+        )
     }
 }
 
 /// How files name tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Naming {
-    /// Hugging Face: Llama, Mistral, Qwen2, Qwen3.
+    /// Hugging Face: Llama and most of what came after it.
     Llama,
+    /// Hugging Face: Gemma 3.
+    Gemma,
     /// Hugging Face: OPT.
     Opt,
     /// GGUF.
@@ -238,6 +253,9 @@ impl Naming {
             (Naming::Llama, Tensor::Layer(layer, part)) => {
                 Some(format!("model.layers.{layer}.{}", llama_part(part)?))
             }
+            (Naming::Gemma, Tensor::Layer(layer, part)) => {
+                Some(format!("model.layers.{layer}.{}", gemma_part(part)?))
+            }
             (Naming::Opt, Tensor::Layer(layer, part)) => {
                 Some(format!("model.decoder.layers.{layer}.{}", opt_part(part)?))
             }
@@ -246,12 +264,47 @@ impl Naming {
         }
     }
 
+    /// The name of a file's tensor in a checkpoint of the decoder alone; none for what sees images.
+    pub fn of_text(self, name: &str) -> Option<String> {
+        if self != Naming::Gemma {
+            return Some(name.to_owned());
+        }
+        let within = name.strip_prefix("model.").unwrap_or(name);
+        if within.starts_with("vision_tower.") || within.starts_with("multi_modal_projector.") {
+            return None;
+        }
+        Some(match (name.strip_prefix("language_model."), name.strip_prefix("model.language_model.")) {
+            (Some(inner), _) => inner.to_owned(),
+            (_, Some(inner)) => format!("model.{inner}"),
+            _ => name.to_owned(),
+        })
+    }
+
+    /// Where files may hold a tensor with others, one below the other (Phi-3): the name of the whole, and its tensors.
+    pub fn within(self, tensor: Tensor) -> Option<(String, &'static [LayerTensor])> {
+        use LayerTensor::{Gate, K, Q, Up, V};
+        let Tensor::Layer(layer, part) = tensor else { return None };
+        let parts: &[LayerTensor] = match part {
+            Q | K | V => &[Q, K, V],
+            Gate | Up => &[Gate, Up],
+            _ => return None,
+        };
+        let whole = match (self, part) {
+            (Naming::Llama, Gate | Up) => format!("model.layers.{layer}.mlp.gate_up_proj.weight"),
+            (Naming::Llama, _) => format!("model.layers.{layer}.self_attn.qkv_proj.weight"),
+            (Naming::Gguf, Gate | Up) => format!("blk.{layer}.ffn_up.weight"),
+            (Naming::Gguf, _) => format!("blk.{layer}.attn_qkv.weight"),
+            (Naming::Gemma | Naming::Opt, _) => return None,
+        };
+        Some((whole, parts))
+    }
+
     fn outer(self, tensor: Tensor) -> Option<&'static str> {
         use {Naming::*, Tensor::*};
         Some(match (self, tensor) {
-            (Llama | Opt, Head) => "lm_head.weight",
-            (Llama, Embed) => "model.embed_tokens.weight",
-            (Llama, FinalNorm) => "model.norm.weight",
+            (Llama | Gemma | Opt, Head) => "lm_head.weight",
+            (Llama | Gemma, Embed) => "model.embed_tokens.weight",
+            (Llama | Gemma, FinalNorm) => "model.norm.weight",
             (Opt, Embed) => "model.decoder.embed_tokens.weight",
             (Opt, Positions) => "model.decoder.embed_positions.weight",
             (Opt, ProjectIn) => "model.decoder.project_in.weight",
@@ -287,7 +340,17 @@ fn llama_part(part: LayerTensor) -> Option<&'static str> {
         GateBias => "mlp.gate_proj.bias",
         UpBias => "mlp.up_proj.bias",
         DownBias => "mlp.down_proj.bias",
-        AttnNormBias | MlpNormBias => return None,
+        AttnNormBias | MlpNormBias | AttnOutNorm | MlpOutNorm => return None,
+    })
+}
+
+fn gemma_part(part: LayerTensor) -> Option<&'static str> {
+    use LayerTensor::*;
+    Some(match part {
+        AttnOutNorm => "post_attention_layernorm.weight",
+        MlpNorm => "pre_feedforward_layernorm.weight",
+        MlpOutNorm => "post_feedforward_layernorm.weight",
+        other => return llama_part(other),
     })
 }
 
@@ -310,7 +373,7 @@ fn opt_part(part: LayerTensor) -> Option<&'static str> {
         UpBias => "fc1.bias",
         Down => "fc2.weight",
         DownBias => "fc2.bias",
-        QNorm | KNorm | Gate | GateBias => return None,
+        QNorm | KNorm | AttnOutNorm | MlpOutNorm | Gate | GateBias => return None,
     })
 }
 
@@ -335,6 +398,8 @@ fn gguf_part(part: LayerTensor) -> Option<&'static str> {
         GateBias => "ffn_gate.bias",
         UpBias => "ffn_up.bias",
         DownBias => "ffn_down.bias",
+        AttnOutNorm => "post_attention_norm.weight",
+        MlpOutNorm => "post_ffw_norm.weight",
         AttnNormBias | MlpNormBias => return None,
     })
 }

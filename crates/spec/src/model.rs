@@ -38,16 +38,24 @@ pub struct ModelSpec {
     pub mlp: Mlp,
     /// How positions enter.
     pub positions: Positions,
+    /// Which layers turn queries and keys, where positions enter so.
+    pub rope_layers: RopeLayers,
     /// Which linears have biases.
     pub biases: Biases,
     /// Whether each query and key head is normalised before the rotation (Qwen3).
     pub qk_norm: bool,
+    /// Factor of attention's scores; `1 / sqrt(head_dim)` in most models.
+    pub attention_scale: f32,
     /// How far back a query looks.
     pub window: Window,
     /// Whether the head is the embedding table.
     pub tied_head: bool,
     /// Width of the embedding table: `hidden`, but for OPT-350m, which projects in and out.
     pub embed_dim: usize,
+    /// Factor of the embedding's rows (1; Gemma, Granite).
+    pub embed_scale: f32,
+    /// Factor of the logits (1; Granite). With another there is a final norm, whose scale takes it in.
+    pub logit_scale: f32,
     /// Token that begins a text.
     pub bos: Option<u32>,
     /// Tokens that end a text.
@@ -76,6 +84,8 @@ pub struct Norm {
     pub eps: f32,
     /// Whether it has learned parameters (a scale; with `Layer` a shift too).
     pub affine: bool,
+    /// Whether files hold scales as what is added to 1 (Gemma), those of queries and keys too.
+    pub from_one: bool,
 }
 
 /// Formulas of norms.
@@ -94,6 +104,8 @@ pub enum NormPlacement {
     Pre,
     /// On the sum (OPT-350m): `norm(x + f(x))`.
     Post,
+    /// On the input and on what is added (Gemma 3): `x + norm(f(norm(x)))`.
+    Around,
 }
 
 /// Non-linearities.
@@ -128,6 +140,17 @@ pub enum Positions {
         /// Row of position 0 (2 in OPT); the table has `max_positions + offset` rows.
         offset: usize,
     },
+}
+
+/// Which layers turn queries and keys.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum RopeLayers {
+    /// All of them, by the model's rotary embedding.
+    All,
+    /// Those that the list says; the others know no positions (SmolLM3).
+    Listed(Vec<bool>),
+    /// All of them; those with a window by this one (Gemma 3).
+    WindowsBy(Rope),
 }
 
 /// Which linears have biases.
@@ -238,6 +261,15 @@ impl ModelSpec {
         }
     }
 
+    /// The rotary embedding of this layer, if it turns queries and keys.
+    pub fn rope_of(&self, layer: usize) -> Option<&Rope> {
+        match &self.rope_layers {
+            RopeLayers::Listed(turns) if !turns[layer] => None,
+            RopeLayers::WindowsBy(rope) if self.window_of(layer).is_some() => Some(rope),
+            _ => self.rope(),
+        }
+    }
+
     /// How many positions a query of this layer sees, itself among them; `None` is all.
     pub fn window_of(&self, layer: usize) -> Option<usize> {
         match &self.window {
@@ -262,7 +294,8 @@ impl ModelSpec {
     pub fn layer_vector_parameters(&self) -> u64 {
         let when = |has: bool, count: usize| if has { count as u64 } else { 0 };
         let ups = if self.mlp == Mlp::Gated { 2 * self.ffn } else { self.ffn };
-        2 * self.norm.parameters(self.hidden)
+        let norms = if self.placement == NormPlacement::Around { 4 } else { 2 };
+        norms * self.norm.parameters(self.hidden)
             + when(self.qk_norm, 2 * self.head_dim)
             + when(self.biases.qkv, self.q_rows() + 2 * self.kv_rows())
             + when(self.biases.o, self.hidden)
@@ -344,18 +377,45 @@ impl ModelSpec {
         heads::check(self.head_dim)?;
         let divides = self.heads.is_multiple_of(self.kv_heads);
         expect("kv_heads", self.kv_heads, divides, || format!("a divisor of heads, {}", self.heads))?;
-        if let Some(rope) = self.rope() {
-            let dims = rope.rotary_dims(self.head_dim);
-            let even = dims >= 2 && dims.is_multiple_of(2) && dims <= self.head_dim;
-            expect("positions", dims, even, || "an even number of rotary dimensions within a head".into())?;
-            rope.check(dims)?;
+        self.rope().map_or(Ok(()), |rope| self.check_rope(rope))?;
+        match &self.rope_layers {
+            RopeLayers::All => Ok(()),
+            RopeLayers::Listed(turns) => {
+                expect("rope layers", turns.len(), turns.len() == self.layers, || {
+                    format!("an entry for each of {} layers", self.layers)
+                })
+            }
+            RopeLayers::WindowsBy(rope) => {
+                self.check_rope(rope)?;
+                let by_length = [Some(rope), self.rope()].into_iter().flatten().any(Rope::depends_on_length);
+                expect("rope", "dynamic or longrope", !by_length, || {
+                    "another scaling, where layers with a window turn otherwise".into()
+                })
+            }
         }
-        Ok(())
+    }
+
+    fn check_rope(&self, rope: &Rope) -> Result<(), SpecError> {
+        let dims = rope.rotary_dims(self.head_dim);
+        let even = dims >= 2 && dims.is_multiple_of(2) && dims <= self.head_dim;
+        expect("positions", dims, even, || "an even number of rotary dimensions within a head".into())?;
+        rope.check(dims)
     }
 
     fn check_numbers(&self) -> Result<(), SpecError> {
         let eps = self.norm.eps;
-        expect("norm", eps, eps.is_finite() && (0.0..=1.0).contains(&eps), || "eps in 0 to 1".into())
+        expect("norm", eps, eps.is_finite() && (0.0..=1.0).contains(&eps), || "eps in 0 to 1".into())?;
+        let factors = [
+            ("attention_scale", self.attention_scale),
+            ("embed_scale", self.embed_scale),
+            ("logit_scale", self.logit_scale),
+        ];
+        for (field, factor) in factors {
+            let range = 1e-6..=1e6;
+            expect(field, factor, range.contains(&factor), || "a positive factor, from 1e-6 to 1e6".into())?;
+        }
+        let taken_in = self.logit_scale == 1.0 || (self.final_norm && self.norm.affine);
+        expect("logit_scale", self.logit_scale, taken_in, || "1, without a scale of the final norm".into())
     }
 
     /// So that no count of bytes overflows.
@@ -393,107 +453,4 @@ pub(crate) fn expect(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// SmolLM2-135M.
-    fn smollm2() -> ModelSpec {
-        ModelSpec {
-            architecture: "LlamaForCausalLM".into(),
-            vocab: 49152,
-            hidden: 576,
-            layers: 30,
-            heads: 9,
-            kv_heads: 3,
-            head_dim: 64,
-            ffn: 1536,
-            max_positions: 8192,
-            norm: Norm { kind: NormKind::Rms, eps: 1e-5, affine: true },
-            placement: NormPlacement::Pre,
-            final_norm: true,
-            activation: Activation::Silu,
-            mlp: Mlp::Gated,
-            positions: Positions::Rope(Rope::plain(100_000.0)),
-            biases: Biases::default(),
-            qk_norm: false,
-            window: Window::Full,
-            tied_head: true,
-            embed_dim: 576,
-            bos: Some(1),
-            eos: vec![2],
-            dtype: DType::Bf16,
-        }
-    }
-
-    /// OPT-350m: post-norm, no final norm, projected embeddings, biases everywhere.
-    fn opt_350m() -> ModelSpec {
-        ModelSpec {
-            architecture: "OPTForCausalLM".into(),
-            vocab: 50272,
-            hidden: 1024,
-            layers: 24,
-            heads: 16,
-            kv_heads: 16,
-            ffn: 4096,
-            max_positions: 2048,
-            norm: Norm { kind: NormKind::Layer, eps: 1e-5, affine: true },
-            placement: NormPlacement::Post,
-            final_norm: false,
-            activation: Activation::Relu,
-            mlp: Mlp::Plain,
-            positions: Positions::Learned { offset: 2 },
-            biases: Biases { qkv: true, o: true, mlp: true },
-            embed_dim: 512,
-            ..smollm2()
-        }
-    }
-
-    #[test]
-    fn published_parameter_counts() {
-        assert_eq!(smollm2().parameters(), 134_515_008);
-        assert_eq!(opt_350m().parameters(), 331_196_416);
-    }
-
-    #[test]
-    fn bytes() {
-        let spec = smollm2();
-        assert_eq!(spec.kv_bytes_per_token(DType::Bf16), 30 * 2 * 3 * 64 * 2);
-        assert_eq!(spec.layer_weight_bytes(2.0), 2 * 3_538_944 + 4 * 1152);
-    }
-
-    #[test]
-    fn windows_by_layer() {
-        let mut spec = ModelSpec { layers: 2, ..smollm2() };
-        assert_eq!(spec.window_of(1), None);
-        spec.window = Window::PerLayer(vec![None, Some(7)]);
-        assert_eq!((spec.window_of(0), spec.window_of(1)), (None, Some(7)));
-        spec.window = Window::PerLayer(vec![None]);
-        assert_eq!(spec.check().unwrap_err().field, "window");
-    }
-
-    #[test]
-    fn impossible_sizes_are_named() {
-        assert_eq!(smollm2().check(), Ok(()));
-        assert_eq!(opt_350m().check(), Ok(()));
-        type Damage = fn(&mut ModelSpec);
-        let broken: [(&str, Damage); 10] = [
-            ("vocab", |s| s.vocab = 0),
-            ("hidden", |s| s.hidden = usize::MAX),
-            ("heads", |s| (s.heads, s.head_dim) = (1 << 23, 1 << 23)),
-            ("kv_heads", |s| s.kv_heads = 2),
-            ("head_dim", |s| s.head_dim = 100),
-            ("positions", |s| {
-                s.positions = Positions::Rope(Rope { rotary_fraction: 0.01, ..Rope::plain(1e4) });
-            }),
-            ("norm", |s| s.norm.eps = f32::NAN),
-            ("layers", |s| (s.hidden, s.ffn, s.embed_dim, s.layers) = (1 << 24, 1 << 24, 1 << 24, 1 << 15)),
-            ("layers", |s| s.layers = usize::from(u16::MAX) + 1),
-            ("rope", |s| s.positions = Positions::Rope(Rope::plain(f64::NAN))),
-        ];
-        for (field, damage) in broken {
-            let mut spec = smollm2();
-            damage(&mut spec);
-            assert_eq!(spec.check().unwrap_err().field, field);
-        }
-    }
-}
+mod tests;

@@ -48,6 +48,8 @@ pub enum RopeScaling {
     },
     /// YaRN (arXiv 2309.00071): interpolation by part, and a temperature on attention.
     Yarn(Yarn),
+    /// LongRoPE (arXiv 2402.13753): divisors of the frequencies, others once a sequence is longer than the original context.
+    Long(LongRope),
     /// One divisor for each frequency, as GGUF files carry it in `rope_freqs.weight`.
     Factors(
         /// `rotary dimensions / 2` divisors.
@@ -76,12 +78,25 @@ pub struct Yarn {
     pub truncate: bool,
 }
 
+/// Parameters of LongRoPE.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LongRope {
+    /// Divisors up to the original context: `rotary dimensions / 2` of them.
+    pub short: Vec<f32>,
+    /// As many beyond it.
+    pub long: Vec<f32>,
+    /// Context length of pre-training, in tokens.
+    pub original_positions: usize,
+    /// Factor on both cos and sin, of short sequences too.
+    pub attention_factor: f64,
+}
+
 /// What the kernels need to turn queries and keys.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeFrequencies {
     /// Angle for each position, radians: `rotary dimensions / 2` values.
     pub inverse: Vec<f32>,
-    /// Factor on both cos and sin (1 but for YaRN).
+    /// Factor on both cos and sin (1 but for YaRN and LongRoPE).
     pub attention_factor: f32,
 }
 
@@ -115,17 +130,36 @@ impl Rope {
                 expect("rope", high_freq_factor, above, || "a high_freq_factor above low_freq_factor".into())
             }
             RopeScaling::Yarn(yarn) => yarn.check(self.theta),
-            RopeScaling::Factors(by) => {
-                expect("rope", by.len(), by.len() == dims / 2, || format!("{} factors", dims / 2))?;
-                by.iter().try_for_each(|by| positive("factor", f64::from(*by)))
+            RopeScaling::Long(long) => {
+                positive("original positions", long.original_positions as f64)?;
+                positive("attention factor", long.attention_factor)?;
+                [&long.short, &long.long].into_iter().try_for_each(|by| check_factors(by, dims))
             }
+            RopeScaling::Factors(by) => check_factors(by, dims),
         }
     }
 
-    /// Whether the frequencies of a sequence depend on its length (only `Dynamic`).
+    /// Whether the frequencies of a sequence depend on its length.
     pub fn depends_on_length(&self) -> bool {
-        matches!(self.scaling, RopeScaling::Dynamic { .. })
+        self.turned_as(1).is_some()
     }
+
+    /// Where the frequencies of a sequence depend on its length: one of the lengths that are turned as this one is, the same for
+    /// all of these.
+    pub fn turned_as(&self, length: usize) -> Option<usize> {
+        match &self.scaling {
+            RopeScaling::Dynamic { original_positions, .. } => Some(length.max(*original_positions)),
+            RopeScaling::Long(long) => {
+                Some(length.clamp(long.original_positions, long.original_positions + 1))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn check_factors(by: &[f32], dims: usize) -> Result<(), SpecError> {
+    expect("rope", by.len(), by.len() == dims / 2, || format!("{} factors", dims / 2))?;
+    by.iter().try_for_each(|by| positive("factor", f64::from(*by)))
 }
 
 fn positive(what: &str, value: f64) -> Result<(), SpecError> {
@@ -135,8 +169,8 @@ fn positive(what: &str, value: f64) -> Result<(), SpecError> {
 
 /// The inverse frequencies of a head and the factor on cos and sin.
 ///
-/// `positions` is the number of tokens of the sequence, and matters to `Dynamic` only: up to the
-/// checkpoint's own context the result is the plain one.
+/// `positions` is the number of tokens of the sequence, and matters to `Dynamic` and `Long` only: up to the checkpoint's
+/// original context the first gives the plain ones, the second those of its short divisors.
 pub fn rope_frequencies(rope: &Rope, head_dim: usize, positions: usize) -> RopeFrequencies {
     let dims = rope.rotary_dims(head_dim);
     let plain = || inverse_frequencies(rope.theta, dims);
@@ -156,6 +190,7 @@ pub fn rope_frequencies(rope: &Rope, head_dim: usize, positions: usize) -> RopeF
             plain().into_iter().map(|f| band.scale(f)).collect()
         }
         RopeScaling::Yarn(yarn) => yarn.frequencies(rope.theta, dims),
+        RopeScaling::Long(long) => long.frequencies(rope.theta, dims, positions),
         RopeScaling::Factors(by) => plain().iter().zip(by).map(|(f, by)| f / by).collect(),
     };
     RopeFrequencies { inverse, attention_factor: attention_factor(&rope.scaling) }
@@ -246,191 +281,25 @@ impl Yarn {
     }
 }
 
+impl LongRope {
+    /// What a stretch of the context by so much makes of `attention_factor`, where a checkpoint does not say.
+    pub fn attention_factor_of(stretch: f64, original_positions: usize) -> f64 {
+        if stretch <= 1.0 { 1.0 } else { (1.0 + stretch.ln() / (original_positions as f64).ln()).sqrt() }
+    }
+
+    fn frequencies(&self, theta: f64, dims: usize, positions: usize) -> Vec<f32> {
+        let by = if positions > self.original_positions { &self.long } else { &self.short };
+        powers(theta, dims).zip(by).map(|(power, by)| 1.0 / (by * power)).collect()
+    }
+}
+
 fn attention_factor(scaling: &RopeScaling) -> f32 {
     match scaling {
         RopeScaling::Yarn(yarn) => yarn.attention_factor() as f32,
+        RopeScaling::Long(long) => long.attention_factor as f32,
         _ => 1.0,
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Expected values printed by transformers 5.16 for a head of 16 dimensions.
-    fn check(rope: Rope, positions: usize, attention_factor: f64, inverse: &[f64]) {
-        let got = rope_frequencies(&rope, 16, positions);
-        assert_eq!(got.inverse.len(), inverse.len());
-        for (got, want) in got.inverse.iter().zip(inverse) {
-            assert!((f64::from(*got) - want).abs() <= want * 2e-7, "{got} is not {want}");
-        }
-        assert!(
-            (f64::from(got.attention_factor) - attention_factor).abs() < 1e-6,
-            "{}",
-            got.attention_factor
-        );
-    }
-
-    fn scaled(theta: f64, scaling: RopeScaling) -> Rope {
-        Rope { theta, scaling, rotary_fraction: 1.0 }
-    }
-
-    fn yarn(factor: f64, original_positions: usize) -> Yarn {
-        Yarn {
-            factor,
-            original_positions,
-            attention_factor: None,
-            beta_fast: 32.0,
-            beta_slow: 1.0,
-            mscale: None,
-            mscale_all_dim: None,
-            truncate: true,
-        }
-    }
-
-    #[test]
-    fn plain_frequencies() {
-        let want = [
-            1.0,
-            0.193922758,
-            0.0376060307,
-            0.00729266508,
-            0.00141421345,
-            0.000274248188,
-            5.31829573e-05,
-            1.03133852e-05,
-        ];
-        check(Rope::plain(500_000.0), 0, 1.0, &want);
-    }
-
-    #[test]
-    fn a_fraction_of_the_head() {
-        let rope = Rope { theta: 10_000.0, scaling: RopeScaling::None, rotary_fraction: 0.5 };
-        check(rope, 0, 1.0, &[1.0, 0.100000001, 0.00999999978, 0.00100000005]);
-    }
-
-    #[test]
-    fn linear() {
-        let want = [
-            0.25,
-            0.079056941,
-            0.0250000004,
-            0.00790569466,
-            0.00249999994,
-            0.000790569466,
-            0.000250000012,
-            7.90569466e-05,
-        ];
-        check(scaled(10_000.0, RopeScaling::Linear { factor: 4.0 }), 0, 1.0, &want);
-    }
-
-    #[test]
-    fn dynamic_within_and_beyond_its_context() {
-        let rope = scaled(10_000.0, RopeScaling::Dynamic { factor: 2.0, original_positions: 4096 });
-        let plain = [
-            1.0,
-            0.316227764,
-            0.100000001,
-            0.0316227786,
-            0.00999999978,
-            0.00316227786,
-            0.00100000005,
-            0.000316227786,
-        ];
-        check(rope.clone(), 1000, 1.0, &plain);
-        let stretched = [
-            1.0,
-            0.260517091,
-            0.0678691566,
-            0.0176810753,
-            0.00460622227,
-            0.00119999971,
-            0.000312620425,
-            8.14429659e-05,
-        ];
-        check(rope, 10_000, 1.0, &stretched);
-    }
-
-    #[test]
-    fn llama3() {
-        let scaling = RopeScaling::Llama3 {
-            factor: 8.0,
-            low_freq_factor: 1.0,
-            high_freq_factor: 4.0,
-            original_positions: 8192,
-        };
-        let want = [
-            1.0,
-            0.193922758,
-            0.0376060307,
-            0.00729266508,
-            0.000524846022,
-            3.42810235e-05,
-            6.64786967e-06,
-            1.28917316e-06,
-        ];
-        check(scaled(500_000.0, scaling), 0, 1.0, &want);
-    }
-
-    #[test]
-    fn yarn_with_its_defaults() {
-        let want = [
-            1.0,
-            0.316227764,
-            0.0812500045,
-            0.0197642371,
-            0.00437500002,
-            0.000790569466,
-            0.000250000012,
-            7.90569466e-05,
-        ];
-        check(scaled(10_000.0, RopeScaling::Yarn(yarn(4.0, 1024))), 0, 1.138_629_4, &want);
-    }
-
-    #[test]
-    fn yarn_with_every_parameter() {
-        let yarn = Yarn {
-            beta_fast: 16.0,
-            beta_slow: 2.0,
-            mscale: Some(1.0),
-            mscale_all_dim: Some(0.707),
-            truncate: false,
-            ..yarn(40.0, 4096)
-        };
-        let want = [
-            1.0,
-            0.177827939,
-            0.0316227786,
-            0.00173821906,
-            2.49999994e-05,
-            4.44569832e-06,
-            7.90569402e-07,
-            1.40585328e-07,
-        ];
-        check(scaled(1e6, RopeScaling::Yarn(yarn)), 0, 1.085_726_4, &want);
-    }
-
-    #[test]
-    fn yarn_with_a_given_attention_factor() {
-        let yarn = Yarn { attention_factor: Some(1.25), ..yarn(4.0, 32_768) };
-        let want = [
-            1.0,
-            0.177827939,
-            0.0316227786,
-            0.00421755994,
-            0.000500000024,
-            4.44569851e-05,
-            7.90569356e-06,
-            1.40585337e-06,
-        ];
-        check(scaled(1e6, RopeScaling::Yarn(yarn)), 0, 1.25, &want);
-    }
-
-    #[test]
-    fn factors_divide_pair_by_pair() {
-        let by = vec![1.0, 1.0, 1.0, 1.0, 2.0, 4.0, 8.0, 8.0];
-        let plain = rope_frequencies(&Rope::plain(10_000.0), 16, 0).inverse;
-        let got = rope_frequencies(&scaled(10_000.0, RopeScaling::Factors(by.clone())), 16, 0).inverse;
-        assert!(got.iter().zip(plain.iter().zip(&by)).all(|(g, (p, by))| *g == p / by));
-    }
-}
+mod tests;

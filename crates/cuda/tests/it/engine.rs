@@ -187,7 +187,10 @@ fn steps_that_are_run_as_graphs_change_no_token() {
         return;
     }
     let kvs = [KvFormat::AsActivations, KvFormat::F16, KvFormat::Fp8];
-    let models = kvs.map(|kv| (MODEL, kv)).into_iter().chain([(TURNED_BY_LENGTH, KvFormat::AsActivations)]);
+    let models = kvs
+        .map(|kv| (MODEL, kv))
+        .into_iter()
+        .chain([(TURNED_BY_LENGTH, KvFormat::AsActivations), ("gemma3", KvFormat::AsActivations)]);
     for (model, kv) in models {
         let config = || EngineConfig { kv, max_num_seqs: 3, ..config() };
         let one_by_one = start_counting(model, Runs::OneByOne, config(), &Arc::default());
@@ -205,6 +208,26 @@ fn steps_that_are_run_as_graphs_change_no_token() {
             let replays = replays.load(Ordering::Relaxed);
             // Three sequences decode 40 tokens each, then one: few steps differ from all before.
             assert!(replays > 40, "{model}: {replays} steps were run as graphs");
+        }
+    }
+}
+
+/// Norms around what layers add, embeddings and scores of other factors, layers that turn otherwise or not at all.
+#[test]
+fn models_of_every_sort_go_on_as_transformers_does() {
+    for model in ["gemma3", "granite", "phi3-longrope-short", "smollm3", "qwen3"] {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../model/tests/golden")
+            .join(model)
+            .join("golden.json");
+        let golden: serde_json::Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+        let ids = |value: &serde_json::Value| serde_json::from_value::<Vec<u32>>(value.clone()).unwrap();
+        let params = SamplingParams { max_tokens: Some(16), ignore_eos: true, ..SamplingParams::greedy() };
+        let request = Request { prompt: ids(&golden["prompt"]), params, seed: 7, salt: 0 };
+        for runs in all() {
+            let engine = start_counting(model, runs, config(), &Arc::default());
+            let got = tokens_of(&engine, vec![request.clone()]);
+            assert_eq!(got, [ids(&golden["bf16"]["greedy"])], "{model}, {runs:?}");
         }
     }
 }

@@ -75,7 +75,7 @@ impl Weights {
 
     fn embed(&mut self) -> Vec<f32> {
         let out = self.rows(4, Dtype::F32, self.k);
-        self.device.embed(&self.matrix(), &[0, 33, 89, 62], out);
+        self.device.embed(&self.matrix(), &[0, 33, 89, 62], 1.0, out);
         self.floats(out)
     }
 }

@@ -9,8 +9,7 @@ use policy::cost::Cost;
 use policy::drive::{Event as Told, World};
 use policy::pipeline::{Plan, Waits};
 use policy::sched::Why;
-use spec::rope::RopeScaling;
-use spec::{Done, Lane, Nanos, PrefixUse, Program, RankId, SeqId, Shape, Step, StepId, Tokens};
+use spec::{Done, Lane, Nanos, PrefixUse, Program, RankId, Rope, SeqId, Shape, Step, StepId, Tokens};
 
 use crate::front::request::{Event, Failure, Request, Sink};
 use crate::lock::lock;
@@ -47,7 +46,7 @@ pub(crate) struct Real {
     sequences: BTreeMap<SeqId, Running>,
     newest: StepId,
     eos: Vec<u32>,
-    scaling: Option<RopeScaling>,
+    rope: Option<Rope>,
     prefix: PrefixUse,
     plan: Plan,
     stats: Arc<Stats>,
@@ -68,7 +67,7 @@ impl Real {
         (stats, foreseen): (Arc<Stats>, Option<Foreseen>),
     ) -> std::io::Result<Real> {
         let spec = machine.decoder.spec();
-        let (eos, scaling) = (spec.eos.clone(), spec.rope().map(|rope| rope.scaling.clone()));
+        let (eos, rope) = (spec.eos.clone(), spec.rope().cloned());
         Ok(Real {
             start: Instant::now(),
             inbox,
@@ -78,7 +77,7 @@ impl Real {
             sequences: BTreeMap::new(),
             newest: StepId(0),
             eos,
-            scaling,
+            rope,
             prefix,
             plan,
             stats,
@@ -139,9 +138,8 @@ impl Real {
     }
 
     fn admit(&mut self, id: SeqId, mut request: Request, max_new: usize, events: Sink) -> spec::Request {
-        // Dynamic scaling turns the keys of longer prompts by their length: only those of one length can share them.
-        if let Some(RopeScaling::Dynamic { original_positions, .. }) = &self.scaling {
-            let turned_as = request.prompt.len().max(*original_positions);
+        // Where the keys of a prompt are turned by its length, only those of lengths that are turned alike can share them.
+        if let Some(turned_as) = self.rope.as_ref().and_then(|rope| rope.turned_as(request.prompt.len())) {
             request.salt = request.salt.wrapping_add(turned_as as u128);
         }
         let scores = request.params.prompt_logprobs.is_some();

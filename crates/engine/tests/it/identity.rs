@@ -38,7 +38,9 @@ fn some_requests(n: u32) -> Vec<Request> {
 
 #[test]
 fn a_batch_of_64_gives_the_bits_of_batches_of_one() {
-    for model in ["llama-gqa-tied", "qwen3", "mistral", "opt-350m", "gguf-q4_0/model.gguf"] {
+    for model in
+        ["llama-gqa-tied", "qwen3", "mistral", "opt-350m", "gemma3", "granite", "gguf-q4_0/model.gguf"]
+    {
         let engine = start(model, config());
         let requests = some_requests(64);
         let together = stories(&engine, &requests);

@@ -16,12 +16,14 @@ use policy::sched::Schedule;
 use spec::{ModelSpec, Nanos};
 
 /// One of each sort, in formats of their own.
-const MODELS: [(&str, WeightsAs); 5] = [
+const MODELS: [(&str, WeightsAs); 7] = [
     ("llama-gqa-tied", WeightsAs::Bf16),
     ("qwen2", WeightsAs::Bf12),
     ("qwen3", WeightsAs::Int4),
     ("opt-350m", WeightsAs::Int8),
     ("mistral", WeightsAs::F32),
+    ("gemma3", WeightsAs::Bf16),
+    ("phi3-longrope", WeightsAs::Int8),
 ];
 
 fn config(offload: Offload) -> EngineConfig {

@@ -17,32 +17,48 @@ pub struct Norm<'a> {
     pub bias: Option<&'a [f32]>,
 }
 
+/// What becomes of a normed row.
+#[derive(Clone, Copy)]
+enum Put {
+    Stored,
+    Added,
+}
+
 /// Norms each row. `x: [rows, cols] f32`, `out: [rows, cols]`, rows shared out over the team.
 pub fn norm<T: Element>(team: &Team, isa: Isa, x: &[f32], cols: usize, norm: Norm<'_>, out: &mut [T]) {
+    put(team, isa, x, cols, (norm, Put::Stored), out);
+}
+
+/// The same, added to what is there.
+pub fn add_norm(team: &Team, isa: Isa, x: &[f32], cols: usize, norm: Norm<'_>, out: &mut [f32]) {
+    put(team, isa, x, cols, (norm, Put::Added), out);
+}
+
+fn put<T: Element>(team: &Team, isa: Isa, x: &[f32], cols: usize, how: (Norm<'_>, Put), out: &mut [T]) {
     assert_eq!(x.len(), out.len(), "norm: rows in and out differ");
     assert!(cols > 0 && x.len().is_multiple_of(cols), "norm: {} values are no rows of {cols}", x.len());
     super::rows::for_rows(team, out, cols, |row, out| {
-        norm_one::<T>(isa, &x[row * cols..][..cols], &norm, out);
+        norm_one::<T>(isa, &x[row * cols..][..cols], &how.0, how.1, out);
     });
 }
 
-fn norm_one<T: Element>(isa: Isa, x: &[f32], norm: &Norm<'_>, out: &mut [T]) {
+fn norm_one<T: Element>(isa: Isa, x: &[f32], norm: &Norm<'_>, put: Put, out: &mut [T]) {
     match std::mem::size_of::<T>() {
-        4 => f32_row(isa, x, norm, bytemuck::cast_slice_mut(out)),
-        _ => bf16_row(isa, x, norm, bytemuck::cast_slice_mut(out)),
+        4 => f32_row(isa, x, norm, put, bytemuck::cast_slice_mut(out)),
+        _ => bf16_row(isa, x, norm, put, bytemuck::cast_slice_mut(out)),
     }
 }
 
-fn f32_row(isa: Isa, x: &[f32], norm: &Norm<'_>, out: &mut [f32]) {
-    per_isa!(isa, row::<f32>(x: &[f32], norm: &Norm<'_>, out: &mut [f32]))
+fn f32_row(isa: Isa, x: &[f32], norm: &Norm<'_>, put: Put, out: &mut [f32]) {
+    per_isa!(isa, row::<f32>(x: &[f32], norm: &Norm<'_>, put: Put, out: &mut [f32]))
 }
 
-fn bf16_row(isa: Isa, x: &[f32], norm: &Norm<'_>, out: &mut [half::bf16]) {
-    per_isa!(isa, row::<half::bf16>(x: &[f32], norm: &Norm<'_>, out: &mut [half::bf16]))
+fn bf16_row(isa: Isa, x: &[f32], norm: &Norm<'_>, put: Put, out: &mut [half::bf16]) {
+    per_isa!(isa, row::<half::bf16>(x: &[f32], norm: &Norm<'_>, put: Put, out: &mut [half::bf16]))
 }
 
 #[inline(always)]
-fn row<T: Element>(x: &[f32], norm: &Norm<'_>, out: &mut [T]) {
+fn row<T: Element>(x: &[f32], norm: &Norm<'_>, put: Put, out: &mut [T]) {
     let n = x.len() as f32;
     let mean = match norm.kind {
         NormKind::Rms => 0.0,
@@ -50,17 +66,19 @@ fn row<T: Element>(x: &[f32], norm: &Norm<'_>, out: &mut [T]) {
     };
     let scale = 1.0 / (sum_of(x, |v| (v - mean) * (v - mean)) / n + norm.eps).sqrt();
     match (norm.weight, norm.bias) {
-        (Some(w), Some(b)) => write(x, out, |v, i| (v - mean) * scale * w[i] + b[i]),
-        (Some(w), None) => write(x, out, |v, i| (v - mean) * scale * w[i]),
-        (None, Some(b)) => write(x, out, |v, i| (v - mean) * scale + b[i]),
-        (None, None) => write(x, out, |v, _| (v - mean) * scale),
+        (Some(w), Some(b)) => write(x, put, out, |v, i| (v - mean) * scale * w[i] + b[i]),
+        (Some(w), None) => write(x, put, out, |v, i| (v - mean) * scale * w[i]),
+        (None, Some(b)) => write(x, put, out, |v, i| (v - mean) * scale + b[i]),
+        (None, None) => write(x, put, out, |v, _| (v - mean) * scale),
     }
 }
 
 #[inline(always)]
-fn write<T: Element>(x: &[f32], out: &mut [T], f: impl Fn(f32, usize) -> f32) {
-    for (i, (out, &v)) in out.iter_mut().zip(x).enumerate() {
-        *out = T::from_f32(f(v, i));
+fn write<T: Element>(x: &[f32], put: Put, out: &mut [T], f: impl Fn(f32, usize) -> f32) {
+    let each = out.iter_mut().zip(x).enumerate();
+    match put {
+        Put::Stored => each.for_each(|(i, (out, &v))| *out = T::from_f32(f(v, i))),
+        Put::Added => each.for_each(|(i, (out, &v))| *out = T::from_f32(out.to_f32() + f(v, i))),
     }
 }
 

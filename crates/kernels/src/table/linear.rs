@@ -30,8 +30,16 @@ struct Linear {
     activations: Activations,
 }
 
+/// Some rows of a table, times a factor.
+struct Embed(Linear);
+
 pub(super) fn conformance() -> Vec<Case> {
     let mut cases = Vec::new();
+    for format in [Format::F32, Format::Bf16, Format::Bf12].into_iter().chain(Narrow::ALL.map(Format::Narrow))
+    {
+        let k = if let Format::Narrow(narrow) = format { 2 * narrow.block().max(64) } else { 45 };
+        cases.push(Embed(Linear::exact(format, (5, 70, k), To::Store(Dtype::F32))).case());
+    }
     for (m, n, k) in [(1, 32, 32), (2, 70, 45), (16, 96, 576), (33, 100, 64), (129, 64, 160)] {
         for to in [To::Store(Dtype::F32), To::Store(Dtype::Bf16), To::Add, To::Act, To::Gated] {
             cases.push(Linear::exact(Format::Bf16, (m, n, k), to).biased(m % 2 == 0).case());
@@ -225,6 +233,29 @@ impl Linear {
             }
         });
         Ok(Matrix { format: self.format, n, k, order, activations: self.activations, parts: vec![(0, buf)] })
+    }
+}
+
+impl Embed {
+    fn case(self) -> Case {
+        let Linear { format, m, n, k, .. } = self.0;
+        let name = format!("embed/{format:?}/{m}x{n}x{k}").to_lowercase();
+        let floor = Floor { bytes: 4.0 * (m * k) as f64, flops: 0.0 };
+        let kernel: Box<dyn Kernel> = Box::new(self);
+        let linear = Linear::exact(format, (m, n, k), To::Store(Dtype::F32)).case();
+        Case { name, floor, kernel, ..linear }
+    }
+}
+
+impl Kernel for Embed {
+    fn prepare(&self, device: &mut dyn Device) -> Result<Bound, Full> {
+        let table = self.0.weight(device)?;
+        let out = matrix(device, self.0.m, self.0.k, Dtype::F32, 5)?;
+        let ids: Vec<u32> = (0..self.0.m).map(|i| ((i * 17 + 3) % self.0.n) as u32).collect();
+        Ok(Bound {
+            run: Box::new(move |device: &dyn Device| device.embed(&table, &ids, 5.3, out)),
+            results: vec![Found::Rows(out)],
+        })
     }
 }
 

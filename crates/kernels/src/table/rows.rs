@@ -12,8 +12,19 @@ struct NormCase {
     kind: NormKind,
     rows: usize,
     cols: usize,
-    to: Dtype,
+    to: To,
 }
+
+/// Where a normed row goes.
+#[derive(Clone, Copy, Debug)]
+enum To {
+    F32,
+    Bf16,
+    /// Added to f32.
+    Sum,
+}
+
+const TOS: [To; 3] = [To::F32, To::Bf16, To::Sum];
 
 struct Gather {
     rows: usize,
@@ -24,7 +35,7 @@ pub(super) fn conformance() -> Vec<Case> {
     let mut cases = Vec::new();
     for (rows, cols) in [(1, 16), (3, 37), (65, 576), (2, 2051), (2, 5120)] {
         for kind in [NormKind::Rms, NormKind::Layer] {
-            for to in [Dtype::F32, Dtype::Bf16] {
+            for to in TOS {
                 cases.push(NormCase { kind, rows, cols, to }.case());
             }
         }
@@ -39,7 +50,7 @@ pub(super) fn random(draw: &mut Draw) -> Case {
         0 => Gather { rows, cols }.case(),
         kind => {
             let kind = if kind == 1 { NormKind::Rms } else { NormKind::Layer };
-            NormCase { kind, rows, cols, to: draw.one(&[Dtype::F32, Dtype::Bf16]) }.case()
+            NormCase { kind, rows, cols, to: draw.one(&TOS) }.case()
         }
     }
 }
@@ -47,7 +58,7 @@ pub(super) fn random(draw: &mut Draw) -> Case {
 pub(super) fn timed() -> Vec<Case> {
     let mut cases = Vec::new();
     for (rows, cols) in [(128, 576), (128, 2048), (2048, 576), (2048, 2048)] {
-        cases.push(NormCase { kind: NormKind::Rms, rows, cols, to: Dtype::Bf16 }.case());
+        cases.push(NormCase { kind: NormKind::Rms, rows, cols, to: To::Bf16 }.case());
         cases.push(Gather { rows, cols }.case());
     }
     cases
@@ -81,14 +92,16 @@ impl Gather {
 impl Kernel for NormCase {
     fn prepare(&self, device: &mut dyn Device) -> Result<Bound, Full> {
         let x = matrix(device, self.rows, self.cols, Dtype::F32, 1)?;
-        let bytes = self.rows * self.cols * self.to.bytes();
-        let out = Rows { buf: device.take(bytes)?, dtype: self.to, ..x };
+        let dtype = if matches!(self.to, To::Bf16) { Dtype::Bf16 } else { Dtype::F32 };
+        let out = matrix(device, self.rows, self.cols, dtype, 4)?;
         let (weight, bias) = (Some(vector(device, self.cols, 2)?), Some(vector(device, self.cols, 3)?));
         let norm = NormWeights { kind: self.kind, eps: 1e-5, weight, bias };
-        Ok(Bound {
-            run: Box::new(move |device: &dyn Device| device.norm(x, &norm, out)),
-            results: vec![Found::Rows(out)],
-        })
+        let added = matches!(self.to, To::Sum);
+        let run = move |device: &dyn Device| match added {
+            true => device.add_norm(x, &norm, out),
+            false => device.norm(x, &norm, out),
+        };
+        Ok(Bound { run: Box::new(run), results: vec![Found::Rows(out)] })
     }
 }
 

@@ -219,3 +219,68 @@ fn random_weights() {
     };
     assert!((1..300).all(|other| dot(0, other).abs() < 0.3), "rows are not alike");
 }
+
+fn gemma() -> serde_json::Value {
+    json!({"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "num_hidden_layers": 2})
+}
+
+#[test]
+fn the_decoder_of_what_sees_images_is_read_alone() {
+    let plain = folder(gemma(), |_| {});
+    let want = Checkpoint::open(plain.path()).expect("sound");
+    type Rename = fn(&str) -> String;
+    let layouts: [(Rename, &str); 2] = [
+        (|name| format!("language_model.{name}"), "vision_tower.x"),
+        (|name| name.replace("model.", "model.language_model."), "model.multi_modal_projector.x"),
+    ];
+    for (rename, other) in layouts {
+        let seeing = folder(gemma(), |file| {
+            file.iter_mut().for_each(|tensor| tensor.0 = rename(&tensor.0));
+            file.push((other.into(), "F32", vec![1], counting(0, 1)));
+        });
+        let text: serde_json::Value = serde_json::from_str(&llama_config(gemma())).expect("JSON");
+        let config = json!({"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
+            "text_config": text, "torch_dtype": "float32"});
+        write(seeing.path(), "config.json", config.to_string());
+        let got = Checkpoint::open(seeing.path()).expect("sound");
+        assert_eq!(got.spec(), want.spec());
+        assert!(got.tensors().eq(want.tensors()));
+        assert_eq!(
+            first_of_row(&got, Tensor::Layer(1, LayerTensor::Down), 3),
+            first_of_row(&want, Tensor::Layer(1, LayerTensor::Down), 3)
+        );
+    }
+}
+
+#[test]
+fn tensors_in_one_are_told_apart() {
+    let phi = json!({"architectures": ["Phi3ForCausalLM"], "num_hidden_layers": 1});
+    let joined = |qkv_rows: u64| {
+        folder(phi.clone(), move |file| {
+            let parts = ["q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"];
+            file.retain(|tensor| !parts.iter().any(|part| tensor.0.contains(part)));
+            for (name, rows) in [("self_attn.qkv_proj", qkv_rows), ("mlp.gate_up_proj", 12)] {
+                let name = format!("model.layers.0.{name}.weight");
+                file.push((name, "F32", vec![rows, 8], counting(0, rows as usize * 8)));
+            }
+        })
+    };
+    let sound = joined(64);
+    let checkpoint = Checkpoint::open(sound.path()).expect("sound");
+    use LayerTensor::{Gate, K, Q, Up, V};
+    // 32 rows of queries, 16 of keys, 16 of values, 8 numbers each; 6 rows of the gate.
+    let firsts = [Q, K, V, Gate, Up].map(|part| first_of_row(&checkpoint, Tensor::Layer(0, part), 1));
+    assert_eq!(firsts, [8.0, 33.0 * 8.0, 49.0 * 8.0, 8.0, 7.0 * 8.0]);
+    let short = joined(63);
+    let error = Checkpoint::open(short.path()).expect_err("a row is missing").to_string();
+    assert!(error.contains("`model.layers.0.self_attn.qkv_proj.weight` is not part"), "{error}");
+}
+
+#[test]
+fn random_scales_of_norms_are_one_however_files_hold_them() {
+    for (config, held) in [(json!({}), 1.0), (gemma(), 0.0)] {
+        let spec = parse_config(&llama_config(config), "config.json").expect("sound").spec;
+        let dummy = Checkpoint::dummy(spec, 3);
+        assert!(vector(&dummy, Tensor::FinalNorm).iter().all(|scale| *scale == held));
+    }
+}

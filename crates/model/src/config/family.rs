@@ -1,16 +1,13 @@
 //! The architectures, as Hugging Face names and configures them.
 
-use super::rope;
+use super::{LAYERS_MAX, opt, rope, scales, windows};
 use crate::error::{Error, Result};
 use crate::json::Fields;
 use crate::tensor::Naming;
-use spec::ModelSpec;
-use spec::model::{Activation, Biases, DType, Mlp, Norm, NormKind, NormPlacement, Positions, Window};
-
-/// Rows before that of position 0 in OPT's table.
-const OPT_POSITION_OFFSET: usize = 2;
-
-const LAYERS_MAX: usize = 1 << 16;
+use spec::model::{
+    Activation, Biases, DType, Mlp, Norm, NormKind, NormPlacement, Positions, RopeLayers, Window,
+};
+use spec::{ModelSpec, Rope};
 
 /// A published architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,18 +20,31 @@ pub enum Family {
     Qwen2,
     /// Qwen3: Llama with norms on queries and keys.
     Qwen3,
+    /// Phi-3, Phi-3.5, Phi-4: Llama whose files hold queries, keys and values as one, gate and up too.
+    Phi3,
+    /// SmolLM3: Llama, some of whose layers turn nothing.
+    SmolLm3,
+    /// Granite 3: Llama with factors on embeddings, scores, what layers add, and logits.
+    Granite,
+    /// Gemma 3: norms around all that is added, most layers with a window and a rotary embedding of their own.
+    Gemma3,
     /// OPT: learned positions, layer norms, ReLU.
     Opt,
 }
 
 impl Family {
     /// Every family, with the names of its class and of its `model_type`.
-    const NAMES: [(Family, &'static str, &'static str); 6] = [
+    const NAMES: [(Family, &'static str, &'static str); 11] = [
         (Family::Llama, "LlamaForCausalLM", "llama"),
         (Family::Mistral, "MistralForCausalLM", "mistral"),
         (Family::Mistral, "MinistralForCausalLM", "ministral"),
         (Family::Qwen2, "Qwen2ForCausalLM", "qwen2"),
         (Family::Qwen3, "Qwen3ForCausalLM", "qwen3"),
+        (Family::Phi3, "Phi3ForCausalLM", "phi3"),
+        (Family::SmolLm3, "SmolLM3ForCausalLM", "smollm3"),
+        (Family::Granite, "GraniteForCausalLM", "granite"),
+        (Family::Gemma3, "Gemma3ForCausalLM", "gemma3_text"),
+        (Family::Gemma3, "Gemma3ForConditionalGeneration", "gemma3"),
         (Family::Opt, "OPTForCausalLM", "opt"),
     ];
 
@@ -50,7 +60,11 @@ impl Family {
 
     /// How its files name tensors.
     pub fn naming(self) -> Naming {
-        if self == Family::Opt { Naming::Opt } else { Naming::Llama }
+        match self {
+            Family::Opt => Naming::Opt,
+            Family::Gemma3 => Naming::Gemma,
+            _ => Naming::Llama,
+        }
     }
 
     /// Fields of a [`ModelSpec`] and what `config.json` calls them.
@@ -94,74 +108,133 @@ impl Family {
         Family::NAMES.iter().find(|names| is(names)).map(|(family, ..)| *family)
     }
 
-    /// The model; its `dtype` is for the caller to set.
-    pub(super) fn spec(self, fields: &Fields) -> Result<ModelSpec> {
-        match self {
-            Family::Opt => opt(fields),
-            _ => self.llama_like(fields),
-        }
+    /// The model, of a checkpoint of these numbers.
+    pub(super) fn spec(self, fields: &Fields, dtype: DType) -> Result<ModelSpec> {
+        let spec = match self {
+            Family::Opt => opt::opt(fields)?,
+            Family::Granite => scales::granite(fields, self.llama_like(fields)?)?,
+            Family::Gemma3 => scales::gemma(fields, self.llama_like(fields)?, dtype)?,
+            _ => self.llama_like(fields)?,
+        };
+        Ok(ModelSpec { dtype, ..spec })
     }
 
     fn llama_like(self, fields: &Fields) -> Result<ModelSpec> {
-        let hidden = fields.needed_size("hidden_size")?;
-        let heads = fields.needed_size("num_attention_heads")?;
-        let layers = layer_count(fields)?;
-        let trained = self.max_positions(fields)?;
-        let rope = rope::read(fields, trained)?;
-        let eps = fields.number("rms_norm_eps")?.unwrap_or(1e-6) as f32;
+        let hidden = self.size(fields, "hidden_size")?;
+        let heads = self.size(fields, "num_attention_heads")?;
+        let layers = layer_count(fields, self.size(fields, "num_hidden_layers")?)?;
+        let defaults = self.rope_defaults(fields)?;
+        let (rope, rope_layers) = self.ropes(fields, &defaults, layers)?;
+        let head_dim = self.head_dim(fields, hidden, heads)?;
+        let eps = if self == Family::Phi3 { 1e-5 } else { 1e-6 };
+        let eps = fields.number("rms_norm_eps")?.unwrap_or(eps) as f32;
         Ok(ModelSpec {
             architecture: self.class().into(),
-            vocab: fields.needed_size("vocab_size")?,
+            vocab: self.size(fields, "vocab_size")?,
             hidden,
             layers,
             heads,
             kv_heads: self.kv_heads(fields, heads)?,
-            head_dim: self.head_dim(fields, hidden, heads)?,
-            ffn: fields.needed_size("intermediate_size")?,
-            max_positions: rope::stretched(&rope, trained),
-            norm: Norm { kind: NormKind::Rms, eps, affine: true },
+            head_dim,
+            ffn: self.size(fields, "intermediate_size")?,
+            max_positions: rope::stretched(&rope, defaults.max_positions),
+            norm: Norm { kind: NormKind::Rms, eps, affine: true, from_one: false },
             placement: NormPlacement::Pre,
             final_norm: true,
-            activation: activation(fields, "hidden_act", "silu")?,
+            activation: match self {
+                Family::Gemma3 => activation(fields, "hidden_activation", "gelu_pytorch_tanh")?,
+                _ => activation(fields, "hidden_act", "silu")?,
+            },
             mlp: Mlp::Gated,
             positions: Positions::Rope(rope),
             biases: self.biases(fields)?,
-            qk_norm: self == Family::Qwen3,
-            window: self.window(fields, layers)?,
-            tied_head: fields.flag("tie_word_embeddings")?.unwrap_or(false),
+            qk_norm: matches!(self, Family::Qwen3 | Family::Gemma3),
+            attention_scale: 1.0 / (head_dim as f32).sqrt(),
+            window: self.window(fields, layers, &rope_layers)?,
+            rope_layers,
+            tied_head: fields.flag("tie_word_embeddings")?.unwrap_or(self.ties()),
             embed_dim: hidden,
+            embed_scale: 1.0,
+            logit_scale: 1.0,
             bos: self.bos(fields)?,
             eos: self.ends(fields)?,
             dtype: DType::F32,
         })
     }
 
-    /// The defaults of transformers' configuration classes.
-    fn max_positions(self, fields: &Fields) -> Result<usize> {
-        let default = match self {
-            Family::Mistral => 131_072,
-            Family::Qwen2 | Family::Qwen3 => 32_768,
-            Family::Llama | Family::Opt => 2048,
+    /// A size that a configuration must have, but for Gemma 3's, which leave out what its class knows.
+    fn size(self, fields: &Fields, name: &str) -> Result<usize> {
+        let known = match name {
+            _ if self != Family::Gemma3 => None,
+            "vocab_size" => Some(262_208),
+            "hidden_size" => Some(2304),
+            "intermediate_size" => Some(9216),
+            "num_hidden_layers" => Some(26),
+            "num_attention_heads" => Some(8),
+            _ => None,
         };
-        Ok(fields.size("max_position_embeddings")?.unwrap_or(default))
+        known.map_or_else(|| fields.needed_size(name), |known| Ok(fields.size(name)?.unwrap_or(known)))
+    }
+
+    /// The defaults of transformers' configuration classes.
+    pub(super) fn rope_defaults(self, fields: &Fields) -> Result<rope::Defaults> {
+        let (max_positions, theta) = match self {
+            Family::Mistral => (131_072, 1e4),
+            Family::Qwen2 | Family::Qwen3 => (32_768, 1e4),
+            Family::Phi3 => (4096, 1e4),
+            Family::SmolLm3 => (32_768, 2e6),
+            Family::Gemma3 => (131_072, 1e6),
+            Family::Llama | Family::Granite | Family::Opt => (2048, 1e4),
+        };
+        let is_phi = self == Family::Phi3;
+        Ok(rope::Defaults {
+            max_positions: fields.size("max_position_embeddings")?.unwrap_or(max_positions),
+            theta,
+            original_positions: is_phi.then_some(4096),
+            partial: is_phi,
+        })
+    }
+
+    /// The rotary embedding, and which layers turn by it.
+    fn ropes(self, fields: &Fields, defaults: &rope::Defaults, layers: usize) -> Result<(Rope, RopeLayers)> {
+        if self == Family::Gemma3 {
+            let [rope, of_windows] = rope::read_both(fields, defaults, 1e4)?;
+            return Ok((rope, RopeLayers::WindowsBy(of_windows)));
+        }
+        let rope = rope::read(fields, defaults)?;
+        match self {
+            Family::SmolLm3 => Ok((rope, RopeLayers::Listed(turning_layers(fields, layers)?))),
+            _ => Ok((rope, RopeLayers::All)),
+        }
+    }
+
+    /// Whether the head is the embedding table where a configuration does not say.
+    fn ties(self) -> bool {
+        matches!(self, Family::SmolLm3 | Family::Gemma3 | Family::Opt)
     }
 
     /// Some families know their tokens; a field that says `null` says that there is none.
-    fn bos(self, fields: &Fields) -> Result<Option<u32>> {
-        let default = match self {
-            Family::Llama | Family::Mistral if !fields.has_null("bos_token_id") => Some(1),
-            Family::Opt if !fields.has_null("bos_token_id") => Some(2),
-            _ => None,
+    pub(super) fn bos(self, fields: &Fields) -> Result<Option<u32>> {
+        let known = match self {
+            Family::Llama | Family::Mistral | Family::Phi3 | Family::Granite => Some(1),
+            Family::Opt | Family::Gemma3 => Some(2),
+            Family::SmolLm3 => Some(128_000),
+            Family::Qwen2 | Family::Qwen3 => None,
         };
+        let default = known.filter(|_| !fields.has_null("bos_token_id"));
         Ok(fields.tokens("bos_token_id")?.map_or(default, |ids| ids.first().copied()))
     }
 
-    fn ends(self, fields: &Fields) -> Result<Vec<u32>> {
-        let default = match self {
-            Family::Llama | Family::Mistral | Family::Opt if !fields.has_null("eos_token_id") => vec![2],
-            _ => vec![],
+    pub(super) fn ends(self, fields: &Fields) -> Result<Vec<u32>> {
+        let known = match self {
+            Family::Llama | Family::Mistral | Family::Granite | Family::Opt => Some(2),
+            Family::Gemma3 => Some(1),
+            Family::Phi3 => Some(32_000),
+            Family::SmolLm3 => Some(128_001),
+            Family::Qwen2 | Family::Qwen3 => None,
         };
-        Ok(fields.tokens("eos_token_id")?.unwrap_or(default))
+        let default = known.filter(|_| !fields.has_null("eos_token_id"));
+        Ok(fields.tokens("eos_token_id")?.unwrap_or_else(|| Vec::from_iter(default)))
     }
 
     fn kv_heads(self, fields: &Fields, heads: usize) -> Result<usize> {
@@ -169,115 +242,76 @@ impl Family {
         let default = match self {
             Family::Mistral if !explicit_null => 8,
             Family::Qwen2 | Family::Qwen3 if !explicit_null => 32,
+            Family::SmolLm3 | Family::Gemma3 if !explicit_null => 4,
             _ => heads,
         };
         Ok(fields.size("num_key_value_heads")?.unwrap_or(default))
     }
 
     fn head_dim(self, fields: &Fields, hidden: usize, heads: usize) -> Result<usize> {
-        let default = if self == Family::Qwen3 { 128 } else { hidden / heads.max(1) };
+        let default = match self {
+            Family::Qwen3 => 128,
+            Family::Gemma3 => 256,
+            _ => hidden / heads.max(1),
+        };
         Ok(fields.size("head_dim")?.unwrap_or(default))
     }
 
     fn biases(self, fields: &Fields) -> Result<Biases> {
         let attention = fields.flag("attention_bias")?.unwrap_or(false);
         Ok(match self {
-            Family::Llama => {
+            Family::Llama | Family::SmolLm3 | Family::Granite => {
                 Biases { qkv: attention, o: attention, mlp: fields.flag("mlp_bias")?.unwrap_or(false) }
             }
-            Family::Qwen3 => Biases { qkv: attention, o: attention, mlp: false },
+            Family::Qwen3 | Family::Gemma3 => Biases { qkv: attention, o: attention, mlp: false },
             Family::Qwen2 => Biases { qkv: true, o: false, mlp: false },
-            Family::Mistral | Family::Opt => Biases::default(),
+            Family::Mistral | Family::Phi3 | Family::Opt => Biases::default(),
         })
     }
 
-    fn window(self, fields: &Fields, layers: usize) -> Result<Window> {
+    fn window(self, fields: &Fields, layers: usize, rope_layers: &RopeLayers) -> Result<Window> {
         let tokens = fields.size("sliding_window")?;
-        match self {
-            Family::Llama | Family::Opt => Ok(Window::Full),
-            Family::Mistral => {
-                let default = if fields.has_null("sliding_window") { None } else { Some(4096) };
-                mistral_window(fields, tokens.or(default), layers)
+        let known = if fields.has_null("sliding_window") { None } else { Some(4096) };
+        let used = fields.flag("use_sliding_window")?.unwrap_or(false);
+        match (self, rope_layers) {
+            (Family::Llama | Family::Granite | Family::Opt, _) => Ok(Window::Full),
+            (Family::Mistral, _) => windows::mistral(fields, tokens.or(known), layers),
+            (Family::Phi3, _) => Ok(tokens.map_or(Window::Full, Window::Sliding)),
+            (Family::Gemma3, _) => windows::gemma(fields, tokens.or(known), layers),
+            (Family::Qwen2 | Family::Qwen3, _) => {
+                windows::qwen(fields, tokens.or(known).filter(|_| used), layers)
             }
-            Family::Qwen2 | Family::Qwen3 => {
-                let used = fields.flag("use_sliding_window")?.unwrap_or(false);
-                let default = if fields.has_null("sliding_window") { None } else { Some(4096) };
-                qwen_window(fields, tokens.or(default).filter(|_| used), layers)
+            (Family::SmolLm3, RopeLayers::Listed(turns)) => {
+                windows::smollm3(fields, tokens.filter(|_| used), turns)
             }
+            (Family::SmolLm3, _) => Ok(Window::Full),
         }
     }
 }
 
+/// SmolLM3's layers that turn queries and keys: a one for each in `no_rope_layers`, or all but each fourth.
+fn turning_layers(fields: &Fields, layers: usize) -> Result<Vec<bool>> {
+    let interval = fields.size("no_rope_layer_interval")?.unwrap_or(4);
+    match fields.numbers("no_rope_layers")? {
+        // transformers wants as many as there are layers at least.
+        Some(turns) if turns.len() >= layers => {
+            Ok(turns.iter().take(layers).map(|turn| *turn != 0.0).collect())
+        }
+        Some(_) => Err(fields.wrong("no_rope_layers", &format!("an entry for each of {layers} layers"))),
+        None if interval == 0 => Err(fields.wrong("no_rope_layer_interval", "at least 1")),
+        None => Ok((1..=layers).map(|layer| layer % interval != 0).collect()),
+    }
+}
+
 /// Checked at once, for a list of windows is as long.
-fn layer_count(fields: &Fields) -> Result<usize> {
-    let layers = fields.needed_size("num_hidden_layers")?;
+pub(super) fn layer_count(fields: &Fields, layers: usize) -> Result<usize> {
     let plausible = layers <= LAYERS_MAX;
     plausible
         .then_some(layers)
         .ok_or_else(|| fields.wrong("num_hidden_layers", &format!("at most {LAYERS_MAX}")))
 }
 
-/// A window on the layers that `layer_types` names, or else on all. With that field transformers makes a Ministral of it.
-fn mistral_window(fields: &Fields, tokens: Option<usize>, layers: usize) -> Result<Window> {
-    match layer_types(fields, layers)? {
-        Some(types) => window_of_types(fields, &types, tokens, "no sliding layers, or a `sliding_window`"),
-        None => Ok(tokens.map_or(Window::Full, Window::Sliding)),
-    }
-}
-
-/// A window on the layers that `layer_types` names, or else on those from `max_window_layers`.
-fn qwen_window(fields: &Fields, tokens: Option<usize>, layers: usize) -> Result<Window> {
-    let first = fields.size("max_window_layers")?.unwrap_or(28);
-    let by_number = |layer| if layer >= first { LayerType::Sliding } else { LayerType::Full };
-    let types = match layer_types(fields, layers)? {
-        Some(types) => types,
-        None => (0..layers).map(|l| if tokens.is_some() { by_number(l) } else { LayerType::Full }).collect(),
-    };
-    window_of_types(
-        fields,
-        &types,
-        tokens,
-        "no sliding layers, or `use_sliding_window` with a `sliding_window`",
-    )
-}
-
-fn window_of_types(
-    fields: &Fields,
-    types: &[LayerType],
-    tokens: Option<usize>,
-    expected: &str,
-) -> Result<Window> {
-    if !types.contains(&LayerType::Sliding) {
-        return Ok(Window::Full);
-    }
-    let tokens = tokens.ok_or_else(|| fields.wrong("layer_types", expected))?;
-    Ok(Window::PerLayer(types.iter().map(|t| (*t == LayerType::Sliding).then_some(tokens)).collect()))
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum LayerType {
-    Full,
-    Sliding,
-}
-
-fn layer_types(fields: &Fields, layers: usize) -> Result<Option<Vec<LayerType>>> {
-    let Some(names) = fields.texts("layer_types")? else { return Ok(None) };
-    if names.len() != layers {
-        return Err(fields.wrong("layer_types", &format!("an entry for each of {layers} layers")));
-    }
-    let types = names.iter().map(|name| match *name {
-        "full_attention" => Ok(LayerType::Full),
-        "sliding_attention" => Ok(LayerType::Sliding),
-        other => Err(Error::unsupported(
-            fields.file,
-            format!("a layer of type `{}`", other.escape_debug()),
-            "full_attention, sliding_attention",
-        )),
-    });
-    types.collect::<Result<_>>().map(Some)
-}
-
-fn activation(fields: &Fields, name: &str, default: &str) -> Result<Activation> {
+pub(super) fn activation(fields: &Fields, name: &str, default: &str) -> Result<Activation> {
     match fields.text(name)?.unwrap_or(default) {
         "silu" | "swish" => Ok(Activation::Silu),
         "relu" => Ok(Activation::Relu),
@@ -292,40 +326,4 @@ fn activation(fields: &Fields, name: &str, default: &str) -> Result<Activation> 
             "silu, relu, gelu, gelu_new, gelu_pytorch_tanh",
         )),
     }
-}
-
-fn opt(fields: &Fields) -> Result<ModelSpec> {
-    let hidden = fields.needed_size("hidden_size")?;
-    let heads = fields.needed_size("num_attention_heads")?;
-    if heads == 0 || !hidden.is_multiple_of(heads) {
-        return Err(fields.wrong("num_attention_heads", &format!("a divisor of hidden_size, {hidden}")));
-    }
-    let pre = fields.flag("do_layer_norm_before")?.unwrap_or(true);
-    let bias = fields.flag("enable_bias")?.unwrap_or(true);
-    let affine = fields.flag("layer_norm_elementwise_affine")?.unwrap_or(true);
-    Ok(ModelSpec {
-        architecture: Family::Opt.class().into(),
-        vocab: fields.needed_size("vocab_size")?,
-        hidden,
-        layers: layer_count(fields)?,
-        heads,
-        kv_heads: heads,
-        head_dim: hidden / heads,
-        ffn: fields.needed_size("ffn_dim")?,
-        max_positions: Family::Opt.max_positions(fields)?,
-        norm: Norm { kind: NormKind::Layer, eps: 1e-5, affine },
-        placement: if pre { NormPlacement::Pre } else { NormPlacement::Post },
-        final_norm: pre && !fields.flag("_remove_final_layer_norm")?.unwrap_or(false),
-        activation: activation(fields, "activation_function", "relu")?,
-        mlp: Mlp::Plain,
-        positions: Positions::Learned { offset: OPT_POSITION_OFFSET },
-        biases: Biases { qkv: bias, o: bias, mlp: bias },
-        qk_norm: false,
-        window: Window::Full,
-        tied_head: fields.flag("tie_word_embeddings")?.unwrap_or(true),
-        embed_dim: fields.size("word_embed_proj_dim")?.unwrap_or(hidden),
-        bos: Family::Opt.bos(fields)?,
-        eos: Family::Opt.ends(fields)?,
-        dtype: DType::F32,
-    })
 }

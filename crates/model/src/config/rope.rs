@@ -2,61 +2,90 @@
 
 use crate::error::{Error, Result};
 use crate::json::Fields;
-use spec::rope::{Rope, RopeScaling, Yarn};
+use spec::rope::{LongRope, Rope, RopeScaling, Yarn};
 
-const THETA_DEFAULT: f64 = 10_000.0;
+/// What transformers takes where a configuration does not say.
+pub(super) struct Defaults {
+    /// Positions that the model was trained on.
+    pub(super) max_positions: usize,
+    /// Base of the wavelengths.
+    pub(super) theta: f64,
+    /// Positions that it was trained on before, if not as many; what a configuration says inside its scaling is then nothing.
+    pub(super) original_positions: Option<usize>,
+    /// Whether a part of each head may be turned. Where it may not, transformers would pass over it or fail.
+    pub(super) partial: bool,
+}
 
 /// The longest sequence of a model that was trained on `max_positions`: scaling stretches them, as vLLM derives it. With
-/// llama3, `max_position_embeddings` says what comes of that.
+/// llama3 and longrope, `max_position_embeddings` says what comes of that.
 pub(super) fn stretched(rope: &Rope, max_positions: usize) -> usize {
     let (positions, factor) = match &rope.scaling {
         RopeScaling::Linear { factor } | RopeScaling::Dynamic { factor, .. } => (max_positions, *factor),
         RopeScaling::Yarn(yarn) => (yarn.original_positions, yarn.factor),
-        RopeScaling::None | RopeScaling::Llama3 { .. } | RopeScaling::Factors(_) => (max_positions, 1.0),
+        RopeScaling::None | RopeScaling::Llama3 { .. } | RopeScaling::Long(_) | RopeScaling::Factors(_) => {
+            (max_positions, 1.0)
+        }
     };
     let stretched = positions as f64 * factor;
     // What is no factor is refused as such when the model is checked.
     if stretched >= 1.0 { stretched as usize } else { max_positions }
 }
 
-/// The rotary embedding of a model that was trained on `max_positions`.
-pub(super) fn read(fields: &Fields, max_positions: usize) -> Result<Rope> {
+/// The rotary embedding of a model.
+pub(super) fn read(fields: &Fields, defaults: &Defaults) -> Result<Rope> {
+    let inner = parameters(fields)?;
+    if let Some((name, inner)) = &inner
+        && BY_LAYER.iter().any(|kind| inner.get(kind).is_some())
+    {
+        let what = format!("`{name}` that differs between layers");
+        return Err(Error::unsupported(fields.file, what, "one rotary embedding for all layers"));
+    }
     let outer_theta = fields.number("rope_theta")?;
-    let Some(inner) = parameters(fields)? else {
-        refuse_partial(fields)?;
-        return Ok(Rope::plain(outer_theta.unwrap_or(THETA_DEFAULT)));
+    rope(fields, inner.as_ref().map(|(_, inner)| inner), outer_theta.unwrap_or(defaults.theta), defaults)
+}
+
+/// Those of layers that see everything and of layers with a window, where they differ (Gemma 3).
+pub(super) fn read_both(fields: &Fields, defaults: &Defaults, local_theta: f64) -> Result<[Rope; 2]> {
+    let [full, sliding] = match parameters(fields)? {
+        Some((_, inner)) if BY_LAYER.iter().any(|kind| inner.get(kind).is_some()) => {
+            [inner.object(BY_LAYER[0])?, inner.object(BY_LAYER[1])?]
+        }
+        inner => [inner.map(|(_, inner)| inner), None],
     };
-    refuse_partial(fields)?;
-    refuse_partial(&inner)?;
-    let theta = inner.number("rope_theta")?.or(outer_theta).unwrap_or(THETA_DEFAULT);
-    Ok(Rope { theta, scaling: scaling(fields, &inner, max_positions)?, rotary_fraction: 1.0 })
+    let theta = fields.number("rope_theta")?.unwrap_or(defaults.theta);
+    let local_theta = fields.number("rope_local_base_freq")?.unwrap_or(local_theta);
+    Ok([
+        rope(fields, full.as_ref(), theta, defaults)?,
+        rope(fields, sliding.as_ref(), local_theta, defaults)?,
+    ])
+}
+
+/// What `rope_parameters` is divided by, where layers differ.
+const BY_LAYER: [&str; 2] = ["full_attention", "sliding_attention"];
+
+fn rope(fields: &Fields, inner: Option<&Fields>, theta: f64, defaults: &Defaults) -> Result<Rope> {
+    let name = "partial_rotary_factor";
+    let inside = inner.map_or(Ok(None), |inner| inner.number(name))?;
+    let rotary_fraction = inside.or(fields.number(name)?).unwrap_or(1.0);
+    if rotary_fraction != 1.0 && !defaults.partial {
+        return Err(Error::unsupported(fields.file, format!("`{name}` = {rotary_fraction}"), "1"));
+    }
+    let Some(inner) = inner else { return Ok(Rope { rotary_fraction, ..Rope::plain(theta) }) };
+    let theta = inner.number("rope_theta")?.unwrap_or(theta);
+    Ok(Rope { theta, scaling: scaling(fields, inner, defaults)?, rotary_fraction })
 }
 
 /// The older name wins where both are there, as in transformers 5.
-fn parameters<'a>(fields: &Fields<'a>) -> Result<Option<Fields<'a>>> {
+fn parameters<'a>(fields: &Fields<'a>) -> Result<Option<(&'static str, Fields<'a>)>> {
     for name in ["rope_scaling", "rope_parameters"] {
         if let Some(inner) = fields.object(name)?.filter(|inner| !inner.is_empty()) {
-            if inner.get("full_attention").is_some() || inner.get("sliding_attention").is_some() {
-                let what = format!("`{name}` that differs between layers");
-                return Err(Error::unsupported(fields.file, what, "one rotary embedding for all layers"));
-            }
-            return Ok(Some(inner));
+            return Ok(Some((name, inner)));
         }
     }
     Ok(None)
 }
 
-/// None of the architectures turns a part of a head; transformers would pass over it or fail.
-fn refuse_partial(fields: &Fields) -> Result<()> {
-    match fields.number("partial_rotary_factor")? {
-        None | Some(1.0) => Ok(()),
-        Some(other) => {
-            Err(Error::unsupported(fields.file, format!("`partial_rotary_factor` = {other}"), "1"))
-        }
-    }
-}
-
-fn scaling(outer: &Fields, inner: &Fields, max_positions: usize) -> Result<RopeScaling> {
+fn scaling(outer: &Fields, inner: &Fields, defaults: &Defaults) -> Result<RopeScaling> {
     let kind = match inner.text("rope_type")? {
         Some(kind) => kind,
         None => inner.text("type")?.unwrap_or("default"),
@@ -66,32 +95,57 @@ fn scaling(outer: &Fields, inner: &Fields, max_positions: usize) -> Result<RopeS
         "linear" => Ok(RopeScaling::Linear { factor: inner.needed_number("factor")? }),
         "dynamic" => Ok(RopeScaling::Dynamic {
             factor: inner.needed_number("factor")?,
-            original_positions: max_positions,
+            original_positions: defaults.max_positions,
         }),
         "llama3" => Ok(RopeScaling::Llama3 {
             factor: inner.needed_number("factor")?,
             low_freq_factor: inner.needed_number("low_freq_factor")?,
             high_freq_factor: inner.needed_number("high_freq_factor")?,
-            original_positions: original_positions(outer, inner, max_positions)?,
+            original_positions: original_positions(outer, inner, defaults)?,
         }),
-        "yarn" => yarn(outer, inner, max_positions).map(RopeScaling::Yarn),
+        "longrope" => long(outer, inner, defaults).map(RopeScaling::Long),
+        // What Phi-3 called it before.
+        "su" | "yarn" if defaults.original_positions.is_some() => {
+            long(outer, inner, defaults).map(RopeScaling::Long)
+        }
+        "yarn" => yarn(outer, inner, defaults).map(RopeScaling::Yarn),
         other => Err(Error::unsupported(
             outer.file,
             format!("RoPE scaling `{}`", other.escape_debug()),
-            "default, linear, dynamic, llama3, yarn",
+            "default, linear, dynamic, llama3, yarn, longrope",
         )),
     }
 }
 
 /// The field outside wins, then the one inside, then the context itself.
-fn original_positions(outer: &Fields, inner: &Fields, max_positions: usize) -> Result<usize> {
+fn original_positions(outer: &Fields, inner: &Fields, defaults: &Defaults) -> Result<usize> {
     let name = "original_max_position_embeddings";
-    Ok(outer.size(name)?.or(inner.size(name)?).unwrap_or(max_positions))
+    let outside = outer.size(name)?.or(defaults.original_positions);
+    Ok(outside.or(inner.size(name)?).unwrap_or(defaults.max_positions))
 }
 
-fn yarn(outer: &Fields, inner: &Fields, max_positions: usize) -> Result<Yarn> {
-    let original_positions = original_positions(outer, inner, max_positions)?;
-    let implied = max_positions as f64 / original_positions.max(1) as f64;
+fn long(outer: &Fields, inner: &Fields, defaults: &Defaults) -> Result<LongRope> {
+    let original_positions = original_positions(outer, inner, defaults)?;
+    let implied = defaults.max_positions as f64 / original_positions.max(1) as f64;
+    let stretch = inner.number("factor")?.unwrap_or(implied);
+    let factors = |name| -> Result<Vec<f32>> {
+        let numbers = inner.numbers(name)?.ok_or_else(|| inner.wrong(name, "a list of numbers"))?;
+        Ok(numbers.into_iter().map(|x| x as f32).collect())
+    };
+    Ok(LongRope {
+        short: factors("short_factor")?,
+        long: factors("long_factor")?,
+        original_positions,
+        attention_factor: match inner.number("attention_factor")? {
+            Some(given) => given,
+            None => LongRope::attention_factor_of(stretch, original_positions),
+        },
+    })
+}
+
+fn yarn(outer: &Fields, inner: &Fields, defaults: &Defaults) -> Result<Yarn> {
+    let original_positions = original_positions(outer, inner, defaults)?;
+    let implied = defaults.max_positions as f64 / original_positions.max(1) as f64;
     let nonzero = |x: &f64| *x != 0.0;
     Ok(Yarn {
         factor: inner.number("factor")?.unwrap_or(implied),

@@ -4,6 +4,8 @@ use serde_json::json;
 use spec::model::{Activation, Biases, NormKind, NormPlacement, Positions, Window};
 use spec::rope::{Rope, RopeScaling};
 
+mod published;
+
 fn spec(changes: serde_json::Value) -> ModelSpec {
     parse_config(&llama_config(changes), "config.json").expect("sound").spec
 }
@@ -221,13 +223,14 @@ fn activations_by_all_their_names() {
 fn what_changes_the_result_and_is_not_built_is_refused() {
     check_refused(json!({"architectures": ["MixtralForCausalLM"]}), "MixtralForCausalLM");
     check_refused(
-        json!({"architectures": ["Gemma3ForCausalLM"]}),
+        json!({"architectures": ["Gemma2ForCausalLM"]}),
         "LlamaForCausalLM, MistralForCausalLM, MinistralForCausalLM, Qwen2",
     );
     check_refused(json!({"architectures": null, "model_type": "gpt2"}), "gpt2");
     check_refused(json!({"quantization_config": {"quant_method": "gptq"}}), "gptq");
     check_refused(json!({"hidden_act": "quick_gelu"}), "quick_gelu");
-    check_refused(json!({"rope_scaling": {"rope_type": "longrope"}}), "longrope");
+    check_refused(json!({"rope_scaling": {"rope_type": "proportional"}}), "proportional");
+    check_refused(json!({"rope_scaling": {"rope_type": "longrope", "long_factor": [1.0]}}), "`short_factor`");
     check_refused(json!({"rope_scaling": {"rope_type": "linear"}}), "`factor` is absent");
     check_refused(
         json!({"rope_parameters": {"full_attention": {"rope_type": "default"}}}),

@@ -293,7 +293,9 @@ pub(super) fn narrow(stored: Stored) -> Option<Narrow> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use spec::model::{Activation, Biases, DType, Norm, NormKind, NormPlacement, Positions, Window};
+    use spec::model::{
+        Activation, Biases, DType, Norm, NormKind, NormPlacement, Positions, RopeLayers, Window,
+    };
 
     fn spec() -> ModelSpec {
         ModelSpec {
@@ -306,17 +308,21 @@ mod tests {
             head_dim: 64,
             ffn: 512,
             max_positions: 128,
-            norm: Norm { kind: NormKind::Rms, eps: 1e-5, affine: true },
+            norm: Norm { kind: NormKind::Rms, eps: 1e-5, affine: true, from_one: false },
             placement: NormPlacement::Pre,
             final_norm: true,
             activation: Activation::Silu,
             mlp: Mlp::Gated,
             positions: Positions::Rope(spec::Rope::plain(10_000.0)),
+            rope_layers: RopeLayers::All,
             biases: Biases::default(),
             qk_norm: false,
+            attention_scale: 1.0,
             window: Window::Full,
             tied_head: true,
             embed_dim: 256,
+            embed_scale: 1.0,
+            logit_scale: 1.0,
             bos: None,
             eos: vec![],
             dtype: DType::Bf16,

@@ -8,12 +8,12 @@ use kernels::arena::{Buf, Full};
 use kernels::device::{Device, Matrix, NormWeights};
 use kernels::linear::{panel_bytes, panels};
 use spec::ModelSpec;
-use spec::model::Mlp as MlpShape;
+use spec::model::{Mlp as MlpShape, NormPlacement};
 
 use super::blueprint::{Blueprint, LayerPlan, MatrixPlan};
 use super::linear::Linear;
 use super::pack::{Packer, to_f32};
-use super::rope::Rotary;
+use super::rope::Rotaries;
 use super::{LayerWeights, Mlp, Weights};
 use crate::checkpoint::Checkpoint;
 use crate::error::Error;
@@ -63,7 +63,7 @@ impl Loader<'_> {
             project_out: loading.maybe(blueprint.projections.as_ref().map(|p| &p.1), device)?,
             final_norm: loading.final_norm(device)?,
             untied_head: loading.maybe(blueprint.head.as_ref(), device)?,
-            rotary: Rotary::load(spec, self.positions, device)?,
+            rotary: Rotaries::load(spec, self.positions, device)?,
             activation: spec.activation,
             layers: layers.map(|(i, plan)| loading.layer(i, plan, device)).collect::<Result<_, _>>()?,
         })
@@ -114,33 +114,47 @@ impl Loading<'_> {
         device: &mut dyn Device,
     ) -> Result<LayerWeights, LoadError> {
         use LayerTensor::{
-            AttnNorm, AttnNormBias, DownBias, GateBias, KBias, KNorm, MlpNorm, MlpNormBias, OBias, QBias,
-            QNorm, UpBias, VBias,
+            AttnNorm, AttnNormBias, AttnOutNorm, DownBias, GateBias, KBias, KNorm, MlpNorm, MlpNormBias,
+            MlpOutNorm, OBias, QBias, QNorm, UpBias, VBias,
         };
         let name = |tensor| Tensor::Layer(layer, tensor);
-        let qk_norms = match (self.vector(name(QNorm), device)?, self.vector(name(KNorm), device)?) {
+        let qk_norms = match (self.scale(name(QNorm), 1.0, device)?, self.scale(name(KNorm), 1.0, device)?) {
             (Some(q), Some(k)) => Some((q, k, self.spec.norm.eps)),
             _ => None,
         };
+        let mut of_added = |tensor| {
+            let has = self.spec.placement == NormPlacement::Around;
+            has.then(|| self.norm(name(tensor), None, 1.0, device)).transpose()
+        };
+        let (attn_out_norm, mlp_out_norm) = (of_added(AttnOutNorm)?, of_added(MlpOutNorm)?);
         Ok(LayerWeights {
-            attn_norm: self.norm(name(AttnNorm), name(AttnNormBias), device)?,
+            attn_norm: self.norm(name(AttnNorm), Some(name(AttnNormBias)), 1.0, device)?,
             qkv: plan.qkv.iter().map(|plan| self.linear(plan, device)).collect::<Result<_, _>>()?,
-            qkv_bias: self.vectors(&[name(QBias), name(KBias), name(VBias)], device)?,
+            qkv_bias: self.vectors(&[name(QBias), name(KBias), name(VBias)], |value| value, device)?,
             qk_norms,
             out: self.linear(&plan.out, device)?,
             out_bias: self.vector(name(OBias), device)?,
-            mlp_norm: self.norm(name(MlpNorm), name(MlpNormBias), device)?,
+            attn_out_norm,
+            mlp_norm: self.norm(name(MlpNorm), Some(name(MlpNormBias)), 1.0, device)?,
             mlp: if self.spec.mlp == MlpShape::Gated { Mlp::Gated } else { Mlp::Plain },
             up: self.linear(&plan.up, device)?,
-            up_bias: self.vectors(&[name(GateBias), name(UpBias)], device)?,
+            up_bias: self.vectors(&[name(GateBias), name(UpBias)], |value| value, device)?,
             down: self.linear(&plan.down, device)?,
             down_bias: self.vector(name(DownBias), device)?,
+            mlp_out_norm,
         })
     }
 
-    fn norm(&self, weight: Tensor, bias: Tensor, device: &mut dyn Device) -> Result<NormWeights, LoadError> {
+    fn norm(
+        &self,
+        weight: Tensor,
+        bias: Option<Tensor>,
+        factor: f32,
+        device: &mut dyn Device,
+    ) -> Result<NormWeights, LoadError> {
         let norm = self.spec.norm;
-        let (weight, bias) = (self.vector(weight, device)?, self.vector(bias, device)?);
+        let weight = self.scale(weight, factor, device)?;
+        let bias = bias.map(|bias| self.vector(bias, device)).transpose()?.flatten();
         Ok(NormWeights { kind: norm.kind, eps: norm.eps, weight, bias })
     }
 
@@ -148,15 +162,26 @@ impl Loading<'_> {
         if !self.spec.final_norm {
             return Ok(None);
         }
-        self.norm(Tensor::FinalNorm, Tensor::FinalNormBias, device).map(Some)
+        self.norm(Tensor::FinalNorm, Some(Tensor::FinalNormBias), self.spec.logit_scale, device).map(Some)
+    }
+
+    /// A norm's scale, times a factor.
+    fn scale(&self, tensor: Tensor, factor: f32, device: &mut dyn Device) -> Result<Option<Buf>, LoadError> {
+        let from = if self.spec.norm.from_one { 1.0 } else { 0.0 };
+        self.vectors(&[tensor], |value| (from + value) * factor, device)
     }
 
     fn vector(&self, tensor: Tensor, device: &mut dyn Device) -> Result<Option<Buf>, LoadError> {
-        self.vectors(&[tensor], device)
+        self.vectors(&[tensor], |value| value, device)
     }
 
-    /// Tensors end to end as f32; none if the model has none of them.
-    fn vectors(&self, tensors: &[Tensor], device: &mut dyn Device) -> Result<Option<Buf>, LoadError> {
+    /// Tensors end to end as f32, each number made into another; none if the model has none of them.
+    fn vectors(
+        &self,
+        tensors: &[Tensor],
+        made: impl Fn(f32) -> f32,
+        device: &mut dyn Device,
+    ) -> Result<Option<Buf>, LoadError> {
         let mut values = Vec::new();
         for &tensor in tensors {
             if tensor.shape(self.spec).is_some() {
@@ -169,7 +194,7 @@ impl Loading<'_> {
         let buf = device.take(4 * values.len())?;
         device.fill(&buf, &mut |out| {
             for (out, value) in out.chunks_exact_mut(4).zip(&values) {
-                out.copy_from_slice(&value.to_le_bytes());
+                out.copy_from_slice(&made(*value).to_le_bytes());
             }
         });
         Ok(Some(buf))

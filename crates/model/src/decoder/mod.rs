@@ -31,7 +31,7 @@ pub use work::{Projected, Work, WorkSize};
 
 use kernels::arena::Buf;
 use kernels::attention::{Chosen, Span};
-use kernels::device::{AttendShape, Device, KvPages, Rows, Sink};
+use kernels::device::{AttendShape, Device, KvPages, NormWeights, Rows, Sink};
 use rope::Rotary;
 use spec::Tier;
 use spec::model::{ModelSpec, NormPlacement, Positions};
@@ -73,6 +73,9 @@ impl Batch<'_> {
     }
 }
 
+/// The norm around a part of a layer, and that of what it adds to the residual stream.
+type Norms<'a> = (&'a NormWeights, Option<&'a NormWeights>);
+
 /// A model's weights on a device, and how to use them.
 pub struct Decoder {
     spec: ModelSpec,
@@ -100,11 +103,11 @@ impl Decoder {
     /// Tokens to rows of the residual stream, learned positions added. Rows are turned as [`rotate`](Self::rotate) says, before or after.
     pub fn embed(&self, device: &dyn Device, batch: &Batch<'_>, work: &Work) {
         let n = batch.ids.len();
-        let x = work.x.first(n);
+        let (x, scale) = (work.x.first(n), self.spec.embed_scale);
         match &self.weights.project_in {
-            None => device.embed(&self.weights.embed, batch.ids, x),
+            None => device.embed(&self.weights.embed, batch.ids, scale, x),
             Some(project) => {
-                device.embed(&self.weights.embed, batch.ids, work.embedded.first(n));
+                device.embed(&self.weights.embed, batch.ids, scale, work.embedded.first(n));
                 device.convert(work.embedded.first(n), work.embedded_in.first(n));
                 device.linear(work.embedded_in.first(n), project, None, Sink::Store(x));
             }
@@ -144,14 +147,14 @@ impl Decoder {
     /// Norms and turns what was projected: queries go to the work's `q`, keys and values of the batch's spans to their
     /// pages.
     pub fn store_kv(&self, device: &dyn Device, layer: usize, batch: &Batch<'_>, kv: KvPages, work: &Work) {
-        let turns = (self.weights.layers[layer].qk_norms, &self.weights.rotary);
+        let turns = (self.weights.layers[layer].qk_norms, self.weights.rotary.of(layer));
         self.store_turned(device, turns, batch, kv, work);
     }
 
     /// What the rotation of a batch's rows needs where it depends on lengths. It lies in the work, and is computed anew
     /// when another batch has had that meanwhile.
     pub fn rotate(&self, device: &dyn Device, batch: &Batch<'_>, work: &Work) {
-        if let Rotary::ByRow(rope) = &self.weights.rotary {
+        if let Rotary::ByRow(rope) = &self.weights.rotary.usual {
             rope.fill(device, batch.positions, batch.lengths, work);
         }
     }
@@ -178,7 +181,7 @@ impl Decoder {
     fn attend_shape(&self, layer: usize) -> AttendShape {
         AttendShape {
             heads: self.spec.heads,
-            scale: 1.0 / (self.spec.head_dim as f32).sqrt(),
+            scale: self.spec.attention_scale,
             window: self.spec.window_of(layer),
             share: self.share,
         }
@@ -188,8 +191,9 @@ impl Decoder {
     pub fn out_proj(&self, device: &dyn Device, layer: usize, batch: &Batch<'_>, work: &Work) {
         let n = batch.ids.len();
         let w = &self.weights.layers[layer];
-        batch.linear(device, work.attended.first(n), &w.out, w.out_bias, Sink::Add(work.x.first(n)));
-        self.post_norm(device, &w.attn_norm, work.x.first(n), work);
+        let (attended, x) = (work.attended.first(n), work.x.first(n));
+        batch.linear(device, attended, &w.out, w.out_bias, self.adds(x, work));
+        self.post_norm(device, (&w.attn_norm, w.attn_out_norm.as_ref()), x, work);
     }
 
     /// The MLP of a layer, into the residual stream.
@@ -225,8 +229,8 @@ impl Decoder {
             Mlp::Plain => Sink::Act(self.weights.activation, inner),
         };
         batch.linear(device, work.normed.first(n), &w.up, w.up_bias, sink);
-        batch.linear(device, inner, &w.down, w.down_bias, Sink::Add(x));
-        self.post_norm(device, &w.mlp_norm, x, work);
+        batch.linear(device, inner, &w.down, w.down_bias, self.adds(x, work));
+        self.post_norm(device, (&w.mlp_norm, w.mlp_out_norm.as_ref()), x, work);
     }
 
     /// Copies rows (at most as many as the work holds) out of the residual stream.
@@ -257,19 +261,31 @@ impl Decoder {
     }
 
     /// The input of a linear: the residual stream, normed first where the model norms inputs.
-    fn normed(&self, device: &dyn Device, norm: &kernels::device::NormWeights, x: Rows, work: &Work) {
+    fn normed(&self, device: &dyn Device, norm: &NormWeights, x: Rows, work: &Work) {
         match self.spec.placement {
-            NormPlacement::Pre => device.norm(x, norm, work.normed.first(x.rows)),
+            NormPlacement::Pre | NormPlacement::Around => device.norm(x, norm, work.normed.first(x.rows)),
             NormPlacement::Post => device.convert(x, work.normed.first(x.rows)),
         }
     }
 
-    /// Norms the residual stream itself, where the model norms sums (OPT-350m).
-    fn post_norm(&self, device: &dyn Device, norm: &kernels::device::NormWeights, x: Rows, work: &Work) {
-        if self.spec.placement == NormPlacement::Post {
-            let sum = work.sum.first(x.rows);
-            device.convert(x, sum);
-            device.norm(sum, norm, x);
+    /// How attention and MLP enter the residual stream: at once, or by a norm, which they wait for in the work's `sum`.
+    fn adds(&self, x: Rows, work: &Work) -> Sink {
+        match self.spec.placement {
+            NormPlacement::Pre | NormPlacement::Post => Sink::Add(x),
+            NormPlacement::Around => Sink::Store(work.sum.first(x.rows)),
+        }
+    }
+
+    /// Norms the residual stream itself, where the model norms sums (OPT-350m), or what waits to be added to it.
+    fn post_norm(&self, device: &dyn Device, (norm, of_added): Norms<'_>, x: Rows, work: &Work) {
+        let sum = work.sum.first(if self.spec.placement == NormPlacement::Pre { 0 } else { x.rows });
+        match (self.spec.placement, of_added) {
+            (NormPlacement::Post, _) => {
+                device.convert(x, sum);
+                device.norm(sum, norm, x);
+            }
+            (_, Some(norm)) => device.add_norm(sum, norm, x),
+            _ => {}
         }
     }
 }

@@ -4,17 +4,35 @@ use kernels::arena::Full;
 use kernels::attention::Span;
 use kernels::device::{Device, RopeTables};
 use spec::ModelSpec;
+use spec::model::RopeLayers;
 use spec::rope::{Rope, RopeFrequencies, rope_frequencies};
 
 use super::Work;
 
+/// How queries and keys of each layer are turned.
+pub(super) struct Rotaries {
+    /// By the model's rotary embedding.
+    pub(super) usual: Rotary,
+    /// By that of layers with a window, where it is another one.
+    of_windows: Rotary,
+    which: Vec<Which>,
+}
+
+/// How a layer's are.
+#[derive(Clone, Copy)]
+enum Which {
+    Not,
+    Usual,
+    OfWindows,
+}
+
 /// How queries and keys are turned.
 pub(super) enum Rotary {
-    /// Not at all: positions are learned.
+    /// Not at all: positions are learned, or not known.
     None,
     /// By position alone.
     Table(RopeTables),
-    /// By position and length (dynamic NTK scaling).
+    /// By position and length (dynamic NTK scaling, LongRoPE).
     ByRow(ByRow),
 }
 
@@ -26,9 +44,16 @@ pub(super) struct ByRow {
 
 /// Bytes of the rotary tables that are computed once for so many positions.
 pub fn rope_bytes(spec: &ModelSpec, positions: usize) -> usize {
-    match spec.rope() {
-        Some(rope) if !rope.depends_on_length() => 2 * table_bytes(rope, spec.head_dim, positions),
-        _ => 0,
+    let ropes = [spec.rope(), of_windows(spec)].into_iter().flatten();
+    let fixed = ropes.filter(|rope| !rope.depends_on_length());
+    fixed.map(|rope| 2 * table_bytes(rope, spec.head_dim, positions)).sum()
+}
+
+/// The rotary embedding of layers with a window, where it is one of their own.
+fn of_windows(spec: &ModelSpec) -> Option<&Rope> {
+    match &spec.rope_layers {
+        RopeLayers::WindowsBy(rope) => Some(rope),
+        RopeLayers::All | RopeLayers::Listed(_) => None,
     }
 }
 
@@ -36,10 +61,41 @@ fn table_bytes(rope: &Rope, head_dim: usize, positions: usize) -> usize {
     (4 * positions * rope.rotary_dims(head_dim) / 2).next_multiple_of(kernels::arena::ALIGN)
 }
 
-impl Rotary {
+impl Rotaries {
     /// Computes what can be computed once, for positions up to `positions`.
-    pub(super) fn load(spec: &ModelSpec, positions: usize, device: &mut dyn Device) -> Result<Rotary, Full> {
-        let Some(rope) = spec.rope() else { return Ok(Rotary::None) };
+    pub(super) fn load(
+        spec: &ModelSpec,
+        positions: usize,
+        device: &mut dyn Device,
+    ) -> Result<Rotaries, Full> {
+        let which = |layer| match spec.rope_of(layer) {
+            None => Which::Not,
+            own if own == spec.rope() => Which::Usual,
+            _ => Which::OfWindows,
+        };
+        let which = (0..spec.layers).map(which).collect();
+        let mut load = |rope| Rotary::load(rope, spec, positions, device);
+        Ok(Rotaries { usual: load(spec.rope())?, of_windows: load(of_windows(spec))?, which })
+    }
+
+    /// That of a layer.
+    pub(super) fn of(&self, layer: usize) -> &Rotary {
+        match self.which[layer] {
+            Which::Not => &Rotary::None,
+            Which::Usual => &self.usual,
+            Which::OfWindows => &self.of_windows,
+        }
+    }
+}
+
+impl Rotary {
+    fn load(
+        rope: Option<&Rope>,
+        spec: &ModelSpec,
+        positions: usize,
+        device: &mut dyn Device,
+    ) -> Result<Rotary, Full> {
+        let Some(rope) = rope else { return Ok(Rotary::None) };
         if rope.depends_on_length() {
             return Ok(Rotary::ByRow(ByRow { rope: rope.clone(), head_dim: spec.head_dim }));
         }

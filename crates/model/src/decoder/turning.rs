@@ -5,21 +5,22 @@ use kernels::arena::{Buf, Full, PAGE};
 use kernels::device::{Device, KvPages, QkTransform};
 use spec::ModelSpec;
 
-use super::rope::{Rotary, rope_bytes};
+use super::rope::{Rotaries, Rotary, rope_bytes};
 use super::{Batch, Decoder, Work};
 
 /// Norms and rotary tables of all layers, on another device than the weights.
 pub struct Turning {
     /// Of each layer: queries' and keys' norms, `[head_dim] f32` each, and their eps.
     norms: Vec<Option<(Buf, Buf, f32)>>,
-    rotary: Rotary,
+    rotary: Rotaries,
 }
 
 impl Turning {
     /// Bytes that [`Decoder::turning`] takes.
     pub fn bytes(spec: &ModelSpec, positions: usize) -> usize {
         let norms = 2 * spec.layers * (4 * spec.head_dim).next_multiple_of(kernels::arena::ALIGN);
-        rope_bytes(spec, positions) + 2 * PAGE + norms
+        // A page more for each of the tables of two rotary embeddings, which begin on one.
+        rope_bytes(spec, positions) + 4 * PAGE + norms
     }
 }
 
@@ -44,7 +45,7 @@ impl Decoder {
             copied.transpose()
         });
         let norms = norms.collect::<Result<_, Full>>()?;
-        Ok(Turning { norms, rotary: Rotary::load(&self.spec, positions, target)? })
+        Ok(Turning { norms, rotary: Rotaries::load(&self.spec, positions, target)? })
     }
 
     /// As [`Decoder::store_kv`], on the device that `turning` is on.
@@ -57,7 +58,7 @@ impl Decoder {
         work: &Work,
     ) {
         self.rotate(device, batch, work);
-        self.store_turned(device, (turning.norms[layer], &turning.rotary), batch, kv, work);
+        self.store_turned(device, (turning.norms[layer], turning.rotary.of(layer)), batch, kv, work);
     }
 
     pub(super) fn store_turned(

@@ -5,7 +5,7 @@ use kernels::device::{Matrix, NormWeights};
 use kernels::linear::Activation;
 
 use super::linear::Linear;
-use super::rope::Rotary;
+use super::rope::Rotaries;
 
 /// Everything outside the layers, and the layers.
 pub struct Weights {
@@ -22,7 +22,7 @@ pub struct Weights {
     /// `[vocab, embed_dim]`; absent where the embedding table serves as head.
     pub untied_head: Option<Matrix>,
     /// How queries and keys are turned.
-    pub(super) rotary: Rotary,
+    pub(super) rotary: Rotaries,
     /// Of the MLPs.
     pub activation: Activation,
     /// In order.
@@ -59,6 +59,8 @@ pub struct LayerWeights {
     pub out: Linear,
     /// `[hidden] f32`.
     pub out_bias: Option<Buf>,
+    /// Of what attention adds, where that is normed.
+    pub attn_out_norm: Option<NormWeights>,
     /// Before the MLP (after it, where sums are normed).
     pub mlp_norm: NormWeights,
     /// Which of the two shapes `up` has.
@@ -71,4 +73,6 @@ pub struct LayerWeights {
     pub down: Linear,
     /// `[hidden] f32`.
     pub down_bias: Option<Buf>,
+    /// Of what the MLP adds, where that is normed.
+    pub mlp_out_norm: Option<NormWeights>,
 }

@@ -38,7 +38,7 @@ pub struct Work {
     pub attended: Rows,
     /// `[T, ffn]`.
     pub inner: Rows,
-    /// `[T, hidden] f32`, for models that norm sums.
+    /// `[T, hidden] f32`, for models that norm sums, or what is added to them.
     pub sum: Rows,
     /// `[T, embed_dim] f32`, for models that project embeddings.
     pub embedded: Rows,
@@ -175,7 +175,7 @@ impl Sizes {
         let projects = spec.projects_embeddings();
         let rope = spec.rope().filter(|rope| rope.depends_on_length());
         let turns = rope.map_or(0, |rope| rope.rotary_dims(spec.head_dim) / 2);
-        let sums = spec.placement == NormPlacement::Post;
+        let sums = spec.placement != NormPlacement::Pre;
         [
             (t, spec.hidden, Dtype::F32),
             (t, spec.hidden, d),

@@ -1,16 +1,29 @@
 //! From GGUF metadata to a [`ModelSpec`] and a [`GgufVocab`].
 
+use super::variants;
 use super::vocab::{NORMAL, is_end, special};
 use super::{Gguf, GgufVocab, Metadata, Numbers, Texts, Value};
+use crate::config::LAYERS_MAX;
 use crate::error::{Error, Result, shorten};
 use crate::stored::Stored;
 use spec::ModelSpec;
-use spec::model::{Activation, Biases, DType, Mlp, Norm, NormKind, NormPlacement, Positions, Window};
-use spec::rope::{Rope, RopeScaling, Yarn};
+use spec::model::{
+    Activation, Biases, DType, Mlp, Norm, NormKind, NormPlacement, Positions, RopeLayers, Window,
+};
 
 /// `general.architecture` and what Hugging Face calls it.
-const ARCHITECTURES: [(&str, &str); 3] =
-    [("llama", "LlamaForCausalLM"), ("qwen2", "Qwen2ForCausalLM"), ("qwen3", "Qwen3ForCausalLM")];
+const ARCHITECTURES: [(&str, &str); 7] = [
+    ("llama", "LlamaForCausalLM"),
+    ("qwen2", "Qwen2ForCausalLM"),
+    ("qwen3", "Qwen3ForCausalLM"),
+    ("phi3", "Phi3ForCausalLM"),
+    ("smollm3", "SmolLM3ForCausalLM"),
+    ("granite", "GraniteForCausalLM"),
+    ("gemma3", "Gemma3ForCausalLM"),
+];
+
+/// Those whose queries and keys have the rows of a head's halves turn by turn.
+const INTERLEAVED: [&str; 3] = ["llama", "smollm3", "granite"];
 
 /// Keys of Mixture-of-Experts and other variants that an architecture's name does not show.
 const NEUTRAL: [&str; 6] = [
@@ -40,17 +53,17 @@ const SCALES: [&str; 3] = ["embedding_scale", "logit_scale", "residual_scale"];
 const TEMPLATE: &str = "tokenizer.chat_template";
 
 /// Keys below `<architecture>.`.
-struct Keys<'a> {
-    metadata: &'a Metadata,
-    architecture: &'a str,
+pub(super) struct Keys<'a> {
+    pub(super) metadata: &'a Metadata,
+    pub(super) architecture: &'a str,
 }
 
 impl Keys<'_> {
-    fn name(&self, key: &str) -> String {
+    pub(super) fn name(&self, key: &str) -> String {
         format!("{}.{key}", self.architecture)
     }
 
-    fn size(&self, key: &str) -> Result<Option<usize>> {
+    pub(super) fn size(&self, key: &str) -> Result<Option<usize>> {
         if let Some(Value::Numbers(list)) = self.metadata.get(&self.name(key)) {
             return self.same_everywhere(key, list).map(Some);
         }
@@ -71,21 +84,8 @@ impl Keys<'_> {
         }
     }
 
-    fn float(&self, key: &str) -> Result<Option<f64>> {
+    pub(super) fn float(&self, key: &str) -> Result<Option<f64>> {
         self.metadata.float(&self.name(key))
-    }
-
-    /// What rotary frequencies are divided by, under its name or its older one; none for 0, and for 1.
-    fn rope_factor(&self) -> Result<Option<f64>> {
-        let factor = match self.float("rope.scaling.factor")? {
-            None => self.float("rope.scale_linear")?,
-            factor => factor,
-        };
-        Ok(factor.filter(|factor| *factor != 0.0 && *factor != 1.0))
-    }
-
-    fn original_context(&self) -> Result<Option<usize>> {
-        Ok(self.size("rope.scaling.original_context_length")?.filter(|tokens| *tokens != 0))
     }
 
     fn need<T>(&self, key: &str, value: Option<T>) -> Result<T> {
@@ -93,7 +93,17 @@ impl Keys<'_> {
         value.ok_or_else(|| Error::malformed(self.metadata.file(), "incomplete metadata", expected))
     }
 
-    fn needed_size(&self, key: &str) -> Result<usize> {
+    /// Checked at once, for lists are made as long.
+    pub(super) fn layers(&self) -> Result<usize> {
+        let (key, layers) = ("block_count", self.needed_size("block_count")?);
+        let plausible = layers <= LAYERS_MAX;
+        plausible.then_some(layers).ok_or_else(|| {
+            let found = format!("`{}` = {layers}", self.name(key));
+            Error::malformed(self.metadata.file(), found, format!("at most {LAYERS_MAX} layers"))
+        })
+    }
+
+    pub(super) fn needed_size(&self, key: &str) -> Result<usize> {
         self.need(key, self.size(key)?)
     }
 }
@@ -116,35 +126,41 @@ impl Gguf {
             architecture: architecture.into(),
             vocab: self.vocab_rows()?,
             hidden,
-            layers: keys.needed_size("block_count")?,
+            layers: keys.layers()?,
             heads,
             kv_heads: keys.size("attention.head_count_kv")?.unwrap_or(heads),
             head_dim,
             ffn: keys.needed_size("feed_forward_length")?,
             max_positions: keys.needed_size("context_length")?.max(self.stretched(&keys)?),
-            norm: Norm { kind: NormKind::Rms, eps: self.eps(&keys)?, affine: true },
+            norm: Norm { kind: NormKind::Rms, eps: self.eps(&keys)?, affine: true, from_one: false },
             placement: NormPlacement::Pre,
             final_norm: true,
             activation: Activation::Silu,
             mlp: Mlp::Gated,
             positions: Positions::Rope(self.rope(&keys, head_dim)?),
+            rope_layers: RopeLayers::All,
             biases: self.biases(),
             qk_norm: self.qk_norm()?,
+            attention_scale: 1.0 / (head_dim as f32).sqrt(),
             window: self.window(&keys)?,
             tied_head: !self.has("output.weight"),
             embed_dim: hidden,
+            embed_scale: 1.0,
+            logit_scale: 1.0,
             bos: self.special("bos")?,
             eos: self.ends()?,
             dtype: self.dtype(),
         };
+        let spec = variants::with_own(spec, &keys)?;
         spec.check().map_err(|e| Error::Spec { file: file.into(), source: e.in_words_of(&KEYS) })?;
         Ok(spec)
     }
 
     /// Whether the rows of queries and keys are interleaved (the two halves of a head, turn by turn),
-    /// as converters store them for the llama architecture.
+    /// as converters store them for Llama and some others.
     pub fn interleaves_heads(&self) -> bool {
-        matches!(self.metadata.get("general.architecture"), Some(Value::Text(name)) if name == "llama")
+        let name = self.metadata.get("general.architecture");
+        INTERLEAVED.iter().any(|known| matches!(name, Some(Value::Text(name)) if name == known))
     }
 
     /// Whether queries and keys are normalised, whose scales have the order of a head's rows. Those of interleaved heads nobody
@@ -171,7 +187,8 @@ impl Gguf {
             let value = self.metadata.get(&keys.name(key));
             let nothing = matches!(value, None | Some(Value::Uint(0) | Value::Int(0) | Value::Float(0.0)));
             let one = SCALES.contains(&key) && matches!(value, Some(Value::Float(1.0)));
-            if !nothing && !one {
+            let known = name == "granite" && (key == "attention.scale" || SCALES.contains(&key));
+            if !nothing && !one && !known {
                 let what = format!("`{}` = {}", keys.name(key), short(value));
                 return Err(Error::unsupported(file, what, "models without it"));
             }
@@ -179,7 +196,7 @@ impl Gguf {
         Ok((keys, ours))
     }
 
-    fn has(&self, tensor: &str) -> bool {
+    pub(super) fn has(&self, tensor: &str) -> bool {
         self.entry(tensor).is_some()
     }
 
@@ -213,11 +230,12 @@ impl Gguf {
     fn window(&self, keys: &Keys) -> Result<Window> {
         match keys.size("attention.sliding_window")? {
             None | Some(0) => Ok(Window::Full),
-            Some(tokens) if keys.architecture == "llama" => Ok(Window::Sliding(tokens)),
+            Some(tokens) if ["llama", "phi3"].contains(&keys.architecture) => Ok(Window::Sliding(tokens)),
+            Some(tokens) if keys.architecture == "gemma3" => variants::gemma_window(keys, tokens),
             Some(_) => Err(Error::unsupported(
                 self.metadata.file(),
                 format!("`{}`", keys.name("attention.sliding_window")),
-                "sliding windows of the llama architecture",
+                "sliding windows of llama, phi3 and gemma3",
             )),
         }
     }
@@ -250,65 +268,6 @@ impl Gguf {
             Some(Stored::F16) => DType::F16,
             _ => DType::Bf16,
         }
-    }
-
-    fn rope(&self, keys: &Keys, head_dim: usize) -> Result<Rope> {
-        let key = "rope.dimension_count";
-        let dims = keys.size(key)?.unwrap_or(head_dim);
-        // The rows of whole heads are put in order, and not those of a part.
-        if dims != head_dim && self.interleaves_heads() {
-            let what = format!("`{}` = {dims}, with heads of {head_dim}", keys.name(key));
-            return Err(Error::unsupported(self.metadata.file(), what, "rotation of whole heads"));
-        }
-        let theta = keys.float("rope.freq_base")?.unwrap_or(10_000.0);
-        let rotary_fraction = dims as f64 / head_dim.max(1) as f64;
-        Ok(Rope { theta, scaling: self.scaling(keys)?, rotary_fraction })
-    }
-
-    /// The context that YaRN makes of the original one, which some converters write as `context_length`; 0 where the file does
-    /// not say which is the original one.
-    fn stretched(&self, keys: &Keys) -> Result<usize> {
-        Ok(match (self.scaling(keys)?, keys.original_context()?) {
-            (RopeScaling::Yarn(yarn), Some(original)) => (original as f64 * yarn.factor) as usize,
-            _ => 0,
-        })
-    }
-
-    /// As llama.cpp takes it: the type is linear where the file does not say.
-    fn scaling(&self, keys: &Keys) -> Result<RopeScaling> {
-        let kind = keys.metadata.text(&keys.name("rope.scaling.type"))?.unwrap_or("linear");
-        match (kind, keys.rope_factor()?) {
-            ("none", _) | ("linear" | "yarn", None) if self.has("rope_freqs.weight") => {
-                self.rope_factors().map(RopeScaling::Factors)
-            }
-            ("none", _) | ("linear" | "yarn", None) => Ok(RopeScaling::None),
-            ("linear" | "yarn", _) if self.has("rope_freqs.weight") => Err(Error::unsupported(
-                self.metadata.file(),
-                "RoPE scaling by both `rope.scaling.factor` and `rope_freqs.weight`",
-                "either of them",
-            )),
-            ("linear", Some(factor)) => Ok(RopeScaling::Linear { factor }),
-            ("yarn", Some(factor)) => yarn(keys, factor).map(RopeScaling::Yarn),
-            (other, _) => Err(Error::unsupported(
-                self.metadata.file(),
-                format!("RoPE scaling `{}`", other.escape_debug()),
-                "none, linear, yarn, and llama3 by `rope_freqs.weight`",
-            )),
-        }
-    }
-
-    fn rope_factors(&self) -> Result<Vec<f32>> {
-        let found = self.entries.iter().find(|(_, e)| e.name == "rope_freqs.weight");
-        let fault = || Error::malformed(self.metadata.file(), "`rope_freqs.weight`", "a vector of F32");
-        let (file, entry) = found.ok_or_else(fault)?;
-        if entry.stored != Stored::F32 || entry.dims.len() != 1 || entry.bytes > 1 << 16 {
-            return Err(fault());
-        }
-        let mut bytes = vec![0; entry.bytes as usize];
-        self.files.get(*file).ok_or_else(fault)?.read_at(entry.offset, &mut bytes)?;
-        let mut factors = vec![0.0; bytes.len() / 4];
-        entry.stored.decode_plain(&bytes, &mut factors).ok_or_else(fault)?;
-        Ok(factors)
     }
 
     /// Vocabulary and chat templates, if the file has them; they are there once, and are taken away. The model
@@ -372,32 +331,6 @@ impl Gguf {
         }
         Ok(())
     }
-}
-
-fn yarn(keys: &Keys, factor: f64) -> Result<Yarn> {
-    let original = match keys.original_context()? {
-        None => keys.needed_size("context_length")?,
-        Some(tokens) => tokens,
-    };
-    Ok(Yarn {
-        factor,
-        original_positions: original,
-        attention_factor: attention_factor(keys, factor)?,
-        beta_fast: keys.float("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
-        beta_slow: keys.float("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
-        mscale: None,
-        mscale_all_dim: None,
-        truncate: true,
-    })
-}
-
-/// Converters write the `attention_factor` of Hugging Face, which is the whole of it, as `yarn_attn_factor`. llama.cpp multiplies
-/// by `attn_factor`. Either is 1 where a writer has nothing to say.
-fn attention_factor(keys: &Keys, factor: f64) -> Result<Option<f64>> {
-    let whole = keys.float("rope.scaling.yarn_attn_factor")?.filter(|f| *f != 1.0);
-    let times = keys.float("rope.scaling.attn_factor")?.filter(|f| *f != 1.0);
-    let usual = 1.0 + 0.1 * factor.max(1.0).ln();
-    Ok(times.map(|times| times * whole.unwrap_or(usual)).or(whole))
 }
 
 fn as_f32(value: Value) -> f32 {

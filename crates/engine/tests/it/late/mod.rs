@@ -259,7 +259,7 @@ impl Device for Late {
         self.queues.iter().for_each(|queues| queues.mark(mark));
     }
 
-    fn embed(&self, table: &Matrix, ids: &[u32], out: Rows) {
+    fn embed(&self, table: &Matrix, ids: &[u32], scale: f32, out: Rows) {
         let mut buffers = parts(table);
         buffers.push((whole(out), Writes));
         let places = ids.iter().filter(|id| **id >= PICKED).map(|id| (id - PICKED) as usize);
@@ -269,7 +269,7 @@ impl Device for Late {
         self.call("embed", &buffers, move |cpu| {
             let token = |place: u32| tokens.as_ref()?.lock().unwrap()[place as usize]?.ok();
             let known = |&id: &u32| if id < PICKED { id } else { token(id - PICKED).unwrap_or(0) };
-            cpu.embed(&table, &ids.iter().map(known).collect::<Vec<_>>(), out);
+            cpu.embed(&table, &ids.iter().map(known).collect::<Vec<_>>(), scale, out);
         });
     }
 
@@ -290,6 +290,13 @@ impl Device for Late {
         buffers.extend(all([norm.weight, norm.bias].into_iter().flatten(), Reads));
         let norm = *norm;
         self.call("norm", &buffers, move |cpu| cpu.norm(x, &norm, out));
+    }
+
+    fn add_norm(&self, x: Rows, norm: &NormWeights, out: Rows) {
+        let mut buffers = vec![(whole(x), Reads), (whole(out), Writes)];
+        buffers.extend(all([norm.weight, norm.bias].into_iter().flatten(), Reads));
+        let norm = *norm;
+        self.call("add_norm", &buffers, move |cpu| cpu.add_norm(x, &norm, out));
     }
 
     fn convert(&self, x: Rows, out: Rows) {

@@ -1,0 +1,69 @@
+//! Factors that some architectures have on embeddings, scores, what layers add, and logits.
+
+use crate::error::Result;
+use crate::json::Fields;
+use half::{bf16, f16};
+use spec::ModelSpec;
+use spec::model::{DType, Norm, NormPlacement};
+
+/// Granite's four factors.
+pub(super) fn granite(fields: &Fields, spec: ModelSpec) -> Result<ModelSpec> {
+    let factor = |name| fields.number(name).map(|factor| factor.unwrap_or(1.0));
+    Ok(with_granite(
+        spec,
+        &Granite {
+            embedding: factor("embedding_multiplier")?,
+            attention: factor("attention_multiplier")?,
+            residual: factor("residual_multiplier")?,
+            logits: factor("logits_scaling")?,
+        },
+    ))
+}
+
+/// The factors of a Granite.
+pub(crate) struct Granite {
+    /// Of embeddings.
+    pub(crate) embedding: f64,
+    /// Of attention's scores.
+    pub(crate) attention: f64,
+    /// Of what attention and MLP add to the residual stream.
+    pub(crate) residual: f64,
+    /// What logits are divided by.
+    pub(crate) logits: f64,
+}
+
+/// A Llama with these factors. The residual stream is kept divided by `residual`, so that layers add to it as they do elsewhere:
+/// `x / r + f(norm(x))` for `x + r f(norm(x))`. The norms see through it, if what they add under the root is divided by its
+/// square.
+pub(crate) fn with_granite(spec: ModelSpec, factors: &Granite) -> ModelSpec {
+    let eps = f64::from(spec.norm.eps) / (factors.residual * factors.residual);
+    ModelSpec {
+        norm: Norm { eps: eps as f32, ..spec.norm },
+        attention_scale: factors.attention as f32,
+        embed_scale: (factors.embedding / factors.residual) as f32,
+        logit_scale: (1.0 / factors.logits) as f32,
+        ..spec
+    }
+}
+
+/// What Gemma 3 has otherwise than Llama, of a checkpoint of these numbers.
+pub(super) fn gemma(fields: &Fields, spec: ModelSpec, dtype: DType) -> Result<ModelSpec> {
+    let scalar = fields.number("query_pre_attn_scalar")?.unwrap_or(256.0);
+    let attention_scale = (1.0 / scalar.sqrt()) as f32;
+    Ok(with_gemma(ModelSpec { norm: Norm { from_one: true, ..spec.norm }, ..spec }, attention_scale, dtype))
+}
+
+/// The same with scores of this factor, whatever files hold norms as.
+pub(crate) fn with_gemma(spec: ModelSpec, attention_scale: f32, dtype: DType) -> ModelSpec {
+    let embed_scale = rounded((spec.hidden as f32).sqrt(), dtype);
+    ModelSpec { placement: NormPlacement::Around, attention_scale, embed_scale, ..spec }
+}
+
+/// A factor as a checkpoint of such numbers was trained with it.
+fn rounded(factor: f32, dtype: DType) -> f32 {
+    match dtype {
+        DType::F32 => factor,
+        DType::F16 => f16::from_f32(factor).to_f32(),
+        DType::Bf16 => bf16::from_f32(factor).to_f32(),
+    }
+}

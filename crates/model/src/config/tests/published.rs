@@ -1,0 +1,171 @@
+//! Configurations as they were published, and how many weights those models have.
+
+use super::*;
+use spec::model::RopeLayers;
+
+fn read(config: Value) -> ModelSpec {
+    parse_config(&config.to_string(), "config.json").expect("sound").spec
+}
+
+fn refused(config: Value) -> String {
+    parse_config(&config.to_string(), "config.json").expect_err("refused").to_string()
+}
+
+/// gemma-3-1b-it.
+fn gemma_1b() -> Value {
+    json!({"architectures": ["Gemma3ForCausalLM"], "attention_bias": false, "attn_logit_softcapping": null, "bos_token_id": 2,
+        "eos_token_id": [1, 106], "final_logit_softcapping": null, "head_dim": 256,
+        "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 1152, "intermediate_size": 6912,
+        "max_position_embeddings": 32768, "model_type": "gemma3_text", "num_attention_heads": 4, "num_hidden_layers": 26,
+        "num_key_value_heads": 1, "pad_token_id": 0, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-6,
+        "rope_local_base_freq": 10000, "rope_scaling": null, "rope_theta": 1_000_000, "sliding_window": 512,
+        "sliding_window_pattern": 6, "torch_dtype": "bfloat16", "vocab_size": 262_144})
+}
+
+/// gemma-3-4b-it, which sees images too: its decoder leaves out what the class knows.
+fn gemma_4b() -> Value {
+    json!({"architectures": ["Gemma3ForConditionalGeneration"], "boi_token_index": 255_999, "eoi_token_index": 256_000,
+        "eos_token_id": [1, 106], "image_token_index": 262_144, "mm_tokens_per_image": 256, "model_type": "gemma3",
+        "text_config": {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text", "num_hidden_layers": 34,
+            "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024},
+        "torch_dtype": "bfloat16", "vision_config": {"hidden_size": 1152, "model_type": "siglip_vision_model"}})
+}
+
+fn phi_3_mini() -> Value {
+    json!({"architectures": ["Phi3ForCausalLM"], "attention_bias": false, "bos_token_id": 1, "eos_token_id": 32000,
+        "hidden_act": "silu", "hidden_size": 3072, "intermediate_size": 8192, "max_position_embeddings": 4096,
+        "model_type": "phi3", "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32,
+        "original_max_position_embeddings": 4096, "pad_token_id": 32000, "rms_norm_eps": 1e-5, "rope_scaling": null,
+        "rope_theta": 10000.0, "sliding_window": 2047, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+        "vocab_size": 32064})
+}
+
+fn phi_4_mini() -> Value {
+    json!({"architectures": ["Phi3ForCausalLM"], "bos_token_id": 199_999, "eos_token_id": 199_999, "hidden_act": "silu",
+        "hidden_size": 3072, "intermediate_size": 8192, "max_position_embeddings": 131_072, "model_type": "phi3",
+        "num_attention_heads": 24, "num_hidden_layers": 32, "num_key_value_heads": 8,
+        "original_max_position_embeddings": 4096, "partial_rotary_factor": 0.75, "rms_norm_eps": 1e-5,
+        "rope_scaling": {"long_factor": vec![2.5; 48], "short_factor": vec![1.0; 48], "type": "longrope"},
+        "rope_theta": 10000.0, "sliding_window": 262_144, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+        "vocab_size": 200_064})
+}
+
+fn smollm3() -> Value {
+    let turns: Vec<u8> = (1..=36).map(|layer| u8::from(layer % 4 != 0)).collect();
+    json!({"architectures": ["SmolLM3ForCausalLM"], "attention_bias": false, "eos_token_id": 128_012, "hidden_act": "silu",
+        "hidden_size": 2048, "intermediate_size": 11008, "layer_types": vec!["full_attention"; 36],
+        "max_position_embeddings": 65536, "model_type": "smollm3", "no_rope_layer_interval": 4, "no_rope_layers": turns,
+        "num_attention_heads": 16, "num_hidden_layers": 36, "num_key_value_heads": 4, "rms_norm_eps": 1e-6,
+        "rope_scaling": null, "rope_theta": 5_000_000.0, "sliding_window": null, "torch_dtype": "bfloat16",
+        "use_sliding_window": false, "vocab_size": 128_256})
+}
+
+/// granite-3.0-2b-instruct.
+fn granite() -> Value {
+    json!({"architectures": ["GraniteForCausalLM"], "attention_bias": false, "attention_multiplier": 0.015625,
+        "bos_token_id": 0, "embedding_multiplier": 12.0, "eos_token_id": 0, "hidden_act": "silu", "hidden_size": 2048,
+        "intermediate_size": 8192, "logits_scaling": 8.0, "max_position_embeddings": 4096, "mlp_bias": false,
+        "model_type": "granite", "num_attention_heads": 32, "num_hidden_layers": 40, "num_key_value_heads": 8,
+        "residual_multiplier": 0.22, "rms_norm_eps": 1e-5, "rope_scaling": null, "rope_theta": 10000.0,
+        "tie_word_embeddings": true, "torch_dtype": "bfloat16", "vocab_size": 49155})
+}
+
+#[test]
+fn models_have_as_many_weights_as_were_published() {
+    let weights = |config| read(config).parameters();
+    assert_eq!(weights(gemma_1b()), 999_885_952);
+    assert_eq!(weights(phi_3_mini()), 3_821_079_552);
+    assert_eq!(weights(phi_4_mini()), 3_836_021_760);
+    assert_eq!(weights(smollm3()), 3_075_098_624);
+    assert_eq!(weights(granite()), 2_533_531_648);
+}
+
+#[test]
+fn gemma() {
+    let spec = read(gemma_1b());
+    let thetas = |spec: &ModelSpec, layer| spec.rope_of(layer).map(|rope| (rope.theta, rope.scaling.clone()));
+    assert_eq!((spec.window_of(4), spec.window_of(5), spec.window_of(6)), (Some(512), None, Some(512)));
+    assert_eq!(thetas(&spec, 4), Some((1e4, RopeScaling::None)));
+    assert_eq!(thetas(&spec, 5), Some((1e6, RopeScaling::None)));
+    assert_eq!((spec.placement, spec.norm.from_one, spec.qk_norm), (NormPlacement::Around, true, true));
+    // 33.94 in numbers of the checkpoint.
+    assert_eq!((spec.embed_scale, spec.attention_scale), (34.0, 0.0625));
+    assert_eq!((spec.activation, spec.tied_head, spec.eos), (Activation::GeluTanh, true, vec![1, 106]));
+
+    let larger = read(gemma_4b());
+    assert_eq!((larger.vocab, larger.heads, larger.kv_heads, larger.head_dim), (262_208, 8, 4, 256));
+    assert_eq!(thetas(&larger, 5), Some((1e6, RopeScaling::Linear { factor: 8.0 })));
+    assert_eq!(thetas(&larger, 0), Some((1e4, RopeScaling::None)));
+    assert_eq!((larger.max_positions, larger.dtype, larger.eos), (1_048_576, DType::Bf16, vec![1, 106]));
+
+    for (field, value) in
+        [("final_logit_softcapping", json!(30.0)), ("use_bidirectional_attention", json!(true))]
+    {
+        let mut config = gemma_1b();
+        config[field] = value.clone();
+        assert!(refused(config).contains(field));
+        let mut config = gemma_4b();
+        config["text_config"][field] = value;
+        assert!(refused(config).contains(field));
+    }
+    let mut dynamic = gemma_1b();
+    dynamic["rope_scaling"] = json!({"rope_type": "dynamic", "factor": 2.0});
+    assert!(refused(dynamic).contains("dynamic or longrope"));
+}
+
+#[test]
+fn phi() {
+    let spec = read(phi_3_mini());
+    assert_eq!(
+        (spec.window.clone(), spec.positions),
+        (Window::Sliding(2047), Positions::Rope(Rope::plain(1e4)))
+    );
+    let spec = read(phi_4_mini());
+    let rope = spec.rope().expect("rope");
+    assert_eq!((rope.rotary_dims(spec.head_dim), spec.max_positions), (96, 131_072));
+    let RopeScaling::Long(long) = &rope.scaling else { panic!("{rope:?}") };
+    assert_eq!((long.original_positions, long.short[0], long.long[0]), (4096, 1.0, 2.5));
+    assert!((long.attention_factor - 1.190_238).abs() < 1e-6, "{}", long.attention_factor);
+    assert_eq!([1, 4096, 4097, 9000].map(|n| rope.turned_as(n)), [4096, 4096, 4097, 4097].map(Some));
+    let mut short = phi_4_mini();
+    short["rope_scaling"]["long_factor"] = json!([1.0]);
+    assert!(refused(short).contains("48 factors"));
+    // Its first files had another name for it.
+    let mut old = phi_4_mini();
+    old["rope_scaling"]["type"] = json!("su");
+    assert_eq!(read(old), spec);
+}
+
+#[test]
+fn some_layers_of_smollm3_turn_nothing() {
+    let spec = read(smollm3());
+    assert!(spec.rope_of(2).is_some() && spec.rope_of(3).is_none() && spec.rope_of(4).is_some());
+    let mut unlisted = smollm3();
+    unlisted.as_object_mut().expect("an object").remove("no_rope_layers");
+    assert_eq!(read(unlisted).rope_layers, spec.rope_layers);
+    let mut windows = smollm3();
+    (windows["use_sliding_window"], windows["sliding_window"], windows["layer_types"]) =
+        (json!(true), json!(8), Value::Null);
+    let windows = read(windows);
+    assert_eq!((windows.window_of(2), windows.window_of(3)), (None, Some(8)));
+    for (field, value) in [("no_rope_layers", json!([1])), ("no_rope_layer_interval", json!(0))] {
+        let mut config = smollm3();
+        config["no_rope_layers"] = Value::Null;
+        config[field] = value;
+        assert!(refused(config).contains(field));
+    }
+}
+
+#[test]
+fn granites_factors() {
+    let spec = read(granite());
+    assert_eq!(
+        (spec.attention_scale, spec.logit_scale, spec.rope_layers),
+        (0.015625, 0.125, RopeLayers::All)
+    );
+    // The residual stream is kept divided by 0.22.
+    assert_eq!((spec.embed_scale, spec.norm.eps), ((12.0 / 0.22) as f32, (1e-5 / (0.22 * 0.22)) as f32));
+    let mut none = granite();
+    none["residual_multiplier"] = json!(0);
+    assert!(refused(none).contains("inf"));
+}

@@ -1,0 +1,130 @@
+//! Rotary embeddings, as GGUF files describe them.
+
+use super::Gguf;
+use super::to_spec::Keys;
+use crate::error::{Error, Result};
+use crate::stored::Stored;
+use spec::rope::{LongRope, Rope, RopeScaling, Yarn};
+
+/// Divisors of frequencies of short and long sequences.
+const SHORT: &str = "rope_factors_short.weight";
+const LONG: &str = "rope_factors_long.weight";
+
+impl Keys<'_> {
+    /// What rotary frequencies are divided by, under its name or its older one; none for 0, and for 1.
+    fn rope_factor(&self) -> Result<Option<f64>> {
+        let factor = match self.float("rope.scaling.factor")? {
+            None => self.float("rope.scale_linear")?,
+            factor => factor,
+        };
+        Ok(factor.filter(|factor| *factor != 0.0 && *factor != 1.0))
+    }
+
+    fn original_context(&self) -> Result<Option<usize>> {
+        Ok(self.size("rope.scaling.original_context_length")?.filter(|tokens| *tokens != 0))
+    }
+}
+
+impl Gguf {
+    pub(super) fn rope(&self, keys: &Keys, head_dim: usize) -> Result<Rope> {
+        let key = "rope.dimension_count";
+        let dims = keys.size(key)?.unwrap_or(head_dim);
+        // The rows of whole heads are put in order, and not those of a part.
+        if dims != head_dim && self.interleaves_heads() {
+            let what = format!("`{}` = {dims}, with heads of {head_dim}", keys.name(key));
+            return Err(Error::unsupported(self.metadata.file(), what, "rotation of whole heads"));
+        }
+        let theta = keys.float("rope.freq_base")?.unwrap_or(10_000.0);
+        let rotary_fraction = dims as f64 / head_dim.max(1) as f64;
+        Ok(Rope { theta, scaling: self.scaling(keys)?, rotary_fraction })
+    }
+
+    /// The context that YaRN makes of the original one, which some converters write as `context_length`; 0 where the file does
+    /// not say which is the original one.
+    pub(super) fn stretched(&self, keys: &Keys) -> Result<usize> {
+        Ok(match (self.scaling(keys)?, keys.original_context()?) {
+            (RopeScaling::Yarn(yarn), Some(original)) => (original as f64 * yarn.factor) as usize,
+            _ => 0,
+        })
+    }
+
+    /// As llama.cpp takes it: the type is linear where the file does not say.
+    fn scaling(&self, keys: &Keys) -> Result<RopeScaling> {
+        if self.has(LONG) {
+            return self.long(keys).map(RopeScaling::Long);
+        }
+        let kind = keys.metadata.text(&keys.name("rope.scaling.type"))?.unwrap_or("linear");
+        match (kind, keys.rope_factor()?) {
+            ("none", _) | ("linear" | "yarn", None) if self.has("rope_freqs.weight") => {
+                self.rope_factors("rope_freqs.weight").map(RopeScaling::Factors)
+            }
+            ("none", _) | ("linear" | "yarn", None) => Ok(RopeScaling::None),
+            ("linear" | "yarn", _) if self.has("rope_freqs.weight") => Err(Error::unsupported(
+                self.metadata.file(),
+                "RoPE scaling by both `rope.scaling.factor` and `rope_freqs.weight`",
+                "either of them",
+            )),
+            ("linear", Some(factor)) => Ok(RopeScaling::Linear { factor }),
+            ("yarn", Some(factor)) => yarn(keys, factor).map(RopeScaling::Yarn),
+            (other, _) => Err(Error::unsupported(
+                self.metadata.file(),
+                format!("RoPE scaling `{}`", other.escape_debug()),
+                "none, linear, yarn, and llama3 by `rope_freqs.weight`",
+            )),
+        }
+    }
+
+    /// Phi-3's, of which llama.cpp takes one set for all sequences of a context, and transformers the one for a sequence's length.
+    fn long(&self, keys: &Keys) -> Result<LongRope> {
+        let context = keys.needed_size("context_length")?;
+        let original_positions = keys.original_context()?.unwrap_or(context);
+        let stretch = context as f64 / original_positions.max(1) as f64;
+        let implied = LongRope::attention_factor_of(stretch, original_positions);
+        Ok(LongRope {
+            short: self.rope_factors(SHORT)?,
+            long: self.rope_factors(LONG)?,
+            original_positions,
+            attention_factor: keys.float("rope.scaling.attn_factor")?.unwrap_or(implied),
+        })
+    }
+
+    fn rope_factors(&self, name: &str) -> Result<Vec<f32>> {
+        let found = self.entries.iter().find(|(_, e)| e.name == name);
+        let fault = || Error::malformed(self.metadata.file(), format!("`{name}`"), "a vector of F32");
+        let (file, entry) = found.ok_or_else(fault)?;
+        if entry.stored != Stored::F32 || entry.dims.len() != 1 || entry.bytes > 1 << 16 {
+            return Err(fault());
+        }
+        let mut bytes = vec![0; entry.bytes as usize];
+        self.files.get(*file).ok_or_else(fault)?.read_at(entry.offset, &mut bytes)?;
+        let mut factors = vec![0.0; bytes.len() / 4];
+        entry.stored.decode_plain(&bytes, &mut factors).ok_or_else(fault)?;
+        Ok(factors)
+    }
+}
+
+fn yarn(keys: &Keys, factor: f64) -> Result<Yarn> {
+    let original = match keys.original_context()? {
+        None => keys.needed_size("context_length")?,
+        Some(tokens) => tokens,
+    };
+    Ok(Yarn {
+        factor,
+        original_positions: original,
+        attention_factor: attention_factor(keys, factor)?,
+        beta_fast: keys.float("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
+        beta_slow: keys.float("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
+        mscale: None,
+        mscale_all_dim: None,
+        truncate: true,
+    })
+}
+
+/// Converters write the `attention_factor` of Hugging Face, which is the whole of it, as `yarn_attn_factor`. llama.cpp multiplies
+/// by `attn_factor`. Either is 1 where a writer has nothing to say.
+fn attention_factor(keys: &Keys, factor: f64) -> Result<Option<f64>> {
+    let whole = keys.float("rope.scaling.yarn_attn_factor")?.filter(|f| *f != 1.0);
+    let times = keys.float("rope.scaling.attn_factor")?.filter(|f| *f != 1.0);
+    let usual = 1.0 + 0.1 * factor.max(1.0).ln();
+    Ok(times.map(|times| times * whole.unwrap_or(usual)).or(whole))
+}
