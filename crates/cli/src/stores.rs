@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use anyhow::{Result, bail};
 use engine::{counted, size};
-use model::store::{Kept, kept};
+use model::store::{Kept, Removal, kept};
 use serde::Serialize;
 
 use crate::args::StoresArgs;
@@ -115,12 +115,16 @@ fn chosen<'a>(all: &'a [Kept], names: &[String]) -> Result<Vec<&'a Kept>> {
 fn remove(chosen: &[&Kept]) -> Result<ExitCode> {
     let (mut bytes, mut code) = (0, ExitCode::SUCCESS);
     for store in chosen {
-        if store.remove()? {
-            bytes += store.bytes;
-            show!("removed {}, {}", store.name, size(&store.bytes))?;
-        } else {
-            show!("{} is being made just now, and stays", store.name)?;
-            code = ExitCode::FAILURE;
+        match store.remove()? {
+            Removal::Removed => {
+                bytes += store.bytes;
+                show!("removed {}, {}", store.name, size(&store.bytes))?;
+            }
+            Removal::Gone => show!("{} is gone already", store.name)?,
+            Removal::BeingMade => {
+                show!("{} is being made just now, and stays", store.name)?;
+                code = ExitCode::FAILURE;
+            }
         }
     }
     show!("the drive has {} back", size(&bytes))?;

@@ -328,4 +328,9 @@ fn what_stays_in_the_way_of_a_store_is_an_error() {
     std::fs::create_dir(&folder).unwrap();
     std::os::unix::fs::symlink("nowhere/lock", folder.join("lock")).unwrap();
     assert!(why().contains(folder.join("lock").to_str().unwrap()));
+    let home = home.path().join("link");
+    std::os::unix::fs::symlink("nowhere/else", &home).unwrap();
+    let elsewhere = Maker { home: &home, ..maker };
+    let why = elsewhere.make(&Team::new(1), &|_| {}).map(drop).unwrap_err().to_string();
+    assert!(why.contains(home.to_str().unwrap()), "{why}");
 }

@@ -1,7 +1,8 @@
 //! Who makes a store, or removes it, holds its lock; whoever removes it takes the lock along.
 
+use std::ffi::OsStr;
 use std::fs::{self, File, TryLockError};
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -12,16 +13,22 @@ use crate::error::{Error, Result};
 /// Held by who makes the store; written last when it was last used.
 pub(super) const LOCK: &str = "lock";
 
+/// A store's files but for its manifest, in the order in which they go.
+const FILES: [&str; 4] = [CHECKSUMS, PANELS, manifest::PART, LOCK];
+
 /// Waits until nobody else makes the store or removes it. Makes its folder where there is none.
 pub(super) fn alone(folder: &Path) -> Result<File> {
     let path = folder.join(LOCK);
+    let home = folder.parent().unwrap_or(folder);
+    fs::create_dir_all(home).map_err(Error::io("create", home))?;
     loop {
         // The folder may go while it is made, and before the lock is: only what stays in the way is an error.
-        match fs::create_dir_all(folder) {
+        match fs::create_dir(folder) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && folder.is_dir() => {}
             Err(error) if error.kind() == ErrorKind::AlreadyExists && !is_no_folder(folder) => continue,
             made => made.map_err(Error::io("create", folder))?,
         }
-        let file = match open(&path) {
+        let file = match File::options().create(true).truncate(false).write(true).open(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound && !path.is_symlink() => continue,
             file => file.map_err(Error::io("create", &path))?,
         };
@@ -32,16 +39,27 @@ pub(super) fn alone(folder: &Path) -> Result<File> {
     }
 }
 
-/// As [`alone`], of a store that is there, and without waiting: none while another holds it.
-pub(super) fn alone_at_once(folder: &Path) -> Result<Option<File>> {
+/// What became of a lock that was asked for and not waited for.
+pub(super) enum Lock {
+    Held(File),
+    /// By another.
+    Taken,
+    /// The store was removed.
+    Gone,
+}
+
+/// As [`alone`], of a store that is there, and without waiting.
+pub(super) fn alone_at_once(folder: &Path) -> Result<Lock> {
     let path = folder.join(LOCK);
-    let file = open(&path).map_err(Error::io("open", &path))?;
+    let file = match File::options().write(true).open(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Lock::Gone),
+        file => file.map_err(Error::io("open", &path))?,
+    };
     match file.try_lock() {
-        Err(TryLockError::WouldBlock) => return Ok(None),
+        Err(TryLockError::WouldBlock) => return Ok(Lock::Taken),
         held => held.map_err(|error| Error::io("lock", &path)(error.into()))?,
     }
-    // Who removed the store and holds a lock of a new one.
-    Ok(is_at(&file, &path)?.then_some(file))
+    Ok(if is_at(&file, &path)? { Lock::Held(file) } else { Lock::Gone })
 }
 
 /// Removes the store whose lock is held: the lock as its last file, so that nobody makes it anew among what goes.
@@ -51,7 +69,7 @@ pub(super) fn alone_at_once(folder: &Path) -> Result<Option<File>> {
 pub(super) fn clear(folder: &Path) -> Result<()> {
     // From here on it is not whole, and whoever finds it makes it again.
     Manifest::remove(folder)?;
-    for name in [CHECKSUMS, PANELS, manifest::PART, LOCK] {
+    for name in FILES {
         let path = folder.join(name);
         match fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
@@ -62,13 +80,16 @@ pub(super) fn clear(folder: &Path) -> Result<()> {
     }
     match fs::remove_dir(folder) {
         // Somebody waited for that, and makes it anew or has removed it.
-        Err(_) if folder.join(LOCK).exists() || !folder.exists() => Ok(()),
+        Err(_) if !has_others(folder) => Ok(()),
         removed => removed.map_err(Error::io("remove", folder)),
     }
 }
 
-fn open(path: &Path) -> io::Result<File> {
-    File::options().create(true).truncate(false).write(true).open(path)
+/// Whether there are files that are not a store's.
+fn has_others(folder: &Path) -> bool {
+    let ours = |name: &OsStr| FILES.iter().chain([&manifest::NAME]).any(|ours| name == *ours);
+    let Ok(there) = fs::read_dir(folder) else { return false };
+    there.flatten().any(|file| !ours(&file.file_name()))
 }
 
 fn is_no_folder(path: &Path) -> bool {

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::alone::{LOCK, alone_at_once, clear};
+use super::alone::{LOCK, Lock, alone, alone_at_once, clear};
 use super::make::{CHECKSUMS, PANELS};
 use super::manifest::Manifest;
 use crate::error::{Error, Result};
@@ -26,6 +26,17 @@ pub struct Kept {
     pub is_whole: bool,
     /// When it was last made or opened to be streamed from.
     pub used: SystemTime,
+}
+
+/// What became of a store that was to be removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// The drive has its room back.
+    Removed,
+    /// It is being made, and stays.
+    BeingMade,
+    /// It had been removed meanwhile.
+    Gone,
 }
 
 /// The stores in a folder, those last used first; none where the folder is not there.
@@ -81,13 +92,24 @@ impl Kept {
         }
     }
 
-    /// Removes it, if nobody is making it: whether it did. Who streams from it goes on, and the drive has the room back when they end.
+    /// Removes it, if nobody is making it. Who streams from it goes on, and the drive has the room back when they end.
     ///
     /// # Errors
     /// If its files cannot be removed, or there are others beside them.
-    pub fn remove(&self) -> Result<bool> {
-        let Some(_alone) = alone_at_once(&self.folder)? else { return Ok(false) };
+    pub fn remove(&self) -> Result<Removal> {
+        let has_files = |folder| fs::read_dir(folder).is_ok_and(|mut files| files.next().is_some());
+        let _alone = match alone_at_once(&self.folder)? {
+            Lock::Held(file) => file,
+            Lock::Taken => return Ok(Removal::BeingMade),
+            // Where a lock comes and goes it is the first file and the last: these are of who made stores otherwise.
+            Lock::Gone if has_files(&self.folder) => alone(&self.folder)?,
+            Lock::Gone => {
+                // A folder may be left of who was killed before it had a lock.
+                let _ = fs::remove_dir(&self.folder);
+                return Ok(Removal::Gone);
+            }
+        };
         clear(&self.folder)?;
-        Ok(true)
+        Ok(Removal::Removed)
     }
 }

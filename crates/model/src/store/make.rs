@@ -9,7 +9,7 @@ use kernels::drive::free_bytes;
 use kernels::reserve::reserve;
 use kernels::{AlignedBytes, Team, heap, page_cache};
 
-use super::alone::{LOCK, alone, clear};
+use super::alone::{Lock, alone, alone_at_once, clear};
 use super::direct::{self, Access, SECTOR};
 use super::fingerprint::fingerprint;
 use super::kept::used;
@@ -139,10 +139,10 @@ impl Maker<'_> {
 /// Says in a whole store's folder that panels from this one on, the first of a matrix, are not to be used: whoever comes next
 /// packs them again.
 pub(super) fn forget_from(folder: &Path, panel: usize) -> Result<()> {
-    let lock = folder.join(LOCK);
-    let file = File::options().write(true).open(&lock).map_err(Error::io("open", &lock))?;
     // Who holds it makes the store already.
-    file.try_lock().map_err(|error| Error::io("lock", &lock)(error.into()))?;
+    let Lock::Held(_alone) = alone_at_once(folder)? else {
+        return Err(Error::io("lock", folder)(io::ErrorKind::WouldBlock.into()));
+    };
     Manifest::remove(folder)?;
     let path = folder.join(CHECKSUMS);
     let sums = File::options().write(true).open(&path).map_err(Error::io("open", &path))?;

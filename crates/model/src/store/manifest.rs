@@ -17,7 +17,7 @@ pub(super) const MAKE_AGAIN: &str =
     "delete its folder and it is made again, or name another with --offload-dir";
 
 /// Its file.
-const NAME: &str = "manifest.json";
+pub(super) const NAME: &str = "manifest.json";
 /// The same while it is written.
 pub(super) const PART: &str = "manifest.json.part";
 /// Bytes before the first checksum.

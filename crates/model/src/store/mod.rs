@@ -23,7 +23,7 @@ mod sources;
 pub use cut::{Cut, Half, Stowed};
 pub use direct::{Access, DirectFile, READERS, SECTOR, Stretch, Written};
 pub use fingerprint::fingerprint;
-pub use kept::{Kept, kept};
+pub use kept::{Kept, Removal, kept};
 pub use layout::{Layout, Place, Run};
 pub use make::Maker;
 pub use open::{CHECKED_EVERY, Store};
