@@ -103,11 +103,11 @@ impl GgufVocab {
         self.settle_ends();
     }
 
-    /// Ends that a file has as text, or says nothing of, are as special as others.
+    /// Ends that a file has as text or as its author's, or says nothing of, are as special as others.
     fn settle_ends(&mut self) {
         let kinds = self.token_types.get_or_insert_with(|| vec![NORMAL; self.tokens.len()]);
         for (token, kind) in self.tokens.iter().zip(kinds) {
-            if *kind == NORMAL && is_end(token, *kind) {
+            if *kind != CONTROL && is_end(token, *kind) {
                 *kind = CONTROL;
             }
         }

@@ -23,6 +23,8 @@ const MAX_MERGES: usize = 3 << 19;
 /// Most bytes of a token that text is merged to: all of them are looked at for each character that it grows by. The longest
 /// published ones are rows of spaces or dashes, of some hundreds.
 const MAX_WORD_BYTES: usize = 1 << 10;
+/// Most bytes of all of them: published vocabularies have a few MB.
+const MAX_WORDS_BYTES: usize = 64 << 20;
 
 impl Tokenizer {
     /// Builds the tokenizer of a GGUF file.
@@ -113,7 +115,11 @@ fn sentence_pieces(vocab: &GgufVocab) -> Result<Inner, TokenizerError> {
     // Nothing in a text is merged to a token that stands for itself.
     let score = |id| (!is_added(vocab, id)).then(|| scores(vocab)[id as usize]);
     let merged = vocab.tokens.iter().zip(0u32..).filter(|&(_, id)| score(id).is_some());
-    if merged.into_iter().any(|(token, _)| token.len() > MAX_WORD_BYTES) {
+    let (mut longest, mut bytes) = (0, 0);
+    for (token, _) in merged {
+        (longest, bytes) = (token.len().max(longest), bytes + token.len());
+    }
+    if longest > MAX_WORD_BYTES || bytes > MAX_WORDS_BYTES {
         let why = "its tokens are too long: words have some tens of characters";
         return Err(TokenizerError::malformed("GGUF vocabulary", why));
     }

@@ -12,7 +12,6 @@ use tokenizers::Token;
 use crate::gguf::Texts;
 
 /// Tokens by their text, with the scores of those that are merged to.
-#[derive(Clone)]
 pub(super) struct Scored {
     tokens: Texts,
     known: HashMap<Box<str>, (u32, Option<f32>)>,

@@ -328,6 +328,8 @@ fn vocabularies_that_would_take_minutes_are_refused() {
     });
     pieces(cuts.chain(runs(120).map(|b| format!("b{b}"))).collect()).unwrap();
     assert!(pieces(vec!["a".repeat(10_000)]).unwrap_err().contains("too long"));
+    let long = (0..70_000).map(|i| format!("{i:01000}")).collect();
+    assert!(pieces(long).unwrap_err().contains("too long"), "70 MB of words");
     let many = (0..=pieces::MAX_VOCAB).map(|i| i.to_string()).collect();
     assert!(pieces(many).unwrap_err().contains("tokens; at most"));
     let mut added = fixture("smollm")["hf"].clone();
@@ -410,7 +412,9 @@ fn ends_of_gguf_are_special_whatever_their_type() {
     };
     let whole = ids(&|_| ());
     assert_eq!((whole.0.as_str(), whole.1.last()), ("a", Some(&2)));
-    assert_eq!(ids(&|vocab| vocab.token_types.as_mut().unwrap()[2] = 1), whole);
+    for kind in [1, 4] {
+        assert_eq!(ids(&|vocab| vocab.token_types.as_mut().unwrap()[2] = kind), whole, "type {kind}");
+    }
     assert_eq!(ids(&|vocab| vocab.token_types = None), whole);
 }
 

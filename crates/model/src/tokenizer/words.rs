@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Deserializer};
 use tokenizers::models::TrainerWrapper;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
-use tokenizers::tokenizer::{PreTokenizedString, TruncationDirection};
 use tokenizers::{
     DecoderWrapper, Model, ModelWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, Token,
     TokenizerImpl,
@@ -72,18 +71,6 @@ impl Model for Words {
         match self {
             Words::Ranked(model) => model.get_vocab_size(),
             Words::Scored(model) => model.len(),
-        }
-    }
-
-    fn tokenize_in_pretokenized(
-        &self,
-        words: &mut PreTokenizedString,
-        truncation: Option<(usize, TruncationDirection)>,
-    ) -> tokenizers::Result<()> {
-        match self {
-            Words::Ranked(model) => model.tokenize_in_pretokenized(words, truncation),
-            // Nothing of ours truncates.
-            Words::Scored(model) => words.tokenize(|word| Ok(model.cut(word.get()))),
         }
     }
 
