@@ -163,14 +163,16 @@ fn address(host: &str, port: u16) -> Result<SocketAddr> {
 /// So many connections, or as many as the system lets this process have files for, which is said.
 fn connections(wanted: usize, log: &Log) -> usize {
     let mut limit = getrlimit(Resource::Nofile);
-    let needed = (wanted + OTHER_FILES) as u64;
+    let needed = (wanted + OTHER_FILES + server::CONNECTIONS_BESIDE) as u64;
     if limit.current.is_some_and(|current| current < needed) {
         limit.current = Some(limit.maximum.map_or(needed, |maximum| maximum.min(needed)));
         // What comes of it is read below.
         let _ = setrlimit(Resource::Nofile, limit);
     }
     let files = getrlimit(Resource::Nofile).current.map_or(usize::MAX, |files| files as usize);
-    let room = files.saturating_sub(OTHER_FILES).max(1);
+    let room = files.saturating_sub(OTHER_FILES);
+    // Where there are few, who is turned away may wait for one.
+    let room = room.saturating_sub(server::CONNECTIONS_BESIDE).max(room / 2).max(1);
     if room < wanted {
         let told = format!(
             "ballast: the system lets this process open {}: {} at a time, not {wanted}; raise it (`ulimit -n`), or lower \

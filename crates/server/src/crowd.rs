@@ -36,6 +36,10 @@ const PARTING: usize = 256;
 const PARTING_TIME: Duration = Duration::from_millis(500);
 /// Places beyond the most, each for one question of how the server is: whoever restarts those that do not answer is answered.
 const LOOKERS: usize = 4;
+/// How long such a place is anybody's: who takes it and does not ask keeps it from others no longer.
+pub(crate) const LOOK_TIME: Duration = Duration::from_secs(2);
+/// Connections that there may be beside the most, for moments.
+pub const BESIDE: usize = PARTING + LOOKERS;
 /// How such questions begin.
 const LOOKS: [&[u8]; 3] = [b"GET /health", b"GET /ready", b"GET /metrics"];
 
@@ -51,6 +55,7 @@ pub(crate) struct Crowd {
     values: Arc<Semaphore>,
     values_most: usize,
     parting: Arc<Semaphore>,
+    lookers: Arc<Semaphore>,
 }
 
 /// A connection's place, given back when dropped.
@@ -86,16 +91,13 @@ impl Crowd {
             values: Arc::new(Semaphore::new(most_values(max_body_bytes))),
             values_most: most_values(max_body_bytes),
             parting: Arc::new(Semaphore::new(PARTING)),
+            lookers: Arc::new(Semaphore::new(LOOKERS)),
         })
     }
 
     /// A place for a connection, if there is one.
     pub(crate) fn enter(self: &Arc<Crowd>) -> Option<Place> {
-        self.enter_among(self.most)
-    }
-
-    fn enter_among(self: &Arc<Crowd>, most: usize) -> Option<Place> {
-        let more = |here: usize| (here < most).then_some(here + 1);
+        let more = |here: usize| (here < self.most).then_some(here + 1);
         self.here.fetch_update(Relaxed, Relaxed, more).ok().map(|_| Place(Arc::clone(self)))
     }
 
@@ -118,7 +120,7 @@ impl Crowd {
     pub(crate) fn turn_away(
         self: &Arc<Crowd>,
         stream: TcpStream,
-        look: impl FnOnce(TcpStream, Place) + Send + 'static,
+        look: impl FnOnce(TcpStream, OwnedSemaphorePermit) + Send + 'static,
     ) {
         let Ok(parting) = Arc::clone(&self.parting).try_acquire_owned() else {
             self.turned_away.fetch_add(1, Relaxed);
@@ -127,7 +129,7 @@ impl Crowd {
         let crowd = Arc::clone(self);
         tokio::spawn(async move {
             let looks = timeout(PARTING_TIME, only_looks(&stream)).await.unwrap_or(false);
-            match looks.then(|| crowd.enter_among(crowd.most + LOOKERS)).flatten() {
+            match looks.then(|| Arc::clone(&crowd.lookers).try_acquire_owned().ok()).flatten() {
                 Some(place) => look(stream, place),
                 None => {
                     crowd.turned_away.fetch_add(1, Relaxed);

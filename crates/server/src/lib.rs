@@ -40,6 +40,7 @@ mod unread;
 
 pub use clock::Clock;
 pub use config::{Config, KeySource, ServeError, SpoolLimits};
+pub use crowd::BESIDE as CONNECTIONS_BESIDE;
 pub use listen::{Ended, Server, Signals, Stopper};
 pub use log::{Log, LogFormat, LogLevel};
 pub use served::Served;

@@ -23,7 +23,7 @@ use tokio::time::timeout;
 
 use crate::app::{App, Phase};
 use crate::config::{Config, ServeError};
-use crate::crowd::{BUFFER_BYTES, Place};
+use crate::crowd::{BUFFER_BYTES, LOOK_TIME};
 use crate::guest::{Guest, Guests, Heard, Waited};
 use crate::minute;
 use crate::patience::Impatient;
@@ -203,10 +203,13 @@ impl Server {
     /// Somebody is here. Without `waited` the end does not wait for it.
     fn accepted(&self, stream: TcpStream, service: &Router, waited: Option<Waited>) {
         match self.app.crowd.enter() {
-            Some(place) => connection(&self.app, stream, place, service.clone(), waited),
+            Some(place) => {
+                let stay = waited.map_or(Stay::OneRequest, Stay::Waited);
+                connection(&self.app, stream, place, service.clone(), stay);
+            }
             None => {
                 let (app, service) = (Arc::clone(&self.app), service.clone());
-                let look = move |stream, place| connection(&app, stream, place, service, None);
+                let look = move |stream, place| connection(&app, stream, place, service, Stay::Briefly);
                 self.app.crowd.turn_away(stream, look);
             }
         }
@@ -257,8 +260,18 @@ impl Server {
     }
 }
 
-/// Serves a connection until it ends; one that nobody waits for, one request of it.
-fn connection(app: &Arc<App>, stream: TcpStream, place: Place, service: Router, waited: Option<Waited>) {
+/// How long a connection is served.
+enum Stay {
+    /// Until it ends, and the server's end waits for it.
+    Waited(Waited),
+    /// For a request.
+    OneRequest,
+    /// For a request that comes and is answered at once.
+    Briefly,
+}
+
+/// Serves a connection, which has a place.
+fn connection(app: &Arc<App>, stream: TcpStream, place: impl Send + 'static, service: Router, stay: Stay) {
     // Small events should not wait for large packets; if the system will not, they wait.
     let _ = stream.set_nodelay(true);
     let guest = Arc::new(Guest::default());
@@ -269,7 +282,7 @@ fn connection(app: &Arc<App>, stream: TcpStream, place: Place, service: Router, 
     // What is sent is mostly small events: one piece of memory is written faster than three.
     http.writev(false);
     http.header_read_timeout(app.config.header_timeout).max_buf_size(BUFFER_BYTES);
-    http.keep_alive(waited.is_some());
+    http.keep_alive(matches!(stay, Stay::Waited(_)));
     let (service, heard) = (TowerToHyperService::new(service), Arc::clone(&guest));
     let answer = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(Arc::new(heard.answering()));
@@ -279,7 +292,11 @@ fn connection(app: &Arc<App>, stream: TcpStream, place: Place, service: Router, 
     // How a connection ends is the client's affair: whatever it asked for is dropped with it.
     tokio::spawn(async move {
         let (_place, mut connection) = (place, pin!(connection));
-        let Some(mut waited) = waited else { return drop(connection.await) };
+        let mut waited = match stay {
+            Stay::Waited(waited) => waited,
+            Stay::OneRequest => return drop(connection.await),
+            Stay::Briefly => return drop(timeout(LOOK_TIME, connection).await),
+        };
         tokio::select! {
             _ = connection.as_mut() => return,
             () = waited.end() => {}

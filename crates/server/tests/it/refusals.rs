@@ -310,6 +310,30 @@ fn connections_and_bodies_beyond_the_limit_are_told_so() {
 }
 
 #[test]
+fn looks_that_never_end_are_in_the_way_for_a_moment_alone() {
+    let server = start("llama", Config { max_connections: 1, ..config() });
+    let look = request("GET", "/health", "", b"");
+    let status = || try_send(server.address, &look).map(|response| response.status);
+    let mut client = connect(server.address);
+    client.write_all(&request("POST", "/v1/completions", JSON, b"{")[..40]).unwrap();
+    until(|| get(server.address, "/version").status == 503);
+    let mut stalled = Vec::new();
+    until(|| {
+        stalled.extend((0..4).map(|_| connect(server.address)));
+        let last = stalled.len() - 4;
+        stalled[last..].iter_mut().for_each(|stalled| stalled.write_all(&look[..look.len() - 4]).unwrap());
+        status() == Some(503)
+    });
+    let since = Instant::now();
+    until(|| status() == Some(200));
+    assert!(since.elapsed() < config().header_timeout, "{:?}", since.elapsed());
+    // Nor do they count among the clients.
+    drop(client);
+    until(|| get(server.address, "/version").status == 200);
+    drop(stalled);
+}
+
+#[test]
 fn a_template_without_end_is_the_requests_fault() {
     let server = start_with(config(), || {
         let mut served = common::served("llama");
