@@ -158,8 +158,11 @@ fn choose_by<'a>(
         return Ok(Chosen { planned: first?, told: Some(told.into()) });
     };
     let settled = |candidate: &Candidate| Planned::new(&opened.checkpoint, planner.config(candidate));
-    let (planned, best) = carried_out(&found.scored, settled)?;
-    let told = Some(line(best, work.job.sample(), &costs));
+    let (planned, best) = match carried_out(&found.scored, settled) {
+        Ok((planned, best)) => (planned, best.clone()),
+        Err(why) => planner.next_best(&found.others, settled)?.ok_or(why)?,
+    };
+    let told = Some(line(&best, work.job.sample(), &costs));
     Ok(Chosen { planned: planned.foreseen(costs.foresight().clone()), told })
 }
 

@@ -5,7 +5,7 @@ use anyhow::Result;
 use engine::Planned;
 use policy::cost::Tables;
 
-use super::candidate::{Candidate, Job};
+use super::candidate::{Candidate, Job, Scored};
 
 /// Jobs of no more requests are run whole at once.
 pub(super) const SHORT: usize = 256;
@@ -22,30 +22,46 @@ pub(super) struct Guess {
     pub(super) latency_max_s: f64,
 }
 
+/// What came of trying a candidate.
+pub(super) enum Tried {
+    /// It was run whole: that takes no longer than its parts.
+    Whole(Box<Scored>),
+    Guessed(Guess),
+}
+
+impl Tried {
+    pub(super) fn guess(&self) -> Guess {
+        match self {
+            Tried::Guessed(guess) => *guess,
+            Tried::Whole(scored) => {
+                Guess { tokens_per_s: scored.run.tokens_per_s(), latency_max_s: scored.run.latency_max_s }
+            }
+        }
+    }
+}
+
 /// Runs as much of a job as tells the rest; nothing if it has no room there.
-pub(super) fn guess(
+pub(super) fn tried(
     candidate: Candidate,
     planned: &Planned<'_>,
     job: Job,
     tables: &Tables,
-) -> Result<Option<Guess>> {
+) -> Result<Option<Tried>> {
     let run = |requests: usize| candidate.score(planned, Job { requests, ..job }, tables);
     let [few, some] = GENERATIONS.map(|generations| generations * candidate.seqs(job));
-    if some >= job.requests {
-        return Ok(run(job.requests)?.map(|whole| Guess {
-            tokens_per_s: whole.run.tokens_per_s(),
-            latency_max_s: whole.run.latency_max_s,
-        }));
+    if few + some >= job.requests {
+        return Ok(run(job.requests)?.map(|whole| Tried::Whole(Box::new(whole))));
     }
     let (Some(short), Some(long)) = (run(few)?, run(some)?) else { return Ok(None) };
     let (short, long) = (short.run, long.run);
     let more = (job.requests - some) as f64 / (some - few) as f64;
     let tokens = long.generated as f64 + more * (long.generated - short.generated) as f64;
     let seconds = long.seconds + more * (long.seconds - short.seconds);
-    Ok(Some(Guess { tokens_per_s: tokens / seconds, latency_max_s: long.latency_max_s }))
+    let guess = Guess { tokens_per_s: tokens / seconds, latency_max_s: long.latency_max_s };
+    Ok(Some(Tried::Guessed(guess)))
 }
 
-/// Whom to run whole, in their order: the fastest, and at each latency the fastest that is as soon done.
+/// Whom to have run whole, in their order: the fastest, and at each latency the fastest that is as soon done.
 pub(super) fn contenders(guesses: &[Option<Guess>], max_latency_s: Option<f64>) -> Vec<usize> {
     let is_soon = |guess: &Guess| max_latency_s.is_none_or(|most| guess.latency_max_s <= most);
     let known = guesses.iter().enumerate().filter_map(|(at, guess)| guess.filter(is_soon).map(|it| (at, it)));

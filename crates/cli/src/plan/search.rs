@@ -10,7 +10,7 @@ use policy::sched::{Delegate, Schedule};
 use spec::{ByTier, Bytes, Placement, Split, Tier};
 
 use super::candidate::{Candidate, Homes, Job, Scored};
-use super::screen::{self, Guess};
+use super::screen::{self, Tried};
 use crate::args::EngineArgs;
 
 /// Blocks of the programme that are run on the timeline.
@@ -19,8 +19,7 @@ const RESCORED: usize = 10;
 const STEP_TOKENS: [usize; 5] = [128, 512, 1024, 2048, 4096];
 
 /// Said where that takes seconds.
-pub(crate) const SEARCHING: &str =
-    "trying plans on all requests in virtual time; of fewer requests that takes less";
+pub(crate) const SEARCHING: &str = "trying plans in virtual time; of fewer requests that takes less";
 
 /// Plans that are this near the fastest are as fast: their requests should not take longer.
 const AS_FAST: f64 = 0.99;
@@ -78,9 +77,11 @@ impl Fixed {
     }
 }
 
-/// Every candidate that was run, the best first, then the fastest.
+/// Every candidate that was run as a whole, the best first, then the fastest.
 pub(crate) struct Found {
     pub(crate) scored: Vec<Scored>,
+    /// Those of which a part was run alone, the fastest by that first.
+    pub(crate) others: Vec<Candidate>,
     /// What the programme thought of the best one's block, tokens a second, if it has an opinion.
     pub(crate) programme: Option<f64>,
 }
@@ -93,7 +94,7 @@ impl Planner<'_> {
         let most = self.most_seqs() as u32;
         let placed = question.as_ref().map(|question| search_up_to(question, most, keep)).unwrap_or_default();
         let away = least.map(|(homes, _)| homes).filter(|homes| !homes.stay());
-        let mut scored = self.scored(&self.contenders(self.candidates(&placed, away))?)?;
+        let (mut scored, others) = self.contenders(&self.candidates(&placed, away))?;
         scored.retain(|scored| self.fixed.max_latency_s.is_none_or(|most| scored.run.latency_max_s <= most));
         scored.sort_by(|a, b| b.run.tokens_per_s().total_cmp(&a.run.tokens_per_s()));
         let both = |scored: &Scored| (scored.run.tokens_per_s(), scored.run.latency_max_s);
@@ -106,38 +107,39 @@ impl Planner<'_> {
         };
         let opinion = question.and_then(|question| place(&question, block));
         let tokens = f64::from(block.batch_size * block.num_batches) * self.job.output as f64;
-        Ok(Some(Found { programme: opinion.map(|placed| tokens / placed.seconds), scored }))
+        Ok(Some(Found { programme: opinion.map(|placed| tokens / placed.seconds), scored, others }))
     }
 
-    /// Those of them that are worth a run of the whole job.
-    fn contenders(&self, candidates: Vec<Candidate>) -> Result<Vec<Candidate>> {
+    /// Those of them that fit and are worth a run of the whole job, each with its run, and the others.
+    fn contenders(&self, candidates: &[Candidate]) -> Result<(Vec<Scored>, Vec<Candidate>)> {
         if self.job.requests <= screen::SHORT {
-            return Ok(candidates);
+            let scored = self.by_turns(candidates, |candidate| self.score(*candidate))?;
+            return Ok((scored.into_iter().flatten().collect(), Vec::new()));
         }
-        let guess = |candidate: &Candidate| -> Result<Option<Guess>> {
+        let tried = |candidate: &Candidate| -> Result<Option<Tried>> {
             let Ok(planned) = self.planned(self.config(candidate)) else { return Ok(None) };
-            screen::guess(*candidate, &planned, self.job, self.tables)
+            screen::tried(*candidate, &planned, self.job, self.tables)
         };
-        let guesses = self.by_turns(&candidates, guess)?;
+        let tried = self.by_turns(candidates, tried)?;
+        let guesses: Vec<_> = tried.iter().map(|tried| tried.as_ref().map(Tried::guess)).collect();
         let chosen = screen::contenders(&guesses, self.fixed.max_latency_s);
-        Ok(chosen.into_iter().map(|at| candidates[at]).collect())
+        let mut others: Vec<_> = (0..candidates.len()).filter(|at| !chosen.contains(at)).collect();
+        others.retain(|at| guesses[*at].is_some());
+        let rate = |at: usize| guesses[at].map_or(0.0, |guess| guess.tokens_per_s);
+        others.sort_by(|a, b| rate(*b).total_cmp(&rate(*a)));
+        let scored = self.by_turns(&chosen, |at| match &tried[*at] {
+            Some(Tried::Whole(scored)) => Ok(Some((**scored).clone())),
+            _ => self.score(candidates[*at]),
+        })?;
+        let others = others.into_iter().map(|at| candidates[at]).collect();
+        Ok((scored.into_iter().flatten().collect(), others))
     }
 
-    /// All candidates that fit, in their order.
-    fn scored(&self, candidates: &[Candidate]) -> Result<Vec<Scored>> {
-        let scored = self.by_turns(candidates, |candidate| self.score(*candidate))?;
-        Ok(scored.into_iter().flatten().collect())
-    }
-
-    /// Something of each candidate, in their order: each is a run of its own in virtual time, on as many threads as compute.
-    fn by_turns<T: Send>(
-        &self,
-        candidates: &[Candidate],
-        of: impl Fn(&Candidate) -> Result<T> + Sync,
-    ) -> Result<Vec<T>> {
+    /// Something of each, in their order: each is a run of its own in virtual time, on as many threads as compute.
+    fn by_turns<C: Sync, T: Send>(&self, each: &[C], of: impl Fn(&C) -> Result<T> + Sync) -> Result<Vec<T>> {
         let (threads, of) = (self.base.threads.max(1), &of);
         // By turns: those that take long lie together.
-        let turn = |first: usize| candidates.iter().skip(first).step_by(threads).map(of).collect::<Vec<_>>();
+        let turn = |first: usize| each.iter().skip(first).step_by(threads).map(of).collect::<Vec<_>>();
         let mut turns: Vec<_> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..threads).map(|first| scope.spawn(move || turn(first))).collect();
             let joined = threads.into_iter().map(|thread| thread.join());
@@ -145,13 +147,28 @@ impl Planner<'_> {
                 .map(|turn| turn.unwrap_or_else(|panic| std::panic::resume_unwind(panic)).into_iter())
                 .collect()
         });
-        (0..candidates.len()).filter_map(|i| turns[i % threads].next()).collect()
+        (0..each.len()).filter_map(|i| turns[i % threads].next()).collect()
     }
 
     /// Runs a candidate in virtual time; nothing if it does not fit.
-    fn score(&self, candidate: Candidate) -> Result<Option<Scored>> {
+    pub(super) fn score(&self, candidate: Candidate) -> Result<Option<Scored>> {
         let Ok(planned) = self.planned(self.config(&candidate)) else { return Ok(None) };
         candidate.score(&planned, self.job, self.tables)
+    }
+
+    /// The first of these that `plan` has room for, as a whole run.
+    pub(crate) fn next_best<P>(
+        &self,
+        others: &[Candidate],
+        plan: impl Fn(&Candidate) -> Result<P, TooSmall>,
+    ) -> Result<Option<(P, Scored)>> {
+        for candidate in others {
+            let Ok(planned) = plan(candidate) else { continue };
+            if let Some(scored) = self.score(*candidate)? {
+                return Ok(Some((planned, scored)));
+            }
+        }
+        Ok(None)
     }
 
     /// The engine that runs the job as a candidate would.
@@ -163,7 +180,8 @@ impl Planner<'_> {
         Planned::beside(self.checkpoint, config, self.resident_bytes)
     }
 
-    /// All that a curve is drawn through, however long requests take: the best of the programme, and every size up to all requests.
+    /// All that a curve is drawn through, however long requests take: of the best of the programme and of every size up to all
+    /// requests those that are run whole.
     pub(crate) fn curve(&self) -> Result<Vec<Scored>> {
         let fixed = Fixed { max_latency_s: Some(f64::MAX), ..self.fixed };
         let found = Planner { fixed, base: self.base.clone(), ..*self }.search(RESCORED)?;

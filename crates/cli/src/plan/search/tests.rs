@@ -92,18 +92,37 @@ fn kv_that_one_memory_has_no_room_for_goes_to_the_drive() {
 #[test]
 fn a_part_of_a_long_job_tells_what_all_of_it_comes_to() {
     planning(300, |planner| {
-        let every: Vec<Candidate> =
-            planner.candidates(&liked(planner), None).into_iter().step_by(9).collect();
-        let whole = planner.scored(&every).unwrap();
-        assert!(whole.len() > 5, "{} of {}", whole.len(), every.len());
-        let off = |whole: &Scored| {
-            let planned = planner.planned(planner.config(&whole.candidate)).unwrap();
-            let guess = screen::guess(whole.candidate, &planned, planner.job, planner.tables);
-            (guess.unwrap().unwrap().tokens_per_s / whole.run.tokens_per_s() - 1.0).abs()
+        let off = |candidate: Candidate| {
+            let planned = planner.planned(planner.config(&candidate)).ok()?;
+            match screen::tried(candidate, &planned, planner.job, planner.tables).unwrap()? {
+                Tried::Whole(_) => None,
+                Tried::Guessed(guess) => {
+                    let whole = planner.score(candidate).unwrap().expect("a part of it fits");
+                    Some((guess.tokens_per_s / whole.run.tokens_per_s() - 1.0).abs())
+                }
+            }
         };
-        let mut off: Vec<f64> = whole.iter().map(off).collect();
+        let every = planner.candidates(&liked(planner), None).into_iter().step_by(6);
+        let mut off: Vec<f64> = every.filter_map(off).collect();
         off.sort_by(f64::total_cmp);
-        assert!(off[off.len() / 2] < 0.01 && off[off.len() - 1] < 0.2, "{off:?}");
+        assert!(off.len() > 5 && off[off.len() / 2] < 0.01 && off[off.len() - 1] < 0.2, "{off:?}");
+    });
+}
+
+#[test]
+fn whoever_was_not_run_whole_is_there_where_the_others_do_not_fit_any_more() {
+    planning(300, |planner| {
+        let found = planner.search(2).unwrap().expect("a plan");
+        let apart = |candidate: &Candidate| found.scored.iter().all(|scored| scored.candidate != *candidate);
+        assert!(found.others.len() > 1 && found.others.iter().all(apart), "{:?}", found.others);
+        let room = |candidate: &Candidate| match *candidate == found.others[0] {
+            true => Err(TooSmall::Disk { need: 7, limit: 0 }),
+            false => Ok(*candidate),
+        };
+        let (planned, scored) = planner.next_best(&found.others, room).unwrap().expect("one fits");
+        assert_eq!((planned, scored.candidate), (found.others[1], found.others[1]));
+        let none = |_: &Candidate| Err::<(), _>(TooSmall::Disk { need: 7, limit: 0 });
+        assert!(planner.next_best(&found.others, none).unwrap().is_none());
     });
 }
 
