@@ -47,10 +47,16 @@ pub(super) fn read(fields: &Fields, defaults: &Defaults) -> Result<Rope> {
 /// Those of layers that see everything and of layers with a window, where they differ (Gemma 3).
 pub(super) fn read_both(fields: &Fields, defaults: &Defaults, local_theta: f64) -> Result<[Rope; 2]> {
     let [full, sliding] = match parameters(fields)? {
+        None => [None, None],
         Some((_, inner)) if BY_LAYER.iter().any(|kind| inner.get(kind).is_some()) => {
             [inner.object(BY_LAYER[0])?, inner.object(BY_LAYER[1])?]
         }
-        inner => [inner.map(|(_, inner)| inner), None],
+        // The older name means those that see everything; of the newer one transformers then takes nothing.
+        Some(("rope_scaling", inner)) if fields.get("rope_parameters").is_none() => [Some(inner), None],
+        Some(_) => {
+            let what = "`rope_parameters` of no type of layers";
+            return Err(Error::unsupported(fields.file, what, BY_LAYER.join(", ")));
+        }
     };
     let theta = fields.number("rope_theta")?.unwrap_or(defaults.theta);
     let local_theta = fields.number("rope_local_base_freq")?.unwrap_or(local_theta);

@@ -111,6 +111,9 @@ fn gemma() {
     let mut dynamic = gemma_1b();
     dynamic["rope_scaling"] = json!({"rope_type": "dynamic", "factor": 2.0});
     assert!(refused(dynamic).contains("dynamic or longrope"));
+    let mut flat = gemma_1b();
+    flat["rope_parameters"] = json!({"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4});
+    assert!(refused(flat).contains("`rope_parameters` of no type of layers"));
 }
 
 #[test]
