@@ -40,10 +40,8 @@ impl ToolFormat {
         match (self, many) {
             (ToolFormat::Hermes, true) => "start: call (\"\\n\" call)*".to_owned(),
             (ToolFormat::Hermes, false) | (ToolFormat::Llama3, _) => "start: call".to_owned(),
-            (ToolFormat::Mistral, many) => {
-                let more = if many { " (\", \" call)*" } else { "" };
-                format!("start: {} \" [\" call{more} \"]\"", token("[TOOL_CALLS]", marker))
-            }
+            (ToolFormat::Mistral, many) => list("[TOOL_CALLS]", " [", many, marker),
+            (ToolFormat::Granite, many) => list("<|tool_call|>", "[", many, marker),
         }
     }
 
@@ -66,6 +64,11 @@ impl ToolFormat {
         let name = quoted(name(tool).unwrap_or_default());
         format!("{} arguments_{index}", quoted(&format!("\"name\": {name}, \"{key}\": ")))
     }
+}
+
+fn list(text: &str, opens: &str, many: bool, marker: Option<u32>) -> String {
+    let more = if many { " (\", \" call)*" } else { "" };
+    format!("start: {} {} call{more} \"]\"", token(text, marker), quoted(opens))
 }
 
 /// Each tool's parameters are a schema with a root of its own, for its references.

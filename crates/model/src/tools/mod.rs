@@ -27,6 +27,8 @@ pub enum ToolFormat {
     Llama3,
     /// Mistral: `[TOOL_CALLS][{"name": .., "arguments": {..}}, ..]`, or `[TOOL_CALLS]name{..}`.
     Mistral,
+    /// Granite 3: `<|tool_call|>[{"name": .., "arguments": {..}}, ..]`.
+    Granite,
 }
 
 impl ToolFormat {
@@ -37,6 +39,8 @@ impl ToolFormat {
             Some(ToolFormat::Hermes)
         } else if has("[TOOL_CALLS]") {
             Some(ToolFormat::Mistral)
+        } else if has("<|tool_call|>") {
+            Some(ToolFormat::Granite)
         } else if has("<|start_header_id|>") && has("tool_calls") && has("parameters") {
             Some(ToolFormat::Llama3)
         } else {
@@ -50,7 +54,13 @@ impl ToolFormat {
             ToolFormat::Hermes => Some("<tool_call>"),
             ToolFormat::Llama3 => None,
             ToolFormat::Mistral => Some("[TOOL_CALLS]"),
+            ToolFormat::Granite => Some("<|tool_call|>"),
         }
+    }
+
+    /// Whether calls are a list.
+    fn is_list(self) -> bool {
+        matches!(self, ToolFormat::Mistral | ToolFormat::Granite)
     }
 
     /// The marker's token, where it is a special one: texts must be shown with it to be read.
@@ -77,7 +87,8 @@ impl FromStr for ToolFormat {
             "hermes" | "qwen" => Ok(ToolFormat::Hermes),
             "llama3_json" | "llama3" => Ok(ToolFormat::Llama3),
             "mistral" => Ok(ToolFormat::Mistral),
-            other => Err(format!("`{other}`; expected hermes, llama3_json or mistral")),
+            "granite" => Ok(ToolFormat::Granite),
+            other => Err(format!("`{other}`; expected hermes, llama3_json, mistral or granite")),
         }
     }
 }

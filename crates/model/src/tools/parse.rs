@@ -52,7 +52,7 @@ pub struct CallParser {
     /// White space at the end of the text, which is dropped beside calls.
     space: String,
     shown: Shown,
-    /// Inside Mistral's list.
+    /// Inside a list of calls.
     list: bool,
     n_calls: usize,
 }
@@ -148,7 +148,7 @@ impl CallParser {
         let tag = self.held.trim_start();
         match (self.calls.format, c) {
             (_, c) if c.is_whitespace() => self.held.push(c),
-            (ToolFormat::Mistral, '[') if !self.list => {
+            (format, '[') if format.is_list() && !self.list => {
                 self.list = true;
                 self.held.push(c);
             }
@@ -234,8 +234,9 @@ impl CallParser {
                 }
             }
             (_, c) if c.is_whitespace() && self.held.is_empty() => (),
-            (ToolFormat::Mistral, ',') | (ToolFormat::Llama3, ';') => self.mode = Mode::Opening,
-            (ToolFormat::Mistral, ']') => {
+            (ToolFormat::Llama3, ';') => self.mode = Mode::Opening,
+            (format, ',') if format.is_list() => self.mode = Mode::Opening,
+            (format, ']') if format.is_list() => {
                 self.list = false;
                 self.mode = Mode::Text;
             }

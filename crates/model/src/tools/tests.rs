@@ -112,6 +112,21 @@ fn mistral() {
 }
 
 #[test]
+fn granite() {
+    let check =
+        |text: &str, shown: &str, calls: &[(&str, &str)]| check(ToolFormat::Granite, text, shown, calls);
+    check(
+        "<|tool_call|>[{\"arguments\":{\"a\":\"]\"},\"name\":\"f\"}, {\"name\": \"q\", \"arguments\": {}}]",
+        "",
+        &[("f", "{\"a\":\"]\"}"), ("q", "{}")],
+    );
+    check("Yes. <|tool_call|>\n[{\"name\": \"f\", \"arguments\": {}}]", "Yes.", &[("f", "{}")]);
+    check("<|tool_call|>f{}", "<|tool_call|>f{}", &[]);
+    check("<|tool_call|> [5]", "<|tool_call|> [5]", &[]);
+    check("<|tool", "<|tool", &[]);
+}
+
+#[test]
 fn an_end_within_what_closes_a_call_leaves_nothing_of_it() {
     let call = "<tool_call>{\"name\": \"f\", \"arguments\": {}}\n";
     for cut in ["<", "</tool_", "</tool_call"] {
@@ -126,6 +141,7 @@ fn an_answer_that_had_to_be_calls_has_no_text_where_it_was_cut() {
         (ToolFormat::Hermes, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>"),
         (ToolFormat::Llama3, "{\"name\": \"f\", \"parameters\": {\"a\": 1}}"),
         (ToolFormat::Mistral, "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": 1}}]"),
+        (ToolFormat::Granite, "<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"a\": 1}}]"),
     ] {
         let forced = Calls { beside: Beside::Nothing, ..calls(format) };
         for end in 0..=whole.len() {
@@ -153,6 +169,8 @@ fn templates_name_their_format() {
         ("qwen3", Some(ToolFormat::Hermes)),
         ("llama-3.1", Some(ToolFormat::Llama3)),
         ("mistral-v3", Some(ToolFormat::Mistral)),
+        ("granite-3", Some(ToolFormat::Granite)),
+        ("granite-4", Some(ToolFormat::Hermes)),
         ("chatml", None),
         ("smollm2", None),
         ("llama-3", None),
@@ -176,7 +194,7 @@ fn a_forced_call_is_one_whatever_the_model_says() {
         json!({"type": "function", "function": {"name": "f", "parameters": schema}}),
         json!({"type": "function", "function": {"name": "g.h", "parameters": schema}}),
     ];
-    for format in [ToolFormat::Hermes, ToolFormat::Llama3, ToolFormat::Mistral] {
+    for format in [ToolFormat::Hermes, ToolFormat::Llama3, ToolFormat::Mistral, ToolFormat::Granite] {
         for which in [Forced::Any, Forced::Only("g.h")] {
             let output = format.forced(&tools, which, format.special_marker(&tokenizer), 8);
             let grammar = grammars.compile(&output).unwrap_or_else(|e| panic!("{e}: {output:?}"));
