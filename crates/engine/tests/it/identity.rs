@@ -150,12 +150,15 @@ fn scaled_models_read_more_than_they_were_trained_on() {
     let engine = |model, prefix_caching| {
         start(model, EngineConfig { prefix_caching, max_model_len: None, ..config() })
     };
-    for (model, trained, longest) in
-        [("llama-linear-v4", 128, 512), ("llama-dynamic-v4", 32, 128), ("llama-yarn-v4", 128, 128)]
-    {
+    for (model, trained, longest) in [
+        ("llama-linear-v4", 128, 512),
+        ("llama-dynamic-v4", 32, 128),
+        ("llama-yarn-v4", 128, 128),
+        ("phi3-longrope", 32, 128),
+    ] {
         let off = engine(model, PrefixCaching::Off);
         assert_eq!(off.hold().max_model_len, longest, "{model}");
-        // The same beginning in prompts of different lengths, which dynamic scaling turns differently.
+        // The same beginning in prompts of different lengths, which dynamic scaling and longrope turn differently.
         let prompts = [trained - 10, trained + 40, trained + 70].map(|n| n.min(longest - 20) as u32);
         let requests = prompts.map(|n| request(3, n, greedy(16)));
         let want: Vec<Story> = requests.iter().map(|request| alone(&off, request)).collect();

@@ -140,7 +140,13 @@ fn every_tier_and_format_gives_the_bits_of_the_resident_run() {
 #[test]
 fn windows_and_dynamic_rotations_choose_too() {
     let folder = tempfile::tempdir().unwrap();
-    for (name, longest) in [("mistral-long", 400), ("qwen3", 200), ("llama-dynamic-v4", 100)] {
+    for (name, longest) in [
+        ("mistral-long", 400),
+        ("qwen3", 200),
+        ("llama-dynamic-v4", 100),
+        ("gemma3", 200),
+        ("phi3-longrope", 100),
+    ] {
         let requests = [longest, longest / 3].map(request);
         let short = |config: EngineConfig| EngineConfig {
             max_model_len: Some(longest as usize + 20),
