@@ -82,7 +82,10 @@ pub fn parse_config(text: &str, file: &str) -> Result<Config> {
     let text = fields.object("text_config")?.filter(|_| family == Family::Gemma3);
     let inner = text.as_ref().unwrap_or(&fields);
     [&fields, inner].into_iter().try_for_each(|fields| refuse_variants(fields, family))?;
-    let dtype = dtype(&fields)?.map_or_else(|| dtype(inner), |found| Ok(Some(found)))?;
+    let dtype = match dtype(&fields)? {
+        None => dtype(inner)?,
+        found => found,
+    };
     let mut spec = family.spec(inner, dtype.unwrap_or(DType::F32))?;
     if let Some(ends) = fields.tokens("eos_token_id")? {
         spec.eos = ends;

@@ -84,9 +84,11 @@ pub fn fuzz_config(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let Ok(config) = parse_config(text, "fuzz") else { return };
     assert!(config.spec.parameters() > 0, "{config:?}");
-    if let Some(rope) = config.spec.rope() {
-        let frequencies = spec::rope_frequencies(rope, config.spec.head_dim, config.spec.max_positions);
-        assert!(frequencies.inverse.iter().all(|f| !f.is_nan()), "{rope:?}");
+    for rope in (0..config.spec.layers.min(8)).filter_map(|layer| config.spec.rope_of(layer)) {
+        for length in [1, config.spec.max_positions] {
+            let frequencies = spec::rope_frequencies(rope, config.spec.head_dim, length);
+            assert!(frequencies.inverse.iter().all(|f| !f.is_nan()), "{rope:?}");
+        }
     }
 }
 
@@ -136,13 +138,34 @@ mod tests {
         ])
     }
 
-    fn texts() -> [Vec<u8>; 3] {
+    /// The same of architectures that know more by keys.
+    fn gguf_of_variants() -> [Vec<u8>; 2] {
+        let mut granite = tiny_gguf("granite");
+        for key in ["embedding_scale", "residual_scale", "logit_scale", "attention.scale"] {
+            granite.float(&format!("granite.{key}"), 2.0);
+        }
+        let mut gemma = tiny_gguf("gemma3");
+        gemma.uint("gemma3.attention.sliding_window", 4).uint("gemma3.attention.sliding_window_pattern", 2);
+        gemma.float("gemma3.rope.freq_base_swa", 1e4);
+        [granite.build(), gemma.build()]
+    }
+
+    /// Configurations, and an index of shards.
+    fn texts() -> [Vec<u8>; 6] {
         let scaling = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16});
         let qwen = json!({"architectures": ["Qwen2ForCausalLM"], "use_sliding_window": true, "sliding_window": 4,
             "max_window_layers": 1, "rope_scaling": {"type": "dynamic", "factor": 2}});
         let index = json!({"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}});
-        [llama_config(json!({"rope_scaling": scaling})), llama_config(qwen), index.to_string()]
-            .map(String::into_bytes)
+        let phi = json!({"architectures": ["Phi3ForCausalLM"], "partial_rotary_factor": 0.5,
+            "original_max_position_embeddings": 16, "rope_scaling": {"type": "longrope", "factor": 2.0,
+            "short_factor": [1.0, 1.0, 1.0, 2.0], "long_factor": [1.0, 2.0, 3.0, 4.0]}});
+        let gemma = json!({"architectures": ["Gemma3ForCausalLM"], "query_pre_attn_scalar": 8, "sliding_window": 4,
+            "sliding_window_pattern": 2, "rope_local_base_freq": 1e3, "rope_scaling": {"rope_type": "linear", "factor": 2.0}});
+        let smol = json!({"architectures": ["SmolLM3ForCausalLM"], "no_rope_layers": [1, 0], "no_rope_layer_interval": 2,
+            "use_sliding_window": true, "sliding_window": 4, "attention_multiplier": 0.5});
+        let llama = json!({"rope_scaling": scaling});
+        let [llama, qwen, phi, gemma, smol] = [llama, qwen, phi, gemma, smol].map(llama_config);
+        [llama, qwen, phi, gemma, smol, index.to_string()].map(String::into_bytes)
     }
 
     /// A vocabulary of a few tokens in each of Hugging Face's forms.
@@ -184,7 +207,7 @@ mod tests {
 
     fn seeds() -> Vec<Vec<u8>> {
         let files = vec![gguf(), gguf_of_merges(), tensors(), template(), generation()];
-        [files, texts().into(), tokenizers().into()].concat()
+        [files, gguf_of_variants().into(), texts().into(), tokenizers().into()].concat()
     }
 
     /// Seeds that are refused at once would find nothing.
@@ -204,6 +227,14 @@ mod tests {
             let vocab = Gguf::without_data(header).take_vocab().expect("sound").expect("there");
             assert!(Tokenizer::from_gguf(vocab).is_ok());
         }
+        for seed in gguf_of_variants() {
+            let header = parse_gguf(&seed[..], seed.len() as u64, "seed").expect("sound");
+            assert!(Gguf::without_data(header).spec().is_ok());
+        }
+        for config in &texts()[..5] {
+            let text = std::str::from_utf8(config).expect("UTF-8");
+            parse_config(text, "seed").expect("sound");
+        }
         let generation = String::from_utf8(generation()).expect("UTF-8");
         assert!(parse_generation(&generation, "seed").is_ok_and(|read| read.top_k.is_some()));
     }
@@ -218,7 +249,7 @@ mod tests {
     #[test]
     fn extreme_numbers_at_every_byte() {
         let extremes = [0, u64::MAX, u64::MAX >> 1, u64::from(u32::MAX), 1 << 40];
-        for seed in [gguf(), tensors()] {
+        for seed in [vec![gguf(), tensors()], gguf_of_variants().into()].concat() {
             for (at, extreme) in (0..seed.len().saturating_sub(8)).flat_map(|at| extremes.map(|e| (at, e))) {
                 for width in [4, 8] {
                     let mut damaged = seed.clone();
@@ -246,11 +277,18 @@ mod tests {
             json!(["a", 1]),
             json!([[[]]]),
         ];
-        for text in &texts()[..2] {
+        for text in &texts()[..5] {
             let sound: serde_json::Value = serde_json::from_slice(text).expect("JSON");
             let outer: Vec<String> = sound.as_object().expect("an object").keys().cloned().collect();
-            let inner =
-                ["factor", "original_max_position_embeddings", "rope_type", "type", "beta_fast", "mscale"];
+            let inner = [
+                "factor",
+                "original_max_position_embeddings",
+                "rope_type",
+                "type",
+                "beta_fast",
+                "mscale",
+                "short_factor",
+            ];
             for value in &values {
                 for name in &outer {
                     let mut damaged = sound.clone();

@@ -137,7 +137,11 @@ impl Family {
             kv_heads: self.kv_heads(fields, heads)?,
             head_dim,
             ffn: self.size(fields, "intermediate_size")?,
-            max_positions: rope::stretched(&rope, defaults.max_positions),
+            max_positions: match self {
+                // Of the stretched ones.
+                Family::Gemma3 => defaults.max_positions,
+                _ => rope::stretched(&rope, defaults.max_positions),
+            },
             norm: Norm { kind: NormKind::Rms, eps, affine: true, from_one: false },
             placement: NormPlacement::Pre,
             final_norm: true,

@@ -278,13 +278,13 @@ impl Decoder {
 
     /// Norms the residual stream itself, where the model norms sums (OPT-350m), or what waits to be added to it.
     fn post_norm(&self, device: &dyn Device, (norm, of_added): Norms<'_>, x: Rows, work: &Work) {
-        let sum = work.sum.first(if self.spec.placement == NormPlacement::Pre { 0 } else { x.rows });
         match (self.spec.placement, of_added) {
             (NormPlacement::Post, _) => {
+                let sum = work.sum.first(x.rows);
                 device.convert(x, sum);
                 device.norm(sum, norm, x);
             }
-            (_, Some(norm)) => device.add_norm(sum, norm, x),
+            (NormPlacement::Around, Some(of_added)) => device.add_norm(work.sum.first(x.rows), of_added, x),
             _ => {}
         }
     }

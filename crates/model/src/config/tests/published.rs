@@ -96,7 +96,7 @@ fn gemma() {
     assert_eq!((larger.vocab, larger.heads, larger.kv_heads, larger.head_dim), (262_208, 8, 4, 256));
     assert_eq!(thetas(&larger, 5), Some((1e6, RopeScaling::Linear { factor: 8.0 })));
     assert_eq!(thetas(&larger, 0), Some((1e4, RopeScaling::None)));
-    assert_eq!((larger.max_positions, larger.dtype, larger.eos), (1_048_576, DType::Bf16, vec![1, 106]));
+    assert_eq!((larger.max_positions, larger.dtype, larger.eos), (131_072, DType::Bf16, vec![1, 106]));
 
     for (field, value) in
         [("final_logit_softcapping", json!(30.0)), ("use_bidirectional_attention", json!(true))]
