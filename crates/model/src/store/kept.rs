@@ -101,6 +101,8 @@ impl Kept {
         let _alone = match alone_at_once(&self.folder)? {
             Lock::Held(file) => file,
             Lock::Taken => return Ok(Removal::BeingMade),
+            // Removed, and made anew by another.
+            Lock::Gone if self.folder.join(LOCK).exists() => return Ok(Removal::BeingMade),
             // Where a lock comes and goes it is the first file and the last: these are of who made stores otherwise.
             Lock::Gone if has_files(&self.folder) => alone(&self.folder)?,
             Lock::Gone => {
