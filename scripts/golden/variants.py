@@ -128,8 +128,8 @@ CHECKPOINTS = (
     Variant("qwen3", QWEN3, seed=7, tokenizer="jinja"),
     Variant("phi3", PHI3 | dict(sliding_window=20), seed=10, without=(dict(sliding_window=None),)),
     Variant("phi3-longrope", LONGROPE, seed=11, without=(dict(rope_scaling=None),)),
-    # Begins with short sequences' frequencies, goes on with long ones'.
-    Variant("phi3-longrope-short", LONGROPE, seed=11, prompt=24, without=(dict(rope_scaling=None),)),
+    # With what is generated it just fills the original context: short sequences' frequencies.
+    Variant("phi3-longrope-short", LONGROPE, seed=11, prompt=16, without=(dict(rope_scaling=None),)),
     Variant("smollm3", SMOLLM3 | dict(num_hidden_layers=3, no_rope_layers=[1, 0, 1]), seed=12,
             without=(dict(no_rope_layers=[1, 1, 1]), dict(no_rope_layers=[1, 0, 0]))),
     Variant("granite", GRANITE, seed=13, without=tuple({name: 1.0} for name in (

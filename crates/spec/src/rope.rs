@@ -48,7 +48,7 @@ pub enum RopeScaling {
     },
     /// YaRN (arXiv 2309.00071): interpolation by part, and a temperature on attention.
     Yarn(Yarn),
-    /// LongRoPE (arXiv 2402.13753): divisors of the frequencies, others once a sequence is longer than the original context.
+    /// LongRoPE (arXiv 2402.13753): divisors of the frequencies, others where a sequence may be longer than the original context.
     Long(LongRope),
     /// One divisor for each frequency, as GGUF files carry it in `rope_freqs.weight`.
     Factors(
@@ -142,6 +142,19 @@ impl Rope {
     /// Whether the frequencies of a sequence depend on its length.
     pub fn depends_on_length(&self) -> bool {
         self.turned_as(1).is_some()
+    }
+
+    /// The length that all rows of a sequence are turned for at least: of a prompt, and of how long it may become.
+    ///
+    /// With dynamic scaling that is the prompt's, and what is generated is turned as if the sequence ended there (as in
+    /// transformers, whose cache keeps what was turned before). LongRoPE's two sorts of frequencies have nothing in common:
+    /// transformers computes all anew where a sequence outgrows the original context, vLLM and llama.cpp take one sort for the
+    /// whole context. Here a sequence has those of the longest that it may become, from its first token on.
+    pub fn turned_from(&self, prompt: usize, longest: usize) -> usize {
+        match self.scaling {
+            RopeScaling::Long(_) => longest.max(prompt),
+            _ => prompt,
+        }
     }
 
     /// Where the frequencies of a sequence depend on its length: one of the lengths that are turned as this one is, the same for

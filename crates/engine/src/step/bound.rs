@@ -263,8 +263,8 @@ impl Inputs {
         let positions = chunk.positions();
         self.ids.extend(sequence.inputs(positions.clone()));
         self.positions.extend(positions.clone().map(|p| p as u32));
-        let prompt = sequence.prompt_len();
-        self.lengths.extend(positions.map(|p| (p + 1).max(prompt) as u32));
+        let from = sequence.turned_from();
+        self.lengths.extend(positions.map(|p| (p + 1).max(from) as u32));
         if chunk.sample == Sampling::Sample {
             self.samples.push(chunk.rows.end as u32 - 1);
         }

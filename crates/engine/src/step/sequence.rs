@@ -8,6 +8,7 @@ use std::time::Instant;
 use kernels::attention::BLOCK_TOKENS;
 use kernels::pick::{NoPick, PICKED, Pick};
 use model::sampling::{SampleError, Sampled, Sampler, logprobs_of};
+use spec::rope::Rope;
 use spec::{BlockHash, Full, Produced};
 
 use crate::front::request::{Began, Event, Failure, Finish, Request, Sink, Token};
@@ -21,6 +22,8 @@ pub(crate) struct Sequence {
     tokens: Vec<u32>,
     prompt: usize,
     max_new: usize,
+    /// The length that its rows are turned for at least.
+    turned_from: usize,
     /// Positions of the prompt whose logits have been scored: those that are computed again are not told again.
     scored: usize,
     eos: Vec<u32>,
@@ -46,11 +49,26 @@ enum State {
 }
 
 impl Sequence {
-    /// A sequence that may grow by `max_new` tokens. `eos`: the model's ends of text.
-    pub(crate) fn new(request: Request, max_new: usize, eos: &[u32], events: Sink) -> Sequence {
+    /// A sequence that may grow by `max_new` tokens. `rope`: the model's; where it turns by a sequence's length, only those that
+    /// are turned alike can share keys. `eos`: its ends of text.
+    pub(crate) fn new(
+        mut request: Request,
+        max_new: usize,
+        rope: Option<&Rope>,
+        eos: &[u32],
+        events: Sink,
+    ) -> Sequence {
+        let prompt = request.prompt.len();
+        // Its last token is not computed with.
+        let longest = prompt + max_new.saturating_sub(1);
+        let turned_from = rope.map_or(prompt, |rope| rope.turned_from(prompt, longest));
+        if let Some(class) = rope.and_then(|rope| rope.turned_as(turned_from)) {
+            request.salt = request.salt.wrapping_add(class as u128);
+        }
         let eos = if request.params.ends_at_eos() { eos.to_vec() } else { Vec::new() };
         Sequence {
-            prompt: request.prompt.len(),
+            prompt,
+            turned_from,
             sampler: Sampler::new(request.params, &request.prompt, &eos, request.seed),
             tokens: request.prompt,
             max_new,
@@ -79,6 +97,11 @@ impl Sequence {
 
     pub(crate) fn prompt_len(&self) -> usize {
         self.prompt
+    }
+
+    /// The length that its rows are turned for at least.
+    pub(crate) fn turned_from(&self) -> usize {
+        self.turned_from
     }
 
     /// Hashes of the blocks that the prompt fills.
@@ -271,7 +294,7 @@ mod tests {
         let (events, told) = channel();
         let request = Request { prompt: prompt.to_vec(), params, seed: 1, salt: 0 };
         let sink = Box::new(move |event| events.send(event).unwrap());
-        (Sequence::new(request, max_new, &[2], sink), told)
+        (Sequence::new(request, max_new, None, &[2], sink), told)
     }
 
     fn likes(token: usize) -> Vec<f32> {

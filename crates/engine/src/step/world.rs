@@ -137,13 +137,9 @@ impl Real {
         }
     }
 
-    fn admit(&mut self, id: SeqId, mut request: Request, max_new: usize, events: Sink) -> spec::Request {
-        // Where the keys of a prompt are turned by its length, only those of lengths that are turned alike can share them.
-        if let Some(turned_as) = self.rope.as_ref().and_then(|rope| rope.turned_as(request.prompt.len())) {
-            request.salt = request.salt.wrapping_add(turned_as as u128);
-        }
+    fn admit(&mut self, id: SeqId, request: Request, max_new: usize, events: Sink) -> spec::Request {
         let scores = request.params.prompt_logprobs.is_some();
-        let mut sequence = Sequence::new(request, max_new, &self.eos, events);
+        let mut sequence = Sequence::new(request, max_new, self.rope.as_ref(), &self.eos, events);
         let prefix = if scores { PrefixUse::Forbidden } else { self.prefix };
         let hashes = if prefix == PrefixUse::Allowed { sequence.prompt_hashes() } else { Vec::new() };
         let prompt = Tokens(sequence.prompt_len() as u32);

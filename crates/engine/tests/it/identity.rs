@@ -174,6 +174,33 @@ fn scaled_models_read_more_than_they_were_trained_on() {
     }
 }
 
+/// Whether a sequence stays within the original context (32 tokens) or may leave it, it is turned by one sort of frequencies: its
+/// keys are no others', and its text goes on as if all of it had been the prompt.
+#[test]
+fn longrope_turns_a_sequence_in_one_way() {
+    let engine = start("phi3-longrope", EngineConfig { prefix_caching: PrefixCaching::On, ..config() });
+    let alone_off = |request: &Request| {
+        alone(
+            &start("phi3-longrope", EngineConfig { prefix_caching: PrefixCaching::Off, ..config() }),
+            request,
+        )
+    };
+    let within = request(3, 32, greedy(1));
+    let beyond = request(3, 40, greedy(8));
+    assert_eq!(beyond.prompt[..32], within.prompt, "the same block");
+    for request in [&within, &beyond, &within] {
+        assert_eq!(alone(&engine, request), alone_off(request), "{} tokens", request.prompt.len());
+    }
+    let grows = request(5, 24, greedy(16));
+    let text = alone(&engine, &grows);
+    for known in [4u32, 8, 12] {
+        let mut prompt = grows.prompt.clone();
+        prompt.extend(text[..known as usize].iter().map(|(token, ..)| token));
+        let rest = Request { prompt, ..request(5, 24, greedy(16 - known)) };
+        assert_eq!(alone(&engine, &rest), text[known as usize..], "after {known} tokens");
+    }
+}
+
 #[test]
 fn salts_keep_requests_apart() {
     let engine = start("qwen2", EngineConfig { prefix_caching: PrefixCaching::On, ..config() });
