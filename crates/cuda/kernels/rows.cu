@@ -119,7 +119,7 @@ struct StoreKvArgs {
   const float* k_norm;
   const float* cos;     // null: none
   const float* sin;
-  const u32* positions; // [rows], from the tables' first
+  const u32* turns; // [rows], rows of cos and sin
   const u32* slots;     // [rows] block * 32 + token; all ones: a row of no sequence
   void* q;
   void* pages;
@@ -212,7 +212,7 @@ KERNEL(store_kv, StoreKvArgs, 128) {
   }
   if (!is_v && a.cos) {
     u32 half = a.rotary_dim / 2;
-    u64 at = (u64)a.positions[row] * half;
+    u64 at = (u64)a.turns[row] * half;
     for (u32 i = lane; i < half; i += 32) {
       float low = x[i], high = x[half + i], c = a.cos[at + i], s = a.sin[at + i];
       x[i] = low * c - high * s;

@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use kernels::arena::{Buf, Full, Lasting, Ledger, PAGE, assert_disjoint};
-use kernels::attention::{Chosen, Span};
+use kernels::attention::{Chosen, RopeBy, Span};
 use kernels::device::{
     AttendShape, Device, Dtype, KvPages, Matrix, Needs, NormWeights, QkTransform, Rows, Sink,
 };
@@ -427,15 +427,16 @@ impl<D: Driver> Device for GpuDevice<D> {
         // Of a call for one sequence of many, its rows alone.
         let rows = covered(spans);
         let (qkv, q) = (qkv.range(rows.clone()), q.range(rows.clone()));
-        let (positions, slots) = slots(spans, rows, transform.rope.map_or(0, |rope| rope.first));
-        let mut tables = self.tables(&[positions.len(), slots.len()]);
+        let by = transform.rope.map_or(RopeBy::Position, |rope| rope.by);
+        let (turns, slots) = slots(spans, rows, by);
+        let mut tables = self.tables(&[turns.len(), slots.len()]);
         let args = StoreKvArgs {
             qkv: self.floats(qkv),
             q_norm: self.maybe(transform.norms.map(|norms| norms.0)),
             k_norm: self.maybe(transform.norms.map(|norms| norms.1)),
             cos: self.maybe(transform.rope.map(|rope| rope.cos)),
             sin: self.maybe(transform.rope.map(|rope| rope.sin)),
-            positions: tables.put(&self.driver, &positions),
+            turns: tables.put(&self.driver, &turns),
             slots: tables.put(&self.driver, &slots),
             q: self.rows(q),
             pages: self.at(&kv.buf),

@@ -15,7 +15,7 @@ use kernels::linear::{
 };
 use kernels::{AlignedBytes, Isa, Mat, MatMut, Team};
 
-/// Weights to walk over, so that a product with few rows reads memory and not a cache.
+/// Weights to walk over, so that a product reads memory and not a cache.
 const WALK_BYTES: usize = 800 << 20;
 const BUDGET_S: f64 = 0.15;
 
@@ -91,7 +91,7 @@ fn main() {
 
 fn measure(team: &Team, isa: Isa, format: Format, shape: Shape, m: usize) -> (f64, f64) {
     let bytes = packed_bytes(format, shape.order, shape.n, shape.k);
-    let copies = if m > 256 { 1 } else { WALK_BYTES.div_ceil(bytes) };
+    let copies = WALK_BYTES.div_ceil(bytes);
     let mut packed = AlignedBytes::zeroed(copies * bytes);
     match format {
         Format::Bf12 => fill_panels(shape.k, &mut packed),

@@ -154,7 +154,7 @@ impl CpuDevice {
         HeadOps {
             norm: transform.norms.map(|(q, k, eps)| QkNorm { q: table(q), k: table(k), eps }),
             rope: transform.rope.map(|rope| RopeTable {
-                first: rope.first,
+                by: rope.by,
                 cos: table(rope.cos),
                 sin: table(rope.sin),
                 rotary_dim: rope.rotary_dim,

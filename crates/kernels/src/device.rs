@@ -7,7 +7,7 @@
 use std::time::Instant;
 
 use crate::arena::{Buf, Full, Lasting};
-use crate::attention::{Chosen, KvLayout, Span};
+use crate::attention::{Chosen, KvLayout, RopeBy, Span};
 use crate::elementwise::NormKind;
 use crate::linear::{Activation, Activations, Format, RowOrder};
 use crate::pick::{NoPick, Pick, Picked};
@@ -138,11 +138,11 @@ impl KvPages {
     }
 }
 
-/// Rotary tables in device memory: `[positions, rotary_dim / 2] f32` each.
+/// Rotary tables in device memory: `[positions or rows, rotary_dim / 2] f32` each.
 #[derive(Clone, Copy, Debug)]
 pub struct RopeTables {
-    /// Position of the tables' first row.
-    pub first: usize,
+    /// What they have rows of.
+    pub by: RopeBy,
     /// Cosines.
     pub cos: Buf,
     /// Sines.

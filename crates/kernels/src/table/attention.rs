@@ -4,7 +4,7 @@ use super::data::{fill_with_codes, matrix, noise, vector};
 use super::random::Draw;
 use super::{Agreement, Bound, Case, Floor, Found, Kernel, Reach};
 use crate::arena::Full;
-use crate::attention::{BLOCK_TOKENS, KvDtype, KvLayout, Span};
+use crate::attention::{BLOCK_TOKENS, KvDtype, KvLayout, RopeBy, Span};
 use crate::device::{AttendShape, Device, Dtype, KvPages, QkTransform, RopeTables, Rows};
 
 /// bf16 operands and sums in other orders: what two right kernels may differ by.
@@ -27,6 +27,8 @@ struct Attention {
 #[derive(Clone, Copy, Debug)]
 enum PartOf {
     Store,
+    /// With rotary tables of the batch's rows.
+    StoreByRow,
     Attend,
 }
 
@@ -52,6 +54,7 @@ pub(super) fn conformance() -> Vec<Case> {
                     part: PartOf::Attend,
                 };
                 cases.push(Attention { part: PartOf::Store, ..base.clone() }.case());
+                cases.push(Attention { part: PartOf::StoreByRow, ..base.clone() }.case());
                 cases.push(Attention { share: Some(0.1), ..base.clone() }.case());
                 cases.push(base.case());
             }
@@ -93,7 +96,7 @@ pub(super) fn random(draw: &mut Draw) -> Case {
             KvDtype::Fp8,
             KvDtype::Int4,
         ]),
-        part: draw.one(&[PartOf::Store, PartOf::Attend, PartOf::Attend]),
+        part: draw.one(&[PartOf::Store, PartOf::StoreByRow, PartOf::Attend, PartOf::Attend]),
     }
     .case()
 }
@@ -173,6 +176,7 @@ impl Attention {
         let share = self.share.map_or(String::new(), |s| format!("/sparse-{s}"));
         let name = match self.part {
             PartOf::Store => "store_kv",
+            PartOf::StoreByRow => "store_kv_by_row",
             PartOf::Attend => "attend",
         };
         let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
@@ -189,11 +193,13 @@ impl Attention {
             )
             .to_lowercase(),
             agreement: match self.part {
-                PartOf::Store => Agreement::Bits,
+                PartOf::Store | PartOf::StoreByRow => Agreement::Bits,
                 PartOf::Attend => Agreement::Within(TOLERANCE),
             },
             floor: match self.part {
-                PartOf::Store => Floor { bytes: (self.rows() * 4 * (q + 2 * kv)) as f64, flops: 0.0 },
+                PartOf::Store | PartOf::StoreByRow => {
+                    Floor { bytes: (self.rows() * 4 * (q + 2 * kv)) as f64, flops: 0.0 }
+                }
                 PartOf::Attend => Floor {
                     bytes: (context * self.layout().block_bytes() / BLOCK_TOKENS) as f64,
                     flops: 4.0 * (pairs * q) as f64,
@@ -201,15 +207,21 @@ impl Attention {
             },
             bytes: self.blocks() * self.layout().block_bytes()
                 + self.rows() * 4 * (3 * q + 4 * kv)
-                + self.longest() * self.head_dim * 8
+                + self.turns() * self.head_dim * 8
                 + (1 << 16),
             reach: Reach::Everywhere,
             kernel: Box::new(self),
         }
     }
 
-    fn longest(&self) -> usize {
-        self.spans.iter().map(|(start, rows)| start + rows).max().unwrap_or(0)
+    fn rope_by(&self) -> RopeBy {
+        if let PartOf::StoreByRow = self.part { RopeBy::Row } else { RopeBy::Position }
+    }
+
+    /// Rows of the rotary tables.
+    fn turns(&self) -> usize {
+        let longest = self.spans.iter().map(|(start, rows)| start + rows).max().unwrap_or(0);
+        self.rope_by().index(longest, self.rows())
     }
 
     /// Pages full of noise, tokens that are never written included.
@@ -257,9 +269,10 @@ impl Kernel for Attention {
         let kv = self.pages(device)?;
         let rotary_dim = d / 2 / 2 * 2;
         let turns = |device: &mut dyn Device, seed| -> Result<_, Full> {
-            Ok(matrix(device, self.longest(), rotary_dim / 2, Dtype::F32, seed)?.buf)
+            Ok(matrix(device, self.turns(), rotary_dim / 2, Dtype::F32, seed)?.buf)
         };
-        let rope = RopeTables { first: 0, cos: turns(device, 19)?, sin: turns(device, 23)?, rotary_dim };
+        let (by, cos, sin) = (self.rope_by(), turns(device, 19)?, turns(device, 23)?);
+        let rope = RopeTables { by, cos, sin, rotary_dim };
         let norms = Some((vector(device, d, 29)?, vector(device, d, 31)?, 1e-6));
         let transform = QkTransform { heads: self.heads, norms, rope: Some(rope) };
         let q = Rows {
@@ -280,7 +293,7 @@ impl Kernel for Attention {
         let run = Box::new(move |device: &dyn Device| {
             let spans = spans(&lengths, &tables);
             match part {
-                PartOf::Store => device.store_kv(qkv, &transform, &spans, kv, q),
+                PartOf::Store | PartOf::StoreByRow => device.store_kv(qkv, &transform, &spans, kv, q),
                 PartOf::Attend => device.attend(q, kv, &spans, shape, out),
             }
         });
@@ -292,7 +305,7 @@ impl Kernel for Attention {
             }
         };
         let results = match self.part {
-            PartOf::Store => vec![Found::Rows(q), cache],
+            PartOf::Store | PartOf::StoreByRow => vec![Found::Rows(q), cache],
             PartOf::Attend => vec![Found::Rows(out)],
         };
         Ok(Bound { run, results })

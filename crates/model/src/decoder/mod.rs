@@ -43,8 +43,8 @@ pub struct Batch<'a> {
     pub ids: &'a [u32],
     /// Absolute position of each row.
     pub positions: &'a [u32],
-    /// How long each row's sequence was known to be when the row was first computed: the prompt's length
-    /// for its tokens, one more than the position for generated ones. Only dynamic rotary scaling asks.
+    /// How long a sequence each row is turned for (`Rope::turned_from`, or one more than its position if that is more). Only
+    /// dynamic scaling and LongRoPE ask.
     pub lengths: &'a [u32],
     /// The sequences that the rows belong to.
     pub spans: &'a [Span<'a>],

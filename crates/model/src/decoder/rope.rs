@@ -1,13 +1,14 @@
 //! Rotary tables: computed once, or for each row where the rotation depends on the sequence's length.
 
 use kernels::arena::Full;
-use kernels::attention::Span;
+use kernels::attention::RopeBy;
 use kernels::device::{Device, RopeTables};
 use spec::ModelSpec;
 use spec::model::RopeLayers;
 use spec::rope::{Rope, RopeFrequencies, rope_frequencies};
 
 use super::Work;
+use std::collections::BTreeMap;
 
 /// How queries and keys of each layer are turned.
 pub(super) struct Rotaries {
@@ -101,7 +102,7 @@ impl Rotary {
         }
         let bytes = table_bytes(rope, spec.head_dim, positions);
         let tables = RopeTables {
-            first: 0,
+            by: RopeBy::Position,
             cos: device.take(bytes)?,
             sin: device.take(bytes)?,
             rotary_dim: rope.rotary_dims(spec.head_dim),
@@ -121,31 +122,27 @@ impl ByRow {
     /// Fills the work's tables for a batch.
     pub(super) fn fill(&self, device: &dyn Device, positions: &[u32], lengths: &[u32], work: &Work) {
         let n = positions.len();
+        // A row is turned as others of its class, of which few batches have more than one or two.
+        let class = |length: u32| self.rope.turned_as(length as usize).unwrap_or_default();
+        let mut known = BTreeMap::new();
+        for &length in lengths {
+            let frequencies = || rope_frequencies(&self.rope, self.head_dim, length as usize);
+            known.entry(class(length)).or_insert_with(frequencies);
+        }
         for (rows, f) in [(work.cos.first(n), f32::cos as fn(f32) -> f32), (work.sin.first(n), f32::sin)] {
             device.fill(&rows.buf, &mut |out| {
-                let mut known: Option<(u32, RopeFrequencies)> = None;
-                for ((row, &position), &length) in
-                    out.chunks_exact_mut(4 * rows.cols).zip(positions).zip(lengths)
-                {
-                    let (_, frequencies) = match known.take() {
-                        Some(same) if same.0 == length => known.insert(same),
-                        _ => known
-                            .insert((length, rope_frequencies(&self.rope, self.head_dim, length as usize))),
-                    };
-                    turn(position as usize, frequencies, f, row);
-                }
+                let each = out.chunks_exact_mut(4 * rows.cols).zip(positions).zip(lengths);
+                each.for_each(|((row, &position), &length)| {
+                    turn(position as usize, &known[&class(length)], f, row);
+                });
             });
         }
     }
 
-    /// The tables of one span's rows.
-    pub(super) fn of_span(&self, span: &Span<'_>, work: &Work) -> RopeTables {
-        RopeTables {
-            first: span.start,
-            cos: work.cos.range(span.rows.clone()).buf,
-            sin: work.sin.range(span.rows.clone()).buf,
-            rotary_dim: 2 * work.cos.cols,
-        }
+    /// The work's tables of a batch of `n` rows.
+    pub(super) fn tables(n: usize, work: &Work) -> RopeTables {
+        let (cos, sin) = (work.cos.first(n).buf, work.sin.first(n).buf);
+        RopeTables { by: RopeBy::Row, cos, sin, rotary_dim: 2 * work.cos.cols }
     }
 }
 

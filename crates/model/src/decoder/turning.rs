@@ -5,7 +5,7 @@ use kernels::arena::{Buf, Full, PAGE};
 use kernels::device::{Device, KvPages, QkTransform};
 use spec::ModelSpec;
 
-use super::rope::{Rotaries, Rotary, rope_bytes};
+use super::rope::{ByRow, Rotaries, Rotary, rope_bytes};
 use super::{Batch, Decoder, Work};
 
 /// Norms and rotary tables of all layers, on another device than the weights.
@@ -71,17 +71,12 @@ impl Decoder {
     ) {
         let n = batch.ids.len();
         let (qkv, q) = (work.qkv.first(n), work.q.first(n));
-        let mut transform = QkTransform { heads: self.spec.heads, norms, rope: None };
-        match rotary {
-            Rotary::None => device.store_kv(qkv, &transform, batch.spans, kv, q),
-            Rotary::Table(table) => {
-                transform.rope = Some(*table);
-                device.store_kv(qkv, &transform, batch.spans, kv, q);
-            }
-            Rotary::ByRow(rope) => batch.spans.iter().for_each(|span| {
-                transform.rope = Some(rope.of_span(span, work));
-                device.store_kv(qkv, &transform, std::slice::from_ref(span), kv, q);
-            }),
-        }
+        let rope = match rotary {
+            Rotary::None => None,
+            Rotary::Table(table) => Some(*table),
+            Rotary::ByRow(_) => Some(ByRow::tables(n, work)),
+        };
+        let transform = QkTransform { heads: self.spec.heads, norms, rope };
+        device.store_kv(qkv, &transform, batch.spans, kv, q);
     }
 }

@@ -13,14 +13,33 @@ pub struct QkNorm<'a> {
     pub eps: f32,
 }
 
+/// What rotary tables have rows of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RopeBy {
+    /// Positions from 0 on.
+    Position,
+    /// The batch's rows, each of which may be turned otherwise at the same position.
+    Row,
+}
+
+impl RopeBy {
+    /// The table's row for a row of the batch that is at `position`.
+    pub fn index(self, position: usize, row: usize) -> usize {
+        match self {
+            RopeBy::Position => position,
+            RopeBy::Row => row,
+        }
+    }
+}
+
 /// Tables of a rotary embedding in half-split order: dimension `i` turns with `i + rotary_dim / 2`.
 #[derive(Clone, Copy, Debug)]
 pub struct RopeTable<'a> {
-    /// Position of the tables' first row.
-    pub first: usize,
-    /// `[positions][rotary_dim / 2]`.
+    /// What the tables have rows of.
+    pub by: RopeBy,
+    /// `[positions or rows][rotary_dim / 2]`.
     pub cos: &'a [f32],
-    /// `[positions][rotary_dim / 2]`.
+    /// `[positions or rows][rotary_dim / 2]`.
     pub sin: &'a [f32],
     /// How many of a head's first dimensions turn; even.
     pub rotary_dim: usize,
@@ -38,7 +57,7 @@ pub struct HeadOps<'a> {
 /// Numbers that are done at a time.
 pub(super) const PART: usize = 16;
 
-/// The cosines and sines of a position; none where nothing turns.
+/// The cosines and sines of a row; none where nothing turns.
 #[derive(Clone, Copy)]
 pub(super) struct Turn<'a> {
     cos: &'a [f32],
@@ -47,10 +66,10 @@ pub(super) struct Turn<'a> {
 
 impl<'a> Turn<'a> {
     #[inline(always)]
-    pub(super) fn at(rope: Option<RopeTable<'a>>, position: usize) -> Turn<'a> {
+    pub(super) fn at(rope: Option<RopeTable<'a>>, position: usize, row: usize) -> Turn<'a> {
         let Some(rope) = rope else { return Turn { cos: &[], sin: &[] } };
         let half = rope.rotary_dim / 2;
-        let at = (position - rope.first) * half;
+        let at = rope.by.index(position, row) * half;
         Turn { cos: &rope.cos[at..][..half], sin: &rope.sin[at..][..half] }
     }
 }

@@ -5,7 +5,7 @@
 mod head;
 mod planes;
 
-pub use head::{HeadOps, QkNorm, RopeTable};
+pub use head::{HeadOps, QkNorm, RopeBy, RopeTable};
 
 use super::element::{Element, RowsMut};
 use super::f16::F16;
@@ -109,7 +109,6 @@ impl Projected<'_> {
         assert_eq!(qkv.cols(), (heads + 2 * layout.kv_heads) * d, "columns of the projection");
         assert_eq!((q_rows, q_cols), (qkv.rows(), heads * d), "shape of the queries");
         assert!(heads.is_multiple_of(layout.kv_heads), "{heads} heads for {}", layout.kv_heads);
-        let end = spans.iter().map(Span::end).max().unwrap_or(0);
         spans.iter().for_each(|s| s.check(q_rows, cache_bytes / layout.block_bytes()));
         if let Some(rope) = ops.rope {
             assert!(
@@ -118,8 +117,9 @@ impl Projected<'_> {
                 rope.rotary_dim
             );
             let known = rope.cos.len().min(rope.sin.len());
-            let need = end.saturating_sub(rope.first) * rope.rotary_dim / 2;
-            assert!(known >= need, "rotary tables end before position {end}");
+            let ends = spans.iter().map(|span| rope.by.index(span.end(), span.rows.end));
+            let end = ends.max().unwrap_or(0);
+            assert!(known >= end * rope.rotary_dim / 2, "rotary tables end before {:?} {end}", rope.by);
         }
         if let Some(norm) = ops.norm {
             assert_eq!((norm.q.len(), norm.k.len()), (d, d), "weights of the head norms");
@@ -198,7 +198,8 @@ impl<Q: Element, C: Planes> Task<'_, Q, C> {
         let group = self.heads / self.from.layout.kv_heads;
         let alone = piece.positions.len() == 1;
         for (i, position) in piece.positions.clone().enumerate() {
-            let (row, turn) = (piece.row_of(position), Turn::at(self.from.ops.rope, position));
+            let row = piece.row_of(position);
+            let turn = Turn::at(self.from.ops.rope, position, row);
             let tokens = (piece.token() + i, next.token() + i);
             for head in 0..self.from.layout.kv_heads {
                 if alone {
