@@ -294,6 +294,7 @@ impl Gguf {
             add_bos: m.bool("tokenizer.ggml.add_bos_token")?,
             add_eos: m.bool("tokenizer.ggml.add_eos_token")?,
             add_space_prefix: m.bool("tokenizer.ggml.add_space_prefix")?,
+            strips_right: m.text("general.architecture")? == Some("phi3"),
             chat_templates: self.chat_templates()?,
         };
         vocab.settle_special();

@@ -83,6 +83,8 @@ pub struct GgufVocab {
     pub add_eos: Option<bool>,
     /// Whether a space goes before the text (SentencePiece).
     pub add_space_prefix: Option<bool>,
+    /// Whether tokens that stand for themselves take the white space behind them along, but for a few (Phi 3).
+    pub strips_right: bool,
     /// Chat templates in Jinja, by name; `default` is the usual one.
     pub chat_templates: Vec<(String, String)>,
 }

@@ -173,6 +173,12 @@ pub(super) fn assemble(
     Ok(inner)
 }
 
+/// As llama.cpp has it, and the tokenizer.json of Phi 3: what follows the mark of a turn's begin or end is the mark's.
+fn strips_right(vocab: &GgufVocab, token: &str) -> bool {
+    let sentence_pieces = vocab.model == "llama";
+    vocab.strips_right && sentence_pieces && !["<unk>", "<s>", "<|endoftext|>"].contains(&token)
+}
+
 fn add_tokens(inner: &mut Inner, vocab: &GgufVocab) -> Result<(), TokenizerError> {
     let of_kinds = |wanted: &'static [i32], special: bool| {
         vocab
@@ -180,7 +186,7 @@ fn add_tokens(inner: &mut Inner, vocab: &GgufVocab) -> Result<(), TokenizerError
             .iter()
             .zip(kinds(vocab))
             .filter(move |&(t, k)| wanted.contains(k) && !t.is_empty())
-            .map(move |(t, _)| AddedToken::from(t, special).normalized(false))
+            .map(move |(t, _)| AddedToken::from(t, special).normalized(false).rstrip(strips_right(vocab, t)))
             .collect::<Vec<_>>()
     };
     let added = vocab.tokens.iter().zip(kinds(vocab)).filter(|(_, kind)| ADDED.contains(kind));

@@ -1,5 +1,7 @@
 //! Against Hugging Face's own results (scripts/tokenizer_fixtures.py), and against hostile files.
 
+mod marks;
+
 use serde_json::{Value, json};
 
 use super::*;
@@ -388,34 +390,6 @@ fn special_tokens_of_gguf_that_no_token_is_are_absent_or_the_usual() {
     assert_eq!(ids("llama", &|v| (v.bos, v.eos, v.unk) = (None, None, None)), whole);
     let beyond = |v: &mut GgufVocab| (v.eos, v.pad) = (Some(v.tokens.len() as u32), Some(u32::MAX));
     assert_eq!(ids("llama", &beyond), whole);
-}
-
-/// As in llama.cpp, and in the tokenizer.json of such models.
-#[test]
-fn the_unknown_token_of_gguf_is_a_special_one() {
-    let tokenizer = Tokenizer::from_gguf(gguf_vocab(&fixture("llama")["gguf"])).unwrap();
-    let ids = tokenizer.encode("<unk>a", Special::Without).unwrap();
-    assert_eq!(ids[0], 0);
-    assert_eq!(tokenizer.decode(&ids, Special::Without), "a");
-    assert_eq!(ids, small("llama").encode("<unk>a", Special::Without).unwrap());
-}
-
-/// As llama.cpp has it of `<|im_end|>` and the like, whatever a file says.
-#[test]
-fn ends_of_gguf_are_special_whatever_their_type() {
-    let ids = |change: &dyn Fn(&mut GgufVocab)| {
-        let mut vocab = gguf_vocab(&fixture("smollm")["gguf"]);
-        change(&mut vocab);
-        let tokenizer = Tokenizer::from_gguf(vocab).unwrap();
-        let ids = tokenizer.encode("a<|im_end|>", Special::Without).unwrap();
-        (tokenizer.decode(&ids, Special::Without), ids)
-    };
-    let whole = ids(&|_| ());
-    assert_eq!((whole.0.as_str(), whole.1.last()), ("a", Some(&2)));
-    for kind in [1, 4] {
-        assert_eq!(ids(&|vocab| vocab.token_types.as_mut().unwrap()[2] = kind), whole, "type {kind}");
-    }
-    assert_eq!(ids(&|vocab| vocab.token_types = None), whole);
 }
 
 #[test]
