@@ -1,7 +1,7 @@
 //! Who makes a store, or removes it, holds its lock; whoever removes it takes the lock along.
 
 use std::ffi::OsStr;
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -50,8 +50,17 @@ pub(super) enum Lock {
 
 /// As [`alone`], of a store that is there, and without waiting.
 pub(super) fn alone_at_once(folder: &Path) -> Result<Lock> {
+    try_lock(folder, File::options().write(true))
+}
+
+/// The same of a store that has no lock yet.
+pub(super) fn first_at_once(folder: &Path) -> Result<Lock> {
+    try_lock(folder, File::options().create(true).truncate(false).write(true))
+}
+
+fn try_lock(folder: &Path, options: &OpenOptions) -> Result<Lock> {
     let path = folder.join(LOCK);
-    let file = match File::options().write(true).open(&path) {
+    let file = match options.open(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Lock::Gone),
         file => file.map_err(Error::io("open", &path))?,
     };
@@ -80,7 +89,8 @@ pub(super) fn clear(folder: &Path) -> Result<()> {
     }
     match fs::remove_dir(folder) {
         // Somebody waited for that, and makes it anew or has removed it.
-        Err(_) if !has_others(folder) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty && !has_others(folder) => Ok(()),
         removed => removed.map_err(Error::io("remove", folder)),
     }
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::alone::{LOCK, Lock, alone, alone_at_once, clear};
+use super::alone::{LOCK, Lock, alone_at_once, clear, first_at_once};
 use super::make::{CHECKSUMS, PANELS};
 use super::manifest::Manifest;
 use crate::error::{Error, Result};
@@ -104,7 +104,10 @@ impl Kept {
             // Removed, and made anew by another.
             Lock::Gone if self.folder.join(LOCK).exists() => return Ok(Removal::BeingMade),
             // Where a lock comes and goes it is the first file and the last: these are of who made stores otherwise.
-            Lock::Gone if has_files(&self.folder) => alone(&self.folder)?,
+            Lock::Gone if has_files(&self.folder) => match first_at_once(&self.folder)? {
+                Lock::Held(file) => file,
+                Lock::Taken | Lock::Gone => return Ok(Removal::BeingMade),
+            },
             Lock::Gone => {
                 // A folder may be left of who was killed before it had a lock.
                 let _ = fs::remove_dir(&self.folder);
