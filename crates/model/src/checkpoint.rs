@@ -3,7 +3,7 @@
 //! Opening reads headers only. Whatever is missing, superfluous or misshapen is reported at once,
 //! before anything heavy happens; weights that are not finite are found when they are read.
 
-use crate::config::{self, Config};
+use crate::config;
 use crate::dummy::Dummy;
 use crate::error::{Error, Result};
 use crate::file::RegularFile;
@@ -96,7 +96,7 @@ impl Checkpoint {
     }
 
     fn open_folder(folder: &Path) -> Result<Checkpoint> {
-        let Config { mut spec, family, states_dtype } = config::read_config(folder)?;
+        let mut config = config::read_config(folder)?;
         let checkpoint = Folder::open(folder)?;
         let entries = checkpoint.entries.into_iter().map(|(file, e)| Announced {
             name: e.name,
@@ -105,17 +105,24 @@ impl Checkpoint {
             file,
             offset: e.offset,
         });
-        let naming = family.naming();
-        let announced: BTreeMap<_, _> = entries.filter_map(|e| Some((naming.of_text(&e.name)?, e))).collect();
-        untie(&mut spec, &announced, &checkpoint.files)?;
-        let catalogue = Catalogue { spec: &spec, naming, interleaved: false };
+        let naming = config.family.naming();
+        let mut announced = BTreeMap::new();
+        for entry in entries {
+            let Some(name) = naming.of_text(&entry.name) else { continue };
+            if let Some(same) = announced.insert(name, entry) {
+                let found = format!("`{}` by another name too", same.name);
+                return Err(Error::malformed(&folder.display().to_string(), found, "each tensor once"));
+            }
+        }
+        untie(&mut config.spec, &announced, &checkpoint.files)?;
+        let catalogue = Catalogue { spec: &config.spec, naming, interleaved: false };
         let name = folder.display().to_string();
         let (tensors, places) = catalogue.match_up(&name, &announced)?;
-        if !states_dtype {
-            spec.dtype = float_type(tensors[&Tensor::Embed].stored);
+        if !config.states_dtype {
+            config.publish_in(float_type(tensors[&Tensor::Embed].stored));
         }
         let source = Source::Files { files: checkpoint.files, places };
-        Ok(Checkpoint { spec, name, source, tensors, vocab: None })
+        Ok(Checkpoint { spec: config.spec, name, source, tensors, vocab: None })
     }
 
     fn open_gguf(path: &Path) -> Result<Checkpoint> {

@@ -37,6 +37,16 @@ pub struct Config {
     pub states_dtype: bool,
 }
 
+impl Config {
+    /// What files say, where the configuration does not: the numbers that the checkpoint was published in.
+    pub(crate) fn publish_in(&mut self, dtype: DType) {
+        self.spec.dtype = dtype;
+        if self.family == Family::Gemma3 {
+            self.spec.embed_scale = scales::of_gemma_embeddings(self.spec.hidden, dtype);
+        }
+    }
+}
+
 /// Reads `config.json` and, beside it, the ends of text in `generation_config.json`.
 ///
 /// # Errors

@@ -414,8 +414,11 @@ impl ModelSpec {
             let range = 1e-6..=1e6;
             expect(field, factor, range.contains(&factor), || "a positive factor, from 1e-6 to 1e6".into())?;
         }
-        let taken_in = self.logit_scale == 1.0 || (self.final_norm && self.norm.affine);
-        expect("logit_scale", self.logit_scale, taken_in, || "1, without a scale of the final norm".into())
+        let taken_in =
+            self.logit_scale == 1.0 || (self.final_norm && self.norm.affine && !self.norm.has_bias());
+        expect("logit_scale", self.logit_scale, taken_in, || {
+            "1, without a final norm of a scale alone".into()
+        })
     }
 
     /// So that no count of bytes overflows.

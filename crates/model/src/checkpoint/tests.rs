@@ -253,6 +253,17 @@ fn the_decoder_of_what_sees_images_is_read_alone() {
 }
 
 #[test]
+fn a_tensor_under_two_names_is_refused() {
+    let twice = folder(gemma(), |file| {
+        let mut other = file[0].clone();
+        other.0 = format!("language_model.{}", other.0);
+        file.push(other);
+    });
+    let why = Checkpoint::open(twice.path()).map(|_| ()).unwrap_err().to_string();
+    assert!(why.contains("by another name too"), "{why}");
+}
+
+#[test]
 fn tensors_in_one_are_told_apart() {
     let phi = json!({"architectures": ["Phi3ForCausalLM"], "num_hidden_layers": 1});
     let joined = |qkv_rows: u64| {

@@ -55,12 +55,13 @@ pub(super) fn gemma(fields: &Fields, spec: ModelSpec, dtype: DType) -> Result<Mo
 
 /// The same with scores of this factor, whatever files hold norms as.
 pub(crate) fn with_gemma(spec: ModelSpec, attention_scale: f32, dtype: DType) -> ModelSpec {
-    let embed_scale = rounded((spec.hidden as f32).sqrt(), dtype);
+    let embed_scale = of_gemma_embeddings(spec.hidden, dtype);
     ModelSpec { placement: NormPlacement::Around, attention_scale, embed_scale, ..spec }
 }
 
-/// A factor as a checkpoint of such numbers was trained with it.
-fn rounded(factor: f32, dtype: DType) -> f32 {
+/// The factor of embeddings as a checkpoint of such numbers was trained with it.
+pub(super) fn of_gemma_embeddings(hidden: usize, dtype: DType) -> f32 {
+    let factor = (hidden as f32).sqrt();
     match dtype {
         DType::F32 => factor,
         DType::F16 => f16::from_f32(factor).to_f32(),

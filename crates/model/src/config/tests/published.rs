@@ -90,6 +90,12 @@ fn gemma() {
     assert_eq!((spec.placement, spec.norm.from_one, spec.qk_norm), (NormPlacement::Around, true, true));
     // 33.94 in numbers of the checkpoint.
     assert_eq!((spec.embed_scale, spec.attention_scale), (34.0, 0.0625));
+    let mut silent = gemma_1b();
+    silent.as_object_mut().unwrap().remove("torch_dtype");
+    let mut config = parse_config(&silent.to_string(), "config.json").unwrap();
+    assert!(!config.states_dtype && config.spec.embed_scale < 34.0);
+    config.publish_in(DType::Bf16);
+    assert_eq!(config.spec, spec);
     assert_eq!((spec.activation, spec.tied_head, spec.eos), (Activation::GeluTanh, true, vec![1, 106]));
 
     let larger = read(gemma_4b());
