@@ -424,7 +424,7 @@ impl<D: Driver> Device for GpuDevice<D> {
             "columns of projection and queries"
         );
         assert_eq!(qkv.rows, q.rows, "rows of projection and queries");
-        // Of a call for one sequence of many, its rows alone.
+        // Of a call for some of the batch's sequences, their rows alone.
         let rows = covered(spans);
         let (qkv, q) = (qkv.range(rows.clone()), q.range(rows.clone()));
         let by = transform.rope.map_or(RopeBy::Position, |rope| rope.by);

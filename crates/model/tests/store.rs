@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use kernels::{AlignedBytes, Team};
 use model::Checkpoint;
 use model::decoder::{Blueprint, WeightsAs};
-use model::store::{CHECKED_EVERY, Maker, Run, Store};
+use model::store::{CHECKED_EVERY, Maker, Removal, Run, Store, kept};
 use spec::ModelSpec;
 
 fn checkpoint() -> Checkpoint {
@@ -333,4 +333,24 @@ fn what_stays_in_the_way_of_a_store_is_an_error() {
     let elsewhere = Maker { home: &home, ..maker };
     let why = elsewhere.make(&Team::new(1), &|_| {}).map(drop).unwrap_err().to_string();
     assert!(why.contains(home.to_str().unwrap()), "{why}");
+}
+
+#[test]
+fn what_is_left_of_a_store_is_removed_once() {
+    let home = tempfile::tempdir().unwrap();
+    let only = || kept(home.path()).expect("readable").remove(0);
+    let folder = home.path().join("0".repeat(32));
+    for left in [None, Some("panels.bin")] {
+        std::fs::create_dir(&folder).unwrap();
+        if let Some(file) = left {
+            std::fs::write(folder.join(file), "of who made stores without a lock").unwrap();
+        }
+        let left = only();
+        assert!(matches!(left.remove(), Ok(Removal::Removed)));
+        assert!(matches!(left.remove(), Ok(Removal::Gone)));
+    }
+    // One that is somewhere else stays, and nobody is told otherwise.
+    let elsewhere = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(elsewhere.path(), &folder).unwrap();
+    assert!(only().remove().is_err());
 }

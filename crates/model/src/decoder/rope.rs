@@ -1,5 +1,7 @@
 //! Rotary tables: computed once, or for each row where the rotation depends on the sequence's length.
 
+use std::collections::BTreeMap;
+
 use kernels::arena::Full;
 use kernels::attention::RopeBy;
 use kernels::device::{Device, RopeTables};
@@ -8,7 +10,6 @@ use spec::model::RopeLayers;
 use spec::rope::{Rope, RopeFrequencies, rope_frequencies};
 
 use super::Work;
-use std::collections::BTreeMap;
 
 /// How queries and keys of each layer are turned.
 pub(super) struct Rotaries {
@@ -122,7 +123,7 @@ impl ByRow {
     /// Fills the work's tables for a batch.
     pub(super) fn fill(&self, device: &dyn Device, positions: &[u32], lengths: &[u32], work: &Work) {
         let n = positions.len();
-        // A row is turned as others of its class, of which few batches have more than one or two.
+        // Rows of one class are turned alike; LongRoPE has two of them.
         let class = |length: u32| self.rope.turned_as(length as usize).unwrap_or_default();
         let mut known = BTreeMap::new();
         for &length in lengths {

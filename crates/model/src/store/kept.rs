@@ -108,13 +108,20 @@ impl Kept {
                 Lock::Held(file) => file,
                 Lock::Taken | Lock::Gone => return Ok(Removal::BeingMade),
             },
-            Lock::Gone => {
-                // A folder may be left of who was killed before it had a lock.
-                let _ = fs::remove_dir(&self.folder);
-                return Ok(Removal::Gone);
-            }
+            Lock::Gone => return self.remove_empty(),
         };
         clear(&self.folder)?;
         Ok(Removal::Removed)
+    }
+
+    /// The folder that is left of who was killed before it had a lock.
+    fn remove_empty(&self) -> Result<Removal> {
+        match fs::remove_dir(&self.folder) {
+            Ok(()) => Ok(Removal::Removed),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Removal::Gone),
+            // Somebody has begun meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(Removal::BeingMade),
+            Err(error) => Err(Error::io("remove", &self.folder)(error)),
+        }
     }
 }
