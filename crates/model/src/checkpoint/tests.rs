@@ -149,15 +149,21 @@ fn names_without_their_first_part() {
 
 #[test]
 fn the_embedding_says_the_type_where_the_configuration_does_not() {
-    let folder = folder(json!({"torch_dtype": null}), |file| {
-        for (.., dtype, _, bytes) in file {
-            *dtype = "BF16";
-            bytes.truncate(bytes.len() / 2);
-            bytes.fill(0);
-        }
-    });
-    let checkpoint = Checkpoint::open(folder.path()).expect("sound");
-    assert_eq!(checkpoint.spec().dtype, DType::Bf16);
+    let open = |mut config: serde_json::Value| {
+        config["torch_dtype"] = json!(null);
+        let folder = folder(config, |file| {
+            for (.., dtype, _, bytes) in file {
+                *dtype = "BF16";
+                bytes.truncate(bytes.len() / 2);
+                bytes.fill(0);
+            }
+        });
+        Checkpoint::open(folder.path()).expect("sound").spec().clone()
+    };
+    assert_eq!(open(json!({})).dtype, DType::Bf16);
+    // The root of eight, in numbers of that type.
+    let gemma = open(gemma());
+    assert_eq!((gemma.dtype, gemma.embed_scale), (DType::Bf16, 2.828125));
 }
 
 #[test]

@@ -201,6 +201,19 @@ fn special_tokens_that_no_token_is() {
 }
 
 #[test]
+fn marks_of_phi_3_alone_strip_white_space() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (architecture, strips) in [("llama", false), ("phi3", true)] {
+        let mut file = tiny_gguf(architecture);
+        file.text("tokenizer.ggml.model", "llama").texts("tokenizer.ggml.tokens", &["t"; 10]);
+        write(folder.path(), "model.gguf", file.build());
+        let mut gguf = Gguf::open(&folder.path().join("model.gguf")).expect("sound");
+        let vocab = gguf.take_vocab().expect("sound").expect("there");
+        assert_eq!(vocab.strips_right, strips, "{architecture}");
+    }
+}
+
+#[test]
 fn vocabulary_and_template() {
     let tokens: Vec<String> = (0..10).map(|i| format!("t{i}")).collect();
     let tokens: Vec<&str> = tokens.iter().map(String::as_str).collect();
