@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from golden import tokenizer, weights
-from golden.variants import (GEMMA3, GRANITE, LLAMA3, LONGROPE, PROMPT, QWEN2, QWEN3, ROPE, SMOLLM3, YARN, edit, llama)
+from golden.variants import (GEMMA3, GRANITE, LLAMA3, LONGROPE, OLMO3, PROMPT, QWEN2, QWEN3, ROPE, SMOLLM3, YARN, edit, llama)
 
 Q = gguf.GGMLQuantizationType
 LEGACY = {"attn_q": Q.Q4_1, "attn_k": Q.Q5_0, "attn_v": Q.Q5_1, "attn_output": Q.Q4_1, "ffn_gate": Q.Q5_0,
@@ -25,6 +25,8 @@ QWEN2_YARN = edit(QWEN2, vocab_size=304, num_attention_heads=2, num_key_value_he
                   rope_theta=10000.0, rope_scaling=YARN | dict(rope_type="yarn"))
 # What llama.cpp makes of the number of heads.
 GEMMA3_TWIN = edit(GEMMA3, vocab_size=304, query_pre_attn_scalar=32)
+# llama.cpp takes yarn's factor of queries and keys from the stretch.
+OLMO3_TWIN = edit(OLMO3, vocab_size=304, rope_scaling=YARN | dict(rope_type="yarn"))
 LLAMA3_FREQS = edit(ROPE, vocab_size=304, rope_scaling=LLAMA3 | dict(rope_type="llama3"))
 
 
@@ -56,6 +58,7 @@ TWINS = (
          without=(dict(no_rope_layer_interval=5),)),
     Twin("gguf-granite", Q.BF16, edit(GRANITE, vocab_size=304), seed=27, exact=True),
     Twin("gguf-gemma3", Q.BF16, GEMMA3_TWIN, seed=28, exact=True),
+    Twin("gguf-olmo3", Q.BF16, OLMO3_TWIN, seed=30, exact=True, without=(dict(sliding_window=512), dict(rope_scaling=None))),
 )
 
 NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
@@ -67,6 +70,9 @@ NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.
 
 GEMMA_NAMES = NAMES | {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
                        "post_feedforward_layernorm": "post_ffw_norm"}
+# Those whose norms stand behind attention and MLP too, or alone.
+NAMES_OF = {"gemma3_text": GEMMA_NAMES, "olmo3": GEMMA_NAMES}
+ARCHITECTURES = {"gemma3_text": "gemma3", "olmo3": "olmo2"}
 
 
 def gguf_name(name, names=NAMES):
@@ -122,7 +128,7 @@ def write(twin, out):
     """model.gguf, with its tokenizer and chat template."""
     out.mkdir(parents=True, exist_ok=True)
     c = twin.config
-    file = gguf.GGUFWriter(out / "model.gguf", c["model_type"].removesuffix("_text"))
+    file = gguf.GGUFWriter(out / "model.gguf", ARCHITECTURES.get(c["model_type"], c["model_type"]))
     file.add_name(twin.name)
     file.add_context_length(c["max_position_embeddings"])
     file.add_embedding_length(c["hidden_size"])
@@ -155,7 +161,7 @@ def write(twin, out):
     add_tokenizer(file)
     rng = np.random.default_rng(twin.seed)
     for name, value in weights.tensors(c, twin.seed).items():
-        full, leaf = gguf_name(name, GEMMA_NAMES if "gemma" in c["model_type"] else NAMES)
+        full, leaf = gguf_name(name, NAMES_OF.get(c["model_type"], NAMES))
         data, format = tensor(twin, name, leaf, value, rng)
         file.add_tensor(full, data, raw_dtype=format)
     file.write_header_to_file()
@@ -185,6 +191,9 @@ def add_own(file, c):
         file.add_sliding_window(c["sliding_window"])
         file.add_uint32("gemma3.attention.sliding_window_pattern", c["sliding_window_pattern"])
         file.add_float32("gemma3.rope.freq_base_swa", c["rope_local_base_freq"])
+    if c["model_type"] == "olmo3":
+        file.add_sliding_window(c["sliding_window"])
+        file.add_sliding_window_pattern([kind == "sliding_attention" for kind in c["layer_types"]])
 
 
 def llama3_factors(scaling, theta, head_dim):

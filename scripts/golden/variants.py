@@ -93,6 +93,13 @@ GEMMA3_V5 = edit(GEMMA3, rope_theta=None, rope_local_base_freq=None, rope_scalin
                  layer_types=["sliding_attention", "full_attention", "sliding_attention"],
                  rope_parameters=dict(full_attention=dict(rope_type="linear", factor=4.0, rope_theta=20000.0),
                                       sliding_attention=dict(rope_type="default", rope_theta=100.0)))
+OLMO2 = edit(llama(architectures=["Olmo2ForCausalLM"], model_type="olmo2", num_key_value_heads=2, pad_token_id=0,
+                   rope_theta=500000.0), mlp_bias=None)
+# The last of three layers sees everything, by frequencies that yarn stretches.
+OLMO3 = edit(OLMO2, architectures=["Olmo3ForCausalLM"], model_type="olmo3", num_hidden_layers=3, num_attention_heads=2,
+             num_key_value_heads=1, intermediate_size=64, max_position_embeddings=128, sliding_window=20,
+             layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+             rope_scaling=YARN | dict(rope_type="yarn", attention_factor=1.25))
 OPT = dict(
     architectures=["OPTForCausalLM"], model_type="opt", torch_dtype="float16", vocab_size=96, hidden_size=64,
     ffn_dim=128, num_hidden_layers=2, num_attention_heads=4, word_embed_proj_dim=64, max_position_embeddings=128,
@@ -138,6 +145,9 @@ CHECKPOINTS = (
             without=(dict(sliding_window=512), dict(rope_local_base_freq=20000.0), dict(rope_scaling=None),
                      dict(query_pre_attn_scalar=64), dict(sliding_window_pattern=2))),
     Variant("gemma3-v5", GEMMA3_V5, seed=14),
+    Variant("olmo2", OLMO2, seed=15),
+    Variant("olmo3", OLMO3, seed=16,
+            without=(dict(sliding_window=512), dict(rope_scaling=None), dict(layer_types=["full_attention"] * 3))),
     Variant("opt", OPT, seed=8, dtype="float16"),
     Variant("opt-350m", OPT_350M | dict(torch_dtype="float32", hidden_size=32, word_embed_proj_dim=16, ffn_dim=64,
                                         num_attention_heads=2), seed=9, dtype="float32"),

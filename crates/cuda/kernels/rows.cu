@@ -6,9 +6,11 @@ struct NormArgs {
   const float* bias;    // null: zeros
   void* out;
   u32 cols;
+  u32 stride;  // from one row to the next
   float eps;
   u32 layer;  // layer norm, else RMS
   u32 to;     // TO_...
+  u32 unused;
 };
 
 #define TO_FLOATS 0
@@ -41,24 +43,26 @@ __device__ __forceinline__ void put_four(void* to, u64 at, const float (&y)[4], 
     for (u32 i = 0; i < count; i++) put(to, at + i, y[i], how);
 }
 
-// Numbers i .. i + 3 of a row, `beyond` in place of those that it has not. Rows of whole words begin on one.
-__device__ __forceinline__ float4 four_of(const float* row, u32 i, u32 cols, float beyond) {
-  if (cols % 4 == 0) return *(const float4*)(row + i);
+// Numbers i .. i + 3 of a row, `beyond` in place of those that it has not.
+__device__ __forceinline__ float4 four_of(const float* row, u32 i, u32 cols, bool words, float beyond) {
+  if (words) return *(const float4*)(row + i);
   return make_float4(row[i], i + 1 < cols ? row[i + 1] : beyond, i + 2 < cols ? row[i + 2] : beyond, i + 3 < cols ? row[i + 3] : beyond);
 }
 
-// As many threads for each number of rows: a row's sums do not depend on the others.
+// As many threads for each number of rows: a row's sums do not depend on the others. `out` may be `x`: each thread writes what it
+// alone reads, after the sums.
 KERNEL(norm_rows, NormArgs, 512) {
   __shared__ float partial[16];
-  const float* x = a.x + (u64)blockIdx.x * a.cols;
-  u64 first = (u64)blockIdx.x * a.cols;
+  u64 first = (u64)blockIdx.x * a.stride;
+  const float* x = a.x + first;
+  bool words = (a.cols | a.stride) % 4 == 0 && (u64)a.x % 16 == 0;
   u32 begin = 4 * threadIdx.x, step = 4 * blockDim.x;
   float mean = 0.0f;
   if (a.layer) {
     float sum = 0.0f;
 #pragma unroll 4
     for (u32 i = begin; i < a.cols; i += step) {
-      float4 v = four_of(x, i, a.cols, 0.0f);
+      float4 v = four_of(x, i, a.cols, words, 0.0f);
       sum += (v.x + v.y) + (v.z + v.w);
     }
     mean = block_sum(sum, partial) / (float)a.cols;
@@ -66,19 +70,19 @@ KERNEL(norm_rows, NormArgs, 512) {
   float squares = 0.0f;
 #pragma unroll 4
   for (u32 i = begin; i < a.cols; i += step) {
-    float4 v = four_of(x, i, a.cols, mean);
+    float4 v = four_of(x, i, a.cols, words, mean);
     v = make_float4(v.x - mean, v.y - mean, v.z - mean, v.w - mean);
     squares += (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
   }
   float scale = 1.0f / sqrtf(block_sum(squares, partial) / (float)a.cols + a.eps);
 #pragma unroll 4
   for (u32 i = begin; i < a.cols; i += step) {
-    float4 v = four_of(x, i, a.cols, 0.0f);
-    float4 weight = a.weight ? four_of(a.weight, i, a.cols, 0.0f) : make_float4(1.0f, 1.0f, 1.0f, 1.0f);
-    float4 bias = a.bias ? four_of(a.bias, i, a.cols, 0.0f) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    float4 v = four_of(x, i, a.cols, words, 0.0f);
+    float4 weight = a.weight ? four_of(a.weight, i, a.cols, words, 0.0f) : make_float4(1.0f, 1.0f, 1.0f, 1.0f);
+    float4 bias = a.bias ? four_of(a.bias, i, a.cols, words, 0.0f) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     float y[4] = {(v.x - mean) * scale * weight.x + bias.x, (v.y - mean) * scale * weight.y + bias.y,
                   (v.z - mean) * scale * weight.z + bias.z, (v.w - mean) * scale * weight.w + bias.w};
-    put_four(a.out, first + i, y, min(a.cols - i, 4u), a.cols % 4 == 0, a.to);
+    put_four(a.out, first + i, y, min(a.cols - i, 4u), words, a.to);
   }
 }
 

@@ -19,7 +19,7 @@ macro_rules! arguments {
 
 arguments! {
     /// `norm_rows`.
-    NormArgs { x: u64, weight: u64, bias: u64, out: u64, cols: u32, eps: f32, layer: u32, to: u32 }
+    NormArgs { x: u64, weight: u64, bias: u64, out: u64, cols: u32, stride: u32, eps: f32, layer: u32, to: u32, unused: u32 }
     /// `pick_rows`.
     PickArgs { from: u64, rows: u64, out: u64, cols: u32, add: u32 }
     /// `convert_rows`.

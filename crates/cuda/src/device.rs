@@ -374,6 +374,10 @@ impl<D: Driver> Device for GpuDevice<D> {
         self.put_norm(x, norm, To::Sum, out);
     }
 
+    fn norm_columns(&self, x: Rows, first: usize, norm: &NormWeights) {
+        self.put_norm_columns(x, first, norm);
+    }
+
     fn convert(&self, x: Rows, out: Rows) {
         assert_disjoint(&[&out.buf], &[&x.buf]);
         assert_eq!(x.rows * x.cols, out.rows * out.cols, "convert: numbers in and out differ");

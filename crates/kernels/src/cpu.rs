@@ -276,6 +276,11 @@ impl Device for CpuDevice {
         elementwise::add_norm(&self.team, self.isa, self.f32s(x), x.cols, norm, out);
     }
 
+    fn norm_columns(&self, x: Rows, first: usize, norm: &NormWeights) {
+        let (norm, values) = (self.norm_of(norm), self.f32s_mut(x));
+        elementwise::norm_columns(&self.team, self.isa, values, x.cols, first, norm);
+    }
+
     fn convert(&self, x: Rows, out: Rows) {
         assert_disjoint(&[&out.buf], &[&x.buf]);
         match (x.dtype, out.dtype) {

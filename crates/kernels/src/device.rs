@@ -327,6 +327,9 @@ pub trait Device: Send + Sync {
     /// Norms each row of `x: [rows, cols] f32` and adds it to `out`, which has f32 too.
     fn add_norm(&self, x: Rows, norm: &NormWeights, out: Rows);
 
+    /// Norms columns `first..` of each row of `x: [rows, cols] f32` in place, as many as the norm has scales.
+    fn norm_columns(&self, x: Rows, first: usize, norm: &NormWeights);
+
     /// Rounds or widens each number of `x` into `out`.
     fn convert(&self, x: Rows, out: Rows);
 

@@ -11,6 +11,7 @@ pub(crate) mod scales;
 mod windows;
 
 pub use family::Family;
+pub(crate) use family::with_olmo;
 
 use crate::error::{Error, Result};
 use crate::file::read_text;

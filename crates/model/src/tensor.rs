@@ -152,12 +152,14 @@ impl LayerTensor {
         use LayerTensor::*;
         let when = |has: bool, shape: Shape| has.then_some(shape);
         let gated = spec.mlp == Mlp::Gated;
+        // A norm of sums has the names of one of inputs.
+        let before = spec.placement != NormPlacement::Added;
         let (q, kv, hidden, ffn) = (spec.q_rows(), spec.kv_rows(), spec.hidden, spec.ffn);
         match self {
-            AttnNorm | MlpNorm => when(spec.norm.affine, Shape::Vector(hidden)),
-            AttnNormBias | MlpNormBias => when(spec.norm.has_bias(), Shape::Vector(hidden)),
+            AttnNorm | MlpNorm => when(before && spec.norm.affine, Shape::Vector(hidden)),
+            AttnNormBias | MlpNormBias => when(before && spec.norm.has_bias(), Shape::Vector(hidden)),
             AttnOutNorm | MlpOutNorm => {
-                when(spec.placement == NormPlacement::Around && spec.norm.affine, Shape::Vector(hidden))
+                when(spec.placement.norms_added() && spec.norm.affine, Shape::Vector(hidden))
             }
             Q => Some(Shape::Matrix(q, hidden)),
             K | V => Some(Shape::Matrix(kv, hidden)),
@@ -165,7 +167,8 @@ impl LayerTensor {
             QBias => when(spec.biases.qkv, Shape::Vector(q)),
             KBias | VBias => when(spec.biases.qkv, Shape::Vector(kv)),
             OBias => when(spec.biases.o, Shape::Vector(hidden)),
-            QNorm | KNorm => when(spec.qk_norm, Shape::Vector(spec.head_dim)),
+            QNorm => spec.qk_norm_width().map(|[q, _]| Shape::Vector(q)),
+            KNorm => spec.qk_norm_width().map(|[_, k]| Shape::Vector(k)),
             Gate => when(gated, Shape::Matrix(ffn, hidden)),
             Up => Some(Shape::Matrix(ffn, hidden)),
             Down => Some(Shape::Matrix(hidden, ffn)),

@@ -42,8 +42,8 @@ pub struct ModelSpec {
     pub rope_layers: RopeLayers,
     /// Which linears have biases.
     pub biases: Biases,
-    /// Whether each query and key head is normalised before the rotation (Qwen3).
-    pub qk_norm: bool,
+    /// How queries and keys are normed before the rotation.
+    pub qk_norm: QkNorm,
     /// Factor of attention's scores; `1 / sqrt(head_dim)` in most models.
     pub attention_scale: f32,
     /// How far back a query looks.
@@ -106,6 +106,31 @@ pub enum NormPlacement {
     Post,
     /// On the input and on what is added (Gemma 3): `x + norm(f(norm(x)))`.
     Around,
+    /// On what is added (OLMo 2): `x + norm(f(x))`.
+    Added,
+}
+
+impl NormPlacement {
+    /// Whether the input of attention and MLP is normed.
+    pub fn norms_input(self) -> bool {
+        matches!(self, NormPlacement::Pre | NormPlacement::Around)
+    }
+
+    /// Whether what they add to the residual stream is.
+    pub fn norms_added(self) -> bool {
+        matches!(self, NormPlacement::Around | NormPlacement::Added)
+    }
+}
+
+/// What of queries and keys an RMS norm is taken of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum QkNorm {
+    /// They are not normed.
+    None,
+    /// Each head by itself, all with the same scales (Qwen3, Gemma 3).
+    Heads,
+    /// All heads of a token as one row (OLMo 2).
+    Rows,
 }
 
 /// Non-linearities.
@@ -290,13 +315,22 @@ impl ModelSpec {
         attention + matrices * product(self.ffn, self.hidden)
     }
 
+    /// Scales of the norms of queries and of keys, if there are any.
+    pub fn qk_norm_width(&self) -> Option<[usize; 2]> {
+        match self.qk_norm {
+            QkNorm::None => None,
+            QkNorm::Heads => Some([self.head_dim; 2]),
+            QkNorm::Rows => Some([self.q_rows(), self.kv_rows()]),
+        }
+    }
+
     /// Norms and biases of a layer.
     pub fn layer_vector_parameters(&self) -> u64 {
         let when = |has: bool, count: usize| if has { count as u64 } else { 0 };
         let ups = if self.mlp == Mlp::Gated { 2 * self.ffn } else { self.ffn };
         let norms = if self.placement == NormPlacement::Around { 4 } else { 2 };
         norms * self.norm.parameters(self.hidden)
-            + when(self.qk_norm, 2 * self.head_dim)
+            + self.qk_norm_width().map_or(0, |[q, k]| (q + k) as u64)
             + when(self.biases.qkv, self.q_rows() + 2 * self.kv_rows())
             + when(self.biases.o, self.hidden)
             + when(self.biases.mlp, ups + self.hidden)

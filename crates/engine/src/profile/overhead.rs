@@ -6,7 +6,7 @@ use kernels::linear::Activations;
 use model::Checkpoint;
 use model::decoder::WorkSize;
 use model::sampling::SamplingParams;
-use spec::model::{DType, Norm, NormKind, NormPlacement};
+use spec::model::{DType, Norm, NormKind, NormPlacement, QkNorm};
 use spec::{ModelSpec, Rope};
 
 use super::rig::{Extent, Rig, Seqs, room};
@@ -135,7 +135,7 @@ pub(super) fn tiny(layers: usize) -> ModelSpec {
         positions: spec::model::Positions::Rope(Rope::plain(10_000.0)),
         rope_layers: spec::model::RopeLayers::All,
         biases: spec::model::Biases::default(),
-        qk_norm: false,
+        qk_norm: QkNorm::None,
         attention_scale: 1.0,
         window: spec::model::Window::Full,
         tied_head: true,

@@ -136,9 +136,16 @@ fn a_processor_that_is_device_and_host_attends_on_one_lane_and_hides_nothing() {
 #[test]
 fn every_family_of_models_attends_on_the_host_with_its_own_norms_and_rotations() {
     let folder = tempfile::tempdir().unwrap();
-    for model in
-        ["qwen3", "opt-350m", "mistral", "llama-dynamic-v4", "gemma3", "smollm3", "phi3-longrope-short"]
-    {
+    for model in [
+        "qwen3",
+        "opt-350m",
+        "mistral",
+        "llama-dynamic-v4",
+        "gemma3",
+        "olmo3",
+        "smollm3",
+        "phi3-longrope-short",
+    ] {
         let want = stories(&start(model, config()));
         for delegate in [Delegate::Host, Delegate::Streamed] {
             let case = (Schedule::Zigzag, TIGHT, MIXED, HERE, delegate, false);

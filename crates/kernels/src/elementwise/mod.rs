@@ -7,7 +7,7 @@ mod norm;
 mod round;
 mod rows;
 
-pub use norm::{Norm, NormKind, add_norm, norm};
+pub use norm::{Norm, NormKind, add_norm, norm, norm_columns};
 pub use round::{round_to_bf16, widen_to_f32};
 pub(crate) use rows::for_rows;
 pub use rows::{add_rows, copy_rows};

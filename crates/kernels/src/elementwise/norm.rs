@@ -34,6 +34,25 @@ pub fn add_norm(team: &Team, isa: Isa, x: &[f32], cols: usize, norm: Norm<'_>, o
     put(team, isa, x, cols, (norm, Put::Added), out);
 }
 
+/// Norms columns `first..` of each row in place, as many as there are scales; no shift. `x: [rows, cols] f32`.
+pub fn norm_columns(team: &Team, isa: Isa, x: &mut [f32], cols: usize, first: usize, norm: Norm<'_>) {
+    let width = norm.weight.map_or(0, <[f32]>::len);
+    assert!(width > 0 && first + width <= cols, "norm: columns {first}.. of {cols}, {width} scales");
+    assert!(norm.bias.is_none(), "norm: columns have no shift");
+    super::rows::for_rows(team, x, cols, |_, row| columns(isa, &mut row[first..first + width], &norm));
+}
+
+fn columns(isa: Isa, x: &mut [f32], norm: &Norm<'_>) {
+    per_isa!(isa, in_place::<>(x: &mut [f32], norm: &Norm<'_>))
+}
+
+#[inline(always)]
+fn in_place(x: &mut [f32], norm: &Norm<'_>) {
+    let (mean, scale) = mean_and_scale(x, norm);
+    let weights = norm.weight.unwrap_or_default();
+    x.iter_mut().zip(weights).for_each(|(v, w)| *v = (*v - mean) * scale * w);
+}
+
 fn put<T: Element>(team: &Team, isa: Isa, x: &[f32], cols: usize, how: (Norm<'_>, Put), out: &mut [T]) {
     assert_eq!(x.len(), out.len(), "norm: rows in and out differ");
     assert!(cols > 0 && x.len().is_multiple_of(cols), "norm: {} values are no rows of {cols}", x.len());
@@ -57,14 +76,20 @@ fn bf16_row(isa: Isa, x: &[f32], norm: &Norm<'_>, put: Put, out: &mut [half::bf1
     per_isa!(isa, row::<half::bf16>(x: &[f32], norm: &Norm<'_>, put: Put, out: &mut [half::bf16]))
 }
 
+/// What is taken off a row, and what it is multiplied by then.
 #[inline(always)]
-fn row<T: Element>(x: &[f32], norm: &Norm<'_>, put: Put, out: &mut [T]) {
+fn mean_and_scale(x: &[f32], norm: &Norm<'_>) -> (f32, f32) {
     let n = x.len() as f32;
     let mean = match norm.kind {
         NormKind::Rms => 0.0,
         NormKind::Layer => sum_of(x, |v| v) / n,
     };
-    let scale = 1.0 / (sum_of(x, |v| (v - mean) * (v - mean)) / n + norm.eps).sqrt();
+    (mean, 1.0 / (sum_of(x, |v| (v - mean) * (v - mean)) / n + norm.eps).sqrt())
+}
+
+#[inline(always)]
+fn row<T: Element>(x: &[f32], norm: &Norm<'_>, put: Put, out: &mut [T]) {
+    let (mean, scale) = mean_and_scale(x, norm);
     match (norm.weight, norm.bias) {
         (Some(w), Some(b)) => write(x, put, out, |v, i| (v - mean) * scale * w[i] + b[i]),
         (Some(w), None) => write(x, put, out, |v, i| (v - mean) * scale * w[i]),

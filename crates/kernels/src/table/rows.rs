@@ -26,6 +26,14 @@ enum To {
 
 const TOS: [To; 3] = [To::F32, To::Bf16, To::Sum];
 
+/// A norm of some columns of rows, in place.
+struct Columns {
+    rows: usize,
+    cols: usize,
+    first: usize,
+    width: usize,
+}
+
 struct Gather {
     rows: usize,
     cols: usize,
@@ -41,15 +49,23 @@ pub(super) fn conformance() -> Vec<Case> {
         }
         cases.push(Gather { rows, cols }.case());
     }
+    for (rows, cols, first, width) in [(1, 96, 0, 64), (3, 96, 64, 16), (65, 1152, 576, 288), (2, 37, 5, 31)]
+    {
+        cases.push(Columns { rows, cols, first, width }.case());
+    }
     cases
 }
 
 pub(super) fn random(draw: &mut Draw) -> Case {
     let (rows, cols) = (draw.by_size(1, 200), draw.by_size(1, 6000));
-    match draw.within(0, 2) {
+    match draw.within(0, 3) {
         0 => Gather { rows, cols }.case(),
+        1 => {
+            let first = draw.within(0, cols - 1);
+            Columns { rows, cols, first, width: draw.within(1, cols - first) }.case()
+        }
         kind => {
-            let kind = if kind == 1 { NormKind::Rms } else { NormKind::Layer };
+            let kind = if kind == 2 { NormKind::Rms } else { NormKind::Layer };
             NormCase { kind, rows, cols, to: draw.one(&TOS) }.case()
         }
     }
@@ -82,6 +98,13 @@ impl NormCase {
     }
 }
 
+impl Columns {
+    fn case(self) -> Case {
+        let Columns { rows, cols, first, width } = self;
+        case(format!("norm_columns/{rows}x{cols}/{first}+{width}"), rows * cols, self)
+    }
+}
+
 impl Gather {
     fn case(self) -> Case {
         let Gather { rows, cols } = self;
@@ -102,6 +125,21 @@ impl Kernel for NormCase {
             false => device.norm(x, &norm, out),
         };
         Ok(Bound { run: Box::new(run), results: vec![Found::Rows(out)] })
+    }
+}
+
+impl Kernel for Columns {
+    fn prepare(&self, device: &mut dyn Device) -> Result<Bound, Full> {
+        let from = matrix(device, self.rows, self.cols, Dtype::F32, 1)?;
+        let x = Rows { buf: device.take(from.buf.bytes())?, ..from };
+        let weight = Some(vector(device, self.width, 2)?);
+        let norm = NormWeights { kind: NormKind::Rms, eps: 1e-5, weight, bias: None };
+        let first = self.first;
+        let run = move |device: &dyn Device| {
+            device.convert(from, x);
+            device.norm_columns(x, first, &norm);
+        };
+        Ok(Bound { run: Box::new(run), results: vec![Found::Rows(x)] })
     }
 }
 

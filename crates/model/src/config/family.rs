@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::json::Fields;
 use crate::tensor::Naming;
 use spec::model::{
-    Activation, Biases, DType, Mlp, Norm, NormKind, NormPlacement, Positions, RopeLayers, Window,
+    Activation, Biases, DType, Mlp, Norm, NormKind, NormPlacement, Positions, QkNorm, RopeLayers, Window,
 };
 use spec::{ModelSpec, Rope};
 
@@ -28,13 +28,17 @@ pub enum Family {
     Granite,
     /// Gemma 3: norms around all that is added, most layers with a window and a rotary embedding of their own.
     Gemma3,
+    /// OLMo 2: norms of all that is added and of queries and keys, whole rows of them, and none before.
+    Olmo2,
+    /// OLMo 3: the same, most layers with a window, whose rotary embedding no scaling stretches.
+    Olmo3,
     /// OPT: learned positions, layer norms, ReLU.
     Opt,
 }
 
 impl Family {
     /// Every family, with the names of its class and of its `model_type`.
-    const NAMES: [(Family, &'static str, &'static str); 11] = [
+    const NAMES: [(Family, &'static str, &'static str); 13] = [
         (Family::Llama, "LlamaForCausalLM", "llama"),
         (Family::Mistral, "MistralForCausalLM", "mistral"),
         (Family::Mistral, "MinistralForCausalLM", "ministral"),
@@ -45,6 +49,8 @@ impl Family {
         (Family::Granite, "GraniteForCausalLM", "granite"),
         (Family::Gemma3, "Gemma3ForCausalLM", "gemma3_text"),
         (Family::Gemma3, "Gemma3ForConditionalGeneration", "gemma3"),
+        (Family::Olmo2, "Olmo2ForCausalLM", "olmo2"),
+        (Family::Olmo3, "Olmo3ForCausalLM", "olmo3"),
         (Family::Opt, "OPTForCausalLM", "opt"),
     ];
 
@@ -62,7 +68,7 @@ impl Family {
     pub fn naming(self) -> Naming {
         match self {
             Family::Opt => Naming::Opt,
-            Family::Gemma3 => Naming::Gemma,
+            Family::Gemma3 | Family::Olmo2 | Family::Olmo3 => Naming::Gemma,
             _ => Naming::Llama,
         }
     }
@@ -114,6 +120,7 @@ impl Family {
             Family::Opt => opt::opt(fields)?,
             Family::Granite => scales::granite(fields, self.llama_like(fields)?)?,
             Family::Gemma3 => scales::gemma(fields, self.llama_like(fields)?, dtype)?,
+            Family::Olmo2 | Family::Olmo3 => with_olmo(self.llama_like(fields)?),
             _ => self.llama_like(fields)?,
         };
         Ok(ModelSpec { dtype, ..spec })
@@ -126,7 +133,10 @@ impl Family {
         let defaults = self.rope_defaults(fields)?;
         let (rope, rope_layers) = self.ropes(fields, &defaults, layers)?;
         let head_dim = self.head_dim(fields, hidden, heads)?;
-        let eps = if self == Family::Phi3 { 1e-5 } else { 1e-6 };
+        let eps = match self {
+            Family::Phi3 | Family::Olmo2 | Family::Olmo3 => 1e-5,
+            _ => 1e-6,
+        };
         let eps = fields.number("rms_norm_eps")?.unwrap_or(eps) as f32;
         Ok(ModelSpec {
             architecture: self.class().into(),
@@ -152,7 +162,10 @@ impl Family {
             mlp: Mlp::Gated,
             positions: Positions::Rope(rope),
             biases: self.biases(fields)?,
-            qk_norm: matches!(self, Family::Qwen3 | Family::Gemma3),
+            qk_norm: match self {
+                Family::Qwen3 | Family::Gemma3 => QkNorm::Heads,
+                _ => QkNorm::None,
+            },
             attention_scale: 1.0 / (head_dim as f32).sqrt(),
             window: self.window(fields, layers, &rope_layers)?,
             rope_layers,
@@ -188,7 +201,8 @@ impl Family {
             Family::Phi3 => (4096, 1e4),
             Family::SmolLm3 => (32_768, 2e6),
             Family::Gemma3 => (131_072, 1e6),
-            Family::Llama | Family::Granite | Family::Opt => (2048, 1e4),
+            Family::Olmo3 => (2048, 5e5),
+            Family::Llama | Family::Granite | Family::Olmo2 | Family::Opt => (2048, 1e4),
         };
         let is_phi = self == Family::Phi3;
         Ok(rope::Defaults {
@@ -201,8 +215,13 @@ impl Family {
 
     /// The rotary embedding, and which layers turn by it.
     fn ropes(self, fields: &Fields, defaults: &rope::Defaults, layers: usize) -> Result<(Rope, RopeLayers)> {
-        if self == Family::Gemma3 {
-            let [rope, of_windows] = rope::read_both(fields, defaults, 1e4)?;
+        let of_windows = match self {
+            Family::Gemma3 => Some(1e4),
+            Family::Olmo3 => Some(fields.number("rope_theta")?.unwrap_or(defaults.theta)),
+            _ => None,
+        };
+        if let Some(theta) = of_windows {
+            let [rope, of_windows] = rope::read_both(fields, defaults, theta)?;
             return Ok((rope, RopeLayers::WindowsBy(of_windows)));
         }
         let rope = rope::read(fields, defaults)?;
@@ -223,7 +242,7 @@ impl Family {
             Family::Llama | Family::Mistral | Family::Phi3 | Family::Granite => Some(1),
             Family::Opt | Family::Gemma3 => Some(2),
             Family::SmolLm3 => Some(128_000),
-            Family::Qwen2 | Family::Qwen3 => None,
+            Family::Qwen2 | Family::Qwen3 | Family::Olmo2 | Family::Olmo3 => None,
         };
         let default = known.filter(|_| !fields.has_null("bos_token_id"));
         Ok(fields.tokens("bos_token_id")?.map_or(default, |ids| ids.first().copied()))
@@ -235,6 +254,7 @@ impl Family {
             Family::Gemma3 => Some(1),
             Family::Phi3 => Some(32_000),
             Family::SmolLm3 => Some(128_001),
+            Family::Olmo2 | Family::Olmo3 => Some(50_279),
             Family::Qwen2 | Family::Qwen3 => None,
         };
         let default = known.filter(|_| !fields.has_null("eos_token_id"));
@@ -267,7 +287,9 @@ impl Family {
             Family::Llama | Family::SmolLm3 | Family::Granite => {
                 Biases { qkv: attention, o: attention, mlp: fields.flag("mlp_bias")?.unwrap_or(false) }
             }
-            Family::Qwen3 | Family::Gemma3 => Biases { qkv: attention, o: attention, mlp: false },
+            Family::Qwen3 | Family::Gemma3 | Family::Olmo2 | Family::Olmo3 => {
+                Biases { qkv: attention, o: attention, mlp: false }
+            }
             Family::Qwen2 => Biases { qkv: true, o: false, mlp: false },
             Family::Mistral | Family::Phi3 | Family::Opt => Biases::default(),
         })
@@ -278,10 +300,11 @@ impl Family {
         let known = if fields.has_null("sliding_window") { None } else { Some(4096) };
         let used = fields.flag("use_sliding_window")?.unwrap_or(false);
         match (self, rope_layers) {
-            (Family::Llama | Family::Granite | Family::Opt, _) => Ok(Window::Full),
+            (Family::Llama | Family::Granite | Family::Olmo2 | Family::Opt, _) => Ok(Window::Full),
             (Family::Mistral, _) => windows::mistral(fields, tokens.or(known), layers),
             (Family::Phi3, _) => Ok(tokens.map_or(Window::Full, Window::Sliding)),
-            (Family::Gemma3, _) => windows::gemma(fields, tokens.or(known), layers),
+            (Family::Gemma3, _) => windows::all_but_each(6, fields, tokens.or(known), layers),
+            (Family::Olmo3, _) => windows::all_but_each(4, fields, tokens.or(known), layers),
             (Family::Qwen2 | Family::Qwen3, _) => {
                 windows::qwen(fields, tokens.or(known).filter(|_| used), layers)
             }
@@ -291,6 +314,11 @@ impl Family {
             (Family::SmolLm3, _) => Ok(Window::Full),
         }
     }
+}
+
+/// What OLMo 2 has otherwise than Llama.
+pub(crate) fn with_olmo(spec: ModelSpec) -> ModelSpec {
+    ModelSpec { placement: NormPlacement::Added, qk_norm: QkNorm::Rows, ..spec }
 }
 
 /// SmolLM3's layers that turn queries and keys: a one for each in `no_rope_layers`, or all but each fourth.

@@ -4,7 +4,7 @@ use super::family::{Family, activation, layer_count};
 use crate::error::Result;
 use crate::json::Fields;
 use spec::ModelSpec;
-use spec::model::{Biases, DType, Mlp, Norm, NormKind, NormPlacement, Positions, RopeLayers, Window};
+use spec::model::{Biases, DType, Mlp, Norm, NormKind, NormPlacement, Positions, QkNorm, RopeLayers, Window};
 
 /// Rows before that of position 0 in OPT's table.
 const OPT_POSITION_OFFSET: usize = 2;
@@ -37,7 +37,7 @@ pub(super) fn opt(fields: &Fields) -> Result<ModelSpec> {
         positions: Positions::Learned { offset: OPT_POSITION_OFFSET },
         rope_layers: RopeLayers::All,
         biases: Biases { qkv: bias, o: bias, mlp: bias },
-        qk_norm: false,
+        qk_norm: QkNorm::None,
         attention_scale: 1.0 / ((hidden / heads) as f32).sqrt(),
         window: Window::Full,
         tied_head: fields.flag("tie_word_embeddings")?.unwrap_or(true),

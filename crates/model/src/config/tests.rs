@@ -1,7 +1,7 @@
 use super::*;
 use crate::testing::{llama_config, write};
 use serde_json::json;
-use spec::model::{Activation, Biases, NormKind, NormPlacement, Positions, Window};
+use spec::model::{Activation, Biases, NormKind, NormPlacement, Positions, QkNorm, Window};
 use spec::rope::{Rope, RopeScaling};
 
 mod published;
@@ -73,9 +73,9 @@ fn ends_default_to_those_of_the_class() {
 #[test]
 fn qwen() {
     let two = spec(json!({"architectures": ["Qwen2ForCausalLM"], "attention_bias": false}));
-    assert_eq!((two.biases, two.qk_norm), (Biases { qkv: true, o: false, mlp: false }, false));
+    assert_eq!((two.biases, two.qk_norm), (Biases { qkv: true, o: false, mlp: false }, QkNorm::None));
     let three = spec(json!({"architectures": ["Qwen3ForCausalLM"], "head_dim": 48, "eos_token_id": [7, 8]}));
-    assert_eq!((three.biases, three.qk_norm, three.head_dim), (Biases::default(), true, 48));
+    assert_eq!((three.biases, three.qk_norm, three.head_dim), (Biases::default(), QkNorm::Heads, 48));
     assert_eq!(three.eos, [7, 8]);
 }
 

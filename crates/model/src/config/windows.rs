@@ -27,9 +27,14 @@ pub(super) fn qwen(fields: &Fields, tokens: Option<usize>, layers: usize) -> Res
     )
 }
 
-/// A window on the layers that `layer_types` names, or else on all but each sixth (Gemma 3).
-pub(super) fn gemma(fields: &Fields, tokens: Option<usize>, layers: usize) -> Result<Window> {
-    let pattern = fields.size("sliding_window_pattern")?.unwrap_or(6);
+/// A window on the layers that `layer_types` names, or else on all but every `pattern`th (Gemma 3, OLMo 3).
+pub(super) fn all_but_each(
+    pattern: usize,
+    fields: &Fields,
+    tokens: Option<usize>,
+    layers: usize,
+) -> Result<Window> {
+    let pattern = fields.size("sliding_window_pattern")?.unwrap_or(pattern);
     if pattern == 0 {
         return Err(fields.wrong("sliding_window_pattern", "at least 1"));
     }

@@ -294,7 +294,7 @@ pub(super) fn narrow(stored: Stored) -> Option<Narrow> {
 mod tests {
     use super::*;
     use spec::model::{
-        Activation, Biases, DType, Norm, NormKind, NormPlacement, Positions, RopeLayers, Window,
+        Activation, Biases, DType, Norm, NormKind, NormPlacement, Positions, QkNorm, RopeLayers, Window,
     };
 
     fn spec() -> ModelSpec {
@@ -316,7 +316,7 @@ mod tests {
             positions: Positions::Rope(spec::Rope::plain(10_000.0)),
             rope_layers: RopeLayers::All,
             biases: Biases::default(),
-            qk_norm: false,
+            qk_norm: QkNorm::None,
             attention_scale: 1.0,
             window: Window::Full,
             tied_head: true,

@@ -8,13 +8,13 @@ use kernels::arena::{Buf, Full};
 use kernels::device::{Device, Matrix, NormWeights};
 use kernels::linear::{panel_bytes, panels};
 use spec::ModelSpec;
-use spec::model::{Mlp as MlpShape, NormPlacement};
+use spec::model::{Mlp as MlpShape, NormKind, NormPlacement, QkNorm};
 
 use super::blueprint::{Blueprint, LayerPlan, MatrixPlan};
 use super::linear::Linear;
 use super::pack::{Packer, to_f32};
 use super::rope::Rotaries;
-use super::{LayerWeights, Mlp, Weights};
+use super::{LayerWeights, Mlp, Norms, Weights};
 use crate::checkpoint::Checkpoint;
 use crate::error::Error;
 use crate::store::{Cut, Half, Layout, Run, Store, Stowed};
@@ -114,34 +114,56 @@ impl Loading<'_> {
         device: &mut dyn Device,
     ) -> Result<LayerWeights, LoadError> {
         use LayerTensor::{
-            AttnNorm, AttnNormBias, AttnOutNorm, DownBias, GateBias, KBias, KNorm, MlpNorm, MlpNormBias,
-            MlpOutNorm, OBias, QBias, QNorm, UpBias, VBias,
+            AttnNorm, AttnNormBias, AttnOutNorm, DownBias, GateBias, KBias, MlpNorm, MlpNormBias, MlpOutNorm,
+            OBias, QBias, UpBias, VBias,
         };
         let name = |tensor| Tensor::Layer(layer, tensor);
-        let qk_norms = match (self.scale(name(QNorm), 1.0, device)?, self.scale(name(KNorm), 1.0, device)?) {
-            (Some(q), Some(k)) => Some((q, k, self.spec.norm.eps)),
-            _ => None,
-        };
-        let mut of_added = |tensor| {
-            let has = self.spec.placement == NormPlacement::Around;
-            has.then(|| self.norm(name(tensor), None, 1.0, device)).transpose()
-        };
-        let (attn_out_norm, mlp_out_norm) = (of_added(AttnOutNorm)?, of_added(MlpOutNorm)?);
+        let [qk_norms, qk_row_norms] = self.qk_norms(layer, device)?;
         Ok(LayerWeights {
-            attn_norm: self.norm(name(AttnNorm), Some(name(AttnNormBias)), 1.0, device)?,
+            attn_norms: self.norms([AttnNorm, AttnNormBias, AttnOutNorm].map(name), device)?,
             qkv: plan.qkv.iter().map(|plan| self.linear(plan, device)).collect::<Result<_, _>>()?,
             qkv_bias: self.vectors(&[name(QBias), name(KBias), name(VBias)], |value| value, device)?,
-            qk_norms,
+            qk_norms: qk_norms.and_then(|[q, k]| Some((q.weight?, k.weight?, q.eps))),
+            qk_row_norms,
             out: self.linear(&plan.out, device)?,
             out_bias: self.vector(name(OBias), device)?,
-            attn_out_norm,
-            mlp_norm: self.norm(name(MlpNorm), Some(name(MlpNormBias)), 1.0, device)?,
+            mlp_norms: self.norms([MlpNorm, MlpNormBias, MlpOutNorm].map(name), device)?,
             mlp: if self.spec.mlp == MlpShape::Gated { Mlp::Gated } else { Mlp::Plain },
             up: self.linear(&plan.up, device)?,
             up_bias: self.vectors(&[name(GateBias), name(UpBias)], |value| value, device)?,
             down: self.linear(&plan.down, device)?,
             down_bias: self.vector(name(DownBias), device)?,
-            mlp_out_norm,
+        })
+    }
+
+    /// Those around a part of a layer, whose tensors these are: scale and shift of one, scale of the other.
+    fn norms(&self, [weight, bias, added]: [Tensor; 3], device: &mut dyn Device) -> Result<Norms, LoadError> {
+        let placement = self.spec.placement;
+        let mut when =
+            |has: bool, weight, bias| has.then(|| self.norm(weight, bias, 1.0, device)).transpose();
+        Ok(Norms {
+            input: when(placement.norms_input(), weight, Some(bias))?,
+            added: when(placement.norms_added(), added, None)?,
+            sum: when(placement == NormPlacement::Post, weight, Some(bias))?,
+        })
+    }
+
+    /// Norms of queries and keys: of each head, and of all heads as a row. A model has one of them at most.
+    fn qk_norms(
+        &self,
+        layer: usize,
+        device: &mut dyn Device,
+    ) -> Result<[Option<[NormWeights; 2]>; 2], LoadError> {
+        let mut norm = |tensor| -> Result<NormWeights, LoadError> {
+            let weight = self.scale(Tensor::Layer(layer, tensor), 1.0, device)?;
+            Ok(NormWeights { kind: NormKind::Rms, eps: self.spec.norm.eps, weight, bias: None })
+        };
+        let mut both =
+            || -> Result<_, LoadError> { Ok([norm(LayerTensor::QNorm)?, norm(LayerTensor::KNorm)?]) };
+        Ok(match self.spec.qk_norm {
+            QkNorm::None => [None, None],
+            QkNorm::Heads => [Some(both()?), None],
+            QkNorm::Rows => [None, Some(both()?)],
         })
     }
 

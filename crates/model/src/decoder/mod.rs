@@ -12,6 +12,7 @@ mod blueprint;
 mod host;
 mod linear;
 mod load;
+mod norms;
 mod pack;
 mod rope;
 mod tabled;
@@ -23,6 +24,7 @@ pub use blueprint::{Along, Blueprint, LayerPlan, MatrixPlan, Rounding, WeightsAs
 pub use host::{Copying, Host, HostWork};
 pub use linear::{Away, Linear, Slots};
 pub use load::{LoadError, Loader};
+pub use norms::Norms;
 pub(crate) use pack::Packer;
 pub use rope::rope_bytes;
 pub use turning::Turning;
@@ -31,10 +33,10 @@ pub use work::{Projected, Work, WorkSize};
 
 use kernels::arena::Buf;
 use kernels::attention::{Chosen, Span};
-use kernels::device::{AttendShape, Device, KvPages, NormWeights, Rows, Sink};
+use kernels::device::{AttendShape, Device, KvPages, Rows, Sink};
 use rope::Rotary;
 use spec::Tier;
-use spec::model::{ModelSpec, NormPlacement, Positions};
+use spec::model::{ModelSpec, Positions};
 
 /// The rows of one batch: which tokens, where they stand, and which of them are followed by a choice.
 #[derive(Clone, Copy)]
@@ -72,9 +74,6 @@ impl Batch<'_> {
         }
     }
 }
-
-/// The norm around a part of a layer, and that of what it adds to the residual stream.
-type Norms<'a> = (&'a NormWeights, Option<&'a NormWeights>);
 
 /// A model's weights on a device, and how to use them.
 pub struct Decoder {
@@ -128,7 +127,7 @@ impl Decoder {
     pub fn project(&self, device: &dyn Device, layer: usize, batch: &Batch<'_>, work: &Work) {
         let n = batch.ids.len();
         let w = &self.weights.layers[layer];
-        self.normed(device, &w.attn_norm, work.x.first(n), work);
+        w.attn_norms.begin(device, work.x.first(n), work);
         let mut column = 0;
         for linear in &w.qkv {
             let rows = linear.here.n;
@@ -141,6 +140,10 @@ impl Decoder {
                 Sink::StoreAt(work.qkv.first(n), column),
             );
             column += rows;
+        }
+        if let Some([q, k]) = &w.qk_row_norms {
+            device.norm_columns(work.qkv.first(n), 0, q);
+            device.norm_columns(work.qkv.first(n), self.spec.q_rows(), k);
         }
     }
 
@@ -192,8 +195,8 @@ impl Decoder {
         let n = batch.ids.len();
         let w = &self.weights.layers[layer];
         let (attended, x) = (work.attended.first(n), work.x.first(n));
-        batch.linear(device, attended, &w.out, w.out_bias, self.adds(x, work));
-        self.post_norm(device, (&w.attn_norm, w.attn_out_norm.as_ref()), x, work);
+        batch.linear(device, attended, &w.out, w.out_bias, w.attn_norms.sink(x, work));
+        w.attn_norms.finish(device, x, work);
     }
 
     /// The MLP of a layer, into the residual stream.
@@ -222,15 +225,15 @@ impl Decoder {
     fn mlp_of(&self, device: &dyn Device, layer: usize, batch: &Batch<'_>, x: Rows, work: &Work) {
         let n = x.rows;
         let w = &self.weights.layers[layer];
-        self.normed(device, &w.mlp_norm, x, work);
+        w.mlp_norms.begin(device, x, work);
         let inner = work.inner.first(n);
         let sink = match w.mlp {
             Mlp::Gated => Sink::Gated(self.weights.activation, inner),
             Mlp::Plain => Sink::Act(self.weights.activation, inner),
         };
         batch.linear(device, work.normed.first(n), &w.up, w.up_bias, sink);
-        batch.linear(device, inner, &w.down, w.down_bias, self.adds(x, work));
-        self.post_norm(device, (&w.mlp_norm, w.mlp_out_norm.as_ref()), x, work);
+        batch.linear(device, inner, &w.down, w.down_bias, w.mlp_norms.sink(x, work));
+        w.mlp_norms.finish(device, x, work);
     }
 
     /// Copies rows (at most as many as the work holds) out of the residual stream.
@@ -258,34 +261,5 @@ impl Decoder {
             }
         }
         logits
-    }
-
-    /// The input of a linear: the residual stream, normed first where the model norms inputs.
-    fn normed(&self, device: &dyn Device, norm: &NormWeights, x: Rows, work: &Work) {
-        match self.spec.placement {
-            NormPlacement::Pre | NormPlacement::Around => device.norm(x, norm, work.normed.first(x.rows)),
-            NormPlacement::Post => device.convert(x, work.normed.first(x.rows)),
-        }
-    }
-
-    /// How attention and MLP enter the residual stream: at once, or by a norm, which they wait for in the work's `sum`.
-    fn adds(&self, x: Rows, work: &Work) -> Sink {
-        match self.spec.placement {
-            NormPlacement::Pre | NormPlacement::Post => Sink::Add(x),
-            NormPlacement::Around => Sink::Store(work.sum.first(x.rows)),
-        }
-    }
-
-    /// Norms the residual stream itself, where the model norms sums (OPT-350m), or what waits to be added to it.
-    fn post_norm(&self, device: &dyn Device, (norm, of_added): Norms<'_>, x: Rows, work: &Work) {
-        match (self.spec.placement, of_added) {
-            (NormPlacement::Post, _) => {
-                let sum = work.sum.first(x.rows);
-                device.convert(x, sum);
-                device.norm(sum, norm, x);
-            }
-            (NormPlacement::Around, Some(of_added)) => device.add_norm(work.sum.first(x.rows), of_added, x),
-            _ => {}
-        }
     }
 }

@@ -5,6 +5,7 @@ use kernels::device::{Matrix, NormWeights};
 use kernels::linear::Activation;
 
 use super::linear::Linear;
+use super::norms::Norms;
 use super::rope::Rotaries;
 
 /// Everything outside the layers, and the layers.
@@ -47,22 +48,22 @@ pub enum Mlp {
 
 /// One layer.
 pub struct LayerWeights {
-    /// Before attention (after it, where sums are normed).
-    pub attn_norm: NormWeights,
+    /// Around attention.
+    pub attn_norms: Norms,
     /// Queries, keys, values: `[(heads + 2 * kv_heads) * head_dim, hidden]` in all, cut where a file changes its format.
     pub qkv: Vec<Linear>,
     /// `[(heads + 2 * kv_heads) * head_dim] f32`.
     pub qkv_bias: Option<Buf>,
     /// Norms of each query and key head, `[head_dim] f32` each, and their eps.
     pub qk_norms: Option<(Buf, Buf, f32)>,
+    /// Norms of all query heads of a token as one row, and of all key heads.
+    pub qk_row_norms: Option<[NormWeights; 2]>,
     /// `[hidden, heads * head_dim]`.
     pub out: Linear,
     /// `[hidden] f32`.
     pub out_bias: Option<Buf>,
-    /// Of what attention adds, where that is normed.
-    pub attn_out_norm: Option<NormWeights>,
-    /// Before the MLP (after it, where sums are normed).
-    pub mlp_norm: NormWeights,
+    /// Around the MLP.
+    pub mlp_norms: Norms,
     /// Which of the two shapes `up` has.
     pub mlp: Mlp,
     /// `[2 * ffn, hidden]` gated, `[ffn, hidden]` plain.
@@ -73,6 +74,4 @@ pub struct LayerWeights {
     pub down: Linear,
     /// `[hidden] f32`.
     pub down_bias: Option<Buf>,
-    /// Of what the MLP adds, where that is normed.
-    pub mlp_out_norm: Option<NormWeights>,
 }

@@ -2,6 +2,7 @@ use super::*;
 use crate::template::{Templates, Tools};
 use crate::testing::{GgufFile, counting, tiny_gguf, vector, write};
 use crate::{Checkpoint, LayerTensor, Tensor};
+use spec::model::QkNorm;
 use spec::rope::RopeScaling;
 
 fn open(file: &GgufFile) -> Result<Checkpoint> {
@@ -25,7 +26,7 @@ fn a_small_llama() {
     let mut checkpoint = open(&tiny_gguf("llama")).expect("sound");
     let spec = checkpoint.spec();
     assert_eq!((spec.vocab, spec.hidden, spec.layers, spec.head_dim, spec.kv_heads), (10, 8, 1, 16, 1));
-    assert!(spec.tied_head && !spec.qk_norm);
+    assert!(spec.tied_head && spec.qk_norm == QkNorm::None);
     assert_eq!(checkpoint.bytes(), 4 * spec.parameters());
     assert_eq!(checkpoint.take_vocab(), None);
     let mut row = [0; 32];
@@ -62,7 +63,7 @@ fn rows_of_qwen_heads_stay() {
     file.tensor("blk.0.attn_q_norm.weight", &[16], 0, counting(0, 16));
     file.tensor("blk.0.attn_k_norm.weight", &[16], 0, counting(0, 16));
     let checkpoint = open(&file).expect("sound");
-    assert!(checkpoint.spec().qk_norm);
+    assert_eq!(checkpoint.spec().qk_norm, QkNorm::Heads);
     let mut rows = vec![0; 8 * 32];
     checkpoint.read_rows(Tensor::Layer(0, LayerTensor::Q), 0..8, &mut rows).expect("read");
     assert_eq!(f32s(&rows), f32s(&counting(0, 64)));

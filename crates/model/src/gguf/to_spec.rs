@@ -1,6 +1,6 @@
 //! From GGUF metadata to a [`ModelSpec`] and a [`GgufVocab`].
 
-use super::variants;
+use super::variants::{self, GEMMA_PATTERN, OLMO_PATTERN};
 use super::vocab::{NORMAL, is_end, special};
 use super::{Gguf, GgufVocab, Metadata, Numbers, Texts, Value};
 use crate::config::LAYERS_MAX;
@@ -8,11 +8,11 @@ use crate::error::{Error, Result, shorten};
 use crate::stored::Stored;
 use spec::ModelSpec;
 use spec::model::{
-    Activation, Biases, DType, Mlp, Norm, NormKind, NormPlacement, Positions, RopeLayers, Window,
+    Activation, Biases, DType, Mlp, Norm, NormKind, NormPlacement, Positions, QkNorm, RopeLayers, Window,
 };
 
 /// `general.architecture` and what Hugging Face calls it.
-const ARCHITECTURES: [(&str, &str); 7] = [
+const ARCHITECTURES: [(&str, &str); 8] = [
     ("llama", "LlamaForCausalLM"),
     ("qwen2", "Qwen2ForCausalLM"),
     ("qwen3", "Qwen3ForCausalLM"),
@@ -20,6 +20,7 @@ const ARCHITECTURES: [(&str, &str); 7] = [
     ("smollm3", "SmolLM3ForCausalLM"),
     ("granite", "GraniteForCausalLM"),
     ("gemma3", "Gemma3ForCausalLM"),
+    ("olmo2", "Olmo2ForCausalLM"),
 ];
 
 /// Those whose queries and keys have the rows of a head's halves turn by turn.
@@ -165,13 +166,13 @@ impl Gguf {
 
     /// Whether queries and keys are normalised, whose scales have the order of a head's rows. Those of interleaved heads nobody
     /// puts in order.
-    fn qk_norm(&self) -> Result<bool> {
+    fn qk_norm(&self) -> Result<QkNorm> {
         let name = "blk.0.attn_q_norm.weight";
         if self.has(name) && self.interleaves_heads() {
             let what = format!("`{name}` of an architecture whose heads are interleaved");
             return Err(Error::unsupported(self.metadata.file(), what, "norms of queries and keys of qwen3"));
         }
-        Ok(self.has(name))
+        Ok(if self.has(name) { QkNorm::Heads } else { QkNorm::None })
     }
 
     fn architecture(&self) -> Result<(Keys<'_>, &'static str)> {
@@ -231,11 +232,16 @@ impl Gguf {
         match keys.size("attention.sliding_window")? {
             None | Some(0) => Ok(Window::Full),
             Some(tokens) if ["llama", "phi3"].contains(&keys.architecture) => Ok(Window::Sliding(tokens)),
-            Some(tokens) if keys.architecture == "gemma3" => variants::gemma_window(keys, tokens),
+            Some(tokens) if keys.architecture == "gemma3" => {
+                variants::window_but_each(GEMMA_PATTERN, keys, tokens)
+            }
+            Some(tokens) if keys.architecture == "olmo2" => {
+                variants::window_but_each(OLMO_PATTERN, keys, tokens)
+            }
             Some(_) => Err(Error::unsupported(
                 self.metadata.file(),
                 format!("`{}`", keys.name("attention.sliding_window")),
-                "sliding windows of llama, phi3 and gemma3",
+                "sliding windows of llama, phi3, gemma3 and olmo2",
             )),
         }
     }

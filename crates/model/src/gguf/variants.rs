@@ -3,6 +3,7 @@
 use super::Value;
 use super::to_spec::Keys;
 use crate::config::scales::{Granite, with_gemma, with_granite};
+use crate::config::with_olmo;
 use crate::error::Result;
 use spec::model::{Activation, RopeLayers, Window};
 use spec::{ModelSpec, Rope};
@@ -10,7 +11,9 @@ use spec::{ModelSpec, Rope};
 /// Every so many of SmolLM3's layers turn nothing.
 const SMOLLM3_STEP: usize = 4;
 /// One of so many of Gemma 3's layers sees everything.
-const GEMMA_PATTERN: usize = 6;
+pub(super) const GEMMA_PATTERN: usize = 6;
+/// One of so many of OLMo 3's.
+pub(super) const OLMO_PATTERN: usize = 4;
 /// Gemma 3 of 27B, by its layers, has scores of a factor of its own.
 const GEMMA_27B: usize = 62;
 
@@ -26,6 +29,7 @@ pub(super) fn with_own(spec: ModelSpec, keys: &Keys) -> Result<ModelSpec> {
         }
         "granite" => granite(spec, keys),
         "gemma3" => gemma(spec, keys),
+        "olmo2" => olmo(spec, keys),
         _ => Ok(spec),
     }
 }
@@ -56,18 +60,31 @@ fn gemma(spec: ModelSpec, keys: &Keys) -> Result<ModelSpec> {
     Ok(with_gemma(spec, 1.0 / (width as f32).sqrt(), dtype))
 }
 
+/// OLMo 2, and OLMo 3, which has windows.
+fn olmo(spec: ModelSpec, keys: &Keys) -> Result<ModelSpec> {
+    if spec.window == Window::Full {
+        return Ok(with_olmo(spec));
+    }
+    let theta = match keys.float("rope.freq_base_swa")? {
+        Some(theta) => theta,
+        None => spec.rope().map_or(10_000.0, |rope| rope.theta),
+    };
+    let plain = Rope { rotary_fraction: fraction(&spec), ..Rope::plain(theta) };
+    Ok(with_olmo(ModelSpec { rope_layers: RopeLayers::WindowsBy(plain), ..spec }))
+}
+
 fn fraction(spec: &ModelSpec) -> f64 {
     spec.rope().map_or(1.0, |rope| rope.rotary_fraction)
 }
 
-/// A window on all layers but every sixth, or as the file says: a number, or a list of those that have one.
-pub(super) fn gemma_window(keys: &Keys, tokens: usize) -> Result<Window> {
+/// A window on all layers but every `pattern`th, or as the file says: a number, or a list of those that have one.
+pub(super) fn window_but_each(pattern: usize, keys: &Keys, tokens: usize) -> Result<Window> {
     let layers = keys.layers()?;
     let key = "attention.sliding_window_pattern";
     let slides: Vec<bool> = match keys.metadata.get(&keys.name(key)) {
         Some(Value::Numbers(list)) => list.iter().map(|slides| !NO.contains(&slides)).collect(),
         _ => {
-            let pattern = keys.size(key)?.unwrap_or(GEMMA_PATTERN);
+            let pattern = keys.size(key)?.unwrap_or(pattern);
             (1..=layers).map(|layer| pattern == 0 || layer % pattern != 0).collect()
         }
     };

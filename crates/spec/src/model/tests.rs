@@ -20,7 +20,7 @@ fn smollm2() -> ModelSpec {
         positions: Positions::Rope(Rope::plain(100_000.0)),
         rope_layers: RopeLayers::All,
         biases: Biases::default(),
-        qk_norm: false,
+        qk_norm: QkNorm::None,
         attention_scale: 0.125,
         window: Window::Full,
         tied_head: true,

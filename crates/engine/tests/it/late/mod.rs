@@ -299,6 +299,13 @@ impl Device for Late {
         self.call("add_norm", &buffers, move |cpu| cpu.add_norm(x, &norm, out));
     }
 
+    fn norm_columns(&self, x: Rows, first: usize, norm: &NormWeights) {
+        let mut buffers = vec![(whole(x), Writes)];
+        buffers.extend(all(norm.weight, Reads));
+        let norm = *norm;
+        self.call("norm_columns", &buffers, move |cpu| cpu.norm_columns(x, first, &norm));
+    }
+
     fn convert(&self, x: Rows, out: Rows) {
         let buffers = [(whole(x), Reads), (whole(out), Writes)];
         self.call("convert", &buffers, move |cpu| cpu.convert(x, out));

@@ -70,6 +70,28 @@ fn granite() -> Value {
         "tie_word_embeddings": true, "torch_dtype": "bfloat16", "vocab_size": 49155})
 }
 
+/// OLMo-2-0425-1B.
+fn olmo_2() -> Value {
+    json!({"architectures": ["Olmo2ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "eos_token_id": 100_257,
+        "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 8192, "max_position_embeddings": 4096,
+        "model_type": "olmo2", "num_attention_heads": 16, "num_hidden_layers": 16, "num_key_value_heads": 16,
+        "pad_token_id": 100_277, "rms_norm_eps": 1e-6, "rope_scaling": null, "rope_theta": 500_000,
+        "tie_word_embeddings": false, "torch_dtype": "float32", "vocab_size": 100_352})
+}
+
+/// Olmo-3-7B-Instruct.
+fn olmo_3() -> Value {
+    let kinds: Vec<&str> =
+        (1..=32).map(|layer| if layer % 4 == 0 { "full_attention" } else { "sliding_attention" }).collect();
+    json!({"architectures": ["Olmo3ForCausalLM"], "attention_bias": false, "eos_token_id": 100_257, "hidden_act": "silu",
+        "hidden_size": 4096, "intermediate_size": 11008, "layer_types": kinds, "max_position_embeddings": 65536,
+        "model_type": "olmo3", "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32,
+        "pad_token_id": 100_277, "rms_norm_eps": 1e-6, "rope_theta": 500_000,
+        "rope_scaling": {"attention_factor": 1.2079441541679836, "beta_fast": 32.0, "beta_slow": 1.0, "factor": 8.0,
+            "original_max_position_embeddings": 8192, "rope_type": "yarn"},
+        "sliding_window": 4096, "tie_word_embeddings": false, "dtype": "bfloat16", "vocab_size": 100_278})
+}
+
 #[test]
 fn models_have_as_many_weights_as_were_published() {
     let weights = |config| read(config).parameters();
@@ -78,6 +100,44 @@ fn models_have_as_many_weights_as_were_published() {
     assert_eq!(weights(phi_4_mini()), 3_836_021_760);
     assert_eq!(weights(smollm3()), 3_075_098_624);
     assert_eq!(weights(granite()), 2_533_531_648);
+    assert_eq!(weights(olmo_2()), 1_484_916_736);
+    assert_eq!(weights(olmo_3()), 7_298_011_136);
+}
+
+#[test]
+fn olmo() {
+    let two = read(olmo_2());
+    assert_eq!((two.placement, two.qk_norm, two.bos), (NormPlacement::Added, QkNorm::Rows, None));
+    assert_eq!((two.qk_norm_width(), two.window, two.max_positions), (Some([2048; 2]), Window::Full, 4096));
+    let mut silent = olmo_2();
+    for field in ["rms_norm_eps", "rope_theta", "eos_token_id", "max_position_embeddings"] {
+        silent.as_object_mut().unwrap().remove(field);
+    }
+    let silent = read(silent);
+    assert_eq!((silent.norm.eps, &*silent.eos, silent.max_positions), (1e-5, &[50_279][..], 2048));
+    assert_eq!(silent.rope().map(|rope| rope.theta), Some(1e4));
+
+    let mut config = olmo_3();
+    let three = read(config.clone());
+    assert_eq!((three.window_of(2), three.window_of(3), three.window_of(4)), (Some(4096), None, Some(4096)));
+    assert_eq!(three.rope_of(0), Some(&Rope::plain(5e5)));
+    let yarn = |spec: &ModelSpec| match &spec.rope_of(3).unwrap().scaling {
+        RopeScaling::Yarn(yarn) => (yarn.factor, yarn.attention_factor),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(yarn(&three), (8.0, Some(1.2079441541679836)));
+    assert_eq!((three.max_positions, three.qk_norm_width()), (65536, Some([4096; 2])));
+
+    // Every fourth layer sees everything, and frequencies are known too.
+    for field in ["layer_types", "rope_theta", "sliding_window"] {
+        config.as_object_mut().unwrap().remove(field);
+        assert_eq!(read(config.clone()), three, "without {field}");
+    }
+    // As transformers 5 writes it.
+    config["rope_parameters"] = json!({"sliding_attention": {"rope_type": "default", "rope_theta": 500_000},
+        "full_attention": config["rope_scaling"].take()});
+    config["rope_parameters"]["full_attention"]["rope_theta"] = json!(500_000);
+    assert_eq!(read(config), three);
 }
 
 #[test]
@@ -87,7 +147,10 @@ fn gemma() {
     assert_eq!((spec.window_of(4), spec.window_of(5), spec.window_of(6)), (Some(512), None, Some(512)));
     assert_eq!(thetas(&spec, 4), Some((1e4, RopeScaling::None)));
     assert_eq!(thetas(&spec, 5), Some((1e6, RopeScaling::None)));
-    assert_eq!((spec.placement, spec.norm.from_one, spec.qk_norm), (NormPlacement::Around, true, true));
+    assert_eq!(
+        (spec.placement, spec.norm.from_one, spec.qk_norm),
+        (NormPlacement::Around, true, QkNorm::Heads)
+    );
     // 33.94 in numbers of the checkpoint.
     assert_eq!((spec.embed_scale, spec.attention_scale), (34.0, 0.0625));
     let mut silent = gemma_1b();
