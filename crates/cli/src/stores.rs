@@ -9,7 +9,7 @@ use model::store::{Kept, Removal, kept};
 use serde::Serialize;
 
 use crate::args::StoresArgs;
-use crate::console::{Misuse, show};
+use crate::console::{Misuse, note, show};
 use crate::output_file::JsonReport;
 use crate::resolve::packed_folder;
 
@@ -115,14 +115,19 @@ fn chosen<'a>(all: &'a [Kept], names: &[String]) -> Result<Vec<&'a Kept>> {
 fn remove(chosen: &[&Kept]) -> Result<ExitCode> {
     let (mut bytes, mut code) = (0, ExitCode::SUCCESS);
     for store in chosen {
-        match store.remove()? {
-            Removal::Removed => {
+        match store.remove() {
+            Ok(Removal::Removed) => {
                 bytes += store.bytes;
                 show!("removed {}, {}", store.name, size(&store.bytes))?;
             }
-            Removal::Gone => show!("{} is gone already", store.name)?,
-            Removal::BeingMade => {
+            Ok(Removal::Gone) => show!("{} is gone already", store.name)?,
+            Ok(Removal::BeingMade) => {
                 show!("{} is being made just now, and stays", store.name)?;
+                code = ExitCode::FAILURE;
+            }
+            // The others are removed all the same.
+            Err(error) => {
+                note!("{error}");
                 code = ExitCode::FAILURE;
             }
         }

@@ -6,7 +6,7 @@ use kernels::Isa;
 use kernels::linear::Activations;
 use model::decoder::WeightsAs;
 use policy::pipeline::{DiskPath, Values};
-use spec::Split;
+use spec::{ModelSpec, Split};
 
 use crate::plan::blocks::Blocks;
 
@@ -154,6 +154,11 @@ pub enum PrefixCaching {
 }
 
 impl EngineConfig {
+    /// How long a sequence may become by what was asked for and by the model, before memory cuts it.
+    pub(crate) fn longest(&self, spec: &ModelSpec) -> usize {
+        self.max_model_len.unwrap_or(spec.max_positions).min(spec.max_positions)
+    }
+
     /// Everything on the processor, in bf16 and exact, for one sequence after the other: what others are told apart from by
     /// the fields that they set.
     pub fn plain(memory: u64, threads: usize) -> EngineConfig {

@@ -119,7 +119,8 @@ impl Metrics {
     pub(crate) fn request_began(&self, request: &Generate) {
         self.under_way.fetch_add(1, Relaxed);
         self.choices.observe_count(request.n as usize);
-        self.max_tokens.observe_count(request.params.max_tokens.unwrap_or(0) as usize);
+        let longest = request.prompts.iter().map(Vec::len).max().unwrap_or(0);
+        self.max_tokens.observe_count(request.answer_len(longest));
         self.unknown_fields.fetch_add(request.unknown_fields.len() as u64, Relaxed);
     }
 

@@ -54,7 +54,11 @@ fn stores_are_listed_and_removed_by_their_names() {
     // A file that is not a store's stays, with its folder.
     let own = folder.write(&format!("packed/{first}/own.txt"), "mine");
     stores(&["--remove", &first[..8]]).refused(1, &["cannot remove"]);
+    // It does not keep others.
+    stores(&["--remove", "all"]).refused(1, &["cannot remove", &first]);
     assert!(std::path::Path::new(&own).exists());
+    assert_eq!(list().len(), 1);
+    pack(&packed, &["--weights", "int8"]);
     std::fs::remove_file(&own).unwrap();
     stores(&["--remove", "all"]).fine();
     assert!(list().is_empty() && folder.read("packed/notes.txt") == "mine");

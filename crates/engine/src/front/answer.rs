@@ -56,7 +56,7 @@ pub fn sequences<'a>(
     let each = request.prompts.iter().enumerate().flat_map(|p| (0..request.n).map(move |n| (p, n)));
     each.enumerate().map(move |(index, ((prompt, tokens), n))| {
         let params = request.params_of(n);
-        let max = params.max_tokens.map_or(usize::MAX, |max| max as usize);
+        let max = request.answer_len(tokens.len());
         let sequence = Request {
             prompt: tokens.clone(),
             params: SamplingParams { max_tokens: params.max_tokens.map(|max| max.max(1)), ..params.clone() },

@@ -28,6 +28,7 @@ use crate::plan::homes::Homes;
 pub use crate::plan::start_error::StartError;
 use crate::plan::too_small::TooSmall;
 use crate::step::run::Machine;
+use crate::step::sequence::Turns;
 use crate::step::world::{Message, Real};
 use crate::tiers::delegate::delegation;
 use crate::tiers::kv::{HostAttention, Kv, LayerPages, Rests, TURNS};
@@ -222,9 +223,11 @@ impl<'a> Planned<'a> {
             kv_not_pinned,
             kv_access,
         };
-        let world = Real::new(inbox, machine, (prefix, plan), (Arc::clone(&stats), foreseen))?;
+        let spec = self.checkpoint.spec();
+        let turns = Turns { rope: spec.rope().cloned(), longest: self.config.longest(spec) };
+        let world = Real::new(inbox, machine, turns, (prefix, plan), (Arc::clone(&stats), foreseen))?;
         let run = Run { world, stats, config: self.fcfs(), plan, record };
-        Ok(Engine::begin(run, sender, (self.hold, self.checkpoint.spec().clone()), seen)?)
+        Ok(Engine::begin(run, sender, (self.hold, spec.clone()), seen)?)
     }
 
     /// A host without room for activations computes with no weights, whatever that would cost.

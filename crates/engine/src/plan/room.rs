@@ -122,7 +122,7 @@ impl<'a> Room<'a> {
         config: &'a EngineConfig,
         resident_bytes: u64,
     ) -> Result<Room<'a>, TooSmall> {
-        let max_model_len = config.max_model_len.unwrap_or(spec.max_positions).min(spec.max_positions);
+        let max_model_len = config.longest(spec);
         let vectors = if 4 * spec.hidden < PAGE { 0 } else { LAYER_VECTORS };
         let pieces = PIECES + blueprint.matrices().count() + spec.layers * (1 + vectors);
         let tables = (blueprint.vector_bytes() + rope_bytes(spec, max_model_len)) as u64;

@@ -37,6 +37,29 @@ pub(crate) struct Sequence {
     events: Sink,
 }
 
+/// How sequences are turned.
+pub(crate) struct Turns {
+    pub(crate) rope: Option<Rope>,
+    /// How long a sequence may become by what is asked for and by the model. Memory may have room for less: what it says where
+    /// it is told what to say is the same with more of it.
+    pub(crate) longest: usize,
+}
+
+impl Turns {
+    /// The length that all rows of a request's sequence are turned for at least.
+    fn from(&self, request: &Request) -> usize {
+        let prompt = request.prompt.len();
+        let wanted = request.params.max_tokens.map_or(self.longest, |most| prompt + most as usize);
+        // The last token is not computed with.
+        let longest = wanted.min(self.longest).saturating_sub(1);
+        self.rope.as_ref().map_or(prompt, |rope| rope.turned_from(prompt, longest))
+    }
+
+    fn class(&self, length: usize) -> Option<usize> {
+        self.rope.as_ref()?.turned_as(length)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Going,
@@ -49,20 +72,17 @@ enum State {
 }
 
 impl Sequence {
-    /// A sequence that may grow by `max_new` tokens. `rope`: the model's; where it turns by a sequence's length, only those that
-    /// are turned alike can share keys. `eos`: its ends of text.
+    /// A sequence that may grow by `max_new` tokens. Where it is turned by its length, only those that are turned alike can share
+    /// keys. `eos`: its ends of text.
     pub(crate) fn new(
         mut request: Request,
         max_new: usize,
-        rope: Option<&Rope>,
+        turns: &Turns,
         eos: &[u32],
         events: Sink,
     ) -> Sequence {
-        let prompt = request.prompt.len();
-        // Its last token is not computed with.
-        let longest = prompt + max_new.saturating_sub(1);
-        let turned_from = rope.map_or(prompt, |rope| rope.turned_from(prompt, longest));
-        if let Some(class) = rope.and_then(|rope| rope.turned_as(turned_from)) {
+        let (prompt, turned_from) = (request.prompt.len(), turns.from(&request));
+        if let Some(class) = turns.class(turned_from) {
             request.salt = request.salt.wrapping_add(class as u128);
         }
         let eos = if request.params.ends_at_eos() { eos.to_vec() } else { Vec::new() };
@@ -294,7 +314,7 @@ mod tests {
         let (events, told) = channel();
         let request = Request { prompt: prompt.to_vec(), params, seed: 1, salt: 0 };
         let sink = Box::new(move |event| events.send(event).unwrap());
-        (Sequence::new(request, max_new, None, &[2], sink), told)
+        (Sequence::new(request, max_new, &Turns { rope: None, longest: 100 }, &[2], sink), told)
     }
 
     fn likes(token: usize) -> Vec<f32> {

@@ -9,14 +9,14 @@ use policy::cost::Cost;
 use policy::drive::{Event as Told, World};
 use policy::pipeline::{Plan, Waits};
 use policy::sched::Why;
-use spec::{Done, Lane, Nanos, PrefixUse, Program, RankId, Rope, SeqId, Shape, Step, StepId, Tokens};
+use spec::{Done, Lane, Nanos, PrefixUse, Program, RankId, SeqId, Shape, Step, StepId, Tokens};
 
 use crate::front::request::{Event, Failure, Request, Sink};
 use crate::lock::lock;
 use crate::step::bound::StepRun;
 use crate::step::lanes::{LaneId, Lanes, Task, Wait};
 use crate::step::run::Machine;
-use crate::step::sequence::{Sequence, Shared};
+use crate::step::sequence::{Sequence, Shared, Turns};
 use crate::step::tables::Tables;
 use crate::tiers::stowed::OnHost;
 use crate::watch::foreseen::Foreseen;
@@ -46,7 +46,7 @@ pub(crate) struct Real {
     sequences: BTreeMap<SeqId, Running>,
     newest: StepId,
     eos: Vec<u32>,
-    rope: Option<Rope>,
+    turns: Turns,
     prefix: PrefixUse,
     plan: Plan,
     stats: Arc<Stats>,
@@ -63,11 +63,11 @@ impl Real {
     pub(crate) fn new(
         inbox: Receiver<Message>,
         machine: Arc<Machine>,
+        turns: Turns,
         (prefix, plan): (PrefixUse, Plan),
         (stats, foreseen): (Arc<Stats>, Option<Foreseen>),
     ) -> std::io::Result<Real> {
-        let spec = machine.decoder.spec();
-        let (eos, rope) = (spec.eos.clone(), spec.rope().cloned());
+        let eos = machine.decoder.spec().eos.clone();
         Ok(Real {
             start: Instant::now(),
             inbox,
@@ -77,7 +77,7 @@ impl Real {
             sequences: BTreeMap::new(),
             newest: StepId(0),
             eos,
-            rope,
+            turns,
             prefix,
             plan,
             stats,
@@ -139,7 +139,7 @@ impl Real {
 
     fn admit(&mut self, id: SeqId, request: Request, max_new: usize, events: Sink) -> spec::Request {
         let scores = request.params.prompt_logprobs.is_some();
-        let mut sequence = Sequence::new(request, max_new, self.rope.as_ref(), &self.eos, events);
+        let mut sequence = Sequence::new(request, max_new, &self.turns, &self.eos, events);
         let prefix = if scores { PrefixUse::Forbidden } else { self.prefix };
         let hashes = if prefix == PrefixUse::Allowed { sequence.prompt_hashes() } else { Vec::new() };
         let prompt = Tokens(sequence.prompt_len() as u32);

@@ -5,6 +5,8 @@ use engine::{Engine, EngineConfig, Event, Failure, Finish, Planned, PrefixCachin
 use model::Checkpoint;
 use model::decoder::WeightsAs;
 use model::sampling::SamplingParams;
+use spec::model::Positions;
+use spec::rope::{Rope, RopeScaling};
 
 fn config() -> EngineConfig {
     EngineConfig {
@@ -158,7 +160,7 @@ fn scaled_models_read_more_than_they_were_trained_on() {
     ] {
         let off = engine(model, PrefixCaching::Off);
         assert_eq!(off.hold().max_model_len, longest, "{model}");
-        // The same beginning in prompts of different lengths, which dynamic scaling and longrope turn differently.
+        // The same beginning in prompts of different lengths, which dynamic scaling turns differently.
         let prompts = [trained - 10, trained + 40, trained + 70].map(|n| n.min(longest - 20) as u32);
         let requests = prompts.map(|n| request(3, n, greedy(16)));
         let want: Vec<Story> = requests.iter().map(|request| alone(&off, request)).collect();
@@ -199,6 +201,31 @@ fn longrope_turns_a_sequence_in_one_way() {
         let rest = Request { prompt, ..request(5, 24, greedy(16 - known)) };
         assert_eq!(alone(&engine, &rest), text[known as usize..], "after {known} tokens");
     }
+}
+
+/// An answer that may be as long as there is room says the same where memory has room for less: it ends there.
+#[test]
+fn longrope_does_not_turn_by_memory() {
+    let mut spec = checkpoint("phi3-longrope").spec().clone();
+    let Positions::Rope(Rope { scaling: RopeScaling::Long(long), .. }) = &mut spec.positions else {
+        panic!("turned otherwise: {spec:?}");
+    };
+    long.original_positions = 64;
+    let random = Checkpoint::dummy(spec, 0);
+    let engine = |kv_tokens, max_model_len| {
+        let config = EngineConfig { kv_tokens, max_model_len, max_num_seqs: 1, ..config() };
+        Planned::new(&random, config).unwrap().start(&|_| {}).unwrap()
+    };
+    let open = request(3, 11, SamplingParams { max_tokens: None, ..greedy(1) });
+    let (wide, narrow) = (engine(None, None), engine(Some(64), None));
+    assert_eq!((wide.hold().max_model_len, narrow.hold().max_model_len), (128, 64));
+    let (long, short) = (alone(&wide, &open), alone(&narrow, &open));
+    assert_eq!((long.len(), &short[..]), (128 - 11, &long[..64 - 11]));
+    // Where it is told to end there, by the request or by the settings, it is turned as short texts are.
+    let within = alone(&wide, &request(3, 11, greedy(64 - 11)));
+    assert_ne!(within, short);
+    assert_eq!(alone(&narrow, &request(3, 11, greedy(64 - 11))), within);
+    assert_eq!(alone(&engine(None, Some(64)), &open), within);
 }
 
 #[test]

@@ -48,9 +48,11 @@ pub struct Generate {
     pub model: String,
     /// Token ids of each prompt; none is empty.
     pub prompts: Vec<Vec<u32>>,
-    /// Parameters, complete and checked; `max_tokens` is never absent. With 0 only the prompt is
-    /// evaluated.
+    /// Parameters, complete and checked; without `max_tokens` an answer may be as long as there is room. With 0 only the prompt
+    /// is evaluated.
     pub params: SamplingParams,
+    /// Tokens of a prompt and its answer that there is room for.
+    pub context_len: usize,
     /// Choices for each prompt.
     pub n: u32,
     /// Begin each text with its prompt: for each of these, which of its tokens the client gave. Those around them are the
@@ -73,6 +75,12 @@ pub struct Generate {
 }
 
 impl Generate {
+    /// How many tokens an answer to a prompt of so many may have.
+    pub fn answer_len(&self, prompt: usize) -> usize {
+        let left = self.context_len.saturating_sub(prompt);
+        self.params.max_tokens.map_or(left, |most| left.min(most as usize))
+    }
+
     /// Parameters of one choice: a seed gives each its own, as in vLLM.
     pub fn params_of(&self, choice: u32) -> SamplingParams {
         let mut params = self.params.clone();
@@ -156,8 +164,12 @@ impl Common {
         let prompts = self.checked_prompts(prompts, prompt_field, context)?;
         let limits = context.limits();
         let mut params = SamplingParams::resolve(&self.overrides, context.generation, limits)?;
-        params.max_tokens = Some(self.room(&prompts, default_max_tokens, prompt_field, context)?);
+        let room = self.room(&prompts, prompt_field, context)?;
+        let default = [default_max_tokens, context.generation.max_new_tokens].into_iter().flatten().min();
+        let wanted = self.overrides.max_tokens.or(default);
+        params.max_tokens = Some(wanted.map_or(room, |wanted| wanted.min(room)));
         params.check(limits)?;
+        params.max_tokens = wanted;
         self.check_scores(&prompts, params.prompt_logprobs)?;
         params.bad_words = words::tokens(&self.bad_words, context)?;
         if let Some(format) = &self.format {
@@ -168,6 +180,7 @@ impl Common {
             model: self.model,
             prompts,
             params,
+            context_len: context.context_len,
             n: self.n,
             echo: None,
             delivery: self.delivery,
@@ -225,25 +238,21 @@ impl Common {
         self.overrides.max_tokens.map_or(1, |asked| asked.max(1)) as usize
     }
 
-    /// How many tokens each answer may have.
+    /// How many tokens there is room for behind the longest prompt: as many as are asked for, at least.
     fn room(
         &self,
         prompts: &[Vec<u32>],
-        default: Option<u32>,
         prompt_field: &'static str,
         context: &Context,
     ) -> Result<u32, ApiError> {
         let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
-        let asked = self.overrides.max_tokens;
         let left = context.context_len.saturating_sub(longest);
         if self.least_answer() > left {
             let shorten = [prompt_field, self.max_tokens_field];
-            let answer = asked.unwrap_or(0) as usize;
+            let answer = self.overrides.max_tokens.unwrap_or(0) as usize;
             return Err(ApiError::too_long(shorten, longest, answer, context.context_len));
         }
-        let left = u32::try_from(left).unwrap_or(u32::MAX);
-        let default = [default, context.generation.max_new_tokens].into_iter().flatten().min();
-        Ok(asked.unwrap_or(default.unwrap_or(left).min(left)))
+        Ok(u32::try_from(left).unwrap_or(u32::MAX))
     }
 }
 

@@ -106,6 +106,7 @@ impl Kept {
             // Where a lock comes and goes it is the first file and the last: these are of who made stores otherwise.
             Lock::Gone if has_files(&self.folder) => match first_at_once(&self.folder)? {
                 Lock::Held(file) => file,
+                Lock::Gone if !self.folder.exists() => return Ok(Removal::Gone),
                 Lock::Taken | Lock::Gone => return Ok(Removal::BeingMade),
             },
             Lock::Gone => return self.remove_empty(),
