@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from golden import tokenizer, weights
-from golden.variants import (GEMMA3, GRANITE, LLAMA3, LONGROPE, OLMO3, PROMPT, QWEN2, QWEN3, ROPE, SMOLLM3, YARN, edit, llama)
+from golden.variants import (GEMMA3, GRANITE, LLAMA3, LONGROPE, MINISTRAL3, OLMO3, PROMPT, QWEN2, QWEN3, ROPE, SMOLLM3, YARN, edit, llama)
 
 Q = gguf.GGMLQuantizationType
 LEGACY = {"attn_q": Q.Q4_1, "attn_k": Q.Q5_0, "attn_v": Q.Q5_1, "attn_output": Q.Q4_1, "ffn_gate": Q.Q5_0,
@@ -58,6 +58,7 @@ TWINS = (
          without=(dict(no_rope_layer_interval=5),)),
     Twin("gguf-granite", Q.BF16, edit(GRANITE, vocab_size=304), seed=27, exact=True),
     Twin("gguf-gemma3", Q.BF16, GEMMA3_TWIN, seed=28, exact=True),
+    Twin("gguf-ministral3", Q.BF16, edit(MINISTRAL3, vocab_size=304), seed=30, exact=True),
     Twin("gguf-olmo3", Q.BF16, OLMO3_TWIN, seed=30, exact=True, without=(dict(sliding_window=512), dict(rope_scaling=None))),
 )
 
@@ -72,7 +73,7 @@ GEMMA_NAMES = NAMES | {"post_attention_layernorm": "post_attention_norm", "pre_f
                        "post_feedforward_layernorm": "post_ffw_norm"}
 # Those whose norms stand behind attention and MLP too, or alone.
 NAMES_OF = {"gemma3_text": GEMMA_NAMES, "olmo3": GEMMA_NAMES}
-ARCHITECTURES = {"gemma3_text": "gemma3", "olmo3": "olmo2"}
+ARCHITECTURES = {"gemma3_text": "gemma3", "ministral3": "mistral3", "olmo3": "olmo2"}
 
 
 def gguf_name(name, names=NAMES):
@@ -115,7 +116,7 @@ def tensor(twin, name, leaf, value, rng):
     kind = twin.config["model_type"]
     if "norm" in leaf or name.endswith(".bias"):
         return value + (1.0 if kind.startswith("gemma") else 0.0), Q.F32
-    if kind in ("llama", "smollm3", "granite") and leaf in ("attn_q", "attn_k"):
+    if kind in ("llama", "ministral3", "smollm3", "granite") and leaf in ("attn_q", "attn_k"):
         key = "num_attention_heads" if leaf == "attn_q" else "num_key_value_heads"
         value = interleave(value, twin.config[key])
     format = twin.format_of(leaf)
@@ -143,7 +144,7 @@ def write(twin, out):
         file.add_value_length(head_dim)
     theta = c.get("rope_theta") or c["rope_parameters"]["rope_theta"]
     file.add_rope_freq_base(theta)
-    scaling = c.get("rope_scaling") or {}
+    scaling = c.get("rope_scaling") or c.get("rope_parameters") or {}
     if scaling.get("rope_type") == "yarn":
         file.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         file.add_rope_scaling_factor(scaling["factor"])
@@ -191,6 +192,9 @@ def add_own(file, c):
         file.add_sliding_window(c["sliding_window"])
         file.add_uint32("gemma3.attention.sliding_window_pattern", c["sliding_window_pattern"])
         file.add_float32("gemma3.rope.freq_base_swa", c["rope_local_base_freq"])
+    if c["model_type"] == "ministral3":
+        file.add_rope_scaling_yarn_log_mul(c["rope_parameters"]["mscale_all_dim"])
+        file.add_attn_temperature_scale(c["rope_parameters"]["llama_4_scaling_beta"])
     if c["model_type"] == "olmo3":
         file.add_sliding_window(c["sliding_window"])
         file.add_sliding_window_pattern([kind == "sliding_attention" for kind in c["layer_types"]])

@@ -100,6 +100,13 @@ OLMO3 = edit(OLMO2, architectures=["Olmo3ForCausalLM"], model_type="olmo3", num_
              num_key_value_heads=1, intermediate_size=64, max_position_embeddings=128, sliding_window=20,
              layer_types=["sliding_attention", "sliding_attention", "full_attention"],
              rope_scaling=YARN | dict(rope_type="yarn", attention_factor=1.25))
+# Queries grow at every sixteenth position.
+MINISTRAL3 = edit(MISTRAL, architectures=["Ministral3ForCausalLM"], model_type="ministral3", sliding_window=None,
+                  rope_theta=None, num_attention_heads=2, num_key_value_heads=1, head_dim=32, intermediate_size=64,
+                  max_position_embeddings=128, torch_dtype=None, dtype="bfloat16", pad_token_id=0,
+                  rope_parameters=dict(rope_theta=10000.0, rope_type="yarn", factor=8.0, beta_fast=32.0, beta_slow=1.0,
+                                       original_max_position_embeddings=16, mscale=1.0, mscale_all_dim=1.0,
+                                       llama_4_scaling_beta=0.5))
 OPT = dict(
     architectures=["OPTForCausalLM"], model_type="opt", torch_dtype="float16", vocab_size=96, hidden_size=64,
     ffn_dim=128, num_hidden_layers=2, num_attention_heads=4, word_embed_proj_dim=64, max_position_embeddings=128,
@@ -148,6 +155,8 @@ CHECKPOINTS = (
     Variant("olmo2", OLMO2, seed=15),
     Variant("olmo3", OLMO3, seed=16,
             without=(dict(sliding_window=512), dict(rope_scaling=None), dict(layer_types=["full_attention"] * 3))),
+    Variant("ministral3", MINISTRAL3, seed=17, without=(
+        dict(rope_parameters=MINISTRAL3["rope_parameters"] | dict(llama_4_scaling_beta=0.0)),)),
     Variant("opt", OPT, seed=8, dtype="float16"),
     Variant("opt-350m", OPT_350M | dict(torch_dtype="float32", hidden_size=32, word_embed_proj_dim=16, ffn_dim=64,
                                         num_attention_heads=2), seed=9, dtype="float32"),

@@ -130,6 +130,9 @@ struct StoreKvArgs {
   u32 heads, kv_heads, head_dim, rotary_dim;
   float eps;
   u32 q_bf16, kv;  // KV_...
+  float beta;      // queries grow by 1 + beta ln(1 + turns / period), a whole quotient; 0: they do not
+  u32 period;
+  u32 unused;
 };
 
 #define KV_FLOATS 0
@@ -225,7 +228,8 @@ KERNEL(store_kv, StoreKvArgs, 128) {
     __syncwarp();
   }
   if (is_q) {
-    for (u32 i = lane; i < d; i += 32) put(a.q, ((u64)row * a.heads + head) * d + i, x[i], a.q_bf16);
+    float factor = a.beta == 0.0f ? 1.0f : 1.0f + a.beta * logf((float)(1 + a.turns[row] / a.period));
+    for (u32 i = lane; i < d; i += 32) put(a.q, ((u64)row * a.heads + head) * d + i, x[i] * factor, a.q_bf16);
     return;
   }
   u32 kv_head = (head - a.heads) % a.kv_heads, token = a.slots[row] % 32;

@@ -27,7 +27,7 @@ arguments! {
     /// `store_kv`.
     StoreKvArgs {
         qkv: u64, q_norm: u64, k_norm: u64, cos: u64, sin: u64, turns: u64, slots: u64, q: u64, pages: u64,
-        heads: u32, kv_heads: u32, head_dim: u32, rotary_dim: u32, eps: f32, q_bf16: u32, kv: u32, unused: u32,
+        heads: u32, kv_heads: u32, head_dim: u32, rotary_dim: u32, eps: f32, q_bf16: u32, kv: u32, beta: f32, period: u32, unused: u32,
     }
     /// `linear_floats`, `linear_few_8`, `linear_few_32`, `linear_few_64`.
     LinearArgs {

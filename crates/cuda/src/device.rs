@@ -432,6 +432,8 @@ impl<D: Driver> Device for GpuDevice<D> {
         let rows = covered(spans);
         let (qkv, q) = (qkv.range(rows.clone()), q.range(rows.clone()));
         let by = transform.rope.map_or(RopeBy::Position, |rope| rope.by);
+        let growth = transform.rope.and_then(|rope| rope.growth);
+        assert!(growth.is_none() || by == RopeBy::Position, "queries grow by position, not by row");
         let (turns, slots) = slots(spans, rows, by);
         let mut tables = self.tables(&[turns.len(), slots.len()]);
         let args = StoreKvArgs {
@@ -451,6 +453,8 @@ impl<D: Driver> Device for GpuDevice<D> {
             eps: transform.norms.map_or(0.0, |norms| norms.2),
             q_bf16: (q.dtype == Dtype::Bf16).into(),
             kv: kind_of(kv.layout.dtype),
+            beta: growth.map_or(0.0, |growth| growth.beta),
+            period: growth.map_or(1, |growth| growth.period) as u32,
             unused: 0,
         };
         self.launch(Module::Rows, "store_kv", [qkv.rows, all.div_ceil(4)], 128, &args);

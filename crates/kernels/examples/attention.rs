@@ -295,7 +295,7 @@ impl Write {
         let qkv: Vec<f32> = noise(rows * cols * 2).chunks_exact(2).map(|b| f32::from(b[0]) - 128.0).collect();
         let mut q = vec![bf16::ZERO; rows * q_cols];
         let table = vec![0.7; 1024 * d / 2];
-        let rope = RopeTable { by: RopeBy::Position, cos: &table, sin: &table, rotary_dim: d };
+        let rope = RopeTable { by: RopeBy::Position, cos: &table, sin: &table, rotary_dim: d, growth: None };
         let others = vec![1u8; 4 << 20];
         let start = if self.tokens == 1 { Self::START } else { 0 };
         let each = (start + self.tokens).div_ceil(BLOCK_TOKENS);

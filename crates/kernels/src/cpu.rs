@@ -158,6 +158,7 @@ impl CpuDevice {
                 cos: table(rope.cos),
                 sin: table(rope.sin),
                 rotary_dim: rope.rotary_dim,
+                growth: rope.growth,
             }),
         }
     }

@@ -12,6 +12,7 @@ use crate::elementwise::NormKind;
 use crate::linear::{Activation, Activations, Format, RowOrder};
 use crate::pick::{NoPick, Pick, Picked};
 use crate::queue::Mark;
+use spec::rope::Growth;
 
 /// What the numbers of activations are stored as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,6 +150,8 @@ pub struct RopeTables {
     pub sin: Buf,
     /// Dimensions of a head that are turned.
     pub rotary_dim: usize,
+    /// How queries grow, where tables have rows of positions.
+    pub growth: Option<Growth>,
 }
 
 /// What happens to queries and keys before they are used and stored.

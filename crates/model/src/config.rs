@@ -88,10 +88,11 @@ pub fn parse_generation(text: &str, file: &str) -> Result<GenerationConfig> {
 pub fn parse_config(text: &str, file: &str) -> Result<Config> {
     let value = parse(text, file)?;
     let fields = Fields::of(&value, file)?;
-    let family = Family::of(&fields)?;
+    let outer = Family::of(&fields)?;
     // A model of text and images says what its decoder is inside; its tokens, and sometimes its numbers, outside.
-    let text = fields.object("text_config")?.filter(|_| family == Family::Gemma3);
+    let text = fields.object("text_config")?.filter(|_| outer.may_see());
     let inner = text.as_ref().unwrap_or(&fields);
+    let family = outer.of_text(inner)?;
     [&fields, inner].into_iter().try_for_each(|fields| refuse_variants(fields, family))?;
     let dtype = match dtype(&fields)? {
         None => dtype(inner)?,
@@ -100,6 +101,9 @@ pub fn parse_config(text: &str, file: &str) -> Result<Config> {
     let mut spec = family.spec(inner, dtype.unwrap_or(DType::F32))?;
     if let Some(ends) = fields.tokens("eos_token_id")? {
         spec.eos = ends;
+    }
+    if let Some(tied) = fields.flag("tie_word_embeddings")? {
+        spec.tied_head = tied;
     }
     spec.check().map_err(|e| Error::Spec { file: file.into(), source: e.in_words_of(&family.names()) })?;
     Ok(Config { spec, family, states_dtype: dtype.is_some() })

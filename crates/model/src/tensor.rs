@@ -269,7 +269,7 @@ impl Naming {
 
     /// The name of a file's tensor in a checkpoint of the decoder alone; none for what sees images.
     pub fn of_text(self, name: &str) -> Option<String> {
-        if self != Naming::Gemma {
+        if !matches!(self, Naming::Llama | Naming::Gemma) {
             return Some(name.to_owned());
         }
         let within = name.strip_prefix("model.").unwrap_or(name);

@@ -16,6 +16,25 @@ pub struct Rope {
     pub scaling: RopeScaling,
     /// Share of a head's dimensions that turn, in (0, 1]; the first ones do.
     pub rotary_fraction: f64,
+    /// How queries grow with their position, where they do.
+    pub growth: Option<Growth>,
+}
+
+/// Queries that are multiplied by `1 + beta * ln(1 + floor(position / period))`: what Llama 4 did and Ministral 3 does to attention
+/// over long contexts.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Growth {
+    /// Strength.
+    pub beta: f32,
+    /// Positions of one factor; the first so many have 1.
+    pub period: usize,
+}
+
+impl Growth {
+    /// What a query at this position is multiplied by.
+    pub fn factor(&self, position: usize) -> f32 {
+        1.0 + self.beta * ((1 + position / self.period) as f32).ln()
+    }
 }
 
 /// The published ways to stretch rotary frequencies.
@@ -103,7 +122,7 @@ pub struct RopeFrequencies {
 impl Rope {
     /// Plain rotary embedding with a base.
     pub fn plain(theta: f64) -> Rope {
-        Rope { theta, scaling: RopeScaling::None, rotary_fraction: 1.0 }
+        Rope { theta, scaling: RopeScaling::None, rotary_fraction: 1.0, growth: None }
     }
 
     /// How many of a head's dimensions turn.
@@ -114,6 +133,14 @@ impl Rope {
     /// Checks that every parameter yields finite frequencies for so many rotary dimensions.
     pub(crate) fn check(&self, dims: usize) -> Result<(), SpecError> {
         positive("theta", self.theta)?;
+        if let Some(growth) = self.growth {
+            positive("growth of queries", f64::from(growth.beta))?;
+            positive("period of growth", growth.period as f64)?;
+            let by_position = !self.depends_on_length();
+            expect("rope", "dynamic or longrope", by_position, || {
+                "another scaling where queries grow".into()
+            })?;
+        }
         match &self.scaling {
             RopeScaling::None => Ok(()),
             RopeScaling::Linear { factor } => positive("factor", *factor),

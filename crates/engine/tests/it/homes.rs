@@ -142,6 +142,7 @@ fn every_family_of_models_attends_on_the_host_with_its_own_norms_and_rotations()
         "mistral",
         "llama-dynamic-v4",
         "gemma3",
+        "ministral3",
         "olmo3",
         "smollm3",
         "phi3-longrope-short",

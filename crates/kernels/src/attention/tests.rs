@@ -351,7 +351,13 @@ fn heads_are_normed_and_turned() {
     let norm = QkNorm { q: &weights[..d], k: &weights[d..], eps: 1e-5 };
     let ops = HeadOps {
         norm: Some(norm),
-        rope: Some(RopeTable { by: RopeBy::Position, cos: &cos, sin: &sin, rotary_dim: rotary }),
+        rope: Some(RopeTable {
+            by: RopeBy::Position,
+            cos: &cos,
+            sin: &sin,
+            rotary_dim: rotary,
+            growth: None,
+        }),
     };
     let expected = |x: &[f32], w: &[f32]| {
         let mean = x.iter().map(|x| f64::from(x * x)).sum::<f64>() / d as f64;

@@ -6,6 +6,7 @@ use super::{Agreement, Bound, Case, Floor, Found, Kernel, Reach};
 use crate::arena::Full;
 use crate::attention::{BLOCK_TOKENS, KvDtype, KvLayout, RopeBy, Span};
 use crate::device::{AttendShape, Device, Dtype, KvPages, QkTransform, RopeTables, Rows};
+use spec::rope::Growth;
 
 /// bf16 operands and sums in other orders: what two right kernels may differ by.
 const TOLERANCE: f32 = 0.02;
@@ -26,6 +27,7 @@ struct Attention {
 /// Which half of attention is the case's result.
 #[derive(Clone, Copy, Debug)]
 enum PartOf {
+    /// With rotary tables of positions, by which queries grow.
     Store,
     /// With rotary tables of the batch's rows.
     StoreByRow,
@@ -218,6 +220,10 @@ impl Attention {
         if let PartOf::StoreByRow = self.part { RopeBy::Row } else { RopeBy::Position }
     }
 
+    fn growth(&self) -> Option<Growth> {
+        matches!(self.part, PartOf::Store).then_some(Growth { beta: 0.5, period: 16 })
+    }
+
     /// Rows of the rotary tables.
     fn turns(&self) -> usize {
         let longest = self.spans.iter().map(|(start, rows)| start + rows).max().unwrap_or(0);
@@ -272,7 +278,7 @@ impl Kernel for Attention {
             Ok(matrix(device, self.turns(), rotary_dim / 2, Dtype::F32, seed)?.buf)
         };
         let (by, cos, sin) = (self.rope_by(), turns(device, 19)?, turns(device, 23)?);
-        let rope = RopeTables { by, cos, sin, rotary_dim };
+        let rope = RopeTables { by, cos, sin, rotary_dim, growth: self.growth() };
         let norms = Some((vector(device, d, 29)?, vector(device, d, 31)?, 1e-6));
         let transform = QkTransform { heads: self.heads, norms, rope: Some(rope) };
         let q = Rows {

@@ -230,9 +230,18 @@ fn gemma() -> serde_json::Value {
     json!({"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "num_hidden_layers": 2})
 }
 
+fn mistral() -> serde_json::Value {
+    json!({"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": null})
+}
+
 #[test]
 fn the_decoder_of_what_sees_images_is_read_alone() {
-    let plain = folder(gemma(), |_| {});
+    decoder_is_read_alone(gemma(), "Gemma3ForConditionalGeneration", "gemma3");
+    decoder_is_read_alone(mistral(), "Mistral3ForConditionalGeneration", "mistral3");
+}
+
+fn decoder_is_read_alone(text: serde_json::Value, class: &str, kind: &str) {
+    let plain = folder(text.clone(), |_| {});
     let want = Checkpoint::open(plain.path()).expect("sound");
     type Rename = fn(&str) -> String;
     let layouts: [(Rename, &str); 2] = [
@@ -240,13 +249,12 @@ fn the_decoder_of_what_sees_images_is_read_alone() {
         (|name| name.replace("model.", "model.language_model."), "model.multi_modal_projector.x"),
     ];
     for (rename, other) in layouts {
-        let seeing = folder(gemma(), |file| {
+        let seeing = folder(text.clone(), |file| {
             file.iter_mut().for_each(|tensor| tensor.0 = rename(&tensor.0));
             file.push((other.into(), "F32", vec![1], counting(0, 1)));
         });
-        let text: serde_json::Value = serde_json::from_str(&llama_config(gemma())).expect("JSON");
-        let config = json!({"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
-            "text_config": text, "torch_dtype": "float32"});
+        let text: serde_json::Value = serde_json::from_str(&llama_config(text.clone())).expect("JSON");
+        let config = json!({"architectures": [class], "model_type": kind, "text_config": text, "torch_dtype": "float32"});
         write(seeing.path(), "config.json", config.to_string());
         let got = Checkpoint::open(seeing.path()).expect("sound");
         assert_eq!(got.spec(), want.spec());

@@ -16,6 +16,8 @@ pub enum Family {
     Llama,
     /// Mistral: Llama with a sliding window; Ministral: on some layers.
     Mistral,
+    /// Ministral 3: Llama whose queries grow with their position.
+    Ministral3,
     /// Qwen2 and 2.5: Llama with biases on queries, keys and values.
     Qwen2,
     /// Qwen3: Llama with norms on queries and keys.
@@ -38,10 +40,12 @@ pub enum Family {
 
 impl Family {
     /// Every family, with the names of its class and of its `model_type`.
-    const NAMES: [(Family, &'static str, &'static str); 13] = [
+    const NAMES: [(Family, &'static str, &'static str); 15] = [
         (Family::Llama, "LlamaForCausalLM", "llama"),
         (Family::Mistral, "MistralForCausalLM", "mistral"),
         (Family::Mistral, "MinistralForCausalLM", "ministral"),
+        (Family::Mistral, "Mistral3ForConditionalGeneration", "mistral3"),
+        (Family::Ministral3, "Ministral3ForCausalLM", "ministral3"),
         (Family::Qwen2, "Qwen2ForCausalLM", "qwen2"),
         (Family::Qwen3, "Qwen3ForCausalLM", "qwen3"),
         (Family::Phi3, "Phi3ForCausalLM", "phi3"),
@@ -110,6 +114,23 @@ impl Family {
         })
     }
 
+    /// Whether it is the decoder of models that see images, too.
+    pub(super) fn may_see(self) -> bool {
+        matches!(self, Family::Gemma3 | Family::Mistral)
+    }
+
+    /// The family of the decoder inside a model that sees images, by what is said of it there.
+    pub(super) fn of_text(self, text: &Fields) -> Result<Family> {
+        if text.text("model_type")?.is_none() {
+            return Ok(self);
+        }
+        match (self, Family::of(text)?) {
+            (Family::Mistral, Family::Ministral3) => Ok(Family::Ministral3),
+            (outer, inner) if outer == inner => Ok(inner),
+            (outer, _) => Err(text.wrong("model_type", &format!("a decoder of {}", outer.class()))),
+        }
+    }
+
     fn named(is: impl Fn(&(Family, &str, &str)) -> bool) -> Option<Family> {
         Family::NAMES.iter().find(|names| is(names)).map(|(family, ..)| *family)
     }
@@ -134,7 +155,7 @@ impl Family {
         let (rope, rope_layers) = self.ropes(fields, &defaults, layers)?;
         let head_dim = self.head_dim(fields, hidden, heads)?;
         let eps = match self {
-            Family::Phi3 | Family::Olmo2 | Family::Olmo3 => 1e-5,
+            Family::Phi3 | Family::Ministral3 | Family::Olmo2 | Family::Olmo3 => 1e-5,
             _ => 1e-6,
         };
         let eps = fields.number("rms_norm_eps")?.unwrap_or(eps) as f32;
@@ -197,6 +218,7 @@ impl Family {
     pub(super) fn rope_defaults(self, fields: &Fields) -> Result<rope::Defaults> {
         let (max_positions, theta) = match self {
             Family::Mistral => (131_072, 1e4),
+            Family::Ministral3 => (262_144, 1e4),
             Family::Qwen2 | Family::Qwen3 => (32_768, 1e4),
             Family::Phi3 => (4096, 1e4),
             Family::SmolLm3 => (32_768, 2e6),
@@ -210,6 +232,7 @@ impl Family {
             theta,
             original_positions: is_phi.then_some(4096),
             partial: is_phi,
+            grows: self == Family::Ministral3,
         })
     }
 
@@ -239,7 +262,7 @@ impl Family {
     /// Some families know their tokens; a field that says `null` says that there is none.
     pub(super) fn bos(self, fields: &Fields) -> Result<Option<u32>> {
         let known = match self {
-            Family::Llama | Family::Mistral | Family::Phi3 | Family::Granite => Some(1),
+            Family::Llama | Family::Mistral | Family::Ministral3 | Family::Phi3 | Family::Granite => Some(1),
             Family::Opt | Family::Gemma3 => Some(2),
             Family::SmolLm3 => Some(128_000),
             Family::Qwen2 | Family::Qwen3 | Family::Olmo2 | Family::Olmo3 => None,
@@ -250,7 +273,7 @@ impl Family {
 
     pub(super) fn ends(self, fields: &Fields) -> Result<Vec<u32>> {
         let known = match self {
-            Family::Llama | Family::Mistral | Family::Granite | Family::Opt => Some(2),
+            Family::Llama | Family::Mistral | Family::Ministral3 | Family::Granite | Family::Opt => Some(2),
             Family::Gemma3 => Some(1),
             Family::Phi3 => Some(32_000),
             Family::SmolLm3 => Some(128_001),
@@ -264,7 +287,7 @@ impl Family {
     fn kv_heads(self, fields: &Fields, heads: usize) -> Result<usize> {
         let explicit_null = fields.has_null("num_key_value_heads");
         let default = match self {
-            Family::Mistral if !explicit_null => 8,
+            Family::Mistral | Family::Ministral3 if !explicit_null => 8,
             Family::Qwen2 | Family::Qwen3 if !explicit_null => 32,
             Family::SmolLm3 | Family::Gemma3 if !explicit_null => 4,
             _ => heads,
@@ -275,6 +298,7 @@ impl Family {
     fn head_dim(self, fields: &Fields, hidden: usize, heads: usize) -> Result<usize> {
         let default = match self {
             Family::Qwen3 => 128,
+            Family::Ministral3 if !fields.has_null("head_dim") => 128,
             Family::Gemma3 => 256,
             _ => hidden / heads.max(1),
         };
@@ -291,7 +315,7 @@ impl Family {
                 Biases { qkv: attention, o: attention, mlp: false }
             }
             Family::Qwen2 => Biases { qkv: true, o: false, mlp: false },
-            Family::Mistral | Family::Phi3 | Family::Opt => Biases::default(),
+            Family::Mistral | Family::Ministral3 | Family::Phi3 | Family::Opt => Biases::default(),
         })
     }
 
@@ -302,7 +326,7 @@ impl Family {
         match (self, rope_layers) {
             (Family::Llama | Family::Granite | Family::Olmo2 | Family::Opt, _) => Ok(Window::Full),
             (Family::Mistral, _) => windows::mistral(fields, tokens.or(known), layers),
-            (Family::Phi3, _) => Ok(tokens.map_or(Window::Full, Window::Sliding)),
+            (Family::Phi3 | Family::Ministral3, _) => Ok(tokens.map_or(Window::Full, Window::Sliding)),
             (Family::Gemma3, _) => windows::all_but_each(6, fields, tokens.or(known), layers),
             (Family::Olmo3, _) => windows::all_but_each(4, fields, tokens.or(known), layers),
             (Family::Qwen2 | Family::Qwen3, _) => {

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::json::Fields;
-use spec::rope::{LongRope, Rope, RopeScaling, Yarn};
+use spec::rope::{Growth, LongRope, Rope, RopeScaling, Yarn};
 
 /// What transformers takes where a configuration does not say.
 pub(super) struct Defaults {
@@ -14,6 +14,8 @@ pub(super) struct Defaults {
     pub(super) original_positions: Option<usize>,
     /// Whether a part of each head may be turned. Where it may not, transformers would pass over it or fail.
     pub(super) partial: bool,
+    /// Whether queries grow with their position (Ministral 3).
+    pub(super) grows: bool,
 }
 
 /// The longest sequence of a model that was trained on `max_positions`: scaling stretches them, as vLLM derives it. With
@@ -76,9 +78,27 @@ fn rope(fields: &Fields, inner: Option<&Fields>, theta: f64, defaults: &Defaults
     if rotary_fraction != 1.0 && !defaults.partial {
         return Err(Error::unsupported(fields.file, format!("`{name}` = {rotary_fraction}"), "1"));
     }
+    if inner.is_none() && defaults.grows {
+        return Err(fields.wrong("rope_parameters", "those that Ministral 3 has"));
+    }
     let Some(inner) = inner else { return Ok(Rope { rotary_fraction, ..Rope::plain(theta) }) };
     let theta = inner.number("rope_theta")?.unwrap_or(theta);
-    Ok(Rope { theta, scaling: scaling(fields, inner, defaults)?, rotary_fraction })
+    Ok(Rope {
+        theta,
+        scaling: scaling(fields, inner, defaults)?,
+        rotary_fraction,
+        growth: growth(fields, inner, defaults)?,
+    })
+}
+
+/// How queries grow, of an architecture where they do: it has no default.
+fn growth(fields: &Fields, inner: &Fields, defaults: &Defaults) -> Result<Option<Growth>> {
+    if !defaults.grows {
+        return Ok(None);
+    }
+    let beta = inner.needed_number("llama_4_scaling_beta")? as f32;
+    let period = original_positions(fields, inner, defaults)?;
+    Ok((beta != 0.0).then_some(Growth { beta, period }))
 }
 
 /// The older name wins where both are there, as in transformers 5.

@@ -224,7 +224,7 @@ fn what_changes_the_result_and_is_not_built_is_refused() {
     check_refused(json!({"architectures": ["MixtralForCausalLM"]}), "MixtralForCausalLM");
     check_refused(
         json!({"architectures": ["Gemma2ForCausalLM"]}),
-        "LlamaForCausalLM, MistralForCausalLM, MinistralForCausalLM, Qwen2",
+        "LlamaForCausalLM, MistralForCausalLM, MinistralForCausalLM, Mistral3",
     );
     check_refused(json!({"architectures": null, "model_type": "gpt2"}), "gpt2");
     check_refused(json!({"quantization_config": {"quant_method": "gptq"}}), "gptq");

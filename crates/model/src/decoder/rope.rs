@@ -107,6 +107,7 @@ impl Rotary {
             cos: device.take(bytes)?,
             sin: device.take(bytes)?,
             rotary_dim: rope.rotary_dims(spec.head_dim),
+            growth: rope.growth,
         };
         let frequencies = rope_frequencies(rope, spec.head_dim, positions);
         for (buf, f) in [(tables.cos, f32::cos as fn(f32) -> f32), (tables.sin, f32::sin)] {
@@ -143,7 +144,7 @@ impl ByRow {
     /// The work's tables of a batch of `n` rows.
     pub(super) fn tables(n: usize, work: &Work) -> RopeTables {
         let (cos, sin) = (work.cos.first(n).buf, work.sin.first(n).buf);
-        RopeTables { by: RopeBy::Row, cos, sin, rotary_dim: 2 * work.cos.cols }
+        RopeTables { by: RopeBy::Row, cos, sin, rotary_dim: 2 * work.cos.cols, growth: None }
     }
 }
 

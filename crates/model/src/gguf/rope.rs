@@ -1,10 +1,10 @@
 //! Rotary embeddings, as GGUF files describe them.
 
 use super::Gguf;
-use super::to_spec::Keys;
+use super::to_spec::{Keys, TEMPERATURE};
 use crate::error::{Error, Result};
 use crate::stored::Stored;
-use spec::rope::{LongRope, Rope, RopeScaling, Yarn};
+use spec::rope::{Growth, LongRope, Rope, RopeScaling, Yarn};
 
 /// Divisors of frequencies of short and long sequences.
 const SHORT: &str = "rope_factors_short.weight";
@@ -36,7 +36,7 @@ impl Gguf {
         }
         let theta = keys.float("rope.freq_base")?.unwrap_or(10_000.0);
         let rotary_fraction = dims as f64 / head_dim.max(1) as f64;
-        Ok(Rope { theta, scaling: self.scaling(keys)?, rotary_fraction })
+        Ok(Rope { theta, scaling: self.scaling(keys)?, rotary_fraction, growth: growth(keys)? })
     }
 
     /// The context that YaRN makes of the original one, which some converters write as `context_length`; 0 where the file does
@@ -103,19 +103,30 @@ impl Gguf {
     }
 }
 
+/// That of Ministral 3, of which llama.cpp writes its strength.
+fn growth(keys: &Keys) -> Result<Option<Growth>> {
+    let Some(beta) = keys.float(TEMPERATURE)?.filter(|beta| *beta != 0.0) else { return Ok(None) };
+    let key = "rope.scaling.original_context_length";
+    Ok(Some(Growth { beta: beta as f32, period: keys.need(key, keys.original_context()?)? }))
+}
+
 fn yarn(keys: &Keys, factor: f64) -> Result<Yarn> {
     let original = match keys.original_context()? {
         None => keys.needed_size("context_length")?,
         Some(tokens) => tokens,
     };
+    let own =
+        if keys.architecture == "mistral3" { keys.float("rope.scaling.yarn_log_multiplier")? } else { None };
+    let mscale_all_dim = own.filter(|scale| *scale != 0.0);
     Ok(Yarn {
         factor,
         original_positions: original,
         attention_factor: attention_factor(keys, factor)?,
         beta_fast: keys.float("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
         beta_slow: keys.float("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
-        mscale: None,
-        mscale_all_dim: None,
+        // llama.cpp takes the other one for 1.
+        mscale: mscale_all_dim.map(|_| 1.0),
+        mscale_all_dim,
         truncate: true,
     })
 }

@@ -250,7 +250,7 @@ fn vocabulary_and_template() {
 fn what_is_not_built_is_refused_by_name() {
     check_refused(
         &tiny_gguf("mamba"),
-        "architecture `mamba` is not supported; supported: llama, qwen2, qwen3",
+        "architecture `mamba` is not supported; supported: llama, mistral3, qwen2, qwen3",
     );
     let mut experts = tiny_gguf("llama");
     experts.uint("llama.expert_count", 8);

@@ -12,8 +12,9 @@ use spec::model::{
 };
 
 /// `general.architecture` and what Hugging Face calls it.
-const ARCHITECTURES: [(&str, &str); 8] = [
+const ARCHITECTURES: [(&str, &str); 9] = [
     ("llama", "LlamaForCausalLM"),
+    ("mistral3", "Ministral3ForCausalLM"),
     ("qwen2", "Qwen2ForCausalLM"),
     ("qwen3", "Qwen3ForCausalLM"),
     ("phi3", "Phi3ForCausalLM"),
@@ -24,14 +25,15 @@ const ARCHITECTURES: [(&str, &str); 8] = [
 ];
 
 /// Those whose queries and keys have the rows of a head's halves turn by turn.
-const INTERLEAVED: [&str; 3] = ["llama", "smollm3", "granite"];
+const INTERLEAVED: [&str; 4] = ["llama", "mistral3", "smollm3", "granite"];
 
 /// Keys of Mixture-of-Experts and other variants that an architecture's name does not show.
-const NEUTRAL: [&str; 6] = [
+const NEUTRAL: [&str; 7] = [
     "expert_count",
     "attention.clamp_kqv",
     "attention.max_alibi_bias",
     "attention.scale",
+    TEMPERATURE,
     "attn_logit_softcapping",
     "final_logit_softcapping",
 ];
@@ -46,6 +48,9 @@ const KEYS: [(&str, &str); 7] = [
     ("max_positions", "context_length"),
     ("norm", "attention.layer_norm_rms_epsilon"),
 ];
+
+/// How queries grow with their position.
+pub(super) const TEMPERATURE: &str = "attention.temperature_scale";
 
 /// Scales of other architectures: 1, or 0 for none, changes nothing.
 const SCALES: [&str; 3] = ["embedding_scale", "logit_scale", "residual_scale"];
@@ -89,7 +94,7 @@ impl Keys<'_> {
         self.metadata.float(&self.name(key))
     }
 
-    fn need<T>(&self, key: &str, value: Option<T>) -> Result<T> {
+    pub(super) fn need<T>(&self, key: &str, value: Option<T>) -> Result<T> {
         let expected = format!("`{}`", self.name(key));
         value.ok_or_else(|| Error::malformed(self.metadata.file(), "incomplete metadata", expected))
     }
@@ -188,7 +193,11 @@ impl Gguf {
             let value = self.metadata.get(&keys.name(key));
             let nothing = matches!(value, None | Some(Value::Uint(0) | Value::Int(0) | Value::Float(0.0)));
             let one = SCALES.contains(&key) && matches!(value, Some(Value::Float(1.0)));
-            let known = name == "granite" && (key == "attention.scale" || SCALES.contains(&key));
+            let known = match name {
+                "granite" => key == "attention.scale" || SCALES.contains(&key),
+                "mistral3" => key == TEMPERATURE,
+                _ => false,
+            };
             if !nothing && !one && !known {
                 let what = format!("`{}` = {}", keys.name(key), short(value));
                 return Err(Error::unsupported(file, what, "models without it"));

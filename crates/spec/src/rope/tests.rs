@@ -11,7 +11,7 @@ fn check(rope: Rope, positions: usize, attention_factor: f64, inverse: &[f64]) {
 }
 
 fn scaled(theta: f64, scaling: RopeScaling) -> Rope {
-    Rope { theta, scaling, rotary_fraction: 1.0 }
+    Rope { scaling, ..Rope::plain(theta) }
 }
 
 fn yarn(factor: f64, original_positions: usize) -> Yarn {
@@ -44,7 +44,7 @@ fn plain_frequencies() {
 
 #[test]
 fn a_fraction_of_the_head() {
-    let rope = Rope { theta: 10_000.0, scaling: RopeScaling::None, rotary_fraction: 0.5 };
+    let rope = Rope { rotary_fraction: 0.5, ..Rope::plain(10_000.0) };
     check(rope, 0, 1.0, &[1.0, 0.100000001, 0.00999999978, 0.00100000005]);
 }
 

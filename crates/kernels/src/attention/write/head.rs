@@ -1,6 +1,7 @@
 //! A head of queries or keys on its way: norm and rotary embedding.
 
 use crate::attention::element::Element;
+use spec::rope::Growth;
 
 /// RMS norm of every head of q and k before they turn (Qwen3).
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +44,8 @@ pub struct RopeTable<'a> {
     pub sin: &'a [f32],
     /// How many of a head's first dimensions turn; even.
     pub rotary_dim: usize,
+    /// How queries grow, where the tables have rows of positions.
+    pub growth: Option<Growth>,
 }
 
 /// What happens to a head between projection and attention.
@@ -62,15 +65,25 @@ pub(super) const PART: usize = 16;
 pub(super) struct Turn<'a> {
     cos: &'a [f32],
     sin: &'a [f32],
+    /// Of all of a head.
+    factor: f32,
 }
 
 impl<'a> Turn<'a> {
+    /// That of queries; keys have it [plain](Turn::plain).
     #[inline(always)]
     pub(super) fn at(rope: Option<RopeTable<'a>>, position: usize, row: usize) -> Turn<'a> {
-        let Some(rope) = rope else { return Turn { cos: &[], sin: &[] } };
+        let Some(rope) = rope else { return Turn { cos: &[], sin: &[], factor: 1.0 } };
         let half = rope.rotary_dim / 2;
         let at = rope.by.index(position, row) * half;
-        Turn { cos: &rope.cos[at..][..half], sin: &rope.sin[at..][..half] }
+        let factor = rope.growth.map_or(1.0, |growth| growth.factor(position));
+        Turn { cos: &rope.cos[at..][..half], sin: &rope.sin[at..][..half], factor }
+    }
+
+    /// The same without a factor.
+    #[inline(always)]
+    pub(super) fn plain(self) -> Turn<'a> {
+        Turn { factor: 1.0, ..self }
     }
 }
 
@@ -105,29 +118,31 @@ impl<'a> Head<'a> {
             let (cos, sin) = (part(self.turn.cos, at), part(self.turn.sin, at));
             let (mut low, mut high) = ([0.0; PART], [0.0; PART]);
             for i in 0..PART {
-                low[i] = a[i] * cos[i] - b[i] * sin[i];
-                high[i] = b[i] * cos[i] + a[i] * sin[i];
+                low[i] = (a[i] * cos[i] - b[i] * sin[i]) * self.turn.factor;
+                high[i] = (b[i] * cos[i] + a[i] * sin[i]) * self.turn.factor;
             }
             put(to, at, &low);
             put(to, half + at, &high);
         }
         for at in (2 * half..self.x.len()).step_by(PART) {
-            put(to, at, &self.part(at));
+            let mut x = self.part(at);
+            x.iter_mut().for_each(|x| *x *= self.turn.factor);
+            put(to, at, &x);
         }
     }
 
     /// The same where halves end inside a part.
     #[inline(always)]
     fn store_by_number<E: Element>(&self, to: &mut [E]) {
-        let Turn { cos, sin } = self.turn;
+        let Turn { cos, sin, factor } = self.turn;
         let half = cos.len();
         for i in 0..half {
             let (a, b) = (self.number(i), self.number(half + i));
-            to[i] = E::from_f32(a * cos[i] - b * sin[i]);
-            to[half + i] = E::from_f32(b * cos[i] + a * sin[i]);
+            to[i] = E::from_f32((a * cos[i] - b * sin[i]) * factor);
+            to[half + i] = E::from_f32((b * cos[i] + a * sin[i]) * factor);
         }
         for (i, to) in to.iter_mut().enumerate().skip(2 * half) {
-            *to = E::from_f32(self.number(i));
+            *to = E::from_f32(self.number(i) * factor);
         }
     }
 

@@ -116,6 +116,8 @@ impl Projected<'_> {
                 "{} rotary of {d}",
                 rope.rotary_dim
             );
+            let grows = rope.growth.is_some();
+            assert!(!grows || rope.by == RopeBy::Position, "queries grow by position, not by row");
             let known = rope.cos.len().min(rope.sin.len());
             let ends = spans.iter().map(|span| rope.by.index(span.end(), span.rows.end));
             let end = ends.max().unwrap_or(0);
@@ -205,7 +207,7 @@ impl<Q: Element, C: Planes> Task<'_, Q, C> {
                 if alone {
                     self.values(piece, next, head, &transpose);
                 }
-                self.key(row, head, turn, tokens, self.plane(piece, next, 2 * head));
+                self.key(row, head, turn.plain(), tokens, self.plane(piece, next, 2 * head));
                 self.queries(row, head * group..(head + 1) * group, turn);
             }
         }

@@ -92,6 +92,30 @@ fn olmo_3() -> Value {
         "sliding_window": 4096, "tie_word_embeddings": false, "dtype": "bfloat16", "vocab_size": 100_278})
 }
 
+/// Mistral-Small-3.1-24B-Instruct-2503, which sees images too.
+fn mistral_small() -> Value {
+    json!({"architectures": ["Mistral3ForConditionalGeneration"], "image_token_index": 10, "model_type": "mistral3",
+        "multimodal_projector_bias": false, "projector_hidden_act": "gelu", "spatial_merge_size": 2,
+        "text_config": {"attention_dropout": 0.0, "head_dim": 128, "hidden_act": "silu", "hidden_size": 5120,
+            "intermediate_size": 32768, "max_position_embeddings": 131_072, "model_type": "mistral",
+            "num_attention_heads": 32, "num_hidden_layers": 40, "num_key_value_heads": 8, "rms_norm_eps": 1e-5,
+            "rope_theta": 1e9, "sliding_window": null, "vocab_size": 131_072},
+        "torch_dtype": "bfloat16", "vision_config": {"hidden_size": 1024, "model_type": "pixtral"}})
+}
+
+/// The same around the decoder of Ministral-3-8B.
+fn ministral_3() -> Value {
+    json!({"architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3", "dtype": "bfloat16",
+        "text_config": {"head_dim": 128, "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 14336,
+            "max_position_embeddings": 262_144, "model_type": "ministral3", "num_attention_heads": 32,
+            "num_hidden_layers": 34, "num_key_value_heads": 8, "rms_norm_eps": 1e-5,
+            "rope_parameters": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 16.0, "llama_4_scaling_beta": 0.1,
+                "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 16384, "rope_theta": 1e6,
+                "rope_type": "yarn", "type": "yarn"},
+            "sliding_window": null, "vocab_size": 131_072},
+        "vision_config": {"hidden_size": 1024, "model_type": "pixtral"}})
+}
+
 #[test]
 fn models_have_as_many_weights_as_were_published() {
     let weights = |config| read(config).parameters();
@@ -100,8 +124,41 @@ fn models_have_as_many_weights_as_were_published() {
     assert_eq!(weights(phi_4_mini()), 3_836_021_760);
     assert_eq!(weights(smollm3()), 3_075_098_624);
     assert_eq!(weights(granite()), 2_533_531_648);
+    assert_eq!(weights(mistral_small()), 23_572_403_200);
+    assert_eq!(weights(ministral_3()), 8_489_553_920);
     assert_eq!(weights(olmo_2()), 1_484_916_736);
     assert_eq!(weights(olmo_3()), 7_298_011_136);
+}
+
+#[test]
+fn mistral() {
+    let small = read(mistral_small());
+    assert_eq!((small.head_dim, small.window.clone(), small.tied_head), (128, Window::Full, false));
+    assert_eq!((small.rope(), small.max_positions), (Some(&Rope::plain(1e9)), 131_072));
+    assert_eq!((small.dtype, &*small.eos), (DType::Bf16, &[2][..]));
+
+    let mut config = ministral_3();
+    let three = read(config.clone());
+    let rope = three.rope().unwrap();
+    let growth = rope.growth.unwrap();
+    assert_eq!((growth.beta, growth.period, three.max_positions), (0.1, 16_384, 262_144));
+    assert_eq!([0, 16_383, 16_384].map(|at| growth.factor(at)), [1.0, 1.0, 1.0 + 0.1 * 2f32.ln()]);
+    // The decoder by itself.
+    let mut alone = config["text_config"].clone();
+    (alone["architectures"], alone["dtype"]) = (json!(["Ministral3ForCausalLM"]), json!("bfloat16"));
+    assert_eq!(read(alone.clone()), three);
+    alone["rope_parameters"]["llama_4_scaling_beta"] = json!(0.0);
+    assert_eq!(read(alone.clone()).rope().unwrap().growth, None);
+    for field in ["llama_4_scaling_beta", "rope_parameters"] {
+        let of = if field == "rope_parameters" { &mut alone } else { &mut alone["rope_parameters"] };
+        of.as_object_mut().unwrap().remove(field);
+        assert!(refused(alone.clone()).contains(field));
+    }
+    // What is said outside holds for all.
+    config["tie_word_embeddings"] = json!(true);
+    assert!(read(config.clone()).tied_head);
+    config["text_config"]["model_type"] = json!("llama");
+    assert!(refused(config).contains("a decoder of MistralForCausalLM"));
 }
 
 #[test]
