@@ -329,10 +329,10 @@ impl Catalogue<'_> {
         let mut used = BTreeSet::new();
         let bare = !announced.keys().any(|name| name.starts_with("model."));
         for (tensor, shape) in Tensor::all(self.spec) {
-            let found = self.find(tensor, shape, bare, announced).and_then(|(found, whole, first_row)| {
+            let found = self.find(tensor, shape, bare, announced).and_then(|(found, whole, before)| {
                 used.insert(&found.name);
-                let info = Info { shape, ..info(found, whole)? };
-                Ok((info, self.place(tensor, found, first_row * info.row_bytes)))
+                let (info, before) = part(info(found, whole)?, shape, before);
+                Ok((info, self.place(tensor, found, before)))
             });
             match found {
                 Ok((info, place)) => {
@@ -352,7 +352,7 @@ impl Catalogue<'_> {
         }
     }
 
-    /// Where a tensor is: with its shape, or that of the whole of which its rows from some row on are a part.
+    /// Where a tensor is: with its shape, or that of the whole of which it is a part, after so many rows (of a vector: numbers).
     fn find<'a>(
         &self,
         tensor: Tensor,
@@ -366,12 +366,19 @@ impl Catalogue<'_> {
             _ => name,
         };
         if let Some((name, parts)) = self.naming.within(tensor) {
+            let length = |shape| match shape {
+                Shape::Matrix(rows, _) => rows,
+                Shape::Vector(numbers) => numbers,
+            };
             let rows = |parts: &[LayerTensor]| -> usize {
-                parts.iter().filter_map(|part| part.shape(self.spec)).map(Shape::rows).sum()
+                parts.iter().filter_map(|part| part.shape(self.spec)).map(length).sum()
             };
             let before =
                 parts.iter().position(|part| matches!(tensor, Tensor::Layer(_, own) if own == *part));
-            let whole = Shape::Matrix(rows(parts), shape.columns());
+            let whole = match shape {
+                Shape::Matrix(_, columns) => Shape::Matrix(rows(parts), columns),
+                Shape::Vector(_) => Shape::Vector(rows(parts)),
+            };
             if let Some(found) = announced.get(&full(name)).filter(|found| whole.is(&found.dims)) {
                 return Ok((found, whole, rows(&parts[..before.unwrap_or(0)])));
             }
@@ -403,6 +410,17 @@ impl Catalogue<'_> {
             false => HeadOrder::Halves,
         };
         Place { name: found.name.clone(), file: found.file, offset: found.offset + skip as u64, order }
+    }
+}
+
+/// A part of a whole, of this shape and after so many of its rows or numbers, and the bytes before it.
+fn part(whole: Info, shape: Shape, before: usize) -> (Info, usize) {
+    match (whole.shape, shape) {
+        (Shape::Vector(numbers), Shape::Vector(own)) => {
+            let each = whole.row_bytes / numbers;
+            (Info { shape, row_bytes: own * each, ..whole }, before * each)
+        }
+        _ => (Info { shape, ..whole }, before * whole.row_bytes),
     }
 }
 

@@ -283,21 +283,24 @@ impl Naming {
         })
     }
 
-    /// Where files may hold a tensor with others, one below the other (Phi-3): the name of the whole, and its tensors.
+    /// Where files may hold a tensor with others, one below the other (Phi-3), a vector behind another: the name of the whole, and
+    /// its tensors.
     pub fn within(self, tensor: Tensor) -> Option<(String, &'static [LayerTensor])> {
-        use LayerTensor::{Gate, K, Q, Up, V};
+        use LayerTensor::{Gate, K, KBias, Q, QBias, Up, V, VBias};
         let Tensor::Layer(layer, part) = tensor else { return None };
         let parts: &[LayerTensor] = match part {
             Q | K | V => &[Q, K, V],
+            QBias | KBias | VBias => &[QBias, KBias, VBias],
             Gate | Up => &[Gate, Up],
             _ => return None,
         };
         let whole = match (self, part) {
             (Naming::Llama, Gate | Up) => format!("model.layers.{layer}.mlp.gate_up_proj.weight"),
-            (Naming::Llama, _) => format!("model.layers.{layer}.self_attn.qkv_proj.weight"),
+            (Naming::Llama, Q | K | V) => format!("model.layers.{layer}.self_attn.qkv_proj.weight"),
             (Naming::Gguf, Gate | Up) => format!("blk.{layer}.ffn_up.weight"),
-            (Naming::Gguf, _) => format!("blk.{layer}.attn_qkv.weight"),
-            (Naming::Gemma | Naming::Opt, _) => return None,
+            (Naming::Gguf, Q | K | V) => format!("blk.{layer}.attn_qkv.weight"),
+            (Naming::Gguf, _) => format!("blk.{layer}.attn_qkv.bias"),
+            (Naming::Llama | Naming::Gemma | Naming::Opt, _) => return None,
         };
         Some((whole, parts))
     }

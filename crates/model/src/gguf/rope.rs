@@ -54,6 +54,11 @@ impl Gguf {
             return self.long(keys).map(RopeScaling::Long);
         }
         let kind = keys.metadata.text(&keys.name("rope.scaling.type"))?.unwrap_or("linear");
+        let key = "rope.scaling.attn_factor";
+        if let Some(factor) = keys.float(key)?.filter(|factor| kind != "yarn" && *factor != 1.0) {
+            let what = format!("`{}` = {}", keys.name(key), factor as f32);
+            return Err(Error::unsupported(self.metadata.file(), what, "yarn and longrope with it"));
+        }
         match (kind, keys.rope_factor()?) {
             ("none", _) | ("linear" | "yarn", None) if self.has("rope_freqs.weight") => {
                 self.rope_factors("rope_freqs.weight").map(RopeScaling::Factors)

@@ -58,6 +58,24 @@ fn rows_of_llama_heads_come_in_the_order_of_hugging_face() {
 }
 
 #[test]
+fn biases_in_one_are_told_apart() {
+    use LayerTensor::{KBias, QBias, VBias};
+    for architecture in ["llama", "qwen2"] {
+        let (mut joined, mut apart) = (tiny_gguf(architecture), tiny_gguf(architecture));
+        joined.tensor("blk.0.attn_qkv.bias", &[64], 0, counting(0, 64));
+        for (name, first, count) in [("q", 0, 32), ("k", 32, 16), ("v", 48, 16)] {
+            apart.tensor(&format!("blk.0.attn_{name}.bias"), &[count], 0, counting(first, count as usize));
+        }
+        let [joined, apart] = [joined, apart].map(|file| {
+            let checkpoint = open(&file).expect("sound");
+            assert!(checkpoint.spec().biases.qkv);
+            [QBias, KBias, VBias].map(|tensor| vector(&checkpoint, Tensor::Layer(0, tensor)))
+        });
+        assert_eq!(joined, apart, "{architecture}");
+    }
+}
+
+#[test]
 fn rows_of_qwen_heads_stay() {
     let mut file = tiny_gguf("qwen3");
     file.tensor("blk.0.attn_q_norm.weight", &[16], 0, counting(0, 16));
@@ -257,9 +275,12 @@ fn what_is_not_built_is_refused_by_name() {
     check_refused(&experts, "expert_count");
     for key in ["llama.logit_scale", "llama.embedding_scale", "llama.attention.scale"] {
         let mut scaled = tiny_gguf("llama");
-        scaled.float(key, 0.25);
-        check_refused(&scaled, key);
+        scaled.float(key, 0.3);
+        check_refused(&scaled, &format!("`{key}` = 0.3 is"));
     }
+    let mut turned = tiny_gguf("llama");
+    turned.float("llama.rope.scaling.attn_factor", 1.2);
+    check_refused(&turned, "`llama.rope.scaling.attn_factor` = 1.2 is");
     let mut unscaled = tiny_gguf("llama");
     unscaled.float("llama.logit_scale", 1.0).float("llama.residual_scale", 0.0);
     assert!(open(&unscaled).is_ok());

@@ -190,9 +190,9 @@ impl Gguf {
         })?;
         let keys = Keys { metadata: &self.metadata, architecture: name };
         for key in NEUTRAL.into_iter().chain(SCALES) {
-            let value = self.metadata.get(&keys.name(key));
-            let nothing = matches!(value, None | Some(Value::Uint(0) | Value::Int(0) | Value::Float(0.0)));
-            let one = SCALES.contains(&key) && matches!(value, Some(Value::Float(1.0)));
+            let Some(value) = self.metadata.get(&keys.name(key)) else { continue };
+            let nothing = matches!(value, Value::Uint(0) | Value::Int(0) | Value::Float(0.0));
+            let one = SCALES.contains(&key) && matches!(value, Value::Float(1.0));
             let known = match name {
                 "granite" => key == "attention.scale" || SCALES.contains(&key),
                 "mistral3" => key == TEMPERATURE,
@@ -231,7 +231,7 @@ impl Gguf {
 
     fn biases(&self) -> Biases {
         Biases {
-            qkv: self.has("blk.0.attn_q.bias"),
+            qkv: self.has("blk.0.attn_q.bias") || self.has("blk.0.attn_qkv.bias"),
             o: self.has("blk.0.attn_output.bias"),
             mlp: self.has("blk.0.ffn_down.bias"),
         }
@@ -366,6 +366,10 @@ fn as_i32(value: Value) -> i32 {
     }
 }
 
-fn short(value: Option<&Value>) -> String {
-    shorten(&format!("{value:?}"))
+fn short(value: &Value) -> String {
+    match value {
+        // Files hold f32.
+        Value::Float(number) => (*number as f32).to_string(),
+        other => shorten(&format!("{other:?}")),
+    }
 }
