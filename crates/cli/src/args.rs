@@ -160,8 +160,8 @@ pub(crate) struct EngineArgs {
     /// What runs the model: cpu, cuda, or cpu*1, a processor in the place of a device with memory of its own.
     #[arg(long, default_value = "cpu", value_parser = device, help_heading = "Engine")]
     pub(crate) device: DeviceName,
-    /// The device's memory: on the processor a part of --memory [default: all of it, of cpu*1 half], on a GPU its own
-    /// [default: what is free].
+    /// The device's memory: on the processor a part of --memory [default: all of it, of cpu*1 half], on a GPU its own, for
+    /// weights, KV and activations [default: what is free, less up to 363 MiB for kernels and 512 MiB for the driver].
     #[arg(long, value_parser = parse_bytes, value_name = "BYTES", help_heading = "Engine")]
     pub(crate) device_memory: Option<u64>,
     /// Copies between host and device are no faster than this: a PCIe box rehearsed on a processor.

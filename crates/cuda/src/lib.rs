@@ -33,7 +33,7 @@ pub use compiler::{Architecture, Compiled, compile, version as compiler_version}
 pub use device::GpuDevice;
 pub use driver::{Driver, FETCH_BYTES, Graphs, Launch, QUEUES, Recorded, Work};
 pub use error::{CudaError, Lost};
-pub use gpu::{Gpu, Memory, PINNED_BYTES, Speeds, memory};
+pub use gpu::{DRIVER_HOST_BYTES, Gpu, Memory, PINNED_BYTES, Speeds, memory};
 
 /// A CUDA device whose memory is handed out by [`kernels::device::Device::take`].
 pub type CudaDevice = GpuDevice<Gpu>;

@@ -4,11 +4,13 @@ use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
+use crate::arena::PAGE;
+
 const LINE: usize = 64;
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Bytes that begin on a cache line; from 2 MiB on, on a huge page (a panel of weights is read once
-/// and in order, and with small pages the hardware's prefetcher stops at each of them).
+/// Bytes that begin on a cache line; as many as fill a page, on one, as direct reads from a drive want it; from 2 MiB on, on a huge
+/// page (a panel of weights is read once and in order, and with small pages the hardware's prefetcher stops at each of them).
 pub struct AlignedBytes {
     data: NonNull<u8>,
     len: usize,
@@ -36,7 +38,11 @@ impl AlignedBytes {
 }
 
 fn layout(len: usize) -> Layout {
-    let align = if len >= HUGE_PAGE { HUGE_PAGE } else { LINE };
+    let align = match len {
+        HUGE_PAGE.. => HUGE_PAGE,
+        PAGE.. => PAGE,
+        _ => LINE,
+    };
     Layout::from_size_align(len, align).expect("a length that fits the address space")
 }
 
@@ -87,10 +93,11 @@ mod tests {
 
     #[test]
     fn aligned_and_zero() {
-        for len in [0, 1, 100, HUGE_PAGE + 1] {
+        for len in [0, 1, 100, PAGE, PAGE + 1, HUGE_PAGE + 1] {
             let mut bytes = AlignedBytes::zeroed(len);
             assert!(bytes.len() == len && bytes.iter().all(|b| *b == 0));
-            assert!(len == 0 || (bytes.as_ptr() as usize).is_multiple_of(LINE));
+            let begin = if len < PAGE { LINE } else { PAGE };
+            assert!(len == 0 || bytes.as_ptr().addr().is_multiple_of(begin));
             bytes.fill(1);
         }
     }

@@ -31,7 +31,7 @@ use crate::module::{Module, Prefill};
 use crate::product::{Places, Product, Products, Room};
 use crate::{CudaError, Driver, Graphs, Launch, Lost, Work};
 
-pub use look::{Memory, memory};
+pub use look::{DRIVER_HOST_BYTES, Memory, memory};
 pub use pinned::PINNED_BYTES;
 pub use speeds::Speeds;
 

@@ -7,7 +7,7 @@ mod tests;
 use kernels::arena::PAGE;
 use kernels::attention::BLOCK_TOKENS;
 use kernels::linear::{Activations, kept_bytes_at_most, shared_bytes_at_most};
-use model::decoder::{Blueprint, HostWork, rope_bytes};
+use model::decoder::{Blueprint, HostWork, STAGED_BYTES, rope_bytes};
 use model::sampling::scratch_bytes_at_most;
 use model::store::{Cut, Layout};
 use policy::pipeline::{DiskPath, SLOTS};
@@ -467,9 +467,12 @@ fn blocks_of(tokens: usize) -> usize {
 fn overhead(spec: &ModelSpec, config: &EngineConfig) -> u64 {
     let widest = spec.ffn.max(spec.hidden).max(spec.q_rows());
     let shared = shared_bytes_at_most(config.isa, config.max_num_batched_tokens, widest, config.threads);
-    let pinned = if config.device == DeviceChoice::Cuda { cuda::PINNED_BYTES as u64 } else { 0 };
+    let of_gpu = match config.device {
+        DeviceChoice::Cuda => cuda::PINNED_BYTES + cuda::DRIVER_HOST_BYTES + STAGED_BYTES,
+        DeviceChoice::Cpu | DeviceChoice::Virtual | DeviceChoice::Poisoned => 0,
+    };
     RUNTIME_BYTES
-        + pinned
+        + of_gpu as u64
         + Timeline::bytes(config.lane_spans)
         + (config.threads * thread_bytes(config, widest, spec.vocab)) as u64
         + shared as u64

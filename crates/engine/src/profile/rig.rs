@@ -10,7 +10,9 @@ use kernels::device::{Device, KvPages};
 use kernels::pick::Pick;
 use kernels::queue::{self, Mark};
 use model::Checkpoint;
-use model::decoder::{Batch, Blueprint, Decoder, LoadError, Loader, Work, WorkSize, rope_bytes};
+use model::decoder::{
+    Batch, Blueprint, Decoder, LoadError, Loader, STAGED_BYTES, Work, WorkSize, rope_bytes,
+};
 use spec::model::Window;
 use spec::{ModelSpec, Tier};
 
@@ -188,7 +190,9 @@ impl Rig {
         let mut taken = Vec::new();
         for _ in 0..pools {
             let buf = device.take(kv_bytes).map_err(LoadError::Full)?;
-            device.fill(&buf, &mut |bytes| noise(bytes));
+            for at in (0..kv_bytes).step_by(STAGED_BYTES) {
+                device.fill(&buf.slice(at, STAGED_BYTES.min(kv_bytes - at)), &mut |bytes| noise(bytes));
+            }
             taken.push(KvPages { layout, buf });
         }
         let work = Work::take(&mut *device, &spec, size).map_err(LoadError::Full)?;

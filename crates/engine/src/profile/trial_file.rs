@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
+use kernels::arena::PAGE;
 use kernels::{AlignedBytes, page_cache};
 use model::store::{Access, DirectFile, Stretch, Written};
 
@@ -19,25 +20,6 @@ pub struct TrialFile {
     file: DirectFile,
     bytes: u64,
     write_bytes_per_s: f64,
-}
-
-/// Memory that direct reads may go to: it begins on a page, whatever its size.
-struct Aligned {
-    bytes: AlignedBytes,
-    len: usize,
-}
-
-impl Aligned {
-    const PAGE: usize = 4096;
-
-    fn new(len: usize) -> Aligned {
-        Aligned { bytes: AlignedBytes::zeroed(len + Self::PAGE), len }
-    }
-
-    fn bytes(&mut self) -> &mut [u8] {
-        let begin = self.bytes.as_ptr().align_offset(Self::PAGE);
-        &mut self.bytes[begin..begin + self.len]
-    }
 }
 
 impl TrialFile {
@@ -93,10 +75,10 @@ impl TrialFile {
     /// # Errors
     /// The drive's.
     pub fn read(&self, each: usize, in_all: u64) -> io::Result<Vec<f64>> {
-        let mut memory = Aligned::new(each);
+        let mut memory = AlignedBytes::zeroed(each);
         let offsets = (0..self.bytes - each as u64 + 1).step_by(each).cycle();
         let reads = (in_all / each as u64).max(1) as usize;
-        offsets.take(reads).map(|offset| self.read_one(offset, memory.bytes())).collect()
+        offsets.take(reads).map(|offset| self.read_one(offset, &mut memory)).collect()
     }
 
     /// Seconds of each read of these sizes by turns, once through the file.
@@ -104,9 +86,9 @@ impl TrialFile {
     /// # Errors
     /// The drive's.
     pub fn read_by_turns(&self, sizes: &[usize]) -> io::Result<Vec<f64>> {
-        let mut memory = Aligned::new(largest(sizes));
+        let mut memory = AlignedBytes::zeroed(largest(sizes));
         let reads = self.turns(sizes);
-        reads.map(|(offset, bytes)| self.read_one(offset, &mut memory.bytes()[..bytes])).collect()
+        reads.map(|(offset, bytes)| self.read_one(offset, &mut memory[..bytes])).collect()
     }
 
     /// Reads these sizes by turns, again and again until told to stop; counts the bytes.
@@ -114,10 +96,10 @@ impl TrialFile {
     /// # Errors
     /// The drive's.
     pub fn read_until(&self, stop: &AtomicBool, sizes: &[usize], read: &AtomicU64) -> io::Result<()> {
-        let mut memory = Aligned::new(largest(sizes));
+        let mut memory = AlignedBytes::zeroed(largest(sizes));
         while !stop.load(Ordering::Relaxed) {
             for (offset, bytes) in self.turns(sizes).take_while(|_| !stop.load(Ordering::Relaxed)) {
-                self.read_one(offset, &mut memory.bytes()[..bytes])?;
+                self.read_one(offset, &mut memory[..bytes])?;
                 read.fetch_add(bytes as u64, Ordering::Relaxed);
             }
         }
@@ -144,18 +126,18 @@ impl TrialFile {
 }
 
 fn largest(sizes: &[usize]) -> usize {
-    sizes.iter().copied().max().unwrap_or(Aligned::PAGE)
+    sizes.iter().copied().max().unwrap_or(PAGE)
 }
 
 /// Writes noise, past the page cache; bytes per second until the drive has it.
 fn fill(file: &DirectFile, bytes: u64) -> io::Result<f64> {
     let mut state = 1u64;
-    let mut noise = Aligned::new(PIECE_BYTES as usize);
-    for number in noise.bytes().chunks_exact_mut(8) {
+    let mut noise = AlignedBytes::zeroed(PIECE_BYTES as usize);
+    for number in noise.chunks_exact_mut(8) {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         number.copy_from_slice(&state.rotate_left(20).to_le_bytes());
     }
-    let from = &*noise.bytes();
+    let from = &*noise;
     let begin = Instant::now();
     for offset in (0..bytes).step_by(PIECE_BYTES as usize) {
         file.write(vec![Written { offset, from }]).map_err(io::Error::other)?;

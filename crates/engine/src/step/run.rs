@@ -9,7 +9,7 @@ use kernels::Team;
 use kernels::arena::Buf;
 use kernels::device::{Device, KvPages, Rows};
 use kernels::queue::{self, Mark};
-use model::decoder::{Batch, Decoder, Host, HostWork, Work as Buffers};
+use model::decoder::{Batch, Decoder, Host, HostWork, STAGED_BYTES, Work as Buffers};
 use spec::{Buffer, Done, Lane, Op, Outcome, Sampling, Tier};
 
 use crate::lock::lock;
@@ -274,11 +274,20 @@ impl Machine {
 
     fn each_row(&self, logits: Buf, rows: usize, mut f: impl FnMut(usize, &[f32])) {
         let vocab = self.decoder.spec().vocab;
-        let wanted = logits.slice(0, rows * vocab * size_of::<f32>());
-        self.device.view(&wanted, &mut |bytes| {
-            let values: &[f32] = bytemuck::cast_slice(bytes);
-            values.chunks_exact(vocab).enumerate().for_each(|(row, logits)| f(row, logits));
-        });
+        let row_bytes = vocab * size_of::<f32>();
+        let step = self.rows_at_once(rows, row_bytes);
+        for first in (0..rows).step_by(step) {
+            let wanted = logits.slice(first * row_bytes, step.min(rows - first) * row_bytes);
+            self.device.view(&wanted, &mut |bytes| {
+                let values: &[f32] = bytemuck::cast_slice(bytes);
+                (first..).zip(values.chunks_exact(vocab)).for_each(|(row, logits)| f(row, logits));
+            });
+        }
+    }
+
+    /// Rows that are looked at at a time: of a device that is far, a copy of them lies on the host.
+    fn rows_at_once(&self, rows: usize, row_bytes: usize) -> usize {
+        if self.device.is_far() { (STAGED_BYTES / row_bytes).max(1) } else { rows.max(1) }
     }
 
     /// Draws a token for every chunk that wants one: on the device, where it can, so that its logits need not travel.
@@ -324,14 +333,18 @@ impl Machine {
     /// Draws a token for each chunk from its row of logits.
     fn draw_all(&self, logits: Rows, drawing: &[&ChunkRun]) {
         let vocab = logits.cols;
-        self.device.view(&logits.first(drawing.len()).buf, &mut |bytes| {
-            let values: &[f32] = bytemuck::cast_slice(bytes);
-            self.team.run(|w| {
-                for row in w.share(drawing.len()) {
-                    lock(&drawing[row].sequence).draw(&values[row * vocab..][..vocab]);
-                }
+        let step = self.rows_at_once(drawing.len(), vocab * size_of::<f32>());
+        for (first, drawing) in (0..).step_by(step).zip(drawing.chunks(step)) {
+            let rows = logits.range(first..first + drawing.len());
+            self.device.view(&rows.buf, &mut |bytes| {
+                let values: &[f32] = bytemuck::cast_slice(bytes);
+                self.team.run(|w| {
+                    for row in w.share(drawing.len()) {
+                        lock(&drawing[row].sequence).draw(&values[row * vocab..][..vocab]);
+                    }
+                });
             });
-        });
+        }
     }
 }
 

@@ -39,7 +39,7 @@ impl KvFile {
             source,
         })?;
         let file = DirectFile::nameless(&folder.join("kv-file"), sizes.bytes())?;
-        let bounce = Mutex::new(AlignedBytes::zeroed(sizes.bounce_bytes() + SECTOR));
+        let bounce = Mutex::new(AlignedBytes::zeroed(sizes.bounce_bytes()));
         Ok(KvFile { file, sizes, sums: Sums::new(sizes.pieces()), bounce, stats })
     }
 
@@ -152,7 +152,7 @@ impl KvFile {
     ) -> model::Result<()> {
         for load in loads(all.into_iter(), self.sizes.bounce_bytes(), |sectors| sectors.bytes) {
             let mut bounce = lock(&self.bounce);
-            let mut rest = aligned(&mut bounce);
+            let mut rest = &mut bounce[..];
             let with_room = |sectors: Sectors| {
                 let room = rest.split_off_mut(..sectors.bytes).expect("loads are no larger");
                 (sectors, room)
@@ -268,7 +268,7 @@ impl KvFile {
     ) -> model::Result<()> {
         for load in loads(pieces, self.sizes.bounce_bytes(), |(_, piece)| piece.as_ref().len()) {
             let mut bounce = lock(&self.bounce);
-            let mut rest = aligned(&mut bounce);
+            let mut rest = &mut bounce[..];
             let with_room = |(offset, piece): (u64, B)| {
                 let room = rest.split_off_mut(..sectors(piece.as_ref().len())).expect("loads are no larger");
                 (offset, piece, room)
@@ -302,13 +302,6 @@ fn sectors(bytes: usize) -> usize {
 
 fn is_aligned(bytes: &[u8]) -> bool {
     bytes.len().is_multiple_of(SECTOR) && bytes.as_ptr().addr().is_multiple_of(SECTOR)
-}
-
-/// The bounce buffer, from a whole sector on.
-fn aligned(bounce: &mut AlignedBytes) -> &mut [u8] {
-    let begin = bounce.as_ptr().addr().next_multiple_of(SECTOR) - bounce.as_ptr().addr();
-    let whole = bounce.len() - SECTOR;
-    &mut bounce[begin..][..whole]
 }
 
 #[cfg(test)]

@@ -87,7 +87,12 @@ fn a_link_or_a_gpu_takes_the_drive_through_the_host() {
     let straight = plan(&config(Offload { share, ..offload(16 << 20) })).unwrap();
     assert_eq!((straight.host_slot_bytes, straight.copied_bytes), (0, straight.host_weight_bytes));
     let linked = plan(&config(Offload { share, link: Some(1 << 30), ..offload(16 << 20) })).unwrap();
-    let gpu = EngineConfig { device: DeviceChoice::Cuda, ..config(Offload { share, ..offload(16 << 20) }) };
+    // A GPU's driver takes memory of the host's, too.
+    let gpu = EngineConfig {
+        device: DeviceChoice::Cuda,
+        memory: 1 << 30,
+        ..config(Offload { share, ..offload(16 << 20) })
+    };
     for hold in [linked, plan(&gpu).unwrap()] {
         assert!(hold.host_slot_bytes > 0, "{hold}");
         assert_eq!(hold.copied_bytes, hold.host_weight_bytes + hold.streamed_bytes, "{hold}");

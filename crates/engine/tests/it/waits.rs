@@ -13,9 +13,10 @@ use engine::{
 use kernels::device::Device;
 use kernels::{CpuDevice, Isa, Team};
 use model::Checkpoint;
+use model::decoder::{STAGED_BYTES, WeightsAs};
 use model::sampling::SamplingParams;
 use policy::sched::{Delegate, Schedule};
-use spec::Tier;
+use spec::{ModelSpec, Tier};
 
 /// A link makes what lives on the drive come through the host, as it does to a GPU.
 fn offload(folder: &Path, weights: [u32; 3], linears: HostLinears) -> Offload {
@@ -80,6 +81,39 @@ fn resident_steps_swaps_and_prefixes() {
     // Prefixes pass the host on their way to the drive and back.
     let drive = EngineConfig { host_kv_tokens: 0, drive_kv_tokens: 3000, offload, ..prefixes.clone() };
     check("llama-gqa-tied", &[config(), swapped, prefixes, deep, drive]);
+}
+
+/// What a device that is far takes or gives lies on the host on its way, in pieces: panels that end inside sectors, and logits.
+#[test]
+fn what_is_large_comes_whole_in_pieces() {
+    let wide = ModelSpec {
+        vocab: 300_000,
+        hidden: 48,
+        embed_dim: 48,
+        heads: 3,
+        kv_heads: 1,
+        ffn: 150_000,
+        layers: 1,
+        ..common::checkpoint("llama-gqa-tied").spec().clone()
+    };
+    assert!(2 * wide.ffn * 64 > STAGED_BYTES, "gate and up in one, in bytes, rows filled up");
+    assert!(16 * wide.vocab * size_of::<f32>() > STAGED_BYTES, "logits of 16 rows");
+    let random = Checkpoint::dummy(wide, 0);
+    let config = || EngineConfig { max_num_seqs: 16, weights: WeightsAs::Int8, ..config() };
+    let params = SamplingParams {
+        prompt_logprobs: Some(0),
+        logprobs: Some(1),
+        max_tokens: Some(2),
+        ..SamplingParams::greedy()
+    };
+    let request = [Request { prompt: (5..45).collect(), params, seed: 7, salt: 0 }];
+    let want = stories(&Planned::new(&random, config()).unwrap().start(&|_| {}).unwrap(), &request);
+    let folder = tempfile::tempdir().unwrap();
+    for weights in [[100, 0, 0], [95, 0, 5]] {
+        let offload = offload(folder.path(), weights, HostLinears::Device);
+        let engine = start_late(&random, EngineConfig { offload, ..config() }, 0);
+        assert_eq!(stories(&engine, &request), want, "{weights:?}");
+    }
 }
 
 /// Tokens alone, which the device takes itself and the next step embeds before anybody knows them.

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use kernels::AlignedBytes;
 use kernels::Team;
 use kernels::arena::{Buf, Full};
 use kernels::device::{Device, Matrix, NormWeights};
@@ -97,6 +98,9 @@ impl Loader<'_> {
         }
     }
 }
+
+/// Bytes of weights that lie on the host on their way to a device that is far, but for a row or a panel more.
+pub const STAGED_BYTES: usize = 16 << 20;
 
 struct Loading<'a> {
     from: &'a Loader<'a>,
@@ -204,21 +208,26 @@ impl Loading<'_> {
         made: impl Fn(f32) -> f32,
         device: &mut dyn Device,
     ) -> Result<Option<Buf>, LoadError> {
-        let mut values = Vec::new();
-        for &tensor in tensors {
-            if tensor.shape(self.spec).is_some() {
-                to_f32(self.packer.info(tensor).stored, &self.whole(tensor)?, &mut values);
-            }
-        }
-        if values.is_empty() {
+        let there = || tensors.iter().filter_map(|tensor| Some((*tensor, tensor.shape(self.spec)?)));
+        let numbers: usize = there().map(|(_, shape)| shape.rows() * shape.columns()).sum();
+        if numbers == 0 {
             return Ok(None);
         }
-        let buf = device.take(4 * values.len())?;
-        device.fill(&buf, &mut |out| {
-            for (out, value) in out.chunks_exact_mut(4).zip(&values) {
-                out.copy_from_slice(&made(*value).to_le_bytes());
+        let buf = device.take(4 * numbers)?;
+        let mut at = 0;
+        for (tensor, shape) in there() {
+            let row_bytes = 4 * shape.columns();
+            for rows in pieces(shape.rows(), row_bytes) {
+                let (own, mut values) = (buf.slice(at, rows.len() * row_bytes), Vec::new());
+                at += own.bytes();
+                to_f32(self.packer.info(tensor).stored, &self.rows(tensor, rows)?, &mut values);
+                device.fill(&own, &mut |out| {
+                    for (out, value) in out.chunks_exact_mut(4).zip(&values) {
+                        out.copy_from_slice(&made(*value).to_le_bytes());
+                    }
+                });
             }
-        });
+        }
         Ok(Some(buf))
     }
 
@@ -245,15 +254,28 @@ impl Loading<'_> {
         if count == 0 {
             return Ok(plan.matrix(vec![]));
         }
+        let each = panel_bytes(plan.format, plan.k);
         let Some(store) = self.from.store else {
-            let buf = device.take(count * panel_bytes(plan.format, plan.k))?;
-            self.filled(device, &buf, |out| self.pack(plan, 0..count, out))?;
+            let buf = device.take(count * each)?;
+            for panels in pieces(count, each) {
+                let own = buf.slice(panels.start * each, panels.len() * each);
+                self.filled(device, &own, |out| self.pack(plan, panels.clone(), out))?;
+            }
             return Ok(plan.matrix(vec![(0, buf)]));
         };
-        let run = self.layout.run(self.layout.index_of(plan), 0..count, 0);
-        let buf = device.take(run.bytes())?;
-        self.filled(device, &buf, |out| self.read(store, std::slice::from_ref(&run), out))?;
-        Ok(plan.matrix(vec![(0, buf.slice(0, run.panel_bytes()))]))
+        let run = |panels| self.layout.run(self.layout.index_of(plan), panels, 0);
+        let whole = run(0..count);
+        let buf = device.take(whole.bytes())?;
+        let panels = buf.slice(0, whole.panel_bytes());
+        if device.is_far() {
+            for piece in pieces(count, each) {
+                let own = panels.slice(piece.start * each, piece.len() * each);
+                self.read_over(store, &run(piece), (device, &own))?;
+            }
+        } else {
+            self.filled(device, &buf, |out| self.read(store, std::slice::from_ref(&whole), out))?;
+        }
+        Ok(plan.matrix(vec![(0, panels)]))
     }
 
     /// What of a part lives on the host.
@@ -298,15 +320,29 @@ impl Loading<'_> {
         Ok(())
     }
 
+    /// Reads panels for a device that is far: the sectors that they lie in have no room there.
+    fn read_over(&self, store: &Store, run: &Run, (device, buf): (&dyn Device, &Buf)) -> Result<(), Error> {
+        let mut sectors = AlignedBytes::zeroed(run.bytes());
+        store.read(std::slice::from_ref(run), &mut sectors)?;
+        device.upload(buf, &sectors[run.skip..][..run.panel_bytes()]);
+        self.advance(run.panel_bytes());
+        Ok(())
+    }
+
     fn advance(&self, bytes: usize) {
         let done = self.done.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
         (self.from.progress)(done);
     }
 
-    fn whole(&self, tensor: Tensor) -> Result<Vec<u8>, Error> {
-        let info = self.packer.info(tensor);
-        let mut bytes = vec![0; info.shape.rows() * info.row_bytes];
-        self.from.checkpoint.read_rows(tensor, 0..info.shape.rows(), &mut bytes)?;
+    fn rows(&self, tensor: Tensor, rows: Range<usize>) -> Result<Vec<u8>, Error> {
+        let mut bytes = vec![0; rows.len() * self.packer.info(tensor).row_bytes];
+        self.from.checkpoint.read_rows(tensor, rows, &mut bytes)?;
         Ok(bytes)
     }
+}
+
+/// Rows (or panels) of `each` bytes that are made at a time: what a device that is far takes, a copy of it lies on the host.
+pub(super) fn pieces(count: usize, each: usize) -> impl Iterator<Item = Range<usize>> {
+    let step = (STAGED_BYTES / each.max(1)).max(1);
+    (0..count).step_by(step).map(move |first| first..count.min(first + step))
 }

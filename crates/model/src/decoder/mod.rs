@@ -23,7 +23,7 @@ mod work;
 pub use blueprint::{Along, Blueprint, LayerPlan, MatrixPlan, Rounding, WeightsAs};
 pub use host::{Copying, Host, HostWork};
 pub use linear::{Away, Linear, Slots};
-pub use load::{LoadError, Loader};
+pub use load::{LoadError, Loader, STAGED_BYTES};
 pub use norms::Norms;
 pub(crate) use pack::Packer;
 pub use rope::rope_bytes;

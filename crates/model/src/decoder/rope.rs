@@ -10,6 +10,7 @@ use spec::model::RopeLayers;
 use spec::rope::{Rope, RopeFrequencies, rope_frequencies};
 
 use super::Work;
+use super::load::pieces;
 
 /// How queries and keys of each layer are turned.
 pub(super) struct Rotaries {
@@ -111,10 +112,14 @@ impl Rotary {
         };
         let frequencies = rope_frequencies(rope, spec.head_dim, positions);
         for (buf, f) in [(tables.cos, f32::cos as fn(f32) -> f32), (tables.sin, f32::sin)] {
-            device.fill(&buf, &mut |out| {
-                let rows = out.chunks_exact_mut(4 * tables.rotary_dim / 2).take(positions);
-                rows.enumerate().for_each(|(position, row)| turn(position, &frequencies, f, row));
-            });
+            let row_bytes = 4 * tables.rotary_dim / 2;
+            for rows in pieces(positions, row_bytes) {
+                let own = buf.slice(rows.start * row_bytes, rows.len() * row_bytes);
+                device.fill(&own, &mut |out| {
+                    let each = rows.clone().zip(out.chunks_exact_mut(row_bytes));
+                    each.for_each(|(position, row)| turn(position, &frequencies, f, row));
+                });
+            }
         }
         Ok(Rotary::Table(tables))
     }

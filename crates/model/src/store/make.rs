@@ -261,8 +261,7 @@ impl<'a> Making<'a> {
     ) -> Result<Vec<u8>> {
         let at_once = panels_at_once(place);
         let piece_bytes = (at_once.min(place.panels) * place.panel_bytes).next_multiple_of(SECTOR);
-        // From two megabytes on such memory begins on a page.
-        let mut memory = AlignedBytes::zeroed(piece_bytes.max(2 << 20));
+        let mut memory = AlignedBytes::zeroed(piece_bytes);
         let mut sums = Vec::with_capacity(4 * place.panels);
         for first in (0..place.panels).step_by(at_once) {
             let panels = first..(first + at_once).min(place.panels);
