@@ -28,9 +28,9 @@ use crate::wanted::Wanted;
 const SEQUENCES: usize = 256;
 /// Files that are no connections: weights, the spool, pipes and what the system wants.
 const OTHER_FILES: usize = 128;
-/// Connections, where no flag says, are fewer than usual until they take this share of all memory or less,
-const CONNECTIONS_SHARE: u64 = 8;
-/// but no fewer than this.
+/// Connections and what may wait, where no flag says, are fewer than usual until clients take this share of all memory or less,
+const CLIENTS_SHARE: u64 = 8;
+/// but connections no fewer than this.
 const LEAST_CONNECTIONS: usize = 64;
 /// KV for each sequence, where no flag says: about what a turn of a chat and its answer take.
 const TOKENS_A_SEQUENCE: usize = 512;
@@ -44,14 +44,14 @@ pub(crate) fn serve(args: ServeArgs) -> Result<ExitCode> {
 fn served(args: ServeArgs, log: &Log) -> Result<ExitCode> {
     let lanes = args.lanes.open()?;
     let config = config(&args, log.clone())?;
-    let connection_bytes = config.connection_bytes();
+    let client_bytes = config.client_bytes();
     let server = Server::bind(config)?;
     log.say(LogLevel::Info, "listening", &format!("listening on http://{}", server.address()));
     let (heard, watched) = (log.clone(), Arc::new(OnceLock::new()));
     let wanted = lanes.spans();
     let watch = Arc::clone(&watched);
     let loading = move || -> Result<Served> {
-        let served = load(&args, connection_bytes, wanted, &heard)?;
+        let served = load(&args, client_bytes, wanted, &heard)?;
         // It is loaded once.
         let _ = watch.set(served.engine.lane_watch());
         Ok(served)
@@ -95,10 +95,8 @@ fn log(args: &ServeArgs) -> Result<Log> {
 
 fn config(args: &ServeArgs, log: Log) -> Result<Config> {
     let keys = all_keys(&args.api_key, args.api_key_file.as_deref())?;
-    let most = match args.max_connections {
-        Some(most) => most,
-        None => usual_config(memory_limit(&args.engine)?).max_connections,
-    };
+    let usual = usual_config(memory_limit(&args.engine)?);
+    let most = args.max_connections.unwrap_or(usual.max_connections);
     Ok(Config {
         keys,
         spool_dir: args.spool_dir.clone(),
@@ -124,24 +122,24 @@ fn config(args: &ServeArgs, log: Log) -> Result<Config> {
             .into(),
         max_connections: connections(most, &log),
         max_num_queued_reqs: args.max_num_queued_reqs,
-        max_num_queued_tokens: args.max_num_queued_tokens,
+        max_num_queued_tokens: args.max_num_queued_tokens.unwrap_or(usual.max_num_queued_tokens),
         shutdown_timeout: Duration::from_secs(args.shutdown_timeout),
         log,
         ..Config::new(address(&args.host, args.port)?)
     })
 }
 
-/// What connections take where no flag says how many there may be, of so much memory.
-pub(crate) fn connection_bytes_by_default(memory: u64) -> u64 {
-    usual_config(memory).connection_bytes()
+/// What clients take where no flag says how many there may be, of so much memory.
+pub(crate) fn client_bytes_by_default(memory: u64) -> u64 {
+    usual_config(memory).client_bytes()
 }
 
-/// The server's own settings, with as many connections as memory is for.
+/// The server's own settings, with as many connections, and as long a queue, as memory is for.
 fn usual_config(memory: u64) -> Config {
     let mut config = Config::new((Ipv4Addr::LOCALHOST, 0).into());
-    while config.connection_bytes() > memory / CONNECTIONS_SHARE && config.max_connections > LEAST_CONNECTIONS
-    {
+    while config.client_bytes() > memory / CLIENTS_SHARE && config.max_connections > LEAST_CONNECTIONS {
         config.max_connections /= 2;
+        config.max_num_queued_tokens /= 2;
     }
     config
 }
@@ -248,8 +246,8 @@ fn work(args: &ServeArgs, spec: &ModelSpec, settings: &EngineConfig) -> Work {
     }
 }
 
-/// `connection_bytes`: what connections may take beside the engine. `lane_spans`: nodes that are kept for `--lanes`.
-fn load(args: &ServeArgs, connection_bytes: u64, lane_spans: usize, log: &Log) -> Result<Served> {
+/// `client_bytes`: what clients may take beside the engine. `lane_spans`: nodes that are kept for `--lanes`.
+fn load(args: &ServeArgs, client_bytes: u64, lane_spans: usize, log: &Log) -> Result<Served> {
     // What is said while loading is for people: a log that programs read has it as events, below.
     let voice = match args.log_format {
         LogFormatName::Text => Voice::Normal,
@@ -268,7 +266,7 @@ fn load(args: &ServeArgs, connection_bytes: u64, lane_spans: usize, log: &Log) -
     // All of it is used sooner or later, since blocks that were freed stay to be found again; taking it later would make
     // steps wait for the system, and a machine without so much would tell in the night.
     settings.kv_memory = KvMemory::AtStart;
-    settings.beside_bytes = connection_bytes;
+    settings.beside_bytes = client_bytes;
     settings.lane_spans = lane_spans;
     let isa = settings.isa.to_string();
     let work = work(args, opened.checkpoint.spec(), &settings);

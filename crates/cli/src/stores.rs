@@ -9,7 +9,7 @@ use model::store::{Kept, Removal, kept};
 use serde::Serialize;
 
 use crate::args::StoresArgs;
-use crate::console::{Misuse, note, show};
+use crate::console::{Misuse, note, show, told};
 use crate::output_file::JsonReport;
 use crate::resolve::packed_folder;
 
@@ -127,7 +127,8 @@ fn remove(chosen: &[&Kept]) -> Result<ExitCode> {
             }
             // The others are removed all the same.
             Err(error) => {
-                note!("{error}");
+                bytes += store.bytes.saturating_sub(store.bytes_left());
+                note!("ballast: {}", told(&error.into()));
                 code = ExitCode::FAILURE;
             }
         }

@@ -6,7 +6,7 @@ use half::bf16;
 
 use crate::arena::{Arena, Buf, Full, Lasting, assert_disjoint};
 use crate::attention::{
-    self, Cache, Chosen, HeadOps, QkNorm, Queries, RopeTable, Rows as AttentionRows, RowsMut, Scratch,
+    self, Cache, Chosen, HeadNorm, HeadOps, Queries, RopeTable, Rows as AttentionRows, RowsMut, Scratch,
     Softmax, Span,
 };
 use crate::device::{AttendShape, Device, Dtype, KvPages, Matrix, NormWeights, QkTransform, Rows, Sink};
@@ -152,7 +152,7 @@ impl CpuDevice {
     fn head_ops(&self, transform: &QkTransform) -> HeadOps<'_> {
         let table = |buf: Buf| self.parameters(Some(buf)).unwrap_or_default();
         HeadOps {
-            norm: transform.norms.map(|(q, k, eps)| QkNorm { q: table(q), k: table(k), eps }),
+            norm: transform.norms.map(|(q, k, eps)| HeadNorm { q: table(q), k: table(k), eps }),
             rope: transform.rope.map(|rope| RopeTable {
                 by: rope.by,
                 cos: table(rope.cos),

@@ -10,7 +10,7 @@ use crate::file::RegularFile;
 use crate::gguf::{Gguf, GgufVocab};
 use crate::safetensors::Folder;
 use crate::stored::Stored;
-use crate::tensor::{LayerTensor, Naming, Shape, Tensor};
+use crate::tensor::{LayerTensor, Naming, Shape, Tensor, of_text};
 use spec::ModelSpec;
 use spec::model::DType;
 use std::collections::{BTreeMap, BTreeSet};
@@ -108,12 +108,15 @@ impl Checkpoint {
         let naming = config.family.naming();
         let mut announced = BTreeMap::new();
         for entry in entries {
-            let Some(name) = naming.of_text(&entry.name) else { continue };
+            let own = if config.whole.is_some() { of_text(&entry.name) } else { Some(entry.name.clone()) };
+            let Some(name) = own else { continue };
             if let Some(same) = announced.insert(name, entry) {
                 let found = format!("`{}` by another name too", same.name);
                 return Err(Error::malformed(&folder.display().to_string(), found, "each tensor once"));
             }
         }
+        let says_nothing = config.whole.is_some_and(|whole| whole.ties.is_none());
+        config.spec.tied_head |= says_nothing && !announced.contains_key(HEAD);
         untie(&mut config.spec, &announced, &checkpoint.files)?;
         let catalogue = Catalogue { spec: &config.spec, naming, interleaved: false };
         let name = folder.display().to_string();
@@ -431,6 +434,9 @@ fn info(found: &Announced, shape: Shape) -> std::result::Result<Info, String> {
     }
     let stored =
         found.stored.as_ref().map_err(|other| format!("`{name}` is {other}, expected F32, F16 or BF16"))?;
+    if matches!(shape, Shape::Vector(_)) && !stored.is_plain() {
+        return Err(format!("`{name}` is {stored}, expected F32, F16 or BF16 of a vector"));
+    }
     match stored.row_bytes(shape.columns()) {
         Some(row_bytes) => Ok(Info { shape, stored: *stored, row_bytes }),
         None => Err(format!("`{name}` has rows of {} in the format {stored}", shape.columns())),

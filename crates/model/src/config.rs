@@ -36,6 +36,15 @@ pub struct Config {
     pub family: Family,
     /// Whether the file says which numbers the checkpoint was published in.
     pub states_dtype: bool,
+    /// The model that sees images, whose decoder this is.
+    pub whole: Option<Whole>,
+}
+
+/// A model that sees images, around its decoder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Whole {
+    /// Whether it says that the head is the embedding table; where it does not say, its files do.
+    pub ties: Option<bool>,
 }
 
 impl Config {
@@ -102,11 +111,11 @@ pub fn parse_config(text: &str, file: &str) -> Result<Config> {
     if let Some(ends) = fields.tokens("eos_token_id")? {
         spec.eos = ends;
     }
-    if let Some(tied) = fields.flag("tie_word_embeddings")? {
-        spec.tied_head = tied;
-    }
+    let ties = fields.flag("tie_word_embeddings")?;
+    spec.tied_head = ties.unwrap_or(spec.tied_head);
     spec.check().map_err(|e| Error::Spec { file: file.into(), source: e.in_words_of(&family.names()) })?;
-    Ok(Config { spec, family, states_dtype: dtype.is_some() })
+    let whole = text.is_some().then_some(Whole { ties });
+    Ok(Config { spec, family, states_dtype: dtype.is_some(), whole })
 }
 
 fn parse(text: &str, file: &str) -> Result<Value> {

@@ -267,22 +267,6 @@ impl Naming {
         }
     }
 
-    /// The name of a file's tensor in a checkpoint of the decoder alone; none for what sees images.
-    pub fn of_text(self, name: &str) -> Option<String> {
-        if !matches!(self, Naming::Llama | Naming::Gemma) {
-            return Some(name.to_owned());
-        }
-        let within = name.strip_prefix("model.").unwrap_or(name);
-        if within.starts_with("vision_tower.") || within.starts_with("multi_modal_projector.") {
-            return None;
-        }
-        Some(match (name.strip_prefix("language_model."), name.strip_prefix("model.language_model.")) {
-            (Some(inner), _) => inner.to_owned(),
-            (_, Some(inner)) => format!("model.{inner}"),
-            _ => name.to_owned(),
-        })
-    }
-
     /// Where files may hold a tensor with others, one below the other (Phi-3), a vector behind another: the name of the whole, and
     /// its tensors.
     pub fn within(self, tensor: Tensor) -> Option<(String, &'static [LayerTensor])> {
@@ -323,6 +307,19 @@ impl Naming {
             _ => return None,
         })
     }
+}
+
+/// The name of a tensor of a model that sees images in a checkpoint of its decoder alone; none for what sees.
+pub(crate) fn of_text(name: &str) -> Option<String> {
+    let within = name.strip_prefix("model.").unwrap_or(name);
+    if within.starts_with("vision_tower.") || within.starts_with("multi_modal_projector.") {
+        return None;
+    }
+    Some(match (name.strip_prefix("language_model."), name.strip_prefix("model.language_model.")) {
+        (Some(inner), _) => inner.to_owned(),
+        (_, Some(inner)) => format!("model.{inner}"),
+        _ => name.to_owned(),
+    })
 }
 
 fn llama_part(part: LayerTensor) -> Option<&'static str> {

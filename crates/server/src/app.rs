@@ -11,7 +11,7 @@ use crate::bell::Bell;
 use crate::clock::unix_now;
 use crate::config::Config;
 use crate::crowd::Crowd;
-use crate::gate::{Gate, Limits};
+use crate::gate::Gate;
 use crate::keys::Keys;
 use crate::log::LogLevel;
 use crate::metrics::Metrics;
@@ -56,7 +56,7 @@ pub(crate) struct App {
 
 impl App {
     pub(crate) fn new(config: Config, spool: Option<Spool>) -> App {
-        let limits = Limits { requests: config.max_num_queued_reqs, tokens: config.max_num_queued_tokens };
+        let limits = config.queue();
         App {
             keys: Keys::new(&config.keys),
             gate: Gate::new(limits),

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::crowd;
+use crate::gate::Limits;
 use crate::log::Log;
 
 /// Settings, all choices made.
@@ -112,9 +113,13 @@ impl Default for SpoolLimits {
 }
 
 impl Config {
-    /// What connections may take at most: their buffers, and bodies that are being read.
-    pub fn connection_bytes(&self) -> u64 {
-        crowd::bytes(self.max_connections, self.max_body_bytes)
+    /// What clients may take at most: buffers of connections, bodies that are being read, and what waits.
+    pub fn client_bytes(&self) -> u64 {
+        crowd::bytes(self.max_connections, self.max_body_bytes).saturating_add(self.queue().bytes())
+    }
+
+    pub(crate) fn queue(&self) -> Limits {
+        Limits { requests: self.max_num_queued_reqs, tokens: self.max_num_queued_tokens }
     }
 }
 

@@ -10,6 +10,13 @@ pub(crate) struct Limits {
     pub(crate) tokens: usize,
 }
 
+impl Limits {
+    /// What waits takes at the most.
+    pub(crate) fn bytes(self) -> u64 {
+        engine::waiting_bytes(self.requests, self.tokens)
+    }
+}
+
 /// Counts what waits.
 pub(crate) struct Gate {
     limits: Limits,

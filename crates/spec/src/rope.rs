@@ -30,6 +30,9 @@ pub struct Growth {
     pub period: usize,
 }
 
+/// A longer period than any context.
+const MOST_PERIOD: usize = 1 << 24;
+
 impl Growth {
     /// What a query at this position is multiplied by.
     pub fn factor(&self, position: usize) -> f32 {
@@ -135,7 +138,10 @@ impl Rope {
         positive("theta", self.theta)?;
         if let Some(growth) = self.growth {
             positive("growth of queries", f64::from(growth.beta))?;
-            positive("period of growth", growth.period as f64)?;
+            let period = growth.period;
+            expect("rope", period, (1..=MOST_PERIOD).contains(&period), || {
+                format!("queries that grow every 1 to {MOST_PERIOD} positions")
+            })?;
             let by_position = !self.depends_on_length();
             expect("rope", "dynamic or longrope", by_position, || {
                 "another scaling where queries grow".into()
@@ -311,7 +317,8 @@ impl Yarn {
         if low == high { (low, high + 0.001) } else { (low, high) }
     }
 
-    fn attention_factor(&self) -> f64 {
+    /// The scale of cos and sin.
+    pub fn attention_factor(&self) -> f64 {
         let scaled = |by: f64| if self.factor <= 1.0 { 1.0 } else { 0.1 * by * self.factor.ln() + 1.0 };
         match (self.attention_factor, self.mscale, self.mscale_all_dim) {
             (Some(given), _, _) => given,

@@ -50,9 +50,10 @@ pub(crate) struct ServeArgs {
     /// Sequences that may wait for the first of their tokens; more are answered 503.
     #[arg(long, default_value_t = 2048, value_parser = parse_count, help_heading = "Server")]
     pub(crate) max_num_queued_reqs: usize,
-    /// Prompt tokens that those may have together; more are answered 503.
-    #[arg(long, default_value_t = 4 << 20, value_parser = parse_count, help_heading = "Server")]
-    pub(crate) max_num_queued_tokens: usize,
+    /// Prompt tokens that those may have together; more are answered 503. They are part of --memory [default: 4194304, or
+    /// fewer where --memory is small].
+    #[arg(long, value_parser = parse_count, help_heading = "Server")]
+    pub(crate) max_num_queued_tokens: Option<usize>,
     /// A directory for /v1/files and /v1/batches, which are not offered without it; batches go on after a restart.
     #[arg(long, value_name = "DIR", help_heading = "Server")]
     pub(crate) spool_dir: Option<PathBuf>,

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use engine::{Counts, Engine, Event, Request, Streamed, Ticket, counted, memory};
+use engine::{Counts, Engine, Event, Request, Streamed, Ticket, counted, memory, waiting_bytes};
 use model::sampling::SamplingParams;
 use policy::sched::{BlockConfig, Schedule};
 use serde::Serialize;
@@ -273,7 +273,9 @@ impl Bench {
         let needs = Needs::of_requests(&args.engine, requests, input, output);
         apart([args.json.as_deref(), args.lanes.path(), args.engine.record.as_deref()])?;
         let lanes = args.lanes.open()?;
-        let config = lanes.wanted(engine_config(&args.engine, needs)?);
+        let mut config = lanes.wanted(engine_config(&args.engine, needs)?);
+        // All of them are handed in at once.
+        config.beside_bytes = waiting_bytes(requests, requests.saturating_mul(input));
         let (threads, isa) = (config.threads, config.isa.to_string());
         args.engine.note_conversations();
         let opened = loaded::open(Some(name), &args.engine, Voice::Normal)?;

@@ -44,7 +44,7 @@ pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
         engine_config(&args.engine, Needs::of_requests(&args.engine, job.requests, job.input, job.output))?;
     base.beside_bytes = match args.planned_for {
         PlannedFor::Batch => batch::waiting_bytes(base.memory) as u64,
-        PlannedFor::Serve => serve::connection_bytes_by_default(base.memory),
+        PlannedFor::Serve => serve::client_bytes_by_default(base.memory),
     };
     let mut opened = loaded::open(Some(&args.model), &args.engine, Voice::Normal)?;
     // Whoever runs the plan holds these too, beside what is planned. A folder without them can be benchmarked all the same.

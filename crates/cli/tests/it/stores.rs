@@ -53,7 +53,9 @@ fn stores_are_listed_and_removed_by_their_names() {
     assert_eq!(list().len(), 3, "one of another version is not torn");
     // A file that is not a store's stays, with its folder.
     let own = folder.write(&format!("packed/{first}/own.txt"), "mine");
-    stores(&["--remove", &first[..8]]).refused(1, &["cannot remove"]);
+    let removed = stores(&["--remove", &first[..8]]);
+    assert!(removed.out.contains("the drive has ") && !removed.out.contains("has 0"), "{}", removed.out);
+    removed.refused(1, &["ballast: cannot remove"]);
     // It does not keep others.
     stores(&["--remove", "all"]).refused(1, &["cannot remove", &first]);
     assert!(std::path::Path::new(&own).exists());

@@ -82,8 +82,9 @@ pub(super) unsafe fn architecture(device: sys::CUdevice) -> Result<Architecture,
 /// Device memory that is left to the driver: code, the threads' own memory, what libraries take.
 const DRIVER_BYTES: usize = 512 << 20;
 
-/// Host memory that driver, compiler and the library of products take once a device is opened: 98 and 120 MB were measured, by what a
-/// process had at its most beside what was planned (an H200, driver 580, `bench/results/2026-11-26-h200`).
+/// Host memory that driver, compiler and the library of products take once a device is opened. On an H200 (driver 580,
+/// `bench/results/2026-11-26-h200`) processes had 1149 and 1171 MB more at their most than was planned, of which 1051 were a copy of
+/// the embedding, which does not lie there whole any more.
 pub const DRIVER_HOST_BYTES: usize = 128 << 20;
 
 /// A device's memory before anything is taken of it.

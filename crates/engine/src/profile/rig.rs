@@ -21,6 +21,7 @@ use crate::memory;
 use crate::plan::hold::kv_layout;
 use crate::plan::planned::{StartError, open, prepare};
 use crate::plan::too_small::TooSmall;
+use crate::step::run::rows_at_once;
 
 /// How much of a model is there to be measured.
 #[derive(Clone, Copy, Debug)]
@@ -253,13 +254,17 @@ impl Rig {
             let picks: Vec<(u32, Pick)> = rows.into_iter().map(|row| (row, greedy.clone())).collect();
             return (head, self.timed(|| drop(self.device.picked(self.device.pick(logits, &picks)))));
         }
+        let step = rows_at_once(&*self.device, samples, logits.cols * size_of::<f32>());
         let drawn = self.timed(|| {
-            self.device.view(&logits.buf, &mut |bytes| {
-                let values: &[f32] = bytemuck::cast_slice(bytes);
-                self.team.run(|worker| {
-                    worker.share(samples).for_each(|row| draw(&values[row * logits.cols..][..logits.cols]));
+            for first in (0..samples).step_by(step) {
+                let count = step.min(samples - first);
+                self.device.view(&logits.range(first..first + count).buf, &mut |bytes| {
+                    let values: &[f32] = bytemuck::cast_slice(bytes);
+                    self.team.run(|worker| {
+                        worker.share(count).for_each(|row| draw(&values[row * logits.cols..][..logits.cols]));
+                    });
                 });
-            });
+            }
         });
         (head, drawn)
     }

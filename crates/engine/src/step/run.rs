@@ -275,7 +275,7 @@ impl Machine {
     fn each_row(&self, logits: Buf, rows: usize, mut f: impl FnMut(usize, &[f32])) {
         let vocab = self.decoder.spec().vocab;
         let row_bytes = vocab * size_of::<f32>();
-        let step = self.rows_at_once(rows, row_bytes);
+        let step = rows_at_once(&*self.device, rows, row_bytes);
         for first in (0..rows).step_by(step) {
             let wanted = logits.slice(first * row_bytes, step.min(rows - first) * row_bytes);
             self.device.view(&wanted, &mut |bytes| {
@@ -283,11 +283,6 @@ impl Machine {
                 (first..).zip(values.chunks_exact(vocab)).for_each(|(row, logits)| f(row, logits));
             });
         }
-    }
-
-    /// Rows that are looked at at a time: of a device that is far, a copy of them lies on the host.
-    fn rows_at_once(&self, rows: usize, row_bytes: usize) -> usize {
-        if self.device.is_far() { (STAGED_BYTES / row_bytes).max(1) } else { rows.max(1) }
     }
 
     /// Draws a token for every chunk that wants one: on the device, where it can, so that its logits need not travel.
@@ -333,7 +328,7 @@ impl Machine {
     /// Draws a token for each chunk from its row of logits.
     fn draw_all(&self, logits: Rows, drawing: &[&ChunkRun]) {
         let vocab = logits.cols;
-        let step = self.rows_at_once(drawing.len(), vocab * size_of::<f32>());
+        let step = rows_at_once(&*self.device, drawing.len(), vocab * size_of::<f32>());
         for (first, drawing) in (0..).step_by(step).zip(drawing.chunks(step)) {
             let rows = logits.range(first..first + drawing.len());
             self.device.view(&rows.buf, &mut |bytes| {
@@ -346,6 +341,11 @@ impl Machine {
             });
         }
     }
+}
+
+/// Rows that are looked at at a time: of a device that is far, a copy of them lies on the host.
+pub(crate) fn rows_at_once(device: &dyn Device, rows: usize, row_bytes: usize) -> usize {
+    if device.is_far() { (STAGED_BYTES / row_bytes).max(1) } else { rows.max(1) }
 }
 
 /// Nothing for a sequence that had ended before.

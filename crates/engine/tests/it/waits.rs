@@ -100,19 +100,20 @@ fn what_is_large_comes_whole_in_pieces() {
     assert!(16 * wide.vocab * size_of::<f32>() > STAGED_BYTES, "logits of 16 rows");
     let random = Checkpoint::dummy(wide, 0);
     let config = || EngineConfig { max_num_seqs: 16, weights: WeightsAs::Int8, ..config() };
-    let params = SamplingParams {
-        prompt_logprobs: Some(0),
-        logprobs: Some(1),
-        max_tokens: Some(2),
-        ..SamplingParams::greedy()
+    // Logits of a long prompt's positions, and of many that draw at once.
+    let request = |first: u32, len: u32, prompt_logprobs| {
+        let params = SamplingParams { max_tokens: Some(2), logprobs: Some(1), ..SamplingParams::greedy() };
+        let params = SamplingParams { prompt_logprobs, ..params };
+        Request { prompt: (first..first + len).collect(), params, seed: 7, salt: 0 }
     };
-    let request = [Request { prompt: (5..45).collect(), params, seed: 7, salt: 0 }];
-    let want = stories(&Planned::new(&random, config()).unwrap().start(&|_| {}).unwrap(), &request);
+    let mut requests = vec![request(5, 40, Some(0))];
+    requests.extend((0..15).map(|i| request(50 + 9 * i, 2, None)));
+    let want = stories(&Planned::new(&random, config()).unwrap().start(&|_| {}).unwrap(), &requests);
     let folder = tempfile::tempdir().unwrap();
     for weights in [[100, 0, 0], [95, 0, 5]] {
         let offload = offload(folder.path(), weights, HostLinears::Device);
         let engine = start_late(&random, EngineConfig { offload, ..config() }, 0);
-        assert_eq!(stories(&engine, &request), want, "{weights:?}");
+        assert_eq!(stories(&engine, &requests), want, "{weights:?}");
     }
 }
 

@@ -27,7 +27,7 @@ pub use element::{Rows, RowsMut};
 pub use layout::{BLOCK_TOKENS, GROUP_TOKENS, KV_GROUP, KvDtype, KvLayout, SPLIT_TOKENS, Span};
 pub use scratch::{Demand, Scratch};
 pub use sparse::Chosen;
-pub use write::{HeadOps, QkNorm, RopeBy, RopeTable, rope_and_write};
+pub use write::{HeadNorm, HeadOps, RopeBy, RopeTable, rope_and_write};
 
 use crate::isa::Isa;
 use crate::mat::{Mat, MatMut, SharedRows};

@@ -348,7 +348,7 @@ fn heads_are_normed_and_turned() {
     let weights: Vec<f32> = (0..2 * d).map(|_| random.value()).collect();
     let angles: Vec<f32> = (0..(start + 1) * rotary / 2).map(|_| random.value()).collect();
     let (cos, sin): (Vec<f32>, Vec<f32>) = angles.iter().map(|a| (a.cos(), a.sin())).unzip();
-    let norm = QkNorm { q: &weights[..d], k: &weights[d..], eps: 1e-5 };
+    let norm = HeadNorm { q: &weights[..d], k: &weights[d..], eps: 1e-5 };
     let ops = HeadOps {
         norm: Some(norm),
         rope: Some(RopeTable {

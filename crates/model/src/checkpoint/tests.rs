@@ -266,6 +266,22 @@ fn decoder_is_read_alone(text: serde_json::Value, class: &str, kind: &str) {
     }
 }
 
+/// Of all of a model that sees images nothing is said, so files without a head say it.
+#[test]
+fn a_decoder_without_a_head_is_tied_where_nothing_is_said_of_the_whole() {
+    let headless = folder(mistral(), |file| file.retain(|tensor| tensor.0 != "lm_head.weight"));
+    let text: serde_json::Value = serde_json::from_str(&llama_config(mistral())).expect("JSON");
+    let open = |config: serde_json::Value| {
+        write(headless.path(), "config.json", config.to_string());
+        Checkpoint::open(headless.path()).map(|checkpoint| checkpoint.spec().tied_head)
+    };
+    assert!(open(text.clone()).unwrap_err().to_string().contains("`lm_head.weight` is missing"));
+    let mut whole = json!({"architectures": ["Mistral3ForConditionalGeneration"], "text_config": text});
+    assert!(open(whole.clone()).expect("sound"));
+    whole["tie_word_embeddings"] = json!(false);
+    assert!(open(whole).is_err());
+}
+
 #[test]
 fn a_tensor_under_two_names_is_refused() {
     let twice = folder(gemma(), |file| {
@@ -273,6 +289,11 @@ fn a_tensor_under_two_names_is_refused() {
         other.0 = format!("language_model.{}", other.0);
         file.push(other);
     });
+    let why = Checkpoint::open(twice.path()).map(|_| ()).unwrap_err().to_string();
+    assert!(why.contains("is not part of Gemma3ForCausalLM"), "no decoder inside another model: {why}");
+    let text: serde_json::Value = serde_json::from_str(&llama_config(gemma())).expect("JSON");
+    let whole = json!({"architectures": ["Gemma3ForConditionalGeneration"], "text_config": text});
+    write(twice.path(), "config.json", whole.to_string());
     let why = Checkpoint::open(twice.path()).map(|_| ()).unwrap_err().to_string();
     assert!(why.contains("by another name too"), "{why}");
 }

@@ -239,7 +239,8 @@ impl Family {
     /// The rotary embedding, and which layers turn by it.
     fn ropes(self, fields: &Fields, defaults: &rope::Defaults, layers: usize) -> Result<(Rope, RopeLayers)> {
         let of_windows = match self {
-            Family::Gemma3 => Some(1e4),
+            Family::Gemma3 => Some(fields.number("rope_local_base_freq")?.unwrap_or(1e4)),
+            // One of both, as in transformers 4; 5 takes its default for windows where `rope_theta` is another.
             Family::Olmo3 => Some(fields.number("rope_theta")?.unwrap_or(defaults.theta)),
             _ => None,
         };
@@ -327,7 +328,10 @@ impl Family {
             (Family::Llama | Family::Granite | Family::Olmo2 | Family::Opt, _) => Ok(Window::Full),
             (Family::Mistral, _) => windows::mistral(fields, tokens.or(known), layers),
             (Family::Phi3 | Family::Ministral3, _) => Ok(tokens.map_or(Window::Full, Window::Sliding)),
-            (Family::Gemma3, _) => windows::all_but_each(6, fields, tokens.or(known), layers),
+            (Family::Gemma3, _) => {
+                let pattern = fields.size("sliding_window_pattern")?.unwrap_or(6);
+                windows::all_but_each(pattern, fields, tokens.or(known), layers)
+            }
             (Family::Olmo3, _) => windows::all_but_each(4, fields, tokens.or(known), layers),
             (Family::Qwen2 | Family::Qwen3, _) => {
                 windows::qwen(fields, tokens.or(known).filter(|_| used), layers)

@@ -61,7 +61,6 @@ pub(super) fn read_both(fields: &Fields, defaults: &Defaults, local_theta: f64) 
         }
     };
     let theta = fields.number("rope_theta")?.unwrap_or(defaults.theta);
-    let local_theta = fields.number("rope_local_base_freq")?.unwrap_or(local_theta);
     Ok([
         rope(fields, full.as_ref(), theta, defaults)?,
         rope(fields, sliding.as_ref(), local_theta, defaults)?,
@@ -79,6 +78,7 @@ fn rope(fields: &Fields, inner: Option<&Fields>, theta: f64, defaults: &Defaults
         return Err(Error::unsupported(fields.file, format!("`{name}` = {rotary_fraction}"), "1"));
     }
     if inner.is_none() && defaults.grows {
+        // transformers takes those of one size of it then, which files of others cannot mean.
         return Err(fields.wrong("rope_parameters", "those that Ministral 3 has"));
     }
     let Some(inner) = inner else { return Ok(Rope { rotary_fraction, ..Rope::plain(theta) }) };
@@ -91,7 +91,7 @@ fn rope(fields: &Fields, inner: Option<&Fields>, theta: f64, defaults: &Defaults
     })
 }
 
-/// How queries grow, of an architecture where they do: it has no default.
+/// How queries grow, of an architecture where they do. How strongly has no default.
 fn growth(fields: &Fields, inner: &Fields, defaults: &Defaults) -> Result<Option<Growth>> {
     if !defaults.grows {
         return Ok(None);

@@ -34,7 +34,6 @@ pub(super) fn all_but_each(
     tokens: Option<usize>,
     layers: usize,
 ) -> Result<Window> {
-    let pattern = fields.size("sliding_window_pattern")?.unwrap_or(pattern);
     if pattern == 0 {
         return Err(fields.wrong("sliding_window_pattern", "at least 1"));
     }

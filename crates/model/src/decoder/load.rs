@@ -99,7 +99,7 @@ impl Loader<'_> {
     }
 }
 
-/// Bytes of weights that lie on the host on their way to a device that is far, but for a row or a panel more.
+/// What lies on the host on its way to a device that is far or from there, unless one row or panel takes more.
 pub const STAGED_BYTES: usize = 16 << 20;
 
 struct Loading<'a> {
@@ -217,7 +217,8 @@ impl Loading<'_> {
         let mut at = 0;
         for (tensor, shape) in there() {
             let row_bytes = 4 * shape.columns();
-            for rows in pieces(shape.rows(), row_bytes) {
+            // As they are stored, as numbers, and on their way.
+            for rows in pieces(shape.rows(), 3 * row_bytes) {
                 let (own, mut values) = (buf.slice(at, rows.len() * row_bytes), Vec::new());
                 at += own.bytes();
                 to_f32(self.packer.info(tensor).stored, &self.rows(tensor, rows)?, &mut values);

@@ -23,6 +23,14 @@ impl Keys<'_> {
     fn original_context(&self) -> Result<Option<usize>> {
         Ok(self.size("rope.scaling.original_context_length")?.filter(|tokens| *tokens != 0))
     }
+
+    /// The same, or else the context that the file names.
+    fn trained_context(&self) -> Result<usize> {
+        match self.original_context()? {
+            None => self.needed_size("context_length"),
+            Some(tokens) => Ok(tokens),
+        }
+    }
 }
 
 impl Gguf {
@@ -82,7 +90,7 @@ impl Gguf {
     /// Phi-3's, of which llama.cpp takes one set for all sequences of a context, and transformers the one for a sequence's length.
     fn long(&self, keys: &Keys) -> Result<LongRope> {
         let context = keys.needed_size("context_length")?;
-        let original_positions = keys.original_context()?.unwrap_or(context);
+        let original_positions = keys.trained_context()?;
         let stretch = context as f64 / original_positions.max(1) as f64;
         let implied = LongRope::attention_factor_of(stretch, original_positions);
         Ok(LongRope {
@@ -111,36 +119,31 @@ impl Gguf {
 /// That of Ministral 3, of which llama.cpp writes its strength.
 fn growth(keys: &Keys) -> Result<Option<Growth>> {
     let Some(beta) = keys.float(TEMPERATURE)?.filter(|beta| *beta != 0.0) else { return Ok(None) };
-    let key = "rope.scaling.original_context_length";
-    Ok(Some(Growth { beta: beta as f32, period: keys.need(key, keys.original_context()?)? }))
+    Ok(Some(Growth { beta: beta as f32, period: keys.trained_context()? }))
 }
 
 fn yarn(keys: &Keys, factor: f64) -> Result<Yarn> {
-    let original = match keys.original_context()? {
-        None => keys.needed_size("context_length")?,
-        Some(tokens) => tokens,
-    };
     let own =
         if keys.architecture == "mistral3" { keys.float("rope.scaling.yarn_log_multiplier")? } else { None };
     let mscale_all_dim = own.filter(|scale| *scale != 0.0);
-    Ok(Yarn {
+    let yarn = Yarn {
         factor,
-        original_positions: original,
-        attention_factor: attention_factor(keys, factor)?,
+        original_positions: keys.trained_context()?,
+        attention_factor: None,
         beta_fast: keys.float("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
         beta_slow: keys.float("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
         // llama.cpp takes the other one for 1.
         mscale: mscale_all_dim.map(|_| 1.0),
         mscale_all_dim,
         truncate: true,
-    })
+    };
+    Ok(Yarn { attention_factor: attention_factor(keys, yarn.attention_factor())?, ..yarn })
 }
 
 /// Converters write the `attention_factor` of Hugging Face, which is the whole of it, as `yarn_attn_factor`. llama.cpp multiplies
 /// by `attn_factor`. Either is 1 where a writer has nothing to say.
-fn attention_factor(keys: &Keys, factor: f64) -> Result<Option<f64>> {
+fn attention_factor(keys: &Keys, usual: f64) -> Result<Option<f64>> {
     let whole = keys.float("rope.scaling.yarn_attn_factor")?.filter(|f| *f != 1.0);
     let times = keys.float("rope.scaling.attn_factor")?.filter(|f| *f != 1.0);
-    let usual = 1.0 + 0.1 * factor.max(1.0).ln();
     Ok(times.map(|times| times * whole.unwrap_or(usual)).or(whole))
 }

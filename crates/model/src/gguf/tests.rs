@@ -73,6 +73,9 @@ fn biases_in_one_are_told_apart() {
         });
         assert_eq!(joined, apart, "{architecture}");
     }
+    let mut narrow = tiny_gguf("llama");
+    narrow.tensor("blk.0.attn_qkv.bias", &[64], 8, vec![0; 68]);
+    check_refused(&narrow, "`blk.0.attn_qkv.bias` is Q8_0");
 }
 
 #[test]
@@ -195,6 +198,29 @@ fn attention_factors_of_yarn() {
     assert_eq!(factor(&[("scaling.yarn_attn_factor", 1.25)]), Some(1.25));
     assert_eq!(factor(&[("scaling.attn_factor", 2.0)]), Some((2.0 * usual * 1e4).round() / 1e4));
     assert_eq!(factor(&[("scaling.attn_factor", 2.0), ("scaling.yarn_attn_factor", 1.25)]), Some(2.5));
+}
+
+/// As llama.cpp takes its multiplier: that of all dims, beside 1.
+#[test]
+fn attention_factors_of_ministral() {
+    let factor = |own: &[(&str, f32)]| {
+        let mut file = tiny_gguf("mistral3");
+        file.text("mistral3.rope.scaling.type", "yarn").float("mistral3.rope.scaling.factor", 32.0);
+        file.uint("mistral3.rope.scaling.original_context_length", 16);
+        for (key, value) in own {
+            file.float(&format!("mistral3.rope.scaling.{key}"), *value);
+        }
+        match &open(&file).expect("sound").spec().rope().expect("one").scaling {
+            RopeScaling::Yarn(yarn) => (yarn.attention_factor() * 1e4).round() / 1e4,
+            other => panic!("{other:?}"),
+        }
+    };
+    let scaled = |by: f64| 1.0 + 0.1 * by * 32f64.ln();
+    assert_eq!(factor(&[]), (scaled(1.0) * 1e4).round() / 1e4);
+    assert_eq!(factor(&[("yarn_log_multiplier", 1.0)]), 1.0);
+    assert_eq!(factor(&[("yarn_log_multiplier", 1.0), ("attn_factor", 1.25)]), 1.25);
+    let half = factor(&[("yarn_log_multiplier", 0.5), ("attn_factor", 2.0)]);
+    assert_eq!(half, (2.0 * scaled(1.0) / scaled(0.5) * 1e4).round() / 1e4);
 }
 
 #[test]

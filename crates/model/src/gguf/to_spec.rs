@@ -94,7 +94,7 @@ impl Keys<'_> {
         self.metadata.float(&self.name(key))
     }
 
-    pub(super) fn need<T>(&self, key: &str, value: Option<T>) -> Result<T> {
+    fn need<T>(&self, key: &str, value: Option<T>) -> Result<T> {
         let expected = format!("`{}`", self.name(key));
         value.ok_or_else(|| Error::malformed(self.metadata.file(), "incomplete metadata", expected))
     }

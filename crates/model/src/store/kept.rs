@@ -71,6 +71,12 @@ fn is_name(text: &str) -> bool {
     text.len() == 32 && text.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f'))
 }
 
+/// What a store takes on the drive.
+fn bytes_in(folder: &Path) -> u64 {
+    let files = [PANELS, CHECKSUMS].into_iter().filter_map(|file| fs::metadata(folder.join(file)).ok());
+    files.map(|file| 512 * file.blocks()).sum()
+}
+
 impl Kept {
     fn look(name: String, folder: PathBuf) -> Kept {
         let data = |file: &str| fs::metadata(folder.join(file)).ok();
@@ -79,17 +85,18 @@ impl Kept {
         let is_whole = !matches!(manifest, Ok(None));
         let of = manifest.ok().flatten().map(|manifest| manifest.of);
         Kept {
-            bytes: [PANELS, CHECKSUMS]
-                .iter()
-                .filter_map(|file| data(file))
-                .map(|file| 512 * file.blocks())
-                .sum(),
+            bytes: bytes_in(&folder),
             is_whole,
             of: of.filter(|of| !of.is_empty()),
             used: data(LOCK).and_then(|lock| lock.modified().ok()).unwrap_or(SystemTime::UNIX_EPOCH),
             name,
             folder,
         }
+    }
+
+    /// What is left of it on the drive.
+    pub fn bytes_left(&self) -> u64 {
+        bytes_in(&self.folder)
     }
 
     /// Removes it, if nobody is making it. Who streams from it goes on, and the drive has the room back when they end.

@@ -5,7 +5,7 @@ use spec::rope::Growth;
 
 /// RMS norm of every head of q and k before they turn (Qwen3).
 #[derive(Clone, Copy, Debug)]
-pub struct QkNorm<'a> {
+pub struct HeadNorm<'a> {
     /// Weight for queries: `[head_dim]`.
     pub q: &'a [f32],
     /// Weight for keys: `[head_dim]`.
@@ -52,7 +52,7 @@ pub struct RopeTable<'a> {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HeadOps<'a> {
     /// Norm of q and k, if the model has it.
-    pub norm: Option<QkNorm<'a>>,
+    pub norm: Option<HeadNorm<'a>>,
     /// Rotary embedding, if the model has it.
     pub rope: Option<RopeTable<'a>>,
 }

@@ -5,7 +5,7 @@
 mod head;
 mod planes;
 
-pub use head::{HeadOps, QkNorm, RopeBy, RopeTable};
+pub use head::{HeadNorm, HeadOps, RopeBy, RopeTable};
 
 use super::element::{Element, RowsMut};
 use super::f16::F16;

@@ -149,6 +149,12 @@ fn mistral() {
     assert_eq!(read(alone.clone()), three);
     alone["rope_parameters"]["llama_4_scaling_beta"] = json!(0.0);
     assert_eq!(read(alone.clone()).rope().unwrap().growth, None);
+    for period in [0u64, 1 << 32] {
+        let mut never = config["text_config"].clone();
+        never["rope_parameters"]["original_max_position_embeddings"] = json!(period);
+        never["rope_parameters"]["rope_type"] = json!("default");
+        assert!(refused(never).contains("queries that grow"));
+    }
     for field in ["llama_4_scaling_beta", "rope_parameters"] {
         let of = if field == "rope_parameters" { &mut alone } else { &mut alone["rope_parameters"] };
         of.as_object_mut().unwrap().remove(field);
@@ -184,6 +190,11 @@ fn olmo() {
     };
     assert_eq!(yarn(&three), (8.0, Some(1.2079441541679836)));
     assert_eq!((three.max_positions, three.qk_norm_width()), (65536, Some([4096; 2])));
+
+    // One base for all layers, also where it is not that of the class.
+    config["rope_theta"] = json!(1e4);
+    assert_eq!([0, 3].map(|layer| read(config.clone()).rope_of(layer).unwrap().theta), [1e4; 2]);
+    config["rope_theta"] = json!(500_000);
 
     // Every fourth layer sees everything, and frequencies are known too.
     for field in ["layer_types", "rope_theta", "sliding_window"] {
