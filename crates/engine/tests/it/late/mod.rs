@@ -208,8 +208,9 @@ impl Device for Late {
         self.queues.iter().for_each(|queues| queues.reach(mark));
     }
 
-    fn picks(&self, _vocab: usize) -> bool {
-        self.picked.is_some()
+    /// As a GPU does, whose kernels have room for so many.
+    fn picks(&self, vocab: usize) -> bool {
+        self.picked.is_some() && vocab <= 1 << 18
     }
 
     fn keeps_picked(&self) -> usize {
