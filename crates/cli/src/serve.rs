@@ -304,3 +304,24 @@ fn load(args: &ServeArgs, client_bytes: u64, lane_spans: usize, log: &Log) -> Re
         },
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_are_fewer_and_wait_less_where_memory_is_small() {
+        let sizes = |memory| {
+            let config = usual_config(memory);
+            (config.max_connections, config.max_num_queued_tokens)
+        };
+        assert_eq!(sizes(8 << 30), (2048, 4 << 20));
+        assert_eq!(sizes(256 << 20), (64, 128 << 10));
+        // What waits is a part of what clients take, whoever says how much it is.
+        let config = usual_config(8 << 30);
+        let longer = Config { max_num_queued_tokens: 8 << 20, ..usual_config(8 << 30) };
+        assert!(longer.client_bytes() - config.client_bytes() > 16 << 20);
+        let more = Config { max_num_queued_reqs: 4096, ..usual_config(8 << 30) };
+        assert!(more.client_bytes() > config.client_bytes());
+    }
+}

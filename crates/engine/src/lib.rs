@@ -41,7 +41,7 @@ pub use plan::too_small::TooSmall;
 pub use policy::cost::OpSort;
 pub use policy::sched::PREEMPTIONS;
 pub use step::lanes;
-pub use step::sequence::waiting_bytes;
+pub use step::sequence::queue_bytes;
 pub use tiers::stowed::Streamed;
 pub use watch::stats::{Counts, Moved, STEP_TOKENS};
 pub use watch::timeline::{LaneWatch, Ran, Ranges};

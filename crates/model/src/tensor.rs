@@ -241,7 +241,7 @@ impl Tensor {
 pub enum Naming {
     /// Hugging Face: Llama and most of what came after it.
     Llama,
-    /// Hugging Face: Gemma 3.
+    /// Hugging Face: Gemma 3, OLMo 2 and 3.
     Gemma,
     /// Hugging Face: OPT.
     Opt,

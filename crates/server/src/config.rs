@@ -118,6 +118,7 @@ impl Config {
         crowd::bytes(self.max_connections, self.max_body_bytes).saturating_add(self.queue().bytes())
     }
 
+    /// What may wait.
     pub(crate) fn queue(&self) -> Limits {
         Limits { requests: self.max_num_queued_reqs, tokens: self.max_num_queued_tokens }
     }

@@ -13,7 +13,7 @@ pub(crate) struct Limits {
 impl Limits {
     /// What waits takes at the most.
     pub(crate) fn bytes(self) -> u64 {
-        engine::waiting_bytes(self.requests, self.tokens)
+        engine::queue_bytes(self.requests, self.tokens)
     }
 }
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use engine::{Counts, Engine, Event, Request, Streamed, Ticket, counted, memory, waiting_bytes};
+use engine::{Counts, Engine, Event, Request, Streamed, Ticket, counted, memory, queue_bytes};
 use model::sampling::SamplingParams;
 use policy::sched::{BlockConfig, Schedule};
 use serde::Serialize;
@@ -275,7 +275,7 @@ impl Bench {
         let lanes = args.lanes.open()?;
         let mut config = lanes.wanted(engine_config(&args.engine, needs)?);
         // All of them are handed in at once.
-        config.beside_bytes = waiting_bytes(requests, requests.saturating_mul(input));
+        config.beside_bytes = queue_bytes(requests, requests.saturating_mul(input));
         let (threads, isa) = (config.threads, config.isa.to_string());
         args.engine.note_conversations();
         let opened = loaded::open(Some(name), &args.engine, Voice::Normal)?;

@@ -154,6 +154,9 @@ mod tests {
             [ProductsBy::Own, ProductsBy::LibraryIfThere, ProductsBy::Library].map(own_bytes);
         assert_eq!((if_there - own, always - own), (ROOM.bytes(), ROOM.bytes()));
         assert!(own > DRIVER_BYTES);
+        // What README and help say of `--device-memory`.
+        assert_eq!([own, always].map(|bytes| (bytes - DRIVER_BYTES) >> 20), [75, 363]);
+        assert_eq!(DRIVER_BYTES >> 20, 512);
     }
 
     /// Other errors have the driver's words, which there are none of without it.

@@ -38,7 +38,7 @@ pub(crate) struct Sequence {
 }
 
 /// What so many sequences with so many tokens take together before they begin.
-pub fn waiting_bytes(sequences: usize, tokens: usize) -> u64 {
+pub fn queue_bytes(sequences: usize, tokens: usize) -> u64 {
     /// A token, and its part of a block's hash.
     const TOKEN: usize = 5;
     /// What each has beside them: 3.4 KB were measured.
@@ -56,7 +56,7 @@ pub(crate) struct Turns {
 
 impl Turns {
     /// The length that all rows of a request's sequence are turned for at least.
-    fn from(&self, request: &Request) -> usize {
+    fn turned_from(&self, request: &Request) -> usize {
         let prompt = request.prompt.len();
         let wanted = request.params.max_tokens.map_or(self.longest, |most| prompt + most as usize);
         // The last token is not computed with.
@@ -64,6 +64,7 @@ impl Turns {
         self.rope.as_ref().map_or(prompt, |rope| rope.turned_from(prompt, longest))
     }
 
+    /// One of the lengths that are turned as this one is, where that depends on the length.
     fn class(&self, length: usize) -> Option<usize> {
         self.rope.as_ref()?.turned_as(length)
     }
@@ -90,7 +91,7 @@ impl Sequence {
         eos: &[u32],
         events: Sink,
     ) -> Sequence {
-        let (prompt, turned_from) = (request.prompt.len(), turns.from(&request));
+        let (prompt, turned_from) = (request.prompt.len(), turns.turned_from(&request));
         if let Some(class) = turns.class(turned_from) {
             request.salt = request.salt.wrapping_add(class as u128);
         }
