@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use engine::{
-    Blocks, DeviceChoice, EngineConfig, Expected, HostLinears, KvFormat, KvMemory, NoSuchKv, Offload,
+    Blocks, DeviceChoice, EngineConfig, Expected, HostLinears, KvFormat, KvMemory, KvRoom, NoSuchKv, Offload,
     PrefixCaching, WeightShare, default_threads_beside, memory, size,
 };
 use kernels::Isa;
@@ -96,6 +96,7 @@ pub(crate) fn engine_config(args: &EngineArgs, needs: Needs) -> Result<EngineCon
         prefix_caching: if args.no_enable_prefix_caching { PrefixCaching::Off } else { PrefixCaching::On },
         steps_in_flight: args.steps_in_flight.map(usize::from),
         kv_tokens: needs.kv_tokens,
+        kv_room: KvRoom::Needed,
         // What is known to be used is taken at once; a generous limit only as it fills.
         kv_memory: if needs.kv_tokens.is_some() { KvMemory::AtStart } else { KvMemory::AsUsed },
         host_kv_tokens: args.swap_tokens.unwrap_or(0),

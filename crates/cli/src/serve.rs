@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use engine::job::fingerprint;
-use engine::{EngineConfig, KvMemory, LaneWatch, counted, kv_token_bytes};
+use engine::{EngineConfig, KvMemory, KvRoom, LaneWatch, counted, kv_token_bytes};
 use model::api::OwnTemplates;
 use model::template::Tools;
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -263,6 +263,8 @@ fn load(args: &ServeArgs, client_bytes: u64, lane_spans: usize, log: &Log) -> Re
     let needs = Needs { seqs: SEQUENCES, longest: None, kv_tokens: None, step_tokens: None, expected: None };
     let mut settings = engine_config(&args.engine, needs)?;
     settings.kv_tokens = Some(kv_tokens(args, opened.checkpoint.spec(), &settings)?);
+    // Who asks for bytes gets them.
+    settings.kv_room = if args.kv_cache_memory_bytes.is_some() { KvRoom::Whole } else { KvRoom::Needed };
     // All of it is used sooner or later, since blocks that were freed stay to be found again; taking it later would make
     // steps wait for the system, and a machine without so much would tell in the night.
     settings.kv_memory = KvMemory::AtStart;

@@ -43,6 +43,8 @@ pub struct EngineConfig {
     pub steps_in_flight: Option<usize>,
     /// KV wanted in all, in tokens; what memory leaves if absent.
     pub kv_tokens: Option<usize>,
+    /// What that asks for, where layers look back through a window.
+    pub kv_room: KvRoom,
     /// When the memory of KV is really taken from the system.
     pub kv_memory: KvMemory,
     /// Bytes that others in the process may take beside the engine: a server's connections, for one.
@@ -135,6 +137,16 @@ pub enum DeviceChoice {
     Cuda,
 }
 
+/// What KV of so many tokens is, where what lies behind windows makes room for others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KvRoom {
+    /// What sequences that have so many together need at a time.
+    #[default]
+    Needed,
+    /// As many bytes as all of it takes: more sequences have room there.
+    Whole,
+}
+
 /// When the memory of KV is really taken from the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvMemory {
@@ -178,6 +190,7 @@ impl EngineConfig {
             prefix_caching: PrefixCaching::Off,
             steps_in_flight: None,
             kv_tokens: None,
+            kv_room: KvRoom::default(),
             kv_memory: KvMemory::AsUsed,
             host_kv_tokens: 0,
             drive_kv_tokens: 0,

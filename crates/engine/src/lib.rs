@@ -22,7 +22,7 @@ mod watch;
 mod words;
 
 pub use config::{
-    DeviceChoice, EngineConfig, HostLinears, KvFormat, KvMemory, Offload, PrefixCaching, WeightShare,
+    DeviceChoice, EngineConfig, HostLinears, KvFormat, KvMemory, KvRoom, Offload, PrefixCaching, WeightShare,
 };
 pub use cores::{default_threads, default_threads_beside};
 pub use engine::{Claim, Engine, Ticket};

@@ -1,10 +1,10 @@
 //! Blocks kept for reuse: what counts as copied to the host, and how it comes back.
 
-use policy::kv::Hold;
-use spec::{BlockHash, BlockId, ByTier, StepId, Tier};
+use policy::kv::{Hit, Hold};
+use spec::{BlockHash, BlockId, ByTier, KvGroups, StepId, Tier};
 
 fn hold(device: u32, host: u32) -> Hold {
-    Hold::new(ByTier { device, host, disk: 0 })
+    Hold::new(ByTier { device, host, disk: 0 }, KvGroups::default())
 }
 
 /// A device block with this content, at rest.
@@ -35,7 +35,7 @@ fn a_copy_of_what_the_device_has_behind_a_gap_leaves_no_mark_on_its_block() {
     // The first is evicted, the second stays.
     let all = hold.take(Tier::Device, 3).unwrap();
     hold.give_back(Tier::Device, &all, None);
-    assert_eq!(hold.find(&hashes), []);
+    assert_eq!(hold.find(&hashes), Hit::default());
     let found = hold.find_on(Tier::Host, &hashes);
     let fresh = hold.take(Tier::Device, 2).unwrap();
     hold.promote(&found, &fresh, StepId(1));
@@ -109,7 +109,7 @@ fn a_prefix_that_came_up_loses_its_end_first_on_the_host() {
 fn a_prefix_that_was_fetched_loses_its_end_first_where_it_was_and_where_it_is() {
     let hashes = [1, 2, 3, 4].map(BlockHash);
     for tier in [Tier::Host, Tier::Disk] {
-        let mut hold = Hold::new(ByTier { device: 4, host: 4, disk: 4 });
+        let mut hold = Hold::new(ByTier { device: 4, host: 4, disk: 4 }, KvGroups::default());
         prompt_rests(&mut hold, &hashes);
         assert_eq!(hold.save((Tier::Device, Tier::Disk), 9, StepId(0)).len(), 4);
         hold.arrive(StepId(0), &[], None);
@@ -123,7 +123,7 @@ fn a_prefix_that_was_fetched_loses_its_end_first_where_it_was_and_where_it_is() 
 #[test]
 fn what_is_on_its_way_while_it_is_found_to_be_spoiled_is_of_no_use_to_anybody() {
     let hashes = [1, 2].map(BlockHash);
-    let mut hold = Hold::new(ByTier { device: 4, host: 4, disk: 4 });
+    let mut hold = Hold::new(ByTier { device: 4, host: 4, disk: 4 }, KvGroups::default());
     prompt_rests(&mut hold, &hashes);
     assert_eq!(hold.save((Tier::Device, Tier::Disk), 9, StepId(0)).len(), 2);
     hold.distrust(&hashes[1..], Some(StepId(0)));
@@ -147,7 +147,7 @@ fn check_taken(hold: &Hold, taken: &[BlockId]) {
 
 #[test]
 fn a_drive_that_is_full_gives_up_what_was_longest_unused() {
-    let mut hold = Hold::new(ByTier { device: 4, host: 0, disk: 2 });
+    let mut hold = Hold::new(ByTier { device: 4, host: 0, disk: 2 }, KvGroups::default());
     let on_drive = |hold: &Hold, hash| !hold.find_on(Tier::Disk, &[BlockHash(hash)]).is_empty();
     let save = |hold: &mut Hold, step| {
         let copies = hold.save((Tier::Device, Tier::Disk), 9, StepId(step)).len();
@@ -170,7 +170,7 @@ fn a_drive_that_is_full_gives_up_what_was_longest_unused() {
 
 #[test]
 fn blocks_keep_their_turn_while_they_are_copied() {
-    let mut hold = Hold::new(ByTier { device: 3, host: 0, disk: 4 });
+    let mut hold = Hold::new(ByTier { device: 3, host: 0, disk: 4 }, KvGroups::default());
     let blocks = [1, 2, 3].map(|hash| rests(&mut hold, hash));
     let pairs = hold.save((Tier::Device, Tier::Disk), 2, StepId(0));
     assert_eq!(pairs.iter().map(|pair| pair.0).collect::<Vec<_>>(), blocks[..2]);

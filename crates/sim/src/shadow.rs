@@ -1,15 +1,17 @@
 //! The shadow engine: it knows only the steps, keeps what an executor would keep, and checks every block access.
 //!
 //! Each slot of each block remembers which text its KV belongs to, so a read checks that exactly the tokens before it are
-//! there: written, of this text, at this position. A write checks that nobody else refers to the block and that no step
+//! there: written, of this text, at this position, by the same group of layers. Where those look back through a window, blocks behind
+//! it are nobody's as soon as the positions after them are done. A write checks that nobody else refers to the block and that no step
 //! in flight, and nothing before it in its own step, still touches it for somebody else.
 
 use crate::text::Text;
 use spec::{
-    BLOCK_TOKENS, BlockId, Chunk, Done, Kept, Move, Piece, Request, Sampling, SeqId, Step, StepId, Tier,
-    Tokens,
+    BLOCK_TOKENS, BlockId, Chunk, Done, Kept, KvGroups, Move, Piece, Request, Sampling, SeqId, Step, StepId,
+    Tier, Tokens,
 };
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// One life of a table: from the first chunk to the release.
 type Life = u64;
@@ -21,10 +23,23 @@ const NOBODY: Life = 0;
 struct TableOf {
     life: Life,
     tier: Tier,
-    blocks: Vec<BlockId>,
+    /// By group and number; none where it was passed.
+    blocks: Vec<Vec<Option<BlockId>>>,
     /// Blocks that moves have filled elsewhere, until the last piece.
     arriving: Vec<(Tier, BlockId)>,
     written: Tokens,
+}
+
+impl TableOf {
+    /// What a group has of these numbers.
+    fn of(&self, group: usize, numbers: Range<usize>) -> impl Iterator<Item = BlockId> {
+        self.blocks[group][numbers].iter().copied().flatten()
+    }
+
+    /// Numbers of blocks.
+    fn len(&self) -> usize {
+        self.blocks[0].len()
+    }
 }
 
 #[derive(Debug)]
@@ -35,8 +50,8 @@ struct Known {
     text: Text,
 }
 
-/// Which text stands in each slot of a block.
-type Slots = [Option<u64>; BLOCK_TOKENS.0 as usize];
+/// Which text stands in each slot of a block, and of which group of layers.
+type Slots = [Option<(usize, u64)>; BLOCK_TOKENS.0 as usize];
 
 /// From which block to which, and what.
 type Arrival = ((Tier, BlockId), (Tier, BlockId), Slots);
@@ -54,11 +69,14 @@ struct Block {
 /// Checks steps against each other; every violation panics and says what was wrong.
 #[derive(Debug, Default)]
 pub struct Shadow {
+    groups: KvGroups,
     known: BTreeMap<SeqId, Known>,
     tables: BTreeMap<SeqId, TableOf>,
     blocks: BTreeMap<(Tier, BlockId), Block>,
     /// What each step in flight touches.
     in_flight: BTreeMap<StepId, Vec<(Tier, BlockId)>>,
+    /// Which lives' positions each step in flight computes, up to where.
+    computes: BTreeMap<StepId, Vec<(SeqId, Life, Tokens)>>,
     /// What steps in flight read from the drive or write to it: where, and what is there when they are done.
     arriving: BTreeMap<StepId, Vec<Arrival>>,
     lives: Life,
@@ -66,6 +84,11 @@ pub struct Shadow {
 }
 
 impl Shadow {
+    /// Layers are in these groups. Before the first step.
+    pub fn group(&mut self, groups: KvGroups) {
+        self.groups = groups;
+    }
+
     /// A request with its text, before any step names it.
     pub fn learn(&mut self, request: &Request, text: Text) {
         let known = Known { prompt: request.prompt, max_new: request.max_new, sampled: Tokens::ZERO, text };
@@ -100,6 +123,9 @@ impl Shadow {
         for at in self.in_flight.remove(&done.step).unwrap_or_default() {
             self.blocks.entry(at).or_default().touched.retain(|(by, _)| *by != done.step);
         }
+        for (seq, life, upto) in self.computes.remove(&done.step).unwrap_or_default() {
+            self.pass(seq, life, upto);
+        }
         for (from, to, slots) in self.arriving.remove(&done.step).unwrap_or_default() {
             let pair = (from.1, to.1);
             let failed = |kept: &Kept| (kept.from, kept.to) == (from.0, to.0) && kept.blocks.contains(&pair);
@@ -114,9 +140,20 @@ impl Shadow {
 
     fn release(&mut self, seq: SeqId) {
         let table = self.tables.remove(&seq).unwrap_or_else(|| panic!("{seq} is released but has no table"));
-        let here = table.blocks.iter().map(|&block| (table.tier, block));
+        let here = table.blocks.iter().flatten().flatten().map(|&block| (table.tier, block));
         for at in here.chain(table.arriving) {
             self.blocks.entry(at).or_default().owners.remove(&table.life);
+        }
+    }
+
+    /// What near groups have behind the positions that are done is theirs no more.
+    fn pass(&mut self, seq: SeqId, life: Life, done: Tokens) {
+        let Some(table) = self.tables.get_mut(&seq).filter(|table| table.life == life) else { return };
+        let passed = self.groups.passed(done).min(table.len());
+        for group in &mut table.blocks[self.groups.far..] {
+            for block in group[..passed].iter_mut().filter_map(Option::take) {
+                self.blocks.entry((table.tier, block)).or_default().owners.remove(&life);
+            }
         }
     }
 
@@ -124,11 +161,12 @@ impl Shadow {
         let table = self.tables.get_mut(&m.seq).unwrap_or_else(|| panic!("{} moves but has no table", m.seq));
         assert_eq!(table.tier, m.from, "{} moves from where it is not", m.seq);
         let life = table.life;
+        assert_eq!(table.blocks.len(), 1, "{} moves: all of its layers share blocks", m.seq);
         for &(from, to) in &m.blocks {
             let table = self.tables.get_mut(&m.seq).expect("just found");
             assert_eq!(
-                table.blocks.get(table.arriving.len()),
-                Some(&from),
+                table.blocks[0].get(table.arriving.len()),
+                Some(&Some(from)),
                 "{} moves block after block",
                 m.seq
             );
@@ -161,10 +199,10 @@ impl Shadow {
     /// The last piece has come: the table is where it moved to.
     fn settle(&mut self, seq: SeqId, to: Tier) {
         let table = self.tables.get_mut(&seq).expect("it moves");
-        let arrived = std::mem::take(&mut table.arriving).into_iter().map(|(_, block)| block).collect();
-        let left = std::mem::replace(&mut table.blocks, arrived);
+        let arrived = std::mem::take(&mut table.arriving).into_iter().map(|(_, block)| Some(block)).collect();
+        let left = std::mem::replace(&mut table.blocks[0], arrived);
         table.tier = to;
-        assert_eq!(left.len(), table.blocks.len(), "{seq} arrives complete");
+        assert_eq!(left.len(), table.len(), "{seq} arrives complete");
     }
 
     fn touch(&mut self, step: StepId, life: Life, at: (Tier, BlockId)) -> &mut Block {
@@ -190,49 +228,64 @@ impl Shadow {
         let known = self.known.get_mut(&chunk.seq).unwrap_or_else(|| panic!("{} never arrived", chunk.seq));
         known.count(chunk);
         let mut text = std::mem::take(&mut known.text);
+        (0..self.groups.count()).for_each(|group| self.compute_group(step, chunk, group, &mut text));
+        let life = self.tables[&chunk.seq].life;
+        self.computes.entry(step).or_default().push((chunk.seq, life, chunk.span.end()));
+        self.known.get_mut(&chunk.seq).expect("just found").text = text;
+    }
+
+    fn compute_group(&mut self, step: StepId, chunk: &Chunk, group: usize, text: &mut Text) {
+        let (start, end) = (chunk.span.start, chunk.span.end());
         let table = &self.tables[&chunk.seq];
-        let (life, blocks) = (table.life, table.blocks.clone());
+        let blocks = table.blocks[group].clone();
         let at = |position: u32| {
             let (block, slot) = (position / BLOCK_TOKENS.0, position % BLOCK_TOKENS.0);
-            ((chunk.home, blocks[block as usize]), slot as usize)
+            let block = blocks[block as usize];
+            let block = block.unwrap_or_else(|| panic!("step {step}: {} has passed {position}", chunk.seq));
+            ((chunk.home, block), slot as usize)
         };
-        for position in 0..chunk.span.start.0 {
+        let near = group >= self.groups.far;
+        let (passed, behind) =
+            if near { (self.groups.passed(start), self.groups.behind) } else { (0, start) };
+        let (life, touched) = (table.life, table.of(group, passed..end.blocks()).collect::<Vec<_>>());
+        for position in start.saturating_sub(behind).0..start.0 {
             let (block, slot) = at(position);
             let found = self.blocks.get(&block).and_then(|block| block.slots[slot]);
-            assert_eq!(
-                found,
-                Some(text.upto(position)),
-                "step {step}: {} reads position {position}",
-                chunk.seq
-            );
+            let expected = Some((group, text.upto(position)));
+            assert_eq!(found, expected, "step {step}: {} reads position {position}", chunk.seq);
         }
-        for &block in &blocks[..chunk.span.end().blocks()] {
+        for block in touched {
             self.touch(step, life, (chunk.home, block));
         }
-        for position in chunk.span.start.0..chunk.span.end().0 {
+        for position in start.0..end.0 {
             let (block, slot) = at(position);
-            self.write(step, life, block).slots[slot] = Some(text.upto(position));
+            self.write(step, life, block).slots[slot] = Some((group, text.upto(position)));
         }
-        self.known.get_mut(&chunk.seq).expect("just found").text = text;
     }
 
     /// Appends the chunk's blocks, and checks that it begins where the one before it ended.
     fn extend(&mut self, chunk: &Chunk) {
-        let lives = &mut self.lives;
+        let (lives, groups) = (&mut self.lives, self.groups);
         let table = self.tables.entry(chunk.seq).or_insert_with(|| {
             *lives += 1;
             let written = chunk.span.start;
-            TableOf { life: *lives, tier: chunk.home, blocks: Vec::new(), arriving: Vec::new(), written }
+            let blocks = vec![Vec::new(); groups.count()];
+            TableOf { life: *lives, tier: chunk.home, blocks, arriving: Vec::new(), written }
         });
         assert_eq!(table.tier, chunk.home, "{} computes where it does not live", chunk.seq);
         assert!(table.arriving.is_empty(), "{} computes while it moves", chunk.seq);
         assert_eq!(table.written, chunk.span.start, "{} leaves a gap", chunk.seq);
         assert!(chunk.span.len > Tokens::ZERO, "{} computes nothing", chunk.seq);
         table.written = chunk.span.end();
-        table.blocks.extend_from_slice(&chunk.new_blocks);
-        assert_eq!(
-            table.blocks.len(),
-            chunk.span.end().blocks(),
+        let (first, passed) = (table.len(), groups.passed(chunk.span.start));
+        for (place, block) in chunk.new_blocks.iter().enumerate() {
+            let (group, number) = groups.place(place, first, passed);
+            table.blocks[group].resize(number, None);
+            table.blocks[group].push(Some(*block));
+        }
+        let upto = chunk.span.end().blocks();
+        assert!(
+            table.blocks.iter().all(|group| group.len() == upto),
             "{} has the blocks that it needs",
             chunk.seq
         );

@@ -10,8 +10,8 @@ use policy::drive::{Event, World};
 use policy::pipeline::{Pauses, Timeline};
 use policy::sched::Why;
 use spec::{
-    BLOCK_TOKENS, Chunk, Done, Full, Kept, Nanos, Outcome, PrefixUse, Produced, Program, Request, Sampling,
-    SeqId, Shape, Step, StepId, Tier, Tokens,
+    BLOCK_TOKENS, Chunk, Done, Full, Kept, KvGroups, Nanos, Outcome, PrefixUse, Produced, Program, Request,
+    Sampling, SeqId, Shape, Step, StepId, Tier, Tokens,
 };
 use std::collections::BTreeMap;
 
@@ -69,6 +69,13 @@ impl VirtualWorld {
             shadow: (accesses == Accesses::Checked).then(Shadow::default),
             metrics: Metrics::default(),
             broken_drive: None,
+        }
+    }
+
+    /// Layers are in these groups. Before the first step.
+    pub fn group(&mut self, groups: KvGroups) {
+        if let Some(shadow) = &mut self.shadow {
+            shadow.group(groups);
         }
     }
 

@@ -29,7 +29,7 @@ id! {
     SeqId(u64)
 }
 id! {
-    /// A KV block of one tier, over all layers and ranks. Dense from 0 in every tier.
+    /// A KV block of one tier, over all layers that share it and all ranks. Dense from 0 in every tier.
     BlockId(u32)
 }
 id! {
@@ -56,6 +56,13 @@ impl StepId {
 /// (adapter, image). 128 bits, since equal hashes share KV between requests. Hexadecimal in text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockHash(pub u128);
+
+impl BlockHash {
+    /// Under which a group of layers keeps its block of these tokens: the first under the hash itself.
+    pub fn of_group(self, group: usize) -> Self {
+        Self(self.0 ^ (group as u128).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835))
+    }
+}
 
 impl Serialize for BlockHash {
     fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod done;
+mod groups;
 mod hardware;
 mod heads;
 mod id;
@@ -20,6 +21,7 @@ mod step;
 mod unit;
 
 pub use done::{Done, Full, Outcome, Produced};
+pub use groups::KvGroups;
 pub use hardware::{DeviceSpec, DiskSpec, HardwareSpec, HostSpec, LinkSpec};
 pub use heads::head_dim_supported;
 pub use id::{BlockHash, BlockId, RankId, ReplicaId, SeqId, StepId};

@@ -40,7 +40,8 @@ pub struct Chunk {
     /// Where its attention is computed.
     pub attend: Tier,
     /// Blocks of `home` to append to the sequence's table before the chunk runs. In the first chunk after admission
-    /// these begin with blocks that already hold the positions before `span.start` (a prefix hit).
+    /// these begin with blocks that already hold the positions before `span.start` (a prefix hit). Layers in several groups have
+    /// them number by number (see [`KvGroups::place`](crate::KvGroups::place)).
     pub new_blocks: Vec<BlockId>,
     /// Whether a token is drawn after the last position.
     pub sample: Sampling,

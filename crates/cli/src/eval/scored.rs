@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use engine::{Engine, Event, Request, Ticket, memory};
+use engine::{Engine, Event, Request, Ticket, kv_token_bytes, memory};
 use model::decoder::{Along, Rounding, WeightsAs};
 use model::sampling::{SamplingParams, TokenLogprobs};
 use model::tokenizer::{Special, Tokenizer};
@@ -94,13 +94,13 @@ impl Scorer {
             rounded = Some(format!("{bits} bits in groups of 64 {axis}, embeddings and head as they are"));
         }
         let (threads, isa) = (config.threads, config.isa.to_string());
+        let kv_bytes_per_token = kv_token_bytes(opened.checkpoint.spec(), &config);
         let tokenizer = opened.text(None)?.tokenizer;
         let wanted = Wanted { opened: &opened, config, args: &args.engine, work: None, voice: Voice::Normal };
         let Loaded { engine, weights, .. } = wanted.load(wanted.plan()?.planned)?;
         let weights = rounded.unwrap_or_else(|| typed(args.engine.weights.as_kept(weights)));
         let hold = engine.hold();
-        let tokens = (hold.kv_blocks * kernels::attention::BLOCK_TOKENS) as u64;
-        let (weight_bytes, kv_bytes_per_token) = (hold.weight_bytes, hold.kv_bytes / tokens.max(1));
+        let weight_bytes = hold.weight_bytes;
         let (model, kv) = (opened.name.clone(), args.engine.kv_name());
         let sparse_attention = args.engine.sparse_attention;
         let activations = typed(args.engine.activations);

@@ -191,7 +191,7 @@ fn starves(hold: &Hold, config: &EngineConfig, work: Work) -> bool {
         // So much was asked for, and no more.
         Lengths::LikelyWithin(tokens) => tokens.min(kv_tokens(seqs, job.input + job.output)) / 2,
     };
-    hold.kv_tokens() < wanted
+    hold.kv_tokens < wanted
 }
 
 /// Blocks that are rehearsed: fewer where the requests are a guess.

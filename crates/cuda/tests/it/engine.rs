@@ -232,6 +232,36 @@ fn models_of_every_sort_go_on_as_transformers_does() {
     }
 }
 
+/// Layers that look back through a window have tables of their own, and pages behind it become others'.
+#[test]
+fn what_lies_behind_a_window_is_others_room() {
+    let config = |host_kv_tokens| EngineConfig {
+        max_model_len: Some(256),
+        max_num_seqs: 3,
+        max_num_batched_tokens: 16,
+        kv_tokens: Some(3 * 256),
+        steps_in_flight: Some(2),
+        host_kv_tokens,
+        ..config()
+    };
+    let params = SamplingParams { max_tokens: Some(20), ignore_eos: true, ..SamplingParams::greedy() };
+    let request = |i: u32| Request {
+        prompt: (0..150 + 30 * i).map(|j| 3 + (i * 31 + j * 17) % 90).collect(),
+        params: params.clone(),
+        seed: 7,
+        salt: 0,
+    };
+    let requests: Vec<Request> = (0..3).map(request).collect();
+    let late = emulator::compiler().map(|_| Runs::Late(5));
+    for runs in all().into_iter().chain(late) {
+        let [kept, passed] =
+            [64, 0].map(|host| start_counting("gemma3", runs, config(host), &Arc::default()));
+        assert_eq!((kept.hold().kv_groups.near, passed.hold().kv_groups.near), (0, 2));
+        let want = tokens_of(&kept, requests.clone());
+        assert_eq!(tokens_of(&passed, requests.clone()), want, "{runs:?}");
+    }
+}
+
 /// Products of a library, as most have that many sequences decode together: in graphs, too.
 #[test]
 fn steps_whose_products_are_a_librarys_are_run_as_graphs() {

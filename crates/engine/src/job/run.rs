@@ -62,7 +62,7 @@ impl Limits {
     /// bytes. In any case 8 MiB of them, as prompts that begin alike share their KV; else twice what KV has room for, which is next to
     /// nothing beside the KV itself.
     pub fn prompt_tokens(engine: &Engine) -> usize {
-        (1 << 20).max(2 * engine.hold().kv_tokens())
+        (1 << 20).max(2 * engine.hold().kv_tokens)
     }
 }
 

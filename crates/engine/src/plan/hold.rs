@@ -7,7 +7,7 @@ use kernels::device::Dtype;
 use model::decoder::{Blueprint, WorkSize};
 use model::store::Cut;
 use policy::sched::{BlockConfig, Schedule};
-use spec::{ByTier, ModelSpec, Split, Tier};
+use spec::{ByTier, KvGroups, ModelSpec, Split, Tier};
 
 use crate::config::{EngineConfig, KvFormat, WeightShare};
 use crate::plan::blocks::Passes;
@@ -47,6 +47,10 @@ pub struct Hold {
     pub kv_bytes: u64,
     /// How many there are.
     pub kv_blocks: usize,
+    /// Which layers share one.
+    pub kv_groups: KvGroups,
+    /// Positions that KV of sequences has room for, on all tiers, where each has its part of them.
+    pub kv_tokens: usize,
     /// KV blocks of the host tier.
     pub host_kv_bytes: u64,
     /// How many there are.
@@ -123,7 +127,7 @@ impl Hold {
             WeightShare::Exactly(split) => streamed.cut_exactly(split).map(|(hold, cut)| (hold, Some(cut))),
             share => match whole() {
                 Err(_) if streamed.has_elsewhere() => cut(),
-                Ok(hold) if share == WeightShare::AfterKv && hold.kv_tokens() < resident.wanted() => {
+                Ok(hold) if share == WeightShare::AfterKv && hold.kv_tokens < resident.wanted() => {
                     // Where there is nowhere else for weights, KV has what they leave.
                     cut().or(Ok((hold, None)))
                 }
@@ -132,10 +136,9 @@ impl Hold {
         }
     }
 
-    /// Positions that KV of sequences has room for, on all tiers.
-    pub fn kv_tokens(&self) -> usize {
-        let all = self.kv_blocks + self.host_kv_blocks + self.drive_kv_blocks;
-        (all - self.prefix_blocks.host - self.prefix_blocks.disk) * BLOCK_TOKENS
+    /// Positions that KV of the device has room for.
+    pub fn device_kv_tokens(&self) -> usize {
+        if self.kv_groups.near == 0 { self.kv_blocks * BLOCK_TOKENS } else { self.kv_tokens }
     }
 
     /// Bytes of the device's arena.
@@ -178,7 +181,7 @@ impl fmt::Display for Hold {
             let slots = size(&(self.slot_bytes + self.host_slot_bytes));
             write!(f, " (and {}, through slots of {slots})", away.join(", "))?;
         }
-        write!(f, ", KV {} ({} tokens), ", size(&self.kv_bytes), self.kv_blocks * BLOCK_TOKENS)?;
+        write!(f, ", KV {} ({} tokens), ", size(&self.kv_bytes), self.device_kv_tokens())?;
         if self.host_kv_bytes > 0 {
             let what = match (self.kv_slot_tokens > 0, self.prefix_blocks.host == self.host_kv_blocks) {
                 (true, _) => "KV on the host",

@@ -7,10 +7,12 @@ use kernels::attention::{BLOCK_TOKENS, Demand, Scratch};
 use model::decoder::{Projected, Turning, Work, WorkSize};
 use policy::pipeline::{DiskPath, Values};
 use policy::sched::{BlockConfig, Delegate, Schedule};
-use spec::{ByTier, ModelSpec, Split, Tier};
+use spec::{ByTier, KvGroups, ModelSpec, Split, Tier};
 
-use crate::config::{DeviceChoice, EngineConfig};
-use crate::plan::hold::{kv_block_bytes, kv_layout};
+use crate::config::{DeviceChoice, EngineConfig, KvRoom};
+use crate::plan::groups::Groups;
+use crate::plan::hold::kv_layout;
+use crate::plan::room::largest;
 use crate::tiers::kv::TURNS;
 use crate::tiers::kv_sizes::KvFileSizes;
 
@@ -24,12 +26,14 @@ pub(crate) struct Homes<'a> {
     config: &'a EngineConfig,
     blocks: BlockConfig,
     max_model_len: usize,
+    pub(crate) groups: Groups,
 }
 
 /// Homes of so many KV blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KvHomes {
     pub(crate) blocks: ByTier<usize>,
+    pub(crate) groups: KvGroups,
     /// Those of them where no sequence lives or rests: they keep prefixes.
     pub(crate) for_prefixes: ByTier<usize>,
     /// KV positions of one layer that a slot has room for.
@@ -39,11 +43,11 @@ pub(crate) struct KvHomes {
 }
 
 impl KvHomes {
-    /// Blocks of the longest sequence that has room somewhere.
+    /// How many blocks the longest sequence fills that has room somewhere, all of its layers together.
     pub(crate) fn longest(&self) -> usize {
         let slot = self.slot_tokens as usize / BLOCK_TOKENS;
         let ByTier { device, host, disk } = self.blocks;
-        device.max(host.max(disk).min(slot))
+        self.groups.longest(device).max(host.max(disk).min(slot))
     }
 }
 
@@ -53,8 +57,32 @@ impl<'a> Homes<'a> {
         config: &'a EngineConfig,
         blocks: BlockConfig,
         max_model_len: usize,
+        groups: Groups,
     ) -> Homes<'a> {
-        Homes { spec, config, blocks, max_model_len }
+        Homes { spec, config, blocks, max_model_len, groups }
+    }
+
+    /// Blocks that sequences need which have so many positions together, and one more for each group: sequences begin blocks
+    /// before they have filled others. No more bytes than if all of it were kept.
+    pub(crate) fn blocks_for(&self, tokens: usize) -> usize {
+        let (seqs, kv) = (self.config.max_num_seqs, self.groups.kv);
+        let each = tokens.div_ceil(seqs.max(1)).div_ceil(BLOCK_TOKENS);
+        let whole = tokens.div_ceil(BLOCK_TOKENS) * self.spec.layers / self.groups.slots;
+        let wanted = match self.config.kv_room {
+            KvRoom::Needed => whole.min(kv.most_of(seqs, each)),
+            KvRoom::Whole => whole,
+        };
+        wanted + kv.count()
+    }
+
+    /// Positions for which so many blocks will do.
+    pub(crate) fn tokens_of(&self, blocks: usize) -> usize {
+        let most = self.config.max_num_seqs * self.max_model_len;
+        match self.groups.kv.near {
+            0 => blocks * BLOCK_TOKENS,
+            _ => largest(most.try_into().unwrap_or(u32::MAX), |n| self.blocks_for(n as usize) <= blocks)
+                as usize,
+        }
     }
 
     /// Homes of `total` blocks. Blocks for preempted sequences come on top.
@@ -74,7 +102,7 @@ impl<'a> Homes<'a> {
         blocks.host += self.config.host_kv_tokens.div_ceil(BLOCK_TOKENS);
         let for_prefixes = self.for_prefixes(blocks.host);
         Tier::ALL.into_iter().for_each(|tier| blocks[tier] += for_prefixes[tier]);
-        KvHomes { blocks, for_prefixes, slot_tokens, slot_bytes }
+        KvHomes { blocks, groups: self.groups.kv, for_prefixes, slot_tokens, slot_bytes }
     }
 
     /// Blocks for prefixes on the drive, and on the way there, beside `on_host` blocks for whatever makes way.
@@ -202,8 +230,8 @@ impl<'a> Homes<'a> {
         if self.config.uses_drive() { self.drive(0).bounce_bytes() as u64 } else { 0 }
     }
 
-    /// Bytes of a block, all layers.
+    /// Bytes of a block, all layers that share it.
     pub(crate) fn block_bytes(&self) -> u64 {
-        kv_block_bytes(self.spec, self.config.kv_dtype())
+        (self.groups.slots * kv_layout(self.spec, self.config.kv_dtype()).block_bytes()) as u64
     }
 }

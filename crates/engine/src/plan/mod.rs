@@ -12,6 +12,7 @@ pub(crate) mod budget;
 pub(crate) mod drive;
 pub(crate) mod fetching;
 pub(crate) mod foresight;
+pub(crate) mod groups;
 pub(crate) mod hold;
 pub(crate) mod homes;
 pub(crate) mod nearest;

@@ -23,6 +23,7 @@ use crate::engine::{Engine, Run, Seen};
 use crate::memory;
 use crate::plan::blocks::Passes;
 use crate::plan::foresight::Foresight;
+use crate::plan::groups::{Groups, Place};
 use crate::plan::hold::{Hold, kv_layout};
 use crate::plan::homes::Homes;
 pub use crate::plan::start_error::StartError;
@@ -306,8 +307,13 @@ impl<'a> Planned<'a> {
         })
     }
 
+    fn groups(&self) -> Groups {
+        Groups::by(self.checkpoint.spec(), self.hold.kv_groups)
+    }
+
     fn homes(&self) -> Homes<'_> {
-        Homes::new(self.checkpoint.spec(), &self.config, self.blocks, self.hold.max_model_len)
+        let (spec, groups) = (self.checkpoint.spec(), self.groups());
+        Homes::new(spec, &self.config, self.blocks, self.hold.max_model_len, groups)
     }
 
     fn drive(&self, stats: &Arc<Stats>) -> Result<Option<KvFile>, LoadError> {
@@ -331,12 +337,16 @@ impl<'a> Planned<'a> {
         let pages = |device: &mut dyn Device, blocks: usize| -> Result<KvPages, Full> {
             Ok(KvPages { layout, buf: device.take(blocks * layout.block_bytes())? })
         };
-        let mut layers = Vec::new();
-        for _ in 0..decoder.spec().layers {
-            let (device, host) = (pages(device, hold.kv_blocks)?, pages(host, hold.host_kv_blocks)?);
-            let (device_touched, host_touched) = (Mutex::new(()), Mutex::new(()));
-            layers.push(LayerPages { device, host, device_touched, host_touched });
+        let groups = self.groups();
+        let mut shared = Vec::new();
+        for _ in 0..groups.slots {
+            shared.push((pages(device, hold.kv_blocks)?, pages(host, hold.host_kv_blocks)?));
         }
+        let layer = |&Place { group, slot }: &Place| {
+            let ((device, host), touched) = (shared[slot], || Mutex::new(()));
+            LayerPages { group, device, host, device_touched: touched(), host_touched: touched() }
+        };
+        let layers = groups.places.iter().map(layer).collect();
         let slot_blocks = hold.kv_slot_tokens as usize / BLOCK_TOKENS;
         let slots = |device: &mut dyn Device, bytes: u64| -> Result<Vec<KvPages>, Full> {
             let count = if bytes > 0 { TURNS } else { 0 };
@@ -355,7 +365,17 @@ impl<'a> Planned<'a> {
         let staged = (0..homes.staged()).map(|_| rest()).collect::<Result<_, Full>>()?;
         let (path, values) = (self.config.disk_path(), self.config.values());
         let hidden = Rests { homes: resting, staged };
-        Ok(Kv { layers, slots, drive, path, values, host: attention, hidden, not_pinned: None })
+        Ok(Kv {
+            groups: groups.kv,
+            layers,
+            slots,
+            drive,
+            path,
+            values,
+            host: attention,
+            hidden,
+            not_pinned: None,
+        })
     }
 
     fn host_attention(
@@ -397,6 +417,7 @@ impl<'a> Planned<'a> {
                 host: self.hold.host_kv_blocks as u32,
                 disk: self.hold.drive_kv_blocks as u32,
             },
+            groups: self.hold.kv_groups,
             preempt: if self.config.host_kv_tokens > 0 { Preempt::Swap } else { Preempt::Recompute },
             replica: ReplicaId(0),
             layout: Layout::SINGLE,

@@ -15,6 +15,7 @@ use spec::{ByTier, ModelSpec, Split, Tier};
 
 use crate::config::{DeviceChoice, EngineConfig};
 use crate::plan::budget::Budget;
+use crate::plan::groups::Groups;
 use crate::plan::hold::Hold;
 use crate::plan::homes::{Homes, KvHomes};
 use crate::plan::too_small::TooSmall;
@@ -126,7 +127,8 @@ impl<'a> Room<'a> {
         let vectors = if 4 * spec.hidden < PAGE { 0 } else { LAYER_VECTORS };
         let pieces = PIECES + blueprint.matrices().count() + spec.layers * (1 + vectors);
         let tables = (blueprint.vector_bytes() + rope_bytes(spec, max_model_len)) as u64;
-        let homes = Homes::new(spec, config, config.block_config(0), max_model_len);
+        let groups = Groups::of(spec, config, max_model_len);
+        let homes = Homes::new(spec, config, config.block_config(0), max_model_len, groups);
         Ok(Room {
             config,
             blueprint,
@@ -167,7 +169,7 @@ impl<'a> Room<'a> {
         }
         let room = largest(BLOCKS_MAX, |total| self.fits(&needs(total as usize), weights)) as usize;
         let most = if kv == Kv::Half { room / 2 } else { room };
-        let homes = self.homes.of(blocks_of(self.wanted()).min(most).max(least));
+        let homes = self.homes.of(self.homes.blocks_for(self.wanted()).min(most).max(least));
         Ok(self.with_weights(weights, self.without_weights(&homes)))
     }
 
@@ -200,7 +202,8 @@ impl<'a> Room<'a> {
     }
 
     fn without_weights(&self, homes: &KvHomes) -> Hold {
-        let KvHomes { blocks, for_prefixes, slot_tokens, slot_bytes } = *homes;
+        let KvHomes { blocks, groups, for_prefixes, slot_tokens, slot_bytes } = *homes;
+        let of_sequences: usize = Tier::ALL.map(|tier| blocks[tier] - for_prefixes[tier]).into_iter().sum();
         let block_bytes = self.homes.block_bytes();
         Hold {
             process_bytes: self.process_bytes + self.kept_bytes(homes),
@@ -215,6 +218,8 @@ impl<'a> Room<'a> {
             work_bytes: self.homes.work_bytes(),
             kv_bytes: blocks.device as u64 * block_bytes,
             kv_blocks: blocks.device,
+            kv_groups: groups,
+            kv_tokens: self.homes.tokens_of(of_sequences),
             host_kv_bytes: blocks.host as u64 * block_bytes,
             host_kv_blocks: blocks.host,
             drive_kv_blocks: blocks.disk,
@@ -446,7 +451,7 @@ impl<'a> Room<'a> {
 const ROUNDED: u32 = 2;
 
 /// The largest share up to `most` that fits, if smaller ones do; 0 in any case.
-fn largest(most: u32, fits: impl Fn(u32) -> bool) -> u32 {
+pub(super) fn largest(most: u32, fits: impl Fn(u32) -> bool) -> u32 {
     if fits(most) {
         return most;
     }

@@ -11,6 +11,7 @@ use spec::{ByTier, Chunk, Kept, Lane, Move, Program, Sampling, SeqId, Step, Step
 use crate::lock::lock;
 use crate::step::late::{Asked, Coming};
 use crate::step::sequence::Shared;
+use crate::step::tables::ByGroup;
 use crate::tiers::stowed::OnHost;
 
 /// A step under way.
@@ -48,8 +49,8 @@ pub(crate) struct ChunkRun {
     pub(crate) sequence: Shared,
     pub(crate) start: usize,
     pub(crate) rows: Range<usize>,
-    /// Of the home, in order of positions.
-    pub(crate) blocks: Vec<u32>,
+    /// Of the home. Where KV leaves the device, all layers share them.
+    pub(crate) blocks: ByGroup,
     /// Of a KV slot, where it is attended away from its home.
     pub(crate) slot_blocks: Vec<u32>,
     /// Of the host's buffers, where it is attended there.
@@ -89,7 +90,7 @@ impl StepRun {
     pub(crate) fn new(
         step: &Step,
         program: Program,
-        tables: Vec<Vec<u32>>,
+        tables: Vec<ByGroup>,
         on_host: OnHost,
         sequence: impl Fn(SeqId) -> Shared,
     ) -> StepRun {
@@ -152,7 +153,7 @@ struct Next {
 }
 
 impl Next {
-    fn bind(&mut self, chunk: &Chunk, sequence: Shared, blocks: Vec<u32>) -> ChunkRun {
+    fn bind(&mut self, chunk: &Chunk, sequence: Shared, blocks: ByGroup) -> ChunkRun {
         let len = chunk.span.len.0 as usize;
         let in_slot = if chunk.home == chunk.attend { 0 } else { chunk.span.end().blocks() as u32 };
         let on_host = if chunk.attend == Tier::Host { len } else { 0 };
@@ -203,16 +204,16 @@ impl ChunkRun {
         }
     }
 
-    /// What a kernel attends for it: its blocks or those of its slot, and its rows where it attends.
-    pub(crate) fn span(&self) -> KvSpan<'_> {
-        let blocks = if self.over() == Over::Pages { &self.blocks } else { &self.slot_blocks };
+    /// What a kernel attends for it: its blocks of a group of layers or those of its slot, and its rows where it attends.
+    pub(crate) fn span(&self, group: usize) -> KvSpan<'_> {
+        let blocks = if self.over() == Over::Pages { &self.blocks[group] } else { &self.slot_blocks };
         let rows = if self.attend == Tier::Host { &self.host_rows } else { &self.rows };
         KvSpan { blocks, start: self.start, rows: rows.clone() }
     }
 
     /// The block of a tier that holds its `index`th block's positions: of its home, or of a slot.
     pub(crate) fn block(&self, tier: Tier, index: usize) -> u32 {
-        if tier == self.home { self.blocks[index] } else { self.slot_blocks[index] }
+        if tier == self.home { self.blocks[0][index] } else { self.slot_blocks[index] }
     }
 }
 
@@ -238,10 +239,10 @@ impl BatchRun {
         })
     }
 
-    /// What attends on a tier over its pages, or over a slot: rows of the device's buffers, or of the host's.
-    pub(crate) fn spans(&self, on: Tier, over: Over) -> Vec<KvSpan<'_>> {
+    /// What attends on a tier over its pages, of a group of layers, or over a slot: rows of the device's buffers, or of the host's.
+    pub(crate) fn spans(&self, on: Tier, over: Over, group: usize) -> Vec<KvSpan<'_>> {
         let wanted = self.chunks.iter().filter(|chunk| chunk.attend == on && chunk.over() == over);
-        wanted.map(ChunkRun::span).collect()
+        wanted.map(|chunk| chunk.span(group)).collect()
     }
 
     /// Chunks that draw a token, in the order of their logits.

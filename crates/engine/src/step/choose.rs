@@ -15,7 +15,7 @@ impl Machine {
     /// Scores keys that have come, and tells which values count.
     pub(crate) fn choose(&self, step: &StepRun, node: usize, (layer, batch): (usize, u16), on: Tier) {
         let run = &step.batches[usize::from(batch)];
-        let spans: Vec<Span<'_>> = run.choosing(on).map(|chunk| chunk.span()).collect();
+        let spans: Vec<Span<'_>> = run.choosing(on).map(|chunk| chunk.span(0)).collect();
         let chosen = match on {
             Tier::Device => self.choose_on_device(step, node, (layer, batch), &spans),
             _ => self.choose_on_host(step, node, (layer, batch), &spans),
@@ -48,7 +48,7 @@ impl Machine {
         spans: &[Span<'_>],
     ) -> Chosen {
         let (run, buffers) = (&step.batches[usize::from(batch)], self.host_buffers_of(step, node));
-        let (slot, stored) = (self.slot(step, node, Tier::Host), run.spans(Tier::Host, Over::Slot));
+        let (slot, stored) = (self.slot(step, node, Tier::Host), run.spans(Tier::Host, Over::Slot, 0));
         let host = self.kv.host.as_ref().expect("something attends on the host");
         let here = (&*self.host, &host.turning);
         self.decoder.store_kv_there(here, layer, &on_host(run, &stored), slot, buffers);
@@ -63,7 +63,7 @@ impl Machine {
         let _alone = lock(&pages.host_touched);
         let chosen = lock(&run.chosen).host.take();
         for over in [Over::Pages, Over::Slot] {
-            let spans = run.spans(Tier::Host, over);
+            let spans = run.spans(Tier::Host, over, pages.group);
             if spans.is_empty() {
                 continue;
             }

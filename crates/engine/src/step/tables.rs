@@ -2,27 +2,36 @@
 
 use std::collections::BTreeMap;
 
-use spec::{Chunk, Move, Piece, SeqId, Step, Tier};
+use spec::{Chunk, KvGroups, Move, Piece, SeqId, Step, Tier};
+
+/// By group of layers, blocks in order of position.
+pub(crate) type ByGroup = Vec<Vec<u32>>;
 
 /// Tables of all sequences that hold blocks.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
+    groups: KvGroups,
     of: BTreeMap<SeqId, Table>,
 }
 
-/// The blocks of a sequence, in order of position.
+/// The blocks of a sequence.
 #[derive(Debug)]
 struct Table {
     home: Tier,
-    blocks: Vec<u32>,
+    blocks: ByGroup,
     /// Blocks of the new home, as far as a move in pieces has come.
     arriving: Vec<u32>,
 }
 
 impl Tables {
+    /// No tables yet, of layers in these groups.
+    pub(crate) fn new(groups: KvGroups) -> Tables {
+        Tables { groups, of: BTreeMap::new() }
+    }
+
     /// Takes over a step's releases, then its moves, then its new blocks; returns each chunk's table, in order of
     /// the chunks.
-    pub(crate) fn apply(&mut self, step: &Step) -> Vec<Vec<u32>> {
+    pub(crate) fn apply(&mut self, step: &Step) -> Vec<ByGroup> {
         for seq in &step.release {
             self.of.remove(seq);
         }
@@ -36,18 +45,31 @@ impl Tables {
         assert_eq!(table.home, piece.from, "sequence {} is moved from where it is not", piece.seq);
         table.arriving.extend(piece.blocks.iter().map(|(_, to)| to.0));
         if piece.piece == Piece::Last {
-            table.blocks = std::mem::take(&mut table.arriving);
+            table.blocks = vec![std::mem::take(&mut table.arriving)];
             table.home = piece.to;
         }
     }
 
     /// # Panics
     /// If the sequence lives elsewhere.
-    fn extend(&mut self, chunk: &Chunk) -> Vec<u32> {
-        let fresh = Table { home: chunk.home, blocks: Vec::new(), arriving: Vec::new() };
+    fn extend(&mut self, chunk: &Chunk) -> ByGroup {
+        let groups = self.groups;
+        let fresh =
+            Table { home: chunk.home, blocks: vec![Vec::new(); groups.count()], arriving: Vec::new() };
         let table = self.of.entry(chunk.seq).or_insert(fresh);
         assert_eq!(table.home, chunk.home, "sequence {} is computed where it does not live", chunk.seq);
-        table.blocks.extend(chunk.new_blocks.iter().map(|block| block.0));
+        let (first, passed) = (table.blocks[0].len(), groups.passed(chunk.span.start));
+        for (place, block) in chunk.new_blocks.iter().enumerate() {
+            let (group, number) = groups.place(place, first, passed);
+            let group = &mut table.blocks[group];
+            group.resize(number, 0);
+            group.push(block.0);
+        }
+        // Others write what was passed: where a kernel reads a little more than it needs, it finds what is this sequence's own.
+        for group in &mut table.blocks[groups.far..] {
+            let own = group[passed];
+            group[..passed].fill(own);
+        }
         table.blocks.clone()
     }
 }
@@ -86,9 +108,12 @@ mod tests {
     #[test]
     fn tables_grow_and_a_release_comes_first() {
         let mut tables = Tables::default();
-        assert_eq!(tables.apply(&step(&[], vec![], &[(1, &[4, 7]), (2, &[])])), [vec![4, 7], vec![]]);
-        assert_eq!(tables.apply(&step(&[], vec![], &[(1, &[9])])), [vec![4, 7, 9]]);
-        assert_eq!(tables.apply(&step(&[1], vec![], &[(1, &[2])])), [vec![2]]);
+        assert_eq!(
+            tables.apply(&step(&[], vec![], &[(1, &[4, 7]), (2, &[])])),
+            [vec![vec![4, 7]], vec![vec![]]]
+        );
+        assert_eq!(tables.apply(&step(&[], vec![], &[(1, &[9])])), [vec![vec![4, 7, 9]]]);
+        assert_eq!(tables.apply(&step(&[1], vec![], &[(1, &[2])])), [vec![vec![2]]]);
     }
 
     #[test]
@@ -99,6 +124,23 @@ mod tests {
         tables.apply(&step(&[], vec![moved(1, out, &[(4, 0), (7, 1)], Piece::More)], &[]));
         tables.apply(&step(&[], vec![moved(1, out, &[(9, 5)], Piece::Last)], &[]));
         let home = vec![moved(1, back, &[(0, 3), (1, 2), (5, 8)], Piece::Last)];
-        assert_eq!(tables.apply(&step(&[], home, &[(1, &[6])])), [vec![3, 2, 8, 6]]);
+        assert_eq!(tables.apply(&step(&[], home, &[(1, &[6])])), [vec![vec![3, 2, 8, 6]]]);
+    }
+
+    /// One group that keeps all, and two that keep a block behind the next position.
+    #[test]
+    fn groups_with_a_window_have_blocks_of_their_own_where_they_do_not_look() {
+        let (behind, ahead) = (Tokens(32), Tokens(64));
+        let mut tables = Tables::new(KvGroups { far: 1, near: 2, behind, ahead });
+        let at = |start, blocks: &[u32]| {
+            let mut step = step(&[], vec![], &[(1, blocks)]);
+            step.batches[0][0].span.start = Tokens(start);
+            step
+        };
+        // It begins with three blocks that others computed, of which the near groups need the last alone.
+        let begun = tables.apply(&at(96, &[3, 4, 5, 6, 7, 8, 9, 10]));
+        assert_eq!(begun, [[vec![3, 4, 5, 8], vec![6, 6, 6, 9], vec![7, 7, 7, 10]]]);
+        let later = tables.apply(&at(128, &[20, 21, 22]));
+        assert_eq!(later, [[vec![3, 4, 5, 8, 20], vec![9, 9, 9, 9, 21], vec![10, 10, 10, 10, 22]]]);
     }
 }

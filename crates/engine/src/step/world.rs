@@ -71,9 +71,9 @@ impl Real {
         Ok(Real {
             start: Instant::now(),
             inbox,
+            tables: Tables::new(machine.kv.groups),
             lanes: Lanes::new(Lane::COUNT, machine)?,
             waits: Waits::default(),
-            tables: Tables::default(),
             sequences: BTreeMap::new(),
             newest: StepId(0),
             eos,

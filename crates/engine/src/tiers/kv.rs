@@ -7,7 +7,7 @@ use kernels::arena::Buf;
 use kernels::device::{Device, KvPages};
 use model::decoder::{Turning, Work};
 use policy::pipeline::{DiskPath, Values};
-use spec::{Buffer, ByTier, Node, Program, Tier};
+use spec::{Buffer, ByTier, KvGroups, Node, Program, Tier};
 
 use crate::config::KvMemory;
 use crate::tiers::adopting::Adopting;
@@ -19,6 +19,7 @@ pub(crate) const TURNS: usize = policy::pipeline::TURNS as usize;
 
 /// The tiers of KV and activations.
 pub(crate) struct Kv {
+    pub(crate) groups: KvGroups,
     pub(crate) layers: Vec<LayerPages>,
     /// One layer of what a batch attends away from its home; none where nothing is.
     pub(crate) slots: ByTier<Vec<KvPages>>,
@@ -39,6 +40,8 @@ pub(crate) struct Kv {
 /// attention of one layer run side by side, since their blocks differ, and a memory must not. Who needs both takes the
 /// device's first. Nobody takes that of a device that is late: its queues keep the program's order.
 pub(crate) struct LayerPages {
+    /// Whose blocks these are. Layers of other groups have others in the same pages, none of which leave the device.
+    pub(crate) group: usize,
     pub(crate) device: KvPages,
     pub(crate) host: KvPages,
     pub(crate) device_touched: Mutex<()>,
@@ -69,7 +72,7 @@ impl Kv {
         if when == KvMemory::AtStart || adopting.asks() {
             self.touch(device, host);
         }
-        let pages = self.layers.iter().map(|layer| &layer.host.buf);
+        let pages = self.apart().map(|layer| &layer.host.buf);
         let slots = self.slots.host.iter().map(|slot| &slot.buf);
         let rests = self.hidden.homes.values().chain(&self.hidden.staged);
         pages.chain(slots).chain(rests).for_each(|buf| {
@@ -79,8 +82,13 @@ impl Kv {
         self.not_pinned = adopting.refused();
     }
 
+    /// Layers whose pages are not those of layers before: each slot has one of the first group.
+    fn apart(&self) -> impl Iterator<Item = &LayerPages> {
+        self.layers.iter().filter(|layer| layer.group == 0)
+    }
+
     fn touch(&self, device: &dyn Device, host: &dyn Device) {
-        for pages in &self.layers {
+        for pages in self.apart() {
             device.touch(&pages.device.buf);
             host.touch(&pages.host.buf);
         }
@@ -126,7 +134,9 @@ mod tests {
             KvPages { layout, buf }
         };
         let mut kv = Kv {
+            groups: KvGroups::default(),
             layers: vec![LayerPages {
+                group: 0,
                 device: pages(&mut device),
                 host: pages(&mut host),
                 device_touched: Mutex::new(()),

@@ -146,7 +146,7 @@ fn room_for_beginnings_is_planned_within_the_drives_budget() {
     };
     let (none, some) = (plan(config(folder.path(), 0)).unwrap(), plan(config(folder.path(), 2000)).unwrap());
     assert_eq!((some.prefix_blocks.disk, some.drive_kv_blocks), (63, 63));
-    assert_eq!((none.drive_bytes, some.kv_tokens()), (0, none.kv_tokens()), "they are no room for sequences");
+    assert_eq!((none.drive_bytes, some.kv_tokens), (0, none.kv_tokens), "they are no room for sequences");
     assert!(some.process_bytes > none.process_bytes, "what is known of them is counted");
     assert!(some.to_string().contains("prefixes on the drive"), "{some}");
     assert_eq!(within(some.drive_bytes).unwrap().drive_bytes, some.drive_bytes);

@@ -19,3 +19,4 @@ mod streaming;
 mod tiers;
 mod twelve_bits;
 mod waits;
+mod windows;

@@ -155,10 +155,11 @@ impl Hold {
     /// What is kept under these hashes may be spoiled: nobody begins with it any more, on whatever tier it is or is on its way to.
     /// `newest`: the newest step that is not done.
     pub fn distrust(&mut self, hashes: &[BlockHash], newest: Option<StepId>) {
+        let groups = 0..self.groups.count();
         self.arriving.iter_mut().for_each(|arrival| arrival.spoiled |= hashes.contains(&arrival.hash));
         for tier in Tier::ALL {
             let (prefix, pool) = (&mut self.prefix[tier], &mut self.pools[tier]);
-            for &hash in hashes {
+            for hash in hashes.iter().flat_map(|hash| groups.clone().map(|group| hash.of_group(group))) {
                 let Some(block) = prefix.find(hash) else { continue };
                 let is_unused = prefix.is_unused(block);
                 prefix.forget(block);

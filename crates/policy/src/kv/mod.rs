@@ -10,12 +10,23 @@ pub use prefix::Prefix;
 pub use table::{Sequence, State, Table};
 
 use kept::Arrival;
-use spec::{BlockHash, BlockId, ByTier, StepId, Tier};
+use spec::{BlockHash, BlockId, ByTier, KvGroups, StepId, Tier, Tokens};
+use std::ops::Range;
+
+/// What the device has of a prompt.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hit {
+    /// In the order of a table.
+    pub blocks: Vec<BlockId>,
+    /// Numbers of blocks, from the first position on.
+    pub numbers: usize,
+}
 
 /// Blocks of every tier. Those of the device are kept for reuse by prefix after their last reference is gone, and copies of
 /// them on the tiers below when they have to leave.
 #[derive(Debug)]
 pub struct Hold {
+    groups: KvGroups,
     pools: ByTier<Pool>,
     prefix: ByTier<Prefix>,
     /// Copies on their way from or to the drive. Their targets are taken, and nobody begins with them yet.
@@ -24,14 +35,20 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// `blocks`: how many each tier has.
-    pub fn new(blocks: ByTier<u32>) -> Self {
+    /// `blocks`: how many each tier has, for layers in these groups.
+    pub fn new(blocks: ByTier<u32>, groups: KvGroups) -> Self {
         let pools = ByTier {
             device: Pool::new(blocks.device),
             host: Pool::new(blocks.host),
             disk: Pool::new(blocks.disk),
         };
-        Self { pools, prefix: ByTier::default(), arriving: Vec::new(), evicted_unsaved: ByTier::default() }
+        Self {
+            groups,
+            pools,
+            prefix: ByTier::default(),
+            arriving: Vec::new(),
+            evicted_unsaved: ByTier::default(),
+        }
     }
 
     /// Bytes that the hold itself comes to take for so many blocks, at most, of which so many may be kept for reuse by prefix.
@@ -75,9 +92,22 @@ impl Hold {
         Some(self.pools[tier].take(n))
     }
 
-    /// Device blocks that hold the longest run of `hashes` from the first on. No reference is taken.
-    pub fn find(&self, hashes: &[BlockHash]) -> Vec<BlockId> {
-        hashes.iter().map_while(|&hash| self.prefix.device.find(hash)).collect()
+    /// Device blocks that hold the longest run of `hashes` from the first on; of near groups those that what follows may look
+    /// at. No reference is taken.
+    pub fn find(&self, hashes: &[BlockHash]) -> Hit {
+        let groups = self.groups;
+        let find = |number: usize, group| self.prefix.device.find(hashes[number].of_group(group));
+        let has = |number: &usize, mut of: Range<usize>| of.all(|group| find(*number, group).is_some());
+        let (far, near) = (0..groups.far, groups.far..groups.count());
+        let mut numbers = (0..hashes.len()).take_while(|number| has(number, far.clone())).count();
+        let passed = |numbers| groups.passed(Tokens::of_blocks(numbers));
+        // Whoever begins after a block that is not there needs it too, until it lies behind.
+        while let Some(gap) = (passed(numbers)..numbers).rev().find(|number| !has(number, near.clone())) {
+            numbers = gap;
+        }
+        let of = |number| if number < passed(numbers) { far.clone() } else { 0..groups.count() };
+        let blocks = (0..numbers).flat_map(|number| of(number).filter_map(move |group| find(number, group)));
+        Hit { blocks: blocks.collect(), numbers }
     }
 
     /// How many of these device blocks count as available, and would no longer if they were shared.

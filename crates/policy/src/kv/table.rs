@@ -1,9 +1,11 @@
 //! What is known of every sequence, kept once: its blocks, how far it is planned and how far it is done.
 
+use super::Hit;
 use spec::{
-    BlockHash, BlockId, Move, Nanos, Piece, PrefixUse, Request, Sampling, SeqId, Span, StepId, Tier, Tokens,
+    BlockHash, BlockId, KvGroups, Move, Nanos, Piece, PrefixUse, Request, Sampling, SeqId, Span, StepId,
+    Tier, Tokens,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Where a sequence stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,8 +30,14 @@ pub struct Sequence {
     pub state: State,
     /// Where its blocks are.
     pub home: Tier,
-    /// Its blocks, in order of positions. While it moves, those before `moved` are given back already.
+    groups: KvGroups,
+    /// Numbers of blocks that it has, from the first position on, and how many of these near groups have passed.
+    numbers: usize,
+    passed: usize,
+    /// Blocks of its far groups, in order of positions. While it moves, those before `moved` are given back already.
     pub blocks: Vec<BlockId>,
+    /// Those of its near groups that are not passed.
+    near: VecDeque<BlockId>,
     /// Its blocks where it moves to.
     pub target: Vec<BlockId>,
     /// How many of them are in moves that were planned.
@@ -67,14 +75,18 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    fn new(mut request: Request) -> Self {
+    fn new(mut request: Request, groups: KvGroups) -> Self {
         let mut hashes = std::mem::take(&mut request.hashes);
         hashes.truncate(request.prompt.full_blocks());
         Self {
             request,
             state: State::Waiting,
             home: Tier::Device,
+            groups,
+            numbers: 0,
+            passed: 0,
             blocks: Vec::new(),
+            near: VecDeque::new(),
             target: Vec::new(),
             moved: 0,
             planned: Tokens::ZERO,
@@ -113,12 +125,46 @@ impl Sequence {
 
     /// Blocks that it lacks to hold `upto` positions.
     pub fn lacks(&self, upto: Tokens) -> usize {
-        upto.blocks().saturating_sub(self.blocks.len())
+        self.groups.count() * upto.blocks().saturating_sub(self.numbers)
     }
 
-    /// One if it may need another block than those that its known positions fill.
-    pub fn grows(&self) -> usize {
-        usize::from(self.request.kv_max().blocks() > self.known().blocks().max(self.blocks.len()))
+    /// Blocks that it will still ask for, beside those that it gives back: all of its known positions, and more to grow into,
+    /// unless what it has is all that it can use.
+    pub fn will_lack(&self) -> usize {
+        let known = self.known().blocks().max(self.numbers);
+        let grows = self.request.kv_max().blocks() > known;
+        self.groups.lacks(known, self.numbers, self.passed) + if grows { self.groups.count() } else { 0 }
+    }
+
+    /// What it will lack of its known positions once it begins with what others have of them.
+    pub fn needs_after(&self, hit: &Hit) -> usize {
+        let passed = self.groups.passed(Tokens::of_blocks(hit.numbers)).min(hit.numbers);
+        self.groups.lacks(self.known().blocks(), hit.numbers, passed)
+    }
+
+    /// Numbers of blocks that it has.
+    pub fn numbers(&self) -> usize {
+        self.numbers
+    }
+
+    /// Blocks that follow those that it has, in the order of a table.
+    pub fn extend(&mut self, taken: &[BlockId]) {
+        for (place, &block) in taken.iter().enumerate() {
+            let (group, _) = self.groups.place(place, self.numbers, self.passed);
+            if group < self.groups.far { self.blocks.push(block) } else { self.near.push_back(block) }
+        }
+        self.numbers = match self.groups.far {
+            0 => self.passed + self.near.len() / self.groups.near,
+            far => self.blocks.len() / far,
+        };
+    }
+
+    /// Blocks of near groups that lie behind all that it will look at. It has them no more.
+    pub fn pass(&mut self) -> Vec<BlockId> {
+        let passed = self.groups.passed(self.done).min(self.numbers);
+        let gone = passed.saturating_sub(self.passed) * self.groups.near;
+        self.passed = self.passed.max(passed);
+        self.near.drain(..gone).collect()
     }
 
     /// Hashes that it may begin with: at least one position is left to compute, so that a token can be drawn.
@@ -131,15 +177,17 @@ impl Sequence {
     }
 
     /// It runs from now on and lives on `home`, with blocks there that hold its first positions.
-    pub fn admit(&mut self, home: Tier, blocks: Vec<BlockId>) {
+    pub fn admit(&mut self, home: Tier, hit: &Hit) {
         assert!(self.state == State::Waiting && self.in_flight == 0, "only a sequence at rest is admitted");
         self.state = State::Running;
         self.home = home;
         self.fetches = 0;
-        self.published = blocks.len();
-        self.planned = Tokens::of_blocks(blocks.len());
+        self.published = hit.numbers;
+        self.planned = Tokens::of_blocks(hit.numbers);
         self.done = self.planned;
-        self.blocks = blocks;
+        self.passed = self.groups.passed(self.done);
+        self.extend(&hit.blocks);
+        assert_eq!(self.numbers, hit.numbers, "it begins with whole blocks");
     }
 
     /// The next `len` positions are in a step. When they reach the last known token, one is drawn.
@@ -161,7 +209,9 @@ impl Sequence {
         self.state = State::Waiting;
         self.home = Tier::Device;
         self.blocks.clear();
+        self.near.clear();
         self.target.clear();
+        (self.numbers, self.passed) = (0, 0);
         (self.planned, self.done, self.moved, self.published) = (Tokens::ZERO, Tokens::ZERO, 0, 0);
     }
 
@@ -216,7 +266,7 @@ impl Sequence {
     /// References that it holds now, by tier.
     pub fn held(&self) -> impl Iterator<Item = (Tier, BlockId)> {
         let to = if let State::Moving { to } = self.state { to } else { self.home };
-        let here = self.blocks[self.moved..].iter().map(|&block| (self.home, block));
+        let here = self.blocks[self.moved..].iter().chain(&self.near).map(|&block| (self.home, block));
         here.chain(self.target.iter().map(move |&block| (to, block)))
     }
 
@@ -243,30 +293,52 @@ impl Sequence {
     }
 
     /// Blocks that became complete and can be published: their hashes and names.
-    pub fn fresh(&mut self) -> impl Iterator<Item = (BlockHash, BlockId)> {
-        let full = self.done.full_blocks().min(self.hashes.len()).min(self.blocks.len());
+    pub fn fresh(&mut self) -> Vec<(BlockHash, BlockId)> {
+        let full = self.done.full_blocks().min(self.hashes.len()).min(self.numbers);
         let running = self.state == State::Running && self.home == Tier::Device;
         let shares = running && self.request.prefix == PrefixUse::Allowed;
         let range = if shares { self.published..full.max(self.published) } else { 0..0 };
         self.published = self.published.max(range.end);
-        range.map(|i| (self.hashes[i], self.blocks[i]))
+        let this = &*self;
+        let named = |number: usize| {
+            let groups = (0..).zip(this.of_number(number));
+            groups.filter_map(move |(group, block)| Some((this.hashes[number].of_group(group), block?)))
+        };
+        range.flat_map(named).collect()
+    }
+
+    /// What each group has under this number: near groups nothing where they have passed it.
+    fn of_number(&self, number: usize) -> impl Iterator<Item = Option<BlockId>> {
+        let KvGroups { far, near, .. } = self.groups;
+        let of_far = (0..far).map(move |group| self.blocks.get(number * far + group).copied());
+        let of_near = (0..near).map(move |group| {
+            let at = number.checked_sub(self.passed)?;
+            self.near.get(at * near + group).copied()
+        });
+        of_far.chain(of_near)
     }
 }
 
 /// All sequences that are neither finished nor refused, by name.
 #[derive(Debug, Default)]
 pub struct Table {
+    groups: KvGroups,
     sequences: BTreeMap<SeqId, Sequence>,
 }
 
 impl Table {
+    /// No sequences yet, of layers in these groups.
+    pub fn new(groups: KvGroups) -> Table {
+        Table { groups, sequences: BTreeMap::new() }
+    }
+
     /// A new sequence.
     ///
     /// # Panics
     /// When its name is in use.
     pub fn insert(&mut self, request: Request) {
         let id = request.id;
-        let before = self.sequences.insert(id, Sequence::new(request));
+        let before = self.sequences.insert(id, Sequence::new(request, self.groups));
         assert!(before.is_none(), "sequence {id} arrived twice");
     }
 

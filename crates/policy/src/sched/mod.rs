@@ -4,7 +4,7 @@ pub mod block;
 mod fcfs;
 
 pub use block::{BlockConfig, Delegate, Schedule};
-pub use fcfs::{Fcfs, FcfsConfig, PREEMPTIONS, Preempt, Preempted, ReadOrCompute, ZeroLimit};
+pub use fcfs::{Fcfs, FcfsConfig, LimitError, PREEMPTIONS, Preempt, Preempted, ReadOrCompute};
 
 use serde::{Deserialize, Serialize};
 use spec::{Done, Nanos, Request, SeqId, Step, Tokens};

@@ -212,7 +212,11 @@ fn memory(page: &mut Page, counts: &Counts, hold: &Hold) {
         }
     }
     page.one("ballast_memory_limit_bytes", GAUGE, "What the process may take.", hold.limit_bytes);
-    let more = format!(",block_size=\"{}\",num_gpu_blocks=\"{}\"", BLOCK_TOKENS.0, hold.kv_blocks);
+    let more = format!(
+        ",block_size=\"{}\",num_gpu_blocks=\"{}\"",
+        BLOCK_TOKENS.0,
+        hold.device_kv_tokens() / BLOCK_TOKENS.0 as usize
+    );
     page.family("vllm:cache_config_info", GAUGE, "The KV pool.");
     page.sample("vllm:cache_config_info", &more, 1);
 }

@@ -9,7 +9,7 @@ use sim::{End, Metrics, Rng};
 fn one(seed: u64) -> (FcfsConfig, Metrics) {
     let mut rng = Rng::new(seed);
     let config = random_config(&mut rng);
-    let mut world = random_world(&mut rng);
+    let mut world = random_world(config.groups, &mut rng);
     if rng.one_in(3) {
         world.break_drive(Rng::new(seed));
     }

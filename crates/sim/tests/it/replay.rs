@@ -12,7 +12,10 @@ fn recorded(seed: u64) -> Vec<Entry> {
     let config = random_config(&mut rng);
     let mut entries = Vec::new();
     let sink = |entry: &Entry| entries.push(entry.clone());
-    run(&mut random_world(&mut rng), &mut Recorded::new(Fcfs::new(config.clone()), &config, sink));
+    run(
+        &mut random_world(config.groups, &mut rng),
+        &mut Recorded::new(Fcfs::new(config.clone()), &config, sink),
+    );
     entries
 }
 

@@ -225,14 +225,14 @@ fn weights_that_fit_make_way_for_kv_where_that_is_faster() {
     let budgets = flags(&format!("--memory 1GiB --offload-dir {model} --device-memory {device}"));
     let args = bench(&model, &[step, budgets].concat());
     let plain = Planned::new(&opened.checkpoint, settings(&args, job)).unwrap();
-    assert!(plain.fits() && plain.hold().kv_tokens() < kv_tokens(48, 36), "{}", plain.hold());
+    assert!(plain.fits() && plain.hold().kv_tokens < kv_tokens(48, 36), "{}", plain.hold());
     let chosen = |tables: Tables| {
         let costs = |_: &EngineConfig| Ok(Some(Costs::Profile(tables.clone().into())));
         choose_by(&opened, settings(&args, job), &args, work, &costs).unwrap()
     };
     let fast = chosen(Tables { disk_read: Curve::rate(1e10), ..machine(1e-8, 1e-8, 1e-9) });
     assert!(fast.told.is_some() && !fast.planned.fits());
-    assert!(fast.planned.hold().kv_tokens() > plain.hold().kv_tokens(), "{}", fast.planned.hold());
+    assert!(fast.planned.hold().kv_tokens > plain.hold().kv_tokens, "{}", fast.planned.hold());
     let slow = chosen(Tables { disk_read: Curve::rate(1e4), ..machine(1e-8, 1e-8, 1e-3) });
     assert!(slow.planned.fits(), "{}", slow.planned.hold());
 }
@@ -319,7 +319,7 @@ fn a_sequence_whose_kv_the_device_has_no_room_for_has_it_elsewhere() {
         let chosen = choose_by(&opened, settings(&args, job), &args, work, &costs).unwrap();
         let hold = chosen.planned.hold();
         assert!(hold.host_kv_bytes + hold.drive_kv_bytes > 0, "{hold}");
-        assert!(hold.kv_tokens() >= 448 && hold.max_model_len >= 448, "{hold}");
+        assert!(hold.kv_tokens >= 448 && hold.max_model_len >= 448, "{hold}");
     }
 }
 

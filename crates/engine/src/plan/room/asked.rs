@@ -77,7 +77,7 @@ impl Room<'_> {
 
     fn with_all_kv(&self, split: Split) -> (WeightBytes, KvHomes) {
         let (device, host) = self.of_layers(split);
-        (self.bytes_at(device, host), self.homes.of(blocks_of(self.wanted())))
+        (self.bytes_at(device, host), self.homes.of(self.homes.blocks_for(self.wanted())))
     }
 
     /// Shares of weights that fit, those asked for if they do: else whole percents near them, less on the device first, then

@@ -2,7 +2,7 @@
 
 use super::plan::Draft;
 use super::{Fcfs, Rank};
-use crate::kv::{Sequence, State};
+use crate::kv::{Hit, Sequence, State};
 use crate::sched::block::{Growth, Growths, Pace, Schedule};
 use spec::{ByTier, Request, Tier, Tokens};
 
@@ -128,14 +128,15 @@ impl Fcfs {
         self.pace.spend(home, growth(sequence), self.hold.capacity(home));
         // Sharing takes no more than was reserved: a block that nobody holds is one fewer to take, and one that others hold is
         // none of those that were found free.
-        let shared = if home == Tier::Device { self.hold.find(sequence.reusable()) } else { Vec::new() };
-        self.hold.share(&shared);
-        let shared = if home == Tier::Device { self.promote(draft, rank, shared) } else { shared };
+        let here = home == Tier::Device;
+        let hit = if here { self.hold.find(sequence.reusable()) } else { Hit::default() };
+        self.hold.share(&hit.blocks);
+        let hit = if here { self.promote(draft, rank, hit) } else { hit };
         let sequence = self.table.live(rank.1);
-        sequence.admit(home, shared.clone());
+        sequence.admit(home, &hit);
         let len = len.min(sequence.wanted());
         self.running.insert(rank);
-        self.append(draft, rank.1, len, shared);
+        self.append(draft, rank.1, len, hit);
     }
 
     /// KV positions that a chunk of `len` positions up to `upto` needs room for in a slot: whole blocks of them.
@@ -159,7 +160,8 @@ impl Fcfs {
 
     /// Whether blocks will ever do for a request, and how many there are.
     pub(super) fn never_fits(&self, request: &Request) -> Option<(usize, usize)> {
-        let (needed, capacity) = (request.kv_max().blocks(), self.largest());
+        let needed = self.config.groups.most(request.kv_max().blocks());
+        let capacity = self.largest();
         (needed > capacity).then_some((needed, capacity))
     }
 }

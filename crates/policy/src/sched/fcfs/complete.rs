@@ -59,7 +59,7 @@ impl Fcfs {
             return self.retire(outcome.seq);
         }
         outcome.full.iter().for_each(|full| sequence.learn(full.index as usize, full.hash));
-        sequence.fresh().for_each(|(hash, block)| self.hold.publish(hash, block));
+        sequence.fresh().into_iter().for_each(|(hash, block)| self.hold.publish(hash, block));
         sequence.generated += Tokens(u32::from(outcome.produced.is_token()));
         let at_limit = sequence.generated >= sequence.request.max_new;
         if at_limit || matches!(outcome.produced, Produced::Last | Produced::Stuck) {

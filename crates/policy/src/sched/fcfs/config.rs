@@ -1,9 +1,9 @@
 //! Limits of the first-come-first-served scheduler.
 
 use super::ReadOrCompute;
-use crate::sched::block::BlockConfig;
+use crate::sched::block::{BlockConfig, Schedule};
 use serde::{Deserialize, Serialize};
-use spec::{ByTier, Layout, Nanos, ReplicaId, Tokens};
+use spec::{ByTier, KvGroups, Layout, Nanos, ReplicaId, Tokens};
 
 /// How a running sequence makes room for older ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +27,9 @@ pub struct FcfsConfig {
     pub depth: usize,
     /// KV blocks of each tier. Under the continuous schedule those of the drive keep prefixes, else sequences live there.
     pub blocks: ByTier<u32>,
+    /// How layers share blocks. Several groups live on the device alone, under the continuous schedule.
+    #[serde(default)]
+    pub groups: KvGroups,
     /// How room is made. Under block schedules the host is a home, and room is made by recomputation.
     pub preempt: Preempt,
     /// Blocks that one step moves, saves to the host, and brings up for those that begin (of each so many): more go in pieces,
@@ -52,20 +55,23 @@ pub struct FcfsConfig {
     pub block: BlockConfig,
 }
 
-/// A limit under which nothing could ever run.
+/// Limits under which nothing could ever run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{limit} must be at least one, found zero")]
-pub struct ZeroLimit {
-    /// Which.
-    pub limit: &'static str,
+pub enum LimitError {
+    /// This one is none.
+    #[error("{0} must be at least one, found zero")]
+    Zero(&'static str),
+    /// Groups of layers that the rest does not go with.
+    #[error("groups of layers {0}")]
+    Groups(&'static str),
 }
 
 impl FcfsConfig {
     /// Whether anything can run under these limits.
     ///
     /// # Errors
-    /// The first limit that is zero and must not be.
-    pub fn check(&self) -> Result<(), ZeroLimit> {
+    /// The first limit that is zero and must not be, or how groups of layers are wrong.
+    pub fn check(&self) -> Result<(), LimitError> {
         let limits = [
             ("max_num_batched_tokens", self.max_num_batched_tokens.0 as usize),
             ("max_num_seqs", self.max_num_seqs),
@@ -74,9 +80,29 @@ impl FcfsConfig {
             ("max_drive_blocks", self.max_drive_blocks),
             ("block.batches", self.block.batches),
             ("block.batch_seqs", self.block.batch_seqs),
+            ("groups.far and groups.near", self.groups.count()),
         ];
         let zero = limits.into_iter().find(|(_, limit)| *limit == 0);
-        zero.map_or(Ok(()), |(limit, _)| Err(ZeroLimit { limit }))
+        zero.map_or(Ok(()), |(limit, _)| Err(LimitError::Zero(limit)))?;
+        self.check_groups().map_or(Ok(()), |why| Err(LimitError::Groups(why)))
+    }
+
+    /// What is wrong with several groups of layers.
+    fn check_groups(&self) -> Option<&'static str> {
+        /// More than any model has layers.
+        const GROUPS_MAX: usize = 1024;
+        let KvGroups { far, near, behind, ahead } = self.groups;
+        let ByTier { device: _, host, disk } = self.blocks;
+        let computed = self.depth as u64 * u64::from(self.max_num_batched_tokens.0);
+        match (far, near) {
+            (1, 0) => None,
+            (far, near) if far.max(near) > GROUPS_MAX => Some("are more than any model has layers"),
+            _ if behind.max(ahead).0 > u32::MAX / 2 => Some("look further than any sequence is long"),
+            _ if (host, disk) != (0, 0) => Some("live on the device alone, and there are blocks elsewhere"),
+            _ if self.block.schedule != Schedule::Continuous => Some("go with the continuous schedule alone"),
+            _ if u64::from(ahead.0) < computed => Some("must allow for all that steps in flight compute"),
+            _ => None,
+        }
     }
 }
 
@@ -94,6 +120,7 @@ impl Default for FcfsConfig {
             max_queue: 4096,
             depth: 1,
             blocks: ByTier::default(),
+            groups: KvGroups::default(),
             preempt: Preempt::Recompute,
             max_move_blocks: 64,
             max_drive_blocks: drive_blocks(),

@@ -8,6 +8,7 @@
 
 use super::plan::Draft;
 use super::{Fcfs, Rank};
+use crate::kv::Hit;
 use crate::sched::block::Schedule;
 use spec::{BlockHash, BlockId, Kept, Tier};
 
@@ -51,38 +52,39 @@ impl Fcfs {
         Below { host, disk, computed }
     }
 
-    /// Adds to what a sequence begins with (`shared`, taken) what the host has of its prompt after that.
-    pub(super) fn promote(&mut self, draft: &mut Draft, rank: Rank, shared: Vec<BlockId>) -> Vec<BlockId> {
-        let Below { host: found, computed, .. } = self.below(rank, shared.len());
+    /// Adds to what a sequence begins with (`hit`, taken) what the host has of its prompt after that.
+    pub(super) fn promote(&mut self, draft: &mut Draft, rank: Rank, hit: Hit) -> Hit {
+        let Below { host: found, computed, .. } = self.below(rank, hit.numbers);
         let fresh = self.bring_up(draft, rank, &found);
         let through_host = self.hold.capacity(Tier::Host) > 0;
         let sequence = self.table.live(rank.1);
         // As beginnings are counted: when it comes in, not when it comes back.
         if sequence.preemptions == 0 {
-            let all = shared.len() + fresh.len();
+            let all = hit.numbers + fresh.len();
             let fetched = sequence.fetched.min(all);
             let passed = if through_host { fetched } else { 0 };
             self.fetched += fetched as u64;
             self.computed_instead += computed as u64;
             self.promoted += sequence.promoted.min(all).saturating_sub(passed) as u64;
         }
-        [shared, fresh].concat()
+        // Where there is a tier below, a block has all layers.
+        Hit { numbers: hit.numbers + fresh.len(), blocks: [hit.blocks, fresh].concat() }
     }
 
     /// Whether a sequence waits for what the drive has of its prompt. A piece of it is read, beside the step where there is
     /// one, into the tier above; if that is the host, what it has already makes room there and goes up. A sequence asks for
     /// no more than its prompt: what is lost on the way, to errors or to others, is computed.
-    pub(super) fn fetches(&mut self, draft: &mut Draft, rank: Rank, shared: &[BlockId]) -> bool {
+    pub(super) fn fetches(&mut self, draft: &mut Draft, rank: Rank, hit: &Hit) -> bool {
         if self.table.live(rank.1).coming > 0 {
             return true;
         }
-        let Below { host, mut disk, .. } = self.below(rank, shared.len());
+        let Below { host, mut disk, .. } = self.below(rank, hit.numbers);
         if disk.is_empty() {
             return false;
         }
         let alone = draft.is_empty();
         let most = if alone { self.config.max_move_blocks } else { self.config.max_drive_blocks };
-        self.hold.share(shared);
+        self.hold.share(&hit.blocks);
         let to = if self.hold.capacity(Tier::Host) > 0 { Tier::Host } else { Tier::Device };
         self.hold.touch(Tier::Host, &host, draft.id);
         // While one half of the host fills, the other goes up.
@@ -101,22 +103,22 @@ impl Fcfs {
         let up = &host[..host.len().min(self.config.max_move_blocks)];
         let fresh = self.bring_up(draft, rank, up);
         let waits = !disk.is_empty() || !fresh.is_empty();
-        self.hold.give_back(Tier::Device, &[shared, &fresh].concat(), Some(draft.id));
+        self.hold.give_back(Tier::Device, &[&hit.blocks[..], &fresh].concat(), Some(draft.id));
         waits
     }
 
-    /// Whether what the host has of a sequence's prompt, after the `shared` blocks of the device, would stretch a step that
+    /// Whether what the host has of a sequence's prompt, after what the device has of it, would stretch a step that
     /// others wait for. Then the sequence waits, and a piece of it comes up beside the step.
-    pub(super) fn comes_in_pieces(&mut self, draft: &mut Draft, rank: Rank, shared: &[BlockId]) -> bool {
-        let found = self.below(rank, shared.len()).host;
+    pub(super) fn comes_in_pieces(&mut self, draft: &mut Draft, rank: Rank, hit: &Hit) -> bool {
+        let found = self.below(rank, hit.numbers).host;
         let up = draft.kept.iter().filter(|kept| kept.to == Tier::Device).map(|kept| kept.blocks.len());
         let left = self.config.max_move_blocks.saturating_sub(up.sum());
         if draft.is_empty() || found.len() <= left {
             return false;
         }
-        self.hold.share(shared);
+        self.hold.share(&hit.blocks);
         let fresh = self.bring_up(draft, rank, &found[..left]);
-        self.hold.give_back(Tier::Device, &[shared, &fresh].concat(), Some(draft.id));
+        self.hold.give_back(Tier::Device, &[&hit.blocks[..], &fresh].concat(), Some(draft.id));
         true
     }
 

@@ -18,7 +18,7 @@ mod plan;
 mod preempt;
 mod worth;
 
-pub use config::{FcfsConfig, Preempt, ZeroLimit};
+pub use config::{FcfsConfig, LimitError, Preempt};
 pub use worth::ReadOrCompute;
 
 use crate::kv::{Hold, State, Table};
@@ -95,13 +95,13 @@ impl Fcfs {
     /// A scheduler with nothing to do.
     ///
     /// # Panics
-    /// When a limit is zero: nothing could ever run.
+    /// Where [`FcfsConfig::check`] finds something: nothing could ever run.
     pub fn new(config: FcfsConfig) -> Self {
-        config.check().unwrap_or_else(|zero| panic!("{zero}"));
+        config.check().unwrap_or_else(|why| panic!("{why}"));
         Self {
-            hold: Hold::new(config.blocks),
+            hold: Hold::new(config.blocks, config.groups),
+            table: Table::new(config.groups),
             config,
-            table: Table::default(),
             queue: BTreeSet::new(),
             running: BTreeSet::new(),
             moving: BTreeSet::new(),
@@ -213,7 +213,7 @@ impl Fcfs {
             assert_eq!(queues[1] == 1, seq.state == State::Running, "runs: {seq:?}");
             assert!(seq.done <= seq.planned && seq.planned <= seq.known(), "positions: {seq:?}");
             assert!(seq.generated <= seq.sampled && seq.sampled <= seq.request.max_new, "tokens: {seq:?}");
-            assert!(seq.planned.blocks() <= seq.blocks.len(), "a block for each position: {seq:?}");
+            assert!(seq.planned.blocks() <= seq.numbers(), "a block for each position: {seq:?}");
             let flights =
                 self.flights.iter().flat_map(|f| &f.chunks).filter(|c| c.0 == seq.request.id).count();
             assert_eq!(flights, seq.in_flight as usize, "in flight: {seq:?}");

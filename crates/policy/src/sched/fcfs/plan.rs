@@ -1,9 +1,9 @@
 //! The next step: what runs goes on, then what waits is let in.
 
 use super::{Fcfs, FcfsConfig, Flight, Rank};
-use crate::kv::{Sequence, State};
+use crate::kv::{Hit, Sequence, State};
 use crate::sched::block::Schedule;
-use spec::{BlockId, Chunk, Kept, Move, SeqId, Step, StepId, Tier, Tokens};
+use spec::{Chunk, Kept, Move, SeqId, Step, StepId, Tier, Tokens};
 
 /// Whether a pass takes decodes or what is left of prompts.
 #[derive(Clone, Copy, PartialEq)]
@@ -110,6 +110,7 @@ impl Fcfs {
     /// The next step, unless there is nothing to compute or to move.
     pub(super) fn plan(&mut self) -> Option<Step> {
         let mut draft = Draft::new(self.next_step, &self.config);
+        self.pass();
         self.go_on(&mut draft, Pass::Decode);
         draft.decodes_are_in();
         self.go_on(&mut draft, Pass::Prefill);
@@ -161,8 +162,18 @@ impl Fcfs {
             let sequence = self.table.live(rank.1);
             let lacks = sequence.lacks(sequence.planned + len);
             if self.make_room(draft, rank, lacks) == Room::Found {
-                self.append(draft, rank.1, len, Vec::new());
+                self.append(draft, rank.1, len, Hit::default());
             }
+        }
+    }
+
+    /// What lies behind the windows of those that run is others' room from now on.
+    fn pass(&mut self) {
+        let newest = self.newest();
+        for rank in &self.running {
+            let sequence = self.table.live(rank.1);
+            let passed = sequence.pass();
+            self.hold.give_back(sequence.home, &passed, newest);
         }
     }
 
@@ -184,25 +195,24 @@ impl Fcfs {
         Room::Found
     }
 
-    /// Plans `len` positions of a running sequence, whose table begins with `shared` if it has just been let in.
-    pub(super) fn append(&mut self, draft: &mut Draft, seq: SeqId, len: Tokens, shared: Vec<BlockId>) {
+    /// Plans `len` positions of a running sequence, whose table begins with `hit` if it has just been let in.
+    pub(super) fn append(&mut self, draft: &mut Draft, seq: SeqId, len: Tokens, hit: Hit) {
         let sequence = self.table.live(seq);
         let (home, lacks) = (sequence.home, sequence.lacks(sequence.planned + len));
         let taken = self.hold.take(home, lacks).expect("room was made for the chunk");
-        sequence.blocks.extend_from_slice(&taken);
+        sequence.extend(&taken);
         let (span, sample) = sequence.plan(len, draft.id);
-        let new_blocks = if shared.is_empty() { taken } else { [shared, taken].concat() };
+        let new_blocks = if hit.numbers == 0 { taken } else { [hit.blocks, taken].concat() };
         let attend = self.config.block.attend(home, len);
         let slot_tokens = self.slot_tokens(home, len, span.end());
         draft.push(Chunk { seq, span, home, attend, new_blocks, sample }, slot_tokens);
     }
 
-    /// Blocks that those on the device, and on their way back there, will still ask for: all of their known positions, and a
-    /// block each to grow into, unless what they have is all that they can use.
+    /// Blocks that those on the device, and on their way back there, will still ask for.
     fn promised(&self) -> usize {
         let sequences = self.running.iter().chain(&self.moving).filter_map(|rank| self.table.get(rank.1));
         let stay = sequences.filter(|s| s.state != State::Moving { to: Tier::Host });
-        stay.map(|s| s.lacks(s.known()) + s.grows()).sum()
+        stay.map(Sequence::will_lack).sum()
     }
 
     /// Lets in what waits, by arrival, until one does not fit beside what was promised to others.
@@ -229,22 +239,21 @@ impl Fcfs {
         if room == Tokens::ZERO || sequence.in_flight > 0 {
             return None;
         }
-        let shared = self.hold.find(sequence.reusable());
-        let needed = sequence.known().blocks() - shared.len();
-        if needed + promised + self.hold.available_among(&shared) > self.hold.available(Tier::Device) {
+        let hit = self.hold.find(sequence.reusable());
+        let needed = sequence.needs_after(&hit);
+        if needed + promised + self.hold.available_among(&hit.blocks) > self.hold.available(Tier::Device) {
             return None;
         }
-        if self.fetches(draft, rank, &shared) || self.comes_in_pieces(draft, rank, &shared) {
+        if self.fetches(draft, rank, &hit) || self.comes_in_pieces(draft, rank, &hit) {
             return None;
         }
-        self.hold.share(&shared);
-        let shared = self.promote(draft, rank, shared);
+        self.hold.share(&hit.blocks);
+        let hit = self.promote(draft, rank, hit);
         let sequence = self.table.live(rank.1);
-        sequence.admit(Tier::Device, shared.clone());
+        sequence.admit(Tier::Device, &hit);
         let len = sequence.wanted().min(room);
         self.running.insert(rank);
-        self.append(draft, rank.1, len, shared);
-        let sequence = self.table.live(rank.1);
-        Some(sequence.lacks(sequence.known()) + sequence.grows())
+        self.append(draft, rank.1, len, hit);
+        Some(self.table.live(rank.1).will_lack())
     }
 }

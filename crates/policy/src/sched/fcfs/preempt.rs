@@ -39,7 +39,8 @@ impl Fcfs {
         let newest = self.newest();
         let sequence = self.table.live(victim.1);
         Self::refund(&mut self.pace, sequence);
-        self.hold.give_back(sequence.home, &sequence.blocks, newest);
+        let held: Vec<BlockId> = sequence.held().map(|(_, block)| block).collect();
+        self.hold.give_back(sequence.home, &held, newest);
         sequence.forget();
         if std::mem::take(&mut sequence.introduced) {
             self.releases.push(victim.1);
@@ -63,13 +64,12 @@ impl Fcfs {
     /// Brings a sequence back from the host. The blocks that it will still ask for.
     pub(super) fn bring_back(&mut self, rank: Rank, promised: usize) -> Option<usize> {
         let sequence = self.table.live(rank.1);
-        let needed = sequence.blocks.len().max(sequence.known().blocks());
+        let needed = sequence.numbers().max(sequence.known().blocks());
         if needed + promised > self.hold.available(Tier::Device) {
             return None;
         }
         self.depart(rank, Tier::Device);
-        let sequence = self.table.live(rank.1);
-        Some(needed - sequence.blocks.len() + sequence.grows())
+        Some(self.table.live(rank.1).will_lack())
     }
 
     /// Plans the next pieces of the moves under way. Their sources rest until this very step is done.

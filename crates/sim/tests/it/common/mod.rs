@@ -7,7 +7,7 @@ use policy::drive::{Lowering, drive};
 use policy::pipeline::Plan;
 use policy::sched::{BlockConfig, Delegate, Fcfs, FcfsConfig, Next, Preempt, Schedule, Scheduler};
 use sim::{Accesses, Rng, Text, Truth, VirtualWorld};
-use spec::{ByTier, Done, Nanos, Op, PrefixUse, Request, SeqId, Shape, Tokens};
+use spec::{ByTier, Done, KvGroups, Nanos, Op, PrefixUse, Request, SeqId, Shape, Tokens};
 
 /// A scheduler that is checked after every call.
 pub(crate) struct Checked(pub(crate) Fcfs);
@@ -74,6 +74,21 @@ pub(crate) fn run(world: &mut VirtualWorld, scheduler: &mut impl Scheduler) {
 
 /// Limits drawn at random, most of them tight.
 pub(crate) fn random_config(rng: &mut Rng) -> FcfsConfig {
+    let config = random_limits(rng);
+    if rng.one_in(3) { grouped(config, rng) } else { config }
+}
+
+/// The same of layers in groups, most of which look back through a window.
+fn grouped(config: FcfsConfig, rng: &mut Rng) -> FcfsConfig {
+    let computed = config.depth as u32 * config.max_num_batched_tokens.0;
+    let (far, near) = (rng.below(3) as usize, rng.within(1, 3) as usize);
+    let behind = Tokens(rng.below(150) as u32);
+    let groups = KvGroups { far, near, behind, ahead: Tokens(computed + rng.below(20) as u32) };
+    let blocks = ByTier { device: rng.within(1, 60) as u32, host: 0, disk: 0 };
+    FcfsConfig { blocks, groups, preempt: Preempt::Recompute, block: BlockConfig::default(), ..config }
+}
+
+fn random_limits(rng: &mut Rng) -> FcfsConfig {
     FcfsConfig {
         max_num_batched_tokens: Tokens(rng.within(1, 200) as u32),
         max_num_seqs: rng.within(1, 12) as usize,
@@ -104,8 +119,9 @@ fn random_block(rng: &mut Rng) -> BlockConfig {
 }
 
 /// Requests of all sizes with common beginnings, early ends, late cancels and some that can never fit.
-pub(crate) fn random_world(rng: &mut Rng) -> VirtualWorld {
+pub(crate) fn random_world(groups: KvGroups, rng: &mut Rng) -> VirtualWorld {
     let mut world = world();
+    world.group(groups);
     let spread = rng.within(1, 40_000_000);
     for id in 0..rng.within(1, 40) {
         let prompt = rng.within(1, 150) as u32;

@@ -1,0 +1,134 @@
+//! Which layers share KV blocks: all, where what lies behind windows is kept; else those that see all positions apart from those that
+//! look back through a window, in groups of as many.
+
+use policy::sched::Schedule;
+use spec::{KvGroups, ModelSpec, Tokens};
+
+use crate::config::EngineConfig;
+
+/// The groups, and where each layer is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Groups {
+    pub(crate) kv: KvGroups,
+    /// Layers that a block has room for.
+    pub(crate) slots: usize,
+    /// By layer. The first group has a layer in each slot.
+    pub(crate) places: Vec<Place>,
+}
+
+/// Of which group a layer is, and which of its layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) group: usize,
+    pub(crate) slot: usize,
+}
+
+impl Groups {
+    /// For sequences of up to `longest` positions under a config that is settled. Where KV leaves the device, and where schedules
+    /// reserve it to the end, all layers share blocks, and all of it is kept; so they do where windows are as long as sequences.
+    pub(crate) fn of(spec: &ModelSpec, config: &EngineConfig, longest: usize) -> Groups {
+        let here = config.blocks.stay() && config.host_kv_tokens + config.drive_kv_tokens == 0;
+        let continuous = config.blocks.schedule == Some(Schedule::Continuous);
+        let windows = (0..spec.layers).filter_map(|layer| spec.window_of(layer));
+        let Some(window) = windows.max().filter(|_| here && continuous) else { return Groups::whole(spec) };
+        let tokens = |n: usize| Tokens(u32::try_from(n).unwrap_or(u32::MAX / 2));
+        let slots = slots(spec);
+        let near = (0..spec.layers).filter(|&layer| spec.window_of(layer).is_some()).count();
+        let kv = KvGroups {
+            far: (spec.layers - near).div_ceil(slots),
+            near: near.div_ceil(slots),
+            behind: tokens(window - 1),
+            ahead: tokens(config.depth() * config.max_num_batched_tokens),
+        };
+        let (blocks, kept) = (tokens(longest).blocks(), KvGroups::default());
+        let bytes = |groups: KvGroups, slots| groups.most(blocks) * slots;
+        match bytes(kv, slots) < bytes(kept, spec.layers) {
+            true => Groups::by(spec, kv),
+            false => Groups::whole(spec),
+        }
+    }
+
+    /// These groups, as they were planned.
+    pub(crate) fn by(spec: &ModelSpec, kv: KvGroups) -> Groups {
+        if kv == KvGroups::default() {
+            return Groups::whole(spec);
+        }
+        let slots = slots(spec);
+        let mut next = [0, kv.far * slots];
+        let places = (0..spec.layers).map(|layer| {
+            let next = &mut next[usize::from(spec.window_of(layer).is_some())];
+            *next += 1;
+            Place { group: (*next - 1) / slots, slot: (*next - 1) % slots }
+        });
+        Groups { kv, slots, places: places.collect() }
+    }
+
+    fn whole(spec: &ModelSpec) -> Groups {
+        let places = (0..spec.layers).map(|slot| Place { group: 0, slot }).collect();
+        Groups { kv: KvGroups::default(), slots: spec.layers, places }
+    }
+}
+
+/// As many layers in a group as there are of the rarer kind: then few slots are left empty.
+fn slots(spec: &ModelSpec) -> usize {
+    let near = (0..spec.layers).filter(|&layer| spec.window_of(layer).is_some()).count();
+    let far = spec.layers - near;
+    if far == 0 || near == 0 { spec.layers } else { far.min(near) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::blocks::Passes;
+    use spec::{ByTier, Split};
+
+    fn model(name: &str) -> ModelSpec {
+        let golden =
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/golden").join(name);
+        model::Checkpoint::open(&golden).expect("a golden model").spec().clone()
+    }
+
+    fn config() -> EngineConfig {
+        EngineConfig { max_num_batched_tokens: 32, ..EngineConfig::plain(1 << 30, 1) }
+    }
+
+    fn of(name: &str, config: &EngineConfig, longest: usize) -> Groups {
+        Groups::of(&model(name), &config.settled(Passes::Resident), longest)
+    }
+
+    #[test]
+    fn layers_with_windows_are_apart_from_those_without() {
+        let gemma = of("gemma3", &config(), 512);
+        let place = |group| Place { group, slot: 0 };
+        assert_eq!(
+            (gemma.slots, &gemma.places[..]),
+            (1, &[1, 2, 0].map(place)[..]),
+            "two windows, one without"
+        );
+        assert_eq!(gemma.kv, KvGroups { far: 1, near: 2, behind: Tokens(19), ahead: Tokens(32) });
+        let mistral = of("mistral", &config(), 512);
+        assert_eq!((mistral.slots, mistral.kv.far, mistral.kv.near), (2, 0, 1));
+        assert_eq!(mistral.places, [0, 1].map(|slot| Place { group: 0, slot }));
+        assert_eq!(Groups::by(&model("gemma3"), gemma.kv), gemma);
+    }
+
+    #[test]
+    fn all_is_kept_where_windows_spare_nothing_and_where_kv_leaves_the_device() {
+        let whole = |config: &EngineConfig, longest| {
+            let groups = of("gemma3", config, longest);
+            assert_eq!((groups.kv, groups.slots), (KvGroups::default(), 3), "{longest}");
+        };
+        whole(&config(), 96);
+        whole(&EngineConfig { host_kv_tokens: 64, ..config() }, 512);
+        whole(&EngineConfig { drive_kv_tokens: 64, ..config() }, 512);
+        let mut other = config();
+        other.blocks.schedule = Some(Schedule::Zigzag);
+        whole(&other, 512);
+        let mut away = config();
+        let half = Split::WHOLE / 2;
+        away.blocks.kv = Split::new(ByTier { device: half, host: Split::WHOLE - half, disk: 0 }).unwrap();
+        whole(&away, 512);
+        let full = of("llama-gqa-tied", &config(), 512);
+        assert_eq!(full.kv, KvGroups::default(), "no layer has a window");
+    }
+}
