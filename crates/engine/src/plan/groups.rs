@@ -12,12 +12,12 @@ pub(crate) struct Groups {
     pub(crate) kv: KvGroups,
     /// Layers that a block has room for.
     pub(crate) slots: usize,
-    /// By layer. The first group has a layer in each slot.
+    /// By layer.
     pub(crate) places: Vec<Place>,
 }
 
 /// Of which group a layer is, and which of its layers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) group: usize,
     pub(crate) slot: usize,
@@ -32,10 +32,10 @@ impl Groups {
         let windows = (0..spec.layers).filter_map(|layer| spec.window_of(layer));
         let Some(window) = windows.max().filter(|_| here && continuous) else { return Groups::whole(spec) };
         let tokens = |n: usize| Tokens(u32::try_from(n).unwrap_or(u32::MAX / 2));
-        let slots = slots(spec);
-        let near = (0..spec.layers).filter(|&layer| spec.window_of(layer).is_some()).count();
+        let [far, near] = layers(spec);
+        let slots = slots([far, near]);
         let kv = KvGroups {
-            far: (spec.layers - near).div_ceil(slots),
+            far: far.div_ceil(slots),
             near: near.div_ceil(slots),
             behind: tokens(window - 1),
             ahead: tokens(config.depth() * config.max_num_batched_tokens),
@@ -53,7 +53,7 @@ impl Groups {
         if kv == KvGroups::default() {
             return Groups::whole(spec);
         }
-        let slots = slots(spec);
+        let slots = slots(layers(spec));
         let mut next = [0, kv.far * slots];
         let places = (0..spec.layers).map(|layer| {
             let next = &mut next[usize::from(spec.window_of(layer).is_some())];
@@ -69,11 +69,24 @@ impl Groups {
     }
 }
 
-/// As many layers in a group as there are of the rarer kind: then few slots are left empty.
-fn slots(spec: &ModelSpec) -> usize {
+/// Layers that see all positions, and those with a window.
+fn layers(spec: &ModelSpec) -> [usize; 2] {
     let near = (0..spec.layers).filter(|&layer| spec.window_of(layer).is_some()).count();
-    let far = spec.layers - near;
-    if far == 0 || near == 0 { spec.layers } else { far.min(near) }
+    [spec.layers - near, near]
+}
+
+/// How many layers a group has: so many that few slots are left empty, where sequences are some windows long, and that groups are
+/// few, since each has a table.
+fn slots([far, near]: [usize; 2]) -> usize {
+    /// How much longer sequences are than a window.
+    const WINDOWS: usize = 4;
+    /// A group more is worth this part of all memory.
+    const GROUP: usize = 200;
+    let taken = |slots: usize| {
+        let groups = [far, near].map(|layers| layers.div_ceil(slots));
+        (WINDOWS * groups[0] + groups[1]) * slots * (GROUP + groups[0] + groups[1])
+    };
+    (1..=far.max(near)).min_by_key(|slots| taken(*slots)).expect("a model has layers")
 }
 
 #[cfg(test)]
@@ -110,6 +123,14 @@ mod tests {
         assert_eq!((mistral.slots, mistral.kv.far, mistral.kv.near), (2, 0, 1));
         assert_eq!(mistral.places, [0, 1].map(|slot| Place { group: 0, slot }));
         assert_eq!(Groups::by(&model("gemma3"), gemma.kv), gemma);
+    }
+
+    #[test]
+    fn few_slots_are_empty_in_models_as_they_are_published() {
+        // Gemma 3 of 1B, 4B, 12B and 27B, OLMo 3 of 7B, Ministral 8B, Mistral 7B.
+        let published = [[4, 22], [5, 29], [8, 40], [10, 52], [8, 24], [9, 27], [0, 32]];
+        assert_eq!(published.map(slots), [2, 5, 8, 5, 8, 9, 32]);
+        assert_eq!([[1, 47], [47, 1]].map(slots), [2, 6]);
     }
 
     #[test]

@@ -342,9 +342,9 @@ impl<'a> Planned<'a> {
         for _ in 0..groups.slots {
             shared.push((pages(device, hold.kv_blocks)?, pages(host, hold.host_kv_blocks)?));
         }
-        let layer = |&Place { group, slot }: &Place| {
-            let ((device, host), touched) = (shared[slot], || Mutex::new(()));
-            LayerPages { group, device, host, device_touched: touched(), host_touched: touched() }
+        let layer = |&place: &Place| {
+            let ((device, host), touched) = (shared[place.slot], || Mutex::new(()));
+            LayerPages { place, device, host, device_touched: touched(), host_touched: touched() }
         };
         let layers = groups.places.iter().map(layer).collect();
         let slot_blocks = hold.kv_slot_tokens as usize / BLOCK_TOKENS;

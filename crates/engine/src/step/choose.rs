@@ -63,7 +63,7 @@ impl Machine {
         let _alone = lock(&pages.host_touched);
         let chosen = lock(&run.chosen).host.take();
         for over in [Over::Pages, Over::Slot] {
-            let spans = run.spans(Tier::Host, over, pages.group);
+            let spans = run.spans(Tier::Host, over, pages.place.group);
             if spans.is_empty() {
                 continue;
             }

@@ -223,7 +223,7 @@ impl Machine {
         let _alone = self.alone_on_device(pages);
         let slot = || self.kv.slot(&step.program, &step.program.nodes()[node], Tier::Device);
         for over in [Over::Pages, Over::Slot] {
-            let spans = step.batches[usize::from(batch)].spans(Tier::Device, over, pages.group);
+            let spans = step.batches[usize::from(batch)].spans(Tier::Device, over, pages.place.group);
             if spans.is_empty() {
                 continue;
             }

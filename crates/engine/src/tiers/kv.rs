@@ -1,6 +1,6 @@
 //! Where KV and activations are: pages of every layer on device and host, a file on the drive, and what they pass through.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
 use kernels::arena::Buf;
@@ -10,6 +10,7 @@ use policy::pipeline::{DiskPath, Values};
 use spec::{Buffer, ByTier, KvGroups, Node, Program, Tier};
 
 use crate::config::KvMemory;
+use crate::plan::groups::Place;
 use crate::tiers::adopting::Adopting;
 use crate::tiers::kv_file::KvFile;
 use crate::tiers::link::Link;
@@ -40,8 +41,8 @@ pub(crate) struct Kv {
 /// attention of one layer run side by side, since their blocks differ, and a memory must not. Who needs both takes the
 /// device's first. Nobody takes that of a device that is late: its queues keep the program's order.
 pub(crate) struct LayerPages {
-    /// Whose blocks these are. Layers of other groups have others in the same pages, none of which leave the device.
-    pub(crate) group: usize,
+    /// Layers of other groups in the same slot have other blocks of the same pages. None of these leave the device.
+    pub(crate) place: Place,
     pub(crate) device: KvPages,
     pub(crate) host: KvPages,
     pub(crate) device_touched: Mutex<()>,
@@ -82,9 +83,10 @@ impl Kv {
         self.not_pinned = adopting.refused();
     }
 
-    /// Layers whose pages are not those of layers before: each slot has one of the first group.
+    /// Layers whose pages are not those of layers before.
     fn apart(&self) -> impl Iterator<Item = &LayerPages> {
-        self.layers.iter().filter(|layer| layer.group == 0)
+        let mut slots = BTreeSet::new();
+        self.layers.iter().filter(move |layer| slots.insert(layer.place.slot))
     }
 
     fn touch(&self, device: &dyn Device, host: &dyn Device) {
@@ -136,7 +138,7 @@ mod tests {
         let mut kv = Kv {
             groups: KvGroups::default(),
             layers: vec![LayerPages {
-                group: 0,
+                place: Place::default(),
                 device: pages(&mut device),
                 host: pages(&mut host),
                 device_touched: Mutex::new(()),
