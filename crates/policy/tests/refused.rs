@@ -11,7 +11,7 @@ fn requests_longer_than_can_be_counted_are_refused() {
         > limits blocks=2
         > arrive 0 prompt=4294967295 new=5
         > next
-        refuse 0: prompt and new tokens need 134217728 KV blocks of 32 tokens, and there are 2: shorten the prompt, ask for fewer tokens, or allow more memory
+        refuse 0: prompt and new tokens need 134217728 blocks of KV, and there are 2: shorten the prompt, ask for fewer tokens, or allow more memory
         ",
     );
 }
@@ -23,7 +23,7 @@ fn requests_that_cannot_fit_or_do_nothing_are_refused() {
         > limits blocks=2 seqs=1 queue=2
         > arrive 0 prompt=60 new=6
         > next
-        refuse 0: prompt and new tokens need 3 KV blocks of 32 tokens, and there are 2: shorten the prompt, ask for fewer tokens, or allow more memory
+        refuse 0: prompt and new tokens need 3 blocks of KV, and there are 2: shorten the prompt, ask for fewer tokens, or allow more memory
         > arrive 1 prompt=60 new=5
         > arrive 2 prompt=0 new=5
         > arrive 3 prompt=1 new=1

@@ -31,7 +31,7 @@ impl Groups {
         let continuous = config.blocks.schedule == Some(Schedule::Continuous);
         let windows = (0..spec.layers).filter_map(|layer| spec.window_of(layer));
         let Some(window) = windows.max().filter(|_| here && continuous) else { return Groups::whole(spec) };
-        let tokens = |n: usize| Tokens(u32::try_from(n).unwrap_or(u32::MAX / 2));
+        let tokens = |n: usize| Tokens(n.min(u32::MAX as usize / 2) as u32);
         let [far, near] = layers(spec);
         let slots = slots([far, near]);
         let kv = KvGroups {
@@ -93,6 +93,7 @@ fn slots([far, near]: [usize; 2]) -> usize {
 mod tests {
     use super::*;
     use crate::plan::blocks::Passes;
+    use spec::model::Window;
     use spec::{ByTier, Split};
 
     fn model(name: &str) -> ModelSpec {
@@ -149,7 +150,11 @@ mod tests {
         let half = Split::WHOLE / 2;
         away.blocks.kv = Split::new(ByTier { device: half, host: Split::WHOLE - half, disk: 0 }).unwrap();
         whole(&away, 512);
-        let full = of("llama-gqa-tied", &config(), 512);
+        let mut endless = model("mistral");
+        endless.window = Window::Sliding(u32::MAX as usize);
+        let config = config().settled(Passes::Resident);
+        assert_eq!(Groups::of(&endless, &config, 512).kv, KvGroups::default(), "no sequence is so long");
+        let full = of("llama-gqa-tied", &config, 512);
         assert_eq!(full.kv, KvGroups::default(), "no layer has a window");
     }
 }

@@ -49,7 +49,7 @@ pub struct Hold {
     pub kv_blocks: usize,
     /// Which layers share one.
     pub kv_groups: KvGroups,
-    /// Positions that KV of sequences has room for, on all tiers, where each has its part of them.
+    /// Positions that KV of sequences has room for at the least, on all tiers.
     pub kv_tokens: usize,
     /// KV blocks of the host tier.
     pub host_kv_bytes: u64,

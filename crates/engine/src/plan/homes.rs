@@ -63,21 +63,22 @@ impl<'a> Homes<'a> {
     }
 
     /// Blocks that sequences need which have so many positions together, and one more for each group: sequences begin blocks
-    /// before they have filled others. No more bytes than if all of it were kept.
+    /// before they have filled others.
     pub(crate) fn blocks_for(&self, tokens: usize) -> usize {
         let (seqs, kv) = (self.config.max_num_seqs, self.groups.kv);
         let each = tokens.div_ceil(seqs.max(1)).div_ceil(BLOCK_TOKENS);
-        let whole = tokens.div_ceil(BLOCK_TOKENS) * self.spec.layers / self.groups.slots;
+        let all = tokens.div_ceil(BLOCK_TOKENS);
         let wanted = match self.config.kv_room {
-            KvRoom::Needed => whole.min(kv.most_of(seqs, each)),
-            KvRoom::Whole => whole,
+            KvRoom::Needed => kv.most_of(seqs, each).min(kv.count() * all),
+            KvRoom::Whole => all * self.spec.layers / self.groups.slots,
         };
         wanted + kv.count()
     }
 
-    /// Positions for which so many blocks will do.
+    /// Positions for which so many blocks will do: where windows make room, of no more than are wanted or can be.
     pub(crate) fn tokens_of(&self, blocks: usize) -> usize {
-        let most = self.config.max_num_seqs * self.max_model_len;
+        let longest = self.max_model_len.next_multiple_of(BLOCK_TOKENS);
+        let most = (self.config.max_num_seqs * longest).max(self.config.kv_tokens.unwrap_or(0));
         match self.groups.kv.near {
             0 => blocks * BLOCK_TOKENS,
             _ => largest(most.try_into().unwrap_or(u32::MAX), |n| self.blocks_for(n as usize) <= blocks)

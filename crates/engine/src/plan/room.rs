@@ -176,7 +176,7 @@ impl<'a> Room<'a> {
     /// What of the process's memory attention and the scheduler take for so many KV blocks.
     fn kept_bytes(&self, homes: &KvHomes) -> u64 {
         let blocks = homes.blocks.map(|blocks| blocks.try_into().unwrap_or(u32::MAX));
-        let context = self.max_model_len.min(homes.longest().saturating_sub(1) * BLOCK_TOKENS);
+        let context = self.max_model_len.min(homes.longest().saturating_sub(1).saturating_mul(BLOCK_TOKENS));
         // What lives on the drive is not shared; prefixes there are known one by one.
         let disk = homes.for_prefixes.disk.try_into().unwrap_or(u32::MAX);
         let known = policy::kv::Hold::bytes_at_most(blocks, ByTier { disk, ..blocks });
@@ -230,7 +230,7 @@ impl<'a> Room<'a> {
             kv_slot_bytes: slot_bytes.device,
             host_kv_slot_bytes: slot_bytes.host,
             host_work_bytes: self.homes.host_work_bytes(),
-            max_model_len: self.max_model_len.min((homes.longest() - 1) * BLOCK_TOKENS),
+            max_model_len: self.max_model_len.min((homes.longest() - 1).saturating_mul(BLOCK_TOKENS)),
             limit_bytes: self.config.memory,
             budget: self.budget,
             weight_share: Split::RESIDENT,

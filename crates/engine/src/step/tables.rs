@@ -1,11 +1,12 @@
 //! Which blocks each sequence has, as the steps say: the engine's own copy of the block tables.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use spec::{Chunk, KvGroups, Move, Piece, SeqId, Step, Tier};
 
 /// By group of layers, blocks in order of position.
-pub(crate) type ByGroup = Vec<Vec<u32>>;
+pub(crate) type ByGroup = Vec<Arc<Vec<u32>>>;
 
 /// Tables of all sequences that hold blocks.
 #[derive(Debug, Default)]
@@ -45,7 +46,7 @@ impl Tables {
         assert_eq!(table.home, piece.from, "sequence {} is moved from where it is not", piece.seq);
         table.arriving.extend(piece.blocks.iter().map(|(_, to)| to.0));
         if piece.piece == Piece::Last {
-            table.blocks = vec![std::mem::take(&mut table.arriving)];
+            table.blocks = vec![Arc::new(std::mem::take(&mut table.arriving))];
             table.home = piece.to;
         }
     }
@@ -55,20 +56,22 @@ impl Tables {
     fn extend(&mut self, chunk: &Chunk) -> ByGroup {
         let groups = self.groups;
         let fresh =
-            Table { home: chunk.home, blocks: vec![Vec::new(); groups.count()], arriving: Vec::new() };
+            Table { home: chunk.home, blocks: vec![Arc::default(); groups.count()], arriving: Vec::new() };
         let table = self.of.entry(chunk.seq).or_insert(fresh);
         assert_eq!(table.home, chunk.home, "sequence {} is computed where it does not live", chunk.seq);
         let (first, passed) = (table.blocks[0].len(), groups.passed(chunk.span.start));
         for (place, block) in chunk.new_blocks.iter().enumerate() {
             let (group, number) = groups.place(place, first, passed);
-            let group = &mut table.blocks[group];
+            let group = Arc::make_mut(&mut table.blocks[group]);
             group.resize(number, 0);
             group.push(block.0);
         }
         // Others write what was passed: where a kernel reads a little more than it needs, it finds what is this sequence's own.
         for group in &mut table.blocks[groups.far..] {
             let own = group[passed];
-            group[..passed].fill(own);
+            if group[..passed].last().is_some_and(|last| *last != own) {
+                Arc::make_mut(group)[..passed].fill(own);
+            }
         }
         table.blocks.clone()
     }
@@ -105,15 +108,19 @@ mod tests {
         Move { seq: SeqId(seq), from, to, blocks, piece }
     }
 
+    fn shared<const N: usize>(groups: [Vec<u32>; N]) -> ByGroup {
+        groups.map(Arc::new).into()
+    }
+
     #[test]
     fn tables_grow_and_a_release_comes_first() {
         let mut tables = Tables::default();
         assert_eq!(
             tables.apply(&step(&[], vec![], &[(1, &[4, 7]), (2, &[])])),
-            [vec![vec![4, 7]], vec![vec![]]]
+            [[vec![4, 7]], [vec![]]].map(shared)
         );
-        assert_eq!(tables.apply(&step(&[], vec![], &[(1, &[9])])), [vec![vec![4, 7, 9]]]);
-        assert_eq!(tables.apply(&step(&[1], vec![], &[(1, &[2])])), [vec![vec![2]]]);
+        assert_eq!(tables.apply(&step(&[], vec![], &[(1, &[9])])), [shared([vec![4, 7, 9]])]);
+        assert_eq!(tables.apply(&step(&[1], vec![], &[(1, &[2])])), [shared([vec![2]])]);
     }
 
     #[test]
@@ -124,7 +131,7 @@ mod tests {
         tables.apply(&step(&[], vec![moved(1, out, &[(4, 0), (7, 1)], Piece::More)], &[]));
         tables.apply(&step(&[], vec![moved(1, out, &[(9, 5)], Piece::Last)], &[]));
         let home = vec![moved(1, back, &[(0, 3), (1, 2), (5, 8)], Piece::Last)];
-        assert_eq!(tables.apply(&step(&[], home, &[(1, &[6])])), [vec![vec![3, 2, 8, 6]]]);
+        assert_eq!(tables.apply(&step(&[], home, &[(1, &[6])])), [shared([vec![3, 2, 8, 6]])]);
     }
 
     /// One group that keeps all, and two that keep a block behind the next position.
@@ -139,8 +146,8 @@ mod tests {
         };
         // It begins with three blocks that others computed, of which the near groups need the last alone.
         let begun = tables.apply(&at(96, &[3, 4, 5, 6, 7, 8, 9, 10]));
-        assert_eq!(begun, [[vec![3, 4, 5, 8], vec![6, 6, 6, 9], vec![7, 7, 7, 10]]]);
+        assert_eq!(begun, [shared([vec![3, 4, 5, 8], vec![6, 6, 6, 9], vec![7, 7, 7, 10]])]);
         let later = tables.apply(&at(128, &[20, 21, 22]));
-        assert_eq!(later, [[vec![3, 4, 5, 8, 20], vec![9, 9, 9, 9, 21], vec![10, 10, 10, 10, 22]]]);
+        assert_eq!(later, [shared([vec![3, 4, 5, 8, 20], vec![9, 9, 9, 9, 21], vec![10, 10, 10, 10, 22]])]);
     }
 }

@@ -60,6 +60,17 @@ fn what_lies_behind_a_window_makes_room_and_changes_no_bit() {
     }
 }
 
+/// Whoever asks for room is told that it is there, though no sequence fills its last block.
+#[test]
+fn room_that_was_asked_for_is_there() {
+    for model in MODELS {
+        let config = EngineConfig { max_model_len: Some(500), ..config() };
+        let hold = *start(model, config).hold();
+        assert!(hold.kv_groups.near > 0 && hold.kv_tokens >= 8 * 512, "{model}: {hold:?}");
+        assert_eq!(hold.max_model_len, 500, "{model}");
+    }
+}
+
 /// A hold for the longest alone: whoever runs makes way again and again.
 #[test]
 fn who_makes_way_behind_a_window_says_the_same() {

@@ -35,7 +35,7 @@ pub struct Sequence {
     numbers: usize,
     passed: usize,
     /// Blocks of its far groups, in order of positions. While it moves, those before `moved` are given back already.
-    pub blocks: Vec<BlockId>,
+    far: Vec<BlockId>,
     /// Those of its near groups that are not passed.
     near: VecDeque<BlockId>,
     /// Its blocks where it moves to.
@@ -85,7 +85,7 @@ impl Sequence {
             groups,
             numbers: 0,
             passed: 0,
-            blocks: Vec::new(),
+            far: Vec::new(),
             near: VecDeque::new(),
             target: Vec::new(),
             moved: 0,
@@ -147,15 +147,20 @@ impl Sequence {
         self.numbers
     }
 
+    /// Its blocks, where all layers share them.
+    pub fn whole_blocks(&self) -> &[BlockId] {
+        &self.far
+    }
+
     /// Blocks that follow those that it has, in the order of a table.
     pub fn extend(&mut self, taken: &[BlockId]) {
         for (place, &block) in taken.iter().enumerate() {
             let (group, _) = self.groups.place(place, self.numbers, self.passed);
-            if group < self.groups.far { self.blocks.push(block) } else { self.near.push_back(block) }
+            if group < self.groups.far { self.far.push(block) } else { self.near.push_back(block) }
         }
         self.numbers = match self.groups.far {
             0 => self.passed + self.near.len() / self.groups.near,
-            far => self.blocks.len() / far,
+            far => self.far.len() / far,
         };
     }
 
@@ -208,7 +213,7 @@ impl Sequence {
     pub fn forget(&mut self) {
         self.state = State::Waiting;
         self.home = Tier::Device;
-        self.blocks.clear();
+        self.far.clear();
         self.near.clear();
         self.target.clear();
         (self.numbers, self.passed) = (0, 0);
@@ -217,7 +222,7 @@ impl Sequence {
 
     /// It leaves for `to`, where `target` will hold it.
     pub fn depart(&mut self, to: Tier, target: Vec<BlockId>) {
-        assert_eq!(target.len(), self.blocks.len(), "a block for a block");
+        assert_eq!(target.len(), self.far.len(), "a block for a block");
         self.state = State::Moving { to };
         self.target = target;
         self.moved = 0;
@@ -237,7 +242,7 @@ impl Sequence {
     pub fn move_piece(&mut self, most: usize) -> Move {
         let State::Moving { to } = self.state else { panic!("only a sequence that moves has pieces") };
         let piece = self.moved..self.target.len().min(self.moved + most);
-        let blocks = piece.clone().map(|i| (self.blocks[i], self.target[i])).collect();
+        let blocks = piece.clone().map(|i| (self.far[i], self.target[i])).collect();
         let last = piece.end == self.target.len();
         let planned = Move {
             seq: self.request.id,
@@ -254,7 +259,7 @@ impl Sequence {
     }
 
     fn arrive(&mut self, to: Tier) {
-        self.blocks = std::mem::take(&mut self.target);
+        self.far = std::mem::take(&mut self.target);
         self.home = to;
         self.moved = 0;
         if to == Tier::Device {
@@ -266,7 +271,7 @@ impl Sequence {
     /// References that it holds now, by tier.
     pub fn held(&self) -> impl Iterator<Item = (Tier, BlockId)> {
         let to = if let State::Moving { to } = self.state { to } else { self.home };
-        let here = self.blocks[self.moved..].iter().chain(&self.near).map(|&block| (self.home, block));
+        let here = self.far[self.moved..].iter().chain(&self.near).map(|&block| (self.home, block));
         here.chain(self.target.iter().map(move |&block| (to, block)))
     }
 
@@ -287,7 +292,7 @@ impl Sequence {
 
     /// What it has may be spoiled: nobody begins with what it computes from now on. If it has nothing, it has nothing to spoil.
     pub fn share_no_more(&mut self) {
-        if !self.blocks.is_empty() {
+        if self.numbers > 0 {
             self.request.prefix = PrefixUse::Forbidden;
         }
     }
@@ -310,7 +315,7 @@ impl Sequence {
     /// What each group has under this number: near groups nothing where they have passed it.
     fn of_number(&self, number: usize) -> impl Iterator<Item = Option<BlockId>> {
         let KvGroups { far, near, .. } = self.groups;
-        let of_far = (0..far).map(move |group| self.blocks.get(number * far + group).copied());
+        let of_far = (0..far).map(move |group| self.far.get(number * far + group).copied());
         let of_near = (0..near).map(move |group| {
             let at = number.checked_sub(self.passed)?;
             self.near.get(at * near + group).copied()

@@ -31,11 +31,11 @@ pub enum Why {
     },
     /// It would not fit even alone.
     #[error(
-        "prompt and new tokens need {needed} KV blocks of 32 tokens, and there are {capacity}: \
+        "prompt and new tokens need {needed} blocks of KV, and there are {capacity}: \
          shorten the prompt, ask for fewer tokens, or allow more memory"
     )]
     NeverFits {
-        /// Blocks for all its positions.
+        /// Blocks that it has at a time, at the most.
         needed: usize,
         /// Blocks that there are.
         capacity: usize,

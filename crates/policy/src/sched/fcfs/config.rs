@@ -80,14 +80,13 @@ impl FcfsConfig {
             ("max_drive_blocks", self.max_drive_blocks),
             ("block.batches", self.block.batches),
             ("block.batch_seqs", self.block.batch_seqs),
-            ("groups.far and groups.near", self.groups.count()),
         ];
         let zero = limits.into_iter().find(|(_, limit)| *limit == 0);
         zero.map_or(Ok(()), |(limit, _)| Err(LimitError::Zero(limit)))?;
         self.check_groups().map_or(Ok(()), |why| Err(LimitError::Groups(why)))
     }
 
-    /// What is wrong with several groups of layers.
+    /// What is wrong with the groups of layers.
     fn check_groups(&self) -> Option<&'static str> {
         /// More than any model has layers.
         const GROUPS_MAX: usize = 1024;
@@ -95,10 +94,12 @@ impl FcfsConfig {
         let ByTier { device: _, host, disk } = self.blocks;
         let computed = self.depth as u64 * u64::from(self.max_num_batched_tokens.0);
         match (far, near) {
-            (1, 0) => None,
             (far, near) if far.max(near) > GROUPS_MAX => Some("are more than any model has layers"),
+            (0, 0) => Some("are none"),
             _ if behind.max(ahead).0 > u32::MAX / 2 => Some("look further than any sequence is long"),
+            (1, 0) => None,
             _ if (host, disk) != (0, 0) => Some("live on the device alone, and there are blocks elsewhere"),
+            _ if self.preempt == Preempt::Swap => Some("are computed again, and not moved"),
             _ if self.block.schedule != Schedule::Continuous => Some("go with the continuous schedule alone"),
             _ if u64::from(ahead.0) < computed => Some("must allow for all that steps in flight compute"),
             _ => None,

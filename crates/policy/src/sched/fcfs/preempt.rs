@@ -12,7 +12,7 @@ impl Fcfs {
         self.running.remove(&victim);
         self.table.live(victim.1).preemptions += 1;
         let swaps = self.swaps(victim);
-        match (swaps, self.hold.available(Tier::Host) >= self.table.live(victim.1).blocks.len()) {
+        match (swaps, self.hold.available(Tier::Host) >= self.table.live(victim.1).whole_blocks().len()) {
             (true, true) => {
                 self.preempted.swapped += 1;
                 self.depart(victim, Tier::Host);
@@ -28,7 +28,7 @@ impl Fcfs {
     /// Whether a sequence is to be moved rather than computed again. Not where that frees less than half of what it copies: what
     /// others refer to stays where it is, and whoever forgot it finds it again, while copies need as much room to come back to.
     fn swaps(&mut self, victim: Rank) -> bool {
-        let blocks = &self.table.live(victim.1).blocks;
+        let blocks = self.table.live(victim.1).whole_blocks();
         self.config.preempt == Preempt::Swap
             && self.config.block.schedule == Schedule::Continuous
             && 2 * self.hold.alone_among(blocks) >= blocks.len()
@@ -50,7 +50,8 @@ impl Fcfs {
 
     fn depart(&mut self, rank: Rank, to: Tier) {
         let sequence = self.table.live(rank.1);
-        let target = self.hold.take(to, sequence.blocks.len()).expect("room was checked before the move");
+        let target =
+            self.hold.take(to, sequence.whole_blocks().len()).expect("room was checked before the move");
         sequence.depart(to, target);
         self.moving.insert(rank);
     }
