@@ -14,7 +14,7 @@ fn what_lies_behind_a_window_is_given_back() {
     // Five blocks of each group are one more than there are.
     check(
         "
-        > limits blocks=9 tokens=32 near=1 behind=32
+        > limits blocks=9 tokens=32 sliding=1 behind=32
         > arrive 0 prompt=128 new=20
         > next
         step 0: 0[0..32] +0,1
@@ -38,7 +38,7 @@ fn what_lies_behind_a_window_is_given_back() {
 fn who_begins_where_a_window_still_looks_finds_what_it_looks_at() {
     check(
         "
-        > limits blocks=20 tokens=128 near=1 behind=32
+        > limits blocks=20 tokens=128 sliding=1 behind=32
         > arrive 0 prompt=128 new=2 topic=a
         > next
         step 0: 0[0..128]* +0,1,2,3,4,5,6,7
@@ -57,8 +57,8 @@ fn who_begins_where_a_window_still_looks_finds_what_it_looks_at() {
 /// What one computed that failed, others that began alike may have: nobody begins with what they compute from then on.
 #[test]
 fn what_may_be_spoiled_is_kept_for_nobody_whatever_looks_back_how_far() {
-    for far in [0, 1] {
-        let groups = KvGroups { far, near: 1, behind: Tokens(64), ahead: Tokens(64) };
+    for full in [0, 1] {
+        let groups = KvGroups { full, sliding: 1, behind: Tokens(64), ahead: Tokens(64) };
         let blocks = ByTier { device: 60, host: 0, disk: 0 };
         let max_num_batched_tokens = Tokens(64);
         let mut scheduler =
@@ -89,14 +89,14 @@ fn what_may_be_spoiled_is_kept_for_nobody_whatever_looks_back_how_far() {
         // The second begins with what the first computed, and has more of its prompt to compute.
         run(&mut scheduler, Some(SeqId(0)));
         for _ in 0..4 {
-            assert_eq!(run(&mut scheduler, None), 0, "far groups: {far}");
+            assert_eq!(run(&mut scheduler, None), 0, "full groups: {full}");
         }
     }
 }
 
 #[test]
 fn groups_that_nothing_can_run_with_are_refused() {
-    let groups = KvGroups { far: 1, near: 2, behind: Tokens(64), ahead: Tokens(32) };
+    let groups = KvGroups { full: 1, sliding: 2, behind: Tokens(64), ahead: Tokens(32) };
     let on = |[device, host, disk]: [u32; 3]| ByTier { device, host, disk };
     let fine = FcfsConfig {
         max_num_batched_tokens: Tokens(32),
@@ -108,10 +108,10 @@ fn groups_that_nothing_can_run_with_are_refused() {
     let zigzag = BlockConfig { schedule: Schedule::Zigzag, ..BlockConfig::default() };
     assert_eq!(fine.check(), Ok(()));
     for (config, why) in [
-        (of(KvGroups { far: usize::MAX, ..groups }), "more than any model"),
-        (of(KvGroups { far: 0, near: 0, ..groups }), "none"),
+        (of(KvGroups { full: usize::MAX, ..groups }), "more than any model"),
+        (of(KvGroups { full: 0, sliding: 0, ..groups }), "none"),
         (of(KvGroups { behind: Tokens(u32::MAX), ..groups }), "further than any sequence"),
-        (of(KvGroups { near: 0, ahead: Tokens(u32::MAX), ..groups }), "further than any sequence"),
+        (of(KvGroups { sliding: 0, ahead: Tokens(u32::MAX), ..groups }), "further than any sequence"),
         (FcfsConfig { blocks: on([9, 1, 0]), ..fine.clone() }, "on the device alone"),
         (FcfsConfig { preempt: Preempt::Swap, ..fine.clone() }, "not moved"),
         (FcfsConfig { block: zigzag, ..fine.clone() }, "the continuous schedule alone"),

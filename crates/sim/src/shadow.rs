@@ -146,11 +146,11 @@ impl Shadow {
         }
     }
 
-    /// What near groups have behind the positions that are done is theirs no more.
+    /// What sliding groups have behind the positions that are done is theirs no more.
     fn pass(&mut self, seq: SeqId, life: Life, done: Tokens) {
         let Some(table) = self.tables.get_mut(&seq).filter(|table| table.life == life) else { return };
         let passed = self.groups.passed(done).min(table.len());
-        for group in &mut table.blocks[self.groups.far..] {
+        for group in &mut table.blocks[self.groups.full..] {
             for block in group[..passed].iter_mut().filter_map(Option::take) {
                 self.blocks.entry((table.tier, block)).or_default().owners.remove(&life);
             }
@@ -244,9 +244,9 @@ impl Shadow {
             let block = block.unwrap_or_else(|| panic!("step {step}: {} has passed {position}", chunk.seq));
             ((chunk.home, block), slot as usize)
         };
-        let near = group >= self.groups.far;
+        let sliding = group >= self.groups.full;
         let (passed, behind) =
-            if near { (self.groups.passed(start), self.groups.behind) } else { (0, start) };
+            if sliding { (self.groups.passed(start), self.groups.behind) } else { (0, start) };
         let (life, touched) = (table.life, table.of(group, passed..end.blocks()).collect::<Vec<_>>());
         for position in start.saturating_sub(behind).0..start.0 {
             let (block, slot) = at(position);

@@ -1,12 +1,13 @@
 //! Layers in groups that share KV blocks.
 //!
-//! A block holds [`BLOCK_TOKENS`](crate::BLOCK_TOKENS) positions of one group's layers, and any block will do for any group. A sequence has a table for
-//! each group; in groups whose layers look back through a window, blocks behind it are given back while the sequence goes on.
+//! A block holds [`BLOCK_TOKENS`](crate::BLOCK_TOKENS) positions of one group's layers, and any block will do for any group. A
+//! sequence has a table for each group; in groups whose layers look back through a sliding window, blocks behind it are given back
+//! while the sequence goes on.
 //!
 //! ```text
-//! far    |0|1|2|3|4|5|6|7|8|        all layers of the group see all positions
-//! near   |·|·|·|·|4|5|6|7|8|        `behind` positions before the next: the rest was given back
-//! near   |·|·|·|·|4|5|6|7|8|
+//! full      |0|1|2|3|4|5|6|7|8|        all layers of the group see all positions
+//! sliding   |·|·|·|·|4|5|6|7|8|        `behind` positions before the next: the rest was given back
+//! sliding   |·|·|·|·|4|5|6|7|8|
 //! ```
 
 use crate::Tokens;
@@ -16,10 +17,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KvGroups {
     /// Groups that keep all positions.
-    pub far: usize,
+    pub full: usize,
     /// Groups that keep those behind which kernels look.
-    pub near: usize,
-    /// Positions before a chunk's first that the near groups' layers may look at.
+    pub sliding: usize,
+    /// Positions before a chunk's first that the sliding groups' layers may look at.
     pub behind: Tokens,
     /// Positions of a sequence beyond those done that steps in flight and the next may compute, at the most.
     pub ahead: Tokens,
@@ -28,73 +29,73 @@ pub struct KvGroups {
 impl Default for KvGroups {
     /// All layers share a block, and all of it stays.
     fn default() -> Self {
-        Self { far: 1, near: 0, behind: Tokens::ZERO, ahead: Tokens::ZERO }
+        Self { full: 1, sliding: 0, behind: Tokens::ZERO, ahead: Tokens::ZERO }
     }
 }
 
 impl KvGroups {
     /// Groups in all: blocks that so many positions take which all of them keep.
     pub fn count(self) -> usize {
-        self.far + self.near
+        self.full + self.sliding
     }
 
     /// The group in which the block at `place` of a table's next blocks is, whose first is number `first` of its sequence; and
-    /// which number it has there. `passed`: numbers that near groups have no blocks for.
+    /// which number it has there. `passed`: numbers that sliding groups have no blocks for.
     ///
     /// ```text
-    /// far 1, near 2, passed 1:   0 | 1 1 1 | 2 2 2 | …        numbers, in the order of a table's blocks
+    /// full 1, sliding 2, passed 1:   0 | 1 1 1 | 2 2 2 | …        numbers, in the order of a table's blocks
     /// ```
     pub fn place(self, place: usize, first: usize, passed: usize) -> (usize, usize) {
-        let alone = passed.saturating_sub(first) * self.far;
+        let alone = passed.saturating_sub(first) * self.full;
         if place < alone {
-            return (place % self.far, first + place / self.far);
+            return (place % self.full, first + place / self.full);
         }
         let (place, first) = (place - alone, first.max(passed));
         (place % self.count(), first + place / self.count())
     }
 
-    /// Numbers of blocks, from the first, that near groups need no more where a chunk begins at `start` or later.
+    /// Numbers of blocks, from the first, that sliding groups need no more where a chunk begins at `start` or later.
     pub fn passed(self, start: Tokens) -> usize {
-        if self.near == 0 { 0 } else { start.saturating_sub(self.behind).full_blocks() }
+        if self.sliding == 0 { 0 } else { start.saturating_sub(self.behind).full_blocks() }
     }
 
-    /// Blocks of `blocks` numbers, all of them kept but `passed` of the near groups.
+    /// Blocks of `blocks` numbers, all of them kept but `passed` of the sliding groups.
     pub fn blocks(self, blocks: usize, passed: usize) -> usize {
-        self.far * blocks + self.near * (blocks - passed)
+        self.full * blocks + self.sliding * (blocks - passed)
     }
 
-    /// Numbers of blocks that a near group has at a time, at the most, while a sequence computes its own.
-    fn near_most(self) -> usize {
+    /// Numbers of blocks that a sliding group has at a time, at the most, while a sequence computes its own.
+    fn sliding_most(self) -> usize {
         (self.behind + self.ahead).blocks() + 2
     }
 
     /// Blocks that a sequence of so many numbers has at a time, at the most.
     pub fn most(self, blocks: usize) -> usize {
-        self.far * blocks + self.near * blocks.min(self.near_most())
+        self.full * blocks + self.sliding * blocks.min(self.sliding_most())
     }
 
     /// The same of `seqs` such sequences, of which one computes many positions and the others decode.
     pub fn most_of(self, seqs: usize, blocks: usize) -> usize {
         let rests = self.behind.blocks() + 2;
-        let near = (seqs * blocks).min(seqs * rests.min(blocks) + self.ahead.blocks());
-        self.far * seqs * blocks + self.near * near
+        let sliding = (seqs * blocks).min(seqs * rests.min(blocks) + self.ahead.blocks());
+        self.full * seqs * blocks + self.sliding * sliding
     }
 
     /// Numbers of the longest sequence for which so many blocks will do.
     pub fn longest(self, blocks: usize) -> usize {
         let short = blocks / self.count();
-        match (short < self.near_most(), self.far) {
+        match (short < self.sliding_most(), self.full) {
             (true, _) => short,
             (false, 0) => usize::MAX,
-            (false, far) => (blocks - self.near * self.near_most()) / far,
+            (false, full) => (blocks - self.sliding * self.sliding_most()) / full,
         }
     }
 
     /// Blocks that a sequence will still take to have `blocks` numbers, of `now` that it has but for `passed`.
     pub fn lacks(self, blocks: usize, now: usize, passed: usize) -> usize {
         let more = blocks.saturating_sub(now);
-        let near = more.min(self.near_most().saturating_sub(now - passed));
-        self.far * more + self.near * near
+        let sliding = more.min(self.sliding_most().saturating_sub(now - passed));
+        self.full * more + self.sliding * sliding
     }
 }
 
@@ -102,7 +103,7 @@ impl KvGroups {
 mod tests {
     use super::*;
 
-    const GROUPS: KvGroups = KvGroups { far: 1, near: 2, behind: Tokens(100), ahead: Tokens(64) };
+    const GROUPS: KvGroups = KvGroups { full: 1, sliding: 2, behind: Tokens(100), ahead: Tokens(64) };
 
     #[test]
     fn without_windows_a_block_is_a_block() {
@@ -123,8 +124,8 @@ mod tests {
         let places: Vec<_> = (0..6).map(|i| GROUPS.place(i, 0, 2)).collect();
         assert_eq!(places, [(0, 0), (0, 1), (0, 2), (1, 2), (2, 2), (0, 3)]);
         assert_eq!([3, 4].map(|i| GROUPS.place(i, 7, 2)), [(0, 8), (1, 8)]);
-        let near = KvGroups { far: 0, ..GROUPS };
-        assert_eq!([0, 1, 2].map(|i| near.place(i, 0, 5)), [(0, 5), (1, 5), (0, 6)]);
+        let sliding = KvGroups { full: 0, ..GROUPS };
+        assert_eq!([0, 1, 2].map(|i| sliding.place(i, 0, 5)), [(0, 5), (1, 5), (0, 6)]);
     }
 
     /// By running ahead of what is done as far as is allowed.
@@ -145,12 +146,12 @@ mod tests {
 
     #[test]
     fn the_longest_is_the_longest_for_which_blocks_will_do() {
-        for groups in [GROUPS, KvGroups { far: 2, ..GROUPS }, KvGroups::default()] {
+        for groups in [GROUPS, KvGroups { full: 2, ..GROUPS }, KvGroups::default()] {
             for blocks in groups.count()..200 {
                 let longest = groups.longest(blocks);
                 assert!(groups.most(longest) <= blocks && groups.most(longest + 1) > blocks, "{blocks}");
             }
         }
-        assert_eq!(KvGroups { far: 0, ..GROUPS }.longest(100), usize::MAX);
+        assert_eq!(KvGroups { full: 0, ..GROUPS }.longest(100), usize::MAX);
     }
 }

@@ -256,7 +256,7 @@ fn what_lies_behind_a_window_is_others_room() {
     for runs in all().into_iter().chain(late) {
         let [kept, passed] =
             [64, 0].map(|host| start_counting("gemma3", runs, config(host), &Arc::default()));
-        assert_eq!((kept.hold().kv_groups.near, passed.hold().kv_groups.near), (0, 2));
+        assert_eq!((kept.hold().kv_groups.sliding, passed.hold().kv_groups.sliding), (0, 2));
         let want = tokens_of(&kept, requests.clone());
         assert_eq!(tokens_of(&passed, requests.clone()), want, "{runs:?}");
     }

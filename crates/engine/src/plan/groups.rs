@@ -32,11 +32,11 @@ impl Groups {
         let windows = (0..spec.layers).filter_map(|layer| spec.window_of(layer));
         let Some(window) = windows.max().filter(|_| here && continuous) else { return Groups::whole(spec) };
         let tokens = |n: usize| Tokens(n.min(u32::MAX as usize / 2) as u32);
-        let [far, near] = layers(spec);
-        let slots = slots([far, near]);
+        let [full, sliding] = layers(spec);
+        let slots = slots([full, sliding]);
         let kv = KvGroups {
-            far: far.div_ceil(slots),
-            near: near.div_ceil(slots),
+            full: full.div_ceil(slots),
+            sliding: sliding.div_ceil(slots),
             behind: tokens(window - 1),
             ahead: tokens(config.depth() * config.max_num_batched_tokens),
         };
@@ -54,7 +54,7 @@ impl Groups {
             return Groups::whole(spec);
         }
         let slots = slots(layers(spec));
-        let mut next = [0, kv.far * slots];
+        let mut next = [0, kv.full * slots];
         let places = (0..spec.layers).map(|layer| {
             let next = &mut next[usize::from(spec.window_of(layer).is_some())];
             *next += 1;
@@ -71,22 +71,22 @@ impl Groups {
 
 /// Layers that see all positions, and those with a window.
 fn layers(spec: &ModelSpec) -> [usize; 2] {
-    let near = (0..spec.layers).filter(|&layer| spec.window_of(layer).is_some()).count();
-    [spec.layers - near, near]
+    let sliding = (0..spec.layers).filter(|&layer| spec.window_of(layer).is_some()).count();
+    [spec.layers - sliding, sliding]
 }
 
 /// How many layers a group has: so many that few slots are left empty, where sequences are some windows long, and that groups are
 /// few, since each has a table.
-fn slots([far, near]: [usize; 2]) -> usize {
+fn slots([full, sliding]: [usize; 2]) -> usize {
     /// How much longer sequences are than a window.
     const WINDOWS: usize = 4;
     /// A group more is worth this part of all memory.
     const GROUP: usize = 200;
     let taken = |slots: usize| {
-        let groups = [far, near].map(|layers| layers.div_ceil(slots));
+        let groups = [full, sliding].map(|layers| layers.div_ceil(slots));
         (WINDOWS * groups[0] + groups[1]) * slots * (GROUP + groups[0] + groups[1])
     };
-    (1..=far.max(near)).min_by_key(|slots| taken(*slots)).expect("a model has layers")
+    (1..=full.max(sliding)).min_by_key(|slots| taken(*slots)).expect("a model has layers")
 }
 
 #[cfg(test)]
@@ -119,9 +119,9 @@ mod tests {
             (1, &[1, 2, 0].map(place)[..]),
             "two windows, one without"
         );
-        assert_eq!(gemma.kv, KvGroups { far: 1, near: 2, behind: Tokens(19), ahead: Tokens(32) });
+        assert_eq!(gemma.kv, KvGroups { full: 1, sliding: 2, behind: Tokens(19), ahead: Tokens(32) });
         let mistral = of("mistral", &config(), 512);
-        assert_eq!((mistral.slots, mistral.kv.far, mistral.kv.near), (2, 0, 1));
+        assert_eq!((mistral.slots, mistral.kv.full, mistral.kv.sliding), (2, 0, 1));
         assert_eq!(mistral.places, [0, 1].map(|slot| Place { group: 0, slot }));
         assert_eq!(Groups::by(&model("gemma3"), gemma.kv), gemma);
     }

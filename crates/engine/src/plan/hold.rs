@@ -138,7 +138,7 @@ impl Hold {
 
     /// Positions that KV of the device has room for.
     pub fn device_kv_tokens(&self) -> usize {
-        if self.kv_groups.near == 0 { self.kv_blocks * BLOCK_TOKENS } else { self.kv_tokens }
+        if self.kv_groups.sliding == 0 { self.kv_blocks * BLOCK_TOKENS } else { self.kv_tokens }
     }
 
     /// Bytes of the device's arena.

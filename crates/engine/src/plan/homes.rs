@@ -79,7 +79,7 @@ impl<'a> Homes<'a> {
     pub(crate) fn tokens_of(&self, blocks: usize) -> usize {
         let longest = self.max_model_len.next_multiple_of(BLOCK_TOKENS);
         let most = (self.config.max_num_seqs * longest).max(self.config.kv_tokens.unwrap_or(0));
-        match self.groups.kv.near {
+        match self.groups.kv.sliding {
             0 => blocks * BLOCK_TOKENS,
             _ => largest(most.try_into().unwrap_or(u32::MAX), |n| self.blocks_for(n as usize) <= blocks)
                 as usize,

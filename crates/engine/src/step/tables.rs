@@ -67,7 +67,7 @@ impl Tables {
             group.push(block.0);
         }
         // Others write what was passed: where a kernel reads a little more than it needs, it finds what is this sequence's own.
-        for group in &mut table.blocks[groups.far..] {
+        for group in &mut table.blocks[groups.full..] {
             let own = group[passed];
             if group[..passed].last().is_some_and(|last| *last != own) {
                 Arc::make_mut(group)[..passed].fill(own);
@@ -138,13 +138,13 @@ mod tests {
     #[test]
     fn groups_with_a_window_have_blocks_of_their_own_where_they_do_not_look() {
         let (behind, ahead) = (Tokens(32), Tokens(64));
-        let mut tables = Tables::new(KvGroups { far: 1, near: 2, behind, ahead });
+        let mut tables = Tables::new(KvGroups { full: 1, sliding: 2, behind, ahead });
         let at = |start, blocks: &[u32]| {
             let mut step = step(&[], vec![], &[(1, blocks)]);
             step.batches[0][0].span.start = Tokens(start);
             step
         };
-        // It begins with three blocks that others computed, of which the near groups need the last alone.
+        // It begins with three blocks that others computed, of which the sliding groups need the last alone.
         let begun = tables.apply(&at(96, &[3, 4, 5, 6, 7, 8, 9, 10]));
         assert_eq!(begun, [shared([vec![3, 4, 5, 8], vec![6, 6, 6, 9], vec![7, 7, 7, 10]])]);
         let later = tables.apply(&at(128, &[20, 21, 22]));

@@ -46,7 +46,7 @@ fn what_lies_behind_a_window_makes_room_and_changes_no_bit() {
     for model in MODELS {
         let (all, some) = (start(model, kept()), start(model, config()));
         assert_eq!(all.hold().kv_groups, KvGroups::default());
-        assert!(some.hold().kv_groups.near > 0, "{model}: {:?}", some.hold());
+        assert!(some.hold().kv_groups.sliding > 0, "{model}: {:?}", some.hold());
         let (held, would) = (some.hold().kv_bytes as f64, all.hold().kv_bytes as f64);
         assert!(held < 0.85 * would, "{model}: {held} of {would}");
         let want = stories(&all, &requests());
@@ -66,7 +66,7 @@ fn room_that_was_asked_for_is_there() {
     for model in MODELS {
         let config = EngineConfig { max_model_len: Some(500), ..config() };
         let hold = *start(model, config).hold();
-        assert!(hold.kv_groups.near > 0 && hold.kv_tokens >= 8 * 512, "{model}: {hold:?}");
+        assert!(hold.kv_groups.sliding > 0 && hold.kv_tokens >= 8 * 512, "{model}: {hold:?}");
         assert_eq!(hold.max_model_len, 500, "{model}");
     }
 }
@@ -88,6 +88,6 @@ fn a_recorded_run_with_windows_replays_step_for_step() {
     let path = folder.path().join("run.jsonl");
     stories(&start("gemma3", EngineConfig { record: Some(path.clone()), ..config() }), &requests());
     let log = std::fs::read_to_string(&path).unwrap();
-    assert!(log.contains("\"near\":2"), "{}", &log[..400]);
+    assert!(log.contains("\"sliding\":2"), "{}", &log[..400]);
     assert_eq!(sim::replay(log.as_bytes()).unwrap().requests, 8);
 }

@@ -92,20 +92,20 @@ impl Hold {
         Some(self.pools[tier].take(n))
     }
 
-    /// Device blocks that hold the longest run of `hashes` from the first on; of near groups those that what follows may look
+    /// Device blocks that hold the longest run of `hashes` from the first on; of sliding groups those that what follows may look
     /// at. No reference is taken.
     pub fn find(&self, hashes: &[BlockHash]) -> Hit {
         let groups = self.groups;
         let find = |number: usize, group| self.prefix.device.find(hashes[number].of_group(group));
         let has = |number: &usize, mut of: Range<usize>| of.all(|group| find(*number, group).is_some());
-        let (far, near) = (0..groups.far, groups.far..groups.count());
-        let mut numbers = (0..hashes.len()).take_while(|number| has(number, far.clone())).count();
+        let (full, sliding) = (0..groups.full, groups.full..groups.count());
+        let mut numbers = (0..hashes.len()).take_while(|number| has(number, full.clone())).count();
         let passed = |numbers| groups.passed(Tokens::of_blocks(numbers));
         // Whoever begins after a block that is not there needs it too, until it lies behind.
-        while let Some(gap) = (passed(numbers)..numbers).rev().find(|number| !has(number, near.clone())) {
+        while let Some(gap) = (passed(numbers)..numbers).rev().find(|number| !has(number, sliding.clone())) {
             numbers = gap;
         }
-        let of = |number| if number < passed(numbers) { far.clone() } else { 0..groups.count() };
+        let of = |number| if number < passed(numbers) { full.clone() } else { 0..groups.count() };
         let blocks = (0..numbers).flat_map(|number| of(number).filter_map(move |group| find(number, group)));
         Hit { blocks: blocks.collect(), numbers }
     }

@@ -31,13 +31,13 @@ pub struct Sequence {
     /// Where its blocks are.
     pub home: Tier,
     groups: KvGroups,
-    /// Numbers of blocks that it has, from the first position on, and how many of these near groups have passed.
+    /// Numbers of blocks that it has, from the first position on, and how many of these sliding groups have passed.
     numbers: usize,
     passed: usize,
-    /// Blocks of its far groups, in order of positions. While it moves, those before `moved` are given back already.
-    far: Vec<BlockId>,
-    /// Those of its near groups that are not passed.
-    near: VecDeque<BlockId>,
+    /// Blocks of its full groups, in order of positions. While it moves, those before `moved` are given back already.
+    full: Vec<BlockId>,
+    /// Those of its sliding groups that are not passed.
+    sliding: VecDeque<BlockId>,
     /// Its blocks where it moves to.
     pub target: Vec<BlockId>,
     /// How many of them are in moves that were planned.
@@ -85,8 +85,8 @@ impl Sequence {
             groups,
             numbers: 0,
             passed: 0,
-            far: Vec::new(),
-            near: VecDeque::new(),
+            full: Vec::new(),
+            sliding: VecDeque::new(),
             target: Vec::new(),
             moved: 0,
             planned: Tokens::ZERO,
@@ -149,27 +149,27 @@ impl Sequence {
 
     /// Its blocks, where all layers share them.
     pub fn whole_blocks(&self) -> &[BlockId] {
-        &self.far
+        &self.full
     }
 
     /// Blocks that follow those that it has, in the order of a table.
     pub fn extend(&mut self, taken: &[BlockId]) {
         for (place, &block) in taken.iter().enumerate() {
             let (group, _) = self.groups.place(place, self.numbers, self.passed);
-            if group < self.groups.far { self.far.push(block) } else { self.near.push_back(block) }
+            if group < self.groups.full { self.full.push(block) } else { self.sliding.push_back(block) }
         }
-        self.numbers = match self.groups.far {
-            0 => self.passed + self.near.len() / self.groups.near,
-            far => self.far.len() / far,
+        self.numbers = match self.groups.full {
+            0 => self.passed + self.sliding.len() / self.groups.sliding,
+            full => self.full.len() / full,
         };
     }
 
-    /// Blocks of near groups that lie behind all that it will look at. It has them no more.
+    /// Blocks of sliding groups that lie behind all that it will look at. It has them no more.
     pub fn pass(&mut self) -> Vec<BlockId> {
         let passed = self.groups.passed(self.done).min(self.numbers);
-        let gone = passed.saturating_sub(self.passed) * self.groups.near;
+        let gone = passed.saturating_sub(self.passed) * self.groups.sliding;
         self.passed = self.passed.max(passed);
-        self.near.drain(..gone).collect()
+        self.sliding.drain(..gone).collect()
     }
 
     /// Hashes that it may begin with: at least one position is left to compute, so that a token can be drawn.
@@ -213,8 +213,8 @@ impl Sequence {
     pub fn forget(&mut self) {
         self.state = State::Waiting;
         self.home = Tier::Device;
-        self.far.clear();
-        self.near.clear();
+        self.full.clear();
+        self.sliding.clear();
         self.target.clear();
         (self.numbers, self.passed) = (0, 0);
         (self.planned, self.done, self.moved, self.published) = (Tokens::ZERO, Tokens::ZERO, 0, 0);
@@ -222,7 +222,7 @@ impl Sequence {
 
     /// It leaves for `to`, where `target` will hold it.
     pub fn depart(&mut self, to: Tier, target: Vec<BlockId>) {
-        assert_eq!(target.len(), self.far.len(), "a block for a block");
+        assert_eq!(target.len(), self.full.len(), "a block for a block");
         self.state = State::Moving { to };
         self.target = target;
         self.moved = 0;
@@ -242,7 +242,7 @@ impl Sequence {
     pub fn move_piece(&mut self, most: usize) -> Move {
         let State::Moving { to } = self.state else { panic!("only a sequence that moves has pieces") };
         let piece = self.moved..self.target.len().min(self.moved + most);
-        let blocks = piece.clone().map(|i| (self.far[i], self.target[i])).collect();
+        let blocks = piece.clone().map(|i| (self.full[i], self.target[i])).collect();
         let last = piece.end == self.target.len();
         let planned = Move {
             seq: self.request.id,
@@ -259,7 +259,7 @@ impl Sequence {
     }
 
     fn arrive(&mut self, to: Tier) {
-        self.far = std::mem::take(&mut self.target);
+        self.full = std::mem::take(&mut self.target);
         self.home = to;
         self.moved = 0;
         if to == Tier::Device {
@@ -271,7 +271,7 @@ impl Sequence {
     /// References that it holds now, by tier.
     pub fn held(&self) -> impl Iterator<Item = (Tier, BlockId)> {
         let to = if let State::Moving { to } = self.state { to } else { self.home };
-        let here = self.far[self.moved..].iter().chain(&self.near).map(|&block| (self.home, block));
+        let here = self.full[self.moved..].iter().chain(&self.sliding).map(|&block| (self.home, block));
         here.chain(self.target.iter().map(move |&block| (to, block)))
     }
 
@@ -299,10 +299,10 @@ impl Sequence {
 
     /// Blocks that became complete and can be published: their hashes and names.
     pub fn fresh(&mut self) -> Vec<(BlockHash, BlockId)> {
-        let full = self.done.full_blocks().min(self.hashes.len()).min(self.numbers);
+        let complete = self.done.full_blocks().min(self.hashes.len()).min(self.numbers);
         let running = self.state == State::Running && self.home == Tier::Device;
         let shares = running && self.request.prefix == PrefixUse::Allowed;
-        let range = if shares { self.published..full.max(self.published) } else { 0..0 };
+        let range = if shares { self.published..complete.max(self.published) } else { 0..0 };
         self.published = self.published.max(range.end);
         let this = &*self;
         let named = |number: usize| {
@@ -312,15 +312,15 @@ impl Sequence {
         range.flat_map(named).collect()
     }
 
-    /// What each group has under this number: near groups nothing where they have passed it.
+    /// What each group has under this number: sliding groups nothing where they have passed it.
     fn of_number(&self, number: usize) -> impl Iterator<Item = Option<BlockId>> {
-        let KvGroups { far, near, .. } = self.groups;
-        let of_far = (0..far).map(move |group| self.far.get(number * far + group).copied());
-        let of_near = (0..near).map(move |group| {
+        let KvGroups { full, sliding, .. } = self.groups;
+        let of_full = (0..full).map(move |group| self.full.get(number * full + group).copied());
+        let of_sliding = (0..sliding).map(move |group| {
             let at = number.checked_sub(self.passed)?;
-            self.near.get(at * near + group).copied()
+            self.sliding.get(at * sliding + group).copied()
         });
-        of_far.chain(of_near)
+        of_full.chain(of_sliding)
     }
 }
 

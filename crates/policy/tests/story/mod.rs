@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! > limits blocks=8 tokens=64 seqs=4 queue=9 depth=1 host=0 pieces=64 gather=0 schedule=zigzag batches=1 per=99
-//! > limits near=1 behind=32              (layers in two groups, of which one keeps 32 positions before those it computes)
+//! > limits sliding=1 behind=32              (layers in two groups, of which one keeps 32 positions before those it computes)
 //! > arrive 0 prompt=40 new=3 topic=a      (topic: a common beginning; without one nothing is shared)
 //! > next                                  step 0: 0[0..40]* +0,1      (* samples, + new blocks)
 //!                                         step 0: 0[0..40]* | 1@Host[0..9]*   (two batches; 1 lives on the host)
@@ -46,14 +46,14 @@ impl Words<'_> {
 fn limits(words: &Words<'_>) -> FcfsConfig {
     let host = words.number("host", 0);
     let (tokens, depth) = (words.number("tokens", 64), words.number("depth", 1));
-    let (near, behind) = (words.number("near", 0) as usize, Tokens(words.number("behind", 0)));
-    let ahead = if near > 0 { Tokens(tokens * depth) } else { Tokens::ZERO };
+    let (sliding, behind) = (words.number("sliding", 0) as usize, Tokens(words.number("behind", 0)));
+    let ahead = if sliding > 0 { Tokens(tokens * depth) } else { Tokens::ZERO };
     FcfsConfig {
         max_num_batched_tokens: Tokens(tokens),
         max_num_seqs: words.number("seqs", 4) as usize,
         max_queue: words.number("queue", 9) as usize,
         depth: depth as usize,
-        groups: KvGroups { far: 1, near, behind, ahead },
+        groups: KvGroups { full: 1, sliding, behind, ahead },
         blocks: ByTier { device: words.number("blocks", 8), host, disk: 0 },
         preempt: if host > 0 { Preempt::Swap } else { Preempt::Recompute },
         max_move_blocks: words.number("pieces", 64) as usize,

@@ -90,11 +90,11 @@ impl FcfsConfig {
     fn check_groups(&self) -> Option<&'static str> {
         /// More than any model has layers.
         const GROUPS_MAX: usize = 1024;
-        let KvGroups { far, near, behind, ahead } = self.groups;
+        let KvGroups { full, sliding, behind, ahead } = self.groups;
         let ByTier { device: _, host, disk } = self.blocks;
         let computed = self.depth as u64 * u64::from(self.max_num_batched_tokens.0);
-        match (far, near) {
-            (far, near) if far.max(near) > GROUPS_MAX => Some("are more than any model has layers"),
+        match (full, sliding) {
+            (full, sliding) if full.max(sliding) > GROUPS_MAX => Some("are more than any model has layers"),
             (0, 0) => Some("are none"),
             _ if behind.max(ahead).0 > u32::MAX / 2 => Some("look further than any sequence is long"),
             (1, 0) => None,

@@ -81,9 +81,9 @@ pub(crate) fn random_config(rng: &mut Rng) -> FcfsConfig {
 /// The same of layers in groups, most of which look back through a window.
 fn grouped(config: FcfsConfig, rng: &mut Rng) -> FcfsConfig {
     let computed = config.depth as u32 * config.max_num_batched_tokens.0;
-    let (far, near) = (rng.below(3) as usize, rng.within(1, 3) as usize);
+    let (full, sliding) = (rng.below(3) as usize, rng.within(1, 3) as usize);
     let behind = Tokens(rng.below(150) as u32);
-    let groups = KvGroups { far, near, behind, ahead: Tokens(computed + rng.below(20) as u32) };
+    let groups = KvGroups { full, sliding, behind, ahead: Tokens(computed + rng.below(20) as u32) };
     let blocks = ByTier { device: rng.within(1, 60) as u32, host: 0, disk: 0 };
     FcfsConfig { blocks, groups, preempt: Preempt::Recompute, block: BlockConfig::default(), ..config }
 }
