@@ -64,7 +64,7 @@ fn what_lies_behind_a_window_makes_room_and_changes_no_bit() {
 #[test]
 fn room_that_was_asked_for_is_there() {
     for model in MODELS {
-        let config = EngineConfig { max_model_len: Some(500), ..config() };
+        let config = EngineConfig { max_model_len: Some(500), max_num_seqs: 8, ..config() };
         let hold = *start(model, config).hold();
         assert!(hold.kv_groups.sliding > 0 && hold.kv_tokens >= 8 * 512, "{model}: {hold:?}");
         assert_eq!(hold.max_model_len, 500, "{model}");
