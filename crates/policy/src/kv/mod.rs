@@ -11,7 +11,6 @@ pub use table::{Sequence, State, Table};
 
 use kept::Arrival;
 use spec::{BlockHash, BlockId, ByTier, KvGroups, StepId, Tier, Tokens};
-use std::ops::Range;
 
 /// What the device has of a prompt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -95,19 +94,26 @@ impl Hold {
     /// Device blocks that hold the longest run of `hashes` from the first on; of sliding groups those that what follows may look
     /// at. No reference is taken.
     pub fn find(&self, hashes: &[BlockHash]) -> Hit {
-        let groups = self.groups;
+        let KvGroups { full, sliding, .. } = self.groups;
         let find = |number: usize, group| self.prefix.device.find(hashes[number].of_group(group));
-        let has = |number: &usize, mut of: Range<usize>| of.all(|group| find(*number, group).is_some());
-        let (full, sliding) = (0..groups.full, groups.full..groups.count());
-        let mut numbers = (0..hashes.len()).take_while(|number| has(number, full.clone())).count();
-        let passed = |numbers| groups.passed(Tokens::of_blocks(numbers));
+        let all = (0..hashes.len()).flat_map(|number| (0..full).map(move |group| (number, group)));
+        let of_full: Vec<BlockId> = all.map_while(|(number, group)| find(number, group)).collect();
+        let of_sliding = |number: usize| (full..full + sliding).map(move |group| find(number, group));
+        let mut numbers = if full > 0 { of_full.len() / full } else { hashes.len() };
+        let passed = |numbers| self.groups.passed(Tokens::of_blocks(numbers));
         // Whoever begins after a block that is not there needs it too, until it lies behind.
-        while let Some(gap) = (passed(numbers)..numbers).rev().find(|number| !has(number, sliding.clone())) {
+        let is_gap = |number: &usize| of_sliding(*number).any(|block| block.is_none());
+        while let Some(gap) = (passed(numbers)..numbers).rev().find(is_gap) {
             numbers = gap;
         }
-        let of = |number| if number < passed(numbers) { full.clone() } else { 0..groups.count() };
-        let blocks = (0..numbers).flat_map(|number| of(number).filter_map(move |group| find(number, group)));
-        Hit { blocks: blocks.collect(), numbers }
+        let mut blocks = Vec::new();
+        for number in 0..numbers {
+            blocks.extend_from_slice(&of_full[number * full..][..full]);
+            if number >= passed(numbers) {
+                blocks.extend(of_sliding(number).flatten());
+            }
+        }
+        Hit { blocks, numbers }
     }
 
     /// How many of these device blocks count as available, and would no longer if they were shared.
