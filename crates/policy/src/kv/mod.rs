@@ -99,7 +99,7 @@ impl Hold {
         let all = (0..hashes.len()).flat_map(|number| (0..full).map(move |group| (number, group)));
         let of_full: Vec<BlockId> = all.map_while(|(number, group)| find(number, group)).collect();
         let of_sliding = |number: usize| (full..full + sliding).map(move |group| find(number, group));
-        let mut numbers = if full > 0 { of_full.len() / full } else { hashes.len() };
+        let mut numbers = of_full.len().checked_div(full).unwrap_or(hashes.len());
         let passed = |numbers| self.groups.passed(Tokens::of_blocks(numbers));
         // Whoever begins after a block that is not there needs it too, until it lies behind.
         let is_gap = |number: &usize| of_sliding(*number).any(|block| block.is_none());
