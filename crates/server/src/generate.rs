@@ -1,6 +1,7 @@
 //! The two endpoints that generate.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
@@ -10,7 +11,7 @@ use model::api::{ApiError, Chunks, Delivery, Endpoint, Generate, Meta, chat, com
 
 use crate::account::Account;
 use crate::app::App;
-use crate::body;
+use crate::body::{self, Whole};
 use crate::clock::unix_now;
 use crate::gate::Permit;
 use crate::live::Live;
@@ -20,6 +21,9 @@ use crate::sse;
 
 /// Bytes of a body that are one token of a prompt, roughly: until they are counted.
 const BYTES_A_TOKEN: usize = 4;
+
+/// Before a request is read again whose grammar found no place to be compiled: some three seconds in all.
+const PAUSES_MS: [u64; 7] = [25, 50, 100, 200, 400, 800, 1600];
 
 /// `POST /v1/completions`
 pub(crate) async fn completions(State(app): State<Arc<App>>, request: Request) -> Result<Response, Refusal> {
@@ -37,8 +41,7 @@ async fn answer(app: Arc<App>, request: Request, endpoint: Endpoint) -> Result<R
     let account = request.extensions().get::<Arc<Account>>().cloned();
     let body = body::read(request, &app).await?;
     let permit = app.gate.enter(body.len() / BYTES_A_TOKEN).map_err(|full| app.refuse_full(full))?;
-    let shared = Arc::clone(&app);
-    let (request, meta, live) = aside(move || prepare(&shared, &body, endpoint, permit, account)).await??;
+    let Begun(request, meta, live) = begin(&app, body, endpoint, permit, account).await?;
     match request.delivery {
         Delivery::Whole => whole(app, request, meta, live).await,
         Delivery::Stream { .. } => {
@@ -61,6 +64,38 @@ pub(crate) async fn aside<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'sta
     tokio::task::spawn_blocking(f).await.map_err(|_| ApiError::internal())
 }
 
+/// A request whose sequences the engine has.
+struct Begun(Generate, Meta, Live);
+
+/// Reads a request and hands it to the engine. Grammars that others are compiling it waits for, and holds no thread meanwhile.
+async fn begin(
+    app: &Arc<App>,
+    body: Whole,
+    endpoint: Endpoint,
+    mut permit: Permit,
+    account: Option<Arc<Account>>,
+) -> Result<Begun, ApiError> {
+    let body = Arc::new(body);
+    let mut pauses = PAUSES_MS.into_iter().map(Duration::from_millis);
+    loop {
+        let (shared, bytes, account) = (Arc::clone(app), Arc::clone(&body), account.clone());
+        match aside(move || prepare(&shared, &bytes, endpoint, permit, account)).await?? {
+            Prepared::Begun(begun) => return Ok(*begun),
+            Prepared::Busy(kept, busy) => {
+                let Some(pause) = pauses.next() else { return Err(busy) };
+                permit = kept;
+                tokio::time::sleep(pause).await;
+            }
+        }
+    }
+}
+
+/// What came of reading a request: its sequences, or that there was no place to compile its grammar.
+enum Prepared {
+    Begun(Box<Begun>),
+    Busy(Permit, ApiError),
+}
+
 /// From bytes to sequences in the engine.
 fn prepare(
     app: &Arc<App>,
@@ -68,19 +103,24 @@ fn prepare(
     endpoint: Endpoint,
     permit: Permit,
     account: Option<Arc<Account>>,
-) -> Result<(Generate, Meta, Live), ApiError> {
+) -> Result<Prepared, ApiError> {
     let served = app.accepting()?;
     let value = body::parse(body, &app.crowd)?;
     let context = served.context();
-    let request = match endpoint {
+    let read = match endpoint {
         Endpoint::Completions => completion(&value, &context),
         Endpoint::Chat => chat(&value, &context),
-    }?;
+    };
     drop(value);
+    let request = match read {
+        Err(busy) if busy.is_overload() => return Ok(Prepared::Busy(permit, busy)),
+        read => read?,
+    };
     let (seed, own_id) = app.number();
     let id = request.request_id.clone().unwrap_or(own_id);
     let live = Live::begin(app, served, &request, permit, seed, account)?;
-    Ok((request, Meta { id, created: unix_now(), cached_tokens: None, timings: None }, live))
+    let meta = Meta { id, created: unix_now(), cached_tokens: None, timings: None };
+    Ok(Prepared::Begun(Box::new(Begun(request, meta, live))))
 }
 
 async fn whole(app: Arc<App>, request: Generate, meta: Meta, mut live: Live) -> Result<Response, ApiError> {

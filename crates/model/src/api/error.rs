@@ -34,6 +34,11 @@ impl ApiError {
         }
     }
 
+    /// Whether the same request may be taken a moment later.
+    pub fn is_overload(&self) -> bool {
+        self.code == Some("server_overloaded")
+    }
+
     /// 400: something that other servers offer and this one does not.
     pub fn not_supported(param: &str, what: &str) -> Self {
         let code = Some("not_supported");

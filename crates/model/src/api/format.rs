@@ -1,16 +1,16 @@
 //! What an answer must be: `response_format`, vLLM's `structured_outputs`, its older `guided_*` names, and llama.cpp's.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::ApiError;
 use super::fields::Fields;
-use crate::grammar::{GrammarError, OutputFormat};
+use crate::grammar::{GrammarError, OutputFormat, any_object, closed};
 use crate::sampling::Grammar;
 use crate::tokenizer::Tokenizer;
 
 /// Most choices to choose from.
 pub(super) const MAX_CHOICES: usize = 4096;
-/// Keys of `structured_outputs` that say how, not what; our one way is the same for all.
+/// Keys of `structured_outputs` that say how, not what.
 pub(super) const MANNERS: [&str; 5] = [
     "disable_fallback",
     "disable_any_whitespace",
@@ -88,7 +88,7 @@ fn structured_outputs(fields: &mut Fields) -> Result<Option<Asked>, ApiError> {
     match key.as_str() {
         "json_object" if *value == false => Ok(None),
         "json" | "json_object" | "regex" | "choice" | "grammar" => match of_kind(key, value) {
-            Some(format) => Ok(Some(Asked { param, format })),
+            Some(format) => Ok(Some(Asked { param, format: mannered(format, all) })),
             None => wrong(&format!("{key} is of the wrong type")),
         },
         "structural_tag" => Err(ApiError::not_supported(param, "structural_tag")),
@@ -96,11 +96,25 @@ fn structured_outputs(fields: &mut Fields) -> Result<Option<Asked>, ApiError> {
     }
 }
 
+/// As `structured_outputs` says how. What white space there may be otherwise, and by whom it is seen to, is ours to choose.
+fn mannered(format: OutputFormat, manners: &Map<String, Value>) -> OutputFormat {
+    let wants = |manner: &str| manners.get(manner) == Some(&Value::Bool(true));
+    let format = match format {
+        OutputFormat::Schema(schema) if wants("disable_additional_properties") => {
+            OutputFormat::Schema(closed(schema))
+        }
+        format => format,
+    };
+    match format {
+        OutputFormat::Schema(schema) if wants("disable_any_whitespace") => OutputFormat::Compact(schema),
+        OutputFormat::Object if wants("disable_any_whitespace") => OutputFormat::Compact(any_object()),
+        format => format,
+    }
+}
+
 /// Each kind by a field of its own: as older versions of vLLM have it, and llama.cpp.
 fn by_name(fields: &mut Fields) -> Result<Vec<Asked>, ApiError> {
-    for manner in ["guided_decoding_backend", "guided_whitespace_pattern"] {
-        fields.value(manner);
-    }
+    fields.value("guided_decoding_backend");
     let names = [
         ("guided_json", "json"),
         ("guided_json_object", "json_object"),

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::tests::{choice, complete, meta, model, parsed, refused, talk};
 use super::*;
+use crate::grammar::OutputFormat;
 use crate::output::{Finish, FinishReason};
 
 fn tools() -> Value {
@@ -41,6 +42,33 @@ fn every_way_to_ask_for_a_format_is_understood() {
     }
     let none = json!({"response_format": {"type": "text"}, "structured_outputs": null, "guided_json": null});
     assert!(talk(none).unwrap().params.grammar.is_none());
+}
+
+/// The same as the formats that they come to.
+#[test]
+fn how_a_format_is_meant_is_heard() {
+    let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}});
+    let shut =
+        json!({"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": false});
+    for (asked, meant) in [
+        (json!({"json": schema, "disable_additional_properties": true}), OutputFormat::Schema(shut.clone())),
+        (json!({"json": schema, "disable_any_whitespace": true}), OutputFormat::Compact(schema.clone())),
+        (json!({"json": schema, "disable_any_whitespace": false}), OutputFormat::Schema(schema.clone())),
+        (
+            json!({"json": schema, "disable_any_whitespace": true, "disable_additional_properties": true}),
+            OutputFormat::Compact(shut),
+        ),
+        (
+            json!({"json_object": true, "disable_any_whitespace": true}),
+            OutputFormat::Compact(json!({"type": "object"})),
+        ),
+        (json!({"regex": "a", "disable_any_whitespace": true}), OutputFormat::Regex("a".to_owned())),
+    ] {
+        let body = json!({"structured_outputs": asked});
+        let format =
+            super::format::asked(&mut super::fields::Fields::of(&body).unwrap()).unwrap().unwrap().format;
+        assert_eq!(format, meant, "{body}");
+    }
 }
 
 #[test]

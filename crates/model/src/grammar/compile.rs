@@ -28,6 +28,8 @@ fn limits() -> ParserLimits {
         max_grammar_size: 200_000,
         max_lexer_states: 16_000,
         initial_lexer_fuel: 250_000,
+        // An object of as many properties as there may be, of which all may be left out, takes four each.
+        max_items_in_row: 10_000,
         verbose_errors: false,
         precompute_large_lexemes: false,
         ..ParserLimits::default()

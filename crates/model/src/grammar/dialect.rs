@@ -1,6 +1,6 @@
 //! What a schema says and the compiler does not take as JSON Schema means it.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Number, Value, json};
 
 /// Formats of strings that are constraints here. JSON Schema leaves all of them to whoever reads one: another (pydantic writes
 /// `password` and `path`) says nothing of a text.
@@ -14,31 +14,81 @@ const BY_NAMES: [&str; 5] = ["properties", "patternProperties", "$defs", "defini
 /// A schema as the compiler is to read it, with these settings of its own; what a request says of those is dropped.
 pub(crate) fn settled(schema: Map<String, Value>, mut settings: Map<String, Value>) -> Value {
     let mut schema = Value::from(schema);
-    forget_formats(&mut schema);
+    each_schema(&mut schema, &|schema| {
+        forget_format(schema);
+        allow_null(schema);
+        narrow_bounds(schema);
+    });
     // Whoever writes it names shapes that exclude each other: one of them is some of them.
     settings.insert("coerce_one_of".to_owned(), json!(true));
     schema["x-guidance"] = settings.into();
     schema
 }
 
-fn forget_formats(schema: &mut Value) {
+/// A schema whose objects have the properties that it names and no others, as far as it leaves that open.
+pub(crate) fn closed(mut schema: Value) -> Value {
+    each_schema(&mut schema, &|schema| {
+        if schema.contains_key("properties") {
+            schema.entry("additionalProperties").or_insert(json!(false));
+        }
+    });
+    schema
+}
+
+/// Changes a schema and each within it.
+fn each_schema(schema: &mut Value, change: &dyn Fn(&mut Map<String, Value>)) {
     let all = match schema {
-        Value::Array(all) => return all.iter_mut().for_each(forget_formats),
+        Value::Array(all) => return all.iter_mut().for_each(|schema| each_schema(schema, change)),
         Value::Object(all) => all,
         _ => return,
     };
-    let unheard = |format: &Value| format.as_str().is_some_and(|format| !FORMATS.contains(&format));
-    if all.get("format").is_some_and(unheard) {
-        all.remove("format");
-    }
+    change(all);
     for (key, value) in all.iter_mut().filter(|(key, _)| !VALUES.contains(&key.as_str())) {
         match value {
             Value::Object(named) if BY_NAMES.contains(&key.as_str()) => {
-                named.values_mut().for_each(forget_formats);
+                named.values_mut().for_each(|schema| each_schema(schema, change));
             }
-            value => forget_formats(value),
+            value => each_schema(value, change),
         }
     }
+}
+
+fn forget_format(schema: &mut Map<String, Value>) {
+    let unheard = |format: &Value| format.as_str().is_some_and(|format| !FORMATS.contains(&format));
+    if schema.get("format").is_some_and(unheard) {
+        schema.remove("format");
+    }
+}
+
+/// OpenAPI's word for it, which JSON Schema does not know.
+fn allow_null(schema: &mut Map<String, Value>) {
+    if schema.get("nullable") == Some(&json!(true))
+        && let Some(kind @ Value::String(_)) = schema.get("type")
+    {
+        schema["type"] = json!([kind, "null"]);
+    }
+}
+
+/// Bounds are f64 to the compiler, which moves those beyond 2^53 by up to half a step: outwards some of them. Here they move inwards.
+fn narrow_bounds(schema: &mut Map<String, Value>) {
+    for (key, is_least) in
+        [("minimum", true), ("exclusiveMinimum", true), ("maximum", false), ("exclusiveMaximum", false)]
+    {
+        let Some(bound) = schema.get(key).and_then(Value::as_number).and_then(whole) else { continue };
+        let near = bound as f64;
+        let within = match is_least {
+            true if (near as i128) < bound => near.next_up(),
+            false if (near as i128) > bound => near.next_down(),
+            _ => near,
+        };
+        // Those of 64 bits stay within them.
+        schema.insert(key.to_owned(), Number::from_i128(within as i128).map_or(json!(within), Value::from));
+    }
+}
+
+/// The value of a number without a point.
+pub(super) fn whole(number: &Number) -> Option<i128> {
+    number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from))
 }
 
 #[cfg(test)]
@@ -56,6 +106,54 @@ mod tests {
             "a": {"type": "string"}, "b": {"format": "date"}, "format": {"type": "string"},
             "c": {"const": {"format": "binary"}, "anyOf": [{}]}}, "x-guidance": {"coerce_one_of": true}});
         assert_eq!(settled, expected);
+    }
+
+    /// What is kept of one schema.
+    fn alone(schema: Value) -> Value {
+        let Value::Object(schema) = schema else { unreachable!() };
+        let mut settled = settled(schema, Map::new());
+        settled.as_object_mut().unwrap().remove("x-guidance");
+        settled
+    }
+
+    #[test]
+    fn what_may_be_null_by_openapi_may_be() {
+        let all = json!({"items": {"type": "string", "nullable": true}});
+        assert_eq!(alone(all)["items"]["type"], json!(["string", "null"]));
+        for same in [
+            json!({"type": "string", "nullable": false}),
+            json!({"nullable": true}),
+            json!({"type": "string"}),
+        ] {
+            assert_eq!(alone(same.clone()), same);
+        }
+    }
+
+    #[test]
+    fn bounds_that_are_not_told_apart_move_inwards() {
+        let moved =
+            |key: &str, bound: i128| alone(json!({key: bound}))[key].as_number().and_then(whole).unwrap();
+        for exact in [0, -5, 1 << 53, -(1 << 53), i128::from(i64::MIN)] {
+            for key in ["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"] {
+                assert_eq!(moved(key, exact), exact);
+            }
+        }
+        let odd = (1 << 53) + 1;
+        assert_eq!((moved("minimum", odd), moved("exclusiveMaximum", odd)), (odd + 1, odd - 1));
+        assert_eq!((moved("exclusiveMinimum", -odd), moved("maximum", -odd)), (1 - odd, -odd - 1));
+        assert_eq!(moved("maximum", u64::MAX.into()), (1 << 64) - 2048);
+        assert_eq!(moved("maximum", i64::MAX.into()), (1 << 63) - 1024);
+        assert_eq!(alone(json!({"maximum": 1.5, "minimum": "2"})), json!({"maximum": 1.5, "minimum": "2"}));
+    }
+
+    #[test]
+    fn objects_are_closed_where_nothing_is_said() {
+        let schema = json!({"properties": {"properties": {"properties": {}}, "b": {"additionalProperties": true, "properties": {}}},
+            "items": {"type": "object"}, "const": {"properties": {}}});
+        let expected = json!({"properties": {"properties": {"properties": {}, "additionalProperties": false},
+            "b": {"additionalProperties": true, "properties": {}}},
+            "items": {"type": "object"}, "const": {"properties": {}}, "additionalProperties": false});
+        assert_eq!(closed(schema), expected);
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub use crate::sampling::Grammar;
 use crate::tokenizer::Tokenizer;
 use cache::Cache;
 use compile::Workers;
-pub(crate) use dialect::settled;
+pub(crate) use dialect::{closed, settled};
 
 /// White space between the parts of a JSON text: enough to indent, too little to go on for ever.
 const WHITE_SPACE: &str = r"[\x20\x0A\x0D\x09]{1,20}";
@@ -36,6 +36,8 @@ const WHITE_SPACE: &str = r"[\x20\x0A\x0D\x09]{1,20}";
 pub enum OutputFormat {
     /// JSON that a schema describes.
     Schema(Value),
+    /// The same, with no white space between its parts.
+    Compact(Value),
     /// Any JSON object.
     Object,
     /// A match of a regular expression, from beginning to end.
@@ -157,6 +159,7 @@ struct Source {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Schema,
+    Compact,
     Regex,
     Lark,
 }
@@ -165,7 +168,8 @@ impl Source {
     fn of(format: &OutputFormat) -> Source {
         let (kind, text) = match format {
             OutputFormat::Schema(schema) => (Kind::Schema, schema.to_string()),
-            OutputFormat::Object => (Kind::Schema, json!({"type": "object"}).to_string()),
+            OutputFormat::Compact(schema) => (Kind::Compact, schema.to_string()),
+            OutputFormat::Object => (Kind::Schema, any_object().to_string()),
             OutputFormat::Regex(expression) => (Kind::Regex, expression.clone()),
             OutputFormat::Choice(texts) => (Kind::Lark, one_of(texts)),
             OutputFormat::Lark(grammar) => (Kind::Lark, grammar.clone()),
@@ -180,8 +184,8 @@ impl Source {
     /// As llguidance compiles it, once it is known that this will end, soon and without running out of stack.
     fn grammar(&self) -> Result<TopLevelGrammar, GrammarError> {
         let grammar = match self.kind {
-            Kind::Schema => {
-                let schema = schema(&self.text)?;
+            Kind::Schema | Kind::Compact => {
+                let schema = schema(&self.text, self.kind)?;
                 size::schema(&schema)?;
                 GrammarWithLexer::from_json_schema(schema)
             }
@@ -207,15 +211,21 @@ impl Source {
 }
 
 /// A schema with our settings.
-fn schema(text: &str) -> Result<Value, GrammarError> {
+fn schema(text: &str, kind: Kind) -> Result<Value, GrammarError> {
+    let (setting, value) = match kind {
+        Kind::Compact => ("whitespace_flexible", json!(false)),
+        _ => ("whitespace_pattern", json!(WHITE_SPACE)),
+    };
     match serde_json::from_str(text) {
-        Ok(Value::Object(schema)) => {
-            let settings = [("whitespace_pattern".to_owned(), json!(WHITE_SPACE))];
-            Ok(settled(schema, settings.into_iter().collect()))
-        }
-        Ok(Value::Bool(true)) => schema("{}"),
+        Ok(Value::Object(schema)) => Ok(settled(schema, [(setting.to_owned(), value)].into_iter().collect())),
+        Ok(Value::Bool(true)) => schema("{}", kind),
         _ => Err(GrammarError::Invalid("a schema is an object".to_owned())),
     }
+}
+
+/// The schema of any object.
+pub(crate) fn any_object() -> Value {
+    json!({"type": "object"})
 }
 
 /// A Lark grammar whose texts are these.

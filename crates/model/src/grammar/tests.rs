@@ -102,6 +102,28 @@ fn schemas_are_obeyed() {
 }
 
 #[test]
+fn json_without_white_space_has_none() {
+    let list = json!({"type": "array", "items": {"type": "integer", "maximum": u64::MAX, "minimum": 7}, "maxItems": 3});
+    let schema = json!({"type": "object", "properties": {"a": list}, "required": ["a"], "additionalProperties": false});
+    for text in texts(OutputFormat::Compact(schema)) {
+        assert!(text.starts_with("{\"a\":[") && !text.contains([' ', '\n', '\t']), "{text}");
+        let value: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+        let all = value["a"].as_array().unwrap();
+        assert!(all.iter().all(|n| n.as_u64().is_some_and(|n| n >= 7)), "{text}");
+    }
+}
+
+/// The row of a parser that has come to so many has an entry for each that may follow.
+#[test]
+fn as_many_properties_may_be_left_out_as_an_object_may_have() {
+    let all: serde_json::Map<String, Value> =
+        (0..2000).map(|i| (format!("p{i}"), json!({"const": 0}))).collect();
+    for text in texts(OutputFormat::Schema(json!({"type": "object", "properties": all}))) {
+        assert!(serde_json::from_str::<Value>(&text).unwrap().is_object(), "{text}");
+    }
+}
+
+#[test]
 fn grammars_in_larks_syntax() {
     let found = texts(OutputFormat::Lark("start: \"(\" start \")\" | \"x\"".to_owned()));
     for text in found {

@@ -97,12 +97,12 @@ fn part_text(part: &Value) -> Result<&str, String> {
     }
 }
 
-/// Clients send a call's arguments as a string of JSON; templates expect the object.
+/// Clients send a call's arguments as a string of JSON; templates expect the object. Of a call without any, put together from a
+/// stream, they may have an empty one.
 fn parse_arguments(call: &mut Value) {
-    let arguments = call.get_mut("function").and_then(|f| f.get_mut("arguments"));
-    if let Some(Value::String(text)) = arguments
-        && let Ok(parsed @ Value::Object(_)) = serde_json::from_str::<Value>(text)
-    {
+    let Some(Value::String(text)) = call.get("function").and_then(|f| f.get("arguments")) else { return };
+    let parsed = if text.trim().is_empty() { Ok(json!({})) } else { serde_json::from_str(text) };
+    if let Ok(parsed @ Value::Object(_)) = parsed {
         call["function"]["arguments"] = parsed;
     }
 }

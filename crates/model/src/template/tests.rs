@@ -88,6 +88,7 @@ fn arguments_of_calls_are_objects_whatever_the_client_sent() {
     let source = "{{ messages[0].tool_calls[0].function.arguments | tojson }}";
     assert_eq!(rendered(source, &call(json!({"a": 1}))).unwrap(), "{\"a\": 1}");
     assert_eq!(rendered(source, &call(json!("{\"b\":2,\"a\":[]}"))).unwrap(), "{\"b\": 2, \"a\": []}");
+    assert_eq!(rendered(source, &call(json!(" "))).unwrap(), "{}");
     assert_eq!(rendered(source, &call(json!("no json"))).unwrap(), "\"no json\"");
 }
 

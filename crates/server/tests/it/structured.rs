@@ -111,3 +111,24 @@ fn what_was_in_memory_is_counted_and_so_are_fields_that_nobody_knows() {
     assert_eq!(last["usage"]["prompt_tokens_details"]["cached_tokens"], 192);
     assert_eq!(metric(server.address, "ballast_unknown_fields_total"), 6.0);
 }
+
+/// More at once than may be compiled, each longer than a moment: nobody is sent away.
+#[test]
+fn a_crowd_of_formats_waits_for_its_turn() {
+    let server = start("llama", config());
+    let schema = |i: usize| {
+        let all: serde_json::Map<String, Value> =
+            (0..300).map(|p| (format!("p{i}_{p}"), json!({"const": 0}))).collect();
+        let required: Vec<&String> = all.keys().collect();
+        json!({"type": "object", "required": required, "properties": all})
+    };
+    let statuses: Vec<u16> = std::thread::scope(|scope| {
+        let one = |i| {
+            let body = ask(json!({"guided_json": schema(i), "max_tokens": 1}));
+            post(server.address, CHAT, &body).status
+        };
+        let threads: Vec<_> = (0..12).map(|i| scope.spawn(move || one(i))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(statuses, [200; 12]);
+}

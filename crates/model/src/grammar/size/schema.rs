@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::grammar::GrammarError;
+use crate::grammar::dialect::whole;
 
 /// Most levels of a schema, those of everything that it refers to added up.
 const LEVELS: usize = 2000;
@@ -42,10 +43,28 @@ fn widths(value: &Value, patterns: &mut Vec<usize>) -> Result<(), GrammarError> 
         let why = format!("an object of {} properties; at most {PROPERTIES}", known.max(required));
         return Err(GrammarError::Invalid(why));
     }
+    ["const", "enum", "multipleOf"].iter().filter_map(|key| all.get(*key)).try_for_each(told_apart)?;
     patterns.extend(all.get("pattern").and_then(Value::as_str).map(str::len));
     let keys = all.get("patternProperties").and_then(Value::as_object);
     patterns.extend(keys.into_iter().flat_map(|keys| keys.keys().map(String::len)));
     all.values().try_for_each(|value| widths(value, patterns))
+}
+
+/// Refuses numbers that the compiler, to which all of them are f64, takes for their neighbours.
+fn told_apart(value: &Value) -> Result<(), GrammarError> {
+    const MOST: f64 = (1_u64 << 53) as f64;
+    match value {
+        Value::Array(all) => all.iter().try_for_each(told_apart),
+        Value::Object(all) => all.values().try_for_each(told_apart),
+        Value::Number(number) => {
+            let near = number.as_f64().unwrap_or(f64::INFINITY);
+            let is_exact = whole(number).map_or(near.abs() <= MOST, |whole| near as i128 == whole);
+            let why =
+                || format!("{number} is beyond 2^53, where numbers are not told apart: make it a string");
+            is_exact.then_some(()).ok_or_else(|| GrammarError::Invalid(why()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What a reference names, as the compiler finds it: `~0` and `~1`, which are escapes in a JSON pointer, stand for
@@ -114,6 +133,26 @@ mod tests {
             fits(&json!({"anyOf": [{"pattern": long}]})).unwrap_err().to_string().contains("20000 bytes")
         );
         assert!(fits(&json!({"patternProperties": {long: {}}})).is_err());
+    }
+
+    #[test]
+    fn numbers_that_are_taken_for_their_neighbours_are_refused() {
+        for right in [json!(1_u64 << 53), json!(1_u64 << 60), json!(-1.5), json!(9_007_199_254_740_991_i64)] {
+            assert_eq!(
+                fits(&json!({"enum": [right, "a"], "const": right, "default": (1_u64 << 53) + 1})),
+                Ok(())
+            );
+        }
+        for wrong in [json!(1_234_567_890_123_456_789_i64), json!(u64::MAX), json!(i64::MIN + 1), json!(1e30)]
+        {
+            for schema in [
+                json!({"enum": [1, wrong]}),
+                json!({"properties": {"id": {"const": {"a": [wrong]}}}}),
+                json!({"items": {"multipleOf": wrong}}),
+            ] {
+                assert!(fits(&schema).unwrap_err().to_string().contains("make it a string"), "{schema}");
+            }
+        }
     }
 
     #[test]
