@@ -279,7 +279,8 @@ fn load(args: &ServeArgs, client_bytes: u64, lane_spans: usize, log: &Log) -> Re
         told.iter().for_each(|told| log.say(LogLevel::Info, "plan", told));
     }
     let engine = wanted.load(planned)?.engine;
-    let longest = engine.hold().max_model_len;
+    // What memory has room for is another length at each start, and a batch goes on whatever it is.
+    let longest = args.engine.max_model_len.map_or("as memory allows".into(), |len| len.to_string());
     let names = if args.served_model_name.is_empty() {
         let mut names = vec![model.unwrap_or(&opened.name).to_string(), opened.name.clone()];
         names.dedup();

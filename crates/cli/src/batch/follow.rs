@@ -63,7 +63,12 @@ pub(super) struct Follow {
     drain_timeout: Duration,
     /// When draining must be over.
     deadline: Option<Instant>,
+    /// How a job goes on that is interrupted.
+    pub(super) resumes: &'static str,
 }
+
+/// How it does where nothing else was asked for.
+pub(super) const SAME_COMMAND: &str = "the same command goes on";
 
 impl Follow {
     /// From now on SIGTERM and SIGINT end the job in order, a second one at once.
@@ -75,12 +80,13 @@ impl Follow {
             signals: signals.count,
             drain_timeout,
             deadline: None,
+            resumes: SAME_COMMAND,
         }
     }
 
     /// The end.
     pub(super) fn end(&mut self, ended: Ended, tally: &Tally) {
-        self.progress.end(ended, tally);
+        self.progress.end(ended, tally, self.resumes);
         self.progress.say_why(&self.reasons);
     }
 }

@@ -15,8 +15,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
 use engine::job::{
-    Ended, Files, Input, Job, JobError, Limits, Outlook, Output, OutputOrder, Paths, Record, Tally, clash,
-    fingerprint,
+    Ended, Existing, Files, Input, Job, JobError, Limits, Outlook, Output, OutputOrder, Paths, Record, Tally,
+    clash, fingerprint,
 };
 use engine::{KvMemory, counted};
 use model::api::{Context, OwnTemplates, Streaming};
@@ -25,7 +25,7 @@ use model::template::{ChatTemplate, Tools, WallClock};
 use server::{Log, LogFormat, LogLevel};
 use sha2::{Digest, Sha256};
 
-use self::follow::{Follow, Signals};
+use self::follow::{Follow, SAME_COMMAND, Signals};
 use self::lines::Lines;
 use crate::args::{BatchArgs, BatchCommand, BatchJob, EngineArgs, LoadFormat, OnInvalid, typed};
 use crate::console::{Misuse, note, unreadable};
@@ -103,7 +103,7 @@ fn run(args: BatchJob) -> Result<ExitCode> {
     // Where there is room for the longest line the limit is the model's own: errors tell it.
     let room = planned.hold().max_model_len;
     let context_len = if room < known.longest() { room } else { max };
-    let settings = settings(&args.flags.engine, &opened, &served, isa, context_len)?;
+    let settings = settings(&args.flags.engine, &opened, &served, isa, context_len.to_string())?;
     let record = record(&args, &input, output.error_name(), settings);
     let outlook = output.outlook(record, &input, &args)?;
     if outlook.answered > 0 {
@@ -129,6 +129,7 @@ fn run(args: BatchJob) -> Result<ExitCode> {
         return Ok(code(Ended::Finished, outlook.failed));
     }
     let engine = wanted.load(planned)?.engine;
+    let resumes = output.resumes(args.flags.existing());
     let output = output.begin(&outlook, args.flags.fsync_interval)?;
     let now = WallClock { unix_s: outlook.record.created as i64, utc_offset_s: 0 };
     let context = Context { context_len, now, ..context };
@@ -142,6 +143,7 @@ fn run(args: BatchJob) -> Result<ExitCode> {
     };
     let job = Job { engine: &engine, tokenizer: &text.tokenizer, context, input: &input, limits };
     let mut follow = follow(signals);
+    follow.resumes = resumes;
     let (ended, tally) =
         job.run(&outlook, output, &mut follow).map_err(|error| named(error, &args.output))?;
     follow.end(ended, &tally);
@@ -236,7 +238,7 @@ pub(crate) fn settings(
     opened: &Opened,
     served: &[String],
     isa: String,
-    longest: usize,
+    longest: String,
 ) -> Result<BTreeMap<String, String>> {
     let model = fingerprint(opened.path()).with_context(|| format!("cannot read {}", opened.name))?;
     let source = match args.load_format {
@@ -259,7 +261,7 @@ pub(crate) fn settings(
         ("--sparse-attention", args.sparse_attention.map_or("off".into(), |share| share.to_string())),
         ("--tool-call-parser", parser),
         ("--device", typed(args.device)),
-        ("the longest sequence (--max-model-len)", longest.to_string()),
+        ("the longest sequence (--max-model-len)", longest),
         ("the names served", served.join(", ")),
         ("the chat template", template),
         ("the instruction set (BALLAST_ISA)", isa),
@@ -371,6 +373,15 @@ impl Place {
                 Ok(files.outlook(record, input, args.flags.existing(), args.flags.retry())?)
             }
             Place::Stream(_) => Ok(Outlook::fresh(record, input)),
+        }
+    }
+
+    /// How a job goes on that was interrupted.
+    fn resumes(&self, existing: Existing) -> &'static str {
+        match (self, existing) {
+            (Place::Files(..), Existing::Continue) => SAME_COMMAND,
+            (Place::Files(..), Existing::Replace) => "the same command without --overwrite goes on",
+            (Place::Stream(_), _) => "what was answered is written; the same command begins anew",
         }
     }
 

@@ -68,7 +68,7 @@ impl Progress {
     }
 
     /// The end.
-    pub(super) fn end(&mut self, ended: Ended, tally: &Tally) {
+    pub(super) fn end(&mut self, ended: Ended, tally: &Tally, resumes: &str) {
         let seconds = self.began.elapsed().as_secs_f64();
         let error = self.forecast.error(seconds);
         if let Shown::Bar(bar) = &self.shown {
@@ -84,7 +84,7 @@ impl Progress {
         note!("{}", summary(tally, seconds, error));
         if ended == Ended::Interrupted {
             let all = counted(tally.lines, "request");
-            note!("interrupted after {} of {all}; the same command goes on", tally.done);
+            note!("interrupted after {} of {all}; {resumes}", tally.done);
         }
     }
 

@@ -1,6 +1,7 @@
 //! `ballast batch` killed, cut, filled up and gone on with: the output is always that of a job that nothing happened to.
 
 use std::fs;
+use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -240,6 +241,59 @@ fn one_job_at_a_time() {
     let state = fs::File::create(job.folder.path("out.jsonl.state")).expect("created");
     state.lock().expect("locked");
     job.run("out.jsonl", &[]).refused(1, &["another job is writing"]);
+    drop(state);
+    // By whatever name they know it.
+    std::os::unix::fs::symlink(job.folder.path("out.jsonl"), job.folder.path("link.jsonl")).expect("linked");
+    let errors = job.folder.name("errors.jsonl");
+    for (held, output, more) in
+        [("out.jsonl", "link.jsonl", &[][..]), ("errors.jsonl", "third.jsonl", &["--error-file", &errors])]
+    {
+        let other = fs::File::create(job.folder.path(held)).expect("created");
+        other.lock().expect("locked");
+        job.run(output, more).refused(1, &["another job is writing"]);
+        drop(other);
+        job.run(output, more).fine();
+    }
+}
+
+/// The one that is in the way.
+#[test]
+fn the_output_that_holds_something_is_named() {
+    let job = Job::new(requests(3));
+    let errors = job.folder.write("errors.jsonl", "{}\n");
+    job.run("out.jsonl", &["--error-file", &errors]).refused(2, &["errors.jsonl exists"]);
+}
+
+/// A job that was begun anew goes on without the flag that would begin it once more.
+#[cfg(target_os = "linux")]
+#[test]
+fn how_an_interrupted_job_goes_on_is_told() {
+    let job = Job::new(requests(120));
+    for (output, flags, told) in [
+        ("out.jsonl", &[][..], "; the same command goes on"),
+        ("anew.jsonl", &["--overwrite"], "the same command without --overwrite goes on"),
+        ("/dev/stdout", &[], "what was answered is written; the same command begins anew"),
+    ] {
+        let mut command = job.command(output, &[&["--max-inflight", "1"], flags].concat());
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+        if output.starts_with('/') {
+            child.stdout.as_mut().expect("piped").read_exact(&mut [0]).expect("an answer");
+        } else {
+            while job.len(output) == 0 {
+                std::thread::yield_now();
+            }
+        }
+        let asked = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().expect("kill");
+        assert!(asked.success());
+        let ended = child.wait_with_output().expect("it ends");
+        let said = String::from_utf8(ended.stderr).expect("UTF-8");
+        // On a machine that is fast enough the job has ended before the signal comes.
+        assert!(
+            ended.status.code() == Some(75) && said.contains(told) || ended.status.code() == Some(3),
+            "{said}"
+        );
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::common::{self, serving::Serving};
 use crate::common::{Folder, command, golden, limited};
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// Bytes that a file may have: more than some lines, less than the answers to some more.
 const LIMIT: usize = 32 << 10;
@@ -60,19 +60,6 @@ fn what_takes_the_place_of_others_leaves_nothing_on_a_full_disk() {
     assert!(!folder.path("merged.jsonl.part").exists() && !folder.path("merged.jsonl").exists());
 }
 
-fn upload(server: &Serving, text: &str) -> String {
-    let body = format!(
-        "--B\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n\
-         --B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"in.jsonl\"\r\n\r\n{text}\r\n--B--\r\n"
-    );
-    server.ask("POST", "/v1/files", "Content-Type: multipart/form-data; boundary=B\r\n", &body)
-}
-
-fn json_of(response: &str) -> Value {
-    let body = response.split_once("\r\n\r\n").expect("a head").1;
-    serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {response}"))
-}
-
 fn answers(server: &Serving) -> bool {
     server
         .ask("POST", "/v1/completions", "", r#"{"prompt": [5], "max_tokens": 2}"#)
@@ -84,14 +71,14 @@ fn a_full_spool_refuses_files_and_the_server_goes_on() {
     let folder = Folder::new();
     let spool = folder.name("spool");
     let server = Serving::start_limited(&[&golden("llama"), "--spool-dir", &spool], LIMIT);
-    let refused = upload(&server, &(0..400).map(line).collect::<String>());
+    let refused = server.upload(&(0..400).map(line).collect::<String>());
     assert!(refused.starts_with("HTTP/1.1 507") && refused.contains("x-should-retry: false"), "{refused}");
     assert!(answers(&server), "others are served");
-    let kept = upload(&server, &line(0));
+    let kept = server.upload(&line(0));
     assert!(kept.starts_with("HTTP/1.1 200"), "nothing is left of what did not fit: {kept}");
     server.end();
     let server = Serving::start(&[&golden("llama"), "--spool-dir", &spool]);
-    assert!(upload(&server, &(0..400).map(line).collect::<String>()).starts_with("HTTP/1.1 200"));
+    assert!(server.upload(&(0..400).map(line).collect::<String>()).starts_with("HTTP/1.1 200"));
     server.end();
 }
 
@@ -100,13 +87,9 @@ fn a_batch_whose_answers_do_not_fit_is_told_so() {
     let folder = Folder::new();
     let server = Serving::start_limited(&[&golden("llama"), "--spool-dir", &folder.name("spool")], LIMIT);
     // The input fits; the answers, which are longer, do not.
-    let file = json_of(&upload(&server, &(0..110).map(line).collect::<String>()));
-    let body =
-        json!({"input_file_id": file["id"], "endpoint": "/v1/completions", "completion_window": "24h"});
-    let batch = json_of(&server.ask("POST", "/v1/batches", "", &body.to_string()));
-    let path = format!("/v1/batches/{}", batch["id"].as_str().expect("an id"));
+    let path = server.batch(&(0..110).map(line).collect::<String>());
     let ended = loop {
-        let batch = json_of(&server.ask("GET", &path, "", ""));
+        let batch = server.get(&path);
         let status = batch["status"].as_str().expect("a status").to_string();
         assert_ne!(status, "completed", "{batch}");
         if status == "failed" {

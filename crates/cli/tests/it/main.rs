@@ -25,6 +25,7 @@ mod serve;
 #[cfg(target_os = "linux")]
 mod signals;
 mod simulate_block;
+mod spool;
 #[path = "../../../cuda/tests/it/stand_in/mod.rs"]
 mod stand_in;
 mod stores;

@@ -20,7 +20,7 @@ pub enum JobError {
         source: io::Error,
     },
     /// The answers cannot be written, and those before are safe.
-    #[error("cannot write {}: {source}; safe there: {}, from which the same command goes on", path.display(), counted(*safe, "answer"))]
+    #[error("cannot write {}: {source}; safe there: {}, from which the same command goes on (without --overwrite)", path.display(), counted(*safe, "answer"))]
     Full {
         /// Where.
         path: PathBuf,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::kept::{self, Found};
-use super::ledger::{Ledger, folder, sync_folders, sync_whole};
+use super::ledger::{Ledger, alone, empty, folder, sync_folders, sync_whole};
 use super::rewrite::Rewrite;
 use super::{Input, JobError, OutputOrder, Record};
 
@@ -140,11 +140,11 @@ impl Files {
         if existing == Existing::Continue && same {
             record.created = earlier.as_ref().map_or(record.created, |earlier| earlier.created);
         }
-        let empty = self.paths.each().all(|path| fs::metadata(path).map_or(0, |m| m.len()) == 0);
-        if existing == Existing::Replace || empty {
+        let has_content = |path: &&Path| fs::metadata(path).is_ok_and(|m| m.len() > 0);
+        let held = self.paths.each().find(has_content).map(Path::to_owned);
+        let (Existing::Continue, Some(path)) = (existing, held) else {
             return Ok(Outlook::fresh(record, input));
-        }
-        let path = self.paths.answers.clone();
+        };
         let earlier = earlier.ok_or(JobError::Exists(path.clone()))?;
         let differences = earlier.differences(&record);
         if !differences.is_empty() {
@@ -177,33 +177,35 @@ impl Files {
     /// # Errors
     /// [`JobError::File`].
     pub fn begin(mut self, outlook: &Outlook, sync_every: Duration) -> Result<Writer, JobError> {
+        // Before anything in them changes.
+        let held = self.paths.each().map(alone).collect::<Result<Vec<_>, _>>()?;
         if !matches!(outlook.begin, Begin::Fresh) {
             // Of a rewrite that was killed. Before a job's first answer, files of such names are somebody else's.
             self.paths.each().map(part).try_for_each(|path| remove(&path))?;
         } else {
             // First nothing is anybody's, then it is ours: whoever finds an empty output asks for no state. Each is on the disk
             // before the next: answers of an earlier job beside our state would be taken for ours.
-            self.paths.each().try_for_each(Ledger::emptied)?;
+            held.iter().zip(self.paths.each()).try_for_each(|(file, path)| empty(file, path))?;
             self.write_state(&outlook.record)?;
             sync_folders(self.paths.each())?;
         }
         self.state_is_new = false;
-        let rewriting = matches!(outlook.begin, Begin::Rewrite(_));
-        let lens = match &outlook.begin {
-            Begin::Grow(lens) => *lens,
-            Begin::Fresh | Begin::Rewrite(_) => [(0, 0); 2],
-        };
-        let open = |path: &Path, (len, lines): (u64, usize)| match rewriting {
-            true => Ledger::anew(&part(path), sync_every),
-            false => Ledger::open(path, len, lines, sync_every),
-        };
-        let answers = open(&self.paths.answers, lens[0])?;
-        let errors = self.paths.errors.as_ref().map(|path| open(path, lens[1])).transpose()?;
-        let rewrite = match &outlook.begin {
-            Begin::Rewrite(kept) => Some(Rewrite::new(&self.paths, kept, outlook.record.order)?),
-            Begin::Fresh | Begin::Grow(_) => None,
-        };
-        Ok(Writer { files: self, answers, errors, rewrite })
+        let (mut ledgers, mut replaced, mut rewrite) = (Vec::new(), Vec::new(), None);
+        if let Begin::Rewrite(kept) = &outlook.begin {
+            for path in self.paths.each() {
+                ledgers.push(Ledger::anew(&part(path), sync_every)?);
+            }
+            replaced = held;
+            rewrite = Some(Rewrite::new(&self.paths, kept, outlook.record.order)?);
+        } else {
+            let lens = if let Begin::Grow(lens) = outlook.begin { lens } else { Default::default() };
+            for ((file, path), len) in held.into_iter().zip(self.paths.each()).zip(lens) {
+                ledgers.push(Ledger::over(file, path, len, sync_every)?);
+            }
+        }
+        let mut ledgers = ledgers.into_iter();
+        let answers = ledgers.next().expect("a job has answers");
+        Ok(Writer { files: self, answers, errors: ledgers.next(), rewrite, _replaced: replaced })
     }
 
     fn write_state(&mut self, record: &Record) -> Result<(), JobError> {
@@ -298,8 +300,9 @@ impl Outlook {
     }
 }
 
-/// What of a file can stay where answers are in the order of the input: those before the first line without one. (Only
-/// a machine that lost power leaves such a gap, where one of two files reached the disk and the other did not.)
+/// What of a file can stay where answers are in the order of the input: those before the first line without one. (Such a gap is
+/// left by a machine that lost power, where one of two files reached the disk and the other did not, and by a process that was
+/// killed between the two names that a rewrite gives.)
 fn ordered(mine: &[usize], found: &[Vec<Found>; 2], file: Vec<Found>) -> Vec<Found> {
     let done: std::collections::BTreeSet<usize> = found.iter().flatten().map(|found| found.line).collect();
     let gap = mine.iter().find(|position| !done.contains(position));
@@ -312,6 +315,8 @@ pub struct Writer {
     answers: Ledger,
     errors: Option<Ledger>,
     rewrite: Option<Rewrite>,
+    /// What the rewritten files are to replace: no other job's meanwhile.
+    _replaced: Vec<File>,
 }
 
 impl Drop for Writer {

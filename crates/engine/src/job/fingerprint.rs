@@ -10,11 +10,14 @@ use super::input::hex;
 
 /// What a model is made of.
 const KINDS: [&str; 6] = ["json", "safetensors", "gguf", "model", "txt", "jinja"];
-/// Files up to this many bytes count whole, of longer ones the beginning and the end.
+/// Of longer files than two of these, the beginning and the end, and samples between them.
 const PART: u64 = 1 << 20;
+/// Places between them that are looked at, and bytes at each.
+const SAMPLES: u64 = 64;
+const SAMPLE_BYTES: u64 = 4096;
 
-/// A digest of a model, a folder or a file: names and lengths of its files, and their beginnings and ends (where
-/// headers are, and weights that any training changes). The same wherever the model lies.
+/// A digest of a model, a folder or a file: names and lengths of its files, their beginnings and ends (where headers are) and samples
+/// of what lies between, where weights are that somebody may have changed. The same wherever the model lies.
 ///
 /// # Errors
 /// A file that cannot be read.
@@ -43,8 +46,14 @@ fn add(digest: &mut Sha256, path: &Path) -> io::Result<()> {
     digest.update(len.to_le_bytes());
     let mut part = Vec::new();
     file.by_ref().take(PART).read_to_end(&mut part)?;
+    let end = len.saturating_sub(PART).max(PART);
     if len > PART {
-        file.seek(SeekFrom::Start(len.saturating_sub(PART).max(PART)))?;
+        let apart = (end - PART) / SAMPLES;
+        for at in (0..SAMPLES).map(|i| PART + i * apart).filter(|_| apart > 0) {
+            file.seek(SeekFrom::Start(at))?;
+            file.by_ref().take(apart.min(SAMPLE_BYTES)).read_to_end(&mut part)?;
+        }
+        file.seek(SeekFrom::Start(end))?;
         file.take(PART).read_to_end(&mut part)?;
     }
     digest.update(&part);
@@ -58,7 +67,7 @@ mod tests {
     #[test]
     fn what_makes_another_model_shows_and_where_it_lies_does_not() {
         let (one, two) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
-        let mut weights = vec![7u8; 3 << 20];
+        let weights = vec![7u8; 3 << 20];
         for folder in [&one, &two] {
             fs::write(folder.path().join("config.json"), "{}").expect("written");
             fs::write(folder.path().join("model.safetensors"), &weights).expect("written");
@@ -66,8 +75,12 @@ mod tests {
         fs::write(two.path().join("notes.md"), "mine").expect("written");
         let of = |folder: &tempfile::TempDir| fingerprint(folder.path()).expect("readable");
         assert_eq!(of(&one), of(&two));
-        *weights.last_mut().expect("bytes") = 8;
-        fs::write(two.path().join("model.safetensors"), &weights).expect("written");
-        assert_ne!(of(&one), of(&two));
+        // At its end, and in a tensor in the middle of it.
+        for changed in [weights.len() - 1..weights.len(), (3 << 19)..(3 << 19) + (64 << 10)] {
+            let mut other = weights.clone();
+            other[changed].fill(8);
+            fs::write(two.path().join("model.safetensors"), &other).expect("written");
+            assert_ne!(of(&one), of(&two));
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! A file that only grows, by whole lines: each is written at once, and reaches the disk with others.
 
 use std::collections::BTreeSet;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -41,15 +41,13 @@ enum Stays {
 }
 
 impl Ledger {
-    /// Opens a file and keeps its first `len` bytes, which are `lines` whole lines.
-    pub(super) fn open(
+    /// A file of this job's, of which the first `len` bytes stay: `lines` whole lines.
+    pub(super) fn over(
+        mut file: File,
         path: &Path,
-        len: u64,
-        lines: usize,
+        (len, lines): (u64, usize),
         sync_every: Duration,
     ) -> Result<Ledger, JobError> {
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
-        let mut file = file.map_err(JobError::file("write", path))?;
         let cut = file.set_len(len).and_then(|()| file.seek(SeekFrom::Start(len)));
         cut.map_err(JobError::file("cut", path))?;
         Ok(Ledger {
@@ -65,13 +63,7 @@ impl Ledger {
 
     /// A new file, of which nothing stays unless all of it can be written.
     pub(super) fn anew(path: &Path, sync_every: Duration) -> Result<Ledger, JobError> {
-        Ok(Ledger { stays: Stays::Nothing, ..Ledger::open(path, 0, 0, sync_every)? })
-    }
-
-    /// Empties a file, so that the disk has none of it either.
-    pub(super) fn emptied(path: &Path) -> Result<(), JobError> {
-        let emptied = Ledger::open(path, 0, 0, Duration::MAX)?;
-        sync_whole(&emptied.file, path)
+        Ok(Ledger { stays: Stays::Nothing, ..Ledger::over(alone(path)?, path, (0, 0), sync_every)? })
     }
 
     /// Adds a line, its end included. If it does not fit, none of it stays.
@@ -123,6 +115,26 @@ impl Ledger {
     }
 }
 
+/// An output, opened or made, and taken from all other jobs under whatever name they know it: a link leads to it too, and two jobs
+/// may have said the same file for errors. What is no file (`/dev/null`) anybody may write to.
+pub(super) fn alone(path: &Path) -> Result<File, JobError> {
+    let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+    let file = file.map_err(JobError::file("write", path))?;
+    if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
+        file.try_lock().map_err(|why| match why {
+            TryLockError::WouldBlock => JobError::Busy(path.to_owned()),
+            TryLockError::Error(error) => JobError::file("lock", path)(error),
+        })?;
+    }
+    Ok(file)
+}
+
+/// Empties a file, so that the disk has none of it either.
+pub(super) fn empty(file: &File, path: &Path) -> Result<(), JobError> {
+    file.set_len(0).map_err(JobError::file("cut", path))?;
+    sync_whole(file, path)
+}
+
 /// Waits until the disk has a file, or the names in a folder, as they are now.
 pub(super) fn sync_whole(file: &File, path: &Path) -> Result<(), JobError> {
     file.sync_all().map_err(JobError::file("sync", path))?;
@@ -159,7 +171,8 @@ pub(super) mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("out");
         std::fs::write(&path, "one\ntwo\nthr").expect("written");
-        let mut ledger = Ledger::open(&path, 8, 2, Duration::ZERO).expect("opens");
+        let mut ledger =
+            Ledger::over(alone(&path).expect("ours"), &path, (8, 2), Duration::ZERO).expect("opens");
         ledger.append(b"3\n").expect("fits");
         assert_eq!(std::fs::read_to_string(&path).expect("text"), "one\ntwo\n3\n");
     }

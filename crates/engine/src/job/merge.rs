@@ -51,10 +51,26 @@ pub fn merge(shards: &[PathBuf], into: &Paths, existing: Existing) -> Result<Mer
     write(all.into_values(), into)
 }
 
+/// New files on their way to their names, of which none stays if one does not get there.
+#[derive(Default)]
+struct Halves(Vec<PathBuf>);
+
+impl Drop for Halves {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|path| _ = fs::remove_file(path));
+    }
+}
+
 fn write<'a>(all: impl Iterator<Item = (&'a PathBuf, &'a Found)>, into: &Paths) -> Result<Merged, JobError> {
-    let open = |path: &Path| Ledger::anew(&part(path), Duration::MAX);
+    let mut halves = Halves::default();
+    let mut open = |path: &Path| {
+        let path = part(path);
+        let ledger = Ledger::anew(&path, Duration::MAX)?;
+        halves.0.push(path);
+        Ok::<_, JobError>(ledger)
+    };
     let mut answers = open(&into.answers)?;
-    let mut errors = into.errors.as_deref().map(open).transpose()?;
+    let mut errors = into.errors.as_deref().map(&mut open).transpose()?;
     let mut merged = Merged { lines: 0, failed: 0 };
     let mut files: BTreeMap<&Path, File> = BTreeMap::new();
     for (path, found) in all {
@@ -76,6 +92,7 @@ fn write<'a>(all: impl Iterator<Item = (&'a PathBuf, &'a Found)>, into: &Paths) 
     for path in into.errors.iter().chain([&into.answers]) {
         replace(path)?;
     }
+    halves.0.clear();
     sync_folders(into.each())?;
     Ok(merged)
 }

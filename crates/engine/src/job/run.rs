@@ -21,8 +21,6 @@ use crate::front::request::Failure;
 const TICK: Duration = Duration::from_millis(50);
 /// Lines that are read and handed in between two looks at what came back.
 const LINES_A_TURN: usize = 32;
-/// The status of what can be done later.
-const OVERLOADED: u16 = 503;
 
 /// Everything that turns lines into answers.
 pub struct Job<'a> {
@@ -213,7 +211,7 @@ impl<'a> Run<'a> {
             match self.begin(position, watch)? {
                 Ok(()) => {}
                 // All places for compiling grammars are taken: others' work, which ends, is no answer to a line.
-                Err(error) if error.status == OVERLOADED => {
+                Err(error) if error.is_overload() => {
                     self.held = Some(position);
                     return Ok(begun);
                 }

@@ -96,11 +96,11 @@ impl Batch {
     }
 
     pub(super) fn count(&mut self, tally: &Tally) {
-        self.counted(tally.lines, tally.done - tally.failed, tally.failed);
+        self.counted([tally.lines, tally.done - tally.failed, tally.failed]);
     }
 
     /// So many lines, so many of them answered, so many errors.
-    pub(super) fn counted(&mut self, total: usize, completed: usize, failed: usize) {
+    pub(super) fn counted(&mut self, [total, completed, failed]: [usize; 3]) {
         self.shown["request_counts"] = json!({"total": total, "completed": completed, "failed": failed});
     }
 

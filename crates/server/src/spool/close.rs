@@ -67,7 +67,12 @@ impl Spool {
     /// Ends a batch that cannot be gone on with. What was answered is for its client; if the disk has no room to say so, what
     /// nobody would ever find makes room.
     pub(super) fn fail(&self, batch: &Batch, errors: &[Value]) -> io::Result<()> {
-        let ends = |batch: &mut Batch| batch.fail(errors, self.now());
+        // What an earlier server answered is in the files alone.
+        let counts = self.counts(batch).ok().filter(|[_, completed, failed]| completed + failed > 0);
+        let ends = |batch: &mut Batch| {
+            counts.into_iter().for_each(|counts| batch.counted(counts));
+            batch.fail(errors, self.now());
+        };
         self.close(batch.id(), ends).or_else(|_| {
             batch.writes(self).iter().for_each(|file| remove(self.path(&file.id)));
             remove(self.state(batch));

@@ -34,14 +34,20 @@ impl Spool {
     /// Ends a batch that nobody works on: another server may have.
     fn cancel(&self, id: &str) -> io::Result<()> {
         let Some(batch) = self.batch(id) else { return Ok(()) };
-        let (completed, failed, _) = self.answered(&batch)?;
-        // If it cannot be read any more, there are at least the lines that were answered.
-        let total = lines::read(&self.path(batch.input())).map_or(completed + failed, |input| input.len());
+        let counts = self.counts(&batch)?;
         let now = self.now();
         self.close(id, |batch| {
-            batch.counted(total, completed, failed);
+            batch.counted(counts);
             batch.advance("cancelled", now);
         })
+    }
+
+    /// How many lines a batch has that nobody works on, how many of them have an answer, and how many an error.
+    pub(super) fn counts(&self, batch: &Batch) -> io::Result<[usize; 3]> {
+        let (completed, failed, _) = self.answered(batch)?;
+        // If it cannot be read any more, there are at least the lines that were answered.
+        let total = lines::read(&self.path(batch.input())).map_or(completed + failed, |input| input.len());
+        Ok([total, completed, failed])
     }
 
     /// How many lines of a batch that nobody works on have an answer, and how many an error; their names.
@@ -95,7 +101,7 @@ impl Spool {
         drop(room);
         let now = self.now();
         self.close(id, |batch| {
-            batch.counted(input.len(), completed, failed);
+            batch.counted([input.len(), completed, failed]);
             batch.advance("expired", now);
         })
     }

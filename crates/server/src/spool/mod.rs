@@ -20,6 +20,7 @@ mod incoming;
 mod lines;
 mod room;
 mod store;
+mod whole;
 mod work;
 
 pub(crate) use batches::{cancel, create as create_batch, get as get_batch, list as list_batches};

@@ -1,9 +1,9 @@
 //! The spool directory, this server's alone.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -14,6 +14,7 @@ use super::batch::Batch;
 use super::file::describe;
 use super::gone::Gone;
 use super::room::Room;
+use super::whole::{found, named, private, read_json, write_whole};
 use crate::clock::Clock;
 use crate::config::{Config, SpoolLimits};
 
@@ -76,7 +77,10 @@ impl Spool {
         folder(root.join("files"))?;
         folder(root.join("batches"))?;
         let lock = private(&root.join("lock"))?;
-        lock.try_lock().map_err(|_| io::Error::other("another server uses it"))?;
+        lock.try_lock().map_err(|why| match io::Error::from(why) {
+            error if error.kind() == ErrorKind::WouldBlock => io::Error::other("another server uses it"),
+            error => error,
+        })?;
         let spool = Spool {
             root: root.to_owned(),
             _lock: lock,
@@ -88,11 +92,11 @@ impl Spool {
             batches: Mutex::default(),
             news: Notify::new(),
         };
-        for value in spool.described("batches")? {
-            if let Some(batch) = Batch::from_json(&value) {
-                let id = batch.id().to_string();
-                spool.lock().insert(id, batch);
-            }
+        // What cannot be read may be there all the same: nothing is taken for nobody's until all is known.
+        for (path, value) in spool.described("batches")? {
+            let batch =
+                Batch::from_json(&value).ok_or_else(|| named(&path)(ErrorKind::InvalidData.into()))?;
+            spool.lock().insert(batch.id().to_string(), batch);
         }
         spool.tidy()?;
         Ok(spool)
@@ -111,7 +115,7 @@ impl Spool {
                 // They are counted and described once all of them are there; until then their job goes by its state.
                 None | Some("state") if self.is_written(id) => true,
                 None | Some("json") if !self.is_written(id) => {
-                    self.file(id).is_some() && self.path(id).exists()
+                    read_json(&self.description(id))?.is_some() && self.path(id).exists()
                 }
                 _ => false,
             };
@@ -159,12 +163,12 @@ impl Spool {
         if !Kind::File.owns(id) {
             return None;
         }
-        read_json(&self.description(id))
+        read_json(&self.description(id)).ok().flatten()
     }
 
     /// All files, newest first.
     pub(super) fn files(&self) -> io::Result<Vec<Value>> {
-        let mut files = self.described("files")?;
+        let mut files: Vec<Value> = self.described("files")?.into_iter().map(|(_, value)| value).collect();
         newest_first(&mut files);
         Ok(files)
     }
@@ -298,12 +302,12 @@ impl Spool {
         Ok(Some(batch))
     }
 
-    fn described(&self, folder: &str) -> io::Result<Vec<Value>> {
+    fn described(&self, folder: &str) -> io::Result<Vec<(PathBuf, Value)>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(self.root.join(folder))? {
             let path = entry?.path();
             if path.extension().is_some_and(|extension| extension == "json") {
-                found.extend(read_json(&path));
+                found.extend(read_json(&path)?.map(|value| (path, value)));
             }
         }
         Ok(found)
@@ -316,38 +320,6 @@ impl Spool {
 
 fn newest_first(all: &mut [Value]) {
     all.sort_by_key(|entry| std::cmp::Reverse(super::place_of(entry)));
-}
-
-fn read_json(path: &Path) -> Option<Value> {
-    serde_json::from_slice(&fs::read(path).ok()?).ok()
-}
-
-/// What was asked of a file, unless it is not there.
-fn found<T>(asked: io::Result<T>) -> io::Result<Option<T>> {
-    match asked {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        asked => asked.map(Some),
-    }
-}
-
-fn private(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(path)
-}
-
-/// Writes a file so that whoever reads it finds the old or the new one, and after a power cut the new one, with all that was made
-/// in its folder before.
-fn write_whole(path: &Path, value: &Value) -> io::Result<()> {
-    let part = path.with_extension("part");
-    let written = private(&part).and_then(|mut file| {
-        file.write_all(value.to_string().as_bytes())?;
-        file.sync_all()
-    });
-    if written.is_err() {
-        // On a full disk every byte counts; if it was not even begun, there is nothing to remove.
-        let _ = fs::remove_file(&part);
-    }
-    written.and_then(|()| fs::rename(part, path))?;
-    File::open(path.parent().expect("it lies in a folder of the spool"))?.sync_all()
 }
 
 #[cfg(test)]
@@ -378,8 +350,13 @@ pub(super) mod tests {
 
         /// By the next server.
         pub(in super::super) fn again(&mut self) {
+            self.try_again().unwrap();
+        }
+
+        fn try_again(&mut self) -> io::Result<()> {
             self.spool = None;
-            self.spool = Some(Spool::open(self.folder.path(), &self.config).unwrap());
+            self.spool = Some(Spool::open(self.folder.path(), &self.config)?);
+            Ok(())
         }
 
         pub(in super::super) fn spool(&self) -> &Spool {
@@ -417,6 +394,39 @@ pub(super) mod tests {
         assert_eq!(opened.spool().delete("file-1").unwrap_err().kind(), ErrorKind::NotFound);
         opened.again();
         assert_eq!(opened.spool().files().unwrap(), Vec::<Value>::new(), "nobody can read the other one");
+    }
+
+    /// Nothing that it speaks of is nobody's for that.
+    #[test]
+    fn what_cannot_be_read_ends_the_start_and_everything_stays() {
+        let mut opened = Opened::new(1000);
+        put(opened.spool(), "file-1", 10, 1);
+        put(opened.spool(), "file-2", 10, 1);
+        opened.spool().put(batch(1, 1)).unwrap().unwrap();
+        let answers = opened.spool().path(&batch(1, 1).answers);
+        fs::write(&answers, "an answer\n").unwrap();
+        let (record, description) = (opened.spool().record("batch_1"), opened.spool().description("file-2"));
+        let damage = |path: &Path, says: Option<&str>| match says {
+            Some(text) => fs::write(path, text),
+            None => fs::remove_file(path).and_then(|()| fs::create_dir(path)),
+        };
+        for (path, says) in [
+            (&record, None),
+            (&record, Some("{")),
+            (&record, Some("[]")),
+            (&description, None),
+            (&description, Some("")),
+        ] {
+            let kept = fs::read(path).unwrap();
+            damage(path, says).unwrap();
+            let why = opened.try_again().unwrap_err().to_string();
+            assert!(why.contains(path.to_str().unwrap()), "{why}");
+            assert!(answers.exists() && opened.path().join("files/file-2").exists());
+            let _ = fs::remove_dir(path);
+            fs::write(path, kept).unwrap();
+        }
+        opened.again();
+        assert_eq!(opened.spool().files().unwrap().len(), 2);
     }
 
     #[test]

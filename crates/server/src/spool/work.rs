@@ -116,9 +116,11 @@ fn one(app: &Arc<App>, batch: Batch) {
 /// Ends a batch that this program has a bug with.
 fn panicked(app: &App, batch: &Batch) {
     let Some(spool) = app.spool.as_ref() else { return };
-    let told = error("internal_error", "the server has a bug that this batch met", None, Value::Null);
-    if let Err(error) = spool.fail(batch, &[told]) {
+    let told = [error("internal_error", "the server has a bug that this batch met", None, Value::Null)];
+    if let Err(error) = spool.fail(batch, &told) {
         say(app, &error);
+        // Or it would be worked on again at once.
+        spool.tell(batch.id(), |batch| batch.fail(&told, spool.now()));
     }
 }
 

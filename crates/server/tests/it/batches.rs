@@ -208,7 +208,12 @@ fn a_batch_does_not_go_on_with_another_model() {
         (&failed["status"], &failed["errors"]["data"][0]["code"]),
         (&json!("failed"), &json!("batch_changed"))
     );
-    assert!(content(&second, &failed["output_file_id"]).lines().count() > 0, "what was answered stays");
+    let counts = &failed["request_counts"];
+    let answered = content(&second, &failed["output_file_id"]).lines().count();
+    assert!(
+        answered > 0 && counts["completed"] == answered && counts["total"] == 20,
+        "what was answered stays: {counts}"
+    );
 }
 
 #[test]

@@ -6,6 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use serde_json::Value;
+
 use super::{command, limited};
 
 /// `ballast serve` on a free port; it ends with the test.
@@ -89,6 +91,37 @@ impl Serving {
         stream.read_to_string(&mut response).expect("UTF-8");
         response
     }
+}
+
+impl Serving {
+    /// A file of requests, as a form brings it; the whole response.
+    pub(crate) fn upload(&self, text: &str) -> String {
+        let body = format!(
+            "--B\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n\
+             --B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"in.jsonl\"\r\n\r\n{text}\r\n--B--\r\n"
+        );
+        self.ask("POST", "/v1/files", "Content-Type: multipart/form-data; boundary=B\r\n", &body)
+    }
+
+    /// Begins a batch of completions over these lines; its path.
+    pub(crate) fn batch(&self, lines: &str) -> String {
+        let file = json_of(&self.upload(lines));
+        let body = serde_json::json!({
+            "input_file_id": file["id"], "endpoint": "/v1/completions", "completion_window": "24h"});
+        let batch = json_of(&self.ask("POST", "/v1/batches", "", &body.to_string()));
+        format!("/v1/batches/{}", batch["id"].as_str().expect("an id"))
+    }
+
+    /// What is there by now.
+    pub(crate) fn get(&self, path: &str) -> Value {
+        json_of(&self.ask("GET", path, "", ""))
+    }
+}
+
+/// The body of a response.
+pub(crate) fn json_of(response: &str) -> Value {
+    let body = response.split_once("\r\n\r\n").expect("a head").1;
+    serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {response}"))
 }
 
 impl Drop for Serving {
