@@ -18,18 +18,18 @@ use crate::attend::together;
 use crate::copies::Way;
 use crate::in_rows::Panels;
 use crate::module::{Module, kind_of};
+use crate::needs;
 use crate::product::Room;
 use crate::ranges::Ranges;
 use crate::repeat::{self, Repeating};
 use crate::rows::To;
 use crate::sample::{self, Places};
 use crate::slots::{covered, slots};
-use crate::sparse;
 use crate::tables::{Tables, padded};
 use crate::{CudaError, Driver, Launch, QUEUES};
 
 /// Device memory for tables on their way, of the queue that computes and of each other.
-const TABLE_BYTES: [usize; 2] = [8 << 20, 256 << 10];
+pub(crate) const TABLE_BYTES: [usize; 2] = [8 << 20, 256 << 10];
 /// Device memory of each queue for scattered pieces on their way.
 pub(crate) const STAGE_BYTES: usize = 4 << 20;
 /// Device memory for partial results of attention.
@@ -209,10 +209,7 @@ impl<D: Driver> Device for GpuDevice<D> {
     }
 
     fn prepare(&self, needs: &Needs) -> Result<(), String> {
-        sparse::check(needs)?;
-        if needs.formats.contains(&Format::Bf12) {
-            return Err("weights of 12 bits are not built for CUDA: write --weights bf16".into());
-        }
+        needs::check(needs)?;
         self.prepare_modules(&Module::needed(needs, self.driver.prefill())).map_err(|e| e.to_string())
     }
 

@@ -18,6 +18,7 @@ mod in_rows;
 mod library;
 mod linear;
 pub mod module;
+mod needs;
 mod nvrtc;
 pub mod product;
 mod ranges;

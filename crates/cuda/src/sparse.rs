@@ -1,7 +1,7 @@
 //! Attention to a share of the keys: a block of threads keeps the scores of all keys that a tile of queries sees.
 
 use kernels::attention::{BLOCK_TOKENS, Chosen, KvLayout, Span};
-use kernels::device::{AttendShape, KvPages, Needs, Rows};
+use kernels::device::{AttendShape, KvPages, Rows};
 
 use crate::Driver;
 use crate::args::{AttendArgs, SpanData, SparseArgs};
@@ -18,19 +18,8 @@ const PAGES: usize = 64;
 /// Of a slot's row: a score for each token of a page, and a word of bits.
 const PAGE_BYTES: usize = 4 * BLOCK_TOKENS + 4;
 /// Positions of the longest sequence whose scores there is room for.
-const POSITIONS_MAX: usize =
+pub(crate) const POSITIONS_MAX: usize =
     (PARTIAL_BYTES - CHOSEN_BYTES) / (TILE_ROWS * PAGE_BYTES) / PAGES * PAGES * BLOCK_TOKENS;
-
-/// Whether there is room for the scores of the longest sequence.
-pub(crate) fn check(needs: &Needs) -> Result<(), String> {
-    match needs.sparse {
-        Some(longest) if longest > POSITIONS_MAX => Err(format!(
-            "sparse attention to {longest} positions: on a GPU there is room for the scores of {POSITIONS_MAX}; say \
-             --max-model-len, or leave --sparse-attention out"
-        )),
-        _ => Ok(()),
-    }
-}
 
 impl<D: Driver> GpuDevice<D> {
     /// Attention of the spans' queries to the share of their keys that counts.

@@ -187,6 +187,10 @@ pub struct Needs {
     pub kv: KvLayout,
     /// Positions of the longest sequence, where attention is to a share of the keys.
     pub sparse: Option<usize>,
+    /// Rows of the largest batch.
+    pub rows: usize,
+    /// Of how many of them a token is picked, at the most.
+    pub samples: usize,
 }
 
 /// Arithmetic and memory of one device.

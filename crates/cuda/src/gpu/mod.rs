@@ -294,7 +294,8 @@ impl Driver for Gpu {
             let quads = bytes.div_ceil(16);
             let args = CopyArgs { from, to: to + first as u64, quads: quads as u64 };
             let (module, kernel, args) = (Module::Rows, "copy_quads", bytemuck::bytes_of(&args));
-            self.launch(&Launch { module, kernel, grid: [quads.div_ceil(256), 1], threads: 256, args });
+            // Few threads a block, as many as find registers beside blocks of attention that stay until their layer is done.
+            self.launch(&Launch { module, kernel, grid: [quads.div_ceil(64), 1], threads: 64, args });
         };
         // Long tables in several pieces, not in those that weights wait for.
         self.small.lend(self.stream(), table, carry).unwrap_or_else(|e| lost("copy to it", e));

@@ -2,12 +2,14 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{MutexGuard, PoisonError};
 
 use sha2::{Digest, Sha256};
 
 use super::{Gpu, kept};
+use crate::Lost;
 use crate::module::{Module, Prefill};
 
 /// What is known of each.
@@ -56,7 +58,13 @@ pub(super) fn keep(path: Option<&Path>, trial: &mut dyn FnMut() -> bool) -> bool
     // What cannot be kept is tried again the next time.
     let note = |what| path.is_some_and(|path| kept::keep(path, what).is_ok());
     note(if said.is_some() { BEGAN_AGAIN } else { BEGAN });
-    let passed = trial();
+    let passed = catch_unwind(AssertUnwindSafe(trial)).unwrap_or_else(|why| {
+        // The device is lost to it, as it would be to the next one.
+        if why.is::<Lost>() {
+            note(FAILED);
+        }
+        resume_unwind(why)
+    });
     note(if passed { PASSED } else { FAILED });
     passed
 }
@@ -124,13 +132,18 @@ mod tests {
         }
         let ends = path("ends.verdict");
         for afterwards in [None, Some(false)] {
-            let lost = std::panic::catch_unwind(|| {
-                keep(Some(&ends), &mut || std::panic::resume_unwind(Box::new(0)))
-            });
+            let lost = catch_unwind(|| keep(Some(&ends), &mut || resume_unwind(Box::new(0))));
             assert!(lost.is_err());
             assert_eq!(read(&ends), afterwards);
         }
         assert!(!keep(Some(&ends), &mut || unreachable!("a third trial")));
+        let lost = catch_unwind(|| {
+            keep(Some(&path("lost.verdict")), &mut || resume_unwind(Box::new(Lost("".into()))))
+        });
+        assert!(
+            lost.is_err() && read(&path("lost.verdict")) == Some(false),
+            "the device would be lost again"
+        );
         kept::keep(&ends, BEGAN).unwrap();
         assert!(keep(Some(&ends), &mut || true) && read(&ends) == Some(true), "the second ends");
         assert!(keep(None, &mut || true), "where nothing is kept");

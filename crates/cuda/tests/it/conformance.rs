@@ -41,7 +41,13 @@ fn check_on(device: &dyn Fn() -> Emulator, beyond: f32, wanted: impl Fn(&Case) -
 fn weights_of_12_bits_are_refused_before_anything_is_compiled() {
     let device = GpuDevice::new(Emulator::new(Mma::Defined), 1 << 20).unwrap();
     let kv = KvLayout { kv_heads: 1, head_dim: 64, dtype: KvDtype::Bf16 };
-    let refused = device.prepare(&Needs { formats: vec![Format::Bf16, Format::Bf12], kv, sparse: None });
+    let refused = device.prepare(&Needs {
+        formats: vec![Format::Bf16, Format::Bf12],
+        kv,
+        sparse: None,
+        rows: 64,
+        samples: 4,
+    });
     assert!(refused.unwrap_err().contains("--weights bf16"));
 }
 

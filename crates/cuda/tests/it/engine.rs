@@ -12,8 +12,7 @@ use engine::{
     Blocks, DeviceChoice, Engine, EngineConfig, Event, HostLinears, KvFormat, Offload, Planned, Request,
     StartError, WeightShare,
 };
-use kernels::attention::{KvDtype, KvLayout};
-use kernels::device::{Device, Needs};
+use kernels::device::Device;
 use kernels::{CpuDevice, Isa, Team};
 use model::Checkpoint;
 use model::decoder::WeightsAs;
@@ -418,20 +417,6 @@ fn sparse_attention_gives_the_same_tokens_wherever_kv_lives() {
         let left = engine.counts().left_bytes[Lane::Up.index()];
         assert_eq!(left > 0, delegate == Delegate::Streamed, "{left} bytes were left, {delegate:?}");
     }
-}
-
-/// A sequence as long as there is no room for the scores of is refused, before anything is loaded.
-#[test]
-fn scores_that_have_no_room_are_refused() {
-    if emulator::compiler().is_none() {
-        return;
-    }
-    let device = GpuDevice::new(Emulator::new(Mma::Defined), 1 << 20).unwrap();
-    let kv = KvLayout { kv_heads: 1, head_dim: 64, dtype: KvDtype::Bf16 };
-    let needs = |positions| Needs { formats: vec![], kv, sparse: Some(positions) };
-    assert_eq!(device.prepare(&needs(128 << 10)), Ok(()));
-    let why = device.prepare(&needs(4 << 20)).unwrap_err();
-    assert!(why.contains("--max-model-len"), "{why}");
 }
 
 /// A step ends when the device has done it, and is told of with the times of all its nodes.

@@ -254,8 +254,13 @@ impl<'a> Planned<'a> {
         let team = Arc::new(Team::start(config.threads)?);
         let store = self.made(&team, progress)?;
         let mut device = devices(Tier::Device, self.hold.arena_bytes() as usize, &team)?;
-        let longest = config.sparse.map(|_| self.hold.max_model_len);
-        prepare(&*device, &self.blueprint, kv_layout(spec, config.kv_dtype()), longest)?;
+        prepare(
+            &*device,
+            &self.blueprint,
+            kv_layout(spec, config.kv_dtype()),
+            config,
+            self.hold.max_model_len,
+        )?;
         let mut host = devices(Tier::Host, self.host_bytes(), &team)?;
         let before = self.hold.disk_bytes;
         let loader = Loader {
@@ -474,15 +479,18 @@ pub(crate) fn open(
 }
 
 /// Kernels are compiled before anything heavy is loaded, and before a request waits for them.
-/// `sparse`: positions of the longest sequence, if attention is to a share of them.
+/// `longest`: positions of the longest sequence.
 pub(crate) fn prepare(
     device: &dyn Device,
     blueprint: &Blueprint,
     kv: KvLayout,
-    sparse: Option<usize>,
+    config: &EngineConfig,
+    longest: usize,
 ) -> Result<(), StartError> {
     let formats = blueprint.formats().into_iter().map(|(format, _)| format).collect();
-    device.prepare(&Needs { formats, kv, sparse }).map_err(StartError::Device)
+    let (rows, samples) = (config.max_num_batched_tokens, config.max_num_seqs);
+    let needs = Needs { formats, kv, sparse: config.sparse.map(|_| longest), rows, samples };
+    device.prepare(&needs).map_err(StartError::Device)
 }
 
 fn create(path: &std::path::Path) -> Result<BufWriter<File>, StartError> {

@@ -18,6 +18,8 @@ const SOURCES: [(&str, &str); 4] = [
 ];
 /// The names under which the one library is looked for.
 const NAMES: [&str; 3] = ["libcuda.so", "libnvrtc.so.12", "libcublasLt.so.12"];
+/// The variable that names the compiler and its options.
+const COMPILER: &str = "BALLAST_STAND_IN_COMPILER";
 /// The folder beside it that lacks the last.
 const WITHOUT_PRODUCTS: &str = "without-products";
 
@@ -43,6 +45,12 @@ impl StandIn {
         Some(StandIn { header: host::header(&compiler, &[]), libraries, compiler, cache })
     }
 
+    /// Whether this process has one.
+    #[allow(dead_code, reason = "other programs have no such tests")]
+    pub(crate) fn is_there() -> bool {
+        env::var_os(COMPILER).is_some()
+    }
+
     /// Gives it to a command.
     pub(crate) fn given_to<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command
@@ -52,7 +60,7 @@ impl StandIn {
             .env_remove("BALLAST_CACHE")
             .env("BALLAST_STAND_IN_HEADER", &self.header)
             .env("BALLAST_STAND_IN_LIBRARIES", env!("CARGO_TARGET_TMPDIR"))
-            .env("BALLAST_STAND_IN_COMPILER", format!("{} {}", self.compiler, host::OPTIONS.join(" ")))
+            .env(COMPILER, format!("{} {}", self.compiler, host::OPTIONS.join(" ")))
     }
 
     /// The same, where there is no library of products.
