@@ -14,8 +14,12 @@ thread_local! {
 pub(crate) fn with_scratch<R>(len: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
     let mut bytes = take(len);
     let result = f(&mut bytes[..len]);
-    FREE.with_borrow_mut(|free| free.push(bytes));
+    give_back(bytes);
     result
+}
+
+fn give_back(bytes: AlignedBytes) {
+    FREE.with_borrow_mut(|free| free.push(bytes));
 }
 
 /// What grew once seldom grows again, so that buffers have some room to spare. Those that fill most of one are whole huge pages: a

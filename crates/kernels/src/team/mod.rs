@@ -171,10 +171,14 @@ impl Team {
     /// If a worker panics, once all of them have stopped. A worker that waits at a barrier for one that
     /// panicked panics too, so nothing hangs.
     pub fn run_on(&self, count: usize, job: impl Fn(Worker<'_>) + Sync) {
+        self.do_all(count, &job);
+    }
+
+    /// The same for all kinds of jobs: there are hundreds, and a copy for each would be a tenth of what is compiled here.
+    fn do_all(&self, count: usize, job: &Job<'_>) {
         let mut watch = self.running.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let shared = &*self.shared;
         let count = count.clamp(1, self.size());
-        let job: &Job<'_> = &job;
         // SAFETY: only the lifetime changes. Workers use the reference between the epoch's change below
         // and their decrement of `left`, and this function does not return before `left` is zero.
         let mut job: &'static Job<'static> = unsafe { std::mem::transmute(job) };
