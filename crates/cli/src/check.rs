@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::args::{CheckArgs, Hardware};
 use crate::bench::{Ceilings, median};
-use crate::console::{note, show};
+use crate::console::{Misuse, note, show};
 use crate::display::{Progress, Unit, Voice};
 use crate::output_file::JsonReport;
 use crate::timed::is_wanted;
@@ -65,7 +65,7 @@ pub(crate) fn check(args: CheckArgs) -> Result<ExitCode> {
     if args.cases.device == Hardware::Cuda {
         return crate::check_cuda::check(&args);
     }
-    let timed_by = Isa::from_env().map_err(anyhow::Error::msg)?;
+    let timed_by = Isa::from_env().map_err(Misuse)?;
     let (cases, seed) = (args.chosen().collect::<Vec<Case>>(), args.seed);
     let args = args.cases;
     let json = JsonReport::open(args.json.as_deref())?;

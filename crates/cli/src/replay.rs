@@ -8,10 +8,10 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use engine::counted;
 
-use crate::console::show;
+use crate::console::{show, unreadable};
 
 pub(crate) fn replay(path: &Path) -> Result<ExitCode> {
-    let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+    let file = File::open(path).map_err(unreadable(path))?;
     let summary =
         sim::replay(BufReader::new(file)).with_context(|| format!("replay of {}", path.display()))?;
     let sim::Replayed { requests, steps, lines, in_flight, unfinished } = summary;

@@ -15,6 +15,7 @@ use policy::sched::Delegate;
 use spec::{ByTier, Split};
 
 use crate::args::{DeviceName, EngineArgs, HostWeights, Kv, Percent, ScheduleArgs, Weights};
+use crate::console::Misuse;
 
 /// Tokens in a step, unless a flag says otherwise: enough that weights are read rarely, few enough that
 /// activations stay small and decodes do not wait long behind a prompt.
@@ -66,7 +67,7 @@ pub(crate) fn kv_tokens(seqs: usize, length: usize) -> usize {
 /// # Errors
 /// More memory asked for than there is, steps too small, or an instruction set that is not here.
 pub(crate) fn engine_config(args: &EngineArgs, needs: Needs) -> Result<EngineConfig> {
-    let isa = Isa::from_env().map_err(anyhow::Error::msg)?;
+    let isa = Isa::from_env().map_err(Misuse)?;
     let max_num_seqs =
         args.max_num_seqs.unwrap_or(needs.seqs.min(args.max_num_batched_tokens.unwrap_or(usize::MAX)));
     let least = max_num_seqs.max(16);

@@ -14,8 +14,8 @@ use crate::args::{self, Percent};
 use crate::console::Misuse;
 
 pub(crate) fn machine(name: &str) -> Result<Machine> {
-    Machine::named(name)
-        .ok_or_else(|| anyhow!("no machine is called `{name}`: there is {}", MACHINES.join(", ")))
+    let unknown = || Misuse(format!("no machine is called `{name}`: there is {}", MACHINES.join(", ")));
+    Ok(Machine::named(name).ok_or_else(unknown)?)
 }
 
 pub(crate) fn rates(args: &args::ScenarioArgs) -> Result<Rates> {

@@ -281,13 +281,7 @@ fn load(args: &ServeArgs, client_bytes: u64, lane_spans: usize, log: &Log) -> Re
     let engine = wanted.load(planned)?.engine;
     // What memory has room for is another length at each start, and a batch goes on whatever it is.
     let longest = args.engine.max_model_len.map_or("as memory allows".into(), |len| len.to_string());
-    let names = if args.served_model_name.is_empty() {
-        let mut names = vec![model.unwrap_or(&opened.name).to_string(), opened.name.clone()];
-        names.dedup();
-        names
-    } else {
-        args.served_model_name.clone()
-    };
+    let names = batch::served_names(&args.served_model_name, model.unwrap_or(&opened.name), &opened.name);
     let vocab = engine.spec().vocab as u32;
     let settings = batch::settings(&args.engine, &opened, &names, isa, longest)?;
     Ok(Served {

@@ -7,7 +7,7 @@ use anyhow::{Result, anyhow, bail};
 use engine::counted;
 use policy::cost::Dims;
 use sim::draw::Format;
-use sim::flexgen::{MACHINES, Machine, Rates};
+use sim::flexgen::Rates;
 use sim::{BlockComparison, BlockExperiment, ScheduleFigures};
 use spec::{Bytes, HardwareSpec, Nanos, Tokens};
 
@@ -15,6 +15,7 @@ use crate::args::SimulateBlockArgs;
 use crate::console::{note, show};
 use crate::lanes;
 use crate::output_file::{JsonReport, OutputFile, apart};
+use crate::scenario::machine;
 
 /// Sequences of a block that are simulated one by one.
 const MOST_BLOCK_SEQUENCES: usize = 1 << 18;
@@ -101,10 +102,7 @@ fn experiment(args: &SimulateBlockArgs) -> Result<BlockExperiment> {
     let known = || Dims::names().collect::<Vec<_>>().join(", ");
     let dims = Dims::named(&args.model);
     let dims = dims.ok_or_else(|| anyhow!("no sizes are known of `{}`: one of {}", args.model, known()))?;
-    let machine = Machine::named(&args.hardware);
-    let machine = machine.ok_or_else(|| {
-        anyhow!("no machine is called `{}`: there is {}", args.hardware, MACHINES.join(", "))
-    })?;
+    let machine = machine(&args.hardware)?;
     Ok(BlockExperiment {
         prompt: Tokens(args.prompt_len),
         output: Tokens(args.gen_len),

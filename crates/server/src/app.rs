@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use model::api::ApiError;
-use tokio::sync::watch;
+use model::grammar::WORKERS;
+use tokio::sync::{Semaphore, watch};
 
 use crate::bell::Bell;
 use crate::clock::unix_now;
@@ -41,6 +42,8 @@ pub(crate) struct App {
     pub(crate) keys: Keys,
     pub(crate) gate: Arc<Gate>,
     pub(crate) crowd: Arc<Crowd>,
+    /// For those that found no place to compile their grammar: who came first is next.
+    pub(crate) grammars: Semaphore,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) minute: Minute,
     /// Rung by the engine's events.
@@ -61,6 +64,7 @@ impl App {
             keys: Keys::new(&config.keys),
             gate: Gate::new(limits),
             crowd: Crowd::new(config.max_connections, config.max_body_bytes),
+            grammars: Semaphore::new(WORKERS),
             metrics: Arc::new(Metrics::default()),
             minute: Minute::default(),
             bell: Arc::default(),

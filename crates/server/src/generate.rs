@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 use hyper::HeaderMap;
 use hyper::header::HeaderValue;
 use model::api::{ApiError, Chunks, Delivery, Endpoint, Generate, Meta, chat, completion, response};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::account::Account;
 use crate::app::App;
@@ -22,8 +23,10 @@ use crate::sse;
 /// Bytes of a body that are one token of a prompt, roughly: until they are counted.
 const BYTES_A_TOKEN: usize = 4;
 
-/// Before a request is read again whose grammar found no place to be compiled: some three seconds in all.
-const PAUSES_MS: [u64; 7] = [25, 50, 100, 200, 400, 800, 1600];
+/// How long a request waits for a place to compile its grammar.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Before one whose turn it is looks again: somebody new took its place, or others take longer than they may.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// `POST /v1/completions`
 pub(crate) async fn completions(State(app): State<Arc<App>>, request: Request) -> Result<Response, Refusal> {
@@ -76,15 +79,21 @@ async fn begin(
     account: Option<Arc<Account>>,
 ) -> Result<Begun, ApiError> {
     let body = Arc::new(body);
-    let mut pauses = PAUSES_MS.into_iter().map(Duration::from_millis);
+    let (mut turn, mut until) = (None, None);
     loop {
         let (shared, bytes, account) = (Arc::clone(app), Arc::clone(&body), account.clone());
         match aside(move || prepare(&shared, &bytes, endpoint, permit, account)).await?? {
             Prepared::Begun(begun) => return Ok(*begun),
             Prepared::Busy(kept, busy) => {
-                let Some(pause) = pauses.next() else { return Err(busy) };
                 permit = kept;
-                tokio::time::sleep(pause).await;
+                let waits = async {
+                    match turn {
+                        None => turn = app.grammars.acquire().await.ok(),
+                        Some(_) => sleep(LOOK_AGAIN).await,
+                    }
+                };
+                let until = *until.get_or_insert_with(|| Instant::now() + PATIENCE);
+                timeout_at(until, waits).await.map_err(|_| busy)?;
             }
         }
     }

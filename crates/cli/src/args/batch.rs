@@ -90,7 +90,7 @@ pub(crate) struct BatchFlags {
     /// Seconds that an answer may wait for the disk (256 answers at most do).
     #[arg(long, default_value_t = 5, value_name = "SECONDS", value_parser = whole_seconds)]
     pub(crate) fsync_interval: u64,
-    /// Seconds that requests which run may go on after SIGTERM or Ctrl-C; a second one ends at once.
+    /// Seconds that answers which have begun may take after SIGTERM or Ctrl-C; a second one ends at once.
     #[arg(long, default_value_t = 30, value_name = "SECONDS", value_parser = whole_seconds)]
     pub(crate) drain_timeout: u64,
     /// How progress is shown.

@@ -20,7 +20,7 @@ pub(crate) struct ServeArgs {
     /// The port to listen on; 0 takes a free one.
     #[arg(long, default_value_t = 8000, help_heading = "Server")]
     pub(crate) port: u16,
-    /// What requests call the model; several names are possible [default: MODEL].
+    /// What requests call the model; several names are possible [default: MODEL, its whole name, and the last part of that].
     #[arg(long, num_args = 1.., value_name = "NAME", help_heading = "Server")]
     pub(crate) served_model_name: Vec<String>,
     /// A key of which clients must show one (all routes but /health, /ready and the page); may be given several times.

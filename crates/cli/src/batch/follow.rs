@@ -30,7 +30,7 @@ pub(super) struct Signals {
 impl Signals {
     /// From now on they do not end the process as they would; one that comes before the job begins does, with this code, and
     /// removes what nothing came of.
-    pub(super) fn heard(code: u8, unbegun: Option<PathBuf>) -> Result<Signals> {
+    pub(super) fn heard(code: u8, unbegun: Vec<PathBuf>) -> Result<Signals> {
         let signals = Signals { count: Arc::default(), begun: Arc::default() };
         let (count, begun) = (Arc::clone(&signals.count), Arc::clone(&signals.begun));
         let mut told = Told::new([SIGTERM, SIGINT]).context("the system refuses signals")?;
@@ -39,7 +39,7 @@ impl Signals {
                 if !begun.load(Ordering::SeqCst) {
                     note!("ending before the first line; the same command begins again");
                     // If it stays, it says nothing.
-                    let _ = unbegun.as_ref().map(std::fs::remove_file);
+                    unbegun.iter().for_each(|path| _ = std::fs::remove_file(path));
                     std::process::exit(code.into());
                 }
                 if count.fetch_add(1, Ordering::SeqCst) > 0 {
@@ -100,7 +100,7 @@ impl Watch for Follow {
         }
         if self.deadline.is_none() {
             note!(
-                "ending: requests that run have {} s to finish; a second signal ends at once",
+                "ending: answers that have begun have {} s to be finished; a second signal ends at once",
                 self.drain_timeout.as_secs()
             );
         }

@@ -72,7 +72,7 @@ fn run(args: BatchJob) -> Result<ExitCode> {
     let (template, tool_template) = (text.template()?, text.template_for(Tools::Given)?);
     let engine = &args.flags.engine;
     let max = engine.max_model_len.unwrap_or(opened.checkpoint.spec().max_positions);
-    let served = served_names(&args, &opened.name);
+    let served = served_names(&args.flags.served_model_name, &args.model, &opened.name);
     let vocab = opened.checkpoint.spec().vocab;
     let context = context(&text, [template.as_ref(), tool_template.as_ref()], &served, (vocab, max));
     let known = Lines::of(&input, &context);
@@ -217,13 +217,13 @@ fn check(input: &Input, args: &BatchJob) -> Result<()> {
     )))
 }
 
-/// What requests may call the model: what the flags say, or else the model's name and its last part.
-fn served_names(args: &BatchJob, name: &str) -> Vec<String> {
-    if !args.flags.served_model_name.is_empty() {
-        return args.flags.served_model_name.clone();
+/// What requests may call the model: what a flag says, or else what it was called here, its name and the last part of that.
+pub(crate) fn served_names(said: &[String], called: &str, name: &str) -> Vec<String> {
+    if !said.is_empty() {
+        return said.to_vec();
     }
     let last = Path::new(name).file_name().map(|last| last.to_string_lossy().into_owned());
-    let mut names = vec![args.model.clone()];
+    let mut names = vec![called.to_string()];
     for other in [Some(name.to_string()), last].into_iter().flatten() {
         if !names.contains(&other) {
             names.push(other);
@@ -353,10 +353,10 @@ impl Place {
     }
 
     /// What goes where no line is ever begun.
-    fn unbegun(&self) -> Option<PathBuf> {
+    fn unbegun(&self) -> Vec<PathBuf> {
         match self {
-            Place::Files(files, _) => files.unbegun().map(Path::to_owned),
-            Place::Stream(_) => None,
+            Place::Files(files, _) => files.unbegun(),
+            Place::Stream(_) => Vec::new(),
         }
     }
 

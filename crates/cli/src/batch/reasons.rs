@@ -36,8 +36,8 @@ impl Reasons {
 impl fmt::Display for Reasons {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let all = self.first.iter().map(|(reason, lines)| format!("  {lines} failed: {reason}"));
-        let others =
-            (self.others > 0).then(|| format!("  {} failed for other reasons: see the output", self.others));
+        let others = (self.others > 0)
+            .then(|| format!("  {} failed for other reasons: each error says which", self.others));
         f.write_str(&all.chain(others).collect::<Vec<_>>().join("\n"))
     }
 }
@@ -67,6 +67,6 @@ mod tests {
         let lines: Vec<&str> = told.lines().collect();
         assert_eq!(lines[..2], ["  2 failed: no model `x`", "  1 failed: a b"]);
         assert_eq!(lines[2], format!("  1 failed: {}...", "c".repeat(160)));
-        assert_eq!(lines[3], "  2 failed for other reasons: see the output");
+        assert_eq!(lines[3], "  2 failed for other reasons: each error says which");
     }
 }

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::kernels_cuda::kernels_on_gpu;
 use crate::args::{CasesArgs, Hardware};
-use crate::console::show;
+use crate::console::{Misuse, show};
 use crate::output_file::JsonReport;
 use crate::timed::{Timed, wanted};
 
@@ -69,7 +69,7 @@ pub(crate) fn kernels(args: CasesArgs) -> Result<ExitCode> {
         return kernels_on_gpu(&args);
     }
     let json = JsonReport::open(args.json.as_deref())?;
-    let isa = Isa::from_env().map_err(anyhow::Error::msg)?;
+    let isa = Isa::from_env().map_err(Misuse)?;
     let threads = args.threads.unwrap_or_else(default_threads);
     let team = Arc::new(Team::fixed(threads)?);
     let cases = wanted(timed(), args.only.as_deref())?;

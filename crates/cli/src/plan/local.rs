@@ -47,6 +47,14 @@ pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
         PlannedFor::Serve => serve::client_bytes_by_default(base.memory),
     };
     let mut opened = loaded::open(Some(&args.model), &args.engine, Voice::Normal)?;
+    let room = args.engine.max_model_len.unwrap_or(opened.checkpoint.spec().max_positions);
+    if job.input + job.output > room {
+        bail!(
+            "{} in and {} out are more than this model has room for, {room}: say --prompt-len and --gen-len",
+            counted(job.input, "token"),
+            job.output
+        );
+    }
     // Whoever runs the plan holds these too, beside what is planned. A folder without them can be benchmarked all the same.
     let _text = opened.text(None).ok();
     let base = for_this_model(&opened, base)?;

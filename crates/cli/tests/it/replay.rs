@@ -42,7 +42,7 @@ fn a_recorded_run_replays_and_a_changed_one_does_not() {
     }
     let bytes = folder.write("bytes", b"\xff\xfe\n");
     ballast(&["simulate", "replay", &bytes]).refused(1, &["UTF-8"]);
-    ballast(&["simulate", "replay", "/no/such/file"]).refused(1, &["cannot open /no/such/file"]);
+    ballast(&["simulate", "replay", "/no/such/file"]).refused(2, &["cannot read /no/such/file"]);
 }
 
 #[test]

@@ -28,7 +28,13 @@ fn a_batch_goes_on_in_another_memory() {
     let longest = |server: &Serving| server.get("/v1/models")["data"][0]["max_model_len"].clone();
     let first = serve("200MiB");
     let (path, room) = (first.batch(&(0..1000).map(line).collect::<String>()), longest(&first));
-    while first.get(&path)["request_counts"]["completed"] == 0 {}
+    let so_far = loop {
+        let done = first.get(&path)["request_counts"]["completed"].as_u64().expect("a number");
+        if done > 0 {
+            break done;
+        }
+    };
+    assert!(so_far < 1000, "it is under way");
     // Killed.
     drop(first);
     let second = serve("180MiB");

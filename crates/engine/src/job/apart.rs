@@ -1,5 +1,7 @@
 //! Files that must not be one another: what a job reads, what it writes, and what it writes down about itself.
 
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::files::{Paths, part, state_path};
@@ -16,10 +18,17 @@ pub fn clash(read: &[&Path], written: Option<&Paths>, beside: &[&Path]) -> Optio
     let mut taken: Vec<PathBuf> = read.iter().map(|path| resolved(path)).collect();
     written.into_iter().find(|path| {
         let path = resolved(path);
-        let clashes = taken.contains(&path);
+        let clashes = taken.iter().any(|other| *other == path || is_one_file(other, &path));
         taken.push(path);
         clashes
     })
+}
+
+/// Whether both are names of one file.
+fn is_one_file(a: &Path, b: &Path) -> bool {
+    let file =
+        |path: &Path| path.metadata().ok().filter(Metadata::is_file).map(|file| (file.dev(), file.ino()));
+    file(a).is_some_and(|a| Some(a) == file(b))
 }
 
 /// Where a path leads, whether something is there or not.
@@ -41,6 +50,7 @@ mod tests {
         let at = |name: &str| folder.path().join(name);
         std::fs::write(at("in"), "").unwrap();
         std::os::unix::fs::symlink(at("in"), at("link")).unwrap();
+        std::fs::hard_link(at("in"), at("name")).unwrap();
         std::fs::create_dir(at("d")).unwrap();
         let clashes = |read: &str, answers: &str, errors: Option<&str>| {
             let paths = Paths { answers: at(answers), errors: errors.map(at) };
@@ -49,6 +59,7 @@ mod tests {
         assert!(!clashes("in", "out", None) && !clashes("in", "out", Some("errors")));
         for (read, answers, errors) in [
             ("in", "link", None),
+            ("in", "name", None),
             ("in", "d/../in", None),
             ("out.state", "out", None),
             ("in", "out", Some("d/../out")),

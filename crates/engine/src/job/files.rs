@@ -1,13 +1,12 @@
 //! The files of a job: answers, perhaps errors apart from them, and a state file that says whose they are.
 
-use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::kept::{self, Found};
-use super::ledger::{Ledger, alone, empty, folder, sync_folders, sync_whole};
+use super::ledger::{Ledger, alone, empty, folder, is_at, sync_folders, sync_whole};
 use super::rewrite::Rewrite;
 use super::{Input, JobError, OutputOrder, Record};
 
@@ -45,6 +44,10 @@ pub struct Files {
     /// Locked.
     state: File,
     state_is_new: bool,
+    /// Locked as well, until they are written to.
+    outputs: Vec<File>,
+    /// Those of them that were not there, as they are called where links end.
+    new: Vec<PathBuf>,
 }
 
 /// What there is to do; nothing is changed yet.
@@ -100,7 +103,7 @@ pub(super) fn state_path(answers: &Path) -> PathBuf {
 }
 
 impl Files {
-    /// Takes the files, and finds them writable; nothing in them changes.
+    /// Takes the files, and finds them writable; nothing in them changes, and what was not there goes again unless a job begins.
     ///
     /// # Errors
     /// [`JobError::Busy`], [`JobError::File`].
@@ -119,8 +122,16 @@ impl Files {
                 Err(TryLockError::Error(error)) => return Err(JobError::file("lock", &state_path)(error)),
             }
         };
-        let files = Files { paths, state_path, state, state_is_new };
-        files.paths.each().try_for_each(probe)?;
+        let (outputs, new) = (Vec::new(), Vec::new());
+        let mut files = Files { paths, state_path, state, state_is_new, outputs, new };
+        for path in files.paths.each().map(Path::to_owned).collect::<Vec<_>>() {
+            let is_new = !path.exists();
+            files.outputs.push(alone(&path)?);
+            if is_new {
+                // Behind a link the file that was made, not the link.
+                files.new.push(fs::canonicalize(&path).map_err(JobError::file("look at", &path))?);
+            }
+        }
         Ok(files)
     }
 
@@ -156,9 +167,10 @@ impl Files {
         Ok(Outlook::new(record, mine, [answers, errors.unwrap_or_default()], retry))
     }
 
-    /// The file that goes where no line is ever begun.
-    pub fn unbegun(&self) -> Option<&Path> {
-        self.state_is_new.then_some(&self.state_path)
+    /// The files that go where no line is ever begun.
+    pub fn unbegun(&self) -> Vec<PathBuf> {
+        let state = self.state_is_new.then(|| self.state_path.clone());
+        state.into_iter().chain(self.new.iter().cloned()).collect()
     }
 
     /// The record of an earlier run; a torn one is none, since answers come after it.
@@ -177,8 +189,7 @@ impl Files {
     /// # Errors
     /// [`JobError::File`].
     pub fn begin(mut self, outlook: &Outlook, sync_every: Duration) -> Result<Writer, JobError> {
-        // Before anything in them changes.
-        let held = self.paths.each().map(alone).collect::<Result<Vec<_>, _>>()?;
+        let held = std::mem::take(&mut self.outputs);
         if !matches!(outlook.begin, Begin::Fresh) {
             // Of a rewrite that was killed. Before a job's first answer, files of such names are somebody else's.
             self.paths.each().map(part).try_for_each(|path| remove(&path))?;
@@ -189,7 +200,7 @@ impl Files {
             self.write_state(&outlook.record)?;
             sync_folders(self.paths.each())?;
         }
-        self.state_is_new = false;
+        (self.state_is_new, self.new) = (false, Vec::new());
         let (mut ledgers, mut replaced, mut rewrite) = (Vec::new(), Vec::new(), None);
         if let Begin::Rewrite(kept) = &outlook.begin {
             for path in self.paths.each() {
@@ -220,27 +231,9 @@ impl Files {
 
 impl Drop for Files {
     fn drop(&mut self) {
-        if self.state_is_new {
-            // Nothing came of it: nothing stays.
-            let _ = fs::remove_file(&self.state_path);
-        }
+        // Nothing came of it: nothing stays.
+        self.unbegun().iter().for_each(|path| _ = fs::remove_file(path));
     }
-}
-
-/// Whether an open file is the one of this name.
-fn is_at(file: &File, path: &Path) -> bool {
-    let same = |a: &Metadata, b: &Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
-    matches!((file.metadata(), fs::metadata(path)), (Ok(a), Ok(b)) if same(&a, &b))
-}
-
-/// Whether a file can be written, without a change.
-fn probe(path: &Path) -> Result<(), JobError> {
-    let is_new = !path.exists();
-    let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
-    opened.map_err(JobError::file("write", path))?;
-    // Behind a link the file that was made, not the link.
-    let made = fs::canonicalize(path).map_err(JobError::file("look at", path))?;
-    if is_new { remove(&made) } else { Ok(()) }
 }
 
 fn remove(path: &Path) -> Result<(), JobError> {

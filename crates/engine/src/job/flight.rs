@@ -137,6 +137,13 @@ impl Flight {
         }
     }
 
+    /// Gives up those that have no token yet, of which an engine may have many.
+    pub(super) fn give_up_unbegun(&mut self) {
+        let unbegun: Vec<usize> =
+            self.requests.iter().filter(|(_, one)| one.tokens == 0).map(|(number, _)| *number).collect();
+        unbegun.into_iter().for_each(|number| _ = self.remove(number));
+    }
+
     fn remove(&mut self, number: usize) -> Option<UnderWay> {
         let removed = self.requests.remove(&number)?;
         self.tokens -= removed.tokens;

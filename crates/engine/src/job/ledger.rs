@@ -1,8 +1,9 @@
 //! A file that only grows, by whole lines: each is written at once, and reaches the disk with others.
 
 use std::collections::BTreeSet;
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -118,15 +119,29 @@ impl Ledger {
 /// An output, opened or made, and taken from all other jobs under whatever name they know it: a link leads to it too, and two jobs
 /// may have said the same file for errors. What is no file (`/dev/null`) anybody may write to.
 pub(super) fn alone(path: &Path) -> Result<File, JobError> {
-    let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
-    let file = file.map_err(JobError::file("write", path))?;
-    if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
-        file.try_lock().map_err(|why| match why {
-            TryLockError::WouldBlock => JobError::Busy(path.to_owned()),
-            TryLockError::Error(error) => JobError::file("lock", path)(error),
-        })?;
+    loop {
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+        let file = file.map_err(JobError::file("write", path))?;
+        if !file.metadata().is_ok_and(|metadata| metadata.is_file()) {
+            return Ok(file);
+        }
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => return Err(JobError::Busy(path.to_owned())),
+            // Some network drives have no locks; the state's alone is asked for there.
+            Err(TryLockError::Error(error)) if error.kind() != io::ErrorKind::Unsupported => {
+                return Err(JobError::file("lock", path)(error));
+            }
+            // Unless whoever had it gave the name to another meanwhile.
+            _ if is_at(&file, path) => return Ok(file),
+            _ => {}
+        }
     }
-    Ok(file)
+}
+
+/// Whether an open file is the one of this name.
+pub(super) fn is_at(file: &File, path: &Path) -> bool {
+    let same = |a: &Metadata, b: &Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
+    matches!((file.metadata(), std::fs::metadata(path)), (Ok(a), Ok(b)) if same(&a, &b))
 }
 
 /// Empties a file, so that the disk has none of it either.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::order::OutputOrder;
 
 /// Format of the record.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// A job, as its state file has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -77,7 +77,7 @@ pub enum Output {
 pub enum Ask {
     /// Go on.
     GoOn,
-    /// Finish what is begun, begin nothing more.
+    /// Finish answers that have a token, and nothing else.
     Drain,
     /// End now.
     End,
@@ -165,7 +165,12 @@ impl Job<'_> {
             }
             // Before others begin, which need the room of what is written.
             run.write_ready(&mut output)?;
-            let begun = if ask == Ask::GoOn { run.begin_some(watch) } else { Ok(0) };
+            let begun = if ask == Ask::GoOn {
+                run.begin_some(watch)
+            } else {
+                run.flight.give_up_unbegun();
+                Ok(0)
+            };
             // Whoever was to tell of a request's end may have died before it did.
             let alive = |begun| self.engine.alive().map(|()| begun).map_err(JobError::from);
             let begun = begun.and_then(alive).map_err(|why| run.salvage(why, &mut output, watch))?;

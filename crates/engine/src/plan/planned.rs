@@ -11,7 +11,7 @@ use kernels::attention::{BLOCK_TOKENS, KvLayout};
 use kernels::device::{Device, KvPages, Needs};
 use kernels::{CpuDevice, Team};
 use model::checkpoint::Checkpoint;
-use model::decoder::{Blueprint, Decoder, HostWork, LoadError, Loader, Work};
+use model::decoder::{Blueprint, Decoder, HostWork, LoadError, Loader, Work, WorkSize};
 use model::store::{Cut, Maker, Store};
 use policy::cost::Measured;
 use policy::pipeline::{Delegation, Overlap, Plan, Share, Weights};
@@ -254,13 +254,9 @@ impl<'a> Planned<'a> {
         let team = Arc::new(Team::start(config.threads)?);
         let store = self.made(&team, progress)?;
         let mut device = devices(Tier::Device, self.hold.arena_bytes() as usize, &team)?;
-        prepare(
-            &*device,
-            &self.blueprint,
-            kv_layout(spec, config.kv_dtype()),
-            config,
-            self.hold.max_model_len,
-        )?;
+        let longest = config.sparse.map(|_| self.hold.max_model_len);
+        let size = config.work_size(&self.blocks);
+        prepare(&*device, &self.blueprint, kv_layout(spec, config.kv_dtype()), size, longest)?;
         let mut host = devices(Tier::Host, self.host_bytes(), &team)?;
         let before = self.hold.disk_bytes;
         let loader = Loader {
@@ -479,17 +475,16 @@ pub(crate) fn open(
 }
 
 /// Kernels are compiled before anything heavy is loaded, and before a request waits for them.
-/// `longest`: positions of the longest sequence.
+/// `size`: of a batch. `sparse`: positions of the longest sequence, if attention is to a share of them.
 pub(crate) fn prepare(
     device: &dyn Device,
     blueprint: &Blueprint,
     kv: KvLayout,
-    config: &EngineConfig,
-    longest: usize,
+    size: WorkSize,
+    sparse: Option<usize>,
 ) -> Result<(), StartError> {
     let formats = blueprint.formats().into_iter().map(|(format, _)| format).collect();
-    let (rows, samples) = (config.max_num_batched_tokens, config.max_num_seqs);
-    let needs = Needs { formats, kv, sparse: config.sparse.map(|_| longest), rows, samples };
+    let needs = Needs { formats, kv, sparse, rows: size.tokens, samples: size.samples };
     device.prepare(&needs).map_err(StartError::Device)
 }
 

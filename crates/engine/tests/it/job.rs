@@ -9,7 +9,7 @@ use std::thread::yield_now;
 
 use crate::common;
 use engine::job::{Ask, Ended, Hears, Input, Job, JobError, Limits, Outlook, Output, Record, Tally, Watch};
-use engine::{Engine, Event, Failure};
+use engine::{Engine, EngineConfig, Event, Failure};
 use model::api::{ApiError, Context, Generate, OwnTemplates, Streaming};
 use model::grammar::{GrammarError, OutputFormat, WORKERS};
 use model::output::FinishReason;
@@ -253,6 +253,38 @@ impl Watch for Drains {
     }
 
     fn tell(&mut self, _: &Tally) {}
+}
+
+/// Goes on until there is a token.
+#[derive(Default)]
+struct DrainsLater {
+    drains: bool,
+}
+
+impl Watch for DrainsLater {
+    fn ask(&mut self) -> Ask {
+        if self.drains { Ask::Drain } else { Ask::GoOn }
+    }
+
+    fn tell(&mut self, tally: &Tally) {
+        self.drains |= tally.tokens_under_way > 0;
+    }
+}
+
+/// What has been handed in and not begun is not begun any more.
+#[test]
+fn a_job_that_drains_finishes_what_has_begun() {
+    let engine = common::start(MODEL, EngineConfig { max_num_seqs: 2, ..common::config() });
+    let bodies = vec![r#"{"model":"m","prompt":[5,6,7],"max_tokens":100,"ignore_eos":true}"#.to_string(); 30];
+    let limits = Limits {
+        in_flight: 30,
+        prompt_tokens: 1000,
+        window: 30,
+        waiting_bytes: Limits::WAITING_BYTES,
+        line_sequences: 1,
+    };
+    let (ended, tally) = run((&engine, &bodies), limits, &mut DrainsLater::default()).unwrap();
+    assert!(ended == Ended::Interrupted && (1..15).contains(&tally.done), "{tally:?}");
 }
 
 /// A format that takes a second or so to compile; each number is another.

@@ -5,6 +5,7 @@
 //! Where other processes take processors away, fewer take part (see [`crowd`]).
 
 mod crowd;
+mod denormals;
 mod queued;
 mod stretches;
 
@@ -16,6 +17,7 @@ use std::thread::{self, JoinHandle, Thread, ThreadId};
 use std::time::{Duration, Instant};
 
 use self::crowd::Crowd;
+use self::denormals::flush_denormals;
 use self::queued::Queued;
 pub(crate) use self::stretches::Stretches;
 
@@ -370,25 +372,6 @@ fn spin_until(mut done: impl FnMut() -> bool) {
             std::hint::spin_loop();
         } else {
             thread::yield_now();
-        }
-    }
-}
-
-/// Subnormal numbers cost a hundred cycles each and carry nothing here: flush them (FTZ and DAZ), as
-/// the tile instructions always do. Every kernel runs under this, so all paths agree.
-fn flush_denormals() {
-    #[cfg(target_arch = "x86_64")]
-    {
-        const FTZ_AND_DAZ: u32 = 1 << 15 | 1 << 6;
-        let mut mxcsr = 0u32;
-        // SAFETY: stmxcsr writes four bytes to `mxcsr`, ldmxcsr reads them back; only the two flush bits
-        // change, exceptions stay masked.
-        unsafe {
-            std::arch::asm!("stmxcsr [{}]", in(reg) &mut mxcsr, options(nostack, preserves_flags));
-            if mxcsr & FTZ_AND_DAZ != FTZ_AND_DAZ {
-                mxcsr |= FTZ_AND_DAZ;
-                std::arch::asm!("ldmxcsr [{}]", in(reg) &mxcsr, options(nostack, preserves_flags, readonly));
-            }
         }
     }
 }

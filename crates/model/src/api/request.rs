@@ -161,12 +161,12 @@ impl Common {
             Endpoint::Completions => "prompt",
             Endpoint::Chat => "messages",
         };
-        let prompts = self.checked_prompts(prompts, prompt_field, context)?;
+        let default = [default_max_tokens, context.generation.max_new_tokens].into_iter().flatten().min();
+        let wanted = self.overrides.max_tokens.or(default);
+        let prompts = self.checked_prompts(prompts, prompt_field, wanted, context)?;
         let limits = context.limits();
         let mut params = SamplingParams::resolve(&self.overrides, context.generation, limits)?;
         let room = self.room(&prompts, prompt_field, context)?;
-        let default = [default_max_tokens, context.generation.max_new_tokens].into_iter().flatten().min();
-        let wanted = self.overrides.max_tokens.or(default);
         params.max_tokens = Some(wanted.map_or(room, |wanted| wanted.min(room)));
         params.check(limits)?;
         params.max_tokens = wanted;
@@ -197,9 +197,13 @@ impl Common {
         &self,
         mut prompts: Vec<Vec<u32>>,
         field: &'static str,
+        wanted: Option<u32>,
         context: &Context,
     ) -> Result<Vec<Vec<u32>>, ApiError> {
-        let fits = context.context_len.saturating_sub(self.least_answer());
+        // What is cut leaves room for the answer, unless that is a default for which there is none.
+        let answer = wanted.map_or(1, |wanted| wanted.max(1)) as usize;
+        let answer = if answer < context.context_len { answer } else { self.least_answer() };
+        let fits = context.context_len.saturating_sub(answer);
         for prompt in &mut prompts {
             self.truncation.cut(prompt, fits);
             if prompt.is_empty() {
@@ -278,7 +282,8 @@ fn delivery(fields: &mut Fields, context: &Context) -> Result<Delivery, ApiError
         return Err(ApiError::not_supported("stream", "streaming in a batch"));
     }
     let says = |name: &str| options.is_some_and(|options| flag(options, name));
-    let continuous_usage = says("continuous_usage_stats");
+    let refuses = |name: &str| options.is_some_and(|options| options.get(name) == Some(&Value::Bool(false)));
+    let continuous_usage = says("continuous_usage_stats") && !refuses("include_usage");
     Ok(Delivery::Stream { usage: says("include_usage") || continuous_usage, continuous_usage })
 }
 
@@ -306,7 +311,7 @@ fn overrides(fields: &mut Fields) -> Result<Overrides, ApiError> {
     })
 }
 
-/// By llama.cpp's name too, whose -1 is no limit.
+/// By llama.cpp's name too, whose -1 says nothing.
 fn max_tokens(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
     let (most, other) = (fields.count("max_tokens")?, fields.integer("n_predict")?);
     let other = other.filter(|most| *most >= 0).map(|most| u32::try_from(most).unwrap_or(u32::MAX));

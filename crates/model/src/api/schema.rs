@@ -141,7 +141,7 @@ fn ends(vocab: usize) -> Vec<(&'static str, Value)> {
             maybe(
                 "integer",
                 json!({"minimum": i64::MIN, "maximum": i64::MAX,
-                       "description": "llama.cpp's name of max_tokens; -1 is no limit."}),
+                       "description": "llama.cpp's name of max_tokens; -1 is as if it were not there."}),
             ),
         ),
         ("min_tokens", count(json!({}))),

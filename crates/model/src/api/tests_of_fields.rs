@@ -44,6 +44,8 @@ fn long_prompts_are_cut_as_asked() {
         cut(json!({"truncate_prompt_tokens": -1, "truncation_side": "right"})).unwrap(),
         prompt[..900]
     );
+    let usual = complete(json!({"prompt": prompt, "truncate_prompt_tokens": -1})).unwrap();
+    assert_eq!(usual.prompts[0], prompt[216..], "16 are the answer's where nothing is said");
     let scored = json!({"truncate_prompt_tokens": -1, "max_tokens": 0, "echo": true, "logprobs": 1});
     assert_eq!(cut(scored).unwrap(), prompt[201..], "scores take a place behind the prompt too");
     let whole = json!({"prompt": [1, 2], "truncate_prompt_tokens": -1, "truncation_side": null});

@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Number, Value, json};
 
+use super::GrammarError;
+
 /// Formats of strings that are constraints here. JSON Schema leaves all of them to whoever reads one: another (pydantic writes
 /// `password` and `path`) says nothing of a text.
 const FORMATS: [&str; 10] =
@@ -25,14 +27,36 @@ pub(crate) fn settled(schema: Map<String, Value>, mut settings: Map<String, Valu
     schema
 }
 
-/// A schema whose objects have the properties that it names and no others, as far as it leaves that open.
+/// A schema whose objects have the properties that it speaks of and no others, as far as it leaves that open.
 pub(crate) fn closed(mut schema: Value) -> Value {
     each_schema(&mut schema, &|schema| {
-        if schema.contains_key("properties") {
+        if ["properties", "patternProperties"].iter().any(|key| schema.contains_key(*key)) {
             schema.entry("additionalProperties").or_insert(json!(false));
         }
     });
     schema
+}
+
+/// What looks at a schema.
+type See<'a> = dyn FnMut(&Map<String, Value>) -> Result<(), GrammarError> + 'a;
+
+/// Looks at a schema and at each within it.
+pub(super) fn look(schema: &Value, see: &mut See<'_>) -> Result<(), GrammarError> {
+    let all = match schema {
+        Value::Array(all) => return all.iter().try_for_each(|schema| look(schema, see)),
+        Value::Object(all) => all,
+        _ => return Ok(()),
+    };
+    see(all)?;
+    for (key, value) in all.iter().filter(|(key, _)| !VALUES.contains(&key.as_str())) {
+        match value {
+            Value::Object(named) if BY_NAMES.contains(&key.as_str()) => {
+                named.values().try_for_each(|schema| look(schema, see))?;
+            }
+            value => look(value, see)?,
+        }
+    }
+    Ok(())
 }
 
 /// Changes a schema and each within it.
@@ -71,19 +95,34 @@ fn allow_null(schema: &mut Map<String, Value>) {
 
 /// Bounds are f64 to the compiler, which moves those beyond 2^53 by up to half a step: outwards some of them. Here they move inwards.
 fn narrow_bounds(schema: &mut Map<String, Value>) {
-    for (key, is_least) in
-        [("minimum", true), ("exclusiveMinimum", true), ("maximum", false), ("exclusiveMaximum", false)]
+    for (plain, exclusive, is_least) in
+        [("minimum", "exclusiveMinimum", true), ("maximum", "exclusiveMaximum", false)]
     {
-        let Some(bound) = schema.get(key).and_then(Value::as_number).and_then(whole) else { continue };
-        let near = bound as f64;
-        let within = match is_least {
-            true if (near as i128) < bound => near.next_up(),
-            false if (near as i128) > bound => near.next_down(),
-            _ => near,
-        };
-        // Those of 64 bits stay within them.
-        schema.insert(key.to_owned(), Number::from_i128(within as i128).map_or(json!(within), Value::from));
+        // An older word for it stands beside the bound.
+        let is_open = schema.get(exclusive) == Some(&json!(true));
+        for (key, is_open) in [(plain, is_open), (exclusive, true)] {
+            let Some(bound) = schema.get(key).and_then(Value::as_number).and_then(whole) else { continue };
+            let within = within(bound, is_least, is_open);
+            // Those of 64 bits stay within them.
+            schema
+                .insert(key.to_owned(), Number::from_i128(within as i128).map_or(json!(within), Value::from));
+        }
     }
+}
+
+/// The next bound within that the compiler can tell from this one; of open ones that, too, of which it takes the number beside.
+fn within(bound: i128, is_least: bool, is_open: bool) -> f64 {
+    let (inwards, one): (fn(f64) -> f64, f64) =
+        if is_least { (f64::next_up, 1.0) } else { (f64::next_down, -1.0) };
+    let is_beyond = |near: f64| if is_least { (near as i128) < bound } else { (near as i128) > bound };
+    let mut near = bound as f64;
+    if is_beyond(near) {
+        near = inwards(near);
+    }
+    if is_open && near + one == near {
+        near = inwards(near);
+    }
+    near
 }
 
 /// The value of a number without a point.
@@ -133,11 +172,25 @@ mod tests {
     fn bounds_that_are_not_told_apart_move_inwards() {
         let moved =
             |key: &str, bound: i128| alone(json!({key: bound}))[key].as_number().and_then(whole).unwrap();
-        for exact in [0, -5, 1 << 53, -(1 << 53), i128::from(i64::MIN)] {
-            for key in ["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"] {
+        for key in ["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"] {
+            for exact in [0, -5, (1 << 53) - 1, 1 - (1 << 53)] {
                 assert_eq!(moved(key, exact), exact);
             }
         }
+        assert_eq!(
+            (moved("minimum", 1 << 60), moved("maximum", i64::MIN.into())),
+            (1 << 60, i64::MIN.into())
+        );
+        // What the compiler takes one from has to be another number afterwards.
+        for open in [1_i128 << 53, 1 << 54, (1 << 54) + 4] {
+            let (least, most) = (moved("exclusiveMinimum", open), moved("exclusiveMaximum", open));
+            assert!(
+                least as f64 + 1.0 > open as f64 && most as f64 - 1.0 < open as f64,
+                "{least} {open} {most}"
+            );
+        }
+        let older = alone(json!({"minimum": 1_u64 << 54, "exclusiveMinimum": true}));
+        assert_eq!(older["minimum"], json!((1_u64 << 54) + 4));
         let odd = (1 << 53) + 1;
         assert_eq!((moved("minimum", odd), moved("exclusiveMaximum", odd)), (odd + 1, odd - 1));
         assert_eq!((moved("exclusiveMinimum", -odd), moved("maximum", -odd)), (1 - odd, -odd - 1));
@@ -149,10 +202,11 @@ mod tests {
     #[test]
     fn objects_are_closed_where_nothing_is_said() {
         let schema = json!({"properties": {"properties": {"properties": {}}, "b": {"additionalProperties": true, "properties": {}}},
-            "items": {"type": "object"}, "const": {"properties": {}}});
+            "items": {"type": "object", "patternProperties": {"a": {}}}, "const": {"properties": {}}});
         let expected = json!({"properties": {"properties": {"properties": {}, "additionalProperties": false},
             "b": {"additionalProperties": true, "properties": {}}},
-            "items": {"type": "object"}, "const": {"properties": {}}, "additionalProperties": false});
+            "items": {"type": "object", "patternProperties": {"a": {}}, "additionalProperties": false},
+            "const": {"properties": {}}, "additionalProperties": false});
         assert_eq!(closed(schema), expected);
     }
 

@@ -113,6 +113,21 @@ fn json_without_white_space_has_none() {
     }
 }
 
+#[test]
+fn numbers_beyond_what_the_compiler_tells_apart_stay_within_their_bounds() {
+    const LEAST: u64 = 1 << 54;
+    for bounds in
+        [json!({"exclusiveMaximum": LEAST + 16}), json!({"maximum": LEAST + 16, "exclusiveMaximum": true})]
+    {
+        let mut number = json!({"type": "integer", "minimum": LEAST});
+        number.as_object_mut().unwrap().extend(bounds.as_object().unwrap().clone());
+        for text in texts(OutputFormat::Schema(number)) {
+            let n: u64 = text.parse().unwrap();
+            assert!((LEAST..LEAST + 16).contains(&n), "{n}");
+        }
+    }
+}
+
 /// The row of a parser that has come to so many has an entry for each that may follow.
 #[test]
 fn as_many_properties_may_be_left_out_as_an_object_may_have() {

@@ -9,8 +9,9 @@ use axum::response::Response;
 use model::api::ApiError;
 
 use super::batch::Batch;
+use super::kind::Kind;
 use super::page;
-use super::store::{Kind, TooMany};
+use super::store::TooMany;
 use crate::app::App;
 use crate::body;
 use crate::generate::aside;

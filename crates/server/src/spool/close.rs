@@ -69,11 +69,12 @@ impl Spool {
     pub(super) fn fail(&self, batch: &Batch, errors: &[Value]) -> io::Result<()> {
         // What an earlier server answered is in the files alone.
         let counts = self.counts(batch).ok().filter(|[_, completed, failed]| completed + failed > 0);
-        let ends = |batch: &mut Batch| {
+        let ends = |batch: &mut Batch| batch.fail(errors, self.now());
+        let counted = |batch: &mut Batch| {
             counts.into_iter().for_each(|counts| batch.counted(counts));
-            batch.fail(errors, self.now());
+            ends(batch);
         };
-        self.close(batch.id(), ends).or_else(|_| {
+        self.close(batch.id(), counted).or_else(|_| {
             batch.writes(self).iter().for_each(|file| remove(self.path(&file.id)));
             remove(self.state(batch));
             self.update(batch.id(), ends).map(drop)

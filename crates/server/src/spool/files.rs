@@ -18,9 +18,10 @@ use tokio::time::{Instant, timeout_at};
 
 use super::feed::{self, Given};
 use super::incoming::{Incoming, Unkept};
+use super::kind::Kind;
 use super::page;
 use super::room::Taken;
-use super::store::{Kind, Spool};
+use super::store::Spool;
 use crate::app::App;
 use crate::crowd::FRAME_BYTES;
 use crate::generate::aside;

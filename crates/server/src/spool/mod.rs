@@ -17,6 +17,7 @@ mod file;
 mod files;
 mod gone;
 mod incoming;
+mod kind;
 mod lines;
 mod room;
 mod store;

@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use super::batch::Batch;
 use super::file::describe;
 use super::gone::Gone;
+use super::kind::Kind;
 use super::room::Room;
 use super::whole::{found, named, private, read_json, write_whole};
 use crate::clock::Clock;
@@ -40,33 +41,6 @@ pub(crate) struct Spool {
 #[derive(Debug)]
 pub(super) struct TooMany;
 
-/// What ids begin with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    File,
-    Batch,
-}
-
-impl Kind {
-    fn prefix(self) -> &'static str {
-        match self {
-            Kind::File => "file-",
-            Kind::Batch => "batch_",
-        }
-    }
-
-    /// A new id, of a number that no other has.
-    pub(super) fn id(self, number: &str) -> String {
-        format!("{}{number}", self.prefix())
-    }
-
-    /// Whether this may be an id that was made here: nothing else becomes a path.
-    pub(super) fn owns(self, id: &str) -> bool {
-        let digits = id.strip_prefix(self.prefix()).unwrap_or_default();
-        (1..=40).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
-    }
-}
-
 impl Spool {
     /// Takes the directory, and finds the batches that another server left.
     ///
@@ -93,7 +67,8 @@ impl Spool {
             news: Notify::new(),
         };
         // What cannot be read may be there all the same: nothing is taken for nobody's until all is known.
-        for (path, value) in spool.described("batches")? {
+        for path in spool.described(Kind::Batch)? {
+            let Some(value) = read_json(&path)? else { continue };
             let batch =
                 Batch::from_json(&value).ok_or_else(|| named(&path)(ErrorKind::InvalidData.into()))?;
             spool.lock().insert(batch.id().to_string(), batch);
@@ -168,7 +143,9 @@ impl Spool {
 
     /// All files, newest first.
     pub(super) fn files(&self) -> io::Result<Vec<Value>> {
-        let mut files: Vec<Value> = self.described("files")?.into_iter().map(|(_, value)| value).collect();
+        let described = self.described(Kind::File)?;
+        // One that cannot be read keeps no other; the next start says so.
+        let mut files: Vec<Value> = described.iter().filter_map(|path| read_json(path).ok()?).collect();
         newest_first(&mut files);
         Ok(files)
     }
@@ -302,15 +279,14 @@ impl Spool {
         Ok(Some(batch))
     }
 
-    fn described(&self, folder: &str) -> io::Result<Vec<(PathBuf, Value)>> {
-        let mut found = Vec::new();
-        for entry in fs::read_dir(self.root.join(folder))? {
-            let path = entry?.path();
-            if path.extension().is_some_and(|extension| extension == "json") {
-                found.extend(read_json(&path)?.map(|value| (path, value)));
-            }
-        }
-        Ok(found)
+    /// Where things of a kind are described; what lies beside them under other names is somebody else's.
+    fn described(&self, kind: Kind) -> io::Result<Vec<PathBuf>> {
+        let paths = fs::read_dir(self.root.join(kind.folder()))?.map(|entry| Ok(entry?.path()));
+        let is_ours = |path: &PathBuf| {
+            let id = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+            kind.owns(id) && path.extension().is_some_and(|extension| extension == "json")
+        };
+        paths.filter(|path| path.as_ref().map_or(true, is_ours)).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Batch>> {
@@ -425,8 +401,12 @@ pub(super) mod tests {
             let _ = fs::remove_dir(path);
             fs::write(path, kept).unwrap();
         }
+        // What is somebody else's stops nobody, and while a server runs one file keeps no other from being listed.
+        fs::write(opened.path().join("batches/._batch_1.json"), "").unwrap();
         opened.again();
         assert_eq!(opened.spool().files().unwrap().len(), 2);
+        fs::write(description, "").unwrap();
+        assert_eq!(opened.spool().files().unwrap().len(), 1);
     }
 
     #[test]
@@ -474,26 +454,5 @@ pub(super) mod tests {
             1,
             "what it reads is a file, what it writes is none yet"
         );
-    }
-
-    #[test]
-    fn only_ids_of_ours_become_paths() {
-        for id in ["file-0", "file-0123456789abcdef0"] {
-            assert!(Kind::File.owns(id), "{id}");
-        }
-        for id in [
-            "",
-            "file-",
-            "file-../x",
-            "file-0/../1",
-            "batch_0",
-            "file-0.json",
-            "file-%2e",
-            "../file-0",
-            "file-\0",
-        ] {
-            assert!(!Kind::File.owns(id), "{id}");
-        }
-        assert!(Kind::Batch.owns("batch_7f") && !Kind::Batch.owns("file-7f"));
     }
 }

@@ -178,6 +178,8 @@ fn usage_can_be_in_every_chunk_or_in_none() {
             .collect::<Vec<_>>()
     };
     assert!(ask(json!({})).iter().all(Value::is_null));
+    let none = json!({"include_usage": false, "continuous_usage_stats": true});
+    assert!(ask(none).iter().all(Value::is_null));
     let counted: Vec<_> = ask(json!({"include_usage": true, "continuous_usage_stats": true}));
     let tokens: Vec<_> = counted.iter().map(|usage| usage["completion_tokens"].as_u64().unwrap()).collect();
     assert_eq!(tokens, [1, 2, 3, 4, 5, 5]);

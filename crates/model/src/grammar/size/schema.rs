@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::grammar::GrammarError;
-use crate::grammar::dialect::whole;
+use crate::grammar::dialect::{look, whole};
 
 /// Most levels of a schema, those of everything that it refers to added up.
 const LEVELS: usize = 2000;
@@ -19,6 +19,9 @@ const PROPERTIES: usize = 2000;
 pub(in crate::grammar) fn fits(root: &Value) -> Result<(), GrammarError> {
     let mut patterns = Vec::new();
     widths(root, &mut patterns)?;
+    look(root, &mut |schema| {
+        ["const", "enum", "multipleOf"].iter().filter_map(|key| schema.get(*key)).try_for_each(told_apart)
+    })?;
     super::expressions(patterns)?;
     let mut targets = BTreeSet::new();
     let mut levels = measure(root, &mut targets);
@@ -43,7 +46,6 @@ fn widths(value: &Value, patterns: &mut Vec<usize>) -> Result<(), GrammarError> 
         let why = format!("an object of {} properties; at most {PROPERTIES}", known.max(required));
         return Err(GrammarError::Invalid(why));
     }
-    ["const", "enum", "multipleOf"].iter().filter_map(|key| all.get(*key)).try_for_each(told_apart)?;
     patterns.extend(all.get("pattern").and_then(Value::as_str).map(str::len));
     let keys = all.get("patternProperties").and_then(Value::as_object);
     patterns.extend(keys.into_iter().flat_map(|keys| keys.keys().map(String::len)));
@@ -142,6 +144,12 @@ mod tests {
                 fits(&json!({"enum": [right, "a"], "const": right, "default": (1_u64 << 53) + 1})),
                 Ok(())
             );
+        }
+        // Where nothing is a constraint.
+        for free in
+            [json!({"default": {"const": 1e30}}), json!({"properties": {"const": {"examples": [1e30]}}})]
+        {
+            assert_eq!(fits(&free), Ok(()), "{free}");
         }
         for wrong in [json!(1_234_567_890_123_456_789_i64), json!(u64::MAX), json!(i64::MIN + 1), json!(1e30)]
         {
