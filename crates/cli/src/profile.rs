@@ -102,21 +102,21 @@ pub(crate) fn kept_or_taken(opened: &Opened, config: &EngineConfig, args: &Engin
     if let Some(profile) = kept(opened, config)? {
         return Ok(foresight(profile));
     }
-    note!(
-        "nothing was measured of this model on this machine yet: that is done now, once (see `ballast profile`)"
-    );
+    note!("nothing was measured of this model on this machine yet (see `ballast profile`)");
     let profile = match taken(opened, config, args) {
         Err(StartError::TooSmall(TooSmall::Memory { .. })) => {
             note!(
-                "--memory {} has no room for that: costs are measured roughly (`ballast profile MODEL --weights {}` without \
-                 --memory measures better, once)",
+                "--memory {} has no room to measure it well: costs are measured roughly (`ballast profile {} --weights {}` \
+                 without --memory measures better, once)",
                 size(&config.memory),
+                opened.name,
                 typed(args.weights.as_kept(config.weights))
             );
             return rough(opened, config, args)?.with_context(|| {
                 format!(
-                    "--memory {} has not even room to measure one layer: run `ballast profile MODEL` without it first",
-                    size(&config.memory)
+                    "--memory {} has not even room to measure one layer: run `ballast profile {}` without it first",
+                    size(&config.memory),
+                    opened.name
                 )
             });
         }

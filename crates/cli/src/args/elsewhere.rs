@@ -97,9 +97,9 @@ const FLAGS: &[(&[&str], &str)] = &[
         &["--mmap", "--no-mmap", "--mlock"],
         "weights are read, not mapped: --memory says how many stay, and the others are streamed from --offload-dir",
     ),
-    (&["--temp"], "--temperature"),
-    (&["--repeat-penalty"], "--repetition-penalty"),
-    (&["--system-prompt", "-s"], "--system"),
+    (&["--temp"], "here it is --temperature"),
+    (&["--repeat-penalty"], "here it is --repetition-penalty"),
+    (&["--system-prompt", "-s"], "ballast run has --system for it"),
     (
         &["-i", "--interactive", "--conversation"],
         "without a prompt, ballast run MODEL is a conversation on a terminal",

@@ -383,6 +383,14 @@ fn what_cannot_be_asked_is_refused() {
     }
 }
 
+/// Before anything is measured, and not as a server that cannot count tokens.
+#[test]
+fn a_model_that_the_server_has_not_is_refused() {
+    let server = Serving::start(&[&golden("llama")]);
+    ballast(&["bench", "serve", "--base-url", &server.url, "--model", "foo", "--num-prompts", "1"])
+        .refused(1, &["refuses --model foo", "`foo` is not served"]);
+}
+
 #[test]
 fn the_real_server_gives_what_was_asked_for() {
     let (server, folder) = (Serving::start(&[&golden("llama"), "--api-key", "k"]), Folder::new());

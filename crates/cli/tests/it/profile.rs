@@ -19,7 +19,9 @@ fn what_is_measured_is_planned_with() {
     unmeasured.fine();
     let kept = cache.path("profiles").display().to_string();
     assert!(
-        said.contains("once") && said.contains("kept for the next plan") && said.contains(&kept),
+        said.contains("nothing was measured")
+            && said.contains("kept for the next plan")
+            && said.contains(&kept),
         "{said}"
     );
     let out =

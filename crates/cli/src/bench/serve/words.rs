@@ -1,6 +1,6 @@
 //! Random prompts of given lengths in tokens, for a server whose tokenizer is its own.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use serde_json::{Value, json};
 use sim::Rng;
 
@@ -44,6 +44,12 @@ impl Filler {
     pub(super) fn ask(client: &Client, model: &str, backend: Backend) -> Result<Filler> {
         let body = json!({"model": model, "prompt": all(), "add_special_tokens": false});
         let answer = client.post("/tokenize", &body)?;
+        // A server that has no such route does not know of the model there.
+        if let Err(why) = &answer
+            && why.contains(&format!("`{model}`"))
+        {
+            bail!("the server refuses --model {model}: {why}");
+        }
         let tokens: Vec<u32> = answer
             .ok()
             .and_then(|answer| answer["tokens"].as_array().cloned())
