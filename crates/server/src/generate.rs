@@ -89,12 +89,22 @@ async fn begin(
                 let waits = async {
                     match turn {
                         None => turn = app.grammars.acquire().await.ok(),
-                        Some(_) => sleep(LOOK_AGAIN).await,
+                        Some(_) => place(app).await,
                     }
                 };
                 let until = *until.get_or_insert_with(|| Instant::now() + PATIENCE);
                 timeout_at(until, waits).await.map_err(|_| busy)?;
             }
+        }
+    }
+}
+
+/// Until there is a place to compile a grammar: reading a request before would be for nothing.
+async fn place(app: &App) {
+    loop {
+        sleep(LOOK_AGAIN).await;
+        if app.served().map_or(true, |served| served.tokenizer.has_place_for_grammar()) {
+            return;
         }
     }
 }

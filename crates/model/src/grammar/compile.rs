@@ -58,6 +58,10 @@ impl Workers {
         Workers { limit, busy: Arc::default() }
     }
 
+    pub(super) fn has_place(&self) -> bool {
+        self.busy.load(Relaxed) < self.limit
+    }
+
     pub(super) fn enter(&self) -> Option<Place> {
         let more = |busy| (busy < self.limit).then_some(busy + 1);
         self.busy.fetch_update(Relaxed, Relaxed, more).ok()?;

@@ -145,6 +145,11 @@ impl Grammars {
         Ok(grammar)
     }
 
+    /// Whether another may be compiled now; a moment later it may be otherwise.
+    pub fn has_place(&self) -> bool {
+        self.workers.has_place()
+    }
+
     fn cached(&self) -> std::sync::MutexGuard<'_, Cache> {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -163,6 +163,11 @@ impl Tokenizer {
         made.as_ref().map_err(Clone::clone)?.compile(format)
     }
 
+    /// Whether a grammar may be compiled now; a moment later it may be otherwise.
+    pub fn has_place_for_grammar(&self) -> bool {
+        !matches!(self.grammars.get(), Some(Ok(grammars)) if !grammars.has_place())
+    }
+
     /// Begins a text that comes token by token.
     pub fn detokenizer(&self, special: Special) -> Detokenizer {
         Detokenizer::new(&self.pieces, special)
