@@ -300,7 +300,7 @@ impl Device for CpuDevice {
         let (output, written) = self.output(sink, w.n);
         assert_disjoint(&[&written], &[&x.buf]);
         let (x, w, bias) = (self.input(x), &self.weight(w), self.parameters(bias));
-        linear::run(&self.team, (self.isa, self.order), x, w, bias, output);
+        linear::linear_in(&self.team, (self.isa, self.order), x, w, bias, output);
     }
 
     fn store_kv(&self, qkv: Rows, transform: &QkTransform, spans: &[Span<'_>], kv: KvPages, q: Rows) {

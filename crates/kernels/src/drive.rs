@@ -16,6 +16,14 @@ pub fn is_memory(path: &Path) -> bool {
     file.is_some_and(|file| lives_in_memory(&file).unwrap_or(false))
 }
 
+/// Has writes beyond the system's limit on the length of files (`ulimit -f`) fail as on a full drive, where they would end the
+/// process without a word. For the beginning of a program.
+#[cfg(unix)]
+pub fn outlive_limits() {
+    // SAFETY: no handler is set, the signal is ignored.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
 /// Bytes that this process may still write to the drive of a path, of which only a folder above may be there yet; nothing
 /// where the system does not say.
 #[cfg(unix)]

@@ -34,3 +34,7 @@ pub use cpu::CpuDevice;
 pub use isa::{Isa, Order};
 pub use mat::{Mat, MatMut};
 pub use team::{Team, Worker};
+
+/// As tests beside the crate name it: some of what they test with is shared.
+#[cfg(test)]
+extern crate self as kernels;

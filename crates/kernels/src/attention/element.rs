@@ -9,9 +9,10 @@ use super::{Page, Scratch, Task, scalar};
 use super::{plan, tiled, vector};
 pub(super) use crate::elementwise::Element;
 use crate::isa::Isa;
-use crate::mat::{Mat, MatMut};
+use crate::mat::{Mat, MatMut, SharedRows};
 use crate::team::Team;
 use half::bf16;
+use std::ops::Range;
 
 /// What pages can hold.
 pub(super) trait Stored: Sized + Send + Sync {
@@ -29,7 +30,7 @@ pub(super) trait Stored: Sized + Send + Sync {
     fn value_at(page: &Page<'_, Self::Cell>, head_dim: usize, token: usize, dim: usize) -> f32;
 
     /// Attention with the kernel for this type and instruction set.
-    fn attend<O: Element>(team: &Team, isa: Isa, task: &Task<'_, Self, O>, scratch: &mut Scratch);
+    fn attend(team: &Team, isa: Isa, task: &Task<'_, Self>, scratch: &mut Scratch);
 }
 
 /// Where planes hold numbers one by one: keys by token, values by dim.
@@ -52,7 +53,7 @@ impl Stored for f32 {
 
     numbers_one_by_one!();
 
-    fn attend<O: Element>(team: &Team, isa: Isa, task: &Task<'_, f32, O>, scratch: &mut Scratch) {
+    fn attend(team: &Team, isa: Isa, task: &Task<'_, f32>, scratch: &mut Scratch) {
         attend_in_vectors(team, isa, task, scratch);
     }
 }
@@ -64,7 +65,7 @@ impl Stored for bf16 {
 
     numbers_one_by_one!();
 
-    fn attend<O: Element>(team: &Team, isa: Isa, task: &Task<'_, bf16, O>, scratch: &mut Scratch) {
+    fn attend(team: &Team, isa: Isa, task: &Task<'_, bf16>, scratch: &mut Scratch) {
         attend_in_tiles(team, isa, task, scratch);
     }
 }
@@ -77,7 +78,7 @@ impl Stored for F16 {
     numbers_one_by_one!();
 
     /// Tiles and pairs multiply bf16 alone.
-    fn attend<O: Element>(team: &Team, isa: Isa, task: &Task<'_, F16, O>, scratch: &mut Scratch) {
+    fn attend(team: &Team, isa: Isa, task: &Task<'_, F16>, scratch: &mut Scratch) {
         attend_in_vectors(team, isa, task, scratch);
     }
 }
@@ -89,7 +90,7 @@ impl Stored for E4m3 {
 
     numbers_one_by_one!();
 
-    fn attend<O: Element>(team: &Team, isa: Isa, task: &Task<'_, E4m3, O>, scratch: &mut Scratch) {
+    fn attend(team: &Team, isa: Isa, task: &Task<'_, E4m3>, scratch: &mut Scratch) {
         attend_in_tiles(team, isa, task, scratch);
     }
 }
@@ -107,7 +108,7 @@ impl Stored for Int4 {
         int4::value(page, head_dim, token, dim)
     }
 
-    fn attend<O: Element>(team: &Team, isa: Isa, task: &Task<'_, Int4, O>, scratch: &mut Scratch) {
+    fn attend(team: &Team, isa: Isa, task: &Task<'_, Int4>, scratch: &mut Scratch) {
         attend_in_tiles(team, isa, task, scratch);
     }
 }
@@ -134,44 +135,34 @@ use Stored as Tiled;
 #[cfg(not(target_arch = "x86_64"))]
 use Stored as Widened;
 
-fn attend_in_tiles<E: Tiled + Widened, O: Element>(
-    team: &Team,
-    isa: Isa,
-    task: &Task<'_, E, O>,
-    scratch: &mut Scratch,
-) {
+fn attend_in_tiles<E: Tiled + Widened>(team: &Team, isa: Isa, task: &Task<'_, E>, scratch: &mut Scratch) {
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Amx if task.softmax.share.is_none() => {
             // SAFETY: the caller of `attend` names an instruction set that this machine has.
-            let kernel = unsafe { tiled::Blocks::<tiled::Amx, E, O>::new(task) };
+            let kernel = unsafe { tiled::Blocks::<tiled::Amx, E>::new(task) };
             plan::run(team, task, &kernel, tiled::BLOCK_LANES, scratch);
         }
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512Bf16 if task.softmax.share.is_none() && tiled::pairs_suit(task.layout) => {
             // SAFETY: as above.
-            let kernel = unsafe { tiled::Blocks::<tiled::Pairs, E, O>::new(task) };
+            let kernel = unsafe { tiled::Blocks::<tiled::Pairs, E>::new(task) };
             plan::run(team, task, &kernel, tiled::BLOCK_LANES, scratch);
         }
         _ => attend_in_vectors(team, isa, task, scratch),
     }
 }
 
-fn attend_in_vectors<E: Widened, O: Element>(
-    team: &Team,
-    isa: Isa,
-    task: &Task<'_, E, O>,
-    scratch: &mut Scratch,
-) {
+fn attend_in_vectors<E: Widened>(team: &Team, isa: Isa, task: &Task<'_, E>, scratch: &mut Scratch) {
     match isa {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the caller of `attend` names an instruction set that this machine has.
         Isa::Amx | Isa::Avx512Bf16 | Isa::Avx512 => unsafe {
-            attend_in::<vector::Avx512, E, O, 16>(team, task, scratch)
+            attend_in::<vector::Avx512, E, 16>(team, task, scratch)
         },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
-        Isa::Avx2 => unsafe { attend_in::<vector::Avx2, E, O, 8>(team, task, scratch) },
+        Isa::Avx2 => unsafe { attend_in::<vector::Avx2, E, 8>(team, task, scratch) },
         _ => scalar::attend(team, task),
     }
 }
@@ -179,20 +170,20 @@ fn attend_in_vectors<E: Widened, O: Element>(
 /// # Safety
 /// The machine has the instruction set `S`.
 #[cfg(target_arch = "x86_64")]
-unsafe fn attend_in<S: vector::Simd<W>, E: Widened, O: Element, const W: usize>(
+unsafe fn attend_in<S: vector::Simd<W>, E: Widened, const W: usize>(
     team: &Team,
-    task: &Task<'_, E, O>,
+    task: &Task<'_, E>,
     scratch: &mut Scratch,
 ) {
     // SAFETY: by this function's contract.
     unsafe {
         match task.softmax.share {
             None => {
-                let kernel = vector::Vectors::<S, E, O, W>::new(task);
+                let kernel = vector::Vectors::<S, E, W>::new(task);
                 plan::run(team, task, &kernel, vector::BLOCK_LANES, scratch);
             }
             Some(share) => {
-                let kernel = vector::Sparse::<S, E, O, W>::new(task, share);
+                let kernel = vector::Sparse::<S, E, W>::new(task, share);
                 plan::run(team, task, &kernel, 1, scratch);
             }
         }
@@ -215,4 +206,67 @@ pub enum RowsMut<'a> {
     Bf16(MatMut<'a, bf16>),
     /// f32 rows.
     F32(MatMut<'a, f32>),
+}
+
+impl RowsMut<'_> {
+    /// Rows and columns.
+    pub(super) fn shape(&self) -> (usize, usize) {
+        match self {
+            RowsMut::Bf16(out) => (out.rows(), out.cols()),
+            RowsMut::F32(out) => (out.rows(), out.cols()),
+        }
+    }
+
+    /// The rows as something that the workers of a team can write at once.
+    pub(super) fn shared(&mut self) -> Results<'_> {
+        match self {
+            RowsMut::Bf16(out) => Results::Bf16(out.shared()),
+            RowsMut::F32(out) => Results::F32(out.shared()),
+        }
+    }
+}
+
+/// Where results go.
+pub(super) enum Results<'a> {
+    Bf16(SharedRows<'a, bf16>),
+    F32(SharedRows<'a, f32>),
+}
+
+impl Results<'_> {
+    /// Writes what becomes of `numbers` to a row, from a column on.
+    ///
+    /// # Safety
+    /// Nobody else holds what is written.
+    #[inline(always)]
+    pub(super) unsafe fn write(&self, row: usize, column: usize, numbers: &[f32], f: impl Fn(f32) -> f32) {
+        let columns = column..column + numbers.len();
+        // SAFETY: the caller's.
+        unsafe {
+            match self {
+                Results::Bf16(out) => put(out.span(row, columns), numbers, f),
+                Results::F32(out) => put(out.span(row, columns), numbers, f),
+            }
+        }
+    }
+
+    /// Whether all results of a row in these columns are finite.
+    ///
+    /// # Safety
+    /// Nobody writes there meanwhile.
+    pub(super) unsafe fn is_finite(&self, row: usize, columns: Range<usize>) -> bool {
+        // SAFETY: the caller's.
+        unsafe {
+            match self {
+                Results::Bf16(out) => out.span(row, columns).iter().all(|x| x.is_finite()),
+                Results::F32(out) => out.span(row, columns).iter().all(|x| x.is_finite()),
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn put<T: Element>(to: &mut [T], numbers: &[f32], f: impl Fn(f32) -> f32) {
+    for (to, x) in to.iter_mut().zip(numbers) {
+        *to = T::from_f32(f(*x));
+    }
 }

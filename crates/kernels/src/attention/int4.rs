@@ -67,14 +67,6 @@ pub(super) fn encode(values: &[f32], codes: &mut [u8]) -> Grid {
     }
 }
 
-/// A group's values as they will be read.
-#[cfg(test)]
-pub(super) fn rounded(values: &[f32]) -> Vec<f32> {
-    let mut codes = vec![0; values.len()];
-    let grid = encode(values, &mut codes);
-    codes.iter().map(|code| grid.value(*code)).collect()
-}
-
 impl Grid {
     #[inline(always)]
     fn value(self, code: u8) -> f32 {
@@ -179,6 +171,13 @@ fn read(plane: &[u16], head_dim: usize, token: usize, dim: usize, code: u16) -> 
 mod tests {
     use super::*;
     use crate::attention::{KvDtype, KvLayout};
+
+    /// A group's values as they will be read.
+    fn rounded(values: &[f32]) -> Vec<f32> {
+        let mut codes = vec![0; values.len()];
+        let grid = encode(values, &mut codes);
+        codes.iter().map(|code| grid.value(*code)).collect()
+    }
 
     fn noise(n: usize) -> Vec<f32> {
         (0..n as u32)

@@ -14,8 +14,6 @@ mod plan;
 mod scalar;
 mod scratch;
 mod sparse;
-#[cfg(test)]
-mod tests;
 #[cfg(target_arch = "x86_64")]
 mod tiled;
 mod transpose;
@@ -32,7 +30,7 @@ pub use write::{HeadNorm, HeadOps, RopeBy, RopeTable, rope_and_write};
 use crate::isa::Isa;
 use crate::mat::{Mat, MatMut, SharedRows};
 use crate::team::Team;
-use element::{Element, Stored};
+use element::{Results, Stored};
 pub(crate) use f16::F16;
 pub(crate) use fp8::E4m3;
 use half::bf16;
@@ -84,35 +82,14 @@ pub fn attend(
     scratch: &mut Scratch,
 ) {
     let spans = queries.spans;
-    match (queries.rows, out) {
-        (Rows::Bf16(q), RowsMut::Bf16(out)) => with_bf16(team, isa, q, spans, cache, softmax, out, scratch),
-        (Rows::Bf16(q), RowsMut::F32(out)) => with_bf16(team, isa, q, spans, cache, softmax, out, scratch),
-        (Rows::F32(q), RowsMut::Bf16(out)) => {
-            start::<f32, _>(team, isa, q, spans, cache, softmax, out, scratch)
+    match (queries.rows, cache.layout.dtype) {
+        (Rows::F32(q), _) => start::<f32>(team, isa, q, spans, cache, softmax, out, scratch),
+        (Rows::Bf16(q), KvDtype::Int4) => start::<Int4>(team, isa, q, spans, cache, softmax, out, scratch),
+        (Rows::Bf16(q), KvDtype::F16) => start::<F16>(team, isa, q, spans, cache, softmax, out, scratch),
+        (Rows::Bf16(q), KvDtype::Fp8) => start::<E4m3>(team, isa, q, spans, cache, softmax, out, scratch),
+        (Rows::Bf16(q), KvDtype::Bf16 | KvDtype::F32) => {
+            start::<bf16>(team, isa, q, spans, cache, softmax, out, scratch)
         }
-        (Rows::F32(q), RowsMut::F32(out)) => {
-            start::<f32, _>(team, isa, q, spans, cache, softmax, out, scratch)
-        }
-    }
-}
-
-/// Queries of bf16 meet pages of bf16, of f16, or of fewer bits.
-#[allow(clippy::too_many_arguments)]
-fn with_bf16<O: Element>(
-    team: &Team,
-    isa: Isa,
-    q: Mat<'_, bf16>,
-    spans: &[Span<'_>],
-    cache: Cache<'_>,
-    softmax: Softmax,
-    out: MatMut<'_, O>,
-    scratch: &mut Scratch,
-) {
-    match cache.layout.dtype {
-        KvDtype::Int4 => start::<Int4, _>(team, isa, q, spans, cache, softmax, out, scratch),
-        KvDtype::F16 => start::<F16, _>(team, isa, q, spans, cache, softmax, out, scratch),
-        KvDtype::Fp8 => start::<E4m3, _>(team, isa, q, spans, cache, softmax, out, scratch),
-        KvDtype::Bf16 | KvDtype::F32 => start::<bf16, _>(team, isa, q, spans, cache, softmax, out, scratch),
     }
 }
 
@@ -156,14 +133,14 @@ pub(crate) fn head_numbers(layout: KvLayout, head: &[u8]) -> Vec<f32> {
 }
 
 /// A call with its types known: all that a kernel reads, and where it writes.
-struct Task<'a, E: Stored, O> {
+struct Task<'a, E: Stored> {
     q: Mat<'a, E::Query>,
     spans: &'a [Span<'a>],
     pages: &'a [E::Cell],
     layout: KvLayout,
     heads: usize,
     softmax: Softmax,
-    out: SharedRows<'a, O>,
+    out: Results<'a>,
     /// Where what is chosen is told instead, and nothing is read of the values: `[spans * kv_heads][pages]`.
     chosen: Option<SharedRows<'a, u32>>,
 }
@@ -177,7 +154,7 @@ struct Page<'a, C> {
     v: &'a [C],
 }
 
-impl<E: Stored, O: Element> Task<'_, E, O> {
+impl<E: Stored> Task<'_, E> {
     /// Query heads that share one head of keys and values.
     fn group(&self) -> usize {
         self.heads / self.layout.kv_heads
@@ -198,18 +175,18 @@ impl<E: Stored, O: Element> Task<'_, E, O> {
 }
 
 #[allow(clippy::too_many_arguments)]
-fn start<E: Stored, O: Element>(
+fn start<E: Stored>(
     team: &Team,
     isa: Isa,
     q: Mat<'_, E::Query>,
     spans: &[Span<'_>],
     cache: Cache<'_>,
     softmax: Softmax,
-    mut out: MatMut<'_, O>,
+    mut out: RowsMut<'_>,
     scratch: &mut Scratch,
 ) {
-    assert_eq!((q.rows(), q.cols()), (out.rows(), out.cols()), "shape of the result");
-    let task = task(q, spans, cache, softmax, &mut out);
+    assert_eq!((q.rows(), q.cols()), out.shape(), "shape of the result");
+    let task = task(q, spans, cache, softmax, out.shared());
     E::attend(team, isa, &task, scratch);
     if isa != Isa::Scalar {
         scalar::attend_again(team, &task);
@@ -227,19 +204,19 @@ fn marked<E: Stored>(
     mut chosen: MatMut<'_, u32>,
     scratch: &mut Scratch,
 ) {
-    let mut none = MatMut::<f32>::new(&mut [], 0, 0);
-    let task = Task { chosen: Some(chosen.shared()), ..task(q, spans, cache, softmax, &mut none) };
+    let mut none = RowsMut::F32(MatMut::new(&mut [], 0, 0));
+    let task = Task { chosen: Some(chosen.shared()), ..task(q, spans, cache, softmax, none.shared()) };
     E::attend(team, isa, &task, scratch);
 }
 
 /// What a call reads, once it is found to fit.
-fn task<'a, E: Stored, O: Element>(
+fn task<'a, E: Stored>(
     q: Mat<'a, E::Query>,
     spans: &'a [Span<'a>],
     cache: Cache<'a>,
     softmax: Softmax,
-    out: &'a mut MatMut<'_, O>,
-) -> Task<'a, E, O> {
+    out: Results<'a>,
+) -> Task<'a, E> {
     let layout = cache.layout;
     layout.check();
     assert_eq!(layout.dtype, E::DTYPE, "queries and cache are of one type");
@@ -250,5 +227,5 @@ fn task<'a, E: Stored, O: Element>(
     let n_blocks = cache.bytes.len() / layout.block_bytes();
     spans.iter().for_each(|span| span.check(q.rows(), n_blocks));
     let pages = bytemuck::cast_slice(cache.bytes);
-    Task { q, spans, pages, layout, heads, softmax, out: out.shared(), chosen: None }
+    Task { q, spans, pages, layout, heads, softmax, out, chosen: None }
 }

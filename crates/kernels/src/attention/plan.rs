@@ -4,7 +4,7 @@
 //! whole block, or one split of a block that would keep one worker busy for long; the parts of a cut block
 //! are merged in order of split, exactly as an uncut block merges them on its way.
 
-use super::element::{Element, Stored};
+use super::element::Stored;
 use super::layout::{BLOCK_TOKENS, GROUP_TOKENS, SPLIT_TOKENS};
 use super::{Scratch, Task};
 use crate::team::{Stretches, Team};
@@ -68,7 +68,7 @@ impl Plan {
     }
 
     /// Cuts the task into blocks of up to `lanes` queries (or the query heads of one row, if those are more).
-    fn make<E: Stored, O: Element>(&mut self, task: &Task<'_, E, O>, lanes: usize, threads: usize) {
+    fn make<E: Stored>(&mut self, task: &Task<'_, E>, lanes: usize, threads: usize) {
         self.items.clear();
         self.merges.clear();
         self.parts = 0;
@@ -99,7 +99,7 @@ impl Plan {
 }
 
 /// The blocks of a task; of a long span the last first, since they take longest.
-fn blocks<E: Stored, O: Element>(task: &Task<'_, E, O>, lanes: usize) -> impl Iterator<Item = Block> {
+fn blocks<E: Stored>(task: &Task<'_, E>, lanes: usize) -> impl Iterator<Item = Block> {
     let rows = rows_of_block(lanes, task.group());
     task.spans.iter().enumerate().flat_map(move |(span, s)| {
         let n = s.rows.len();
@@ -118,26 +118,22 @@ pub(super) fn rows_of_block(lanes: usize, group: usize) -> usize {
 }
 
 /// The positions that some row of `block` sees.
-pub(super) fn seen<E: Stored, O: Element>(task: &Task<'_, E, O>, block: &Block) -> Range<usize> {
+pub(super) fn seen<E: Stored>(task: &Task<'_, E>, block: &Block) -> Range<usize> {
     let start = task.spans[block.span].start;
     task.visible(start + block.rows.start).start..start + block.rows.end
 }
 
-fn splits<E: Stored, O: Element>(task: &Task<'_, E, O>, block: &Block) -> Range<usize> {
+fn splits<E: Stored>(task: &Task<'_, E>, block: &Block) -> Range<usize> {
     let seen = seen(task, block);
     seen.start / SPLIT_TOKENS..seen.end.div_ceil(SPLIT_TOKENS)
 }
 
-fn cost<E: Stored, O: Element>(task: &Task<'_, E, O>, block: &Block) -> usize {
+fn cost<E: Stored>(task: &Task<'_, E>, block: &Block) -> usize {
     seen(task, block).len() * (block.rows.len() * task.group()).div_ceil(16)
 }
 
 /// The groups of `split` that some row of `block` sees, by number.
-pub(super) fn groups<E: Stored, O: Element>(
-    task: &Task<'_, E, O>,
-    block: &Block,
-    split: usize,
-) -> Range<usize> {
+pub(super) fn groups<E: Stored>(task: &Task<'_, E>, block: &Block, split: usize) -> Range<usize> {
     const EACH: usize = SPLIT_TOKENS / GROUP_TOKENS;
     let seen = seen(task, block);
     let (first, last) = (seen.start / GROUP_TOKENS, seen.end.div_ceil(GROUP_TOKENS));
@@ -145,15 +141,15 @@ pub(super) fn groups<E: Stored, O: Element>(
 }
 
 /// The positions that are read for `item`.
-fn read<E: Stored, O: Element>(task: &Task<'_, E, O>, item: &Item) -> Range<usize> {
+fn read<E: Stored>(task: &Task<'_, E>, item: &Item) -> Range<usize> {
     let seen = seen(task, &item.block);
     seen.start.max(item.splits.start * SPLIT_TOKENS)..seen.end.min(item.splits.end * SPLIT_TOKENS)
 }
 
 /// Where a worker reads a group's pages after that of `position`: where `item` ends before it, in what comes `after` it, as if
 /// both were a group long at least.
-pub(super) fn ahead<'i, E: Stored, O: Element>(
-    task: &Task<'_, E, O>,
+pub(super) fn ahead<'i, E: Stored>(
+    task: &Task<'_, E>,
     item: &'i Item,
     after: Option<&'i Item>,
     position: usize,
@@ -170,9 +166,9 @@ pub(super) fn ahead<'i, E: Stored, O: Element>(
 }
 
 /// Runs all of a task's blocks.
-pub(super) fn run<E: Stored, O: Element, K: Kernel>(
+pub(super) fn run<E: Stored, K: Kernel>(
     team: &Team,
-    task: &Task<'_, E, O>,
+    task: &Task<'_, E>,
     kernel: &K,
     lanes: usize,
     scratch: &mut Scratch,

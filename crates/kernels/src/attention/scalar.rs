@@ -7,7 +7,7 @@ use super::sparse::{choose, kept, mark};
 use crate::team::Team;
 
 /// `softmax(q k^T * scale) v` for every row and head, one after another; or what each chooses.
-pub(super) fn attend<E: Stored, O: Element>(team: &Team, task: &Task<'_, E, O>) {
+pub(super) fn attend<E: Stored>(team: &Team, task: &Task<'_, E>) {
     team.run(|w| {
         for (number, span) in task.spans.iter().enumerate() {
             let Some(told) = &task.chosen else {
@@ -34,7 +34,7 @@ pub(super) fn attend<E: Stored, O: Element>(team: &Team, task: &Task<'_, E, O>) 
 /// by zero, which makes nothing of a number and no number of what is infinite or none: what a row comes to would depend on
 /// the rows beside it. A row that itself sees such a number keeps what it has: alone it would come to the same, and a model that
 /// makes nothing else would take hours to say so.
-pub(super) fn attend_again<E: Stored, O: Element>(team: &Team, task: &Task<'_, E, O>) {
+pub(super) fn attend_again<E: Stored>(team: &Team, task: &Task<'_, E>) {
     // A decode reads no value that it does not see, but before its window.
     if task.softmax.window.is_none() && task.spans.iter().all(|span| span.rows.len() == 1) {
         return;
@@ -44,8 +44,8 @@ pub(super) fn attend_again<E: Stored, O: Element>(team: &Team, task: &Task<'_, E
         for span in task.spans {
             for (i, head) in w.share(span.rows.len() * task.heads).map(|i| (i / task.heads, i % task.heads)) {
                 // SAFETY: workers hold different (row, head) pairs, and no row is in two spans.
-                let out = unsafe { task.out.span(span.rows.start + i, head * d..(head + 1) * d) };
-                if !out.iter().all(|x| x.to_f32().is_finite()) && sees_numbers(task, span, i, head) {
+                let finite = unsafe { task.out.is_finite(span.rows.start + i, head * d..(head + 1) * d) };
+                if !finite && sees_numbers(task, span, i, head) {
                     attend_one(task, span, i, head);
                 }
             }
@@ -54,7 +54,7 @@ pub(super) fn attend_again<E: Stored, O: Element>(team: &Team, task: &Task<'_, E
 }
 
 /// Scores of row `i` with the keys of all positions that it sees.
-fn scores<E: Stored, O: Element>(task: &Task<'_, E, O>, span: &Span<'_>, i: usize, head: usize) -> Vec<f32> {
+fn scores<E: Stored>(task: &Task<'_, E>, span: &Span<'_>, i: usize, head: usize) -> Vec<f32> {
     let d = task.layout.head_dim;
     let q = &task.q.row(span.rows.start + i)[head * d..][..d];
     let score = |position: usize| {
@@ -66,7 +66,7 @@ fn scores<E: Stored, O: Element>(task: &Task<'_, E, O>, span: &Span<'_>, i: usiz
 }
 
 /// The same, minus infinity where they do not count, if a share of them does.
-fn chosen<E: Stored, O: Element>(task: &Task<'_, E, O>, span: &Span<'_>, i: usize, head: usize) -> Vec<f32> {
+fn chosen<E: Stored>(task: &Task<'_, E>, span: &Span<'_>, i: usize, head: usize) -> Vec<f32> {
     let mut scores = scores(task, span, i, head);
     if let Some(share) = task.softmax.share {
         let (keep, mut order) = (kept(share, scores.len()), scores.clone());
@@ -76,12 +76,7 @@ fn chosen<E: Stored, O: Element>(task: &Task<'_, E, O>, span: &Span<'_>, i: usiz
 }
 
 /// Whether the query of row `i` of `span` and all keys and values that it sees are finite, in one head.
-fn sees_numbers<E: Stored, O: Element>(
-    task: &Task<'_, E, O>,
-    span: &Span<'_>,
-    i: usize,
-    head: usize,
-) -> bool {
+fn sees_numbers<E: Stored>(task: &Task<'_, E>, span: &Span<'_>, i: usize, head: usize) -> bool {
     let d = task.layout.head_dim;
     let query = &task.q.row(span.rows.start + i)[head * d..][..d];
     query.iter().all(|x| x.to_f32().is_finite())
@@ -96,7 +91,7 @@ fn sees_numbers<E: Stored, O: Element>(
 }
 
 /// Row `i` of `span` in one head: the weighted mean of the values.
-fn attend_one<E: Stored, O: Element>(task: &Task<'_, E, O>, span: &Span<'_>, i: usize, head: usize) {
+fn attend_one<E: Stored>(task: &Task<'_, E>, span: &Span<'_>, i: usize, head: usize) {
     let (d, row) = (task.layout.head_dim, span.rows.start + i);
     let scores = chosen(task, span, i, head);
     let largest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -113,8 +108,5 @@ fn attend_one<E: Stored, O: Element>(task: &Task<'_, E, O>, span: &Span<'_>, i: 
         }
     }
     // SAFETY: workers hold different (row, head) pairs, and no row is in two spans.
-    let out = unsafe { task.out.span(row, head * d..(head + 1) * d) };
-    for (out, x) in out.iter_mut().zip(mean) {
-        *out = O::from_f32(x / sum);
-    }
+    unsafe { task.out.write(row, head * d, &mean[..d], |x| x / sum) };
 }

@@ -15,22 +15,29 @@ pub use rows::{add_rows, copy_rows};
 /// Lanes of every sum, on every machine: one AVX-512 register of f32.
 pub(crate) const LANES: usize = 16;
 
-/// Compiles `$body` (an `#[inline(always)]` function) once per instruction set and calls the one for `$isa`.
+/// Compiles `$body` (an `#[inline(always)]` function) once per instruction set and calls the one for `$isa`; for given types, or
+/// for each that has a trait.
 macro_rules! per_isa {
-    ($isa:expr, $body:ident :: <$($t:ty),*> ( $($arg:ident : $ty:ty),* )) => {{
+    ($isa:expr, $body:ident :: <$t:ident : $bound:ident> ( $($arg:ident : $ty:ty),* )) => {
+        $crate::elementwise::per_isa!(@ $isa, $body, [<$t: $bound>], [::<$t>], [$t], [$($arg: $ty),*])
+    };
+    ($isa:expr, $body:ident :: <$($t:ty),*> ( $($arg:ident : $ty:ty),* )) => {
+        $crate::elementwise::per_isa!(@ $isa, $body, [], [], [$($t),*], [$($arg: $ty),*])
+    };
+    (@ $isa:expr, $body:ident, [$($generic:tt)*], [$($of:tt)*], [$($t:ty),*], [$($arg:ident : $ty:ty),*]) => {{
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
-        fn avx512($($arg: $ty),*) { $body::<$($t),*>($($arg),*) }
+        fn avx512 $($generic)* ($($arg: $ty),*) { $body::<$($t),*>($($arg),*) }
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = "avx2,fma")]
-        fn avx2($($arg: $ty),*) { $body::<$($t),*>($($arg),*) }
+        fn avx2 $($generic)* ($($arg: $ty),*) { $body::<$($t),*>($($arg),*) }
         match $isa {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: an `Isa` other than scalar is only made where the machine has the instructions.
-            $crate::Isa::Amx | $crate::Isa::Avx512Bf16 | $crate::Isa::Avx512 => unsafe { avx512($($arg),*) },
+            $crate::Isa::Amx | $crate::Isa::Avx512Bf16 | $crate::Isa::Avx512 => unsafe { avx512 $($of)* ($($arg),*) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
-            $crate::Isa::Avx2 => unsafe { avx2($($arg),*) },
+            $crate::Isa::Avx2 => unsafe { avx2 $($of)* ($($arg),*) },
             _ => $body::<$($t),*>($($arg),*),
         }
     }};

@@ -51,7 +51,7 @@ use vector::Width;
 /// If shapes do not fit, the input's type is not the one that the format multiplies, the output is
 /// [`Output::Gated`] and the weight's order is not (or the other way round), or the machine lacks `isa`.
 pub fn linear(team: &Team, isa: Isa, x: Input<'_>, w: &Weight<'_>, bias: Option<&[f32]>, out: Output<'_>) {
-    run(team, (isa, isa.order()), x, w, bias, out);
+    linear_in(team, (isa, isa.order()), x, w, bias, out);
 }
 
 /// What a thread may keep of x and of weights, in the order in which they are multiplied: whole huge pages. Memory is
@@ -93,14 +93,14 @@ pub fn reference(
     bias: Option<&[f32]>,
     out: Output<'_>,
 ) {
-    run(team, (Isa::Scalar, order), x, w, bias, out);
+    linear_in(team, (Isa::Scalar, order), x, w, bias, out);
 }
 
 /// [`linear`] by a family in an order: its own, that of groups where it has vectors, any where it has none.
 ///
 /// # Panics
 /// As [`linear`].
-pub(crate) fn run(
+pub fn linear_in(
     team: &Team,
     (isa, order): (Isa, Order),
     x: Input<'_>,

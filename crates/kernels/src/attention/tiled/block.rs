@@ -8,7 +8,6 @@ use super::softmax::{AsTheyAre, Give, Scaled, Sight, Totals, combine, weights};
 use super::state::{add_dims, add_row, add_state, scale};
 use super::tiles::{LANES, TILE};
 use crate::attention::Task;
-use crate::attention::element::Element;
 use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS, KV_GROUP};
 use crate::attention::plan::{self, Item, Kernel};
 use crate::attention::transpose::transpose_512;
@@ -17,21 +16,21 @@ use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
 /// The kernel for one task.
-pub(in crate::attention) struct Blocks<'t, 'a, P, E: Tiled, O> {
-    task: &'t Task<'a, E, O>,
+pub(in crate::attention) struct Blocks<'t, 'a, P, E: Tiled> {
+    task: &'t Task<'a, E>,
     shape: Shape,
     products: PhantomData<P>,
 }
 
-impl<'t, 'a, P: Products, E: Tiled, O: Element> Blocks<'t, 'a, P, E, O> {
+impl<'t, 'a, P: Products, E: Tiled> Blocks<'t, 'a, P, E> {
     /// # Safety
     /// The machine has AVX-512 with bf16 and what `P` multiplies with.
-    pub(in crate::attention) unsafe fn new(task: &'t Task<'a, E, O>) -> Self {
+    pub(in crate::attention) unsafe fn new(task: &'t Task<'a, E>) -> Self {
         Blocks { task, shape: Shape::new(task.layout, task.group()), products: PhantomData }
     }
 }
 
-impl<P: Products, E: Tiled, O: Element> Kernel for Blocks<'_, '_, P, E, O> {
+impl<P: Products, E: Tiled> Kernel for Blocks<'_, '_, P, E> {
     fn local_bytes(&self) -> usize {
         self.shape.local_bytes()
     }
@@ -87,8 +86,8 @@ impl<P: Products, E: Tiled, O: Element> Kernel for Blocks<'_, '_, P, E, O> {
 }
 
 /// One worker's way through one block.
-pub(super) struct Pass<'p, 'a, P, E: Tiled, O> {
-    pub(super) task: &'p Task<'a, E, O>,
+pub(super) struct Pass<'p, 'a, P, E: Tiled> {
+    pub(super) task: &'p Task<'a, E>,
     products: PhantomData<P>,
     pub(super) shape: Shape,
     pub(super) item: &'p Item,
@@ -100,9 +99,9 @@ pub(super) struct Pass<'p, 'a, P, E: Tiled, O> {
     pub(super) tiles: usize,
 }
 
-impl<'p, 'a, P: Products, E: Tiled, O: Element> Pass<'p, 'a, P, E, O> {
+impl<'p, 'a, P: Products, E: Tiled> Pass<'p, 'a, P, E> {
     fn new(
-        kernel: &'p Blocks<'_, 'a, P, E, O>,
+        kernel: &'p Blocks<'_, 'a, P, E>,
         item: &'p Item,
         after: Option<&'p Item>,
         memory: &mut [u8],
@@ -460,12 +459,9 @@ impl<'p, 'a, P: Products, E: Tiled, O: Element> Pass<'p, 'a, P, E, O> {
                 };
                 for (i, x) in rows.iter().enumerate().take(self.lanes - tile * LANES) {
                     let (row, head) = self.query(tile * LANES + i);
+                    let numbers: &[f32; LANES] = bytemuck::cast_ref(x);
                     // SAFETY: a query belongs to one block, and a block to one worker.
-                    let out = unsafe { self.task.out.span(row, head * d + dims..head * d + dims + 16) };
-                    let out: &mut [O; 16] = out.try_into().expect("16 dims");
-                    for (out, x) in out.iter_mut().zip(x) {
-                        *out = O::from_f32(f32::from_bits(*x) * inverse[i]);
-                    }
+                    unsafe { self.task.out.write(row, head * d + dims, numbers, |x| x * inverse[i]) };
                 }
             }
         }

@@ -11,7 +11,7 @@ use super::shape::MAX_GROUPS;
 use super::softmax::{Sight, Totals};
 use super::softmax_of_one::{OneAsTheyAre, weights_of_one};
 use super::tiles::LANES;
-use crate::attention::element::{Element, Stored};
+use crate::attention::element::Stored;
 use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS};
 use crate::attention::plan;
 use std::arch::x86_64::*;
@@ -57,7 +57,7 @@ pub(in crate::attention) trait Few: Stored {
     fn in_order(_means: &mut [f32]) {}
 }
 
-impl<P: Products, E: Tiled, O: Element> Pass<'_, '_, P, E, O> {
+impl<P: Products, E: Tiled> Pass<'_, '_, P, E> {
     /// All groups of one split, into the state of the block's one tile.
     ///
     /// # Safety

@@ -4,11 +4,10 @@ use super::block::Pass;
 use super::pages::{Group, Laid, Tiled};
 use super::products::Products;
 use super::shape::PAGES;
-use crate::attention::element::Element;
 use crate::attention::layout::BLOCK_TOKENS;
 use crate::attention::{Page, plan};
 
-impl<'p, P: Products, E: Tiled, O: Element> Pass<'p, '_, P, E, O> {
+impl<'p, P: Products, E: Tiled> Pass<'p, '_, P, E> {
     /// The pages of the group that begins at `base`, and how many there are; the last stands in for what follows it.
     pub(super) fn pages(&self, base: usize) -> ([Page<'p, E::Cell>; PAGES], usize) {
         let span = &self.task.spans[self.item.block.span];

@@ -5,7 +5,6 @@ use super::products::{EMPTY, power_of_two, weights};
 use super::simd::{Job, Simd};
 use super::values::ValuePage;
 use super::widened::Widened;
-use crate::attention::element::Element;
 use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS, KvDtype, KvLayout};
 use crate::attention::plan::{self, Item, Kernel};
 use crate::attention::{Page, Task};
@@ -19,15 +18,15 @@ pub(super) const PAGES: usize = GROUP_TOKENS / BLOCK_TOKENS;
 pub(super) const TOTALS: usize = 16;
 
 /// The kernel for one task, in vectors of `W` lanes.
-pub(in crate::attention) struct Vectors<'t, 'a, S, E: Widened, O, const W: usize> {
-    task: &'t Task<'a, E, O>,
+pub(in crate::attention) struct Vectors<'t, 'a, S, E: Widened, const W: usize> {
+    task: &'t Task<'a, E>,
     set: PhantomData<S>,
 }
 
-impl<'t, 'a, S: Simd<W>, E: Widened, O: Element, const W: usize> Vectors<'t, 'a, S, E, O, W> {
+impl<'t, 'a, S: Simd<W>, E: Widened, const W: usize> Vectors<'t, 'a, S, E, W> {
     /// # Safety
     /// The machine has the instruction set `S`.
-    pub(in crate::attention) unsafe fn new(task: &'t Task<'a, E, O>) -> Self {
+    pub(in crate::attention) unsafe fn new(task: &'t Task<'a, E>) -> Self {
         Vectors { task, set: PhantomData }
     }
 
@@ -47,7 +46,7 @@ impl<'t, 'a, S: Simd<W>, E: Widened, O: Element, const W: usize> Vectors<'t, 'a,
         item: &'p Item,
         after: Option<&'p Item>,
         memory: &mut [u8],
-    ) -> Pass<'p, 'a, S, E, O, W> {
+    ) -> Pass<'p, 'a, S, E, W> {
         let d = self.task.layout.head_dim;
         let mut rest: &mut [f32] = bytemuck::cast_slice_mut(memory);
         let mut take = |n: usize| {
@@ -73,7 +72,7 @@ impl<'t, 'a, S: Simd<W>, E: Widened, O: Element, const W: usize> Vectors<'t, 'a,
     }
 }
 
-impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Kernel for Vectors<'_, '_, S, E, O, W> {
+impl<S: Simd<W>, E: Widened, const W: usize> Kernel for Vectors<'_, '_, S, E, W> {
     type Registers = ();
 
     fn enter(&self) {}
@@ -128,12 +127,12 @@ fn wide_len<const W: usize>(layout: KvLayout) -> usize {
     W * GROUP_TOKENS.max(layout.head_dim)
 }
 
-struct Whole<'p, 'a, S, E: Widened, O, const W: usize> {
-    pass: Pass<'p, 'a, S, E, O, W>,
+struct Whole<'p, 'a, S, E: Widened, const W: usize> {
+    pass: Pass<'p, 'a, S, E, W>,
     splits: std::ops::Range<usize>,
 }
 
-impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Job for Whole<'_, '_, S, E, O, W> {
+impl<S: Simd<W>, E: Widened, const W: usize> Job for Whole<'_, '_, S, E, W> {
     #[inline(always)]
     fn run(self) {
         let Whole { pass, splits } = self;
@@ -152,12 +151,12 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Job for Whole<'_, '_, S
     }
 }
 
-struct Part<'p, 'a, S, E: Widened, O, const W: usize> {
-    pass: Pass<'p, 'a, S, E, O, W>,
+struct Part<'p, 'a, S, E: Widened, const W: usize> {
+    pass: Pass<'p, 'a, S, E, W>,
     split: usize,
 }
 
-impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Job for Part<'_, '_, S, E, O, W> {
+impl<S: Simd<W>, E: Widened, const W: usize> Job for Part<'_, '_, S, E, W> {
     #[inline(always)]
     fn run(self) {
         // SAFETY: run by `S::run`, with the memory that `Vectors::pass` cut.
@@ -168,13 +167,13 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Job for Part<'_, '_, S,
     }
 }
 
-struct Merge<'p, 'a, 'm, S, E: Widened, O, const W: usize> {
-    pass: Pass<'p, 'a, S, E, O, W>,
+struct Merge<'p, 'a, 'm, S, E: Widened, const W: usize> {
+    pass: Pass<'p, 'a, S, E, W>,
     rest: &'m mut [f32],
     state_len: usize,
 }
 
-impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Job for Merge<'_, '_, '_, S, E, O, W> {
+impl<S: Simd<W>, E: Widened, const W: usize> Job for Merge<'_, '_, '_, S, E, W> {
     #[inline(always)]
     fn run(self) {
         // SAFETY: run by `S::run`; each part is the state of a block.
@@ -188,8 +187,8 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Job for Merge<'_, '_, '
 }
 
 /// One worker's way through one block.
-pub(in crate::attention) struct Pass<'p, 'a, S, E: Widened, O, const W: usize> {
-    pub(super) task: &'p Task<'a, E, O>,
+pub(in crate::attention) struct Pass<'p, 'a, S, E: Widened, const W: usize> {
+    pub(super) task: &'p Task<'a, E>,
     pub(super) item: &'p Item,
     /// What this worker is likely to take after it.
     after: Option<&'p Item>,
@@ -215,7 +214,7 @@ pub(in crate::attention) struct Pass<'p, 'a, S, E: Widened, O, const W: usize> {
     set: PhantomData<S>,
 }
 
-impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Pass<'_, '_, S, E, O, W> {
+impl<S: Simd<W>, E: Widened, const W: usize> Pass<'_, '_, S, E, W> {
     pub(super) fn head_dim(&self) -> usize {
         self.task.layout.head_dim
     }
@@ -364,13 +363,10 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Pass<'_, '_, S, E, O, W
         for lane in 0..self.lanes {
             let (row, head) = self.query(lane);
             // SAFETY: a query belongs to one block, and a block to one worker.
-            let (state, out) = unsafe {
+            unsafe {
                 let state = std::slice::from_raw_parts(self.total.add(lane * each), each);
-                (state, self.task.out.span(row, head * d..(head + 1) * d))
-            };
-            let inverse = 1.0 / state[1];
-            for (out, x) in out.iter_mut().zip(&state[TOTALS..]) {
-                *out = O::from_f32(x * inverse);
+                let inverse = 1.0 / state[1];
+                self.task.out.write(row, head * d, &state[TOTALS..][..d], |x| x * inverse);
             }
         }
     }

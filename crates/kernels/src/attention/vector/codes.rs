@@ -15,7 +15,6 @@ use super::simd::Simd;
 use super::values::ValuePage;
 use super::widened::Widened;
 use crate::attention::Page;
-use crate::attention::element::Element;
 use crate::attention::int4::{self, Int4, UNIT};
 use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS, KV_GROUP};
 use half::bf16;
@@ -55,8 +54,8 @@ impl Widened for Int4 {
 
     /// A query's dims become words, and are added up for each group.
     #[inline(always)]
-    unsafe fn load_query<S: Simd<W>, O: Element, const W: usize>(
-        pass: &Pass<'_, '_, S, Int4, O, W>,
+    unsafe fn load_query<S: Simd<W>, const W: usize>(
+        pass: &Pass<'_, '_, S, Int4, W>,
         q: &[bf16],
         lane: usize,
     ) {
@@ -76,8 +75,8 @@ impl Widened for Int4 {
     }
 
     #[inline(always)]
-    unsafe fn scores<S: Simd<W>, O: Element, const W: usize>(
-        pass: &Pass<'_, '_, S, Int4, O, W>,
+    unsafe fn scores<S: Simd<W>, const W: usize>(
+        pass: &Pass<'_, '_, S, Int4, W>,
         i: usize,
         page: &Page<'_, u16>,
         ahead: &[u16],
@@ -100,8 +99,8 @@ impl Widened for Int4 {
     }
 
     #[inline(always)]
-    unsafe fn weigh<S: Simd<W>, O: Element, const W: usize>(
-        pass: &Pass<'_, '_, S, Int4, O, W>,
+    unsafe fn weigh<S: Simd<W>, const W: usize>(
+        pass: &Pass<'_, '_, S, Int4, W>,
         v: &[ValuePage<'_, u16>],
         ahead: &[&[u16]; PAGES],
         state: *mut f32,
@@ -125,12 +124,12 @@ impl Widened for Int4 {
     }
 }
 
-impl<S: Simd<W>, O: Element, const W: usize> Pass<'_, '_, S, Int4, O, W> {
+impl<S: Simd<W>, const W: usize> Pass<'_, '_, S, Int4, W> {
     /// Vectors that a page's tokens fill.
     const VECTORS: usize = BLOCK_TOKENS / W;
 
     /// Dims of each group.
-    fn groups_of_dims(&self) -> impl Iterator<Item = (usize, Range<usize>)> + use<S, O, W> {
+    fn groups_of_dims(&self) -> impl Iterator<Item = (usize, Range<usize>)> + use<S, W> {
         let d = self.head_dim();
         (0..d).step_by(KV_GROUP).map(move |first| first..d.min(first + KV_GROUP)).enumerate()
     }

@@ -10,7 +10,7 @@ use super::simd::Simd;
 use super::values::ValuePage;
 use super::widened::Widened;
 use crate::attention::Page;
-use crate::attention::element::{Element, Stored};
+use crate::attention::element::Stored;
 use crate::attention::f16::F16;
 use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS, KvDtype};
 use half::bf16;
@@ -33,7 +33,7 @@ pub(super) const fn met<E: Stored, const W: usize>(lanes: usize, head_dim: usize
 /// Queries that meet the same rows, as many rows as fill a vector of totals.
 const TWO: usize = 2;
 
-impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Pass<'_, '_, S, E, O, W> {
+impl<S: Simd<W>, E: Widened, const W: usize> Pass<'_, '_, S, E, W> {
     /// [`Widened::scores`] of pages that [`met`] is true of.
     ///
     /// # Safety

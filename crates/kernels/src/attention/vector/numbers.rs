@@ -7,10 +7,9 @@ use super::simd::Simd;
 use super::values::ValuePage;
 use super::widened::Numbers;
 use crate::attention::Page;
-use crate::attention::element::Element;
 use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS};
 
-impl<S: Simd<W>, E: Numbers, O: Element, const W: usize> Pass<'_, '_, S, E, O, W> {
+impl<S: Simd<W>, E: Numbers, const W: usize> Pass<'_, '_, S, E, W> {
     /// [`Widened::scores`].
     ///
     /// # Safety

@@ -5,7 +5,6 @@ use super::simd::{Job, Simd};
 use super::values::ValuePage;
 use super::widened::Widened;
 use crate::attention::Task;
-use crate::attention::element::Element;
 use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS, Span};
 use crate::attention::plan::{self, Item, Kernel};
 use crate::attention::sparse::{choose, kept, mark};
@@ -13,8 +12,8 @@ use crate::mat::SharedRows;
 use std::ops::Range;
 
 /// The kernel for one task of sparse attention, a block of which is one row.
-pub(in crate::attention) struct Sparse<'t, 'a, S, E: Widened, O, const W: usize> {
-    vectors: Vectors<'t, 'a, S, E, O, W>,
+pub(in crate::attention) struct Sparse<'t, 'a, S, E: Widened, const W: usize> {
+    vectors: Vectors<'t, 'a, S, E, W>,
     share: f32,
     /// Scores of a query, whole groups.
     scores: usize,
@@ -22,10 +21,10 @@ pub(in crate::attention) struct Sparse<'t, 'a, S, E: Widened, O, const W: usize>
     lanes: usize,
 }
 
-impl<'t, 'a, S: Simd<W>, E: Widened, O: Element, const W: usize> Sparse<'t, 'a, S, E, O, W> {
+impl<'t, 'a, S: Simd<W>, E: Widened, const W: usize> Sparse<'t, 'a, S, E, W> {
     /// # Safety
     /// The machine has the instruction set `S`.
-    pub(in crate::attention) unsafe fn new(task: &'t Task<'a, E, O>, share: f32) -> Self {
+    pub(in crate::attention) unsafe fn new(task: &'t Task<'a, E>, share: f32) -> Self {
         let scores = scores_of(task.spans.iter().map(Span::end).max().unwrap_or(0));
         // SAFETY: by this function's contract.
         Sparse { vectors: unsafe { Vectors::new(task) }, share, scores, lanes: task.group() }
@@ -42,7 +41,7 @@ pub(in crate::attention) fn scores_bytes(group: usize, context: usize) -> usize 
     (group + 1) * scores_of(context) * size_of::<f32>()
 }
 
-impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Kernel for Sparse<'_, '_, S, E, O, W> {
+impl<S: Simd<W>, E: Widened, const W: usize> Kernel for Sparse<'_, '_, S, E, W> {
     type Registers = ();
 
     fn enter(&self) {}
@@ -74,8 +73,8 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Kernel for Sparse<'_, '
     }
 }
 
-struct Row<'p, 'a, 'm, S, E: Widened, O, const W: usize> {
-    pass: Pass<'p, 'a, S, E, O, W>,
+struct Row<'p, 'a, 'm, S, E: Widened, const W: usize> {
+    pass: Pass<'p, 'a, S, E, W>,
     /// `[lanes][each]`, from the first group that is seen on.
     scores: *mut f32,
     each: usize,
@@ -83,7 +82,7 @@ struct Row<'p, 'a, 'm, S, E: Widened, O, const W: usize> {
     share: f32,
 }
 
-impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Job for Row<'_, '_, '_, S, E, O, W> {
+impl<S: Simd<W>, E: Widened, const W: usize> Job for Row<'_, '_, '_, S, E, W> {
     #[inline(always)]
     fn run(mut self) {
         let seen = plan::seen(self.pass.task, &self.pass.item.block);
@@ -107,7 +106,7 @@ impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Job for Row<'_, '_, '_,
     }
 }
 
-impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Row<'_, '_, '_, S, E, O, W> {
+impl<S: Simd<W>, E: Widened, const W: usize> Row<'_, '_, '_, S, E, W> {
     /// A query's scores of a group.
     fn of(&self, lane: usize, group: usize, first: usize) -> *mut f32 {
         self.scores.wrapping_add(lane * self.each + (group - first) * GROUP_TOKENS)

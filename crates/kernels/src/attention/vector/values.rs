@@ -4,7 +4,6 @@ use super::block::Pass;
 use super::simd::Simd;
 use super::widened::Widened;
 use crate::attention::Page;
-use crate::attention::element::Element;
 use crate::attention::layout::BLOCK_TOKENS;
 
 /// Values of a page, and how many of its tokens are known.
@@ -26,7 +25,7 @@ impl<C> ValuePage<'_, C> {
     pub(super) const NONE: Self = ValuePage { plane: &[], kept: 0 };
 }
 
-impl<S: Simd<W>, E: Widened, O: Element, const W: usize> Pass<'_, '_, S, E, O, W> {
+impl<S: Simd<W>, E: Widened, const W: usize> Pass<'_, '_, S, E, W> {
     /// Values of the page whose first token is at `position`.
     ///
     /// # Safety

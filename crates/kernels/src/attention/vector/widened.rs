@@ -5,7 +5,7 @@ use super::products::{widen, widen_in_order};
 use super::simd::Simd;
 use super::values::ValuePage;
 use crate::attention::Page;
-use crate::attention::element::{Element, Stored};
+use crate::attention::element::Stored;
 use crate::attention::f16::F16;
 use crate::attention::fp8::E4m3;
 use crate::attention::layout::{BLOCK_TOKENS, GROUP_TOKENS};
@@ -22,23 +22,23 @@ pub(in crate::attention) trait Widened: Stored {
     const CODED: bool = false;
 
     /// Takes the dims of query `lane` in.
-    unsafe fn load_query<S: Simd<W>, O: Element, const W: usize>(
-        pass: &Pass<'_, '_, S, Self, O, W>,
+    unsafe fn load_query<S: Simd<W>, const W: usize>(
+        pass: &Pass<'_, '_, S, Self, W>,
         q: &[Self::Query],
         lane: usize,
     );
 
     /// Scores of page `i` of a group for all queries, while keys that come later are brought nearer.
-    unsafe fn scores<S: Simd<W>, O: Element, const W: usize>(
-        pass: &Pass<'_, '_, S, Self, O, W>,
+    unsafe fn scores<S: Simd<W>, const W: usize>(
+        pass: &Pass<'_, '_, S, Self, W>,
         i: usize,
         page: &Page<'_, Self::Cell>,
         ahead: &[Self::Cell],
     );
 
     /// Adds pages of values, weighted, while values that come later are brought nearer. Weights of the pages are in `s`.
-    unsafe fn weigh<S: Simd<W>, O: Element, const W: usize>(
-        pass: &Pass<'_, '_, S, Self, O, W>,
+    unsafe fn weigh<S: Simd<W>, const W: usize>(
+        pass: &Pass<'_, '_, S, Self, W>,
         v: &[ValuePage<'_, Self::Cell>],
         ahead: &[&[Self::Cell]; PAGES],
         state: *mut f32,
@@ -78,8 +78,8 @@ macro_rules! wide {
             const PAIRS: bool = $pairs;
 
             #[inline(always)]
-            unsafe fn load_query<S: Simd<W>, O: Element, const W: usize>(
-                pass: &Pass<'_, '_, S, Self, O, W>,
+            unsafe fn load_query<S: Simd<W>, const W: usize>(
+                pass: &Pass<'_, '_, S, Self, W>,
                 q: &[$query],
                 lane: usize,
             ) {
@@ -88,8 +88,8 @@ macro_rules! wide {
             }
 
             #[inline(always)]
-            unsafe fn scores<S: Simd<W>, O: Element, const W: usize>(
-                pass: &Pass<'_, '_, S, Self, O, W>,
+            unsafe fn scores<S: Simd<W>, const W: usize>(
+                pass: &Pass<'_, '_, S, Self, W>,
                 i: usize,
                 page: &Page<'_, $type>,
                 ahead: &[$type],
@@ -99,8 +99,8 @@ macro_rules! wide {
             }
 
             #[inline(always)]
-            unsafe fn weigh<S: Simd<W>, O: Element, const W: usize>(
-                pass: &Pass<'_, '_, S, Self, O, W>,
+            unsafe fn weigh<S: Simd<W>, const W: usize>(
+                pass: &Pass<'_, '_, S, Self, W>,
                 v: &[ValuePage<'_, $type>],
                 ahead: &[&[$type]; PAGES],
                 state: *mut f32,

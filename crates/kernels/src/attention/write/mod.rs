@@ -12,15 +12,13 @@ use super::f16::F16;
 use super::fp8::E4m3;
 use super::int4::Int4;
 use super::layout::{BLOCK_TOKENS, KvDtype, KvLayout, Span};
-use super::transpose::transpose;
-#[cfg(target_arch = "x86_64")]
-use super::transpose::transpose_512;
+use crate::elementwise::per_isa;
 use crate::isa::Isa;
 use crate::mat::{Mat, MatMut, SharedRows};
 use crate::team::Team;
 use half::bf16;
 use head::{Head, Turn};
-use planes::{Plane, Planes, Square, Values};
+use planes::{Plane, Planes, Values};
 use std::ops::Range;
 
 /// Takes the rows of every span from the projection `qkv: [n, (heads + 2 * kv_heads) * head_dim]` (all
@@ -87,12 +85,12 @@ impl Projected<'_> {
         let n_blocks = cache.len() / self.layout.block_bytes();
         let cells: &mut [C::Cell] = bytemuck::cast_slice_mut(cache);
         let mut pages = MatMut::new(cells, n_blocks, self.layout.block_bytes() / size_of::<C::Cell>());
-        let task = Task::<Q, C> { from: self, heads, q: q.shared(), pages: pages.shared() };
+        let task = Task::<Q, C> { from: self, isa, heads, q: q.shared(), pages: pages.shared() };
         team.run(|w| {
             let mine = w.share(pieces(spans).count());
             let mut mine = pieces(spans).skip(mine.start).take(mine.len()).peekable();
             while let Some(piece) = mine.next() {
-                task.piece(isa, &piece, mine.peek().unwrap_or(&piece));
+                task.piece(&piece, mine.peek().unwrap_or(&piece));
             }
         });
     }
@@ -162,6 +160,7 @@ fn pieces<'a>(spans: &'a [Span<'a>]) -> impl Iterator<Item = Piece<'a>> {
 
 struct Task<'a, Q, C: Planes> {
     from: Projected<'a>,
+    isa: Isa,
     heads: usize,
     q: SharedRows<'a, Q>,
     /// The cache as `[blocks][cells of a block]`.
@@ -169,34 +168,9 @@ struct Task<'a, Q, C: Planes> {
 }
 
 impl<Q: Element, C: Planes> Task<'_, Q, C> {
-    fn piece(&self, isa: Isa, piece: &Piece<'_>, next: &Piece<'_>) {
-        match isa {
-            // SAFETY: the caller of `rope_and_write` names an instruction set that this machine has.
-            #[cfg(target_arch = "x86_64")]
-            Isa::Amx | Isa::Avx512Bf16 | Isa::Avx512 => unsafe { self.piece_avx512(piece, next) },
-            // SAFETY: as above.
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => unsafe { self.piece_avx2(piece, next) },
-            _ => self.piece_plain(piece, next, transpose),
-        }
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-    fn piece_avx512(&self, piece: &Piece<'_>, next: &Piece<'_>) {
-        self.piece_plain(piece, next, |square| transpose_512(square));
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2")]
-    fn piece_avx2(&self, piece: &Piece<'_>, next: &Piece<'_>) {
-        self.piece_plain(piece, next, transpose);
-    }
-
     /// A token by itself goes head by head, each with the query heads that share it: while these are done, what was asked for of
     /// the `next` piece comes. Values of several are turned round together.
-    #[inline(always)]
-    fn piece_plain(&self, piece: &Piece<'_>, next: &Piece<'_>, transpose: impl Fn(&mut Square)) {
+    fn piece(&self, piece: &Piece<'_>, next: &Piece<'_>) {
         let group = self.heads / self.from.layout.kv_heads;
         let alone = piece.positions.len() == 1;
         for (i, position) in piece.positions.clone().enumerate() {
@@ -205,53 +179,49 @@ impl<Q: Element, C: Planes> Task<'_, Q, C> {
             let tokens = (piece.token() + i, next.token() + i);
             for head in 0..self.from.layout.kv_heads {
                 if alone {
-                    self.values(piece, next, head, &transpose);
+                    self.values(piece, next, head);
                 }
                 self.key(row, head, turn.plain(), tokens, self.plane(piece, next, 2 * head));
                 self.queries(row, head * group..(head + 1) * group, turn);
             }
         }
         if !alone {
-            (0..self.from.layout.kv_heads).for_each(|head| self.values(piece, next, head, &transpose));
+            (0..self.from.layout.kv_heads).for_each(|head| self.values(piece, next, head));
         }
     }
 
-    #[inline(always)]
-    fn values(&self, piece: &Piece<'_>, next: &Piece<'_>, head: usize, transpose: &impl Fn(&mut Square)) {
+    fn values(&self, piece: &Piece<'_>, next: &Piece<'_>, head: usize) {
         let rows = piece.row_of(piece.positions.start)..piece.row_of(piece.positions.end);
-        let column = (self.heads + self.from.layout.kv_heads + head) * self.from.layout.head_dim;
-        let values = Values { qkv: self.from.qkv, rows, column };
-        let plane = self.plane(piece, next, 2 * head + 1);
-        C::values(plane, self.from.layout.head_dim, piece.token(), &values, transpose);
+        let d = self.from.layout.head_dim;
+        let column = (self.heads + self.from.layout.kv_heads + head) * d;
+        let values = &Values { qkv: self.from.qkv, rows, column, isa: self.isa };
+        let (plane, token) = (self.plane(piece, next, 2 * head + 1), piece.token());
+        per_isa!(self.isa, write_values::<C: Planes>(plane: Plane<'_, C::Cell>, d: usize, token: usize, values: &Values<'_>));
     }
 
-    #[inline(always)]
     fn queries(&self, row: usize, heads: Range<usize>, turn: Turn<'_>) {
         let d = self.from.layout.head_dim;
-        for head in heads {
-            let columns = head * d..(head + 1) * d;
-            let head = Head::new(
-                &self.from.qkv.row(row)[columns.clone()],
-                self.from.ops.norm.map(|n| (n.q, n.eps)),
-                turn,
-            );
-            // SAFETY: a row belongs to one piece, so to one worker.
-            head.store(unsafe { self.q.span(row, columns) });
-        }
+        let columns = heads.start * d..heads.end * d;
+        let x = &self.from.qkv.row(row)[columns.clone()];
+        let norm = self.from.ops.norm.map(|n| (n.q, n.eps));
+        // SAFETY: a row belongs to one piece, so to one worker.
+        let to = unsafe { self.q.span(row, columns) };
+        let from = (x, norm, turn);
+        per_isa!(self.isa, write_queries::<Q: Element>(from: Heads<'_>, d: usize, to: &mut [Q]));
     }
 
-    #[inline(always)]
     fn key(
         &self,
         row: usize,
         head: usize,
         turn: Turn<'_>,
-        (token, next): (usize, usize),
+        tokens: (usize, usize),
         plane: Plane<'_, C::Cell>,
     ) {
         let d = self.from.layout.head_dim;
         let x = &self.from.qkv.row(row)[(self.heads + head) * d..][..d];
-        C::key(plane, token, next, &Head::new(x, self.from.ops.norm.map(|n| (n.k, n.eps)), turn));
+        let from = (x, self.from.ops.norm.map(|n| (n.k, n.eps)), turn);
+        per_isa!(self.isa, write_key::<C: Planes>(plane: Plane<'_, C::Cell>, tokens: (usize, usize), from: Heads<'_>));
     }
 
     /// Plane `plane` of a piece's block: K and V of the first head, then of the next.
@@ -266,4 +236,28 @@ impl<Q: Element, C: Planes> Task<'_, Q, C> {
         let next = cells.as_ptr().wrapping_offset(apart * (len * 2 * self.from.layout.kv_heads) as isize);
         Plane { cells, next }
     }
+}
+
+/// Heads in a row as the projection gave them, weight and eps of their norm, and how they turn.
+type Heads<'a> = (&'a [f32], Option<(&'a [f32], f32)>, Turn<'a>);
+
+#[inline(always)]
+fn write_queries<Q: Element>((x, norm, turn): Heads<'_>, head_dim: usize, to: &mut [Q]) {
+    for (x, to) in x.chunks_exact(head_dim).zip(to.chunks_exact_mut(head_dim)) {
+        Head::new(x, norm, turn).store(to);
+    }
+}
+
+#[inline(always)]
+fn write_key<C: Planes>(
+    plane: Plane<'_, C::Cell>,
+    (token, next): (usize, usize),
+    (x, norm, turn): Heads<'_>,
+) {
+    C::key(plane, token, next, &Head::new(x, norm, turn));
+}
+
+#[inline(always)]
+fn write_values<C: Planes>(plane: Plane<'_, C::Cell>, head_dim: usize, token: usize, values: &Values<'_>) {
+    C::values(plane, head_dim, token, values);
 }

@@ -5,24 +5,40 @@ use super::head::{Head, PART, narrow, part};
 use crate::attention::element::Element;
 use crate::attention::int4::{self, Int4};
 use crate::attention::layout::BLOCK_TOKENS;
+use crate::attention::transpose::transpose;
+#[cfg(target_arch = "x86_64")]
+use crate::attention::transpose::transpose_512;
+use crate::isa::Isa;
 use crate::mat::Mat;
 use std::ops::Range;
 
 /// Values are turned round in squares of so many tokens and dims.
 const SIDE: usize = PART;
-pub(super) type Square = [[u32; SIDE]; SIDE];
+type Square = [[u32; SIDE]; SIDE];
 
 /// Values of consecutive tokens in one head, as the projection gave them.
 pub(super) struct Values<'a> {
     pub qkv: Mat<'a, f32>,
     pub rows: Range<usize>,
     pub column: usize,
+    /// Which instructions turn squares round.
+    pub isa: Isa,
 }
 
 impl<'a> Values<'a> {
     #[inline(always)]
     fn of(&self, token: usize, dims: Range<usize>) -> &'a [f32] {
         &self.qkv.row(self.rows.start + token)[self.column + dims.start..self.column + dims.end]
+    }
+
+    #[inline(always)]
+    fn turn_round(&self, square: &mut Square) {
+        match self.isa {
+            // SAFETY: an `Isa` with AVX-512 is only made where the machine has it.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx | Isa::Avx512Bf16 | Isa::Avx512 => unsafe { transpose_512(square) },
+            _ => transpose(square),
+        }
     }
 }
 
@@ -54,13 +70,7 @@ pub(super) trait Planes: Send + Sync {
     fn key(plane: Plane<'_, Self::Cell>, token: usize, next: usize, key: &Head<'_>);
 
     /// Values of consecutive tokens, the first of which is `token`.
-    fn values(
-        plane: Plane<'_, Self::Cell>,
-        head_dim: usize,
-        token: usize,
-        values: &Values<'_>,
-        transpose: &impl Fn(&mut Square),
-    );
+    fn values(plane: Plane<'_, Self::Cell>, head_dim: usize, token: usize, values: &Values<'_>);
 }
 
 impl<E: Element> Planes for E {
@@ -76,18 +86,12 @@ impl<E: Element> Planes for E {
     }
 
     #[inline(always)]
-    fn values(
-        mut plane: Plane<'_, E>,
-        d: usize,
-        token: usize,
-        values: &Values<'_>,
-        transpose: &impl Fn(&mut Square),
-    ) {
+    fn values(mut plane: Plane<'_, E>, d: usize, token: usize, values: &Values<'_>) {
         let mut done = 0;
         while done < values.rows.len() {
             let token = token + done;
             if token.is_multiple_of(SIDE) && values.rows.len() - done >= SIDE {
-                many_values(&mut plane, d, token, done, values, transpose);
+                many_values(&mut plane, d, token, done, values);
                 done += SIDE;
             } else {
                 one_value(&mut plane, token, values.of(done, 0..d));
@@ -108,7 +112,7 @@ impl Planes for Int4 {
     }
 
     #[inline(always)]
-    fn values(plane: Plane<'_, u16>, d: usize, token: usize, values: &Values<'_>, _: &impl Fn(&mut Square)) {
+    fn values(plane: Plane<'_, u16>, d: usize, token: usize, values: &Values<'_>) {
         for i in 0..values.rows.len() {
             int4::write_value(plane.cells, token + i, values.of(i, 0..d));
         }
@@ -135,14 +139,13 @@ fn many_values<E: Element>(
     token: usize,
     from: usize,
     values: &Values<'_>,
-    transpose: &impl Fn(&mut Square),
 ) {
     for dims in (0..d).step_by(SIDE) {
         let mut square: Square = [[0; SIDE]; SIDE];
         for (i, line) in square.iter_mut().enumerate() {
             *line = bytemuck::cast(*part(values.of(from + i, dims..dims + SIDE), 0));
         }
-        transpose(&mut square);
+        values.turn_round(&mut square);
         for (i, line) in square.iter().enumerate() {
             let at = (dims + i) * BLOCK_TOKENS + token;
             plane.fetch(at);

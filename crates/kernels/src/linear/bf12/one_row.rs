@@ -37,7 +37,7 @@ pub(in crate::linear) fn run(team: &Team, x: Mat<'_, bf16>, w: &Weight<'_>, epil
                 // SAFETY: the machine has the features; nobody else has this panel.
                 unsafe {
                     multiply(floats, &Panel::new(stored), &mut sums[0]);
-                    epilogue.finish(panel, 0, &mut sums);
+                    epilogue.finish_256(panel, 0, &mut sums);
                 }
             }
         });

@@ -1,28 +1,12 @@
 //! What is packed comes back bit for bit, by every family, or is refused.
 
 use super::*;
-use crate::linear::{Format, Input, Output, Part, RowOrder, Weight, linear, pack_bf16, packed_bytes, panels};
-use crate::{Mat, MatMut, Team};
+use crate::Mat;
+use crate::linear::{Format, RowOrder, pack_bf16, packed_bytes, panels};
+use weights::{finite, weights};
 
-/// Weights like those of a trained matrix, rows of very different sizes among them and one of zeros; some in each sixteen hundred
-/// are rare.
-fn weights(n: usize, k: usize) -> Vec<bf16> {
-    let mut state = 7u64;
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 40) as f32 / (1 << 24) as f32 - 0.5
-    };
-    let weight = |i: usize, sum: f32| match i % 1600 {
-        7 => bf16::from_bits(0x0003),
-        8 => bf16::NEG_INFINITY,
-        9 => bf16::from_f32(-3e30),
-        10 => bf16::from_f32(1e-25),
-        11 => bf16::NEG_ZERO,
-        _ if i / k == 5 => bf16::ZERO,
-        _ => bf16::from_f32(sum * [0.02, 3e-20, 5e8][i / k % 3]),
-    };
-    (0..n * k).map(|i| weight(i, next() + next() + next() + next())).collect()
-}
+#[path = "../../../tests/it/bf12/weights.rs"]
+mod weights;
 
 fn families() -> impl Iterator<Item = Isa> {
     Isa::ALL.into_iter().filter(|isa| isa.available())
@@ -110,38 +94,12 @@ fn a_quarter_is_saved() {
     }
 }
 
-#[test]
-fn products_are_those_of_sixteen_bits() {
-    let team = Team::new(2);
-    for (rows, n, k) in [(1, 70, 450), (5, 100, 96), (12, 64, 320), (16, 40, 64), (17, 70, 33), (40, 96, 288)]
-    {
-        // No infinities: nothing is learnt of products that are none.
-        let finite = |weight: bf16| if weight.is_finite() { weight } else { bf16::ONE };
-        let data: Vec<bf16> = weights(n, k).into_iter().map(finite).collect();
-        let x: Vec<bf16> = weights(rows, k).into_iter().map(finite).collect();
-        let all = 0..panels(RowOrder::Plain, n);
-        let bytes = |format| crate::AlignedBytes::zeroed(packed_bytes(format, RowOrder::Plain, n, k));
-        let (mut wide, mut packed) = (bytes(Format::Bf16), bytes(Format::Bf12));
-        pack_bf16(Mat::new(&data, n, k), RowOrder::Plain, all.clone(), &mut wide);
-        pack_bf12(Mat::new(&data, n, k), RowOrder::Plain, all, &mut packed).expect("few are rare");
-        if rows == 1 {
-            has_groups_with_and_without_exceptions(&packed, k);
-        }
-        for isa in families() {
-            let [want, got] = [(Format::Bf16, &wide), (Format::Bf12, &packed)].map(|(format, bytes)| {
-                let w = Weight::new(format, n, k, RowOrder::Plain, vec![Part { first_panel: 0, bytes }]);
-                let mut out = vec![0.0; rows * n];
-                let x = Input::Bf16(Mat::new(&x, rows, k));
-                linear(&team, isa, x, &w, None, Output::StoreF32(MatMut::new(&mut out, rows, n)));
-                out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
-            });
-            assert!(want == got, "{isa} {rows} x {n} x {k}");
-        }
-    }
-}
-
 /// One row of x goes another way with each kind.
-fn has_groups_with_and_without_exceptions(packed: &[u8], k: usize) {
+#[test]
+fn groups_have_exceptions_and_have_none() {
+    let (n, k) = (70, 450);
+    let mut packed = vec![0; packed_bytes(Format::Bf12, RowOrder::Plain, n, k)];
+    pack_bf12(Mat::new(&finite(n, k), n, k), RowOrder::Plain, 0..3, &mut packed).expect("few are rare");
     let groups = packed.chunks_exact(panel_bytes(k)).map(Panel::new).flat_map(|panel| {
         (0..k.div_ceil(GROUP)).map(move |group| panel.list.iter().any(|entry| group_of(entry) == group))
     });

@@ -1,7 +1,7 @@
 //! What happens to a row of a panel once its sums are complete: bias, activation, residual, rounding.
 //!
-//! Written once as plain loops over 32 lanes and inlined into each family's driver, where they become
-//! that family's vector code with the same bits.
+//! Written once as plain loops over 32 lanes, which with each family's features become its vector code with the same bits. They are
+//! as long as many a driver, and are not inlined into them.
 
 #[cfg(target_arch = "x86_64")]
 mod claim;
@@ -57,8 +57,28 @@ impl<'a> Epilogue<'a> {
     ///
     /// # Safety
     /// No other worker finishes the same rows of the same panel at the same time.
-    #[inline(always)]
+    #[inline(never)]
     pub(crate) unsafe fn finish(&self, panel: usize, first_row: usize, sums: &mut [Sums]) {
+        // SAFETY: the caller's.
+        unsafe { self.finish_in_lanes(panel, first_row, sums) };
+    }
+
+    /// The same by vectors of eight.
+    ///
+    /// # Safety
+    /// As [`finish`](Epilogue::finish).
+    #[cfg(target_arch = "x86_64")]
+    #[inline(never)]
+    #[target_feature(enable = "avx2,fma")]
+    pub(crate) unsafe fn finish_256(&self, panel: usize, first_row: usize, sums: &mut [Sums]) {
+        // SAFETY: the caller's.
+        unsafe { self.finish_in_lanes(panel, first_row, sums) };
+    }
+
+    /// # Safety
+    /// As [`finish`](Epilogue::finish).
+    #[inline(always)]
+    unsafe fn finish_in_lanes(&self, panel: usize, first_row: usize, sums: &mut [Sums]) {
         if let Some(bias) = self.bias {
             self.add_bias(bias, panel, sums);
         }

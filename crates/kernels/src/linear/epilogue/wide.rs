@@ -16,7 +16,7 @@ impl Epilogue<'_> {
     ///
     /// # Safety
     /// No other worker finishes the same rows of the same panel at the same time.
-    #[inline]
+    #[inline(never)]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
     pub(crate) unsafe fn finish_512(&self, panel: usize, first_row: usize, sums: &mut [Sums]) {
         if let Some(bias) = self.bias {

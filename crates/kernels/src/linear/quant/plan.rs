@@ -133,14 +133,22 @@ const fn plan(unit_k: usize, has_min: bool, sub: Sub, low_bits: usize, high_bits
 pub(super) trait Layout {
     /// The plan.
     const PLAN: Plan;
+    /// The first of the formats whose codes, once they are read, are multiplied alike: kernels are compiled for it alone.
+    type Alike: Layout;
 }
 
 /// The layout of the format of this number.
 pub(super) struct Of<const FORMAT: u8>;
 
-impl<const FORMAT: u8> Layout for Of<FORMAT> {
-    const PLAN: Plan = Plan::of(Narrow::ALL[FORMAT as usize]);
+macro_rules! layouts {
+    ($($name:ident),+) => {
+        $(impl Layout for Of<{ Narrow::$name as u8 }> {
+            const PLAN: Plan = Plan::of(Narrow::$name);
+            type Alike = Of<{ Narrow::$name.alike() as u8 }>;
+        })+
+    };
 }
+layouts!(Int8, Int4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K);
 
 /// Runs an expression with a type alias for the [`Layout`] of a format, those formats only that are listed.
 macro_rules! with_layout {
@@ -156,6 +164,21 @@ macro_rules! with_layout {
     };
 }
 pub(super) use with_layout;
+
+impl Narrow {
+    /// The first format with as many bits, runs and terms of a sum.
+    const fn alike(self) -> Narrow {
+        let (ours, mut i) = (Plan::of(self), 0);
+        loop {
+            let plan = Plan::of(Narrow::ALL[i]);
+            let bits = plan.low_bits + plan.high_bits == ours.low_bits + ours.high_bits;
+            if bits && plan.runs() == ours.runs() && plan.shifted() == ours.shifted() {
+                return Narrow::ALL[i];
+            }
+            i += 1;
+        }
+    }
+}
 
 /// Byte offsets into a panel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -81,8 +81,13 @@ impl Job<'_> {
                 unsafe { add_rows::<V>(x, w, sums) };
             }
         }
-        // SAFETY: nobody else has this panel for these rows.
-        unsafe { self.epilogue.finish(panel, rows.start, sums) };
+        // SAFETY: nobody else has this panel for these rows; the machine has these vectors.
+        unsafe {
+            match V::COUNT {
+                16 => self.epilogue.finish_512(panel, rows.start, sums),
+                _ => self.epilogue.finish_256(panel, rows.start, sums),
+            }
+        }
     }
 }
 

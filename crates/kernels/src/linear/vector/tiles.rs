@@ -201,8 +201,13 @@ impl<C: Chunks> Job<'_, C> {
             // SAFETY: x holds a chunk of as many rows as there are sums.
             unsafe { C::add::<V>(x, chunk, behind, sums) };
         }
-        // SAFETY: nobody else has this panel for these rows.
-        unsafe { self.epilogue.finish(panel, rows.start, sums) };
+        // SAFETY: nobody else has this panel for these rows; the machine has these vectors.
+        unsafe {
+            match V::COUNT {
+                16 => self.epilogue.finish_512(panel, rows.start, sums),
+                _ => self.epilogue.finish_256(panel, rows.start, sums),
+            }
+        }
     }
 }
 

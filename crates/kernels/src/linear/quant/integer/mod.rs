@@ -54,7 +54,7 @@ pub(crate) fn run(
 
 impl Plan {
     /// Whether anything is added to `scale * code`.
-    const fn shifted(&self) -> bool {
+    pub(super) const fn shifted(&self) -> bool {
         self.has_min || self.offset != 0
     }
 }

@@ -173,7 +173,7 @@ impl Job<'_> {
                 if F::WIDE {
                     self.epilogue.finish_512(panel, self.first_row, sums);
                 } else {
-                    self.epilogue.finish(panel, self.first_row, sums);
+                    self.epilogue.finish_256(panel, self.first_row, sums);
                 }
             }
         }

@@ -143,7 +143,7 @@ impl Job<'_> {
         registers.sums(&mut sums);
         for (i, (panel, _)) in held.iter().enumerate() {
             // SAFETY: the caller's.
-            unsafe { self.epilogue.finish(*panel, 0, &mut sums[i * TILE..][..rows]) };
+            unsafe { self.epilogue.finish_512(*panel, 0, &mut sums[i * TILE..][..rows]) };
         }
     }
 

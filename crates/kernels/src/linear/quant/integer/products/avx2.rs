@@ -79,7 +79,7 @@ unsafe fn add<L: Layout, N: Products>(
             for i in 0..count {
                 read::<L, N>(panel, first + i, &mut chunk.codes[i], &mut chunk.affine[i]);
             }
-            add_chunk::<L, N>(chunk, count, (x.add(first * stride), stride), sums);
+            add_chunk::<L::Alike, N>(chunk, count, (x.add(first * stride), stride), sums);
         }
     }
 }
@@ -113,7 +113,7 @@ unsafe fn read<L: Layout, N: Products>(
 ///
 /// # Safety
 /// As [`Family::add`].
-#[inline]
+#[inline(never)]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn add_chunk<L: Layout, N: Products>(
     chunk: &Chunk<N>,

@@ -29,7 +29,7 @@ pub(super) struct Tile {
 
 /// Calls a function of so many rows for every eight of the sums, and for four, two and one of those that are left.
 macro_rules! in_eights {
-    ($sums:expr, $x:expr, |$at:ident, $now:ident| $call:ident::<$layout:ident, $bytes:ident>($($arg:expr),*)) => {{
+    ($sums:expr, $x:expr, |$at:ident, $now:ident| $call:ident::<$layout:path, $bytes:ident>($($arg:expr),*)) => {{
         let (mut rest, mut $at): (&mut [Sums], _) = ($sums, $x);
         while !rest.is_empty() {
             let $now;
@@ -96,9 +96,9 @@ unsafe fn add<L: Layout, const BYTES: usize>(
             let x = x.add(first * stride);
             let chunk = &chunk[..count];
             if BYTES == 1 && L::PLAN.runs() == 1 {
-                add_bands::<L, BYTES>(chunk, (x, stride), sums);
+                add_bands::<L::Alike, BYTES>(chunk, (x, stride), sums);
             } else {
-                in_eights!(sums, x, |x, now| add_rows::<L, BYTES>(chunk, (x, stride), now));
+                in_eights!(sums, x, |x, now| add_rows::<L::Alike, BYTES>(chunk, (x, stride), now));
             }
         }
     }
@@ -175,7 +175,7 @@ unsafe fn in_registers<L: Layout, const BYTES: usize, const R: usize>(
 ///
 /// # Safety
 /// As [`Family::add`].
-#[inline]
+#[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 unsafe fn add_rows<L: Layout, const BYTES: usize, const R: usize>(
     chunk: &[[Tile; 2]],
@@ -201,7 +201,7 @@ unsafe fn add_rows<L: Layout, const BYTES: usize, const R: usize>(
 ///
 /// # Safety
 /// As [`Family::add`].
-#[inline]
+#[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 unsafe fn add_bands<L: Layout, const BYTES: usize>(
     chunk: &[[Tile; 2]],

@@ -84,7 +84,7 @@ impl Job<'_> {
                 }
             }
             // SAFETY: this worker alone has these panels.
-            unsafe { self.epilogue.finish(panel, 0, &mut sums) };
+            unsafe { self.epilogue.finish_256(panel, 0, &mut sums) };
         }
     }
 

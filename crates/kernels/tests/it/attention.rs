@@ -2,10 +2,14 @@
 
 mod halves;
 mod range;
+mod stored;
 
-use super::*;
-use crate::isa::Isa;
 use half::bf16;
+use kernels::attention::{
+    BLOCK_TOKENS, Cache, Demand, HeadNorm, HeadOps, KvDtype, KvLayout, Queries, RopeBy, RopeTable, Rows,
+    RowsMut, SPLIT_TOKENS, Scratch, Softmax, Span, attend, rope_and_write,
+};
+use kernels::{Isa, Mat, MatMut, Team};
 
 /// The shape of one test.
 #[derive(Clone, Debug)]
@@ -149,7 +153,7 @@ macro_rules! typed_call {
             spans: &[Span<'_>],
         ) -> Vec<f32> {
             let (n, cols) = (qkv.rows(), world.case.q_cols());
-            let mut q = vec![<$type as Element>::from_f32(0.0); n * cols];
+            let mut q = vec![<$type>::default(); n * cols];
             let mut out = vec![f32::NAN; n * cols];
             let layout = world.case.layout();
             let q_out = RowsMut::$tag(MatMut::new(&mut q, n, cols));
@@ -180,20 +184,15 @@ impl World {
 fn stored(world: &World, seq: usize) -> Vec<f32> {
     let case = &world.case;
     let mut all = world.qkv[seq].clone();
-    if !matches!(case.dtype, KvDtype::Bf16 | KvDtype::F32) {
-        for head in all
-            .chunks_exact_mut(case.qkv_cols())
-            .flat_map(|row| row[case.q_cols()..].chunks_exact_mut(case.head_dim))
-        {
-            let rounded: Vec<f32> = match case.dtype {
-                KvDtype::F16 => head.iter().map(|x| F16::from_f32(*x).to_f32()).collect(),
-                KvDtype::Fp8 => head.iter().map(|x| E4m3::from_f32(*x).to_f32()).collect(),
-                _ => head.chunks(KV_GROUP).flat_map(int4::rounded).collect(),
-            };
-            head.copy_from_slice(&rounded);
-        }
+    for row in all.chunks_exact_mut(case.qkv_cols()) {
+        row[case.q_cols()..].chunks_exact_mut(case.head_dim).for_each(|head| stored::round(case.dtype, head));
     }
     all
+}
+
+/// How many of the keys that a query sees count: a share of them, but no fewer than a page holds.
+fn kept(share: f32, seen: usize) -> usize {
+    ((f64::from(share) * seen as f64).ceil() as usize).max(BLOCK_TOKENS).min(seen)
 }
 
 /// Attention of every position in f64, from the projections.
@@ -218,7 +217,7 @@ fn brute_force(world: &World, seq: usize) -> Vec<f32> {
             let mut scores = scores;
             if let Some(share) = case.share {
                 scores.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-                scores.truncate(sparse::kept(share, scores.len()));
+                scores.truncate(kept(share, scores.len()));
             }
             let largest = scores.iter().fold(f64::MIN, |m, s| m.max(s.1));
             let weights: Vec<(usize, f64)> = scores.iter().map(|(t, s)| (*t, (s - largest).exp())).collect();

@@ -1,6 +1,7 @@
 //! Sparse attention in two halves: keys are scored while values are elsewhere.
 
 use super::*;
+use kernels::attention::choose;
 
 /// The two halves of sparse attention: a row's values come after its keys were scored, and only those pages that it chose.
 #[test]
