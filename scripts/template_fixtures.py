@@ -86,6 +86,14 @@ def environment():
     return env
 
 
+def as_text(message):
+    """A message whose calls have their arguments as texts, which this template adds to others."""
+    def call(call):
+        function = call["function"]
+        return {**call, "function": {**function, "arguments": json.dumps(function["arguments"])}}
+    return {**message, "tool_calls": [call(c) for c in message["tool_calls"]]} if "tool_calls" in message else message
+
+
 def main():
     env = environment()
     cases = []
@@ -94,6 +102,8 @@ def main():
         for name, conversation in CONVERSATIONS.items():
             if path.stem == "python" and name != "user" or name == "parts" and path.stem != "gemma-3":
                 continue
+            if path.stem == "deepseek-r1":
+                conversation = {**conversation, "messages": [as_text(m) for m in conversation["messages"]]}
             context = {"tools": None, "documents": None, "add_generation_prompt": True, **conversation}
             case = {"template": path.stem, "name": name, "conversation": conversation}
             try:

@@ -63,8 +63,7 @@ impl Offer {
             Choice::Required => Forced::Any,
             Choice::Named(name) => Forced::Only(name),
         };
-        let marker = format.special_marker(context.tokenizer);
-        let format = format.forced(self.list()?, which, marker, self.most);
+        let format = format.forced(self.list()?, which, context.tokenizer, self.most);
         Some(Asked { param: "tools", format })
     }
 

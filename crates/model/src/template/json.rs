@@ -67,6 +67,14 @@ pub(super) fn to_jinja(value: &Value) -> Jinja {
     }
 }
 
+/// A value in Python's words for it.
+pub(super) fn dumps(value: &Value) -> String {
+    let (item, key) = (", ".to_owned(), ": ".to_owned());
+    let mut out = String::new();
+    Dump { indent: None, item, key, ascii: false, sorted: false }.write(value, 0, &mut out);
+    out
+}
+
 fn invalid(why: &str) -> Error {
     Error::new(ErrorKind::InvalidOperation, format!("tojson: {why}"))
 }

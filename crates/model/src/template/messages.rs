@@ -15,11 +15,22 @@ pub(super) enum ContentForm {
     Either,
 }
 
+/// Which form of a call's arguments a template prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arguments {
+    /// The object, as transformers has it.
+    Object,
+    /// A text of JSON, as clients send it: DeepSeek R1's template adds it to others.
+    Text,
+}
+
 /// What a template makes of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Prints {
     /// Of their content.
     pub form: ContentForm,
+    /// Of the arguments of calls.
+    pub arguments: Arguments,
     /// Whether the content of a message with nothing but tool calls may be null, as transformers has it; else it is an empty text.
     pub null: bool,
 }
@@ -39,7 +50,7 @@ pub(super) fn normalise(messages: &[Value], prints: Prints) -> Result<Vec<Value>
     messages.iter().enumerate().map(one).collect()
 }
 
-fn normal(message: &Value, Prints { form, null }: Prints) -> Result<Value, String> {
+fn normal(message: &Value, Prints { form, arguments, null }: Prints) -> Result<Value, String> {
     let Some(message) = message.as_object() else { return Err("a message is an object".to_owned()) };
     let mut message = message.clone();
     match message.get("role").and_then(Value::as_str) {
@@ -50,7 +61,7 @@ fn normal(message: &Value, Prints { form, null }: Prints) -> Result<Value, Strin
     match message.get_mut("tool_calls") {
         None | Some(Value::Null) => (),
         Some(Value::Array(calls)) if calls.iter().all(Value::is_object) => {
-            calls.iter_mut().for_each(parse_arguments);
+            calls.iter_mut().for_each(|call| arguments.put(call));
         }
         Some(_) => return Err("tool_calls is a list of objects, or null".to_owned()),
     }
@@ -97,13 +108,28 @@ fn part_text(part: &Value) -> Result<&str, String> {
     }
 }
 
-/// Clients send a call's arguments as a string of JSON; templates expect the object. Of a call without any, put together from a
-/// stream, they may have an empty one.
-fn parse_arguments(call: &mut Value) {
-    let Some(Value::String(text)) = call.get("function").and_then(|f| f.get("arguments")) else { return };
-    let parsed = if text.trim().is_empty() { Ok(json!({})) } else { serde_json::from_str(text) };
-    if let Ok(parsed @ Value::Object(_)) = parsed {
-        call["function"]["arguments"] = parsed;
+impl Arguments {
+    /// Clients send a call's arguments as a string of JSON. Of a call without any, put together from a stream, they may have an
+    /// empty one.
+    fn put(self, call: &mut Value) {
+        let Some(arguments) = call.get_mut("function").and_then(|f| f.get_mut("arguments")) else { return };
+        match (self, &*arguments) {
+            (_, Value::String(text)) if text.trim().is_empty() => *arguments = self.of(Map::new()),
+            (Arguments::Object, Value::String(text)) => {
+                if let Ok(parsed @ Value::Object(_)) = serde_json::from_str(text) {
+                    *arguments = parsed;
+                }
+            }
+            (Arguments::Text, Value::Object(object)) => *arguments = self.of(object.clone()),
+            _ => (),
+        }
+    }
+
+    fn of(self, object: Map<String, Value>) -> Value {
+        match self {
+            Arguments::Object => object.into(),
+            Arguments::Text => super::json::dumps(&object.into()).into(),
+        }
     }
 }
 
@@ -119,9 +145,11 @@ pub(super) fn probe(text: &str, form: ContentForm) -> Vec<Value> {
     vec![Value::Object(message)]
 }
 
-/// A question, and an answer that is a tool call with this content.
-pub(super) fn probe_of_calls(content: Value) -> Vec<Value> {
-    let call = json!({"id": "call00001", "type": "function", "function": {"name": "now", "arguments": {}}});
+/// A question, and an answer that is a call of a function `name`, with this content and such arguments.
+pub(super) fn probe_of_calls(name: &str, content: &Value, arguments: Arguments) -> Vec<Value> {
+    let arguments = arguments.of(Map::new());
+    let call =
+        json!({"id": "call00001", "type": "function", "function": {"name": name, "arguments": arguments}});
     vec![
         json!({"role": "user", "content": "What time is it?"}),
         json!({"role": "assistant", "content": content, "tool_calls": [call]}),

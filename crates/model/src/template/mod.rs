@@ -25,7 +25,7 @@ use std::io;
 
 use json::to_jinja;
 pub(crate) use messages::ROLES;
-use messages::{ContentForm, Prints, normalise, probe, probe_of_calls};
+use messages::{Arguments, ContentForm, Prints, normalise, probe, probe_of_calls};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value as Jinja;
 use minijinja::{Environment, Error, ErrorKind};
@@ -47,6 +47,8 @@ pub const MAX_OUTPUT_BYTES: usize = 16 << 20;
 const FUEL: u64 = 5_000_000;
 /// Deepest nesting of macros and blocks.
 const RECURSION: usize = 128;
+/// What probes look for in what a template prints.
+const MARK: &str = "\u{2e8}probe\u{2e9}";
 /// Begins the message of an error that the template raised itself.
 const RAISED: &str = "raise_exception: ";
 
@@ -117,9 +119,10 @@ impl ChatTemplate {
         }
         guarded(|| environment.add_template_owned("chat", compiled))?;
         let source = source.to_owned();
-        let prints = Prints { form: ContentForm::Either, null: true };
+        let prints = Prints { form: ContentForm::Either, arguments: Arguments::Object, null: true };
         let mut template = ChatTemplate { environment, source, prints, tools };
-        template.prints = Prints { form: template.detect_form(), null: template.takes_null() };
+        let (arguments, null) = template.detect_calls();
+        template.prints = Prints { form: template.detect_form(), arguments, null };
         Ok(template)
     }
 
@@ -135,7 +138,7 @@ impl ChatTemplate {
 
     /// The same template for a model that writes tool calls so.
     pub fn with_tool_format(self, format: ToolFormat) -> Self {
-        ChatTemplate { tools: Some(format), ..self }
+        ChatTemplate { tools: Some(self.tools.map_or(format, |own| own.or_named(format))), ..self }
     }
 
     /// Renders a conversation.
@@ -173,7 +176,6 @@ impl ChatTemplate {
 
     /// Finds out which forms of content the template prints, by trying.
     fn detect_form(&self) -> ContentForm {
-        const MARK: &str = "\u{2e8}probe\u{2e9}";
         let prints = |form| {
             let text = self.render_messages(&probe(MARK, form), &Conversation::default());
             text.is_ok_and(|t| t.contains(MARK) && !t.contains("'type'") && !t.contains("\"type\""))
@@ -185,13 +187,21 @@ impl ChatTemplate {
         }
     }
 
+    /// Which form of arguments it prints calls with, objects if it prints none, and whether it takes null as their content.
+    fn detect_calls(&self) -> (Arguments, bool) {
+        let shown = |&arguments: &Arguments| {
+            let content = if self.takes_null(arguments) { Value::Null } else { Value::from("") };
+            self.call(&content, arguments).is_ok_and(|text| text.contains(MARK))
+        };
+        let arguments =
+            [Arguments::Object, Arguments::Text].into_iter().find(shown).unwrap_or(Arguments::Object);
+        (arguments, self.takes_null(arguments))
+    }
+
     /// Whether it leaves out the content of a tool call where that is null: plain templates add it to a text, which fails, or print
     /// it as `None`. Clients send the null that they were answered.
-    fn takes_null(&self) -> bool {
-        let nones = |content| {
-            let text = self.render_messages(&probe_of_calls(content), &Conversation::default());
-            text.map(|text| text.matches("None").count())
-        };
+    fn takes_null(&self, arguments: Arguments) -> bool {
+        let nones = |content| self.call(&content, arguments).map(|text| text.matches("None").count());
         match (nones(Value::Null), nones(Value::from(""))) {
             (Ok(with_null), Ok(without)) => with_null <= without,
             // What a template refuses by itself is its own affair.
@@ -199,6 +209,11 @@ impl ChatTemplate {
             (Err(_), Ok(_)) => false,
             (_, Err(_)) => true,
         }
+    }
+
+    /// What it makes of a call of a function that is called [`MARK`].
+    fn call(&self, content: &Value, arguments: Arguments) -> Result<String, TemplateError> {
+        self.render_messages(&probe_of_calls(MARK, content, arguments), &Conversation::default())
     }
 }
 
@@ -235,6 +250,7 @@ fn environment() -> Result<Environment<'static>, TemplateError> {
     env.set_formatter(python::format);
     env.set_unknown_method_callback(methods::method);
     env.add_test("iterable", python::iterable);
+    env.add_test("sequence", python::sequence);
     env.add_filter("tojson", json::tojson);
     env.add_filter("string", python::string);
     // They print without end, and transformers has none of them.

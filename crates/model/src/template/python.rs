@@ -39,6 +39,12 @@ pub(super) fn iterable(value: &Value) -> bool {
     matches!(value.kind(), Iterable | Map | Seq | String | Undefined)
 }
 
+/// Jinja2's test `sequence`: what has a length and items, so texts and objects too.
+pub(super) fn sequence(value: &Value) -> bool {
+    use ValueKind::{Map, Seq, String, Undefined};
+    matches!(value.kind(), Map | Seq | String | Undefined)
+}
+
 /// `repr()` of Python, of a value that is not nested too deep.
 fn repr(value: &Value, out: &mut String) -> Result<(), Error> {
     match value.kind() {

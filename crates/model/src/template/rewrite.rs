@@ -1,6 +1,9 @@
-//! What the engine cannot do, in words that it can: `{% generation %}` blocks, which mark the assistant's words for training and
+//! What the engine cannot do, in words that it can: texts that go on behind a backslash and the end of a line are put together;
+//! `{% generation %}` blocks, which mark the assistant's words for training and
 //! are no-ops for us, but whose white-space control counts, become blocks that do nothing; assignments to a namespace
 //! become calls of a method of ours ([`super::space`]).
+
+use std::borrow::Cow;
 
 use super::space::HOLD;
 
@@ -18,9 +21,10 @@ pub(super) fn rewritten(source: &str) -> (String, usize) {
         if !tag.starts_with("{#") {
             nests += tag[2..].matches(['(', '[', '{', ',']).count();
         }
-        match Tag::of(tag).and_then(|tag| tag.rewritten(&mut blocks)) {
+        let joined = joined_lines(tag);
+        match Tag::of(&joined).and_then(|tag| tag.rewritten(&mut blocks)) {
             Some(words) => out.push_str(&words),
-            None => out.push_str(tag),
+            None => out.push_str(&joined),
         }
         rest = &rest[at + tag.len()..];
     }
@@ -54,6 +58,34 @@ fn tag_len(text: &str) -> usize {
         }
     }
     text.len()
+}
+
+/// A tag without what Python leaves out of texts: a backslash at the end of a line, and the end.
+fn joined_lines(tag: &str) -> Cow<'_, str> {
+    if !tag.contains("\\\n") || tag.starts_with("{#") || is_raw(tag) {
+        return tag.into();
+    }
+    let (mut quote, mut chars, mut out) = (None, tag.chars().peekable(), String::new());
+    while let Some(c) = chars.next() {
+        match (quote, c) {
+            (Some(_), '\\') => match chars.next() {
+                Some('\n') | None => (),
+                Some(escaped) => out.extend([c, escaped]),
+            },
+            (q, '\'' | '"') if q.is_none_or(|q| q == c) => {
+                quote = q.is_none().then_some(c);
+                out.push(c);
+            }
+            _ => out.push(c),
+        }
+    }
+    out.into()
+}
+
+/// Whether a raw block begins so.
+fn is_raw(tag: &str) -> bool {
+    let inner = tag.strip_prefix("{%").map(|text| text.trim_start_matches(['-', '+']).trim_start());
+    inner.and_then(|inner| inner.strip_prefix("raw")).is_some_and(|rest| !rest.starts_with(is_word))
 }
 
 /// `end`, or the end of the raw block that begins with the tag which ends there.
@@ -162,6 +194,17 @@ mod tests {
             "{#} {{ ' #}{% set a = 1 %}{% set a.b = %}",
             "{{ {'a': {'b': '}}'}}}}{{ \"{% set a.b = 1 %}\" }}",
         ] {
+            assert_eq!(rewritten(same), same);
+        }
+    }
+
+    #[test]
+    fn texts_go_on_behind_a_backslash_and_the_end_of_a_line() {
+        assert_eq!(rewritten("{{ 'a\\\nb' ~ \"'c\\\n\\\\\" }}"), "{{ 'ab' ~ \"'c\\\\\" }}");
+        assert_eq!(rewritten("{% set a.b = 'c\\\nd' %}"), "{% do a.__hold('b', ( 'cd')) %}");
+        for same in
+            ["a\\\nb{{ 1 }}", "{# 'a\\\nb' #}", "{% raw %}{{ 'a\\\nb' }}{% endraw %}", "{{ 'a\\\\\nb' }}"]
+        {
             assert_eq!(rewritten(same), same);
         }
     }

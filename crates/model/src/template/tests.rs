@@ -92,6 +92,35 @@ fn arguments_of_calls_are_objects_whatever_the_client_sent() {
     assert_eq!(rendered(source, &call(json!("no json"))).unwrap(), "\"no json\"");
 }
 
+/// DeepSeek R1's template adds them to other texts, and prints calls only where the content is null.
+#[test]
+fn arguments_of_calls_are_texts_for_templates_that_add_them() {
+    let calls =
+        "{% for c in m.tool_calls %}{{ c.function.name + '(' + c.function.arguments + ')' }}{% endfor %}";
+    let answers = |of: &str| format!("{{% for m in messages if m.role == 'assistant' %}}{of}{{% endfor %}}");
+    let adds = answers(calls);
+    let looks =
+        answers(&format!("{{% if m.content is none %}}{calls}{{% else %}}{{{{ m.content }}}}{{% endif %}}"));
+    for (arguments, said) in [
+        (json!({"a": [1, "é"]}), "f({\"a\": [1, \"é\"]})"),
+        (json!("{\"b\":2}"), "f({\"b\":2})"),
+        (json!(""), "f({})"),
+        (json!("no json"), "f(no json)"),
+    ] {
+        let calls = json!([{"type": "function", "function": {"name": "f", "arguments": arguments}}]);
+        let message = json!({"role": "assistant", "content": null, "tool_calls": calls});
+        for source in [&adds, &looks] {
+            assert_eq!(rendered(source, std::slice::from_ref(&message)).unwrap(), said, "{source}");
+        }
+    }
+}
+
+#[test]
+fn what_has_a_length_and_items_is_a_sequence() {
+    let test = "{% for x in ['a', [1], {'a': 1}, 1, none] %}{{ x is sequence }} {% endfor %}";
+    assert_eq!(rendered(test, &user(json!("hi"))).unwrap(), "True True True False False ");
+}
+
 #[test]
 fn bad_messages_are_named() {
     let refuse = |messages: Value| {

@@ -93,8 +93,13 @@ impl Broken {
         let month = MONTHS[(self.month - 1) as usize];
         let weekday = DAYS[self.weekday];
         let hour12 = (self.hour + 11) % 12 + 1;
+        let half = if self.hour < 12 { "AM" } else { "PM" };
+        // From a Monday on, or from a Sunday on.
+        let (from_monday, from_sunday) = ((self.weekday + 3) % 7, (self.weekday + 4) % 7);
+        let week = |day: usize| (self.of_year + 6 - day as i64) / 7;
         Some(match d {
             'Y' => self.year.to_string(),
+            'C' => format!("{:02}", self.year.div_euclid(100)),
             'y' => format!("{:02}", self.year.rem_euclid(100)),
             'm' => format!("{:02}", self.month),
             'd' => format!("{:02}", self.day),
@@ -104,16 +109,52 @@ impl Broken {
             'b' | 'h' => month[..3].to_owned(),
             'A' => weekday.to_owned(),
             'a' => weekday[..3].to_owned(),
+            'u' => (from_monday + 1).to_string(),
+            'w' => from_sunday.to_string(),
+            'U' => format!("{:02}", week(from_sunday)),
+            'W' => format!("{:02}", week(from_monday)),
+            'V' => format!("{:02}", self.iso_week(from_monday).1),
+            'G' => self.iso_week(from_monday).0.to_string(),
+            'g' => format!("{:02}", self.iso_week(from_monday).0.rem_euclid(100)),
             'H' => format!("{:02}", self.hour),
+            'k' => format!("{:2}", self.hour),
             'I' => format!("{hour12:02}"),
+            'l' => format!("{hour12:2}"),
             'M' => format!("{:02}", self.minute),
             'S' => format!("{:02}", self.second),
-            'p' => if self.hour < 12 { "AM" } else { "PM" }.to_owned(),
-            'F' => format!("{}-{:02}-{:02}", self.year, self.month, self.day),
-            'T' => format!("{:02}:{:02}:{:02}", self.hour, self.minute, self.second),
+            'p' => half.to_owned(),
+            'P' => half.to_lowercase(),
+            'F' => self.all("Y-m-d")?,
+            'D' | 'x' => self.all("m/d/y")?,
+            'T' | 'X' => self.all("H:M:S")?,
+            'R' => self.all("H:M")?,
+            'r' => self.all("I:M:S p")?,
+            'c' => self.all("a b e H:M:S Y")?,
+            // The time has no zone, as that of transformers has none.
+            'z' | 'Z' => String::new(),
+            'n' => "\n".to_owned(),
+            't' => "\t".to_owned(),
             '%' => "%".to_owned(),
             _ => return None,
         })
+    }
+
+    /// Directives, and what stands between them.
+    fn all(&self, directives: &str) -> Option<String> {
+        let one = |c: char| if c.is_ascii_alphabetic() { self.directive(c) } else { Some(c.to_string()) };
+        directives.chars().map(one).collect()
+    }
+
+    /// Year and number of the week, which belongs to the year that has its Thursday.
+    fn iso_week(&self, from_monday: usize) -> (i64, i64) {
+        let thursday = self.of_year + 3 - from_monday as i64;
+        let length = |year| days_before(year + 1) - days_before(year);
+        let (year, thursday) = match thursday {
+            ..=0 => (self.year - 1, thursday + length(self.year - 1)),
+            day if day > length(self.year) => (self.year + 1, day - length(self.year)),
+            day => (self.year, day),
+        };
+        (year, (thursday + 6) / 7)
     }
 }
 
@@ -151,6 +192,26 @@ mod tests {
         assert_eq!(at(-1, 0, "%F"), "1969-12-31");
         assert_eq!(at(0, 0, "%-H:%-M:%-S %-I"), "0:0:0 12");
         assert_eq!(at(946_684_800, 0, "%-y%-%"), "0%");
+    }
+
+    /// As Python has them.
+    #[test]
+    fn weeks_begin_where_they_begin() {
+        for (unix_s, expected) in [
+            (0, "4 4 00 00 01 1970 70 19  0 12 am"),
+            (951_782_400, "2 2 09 09 09 2000 00 20  0 12 am"),
+            (1_735_689_599, "2 2 52 53 01 2025 25 20 23 11 pm"),
+            (1_735_689_600, "3 3 00 00 01 2025 25 20  0 12 am"),
+            (1_104_537_600, "6 6 00 00 53 2004 04 20  0 12 am"),
+            (1_293_840_000, "6 6 00 00 52 2010 10 20  0 12 am"),
+            (946_684_800, "6 6 00 00 52 1999 99 20  0 12 am"),
+            (-1, "3 3 52 52 01 1970 70 19 23 11 pm"),
+            (4_102_444_799, "4 4 52 52 53 2099 99 20 23 11 pm"),
+        ] {
+            assert_eq!(at(unix_s, 0, "%u %w %U %W %V %G %g %C %k %l %P"), expected, "{unix_s}");
+        }
+        let all = at(1_735_689_599, 0, "%D|%x|%X|%R|%r|%c|%z%Z|%n%t");
+        assert_eq!(all, "12/31/24|12/31/24|23:59:59|23:59|11:59:59 PM|Tue Dec 31 23:59:59 2024||\n\t");
     }
 
     #[test]

@@ -18,6 +18,13 @@ pub use parse::{CallParser, Part};
 
 use crate::tokenizer::Tokenizer;
 
+/// Begins Mistral's calls.
+const MISTRAL: &str = "[TOOL_CALLS]";
+/// Stands between a name and the arguments in newer ones.
+const ARGS: &str = "[ARGS]";
+/// Stands between a name and the id of its call in some of those.
+const CALL_ID: &str = "[CALL_ID]";
+
 /// How a family of models writes calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ToolFormat {
@@ -27,6 +34,8 @@ pub enum ToolFormat {
     Llama3,
     /// Mistral: `[TOOL_CALLS][{"name": .., "arguments": {..}}, ..]`, or `[TOOL_CALLS]name{..}`.
     Mistral,
+    /// Mistral since 2025: `[TOOL_CALLS]name[ARGS]{..}`, or `[TOOL_CALLS]name[CALL_ID]..[ARGS]{..}`, once for each call.
+    MistralArgs,
     /// Granite 3: `<|tool_call|>[{"name": .., "arguments": {..}}, ..]`.
     Granite,
 }
@@ -37,7 +46,9 @@ impl ToolFormat {
         let has = |text: &str| source.contains(text);
         if has("<tool_call>") {
             Some(ToolFormat::Hermes)
-        } else if has("[TOOL_CALLS]") {
+        } else if has(MISTRAL) && has(ARGS) {
+            Some(ToolFormat::MistralArgs)
+        } else if has(MISTRAL) {
             Some(ToolFormat::Mistral)
         } else if has("<|tool_call|>") {
             Some(ToolFormat::Granite)
@@ -53,19 +64,28 @@ impl ToolFormat {
         match self {
             ToolFormat::Hermes => Some("<tool_call>"),
             ToolFormat::Llama3 => None,
-            ToolFormat::Mistral => Some("[TOOL_CALLS]"),
+            ToolFormat::Mistral | ToolFormat::MistralArgs => Some(MISTRAL),
             ToolFormat::Granite => Some("<|tool_call|>"),
         }
     }
 
-    /// Whether calls are a list.
+    /// Whether calls are a list, or may be.
     fn is_list(self) -> bool {
-        matches!(self, ToolFormat::Mistral | ToolFormat::Granite)
+        self.is_mistral() || self == ToolFormat::Granite
     }
 
-    /// The marker's token, where it is a special one: texts must be shown with it to be read.
-    pub fn special_marker(self, tokenizer: &Tokenizer) -> Option<u32> {
-        self.marker().and_then(|marker| tokenizer.id_of(marker)).filter(|&id| tokenizer.is_special(id))
+    fn is_mistral(self) -> bool {
+        matches!(self, ToolFormat::Mistral | ToolFormat::MistralArgs)
+    }
+
+    /// What a template asks for that is said to have another format: Mistral's have one name for both.
+    pub fn or_named(self, name: ToolFormat) -> ToolFormat {
+        if self.is_mistral() && name == ToolFormat::Mistral { self } else { name }
+    }
+
+    /// Whether the marker is a special token: texts must be shown with it to be read.
+    pub fn has_special_marker(self, tokenizer: &Tokenizer) -> bool {
+        self.marker().is_some_and(|marker| special(marker, tokenizer).is_some())
     }
 
     /// An id for a call that looks as this format's models expect. `seed`: differs between calls.
@@ -73,10 +93,15 @@ impl ToolFormat {
         use sha2::Digest;
         let hex: String = sha2::Sha256::digest(seed).iter().take(12).map(|b| format!("{b:02x}")).collect();
         match self {
-            ToolFormat::Mistral => hex[..9].to_owned(),
+            format if format.is_mistral() => hex[..9].to_owned(),
             _ => format!("call_{hex}"),
         }
     }
+}
+
+/// The token of a text that is a special one.
+fn special(text: &str, tokenizer: &Tokenizer) -> Option<u32> {
+    tokenizer.id_of(text).filter(|&id| tokenizer.is_special(id))
 }
 
 impl FromStr for ToolFormat {

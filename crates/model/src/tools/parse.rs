@@ -3,7 +3,7 @@
 
 use super::object::{CallObject, Step};
 use super::value::{At, Value};
-use super::{Beside, Calls, ToolFormat};
+use super::{ARGS, Beside, CALL_ID, Calls, ToolFormat};
 
 /// A piece of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +66,6 @@ enum Shown {
 
 const PYTHON: &str = "<|python_tag|>";
 const CLOSE: &str = "</tool_call>";
-const ARGS: &str = "[ARGS]";
 
 impl CallParser {
     pub(super) fn new(calls: Calls) -> Self {
@@ -152,7 +151,7 @@ impl CallParser {
                 self.list = true;
                 self.held.push(c);
             }
-            (ToolFormat::Mistral, c) if !self.list && c != '{' && c != '[' => {
+            (format, c) if format.is_mistral() && !self.list && c != '{' && c != '[' => {
                 self.mode = Mode::Bare(c.to_string());
             }
             (ToolFormat::Llama3, c) if tag.len() < PYTHON.len() && PYTHON[tag.len()..].starts_with(c) => {
@@ -194,14 +193,14 @@ impl CallParser {
         self.give_back(out);
     }
 
-    /// `name{..}` or `name[ARGS]{..}`
+    /// `name{..}`, `name[ARGS]{..}` or `name[CALL_ID]..[ARGS]{..}`
     fn bare(&mut self, c: char, out: &mut Vec<Part>) {
         let Mode::Bare(name) = &mut self.mode else { return };
         if c != '{' {
             name.push(c);
             let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:".contains(c);
             let rest = name.trim_start_matches(plain);
-            let sound = rest.len() < name.len() && (ARGS.starts_with(rest) || rest.trim().is_empty());
+            let sound = rest.len() < name.len() && is_between(rest);
             if !sound || name.len() > 256 {
                 self.held.push_str(&std::mem::take(name));
                 self.mode = Mode::Text;
@@ -209,7 +208,7 @@ impl CallParser {
             }
             return;
         }
-        let name = name.strip_suffix(ARGS).unwrap_or(name).trim().to_owned();
+        let name = name.split('[').next().unwrap_or_default().trim().to_owned();
         self.mode = Mode::BareArguments(Value::default());
         self.begin(name, "", out);
         self.bare_argument(c, out);
@@ -288,6 +287,14 @@ impl CallParser {
         self.shown = Shown::Text;
         add_text(out, c.encode_utf8(&mut [0; 4]));
     }
+}
+
+/// Whether that may stand behind a name, or what does begins so: the id of the call, which has a new one here, and what opens its
+/// arguments.
+fn is_between(rest: &str) -> bool {
+    let opens = |rest: &str| rest.trim().is_empty() || ARGS.starts_with(rest);
+    let id = rest.strip_prefix(CALL_ID).map(|id| id.trim_start_matches(|c: char| c.is_ascii_alphanumeric()));
+    opens(rest) || CALL_ID.starts_with(rest) || id.is_some_and(opens)
 }
 
 fn add_text(out: &mut Vec<Part>, more: &str) {

@@ -106,6 +106,13 @@ fn mistral() {
         "Look: [1]",
         &[("f", "{\"a\": 1}"), ("q_2", "{}")],
     );
+    check(
+        "[TOOL_CALLS]f[CALL_ID]a1B2c3D4e[ARGS]{\"a\": 1}[TOOL_CALLS]q[ARGS]{}",
+        "",
+        &[("f", "{\"a\": 1}"), ("q", "{}")],
+    );
+    check("[TOOL_CALLS]f[CALL_ID]a1[", "[TOOL_CALLS]f[CALL_ID]a1[", &[]);
+    check("[TOOL_CALLS]f[CALL]{}", "[TOOL_CALLS]f[CALL]{}", &[]);
     check("[TOOL_CALLS] [5]", "[TOOL_CALLS] [5]", &[]);
     check("[TOOL_CALLS] what is this", "[TOOL_CALLS] what is this", &[]);
     check("[TOOL_CAL", "[TOOL_CAL", &[]);
@@ -141,6 +148,7 @@ fn an_answer_that_had_to_be_calls_has_no_text_where_it_was_cut() {
         (ToolFormat::Hermes, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>"),
         (ToolFormat::Llama3, "{\"name\": \"f\", \"parameters\": {\"a\": 1}}"),
         (ToolFormat::Mistral, "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": 1}}]"),
+        (ToolFormat::MistralArgs, "[TOOL_CALLS]f[CALL_ID]abc123def[ARGS]{\"a\": 1}"),
         (ToolFormat::Granite, "<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"a\": 1}}]"),
     ] {
         let forced = Calls { beside: Beside::Nothing, ..calls(format) };
@@ -177,7 +185,13 @@ fn templates_name_their_format() {
     ] {
         assert_eq!(ToolFormat::of_template(&source(name)), format, "{name}");
     }
-    assert_eq!(ToolFormat::Mistral.call_id("7").len(), 9, "what its template insists on");
+    let newer = "{{ '[TOOL_CALLS]' + call.function.name + '[ARGS]' + arguments }}";
+    assert_eq!(ToolFormat::of_template(newer), Some(ToolFormat::MistralArgs));
+    assert_eq!(ToolFormat::MistralArgs.or_named(ToolFormat::Mistral), ToolFormat::MistralArgs);
+    assert_eq!(ToolFormat::MistralArgs.or_named(ToolFormat::Hermes), ToolFormat::Hermes);
+    for format in [ToolFormat::Mistral, ToolFormat::MistralArgs] {
+        assert_eq!(format.call_id("7").len(), 9, "what its template insists on");
+    }
     assert_ne!(ToolFormat::Hermes.call_id("7"), ToolFormat::Hermes.call_id("8"));
 }
 
@@ -194,9 +208,15 @@ fn a_forced_call_is_one_whatever_the_model_says() {
         json!({"type": "function", "function": {"name": "f", "parameters": schema}}),
         json!({"type": "function", "function": {"name": "g.h", "parameters": schema}}),
     ];
-    for format in [ToolFormat::Hermes, ToolFormat::Llama3, ToolFormat::Mistral, ToolFormat::Granite] {
+    for format in [
+        ToolFormat::Hermes,
+        ToolFormat::Llama3,
+        ToolFormat::Mistral,
+        ToolFormat::MistralArgs,
+        ToolFormat::Granite,
+    ] {
         for which in [Forced::Any, Forced::Only("g.h")] {
-            let output = format.forced(&tools, which, format.special_marker(&tokenizer), 8);
+            let output = format.forced(&tools, which, &tokenizer, 8);
             let grammar = grammars.compile(&output).unwrap_or_else(|e| panic!("{e}: {output:?}"));
             let params = SamplingParams { grammar: Some(grammar), ..SamplingParams::default() };
             let mut sampler = Sampler::new(params, &[], &[2], 5);
