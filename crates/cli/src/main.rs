@@ -50,6 +50,8 @@ use layers::layered;
 
 fn main() -> ExitCode {
     quiet_where_guarded();
+    #[cfg(unix)]
+    kernels::drive::outlive_limits();
     let result = catch_unwind(|| settled().and_then(|cli| dispatch(cli.command))).unwrap_or_else(lost_device);
     result.unwrap_or_else(|error| {
         let code = console::exit_code(&error);

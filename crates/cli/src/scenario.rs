@@ -1,11 +1,12 @@
 //! Published models on machines of the papers: what the flags ask for, in the simulator's words.
 
 use anyhow::{Context, Error, Result, anyhow, bail};
+use engine::size;
 use policy::cost::Dims;
 use serde_json::{Value, json};
 use sim::flexgen::{
     Block, Case, Format, HostAttention, Lengths, MACHINES, Machine, Mechanism, Overlap, Pinning, Policy,
-    Prediction, Rates, Wanted, excess, frontier, least, nearest,
+    Prediction, Rates, Wanted, countable, excess, frontier, least, nearest,
 };
 use sim::{Chart, Curve};
 use spec::{Lane, Placement, Split, Tier};
@@ -147,7 +148,7 @@ pub(crate) fn nothing(model: &str, wanted: &Wanted, rates: Rates, mechanism: Mec
     match (soonest, wanted.max_latency_s) {
         (Some(planned), Some(limit)) => anyhow!(
             "nothing is fast enough: {model} takes {:.1} s for a request at the least (a block of {}x{}, {:.3} generated \
-             tokens/s), more than the {limit} s of --max-latency",
+             tokens/s), more than the {limit:?} s of --max-latency",
             planned.prediction.latency_s(),
             planned.case.policy.batch_size,
             planned.case.policy.num_batches,
@@ -166,7 +167,7 @@ fn too_small(model: &str, wanted: &Wanted, rates: Rates, mechanism: Mechanism) -
     ];
     let would = tiers.into_iter().filter_map(|(tier, has, name)| {
         let least = least(wanted, rates, mechanism, tier).filter(|least| *least > has)?;
-        Some(format!("{} of {name} instead of {}", gib(least), gib(has)))
+        Some(format!("{} of {name} instead of {}", gib(least), of(has)))
     });
     match would.collect::<Vec<_>>() {
         none if none.is_empty() => {
@@ -179,7 +180,8 @@ fn too_small(model: &str, wanted: &Wanted, rates: Rates, mechanism: Mechanism) -
 /// Refuses a policy that takes more of a tier than there is, with the nearest that does not.
 pub(crate) fn fits(case: &Case, rates: Rates, mechanism: Mechanism) -> Result<()> {
     let excess = excess(case, rates, mechanism);
-    if excess.is_empty() {
+    let countable = countable(case, mechanism);
+    if excess.is_empty() && countable {
         return Ok(());
     }
     let name = |tier| match tier {
@@ -188,8 +190,17 @@ pub(crate) fn fits(case: &Case, rates: Rates, mechanism: Mechanism) -> Result<()
         Tier::Disk => "the drive",
     };
     let over =
-        excess.iter().map(|e| format!("{} on {}, which has {}", gib(e.needs), name(e.tier), gib(e.has)));
+        excess.iter().map(|e| format!("{} on {}, which has {}", gib(e.needs), name(e.tier), of(e.has)));
     let over = over.collect::<Vec<_>>().join(", and ");
+    if !countable {
+        let near = nearest(case, rates, mechanism)
+            .map(|near| format!("; the nearest that can be is {}", flags(&near)));
+        bail!(
+            "such a block is too large to be simulated: it has more than 65535 batches in a step, or KV blocks by the hundred \
+             million{}",
+            near.unwrap_or_default()
+        );
+    }
     match nearest(case, rates, mechanism) {
         Some(near) => {
             bail!("out of memory: this policy takes {over}; the nearest that fits is {}", flags(&near))
@@ -208,9 +219,14 @@ fn flags(case: &Case) -> String {
     format!("--batch-size {batch_size} --num-batches {num_batches} --percent {}", shares.join(" "))
 }
 
+/// What is needed: upwards, so that what is asked for is enough.
 fn gib(bytes: f64) -> String {
-    // Upwards, so that what is asked for is enough.
     format!("{:.1} GiB", (bytes / f64::from(1 << 30) * 10.0).ceil() / 10.0)
+}
+
+/// What there is.
+fn of(bytes: f64) -> String {
+    size(&(bytes as u64))
 }
 
 /// Curves of throughput over latency.

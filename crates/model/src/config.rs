@@ -3,6 +3,7 @@
 //! Where the two would differ from what transformers computes, the value is refused: nothing that
 //! changes a result is passed over.
 
+mod beside;
 mod family;
 mod generation;
 mod opt;
@@ -10,6 +11,7 @@ mod rope;
 pub(crate) mod scales;
 mod windows;
 
+pub(crate) use beside::refuse_beside;
 pub use family::Family;
 pub(crate) use family::with_olmo;
 
@@ -62,6 +64,7 @@ impl Config {
 /// # Errors
 /// If a file is unreadable or malformed, or asks for what is not built.
 pub fn read_config(folder: &Path) -> Result<Config> {
+    refuse_beside(folder)?;
     let path = folder.join("config.json");
     let mut config = parse_config(&read_text(&path, CONFIG_BYTES_MAX)?, &path.display().to_string())?;
     if let Some(eos) = read_generation(folder)?.eos {
@@ -124,13 +127,12 @@ fn parse(text: &str, file: &str) -> Result<Value> {
 
 /// Fields of other architectures that nobody sets without meaning it.
 fn refuse_variants(fields: &Fields, family: Family) -> Result<()> {
-    if let Some(quantized) = fields.object("quantization_config")? {
-        let method = quantized.text("quant_method")?.unwrap_or("unnamed");
-        return Err(Error::unsupported(
-            fields.file,
-            format!("a checkpoint quantised by `{method}`"),
-            "F32, F16 and BF16 safetensors, and GGUF",
-        ));
+    // The first is transformers', the second MLX's too, the third an older one of compressed-tensors.
+    for name in ["quantization_config", "quantization", "compression_config"] {
+        if let Some(quantized) = fields.object(name)? {
+            let what = format!("a checkpoint quantised by `{}`", quantised_by(name, &quantized)?);
+            return Err(Error::unsupported(fields.file, what, "F32, F16 and BF16 safetensors, and GGUF"));
+        }
     }
     // Absent it is true; false, tokens attend to those after them, and null is as good as that.
     if fields.flag("is_causal")? == Some(false) || fields.has_null("is_causal") {
@@ -152,6 +154,20 @@ fn refuse_variants(fields: &Fields, family: Family) -> Result<()> {
         None => Ok(()),
         Some(name) => Err(Error::unsupported(fields.file, format!("`{name}`"), "models without it")),
     }
+}
+
+/// Who made the numbers of a checkpoint fewer. `name`: what `config.json` tells of it under.
+fn quantised_by(name: &str, told: &Fields) -> Result<String> {
+    if let Some(method) = told.text("quant_method")? {
+        return Ok(method.to_owned());
+    }
+    let has = |field: &str| told.get(field).is_some();
+    Ok(match name {
+        "compression_config" => "compressed-tensors".into(),
+        _ if has("load_in_4bit") || has("load_in_8bit") => "bitsandbytes".into(),
+        _ if has("group_size") && has("bits") => "mlx".into(),
+        _ => format!("{name} of config.json"),
+    })
 }
 
 fn dtype(fields: &Fields) -> Result<Option<DType>> {

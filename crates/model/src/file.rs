@@ -1,6 +1,7 @@
 //! Files that are read at offsets, never mapped: another process may truncate them under us.
 
 use crate::error::{Error, Result};
+use serde::{Deserialize, Serialize};
 use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -26,7 +27,7 @@ pub struct RegularFile {
     file: File,
     path: PathBuf,
     len: u64,
-    modified_ns: i64,
+    written: Written,
 }
 
 impl RegularFile {
@@ -41,8 +42,8 @@ impl RegularFile {
         }
         let file = File::open(path).map_err(Error::io("open", path))?;
         let data = file.metadata().map_err(Error::io("read", path))?;
-        let (len, modified_ns) = (data.len(), modified_ns(&data));
-        RegularFile { file, path: path.to_owned(), len, modified_ns }.fetched()
+        let (len, written) = (data.len(), Written::of(&data));
+        RegularFile { file, path: path.to_owned(), len, written }.fetched()
     }
 
     fn fetched(self) -> Result<RegularFile> {
@@ -62,9 +63,9 @@ impl RegularFile {
         self.len
     }
 
-    /// When it had last been written when it was opened, in nanoseconds since 1970.
-    pub fn modified_ns(&self) -> i64 {
-        self.modified_ns
+    /// When it had last been written when it was opened.
+    pub fn written(&self) -> Written {
+        self.written
     }
 
     /// Whether nobody has written to it since it was opened.
@@ -73,7 +74,7 @@ impl RegularFile {
     /// If the system does not say.
     pub fn is_as_opened(&self) -> Result<bool> {
         let data = self.file.metadata().map_err(Error::io("read", &self.path))?;
-        Ok((data.len(), modified_ns(&data)) == (self.len, self.modified_ns))
+        Ok(data.len() == self.len && Written::of(&data).modified_ns == self.written.modified_ns)
     }
 
     /// Whether it holds nothing.
@@ -105,9 +106,24 @@ impl RegularFile {
     }
 }
 
-/// Of the 292 years before and after 1970.
-fn modified_ns(data: &Metadata) -> i64 {
-    data.mtime().saturating_mul(1_000_000_000).saturating_add(data.mtime_nsec())
+/// When a file was last written, in nanoseconds since 1970, as far as 292 years before and after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Written {
+    /// By its own account, which whoever copies a file may put back to what it was.
+    pub modified_ns: i64,
+    /// By the system's, of its name and rights too.
+    #[serde(default)]
+    pub changed_ns: i64,
+}
+
+impl Written {
+    fn of(data: &Metadata) -> Written {
+        let ns = |seconds: i64, rest| seconds.saturating_mul(1_000_000_000).saturating_add(rest);
+        Written {
+            modified_ns: ns(data.mtime(), data.mtime_nsec()),
+            changed_ns: ns(data.ctime(), data.ctime_nsec()),
+        }
+    }
 }
 
 /// Reads a whole small text file.

@@ -180,6 +180,12 @@ impl Folder {
         let name = index.display().to_string();
         let map = parse_index(&read_text(index, INDEX_BYTES_MAX)?, &name)?;
         let shards: BTreeSet<&String> = map.values().collect();
+        let missing: Vec<&str> =
+            shards.iter().filter(|shard| !folder.join(shard).exists()).map(|shard| shard.as_str()).collect();
+        if let [first, ..] = missing.as_slice() {
+            let found = format!("{} of its {} shards missing, {first} first", missing.len(), shards.len());
+            return Err(Error::malformed(&name, found, "all of them beside it: fetch the model again"));
+        }
         let mut open = Folder { files: vec![], entries: vec![] };
         for shard in shards {
             let file = RegularFile::open(&folder.join(shard))?;
@@ -236,10 +242,17 @@ fn only_file(folder: &Path) -> Result<PathBuf> {
     let has =
         |end: &str| names.iter().filter(|p| p.extension().is_some_and(|e| e == end)).collect::<Vec<_>>();
     match has("safetensors").as_slice() {
+        [one] if one.file_name().is_some_and(|name| name == "consolidated.safetensors") => {
+            Err(Error::unsupported(
+                &one.display().to_string(),
+                "weights by Mistral's own names",
+                "those that transformers has written: model.safetensors, or its shards and their index",
+            ))
+        }
         [one] => Ok((*one).clone()),
-        [] if !has("bin").is_empty() || !has("pth").is_empty() => Err(Error::unsupported(
+        [] if ["bin", "pth", "pt"].iter().any(|end| !has(end).is_empty()) => Err(Error::unsupported(
             &folder.display().to_string(),
-            "a checkpoint of pickle files (.bin, .pth), which can run code when read,",
+            "a checkpoint of pickle files (.bin, .pth, .pt), which can run code when read,",
             "safetensors and GGUF; convert it with transformers' save_pretrained",
         )),
         [] => Err(Error::NoModel {
@@ -357,6 +370,16 @@ mod tests {
             assert!(parse(&file[..length]).is_err(), "cut to {length}");
         }
         assert!(parse(&file).is_ok());
+    }
+
+    #[test]
+    fn shards_that_are_not_there_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let index = r#"{"weight_map":{"a":"1.safetensors","b":"2.safetensors","c":"3.safetensors"}}"#;
+        write(folder.path(), INDEX, index);
+        write(folder.path(), "1.safetensors", safetensors(&[("a".into(), "F32", vec![2], counting(0, 2))]));
+        let why = Folder::open(folder.path()).map(drop).unwrap_err().to_string();
+        assert!(why.contains("2 of its 3 shards missing, 2.safetensors first"), "{why}");
     }
 
     #[test]

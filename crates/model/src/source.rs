@@ -87,7 +87,10 @@ fn local(path: &Path, extent: Extent) -> Result<PathBuf> {
         true => match hub::only_gguf(path) {
             Ok(file) => return Ok(file),
             Err(several) if !several.is_empty() => &one_of(path, &several),
-            Err(_) => "the folder has no config.json and no .gguf file",
+            Err(_) => {
+                crate::config::refuse_beside(path)?;
+                "the folder has no config.json and no .gguf file"
+            }
         },
         false if path.with_file_name("config.json").is_file() => "it is a part of a model: name its folder",
         false => "the file does not end in .gguf",

@@ -103,6 +103,10 @@ impl GgufFile {
         self.pair(key, 4, &value.to_le_bytes())
     }
 
+    pub(crate) fn flag(&mut self, key: &str, value: bool) -> &mut Self {
+        self.pair(key, 7, &[u8::from(value)])
+    }
+
     pub(crate) fn float(&mut self, key: &str, value: f32) -> &mut Self {
         self.pair(key, 6, &value.to_le_bytes())
     }

@@ -2,13 +2,14 @@
 
 use policy::log::Entry;
 use policy::sched::Next;
-use spec::{Done, Nanos, SeqId, Step, StepId};
+use spec::{Done, Nanos, Outcome, Produced, Sampling, SeqId, Step, StepId};
 use std::collections::BTreeMap;
 
 /// Steps in flight with their sequences, and the time.
 #[derive(Default)]
 pub(crate) struct Ledger {
-    in_flight: BTreeMap<StepId, Vec<SeqId>>,
+    /// With the sequences of each, and whether it samples of them.
+    in_flight: BTreeMap<StepId, Vec<(SeqId, Sampling)>>,
     arrived: Vec<SeqId>,
     now: Nanos,
 }
@@ -52,19 +53,31 @@ impl Ledger {
     }
 
     fn begin(&mut self, step: &Step) {
-        self.in_flight.insert(step.id, step.chunks().map(|chunk| chunk.seq).collect());
+        self.in_flight.insert(step.id, step.chunks().map(|chunk| (chunk.seq, chunk.sample)).collect());
     }
 
     fn end(&mut self, done: &Done) -> Result<(), String> {
-        let Some(seqs) = self.in_flight.remove(&done.step) else {
+        let Some(mut chunks) = self.in_flight.remove(&done.step) else {
             return Err(format!(
                 "step {} is done that is not in flight: it was done before, or never began",
                 done.step
             ));
         };
-        let stranger = done.outcomes.iter().find(|outcome| !seqs.contains(&outcome.seq));
-        stranger.map_or(Ok(()), |outcome| {
-            Err(format!("step {} has an outcome for sequence {}, which is not in it", done.step, outcome.seq))
-        })
+        for Outcome { seq, produced, .. } in &done.outcomes {
+            let (step, at) = (done.step, chunks.iter().position(|(of, _)| of == seq));
+            let Some((_, sample)) = at.map(|at| chunks.swap_remove(at)) else {
+                return Err(format!(
+                    "step {step} has an outcome for sequence {seq}, which is not in it, or had one"
+                ));
+            };
+            if (sample == Sampling::Sample) == (*produced == Produced::Nothing)
+                && *produced != Produced::Failed
+            {
+                return Err(format!(
+                    "step {step} has {produced:?} for sequence {seq}, of which it has {sample:?}"
+                ));
+            }
+        }
+        Ok(())
     }
 }

@@ -15,8 +15,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
 use engine::job::{
-    Ended, Existing, Files, Input, Job, JobError, Limits, Outlook, Output, OutputOrder, Paths, Record, Tally,
-    clash, fingerprint,
+    Ended, Existing, Files, Input, Job, JobError, Limits, Outlook, Output, Paths, Record, Tally, clash,
+    fingerprint,
 };
 use engine::{KvMemory, counted};
 use model::api::{Context, OwnTemplates, Streaming};
@@ -39,8 +39,6 @@ use crate::wanted::Wanted;
 const SEQUENCES: usize = 256;
 /// Lines begun and not written, for each line in the engine: how far a slow line may be overtaken.
 const WINDOW: usize = 4;
-/// The part of the process's memory that answers may take which wait for an earlier one.
-const WAITING_SHARE: u64 = 16;
 /// The name of standard input and output.
 const STANDARD: &str = "-";
 /// Wrong lines that are shown.
@@ -88,10 +86,8 @@ fn run(args: BatchJob) -> Result<ExitCode> {
     let mut config = lanes.wanted(engine_config(engine, needs)?);
     // Lengths are bounds: most lines end before, and what nobody uses is not taken.
     config.kv_memory = KvMemory::AsUsed;
-    let waiting_bytes = waiting_bytes(config.memory);
-    if args.flags.order() == OutputOrder::Input {
-        config.beside_bytes = waiting_bytes as u64;
-    }
+    let waiting_bytes = Limits::waiting_bytes(config.memory);
+    config.beside_bytes = waiting_bytes as u64;
     let isa = config.isa.to_string();
     // Of no requests there is nothing to plan; the record has the longest sequence all the same.
     let (work, voice) = match requests {
@@ -305,11 +301,6 @@ fn context<'a>(
         streaming: Streaming::Refused,
         now: WallClock::default(),
     }
-}
-
-/// Bytes of answers that may wait for an earlier line's, in so much memory.
-pub(crate) fn waiting_bytes(memory: u64) -> usize {
-    Limits::WAITING_BYTES.min((memory / WAITING_SHARE) as usize)
 }
 
 fn read_input(path: &Path) -> Result<Vec<u8>> {

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
+use engine::job::Limits;
 use engine::{counted, memory};
 use policy::sched::{Delegate, Schedule};
 use sim::Curve;
@@ -11,7 +12,7 @@ use super::candidate::{Candidate, Homes, Job, Lengths, Scored};
 use super::search::{Fixed, Planner, SEARCHING, rescored};
 use super::{dollars_per_hour, emit, tell};
 use crate::args::{PlanArgs, PlannedFor};
-use crate::batch;
+
 use crate::console::{Misuse, note, show};
 use crate::display::Voice;
 use crate::loaded;
@@ -43,7 +44,7 @@ pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
     let mut base =
         engine_config(&args.engine, Needs::of_requests(&args.engine, job.requests, job.input, job.output))?;
     base.beside_bytes = match args.planned_for {
-        PlannedFor::Batch => batch::waiting_bytes(base.memory) as u64,
+        PlannedFor::Batch => Limits::waiting_bytes(base.memory) as u64,
         PlannedFor::Serve => serve::client_bytes_by_default(base.memory),
     };
     let mut opened = loaded::open(Some(&args.model), &args.engine, Voice::Normal)?;
@@ -143,7 +144,7 @@ fn nothing(planner: &Planner<'_>, max_latency: Option<f64>) -> anyhow::Error {
         batch_size: 1,
         num_batches: 1,
         at_most: 1,
-        step_tokens: planner.fixed.step_tokens.unwrap_or(128),
+        step_tokens: planner.steps(1).into_iter().min().unwrap_or(1),
         delegate: Delegate::Host,
         homes: Homes::of(&planner.base),
     };
@@ -152,7 +153,7 @@ fn nothing(planner: &Planner<'_>, max_latency: Option<f64>) -> anyhow::Error {
         (Err(why), _) => anyhow::Error::new(why).context("nothing fits"),
         (Ok(_), Some((limit, soonest))) => anyhow::anyhow!(
             "nothing is fast enough: a request of {} in and {} out takes {:.3} s at the least ({} at once, \
-             {:.3} tokens/s), more than the {limit} s of --max-latency",
+             {:.3} tokens/s), more than the {limit:?} s of --max-latency",
             counted(job.input, "token"),
             job.output,
             soonest.run.latency_max_s,

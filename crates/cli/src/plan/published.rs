@@ -17,6 +17,7 @@ use crate::args::{
 use crate::console::{Misuse, note, show};
 use crate::output_file::{JsonReport, OutputFile, apart};
 use crate::scenario::{chart, curve, nothing, percent, rates, report, wanted};
+use crate::slow::Slow;
 
 /// Flags of the engine that a published model is not planned by, with those to take instead.
 fn refuse_what_is_not_heard(args: &PlanArgs) -> Result<()> {
@@ -96,6 +97,7 @@ pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
     let overlap = if args.engine.schedule.no_overlap { Overlap::Off } else { Overlap::On };
     let wanted =
         Wanted { max_latency_s: args.max_latency, block, overlap, ..wanted(&args.model, &args.scenario)? };
+    let _told = Slow::told("trying plans in virtual time: long answers take a while");
     let Some(planned) = sim::flexgen::plan(&wanted, rates, Mechanism::BALLAST) else {
         return Err(nothing(&args.model, &wanted, rates, Mechanism::BALLAST));
     };
@@ -104,7 +106,7 @@ pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
     let more = one_more_gib(&planned.question, wanted.block.or(in_time));
     let mut told =
         report(&args.model, &args.scenario, &planned.case, &planned.prediction, Mechanism::BALLAST);
-    let binds = binds(&planned.question, &planned.placed);
+    let binds = binds(&planned.question, &planned.placed, more);
     told["binds"] = json!(binds);
     let peak = peak(&planned.case, rates, Mechanism::BALLAST);
     told["peak_bytes"] = by_tier(peak.map(|bytes| bytes as u64));

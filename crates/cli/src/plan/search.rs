@@ -334,7 +334,7 @@ impl Planner<'_> {
     }
 
     /// Positions of a batch that make sense for so many sequences: no more than their prompts have.
-    fn steps(&self, seqs: usize) -> Vec<usize> {
+    pub(super) fn steps(&self, seqs: usize) -> Vec<usize> {
         if let Some(tokens) = self.fixed.step_tokens {
             return if tokens >= seqs { vec![tokens] } else { vec![] };
         }

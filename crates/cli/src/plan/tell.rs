@@ -145,5 +145,8 @@ pub(super) fn correction(told: &mut Value, correction: &Correction) -> Option<St
 /// Tokens for a dollar, as a line too.
 pub(super) fn dollars(told: &mut Value, tokens: f64) -> String {
     told["tokens_per_dollar"] = json!(tokens);
-    format!("tokens per dollar     {tokens:.0}")
+    match tokens.is_finite() {
+        true => format!("tokens per dollar     {tokens:.0}"),
+        false => "tokens per dollar     beyond counting: power that costs nothing".into(),
+    }
 }

@@ -119,7 +119,7 @@ fn a_shard_that_is_not_there() {
     let folder = Folder::copy_of("llama-sharded");
     fs::remove_file(folder.path("model-00002-of-00003.safetensors")).expect("removed");
     let ran = ballast(&["run", &folder.whole(), "hello"]);
-    assert_eq!(ran.err.matches("No such file").count(), 1, "a cause is said once: {}", ran.err);
+    assert_eq!(ran.err.matches("1 of its 3 shards missing").count(), 1, "a cause is said once: {}", ran.err);
     ran.refused(1, &["model-00002-of-00003.safetensors"]);
 }
 

@@ -25,16 +25,34 @@ pub(super) struct Waiting<A> {
     /// Those of all, and how many there may be before no other line is begun.
     bytes: usize,
     most_bytes: usize,
+    /// What answers will have that are not there yet, where that is much.
+    promised: BTreeMap<usize, usize>,
 }
 
 impl<A> Waiting<A> {
     pub(super) fn new(order: OutputOrder, window: usize, most_bytes: usize) -> Waiting<A> {
-        Waiting { order, window, begun: VecDeque::new(), ready: BTreeMap::new(), bytes: 0, most_bytes }
+        Waiting {
+            order,
+            window,
+            begun: VecDeque::new(),
+            ready: BTreeMap::new(),
+            bytes: 0,
+            most_bytes,
+            promised: BTreeMap::new(),
+        }
     }
 
     /// Whether another line may be begun.
     pub(super) fn has_room(&self) -> bool {
-        self.begun.len() < self.window && self.bytes < self.most_bytes
+        let bytes = self.bytes + self.promised.values().sum::<usize>();
+        self.begun.len() < self.window && (bytes < self.most_bytes || self.begun.is_empty())
+    }
+
+    /// The answer of a line that was begun may have so many bytes.
+    pub(super) fn promise(&mut self, position: usize, bytes: usize) {
+        if bytes > 0 {
+            self.promised.insert(position, bytes);
+        }
     }
 
     /// A line is begun.
@@ -45,6 +63,7 @@ impl<A> Waiting<A> {
 
     /// A line that was begun has its answer, of so many bytes.
     pub(super) fn put(&mut self, position: usize, bytes: usize, answer: A) {
+        self.promised.remove(&position);
         self.bytes += bytes;
         self.ready.insert(position, (bytes, answer));
     }
@@ -93,6 +112,18 @@ mod tests {
         waiting.put(0, 1, ());
         while waiting.take().is_some() {}
         assert!(waiting.has_room());
+    }
+
+    #[test]
+    fn what_is_promised_counts_until_it_is_there() {
+        let mut waiting = Waiting::new(OutputOrder::Completion, 9, 100);
+        waiting.promise(0, 500);
+        assert!(waiting.has_room(), "one line there is always room for");
+        waiting.begin(0);
+        assert!(!waiting.has_room());
+        waiting.put(0, 7, ());
+        assert!(waiting.has_room());
+        assert_eq!(waiting.take().map(|(position, _)| position), Some(0));
     }
 
     #[test]

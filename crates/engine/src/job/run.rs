@@ -45,16 +45,23 @@ pub struct Limits {
     pub prompt_tokens: usize,
     /// Lines begun and not written: those in the engine, and those that wait for an earlier one.
     pub window: usize,
-    /// Bytes of answers that wait for an earlier one, of what they are made of, before no other line is begun; lines that were
-    /// begun come on top.
+    /// Bytes of answers that wait for an earlier one, of what they are made of, and of the log-probabilities of those to come, before
+    /// no other line is begun.
     pub waiting_bytes: usize,
     /// Sequences of a line, its choices for all of its prompts; one that wants more is an error.
     pub line_sequences: usize,
 }
 
 impl Limits {
-    /// What answers that wait for an earlier one may take, where there is enough memory.
-    pub const WAITING_BYTES: usize = 64 << 20;
+    /// What answers may take that are not written, where there is enough memory.
+    const WAITING_BYTES: usize = 64 << 20;
+    /// The part of the process's memory for that, where there is not.
+    const WAITING_SHARE: u64 = 16;
+
+    /// Bytes of answers that are not written, in so much memory.
+    pub fn waiting_bytes(memory: u64) -> usize {
+        Limits::WAITING_BYTES.min((memory / Limits::WAITING_SHARE) as usize)
+    }
 
     /// Tokens of prompts that an engine may be handed before it has an answer for the first: each of them is there twice, in four
     /// bytes. In any case 8 MiB of them, as prompts that begin alike share their KV; else twice what KV has room for, which is next to
@@ -252,6 +259,7 @@ impl<'a> Run<'a> {
             let message = format!("{wants} sequences in one line; at most {most}: write several lines");
             return Ok(Err(ApiError::invalid("n", message)));
         }
+        self.waiting.promise(position, scored_bytes(&request));
         let (runs, heard) = ((self.job.engine, self.job.tokenizer), watch.begins(&request));
         match self.flight.begin(position, request, seed_of(0, line.number as u64), runs, heard) {
             Err(why @ Failure::Engine(_)) => Err(why.into()),
@@ -312,6 +320,21 @@ impl<'a> Run<'a> {
         });
         batch_output(&id, &self.job.input.line(position).custom_id(), &body) + "\n"
     }
+}
+
+/// Bytes that the log-probabilities of a request's answers may have, of which there may be a thousand times more than of its tokens.
+/// Where nobody says how long an answer may be, as long as it is as a rule.
+fn scored_bytes(request: &Generate) -> usize {
+    const USUAL: usize = 256;
+    let of_token = |rivals: u32| size_of::<TokenLogprobs>() + rivals as usize * size_of::<(u32, f32)>();
+    let (answers, prompts) =
+        (request.params.logprobs.map(of_token), request.params.prompt_logprobs.map(of_token));
+    let of_choice = |prompt: &Vec<u32>| {
+        let usual = request.params.max_tokens.map_or(USUAL, |_| usize::MAX);
+        let length = request.answer_len(prompt.len()).min(usual);
+        answers.unwrap_or(0) * length + prompts.unwrap_or(0) * prompt.len()
+    };
+    request.n as usize * request.prompts.iter().map(of_choice).sum::<usize>()
 }
 
 /// Bytes of what an answer is made of.

@@ -25,7 +25,8 @@ pub fn drive_room(checkpoint: &Checkpoint, config: &EngineConfig) -> Result<Opti
     Ok(Some(but_for_others(free) + held))
 }
 
-fn but_for_others(free: u64) -> u64 {
+/// What is free, but for a margin.
+pub(crate) fn but_for_others(free: u64) -> u64 {
     free - (free / LEFT).min(LEFT_MOST)
 }
 

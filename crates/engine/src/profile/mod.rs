@@ -83,8 +83,8 @@ impl Profile {
         };
         let broken = |why: String| ProfileError::Broken { path: path.clone(), why };
         let profile: Profile = serde_json::from_str(&text).map_err(|error| broken(error.to_string()))?;
-        if !profile.tables.complete() {
-            return Err(broken("a table is empty".into()));
+        if let Some(fault) = profile.tables.fault() {
+            return Err(broken(fault));
         }
         Ok((profile.key == *key).then_some(profile))
     }
@@ -255,6 +255,6 @@ mod tests {
         let empty = Profile { tables: Tables::default(), ..whole };
         empty.keep(folder.path()).unwrap();
         let found = Profile::find(folder.path(), &empty.key).unwrap_err().to_string();
-        assert!(found.contains("a table is empty"), "{found}");
+        assert!(found.contains("the table qkv is empty"), "{found}");
     }
 }

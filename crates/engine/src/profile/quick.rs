@@ -4,11 +4,12 @@
 //! there whose layers pass through slots. What lies between the sizes that are measured is guessed, and so are the times
 //! between steps, which are little where weights travel.
 
+use std::io;
 use std::path::Path;
 
 use model::Checkpoint;
 use model::decoder::{Blueprint, WorkSize};
-use model::store::SECTOR;
+use model::store::{Maker, SECTOR};
 use policy::cost::{Curve, Decode, Tables};
 
 use super::link::copy_bytes_per_s;
@@ -16,7 +17,7 @@ use super::rig::{Extent, Parts, Pass, Rig, Seqs, room};
 use super::take::{
     Disturbed, beside, beside_copies, draw, halves, host_tables, least, linear_tables, median, on_host,
 };
-use super::trial_file::{PIECE_BYTES, TrialFile};
+use super::trial_file::{PIECE_BYTES, TrialFile, room_for};
 use super::wake::wake_s;
 use crate::config::{DeviceChoice, EngineConfig};
 use crate::plan::planned::StartError;
@@ -98,15 +99,14 @@ pub fn quick(
         let decodes = SEQS.iter().flat_map(|&count| CONTEXTS.map(|length| (count, length)));
         host_tables(&host, rows, decodes, &mut tables);
     }
-    let allowed = config.offload.disk.unwrap_or(u64::MAX).min(DRIVE_BYTES) / PIECE_BYTES * PIECE_BYTES;
-    if allowed == 0 {
+    let refused = |source| StartError::Drive { folder: folder.display().to_string(), source };
+    let Some(drive) = trial(checkpoint, blueprint, config, folder).map_err(refused)? else {
         // Nothing of a size can live there.
         tables.disk_read = Curve::rate(tables.copy_bytes_per_s);
         tables.disk_write_bytes_per_s = tables.copy_bytes_per_s;
         return Ok(Some(Rough { tables, whole: false }));
-    }
-    let refused = |source| StartError::Drive { folder: folder.display().to_string(), source };
-    let drive = TrialFile::write(folder, allowed).map_err(refused)?;
+    };
+    let allowed = drive.bytes();
     tables.disk_write_bytes_per_s = drive.write_bytes_per_s();
     let mut reads = Vec::new();
     let longest = allowed.min(buffer as u64);
@@ -131,6 +131,28 @@ pub fn quick(
     tables.beside_copies = beside_copies(&rig, disturbed, tables.copy_bytes_per_s).map_err(refused)?;
     let whole = rows.len() == ROWS.len() && allowed == DRIVE_BYTES && buffer == READS[READS.len() - 1];
     Ok(Some(Rough { tables, whole }))
+}
+
+/// What reads of the drive are measured with: a file of noise, or where that cannot be, weights that are there already. Nothing where
+/// the engine may have nothing there.
+fn trial(
+    checkpoint: &Checkpoint,
+    blueprint: &Blueprint,
+    config: &EngineConfig,
+    folder: &Path,
+) -> io::Result<Option<TrialFile>> {
+    let wanted = config.offload.disk.unwrap_or(u64::MAX).min(DRIVE_BYTES) / PIECE_BYTES * PIECE_BYTES;
+    let written = match room_for(folder, wanted) {
+        0 => Err(io::ErrorKind::StorageFull.into()),
+        allowed => TrialFile::write(folder, allowed),
+    };
+    let home = config.offload.folder.as_deref().unwrap_or(folder);
+    let store = Maker { checkpoint, blueprint, home }.panels();
+    match written {
+        Ok(trial) => Ok(Some(trial)),
+        Err(_) if wanted == 0 => Ok(None),
+        Err(why) => store.ok().and_then(|path| TrialFile::there(&path).ok()).map(Some).ok_or(why),
+    }
 }
 
 /// What there is beside a rig for a buffer to read into, or for one of the six of a copy.

@@ -6,8 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use kernels::arena::PAGE;
+use kernels::drive::free_bytes;
 use kernels::{AlignedBytes, page_cache};
 use model::store::{Access, DirectFile, Stretch, Written};
+
+use crate::plan::drive::but_for_others;
 
 /// Written at a time: files are multiples of it.
 pub(super) const PIECE_BYTES: u64 = 8 << 20;
@@ -35,16 +38,30 @@ impl TrialFile {
         Ok(TrialFile { file, bytes, write_bytes_per_s })
     }
 
-    /// The same of no more than a limit allows, if there is one; an error where that is too little for the largest read.
+    /// The same of no more than is free and a limit allows, if there is one; an error where that is too little for the largest read.
     pub(super) fn within(folder: &Path, bytes: u64, limit: Option<u64>) -> io::Result<TrialFile> {
-        let allowed = limit.unwrap_or(u64::MAX).min(bytes) / PIECE_BYTES * PIECE_BYTES;
+        let limit = limit.unwrap_or(u64::MAX);
+        let allowed = room_for(folder, bytes.min(limit));
         if allowed < LEAST_BYTES {
             let mib = |bytes: u64| bytes >> 20;
-            let why =
-                format!("it takes {} MiB there, of which --disk allows {}", mib(LEAST_BYTES), mib(allowed));
+            let whose = if limit < LEAST_BYTES { "--disk allows" } else { "there are free" };
+            let why = format!("it takes {} MiB there, of which {whose} {}", mib(LEAST_BYTES), mib(allowed));
             return Err(io::Error::other(why));
         }
         TrialFile::write(folder, allowed)
+    }
+
+    /// A file that is there already, and is only read: it is taken to be written as fast.
+    pub(super) fn there(path: &Path) -> io::Result<TrialFile> {
+        let file = DirectFile::open(path).map_err(io::Error::other)?;
+        let bytes = file.file().metadata()?.len() / PIECE_BYTES * PIECE_BYTES;
+        let mut trial = TrialFile { file, bytes, write_bytes_per_s: f64::INFINITY };
+        if bytes == 0 {
+            return Err(io::Error::other("it has less than 8 MiB to be read"));
+        }
+        let seconds: f64 = trial.read(PIECE_BYTES as usize, bytes.min(LEAST_BYTES))?.into_iter().sum();
+        trial.write_bytes_per_s = bytes.min(LEAST_BYTES) as f64 / seconds;
+        Ok(trial)
     }
 
     /// Bytes of the file.
@@ -125,6 +142,11 @@ impl TrialFile {
     }
 }
 
+/// Whole pieces of so many bytes that a folder's drive has free, but for a margin.
+pub(super) fn room_for(folder: &Path, bytes: u64) -> u64 {
+    free_bytes(folder).map_or(bytes, |free| bytes.min(but_for_others(free))) / PIECE_BYTES * PIECE_BYTES
+}
+
 fn largest(sizes: &[usize]) -> usize {
     sizes.iter().copied().max().unwrap_or(PAGE)
 }
@@ -158,6 +180,18 @@ mod tests {
         assert_eq!(within(Some((128 << 20) + 5)).unwrap(), 128 << 20);
         let why = within(Some(100 << 20)).unwrap_err().to_string();
         assert!(why.contains("128 MiB") && why.contains("--disk allows 96"), "{why}");
+    }
+
+    #[test]
+    fn what_is_there_can_be_read_instead() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("panels");
+        std::fs::write(&path, vec![7; (PIECE_BYTES + 5) as usize]).unwrap();
+        let trial = TrialFile::there(&path).unwrap();
+        assert_eq!((trial.bytes(), trial.read(1 << 20, 3 << 20).unwrap().len()), (PIECE_BYTES, 3));
+        assert!(trial.write_bytes_per_s().is_finite() && trial.write_bytes_per_s() > 0.0);
+        std::fs::write(&path, vec![7; (PIECE_BYTES - 1) as usize]).unwrap();
+        assert!(TrialFile::there(&path).is_err());
     }
 
     #[test]

@@ -169,7 +169,7 @@ fn a_job_ends_with_its_engine_though_nobody_told_of_its_requests() {
         in_flight: 1,
         prompt_tokens: Limits::prompt_tokens(&engine),
         window: 1,
-        waiting_bytes: Limits::WAITING_BYTES,
+        waiting_bytes: Limits::waiting_bytes(u64::MAX),
         line_sequences: 1,
     };
     let ended = run((&engine, &[body]), limits, &mut Breaks);
@@ -192,7 +192,7 @@ fn what_was_answered_before_the_engine_died_is_written() {
         in_flight: bodies.len(),
         prompt_tokens: Limits::prompt_tokens(&engine),
         window: bodies.len(),
-        waiting_bytes: Limits::WAITING_BYTES,
+        waiting_bytes: Limits::waiting_bytes(u64::MAX),
         line_sequences: 1,
     };
     let mut watch = BreaksLater { engine: &engine, lines, begun: 0, ended: Arc::default() };
@@ -217,7 +217,7 @@ fn prompts_that_are_handed_in_are_bounded_by_their_tokens() {
         in_flight: 100,
         prompt_tokens: 700,
         window: 200,
-        waiting_bytes: Limits::WAITING_BYTES,
+        waiting_bytes: Limits::waiting_bytes(u64::MAX),
         line_sequences: 1,
     };
     let mut counts = Counts::default();
@@ -235,7 +235,7 @@ fn a_window_full_of_answers_is_not_the_end() {
             in_flight: 2,
             prompt_tokens: 100,
             window,
-            waiting_bytes: Limits::WAITING_BYTES,
+            waiting_bytes: Limits::waiting_bytes(u64::MAX),
             line_sequences: 1,
         };
         let (ended, tally) = run((&engine, &bodies), limits, &mut Counts::default()).unwrap();
@@ -280,7 +280,7 @@ fn a_job_that_drains_finishes_what_has_begun() {
         in_flight: 30,
         prompt_tokens: 1000,
         window: 30,
-        waiting_bytes: Limits::WAITING_BYTES,
+        waiting_bytes: Limits::waiting_bytes(u64::MAX),
         line_sequences: 1,
     };
     let (ended, tally) = run((&engine, &bodies), limits, &mut DrainsLater::default()).unwrap();
@@ -303,7 +303,7 @@ fn a_line_waits_until_its_format_can_be_compiled() {
         in_flight: 1,
         prompt_tokens: 100,
         window: 1,
-        waiting_bytes: Limits::WAITING_BYTES,
+        waiting_bytes: Limits::waiting_bytes(u64::MAX),
         line_sequences: 1,
     };
     std::thread::scope(|scope| {

@@ -54,8 +54,7 @@ pub fn chat(body: &Value, context: &Context) -> Result<Generate, ApiError> {
         Some(true) => Special::With,
         _ => Special::Without,
     };
-    let prompt = context.tokenizer.encode(&text, special);
-    let prompt = prompt.map_err(|error| ApiError::invalid("messages", error.to_string()))?;
+    let prompt = common.encode("messages", &text, special, context)?;
     let generate = common.finish(Endpoint::Chat, vec![prompt], None, fields, context)?;
     schema::check_chat(body)?;
     Ok(Generate { calls, ..generate })
@@ -64,7 +63,7 @@ pub fn chat(body: &Value, context: &Context) -> Result<Generate, ApiError> {
 impl Common {
     /// What tools change: the text must be shown with its markers, and it may have to be calls.
     fn read_calls(&mut self, offer: &Offer, format: ToolFormat, context: &Context) -> Result<(), ApiError> {
-        if format.special_marker(context.tokenizer).is_some() {
+        if format.has_special_marker(context.tokenizer) {
             self.overrides.skip_special_tokens = Some(false);
         }
         if let Some(forced) = offer.forced(format, context) {

@@ -30,7 +30,7 @@ pub fn completion(body: &Value, context: &Context) -> Result<Generate, ApiError>
         _ => Special::With,
     };
     let prompt = fields.value("prompt").ok_or_else(|| ApiError::invalid("prompt", "prompt is missing"))?;
-    let prompts = prompts(prompt, special, context)?;
+    let prompts = prompts(prompt, special, &common, context)?;
     let given = prompts.iter().map(|prompt| (prompt.given.clone(), prompt.tokens.len())).collect::<Vec<_>>();
     let (tokens, truncation) = (prompts.into_iter().map(|prompt| prompt.tokens).collect(), common.truncation);
     let generate = common.finish(Endpoint::Completions, tokens, Some(DEFAULT_MAX_TOKENS), fields, context)?;
@@ -47,8 +47,8 @@ struct Prompt {
 }
 
 impl Prompt {
-    fn of_text(text: &str, special: Special, context: &Context) -> Result<Prompt, ApiError> {
-        let tokens = context.tokenizer.encode(text, special)?;
+    fn of_text(text: &str, special: Special, common: &Common, context: &Context) -> Result<Prompt, ApiError> {
+        let tokens = common.encode("prompt", text, special, context)?;
         let (before, after) = match special {
             Special::With => context.tokenizer.added(),
             Special::Without => (0, 0),
@@ -62,7 +62,12 @@ impl Prompt {
 }
 
 /// A string, a list of strings, token ids, or a list of lists of them.
-fn prompts(prompt: &Value, special: Special, context: &Context) -> Result<Vec<Prompt>, ApiError> {
+fn prompts(
+    prompt: &Value,
+    special: Special,
+    common: &Common,
+    context: &Context,
+) -> Result<Vec<Prompt>, ApiError> {
     let wrong = || {
         ApiError::invalid(
             "prompt",
@@ -70,7 +75,7 @@ fn prompts(prompt: &Value, special: Special, context: &Context) -> Result<Vec<Pr
         )
     };
     let list = match prompt {
-        Value::String(text) => return Ok(vec![Prompt::of_text(text, special, context)?]),
+        Value::String(text) => return Ok(vec![Prompt::of_text(text, special, common, context)?]),
         Value::Array(list) if list.is_empty() => {
             return Err(ApiError::invalid("prompt", "prompt: the list is empty"));
         }
@@ -85,7 +90,7 @@ fn prompts(prompt: &Value, special: Special, context: &Context) -> Result<Vec<Pr
         return Err(ApiError::invalid("prompt", message));
     }
     let one = |prompt: &Value| match prompt {
-        Value::String(text) => Prompt::of_text(text, special, context),
+        Value::String(text) => Prompt::of_text(text, special, common, context),
         ids => token_ids(ids).map(Prompt::of_tokens).ok_or_else(wrong),
     };
     list.iter().map(one).collect()

@@ -70,6 +70,14 @@ impl ApiError {
         ApiError { code: Some("context_length_exceeded"), ..ApiError::invalid(param, message) }
     }
 
+    /// The same of a text of which it was not even counted how long it is.
+    pub fn far_too_long(of_prompt: &str, least: usize, context: usize) -> Self {
+        let message = format!(
+            "this model's maximum context length is {context} tokens; the prompt has at least {least}; shorten {of_prompt}"
+        );
+        ApiError { code: Some("context_length_exceeded"), ..ApiError::invalid(of_prompt, message) }
+    }
+
     /// 500: the fault is ours; details go to the log, not to the client.
     pub fn internal() -> Self {
         ApiError { status: 500, kind: "server_error", ..ApiError::invalid("", "internal error") }

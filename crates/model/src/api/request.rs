@@ -9,6 +9,7 @@ use super::format::{Asked, asked};
 use super::truncation::Truncation;
 use super::{ApiError, Context, Streaming, UnknownFields, words};
 use crate::sampling::{Overrides, SamplingParams};
+use crate::tokenizer::Special;
 use crate::tools::Calls;
 
 /// Most choices of one request.
@@ -191,6 +192,21 @@ impl Common {
             request_id: self.request_id,
             unknown_fields: fields.unknown(),
         })
+    }
+
+    /// Cuts a text into tokens. What is too long whatever it says is refused before.
+    pub(super) fn encode(
+        &self,
+        field: &str,
+        text: &str,
+        special: Special,
+        context: &Context,
+    ) -> Result<Vec<u32>, ApiError> {
+        let least = context.tokenizer.least_tokens(text);
+        if self.truncation.is_off() && least > context.context_len {
+            return Err(ApiError::far_too_long(field, least, context.context_len));
+        }
+        context.tokenizer.encode(text, special).map_err(|error| ApiError::invalid(field, error.to_string()))
     }
 
     fn checked_prompts(

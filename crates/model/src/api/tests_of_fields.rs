@@ -48,6 +48,14 @@ fn long_prompts_are_cut_as_asked() {
     assert_eq!(usual.prompts[0], prompt[216..], "16 are the answer's where nothing is said");
     let scored = json!({"truncate_prompt_tokens": -1, "max_tokens": 0, "echo": true, "logprobs": 1});
     assert_eq!(cut(scored).unwrap(), prompt[201..], "scores take a place behind the prompt too");
+    // What is far too long is not even cut up, unless an end of it is wanted.
+    let long = "a".repeat(200_000);
+    let why = complete(json!({"prompt": long})).unwrap_err();
+    assert_eq!((why.param.as_deref(), why.code), (Some("prompt"), Some("context_length_exceeded")));
+    assert!(why.message.contains("the prompt has at least"), "{}", why.message);
+    let why = talk(json!({"messages": [{"role": "user", "content": long}]})).unwrap_err();
+    assert!(why.message.contains("at least") && why.param.as_deref() == Some("messages"), "{}", why.message);
+    assert_eq!(complete(json!({"prompt": long, "truncate_prompt_tokens": 3})).unwrap().prompts[0].len(), 3);
     let whole = json!({"prompt": [1, 2], "truncate_prompt_tokens": -1, "truncation_side": null});
     assert_eq!(complete(whole).unwrap().prompts, [[1, 2]]);
     let unknown = complete(json!({"prompt": [1], "truncation_side": "left"})).unwrap().unknown_fields;

@@ -51,6 +51,11 @@ impl Truncation {
         Ok(Truncation { keep, side })
     }
 
+    /// Whether a prompt may be as long as the context and no longer.
+    pub(super) fn is_off(self) -> bool {
+        self.keep == Keep::Everything
+    }
+
     /// Where tokens that were at `given` in a prompt of `from` tokens are now that it has `to`.
     pub(super) fn moved(self, given: Range<usize>, from: usize, to: usize) -> Range<usize> {
         let before = match self.side {

@@ -228,6 +228,10 @@ fn what_changes_the_result_and_is_not_built_is_refused() {
     );
     check_refused(json!({"architectures": null, "model_type": "gpt2"}), "gpt2");
     check_refused(json!({"quantization_config": {"quant_method": "gptq"}}), "gptq");
+    check_refused(json!({"quantization_config": {"load_in_4bit": true}}), "quantised by `bitsandbytes`");
+    check_refused(json!({"quantization": {"group_size": 64, "bits": 4}}), "quantised by `mlx`");
+    check_refused(json!({"compression_config": {"format": "int"}}), "quantised by `compressed-tensors`");
+    check_refused(json!({"quantization_config": {}}), "`quantization_config of config.json`");
     check_refused(json!({"hidden_act": "quick_gelu"}), "quick_gelu");
     check_refused(json!({"rope_scaling": {"rope_type": "proportional"}}), "proportional");
     check_refused(json!({"rope_scaling": {"rope_type": "longrope", "long_factor": [1.0]}}), "`short_factor`");
@@ -245,6 +249,25 @@ fn what_changes_the_result_and_is_not_built_is_refused() {
     }
     assert_eq!(spec(json!({"is_causal": true})), spec(json!({})));
     assert_eq!(spec(json!({"architectures": null})).architecture, "LlamaForCausalLM");
+}
+
+#[test]
+fn what_lies_beside_may_say_that_the_weights_are_not_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("config.json", &llama_config(json!({})));
+    let refused = || super::read_config(folder.path()).unwrap_err().to_string();
+    assert!(super::read_config(folder.path()).is_ok());
+    write("hf_quant_config.json", "{}");
+    assert!(refused().contains("quantised by `modelopt`"), "{}", refused());
+    write("adapter_config.json", "{\"base_model_name_or_path\": \"org/base\"}");
+    assert!(refused().contains("an adapter of org/base is not supported"), "{}", refused());
+    write("adapter_config.json", "?");
+    assert!(
+        refused().contains("an adapter is not supported") && refused().contains("merge"),
+        "{}",
+        refused()
+    );
 }
 
 #[test]

@@ -123,6 +123,12 @@ fn growth(keys: &Keys) -> Result<Option<Growth>> {
 }
 
 fn yarn(keys: &Keys, factor: f64) -> Result<Yarn> {
+    // How much of it llama.cpp mixes in: all where it is 1, or negative.
+    let mixed = "rope.scaling.yarn_ext_factor";
+    if let Some(factor) = keys.float(mixed)?.filter(|factor| *factor >= 0.0 && *factor != 1.0) {
+        let what = format!("`{}` = {}", keys.name(mixed), factor as f32);
+        return Err(Error::unsupported(keys.metadata.file(), what, "all of yarn, or none"));
+    }
     let own =
         if keys.architecture == "mistral3" { keys.float("rope.scaling.yarn_log_multiplier")? } else { None };
     let mscale_all_dim = own.filter(|scale| *scale != 0.0);

@@ -298,7 +298,19 @@ fn what_is_not_built_is_refused_by_name() {
     );
     let mut experts = tiny_gguf("llama");
     experts.uint("llama.expert_count", 8);
-    check_refused(&experts, "expert_count");
+    check_refused(&experts, "`llama.expert_count` = 8 is");
+    for (causal, sound) in [(true, true), (false, false)] {
+        let mut file = tiny_gguf("llama");
+        file.flag("llama.attention.causal", causal);
+        assert_eq!(open(&file).is_ok(), sound, "causal: {causal}");
+    }
+    for (mixed, sound) in [(-1.0, true), (1.0, true), (0.0, false), (0.5, false)] {
+        let mut file = tiny_gguf("llama");
+        file.text("llama.rope.scaling.type", "yarn").float("llama.rope.scaling.factor", 2.0);
+        file.uint("llama.rope.scaling.original_context_length", 64);
+        file.float("llama.rope.scaling.yarn_ext_factor", mixed);
+        assert_eq!(open(&file).is_ok(), sound, "yarn_ext_factor: {mixed}");
+    }
     for key in ["llama.logit_scale", "llama.embedding_scale", "llama.attention.scale"] {
         let mut scaled = tiny_gguf("llama");
         scaled.float(key, 0.3);

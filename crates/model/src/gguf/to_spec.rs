@@ -189,6 +189,11 @@ impl Gguf {
             Error::unsupported(file, format!("the architecture `{name}`"), supported)
         })?;
         let keys = Keys { metadata: &self.metadata, architecture: name };
+        // Tokens would attend to those after them.
+        if matches!(self.metadata.get(&keys.name("attention.causal")), Some(Value::Bool(false))) {
+            let what = format!("`{}` that is not true", keys.name("attention.causal"));
+            return Err(Error::unsupported(file, what, "causal models"));
+        }
         for key in NEUTRAL.into_iter().chain(SCALES) {
             let Some(value) = self.metadata.get(&keys.name(key)) else { continue };
             let nothing = matches!(value, Value::Uint(0) | Value::Int(0) | Value::Float(0.0));
@@ -370,6 +375,8 @@ fn short(value: &Value) -> String {
     match value {
         // Files hold f32.
         Value::Float(number) => (*number as f32).to_string(),
+        Value::Uint(number) => number.to_string(),
+        Value::Int(number) => number.to_string(),
         other => shorten(&format!("{other:?}")),
     }
 }

@@ -339,17 +339,25 @@ impl Download<'_> {
         }
         match self.repo.gguf.among(listed.iter().map(|file| file.path.as_str())) {
             Ok(parts) => Ok(parts.into_iter().filter_map(find).collect()),
-            Err(files) if files.is_empty() => Err(self.nothing_to_read(listed)),
+            Err(files) if files.is_empty() => {
+                crate::config::refuse_beside(&self.snapshot())?;
+                Err(self.nothing_to_read(listed))
+            }
             Err(files) => Err(self.refuse(&choose(self.repo, &files))),
         }
     }
 
     fn nothing_to_read(&self, listed: &[Listed]) -> Error {
-        let pickled = |file: &Listed| file.path.ends_with(".bin") || file.path.ends_with(".pth");
+        let pickled = |file: &Listed| [".bin", ".pth", ".pt"].iter().any(|end| file.path.ends_with(end));
         let name = &self.repo.name;
-        self.refuse(&match listed.iter().find(|file| pickled(file)) {
-            None => "its repository has no safetensors and no GGUF file".into(),
-            Some(file) => format!(
+        let other = |file: &&Listed| file.path.ends_with(".safetensors");
+        self.refuse(&match (listed.iter().find(|file| pickled(file)), listed.iter().find(other)) {
+            (_, Some(file)) => format!(
+                "its repository has {} and no {SINGLE} or {INDEX}: weights by other names than transformers' are not read",
+                file.path
+            ),
+            (None, None) => "its repository has no safetensors and no GGUF file".into(),
+            (Some(file), None) => format!(
                 "its repository has pickle files only ({}), which can run code when read: convert it with transformers' \
                  save_pretrained, or name a revision that has safetensors, as {name}:refs/pr/N, if the hub lists one",
                 file.path

@@ -107,7 +107,7 @@ fn is_no_folder(path: &Path) -> bool {
 }
 
 /// Whether a file that was waited for is still the one at its path.
-fn is_at(file: &File, path: &Path) -> Result<bool> {
+pub(super) fn is_at(file: &File, path: &Path) -> Result<bool> {
     let held = file.metadata().map_err(Error::io("read", path))?;
     Ok(fs::metadata(path).is_ok_and(|there| (there.dev(), there.ino()) == (held.dev(), held.ino())))
 }

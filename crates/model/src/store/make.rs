@@ -1,6 +1,6 @@
 //! Makes a store, matrix by matrix; whoever is interrupted continues after the last whole one.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -9,14 +9,14 @@ use kernels::drive::free_bytes;
 use kernels::reserve::reserve;
 use kernels::{AlignedBytes, Team, heap, page_cache};
 
-use super::alone::{Lock, alone, alone_at_once, clear};
+use super::alone::{Lock, alone, alone_at_once, clear, is_at};
 use super::direct::{self, Access, SECTOR};
 use super::fingerprint::fingerprint;
 use super::kept::used;
 use super::layout::{Layout, Place};
 use super::manifest::{HEADER_BYTES, MAKE_AGAIN, Manifest, VERSION, header};
 use super::open::Store;
-use super::sources::{hold_the_same, modified_ns, sources};
+use super::sources::{hold_the_same, sources, written};
 use crate::checkpoint::Checkpoint;
 use crate::decoder::{Blueprint, MatrixPlan, Packer};
 use crate::error::{Error, Result};
@@ -49,13 +49,20 @@ impl Maker<'_> {
         Ok((self.home.join(&fingerprint), fingerprint))
     }
 
-    /// Bytes that the drive has given to the store already, whole or not.
+    /// The file of packed weights, whether it is there or not.
     ///
     /// # Errors
     /// If the checkpoint cannot be read.
+    pub fn panels(&self) -> Result<PathBuf> {
+        Ok(self.place()?.0.join(PANELS))
+    }
+
+    /// Bytes that the drive has given to the store already, whole or not.
+    ///
+    /// # Errors
+    /// As [`panels`](Maker::panels).
     pub fn held_bytes(&self) -> Result<u64> {
-        let panels = self.place()?.0.join(PANELS);
-        Ok(panels.metadata().map_or(0, |found| 512 * found.blocks()))
+        Ok(self.panels()?.metadata().map_or(0, |found| 512 * found.blocks()))
     }
 
     /// What a store is of, for people: the model, and the format that most of its weights have.
@@ -87,17 +94,21 @@ impl Maker<'_> {
     /// Whether the model's files hold what they held when the store was packed. They are read only if they were written since.
     fn is_of_the_files(&self, folder: &Path) -> Result<bool> {
         let Some(mut manifest) = Manifest::read(folder)? else { return Ok(false) };
-        let packed = manifest.sources.iter().map(|file| file.modified_ns);
-        if packed.eq(modified_ns(self.checkpoint)) {
+        let packed = manifest.sources.iter().map(|file| file.written);
+        if packed.eq(written(self.checkpoint)) {
             return Ok(true);
         }
         let now = sources(self.checkpoint)?;
         if !hold_the_same(&manifest.sources, &now) {
             return Ok(false);
         }
-        manifest.sources = now;
-        // A folder that may not be written to has them read again next time.
-        let _ = manifest.write(folder);
+        // Where it may not be written, or somebody else is at work, they are read again next time.
+        if let Ok(Lock::Held(_alone)) = alone_at_once(folder)
+            && Manifest::read(folder)?.as_ref() == Some(&manifest)
+        {
+            manifest.sources = now;
+            let _ = manifest.write(folder);
+        }
         Ok(true)
     }
 
@@ -136,13 +147,16 @@ impl Maker<'_> {
     }
 }
 
-/// Says in a whole store's folder that panels from this one on, the first of a matrix, are not to be used: whoever comes next
-/// packs them again.
-pub(super) fn forget_from(folder: &Path, panel: usize) -> Result<()> {
+/// Says in the folder of a store whose `panels` were read that those from this one on, the first of a matrix, are not to be used:
+/// whoever comes next packs them again. Of a store that somebody has made anew there nothing is said.
+pub(super) fn forget_from(folder: &Path, panels: &File, panel: usize) -> Result<()> {
     // Who holds it makes the store already.
     let Lock::Held(_alone) = alone_at_once(folder)? else {
         return Err(Error::io("lock", folder)(io::ErrorKind::WouldBlock.into()));
     };
+    if !is_at(panels, &folder.join(PANELS))? {
+        return Ok(());
+    }
     Manifest::remove(folder)?;
     let path = folder.join(CHECKSUMS);
     let sums = File::options().write(true).open(&path).map_err(Error::io("open", &path))?;
@@ -175,18 +189,27 @@ impl<'a> Making<'a> {
             options.create(true).truncate(false).read(true).write(true);
             options
         };
-        let (panels, access) = direct::open(&path, &options()).map_err(Error::io("create", &path))?;
-        let checksums = options().open(&sums).map_err(Error::io("create", &sums))?;
+        let open = || -> Result<_> {
+            let (panels, access) = direct::open(&path, &options()).map_err(Error::io("create", &path))?;
+            let checksums = options().open(&sums).map_err(Error::io("create", &sums))?;
+            Ok((panels, access, checksums))
+        };
+        let (panels, access, checksums) = open()?;
         let mut making = Making { maker, folder, fingerprint, layout, panels, access, checksums, whole: 0 };
         making.whole = making.found().map_err(Error::io("read", &sums))?;
+        if making.whole == 0 {
+            // Others may read what is there: they keep it, and what is made now has files of its own.
+            [&path, &sums].into_iter().try_for_each(|path| take_away(path))?;
+            (making.panels, making.access, making.checksums) = open()?;
+        }
+        making.head().map_err(Error::io("write", &sums))?;
         Ok(making)
     }
 
-    /// How many matrices an earlier attempt finished: their checksums are there. Cuts off what is half there.
+    /// How many matrices an earlier attempt finished: their checksums are there.
     fn found(&self) -> io::Result<usize> {
-        let header = header(self.fingerprint, &modified_ns(self.maker.checkpoint));
         let mut there = [0; HEADER_BYTES];
-        let known = self.checksums.read_exact_at(&mut there, 0).is_ok() && there == header;
+        let known = self.checksums.read_exact_at(&mut there, 0).is_ok() && there == self.header();
         let sums = self.checksums.metadata()?.len().saturating_sub(HEADER_BYTES as u64) / 4;
         let written = self.panels.metadata()?.len();
         let is_whole = |place: &&Place| {
@@ -194,11 +217,18 @@ impl<'a> Making<'a> {
                 && (place.panels_before + place.panels) as u64 <= sums
                 && place.offset + place.bytes() <= written
         };
-        let whole = self.layout.places().iter().take_while(is_whole).count();
-        let panels: usize = self.layout.places()[..whole].iter().map(|place| place.panels).sum();
+        Ok(self.layout.places().iter().take_while(is_whole).count())
+    }
+
+    fn header(&self) -> [u8; HEADER_BYTES] {
+        header(self.fingerprint, &written(self.maker.checkpoint))
+    }
+
+    /// Begins the checksums, and cuts off those of what is half there.
+    fn head(&self) -> io::Result<()> {
+        let panels: usize = self.layout.places()[..self.whole].iter().map(|place| place.panels).sum();
         self.checksums.set_len((HEADER_BYTES + 4 * panels) as u64)?;
-        self.checksums.write_all_at(&header, 0)?;
-        Ok(whole)
+        self.checksums.write_all_at(&self.header(), 0)
     }
 
     /// Has the drive give the file all bytes that it will have. Not in the middle of a store: where the system cannot set room
@@ -294,6 +324,14 @@ impl<'a> Making<'a> {
             }
             error => error,
         }
+    }
+}
+
+/// Removes a file; what is none stays, as a device does that takes the bytes instead.
+fn take_away(path: &Path) -> Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(there) if there.is_file() => fs::remove_file(path).map_err(Error::io("remove", path)),
+        _ => Ok(()),
     }
 }
 

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::layout::Layout;
 use super::sources::SourceFile;
 use crate::error::{Error, Result};
+use crate::file::Written;
 
 /// Goes up with every change of the files, or of how kernels read panels (a test has what panels are now).
 pub(super) const VERSION: u32 = 1;
@@ -103,8 +104,9 @@ impl Manifest {
 }
 
 /// The beginning of the checksums' file: whose they are, of files that were last written at these times.
-pub(super) fn header(fingerprint: &str, modified_ns: &[i64]) -> [u8; HEADER_BYTES] {
-    let times: Vec<u8> = modified_ns.iter().flat_map(|ns| ns.to_le_bytes()).collect();
+pub(super) fn header(fingerprint: &str, written: &[Written]) -> [u8; HEADER_BYTES] {
+    let times = written.iter().flat_map(|at| [at.modified_ns, at.changed_ns]);
+    let times: Vec<u8> = times.flat_map(i64::to_le_bytes).collect();
     let mut header = [0; HEADER_BYTES];
     header[..12].copy_from_slice(MAGIC);
     header[12..16].copy_from_slice(&VERSION.to_le_bytes());

@@ -101,7 +101,7 @@ impl Store {
     /// Has the matrix of a damaged panel and those behind it packed again by who opens the store next, where that can be said
     /// in its folder.
     fn damaged(&self, panel: usize, place: &Place) -> Error {
-        let said = forget_from(&self.folder, place.panels_before);
+        let said = forget_from(&self.folder, self.panels.file(), place.panels_before);
         let remedy = if said.is_ok() { PACKED_AGAIN } else { MAKE_AGAIN };
         let found = format!("is damaged: panel {panel} is not what was written");
         Error::Store { path: self.folder.clone(), found, remedy }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
-use crate::file::RegularFile;
+use crate::file::{RegularFile, Written};
 
 /// Bytes that are read at a time.
 const PIECE_BYTES: usize = 8 << 20;
@@ -13,15 +13,15 @@ const PIECE_BYTES: usize = 8 << 20;
 /// What is kept of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SourceFile {
-    /// When it was last written, in nanoseconds since 1970.
-    pub(super) modified_ns: i64,
+    #[serde(flatten)]
+    pub(super) written: Written,
     /// Of all that it holds.
     crc32: u32,
 }
 
 /// When each file was last written: where that is as it was, nobody reads them.
-pub(super) fn modified_ns(checkpoint: &Checkpoint) -> Vec<i64> {
-    checkpoint.files().iter().map(RegularFile::modified_ns).collect()
+pub(super) fn written(checkpoint: &Checkpoint) -> Vec<Written> {
+    checkpoint.files().iter().map(RegularFile::written).collect()
 }
 
 /// What the files are now. Reads all of them.
@@ -38,7 +38,7 @@ fn source(file: &RegularFile) -> Result<SourceFile> {
         let found = "written to while it was read";
         return Err(Error::malformed(&file.name(), found, "a file that stays as it is; start again"));
     }
-    Ok(SourceFile { modified_ns: file.modified_ns(), crc32 })
+    Ok(SourceFile { written: file.written(), crc32 })
 }
 
 /// Whether these hold the same, whenever they were written.
@@ -65,17 +65,18 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::{Duration, SystemTime};
 
-    use kernels::Team;
+    use kernels::{AlignedBytes, Team};
 
     use super::*;
     use crate::config::parse_config;
     use crate::decoder::{Blueprint, WeightsAs};
-    use crate::store::Maker;
+    use crate::store::make::forget_from;
+    use crate::store::{Maker, Store, Stretch};
     use crate::tensor::Naming;
     use crate::testing::{llama_config, safetensors, tensors_of, write};
 
-    /// The panels of a store in `home`, and whether they were packed just now.
-    fn panels(model: &Path, home: &Path) -> (Vec<u8>, bool) {
+    /// The store of a model in `home`, and whether it was packed just now.
+    fn store(model: &Path, home: &Path) -> (Store, bool) {
         let checkpoint = Checkpoint::open(model).expect("a checkpoint");
         let stored = |tensor| checkpoint.info(tensor).expect("such a tensor").stored;
         let blueprint = Blueprint::new(checkpoint.spec(), WeightsAs::Bf16, stored);
@@ -83,8 +84,43 @@ mod tests {
         let maker = Maker { checkpoint: &checkpoint, blueprint: &blueprint, home };
         let count = |_| _ = packed.fetch_add(1, Ordering::Relaxed);
         let store = maker.make(&Team::new(1), &count).expect("a store");
-        let bytes = fs::read(store.folder().join("panels.bin")).expect("readable");
-        (bytes, packed.into_inner() > 0)
+        (store, packed.into_inner() > 0)
+    }
+
+    /// Its panels.
+    fn panels(model: &Path, home: &Path) -> (Vec<u8>, bool) {
+        let (store, packed) = store(model, home);
+        (fs::read(store.folder().join("panels.bin")).expect("readable"), packed)
+    }
+
+    #[test]
+    fn who_reads_a_store_keeps_it_while_it_is_packed_again() {
+        let [model, home] = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
+        let text = llama_config(serde_json::json!({"vocab_size": 60_000}));
+        let spec = parse_config(&text, "config.json").expect("sound").spec;
+        write(model.path(), "config.json", text);
+        let mut bytes = safetensors(&tensors_of(&spec, Naming::Llama));
+        write(model.path(), "model.safetensors", &bytes);
+        let (before, packed) = store(model.path(), home.path());
+        assert!(packed);
+        let room = || AlignedBytes::zeroed(before.layout().bytes() as usize);
+        let read = |into: &mut [u8]| {
+            before.panels().read(vec![Stretch { offset: 0, into }]).expect("readable");
+        };
+        let (mut held, mut again) = (room(), room());
+        read(&mut held);
+        let between = bytes.len() / 64;
+        bytes[40 * between + between / 2..][..8].fill(0x42);
+        write(model.path(), "model.safetensors", &bytes);
+        let (after, packed) = store(model.path(), home.path());
+        assert!(packed && after.folder() == before.folder());
+        read(&mut again);
+        assert!(*again == *held, "what is read was written over");
+        // Nor does it say anything of the other one.
+        forget_from(before.folder(), before.panels().file(), 0).expect("said");
+        assert!(!store(model.path(), home.path()).1, "a sound store was packed again");
+        forget_from(after.folder(), after.panels().file(), 0).expect("said");
+        assert!(store(model.path(), home.path()).1);
     }
 
     #[test]
@@ -127,12 +163,16 @@ mod tests {
         assert!(packed);
         written_at(&bytes, 2_000);
         assert_eq!(panels(model.path(), home.path()), (first.clone(), false), "the same numbers");
-        // In the middle of two samples, behind what is read as a header.
+        // In the middle of two samples, behind what is read as a header; by a copy that keeps the time, too.
         let between = bytes.len() / 64;
-        bytes[40 * between + between / 2..][..8].fill(0x42);
-        written_at(&bytes, 3_000);
-        let (changed, packed) = panels(model.path(), home.path());
-        assert!(packed && changed != first);
-        assert_eq!((changed, true), panels(model.path(), other.path()));
+        let mut last = first;
+        for (number, seconds) in [(0x42, 3_000), (0x43, 3_000)] {
+            bytes[40 * between + between / 2..][..8].fill(number);
+            written_at(&bytes, seconds);
+            let (changed, packed) = panels(model.path(), home.path());
+            assert!(packed && changed != last);
+            last = changed;
+        }
+        assert_eq!((last, true), panels(model.path(), other.path()));
     }
 }

@@ -16,12 +16,14 @@ pub enum TokenizerError {
     },
     /// Neither `tokenizer.json` nor `vocab.json` with `merges.txt`.
     #[error(
-        "no tokenizer in {dir}: expected tokenizer.json, or vocab.json with merges.txt; \
+        "no tokenizer in {dir}{instead}: expected tokenizer.json, or vocab.json with merges.txt; \
          convert the model's tokenizer to tokenizer.json or name another directory"
     )]
     Missing {
         /// The model's directory.
         dir: PathBuf,
+        /// What is there instead, and is not read.
+        instead: &'static str,
     },
     /// The file is not what it should be.
     #[error("malformed {what}: {why}")]

@@ -41,7 +41,7 @@ impl Tokenizer {
             let (vocab, merges) = (read(&dir.join("vocab.json"))?, read(&dir.join("merges.txt"))?);
             match (vocab, merges) {
                 (Some(vocab), Some(merges)) => Tokenizer::from_gpt2(&vocab, &merges, &config)?,
-                _ => return Err(TokenizerError::Missing { dir: dir.to_owned() }),
+                _ => return Err(TokenizerError::Missing { dir: dir.to_owned(), instead: instead(dir) }),
             }
         };
         Ok((tokenizer, config))
@@ -80,6 +80,16 @@ impl Tokenizer {
         let around = |id: Option<u32>, flag| id.filter(|_| flag == Some(true)).into_iter().collect();
         let (prefix, suffix) = (around(ids.bos, config.add_bos_token), around(ids.eos, config.add_eos_token));
         Tokenizer::assemble(inner, ids, Affixes { prefix, suffix })
+    }
+}
+
+/// Tokenizers of other kinds that a folder has.
+fn instead(dir: &Path) -> &'static str {
+    let has = |name: &str| dir.join(name).is_file();
+    match (has("tekken.json"), has("tokenizer.model")) {
+        (true, _) => " (its tekken.json, Mistral's own, is not read)",
+        (_, true) => " (its tokenizer.model, SentencePiece's, is not read)",
+        _ => "",
     }
 }
 

@@ -8,6 +8,7 @@
 mod config;
 mod error;
 mod gguf;
+mod length;
 mod load;
 mod outline;
 mod pieces;
@@ -22,7 +23,7 @@ pub use config::{AddedTokenConfig, NamedTemplate, TemplateField, TokenText, Toke
 pub use error::TokenizerError;
 pub use stream::Detokenizer;
 
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::grammar::{Budget, Grammar, GrammarError, Grammars, OutputFormat};
 use pieces::{Kind, Pieces};
@@ -32,6 +33,9 @@ pub const MAX_TEXT_BYTES: usize = 16 << 20;
 /// Longest run of white space, in characters. Pre-tokenizers look back over such runs and give up at
 /// a million steps, after which words would silently be cut differently.
 pub const MAX_SPACE_RUN: usize = 400_000;
+
+/// Texts of more bytes are cut up one at a time: each takes some 150 times its length while it is.
+const LONG_TEXT_BYTES: usize = 64 << 10;
 
 /// Whether special tokens take part: put around a text when encoding, shown when decoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +72,10 @@ pub struct Tokenizer {
     pieces: Pieces,
     ids: SpecialIds,
     affixes: Affixes,
+    /// Bytes of text that a token stands for at the most, where that can be told.
+    most_bytes: Option<usize>,
+    /// Held by who cuts up a long text.
+    long: Mutex<()>,
     /// Made when first asked for: most tokenizers are never asked.
     grammars: OnceLock<Result<Grammars, GrammarError>>,
 }
@@ -81,7 +89,16 @@ impl std::fmt::Debug for Tokenizer {
 impl Tokenizer {
     fn assemble(inner: words::Inner, ids: SpecialIds, affixes: Affixes) -> Result<Self, TokenizerError> {
         let pieces = Pieces::of(&inner)?;
-        Ok(Tokenizer { inner, pieces, ids, affixes, grammars: OnceLock::new() })
+        let most_bytes = length::most_bytes(&inner, &pieces);
+        Ok(Tokenizer {
+            inner,
+            pieces,
+            ids,
+            affixes,
+            most_bytes,
+            long: Mutex::new(()),
+            grammars: OnceLock::new(),
+        })
     }
 
     /// Number of ids: highest id plus one. A model's logits may be wider (padded); tokens beyond them are refused by the engine.
@@ -129,6 +146,8 @@ impl Tokenizer {
     /// Special tokens written out in the text become those tokens, as in transformers.
     pub fn encode(&self, text: &str, special: Special) -> Result<Vec<u32>, TokenizerError> {
         check_size(text)?;
+        let long = (text.len() > LONG_TEXT_BYTES).then_some(&self.long);
+        let _alone = long.map(|long| long.lock().unwrap_or_else(PoisonError::into_inner));
         let encoding = load::guarded("text", || self.inner.encode_fast(text, false))?
             .map_err(|e| TokenizerError::Encode(e.to_string()))?;
         let ids = encoding.get_ids();
@@ -136,6 +155,11 @@ impl Tokenizer {
             Special::Without => ids.to_vec(),
             Special::With => [&self.affixes.prefix, ids, &self.affixes.suffix].concat(),
         })
+    }
+
+    /// Tokens that a text has at the least, told without cutting it up; 0 where that cannot be told.
+    pub fn least_tokens(&self, text: &str) -> usize {
+        self.most_bytes.map_or(0, |most| text.len() / most.max(1))
     }
 
     /// How many tokens [`Special::With`] puts before a text, and after it.

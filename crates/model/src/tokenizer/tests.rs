@@ -1,5 +1,6 @@
 //! Against Hugging Face's own results (scripts/tokenizer_fixtures.py), and against hostile files.
 
+mod length;
 mod marks;
 
 use serde_json::{Value, json};

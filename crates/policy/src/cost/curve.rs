@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 /// Seconds over a size (rows, bytes, positions). Between two measured sizes it is a straight line, below the smallest it
-/// is that one's time, beyond the largest it grows in proportion. It never falls: a larger size that was measured to be
-/// faster, as noise makes some, takes as long as the smaller one.
+/// is that one's time, beyond the largest it grows in proportion. It never falls: a smaller size that was measured to be
+/// slower takes as long as the larger one, for noise only ever adds to a time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Vec<(f64, f64)>", into = "Vec<(f64, f64)>")]
 pub struct Curve(Vec<(f64, f64)>);
@@ -28,10 +28,10 @@ impl Curve {
         points.retain(|(size, seconds)| size.is_finite() && *size > 0.0 && seconds.is_finite());
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         points.dedup_by(|later, kept| later.0 == kept.0);
-        let mut longest = 0f64;
-        for (_, seconds) in &mut points {
-            longest = longest.max(*seconds);
-            *seconds = longest;
+        let mut shortest = f64::INFINITY;
+        for (_, seconds) in points.iter_mut().rev() {
+            shortest = shortest.min(seconds.max(0.0));
+            *seconds = shortest;
         }
         Curve(points)
     }
@@ -106,7 +106,9 @@ mod tests {
     #[test]
     fn noise_does_not_make_more_work_faster() {
         let curve = Curve::new(vec![(1.0, 1.0), (2.0, 3.0), (3.0, 2.0), (4.0, 5.0)]);
-        assert_eq!((curve.at(2.5), curve.at(3.0), curve.at(3.5)), (3.0, 3.0, 4.0));
+        assert_eq!((curve.at(1.5), curve.at(2.5), curve.at(3.5)), (1.5, 2.0, 3.5));
+        let disturbed = Curve::new(vec![(1.0, 50.0), (2.0, 1.0), (4.0, -1.0)]);
+        assert_eq!(disturbed.points(), [(1.0, 0.0), (2.0, 0.0), (4.0, 0.0)]);
         let sizes = (0..100).map(|i| curve.at(f64::from(i) / 10.0)).collect::<Vec<_>>();
         assert!(sizes.is_sorted());
     }

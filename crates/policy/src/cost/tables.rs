@@ -177,18 +177,51 @@ impl Tables {
         }
     }
 
-    /// Whether every table has something in it.
-    pub fn complete(&self) -> bool {
-        let linears = [&self.qkv, &self.out, &self.mlp, &self.head];
-        let curves = [&self.embed, &self.sample, &self.prefill, &self.disk_read];
-        let measured = |curve: &Curve| !curve.points().is_empty();
-        linears.iter().all(|linear| measured(&linear.seconds))
-            && curves.into_iter().all(measured)
-            && self.decode.iter().any(|row| measured(&row.seconds))
-            && self.copy_bytes_per_s > 0.0
-            && self.disk_write_bytes_per_s > 0.0
+    /// What is wrong with tables that somebody else may have written, if something is.
+    pub fn fault(&self) -> Option<String> {
+        let linears = [("qkv", &self.qkv), ("out", &self.out), ("mlp", &self.mlp), ("head", &self.head)];
+        let linears = linears.map(|(name, linear)| (name, &linear.seconds));
+        let others = [
+            ("embed", &self.embed),
+            ("sample", &self.sample),
+            ("prefill", &self.prefill),
+            ("disk_read", &self.disk_read),
+        ];
+        let decodes = self.decode.iter().map(|row| ("decode", &row.seconds));
+        let needed = linears.into_iter().chain(others).chain(decodes);
+        let host = self.host_decode.iter().map(|row| ("host_decode", &row.seconds));
+        let all = needed.clone().chain([("host_mlp", &self.host_mlp)]).chain(host);
+        if let Some((name, _)) = needed.clone().find(|(_, curve)| curve.is_empty()) {
+            return Some(format!("the table {name} is empty"));
+        }
+        let sound = |seconds: f64| (0.0..=LONGEST_S).contains(&seconds);
+        if let Some((name, _)) =
+            all.clone().find(|(_, curve)| !curve.points().iter().all(|point| sound(point.1)))
+        {
+            return Some(format!("a time of {name} is none: more than {LONGEST_S} s"));
+        }
+        let ordered = |rows: &[Decode]| rows.is_sorted_by(|a, b| a.seqs < b.seqs);
+        if self.decode.is_empty() || !ordered(&self.decode) || !ordered(&self.host_decode) {
+            return Some("decode has no rows, or not in order of their sequences".into());
+        }
+        let pauses = [
+            ("step_gap_s", self.step_gap_s),
+            ("wake_s", self.wake_s),
+            ("node_s", self.node_s),
+            ("node_sequence_s", self.node_sequence_s),
+        ];
+        let rates = [
+            ("copy_bytes_per_s", self.copy_bytes_per_s),
+            ("disk_write_bytes_per_s", self.disk_write_bytes_per_s),
+        ];
+        let pauses = pauses.into_iter().filter(|(_, seconds)| !sound(*seconds));
+        let rates = rates.into_iter().filter(|(_, rate)| !(rate.is_finite() && *rate > 0.0));
+        pauses.chain(rates).next().map(|(name, found)| format!("{name} is {found}"))
     }
 }
+
+/// Longer takes nothing that is measured.
+const LONGEST_S: f64 = 1e6;
 
 /// Decode attention by rows for so many sequences, `positions` in all.
 fn between(rows: &[Decode], seqs: f64, positions: f64) -> f64 {

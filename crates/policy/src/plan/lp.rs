@@ -209,6 +209,14 @@ impl Model<'_> {
         if self.is_alone() { 0.0 } else { rows }
     }
 
+    /// Times that activations come and go in half a layer: FlexGen's loop moves them with every one, ours once a layer (A.3).
+    fn moves(&self, half: Half) -> f64 {
+        match (self.question.overlap, half) {
+            (Overlap::Barriers, _) | (_, Half::Attention) => 1.0,
+            (_, Half::Mlp) => 0.0,
+        }
+    }
+
     /// Bytes of a layer's KV of one position.
     fn kv(&self) -> f64 {
         self.question.dims.kv() * self.question.bytes.kv
@@ -222,7 +230,7 @@ impl Model<'_> {
     fn batch(&self, phase: Phase, half: Half) -> Lanes {
         let Question { dims, hardware, prompt, generated, .. } = self.question;
         let rows = self.rows(phase);
-        let hidden = self.moved(rows) * dims.hidden as f64 * self.question.bytes.hidden;
+        let hidden = self.moves(half) * self.moved(rows) * dims.hidden as f64 * self.question.bytes.hidden;
         let mut device = Sum::constant(self.linear(rows, dims.part(half.part())));
         let mut host = Sum::default();
         let mut up = Sum::default().away(Kind::Hidden, hidden / hardware.up.bytes_per_s);

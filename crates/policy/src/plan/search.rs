@@ -38,8 +38,12 @@ pub fn search_up_to(question: &Question, most: u32, keep: usize) -> Vec<Placed> 
     found
 }
 
-/// What holds a plan back: its longest lane, and the tiers that are full.
-pub fn binds(question: &Question, placed: &Placed) -> Vec<&'static str> {
+/// Tokens a second that more memory adds at the least, of what there are, where it is said to bind.
+const GAIN: f64 = 0.005;
+
+/// What holds a plan back: its longest lane, and the tiers that are full and of which more would be of use. `more`: what one more GiB
+/// adds ([`one_more_gib`]).
+pub fn binds(question: &Question, placed: &Placed, more: ByTier<f64>) -> Vec<&'static str> {
     let longest = placed.lanes.iter().max_by(|a, b| a.1.total_cmp(&b.1)).map(|lane| lane.0);
     let lane = match longest {
         Some(Lane::Host) => "attention on the host",
@@ -51,8 +55,11 @@ pub fn binds(question: &Question, placed: &Placed) -> Vec<&'static str> {
     };
     let peaks = [placed.peak.device, placed.peak.host, placed.peak.disk];
     let names = ["memory of the device", "memory of the host", "room on the drive"];
-    let full = peaks.into_iter().zip(room(question)).zip(names);
-    let full = full.filter(|((peak, room), _)| *peak > 0.99 * room).map(|(_, name)| name);
+    let least = GAIN * rate(question, placed);
+    let gains = [more.device, more.host, more.disk].map(|more| more > least);
+    let full = peaks.into_iter().zip(room(question)).zip(names).zip(gains);
+    let full = full.filter(|(((peak, room), _), gains)| *peak > 0.99 * room && *gains);
+    let full = full.map(|((_, name), _)| name);
     std::iter::once(lane).chain(full).collect()
 }
 

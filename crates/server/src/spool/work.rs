@@ -203,7 +203,7 @@ fn answer(app: &Arc<App>, spool: &Spool, served: &Served, batch: &Batch) -> Resu
             in_flight: IN_FLIGHT,
             prompt_tokens: Limits::prompt_tokens(&served.engine),
             window: WINDOW,
-            waiting_bytes: Limits::WAITING_BYTES,
+            waiting_bytes: Limits::waiting_bytes(served.engine.hold().budget.memory()),
             line_sequences: LINE_SEQUENCES,
         },
     };

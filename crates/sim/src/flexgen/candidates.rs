@@ -6,6 +6,7 @@ use super::mechanism::{Grain, Mechanism, Order};
 use super::memory::{excess, peak};
 use super::placement::{reachable, steps};
 use super::plan::{ON_HOST, Wanted, question};
+use super::steps::countable;
 use policy::plan::{BlockSize, Placed, Question, blocks, place, room};
 use spec::{ByTier, HardwareSpec, Placement, Split, Tier};
 
@@ -102,7 +103,7 @@ struct Machine<'a> {
 
 impl Machine<'_> {
     fn fits(&self, case: &Case) -> bool {
-        excess(case, self.rates, self.mechanism).is_empty()
+        countable(case, self.mechanism) && excess(case, self.rates, self.mechanism).is_empty()
     }
 
     /// Placements of a block, if there is room: the programme's for as much memory as what it does not count leaves of it, and

@@ -29,4 +29,5 @@ pub use paper::{CELLS, Cell, Metric, Published, QUOTED, Quoted, Table};
 pub use plan::{Planned, Wanted, frontier, least, plan};
 pub use program::Loop;
 pub use run::{Breakdown, Prediction, predict};
+pub use steps::countable;
 pub use terms::{NoSuchTerm, Side, TERMS, Term};

@@ -4,30 +4,35 @@ use super::case::{Case, Policy};
 use super::machine::Rates;
 use super::mechanism::Mechanism;
 use super::memory::{excess, peak};
+use super::steps::countable;
 use spec::{ByTier, Placement, Split, Tier};
 
 /// Steps in which shares are tried, of a whole.
 const STEPS: u32 = 10;
 
-/// Other shares of the same block; where none fit, those of a block of fewer batches, then of smaller batches. Nothing
-/// where not even one sequence fits.
+/// Other shares of the same block; where none fit, those of a block of fewer batches, then of as many smaller ones. Nothing where
+/// not even one sequence fits.
 pub fn nearest(case: &Case, rates: Rates, mechanism: Mechanism) -> Option<Case> {
-    let mut case = *case;
+    let mut near = *case;
     loop {
-        if let Some(found) = other_shares(&case, rates, mechanism) {
+        if let Some(found) = other_shares(&near, rates, mechanism) {
             return Some(found);
         }
-        let policy = &mut case.policy;
+        let one = Case { policy: Policy { num_batches: 1, ..near.policy }, ..near };
+        let policy = &mut near.policy;
         match (policy.num_batches, policy.batch_size) {
-            (1, 1) => return None,
-            (1, _) => policy.batch_size /= 2,
-            _ => policy.num_batches /= 2,
+            (2.., _) if may_fit(&one, rates, mechanism) => policy.num_batches /= 2,
+            (_, 1) => return None,
+            _ => (policy.num_batches, policy.batch_size) = (case.policy.num_batches, policy.batch_size / 2),
         }
     }
 }
 
 /// What no shares change: device and host hold the least with everything on the drive, and all tiers together must hold all.
 fn may_fit(case: &Case, rates: Rates, mechanism: Mechanism) -> bool {
+    if !countable(case, mechanism) {
+        return false;
+    }
     let placement = Placement { weights: Split::ON_DISK, kv: Split::ON_DISK, hidden: Split::ON_DISK };
     let least = peak(&Case { policy: Policy { placement, ..case.policy }, ..*case }, rates, mechanism);
     let spare = rates.device_bytes + rates.host_bytes + rates.disk_bytes - least.device - least.host;
@@ -50,7 +55,7 @@ fn other_shares(case: &Case, rates: Rates, mechanism: Mechanism) -> Option<Case>
                 }
                 let mut found = *case;
                 found.policy.placement = Placement { weights, kv, hidden };
-                if excess(&found, rates, mechanism).is_empty() {
+                if countable(&found, mechanism) && excess(&found, rates, mechanism).is_empty() {
                     best = Some((distance, found));
                 }
             }

@@ -5,7 +5,7 @@
 //! long those before it took. So the scheduler is asked for all steps first, and only some of them need be timed.
 
 use super::case::Case;
-use super::mechanism::{Block, Mechanism};
+use super::mechanism::{Block, Mechanism, Order};
 use policy::pipeline::{DiskPath, Plan, Share, Weights};
 use policy::sched::{BlockConfig, Delegate, Fcfs, FcfsConfig, Next, Schedule, Scheduler};
 use spec::{
@@ -16,6 +16,19 @@ use spec::{
 /// Steps of the steady state at the least.
 const SHORTEST: usize = 8;
 
+/// KV blocks of a tier that a scheduler has tables for.
+const BLOCKS_MAX: u32 = 1 << 26;
+
+/// Whether a case can be run step by step: its batches and its KV blocks can be counted.
+pub fn countable(case: &Case, mechanism: Mechanism) -> bool {
+    let of_ours = || {
+        let blocks = kv_blocks(case, mechanism);
+        let few = Tier::ALL.into_iter().all(|tier| blocks[tier] <= BLOCKS_MAX);
+        few && batches(case, mechanism) <= u32::from(u16::MAX)
+    };
+    mechanism.order == Order::Barriers || of_ours()
+}
+
 /// KV blocks of each tier that a block of sequences is given: pages of its longest length for each under zig-zag, of the
 /// lengths that it goes through on average under the diagonal schedule (appendix A.2.1, in whole pages).
 pub(super) fn kv_blocks(case: &Case, mechanism: Mechanism) -> ByTier<u32> {
@@ -23,9 +36,8 @@ pub(super) fn kv_blocks(case: &Case, mechanism: Mechanism) -> ByTier<u32> {
     let each = match mechanism.block {
         Block::ZigZag => longest.blocks() as f64,
         Block::Diagonal => {
-            let lengths = shortest.0..=longest.0;
             let count = f64::from(longest.0 - shortest.0 + 1);
-            lengths.map(|length| Tokens(length).blocks()).sum::<usize>() as f64 / count
+            (blocks_up_to(longest) - blocks_up_to(Tokens(shortest.0.saturating_sub(1)))) / count
         }
     };
     let mut blocks = ByTier::default();
@@ -36,6 +48,13 @@ pub(super) fn kv_blocks(case: &Case, mechanism: Mechanism) -> ByTier<u32> {
         blocks[tier] = ((seqs as f64 * each).ceil() as u32).max(least);
     }
     blocks
+}
+
+/// The blocks of a sequence of one token, of one of two, and so on up to a length, all together.
+fn blocks_up_to(length: Tokens) -> f64 {
+    let (full, each) = (length.full_blocks() as f64, f64::from(BLOCK_TOKENS.0));
+    let rest = f64::from(length.0 % BLOCK_TOKENS.0);
+    each * full * (full + 1.0) / 2.0 + rest * (full + 1.0)
 }
 
 /// KV positions of one layer that a batch may attend away from their home: those of its prompts, and of its decodes if they

@@ -52,20 +52,11 @@ pub(crate) fn command(args: &[&str]) -> Command {
     command
 }
 
-/// The same command, whose files may have so many bytes each: writes beyond fail, as on a full disk.
+/// The same command, whose files may have so many bytes each, in whole blocks of 512, as the shell counts them: writes beyond
+/// fail, as on a full disk.
 pub(crate) fn limited(command: &Command, bytes: usize) -> Command {
-    under_limit(command, bytes, "trap '' XFSZ")
-}
-
-/// The same command, which the system kills when it has written a file of so many bytes.
-pub(crate) fn killed_at(command: &Command, bytes: usize) -> Command {
-    under_limit(command, bytes, ":")
-}
-
-/// `bytes`: in whole blocks of 512, as the shell counts them.
-fn under_limit(command: &Command, bytes: usize, first: &str) -> Command {
     let mut shell = Command::new("sh");
-    shell.args(["-c", &format!("{first}; ulimit -c 0; ulimit -f {}; exec \"$0\" \"$@\"", bytes / 512)]);
+    shell.args(["-c", &format!("ulimit -c 0; ulimit -f {}; exec \"$0\" \"$@\"", bytes / 512)]);
     behind(shell, command)
 }
 

@@ -161,4 +161,9 @@ fn pickle_files_are_told_from_nothing_at_all() {
     let pickled = why(&[("config.json", &config), ("pytorch_model.bin", b"x")]);
     assert!(pickled.contains("pytorch_model.bin") && pickled.contains("org/tiny:refs/pr/N"), "{pickled}");
     assert!(why(&[("config.json", &config)]).contains("no safetensors and no GGUF"));
+    let named = why(&[("config.json", &config), ("consolidated.safetensors", b"x")]);
+    assert!(named.contains("has consolidated.safetensors and no model.safetensors"), "{named}");
+    let adapter: &[u8] = b"{\"base_model_name_or_path\": \"org/base\"}";
+    let adapted = why(&[("adapter_config.json", adapter), ("adapter_model.safetensors", b"x")]);
+    assert!(adapted.contains("an adapter of org/base"), "{adapted}");
 }

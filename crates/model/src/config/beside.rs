@@ -1,0 +1,42 @@
+//! Files beside `config.json` that say that the weights are not what it says.
+
+use serde_json::Value;
+use std::path::Path;
+
+use super::CONFIG_BYTES_MAX;
+use crate::error::{Error, Result};
+use crate::file::read_text;
+
+/// PEFT's: weights that are added to those of another model.
+const ADAPTER: &str = "adapter_config.json";
+/// ModelOpt's: weights of fewer bits.
+const QUANTISED: &str = "hf_quant_config.json";
+
+/// Refuses adapters and what is quantised: weights alone would be another model, and nobody would be told.
+///
+/// # Errors
+/// Where there is such a file.
+pub(crate) fn refuse_beside(folder: &Path) -> Result<()> {
+    let path = folder.join(ADAPTER);
+    if path.is_file() {
+        let text = read_text(&path, CONFIG_BYTES_MAX).unwrap_or_default();
+        let adapter: Value = serde_json::from_str(&text).unwrap_or_default();
+        let of =
+            adapter["base_model_name_or_path"].as_str().map(|base| format!(" of {base}")).unwrap_or_default();
+        return Err(Error::unsupported(
+            &path.display().to_string(),
+            format!("an adapter{of}"),
+            "whole models: merge it with PEFT's merge_and_unload and save_pretrained (or, if the folder has a whole model, \
+             take this file away)",
+        ));
+    }
+    let path = folder.join(QUANTISED);
+    if path.is_file() {
+        return Err(Error::unsupported(
+            &path.display().to_string(),
+            "a checkpoint quantised by `modelopt`",
+            "F32, F16 and BF16 safetensors, and GGUF",
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,42 @@
+//! What is told without cutting a text up.
+
+use super::*;
+
+#[test]
+fn no_text_has_fewer_tokens_than_its_length_tells() {
+    let texts =
+        [" ".repeat(4000), "a".repeat(4000), "\u{1100}\u{1161}\u{11a8}".repeat(500), "\u{0}\n\t".repeat(900)];
+    for fixture in FIXTURES.iter().map(|text| serde_json::from_str::<Value>(text).unwrap()) {
+        let tokenizer = from_hf(&fixture);
+        let longest =
+            (0..tokenizer.vocab_size() as u32).map(|id| tokenizer.token_bytes(id).len()).max().unwrap();
+        for text in &texts {
+            let (least, found) =
+                (tokenizer.least_tokens(text), tokenizer.encode(text, Special::Without).unwrap().len());
+            assert!(least <= found, "{}: {least} of {found}", fixture["gguf"]["pre"]);
+            assert!(least >= text.len() / (3 * longest), "{}: it is told", fixture["gguf"]["pre"]);
+        }
+    }
+    // Where something may be dropped it is not.
+    for (rule, value) in [
+        ("normalizer", json!({"type": "Strip", "strip_left": true, "strip_right": true})),
+        ("pre_tokenizer", json!({"type": "WhitespaceSplit"})),
+    ] {
+        let mut hf = fixture("smollm")["hf"].clone();
+        hf[rule] = value;
+        let tokenizer =
+            Tokenizer::from_hf(&serde_json::to_vec(&hf).unwrap(), &TokenizerConfig::default()).unwrap();
+        assert_eq!(tokenizer.least_tokens(&texts[0]), 0, "{rule}");
+    }
+}
+
+#[test]
+fn what_a_folder_has_instead_of_a_tokenizer_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let why = || Tokenizer::from_dir(folder.path()).map(drop).unwrap_err().to_string();
+    assert!(!why().contains("is not read"), "{}", why());
+    for name in ["tokenizer.model", "tekken.json"] {
+        crate::testing::write(folder.path(), name, "{}");
+        assert!(why().contains(&format!("its {name}, ")), "{}", why());
+    }
+}
