@@ -165,7 +165,7 @@ fn quantised_by(name: &str, told: &Fields) -> Result<String> {
     Ok(match name {
         "compression_config" => "compressed-tensors".into(),
         _ if has("load_in_4bit") || has("load_in_8bit") => "bitsandbytes".into(),
-        _ if has("group_size") && has("bits") => "mlx".into(),
+        "quantization" if has("group_size") && has("bits") => "mlx".into(),
         _ => format!("{name} of config.json"),
     })
 }

@@ -12,7 +12,6 @@ use super::candidate::{Candidate, Homes, Job, Lengths, Scored};
 use super::search::{Fixed, Planner, SEARCHING, rescored};
 use super::{dollars_per_hour, emit, tell};
 use crate::args::{PlanArgs, PlannedFor};
-
 use crate::console::{Misuse, note, show};
 use crate::display::Voice;
 use crate::loaded;

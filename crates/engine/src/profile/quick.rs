@@ -100,7 +100,7 @@ pub fn quick(
         host_tables(&host, rows, decodes, &mut tables);
     }
     let refused = |source| StartError::Drive { folder: folder.display().to_string(), source };
-    let Some(drive) = trial(checkpoint, blueprint, config, folder).map_err(refused)? else {
+    let Some((drive, written)) = trial(checkpoint, blueprint, config, folder).map_err(refused)? else {
         // Nothing of a size can live there.
         tables.disk_read = Curve::rate(tables.copy_bytes_per_s);
         tables.disk_write_bytes_per_s = tables.copy_bytes_per_s;
@@ -129,18 +129,19 @@ pub fn quick(
     };
     tables.beside = beside(&rig, &drive, disturbed).map_err(refused)?;
     tables.beside_copies = beside_copies(&rig, disturbed, tables.copy_bytes_per_s).map_err(refused)?;
-    let whole = rows.len() == ROWS.len() && allowed == DRIVE_BYTES && buffer == READS[READS.len() - 1];
+    let whole =
+        rows.len() == ROWS.len() && written && allowed == DRIVE_BYTES && buffer == READS[READS.len() - 1];
     Ok(Some(Rough { tables, whole }))
 }
 
-/// What reads of the drive are measured with: a file of noise, or where that cannot be, weights that are there already. Nothing where
-/// the engine may have nothing there.
+/// What reads of the drive are measured with: a file that is written, or where that cannot be, weights that are there already, and
+/// whether it is the former. Nothing where the engine may have nothing there.
 fn trial(
     checkpoint: &Checkpoint,
     blueprint: &Blueprint,
     config: &EngineConfig,
     folder: &Path,
-) -> io::Result<Option<TrialFile>> {
+) -> io::Result<Option<(TrialFile, bool)>> {
     let wanted = config.offload.disk.unwrap_or(u64::MAX).min(DRIVE_BYTES) / PIECE_BYTES * PIECE_BYTES;
     let written = match room_for(folder, wanted) {
         0 => Err(io::ErrorKind::StorageFull.into()),
@@ -149,9 +150,12 @@ fn trial(
     let home = config.offload.folder.as_deref().unwrap_or(folder);
     let store = Maker { checkpoint, blueprint, home }.panels();
     match written {
-        Ok(trial) => Ok(Some(trial)),
+        Ok(trial) => Ok(Some((trial, true))),
         Err(_) if wanted == 0 => Ok(None),
-        Err(why) => store.ok().and_then(|path| TrialFile::there(&path).ok()).map(Some).ok_or(why),
+        Err(why) => {
+            let there = store.ok().and_then(|path| TrialFile::there(&path, wanted).ok());
+            there.map(|trial| Some((trial, false))).ok_or(why)
+        }
     }
 }
 

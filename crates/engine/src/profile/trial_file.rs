@@ -18,7 +18,8 @@ pub(super) const PIECE_BYTES: u64 = 8 << 20;
 /// The largest read that a profile knows of.
 const LEAST_BYTES: u64 = 128 << 20;
 
-/// A file of noise on the drive that is measured. It has no name: whatever happens to the process, nothing of it is left.
+/// A file on the drive that is measured. One that was made for it is noise, and has no name: whatever happens to the process,
+/// nothing of it is left.
 pub struct TrialFile {
     file: DirectFile,
     bytes: u64,
@@ -44,23 +45,26 @@ impl TrialFile {
         let allowed = room_for(folder, bytes.min(limit));
         if allowed < LEAST_BYTES {
             let mib = |bytes: u64| bytes >> 20;
-            let whose = if limit < LEAST_BYTES { "--disk allows" } else { "there are free" };
-            let why = format!("it takes {} MiB there, of which {whose} {}", mib(LEAST_BYTES), mib(allowed));
+            let why = match limit {
+                ..LEAST_BYTES => format!("--disk allows {}", mib(limit / PIECE_BYTES * PIECE_BYTES)),
+                _ => format!("{} are free", mib(allowed)),
+            };
+            let why = format!("it takes {} MiB there, of which {why}", mib(LEAST_BYTES));
             return Err(io::Error::other(why));
         }
         TrialFile::write(folder, allowed)
     }
 
-    /// A file that is there already, and is only read: it is taken to be written as fast.
-    pub(super) fn there(path: &Path) -> io::Result<TrialFile> {
+    /// So many bytes at most of a file that is there already, and is only read: it is taken to be written as fast.
+    pub(super) fn there(path: &Path, most: u64) -> io::Result<TrialFile> {
         let file = DirectFile::open(path).map_err(io::Error::other)?;
-        let bytes = file.file().metadata()?.len() / PIECE_BYTES * PIECE_BYTES;
+        let bytes = file.file().metadata()?.len().min(most) / PIECE_BYTES * PIECE_BYTES;
         let mut trial = TrialFile { file, bytes, write_bytes_per_s: f64::INFINITY };
         if bytes == 0 {
             return Err(io::Error::other("it has less than 8 MiB to be read"));
         }
-        let seconds: f64 = trial.read(PIECE_BYTES as usize, bytes.min(LEAST_BYTES))?.into_iter().sum();
-        trial.write_bytes_per_s = bytes.min(LEAST_BYTES) as f64 / seconds;
+        let seconds: f64 = trial.read(PIECE_BYTES as usize, bytes)?.into_iter().sum();
+        trial.write_bytes_per_s = bytes as f64 / seconds;
         Ok(trial)
     }
 
@@ -187,11 +191,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("panels");
         std::fs::write(&path, vec![7; (PIECE_BYTES + 5) as usize]).unwrap();
-        let trial = TrialFile::there(&path).unwrap();
+        let trial = TrialFile::there(&path, u64::MAX).unwrap();
         assert_eq!((trial.bytes(), trial.read(1 << 20, 3 << 20).unwrap().len()), (PIECE_BYTES, 3));
         assert!(trial.write_bytes_per_s().is_finite() && trial.write_bytes_per_s() > 0.0);
-        std::fs::write(&path, vec![7; (PIECE_BYTES - 1) as usize]).unwrap();
-        assert!(TrialFile::there(&path).is_err());
+        std::fs::write(&path, vec![7; 2 * PIECE_BYTES as usize]).unwrap();
+        assert_eq!(TrialFile::there(&path, 2 * PIECE_BYTES - 1).unwrap().bytes(), PIECE_BYTES);
+        assert!(TrialFile::there(&path, PIECE_BYTES - 1).is_err());
     }
 
     #[test]

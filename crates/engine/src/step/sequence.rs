@@ -258,7 +258,9 @@ impl Sequence {
     pub(crate) fn produced(&mut self, drew: bool, end: usize) -> Option<Produced> {
         match self.state {
             State::Ended => None,
-            State::Ending(last, _) if drew && end < last => Some(Produced::Token),
+            State::Ending(last, _) if end < last => {
+                Some(if drew { Produced::Token } else { Produced::Nothing })
+            }
             State::Ending(_, how) => {
                 self.state = State::Ended;
                 Some(how)
@@ -368,8 +370,9 @@ mod tests {
         {
             let (mut seq, _told) = sequence(&[1, 3], 10, SamplingParams::greedy());
             [&likes(5), &last].into_iter().for_each(|logits| seq.draw(logits));
-            let told = [2, 3, 4].map(|end| seq.produced(true, end));
-            assert_eq!(told, [Some(Produced::Token), Some(end), None]);
+            let told =
+                [(false, 1), (true, 2), (true, 3), (true, 4)].map(|(drew, end)| seq.produced(drew, end));
+            assert_eq!(told, [Some(Produced::Nothing), Some(Produced::Token), Some(end), None]);
         }
     }
 

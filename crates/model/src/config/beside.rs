@@ -19,8 +19,7 @@ const QUANTISED: &str = "hf_quant_config.json";
 pub(crate) fn refuse_beside(folder: &Path) -> Result<()> {
     let path = folder.join(ADAPTER);
     if path.is_file() {
-        let text = read_text(&path, CONFIG_BYTES_MAX).unwrap_or_default();
-        let adapter: Value = serde_json::from_str(&text).unwrap_or_default();
+        let adapter = json(&path);
         let of =
             adapter["base_model_name_or_path"].as_str().map(|base| format!(" of {base}")).unwrap_or_default();
         return Err(Error::unsupported(
@@ -31,7 +30,8 @@ pub(crate) fn refuse_beside(folder: &Path) -> Result<()> {
         ));
     }
     let path = folder.join(QUANTISED);
-    if path.is_file() {
+    // Where a cache alone is quantised, weights are as they were.
+    if path.is_file() && json(&path)["quantization"]["quant_algo"] != Value::Null {
         return Err(Error::unsupported(
             &path.display().to_string(),
             "a checkpoint quantised by `modelopt`",
@@ -39,4 +39,10 @@ pub(crate) fn refuse_beside(folder: &Path) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// What a file holds; null where that cannot be read.
+fn json(path: &Path) -> Value {
+    let text = read_text(path, CONFIG_BYTES_MAX).unwrap_or_default();
+    serde_json::from_str(&text).unwrap_or_default()
 }

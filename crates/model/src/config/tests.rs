@@ -258,7 +258,9 @@ fn what_lies_beside_may_say_that_the_weights_are_not_all() {
     write("config.json", &llama_config(json!({})));
     let refused = || super::read_config(folder.path()).unwrap_err().to_string();
     assert!(super::read_config(folder.path()).is_ok());
-    write("hf_quant_config.json", "{}");
+    write("hf_quant_config.json", r#"{"quantization": {"quant_algo": null, "kv_cache_quant_algo": "FP8"}}"#);
+    assert!(super::read_config(folder.path()).is_ok());
+    write("hf_quant_config.json", r#"{"quantization": {"quant_algo": "FP8"}}"#);
     assert!(refused().contains("quantised by `modelopt`"), "{}", refused());
     write("adapter_config.json", "{\"base_model_name_or_path\": \"org/base\"}");
     assert!(refused().contains("an adapter of org/base is not supported"), "{}", refused());

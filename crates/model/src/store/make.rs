@@ -94,8 +94,14 @@ impl Maker<'_> {
     /// Whether the model's files hold what they held when the store was packed. They are read only if they were written since.
     fn is_of_the_files(&self, folder: &Path) -> Result<bool> {
         let Some(mut manifest) = Manifest::read(folder)? else { return Ok(false) };
-        let packed = manifest.sources.iter().map(|file| file.written);
-        if packed.eq(written(self.checkpoint)) {
+        let (packed, found) = (manifest.sources.iter().map(|file| file.written), written(self.checkpoint));
+        if packed.clone().eq(found.iter().copied()) {
+            return Ok(true);
+        }
+        // A store that was copied with its model, as into an image of a container, has other times by the system's account. Where
+        // that cannot be noted, the files' own have to do: else they would be read at each start.
+        let own = packed.map(|at| at.modified_ns).eq(found.iter().map(|at| at.modified_ns));
+        if own && alone_at_once(folder).is_err() {
             return Ok(true);
         }
         let now = sources(self.checkpoint)?;

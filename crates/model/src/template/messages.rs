@@ -147,7 +147,8 @@ pub(super) fn probe(text: &str, form: ContentForm) -> Vec<Value> {
 
 /// A question, and an answer that is a call of a function `name`, with this content and such arguments.
 pub(super) fn probe_of_calls(name: &str, content: &Value, arguments: Arguments) -> Vec<Value> {
-    let arguments = arguments.of(Map::new());
+    // Not without any: some templates pass over those.
+    let arguments = arguments.of(Map::from_iter([("zone".to_owned(), json!("UTC"))]));
     let call =
         json!({"id": "call00001", "type": "function", "function": {"name": name, "arguments": arguments}});
     vec![

@@ -47,6 +47,14 @@ pub const MAX_OUTPUT_BYTES: usize = 16 << 20;
 const FUEL: u64 = 5_000_000;
 /// Deepest nesting of macros and blocks.
 const RECURSION: usize = 128;
+/// What a template makes of calls with arguments in one form.
+struct Tried {
+    /// Whether it leaves out a content that is null.
+    null: bool,
+    /// Whether it prints the call.
+    shown: bool,
+}
+
 /// What probes look for in what a template prints.
 const MARK: &str = "\u{2e8}probe\u{2e9}";
 /// Begins the message of an error that the template raised itself.
@@ -189,26 +197,25 @@ impl ChatTemplate {
 
     /// Which form of arguments it prints calls with, objects if it prints none, and whether it takes null as their content.
     fn detect_calls(&self) -> (Arguments, bool) {
-        let shown = |&arguments: &Arguments| {
-            let content = if self.takes_null(arguments) { Value::Null } else { Value::from("") };
-            self.call(&content, arguments).is_ok_and(|text| text.contains(MARK))
-        };
-        let arguments =
-            [Arguments::Object, Arguments::Text].into_iter().find(shown).unwrap_or(Arguments::Object);
-        (arguments, self.takes_null(arguments))
+        let object = self.try_calls(Arguments::Object);
+        let text = (!object.shown).then(|| self.try_calls(Arguments::Text)).filter(|text| text.shown);
+        text.map_or((Arguments::Object, object.null), |text| (Arguments::Text, text.null))
     }
 
-    /// Whether it leaves out the content of a tool call where that is null: plain templates add it to a text, which fails, or print
-    /// it as `None`. Clients send the null that they were answered.
-    fn takes_null(&self, arguments: Arguments) -> bool {
-        let nones = |content| self.call(&content, arguments).map(|text| text.matches("None").count());
-        match (nones(Value::Null), nones(Value::from(""))) {
-            (Ok(with_null), Ok(without)) => with_null <= without,
+    /// Plain templates add a null content to a text, which fails, or print it as `None`. Clients send the null that they were
+    /// answered.
+    fn try_calls(&self, arguments: Arguments) -> Tried {
+        let [null, empty] = [Value::Null, Value::from("")].map(|content| self.call(&content, arguments));
+        let nones = |text: &String| text.matches("None").count();
+        let takes_null = match (&null, &empty) {
+            (Ok(null), Ok(empty)) => nones(null) <= nones(empty),
             // What a template refuses by itself is its own affair.
             (Err(TemplateError::Refused(_)), _) => true,
             (Err(_), Ok(_)) => false,
             (_, Err(_)) => true,
-        }
+        };
+        let text = if takes_null { null } else { empty };
+        Tried { null: takes_null, shown: text.is_ok_and(|text| text.contains(MARK)) }
     }
 
     /// What it makes of a call of a function that is called [`MARK`].

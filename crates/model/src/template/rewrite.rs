@@ -65,7 +65,7 @@ fn joined_lines(tag: &str) -> Cow<'_, str> {
     if !tag.contains("\\\n") || tag.starts_with("{#") || is_raw(tag) {
         return tag.into();
     }
-    let (mut quote, mut chars, mut out) = (None, tag.chars().peekable(), String::new());
+    let (mut quote, mut chars, mut out) = (None, tag.chars(), String::new());
     while let Some(c) = chars.next() {
         match (quote, c) {
             (Some(_), '\\') => match chars.next() {

@@ -122,6 +122,7 @@ impl Broken {
             'l' => format!("{hour12:2}"),
             'M' => format!("{:02}", self.minute),
             'S' => format!("{:02}", self.second),
+            'f' => "000000".to_owned(),
             'p' => half.to_owned(),
             'P' => half.to_lowercase(),
             'F' => self.all("Y-m-d")?,

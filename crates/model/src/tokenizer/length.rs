@@ -2,27 +2,47 @@
 //! for which there is a hundred times its length of memory for a while.
 
 use serde_json::Value;
+use tokenizers::ModelWrapper;
 
 use super::pieces::Pieces;
-use super::words::Inner;
+use super::words::{Inner, Words};
 
-/// A text of so many bytes has one when it is put into its composed form where it had three: three parts of a Korean syllable.
-const COMPOSED: usize = 3;
+/// A text of so many bytes may have one when it is put into its composed form: Greek letters with two marks, parts of Korean
+/// syllables.
+const COMPOSED: usize = 4;
 
 /// Bytes of text that a token stands for at the most. Nothing where a text may have bytes of which no token tells: where rules drop
 /// some, or have one token for all that they do not know.
 pub(super) fn most_bytes(inner: &Inner, pieces: &Pieces) -> Option<usize> {
-    let tokens = || (0..pieces.len() as u32).map(|id| pieces.bytes(id));
+    let normal = serde_json::to_value(inner.get_normalizer()).ok()?;
+    let split = serde_json::to_value(inner.get_pre_tokenizer()).ok()?;
+    let by_bytes = has(&normal, "ByteLevel") || has(&split, "ByteLevel");
+    let knows_all = match inner.get_model() {
+        Words::Ranked(ModelWrapper::BPE(bpe)) => by_bytes || bpe.byte_fallback,
+        Words::Ranked(_) => false,
+        Words::Scored(_) => true,
+    };
     let mut single = [false; 256];
+    let tokens = || (0..pieces.len() as u32).map(|id| pieces.bytes(id));
     tokens().filter(|bytes| bytes.len() == 1).for_each(|bytes| single[usize::from(bytes[0])] = true);
     let added = inner.get_added_vocabulary().get_added_tokens_decoder();
-    let whole =
-        single.iter().all(|known| *known) && !added.values().any(|token| token.lstrip || token.rstrip);
-    let longest = tokens().map(<[u8]>::len).max().filter(|_| whole)?;
-    let rules =
-        [serde_json::to_value(inner.get_normalizer()), serde_json::to_value(inner.get_pre_tokenizer())];
-    let [composed, kept] = rules.map(|rules| rules.ok().and_then(|rules| most(&rules)));
-    Some(longest * composed? * kept?)
+    let stripped = added.values().any(|token| token.lstrip || token.rstrip);
+    if !knows_all || stripped || !single.iter().all(|known| *known) {
+        return None;
+    }
+    // As it is shown and as it is written: a mark for a space is longer than a space, and may stand in a text.
+    let written = |id: u32| if by_bytes { 0 } else { inner.id_to_token(id).map_or(0, |token| token.len()) };
+    let longest = tokens().zip(0..).map(|(shown, id)| shown.len().max(written(id))).max()?;
+    Some(longest * most(&normal)?.max(most(&split)?))
+}
+
+/// Whether a rule, or one of its parts, is of a type.
+fn has(rule: &Value, kind: &str) -> bool {
+    rule["type"] == kind || parts(rule).any(|part| has(part, kind))
+}
+
+fn parts(rule: &Value) -> impl Iterator<Item = &Value> {
+    [&rule["normalizers"], &rule["pretokenizers"]].into_iter().filter_map(Value::as_array).flatten()
 }
 
 /// How many bytes a rule makes one of at the most; nothing of one that is not known.
@@ -30,11 +50,9 @@ fn most(rule: &Value) -> Option<usize> {
     if rule.is_null() {
         return Some(1);
     }
-    let all = |rules: &Value| rules.as_array()?.iter().map(most).product::<Option<usize>>();
     match rule["type"].as_str()? {
-        "Sequence" => {
-            all(if rule["normalizers"].is_array() { &rule["normalizers"] } else { &rule["pretokenizers"] })
-        }
+        // What is composed already is composed no further.
+        "Sequence" => parts(rule).map(most).try_fold(1, |all: usize, part| Some(all.max(part?))),
         "NFC" => Some(COMPOSED),
         // A space for another mark of it.
         "Replace" if rule["pattern"]["String"] == " " && rule["content"] != "" => Some(1),

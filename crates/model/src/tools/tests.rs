@@ -199,9 +199,29 @@ fn templates_name_their_format() {
 fn a_forced_call_is_one_whatever_the_model_says() {
     let fixture = include_str!("../../tests/fixtures/tokenizer/smollm.json");
     let fixture: serde_json::Value = serde_json::from_str(fixture).unwrap();
-    let json = serde_json::to_vec(&fixture["hf"]).unwrap();
-    let tokenizer = Tokenizer::from_hf(&json, &TokenizerConfig::default()).unwrap();
-    let grammars = Grammars::new(&tokenizer, Budget::default()).unwrap();
+    let mut hf = fixture["hf"].clone();
+    for special in [false, true] {
+        if special {
+            let first = from_hf(&hf).vocab_size();
+            let added =
+                ["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"].into_iter().zip(first..).map(|(content, id)| {
+                    json!({"id": id, "content": content, "special": true, "normalized": false,
+                       "single_word": false, "lstrip": false, "rstrip": false})
+                });
+            hf["added_tokens"].as_array_mut().unwrap().extend(added);
+        }
+        let tokenizer = from_hf(&hf);
+        assert_eq!(ToolFormat::MistralArgs.has_special_marker(&tokenizer), special);
+        every_form_is_forced(&tokenizer);
+    }
+}
+
+fn from_hf(hf: &serde_json::Value) -> Tokenizer {
+    Tokenizer::from_hf(&serde_json::to_vec(hf).unwrap(), &TokenizerConfig::default()).unwrap()
+}
+
+fn every_form_is_forced(tokenizer: &Tokenizer) {
+    let grammars = Grammars::new(tokenizer, Budget::default()).unwrap();
     let schema = json!({"type": "object", "properties": {"n": {"$ref": "#/$defs/n"}}, "required": ["n"],
                         "additionalProperties": false, "$defs": {"n": {"enum": [1, 22]}}});
     let tools = [
@@ -216,7 +236,7 @@ fn a_forced_call_is_one_whatever_the_model_says() {
         ToolFormat::Granite,
     ] {
         for which in [Forced::Any, Forced::Only("g.h")] {
-            let output = format.forced(&tools, which, &tokenizer, 8);
+            let output = format.forced(&tools, which, tokenizer, 8);
             let grammar = grammars.compile(&output).unwrap_or_else(|e| panic!("{e}: {output:?}"));
             let params = SamplingParams { grammar: Some(grammar), ..SamplingParams::default() };
             let mut sampler = Sampler::new(params, &[], &[2], 5);

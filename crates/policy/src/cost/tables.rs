@@ -204,6 +204,15 @@ impl Tables {
         if self.decode.is_empty() || !ordered(&self.decode) || !ordered(&self.host_decode) {
             return Some("decode has no rows, or not in order of their sequences".into());
         }
+        let linears = [("qkv", &self.qkv), ("out", &self.out), ("mlp", &self.mlp)];
+        let takes = |linear: &Linear| linear.seconds.points().last().is_some_and(|point| point.1 > 0.0);
+        if let Some((name, _)) = linears.iter().find(|(_, linear)| !takes(linear)) {
+            return Some(format!("{name} takes no time"));
+        }
+        let factors = [self.beside, self.beside_copies].map(|by| [by.moved, by.few_rows, by.many_rows]);
+        if let Some(factor) = factors.as_flattened().iter().find(|factor| !FACTORS.contains(factor)) {
+            return Some(format!("a factor of what runs beside the other is {factor}"));
+        }
         let pauses = [
             ("step_gap_s", self.step_gap_s),
             ("wake_s", self.wake_s),
@@ -222,6 +231,8 @@ impl Tables {
 
 /// Longer takes nothing that is measured.
 const LONGEST_S: f64 = 1e6;
+/// What one thing may do to another beside it.
+const FACTORS: std::ops::RangeInclusive<f64> = 0.01..=100.0;
 
 /// Decode attention by rows for so many sequences, `positions` in all.
 fn between(rows: &[Decode], seqs: f64, positions: f64) -> f64 {

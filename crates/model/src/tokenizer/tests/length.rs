@@ -4,17 +4,26 @@ use super::*;
 
 #[test]
 fn no_text_has_fewer_tokens_than_its_length_tells() {
-    let texts =
-        [" ".repeat(4000), "a".repeat(4000), "\u{1100}\u{1161}\u{11a8}".repeat(500), "\u{0}\n\t".repeat(900)];
-    for fixture in FIXTURES.iter().map(|text| serde_json::from_str::<Value>(text).unwrap()) {
-        let tokenizer = from_hf(&fixture);
+    let texts = [
+        " ".repeat(4000),
+        "a".repeat(4000),
+        "\u{1100}\u{1161}\u{11a8}".repeat(500),
+        "\u{0}\n\t".repeat(900),
+        "\u{2581}".repeat(900),
+    ];
+    let fixtures = FIXTURES.iter().map(|text| serde_json::from_str::<Value>(text).unwrap());
+    let both = |fixture: Value| {
+        let tokenizers = [from_hf(&fixture), Tokenizer::from_gguf(gguf_vocab(&fixture["gguf"])).unwrap()];
+        tokenizers.map(|tokenizer| (fixture.clone(), tokenizer))
+    };
+    for (fixture, tokenizer) in fixtures.flat_map(both) {
         let longest =
             (0..tokenizer.vocab_size() as u32).map(|id| tokenizer.token_bytes(id).len()).max().unwrap();
         for text in &texts {
             let (least, found) =
                 (tokenizer.least_tokens(text), tokenizer.encode(text, Special::Without).unwrap().len());
             assert!(least <= found, "{}: {least} of {found}", fixture["gguf"]["pre"]);
-            assert!(least >= text.len() / (3 * longest), "{}: it is told", fixture["gguf"]["pre"]);
+            assert!(least >= text.len() / (12 * longest), "{}: it is told", fixture["gguf"]["pre"]);
         }
     }
     // Where something may be dropped it is not.
