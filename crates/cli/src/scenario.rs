@@ -160,6 +160,10 @@ pub(crate) fn nothing(model: &str, wanted: &Wanted, rates: Rates, mechanism: Mec
 
 /// Which tier would have to be how large.
 fn too_small(model: &str, wanted: &Wanted, rates: Rates, mechanism: Mechanism) -> Error {
+    let asked = wanted.block.map(|block| wanted.case(block, Placement::RESIDENT));
+    if asked.is_some_and(|case| !countable(&case, mechanism)) {
+        return anyhow!(TOO_LARGE);
+    }
     let tiers = [
         (Tier::Device, rates.device_bytes, "memory of the device"),
         (Tier::Host, rates.host_bytes, "memory of the host"),
@@ -176,6 +180,10 @@ fn too_small(model: &str, wanted: &Wanted, rates: Rates, mechanism: Mechanism) -
         would => anyhow!("nothing fits: {model} needs at least {}", would.join(", or ")),
     }
 }
+
+/// What cannot be run step by step.
+const TOO_LARGE: &str = "such a block is too large to be simulated: it has more than 65535 batches in a step, or KV blocks by the \
+                         hundred million";
 
 /// Refuses a policy that takes more of a tier than there is, with the nearest that does not.
 pub(crate) fn fits(case: &Case, rates: Rates, mechanism: Mechanism) -> Result<()> {
@@ -195,11 +203,7 @@ pub(crate) fn fits(case: &Case, rates: Rates, mechanism: Mechanism) -> Result<()
     if !countable {
         let near = nearest(case, rates, mechanism)
             .map(|near| format!("; the nearest that can be is {}", flags(&near)));
-        bail!(
-            "such a block is too large to be simulated: it has more than 65535 batches in a step, or KV blocks by the hundred \
-             million{}",
-            near.unwrap_or_default()
-        );
+        bail!("{TOO_LARGE}{}", near.unwrap_or_default());
     }
     match nearest(case, rates, mechanism) {
         Some(near) => {

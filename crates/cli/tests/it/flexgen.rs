@@ -168,6 +168,18 @@ fn a_plan_of_a_model_that_is_here_refuses_what_it_does_not_hear() {
     }
 }
 
+/// Of long prompts a batch has few: a step that computes all of a large block has more than can be counted.
+#[test]
+fn a_block_that_is_too_large_to_simulate_is_told_so() {
+    let block = ["--batch-size", "1024", "--num-batches", "256", "--prompt-len", "2049", "--gen-len", "2"];
+    let machine = ["--disk", "30TB", "--memory", "1TB", "--device-memory", "40GiB"];
+    ballast(&[&["plan", "opt-125m"], &block[..], &machine[..]].concat())
+        .refused(1, &["too large to be simulated"]);
+    let cell = ["simulate", "flexgen", "--mechanism", "ballast", "--model", "opt-125m"];
+    ballast(&[&cell[..], &block[..], &["--percent", "0", "100", "0", "0", "0", "0"]].concat())
+        .refused(1, &["too large to be simulated"]);
+}
+
 #[test]
 fn a_policy_that_does_not_fit_is_out_of_memory_and_the_nearest_does() {
     let cell = ["simulate", "flexgen", "--model", "opt-175b"];

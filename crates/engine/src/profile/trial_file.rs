@@ -26,6 +26,9 @@ pub struct TrialFile {
     write_bytes_per_s: f64,
 }
 
+/// Times that writes take longer than reads where there is no room for them.
+const HARDLY: f64 = 100.0;
+
 impl TrialFile {
     /// Writes a file of `bytes`, rounded up to whole pieces of 8 MiB, into `folder`, which is made if it is not there.
     ///
@@ -55,7 +58,8 @@ impl TrialFile {
         TrialFile::write(folder, allowed)
     }
 
-    /// So many bytes at most of a file that is there already, and is only read: it is taken to be written as fast.
+    /// So many bytes at most of a file that is there already, and is only read. Nothing could be written beside it: plans that would
+    /// are told that it takes long.
     pub(super) fn there(path: &Path, most: u64) -> io::Result<TrialFile> {
         let file = DirectFile::open(path).map_err(io::Error::other)?;
         let bytes = file.file().metadata()?.len().min(most) / PIECE_BYTES * PIECE_BYTES;
@@ -64,7 +68,7 @@ impl TrialFile {
             return Err(io::Error::other("it has less than 8 MiB to be read"));
         }
         let seconds: f64 = trial.read(PIECE_BYTES as usize, bytes)?.into_iter().sum();
-        trial.write_bytes_per_s = bytes as f64 / seconds;
+        trial.write_bytes_per_s = bytes as f64 / seconds / HARDLY;
         Ok(trial)
     }
 
