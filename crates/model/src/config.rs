@@ -24,6 +24,9 @@ use spec::ModelSpec;
 use spec::model::DType;
 use std::path::Path;
 
+/// Checkpoints that are read.
+const READ: &str = "F32, F16 and BF16 safetensors, and GGUF";
+
 const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
 /// More layers than any model has.
@@ -131,7 +134,7 @@ fn refuse_variants(fields: &Fields, family: Family) -> Result<()> {
     for name in ["quantization_config", "quantization", "compression_config"] {
         if let Some(quantized) = fields.object(name)? {
             let what = format!("a checkpoint quantised by `{}`", quantised_by(name, &quantized)?);
-            return Err(Error::unsupported(fields.file, what, "F32, F16 and BF16 safetensors, and GGUF"));
+            return Err(Error::unsupported(fields.file, what, READ));
         }
     }
     // Absent it is true; false, tokens attend to those after them, and null is as good as that.

@@ -232,6 +232,9 @@ pub fn parse_index(text: &str, file: &str) -> Result<BTreeMap<String, String>> {
     Ok(index.weight_map.0)
 }
 
+/// How files end that can run code when they are read.
+pub(crate) const PICKLED: [&str; 3] = ["bin", "pth", "pt"];
+
 fn only_file(folder: &Path) -> Result<PathBuf> {
     let usual = folder.join(SINGLE);
     if usual.is_file() {
@@ -250,7 +253,7 @@ fn only_file(folder: &Path) -> Result<PathBuf> {
             ))
         }
         [one] => Ok((*one).clone()),
-        [] if ["bin", "pth", "pt"].iter().any(|end| !has(end).is_empty()) => Err(Error::unsupported(
+        [] if PICKLED.iter().any(|end| !has(end).is_empty()) => Err(Error::unsupported(
             &folder.display().to_string(),
             "a checkpoint of pickle files (.bin, .pth, .pt), which can run code when read,",
             "safetensors and GGUF; convert it with transformers' save_pretrained",

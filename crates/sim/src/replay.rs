@@ -6,8 +6,9 @@ use policy::sched::{Fcfs, FcfsConfig, Next, Scheduler};
 use spec::Tier;
 use std::io::BufRead;
 
-/// KV blocks of a tier in a log, at the most: a thousand million positions. Each takes memory here before the first step.
-const BLOCKS_MAX: u32 = 1 << 26;
+/// KV blocks of a tier that a scheduler is made with, at the most: two thousand million positions. Each takes memory here before the
+/// first step.
+pub(crate) const BLOCKS_MAX: u32 = 1 << 26;
 
 /// What a replay found where it found no difference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use engine::{Budget, counted};
 use policy::cost::{Correction, OpSort};
+use policy::plan::GAIN;
 use serde_json::{Value, json};
 use spec::{ByTier, Lane, Op, Tier};
 
@@ -12,10 +13,8 @@ use super::search::Found;
 use crate::console::show;
 use crate::scenario::{percent, shares};
 
-/// A tier that is this full holds the plan back, unless
+/// A tier that is this full holds the plan back, unless more of it would bring less than [`GAIN`].
 const FULL: f64 = 0.97;
-/// more of it would bring less than this share.
-const GAIN: f64 = 0.005;
 
 fn by_tier<T: serde::Serialize + Copy>(values: ByTier<T>) -> Value {
     json!({ "device": values.device, "host": values.host, "disk": values.disk })

@@ -42,6 +42,13 @@ fn a_given_policy_and_a_planned_one() {
     let told = folder.json("planned.json");
     assert_eq!(told["placement"]["weights"]["device"], 1.0, "{told}");
     assert_eq!(told["one_more_gib_tokens_per_s"]["device"], 0.0, "{told}");
+
+    // What is full and would be of no use if it were larger does not bind.
+    ballast(&["plan", "opt-30b", "--json", &planned]).fine();
+    let told = folder.json("planned.json");
+    assert_eq!(told["one_more_gib_tokens_per_s"]["device"], 0.0, "{told}");
+    assert!(told["peak_bytes"]["device"].as_f64() > Some(0.97 * f64::from(14u32 << 20) * 1024.0), "{told}");
+    assert_eq!(told["binds"].as_array().map(Vec::len), Some(1), "{told}");
     ballast(&["plan", "opt-125m", "--batch-size", "16777216", "--num-batches", "255"])
         .refused(2, &["--batch-size 16777216", "4096 at the most"]);
 }

@@ -25,8 +25,9 @@ pub(super) struct Waiting<A> {
     /// Those of all, and how many there may be before no other line is begun.
     bytes: usize,
     most_bytes: usize,
-    /// What answers will have that are not there yet, where that is much.
+    /// What answers may have that are not there yet, where that is much; and of all of them.
     promised: BTreeMap<usize, usize>,
+    promised_bytes: usize,
 }
 
 impl<A> Waiting<A> {
@@ -39,19 +40,21 @@ impl<A> Waiting<A> {
             bytes: 0,
             most_bytes,
             promised: BTreeMap::new(),
+            promised_bytes: 0,
         }
     }
 
     /// Whether another line may be begun.
     pub(super) fn has_room(&self) -> bool {
-        let bytes = self.bytes + self.promised.values().sum::<usize>();
-        self.begun.len() < self.window && (bytes < self.most_bytes || self.begun.is_empty())
+        let has_bytes = self.bytes + self.promised_bytes < self.most_bytes;
+        self.begun.len() < self.window && (has_bytes || self.begun.is_empty())
     }
 
     /// The answer of a line that was begun may have so many bytes.
     pub(super) fn promise(&mut self, position: usize, bytes: usize) {
         if bytes > 0 {
-            self.promised.insert(position, bytes);
+            self.promised_bytes += bytes;
+            self.promised_bytes -= self.promised.insert(position, bytes).unwrap_or(0);
         }
     }
 
@@ -63,7 +66,7 @@ impl<A> Waiting<A> {
 
     /// A line that was begun has its answer, of so many bytes.
     pub(super) fn put(&mut self, position: usize, bytes: usize, answer: A) {
-        self.promised.remove(&position);
+        self.promised_bytes -= self.promised.remove(&position).unwrap_or(0);
         self.bytes += bytes;
         self.ready.insert(position, (bytes, answer));
     }
@@ -117,12 +120,14 @@ mod tests {
     #[test]
     fn what_is_promised_counts_until_it_is_there() {
         let mut waiting = Waiting::new(OutputOrder::Completion, 9, 100);
+        // A line that could not begin yet is taken twice.
+        waiting.promise(0, 700);
         waiting.promise(0, 500);
         assert!(waiting.has_room(), "one line there is always room for");
         waiting.begin(0);
         assert!(!waiting.has_room());
         waiting.put(0, 7, ());
-        assert!(waiting.has_room());
+        assert!(waiting.has_room() && waiting.promised_bytes == 0);
         assert_eq!(waiting.take().map(|(position, _)| position), Some(0));
     }
 

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use std::path::Path;
 
-use super::CONFIG_BYTES_MAX;
+use super::{CONFIG_BYTES_MAX, READ};
 use crate::error::{Error, Result};
 use crate::file::read_text;
 
@@ -35,7 +35,7 @@ pub(crate) fn refuse_beside(folder: &Path) -> Result<()> {
         return Err(Error::unsupported(
             &path.display().to_string(),
             "a checkpoint quantised by `modelopt`",
-            "F32, F16 and BF16 safetensors, and GGUF",
+            READ,
         ));
     }
     Ok(())

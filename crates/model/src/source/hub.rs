@@ -11,7 +11,7 @@ use super::repo::{GgufChoice, RepoId, is_name, last_part};
 use super::{Extent, Places, Progress};
 use crate::config::read_config;
 use crate::error::{Error, Result};
-use crate::safetensors::{INDEX, SINGLE, parse_index};
+use crate::safetensors::{INDEX, PICKLED, SINGLE, parse_index};
 use serde::Deserialize;
 use sha1::Sha1;
 use std::path::{Path, PathBuf};
@@ -348,7 +348,8 @@ impl Download<'_> {
     }
 
     fn nothing_to_read(&self, listed: &[Listed]) -> Error {
-        let pickled = |file: &Listed| [".bin", ".pth", ".pt"].iter().any(|end| file.path.ends_with(end));
+        let pickled =
+            |file: &Listed| file.path.rsplit_once('.').is_some_and(|(_, end)| PICKLED.contains(&end));
         let name = &self.repo.name;
         let other = |file: &&Listed| file.path.ends_with(".safetensors");
         self.refuse(&match (listed.iter().find(|file| pickled(file)), listed.iter().find(other)) {

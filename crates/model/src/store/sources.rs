@@ -75,6 +75,20 @@ mod tests {
     use crate::tensor::Naming;
     use crate::testing::{llama_config, safetensors, tensors_of, write};
 
+    /// Writes a model's configuration; the bytes of its weights.
+    fn weights(model: &Path, changes: serde_json::Value) -> Vec<u8> {
+        let text = llama_config(changes);
+        let spec = parse_config(&text, "config.json").expect("sound").spec;
+        write(model, "config.json", text);
+        safetensors(&tensors_of(&spec, Naming::Llama))
+    }
+
+    /// Changes numbers in the middle of two samples, behind what is read as a header.
+    fn change(bytes: &mut [u8], to: u8) {
+        let between = bytes.len() / 64;
+        bytes[40 * between + between / 2..][..8].fill(to);
+    }
+
     /// The store of a model in `home`, and whether it was packed just now.
     fn store(model: &Path, home: &Path) -> (Store, bool) {
         let checkpoint = Checkpoint::open(model).expect("a checkpoint");
@@ -96,10 +110,7 @@ mod tests {
     #[test]
     fn who_reads_a_store_keeps_it_while_it_is_packed_again() {
         let [model, home] = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
-        let text = llama_config(serde_json::json!({"vocab_size": 60_000}));
-        let spec = parse_config(&text, "config.json").expect("sound").spec;
-        write(model.path(), "config.json", text);
-        let mut bytes = safetensors(&tensors_of(&spec, Naming::Llama));
+        let mut bytes = weights(model.path(), serde_json::json!({"vocab_size": 60_000}));
         write(model.path(), "model.safetensors", &bytes);
         let (before, packed) = store(model.path(), home.path());
         assert!(packed);
@@ -109,8 +120,7 @@ mod tests {
         };
         let (mut held, mut again) = (room(), room());
         read(&mut held);
-        let between = bytes.len() / 64;
-        bytes[40 * between + between / 2..][..8].fill(0x42);
+        change(&mut bytes, 0x42);
         write(model.path(), "model.safetensors", &bytes);
         let (after, packed) = store(model.path(), home.path());
         assert!(packed && after.folder() == before.folder());
@@ -126,10 +136,8 @@ mod tests {
     #[test]
     fn files_that_change_while_they_are_packed_make_no_store() {
         let [model, home] = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
-        let text = llama_config(serde_json::json!({}));
-        let spec = parse_config(&text, "config.json").expect("sound").spec;
-        write(model.path(), "config.json", text);
-        write(model.path(), "model.safetensors", safetensors(&tensors_of(&spec, Naming::Llama)));
+        let bytes = weights(model.path(), serde_json::json!({}));
+        write(model.path(), "model.safetensors", bytes);
         let checkpoint = Checkpoint::open(model.path()).expect("a checkpoint");
         let stored = |tensor| checkpoint.info(tensor).expect("such a tensor").stored;
         let blueprint = Blueprint::new(checkpoint.spec(), WeightsAs::Bf16, stored);
@@ -148,10 +156,7 @@ mod tests {
     fn a_store_is_packed_again_where_its_files_have_changed_between_samples_and_not_where_they_were_touched()
     {
         let [model, home, other] = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));
-        let text = llama_config(serde_json::json!({"vocab_size": 60_000}));
-        let spec = parse_config(&text, "config.json").expect("sound").spec;
-        write(model.path(), "config.json", text);
-        let mut bytes = safetensors(&tensors_of(&spec, Naming::Llama));
+        let mut bytes = weights(model.path(), serde_json::json!({"vocab_size": 60_000}));
         let file = model.path().join("model.safetensors");
         let written_at = |bytes: &[u8], seconds| {
             fs::write(&file, bytes).expect("written");
@@ -163,11 +168,10 @@ mod tests {
         assert!(packed);
         written_at(&bytes, 2_000);
         assert_eq!(panels(model.path(), home.path()), (first.clone(), false), "the same numbers");
-        // In the middle of two samples, behind what is read as a header; by a copy that keeps the time, too.
-        let between = bytes.len() / 64;
+        // By a copy that keeps the time, too.
         let mut last = first;
         for (number, seconds) in [(0x42, 3_000), (0x43, 3_000)] {
-            bytes[40 * between + between / 2..][..8].fill(number);
+            change(&mut bytes, number);
             written_at(&bytes, seconds);
             let (changed, packed) = panels(model.path(), home.path());
             assert!(packed && changed != last);

@@ -204,9 +204,8 @@ impl Tables {
         if self.decode.is_empty() || !ordered(&self.decode) || !ordered(&self.host_decode) {
             return Some("decode has no rows, or not in order of their sequences".into());
         }
-        let linears = [("qkv", &self.qkv), ("out", &self.out), ("mlp", &self.mlp)];
-        let takes = |linear: &Linear| linear.seconds.points().last().is_some_and(|point| point.1 > 0.0);
-        if let Some((name, _)) = linears.iter().find(|(_, linear)| !takes(linear)) {
+        let takes = |curve: &Curve| curve.points().last().is_some_and(|point| point.1 > 0.0);
+        if let Some((name, _)) = linears.iter().find(|(_, curve)| !takes(curve)) {
             return Some(format!("{name} takes no time"));
         }
         let factors = [self.beside, self.beside_copies].map(|by| [by.moved, by.few_rows, by.many_rows]);
@@ -268,6 +267,44 @@ mod tests {
         assert_eq!(tables.decode(3.0, 150.0), 100.0);
         assert_eq!(tables.decode(10.0, 500.0), 300.0);
         assert_eq!((tables.decode(0.0, 10.0), tables.decode(2.0, 0.0)), (0.0, 0.0));
+    }
+
+    #[test]
+    fn what_cannot_have_been_measured_is_a_fault() {
+        let curve = |seconds| Curve::new(vec![(1.0, seconds / 2.0), (8.0, seconds)]);
+        let linear = || Linear { seconds: curve(1e-3), ..Linear::default() };
+        let row = |seqs| Decode { seqs, seconds: curve(1e-3) };
+        let sound = || Tables {
+            qkv: linear(),
+            out: linear(),
+            mlp: linear(),
+            head: linear(),
+            embed: curve(0.0),
+            sample: curve(1e-3),
+            prefill: curve(1e-3),
+            disk_read: curve(1e-3),
+            decode: vec![row(1), row(4)],
+            copy_bytes_per_s: 1e9,
+            disk_write_bytes_per_s: 1e9,
+            ..Tables::default()
+        };
+        assert_eq!(sound().fault(), None);
+        let faults: [(&str, fn(&mut Tables)); 8] = [
+            ("table embed is empty", |tables| tables.embed = Curve::default()),
+            ("a time of head", |tables| tables.head.seconds = Curve::new(vec![(1.0, 1e9)])),
+            ("not in order", |tables| tables.decode.reverse()),
+            ("not in order", |tables| tables.decode.clear()),
+            ("mlp takes no time", |tables| tables.mlp.seconds = Curve::new(vec![(1.0, -1.0)])),
+            ("is 1000", |tables| tables.beside.few_rows = 1000.0),
+            ("wake_s is -1", |tables| tables.wake_s = -1.0),
+            ("copy_bytes_per_s is 0", |tables| tables.copy_bytes_per_s = 0.0),
+        ];
+        for (fault, make) in faults {
+            let mut tables = sound();
+            make(&mut tables);
+            let found = tables.fault();
+            assert!(found.as_ref().is_some_and(|found| found.contains(fault)), "{fault}: {found:?}");
+        }
     }
 
     #[test]

@@ -38,8 +38,8 @@ pub fn search_up_to(question: &Question, most: u32, keep: usize) -> Vec<Placed> 
     found
 }
 
-/// Tokens a second that more memory adds at the least, of what there are, where it is said to bind.
-const GAIN: f64 = 0.005;
+/// Where a tier is said to bind, one more GiB of it adds this share of the tokens a second at the least.
+pub const GAIN: f64 = 0.005;
 
 /// What holds a plan back: its longest lane, and the tiers that are full and of which more would be of use. `more`: what one more GiB
 /// adds ([`one_more_gib`]).

@@ -6,6 +6,7 @@
 
 use super::case::Case;
 use super::mechanism::{Block, Mechanism, Order};
+use crate::replay::BLOCKS_MAX;
 use policy::pipeline::{DiskPath, Plan, Share, Weights};
 use policy::sched::{BlockConfig, Delegate, Fcfs, FcfsConfig, Next, Schedule, Scheduler};
 use spec::{
@@ -15,9 +16,6 @@ use spec::{
 
 /// Steps of the steady state at the least.
 const SHORTEST: usize = 8;
-
-/// KV blocks of a tier that a scheduler has tables for.
-const BLOCKS_MAX: u32 = 1 << 26;
 
 /// Whether a case can be run step by step: its batches and its KV blocks can be counted.
 pub fn countable(case: &Case, mechanism: Mechanism) -> bool {
@@ -229,6 +227,14 @@ mod tests {
 
     fn sum(shape: &Shape, of: fn(&spec::Load) -> u64) -> u64 {
         shape.loads.iter().map(of).sum()
+    }
+
+    #[test]
+    fn blocks_of_all_lengths_are_counted_at_once() {
+        for length in [0, 1, 31, 32, 33, 64, 1000] {
+            let one_by_one: usize = (1..=length).map(|length| Tokens(length).blocks()).sum();
+            assert_eq!(blocks_up_to(Tokens(length)), one_by_one as f64, "{length}");
+        }
     }
 
     #[test]

@@ -124,6 +124,10 @@ fn the_nearest_policy_fits_and_is_of_the_same_block_where_it_can_be() {
     (huge.policy.batch_size, huge.policy.num_batches) = (4096, 16);
     let found = nearest(&huge, rates, Mechanism::FLEXGEN).expect("of a smaller block");
     assert!(fits(&found, Mechanism::FLEXGEN) && found.policy.block() < huge.policy.block(), "{found:?}");
+    // Where one batch is too much for the device already, it is not the others that are in the way.
+    (huge.policy.batch_size, huge.policy.num_batches) = (256, 20);
+    let found = nearest(&huge, rates, Mechanism::FLEXGEN).expect("of smaller batches");
+    assert!(found.policy.batch_size < 256 && found.policy.num_batches > 1, "{found:?}");
     let fine = CELLS[0].case();
     assert_eq!(nearest(&fine, rates, Mechanism::FLEXGEN), Some(fine), "what fits is its own nearest");
 }

@@ -4,7 +4,7 @@ use crate::common::{random_config, random_world, run};
 use policy::log::{Entry, Recorded};
 use policy::sched::{Fcfs, Next};
 use sim::{FirstDifference, Rng, replay};
-use spec::StepId;
+use spec::{Outcome, Produced, StepId};
 
 /// The log of a random run.
 fn recorded(seed: u64) -> Vec<Entry> {
@@ -62,6 +62,31 @@ fn an_event_left_out_is_found() {
     let done = entries.iter().position(|entry| matches!(entry, Entry::Done { .. })).expect("a step was done");
     entries.remove(done);
     assert!(matches!(replay(&lines(&entries)[..]), Err(FirstDifference::Answer { line, .. }) if line > done));
+}
+
+#[test]
+fn outcomes_that_do_not_fit_their_chunks_are_errors() {
+    let entries = recorded(3);
+    let found = entries.iter().enumerate().find_map(|(at, entry)| match entry {
+        Entry::Done { done, .. } => {
+            done.outcomes.iter().position(|outcome| outcome.produced == Produced::Token).map(|i| (at, i))
+        }
+        _ => None,
+    });
+    let (at, i) = found.expect("tokens were drawn");
+    let why = |change: fn(&mut Vec<Outcome>, usize)| {
+        let mut entries = entries.clone();
+        let Entry::Done { done, .. } = &mut entries[at] else { unreachable!("it was one") };
+        change(&mut done.outcomes, i);
+        match replay(&lines(&entries)[..]) {
+            Err(FirstDifference::Log { line, why }) => (line, why),
+            other => panic!("expected an error in the log, found {other:?}"),
+        }
+    };
+    let (line, nothing) = why(|outcomes, i| outcomes[i].produced = Produced::Nothing);
+    assert!(line == at + 1 && nothing.contains("has Nothing for sequence"), "{line}: {nothing}");
+    let (line, twice) = why(|outcomes, i| outcomes.push(outcomes[i].clone()));
+    assert!(line == at + 1 && twice.contains("or had one"), "{line}: {twice}");
 }
 
 #[test]
