@@ -289,7 +289,8 @@ mod tests {
             ..Tables::default()
         };
         assert_eq!(sound().fault(), None);
-        let faults: [(&str, fn(&mut Tables)); 8] = [
+        type Change = fn(&mut Tables);
+        let faults: [(&str, Change); 8] = [
             ("table embed is empty", |tables| tables.embed = Curve::default()),
             ("a time of head", |tables| tables.head.seconds = Curve::new(vec![(1.0, 1e9)])),
             ("not in order", |tables| tables.decode.reverse()),
