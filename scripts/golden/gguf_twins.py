@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from golden import tokenizer, weights
-from golden.variants import (GEMMA3, GRANITE, LLAMA3, LONGROPE, MINISTRAL3, OLMO3, PROMPT, QWEN2, QWEN3, ROPE, SMOLLM3, YARN, edit, llama)
+from golden.variants import (EXAONE4, GEMMA3, GRANITE, LLAMA3, LONGROPE, MINISTRAL3, OLMO3, PROMPT, QWEN2, QWEN3, ROPE, SEED_OSS, SMOLLM3, YARN, edit, llama)
 
 Q = gguf.GGMLQuantizationType
 LEGACY = {"attn_q": Q.Q4_1, "attn_k": Q.Q5_0, "attn_v": Q.Q5_1, "attn_output": Q.Q4_1, "ffn_gate": Q.Q5_0,
@@ -60,6 +60,8 @@ TWINS = (
     Twin("gguf-gemma3", Q.BF16, GEMMA3_TWIN, seed=28, exact=True),
     Twin("gguf-ministral3", Q.BF16, edit(MINISTRAL3, vocab_size=304), seed=30, exact=True),
     Twin("gguf-olmo3", Q.BF16, OLMO3_TWIN, seed=30, exact=True, without=(dict(sliding_window=512), dict(rope_scaling=None))),
+    Twin("gguf-exaone4", Q.BF16, edit(EXAONE4, vocab_size=304), seed=31, exact=True, without=(dict(sliding_window=512),)),
+    Twin("gguf-seed-oss", Q.BF16, edit(SEED_OSS, vocab_size=304), seed=32, exact=True),
 )
 
 NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
@@ -72,7 +74,8 @@ NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.
 GEMMA_NAMES = NAMES | {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
                        "post_feedforward_layernorm": "post_ffw_norm"}
 # Those whose norms stand behind attention and MLP too, or alone.
-NAMES_OF = {"gemma3_text": GEMMA_NAMES, "olmo3": GEMMA_NAMES}
+SEED_OSS_NAMES = NAMES | {"post_attention_layernorm": "post_attention_norm"}
+NAMES_OF = {"gemma3_text": GEMMA_NAMES, "olmo3": GEMMA_NAMES, "exaone4": GEMMA_NAMES, "seed_oss": SEED_OSS_NAMES}
 ARCHITECTURES = {"gemma3_text": "gemma3", "ministral3": "mistral3", "olmo3": "olmo2"}
 
 
@@ -195,7 +198,7 @@ def add_own(file, c):
     if c["model_type"] == "ministral3":
         file.add_rope_scaling_yarn_log_mul(c["rope_parameters"]["mscale_all_dim"])
         file.add_attn_temperature_scale(c["rope_parameters"]["llama_4_scaling_beta"])
-    if c["model_type"] == "olmo3":
+    if c["model_type"] in ("olmo3", "exaone4"):
         file.add_sliding_window(c["sliding_window"])
         file.add_sliding_window_pattern([kind == "sliding_attention" for kind in c["layer_types"]])
 

@@ -107,6 +107,15 @@ MINISTRAL3 = edit(MISTRAL, architectures=["Ministral3ForCausalLM"], model_type="
                   rope_parameters=dict(rope_theta=10000.0, rope_type="yarn", factor=8.0, beta_fast=32.0, beta_slow=1.0,
                                        original_max_position_embeddings=16, mscale=1.0, mscale_all_dim=1.0,
                                        llama_4_scaling_beta=0.5))
+SEED_OSS = edit(llama(architectures=["SeedOssForCausalLM"], model_type="seed_oss", num_key_value_heads=2, head_dim=32, pad_token_id=1,
+                      bos_token_id=0, attention_bias=True, attention_out_bias=False, residual_dropout=0.1, rope_theta=100000.0))
+# The last of three layers sees everything, and turns nothing.
+EXAONE4 = edit(llama(architectures=["Exaone4ForCausalLM"], model_type="exaone4", num_key_value_heads=2, num_hidden_layers=3,
+                     intermediate_size=64, pad_token_id=0, sliding_window=20, sliding_window_pattern="LLG",
+                     layer_types=["sliding_attention", "sliding_attention", "full_attention"]), attention_bias=None, mlp_bias=None)
+GRANITE4 = edit(GRANITE, architectures=["GraniteMoeHybridForCausalLM"], model_type="granitemoehybrid", mlp_bias=None,
+                shared_intermediate_size=96, intermediate_size=40, num_local_experts=0, num_experts_per_tok=0,
+                position_embedding_type="rope", layer_types=["attention"] * 2, mamba_n_heads=8)
 OPT = dict(
     architectures=["OPTForCausalLM"], model_type="opt", torch_dtype="float16", vocab_size=96, hidden_size=64,
     ffn_dim=128, num_hidden_layers=2, num_attention_heads=4, word_embed_proj_dim=64, max_position_embeddings=128,
@@ -157,6 +166,11 @@ CHECKPOINTS = (
             without=(dict(sliding_window=512), dict(rope_scaling=None), dict(layer_types=["full_attention"] * 3))),
     Variant("ministral3", MINISTRAL3, seed=17, without=(
         dict(rope_parameters=MINISTRAL3["rope_parameters"] | dict(llama_4_scaling_beta=0.0)),)),
+    Variant("seed-oss", SEED_OSS, seed=18),
+    Variant("exaone4", EXAONE4, seed=21, without=(dict(sliding_window=512), dict(layer_types=["sliding_attention"] * 3))),
+    Variant("exaone4-full", EXAONE4 | dict(sliding_window=None, layer_types=["full_attention"] * 3),
+            seed=31, without=(dict(sliding_window=512),)),
+    Variant("granite4", GRANITE4, seed=20, without=(dict(position_embedding_type=None),)),
     Variant("opt", OPT, seed=8, dtype="float16"),
     Variant("opt-350m", OPT_350M | dict(torch_dtype="float32", hidden_size=32, word_embed_proj_dim=16, ffn_dim=64,
                                         num_attention_heads=2), seed=9, dtype="float32"),

@@ -132,7 +132,7 @@ impl Checkpoint {
         let mut gguf = Gguf::open(path)?;
         let spec = gguf.spec()?;
         let vocab = gguf.take_vocab()?;
-        let interleaved = gguf.interleaves_heads();
+        let (naming, interleaved) = (gguf.naming(), gguf.interleaves_heads());
         let entries = gguf.entries.into_iter().map(|(file, e)| Announced {
             name: e.name,
             stored: Ok(e.stored),
@@ -141,7 +141,7 @@ impl Checkpoint {
             offset: e.offset,
         });
         let announced: BTreeMap<_, _> = entries.map(|e| (e.name.clone(), e)).collect();
-        let catalogue = Catalogue { spec: &spec, naming: Naming::Gguf, interleaved };
+        let catalogue = Catalogue { spec: &spec, naming, interleaved };
         let name = path.display().to_string();
         let (tensors, places) = catalogue.match_up(&name, &announced)?;
         let source = Source::Files { files: gguf.files, places };

@@ -13,7 +13,7 @@ mod windows;
 
 pub(crate) use beside::refuse_beside;
 pub use family::Family;
-pub(crate) use family::with_olmo;
+pub(crate) use family::{with_exaone, with_olmo};
 
 use crate::error::{Error, Result};
 use crate::file::read_text;

@@ -241,12 +241,16 @@ impl Tensor {
 pub enum Naming {
     /// Hugging Face: Llama and most of what came after it.
     Llama,
-    /// Hugging Face: Gemma 3, OLMo 2 and 3.
+    /// Hugging Face: Gemma 3, OLMo 2 and 3, EXAONE 4.
     Gemma,
+    /// Hugging Face: Granite 4.
+    Granite4,
     /// Hugging Face: OPT.
     Opt,
     /// GGUF.
     Gguf,
+    /// The same of Seed-OSS, whose norm before the MLP has the name of one behind attention.
+    GgufSeedOss,
 }
 
 impl Naming {
@@ -259,10 +263,17 @@ impl Naming {
             (Naming::Gemma, Tensor::Layer(layer, part)) => {
                 Some(format!("model.layers.{layer}.{}", gemma_part(part)?))
             }
+            (Naming::Granite4, Tensor::Layer(layer, part)) => {
+                Some(format!("model.layers.{layer}.{}", granite4_part(part)?))
+            }
             (Naming::Opt, Tensor::Layer(layer, part)) => {
                 Some(format!("model.decoder.layers.{layer}.{}", opt_part(part)?))
             }
             (Naming::Gguf, Tensor::Layer(layer, part)) => Some(format!("blk.{layer}.{}", gguf_part(part)?)),
+            (Naming::GgufSeedOss, Tensor::Layer(layer, LayerTensor::MlpNorm)) => {
+                Some(format!("blk.{layer}.post_attention_norm.weight"))
+            }
+            (Naming::GgufSeedOss, other) => Naming::Gguf.name(other),
             (naming, outer) => naming.outer(outer).map(str::to_owned),
         }
     }
@@ -281,10 +292,12 @@ impl Naming {
         let whole = match (self, part) {
             (Naming::Llama, Gate | Up) => format!("model.layers.{layer}.mlp.gate_up_proj.weight"),
             (Naming::Llama, Q | K | V) => format!("model.layers.{layer}.self_attn.qkv_proj.weight"),
+            (Naming::Granite4, Gate | Up) => format!("model.layers.{layer}.shared_mlp.input_linear.weight"),
+            (Naming::GgufSeedOss, _) => return Naming::Gguf.within(tensor),
             (Naming::Gguf, Gate | Up) => format!("blk.{layer}.ffn_up.weight"),
             (Naming::Gguf, Q | K | V) => format!("blk.{layer}.attn_qkv.weight"),
             (Naming::Gguf, _) => format!("blk.{layer}.attn_qkv.bias"),
-            (Naming::Llama | Naming::Gemma | Naming::Opt, _) => return None,
+            (Naming::Llama | Naming::Gemma | Naming::Granite4 | Naming::Opt, _) => return None,
         };
         Some((whole, parts))
     }
@@ -292,9 +305,9 @@ impl Naming {
     fn outer(self, tensor: Tensor) -> Option<&'static str> {
         use {Naming::*, Tensor::*};
         Some(match (self, tensor) {
-            (Llama | Gemma | Opt, Head) => "lm_head.weight",
-            (Llama | Gemma, Embed) => "model.embed_tokens.weight",
-            (Llama | Gemma, FinalNorm) => "model.norm.weight",
+            (Llama | Gemma | Granite4 | Opt, Head) => "lm_head.weight",
+            (Llama | Gemma | Granite4, Embed) => "model.embed_tokens.weight",
+            (Llama | Gemma | Granite4, FinalNorm) => "model.norm.weight",
             (Opt, Embed) => "model.decoder.embed_tokens.weight",
             (Opt, Positions) => "model.decoder.embed_positions.weight",
             (Opt, ProjectIn) => "model.decoder.project_in.weight",
@@ -355,6 +368,13 @@ fn gemma_part(part: LayerTensor) -> Option<&'static str> {
         MlpOutNorm => "post_feedforward_layernorm.weight",
         other => return llama_part(other),
     })
+}
+
+fn granite4_part(part: LayerTensor) -> Option<&'static str> {
+    match part {
+        LayerTensor::Down => Some("shared_mlp.output_linear.weight"),
+        other => llama_part(other),
+    }
 }
 
 fn opt_part(part: LayerTensor) -> Option<&'static str> {

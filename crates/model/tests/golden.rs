@@ -56,7 +56,7 @@ fn goldens() -> Vec<(String, PathBuf, Golden)> {
         })
         .collect();
     all.sort_by(|a, b| a.0.cmp(&b.0));
-    assert!(all.len() >= 42, "goldens are missing from {}", folder().display());
+    assert!(all.len() >= 48, "goldens are missing from {}", folder().display());
     all
 }
 

@@ -28,6 +28,12 @@ pub enum Family {
     SmolLm3,
     /// Granite 3: Llama with factors on embeddings, scores, what layers add, and logits.
     Granite,
+    /// Granite 4 without Mamba and experts: the same, its MLP under another name, with or without positions.
+    Granite4,
+    /// Seed-OSS: Llama with biases on queries, keys and values, and more of them by its configuration.
+    SeedOss,
+    /// EXAONE 4: norms of what is added, and of queries and keys; where layers have windows, those without turn nothing.
+    Exaone4,
     /// Gemma 3: norms around all that is added, most layers with a window and a rotary embedding of their own.
     Gemma3,
     /// OLMo 2: norms of all that is added and of queries and keys, whole rows of them, and none before.
@@ -40,7 +46,7 @@ pub enum Family {
 
 impl Family {
     /// Every family, with the names of its class and of its `model_type`.
-    const NAMES: [(Family, &'static str, &'static str); 15] = [
+    const NAMES: [(Family, &'static str, &'static str); 18] = [
         (Family::Llama, "LlamaForCausalLM", "llama"),
         (Family::Mistral, "MistralForCausalLM", "mistral"),
         (Family::Mistral, "MinistralForCausalLM", "ministral"),
@@ -51,6 +57,9 @@ impl Family {
         (Family::Phi3, "Phi3ForCausalLM", "phi3"),
         (Family::SmolLm3, "SmolLM3ForCausalLM", "smollm3"),
         (Family::Granite, "GraniteForCausalLM", "granite"),
+        (Family::Granite4, "GraniteMoeHybridForCausalLM", "granitemoehybrid"),
+        (Family::SeedOss, "SeedOssForCausalLM", "seed_oss"),
+        (Family::Exaone4, "Exaone4ForCausalLM", "exaone4"),
         (Family::Gemma3, "Gemma3ForCausalLM", "gemma3_text"),
         (Family::Gemma3, "Gemma3ForConditionalGeneration", "gemma3"),
         (Family::Olmo2, "Olmo2ForCausalLM", "olmo2"),
@@ -72,7 +81,8 @@ impl Family {
     pub fn naming(self) -> Naming {
         match self {
             Family::Opt => Naming::Opt,
-            Family::Gemma3 | Family::Olmo2 | Family::Olmo3 => Naming::Gemma,
+            Family::Gemma3 | Family::Olmo2 | Family::Olmo3 | Family::Exaone4 => Naming::Gemma,
+            Family::Granite4 => Naming::Granite4,
             _ => Naming::Llama,
         }
     }
@@ -85,7 +95,7 @@ impl Family {
             ("layers", "num_hidden_layers"),
             ("heads", "num_attention_heads"),
             ("kv_heads", "num_key_value_heads"),
-            ("ffn", if self == Family::Opt { "ffn_dim" } else { "intermediate_size" }),
+            ("ffn", self.ffn_field()),
             ("max_positions", "max_position_embeddings"),
             ("embed_dim", "word_embed_proj_dim"),
             ("window", "sliding_window"),
@@ -140,8 +150,10 @@ impl Family {
         let spec = match self {
             Family::Opt => opt::opt(fields)?,
             Family::Granite => scales::granite(fields, self.llama_like(fields)?)?,
+            Family::Granite4 => scales::granite(fields, granite4(fields, self.llama_like(fields)?)?)?,
             Family::Gemma3 => scales::gemma(fields, self.llama_like(fields)?, dtype)?,
             Family::Olmo2 | Family::Olmo3 => with_olmo(self.llama_like(fields)?),
+            Family::Exaone4 => with_exaone(self.llama_like(fields)?, !fields.has_null("sliding_window")),
             _ => self.llama_like(fields)?,
         };
         Ok(ModelSpec { dtype, ..spec })
@@ -155,7 +167,7 @@ impl Family {
         let (rope, rope_layers) = self.ropes(fields, &defaults, layers)?;
         let head_dim = self.head_dim(fields, hidden, heads)?;
         let eps = match self {
-            Family::Phi3 | Family::Ministral3 | Family::Olmo2 | Family::Olmo3 => 1e-5,
+            Family::Phi3 | Family::Ministral3 | Family::Olmo2 | Family::Olmo3 | Family::Exaone4 => 1e-5,
             _ => 1e-6,
         };
         let eps = fields.number("rms_norm_eps")?.unwrap_or(eps) as f32;
@@ -167,7 +179,7 @@ impl Family {
             heads,
             kv_heads: self.kv_heads(fields, heads)?,
             head_dim,
-            ffn: self.size(fields, "intermediate_size")?,
+            ffn: self.size(fields, self.ffn_field())?,
             max_positions: match self {
                 // Of the stretched ones.
                 Family::Gemma3 => defaults.max_positions,
@@ -200,6 +212,15 @@ impl Family {
         })
     }
 
+    fn ffn_field(self) -> &'static str {
+        match self {
+            Family::Opt => "ffn_dim",
+            // Others of its kind have experts beside an MLP that all tokens share.
+            Family::Granite4 => "shared_intermediate_size",
+            _ => "intermediate_size",
+        }
+    }
+
     /// A size that a configuration must have, but for Gemma 3's, which leave out what its class knows.
     fn size(self, fields: &Fields, name: &str) -> Result<usize> {
         let known = match name {
@@ -224,7 +245,13 @@ impl Family {
             Family::SmolLm3 => (32_768, 2e6),
             Family::Gemma3 => (131_072, 1e6),
             Family::Olmo3 => (2048, 5e5),
-            Family::Llama | Family::Granite | Family::Olmo2 | Family::Opt => (2048, 1e4),
+            Family::SeedOss => (524_288, 1e4),
+            Family::Llama
+            | Family::Granite
+            | Family::Granite4
+            | Family::Exaone4
+            | Family::Olmo2
+            | Family::Opt => (2048, 1e4),
         };
         let is_phi = self == Family::Phi3;
         Ok(rope::Defaults {
@@ -263,7 +290,13 @@ impl Family {
     /// Some families know their tokens; a field that says `null` says that there is none.
     pub(super) fn bos(self, fields: &Fields) -> Result<Option<u32>> {
         let known = match self {
-            Family::Llama | Family::Mistral | Family::Ministral3 | Family::Phi3 | Family::Granite => Some(1),
+            Family::Llama
+            | Family::Mistral
+            | Family::Ministral3
+            | Family::Phi3
+            | Family::Granite
+            | Family::Granite4 => Some(1),
+            Family::SeedOss | Family::Exaone4 => Some(0),
             Family::Opt | Family::Gemma3 => Some(2),
             Family::SmolLm3 => Some(128_000),
             Family::Qwen2 | Family::Qwen3 | Family::Olmo2 | Family::Olmo3 => None,
@@ -274,7 +307,14 @@ impl Family {
 
     pub(super) fn ends(self, fields: &Fields) -> Result<Vec<u32>> {
         let known = match self {
-            Family::Llama | Family::Mistral | Family::Ministral3 | Family::Granite | Family::Opt => Some(2),
+            Family::Llama
+            | Family::Mistral
+            | Family::Ministral3
+            | Family::Granite
+            | Family::Granite4
+            | Family::SeedOss
+            | Family::Exaone4
+            | Family::Opt => Some(2),
             Family::Gemma3 => Some(1),
             Family::Phi3 => Some(32_000),
             Family::SmolLm3 => Some(128_001),
@@ -288,8 +328,8 @@ impl Family {
     fn kv_heads(self, fields: &Fields, heads: usize) -> Result<usize> {
         let explicit_null = fields.has_null("num_key_value_heads");
         let default = match self {
-            Family::Mistral | Family::Ministral3 if !explicit_null => 8,
-            Family::Qwen2 | Family::Qwen3 if !explicit_null => 32,
+            Family::Mistral | Family::Ministral3 | Family::SeedOss if !explicit_null => 8,
+            Family::Qwen2 | Family::Qwen3 | Family::Exaone4 if !explicit_null => 32,
             Family::SmolLm3 | Family::Gemma3 if !explicit_null => 4,
             _ => heads,
         };
@@ -299,7 +339,7 @@ impl Family {
     fn head_dim(self, fields: &Fields, hidden: usize, heads: usize) -> Result<usize> {
         let default = match self {
             Family::Qwen3 => 128,
-            Family::Ministral3 if !fields.has_null("head_dim") => 128,
+            Family::Ministral3 | Family::SeedOss if !fields.has_null("head_dim") => 128,
             Family::Gemma3 => 256,
             _ => hidden / heads.max(1),
         };
@@ -312,11 +352,18 @@ impl Family {
             Family::Llama | Family::SmolLm3 | Family::Granite => {
                 Biases { qkv: attention, o: attention, mlp: fields.flag("mlp_bias")?.unwrap_or(false) }
             }
-            Family::Qwen3 | Family::Gemma3 | Family::Olmo2 | Family::Olmo3 => {
+            Family::Qwen3 | Family::Gemma3 | Family::Olmo2 | Family::Olmo3 | Family::Granite4 => {
                 Biases { qkv: attention, o: attention, mlp: false }
             }
             Family::Qwen2 => Biases { qkv: true, o: false, mlp: false },
-            Family::Mistral | Family::Ministral3 | Family::Phi3 | Family::Opt => Biases::default(),
+            Family::SeedOss => Biases {
+                qkv: fields.flag("attention_bias")?.unwrap_or(true),
+                o: fields.flag("attention_out_bias")?.unwrap_or(false),
+                mlp: fields.flag("mlp_bias")?.unwrap_or(false),
+            },
+            Family::Mistral | Family::Ministral3 | Family::Phi3 | Family::Exaone4 | Family::Opt => {
+                Biases::default()
+            }
         })
     }
 
@@ -325,13 +372,22 @@ impl Family {
         let known = if fields.has_null("sliding_window") { None } else { Some(4096) };
         let used = fields.flag("use_sliding_window")?.unwrap_or(false);
         match (self, rope_layers) {
-            (Family::Llama | Family::Granite | Family::Olmo2 | Family::Opt, _) => Ok(Window::Full),
+            (
+                Family::Llama
+                | Family::Granite
+                | Family::Granite4
+                | Family::SeedOss
+                | Family::Olmo2
+                | Family::Opt,
+                _,
+            ) => Ok(Window::Full),
             (Family::Mistral, _) => windows::mistral(fields, tokens.or(known), layers),
             (Family::Phi3 | Family::Ministral3, _) => Ok(tokens.map_or(Window::Full, Window::Sliding)),
             (Family::Gemma3, _) => {
                 let pattern = fields.size("sliding_window_pattern")?.unwrap_or(6);
                 windows::all_but_each(pattern, fields, tokens.or(known), layers)
             }
+            (Family::Exaone4, _) => windows::exaone4(fields, tokens.or(known), layers),
             (Family::Olmo3, _) => windows::all_but_each(4, fields, tokens.or(known), layers),
             (Family::Qwen2 | Family::Qwen3, _) => {
                 windows::qwen(fields, tokens.or(known).filter(|_| used), layers)
@@ -347,6 +403,36 @@ impl Family {
 /// What OLMo 2 has otherwise than Llama.
 pub(crate) fn with_olmo(spec: ModelSpec) -> ModelSpec {
     ModelSpec { placement: NormPlacement::Added, qk_norm: QkNorm::Rows, ..spec }
+}
+
+/// What EXAONE 4 has otherwise than Llama. `hybrid`: a window is named, whether layers have it or not.
+pub(crate) fn with_exaone(spec: ModelSpec, hybrid: bool) -> ModelSpec {
+    let rope_layers = if hybrid {
+        RopeLayers::Listed((0..spec.layers).map(|layer| spec.window_of(layer).is_some()).collect())
+    } else {
+        RopeLayers::All
+    };
+    ModelSpec { placement: NormPlacement::Added, qk_norm: QkNorm::Heads, rope_layers, ..spec }
+}
+
+/// A Granite 4 whose layers all attend; `num_local_experts` others refuse.
+fn granite4(fields: &Fields, spec: ModelSpec) -> Result<ModelSpec> {
+    // Without this field they are Mamba's, and there are experts.
+    let kinds = fields.texts("layer_types")?.unwrap_or_default();
+    let other = kinds.iter().find(|kind| !["attention", "full_attention"].contains(kind));
+    if other.is_some() || kinds.len() != spec.layers || fields.get("num_local_experts").is_none() {
+        let what = match other {
+            Some(kind) => format!("a layer of type `{}`", kind.escape_debug()),
+            None => "a Granite 4 that does not say `attention` for each layer, and no experts,".into(),
+        };
+        return Err(Error::unsupported(fields.file, what, "Granite 4 without Mamba and experts"));
+    }
+    let rope_layers = match fields.text("position_embedding_type")? {
+        Some("rope") => RopeLayers::All,
+        None => RopeLayers::Listed(vec![false; spec.layers]),
+        Some(_) => return Err(fields.wrong("position_embedding_type", "rope or null")),
+    };
+    Ok(ModelSpec { rope_layers, ..spec })
 }
 
 /// SmolLM3's layers that turn queries and keys: a one for each in `no_rope_layers`, or all but each fourth.

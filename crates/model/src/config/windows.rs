@@ -44,6 +44,18 @@ pub(super) fn all_but_each(
     window_of_types(fields, &types, tokens, "no sliding layers, or a `sliding_window`")
 }
 
+/// The same of EXAONE 4, which may have no windows at all. Its pattern can be a text, where `layer_types` says it too.
+pub(super) fn exaone4(fields: &Fields, tokens: Option<usize>, layers: usize) -> Result<Window> {
+    match (fields.get("layer_types"), tokens) {
+        (None, None) => Ok(Window::Full),
+        (None, _) => {
+            let pattern = fields.size("sliding_window_pattern")?.unwrap_or(4);
+            all_but_each(pattern, fields, tokens, layers)
+        }
+        (Some(_), _) => all_but_each(1, fields, tokens, layers),
+    }
+}
+
 /// A window on the layers that `layer_types` names, or else on those that turn nothing (SmolLM3).
 pub(super) fn smollm3(fields: &Fields, tokens: Option<usize>, turns: &[bool]) -> Result<Window> {
     let types = match layer_types(fields, turns.len())? {

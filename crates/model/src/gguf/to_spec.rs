@@ -6,13 +6,14 @@ use super::{Gguf, GgufVocab, Metadata, Numbers, Texts, Value};
 use crate::config::LAYERS_MAX;
 use crate::error::{Error, Result, shorten};
 use crate::stored::Stored;
+use crate::tensor::Naming;
 use spec::ModelSpec;
 use spec::model::{
     Activation, Biases, DType, Mlp, Norm, NormKind, NormPlacement, Positions, QkNorm, RopeLayers, Window,
 };
 
 /// `general.architecture` and what Hugging Face calls it.
-const ARCHITECTURES: [(&str, &str); 9] = [
+const ARCHITECTURES: [(&str, &str); 11] = [
     ("llama", "LlamaForCausalLM"),
     ("mistral3", "Ministral3ForCausalLM"),
     ("qwen2", "Qwen2ForCausalLM"),
@@ -22,6 +23,8 @@ const ARCHITECTURES: [(&str, &str); 9] = [
     ("granite", "GraniteForCausalLM"),
     ("gemma3", "Gemma3ForCausalLM"),
     ("olmo2", "Olmo2ForCausalLM"),
+    ("exaone4", "Exaone4ForCausalLM"),
+    ("seed_oss", "SeedOssForCausalLM"),
 ];
 
 /// Those whose queries and keys have the rows of a head's halves turn by turn.
@@ -169,6 +172,14 @@ impl Gguf {
         INTERLEAVED.iter().any(|known| matches!(name, Some(Value::Text(name)) if name == known))
     }
 
+    /// How it names its tensors.
+    pub(crate) fn naming(&self) -> Naming {
+        match self.metadata.get("general.architecture") {
+            Some(Value::Text(name)) if name == "seed_oss" => Naming::GgufSeedOss,
+            _ => Naming::Gguf,
+        }
+    }
+
     /// Whether queries and keys are normalised, whose scales have the order of a head's rows. Those of interleaved heads nobody
     /// puts in order.
     fn qk_norm(&self) -> Result<QkNorm> {
@@ -249,13 +260,13 @@ impl Gguf {
             Some(tokens) if keys.architecture == "gemma3" => {
                 variants::window_but_each(GEMMA_PATTERN, keys, tokens)
             }
-            Some(tokens) if keys.architecture == "olmo2" => {
+            Some(tokens) if ["olmo2", "exaone4"].contains(&keys.architecture) => {
                 variants::window_but_each(OLMO_PATTERN, keys, tokens)
             }
             Some(_) => Err(Error::unsupported(
                 self.metadata.file(),
                 format!("`{}`", keys.name("attention.sliding_window")),
-                "sliding windows of llama, phi3, gemma3 and olmo2",
+                "sliding windows of llama, phi3, gemma3, olmo2 and exaone4",
             )),
         }
     }

@@ -3,7 +3,7 @@
 use super::Value;
 use super::to_spec::Keys;
 use crate::config::scales::{Granite, with_gemma, with_granite};
-use crate::config::with_olmo;
+use crate::config::{with_exaone, with_olmo};
 use crate::error::Result;
 use spec::model::{Activation, RopeLayers, Window};
 use spec::{ModelSpec, Rope};
@@ -12,7 +12,7 @@ use spec::{ModelSpec, Rope};
 const SMOLLM3_STEP: usize = 4;
 /// One of so many of Gemma 3's layers sees everything.
 pub(super) const GEMMA_PATTERN: usize = 6;
-/// One of so many of OLMo 3's.
+/// One of so many of OLMo 3's, and of EXAONE 4's.
 pub(super) const OLMO_PATTERN: usize = 4;
 /// Gemma 3 of 27B, by its layers, has scores of a factor of its own.
 const GEMMA_27B: usize = 62;
@@ -30,6 +30,10 @@ pub(super) fn with_own(spec: ModelSpec, keys: &Keys) -> Result<ModelSpec> {
         "granite" => granite(spec, keys),
         "gemma3" => gemma(spec, keys),
         "olmo2" => olmo(spec, keys),
+        "exaone4" => {
+            let hybrid = spec.window != Window::Full;
+            Ok(with_exaone(spec, hybrid))
+        }
         _ => Ok(spec),
     }
 }

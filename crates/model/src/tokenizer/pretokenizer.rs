@@ -20,7 +20,7 @@ const DEEPSEEK_V3: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^
 /// Han, Hangul, and what lies between.
 const EAST_ASIAN: &str = r"[一-龥ࠀ-一가-퟿]+";
 
-const SUPPORTED: &str = "default, gpt-2, phi-2, olmo, jais, mpt, mellum, trillion, a.x-4.0, granite-docling, llama-bpe, llama3, llama-v3, \
+const SUPPORTED: &str = "default, gpt-2, phi-2, olmo, jais, mpt, mellum, trillion, a.x-4.0, granite-docling, exaone4, llama-bpe, llama3, llama-v3, \
      falcon3, pixtral, midm-2.0, smaug-bpe, dbrx, qwen2, deepseek-r1-qwen, kormo, f2llmv2, megrez, minicpm5, viking, smollm, starcoder, refact, command-r, codeshell, \
      minerva-7b, tekken, gpt-4o, llama4, seed-coder, deepseek-llm, deepseek-coder, deepseek-v3";
 
@@ -42,7 +42,7 @@ impl PreTokenizer {
         let plain = |steps| PreTokenizer { steps, normalizer: None, ignore_merges: false, add_bos: false };
         Ok(match name {
             "gpt-2" | "phi-2" | "olmo" | "jais" | "mpt" | "gpt2" | "mellum" | "trillion" | "a.x-4.0"
-            | "granite-docling" => plain(gpt2()),
+            | "granite-docling" | "exaone4" => plain(gpt2()),
             "default" => plain(default()),
             "smollm" | "starcoder" | "refact" | "command-r" | "codeshell" | "minerva-7b" => {
                 plain(sequence(vec![digits(), gpt2()]))
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn digits_in_a_row() {
         let gpt = ["It", "'", "S", " 12345", " x", "+=", "y", ";", "\n ", " Ünï", " 你好"];
-        check(&["gpt-2", "mellum", "trillion", "a.x-4.0", "granite-docling"], TEXT, &gpt);
+        check(&["gpt-2", "mellum", "trillion", "a.x-4.0", "granite-docling", "exaone4"], TEXT, &gpt);
     }
 
     #[test]

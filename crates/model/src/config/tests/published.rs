@@ -70,6 +70,42 @@ fn granite() -> Value {
         "tie_word_embeddings": true, "torch_dtype": "bfloat16", "vocab_size": 49155})
 }
 
+/// granite-4.0-micro.
+fn granite_4() -> Value {
+    json!({"architectures": ["GraniteMoeHybridForCausalLM"], "attention_bias": false, "attention_multiplier": 0.015625,
+        "bos_token_id": 100_257, "embedding_multiplier": 12, "eos_token_id": 100_257, "hidden_act": "silu",
+        "hidden_size": 2560, "intermediate_size": 8192, "layer_types": vec!["attention"; 40], "logits_scaling": 10,
+        "mamba_n_heads": 128, "max_position_embeddings": 131_072, "model_type": "granitemoehybrid",
+        "normalization_function": "rmsnorm", "num_attention_heads": 40, "num_experts_per_tok": 0,
+        "num_hidden_layers": 40, "num_key_value_heads": 8, "num_local_experts": 0, "position_embedding_type": "rope",
+        "residual_multiplier": 0.22, "rms_norm_eps": 1e-5, "rope_scaling": null, "rope_theta": 10_000_000,
+        "shared_intermediate_size": 8192, "tie_word_embeddings": true, "torch_dtype": "bfloat16", "vocab_size": 100_352})
+}
+
+/// Seed-OSS-36B-Instruct.
+fn seed_oss() -> Value {
+    json!({"architectures": ["SeedOssForCausalLM"], "attention_bias": true, "attention_dropout": 0.1,
+        "attention_out_bias": false, "bos_token_id": 0, "eos_token_id": 2, "head_dim": 128, "hidden_act": "silu",
+        "hidden_size": 5120, "intermediate_size": 27648, "max_position_embeddings": 524_288, "mlp_bias": false,
+        "model_type": "seed_oss", "num_attention_heads": 80, "num_hidden_layers": 64, "num_key_value_heads": 8,
+        "pad_token_id": 1, "residual_dropout": 0.1, "rms_norm_eps": 1e-6, "rope_scaling": {"rope_type": "default"},
+        "rope_theta": 10_000_000.0, "tie_word_embeddings": false, "torch_dtype": "bfloat16", "vocab_size": 155_136})
+}
+
+/// EXAONE-4.0-32B.
+fn exaone_4() -> Value {
+    let kinds: Vec<&str> =
+        (1..=64).map(|layer| if layer % 4 == 0 { "full_attention" } else { "sliding_attention" }).collect();
+    json!({"architectures": ["Exaone4ForCausalLM"], "bos_token_id": 1, "eos_token_id": 361, "head_dim": 128,
+        "hidden_act": "silu", "hidden_size": 5120, "intermediate_size": 27392, "layer_types": kinds,
+        "max_position_embeddings": 131_072, "model_type": "exaone4", "num_attention_heads": 40,
+        "num_hidden_layers": 64, "num_key_value_heads": 8, "pad_token_id": 0, "rms_norm_eps": 1e-5,
+        "rope_scaling": {"factor": 16.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+            "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+        "rope_theta": 1_000_000, "sliding_window": 4096, "sliding_window_pattern": "LLLG",
+        "tie_word_embeddings": false, "torch_dtype": "bfloat16", "vocab_size": 102_400})
+}
+
 /// OLMo-2-0425-1B.
 fn olmo_2() -> Value {
     json!({"architectures": ["Olmo2ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "eos_token_id": 100_257,
@@ -128,6 +164,80 @@ fn models_have_as_many_weights_as_were_published() {
     assert_eq!(weights(ministral_3()), 8_489_553_920);
     assert_eq!(weights(olmo_2()), 1_484_916_736);
     assert_eq!(weights(olmo_3()), 7_298_011_136);
+    // As their cards say it, in thousands of millions.
+    let rounded = |weights: u64| (weights as f64 / 1e7).round() / 100.0;
+    assert_eq!(rounded(weights(granite_4())), 3.4);
+    assert_eq!(rounded(weights(seed_oss())), 36.15);
+    assert_eq!(rounded(weights(exaone_4()) - 2 * 102_400 * 5120), 30.95, "without embeddings");
+}
+
+#[test]
+fn exaone() {
+    let spec = read(exaone_4());
+    assert_eq!((spec.placement, spec.qk_norm_width()), (NormPlacement::Added, Some([128; 2])));
+    // Layers that see everything turn nothing.
+    let of = |spec: &ModelSpec, layer| (spec.window_of(layer), spec.rope_of(layer).is_some());
+    assert_eq!(
+        [2, 3, 4].map(|layer| of(&spec, layer)),
+        [(Some(4096), true), (None, false), (Some(4096), true)]
+    );
+    let mut silent = exaone_4();
+    for field in ["layer_types", "sliding_window", "sliding_window_pattern"] {
+        silent.as_object_mut().unwrap().remove(field);
+    }
+    assert_eq!(read(silent), spec);
+    let mut text = exaone_4();
+    text["layer_types"] = Value::Null;
+    assert!(refused(text).contains("sliding_window_pattern"));
+    // A window that no layer has is one; without any, all turn.
+    let mut config = exaone_4();
+    config["layer_types"] = json!(vec!["full_attention"; 64]);
+    assert_eq!(of(&read(config.clone()), 0), (None, false));
+    config["sliding_window"] = Value::Null;
+    assert_eq!(of(&read(config.clone()), 0), (None, true));
+    config["layer_types"] = Value::Null;
+    assert_eq!(of(&read(config), 3), (None, true));
+}
+
+#[test]
+fn seed_oss_has_biases_where_it_says_so() {
+    let biases = |config| read(config).biases;
+    assert_eq!(biases(seed_oss()), Biases { qkv: true, o: false, mlp: false });
+    let mut config = seed_oss();
+    config.as_object_mut().unwrap().remove("attention_bias");
+    (config["attention_out_bias"], config["mlp_bias"]) = (json!(true), json!(true));
+    assert_eq!(biases(config.clone()), Biases { qkv: true, o: true, mlp: true });
+    config["attention_bias"] = json!(false);
+    assert_eq!(biases(config), Biases { qkv: false, o: true, mlp: true });
+}
+
+#[test]
+fn granite_4_attends_in_every_layer_and_has_no_experts() {
+    let spec = read(granite_4());
+    assert_eq!((spec.ffn, spec.rope_layers.clone(), spec.logit_scale), (8192, RopeLayers::All, 0.1));
+    let mut config = granite_4();
+    config["shared_intermediate_size"] = json!(4096);
+    assert_eq!(read(config.clone()).ffn, 4096);
+    for turns in [Value::Null, json!("nope")] {
+        config["position_embedding_type"] = turns.clone();
+        if turns.is_null() {
+            assert_eq!(read(config.clone()).rope_of(7), None);
+        } else {
+            assert!(refused(config.clone()).contains("position_embedding_type"));
+        }
+    }
+    for (field, value, told) in [
+        ("num_local_experts", json!(8), "`num_local_experts`"),
+        ("num_local_experts", Value::Null, "no experts"),
+        ("layer_types", Value::Null, "`attention` for each layer"),
+        ("layer_types", json!(["mamba", "attention"]), "a layer of type `mamba`"),
+        ("shared_intermediate_size", json!(0), "shared_intermediate_size"),
+    ] {
+        let mut config = granite_4();
+        config[field] = value;
+        let refused = refused(config);
+        assert!(refused.contains(told), "{told}: {refused}");
+    }
 }
 
 #[test]
