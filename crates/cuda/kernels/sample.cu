@@ -9,7 +9,7 @@
 // Ids whose masses are added up together: where nothing is truncated, and among candidates.
 #define ROW_BLOCK 1024
 #define GROUP 64
-#define GROUPS_MAX 4096
+#define GROUPS_MAX 4352
 #define MASS_ONE 35184372088832.0f  // 2^45
 
 #define NOT_FINITE 0xffffffffu

@@ -12,8 +12,8 @@ use crate::device::GpuDevice;
 use crate::module::Module;
 use crate::{Driver, FETCH_BYTES};
 
-/// Masses of 64 ids each that a block of threads has memory for.
-const VOCAB_MAX: usize = 4096 * 64;
+/// Masses of 64 ids each that a block of threads has memory for: Gemma 3's 262,208 are among them.
+const VOCAB_MAX: usize = 4352 * 64;
 /// Edits of the rows of one kernel: their table passes the ring.
 const EDITS_MAX: usize = 256 << 10;
 /// Rows of one kernel.

@@ -165,8 +165,8 @@ impl Machine {
     /// Calls `f` with the host that computes with these panels, if there are any.
     pub(crate) fn with_host(&self, panels: Option<(Buf, &HostWork)>, f: impl FnOnce(Option<Host<'_>>)) {
         let pace = RefCell::new(self.link.begin());
-        let copy = |(source, from): (&dyn Device, Buf), (target, to): (&dyn Device, Buf)| {
-            pace.borrow_mut().copy((source, &from), (target, &to));
+        let copy = |from: (&dyn Device, &[Buf]), to: (&dyn Device, &[Buf])| {
+            pace.borrow_mut().copy_all(from, to);
         };
         f(panels.map(|(panels, work)| Host { device: &*self.host, panels, work, copy: &copy }));
         pace.into_inner().end();

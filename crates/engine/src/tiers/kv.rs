@@ -76,7 +76,9 @@ impl Kv {
         let pages = self.apart().map(|layer| &layer.host.buf);
         let slots = self.slots.host.iter().map(|slot| &slot.buf);
         let rests = self.hidden.homes.values().chain(&self.hidden.staged);
-        pages.chain(slots).chain(rests).for_each(|buf| {
+        let buffers = self.host.iter().flat_map(|host| &host.buffers);
+        let attention = buffers.flat_map(|work| [&work.qkv.buf, &work.attended.buf]);
+        pages.chain(slots).chain(rests).chain(attention).for_each(|buf| {
             // It is found by its address.
             let _ = adopting.adopt(buf);
         });

@@ -56,9 +56,14 @@ impl Pace {
                 }
                 self.bytes += length(from);
             }
+            None if !target.is_far() => {
+                for (from, to) in from.iter().zip(to) {
+                    source.view(from, &mut |bytes| target.upload(to, bytes));
+                }
+                self.bytes += length(to);
+            }
             None => {
-                let near = || memory(source, from).filter(|_| target.is_far());
-                if !near().is_some_and(|memory| target.spread_from(to, &memory)) {
+                if !memory(source, from).is_some_and(|memory| target.spread_from(to, &memory)) {
                     target.spread(to, &mut |first, into| read(source, from, first, into));
                 }
                 self.bytes += length(to);

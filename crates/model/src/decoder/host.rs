@@ -22,12 +22,12 @@ pub struct Host<'a> {
     pub panels: Buf,
     /// Where activations go.
     pub work: &'a HostWork,
-    /// Copies a buffer of one memory to one of another.
+    /// Copies buffers of one memory to as many of another.
     pub copy: &'a Copying<'a>,
 }
 
-/// A copy from one memory to another, of buffers of the same size.
-pub type Copying<'a> = dyn Fn((&dyn Device, Buf), (&dyn Device, Buf)) + 'a;
+/// A copy from one memory to another, of buffers of the same sizes.
+pub type Copying<'a> = dyn Fn((&dyn Device, &[Buf]), (&dyn Device, &[Buf])) + 'a;
 
 /// The host's memory for the activations of one linear.
 pub struct HostWork {
@@ -91,10 +91,10 @@ impl Host<'_> {
     ) -> Option<Begun> {
         let away = linear.away.iter().find(|away| away.home == Tier::Host)?;
         let input = Rows { buf: self.work.input.slice(0, x.rows * x.cols * x.dtype.bytes()), ..x };
-        (self.copy)((device, x.buf.slice(0, input.buf.bytes())), (self.device, input.buf));
+        (self.copy)((device, &[x.buf.slice(0, input.buf.bytes())]), (self.device, &[input.buf]));
         let bias = bias.map(|bias| {
             let here = self.work.bias.slice(0, bias.bytes());
-            (self.copy)((device, bias), (self.device, here));
+            (self.copy)((device, &[bias]), (self.device, &[here]));
             here
         });
         let parts = vec![(away.first_panel, self.panels.slice(away.at, away.bytes))];
@@ -120,14 +120,17 @@ impl Host<'_> {
     fn exchange(&self, device: &dyn Device, begun: &Begun, direction: Direction) {
         let Begun { output: here, target, columns, .. } = begun;
         let size = here.dtype.bytes();
-        for row in 0..here.rows {
+        let of_row = |row| {
             let there = (row * target.rows.cols + target.first + columns.start) * size;
-            let there = target.rows.buf.slice(there, columns.len() * size);
-            let own = here.buf.slice((row * here.cols + columns.start) * size, columns.len() * size);
-            match direction {
-                Direction::Down => (self.copy)((device, there), (self.device, own)),
-                Direction::Up => (self.copy)((self.device, own), (device, there)),
-            }
+            let own = (row * here.cols + columns.start) * size;
+            let bytes = columns.len() * size;
+            (target.rows.buf.slice(there, bytes), here.buf.slice(own, bytes))
+        };
+        // All rows at once: a device that is far carries them together.
+        let (there, own): (Vec<Buf>, Vec<Buf>) = (0..here.rows).map(of_row).unzip();
+        match direction {
+            Direction::Down => (self.copy)((device, &there), (self.device, &own)),
+            Direction::Up => (self.copy)((self.device, &own), (device, &there)),
         }
     }
 }
