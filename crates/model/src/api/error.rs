@@ -108,6 +108,11 @@ impl From<TemplateError> for ApiError {
 
 impl From<TokenizerError> for ApiError {
     fn from(error: TokenizerError) -> Self {
-        ApiError::invalid("prompt", error.to_string())
+        let invalid = ApiError::invalid("prompt", error.to_string());
+        match error {
+            // No context is that long.
+            TokenizerError::TooLong { .. } => ApiError { code: Some("context_length_exceeded"), ..invalid },
+            _ => invalid,
+        }
     }
 }

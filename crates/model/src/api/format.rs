@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::ApiError;
 use super::fields::Fields;
-use crate::grammar::{GrammarError, OutputFormat, any_object, closed};
+use crate::grammar::{GrammarError, OutputFormat, any_object};
 use crate::sampling::Grammar;
 use crate::tokenizer::Tokenizer;
 
@@ -96,18 +96,15 @@ fn structured_outputs(fields: &mut Fields) -> Result<Option<Asked>, ApiError> {
     }
 }
 
-/// As `structured_outputs` says how. What white space there may be otherwise, and by whom it is seen to, is ours to choose.
+/// As `structured_outputs` says how. What white space there may be otherwise, and by whom it is seen to, is ours to choose; other
+/// properties than a schema's there are none anyway.
 fn mannered(format: OutputFormat, manners: &Map<String, Value>) -> OutputFormat {
-    let wants = |manner: &str| manners.get(manner) == Some(&Value::Bool(true));
-    let format = match format {
-        OutputFormat::Schema(schema) if wants("disable_additional_properties") => {
-            OutputFormat::Schema(closed(schema))
-        }
-        format => format,
-    };
+    if manners.get("disable_any_whitespace") != Some(&Value::Bool(true)) {
+        return format;
+    }
     match format {
-        OutputFormat::Schema(schema) if wants("disable_any_whitespace") => OutputFormat::Compact(schema),
-        OutputFormat::Object if wants("disable_any_whitespace") => OutputFormat::Compact(any_object()),
+        OutputFormat::Schema(schema) => OutputFormat::Compact(schema),
+        OutputFormat::Object => OutputFormat::Compact(any_object()),
         format => format,
     }
 }

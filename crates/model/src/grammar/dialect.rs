@@ -3,6 +3,7 @@
 use serde_json::{Map, Number, Value, json};
 
 use super::GrammarError;
+use super::close::close;
 
 /// Formats of strings that are constraints here. JSON Schema leaves all of them to whoever reads one: another (pydantic writes
 /// `password` and `path`) says nothing of a text.
@@ -16,6 +17,7 @@ const BY_NAMES: [&str; 5] = ["properties", "patternProperties", "$defs", "defini
 /// A schema as the compiler is to read it, with these settings of its own; what a request says of those is dropped.
 pub(crate) fn settled(schema: Map<String, Value>, mut settings: Map<String, Value>) -> Value {
     let mut schema = Value::from(schema);
+    close(&mut schema);
     each_schema(&mut schema, &|schema| {
         forget_format(schema);
         allow_null(schema);
@@ -24,16 +26,6 @@ pub(crate) fn settled(schema: Map<String, Value>, mut settings: Map<String, Valu
     // Whoever writes it names shapes that exclude each other: one of them is some of them.
     settings.insert("coerce_one_of".to_owned(), json!(true));
     schema["x-guidance"] = settings.into();
-    schema
-}
-
-/// A schema whose objects have the properties that it speaks of and no others, as far as it leaves that open.
-pub(crate) fn closed(mut schema: Value) -> Value {
-    each_schema(&mut schema, &|schema| {
-        if ["properties", "patternProperties"].iter().any(|key| schema.contains_key(*key)) {
-            schema.entry("additionalProperties").or_insert(json!(false));
-        }
-    });
     schema
 }
 
@@ -143,7 +135,8 @@ mod tests {
         let settled = settled(schema, Map::new());
         let expected = json!({"properties": {
             "a": {"type": "string"}, "b": {"format": "date"}, "format": {"type": "string"},
-            "c": {"const": {"format": "binary"}, "anyOf": [{}]}}, "x-guidance": {"coerce_one_of": true}});
+            "c": {"const": {"format": "binary"}, "anyOf": [{}]}}, "additionalProperties": false,
+            "x-guidance": {"coerce_one_of": true}});
         assert_eq!(settled, expected);
     }
 
@@ -197,17 +190,6 @@ mod tests {
         assert_eq!(moved("maximum", u64::MAX.into()), (1 << 64) - 2048);
         assert_eq!(moved("maximum", i64::MAX.into()), (1 << 63) - 1024);
         assert_eq!(alone(json!({"maximum": 1.5, "minimum": "2"})), json!({"maximum": 1.5, "minimum": "2"}));
-    }
-
-    #[test]
-    fn objects_are_closed_where_nothing_is_said() {
-        let schema = json!({"properties": {"properties": {"properties": {}}, "b": {"additionalProperties": true, "properties": {}}},
-            "items": {"type": "object", "patternProperties": {"a": {}}}, "const": {"properties": {}}});
-        let expected = json!({"properties": {"properties": {"properties": {}, "additionalProperties": false},
-            "b": {"additionalProperties": true, "properties": {}}},
-            "items": {"type": "object", "patternProperties": {"a": {}}, "additionalProperties": false},
-            "const": {"properties": {}}, "additionalProperties": false});
-        assert_eq!(closed(schema), expected);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! a cache of bounded bytes. Schemas cannot name files or addresses.
 
 mod cache;
+mod close;
 mod compile;
 mod dialect;
 mod ebnf;
@@ -26,7 +27,7 @@ pub use crate::sampling::Grammar;
 use crate::tokenizer::Tokenizer;
 use cache::Cache;
 use compile::Workers;
-pub(crate) use dialect::{closed, settled};
+pub(crate) use dialect::settled;
 
 /// White space between the parts of a JSON text: enough to indent, too little to go on for ever.
 const WHITE_SPACE: &str = r"[\x20\x0A\x0D\x09]{1,20}";

@@ -86,11 +86,11 @@ fn list(marker: &str, opens: &str, many: bool) -> String {
     format!("start: {marker} {} call{more} \"]\"", quoted(opens))
 }
 
-/// Each tool's parameters are a schema with a root of its own, for its references.
+/// Each tool's parameters are a schema with a root of its own, for its references. A tool that names none takes none.
 fn arguments(tool: &Value, index: usize) -> String {
     let mut schema = match &tool["function"]["parameters"] {
-        Value::Object(schema) => schema.clone(),
-        _ => serde_json::Map::new(),
+        Value::Object(schema) if !schema.is_empty() => schema.clone(),
+        _ => [("properties".to_owned(), json!({}))].into_iter().collect(),
     };
     schema.entry("type").or_insert(json!("object"));
     let settings = [

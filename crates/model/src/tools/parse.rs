@@ -52,6 +52,8 @@ pub struct CallParser {
     /// White space at the end of the text, which is dropped beside calls.
     space: String,
     shown: Shown,
+    /// What stood between the text before the first call and that call: it stands before the text behind, too.
+    gap: String,
     /// Inside a list of calls.
     list: bool,
     n_calls: usize,
@@ -76,6 +78,7 @@ impl CallParser {
             held: String::new(),
             space: String::new(),
             shown: Shown::Nothing,
+            gap: String::new(),
             list: false,
             n_calls: 0,
         }
@@ -252,7 +255,10 @@ impl CallParser {
 
     fn begin(&mut self, name: String, arguments: &str, out: &mut Vec<Part>) {
         self.held.clear();
-        self.space.clear();
+        let space = std::mem::take(&mut self.space);
+        if self.shown == Shown::Text {
+            self.gap = if space.is_empty() { "\n".to_owned() } else { space };
+        }
         self.shown = Shown::Call;
         self.n_calls += 1;
         if self.n_calls <= self.calls.most {
@@ -281,9 +287,8 @@ impl CallParser {
             return self.space.push(c);
         }
         let space = std::mem::take(&mut self.space);
-        if self.shown != Shown::Call {
-            add_text(out, &space);
-        }
+        let space = if self.shown == Shown::Call { std::mem::take(&mut self.gap) } else { space };
+        add_text(out, &space);
         self.shown = Shown::Text;
         add_text(out, c.encode_utf8(&mut [0; 4]));
     }

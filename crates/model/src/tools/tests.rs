@@ -58,6 +58,11 @@ fn hermes() {
         "Well.",
         &[("f", "{}"), ("z", "{\"x\": 1}")],
     );
+    // What stood between text and call stands between text and text.
+    let call = "<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>";
+    check(&format!("Sure.\n\n{call} {call}\n Done."), "Sure.\n\nDone.", &[("f", "{}"), ("f", "{}")]);
+    check(&format!("Sure.{call}Done."), "Sure.\nDone.", &[("f", "{}")]);
+    check(&format!("{call}\nDone."), "Done.", &[("f", "{}")]);
     check("<tool_call>{\"name\": \"f\"}</tool_call> done", "done", &[("f", "{}")]);
     check("<tool_call>{\"name\": \"f\", \"arguments\": 5}</tool_call>", "", &[("f", "5")]);
     check("<tool_call>{\"nam\": 1}</tool_call>", "<tool_call>{\"nam\": 1}</tool_call>", &[]);
