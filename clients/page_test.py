@@ -141,6 +141,20 @@ def check(page, key):
     assert page.locator(".turn").count() == 4
     expect(page.locator("[data-tier=device] .kv")).to_have_count(0, timeout=20_000)
 
+    # What was refused goes back to where it was written, and not into the conversation.
+    page.fill("#temperature", "-1")
+    with page.expect_response(lambda response: response.status == 400):
+        chat(page, "What is salt?")
+    page.wait_for_selector(".turn.error")
+    expect(page.locator("#text")).to_have_value("What is salt?")
+    assert page.locator(".turn.user").count() == 2
+    page.fill("#temperature", "0")
+    page.fill("#max_tokens", "3")
+    page.press("#text", "Enter")
+    expect(page.locator("#speed")).to_contain_text("cut: no more tokens allowed", timeout=20_000)
+    page.wait_for_selector(".going", state="detached")
+    assert page.locator(".turn.user").count() == 3 and page.input_value("#text") == ""
+
 
 def main():
     parser = argparse.ArgumentParser()
@@ -153,7 +167,7 @@ def main():
         browser = launch(playwright, folder)
         page = browser.new_page(viewport={"width": 1280, "height": 800})
         # A refused key is a refusal that the browser notes by itself.
-        page.on("console", lambda m: complaints.append(m.text) if m.type in ("error", "warning") and "401" not in m.text else None)
+        page.on("console", lambda m: complaints.append(m.text) if m.type in ("error", "warning") and not any(code in m.text for code in ("401", "400")) else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("requestfailed", lambda r: None if r.url.endswith("/v1/chat/completions") else complaints.append(r.url))
         page.route("**/v1/chat/completions", never_end_early)

@@ -24,6 +24,8 @@ const CLIENT_GONE: u16 = 499;
 /// How a sequence ends that the engine failed, and one that cannot be had.
 pub(crate) const FAILED: &str = "error";
 pub(crate) const REFUSED: &str = "refused";
+/// How ids begin that the server gives to requests.
+pub(crate) const OWN: &str = "req-";
 /// Where a request leads that leads nowhere.
 const NOWHERE: &str = "none";
 /// Bytes of a path that leads nowhere, and of a name in it, that the log has.
@@ -57,6 +59,8 @@ struct State {
 pub(crate) struct Generated {
     model: String,
     stream: bool,
+    /// Of what is answered, if the request's body has it: another than the request's.
+    id: Option<String>,
     prompt_tokens: usize,
     pub(crate) cached_tokens: usize,
     pub(crate) tokens: usize,
@@ -79,6 +83,7 @@ impl Generated {
         Generated {
             model: request.model.clone(),
             stream: matches!(request.delivery, Delivery::Stream { .. }),
+            id: request.request_id.clone(),
             prompt_tokens: request.prompts.iter().map(Vec::len).sum(),
             ignored: ignored(&request.unknown_fields),
             ..Generated::default()
@@ -122,6 +127,11 @@ impl Account {
             path: route.is_none().then(|| named_path(request.uri().path())).flatten(),
             state: Mutex::default(),
         })
+    }
+
+    /// What the id of what is answered is made of.
+    pub(crate) fn answer_id(&self) -> &str {
+        self.id.strip_prefix(OWN).unwrap_or(&self.id)
     }
 
     /// The head of the answer is on its way.
@@ -246,7 +256,7 @@ impl Drop for Account {
 pub(crate) fn unread(app: &App, id: &str, status: u16) {
     app.metrics.responded(status);
     app.metrics.http.observe(UNKNOWN, NOWHERE, status, Duration::ZERO);
-    let line = [("id", json!(format!("req-{id}"))), ("path", json!(NOWHERE)), ("status", json!(status))];
+    let line = [("id", json!(format!("{OWN}{id}"))), ("path", json!(NOWHERE)), ("status", json!(status))];
     app.config.log.line(LogLevel::Info, "request", fields(line));
 }
 
@@ -274,8 +284,9 @@ fn of_generated(generated: &Generated) -> impl Iterator<Item = (String, Value)> 
         ("ttft_ms", generated.first_token.map_or(Value::Null, ms)),
         ("finish_reason", json!(finish)),
     ];
+    let id = generated.id.as_ref().map(|id| ("answer_id", json!(id)));
     let ignored = generated.ignored.as_ref().map(|names| ("ignored_fields", json!(names)));
-    told.into_iter().chain(ignored).map(|(name, value)| (name.to_string(), value))
+    told.into_iter().chain(id).chain(ignored).map(|(name, value)| (name.to_string(), value))
 }
 
 /// Milliseconds, to the microsecond.

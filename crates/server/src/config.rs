@@ -75,7 +75,8 @@ impl Config {
             clock: Clock::default(),
             max_file_bytes: 512 << 20,
             max_body_bytes: 32 << 20,
-            header_timeout: Duration::from_secs(30),
+            // Longer than the minute for which proxies keep connections (nginx, load balancers): who closes first must be the client.
+            header_timeout: Duration::from_secs(75),
             body_timeout: Duration::from_secs(60),
             send_timeout: Duration::from_secs(120),
             request_timeout: None,

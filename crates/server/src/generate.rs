@@ -136,7 +136,9 @@ fn prepare(
         read => read?,
     };
     let (seed, own_id) = app.number();
-    let id = request.request_id.clone().unwrap_or(own_id);
+    // That of the log, where nothing else is asked for.
+    let heard = || account.as_ref().map(|account| account.answer_id().to_owned());
+    let id = request.request_id.clone().or_else(heard).unwrap_or(own_id);
     let live = Live::begin(app, served, &request, permit, seed, account)?;
     let meta = Meta { id, created: unix_now(), cached_tokens: None, timings: None };
     Ok(Prepared::Begun(Box::new(Begun(request, meta, live))))

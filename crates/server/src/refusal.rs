@@ -10,7 +10,7 @@ use hyper::{HeaderMap, StatusCode};
 use model::api::ApiError;
 
 use crate::gate::Full;
-use crate::routes::HEAD_BYTES;
+use crate::routes::{FIELDS_MAX, HEAD_BYTES};
 
 /// An error on its way to a client.
 #[derive(Debug)]
@@ -122,7 +122,7 @@ pub(crate) fn head_too_large(limit: usize) -> ApiError {
         431,
         "invalid_request_error",
         "headers_too_large",
-        format!("address and header may have {limit} bytes"),
+        format!("address and header may have {limit} bytes, and the header {FIELDS_MAX} fields"),
     )
 }
 

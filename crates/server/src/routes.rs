@@ -15,7 +15,7 @@ use hyper::HeaderMap;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use model::api::ApiError;
 
-use crate::account::Account;
+use crate::account::{Account, OWN};
 use crate::app::App;
 use crate::guest::Answering;
 use crate::refusal::{self, Refusal};
@@ -78,6 +78,8 @@ pub(crate) fn router(app: Arc<App>) -> Router {
 
 /// Bytes of a request's address and header fields.
 pub(crate) const HEAD_BYTES: usize = 12 << 10;
+/// Those fields: as many as hyper reads.
+pub(crate) const FIELDS_MAX: usize = 100;
 
 /// A body of JSON.
 pub(crate) fn json(body: String) -> Response {
@@ -172,7 +174,9 @@ fn names_loopback(host: &HeaderValue) -> bool {
         Some(v6) => v6.split(']').next().unwrap_or_default(),
         None => host.split(':').next().unwrap_or_default(),
     };
-    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
+    // Names below localhost nobody's DNS answers for (RFC 6761, section 6.3).
+    let last = name.strip_suffix('.').unwrap_or(name).rsplit('.').next().unwrap_or_default();
+    last.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
 }
 
 /// The client's own id, if it is sensible.
@@ -183,7 +187,7 @@ fn request_id(headers: &HeaderMap) -> Option<HeaderValue> {
 }
 
 fn own_id(app: &App) -> HeaderValue {
-    HeaderValue::from_str(&format!("req-{}", app.number().1)).expect("hexadecimal")
+    HeaderValue::from_str(&format!("{OWN}{}", app.number().1)).expect("hexadecimal")
 }
 
 #[cfg(test)]

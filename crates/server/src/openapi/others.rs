@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{error, get};
+use crate::spool::KEPT;
 
 /// All of them, by path.
 pub(super) fn paths() -> Map<String, Value> {
@@ -58,20 +59,32 @@ fn made(mut operation: Value) -> Value {
 
 fn batch_made() -> Value {
     let mut operation = spool(made(get("Begin a batch", "Thing")));
+    let expiry = json!({"type": "object", "required": ["anchor", "seconds"],
+                        "properties": {"anchor": {"enum": ["created_at"]}, "seconds": seconds()}});
     let schema = json!({"type": "object", "required": ["input_file_id", "endpoint", "completion_window"],
                         "properties": {"input_file_id": {"type": "string", "minLength": 1},
                                        "endpoint": {"enum": ["/v1/completions", "/v1/chat/completions"]},
                                        "completion_window": {"enum": ["24h"]},
+                                       "output_expires_after": {"anyOf": [expiry, {"type": "null"}]},
                                        "metadata": {"type": ["object", "null"]}}});
     operation["requestBody"] = json!({"required": true, "content": {"application/json": {"schema": schema}}});
     operation
+}
+
+/// How long a file is to be kept.
+fn seconds() -> Value {
+    json!({"type": "integer", "minimum": KEPT.start(), "maximum": KEPT.end()})
 }
 
 fn upload() -> Value {
     let mut upload = spool(made(get("Hand in a file", "Thing")));
     let form = json!({"type": "object", "required": ["file", "purpose"],
                       "properties": {"file": {"type": "string", "contentMediaType": "application/octet-stream"},
-                                     "purpose": {"enum": ["batch"]}}});
+                                     "purpose": {"enum": ["batch"]},
+                                     "expires_after[anchor]": {"enum": ["created_at"]},
+                                     "expires_after[seconds]": seconds()},
+                      "dependentRequired": {"expires_after[anchor]": ["expires_after[seconds]"],
+                                            "expires_after[seconds]": ["expires_after[anchor]"]}});
     upload["requestBody"] = json!({"required": true, "content": {"multipart/form-data": {"schema": form}}});
     upload
 }

@@ -86,6 +86,14 @@ function show(role, text) {
 function busy(now) {
   $("send").disabled = now;
   $("stop").hidden = !now;
+  // Who has it read aloud hears an answer once, when it is whole.
+  $("turns").setAttribute("aria-busy", String(now));
+}
+
+/** Whether the end of the conversation is in sight: who reads further up stays there. */
+function atEnd() {
+  const turns = $("turns");
+  return turns.scrollHeight - turns.scrollTop - turns.clientHeight < 40;
 }
 
 /** Sends the conversation, and writes the answer as it comes. */
@@ -94,16 +102,17 @@ async function answer(turn) {
   const system = $("system").value.trim();
   const conversation = system ? [{ role: "system", content: system }, ...messages] : messages;
   const began = performance.now();
-  let text = "", first = null, tokens = 0, drawing = null;
+  let text = "", first = null, tokens = 0, cut = "", drawing = null;
   // Drawn some times a second: a page that draws every token of a fast stream has no time for anything else.
   const drawText = () => {
     drawing = null;
     if (first === null || chat !== messages) return;
+    const follow = atEnd();
     turn.textContent = text;
-    $("turns").scrollTop = $("turns").scrollHeight;
+    if (follow) $("turns").scrollTop = $("turns").scrollHeight;
     const seconds = (performance.now() - first) / 1000;
     const rate = tokens > 1 && seconds > 0 ? `${((tokens - 1) / seconds).toFixed(1)} tokens/s, ` : "";
-    $("speed").textContent = `${tokens} tokens, ${rate}first after ${((first - began) / 1000).toFixed(2)} s`;
+    $("speed").textContent = `${tokens} tokens, ${rate}first after ${((first - began) / 1000).toFixed(2)} s${cut}`;
   };
   try {
     const response = await request("/v1/chat/completions", {
@@ -124,15 +133,22 @@ async function answer(turn) {
         text += piece;
       }
       tokens = event.usage?.completion_tokens ?? tokens;
+      if (event.choices[0]?.finish_reason === "length") cut = ", cut: no more tokens allowed";
       drawing ??= setTimeout(drawText, DRAW_EVERY_MS);
     }
   } finally {
     clearTimeout(drawing);
     drawText();
-    // A conversation that was put away meanwhile is not gone on with; a turn without an answer is taken back.
+    // A conversation that was put away meanwhile is not gone on with.
     if (chat === messages && text) messages.push({ role: "assistant", content: text });
-    else if (chat === messages) messages.pop();
   }
+}
+
+/** Takes back a message that has no answer: it is to be sent again, or changed. */
+function takeBack(turn) {
+  const { content } = messages.pop();
+  turn.remove();
+  $("text").value = [content, $("text").value].filter(Boolean).join("\n");
 }
 
 async function ask() {
@@ -140,7 +156,7 @@ async function ask() {
   if (!text || stopper) return;
   $("text").value = "";
   messages.push({ role: "user", content: text });
-  show("user", text);
+  const chat = messages, asked = show("user", text);
   const turn = show("assistant going", "");
   stopper = new AbortController();
   busy(true);
@@ -153,6 +169,7 @@ async function ask() {
     busy(false);
     turn.classList.remove("going");
     if (!turn.textContent) turn.remove();
+    if (chat === messages && messages.at(-1)?.role === "user") takeBack(asked);
   }
 }
 
@@ -268,6 +285,12 @@ function draw(hold) {
   $("rate").replaceChildren(columns(hold.tokens_per_second, top, `tokens per second, up to ${top.toFixed(0)}`));
 }
 
+/** The server's state, if it is another than it was: what has it read aloud says it once. */
+function tell(state, className) {
+  if ($("state").textContent !== state) $("state").textContent = state;
+  $("state").className = className;
+}
+
 async function look() {
   try {
     // An answer that never comes must not be the last one that is asked for.
@@ -275,12 +298,10 @@ async function look() {
     if (!response.ok) throw new Error(await complaint(response));
     const hold = await response.json();
     draw(hold);
-    $("state").textContent = hold.state;
-    $("state").className = "";
+    tell(hold.state, "");
   } catch (error) {
     const unheard = error instanceof TypeError || error.name === "TimeoutError";
-    $("state").textContent = unheard ? "no connection" : error.message;
-    $("state").className = "bad";
+    tell(unheard ? "no connection" : error.message, "bad");
   }
   setTimeout(look, 1000);
 }

@@ -4,6 +4,8 @@ use engine::job::Tally;
 use model::api::ApiError;
 use serde_json::{Value, json};
 
+use super::kept;
+
 /// Most pairs of metadata, and characters of their keys and values: OpenAI's.
 const METADATA: (usize, usize, usize) = (16, 64, 512);
 
@@ -15,6 +17,8 @@ pub(super) struct Batch {
     /// Ids of the files of answers and of errors.
     pub(super) answers: String,
     pub(super) errors: String,
+    /// How long those are to be kept, if not as long as files can be.
+    pub(super) keep_s: Option<u64>,
 }
 
 impl Batch {
@@ -37,6 +41,11 @@ impl Batch {
         if text("completion_window")? != "24h" {
             return Err(ApiError::invalid("completion_window", "completion_window: expected 24h"));
         }
+        let after = &request["output_expires_after"];
+        let anchor = || after["anchor"].as_str().unwrap_or_default();
+        let keep_s = (!after.is_null())
+            .then(|| kept("output_expires_after", anchor(), after["seconds"].as_u64()))
+            .transpose()?;
         let metadata = &request["metadata"];
         check(metadata)?;
         let [id, answers, errors] = ids;
@@ -48,7 +57,7 @@ impl Batch {
             "cancelled_at": null, "request_counts": {"total": 0, "completed": 0, "failed": 0},
             "metadata": metadata,
         });
-        Ok(Batch { shown, answers, errors })
+        Ok(Batch { shown, answers, errors, keep_s })
     }
 
     pub(super) fn id(&self) -> &str {
@@ -112,14 +121,19 @@ impl Batch {
 
     /// As a file.
     pub(super) fn to_json(&self) -> Value {
-        json!({"batch": self.shown, "answers": self.answers, "errors": self.errors})
+        json!({"batch": self.shown, "answers": self.answers, "errors": self.errors, "keep_s": self.keep_s})
     }
 
     /// From a file; nothing if it is none of ours.
     pub(super) fn from_json(value: &Value) -> Option<Batch> {
         let text = |name: &str| value[name].as_str().map(str::to_string);
         value["batch"]["id"].as_str()?;
-        Some(Batch { shown: value["batch"].clone(), answers: text("answers")?, errors: text("errors")? })
+        Some(Batch {
+            shown: value["batch"].clone(),
+            answers: text("answers")?,
+            errors: text("errors")?,
+            keep_s: value["keep_s"].as_u64(),
+        })
     }
 }
 

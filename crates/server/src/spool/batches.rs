@@ -10,8 +10,8 @@ use model::api::ApiError;
 
 use super::batch::Batch;
 use super::kind::Kind;
-use super::page;
 use super::store::TooMany;
+use super::{BATCHES, page};
 use crate::app::App;
 use crate::body;
 use crate::generate::aside;
@@ -58,7 +58,7 @@ pub(crate) async fn list(
     State(app): State<Arc<App>>,
     query: Query<HashMap<String, String>>,
 ) -> Result<Response, Refusal> {
-    let listed = aside(move || page(app.spool()?.batches(), &query, &|_| None));
+    let listed = aside(move || page(app.spool()?.batches(), &query, &BATCHES, &|_| None));
     Ok(routes::json(listed.await??.to_string()))
 }
 
@@ -136,7 +136,7 @@ mod tests {
         spool.put(batch(1, 1000)).unwrap().unwrap();
         for id in ["file-7", "file-8"] {
             std::fs::write(spool.path(id), "x").unwrap();
-            spool.describe(id, "x", "batch").unwrap();
+            spool.describe(id, "x", "batch", None).unwrap();
         }
         let app = Arc::new(App::new(config, Some(spool)));
         let state = || State(Arc::clone(&app));

@@ -17,6 +17,7 @@ struct Written {
     id: String,
     name: String,
     bytes: u64,
+    keep_s: Option<u64>,
 }
 
 impl Batch {
@@ -24,7 +25,8 @@ impl Batch {
     fn writes(&self, spool: &Spool) -> [Written; 2] {
         let written = |field, file: &String, end: &str| {
             let bytes = fs::metadata(spool.path(file)).map_or(0, |found| found.len());
-            Written { field, id: file.clone(), name: format!("{}_{end}.jsonl", self.id()), bytes }
+            let name = format!("{}_{end}.jsonl", self.id());
+            Written { field, id: file.clone(), name, bytes, keep_s: self.keep_s }
         };
         [written("output_file_id", &self.answers, "output"), written("error_file_id", &self.errors, "error")]
     }
@@ -55,7 +57,7 @@ impl Spool {
 
     fn show(&self, id: &str, found: &[Written], end: impl FnOnce(&mut Batch)) -> io::Result<()> {
         for file in found {
-            self.describe(&file.id, &file.name, "batch_output")?;
+            self.describe(&file.id, &file.name, "batch_output", file.keep_s)?;
         }
         let shown = |batch: &mut Batch| {
             found.iter().for_each(|file| batch.shown[file.field] = json!(file.id));
@@ -130,7 +132,7 @@ mod tests {
         assert!(spool.room.begin().take(2 * ANSWERS.len() as u64), "what is not shown takes no room");
         fs::remove_dir(blocked).unwrap();
         // As a server that was killed later would have left it.
-        spool.describe(&batch.answers, "x", "batch_output").unwrap();
+        spool.describe(&batch.answers, "x", "batch_output", None).unwrap();
         opened.again();
         closed(&opened).unwrap();
         let spool = opened.spool();

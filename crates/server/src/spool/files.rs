@@ -19,9 +19,9 @@ use tokio::time::{Instant, timeout_at};
 use super::feed::{self, Given};
 use super::incoming::{Incoming, Unkept};
 use super::kind::Kind;
-use super::page;
 use super::room::Taken;
 use super::store::Spool;
+use super::{FILES, kept, page};
 use crate::app::App;
 use crate::crowd::FRAME_BYTES;
 use crate::generate::aside;
@@ -31,7 +31,7 @@ use crate::routes;
 
 /// Longest name that is remembered.
 const NAME_CHARS: usize = 256;
-/// Fields that a form may have: two mean something.
+/// Fields that a form may have: four mean something.
 const MOST_FIELDS: usize = 64;
 /// Bytes a second that a client must send, once it has had as long as a body may take.
 const LEAST_RATE: u64 = 16 << 10;
@@ -40,6 +40,8 @@ const LEAST_RATE: u64 = 16 << 10;
 struct Upload {
     name: Option<String>,
     purpose: Option<String>,
+    /// How long it is to be kept: from when, and for how many seconds.
+    expires: [Option<String>; 2],
     taken: Taken,
     /// Its file, once all of it is there.
     whole: Option<Unkept>,
@@ -54,7 +56,8 @@ pub(crate) async fn upload(State(app): State<Arc<App>>, request: Request) -> Res
         return Err(refusal::spool_full().into());
     }
     let id = Kind::File.id(&app.number().1);
-    let mut upload = Upload { name: None, purpose: None, taken: spool.room.begin(), whole: None };
+    let taken = spool.room.begin();
+    let mut upload = Upload { name: None, purpose: None, expires: [None, None], taken, whole: None };
     let received = receive(&app, &id, &mut upload, form, &given).await;
     let described = aside(move || keep(app.spool()?, &id, upload, received)).await?;
     Ok(routes::json(described?.to_string()))
@@ -64,7 +67,8 @@ pub(crate) async fn upload(State(app): State<Arc<App>>, request: Request) -> Res
 fn keep(spool: &Spool, id: &str, upload: Upload, received: Result<(), ApiError>) -> Result<Value, ApiError> {
     received?;
     let (name, purpose) = upload.check()?;
-    let described = spool.describe(id, &name, &purpose).map_err(refusal::spool)?;
+    let keep_s = upload.keep_s()?;
+    let described = spool.describe(id, &name, &purpose, keep_s).map_err(refusal::spool)?;
     upload.taken.keep();
     upload.whole.into_iter().for_each(Unkept::keep);
     Ok(described)
@@ -83,6 +87,15 @@ impl Upload {
             ));
         }
         Ok((name.chars().take(NAME_CHARS).collect(), purpose))
+    }
+
+    fn keep_s(&self) -> Result<Option<u64>, ApiError> {
+        let [anchor, seconds] = &self.expires;
+        if anchor.is_none() && seconds.is_none() {
+            return Ok(None);
+        }
+        let seconds = seconds.as_ref().and_then(|seconds| seconds.parse().ok());
+        kept("expires_after", anchor.as_deref().unwrap_or_default(), seconds).map(Some)
     }
 }
 
@@ -145,7 +158,13 @@ async fn receive(
                 upload.name = Some(field.file_name().unwrap_or("upload.jsonl").to_string());
                 upload.whole = Some(file(app, id, &mut sender, &mut field, &mut upload.taken).await?);
             }
-            Some("purpose") => upload.purpose = Some(purpose(&mut sender, &mut field).await?),
+            Some("purpose") => upload.purpose = Some(short("purpose", &mut sender, &mut field).await?),
+            Some("expires_after[anchor]") => {
+                upload.expires[0] = Some(short("expires_after", &mut sender, &mut field).await?);
+            }
+            Some("expires_after[seconds]") => {
+                upload.expires[1] = Some(short("expires_after", &mut sender, &mut field).await?);
+            }
             // Fields that nobody knows are passed over, whatever their length.
             _ => while sender.data(&mut field).await?.is_some() {},
         }
@@ -169,11 +188,13 @@ async fn file(
     file.end().await.map_err(refusal::spool)
 }
 
-async fn purpose(sender: &mut Sender<'_>, field: &mut Field<'_>) -> Result<String, ApiError> {
+/// The text of a field that has a few characters.
+async fn short(param: &str, sender: &mut Sender<'_>, field: &mut Field<'_>) -> Result<String, ApiError> {
     let mut text = Vec::new();
     while let Some(bytes) = sender.data(field).await? {
         if text.len() + bytes.len() > NAME_CHARS {
-            return Err(ApiError::invalid("purpose", "purpose: expected batch, found something longer"));
+            let message = format!("{param}: expected at most {NAME_CHARS} bytes, found more");
+            return Err(ApiError::invalid(param, message));
         }
         text.extend_from_slice(&bytes);
     }
@@ -194,7 +215,7 @@ fn listed(spool: &Spool, query: &Query<HashMap<String, String>>) -> Result<Strin
         files.retain(|file| file["purpose"] == purpose.as_str());
     }
     let gone = spool.gone.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    Ok(page(files, query, &|id| gone.created(id))?.to_string())
+    Ok(page(files, query, &FILES, &|id| gone.created(id))?.to_string())
 }
 
 /// `GET /v1/files/{id}`

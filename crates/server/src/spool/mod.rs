@@ -33,22 +33,41 @@ use axum::extract::Query;
 use model::api::ApiError;
 use serde_json::{Value, json};
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 
-/// Most entries of one page of a list.
-const PAGE: usize = 100;
-/// Entries of a page where the client does not say.
-const USUAL_PAGE: usize = 20;
+/// Entries of a page of a list where the client does not say, and at the most: OpenAI's.
+struct Page {
+    usual: usize,
+    most: usize,
+}
+
+const FILES: Page = Page { usual: 10_000, most: 10_000 };
+const BATCHES: Page = Page { usual: 20, most: 100 };
+/// How long a client may want a file to be kept, in seconds: OpenAI's.
+pub(crate) const KEPT: RangeInclusive<u64> = 3600..=2_592_000;
+
+/// How long a file is to be kept after it was made, as `param` says it with an `anchor` and `seconds`.
+fn kept(param: &str, anchor: &str, seconds: Option<u64>) -> Result<u64, ApiError> {
+    if anchor != "created_at" {
+        return Err(ApiError::invalid(param, format!("{param}.anchor: expected created_at")));
+    }
+    seconds.filter(|seconds| KEPT.contains(seconds)).ok_or_else(|| {
+        let range = format!("{} to {}", KEPT.start(), KEPT.end());
+        ApiError::invalid(param, format!("{param}.seconds: expected a whole number, {range}"))
+    })
+}
 
 /// A page of a list that is newest first, as `limit`, `after` and `order` ask. `gone`: when something was made that is
 /// deleted by now.
 fn page(
     mut all: Vec<Value>,
     query: &Query<HashMap<String, String>>,
+    size: &Page,
     gone: &dyn Fn(&str) -> Option<u64>,
 ) -> Result<Value, ApiError> {
     let limit = match query.get("limit").map(|text| text.parse::<usize>()) {
-        None => USUAL_PAGE,
-        Some(Ok(limit @ 1..)) => limit.min(PAGE),
+        None => size.usual,
+        Some(Ok(limit @ 1..)) => limit.min(size.most),
         Some(_) => return Err(ApiError::invalid("limit", "limit: expected a number from 1 on")),
     };
     let oldest_first = match query.get("order").map(String::as_str) {
@@ -92,7 +111,7 @@ mod tests {
     fn ids(query: &[(&str, &str)]) -> Result<Vec<String>, ApiError> {
         let all = [9, 7, 3].map(|n| json!({"id": format!("file-{n}"), "created_at": n})).to_vec();
         let query = query.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-        let page = page(all, &Query(query), &|id| (id == "file-5").then_some(5))?;
+        let page = page(all, &Query(query), &BATCHES, &|id| (id == "file-5").then_some(5))?;
         Ok(page["data"]
             .as_array()
             .unwrap()

@@ -119,11 +119,19 @@ impl Spool {
         private(&self.path(id))
     }
 
-    /// The bytes are there: from now on clients see the file.
-    pub(super) fn describe(&self, id: &str, name: &str, purpose: &str) -> io::Result<Value> {
+    /// The bytes are there: from now on clients see the file. `keep_s`: how long, if not as long as it can be.
+    pub(super) fn describe(
+        &self,
+        id: &str,
+        name: &str,
+        purpose: &str,
+        keep_s: Option<u64>,
+    ) -> io::Result<Value> {
         let bytes = fs::metadata(self.path(id))?.len();
         let now = self.now();
-        let description = describe(id, (name, purpose), bytes, now, now + self.limits.keep.as_secs());
+        let most = self.limits.keep.as_secs();
+        let expires_at = now + keep_s.unwrap_or(most).min(most);
+        let description = describe(id, (name, purpose), bytes, now, expires_at);
         write_whole(&self.description(id), &description)?;
         Ok(description)
     }

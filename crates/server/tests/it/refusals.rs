@@ -163,10 +163,24 @@ fn a_page_elsewhere_cannot_ask_through_a_browser() {
             format!("GET /v1/models HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").as_bytes(),
         )
     };
-    for host in ["localhost", "localhost:8000", "127.0.0.1:8000", "[::1]:8000", "LOCALHOST"] {
+    for host in [
+        "localhost",
+        "localhost:8000",
+        "127.0.0.1:8000",
+        "[::1]:8000",
+        "LOCALHOST",
+        "chat.localhost:80",
+        "localhost.",
+    ] {
         assert_eq!(ask(host).status, 200, "{host}");
     }
-    for host in ["evil.example", "evil.example:8000", "localhost.evil.example", "127.0.0.1.evil.example"] {
+    for host in [
+        "evil.example",
+        "evil.example:8000",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example",
+        "evillocalhost",
+    ] {
         let refused = ask(host);
         assert_eq!((refused.status, code(&refused).as_deref()), (403, Some("host_not_allowed")), "{host}");
     }
@@ -237,6 +251,20 @@ fn a_request_keeps_its_id() {
     let (a, b) = (ask(&long), ask(""));
     assert!(a.header("x-request-id").unwrap().len() < 100);
     assert_ne!(a.header("x-request-id"), b.header("x-request-id"));
+
+    // What is answered has it too: whoever keeps one finds the other in the log.
+    let generate = |header: &str, id: serde_json::Value| {
+        let body = json!({"prompt": [5, 9], "max_tokens": 1, "request_id": id}).to_string();
+        let header = format!("Content-Type: application/json\r\n{header}");
+        let answer = send(server.address, &request("POST", "/v1/completions", &header, body.as_bytes()));
+        let id = answer.header("x-request-id").unwrap().to_string();
+        (id, answer.json()["id"].as_str().unwrap().to_string())
+    };
+    let (of_request, of_answer) = generate("", json!(null));
+    assert_eq!(of_request.strip_prefix("req-"), of_answer.strip_prefix("cmpl-"));
+    let own = "X-Request-Id: mine-7\r\n";
+    assert_eq!(generate(own, json!(null)), ("mine-7".to_string(), "cmpl-mine-7".to_string()));
+    assert_eq!(generate(own, json!("yours")), ("mine-7".to_string(), "cmpl-yours".to_string()));
 }
 
 #[test]

@@ -3,9 +3,9 @@
 use std::io::{ErrorKind, Read, Write};
 use std::time::Duration;
 
-use crate::common::spool::{Spool, upload};
+use crate::common::spool::{Spool, ended, upload};
 use crate::common::{code, config, connect, get, post, request, send, start};
-use serde_json::json;
+use serde_json::{Value, json};
 use server::{Config, SpoolLimits};
 
 const KIND: &str = "Content-Type: multipart/form-data; boundary=B\r\n";
@@ -109,4 +109,54 @@ fn answers_of_a_batch_are_files_of_which_there_are_so_many() {
     let refused = post(server.address, "/v1/batches", &body);
     assert_eq!((refused.status, &refused.json()["error"]["code"]), (507, &json!("spool_full")));
     assert_eq!(get(server.address, "/v1/batches").json()["data"], json!([]));
+}
+
+#[test]
+fn files_are_kept_as_long_as_their_client_wants_and_no_longer_than_they_may() {
+    let spool = Spool::new();
+    let day = Duration::from_secs(24 * 60 * 60);
+    let limits = SpoolLimits { keep: 2 * day, ..SpoolLimits::default() };
+    let server = start("llama", Config { spool: limits, ..spool.config() });
+    let field = |name: &str, text: &str| {
+        format!("--B\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{text}\r\n")
+    };
+    let file = "--B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"x\"\r\n\r\n{}\r\n--B--\r\n";
+    let upload = |expires: &[(&str, &str)]| {
+        let expires = expires.iter().map(|(name, text)| field(&format!("expires_after[{name}]"), text));
+        let form = [field("purpose", "batch"), expires.collect(), file.to_owned()].concat();
+        send(server.address, &request("POST", "/v1/files", KIND, form.as_bytes()))
+    };
+    let lasts = |file: &Value| file["expires_at"].as_u64().unwrap() - file["created_at"].as_u64().unwrap();
+    let anchor = ("anchor", "created_at");
+    for (asked, kept) in [("3600", 3600), ("2592000", 2 * day.as_secs())] {
+        assert_eq!(lasts(&upload(&[anchor, ("seconds", asked)]).json()), kept);
+    }
+    for wrong in [
+        &[anchor][..],
+        &[("seconds", "3600")],
+        &[anchor, ("seconds", "3599")],
+        &[anchor, ("seconds", "soon")],
+    ] {
+        let refused = upload(wrong);
+        assert_eq!(
+            (refused.status, refused.json()["error"]["param"].as_str()),
+            (400, Some("expires_after")),
+            "{wrong:?}"
+        );
+    }
+
+    let input = upload(&[]).json();
+    assert_eq!(lasts(&input), 2 * day.as_secs());
+    let mut body = json!({"input_file_id": input["id"], "endpoint": "/v1/completions", "completion_window": "24h",
+                          "output_expires_after": {"anchor": "created_at", "seconds": 7200}});
+    let id = post(server.address, "/v1/batches", &body).json()["id"].as_str().unwrap().to_string();
+    // Its one line is no request.
+    let errors = ended(&server, &id)["error_file_id"].as_str().unwrap().to_string();
+    assert_eq!(lasts(&get(server.address, &format!("/v1/files/{errors}")).json()), 7200);
+    body["output_expires_after"]["seconds"] = json!(1);
+    let refused = post(server.address, "/v1/batches", &body);
+    assert_eq!(
+        (refused.status, refused.json()["error"]["param"].as_str()),
+        (400, Some("output_expires_after"))
+    );
 }
