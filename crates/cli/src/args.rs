@@ -24,7 +24,7 @@ pub(crate) use bench::{
     Hardware, LatencyArgs, PrefixArgs, ThroughputArgs,
 };
 pub(crate) use bench_serve::{
-    Backend, BenchServeArgs, DatasetArgs, DatasetName, Limit, RampUp, TargetArgs, Time, TrafficArgs,
+    Backend, BenchServeArgs, DatasetArgs, DatasetName, Limit, Pair, RampUp, TargetArgs, Time, TrafficArgs,
 };
 pub(crate) use documents::{CompletionsArgs, ManArgs, ShellName};
 pub(crate) use elsewhere::instead_of;

@@ -94,9 +94,10 @@ pub(crate) fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> Error {
     }
 }
 
-/// The text of a file of the command line.
+/// The text of a file of the command line, without the mark that some editors put before it.
 pub(crate) fn text_of(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).map_err(unreadable(path))
+    let text = std::fs::read_to_string(path).map_err(unreadable(path))?;
+    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
 }
 
 /// How the process ends with this error.

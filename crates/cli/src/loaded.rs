@@ -26,6 +26,8 @@ const DEFAULT_NAME: &str = "SmolLM2-135M-Instruct";
 pub(crate) struct Opened {
     /// What to call it.
     pub(crate) name: String,
+    /// What it was asked for by.
+    pub(crate) asked: String,
     pub(crate) checkpoint: Checkpoint,
     path: PathBuf,
     tool_format: Option<ToolFormat>,
@@ -68,6 +70,7 @@ pub(crate) fn open(name: Option<&str>, args: &EngineArgs, voice: Voice) -> Resul
     }
     Ok(Opened {
         name: wanted.unwrap_or(DEFAULT_NAME).to_string(),
+        asked: name.unwrap_or(DEFAULT).to_string(),
         checkpoint,
         path,
         tool_format: args.tool_call_parser,

@@ -106,17 +106,16 @@ pub(crate) fn kept_or_taken(opened: &Opened, config: &EngineConfig, args: &Engin
     let profile = match taken(opened, config, args) {
         Err(StartError::TooSmall(TooSmall::Memory { .. })) => {
             note!(
-                "--memory {} has no room to measure it well: costs are measured roughly (`ballast profile {} --weights {}` \
-                 without --memory measures better, once)",
+                "--memory {} has no room to measure it well: costs are measured roughly (`{}` without --memory measures \
+                 better, once)",
                 size(&config.memory),
-                opened.name,
-                typed(args.weights.as_kept(config.weights))
+                as_typed(opened, config, args)
             );
             return rough(opened, config, args)?.with_context(|| {
                 format!(
-                    "--memory {} has not even room to measure one layer: run `ballast profile {}` without it first",
+                    "--memory {} has not even room to measure one layer: run `{}` without it first",
                     size(&config.memory),
-                    opened.name
+                    as_typed(opened, config, args)
                 )
             });
         }
@@ -125,6 +124,19 @@ pub(crate) fn kept_or_taken(opened: &Opened, config: &EngineConfig, args: &Engin
     let path = profile.keep(&folder())?;
     note!("measured in {:.0} s, kept for the next plan and run in {}", profile.seconds, path.display());
     Ok(foresight(profile))
+}
+
+/// The command that measures what a plan with these flags asks for: the same model, by the same name, kept and computed alike.
+fn as_typed(opened: &Opened, config: &EngineConfig, args: &EngineArgs) -> String {
+    let mut command =
+        format!("ballast profile {} --weights {}", opened.asked, typed(args.weights.as_kept(config.weights)));
+    if let Some(threads) = args.threads {
+        command += &format!(" --threads {threads}");
+    }
+    if let Some(folder) = &args.offload_dir {
+        command += &format!(" --offload-dir {}", folder.display());
+    }
+    command
 }
 
 /// What was measured before, if it was.

@@ -33,6 +33,8 @@ pub(crate) struct Loaded {
     pub(crate) engine: Engine,
     /// What its weights are kept as.
     pub(crate) weights: WeightsAs,
+    /// The formats of its matrices, in words.
+    pub(crate) formats: String,
     pub(crate) blocks: BlockConfig,
 }
 
@@ -102,7 +104,7 @@ fn announce(opened: &Opened, planned: &Planned<'_>) -> Result<()> {
 }
 
 fn start(planned: Planned<'_>, voice: Voice) -> Result<Loaded> {
-    let (weights, blocks) = (planned.config().weights, *planned.blocks());
+    let (weights, formats, blocks) = (planned.config().weights, planned.formats(), *planned.blocks());
     // Before it is filled: that may be more than there is.
     let (folder, hold) = (planned.config().offload.folder.as_deref(), planned.hold());
     if let Some(folder) = folder.filter(|folder| hold.disk_bytes + hold.drive_bytes > 0 && is_memory(folder))
@@ -132,7 +134,7 @@ fn start(planned: Planned<'_>, voice: Voice) -> Result<Loaded> {
         note!("copies between host and device are slower than they could be: {why}");
     }
     engine.remarks().iter().for_each(|remark| note!("{remark}"));
-    Ok(Loaded { engine, weights, blocks })
+    Ok(Loaded { engine, weights, formats, blocks })
 }
 
 /// What becomes of weights on the host.

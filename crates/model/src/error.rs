@@ -17,6 +17,14 @@ pub enum Error {
         /// Why not.
         source: io::Error,
     },
+    /// Packed weights cannot be kept where they are to be.
+    #[error("cannot keep packed weights in {}: {source}; name another folder with --offload-dir", path.display())]
+    NoStore {
+        /// The folder, or its file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
     /// A file breaks the rules of its format.
     #[error("{file} is malformed: {found}; expected {expected}")]
     Malformed {
@@ -171,6 +179,12 @@ impl Error {
     pub fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
         let path = path.to_owned();
         move |source| Error::Io { doing, path, source }
+    }
+
+    /// An [`Error::NoStore`], for `map_err`.
+    pub(crate) fn no_store(path: &Path) -> impl FnOnce(io::Error) -> Error {
+        let path = path.to_owned();
+        move |source| Error::NoStore { path, source }
     }
 
     /// An [`Error::Malformed`].

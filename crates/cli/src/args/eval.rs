@@ -21,9 +21,9 @@ pub(crate) struct PerplexityArgs {
     /// Tokens of a window.
     #[arg(long, default_value_t = 1024, value_parser = at_least_one)]
     pub(crate) context: usize,
-    /// Tokens from one window to the next; those before are context.
-    #[arg(long, default_value_t = 512, value_parser = at_least_one)]
-    pub(crate) stride: usize,
+    /// Tokens from one window to the next; those before are context [default: 512, or --context if that is less].
+    #[arg(long, value_parser = at_least_one)]
+    pub(crate) stride: Option<usize>,
     #[command(flatten)]
     pub(crate) common: EvalArgs,
 }
@@ -38,7 +38,7 @@ pub(crate) struct NextWordArgs {
 pub(crate) struct EvalArgs {
     /// A folder, a .gguf file, a hub id (org/name, org/name:Q4_K_M), or `smollm2`.
     pub(crate) model: String,
-    /// The text to read [default: the beginning of Moby-Dick, which comes along].
+    /// The text to read (-: standard input) [default: the beginning of Moby-Dick, which comes along].
     #[arg(long, value_name = "FILE")]
     pub(crate) text: Option<PathBuf>,
     /// Round the layers' weights to so many bits in groups of 64 and compute in bf16: what such a format would cost.

@@ -27,6 +27,8 @@ use crate::wanted::{Loaded, Wanted};
 struct Throughput {
     model: String,
     weights: String,
+    /// What its matrices are held as.
+    formats: String,
     threads: usize,
     isa: String,
     num_prompts: usize,
@@ -118,6 +120,8 @@ impl Copying {
 struct Latency {
     model: String,
     weights: String,
+    /// What its matrices are held as.
+    formats: String,
     threads: usize,
     isa: String,
     batch: usize,
@@ -164,6 +168,7 @@ pub(crate) fn throughput(args: ThroughputArgs) -> Result<ExitCode> {
     let report = Throughput {
         model: bench.name.clone(),
         weights: bench.weights.clone(),
+        formats: bench.formats.clone(),
         threads: bench.threads,
         isa: bench.isa.clone(),
         num_prompts,
@@ -221,6 +226,7 @@ pub(crate) fn latency(args: LatencyArgs) -> Result<ExitCode> {
     let report = Latency {
         model: bench.name.clone(),
         weights: bench.weights.clone(),
+        formats: bench.formats.clone(),
         threads: bench.threads,
         isa: bench.isa.clone(),
         batch,
@@ -255,6 +261,7 @@ pub(super) struct Bench {
     pub(super) prompts: Prompts,
     pub(super) name: String,
     pub(super) weights: String,
+    pub(super) formats: String,
     pub(super) threads: usize,
     isa: String,
     blocks: BlockConfig,
@@ -290,11 +297,11 @@ impl Bench {
                 counted(input, "token")
             );
         }
-        let Loaded { engine, weights, blocks } = wanted.load(planned)?;
+        let Loaded { engine, weights, formats, blocks } = wanted.load(planned)?;
         let weights = typed(args.engine.weights.as_kept(weights));
         let prompts = Prompts { state: 0x9e37_79b9_7f4a_7c15, vocab: engine.spec().vocab as u64 };
         let mut bench =
-            Bench { engine, prompts, name: name.to_string(), weights, threads, isa, blocks, lanes };
+            Bench { engine, prompts, name: name.to_string(), weights, formats, threads, isa, blocks, lanes };
         bench.run(requests.min(4), input.min(64), output.min(4))?;
         Ok(bench)
     }

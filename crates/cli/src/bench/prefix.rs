@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail};
 use engine::{Counts, counted};
 use model::sampling::SamplingParams;
 use serde::Serialize;
@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::model::{Bench, finish};
 use super::report::median;
 use crate::args::PrefixArgs;
-use crate::console::show;
+use crate::console::{Misuse, show};
 use crate::output_file::JsonReport;
 
 /// Prompts that the device has room for: while one is computed, the one before is kept, and goes down.
@@ -24,6 +24,8 @@ const LEAST: usize = ROOM + 1;
 struct Report {
     model: String,
     weights: String,
+    /// What its matrices are held as.
+    formats: String,
     threads: usize,
     num_prompts: usize,
     input_len: usize,
@@ -45,7 +47,9 @@ struct Report {
 
 pub(crate) fn prefix(args: PrefixArgs) -> Result<ExitCode> {
     let PrefixArgs { model, num_prompts, input_len, mut common } = args;
-    ensure!(num_prompts >= LEAST, "--num-prompts must be at least {LEAST}: fewer stay on the device");
+    if num_prompts < LEAST {
+        bail!(Misuse(format!("--num-prompts must be at least {LEAST}: fewer stay on the device")));
+    }
     common.engine.disk_cache_tokens.get_or_insert((num_prompts + 1) * input_len.next_multiple_of(32));
     let json = JsonReport::open(common.json.as_deref())?;
     let mut bench = Bench::start(&model, &common, ROOM, input_len, 1)?;
@@ -61,6 +65,7 @@ pub(crate) fn prefix(args: PrefixArgs) -> Result<ExitCode> {
     let report = Report {
         model: bench.name.clone(),
         weights: bench.weights.clone(),
+        formats: bench.formats.clone(),
         threads: bench.threads,
         num_prompts,
         input_len,

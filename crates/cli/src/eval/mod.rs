@@ -9,7 +9,7 @@ mod scored;
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 pub(crate) use next_word::next_word;
 pub(crate) use perplexity::perplexity;
@@ -22,6 +22,9 @@ const TEXT: &str = include_str!("moby-dick.txt");
 fn text(file: Option<&Path>) -> Result<String> {
     match file {
         None => Ok(TEXT.to_string()),
+        Some(file) if file.as_os_str() == "-" => {
+            std::io::read_to_string(std::io::stdin()).context("cannot read standard input")
+        }
         Some(file) => text_of(file),
     }
 }

@@ -16,6 +16,9 @@ use crate::args::PerplexityArgs;
 use crate::console::show;
 use crate::output_file::JsonReport;
 
+/// From one window to the next, where nobody says.
+const STRIDE: usize = 512;
+
 #[derive(Serialize)]
 struct Report {
     #[serde(flatten)]
@@ -42,6 +45,7 @@ struct Window {
 
 pub(crate) fn perplexity(args: PerplexityArgs) -> Result<ExitCode> {
     let PerplexityArgs { common, context, stride } = args;
+    let stride = stride.unwrap_or(STRIDE.min(context));
     if stride > context {
         bail!(
             "--stride {stride} is more than --context {context}: tokens between two windows would be left out"

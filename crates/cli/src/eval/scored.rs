@@ -38,6 +38,8 @@ pub(super) struct Subject {
     model: String,
     /// As `--weights` has it, or the grid of `--round-weights`.
     weights: String,
+    /// What its matrices are held as.
+    formats: String,
     threads: usize,
     isa: String,
     /// As `--activations` has it.
@@ -97,7 +99,7 @@ impl Scorer {
         let kv_bytes_per_token = kv_token_bytes(opened.checkpoint.spec(), &config);
         let tokenizer = opened.text(None)?.tokenizer;
         let wanted = Wanted { opened: &opened, config, args: &args.engine, work: None, voice: Voice::Normal };
-        let Loaded { engine, weights, .. } = wanted.load(wanted.plan()?.planned)?;
+        let Loaded { engine, weights, formats, .. } = wanted.load(wanted.plan()?.planned)?;
         let weights = rounded.unwrap_or_else(|| typed(args.engine.weights.as_kept(weights)));
         let hold = engine.hold();
         let weight_bytes = hold.weight_bytes;
@@ -107,6 +109,7 @@ impl Scorer {
         let subject = Subject {
             model,
             weights,
+            formats,
             activations,
             kv,
             sparse_attention,

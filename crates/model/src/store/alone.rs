@@ -20,17 +20,17 @@ const FILES: [&str; 4] = [CHECKSUMS, PANELS, manifest::PART, LOCK];
 pub(super) fn alone(folder: &Path) -> Result<File> {
     let path = folder.join(LOCK);
     let home = folder.parent().unwrap_or(folder);
-    fs::create_dir_all(home).map_err(Error::io("create", home))?;
+    fs::create_dir_all(home).map_err(Error::no_store(home))?;
     loop {
         // The folder may go while it is made, and before the lock is: only what stays in the way is an error.
         match fs::create_dir(folder) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists && folder.is_dir() => {}
             Err(error) if error.kind() == ErrorKind::AlreadyExists && !is_no_folder(folder) => continue,
-            made => made.map_err(Error::io("create", folder))?,
+            made => made.map_err(Error::no_store(folder))?,
         }
         let file = match File::options().create(true).truncate(false).write(true).open(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound && !path.is_symlink() => continue,
-            file => file.map_err(Error::io("create", &path))?,
+            file => file.map_err(Error::no_store(&path))?,
         };
         file.lock().map_err(Error::io("lock", &path))?;
         if is_at(&file, &path)? {

@@ -55,6 +55,9 @@ impl Dataset {
             (_, None) => bail!(Misuse("--dataset-name trace and custom need --dataset-path FILE".into())),
             (DatasetName::Trace, Some(file)) => {
                 let mut rows = trace::read(file)?;
+                if rows.iter().all(|row| row.at.is_none()) {
+                    without_times(args)?;
+                }
                 rows.iter_mut().for_each(|row| row.output_len = dataset.output_len.unwrap_or(row.output_len));
                 Ok(Dataset::Lengths(first(of_length(rows, dataset)?, wanted, file)?))
             }
@@ -77,6 +80,19 @@ impl Dataset {
             (Dataset::Lengths(_), None) => Vec::new(),
         }
     }
+}
+
+/// A trace that does not say when its requests came: whoever counts on that hears of it.
+fn without_times(args: &BenchServeArgs) -> Result<()> {
+    let why = format!("the trace has no column of times ({})", trace::TIMES.join(", "));
+    if args.dataset.self_timed {
+        bail!(Misuse(format!("--self-timed: {why}")));
+    }
+    let says = args.traffic.request_rate.is_some() || args.traffic.ramp.ramp_up_strategy.is_some();
+    if !says && !args.dataset.no_self_timed {
+        note!("{why}: all its requests are sent at once");
+    }
+    Ok(())
 }
 
 /// Flags of datasets that are not this one say so.

@@ -7,8 +7,8 @@ use super::arrivals::Pace;
 use super::client::Answer;
 use super::figures::{Figures, Spread};
 use super::saved::date;
-use crate::args::{BenchServeArgs, Time, typed};
-use crate::console::show;
+use crate::args::{BenchServeArgs, Pair, Time, typed};
+use crate::console::{note, show};
 
 /// Errors that are shown.
 const SHOWN: usize = 10;
@@ -70,14 +70,18 @@ impl Report<'_> {
             result["ramp_up_start_rps"] = json!(start);
             result["ramp_up_end_rps"] = json!(end);
         }
-        for pair in &args.report.metadata {
-            result[&pair.0] = json!(pair.1);
-        }
         let fields = result.as_object_mut().into_iter();
         fields.for_each(|fields| {
             self.distributions(fields);
             if args.report.save_detailed {
                 self.detailed(fields);
+            }
+            for Pair(name, value) in &args.report.metadata {
+                if fields.contains_key(name) {
+                    note!("--metadata {name} is left out: the result has a figure of that name");
+                } else {
+                    fields.insert(name.clone(), json!(value));
+                }
             }
         });
         Ok(result)

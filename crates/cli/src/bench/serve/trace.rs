@@ -18,7 +18,7 @@ pub(super) struct Row {
 }
 
 /// Names of columns, in lower case: Azure's, Vidur's, and plain ones.
-const TIMES: [&str; 4] = ["timestamp", "arrival", "arrived_at", "time"];
+pub(super) const TIMES: [&str; 4] = ["timestamp", "arrival", "arrived_at", "time"];
 const INPUTS: [&str; 4] = ["contexttokens", "prompt_tokens", "num_prefill_tokens", "input_length"];
 const OUTPUTS: [&str; 4] = ["generatedtokens", "output_tokens", "num_decode_tokens", "output_length"];
 
