@@ -19,6 +19,8 @@ use crate::scenario::machine;
 
 /// Sequences of a block that are simulated one by one.
 const MOST_BLOCK_SEQUENCES: usize = 1 << 18;
+/// Tokens that they make in all: some minutes' work.
+const MOST_TOKENS: usize = 1 << 28;
 
 pub(crate) fn simulate_block(args: &SimulateBlockArgs) -> Result<ExitCode> {
     apart([args.json.as_deref(), args.lanes.as_deref()])?;
@@ -39,6 +41,13 @@ pub(crate) fn simulate_block(args: &SimulateBlockArgs) -> Result<ExitCode> {
         bail!(
             "--kv-memory holds blocks of {} sequences, and more than {most} are not simulated: give it less",
             experiment.zigzag_block()
+        );
+    }
+    if experiment.zigzag_block().saturating_mul(experiment.output.0 as usize) > MOST_TOKENS {
+        bail!(
+            "blocks of {} that make {} each are more than are simulated: give them less --kv-memory, or make --gen-len shorter",
+            counted(experiment.zigzag_block(), "sequence"),
+            counted(experiment.output.0, "token")
         );
     }
     if experiment.batch_seqs as u64 * u64::from(args.prompt_len) > u64::from(u32::MAX) {

@@ -53,8 +53,10 @@ fn a_scripted_server_is_measured_and_the_result_has_vllms_keys() {
     ];
     let saved =
         ["--save-result", "--save-detailed", "--result-dir", &folder.whole(), "--result-filename", "y.json"];
-    let more = ["--metadata", "what=a test", "--seed", "4", "--json", &json];
-    let out = bench(&server.url, &[&flags[..], &report, &saved, &more].concat()).fine();
+    let more = ["--metadata", "what=a test", "--metadata", "duration=5", "--seed", "4", "--json", &json];
+    let ran = bench(&server.url, &[&flags[..], &report, &saved, &more].concat());
+    assert!(ran.err.contains("--metadata duration is left out"), "{}", ran.err);
+    let out = ran.fine();
     for row in [
         "Successful requests:                     8",
         "Total generated tokens:                  24",
@@ -238,6 +240,29 @@ fn traces_come_at_their_times_or_at_a_rate() {
     let result = folder.json("x.json");
     assert_eq!((&result["request_rate"], &result["burstiness"]), (&20.0.into(), &0.5.into()));
     assert!(result["duration"].as_f64().expect("seconds") >= 0.1, "two requests at 20 a second");
+}
+
+#[test]
+fn a_trace_without_times_says_so() {
+    let (server, folder) = (Scripted::start(well), Folder::new());
+    let file = folder.write("t.csv", "\u{feff}when,prompt_tokens,output_tokens\n0,5,2\n30,6,3\n");
+    let trace = |more: &[&str]| {
+        bench(&server.url, &[&["--dataset-name", "trace", "--dataset-path", &file], more].concat())
+    };
+    let told = "the trace has no column of times (timestamp, arrival, arrived_at, time)";
+    trace(&["--self-timed"]).refused(2, &["--self-timed", told]);
+    let at_once = trace(&[]);
+    assert!(at_once.err.contains(told), "{}", at_once.err);
+    at_once.fine();
+    let paced = trace(&["--request-rate", "50"]);
+    assert!(!paced.err.contains(told), "{}", paced.err);
+    paced.fine();
+    // With the same mark before it, a column that is known is found.
+    let timed =
+        folder.write("timed.csv", "\u{feff}TIMESTAMP,ContextTokens,GeneratedTokens\r\n0,5,2\r\n0.2,6,3\r\n");
+    let json = folder.name("x.json");
+    bench(&server.url, &["--dataset-name", "trace", "--dataset-path", &timed, "--json", &json]).fine();
+    assert_eq!(folder.json("x.json")["request_rate"], "trace");
 }
 
 #[test]

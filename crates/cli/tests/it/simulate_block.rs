@@ -44,6 +44,9 @@ fn what_cannot_be_simulated_is_refused_before_anything_is_written() {
     ballast(&["simulate", "block", "--kv-memory", "90000TiB"]).refused(1, &["not simulated", "give it less"]);
     let large = ["simulate", "block", "--batch-size", "16777216", "--prompt-len", "256"];
     ballast(&large).refused(1, &["--batch-size 16777216", "make it smaller"]);
+    let long = ["--prompt-len", "65535", "--gen-len", "65535", "--kv-memory", "999TB"];
+    ballast(&[&["simulate", "block"], &long[..]].concat())
+        .refused(1, &["65535 tokens each", "--gen-len shorter"]);
     ballast(&["simulate", "block", "--model", "opt-31b"]).refused(1, &["opt-31b", "opt-30b"]);
     ballast(&["simulate", "block", "--gen-len", "0"]).refused(2, &["--gen-len"]);
 }

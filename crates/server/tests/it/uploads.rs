@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::time::Duration;
 
-use crate::common::spool::{Spool, ended, upload};
+use crate::common::spool::{Spool, ended, lines, upload};
 use crate::common::{code, config, connect, get, post, request, send, start};
 use serde_json::{Value, json};
 use server::{Config, SpoolLimits};
@@ -121,7 +121,7 @@ fn files_are_kept_as_long_as_their_client_wants_and_no_longer_than_they_may() {
         format!("--B\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{text}\r\n")
     };
     let file = "--B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"x\"\r\n\r\n{}\r\n--B--\r\n";
-    let upload = |expires: &[(&str, &str)]| {
+    let expiring = |expires: &[(&str, &str)]| {
         let expires = expires.iter().map(|(name, text)| field(&format!("expires_after[{name}]"), text));
         let form = [field("purpose", "batch"), expires.collect(), file.to_owned()].concat();
         send(server.address, &request("POST", "/v1/files", KIND, form.as_bytes()))
@@ -129,7 +129,7 @@ fn files_are_kept_as_long_as_their_client_wants_and_no_longer_than_they_may() {
     let lasts = |file: &Value| file["expires_at"].as_u64().unwrap() - file["created_at"].as_u64().unwrap();
     let anchor = ("anchor", "created_at");
     for (asked, kept) in [("3600", 3600), ("2592000", 2 * day.as_secs())] {
-        assert_eq!(lasts(&upload(&[anchor, ("seconds", asked)]).json()), kept);
+        assert_eq!(lasts(&expiring(&[anchor, ("seconds", asked)]).json()), kept);
     }
     for wrong in [
         &[anchor][..],
@@ -137,7 +137,7 @@ fn files_are_kept_as_long_as_their_client_wants_and_no_longer_than_they_may() {
         &[anchor, ("seconds", "3599")],
         &[anchor, ("seconds", "soon")],
     ] {
-        let refused = upload(wrong);
+        let refused = expiring(wrong);
         assert_eq!(
             (refused.status, refused.json()["error"]["param"].as_str()),
             (400, Some("expires_after")),
@@ -145,14 +145,13 @@ fn files_are_kept_as_long_as_their_client_wants_and_no_longer_than_they_may() {
         );
     }
 
-    let input = upload(&[]).json();
+    let input = upload(&server, "in", "batch", &lines(1, 1)).json();
     assert_eq!(lasts(&input), 2 * day.as_secs());
     let mut body = json!({"input_file_id": input["id"], "endpoint": "/v1/completions", "completion_window": "24h",
                           "output_expires_after": {"anchor": "created_at", "seconds": 7200}});
     let id = post(server.address, "/v1/batches", &body).json()["id"].as_str().unwrap().to_string();
-    // Its one line is no request.
-    let errors = ended(&server, &id)["error_file_id"].as_str().unwrap().to_string();
-    assert_eq!(lasts(&get(server.address, &format!("/v1/files/{errors}")).json()), 7200);
+    let answers = ended(&server, &id)["output_file_id"].as_str().unwrap().to_string();
+    assert_eq!(lasts(&get(server.address, &format!("/v1/files/{answers}")).json()), 7200);
     body["output_expires_after"]["seconds"] = json!(1);
     let refused = post(server.address, "/v1/batches", &body);
     assert_eq!(
