@@ -8,15 +8,16 @@
 //!         for two tiles of rows        streamed from L2: 2 x 2 tiles of sums in registers
 //! ```
 //!
-//! Workers form a grid of rows by panels; those that share rows bring them into tiles together.
+//! Workers form a grid of rows by panels; those that share rows bring them into tiles together. Where each has rows of its own,
+//! whoever is done with them goes on with another's.
 
 use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use half::bf16;
 
 use super::plan::Plan;
+use super::taken::Taken;
 use super::tile::{Product, Start, TILE_ROWS, Tiles};
 use crate::linear::epilogue::{Epilogue, Sums};
 use crate::linear::pack::{GROUP, PANEL_ROWS, TILE_BYTES};
@@ -36,7 +37,7 @@ pub(super) fn run<S: PanelSource>(
 ) {
     let threads = team.threads();
     let plan = Plan::new(x.rows(), w.k(), w.held_panels(), threads);
-    let taken: Vec<AtomicUsize> = (0..plan.row_workers * plan.blocks).map(|_| AtomicUsize::new(0)).collect();
+    let taken = Taken::nothing(&plan);
     with_scratch(plan.row_workers * plan.block_bytes(), |shared| {
         let mut shared = MatMut::new(shared, plan.row_workers, plan.block_bytes());
         let shared = &shared.shared();
@@ -67,8 +68,7 @@ struct Job<'a, S> {
     w: &'a Weight<'a>,
     source: &'a S,
     epilogue: &'a Epilogue<'a>,
-    /// How many panels of each block are taken, where workers take them as they come.
-    taken: &'a [AtomicUsize],
+    taken: &'a Taken,
 }
 
 /// Rows of unfinished sums between two steps at least.
@@ -101,63 +101,96 @@ impl<S: PanelSource> Job<'_, S> {
             unsafe { self.pack(&rows, panel_worker, blocks, row_worker) };
             if plan.panel_workers > 1 {
                 worker.barrier();
+            } else {
+                self.taken.packed(row_worker);
             }
-            // SAFETY: nobody writes it before the next barrier.
+            // SAFETY: nobody writes it before the next barrier, or before all of the block is done with.
             let x = unsafe { blocks.read(row_worker, 0..plan.block_bytes()) };
-            // SAFETY: this worker alone has its panels of these rows.
+            let at = (row_worker, index);
+            // SAFETY: what is taken is this worker's alone.
             unsafe {
                 if plan.as_they_come {
-                    self.as_they_come(&mut hands, x, &rows, &self.taken[row_worker * plan.blocks + index]);
+                    self.as_they_come(&mut hands, x, &rows, at);
                 } else {
-                    self.block(&mut hands, x, &rows, plan.panels_of(panel_worker));
+                    while let Some(group) = self.taken.take(at) {
+                        self.group(&mut hands, x, &rows, group);
+                        self.taken.finish(at);
+                    }
                 }
             }
+            if plan.panel_workers == 1 {
+                worker.wait_until(|| self.taken.is_done(at));
+            }
+        }
+        if plan.panel_workers == 1 {
+            // SAFETY: as above.
+            unsafe { self.help(&mut hands, &worker, blocks) };
         }
         // SAFETY: these sums are this worker's.
         unsafe { hands.behind.finish(self.epilogue, 2 * TILE_ROWS) };
     }
 
-    /// Block after block of panels that are this worker's.
+    /// Goes on with what others have not taken of their rows.
     #[inline(always)]
-    unsafe fn block(&self, hands: &mut Hands<'_>, x: &[u8], rows: &Range<usize>, panels: Range<usize>) {
+    unsafe fn help(&self, hands: &mut Hands<'_>, worker: &Worker<'_>, blocks: &SharedRows<'_, u8>) {
         let plan = self.plan;
-        for first in panels.clone().step_by(plan.block_panels) {
-            let panels = first..(first + plan.block_panels).min(panels.end);
-            for chunk in 0..plan.chunks {
-                let chunk = self.chunk(x, chunk, rows.clone());
-                for panel in panels.clone() {
-                    let next = if panel + 1 < panels.end {
-                        self.weights(panel + 1, chunk.groups.start)
-                    } else {
-                        self.weights(panels.start, chunk.groups.end)
-                    };
-                    hands.sums_at =
-                        if plan.chunks > 1 { (panel - panels.start) * plan.block_rows } else { 0 };
-                    // SAFETY: passed on from the caller.
-                    unsafe { self.panel(hands, &chunk, panel, next) };
+        for row in (1..plan.row_workers).map(|n| (worker.index + n) % plan.row_workers) {
+            while !self.taken.is_out(row) {
+                while let Some((at, group)) = self.taken.take_newest(row) {
+                    // SAFETY: nobody writes the block until all that is taken of it is done; what is taken is this worker's alone.
+                    unsafe {
+                        let x = blocks.read(row, 0..plan.block_bytes());
+                        self.group(hands, x, &plan.rows_of(row, at.1), group);
+                    }
+                    self.taken.finish(at);
                 }
+                worker.wait_until(|| self.taken.has_more(row) || self.taken.is_out(row));
             }
         }
     }
 
-    /// One panel after the other, whichever nobody has taken: memory is not equally fast for all workers.
+    /// Multiplies a block by a group of panels.
     #[inline(always)]
-    unsafe fn as_they_come(&self, hands: &mut Hands<'_>, x: &[u8], rows: &Range<usize>, taken: &AtomicUsize) {
+    unsafe fn group(&self, hands: &mut Hands<'_>, x: &[u8], rows: &Range<usize>, group: usize) {
         let plan = self.plan;
-        let mut panel = taken.fetch_add(1, Ordering::Relaxed);
-        while panel < self.plan.panels {
-            let next = taken.fetch_add(1, Ordering::Relaxed);
+        let first = group * plan.block_panels;
+        let panels = first..(first + plan.block_panels).min(plan.panels);
+        for chunk in 0..plan.chunks {
+            let chunk = self.chunk(x, chunk, rows.clone());
+            for panel in panels.clone() {
+                let next = if panel + 1 < panels.end {
+                    self.weights(panel + 1, chunk.groups.start)
+                } else if !chunk.last {
+                    self.weights(panels.start, chunk.groups.end)
+                } else {
+                    // Those of the next group, if nobody else takes it.
+                    self.weights(panels.end % plan.panels, 0)
+                };
+                hands.sums_at = if plan.chunks > 1 { (panel - panels.start) * plan.block_rows } else { 0 };
+                // SAFETY: passed on from the caller.
+                unsafe { self.panel(hands, &chunk, panel, next) };
+            }
+        }
+    }
+
+    /// One panel after the other, the next one taken before: it is fetched meanwhile.
+    #[inline(always)]
+    unsafe fn as_they_come(&self, hands: &mut Hands<'_>, x: &[u8], rows: &Range<usize>, at: (usize, usize)) {
+        let plan = self.plan;
+        let mut taken = self.taken.take(at);
+        while let Some(panel) = taken {
+            let next = self.taken.take(at);
             for chunk in 0..plan.chunks {
                 let chunk = self.chunk(x, chunk, rows.clone());
-                let next = if chunk.last && next < plan.panels {
-                    self.weights(next, 0)
-                } else {
-                    self.weights(panel, chunk.groups.end)
+                let next = match next {
+                    Some(next) if chunk.last => self.weights(next, 0),
+                    _ => self.weights(panel, chunk.groups.end),
                 };
                 // SAFETY: what is taken is this worker's alone.
                 unsafe { self.panel(hands, &chunk, panel, next) };
             }
-            panel = next;
+            self.taken.finish(at);
+            taken = next;
         }
     }
 

@@ -4,6 +4,7 @@
 mod blocked;
 mod plan;
 mod skinny;
+mod taken;
 mod tile;
 
 pub(super) use plan::shared_bytes_at_most;

@@ -44,7 +44,7 @@ pub(super) struct Plan {
     pub(super) block_panels: usize,
     /// Chunks of k.
     pub(super) chunks: usize,
-    /// Whether workers take panels as they come, rather than a fixed share.
+    /// Whether workers take panels one by one, the next before they are done with one.
     pub(super) as_they_come: bool,
 }
 
@@ -85,11 +85,6 @@ impl Plan {
         let tiles = self.rows.div_ceil(TILE_ROWS);
         let tiles = self.share(tiles, worker * self.blocks + block, self.row_workers * self.blocks);
         tiles.start * TILE_ROWS..(tiles.end * TILE_ROWS).min(self.rows)
-    }
-
-    /// Held panels of the workers in column `worker` of the grid.
-    pub(super) fn panels_of(&self, worker: usize) -> Range<usize> {
-        self.share(self.panels, worker, self.panel_workers)
     }
 
     /// Groups of chunk `chunk`.
@@ -143,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_and_panel_belongs_to_one_worker() {
+    fn every_row_belongs_to_one_worker() {
         for (rows, panels, threads) in [(17, 5, 2), (1000, 3, 4), (2048, 64, 2), (8191, 7, 3), (600, 1, 8)] {
             let plan = Plan::new(rows, 2048, panels, threads);
             assert_eq!(plan.row_workers * plan.panel_workers, threads);
@@ -152,8 +147,6 @@ mod tests {
                 .flat_map(|(w, b)| plan.rows_of(w, b))
                 .collect();
             assert_eq!(all, (0..rows).collect::<Vec<_>>());
-            let all: Vec<usize> = (0..plan.panel_workers).flat_map(|w| plan.panels_of(w)).collect();
-            assert_eq!(all, (0..panels).collect::<Vec<_>>());
         }
     }
 
