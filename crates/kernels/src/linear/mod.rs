@@ -14,6 +14,8 @@ mod epilogue;
 pub mod pack;
 #[cfg(target_arch = "x86_64")]
 mod pairs;
+#[cfg(target_arch = "x86_64")]
+mod progress;
 pub mod quant;
 #[cfg(target_arch = "x86_64")]
 mod rows;

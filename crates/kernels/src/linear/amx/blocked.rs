@@ -17,10 +17,10 @@ use std::ops::Range;
 use half::bf16;
 
 use super::plan::Plan;
-use super::taken::Taken;
 use super::tile::{Product, Start, TILE_ROWS, Tiles};
 use crate::linear::epilogue::{Epilogue, Sums};
 use crate::linear::pack::{GROUP, PANEL_ROWS, TILE_BYTES};
+use crate::linear::progress::Progress;
 use crate::linear::rows::copy_tiles;
 use crate::linear::source::{PAIR_BYTES, PanelSource};
 use crate::linear::types::Weight;
@@ -37,12 +37,13 @@ pub(super) fn run<S: PanelSource>(
 ) {
     let threads = team.threads();
     let plan = Plan::new(x.rows(), w.k(), w.held_panels(), threads);
-    let taken = Taken::nothing(&plan);
+    let progress = || Progress::new(plan.panels, plan.block_panels, plan.panel_workers);
+    let progress: Vec<Progress> = (0..plan.row_workers * plan.blocks).map(|_| progress()).collect();
     with_scratch(plan.row_workers * plan.block_bytes(), |shared| {
         let mut shared = MatMut::new(shared, plan.row_workers, plan.block_bytes());
         let shared = &shared.shared();
         team.run_on(threads, |worker| {
-            let job = Job { plan: &plan, x, w, source, epilogue, taken: &taken };
+            let job = Job { plan: &plan, x, w, source, epilogue, progress: &progress };
             with_scratch(plan.sums_bytes() + plan.chunk_groups() * PAIR_BYTES, |scratch| {
                 let (sums, scratch) = scratch.split_at_mut(plan.sums_bytes());
                 let sums = bytemuck::cast_slice_mut(sums);
@@ -68,7 +69,8 @@ struct Job<'a, S> {
     w: &'a Weight<'a>,
     source: &'a S,
     epilogue: &'a Epilogue<'a>,
-    taken: &'a Taken,
+    /// Of each block, those of the first row of the grid first.
+    progress: &'a [Progress],
 }
 
 /// Rows of unfinished sums between two steps at least.
@@ -93,6 +95,7 @@ impl<S: PanelSource> Job<'_, S> {
             (worker.index / plan.panel_workers, worker.index % plan.panel_workers);
         for index in 0..plan.blocks {
             let rows = plan.rows_of(row_worker, index);
+            let progress = &self.progress[row_worker * plan.blocks + index];
             if plan.panel_workers > 1 {
                 worker.barrier();
             }
@@ -102,24 +105,14 @@ impl<S: PanelSource> Job<'_, S> {
             if plan.panel_workers > 1 {
                 worker.barrier();
             } else {
-                self.taken.packed(row_worker);
+                progress.pack();
             }
             // SAFETY: nobody writes it before the next barrier, or before all of the block is done with.
             let x = unsafe { blocks.read(row_worker, 0..plan.block_bytes()) };
-            let at = (row_worker, index);
             // SAFETY: what is taken is this worker's alone.
-            unsafe {
-                if plan.as_they_come {
-                    self.as_they_come(&mut hands, x, &rows, at);
-                } else {
-                    while let Some(group) = self.taken.take(at) {
-                        self.group(&mut hands, x, &rows, group);
-                        self.taken.finish(at);
-                    }
-                }
-            }
+            unsafe { self.take(&mut hands, x, &rows, progress, panel_worker) };
             if plan.panel_workers == 1 {
-                worker.wait_until(|| self.taken.is_done(at));
+                progress.wait_until_done(&worker);
             }
         }
         if plan.panel_workers == 1 {
@@ -135,62 +128,68 @@ impl<S: PanelSource> Job<'_, S> {
     unsafe fn help(&self, hands: &mut Hands<'_>, worker: &Worker<'_>, blocks: &SharedRows<'_, u8>) {
         let plan = self.plan;
         for row in (1..plan.row_workers).map(|n| (worker.index + n) % plan.row_workers) {
-            while !self.taken.is_out(row) {
-                while let Some((at, group)) = self.taken.take_newest(row) {
-                    // SAFETY: nobody writes the block until all that is taken of it is done; what is taken is this worker's alone.
+            for index in 0..plan.blocks {
+                let progress = &self.progress[row * plan.blocks + index];
+                progress.wait_until_packed(worker);
+                for panels in progress.panels(0) {
+                    // SAFETY: it is packed, and its owner waits for what is taken of it, which is this worker's alone.
                     unsafe {
                         let x = blocks.read(row, 0..plan.block_bytes());
-                        self.group(hands, x, &plan.rows_of(row, at.1), group);
+                        self.group(hands, x, &plan.rows_of(row, index), &panels, None);
                     }
-                    self.taken.finish(at);
+                    progress.finish(panels.len());
                 }
-                worker.wait_until(|| self.taken.has_more(row) || self.taken.is_out(row));
             }
         }
     }
 
-    /// Multiplies a block by a group of panels.
+    /// Multiplies a block by panels until none is left. Where those are taken one by one, the next one is taken before, and fetched
+    /// meanwhile.
     #[inline(always)]
-    unsafe fn group(&self, hands: &mut Hands<'_>, x: &[u8], rows: &Range<usize>, group: usize) {
+    unsafe fn take(
+        &self,
+        hands: &mut Hands<'_>,
+        x: &[u8],
+        rows: &Range<usize>,
+        progress: &Progress,
+        me: usize,
+    ) {
+        let mut mine = progress.panels(me).peekable();
+        while let Some(panels) = mine.next() {
+            let next = if self.plan.as_they_come { mine.peek().map(|next| next.start) } else { None };
+            // SAFETY: passed on from the caller.
+            unsafe { self.group(hands, x, rows, &panels, next) };
+            progress.finish(panels.len());
+        }
+    }
+
+    /// Multiplies a block by a group of panels. `next`: the panel that comes next, if that is known.
+    #[inline(always)]
+    unsafe fn group(
+        &self,
+        hands: &mut Hands<'_>,
+        x: &[u8],
+        rows: &Range<usize>,
+        panels: &Range<usize>,
+        next: Option<usize>,
+    ) {
         let plan = self.plan;
-        let first = group * plan.block_panels;
-        let panels = first..(first + plan.block_panels).min(plan.panels);
+        // Likely, if nobody else takes it.
+        let next = next.unwrap_or(panels.end % plan.panels);
         for chunk in 0..plan.chunks {
             let chunk = self.chunk(x, chunk, rows.clone());
             for panel in panels.clone() {
                 let next = if panel + 1 < panels.end {
                     self.weights(panel + 1, chunk.groups.start)
-                } else if !chunk.last {
-                    self.weights(panels.start, chunk.groups.end)
+                } else if chunk.last {
+                    self.weights(next, 0)
                 } else {
-                    // Those of the next group, if nobody else takes it.
-                    self.weights(panels.end % plan.panels, 0)
+                    self.weights(panels.start, chunk.groups.end)
                 };
                 hands.sums_at = if plan.chunks > 1 { (panel - panels.start) * plan.block_rows } else { 0 };
                 // SAFETY: passed on from the caller.
                 unsafe { self.panel(hands, &chunk, panel, next) };
             }
-        }
-    }
-
-    /// One panel after the other, the next one taken before: it is fetched meanwhile.
-    #[inline(always)]
-    unsafe fn as_they_come(&self, hands: &mut Hands<'_>, x: &[u8], rows: &Range<usize>, at: (usize, usize)) {
-        let plan = self.plan;
-        let mut taken = self.taken.take(at);
-        while let Some(panel) = taken {
-            let next = self.taken.take(at);
-            for chunk in 0..plan.chunks {
-                let chunk = self.chunk(x, chunk, rows.clone());
-                let next = match next {
-                    Some(next) if chunk.last => self.weights(next, 0),
-                    _ => self.weights(panel, chunk.groups.end),
-                };
-                // SAFETY: what is taken is this worker's alone.
-                unsafe { self.panel(hands, &chunk, panel, next) };
-            }
-            self.taken.finish(at);
-            taken = next;
         }
     }
 

@@ -4,7 +4,6 @@
 mod blocked;
 mod plan;
 mod skinny;
-mod taken;
 mod tile;
 
 pub(super) use plan::shared_bytes_at_most;

@@ -22,17 +22,17 @@ mod product;
 
 use std::marker::PhantomData;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use half::bf16;
 
 use super::epilogue::{Epilogue, Sums};
 use super::pack::PANEL_ROWS;
+use super::progress::Progress;
 use super::source::PAIR_BYTES;
 use super::types::Weight;
 use crate::mat::{Mat, MatMut, SharedRows};
 use crate::scratch::with_scratch;
-use crate::team::{Stretches, Team, Worker};
+use crate::team::{Team, Worker};
 pub(crate) use panels::{Panels, Tiles, with_rows};
 use plan::{Packing, Plan};
 use product::ROWS;
@@ -52,7 +52,10 @@ pub(crate) fn run(team: &Team, x: Mat<'_, bf16>, w: &Weight<'_>, epilogue: &Epil
 pub(crate) fn run_panels<P: Panels>(team: &Team, x: Mat<'_, bf16>, w: &Weight<'_>, epilogue: &Epilogue<'_>) {
     let threads = team.threads();
     let plan = Plan::new(x.rows(), w.k(), (P::STREAMED, P::BAND_ROWS, P::ROW_BYTES), threads);
-    let progress: Vec<Progress> = (0..plan.blocks).map(|_| Progress::new(&plan, w.held_panels())).collect();
+    let panels = w.held_panels();
+    let grain = if panels >= ENOUGH * plan.workers { 2 } else { 1 };
+    let progress: Vec<Progress> =
+        (0..plan.blocks).map(|_| Progress::new(panels, grain, plan.stretches)).collect();
     let rows = plan.most_rows();
     let block_bytes = rows * plan.groups * P::ROW_BYTES;
     with_scratch(plan.places * block_bytes, |packed| {
@@ -90,21 +93,6 @@ struct Job<'a, P> {
     packed: &'a SharedRows<'a, u8>,
     progress: &'a [Progress],
     panels: PhantomData<P>,
-}
-
-/// How far a block is.
-struct Progress {
-    packed: AtomicBool,
-    panels: Stretches,
-    done: AtomicUsize,
-}
-
-impl Progress {
-    fn new(plan: &Plan, panels: usize) -> Progress {
-        let grain = if panels >= ENOUGH * plan.workers { 2 } else { 1 };
-        let panels = Stretches::new(panels, grain, plan.stretches);
-        Progress { packed: AtomicBool::new(false), panels, done: AtomicUsize::new(0) }
-    }
 }
 
 /// What a worker has in hand.
@@ -162,14 +150,14 @@ impl<P: Panels> Job<'_, P> {
             let progress = &self.progress[block];
             // SAFETY: others read this worker's place while panels of the block before are not done: they are.
             unsafe { self.pack(block, 0..self.plan.bands_of(block).len(), me) };
-            progress.packed.store(true, Ordering::Release);
+            progress.pack();
             // SAFETY: it is packed, and stays until the wait is over.
             unsafe { self.take(me, block, me, hands) };
-            worker.wait_until(|| progress.done.load(Ordering::Acquire) == self.w.held_panels());
+            progress.wait_until_done(worker);
         }
         for owner in (me + 1..worker.count).chain(0..me) {
             for block in self.plan.blocks_of(owner) {
-                worker.wait_until(|| self.progress[block].packed.load(Ordering::Acquire));
+                self.progress[block].wait_until_packed(worker);
                 // SAFETY: it is packed, and its owner waits for what is taken of it.
                 unsafe { self.take(me, block, owner, hands) };
             }
@@ -183,7 +171,7 @@ impl<P: Panels> Job<'_, P> {
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
     unsafe fn take(&self, me: usize, block: usize, place: usize, hands: &mut Hands<'_>) {
         let progress = &self.progress[block];
-        for mine in progress.panels.of(me) {
+        for mine in progress.panels(me) {
             let count = mine.len();
             // SAFETY: what is taken is this worker's alone; the rest is passed on.
             unsafe {
@@ -195,7 +183,7 @@ impl<P: Panels> Job<'_, P> {
                     }
                 }
             }
-            progress.done.fetch_add(count, Ordering::Release);
+            progress.finish(count);
         }
     }
 
