@@ -96,8 +96,12 @@ pub(crate) fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> Error {
 
 /// The text of a file of the command line, without the mark that some editors put before it.
 pub(crate) fn text_of(path: &Path) -> Result<String> {
-    let text = std::fs::read_to_string(path).map_err(unreadable(path))?;
-    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
+    Ok(unmarked(std::fs::read_to_string(path).map_err(unreadable(path))?))
+}
+
+/// A text without that mark.
+pub(crate) fn unmarked(text: String) -> String {
+    text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text)
 }
 
 /// How the process ends with this error.

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail};
 use engine::profile::{Drift, Profile, ProfileKey, Rough, STAGES, quick, refresh, take};
-use engine::{EngineConfig, Foresight, StartError, TooSmall, blueprint, size};
+use engine::{DeviceChoice, EngineConfig, Foresight, StartError, TooSmall, blueprint, size};
 use model::source::Places;
 use policy::cost::{Correction, Linear, Pace, Tables};
 
-use crate::args::{EngineArgs, ProfileArgs, typed};
+use crate::args::{ActivationsAs, EngineArgs, Kv, LoadFormat, ProfileArgs, typed};
 use crate::console::{note, show};
 use crate::display::{Progress, Unit, Voice};
 use crate::loaded::{self, Opened};
@@ -128,15 +128,25 @@ pub(crate) fn kept_or_taken(opened: &Opened, config: &EngineConfig, args: &Engin
 
 /// The command that measures what a plan with these flags asks for: the same model, by the same name, kept and computed alike.
 fn as_typed(opened: &Opened, config: &EngineConfig, args: &EngineArgs) -> String {
-    let mut command =
-        format!("ballast profile {} --weights {}", opened.asked, typed(args.weights.as_kept(config.weights)));
-    if let Some(threads) = args.threads {
-        command += &format!(" --threads {threads}");
-    }
-    if let Some(folder) = &args.offload_dir {
-        command += &format!(" --offload-dir {}", folder.display());
-    }
-    command
+    let kept = typed(args.weights.as_kept(config.weights));
+    let flags = [
+        ("--weights", Some(kept)),
+        ("--device", (config.device == DeviceChoice::Cuda).then(|| "cuda".to_owned())),
+        ("--activations", (args.activations != ActivationsAs::Exact).then(|| typed(args.activations))),
+        ("--kv", (args.kv != Kv::Auto).then(|| typed(args.kv))),
+        ("--sparse-attention", args.sparse_attention.map(|share| share.to_string())),
+        ("--load-format", (args.load_format != LoadFormat::Auto).then(|| typed(args.load_format))),
+        ("--threads", args.threads.map(|threads| threads.to_string())),
+        ("--offload-dir", args.offload_dir.as_ref().map(|folder| quoted(&folder.to_string_lossy()))),
+    ];
+    let flags = flags.into_iter().filter_map(|(flag, value)| Some(format!(" {flag} {}", value?)));
+    format!("ballast profile {}{}", quoted(&opened.asked), flags.collect::<String>())
+}
+
+/// A word as a shell reads it back.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-:@~+,=".contains(c);
+    if word.chars().all(is_plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
 }
 
 /// What was measured before, if it was.
@@ -238,5 +248,16 @@ fn rate(linear: &Linear, rows: f64) -> String {
         format!("{:.1} GB/s", linear.bytes / seconds / 1e9)
     } else {
         format!("{:.2} TFLOP/s", rows * linear.flops() / seconds / 1e12)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_can_be_typed() {
+        let words = ["org/name:Q4_K_M", "a b", "it's", "$HOME"].map(quoted);
+        assert_eq!(words, ["org/name:Q4_K_M", "'a b'", r"'it'\''s'", "'$HOME'"]);
     }
 }

@@ -131,7 +131,7 @@ impl Account {
 
     /// What the id of what is answered is made of.
     pub(crate) fn answer_id(&self) -> &str {
-        self.id.strip_prefix(OWN).unwrap_or(&self.id)
+        self.id.strip_prefix(OWN).filter(|id| !id.is_empty()).unwrap_or(&self.id)
     }
 
     /// The head of the answer is on its way.

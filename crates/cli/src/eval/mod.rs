@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 pub(crate) use next_word::next_word;
 pub(crate) use perplexity::perplexity;
 
-use crate::console::text_of;
+use crate::console::{text_of, unmarked};
 
 /// What is read where `--text` names nothing else.
 const TEXT: &str = include_str!("moby-dick.txt");
@@ -23,7 +23,8 @@ fn text(file: Option<&Path>) -> Result<String> {
     match file {
         None => Ok(TEXT.to_string()),
         Some(file) if file.as_os_str() == "-" => {
-            std::io::read_to_string(std::io::stdin()).context("cannot read standard input")
+            let text = std::io::read_to_string(std::io::stdin()).context("cannot read standard input")?;
+            Ok(unmarked(text))
         }
         Some(file) => text_of(file),
     }

@@ -214,7 +214,17 @@ fn steps_that_are_run_as_graphs_change_no_token() {
 /// Norms around what layers add, embeddings and scores of other factors, layers that turn otherwise or not at all.
 #[test]
 fn models_of_every_sort_go_on_as_transformers_does() {
-    for model in ["gemma3", "granite", "ministral3", "olmo3", "phi3-longrope-short", "smollm3", "qwen3"] {
+    for model in [
+        "exaone4",
+        "gemma3",
+        "granite",
+        "granite4",
+        "ministral3",
+        "olmo3",
+        "phi3-longrope-short",
+        "smollm3",
+        "qwen3",
+    ] {
         let file = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("../model/tests/golden")
             .join(model)

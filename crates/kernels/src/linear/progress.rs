@@ -30,7 +30,8 @@ impl Progress {
         worker.wait_until(|| self.packed.load(Ordering::Acquire));
     }
 
-    /// Panels that worker `me` gets to multiply by, until none is left; it [finishes](Progress::finish) each before the next.
+    /// Panels that worker `me` gets to multiply by, until none is left; what it takes it [finishes](Progress::finish), and waits for
+    /// nobody before that.
     pub(super) fn panels(&self, me: usize) -> impl Iterator<Item = Range<usize>> {
         self.panels.of(me)
     }

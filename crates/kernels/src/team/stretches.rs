@@ -3,6 +3,10 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// How often a worker takes some, at the least, where several are taken at once; and how many those are at the most.
+const TAKES: usize = 4;
+const MOST_AT_ONCE: usize = 24;
+
 /// `0..n` in a stretch for each worker: it begins with its own, since memory that is read on and on comes faster, and goes on
 /// with what the others have left of theirs.
 pub(crate) struct Stretches(Vec<Stretch>);
@@ -26,12 +30,18 @@ impl Stretches {
         Stretches((0..workers).map(stretch).collect())
     }
 
+    /// Several at once, a multiple of `of`, and yet so few that each worker takes four times or more, where there are enough: one
+    /// may be slower than another.
+    pub(crate) fn several(n: usize, of: usize, workers: usize) -> Stretches {
+        Stretches::new(n, (n / (TAKES * workers) / of * of).clamp(of, MOST_AT_ONCE), workers)
+    }
+
     /// The same for each of so many times that `0..n` is done, one by one.
     pub(crate) fn times(times: usize, n: usize, workers: usize) -> Vec<Stretches> {
         (0..times).map(|_| Stretches::new(n, 1, workers)).collect()
     }
 
-    /// What worker `me` gets to do, asked for when it has done what it got before. Any worker may take part.
+    /// What worker `me` gets to do, asked for when it has done what it got before, or a little earlier. Any worker may take part.
     pub(crate) fn of(&self, me: usize) -> impl Iterator<Item = Range<usize>> {
         let own = me % self.0.len();
         let order = self.0[own..].iter().chain(&self.0[..own]);
@@ -67,6 +77,16 @@ mod tests {
                 assert!(n < grain * workers || got[0] == me * n.div_ceil(grain) / workers * grain);
             }
         }
+    }
+
+    #[test]
+    fn several_are_taken_at_once_and_often_enough() {
+        let grain = |n, of, workers| Stretches::several(n, of, workers).of(0).next().map(|first| first.len());
+        assert_eq!(
+            [(96, 3, 2), (352, 3, 2), (18, 3, 2), (18, 2, 2), (5, 2, 1)].map(|(n, of, w)| grain(n, of, w)),
+            [12, 24, 3, 2, 2].map(Some)
+        );
+        assert_eq!(grain(0, 3, 2), None);
     }
 
     #[test]

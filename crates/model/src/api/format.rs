@@ -97,7 +97,7 @@ fn structured_outputs(fields: &mut Fields) -> Result<Option<Asked>, ApiError> {
 }
 
 /// As `structured_outputs` says how. What white space there may be otherwise, and by whom it is seen to, is ours to choose; other
-/// properties than a schema's there are none anyway.
+/// properties than a schema's there are none anyway, where it is one schema that describes an object.
 fn mannered(format: OutputFormat, manners: &Map<String, Value>) -> OutputFormat {
     if manners.get("disable_any_whitespace") != Some(&Value::Bool(true)) {
         return format;

@@ -2,92 +2,110 @@
 //! one means those (and other engines take it so). An object that several schemas describe together stays open: each of them names
 //! a part of its properties.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value, json};
 
-/// Keywords whose schemas describe the same value as the one that they stand in.
+use super::dialect::{BY_NAMES, VALUES};
+
+/// Keywords whose schemas describe the same value as the one that they stand in: lists of them, and single ones.
 const LISTS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
 const SINGLE: [&str; 4] = ["if", "then", "else", "not"];
-/// Those whose schemas describe parts of the value: by names, in lists or alone.
-const BY_NAMES: [&str; 4] = ["properties", "patternProperties", "$defs", "definitions"];
-const PARTS: [&str; 6] =
-    ["items", "prefixItems", "contains", "additionalItems", "additionalProperties", "unevaluatedProperties"];
-/// What says of properties how they are.
-const OWN: [&str; 4] = ["properties", "patternProperties", "additionalProperties", "required"];
-/// Stands, while a schema is closed, in those that another one refers to beside what it says itself.
-const SHARED: &str = "x-shared";
+/// What says of properties which there are.
+const OWN: [&str; 4] = ["properties", "patternProperties", "additionalProperties", "unevaluatedProperties"];
 
 /// Closes the objects of a schema.
 pub(super) fn close(schema: &mut Value) {
-    let mut shared = Vec::new();
-    refer(schema, false, &mut shared);
-    while let Some(pointer) = shared.pop() {
+    let (mut shared, mut found) = (BTreeSet::new(), Vec::new());
+    let refers = |schema: &Map<String, Value>| schema.get("$ref").and_then(Value::as_str).map(str::to_owned);
+    visit(schema, "", false, &shared, &mut |schema, shared| found.extend(refers(schema).filter(|_| shared)));
+    while let Some(pointer) = found.pop() {
         // What is not found may be any of them.
-        let Some(target) = pointer.strip_prefix('#').and_then(|at| schema.pointer_mut(at)) else {
-            return forget(schema);
-        };
-        let Value::Object(object) = &mut *target else { continue };
-        if object.insert(SHARED.to_owned(), json!(true)).is_none() {
-            refer(target, true, &mut shared);
+        let Some(at) = pointer.strip_prefix('#') else { return };
+        let Some(target) = schema.pointer_mut(at) else { return };
+        if shared.insert(at.to_owned()) {
+            let none = BTreeSet::new();
+            visit(target, at, true, &none, &mut |schema, shared| {
+                found.extend(refers(schema).filter(|_| shared))
+            });
         }
     }
-    settle(schema, false);
+    visit(schema, "", false, &shared, &mut |schema, shared| {
+        if !shared && can_be_closed(schema) {
+            schema.insert("additionalProperties".to_owned(), json!(false));
+        }
+    });
 }
 
-/// Whether several schemas describe one value: this one and those that it names, or, if it is `shared`, this one and others.
-fn is_shared(schema: &Map<String, Value>, shared: bool) -> bool {
-    let own = usize::from(OWN.iter().any(|key| schema.contains_key(*key)));
+/// Shows a schema and each within it: whether others describe the same value. `at`: the pointer to it. `shared`: of its value, and
+/// of those at these pointers.
+fn visit(
+    schema: &mut Value,
+    at: &str,
+    shared: bool,
+    marked: &BTreeSet<String>,
+    see: &mut dyn FnMut(&mut Map<String, Value>, bool),
+) {
+    let Value::Object(schema) = schema else { return };
+    let shared = shared || marked.contains(at) || describe_together(schema) > 1;
+    see(schema, shared);
+    for (key, value) in schema.iter_mut().filter(|(key, _)| !VALUES.contains(&key.as_str())) {
+        let same =
+            LISTS.contains(&key.as_str()) || SINGLE.contains(&key.as_str()) || key == "dependentSchemas";
+        let at = format!("{at}/{}", escaped(key));
+        let mut inner = |at: &str, schema: &mut Value| visit(schema, at, shared && same, marked, see);
+        match value {
+            Value::Object(named) if BY_NAMES.contains(&key.as_str()) => {
+                named.iter_mut().for_each(|(name, schema)| inner(&format!("{at}/{}", escaped(name)), schema));
+            }
+            Value::Array(all) => {
+                (0..).zip(all).for_each(|(i, schema): (u32, _)| inner(&format!("{at}/{i}"), schema))
+            }
+            one => inner(&at, one),
+        }
+    }
+}
+
+/// A key as it stands in a pointer.
+fn escaped(key: &str) -> String {
+    key.replace('~', "~0").replace('/', "~1")
+}
+
+/// How many schemas describe a value: what this one says by itself, and those that it names.
+fn describe_together(schema: &Map<String, Value>) -> usize {
+    let has = |key: &str| schema.contains_key(key);
+    let own = OWN.iter().chain(&["required"]).any(|key| has(key));
     let all_of = schema.get("allOf").and_then(Value::as_array).map_or(0, Vec::len);
-    let others = ["anyOf", "oneOf", "$ref", "dependentSchemas"].iter().chain(&SINGLE);
-    let others = others.filter(|key| schema.contains_key(**key)).count();
-    shared || schema.contains_key(SHARED) || own + all_of + others > 1
+    let choices = ["anyOf", "oneOf"].iter().filter(|key| has(key) && !only_demand(&schema[**key])).count();
+    let others = ["$ref", "dependentSchemas"].iter().chain(&SINGLE).filter(|key| has(key)).count();
+    usize::from(own) + all_of + choices + others
 }
 
-/// The schemas right within one, and whether they describe the same value.
-fn within(schema: &mut Map<String, Value>) -> impl Iterator<Item = (&mut Value, bool)> {
-    schema.iter_mut().flat_map(|(key, value)| {
-        let key = key.as_str();
-        let dependent = key == "dependentSchemas";
-        let same = dependent || LISTS.contains(&key) || SINGLE.contains(&key);
-        let all: Vec<&mut Value> = if dependent || BY_NAMES.contains(&key) {
-            value.as_object_mut().into_iter().flat_map(Map::values_mut).collect()
-        } else if !same && !PARTS.contains(&key) {
-            vec![]
-        } else if value.is_array() {
-            value.as_array_mut().into_iter().flatten().collect()
-        } else {
-            vec![value]
-        };
-        all.into_iter().map(move |schema| (schema, same))
-    })
+/// Whether all that these choices say of properties is which there must be.
+fn only_demand(choices: &Value) -> bool {
+    let only = |choice: &Value| {
+        let says = |choice: &Map<String, Value>| choice.keys().all(|key| key == "required");
+        choice.as_object().is_some_and(says)
+    };
+    choices.as_array().is_some_and(|choices| choices.iter().all(only))
 }
 
-/// Finds what schemas refer to that are not alone with it.
-fn refer(schema: &mut Value, shared: bool, found: &mut Vec<String>) {
-    let Value::Object(schema) = schema else { return };
-    let shared = is_shared(schema, shared);
-    if shared && let Some(Value::String(pointer)) = schema.get("$ref") {
-        found.push(pointer.clone());
+/// Whether it names properties, leaves others open, and needs none of those.
+fn can_be_closed(schema: &Map<String, Value>) -> bool {
+    let object = |key: &str| schema.get(key).and_then(Value::as_object);
+    let (named, patterns) = (object("properties"), object("patternProperties"));
+    let says = ["additionalProperties", "unevaluatedProperties"].iter().any(|key| schema.contains_key(*key));
+    if says || (named.is_none() && patterns.is_none()) {
+        return false;
     }
-    within(schema).for_each(|(schema, same)| refer(schema, shared && same, found));
-}
-
-fn settle(schema: &mut Value, shared: bool) {
-    let Value::Object(schema) = schema else { return };
-    let shared = is_shared(schema, shared);
-    schema.remove(SHARED);
-    let says = |key: &str| schema.contains_key(key);
-    let names = says("properties") || says("patternProperties");
-    if names && !shared && !says("additionalProperties") && !says("unevaluatedProperties") {
-        schema.insert("additionalProperties".to_owned(), json!(false));
-    }
-    within(schema).for_each(|(schema, same)| settle(schema, shared && same));
-}
-
-/// Leaves a schema as it was.
-fn forget(schema: &mut Value) {
-    let Value::Object(schema) = schema else { return };
-    schema.remove(SHARED);
-    within(schema).for_each(|(schema, _)| forget(schema));
+    // Names that fit a pattern are not looked for.
+    let choices = ["anyOf", "oneOf"].iter().filter_map(|key| schema.get(*key)?.as_array()).flatten();
+    let demanded = choices.map(|choice| &choice["required"]).chain(schema.get("required"));
+    let mut names = demanded.filter_map(Value::as_array).flatten().filter_map(Value::as_str);
+    let least = schema.get("minProperties").and_then(Value::as_u64).unwrap_or(0);
+    patterns.is_some_and(|patterns| !patterns.is_empty())
+        || (names.all(|name| named.is_some_and(|named| named.contains_key(name)))
+            && least <= named.map_or(0, Map::len) as u64)
 }
 
 #[cfg(test)]
@@ -123,6 +141,7 @@ mod tests {
         for together in [
             json!({"allOf": [a, b]}),
             json!({"properties": {"a": {}}, "anyOf": [b, {"required": ["a"]}]}),
+            json!({"anyOf": [a, b], "oneOf": [{"required": ["a"]}]}),
             json!({"allOf": [{"anyOf": [a, b]}, {"required": ["a"]}]}),
             json!({"properties": {"a": {}}, "dependentSchemas": {"a": b}}),
         ] {
@@ -131,6 +150,31 @@ mod tests {
         // Parts of what is open are wholes again.
         let part = json!({"allOf": [{"properties": {"a": a}}, b]});
         assert_eq!(closed(part), json!({"allOf": [{"properties": {"a": shut(&a)}}, b]}));
+    }
+
+    #[test]
+    fn an_object_that_needs_others_than_it_names_stays_open() {
+        let named = json!({"a": {}, "b": {}});
+        let is_shut = |more: Value| {
+            let mut schema = json!({"properties": named});
+            schema.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            closed(schema).get("additionalProperties").is_some()
+        };
+        for fits in [
+            json!({"required": ["a", "b"], "minProperties": 2}),
+            json!({"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}),
+            json!({"required": ["c"], "patternProperties": {"^c": {}}}),
+        ] {
+            assert!(is_shut(fits.clone()), "{fits}");
+        }
+        for needs in [
+            json!({"required": ["a", "c"]}),
+            json!({"minProperties": 3}),
+            json!({"anyOf": [{"required": ["a"]}, {"required": ["c"]}]}),
+            json!({"required": ["c"], "patternProperties": {}}),
+        ] {
+            assert!(!is_shut(needs.clone()), "{needs}");
+        }
     }
 
     #[test]

@@ -10,9 +10,10 @@ use super::close::close;
 const FORMATS: [&str; 10] =
     ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
 /// Keywords whose values are no schemas.
-const VALUES: [&str; 5] = ["const", "enum", "default", "examples", "example"];
+pub(super) const VALUES: [&str; 5] = ["const", "enum", "default", "examples", "example"];
 /// Keywords whose values are schemas by names, which may be those of keywords.
-const BY_NAMES: [&str; 5] = ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"];
+pub(super) const BY_NAMES: [&str; 5] =
+    ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"];
 
 /// A schema as the compiler is to read it, with these settings of its own; what a request says of those is dropped.
 pub(crate) fn settled(schema: Map<String, Value>, mut settings: Map<String, Value>) -> Value {

@@ -76,8 +76,9 @@ impl Report<'_> {
             if args.report.save_detailed {
                 self.detailed(fields);
             }
+            let figures: Vec<String> = fields.keys().cloned().collect();
             for Pair(name, value) in &args.report.metadata {
-                if fields.contains_key(name) {
+                if figures.contains(name) {
                     note!("--metadata {name} is left out: the result has a figure of that name");
                 } else {
                     fields.insert(name.clone(), json!(value));

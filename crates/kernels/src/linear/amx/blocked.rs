@@ -37,7 +37,7 @@ pub(super) fn run<S: PanelSource>(
 ) {
     let threads = team.threads();
     let plan = Plan::new(x.rows(), w.k(), w.held_panels(), threads);
-    let progress = || Progress::new(plan.panels, plan.block_panels, plan.panel_workers);
+    let progress = || Progress::new(plan.panels, plan.grain(), plan.panel_workers);
     let progress: Vec<Progress> = (0..plan.row_workers * plan.blocks).map(|_| progress()).collect();
     with_scratch(plan.row_workers * plan.block_bytes(), |shared| {
         let mut shared = MatMut::new(shared, plan.row_workers, plan.block_bytes());
@@ -107,11 +107,11 @@ impl<S: PanelSource> Job<'_, S> {
             } else {
                 progress.pack();
             }
-            // SAFETY: nobody writes it before the next barrier, or before all of the block is done with.
+            // SAFETY: nobody writes it before the next barrier, or while others are not done with it.
             let x = unsafe { blocks.read(row_worker, 0..plan.block_bytes()) };
             // SAFETY: what is taken is this worker's alone.
             unsafe { self.take(&mut hands, x, &rows, progress, panel_worker) };
-            if plan.panel_workers == 1 {
+            if plan.panel_workers == 1 && index + 1 < plan.blocks {
                 progress.wait_until_done(&worker);
             }
         }

@@ -75,6 +75,12 @@ impl Plan {
         }
     }
 
+    /// Panels that a worker takes at once: those of a block, or so many fewer that all have as much to do.
+    pub(super) fn grain(&self) -> usize {
+        let own = self.panels.div_ceil(self.panel_workers).max(1);
+        own.div_ceil(own.div_ceil(self.block_panels))
+    }
+
     /// Part `i` of `n` that are cut into `of` parts, sizes differing by at most one.
     pub(super) fn share(&self, n: usize, i: usize, of: usize) -> Range<usize> {
         i * n / of..(i + 1) * n / of
@@ -147,6 +153,19 @@ mod tests {
                 .flat_map(|(w, b)| plan.rows_of(w, b))
                 .collect();
             assert_eq!(all, (0..rows).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn all_workers_that_share_a_block_get_as_many_panels() {
+        for (rows, k, panels, threads) in
+            [(300, 4096, 32, 16), (300, 4096, 128, 16), (100, 5632, 64, 2), (40, 64, 3, 8)]
+        {
+            let plan = Plan::new(rows, k, panels, threads);
+            let (grain, own) = (plan.grain(), panels.div_ceil(plan.panel_workers));
+            assert!(plan.row_workers == 1 && (1..=plan.block_panels).contains(&grain), "{plan:?}");
+            assert!(own.next_multiple_of(grain) < own + own.div_ceil(grain), "{grain} of {own}: {plan:?}");
+            assert!(panels.div_ceil(grain) >= plan.panel_workers.min(panels), "{grain}: {plan:?}");
         }
     }
 

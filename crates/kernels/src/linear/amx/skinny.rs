@@ -1,5 +1,5 @@
 //! At most 16 rows of x: the weights are read once, as fast as memory gives them, and everything else
-//! hides behind that. All of k stays in tile registers; each worker walks three stretches of panels at
+//! hides behind that. All of k stays in tile registers; each worker takes some panels and walks three stretches of them at
 //! once, because three streams keep more reads on the way than one.
 
 use std::ops::Range;
@@ -14,7 +14,7 @@ use crate::linear::source::{PAIR_BYTES, PanelSource};
 use crate::linear::types::Weight;
 use crate::mat::Mat;
 use crate::scratch::with_scratch;
-use crate::team::Team;
+use crate::team::{Stretches, Team};
 
 /// Groups that are dequantised at once: 16 KB, a third of L1.
 const GROUPS_AT_ONCE: usize = 8;
@@ -27,8 +27,9 @@ pub(super) fn run<S: PanelSource>(
     epilogue: &Epilogue<'_>,
 ) {
     let groups = w.k().div_ceil(GROUP);
-    team.run(|worker| {
-        let panels = worker.share(w.held_panels());
+    let threads = team.threads();
+    let panels = Stretches::several(w.held_panels(), 3, threads);
+    team.run_on(threads, |worker| {
         with_scratch(groups * x.rows() * 64 + GROUPS_AT_ONCE * PAIR_BYTES, |scratch| {
             let (tiles, rest) = scratch.split_at_mut(groups * x.rows() * 64);
             copy_tiles(x, 0, x.rows(), 0..groups, bytemuck::cast_slice_mut(tiles));
@@ -38,8 +39,10 @@ pub(super) fn run<S: PanelSource>(
             // SAFETY: the machine has AMX, and this thread no other tiles.
             let registers =
                 unsafe { Tiles::new([ROW_BYTES; 8], [rows, rows, rows, rows, rows, rows, rows, all]) };
-            // SAFETY: AMX implies AVX-512; this worker alone has these panels.
-            unsafe { job.work(&registers, panels, rest) };
+            for panels in panels.of(worker.index) {
+                // SAFETY: AMX implies AVX-512; this worker alone has these panels.
+                unsafe { job.work(&registers, panels, rest) };
+            }
         });
     });
 }

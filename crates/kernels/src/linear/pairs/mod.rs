@@ -153,7 +153,10 @@ impl<P: Panels> Job<'_, P> {
             progress.pack();
             // SAFETY: it is packed, and stays until the wait is over.
             unsafe { self.take(me, block, me, hands) };
-            progress.wait_until_done(worker);
+            // Behind the last one nothing is packed here.
+            if block + 1 < self.plan.blocks_of(me).end {
+                progress.wait_until_done(worker);
+            }
         }
         for owner in (me + 1..worker.count).chain(0..me) {
             for block in self.plan.blocks_of(owner) {

@@ -11,6 +11,7 @@
 
 use std::arch::asm;
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 use half::bf16;
 
@@ -20,7 +21,7 @@ use crate::linear::epilogue::{Epilogue, Sums};
 use crate::linear::types::Weight;
 use crate::mat::{Mat, MatMut, SharedRows};
 use crate::scratch::with_scratch;
-use crate::team::{Team, Worker};
+use crate::team::{Stretches, Team, Worker};
 use crate::tiles::{ROW_BYTES, Tiles};
 
 /// Rows of x at most.
@@ -40,12 +41,14 @@ pub(super) fn run<L: Layout>(team: &Team, x: Mat<'_, bf16>, w: &Weight<'_>, epil
     with_scratch(groups * columns * 4, |pairs| {
         let mut pairs = MatMut::new(bytemuck::cast_slice_mut(pairs), groups, columns);
         let pairs = &pairs.shared();
-        team.run(|worker| {
+        let threads = team.threads();
+        let panels = Stretches::several(w.held_panels(), 2, threads);
+        team.run_on(threads, |worker| {
             let job = Job { x, w, groups, epilogue };
             job.pack(&worker, pairs);
             worker.barrier();
             // SAFETY: nobody writes the pairs behind the barrier; the caller has AMX, which implies the rest.
-            unsafe { job.work::<L>(&worker, pairs.read(0, 0..0).as_ptr()) };
+            unsafe { job.work::<L>(panels.of(worker.index), pairs.read(0, 0..0).as_ptr()) };
         });
     });
 }
@@ -80,26 +83,27 @@ impl Job<'_> {
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx512vbmi,avx2,fma")]
-    unsafe fn work<L: Layout>(&self, worker: &Worker<'_>, x: *const u32) {
+    unsafe fn work<L: Layout>(&self, taken: impl Iterator<Item = Range<usize>>, x: *const u32) {
         let registers = Registers::new(self.x.rows());
         let mut ring = [const { Rows::new() }; RING_TILES];
-        let panels = worker.share(self.w.held_panels());
-        // Two stretches of panels at once keep more reads on the way, and share the tiles of x.
-        let pairs = if self.x.rows() <= TILE { panels.len() / 2 } else { 0 };
-        // SAFETY: the caller's; this worker alone has these panels.
-        unsafe {
-            for held in panels.start..panels.start + pairs {
-                match L::PLAN.offset {
-                    0 => self.panels::<L, 2, 1, false>(&registers, [held, held + pairs], x, &mut ring),
-                    _ => self.panels::<L, 2, 1, true>(&registers, [held, held + pairs], x, &mut ring),
+        for panels in taken {
+            // Two stretches of panels at once keep more reads on the way, and share the tiles of x.
+            let pairs = if self.x.rows() <= TILE { panels.len() / 2 } else { 0 };
+            // SAFETY: the caller's; this worker alone has these panels.
+            unsafe {
+                for held in panels.start..panels.start + pairs {
+                    match L::PLAN.offset {
+                        0 => self.panels::<L, 2, 1, false>(&registers, [held, held + pairs], x, &mut ring),
+                        _ => self.panels::<L, 2, 1, true>(&registers, [held, held + pairs], x, &mut ring),
+                    }
                 }
-            }
-            for held in panels.start + 2 * pairs..panels.end {
-                match (self.x.rows() <= TILE, L::PLAN.offset) {
-                    (true, 0) => self.panels::<L, 1, 1, false>(&registers, [held], x, &mut ring),
-                    (true, _) => self.panels::<L, 1, 1, true>(&registers, [held], x, &mut ring),
-                    (false, 0) => self.panels::<L, 1, 2, false>(&registers, [held], x, &mut ring),
-                    (false, _) => self.panels::<L, 1, 2, true>(&registers, [held], x, &mut ring),
+                for held in panels.start + 2 * pairs..panels.end {
+                    match (self.x.rows() <= TILE, L::PLAN.offset) {
+                        (true, 0) => self.panels::<L, 1, 1, false>(&registers, [held], x, &mut ring),
+                        (true, _) => self.panels::<L, 1, 1, true>(&registers, [held], x, &mut ring),
+                        (false, 0) => self.panels::<L, 1, 2, false>(&registers, [held], x, &mut ring),
+                        (false, _) => self.panels::<L, 1, 2, true>(&registers, [held], x, &mut ring),
+                    }
                 }
             }
         }

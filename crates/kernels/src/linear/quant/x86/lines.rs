@@ -3,6 +3,7 @@
 //! memory. As [`fused`](super::fused), with weights as the right operand.
 
 use std::arch::asm;
+use std::ops::Range;
 
 use half::bf16;
 
@@ -14,7 +15,7 @@ use crate::linear::rows::copy_tiles;
 use crate::linear::types::Weight;
 use crate::mat::Mat;
 use crate::scratch::with_scratch;
-use crate::team::{Team, Worker};
+use crate::team::{Stretches, Team};
 use crate::tiles::{ROW_BYTES, Tiles};
 
 /// How many groups of a panel after it was expanded a group is multiplied: its stores have left the store buffer by
@@ -29,7 +30,9 @@ struct Ring([bf16; RING_TILES * VALUES]);
 /// `x: [1..=32, k]` by a weight whose codes lie by line, on a machine with AMX.
 pub(super) fn run<L: Layout>(team: &Team, x: Mat<'_, bf16>, w: &Weight<'_>, epilogue: &Epilogue<'_>) {
     let groups = w.k().div_ceil(GROUP);
-    team.run(|worker| {
+    let threads = team.threads();
+    let panels = Stretches::several(w.held_panels(), 2, threads);
+    team.run_on(threads, |worker| {
         with_scratch(groups * x.rows() * 2 * GROUP, |tiles| {
             let first = x.rows().min(TILE);
             let (upper, lower) = tiles.split_at_mut(groups * first * 2 * GROUP);
@@ -37,7 +40,7 @@ pub(super) fn run<L: Layout>(team: &Team, x: Mat<'_, bf16>, w: &Weight<'_>, epil
             copy_tiles(x, TILE, x.rows() - first, 0..groups, bytemuck::cast_slice_mut(lower));
             let job = Job { x: [upper.as_ptr(), lower.as_ptr()], rows: x.rows(), groups, w, epilogue };
             // SAFETY: the caller has AMX, which implies the rest.
-            unsafe { job.work::<L>(&worker) };
+            unsafe { job.work::<L>(panels.of(worker.index)) };
         });
     });
 }
@@ -53,22 +56,23 @@ struct Job<'a> {
 
 impl Job<'_> {
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx512vbmi,avx2,fma")]
-    unsafe fn work<L: Layout>(&self, worker: &Worker<'_>) {
+    unsafe fn work<L: Layout>(&self, taken: impl Iterator<Item = Range<usize>>) {
         let registers = Registers::new(self.rows);
         let mut ring = Ring([bf16::ZERO; RING_TILES * VALUES]);
-        let panels = worker.share(self.w.held_panels());
-        // Two stretches of panels at once keep more reads on the way, and share the tiles of x.
-        let pairs = if self.rows <= TILE { panels.len() / 2 } else { 0 };
-        // SAFETY: the caller's; this worker alone has these panels.
-        unsafe {
-            for held in panels.start..panels.start + pairs {
-                self.panels::<L, 2, 1>(&registers, [held, held + pairs], &mut ring);
-            }
-            for held in panels.start + 2 * pairs..panels.end {
-                if self.rows <= TILE {
-                    self.panels::<L, 1, 1>(&registers, [held], &mut ring);
-                } else {
-                    self.panels::<L, 1, 2>(&registers, [held], &mut ring);
+        for panels in taken {
+            // Two stretches of panels at once keep more reads on the way, and share the tiles of x.
+            let pairs = if self.rows <= TILE { panels.len() / 2 } else { 0 };
+            // SAFETY: the caller's; this worker alone has these panels.
+            unsafe {
+                for held in panels.start..panels.start + pairs {
+                    self.panels::<L, 2, 1>(&registers, [held, held + pairs], &mut ring);
+                }
+                for held in panels.start + 2 * pairs..panels.end {
+                    if self.rows <= TILE {
+                        self.panels::<L, 1, 1>(&registers, [held], &mut ring);
+                    } else {
+                        self.panels::<L, 1, 2>(&registers, [held], &mut ring);
+                    }
                 }
             }
         }
