@@ -75,8 +75,11 @@ fn escaped(key: &str) -> String {
 fn describe_together(schema: &Map<String, Value>) -> usize {
     let has = |key: &str| schema.contains_key(key);
     let own = OWN.iter().chain(&["required"]).any(|key| has(key));
+    let names = has("properties") || has("patternProperties");
     let all_of = schema.get("allOf").and_then(Value::as_array).map_or(0, Vec::len);
-    let choices = ["anyOf", "oneOf"].iter().filter(|key| has(key) && !only_demand(&schema[**key])).count();
+    // Beside names of its own, of which some are demanded.
+    let adds = |key: &&&str| has(key) && !(names && only_demand(&schema[**key]));
+    let choices = ["anyOf", "oneOf"].iter().filter(adds).count();
     let others = ["$ref", "dependentSchemas"].iter().chain(&SINGLE).filter(|key| has(key)).count();
     usize::from(own) + all_of + choices + others
 }
