@@ -52,8 +52,14 @@ def launch(playwright, folder):
         print(f"no Chromium: neither playwright's download nor {PACKAGED} is reachable ({error})", file=sys.stderr)
         sys.exit(77)
     args = ["--no-sandbox", "--headless", "--no-zygote", "--single-process", "--disable-gpu"]
-    return playwright.chromium.launch(
+    begin = lambda: playwright.chromium.launch(
         executable_path=program, args=args, env={"LD_LIBRARY_PATH": str(libraries), "HOME": folder})
+    try:
+        return begin()
+    except Error as error:
+        # Of one process, it crashes now and then before it opens a page.
+        print(f"once more: {str(error).splitlines()[0]}", file=sys.stderr)
+        return begin()
 
 
 def width(page, selector):
