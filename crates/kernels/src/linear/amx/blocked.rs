@@ -107,7 +107,7 @@ impl<S: PanelSource> Job<'_, S> {
             } else {
                 progress.pack();
             }
-            // SAFETY: nobody writes it before the next barrier, or while others are not done with it.
+            // SAFETY: nobody writes it before the next barrier; where there is none, this worker does, once all are done with it.
             let x = unsafe { blocks.read(row_worker, 0..plan.block_bytes()) };
             // SAFETY: what is taken is this worker's alone.
             unsafe { self.take(&mut hands, x, &rows, progress, panel_worker) };
@@ -132,7 +132,8 @@ impl<S: PanelSource> Job<'_, S> {
                 let progress = &self.progress[row * plan.blocks + index];
                 progress.wait_until_packed(worker);
                 for panels in progress.panels(0) {
-                    // SAFETY: it is packed, and its owner waits for what is taken of it, which is this worker's alone.
+                    // SAFETY: it is packed, and its owner packs no other there before what is taken of it is done; that is this
+                    // worker's alone.
                     unsafe {
                         let x = blocks.read(row, 0..plan.block_bytes());
                         self.group(hands, x, &plan.rows_of(row, index), &panels, None);

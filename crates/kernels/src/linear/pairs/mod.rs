@@ -151,7 +151,7 @@ impl<P: Panels> Job<'_, P> {
             // SAFETY: others read this worker's place while panels of the block before are not done: they are.
             unsafe { self.pack(block, 0..self.plan.bands_of(block).len(), me) };
             progress.pack();
-            // SAFETY: it is packed, and stays until the wait is over.
+            // SAFETY: it is packed, and stays until this worker packs another.
             unsafe { self.take(me, block, me, hands) };
             // Behind the last one nothing is packed here.
             if block + 1 < self.plan.blocks_of(me).end {
@@ -161,7 +161,7 @@ impl<P: Panels> Job<'_, P> {
         for owner in (me + 1..worker.count).chain(0..me) {
             for block in self.plan.blocks_of(owner) {
                 self.progress[block].wait_until_packed(worker);
-                // SAFETY: it is packed, and its owner waits for what is taken of it.
+                // SAFETY: it is packed, and its owner packs no other there before what is taken of it is done.
                 unsafe { self.take(me, block, owner, hands) };
             }
         }
