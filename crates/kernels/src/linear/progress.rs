@@ -36,6 +36,11 @@ impl Progress {
         self.panels.of(me)
     }
 
+    /// How many panels nobody has taken yet.
+    pub(super) fn left(&self) -> usize {
+        self.panels.left()
+    }
+
     /// So many panels that were taken are done with.
     pub(super) fn finish(&self, panels: usize) {
         self.done.fetch_add(panels, Ordering::Release);

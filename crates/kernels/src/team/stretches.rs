@@ -41,6 +41,12 @@ impl Stretches {
         (0..times).map(|_| Stretches::new(n, 1, workers)).collect()
     }
 
+    /// How many nobody has taken yet.
+    pub(crate) fn left(&self) -> usize {
+        let left = |stretch: &Stretch| stretch.end.saturating_sub(stretch.next.load(Ordering::Relaxed));
+        self.0.iter().map(left).sum()
+    }
+
     /// What worker `me` gets to do, asked for when it has done what it got before, or a little earlier. Any worker may take part.
     pub(crate) fn of(&self, me: usize) -> impl Iterator<Item = Range<usize>> {
         let own = me % self.0.len();
@@ -69,7 +75,10 @@ mod tests {
     fn a_worker_alone_gets_everything_once_and_its_own_first() {
         for (n, grain, workers) in sizes() {
             for me in 0..workers {
-                let got: Vec<usize> = Stretches::new(n, grain, workers).of(me).flatten().collect();
+                let stretches = Stretches::new(n, grain, workers);
+                assert_eq!(stretches.left(), n);
+                let got: Vec<usize> = stretches.of(me).flatten().collect();
+                assert_eq!(stretches.left(), 0);
                 let mut sorted = got.clone();
                 sorted.sort_unstable();
                 assert_eq!(sorted, (0..n).collect::<Vec<_>>(), "{n} {grain} {workers}");

@@ -73,6 +73,10 @@ struct Job<'a, S> {
     progress: &'a [Progress],
 }
 
+/// Panels of another's block that are left at the least where its x is worth reading out of the other's cache: fewer are done sooner by
+/// who has it.
+const WORTH_HELP: usize = 8;
+
 /// Rows of unfinished sums between two steps at least.
 const ROWS_AT_ONCE: usize = 2;
 
@@ -131,7 +135,10 @@ impl<S: PanelSource> Job<'_, S> {
             for index in 0..plan.blocks {
                 let progress = &self.progress[row * plan.blocks + index];
                 progress.wait_until_packed(worker);
-                for panels in progress.panels(0) {
+                let mut panels = progress.panels(0);
+                while progress.left() >= WORTH_HELP
+                    && let Some(panels) = panels.next()
+                {
                     // SAFETY: it is packed, and its owner packs no other there before what is taken of it is done; that is this
                     // worker's alone.
                     unsafe {
