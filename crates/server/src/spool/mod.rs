@@ -121,6 +121,19 @@ mod tests {
     }
 
     #[test]
+    fn files_are_listed_whole_and_batches_by_pages() {
+        let all =
+            |n: usize| (0..n).map(|n| json!({"id": format!("x-{n}"), "created_at": n})).collect::<Vec<_>>();
+        let listed = |size: &Page, limit: Option<&str>| {
+            let query = limit.map(|limit| ("limit".to_string(), limit.to_string())).into_iter().collect();
+            let page = page(all(150), &Query(query), size, &|_| None).unwrap();
+            (page["data"].as_array().unwrap().len(), page["has_more"].as_bool().unwrap())
+        };
+        assert_eq!((listed(&FILES, None), listed(&BATCHES, None)), ((150, false), (20, true)));
+        assert_eq!((listed(&FILES, Some("120")), listed(&BATCHES, Some("120"))), ((120, true), (100, true)));
+    }
+
+    #[test]
     fn pages_go_on_after_what_was_deleted_meanwhile() {
         assert_eq!(ids(&[]).unwrap(), ["file-9", "file-7", "file-3"]);
         assert_eq!(ids(&[("after", "file-9"), ("limit", "1")]).unwrap(), ["file-7"]);
