@@ -13,6 +13,7 @@ use crate::mat::{Mat, MatMut, SharedRows};
 use crate::team::Team;
 use half::bf16;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What pages can hold.
 pub(super) trait Stored: Sized + Send + Sync {
@@ -219,15 +220,22 @@ impl RowsMut<'_> {
 
     /// The rows as something that the workers of a team can write at once.
     pub(super) fn shared(&mut self) -> Results<'_> {
-        match self {
-            RowsMut::Bf16(out) => Results::Bf16(out.shared()),
-            RowsMut::F32(out) => Results::F32(out.shared()),
-        }
+        let rows = match self {
+            RowsMut::Bf16(out) => Shared::Bf16(out.shared()),
+            RowsMut::F32(out) => Shared::F32(out.shared()),
+        };
+        Results { rows, all_finite: AtomicBool::new(true) }
     }
 }
 
 /// Where results go.
-pub(super) enum Results<'a> {
+pub(super) struct Results<'a> {
+    rows: Shared<'a>,
+    /// Whether all that was written is finite: to look for what is not would be to read all of it once more.
+    all_finite: AtomicBool,
+}
+
+enum Shared<'a> {
     Bf16(SharedRows<'a, bf16>),
     F32(SharedRows<'a, f32>),
 }
@@ -241,12 +249,20 @@ impl Results<'_> {
     pub(super) unsafe fn write(&self, row: usize, column: usize, numbers: &[f32], f: impl Fn(f32) -> f32) {
         let columns = column..column + numbers.len();
         // SAFETY: the caller's.
-        unsafe {
-            match self {
-                Results::Bf16(out) => put(out.span(row, columns), numbers, f),
-                Results::F32(out) => put(out.span(row, columns), numbers, f),
+        let finite = unsafe {
+            match &self.rows {
+                Shared::Bf16(out) => put(out.span(row, columns), numbers, f),
+                Shared::F32(out) => put(out.span(row, columns), numbers, f),
             }
+        };
+        if !finite {
+            self.all_finite.store(false, Ordering::Relaxed);
         }
+    }
+
+    /// Whether all that was written is finite: for when all workers are done.
+    pub(super) fn all_finite(&self) -> bool {
+        self.all_finite.load(Ordering::Relaxed)
     }
 
     /// Whether all results of a row in these columns are finite.
@@ -256,17 +272,21 @@ impl Results<'_> {
     pub(super) unsafe fn is_finite(&self, row: usize, columns: Range<usize>) -> bool {
         // SAFETY: the caller's.
         unsafe {
-            match self {
-                Results::Bf16(out) => out.span(row, columns).iter().all(|x| x.is_finite()),
-                Results::F32(out) => out.span(row, columns).iter().all(|x| x.is_finite()),
+            match &self.rows {
+                Shared::Bf16(out) => out.span(row, columns).iter().all(|x| x.is_finite()),
+                Shared::F32(out) => out.span(row, columns).iter().all(|x| x.is_finite()),
             }
         }
     }
 }
 
+/// Whether all that was written is finite.
 #[inline(always)]
-fn put<T: Element>(to: &mut [T], numbers: &[f32], f: impl Fn(f32) -> f32) {
+fn put<T: Element>(to: &mut [T], numbers: &[f32], f: impl Fn(f32) -> f32) -> bool {
+    let mut finite = true;
     for (to, x) in to.iter_mut().zip(numbers) {
         *to = T::from_f32(f(*x));
+        finite &= to.to_f32().is_finite();
     }
+    finite
 }

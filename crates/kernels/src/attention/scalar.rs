@@ -36,7 +36,8 @@ pub(super) fn attend<E: Stored>(team: &Team, task: &Task<'_, E>) {
 /// makes nothing else would take hours to say so.
 pub(super) fn attend_again<E: Stored>(team: &Team, task: &Task<'_, E>) {
     // A decode reads no value that it does not see, but before its window.
-    if task.softmax.window.is_none() && task.spans.iter().all(|span| span.rows.len() == 1) {
+    let decode = || task.spans.iter().all(|span| span.rows.len() == 1);
+    if task.out.all_finite() || task.softmax.window.is_none() && decode() {
         return;
     }
     let d = task.layout.head_dim;

@@ -2,8 +2,9 @@
 
 use super::Element;
 use crate::Team;
+use crate::team::Stretches;
 
-/// Calls `f(row, row of out)` for every row, rows shared out over the team.
+/// Calls `f(row, row of out)` for every row, which workers take as they come: one may be slower than another.
 pub(crate) fn for_rows<T: Element>(
     team: &Team,
     out: &mut [T],
@@ -12,8 +13,9 @@ pub(crate) fn for_rows<T: Element>(
 ) {
     let rows = out.len() / cols;
     let base = SendPtr(out.as_mut_ptr());
+    let stretches = Stretches::several(rows, 1, team.threads());
     team.run(|w| {
-        for row in w.share(rows) {
+        for row in stretches.of(w.index).flatten() {
             // SAFETY: each row lies inside `out` and is visited by one worker only.
             let out = unsafe { std::slice::from_raw_parts_mut(base.get().add(row * cols), cols) };
             f(row, out);

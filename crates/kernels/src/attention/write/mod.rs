@@ -15,7 +15,7 @@ use super::layout::{BLOCK_TOKENS, KvDtype, KvLayout, Span};
 use crate::elementwise::per_isa;
 use crate::isa::Isa;
 use crate::mat::{Mat, MatMut, SharedRows};
-use crate::team::Team;
+use crate::team::{Stretches, Team};
 use half::bf16;
 use head::{Head, Turn};
 use planes::{Plane, Planes, Values};
@@ -86,11 +86,20 @@ impl Projected<'_> {
         let cells: &mut [C::Cell] = bytemuck::cast_slice_mut(cache);
         let mut pages = MatMut::new(cells, n_blocks, self.layout.block_bytes() / size_of::<C::Cell>());
         let task = Task::<Q, C> { from: self, isa, heads, q: q.shared(), pages: pages.shared() };
+        let stretches = Stretches::several(pieces(spans).count(), 1, team.threads());
         team.run(|w| {
-            let mine = w.share(pieces(spans).count());
-            let mut mine = pieces(spans).skip(mine.start).take(mine.len()).peekable();
-            while let Some(piece) = mine.next() {
-                task.piece(&piece, mine.peek().unwrap_or(&piece));
+            let (mut at, mut rest) = (0, pieces(spans).peekable());
+            for taken in stretches.of(w.index) {
+                if taken.start < at {
+                    (at, rest) = (0, pieces(spans).peekable());
+                }
+                for i in std::mem::replace(&mut at, taken.end)..taken.end {
+                    if let Some(piece) = rest.next()
+                        && i >= taken.start
+                    {
+                        task.piece(&piece, rest.peek().unwrap_or(&piece));
+                    }
+                }
             }
         });
     }

@@ -244,7 +244,16 @@ impl<S: PanelSource> Job<'_, S> {
             let sums = hands.sums[at..][..2 * TILE_ROWS].as_mut_ptr();
             let x = chunk.x[tile * groups * TILE_BYTES..].as_ptr();
             let later = spilled.then(|| sums.wrapping_add(2 * TILE_ROWS).cast_const());
-            let mut fetch = ahead.during(tile / 2, tiles.div_ceil(2), later);
+            let added_to = if chunk.last {
+                self.epilogue.added_to(panel, chunk.rows.start + tile * TILE_ROWS)
+            } else {
+                None
+            };
+            let mut fetch = Fetch {
+                added_to,
+                added_at_once: (2 * TILE_ROWS).div_ceil(groups.max(1)),
+                ..ahead.during(tile / 2, tiles.div_ceil(2), later)
+            };
             // SAFETY: the block holds `tiles` rows of tiles of this chunk; the sums of two rows of tiles
             // are 32 rows, and the unfinished ones are others or done with before these are stored.
             unsafe {
@@ -356,16 +365,40 @@ impl Ahead {
     fn during(&self, i: usize, products: usize, sums: Option<*const Sums>) -> Fetch {
         let Ahead { w, next, groups } = *self;
         if next.is_null() {
-            return Fetch { weights: next, bytes: 0, turn: usize::MAX, then: next, sums };
+            return Fetch {
+                weights: next,
+                bytes: 0,
+                turn: usize::MAX,
+                then: next,
+                sums,
+                added_to: None,
+                added_at_once: 0,
+            };
         }
         if products == 1 {
             let weights = w.wrapping_add(PAIR_BYTES);
-            return Fetch { weights, bytes: PAIR_BYTES, turn: groups.saturating_sub(1), then: next, sums };
+            return Fetch {
+                weights,
+                bytes: PAIR_BYTES,
+                turn: groups.saturating_sub(1),
+                then: next,
+                sums,
+                added_to: None,
+                added_at_once: 0,
+            };
         }
         let bytes = PAIR_BYTES.div_ceil(products).next_power_of_two().max(128);
         let at = i * groups * bytes;
         let bytes = if at < groups * PAIR_BYTES { bytes } else { 0 };
-        Fetch { weights: next.wrapping_add(at), bytes, turn: usize::MAX, then: next, sums }
+        Fetch {
+            weights: next.wrapping_add(at),
+            bytes,
+            turn: usize::MAX,
+            then: next,
+            sums,
+            added_to: None,
+            added_at_once: 0,
+        }
     }
 }
 
@@ -379,6 +412,9 @@ struct Fetch {
     then: *const u8,
     /// The sums of the next product (32 rows), to L1.
     sums: Option<*const Sums>,
+    /// The next row that this one's sums are added to, and the bytes to the one after it; some in each step, to L1.
+    added_to: Option<(*const u8, usize)>,
+    added_at_once: usize,
 }
 
 impl Fetch {
@@ -395,6 +431,13 @@ impl Fetch {
         if let Some(sums) = &mut self.sums {
             (0..4).for_each(|line| prefetch::<_MM_HINT_T0>(sums.cast::<u8>().wrapping_add(64 * line)));
             *sums = sums.wrapping_add(2);
+        }
+        if let Some((row, bytes)) = &mut self.added_to {
+            for _ in 0..self.added_at_once {
+                prefetch::<_MM_HINT_T0>(*row);
+                prefetch::<_MM_HINT_T0>(row.wrapping_add(64));
+                *row = row.wrapping_add(*bytes);
+            }
         }
     }
 }

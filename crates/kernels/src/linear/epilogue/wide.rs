@@ -37,6 +37,20 @@ impl Epilogue<'_> {
     }
 }
 
+impl Epilogue<'_> {
+    /// Where what is added to row `row` of `panel` lies, and the bytes from there to the next row; of what is stored alone, nothing
+    /// is read.
+    pub(crate) fn added_to(&self, panel: usize, row: usize) -> Option<(*const u8, usize)> {
+        match &self.target {
+            Target::AddF32(out) => {
+                let at = |row| out.at(row, panel * PANEL_ROWS).cast::<u8>();
+                Some((at(row), at(row + 1).addr() - at(row).addr()))
+            }
+            _ => None,
+        }
+    }
+}
+
 /// Something that 16 results can be stored as.
 trait Store: Copy {
     /// # Safety
