@@ -94,6 +94,7 @@ pub(crate) fn engine_config(args: &EngineArgs, needs: Needs) -> Result<EngineCon
         max_num_seqs,
         max_num_batched_tokens,
         max_num_queued_reqs: QUEUE,
+        scores_prompts: false,
         prefix_caching: if args.no_enable_prefix_caching { PrefixCaching::Off } else { PrefixCaching::On },
         steps_in_flight: args.steps_in_flight.map(usize::from),
         kv_tokens: needs.kv_tokens,
@@ -205,6 +206,11 @@ pub(crate) fn memory_limit(args: &EngineArgs) -> Result<u64> {
 struct Limits {
     host: u64,
     device: Option<u64>,
+}
+
+/// What the process may have of the host's memory.
+pub(crate) fn host_memory(args: &EngineArgs) -> Result<u64> {
+    Ok(limits(args)?.host)
 }
 
 /// Of a processor's memory, what is allowed, or else half of what the process may take where it stands for a device with memory of

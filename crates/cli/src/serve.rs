@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use engine::job::fingerprint;
+use engine::job::{Limits, fingerprint};
 use engine::{EngineConfig, KvMemory, KvRoom, LaneWatch, counted, kv_token_bytes};
 use model::api::OwnTemplates;
 use model::template::Tools;
@@ -268,7 +268,9 @@ fn load(args: &ServeArgs, client_bytes: u64, lane_spans: usize, log: &Log) -> Re
     // All of it is used sooner or later, since blocks that were freed stay to be found again; taking it later would make
     // steps wait for the system, and a machine without so much would tell in the night.
     settings.kv_memory = KvMemory::AtStart;
-    settings.beside_bytes = client_bytes;
+    let grammar_bytes = Limits::waiting_bytes(settings.memory);
+    text.tokenizer.keep_grammars(grammar_bytes);
+    settings.beside_bytes = client_bytes + grammar_bytes as u64;
     settings.lane_spans = lane_spans;
     let isa = settings.isa.to_string();
     let work = work(args, opened.checkpoint.spec(), &settings);

@@ -37,6 +37,8 @@ pub struct EngineConfig {
     pub max_num_batched_tokens: usize,
     /// Requests that may wait, beside those that there are seats for.
     pub max_num_queued_reqs: usize,
+    /// Whether prompts are scored: their positions then want logits too, and are looked at some at a time.
+    pub scores_prompts: bool,
     /// Whether prompts reuse the KV of others that begin alike.
     pub prefix_caching: PrefixCaching,
     /// Steps under way at once, at least one. If absent one, and two on a GPU or where weights are streamed.
@@ -187,6 +189,7 @@ impl EngineConfig {
             max_num_seqs: 1,
             max_num_batched_tokens: 256,
             max_num_queued_reqs: 1000,
+            scores_prompts: false,
             prefix_caching: PrefixCaching::Off,
             steps_in_flight: None,
             kv_tokens: None,

@@ -35,6 +35,10 @@ struct Need {
     sequences: usize,
     /// The most tokens of each answer, if the line (or the model's publisher) sets a limit.
     limit: Option<usize>,
+    /// Of what its answers are held to.
+    grammar_bytes: usize,
+    /// Whether its prompts have log-probabilities.
+    scored: bool,
 }
 
 impl Lines {
@@ -71,6 +75,20 @@ impl Lines {
             .enumerate()
             .filter(|(position, need)| need.is_some() && shard.owns(*position))
             .count()
+    }
+
+    /// Bytes that the job's sequences have in the engine before they begin, and their grammars, of which there may be so many at once;
+    /// with as many more for grammars that are kept, if there are any.
+    pub(super) fn queue_bytes(&self, most: usize) -> usize {
+        let grammars: usize = self.requests().map(|need| need.grammar_bytes).sum();
+        let sequences: usize = self.requests().map(|need| need.sequences).sum();
+        let queued = grammars.saturating_add(engine::queue_bytes(sequences, 0) as usize).min(most);
+        queued + grammars.min(most)
+    }
+
+    /// Whether any line asks what the model thinks of its prompt.
+    pub(super) fn scores_prompts(&self) -> bool {
+        self.requests().any(|need| need.scored)
     }
 
     /// The longest sequence, in tokens, with room to spare. It is that of all lines, whichever of them are this job's: shards
@@ -120,7 +138,9 @@ impl Need {
         let answer = request.params.max_tokens.map(|tokens| tokens as usize);
         // Without a limit an answer may fill what the prompt leaves.
         let limit = answer.filter(|answer| prompt + answer < context.context_len);
-        Need { prompt, sequences: request.prompts.len() * request.n as usize, limit }
+        let grammar_bytes = request.params.grammar.as_ref().map_or(0, |grammar| grammar.bytes());
+        let scored = request.params.prompt_logprobs.is_some();
+        Need { prompt, sequences: request.sequences(), limit, grammar_bytes, scored }
     }
 
     /// Tokens of its longest sequence.
@@ -218,6 +238,14 @@ mod tests {
             128 * kv_tokens(1, 3 + 16),
             "16, as OpenAI has it"
         );
+    }
+
+    #[test]
+    fn what_waits_is_counted_up_to_what_may_wait() {
+        let lines = lines(&vec![chat(json!({"n": 100})); 5], CHATS);
+        let all = lines.queue_bytes(usize::MAX);
+        assert!((500 * 3400..500 * 5000).contains(&all), "{all}");
+        assert_eq!(lines.queue_bytes(1 << 20), 1 << 20);
     }
 
     #[test]

@@ -32,7 +32,7 @@ use crate::console::{Misuse, note, unreadable};
 use crate::display::Voice;
 use crate::loaded::{self, Opened, Text};
 use crate::output_file::is_the_shells;
-use crate::resolve::{Needs, engine_config};
+use crate::resolve::{Needs, engine_config, host_memory};
 use crate::wanted::Wanted;
 
 /// Sequences at once, where no flag says; the scheduler runs as many as have KV.
@@ -73,6 +73,8 @@ fn run(args: BatchJob) -> Result<ExitCode> {
     let served = served_names(&args.flags.served_model_name, &args.model, &opened.name);
     let vocab = opened.checkpoint.spec().vocab;
     let context = context(&text, [template.as_ref(), tool_template.as_ref()], &served, (vocab, max));
+    let waiting_bytes = Limits::waiting_bytes(host_memory(engine)?);
+    text.tokenizer.keep_grammars(waiting_bytes);
     let known = Lines::of(&input, &context);
     known.ignored().into_iter().for_each(|told| note!("{told}"));
     let requests = known.count(args.flags.shard);
@@ -86,8 +88,8 @@ fn run(args: BatchJob) -> Result<ExitCode> {
     let mut config = lanes.wanted(engine_config(engine, needs)?);
     // Lengths are bounds: most lines end before, and what nobody uses is not taken.
     config.kv_memory = KvMemory::AsUsed;
-    let waiting_bytes = Limits::waiting_bytes(config.memory);
-    config.beside_bytes = waiting_bytes as u64;
+    config.scores_prompts = known.scores_prompts();
+    config.beside_bytes = (waiting_bytes + known.queue_bytes(waiting_bytes)) as u64;
     let isa = config.isa.to_string();
     // Of no requests there is nothing to plan; the record has the longest sequence all the same.
     let (work, voice) = match requests {
@@ -134,6 +136,7 @@ fn run(args: BatchJob) -> Result<ExitCode> {
         prompt_tokens: Limits::prompt_tokens(&engine),
         window: args.flags.max_inflight.saturating_mul(WINDOW),
         waiting_bytes,
+        queue_bytes: waiting_bytes,
         // Nobody else waits for the engine.
         line_sequences: usize::MAX,
     };

@@ -86,6 +86,7 @@ impl Scorer {
             expected: None,
         };
         let mut config = lanes.wanted(engine_config(&args.engine, needs)?);
+        config.scores_prompts = true;
         let mut rounded = None;
         if let Some(bits) = args.round_weights {
             let (along, axis) = match args.round_along {

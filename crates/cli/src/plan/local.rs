@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use engine::job::Limits;
-use engine::{counted, memory};
+use engine::{counted, memory, queue_bytes};
 use policy::sched::{Delegate, Schedule};
 use sim::Curve;
 
@@ -42,9 +42,10 @@ pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
     };
     let mut base =
         engine_config(&args.engine, Needs::of_requests(&args.engine, job.requests, job.input, job.output))?;
+    let waiting = Limits::waiting_bytes(base.memory) as u64;
     base.beside_bytes = match args.planned_for {
-        PlannedFor::Batch => Limits::waiting_bytes(base.memory) as u64,
-        PlannedFor::Serve => serve::client_bytes_by_default(base.memory),
+        PlannedFor::Batch => waiting + queue_bytes(job.requests, 0).min(waiting),
+        PlannedFor::Serve => waiting + serve::client_bytes_by_default(base.memory),
     };
     let mut opened = loaded::open(Some(&args.model), &args.engine, Voice::Normal)?;
     let room = args.engine.max_model_len.unwrap_or(opened.checkpoint.spec().max_positions);

@@ -165,6 +165,15 @@ fn shards_merge_into_the_output_of_the_whole() {
     merge(&shards, "merged.jsonl").refused(3, &["20 answers of 3 shards"]);
     assert_eq!(job.folder.read("merged.jsonl"), whole);
     merge(&shards, "merged.jsonl").refused(2, &["merged.jsonl exists"]);
+    let state = job.folder.name("shard1.jsonl.state");
+    for flag in ["-o", "--error-file"] {
+        let other = job.folder.name("other.jsonl");
+        let names = if flag == "-o" { vec!["-o", &state] } else { vec!["-o", &other, flag, &state] };
+        let shards = shards.iter().map(String::as_str);
+        let args: Vec<&str> =
+            ["batch", "merge", "--overwrite"].into_iter().chain(names).chain(shards).collect();
+        ballast(&args).refused(2, &["shard1.jsonl.state would be written over what is merged"]);
+    }
     merge(&shards[..2], "two.jsonl").refused(2, &["shard 2/3 is missing"]);
     let torn = job.folder.read(&name(2));
     job.folder.write(&name(2), &torn[..torn.len() - 1]);

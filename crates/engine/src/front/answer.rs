@@ -53,25 +53,35 @@ pub fn sequences<'a>(
     eos: &'a [u32],
     seed: u64,
 ) -> impl Iterator<Item = (Request, Gathering)> + 'a {
-    let each = request.prompts.iter().enumerate().flat_map(|p| (0..request.n).map(move |n| (p, n)));
-    each.enumerate().map(move |(index, ((prompt, tokens), n))| {
-        let params = request.params_of(n);
-        let max = request.answer_len(tokens.len());
-        let sequence = Request {
-            prompt: tokens.clone(),
-            params: SamplingParams { max_tokens: params.max_tokens.map(|max| max.max(1)), ..params.clone() },
-            seed: seed.wrapping_add(index as u64),
-            salt: salt(request.cache_salt.as_deref()),
-        };
-        let gathering = Gathering {
-            stream: TextStream::new(Arc::clone(tokenizer), &params, eos, max.max(1)).after(tokens),
-            choice: empty(prompt),
-            scores_only: max == 0,
-            finished: false,
-            cached_tokens: 0,
-        };
-        (sequence, gathering)
-    })
+    (0..request.sequences()).map(move |index| sequence(request, index, tokenizer, eos, seed))
+}
+
+/// One of [`sequences`].
+pub(crate) fn sequence(
+    request: &Generate,
+    index: usize,
+    tokenizer: &Arc<Tokenizer>,
+    eos: &[u32],
+    seed: u64,
+) -> (Request, Gathering) {
+    let (prompt, n) = (index / request.n as usize, index % request.n as usize);
+    let tokens = &request.prompts[prompt];
+    let params = request.params_of(n as u32);
+    let max = request.answer_len(tokens.len());
+    let sequence = Request {
+        prompt: tokens.clone(),
+        params: SamplingParams { max_tokens: params.max_tokens.map(|max| max.max(1)), ..params.clone() },
+        seed: seed.wrapping_add(index as u64),
+        salt: salt(request.cache_salt.as_deref()),
+    };
+    let gathering = Gathering {
+        stream: TextStream::new(Arc::clone(tokenizer), &params, eos, max.max(1)).after(tokens),
+        choice: empty(prompt),
+        scores_only: max == 0,
+        finished: false,
+        cached_tokens: 0,
+    };
+    (sequence, gathering)
 }
 
 impl Answer {

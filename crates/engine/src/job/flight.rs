@@ -10,30 +10,49 @@ use model::tokenizer::Tokenizer;
 
 use super::hear::Hears;
 use crate::engine::{Claim, Engine};
-use crate::front::answer::{Gathering, sequences};
+use crate::front::answer::{Gathering, sequence};
 use crate::front::request::{Event, Failure};
+use crate::step::sequence::queue_bytes;
 
 /// Events taken at one go; between two of them answers are written.
 const AT_ONCE: usize = 4096;
+
+/// What sequences in the engine may have together; but for the last one, since one always may be there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Most {
+    /// Tokens of their prompts.
+    pub(super) prompt_tokens: usize,
+    /// Bytes of all else, and of the grammars that they are held to.
+    pub(super) bytes: usize,
+}
 
 /// Requests under way, by number. Dropping them cancels all of their sequences.
 pub(super) struct Flight {
     requests: BTreeMap<usize, UnderWay>,
     told: Sender<(usize, usize, Event)>,
     events: Receiver<(usize, usize, Event)>,
+    most: Most,
+    /// Of the newest one there was no room for all sequences yet.
+    unfinished: Option<usize>,
     /// Tokens that those under way have so far.
     tokens: u64,
-    /// Tokens of their prompts, those of each sequence.
+    /// Sequences in the engine,
+    sequences: usize,
+    /// tokens of their prompts,
     prompt_tokens: usize,
+    /// and bytes of grammars.
+    grammar_bytes: usize,
 }
 
 struct UnderWay {
     request: Generate,
-    /// A sequence's claim is dropped with its last piece.
-    parts: Vec<(Option<Claim>, Gathering)>,
+    seed: u64,
+    /// Sequences that were handed in; a claim is dropped with its last piece.
+    parts: Vec<Option<(Claim, Gathering)>>,
+    choices: Vec<Option<Choice>>,
+    /// Sequences without an end, those not handed in among them.
     open: usize,
     tokens: u64,
-    prompt_tokens: usize,
     heard: Box<dyn Hears>,
 }
 
@@ -42,9 +61,19 @@ pub(super) type Landed = (usize, Outcome);
 pub(super) type Outcome = Result<(Generate, Vec<Choice>), ApiError>;
 
 impl Flight {
-    pub(super) fn new() -> Flight {
+    pub(super) fn new(most: Most) -> Flight {
         let (told, events) = channel();
-        Flight { requests: BTreeMap::new(), told, events, tokens: 0, prompt_tokens: 0 }
+        Flight {
+            requests: BTreeMap::new(),
+            told,
+            events,
+            most,
+            unfinished: None,
+            tokens: 0,
+            sequences: 0,
+            prompt_tokens: 0,
+            grammar_bytes: 0,
+        }
     }
 
     /// Requests under way.
@@ -52,9 +81,14 @@ impl Flight {
         self.requests.len()
     }
 
-    /// Tokens of their prompts, those of each sequence.
-    pub(super) fn prompt_tokens(&self) -> usize {
-        self.prompt_tokens
+    /// Whether there is room for another.
+    pub(super) fn has_room(&self) -> bool {
+        self.unfinished.is_none() && self.has_room_for_sequence()
+    }
+
+    fn has_room_for_sequence(&self) -> bool {
+        let bytes = queue_bytes(self.sequences, 0) as usize + self.grammar_bytes;
+        self.sequences == 0 || self.prompt_tokens < self.most.prompt_tokens && bytes < self.most.bytes
     }
 
     /// Tokens that those have so far.
@@ -62,33 +96,38 @@ impl Flight {
         self.tokens
     }
 
-    /// Hands a request in. `seed` makes requests without one differ; `heard` is told what becomes of it.
-    pub(super) fn begin(
-        &mut self,
-        number: usize,
-        request: Generate,
-        seed: u64,
-        (engine, tokenizer): (&Engine, &Arc<Tokenizer>),
-        mut heard: Box<dyn Hears>,
-    ) -> Result<(), Failure> {
-        let (mut parts, mut prompt_tokens) = (Vec::new(), 0);
-        for (part, (sequence, gathering)) in
-            sequences(&request, tokenizer, &engine.spec().eos, seed).enumerate()
+    /// Takes a request in, for [`Flight::go_on`]. `seed` makes requests without one differ; `heard` is told what becomes of it.
+    pub(super) fn begin(&mut self, number: usize, request: Generate, seed: u64, heard: Box<dyn Hears>) {
+        let open = request.sequences();
+        self.grammar_bytes += grammar_bytes(&request);
+        let (parts, choices) = (Vec::new(), Vec::new());
+        self.requests.insert(number, UnderWay { request, seed, parts, choices, open, tokens: 0, heard });
+        self.unfinished = Some(number);
+    }
+
+    /// Hands in sequences of the newest request, as there is room; what it came to, if one is refused.
+    ///
+    /// # Errors
+    /// The engine's death.
+    pub(super) fn go_on(&mut self, runs: (&Engine, &Arc<Tokenizer>)) -> Result<Option<Landed>, Failure> {
+        while let Some(number) = self.unfinished
+            && self.has_room_for_sequence()
+            && let Some(under_way) = self.requests.get_mut(&number)
         {
-            let told = self.told.clone();
-            prompt_tokens += sequence.prompt.len();
-            let mut hears = heard.sequence(sequence.prompt.len());
-            let sink = Box::new(move |event| {
-                hears(&event);
-                // Whoever does not listen any more has dropped the claim too.
-                let _ = told.send((number, part, event));
-            });
-            parts.push((Some(engine.submit_to(sequence, sink)?), gathering));
+            match under_way.hand_in(number, &self.told, runs) {
+                Ok(prompt_tokens) => {
+                    self.sequences += 1;
+                    self.prompt_tokens += prompt_tokens;
+                    self.unfinished = under_way.is_partly_here().then_some(number);
+                }
+                Err(why @ Failure::Engine(_)) => return Err(why),
+                Err(why) => {
+                    self.remove(number);
+                    return Ok(Some((number, Err(why.into()))));
+                }
+            }
         }
-        let open = parts.len();
-        self.requests.insert(number, UnderWay { request, parts, open, tokens: 0, prompt_tokens, heard });
-        self.prompt_tokens += prompt_tokens;
-        Ok(())
+        Ok(None)
     }
 
     /// Takes the events that are there, or waits so long for one; those whose last it was are done. An error is the engine's
@@ -124,12 +163,16 @@ impl Flight {
         }
         let is_token = matches!(event, Event::Token(_));
         match under_way.take(part, event) {
-            Ok(false) => {
+            Ok(ended) => {
                 under_way.tokens += u64::from(is_token);
                 self.tokens += u64::from(is_token);
-                Ok(None)
+                if let Some(prompt_tokens) = ended {
+                    self.sequences -= 1;
+                    self.prompt_tokens -= prompt_tokens;
+                }
+                let done = if under_way.open == 0 { self.remove(number) } else { None };
+                Ok(done.map(|done| (number, Ok(done.into_answer()))))
             }
-            Ok(true) => Ok(self.remove(number).map(|done| (number, Ok(done.into_answer())))),
             Err(error) => {
                 self.remove(number);
                 Ok(Some((number, Err(error))))
@@ -146,31 +189,69 @@ impl Flight {
 
     fn remove(&mut self, number: usize) -> Option<UnderWay> {
         let removed = self.requests.remove(&number)?;
+        self.unfinished = self.unfinished.filter(|unfinished| *unfinished != number);
         self.tokens -= removed.tokens;
-        self.prompt_tokens -= removed.prompt_tokens;
+        self.grammar_bytes -= grammar_bytes(&removed.request);
+        for part in removed.parts.iter().flatten() {
+            self.sequences -= 1;
+            self.prompt_tokens -= removed.prompt_tokens(&part.1);
+        }
         Some(removed)
     }
 }
 
+/// Bytes of what a request's sequences are held to.
+pub(super) fn grammar_bytes(request: &Generate) -> usize {
+    request.params.grammar.as_ref().map_or(0, |grammar| grammar.bytes())
+}
+
 impl UnderWay {
-    /// Whether that was the last of all.
-    fn take(&mut self, part: usize, event: Event) -> Result<bool, ApiError> {
-        let (claim, gathering) = &mut self.parts[part];
-        if claim.is_none() {
-            return Ok(self.open == 0);
-        }
+    /// Hands in the next sequence: how many tokens its prompt has.
+    fn hand_in(
+        &mut self,
+        number: usize,
+        told: &Sender<(usize, usize, Event)>,
+        (engine, tokenizer): (&Engine, &Arc<Tokenizer>),
+    ) -> Result<usize, Failure> {
+        let (part, told) = (self.parts.len(), told.clone());
+        let (sequence, gathering) = sequence(&self.request, part, tokenizer, &engine.spec().eos, self.seed);
+        let prompt_tokens = sequence.prompt.len();
+        let mut hears = self.heard.sequence(prompt_tokens);
+        let sink = Box::new(move |event| {
+            hears(&event);
+            // Whoever does not listen any more has dropped the claim too.
+            let _ = told.send((number, part, event));
+        });
+        self.parts.push(Some((engine.submit_to(sequence, sink)?, gathering)));
+        self.choices.push(None);
+        Ok(prompt_tokens)
+    }
+
+    /// Whether some sequences wait to be handed in.
+    fn is_partly_here(&self) -> bool {
+        self.parts.len() < self.request.sequences()
+    }
+
+    fn prompt_tokens(&self, part: &Gathering) -> usize {
+        self.request.prompts[part.choice().prompt].len()
+    }
+
+    /// Takes a sequence's event. Where that was its last, how many tokens its prompt has.
+    fn take(&mut self, part: usize, event: Event) -> Result<Option<usize>, ApiError> {
+        let Some((_, gathering)) = &mut self.parts[part] else { return Ok(None) };
         if let Event::Failed(why) = event {
             return Err(self.heard.failed(why));
         }
-        if let Some(finish) = gathering.take(event)?.finish {
-            *claim = None;
-            self.open -= 1;
-            self.heard.finished(finish.reason, gathering.choice().tokens.len());
-        }
-        Ok(self.open == 0)
+        let Some(finish) = gathering.take(event)?.finish else { return Ok(None) };
+        let Some((_, gathering)) = self.parts[part].take() else { return Ok(None) };
+        self.open -= 1;
+        self.heard.finished(finish.reason, gathering.choice().tokens.len());
+        let prompt_tokens = self.prompt_tokens(&gathering);
+        self.choices[part] = Some(gathering.into_choice());
+        Ok(Some(prompt_tokens))
     }
 
     fn into_answer(self) -> (Generate, Vec<Choice>) {
-        (self.request, self.parts.into_iter().map(|(_, gathering)| gathering.into_choice()).collect())
+        (self.request, self.choices.into_iter().flatten().collect())
     }
 }

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::apart::clash;
 use super::files::{Existing, Paths, part, replace, state_path};
 use super::kept::{self, Found};
 use super::ledger::{Ledger, folder, sync_folders};
@@ -40,6 +41,11 @@ pub fn merge(shards: &[PathBuf], into: &Paths, existing: Existing) -> Result<Mer
     }
     let parts = shards.iter().map(|path| Part::read(path)).collect::<Result<Vec<_>, _>>()?;
     check(&parts)?;
+    let read: Vec<PathBuf> = parts.iter().flat_map(Part::paths).collect();
+    if let Some(path) = clash(&read.iter().map(AsRef::as_ref).collect::<Vec<_>>(), Some(into), &[]) {
+        let why = format!("{} would be written over what is merged: choose other names", path.display());
+        return Err(JobError::Shards(why));
+    }
     let mut all = BTreeMap::new();
     for (path, found) in parts.iter().flat_map(|part| &part.files) {
         for answer in found {
@@ -115,6 +121,12 @@ impl Part {
             files.push((path, found));
         }
         Ok(Part { path: path.to_owned(), record, files })
+    }
+
+    /// All that is read of it.
+    fn paths(&self) -> impl Iterator<Item = PathBuf> {
+        let files = self.files.iter().map(|(path, _)| path.clone());
+        files.chain([state_path(&self.path)])
     }
 
     /// Lines that should be there and are not.

@@ -9,7 +9,7 @@ use model::sampling::TokenLogprobs;
 use model::tokenizer::Tokenizer;
 
 use super::files::{Outlook, Verdict, Writer};
-use super::flight::{Flight, Landed, Outcome};
+use super::flight::{Flight, Landed, Most, Outcome};
 use super::hear::{Deaf, Hears};
 use super::order::Waiting;
 use super::{Input, JobError};
@@ -41,8 +41,11 @@ pub struct Job<'a> {
 pub struct Limits {
     /// Lines in the engine.
     pub in_flight: usize,
-    /// Tokens of their prompts, but for the last line's: see [`Limits::prompt_tokens`].
+    /// Tokens of their prompts, but for the last one's: see [`Limits::prompt_tokens`].
     pub prompt_tokens: usize,
+    /// Bytes of their sequences beside those tokens ([`queue_bytes`](crate::queue_bytes)), and of the grammars that these are held to,
+    /// before no other is begun.
+    pub queue_bytes: usize,
     /// Lines begun and not written: those in the engine, and those that wait for an earlier one.
     pub window: usize,
     /// Bytes of answers that wait for an earlier one, of what they are made of, and of the log-probabilities of those to come, before
@@ -53,12 +56,13 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// What answers may take that are not written, where there is enough memory.
+    /// What each kind of thing that waits may take, where there is enough memory.
     const WAITING_BYTES: usize = 64 << 20;
     /// The part of the process's memory for that, where there is not.
     const WAITING_SHARE: u64 = 16;
 
-    /// Bytes of answers that are not written, in so much memory.
+    /// Bytes of each kind of thing that waits, in so much memory: answers that are not written, sequences in the engine, grammars that
+    /// are kept for the next request.
     pub fn waiting_bytes(memory: u64) -> usize {
         Limits::WAITING_BYTES.min((memory / Limits::WAITING_SHARE) as usize)
     }
@@ -170,6 +174,7 @@ impl Job<'_> {
             if ask == Ask::End {
                 break;
             }
+            run.go_on(watch).map_err(|why| run.salvage(why.into(), &mut output, watch))?;
             // Before others begin, which need the room of what is written.
             run.write_ready(&mut output)?;
             let begun = if ask == Ask::GoOn {
@@ -203,7 +208,10 @@ impl<'a> Run<'a> {
             created: outlook.record.created,
             todo: outlook.todo.iter(),
             held: None,
-            flight: Flight::new(),
+            flight: Flight::new(Most {
+                prompt_tokens: job.limits.prompt_tokens,
+                bytes: job.limits.queue_bytes,
+            }),
             waiting: Waiting::new(outlook.record.order, job.limits.window, job.limits.waiting_bytes),
             tally: Tally {
                 lines: outlook.todo.len() + earlier,
@@ -235,8 +243,7 @@ impl<'a> Run<'a> {
 
     /// The line to begin next, if there is one and room for it.
     fn next(&mut self) -> Option<usize> {
-        let limits = self.job.limits;
-        if self.flight.len() >= limits.in_flight || self.flight.prompt_tokens() >= limits.prompt_tokens {
+        if self.flight.len() >= self.job.limits.in_flight || !self.flight.has_room() {
             return None;
         }
         if self.held.is_some() {
@@ -254,17 +261,23 @@ impl<'a> Run<'a> {
             Ok(request) => request,
             Err(error) => return Ok(Err(error)),
         };
-        let (wants, most) = (request.prompts.len() * request.n as usize, self.job.limits.line_sequences);
+        let (wants, most) = (request.sequences(), self.job.limits.line_sequences);
         if wants > most {
             let message = format!("{wants} sequences in one line; at most {most}: write several lines");
             return Ok(Err(ApiError::invalid("n", message)));
         }
         self.waiting.promise(position, scored_bytes(&request));
-        let (runs, heard) = ((self.job.engine, self.job.tokenizer), watch.begins(&request));
-        match self.flight.begin(position, request, seed_of(0, line.number as u64), runs, heard) {
-            Err(why @ Failure::Engine(_)) => Err(why.into()),
-            begun => Ok(begun.map_err(ApiError::from)),
-        }
+        let heard = watch.begins(&request);
+        self.flight.begin(position, request, seed_of(0, line.number as u64), heard);
+        self.go_on(watch)?;
+        Ok(Ok(()))
+    }
+
+    /// Hands in what there is room for of a line that was begun.
+    fn go_on(&mut self, watch: &mut dyn Watch) -> Result<(), Failure> {
+        let refused = self.flight.go_on((self.job.engine, self.job.tokenizer))?;
+        refused.into_iter().for_each(|landed| self.land(landed, watch));
+        Ok(())
     }
 
     fn wait(&mut self, most: Duration, watch: &mut dyn Watch) -> Result<(), Failure> {

@@ -19,6 +19,9 @@ use crate::plan::too_small::TooSmall;
 const _: () =
     assert!(BLOCK_TOKENS == spec::BLOCK_TOKENS.0 as usize, "policy and kernels mean the same blocks");
 
+/// Positions of a prompt that are scored at a time.
+const SCORED_AT_ONCE: usize = 32;
+
 /// A plan of all memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hold {
@@ -260,9 +263,16 @@ impl EngineConfig {
         lives(self.blocks.kv) || lives(self.blocks.hidden) || self.drive_kv_tokens > 0
     }
 
+    /// Sequences of a batch at most.
+    pub(crate) fn batch_seqs(&self, blocks: &BlockConfig) -> usize {
+        self.max_num_seqs.min(blocks.batch_seqs)
+    }
+
     /// How large the activation buffers of a batch are.
     pub(crate) fn work_size(&self, blocks: &BlockConfig) -> WorkSize {
-        let samples = self.max_num_seqs.min(blocks.batch_seqs);
+        // The head is read for so many positions of a prompt at a time: for one by one it would take most of the time.
+        let scored = if self.scores_prompts { SCORED_AT_ONCE.min(self.max_num_batched_tokens) } else { 0 };
+        let samples = self.batch_seqs(blocks).max(scored);
         WorkSize { tokens: self.max_num_batched_tokens, samples, dtype: self.dtype() }
     }
 
@@ -315,5 +325,21 @@ fn in_units(bytes: u64, rounded: fn(f64) -> f64) -> String {
     match UNITS.iter().find(|(_, unit)| bytes >= *unit) {
         Some((name, unit)) => format!("{:.1} {name}", rounded(bytes as f64 * 10.0 / *unit as f64) / 10.0),
         None => format!("{bytes} B"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prompts_are_scored_some_positions_at_a_time_however_few_sequences_there_are() {
+        let blocks = BlockConfig { batch_seqs: 2, ..BlockConfig::default() };
+        let samples = |scores_prompts, max_num_batched_tokens| {
+            let config =
+                EngineConfig { scores_prompts, max_num_batched_tokens, ..EngineConfig::plain(1 << 30, 1) };
+            config.work_size(&blocks).samples
+        };
+        assert_eq!([samples(false, 256), samples(true, 256), samples(true, 8)], [1, SCORED_AT_ONCE, 8]);
     }
 }

@@ -159,8 +159,8 @@ impl<'a> Homes<'a> {
 
     /// Rows that attention on the host has at most, and their numbers.
     pub(crate) fn host_size(&self) -> WorkSize {
-        let size = self.config.work_size(&self.blocks);
-        WorkSize { tokens: size.samples, samples: 0, ..size }
+        let tokens = self.config.batch_seqs(&self.blocks);
+        WorkSize { tokens, samples: 0, dtype: self.config.dtype() }
     }
 
     /// Batches whose activations may rest on the host.

@@ -52,6 +52,7 @@ pub(super) fn measure(spec: &ModelSpec, config: &EngineConfig) -> Result<Overhea
         max_model_len: Some(2 * STEPS),
         max_num_seqs: MANY,
         max_num_batched_tokens: MANY * 16,
+        scores_prompts: false,
         prefix_caching: PrefixCaching::Off,
         kv_tokens: Some(MANY * 2 * STEPS),
         kv_memory: KvMemory::AtStart,

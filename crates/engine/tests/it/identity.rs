@@ -322,6 +322,11 @@ fn prompt_scores_do_not_depend_on_chunks_or_company() {
     assert_eq!(want.iter().take(99).map(|(p, ..)| *p).collect::<Vec<_>>(), (1..100).collect::<Vec<_>>());
     let small = EngineConfig { max_num_batched_tokens: 23, max_num_seqs: 4, ..config() };
     let engine = start("llama-gqa-tied", EngineConfig { prefix_caching: PrefixCaching::On, ..small });
+    // One by one, and many at a time though there is one sequence.
+    for scores_prompts in [false, true] {
+        let alone_there = EngineConfig { scores_prompts, max_num_seqs: 1, ..config() };
+        assert_eq!(alone(&start("llama-gqa-tied", alone_there), &one), want);
+    }
     // Steps in which nothing is drawn score their part of the prompt too.
     assert_eq!(alone(&engine, &one), want);
     let mut requests = some_requests(5);

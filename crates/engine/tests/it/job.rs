@@ -161,17 +161,23 @@ fn run_into(
     job.run(&outlook, Output::Stream(output), watch)
 }
 
+/// So many lines at once.
+fn limits(lines: usize) -> Limits {
+    Limits {
+        in_flight: lines,
+        prompt_tokens: 1 << 20,
+        window: lines,
+        waiting_bytes: Limits::waiting_bytes(u64::MAX),
+        queue_bytes: Limits::waiting_bytes(u64::MAX),
+        line_sequences: usize::MAX,
+    }
+}
+
 #[test]
 fn a_job_ends_with_its_engine_though_nobody_told_of_its_requests() {
     let engine = common::start(MODEL, common::config());
     let body = r#"{"model":"m","prompt":[5,6,7],"max_tokens":1}"#.to_string();
-    let limits = Limits {
-        in_flight: 1,
-        prompt_tokens: Limits::prompt_tokens(&engine),
-        window: 1,
-        waiting_bytes: Limits::waiting_bytes(u64::MAX),
-        line_sequences: 1,
-    };
+    let limits = limits(1);
     let ended = run((&engine, &[body]), limits, &mut Breaks);
     assert!(
         matches!(&ended, Err(JobError::Engine(Failure::Engine(why))) if why.contains("counts tokens")),
@@ -188,13 +194,7 @@ fn what_was_answered_before_the_engine_died_is_written() {
         format!(r#"{{"model":"m","prompt":[5,6,7],"max_tokens":{tokens},"ignore_eos":true}}"#)
     };
     let bodies = [vec![body(long); lines], vec![body(1); 2]].concat();
-    let limits = Limits {
-        in_flight: bodies.len(),
-        prompt_tokens: Limits::prompt_tokens(&engine),
-        window: bodies.len(),
-        waiting_bytes: Limits::waiting_bytes(u64::MAX),
-        line_sequences: 1,
-    };
+    let limits = limits(bodies.len());
     let mut watch = BreaksLater { engine: &engine, lines, begun: 0, ended: Arc::default() };
     let written = tempfile::NamedTempFile::new().unwrap();
     let output = Box::new(written.reopen().unwrap());
@@ -213,17 +213,88 @@ fn prompts_that_are_handed_in_are_bounded_by_their_tokens() {
         format!(r#"{{"model":"m","prompt":{prompt:?},"max_tokens":2,"ignore_eos":true}}"#)
     };
     let bodies: Vec<String> = (0..100).map(body).collect();
-    let limits = Limits {
-        in_flight: 100,
-        prompt_tokens: 700,
-        window: 200,
-        waiting_bytes: Limits::waiting_bytes(u64::MAX),
-        line_sequences: 1,
-    };
+    let limits = Limits { prompt_tokens: 700, window: 200, ..limits(100) };
     let mut counts = Counts::default();
     let (ended, tally) = run((&engine, &bodies), limits, &mut counts).unwrap();
     assert_eq!((ended, tally.done, tally.failed), (Ended::Finished, 100, 0));
     assert!((6..=12).contains(&counts.most), "{} lines at once", counts.most);
+}
+
+/// Follows how many sequences there are.
+#[derive(Clone, Default)]
+struct Crowd {
+    now: Arc<AtomicUsize>,
+    most: Arc<AtomicUsize>,
+}
+
+impl Watch for Crowd {
+    fn ask(&mut self) -> Ask {
+        Ask::GoOn
+    }
+
+    fn tell(&mut self, _: &Tally) {}
+
+    fn begins(&mut self, _: &Generate) -> Box<dyn Hears> {
+        Box::new(self.clone())
+    }
+}
+
+impl Hears for Crowd {
+    fn sequence(&mut self, _: usize) -> Box<dyn FnMut(&Event) + Send> {
+        self.most.fetch_max(self.now.fetch_add(1, SeqCst) + 1, SeqCst);
+        Box::new(|_| ())
+    }
+
+    fn finished(&mut self, _: FinishReason, _: usize) {
+        self.now.fetch_sub(1, SeqCst);
+    }
+
+    fn failed(&mut self, why: Failure) -> ApiError {
+        why.into()
+    }
+}
+
+/// Forty sequences of a line, and one of the next: eight of them are in the engine, and all are answered.
+#[test]
+fn sequences_that_are_handed_in_are_bounded_by_their_bytes() {
+    let engine = common::start(MODEL, common::config());
+    let bodies = [(10, 4), (1, 1), (4, 2)].map(|(prompts, n)| {
+        let prompts = vec![[5, 6, 7]; prompts];
+        format!(r#"{{"model":"m","prompt":{prompts:?},"n":{n},"seed":1,"max_tokens":2,"ignore_eos":true}}"#)
+    });
+    let one = engine::queue_bytes(1, 0) as usize;
+    let (limits, tokenizer) = (limits(3), Arc::new(tokenizer()));
+    let answers = |queue_bytes: usize| {
+        let (mut crowd, written) = (Crowd::default(), tempfile::NamedTempFile::new().unwrap());
+        let output = Box::new(written.reopen().unwrap());
+        let limits = Limits { queue_bytes, ..limits };
+        let (ended, tally) = run_into(output, &tokenizer, (&engine, &bodies), (limits, &mut crowd)).unwrap();
+        assert_eq!((ended, tally.done, tally.failed), (Ended::Finished, 3, 0));
+        (crowd.most.load(SeqCst), std::fs::read_to_string(written.path()).unwrap())
+    };
+    let (all, at_once) = answers(1 << 20);
+    let (few, in_turn) = answers(8 * one);
+    assert_eq!((all, few), (49, 8));
+    assert_eq!(in_turn, at_once);
+}
+
+#[test]
+fn lines_that_are_held_to_grammars_are_bounded_by_their_bytes() {
+    let engine = common::start(MODEL, common::config());
+    let body = |i: usize| {
+        let format = format!(r#"{{"regex":"(?s:.{{{},9}})"}}"#, i % 3);
+        format!(r#"{{"model":"m","prompt":[5,6,7],"max_tokens":2,"structured_outputs":{format}}}"#)
+    };
+    let bodies: Vec<String> = (0..30).map(body).collect();
+    let mut counts = Counts::default();
+    let limits = Limits { queue_bytes: 300 << 10, ..limits(30) };
+    let (ended, tally) = run((&engine, &bodies), limits, &mut counts).unwrap();
+    assert_eq!((ended, tally.done, tally.failed), (Ended::Finished, 30, 0));
+    assert!((2..=5).contains(&counts.most), "{} lines at once", counts.most);
+    // One that is larger than all may be runs alone.
+    let (ended, tally) =
+        run((&engine, &bodies[..3]), Limits { queue_bytes: 1, ..limits }, &mut counts).unwrap();
+    assert_eq!((ended, tally.done, tally.failed), (Ended::Finished, 3, 0));
 }
 
 #[test]
@@ -231,13 +302,7 @@ fn a_window_full_of_answers_is_not_the_end() {
     let engine = common::start(MODEL, common::config());
     let bodies = vec![r#"{"model":"m","prompt":[5,6,7],"max_tokens":2}"#.to_string(); 5];
     for window in [1, 2] {
-        let limits = Limits {
-            in_flight: 2,
-            prompt_tokens: 100,
-            window,
-            waiting_bytes: Limits::waiting_bytes(u64::MAX),
-            line_sequences: 1,
-        };
+        let limits = Limits { window, ..limits(2) };
         let (ended, tally) = run((&engine, &bodies), limits, &mut Counts::default()).unwrap();
         assert_eq!((ended, tally.done), (Ended::Finished, 5), "a window of {window}");
     }
@@ -276,13 +341,7 @@ impl Watch for DrainsLater {
 fn a_job_that_drains_finishes_what_has_begun() {
     let engine = common::start(MODEL, EngineConfig { max_num_seqs: 2, ..common::config() });
     let bodies = vec![r#"{"model":"m","prompt":[5,6,7],"max_tokens":100,"ignore_eos":true}"#.to_string(); 30];
-    let limits = Limits {
-        in_flight: 30,
-        prompt_tokens: 1000,
-        window: 30,
-        waiting_bytes: Limits::waiting_bytes(u64::MAX),
-        line_sequences: 1,
-    };
+    let limits = limits(30);
     let (ended, tally) = run((&engine, &bodies), limits, &mut DrainsLater::default()).unwrap();
     assert!(ended == Ended::Interrupted && (1..15).contains(&tally.done), "{tally:?}");
 }
@@ -299,13 +358,7 @@ fn a_line_waits_until_its_format_can_be_compiled() {
     let tokenizer = Arc::new(tokenizer());
     let body = r#"{"model":"m","prompt":[5,6,7],"max_tokens":3,"structured_outputs":{"regex":"(?s:.*)"}}"#;
     // The window has room for one: the line that is held must not wait for itself.
-    let limits = Limits {
-        in_flight: 1,
-        prompt_tokens: 100,
-        window: 1,
-        waiting_bytes: Limits::waiting_bytes(u64::MAX),
-        line_sequences: 1,
-    };
+    let limits = limits(1);
     std::thread::scope(|scope| {
         let compile = |n: usize| while tokenizer.grammar(&slow(n)) == Err(GrammarError::Busy) {};
         let slow: Vec<_> = (0..WORKERS).map(|n| scope.spawn(move || compile(n))).collect();

@@ -59,7 +59,7 @@ mod tests {
         let mut values = Chunks::new(request.clone(), meta(), Arc::new(model().tokenizer));
         let mut texts = values.clone();
         let whole = choice(&[5, 6, 7, 8, 9, 10], "whatever");
-        let n = request.prompts.len() * request.n as usize;
+        let n = request.sequences();
         for (i, text) in PIECES.into_iter().enumerate() {
             for index in 0..n {
                 let finish = (i + 1 == PIECES.len()).then_some(&whole.finish);

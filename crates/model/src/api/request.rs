@@ -82,6 +82,11 @@ impl Generate {
         self.params.max_tokens.map_or(left, |most| left.min(most as usize))
     }
 
+    /// How many sequences it is: the choices of all its prompts.
+    pub fn sequences(&self) -> usize {
+        self.prompts.len() * self.n as usize
+    }
+
     /// Parameters of one choice: a seed gives each its own, as in vLLM.
     pub fn params_of(&self, choice: u32) -> SamplingParams {
         let mut params = self.params.clone();
@@ -162,7 +167,8 @@ impl Common {
             Endpoint::Completions => "prompt",
             Endpoint::Chat => "messages",
         };
-        let default = [default_max_tokens, context.generation.max_new_tokens].into_iter().flatten().min();
+        let default =
+            [default_max_tokens, context.generation.overrides.max_tokens].into_iter().flatten().min();
         let wanted = self.overrides.max_tokens.or(default);
         let prompts = self.checked_prompts(prompts, prompt_field, wanted, context)?;
         let limits = context.limits();

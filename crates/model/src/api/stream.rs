@@ -92,7 +92,7 @@ impl Chunks {
     /// Nothing has been sent yet.
     pub fn new(request: Generate, meta: Meta, tokenizer: Arc<Tokenizer>) -> Self {
         let parser = request.calls.as_ref().map(|calls| calls.parser());
-        let n = request.prompts.len() * request.n as usize;
+        let n = request.sequences();
         let choices = vec![Progress { parser, ..Progress::default() }; n];
         let more = request.calls.is_some() || request.params.logprobs.is_some() || request.return_token_ids;
         let counts = matches!(request.delivery, Delivery::Stream { continuous_usage: true, .. });

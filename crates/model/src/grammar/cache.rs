@@ -4,11 +4,6 @@ use std::collections::HashMap;
 
 use crate::sampling::Grammar;
 
-/// What a grammar takes beside what grows with its source.
-const FIXED_BYTES: usize = 64 << 10;
-/// Bytes that a byte of source becomes, an estimate from above of what llguidance makes of schemas.
-const GROWTH: usize = 64;
-
 /// A cache of bounded bytes.
 pub(super) struct Cache {
     limit: usize,
@@ -35,9 +30,9 @@ impl Cache {
         Some(entry.grammar.clone())
     }
 
-    /// Keeps a grammar that came of so many bytes of source, unless it alone is more than all may be.
-    pub(super) fn put(&mut self, key: [u8; 32], grammar: Grammar, source_bytes: usize) {
-        let bytes = FIXED_BYTES + GROWTH * source_bytes;
+    /// Keeps a grammar, unless it alone is more than all may be.
+    pub(super) fn put(&mut self, key: [u8; 32], grammar: Grammar) {
+        let bytes = grammar.bytes();
         if bytes > self.limit {
             return;
         }

@@ -109,7 +109,7 @@ fn build(factory: &ParserFactory, source: &Source) -> Result<Grammar, GrammarErr
     // The first mask shows what cannot begin at all, or only with too much work.
     match matcher.compute_mask_or_eos() {
         Ok(mask) if mask.is_zero() => Err(complaint("no text can match it")),
-        Ok(_) => Ok(Grammar::new(Arc::new(Prepared::new(matcher)))),
+        Ok(_) => Ok(Grammar::new(Arc::new(Prepared::new(matcher, source.text.len())))),
         Err(error) => Err(complaint(&error.to_string())),
     }
 }

@@ -7,12 +7,21 @@ use llguidance::Matcher;
 
 use crate::sampling::{Guide, Language, SampleError};
 
+/// What a grammar takes beside what grows with its source.
+const FIXED_BYTES: usize = 64 << 10;
+/// Bytes that a byte of source becomes, an estimate from above of what llguidance makes of schemas.
+const GROWTH: usize = 64;
+
 /// A compiled grammar at its beginning.
-pub(super) struct Prepared(Mutex<Matcher>);
+pub(super) struct Prepared {
+    matcher: Mutex<Matcher>,
+    bytes: usize,
+}
 
 impl Prepared {
-    pub(super) fn new(matcher: Matcher) -> Prepared {
-        Prepared(Mutex::new(matcher))
+    /// Of a source of so many bytes.
+    pub(super) fn new(matcher: Matcher, source_bytes: usize) -> Prepared {
+        Prepared { matcher: Mutex::new(matcher), bytes: FIXED_BYTES + GROWTH * source_bytes }
     }
 }
 
@@ -24,8 +33,12 @@ impl fmt::Debug for Prepared {
 
 impl Language for Prepared {
     fn begin(&self) -> Box<dyn Guide> {
-        let matcher = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).deep_clone();
+        let matcher = self.matcher.lock().unwrap_or_else(std::sync::PoisonError::into_inner).deep_clone();
         Box::new(Walk { matcher, ended: false })
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes
     }
 }
 

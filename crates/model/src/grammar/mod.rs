@@ -142,7 +142,7 @@ impl Grammars {
         }
         let place = self.workers.enter().ok_or(GrammarError::Busy)?;
         let grammar = compile::within(self.budget.time, Arc::clone(&self.factory), source, place)?;
-        self.cached().put(key, grammar.clone(), found);
+        self.cached().put(key, grammar.clone());
         Ok(grammar)
     }
 

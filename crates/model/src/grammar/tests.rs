@@ -202,14 +202,14 @@ fn the_cache_keeps_what_was_used_last_within_its_bytes() {
     let grammar = grammars.compile(&OutputFormat::Object).unwrap();
     assert_eq!(grammars.compile(&OutputFormat::Object).unwrap(), grammar, "found, not made again");
     for key in 0..3 {
-        cache.put([key; 32], grammar.clone(), 10);
+        cache.put([key; 32], grammar.clone());
     }
     assert!(cache.get(&[0; 32]).is_some());
-    cache.put([3; 32], grammar.clone(), 10);
+    cache.put([3; 32], grammar.clone());
     assert_eq!([0, 1, 2, 3].map(|key| cache.get(&[key; 32]).is_some()), [true, false, true, true]);
-    cache.put([3; 32], grammar.clone(), 10);
+    cache.put([3; 32], grammar.clone());
     assert_eq!(cache.held().0, 3);
-    cache.put([4; 32], grammar, 100 << 10);
+    cache.put([4; 32], grammars.compile(&OutputFormat::Regex("a".repeat(4000))).unwrap());
     assert_eq!(cache.held().0, 3, "too large for any cache like this");
     assert!(cache.held().1 <= 200 << 10);
 }

@@ -10,6 +10,9 @@ use super::SampleError;
 pub trait Language: Debug + Send + Sync {
     /// A place at the beginning of a text.
     fn begin(&self) -> Box<dyn Guide>;
+
+    /// About how many bytes it takes, and each place in it once more.
+    fn bytes(&self) -> usize;
 }
 
 /// One sequence's place in a text of a language.
@@ -41,6 +44,11 @@ impl Grammar {
     /// A place at the beginning of a text.
     pub fn begin(&self) -> Box<dyn Guide> {
         self.0.begin()
+    }
+
+    /// About how many bytes it takes, and each place in it once more.
+    pub fn bytes(&self) -> usize {
+        self.0.bytes()
     }
 }
 

@@ -14,7 +14,7 @@ use kernels::pick::{Change, Draw, Edit, Pick};
 use super::draw::Draws;
 use super::logprobs::{TokenLogprobs, logprobs_of};
 use super::row::{BLOCK, argmax, count_above, exp, mass};
-use super::{Guide, SampleError, SamplingParams};
+use super::{Grammar, Guide, SampleError, SamplingParams};
 
 /// A token, and what the model thought of it where that was asked for.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,7 +40,7 @@ pub struct Sampler {
     position: u64,
     /// The newest tokens, as many as the longest bad word has before its last.
     tail: Vec<u32>,
-    /// Where the text is in its grammar, if it has one.
+    /// Where the text is in its grammar, if it has one and has begun: of those that wait there may be many.
     guide: Option<Box<dyn Guide>>,
 }
 
@@ -84,7 +84,7 @@ impl Sampler {
             },
             generated: HashMap::new(),
             position: 0,
-            guide: params.grammar.as_ref().map(|grammar| grammar.begin()),
+            guide: None,
             params,
         }
     }
@@ -132,7 +132,7 @@ impl Sampler {
     pub fn for_device(&self, taken: u64) -> Option<Pick> {
         assert!(taken == 0 || self.takes_blindly(), "{taken} tokens are not known that count for the next");
         let p = &self.params;
-        if p.logprobs.is_some() || p.allowed_token_ids.is_some() || self.guide.is_some() {
+        if p.logprobs.is_some() || p.allowed_token_ids.is_some() || p.grammar.is_some() {
             return None;
         }
         let draw = Draw {
@@ -178,10 +178,9 @@ impl Sampler {
         if self.penalises() {
             *self.generated.entry(token).or_insert(0) += 1;
         }
-        match &mut self.guide {
-            Some(guide) if self.enders.contains(&token) => guide.end(),
-            Some(guide) => guide.accept(token),
-            None => (),
+        if let Some(grammar) = &self.params.grammar {
+            let guide = place_in(grammar, &mut self.guide);
+            if self.enders.contains(&token) { guide.end() } else { guide.accept(token) }
         }
         self.remember(token);
         self.position += 1;
@@ -223,7 +222,7 @@ impl Sampler {
             || !self.params.logit_bias.is_empty()
             || !self.params.bad_words.is_empty()
             || self.params.allowed_token_ids.is_some()
-            || self.guide.is_some()
+            || self.params.grammar.is_some()
     }
 
     /// Applies everything that changes single logits. A masked logit may have hidden damage, so the
@@ -236,8 +235,8 @@ impl Sampler {
                 row[id] = logits[id];
             }
         }
-        if let Some(guide) = &mut self.guide {
-            guide.mask(row, &self.enders)?;
+        if let Some(grammar) = &self.params.grammar {
+            place_in(grammar, &mut self.guide).mask(row, &self.enders)?;
         }
         if !self.too_early(self.position).is_empty() && !self.must_end(row) {
             self.too_early(self.position).iter().for_each(|&id| change(row, id, |_| f32::NEG_INFINITY));
@@ -253,7 +252,7 @@ impl Sampler {
     /// Whether a grammar leaves nothing but an end, however early it is.
     fn must_end(&self, row: &[f32]) -> bool {
         let open = |(id, x): (u32, &f32)| *x > f32::NEG_INFINITY && !self.enders.contains(&id);
-        self.guide.is_some() && !(0..).zip(row).any(open)
+        self.params.grammar.is_some() && !(0..).zip(row).any(open)
     }
 
     fn penalise(&self, row: &mut [f32]) {
@@ -279,6 +278,10 @@ impl Sampler {
         truncate(p, row, max, scale, candidates);
         Ok(draw_from_candidates(candidates, u, best))
     }
+}
+
+fn place_in<'a>(grammar: &Grammar, guide: &'a mut Option<Box<dyn Guide>>) -> &'a mut dyn Guide {
+    guide.get_or_insert_with(|| grammar.begin()).as_mut()
 }
 
 /// Changes the logit of `id`, if the row has it (an id of a wider vocabulary cannot come anyway).

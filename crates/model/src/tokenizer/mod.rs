@@ -72,12 +72,14 @@ pub struct Tokenizer {
     pieces: Pieces,
     ids: SpecialIds,
     affixes: Affixes,
-    /// Bytes of text that a token stands for at the most, where that can be told.
-    most_bytes: Option<usize>,
+    /// How many tokens texts have at the least, where that can be told.
+    least: Option<length::Least>,
     /// Held by who cuts up a long text.
     long: Mutex<()>,
     /// Made when first asked for: most tokenizers are never asked.
     grammars: OnceLock<Result<Grammars, GrammarError>>,
+    /// Bytes of them that are kept, if that was said.
+    grammars_kept: OnceLock<usize>,
 }
 
 impl std::fmt::Debug for Tokenizer {
@@ -89,15 +91,16 @@ impl std::fmt::Debug for Tokenizer {
 impl Tokenizer {
     fn assemble(inner: words::Inner, ids: SpecialIds, affixes: Affixes) -> Result<Self, TokenizerError> {
         let pieces = Pieces::of(&inner)?;
-        let most_bytes = length::most_bytes(&inner, &pieces);
+        let least = length::least(&inner, &pieces);
         Ok(Tokenizer {
             inner,
             pieces,
             ids,
             affixes,
-            most_bytes,
+            least,
             long: Mutex::new(()),
             grammars: OnceLock::new(),
+            grammars_kept: OnceLock::new(),
         })
     }
 
@@ -159,7 +162,7 @@ impl Tokenizer {
 
     /// Tokens that a text has at the least, told without cutting it up; 0 where that cannot be told.
     pub fn least_tokens(&self, text: &str) -> usize {
-        self.most_bytes.map_or(0, |most| text.len() / most.max(1))
+        self.least.as_ref().map_or(0, |least| least.tokens(text))
     }
 
     /// How many tokens [`Special::With`] puts before a text, and after it.
@@ -178,12 +181,19 @@ impl Tokenizer {
         out
     }
 
+    /// Bytes of grammars that are kept for the next request, at most: for whoever has little memory, before the first is made.
+    pub fn keep_grammars(&self, bytes: usize) {
+        self.grammars_kept.get_or_init(|| bytes);
+    }
+
     /// What texts in this vocabulary can be held to.
     ///
     /// # Errors
     /// [`GrammarError`].
     pub fn grammar(&self, format: &OutputFormat) -> Result<Grammar, GrammarError> {
-        let made = self.grammars.get_or_init(|| Grammars::new(self, Budget::default()));
+        let usual = Budget::default();
+        let cache_bytes = self.grammars_kept.get().copied().unwrap_or(usual.cache_bytes);
+        let made = self.grammars.get_or_init(|| Grammars::new(self, Budget { cache_bytes, ..usual }));
         made.as_ref().map_err(Clone::clone)?.compile(format)
     }
 

@@ -204,6 +204,7 @@ fn answer(app: &Arc<App>, spool: &Spool, served: &Served, batch: &Batch) -> Resu
             prompt_tokens: Limits::prompt_tokens(&served.engine),
             window: WINDOW,
             waiting_bytes: Limits::waiting_bytes(served.engine.hold().budget.memory()),
+            queue_bytes: Limits::waiting_bytes(served.engine.hold().budget.memory()),
             line_sequences: LINE_SEQUENCES,
         },
     };

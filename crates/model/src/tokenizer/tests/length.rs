@@ -26,6 +26,17 @@ fn no_text_has_fewer_tokens_than_its_length_tells() {
             assert!(least >= text.len() / (12 * longest), "{}: it is told", fixture["gguf"]["pre"]);
         }
     }
+    // Of a byte of no text nothing need be known, of one of all of them it must.
+    for (byte, told) in [("ÿ", true), ("ı", false)] {
+        let mut hf = fixture("smollm")["hf"].clone();
+        let vocab = hf["model"]["vocab"].as_object_mut().unwrap();
+        assert!(vocab.remove(byte).is_some());
+        let merges = hf["model"]["merges"].as_array_mut().unwrap();
+        merges.retain(|merge| !merge.to_string().contains(byte));
+        let tokenizer =
+            Tokenizer::from_hf(&serde_json::to_vec(&hf).unwrap(), &TokenizerConfig::default()).unwrap();
+        assert_eq!(tokenizer.least_tokens(&texts[0]) > 0, told, "{byte}");
+    }
     // Where something may be dropped it is not.
     for (rule, value) in [
         ("normalizer", json!({"type": "Strip", "strip_left": true, "strip_right": true})),
