@@ -82,7 +82,8 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
         expected: None,
     };
     let work = Work::likely(seqs, (ids.len(), *answer as usize), longest, Ends::Open);
-    let config = lanes.wanted(engine_config(&args.engine, needs)?);
+    let mut config = lanes.wanted(engine_config(&args.engine, needs)?);
+    config.scores_prompts = args.answers.prompt_logprobs.is_some();
     let wanted = Wanted { opened: &opened, config, args: &args.engine, work: Some(work), voice };
     let planned = wanted.plan()?.planned;
     fits(&ids, planned.hold().max_model_len, opened.checkpoint.spec())?;
@@ -255,7 +256,7 @@ fn sampling(args: &RunArgs, text: &Text, vocab: usize) -> Result<SamplingParams>
         ..args.sampling.overrides()
     };
     let chooses = args.sampling.chooses() || args.answers.n.is_some_and(|n| n > 1);
-    if !chooses && overrides.temperature.is_none() && text.generation.temperature.is_none() {
+    if !chooses && overrides.temperature.is_none() && text.generation.overrides.temperature.is_none() {
         overrides.temperature = Some(0.0);
     }
     let limits = Limits { vocab_size: vocab as u32, max_logprobs: vocab as u32 };

@@ -41,7 +41,7 @@ fn power_of_two(n: i32) -> f32 {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub use x86::{exp_256, exp_512};
+pub use x86::exp_512;
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
@@ -71,40 +71,6 @@ mod x86 {
         let y = _mm512_maskz_mov_ps(kept, y);
         let over = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(x, _mm512_set1_ps(HIGHEST));
         _mm512_mask_mov_ps(y, over, _mm512_set1_ps(f32::INFINITY))
-    }
-
-    /// [`exp`](super::exp) of 8 values.
-    ///
-    /// # Safety
-    /// A caller without AVX2 and FMA in its own features knows that the machine has them.
-    #[inline]
-    #[target_feature(enable = "avx2,fma")]
-    pub fn exp_256(x: __m256) -> __m256 {
-        let round = _mm256_set1_ps(ROUND);
-        let shifted = _mm256_fmadd_ps(x, _mm256_set1_ps(LOG2_E), round);
-        let n = _mm256_sub_ps(shifted, round);
-        let r = _mm256_fnmadd_ps(n, _mm256_set1_ps(LN_2_HIGH), x);
-        let r = _mm256_fnmadd_ps(n, _mm256_set1_ps(LN_2_LOW), r);
-        let mut p = _mm256_set1_ps(C[4]);
-        for c in [C[3], C[2], C[1], C[0]] {
-            p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(c));
-        }
-        let y = _mm256_fmadd_ps(_mm256_mul_ps(r, r), p, r);
-        let y = _mm256_add_ps(y, _mm256_set1_ps(1.0));
-        let n = _mm256_sub_epi32(_mm256_castps_si256(shifted), _mm256_castps_si256(round));
-        let half = _mm256_srai_epi32::<1>(n);
-        let y = _mm256_mul_ps(y, power_of_two(half));
-        let y = _mm256_mul_ps(y, power_of_two(_mm256_sub_epi32(n, half)));
-        let kept = _mm256_cmp_ps::<_CMP_NLT_UQ>(x, _mm256_set1_ps(LOWEST));
-        let y = _mm256_and_ps(y, kept);
-        let over = _mm256_cmp_ps::<_CMP_GT_OQ>(x, _mm256_set1_ps(HIGHEST));
-        _mm256_blendv_ps(y, _mm256_set1_ps(f32::INFINITY), over)
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    fn power_of_two(n: __m256i) -> __m256 {
-        _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_add_epi32(n, _mm256_set1_epi32(127))))
     }
 }
 
@@ -163,16 +129,6 @@ mod tests {
             if Isa::Avx512.available() {
                 // SAFETY: the machine has AVX-512; chunk and `got` hold 16 values.
                 unsafe { _mm512_storeu_ps(got.as_mut_ptr(), exp_512(_mm512_loadu_ps(chunk.as_ptr()))) };
-                same(&got, &expected, chunk);
-            }
-            if Isa::Avx2.available() {
-                for i in [0, 8] {
-                    // SAFETY: the machine has AVX2; eight values from i are inside both.
-                    unsafe {
-                        let y = exp_256(_mm256_loadu_ps(chunk.as_ptr().add(i)));
-                        _mm256_storeu_ps(got.as_mut_ptr().add(i), y);
-                    }
-                }
                 same(&got, &expected, chunk);
             }
         }

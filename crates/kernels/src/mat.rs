@@ -46,11 +46,6 @@ impl<'a, T> Mat<'a, T> {
         self.cols
     }
 
-    /// Elements from the start of one row to the start of the next.
-    pub fn stride(&self) -> usize {
-        self.stride
-    }
-
     /// Row `i`, `cols` long.
     pub fn row(&self, i: usize) -> &'a [T] {
         assert!(i < self.rows, "row {i} of {}", self.rows);
@@ -100,19 +95,9 @@ impl<'a, T> MatMut<'a, T> {
         self.cols
     }
 
-    /// Elements from the start of one row to the start of the next.
-    pub fn stride(&self) -> usize {
-        self.stride
-    }
-
-    /// The same matrix, to read.
-    pub fn as_mat(&self) -> Mat<'_, T> {
-        Mat { data: self.data, rows: self.rows, cols: self.cols, stride: self.stride }
-    }
-
     /// Row `i`, `cols` long, to read.
     pub fn row(&self, i: usize) -> &[T] {
-        self.as_mat().row(i)
+        Mat { data: self.data, rows: self.rows, cols: self.cols, stride: self.stride }.row(i)
     }
 
     /// The rows as something that the workers of a team can write at once.

@@ -236,7 +236,7 @@ mod tests {
             parse_config(text, "seed").expect("sound");
         }
         let generation = String::from_utf8(generation()).expect("UTF-8");
-        assert!(parse_generation(&generation, "seed").is_ok_and(|read| read.top_k.is_some()));
+        assert!(parse_generation(&generation, "seed").is_ok_and(|read| read.overrides.top_k.is_some()));
     }
 
     #[test]

@@ -118,11 +118,6 @@ impl TextStream {
         self
     }
 
-    /// Tokens taken so far, the one that ended the text included.
-    pub fn n_tokens(&self) -> usize {
-        self.n_tokens
-    }
-
     /// Whether the text has ended.
     pub fn is_finished(&self) -> bool {
         self.finished
@@ -345,6 +340,6 @@ mod tests {
         let delta = stream.abort();
         assert_eq!((delta.text.as_str(), delta.finish), ("a", Some(Finish::because(FinishReason::Abort))));
         assert_eq!(stream.push(5), Delta::default());
-        assert_eq!((stream.abort(), stream.n_tokens()), (Delta::default(), 1));
+        assert_eq!((stream.abort(), stream.n_tokens), (Delta::default(), 1));
     }
 }

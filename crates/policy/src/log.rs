@@ -62,11 +62,6 @@ impl<S, F: FnMut(&Entry)> Recorded<S, F> {
         sink(&Entry::Begin { version: Entry::VERSION, config: config.clone() });
         Self { scheduler, sink }
     }
-
-    /// The scheduler that is recorded.
-    pub fn scheduler(&self) -> &S {
-        &self.scheduler
-    }
 }
 
 impl<S: Scheduler, F: FnMut(&Entry)> Scheduler for Recorded<S, F> {

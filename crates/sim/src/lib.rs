@@ -1,5 +1,5 @@
 //! The virtual world that the real scheduler is simulated in: its clock moves by the timeline, its requests come from
-//! workloads, its tokens are numbers, and a shadow engine checks every access to a KV block.
+//! workloads, its tokens are numbers, and in tests a shadow engine checks every access to a KV block.
 #![forbid(unsafe_code)]
 
 mod block;
@@ -14,7 +14,6 @@ mod replay;
 mod rng;
 mod shadow;
 mod text;
-mod trace;
 mod workload;
 mod world;
 
@@ -27,6 +26,5 @@ pub use replay::{FirstDifference, Replayed, replay};
 pub use rng::Rng;
 pub use shadow::Shadow;
 pub use text::Text;
-pub use trace::{TraceError, trace};
 pub use workload::{Arrivals, Job, Lengths, Workload};
 pub use world::{Accesses, Truth, VirtualWorld};

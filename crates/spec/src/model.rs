@@ -356,18 +356,6 @@ impl ModelSpec {
         self.outer_parameters() + self.layers as u64 * layer
     }
 
-    /// Bytes of a layer: its linears at `bytes_per_weight` (0.5625 for 4-bit groups of 64 with two
-    /// half-precision numbers each), norms and biases in f32.
-    pub fn layer_weight_bytes(&self, bytes_per_weight: f64) -> u64 {
-        (self.layer_linear_parameters() as f64 * bytes_per_weight).ceil() as u64
-            + 4 * self.layer_vector_parameters()
-    }
-
-    /// Bytes of the keys and values of one token, in all layers.
-    pub fn kv_bytes_per_token(&self, dtype: DType) -> u64 {
-        self.layers as u64 * self.kv_bytes_per_token_of_layer(dtype)
-    }
-
     /// Bytes of the keys and values of one token, in one layer.
     pub fn kv_bytes_per_token_of_layer(&self, dtype: DType) -> u64 {
         2 * self.kv_rows() as u64 * dtype.bytes() as u64

@@ -11,10 +11,10 @@ const MAY_DEPEND: [(&str, &[&str]); 9] = [
     ("policy", &["spec"]),
     ("sim", &["spec", "policy"]),
     ("kernels", &["spec"]),
-    ("cuda", &["spec", "kernels"]),
+    ("cuda", &["kernels"]),
     ("model", &["spec", "kernels"]),
     ("engine", &["spec", "policy", "kernels", "cuda", "model"]),
-    ("server", &["spec", "policy", "model", "engine"]),
+    ("server", &["spec", "model", "engine"]),
     ("cli", &["spec", "policy", "sim", "kernels", "cuda", "model", "engine", "server"]),
 ];
 

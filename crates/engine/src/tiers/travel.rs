@@ -15,6 +15,10 @@ use crate::tiers::kv_halves::Plane;
 use crate::tiers::link::Pace;
 use crate::watch::stats::Moved;
 
+fn attended_on_host(step: &StepRun, batch: u16) -> impl Iterator<Item = &ChunkRun> {
+    step.batches[usize::from(batch)].chunks.iter().filter(|chunk| chunk.attend == Tier::Host)
+}
+
 impl Machine {
     pub(crate) fn memory(&self, tier: Tier) -> &dyn Device {
         match tier {
@@ -174,35 +178,32 @@ impl Machine {
         }
     }
 
-    /// Rows of the device's buffers, and where they are among those of the host.
+    /// Rows of chunks that the host attends to, from the device's buffers to the host's.
     fn queries_down(&self, step: &StepRun, node: usize, batch: u16) {
         let (device, host) = (self.buffers_of(step, node), self.host_buffers_of(step, node));
-        let chunks = step.batches[usize::from(batch)].chunks.iter();
-        let rows = chunks.filter(|chunk| chunk.attend == Tier::Host).map(|chunk| {
+        let rows = attended_on_host(step, batch).map(|chunk| {
             (device.qkv.range(chunk.rows.clone()).buf, host.qkv.range(chunk.host_rows.clone()).buf)
         });
-        let (here, there): (Vec<Buf>, Vec<Buf>) = rows.unzip();
-        let mut pace = self.link.begin();
-        if !here.is_empty() {
-            pace.copy_all((&*self.device, &here), (&*self.host, &there));
-        }
-        here.iter().for_each(|here| self.device.discard(here));
-        self.stats.moved(Lane::Down, Moved::Activations, pace.end());
+        self.pass((Tier::Device, Tier::Host), rows.unzip());
     }
 
+    /// What they came to, back.
     fn attended_up(&self, step: &StepRun, node: usize, batch: u16) {
         let (device, host) = (self.buffers_of(step, node), self.host_buffers_of(step, node));
-        let chunks = step.batches[usize::from(batch)].chunks.iter();
-        let rows = chunks.filter(|chunk| chunk.attend == Tier::Host).map(|chunk| {
+        let rows = attended_on_host(step, batch).map(|chunk| {
             (host.attended.range(chunk.host_rows.clone()).buf, device.attended.range(chunk.rows.clone()).buf)
         });
-        let (here, there): (Vec<Buf>, Vec<Buf>) = rows.unzip();
+        self.pass((Tier::Host, Tier::Device), rows.unzip());
+    }
+
+    /// Copies buffers, which nobody reads afterwards where they came from.
+    fn pass(&self, (from, to): (Tier, Tier), (here, there): (Vec<Buf>, Vec<Buf>)) {
         let mut pace = self.link.begin();
         if !here.is_empty() {
-            pace.copy_all((&*self.host, &here), (&*self.device, &there));
+            pace.copy_all((self.memory(from), &here), (self.memory(to), &there));
         }
-        here.iter().for_each(|here| self.host.discard(here));
-        self.stats.moved(Lane::Up, Moved::Activations, pace.end());
+        here.iter().for_each(|here| self.memory(from).discard(here));
+        self.stats.moved(link_to(to), Moved::Activations, pace.end());
     }
 
     /// The residual stream to where it rests between layers, or from there.

@@ -1,11 +1,12 @@
 //! The functions between two linear layers, branch-free so that loops of them become vector code.
 
+#[cfg(test)]
 use super::types::Activation;
 use crate::exp::exp;
 
 /// `act(x)`: the same bits in every instruction set.
-#[inline(always)]
-pub fn activate(kind: Activation, x: f32) -> f32 {
+#[cfg(test)]
+pub(crate) fn activate(kind: Activation, x: f32) -> f32 {
     match kind {
         Activation::Silu => silu(x),
         Activation::Relu => relu(x),

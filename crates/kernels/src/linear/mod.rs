@@ -27,7 +27,6 @@ mod vector;
 
 use half::bf16;
 
-pub use activation::activate;
 pub use bf12::{TooVaried, pack_bf12};
 pub use pack::{PANEL_ROWS, pack_bf16, pack_f32, packed_bytes, panel_bytes, panel_rows, panels, unpack_row};
 pub use types::{Activated, Activation, Activations, Format, Input, Output, Part, RowOrder, Weight};

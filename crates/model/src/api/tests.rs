@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::output::{Finish, FinishReason, StopCause};
-use crate::sampling::{SamplingParams, TokenLogprobs};
+use crate::sampling::{Overrides, SamplingParams, TokenLogprobs};
 use crate::tokenizer::{Special, TokenizerConfig};
 
 pub(super) struct Model {
@@ -23,9 +23,8 @@ pub(super) fn model() -> Model {
         tokenizer: Tokenizer::from_hf(&json, &TokenizerConfig::default()).unwrap(),
         template: ChatTemplate::new(template).unwrap(),
         generation: GenerationConfig {
-            temperature: Some(0.6),
-            top_k: Some(20),
-            ..GenerationConfig::default()
+            overrides: Overrides { temperature: Some(0.6), top_k: Some(20), ..Overrides::default() },
+            eos: None,
         },
         served: vec!["tiny".to_owned(), "alias".to_owned()],
     }
@@ -184,7 +183,7 @@ fn defaults_are_the_publishers_then_openais() {
 fn answers_are_no_longer_than_the_publisher_and_the_field_say() {
     let longest = |max_new_tokens: u32| {
         let mut model = model();
-        model.generation.max_new_tokens = Some(max_new_tokens);
+        model.generation.overrides.max_tokens = Some(max_new_tokens);
         let context = model.context(1000, Streaming::Offered);
         let plain = completion(&json!({"prompt": "Hi"}), &context).unwrap();
         let said = chat(&json!({"messages": [{"role": "user", "content": "Hi"}]}), &context).unwrap();

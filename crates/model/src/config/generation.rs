@@ -2,13 +2,13 @@
 
 use crate::error::{Error, Result};
 use crate::json::Fields;
-use crate::sampling::GenerationConfig;
+use crate::sampling::{GenerationConfig, Overrides};
 
 pub(super) fn parse(text: &str, file: &str) -> Result<GenerationConfig> {
     let value = super::parse(text, file)?;
     let fields = Fields::of(&value, file)?;
     let number = |name: &str| fields.number(name).map(|found| found.map(|x| x as f32));
-    let config = GenerationConfig {
+    let overrides = Overrides {
         temperature: number("temperature")?,
         top_p: number("top_p")?,
         top_k: fields.number("top_k")?.map(|k| k as i64),
@@ -16,9 +16,10 @@ pub(super) fn parse(text: &str, file: &str) -> Result<GenerationConfig> {
         repetition_penalty: number("repetition_penalty")?,
         presence_penalty: number("presence_penalty")?,
         frequency_penalty: number("frequency_penalty")?,
-        max_new_tokens: fields.size("max_new_tokens")?.map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
-        eos: fields.tokens("eos_token_id")?,
+        max_tokens: fields.size("max_new_tokens")?.map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
+        ..Overrides::default()
     };
+    let config = GenerationConfig { overrides, eos: fields.tokens("eos_token_id")? };
     config
         .check()
         .map_err(|e| Error::malformed(file, format!("`{}` is {}", e.param, e.found), e.expected))?;

@@ -296,7 +296,7 @@ fn generation_defaults() {
         "repetition_penalty": null, "transformers_version": "4.40.0"}"#;
     let defaults = parse_generation(text, "generation_config.json").expect("sound");
     assert_eq!(
-        (defaults.temperature, defaults.top_k, defaults.repetition_penalty),
+        (defaults.overrides.temperature, defaults.overrides.top_k, defaults.overrides.repetition_penalty),
         (Some(0.6), Some(-1), None)
     );
 

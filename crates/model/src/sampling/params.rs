@@ -177,7 +177,7 @@ impl SamplingParams {
         limits: Limits,
     ) -> Result<Self, ParamError> {
         let mut params = SamplingParams::default();
-        params.apply(&published.overrides())?;
+        params.apply(&published.overrides)?;
         params.apply(request)?;
         params.check(limits)?;
         Ok(params)

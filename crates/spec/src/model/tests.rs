@@ -65,8 +65,8 @@ fn published_parameter_counts() {
 #[test]
 fn bytes() {
     let spec = smollm2();
-    assert_eq!(spec.kv_bytes_per_token(DType::Bf16), 30 * 2 * 3 * 64 * 2);
-    assert_eq!(spec.layer_weight_bytes(2.0), 2 * 3_538_944 + 4 * 1152);
+    assert_eq!(spec.kv_bytes_per_token_of_layer(DType::Bf16), 2 * 3 * 64 * 2);
+    assert_eq!((spec.layer_linear_parameters(), spec.layer_vector_parameters()), (3_538_944, 1152));
 }
 
 #[test]
