@@ -35,8 +35,6 @@ struct Need {
     sequences: usize,
     /// The most tokens of each answer, if the line (or the model's publisher) sets a limit.
     limit: Option<usize>,
-    /// Of what its answers are held to.
-    grammar_bytes: usize,
     /// Whether its prompts have log-probabilities.
     scored: bool,
 }
@@ -77,13 +75,9 @@ impl Lines {
             .count()
     }
 
-    /// Bytes that the job's sequences have in the engine before they begin, and their grammars, of which there may be so many at once;
-    /// with as many more for grammars that are kept, if there are any.
-    pub(super) fn queue_bytes(&self, most: usize) -> usize {
-        let grammars: usize = self.requests().map(|need| need.grammar_bytes).sum();
-        let sequences: usize = self.requests().map(|need| need.sequences).sum();
-        let queued = grammars.saturating_add(engine::queue_bytes(sequences, 0) as usize).min(most);
-        queued + grammars.min(most)
+    /// Bytes that the job's sequences have in the engine before they begin.
+    pub(super) fn queue_bytes(&self) -> usize {
+        engine::queue_bytes(self.requests().map(|need| need.sequences).sum(), 0) as usize
     }
 
     /// Whether any line asks what the model thinks of its prompt.
@@ -138,9 +132,8 @@ impl Need {
         let answer = request.params.max_tokens.map(|tokens| tokens as usize);
         // Without a limit an answer may fill what the prompt leaves.
         let limit = answer.filter(|answer| prompt + answer < context.context_len);
-        let grammar_bytes = request.params.grammar.as_ref().map_or(0, |grammar| grammar.bytes());
         let scored = request.params.prompt_logprobs.is_some();
-        Need { prompt, sequences: request.sequences(), limit, grammar_bytes, scored }
+        Need { prompt, sequences: request.sequences(), limit, scored }
     }
 
     /// Tokens of its longest sequence.
@@ -241,11 +234,9 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_counted_up_to_what_may_wait() {
+    fn all_answers_of_a_line_wait_in_the_engine() {
         let lines = lines(&vec![chat(json!({"n": 100})); 5], CHATS);
-        let all = lines.queue_bytes(usize::MAX);
-        assert!((500 * 3400..500 * 5000).contains(&all), "{all}");
-        assert_eq!(lines.queue_bytes(1 << 20), 1 << 20);
+        assert_eq!(lines.queue_bytes() as u64, engine::queue_bytes(500, 0));
     }
 
     #[test]

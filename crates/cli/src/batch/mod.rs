@@ -89,7 +89,10 @@ fn run(args: BatchJob) -> Result<ExitCode> {
     // Lengths are bounds: most lines end before, and what nobody uses is not taken.
     config.kv_memory = KvMemory::AsUsed;
     config.scores_prompts = known.scores_prompts();
-    config.beside_bytes = (waiting_bytes + known.queue_bytes(waiting_bytes)) as u64;
+    // Grammars are kept, and those of lines in the engine may be others; each once, however many lines are held to it.
+    let grammars = text.tokenizer.kept_grammar_bytes();
+    let queued = waiting_bytes.min(known.queue_bytes() + grammars);
+    config.beside_bytes = (waiting_bytes + queued + grammars) as u64;
     let isa = config.isa.to_string();
     // Of no requests there is nothing to plan; the record has the longest sequence all the same.
     let (work, voice) = match requests {

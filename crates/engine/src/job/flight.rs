@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use model::api::{ApiError, Choice, Generate};
+use model::sampling::Grammar;
 use model::tokenizer::Tokenizer;
 
 use super::hear::Hears;
@@ -40,8 +41,8 @@ pub(super) struct Flight {
     sequences: usize,
     /// tokens of their prompts,
     prompt_tokens: usize,
-    /// and bytes of grammars.
-    grammar_bytes: usize,
+    /// and what these are held to, each with how many requests are.
+    grammars: Vec<(Grammar, usize)>,
 }
 
 struct UnderWay {
@@ -72,7 +73,7 @@ impl Flight {
             tokens: 0,
             sequences: 0,
             prompt_tokens: 0,
-            grammar_bytes: 0,
+            grammars: Vec::new(),
         }
     }
 
@@ -87,7 +88,8 @@ impl Flight {
     }
 
     fn has_room_for_sequence(&self) -> bool {
-        let bytes = queue_bytes(self.sequences, 0) as usize + self.grammar_bytes;
+        let grammars: usize = self.grammars.iter().map(|(grammar, _)| grammar.bytes()).sum();
+        let bytes = queue_bytes(self.sequences, 0) as usize + grammars;
         self.sequences == 0 || self.prompt_tokens < self.most.prompt_tokens && bytes < self.most.bytes
     }
 
@@ -99,7 +101,12 @@ impl Flight {
     /// Takes a request in, for [`Flight::go_on`]. `seed` makes requests without one differ; `heard` is told what becomes of it.
     pub(super) fn begin(&mut self, number: usize, request: Generate, seed: u64, heard: Box<dyn Hears>) {
         let open = request.sequences();
-        self.grammar_bytes += grammar_bytes(&request);
+        if let Some(grammar) = &request.params.grammar {
+            match self.grammars.iter_mut().find(|(held, _)| held == grammar) {
+                Some((_, requests)) => *requests += 1,
+                None => self.grammars.push((grammar.clone(), 1)),
+            }
+        }
         let (parts, choices) = (Vec::new(), Vec::new());
         self.requests.insert(number, UnderWay { request, seed, parts, choices, open, tokens: 0, heard });
         self.unfinished = Some(number);
@@ -191,18 +198,18 @@ impl Flight {
         let removed = self.requests.remove(&number)?;
         self.unfinished = self.unfinished.filter(|unfinished| *unfinished != number);
         self.tokens -= removed.tokens;
-        self.grammar_bytes -= grammar_bytes(&removed.request);
+        if let Some(grammar) = &removed.request.params.grammar {
+            self.grammars.retain_mut(|(held, requests)| {
+                *requests -= usize::from(held == grammar);
+                *requests > 0
+            });
+        }
         for part in removed.parts.iter().flatten() {
             self.sequences -= 1;
             self.prompt_tokens -= removed.prompt_tokens(&part.1);
         }
         Some(removed)
     }
-}
-
-/// Bytes of what a request's sequences are held to.
-pub(super) fn grammar_bytes(request: &Generate) -> usize {
-    request.params.grammar.as_ref().map_or(0, |grammar| grammar.bytes())
 }
 
 impl UnderWay {

@@ -223,6 +223,7 @@ mod tests {
             ffn: 8,
             mlp_matrices: 3,
             vocab: 16,
+            tied_head: false,
         };
         let costs = move |tables| Measured {
             sparse: None,

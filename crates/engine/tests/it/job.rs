@@ -282,7 +282,7 @@ fn sequences_that_are_handed_in_are_bounded_by_their_bytes() {
 fn lines_that_are_held_to_grammars_are_bounded_by_their_bytes() {
     let engine = common::start(MODEL, common::config());
     let body = |i: usize| {
-        let format = format!(r#"{{"regex":"(?s:.{{{},9}})"}}"#, i % 3);
+        let format = format!(r#"{{"regex":"(?s:.{{{i},90}})"}}"#);
         format!(r#"{{"model":"m","prompt":[5,6,7],"max_tokens":2,"structured_outputs":{format}}}"#)
     };
     let bodies: Vec<String> = (0..30).map(body).collect();
@@ -291,6 +291,12 @@ fn lines_that_are_held_to_grammars_are_bounded_by_their_bytes() {
     let (ended, tally) = run((&engine, &bodies), limits, &mut counts).unwrap();
     assert_eq!((ended, tally.done, tally.failed), (Ended::Finished, 30, 0));
     assert!((2..=5).contains(&counts.most), "{} lines at once", counts.most);
+    // Those that are held to one have it once.
+    let alike = vec![bodies[0].clone(); 30];
+    let (mut counts, slowly) = (Counts::default(), Limits { queue_bytes: 200 << 10, ..limits });
+    let (ended, tally) = run((&engine, &alike), slowly, &mut counts).unwrap();
+    assert_eq!((ended, tally.done, tally.failed), (Ended::Finished, 30, 0));
+    assert!(counts.most > 15, "{} lines at once", counts.most);
     // One that is larger than all may be runs alone.
     let (ended, tally) =
         run((&engine, &bodies[..3]), Limits { queue_bytes: 1, ..limits }, &mut counts).unwrap();

@@ -53,8 +53,12 @@ impl Cache {
         self.bytes -= entry.bytes;
     }
 
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     #[cfg(test)]
-    pub(super) fn held(&self) -> (usize, usize) {
-        (self.entries.len(), self.bytes)
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
     }
 }

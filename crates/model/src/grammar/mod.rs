@@ -146,6 +146,11 @@ impl Grammars {
         Ok(grammar)
     }
 
+    /// Bytes of those that are kept.
+    pub fn kept_bytes(&self) -> usize {
+        self.cached().bytes()
+    }
+
     /// Whether another may be compiled now; a moment later it may be otherwise.
     pub fn has_place(&self) -> bool {
         self.workers.has_place()

@@ -197,6 +197,11 @@ impl Tokenizer {
         made.as_ref().map_err(Clone::clone)?.compile(format)
     }
 
+    /// Bytes of grammars that are kept for the next request.
+    pub fn kept_grammar_bytes(&self) -> usize {
+        self.grammars.get().and_then(|made| made.as_ref().ok()).map_or(0, Grammars::kept_bytes)
+    }
+
     /// Whether a grammar may be compiled now; a moment later it may be otherwise.
     pub fn has_place_for_grammar(&self) -> bool {
         !matches!(self.grammars.get(), Some(Ok(grammars)) if !grammars.has_place())
