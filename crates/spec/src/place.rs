@@ -131,6 +131,28 @@ impl Split {
         let before: u64 = Tier::ALL.iter().take_while(|&&t| t != tier).map(|&t| u64::from(self.0[t])).sum();
         upto(before + u64::from(self.0[tier])) - upto(before)
     }
+
+    /// The same of `n` that are not cut, a block's sequences for one; what a part of one was goes to the tier below.
+    pub fn uncut(self, n: u64) -> Self {
+        let whole = u64::from(Self::WHOLE);
+        let upto = |parts: u32| (u64::from(parts) * n / whole * whole / n.max(1)) as u32;
+        let device = upto(self.0.device);
+        let host = upto(self.0.device + self.0.host) - device;
+        Self(ByTier { device, host, disk: Self::WHOLE - device - host })
+    }
+
+    /// With one more of `n` on the device, or what the tiers below have, the next one's first.
+    pub fn one_up(self, n: u64) -> Self {
+        let mut parts = self.0;
+        let mut wanted = u64::from(Self::WHOLE).div_ceil(n.max(1)) as u32;
+        for tier in [Tier::Host, Tier::Disk] {
+            let moved = parts[tier].min(wanted);
+            parts[tier] -= moved;
+            parts.device += moved;
+            wanted -= moved;
+        }
+        Self(parts)
+    }
 }
 
 impl TryFrom<ByTier<u32>> for Split {
@@ -161,4 +183,32 @@ impl Placement {
     /// Everything on the device.
     pub const RESIDENT: Placement =
         Placement { weights: Split::RESIDENT, kv: Split::RESIDENT, hidden: Split::RESIDENT };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn split(device: u32, host: u32) -> Split {
+        Split(ByTier { device, host, disk: Split::WHOLE - device - host })
+    }
+
+    #[test]
+    fn what_is_not_cut_lies_in_one_tier() {
+        let tiers = |split: Split, n| Tier::ALL.map(|tier| split.of(tier, n));
+        assert_eq!(tiers(split(180_000, 300_000).uncut(4), 4), [0, 1, 3]);
+        assert_eq!(tiers(split(180_000, 300_000).uncut(4).one_up(4), 4), [1, 0, 3]);
+        assert_eq!(tiers(split(180_000, 0).uncut(4).one_up(4), 4), [1, 0, 3]);
+        assert_eq!(split(300_000, 700_000).uncut(1), Split::ON_HOST);
+        for n in 1..40 {
+            assert_eq!([Split::RESIDENT.uncut(n), Split::RESIDENT.one_up(n)], [Split::RESIDENT; 2]);
+            for parts in (0..Split::WHOLE).step_by(7919) {
+                let (uncut, more) = (split(parts, 0).uncut(n), split(parts, 0).uncut(n).one_up(n));
+                let wholes = u64::from(parts) * n / u64::from(Split::WHOLE);
+                // Each of a thousand blocks, but for one at the end.
+                let device = [uncut, more].map(|split| (split.of(Tier::Device, 1000 * n) + 1) / 1000);
+                assert_eq!(device, [wholes, wholes + 1], "{parts} of {n}");
+            }
+        }
+    }
 }

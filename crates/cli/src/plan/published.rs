@@ -97,6 +97,12 @@ pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
     let overlap = if args.engine.schedule.no_overlap { Overlap::Off } else { Overlap::On };
     let wanted =
         Wanted { max_latency_s: args.max_latency, block, overlap, ..wanted(&args.model, &args.scenario)? };
+    let longest = args.scenario.prompt_len() + args.scenario.gen_len();
+    if let Some(most) =
+        policy::cost::Dims::positions_of(&args.model).filter(|most| u64::from(longest) > *most)
+    {
+        note!("{} reads {most} positions, {longest} are planned", args.model);
+    }
     let _told = Slow::told("trying plans in virtual time: long answers take a while");
     let Some(planned) = sim::flexgen::plan(&wanted, rates, Mechanism::BALLAST) else {
         return Err(nothing(&args.model, &wanted, rates, Mechanism::BALLAST));
@@ -155,6 +161,8 @@ fn table(model: &str, planned: &Planned, peak: ByTier<f64>, binds: &[&str], more
     show!("{:22}{:10.1}{:10.1}{:10.1}", "peak, GiB", gib(peak.device), gib(peak.host), gib(peak.disk))?;
     show!("{:22}{:10.3}{:10.3}{:10.3}", "1 GiB more, tokens/s", more.device, more.host, more.disk)?;
     show!("generated tokens/s    {:.3}", planned.prediction.generated_tokens_per_s)?;
-    show!("latency of a request  {:.0} s", planned.prediction.latency_s())?;
+    let latency = planned.prediction.latency_s();
+    let digits = if latency < 10.0 { 2 } else { 0 };
+    show!("latency of a request  {latency:.digits$} s")?;
     show!("binds                 {}", binds.join(", "))
 }

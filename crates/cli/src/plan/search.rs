@@ -246,7 +246,8 @@ impl Planner<'_> {
         }
         let mut all: Vec<Candidate> = self.own_rule().into_iter().collect();
         let placed = placed.iter().map(|placed| (placed.block, self.elsewhere(placed)));
-        for (block, elsewhere) in placed.chain(own.into_iter().map(|block| (block, away))) {
+        let away = Vec::from_iter(away);
+        for (block, elsewhere) in placed.chain(own.into_iter().map(|block| (block, away.clone()))) {
             let num_batches = self.fixed.num_batches.unwrap_or(block.num_batches as usize);
             let batch_size = match (self.fixed.batch_size, self.fixed.seqs) {
                 (Some(size), _) => size,
@@ -254,8 +255,8 @@ impl Planner<'_> {
                 (None, None) => block.batch_size as usize,
             };
             for step_tokens in self.steps(batch_size) {
-                for homes in std::iter::once(Homes::of(&self.base)).chain(elsewhere) {
-                    for &schedule in self.schedules(num_batches, homes) {
+                for homes in std::iter::once(Homes::of(&self.base)).chain(elsewhere.iter().copied()) {
+                    for &schedule in self.schedules((batch_size, num_batches), homes) {
                         let candidate = |&delegate| Candidate {
                             schedule,
                             batch_size,
@@ -304,17 +305,19 @@ impl Planner<'_> {
         }
     }
 
-    /// What the programme places, in whole percents, where it lets KV or activations leave the
-    /// device and flags do not say.
-    fn elsewhere(&self, placed: &Placed) -> Option<Homes> {
+    /// What the programme places where it lets KV or activations leave the device and flags do not say: KV of whole sequences, since
+    /// no tier has a part of one, with weights in whole percents; and of one more, with as much of the weights as has room beside it.
+    fn elsewhere(&self, placed: &Placed) -> Vec<Homes> {
         let Placement { weights, kv, hidden } = placed.placement;
         let leaves = |split: Split| split.part(Tier::Device) < Split::WHOLE / 100 * 99;
-        let placement = Placement {
-            weights: whole_percents(weights),
-            kv: whole_percents(kv),
-            hidden: whole_percents(hidden),
-        };
-        (self.is_free() && (leaves(kv) || leaves(hidden))).then(|| Homes::exactly(placement))
+        if !self.is_free() || !(leaves(kv) || leaves(hidden)) {
+            return vec![];
+        }
+        let sequences = placed.block.sequences();
+        let (kv, hidden) = (kv.uncut(sequences), whole_percents(hidden));
+        let exactly = Homes::exactly(Placement { weights: whole_percents(weights), kv, hidden });
+        let one_more = Homes { weights: WeightShare::AfterKv, kv: kv.one_up(sequences), hidden };
+        vec![exactly, one_more]
     }
 
     /// Whether flags leave open what lives where.
@@ -322,13 +325,15 @@ impl Planner<'_> {
         self.base.offload.share == WeightShare::Fitting && self.base.blocks.stay()
     }
 
-    fn schedules(&self, num_batches: usize, homes: Homes) -> &[Schedule] {
+    fn schedules(&self, (batch_size, num_batches): (usize, usize), homes: Homes) -> &[Schedule] {
         let aside = self.base.host_kv_tokens + self.base.drive_kv_tokens;
         match (&self.fixed.schedule, num_batches) {
             (Some(schedule), _) => std::slice::from_ref(schedule),
             // Nobody else puts aside on the tiers below what makes way on the device.
             (None, n) if aside > 0 && (n > 1 || !homes.stay()) => &[],
             (None, 1) if homes.stay() => &[Schedule::Continuous],
+            // All begin together, in either order.
+            (None, 1) if batch_size >= self.job.requests => &[Schedule::Zigzag],
             (None, _) => &[Schedule::Zigzag, Schedule::Diagonal],
         }
     }

@@ -121,8 +121,11 @@ pub(super) fn table(model: &str, found: &Found, job: Job, more: ByTier<f64>) -> 
         let [a, b, c] = Tier::ALL.map(|tier| percent(split, tier));
         show!("{:22}{a:9.1}%{b:9.1}%{c:9.1}%", format!("{name}, percent"))?;
     }
-    let peak = best.outline.peak_bytes.map(|bytes| bytes as f64 / f64::from(1 << 30));
-    show!("{:22}{:10.2}{:10.2}{:10.2}", "peak, GiB", peak.device, peak.host, peak.disk)?;
+    let held = best.outline.peak_bytes;
+    let in_gib = Tier::ALL.into_iter().any(|tier| held[tier] >= 1 << 30);
+    let (unit, bytes) = if in_gib { ("GiB", 1 << 30) } else { ("MiB", 1 << 20) };
+    let peak = held.map(|held| held as f64 / f64::from(bytes));
+    show!("{:22}{:10.2}{:10.2}{:10.2}", format!("peak, {unit}"), peak.device, peak.host, peak.disk)?;
     show!("{:22}{:10.3}{:10.3}{:10.3}", "1 GiB more, tokens/s", more.device, more.host, more.disk)?;
     show!("generated tokens/s    {:.2}", run.tokens_per_s())?;
     show!(

@@ -25,6 +25,8 @@ pub struct Dims {
     pub mlp_matrices: u64,
     /// Rows of the head.
     pub vocab: u64,
+    /// Whether the embedding is the head.
+    pub tied_head: bool,
 }
 
 impl Dims {
@@ -39,6 +41,7 @@ impl Dims {
             ffn: model.ffn as u64,
             mlp_matrices: if model.mlp == Mlp::Gated { 3 } else { 2 },
             vocab: model.vocab as u64,
+            tied_head: model.tied_head,
         }
     }
 
@@ -334,6 +337,7 @@ mod tests {
                 ffn: 3000,
                 mlp_matrices: 3,
                 vocab: 500,
+                tied_head: false,
             },
             bytes: ElementBytes::BF16,
             weights: Split::new(ByTier { device: 500_000, host: 300_000, disk: 200_000 }).expect("adds up"),

@@ -29,6 +29,10 @@ const LLAMA: [Row; 7] = [
     ("codellama-34b", 48, 8192, 64, 8, 22016, 32000),
 ];
 
+/// Positions that models read whose names begin so.
+const POSITIONS: [(&str, u64); 5] =
+    [("opt-", 2048), ("llama-2-", 4096), ("llama-3.1-", 131_072), ("llama-3-", 8192), ("codellama-", 16384)];
+
 impl Dims {
     /// The sizes of a published model. Spelling is free in case, in hyphens and in the name of the organisation:
     /// `facebook/OPT-30B`, `llama2-13b`; `llama3-8b` is `llama-3.1-8b`, whose sizes are the same.
@@ -36,6 +40,13 @@ impl Dims {
         let wanted = plain(name);
         let find = |rows: &[Row]| rows.iter().find(|row| plain(row.0) == wanted).copied();
         find(&OPT).map(|row| of(row, 2)).or_else(|| find(&LLAMA).map(|row| of(row, 3)))
+    }
+
+    /// How many positions a published model reads.
+    pub fn positions_of(name: &str) -> Option<u64> {
+        let (name, known) = (plain(name), Dims::named(name).is_some());
+        let of = POSITIONS.iter().find(|(family, _)| name.starts_with(&plain(family)));
+        of.filter(|_| known).map(|(_, positions)| *positions)
     }
 
     /// Every name that [`Dims::named`] knows.
@@ -51,7 +62,9 @@ fn plain(name: &str) -> String {
 }
 
 fn of((_, layers, hidden, heads, kv_heads, ffn, vocab): Row, mlp_matrices: u64) -> Dims {
-    Dims { layers, hidden, heads, kv_heads, head_dim: hidden / heads, ffn, mlp_matrices, vocab }
+    // Of these those with a plain MLP are tied.
+    let tied_head = mlp_matrices == 2;
+    Dims { layers, hidden, heads, kv_heads, head_dim: hidden / heads, ffn, mlp_matrices, vocab, tied_head }
 }
 
 #[cfg(test)]
@@ -71,7 +84,11 @@ mod tests {
             assert_eq!(Dims::named(name).map(|dims| dims.layers), Some(layers), "{name}");
         }
         assert_eq!(Dims::named("opt-7b"), None);
-        assert!(Dims::names().all(|name| Dims::named(name).is_some()));
+        assert!(Dims::names().all(|name| Dims::named(name).and(Dims::positions_of(name)).is_some()));
+        assert_eq!(
+            ["facebook/OPT-30B", "llama2-13b", "opt-7b"].map(Dims::positions_of),
+            [Some(2048), Some(4096), None]
+        );
     }
 
     #[test]

@@ -97,6 +97,13 @@ pub struct BlockSize {
     pub num_batches: u32,
 }
 
+impl BlockSize {
+    /// Sequences of all its batches.
+    pub fn sequences(self) -> u64 {
+        u64::from(self.batch_size) * u64::from(self.num_batches)
+    }
+}
+
 /// The best placement for a block.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Placed {
@@ -329,7 +336,7 @@ impl Model<'_> {
         [device, host, up, down, read, write]
     }
 
-    /// The head of all batches and tokens; one device of a pipeline has it.
+    /// The head of all batches and tokens; one device of a pipeline has it, for which all others wait.
     fn head(&self) -> f64 {
         let rows = match self.question.kernels {
             Kernels::Eager => self.rows(Phase::Prefill),
@@ -339,7 +346,7 @@ impl Model<'_> {
         let bytes = self.question.read(self.question.bytes.weight);
         let linear = |rows| self.question.linear(rows, self.question.dims.head(), bytes);
         let block = self.times(Phase::Prefill) * linear(rows) + self.steps() * linear(self.batch);
-        self.batches * block / self.stages()
+        self.batches * block
     }
 
     /// Bytes on device, host and drive.

@@ -8,7 +8,7 @@ use super::placement::{reachable, steps};
 use super::plan::{ON_HOST, Wanted, question};
 use super::steps::countable;
 use policy::plan::{BlockSize, Placed, Question, blocks, place, room};
-use spec::{ByTier, HardwareSpec, Placement, Split, Tier};
+use spec::{HardwareSpec, Placement, Split, Tier};
 
 /// Times that the programme is asked again with other memory, since it does not count all that is held.
 const ROUNDS: usize = 6;
@@ -168,17 +168,8 @@ impl Machine<'_> {
         };
         let kv = match self.mechanism.order {
             Order::Barriers => placed.placement.kv,
-            Order::Buffers => whole_sequences(placed.placement.kv, placed.block),
+            Order::Buffers => placed.placement.kv.uncut(placed.block.sequences()),
         };
         self.wanted.case(placed.block, Placement { weights, kv, ..placed.placement })
     }
-}
-
-/// The same split in whole sequences; what is cut goes to the tier below.
-fn whole_sequences(split: Split, block: BlockSize) -> Split {
-    let (whole, block) = (u64::from(Split::WHOLE), u64::from(block.batch_size * block.num_batches));
-    let upto = |parts: u32| (u64::from(parts) * block / whole * whole / block) as u32;
-    let device = upto(split.part(Tier::Device));
-    let host = upto(split.part(Tier::Device) + split.part(Tier::Host)) - device;
-    Split::new(ByTier { device, host, disk: Split::WHOLE - device - host }).expect("the rest is on the drive")
 }

@@ -166,15 +166,16 @@ impl<'a> Prices<'a> {
         let on = |tier| f64::from(hidden.part(tier)) / f64::from(spec::Split::WHOLE);
         let (decodes, attention) = (f64::from(load.host_tokens), (dims.heads * dims.head_dim) as f64);
         let stream = f64::from(load.tokens) * dims.hidden as f64;
-        let bytes = 2.0
-            * match (what, from, to) {
-                (Tensor::Qkv, ..) => decodes * (attention + dims.kv()),
-                (Tensor::Attended, ..) => decodes * attention,
-                // A batch is where it is as a whole.
-                _ if self.mechanism.order == Order::Buffers => stream,
-                (_, Tier::Disk, _) | (_, _, Tier::Disk) => stream * on(Tier::Disk),
-                _ => stream * (1.0 - on(Tier::Device)),
-            };
+        // Our own rounds what is attended, and neither the stream nor what projections give.
+        let whole = if self.mechanism.order == Order::Buffers { 4.0 } else { 2.0 };
+        let bytes = match (what, from, to) {
+            (Tensor::Qkv, ..) => decodes * (attention + dims.kv()) * whole,
+            (Tensor::Attended, ..) => decodes * attention * 2.0,
+            // A batch is where it is as a whole.
+            _ if self.mechanism.order == Order::Buffers => stream * whole,
+            (_, Tier::Disk, _) | (_, _, Tier::Disk) => stream * on(Tier::Disk) * whole,
+            _ => stream * (1.0 - on(Tier::Device)) * whole,
+        };
         match (from, to) {
             (Tier::Disk, _) => bytes / self.rates.disk_read,
             (_, Tier::Disk) => bytes / self.rates.disk_write,
@@ -197,8 +198,8 @@ impl Cost for Prices<'_> {
                     Compute::Eager => load(batch).tokens,
                     Compute::Fused => load(batch).samples,
                 };
-                // One machine of a pipeline has it.
-                self.linear(f64::from(rows), dims.head(), Format::Half) / f64::from(self.case.devices)
+                // One machine of a pipeline has it, for which all others wait.
+                self.linear(f64::from(rows), dims.head(), Format::Half)
             }
             Op::Attend { batch, on, .. } => self.attend(load(batch), on),
             Op::LoadWeights { part, from, to } => self.load_weights(part, from, to),

@@ -72,9 +72,9 @@ impl Pools<'_> {
         f64::from(batch_tokens(self.case).0)
     }
 
-    /// Bytes of a batch's residual stream.
+    /// Bytes of a batch's residual stream, which no runtime of ours rounds.
     fn stream(&self) -> f64 {
-        self.rows() * self.case.dims.hidden as f64 * HALF
+        self.rows() * self.case.dims.hidden as f64 * SINGLE
     }
 
     /// What passes through device and host on its way from below.
@@ -114,17 +114,19 @@ impl Pools<'_> {
     /// Activations on the device, with embedding and head.
     fn work(&self) -> f64 {
         let (dims, (attention, projected)) = (&self.case.dims, self.widths());
-        let travels = if self.attends_on_host() { projected } else { 0.0 };
-        let set = self.stream() + self.rows() * (2.0 * attention + travels) * HALF;
-        let shared = self.rows() * (projected + dims.ffn as f64) * HALF;
+        // What the projection gives has a place in each set where the host wants it, else one in all.
+        let projections = if self.attends_on_host() { self.sets() } else { 1.0 };
+        let set = self.stream() + self.rows() * 2.0 * attention * HALF;
+        let shared = self.rows() * (dims.hidden + dims.ffn) as f64 * HALF;
         let logits = f64::from(self.case.policy.batch_size) * dims.vocab as f64 * SINGLE;
-        self.sets() * set + shared + logits + 2.0 * dims.head() * HALF
+        let tables = if dims.tied_head { 1.0 } else { 2.0 } * dims.head() * HALF;
+        self.sets() * set + projections * self.rows() * projected * SINGLE + shared + logits + tables
     }
 
     /// Queries and results of attention on the host.
     fn host_work(&self) -> f64 {
         let (attention, projected) = self.widths();
         let rows = self.sets() * f64::from(self.case.policy.batch_size);
-        if self.attends_on_host() { rows * (attention + projected) * HALF } else { 0.0 }
+        if self.attends_on_host() { rows * (2.0 * attention * HALF + projected * SINGLE) } else { 0.0 }
     }
 }

@@ -176,6 +176,7 @@ fn in_hold(blocks: u64, prompt: u32, output: u32) -> BlockExperiment {
         ffn: 1024,
         mlp_matrices: 2,
         vocab: 512,
+        tied_head: true,
     };
     let position = 2 * heads * head_dim * dims.layers * 2;
     BlockExperiment {
