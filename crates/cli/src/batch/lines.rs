@@ -80,6 +80,11 @@ impl Lines {
         engine::queue_bytes(self.requests().map(|need| need.sequences).sum(), 0) as usize
     }
 
+    /// The most answers of a line.
+    pub(super) fn most_sequences(&self) -> usize {
+        self.requests().map(|need| need.sequences).max().unwrap_or(0)
+    }
+
     /// Whether any line asks what the model thinks of its prompt.
     pub(super) fn scores_prompts(&self) -> bool {
         self.requests().any(|need| need.scored)

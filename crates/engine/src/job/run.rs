@@ -67,6 +67,13 @@ impl Limits {
         Limits::WAITING_BYTES.min((memory / Limits::WAITING_SHARE) as usize)
     }
 
+    /// What a line's answer is made of while it comes, and the text that it becomes: of so many choices, beside their tokens.
+    pub fn answer_bytes(choices: usize) -> usize {
+        /// As measured: 710 bytes.
+        const CHOICE: usize = 768;
+        choices.saturating_mul(CHOICE)
+    }
+
     /// Tokens of prompts that an engine may be handed before it has an answer for the first: each of them is there twice, in four
     /// bytes. In any case 8 MiB of them, as prompts that begin alike share their KV; else twice what KV has room for, which is next to
     /// nothing beside the KV itself.
@@ -266,7 +273,7 @@ impl<'a> Run<'a> {
             let message = format!("{wants} sequences in one line; at most {most}: write several lines");
             return Ok(Err(ApiError::invalid("n", message)));
         }
-        self.waiting.promise(position, scored_bytes(&request));
+        self.waiting.promise(position, scored_bytes(&request) + Limits::answer_bytes(wants - 1));
         let heard = watch.begins(&request);
         self.flight.begin(position, request, seed_of(0, line.number as u64), heard);
         self.go_on(watch)?;
