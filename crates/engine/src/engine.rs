@@ -17,7 +17,6 @@ use policy::sched::{Fcfs, FcfsConfig, Scheduler};
 use spec::{ModelSpec, Nanos, Op, SeqId, Shape};
 
 use crate::front::request::{Event, Failure, Request, Sink};
-use crate::lock::lock;
 use crate::plan::hold::Hold;
 use crate::step::run::Machine;
 use crate::step::world::{Message, Real};
@@ -26,6 +25,7 @@ use crate::watch::corrupted::counted;
 use crate::watch::stats::{Counts, Stats};
 use crate::watch::timeline::{LaneWatch, Ranges, Timeline};
 use crate::watch::watched::Watched;
+use kernels::lock::lock;
 
 /// A model that is loaded and serves requests, on a thread of its own.
 pub struct Engine {

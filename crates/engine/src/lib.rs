@@ -12,7 +12,6 @@ mod cores;
 mod engine;
 mod front;
 pub mod job;
-mod lock;
 pub mod memory;
 mod plan;
 pub mod profile;

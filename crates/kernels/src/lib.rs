@@ -17,6 +17,7 @@ pub mod heap;
 pub mod helpers;
 pub mod isa;
 pub mod linear;
+pub mod lock;
 pub mod mat;
 pub mod page_cache;
 pub mod pick;

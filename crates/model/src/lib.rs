@@ -12,7 +12,6 @@ pub mod gguf;
 pub mod grammar;
 pub mod guard;
 mod json;
-mod lock;
 pub mod output;
 pub mod safetensors;
 pub mod sampling;

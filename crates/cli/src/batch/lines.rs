@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use engine::job::{Input, Line, Shard};
+use engine::job::{Input, Limits, Line, Shard};
 use engine::{Expected, counted};
 use model::api::{Context, Generate};
 
@@ -75,14 +75,14 @@ impl Lines {
             .count()
     }
 
-    /// Bytes that the job's sequences have in the engine before they begin.
-    pub(super) fn queue_bytes(&self) -> usize {
-        engine::queue_bytes(self.requests().map(|need| need.sequences).sum(), 0) as usize
-    }
-
-    /// The most answers of a line.
-    pub(super) fn most_sequences(&self) -> usize {
-        self.requests().map(|need| need.sequences).max().unwrap_or(0)
+    /// Bytes of what waits beside the engine, `most` of each kind: answers to be written, sequences that have not begun. `grammars`:
+    /// those that are kept; lines in the engine may be held to as many others.
+    pub(super) fn beside_bytes(&self, most: usize, grammars: usize) -> usize {
+        let sequences = || self.requests().map(|need| need.sequences);
+        let queued = most.min(engine::queue_bytes(sequences().sum(), 0) as usize + grammars);
+        // One line is begun however large its answer is.
+        let answers = most.max(Limits::answer_bytes(sequences().max().unwrap_or(0)));
+        answers + queued + grammars
     }
 
     /// Whether any line asks what the model thinks of its prompt.
@@ -239,9 +239,15 @@ mod tests {
     }
 
     #[test]
-    fn all_answers_of_a_line_wait_in_the_engine() {
-        let lines = lines(&vec![chat(json!({"n": 100})); 5], CHATS);
-        assert_eq!(lines.queue_bytes() as u64, engine::queue_bytes(500, 0));
+    fn what_waits_is_counted_as_far_as_there_is_that_much() {
+        let some = lines(&vec![chat(json!({"n": 100})); 5], CHATS);
+        let queued = engine::queue_bytes(500, 0) as usize;
+        assert_eq!(some.beside_bytes(8 << 20, 0), (8 << 20) + queued);
+        assert_eq!(some.beside_bytes(8 << 20, 1000), (8 << 20) + queued + 1000 + 1000);
+        assert_eq!(some.beside_bytes(1 << 20, 1 << 20), 3 << 20);
+        let large = json!({"prompt": vec!["a"; 1000], "n": 100});
+        let answers = Limits::answer_bytes(100_000);
+        assert_eq!(lines(&[large], COMPLETIONS).beside_bytes(8 << 20, 0), answers + (8 << 20));
     }
 
     #[test]

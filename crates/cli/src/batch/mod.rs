@@ -89,12 +89,7 @@ fn run(args: BatchJob) -> Result<ExitCode> {
     // Lengths are bounds: most lines end before, and what nobody uses is not taken.
     config.kv_memory = KvMemory::AsUsed;
     config.scores_prompts = known.scores_prompts();
-    // Grammars are kept, and those of lines in the engine may be others; each once, however many lines are held to it.
-    let grammars = text.tokenizer.kept_grammar_bytes();
-    let queued = waiting_bytes.min(known.queue_bytes() + grammars);
-    // One line is begun whatever it is.
-    let answers = waiting_bytes.max(Limits::answer_bytes(known.most_sequences()));
-    config.beside_bytes = (answers + queued + grammars) as u64;
+    config.beside_bytes = known.beside_bytes(waiting_bytes, text.tokenizer.kept_grammar_bytes()) as u64;
     let isa = config.isa.to_string();
     // Of no requests there is nothing to plan; the record has the longest sequence all the same.
     let (work, voice) = match requests {

@@ -1,11 +1,12 @@
 //! A stream for each queue, and the events that name how far it has come.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
+use kernels::lock::lock;
 use kernels::queue::Mark;
 
 use crate::CudaError;
@@ -57,10 +58,6 @@ unsafe impl Send for Marks {}
 pub(super) struct Streams {
     lines: Vec<Line>,
     clock: Clock,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How a thread waits for an event.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use kernels::Team;
 
 use super::take::median;
-use crate::lock::lock;
+use kernels::lock::lock;
 
 /// Long enough that threads that look for work before they sleep have given up.
 const REST: Duration = Duration::from_millis(2);

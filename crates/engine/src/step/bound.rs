@@ -8,11 +8,11 @@ use kernels::attention::{BLOCK_TOKENS, Chosen, GROUP_TOKENS, Span as KvSpan};
 use policy::pipeline::DiskPath;
 use spec::{ByTier, Chunk, Kept, Lane, Move, Program, Sampling, SeqId, Step, StepId, Tier};
 
-use crate::lock::lock;
 use crate::step::late::{Asked, Coming};
 use crate::step::sequence::Shared;
 use crate::step::tables::ByGroup;
 use crate::tiers::stowed::OnHost;
+use kernels::lock::lock;
 
 /// A step under way.
 pub(crate) struct StepRun {

@@ -7,9 +7,9 @@ use kernels::device::KvPages;
 use model::decoder::{Batch, Slots};
 use spec::Tier;
 
-use crate::lock::lock;
 use crate::step::bound::{BatchRun, Inputs, Over, StepRun};
 use crate::step::run::Machine;
+use kernels::lock::lock;
 
 impl Machine {
     /// Scores keys that have come, and tells which values count.

@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::lock::lock;
+use kernels::lock::lock;
 
 /// How often a lane looks at another's progress before it sleeps: a few microseconds of looking.
 const LOOKS_BEFORE_SLEEP: u32 = 2_000;

@@ -15,10 +15,10 @@ use kernels::pick::{Pick, Picked};
 use kernels::queue::Mark;
 use spec::{Lane, Op, Tier};
 
-use crate::lock::lock;
 use crate::step::bound::{ChunkRun, StepRun};
 use crate::step::lanes::Task;
 use crate::step::run::Machine;
+use kernels::lock::lock;
 
 /// Tickets whose ends are remembered: a node waits for those of its own step and of a few before.
 const REMEMBERED: u64 = 1 << 16;

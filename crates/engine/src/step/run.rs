@@ -12,7 +12,6 @@ use kernels::queue::{self, Mark};
 use model::decoder::{Batch, Decoder, Host, HostWork, STAGED_BYTES, Work as Buffers};
 use spec::{Buffer, Done, Lane, Op, Outcome, Sampling, Tier};
 
-use crate::lock::lock;
 use crate::step::bound::{ChunkRun, Inputs, Over, StepRun};
 use crate::step::lanes::{LaneId, Task, Wait, Work};
 use crate::step::late::{Asked, Coming, Ends};
@@ -22,6 +21,7 @@ use crate::tiers::link::Link;
 use crate::tiers::stowed::{OnHost, Stowed, part_of};
 use crate::watch::stats::Stats;
 use crate::watch::timeline::Timeline;
+use kernels::lock::lock;
 
 /// The model, its memory and its threads.
 pub(crate) struct Machine {

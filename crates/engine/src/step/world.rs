@@ -12,7 +12,6 @@ use policy::sched::Why;
 use spec::{Done, Lane, Nanos, PrefixUse, Program, RankId, SeqId, Shape, Step, StepId, Tokens};
 
 use crate::front::request::{Event, Failure, Request, Sink};
-use crate::lock::lock;
 use crate::step::bound::StepRun;
 use crate::step::lanes::{LaneId, Lanes, Task, Wait};
 use crate::step::run::Machine;
@@ -21,6 +20,7 @@ use crate::step::tables::Tables;
 use crate::tiers::stowed::OnHost;
 use crate::watch::foreseen::Foreseen;
 use crate::watch::stats::Stats;
+use kernels::lock::lock;
 
 /// What reaches the engine's thread.
 pub(crate) enum Message {

@@ -11,13 +11,13 @@ use kernels::attention::{BLOCK_TOKENS, Chosen, KvDtype};
 use kernels::device::KvPages;
 use spec::{Lane, Node, Tier};
 
-use crate::lock::lock;
 use crate::step::bound::{BatchRun, ChunkRun, StepRun};
 use crate::step::run::Machine;
 use crate::tiers::kv_halves::{Half, Plane};
 use crate::tiers::link::Pace;
 use crate::tiers::travel::{carry_each, link_to};
 use crate::watch::stats::Moved;
+use kernels::lock::lock;
 
 /// Whether a token's value has numbers that no other shares.
 pub(crate) fn by_token(dtype: KvDtype) -> bool {

@@ -4,10 +4,10 @@ use kernels::arena::Buf;
 use kernels::device::{Device, KvPages};
 use spec::Tier;
 
-use crate::lock::lock;
 use crate::step::bound::StepRun;
 use crate::step::run::Machine;
 use crate::tiers::kv_file::{KvFile, Run};
+use kernels::lock::lock;
 
 /// Runs that are on their way together: more than a drive works on at once, and few enough for a lane's stack, on which their
 /// bytes are shown one inside the other.

@@ -8,12 +8,12 @@ use kernels::AlignedBytes;
 use model::store::{Access, DirectFile, SECTOR, Stretch, Written};
 use spec::Lane;
 
-use crate::lock::lock;
 use crate::tiers::kv_halves::{Halves, Plane, Sectors};
 use crate::tiers::kv_sizes::{BOUNCE_BYTES, KvFileSizes};
 use crate::tiers::kv_sums::Sums;
 use crate::tiers::travel::runs;
 use crate::watch::stats::{Moved, Stats};
+use kernels::lock::lock;
 
 /// Blocks that follow one another on both sides: first here, first in memory, how many.
 pub(crate) type Run = (u32, u32, usize);

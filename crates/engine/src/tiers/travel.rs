@@ -6,7 +6,6 @@ use policy::pipeline::Values;
 use spec::{Buffer, Lane, Node, Program, Tensor, Tier};
 
 use crate::front::request::Failure;
-use crate::lock::lock;
 use crate::step::bound::{BatchRun, ChunkRun, StepRun};
 use crate::step::run::Machine;
 use crate::tiers::kv::LayerPages;
@@ -14,6 +13,7 @@ use crate::tiers::kv_file::Run;
 use crate::tiers::kv_halves::Plane;
 use crate::tiers::link::Pace;
 use crate::watch::stats::Moved;
+use kernels::lock::lock;
 
 fn attended_on_host(step: &StepRun, batch: u16) -> impl Iterator<Item = &ChunkRun> {
     step.batches[usize::from(batch)].chunks.iter().filter(|chunk| chunk.attend == Tier::Host)

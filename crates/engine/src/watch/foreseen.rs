@@ -196,7 +196,7 @@ impl Foreseen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::lock;
+    use kernels::lock::lock;
     use policy::cost::{Curve, Dims, ElementBytes, Linear, Pace};
     use policy::pipeline::{BothWays, DiskPath, Plan, Share, Weights};
     use spec::{Layout, Load, Pipeline};

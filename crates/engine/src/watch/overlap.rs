@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use spec::{Lane, Op, Tier};
 
-use crate::lock::lock;
+use kernels::lock::lock;
 
 /// Sums since the start.
 #[derive(Debug, Default)]

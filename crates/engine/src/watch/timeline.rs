@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use spec::{Lane, Nanos, Op};
 
-use crate::lock::lock;
+use kernels::lock::lock;
 
 /// A node that ran on a lane. Times count from the engine's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,9 +14,9 @@ use super::blueprint::{Along, MatrixPlan, Rounding};
 use super::tabled::{q8_0_bytes, to_q8_0};
 use crate::checkpoint::{Checkpoint, Info};
 use crate::error::Error;
-use crate::lock::lock;
 use crate::stored::Stored;
 use crate::tensor::Tensor;
+use kernels::lock::lock;
 
 /// Panels that are read and packed at a time are about this many bytes: rows and panels fit in a core's cache.
 const PIECE_BYTES: usize = 256 << 10;

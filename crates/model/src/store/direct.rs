@@ -14,7 +14,7 @@ use kernels::page_cache;
 use kernels::reserve::reserve;
 
 use crate::error::{Error, Result};
-use crate::lock::lock;
+use kernels::lock::lock;
 
 /// Offsets, lengths and addresses of direct reads are multiples of this.
 pub const SECTOR: usize = 4096;
@@ -86,7 +86,12 @@ impl DirectFile {
     /// The system's own.
     pub fn open(path: &Path) -> Result<DirectFile> {
         let (file, access) = open(path, File::options().read(true)).map_err(Error::io("open", path))?;
-        Ok(DirectFile::of(file, path, access, "delete its folder, and it is made again"))
+        Ok(DirectFile::of(
+            file,
+            path,
+            access,
+            "remove it (`ballast stores --remove` with the name of its folder), and it is made again",
+        ))
     }
 
     fn of(file: File, path: &Path, access: Access, remedy: &'static str) -> DirectFile {

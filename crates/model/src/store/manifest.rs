@@ -14,8 +14,7 @@ use crate::file::Written;
 /// Goes up with every change of the files, or of how kernels read panels (a test has what panels are now).
 pub(super) const VERSION: u32 = 1;
 /// What to do about a store that is of no use.
-pub(super) const MAKE_AGAIN: &str =
-    "delete its folder and it is made again, or name another with --offload-dir";
+pub(super) const MAKE_AGAIN: &str = "remove it (`ballast stores --remove` with the name of its folder) and it is made again, or name another with --offload-dir";
 
 /// Its file.
 pub(super) const NAME: &str = "manifest.json";

@@ -249,11 +249,7 @@ impl<S: PanelSource> Job<'_, S> {
             } else {
                 None
             };
-            let mut fetch = Fetch {
-                added_to,
-                added_at_once: (2 * TILE_ROWS).div_ceil(groups.max(1)),
-                ..ahead.during(tile / 2, tiles.div_ceil(2), later)
-            };
+            let mut fetch = ahead.during(tile / 2, tiles.div_ceil(2), (later, added_to));
             // SAFETY: the block holds `tiles` rows of tiles of this chunk; the sums of two rows of tiles
             // are 32 rows, and the unfinished ones are others or done with before these are stored.
             unsafe {
@@ -360,47 +356,33 @@ struct Ahead {
 
 impl Ahead {
     /// What product `i` of the panel's `products` fetches: its share of the next weights, or, if it is the
-    /// only one that uses them, those that itself uses just after.
+    /// only one that uses them, those that itself uses just after; and the memory of sums.
     #[inline(always)]
-    fn during(&self, i: usize, products: usize, sums: Option<*const Sums>) -> Fetch {
+    fn during(
+        &self,
+        i: usize,
+        products: usize,
+        (sums, added_to): (Option<*const Sums>, Option<Lines>),
+    ) -> Fetch {
         let Ahead { w, next, groups } = *self;
+        let added_at_once = (2 * TILE_ROWS).div_ceil(groups.max(1));
+        let fetch =
+            |weights, bytes, turn| Fetch { weights, bytes, turn, then: next, sums, added_to, added_at_once };
         if next.is_null() {
-            return Fetch {
-                weights: next,
-                bytes: 0,
-                turn: usize::MAX,
-                then: next,
-                sums,
-                added_to: None,
-                added_at_once: 0,
-            };
+            return fetch(next, 0, usize::MAX);
         }
         if products == 1 {
-            let weights = w.wrapping_add(PAIR_BYTES);
-            return Fetch {
-                weights,
-                bytes: PAIR_BYTES,
-                turn: groups.saturating_sub(1),
-                then: next,
-                sums,
-                added_to: None,
-                added_at_once: 0,
-            };
+            return fetch(w.wrapping_add(PAIR_BYTES), PAIR_BYTES, groups.saturating_sub(1));
         }
         let bytes = PAIR_BYTES.div_ceil(products).next_power_of_two().max(128);
         let at = i * groups * bytes;
         let bytes = if at < groups * PAIR_BYTES { bytes } else { 0 };
-        Fetch {
-            weights: next.wrapping_add(at),
-            bytes,
-            turn: usize::MAX,
-            then: next,
-            sums,
-            added_to: None,
-            added_at_once: 0,
-        }
+        fetch(next.wrapping_add(at), bytes, usize::MAX)
     }
 }
+
+/// The place of a row of sums in the output, and the bytes from there to the next row.
+type Lines = (*const u8, usize);
 
 /// What to fetch into the caches during the steps of one product.
 struct Fetch {
@@ -412,8 +394,8 @@ struct Fetch {
     then: *const u8,
     /// The sums of the next product (32 rows), to L1.
     sums: Option<*const Sums>,
-    /// The next row that this one's sums are added to, and the bytes to the one after it; some in each step, to L1.
-    added_to: Option<(*const u8, usize)>,
+    /// What this product's sums are added to, so many rows in each step, to L1.
+    added_to: Option<Lines>,
     added_at_once: usize,
 }
 
