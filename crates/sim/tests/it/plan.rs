@@ -234,3 +234,16 @@ fn more_devices_are_never_slower() {
     let rates = [1, 2, 4, 8].map(rate);
     assert!(rates.is_sorted(), "{rates:?}");
 }
+
+/// The last of a pipeline's devices has all of the head, however many there are.
+#[test]
+fn a_pipeline_is_no_faster_than_the_device_that_has_the_head() {
+    for (model, devices) in [("opt-125m", 12), ("llama-3.1-8b", 32)] {
+        let lengths = Lengths { prompt: 32, generated: 64 };
+        let wanted = Wanted { lengths, devices, ..wanted(model) };
+        let most = t4().gemm_flops / (2.0 * wanted.dims.head());
+        let planned = plan(&wanted, t4(), Mechanism::BALLAST).expect("a plan");
+        let rate = planned.prediction.generated_tokens_per_s;
+        assert!(rate < most, "{model} on {devices}: {rate} tokens/s, the head alone allows {most}");
+    }
+}
