@@ -85,6 +85,13 @@ fn kv_that_one_memory_has_no_room_for_goes_to_the_drive() {
         // What is chosen in the end fits, KV on the drive or not.
         let found = planner.search(RESCORED).unwrap().expect("a plan");
         assert!(found.scored.iter().any(|scored| on_drive(scored.candidate.homes.kv)));
+        // No tier has a part of a sequence.
+        for Candidate { homes, batch_size, num_batches, .. } in planner.candidates(&placed, None) {
+            let sequences = (batch_size * num_batches) as f64;
+            let on_device = f64::from(homes.kv.part(Tier::Device)) / f64::from(Split::WHOLE) * sequences;
+            let off = (on_device - on_device.round()).abs();
+            assert!(off < 1e-3, "{on_device} of {sequences} sequences are on the device");
+        }
         assert!(found.scored.iter().all(|scored| scored.outline.peak_bytes.device <= MEMORY));
     });
 }
