@@ -29,6 +29,22 @@ pub struct Dims {
     pub tied_head: bool,
 }
 
+#[cfg(test)]
+impl Dims {
+    /// A model to price by hand.
+    pub(crate) const TINY: Dims = Dims {
+        layers: 2,
+        hidden: 8,
+        heads: 2,
+        kv_heads: 1,
+        head_dim: 4,
+        ffn: 8,
+        mlp_matrices: 3,
+        vocab: 16,
+        tied_head: false,
+    };
+}
+
 impl Dims {
     /// Of a model.
     pub fn of(model: &ModelSpec) -> Self {

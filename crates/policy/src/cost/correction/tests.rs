@@ -26,17 +26,7 @@ fn tables() -> Tables {
 }
 
 fn costs(tables: Tables, link: Option<LinkSpec>) -> Measured {
-    let dims = Dims {
-        layers: 2,
-        hidden: 8,
-        heads: 2,
-        kv_heads: 1,
-        head_dim: 4,
-        ffn: 8,
-        mlp_matrices: 3,
-        vocab: 16,
-        tied_head: false,
-    };
+    let dims = Dims::TINY;
     Measured {
         tables,
         dims,

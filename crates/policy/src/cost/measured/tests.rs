@@ -32,17 +32,7 @@ fn measured() -> Measured {
         beside: Beside::default(),
         beside_copies: Beside::default(),
     };
-    let dims = Dims {
-        layers: 2,
-        hidden: 8,
-        heads: 2,
-        kv_heads: 1,
-        head_dim: 4,
-        ffn: 8,
-        mlp_matrices: 3,
-        vocab: 16,
-        tied_head: false,
-    };
+    let dims = Dims::TINY;
     let (from_disk, from_host) = (vec![[10, 20], [30, 0]], vec![[4, 0], [0, 0]]);
     Measured {
         tables,
