@@ -2,6 +2,7 @@
 """Makes the golden checkpoints: tiny random models with the logits that Hugging Face transformers computes on them.
 
     pip install torch==2.13.0 transformers==5.16.1 gguf safetensors     (or: bench/setup-peers.sh DIR hf)
+    pip install compressed-tensors==0.20.1
     python scripts/make_golden.py [NAME ...]
 
 writes crates/model/tests/golden/NAME/ for every variant (or for those named); README.md there describes the files.
@@ -11,7 +12,7 @@ import pathlib
 import sys
 import tempfile
 
-from golden import gguf_twins, reference, tokenizer, variants, weights
+from golden import gguf_twins, quantized, reference, tokenizer, variants, weights
 
 OUT = pathlib.Path(__file__).resolve().parent.parent / "crates" / "model" / "tests" / "golden"
 
@@ -35,9 +36,18 @@ def make_twin(twin):
         reference.write(twin, out, reference.hf_loader(same), checkpoint=same)
 
 
+def make_quantized(variant):
+    out = OUT / variant.name
+    with tempfile.TemporaryDirectory() as folder:
+        same = pathlib.Path(folder)
+        quantized.write(variant, out, same)
+        reference.write(variant, out, reference.hf_loader(same), checkpoint=same)
+
+
 def main(names):
     table = {v.name: (make_checkpoint, v) for v in variants.CHECKPOINTS}
     table |= {t.name: (make_twin, t) for t in gguf_twins.TWINS}
+    table |= {q.name: (make_quantized, q) for q in quantized.QUANTIZED}
     unknown = [n for n in names if n not in table]
     if unknown:
         sys.exit(f"no variant {', '.join(unknown)}; there are: {', '.join(table)}")

@@ -3,19 +3,26 @@
 //! Opening reads headers only. Whatever is missing, superfluous or misshapen is reported at once,
 //! before anything heavy happens; weights that are not finite are found when they are read.
 
+mod catalogue;
+
+pub(crate) use catalogue::Announced;
+
 use crate::config;
 use crate::dummy::Dummy;
 use crate::error::{Error, Result};
 use crate::file::RegularFile;
 use crate::gguf::{Gguf, GgufVocab};
+use crate::quantized::{self, Matrix};
 use crate::safetensors::Folder;
 use crate::stored::Stored;
-use crate::tensor::{LayerTensor, Naming, Shape, Tensor, of_text};
+use crate::tensor::{Shape, Tensor, of_text};
+use catalogue::{Catalogue, HEAD, untie};
 use spec::ModelSpec;
 use spec::model::DType;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 /// An open checkpoint. Reading takes `&self`: several threads may read at once.
 #[derive(Debug)]
@@ -40,6 +47,8 @@ struct Place {
     file: usize,
     offset: u64,
     order: HeadOrder,
+    /// What it is a part of, if that is quantised: bytes before it are those of its rows as they are read.
+    quantized: Option<Arc<Matrix>>,
 }
 
 /// How the rows of a head lie in the file.
@@ -62,15 +71,6 @@ pub struct Info {
     pub row_bytes: usize,
 }
 
-/// A tensor as a file announces it.
-struct Announced {
-    name: String,
-    stored: std::result::Result<Stored, String>,
-    dims: Vec<u64>,
-    file: usize,
-    offset: u64,
-}
-
 impl Checkpoint {
     /// Opens a Hugging Face folder, or a GGUF file by any of its parts.
     ///
@@ -88,7 +88,15 @@ impl Checkpoint {
     /// If the description is unreadable or asks for what is not built.
     pub fn open_dummy(path: &Path, seed: u64) -> Result<Checkpoint> {
         if path.is_dir() {
-            return Ok(Checkpoint::dummy(config::read_config(path)?.spec, seed));
+            let config = config::read_config(path)?;
+            return match config.quantized {
+                None => Ok(Checkpoint::dummy(config.spec, seed)),
+                Some(_) => Err(Error::unsupported(
+                    &path.display().to_string(),
+                    "a quantised checkpoint's configuration with random weights",
+                    "random weights in F32, F16 and BF16 (without `quantization_config`; --weights int4 makes them narrower)",
+                )),
+            };
         }
         let mut gguf = Gguf::open(path)?;
         let dummy = Checkpoint::dummy(gguf.spec()?, seed);
@@ -104,6 +112,7 @@ impl Checkpoint {
             dims: e.dims,
             file,
             offset: e.offset,
+            quantized: None,
         });
         let naming = config.family.naming();
         let mut announced = BTreeMap::new();
@@ -115,11 +124,15 @@ impl Checkpoint {
                 return Err(Error::malformed(&folder.display().to_string(), found, "each tensor once"));
             }
         }
+        let name = folder.display().to_string();
+        if let Some(scheme) = config.quantized {
+            quantized::fold(scheme, &name, &mut announced, &checkpoint.files)?;
+        }
         let says_nothing = config.whole.is_some_and(|whole| whole.ties.is_none());
         config.spec.tied_head |= says_nothing && !announced.contains_key(HEAD);
         untie(&mut config.spec, &announced, &checkpoint.files)?;
-        let catalogue = Catalogue { spec: &config.spec, naming, interleaved: false };
-        let name = folder.display().to_string();
+        let catalogue =
+            Catalogue { spec: &config.spec, naming, interleaved: false, files: &checkpoint.files };
         let (tensors, places) = catalogue.match_up(&name, &announced)?;
         if !config.states_dtype {
             config.publish_in(float_type(tensors[&Tensor::Embed].stored));
@@ -139,9 +152,10 @@ impl Checkpoint {
             dims: e.dims,
             file,
             offset: e.offset,
+            quantized: None,
         });
         let announced: BTreeMap<_, _> = entries.map(|e| (e.name.clone(), e)).collect();
-        let catalogue = Catalogue { spec: &spec, naming, interleaved };
+        let catalogue = Catalogue { spec: &spec, naming, interleaved, files: &gguf.files };
         let name = path.display().to_string();
         let (tensors, places) = catalogue.match_up(&name, &announced)?;
         let source = Source::Files { files: gguf.files, places };
@@ -216,7 +230,16 @@ impl Checkpoint {
         }
     }
 
-    /// Bytes of all tensors as they are stored.
+    /// How many rows of a tensor are best read together.
+    pub(crate) fn rows_at_once(&self, tensor: Tensor) -> usize {
+        let place = match &self.source {
+            Source::Files { places, .. } => places.get(&tensor),
+            Source::Dummy(_) => None,
+        };
+        place.and_then(|place| place.quantized.as_ref()).map_or(1, |matrix| matrix.rows_at_once())
+    }
+
+    /// Bytes of all tensors as they are read.
     pub fn bytes(&self) -> u64 {
         self.tensors.values().map(|i| i.shape.rows() as u64 * i.row_bytes as u64).sum()
     }
@@ -245,16 +268,20 @@ impl Checkpoint {
             }
             Source::Files { files, places } => {
                 let place = &places[&tensor];
-                let file = &files[place.file];
-                place.read(file, info, &rows, into)?;
-                check_finite(file, &place.name, info, rows.start, into)
+                place.read(files, info, &rows, into)?;
+                check_finite(&files[place.file], &place.name, info, rows.start, into)
             }
         }
     }
 }
 
 impl Place {
-    fn read(&self, file: &RegularFile, info: &Info, rows: &Range<usize>, into: &mut [u8]) -> Result<()> {
+    fn read(&self, files: &[RegularFile], info: &Info, rows: &Range<usize>, into: &mut [u8]) -> Result<()> {
+        if let Some(matrix) = &self.quantized {
+            let before = self.offset as usize / info.row_bytes;
+            return matrix.read(files, &(before + rows.start..before + rows.end), into);
+        }
+        let file = &files[self.file];
         let whole = rows.start == 0 && rows.end == info.shape.rows();
         match (self.order, info.shape) {
             (HeadOrder::Halves, _) => file.read_at(self.offset + (rows.start * info.row_bytes) as u64, into),
@@ -312,166 +339,6 @@ fn float_type(stored: Stored) -> DType {
         Stored::F16 => DType::F16,
         _ => DType::Bf16,
     }
-}
-
-/// What folders call the head.
-const HEAD: &str = "lm_head.weight";
-
-/// The tensors that a model must have, to be matched with those that files announce.
-struct Catalogue<'a> {
-    spec: &'a ModelSpec,
-    naming: Naming,
-    interleaved: bool,
-}
-
-type Matched = (BTreeMap<Tensor, Info>, BTreeMap<Tensor, Place>);
-
-impl Catalogue<'_> {
-    fn match_up(&self, file: &str, announced: &BTreeMap<String, Announced>) -> Result<Matched> {
-        let (mut tensors, mut places, mut problems) = (BTreeMap::new(), BTreeMap::new(), vec![]);
-        let mut used = BTreeSet::new();
-        let bare = !announced.keys().any(|name| name.starts_with("model."));
-        for (tensor, shape) in Tensor::all(self.spec) {
-            let found = self.find(tensor, shape, bare, announced).and_then(|(found, whole, before)| {
-                used.insert(&found.name);
-                let (info, before) = part(info(found, whole)?, shape, before);
-                Ok((info, self.place(tensor, found, before)))
-            });
-            match found {
-                Ok((info, place)) => {
-                    places.insert(tensor, place);
-                    tensors.insert(tensor, info);
-                }
-                Err(problem) => problems.push(problem),
-            }
-        }
-        let extra =
-            announced.iter().filter(|(name, found)| !used.contains(&found.name) && !is_harmless(name));
-        problems.extend(extra.map(|(name, _)| format!("`{name}` is not part of {}", self.spec.architecture)));
-        if problems.is_empty() {
-            Ok((tensors, places))
-        } else {
-            Err(Error::Tensors { file: file.into(), problems })
-        }
-    }
-
-    /// Where a tensor is: with its shape, or that of the whole of which it is a part, after so many rows (of a vector: numbers).
-    fn find<'a>(
-        &self,
-        tensor: Tensor,
-        shape: Shape,
-        bare: bool,
-        announced: &'a BTreeMap<String, Announced>,
-    ) -> std::result::Result<(&'a Announced, Shape, usize), String> {
-        // Checkpoints saved without the head around them lack the first part of the name.
-        let full = |name: String| match name.strip_prefix("model.") {
-            Some(rest) if bare => rest.to_owned(),
-            _ => name,
-        };
-        if let Some((name, parts)) = self.naming.within(tensor) {
-            let length = |shape| match shape {
-                Shape::Matrix(rows, _) => rows,
-                Shape::Vector(numbers) => numbers,
-            };
-            let rows = |parts: &[LayerTensor]| -> usize {
-                parts.iter().filter_map(|part| part.shape(self.spec)).map(length).sum()
-            };
-            let before =
-                parts.iter().position(|part| matches!(tensor, Tensor::Layer(_, own) if own == *part));
-            let whole = match shape {
-                Shape::Matrix(_, columns) => Shape::Matrix(rows(parts), columns),
-                Shape::Vector(_) => Shape::Vector(rows(parts)),
-            };
-            if let Some(found) = announced.get(&full(name)).filter(|found| whole.is(&found.dims)) {
-                return Ok((found, whole, rows(&parts[..before.unwrap_or(0)])));
-            }
-        }
-        let name = self
-            .naming
-            .name(tensor)
-            .ok_or_else(|| format!("{tensor:?} has no name in files of this kind"))?;
-        let name = full(name);
-        let found = announced.get(&name).or_else(|| self.shared(tensor, announced));
-        found.map(|found| (found, shape, 0)).ok_or_else(|| format!("`{name}` is missing"))
-    }
-
-    /// A tied embedding may be stored under the head's name: who leaves out what is there twice keeps either.
-    fn shared<'a>(
-        &self,
-        tensor: Tensor,
-        announced: &'a BTreeMap<String, Announced>,
-    ) -> Option<&'a Announced> {
-        let tied = tensor == Tensor::Embed && self.spec.tied_head;
-        tied.then(|| announced.get(HEAD)).flatten()
-    }
-
-    fn place(&self, tensor: Tensor, found: &Announced, skip: usize) -> Place {
-        use LayerTensor::{K, KBias, Q, QBias};
-        let turned = matches!(tensor, Tensor::Layer(_, Q | K | QBias | KBias));
-        let order = match self.interleaved && turned {
-            true => HeadOrder::Interleaved { dims: self.spec.head_dim },
-            false => HeadOrder::Halves,
-        };
-        Place { name: found.name.clone(), file: found.file, offset: found.offset + skip as u64, order }
-    }
-}
-
-/// A part of a whole, of this shape and after so many of its rows or numbers, and the bytes before it.
-fn part(whole: Info, shape: Shape, before: usize) -> (Info, usize) {
-    match (whole.shape, shape) {
-        (Shape::Vector(numbers), Shape::Vector(own)) => {
-            let each = whole.row_bytes / numbers;
-            (Info { shape, row_bytes: own * each, ..whole }, before * each)
-        }
-        _ => (Info { shape, ..whole }, before * whole.row_bytes),
-    }
-}
-
-fn info(found: &Announced, shape: Shape) -> std::result::Result<Info, String> {
-    let name = &found.name;
-    if !shape.is(&found.dims) {
-        return Err(format!("`{name}` is {:?}, expected {shape}", found.dims));
-    }
-    let stored =
-        found.stored.as_ref().map_err(|other| format!("`{name}` is {other}, expected F32, F16 or BF16"))?;
-    if matches!(shape, Shape::Vector(_)) && !stored.is_plain() {
-        return Err(format!("`{name}` is {stored}, expected F32, F16 or BF16 of a vector"));
-    }
-    match stored.row_bytes(shape.columns()) {
-        Some(row_bytes) => Ok(Info { shape, stored: *stored, row_bytes }),
-        None => Err(format!("`{name}` has rows of {} in the format {stored}", shape.columns())),
-    }
-}
-
-/// Tensors that a spec accounts for in another way: rotary frequencies, and a tied head.
-fn is_harmless(name: &str) -> bool {
-    let rotary = ["rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"];
-    name.ends_with("rotary_emb.inv_freq") || rotary.contains(&name) || name == HEAD
-}
-
-/// A head that is stored beside a tied embedding is one of its own if it differs, as in transformers 5.
-fn untie(spec: &mut ModelSpec, announced: &BTreeMap<String, Announced>, files: &[RegularFile]) -> Result<()> {
-    let embedding = announced.iter().find(|(name, _)| name.ends_with("embed_tokens.weight"));
-    if let (true, Some((_, table)), Some(head)) = (spec.tied_head, embedding, announced.get(HEAD)) {
-        let comparable = table.dims == head.dims && table.stored == head.stored;
-        spec.tied_head = comparable && same_bytes(table, head, files)?;
-    }
-    Ok(())
-}
-
-fn same_bytes(a: &Announced, b: &Announced, files: &[RegularFile]) -> Result<bool> {
-    let width = a.stored.as_ref().map_or(1, |stored| stored.block_bytes() as u64);
-    let bytes = a.dims.iter().product::<u64>() * width;
-    let (mut left, mut right) = (vec![0; 1 << 20], vec![0; 1 << 20]);
-    for at in (0..bytes).step_by(1 << 20) {
-        let count = (bytes - at).min(1 << 20) as usize;
-        files[a.file].read_at(a.offset + at, &mut left[..count])?;
-        files[b.file].read_at(b.offset + at, &mut right[..count])?;
-        if left[..count] != right[..count] {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }
 
 #[cfg(test)]

@@ -18,14 +18,12 @@ pub(crate) use family::{with_exaone, with_olmo};
 use crate::error::{Error, Result};
 use crate::file::read_text;
 use crate::json::Fields;
+pub use crate::quantized::Scheme;
 use crate::sampling::GenerationConfig;
 use serde_json::Value;
 use spec::ModelSpec;
 use spec::model::DType;
 use std::path::Path;
-
-/// Checkpoints that are read.
-const READ: &str = "F32, F16 and BF16 safetensors, and GGUF";
 
 const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
@@ -43,6 +41,8 @@ pub struct Config {
     pub states_dtype: bool,
     /// The model that sees images, whose decoder this is.
     pub whole: Option<Whole>,
+    /// How its files hold weights of fewer bits than 16.
+    pub quantized: Option<Scheme>,
 }
 
 /// A model that sees images, around its decoder.
@@ -70,6 +70,9 @@ pub fn read_config(folder: &Path) -> Result<Config> {
     refuse_beside(folder)?;
     let path = folder.join("config.json");
     let mut config = parse_config(&read_text(&path, CONFIG_BYTES_MAX)?, &path.display().to_string())?;
+    if config.quantized.is_none() {
+        config.quantized = beside::scheme_beside(folder)?;
+    }
     if let Some(eos) = read_generation(folder)?.eos {
         config.spec.eos = eos;
     }
@@ -121,7 +124,11 @@ pub fn parse_config(text: &str, file: &str) -> Result<Config> {
     spec.tied_head = ties.unwrap_or(spec.tied_head);
     spec.check().map_err(|e| Error::Spec { file: file.into(), source: e.in_words_of(&family.names()) })?;
     let whole = text.is_some().then_some(Whole { ties });
-    Ok(Config { spec, family, states_dtype: dtype.is_some(), whole })
+    let quantized = match Scheme::read(&fields)? {
+        None => Scheme::read(inner)?,
+        found => found,
+    };
+    Ok(Config { spec, family, states_dtype: dtype.is_some(), whole, quantized })
 }
 
 fn parse(text: &str, file: &str) -> Result<Value> {
@@ -130,13 +137,6 @@ fn parse(text: &str, file: &str) -> Result<Value> {
 
 /// Fields of other architectures that nobody sets without meaning it.
 fn refuse_variants(fields: &Fields, family: Family) -> Result<()> {
-    // The first is transformers', the second MLX's too, the third an older one of compressed-tensors.
-    for name in ["quantization_config", "quantization", "compression_config"] {
-        if let Some(quantized) = fields.object(name)? {
-            let what = format!("a checkpoint quantised by `{}`", quantised_by(name, &quantized)?);
-            return Err(Error::unsupported(fields.file, what, READ));
-        }
-    }
     // Absent it is true; false, tokens attend to those after them, and null is as good as that.
     if fields.flag("is_causal")? == Some(false) || fields.has_null("is_causal") {
         return Err(Error::unsupported(fields.file, "`is_causal` that is not true", "causal models"));
@@ -157,20 +157,6 @@ fn refuse_variants(fields: &Fields, family: Family) -> Result<()> {
         None => Ok(()),
         Some(name) => Err(Error::unsupported(fields.file, format!("`{name}`"), "models without it")),
     }
-}
-
-/// Who made the numbers of a checkpoint fewer. `name`: what `config.json` tells of it under.
-fn quantised_by(name: &str, told: &Fields) -> Result<String> {
-    if let Some(method) = told.text("quant_method")? {
-        return Ok(method.to_owned());
-    }
-    let has = |field: &str| told.get(field).is_some();
-    Ok(match name {
-        "compression_config" => "compressed-tensors".into(),
-        _ if has("load_in_4bit") || has("load_in_8bit") => "bitsandbytes".into(),
-        "quantization" if has("group_size") && has("bits") => "mlx".into(),
-        _ => format!("{name} of config.json"),
-    })
 }
 
 fn dtype(fields: &Fields) -> Result<Option<DType>> {

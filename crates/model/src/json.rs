@@ -26,6 +26,10 @@ impl<'a> Fields<'a> {
         self.map.is_empty()
     }
 
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'a str> {
+        self.map.keys().map(String::as_str)
+    }
+
     pub(crate) fn get(&self, name: &str) -> Option<&'a Value> {
         self.map.get(name).filter(|value| !value.is_null())
     }

@@ -13,6 +13,7 @@ pub mod grammar;
 pub mod guard;
 mod json;
 pub mod output;
+mod quantized;
 pub mod safetensors;
 pub mod sampling;
 pub mod source;

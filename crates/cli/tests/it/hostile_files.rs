@@ -49,7 +49,7 @@ fn configurations() {
     refused(&configured(json!({"num_hidden_layers": 1_000_000_000})), &["`num_hidden_layers`"]);
     refused(&configured(json!({"hidden_size": 1u64 << 40})), &["expected 1 to"]);
     refused(&configured(json!({"num_attention_heads": 32})), &["`head_dim` is 2:", "a multiple of 16"]);
-    refused(&configured(json!({"quantization_config": {"quant_method": "gptq"}})), &["gptq", "GGUF"]);
+    refused(&configured(json!({"quantization_config": {"quant_method": "aqlm"}})), &["aqlm", "GPTQ", "GGUF"]);
 }
 
 #[test]

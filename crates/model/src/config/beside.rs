@@ -3,16 +3,17 @@
 use serde_json::Value;
 use std::path::Path;
 
-use super::{CONFIG_BYTES_MAX, READ};
+use super::CONFIG_BYTES_MAX;
 use crate::error::{Error, Result};
 use crate::file::read_text;
+use crate::quantized::{self, Scheme};
 
 /// PEFT's: weights that are added to those of another model.
 const ADAPTER: &str = "adapter_config.json";
 /// ModelOpt's: weights of fewer bits.
 const QUANTISED: &str = "hf_quant_config.json";
 
-/// Refuses adapters and what is quantised: weights alone would be another model, and nobody would be told.
+/// Refuses adapters, and what is quantised in a way that is not read: weights alone would be another model, and nobody would be told.
 ///
 /// # Errors
 /// Where there is such a file.
@@ -29,16 +30,22 @@ pub(crate) fn refuse_beside(folder: &Path) -> Result<()> {
              take this file away)",
         ));
     }
+    scheme_beside(folder).map(drop)
+}
+
+/// How weights are stored, if a file beside `config.json` says so.
+///
+/// # Errors
+/// If it asks for what is not read.
+pub(super) fn scheme_beside(folder: &Path) -> Result<Option<Scheme>> {
     let path = folder.join(QUANTISED);
-    // Where a cache alone is quantised, weights are as they were.
-    if path.is_file() && json(&path)["quantization"]["quant_algo"] != Value::Null {
-        return Err(Error::unsupported(
-            &path.display().to_string(),
-            "a checkpoint quantised by `modelopt`",
-            READ,
-        ));
+    let told = if path.is_file() { json(&path) } else { Value::Null };
+    match &told["quantization"]["quant_algo"] {
+        // Where a cache alone is quantised, weights are as they were.
+        Value::Null => Ok(None),
+        algorithm if algorithm == "FP8" => Ok(Some(Scheme::Beside { block: None })),
+        _ => Err(quantized::unread(&path.display().to_string(), "modelopt")),
     }
-    Ok(())
 }
 
 /// What a file holds; null where that cannot be read.

@@ -227,11 +227,6 @@ fn what_changes_the_result_and_is_not_built_is_refused() {
         "LlamaForCausalLM, MistralForCausalLM, MinistralForCausalLM, Mistral3",
     );
     check_refused(json!({"architectures": null, "model_type": "gpt2"}), "gpt2");
-    check_refused(json!({"quantization_config": {"quant_method": "gptq"}}), "gptq");
-    check_refused(json!({"quantization_config": {"load_in_4bit": true}}), "quantised by `bitsandbytes`");
-    check_refused(json!({"quantization": {"group_size": 64, "bits": 4}}), "quantised by `mlx`");
-    check_refused(json!({"compression_config": {"format": "int"}}), "quantised by `compressed-tensors`");
-    check_refused(json!({"quantization_config": {}}), "`quantization_config of config.json`");
     check_refused(json!({"hidden_act": "quick_gelu"}), "quick_gelu");
     check_refused(json!({"rope_scaling": {"rope_type": "proportional"}}), "proportional");
     check_refused(json!({"rope_scaling": {"rope_type": "longrope", "long_factor": [1.0]}}), "`short_factor`");
@@ -252,6 +247,66 @@ fn what_changes_the_result_and_is_not_built_is_refused() {
 }
 
 #[test]
+fn how_weights_are_quantised() {
+    let scheme = |told: Value| {
+        let text = llama_config(json!({"quantization_config": told}));
+        parse_config(&text, "config.json").expect("sound").quantized
+    };
+    let gptq = |bits, symmetric, zeros_from| Some(Scheme::Gptq { bits, symmetric, zeros_from });
+    assert_eq!(scheme(json!({"quant_method": "gptq", "bits": 4})), gptq(4, true, 1));
+    let second = json!({"quant_method": "gptq", "bits": 8, "sym": false, "checkpoint_format": "gptq_v2"});
+    assert_eq!(scheme(second), gptq(8, false, 0));
+    assert_eq!(scheme(json!({"quant_method": "awq", "bits": 4, "version": "GEMM"})), Some(Scheme::Awq));
+    let beside = |block| Some(Scheme::Beside { block });
+    let blocks = json!({"quant_method": "fp8", "weight_block_size": [128, 64]});
+    assert_eq!(scheme(blocks), beside(Some([128, 64])));
+    assert_eq!(scheme(json!({"quant_method": "fbgemm_fp8"})), beside(None));
+    assert_eq!(scheme(json!({"quant_method": "modelopt", "quant_algo": "FP8"})), beside(None));
+    let groups = json!({"a": {"weights": null}, "b": {"weights": {"block_structure": [32, 16]}}});
+    let compressed =
+        json!({"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": groups});
+    assert_eq!(scheme(compressed), beside(Some([32, 16])));
+}
+
+#[test]
+fn quantised_otherwise_is_refused_by_name() {
+    let refused = |told: Value, by: &str| {
+        check_refused(json!({"quantization_config": told}), &format!("quantised by `{by}"));
+    };
+    refused(json!({"load_in_4bit": true}), "bitsandbytes` is not supported; supported: GPTQ");
+    refused(json!({}), "quantization_config of config.json`");
+    refused(json!({"quant_method": "aqlm"}), "aqlm`");
+    refused(json!({"quant_method": "gptq", "bits": 5}), "gptq to 5 bits`");
+    refused(
+        json!({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}),
+        "gptq in the format marlin`",
+    );
+    refused(json!({"quant_method": "awq", "version": "gemv"}), "awq in the format gemv`");
+    refused(json!({"quant_method": "awq", "bits": 8}), "awq to 8 bits`");
+    refused(json!({"quant_method": "modelopt", "quant_algo": "NVFP4"}), "modelopt`");
+    let compressed = |more: Value| {
+        let mut told = json!({"quant_method": "compressed-tensors"});
+        more.as_object().unwrap().iter().for_each(|(name, value)| told[name] = value.clone());
+        told
+    };
+    let format = "compressed-tensors in the format";
+    refused(
+        compressed(json!({"format": "nvfp4-pack-quantized"})),
+        &format!("{format} nvfp4-pack-quantized`"),
+    );
+    refused(compressed(json!({"sparsity_config": {"format": "sparse-24"}})), &format!("{format} sparse-24`"));
+    let group = json!({"config_groups": {"a": {"format": "marlin-24"}}});
+    refused(compressed(group), &format!("{format} marlin-24`"));
+    refused(compressed(json!({"transform_config": {"a": 1}})), "compressed-tensors with a transform_config`");
+    check_refused(json!({"quantization": {"group_size": 64, "bits": 4}}), "quantised by `mlx`");
+    check_refused(json!({"compression_config": {"format": "marlin-24"}}), "in the format marlin-24`");
+    check_refused(json!({"quantization_config": {"quant_method": "gptq"}}), "`bits` is absent");
+    let sides = json!({"quant_method": "fp8", "weight_block_size": [128]});
+    check_refused(json!({"quantization_config": sides}), "two whole numbers from 1");
+    check_refused(json!({"quantization_config": {"quant_method": "fp8", "fmt": "e5m2"}}), "expected e4m3");
+}
+
+#[test]
 fn what_lies_beside_may_say_that_the_weights_are_not_all() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
@@ -261,6 +316,9 @@ fn what_lies_beside_may_say_that_the_weights_are_not_all() {
     write("hf_quant_config.json", r#"{"quantization": {"quant_algo": null, "kv_cache_quant_algo": "FP8"}}"#);
     assert!(super::read_config(folder.path()).is_ok());
     write("hf_quant_config.json", r#"{"quantization": {"quant_algo": "FP8"}}"#);
+    let quantized = super::read_config(folder.path()).unwrap().quantized;
+    assert_eq!(quantized, Some(Scheme::Beside { block: None }));
+    write("hf_quant_config.json", r#"{"quantization": {"quant_algo": "NVFP4"}}"#);
     assert!(refused().contains("quantised by `modelopt`"), "{}", refused());
     write("adapter_config.json", "{\"base_model_name_or_path\": \"org/base\"}");
     assert!(refused().contains("an adapter of org/base is not supported"), "{}", refused());

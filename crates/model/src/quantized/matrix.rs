@@ -1,0 +1,286 @@
+//! A quantised matrix: codes, scales and zero points of groups, read as blocks of whole numbers where those hold it exactly.
+//!
+//! ```text
+//! weight[o, i] = scale[o, group of i] * (code[o, i] - zero[o, group of i])
+//!
+//! code - zero    scale is of                 becomes
+//! -8 to 7        a multiple of 32 inputs     Q4_0: 4.5 bits a weight
+//! -16 to 15      the same                    Q5_0: 5.5
+//! -128 to 127    the same                    Q8_0: 8.5
+//! else: floats of 8 bits, groups in any order   F32, which the packer makes bf16
+//! ```
+//!
+//! Scales of those blocks are f16: the scales of GPTQ and AWQ, and of others rounded to 11 bits, where bf16 weights have 8.
+
+use std::ops::Range;
+
+use half::f16;
+
+use super::packed::Packed;
+use super::part::Part;
+use crate::error::{Error, Result};
+use crate::file::RegularFile;
+use crate::stored::Stored;
+
+/// A matrix of a file, quantised.
+#[derive(Clone, Debug)]
+pub(crate) struct Matrix {
+    pub(super) name: String,
+    pub(super) codes: Codes,
+    pub(super) scales: Scales,
+    pub(super) zeros: Zeros,
+    /// The group of each input, where they are not in order.
+    pub(super) groups: Option<Vec<u32>>,
+    pub(super) outputs: usize,
+    pub(super) inputs: usize,
+    pub(super) stored: Stored,
+}
+
+/// Where codes are.
+#[derive(Clone, Debug)]
+pub(super) enum Codes {
+    Packed(Packed),
+    /// Whole numbers of 8 bits with a sign: `[outputs, inputs]`.
+    Bytes(Part),
+    /// Floats of 8 bits.
+    Fp8(Part),
+}
+
+/// Where scales are, and whose.
+#[derive(Clone, Debug)]
+pub(super) struct Scales {
+    pub(super) part: Part,
+    /// Whether a row is of a group, and not of an output (or of several).
+    pub(super) by_group: bool,
+    /// How many outputs share one.
+    pub(super) outputs: usize,
+    /// How many inputs share one.
+    pub(super) inputs: usize,
+}
+
+/// What a code is less.
+#[derive(Clone, Debug)]
+pub(super) enum Zeros {
+    /// The same for all.
+    All(i16),
+    /// One for each output and group, and what is added to those of the file.
+    Packed { packed: Packed, more: i16 },
+    /// Whole numbers of 8 bits for each output and group, and what is added to them.
+    Bytes { part: Part, more: i16 },
+}
+
+/// Outputs that are best read together, where files hold them as columns.
+const COLUMNS_AT_ONCE: usize = 256;
+
+impl Matrix {
+    /// What [`read`](Matrix::read) gives.
+    pub(crate) fn stored(&self) -> Stored {
+        self.stored
+    }
+
+    /// Outputs and inputs.
+    pub(crate) fn dims(&self) -> Vec<u64> {
+        vec![self.outputs as u64, self.inputs as u64]
+    }
+
+    /// The file with its codes.
+    pub(crate) fn file(&self) -> usize {
+        match &self.codes {
+            Codes::Packed(packed) => packed.words.file(),
+            Codes::Bytes(part) | Codes::Fp8(part) => part.file(),
+        }
+    }
+
+    /// How many outputs are best read together.
+    pub(crate) fn rows_at_once(&self) -> usize {
+        if self.scales.by_group { COLUMNS_AT_ONCE } else { 1 }
+    }
+
+    /// Some outputs, each a row of [`Matrix::stored`].
+    ///
+    /// # Errors
+    /// If a file cannot be read, or says something that the configuration contradicts.
+    pub(crate) fn read(&self, files: &[RegularFile], outputs: &Range<usize>, into: &mut [u8]) -> Result<()> {
+        let groups = self.scales.groups(self.inputs);
+        let scales = self.scales.read(files, outputs)?;
+        let row_bytes = into.len() / outputs.len();
+        let rows = scales.chunks_exact(groups).zip(into.chunks_exact_mut(row_bytes));
+        if let Codes::Fp8(part) = &self.codes {
+            let codes = part.bytes(files, outputs.clone(), 0..self.inputs)?;
+            rows.zip(codes.chunks_exact(self.inputs)).for_each(|((scales, into), codes)| {
+                let values = codes
+                    .iter()
+                    .enumerate()
+                    .map(|(input, code)| fp8(*code) * scales[input / self.scales.inputs]);
+                put_floats(values, into);
+            });
+            return Ok(());
+        }
+        let codes = self.codes(files, outputs)?;
+        let zeros = self.zeros(files, outputs, groups)?;
+        let each = rows.zip(codes.chunks_exact(self.inputs)).zip(zeros.chunks_exact(groups));
+        let mut levels = vec![0; self.inputs];
+        for (row, (((scales, into), codes), zeros)) in each.enumerate() {
+            self.levels(codes, zeros, &mut levels);
+            if self.stored == Stored::F32 {
+                let scale = |input| scales[self.group(input)];
+                put_floats(levels.iter().enumerate().map(|(i, level)| f32::from(*level) * scale(i)), into);
+            } else {
+                let blocks =
+                    levels.as_chunks().0.iter().zip(into.chunks_exact_mut(self.stored.block_bytes()));
+                for (number, (levels, block)) in blocks.enumerate() {
+                    put_block(self.stored, scales[self.group(32 * number)], levels, block)
+                        .ok_or_else(|| self.beyond(files, outputs.start + row))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn group(&self, input: usize) -> usize {
+        match &self.groups {
+            None => input / self.scales.inputs,
+            Some(groups) => groups[input] as usize,
+        }
+    }
+
+    fn codes(&self, files: &[RegularFile], outputs: &Range<usize>) -> Result<Vec<u8>> {
+        match &self.codes {
+            Codes::Packed(packed) => packed.read(files, outputs, self.inputs),
+            Codes::Bytes(part) | Codes::Fp8(part) => part.bytes(files, outputs.clone(), 0..self.inputs),
+        }
+    }
+
+    fn zeros(&self, files: &[RegularFile], outputs: &Range<usize>, groups: usize) -> Result<Vec<i16>> {
+        match &self.zeros {
+            Zeros::All(zero) => Ok(vec![*zero; outputs.len() * groups]),
+            Zeros::Packed { packed, more } => {
+                let zeros = packed.read(files, outputs, groups)?;
+                Ok(zeros.iter().map(|zero| i16::from(*zero) + more).collect())
+            }
+            Zeros::Bytes { part, more } => {
+                let zeros = part.bytes(files, outputs.clone(), 0..groups)?;
+                Ok(zeros.iter().map(|zero| i16::from(*zero as i8) + more).collect())
+            }
+        }
+    }
+
+    /// Codes less their zero points.
+    fn levels(&self, codes: &[u8], zeros: &[i16], levels: &mut [i16]) {
+        let signed = matches!(self.codes, Codes::Bytes(_));
+        let code = |code: u8| if signed { i16::from(code as i8) } else { i16::from(code) };
+        match self.groups {
+            None => {
+                let each = codes.chunks(self.scales.inputs).zip(levels.chunks_mut(self.scales.inputs));
+                for ((codes, levels), zero) in each.zip(zeros) {
+                    levels.iter_mut().zip(codes).for_each(|(level, own)| *level = code(*own) - zero);
+                }
+            }
+            Some(ref groups) => {
+                let each = levels.iter_mut().zip(codes).zip(groups);
+                each.for_each(|((level, own), group)| *level = code(*own) - zeros[*group as usize]);
+            }
+        }
+    }
+
+    /// The error for a code that is farther from its zero point than the configuration has it.
+    fn beyond(&self, files: &[RegularFile], row: usize) -> Error {
+        let found = format!("`{}` has a zero point of its own in column {row}", self.name);
+        Error::malformed(&files[self.file()].name(), found, "none, as `sym` of quantization_config says")
+    }
+}
+
+impl Scales {
+    /// Those of some outputs: `[outputs, groups]`.
+    fn read(&self, files: &[RegularFile], outputs: &Range<usize>) -> Result<Vec<f32>> {
+        let [rows, columns] = self.part.matrix();
+        if self.by_group {
+            let by_group = self.part.floats(files, 0..rows, outputs.clone())?;
+            let of = |output| by_group.iter().skip(output).step_by(outputs.len()).copied();
+            return Ok((0..outputs.len()).flat_map(of).collect());
+        }
+        let held = outputs.start / self.outputs..outputs.end.div_ceil(self.outputs);
+        let numbers = self.part.floats(files, held.clone(), 0..columns)?;
+        let of = |output: usize| &numbers[(output / self.outputs - held.start) * columns..][..columns];
+        Ok(outputs.clone().flat_map(|output| of(output).iter().copied()).collect())
+    }
+}
+
+/// The value of a float of 8 bits: a sign, four bits of the exponent, three of the fraction.
+fn fp8(code: u8) -> f32 {
+    let (exponent, fraction) = (i32::from(code >> 3 & 15), f32::from(code & 7));
+    let size = match (exponent, code & 7) {
+        (15, 7) => f32::NAN,
+        (0, _) => fraction * 2f32.powi(-9),
+        _ => (8.0 + fraction) * 2f32.powi(exponent - 10),
+    };
+    if code & 0x80 == 0 { size } else { -size }
+}
+
+fn put_floats(values: impl Iterator<Item = f32>, into: &mut [u8]) {
+    into.as_chunks_mut().0.iter_mut().zip(values).for_each(|(four, value)| *four = value.to_le_bytes());
+}
+
+/// Writes a block as GGUF has it; none where a level is beyond its codes.
+fn put_block(stored: Stored, scale: f32, levels: &[i16; 32], block: &mut [u8]) -> Option<()> {
+    let half = match stored {
+        Stored::Q4_0 => 8,
+        Stored::Q5_0 => 16,
+        _ => 128,
+    };
+    if !levels.iter().all(|level| (-half..half).contains(level)) {
+        return None;
+    }
+    let (head, codes) = block.split_at_mut(2);
+    head.copy_from_slice(&f16::from_f32(scale).to_le_bytes());
+    if stored == Stored::Q8_0 {
+        codes.iter_mut().zip(levels).for_each(|(byte, level)| *byte = *level as u8);
+        return Some(());
+    }
+    let (fifths, nibbles) = codes.split_at_mut(codes.len() - 16);
+    let code = |i: usize| (levels[i] + half) as u8;
+    for (i, byte) in nibbles.iter_mut().enumerate() {
+        *byte = code(i) & 15 | (code(i + 16) & 15) << 4;
+    }
+    for (i, byte) in fifths.iter_mut().enumerate() {
+        *byte = (0..8).map(|bit| (code(8 * i + bit) >> 4) << bit).sum();
+    }
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use kernels::linear::quant::{Narrow, dequantize_row};
+
+    use super::*;
+
+    #[test]
+    fn floats_of_eight_bits() {
+        let values = [0x00, 0x01, 0x07, 0x08, 0x38, 0x39, 0x7e, 0xb8, 0x80].map(fp8);
+        let wanted = [0.0, 1.0 / 512.0, 7.0 / 512.0, 1.0 / 64.0, 1.0, 1.125, 448.0, -1.0, 0.0];
+        assert_eq!(values, wanted);
+        assert!(fp8(0x7f).is_nan() && fp8(0xff).is_nan());
+    }
+
+    #[test]
+    fn blocks_are_those_of_gguf() {
+        let formats = [
+            (Stored::Q4_0, Narrow::Q4_0, 8),
+            (Stored::Q5_0, Narrow::Q5_0, 16),
+            (Stored::Q8_0, Narrow::Q8_0, 128),
+        ];
+        for (stored, narrow, half) in formats {
+            let levels: [i16; 32] = std::array::from_fn(|i| (i as i16 * 37 + 5) % (2 * half) - half);
+            let mut block = vec![0; stored.block_bytes()];
+            assert_eq!(put_block(stored, 0.5, &levels, &mut block), Some(()));
+            let mut values = [0.0; 32];
+            dequantize_row(narrow, &block, &mut values);
+            assert_eq!(values, levels.map(|level| 0.5 * f32::from(level)), "{stored}");
+            for beyond in [half, -half - 1] {
+                let mut levels = levels;
+                levels[31] = beyond;
+                assert_eq!(put_block(stored, 0.5, &levels, &mut block), None, "{stored}");
+            }
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Codes of a few bits in words of 32, as files hold them for a matrix of outputs by inputs (or by groups of inputs: zero points).
+//!
+//! ```text
+//! outputs are    packed along    who
+//! rows           inputs          compressed-tensors: codes
+//! rows           outputs         compressed-tensors: zero points
+//! columns        inputs          GPTQ: codes
+//! columns        outputs         GPTQ: zero points; AWQ: both
+//! ```
+//!
+//! The words along the packed side are one stream of bits, the lowest first: codes of 3 bits and the like lie across words.
+
+use std::ops::Range;
+
+use super::part::Part;
+use crate::error::Result;
+use crate::file::RegularFile;
+
+/// Which side of the words in a file is that of outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outputs {
+    Rows,
+    Columns,
+}
+
+/// Which side of a matrix shares words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Along {
+    Outputs,
+    Inputs,
+}
+
+/// In which order a word holds its codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// The first in the lowest bits.
+    Plain,
+    /// AWQ's eight: even ones, then odd ones.
+    EvenFirst,
+}
+
+impl Order {
+    /// Where in its stream the code of this number lies.
+    fn place(self, number: usize) -> usize {
+        match self {
+            Order::Plain => number,
+            Order::EvenFirst => number / 8 * 8 + number % 2 * 4 + number % 8 / 2,
+        }
+    }
+}
+
+/// A matrix of codes in a file.
+#[derive(Clone, Debug)]
+pub(super) struct Packed {
+    pub(super) words: Part,
+    pub(super) outputs: Outputs,
+    pub(super) along: Along,
+    pub(super) order: Order,
+    /// Of a code: 2 to 8.
+    pub(super) bits: u32,
+}
+
+impl Packed {
+    /// `[outputs, inputs]`, as far as the words reach.
+    pub(super) fn shape(&self) -> [usize; 2] {
+        let codes = |words: usize| words * 32 / self.bits as usize;
+        let [outputs, inputs] = match self.outputs {
+            Outputs::Rows => self.words.matrix(),
+            Outputs::Columns => {
+                let [rows, columns] = self.words.matrix();
+                [columns, rows]
+            }
+        };
+        match self.along {
+            Along::Outputs => [codes(outputs), inputs],
+            Along::Inputs => [outputs, codes(inputs)],
+        }
+    }
+
+    /// The codes of some outputs: `[outputs, inputs]`, the first `inputs` that there are.
+    pub(super) fn read(
+        &self,
+        files: &[RegularFile],
+        outputs: &Range<usize>,
+        inputs: usize,
+    ) -> Result<Vec<u8>> {
+        let of_outputs = match self.along {
+            Along::Inputs => outputs.clone(),
+            Along::Outputs => self.words_of(outputs),
+        };
+        let [rows, columns] = self.words.matrix();
+        let (rows, columns) = match self.outputs {
+            Outputs::Rows => (of_outputs.clone(), 0..columns),
+            Outputs::Columns => (0..rows, of_outputs.clone()),
+        };
+        let words = self.words.words(files, rows, columns.clone())?;
+        // From an output's words (or those of several) to the next one's, and from an input's.
+        let (to_output, to_input) = match self.outputs {
+            Outputs::Rows => (columns.len(), 1),
+            Outputs::Columns => (1, columns.len()),
+        };
+        let mut codes = vec![0; outputs.len() * inputs];
+        match self.along {
+            Along::Inputs => {
+                for (at, row) in codes.chunks_exact_mut(inputs).enumerate() {
+                    self.unpack(words[at * to_output..].iter().step_by(to_input), row);
+                }
+            }
+            Along::Outputs => {
+                let first = of_outputs.start * 32 / self.bits as usize;
+                for (at, row) in codes.chunks_exact_mut(inputs).enumerate() {
+                    let place = self.order.place(outputs.start + at) - first;
+                    for (input, code) in row.iter_mut().enumerate() {
+                        let word = |number| words.get(input * to_input + number * to_output).copied();
+                        *code = self.code(word, place);
+                    }
+                }
+            }
+        }
+        Ok(codes)
+    }
+
+    /// The words that hold the codes of some outputs, from where a code begins with a word.
+    fn words_of(&self, outputs: &Range<usize>) -> Range<usize> {
+        const WHOLE: usize = 32;
+        let bits = self.bits as usize;
+        let last = outputs.end.next_multiple_of(WHOLE) * bits / 32;
+        let all = self.shape()[0] * bits / 32;
+        outputs.start / WHOLE * bits..last.min(all)
+    }
+
+    fn mask(&self) -> u64 {
+        (1 << self.bits) - 1
+    }
+
+    /// The code at this place of a stream.
+    fn code(&self, word: impl Fn(usize) -> Option<u32>, place: usize) -> u8 {
+        let bit = place * self.bits as usize;
+        let [low, high] = [0, 1].map(|next| u64::from(word(bit / 32 + next).unwrap_or(0)));
+        (((low | high << 32) >> (bit % 32)) & self.mask()) as u8
+    }
+
+    /// Fills a row with the codes of its stream.
+    fn unpack<'a>(&self, mut stream: impl Iterator<Item = &'a u32>, row: &mut [u8]) {
+        let (mut held, mut bits) = (0u64, 0);
+        for code in row {
+            if bits < self.bits {
+                held |= u64::from(*stream.next().unwrap_or(&0)) << bits;
+                bits += 32;
+            }
+            *code = (held & self.mask()) as u8;
+            held >>= self.bits;
+            bits -= self.bits;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn awq_puts_even_outputs_first() {
+        let places: Vec<_> = (8..16).map(|number| Order::EvenFirst.place(number)).collect();
+        assert_eq!(places, [8, 12, 9, 13, 10, 14, 11, 15]);
+    }
+}

@@ -1,0 +1,151 @@
+//! Tensors of files that are part of a quantised matrix.
+
+use std::ops::Range;
+
+use half::{bf16, f16};
+
+use crate::checkpoint::Announced;
+use crate::error::{Error, Result};
+use crate::file::RegularFile;
+use crate::stored::Stored;
+
+/// One of them.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    pub(super) name: String,
+    pub(super) dims: Vec<usize>,
+    kind: Kind,
+    file: usize,
+    offset: u64,
+}
+
+/// What its numbers are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Float(Stored),
+    /// Whole numbers of 32 bits, or words of codes.
+    Words,
+    /// Whole numbers of 64 bits.
+    Longs,
+    /// Whole numbers of 8 bits.
+    Bytes,
+    /// Floats of 8 bits, four of the exponent and three of the fraction: `e4m3`, which knows no infinity.
+    Fp8,
+}
+
+impl Kind {
+    fn width(self) -> usize {
+        match self {
+            Kind::Float(stored) => stored.block_bytes(),
+            Kind::Words => 4,
+            Kind::Longs => 8,
+            Kind::Bytes | Kind::Fp8 => 1,
+        }
+    }
+}
+
+impl Part {
+    /// What a file announces, if it is of a type that such parts have.
+    pub(super) fn of(announced: &Announced) -> std::result::Result<Part, String> {
+        let kind = match &announced.stored {
+            Ok(stored) => Kind::Float(*stored),
+            Err(name) => match name.as_str() {
+                "I32" | "U32" => Kind::Words,
+                "I64" => Kind::Longs,
+                "I8" => Kind::Bytes,
+                "F8_E4M3" => Kind::Fp8,
+                other => return Err(format!("`{}` is {other}, which is not read", announced.name)),
+            },
+        };
+        let dims: Option<Vec<usize>> = announced.dims.iter().map(|n| usize::try_from(*n).ok()).collect();
+        let dims = dims.ok_or_else(|| format!("`{}` is {:?}", announced.name, announced.dims))?;
+        Ok(Part { name: announced.name.clone(), dims, kind, file: announced.file, offset: announced.offset })
+    }
+
+    pub(super) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    pub(super) fn file(&self) -> usize {
+        self.file
+    }
+
+    /// Rows and columns; a vector is one number a row, a number alone a matrix of one.
+    pub(super) fn matrix(&self) -> [usize; 2] {
+        match self.dims[..] {
+            [] => [1, 1],
+            [rows] => [rows, 1],
+            [rows, ref rest @ ..] => [rows, rest.iter().product()],
+        }
+    }
+
+    /// The bytes of a part of it, row by row.
+    pub(super) fn bytes(
+        &self,
+        files: &[RegularFile],
+        rows: Range<usize>,
+        columns: Range<usize>,
+    ) -> Result<Vec<u8>> {
+        let [_, all] = self.matrix();
+        let width = self.kind.width();
+        let row = columns.len() * width;
+        let mut bytes = vec![0; rows.len() * row];
+        let file = &files[self.file];
+        if columns.len() == all {
+            file.read_at(self.offset + (rows.start * row) as u64, &mut bytes)?;
+            return Ok(bytes);
+        }
+        if row == 0 {
+            return Ok(bytes);
+        }
+        for (number, into) in rows.zip(bytes.chunks_exact_mut(row)) {
+            file.read_at(self.offset + ((number * all + columns.start) * width) as u64, into)?;
+        }
+        Ok(bytes)
+    }
+
+    /// Words of a part of it, row by row.
+    pub(super) fn words(
+        &self,
+        files: &[RegularFile],
+        rows: Range<usize>,
+        columns: Range<usize>,
+    ) -> Result<Vec<u32>> {
+        let bytes = self.bytes(files, rows, columns)?;
+        Ok(bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect())
+    }
+
+    /// Numbers of a part of it, row by row.
+    pub(super) fn floats(
+        &self,
+        files: &[RegularFile],
+        rows: Range<usize>,
+        columns: Range<usize>,
+    ) -> Result<Vec<f32>> {
+        let first = rows.start;
+        let bytes = self.bytes(files, rows, columns)?;
+        let numbers: Vec<f32> = match self.kind {
+            Kind::Float(Stored::F16) => {
+                bytes.as_chunks().0.iter().map(|two| f16::from_le_bytes(*two).to_f32()).collect()
+            }
+            Kind::Float(Stored::Bf16) => {
+                bytes.as_chunks().0.iter().map(|two| bf16::from_le_bytes(*two).to_f32()).collect()
+            }
+            _ => bytes.as_chunks().0.iter().map(|four| f32::from_le_bytes(*four)).collect(),
+        };
+        if numbers.iter().all(|number| number.is_finite()) {
+            return Ok(numbers);
+        }
+        Err(Error::NotFinite { file: files[self.file].name(), tensor: self.name.clone(), row: first })
+    }
+
+    /// All whole numbers of a short one.
+    pub(super) fn integers(&self, files: &[RegularFile]) -> Result<Vec<i64>> {
+        let [rows, columns] = self.matrix();
+        let bytes = self.bytes(files, 0..rows, 0..columns)?;
+        Ok(match self.kind {
+            Kind::Longs => bytes.as_chunks().0.iter().map(|eight| i64::from_le_bytes(*eight)).collect(),
+            _ => bytes.as_chunks().0.iter().map(|four| i64::from(i32::from_le_bytes(*four))).collect(),
+        })
+    }
+}

@@ -1,0 +1,206 @@
+//! The goldens' quantised checkpoints, as they are and broken.
+
+use std::path::{Path, PathBuf};
+
+use crate::Checkpoint;
+use crate::file::RegularFile;
+use crate::safetensors::read_header;
+use crate::stored::Stored;
+use crate::tensor::{LayerTensor, Tensor};
+use crate::testing::{safetensors, write};
+
+const ALL: [&str; 9] = [
+    "gptq",
+    "gptq-act-order",
+    "gptq-bits",
+    "awq",
+    "compressed-packed",
+    "compressed-int8",
+    "compressed-fp8",
+    "fp8-blocks",
+    "fp8-ministral3",
+];
+
+fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
+}
+
+type Tensors = Vec<(String, &'static str, Vec<u64>, Vec<u8>)>;
+
+/// The tensors of a golden's file.
+fn tensors(name: &str) -> Tensors {
+    let file = RegularFile::open(&golden(name).join("model.safetensors")).expect("a file");
+    let read = |entry: crate::safetensors::Entry| {
+        let mut bytes = vec![0; entry.bytes as usize];
+        file.read_at(entry.offset, &mut bytes).expect("readable");
+        let kind = entry.stored.map_or_else(|other| other, |stored| stored.to_string());
+        let known = ["F32", "F16", "BF16", "I32", "I64", "I8", "F8_E4M3"];
+        let kind = known.into_iter().find(|known| *known == kind).expect("a type that is known");
+        (entry.name, kind, entry.dims, bytes)
+    };
+    read_header(&file).expect("a header").into_iter().map(read).collect()
+}
+
+/// A checkpoint with a golden's configuration and these tensors, all of it read: why it cannot be.
+fn why_not(name: &str, tensors: &Tensors) -> Option<String> {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::copy(golden(name).join("config.json"), folder.path().join("config.json")).expect("copied");
+    write(folder.path(), "model.safetensors", safetensors(tensors));
+    let read = Checkpoint::open(folder.path()).and_then(|checkpoint| {
+        checkpoint.tensors().try_for_each(|(tensor, info)| {
+            let mut rows = vec![0; info.shape.rows() * info.row_bytes];
+            checkpoint.read_rows(tensor, 0..info.shape.rows(), &mut rows)
+        })
+    });
+    read.err().map(|error| error.to_string())
+}
+
+/// What is said of a golden with a tensor changed, or without it.
+#[track_caller]
+fn check_refused(name: &str, tensor: &str, change: impl Fn(&mut Tensors, usize), said: &str) {
+    let mut all = tensors(name);
+    let at = all.iter().position(|(name, ..)| name.ends_with(tensor)).expect("such a tensor");
+    change(&mut all, at);
+    let why = why_not(name, &all).expect("refused");
+    assert!(why.contains(said), "{why}\nlacks {said:?}");
+}
+
+#[test]
+fn whole_numbers_stay_packed_where_blocks_hold_them() {
+    use LayerTensor::{Down, Gate, K, O, Q, Up, V};
+    let stored = |name, tensors: [LayerTensor; 5]| {
+        let checkpoint = Checkpoint::open(&golden(name)).expect("a checkpoint");
+        tensors.map(|tensor| checkpoint.info(Tensor::Layer(0, tensor)).expect("such a tensor").stored)
+    };
+    use Stored::{F32, Q4_0, Q5_0, Q8_0};
+    assert_eq!(stored("gptq", [Q, K, O, Up, Down]), [Q4_0; 5]);
+    assert_eq!(stored("gptq-act-order", [Q, K, O, Up, Down]), [F32; 5]);
+    // With zero points 8 bits are 9.
+    assert_eq!(stored("gptq-bits", [Q, K, V, O, Down]), [F32, Q4_0, Q4_0, Q5_0, F32]);
+    assert_eq!(stored("awq", [Q, K, O, Up, Down]), [Q5_0; 5]);
+    assert_eq!(stored("compressed-packed", [Q, O, Gate, Up, Down]), [Q4_0, Q8_0, Q5_0, Q5_0, Q4_0]);
+    assert_eq!(stored("compressed-int8", [Q, K, O, Up, Down]), [Q8_0, Q8_0, Q8_0, F32, Q8_0]);
+    assert_eq!(stored("fp8-blocks", [Q, K, O, Up, Down]), [F32; 5]);
+}
+
+#[test]
+fn rows_are_the_same_however_many_are_read_together() {
+    for name in ALL {
+        let checkpoint = Checkpoint::open(&golden(name)).expect("a checkpoint");
+        for (tensor, info) in checkpoint.tensors() {
+            let rows = info.shape.rows();
+            let mut whole = vec![0; rows * info.row_bytes];
+            checkpoint.read_rows(tensor, 0..rows, &mut whole).expect("readable");
+            for at_once in [1, 7, 33] {
+                let mut parts = Vec::new();
+                for first in (0..rows).step_by(at_once) {
+                    let range = first..(first + at_once).min(rows);
+                    let mut part = vec![0; range.len() * info.row_bytes];
+                    checkpoint.read_rows(tensor, range, &mut part).expect("readable");
+                    parts.extend(part);
+                }
+                assert!(parts == whole, "{name}: {tensor:?} by {at_once}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_matrix_lacks_is_named() {
+    let without = |all: &mut Tensors, at: usize| _ = all.remove(at);
+    for (name, part) in [
+        ("gptq", "0.mlp.up_proj.scales"),
+        ("gptq", "0.mlp.up_proj.qzeros"),
+        ("awq", "1.self_attn.k_proj.qzeros"),
+        ("compressed-packed", "0.mlp.down_proj.weight_shape"),
+        ("compressed-packed", "0.mlp.down_proj.weight_scale"),
+        ("compressed-int8", "0.mlp.down_proj.weight_scale"),
+        ("compressed-fp8", "0.mlp.down_proj.weight_scale"),
+    ] {
+        check_refused(name, part, without, &format!("model.layers.{part}` is missing"));
+    }
+    check_refused(
+        "fp8-blocks",
+        "0.mlp.up_proj.weight_scale_inv",
+        without,
+        "up_proj.weight_scale` is missing",
+    );
+    check_refused("gptq", "0.mlp.up_proj.qweight", without, "`model.layers.0.mlp.up_proj.weight` is missing");
+}
+
+#[test]
+fn parts_that_do_not_fit_are_named() {
+    let turned = |all: &mut Tensors, at: usize| all[at].2.reverse();
+    check_refused("gptq", "0.mlp.up_proj.qweight", turned, "up_proj.qweight` is");
+    check_refused("gptq", "0.mlp.up_proj.scales", turned, "up_proj.scales` is");
+    check_refused("awq", "0.mlp.up_proj.qzeros", turned, "up_proj.qzeros` is");
+    check_refused(
+        "compressed-packed",
+        "0.mlp.down_proj.weight_packed",
+        turned,
+        "down_proj.weight_packed` is",
+    );
+    check_refused(
+        "compressed-packed",
+        "0.mlp.gate_up_proj.weight_zero_point",
+        turned,
+        "weight_zero_point` is",
+    );
+    check_refused("fp8-blocks", "0.mlp.down_proj.weight_scale_inv", turned, "down_proj.weight_scale_inv` is");
+    let far = |all: &mut Tensors, at: usize| all[at].3[..4].copy_from_slice(&99i32.to_le_bytes());
+    check_refused("gptq-act-order", "0.mlp.up_proj.g_idx", far, "up_proj.scales` is");
+    check_refused("compressed-packed", "0.mlp.down_proj.weight_shape", far, "down_proj.weight_packed` is");
+}
+
+#[test]
+fn numbers_that_contradict_the_configuration_are_named() {
+    let ones = |all: &mut Tensors, at: usize| all[at].3.fill(0x11);
+    check_refused("gptq", "0.mlp.up_proj.qzeros", ones, "up_proj.qweight` has a zero point of its own");
+    let full = |all: &mut Tensors, at: usize| all[at].3.fill(0xff);
+    check_refused("gptq", "0.mlp.up_proj.scales", full, "up_proj.scales` holds NaN");
+    check_refused("fp8-blocks", "0.mlp.up_proj.weight", full, "up_proj.weight` holds NaN");
+    check_refused("gptq", "0.mlp.up_proj.bias", ones, "up_proj.bias` is not part of");
+}
+
+/// Nothing that a header can say makes reading panic, or take what is not there.
+#[test]
+fn broken_parts_are_errors() {
+    for name in ALL {
+        let sound = tensors(name);
+        assert_eq!(why_not(name, &sound), None, "{name}");
+        let parts = sound.iter().enumerate().filter(|(_, (name, ..))| name.contains("layers.0.mlp"));
+        for (at, (_, kind, dims, bytes)) in parts {
+            let width = bytes.len() as u64 / dims.iter().product::<u64>().max(1);
+            let count = bytes.len() as u64 / width;
+            let all = dims.iter().product::<u64>();
+            for dims in [
+                vec![],
+                vec![0],
+                vec![all],
+                vec![1, all],
+                vec![all, 1],
+                vec![2, all / 2],
+                vec![all / 2, 1, 2],
+            ] {
+                let mut broken = sound.clone();
+                broken[at].3.resize((dims.iter().product::<u64>() * width) as usize, 0);
+                broken[at].2 = dims;
+                why_not(name, &broken);
+            }
+            for other in
+                ["F32", "I32", "I8", "I64", "F8_E4M3", "BF16"].into_iter().filter(|other| other != kind)
+            {
+                let mut broken = sound.clone();
+                let width = match other {
+                    "I64" => 8,
+                    "F32" | "I32" => 4,
+                    "BF16" => 2,
+                    _ => 1,
+                };
+                broken[at].1 = other;
+                broken[at].3 = vec![0x11; (count * width) as usize];
+                why_not(name, &broken);
+            }
+        }
+    }
+}
