@@ -56,7 +56,7 @@ def grid(value, bits, symmetric, group=GROUP):
     groups = value.unflatten(1, (-1, group))
     most = 2 ** bits - 1
     if symmetric:
-        scale = groups.abs().amax(-1) / (most / 2)
+        scale = groups.abs().amax(-1) / (2 ** (bits - 1) - 1)
         return scale, torch.full_like(scale, 2 ** (bits - 1))
     low, high = groups.amin(-1).clamp(max=0), groups.amax(-1).clamp(min=0)
     scale = (high - low) / most
@@ -80,7 +80,9 @@ class Gptq:
         ordered = value[:, order.argsort(stable=True)]
         scales, zeros = grid(ordered, bits, self.symmetric)
         held = torch.nn.Linear(inputs, outputs, bias=False)
-        held.weight.data = value.half()
+        # What is beyond the codes would run into those beside it.
+        least, most = (-zeros * scales)[:, order], ((2 ** bits - 1 - zeros) * scales)[:, order]
+        held.weight.data = value.clamp(least, most).half()
         layer.pack(held, scales.half(), zeros.half(), order.int())
         parts = dict(qweight=layer.qweight, qzeros=layer.qzeros, scales=layer.scales, g_idx=order.int())
         layer.scales = layer.scales.float()

@@ -107,14 +107,10 @@ impl Packed {
                 }
             }
             Along::Outputs => {
-                let first = of_outputs.start * 32 / self.bits as usize;
-                for (at, row) in codes.chunks_exact_mut(inputs).enumerate() {
-                    let place = self.order.place(outputs.start + at) - first;
-                    for (input, code) in row.iter_mut().enumerate() {
-                        let word = |number| words.get(input * to_input + number * to_output).copied();
-                        *code = self.code(word, place);
-                    }
-                }
+                let first = of_outputs.start * 32;
+                let places = outputs.clone().map(|output| self.order.place(output) * self.bits as usize - first);
+                let places: Vec<_> = places.map(|bit| (bit / 32 * to_output, bit % 32)).collect();
+                self.unpack_across(words, [to_output, to_input], &places, &mut codes);
             }
         }
         Ok(codes)
@@ -133,11 +129,25 @@ impl Packed {
         (1 << self.bits) - 1
     }
 
-    /// The code at this place of a stream.
-    fn code(&self, word: impl Fn(usize) -> Option<u32>, place: usize) -> u8 {
-        let bit = place * self.bits as usize;
-        let [low, high] = [0, 1].map(|next| u64::from(word(bit / 32 + next).unwrap_or(0)));
-        (((low | high << 32) >> (bit % 32)) & self.mask()) as u8
+    /// Fills a row for each of `places`: where its word is of those of an input, and from which bit on. Input by input, so that
+    /// the words of one are at hand, and a cache line of each row.
+    fn unpack_across(
+        &self,
+        mut words: Vec<u32>,
+        [to_next, to_input]: [usize; 2],
+        places: &[(usize, usize)],
+        codes: &mut [u8],
+    ) {
+        // A code may go on in the next word, which the last one does not have.
+        words.resize(words.len() + to_next, 0);
+        let inputs = codes.len() / places.len();
+        for input in 0..inputs {
+            let words = &words[input * to_input..];
+            for (row, (word, bit)) in places.iter().enumerate() {
+                let both = u64::from(words[*word]) | u64::from(words[word + to_next]) << 32;
+                codes[row * inputs + input] = (both >> bit & self.mask()) as u8;
+            }
+        }
     }
 
     /// Fills a row with the codes of its stream.
