@@ -108,7 +108,8 @@ impl Packed {
             }
             Along::Outputs => {
                 let first = of_outputs.start * 32;
-                let places = outputs.clone().map(|output| self.order.place(output) * self.bits as usize - first);
+                let places =
+                    outputs.clone().map(|output| self.order.place(output) * self.bits as usize - first);
                 let places: Vec<_> = places.map(|bit| (bit / 32 * to_output, bit % 32)).collect();
                 self.unpack_across(words, [to_output, to_input], &places, &mut codes);
             }

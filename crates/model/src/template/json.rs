@@ -7,23 +7,27 @@ use serde_json::Value;
 
 use super::{python, space};
 
-/// The filter, with the keyword arguments of `json.dumps` that templates use.
+/// Spaces of an indent at most.
+const INDENT_MAX: usize = 64;
+
+/// The filter, with the keyword arguments of `json.dumps` that templates use. Its first argument without a name is `ensure_ascii`, as
+/// in transformers, and not Jinja's `indent`.
 pub(super) fn tojson(
     state: &State,
     value: Jinja,
-    indent: Option<Jinja>,
+    ascii: Option<Jinja>,
     kwargs: Kwargs,
 ) -> Result<Jinja, Error> {
     if value.is_undefined() {
         return Err(invalid("an undefined value is not JSON"));
     }
-    let indent = match indent {
-        Some(indent) => Some(indent),
-        None => kwargs.get::<Option<Jinja>>("indent")?,
+    let ascii = match ascii {
+        Some(ascii) => Some(ascii),
+        None => kwargs.get::<Option<Jinja>>("ensure_ascii")?,
     };
-    let indent = match indent.filter(|i| !i.is_none()) {
+    let indent = match kwargs.get::<Option<Jinja>>("indent")?.filter(|i| !i.is_none()) {
         None => None,
-        Some(i) => Some(i.as_usize().ok_or_else(|| invalid("indent is a count of spaces"))?.min(64)),
+        Some(i) => Some(indent(&i).ok_or_else(|| invalid("indent is a text, or a count of spaces"))?),
     };
     let (item, key) = match kwargs.get::<Option<Jinja>>("separators")?.filter(|s| !s.is_none()) {
         Some(pair) => separators(&pair)?,
@@ -33,7 +37,7 @@ pub(super) fn tojson(
         indent,
         item,
         key,
-        ascii: kwargs.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false),
+        ascii: ascii.is_some_and(|ascii| ascii.is_true()),
         sorted: kwargs.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
     };
     kwargs.assert_all_used()?;
@@ -42,6 +46,14 @@ pub(super) fn tojson(
     let mut out = String::new();
     dump.write(&value, 0, &mut out);
     Ok(Jinja::from(out))
+}
+
+/// What a level is indented by.
+fn indent(indent: &Jinja) -> Option<String> {
+    match indent.as_str() {
+        Some(text) => (text.len() <= INDENT_MAX).then(|| text.to_owned()),
+        None => indent.as_usize().map(|spaces| " ".repeat(spaces.min(INDENT_MAX))),
+    }
 }
 
 fn separators(pair: &Jinja) -> Result<(String, String), Error> {
@@ -80,7 +92,7 @@ fn invalid(why: &str) -> Error {
 }
 
 struct Dump {
-    indent: Option<usize>,
+    indent: Option<String>,
     item: String,
     key: String,
     ascii: bool,
@@ -134,9 +146,9 @@ impl Dump {
     }
 
     fn line(&self, depth: usize, out: &mut String) {
-        if let Some(indent) = self.indent {
+        if let Some(indent) = &self.indent {
             out.push('\n');
-            out.extend(std::iter::repeat_n(' ', indent * depth));
+            (0..depth).for_each(|_| out.push_str(indent));
         }
     }
 

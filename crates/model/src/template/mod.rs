@@ -151,12 +151,13 @@ impl ChatTemplate {
 
     /// Renders a conversation.
     pub fn render(&self, conversation: &Conversation) -> Result<String, TemplateError> {
-        let messages = normalise(conversation.messages, self.prints)?;
-        let text = self.render_messages(&messages, conversation)?;
-        match conversation.ending {
-            Ending::ContinueFinal => cut_after_final(text, &messages),
-            _ => Ok(text),
+        let mut messages = normalise(conversation.messages, self.prints)?;
+        if conversation.ending != Ending::ContinueFinal {
+            return self.render_messages(&messages, conversation);
         }
+        let continued = mark_final(&mut messages)?;
+        cut_at_mark(self.render_messages(&messages, conversation)?, &continued)
+            .ok_or_else(|| of_final(&messages, "the template changes the text to continue"))
     }
 
     fn render_messages(&self, messages: &[Value], c: &Conversation) -> Result<String, TemplateError> {
@@ -260,6 +261,9 @@ fn environment() -> Result<Environment<'static>, TemplateError> {
     env.add_test("sequence", python::sequence);
     env.add_filter("tojson", json::tojson);
     env.add_filter("string", python::string);
+    env.add_filter("trim", methods::trim);
+    env.add_filter("int", python::int);
+    env.add_filter("float", python::float);
     // They print without end, and transformers has none of them.
     ["pprint", "debug"].iter().for_each(|name| env.remove_filter(name));
     env.remove_global("debug");
@@ -297,20 +301,40 @@ fn classify(error: Error) -> TemplateError {
     }
 }
 
-/// Cuts the text inside its last message, as transformers does.
-fn cut_after_final(mut text: String, messages: &[Value]) -> Result<String, TemplateError> {
-    let last = messages.len().saturating_sub(1);
-    let refuse = |why: &str| TemplateError::Message { index: last, why: why.to_owned() };
-    let content = match &messages[last]["content"] {
-        Value::Array(parts) => parts.last().and_then(|p| p["text"].as_str()),
-        content => content.as_str(),
+/// Stands behind the text to continue while it is rendered: the text alone may be anywhere, and an empty one is. The blank at its end
+/// tells whether the template keeps blanks there.
+const GOES_ON: &str = "BALLAST_GOES_ON_HERE ";
+
+/// Marks the end of the last text, as transformers does; the text.
+fn mark_final(messages: &mut [Value]) -> Result<String, TemplateError> {
+    let content = messages.last_mut().map(|message| &mut message["content"]);
+    let text = match content {
+        Some(Value::Array(parts)) => {
+            parts.iter_mut().rev().find_map(|part| part.get_mut("text").filter(|text| text.is_string()))
+        }
+        content => content.filter(|content| content.is_string()),
     };
-    let content = content.ok_or_else(|| refuse("there is no text to continue"))?;
-    let at = text.rfind(content.trim()).ok_or_else(|| refuse("the template changes the text to continue"))?;
-    let whole = content.trim_start();
-    let end = if text[at..].starts_with(whole) { whole.len() } else { content.trim().len() };
-    text.truncate(at + end);
-    Ok(text)
+    let Some(Value::String(text)) = text else {
+        return Err(of_final(messages, "there is no text to continue"));
+    };
+    let continued = text.clone();
+    text.push_str(GOES_ON);
+    Ok(continued)
+}
+
+/// Cuts a text where the mark is; none if that is not there, or what it stands behind is not.
+fn cut_at_mark(mut text: String, continued: &str) -> Option<String> {
+    let at = text.rfind(GOES_ON.trim_end()).filter(|_| text.contains(continued.trim()))?;
+    let keeps_blanks = text[at..].starts_with(GOES_ON);
+    text.truncate(at);
+    if !keeps_blanks {
+        text.truncate(text.trim_end().len());
+    }
+    Some(text)
+}
+
+fn of_final(messages: &[Value], why: &str) -> TemplateError {
+    TemplateError::Message { index: messages.len().saturating_sub(1), why: why.to_owned() }
 }
 
 /// Output with an end.

@@ -24,6 +24,7 @@ pub(super) fn rewritten(source: &str) -> (String, usize) {
         let joined = joined_lines(tag);
         match Tag::of(&joined).and_then(|tag| tag.rewritten(&mut blocks)) {
             Some(words) => out.push_str(&words),
+            None if is_raw(&joined) => out.push_str(&with_first_line_end(&joined)),
             None => out.push_str(&joined),
         }
         rest = &rest[at + tag.len()..];
@@ -82,6 +83,16 @@ fn joined_lines(tag: &str) -> Cow<'_, str> {
     out.into()
 }
 
+/// A raw block whose first line end is there twice: Jinja2 cuts none off there, and the engine the first.
+fn with_first_line_end(block: &str) -> Cow<'_, str> {
+    match block.find("%}") {
+        Some(at) if !block[..at].ends_with(['-', '+']) && block[at + 2..].starts_with('\n') => {
+            format!("{}\n{}", &block[..at + 2], &block[at + 2..]).into()
+        }
+        _ => block.into(),
+    }
+}
+
 /// Whether a raw block begins so.
 fn is_raw(tag: &str) -> bool {
     let inner = tag.strip_prefix("{%").map(|text| text.trim_start_matches(['-', '+']).trim_start());
@@ -128,8 +139,9 @@ impl<'a> Tag<'a> {
     /// The tag with other words, if it needs them. `blocks`: what the blocks of text are for that are open.
     fn rewritten(&self, blocks: &mut Vec<Target>) -> Option<String> {
         match self.inner {
-            "generation" => return Some(self.with("if true")),
-            "endgeneration" => return Some(self.with("endif")),
+            // Whose names are its own, too.
+            "generation" => return Some(self.with("with")),
+            "endgeneration" => return Some(self.with("endwith")),
             "endset" => {
                 let (object, name) = blocks.pop()??;
                 let Tag { before, after, .. } = self;
@@ -183,7 +195,7 @@ mod tests {
     #[test]
     fn tags_keep_their_white_space_control() {
         let source = "{%- generation -%}a{% endgeneration %}{# {% generation %} #}{{ '{% generation %}' }}";
-        let expected = "{%- if true -%}a{% endif %}{# {% generation %} #}{{ '{% generation %}' }}";
+        let expected = "{%- with -%}a{% endwith %}{# {% generation %} #}{{ '{% generation %}' }}";
         assert_eq!(rewritten(source), expected);
         for same in [
             "{% set add_generation_prompt = 1 %}{",

@@ -138,15 +138,34 @@ fn bad_messages_are_named() {
     assert!(refuse(json!([{"role": "user", "content": image}])).contains("image_url"));
 }
 
+fn continued(messages: &[Value]) -> Conversation<'_> {
+    Conversation { messages, ending: Ending::ContinueFinal, ..Conversation::default() }
+}
+
 #[test]
 fn the_last_message_can_be_continued() {
     let messages = [user(json!("hi")), vec![json!({"role": "assistant", "content": "Sure, the "})]].concat();
-    let conversation =
-        |messages| Conversation { messages, ending: Ending::ContinueFinal, ..Conversation::default() };
-    let text = fixture("smollm2").render(&conversation(&messages)).unwrap();
+    let text = fixture("smollm2").render(&continued(&messages)).unwrap();
     assert!(text.ends_with("<|im_start|>assistant\nSure, the "), "{text}");
-    let trimmed = fixture("llama-3").render(&Conversation { special: special(), ..conversation(&messages) });
+    let trimmed = fixture("llama-3").render(&Conversation { special: special(), ..continued(&messages) });
     assert!(trimmed.unwrap().ends_with("\n\nSure, the"));
+    // Wherever else the text is.
+    for content in ["<", "e", "|", "", "<|im_end|>", "hi"] {
+        let messages = [user(json!("hi")), vec![json!({"role": "assistant", "content": content})]].concat();
+        let text = fixture("smollm2").render(&continued(&messages)).unwrap();
+        assert!(text.ends_with(&format!("<|im_start|>assistant\n{content}")), "{text}");
+    }
+    let parts = json!([{"type": "text", "text": "ab"}, {"type": "text", "text": "e"}]);
+    let messages = [user(json!("hi")), vec![json!({"role": "assistant", "content": parts})]].concat();
+    let text = fixture("gemma-3").render(&Conversation { special: special(), ..continued(&messages) });
+    assert!(text.unwrap().ends_with("<start_of_turn>model\nabe"));
+    let changed = |source: &str| {
+        let messages = vec![json!({"role": "assistant", "content": "Sure"})];
+        let why = ChatTemplate::new(source).unwrap().render(&continued(&messages)).unwrap_err().to_string();
+        assert!(why.contains("messages[0]") && why.contains("changes the text to continue"), "{why}");
+    };
+    changed("{{ messages[0].content | upper }}");
+    changed("{{ messages[0].role }}");
 }
 
 #[test]

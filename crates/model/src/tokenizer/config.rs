@@ -138,12 +138,15 @@ pub struct AddedTokenConfig {
 }
 
 impl TokenizerConfig {
-    /// Every token that is said to be special by its text.
-    pub(super) fn special(&self) -> impl Iterator<Item = &str> {
+    /// Every token that is said to be special by its text, and whether that is so even of one that the vocabulary has added
+    /// otherwise: of those that have a name here, and not of those in a list.
+    pub(super) fn special(&self) -> impl Iterator<Item = (&str, bool)> {
         let named = [&self.bos_token, &self.eos_token, &self.pad_token, &self.unk_token];
-        let lists = [&self.additional_special_tokens, &self.extra_special_tokens];
-        let listed = lists.into_iter().flatten().flat_map(TokenTexts::iter);
-        named.into_iter().flatten().chain(listed).map(TokenText::as_str)
+        let named = named.into_iter().flatten().map(|token| (token, true));
+        let lists = [&self.additional_special_tokens, &self.extra_special_tokens].into_iter().flatten();
+        let listed =
+            lists.flat_map(|texts| texts.iter().map(|token| (token, matches!(texts, TokenTexts::Named(_)))));
+        named.chain(listed).map(|(token, always)| (token.as_str(), always))
     }
 
     /// Parses `tokenizer_config.json`.

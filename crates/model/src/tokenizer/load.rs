@@ -144,10 +144,17 @@ fn add_tokens(inner: &mut Inner, config: &TokenizerConfig) -> Result<(), Tokeniz
         }
     }
     // Those that the vocabulary lacks would get ids for which the model has no row.
+    let added = inner.get_added_vocabulary();
+    let known: BTreeMap<_, _> =
+        added.get_added_tokens_decoder().values().map(|token| (token.content.as_str(), token)).collect();
     let named: Vec<_> = config
         .special()
-        .filter(|t| inner.token_to_id(t).is_some() && !inner.get_added_vocabulary().is_special_token(t))
-        .map(|t| AddedToken::from(t, true).normalized(false))
+        .filter(|(t, _)| inner.token_to_id(t).is_some() && !added.is_special_token(t))
+        .filter_map(|(t, always)| match known.get(t) {
+            // As it was added, with whatever it takes on its sides.
+            Some(known) => always.then(|| AddedToken { special: true, ..(*known).clone() }),
+            None => Some(AddedToken::from(t, true).normalized(false)),
+        })
         .collect();
     check_added(named.len(), named.iter().map(|t| t.content.len()).sum())?;
     inner.add_special_tokens(named).map_err(wrong)?;

@@ -168,9 +168,8 @@ fn the_post_processor_decides_what_is_put_around_a_text() {
 #[test]
 fn further_special_tokens_are_skipped() {
     let mut hf = fixture("smollm")["hf"].clone();
-    for token in hf["added_tokens"].as_array_mut().unwrap() {
-        token["special"] = json!(false);
-    }
+    // Words of the vocabulary that nobody has added yet.
+    hf["added_tokens"] = json!([]);
     let json = serde_json::to_vec(&hf).unwrap();
     let shown = |config: &TokenizerConfig| {
         let tokenizer = Tokenizer::from_hf(&json, config).unwrap();
@@ -466,4 +465,26 @@ fn flags_of_declared_tokens_win_over_those_of_tokenizer_json() {
         let tokenizer = load(id, token);
         assert_eq!((ids(&tokenizer), tokenizer.vocab_size()), (whole.clone(), small("smollm").vocab_size()));
     }
+}
+
+/// As in transformers: a token with a name is special however it was added, and as it was added otherwise; one of a list is what
+/// it was added as.
+#[test]
+fn special_tokens_are_as_they_were_added() {
+    let mut hf = fixture("smollm")["hf"].clone();
+    for token in hf["added_tokens"].as_array_mut().unwrap() {
+        token["special"] = json!(false);
+        token["lstrip"] = json!(token["content"] == "<|im_end|>");
+    }
+    let load = |config: Value| {
+        let config = TokenizerConfig::parse(config.to_string().as_bytes()).unwrap();
+        Tokenizer::from_hf(hf.to_string().as_bytes(), &config).unwrap()
+    };
+    let shown = |tokenizer: &Tokenizer| {
+        let ids = tokenizer.encode("a <|im_end|>b", Special::Without).unwrap();
+        tokenizer.decode(&ids, Special::Without)
+    };
+    assert_eq!(shown(&load(json!({"additional_special_tokens": ["<|im_end|>"]}))), "a<|im_end|>b");
+    assert_eq!(shown(&load(json!({"extra_special_tokens": {"end": "<|im_end|>"}}))), "ab");
+    assert_eq!(shown(&load(json!({"eos_token": "<|im_end|>"}))), "ab");
 }
