@@ -207,11 +207,15 @@ fn key_source(args: &ServeArgs, log: Log) -> Option<KeySource> {
     Some(KeySource::new(read))
 }
 
-/// A key a line; a file without any would leave the server open.
+/// A key a line, but for lines that begin with `#`; a file without any would leave the server open.
 fn read_keys(file: &Path) -> Result<Vec<String>> {
     let text = text_of(file)?;
-    let keys: Vec<String> =
-        text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_string).collect();
+    let keys: Vec<String> = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .map(str::to_string)
+        .collect();
     if keys.is_empty() {
         bail!(Misuse(format!("{} has no keys: write one a line", file.display())));
     }

@@ -126,13 +126,18 @@ impl Plan {
 }
 
 /// Spans by so many at a time that their tables, and the lists of work for them, are about `most` words or fewer. Shared beginnings
-/// make tables longer than the pages that there are.
-pub(crate) fn together<'a, 'b>(spans: &'a [Span<'b>], most: usize) -> impl Iterator<Item = &'a [Span<'b>]> {
+/// make tables longer than the pages that there are. `pieces`: of work, that a row comes to at most.
+pub(crate) fn together<'a, 'b>(
+    spans: &'a [Span<'b>],
+    pieces: usize,
+    most: usize,
+) -> impl Iterator<Item = &'a [Span<'b>]> {
     let mut rest = spans;
     std::iter::from_fn(move || {
         let mut words = 0;
         let fits = |span: &&Span<'_>| {
-            words += size_of::<SpanData>() / 4 + 2 * (span.end().div_ceil(BLOCK_TOKENS) + span.rows.len());
+            words += size_of::<SpanData>() / 4
+                + 2 * (span.end().div_ceil(BLOCK_TOKENS) + pieces * span.rows.len());
             words <= most
         };
         let n = rest.iter().take_while(fits).count().max(1).min(rest.len());
@@ -340,12 +345,14 @@ mod tests {
         let blocks: Vec<u32> = (0..100).collect();
         let span = |tokens: usize| Span { blocks: &blocks, start: tokens - 1, rows: 0..1 };
         let spans: Vec<_> = [64, 64, 3200, 64].map(span).into();
-        let lengths = |most| together(&spans, most).map(<[_]>::len).collect::<Vec<_>>();
+        let lengths = |most| together(&spans, 1, most).map(<[_]>::len).collect::<Vec<_>>();
         // A span is 7 words; with 2 pages and a row 13, with 100 pages 209.
         assert_eq!(lengths(1000), [4]);
         assert_eq!(lengths(26), [2, 1, 1]);
         assert_eq!(lengths(0), [1, 1, 1, 1]);
-        assert_eq!(together(&[], 9).count(), 0);
+        assert_eq!(together(&[], 1, 9).count(), 0);
+        // With five pieces a row 21 words.
+        assert_eq!(together(&spans, 5, 26).map(<[_]>::len).collect::<Vec<_>>(), [1, 1, 1, 1]);
     }
 
     #[test]

@@ -25,6 +25,7 @@ use crate::repeat::{self, Repeating};
 use crate::rows::To;
 use crate::sample::{self, Places};
 use crate::slots::{covered, slots};
+use crate::sparse::TILE_ROWS;
 use crate::tables::{Tables, padded};
 use crate::{CudaError, Driver, Launch, QUEUES};
 
@@ -47,7 +48,7 @@ pub(crate) fn own_bytes(library: Option<&Room>) -> usize {
     OWN_BYTES + library.map_or(0, Room::bytes)
 }
 /// Blocks of a grid, x and y, that every device takes.
-const GRID_MAX: [usize; 2] = [(1 << 31) - 1, (1 << 16) - 1];
+pub(crate) const GRID_MAX: [usize; 2] = [(1 << 31) - 1, (1 << 16) - 1];
 
 /// A GPU, or what stands in for one.
 pub struct GpuDevice<D> {
@@ -460,7 +461,8 @@ impl<D: Driver> Device for GpuDevice<D> {
     fn attend(&self, q: Rows, kv: KvPages, spans: &[Span<'_>], shape: AttendShape, out: Rows) {
         assert_disjoint(&[&out.buf], &[&q.buf, &kv.buf]);
         let args = self.attend_args(q, kv, shape, out);
-        for spans in together(spans, TABLE_BYTES[0] / 8) {
+        let pieces = (shape.heads / kv.layout.kv_heads).div_ceil(TILE_ROWS);
+        for spans in together(spans, pieces, TABLE_BYTES[0] / 8) {
             if shape.share.is_some() {
                 self.attend_sparse(args, kv.layout, spans, shape);
             } else {

@@ -9,6 +9,8 @@ use crate::device::GpuDevice;
 use crate::in_rows::Panels;
 use crate::module::Module;
 
+/// Rows of a block of `linear_floats`.
+pub(crate) const FLOATS: usize = 8;
 /// Panels and rows of a block of `linear_many`.
 const MANY: [usize; 2] = [4, 128];
 /// Fewer blocks leave multiprocessors of large GPUs idle: an H100 has 132.
@@ -41,7 +43,7 @@ impl<D: Driver> GpuDevice<D> {
         let (module, rows) = (Module::Linear(w.format), args.rows as usize);
         match (w.format, rows) {
             (Format::F32, _) => {
-                self.launch(module, "linear_floats", [panels, rows.div_ceil(8)], 256, &args);
+                self.launch(module, "linear_floats", [panels, rows.div_ceil(FLOATS)], 256, &args);
             }
             (_, ..=8) => self.launch(module, "linear_few_8", [1, panels], 256, &args),
             (_, ..=32) => self.launch(module, "linear_few_32", [1, panels], 256, &args),

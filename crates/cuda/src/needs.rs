@@ -3,12 +3,17 @@
 use kernels::device::Needs;
 use kernels::linear::Format;
 
-use crate::device::TABLE_BYTES;
+use crate::device::{GRID_MAX, TABLE_BYTES};
+use crate::linear::FLOATS;
 use crate::sample::Places;
 use crate::sparse::POSITIONS_MAX;
 
-/// Rows of a batch: a row has two words in the tables of `store_kv`, which leaves as much for the tables of blocks.
-const ROWS_MAX: usize = TABLE_BYTES[0] / 2 / 8;
+/// Rows of a batch: a row has two words in the tables of `store_kv`, which leaves as much for the tables of blocks; and linears of
+/// 32 bits have a block for each few of them.
+const ROWS_MAX: usize = {
+    let (of_tables, of_blocks) = (TABLE_BYTES[0] / 2 / 8, GRID_MAX[1] * FLOATS);
+    if of_tables < of_blocks { of_tables } else { of_blocks }
+};
 
 /// # Errors
 /// What cannot be done, and what to say instead.

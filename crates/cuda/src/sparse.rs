@@ -10,7 +10,7 @@ use crate::device::{GpuDevice, PARTIAL_BYTES};
 use crate::module::Module;
 
 /// (query, head) pairs of a tile.
-const TILE_ROWS: usize = 16;
+pub(crate) const TILE_ROWS: usize = 16;
 /// Of the memory for partial results: what was chosen, on its way to the host. The rest is for scores.
 const CHOSEN_BYTES: usize = PARTIAL_BYTES / 4;
 /// Pages for which a slot has room are a multiple of this: its size is the same from step to step.

@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::extract::Request;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::HeaderMap;
-use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use model::api::{ApiError, values};
 use serde_json::Value;
 use tokio::sync::OwnedSemaphorePermit;
@@ -59,8 +59,15 @@ async fn collect(body: Body, limit: usize, crowd: &Arc<Crowd>) -> Result<Whole, 
     Ok(Whole { bytes, _room: room })
 }
 
-/// JSON, or nothing said; a form that a browser sends by itself says something else.
+/// JSON, or nothing said; a form that a browser sends by itself says something else. As it is, not compressed.
 fn claims_json(headers: &HeaderMap) -> Result<(), ApiError> {
+    if headers
+        .get_all(CONTENT_ENCODING)
+        .iter()
+        .any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"))
+    {
+        return Err(refusal::compressed());
+    }
     let Some(claim) = headers.get(CONTENT_TYPE) else { return Ok(()) };
     let claim = claim.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
     let json = claim.eq_ignore_ascii_case("application/json");
@@ -90,7 +97,13 @@ pub(crate) fn parse(body: &[u8], crowd: &Crowd) -> Result<Parsed, ApiError> {
     }
     let room = crowd.values(values).ok_or_else(refusal::bodies_full)?;
     let value = serde_json::from_slice(body).map_err(|e| {
-        ApiError::json(format!("the body is not valid JSON (line {}, column {})", e.line(), e.column()))
+        // Of what the parser says nothing is passed on: it may repeat the body.
+        let what = if e.to_string().starts_with("recursion limit exceeded") {
+            "nested more than 127 levels deep"
+        } else {
+            "not valid JSON"
+        };
+        ApiError::json(format!("the body is {what} (line {}, column {})", e.line(), e.column()))
     })?;
     Ok(Parsed { value, _room: room })
 }

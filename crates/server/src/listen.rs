@@ -1,5 +1,6 @@
 //! From the socket to the end: listening begins at once, the model comes later, signals end it in order.
 
+use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::pin::pin;
 use std::sync::Arc;
@@ -7,8 +8,10 @@ use std::thread;
 use std::time::Duration;
 
 use axum::Router;
+use axum::http::HeaderValue;
 use hyper::Request;
 use hyper::body::Incoming;
+use hyper::header::CONNECTION;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -286,7 +289,16 @@ fn connection(app: &Arc<App>, stream: TcpStream, place: impl Send + 'static, ser
     let (service, heard) = (TowerToHyperService::new(service), Arc::clone(&guest));
     let answer = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(Arc::new(heard.answering()));
-        service.call(request.map(|body| Heard::new(body, Arc::clone(&heard))))
+        let answer = service.call(request.map(|body| Heard::new(body, Arc::clone(&heard))));
+        let heard = Arc::clone(&heard);
+        async move {
+            let mut answer = answer.await?;
+            // Nobody reads the rest of that body, and no other request behind it: who keeps connections is to hear that.
+            if heard.has_left_a_body() {
+                answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, Infallible>(answer)
+        }
     });
     let connection = http.serve_connection(TokioIo::new(stream), answer);
     // How a connection ends is the client's affair: whatever it asked for is dropped with it.

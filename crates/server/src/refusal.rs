@@ -161,6 +161,12 @@ pub(crate) fn not_json() -> ApiError {
     error(415, "invalid_request_error", "unsupported_media_type", "expected Content-Type: application/json")
 }
 
+/// 415.
+pub(crate) fn compressed() -> ApiError {
+    let message = "expected a body without Content-Encoding: send it as it is";
+    error(415, "invalid_request_error", "unsupported_content_encoding", message)
+}
+
 /// 400: the body ended before its time.
 pub(crate) fn broken_body() -> ApiError {
     error(400, "invalid_request_error", "body_incomplete", "the body could not be read to its end")

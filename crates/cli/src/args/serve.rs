@@ -26,7 +26,7 @@ pub(crate) struct ServeArgs {
     /// A key of which clients must show one (all routes but /health, /ready and the page); may be given several times.
     #[arg(long, value_name = "KEY", help_heading = "Server")]
     pub(crate) api_key: Vec<String>,
-    /// A file of such keys, one a line; SIGHUP reads it anew.
+    /// A file of such keys, one a line (lines that begin with # are passed over); SIGHUP reads it anew.
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     pub(crate) api_key_file: Option<PathBuf>,
     /// Answer /metrics to whoever has no key, too: for those that look at all servers of a cluster.

@@ -104,7 +104,7 @@ fn levels_and_text() {
 #[test]
 fn wrong_flags_are_refused_before_anything_is_loaded() {
     let (model, folder) = (golden("llama"), Folder::new());
-    let empty = folder.write("keys", "\n \n");
+    let empty = folder.write("keys", "\n \n# none yet\n");
     let serve = |flags: &[&str]| ballast(&[&["serve", &model, "--port", "0"], flags].concat());
     for (flags, code, says) in [
         (&["--port", "70000"][..], 2, "70000"),
@@ -147,7 +147,7 @@ fn wrong_flags_are_refused_before_anything_is_loaded() {
 #[test]
 fn flags_do_what_they_say() {
     let (model, folder) = (golden("llama"), Folder::new());
-    let keys = folder.write("keys", "one\n two \n");
+    let keys = folder.write("keys", "# those of the fleet\none\n two \n");
     let spool = folder.name("spool");
     let flags = [
         "--api-key-file",

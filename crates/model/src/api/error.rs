@@ -64,7 +64,11 @@ impl ApiError {
         let param = if less_would_do { of_answer } else { of_prompt };
         let message = format!(
             "this model's maximum context length is {context} tokens; the prompt has {prompt}{}; shorten {of_prompt}{}",
-            if answer > 0 { format!(" and {answer} are asked for") } else { String::new() },
+            match answer {
+                0 if prompt == context => ", which leaves no place for another".to_owned(),
+                0 => String::new(),
+                _ => format!(" and {answer} are asked for"),
+            },
             if less_would_do { format!(" or lower {of_answer}") } else { String::new() },
         );
         ApiError { code: Some("context_length_exceeded"), ..ApiError::invalid(param, message) }

@@ -23,17 +23,27 @@ pub(super) const MANNERS: [&str; 5] = [
 pub(super) struct Asked {
     pub(super) param: &'static str,
     pub(super) format: OutputFormat,
+    /// What it is made of, by the fields that say it: one of them is wrong if it is.
+    pub(super) parts: Vec<(String, OutputFormat)>,
 }
 
 impl Asked {
     /// Makes the grammar.
     pub(super) fn compile(&self, tokenizer: &Tokenizer) -> Result<Grammar, ApiError> {
-        tokenizer.grammar(&self.format).map_err(|error| refused(self.param, &error))
+        tokenizer.grammar(&self.format).map_err(|error| {
+            let own = |(field, format): &(String, OutputFormat)| match tokenizer.grammar(format) {
+                Err(own @ GrammarError::Invalid(_)) => Some(refused(self.param, field, &own)),
+                _ => None,
+            };
+            let named = matches!(error, GrammarError::Invalid(_)).then(|| self.parts.iter().find_map(own));
+            named.flatten().unwrap_or_else(|| refused(self.param, self.param, &error))
+        })
     }
 }
 
-fn refused(param: &'static str, error: &GrammarError) -> ApiError {
-    let invalid = ApiError::invalid(param, format!("{param}: {error}"));
+/// `field`: what is wrong, in `param` or all of it.
+fn refused(param: &'static str, field: &str, error: &GrammarError) -> ApiError {
+    let invalid = ApiError::invalid(param, format!("{field}: {error}"));
     match error {
         GrammarError::Busy => {
             ApiError { status: 503, kind: "overloaded_error", code: Some("server_overloaded"), ..invalid }
@@ -73,7 +83,7 @@ fn response_format(fields: &mut Fields) -> Result<Option<Asked>, ApiError> {
         Some("structural_tag") => return Err(ApiError::not_supported(param, "structural_tag")),
         _ => return Err(wrong("type: expected text, json_object or json_schema")),
     };
-    Ok(Some(Asked { param, format }))
+    Ok(Some(Asked { param, format, parts: vec![] }))
 }
 
 fn structured_outputs(fields: &mut Fields) -> Result<Option<Asked>, ApiError> {
@@ -88,8 +98,8 @@ fn structured_outputs(fields: &mut Fields) -> Result<Option<Asked>, ApiError> {
     match key.as_str() {
         "json_object" if *value == false => Ok(None),
         "json" | "json_object" | "regex" | "choice" | "grammar" => match of_kind(key, value) {
-            Some(format) => Ok(Some(Asked { param, format: mannered(format, all) })),
-            None => wrong(&format!("{key} is of the wrong type")),
+            Some(format) => Ok(Some(Asked { param, format: mannered(format, all), parts: vec![] })),
+            None => wrong(&format!("{key} is not of the form that it must have, or empty")),
         },
         "structural_tag" => Err(ApiError::not_supported(param, "structural_tag")),
         _ => wrong("expected exactly one of json, json_object, regex, choice, grammar"),
@@ -127,8 +137,9 @@ fn by_name(fields: &mut Fields) -> Result<Vec<Asked>, ApiError> {
         if kind == "json_object" && *value == false {
             continue;
         }
-        let wrong = || ApiError::invalid(param, format!("{param} is of the wrong type"));
-        asked.push(Asked { param, format: of_kind(kind, value).ok_or_else(wrong)? });
+        let wrong =
+            || ApiError::invalid(param, format!("{param} is not of the form that it must have, or empty"));
+        asked.push(Asked { param, format: of_kind(kind, value).ok_or_else(wrong)?, parts: vec![] });
     }
     Ok(asked)
 }

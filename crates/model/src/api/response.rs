@@ -146,12 +146,12 @@ fn write_completion_logprobs(request: &Generate, choice: &Choice, shown: &Shown,
 
 /// All of it but what was scored.
 fn chat_choice(request: &Generate, index: usize, choice: &Choice, meta: &Meta) -> Value {
-    let (message, n_calls) = message(request, index, choice, meta);
+    let (message, calls) = message(request, index, choice, meta);
     let mut value = json!({
         "index": index,
         "message": message,
         "logprobs": null,
-        "finish_reason": finish_reason(&choice.finish, n_calls),
+        "finish_reason": finish_reason(&choice.finish, calls),
         "stop_reason": stop_reason(&choice.finish),
     });
     if request.return_token_ids {
@@ -160,13 +160,13 @@ fn chat_choice(request: &Generate, index: usize, choice: &Choice, meta: &Meta) -
     value
 }
 
-/// What the model says, and how many calls are in it.
-fn message(request: &Generate, index: usize, choice: &Choice, meta: &Meta) -> (Value, usize) {
+/// What the model says, and whether that ends with a whole call, or text behind one.
+fn message(request: &Generate, index: usize, choice: &Choice, meta: &Meta) -> (Value, bool) {
     let plain = |content: Value| json!({"role": "assistant", "content": content, "refusal": null});
-    let Some(calls) = &request.calls else { return (plain(json!(choice.text)), 0) };
-    let (text, found) = calls.split(&choice.text);
+    let Some(calls) = &request.calls else { return (plain(json!(choice.text)), false) };
+    let (text, found, is_cut) = calls.read(&choice.text);
     if found.is_empty() {
-        return (plain(json!(text)), 0);
+        return (plain(json!(text)), false);
     }
     let mut message = plain(if text.is_empty() { Value::Null } else { json!(text) });
     let call = |(n, call): (usize, &Call)| {
@@ -175,7 +175,7 @@ fn message(request: &Generate, index: usize, choice: &Choice, meta: &Meta) -> (V
         json!({"id": id, "type": "function", "function": function})
     };
     message["tool_calls"] = found.iter().enumerate().map(call).collect();
-    (message, found.len())
+    (message, !is_cut)
 }
 
 /// What a call's id is made of: the same whether its answer is streamed or not.
@@ -183,10 +183,10 @@ pub(super) fn call_seed(meta: &Meta, choice: usize, call: usize) -> String {
     format!("{}-{choice}-{call}", meta.id)
 }
 
-/// As the client reads it: calls are a reason to stop of their own.
-pub(super) fn finish_reason(finish: &Finish, n_calls: usize) -> &'static str {
+/// As the client reads it: calls are a reason to stop of their own, if none of them was cut. `calls`: there are some, all whole.
+pub(super) fn finish_reason(finish: &Finish, calls: bool) -> &'static str {
     match finish.reason {
-        FinishReason::Stop if n_calls > 0 => "tool_calls",
+        FinishReason::Stop if calls => "tool_calls",
         reason => reason.as_str(),
     }
 }

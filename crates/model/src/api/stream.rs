@@ -62,8 +62,8 @@ struct Said {
     text: String,
     /// Pieces of calls in OpenAI's shape.
     calls: Vec<Value>,
-    /// Calls so far.
-    n_calls: usize,
+    /// There are calls, and none of them is cut here.
+    has_called: bool,
 }
 
 impl Said {
@@ -185,7 +185,7 @@ impl Chunks {
             Endpoint::Completions => choice["text"] = json!(news.text),
         }
         choice["logprobs"] = logprobs;
-        choice["finish_reason"] = json!(news.finish.map(|finish| finish_reason(finish, said.n_calls)));
+        choice["finish_reason"] = json!(news.finish.map(|finish| finish_reason(finish, said.has_called)));
         choice["stop_reason"] = news.finish.map_or(Value::Null, stop_reason);
         if self.request.return_token_ids {
             choice["token_ids"] = json!(news.choice.tokens[news.tokens.clone()]);
@@ -206,8 +206,8 @@ impl Chunks {
         if news.finish.is_some() {
             parts.extend(parser.finish());
         }
-        let n_calls = parser.n_calls();
-        let mut said = Said { n_calls, ..Said::default() };
+        let has_called = parser.n_calls() > 0 && !parser.is_within_call();
+        let mut said = Said { has_called, ..Said::default() };
         for part in parts {
             self.add(news.index, part, &mut said);
         }

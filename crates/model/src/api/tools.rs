@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::fields::Fields;
 use super::format::Asked;
 use super::{ApiError, Context};
+use crate::grammar::OutputFormat;
 use crate::template::ChatTemplate;
 use crate::tools::{Beside, Calls, Forced, ToolFormat, name};
 
@@ -64,7 +65,12 @@ impl Offer {
             Choice::Named(name) => Forced::Only(name),
         };
         let format = format.forced(self.list()?, which, context.tokenizer, self.most);
-        Some(Asked { param: "tools", format })
+        let schema = |(at, tool): (usize, &Value)| {
+            let schema = tool["function"].get("parameters").filter(|schema| schema.is_object())?;
+            Some((format!("tools[{at}].function.parameters"), OutputFormat::Schema(schema.clone())))
+        };
+        let parts = self.list()?.iter().enumerate().filter_map(schema).collect();
+        Some(Asked { param: "tools", format, parts })
     }
 
     fn list(&self) -> Option<&Vec<Value>> {

@@ -86,7 +86,7 @@ pub(super) fn within(
     let (told, result) = channel();
     let work = move || {
         let began = Instant::now();
-        let result = build(&factory, &source);
+        let result = build(&factory, &source).map_err(|error| error.of(source.kind));
         drop(place);
         // Whoever asked may have gone.
         let _ = told.send((result, began.elapsed()));

@@ -4,6 +4,7 @@ use serde_json::{Map, Number, Value, json};
 
 use super::GrammarError;
 use super::close::close;
+use super::refs::unescape;
 
 /// Formats of strings that are constraints here. JSON Schema leaves all of them to whoever reads one: another (pydantic writes
 /// `password` and `path`) says nothing of a text.
@@ -18,6 +19,7 @@ pub(super) const BY_NAMES: [&str; 5] =
 /// A schema as the compiler is to read it, with these settings of its own; what a request says of those is dropped.
 pub(crate) fn settled(schema: Map<String, Value>, mut settings: Map<String, Value>) -> Value {
     let mut schema = Value::from(schema);
+    unescape(&mut schema);
     close(&mut schema);
     each_schema(&mut schema, &|schema| {
         forget_format(schema);
@@ -53,7 +55,7 @@ pub(super) fn look(schema: &Value, see: &mut See<'_>) -> Result<(), GrammarError
 }
 
 /// Changes a schema and each within it.
-fn each_schema(schema: &mut Value, change: &dyn Fn(&mut Map<String, Value>)) {
+pub(super) fn each_schema(schema: &mut Value, change: &dyn Fn(&mut Map<String, Value>)) {
     let all = match schema {
         Value::Array(all) => return all.iter_mut().for_each(|schema| each_schema(schema, change)),
         Value::Object(all) => all,

@@ -10,6 +10,7 @@ mod compile;
 mod dialect;
 mod ebnf;
 mod guide;
+mod refs;
 mod size;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -96,6 +97,20 @@ pub enum GrammarError {
     /// It is wrong, or needs more than is allowed.
     #[error("{0}")]
     Invalid(String),
+}
+
+impl GrammarError {
+    /// Without the places in a text that was made of the request's, and that text.
+    fn of(self, kind: Kind) -> GrammarError {
+        match self {
+            GrammarError::Invalid(words) if kind != Kind::Lark => {
+                let first = words.lines().next().unwrap_or_default();
+                let behind = first.strip_prefix("at ").and_then(|rest| rest.split_once("): "));
+                GrammarError::Invalid(behind.map_or(first, |(_, words)| words).to_owned())
+            }
+            other => other,
+        }
+    }
 }
 
 /// Makes grammars for one vocabulary.
@@ -227,9 +242,10 @@ fn schema(text: &str, kind: Kind) -> Result<Value, GrammarError> {
         Kind::Compact => ("whitespace_flexible", json!(false)),
         _ => ("whitespace_pattern", json!(WHITE_SPACE)),
     };
-    match serde_json::from_str(text) {
-        Ok(Value::Object(schema)) => Ok(settled(schema, [(setting.to_owned(), value)].into_iter().collect())),
-        Ok(Value::Bool(true)) => schema("{}", kind),
+    let wanted = serde_json::from_str(text).unwrap_or(Value::Null);
+    match wanted {
+        Value::Object(wanted) => Ok(settled(wanted, [(setting.to_owned(), value)].into_iter().collect())),
+        Value::Bool(true) => schema("{}", kind),
         _ => Err(GrammarError::Invalid("a schema is an object".to_owned())),
     }
 }

@@ -157,6 +157,12 @@ impl Calls {
 
     /// Reads a text whole: what is not calls, and the calls.
     pub fn split(&self, text: &str) -> (String, Vec<Call>) {
+        let (shown, calls, _) = self.read(text);
+        (shown, calls)
+    }
+
+    /// The same, and whether the last call is cut by the text's end.
+    pub fn read(&self, text: &str) -> (String, Vec<Call>, bool) {
         let (mut parser, mut shown, mut calls) = (self.parser(), String::new(), Vec::<Call>::new());
         let mut parts = parser.push(text);
         parts.extend(parser.finish());
@@ -167,7 +173,7 @@ impl Calls {
                 Part::Arguments { index, text } => calls[index].arguments.push_str(&text),
             }
         }
-        (shown, calls)
+        (shown, calls, parser.is_within_call())
     }
 }
 

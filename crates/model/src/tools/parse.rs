@@ -57,6 +57,8 @@ pub struct CallParser {
     /// Inside a list of calls.
     list: bool,
     n_calls: usize,
+    /// The last of them has begun and not ended.
+    is_open: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,12 +83,18 @@ impl CallParser {
             gap: String::new(),
             list: false,
             n_calls: 0,
+            is_open: false,
         }
     }
 
     /// Calls so far.
     pub fn n_calls(&self) -> usize {
         self.n_calls.min(self.calls.most)
+    }
+
+    /// Whether a call has begun and not ended: a text that ends here has cut it.
+    pub fn is_within_call(&self) -> bool {
+        self.is_open
     }
 
     /// Reads on.
@@ -179,11 +187,11 @@ impl CallParser {
             Step::Argument(c) => self.argument(c.encode_utf8(&mut [0; 4]), out),
             Step::Begun(name, arguments) => self.begin(name, &arguments, out),
             Step::Bare(name) => self.begin(name, "{}", out),
-            Step::Done => self.mode = Mode::Between,
+            Step::Done => self.ended(Mode::Between),
             Step::Broken => self.broken(out),
         }
         if whole {
-            self.mode = Mode::Between;
+            self.ended(Mode::Between);
         }
     }
 
@@ -222,8 +230,13 @@ impl CallParser {
         let at = value.push(c);
         self.argument(c.encode_utf8(&mut [0; 4]), out);
         if at == At::Last {
-            self.mode = Mode::Text;
+            self.ended(Mode::Text);
         }
+    }
+
+    fn ended(&mut self, next: Mode) {
+        self.mode = next;
+        self.is_open = false;
     }
 
     fn between(&mut self, c: char, out: &mut Vec<Part>) {
@@ -261,6 +274,7 @@ impl CallParser {
         }
         self.shown = Shown::Call;
         self.n_calls += 1;
+        self.is_open = true;
         if self.n_calls <= self.calls.most {
             out.push(Part::Call { index: self.n_calls - 1, name });
         }

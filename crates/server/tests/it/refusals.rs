@@ -30,6 +30,11 @@ fn errors_have_openais_shape() {
         (post(path, JSON, &deep), 400, Some("json_parse_error")),
         (post(path, JSON, &b" ".repeat(10_001)), 413, Some("body_too_large")),
         (post(path, "Content-Type: text/plain\r\n", b"{}"), 415, Some("unsupported_media_type")),
+        (
+            post(path, "Content-Type: application/json\r\nContent-Encoding: gzip\r\n", b"\x1f\x8b"),
+            415,
+            Some("unsupported_content_encoding"),
+        ),
         (post(path, JSON, b"{}"), 400, None),
         (post(path, JSON, br#"{"prompt": [5], "model": "gpt"}"#), 404, Some("model_not_found")),
         (post(path, JSON, br#"{"prompt": [5], "max_tokens": 9999}"#), 400, Some("context_length_exceeded")),
@@ -84,6 +89,8 @@ fn a_refusal_is_heard_by_clients_that_are_still_sending() {
         }
         let response = read(&mut client);
         assert_eq!((response.status, code(&response).as_deref()), (status, Some(want)));
+        // Nobody sends another request behind it.
+        assert_eq!(response.header("connection"), Some("close"));
     }
 }
 

@@ -63,6 +63,46 @@ fn a_forced_call_comes_whole_or_in_pieces() {
     assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "tool_calls");
 }
 
+/// Who runs a tool when it reads `tool_calls` would not get far with half of its arguments.
+#[test]
+fn a_call_that_a_stop_string_cuts_is_no_call_to_run() {
+    let server = with_tools();
+    let schema =
+        json!({"type": "object", "properties": {"ship": {"enum": ["Beagle"]}}, "required": ["ship"]});
+    let tools = json!([{"type": "function", "function": {"name": "sail", "parameters": schema}}]);
+    let mut body = ask(json!({"tools": tools, "tool_choice": "required", "stop": ["eag"]}));
+    let whole = post(server.address, CHAT, &body).json();
+    let choice = &whole["choices"][0];
+    let arguments = &choice["message"]["tool_calls"][0]["function"]["arguments"];
+    assert_eq!((arguments, &choice["stop_reason"]), (&json!("{\"ship\": \"B"), &json!("eag")), "{whole}");
+    assert_eq!(choice["finish_reason"], "stop");
+    body["stream"] = json!(true);
+    let events = post(server.address, CHAT, &body).events();
+    let last: Value = serde_json::from_str(&events[events.len() - 2]).unwrap();
+    assert_eq!(last["choices"][0]["finish_reason"], "stop", "{last}");
+    // Behind its end it is one.
+    (body["stream"], body["stop"]) = (json!(false), json!(["</tool_call>"]));
+    let whole = post(server.address, CHAT, &body).json();
+    assert_eq!(whole["choices"][0]["finish_reason"], "tool_calls", "{whole}");
+}
+
+#[test]
+fn a_tool_that_is_wrong_is_named() {
+    let server = with_tools();
+    let tool = |name: &str, schema: Value| json!({"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {"a": schema}}}});
+    let refused = |schema: Value| {
+        let tools = json!([tool("sail", json!({"type": "integer"})), tool("moor", schema)]);
+        let answer = post(server.address, CHAT, &ask(json!({"tools": tools, "tool_choice": "required"})));
+        assert_eq!(answer.status, 400, "{}", answer.body);
+        answer.json()["error"]["message"].as_str().unwrap().to_owned()
+    };
+    let why = refused(json!({"type": "array", "uniqueItems": true}));
+    assert!(why.starts_with("tools[1].function.parameters: ") && why.contains("uniqueItems"), "{why}");
+    assert!(!why.contains('\n') && !why.contains("x-guid"), "{why}");
+    let why = refused(json!({"$ref": "#/properties/a"}));
+    assert!(why.ends_with("the `$ref` #/properties/a refers to itself"), "{why}");
+}
+
 #[test]
 fn a_format_is_kept_and_a_wrong_one_harms_nobody() {
     let server = start("llama", config());

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::grammar::GrammarError;
 use crate::grammar::dialect::{look, whole};
+use crate::grammar::refs;
 
 /// Most levels of a schema, those of everything that it refers to added up.
 const LEVELS: usize = 2000;
@@ -17,6 +18,7 @@ const PROPERTIES: usize = 2000;
 /// # Errors
 /// [`GrammarError::Invalid`].
 pub(in crate::grammar) fn fits(root: &Value) -> Result<(), GrammarError> {
+    refs::check(root)?;
     let mut patterns = Vec::new();
     widths(root, &mut patterns)?;
     look(root, &mut |schema| {
