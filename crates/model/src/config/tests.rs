@@ -253,7 +253,8 @@ fn how_weights_are_quantised() {
         parse_config(&text, "config.json").expect("sound").quantized
     };
     let gptq = |bits, symmetric, zeros_from| Some(Scheme::Gptq { bits, symmetric, zeros_from });
-    assert_eq!(scheme(json!({"quant_method": "gptq", "bits": 4})), gptq(4, true, 1));
+    assert_eq!(scheme(json!({"quant_method": "gptq", "bits": 4})), gptq(4, false, 1));
+    assert_eq!(scheme(json!({"quant_method": "gptq", "bits": 3, "sym": true})), gptq(3, true, 1));
     let second = json!({"quant_method": "gptq", "bits": 8, "sym": false, "checkpoint_format": "gptq_v2"});
     assert_eq!(scheme(second), gptq(8, false, 0));
     assert_eq!(scheme(json!({"quant_method": "awq", "bits": 4, "version": "GEMM"})), Some(Scheme::Awq));

@@ -69,8 +69,10 @@ pub(super) enum Zeros {
     Bytes { part: Part, more: i16 },
 }
 
-/// Outputs that are best read together, where files hold them as columns.
-const COLUMNS_AT_ONCE: usize = 256;
+/// Outputs that are read together at least and at most, where files hold them as columns: a few bytes of each row.
+const COLUMNS_AT_ONCE: [usize; 2] = [32, 256];
+/// What their codes may take meanwhile, of each worker.
+const CODES_BYTES: usize = 2 << 20;
 
 impl Matrix {
     /// What [`read`](Matrix::read) gives.
@@ -93,7 +95,8 @@ impl Matrix {
 
     /// How many outputs are best read together.
     pub(crate) fn rows_at_once(&self) -> usize {
-        if self.scales.by_group { COLUMNS_AT_ONCE } else { 1 }
+        let [least, most] = COLUMNS_AT_ONCE;
+        if self.scales.by_group { (CODES_BYTES / self.inputs).clamp(least, most) } else { 1 }
     }
 
     /// Some outputs, each a row of [`Matrix::stored`].
@@ -104,43 +107,41 @@ impl Matrix {
         let groups = self.scales.groups(self.inputs);
         let scales = self.scales.read(files, outputs)?;
         let row_bytes = into.len() / outputs.len();
-        let rows = scales.chunks_exact(groups).zip(into.chunks_exact_mut(row_bytes));
-        if let Codes::Fp8(part) = &self.codes {
-            let codes = part.bytes(files, outputs.clone(), 0..self.inputs)?;
-            rows.zip(codes.chunks_exact(self.inputs)).for_each(|((scales, into), codes)| {
-                let values = codes
-                    .iter()
-                    .enumerate()
-                    .map(|(input, code)| fp8(*code) * scales[input / self.scales.inputs]);
-                put_floats(values, into);
-            });
-            return Ok(());
-        }
         let codes = self.codes(files, outputs)?;
         let zeros = self.zeros(files, outputs, groups)?;
-        let each = rows.zip(codes.chunks_exact(self.inputs)).zip(zeros.chunks_exact(groups));
+        let rows = codes.chunks_exact(self.inputs).zip(into.chunks_exact_mut(row_bytes));
+        let each = rows.zip(scales.chunks_exact(groups).zip(zeros.chunks_exact(groups)));
         let mut levels = vec![0; self.inputs];
-        for (row, (((scales, into), codes), zeros)) in each.enumerate() {
+        for (row, ((codes, into), (scales, zeros))) in each.enumerate() {
+            if let Codes::Fp8(_) = self.codes {
+                self.put_scaled(codes, |code| FP8[usize::from(*code)], scales, into);
+                continue;
+            }
             self.levels(codes, zeros, &mut levels);
             if self.stored == Stored::F32 {
-                let scale = |input| scales[self.group(input)];
-                put_floats(levels.iter().enumerate().map(|(i, level)| f32::from(*level) * scale(i)), into);
-            } else {
-                let blocks =
-                    levels.as_chunks().0.iter().zip(into.chunks_exact_mut(self.stored.block_bytes()));
-                for (number, (levels, block)) in blocks.enumerate() {
-                    put_block(self.stored, scales[self.group(32 * number)], levels, block)
-                        .ok_or_else(|| self.beyond(files, outputs.start + row))?;
-                }
+                self.put_scaled(&levels, |level| f32::from(*level), scales, into);
+                continue;
+            }
+            let blocks = levels.as_chunks().0.iter().zip(into.chunks_exact_mut(self.stored.block_bytes()));
+            for (number, (levels, block)) in blocks.enumerate() {
+                put_block(self.stored, scales[32 * number / self.scales.inputs], levels, block)
+                    .ok_or_else(|| self.beyond(files, outputs.start + row))?;
             }
         }
         Ok(())
     }
 
-    fn group(&self, input: usize) -> usize {
-        match &self.groups {
-            None => input / self.scales.inputs,
-            Some(groups) => groups[input] as usize,
+    /// Writes the values of a row as floats.
+    fn put_scaled<T>(&self, row: &[T], value: impl Fn(&T) -> f32, scales: &[f32], into: &mut [u8]) {
+        let put = |into: &mut [u8; 4], of: &T, scale: f32| *into = (value(of) * scale).to_le_bytes();
+        let into = into.as_chunks_mut().0;
+        if let Some(groups) = &self.groups {
+            let each = into.iter_mut().zip(row).zip(groups);
+            return each.for_each(|((into, of), group)| put(into, of, scales[*group as usize]));
+        }
+        let each = into.chunks_mut(self.scales.inputs).zip(row.chunks(self.scales.inputs)).zip(scales);
+        for ((into, row), scale) in each {
+            into.iter_mut().zip(row).for_each(|(into, of)| put(into, of, *scale));
         }
     }
 
@@ -206,20 +207,21 @@ impl Scales {
     }
 }
 
-/// The value of a float of 8 bits: a sign, four bits of the exponent, three of the fraction.
-fn fp8(code: u8) -> f32 {
-    let (exponent, fraction) = (i32::from(code >> 3 & 15), f32::from(code & 7));
-    let size = match (exponent, code & 7) {
-        (15, 7) => f32::NAN,
-        (0, _) => fraction * 2f32.powi(-9),
-        _ => (8.0 + fraction) * 2f32.powi(exponent - 10),
-    };
-    if code & 0x80 == 0 { size } else { -size }
-}
-
-fn put_floats(values: impl Iterator<Item = f32>, into: &mut [u8]) {
-    into.as_chunks_mut().0.iter_mut().zip(values).for_each(|(four, value)| *four = value.to_le_bytes());
-}
+/// The values of floats of 8 bits: a sign, four bits of the exponent, three of the fraction.
+const FP8: [f32; 256] = {
+    let (mut values, mut code) = ([0.0; 256], 0);
+    while code < 256 {
+        let (sign, exponent, fraction) = ((code as u32 >> 7) << 31, code as u32 >> 3 & 15, code as u32 & 7);
+        values[code] = match (exponent, fraction) {
+            (15, 7) => f32::NAN,
+            // Multiples of 2^-9: 8 of them less than the least of the others.
+            (0, _) => f32::from_bits(sign | 121 << 23 | fraction << 20) - f32::from_bits(sign | 121 << 23),
+            _ => f32::from_bits(sign | (exponent + 120) << 23 | fraction << 20),
+        };
+        code += 1;
+    }
+    values
+};
 
 /// Writes a block as GGUF has it; none where a level is beyond its codes.
 fn put_block(stored: Stored, scale: f32, levels: &[i16; 32], block: &mut [u8]) -> Option<()> {
@@ -256,10 +258,10 @@ mod tests {
 
     #[test]
     fn floats_of_eight_bits() {
-        let values = [0x00, 0x01, 0x07, 0x08, 0x38, 0x39, 0x7e, 0xb8, 0x80].map(fp8);
-        let wanted = [0.0, 1.0 / 512.0, 7.0 / 512.0, 1.0 / 64.0, 1.0, 1.125, 448.0, -1.0, 0.0];
+        let values = [0x00, 0x01, 0x07, 0x08, 0x38, 0x39, 0x7e, 0xb8, 0x81].map(|code: usize| FP8[code]);
+        let wanted = [0.0, 1.0 / 512.0, 7.0 / 512.0, 1.0 / 64.0, 1.0, 1.125, 448.0, -1.0, -1.0 / 512.0];
         assert_eq!(values, wanted);
-        assert!(fp8(0x7f).is_nan() && fp8(0xff).is_nan());
+        assert!(FP8[0x7f].is_nan() && FP8[0xff].is_nan());
     }
 
     #[test]

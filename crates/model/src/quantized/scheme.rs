@@ -84,7 +84,8 @@ fn gptq(told: &Fields) -> Result<Scheme> {
     if told.text("pack_dtype")?.is_some_and(|word| word != "int32") {
         return Err(told.wrong("pack_dtype", "int32"));
     }
-    Ok(Scheme::Gptq { bits: bits as u32, symmetric: told.flag("sym")?.unwrap_or(true), zeros_from })
+    // Where it is not said zero points are looked at, which takes a bit more of each weight.
+    Ok(Scheme::Gptq { bits: bits as u32, symmetric: told.flag("sym")?.unwrap_or(false), zeros_from })
 }
 
 fn awq(told: &Fields) -> Result<Scheme> {
