@@ -60,7 +60,7 @@ def grid(value, bits, symmetric, group=GROUP):
         return scale, torch.full_like(scale, 2 ** (bits - 1))
     low, high = groups.amin(-1).clamp(max=0), groups.amax(-1).clamp(min=0)
     scale = (high - low) / most
-    return scale, (-low / scale).round().clamp(1, most)
+    return scale, (-low / scale).round().clamp(1, most)    # AutoGPTQ's files know no 0
 
 
 class Gptq:

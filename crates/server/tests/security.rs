@@ -71,6 +71,6 @@ fn only_the_api_port_listens_and_hostile_heads_are_refused() {
     let packed =
         common::request("POST", "/v1/completions", "Content-Encoding: gzip\r\n", b"\x1f\x8b\x08\x00aaaa");
     client.write_all(&packed).unwrap();
-    assert_eq!(read(&mut client).status, 400);
+    assert_eq!(read(&mut client).status, 415);
     assert_eq!(get(server.address, "/version").status, 200);
 }

@@ -6,12 +6,16 @@ use std::path::Path;
 use super::CONFIG_BYTES_MAX;
 use crate::error::{Error, Result};
 use crate::file::read_text;
-use crate::quantized::{self, Scheme};
+use crate::json::Fields;
+use crate::quantized::{self, Method, Scheme};
 
 /// PEFT's: weights that are added to those of another model.
 const ADAPTER: &str = "adapter_config.json";
 /// ModelOpt's: weights of fewer bits.
 const QUANTISED: &str = "hf_quant_config.json";
+/// Those that AutoGPTQ and AutoAWQ wrote before `quantization_config` was.
+const OWN_FILES: [(&str, Method); 2] =
+    [("quantize_config.json", Method::Gptq), ("quant_config.json", Method::Awq)];
 
 /// Refuses adapters, and what is quantised in a way that is not read: weights alone would be another model, and nobody would be told.
 ///
@@ -38,6 +42,13 @@ pub(crate) fn refuse_beside(folder: &Path) -> Result<()> {
 /// # Errors
 /// If it asks for what is not read.
 pub(super) fn scheme_beside(folder: &Path) -> Result<Option<Scheme>> {
+    for (name, method) in OWN_FILES {
+        let path = folder.join(name);
+        if path.is_file() {
+            let (told, file) = (json(&path), path.display().to_string());
+            return Scheme::of_own_file(&Fields::of(&told, &file)?, method).map(Some);
+        }
+    }
     let path = folder.join(QUANTISED);
     let told = if path.is_file() { json(&path) } else { Value::Null };
     match &told["quantization"]["quant_algo"] {

@@ -261,6 +261,8 @@ fn how_weights_are_quantised() {
     let beside = |block| Some(Scheme::Beside { block });
     let blocks = json!({"quant_method": "fp8", "weight_block_size": [128, 64]});
     assert_eq!(scheme(blocks), beside(Some([128, 64])));
+    assert_eq!(scheme(json!({"quant_method": "fp8"})), beside(Some([128, 128])));
+    assert_eq!(scheme(json!({"quant_method": "fp8", "weight_block_size": null})), beside(None));
     assert_eq!(scheme(json!({"quant_method": "fbgemm_fp8"})), beside(None));
     assert_eq!(scheme(json!({"quant_method": "modelopt", "quant_algo": "FP8"})), beside(None));
     let groups = json!({"a": {"weights": null}, "b": {"weights": {"block_structure": [32, 16]}}});
@@ -282,6 +284,9 @@ fn quantised_otherwise_is_refused_by_name() {
         json!({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}),
         "gptq in the format marlin`",
     );
+    refused(json!({"quant_method": "gptq", "bits": 4, "rotation": "hadamard"}), "gptq with a rotation`");
+    let inverse = json!({"quant_method": "fp8", "weight_scale_semantics": "inverse"});
+    refused(inverse, "fp8 with weight_scale_semantics`");
     refused(json!({"quant_method": "awq", "version": "gemv"}), "awq in the format gemv`");
     refused(json!({"quant_method": "awq", "bits": 8}), "awq to 8 bits`");
     refused(json!({"quant_method": "modelopt", "quant_algo": "NVFP4"}), "modelopt`");
@@ -321,6 +326,11 @@ fn what_lies_beside_may_say_that_the_weights_are_not_all() {
     assert_eq!(quantized, Some(Scheme::Beside { block: None }));
     write("hf_quant_config.json", r#"{"quantization": {"quant_algo": "NVFP4"}}"#);
     assert!(refused().contains("quantised by `modelopt`"), "{}", refused());
+    write("quant_config.json", r#"{"w_bit": 4, "q_group_size": 128, "zero_point": true, "version": "GEMM"}"#);
+    assert_eq!(super::read_config(folder.path()).unwrap().quantized, Some(Scheme::Awq));
+    write("quantize_config.json", r#"{"bits": 4, "group_size": 128, "desc_act": false, "sym": true}"#);
+    let of_gptq = Scheme::Gptq { bits: 4, symmetric: true, zeros_from: 1 };
+    assert_eq!(super::read_config(folder.path()).unwrap().quantized, Some(of_gptq));
     write("adapter_config.json", "{\"base_model_name_or_path\": \"org/base\"}");
     assert!(refused().contains("an adapter of org/base is not supported"), "{}", refused());
     write("adapter_config.json", "?");

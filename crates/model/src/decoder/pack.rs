@@ -55,7 +55,7 @@ impl<'a> Packer<'a> {
         let bytes = panel_bytes(plan.format, plan.k);
         let fair = panels.len() / (PIECES_PER_THREAD * self.team.threads());
         let together = plan.tensors.iter().map(|tensor| self.checkpoint.rows_at_once(*tensor)).max();
-        let at_once = (PIECE_BYTES / bytes.max(1)).max(together.unwrap_or(1) / PANEL_ROWS).min(fair).max(1);
+        let at_once = (PIECE_BYTES / bytes.max(1)).min(fair).max(together.unwrap_or(1) / PANEL_ROWS).max(1);
         let pieces: Vec<Mutex<&mut [u8]>> = out.chunks_mut(bytes * at_once).map(Mutex::new).collect();
         let failed = Mutex::new(None);
         self.team.run(|w| {

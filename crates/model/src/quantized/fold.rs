@@ -35,7 +35,7 @@ impl From<Error> for Trouble {
 }
 
 /// What files tell of activations and of KV, which are not rounded here.
-const OF_ACTIVATIONS: [&str; 10] = [
+const OF_ACTIVATIONS: [&str; 11] = [
     ".activation_scale",
     ".input_global_scale",
     ".input_scale",
@@ -45,6 +45,7 @@ const OF_ACTIVATIONS: [&str; 10] = [
     ".output_zero_point",
     ".q_scale",
     ".k_scale",
+    ".kv_scale",
     ".v_scale",
 ];
 
@@ -142,22 +143,39 @@ impl Parts<'_> {
     }
 
     /// `qweight [inputs packed, outputs]`, `qzeros [groups, outputs packed]`, `scales [groups, outputs]`, `g_idx [inputs]`.
-    fn gptq(&mut self, codes: Part, bits: u32, symmetric: bool, more: i16) -> Found<Pieces> {
+    fn gptq(&mut self, codes: Part, bits: u32, symmetric: bool, zeros_from: u8) -> Found<Pieces> {
         let order = self.order("g_idx")?;
         let [words, outputs] = codes.words_of("inputs of 2, 3, 4 or 8 bits")?;
-        let inputs = order.as_ref().map_or(words * 32 / bits as usize, Vec::len);
+        let inputs = order.as_ref().map_or(words.saturating_mul(32) / bits as usize, Vec::len);
         let bits = bits_of(&codes, words, inputs, &[2, 3, 4, 8])?;
         let (zeros, scales) = (self.needed("qzeros")?, self.needed("scales")?);
         zeros.words_of("zero points")?;
-        let pack =
-            |words, along| Packed { words, outputs: Outputs::Columns, along, order: Order::Plain, bits };
+        // One of each, and what is more than the bits of a zero point goes to the next: so they are made (but those of 3 bits).
+        let more = match bits {
+            _ if zeros_from == 0 => 0,
+            2 => 0x5555_5555,
+            4 => 0x1111_1111,
+            8 => 0x0101_0101,
+            _ => 0,
+        };
+        let pack = |words, along, more| Packed {
+            words,
+            outputs: Outputs::Columns,
+            along,
+            order: Order::Plain,
+            bits,
+            more,
+        };
         let shape = [outputs, inputs];
         let (scales, groups) = by_group(scales, shape, order)?;
         let half = 1i16 << (bits - 1);
         Ok(Pieces {
-            codes: Codes::Packed(pack(codes, Along::Inputs)),
+            codes: Codes::Packed(pack(codes, Along::Inputs, 0)),
             scales,
-            zeros: Zeros::Packed { packed: pack(zeros, Along::Outputs), more },
+            zeros: Zeros::Packed {
+                packed: pack(zeros, Along::Outputs, more),
+                more: if more == 0 { zeros_from } else { 0 },
+            },
             groups,
             shape,
             levels: if symmetric { [-half, half - 1] } else { [-2 * half, 2 * half - 1] },
@@ -175,6 +193,7 @@ impl Parts<'_> {
             along: Along::Outputs,
             order: Order::EvenFirst,
             bits: 4,
+            more: 0,
         };
         let (codes, zeros) = (pack(codes), pack(zeros));
         let shape = codes.shape();
@@ -192,7 +211,14 @@ impl Parts<'_> {
             return Err(codes.does_not_fit(shape));
         }
         let bits = bits_of(&codes, words, shape[1], &[2, 3, 4, 5, 6, 7, 8])?;
-        let pack = |words, along| Packed { words, outputs: Outputs::Rows, along, order: Order::Plain, bits };
+        let pack = |words, along| Packed {
+            words,
+            outputs: Outputs::Rows,
+            along,
+            order: Order::Plain,
+            bits,
+            more: 0,
+        };
         let scales = Scales::beside(self.needed("weight_scale")?, shape, None)?;
         let half = 1i16 << (bits - 1);
         let zeros = match self.optional("weight_zero_point")? {
@@ -223,6 +249,9 @@ impl Parts<'_> {
         let scales = Scales::beside(scale, shape, block)?;
         let zeros = self.optional("weight_zero_point")?;
         let (codes, zeros, levels) = match (codes.kind(), zeros) {
+            (Kind::Fp8, Some(part)) if !part.is_zero(self.files)? => {
+                return Err(part.expected("zeros beside floats"));
+            }
             (Kind::Fp8, _) => (Codes::Fp8(codes), Zeros::All(0), [0, 0]),
             (_, None) => (Codes::Bytes(codes), Zeros::All(0), [-128, 127]),
             (_, Some(part)) => (Codes::Bytes(codes), Zeros::Bytes { part, more: 0 }, [-255, 255]),
@@ -261,8 +290,8 @@ const SIDE_MAX: usize = 1 << 32;
 
 /// How many bits codes have of which so many words hold those of `inputs`.
 fn bits_of(codes: &Part, words: usize, inputs: usize, known: &[usize]) -> Found<u32> {
-    let bits = (words * 32).checked_div(inputs).unwrap_or(0);
-    let fits = known.contains(&bits) && (inputs * bits).div_ceil(32) == words;
+    let bits = words.saturating_mul(32).checked_div(inputs).unwrap_or(0);
+    let fits = known.contains(&bits) && inputs.saturating_mul(bits).div_ceil(32) == words;
     fits.then_some(bits as u32)
         .ok_or_else(|| codes.expected(&format!("codes of {inputs} inputs, of {known:?} bits")))
 }
@@ -386,6 +415,5 @@ pub(crate) fn is_zero_bias(
         return Ok(false);
     }
     let Ok(bias) = Part::of(&announced[name]) else { return Ok(false) };
-    let [rows, columns] = bias.matrix();
-    Ok(bias.bytes(files, 0..rows, 0..columns)?.iter().all(|byte| *byte == 0))
+    Ok(bias.is_zero(files)?)
 }

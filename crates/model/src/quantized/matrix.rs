@@ -10,7 +10,8 @@
 //! else: floats of 8 bits, groups in any order   F32, which the packer makes bf16
 //! ```
 //!
-//! Scales of those blocks are f16: the scales of GPTQ and AWQ, and of others rounded to 11 bits, where bf16 weights have 8.
+//! Scales of those blocks are f16, as those of GPTQ and AWQ are. Others are rounded to that: to 11 bits, where bf16 weights have 8, or
+//! to a multiple of 2^-24, of which scales have fewer bits that are less than 2^-17.
 
 use std::ops::Range;
 
@@ -63,8 +64,8 @@ pub(super) struct Scales {
 pub(super) enum Zeros {
     /// The same for all.
     All(i16),
-    /// One for each output and group, and what is added to those of the file.
-    Packed { packed: Packed, more: i16 },
+    /// One for each output and group, and what is added to those of the file, within their bits.
+    Packed { packed: Packed, more: u8 },
     /// Whole numbers of 8 bits for each output and group, and what is added to them.
     Bytes { part: Part, more: i16 },
 }
@@ -156,8 +157,9 @@ impl Matrix {
         match &self.zeros {
             Zeros::All(zero) => Ok(vec![*zero; outputs.len() * groups]),
             Zeros::Packed { packed, more } => {
+                let mask = u8::MAX >> (8 - packed.bits);
                 let zeros = packed.read(files, outputs, groups)?;
-                Ok(zeros.iter().map(|zero| i16::from(*zero) + more).collect())
+                Ok(zeros.iter().map(|zero| i16::from(zero.wrapping_add(*more) & mask)).collect())
             }
             Zeros::Bytes { part, more } => {
                 let zeros = part.bytes(files, outputs.clone(), 0..groups)?;

@@ -20,7 +20,7 @@ mod scheme;
 pub(crate) use fold::{fold, is_zero_bias};
 pub(crate) use matrix::Matrix;
 pub use scheme::Scheme;
-pub(crate) use scheme::unread;
+pub(crate) use scheme::{Method, unread};
 
 #[cfg(test)]
 mod tests;

@@ -58,12 +58,14 @@ pub(super) struct Packed {
     pub(super) order: Order,
     /// Of a code: 2 to 8.
     pub(super) bits: u32,
+    /// What is added to each word before it is taken apart, carries and all.
+    pub(super) more: u32,
 }
 
 impl Packed {
     /// `[outputs, inputs]`, as far as the words reach.
     pub(super) fn shape(&self) -> [usize; 2] {
-        let codes = |words: usize| words * 32 / self.bits as usize;
+        let codes = |words: usize| words.saturating_mul(32) / self.bits as usize;
         let [outputs, inputs] = match self.outputs {
             Outputs::Rows => self.words.matrix(),
             Outputs::Columns => {
@@ -93,7 +95,8 @@ impl Packed {
             Outputs::Rows => (of_outputs.clone(), 0..columns),
             Outputs::Columns => (0..rows, of_outputs.clone()),
         };
-        let words = self.words.words(files, rows, columns.clone())?;
+        let mut words = self.words.words(files, rows, columns.clone())?;
+        words.iter_mut().for_each(|word| *word = word.wrapping_add(self.more));
         // From an output's words (or those of several) to the next one's, and from an input's.
         let (to_output, to_input) = match self.outputs {
             Outputs::Rows => (columns.len(), 1),
@@ -122,7 +125,8 @@ impl Packed {
         const WHOLE: usize = 32;
         let bits = self.bits as usize;
         let last = outputs.end.next_multiple_of(WHOLE) * bits / 32;
-        let all = self.shape()[0] * bits / 32;
+        let [rows, columns] = self.words.matrix();
+        let all = if self.outputs == Outputs::Rows { rows } else { columns };
         outputs.start / WHOLE * bits..last.min(all)
     }
 
@@ -169,6 +173,68 @@ impl Packed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checkpoint::Announced;
+
+    /// A matrix of words in a file of its own, and some of its outputs.
+    fn read(
+        words: &[u32],
+        dims: [u64; 2],
+        packed: impl Fn(Part) -> Packed,
+        outputs: Range<usize>,
+    ) -> Vec<u8> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        std::fs::write(folder.path().join("words"), bytes).expect("written");
+        let file = RegularFile::open(&folder.path().join("words")).expect("a file");
+        let announced = Announced {
+            name: "words".into(),
+            stored: Err("I32".into()),
+            dims: dims.into(),
+            file: 0,
+            offset: 0,
+            quantized: None,
+        };
+        let packed = packed(Part::of(&announced).expect("a part"));
+        packed.read(&[file], &outputs, 1).expect("readable")
+    }
+
+    /// What GPTQModel writes of zero points 8, 0, 5, 8: one less of each, which a 0 takes from the next one.
+    #[test]
+    fn a_zero_point_of_zero_takes_from_the_next() {
+        let packed = |words| Packed {
+            words,
+            outputs: Outputs::Columns,
+            along: Along::Outputs,
+            order: Order::Plain,
+            bits: 4,
+            more: 0x1111_1111,
+        };
+        assert_eq!(read(&[0x7777_73f7], [1, 1], packed, 0..8), [8, 0, 5, 8, 8, 8, 8, 8]);
+    }
+
+    #[test]
+    fn outputs_may_end_within_a_word() {
+        let codes: Vec<u8> = (0..48).map(|i| i * 5 % 8).collect();
+        let mut words = [0u32; 5];
+        for (at, code) in codes.iter().enumerate() {
+            let (word, bit) = (3 * at / 32, 3 * at % 32);
+            words[word] |= u32::from(*code) << bit;
+            if bit > 29 {
+                words[word + 1] |= u32::from(*code) >> (32 - bit);
+            }
+        }
+        let packed = |words| Packed {
+            words,
+            outputs: Outputs::Rows,
+            along: Along::Outputs,
+            order: Order::Plain,
+            bits: 3,
+            more: 0,
+        };
+        for outputs in [0..48, 32..48, 47..48, 5..9] {
+            assert_eq!(read(&words, [5, 1], packed, outputs.clone()), codes[outputs]);
+        }
+    }
 
     #[test]
     fn awq_puts_even_outputs_first() {

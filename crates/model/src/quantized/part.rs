@@ -75,7 +75,9 @@ impl Part {
         match self.dims[..] {
             [] => [1, 1],
             [rows] => [rows, 1],
-            [rows, ref rest @ ..] => [rows, rest.iter().product()],
+            [rows, ref rest @ ..] => {
+                [rows, rest.iter().fold(1, |all: usize, side| all.saturating_mul(*side))]
+            }
         }
     }
 
@@ -137,6 +139,12 @@ impl Part {
             return Ok(numbers);
         }
         Err(Error::NotFinite { file: files[self.file].name(), tensor: self.name.clone(), row: first })
+    }
+
+    /// Whether it is zeros and nothing else.
+    pub(super) fn is_zero(&self, files: &[RegularFile]) -> Result<bool> {
+        let [rows, columns] = self.matrix();
+        Ok(self.bytes(files, 0..rows, 0..columns)?.iter().all(|byte| *byte == 0))
     }
 
     /// All whole numbers of a short one.

@@ -7,6 +7,9 @@ use crate::json::Fields;
 const READ: &str = "GPTQ of 2, 3, 4 and 8 bits, AWQ of 4 (gemm), compressed-tensors of 2 to 8 (pack-quantized, int-quantized, \
                     float-quantized, naive-quantized), FP8 (e4m3), F32, F16 and BF16 safetensors, and GGUF";
 
+/// Of FP8, where a configuration says nothing of blocks: as in transformers.
+const FP8_BLOCK: [usize; 2] = [128, 128];
+
 /// How weights are stored that have fewer bits than their type says. What else there is to know, a matrix's own tensors say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
@@ -17,7 +20,7 @@ pub enum Scheme {
         /// Codes mean as much below zero as above.
         symmetric: bool,
         /// What is added to a stored zero point: 1 in files of the first version.
-        zeros_from: i16,
+        zeros_from: u8,
     },
     /// `qweight` has outputs packed into words, an input a row.
     Awq,
@@ -26,6 +29,15 @@ pub enum Scheme {
         /// Rows and columns that share a scale, where scales are of blocks.
         block: Option<[usize; 2]>,
     },
+}
+
+/// Quantisers that have had a file of their own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Method {
+    /// `quantize_config.json`
+    Gptq,
+    /// `quant_config.json`
+    Awq,
 }
 
 impl Scheme {
@@ -47,12 +59,21 @@ impl Scheme {
         }
     }
 
+    /// What the files say that quantisers wrote before there was a field for it.
+    pub(crate) fn of_own_file(told: &Fields, method: Method) -> Result<Scheme> {
+        match method {
+            Method::Gptq => gptq(told),
+            Method::Awq => awq(told),
+        }
+    }
+
     fn of(told: &Fields, name: &str) -> Result<Scheme> {
         match told.text("quant_method")?.or((name == "compression_config").then_some("compressed-tensors")) {
             Some("gptq") => gptq(told),
             Some("awq") => awq(told),
             Some("compressed-tensors") => compressed(told),
-            Some("fp8" | "fbgemm_fp8") => fp8(told),
+            Some("fp8") => fp8(told),
+            Some("fbgemm_fp8") => Ok(Scheme::Beside { block: None }),
             Some("modelopt") if told.text("quant_algo")? == Some("FP8") => Ok(Scheme::Beside { block: None }),
             Some(other) => Err(unread(told.file, other)),
             None if told.get("load_in_4bit").is_some() || told.get("load_in_8bit").is_some() => {
@@ -81,6 +102,10 @@ fn gptq(told: &Fields) -> Result<Scheme> {
         "gptq_v2" => 0,
         other => return Err(unread(told.file, &format!("gptq in the format {other}"))),
     };
+    // Inputs of some matrices would have to be turned, too.
+    if told.first_set(&["rotation"]).is_some() {
+        return Err(unread(told.file, "gptq with a rotation"));
+    }
     if told.text("pack_dtype")?.is_some_and(|word| word != "int32") {
         return Err(told.wrong("pack_dtype", "int32"));
     }
@@ -130,7 +155,13 @@ fn fp8(told: &Fields) -> Result<Scheme> {
     if told.text("fmt")?.is_some_and(|format| format != "e4m3") {
         return Err(told.wrong("fmt", "e4m3"));
     }
-    Ok(Scheme::Beside { block: block_of(told, "weight_block_size")? })
+    // GPTQModel's, whose scales are what a weight is divided by.
+    if told.first_set(&["weight_scale_semantics", "weight_scale_method"]).is_some() {
+        return Err(unread(told.file, "fp8 with weight_scale_semantics"));
+    }
+    let said = block_of(told, "weight_block_size")?;
+    let unsaid = !told.has_null("weight_block_size");
+    Ok(Scheme::Beside { block: said.or(unsaid.then_some(FP8_BLOCK)) })
 }
 
 fn block_of(told: &Fields, name: &str) -> Result<Option<[usize; 2]>> {
