@@ -9,6 +9,11 @@ use crate::error::{Error, Result};
 use crate::file::RegularFile;
 use crate::stored::Stored;
 
+/// What is read and passed over, where a call of the system takes longer.
+const GAP_BYTES: usize = 8 << 10;
+/// Of rows with such gaps, at a time: within a core's cache.
+const AT_ONCE_BYTES: usize = 256 << 10;
+
 /// One of them.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
@@ -100,8 +105,14 @@ impl Part {
         if row == 0 {
             return Ok(bytes);
         }
-        for (number, into) in rows.zip(bytes.chunks_exact_mut(row)) {
-            file.read_at(self.offset + ((number * all + columns.start) * width) as u64, into)?;
+        let stride = all * width;
+        let at_once = if stride - row > GAP_BYTES { 1 } else { (AT_ONCE_BYTES / stride).max(1) };
+        let mut near = vec![0; (at_once - 1) * stride + row];
+        for (first, into) in rows.step_by(at_once).zip(bytes.chunks_mut(at_once * row)) {
+            let near = &mut near[..(into.len() / row - 1) * stride + row];
+            file.read_at(self.offset + (first * stride + columns.start * width) as u64, near)?;
+            let each = into.chunks_exact_mut(row).zip(near.chunks(stride));
+            each.for_each(|(into, near)| into.copy_from_slice(&near[..row]));
         }
         Ok(bytes)
     }
