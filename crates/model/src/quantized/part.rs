@@ -1,5 +1,6 @@
 //! Tensors of files that are part of a quantised matrix.
 
+use std::fmt;
 use std::ops::Range;
 
 use half::{bf16, f16};
@@ -45,6 +46,19 @@ impl Kind {
             Kind::Words => 4,
             Kind::Longs => 8,
             Kind::Bytes | Kind::Fp8 => 1,
+        }
+    }
+}
+
+/// As files name them.
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Kind::Float(stored) => stored.fmt(f),
+            Kind::Words => f.write_str("I32"),
+            Kind::Longs => f.write_str("I64"),
+            Kind::Bytes => f.write_str("I8"),
+            Kind::Fp8 => f.write_str("F8_E4M3"),
         }
     }
 }
