@@ -1,7 +1,6 @@
 """Tiny models with quantised weights, packed by those who publish such checkpoints, and taken apart by them for the reference:
 a checkpoint of what they say each matrix is."""
 import importlib.util
-import json
 import os
 import pathlib
 import subprocess
@@ -216,11 +215,8 @@ def is_linear(name):
 def write(quantized, out, same):
     """The checkpoint in `out`; in `same` one of what its matrices are."""
     config = quantized.config
-    for folder, told in (out, dict(quantization_config=quantized.told)), (same, {}):
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.json").write_text(json.dumps(config | told, indent=2) + "\n")
-        ids = {k: config[k] for k in ("bos_token_id", "eos_token_id", "pad_token_id") if k in config}
-        (folder / "generation_config.json").write_text(json.dumps(ids, indent=2) + "\n")
+    weights.write_config(config | dict(quantization_config=quantized.told), out)
+    weights.write_config(config, same)
     generator = torch.Generator().manual_seed(quantized.seed)
     held, exact = dict(quantized.more(config)) if quantized.more else {}, {}
     for name, value in weights.tensors(config, quantized.seed).items():

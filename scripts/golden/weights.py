@@ -42,14 +42,18 @@ def tensors(config, seed):
     return out
 
 
-def write(variant, out):
-    """config.json, generation_config.json and model.safetensors (or shards and their index)."""
+def write_config(config, out):
+    """config.json and generation_config.json."""
     out.mkdir(parents=True, exist_ok=True)
-    config = variant.config
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     ids = {k: config[k] for k in ("bos_token_id", "eos_token_id", "pad_token_id") if k in config}
     (out / "generation_config.json").write_text(json.dumps(ids, indent=2) + "\n")
-    state = {k: v.to(getattr(torch, variant.dtype)) for k, v in tensors(config, variant.seed).items()}
+
+
+def write(variant, out):
+    """config.json, generation_config.json and model.safetensors (or shards and their index)."""
+    write_config(variant.config, out)
+    state = {k: v.to(getattr(torch, variant.dtype)) for k, v in tensors(variant.config, variant.seed).items()}
     if variant.shards == 1:
         save_file(state, out / "model.safetensors", metadata={"format": "pt"})
     else:

@@ -34,10 +34,10 @@ pub(crate) fn refuse_beside(folder: &Path) -> Result<()> {
              take this file away)",
         ));
     }
-    scheme_beside(folder).map(drop)
+    of_modelopt(folder).map(drop)
 }
 
-/// How weights are stored, if a file beside `config.json` says so.
+/// How weights are stored, if a file beside a `config.json` that does not say it does.
 ///
 /// # Errors
 /// If it asks for what is not read.
@@ -49,6 +49,10 @@ pub(super) fn scheme_beside(folder: &Path) -> Result<Option<Scheme>> {
             return Scheme::of_own_file(&Fields::of(&told, &file)?, method).map(Some);
         }
     }
+    of_modelopt(folder)
+}
+
+fn of_modelopt(folder: &Path) -> Result<Option<Scheme>> {
     let path = folder.join(QUANTISED);
     let told = if path.is_file() { json(&path) } else { Value::Null };
     match &told["quantization"]["quant_algo"] {

@@ -326,11 +326,16 @@ fn what_lies_beside_may_say_that_the_weights_are_not_all() {
     assert_eq!(quantized, Some(Scheme::Beside { block: None }));
     write("hf_quant_config.json", r#"{"quantization": {"quant_algo": "NVFP4"}}"#);
     assert!(refused().contains("quantised by `modelopt`"), "{}", refused());
+    write("hf_quant_config.json", "{}");
     write("quant_config.json", r#"{"w_bit": 4, "q_group_size": 128, "zero_point": true, "version": "GEMM"}"#);
     assert_eq!(super::read_config(folder.path()).unwrap().quantized, Some(Scheme::Awq));
     write("quantize_config.json", r#"{"bits": 4, "group_size": 128, "desc_act": false, "sym": true}"#);
     let of_gptq = Scheme::Gptq { bits: 4, symmetric: true, zeros_from: 1 };
     assert_eq!(super::read_config(folder.path()).unwrap().quantized, Some(of_gptq));
+    // What `config.json` says counts.
+    let said = json!({"quantization_config": {"quant_method": "awq", "bits": 4}});
+    write("config.json", &llama_config(said));
+    assert_eq!(super::read_config(folder.path()).unwrap().quantized, Some(Scheme::Awq));
     write("adapter_config.json", "{\"base_model_name_or_path\": \"org/base\"}");
     assert!(refused().contains("an adapter of org/base is not supported"), "{}", refused());
     write("adapter_config.json", "?");

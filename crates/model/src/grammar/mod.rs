@@ -242,10 +242,9 @@ fn schema(text: &str, kind: Kind) -> Result<Value, GrammarError> {
         Kind::Compact => ("whitespace_flexible", json!(false)),
         _ => ("whitespace_pattern", json!(WHITE_SPACE)),
     };
-    let wanted = serde_json::from_str(text).unwrap_or(Value::Null);
-    match wanted {
-        Value::Object(wanted) => Ok(settled(wanted, [(setting.to_owned(), value)].into_iter().collect())),
-        Value::Bool(true) => schema("{}", kind),
+    match serde_json::from_str(text) {
+        Ok(Value::Object(schema)) => Ok(settled(schema, [(setting.to_owned(), value)].into_iter().collect())),
+        Ok(Value::Bool(true)) => schema("{}", kind),
         _ => Err(GrammarError::Invalid("a schema is an object".to_owned())),
     }
 }

@@ -4,7 +4,7 @@ use minijinja::value::{Tuple, Value, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
-use super::python::is_space;
+use super::python::{is_space, string};
 use super::space::HOLD;
 
 /// A method of a value, as Python has it.
@@ -40,9 +40,9 @@ fn of_values(value: &Value, name: &str, args: &[Value]) -> Result<Option<Value>,
 }
 
 /// The filter `trim`.
-pub(super) fn trim(value: &Value, chars: Option<&str>) -> String {
-    let text = value.to_string();
-    stripped(&text, "strip", chars).to_owned()
+pub(super) fn trim(state: &State, value: &Value, chars: Option<&str>) -> Result<String, Error> {
+    let text = string(state, value)?;
+    Ok(stripped(text.as_str().unwrap_or_default(), "strip", chars).to_owned())
 }
 
 /// A text without these characters, without white space if there are none, at the ends that a method of this name takes them from.
