@@ -6,6 +6,7 @@ use std::ops::Range;
 use half::bf16;
 
 use super::super::super::plan::{GROUP, PANEL};
+use super::super::fused::fetch_at;
 use super::Kind;
 use super::ready::{AHEAD, EIGHT, Ready, VECTORS};
 use crate::linear::epilogue::Epilogue;
@@ -65,14 +66,15 @@ impl Job<'_> {
             for first in (0..self.groups).step_by(AHEAD) {
                 let groups = first..(first + AHEAD).min(self.groups);
                 let x = self.x.wrapping_add(first * GROUP);
+                let next = stored.as_ptr().wrapping_add(self.kind.plan.locate(first + AHEAD).unit);
                 // SAFETY: the panel holds the groups, and each row of x has 32 numbers for each.
                 unsafe {
                     (self.kind.prepare)(stored.as_ptr(), groups.clone(), &mut ready);
                     let ready = &ready[..groups.len()];
                     match (self.kind.plan.runs(), self.kind.signed()) {
-                        (1, false) => self.add::<R, 1, false>(x, ready, &mut total),
-                        (1, true) => self.add::<R, 1, true>(x, ready, &mut total),
-                        _ => self.add::<R, 2, false>(x, ready, &mut total),
+                        (1, false) => self.add::<R, 1, false>(x, next, ready, &mut total),
+                        (1, true) => self.add::<R, 1, true>(x, next, ready, &mut total),
+                        _ => self.add::<R, 2, false>(x, next, ready, &mut total),
                     }
                 }
             }
@@ -89,19 +91,26 @@ impl Job<'_> {
     }
 
     /// # Safety
-    /// As [`work`](Job::work); x points at 32 numbers for each group in each of `R` rows.
+    /// As [`work`](Job::work); x points at 32 numbers for each group in each of `R` rows. `next`: the groups after these.
     #[inline(never)]
     #[target_feature(enable = "avx2,fma")]
     unsafe fn add<const R: usize, const RUNS: usize, const SIGNED: bool>(
         &self,
         x: *const f32,
+        mut next: *const u8,
         ready: &[Ready],
         total: &mut Total<R>,
     ) {
         let mut sums = *total;
+        let bytes_of_k = self.kind.plan.unit_bytes() / self.kind.plan.unit_k;
         for (group, ready) in ready.iter().enumerate() {
             for run in 0..RUNS {
                 for k in run * GROUP / RUNS..(run + 1) * GROUP / RUNS {
+                    if SIGNED {
+                        // These are more lines than a core waits for at once: they are asked for between products.
+                        fetch_at(next, 1);
+                        next = next.wrapping_add(bytes_of_k);
+                    }
                     // SAFETY: the caller's.
                     unsafe {
                         let x = x.add(group * GROUP + k);

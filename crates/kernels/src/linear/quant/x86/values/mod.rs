@@ -10,12 +10,13 @@ use std::ops::Range;
 use half::bf16;
 
 use super::super::plan::{GROUP, Layout, PANEL, Plan};
+use super::fused::fetch_at;
 use crate::linear::epilogue::Epilogue;
 use crate::linear::types::Weight;
 use crate::linear::vector::{Values, Width, run_values};
 use crate::mat::Mat;
 use crate::team::Team;
-use ready::{EIGHT, Prepare, Ready, VECTORS, prepare};
+use ready::{AHEAD, EIGHT, Prepare, Ready, VECTORS, prepare};
 
 /// `x: [m, k]` by a weight, many rows by vectors of this width.
 pub(super) fn run<L: Layout>(
@@ -57,6 +58,12 @@ impl Kind {
         let (outs, _) = out.as_chunks_mut::<{ GROUP * PANEL }>();
         let mut ready = [Ready::NOTHING];
         for (group, out) in groups.zip(outs) {
+            if self.signed() {
+                fetch_at(
+                    panel.as_ptr().wrapping_add(self.plan.locate(group + AHEAD).group),
+                    self.plan.group_bytes(),
+                );
+            }
             // SAFETY: the panel holds the group; the features are the caller's.
             unsafe {
                 (self.prepare)(panel.as_ptr(), group..group + 1, &mut ready);

@@ -56,7 +56,7 @@ impl Ready {
     }
 }
 
-/// Of one format; asks for the groups that follow, too.
+/// Of one format; asks for the groups that follow, too, but for those of [signed](super::Kind::signed) codes.
 ///
 /// # Safety
 /// As [`Prepare`].
@@ -67,7 +67,9 @@ pub(super) unsafe fn prepare<L: Layout>(panel: *const u8, groups: Range<usize>, 
         // SAFETY: unit and group lie in the panel, and the planes in the group.
         unsafe {
             let (unit, group) = (panel.add(place.unit), panel.add(place.group));
-            fetch_at(group.wrapping_add(AHEAD * L::PLAN.group_bytes()), L::PLAN.group_bytes());
+            if L::PLAN.low_bits != 8 {
+                fetch_at(group.wrapping_add(AHEAD * L::PLAN.group_bytes()), L::PLAN.group_bytes());
+            }
             for (tile, codes) in out.codes.as_chunks_mut().0.iter_mut().enumerate() {
                 out.affine[tile] = affine::<L>(unit, group, tile);
                 let (low, high) = L::PLAN.planes(tile);
