@@ -121,7 +121,10 @@ fn check_contiguous(entries: &[Entry], data_at: u64, file_len: u64, file: &str) 
     }
     if at != file_len {
         let found = format!("the file is {file_len} bytes long");
-        return Err(Error::malformed(file, found, format!("{at} bytes; fetch it again")));
+        // In the hub's cache a name is a link: what it leads to is what is to be fetched again.
+        let real = std::fs::canonicalize(file).unwrap_or_else(|_| file.into());
+        let remove = format!("{at} bytes; remove {} and fetch it again", real.display());
+        return Err(Error::malformed(file, found, remove));
     }
     Ok(())
 }

@@ -4,6 +4,7 @@ mod checked;
 mod default_model;
 mod http;
 mod hub;
+mod listed;
 mod lock;
 mod pip;
 mod places;

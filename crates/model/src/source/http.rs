@@ -2,6 +2,7 @@
 
 use super::Progress;
 use crate::error::{Error, Result};
+use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -85,10 +86,17 @@ impl Http {
         }
         // Dropped by the client when a redirect leads to another host.
         if let Some(token) = &self.token {
+            if !token.bytes().all(|b| b.is_ascii_graphic()) {
+                let why = "the token (HF_TOKEN, or the file of HF_TOKEN_PATH) has letters that no token has";
+                return Err(why.into());
+            }
             request = request.header("Authorization", format!("Bearer {token}"));
         }
         let call = request.call().inspect(|_| self.reached.store(true, Relaxed));
-        call.map_err(|e| format!("{e}; is there a network? HTTPS_PROXY and HF_ENDPOINT may lead around"))
+        call.map_err(|error| match error {
+            ureq::Error::Http(_) | ureq::Error::BadUri(_) | ureq::Error::Protocol(_) => error.to_string(),
+            _ => format!("{error}; is there a network? HTTPS_PROXY and HF_ENDPOINT may lead around"),
+        })
     }
 
     /// Fetches a short text.
@@ -271,6 +279,21 @@ pub(super) fn without_credentials(url: &str) -> String {
     let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let host = host.rsplit('@').next().unwrap_or_default();
     format!("{scheme}://{host}{path}")
+}
+
+/// A path as an address has it.
+pub(super) fn encoded(path: &str) -> String {
+    let letter = |b: u8| match b {
+        b'/' | b'-' | b'.' | b'_' | b'~' => char::from(b).to_string(),
+        _ if b.is_ascii_alphanumeric() => char::from(b).to_string(),
+        _ => format!("%{b:02X}"),
+    };
+    path.bytes().map(letter).collect()
+}
+
+/// Reads what the hub answers.
+pub(super) fn json<T: for<'a> Deserialize<'a>>(url: &str, body: &str) -> Result<T> {
+    serde_json::from_str(body).map_err(|e| Error::malformed(url, e.to_string(), "the hub's JSON"))
 }
 
 /// Feeds all bytes of a file to a digest, after `prefix`; in hexadecimal.

@@ -5,7 +5,8 @@
 //! models--org--name/snapshots/<commit>/x  ->  ../../blobs/<digest>
 //! ```
 
-use super::http::{self, Http};
+use super::http::{self, Http, json};
+use super::listed::{self, Listed, TEMPLATES};
 use super::lock::{Lock, create_folder};
 use super::repo::{GgufChoice, RepoId, is_name, last_part};
 use super::{Extent, Places, Progress};
@@ -13,16 +14,12 @@ use crate::config::read_config;
 use crate::error::{Error, Result};
 use crate::safetensors::{INDEX, PICKLED, SINGLE, parse_index};
 use serde::Deserialize;
-use sha1::Sha1;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Long enough for a slow network, short enough for a newcomer without one.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 const CONFIG: &str = "config.json";
-const PAGES_MAX: usize = 20;
-/// The folder of further chat templates.
-const TEMPLATES: &str = "additional_chat_templates";
 
 /// The snapshot of a repository: from the cache if what is wanted of it is there, else from the hub.
 pub(super) fn locate(
@@ -170,59 +167,6 @@ struct Revision {
     sha: String,
 }
 
-/// A line of a repository's listing.
-#[derive(Deserialize)]
-struct Listed {
-    path: String,
-    #[serde(default, rename = "type")]
-    kind: String,
-    #[serde(default)]
-    size: u64,
-    oid: String,
-    lfs: Option<LargeFile>,
-}
-
-#[derive(Deserialize)]
-struct LargeFile {
-    oid: String,
-    size: u64,
-}
-
-impl Listed {
-    /// Name of its blob: SHA-256 of a large file, else SHA-1 as git computes it.
-    fn digest(&self) -> &str {
-        self.lfs.as_ref().map_or(&self.oid, |lfs| &lfs.oid)
-    }
-
-    fn bytes(&self) -> u64 {
-        self.lfs.as_ref().map_or(self.size, |lfs| lfs.size)
-    }
-
-    /// Names and digests become file names: they may hold nothing else.
-    fn is_sound(&self) -> bool {
-        let digits = if self.lfs.is_some() { 64 } else { 40 };
-        let digest = self.digest();
-        let sound = match self.path.split_once('/') {
-            None => is_name(&self.path),
-            Some((folder, file)) => is_name(folder) && is_name(file) && is_looked_for(folder, file),
-        };
-        digest.len() == digits && digest.bytes().all(|b| b.is_ascii_hexdigit()) && sound
-    }
-
-    fn check(&self, file: &Path) -> Result<()> {
-        let found = match self.lfs {
-            Some(_) => http::sha256_of(file)?,
-            None => http::digest_of::<Sha1>(file, format!("blob {}\0", self.size).as_bytes())?,
-        };
-        http::check_digest(file, self.digest(), found)
-    }
-}
-
-/// What is looked for in folders: further templates, and GGUF files.
-fn is_looked_for(folder: &str, file: &str) -> bool {
-    folder == TEMPLATES && file.ends_with(".jinja") || file.ends_with(".gguf")
-}
-
 struct Download<'a> {
     repo: &'a RepoId,
     extent: Extent,
@@ -233,6 +177,10 @@ struct Download<'a> {
 
 fn download(repo: &RepoId, extent: Extent, places: &Places, progress: &mut dyn Progress) -> Result<PathBuf> {
     progress.stage(&format!("asking {} for {}", http::without_credentials(&places.hub), repo.name));
+    if !["http://", "https://"].into_iter().any(|scheme| places.hub.starts_with(scheme)) {
+        let why = format!("HF_ENDPOINT is {}: an address begins with https://", places.hub);
+        return Err(Error::NoModel { name: repo.name.clone(), why });
+    }
     let http = Http::new(CONNECT_TIMEOUT, places.token.clone());
     let revision = repo.revision.replace('/', "%2F");
     let url = format!("{}/api/models/{}/revision/{revision}", places.hub, repo.name);
@@ -244,13 +192,9 @@ fn download(repo: &RepoId, extent: Extent, places: &Places, progress: &mut dyn P
     download.run(progress)
 }
 
-fn json<T: for<'a> Deserialize<'a>>(url: &str, body: &str) -> Result<T> {
-    serde_json::from_str(body).map_err(|e| Error::malformed(url, e.to_string(), "the hub's JSON"))
-}
-
 impl Download<'_> {
     fn run(&self, progress: &mut dyn Progress) -> Result<PathBuf> {
-        let listed = self.listing()?;
+        let (listed, left): (Vec<_>, Vec<_>) = self.listing()?.into_iter().partition(Listed::is_read);
         for file in small_files(&listed) {
             self.file(file, progress)?;
         }
@@ -260,7 +204,7 @@ impl Download<'_> {
             self.name_revision()?;
             return Ok(snapshot);
         }
-        let weights = self.weights(&listed)?;
+        let weights = self.weights(&listed, &left)?;
         if described && !weights.iter().any(|file| file.path.ends_with(".gguf")) {
             // A model that is refused is refused before its weights come.
             read_config(&snapshot)?;
@@ -295,7 +239,6 @@ impl Download<'_> {
             let below = self.folder("?recursive=true")?.into_iter();
             all.extend(below.filter(|file| file.path.contains('/') && file.path.ends_with(".gguf")));
         }
-        all.retain(Listed::is_sound);
         Ok(all)
     }
 
@@ -308,22 +251,12 @@ impl Download<'_> {
     }
 
     fn folder(&self, below: &str) -> Result<Vec<Listed>> {
-        let mut url =
-            format!("{}/api/models/{}/tree/{}{below}", self.places.hub, self.repo.name, self.commit);
-        let mut all: Vec<Listed> = vec![];
-        for _ in 0..PAGES_MAX {
-            let page = self.http.text(&url, "application/json")?;
-            all.extend(json::<Vec<Listed>>(&url, &page.body)?);
-            match next_page(page.headers.get("link").and_then(|v| v.to_str().ok())) {
-                Some(next) if next.starts_with(&self.places.hub) => url = next,
-                _ => break,
-            }
-        }
-        Ok(all)
+        let url = format!("{}/api/models/{}/tree/{}{below}", self.places.hub, self.repo.name, self.commit);
+        listed::pages(&self.http, &self.places.hub, url)
     }
 
     /// The files that hold the weights, of the many forms in which a repository may have them.
-    fn weights<'a>(&self, listed: &'a [Listed]) -> Result<Vec<&'a Listed>> {
+    fn weights<'a>(&self, listed: &'a [Listed], left: &[Listed]) -> Result<Vec<&'a Listed>> {
         let find = |name: &str| listed.iter().find(|f| f.path == name);
         let only = self.repo.gguf == GgufChoice::Only;
         if let Some(one) = find(SINGLE).filter(|_| only) {
@@ -341,13 +274,14 @@ impl Download<'_> {
             Ok(parts) => Ok(parts.into_iter().filter_map(find).collect()),
             Err(files) if files.is_empty() => {
                 crate::config::refuse_beside(&self.snapshot())?;
-                Err(self.nothing_to_read(listed))
+                Err(self.nothing_to_read(listed, left))
             }
             Err(files) => Err(self.refuse(&choose(self.repo, &files))),
         }
     }
 
-    fn nothing_to_read(&self, listed: &[Listed]) -> Error {
+    /// `left`: what the repository has beside what is read.
+    fn nothing_to_read(&self, listed: &[Listed], left: &[Listed]) -> Error {
         let pickled =
             |file: &Listed| file.path.rsplit_once('.').is_some_and(|(_, end)| PICKLED.contains(&end));
         let name = &self.repo.name;
@@ -357,7 +291,13 @@ impl Download<'_> {
                 "its repository has {} and no {SINGLE} or {INDEX}: weights by other names than transformers' are not read",
                 file.path
             ),
-            (None, None) => "its repository has no safetensors and no GGUF file".into(),
+            (None, None) => match left.iter().find(|file| file.path.ends_with(".gguf")) {
+                Some(file) => format!(
+                    "its repository has {}, which is not read from there: GGUF files are, at its top or in a folder there",
+                    file.path
+                ),
+                None => "its repository has no safetensors and no GGUF file".into(),
+            },
             (Some(file), None) => format!(
                 "its repository has pickle files only ({}), which can run code when read: convert it with transformers' \
                  save_pretrained, or name a revision that has safetensors, as {name}:refs/pr/N, if the hub lists one",
@@ -385,7 +325,8 @@ impl Download<'_> {
 
     fn fetch(&self, file: &Listed, blob: &Path, progress: &mut dyn Progress) -> Result<()> {
         let partial = blob.with_extension("incomplete");
-        let url = format!("{}/{}/resolve/{}/{}", self.places.hub, self.repo.name, self.commit, file.path);
+        let path = http::encoded(&file.path);
+        let url = format!("{}/{}/resolve/{}/{path}", self.places.hub, self.repo.name, self.commit);
         progress.stage(&file.path);
         self.http.download(&url, &partial, Some(file.bytes()), progress)?;
         if file.bytes() == 0 {
@@ -415,12 +356,6 @@ fn small_files(listed: &[Listed]) -> impl Iterator<Item = &Listed> {
             || name == "tokenizer.model"
     };
     listed.iter().filter(move |f| wanted(&f.path))
-}
-
-/// The address in `<...>; rel="next"`.
-fn next_page(link: Option<&str>) -> Option<String> {
-    let (address, rest) = link?.split_once('>')?;
-    rest.contains("rel=\"next\"").then(|| address.trim_start_matches([' ', '<']).to_owned())
 }
 
 fn link(at: &Path, to: &Path) -> Result<()> {

@@ -44,7 +44,8 @@ impl RepoId {
             None if is_format(revision) => (GgufChoice::Format(revision.into()), "main"),
             None => (GgufChoice::Only, revision),
         };
-        let sound = [org, model].into_iter().chain(file).chain(revision.split('/')).all(is_name);
+        let sound =
+            [org, model].into_iter().chain(revision.split('/')).all(is_name) && file.is_none_or(is_file_name);
         sound.then(|| RepoId { name: format!("{org}/{model}"), revision: revision.into(), gguf })
     }
 
@@ -65,6 +66,12 @@ pub(super) fn is_name(part: &str) -> bool {
         && part.chars().all(allowed)
         && !part.starts_with('.')
         && !part.contains("..")
+}
+
+/// The name of a file in a repository, or of a folder there: hardly anything is forbidden in those, but nothing may lead elsewhere.
+pub(super) fn is_file_name(part: &str) -> bool {
+    let forbidden = |c: char| c.is_control() || c == '/' || c == '\\';
+    !part.is_empty() && part.len() <= 255 && !part.starts_with('.') && !part.contains(forbidden)
 }
 
 /// A file's name without its folder.
@@ -175,11 +182,16 @@ mod tests {
             assert_eq!((repo.revision.as_str(), repo.gguf), (revision, GgufChoice::Only));
         }
         assert_eq!(RepoId::parse("o/n/x.gguf:v2").expect("sound").revision, "v2");
+        let (long, spaced) = (format!("{}.gguf", "x".repeat(120)), "my model (1+2) Q4_K_M.gguf");
+        for file in [&long, spaced] {
+            let repo = RepoId::parse(&format!("o/n/{file}")).expect(file);
+            assert_eq!(repo.gguf, GgufChoice::Named(file.into()), "files have freer names than repositories");
+        }
         for format in ["UD-Q4_K_XL", "ud-iq2_m"] {
             let repo = RepoId::parse(&format!("o/n:{format}")).expect(format);
             assert_eq!((repo.revision.as_str(), repo.gguf), ("main", GgufChoice::Format(format.into())));
         }
-        for wrong in ["o/n/x", "o/n/../x.gguf", "o/n/a/x.gguf", "o", "o/n:"] {
+        for wrong in ["o/n/x", "o/n/../x.gguf", "o/n/a/x.gguf", "o/n/.x.gguf", "o", "o/n:", "o o/n"] {
             assert_eq!(RepoId::parse(wrong), None, "{wrong}");
         }
     }

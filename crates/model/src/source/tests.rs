@@ -26,6 +26,8 @@ struct Answer {
     breaks_at: Option<usize>,
     /// Where else it is.
     moved_to: Option<String>,
+    /// What is said of the pages that follow.
+    link: Option<String>,
 }
 
 /// A server on loopback that knows ranges, and keeps the requests that came.
@@ -111,8 +113,9 @@ fn respond(mut stream: TcpStream, answer: Option<&mut Answer>, head: &str) {
         None => ("200 OK", String::new()),
     };
     let body = answer.body.get(from.unwrap_or(0)..).unwrap_or_default();
+    let link = answer.link.as_ref().map_or(String::new(), |link| format!("Link: {link}\r\n"));
     let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {}\r\nContent-Length: {}\r\n{range}Connection: close\r\n\r\n",
+        "HTTP/1.1 {status}\r\nContent-Type: {}\r\nContent-Length: {}\r\n{range}{link}Connection: close\r\n\r\n",
         answer.kind,
         body.len()
     );

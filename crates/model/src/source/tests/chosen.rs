@@ -167,3 +167,56 @@ fn pickle_files_are_told_from_nothing_at_all() {
     let adapted = why(&[("adapter_config.json", adapter), ("adapter_model.safetensors", b"x")]);
     assert!(adapted.contains("an adapter of org/base"), "{adapted}");
 }
+
+/// The address of a listing's next page is that of the mirror that is asked, whatever the hub says that it mirrors.
+#[test]
+fn a_listing_is_read_to_its_end() {
+    let config = llama_config(json!({}));
+    let mut answers = hub_of(&[("config.json", config.as_bytes()), ("tokenizer.json", b"{}")]);
+    let tree = format!("/api/models/org/tiny/tree/{COMMIT}");
+    let next = |link: String| Some(format!("<{link}>; rel=\"next\""));
+    answers.get_mut(&tree).expect("listed").link =
+        next(format!("https://huggingface.co{tree}?cursor=a%3D%3D"));
+    let weights = whole_model(config.as_bytes()).remove(&tree).expect("listed");
+    answers.insert(format!("{tree}?cursor=a%3D%3D"), weights);
+    answers.insert(format!("/org/tiny/resolve/{COMMIT}/model.safetensors"), answer("text/plain", "weights"));
+    let (_folder, _server, places) = served(answers.clone());
+    locate(Some("org/tiny"), &places, &mut Silent).expect("the weights are on the second page");
+
+    for lost in [next("?cursor=b".into()), next(format!("https://hub{tree}"))] {
+        answers.get_mut(&tree).expect("listed").link = lost;
+        let (_folder, _server, places) = served(answers.clone());
+        let error = locate(Some("org/tiny"), &places, &mut Silent).expect_err("no end").to_string();
+        assert!(error.contains("next page at ?cursor=b") || error.contains("more than 20 pages"), "{error}");
+    }
+}
+
+#[test]
+fn files_have_names_of_many_letters() {
+    let long = format!("{}.gguf", "x".repeat(120));
+    for (name, address) in [(long.as_str(), long.as_str()), ("my 1+2 Q4_0.gguf", "my%201%2B2%20Q4_0.gguf")] {
+        let mut answers = hub_of(&[(name, b"weights")]);
+        let file = |name: &str| format!("/org/tiny/resolve/{COMMIT}/{name}");
+        let body = answers.remove(&file(name)).expect("there");
+        answers.insert(file(address), body);
+        let (_folder, _server, places) = served(answers);
+        for asked in ["org/tiny".into(), format!("org/tiny/{name}")] {
+            let path = locate(Some(&asked), &places, &mut Silent).expect(name);
+            assert_eq!(path.file_name(), Some(name.as_ref()));
+        }
+    }
+}
+
+#[test]
+fn what_is_read_from_nowhere_is_named() {
+    let (_folder, _server, mut places) = served(hub_of(&[("a/b/tiny.gguf", b"too deep")]));
+    let error =
+        |places: &Places| locate(Some("org/tiny"), places, &mut Silent).expect_err("none").to_string();
+    let deep = error(&places);
+    assert!(deep.contains("a/b/tiny.gguf") && deep.contains("in a folder there"), "{deep}");
+    places.token = Some("a\nb".into());
+    let token = error(&places);
+    assert!(token.contains("HF_TOKEN") && !token.contains("is there a network"), "{token}");
+    places.hub = "127.0.0.1:80".into();
+    assert!(error(&places).contains("HF_ENDPOINT is 127.0.0.1:80: an address begins with"));
+}
