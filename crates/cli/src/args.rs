@@ -17,7 +17,7 @@ mod stores;
 use std::path::PathBuf;
 
 pub(crate) use amounts::Percent;
-use amounts::{at_least_one, device, link_gbps, parse_bytes, parse_count, percent, positive, threads};
+use amounts::{at_least_one, device, link_gbps, parse_bytes, parse_count, percent, positive, share, threads};
 pub(crate) use batch::{BATCH_WORDS, BatchArgs, BatchCommand, BatchJob, MergeArgs, OnInvalid, ProgressKind};
 pub(crate) use bench::{
     AblationArgs, BenchArgs, BenchCommand, BenchPlanArgs, CasesArgs, CheckArgs, DeviceName, DiskArgs,
@@ -179,7 +179,14 @@ pub(crate) struct EngineArgs {
     pub(crate) kv: Kv,
     /// Attend to the keys with the highest scores alone, to this share of all [default when given: 0.1]. Decodes over KV of the
     /// drive, or brought from the host, are brought all keys and the values that were chosen: from the drive their pages.
-    #[arg(long, value_name = "SHARE", num_args = 0..=1, default_missing_value = "0.1", help_heading = "Engine")]
+    #[arg(
+        long,
+        value_parser = share,
+        value_name = "SHARE",
+        num_args = 0..=1,
+        default_missing_value = "0.1",
+        help_heading = "Engine"
+    )]
     pub(crate) sparse_attention: Option<f32>,
     /// Where weights come from; `dummy` makes random ones from the config alone.
     #[arg(long, value_enum, default_value_t = LoadFormat::Auto, help_heading = "Engine")]

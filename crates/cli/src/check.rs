@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::args::{CheckArgs, Hardware};
 use crate::bench::{Ceilings, median};
-use crate::console::{Misuse, note, show};
+use crate::console::{Misuse, even_unread, note, show};
 use crate::display::{Progress, Unit, Voice};
 use crate::output_file::JsonReport;
 use crate::timed::is_wanted;
@@ -79,7 +79,7 @@ pub(crate) fn check(args: CheckArgs) -> Result<ExitCode> {
     let mut report = conform(&team, &isas, &cases, seed)?;
     report.time(&team, timed_by, timed)?;
     json.write(&report)?;
-    show!("{report}")?;
+    even_unread(show!("{report}"))?;
     Ok(if report.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -18,7 +18,7 @@ use kernels::{CpuDevice, Isa, Team};
 use serde::Serialize;
 
 use crate::args::{CasesArgs, CheckArgs};
-use crate::console::{note, show};
+use crate::console::{even_unread, note, show};
 use crate::cuda_timing::{self, Row};
 use crate::display::{Progress, Unit, Voice};
 use crate::output_file::JsonReport;
@@ -91,7 +91,7 @@ pub(crate) fn check(args: &CheckArgs) -> Result<ExitCode> {
         report.ends("the large cases", format!("{error:#}"));
     }
     json.write(&report)?;
-    report.show()?;
+    even_unread(report.show())?;
     let sound = report.failed == 0 && report.unsteady.is_empty() && report.ended_at.is_none();
     Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

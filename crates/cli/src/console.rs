@@ -11,6 +11,8 @@ use engine::job::JobError;
 
 /// As clap ends.
 const EXIT_MISUSE: u8 = 2;
+/// A batch that was interrupted (EX_TEMPFAIL).
+pub(crate) const EXIT_INTERRUPTED: u8 = 75;
 
 /// Says something to the person, on standard error. If nobody listens, that is no failure.
 macro_rules! note {
@@ -61,11 +63,14 @@ pub(crate) fn write_out(words: Arguments<'_>) -> Result<()> {
             let _ = io::stderr().lock().write_fmt(words);
             Ok(())
         }
-        Some(ReportTo::File) => {
-            put(words).or_else(|error| if error.is::<Hangup>() { Ok(()) } else { Err(error) })
-        }
+        Some(ReportTo::File) => even_unread(put(words)),
         None => put(words),
     }
+}
+
+/// What was shown, of a command whose end does not depend on who reads it.
+pub(crate) fn even_unread(shown: Result<()>) -> Result<()> {
+    shown.or_else(|error| if error.is::<Hangup>() { Ok(()) } else { Err(error) })
 }
 
 /// The report itself, where it goes to standard output.
@@ -109,7 +114,10 @@ pub(crate) fn exit_code(error: &Error) -> ExitCode {
     let job = error.downcast_ref::<JobError>();
     match job {
         _ if error.is::<Hangup>() => ExitCode::SUCCESS,
-        Some(JobError::Stream(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        // A batch is work that somebody asked for: without a reader it is not done.
+        Some(JobError::Stream(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+            ExitCode::from(EXIT_INTERRUPTED)
+        }
         Some(job) if job.is_misuse() => ExitCode::from(EXIT_MISUSE),
         _ if error.is::<Misuse>() => ExitCode::from(EXIT_MISUSE),
         _ => ExitCode::FAILURE,

@@ -85,7 +85,7 @@ pub(crate) fn engine_config(args: &EngineArgs, needs: Needs) -> Result<EngineCon
         weights: weights_as(args.weights),
         activations: args.activations.into(),
         kv: kv_format(args)?,
-        sparse: sparse(args)?,
+        sparse: args.sparse_attention,
         memory,
         threads: args.threads.unwrap_or_else(|| default_threads_beside(device)),
         isa,
@@ -257,14 +257,6 @@ fn device_choice(name: DeviceName) -> DeviceChoice {
         DeviceName::Cpu => DeviceChoice::Cpu,
         DeviceName::CpuApart => DeviceChoice::Virtual,
         DeviceName::Cuda => DeviceChoice::Cuda,
-    }
-}
-
-/// The share of keys that count, if not all do.
-fn sparse(args: &EngineArgs) -> Result<Option<f32>> {
-    match args.sparse_attention {
-        Some(share) if !(share > 0.0 && share <= 1.0) => Err(NoSuchKv::NoShare.into()),
-        share => Ok(share),
     }
 }
 

@@ -22,7 +22,7 @@ use crate::display::Voice;
 use crate::loaded;
 use crate::plan::{Chosen, Ends, Work};
 use crate::resolve::{Needs, engine_config, memory_limit};
-use crate::wanted::Wanted;
+use crate::wanted::{Wanted, with_more_beside};
 
 /// Sequences at once, where no flag says; the scheduler runs as many as have KV.
 const SEQUENCES: usize = 256;
@@ -44,7 +44,7 @@ pub(crate) fn serve(args: ServeArgs) -> Result<ExitCode> {
 fn served(args: ServeArgs, log: &Log) -> Result<ExitCode> {
     let lanes = args.lanes.open()?;
     let config = config(&args, log.clone())?;
-    let client_bytes = config.client_bytes();
+    let client_bytes = sized_bytes(&config);
     let server = Server::bind(config)?;
     log.say(LogLevel::Info, "listening", &format!("listening on http://{}", server.address()));
     let (heard, watched) = (log.clone(), Arc::new(OnceLock::new()));
@@ -95,19 +95,10 @@ fn log(args: &ServeArgs) -> Result<Log> {
 
 fn config(args: &ServeArgs, log: Log) -> Result<Config> {
     let keys = all_keys(&args.api_key, args.api_key_file.as_deref())?;
-    let usual = usual_config(memory_limit(&args.engine)?);
-    let most = args.max_connections.unwrap_or(usual.max_connections);
+    let sized = sized(args, memory_limit(&args.engine)?);
     Ok(Config {
+        address: address(&args.host, args.port)?,
         keys,
-        spool_dir: args.spool_dir.clone(),
-        max_file_bytes: args.spool.max_file_size,
-        spool: SpoolLimits {
-            files: args.spool.spool_max_files,
-            batches: args.spool.spool_max_batches,
-            bytes: args.spool.spool_max_bytes,
-            window: args.spool.batch_window,
-            keep: args.spool.spool_keep,
-        },
         key_source: key_source(args, log.clone()),
         request_timeout: args.request_timeout,
         queue_timeout: args.queue_timeout,
@@ -120,13 +111,37 @@ fn config(args: &ServeArgs, log: Log) -> Result<Config> {
             .or(args.model.name())
             .unwrap_or_default()
             .into(),
-        max_connections: connections(most, &log),
-        max_num_queued_reqs: args.max_num_queued_reqs,
-        max_num_queued_tokens: args.max_num_queued_tokens.unwrap_or(usual.max_num_queued_tokens),
+        max_connections: connections(sized.max_connections, &log),
         shutdown_timeout: Duration::from_secs(args.shutdown_timeout),
         log,
-        ..Config::new(address(&args.host, args.port)?)
+        ..sized
     })
+}
+
+/// The settings that decide about memory, of so much.
+fn sized(args: &ServeArgs, memory: u64) -> Config {
+    let usual = usual_config(memory);
+    Config {
+        spool_dir: args.spool_dir.clone(),
+        max_file_bytes: args.spool.max_file_size,
+        spool: SpoolLimits {
+            files: args.spool.spool_max_files,
+            batches: args.spool.spool_max_batches,
+            bytes: args.spool.spool_max_bytes,
+            window: args.spool.batch_window,
+            keep: args.spool.spool_keep,
+            memory: SpoolLimits::memory_of(memory),
+        },
+        max_connections: args.max_connections.unwrap_or(usual.max_connections),
+        max_num_queued_reqs: args.max_num_queued_reqs,
+        max_num_queued_tokens: args.max_num_queued_tokens.unwrap_or(usual.max_num_queued_tokens),
+        ..usual
+    }
+}
+
+/// What these settings take beside the engine.
+fn sized_bytes(sized: &Config) -> u64 {
+    sized.client_bytes() + sized.batch_bytes()
 }
 
 /// What clients take where no flag says how many there may be, of so much memory.
@@ -272,14 +287,16 @@ fn load(args: &ServeArgs, client_bytes: u64, lane_spans: usize, log: &Log) -> Re
     // All of it is used sooner or later, since blocks that were freed stay to be found again; taking it later would make
     // steps wait for the system, and a machine without so much would tell in the night.
     settings.kv_memory = KvMemory::AtStart;
-    let grammar_bytes = Limits::waiting_bytes(settings.memory);
-    text.tokenizer.keep_grammars(grammar_bytes);
-    settings.beside_bytes = client_bytes + grammar_bytes as u64;
+    text.tokenizer.keep_grammars(Limits::waiting_bytes(settings.memory));
+    let beside = |memory, clients| clients + Limits::waiting_bytes(memory) as u64;
+    settings.beside_bytes = beside(settings.memory, client_bytes);
     settings.lane_spans = lane_spans;
     let isa = settings.isa.to_string();
     let work = work(args, opened.checkpoint.spec(), &settings);
     let wanted = Wanted { opened: &opened, config: settings, args: &args.engine, work: Some(work), voice };
-    let Chosen { planned, told } = wanted.plan()?;
+    let Chosen { planned, told } = wanted.plan().map_err(|error| {
+        with_more_beside(error, &|memory| beside(memory, sized_bytes(&sized(args, memory))))
+    })?;
     if voice == Voice::Quiet {
         log.say(LogLevel::Info, "memory", &format!("memory: {}", planned.hold()));
         told.iter().for_each(|told| log.say(LogLevel::Info, "plan", told));

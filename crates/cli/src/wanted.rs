@@ -1,7 +1,7 @@
 //! An engine that is wanted: planned, announced and loaded.
 
-use anyhow::Result;
-use engine::{Engine, EngineConfig, Offload, Planned, StartError, counted, drive_room, size};
+use anyhow::{Error, Result};
+use engine::{Engine, EngineConfig, Offload, Planned, StartError, TooSmall, counted, drive_room, size};
 use kernels::drive::is_memory;
 use model::Error::TooVaried;
 use model::decoder::{LoadError, WeightsAs};
@@ -79,6 +79,18 @@ impl<'a> Wanted<'a> {
             "{tensors} cannot be kept in 12 bits a weight ({found}): all weights are kept in 16, as --weights bf16 does at once"
         );
         again(EngineConfig { weights: WeightsAs::Bf16, ..self.config.clone() })
+    }
+}
+
+/// Why there is no plan, where more memory is also for more `beside` the engine (bytes there, of so many in all).
+pub(crate) fn with_more_beside(error: Error, beside: &dyn Fn(u64) -> u64) -> Error {
+    match error.downcast::<TooSmall>() {
+        Ok(why) => why.with_more_beside(beside).into(),
+        Err(error) => match error.downcast::<StartError>() {
+            Ok(StartError::TooSmall(why)) => why.with_more_beside(beside).into(),
+            Ok(other) => other.into(),
+            Err(error) => error,
+        },
     }
 }
 

@@ -13,7 +13,7 @@ mod variants;
 pub mod vocab;
 
 pub use metadata::{Metadata, Numbers, Value};
-pub use split::Gguf;
+pub use split::{Gguf, siblings};
 pub use texts::Texts;
 pub use vocab::GgufVocab;
 

@@ -132,6 +132,7 @@ impl App {
     /// A number that no other request of this server has, and one that none of any server has.
     pub(crate) fn number(&self) -> (u64, String) {
         let n = self.next.fetch_add(1, Ordering::Relaxed);
-        (seed_of(self.nonce, n), format!("{:016x}{n:x}", self.nonce))
+        // As long as others for long, so that what is made in one second is sorted by its number.
+        (seed_of(self.nonce, n), format!("{:016x}{n:08x}", self.nonce))
     }
 }

@@ -9,6 +9,7 @@ use crate::clock::Clock;
 use crate::crowd;
 use crate::gate::Limits;
 use crate::log::Log;
+use crate::spool;
 
 /// Settings, all choices made.
 #[derive(Clone, Debug)]
@@ -103,13 +104,30 @@ pub struct SpoolLimits {
     pub window: Duration,
     /// How long files are kept, and what is known of a batch after its end.
     pub keep: Duration,
+    /// Bytes of memory that each kind of thing may take of the batch that is worked on: a line, what becomes of it, prompts,
+    /// sequences, answers. See [`SpoolLimits::memory_of`].
+    pub memory: usize,
+}
+
+impl SpoolLimits {
+    /// What each kind of thing may take in a process of so much memory: little, as there are few lines of a batch at a time.
+    pub fn memory_of(process: u64) -> usize {
+        (process / 32).min(16 << 20) as usize
+    }
 }
 
 impl Default for SpoolLimits {
-    /// 10,000 files, 1,000 batches, 32 GiB; a day for a batch, 30 for files, as OpenAI has it.
+    /// 10,000 files, 1,000 batches, 32 GiB; a day for a batch, 30 for files, as OpenAI has it; memory as of a large process.
     fn default() -> SpoolLimits {
         let day = Duration::from_secs(24 * 60 * 60);
-        SpoolLimits { files: 10_000, batches: 1000, bytes: 32 << 30, window: day, keep: 30 * day }
+        SpoolLimits {
+            files: 10_000,
+            batches: 1000,
+            bytes: 32 << 30,
+            window: day,
+            keep: 30 * day,
+            memory: SpoolLimits::memory_of(u64::MAX),
+        }
     }
 }
 
@@ -117,6 +135,11 @@ impl Config {
     /// What clients may take at most: buffers of connections, bodies that are being read, and what waits.
     pub fn client_bytes(&self) -> u64 {
         crowd::bytes(self.max_connections, self.max_body_bytes).saturating_add(self.queue().bytes())
+    }
+
+    /// What the batch that is worked on takes at most, where there is a spool directory.
+    pub fn batch_bytes(&self) -> u64 {
+        if self.spool_dir.is_some() { spool::bytes(self) } else { 0 }
     }
 
     /// What may wait.

@@ -1,6 +1,5 @@
 //! How many connections there may be, and how many bytes of bodies: with them the memory that clients can take by
-//! coming is bounded, and counted in the plan of all memory. What a batch takes is bounded and not counted: while it is
-//! worked on, its file is in memory (`spool/lines.rs`), and that of another for a moment where that one expires meanwhile.
+//! coming is bounded, and counted in the plan of all memory, as is what [a batch](crate::spool) takes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -29,7 +28,7 @@ const BEGINNING_BYTES: usize = 256 << 10;
 const BEGINNINGS_BYTES: usize = 16 << 20;
 /// So many bytes a body may have for each value in it, at the most that it may have: what bodies become when they are read
 /// is at most twice as large as they are.
-const BYTES_A_VALUE: usize = 64;
+pub(crate) const BYTES_A_VALUE: usize = 64;
 /// Connections that are being told that there is no room; more are closed without a word.
 const PARTING: usize = 256;
 /// How long a client may take to say what it wants, and to hear that.
@@ -75,7 +74,7 @@ fn bodies(max_body_bytes: usize) -> usize {
 }
 
 /// Values that bodies may have at a time, and one alone.
-pub(crate) fn most_values(max_body_bytes: usize) -> usize {
+fn most_values(max_body_bytes: usize) -> usize {
     bodies(max_body_bytes) / BYTES_A_VALUE
 }
 

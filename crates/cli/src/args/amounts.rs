@@ -87,6 +87,12 @@ pub(super) fn link_gbps(text: &str) -> Result<u64, String> {
     Ok((rate * 1e9) as u64)
 }
 
+/// Some or all of something.
+pub(super) fn share(text: &str) -> Result<f32, String> {
+    let share = text.parse().ok().filter(|share| *share > 0.0 && *share <= 1.0);
+    share.ok_or_else(|| "expected a share above 0 and up to 1, such as 0.1 for a tenth".into())
+}
+
 /// `cpu`, `cuda`, or `cpu*N`: N processors that stand for as many devices.
 pub(super) fn device(text: &str) -> Result<DeviceName, String> {
     match text.split_once('*') {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use engine::job::{Input, Limits, Line, Shard};
+use engine::job::{Input, JobError, Limits, Line, Shard};
 use engine::{Expected, counted};
 use model::api::{Context, Generate};
 
@@ -17,6 +17,9 @@ const OPEN_TOKENS: usize = 4 * ANSWER_TOKENS;
 const SHOWN: usize = 8;
 /// Tokens by which a prompt may differ from what it has here: templates may write the day that the job began.
 const DATE_TOKENS: usize = 16;
+
+/// A line while it is read, and the values in it, are this many times its bytes.
+const LINE_COPIES: usize = 3;
 
 /// The lines of a job.
 pub(super) struct Lines {
@@ -41,15 +44,18 @@ struct Need {
 
 impl Lines {
     /// Reads the lines as they will be read, against the longest sequence that there may be.
-    pub(super) fn of(input: &Input, context: &Context) -> Lines {
+    ///
+    /// # Errors
+    /// The input cannot be read any more.
+    pub(super) fn of(input: &Input, context: &Context) -> Result<Lines, JobError> {
         let mut unknown = BTreeMap::new();
         let mut need = |line: Line| {
             let request = line.parse().ok()?.generate(context).ok()?;
             request.unknown_fields.iter().for_each(|name| *unknown.entry(name.clone()).or_default() += 1);
             Some(Need::of(&request, context))
         };
-        let needs = input.lines().map(&mut need).collect();
-        Lines { needs, max: context.context_len, unknown }
+        let needs = input.lines().map(|line| Ok(need(line?))).collect::<Result<_, JobError>>()?;
+        Ok(Lines { needs, max: context.context_len, unknown })
     }
 
     /// The fields that nobody knows, if there are any: a misspelt one would change nothing, and nobody would notice.
@@ -83,6 +89,13 @@ impl Lines {
         // One line is begun however large its answer is.
         let answers = most.max(Limits::answer_bytes(sequences().max().unwrap_or(0)));
         answers + queued + grammars
+    }
+
+    /// Bytes of what is known of the lines, of the one that is read and its values, and of prompts in the engine.
+    pub(super) fn input_bytes(&self, input: &Input) -> usize {
+        let prompts: usize = self.requests().map(|need| need.prompt.saturating_mul(need.sequences)).sum();
+        let line = input.longest_line() * LINE_COPIES;
+        input.bytes() + self.needs.len() * size_of::<Option<Need>>() + line + Limits::prompt_bytes(prompts)
     }
 
     /// Whether any line asks what the model thinks of its prompt.
@@ -187,7 +200,7 @@ mod tests {
             streaming: Streaming::Refused,
             now: WallClock::default(),
         };
-        Lines::of(&Input::new(input.as_bytes().to_vec()), &context)
+        Lines::of(&Input::new(input.as_bytes().to_vec()), &context).expect("in memory")
     }
 
     fn line(body: &Value, url: &str) -> String {

@@ -28,12 +28,12 @@ use sha2::{Digest, Sha256};
 use self::follow::{Follow, SAME_COMMAND, Signals};
 use self::lines::Lines;
 use crate::args::{BatchArgs, BatchCommand, BatchJob, EngineArgs, LoadFormat, OnInvalid, typed};
-use crate::console::{Misuse, note, unreadable};
+use crate::console::{EXIT_INTERRUPTED, Misuse, note, unreadable};
 use crate::display::Voice;
 use crate::loaded::{self, Opened, Text};
 use crate::output_file::is_the_shells;
 use crate::resolve::{Needs, engine_config, host_memory};
-use crate::wanted::Wanted;
+use crate::wanted::{Wanted, with_more_beside};
 
 /// Sequences at once, where no flag says; the scheduler runs as many as have KV.
 const SEQUENCES: usize = 256;
@@ -41,12 +41,14 @@ const SEQUENCES: usize = 256;
 const WINDOW: usize = 4;
 /// The name of standard input and output.
 const STANDARD: &str = "-";
+/// What becomes of an interrupted batch whose answers go to a stream.
+const BEGINS_ANEW: &str = "what was answered is written; the same command begins anew";
+/// Bytes of an input that is taken whole.
+const SHORT_BYTES: u64 = 8 << 20;
 /// Wrong lines that are shown.
 const SHOWN: usize = 20;
 /// Some lines failed; all were answered.
 const EXIT_SOME_FAILED: u8 = 3;
-/// Interrupted; the same command goes on (EX_TEMPFAIL).
-const EXIT_INTERRUPTED: u8 = 75;
 
 pub(crate) fn batch(args: BatchArgs) -> Result<ExitCode> {
     match args.command {
@@ -56,7 +58,7 @@ pub(crate) fn batch(args: BatchArgs) -> Result<ExitCode> {
 }
 
 fn run(args: BatchJob) -> Result<ExitCode> {
-    let input = Input::new(read_input(&args.input)?);
+    let input = read_input(&args.input)?;
     check(&input, &args)?;
     let mut output = Place::open(&args)?;
     let signals = Signals::heard(EXIT_INTERRUPTED, output.unbegun())?;
@@ -75,7 +77,7 @@ fn run(args: BatchJob) -> Result<ExitCode> {
     let context = context(&text, [template.as_ref(), tool_template.as_ref()], &served, (vocab, max));
     let waiting_bytes = Limits::waiting_bytes(host_memory(engine)?);
     text.tokenizer.keep_grammars(waiting_bytes);
-    let known = Lines::of(&input, &context);
+    let known = Lines::of(&input, &context)?;
     known.ignored().into_iter().for_each(|told| note!("{told}"));
     let requests = known.count(args.flags.shard);
     let needs = Needs {
@@ -89,7 +91,12 @@ fn run(args: BatchJob) -> Result<ExitCode> {
     // Lengths are bounds: most lines end before, and what nobody uses is not taken.
     config.kv_memory = KvMemory::AsUsed;
     config.scores_prompts = known.scores_prompts();
-    config.beside_bytes = known.beside_bytes(waiting_bytes, text.tokenizer.kept_grammar_bytes()) as u64;
+    let (of_input, grammars) = (known.input_bytes(&input), text.tokenizer.kept_grammar_bytes());
+    config.beside_bytes = (known.beside_bytes(waiting_bytes, grammars) + of_input) as u64;
+    let beside = |memory| {
+        let most = Limits::waiting_bytes(memory);
+        (known.beside_bytes(most, if grammars == 0 { 0 } else { most }) + of_input) as u64
+    };
     let isa = config.isa.to_string();
     // Of no requests there is nothing to plan; the record has the longest sequence all the same.
     let (work, voice) = match requests {
@@ -97,7 +104,7 @@ fn run(args: BatchJob) -> Result<ExitCode> {
         _ => (Some(known.work(requests)), Voice::Normal),
     };
     let wanted = Wanted { opened: &opened, config, args: &args.flags.engine, work, voice };
-    let planned = wanted.plan()?.planned;
+    let planned = wanted.plan().map_err(|error| with_more_beside(error, &beside))?.planned;
     // Where there is room for the longest line the limit is the model's own: errors tell it.
     let room = planned.hold().max_model_len;
     let context_len = if room < known.longest() { room } else { max };
@@ -168,8 +175,13 @@ fn nothing(input: &Input, output: Output, mut follow: Follow) -> Result<()> {
 /// A full device by its name; a reader that left stays what it is.
 fn named(error: JobError, output: &Path) -> JobError {
     match error {
-        JobError::Stream(source) if source.kind() != io::ErrorKind::BrokenPipe => {
-            JobError::File { what: "write", path: output.to_owned(), source }
+        JobError::Stream(source) if source.kind() == io::ErrorKind::BrokenPipe => {
+            let why = format!("who read them left; {BEGINS_ANEW}");
+            JobError::Stream(io::Error::new(source.kind(), why))
+        }
+        JobError::Stream(source) => {
+            let path = if output == Path::new(STANDARD) { Path::new("standard output") } else { output };
+            JobError::File { what: "write", path: path.to_owned(), source }
         }
         other => other,
     }
@@ -185,7 +197,7 @@ fn code(ended: Ended, failed: usize) -> ExitCode {
 
 /// Finds lines that are no requests before anything heavy happens. They are answered with errors, unless the job is to end.
 fn check(input: &Input, args: &BatchJob) -> Result<()> {
-    let checked = input.check();
+    let checked = input.check()?;
     if checked.same_name > 0 {
         note!(
             "{} with the custom_id of another: only their order tells them apart",
@@ -306,13 +318,16 @@ fn context<'a>(
     }
 }
 
-fn read_input(path: &Path) -> Result<Vec<u8>> {
-    if path != Path::new(STANDARD) {
-        return std::fs::read(path).map_err(unreadable(path));
+/// A short file is taken whole, so that nobody can change it while the batch is under way; what is no file has to be.
+fn read_input(path: &Path) -> Result<Input> {
+    if path == Path::new(STANDARD) {
+        let mut bytes = Vec::new();
+        io::stdin().lock().read_to_end(&mut bytes).context("cannot read standard input")?;
+        return Ok(Input::new(bytes));
     }
-    let mut bytes = Vec::new();
-    io::stdin().lock().read_to_end(&mut bytes).context("cannot read standard input")?;
-    Ok(bytes)
+    let is_long = std::fs::metadata(path).is_ok_and(|it| it.is_file() && it.len() > SHORT_BYTES);
+    let input = if is_long { Input::open(path) } else { std::fs::read(path).map(Input::new) };
+    input.map_err(unreadable(path))
 }
 
 /// Where the answers go.
@@ -375,7 +390,7 @@ impl Place {
         match (self, existing) {
             (Place::Files(..), Existing::Continue) => SAME_COMMAND,
             (Place::Files(..), Existing::Replace) => "the same command without --overwrite goes on",
-            (Place::Stream(_), _) => "what was answered is written; the same command begins anew",
+            (Place::Stream(_), _) => BEGINS_ANEW,
         }
     }
 

@@ -301,7 +301,8 @@ fn a_full_disk_and_a_reader_that_leaves() {
     drop(child.stdout.take());
     let ended = child.wait_with_output().expect("it ends");
     let err = String::from_utf8_lossy(&ended.stderr);
-    assert!(ended.status.success() && !err.contains("Broken"), "{err}");
+    assert_eq!(ended.status.code(), Some(75), "lines without answers are no success: {err}");
+    assert!(err.contains("who read them left") && !err.contains("Broken"), "{err}");
 }
 
 /// A model may have a template of its own for tools: lines with tools are rendered by it, the others are not.

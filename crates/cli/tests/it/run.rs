@@ -233,6 +233,8 @@ fn wrong_flags_are_usage_errors() {
     let model = golden("llama");
     for flags in [
         &["--threads", "0"][..],
+        &["--sparse-attention", "0"],
+        &["--sparse-attention", "7"],
         &["--threads", "100000"],
         &["--max-tokens", "0"],
         &["--max-model-len", "0"],

@@ -4,6 +4,8 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
+use model::gguf::siblings;
+use model::template::TEMPLATES;
 use sha2::{Digest, Sha256};
 
 use super::input::hex;
@@ -16,7 +18,7 @@ const PART: u64 = 1 << 20;
 const SAMPLES: u64 = 64;
 const SAMPLE_BYTES: u64 = 4096;
 
-/// A digest of a model, a folder or a file: names and lengths of its files, their beginnings and ends (where headers are) and samples
+/// A digest of a model, a folder or a file with the parts that belong to it: names and lengths of its files, their beginnings and ends (where headers are) and samples
 /// of what lies between, where weights are that somebody may have changed. The same wherever the model lies.
 ///
 /// # Errors
@@ -24,20 +26,30 @@ const SAMPLE_BYTES: u64 = 4096;
 pub fn fingerprint(model: &Path) -> io::Result<String> {
     let mut digest = Sha256::new();
     if model.is_dir() {
-        let mut files: Vec<_> =
-            fs::read_dir(model)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
-        files
-            .retain(|path| path.is_file() && path.extension().is_some_and(|e| KINDS.iter().any(|k| e == *k)));
-        files.sort();
-        for path in files {
-            digest.update(path.file_name().unwrap_or_default().as_encoded_bytes());
-            digest.update(b"\0");
-            add(&mut digest, &path)?;
+        add_folder(&mut digest, model)?;
+        let templates = model.join(TEMPLATES);
+        if templates.is_dir() {
+            add_folder(&mut digest, &templates)?;
         }
     } else {
-        add(&mut digest, model)?;
+        for part in siblings(model).unwrap_or_else(|| vec![model.to_owned()]) {
+            add(&mut digest, &part)?;
+        }
     }
     Ok(hex(&digest.finalize())[..16].to_string())
+}
+
+fn add_folder(digest: &mut Sha256, folder: &Path) -> io::Result<()> {
+    let mut files: Vec<_> =
+        fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
+    files.retain(|path| path.is_file() && path.extension().is_some_and(|e| KINDS.iter().any(|k| e == *k)));
+    files.sort();
+    for path in files {
+        digest.update(path.file_name().unwrap_or_default().as_encoded_bytes());
+        digest.update(b"\0");
+        add(digest, &path)?;
+    }
+    Ok(())
 }
 
 fn add(digest: &mut Sha256, path: &Path) -> io::Result<()> {
@@ -82,5 +94,25 @@ mod tests {
             fs::write(two.path().join("model.safetensors"), &other).expect("written");
             assert_ne!(of(&one), of(&two));
         }
+    }
+
+    #[test]
+    fn later_parts_and_further_templates_count() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let name = |name: &str| folder.path().join(name);
+        let first = name("m-00001-of-00002.gguf");
+        let written = |name: &Path, text: &str| fs::write(name, text).expect("written");
+        written(&first, "metadata alone");
+        fingerprint(&first).expect_err("a part is missing");
+        written(&name("m-00002-of-00002.gguf"), "weights");
+        let of_parts = fingerprint(&first).expect("whole");
+        written(&name("m-00002-of-00002.gguf"), "others.");
+        assert_ne!(fingerprint(&first).expect("whole"), of_parts);
+
+        let of_folder = || fingerprint(folder.path()).expect("readable");
+        let without = of_folder();
+        fs::create_dir(name(TEMPLATES)).expect("made");
+        written(&name(TEMPLATES).join("tool_use.jinja"), "tools");
+        assert_ne!(of_folder(), without);
     }
 }

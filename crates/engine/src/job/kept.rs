@@ -53,7 +53,8 @@ pub(super) fn read(path: &Path, input: &Input) -> Result<Vec<Found>, JobError> {
         if input.id(position) != id {
             return Err("its id belongs to another input");
         }
-        let same = input.line(position).custom_id() == custom_id;
+        let line = input.line(position).map_err(|_| "its line of the input cannot be read any more")?;
+        let same = line.custom_id() == custom_id;
         same.then_some(position).ok_or("its custom_id is not that of its line")
     })
 }

@@ -56,6 +56,8 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// Tokens of prompts that an engine may be handed in any case.
+    const PROMPT_TOKENS: usize = 1 << 20;
     /// What each kind of thing that waits may take, where there is enough memory.
     const WAITING_BYTES: usize = 64 << 20;
     /// The part of the process's memory for that, where there is not.
@@ -74,11 +76,18 @@ impl Limits {
         choices.saturating_mul(CHOICE)
     }
 
-    /// Tokens of prompts that an engine may be handed before it has an answer for the first: each of them is there twice, in four
-    /// bytes. In any case 8 MiB of them, as prompts that begin alike share their KV; else twice what KV has room for, which is next to
-    /// nothing beside the KV itself.
+    /// Bytes of a token of a prompt that an engine was handed: it is there twice.
+    pub const PROMPT_TOKEN_BYTES: usize = 8;
+
+    /// Tokens of prompts that an engine may be handed before it has an answer for the first. In any case 8 MiB of them, as prompts
+    /// that begin alike share their KV; else twice what KV has room for, which is next to nothing beside the KV itself.
     pub fn prompt_tokens(engine: &Engine) -> usize {
-        (1 << 20).max(2 * engine.hold().kv_tokens)
+        Limits::PROMPT_TOKENS.max(2 * engine.hold().kv_tokens)
+    }
+
+    /// Bytes of so many tokens of prompts, or of as many as an engine is handed in any case.
+    pub fn prompt_bytes(tokens: usize) -> usize {
+        tokens.min(Limits::PROMPT_TOKENS) * Limits::PROMPT_TOKEN_BYTES
     }
 }
 
@@ -263,7 +272,7 @@ impl<'a> Run<'a> {
 
     /// The outer error is the engine's, the inner one the line's.
     fn begin(&mut self, position: usize, watch: &mut dyn Watch) -> Result<Result<(), ApiError>, JobError> {
-        let line = self.job.input.line(position);
+        let line = self.job.input.line(position)?;
         let request = match line.parse().and_then(|parsed| parsed.generate(&self.job.context)) {
             Ok(request) => request,
             Err(error) => return Ok(Err(error)),
@@ -324,7 +333,7 @@ impl<'a> Run<'a> {
                 self.tally.prompt_tokens += prompt;
                 self.tally.generated_tokens += generated;
             }
-            output.write(position, verdict, self.text(position, outcome).as_bytes())?;
+            output.write(position, verdict, self.text(position, outcome)?.as_bytes())?;
             self.tally.done += 1;
             self.tally.failed += usize::from(verdict == Verdict::Error);
         }
@@ -332,13 +341,13 @@ impl<'a> Run<'a> {
     }
 
     /// An answer's line.
-    fn text(&self, position: usize, outcome: Outcome) -> String {
+    fn text(&self, position: usize, outcome: Outcome) -> Result<String, JobError> {
         let id = self.job.input.id(position);
         let body = outcome.map(|(request, choices)| {
             let meta = Meta { id: id.clone(), created: self.created, cached_tokens: None, timings: None };
             response(&request, &choices, &meta, self.job.tokenizer)
         });
-        batch_output(&id, &self.job.input.line(position).custom_id(), &body) + "\n"
+        Ok(batch_output(&id, &self.job.input.line(position)?.custom_id(), &body) + "\n")
     }
 }
 

@@ -197,6 +197,25 @@ impl TooSmall {
         matches!(self.lacks(), TooSmall::Disk { .. })
     }
 
+    /// The same where more memory is also for more beside the engine (`beside`: bytes there, of so many in all): what is told
+    /// to be enough is then.
+    pub fn with_more_beside(self, beside: &dyn Fn(u64) -> u64) -> TooSmall {
+        let more = |why: Box<TooSmall>| Box::new(why.with_more_beside(beside));
+        match self {
+            TooSmall::Memory { need, limit, weights, work, kv, process, tokens, streamed } => {
+                let (others, mut enough) = (need.saturating_sub(beside(limit)), need);
+                while others + beside(enough + MEASURING_BYTES) > enough {
+                    enough = others + beside(enough + MEASURING_BYTES);
+                }
+                let process = process + (enough - need);
+                TooSmall::Memory { need: enough, limit, weights, work, kv, process, tokens, streamed }
+            }
+            TooSmall::Shares { why, nearest } => TooSmall::Shares { why: more(why), nearest },
+            TooSmall::Limits { why, nearest } => TooSmall::Limits { why: more(why), nearest },
+            other => other,
+        }
+    }
+
     /// What there is no room for, without what would fit in its place.
     pub fn lacks(&self) -> &TooSmall {
         match self {

@@ -93,7 +93,7 @@ fn open_one(path: &Path) -> Result<(RegularFile, super::Header)> {
 }
 
 /// All files of a split checkpoint, in order, if the name is one of a split checkpoint.
-fn siblings(path: &Path) -> Option<Vec<PathBuf>> {
+pub fn siblings(path: &Path) -> Option<Vec<PathBuf>> {
     let stem = path.file_name()?.to_str()?.strip_suffix(".gguf")?;
     let (rest, count) = stem.rsplit_once("-of-")?;
     let (prefix, number) = rest.rsplit_once('-')?;

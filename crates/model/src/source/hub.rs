@@ -6,13 +6,14 @@
 //! ```
 
 use super::http::{self, Http, json};
-use super::listed::{self, Listed, TEMPLATES};
+use super::listed::{self, Listed};
 use super::lock::{Lock, create_folder};
 use super::repo::{GgufChoice, RepoId, is_name, last_part};
 use super::{Extent, Places, Progress};
 use crate::config::read_config;
 use crate::error::{Error, Result};
 use crate::safetensors::{INDEX, PICKLED, SINGLE, parse_index};
+use crate::template::TEMPLATES;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -3,14 +3,13 @@
 use super::http::{self, Http, json};
 use super::repo::is_file_name;
 use crate::error::{Error, Result};
+use crate::template::TEMPLATES;
 use serde::Deserialize;
 use sha1::Sha1;
 use std::path::Path;
 
 /// Pages of a listing, each of up to 1,000 files.
 const PAGES_MAX: usize = 20;
-/// The folder of further chat templates.
-pub(super) const TEMPLATES: &str = "additional_chat_templates";
 
 /// A line of a repository's listing.
 #[derive(Deserialize)]

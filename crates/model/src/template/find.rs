@@ -8,6 +8,8 @@ use serde::Deserialize;
 use super::{ChatTemplate, TemplateError};
 use crate::tokenizer::{TemplateField, TokenizerConfig};
 
+/// The folder of a model's further templates.
+pub const TEMPLATES: &str = "additional_chat_templates";
 /// The one for conversations without tools.
 const DEFAULT: &str = "default";
 
@@ -27,7 +29,7 @@ impl Templates {
     /// alone, the default is its own.
     pub fn find(dir: &Path, config: &TokenizerConfig) -> Result<Self, TemplateError> {
         let mut templates = read(&dir.join("chat_template.jinja"))?.map(Templates::one).unwrap_or_default();
-        templates.add_directory(&dir.join("additional_chat_templates"))?;
+        templates.add_directory(&dir.join(TEMPLATES))?;
         if templates.get(DEFAULT).is_some() {
             return Ok(templates);
         }

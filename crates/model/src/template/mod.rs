@@ -18,7 +18,7 @@ mod tests;
 mod time;
 
 pub use error::TemplateError;
-pub use find::{Templates, Tools};
+pub use find::{TEMPLATES, Templates, Tools};
 pub use time::WallClock;
 
 use std::io;

@@ -89,14 +89,22 @@ impl Spool {
             Err(Unread::TooMany(lines)) => return self.fail(batch, &[Unread::too_many(lines)]),
         };
         let (completed, earlier, answered) = self.answered(batch)?;
-        let left = || (0..input.len()).filter(|&at| !answered.contains(&input.line(at).custom_id()));
-        let bytes: usize = left().map(|at| expired(&input, at).len()).sum();
+        let (mut left, mut bytes) = (vec![], 0);
+        for at in 0..input.len() {
+            let name = self.most.name(&input, at)?;
+            if !answered.contains(&name) {
+                left.push(at);
+                bytes += expired(&input, at, &name).len();
+            }
+        }
         let mut room = self.room.begin();
         if !room.take(bytes as u64) {
             drop(room);
             return self.fail(batch, &[refused(&ErrorKind::StorageFull.into())]);
         }
-        let failed = earlier + tell(&self.path(&batch.errors), left().map(|at| expired(&input, at)))?;
+        // Names are read again: together they may be as long as the file.
+        let told = left.iter().map(|&at| Ok(expired(&input, at, &self.most.name(&input, at)?)));
+        let failed = earlier + tell(&self.path(&batch.errors), told)?;
         // They are counted anew as a file of the batch.
         drop(room);
         let now = self.now();
@@ -125,23 +133,22 @@ fn whole_lines(path: &Path, names: &mut Names) -> io::Result<usize> {
 }
 
 /// What is told of a line that nobody came to.
-fn expired(input: &Input, at: usize) -> String {
+fn expired(input: &Input, at: usize, name: &str) -> String {
     let error = json!({
         "code": "batch_expired",
         "message": "This request could not be executed before the completion window expired.",
     });
-    let name = input.line(at).custom_id();
     let line = json!({"id": input.id(at), "custom_id": name, "response": null, "error": error});
     format!("{line}\n")
 }
 
 /// Adds these lines; how many they are.
-fn tell(path: &Path, lines: impl Iterator<Item = String>) -> io::Result<usize> {
+fn tell(path: &Path, lines: impl Iterator<Item = io::Result<String>>) -> io::Result<usize> {
     let file: File = OpenOptions::new().append(true).create(true).open(path)?;
     let mut told = 0;
     let mut writer = BufWriter::new(&file);
     for line in lines {
-        writer.write_all(line.as_bytes())?;
+        writer.write_all(line?.as_bytes())?;
         told += 1;
     }
     writer.flush()?;

@@ -27,7 +27,7 @@ mod work;
 pub(crate) use batches::{cancel, create as create_batch, get as get_batch, list as list_batches};
 pub(crate) use files::{content, delete, get as get_file, list as list_files, upload};
 pub(crate) use store::Spool;
-pub(crate) use work::work;
+pub(crate) use work::{bytes, work};
 
 use axum::extract::Query;
 use model::api::ApiError;

@@ -14,6 +14,7 @@ use super::batch::Batch;
 use super::file::describe;
 use super::gone::Gone;
 use super::kind::Kind;
+use super::lines::Most;
 use super::room::Room;
 use super::whole::{found, named, private, read_json, write_whole};
 use crate::clock::Clock;
@@ -25,6 +26,8 @@ pub(crate) struct Spool {
     /// Locked while the server lives.
     _lock: File,
     pub(super) limits: SpoolLimits,
+    /// What a line of a batch may be.
+    pub(super) most: Most,
     clock: Clock,
     /// What all files take.
     pub(super) room: Arc<Room>,
@@ -59,6 +62,7 @@ impl Spool {
             root: root.to_owned(),
             _lock: lock,
             limits: config.spool,
+            most: Most::of(config),
             clock: config.clock.clone(),
             room: Arc::new(Room::new(config.spool.bytes)),
             swept: Mutex::default(),

@@ -9,17 +9,16 @@ use engine::job::{
     Ask, Ended, Existing, Files, Hears, Input, Job, JobError, Limits, Output, Paths, Record, Retry, Tally,
     Watch,
 };
-use model::api::{Endpoint, Generate, Streaming, values};
+use model::api::{Endpoint, Generate, Streaming};
 use model::template::WallClock;
 use serde_json::{Value, json};
 
 use super::batch::{Batch, error};
 use super::counted::Counted;
-use super::lines::{self, Names, Unread};
+use super::lines::{self, Most, Names, Unread};
 use super::store::Spool;
 use crate::app::{App, Phase};
 use crate::config::Config;
-use crate::crowd;
 use crate::generate::aside;
 use crate::log::LogLevel;
 use crate::refusal;
@@ -39,6 +38,12 @@ const LINES_A_LOOK: usize = 64;
 const LINE_SEQUENCES: usize = 128;
 /// Wrong lines that are told.
 const ERRORS_TOLD: usize = 100;
+
+/// What a batch that is worked on takes of memory at most: where its lines are; one of them and its values; prompts; sequences;
+/// answers.
+pub(crate) fn bytes(config: &Config) -> u64 {
+    (lines::KEPT_BYTES + Most::of(config).memory() + 3 * config.spool.memory) as u64
+}
 
 /// Works on batches until the server ends; those that have not ended go on with the next one.
 pub(crate) async fn work(app: Arc<App>) {
@@ -180,7 +185,7 @@ fn answer(app: &Arc<App>, spool: &Spool, served: &Served, batch: &Batch) -> Resu
         Unread::TooMany(lines) => Failed::Lines(vec![Unread::too_many(lines)]),
     })?;
     let mut watch = Follower { app, spool, batch, full: false, swept: Instant::now() };
-    check(&input, batch, &app.config, &mut watch)?;
+    check(&input, batch, spool.most, &mut watch)?;
     if batch.status() == "validating" && watch.ask() == Ask::GoOn {
         // If this cannot be written, the answers cannot either, and that is told.
         let _ = spool.update(id, |batch| begin(batch, spool.now()));
@@ -201,10 +206,10 @@ fn answer(app: &Arc<App>, spool: &Spool, served: &Served, batch: &Batch) -> Resu
         input: &input,
         limits: Limits {
             in_flight: IN_FLIGHT,
-            prompt_tokens: Limits::prompt_tokens(&served.engine),
+            prompt_tokens: spool.limits.memory / Limits::PROMPT_TOKEN_BYTES,
             window: WINDOW,
-            waiting_bytes: Limits::waiting_bytes(served.engine.hold().budget.memory()),
-            queue_bytes: Limits::waiting_bytes(served.engine.hold().budget.memory()),
+            waiting_bytes: spool.limits.memory,
+            queue_bytes: spool.limits.memory,
             line_sequences: LINE_SEQUENCES,
         },
     };
@@ -229,20 +234,22 @@ fn begin(batch: &mut Batch, now: u64) {
 
 /// Before anything runs, all lines are requests for the endpoint, each of its own name. Of a batch that is to end meanwhile
 /// nobody asks what is wrong with it.
-fn check(input: &Input, batch: &Batch, config: &Config, watch: &mut dyn Watch) -> Result<(), Failed> {
+fn check(input: &Input, batch: &Batch, most: Most, watch: &mut dyn Watch) -> Result<(), Failed> {
     let mut errors = Vec::new();
-    let most_values = crowd::most_values(config.max_body_bytes);
     let mut names = Names::default();
-    for (position, line) in input.lines().enumerate() {
+    for position in 0..input.len() {
+        if errors.len() == ERRORS_TOLD {
+            break;
+        }
         if position % LINES_A_LOOK == 0 && watch.ask() == Ask::End {
             return Ok(());
         }
-        let number = json!(line.number);
-        let id = line.custom_id();
-        if line.bytes.len() > config.max_body_bytes || values(line.bytes) > most_values {
-            errors.push(error("line_too_large", "the line is larger than a body may be", None, number));
+        let number = json!(input.place(position).0);
+        let Some(line) = most.line(input, position)? else {
+            let message = format!("the line is larger than {most}");
+            errors.push(error("line_too_large", &message, None, number));
             continue;
-        }
+        };
         match line.parse() {
             Err(wrong) => {
                 errors.push(error("invalid_request", &wrong.message, wrong.param.as_deref(), number));
@@ -255,7 +262,7 @@ fn check(input: &Input, batch: &Batch, config: &Config, watch: &mut dyn Watch) -
                     number,
                 ));
             }
-            Ok(_) if !names.insert(&id) => {
+            Ok(request) if !names.insert(&request.custom_id) => {
                 let why = "an earlier line has this custom_id";
                 errors.push(error("duplicate_custom_id", why, Some("custom_id"), number));
             }
@@ -270,7 +277,6 @@ fn check(input: &Input, batch: &Batch, config: &Config, watch: &mut dyn Watch) -
             Value::Null,
         ));
     }
-    errors.truncate(ERRORS_TOLD);
     if errors.is_empty() { Ok(()) } else { Err(Failed::Lines(errors)) }
 }
 

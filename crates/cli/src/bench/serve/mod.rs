@@ -32,7 +32,7 @@ use self::report::Report;
 use self::saved::Files;
 use self::words::Filler;
 use crate::args::{BenchServeArgs, DatasetName, TrafficArgs};
-use crate::console::{Misuse, note};
+use crate::console::{Misuse, even_unread, note};
 use crate::display::{Progress, Unit, Voice};
 
 /// How often a server that is not ready is asked again.
@@ -73,7 +73,7 @@ pub(crate) fn serve(args: BenchServeArgs) -> Result<ExitCode> {
         Report { args: &args, model: &model, figures, answers: &answers, input_lens: &input_lens, pace };
     // The files first: a run is not lost where nobody reads standard output to its end.
     files.write(&report.json()?)?;
-    report.show()?;
+    even_unread(report.show())?;
     if report.figures.completed == 0 {
         bail!("of {} all failed", counted(answers.len(), "request"));
     }

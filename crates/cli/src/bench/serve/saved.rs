@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::arrivals::Pace;
 use crate::args::{BenchServeArgs, typed};
 use crate::clock;
-use crate::output_file::JsonReport;
+use crate::output_file::{JsonReport, apart};
 
 /// Where results go, found writable before the run.
 pub(super) struct Files {
@@ -28,8 +28,10 @@ impl Files {
         let folder = report.result_dir.clone().unwrap_or_default();
         let named = named.map(|name| folder.join(name));
         if named.is_some() && !folder.as_os_str().is_empty() {
-            std::fs::create_dir_all(&folder)?;
+            let words = || format!("cannot create the folder {}", folder.display());
+            std::fs::create_dir_all(&folder).with_context(words)?;
         }
+        apart([report.json.as_deref(), named.as_deref()])?;
         Ok(Files {
             exact: JsonReport::open(report.json.as_deref())?,
             named: JsonReport::open(named.as_deref())?,
@@ -45,7 +47,7 @@ impl Files {
 
 /// As vLLM names them: `{label}-{rate}qps-concurrency{n}-{model}-{date}.json`
 fn default_name(args: &BenchServeArgs, model: &str, pace: Option<Pace>) -> Result<PathBuf> {
-    let label = args.report.label.clone().unwrap_or_else(|| typed(args.server.backend));
+    let label = args.report.label.clone().unwrap_or_else(|| typed(args.server.backend)).replace('/', "-");
     let rate = match pace {
         None => "trace".to_string(),
         Some(Pace::Steady(rate)) => rate.to_string(),
