@@ -112,7 +112,7 @@ pub struct SpoolLimits {
 impl SpoolLimits {
     /// What each kind of thing may take in a process of so much memory: little, as there are few lines of a batch at a time.
     pub fn memory_of(process: u64) -> usize {
-        (process / 32).min(16 << 20) as usize
+        (process / 64).min(16 << 20) as usize
     }
 }
 

@@ -26,7 +26,7 @@ fn a_batch_goes_on_in_another_memory() {
         )
     };
     let longest = |server: &Serving| server.get("/v1/models")["data"][0]["max_model_len"].clone();
-    let first = serve("200MiB");
+    let first = serve("215MiB");
     let (path, room) = (first.batch(&(0..1000).map(line).collect::<String>()), longest(&first));
     let so_far = loop {
         let done = first.get(&path)["request_counts"]["completed"].as_u64().expect("a number");
@@ -37,7 +37,7 @@ fn a_batch_goes_on_in_another_memory() {
     assert!(so_far < 1000, "it is under way");
     // Killed.
     drop(first);
-    let second = serve("180MiB");
+    let second = serve("205MiB");
     assert_ne!(longest(&second), room);
     let ended = loop {
         let batch = second.get(&path);

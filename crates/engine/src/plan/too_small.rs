@@ -6,7 +6,7 @@ use crate::words::counted;
 
 /// What measuring and planning leave behind in a process that has room for them: whoever gives what was needed without gives too
 /// little.
-const MEASURING_BYTES: u64 = 3 << 20;
+const MEASURING_BYTES: u64 = 8 << 20;
 
 /// A model that does not fit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

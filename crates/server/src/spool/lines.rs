@@ -18,12 +18,13 @@ use crate::crowd;
 
 /// Most lines of a batch, as OpenAI has it.
 const MOST_LINES: usize = 50_000;
-/// What is kept of a line while its batch is worked on: where it is, the digest of its name (in a set with room to grow), and that
-/// it is still to be done.
-const LINE_BYTES: usize = Input::LINE_BYTES + 2 * (size_of::<[u8; 32]>() + 1) + size_of::<usize>();
+/// What is kept of a line that is to be done: where it is, and that it is.
+const LINE_BYTES: usize = Input::LINE_BYTES + size_of::<usize>();
+/// The digest of a line's name, in a set that has room to grow.
+const NAME_BYTES: usize = 2 * (size_of::<[u8; 32]>() + 1);
 
-/// What all lines of a batch take, but for the one that is read. Of two: one may expire while another is worked on.
-pub(super) const KEPT_BYTES: usize = 2 * MOST_LINES * LINE_BYTES;
+/// What all lines of a batch take, but for the one that is read; and of another that expires while it is worked on.
+pub(super) const KEPT_BYTES: usize = MOST_LINES * (2 * LINE_BYTES + NAME_BYTES);
 
 /// Why there are no lines.
 pub(super) enum Unread {
@@ -74,8 +75,8 @@ pub(super) struct Most {
 
 impl Most {
     pub(super) fn of(config: &Config) -> Most {
-        let bytes = config.max_body_bytes.min(config.spool.memory);
-        Most { bytes, values: bytes / crowd::BYTES_A_VALUE }
+        let memory = config.spool.memory;
+        Most { bytes: config.max_body_bytes.min(memory), values: memory / crowd::BYTES_A_VALUE }
     }
 
     /// Memory of a line and of its values.
@@ -139,8 +140,8 @@ mod tests {
 
     #[test]
     fn a_line_that_is_too_large_is_not_read_and_has_no_name() {
-        let input = Input::new(b"{\"custom_id\":\"a\"}\n{\"custom_id\":\"bb\"}\n[1,2,3]".to_vec());
-        let most = Most { bytes: 17, values: 2 };
+        let input = Input::new(b"{\"custom_id\":\"a\"}\n{\"custom_id\":\"bb\"}\n[1,2,3,4,5,6]".to_vec());
+        let most = Most { bytes: 17, values: 6 };
         assert_eq!([0, 1].map(|at| most.name(&input, at).unwrap()), ["a", ""]);
         assert!(most.line(&input, 2).unwrap().is_none(), "more values than a body may have");
     }
