@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from golden import tokenizer, weights
-from golden.variants import (EXAONE4, GEMMA3, GRANITE, LLAMA3, LONGROPE, MINISTRAL3, OLMO3, PROMPT, QWEN2, QWEN3, ROPE, SEED_OSS, SMOLLM3, YARN, edit, llama)
+from golden.variants import (ERNIE45, EXAONE4, GEMMA3, GLM4, GRANITE, LLAMA3, LONGROPE, MINISTRAL3, OLMO3, PROMPT, QWEN2, QWEN3, ROPE, SEED_OSS, SMOLLM3, YARN, edit, llama)
 
 Q = gguf.GGMLQuantizationType
 LEGACY = {"attn_q": Q.Q4_1, "attn_k": Q.Q5_0, "attn_v": Q.Q5_1, "attn_output": Q.Q4_1, "ffn_gate": Q.Q5_0,
@@ -62,6 +62,8 @@ TWINS = (
     Twin("gguf-olmo3", Q.BF16, OLMO3_TWIN, seed=30, exact=True, without=(dict(sliding_window=512), dict(rope_scaling=None))),
     Twin("gguf-exaone4", Q.BF16, edit(EXAONE4, vocab_size=304), seed=31, exact=True, without=(dict(sliding_window=512),)),
     Twin("gguf-seed-oss", Q.BF16, edit(SEED_OSS, vocab_size=304), seed=32, exact=True),
+    Twin("gguf-glm4", Q.BF16, edit(GLM4, vocab_size=304), seed=33, exact=True, without=(dict(partial_rotary_factor=1.0),)),
+    Twin("gguf-ernie4_5", Q.BF16, edit(ERNIE45, vocab_size=304), seed=34, exact=True, without=(dict(rope_theta=10000.0),)),
 )
 
 NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
@@ -75,7 +77,8 @@ GEMMA_NAMES = NAMES | {"post_attention_layernorm": "post_attention_norm", "pre_f
                        "post_feedforward_layernorm": "post_ffw_norm"}
 # Those whose norms stand behind attention and MLP too, or alone.
 SEED_OSS_NAMES = NAMES | {"post_attention_layernorm": "post_attention_norm"}
-NAMES_OF = {"gemma3_text": GEMMA_NAMES, "olmo3": GEMMA_NAMES, "exaone4": GEMMA_NAMES, "seed_oss": SEED_OSS_NAMES}
+GLM4_NAMES = NAMES | {"post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm"}
+NAMES_OF = {"glm4": GLM4_NAMES, "gemma3_text": GEMMA_NAMES, "olmo3": GEMMA_NAMES, "exaone4": GEMMA_NAMES, "seed_oss": SEED_OSS_NAMES}
 ARCHITECTURES = {"gemma3_text": "gemma3", "ministral3": "mistral3", "olmo3": "olmo2"}
 
 

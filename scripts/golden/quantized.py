@@ -15,7 +15,7 @@ from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from safetensors.torch import load_file, save_file
 
 from golden import weights
-from golden.variants import LONGROPE, MINISTRAL3, PROMPT, QWEN2, edit, llama
+from golden.variants import GLM4, LONGROPE, MINISTRAL3, PROMPT, QWEN2, edit, llama
 
 GROUP = 32
 SMALL = llama(vocab_size=96, num_key_value_heads=2)
@@ -194,6 +194,7 @@ BITS = {"q_proj": 8, "k_proj": 3, "v_proj": 2, "down_proj": 8, "up_proj": 3}
 GPTQ = dict(quant_method="gptq", bits=4, group_size=GROUP, desc_act=False, sym=True, checkpoint_format="gptq")
 QUANTIZED = (
     Quantized("gptq", SMALL, Gptq({}), GPTQ, more=zero_biases, dtype="float16"),
+    Quantized("gptq-glm4", edit(GLM4, vocab_size=96), Gptq({}), GPTQ, seed=49, dtype="float16"),
     Quantized("gptq-act-order", SMALL, Gptq({}, symmetric=False, shuffled=True), GPTQ | dict(sym=False, desc_act=True), seed=41, dtype="float16"),
     Quantized("gptq-bits", SMALL, Gptq(BITS, symmetric=False), GPTQ | dict(sym=False, dynamic={}), seed=60, dtype="float16"),
     Quantized("awq", edit(QWEN2, vocab_size=96), Awq(), dict(quant_method="awq", bits=4, group_size=GROUP, version="gemm", zero_point=True,

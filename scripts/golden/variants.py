@@ -116,6 +116,12 @@ EXAONE4 = edit(llama(architectures=["Exaone4ForCausalLM"], model_type="exaone4",
 GRANITE4 = edit(GRANITE, architectures=["GraniteMoeHybridForCausalLM"], model_type="granitemoehybrid", mlp_bias=None,
                 shared_intermediate_size=96, intermediate_size=40, num_local_experts=0, num_experts_per_tok=0,
                 position_embedding_type="rope", layer_types=["attention"] * 2, mamba_n_heads=8)
+# Half of each head turns, pair by pair.
+GLM4 = edit(llama(architectures=["Glm4ForCausalLM"], model_type="glm4", num_key_value_heads=2, head_dim=32, attention_bias=True,
+                  partial_rotary_factor=0.5, pad_token_id=0, eos_token_id=[2, 3], intermediate_size=64), bos_token_id=None, mlp_bias=None)
+GLM = edit(GLM4, architectures=["GlmForCausalLM"], model_type="glm")
+ERNIE45 = edit(llama(architectures=["Ernie4_5ForCausalLM"], model_type="ernie4_5", num_key_value_heads=2, head_dim=32, rope_theta=500000.0,
+                     tie_word_embeddings=False, use_bias=True, pad_token_id=0), attention_bias=None, mlp_bias=None)
 OPT = dict(
     architectures=["OPTForCausalLM"], model_type="opt", torch_dtype="float16", vocab_size=96, hidden_size=64,
     ffn_dim=128, num_hidden_layers=2, num_attention_heads=4, word_embed_proj_dim=64, max_position_embeddings=128,
@@ -171,6 +177,9 @@ CHECKPOINTS = (
     Variant("exaone4-full", EXAONE4 | dict(sliding_window=None, layer_types=["full_attention"] * 3),
             seed=31, without=(dict(sliding_window=512),)),
     Variant("granite4", GRANITE4, seed=20, without=(dict(position_embedding_type=None),)),
+    Variant("glm", GLM, seed=32, without=(dict(partial_rotary_factor=1.0),)),
+    Variant("glm4", GLM4, seed=33, without=(dict(partial_rotary_factor=1.0),)),
+    Variant("ernie4_5", ERNIE45, seed=34, without=(dict(rope_theta=10000.0),)),
     Variant("opt", OPT, seed=8, dtype="float16"),
     Variant("opt-350m", OPT_350M | dict(torch_dtype="float32", hidden_size=32, word_embed_proj_dim=16, ffn_dim=64,
                                         num_attention_heads=2), seed=9, dtype="float32"),

@@ -56,8 +56,9 @@ struct Place {
 enum HeadOrder {
     /// As Hugging Face stores them: the first half of a head, then the second.
     Halves,
-    /// As GGUF stores queries and keys of Llama: a row of each half in turn, in heads of `dims` rows.
-    Interleaved { dims: usize },
+    /// As GGUF stores queries and keys of Llama, and Hugging Face those of GLM: of `head` rows the first `turned` are a row of each
+    /// half in turn.
+    Pairs { head: usize, turned: usize },
 }
 
 /// What is known of a tensor before it is read.
@@ -131,8 +132,8 @@ impl Checkpoint {
         let says_nothing = config.whole.is_some_and(|whole| whole.ties.is_none());
         config.spec.tied_head |= says_nothing && !announced.contains_key(HEAD);
         untie(&mut config.spec, &announced, &checkpoint.files)?;
-        let catalogue =
-            Catalogue { spec: &config.spec, naming, interleaved: false, files: &checkpoint.files };
+        let pairs = config.family.pairs_rows();
+        let catalogue = Catalogue { spec: &config.spec, naming, pairs, files: &checkpoint.files };
         let (tensors, places) = catalogue.match_up(&name, &announced)?;
         if !config.states_dtype {
             config.publish_in(float_type(tensors[&Tensor::Embed].stored));
@@ -145,7 +146,7 @@ impl Checkpoint {
         let mut gguf = Gguf::open(path)?;
         let spec = gguf.spec()?;
         let vocab = gguf.take_vocab()?;
-        let (naming, interleaved) = (gguf.naming(), gguf.interleaves_heads());
+        let (naming, pairs) = (gguf.naming(), gguf.pairs_rows());
         let entries = gguf.entries.into_iter().map(|(file, e)| Announced {
             name: e.name,
             stored: Ok(e.stored),
@@ -155,7 +156,7 @@ impl Checkpoint {
             quantized: None,
         });
         let announced: BTreeMap<_, _> = entries.map(|e| (e.name.clone(), e)).collect();
-        let catalogue = Catalogue { spec: &spec, naming, interleaved, files: &gguf.files };
+        let catalogue = Catalogue { spec: &spec, naming, pairs, files: &gguf.files };
         let name = path.display().to_string();
         let (tensors, places) = catalogue.match_up(&name, &announced)?;
         let source = Source::Files { files: gguf.files, places };
@@ -277,52 +278,56 @@ impl Checkpoint {
 
 impl Place {
     fn read(&self, files: &[RegularFile], info: &Info, rows: &Range<usize>, into: &mut [u8]) -> Result<()> {
-        if let Some(matrix) = &self.quantized {
-            let before = self.offset as usize / info.row_bytes;
-            return matrix.read(files, &(before + rows.start..before + rows.end), into);
-        }
-        let file = &files[self.file];
-        let whole = rows.start == 0 && rows.end == info.shape.rows();
+        let as_stored = |rows: Range<usize>, into: &mut [u8]| match &self.quantized {
+            Some(matrix) => {
+                let before = self.offset as usize / info.row_bytes;
+                matrix.read(files, &(before + rows.start..before + rows.end), into)
+            }
+            None => files[self.file].read_at(self.offset + (rows.start * info.row_bytes) as u64, into),
+        };
         match (self.order, info.shape) {
-            (HeadOrder::Halves, _) => file.read_at(self.offset + (rows.start * info.row_bytes) as u64, into),
-            (HeadOrder::Interleaved { dims }, Shape::Matrix(..)) => {
-                self.read_heads(file, dims, info.row_bytes, rows, into)
+            (HeadOrder::Halves, _) => as_stored(rows.clone(), into),
+            (HeadOrder::Pairs { head, turned }, Shape::Matrix(..)) => {
+                read_heads(as_stored, (head, turned), info.row_bytes, rows, into)
             }
-            (HeadOrder::Interleaved { dims }, Shape::Vector(n)) => {
-                assert!(whole, "a vector is one row");
-                self.read_heads(file, dims, info.row_bytes / n, &(0..n), into)
+            (HeadOrder::Pairs { head, turned }, Shape::Vector(n)) => {
+                assert_eq!(*rows, 0..1, "a vector is one row");
+                let bytes = info.row_bytes / n;
+                let numbers = |numbers: Range<usize>, into: &mut [u8]| {
+                    files[self.file].read_at(self.offset + (numbers.start * bytes) as u64, into)
+                };
+                read_heads(numbers, (head, turned), bytes, &(0..n), into)
             }
         }
-    }
-
-    /// Reads head by head (one read each), and takes each row from where it lies.
-    fn read_heads(
-        &self,
-        file: &RegularFile,
-        dims: usize,
-        row_bytes: usize,
-        rows: &Range<usize>,
-        into: &mut [u8],
-    ) -> Result<()> {
-        let mut head = vec![0; dims * row_bytes];
-        let mut loaded = None;
-        for (row, into) in rows.clone().zip(into.chunks_exact_mut(row_bytes)) {
-            let number = row / dims;
-            if loaded != Some(number) {
-                file.read_at(self.offset + (number * head.len()) as u64, &mut head)?;
-                loaded = Some(number);
-            }
-            let at = interleaved_row(row % dims, dims);
-            into.copy_from_slice(&head[at * row_bytes..][..row_bytes]);
-        }
-        Ok(())
     }
 }
 
-/// Where row `row` of a head of `dims` lies when its halves are interleaved.
-fn interleaved_row(row: usize, dims: usize) -> usize {
-    let half = dims / 2;
-    2 * (row % half) + row / half
+/// Reads head by head (one read each), and takes each row from where it lies. `read`: rows as they are stored.
+fn read_heads(
+    read: impl Fn(Range<usize>, &mut [u8]) -> Result<()>,
+    (head, turned): (usize, usize),
+    row_bytes: usize,
+    rows: &Range<usize>,
+    into: &mut [u8],
+) -> Result<()> {
+    let mut stored = vec![0; head * row_bytes];
+    let mut loaded = None;
+    for (row, into) in rows.clone().zip(into.chunks_exact_mut(row_bytes)) {
+        let number = row / head;
+        if loaded != Some(number) {
+            read(number * head..(number + 1) * head, &mut stored)?;
+            loaded = Some(number);
+        }
+        let at = stored_row(row % head, turned);
+        into.copy_from_slice(&stored[at * row_bytes..][..row_bytes]);
+    }
+    Ok(())
+}
+
+/// Where row `row` of a head lies whose first `turned` rows are those of two halves in turn.
+fn stored_row(row: usize, turned: usize) -> usize {
+    let half = turned / 2;
+    if row < turned { 2 * (row % half) + row / half } else { row }
 }
 
 fn check_finite(file: &RegularFile, tensor: &str, info: &Info, first: usize, bytes: &[u8]) -> Result<()> {

@@ -245,6 +245,8 @@ pub enum Naming {
     Gemma,
     /// Hugging Face: Granite 4.
     Granite4,
+    /// Hugging Face: GLM 4 with norms around all that is added.
+    Glm4,
     /// Hugging Face: OPT.
     Opt,
     /// GGUF.
@@ -265,6 +267,9 @@ impl Naming {
             }
             (Naming::Granite4, Tensor::Layer(layer, part)) => {
                 Some(format!("model.layers.{layer}.{}", granite4_part(part)?))
+            }
+            (Naming::Glm4, Tensor::Layer(layer, part)) => {
+                Some(format!("model.layers.{layer}.{}", glm4_part(part)?))
             }
             (Naming::Opt, Tensor::Layer(layer, part)) => {
                 Some(format!("model.decoder.layers.{layer}.{}", opt_part(part)?))
@@ -290,14 +295,18 @@ impl Naming {
             _ => return None,
         };
         let whole = match (self, part) {
-            (Naming::Llama, Gate | Up) => format!("model.layers.{layer}.mlp.gate_up_proj.weight"),
+            (Naming::Llama | Naming::Glm4, Gate | Up) => {
+                format!("model.layers.{layer}.mlp.gate_up_proj.weight")
+            }
             (Naming::Llama, Q | K | V) => format!("model.layers.{layer}.self_attn.qkv_proj.weight"),
             (Naming::Granite4, Gate | Up) => format!("model.layers.{layer}.shared_mlp.input_linear.weight"),
             (Naming::GgufSeedOss, _) => return Naming::Gguf.within(tensor),
             (Naming::Gguf, Gate | Up) => format!("blk.{layer}.ffn_up.weight"),
             (Naming::Gguf, Q | K | V) => format!("blk.{layer}.attn_qkv.weight"),
             (Naming::Gguf, _) => format!("blk.{layer}.attn_qkv.bias"),
-            (Naming::Llama | Naming::Gemma | Naming::Granite4 | Naming::Opt, _) => return None,
+            (Naming::Llama | Naming::Gemma | Naming::Granite4 | Naming::Glm4 | Naming::Opt, _) => {
+                return None;
+            }
         };
         Some((whole, parts))
     }
@@ -305,9 +314,9 @@ impl Naming {
     fn outer(self, tensor: Tensor) -> Option<&'static str> {
         use {Naming::*, Tensor::*};
         Some(match (self, tensor) {
-            (Llama | Gemma | Granite4 | Opt, Head) => "lm_head.weight",
-            (Llama | Gemma | Granite4, Embed) => "model.embed_tokens.weight",
-            (Llama | Gemma | Granite4, FinalNorm) => "model.norm.weight",
+            (Llama | Gemma | Granite4 | Glm4 | Opt, Head) => "lm_head.weight",
+            (Llama | Gemma | Granite4 | Glm4, Embed) => "model.embed_tokens.weight",
+            (Llama | Gemma | Granite4 | Glm4, FinalNorm) => "model.norm.weight",
             (Opt, Embed) => "model.decoder.embed_tokens.weight",
             (Opt, Positions) => "model.decoder.embed_positions.weight",
             (Opt, ProjectIn) => "model.decoder.project_in.weight",
@@ -373,6 +382,14 @@ fn gemma_part(part: LayerTensor) -> Option<&'static str> {
 fn granite4_part(part: LayerTensor) -> Option<&'static str> {
     match part {
         LayerTensor::Down => Some("shared_mlp.output_linear.weight"),
+        other => llama_part(other),
+    }
+}
+
+fn glm4_part(part: LayerTensor) -> Option<&'static str> {
+    match part {
+        LayerTensor::AttnOutNorm => Some("post_self_attn_layernorm.weight"),
+        LayerTensor::MlpOutNorm => Some("post_mlp_layernorm.weight"),
         other => llama_part(other),
     }
 }

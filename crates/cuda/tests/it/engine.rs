@@ -217,6 +217,7 @@ fn models_of_every_sort_go_on_as_transformers_does() {
     for model in [
         "exaone4",
         "gemma3",
+        "glm4",
         "granite",
         "granite4",
         "ministral3",

@@ -36,7 +36,8 @@ pub(super) const HEAD: &str = "lm_head.weight";
 pub(super) struct Catalogue<'a> {
     pub(super) spec: &'a ModelSpec,
     pub(super) naming: Naming,
-    pub(super) interleaved: bool,
+    /// Whether the rows of queries and keys that turn together lie beside each other.
+    pub(super) pairs: bool,
     pub(super) files: &'a [RegularFile],
 }
 
@@ -126,9 +127,12 @@ impl Catalogue<'_> {
     fn place(&self, tensor: Tensor, found: &Announced, skip: usize) -> Place {
         use LayerTensor::{K, KBias, Q, QBias};
         let turned = matches!(tensor, Tensor::Layer(_, Q | K | QBias | KBias));
-        let order = match self.interleaved && turned {
-            true => HeadOrder::Interleaved { dims: self.spec.head_dim },
-            false => HeadOrder::Halves,
+        let order = match self.spec.rope() {
+            Some(rope) if self.pairs && turned => {
+                let head = self.spec.head_dim;
+                HeadOrder::Pairs { head, turned: rope.rotary_dims(head) }
+            }
+            _ => HeadOrder::Halves,
         };
         Place {
             name: found.name.clone(),

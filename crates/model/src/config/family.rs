@@ -40,13 +40,19 @@ pub enum Family {
     Olmo2,
     /// OLMo 3: the same, most layers with a window, whose rotary embedding no scaling stretches.
     Olmo3,
+    /// GLM 4 of 2024: Llama with biases on queries, keys and values, of whose heads a part turns, pair by pair; gate and up are one.
+    Glm,
+    /// GLM 4 and Z1 of 2025: the same with norms around all that is added.
+    Glm4,
+    /// ERNIE 4.5 without experts: Llama whose heads turn pair by pair.
+    Ernie45,
     /// OPT: learned positions, layer norms, ReLU.
     Opt,
 }
 
 impl Family {
     /// Every family, with the names of its class and of its `model_type`.
-    const NAMES: [(Family, &'static str, &'static str); 18] = [
+    const NAMES: [(Family, &'static str, &'static str); 22] = [
         (Family::Llama, "LlamaForCausalLM", "llama"),
         (Family::Mistral, "MistralForCausalLM", "mistral"),
         (Family::Mistral, "MinistralForCausalLM", "ministral"),
@@ -64,6 +70,11 @@ impl Family {
         (Family::Gemma3, "Gemma3ForConditionalGeneration", "gemma3"),
         (Family::Olmo2, "Olmo2ForCausalLM", "olmo2"),
         (Family::Olmo3, "Olmo3ForCausalLM", "olmo3"),
+        (Family::Glm, "GlmForCausalLM", "glm"),
+        (Family::Glm4, "Glm4ForCausalLM", "glm4"),
+        (Family::Ernie45, "Ernie4_5ForCausalLM", "ernie4_5"),
+        // As it was published first, with code of its own.
+        (Family::Ernie45, "Ernie4_5_ForCausalLM", "ernie4_5"),
         (Family::Opt, "OPTForCausalLM", "opt"),
     ];
 
@@ -83,8 +94,14 @@ impl Family {
             Family::Opt => Naming::Opt,
             Family::Gemma3 | Family::Olmo2 | Family::Olmo3 | Family::Exaone4 => Naming::Gemma,
             Family::Granite4 => Naming::Granite4,
+            Family::Glm4 => Naming::Glm4,
             _ => Naming::Llama,
         }
+    }
+
+    /// Whether its files have the rows of a head that turn together beside each other.
+    pub(crate) fn pairs_rows(self) -> bool {
+        matches!(self, Family::Glm | Family::Glm4 | Family::Ernie45)
     }
 
     /// Fields of a [`ModelSpec`] and what `config.json` calls them.
@@ -150,9 +167,10 @@ impl Family {
         let spec = match self {
             Family::Opt => opt::opt(fields)?,
             Family::Granite => scales::granite(fields, self.llama_like(fields)?)?,
-            Family::Granite4 => scales::granite(fields, granite4(fields, self.llama_like(fields)?)?)?,
+            Family::Granite4 => scales::granite(fields, scales::granite4(fields, self.llama_like(fields)?)?)?,
             Family::Gemma3 => scales::gemma(fields, self.llama_like(fields)?, dtype)?,
             Family::Olmo2 | Family::Olmo3 => with_olmo(self.llama_like(fields)?),
+            Family::Glm4 => ModelSpec { placement: NormPlacement::Around, ..self.llama_like(fields)? },
             Family::Exaone4 => with_exaone(self.llama_like(fields)?, !fields.has_null("sliding_window")),
             _ => self.llama_like(fields)?,
         };
@@ -168,6 +186,8 @@ impl Family {
         let head_dim = self.head_dim(fields, hidden, heads)?;
         let eps = match self {
             Family::Phi3 | Family::Ministral3 | Family::Olmo2 | Family::Olmo3 | Family::Exaone4 => 1e-5,
+            Family::Ernie45 => 1e-5,
+            Family::Glm | Family::Glm4 => 1.5625e-7,
             _ => 1e-6,
         };
         let eps = fields.number("rms_norm_eps")?.unwrap_or(eps) as f32;
@@ -246,6 +266,8 @@ impl Family {
             Family::Gemma3 => (131_072, 1e6),
             Family::Olmo3 => (2048, 5e5),
             Family::SeedOss => (524_288, 1e4),
+            Family::Glm | Family::Glm4 => (131_072, 1e4),
+            Family::Ernie45 => (131_072, 5e5),
             Family::Llama
             | Family::Granite
             | Family::Granite4
@@ -258,7 +280,11 @@ impl Family {
             max_positions: fields.size("max_position_embeddings")?.unwrap_or(max_positions),
             theta,
             original_positions: is_phi.then_some(4096),
-            partial: is_phi,
+            partial: match self {
+                Family::Phi3 => Some(1.0),
+                Family::Glm | Family::Glm4 => Some(0.5),
+                _ => None,
+            },
             grows: self == Family::Ministral3,
         })
     }
@@ -277,14 +303,14 @@ impl Family {
         }
         let rope = rope::read(fields, defaults)?;
         match self {
-            Family::SmolLm3 => Ok((rope, RopeLayers::Listed(turning_layers(fields, layers)?))),
+            Family::SmolLm3 => Ok((rope, RopeLayers::Listed(rope::turning_layers(fields, layers)?))),
             _ => Ok((rope, RopeLayers::All)),
         }
     }
 
     /// Whether the head is the embedding table where a configuration does not say.
     fn ties(self) -> bool {
-        matches!(self, Family::SmolLm3 | Family::Gemma3 | Family::Opt)
+        matches!(self, Family::SmolLm3 | Family::Gemma3 | Family::Ernie45 | Family::Opt)
     }
 
     /// Some families know their tokens; a field that says `null` says that there is none.
@@ -295,11 +321,14 @@ impl Family {
             | Family::Ministral3
             | Family::Phi3
             | Family::Granite
-            | Family::Granite4 => Some(1),
+            | Family::Granite4
+            | Family::Ernie45 => Some(1),
             Family::SeedOss | Family::Exaone4 => Some(0),
             Family::Opt | Family::Gemma3 => Some(2),
             Family::SmolLm3 => Some(128_000),
-            Family::Qwen2 | Family::Qwen3 | Family::Olmo2 | Family::Olmo3 => None,
+            Family::Qwen2 | Family::Qwen3 | Family::Olmo2 | Family::Olmo3 | Family::Glm | Family::Glm4 => {
+                None
+            }
         };
         let default = known.filter(|_| !fields.has_null("bos_token_id"));
         Ok(fields.tokens("bos_token_id")?.map_or(default, |ids| ids.first().copied()))
@@ -314,7 +343,12 @@ impl Family {
             | Family::Granite4
             | Family::SeedOss
             | Family::Exaone4
+            | Family::Ernie45
             | Family::Opt => Some(2),
+            // Where there is null, too.
+            Family::Glm | Family::Glm4 => {
+                return Ok(fields.tokens("eos_token_id")?.unwrap_or_else(|| vec![151_329, 151_336, 151_338]));
+            }
             Family::Gemma3 => Some(1),
             Family::Phi3 => Some(32_000),
             Family::SmolLm3 => Some(128_001),
@@ -331,6 +365,7 @@ impl Family {
             Family::Mistral | Family::Ministral3 | Family::SeedOss if !explicit_null => 8,
             Family::Qwen2 | Family::Qwen3 | Family::Exaone4 if !explicit_null => 32,
             Family::SmolLm3 | Family::Gemma3 if !explicit_null => 4,
+            Family::Glm | Family::Glm4 | Family::Ernie45 if !explicit_null => 2,
             _ => heads,
         };
         Ok(fields.size("num_key_value_heads")?.unwrap_or(default))
@@ -340,6 +375,7 @@ impl Family {
         let default = match self {
             Family::Qwen3 => 128,
             Family::Ministral3 | Family::SeedOss if !fields.has_null("head_dim") => 128,
+            Family::Glm | Family::Glm4 | Family::Ernie45 if !fields.has_null("head_dim") => 128,
             Family::Gemma3 => 256,
             _ => hidden / heads.max(1),
         };
@@ -356,6 +392,13 @@ impl Family {
                 Biases { qkv: attention, o: attention, mlp: false }
             }
             Family::Qwen2 => Biases { qkv: true, o: false, mlp: false },
+            Family::Glm | Family::Glm4 => {
+                Biases { qkv: fields.flag("attention_bias")?.unwrap_or(true), o: false, mlp: false }
+            }
+            Family::Ernie45 => {
+                let all = fields.flag("use_bias")?.unwrap_or(false);
+                Biases { qkv: all, o: all, mlp: all }
+            }
             Family::SeedOss => Biases {
                 qkv: fields.flag("attention_bias")?.unwrap_or(true),
                 o: fields.flag("attention_out_bias")?.unwrap_or(false),
@@ -378,6 +421,9 @@ impl Family {
                 | Family::Granite4
                 | Family::SeedOss
                 | Family::Olmo2
+                | Family::Glm
+                | Family::Glm4
+                | Family::Ernie45
                 | Family::Opt,
                 _,
             ) => Ok(Window::Full),
@@ -413,40 +459,6 @@ pub(crate) fn with_exaone(spec: ModelSpec, hybrid: bool) -> ModelSpec {
         RopeLayers::All
     };
     ModelSpec { placement: NormPlacement::Added, qk_norm: QkNorm::Heads, rope_layers, ..spec }
-}
-
-/// A Granite 4 whose layers all attend; `num_local_experts` others refuse.
-fn granite4(fields: &Fields, spec: ModelSpec) -> Result<ModelSpec> {
-    // Without this field they are Mamba's, and there are experts.
-    let kinds = fields.texts("layer_types")?.unwrap_or_default();
-    let other = kinds.iter().find(|kind| !["attention", "full_attention"].contains(kind));
-    if other.is_some() || kinds.len() != spec.layers || fields.get("num_local_experts").is_none() {
-        let what = match other {
-            Some(kind) => format!("a layer of type `{}`", kind.escape_debug()),
-            None => "a Granite 4 that does not say `attention` for each layer, and no experts,".into(),
-        };
-        return Err(Error::unsupported(fields.file, what, "Granite 4 without Mamba and experts"));
-    }
-    let rope_layers = match fields.text("position_embedding_type")? {
-        Some("rope") => RopeLayers::All,
-        None => RopeLayers::Listed(vec![false; spec.layers]),
-        Some(_) => return Err(fields.wrong("position_embedding_type", "rope or null")),
-    };
-    Ok(ModelSpec { rope_layers, ..spec })
-}
-
-/// SmolLM3's layers that turn queries and keys: a one for each in `no_rope_layers`, or all but each fourth.
-fn turning_layers(fields: &Fields, layers: usize) -> Result<Vec<bool>> {
-    let interval = fields.size("no_rope_layer_interval")?.unwrap_or(4);
-    match fields.numbers("no_rope_layers")? {
-        // transformers wants as many as there are layers at least.
-        Some(turns) if turns.len() >= layers => {
-            Ok(turns.iter().take(layers).map(|turn| *turn != 0.0).collect())
-        }
-        Some(_) => Err(fields.wrong("no_rope_layers", &format!("an entry for each of {layers} layers"))),
-        None if interval == 0 => Err(fields.wrong("no_rope_layer_interval", "at least 1")),
-        None => Ok((1..=layers).map(|layer| layer % interval != 0).collect()),
-    }
 }
 
 /// Checked at once, for a list of windows is as long.

@@ -12,8 +12,8 @@ pub(super) struct Defaults {
     pub(super) theta: f64,
     /// Positions that it was trained on before, if not as many; what a configuration says inside its scaling is then nothing.
     pub(super) original_positions: Option<usize>,
-    /// Whether a part of each head may be turned. Where it may not, transformers would pass over it or fail.
-    pub(super) partial: bool,
+    /// The part of each head that is turned, where that may be a part. Where it may not, transformers would pass over it or fail.
+    pub(super) partial: Option<f64>,
     /// Whether queries grow with their position (Ministral 3).
     pub(super) grows: bool,
 }
@@ -73,8 +73,9 @@ const BY_LAYER: [&str; 2] = ["full_attention", "sliding_attention"];
 fn rope(fields: &Fields, inner: Option<&Fields>, theta: f64, defaults: &Defaults) -> Result<Rope> {
     let name = "partial_rotary_factor";
     let inside = inner.map_or(Ok(None), |inner| inner.number(name))?;
-    let rotary_fraction = inside.or(fields.number(name)?).unwrap_or(1.0);
-    if rotary_fraction != 1.0 && !defaults.partial {
+    let usual = defaults.partial.unwrap_or(1.0);
+    let rotary_fraction = inside.or(fields.number(name)?).unwrap_or(usual);
+    if rotary_fraction != 1.0 && defaults.partial.is_none() {
         return Err(Error::unsupported(fields.file, format!("`{name}` = {rotary_fraction}"), "1"));
     }
     if inner.is_none() && defaults.grows {
@@ -184,4 +185,18 @@ fn yarn(outer: &Fields, inner: &Fields, defaults: &Defaults) -> Result<Yarn> {
         // A field that says `null` is not true, and the field that is not there is.
         truncate: inner.flag("truncate")?.unwrap_or(!inner.has_null("truncate")),
     })
+}
+
+/// SmolLM3's layers that turn queries and keys: a one for each in `no_rope_layers`, or all but each fourth.
+pub(super) fn turning_layers(fields: &Fields, layers: usize) -> Result<Vec<bool>> {
+    let interval = fields.size("no_rope_layer_interval")?.unwrap_or(4);
+    match fields.numbers("no_rope_layers")? {
+        // transformers wants as many as there are layers at least.
+        Some(turns) if turns.len() >= layers => {
+            Ok(turns.iter().take(layers).map(|turn| *turn != 0.0).collect())
+        }
+        Some(_) => Err(fields.wrong("no_rope_layers", &format!("an entry for each of {layers} layers"))),
+        None if interval == 0 => Err(fields.wrong("no_rope_layer_interval", "at least 1")),
+        None => Ok((1..=layers).map(|layer| layer % interval != 0).collect()),
+    }
 }

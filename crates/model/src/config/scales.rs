@@ -1,10 +1,10 @@
 //! Factors that some architectures have on embeddings, scores, what layers add, and logits.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::json::Fields;
 use half::{bf16, f16};
 use spec::ModelSpec;
-use spec::model::{DType, Norm, NormPlacement};
+use spec::model::{DType, Norm, NormPlacement, RopeLayers};
 
 /// Granite's four factors.
 pub(super) fn granite(fields: &Fields, spec: ModelSpec) -> Result<ModelSpec> {
@@ -18,6 +18,26 @@ pub(super) fn granite(fields: &Fields, spec: ModelSpec) -> Result<ModelSpec> {
             logits: factor("logits_scaling")?,
         },
     ))
+}
+
+/// A Granite 4 whose layers all attend; `num_local_experts` others refuse.
+pub(super) fn granite4(fields: &Fields, spec: ModelSpec) -> Result<ModelSpec> {
+    // Without this field they are Mamba's, and there are experts.
+    let kinds = fields.texts("layer_types")?.unwrap_or_default();
+    let other = kinds.iter().find(|kind| !["attention", "full_attention"].contains(kind));
+    if other.is_some() || kinds.len() != spec.layers || fields.get("num_local_experts").is_none() {
+        let what = match other {
+            Some(kind) => format!("a layer of type `{}`", kind.escape_debug()),
+            None => "a Granite 4 that does not say `attention` for each layer, and no experts,".into(),
+        };
+        return Err(Error::unsupported(fields.file, what, "Granite 4 without Mamba and experts"));
+    }
+    let rope_layers = match fields.text("position_embedding_type")? {
+        Some("rope") => RopeLayers::All,
+        None => RopeLayers::Listed(vec![false; spec.layers]),
+        Some(_) => return Err(fields.wrong("position_embedding_type", "rope or null")),
+    };
+    Ok(ModelSpec { rope_layers, ..spec })
 }
 
 /// The factors of a Granite.

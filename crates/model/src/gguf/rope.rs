@@ -38,7 +38,7 @@ impl Gguf {
         let key = "rope.dimension_count";
         let dims = keys.size(key)?.unwrap_or(head_dim);
         // The rows of whole heads are put in order, and not those of a part.
-        if dims != head_dim && self.interleaves_heads() {
+        if dims != head_dim && self.pairs_rows() && !self.pairs_rows_of_a_part() {
             let what = format!("`{}` = {dims}, with heads of {head_dim}", keys.name(key));
             return Err(Error::unsupported(self.metadata.file(), what, "rotation of whole heads"));
         }

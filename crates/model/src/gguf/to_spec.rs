@@ -13,7 +13,7 @@ use spec::model::{
 };
 
 /// `general.architecture` and what Hugging Face calls it.
-const ARCHITECTURES: [(&str, &str); 11] = [
+const ARCHITECTURES: [(&str, &str); 13] = [
     ("llama", "LlamaForCausalLM"),
     ("mistral3", "Ministral3ForCausalLM"),
     ("qwen2", "Qwen2ForCausalLM"),
@@ -25,17 +25,22 @@ const ARCHITECTURES: [(&str, &str); 11] = [
     ("olmo2", "Olmo2ForCausalLM"),
     ("exaone4", "Exaone4ForCausalLM"),
     ("seed_oss", "SeedOssForCausalLM"),
+    ("glm4", "Glm4ForCausalLM"),
+    ("ernie4_5", "Ernie4_5ForCausalLM"),
 ];
 
-/// Those whose queries and keys have the rows of a head's halves turn by turn.
-const INTERLEAVED: [&str; 4] = ["llama", "mistral3", "smollm3", "granite"];
+/// Those whose queries and keys have the rows of a head beside each other that turn together,
+const PAIRS: [&str; 6] = ["llama", "mistral3", "smollm3", "granite", GLM4, "ernie4_5"];
+/// and this one has them so where a part of a head turns.
+const GLM4: &str = "glm4";
 
 /// Keys of Mixture-of-Experts and other variants that an architecture's name does not show.
-const NEUTRAL: [&str; 7] = [
+const NEUTRAL: [&str; 8] = [
     "expert_count",
     "attention.clamp_kqv",
     "attention.max_alibi_bias",
     "attention.scale",
+    "rope.dimension_sections",
     TEMPERATURE,
     "attn_logit_softcapping",
     "final_logit_softcapping",
@@ -165,26 +170,32 @@ impl Gguf {
         Ok(spec)
     }
 
-    /// Whether the rows of queries and keys are interleaved (the two halves of a head, turn by turn),
-    /// as converters store them for Llama and some others.
-    pub fn interleaves_heads(&self) -> bool {
+    /// Whether the rows of queries and keys that turn together lie beside each other (the two halves of a head, turn by turn), as
+    /// converters store them for Llama and some others.
+    pub fn pairs_rows(&self) -> bool {
+        PAIRS.iter().any(|known| self.is(known))
+    }
+
+    /// Whether those of a part of a head may.
+    pub(super) fn pairs_rows_of_a_part(&self) -> bool {
+        self.is(GLM4)
+    }
+
+    fn is(&self, architecture: &str) -> bool {
         let name = self.metadata.get("general.architecture");
-        INTERLEAVED.iter().any(|known| matches!(name, Some(Value::Text(name)) if name == known))
+        matches!(name, Some(Value::Text(name)) if name == architecture)
     }
 
     /// How it names its tensors.
     pub(crate) fn naming(&self) -> Naming {
-        match self.metadata.get("general.architecture") {
-            Some(Value::Text(name)) if name == "seed_oss" => Naming::GgufSeedOss,
-            _ => Naming::Gguf,
-        }
+        if self.is("seed_oss") { Naming::GgufSeedOss } else { Naming::Gguf }
     }
 
     /// Whether queries and keys are normalised, whose scales have the order of a head's rows. Those of interleaved heads nobody
     /// puts in order.
     fn qk_norm(&self) -> Result<QkNorm> {
         let name = "blk.0.attn_q_norm.weight";
-        if self.has(name) && self.interleaves_heads() {
+        if self.has(name) && self.pairs_rows() {
             let what = format!("`{name}` of an architecture whose heads are interleaved");
             return Err(Error::unsupported(self.metadata.file(), what, "norms of queries and keys of qwen3"));
         }

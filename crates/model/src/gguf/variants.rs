@@ -5,7 +5,7 @@ use super::to_spec::Keys;
 use crate::config::scales::{Granite, with_gemma, with_granite};
 use crate::config::{with_exaone, with_olmo};
 use crate::error::Result;
-use spec::model::{Activation, RopeLayers, Window};
+use spec::model::{Activation, NormPlacement, RopeLayers, Window};
 use spec::{ModelSpec, Rope};
 
 /// Every so many of SmolLM3's layers turn nothing.
@@ -30,6 +30,7 @@ pub(super) fn with_own(spec: ModelSpec, keys: &Keys) -> Result<ModelSpec> {
         "granite" => granite(spec, keys),
         "gemma3" => gemma(spec, keys),
         "olmo2" => olmo(spec, keys),
+        "glm4" => Ok(ModelSpec { placement: NormPlacement::Around, ..spec }),
         "exaone4" => {
             let hybrid = spec.window != Window::Full;
             Ok(with_exaone(spec, hybrid))

@@ -21,7 +21,7 @@ const DEEPSEEK_V3: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^
 const EAST_ASIAN: &str = r"[一-龥ࠀ-一가-퟿]+";
 
 const SUPPORTED: &str = "default, gpt-2, phi-2, olmo, jais, mpt, mellum, trillion, a.x-4.0, granite-docling, exaone4, llama-bpe, llama3, llama-v3, \
-     falcon3, pixtral, midm-2.0, smaug-bpe, dbrx, qwen2, deepseek-r1-qwen, kormo, f2llmv2, megrez, minicpm5, viking, smollm, starcoder, refact, command-r, codeshell, \
+     falcon3, pixtral, midm-2.0, smaug-bpe, dbrx, chatglm-bpe, glm4, qwen2, deepseek-r1-qwen, kormo, f2llmv2, megrez, minicpm5, viking, smollm, starcoder, refact, command-r, codeshell, \
      minerva-7b, tekken, gpt-4o, llama4, seed-coder, deepseek-llm, deepseek-coder, deepseek-v3";
 
 /// How a byte-pair vocabulary wants its text.
@@ -50,7 +50,8 @@ impl PreTokenizer {
             "llama-bpe" | "llama3" | "llama-v3" | "falcon3" | "pixtral" | "midm-2.0" => {
                 PreTokenizer { ignore_merges: true, add_bos: true, ..plain(pattern(LLAMA3)) }
             }
-            "smaug-bpe" | "dbrx" => plain(pattern(LLAMA3)),
+            "smaug-bpe" | "dbrx" | "chatglm-bpe" => plain(pattern(LLAMA3)),
+            "glm4" => PreTokenizer { ignore_merges: true, ..plain(pattern(LLAMA3)) },
             "qwen2" | "deepseek-r1-qwen" | "kormo" | "f2llmv2" => {
                 PreTokenizer { normalizer: Some(json!({"type": "NFC"})), ..plain(pattern(QWEN2)) }
             }
@@ -153,7 +154,7 @@ mod tests {
     #[test]
     fn digits_in_threes() {
         let llama = ["It", "'S", " ", "123", "45", " x", "+=", "y", ";\n", " ", " Ünï", " 你好"];
-        check(&["llama-bpe", "falcon3", "pixtral", "midm-2.0", "dbrx"], TEXT, &llama);
+        check(&["llama-bpe", "falcon3", "pixtral", "midm-2.0", "dbrx", "glm4", "chatglm-bpe"], TEXT, &llama);
         let gpt_4o = ["It'S", " ", "123", "45", " x", "+=", "y", ";\n", " ", " Ünï", " 你好"];
         check(&["gpt-4o", "llama4"], TEXT, &gpt_4o);
         let deepseek = ["It", "'S", " ", "123", "45", " x", "+=", "y", ";\n", " ", " Ünï", " ", "你好"];

@@ -152,6 +152,43 @@ fn ministral_3() -> Value {
         "vision_config": {"hidden_size": 1024, "model_type": "pixtral"}})
 }
 
+/// GLM-4-9B-0414.
+fn glm_4() -> Value {
+    json!({"architectures": ["Glm4ForCausalLM"], "attention_bias": true, "attention_dropout": 0.0,
+        "eos_token_id": [151_329, 151_336, 151_338], "head_dim": 128, "hidden_act": "silu", "hidden_size": 4096,
+        "intermediate_size": 13696, "max_position_embeddings": 32768, "model_type": "glm4", "num_attention_heads": 32,
+        "num_hidden_layers": 40, "num_key_value_heads": 2, "pad_token_id": 151_329, "partial_rotary_factor": 0.5,
+        "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+        "vocab_size": 151_552})
+}
+
+/// ERNIE-4.5-0.3B, as it was published first.
+fn ernie() -> Value {
+    json!({"architectures": ["Ernie4_5_ForCausalLM"], "bos_token_id": 1, "eos_token_id": 2, "head_dim": 128, "hidden_act": "silu",
+        "hidden_size": 1024, "intermediate_size": 3072, "max_position_embeddings": 131_072, "model_type": "ernie4_5",
+        "num_attention_heads": 16, "num_hidden_layers": 18, "num_key_value_heads": 2, "pad_token_id": 0, "rms_norm_eps": 1e-5,
+        "rope_theta": 500_000, "tie_word_embeddings": true, "torch_dtype": "bfloat16", "use_bias": false, "vocab_size": 103_424})
+}
+
+#[test]
+fn glm_turns_half_of_each_head_and_knows_its_ends() {
+    let spec = read(glm_4());
+    let turned = |spec: &ModelSpec| spec.rope().map(|rope| rope.rotary_dims(spec.head_dim));
+    assert_eq!((turned(&spec), spec.placement), (Some(64), NormPlacement::Around));
+    assert_eq!(spec.biases, Biases { qkv: true, o: false, mlp: false });
+    let mut silent = glm_4();
+    for field in
+        ["partial_rotary_factor", "eos_token_id", "head_dim", "num_key_value_heads", "attention_bias"]
+    {
+        silent.as_object_mut().unwrap().remove(field);
+    }
+    assert_eq!(read(silent), spec);
+    let mut before = glm_4();
+    (before["architectures"], before["model_type"]) = (json!(["GlmForCausalLM"]), json!("glm"));
+    assert_eq!((turned(&read(before.clone())), read(before).placement), (Some(64), NormPlacement::Pre));
+    assert_eq!(turned(&read(ernie())), Some(128));
+}
+
 #[test]
 fn models_have_as_many_weights_as_were_published() {
     let weights = |config| read(config).parameters();
@@ -168,6 +205,8 @@ fn models_have_as_many_weights_as_were_published() {
     let rounded = |weights: u64| (weights as f64 / 1e7).round() / 100.0;
     assert_eq!(rounded(weights(granite_4())), 3.4);
     assert_eq!(rounded(weights(seed_oss())), 36.15);
+    assert_eq!(rounded(weights(glm_4())), 9.4);
+    assert_eq!(rounded(weights(ernie())), 0.36);
     assert_eq!(rounded(weights(exaone_4()) - 2 * 102_400 * 5120), 30.95, "without embeddings");
 }
 
