@@ -21,7 +21,6 @@ mod rounded;
 mod scalar;
 
 #[cfg(target_arch = "x86_64")]
-pub(super) use codes::of_planes;
 pub(crate) use rounded::Bits;
 
 use half::bf16;

@@ -58,43 +58,61 @@ pub(in crate::linear::quant) unsafe fn affine<L: Layout>(
     group: *const u8,
     tile: usize,
 ) -> Affine {
-    let plan = &L::PLAN;
     let mut affine = Affine::ZERO;
     for rows in [0, 8] {
-        let row = TILE * tile + rows;
-        // SAFETY: the scales of 32 rows, then the mins, two bytes each, where the plan has them; then a byte for each
-        // row and 16 k, where it has those.
-        unsafe {
-            let d = words::<L>(unit.add(2 * row));
-            let m = if plan.has_min { words::<L>(unit.add(2 * (PANEL + row))) } else { _mm256_setzero_ps() };
-            for half in 0..2 {
-                let (mut scale, mut min) = (d, m);
-                match plan.sub {
-                    Sub::None => {}
-                    Sub::ScaleMin => {
-                        scale = _mm256_mul_ps(d, floats(unsigned(group.add(row))));
-                        min = negative(_mm256_mul_ps(m, floats(unsigned(group.add(PANEL + row)))));
-                    }
-                    Sub::Nibbles => {
-                        let bytes = unsigned(group.add(PANEL * half + row));
-                        let nibble = _mm256_and_si256(bytes, _mm256_set1_epi32(15));
-                        scale = _mm256_mul_ps(d, floats(nibble));
-                        min = negative(_mm256_mul_ps(m, floats(_mm256_srli_epi32::<4>(bytes))));
-                    }
-                    Sub::Signed => {
-                        let bytes = _mm_loadl_epi64(group.add(PANEL * half + row).cast());
-                        scale = _mm256_mul_ps(d, floats(_mm256_cvtepi8_epi32(bytes)));
-                    }
-                }
-                if plan.offset != 0 {
-                    min = _mm256_mul_ps(scale, _mm256_set1_ps(-f32::from(plan.offset)));
-                }
+        for half in 0..2 {
+            // SAFETY: the caller's; eight of 16 numbers each.
+            unsafe {
+                let (scale, min) = affine_of::<L>(unit, group, TILE * tile + rows, half);
                 _mm256_storeu_ps(affine.scale[half].as_mut_ptr().add(rows), scale);
                 _mm256_storeu_ps(affine.min[half].as_mut_ptr().add(rows), min);
             }
         }
     }
     affine
+}
+
+/// Scale and min of eight rows from this one on, for a half of a group's k.
+///
+/// # Safety
+/// As [`affine`].
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn affine_of<L: Layout>(
+    unit: *const u8,
+    group: *const u8,
+    row: usize,
+    half: usize,
+) -> (__m256, __m256) {
+    let plan = &L::PLAN;
+    // SAFETY: the scales of 32 rows, then the mins, two bytes each, where the plan has them; then a byte for each
+    // row and 16 k, where it has those.
+    unsafe {
+        let d = words::<L>(unit.add(2 * row));
+        let m = if plan.has_min { words::<L>(unit.add(2 * (PANEL + row))) } else { _mm256_setzero_ps() };
+        let (mut scale, mut min) = (d, m);
+        match plan.sub {
+            Sub::None => {}
+            Sub::ScaleMin => {
+                scale = _mm256_mul_ps(d, floats(unsigned(group.add(row))));
+                min = negative(_mm256_mul_ps(m, floats(unsigned(group.add(PANEL + row)))));
+            }
+            Sub::Nibbles => {
+                let bytes = unsigned(group.add(PANEL * half + row));
+                let nibble = _mm256_and_si256(bytes, _mm256_set1_epi32(15));
+                scale = _mm256_mul_ps(d, floats(nibble));
+                min = negative(_mm256_mul_ps(m, floats(_mm256_srli_epi32::<4>(bytes))));
+            }
+            Sub::Signed => {
+                let bytes = _mm_loadl_epi64(group.add(PANEL * half + row).cast());
+                scale = _mm256_mul_ps(d, floats(_mm256_cvtepi8_epi32(bytes)));
+            }
+        }
+        if plan.offset != 0 {
+            min = _mm256_mul_ps(scale, _mm256_set1_ps(-f32::from(plan.offset)));
+        }
+        (scale, min)
+    }
 }
 
 /// Eight words as floats.

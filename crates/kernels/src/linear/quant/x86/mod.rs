@@ -14,16 +14,18 @@ mod rows;
 // Loops over rows and vectors run over registers: their indices are clearer than zipped iterators.
 #[allow(clippy::needless_range_loop)]
 mod values;
+mod words;
 
 use std::ops::Range;
 
 use half::bf16;
 
 pub(super) use avx2::{Affine, affine};
-pub(super) use avx2_rows::{codes_of_rows, halves, store_lines};
+pub(super) use avx2_rows::{codes_of_rows, store_lines};
 pub(super) use avx512::by_row;
 pub(super) use bytes::eight_k_by_row;
 pub(super) use fused::{fetch, fetch_at};
+pub(super) use words::words;
 
 use super::Narrow;
 use super::plan::{CodeOrder, Plan, with_layout};

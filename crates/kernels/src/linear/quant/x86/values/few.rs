@@ -7,8 +7,8 @@ use half::bf16;
 
 use super::super::super::plan::{GROUP, PANEL};
 use super::super::fused::fetch_at;
-use super::Kind;
-use super::ready::{AHEAD, EIGHT, Ready, VECTORS};
+use super::ready::{AHEAD, Bytes, EIGHT, Form, Ready, Signed, VECTORS, Words};
+use super::{Kind, Lies};
 use crate::linear::epilogue::Epilogue;
 use crate::linear::rows::widen_rows;
 use crate::linear::types::Weight;
@@ -71,10 +71,11 @@ impl Job<'_> {
                 unsafe {
                     (self.kind.prepare)(stored.as_ptr(), groups.clone(), &mut ready);
                     let ready = &ready[..groups.len()];
-                    match (self.kind.plan.runs(), self.kind.signed()) {
-                        (1, false) => self.add::<R, 1, false>(x, next, ready, &mut total),
-                        (1, true) => self.add::<R, 1, true>(x, next, ready, &mut total),
-                        _ => self.add::<R, 2, false>(x, next, ready, &mut total),
+                    match (self.kind.plan.runs(), self.kind.lies()) {
+                        (1, Lies::Bytes) => self.add::<R, 1, Bytes>(x, next, ready, &mut total),
+                        (1, Lies::Signed) => self.add::<R, 1, Signed>(x, next, ready, &mut total),
+                        (1, Lies::Words) => self.add::<R, 1, Words>(x, next, ready, &mut total),
+                        _ => self.add::<R, 2, Words>(x, next, ready, &mut total),
                     }
                 }
             }
@@ -94,7 +95,7 @@ impl Job<'_> {
     /// As [`work`](Job::work); x points at 32 numbers for each group in each of `R` rows. `next`: the groups after these.
     #[inline(never)]
     #[target_feature(enable = "avx2,fma")]
-    unsafe fn add<const R: usize, const RUNS: usize, const SIGNED: bool>(
+    unsafe fn add<const R: usize, const RUNS: usize, F: Form>(
         &self,
         x: *const f32,
         mut next: *const u8,
@@ -106,7 +107,7 @@ impl Job<'_> {
         for (group, ready) in ready.iter().enumerate() {
             for run in 0..RUNS {
                 for k in run * GROUP / RUNS..(run + 1) * GROUP / RUNS {
-                    if SIGNED {
+                    if F::SIGNED {
                         // These are more lines than a core waits for at once: they are asked for between products.
                         fetch_at(next, 1);
                         next = next.wrapping_add(bytes_of_k);
@@ -117,7 +118,7 @@ impl Job<'_> {
                         let x: [_; R] =
                             std::array::from_fn(|r| _mm256_set1_ps(x.add(r * self.groups * GROUP).read()));
                         for vector in 0..VECTORS {
-                            let values = ready.values::<SIGNED>(run, vector, k);
+                            let values = ready.values::<F>(run, vector, k);
                             for r in 0..R {
                                 sums[r][vector] = _mm256_fmadd_ps(x[r], values, sums[r][vector]);
                             }

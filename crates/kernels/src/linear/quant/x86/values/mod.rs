@@ -9,14 +9,14 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::super::plan::{GROUP, Layout, PANEL, Plan};
+use super::super::plan::{CodeOrder, GROUP, Layout, PANEL, Plan};
 use super::fused::fetch_at;
 use crate::linear::epilogue::Epilogue;
 use crate::linear::types::Weight;
 use crate::linear::vector::{Values, Width, run_values};
 use crate::mat::Mat;
 use crate::team::Team;
-use ready::{AHEAD, EIGHT, Prepare, Ready, VECTORS, prepare};
+use ready::{AHEAD, Bytes, EIGHT, Form, Prepare, Ready, Signed, VECTORS, Words, prepare};
 
 /// `x: [m, k]` by a weight, many rows by vectors of this width.
 pub(super) fn run<L: Layout>(
@@ -36,6 +36,13 @@ pub(super) fn run<L: Layout>(
     }
 }
 
+/// In which form the codes of a format are made ready.
+enum Lies {
+    Bytes,
+    Signed,
+    Words,
+}
+
 /// A format.
 #[derive(Clone, Copy)]
 struct Kind {
@@ -44,9 +51,12 @@ struct Kind {
 }
 
 impl Kind {
-    /// Whether codes are signed; those have no min.
-    fn signed(&self) -> bool {
-        self.plan.low_bits == 8
+    fn lies(&self) -> Lies {
+        match (self.plan.order(), self.plan.low_bits) {
+            (CodeOrder::ByRow, _) => Lies::Bytes,
+            (CodeOrder::ByLine, 8) => Lies::Signed,
+            (CodeOrder::ByLine, _) => Lies::Words,
+        }
     }
 
     /// Writes the values of groups of a panel: for each k those of its 32 outputs.
@@ -58,7 +68,7 @@ impl Kind {
         let (outs, _) = out.as_chunks_mut::<{ GROUP * PANEL }>();
         let mut ready = [Ready::NOTHING];
         for (group, out) in groups.zip(outs) {
-            if self.signed() {
+            if matches!(self.lies(), Lies::Signed) {
                 fetch_at(
                     panel.as_ptr().wrapping_add(self.plan.locate(group + AHEAD).group),
                     self.plan.group_bytes(),
@@ -67,10 +77,11 @@ impl Kind {
             // SAFETY: the panel holds the group; the features are the caller's.
             unsafe {
                 (self.prepare)(panel.as_ptr(), group..group + 1, &mut ready);
-                match (self.plan.runs(), self.signed()) {
-                    (1, false) => write::<1, false>(&ready[0], out),
-                    (1, true) => write::<1, true>(&ready[0], out),
-                    _ => write::<2, false>(&ready[0], out),
+                match (self.plan.runs(), self.lies()) {
+                    (1, Lies::Bytes) => write::<1, Bytes>(&ready[0], out),
+                    (1, Lies::Signed) => write::<1, Signed>(&ready[0], out),
+                    (1, Lies::Words) => write::<1, Words>(&ready[0], out),
+                    _ => write::<2, Words>(&ready[0], out),
                 }
             }
         }
@@ -80,14 +91,14 @@ impl Kind {
 /// # Safety
 /// The machine has these features.
 #[target_feature(enable = "avx2,fma")]
-unsafe fn write<const RUNS: usize, const SIGNED: bool>(ready: &Ready, out: &mut [f32; GROUP * PANEL]) {
-    for vector in 0..VECTORS {
-        for run in 0..RUNS {
-            for k in run * GROUP / RUNS..(run + 1) * GROUP / RUNS {
+unsafe fn write<const RUNS: usize, F: Form>(ready: &Ready, out: &mut [f32; GROUP * PANEL]) {
+    for run in 0..RUNS {
+        for k in run * GROUP / RUNS..(run + 1) * GROUP / RUNS {
+            for vector in 0..VECTORS {
                 // SAFETY: four vectors for each k.
                 unsafe {
                     let at = out.as_mut_ptr().add(PANEL * k + EIGHT * vector);
-                    _mm256_storeu_ps(at, ready.values::<SIGNED>(run, vector, k));
+                    _mm256_storeu_ps(at, ready.values::<F>(run, vector, k));
                 }
             }
         }
