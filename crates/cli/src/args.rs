@@ -79,7 +79,7 @@ pub(crate) enum Command {
     ///
     /// A job that was killed goes on where it was when the same command is given again: beside the output lies its
     /// state (OUTPUT.state). Exit codes: 0 all answered, 1 failed, 2 wrong usage, 3 some lines have errors, 75
-    /// interrupted.
+    /// interrupted, or nobody reads standard output any more.
     #[command(visible_alias = "run-batch")]
     Batch(BatchArgs),
     /// Measure this machine and this model.

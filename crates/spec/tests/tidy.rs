@@ -286,7 +286,7 @@ fn architectures_are_told_apart_where_files_are_read() {
         "architecture.contains",
         "match spec.architecture",
         "Family::",
-        "interleaves_heads",
+        "pairs_rows",
     ];
     // The checkpoint asks for the order of rows in the file that it reads.
     let found = found_in(elsewhere.filter(|source| source.path != "src/checkpoint.rs"), &asks);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use engine::job::{Input, JobError, Limits, Line, Shard};
 use engine::{Expected, counted};
-use model::api::{Context, Generate};
+use model::api::{Context, Generate, VALUE_BYTES, values};
 
 use crate::plan::{Ends, Work};
 use crate::resolve::kv_tokens;
@@ -18,9 +18,6 @@ const SHOWN: usize = 8;
 /// Tokens by which a prompt may differ from what it has here: templates may write the day that the job began.
 const DATE_TOKENS: usize = 16;
 
-/// A line while it is read, and the values in it, are this many times its bytes.
-const LINE_COPIES: usize = 3;
-
 /// The lines of a job.
 pub(super) struct Lines {
     /// Of each line that is a request; the others are answered with errors.
@@ -29,6 +26,8 @@ pub(super) struct Lines {
     max: usize,
     /// Fields that nobody knows, and in how many lines each is.
     unknown: BTreeMap<String, usize>,
+    /// Bytes of the line that takes most while it is read.
+    largest: usize,
 }
 
 /// One line's.
@@ -48,14 +47,16 @@ impl Lines {
     /// # Errors
     /// The input cannot be read any more.
     pub(super) fn of(input: &Input, context: &Context) -> Result<Lines, JobError> {
-        let mut unknown = BTreeMap::new();
+        let (mut unknown, mut largest) = (BTreeMap::new(), 0);
         let mut need = |line: Line| {
+            // Itself, texts in it, and values.
+            largest = largest.max(2 * line.bytes.len() + values(&line.bytes) * VALUE_BYTES);
             let request = line.parse().ok()?.generate(context).ok()?;
             request.unknown_fields.iter().for_each(|name| *unknown.entry(name.clone()).or_default() += 1);
             Some(Need::of(&request, context))
         };
         let needs = input.lines().map(|line| Ok(need(line?))).collect::<Result<_, JobError>>()?;
-        Ok(Lines { needs, max: context.context_len, unknown })
+        Ok(Lines { needs, max: context.context_len, unknown, largest })
     }
 
     /// The fields that nobody knows, if there are any: a misspelt one would change nothing, and nobody would notice.
@@ -94,8 +95,8 @@ impl Lines {
     /// Bytes of what is known of the lines, of the one that is read and its values, and of prompts in the engine.
     pub(super) fn input_bytes(&self, input: &Input) -> usize {
         let prompts: usize = self.requests().map(|need| need.prompt.saturating_mul(need.sequences)).sum();
-        let line = input.longest_line() * LINE_COPIES;
-        input.bytes() + self.needs.len() * size_of::<Option<Need>>() + line + Limits::prompt_bytes(prompts)
+        let needs = self.needs.len() * size_of::<Option<Need>>();
+        input.bytes() + needs + self.largest + Limits::prompt_bytes(prompts)
     }
 
     /// Whether any line asks what the model thinks of its prompt.

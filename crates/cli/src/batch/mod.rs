@@ -41,8 +41,6 @@ const SEQUENCES: usize = 256;
 const WINDOW: usize = 4;
 /// The name of standard input and output.
 const STANDARD: &str = "-";
-/// What becomes of an interrupted batch whose answers go to a stream.
-const BEGINS_ANEW: &str = "what was answered is written; the same command begins anew";
 /// Bytes of an input that is taken whole.
 const SHORT_BYTES: u64 = 8 << 20;
 /// Wrong lines that are shown.
@@ -172,11 +170,11 @@ fn nothing(input: &Input, output: Output, mut follow: Follow) -> Result<()> {
     Ok(())
 }
 
-/// A full device by its name; a reader that left stays what it is.
+/// A full device by its name; a reader that left, with what becomes of that.
 fn named(error: JobError, output: &Path) -> JobError {
     match error {
         JobError::Stream(source) if source.kind() == io::ErrorKind::BrokenPipe => {
-            let why = format!("who read them left; {BEGINS_ANEW}");
+            let why = "who read them left; the same command begins anew";
             JobError::Stream(io::Error::new(source.kind(), why))
         }
         JobError::Stream(source) => {
@@ -390,7 +388,7 @@ impl Place {
         match (self, existing) {
             (Place::Files(..), Existing::Continue) => SAME_COMMAND,
             (Place::Files(..), Existing::Replace) => "the same command without --overwrite goes on",
-            (Place::Stream(_), _) => BEGINS_ANEW,
+            (Place::Stream(_), _) => "what was answered is written; the same command begins anew",
         }
     }
 

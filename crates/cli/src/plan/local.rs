@@ -44,7 +44,10 @@ pub(super) fn plan(args: PlanArgs) -> Result<ExitCode> {
         engine_config(&args.engine, Needs::of_requests(&args.engine, job.requests, job.input, job.output))?;
     let waiting = Limits::waiting_bytes(base.memory) as u64;
     base.beside_bytes = match args.planned_for {
-        PlannedFor::Batch => waiting + queue_bytes(job.requests, 0).min(waiting),
+        PlannedFor::Batch => {
+            let prompts = Limits::prompt_bytes(job.requests.saturating_mul(job.input)) as u64;
+            waiting + queue_bytes(job.requests, 0).min(waiting) + prompts
+        }
         PlannedFor::Serve => waiting + serve::client_bytes_by_default(base.memory),
     };
     let mut opened = loaded::open(Some(&args.model), &args.engine, Voice::Normal)?;

@@ -18,8 +18,9 @@ const PART: u64 = 1 << 20;
 const SAMPLES: u64 = 64;
 const SAMPLE_BYTES: u64 = 4096;
 
-/// A digest of a model, a folder or a file with the parts that belong to it: names and lengths of its files, their beginnings and ends (where headers are) and samples
-/// of what lies between, where weights are that somebody may have changed. The same wherever the model lies.
+/// A digest of a model, a folder or a file with the parts that belong to it: names and lengths of its files, their beginnings and
+/// ends (where headers are) and samples of what lies between, where weights are that somebody may have changed. The same wherever
+/// the model lies.
 ///
 /// # Errors
 /// A file that cannot be read.

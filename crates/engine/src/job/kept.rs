@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, ErrorKind};
 use std::ops::Range;
 use std::path::Path;
 
+use model::api::ANSWER_ID;
 use serde::Deserialize;
 
 use super::{Input, JobError};
@@ -45,31 +46,36 @@ impl Found {
     }
 }
 
+/// Why an answer is not taken.
+enum Unfit {
+    /// It is to something else.
+    Foreign(&'static str),
+    /// The input cannot be read any more.
+    Unread(JobError),
+}
+
 /// The answers to lines of `input` (by position) in a file; a torn last line is none, a file that is not there has none.
 pub(super) fn read(path: &Path, input: &Input) -> Result<Vec<Found>, JobError> {
     scan(path, |id, custom_id| {
-        let number = line_number(id).ok_or("its id is of another kind")?;
-        let position = input.position(number).ok_or("the input has no such line")?;
+        let number = line_number(id).ok_or(Unfit::Foreign("its id is of another kind"))?;
+        let position = input.position(number).ok_or(Unfit::Foreign("the input has no such line"))?;
         if input.id(position) != id {
-            return Err("its id belongs to another input");
+            return Err(Unfit::Foreign("its id belongs to another input"));
         }
-        let line = input.line(position).map_err(|_| "its line of the input cannot be read any more")?;
-        let same = line.custom_id() == custom_id;
-        same.then_some(position).ok_or("its custom_id is not that of its line")
+        let same = input.line(position).map_err(Unfit::Unread)?.custom_id() == custom_id;
+        same.then_some(position).ok_or(Unfit::Foreign("its custom_id is not that of its line"))
     })
 }
 
 /// The answers in a file, by number of line, whose ids begin with `digest`.
 pub(super) fn read_numbered(path: &Path, digest: &str) -> Result<Vec<Found>, JobError> {
     scan(path, |id, _| {
-        line_number(id).filter(|_| id.starts_with(digest)).ok_or("its id belongs to another input")
+        let number = line_number(id).filter(|_| id.starts_with(digest));
+        number.ok_or(Unfit::Foreign("its id belongs to another input"))
     })
 }
 
-fn scan(
-    path: &Path,
-    line_of: impl Fn(&str, &str) -> Result<usize, &'static str>,
-) -> Result<Vec<Found>, JobError> {
+fn scan(path: &Path, line_of: impl Fn(&str, &str) -> Result<usize, Unfit>) -> Result<Vec<Found>, JobError> {
     let file = match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         file => file.map_err(JobError::file("read", path))?,
@@ -84,8 +90,11 @@ fn scan(
         let foreign = |why| JobError::Foreign { path: path.to_owned(), line: found.len() + 1, why };
         let said: Said =
             serde_json::from_slice(&bytes).map_err(|_| foreign("it is not in the batch format"))?;
-        let id = said.id.strip_prefix("batch_req_").unwrap_or_default();
-        let line = line_of(id, &said.custom_id).map_err(foreign)?;
+        let id = said.id.strip_prefix(ANSWER_ID).unwrap_or_default();
+        let line = line_of(id, &said.custom_id).map_err(|unfit| match unfit {
+            Unfit::Foreign(why) => foreign(why),
+            Unfit::Unread(error) => error,
+        })?;
         found.push(Found { line, status: said.response.status_code, range: at..at + read as u64 });
         at += read as u64;
     }

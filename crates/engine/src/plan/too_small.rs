@@ -197,8 +197,8 @@ impl TooSmall {
         matches!(self.lacks(), TooSmall::Disk { .. })
     }
 
-    /// The same where more memory is also for more beside the engine (`beside`: bytes there, of so many in all): what is told
-    /// to be enough is then.
+    /// The same where more memory is also for more beside the engine (`beside`: bytes there, of so many in all): where a figure is
+    /// told to be enough, it is then.
     pub fn with_more_beside(self, beside: &dyn Fn(u64) -> u64) -> TooSmall {
         let more = |why: Box<TooSmall>| Box::new(why.with_more_beside(beside));
         match self {

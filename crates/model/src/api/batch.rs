@@ -16,10 +16,13 @@ pub struct BatchLine {
     pub body: Value,
 }
 
+/// What stands before a line's id in that of its answer.
+pub const ANSWER_ID: &str = "batch_req_";
+
 impl BatchLine {
     /// Reads a line. What is wrong with the body is found by [`BatchLine::generate`].
     pub fn parse(line: &str) -> Result<Self, ApiError> {
-        let value: Value = serde_json::from_str(line)
+        let mut value: Value = serde_json::from_str(line)
             .map_err(|e| ApiError::json(format!("the line is not valid JSON (column {})", e.column())))?;
         if !value.is_object() {
             return Err(ApiError::invalid("", "the line is not a JSON object"));
@@ -40,8 +43,8 @@ impl BatchLine {
                 return Err(ApiError::invalid("url", message));
             }
         };
-        match value.get("body") {
-            Some(body @ Value::Object(_)) => Ok(BatchLine { custom_id, endpoint, body: body.clone() }),
+        match value.get_mut("body").map(Value::take) {
+            Some(body @ Value::Object(_)) => Ok(BatchLine { custom_id, endpoint, body }),
             _ => Err(ApiError::invalid("body", "body: expected an object")),
         }
     }
@@ -64,7 +67,7 @@ pub fn batch_output(id: &str, custom_id: &str, outcome: &Result<String, ApiError
     let answer =
         [("status_code", json!(status)), ("request_id", json!(format!("batch_{id}"))), ("body", Value::Null)];
     let line = [
-        ("id", json!(format!("batch_req_{id}"))),
+        ("id", json!(format!("{ANSWER_ID}{id}"))),
         ("custom_id", json!(custom_id)),
         ("response", Value::Null),
         ("error", error),

@@ -30,7 +30,7 @@ mod unknown;
 mod values;
 mod words;
 
-pub use batch::{BatchLine, batch_output};
+pub use batch::{ANSWER_ID, BatchLine, batch_output};
 pub use chat::{MAX_MESSAGES, chat};
 pub use completion::completion;
 pub use error::ApiError;

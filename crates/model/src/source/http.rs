@@ -275,7 +275,9 @@ fn failed(url: &str, why: String) -> Error {
 /// Drops `user:password@` and everything after `?`, where signatures stand.
 pub(super) fn without_credentials(url: &str) -> String {
     let url = url.split(['?', '#']).next().unwrap_or_default();
-    let Some((scheme, rest)) = url.split_once("://") else { return url.into() };
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return url.rsplit('@').next().unwrap_or_default().into();
+    };
     let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let host = host.rsplit('@').next().unwrap_or_default();
     format!("{scheme}://{host}{path}")
@@ -293,7 +295,9 @@ pub(super) fn encoded(path: &str) -> String {
 
 /// Reads what the hub answers.
 pub(super) fn json<T: for<'a> Deserialize<'a>>(url: &str, body: &str) -> Result<T> {
-    serde_json::from_str(body).map_err(|e| Error::malformed(url, e.to_string(), "the hub's JSON"))
+    let told =
+        |e: serde_json::Error| Error::malformed(&without_credentials(url), e.to_string(), "the hub's JSON");
+    serde_json::from_str(body).map_err(told)
 }
 
 /// Feeds all bytes of a file to a digest, after `prefix`; in hexadecimal.

@@ -179,7 +179,10 @@ struct Download<'a> {
 fn download(repo: &RepoId, extent: Extent, places: &Places, progress: &mut dyn Progress) -> Result<PathBuf> {
     progress.stage(&format!("asking {} for {}", http::without_credentials(&places.hub), repo.name));
     if !["http://", "https://"].into_iter().any(|scheme| places.hub.starts_with(scheme)) {
-        let why = format!("HF_ENDPOINT is {}: an address begins with https://", places.hub);
+        let why = format!(
+            "HF_ENDPOINT is {}: an address begins with https://",
+            http::without_credentials(&places.hub)
+        );
         return Err(Error::NoModel { name: repo.name.clone(), why });
     }
     let http = Http::new(CONNECT_TIMEOUT, places.token.clone());
@@ -187,7 +190,11 @@ fn download(repo: &RepoId, extent: Extent, places: &Places, progress: &mut dyn P
     let url = format!("{}/api/models/{}/revision/{revision}", places.hub, repo.name);
     let Revision { sha } = json(&url, &http.text(&url, "application/json")?.body)?;
     if !is_name(&sha) {
-        return Err(Error::malformed(&url, format!("the commit {sha:?}"), "a commit"));
+        return Err(Error::malformed(
+            &http::without_credentials(&url),
+            format!("the commit {sha:?}"),
+            "a commit",
+        ));
     }
     let download = Download { repo, extent, places, http, commit: sha };
     download.run(progress)

@@ -74,10 +74,12 @@ pub(super) fn pages(http: &Http, hub: &str, first: String) -> Result<Vec<Listed>
             return Ok(all);
         };
         url = on_hub(hub, link).ok_or_else(|| {
-            Error::malformed(&url, format!("the next page at {link}"), "an address with /api/models/")
+            let found = format!("the next page at {}", http::without_credentials(link));
+            Error::malformed(&http::without_credentials(&url), found, "an address with /api/models/")
         })?;
     }
-    Err(Error::malformed(&url, format!("more than {PAGES_MAX} pages of files"), "a repository of a model"))
+    let found = format!("more than {PAGES_MAX} pages of files");
+    Err(Error::malformed(&http::without_credentials(&url), found, "a repository of a model"))
 }
 
 /// The address in `<...>; rel="next"`.

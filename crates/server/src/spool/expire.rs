@@ -5,6 +5,7 @@ use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, Write};
 use std::path::Path;
 
 use engine::job::Input;
+use model::api::ANSWER_ID;
 use serde_json::{Value, json};
 
 use super::batch::Batch;
@@ -50,7 +51,7 @@ impl Spool {
         Ok([total, completed, failed])
     }
 
-    /// How many lines of a batch that nobody works on have an answer, and how many an error; their names.
+    /// How many lines of a batch that nobody works on have an answer, and how many an error; their ids.
     fn answered(&self, batch: &Batch) -> io::Result<(usize, usize, Names)> {
         let mut names = Names::default();
         let completed = whole_lines(&self.path(&batch.answers), &mut names)?;
@@ -91,10 +92,9 @@ impl Spool {
         let (completed, earlier, answered) = self.answered(batch)?;
         let (mut left, mut bytes) = (vec![], 0);
         for at in 0..input.len() {
-            let name = self.most.name(&input, at)?;
-            if !answered.contains(&name) {
+            if !answered.contains(&input.id(at)) {
                 left.push(at);
-                bytes += expired(&input, at, &name).len();
+                bytes += expired(&input, at, &self.most.name(&input, at)?).len();
             }
         }
         let mut room = self.room.begin();
@@ -115,7 +115,7 @@ impl Spool {
     }
 }
 
-/// The lines of a file that may not be there, by their names; a torn last one, of a server that was killed, is cut off.
+/// The lines of a file that may not be there, by their ids; a torn last one, of a server that was killed, is cut off.
 fn whole_lines(path: &Path, names: &mut Names) -> io::Result<usize> {
     let file = match OpenOptions::new().read(true).write(true).open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
@@ -124,7 +124,8 @@ fn whole_lines(path: &Path, names: &mut Names) -> io::Result<usize> {
     let (mut reader, mut line, mut lines, mut whole) = (BufReader::new(&file), Vec::new(), 0, 0);
     while reader.read_until(b'\n', &mut line)? > 0 && line.last() == Some(&b'\n') {
         let answer: Value = serde_json::from_slice(&line).unwrap_or_default();
-        names.insert(answer["custom_id"].as_str().unwrap_or_default());
+        let id = answer["id"].as_str().unwrap_or_default();
+        names.insert(id.strip_prefix(ANSWER_ID).unwrap_or(id));
         (lines, whole) = (lines + 1, whole + line.len() as u64);
         line.clear();
     }
@@ -164,6 +165,11 @@ mod tests {
     use serde_json::json;
 
     use super::super::store::tests::{Opened, batch};
+    use super::{ANSWER_ID, Input};
+
+    fn answer(input: &Input, at: usize) -> String {
+        format!("{{\"id\":\"{ANSWER_ID}{}\"}}\n", input.id(at))
+    }
 
     /// A batch of three lines, one of which is answered and another half.
     fn torn(opened: &Opened, created: u64) -> super::Batch {
@@ -171,9 +177,9 @@ mod tests {
         let lines: String = (0..3)
             .map(|n| json!({"custom_id": format!("line {n}"), "x": "y".repeat(100)}).to_string() + "\n")
             .collect();
-        fs::write(opened.spool().path(batch.input()), lines).unwrap();
-        fs::write(opened.spool().path(&batch.answers), "{\"custom_id\":\"line 1\"}\n{\"custom_id\":\"li")
-            .unwrap();
+        fs::write(opened.spool().path(batch.input()), &lines).unwrap();
+        let whole = answer(&Input::new(lines.into()), 1);
+        fs::write(opened.spool().path(&batch.answers), format!("{whole}{}", &whole[..9])).unwrap();
         opened.spool().put(batch.clone()).unwrap().unwrap();
         batch
     }
@@ -193,7 +199,8 @@ mod tests {
             (&json!("cancelled"), &json!(batch.answers))
         );
         assert_eq!(ended["request_counts"], json!({"total": 3, "completed": 1, "failed": 0}));
-        assert_eq!(fs::read_to_string(spool.path(&batch.answers)).unwrap(), "{\"custom_id\":\"line 1\"}\n");
+        let input = Input::open(&spool.path(batch.input())).unwrap();
+        assert_eq!(fs::read_to_string(spool.path(&batch.answers)).unwrap(), answer(&input, 1));
     }
 
     #[test]

@@ -66,7 +66,7 @@ fn count(path: &Path) -> io::Result<usize> {
     }
 }
 
-/// What a line may be: what a body may, unless there is little memory.
+/// What a line may be: what a body may, or less by what a batch may take of memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Most {
     bytes: usize,
