@@ -3,6 +3,7 @@
 use crate::common::serving::{Asked, Scripted, Serving, response, stream};
 use crate::common::{Folder, Ran, ballast, command, golden};
 use serde_json::Value;
+use std::process::Stdio;
 
 const MODELS: &str = r#"{"data":[{"id":"org/scripted"}]}"#;
 
@@ -359,6 +360,11 @@ fn failures_are_counted_and_shown() {
         .refused(1, &["of 3 requests all failed"]);
     bench(&server.url, &[&trace[..], &["--num-warmups", "1"]].concat())
         .refused(1, &["warm up", "too much waits"]);
+    // Nobody reads the report: they failed all the same.
+    let unread = [&["bench", "serve", "--base-url", &server.url, "--num-prompts", "3"], &trace[..]].concat();
+    let mut child = command(&unread).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
+    drop(child.stdout.take());
+    assert_eq!(child.wait().expect("it ends").code(), Some(1));
 }
 
 /// Neither models nor /tokenize.

@@ -234,3 +234,27 @@ impl TooSmall {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_is_told_to_be_enough_is_enough_for_more_beside() {
+        const MIB: u64 = 1 << 20;
+        // A quarter of all memory, 40 MiB at the most; 100 MiB are needed beside that.
+        let beside = |memory: u64| (memory / 4).min(40 * MIB);
+        for limit in [20 * MIB, 120 * MIB] {
+            let need = 100 * MIB + beside(limit);
+            let (weights, work, kv, process) = (90 * MIB, 5 * MIB, 5 * MIB, beside(limit));
+            let told =
+                TooSmall::Memory { need, limit, weights, work, kv, process, tokens: 16, streamed: false };
+            let TooSmall::Memory { need, process, .. } = told.with_more_beside(&beside) else {
+                unreachable!("the same")
+            };
+            let advised = need + MEASURING_BYTES;
+            assert!(100 * MIB + beside(advised) <= need, "{advised}");
+            assert_eq!((need, process), (100 * MIB + beside(advised), beside(advised)), "and no more");
+        }
+    }
+}
