@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from golden import tokenizer, weights
-from golden.variants import (ERNIE45, EXAONE4, GEMMA3, GLM4, GRANITE, LLAMA3, LONGROPE, MINISTRAL3, OLMO3, PROMPT, QWEN2, QWEN3, ROPE, SEED_OSS, SMOLLM3, YARN, edit, llama)
+from golden.variants import (ERNIE45, EXAONE4, GEMMA, GEMMA2, GEMMA3, GLM4, GRANITE, LLAMA3, LONGROPE, MINISTRAL3, OLMO3, PROMPT, QWEN2, QWEN3, ROPE, SEED_OSS, SMOLLM3, YARN, edit, llama)
 
 Q = gguf.GGMLQuantizationType
 LEGACY = {"attn_q": Q.Q4_1, "attn_k": Q.Q5_0, "attn_v": Q.Q5_1, "attn_output": Q.Q4_1, "ffn_gate": Q.Q5_0,
@@ -57,6 +57,9 @@ TWINS = (
     Twin("gguf-smollm3", Q.BF16, edit(SMOLLM3, vocab_size=304), seed=26, exact=True,
          without=(dict(no_rope_layer_interval=5),)),
     Twin("gguf-granite", Q.BF16, edit(GRANITE, vocab_size=304), seed=27, exact=True),
+    Twin("gguf-gemma", Q.BF16, edit(GEMMA, vocab_size=304), seed=35, exact=True),
+    Twin("gguf-gemma2", Q.BF16, edit(GEMMA2, vocab_size=304, query_pre_attn_scalar=32), seed=36, exact=True,
+         without=(dict(attn_logit_softcapping=50.0), dict(final_logit_softcapping=None), dict(sliding_window=512))),
     Twin("gguf-gemma3", Q.BF16, GEMMA3_TWIN, seed=28, exact=True),
     Twin("gguf-ministral3", Q.BF16, edit(MINISTRAL3, vocab_size=304), seed=30, exact=True),
     Twin("gguf-olmo3", Q.BF16, OLMO3_TWIN, seed=30, exact=True, without=(dict(sliding_window=512), dict(rope_scaling=None))),
@@ -78,7 +81,7 @@ GEMMA_NAMES = NAMES | {"post_attention_layernorm": "post_attention_norm", "pre_f
 # Those whose norms stand behind attention and MLP too, or alone.
 SEED_OSS_NAMES = NAMES | {"post_attention_layernorm": "post_attention_norm"}
 GLM4_NAMES = NAMES | {"post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm"}
-NAMES_OF = {"glm4": GLM4_NAMES, "gemma3_text": GEMMA_NAMES, "olmo3": GEMMA_NAMES, "exaone4": GEMMA_NAMES, "seed_oss": SEED_OSS_NAMES}
+NAMES_OF = {"glm4": GLM4_NAMES, "gemma2": GEMMA_NAMES, "gemma3_text": GEMMA_NAMES, "olmo3": GEMMA_NAMES, "exaone4": GEMMA_NAMES, "seed_oss": SEED_OSS_NAMES}
 ARCHITECTURES = {"gemma3_text": "gemma3", "ministral3": "mistral3", "olmo3": "olmo2"}
 
 
@@ -194,6 +197,10 @@ def add_own(file, c):
         file.add_attention_scale(c["attention_multiplier"])
         file.add_residual_scale(c["residual_multiplier"])
         file.add_logit_scale(c["logits_scaling"])
+    if c["model_type"] == "gemma2":
+        file.add_sliding_window(c["sliding_window"])
+        file.add_attn_logit_softcapping(c["attn_logit_softcapping"])
+        file.add_final_logit_softcapping(c["final_logit_softcapping"])
     if c["model_type"] == "gemma3_text":
         file.add_sliding_window(c["sliding_window"])
         file.add_uint32("gemma3.attention.sliding_window_pattern", c["sliding_window_pattern"])

@@ -14,14 +14,17 @@ torch.set_num_threads(1)
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 
+# The one that knows of caps of scores.
+EAGER = dict(attn_implementation="eager")
+
 
 def hf_loader(path, **changes):
     """dtype -> a fresh model (RoPE's dynamic scaling keeps state, so no model serves two prompts)."""
-    return lambda dtype: AutoModelForCausalLM.from_pretrained(path, dtype=dtype, local_files_only=True, **changes).eval()
+    return lambda dtype: AutoModelForCausalLM.from_pretrained(path, dtype=dtype, local_files_only=True, **EAGER, **changes).eval()
 
 
 def gguf_loader(path):
-    return lambda dtype: AutoModelForCausalLM.from_pretrained(path, gguf_file="model.gguf", dtype=dtype).eval()
+    return lambda dtype: AutoModelForCausalLM.from_pretrained(path, gguf_file="model.gguf", dtype=dtype, **EAGER).eval()
 
 
 @torch.inference_mode()
@@ -104,7 +107,7 @@ def check_power(variant, prompt, logits, out):
 def hf_loader_changed(out, config, changes):
     from golden.variants import edit
     cls = getattr(transformers, config["architectures"][0])
-    return cls.from_pretrained(out, config=cls.config_class(**edit(config, **changes)), dtype=torch.float32).eval()
+    return cls.from_pretrained(out, config=cls.config_class(**edit(config, **changes)), dtype=torch.float32, **EAGER).eval()
 
 
 def write(variant, out, load, checkpoint=None):

@@ -93,6 +93,12 @@ GEMMA3_V5 = edit(GEMMA3, rope_theta=None, rope_local_base_freq=None, rope_scalin
                  layer_types=["sliding_attention", "full_attention", "sliding_attention"],
                  rope_parameters=dict(full_attention=dict(rope_type="linear", factor=4.0, rope_theta=20000.0),
                                       sliding_attention=dict(rope_type="default", rope_theta=100.0)))
+# Every other layer has a window; caps so low that scores and logits come near them.
+GEMMA2 = edit(GEMMA3, architectures=["Gemma2ForCausalLM"], model_type="gemma2", rope_local_base_freq=None, rope_scaling=None,
+              sliding_window_pattern=None, attn_logit_softcapping=0.5, final_logit_softcapping=12.0)
+GEMMA = edit(GEMMA2, architectures=["GemmaForCausalLM"], model_type="gemma", attn_logit_softcapping=None,
+             final_logit_softcapping=None, sliding_window=None, query_pre_attn_scalar=None, hidden_activation=None,
+             hidden_act="gelu_pytorch_tanh", num_hidden_layers=2, num_key_value_heads=1)
 OLMO2 = edit(llama(architectures=["Olmo2ForCausalLM"], model_type="olmo2", num_key_value_heads=2, pad_token_id=0,
                    rope_theta=500000.0), mlp_bias=None)
 # The last of three layers sees everything, by frequencies that yarn stretches.
@@ -163,6 +169,10 @@ CHECKPOINTS = (
             without=(dict(no_rope_layers=[1, 1, 1]), dict(no_rope_layers=[1, 0, 0]))),
     Variant("granite", GRANITE, seed=13, without=tuple({name: 1.0} for name in (
         "embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling"))),
+    Variant("gemma", GEMMA, seed=35),
+    Variant("gemma2", GEMMA2, seed=36,
+            without=(dict(attn_logit_softcapping=50.0), dict(final_logit_softcapping=None), dict(sliding_window=512),
+                     dict(query_pre_attn_scalar=128))),
     Variant("gemma3", GEMMA3, seed=14,
             without=(dict(sliding_window=512), dict(rope_local_base_freq=20000.0), dict(rope_scaling=None),
                      dict(query_pre_attn_scalar=64), dict(sliding_window_pattern=2))),

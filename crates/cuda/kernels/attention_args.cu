@@ -32,8 +32,18 @@ struct AttendArgs {
   u32 window;            // 0: none
   u32 out_bf16;
   u32 pieces;            // where blocks stay: how much work there is for each head of keys
-  u32 is_trial, unused;
+  u32 is_trial;
+  float cap;             // times log2(e); of kernels that are compiled as CAPPED
 };
+
+// A score, times log2(e), as far from zero as it may come. One that does not count stays.
+__device__ __forceinline__ float capped(const AttendArgs& a, float score) {
+#ifdef CAPPED
+  return score == NO_SCORE ? score : a.cap * tanhf(score / a.cap);
+#else
+  return score;
+#endif
+}
 
 // The first page that a query at `position` sees.
 __device__ __forceinline__ u32 first_page(const AttendArgs& a, u32 position) {

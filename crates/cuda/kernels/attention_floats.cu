@@ -19,7 +19,7 @@ KERNEL(attend_floats, AttendArgs, 128) {
     if (token >= first && token <= position) {
       score = 0.0f;
       for (u32 j = 0; j < DIM; j++) score = fmaf(q[j], k[lane * DIM + j], score);
-      score *= a.scale;
+      score = capped(a, score * a.scale);
     }
     add_scored(k + 32 * DIM, score, r);
   }

@@ -15,6 +15,7 @@ __device__ __forceinline__ void add_scored(
   bool moved = false;
 #pragma unroll
   for (u32 tile = 0; tile < TILES; tile++) {
+    cap_scores(s[tile], a);
     if (EDGE) hide<8, 2>(s[tile], position, a, r[tile]);
     moved |= weigh(s[tile], a, r[tile], fade[tile]);
   }

@@ -114,6 +114,18 @@ __device__ __forceinline__ void hide(float (&s)[PAIRS][4], u32 position, const A
     }
 }
 
+// Scores that are still to be multiplied come no further from zero than they may.
+template <u32 PAIRS>
+__device__ __forceinline__ void cap_scores(float (&s)[PAIRS][4], const AttendArgs& a) {
+#ifdef CAPPED
+  float back = 1.0f / a.scale;
+#pragma unroll
+  for (u32 j = 0; j < PAIRS; j++)
+#pragma unroll
+    for (u32 e = 0; e < 4; e++) s[j][e] = capped(a, s[j][e] * a.scale) * back;
+#endif
+}
+
 // Scores become weights. What was summed before is to be multiplied by `fade`; whether that is not 1. To a row that sees all of
 // them an edge is like any other place, so sums are fused here and below where the text says so and nowhere else.
 template <u32 PAIRS>

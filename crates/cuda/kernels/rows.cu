@@ -101,6 +101,19 @@ KERNEL(pick_rows, PickArgs, 256) {
   for (u32 i = threadIdx.x; i < a.cols; i += blockDim.x) out[i] = a.add ? out[i] + from[i] : from[i];
 }
 
+struct CapArgs {
+  float* x;
+  u64 count;
+  float cap;
+  u32 unused;
+};
+
+// Numbers come no further from zero than the cap.
+KERNEL(cap_rows, CapArgs, 256) {
+  for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < a.count; i += (u64)gridDim.x * blockDim.x)
+    a.x[i] = a.cap * tanhf(a.x[i] / a.cap);
+}
+
 struct ConvertArgs {
   const void* from;
   void* out;

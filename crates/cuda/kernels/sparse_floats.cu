@@ -36,7 +36,7 @@ __device__ void attend_tile(const SparseArgs& a, const Tile& tile, SparseRoom&) 
       if (bits == 0) continue;
       float score = tile.scores[(u64)row * 32 * a.pages + 32 * page + lane];
       const float* v = block_at(a.attend, block_of(a, tile, page), tile.kv_head) + 32 * DIM;
-      add_scored(v, bits >> lane & 1 ? score * a.attend.scale : NO_SCORE, r);
+      add_scored(v, bits >> lane & 1 ? capped(a.attend, score * a.attend.scale) : NO_SCORE, r);
     }
     put_row(a.attend, place_of(a, tile, row), r);
   }

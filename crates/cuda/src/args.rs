@@ -22,6 +22,8 @@ arguments! {
     NormArgs { x: u64, weight: u64, bias: u64, out: u64, cols: u32, stride: u32, eps: f32, layer: u32, to: u32, unused: u32 }
     /// `pick_rows`.
     PickArgs { from: u64, rows: u64, out: u64, cols: u32, add: u32 }
+    /// `cap_rows`.
+    CapArgs { x: u64, count: u64, cap: f32, unused: u32 }
     /// `convert_rows`.
     ConvertArgs { from: u64, out: u64, count: u64, from_bf16: u32, to_bf16: u32 }
     /// `store_kv`.
@@ -48,7 +50,7 @@ arguments! {
     /// `attend_many`, `attend_few`, `merge_splits`, `attend_floats`.
     AttendArgs {
         q: u64, pages: u64, out: u64, spans: u64, tables: u64, work: u64, partials: u64, scale: f32, heads: u32,
-        kv_heads: u32, window: u32, out_bf16: u32, pieces: u32, is_trial: u32, unused: u32,
+        kv_heads: u32, window: u32, out_bf16: u32, pieces: u32, is_trial: u32, cap: f32,
     }
     /// `attend_chosen`, `choose_keys`.
     SparseArgs { attend: AttendArgs, chosen: u64, share: f32, pages: u32, rows: u32, pieces: u32 }

@@ -10,7 +10,7 @@ use kernels::queue;
 use crate::Driver;
 use crate::args::{AttendArgs, SpanData};
 use crate::device::{GpuDevice, PARTIAL_BYTES};
-use crate::module::{Module, Prefill, many_rows};
+use crate::module::{Heads, Module, Prefill, many_rows};
 
 /// (query, head) pairs of a warp; spans with no more go split by split.
 const FEW_ROWS: usize = 16;
@@ -189,20 +189,20 @@ impl<D: Driver> GpuDevice<D> {
             out_bf16: (out.dtype == Dtype::Bf16).into(),
             pieces: 0,
             is_trial: 0,
-            unused: 0,
+            cap: shape.cap.map_or(0.0, |cap| cap * std::f32::consts::LOG2_E),
         }
     }
 
     /// What attends of many rows: of several kernels the first that has passed its trial.
-    fn many(&self, KvLayout { dtype, head_dim, .. }: KvLayout) -> Many {
+    fn many(&self, heads: Heads) -> Many {
         let prefill = self.driver.prefill();
         let passed = |module: &Module| prefill != Prefill::Tried || self.passes(*module);
-        let own = prefill.modules(dtype, head_dim).find(passed);
-        own.map_or_else(|| Many::of_warps(dtype, head_dim), Many::of_warpgroups)
+        let own = prefill.modules(heads).find(passed);
+        own.map_or_else(|| Many::of_warps(heads), Many::of_warpgroups)
     }
 
     pub(crate) fn attend_plan(&self, plan: &Plan, layout: KvLayout, grid_y: [usize; 2], args: AttendArgs) {
-        self.attend_by(self.many(layout), plan, layout, grid_y, args);
+        self.attend_by(self.many(heads_of(layout, &args)), plan, layout, grid_y, args);
     }
 
     /// The same with this kernel of many rows.
@@ -216,8 +216,7 @@ impl<D: Driver> GpuDevice<D> {
     ) {
         const SPAN_WORDS: usize = size_of::<SpanData>() / 4;
         assert_eq!(queue::current(), 0, "one queue attends: it has the memory for partial results");
-        let KvLayout { dtype, head_dim, .. } = layout;
-        let modules = Modules { many, few: Module::attention(dtype, head_dim) };
+        let modules = Modules { many, few: Module::Attention(heads_of(layout, &args)) };
         let kernels = plan.kernels(modules, grid_y, self.driver.is_pass());
         let work = kernels.iter().map(|kernel| 2 * kernel.work.len());
         let lengths: Vec<usize> =
@@ -269,8 +268,8 @@ pub(crate) struct Many {
 }
 
 impl Many {
-    pub(crate) fn of_warps(pages: KvDtype, head_dim: usize) -> Many {
-        let module = Module::attention(pages, head_dim);
+    pub(crate) fn of_warps(heads: Heads) -> Many {
+        let module = Module::Attention(heads);
         Many { module, threads: 128, blocks_stay: false, at_most: usize::MAX }
     }
 
@@ -289,7 +288,7 @@ impl Plan {
     /// Those that have work, in order. In a pass there is as much work for `attend_few` as in others.
     fn kernels(&self, modules: Modules, [y_many, y]: [usize; 2], is_pass: bool) -> Vec<Kernel<'_>> {
         let Modules { many, few: module } = modules;
-        let floats = matches!(many.module, Module::AttentionFloats { .. });
+        let floats = matches!(many.module, Module::Attention(Heads { pages: KvDtype::F32, .. }));
         let name = if floats { "attend_floats" } else { "attend_many" };
         let work = if many.blocks_stay { self.longest_first().into() } else { Cow::from(&self.many) };
         let Many { module: of_many, threads, blocks_stay, at_most } = many;
@@ -307,6 +306,11 @@ impl Plan {
         kernels.retain(|kernel| !kernel.work.is_empty());
         kernels
     }
+}
+
+/// What the kernels are compiled for that attend over such pages.
+pub(crate) fn heads_of(layout: KvLayout, args: &AttendArgs) -> Heads {
+    Heads { pages: layout.dtype, head_dim: layout.head_dim, capped: args.cap > 0.0 }
 }
 
 /// As kernels know it: 0 is none, and so is one that is wider than sequences can be.
@@ -387,8 +391,8 @@ mod tests {
     #[test]
     fn what_is_of_one_split_needs_no_merging() {
         let names = |spans: &[(usize, usize)]| -> Vec<(&str, usize)> {
-            let few = Module::Attention { head_dim: 64 };
-            let many = Many::of_warps(KvDtype::Bf16, 64);
+            let heads = Heads::plain(KvDtype::Bf16, 64);
+            let (many, few) = (Many::of_warps(heads), Module::Attention(heads));
             let plan = plan(spans, 4, None, 100);
             let kernels = plan.kernels(Modules { many, few }, [2, 2], true);
             kernels.iter().map(|kernel| (kernel.name, kernel.work.len())).collect()
@@ -430,8 +434,8 @@ mod tests {
         assert_eq!(partial[..3], [0, 12, 0]);
         assert_eq!(plan.rounds[1].merges, [[2, 0]]);
         let names = |is_pass| -> Vec<(&str, usize)> {
-            let few = Module::Attention { head_dim: 64 };
-            let many = Many::of_warps(KvDtype::Bf16, 64);
+            let heads = Heads::plain(KvDtype::Bf16, 64);
+            let (many, few) = (Many::of_warps(heads), Module::Attention(heads));
             let kernels = plan.kernels(Modules { many, few }, [2, 2], is_pass);
             kernels.iter().map(|kernel| (kernel.name, kernel.work.len())).collect()
         };

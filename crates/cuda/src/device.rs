@@ -13,7 +13,7 @@ use kernels::pick::{NoPick, PICKED, Pick, Picked};
 use kernels::queue::{self, Mark};
 
 use crate::adopted::{Adopted, addresses};
-use crate::args::{ConvertArgs, EmbedArgs, LinearArgs, StoreKvArgs};
+use crate::args::{CapArgs, ConvertArgs, EmbedArgs, LinearArgs, StoreKvArgs};
 use crate::attend::together;
 use crate::copies::Way;
 use crate::in_rows::Panels;
@@ -374,6 +374,12 @@ impl<D: Driver> Device for GpuDevice<D> {
 
     fn norm_columns(&self, x: Rows, first: usize, norm: &NormWeights) {
         self.put_norm_columns(x, first, norm);
+    }
+
+    fn cap(&self, x: Rows, cap: f32) {
+        let count = x.rows * x.cols;
+        let args = CapArgs { x: self.floats(x), count: count as u64, cap, unused: 0 };
+        self.launch(Module::Rows, "cap_rows", [count.div_ceil(1024).min(4096), 1], 256, &args);
     }
 
     fn convert(&self, x: Rows, out: Rows) {

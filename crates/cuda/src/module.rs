@@ -45,31 +45,8 @@ pub enum Module {
     Sample,
     /// Linears and embeddings of one format of weights.
     Linear(Format),
-    /// Attention over bf16 pages with heads of one size.
-    Attention {
-        /// Elements of a head.
-        head_dim: usize,
-    },
-    /// Attention over pages of halves.
-    AttentionF16 {
-        /// Elements of a head.
-        head_dim: usize,
-    },
-    /// Attention over pages of 8 bits.
-    AttentionFp8 {
-        /// Elements of a head.
-        head_dim: usize,
-    },
-    /// Attention over pages of 4 bits.
-    AttentionInt4 {
-        /// Elements of a head.
-        head_dim: usize,
-    },
-    /// Attention over f32 pages.
-    AttentionFloats {
-        /// Elements of a head.
-        head_dim: usize,
-    },
+    /// Attention over pages of one kind, or of f32 alone.
+    Attention(Heads),
     /// Attention of many rows over pages of 16 bits, by products of warpgroups: [`Prefill::Warpgroups`].
     Warpgroups {
         /// What pages hold.
@@ -80,12 +57,25 @@ pub enum Module {
         turns: bool,
     },
     /// Attention to a share of the keys.
-    Sparse {
-        /// What pages hold.
-        pages: KvDtype,
-        /// Elements of a head.
-        head_dim: usize,
-    },
+    Sparse(Heads),
+}
+
+/// What an attention's kernels are compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Heads {
+    /// What pages hold.
+    pub pages: KvDtype,
+    /// Elements of a head.
+    pub head_dim: usize,
+    /// Whether scores are capped. Those of products of warpgroups are not.
+    pub capped: bool,
+}
+
+impl Heads {
+    /// Those of most models.
+    pub fn plain(pages: KvDtype, head_dim: usize) -> Heads {
+        Heads { pages, head_dim, capped: false }
+    }
 }
 
 /// Which kernel attends of many rows.
@@ -115,8 +105,8 @@ impl fmt::Display for Prefill {
 
 impl Prefill {
     /// The modules that may have it, instead of that of all attention over such pages: the first that passes has.
-    pub(crate) fn modules(self, pages: KvDtype, head_dim: usize) -> impl Iterator<Item = Module> {
-        let has = matches!(pages, KvDtype::Bf16 | KvDtype::F16) && matches!(head_dim, 64 | 128);
+    pub(crate) fn modules(self, Heads { pages, head_dim, capped }: Heads) -> impl Iterator<Item = Module> {
+        let has = matches!(pages, KvDtype::Bf16 | KvDtype::F16) && matches!(head_dim, 64 | 128) && !capped;
         let turns: &[bool] = match self {
             Prefill::Warps => &[],
             Prefill::Warpgroups => &[false],
@@ -136,33 +126,26 @@ impl Module {
         let mut all = vec![Module::Rows, Module::Sample];
         all.extend(formats.map(Module::Linear));
         for dtype in [KvDtype::Bf16, KvDtype::F16, KvDtype::Fp8, KvDtype::Int4, KvDtype::F32] {
-            all.extend(dims.map(|head_dim| Module::attention(dtype, head_dim)));
-            all.extend(dims.map(|head_dim| Module::Sparse { pages: dtype, head_dim }));
-            all.extend(dims.iter().flat_map(|head_dim| prefill.modules(dtype, *head_dim)));
+            let plain = dims.map(|head_dim| Heads::plain(dtype, head_dim)).into_iter();
+            let capped = Heads { capped: true, ..Heads::plain(dtype, CAPPED) };
+            for heads in plain.chain([capped]) {
+                all.extend([Module::Attention(heads), Module::Sparse(heads)]);
+                all.extend(prefill.modules(heads));
+            }
         }
         all
-    }
-
-    /// Attention over pages of this kind.
-    pub fn attention(dtype: KvDtype, head_dim: usize) -> Module {
-        match dtype {
-            KvDtype::Bf16 => Module::Attention { head_dim },
-            KvDtype::F16 => Module::AttentionF16 { head_dim },
-            KvDtype::Fp8 => Module::AttentionFp8 { head_dim },
-            KvDtype::Int4 => Module::AttentionInt4 { head_dim },
-            KvDtype::F32 => Module::AttentionFloats { head_dim },
-        }
     }
 
     /// Those that a model needs, on a device with this kernel.
     pub fn needed(needs: &Needs, prefill: Prefill) -> Vec<Module> {
         let KvLayout { dtype: pages, head_dim, .. } = needs.kv;
+        let heads = Heads { pages, head_dim, capped: needs.capped };
         let attention = match needs.sparse {
-            Some(_) => Module::Sparse { pages, head_dim },
-            None => Module::attention(pages, head_dim),
+            Some(_) => Module::Sparse(heads),
+            None => Module::Attention(heads),
         };
         let mut needed = vec![Module::Rows, Module::Sample, attention];
-        needed.extend(prefill.modules(pages, head_dim).filter(|_| needs.sparse.is_none()));
+        needed.extend(prefill.modules(heads).filter(|_| needs.sparse.is_none()));
         needed.extend(needs.formats.iter().copied().map(Module::Linear));
         needed
     }
@@ -170,9 +153,15 @@ impl Module {
     /// The names of its kernels.
     pub fn kernels(self) -> &'static [&'static str] {
         match self {
-            Module::Rows => {
-                &["norm_rows", "pick_rows", "convert_rows", "store_kv", "copy_quads", "carry_pieces"]
-            }
+            Module::Rows => &[
+                "norm_rows",
+                "pick_rows",
+                "cap_rows",
+                "convert_rows",
+                "store_kv",
+                "copy_quads",
+                "carry_pieces",
+            ],
             Module::Sample => &["pick_tokens"],
             Module::Linear(Format::F32) => &["linear_floats", "embed_rows"],
             Module::Linear(_) => &[
@@ -184,13 +173,10 @@ impl Module {
                 "finish_sums",
                 "embed_rows",
             ],
-            Module::Attention { .. }
-            | Module::AttentionF16 { .. }
-            | Module::AttentionFp8 { .. }
-            | Module::AttentionInt4 { .. } => &["attend_many", "attend_few", "merge_splits"],
-            Module::AttentionFloats { .. } => &["attend_floats"],
+            Module::Attention(Heads { pages: KvDtype::F32, .. }) => &["attend_floats"],
+            Module::Attention(_) => &["attend_many", "attend_few", "merge_splits"],
             Module::Warpgroups { .. } => &["attend_many"],
-            Module::Sparse { .. } => &["attend_chosen", "choose_keys"],
+            Module::Sparse(_) => &["attend_chosen", "choose_keys"],
         }
     }
 
@@ -198,10 +184,7 @@ impl Module {
     /// are given none have what they need.
     pub fn block_bytes(self, kernel: &str, architecture: Architecture) -> usize {
         let (pages, head_dim) = match self {
-            Module::Attention { head_dim } => (KvDtype::Bf16, head_dim),
-            Module::AttentionF16 { head_dim } => (KvDtype::F16, head_dim),
-            Module::AttentionFp8 { head_dim } => (KvDtype::Fp8, head_dim),
-            Module::AttentionInt4 { head_dim } => (KvDtype::Int4, head_dim),
+            Module::Attention(Heads { pages, head_dim, .. }) if pages != KvDtype::F32 => (pages, head_dim),
             Module::Warpgroups { head_dim, turns, .. } => return warpgroup_bytes(head_dim, turns),
             _ => return 0,
         };
@@ -218,16 +201,15 @@ impl Module {
             Module::Rows => vec![ROWS],
             Module::Sample => vec![SAMPLE],
             Module::Linear(_) => vec![WEIGHTS, LINEAR],
-            Module::Attention { .. } => [pages_of(KvDtype::Bf16), &[ATTENTION, ATTENTION_FEW]].concat(),
-            Module::AttentionF16 { .. } => [pages_of(KvDtype::F16), &[ATTENTION, ATTENTION_FEW]].concat(),
-            Module::AttentionFp8 { .. } => [pages_of(KvDtype::Fp8), &[ATTENTION, ATTENTION_FEW]].concat(),
-            Module::AttentionInt4 { .. } => [pages_of(KvDtype::Int4), &[ATTENTION, ATTENTION_FEW]].concat(),
-            Module::AttentionFloats { .. } => [pages_of(KvDtype::F32), &[ATTENTION_FLOATS]].concat(),
+            Module::Attention(Heads { pages: KvDtype::F32, .. }) => {
+                [pages_of(KvDtype::F32), &[ATTENTION_FLOATS]].concat()
+            }
+            Module::Attention(heads) => [pages_of(heads.pages), &[ATTENTION, ATTENTION_FEW]].concat(),
             Module::Warpgroups { pages, turns, .. } => {
                 let kernel = if turns { ATTENTION_TURNS } else { ATTENTION_WARPGROUPS };
                 [&[WGMMA], pages_of(pages), &[ATTENTION_STEPS, kernel]].concat()
             }
-            Module::Sparse { pages, .. } => {
+            Module::Sparse(Heads { pages, .. }) => {
                 let tiles = if pages == KvDtype::F32 { SPARSE_FLOATS } else { SPARSE_ROWS };
                 [pages_of(pages), &[SPARSE_CHOOSE, tiles, SPARSE]].concat()
             }
@@ -237,24 +219,21 @@ impl Module {
 
     /// What the preprocessor is told: `-DNAME=VALUE`.
     pub fn defines(self) -> Vec<String> {
-        let head = |head_dim| format!("-DHEAD_DIM={head_dim}");
-        match self {
-            Module::Rows | Module::Sample => vec![],
-            Module::Linear(format) => vec![format!("-DFORMAT={}", number(format))],
-            Module::AttentionInt4 { head_dim } | Module::Sparse { pages: KvDtype::Int4, head_dim } => {
-                vec![head(head_dim), "-DKV_INT4".to_string()]
-            }
-            Module::AttentionF16 { head_dim }
-            | Module::Warpgroups { pages: KvDtype::F16, head_dim, .. }
-            | Module::Sparse { pages: KvDtype::F16, head_dim } => {
-                vec![head(head_dim), "-DKV_F16".to_string()]
-            }
-            Module::Attention { head_dim }
-            | Module::AttentionFp8 { head_dim }
-            | Module::AttentionFloats { head_dim }
-            | Module::Warpgroups { head_dim, .. }
-            | Module::Sparse { head_dim, .. } => vec![head(head_dim)],
-        }
+        let heads = match self {
+            Module::Rows | Module::Sample => return vec![],
+            Module::Linear(format) => return vec![format!("-DFORMAT={}", number(format))],
+            Module::Attention(heads) | Module::Sparse(heads) => heads,
+            Module::Warpgroups { pages, head_dim, .. } => Heads::plain(pages, head_dim),
+        };
+        let pages = match heads.pages {
+            KvDtype::Int4 => Some("-DKV_INT4"),
+            KvDtype::F16 => Some("-DKV_F16"),
+            KvDtype::Bf16 | KvDtype::Fp8 | KvDtype::F32 => None,
+        };
+        let capped = heads.capped.then_some("-DCAPPED");
+        let mut defines = vec![format!("-DHEAD_DIM={}", heads.head_dim)];
+        defines.extend(pages.into_iter().chain(capped).map(String::from));
+        defines
     }
 }
 
@@ -290,18 +269,24 @@ impl fmt::Display for Module {
             Module::Sample => write!(f, "sample"),
             Module::Linear(Format::Narrow(narrow)) => write!(f, "linear-{narrow:?}"),
             Module::Linear(format) => write!(f, "linear-{format:?}"),
-            Module::Attention { head_dim } => write!(f, "attention-{head_dim}"),
-            Module::AttentionF16 { head_dim } => write!(f, "attention-f16-{head_dim}"),
-            Module::AttentionFp8 { head_dim } => write!(f, "attention-fp8-{head_dim}"),
-            Module::AttentionInt4 { head_dim } => write!(f, "attention-int4-{head_dim}"),
-            Module::AttentionFloats { head_dim } => write!(f, "attention-floats-{head_dim}"),
+            Module::Attention(heads) => write!(f, "attention-{heads}"),
             Module::Warpgroups { pages, head_dim, turns } => {
                 write!(f, "{}-{pages:?}-{head_dim}", if *turns { "turns" } else { "warpgroups" })
             }
-            Module::Sparse { pages, head_dim } => write!(f, "sparse-{pages:?}-{head_dim}"),
+            Module::Sparse(heads) => write!(f, "sparse-{heads}"),
         }
     }
 }
+
+impl fmt::Display for Heads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Heads { pages, head_dim, capped } = self;
+        write!(f, "{pages:?}-{head_dim}{}", if *capped { "-capped" } else { "" })
+    }
+}
+
+/// Elements of heads whose scores are capped in the conformance table.
+const CAPPED: usize = 256;
 
 /// Heads of more dims are attended by fewer rows at a time.
 const SHORT_HEAD: usize = 128;
@@ -382,7 +367,7 @@ mod tests {
     fn every_device_has_as_much_memory_for_a_block() {
         for head_dim in [16, 64, 80, 96, 128, 160, 192, 256] {
             for pages in [KvDtype::Bf16, KvDtype::F16, KvDtype::Fp8, KvDtype::Int4] {
-                let module = Module::attention(pages, head_dim);
+                let module = Module::Attention(Heads::plain(pages, head_dim));
                 for kernel in ["attend_many", "attend_few"] {
                     let bytes = |architecture| module.block_bytes(kernel, Architecture(architecture));
                     let (old, common) = (bytes(75), bytes(86));
@@ -396,7 +381,8 @@ mod tests {
         }
         // Two on a multiprocessor of sm_80, which has 164 KiB and keeps one for itself beside each.
         for (kernel, expected) in [("attend_many", 80 << 10), ("attend_few", 74_560)] {
-            let bytes = Module::Attention { head_dim: 128 }.block_bytes(kernel, Architecture(80));
+            let module = Module::Attention(Heads::plain(KvDtype::Bf16, 128));
+            let bytes = module.block_bytes(kernel, Architecture(80));
             assert_eq!((bytes, 2 * (bytes + (1 << 10)) <= 164 << 10), (expected, true));
         }
     }

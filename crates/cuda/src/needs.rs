@@ -51,8 +51,14 @@ mod tests {
     #[test]
     fn what_there_is_no_room_for_is_refused_with_what_to_say() {
         let kv = KvLayout { kv_heads: 1, head_dim: 64, dtype: KvDtype::Bf16 };
-        let needs =
-            |longest, rows, samples| Needs { formats: vec![], kv, sparse: Some(longest), rows, samples };
+        let needs = |longest, rows, samples| Needs {
+            formats: vec![],
+            kv,
+            capped: false,
+            sparse: Some(longest),
+            rows,
+            samples,
+        };
         assert_eq!(check(&needs(128 << 10, ROWS_MAX, Places::COUNT)), Ok(()));
         let refused = [
             (needs(4 << 20, 64, 4), "--max-model-len"),

@@ -5,7 +5,7 @@ use kernels::device::{AttendShape, KvPages, Rows};
 
 use crate::Driver;
 use crate::args::{AttendArgs, SpanData, SparseArgs};
-use crate::attend::Plan;
+use crate::attend::{Plan, heads_of};
 use crate::device::{GpuDevice, PARTIAL_BYTES};
 use crate::module::Module;
 
@@ -84,7 +84,7 @@ impl<D: Driver> GpuDevice<D> {
     }
 
     fn run_sparse(&self, kernel: &'static str, layout: KvLayout, spans: &[Span<'_>], args: SparseArgs) {
-        let KvLayout { dtype: pages, head_dim, kv_heads } = layout;
+        let (kv_heads, heads) = (layout.kv_heads, heads_of(layout, &args.attend));
         let plan = Plan::tiles(spans, (args.attend.heads as usize / kv_heads, TILE_ROWS));
         let lengths =
             [plan.spans.len() * (size_of::<SpanData>() / 4), plan.tables.len(), 2 * plan.many.len()];
@@ -99,7 +99,7 @@ impl<D: Driver> GpuDevice<D> {
         let slot = args.rows as usize * args.pages as usize * PAGE_BYTES;
         // Blocks take what there is to do in turn.
         let blocks = (plan.many.len() * kv_heads).min((PARTIAL_BYTES - CHOSEN_BYTES) / slot.max(1));
-        self.launch(Module::Sparse { pages, head_dim }, kernel, [blocks, 1], 256, &args);
+        self.launch(Module::Sparse(heads), kernel, [blocks, 1], 256, &args);
     }
 }
 

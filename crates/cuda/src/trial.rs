@@ -7,7 +7,7 @@ use kernels::attention::{BLOCK_TOKENS, KvDtype, KvLayout, Span};
 use crate::args::AttendArgs;
 use crate::attend::{Many, Plan};
 use crate::device::{GpuDevice, PARTIAL_BYTES};
-use crate::module::{Module, Prefill};
+use crate::module::{Heads, Module, Prefill};
 use crate::{CudaError, Driver};
 
 const HEADS: usize = 6;
@@ -96,7 +96,7 @@ impl<D: Driver> GpuDevice<D> {
             self.attend_by(many, &plan, trial.layout, [KV_HEADS; 2], trial.args(window));
             self.numbers_at(trial.out, trial.numbers)
         };
-        let (right, same) = (found(Many::of_warps(shape.0, shape.1)), twin.map(found));
+        let (right, same) = (found(Many::of_warps(Heads::plain(shape.0, shape.1))), twin.map(found));
         let largest = right.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
         // By blocks that have a tile each, and, where they stay, by few, which come from one tile to the next.
         let few = tried.by_blocks(FEW_BLOCKS);
@@ -204,7 +204,7 @@ impl Trial {
             out_bf16: 1,
             pieces: 0,
             is_trial: 1,
-            unused: 0,
+            cap: 0.0,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::{env, fs, thread};
 
-use cuda::module::{Module, Prefill};
+use cuda::module::{Heads, Module, Prefill};
 use cuda::{Architecture, CudaError, compile};
 use kernels::attention::KvDtype;
 use kernels::linear::Format;
@@ -24,33 +24,27 @@ const NEWEST: (Architecture, (i32, i32)) = (Architecture(120), (12, 8));
 /// was spilled.
 fn spill_bytes_max(module: Module) -> usize {
     match module {
-        Module::AttentionInt4 { head_dim: 80.. } => 160,
-        Module::Attention { head_dim: 80.. }
-        | Module::AttentionF16 { head_dim: 80.. }
-        | Module::AttentionFp8 { head_dim: 80.. } => 48,
+        Module::Attention(Heads { pages: KvDtype::Int4, head_dim: 80.., .. }) => 160,
+        Module::Attention(Heads { head_dim: 80.., .. }) => 48,
         Module::Warpgroups { .. } => 0,
         _ => 32,
     }
 }
 
 fn one_of_each_kind() -> Vec<Module> {
-    vec![
+    let mut all = vec![
         Module::Rows,
         Module::Sample,
         Module::Linear(Format::F32),
         Module::Linear(Format::Bf16),
         Module::Linear(Format::Narrow(Narrow::Int4)),
-        Module::Attention { head_dim: 128 },
-        Module::AttentionF16 { head_dim: 128 },
-        Module::AttentionFp8 { head_dim: 128 },
-        Module::AttentionInt4 { head_dim: 128 },
-        Module::AttentionFloats { head_dim: 64 },
-        Module::Sparse { pages: KvDtype::Bf16, head_dim: 128 },
-        Module::Sparse { pages: KvDtype::F16, head_dim: 128 },
-        Module::Sparse { pages: KvDtype::Fp8, head_dim: 128 },
-        Module::Sparse { pages: KvDtype::Int4, head_dim: 128 },
-        Module::Sparse { pages: KvDtype::F32, head_dim: 64 },
-    ]
+    ];
+    for pages in [KvDtype::Bf16, KvDtype::F16, KvDtype::Fp8, KvDtype::Int4, KvDtype::F32] {
+        let head_dim = if pages == KvDtype::F32 { 64 } else { 128 };
+        all.extend([Module::Attention, Module::Sparse].map(|module| module(Heads::plain(pages, head_dim))));
+    }
+    all.push(Module::Attention(Heads { pages: KvDtype::Bf16, head_dim: 128, capped: true }));
+    all
 }
 
 /// Bytes that a line of the compiler's report says are spilled.
@@ -71,11 +65,7 @@ fn examine(module: Module, architecture: Architecture) -> Result<(Vec<String>, S
     let may_spill = architecture < Architecture(80)
         || matches!(
             module,
-            Module::Attention { head_dim: 256 }
-                | Module::AttentionF16 { head_dim: 256 }
-                | Module::AttentionFp8 { head_dim: 256 }
-                | Module::AttentionInt4 { head_dim: 256 }
-                | Module::Sparse { head_dim: 256, .. }
+            Module::Attention(Heads { head_dim: 256, .. }) | Module::Sparse(Heads { head_dim: 256, .. })
         );
     let spilled = lines().filter(|line| !may_spill && spill_bytes(line) > spill_bytes_max(module));
     let has = |kernel: &str| compiled.log.contains(&format!("Compiling entry function '{kernel}'"));
@@ -114,7 +104,10 @@ fn every_kernel_compiles_without_a_warning() {
         return;
     }
     if cuda::compiler_version().is_ok_and(|version| version >= NEWEST.1) {
-        let modules = [Module::Linear(Format::Narrow(Narrow::Int4)), Module::AttentionInt4 { head_dim: 128 }];
+        let modules = [
+            Module::Linear(Format::Narrow(Narrow::Int4)),
+            Module::Attention(Heads::plain(KvDtype::Int4, 128)),
+        ];
         work.extend(modules.map(|module| (module, NEWEST.0)));
     }
     let (left, found) = (Mutex::new(work), Mutex::new(Vec::new()));

@@ -184,7 +184,7 @@ impl Decode {
             };
             let spans: Vec<Span<'_>> = (0..batch).map(span).collect();
             let queries = Queries { rows: Rows::Bf16(Mat::new(&q, batch, cols)), spans: &spans };
-            let softmax = Softmax { scale: 0.125, window: None, share: None };
+            let softmax = Softmax { scale: 0.125, window: None, share: None, cap: None };
             let cache = Cache { bytes: pool, layout: self.layout };
             let result = RowsMut::Bf16(MatMut::new(&mut out, batch, cols));
             let scratch = &mut self.scratch;
@@ -238,7 +238,7 @@ fn prefill(team: &Team, isa: Isa, layout: KvLayout, heads: usize, tokens: usize)
         times.push(seconds(team, || {
             let queries = Queries { rows: Rows::Bf16(Mat::new(&q, tokens, cols)), spans: &spans };
             let result = RowsMut::Bf16(MatMut::new(&mut out, tokens, cols));
-            let softmax = Softmax { scale: 0.125, window: None, share: None };
+            let softmax = Softmax { scale: 0.125, window: None, share: None, cap: None };
             attend(team, isa, queries, Cache { bytes: &pages, layout }, softmax, result, &mut scratch);
         }));
     }

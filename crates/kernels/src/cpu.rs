@@ -282,6 +282,10 @@ impl Device for CpuDevice {
         elementwise::norm_columns(&self.team, self.isa, values, x.cols, first, norm);
     }
 
+    fn cap(&self, x: Rows, cap: f32) {
+        elementwise::cap(&self.team, self.isa, self.f32s_mut(x), x.cols, cap);
+    }
+
     fn convert(&self, x: Rows, out: Rows) {
         assert_disjoint(&[&out.buf], &[&x.buf]);
         match (x.dtype, out.dtype) {
@@ -336,6 +340,6 @@ impl Device for CpuDevice {
     }
 }
 
-fn softmax(AttendShape { scale, window, share, .. }: AttendShape) -> Softmax {
-    Softmax { scale, window, share }
+fn softmax(AttendShape { scale, window, share, cap, .. }: AttendShape) -> Softmax {
+    Softmax { scale, window, share, cap }
 }

@@ -176,6 +176,8 @@ pub struct AttendShape {
     pub window: Option<usize>,
     /// Which share of them counts, those with the highest scores; all if absent.
     pub share: Option<f32>,
+    /// Scores, once multiplied, become `cap * tanh(score / cap)`.
+    pub cap: Option<f32>,
 }
 
 /// What a device will be asked to compute with.
@@ -185,6 +187,8 @@ pub struct Needs {
     pub formats: Vec<Format>,
     /// Pages of keys and values.
     pub kv: KvLayout,
+    /// Whether attention's scores are capped.
+    pub capped: bool,
     /// Positions of the longest sequence, where attention is to a share of the keys.
     pub sparse: Option<usize>,
     /// Rows of the largest batch.
@@ -336,6 +340,9 @@ pub trait Device: Send + Sync {
 
     /// Norms columns `first..` of each row of `x: [rows, cols] f32` in place, as many as the norm has scales.
     fn norm_columns(&self, x: Rows, first: usize, norm: &NormWeights);
+
+    /// `x = cap * tanh(x / cap)` for each number of `x: [rows, cols] f32`.
+    fn cap(&self, x: Rows, cap: f32);
 
     /// Rounds or widens each number of `x` into `out`.
     fn convert(&self, x: Rows, out: Rows);

@@ -9,6 +9,7 @@ mod generation;
 mod opt;
 mod rope;
 pub(crate) mod scales;
+mod tokens;
 mod windows;
 
 pub(crate) use beside::refuse_beside;
@@ -56,7 +57,7 @@ impl Config {
     /// What files say, where the configuration does not: the numbers that the checkpoint was published in.
     pub(crate) fn publish_in(&mut self, dtype: DType) {
         self.spec.dtype = dtype;
-        if self.family == Family::Gemma3 {
+        if self.family.is_gemma() {
             self.spec.embed_scale = scales::of_gemma_embeddings(self.spec.hidden, dtype);
         }
     }
@@ -142,8 +143,6 @@ fn refuse_variants(fields: &Fields, family: Family) -> Result<()> {
         return Err(Error::unsupported(fields.file, "`is_causal` that is not true", "causal models"));
     }
     let others = [
-        "attn_logit_softcapping",
-        "final_logit_softcapping",
         "clip_qkv",
         "num_local_experts",
         "num_experts",
@@ -152,8 +151,13 @@ fn refuse_variants(fields: &Fields, family: Family) -> Result<()> {
         "adapter_config",
         "transformers_weights",
     ];
-    let scalar: &[_] = if family == Family::Gemma3 { &[] } else { &["query_pre_attn_scalar"] };
-    match fields.first_set(&[&others, scalar].concat()) {
+    let caps = ["attn_logit_softcapping", "final_logit_softcapping"];
+    let of_gemma: &[_] = match family {
+        Family::Gemma2 => &[],
+        Family::Gemma3 => &caps,
+        _ => &[caps[0], caps[1], "query_pre_attn_scalar"],
+    };
+    match fields.first_set(&[&others, of_gemma].concat()) {
         None => Ok(()),
         Some(name) => Err(Error::unsupported(fields.file, format!("`{name}`"), "models without it")),
     }

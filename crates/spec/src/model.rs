@@ -46,6 +46,8 @@ pub struct ModelSpec {
     pub qk_norm: QkNorm,
     /// Factor of attention's scores; `1 / sqrt(head_dim)` in most models.
     pub attention_scale: f32,
+    /// How far from zero scores come: `cap * tanh(score / cap)` (Gemma 2).
+    pub score_cap: Option<f32>,
     /// How far back a query looks.
     pub window: Window,
     /// Whether the head is the embedding table.
@@ -56,6 +58,8 @@ pub struct ModelSpec {
     pub embed_scale: f32,
     /// Factor of the logits (1; Granite). With another there is a final norm, whose scale takes it in.
     pub logit_scale: f32,
+    /// How far from zero logits come, in the same way (Gemma 2).
+    pub logit_cap: Option<f32>,
     /// Token that begins a text.
     pub bos: Option<u32>,
     /// Tokens that end a text.
@@ -104,7 +108,7 @@ pub enum NormPlacement {
     Pre,
     /// On the sum (OPT-350m): `norm(x + f(x))`.
     Post,
-    /// On the input and on what is added (Gemma 3): `x + norm(f(norm(x)))`.
+    /// On the input and on what is added (Gemma 2 and 3): `x + norm(f(norm(x)))`.
     Around,
     /// On what is added (OLMo 2): `x + norm(f(x))`.
     Added,
@@ -435,6 +439,10 @@ impl ModelSpec {
         for (field, factor) in factors {
             let range = 1e-6..=1e6;
             expect(field, factor, range.contains(&factor), || "a positive factor, from 1e-6 to 1e6".into())?;
+        }
+        for (field, cap) in [("score_cap", self.score_cap), ("logit_cap", self.logit_cap)] {
+            let cap = cap.unwrap_or(1.0);
+            expect(field, cap, (1e-3..=1e6).contains(&cap), || "a cap from 0.001 to 1e6".into())?;
         }
         let taken_in =
             self.logit_scale == 1.0 || (self.final_norm && self.norm.affine && !self.norm.has_bias());

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::{Gpu, kept};
 use crate::Lost;
-use crate::module::{Module, Prefill};
+use crate::module::{Heads, Module, Prefill};
 
 /// What is known of each.
 pub(super) type Verdicts = HashMap<Module, bool>;
@@ -72,9 +72,10 @@ pub(super) fn keep(path: Option<&Path>, trial: &mut dyn FnMut() -> bool) -> bool
 /// What a module is tried beside.
 fn rivals(module: Module) -> [Module; 2] {
     match module {
-        Module::Warpgroups { pages, head_dim, .. } => {
-            [Module::attention(pages, head_dim), Module::Warpgroups { pages, head_dim, turns: false }]
-        }
+        Module::Warpgroups { pages, head_dim, .. } => [
+            Module::Attention(Heads::plain(pages, head_dim)),
+            Module::Warpgroups { pages, head_dim, turns: false },
+        ],
         other => [other; 2],
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::emulator::{self, Emulator, Mma, Trials, Tried};
-use cuda::module::Module;
+use cuda::module::{Heads, Module};
 use cuda::{Driver, GpuDevice};
 use half::bf16;
 use kernels::attention::{BLOCK_TOKENS, KvDtype, KvLayout, Span};
@@ -57,7 +57,8 @@ impl Sequence {
             device.upload(&qkv.buf, bytemuck::cast_slice(&values));
             let spans = [Span { blocks: &blocks, start, rows: 0..rows }];
             device.store_kv(qkv, &QkTransform { heads: self.heads, norms: None, rope: None }, &spans, kv, q);
-            let shape = AttendShape { heads: self.heads, scale: 0.5, window: self.window, share: None };
+            let shape =
+                AttendShape { heads: self.heads, scale: 0.5, window: self.window, share: None, cap: None };
             device.attend(q, kv, &spans, shape, out);
             device.view(&out.buf, &mut |bytes| results.extend_from_slice(bytes));
         }
@@ -126,7 +127,7 @@ fn a_kernel_is_used_if_it_passes_its_trial() {
 fn check_trial(dtype: KvDtype, tried: Tried, is_prepared: bool, passes: [bool; 2]) {
     let sequence =
         Sequence { tokens: 110, heads: 3, kv_heads: 1, head_dim: 64, dtype, window: None, size: 1.0 };
-    let plain = Module::attention(dtype, 64);
+    let plain = Module::Attention(Heads::plain(dtype, 64));
     let both = [true, false].map(|turns| Module::Warpgroups { pages: dtype, head_dim: 64, turns });
     let found = |driver: Emulator| sequence.attended(&mut GpuDevice::new(driver, 16 << 20).unwrap(), 110).0;
     let [warps, warpgroups, turns] =
@@ -168,7 +169,7 @@ fn attended_to_one(device: &mut dyn Device) -> Vec<f32> {
     let transform = QkTransform { heads: 1, norms: None, rope: None };
     device.store_kv(qkv, &transform, &[Span { blocks: &blocks, start: 0, rows: 0..TOKENS }], kv, q);
     let start = TOKENS - QUERIES;
-    let shape = AttendShape { heads: 1, scale: 0.125, window: None, share: None };
+    let shape = AttendShape { heads: 1, scale: 0.125, window: None, share: None, cap: None };
     device.attend(q, kv, &[Span { blocks: &blocks, start, rows: start..TOKENS }], shape, out);
     let mut results = Vec::new();
     device.view(&out.buf, &mut |bytes| results = bytemuck::cast_slice::<u8, u16>(bytes).to_vec());
@@ -231,7 +232,7 @@ fn decoded(device: &mut dyn Device, layout: KvLayout, window: Option<usize>, tog
     device.upload(&q.buf, bytemuck::cast_slice(&queries));
     let span = |(row, blocks)| Span { blocks, start: LENGTHS[row] - 1, rows: row..row + 1 };
     let spans: Vec<Span<'_>> = tables.iter().map(Vec::as_slice).enumerate().map(span).collect();
-    let shape = AttendShape { heads, scale: 0.125, window, share: None };
+    let shape = AttendShape { heads, scale: 0.125, window, share: None, cap: None };
     for spans in spans.chunks(if together { rows } else { 1 }) {
         device.attend(q, kv, spans, shape, out);
     }

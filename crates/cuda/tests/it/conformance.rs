@@ -44,6 +44,7 @@ fn weights_of_12_bits_are_refused_before_anything_is_compiled() {
     let refused = device.prepare(&Needs {
         formats: vec![Format::Bf16, Format::Bf12],
         kv,
+        capped: false,
         sparse: None,
         rows: 64,
         samples: 4,

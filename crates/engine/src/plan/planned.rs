@@ -7,7 +7,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 
 use kernels::arena::{Full, PAGE};
-use kernels::attention::{BLOCK_TOKENS, KvLayout};
+use kernels::attention::{BLOCK_TOKENS, KvDtype};
 use kernels::device::{Device, KvPages, Needs};
 use kernels::{CpuDevice, Team};
 use model::checkpoint::Checkpoint;
@@ -256,7 +256,7 @@ impl<'a> Planned<'a> {
         let mut device = devices(Tier::Device, self.hold.arena_bytes() as usize, &team)?;
         let longest = config.sparse.map(|_| self.hold.max_model_len);
         let size = config.work_size(&self.blocks);
-        prepare(&*device, &self.blueprint, kv_layout(spec, config.kv_dtype()), size, longest)?;
+        prepare(&*device, &self.blueprint, (spec, config.kv_dtype()), size, longest)?;
         let mut host = devices(Tier::Host, self.host_bytes(), &team)?;
         let before = self.hold.disk_bytes;
         let loader = Loader {
@@ -479,12 +479,13 @@ pub(crate) fn open(
 pub(crate) fn prepare(
     device: &dyn Device,
     blueprint: &Blueprint,
-    kv: KvLayout,
+    (spec, kv): (&ModelSpec, KvDtype),
     size: WorkSize,
     sparse: Option<usize>,
 ) -> Result<(), StartError> {
     let formats = blueprint.formats().into_iter().map(|(format, _)| format).collect();
-    let needs = Needs { formats, kv, sparse, rows: size.tokens, samples: size.samples };
+    let (kv, capped) = (kv_layout(spec, kv), spec.score_cap.is_some());
+    let needs = Needs { formats, kv, capped, sparse, rows: size.tokens, samples: size.samples };
     device.prepare(&needs).map_err(StartError::Device)
 }
 

@@ -185,7 +185,8 @@ impl Rig {
         // Tables are of whole contexts: what layers with a window see of these is the costs' to say.
         let spec = ModelSpec { layers: pools, window: Window::Full, ..checkpoint.spec().clone() };
         let layout = kv_layout(&spec, config.kv_dtype());
-        prepare(&*device, &blueprint, layout, size, config.sparse.map(|_| positions))?;
+        let sparse = config.sparse.map(|_| positions);
+        prepare(&*device, &blueprint, (&spec, config.kv_dtype()), size, sparse)?;
         let loader = Loader { checkpoint, team: &team, positions, progress: &|_| {}, store: None, cut: None };
         let weights = loader.load(&blueprint, &mut *device)?;
         let mut taken = Vec::new();

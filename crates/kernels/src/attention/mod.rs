@@ -27,6 +27,7 @@ pub use scratch::{Demand, Scratch};
 pub use sparse::Chosen;
 pub use write::{HeadNorm, HeadOps, RopeBy, RopeTable, rope_and_write};
 
+use crate::elementwise::tanh;
 use crate::isa::Isa;
 use crate::mat::{Mat, MatMut, SharedRows};
 use crate::team::Team;
@@ -56,6 +57,21 @@ pub struct Softmax {
     /// Which share of the keys that a query sees counts, above 0 and up to 1: those with the highest scores, but no fewer
     /// than a page holds. None: all.
     pub share: Option<f32>,
+    /// How far from zero scores come, times the factor: `cap * tanh(score / cap)`. None: as far as they are.
+    pub cap: Option<f32>,
+}
+
+impl Softmax {
+    /// Caps scores that are still to be multiplied with the factor. Minus infinity, which was not chosen, stays.
+    #[inline(always)]
+    fn cap_scores(&self, scores: &mut [f32]) {
+        let Some(cap) = self.cap else { return };
+        let (down, up) = (self.scale / cap, cap / self.scale);
+        for score in scores {
+            let capped = up * tanh(*score * down);
+            *score = if *score == f32::NEG_INFINITY { *score } else { capped };
+        }
+    }
 }
 
 /// The queries of a call.
@@ -223,6 +239,7 @@ fn task<'a, E: Stored>(
     let heads = q.cols() / layout.head_dim;
     assert!(heads > 0 && heads.is_multiple_of(layout.kv_heads), "{heads} heads for {}", layout.kv_heads);
     assert!(softmax.window != Some(0), "a window of no tokens");
+    assert!(softmax.cap.is_none_or(|cap| cap > 0.0 && softmax.scale > 0.0), "a cap of {:?}", softmax.cap);
     assert!(softmax.share.is_none_or(|share| share > 0.0 && share <= 1.0), "a share of {:?}", softmax.share);
     let n_blocks = cache.bytes.len() / layout.block_bytes();
     spans.iter().for_each(|span| span.check(q.rows(), n_blocks));

@@ -54,14 +54,14 @@ pub(super) fn attend_again<E: Stored>(team: &Team, task: &Task<'_, E>) {
     });
 }
 
-/// Scores of row `i` with the keys of all positions that it sees.
+/// Scores of row `i` with the keys of all positions that it sees, before the factor.
 fn scores<E: Stored>(task: &Task<'_, E>, span: &Span<'_>, i: usize, head: usize) -> Vec<f32> {
     let d = task.layout.head_dim;
     let q = &task.q.row(span.rows.start + i)[head * d..][..d];
     let score = |position: usize| {
         let page = task.page(span.block_of(position), head / task.group());
         let key = |dim| E::key_at(&page, d, position % BLOCK_TOKENS, dim);
-        q.iter().enumerate().fold(0.0, |sum, (dim, q)| sum + q.to_f32() * key(dim)) * task.softmax.scale
+        q.iter().enumerate().fold(0.0, |sum, (dim, q)| sum + q.to_f32() * key(dim))
     };
     task.visible(span.start + i).map(score).collect()
 }
@@ -94,7 +94,9 @@ fn sees_numbers<E: Stored>(task: &Task<'_, E>, span: &Span<'_>, i: usize, head: 
 /// Row `i` of `span` in one head: the weighted mean of the values.
 fn attend_one<E: Stored>(task: &Task<'_, E>, span: &Span<'_>, i: usize, head: usize) {
     let (d, row) = (task.layout.head_dim, span.rows.start + i);
-    let scores = chosen(task, span, i, head);
+    let mut scores = chosen(task, span, i, head);
+    task.softmax.cap_scores(&mut scores);
+    scores.iter_mut().for_each(|score| *score *= task.softmax.scale);
     let largest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let mut sum = 0.0;
     let mut mean = [0.0f32; 256];

@@ -3,10 +3,13 @@
 //! They are written once, in plain loops over 16 fixed lanes, and compiled once for each instruction
 //! set: the lanes fix the order of every sum, so all of them give the same bits.
 
+mod cap;
 mod norm;
 mod round;
 mod rows;
 
+pub use cap::cap;
+pub(crate) use cap::tanh;
 pub use norm::{Norm, NormKind, add_norm, norm, norm_columns};
 pub use round::{round_to_bf16, widen_to_f32};
 pub(crate) use rows::for_rows;

@@ -11,6 +11,9 @@ use spec::rope::Growth;
 /// bf16 operands and sums in other orders: what two right kernels may differ by.
 const TOLERANCE: f32 = 0.02;
 
+/// Heads whose scores are capped too, Gemma 2's, and a cap that some come close to.
+const CAPPED: (usize, f32) = (256, 0.5);
+
 #[derive(Clone)]
 struct Attention {
     heads: usize,
@@ -20,6 +23,7 @@ struct Attention {
     spans: Vec<(usize, usize)>,
     window: Option<usize>,
     share: Option<f32>,
+    cap: Option<f32>,
     dtype: KvDtype,
     part: PartOf,
 }
@@ -52,19 +56,25 @@ pub(super) fn conformance() -> Vec<Case> {
                     spans: spans.clone(),
                     window,
                     share: None,
+                    cap: None,
                     dtype,
                     part: PartOf::Attend,
                 };
                 cases.push(Attention { part: PartOf::Store, ..base.clone() }.case());
                 cases.push(Attention { part: PartOf::StoreByRow, ..base.clone() }.case());
                 cases.push(Attention { share: Some(0.1), ..base.clone() }.case());
+                if head_dim == CAPPED.0 && window.is_some() {
+                    let capped = Attention { cap: Some(CAPPED.1), ..base.clone() };
+                    cases.push(Attention { share: Some(0.1), ..capped.clone() }.case());
+                    cases.push(capped.case());
+                }
                 cases.push(base.case());
             }
         }
     }
     let long = |(heads, kv_heads, head_dim), spans, dtype| {
-        let (window, share, part) = (None, None, PartOf::Attend);
-        Attention { heads, kv_heads, head_dim, spans, window, share, dtype, part }.case()
+        let (window, share, cap, part) = (None, None, None, PartOf::Attend);
+        Attention { heads, kv_heads, head_dim, spans, window, share, cap, dtype, part }.case()
     };
     // So long that it falls into more splits than a warp has lanes.
     cases.push(long((2, 1, 16), vec![(9000, 1), (5, 1)], KvDtype::Bf16));
@@ -90,6 +100,7 @@ pub(super) fn random(draw: &mut Draw) -> Case {
         spans: (0..sequences).map(|_| span(draw)).collect(),
         window: (draw.within(0, 3) == 0).then(|| draw.by_size(1, 500)),
         share: None,
+        cap: None,
         dtype: draw.one(&[
             KvDtype::Bf16,
             KvDtype::Bf16,
@@ -115,6 +126,7 @@ pub(super) fn timed() -> Vec<Case> {
             spans: vec![],
             window: None,
             share: None,
+            cap: None,
             dtype: KvDtype::Bf16,
             part: PartOf::Attend,
         };
@@ -142,6 +154,7 @@ pub(super) fn large() -> Vec<Case> {
         spans: vec![],
         window: None,
         share: None,
+        cap: None,
         dtype: KvDtype::Bf16,
         part: PartOf::Attend,
     };
@@ -176,6 +189,7 @@ impl Attention {
         };
         let window = self.window.map_or(String::new(), |w| format!("/window-{w}"));
         let share = self.share.map_or(String::new(), |s| format!("/sparse-{s}"));
+        let cap = self.cap.map_or(String::new(), |c| format!("/cap-{c}"));
         let name = match self.part {
             PartOf::Store => "store_kv",
             PartOf::StoreByRow => "store_kv_by_row",
@@ -186,7 +200,7 @@ impl Attention {
         let context: usize = self.spans.iter().map(|(s, n)| s + n).sum();
         Case {
             name: format!(
-                "{name}/{:?}/{}:{}x{}/{}{window}{share}",
+                "{name}/{:?}/{}:{}x{}/{}{window}{share}{cap}",
                 self.dtype,
                 self.heads,
                 self.kv_heads,
@@ -293,6 +307,7 @@ impl Kernel for Attention {
             scale: 1.0 / (d as f32).sqrt(),
             window: self.window,
             share: self.share,
+            cap: self.cap,
         };
         let (tables, lengths, part) = (self.tables(), self.spans.clone(), self.part);
         device.store_kv(qkv, &transform, &spans(&lengths, &tables), kv, q);

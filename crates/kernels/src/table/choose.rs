@@ -101,8 +101,13 @@ impl Kernel for Choice {
         // A number for each 8 tokens: bits of theirs are all of it.
         let words = self.blocks() * kv_heads;
         let out = Rows { buf: device.take(16 * words)?, dtype: Dtype::F32, rows: words, cols: 4 };
-        let shape =
-            AttendShape { heads: self.heads, scale: 0.25, window: self.window, share: Some(self.share) };
+        let shape = AttendShape {
+            heads: self.heads,
+            scale: 0.25,
+            window: self.window,
+            share: Some(self.share),
+            cap: None,
+        };
         let run = Box::new(move |device: &dyn Device| {
             let spans: Vec<Span<'_>> = sequences.iter().map(|(blocks, rows)| decode(blocks, rows)).collect();
             let chosen = device.choose(q, kv, &spans, shape);

@@ -34,6 +34,12 @@ struct Columns {
     width: usize,
 }
 
+/// Numbers of rows that come no further from zero than a cap, in place.
+struct Cap {
+    rows: usize,
+    cols: usize,
+}
+
 struct Gather {
     rows: usize,
     cols: usize,
@@ -48,6 +54,7 @@ pub(super) fn conformance() -> Vec<Case> {
             }
         }
         cases.push(Gather { rows, cols }.case());
+        cases.push(Cap { rows, cols }.case());
     }
     for (rows, cols, first, width) in [(1, 96, 0, 64), (3, 96, 64, 16), (65, 1152, 576, 288), (2, 37, 5, 31)]
     {
@@ -58,7 +65,8 @@ pub(super) fn conformance() -> Vec<Case> {
 
 pub(super) fn random(draw: &mut Draw) -> Case {
     let (rows, cols) = (draw.by_size(1, 200), draw.by_size(1, 6000));
-    match draw.within(0, 3) {
+    match draw.within(0, 4) {
+        4 => Cap { rows, cols }.case(),
         0 => Gather { rows, cols }.case(),
         1 => {
             let first = draw.within(0, cols - 1);
@@ -105,6 +113,13 @@ impl Columns {
     }
 }
 
+impl Cap {
+    fn case(self) -> Case {
+        let Cap { rows, cols } = self;
+        case(format!("cap/{rows}x{cols}"), rows * cols, self)
+    }
+}
+
 impl Gather {
     fn case(self) -> Case {
         let Gather { rows, cols } = self;
@@ -138,6 +153,18 @@ impl Kernel for Columns {
         let run = move |device: &dyn Device| {
             device.convert(from, x);
             device.norm_columns(x, first, &norm);
+        };
+        Ok(Bound { run: Box::new(run), results: vec![Found::Rows(x)] })
+    }
+}
+
+impl Kernel for Cap {
+    fn prepare(&self, device: &mut dyn Device) -> Result<Bound, Full> {
+        let from = matrix(device, self.rows, self.cols, Dtype::F32, 1)?;
+        let x = Rows { buf: device.take(from.buf.bytes())?, ..from };
+        let run = move |device: &dyn Device| {
+            device.convert(from, x);
+            device.cap(x, 0.5);
         };
         Ok(Bound { run: Box::new(run), results: vec![Found::Rows(x)] })
     }

@@ -34,6 +34,10 @@ pub enum Family {
     SeedOss,
     /// EXAONE 4: norms of what is added, and of queries and keys; where layers have windows, those without turn nothing.
     Exaone4,
+    /// Gemma: Llama whose embeddings have a factor, and norms scales from one.
+    Gemma,
+    /// Gemma 2: norms around all that is added, caps of scores and logits, a window on every other layer.
+    Gemma2,
     /// Gemma 3: norms around all that is added, most layers with a window and a rotary embedding of their own.
     Gemma3,
     /// OLMo 2: norms of all that is added and of queries and keys, whole rows of them, and none before.
@@ -52,7 +56,7 @@ pub enum Family {
 
 impl Family {
     /// Every family, with the names of its class and of its `model_type`.
-    const NAMES: [(Family, &'static str, &'static str); 22] = [
+    const NAMES: [(Family, &'static str, &'static str); 24] = [
         (Family::Llama, "LlamaForCausalLM", "llama"),
         (Family::Mistral, "MistralForCausalLM", "mistral"),
         (Family::Mistral, "MinistralForCausalLM", "ministral"),
@@ -66,6 +70,8 @@ impl Family {
         (Family::Granite4, "GraniteMoeHybridForCausalLM", "granitemoehybrid"),
         (Family::SeedOss, "SeedOssForCausalLM", "seed_oss"),
         (Family::Exaone4, "Exaone4ForCausalLM", "exaone4"),
+        (Family::Gemma, "GemmaForCausalLM", "gemma"),
+        (Family::Gemma2, "Gemma2ForCausalLM", "gemma2"),
         (Family::Gemma3, "Gemma3ForCausalLM", "gemma3_text"),
         (Family::Gemma3, "Gemma3ForConditionalGeneration", "gemma3"),
         (Family::Olmo2, "Olmo2ForCausalLM", "olmo2"),
@@ -92,7 +98,9 @@ impl Family {
     pub fn naming(self) -> Naming {
         match self {
             Family::Opt => Naming::Opt,
-            Family::Gemma3 | Family::Olmo2 | Family::Olmo3 | Family::Exaone4 => Naming::Gemma,
+            Family::Gemma2 | Family::Gemma3 | Family::Olmo2 | Family::Olmo3 | Family::Exaone4 => {
+                Naming::Gemma
+            }
             Family::Granite4 => Naming::Granite4,
             Family::Glm4 => Naming::Glm4,
             _ => Naming::Llama,
@@ -102,6 +110,10 @@ impl Family {
     /// Whether its files have the rows of a head that turn together beside each other.
     pub(crate) fn pairs_rows(self) -> bool {
         matches!(self, Family::Glm | Family::Glm4 | Family::Ernie45)
+    }
+
+    pub(super) fn is_gemma(self) -> bool {
+        matches!(self, Family::Gemma | Family::Gemma2 | Family::Gemma3)
     }
 
     /// Fields of a [`ModelSpec`] and what `config.json` calls them.
@@ -168,7 +180,9 @@ impl Family {
             Family::Opt => opt::opt(fields)?,
             Family::Granite => scales::granite(fields, self.llama_like(fields)?)?,
             Family::Granite4 => scales::granite(fields, scales::granite4(fields, self.llama_like(fields)?)?)?,
-            Family::Gemma3 => scales::gemma(fields, self.llama_like(fields)?, dtype)?,
+            Family::Gemma => scales::gemma(self.llama_like(fields)?, dtype),
+            Family::Gemma2 => scales::gemma2(fields, self.llama_like(fields)?, dtype)?,
+            Family::Gemma3 => scales::gemma3(fields, self.llama_like(fields)?, dtype)?,
             Family::Olmo2 | Family::Olmo3 => with_olmo(self.llama_like(fields)?),
             Family::Glm4 => ModelSpec { placement: NormPlacement::Around, ..self.llama_like(fields)? },
             Family::Exaone4 => with_exaone(self.llama_like(fields)?, !fields.has_null("sliding_window")),
@@ -209,7 +223,8 @@ impl Family {
             placement: NormPlacement::Pre,
             final_norm: true,
             activation: match self {
-                Family::Gemma3 => activation(fields, "hidden_activation", "gelu_pytorch_tanh")?,
+                // `hidden_act` counts nothing there.
+                _ if self.is_gemma() => activation(fields, "hidden_activation", "gelu_pytorch_tanh")?,
                 _ => activation(fields, "hidden_act", "silu")?,
             },
             mlp: Mlp::Gated,
@@ -220,12 +235,14 @@ impl Family {
                 _ => QkNorm::None,
             },
             attention_scale: 1.0 / (head_dim as f32).sqrt(),
+            score_cap: None,
             window: self.window(fields, layers, &rope_layers)?,
             rope_layers,
             tied_head: fields.flag("tie_word_embeddings")?.unwrap_or(self.ties()),
             embed_dim: hidden,
             embed_scale: 1.0,
             logit_scale: 1.0,
+            logit_cap: None,
             bos: self.bos(fields)?,
             eos: self.ends(fields)?,
             dtype: DType::F32,
@@ -263,6 +280,7 @@ impl Family {
             Family::Qwen2 | Family::Qwen3 => (32_768, 1e4),
             Family::Phi3 => (4096, 1e4),
             Family::SmolLm3 => (32_768, 2e6),
+            Family::Gemma | Family::Gemma2 => (8192, 1e4),
             Family::Gemma3 => (131_072, 1e6),
             Family::Olmo3 => (2048, 5e5),
             Family::SeedOss => (524_288, 1e4),
@@ -310,53 +328,7 @@ impl Family {
 
     /// Whether the head is the embedding table where a configuration does not say.
     fn ties(self) -> bool {
-        matches!(self, Family::SmolLm3 | Family::Gemma3 | Family::Ernie45 | Family::Opt)
-    }
-
-    /// Some families know their tokens; a field that says `null` says that there is none.
-    pub(super) fn bos(self, fields: &Fields) -> Result<Option<u32>> {
-        let known = match self {
-            Family::Llama
-            | Family::Mistral
-            | Family::Ministral3
-            | Family::Phi3
-            | Family::Granite
-            | Family::Granite4
-            | Family::Ernie45 => Some(1),
-            Family::SeedOss | Family::Exaone4 => Some(0),
-            Family::Opt | Family::Gemma3 => Some(2),
-            Family::SmolLm3 => Some(128_000),
-            Family::Qwen2 | Family::Qwen3 | Family::Olmo2 | Family::Olmo3 | Family::Glm | Family::Glm4 => {
-                None
-            }
-        };
-        let default = known.filter(|_| !fields.has_null("bos_token_id"));
-        Ok(fields.tokens("bos_token_id")?.map_or(default, |ids| ids.first().copied()))
-    }
-
-    pub(super) fn ends(self, fields: &Fields) -> Result<Vec<u32>> {
-        let known = match self {
-            Family::Llama
-            | Family::Mistral
-            | Family::Ministral3
-            | Family::Granite
-            | Family::Granite4
-            | Family::SeedOss
-            | Family::Exaone4
-            | Family::Ernie45
-            | Family::Opt => Some(2),
-            // Where there is null, too.
-            Family::Glm | Family::Glm4 => {
-                return Ok(fields.tokens("eos_token_id")?.unwrap_or_else(|| vec![151_329, 151_336, 151_338]));
-            }
-            Family::Gemma3 => Some(1),
-            Family::Phi3 => Some(32_000),
-            Family::SmolLm3 => Some(128_001),
-            Family::Olmo2 | Family::Olmo3 => Some(50_279),
-            Family::Qwen2 | Family::Qwen3 => None,
-        };
-        let default = known.filter(|_| !fields.has_null("eos_token_id"));
-        Ok(fields.tokens("eos_token_id")?.unwrap_or_else(|| Vec::from_iter(default)))
+        self.is_gemma() || matches!(self, Family::SmolLm3 | Family::Ernie45 | Family::Opt)
     }
 
     fn kv_heads(self, fields: &Fields, heads: usize) -> Result<usize> {
@@ -364,7 +336,8 @@ impl Family {
         let default = match self {
             Family::Mistral | Family::Ministral3 | Family::SeedOss if !explicit_null => 8,
             Family::Qwen2 | Family::Qwen3 | Family::Exaone4 if !explicit_null => 32,
-            Family::SmolLm3 | Family::Gemma3 if !explicit_null => 4,
+            Family::SmolLm3 | Family::Gemma2 | Family::Gemma3 if !explicit_null => 4,
+            Family::Gemma if !explicit_null => 16,
             Family::Glm | Family::Glm4 | Family::Ernie45 if !explicit_null => 2,
             _ => heads,
         };
@@ -376,7 +349,7 @@ impl Family {
             Family::Qwen3 => 128,
             Family::Ministral3 | Family::SeedOss if !fields.has_null("head_dim") => 128,
             Family::Glm | Family::Glm4 | Family::Ernie45 if !fields.has_null("head_dim") => 128,
-            Family::Gemma3 => 256,
+            _ if self.is_gemma() => 256,
             _ => hidden / heads.max(1),
         };
         Ok(fields.size("head_dim")?.unwrap_or(default))
@@ -388,9 +361,13 @@ impl Family {
             Family::Llama | Family::SmolLm3 | Family::Granite => {
                 Biases { qkv: attention, o: attention, mlp: fields.flag("mlp_bias")?.unwrap_or(false) }
             }
-            Family::Qwen3 | Family::Gemma3 | Family::Olmo2 | Family::Olmo3 | Family::Granite4 => {
-                Biases { qkv: attention, o: attention, mlp: false }
-            }
+            Family::Qwen3
+            | Family::Gemma
+            | Family::Gemma2
+            | Family::Gemma3
+            | Family::Olmo2
+            | Family::Olmo3
+            | Family::Granite4 => Biases { qkv: attention, o: attention, mlp: false },
             Family::Qwen2 => Biases { qkv: true, o: false, mlp: false },
             Family::Glm | Family::Glm4 => {
                 Biases { qkv: fields.flag("attention_bias")?.unwrap_or(true), o: false, mlp: false }
@@ -420,6 +397,7 @@ impl Family {
                 | Family::Granite
                 | Family::Granite4
                 | Family::SeedOss
+                | Family::Gemma
                 | Family::Olmo2
                 | Family::Glm
                 | Family::Glm4
@@ -433,6 +411,7 @@ impl Family {
                 let pattern = fields.size("sliding_window_pattern")?.unwrap_or(6);
                 windows::all_but_each(pattern, fields, tokens.or(known), layers)
             }
+            (Family::Gemma2, _) => windows::all_but_each(2, fields, tokens.or(known), layers),
             (Family::Exaone4, _) => windows::exaone4(fields, tokens.or(known), layers),
             (Family::Olmo3, _) => windows::all_but_each(4, fields, tokens.or(known), layers),
             (Family::Qwen2 | Family::Qwen3, _) => {

@@ -6,6 +6,10 @@ use half::{bf16, f16};
 use spec::ModelSpec;
 use spec::model::{DType, Norm, NormPlacement, RopeLayers};
 
+/// Gemma 2's caps of scores and of logits, where nothing is said of them.
+pub(crate) const GEMMA_SCORE_CAP: f64 = 50.0;
+pub(crate) const GEMMA_LOGIT_CAP: f64 = 30.0;
+
 /// Granite's four factors.
 pub(super) fn granite(fields: &Fields, spec: ModelSpec) -> Result<ModelSpec> {
     let factor = |name| fields.number(name).map(|factor| factor.unwrap_or(1.0));
@@ -66,21 +70,32 @@ pub(crate) fn with_granite(spec: ModelSpec, factors: &Granite) -> ModelSpec {
     }
 }
 
-/// What Gemma 3 has otherwise than Llama, of a checkpoint of these numbers.
-pub(super) fn gemma(fields: &Fields, spec: ModelSpec, dtype: DType) -> Result<ModelSpec> {
-    let scalar = fields.number("query_pre_attn_scalar")?.unwrap_or(256.0);
-    let attention_scale = (1.0 / scalar.sqrt()) as f32;
-    Ok(with_gemma(ModelSpec { norm: Norm { from_one: true, ..spec.norm }, ..spec }, attention_scale, dtype))
+/// What Gemma has otherwise than Llama, of a checkpoint of these numbers.
+pub(super) fn gemma(spec: ModelSpec, dtype: DType) -> ModelSpec {
+    let embed_scale = of_gemma_embeddings(spec.hidden, dtype);
+    ModelSpec { norm: Norm { from_one: true, ..spec.norm }, embed_scale, ..spec }
 }
 
-/// The same with scores of this factor, whatever files hold norms as.
-pub(crate) fn with_gemma(spec: ModelSpec, attention_scale: f32, dtype: DType) -> ModelSpec {
-    let embed_scale = of_gemma_embeddings(spec.hidden, dtype);
-    ModelSpec { placement: NormPlacement::Around, attention_scale, embed_scale, ..spec }
+/// What Gemma 2 has otherwise than Gemma 3: caps of scores and of logits, which may be none.
+pub(super) fn gemma2(fields: &Fields, spec: ModelSpec, dtype: DType) -> Result<ModelSpec> {
+    let cap = |name, known| -> Result<Option<f32>> {
+        let known = Some(known).filter(|_| !fields.has_null(name));
+        Ok(fields.number(name)?.or(known).map(|cap| cap as f32))
+    };
+    let score_cap = cap("attn_logit_softcapping", GEMMA_SCORE_CAP)?;
+    let logit_cap = cap("final_logit_softcapping", GEMMA_LOGIT_CAP)?;
+    Ok(ModelSpec { score_cap, logit_cap, ..gemma3(fields, spec, dtype)? })
+}
+
+/// What Gemma 3 has otherwise than Gemma: norms around all that is added, and scores of a factor of their own.
+pub(super) fn gemma3(fields: &Fields, spec: ModelSpec, dtype: DType) -> Result<ModelSpec> {
+    let scalar = fields.number("query_pre_attn_scalar")?.unwrap_or(256.0);
+    let attention_scale = (1.0 / scalar.sqrt()) as f32;
+    Ok(ModelSpec { placement: NormPlacement::Around, attention_scale, ..gemma(spec, dtype) })
 }
 
 /// The factor of embeddings as a checkpoint of such numbers was trained with it.
-pub(super) fn of_gemma_embeddings(hidden: usize, dtype: DType) -> f32 {
+pub(crate) fn of_gemma_embeddings(hidden: usize, dtype: DType) -> f32 {
     let factor = (hidden as f32).sqrt();
     match dtype {
         DType::F32 => factor,

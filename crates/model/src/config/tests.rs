@@ -223,7 +223,7 @@ fn activations_by_all_their_names() {
 fn what_changes_the_result_and_is_not_built_is_refused() {
     check_refused(json!({"architectures": ["MixtralForCausalLM"]}), "MixtralForCausalLM");
     check_refused(
-        json!({"architectures": ["Gemma2ForCausalLM"]}),
+        json!({"architectures": ["CohereForCausalLM"]}),
         "LlamaForCausalLM, MistralForCausalLM, MinistralForCausalLM, Mistral3",
     );
     check_refused(json!({"architectures": null, "model_type": "gpt2"}), "gpt2");

@@ -187,6 +187,7 @@ impl Decoder {
             scale: self.spec.attention_scale,
             window: self.spec.window_of(layer),
             share: self.share,
+            cap: self.spec.score_cap,
         }
     }
 
@@ -259,6 +260,9 @@ impl Decoder {
                 device.linear(normed, project, None, Sink::Store(narrow));
                 device.linear(narrow, self.weights.head(), None, Sink::Store(logits));
             }
+        }
+        if let Some(cap) = self.spec.logit_cap {
+            device.cap(logits, cap);
         }
         logits
     }

@@ -1,6 +1,6 @@
 //! From GGUF metadata to a [`ModelSpec`] and a [`GgufVocab`].
 
-use super::variants::{self, GEMMA_PATTERN, OLMO_PATTERN};
+use super::variants::{self, GEMMA_2, GEMMA_PATTERN, OLMO_PATTERN};
 use super::vocab::{NORMAL, is_end, special};
 use super::{Gguf, GgufVocab, Metadata, Numbers, Texts, Value};
 use crate::config::LAYERS_MAX;
@@ -13,7 +13,7 @@ use spec::model::{
 };
 
 /// `general.architecture` and what Hugging Face calls it.
-const ARCHITECTURES: [(&str, &str); 13] = [
+const ARCHITECTURES: [(&str, &str); 15] = [
     ("llama", "LlamaForCausalLM"),
     ("mistral3", "Ministral3ForCausalLM"),
     ("qwen2", "Qwen2ForCausalLM"),
@@ -21,6 +21,8 @@ const ARCHITECTURES: [(&str, &str); 13] = [
     ("phi3", "Phi3ForCausalLM"),
     ("smollm3", "SmolLM3ForCausalLM"),
     ("granite", "GraniteForCausalLM"),
+    ("gemma", "GemmaForCausalLM"),
+    ("gemma2", "Gemma2ForCausalLM"),
     ("gemma3", "Gemma3ForCausalLM"),
     ("olmo2", "Olmo2ForCausalLM"),
     ("exaone4", "Exaone4ForCausalLM"),
@@ -42,9 +44,12 @@ const NEUTRAL: [&str; 8] = [
     "attention.scale",
     "rope.dimension_sections",
     TEMPERATURE,
-    "attn_logit_softcapping",
-    "final_logit_softcapping",
+    CAPS[0],
+    CAPS[1],
 ];
+
+/// How far from zero scores and logits come.
+const CAPS: [&str; 2] = ["attn_logit_softcapping", "final_logit_softcapping"];
 
 /// Fields of a [`ModelSpec`] and the keys that they come from, behind the architecture's name.
 const KEYS: [(&str, &str); 7] = [
@@ -156,11 +161,13 @@ impl Gguf {
             biases: self.biases(),
             qk_norm: self.qk_norm()?,
             attention_scale: 1.0 / (head_dim as f32).sqrt(),
+            score_cap: None,
             window: self.window(&keys)?,
             tied_head: !self.has("output.weight"),
             embed_dim: hidden,
             embed_scale: 1.0,
             logit_scale: 1.0,
+            logit_cap: None,
             bos: self.special("bos")?,
             eos: self.ends()?,
             dtype: self.dtype(),
@@ -223,6 +230,7 @@ impl Gguf {
             let known = match name {
                 "granite" => key == "attention.scale" || SCALES.contains(&key),
                 "mistral3" => key == TEMPERATURE,
+                "gemma2" => CAPS.contains(&key),
                 _ => false,
             };
             if !nothing && !one && !known {
@@ -266,6 +274,9 @@ impl Gguf {
 
     fn window(&self, keys: &Keys) -> Result<Window> {
         match keys.size("attention.sliding_window")? {
+            tokens if keys.architecture == "gemma2" && tokens != Some(0) => {
+                variants::window_but_each(GEMMA_2.0, keys, tokens.unwrap_or(GEMMA_2.1))
+            }
             None | Some(0) => Ok(Window::Full),
             Some(tokens) if ["llama", "phi3"].contains(&keys.architecture) => Ok(Window::Sliding(tokens)),
             Some(tokens) if keys.architecture == "gemma3" => {
@@ -277,7 +288,7 @@ impl Gguf {
             Some(_) => Err(Error::unsupported(
                 self.metadata.file(),
                 format!("`{}`", keys.name("attention.sliding_window")),
-                "sliding windows of llama, phi3, gemma3, olmo2 and exaone4",
+                "sliding windows of llama, phi3, gemma2, gemma3, olmo2 and exaone4",
             )),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::Value;
 use super::to_spec::Keys;
-use crate::config::scales::{Granite, with_gemma, with_granite};
+use crate::config::scales::{GEMMA_LOGIT_CAP, GEMMA_SCORE_CAP, Granite, of_gemma_embeddings, with_granite};
 use crate::config::{with_exaone, with_olmo};
 use crate::error::Result;
 use spec::model::{Activation, NormPlacement, RopeLayers, Window};
@@ -10,12 +10,14 @@ use spec::{ModelSpec, Rope};
 
 /// Every so many of SmolLM3's layers turn nothing.
 const SMOLLM3_STEP: usize = 4;
-/// One of so many of Gemma 3's layers sees everything.
+/// One of so many of Gemma 3's layers sees everything,
 pub(super) const GEMMA_PATTERN: usize = 6;
+/// and of Gemma 2's, whose others see so far where files do not say it.
+pub(super) const GEMMA_2: (usize, usize) = (2, 4096);
 /// One of so many of OLMo 3's, and of EXAONE 4's.
 pub(super) const OLMO_PATTERN: usize = 4;
-/// Gemma 3 of 27B, by its layers, has scores of a factor of its own.
-const GEMMA_27B: usize = 62;
+/// Gemmas of 27B have scores of a factor of their own: of the second, by its layers, and of the third.
+const GEMMA_27B: [usize; 2] = [46, 62];
 
 /// What says in a list that a layer has no window.
 const NO: [Value; 3] = [Value::Bool(false), Value::Uint(0), Value::Int(0)];
@@ -28,7 +30,9 @@ pub(super) fn with_own(spec: ModelSpec, keys: &Keys) -> Result<ModelSpec> {
             Ok(ModelSpec { rope_layers: RopeLayers::Listed(turns), ..spec })
         }
         "granite" => granite(spec, keys),
-        "gemma3" => gemma(spec, keys),
+        "gemma" => Ok(gemma(spec)),
+        "gemma2" => gemma2(spec, keys),
+        "gemma3" => gemma3(spec, keys),
         "olmo2" => olmo(spec, keys),
         "glm4" => Ok(ModelSpec { placement: NormPlacement::Around, ..spec }),
         "exaone4" => {
@@ -53,16 +57,34 @@ fn granite(spec: ModelSpec, keys: &Keys) -> Result<ModelSpec> {
     Ok(ModelSpec { rope_layers, ..with_granite(spec, &factors) })
 }
 
-fn gemma(spec: ModelSpec, keys: &Keys) -> Result<ModelSpec> {
-    let theta = keys.float("rope.freq_base_swa")?.unwrap_or(10_000.0);
-    let width = if spec.layers == GEMMA_27B { spec.hidden / spec.heads.max(1) } else { spec.head_dim };
-    let spec = ModelSpec {
-        activation: Activation::GeluTanh,
-        rope_layers: RopeLayers::WindowsBy(Rope { rotary_fraction: fraction(&spec), ..Rope::plain(theta) }),
-        ..spec
+/// Files hold its norms as they multiply.
+fn gemma(spec: ModelSpec) -> ModelSpec {
+    let embed_scale = of_gemma_embeddings(spec.hidden, spec.dtype);
+    ModelSpec { activation: Activation::GeluTanh, embed_scale, ..spec }
+}
+
+/// The same with norms around all that is added, and scores of a factor by the model's size.
+fn gemma_around(spec: ModelSpec, of_27b: usize) -> ModelSpec {
+    let width = if spec.layers == of_27b { spec.hidden / spec.heads.max(1) } else { spec.head_dim };
+    let attention_scale = 1.0 / (width as f32).sqrt();
+    ModelSpec { placement: NormPlacement::Around, attention_scale, ..gemma(spec) }
+}
+
+fn gemma2(spec: ModelSpec, keys: &Keys) -> Result<ModelSpec> {
+    let cap = |key, known| -> Result<Option<f32>> {
+        let cap = keys.float(key)?.unwrap_or(known);
+        Ok((cap != 0.0).then_some(cap as f32))
     };
-    let dtype = spec.dtype;
-    Ok(with_gemma(spec, 1.0 / (width as f32).sqrt(), dtype))
+    let score_cap = cap("attn_logit_softcapping", GEMMA_SCORE_CAP)?;
+    let logit_cap = cap("final_logit_softcapping", GEMMA_LOGIT_CAP)?;
+    Ok(ModelSpec { score_cap, logit_cap, ..gemma_around(spec, GEMMA_27B[0]) })
+}
+
+fn gemma3(spec: ModelSpec, keys: &Keys) -> Result<ModelSpec> {
+    let theta = keys.float("rope.freq_base_swa")?.unwrap_or(10_000.0);
+    let of_windows = Rope { rotary_fraction: fraction(&spec), ..Rope::plain(theta) };
+    let rope_layers = RopeLayers::WindowsBy(of_windows);
+    Ok(ModelSpec { rope_layers, ..gemma_around(spec, GEMMA_27B[1]) })
 }
 
 /// OLMo 2, and OLMo 3, which has windows.

@@ -88,19 +88,28 @@ fn allow_null(schema: &mut Map<String, Value>) {
     }
 }
 
-/// Bounds are f64 to the compiler, which moves those beyond 2^53 by up to half a step: outwards some of them. Here they move inwards.
+/// The compiler makes whole numbers of 64 bits of bounds; from here on, and down to as much below zero, it takes all for the last, and
+/// may not come to an end.
+pub(super) const BOUND_END: f64 = (1_u64 << 63) as f64;
+/// Bounds of numbers, least ones first, open ones second.
+pub(super) const BOUNDS: [[&str; 2]; 2] = [["minimum", "exclusiveMinimum"], ["maximum", "exclusiveMaximum"]];
+
+/// Bounds are f64 to the compiler, which moves those beyond 2^53 by up to half a step: outwards some of them. Here they move inwards,
+/// and to where it still counts if they are too far out to say anything.
 fn narrow_bounds(schema: &mut Map<String, Value>) {
-    for (plain, exclusive, is_least) in
-        [("minimum", "exclusiveMinimum", true), ("maximum", "exclusiveMaximum", false)]
-    {
+    for ([plain, exclusive], is_least) in BOUNDS.into_iter().zip([true, false]) {
         // An older word for it stands beside the bound.
         let is_open = schema.get(exclusive) == Some(&json!(true));
         for (key, is_open) in [(plain, is_open), (exclusive, true)] {
-            let Some(bound) = schema.get(key).and_then(Value::as_number).and_then(whole) else { continue };
-            let within = within(bound, is_least, is_open);
+            let Some(bound) = schema.get(key).and_then(Value::as_number) else { continue };
+            let near = whole(bound).map(|bound| within(bound, is_least, is_open)).or(bound.as_f64());
+            let Some(near) = near.filter(|near| whole(bound).is_some() || near.abs() >= BOUND_END) else {
+                continue;
+            };
+            let farthest = BOUND_END.next_down();
+            let near = if is_least { near.max(-farthest) } else { near.min(farthest) };
             // Those of 64 bits stay within them.
-            schema
-                .insert(key.to_owned(), Number::from_i128(within as i128).map_or(json!(within), Value::from));
+            schema.insert(key.to_owned(), Number::from_i128(near as i128).map_or(json!(near), Value::from));
         }
     }
 }
@@ -190,7 +199,14 @@ mod tests {
         let odd = (1 << 53) + 1;
         assert_eq!((moved("minimum", odd), moved("exclusiveMaximum", odd)), (odd + 1, odd - 1));
         assert_eq!((moved("exclusiveMinimum", -odd), moved("maximum", -odd)), (1 - odd, -odd - 1));
-        assert_eq!(moved("maximum", u64::MAX.into()), (1 << 64) - 2048);
+        let farthest = (1 << 63) - 1024;
+        assert_eq!(moved("maximum", u64::MAX.into()), farthest);
+        assert_eq!(
+            (moved("minimum", i64::MIN.into()), moved("exclusiveMinimum", i64::MIN.into())),
+            (-farthest, -farthest)
+        );
+        let far = alone(json!({"minimum": -1e300, "maximum": -1e20}));
+        assert_eq!((&far["minimum"], &far["maximum"]), (&json!(-farthest as i64), &json!(-1e20)));
         assert_eq!(moved("maximum", i64::MAX.into()), (1 << 63) - 1024);
         assert_eq!(alone(json!({"maximum": 1.5, "minimum": "2"})), json!({"maximum": 1.5, "minimum": "2"}));
     }

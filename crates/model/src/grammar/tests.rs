@@ -128,6 +128,37 @@ fn numbers_beyond_what_the_compiler_tells_apart_stay_within_their_bounds() {
     }
 }
 
+/// The compiler took all of these for one number, of which it looked for the opposite without an end.
+#[test]
+fn bounds_beyond_64_bits_are_moved_to_where_they_count_or_refused() {
+    let grammars = grammars();
+    for (least, most) in [
+        (json!(i64::MIN), json!(i64::MIN)),
+        (json!(i64::MIN), json!(i64::MIN + 1)),
+        (json!(-1e20), json!(-1e19)),
+        (json!(-1e22), json!(-i64::MAX)),
+        (json!(1e19), json!(1e19)),
+        (json!(1_u64 << 63), json!((1_u64 << 63) + 5000)),
+    ] {
+        let schema = json!({"type": "integer", "minimum": least, "maximum": most});
+        let within = format!("start: %json {schema}");
+        for format in [
+            OutputFormat::Schema(
+                json!({"type": "object", "properties": {"n": {"allOf": [schema, {"minimum": -1e300}]}}}),
+            ),
+            OutputFormat::Schema(schema),
+            OutputFormat::Lark(within),
+        ] {
+            let refused = grammars.compile(&format).unwrap_err().to_string();
+            assert!(refused.contains("bounds are within 2^63"), "{refused}");
+        }
+    }
+    let all = json!({"type": "integer", "minimum": i64::MIN, "maximum": u64::MAX});
+    for text in texts(OutputFormat::Schema(all)) {
+        assert!(text.parse::<i64>().is_ok(), "{text}");
+    }
+}
+
 /// The row of a parser that has come to so many has an entry for each that may follow.
 #[test]
 fn as_many_properties_may_be_left_out_as_an_object_may_have() {

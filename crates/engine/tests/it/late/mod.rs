@@ -307,6 +307,10 @@ impl Device for Late {
         self.call("norm_columns", &buffers, move |cpu| cpu.norm_columns(x, first, &norm));
     }
 
+    fn cap(&self, x: Rows, cap: f32) {
+        self.call("cap", &[(whole(x), Writes)], move |cpu| cpu.cap(x, cap));
+    }
+
     fn convert(&self, x: Rows, out: Rows) {
         let buffers = [(whole(x), Reads), (whole(out), Writes)];
         self.call("convert", &buffers, move |cpu| cpu.convert(x, out));

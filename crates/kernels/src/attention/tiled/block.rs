@@ -406,7 +406,8 @@ impl<'p, 'a, P: Products, E: Tiled> Pass<'p, 'a, P, E> {
         let c = self.task.softmax.scale * std::f32::consts::LOG2_E;
         // SAFETY: a slot has room for a group; the machine has AVX-512; a state begins with its totals.
         unsafe {
-            let s = std::slice::from_raw_parts(self.local.s[slot].cast::<[f32; LANES]>(), tokens);
+            let s = std::slice::from_raw_parts_mut(self.local.s[slot].cast::<[f32; LANES]>(), tokens);
+            self.task.softmax.cap_scores(s.as_flattened_mut());
             let sight = &*self.local.sight.add(tile);
             if let Some(shrink) = weights(s, c, (base as i32, sight), &mut *state.cast::<Totals>(), give) {
                 scale(state.add(2 * LANES), self.shape.groups + self.shape.head_dim, shrink);

@@ -134,7 +134,8 @@ impl<P: Products, E: Tiled> Pass<'_, '_, P, E> {
             E::grids(&group);
             E::scores::<P::Adds, L>(&group, self.local.q, self.local.q_sums, s);
             for l in 0..L {
-                let s = std::slice::from_raw_parts(s.add(l * GROUP_TOKENS), n * BLOCK_TOKENS);
+                let s = std::slice::from_raw_parts_mut(s.add(l * GROUP_TOKENS), n * BLOCK_TOKENS);
+                self.task.softmax.cap_scores(s);
                 let p = p.add(l * GROUP_TOKENS * 2);
                 let offsets = &mut offsets[l][..self.shape.groups];
                 let shrink = E::weights(&group, s, c, (base as i32, sight), (totals, l), offsets, p);

@@ -324,6 +324,7 @@ impl<S: Simd<W>, E: Widened, const W: usize> Pass<'_, '_, S, E, W> {
             // SAFETY: a query's state begins with its maximum and sum; `s` has a group for each query.
             unsafe {
                 let s = std::slice::from_raw_parts_mut(self.s.add(lane * GROUP_TOKENS), pages * BLOCK_TOKENS);
+                self.task.softmax.cap_scores(s);
                 let totals = &mut *state.add(lane * self.state_of_query()).cast::<[f32; 2]>();
                 let [max, sum] = totals;
                 *self.shrink.add(lane) = weights::<S, E, W>(s, seen, c, max, sum);

@@ -3,6 +3,17 @@
 use super::*;
 use kernels::attention::choose;
 
+#[test]
+fn shares() {
+    for share in [0.1, 0.5, 1.0] {
+        check(Case::new(1, 3, 64, &[400, 33]).share(share));
+        check(Case::new(2, 1, 80, &[300]).share(share).f16());
+        check(Case::new(2, 1, 80, &[300]).share(share).fp8());
+        check(Case::new(2, 1, 80, &[300]).share(share).int4());
+        check(Case::new(1, 2, 16, &[200]).window(150).share(share).f32());
+    }
+}
+
 /// The two halves of sparse attention: a row's values come after its keys were scored, and only those pages that it chose.
 #[test]
 fn values_that_nobody_chose_need_not_be_there() {

@@ -3,32 +3,14 @@
 use super::*;
 use spec::model::RopeLayers;
 
+mod gemmas;
+
 fn read(config: Value) -> ModelSpec {
     parse_config(&config.to_string(), "config.json").expect("sound").spec
 }
 
 fn refused(config: Value) -> String {
     parse_config(&config.to_string(), "config.json").expect_err("refused").to_string()
-}
-
-/// gemma-3-1b-it.
-fn gemma_1b() -> Value {
-    json!({"architectures": ["Gemma3ForCausalLM"], "attention_bias": false, "attn_logit_softcapping": null, "bos_token_id": 2,
-        "eos_token_id": [1, 106], "final_logit_softcapping": null, "head_dim": 256,
-        "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 1152, "intermediate_size": 6912,
-        "max_position_embeddings": 32768, "model_type": "gemma3_text", "num_attention_heads": 4, "num_hidden_layers": 26,
-        "num_key_value_heads": 1, "pad_token_id": 0, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-6,
-        "rope_local_base_freq": 10000, "rope_scaling": null, "rope_theta": 1_000_000, "sliding_window": 512,
-        "sliding_window_pattern": 6, "torch_dtype": "bfloat16", "vocab_size": 262_144})
-}
-
-/// gemma-3-4b-it, which sees images too: its decoder leaves out what the class knows.
-fn gemma_4b() -> Value {
-    json!({"architectures": ["Gemma3ForConditionalGeneration"], "boi_token_index": 255_999, "eoi_token_index": 256_000,
-        "eos_token_id": [1, 106], "image_token_index": 262_144, "mm_tokens_per_image": 256, "model_type": "gemma3",
-        "text_config": {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text", "num_hidden_layers": 34,
-            "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024},
-        "torch_dtype": "bfloat16", "vision_config": {"hidden_size": 1152, "model_type": "siglip_vision_model"}})
 }
 
 fn phi_3_mini() -> Value {
@@ -192,7 +174,6 @@ fn glm_turns_half_of_each_head_and_knows_its_ends() {
 #[test]
 fn models_have_as_many_weights_as_were_published() {
     let weights = |config| read(config).parameters();
-    assert_eq!(weights(gemma_1b()), 999_885_952);
     assert_eq!(weights(phi_3_mini()), 3_821_079_552);
     assert_eq!(weights(phi_4_mini()), 3_836_021_760);
     assert_eq!(weights(smollm3()), 3_075_098_624);
@@ -355,51 +336,6 @@ fn olmo() {
         "full_attention": config["rope_scaling"].take()});
     config["rope_parameters"]["full_attention"]["rope_theta"] = json!(500_000);
     assert_eq!(read(config), three);
-}
-
-#[test]
-fn gemma() {
-    let spec = read(gemma_1b());
-    let thetas = |spec: &ModelSpec, layer| spec.rope_of(layer).map(|rope| (rope.theta, rope.scaling.clone()));
-    assert_eq!((spec.window_of(4), spec.window_of(5), spec.window_of(6)), (Some(512), None, Some(512)));
-    assert_eq!(thetas(&spec, 4), Some((1e4, RopeScaling::None)));
-    assert_eq!(thetas(&spec, 5), Some((1e6, RopeScaling::None)));
-    assert_eq!(
-        (spec.placement, spec.norm.from_one, spec.qk_norm),
-        (NormPlacement::Around, true, QkNorm::Heads)
-    );
-    // 33.94 in numbers of the checkpoint.
-    assert_eq!((spec.embed_scale, spec.attention_scale), (34.0, 0.0625));
-    let mut silent = gemma_1b();
-    silent.as_object_mut().unwrap().remove("torch_dtype");
-    let mut config = parse_config(&silent.to_string(), "config.json").unwrap();
-    assert!(!config.states_dtype && config.spec.embed_scale < 34.0);
-    config.publish_in(DType::Bf16);
-    assert_eq!(config.spec, spec);
-    assert_eq!((spec.activation, spec.tied_head, spec.eos), (Activation::GeluTanh, true, vec![1, 106]));
-
-    let larger = read(gemma_4b());
-    assert_eq!((larger.vocab, larger.heads, larger.kv_heads, larger.head_dim), (262_208, 8, 4, 256));
-    assert_eq!(thetas(&larger, 5), Some((1e6, RopeScaling::Linear { factor: 8.0 })));
-    assert_eq!(thetas(&larger, 0), Some((1e4, RopeScaling::None)));
-    assert_eq!((larger.max_positions, larger.dtype, larger.eos), (131_072, DType::Bf16, vec![1, 106]));
-
-    for (field, value) in
-        [("final_logit_softcapping", json!(30.0)), ("use_bidirectional_attention", json!(true))]
-    {
-        let mut config = gemma_1b();
-        config[field] = value.clone();
-        assert!(refused(config).contains(field));
-        let mut config = gemma_4b();
-        config["text_config"][field] = value;
-        assert!(refused(config).contains(field));
-    }
-    let mut dynamic = gemma_1b();
-    dynamic["rope_scaling"] = json!({"rope_type": "dynamic", "factor": 2.0});
-    assert!(refused(dynamic).contains("dynamic or longrope"));
-    let mut flat = gemma_1b();
-    flat["rope_parameters"] = json!({"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4});
-    assert!(refused(flat).contains("`rope_parameters` of no type of layers"));
 }
 
 #[test]

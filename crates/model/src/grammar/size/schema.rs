@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::grammar::GrammarError;
-use crate::grammar::dialect::{look, whole};
+use crate::grammar::dialect::{BOUND_END, BOUNDS, look, whole};
 use crate::grammar::refs;
 
 /// Most levels of a schema, those of everything that it refers to added up.
@@ -22,6 +22,8 @@ pub(in crate::grammar) fn fits(root: &Value) -> Result<(), GrammarError> {
     let mut patterns = Vec::new();
     widths(root, &mut patterns)?;
     look(root, &mut |schema| {
+        let bounds = BOUNDS.as_flattened().iter().filter_map(|key| schema.get(*key));
+        bounds.into_iter().try_for_each(bounds_something)?;
         ["const", "enum", "multipleOf"].iter().filter_map(|key| schema.get(*key)).try_for_each(told_apart)
     })?;
     super::expressions(patterns)?;
@@ -52,6 +54,13 @@ fn widths(value: &Value, patterns: &mut Vec<usize>) -> Result<(), GrammarError> 
     let keys = all.get("patternProperties").and_then(Value::as_object);
     patterns.extend(keys.into_iter().flat_map(|keys| keys.keys().map(String::len)));
     all.values().try_for_each(|value| widths(value, patterns))
+}
+
+/// Refuses bounds that the compiler cannot count up to.
+fn bounds_something(bound: &Value) -> Result<(), GrammarError> {
+    let is_within = bound.as_number().is_none_or(|bound| bound.as_f64().is_some_and(|x| x.abs() < BOUND_END));
+    let why = || format!("a bound of {bound}; bounds are within 2^63 of zero");
+    is_within.then_some(()).ok_or_else(|| GrammarError::Invalid(why()))
 }
 
 /// Refuses numbers that the compiler, to which all of them are f64, takes for their neighbours.
