@@ -112,6 +112,7 @@ def check(page, key):
         with page.expect_response(lambda response: response.status == 401):
             page.press("#key", "Enter")
         page.wait_for_selector("#door[open]")
+        expect(page.locator("#asks")).to_have_text("The server refused that key.")
         page.fill("#key", key)
         page.press("#key", "Enter")
     # Waiting for expressions would need the eval that the page's policy forbids.
@@ -143,6 +144,7 @@ def check(page, key):
     page.click("#stop")
     page.wait_for_selector(".going", state="detached")
     assert page.is_hidden("#stop") and page.is_enabled("#send")
+    expect(page.locator("#text")).to_be_focused()
     assert page.locator(".turn b, .turn img").count() == 0, "what is written is no markup"
     assert page.locator(".turn").count() == 4
     expect(page.locator("[data-tier=device] .kv")).to_have_count(0, timeout=20_000)

@@ -32,6 +32,8 @@ const OTHER_FILES: usize = 128;
 const CLIENTS_SHARE: u64 = 8;
 /// but connections no fewer than this.
 const LEAST_CONNECTIONS: usize = 64;
+/// Where no flag says how many come at once, weights stay in memory as long as half as many of these have room beside them.
+const CROWD: usize = 16;
 /// KV for each sequence, where no flag says: about what a turn of a chat and its answer take.
 const TOKENS_A_SEQUENCE: usize = 512;
 
@@ -258,11 +260,23 @@ fn kv_tokens(args: &ServeArgs, spec: &ModelSpec, settings: &EngineConfig) -> Res
 fn work(args: &ServeArgs, spec: &ModelSpec, settings: &EngineConfig) -> Work {
     let longest = settings.max_model_len.unwrap_or(spec.max_positions);
     let turn = TOKENS_A_SEQUENCE / 2;
-    let work = Work::likely(2 * settings.max_num_seqs, (turn, turn), longest, Ends::Open);
+    let likely = Work::likely(2 * settings.max_num_seqs, (turn, turn), longest, Ends::Open);
+    let work = if args.engine.max_num_seqs.is_none() { likely.of_a_crowd_from(CROWD) } else { likely };
     match args.kv_cache_memory_bytes {
         Some(_) => work.within(settings.kv_tokens.unwrap_or_default()),
         None => work,
     }
+}
+
+/// What is to be told where requests cannot be as long as the model reads, and nobody asked for that.
+fn cut_context(args: &ServeArgs, spec: &ModelSpec, longest: usize) -> Option<String> {
+    (args.engine.max_model_len.is_none() && longest < spec.max_positions).then(|| {
+        format!(
+            "context: {longest} tokens at the most, of the model's {}, as there is KV for no more; it grows with --memory, with a \
+             narrower --kv, and with a lower --max-num-batched-tokens",
+            spec.max_positions
+        )
+    })
 }
 
 /// `client_bytes`: what clients may take beside the engine. `lane_spans`: nodes that are kept for `--lanes`.
@@ -300,6 +314,9 @@ fn load(args: &ServeArgs, client_bytes: u64, lane_spans: usize, log: &Log) -> Re
     if voice == Voice::Quiet {
         log.say(LogLevel::Info, "memory", &format!("memory: {}", planned.hold()));
         told.iter().for_each(|told| log.say(LogLevel::Info, "plan", told));
+    }
+    if let Some(told) = cut_context(args, opened.checkpoint.spec(), planned.hold().max_model_len) {
+        log.say(LogLevel::Info, "context", &told);
     }
     let engine = wanted.load(planned)?.engine;
     // What memory has room for is another length at each start, and a batch goes on whatever it is.

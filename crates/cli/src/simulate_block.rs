@@ -20,7 +20,9 @@ use crate::scenario::machine;
 /// Sequences of a block that are simulated one by one.
 const MOST_BLOCK_SEQUENCES: usize = 1 << 18;
 /// Tokens that they make in all: some minutes' work.
-const MOST_TOKENS: usize = 1 << 28;
+const MOST_TOKENS: usize = 1 << 21;
+/// Batches that a step has room for.
+const MOST_BATCHES: usize = u16::MAX as usize;
 
 pub(crate) fn simulate_block(args: &SimulateBlockArgs) -> Result<ExitCode> {
     apart([args.json.as_deref(), args.lanes.as_deref()])?;
@@ -48,6 +50,14 @@ pub(crate) fn simulate_block(args: &SimulateBlockArgs) -> Result<ExitCode> {
             "blocks of {} that make {} each are more than are simulated: give them less --kv-memory, or make --gen-len shorter",
             counted(experiment.zigzag_block(), "sequence"),
             counted(experiment.output.0, "token")
+        );
+    }
+    // A diagonal block has up to twice as many sequences.
+    if 2 * experiment.zigzag_block().div_ceil(experiment.batch_seqs) > MOST_BATCHES {
+        bail!(
+            "blocks of {} in batches of {} have more batches than a step has room for, {MOST_BATCHES}: make --batch-size larger",
+            counted(experiment.zigzag_block(), "sequence"),
+            experiment.batch_seqs
         );
     }
     if experiment.batch_seqs as u64 * u64::from(args.prompt_len) > u64::from(u32::MAX) {

@@ -3,7 +3,7 @@
 use policy::log::Entry;
 use policy::sched::Next;
 use spec::{Done, Nanos, Outcome, Produced, Sampling, SeqId, Step, StepId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Steps in flight with their sequences, and the time.
 #[derive(Default)]
@@ -11,6 +11,8 @@ pub(crate) struct Ledger {
     /// With the sequences of each, and whether it samples of them.
     in_flight: BTreeMap<StepId, Vec<(SeqId, Sampling)>>,
     arrived: Vec<SeqId>,
+    /// Sequences of which a step that is done sampled, and said nothing.
+    untold: BTreeSet<SeqId>,
     now: Nanos,
 }
 
@@ -37,6 +39,13 @@ impl Ledger {
     /// Sequences that came and that the scheduler still knows of.
     pub(crate) fn open(&self, knows: impl Fn(SeqId) -> bool) -> usize {
         self.arrived.iter().filter(|&&seq| knows(seq)).count()
+    }
+
+    /// A sequence that would wait for ever: the scheduler knows of it, a step said nothing of it, and no other is in flight. Of those
+    /// that were over steps say nothing.
+    pub(crate) fn left_waiting(&self, knows: impl Fn(SeqId) -> bool) -> Option<SeqId> {
+        let mut untold = self.untold.iter().copied().filter(|_| self.in_flight.is_empty());
+        untold.find(|&seq| knows(seq))
     }
 
     /// Steps that began and are not done.
@@ -82,6 +91,8 @@ impl Ledger {
                 ));
             }
         }
+        let sampled = chunks.into_iter().filter(|(_, sample)| *sample == Sampling::Sample);
+        self.untold.extend(sampled.map(|(seq, _)| seq));
         Ok(())
     }
 }

@@ -30,6 +30,11 @@ impl Text {
         self.chain[position as usize]
     }
 
+    /// Gives back what is only kept to be asked for again.
+    pub fn forget(&mut self) {
+        self.chain = Vec::new();
+    }
+
     /// The hash of a full block, by its index.
     pub fn block(&mut self, index: u32) -> BlockHash {
         let last = self.upto((index + 1) * BLOCK_TOKENS.0 - 1);

@@ -174,6 +174,7 @@ impl VirtualWorld {
         }
         if produced == Produced::Last {
             self.metrics.end(chunk.seq, End::Finished);
+            life.text.forget();
         }
         Outcome { seq: chunk.seq, produced, full }
     }

@@ -12,7 +12,7 @@ use spec::{ByTier, Split, Tier};
 
 use super::candidate::{Candidate, Job, Lengths, Scored, rehearse};
 use super::emit;
-use super::search::{Fixed, Planner, SEARCHING, rescored};
+use super::search::{Fixed, Planner, SEARCHING, STEP_TOKENS, rescored};
 use super::tell::binds;
 use crate::args::{AttendOn, EngineArgs};
 use crate::loaded::Opened;
@@ -26,6 +26,8 @@ pub(crate) struct Work {
     pub(crate) job: Job,
     /// Whether it is known how much each generates at the most: the schedules of blocks keep room for all of it.
     pub(crate) ends: Ends,
+    /// Requests at once that weights make room for, if they must: fewer than come where nobody said how many will.
+    crowd: usize,
 }
 
 /// See [`Work`].
@@ -37,13 +39,16 @@ pub(crate) enum Ends {
 
 /// Requests that are planned for, of many more: a plan for these is one for all.
 const REQUESTS: usize = 512;
+/// Sequences at once where there is hardly room for any.
+const FEW: usize = 16;
 /// See `rescored_for`.
 const GUESSED: usize = 3;
 
 impl Work {
     /// Exactly these requests.
     pub(crate) fn exactly(requests: usize, input: usize, output: usize) -> Work {
-        Work { job: Job { requests, input, output, lengths: Lengths::Exact }, ends: Ends::Known }
+        let job = Job { requests, input, output, lengths: Lengths::Exact };
+        Work { job, ends: Ends::Known, crowd: requests }
     }
 
     /// About these; `longest` is the longest sequence that there may be.
@@ -55,7 +60,8 @@ impl Work {
     ) -> Work {
         let input = input.clamp(1, (longest / 2).max(1));
         let output = output.clamp(1, (longest - input).max(1));
-        Work { job: Job { requests: requests.max(1), input, output, lengths: Lengths::Likely }, ends }
+        let job = Job { requests: requests.max(1), input, output, lengths: Lengths::Likely };
+        Work { job, ends, crowd: job.requests }
     }
 
     /// Of many likely ones some, as many as are asked for at once at the least.
@@ -67,6 +73,12 @@ impl Work {
                 ..self
             },
         }
+    }
+
+    /// The same of whoever comes, one of them perhaps: for so many at once weights are read again and again, which who is alone
+    /// waits for most.
+    pub(crate) fn of_a_crowd_from(self, requests: usize) -> Work {
+        Work { crowd: requests, ..self }
     }
 
     /// The same with so much KV in all, in tokens.
@@ -120,6 +132,13 @@ fn choose_by<'a>(
     let first = Planned::new(&opened.checkpoint, config.clone());
     let fits = first.as_ref().is_ok_and(|first| first.fits() && !starves(first.hold(), &config, work));
     let searched = !fits && config.offload.share == WeightShare::Fitting && !told_how(args);
+    if searched && work.job.lengths != Lengths::Exact && first.as_ref().is_ok_and(Planned::fits) {
+        // There is room for them as they are, and not for who may come: in 12 bits they leave more of it.
+        let less = config.clone().with_weights_kept_less(&opened.checkpoint);
+        if less.weights != config.weights {
+            return choose_by(opened, less, args, work, costs);
+        }
+    }
     let undecided = args.schedule.attend == AttendOn::Auto && config.blocks.kv != Split::RESIDENT;
     if !searched && !undecided {
         return Ok(Chosen { planned: first?, told: None });
@@ -131,7 +150,10 @@ fn choose_by<'a>(
     let Some(costs) = costs(&config)? else {
         let told =
             "plan: none, as there is not even room to measure one layer: the engine's own rule decides";
-        return Ok(Chosen { planned: first?, told: Some(told.into()) });
+        return Ok(Chosen {
+            planned: or_of_short_steps(opened, &config, args, first)?,
+            told: Some(told.into()),
+        });
     };
     if !searched {
         return delegated(opened, config, work, costs.foresight());
@@ -155,7 +177,8 @@ fn choose_by<'a>(
     let Some(found) = found else {
         let told =
             "plan: none, as nothing that was tried has room for such requests: the engine's own rule decides";
-        return Ok(Chosen { planned: first?, told: Some(told.into()) });
+        let planned = or_of_short_steps(opened, &planner.base, args, first)?;
+        return Ok(Chosen { planned, told: Some(told.into()) });
     };
     let settled = |candidate: &Candidate| Planned::new(&opened.checkpoint, planner.config(candidate));
     let (planned, best) = match carried_out(&found.scored, settled) {
@@ -164,6 +187,23 @@ fn choose_by<'a>(
     };
     let told = Some(line(&best, work.job.sample(), &costs));
     Ok(Chosen { planned: planned.foreseen(costs.foresight().clone()), told })
+}
+
+/// The engine's own rule; where it finds no room, of the shortest steps and the fewest sequences that a search would try, if flags
+/// leave that open: so little is enough, and no less.
+fn or_of_short_steps<'a>(
+    opened: &'a Opened,
+    config: &EngineConfig,
+    args: &EngineArgs,
+    first: Result<Planned<'a>, TooSmall>,
+) -> Result<Planned<'a>, TooSmall> {
+    let fixed = Fixed::of(args);
+    if first.is_ok() || fixed.step_tokens.is_some() {
+        return first;
+    }
+    let max_num_seqs = config.max_num_seqs.min(if fixed.at_once() > 0 { usize::MAX } else { FEW });
+    let max_num_batched_tokens = STEP_TOKENS[0].max(max_num_seqs).min(config.max_num_batched_tokens);
+    Planned::new(&opened.checkpoint, EngineConfig { max_num_seqs, max_num_batched_tokens, ..config.clone() })
 }
 
 /// The engine of the best plan that fits. They were compared beside a smaller process: measuring and searching leave traces.
@@ -184,7 +224,7 @@ fn carried_out<P>(
 /// Whether KV is for fewer tokens than the work asks for; than half of them where that is a guess.
 fn starves(hold: &Hold, config: &EngineConfig, work: Work) -> bool {
     let job = work.job;
-    let seqs = config.max_num_seqs.min(job.requests);
+    let seqs = config.max_num_seqs.min(job.requests).min(work.crowd);
     let wanted = match job.lengths {
         Lengths::Exact => kv_tokens(seqs, job.input + job.output),
         Lengths::Likely => kv_tokens(seqs, job.input + job.output) / 2,

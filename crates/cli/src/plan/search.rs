@@ -16,7 +16,7 @@ use crate::args::EngineArgs;
 /// Blocks of the programme that are run on the timeline.
 const RESCORED: usize = 10;
 /// Positions of a batch that are tried.
-const STEP_TOKENS: [usize; 5] = [128, 512, 1024, 2048, 4096];
+pub(super) const STEP_TOKENS: [usize; 5] = [128, 512, 1024, 2048, 4096];
 
 /// Said where that takes seconds.
 pub(crate) const SEARCHING: &str = "trying plans in virtual time; of fewer requests that takes less";
@@ -106,7 +106,7 @@ impl Planner<'_> {
             num_batches: best.candidate.num_batches as u32,
         };
         let opinion = question.and_then(|question| place(&question, block));
-        let tokens = f64::from(block.batch_size * block.num_batches) * self.job.output as f64;
+        let tokens = block.sequences() as f64 * self.job.output as f64;
         Ok(Some(Found { programme: opinion.map(|placed| tokens / placed.seconds), scored, others }))
     }
 

@@ -16,7 +16,7 @@ impl EngineConfig {
     #[must_use]
     pub fn with_weights_for(self, checkpoint: &Checkpoint) -> EngineConfig {
         if self.waits_for_memory() && self.may_keep_less(checkpoint) {
-            return EngineConfig { weights: WeightsAs::Bf12, ..self };
+            return self.with_weights_kept_less(checkpoint);
         }
         self.with_weights_in_room(checkpoint)
     }
@@ -28,10 +28,14 @@ impl EngineConfig {
             let planned = Planned::beside(checkpoint, self.clone(), memory::needed_bytes());
             planned.is_ok_and(|planned| planned.fits())
         };
-        if self.may_keep_less(checkpoint) && !fits() {
-            return EngineConfig { weights: WeightsAs::Bf12, ..self };
-        }
-        self
+        if fits() { self } else { self.with_weights_kept_less(checkpoint) }
+    }
+
+    /// The same with weights in 12 bits each where they may be, whether there is room for all of them or not.
+    #[must_use]
+    pub fn with_weights_kept_less(self, checkpoint: &Checkpoint) -> EngineConfig {
+        let weights = if self.may_keep_less(checkpoint) { WeightsAs::Bf12 } else { self.weights };
+        EngineConfig { weights, ..self }
     }
 
     fn may_keep_less(&self, checkpoint: &Checkpoint) -> bool {

@@ -15,9 +15,10 @@ const make = (tag, className, text) => {
 let key = sessionStorage.getItem("key") || "";
 let asking = null;
 
-/** Asks for a key, once at a time. */
+/** Asks for a key, once at a time; for another one, if the last was refused. */
 function knock() {
   asking ??= new Promise((entered) => {
+    $("asks").textContent = key ? "The server refused that key." : "This server asks for a key.";
     $("door").onclose = () => {
       key = $("key").value.trim();
       $("key").value = "";
@@ -30,11 +31,13 @@ function knock() {
   return asking;
 }
 
-async function request(path, options = {}) {
+/** `limit`: milliseconds for an answer, without what it takes to enter a key. */
+async function request(path, options = {}, limit = null) {
   for (;;) {
     const headers = { ...options.headers };
     if (key) headers.Authorization = `Bearer ${key}`;
-    const response = await fetch(path, { ...options, headers });
+    const signal = limit ? AbortSignal.timeout(limit) : options.signal;
+    const response = await fetch(path, { ...options, headers, signal });
     if (response.status !== 401) return response;
     await knock();
   }
@@ -86,6 +89,8 @@ function show(role, text) {
 function busy(now) {
   $("send").disabled = now;
   $("stop").hidden = !now;
+  // Who pressed a button that is gone goes on writing.
+  if (!now && [document.body, $("stop"), $("send")].includes(document.activeElement)) $("text").focus();
   // Who has it read aloud hears an answer once, when it is whole.
   $("turns").setAttribute("aria-busy", String(now));
 }
@@ -216,7 +221,7 @@ function tier(data) {
     const segment = make("div", className);
     segment.style.width = `${100 * size / data.capacity_bytes}%`;
     bar.append(segment);
-    const entry = make("span", "", `${name} ${bytes(size)}`);
+    const entry = make("span", "", `${name.replace("_", " ")} ${bytes(size)}`);
     entry.prepend(make("i", className));
     legend.append(entry);
   };
@@ -294,7 +299,7 @@ function tell(state, className) {
 async function look() {
   try {
     // An answer that never comes must not be the last one that is asked for.
-    const response = await request("/v1/hold", { signal: AbortSignal.timeout(10_000) });
+    const response = await request("/v1/hold", {}, 10_000);
     if (!response.ok) throw new Error(await complaint(response));
     const hold = await response.json();
     draw(hold);

@@ -139,7 +139,9 @@ impl Runner<'_> {
             }
         };
         let blocks = if self.case.devices > 1 { stages } else { 1.0 };
-        let prefill = Breakdown::default().plus(prefill, blocks + stages - 1.0);
+        // All have passed once the last block has come through the last stage; each stage works for as many turns as there are blocks.
+        let total = (blocks + stages - 1.0) * prefill.total;
+        let prefill = Breakdown { total, ..Breakdown::default().plus(prefill, blocks) };
         let decode = Breakdown::default().plus(decode, blocks.max(stages));
         let sequences = f64::from(self.case.policy.block()) * blocks;
         let rate = |tokens: u32, seconds: f64| {

@@ -89,6 +89,21 @@ fn outcomes_that_do_not_fit_their_chunks_are_errors() {
     assert!(line == at + 1 && twice.contains("or had one"), "{line}: {twice}");
 }
 
+/// Nothing is in flight after the last step, and who was sampled there would wait for ever.
+#[test]
+fn a_step_that_says_nothing_of_a_sequence_that_waits_is_an_error() {
+    let mut entries = recorded(3);
+    let last = entries.iter_mut().rev().find_map(|entry| match entry {
+        Entry::Done { done, .. } if !done.outcomes.is_empty() => Some(&mut done.outcomes),
+        _ => None,
+    });
+    last.expect("a step was done").clear();
+    match replay(&lines(&entries)[..]) {
+        Err(FirstDifference::Log { why, .. }) => assert!(why.contains("without an outcome"), "{why}"),
+        other => panic!("expected an error in the log, found {other:?}"),
+    }
+}
+
 #[test]
 fn what_is_not_a_log_is_an_error_with_its_line() {
     let whole = lines(&recorded(3));

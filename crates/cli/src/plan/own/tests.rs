@@ -323,6 +323,22 @@ fn a_sequence_whose_kv_the_device_has_no_room_for_has_it_elsewhere() {
     }
 }
 
+/// A model of which every pass reads a part again answers one person slowly.
+#[test]
+fn weights_make_room_for_a_crowd_that_somebody_told_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = model(folder.path());
+    let args = bench(&model, &flags("--memory 1GiB"));
+    let opened = loaded::open(Some(&model), &args, Voice::Quiet).unwrap();
+    let config = settings(&args, (64, 440, 8));
+    let planned = Planned::new(&opened.checkpoint, config.clone()).unwrap();
+    let hold = Hold { kv_tokens: 10 * 448, ..*planned.hold() };
+    let likely = Work::likely(64, (440, 8), 448, Ends::Open);
+    assert!(starves(&hold, &config, likely));
+    assert!(!starves(&hold, &config, likely.of_a_crowd_from(32)));
+    assert!(starves(&Hold { kv_tokens: 5 * 448, ..hold }, &config, likely.of_a_crowd_from(32)));
+}
+
 #[test]
 fn as_many_are_planned_for_as_are_at_once() {
     let sampled = |work: Work, at_once| work.sample(at_once).job.requests;
