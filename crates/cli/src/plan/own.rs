@@ -39,6 +39,8 @@ pub(crate) enum Ends {
 
 /// Requests that are planned for, of many more: a plan for these is one for all.
 const REQUESTS: usize = 512;
+/// Positions of a step that is short, and does not yet wait for weights more than for products.
+const SHORT_STEP: usize = 512;
 /// Sequences at once where there is hardly room for any.
 const FEW: usize = 16;
 /// See `rescored_for`.
@@ -123,7 +125,7 @@ pub(crate) fn choose<'a>(
 /// The same by these costs, which are asked for only if there is something to choose.
 fn choose_by<'a>(
     opened: &'a Opened,
-    config: EngineConfig,
+    mut config: EngineConfig,
     args: &EngineArgs,
     work: Work,
     costs: &dyn Fn(&EngineConfig) -> Result<Option<Costs>>,
@@ -133,11 +135,15 @@ fn choose_by<'a>(
     let fits = first.as_ref().is_ok_and(|first| first.fits() && !starves(first.hold(), &config, work));
     let searched = !fits && config.offload.share == WeightShare::Fitting && !told_how(args);
     if searched && work.job.lengths != Lengths::Exact && first.as_ref().is_ok_and(Planned::fits) {
-        // There is room for them as they are, and not for who may come: in 12 bits they leave more of it.
-        let less = config.clone().with_weights_kept_less(&opened.checkpoint);
-        if less.weights != config.weights {
-            return choose_by(opened, less, args, work, costs);
+        // There is room for them, and not for who may come.
+        let all = roomier(opened, &config, args);
+        for roomier in &all {
+            let planned = Planned::new(&opened.checkpoint, roomier.clone());
+            if let Some(planned) = planned.ok().filter(|it| it.fits() && !starves(it.hold(), roomier, work)) {
+                return Ok(Chosen { planned, told: None });
+            }
         }
+        config.weights = all.last().map_or(config.weights, |last| last.weights);
     }
     let undecided = args.schedule.attend == AttendOn::Auto && config.blocks.kv != Split::RESIDENT;
     if !searched && !undecided {
@@ -187,6 +193,21 @@ fn choose_by<'a>(
     };
     let told = Some(line(&best, work.job.sample(), &costs));
     Ok(Chosen { planned: planned.foreseen(costs.foresight().clone()), told })
+}
+
+/// The same engine with more room beside its weights: by shorter steps, which prompts hardly wait for, by weights in 12 bits, which
+/// batches wait for a little, and by both.
+fn roomier(opened: &Opened, config: &EngineConfig, args: &EngineArgs) -> Vec<EngineConfig> {
+    let shorter = |config: &EngineConfig| {
+        let max_num_batched_tokens = config.max_num_batched_tokens.min(SHORT_STEP.max(config.max_num_seqs));
+        EngineConfig { max_num_batched_tokens, ..config.clone() }
+    };
+    let less = config.clone().with_weights_kept_less(&opened.checkpoint);
+    let mut all = vec![less.clone()];
+    if args.max_num_batched_tokens.is_none() {
+        all = vec![shorter(config), less.clone(), shorter(&less)];
+    }
+    all
 }
 
 /// The engine's own rule; where it finds no room, of the shortest steps and the fewest sequences that a search would try, if flags
