@@ -268,12 +268,15 @@ fn work(args: &ServeArgs, spec: &ModelSpec, settings: &EngineConfig) -> Work {
     }
 }
 
-/// What is to be told where requests cannot be as long as the model reads, and nobody asked for that.
+/// What is to be told where requests cannot be as long as the model reads, and no flag says so.
 fn cut_context(args: &ServeArgs, spec: &ModelSpec, longest: usize) -> Option<String> {
+    let of_kv = args.kv_cache_memory_bytes.map(|_| "--kv-cache-memory-bytes");
+    let of_device = args.engine.device_memory.map(|_| "--device-memory");
+    let more = of_kv.or(of_device).unwrap_or("--memory");
     (args.engine.max_model_len.is_none() && longest < spec.max_positions).then(|| {
         format!(
-            "context: {longest} tokens at the most, of the model's {}, as there is KV for no more; it grows with --memory, with a \
-             narrower --kv, and with a lower --max-num-batched-tokens",
+            "context: {longest} tokens at the most, of the model's {}, as there is KV for no more; it grows with {more}, and \
+             with a narrower --kv",
             spec.max_positions
         )
     })
@@ -293,6 +296,11 @@ fn load(args: &ServeArgs, client_bytes: u64, lane_spans: usize, log: &Log) -> Re
     log.say(LogLevel::Info, "model", &format!("model: {}, fingerprint {digest}", opened.name));
     let text = opened.text(args.engine.chat_template.as_deref())?;
     let (template, tool_template) = (text.template_for(Tools::Absent)?, text.template_for(Tools::Given)?);
+    if args.engine.tool_call_parser.is_some() && tool_template.as_ref().is_some_and(|it| !it.shows_tools()) {
+        let why = "--tool-call-parser: this model's chat template shows it no tools, so that it calls only those that a request \
+                   forces (tool_choice); --chat-template names another";
+        log.say(LogLevel::Warn, "tools", why);
+    }
     let needs = Needs { seqs: SEQUENCES, longest: None, kv_tokens: None, step_tokens: None, expected: None };
     let mut settings = engine_config(&args.engine, needs)?;
     settings.kv_tokens = Some(kv_tokens(args, opened.checkpoint.spec(), &settings)?);

@@ -52,8 +52,8 @@ pub(crate) fn simulate_block(args: &SimulateBlockArgs) -> Result<ExitCode> {
             counted(experiment.output.0, "token")
         );
     }
-    // A diagonal block has up to twice as many sequences.
-    if 2 * experiment.zigzag_block().div_ceil(experiment.batch_seqs) > MOST_BATCHES {
+    // A diagonal block has up to twice as many sequences, and begins and ends inside batches.
+    if 2 * experiment.zigzag_block().div_ceil(experiment.batch_seqs) + 2 > MOST_BATCHES {
         bail!(
             "blocks of {} in batches of {} have more batches than a step has room for, {MOST_BATCHES}: make --batch-size larger",
             counted(experiment.zigzag_block(), "sequence"),

@@ -241,7 +241,7 @@ impl Tensor {
 pub enum Naming {
     /// Hugging Face: Llama and most of what came after it.
     Llama,
-    /// Hugging Face: Gemma 3, OLMo 2 and 3, EXAONE 4.
+    /// Hugging Face: Gemma 2 and 3, OLMo 2 and 3, EXAONE 4.
     Gemma,
     /// Hugging Face: Granite 4.
     Granite4,

@@ -43,9 +43,13 @@ impl Ledger {
 
     /// A sequence that would wait for ever: the scheduler knows of it, a step said nothing of it, and no other is in flight. Of those
     /// that were over steps say nothing.
-    pub(crate) fn left_waiting(&self, knows: impl Fn(SeqId) -> bool) -> Option<SeqId> {
-        let mut untold = self.untold.iter().copied().filter(|_| self.in_flight.is_empty());
-        untold.find(|&seq| knows(seq))
+    pub(crate) fn left_waiting(&mut self, knows: impl Fn(SeqId) -> bool) -> Option<SeqId> {
+        if !self.in_flight.is_empty() {
+            return None;
+        }
+        // Who is over is not asked for again.
+        self.untold.retain(|&seq| knows(seq));
+        self.untold.first().copied()
     }
 
     /// Steps that began and are not done.
@@ -79,6 +83,7 @@ impl Ledger {
                     "step {step} has an outcome for sequence {seq}, which is not in it, or had one"
                 ));
             };
+            self.untold.remove(seq);
             // Engines of before told an end with the chunk before it.
             let fits = match produced {
                 Produced::Nothing => sample != Sampling::Sample,

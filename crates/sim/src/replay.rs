@@ -67,7 +67,7 @@ pub fn replay(reader: impl BufRead) -> Result<Replayed, FirstDifference> {
             (None, Entry::Begin { config, .. }) => scheduler = Some(Fcfs::new(config)),
             (Some(scheduler), entry) => {
                 let asks = matches!(entry, Entry::Next { .. });
-                if let Some(seq) = ledger.left_waiting(|seq| asks && scheduler.knows(seq)) {
+                if asks && let Some(seq) = ledger.left_waiting(|seq| scheduler.knows(seq)) {
                     let why =
                         format!("the step that sampled sequence {seq} is done without an outcome for it");
                     return Err(log(line, why));

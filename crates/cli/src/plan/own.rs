@@ -1,7 +1,8 @@
 //! A command that plans for itself: where weights do not fit the device, it runs as `ballast plan` would have it.
 //!
 //! Costs are those of the profile, if one was taken, or measured roughly, once. Where all weights fit nothing is measured or
-//! searched, unless they leave KV for fewer tokens than the work asks for. Where flags say what lives where (`--percent`), or how steps are made (`--schedule`, `--batch-size` and
+//! searched, unless they leave KV for fewer tokens than the work asks for; if that is a guess, shorter steps and weights in 12 bits
+//! are tried before. Where flags say what lives where (`--percent`), or how steps are made (`--schedule`, `--batch-size` and
 //! `--num-batches`, as an emitted plan does), they are followed.
 
 use anyhow::Result;
@@ -131,19 +132,19 @@ fn choose_by<'a>(
     costs: &dyn Fn(&EngineConfig) -> Result<Option<Costs>>,
 ) -> Result<Chosen<'a>> {
     let work = work.sample(Fixed::of(args).at_once());
-    let first = Planned::new(&opened.checkpoint, config.clone());
+    let mut first = Planned::new(&opened.checkpoint, config.clone());
     let fits = first.as_ref().is_ok_and(|first| first.fits() && !starves(first.hold(), &config, work));
     let searched = !fits && config.offload.share == WeightShare::Fitting && !told_how(args);
     if searched && work.job.lengths != Lengths::Exact && first.as_ref().is_ok_and(Planned::fits) {
         // There is room for them, and not for who may come.
-        let all = roomier(opened, &config, args);
-        for roomier in &all {
+        for roomier in roomier(opened, &config, args) {
             let planned = Planned::new(&opened.checkpoint, roomier.clone());
-            if let Some(planned) = planned.ok().filter(|it| it.fits() && !starves(it.hold(), roomier, work)) {
+            let Some(planned) = planned.ok().filter(Planned::fits) else { continue };
+            if !starves(planned.hold(), &roomier, work) {
                 return Ok(Chosen { planned, told: None });
             }
+            (first, config.weights) = (Ok(planned), roomier.weights);
         }
-        config.weights = all.last().map_or(config.weights, |last| last.weights);
     }
     let undecided = args.schedule.attend == AttendOn::Auto && config.blocks.kv != Split::RESIDENT;
     if !searched && !undecided {
@@ -154,12 +155,7 @@ fn choose_by<'a>(
         return Ok(Chosen { planned: first?, told: None });
     }
     let Some(costs) = costs(&config)? else {
-        let told =
-            "plan: none, as there is not even room to measure one layer: the engine's own rule decides";
-        return Ok(Chosen {
-            planned: or_of_short_steps(opened, &config, args, first)?,
-            told: Some(told.into()),
-        });
+        return own_rule(opened, &config, args, first, "there is not even room to measure one layer");
     };
     if !searched {
         return delegated(opened, config, work, costs.foresight());
@@ -181,10 +177,13 @@ fn choose_by<'a>(
         found = planner.search(rescored_for(work))?;
     }
     let Some(found) = found else {
-        let told =
-            "plan: none, as nothing that was tried has room for such requests: the engine's own rule decides";
-        let planned = or_of_short_steps(opened, &planner.base, args, first)?;
-        return Ok(Chosen { planned, told: Some(told.into()) });
+        return own_rule(
+            opened,
+            &planner.base,
+            args,
+            first,
+            "nothing that was tried has room for such requests",
+        );
     };
     let settled = |candidate: &Candidate| Planned::new(&opened.checkpoint, planner.config(candidate));
     let (planned, best) = match carried_out(&found.scored, settled) {
@@ -210,21 +209,26 @@ fn roomier(opened: &Opened, config: &EngineConfig, args: &EngineArgs) -> Vec<Eng
     all
 }
 
-/// The engine's own rule; where it finds no room, of the shortest steps and the fewest sequences that a search would try, if flags
-/// leave that open: so little is enough, and no less.
-fn or_of_short_steps<'a>(
+/// What the engine's own rule came to; where it found no room, what it comes to of the shortest steps and the fewest sequences that a
+/// search would try, if flags leave that open: so little is enough, and no less.
+fn own_rule<'a>(
     opened: &'a Opened,
     config: &EngineConfig,
     args: &EngineArgs,
     first: Result<Planned<'a>, TooSmall>,
-) -> Result<Planned<'a>, TooSmall> {
-    let fixed = Fixed::of(args);
+    why: &str,
+) -> Result<Chosen<'a>> {
+    let (fixed, told) = (Fixed::of(args), format!("plan: none, as {why}: the engine's own rule decides"));
     if first.is_ok() || fixed.step_tokens.is_some() {
-        return first;
+        return Ok(Chosen { planned: first?, told: Some(told) });
     }
     let max_num_seqs = config.max_num_seqs.min(if fixed.at_once() > 0 { usize::MAX } else { FEW });
     let max_num_batched_tokens = STEP_TOKENS[0].max(max_num_seqs).min(config.max_num_batched_tokens);
-    Planned::new(&opened.checkpoint, EngineConfig { max_num_seqs, max_num_batched_tokens, ..config.clone() })
+    let short = EngineConfig { max_num_seqs, max_num_batched_tokens, ..config.clone() };
+    let planned = Planned::new(&opened.checkpoint, short)?;
+    let told =
+        format!("{told}, by steps of {max_num_batched_tokens} tokens of {max_num_seqs} sequences at most");
+    Ok(Chosen { planned, told: Some(told) })
 }
 
 /// The engine of the best plan that fits. They were compared beside a smaller process: measuring and searching leave traces.

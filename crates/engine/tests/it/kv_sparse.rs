@@ -144,6 +144,7 @@ fn windows_and_dynamic_rotations_choose_too() {
         ("mistral-long", 400),
         ("qwen3", 200),
         ("llama-dynamic-v4", 100),
+        ("gemma2", 200),
         ("gemma3", 200),
         ("phi3-longrope", 100),
     ] {

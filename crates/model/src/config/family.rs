@@ -117,7 +117,7 @@ impl Family {
     }
 
     /// Fields of a [`ModelSpec`] and what `config.json` calls them.
-    pub(super) fn names(self) -> [(&'static str, &'static str); 10] {
+    pub(super) fn names(self) -> [(&'static str, &'static str); 12] {
         [
             ("vocab", "vocab_size"),
             ("hidden", "hidden_size"),
@@ -129,6 +129,8 @@ impl Family {
             ("embed_dim", "word_embed_proj_dim"),
             ("window", "sliding_window"),
             ("norm", "rms_norm_eps"),
+            ("score_cap", "attn_logit_softcapping"),
+            ("logit_cap", "final_logit_softcapping"),
         ]
     }
 
@@ -223,7 +225,7 @@ impl Family {
             placement: NormPlacement::Pre,
             final_norm: true,
             activation: match self {
-                // `hidden_act` counts nothing there.
+                // Files of the first say `gelu` in `hidden_act`, and mean this one.
                 _ if self.is_gemma() => activation(fields, "hidden_activation", "gelu_pytorch_tanh")?,
                 _ => activation(fields, "hidden_act", "silu")?,
             },

@@ -27,7 +27,7 @@ pub(super) fn qwen(fields: &Fields, tokens: Option<usize>, layers: usize) -> Res
     )
 }
 
-/// A window on the layers that `layer_types` names, or else on all but every `pattern`th (Gemma 3, OLMo 3).
+/// A window on the layers that `layer_types` names, or else on all but every `pattern`th (Gemma 2 and 3, OLMo 3).
 pub(super) fn all_but_each(
     pattern: usize,
     fields: &Fields,

@@ -52,7 +52,7 @@ const NEUTRAL: [&str; 8] = [
 const CAPS: [&str; 2] = ["attn_logit_softcapping", "final_logit_softcapping"];
 
 /// Fields of a [`ModelSpec`] and the keys that they come from, behind the architecture's name.
-const KEYS: [(&str, &str); 7] = [
+const KEYS: [(&str, &str); 9] = [
     ("hidden", "embedding_length"),
     ("layers", "block_count"),
     ("heads", "attention.head_count"),
@@ -60,6 +60,8 @@ const KEYS: [(&str, &str); 7] = [
     ("ffn", "feed_forward_length"),
     ("max_positions", "context_length"),
     ("norm", "attention.layer_norm_rms_epsilon"),
+    ("score_cap", CAPS[0]),
+    ("logit_cap", CAPS[1]),
 ];
 
 /// How queries grow with their position.

@@ -4,6 +4,7 @@
 //! What comes from a request is compiled on a thread of its own, within limits of size, work and time, and kept in
 //! a cache of bounded bytes. Schemas cannot name files or addresses.
 
+mod ascii;
 mod cache;
 mod close;
 mod compile;
@@ -196,7 +197,7 @@ impl Source {
             OutputFormat::Schema(schema) => (Kind::Schema, schema.to_string()),
             OutputFormat::Compact(schema) => (Kind::Compact, schema.to_string()),
             OutputFormat::Object => (Kind::Schema, any_object().to_string()),
-            OutputFormat::Regex(expression) => (Kind::Regex, expression.clone()),
+            OutputFormat::Regex(expression) => (Kind::Regex, ascii::ascii(expression)),
             OutputFormat::Choice(texts) => (Kind::Lark, one_of(texts)),
             OutputFormat::Lark(grammar) => (Kind::Lark, grammar.clone()),
         };

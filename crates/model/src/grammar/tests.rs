@@ -128,6 +128,17 @@ fn numbers_beyond_what_the_compiler_tells_apart_stay_within_their_bounds() {
     }
 }
 
+/// Full-width digits, say, which the vocabulary can write too.
+#[test]
+fn digits_of_expressions_are_those_of_ascii() {
+    let name = json!({"type": "object", "properties": {"a": {"pattern": "^\\d{2}\\w$", "type": "string"}}, "required": ["a"]});
+    for format in [OutputFormat::Regex(r"\d{2}\w".to_owned()), OutputFormat::Schema(name)] {
+        for text in texts(format) {
+            assert!(text.is_ascii(), "{text}");
+        }
+    }
+}
+
 /// The compiler took all of these for one number, of which it looked for the opposite without an end.
 #[test]
 fn bounds_beyond_64_bits_are_moved_to_where_they_count_or_refused() {

@@ -144,6 +144,11 @@ impl ChatTemplate {
         self.tools
     }
 
+    /// Whether it has a place for the tools of a conversation.
+    pub fn shows_tools(&self) -> bool {
+        self.source.contains("tools")
+    }
+
     /// The same template for a model that writes tool calls so.
     pub fn with_tool_format(self, format: ToolFormat) -> Self {
         ChatTemplate { tools: Some(self.tools.map_or(format, |own| own.or_named(format))), ..self }

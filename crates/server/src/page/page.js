@@ -35,11 +35,13 @@ function knock() {
 async function request(path, options = {}, limit = null) {
   for (;;) {
     const headers = { ...options.headers };
-    if (key) headers.Authorization = `Bearer ${key}`;
+    const tried = key;
+    if (tried) headers.Authorization = `Bearer ${tried}`;
     const signal = limit ? AbortSignal.timeout(limit) : options.signal;
     const response = await fetch(path, { ...options, headers, signal });
     if (response.status !== 401) return response;
-    await knock();
+    // Another may have been entered meanwhile.
+    if (tried === key) await knock();
   }
 }
 

@@ -43,6 +43,16 @@ impl Spool {
         })
     }
 
+    /// Batches that another server had begun with have the counts that it told, before anybody goes on with them. Of one that cannot
+    /// be read whoever goes on with it says why.
+    pub(super) fn recount(&self) {
+        for batch in self.begun() {
+            if let Ok(counts) = self.counts(&batch) {
+                self.tell(batch.id(), |batch| batch.counted(counts));
+            }
+        }
+    }
+
     /// How many lines a batch has that nobody works on, how many of them have an answer, and how many an error.
     pub(super) fn counts(&self, batch: &Batch) -> io::Result<[usize; 3]> {
         let (completed, failed, _) = self.answered(batch)?;
@@ -201,6 +211,21 @@ mod tests {
         assert_eq!(ended["request_counts"], json!({"total": 3, "completed": 1, "failed": 0}));
         let input = Input::open(&spool.path(batch.input())).unwrap();
         assert_eq!(fs::read_to_string(spool.path(&batch.answers)).unwrap(), answer(&input, 1));
+    }
+
+    #[test]
+    fn a_batch_that_another_server_began_with_keeps_its_counts() {
+        let mut opened = Opened::new(10_000);
+        let batch = torn(&opened, opened.spool().now());
+        opened.spool().describe(batch.input(), "lines", "batch", None).unwrap();
+        let counts = |opened: &mut Opened| {
+            opened.again();
+            opened.spool().batch(batch.id()).unwrap().shown["request_counts"].clone()
+        };
+        assert_eq!(counts(&mut opened)["total"], 0, "nobody began with it");
+        let now = opened.spool().now();
+        opened.spool().update(batch.id(), |batch| batch.advance("in_progress", now)).unwrap();
+        assert_eq!(counts(&mut opened), json!({"total": 3, "completed": 1, "failed": 0}));
     }
 
     #[test]

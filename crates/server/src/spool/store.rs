@@ -78,6 +78,7 @@ impl Spool {
             spool.lock().insert(batch.id().to_string(), batch);
         }
         spool.tidy()?;
+        spool.recount();
         Ok(spool)
     }
 
@@ -259,6 +260,12 @@ impl Spool {
     /// Batches that have taken as long as they may.
     pub(super) fn overdue(&self, now: u64) -> Vec<Batch> {
         self.lock().values().filter(|batch| batch.is_overdue(now)).cloned().collect()
+    }
+
+    /// Batches that somebody has begun with, and not ended.
+    pub(super) fn begun(&self) -> Vec<Batch> {
+        let is_begun = |batch: &&Batch| !batch.has_ended() && batch.status() != "validating";
+        self.lock().values().filter(is_begun).cloned().collect()
     }
 
     fn record(&self, id: &str) -> PathBuf {

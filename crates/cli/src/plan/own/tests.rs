@@ -6,6 +6,7 @@ use crate::layers::layered;
 use crate::loaded;
 use crate::resolve::{Needs, engine_config};
 use clap::{CommandFactory, Parser};
+use model::decoder::WeightsAs;
 use policy::cost::{Correction, Curve, Decode, Linear, OpSort, Pace};
 use std::ffi::OsString;
 use std::path::Path;
@@ -337,6 +338,31 @@ fn weights_make_room_for_a_crowd_that_somebody_told_of() {
     assert!(starves(&hold, &config, likely));
     assert!(!starves(&hold, &config, likely.of_a_crowd_from(32)));
     assert!(starves(&Hold { kv_tokens: 5 * 448, ..hold }, &config, likely.of_a_crowd_from(32)));
+}
+
+/// Just too little is left beside weights: shorter steps leave enough, and where flags say how long steps are, weights in 12 bits do.
+#[test]
+fn weights_stay_by_shorter_steps_or_in_12_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = model(folder.path());
+    let (job, work) = ((64, 440, 8), Work::likely(64, (440, 8), 448, Ends::Open).of_a_crowd_from(32));
+    let opened = loaded::open(Some(&model), &bench(&model, &[]), Voice::Quiet).unwrap();
+    let step = |told: &str| flags(&format!("--max-num-seqs 64 {told}"));
+    let roomy = Planned::new(&opened.checkpoint, settings(&bench(&model, &step("")), job)).unwrap();
+    let token_bytes = roomy.hold().kv_bytes / roomy.hold().kv_tokens as u64;
+    // For 4,096 tokens it would be enough.
+    let device = roomy.hold().arena_bytes() - roomy.hold().kv_bytes + 4064 * token_bytes;
+    let chosen = |told: &str| {
+        let budgets = flags(&format!("--memory 1GiB --offload-dir {model} --device-memory {device}"));
+        let args = bench(&model, &[step(told), budgets].concat());
+        let never = |_: &EngineConfig| -> Result<Option<Costs>> { panic!("costs are not asked for") };
+        let planned = choose_by(&opened, settings(&args, job), &args, work, &never).unwrap().planned;
+        assert!(planned.fits() && planned.hold().kv_tokens >= 4096, "{}", planned.hold());
+        (planned.config().max_num_batched_tokens, planned.config().weights)
+    };
+    assert_eq!(chosen(""), (512, WeightsAs::Stored));
+    let steps = roomy.config().max_num_batched_tokens;
+    assert_eq!(chosen(&format!("--max-num-batched-tokens {steps}")), (steps, WeightsAs::Bf12));
 }
 
 #[test]

@@ -126,5 +126,5 @@ fn older_gemmas() {
     assert_eq!(caps(&|all| fields.iter().for_each(|name| all[*name] = json!(null))), (None, None));
     let mut odd = gemma_2_27b();
     odd["attn_logit_softcapping"] = json!(-1.0);
-    assert!(refused(odd).contains("score_cap"));
+    assert!(refused(odd).contains("attn_logit_softcapping"));
 }
