@@ -19,11 +19,12 @@ fn scores_are_capped() {
     check(Case::new(1, 1, 128, &[SPLIT_TOKENS + 77]).cap(CAP));
 }
 
+/// By a cap so low that most of them become one number, of which the first would be chosen.
 #[test]
 fn a_share_of_capped_scores_is_chosen_by_what_they_were() {
     for case in [Case::new(1, 3, 64, &[400, 33]), Case::new(2, 1, 80, &[300]).window(150)] {
         for case in [case.clone(), case.clone().f16(), case.clone().fp8(), case.clone().int4(), case.f32()] {
-            check(case.share(0.1).cap(CAP));
+            check(case.share(0.1).cap(0.01));
         }
     }
 }
