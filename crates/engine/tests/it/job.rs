@@ -92,22 +92,6 @@ impl Hears for Ends {
     }
 }
 
-/// Counts lines under way.
-#[derive(Default)]
-struct Counts {
-    most: usize,
-}
-
-impl Watch for Counts {
-    fn ask(&mut self) -> Ask {
-        Ask::GoOn
-    }
-
-    fn tell(&mut self, tally: &Tally) {
-        self.most = self.most.max(tally.under_way);
-    }
-}
-
 /// Runs a job of these bodies.
 fn run(
     (engine, bodies): (&Engine, &[String]),
@@ -204,23 +188,8 @@ fn what_was_answered_before_the_engine_died_is_written() {
     assert!(written.lines().count() == lines && written.contains(r#""custom_id":"79""#), "{written}");
 }
 
-/// Prompts of 60 tokens: a dozen of them are in the engine, not a hundred.
-#[test]
-fn prompts_that_are_handed_in_are_bounded_by_their_tokens() {
-    let engine = common::start(MODEL, common::config());
-    let body = |i: usize| {
-        let prompt: Vec<usize> = (0..60).map(|at| 3 + (7 * i + at) % 90).collect();
-        format!(r#"{{"model":"m","prompt":{prompt:?},"max_tokens":2,"ignore_eos":true}}"#)
-    };
-    let bodies: Vec<String> = (0..100).map(body).collect();
-    let limits = Limits { prompt_tokens: 700, window: 200, ..limits(100) };
-    let mut counts = Counts::default();
-    let (ended, tally) = run((&engine, &bodies), limits, &mut counts).unwrap();
-    assert_eq!((ended, tally.done, tally.failed), (Ended::Finished, 100, 0));
-    assert!((6..=12).contains(&counts.most), "{} lines at once", counts.most);
-}
-
-/// Follows how many sequences there are.
+/// Follows how many sequences there are, from when they are handed in until the job hears of their ends: as many however fast the
+/// engine is.
 #[derive(Clone, Default)]
 struct Crowd {
     now: Arc<AtomicUsize>,
@@ -252,6 +221,23 @@ impl Hears for Crowd {
     fn failed(&mut self, why: Failure) -> ApiError {
         why.into()
     }
+}
+
+/// Prompts of 60 tokens: a dozen of them are in the engine, not a hundred.
+#[test]
+fn prompts_that_are_handed_in_are_bounded_by_their_tokens() {
+    let engine = common::start(MODEL, common::config());
+    let body = |i: usize| {
+        let prompt: Vec<usize> = (0..60).map(|at| 3 + (7 * i + at) % 90).collect();
+        format!(r#"{{"model":"m","prompt":{prompt:?},"max_tokens":2,"ignore_eos":true}}"#)
+    };
+    let bodies: Vec<String> = (0..100).map(body).collect();
+    let limits = Limits { prompt_tokens: 700, window: 200, ..limits(100) };
+    let mut crowd = Crowd::default();
+    let (ended, tally) = run((&engine, &bodies), limits, &mut crowd).unwrap();
+    assert_eq!((ended, tally.done, tally.failed), (Ended::Finished, 100, 0));
+    let most = crowd.most.load(SeqCst);
+    assert!((6..=12).contains(&most), "{most} lines at once");
 }
 
 /// Forty sequences of a line, and one of the next: eight of them are in the engine, and all are answered.
@@ -286,20 +272,21 @@ fn lines_that_are_held_to_grammars_are_bounded_by_their_bytes() {
         format!(r#"{{"model":"m","prompt":[5,6,7],"max_tokens":2,"structured_outputs":{format}}}"#)
     };
     let bodies: Vec<String> = (0..30).map(body).collect();
-    let mut counts = Counts::default();
+    let mut crowd = Crowd::default();
     let limits = Limits { queue_bytes: 300 << 10, ..limits(30) };
-    let (ended, tally) = run((&engine, &bodies), limits, &mut counts).unwrap();
+    let (ended, tally) = run((&engine, &bodies), limits, &mut crowd).unwrap();
     assert_eq!((ended, tally.done, tally.failed), (Ended::Finished, 30, 0));
-    assert!((2..=5).contains(&counts.most), "{} lines at once", counts.most);
+    let most = crowd.most.load(SeqCst);
+    assert!((2..=5).contains(&most), "{most} lines at once");
     // Those that are held to one have it once.
     let alike = vec![bodies[0].clone(); 30];
-    let (mut counts, slowly) = (Counts::default(), Limits { queue_bytes: 200 << 10, ..limits });
-    let (ended, tally) = run((&engine, &alike), slowly, &mut counts).unwrap();
+    let (mut crowd, slowly) = (Crowd::default(), Limits { queue_bytes: 200 << 10, ..limits });
+    let (ended, tally) = run((&engine, &alike), slowly, &mut crowd).unwrap();
     assert_eq!((ended, tally.done, tally.failed), (Ended::Finished, 30, 0));
-    assert!(counts.most > 15, "{} lines at once", counts.most);
+    assert_eq!(crowd.most.load(SeqCst), 30);
     // One that is larger than all may be runs alone.
     let (ended, tally) =
-        run((&engine, &bodies[..3]), Limits { queue_bytes: 1, ..limits }, &mut counts).unwrap();
+        run((&engine, &bodies[..3]), Limits { queue_bytes: 1, ..limits }, &mut crowd).unwrap();
     assert_eq!((ended, tally.done, tally.failed), (Ended::Finished, 3, 0));
 }
 
@@ -309,7 +296,7 @@ fn a_window_full_of_answers_is_not_the_end() {
     let bodies = vec![r#"{"model":"m","prompt":[5,6,7],"max_tokens":2}"#.to_string(); 5];
     for window in [1, 2] {
         let limits = Limits { window, ..limits(2) };
-        let (ended, tally) = run((&engine, &bodies), limits, &mut Counts::default()).unwrap();
+        let (ended, tally) = run((&engine, &bodies), limits, &mut Crowd::default()).unwrap();
         assert_eq!((ended, tally.done), (Ended::Finished, 5), "a window of {window}");
     }
 }
@@ -375,7 +362,7 @@ fn a_line_waits_until_its_format_can_be_compiled() {
         let drained = run_with(&tokenizer, (&engine, &bodies), limits, &mut Drains(3));
         assert_eq!(drained.unwrap().1.failed, 0, "it ends without its lines");
         let (ended, tally) =
-            run_with(&tokenizer, (&engine, &bodies), limits, &mut Counts::default()).unwrap();
+            run_with(&tokenizer, (&engine, &bodies), limits, &mut Crowd::default()).unwrap();
         assert_eq!((ended, tally.done, tally.failed), (Ended::Finished, 2, 0));
     });
 }
