@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from golden import tokenizer, weights
-from golden.variants import (ERNIE45, EXAONE4, GEMMA, GEMMA2, GEMMA3, GLM4, GRANITE, LLAMA3, LONGROPE, MINISTRAL3, OLMO3, PROMPT, QWEN2, QWEN3, ROPE, SEED_OSS, SMOLLM3, YARN, edit, llama)
+from golden.variants import (COHERE, COHERE2, ERNIE45, EXAONE4, GEMMA, GEMMA2, GEMMA3, GLM4, GRANITE, LLAMA3, LONGROPE, MINISTRAL3, NEOX, OLMO3, PHI,
+                             PROMPT, QWEN2, QWEN3, ROPE, SEED_OSS, SMOLLM3, STABLELM, STARCODER2, YARN, edit, llama)
 
 Q = gguf.GGMLQuantizationType
 LEGACY = {"attn_q": Q.Q4_1, "attn_k": Q.Q5_0, "attn_v": Q.Q5_1, "attn_output": Q.Q4_1, "ffn_gate": Q.Q5_0,
@@ -67,6 +68,13 @@ TWINS = (
     Twin("gguf-seed-oss", Q.BF16, edit(SEED_OSS, vocab_size=304), seed=32, exact=True),
     Twin("gguf-glm4", Q.BF16, edit(GLM4, vocab_size=304), seed=33, exact=True, without=(dict(partial_rotary_factor=1.0),)),
     Twin("gguf-ernie4_5", Q.BF16, edit(ERNIE45, vocab_size=304), seed=34, exact=True, without=(dict(rope_theta=10000.0),)),
+    Twin("gguf-command-r", Q.BF16, edit(COHERE, vocab_size=304), seed=45, exact=True, without=(dict(logit_scale=1.0),)),
+    Twin("gguf-cohere2", Q.BF16, edit(COHERE2, vocab_size=304), seed=38, exact=True, without=(dict(sliding_window=512),)),
+    Twin("gguf-phi2", Q.BF16, edit(PHI, vocab_size=304), seed=39, exact=True, without=(dict(partial_rotary_factor=1.0),)),
+    Twin("gguf-gptneox", Q.BF16, edit(NEOX, vocab_size=304, torch_dtype="bfloat16"), seed=40, exact=True,
+         without=(dict(use_parallel_residual=False),)),
+    Twin("gguf-starcoder2", Q.BF16, edit(STARCODER2, vocab_size=304, sliding_window=None), seed=42, exact=True),
+    Twin("gguf-stablelm", Q.BF16, edit(STABLELM, vocab_size=304), seed=43, exact=True, without=(dict(partial_rotary_factor=1.0),)),
 )
 
 NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
@@ -82,7 +90,14 @@ GEMMA_NAMES = NAMES | {"post_attention_layernorm": "post_attention_norm", "pre_f
 SEED_OSS_NAMES = NAMES | {"post_attention_layernorm": "post_attention_norm"}
 GLM4_NAMES = NAMES | {"post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm"}
 NAMES_OF = {"glm4": GLM4_NAMES, "gemma2": GEMMA_NAMES, "gemma3_text": GEMMA_NAMES, "olmo3": GEMMA_NAMES, "exaone4": GEMMA_NAMES, "seed_oss": SEED_OSS_NAMES}
-ARCHITECTURES = {"gemma3_text": "gemma3", "ministral3": "mistral3", "olmo3": "olmo2"}
+# Those with layer norms.
+PLAIN_NAMES = NAMES | {"self_attn.dense": "attn_output", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down",
+                       "attention.query_key_value": "attn_qkv", "attention.dense": "attn_output", "mlp.dense_h_to_4h": "ffn_up",
+                       "mlp.dense_4h_to_h": "ffn_down", "model.final_layernorm": "output_norm", "gpt_neox.embed_in": "token_embd",
+                       "gpt_neox.final_layer_norm": "output_norm", "embed_out": "output"}
+NAMES_OF |= dict.fromkeys(("phi", "gpt_neox", "starcoder2"), PLAIN_NAMES)
+ARCHITECTURES = {"gemma3_text": "gemma3", "ministral3": "mistral3", "olmo3": "olmo2", "cohere": "command-r", "phi": "phi2",
+                 "gpt_neox": "gptneox"}
 
 
 def gguf_name(name, names=NAMES):
@@ -98,6 +113,11 @@ def interleave(w, heads):
     """GGUF's Llama rotates neighbouring pairs, Hugging Face's rotates halves: rows of a head change places."""
     rows, columns = w.shape
     return w.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
+
+
+def by_parts(w, heads):
+    """Hugging Face's GPT-NeoX has queries, keys and values head by head, GGUF those of all heads: rows (or numbers) change places."""
+    return w.reshape(heads, 3, -1, *w.shape[1:]).swapaxes(0, 1).reshape(w.shape)
 
 
 # Bytes of a block's scales, by format: (offset, what). Everything else in a block may be any bytes at all.
@@ -123,6 +143,8 @@ def random_blocks(shape, format, std, rng):
 def tensor(twin, name, leaf, value, rng):
     value = value.float().numpy()
     kind = twin.config["model_type"]
+    if kind == "gpt_neox" and leaf == "attn_qkv":
+        value = by_parts(value, twin.config["num_attention_heads"])
     if "norm" in leaf or name.endswith(".bias"):
         return value + (1.0 if kind.startswith("gemma") else 0.0), Q.F32
     if kind in ("llama", "ministral3", "smollm3", "granite") and leaf in ("attn_q", "attn_k"):
@@ -145,13 +167,14 @@ def write(twin, out):
     file.add_block_count(c["num_hidden_layers"])
     file.add_feed_forward_length(c["intermediate_size"])
     file.add_head_count(c["num_attention_heads"])
-    file.add_head_count_kv(c["num_key_value_heads"])
+    if "num_key_value_heads" in c:
+        file.add_head_count_kv(c["num_key_value_heads"])
     head_dim = c.get("head_dim", c["hidden_size"] // c["num_attention_heads"])
-    file.add_rope_dimension_count(int(head_dim * c.get("partial_rotary_factor", 1.0)))
+    file.add_rope_dimension_count(int(head_dim * c.get("partial_rotary_factor", c.get("rotary_pct", 1.0))))
     if "head_dim" in c:
         file.add_key_length(head_dim)
         file.add_value_length(head_dim)
-    theta = c.get("rope_theta") or c["rope_parameters"]["rope_theta"]
+    theta = c.get("rope_theta") or c.get("rotary_emb_base") or c["rope_parameters"]["rope_theta"]
     file.add_rope_freq_base(theta)
     scaling = c.get("rope_scaling") or c.get("rope_parameters") or {}
     if scaling.get("rope_type") == "yarn":
@@ -166,7 +189,10 @@ def write(twin, out):
     if "short_factor" in scaling:
         add_longrope(file, scaling, c)
     add_own(file, c)
-    file.add_layer_norm_rms_eps(c["rms_norm_eps"])
+    if "rms_norm_eps" in c:
+        file.add_layer_norm_rms_eps(c["rms_norm_eps"])
+    else:
+        file.add_layer_norm_eps(c.get("layer_norm_eps") or c["norm_epsilon"])
     file.add_vocab_size(c["vocab_size"])
     add_tokenizer(file)
     rng = np.random.default_rng(twin.seed)
@@ -197,6 +223,13 @@ def add_own(file, c):
         file.add_attention_scale(c["attention_multiplier"])
         file.add_residual_scale(c["residual_multiplier"])
         file.add_logit_scale(c["logits_scaling"])
+    if c["model_type"] in ("cohere", "cohere2"):
+        file.add_logit_scale(c["logit_scale"])
+    if c["model_type"] == "cohere2":
+        file.add_sliding_window(c["sliding_window"])
+        file.add_uint32("cohere2.attention.sliding_window_pattern", c["sliding_window_pattern"])
+    if c["model_type"] in ("gpt_neox", "stablelm"):
+        file.add_parallel_residual(c["use_parallel_residual"])
     if c["model_type"] == "gemma2":
         file.add_sliding_window(c["sliding_window"])
         file.add_attn_logit_softcapping(c["attn_logit_softcapping"])

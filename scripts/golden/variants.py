@@ -1,6 +1,6 @@
 """The table of checkpoints: one for every architecture, RoPE variant and shape that a loader can get wrong."""
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 PROMPT = 44    # tokens; past one 32-token KV block, past every window and original RoPE length below
 LONG = 300     # past two of the 128-position steps of attention
@@ -17,6 +17,8 @@ class Variant:
     dtype: str = "bfloat16"          # of the stored tensors
     shards: int = 1
     prompt: int = PROMPT
+    # What files call a tensor that transformers now calls otherwise.
+    names: dict = field(default_factory=dict)
     tokenizer: str = ""              # where the chat template goes: "config" or "jinja"; "" for no tokenizer
 
 
@@ -128,6 +130,23 @@ GLM4 = edit(llama(architectures=["Glm4ForCausalLM"], model_type="glm4", num_key_
 GLM = edit(GLM4, architectures=["GlmForCausalLM"], model_type="glm")
 ERNIE45 = edit(llama(architectures=["Ernie4_5ForCausalLM"], model_type="ernie4_5", num_key_value_heads=2, head_dim=32, rope_theta=500000.0,
                      tie_word_embeddings=False, use_bias=True, pad_token_id=0), attention_bias=None, mlp_bias=None)
+# Attention and MLP read one norm; logits have a factor, and heads turn pair by pair.
+COHERE = edit(llama(architectures=["CohereForCausalLM"], model_type="cohere", num_key_value_heads=2, head_dim=16, layer_norm_eps=1e-5,
+                    logit_scale=1.5, tie_word_embeddings=True, pad_token_id=0, intermediate_size=64), rms_norm_eps=None, mlp_bias=None)
+# The last of three layers sees everything, and turns nothing.
+COHERE2 = edit(COHERE, architectures=["Cohere2ForCausalLM"], model_type="cohere2", num_hidden_layers=3, sliding_window=20,
+               sliding_window_pattern=3, torch_dtype=None, dtype="bfloat16")
+PHI = edit(llama(architectures=["PhiForCausalLM"], model_type="phi", hidden_act="gelu_new", layer_norm_eps=1e-5, partial_rotary_factor=0.5,
+                 num_attention_heads=2, num_key_value_heads=2, qk_layernorm=False, embd_pdrop=0.0, resid_pdrop=0.1), rms_norm_eps=None, mlp_bias=None,
+           attention_bias=None)
+NEOX = edit(llama(architectures=["GPTNeoXForCausalLM"], model_type="gpt_neox", hidden_act="gelu", layer_norm_eps=1e-5, rotary_pct=0.25,
+                  rotary_emb_base=5000, use_parallel_residual=True, num_attention_heads=2, torch_dtype="float16"),
+            rms_norm_eps=None, mlp_bias=None, attention_bias=None, rope_theta=None, num_key_value_heads=None)
+STARCODER2 = edit(llama(architectures=["Starcoder2ForCausalLM"], model_type="starcoder2", hidden_act="gelu_pytorch_tanh", norm_epsilon=1e-5,
+                        num_key_value_heads=2, use_bias=True, sliding_window=20), rms_norm_eps=None, mlp_bias=None, attention_bias=None)
+STABLELM = edit(llama(architectures=["StableLmForCausalLM"], model_type="stablelm", layer_norm_eps=1e-5, num_attention_heads=2,
+                      num_key_value_heads=1, partial_rotary_factor=0.25, use_qkv_bias=True, use_parallel_residual=False),
+                rms_norm_eps=None, mlp_bias=None, attention_bias=None)
 OPT = dict(
     architectures=["OPTForCausalLM"], model_type="opt", torch_dtype="float16", vocab_size=96, hidden_size=64,
     ffn_dim=128, num_hidden_layers=2, num_attention_heads=4, word_embed_proj_dim=64, max_position_embeddings=128,
@@ -190,6 +209,16 @@ CHECKPOINTS = (
     Variant("glm", GLM, seed=32, without=(dict(partial_rotary_factor=1.0),)),
     Variant("glm4", GLM4, seed=33, without=(dict(partial_rotary_factor=1.0),)),
     Variant("ernie4_5", ERNIE45, seed=34, without=(dict(rope_theta=10000.0),)),
+    Variant("cohere", COHERE, seed=45, without=(dict(logit_scale=1.0),)),
+    Variant("cohere2", COHERE2, seed=38, without=(dict(sliding_window=512), dict(sliding_window_pattern=2))),
+    Variant("phi", PHI, seed=39, without=(dict(partial_rotary_factor=1.0),)),
+    Variant("gpt-neox", NEOX, seed=40, dtype="float16", names={"lm_head.weight": "embed_out.weight"},
+            without=(dict(use_parallel_residual=False), dict(rotary_pct=1.0), dict(rotary_emb_base=100))),
+    Variant("gpt-neox-behind", NEOX | dict(use_parallel_residual=False, attention_bias=False), seed=41, dtype="float16",
+            without=(dict(use_parallel_residual=True),)),
+    Variant("starcoder2", STARCODER2, seed=42, without=(dict(sliding_window=None),)),
+    Variant("stablelm", STABLELM, seed=43, without=(dict(partial_rotary_factor=1.0),)),
+    Variant("stablelm-beside", STABLELM | dict(use_parallel_residual=True, use_qkv_bias=False), seed=44),
     Variant("opt", OPT, seed=8, dtype="float16"),
     Variant("opt-350m", OPT_350M | dict(torch_dtype="float32", hidden_size=32, word_embed_proj_dim=16, ffn_dim=64,
                                         num_attention_heads=2), seed=9, dtype="float32"),

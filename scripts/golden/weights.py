@@ -53,7 +53,7 @@ def write_config(config, out):
 def write(variant, out):
     """config.json, generation_config.json and model.safetensors (or shards and their index)."""
     write_config(variant.config, out)
-    state = {k: v.to(getattr(torch, variant.dtype)) for k, v in tensors(variant.config, variant.seed).items()}
+    state = {variant.names.get(k, k): v.to(getattr(torch, variant.dtype)) for k, v in tensors(variant.config, variant.seed).items()}
     if variant.shards == 1:
         save_file(state, out / "model.safetensors", metadata={"format": "pt"})
     else:

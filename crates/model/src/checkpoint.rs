@@ -56,6 +56,8 @@ struct Place {
 enum HeadOrder {
     /// As Hugging Face stores them: the first half of a head, then the second.
     Halves,
+    /// The same, those of the next head after other rows: of `every` rows the first `head` (GPT-NeoX).
+    Apart { head: usize, every: usize },
     /// As GGUF stores queries and keys of Llama, and Hugging Face those of GLM: of `head` rows the first `turned` are a row of each
     /// half in turn.
     Pairs { head: usize, turned: usize },
@@ -287,19 +289,54 @@ impl Place {
         };
         match (self.order, info.shape) {
             (HeadOrder::Halves, _) => as_stored(rows.clone(), into),
-            (HeadOrder::Pairs { head, turned }, Shape::Matrix(..)) => {
-                read_heads(as_stored, (head, turned), info.row_bytes, rows, into)
-            }
-            (HeadOrder::Pairs { head, turned }, Shape::Vector(n)) => {
+            (order, Shape::Matrix(..)) => order.read(as_stored, info.row_bytes, rows, into),
+            (order, Shape::Vector(n)) => {
                 assert_eq!(*rows, 0..1, "a vector is one row");
                 let bytes = info.row_bytes / n;
                 let numbers = |numbers: Range<usize>, into: &mut [u8]| {
                     files[self.file].read_at(self.offset + (numbers.start * bytes) as u64, into)
                 };
-                read_heads(numbers, (head, turned), bytes, &(0..n), into)
+                order.read(numbers, bytes, &(0..n), into)
             }
         }
     }
+}
+
+impl HeadOrder {
+    /// Reads rows, each from where it lies. `read`: rows as they are stored.
+    fn read(
+        self,
+        read: impl Fn(Range<usize>, &mut [u8]) -> Result<()>,
+        row_bytes: usize,
+        rows: &Range<usize>,
+        into: &mut [u8],
+    ) -> Result<()> {
+        match self {
+            HeadOrder::Halves => read(rows.clone(), into),
+            HeadOrder::Apart { head, every } => read_apart(read, (head, every), row_bytes, rows, into),
+            HeadOrder::Pairs { head, turned } => read_heads(read, (head, turned), row_bytes, rows, into),
+        }
+    }
+}
+
+/// Reads what is wanted of each head at once.
+fn read_apart(
+    read: impl Fn(Range<usize>, &mut [u8]) -> Result<()>,
+    (head, every): (usize, usize),
+    row_bytes: usize,
+    rows: &Range<usize>,
+    mut into: &mut [u8],
+) -> Result<()> {
+    let mut first = rows.start;
+    while first < rows.end {
+        let (number, skipped) = (first / head, first % head);
+        let count = (head - skipped).min(rows.end - first);
+        let (own, others) = into.split_at_mut(count * row_bytes);
+        let at = number * every + skipped;
+        read(at..at + count, own)?;
+        (first, into) = (first + count, others);
+    }
+    Ok(())
 }
 
 /// Reads head by head (one read each), and takes each row from where it lies. `read`: rows as they are stored.

@@ -6,6 +6,7 @@
 mod beside;
 mod family;
 mod generation;
+mod layer_norms;
 mod opt;
 mod rope;
 pub(crate) mod scales;
@@ -14,7 +15,8 @@ mod windows;
 
 pub(crate) use beside::refuse_beside;
 pub use family::Family;
-pub(crate) use family::{with_exaone, with_olmo};
+pub(crate) use family::{with_exaone, with_olmo, with_windows_turning};
+pub(crate) use layer_norms::{with_cohere, with_neox, with_phi, with_stablelm, with_starcoder2};
 
 use crate::error::{Error, Result};
 use crate::file::read_text;
@@ -157,7 +159,12 @@ fn refuse_variants(fields: &Fields, family: Family) -> Result<()> {
         Family::Gemma3 => &caps,
         _ => &[caps[0], caps[1], "query_pre_attn_scalar"],
     };
-    match fields.first_set(&[&others, of_gemma].concat()) {
+    // Layer norms of queries and keys, of Command R+ and StableLM 2 12B.
+    let head_norms: &[_] = match family {
+        Family::Cohere | Family::Phi | Family::StableLm => &["use_qk_norm", "qk_layernorm"],
+        _ => &[],
+    };
+    match fields.first_set(&[&others, of_gemma, head_norms].concat()) {
         None => Ok(()),
         Some(name) => Err(Error::unsupported(fields.file, format!("`{name}`"), "models without it")),
     }

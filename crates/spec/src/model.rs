@@ -1,9 +1,12 @@
 //! The one description of a model that the decoder, the planner and the kernels know.
 
-use crate::heads;
+mod check;
+
 use crate::rope::Rope;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+
+pub(crate) use check::expect;
 
 /// A dense decoder, by its switches. Sizes count elements, not bytes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -86,8 +89,10 @@ pub struct Norm {
     pub kind: NormKind,
     /// Added to the mean square, or to the variance.
     pub eps: f32,
-    /// Whether it has learned parameters (a scale; with `Layer` a shift too).
+    /// Whether it has a learned scale.
     pub affine: bool,
+    /// Whether it has a learned shift, beside its scale.
+    pub shift: bool,
     /// Whether files hold scales as what is added to 1 (Gemma), those of queries and keys too.
     pub from_one: bool,
 }
@@ -112,12 +117,30 @@ pub enum NormPlacement {
     Around,
     /// On what is added (OLMo 2): `x + norm(f(x))`.
     Added,
+    /// On the input of attention and MLP, which stand beside each other (GPT-NeoX): `x + f(norm(x)) + g(norm'(x))`.
+    Parallel,
+    /// The same with one norm for both (Cohere, Phi): `x + f(norm(x)) + g(norm(x))`.
+    Shared,
 }
 
 impl NormPlacement {
     /// Whether the input of attention and MLP is normed.
     pub fn norms_input(self) -> bool {
-        matches!(self, NormPlacement::Pre | NormPlacement::Around)
+        !matches!(self, NormPlacement::Post | NormPlacement::Added)
+    }
+
+    /// Whether attention and MLP read the same residual stream.
+    pub fn is_parallel(self) -> bool {
+        matches!(self, NormPlacement::Parallel | NormPlacement::Shared)
+    }
+
+    /// Norms of a layer over the residual stream.
+    fn count(self) -> u64 {
+        match self {
+            NormPlacement::Shared => 1,
+            NormPlacement::Pre | NormPlacement::Post | NormPlacement::Added | NormPlacement::Parallel => 2,
+            NormPlacement::Around => 4,
+        }
     }
 
     /// Whether what they add to the residual stream is.
@@ -191,6 +214,8 @@ pub struct Biases {
     pub o: bool,
     /// All linears of the MLP.
     pub mlp: bool,
+    /// The head (Phi).
+    pub head: bool,
 }
 
 /// How many positions a query sees, itself among them.
@@ -246,18 +271,24 @@ impl fmt::Display for DType {
 }
 
 impl Norm {
+    /// An RMS norm with a scale.
+    pub fn rms(eps: f32) -> Norm {
+        Norm { kind: NormKind::Rms, eps, affine: true, shift: false, from_one: false }
+    }
+
+    /// A layer norm with a scale and a shift.
+    pub fn layer(eps: f32) -> Norm {
+        Norm { kind: NormKind::Layer, shift: true, ..Norm::rms(eps) }
+    }
+
     /// Learned parameters of a norm of this width.
     pub fn parameters(&self, width: usize) -> u64 {
-        match (self.affine, self.kind) {
-            (false, _) => 0,
-            (true, NormKind::Rms) => width as u64,
-            (true, NormKind::Layer) => 2 * width as u64,
-        }
+        (u64::from(self.affine) + u64::from(self.has_bias())) * width as u64
     }
 
     /// Whether the norm has a learned shift.
     pub fn has_bias(&self) -> bool {
-        self.affine && self.kind == NormKind::Layer
+        self.affine && self.shift
     }
 }
 
@@ -332,8 +363,7 @@ impl ModelSpec {
     pub fn layer_vector_parameters(&self) -> u64 {
         let when = |has: bool, count: usize| if has { count as u64 } else { 0 };
         let ups = if self.mlp == Mlp::Gated { 2 * self.ffn } else { self.ffn };
-        let norms = if self.placement == NormPlacement::Around { 4 } else { 2 };
-        norms * self.norm.parameters(self.hidden)
+        self.placement.count() * self.norm.parameters(self.hidden)
             + self.qk_norm_width().map_or(0, |[q, k]| (q + k) as u64)
             + when(self.biases.qkv, self.q_rows() + 2 * self.kv_rows())
             + when(self.biases.o, self.hidden)
@@ -351,7 +381,8 @@ impl ModelSpec {
         let projections =
             if self.projects_embeddings() { 2 * self.embed_dim as u64 * self.hidden as u64 } else { 0 };
         let norm = if self.final_norm { self.norm.parameters(self.hidden) } else { 0 };
-        tables * table + positions + projections + norm
+        let bias = if self.biases.head { self.vocab as u64 } else { 0 };
+        tables * table + positions + projections + norm + bias
     }
 
     /// All learned parameters.
@@ -364,125 +395,6 @@ impl ModelSpec {
     pub fn kv_bytes_per_token_of_layer(&self, dtype: DType) -> u64 {
         2 * self.kv_rows() as u64 * dtype.bytes() as u64
     }
-
-    /// Checks that the sizes agree and are small enough that no product of two overflows.
-    ///
-    /// # Errors
-    /// The first field that is out of range.
-    pub fn check(&self) -> Result<(), SpecError> {
-        self.check_sizes()?;
-        self.check_heads()?;
-        self.check_numbers()?;
-        self.check_windows()?;
-        self.check_total()
-    }
-
-    fn check_sizes(&self) -> Result<(), SpecError> {
-        const MOST: usize = 1 << 24;
-        let sizes = [
-            ("vocab", self.vocab),
-            ("hidden", self.hidden),
-            ("layers", self.layers),
-            ("heads", self.heads),
-            ("kv_heads", self.kv_heads),
-            ("head_dim", self.head_dim),
-            ("ffn", self.ffn),
-            ("max_positions", self.max_positions),
-            ("embed_dim", self.embed_dim),
-        ];
-        for (field, found) in sizes {
-            expect(field, found, (1..=MOST).contains(&found), || format!("1 to {MOST}"))?;
-        }
-        const MOST_LAYERS: usize = u16::MAX as usize;
-        expect("layers", self.layers, self.layers <= MOST_LAYERS, || format!("at most {MOST_LAYERS}"))?;
-        let rows = self.heads.saturating_mul(self.head_dim);
-        expect("heads", rows, rows <= MOST, || format!("heads * head_dim at most {MOST}"))
-    }
-
-    fn check_heads(&self) -> Result<(), SpecError> {
-        heads::check(self.head_dim)?;
-        let divides = self.heads.is_multiple_of(self.kv_heads);
-        expect("kv_heads", self.kv_heads, divides, || format!("a divisor of heads, {}", self.heads))?;
-        self.rope().map_or(Ok(()), |rope| self.check_rope(rope))?;
-        match &self.rope_layers {
-            RopeLayers::All => Ok(()),
-            RopeLayers::Listed(turns) => {
-                expect("rope layers", turns.len(), turns.len() == self.layers, || {
-                    format!("an entry for each of {} layers", self.layers)
-                })
-            }
-            RopeLayers::WindowsBy(rope) => {
-                self.check_rope(rope)?;
-                let by_length = [Some(rope), self.rope()].into_iter().flatten().any(Rope::depends_on_length);
-                expect("rope", "dynamic or longrope", !by_length, || {
-                    "another scaling, where layers with a window turn otherwise".into()
-                })
-            }
-        }
-    }
-
-    fn check_rope(&self, rope: &Rope) -> Result<(), SpecError> {
-        let dims = rope.rotary_dims(self.head_dim);
-        let even = dims >= 2 && dims.is_multiple_of(2) && dims <= self.head_dim;
-        expect("positions", dims, even, || "an even number of rotary dimensions within a head".into())?;
-        rope.check(dims)
-    }
-
-    fn check_numbers(&self) -> Result<(), SpecError> {
-        let eps = self.norm.eps;
-        expect("norm", eps, eps.is_finite() && (0.0..=1.0).contains(&eps), || "eps in 0 to 1".into())?;
-        let factors = [
-            ("attention_scale", self.attention_scale),
-            ("embed_scale", self.embed_scale),
-            ("logit_scale", self.logit_scale),
-        ];
-        for (field, factor) in factors {
-            let range = 1e-6..=1e6;
-            expect(field, factor, range.contains(&factor), || "a positive factor, from 1e-6 to 1e6".into())?;
-        }
-        for (field, cap) in [("score_cap", self.score_cap), ("logit_cap", self.logit_cap)] {
-            let cap = cap.unwrap_or(1.0);
-            expect(field, cap, (1e-3..=1e6).contains(&cap), || "a cap from 0.001 to 1e6".into())?;
-        }
-        let taken_in =
-            self.logit_scale == 1.0 || (self.final_norm && self.norm.affine && !self.norm.has_bias());
-        expect("logit_scale", self.logit_scale, taken_in, || {
-            "1, without a final norm of a scale alone".into()
-        })
-    }
-
-    /// So that no count of bytes overflows.
-    fn check_total(&self) -> Result<(), SpecError> {
-        let layer = self.layer_linear_parameters() + self.layer_vector_parameters();
-        let most = (1 << 56) / self.layers as u64;
-        expect("layers", self.layers, layer <= most, || {
-            format!("at most {} of {layer} weights", (1u64 << 56) / layer)
-        })
-    }
-
-    fn check_windows(&self) -> Result<(), SpecError> {
-        let tokens: Vec<_> = match &self.window {
-            Window::Full => vec![],
-            Window::Sliding(tokens) => vec![*tokens],
-            Window::PerLayer(all) => {
-                expect("window", all.len(), all.len() == self.layers, || {
-                    format!("an entry for each of {} layers", self.layers)
-                })?;
-                all.iter().flatten().copied().collect()
-            }
-        };
-        tokens.iter().try_for_each(|t| expect("window", t, *t > 0, || "at least 1 token".into()))
-    }
-}
-
-/// `Err` unless `holds`.
-pub(crate) fn expect(
-    field: &'static str,
-    found: impl fmt::Display,
-    holds: bool,
-    expected: impl FnOnce() -> String,
-) -> Result<(), SpecError> {
-    if holds { Ok(()) } else { Err(SpecError { field, found: found.to_string(), expected: expected() }) }
 }
 
 #[cfg(test)]

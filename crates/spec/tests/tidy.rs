@@ -93,7 +93,7 @@ const CROSSING: [&str; 4] = ["src/step.rs", "src/request.rs", "src/done.rs", "sr
 
 /// Files that know one architecture from another; everything else goes by what a `ModelSpec` says.
 const KNOW_ARCHITECTURES: [&str; 4] =
-    ["model/src/config/", "model/src/config.rs", "model/src/gguf/", "model/src/tensor.rs"];
+    ["model/src/config/", "model/src/config.rs", "model/src/gguf/", "model/src/tensor/"];
 
 /// Crates that may hold unsafe code.
 const UNSAFE: [&str; 2] = ["kernels", "cuda"];

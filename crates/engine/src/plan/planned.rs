@@ -392,9 +392,10 @@ impl<'a> Planned<'a> {
     }
 
     fn buffers(&self, device: &mut dyn Device) -> Result<Vec<Work>, Full> {
-        let first = Work::take(device, self.checkpoint.spec(), self.config.work_size(&self.blocks))?;
+        let spec = self.checkpoint.spec();
+        let first = Work::take(device, spec, self.config.work_size(&self.blocks))?;
         let homes = self.homes();
-        let others = (1..homes.buffers()).map(|_| first.beside(device, homes.projected()));
+        let others = (1..homes.buffers()).map(|_| first.beside(device, spec, homes.projected()));
         let others = others.collect::<Result<Vec<_>, _>>()?;
         Ok(std::iter::once(first).chain(others).collect())
     }

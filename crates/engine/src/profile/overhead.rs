@@ -6,7 +6,7 @@ use kernels::linear::Activations;
 use model::Checkpoint;
 use model::decoder::WorkSize;
 use model::sampling::SamplingParams;
-use spec::model::{DType, Norm, NormKind, NormPlacement, QkNorm};
+use spec::model::{DType, Norm, NormPlacement, QkNorm};
 use spec::{ModelSpec, Rope};
 
 use super::rig::{Extent, Rig, Seqs, room};
@@ -128,7 +128,7 @@ pub(super) fn tiny(layers: usize) -> ModelSpec {
         head_dim: 32,
         ffn: 32,
         max_positions: 4 * STEPS,
-        norm: Norm { kind: NormKind::Rms, eps: 1e-5, affine: true, from_one: false },
+        norm: Norm::rms(1e-5),
         placement: NormPlacement::Pre,
         final_norm: true,
         activation: spec::model::Activation::Silu,

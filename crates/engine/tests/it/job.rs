@@ -361,8 +361,7 @@ fn a_line_waits_until_its_format_can_be_compiled() {
         let bodies = [body.to_string(), body.to_string()];
         let drained = run_with(&tokenizer, (&engine, &bodies), limits, &mut Drains(3));
         assert_eq!(drained.unwrap().1.failed, 0, "it ends without its lines");
-        let (ended, tally) =
-            run_with(&tokenizer, (&engine, &bodies), limits, &mut Crowd::default()).unwrap();
+        let (ended, tally) = run_with(&tokenizer, (&engine, &bodies), limits, &mut Crowd::default()).unwrap();
         assert_eq!((ended, tally.done, tally.failed), (Ended::Finished, 2, 0));
     });
 }

@@ -63,7 +63,10 @@ impl Catalogue<'_> {
             }
         }
         for (name, _) in announced.iter().filter(|(_, found)| !used.contains(&found.name)) {
-            if !is_harmless(name) && !quantized::is_zero_bias(name, announced, self.files)? {
+            if !is_harmless(name)
+                && !self.naming.is_mask(name)
+                && !quantized::is_zero_bias(name, announced, self.files)?
+            {
                 problems.push(format!("`{name}` is not part of {}", self.spec.architecture));
             }
         }
@@ -102,7 +105,11 @@ impl Catalogue<'_> {
                 Shape::Vector(_) => Shape::Vector(rows(parts)),
             };
             if let Some(found) = announced.get(&full(name)).filter(|found| whole.is(&found.dims)) {
-                return Ok((found, whole, rows(&parts[..before.unwrap_or(0)])));
+                let before = before.unwrap_or(0);
+                // Of the first head's rows, where they lie head by head.
+                let skipped =
+                    if self.naming.by_heads() { before * self.spec.head_dim } else { rows(&parts[..before]) };
+                return Ok((found, whole, skipped));
             }
         }
         let name = self
@@ -114,22 +121,25 @@ impl Catalogue<'_> {
         found.map(|found| (found, shape, 0)).ok_or_else(|| format!("`{name}` is missing"))
     }
 
-    /// A tied embedding may be stored under the head's name: who leaves out what is there twice keeps either.
+    /// A tied embedding may be stored under the head's name: who leaves out what is there twice keeps either. And a head may have
+    /// the name that most have, of an architecture that calls it otherwise.
     fn shared<'a>(
         &self,
         tensor: Tensor,
         announced: &'a BTreeMap<String, Announced>,
     ) -> Option<&'a Announced> {
-        let tied = tensor == Tensor::Embed && self.spec.tied_head;
-        tied.then(|| announced.get(HEAD)).flatten()
+        let is_head = tensor == Tensor::Head || tensor == Tensor::Embed && self.spec.tied_head;
+        is_head.then(|| announced.get(HEAD)).flatten()
     }
 
     fn place(&self, tensor: Tensor, found: &Announced, skip: usize) -> Place {
-        use LayerTensor::{K, KBias, Q, QBias};
-        let turned = matches!(tensor, Tensor::Layer(_, Q | K | QBias | KBias));
-        let order = match self.spec.rope() {
-            Some(rope) if self.pairs && turned => {
-                let head = self.spec.head_dim;
+        use LayerTensor::{K, KBias, Q, QBias, V, VBias};
+        let head = self.spec.head_dim;
+        let order = match (tensor, self.spec.rope()) {
+            (Tensor::Layer(_, Q | K | V | QBias | KBias | VBias), _) if self.naming.by_heads() => {
+                HeadOrder::Apart { head, every: 3 * head }
+            }
+            (Tensor::Layer(_, Q | K | QBias | KBias), Some(rope)) if self.pairs => {
                 HeadOrder::Pairs { head, turned: rope.rotary_dims(head) }
             }
             _ => HeadOrder::Halves,

@@ -1,13 +1,15 @@
 //! The architectures, as Hugging Face names and configures them.
 
-use super::{LAYERS_MAX, opt, rope, scales, windows};
+use super::layer_norms::{self, with_phi, with_starcoder2};
+use super::{LAYERS_MAX, opt, rope, scales};
 use crate::error::{Error, Result};
 use crate::json::Fields;
 use crate::tensor::Naming;
-use spec::model::{
-    Activation, Biases, DType, Mlp, Norm, NormKind, NormPlacement, Positions, QkNorm, RopeLayers, Window,
-};
-use spec::{ModelSpec, Rope};
+use spec::ModelSpec;
+use spec::model::{Activation, Biases, DType, Mlp, Norm, NormPlacement, Positions, QkNorm, RopeLayers};
+
+/// What most configurations call the number that is added under a norm's root.
+const RMS_EPS: &str = "rms_norm_eps";
 
 /// A published architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,13 +52,26 @@ pub enum Family {
     Glm4,
     /// ERNIE 4.5 without experts: Llama whose heads turn pair by pair.
     Ernie45,
+    /// Command R and Aya: attention and MLP read one layer norm, heads turn pair by pair, and logits have a factor.
+    Cohere,
+    /// Command R7B and A: the same with a window on most layers, and no positions on those without.
+    Cohere2,
+    /// Phi-1, 1.5 and 2: attention and MLP read one layer norm, a part of each head turns, and all linears have biases.
+    Phi,
+    /// GPT-NeoX and Pythia: attention and MLP beside each other, each behind a layer norm; queries, keys and values are one, head by
+    /// head.
+    NeoX,
+    /// StarCoder2: layer norms, biases, a plain MLP.
+    StarCoder2,
+    /// StableLM: Llama with layer norms, of whose heads a part turns.
+    StableLm,
     /// OPT: learned positions, layer norms, ReLU.
     Opt,
 }
 
 impl Family {
     /// Every family, with the names of its class and of its `model_type`.
-    const NAMES: [(Family, &'static str, &'static str); 24] = [
+    const NAMES: [(Family, &'static str, &'static str); 30] = [
         (Family::Llama, "LlamaForCausalLM", "llama"),
         (Family::Mistral, "MistralForCausalLM", "mistral"),
         (Family::Mistral, "MinistralForCausalLM", "ministral"),
@@ -81,6 +96,12 @@ impl Family {
         (Family::Ernie45, "Ernie4_5ForCausalLM", "ernie4_5"),
         // As it was published first, with code of its own.
         (Family::Ernie45, "Ernie4_5_ForCausalLM", "ernie4_5"),
+        (Family::Cohere, "CohereForCausalLM", "cohere"),
+        (Family::Cohere2, "Cohere2ForCausalLM", "cohere2"),
+        (Family::Phi, "PhiForCausalLM", "phi"),
+        (Family::NeoX, "GPTNeoXForCausalLM", "gpt_neox"),
+        (Family::StarCoder2, "Starcoder2ForCausalLM", "starcoder2"),
+        (Family::StableLm, "StableLmForCausalLM", "stablelm"),
         (Family::Opt, "OPTForCausalLM", "opt"),
     ];
 
@@ -103,13 +124,16 @@ impl Family {
             }
             Family::Granite4 => Naming::Granite4,
             Family::Glm4 => Naming::Glm4,
+            Family::Phi => Naming::Phi,
+            Family::NeoX => Naming::NeoX,
+            Family::StarCoder2 => Naming::StarCoder2,
             _ => Naming::Llama,
         }
     }
 
     /// Whether its files have the rows of a head that turn together beside each other.
     pub(crate) fn pairs_rows(self) -> bool {
-        matches!(self, Family::Glm | Family::Glm4 | Family::Ernie45)
+        matches!(self, Family::Glm | Family::Glm4 | Family::Ernie45 | Family::Cohere | Family::Cohere2)
     }
 
     pub(super) fn is_gemma(self) -> bool {
@@ -128,7 +152,7 @@ impl Family {
             ("max_positions", "max_position_embeddings"),
             ("embed_dim", "word_embed_proj_dim"),
             ("window", "sliding_window"),
-            ("norm", "rms_norm_eps"),
+            ("norm", self.norm_field()),
             ("score_cap", "attn_logit_softcapping"),
             ("logit_cap", "final_logit_softcapping"),
         ]
@@ -188,6 +212,12 @@ impl Family {
             Family::Olmo2 | Family::Olmo3 => with_olmo(self.llama_like(fields)?),
             Family::Glm4 => ModelSpec { placement: NormPlacement::Around, ..self.llama_like(fields)? },
             Family::Exaone4 => with_exaone(self.llama_like(fields)?, !fields.has_null("sliding_window")),
+            Family::Cohere => layer_norms::cohere(fields, self.llama_like(fields)?)?,
+            Family::Cohere2 => with_windows_turning(layer_norms::cohere(fields, self.llama_like(fields)?)?),
+            Family::Phi => with_phi(self.llama_like(fields)?),
+            Family::NeoX => layer_norms::neox(fields, self.llama_like(fields)?)?,
+            Family::StarCoder2 => with_starcoder2(self.llama_like(fields)?),
+            Family::StableLm => layer_norms::stablelm(fields, self.llama_like(fields)?)?,
             _ => self.llama_like(fields)?,
         };
         Ok(ModelSpec { dtype, ..spec })
@@ -203,10 +233,11 @@ impl Family {
         let eps = match self {
             Family::Phi3 | Family::Ministral3 | Family::Olmo2 | Family::Olmo3 | Family::Exaone4 => 1e-5,
             Family::Ernie45 => 1e-5,
+            _ if self.norm_field() != RMS_EPS => 1e-5,
             Family::Glm | Family::Glm4 => 1.5625e-7,
             _ => 1e-6,
         };
-        let eps = fields.number("rms_norm_eps")?.unwrap_or(eps) as f32;
+        let eps = fields.number(self.norm_field())?.unwrap_or(eps) as f32;
         Ok(ModelSpec {
             architecture: self.class().into(),
             vocab: self.size(fields, "vocab_size")?,
@@ -221,12 +252,14 @@ impl Family {
                 Family::Gemma3 => defaults.max_positions,
                 _ => rope::stretched(&rope, defaults.max_positions),
             },
-            norm: Norm { kind: NormKind::Rms, eps, affine: true, from_one: false },
+            norm: Norm::rms(eps),
             placement: NormPlacement::Pre,
             final_norm: true,
             activation: match self {
                 // Files of the first say `gelu` in `hidden_act`, and mean this one.
                 _ if self.is_gemma() => activation(fields, "hidden_activation", "gelu_pytorch_tanh")?,
+                Family::Phi | Family::StarCoder2 => activation(fields, "hidden_act", "gelu_pytorch_tanh")?,
+                Family::NeoX => activation(fields, "hidden_act", "gelu")?,
                 _ => activation(fields, "hidden_act", "silu")?,
             },
             mlp: Mlp::Gated,
@@ -249,6 +282,16 @@ impl Family {
             eos: self.ends(fields)?,
             dtype: DType::F32,
         })
+    }
+
+    fn norm_field(self) -> &'static str {
+        match self {
+            Family::Cohere | Family::Cohere2 | Family::Phi | Family::NeoX | Family::StableLm => {
+                "layer_norm_eps"
+            }
+            Family::StarCoder2 => "norm_epsilon",
+            _ => RMS_EPS,
+        }
     }
 
     fn ffn_field(self) -> &'static str {
@@ -274,63 +317,10 @@ impl Family {
         known.map_or_else(|| fields.needed_size(name), |known| Ok(fields.size(name)?.unwrap_or(known)))
     }
 
-    /// The defaults of transformers' configuration classes.
-    pub(super) fn rope_defaults(self, fields: &Fields) -> Result<rope::Defaults> {
-        let (max_positions, theta) = match self {
-            Family::Mistral => (131_072, 1e4),
-            Family::Ministral3 => (262_144, 1e4),
-            Family::Qwen2 | Family::Qwen3 => (32_768, 1e4),
-            Family::Phi3 => (4096, 1e4),
-            Family::SmolLm3 => (32_768, 2e6),
-            Family::Gemma | Family::Gemma2 => (8192, 1e4),
-            Family::Gemma3 => (131_072, 1e6),
-            Family::Olmo3 => (2048, 5e5),
-            Family::SeedOss => (524_288, 1e4),
-            Family::Glm | Family::Glm4 => (131_072, 1e4),
-            Family::Ernie45 => (131_072, 5e5),
-            Family::Llama
-            | Family::Granite
-            | Family::Granite4
-            | Family::Exaone4
-            | Family::Olmo2
-            | Family::Opt => (2048, 1e4),
-        };
-        let is_phi = self == Family::Phi3;
-        Ok(rope::Defaults {
-            max_positions: fields.size("max_position_embeddings")?.unwrap_or(max_positions),
-            theta,
-            original_positions: is_phi.then_some(4096),
-            partial: match self {
-                Family::Phi3 => Some(1.0),
-                Family::Glm | Family::Glm4 => Some(0.5),
-                _ => None,
-            },
-            grows: self == Family::Ministral3,
-        })
-    }
-
-    /// The rotary embedding, and which layers turn by it.
-    fn ropes(self, fields: &Fields, defaults: &rope::Defaults, layers: usize) -> Result<(Rope, RopeLayers)> {
-        let of_windows = match self {
-            Family::Gemma3 => Some(fields.number("rope_local_base_freq")?.unwrap_or(1e4)),
-            // One of both, as in transformers 4; 5 takes its default for windows where `rope_theta` is another.
-            Family::Olmo3 => Some(fields.number("rope_theta")?.unwrap_or(defaults.theta)),
-            _ => None,
-        };
-        if let Some(theta) = of_windows {
-            let [rope, of_windows] = rope::read_both(fields, defaults, theta)?;
-            return Ok((rope, RopeLayers::WindowsBy(of_windows)));
-        }
-        let rope = rope::read(fields, defaults)?;
-        match self {
-            Family::SmolLm3 => Ok((rope, RopeLayers::Listed(rope::turning_layers(fields, layers)?))),
-            _ => Ok((rope, RopeLayers::All)),
-        }
-    }
-
     /// Whether the head is the embedding table where a configuration does not say.
     fn ties(self) -> bool {
-        self.is_gemma() || matches!(self, Family::SmolLm3 | Family::Ernie45 | Family::Opt)
+        let other = matches!(self, Family::SmolLm3 | Family::Ernie45 | Family::StarCoder2 | Family::Opt);
+        other || self.is_gemma() || matches!(self, Family::Cohere | Family::Cohere2)
     }
 
     fn kv_heads(self, fields: &Fields, heads: usize) -> Result<usize> {
@@ -340,7 +330,8 @@ impl Family {
             Family::Qwen2 | Family::Qwen3 | Family::Exaone4 if !explicit_null => 32,
             Family::SmolLm3 | Family::Gemma2 | Family::Gemma3 if !explicit_null => 4,
             Family::Gemma if !explicit_null => 16,
-            Family::Glm | Family::Glm4 | Family::Ernie45 if !explicit_null => 2,
+            Family::Glm | Family::Glm4 | Family::Ernie45 | Family::StarCoder2 if !explicit_null => 2,
+            Family::StableLm if !explicit_null => 32,
             _ => heads,
         };
         Ok(fields.size("num_key_value_heads")?.unwrap_or(default))
@@ -361,7 +352,8 @@ impl Family {
         let attention = fields.flag("attention_bias")?.unwrap_or(false);
         Ok(match self {
             Family::Llama | Family::SmolLm3 | Family::Granite => {
-                Biases { qkv: attention, o: attention, mlp: fields.flag("mlp_bias")?.unwrap_or(false) }
+                let mlp = fields.flag("mlp_bias")?.unwrap_or(false);
+                Biases { qkv: attention, o: attention, mlp, head: false }
             }
             Family::Qwen3
             | Family::Gemma
@@ -369,61 +361,35 @@ impl Family {
             | Family::Gemma3
             | Family::Olmo2
             | Family::Olmo3
-            | Family::Granite4 => Biases { qkv: attention, o: attention, mlp: false },
-            Family::Qwen2 => Biases { qkv: true, o: false, mlp: false },
+            | Family::Granite4
+            | Family::Cohere
+            | Family::Cohere2 => Biases { qkv: attention, o: attention, ..Biases::default() },
+            Family::Qwen2 => Biases { qkv: true, ..Biases::default() },
             Family::Glm | Family::Glm4 => {
-                Biases { qkv: fields.flag("attention_bias")?.unwrap_or(true), o: false, mlp: false }
+                Biases { qkv: fields.flag("attention_bias")?.unwrap_or(true), ..Biases::default() }
             }
-            Family::Ernie45 => {
-                let all = fields.flag("use_bias")?.unwrap_or(false);
-                Biases { qkv: all, o: all, mlp: all }
+            Family::Ernie45 | Family::StarCoder2 => {
+                let all = fields.flag("use_bias")?.unwrap_or(self == Family::StarCoder2);
+                Biases { qkv: all, o: all, mlp: all, head: false }
             }
             Family::SeedOss => Biases {
                 qkv: fields.flag("attention_bias")?.unwrap_or(true),
                 o: fields.flag("attention_out_bias")?.unwrap_or(false),
                 mlp: fields.flag("mlp_bias")?.unwrap_or(false),
+                head: false,
             },
+            Family::Phi => Biases { qkv: true, o: true, mlp: true, head: true },
+            Family::NeoX => {
+                let attention = fields.flag("attention_bias")?.unwrap_or(true);
+                Biases { qkv: attention, o: attention, mlp: true, head: false }
+            }
+            Family::StableLm => {
+                Biases { qkv: fields.flag("use_qkv_bias")?.unwrap_or(false), ..Biases::default() }
+            }
             Family::Mistral | Family::Ministral3 | Family::Phi3 | Family::Exaone4 | Family::Opt => {
                 Biases::default()
             }
         })
-    }
-
-    fn window(self, fields: &Fields, layers: usize, rope_layers: &RopeLayers) -> Result<Window> {
-        let tokens = fields.size("sliding_window")?;
-        let known = if fields.has_null("sliding_window") { None } else { Some(4096) };
-        let used = fields.flag("use_sliding_window")?.unwrap_or(false);
-        match (self, rope_layers) {
-            (
-                Family::Llama
-                | Family::Granite
-                | Family::Granite4
-                | Family::SeedOss
-                | Family::Gemma
-                | Family::Olmo2
-                | Family::Glm
-                | Family::Glm4
-                | Family::Ernie45
-                | Family::Opt,
-                _,
-            ) => Ok(Window::Full),
-            (Family::Mistral, _) => windows::mistral(fields, tokens.or(known), layers),
-            (Family::Phi3 | Family::Ministral3, _) => Ok(tokens.map_or(Window::Full, Window::Sliding)),
-            (Family::Gemma3, _) => {
-                let pattern = fields.size("sliding_window_pattern")?.unwrap_or(6);
-                windows::all_but_each(pattern, fields, tokens.or(known), layers)
-            }
-            (Family::Gemma2, _) => windows::all_but_each(2, fields, tokens.or(known), layers),
-            (Family::Exaone4, _) => windows::exaone4(fields, tokens.or(known), layers),
-            (Family::Olmo3, _) => windows::all_but_each(4, fields, tokens.or(known), layers),
-            (Family::Qwen2 | Family::Qwen3, _) => {
-                windows::qwen(fields, tokens.or(known).filter(|_| used), layers)
-            }
-            (Family::SmolLm3, RopeLayers::Listed(turns)) => {
-                windows::smollm3(fields, tokens.filter(|_| used), turns)
-            }
-            (Family::SmolLm3, _) => Ok(Window::Full),
-        }
     }
 }
 
@@ -434,12 +400,14 @@ pub(crate) fn with_olmo(spec: ModelSpec) -> ModelSpec {
 
 /// What EXAONE 4 has otherwise than Llama. `hybrid`: a window is named, whether layers have it or not.
 pub(crate) fn with_exaone(spec: ModelSpec, hybrid: bool) -> ModelSpec {
-    let rope_layers = if hybrid {
-        RopeLayers::Listed((0..spec.layers).map(|layer| spec.window_of(layer).is_some()).collect())
-    } else {
-        RopeLayers::All
-    };
-    ModelSpec { placement: NormPlacement::Added, qk_norm: QkNorm::Heads, rope_layers, ..spec }
+    let spec = ModelSpec { placement: NormPlacement::Added, qk_norm: QkNorm::Heads, ..spec };
+    if hybrid { with_windows_turning(spec) } else { spec }
+}
+
+/// A model whose layers without a window know no positions.
+pub(crate) fn with_windows_turning(spec: ModelSpec) -> ModelSpec {
+    let turns = (0..spec.layers).map(|layer| spec.window_of(layer).is_some()).collect();
+    ModelSpec { rope_layers: RopeLayers::Listed(turns), ..spec }
 }
 
 /// Checked at once, for a list of windows is as long.

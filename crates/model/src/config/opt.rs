@@ -4,7 +4,7 @@ use super::family::{Family, activation, layer_count};
 use crate::error::Result;
 use crate::json::Fields;
 use spec::ModelSpec;
-use spec::model::{Biases, DType, Mlp, Norm, NormKind, NormPlacement, Positions, QkNorm, RopeLayers, Window};
+use spec::model::{Biases, DType, Mlp, Norm, NormPlacement, Positions, QkNorm, RopeLayers, Window};
 
 /// Rows before that of position 0 in OPT's table.
 const OPT_POSITION_OFFSET: usize = 2;
@@ -29,14 +29,14 @@ pub(super) fn opt(fields: &Fields) -> Result<ModelSpec> {
         head_dim: hidden / heads,
         ffn: fields.needed_size("ffn_dim")?,
         max_positions: Family::Opt.rope_defaults(fields)?.max_positions,
-        norm: Norm { kind: NormKind::Layer, eps: 1e-5, affine, from_one: false },
+        norm: Norm { affine, ..Norm::layer(1e-5) },
         placement: if pre { NormPlacement::Pre } else { NormPlacement::Post },
         final_norm: pre && !fields.flag("_remove_final_layer_norm")?.unwrap_or(false),
         activation: activation(fields, "activation_function", "relu")?,
         mlp: Mlp::Plain,
         positions: Positions::Learned { offset: OPT_POSITION_OFFSET },
         rope_layers: RopeLayers::All,
-        biases: Biases { qkv: bias, o: bias, mlp: bias },
+        biases: Biases { qkv: bias, o: bias, mlp: bias, head: false },
         qk_norm: QkNorm::None,
         attention_scale: 1.0 / ((hidden / heads) as f32).sqrt(),
         score_cap: None,

@@ -1,7 +1,9 @@
 //! Rotary parameters: `rope_scaling` and `rope_theta` of transformers 4, `rope_parameters` of 5.
 
+use super::Family;
 use crate::error::{Error, Result};
 use crate::json::Fields;
+use spec::model::RopeLayers;
 use spec::rope::{Growth, LongRope, Rope, RopeScaling, Yarn};
 
 /// What transformers takes where a configuration does not say.
@@ -16,6 +18,74 @@ pub(super) struct Defaults {
     pub(super) partial: Option<f64>,
     /// Whether queries grow with their position (Ministral 3).
     pub(super) grows: bool,
+}
+
+impl Family {
+    /// The defaults of transformers' configuration classes.
+    pub(super) fn rope_defaults(self, fields: &Fields) -> Result<Defaults> {
+        let (max_positions, theta) = match self {
+            Family::Mistral => (131_072, 1e4),
+            Family::Ministral3 => (262_144, 1e4),
+            Family::Qwen2 | Family::Qwen3 => (32_768, 1e4),
+            Family::Phi3 => (4096, 1e4),
+            Family::SmolLm3 => (32_768, 2e6),
+            Family::Gemma | Family::Gemma2 => (8192, 1e4),
+            Family::Gemma3 => (131_072, 1e6),
+            Family::Olmo3 => (2048, 5e5),
+            Family::SeedOss => (524_288, 1e4),
+            Family::Glm | Family::Glm4 => (131_072, 1e4),
+            Family::Ernie45 => (131_072, 5e5),
+            Family::Cohere => (8192, 5e5),
+            Family::Cohere2 => (8192, 1e4),
+            Family::StarCoder2 | Family::StableLm => (4096, 1e4),
+            Family::NeoX => (2048, fields.number("rotary_emb_base")?.unwrap_or(1e4)),
+            Family::Llama
+            | Family::Granite
+            | Family::Granite4
+            | Family::Exaone4
+            | Family::Olmo2
+            | Family::Phi
+            | Family::Opt => (2048, 1e4),
+        };
+        let is_phi = self == Family::Phi3;
+        Ok(Defaults {
+            max_positions: fields.size("max_position_embeddings")?.unwrap_or(max_positions),
+            theta,
+            original_positions: is_phi.then_some(4096),
+            partial: match self {
+                Family::Phi3 => Some(1.0),
+                Family::Glm | Family::Glm4 | Family::Phi => Some(0.5),
+                Family::NeoX => Some(fields.number("rotary_pct")?.unwrap_or(0.25)),
+                Family::StableLm => Some(0.25),
+                _ => None,
+            },
+            grows: self == Family::Ministral3,
+        })
+    }
+
+    /// The rotary embedding, and which layers turn by it.
+    pub(super) fn ropes(
+        self,
+        fields: &Fields,
+        defaults: &Defaults,
+        layers: usize,
+    ) -> Result<(Rope, RopeLayers)> {
+        let of_windows = match self {
+            Family::Gemma3 => Some(fields.number("rope_local_base_freq")?.unwrap_or(1e4)),
+            // One of both, as in transformers 4; 5 takes its default for windows where `rope_theta` is another.
+            Family::Olmo3 => Some(fields.number("rope_theta")?.unwrap_or(defaults.theta)),
+            _ => None,
+        };
+        if let Some(theta) = of_windows {
+            let [rope, of_windows] = read_both(fields, defaults, theta)?;
+            return Ok((rope, RopeLayers::WindowsBy(of_windows)));
+        }
+        let rope = read(fields, defaults)?;
+        match self {
+            Family::SmolLm3 => Ok((rope, RopeLayers::Listed(turning_layers(fields, layers)?))),
+            _ => Ok((rope, RopeLayers::All)),
+        }
+    }
 }
 
 /// The longest sequence of a model that was trained on `max_positions`: scaling stretches them, as vLLM derives it. With

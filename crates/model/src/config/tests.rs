@@ -21,7 +21,7 @@ fn llama() {
     let spec = spec(json!({"rope_theta": 500_000.0, "mlp_bias": true}));
     assert_eq!((spec.vocab, spec.heads, spec.kv_heads, spec.head_dim, spec.ffn), (10, 2, 1, 16, 6));
     assert_eq!(spec.positions, Positions::Rope(Rope::plain(500_000.0)));
-    assert_eq!(spec.biases, Biases { qkv: false, o: false, mlp: true });
+    assert_eq!(spec.biases, Biases { qkv: false, o: false, mlp: true, head: false });
     assert_eq!((spec.eos, spec.bos, spec.tied_head), (vec![2], Some(1), false));
 }
 
@@ -73,7 +73,10 @@ fn ends_default_to_those_of_the_class() {
 #[test]
 fn qwen() {
     let two = spec(json!({"architectures": ["Qwen2ForCausalLM"], "attention_bias": false}));
-    assert_eq!((two.biases, two.qk_norm), (Biases { qkv: true, o: false, mlp: false }, QkNorm::None));
+    assert_eq!(
+        (two.biases, two.qk_norm),
+        (Biases { qkv: true, o: false, mlp: false, head: false }, QkNorm::None)
+    );
     let three = spec(json!({"architectures": ["Qwen3ForCausalLM"], "head_dim": 48, "eos_token_id": [7, 8]}));
     assert_eq!((three.biases, three.qk_norm, three.head_dim), (Biases::default(), QkNorm::Heads, 48));
     assert_eq!(three.eos, [7, 8]);
@@ -223,7 +226,7 @@ fn activations_by_all_their_names() {
 fn what_changes_the_result_and_is_not_built_is_refused() {
     check_refused(json!({"architectures": ["MixtralForCausalLM"]}), "MixtralForCausalLM");
     check_refused(
-        json!({"architectures": ["CohereForCausalLM"]}),
+        json!({"architectures": ["FalconForCausalLM"]}),
         "LlamaForCausalLM, MistralForCausalLM, MinistralForCausalLM, Mistral3",
     );
     check_refused(json!({"architectures": null, "model_type": "gpt2"}), "gpt2");

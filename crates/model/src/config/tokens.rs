@@ -14,8 +14,11 @@ impl Family {
             | Family::Phi3
             | Family::Granite
             | Family::Granite4
-            | Family::Ernie45 => Some(1),
-            Family::SeedOss | Family::Exaone4 => Some(0),
+            | Family::Ernie45
+            | Family::Phi => Some(1),
+            Family::SeedOss | Family::Exaone4 | Family::NeoX | Family::StableLm => Some(0),
+            Family::Cohere | Family::Cohere2 => Some(5),
+            Family::StarCoder2 => Some(50_256),
             Family::Opt | Family::Gemma | Family::Gemma2 | Family::Gemma3 => Some(2),
             Family::SmolLm3 => Some(128_000),
             Family::Qwen2 | Family::Qwen3 | Family::Olmo2 | Family::Olmo3 | Family::Glm | Family::Glm4 => {
@@ -36,6 +39,8 @@ impl Family {
             | Family::SeedOss
             | Family::Exaone4
             | Family::Ernie45
+            | Family::Phi
+            | Family::NeoX
             | Family::Opt => Some(2),
             // Where there is null, too.
             Family::Glm | Family::Glm4 => {
@@ -43,6 +48,9 @@ impl Family {
             }
             Family::Gemma | Family::Gemma2 | Family::Gemma3 => Some(1),
             Family::Phi3 => Some(32_000),
+            Family::Cohere | Family::Cohere2 => Some(255_001),
+            Family::StarCoder2 => Some(50_256),
+            Family::StableLm => Some(0),
             Family::SmolLm3 => Some(128_001),
             Family::Olmo2 | Family::Olmo3 => Some(50_279),
             Family::Qwen2 | Family::Qwen3 => None,

@@ -294,7 +294,7 @@ pub(super) fn narrow(stored: Stored) -> Option<Narrow> {
 mod tests {
     use super::*;
     use spec::model::{
-        Activation, Biases, DType, Norm, NormKind, NormPlacement, Positions, QkNorm, RopeLayers, Window,
+        Activation, Biases, DType, Norm, NormPlacement, Positions, QkNorm, RopeLayers, Window,
     };
 
     fn spec() -> ModelSpec {
@@ -308,7 +308,7 @@ mod tests {
             head_dim: 64,
             ffn: 512,
             max_positions: 128,
-            norm: Norm { kind: NormKind::Rms, eps: 1e-5, affine: true, from_one: false },
+            norm: Norm::rms(1e-5),
             placement: NormPlacement::Pre,
             final_norm: true,
             activation: Activation::Silu,

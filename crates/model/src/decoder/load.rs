@@ -64,6 +64,7 @@ impl Loader<'_> {
             project_out: loading.maybe(blueprint.projections.as_ref().map(|p| &p.1), device)?,
             final_norm: loading.final_norm(device)?,
             untied_head: loading.maybe(blueprint.head.as_ref(), device)?,
+            head_bias: loading.vector(Tensor::HeadBias, device)?,
             rotary: Rotaries::load(spec, self.positions, device)?,
             activation: spec.activation,
             layers: layers.map(|(i, plan)| loading.layer(i, plan, device)).collect::<Result<_, _>>()?,
@@ -123,15 +124,19 @@ impl Loading<'_> {
         };
         let name = |tensor| Tensor::Layer(layer, tensor);
         let [qk_norms, qk_row_norms] = self.qk_norms(layer, device)?;
+        let attn_norms = self.norms([AttnNorm, AttnNormBias, AttnOutNorm].map(name), device)?;
         Ok(LayerWeights {
-            attn_norms: self.norms([AttnNorm, AttnNormBias, AttnOutNorm].map(name), device)?,
+            attn_norms,
             qkv: plan.qkv.iter().map(|plan| self.linear(plan, device)).collect::<Result<_, _>>()?,
             qkv_bias: self.vectors(&[name(QBias), name(KBias), name(VBias)], |value| value, device)?,
             qk_norms: qk_norms.and_then(|[q, k]| Some((q.weight?, k.weight?, q.eps))),
             qk_row_norms,
             out: self.linear(&plan.out, device)?,
             out_bias: self.vector(name(OBias), device)?,
-            mlp_norms: self.norms([MlpNorm, MlpNormBias, MlpOutNorm].map(name), device)?,
+            mlp_norms: match self.spec.placement {
+                NormPlacement::Shared => attn_norms,
+                _ => self.norms([MlpNorm, MlpNormBias, MlpOutNorm].map(name), device)?,
+            },
             mlp: if self.spec.mlp == MlpShape::Gated { Mlp::Gated } else { Mlp::Plain },
             up: self.linear(&plan.up, device)?,
             up_bias: self.vectors(&[name(GateBias), name(UpBias)], |value| value, device)?,

@@ -5,6 +5,9 @@
 //! embed ─► [ norm ─► qkv ─► turn, store K and V ─► attend ─► out-projection ─► norm ─► MLP ] x layers ─► head
 //! ```
 //!
+//! In models whose MLP stands beside attention, both norms read what came into the layer: attention's result waits until the
+//! second has.
+//!
 //! Each function is one op of a program. They read and write the buffers of a [`Work`], so two batches
 //! with a `Work` each can be under way at once.
 
@@ -191,25 +194,30 @@ impl Decoder {
         }
     }
 
-    /// Attention's result into the residual stream.
+    /// Attention's result into the residual stream; where the MLP stands beside attention, into the work's `sum`.
     pub fn out_proj(&self, device: &dyn Device, layer: usize, batch: &Batch<'_>, work: &Work) {
         let n = batch.ids.len();
         let w = &self.weights.layers[layer];
         let (attended, x) = (work.attended.first(n), work.x.first(n));
+        if self.spec.placement.is_parallel() {
+            // The MLP is still to read the stream.
+            return batch.linear(device, attended, &w.out, w.out_bias, Sink::Store(work.sum.first(n)));
+        }
         batch.linear(device, attended, &w.out, w.out_bias, w.attn_norms.sink(x, work));
         w.attn_norms.finish(device, x, work);
     }
 
     /// The MLP of a layer, into the residual stream.
     pub fn mlp(&self, device: &dyn Device, layer: usize, batch: &Batch<'_>, work: &Work) {
-        self.mlp_of(device, layer, batch, work.x.first(batch.ids.len()), work);
+        let rows: Vec<u32> = (0..batch.ids.len() as u32).collect();
+        self.mlp_of(device, layer, batch, &rows, work);
     }
 
     /// The last layer's MLP for the rows that sample alone, which become the first: nobody looks at the others any more.
     pub fn last_mlp(&self, device: &dyn Device, batch: &Batch<'_>, work: &Work) {
         self.keep_sampling(device, batch, work);
         if !batch.samples.is_empty() {
-            self.mlp_of(device, self.spec.layers - 1, batch, work.x.first(batch.samples.len()), work);
+            self.mlp_of(device, self.spec.layers - 1, batch, batch.samples, work);
         }
     }
 
@@ -222,11 +230,14 @@ impl Decoder {
         }
     }
 
-    /// Adds to `x` the MLP of it.
-    fn mlp_of(&self, device: &dyn Device, layer: usize, batch: &Batch<'_>, x: Rows, work: &Work) {
-        let n = x.rows;
+    /// Adds to the first rows of the residual stream the MLP of them. `rows`: which of the batch they are.
+    fn mlp_of(&self, device: &dyn Device, layer: usize, batch: &Batch<'_>, rows: &[u32], work: &Work) {
+        let (n, x) = (rows.len(), work.x.first(rows.len()));
         let w = &self.weights.layers[layer];
         w.mlp_norms.begin(device, x, work);
+        if self.spec.placement.is_parallel() {
+            device.add_rows(work.sum.buf, rows, x);
+        }
         let inner = work.inner.first(n);
         let sink = match w.mlp {
             Mlp::Gated => Sink::Gated(self.weights.activation, inner),
@@ -254,11 +265,11 @@ impl Decoder {
         }
         let logits = work.logits.first(n);
         match &self.weights.project_out {
-            None => device.linear(normed, self.weights.head(), None, Sink::Store(logits)),
+            None => device.linear(normed, self.weights.head(), self.weights.head_bias, Sink::Store(logits)),
             Some(project) => {
                 let narrow = work.picked_out.first(n);
                 device.linear(normed, project, None, Sink::Store(narrow));
-                device.linear(narrow, self.weights.head(), None, Sink::Store(logits));
+                device.linear(narrow, self.weights.head(), self.weights.head_bias, Sink::Store(logits));
             }
         }
         if let Some(cap) = self.spec.logit_cap {

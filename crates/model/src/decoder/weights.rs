@@ -22,6 +22,8 @@ pub struct Weights {
     pub final_norm: Option<NormWeights>,
     /// `[vocab, embed_dim]`; absent where the embedding table serves as head.
     pub untied_head: Option<Matrix>,
+    /// `[vocab] f32`.
+    pub head_bias: Option<Buf>,
     /// How queries and keys are turned.
     pub(super) rotary: Rotaries,
     /// Of the MLPs.

@@ -38,7 +38,8 @@ pub struct Work {
     pub attended: Rows,
     /// `[T, ffn]`.
     pub inner: Rows,
-    /// `[T, hidden] f32`, for models that norm sums, or what is added to them.
+    /// `[T, hidden] f32`, for models that norm sums, or what is added to them; or where attention's result waits for the MLP, which
+    /// stands beside it.
     pub sum: Rows,
     /// `[T, embed_dim] f32`, for models that project embeddings.
     pub embedded: Rows,
@@ -93,13 +94,19 @@ impl Work {
     ///
     /// # Errors
     /// [`Full`] when the device has too little memory left.
-    pub fn beside(&self, device: &mut dyn Device, projected: Projected) -> Result<Work, Full> {
+    pub fn beside(
+        &self,
+        device: &mut dyn Device,
+        spec: &ModelSpec,
+        projected: Projected,
+    ) -> Result<Work, Full> {
         let mut own = |rows: &Rows| take(device, rows.rows, rows.cols, rows.dtype);
         Ok(Work {
             x: own(&self.x)?,
             qkv: if projected == Projected::Travels { own(&self.qkv)? } else { self.qkv },
             q: own(&self.q)?,
             attended: own(&self.attended)?,
+            sum: if spec.placement.is_parallel() { own(&self.sum)? } else { self.sum },
             cos: own(&self.cos)?,
             sin: own(&self.sin)?,
             ..*self
@@ -113,9 +120,10 @@ impl Work {
 
     /// Bytes that [`beside`](Work::beside) will take.
     pub fn bytes_beside(spec: &ModelSpec, size: WorkSize, projected: Projected) -> usize {
-        let [x, _, qkv, q, attended, _, _, _, _, cos, sin, ..] = Sizes::of(spec, size);
+        let [x, _, qkv, q, attended, _, sum, _, _, cos, sin, ..] = Sizes::of(spec, size);
         let kept = if projected == Projected::Travels { paged(qkv) } else { 0 };
-        [x, q, attended, cos, sin].map(paged).iter().sum::<usize>() + kept
+        let waits = if spec.placement.is_parallel() { paged(sum) } else { 0 };
+        [x, q, attended, cos, sin].map(paged).iter().sum::<usize>() + kept + waits
     }
 
     /// Takes what attention alone needs of the buffers; the others are empty.

@@ -9,11 +9,11 @@ use crate::stored::Stored;
 use crate::tensor::Naming;
 use spec::ModelSpec;
 use spec::model::{
-    Activation, Biases, DType, Mlp, Norm, NormKind, NormPlacement, Positions, QkNorm, RopeLayers, Window,
+    Activation, Biases, DType, Mlp, Norm, NormPlacement, Positions, QkNorm, RopeLayers, Window,
 };
 
 /// `general.architecture` and what Hugging Face calls it.
-const ARCHITECTURES: [(&str, &str); 15] = [
+const ARCHITECTURES: [(&str, &str); 21] = [
     ("llama", "LlamaForCausalLM"),
     ("mistral3", "Ministral3ForCausalLM"),
     ("qwen2", "Qwen2ForCausalLM"),
@@ -29,10 +29,20 @@ const ARCHITECTURES: [(&str, &str); 15] = [
     ("seed_oss", "SeedOssForCausalLM"),
     ("glm4", "Glm4ForCausalLM"),
     ("ernie4_5", "Ernie4_5ForCausalLM"),
+    (LAYER_NORMED[0], "CohereForCausalLM"),
+    (LAYER_NORMED[1], "Cohere2ForCausalLM"),
+    (LAYER_NORMED[2], "PhiForCausalLM"),
+    (LAYER_NORMED[3], "GPTNeoXForCausalLM"),
+    (LAYER_NORMED[4], "Starcoder2ForCausalLM"),
+    (LAYER_NORMED[5], "StableLmForCausalLM"),
 ];
 
+/// Those whose norms are layer norms.
+const LAYER_NORMED: [&str; 6] = ["command-r", "cohere2", "phi2", "gptneox", "starcoder2", "stablelm"];
+
 /// Those whose queries and keys have the rows of a head beside each other that turn together,
-const PAIRS: [&str; 6] = ["llama", "mistral3", "smollm3", "granite", GLM4, "ernie4_5"];
+const PAIRS: [&str; 8] =
+    ["llama", "mistral3", "smollm3", "granite", GLM4, "ernie4_5", LAYER_NORMED[0], LAYER_NORMED[1]];
 /// and this one has them so where a part of a head turns.
 const GLM4: &str = "glm4";
 
@@ -51,15 +61,17 @@ const NEUTRAL: [&str; 8] = [
 /// How far from zero scores and logits come.
 const CAPS: [&str; 2] = ["attn_logit_softcapping", "final_logit_softcapping"];
 
+/// What is added under the root of an RMS norm, and of a layer norm.
+const EPS: [&str; 2] = ["attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"];
+
 /// Fields of a [`ModelSpec`] and the keys that they come from, behind the architecture's name.
-const KEYS: [(&str, &str); 9] = [
+const KEYS: [(&str, &str); 8] = [
     ("hidden", "embedding_length"),
     ("layers", "block_count"),
     ("heads", "attention.head_count"),
     ("kv_heads", "attention.head_count_kv"),
     ("ffn", "feed_forward_length"),
     ("max_positions", "context_length"),
-    ("norm", "attention.layer_norm_rms_epsilon"),
     ("score_cap", CAPS[0]),
     ("logit_cap", CAPS[1]),
 ];
@@ -103,6 +115,11 @@ impl Keys<'_> {
                 "layers of one size",
             )),
         }
+    }
+
+    /// The key of what is added under a norm's root.
+    fn eps(&self) -> &'static str {
+        EPS[usize::from(LAYER_NORMED.contains(&self.architecture))]
     }
 
     pub(super) fn float(&self, key: &str) -> Result<Option<f64>> {
@@ -153,7 +170,7 @@ impl Gguf {
             head_dim,
             ffn: keys.needed_size("feed_forward_length")?,
             max_positions: keys.needed_size("context_length")?.max(self.stretched(&keys)?),
-            norm: Norm { kind: NormKind::Rms, eps: self.eps(&keys)?, affine: true, from_one: false },
+            norm: Norm::rms(self.eps(&keys)?),
             placement: NormPlacement::Pre,
             final_norm: true,
             activation: Activation::Silu,
@@ -175,7 +192,8 @@ impl Gguf {
             dtype: self.dtype(),
         };
         let spec = variants::with_own(spec, &keys)?;
-        spec.check().map_err(|e| Error::Spec { file: file.into(), source: e.in_words_of(&KEYS) })?;
+        let names = [&KEYS[..], &[("norm", keys.eps())]].concat();
+        spec.check().map_err(|e| Error::Spec { file: file.into(), source: e.in_words_of(&names) })?;
         Ok(spec)
     }
 
@@ -204,8 +222,8 @@ impl Gguf {
     /// puts in order.
     fn qk_norm(&self) -> Result<QkNorm> {
         let name = "blk.0.attn_q_norm.weight";
-        if self.has(name) && self.pairs_rows() {
-            let what = format!("`{name}` of an architecture whose heads are interleaved");
+        if self.has(name) && (self.pairs_rows() || LAYER_NORMED.iter().any(|known| self.is(known))) {
+            let what = format!("`{name}` of an architecture with layer norms or interleaved heads");
             return Err(Error::unsupported(self.metadata.file(), what, "norms of queries and keys of qwen3"));
         }
         Ok(if self.has(name) { QkNorm::Heads } else { QkNorm::None })
@@ -231,6 +249,7 @@ impl Gguf {
             let one = SCALES.contains(&key) && matches!(value, Value::Float(1.0));
             let known = match name {
                 "granite" => key == "attention.scale" || SCALES.contains(&key),
+                "command-r" | "cohere2" => key == SCALES[1],
                 "mistral3" => key == TEMPERATURE,
                 "gemma2" => CAPS.contains(&key),
                 _ => false,
@@ -262,8 +281,7 @@ impl Gguf {
     }
 
     fn eps(&self, keys: &Keys) -> Result<f32> {
-        let key = "attention.layer_norm_rms_epsilon";
-        Ok(keys.need(key, keys.float(key)?)? as f32)
+        Ok(keys.need(keys.eps(), keys.float(keys.eps())?)? as f32)
     }
 
     fn biases(&self) -> Biases {
@@ -271,6 +289,7 @@ impl Gguf {
             qkv: self.has("blk.0.attn_q.bias") || self.has("blk.0.attn_qkv.bias"),
             o: self.has("blk.0.attn_output.bias"),
             mlp: self.has("blk.0.ffn_down.bias"),
+            head: self.has("output.bias"),
         }
     }
 
@@ -280,17 +299,19 @@ impl Gguf {
                 variants::window_but_each(GEMMA_2.0, keys, tokens.unwrap_or(GEMMA_2.1))
             }
             None | Some(0) => Ok(Window::Full),
-            Some(tokens) if ["llama", "phi3"].contains(&keys.architecture) => Ok(Window::Sliding(tokens)),
+            Some(tokens) if ["llama", "phi3", "starcoder2"].contains(&keys.architecture) => {
+                Ok(Window::Sliding(tokens))
+            }
             Some(tokens) if keys.architecture == "gemma3" => {
                 variants::window_but_each(GEMMA_PATTERN, keys, tokens)
             }
-            Some(tokens) if ["olmo2", "exaone4"].contains(&keys.architecture) => {
+            Some(tokens) if ["olmo2", "exaone4", "cohere2"].contains(&keys.architecture) => {
                 variants::window_but_each(OLMO_PATTERN, keys, tokens)
             }
             Some(_) => Err(Error::unsupported(
                 self.metadata.file(),
                 format!("`{}`", keys.name("attention.sliding_window")),
-                "sliding windows of llama, phi3, gemma2, gemma3, olmo2 and exaone4",
+                "sliding windows of llama, phi3, gemma2, gemma3, olmo2, exaone4, cohere2 and starcoder2",
             )),
         }
     }

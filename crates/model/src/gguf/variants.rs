@@ -3,7 +3,10 @@
 use super::Value;
 use super::to_spec::Keys;
 use crate::config::scales::{GEMMA_LOGIT_CAP, GEMMA_SCORE_CAP, Granite, of_gemma_embeddings, with_granite};
-use crate::config::{with_exaone, with_olmo};
+use crate::config::{
+    with_cohere, with_exaone, with_neox, with_olmo, with_phi, with_stablelm, with_starcoder2,
+    with_windows_turning,
+};
 use crate::error::Result;
 use spec::model::{Activation, NormPlacement, RopeLayers, Window};
 use spec::{ModelSpec, Rope};
@@ -14,7 +17,7 @@ const SMOLLM3_STEP: usize = 4;
 pub(super) const GEMMA_PATTERN: usize = 6;
 /// and of Gemma 2's, whose others see so far where files do not say it.
 pub(super) const GEMMA_2: (usize, usize) = (2, 4096);
-/// One of so many of OLMo 3's, and of EXAONE 4's.
+/// One of so many of OLMo 3's, of EXAONE 4's and of Cohere's.
 pub(super) const OLMO_PATTERN: usize = 4;
 /// Gemmas of 27B have scores of a factor of their own: of the second, by its layers, and of the third.
 const GEMMA_27B: [usize; 2] = [46, 62];
@@ -39,8 +42,23 @@ pub(super) fn with_own(spec: ModelSpec, keys: &Keys) -> Result<ModelSpec> {
             let hybrid = spec.window != Window::Full;
             Ok(with_exaone(spec, hybrid))
         }
+        "command-r" => cohere(spec, keys),
+        "cohere2" => cohere(spec, keys).map(with_windows_turning),
+        "phi2" => Ok(with_phi(ModelSpec { activation: Activation::GeluTanh, ..spec })),
+        "starcoder2" => Ok(with_starcoder2(ModelSpec { activation: Activation::GeluTanh, ..spec })),
+        "gptneox" => {
+            let spec = ModelSpec { activation: Activation::Gelu, ..spec };
+            Ok(with_neox(spec, keys.parallel()?.unwrap_or(true)))
+        }
+        "stablelm" => Ok(with_stablelm(spec, keys.parallel()?.unwrap_or(false))),
         _ => Ok(spec),
     }
+}
+
+/// Files name the factor that logits are multiplied by; with none there is none.
+fn cohere(spec: ModelSpec, keys: &Keys) -> Result<ModelSpec> {
+    let factor = keys.float("logit_scale")?.filter(|factor| *factor != 0.0);
+    Ok(with_cohere(spec, factor.unwrap_or(1.0)))
 }
 
 fn granite(spec: ModelSpec, keys: &Keys) -> Result<ModelSpec> {
@@ -98,6 +116,13 @@ fn olmo(spec: ModelSpec, keys: &Keys) -> Result<ModelSpec> {
     };
     let plain = Rope { rotary_fraction: fraction(&spec), ..Rope::plain(theta) };
     Ok(with_olmo(ModelSpec { rope_layers: RopeLayers::WindowsBy(plain), ..spec }))
+}
+
+impl Keys<'_> {
+    /// Whether attention and MLP stand beside each other, where the file says it.
+    fn parallel(&self) -> Result<Option<bool>> {
+        self.metadata.bool(&self.name("use_parallel_residual"))
+    }
 }
 
 fn fraction(spec: &ModelSpec) -> f64 {

@@ -4,6 +4,7 @@ use super::*;
 use spec::model::RopeLayers;
 
 mod gemmas;
+mod layer_norms;
 
 fn read(config: Value) -> ModelSpec {
     parse_config(&config.to_string(), "config.json").expect("sound").spec
@@ -157,7 +158,7 @@ fn glm_turns_half_of_each_head_and_knows_its_ends() {
     let spec = read(glm_4());
     let turned = |spec: &ModelSpec| spec.rope().map(|rope| rope.rotary_dims(spec.head_dim));
     assert_eq!((turned(&spec), spec.placement), (Some(64), NormPlacement::Around));
-    assert_eq!(spec.biases, Biases { qkv: true, o: false, mlp: false });
+    assert_eq!(spec.biases, Biases { qkv: true, o: false, mlp: false, head: false });
     let mut silent = glm_4();
     for field in
         ["partial_rotary_factor", "eos_token_id", "head_dim", "num_key_value_heads", "attention_bias"]
@@ -222,13 +223,13 @@ fn exaone() {
 #[test]
 fn seed_oss_has_biases_where_it_says_so() {
     let biases = |config| read(config).biases;
-    assert_eq!(biases(seed_oss()), Biases { qkv: true, o: false, mlp: false });
+    assert_eq!(biases(seed_oss()), Biases { qkv: true, o: false, mlp: false, head: false });
     let mut config = seed_oss();
     config.as_object_mut().unwrap().remove("attention_bias");
     (config["attention_out_bias"], config["mlp_bias"]) = (json!(true), json!(true));
-    assert_eq!(biases(config.clone()), Biases { qkv: true, o: true, mlp: true });
+    assert_eq!(biases(config.clone()), Biases { qkv: true, o: true, mlp: true, head: false });
     config["attention_bias"] = json!(false);
-    assert_eq!(biases(config), Biases { qkv: false, o: true, mlp: true });
+    assert_eq!(biases(config), Biases { qkv: false, o: true, mlp: true, head: false });
 }
 
 #[test]
