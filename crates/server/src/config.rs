@@ -44,6 +44,8 @@ pub struct Config {
     pub body_timeout: Duration,
     /// How long a client may take none of what is sent to it.
     pub send_timeout: Duration,
+    /// How long a request waits until a place is free to compile its format.
+    pub format_timeout: Duration,
     /// How long a request may take, if that is limited.
     pub request_timeout: Option<Duration>,
     /// How long a request may wait for its first step, if that is limited.
@@ -80,6 +82,7 @@ impl Config {
             header_timeout: Duration::from_secs(75),
             body_timeout: Duration::from_secs(60),
             send_timeout: Duration::from_secs(120),
+            format_timeout: Duration::from_secs(5),
             request_timeout: None,
             queue_timeout: None,
             timings: false,

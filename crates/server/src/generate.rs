@@ -23,8 +23,6 @@ use crate::sse;
 /// Bytes of a body that are one token of a prompt, roughly: until they are counted.
 const BYTES_A_TOKEN: usize = 4;
 
-/// How long a request waits for a place to compile its grammar.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// Before one whose turn it is looks again: somebody new took its place, or others take longer than they may.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
@@ -92,7 +90,7 @@ async fn begin(
                         Some(_) => place(app).await,
                     }
                 };
-                let until = *until.get_or_insert_with(|| Instant::now() + PATIENCE);
+                let until = *until.get_or_insert_with(|| Instant::now() + app.config.format_timeout);
                 timeout_at(until, waits).await.map_err(|_| busy)?;
             }
         }

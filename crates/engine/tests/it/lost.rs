@@ -40,12 +40,18 @@ fn at_once(how: fn(&File)) -> Breaks {
     Breaks { how, at: 3, right: usize::MAX }
 }
 
-/// Runs these, and breaks the drive.
+/// Runs these, none before all are there, and breaks the drive.
 fn ended(engine: &Engine, requests: &[Request], drive: &File, breaks: Breaks) -> Vec<Ended> {
-    let (told, events) = channel();
+    let ((told, events), (open, gate)) = (channel(), channel::<()>());
+    let mut gate = Some(gate);
     let submit = |(i, request): (usize, &Request)| -> Claim {
         let (told, mut tokens, file) = (told.clone(), 0, drive.try_clone().unwrap());
+        // The first one's beginning holds up whoever plans.
+        let gate = gate.take();
         let sink: Sink = Box::new(move |event| {
+            if let (Some(gate), Event::Began(_)) = (&gate, &event) {
+                let _ = gate.recv();
+            }
             tokens += u32::from(matches!(event, Event::Token(_)));
             if tokens == breaks.at {
                 (breaks.how)(&file);
@@ -55,6 +61,7 @@ fn ended(engine: &Engine, requests: &[Request], drive: &File, breaks: Breaks) ->
         engine.submit_to(request.clone(), sink).unwrap()
     };
     let _claims: Vec<Claim> = requests.iter().enumerate().map(submit).collect();
+    drop(open);
     let (mut ended, mut open) = (vec![(Story::new(), None); requests.len()], requests.len());
     while open > 0 {
         let (i, event) = events.recv().unwrap();

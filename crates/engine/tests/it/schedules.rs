@@ -110,7 +110,7 @@ fn a_block_takes_fewer_passes_over_streamed_weights() {
     let run = |blocks| {
         let engine =
             start("llama-gqa-tied", EngineConfig { blocks, offload: streamed(folder.path()), ..config() });
-        (stories(&engine), engine.streamed().bytes)
+        (common::stories_at_once(&engine, &requests()), engine.streamed().bytes)
     };
     let (want, plain) = run(blocks(Schedule::Continuous, 1, 12));
     let (zigzag, block) = run(blocks(Schedule::Zigzag, 4, 12));

@@ -18,7 +18,7 @@ fn tokenizer() -> Tokenizer {
 }
 
 fn grammars() -> Grammars {
-    Grammars::new(&tokenizer(), Budget::default()).unwrap()
+    Grammars::new(&tokenizer(), Budget { time: Duration::from_secs(3600), ..Budget::default() }).unwrap()
 }
 
 /// What a model of noise says under a grammar, and whether it came to its end.

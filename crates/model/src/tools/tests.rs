@@ -1,5 +1,7 @@
 //! Calls are found in texts, however those are cut.
 
+use std::time::Duration;
+
 use serde_json::json;
 
 use super::*;
@@ -226,7 +228,8 @@ fn from_hf(hf: &serde_json::Value) -> Tokenizer {
 }
 
 fn every_form_is_forced(tokenizer: &Tokenizer) {
-    let grammars = Grammars::new(tokenizer, Budget::default()).unwrap();
+    let budget = Budget { time: Duration::from_secs(3600), ..Budget::default() };
+    let grammars = Grammars::new(tokenizer, budget).unwrap();
     let schema = json!({"type": "object", "properties": {"n": {"$ref": "#/$defs/n"}}, "required": ["n"],
                         "additionalProperties": false, "$defs": {"n": {"enum": [1, 22]}}});
     let tools = [

@@ -60,6 +60,8 @@ fn a_vanished_client_frees_everything_at_once() {
             assert!(client.read(&mut [0; 200]).unwrap() > 0);
         }
         drop(client);
+        // Steps go on while the server has not noticed yet.
+        until(|| get(server.address, "/load").json() == json!({"server_load": 0}));
         until(|| {
             brake.step();
             running(&server) == 1.0 && queued(&server) == 0.0
@@ -134,6 +136,7 @@ fn a_server_that_ends_finishes_what_is_under_way() {
     let (server, brake) = start_braked("llama", config());
     let mut streams: Vec<TcpStream> = (0..2).map(|_| ask(&server, &long(true))).collect();
     let mut whole = ask(&server, &long(false));
+    until(|| queued(&server) == 12.0);
     until(|| {
         brake.step();
         running(&server) == 13.0
@@ -161,6 +164,7 @@ fn a_server_that_ends_finishes_what_is_under_way() {
 fn who_was_silent_when_the_end_began_is_answered_while_others_are_finished() {
     let (server, brake) = start_braked("llama", config());
     let mut stream = ask(&server, &long(true));
+    until(|| queued(&server) == 4.0);
     until(|| {
         brake.step();
         running(&server) == 5.0
@@ -189,6 +193,7 @@ fn what_is_not_finished_in_time_ends_with_an_error() {
     let (server, brake) = start_braked("llama", Config { shutdown_timeout: Duration::ZERO, ..config() });
     let mut stream = ask(&server, &long(true));
     let mut whole = ask(&server, &long(false));
+    until(|| queued(&server) == 8.0);
     until(|| {
         brake.step();
         running(&server) == 9.0
@@ -206,6 +211,7 @@ fn what_is_not_finished_in_time_ends_with_an_error() {
 fn a_second_signal_ends_at_once() {
     let (server, brake) = start_braked("llama", config());
     let _stream = ask(&server, &long(true));
+    until(|| queued(&server) == 4.0);
     until(|| {
         brake.step();
         running(&server) == 5.0
@@ -220,6 +226,7 @@ fn a_second_signal_ends_at_once() {
 fn a_second_signal_waits_for_no_step() {
     let (server, brake) = start_braked("llama", config());
     let _stream = ask(&server, &long(true));
+    until(|| queued(&server) == 4.0);
     until(|| {
         brake.step();
         running(&server) == 5.0

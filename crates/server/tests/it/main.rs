@@ -2,6 +2,7 @@
 
 mod answers;
 mod batches;
+mod cancelled;
 mod common;
 mod described;
 mod heads;

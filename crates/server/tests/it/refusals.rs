@@ -5,8 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    self, Response, code, config, connect, get, good, is_idle, metric, post, read, request, send, start,
-    start_braked, start_with, try_metric, try_send, until,
+    self, Response, code, config, connect, get, good, heard, is_idle, metric, post, read, request, send,
+    start, start_braked, start_with, try_metric, try_send, until,
 };
 use serde_json::json;
 use server::{Config, Ended, ServeError};
@@ -319,8 +319,8 @@ fn connections_and_bodies_beyond_the_limit_are_told_so() {
     assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")));
     assert_eq!(refused.json()["error"]["code"], "server_overloaded");
     // Whoever only looks how it is is answered.
-    assert_eq!(get(server.address, "/health").status, 200);
-    assert!(metric(server.address, "ballast_connections") >= 3.0);
+    until(|| heard(server.address, "/health").is_some_and(|health| health.status == 200));
+    until(|| try_metric(server.address, "ballast_connections").is_some_and(|connections| connections >= 3.0));
     assert_eq!(get(server.address, "/healing").status, 503);
     drop(clients);
     until(|| try_metric(server.address, "ballast_connections") == Some(1.0));

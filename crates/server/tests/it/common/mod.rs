@@ -65,6 +65,7 @@ pub(crate) fn config() -> Config {
         header_timeout: PATIENCE,
         body_timeout: PATIENCE,
         send_timeout: PATIENCE,
+        format_timeout: PATIENCE,
         shutdown_timeout: PATIENCE,
         ..Config::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
     }

@@ -74,3 +74,12 @@ pub(crate) fn content(server: &Running, id: &Value) -> String {
     assert_eq!(response.status, 200, "{}", response.body);
     response.body
 }
+
+/// Sequences that ended so.
+pub(crate) fn sequences(server: &Running, how: &str) -> f64 {
+    let metrics = get(server.address, "/metrics").body;
+    let so = format!("finished_reason=\"{how}\"");
+    let line =
+        metrics.lines().find(|line| line.starts_with("vllm:request_success_total{") && line.contains(&so));
+    line.unwrap().rsplit(' ').next().unwrap().parse().unwrap()
+}
