@@ -30,6 +30,18 @@ pub struct Launch<'a> {
     pub args: &'a [u8],
 }
 
+/// What comes of a module's trial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is used.
+    Passed,
+    /// Nobody uses it any more.
+    Failed,
+    /// This process does without it, and the next one tries it again: it could not be tried, or was slower while something else may
+    /// have had the device.
+    Open,
+}
+
 /// Queues of copies and kernels over one memory. Those of a queue are done in the order in which they are asked for; which
 /// queue a call goes to is [`kernels::queue::current`].
 ///
@@ -115,9 +127,9 @@ pub trait Driver: Send + Sync {
         None
     }
 
-    /// Runs a trial, which says whether the module passes, and remembers that. Should the trial end the process or lose the device,
-    /// the module has not passed for those that come after.
-    fn try_out(&self, _module: Module, _trial: &mut dyn FnMut() -> bool) {}
+    /// Runs a trial, and remembers what came of it. Should the trial end the process or lose the device, the module has not passed
+    /// for those that come after.
+    fn try_out(&self, _module: Module, _trial: &mut dyn FnMut() -> Outcome) {}
 
     /// What this thread asks `queue` for from now on begins once everything that `after` names is done.
     fn enter(&self, queue: usize, after: &[Mark]);

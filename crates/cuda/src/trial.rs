@@ -8,7 +8,7 @@ use crate::args::AttendArgs;
 use crate::attend::{Many, Plan};
 use crate::device::{GpuDevice, PARTIAL_BYTES};
 use crate::module::{Heads, Module, Prefill};
-use crate::{CudaError, Driver};
+use crate::{CudaError, Driver, Outcome};
 
 const HEADS: usize = 6;
 const KV_HEADS: usize = 2;
@@ -50,7 +50,7 @@ impl<D: Driver> GpuDevice<D> {
             if has_all || self.driver.prepare(&[module]).is_ok() {
                 self.passes(module);
             } else {
-                self.driver.try_out(module, &mut || false);
+                self.driver.try_out(module, &mut || Outcome::Open);
             }
         }
         Ok(())
@@ -72,12 +72,20 @@ impl<D: Driver> GpuDevice<D> {
         let at_once = Module::Warpgroups { pages, head_dim, turns: false };
         let twin = (turns && self.passes(at_once)).then(|| Many::of_warpgroups(at_once));
         let has_its_twin = turns == twin.is_some();
-        let mut passes = || {
-            has_its_twin
-                && WINDOWS.into_iter().all(|window| self.agrees(tried, twin, shape, window))
-                && twin.is_none_or(|twin| self.is_faster(tried, twin, shape))
+        // Once more before it is given up: a block of threads that stood still, as others had the device, has found nothing.
+        let agrees = |window| (0..2).any(|_| self.agrees(tried, twin, shape, window));
+        let mut outcome = || {
+            if !has_its_twin {
+                Outcome::Open
+            } else if !WINDOWS.into_iter().all(agrees) {
+                Outcome::Failed
+            } else if twin.is_none_or(|twin| self.is_faster(tried, twin, shape)) {
+                Outcome::Passed
+            } else {
+                Outcome::Open
+            }
         };
-        self.driver.try_out(module, &mut passes);
+        self.driver.try_out(module, &mut outcome);
     }
 
     /// Whether a kernel finds what products of warps find, and if it has a twin, every bit of what that finds.

@@ -205,28 +205,28 @@ impl Gpu {
     }
 }
 
-/// None if the device has no memory for it.
-fn if_there_is_room<T>(made: Result<T, DriverError>) -> Option<T> {
-    match made {
-        Ok(made) => Some(made),
-        Err(OUT_OF_MEMORY) => None,
-        Err(why) => lost("make a graph of kernels", why),
-    }
-}
-
 impl Graphs for Gpu {
     fn record(&self, work: &[Work<'_>]) -> Recorded {
         self.bind();
         let made = self.graphs.as_ref().expect("who makes none is not asked");
-        let Some(plan) = if_there_is_room(self.plan(work)) else { return Recorded::NoRoom };
-        let plan = match plan {
-            Ok(plan) => plan,
-            Err(why) => {
+        let made_of = |plan: Result<Plan, String>| match plan {
+            Ok(plan) => self.make(&plan).map(Ok),
+            Err(why) => Ok(Err(why)),
+        };
+        let exec = match self.plan(work).and_then(made_of) {
+            Ok(Ok(exec)) => exec,
+            Err(OUT_OF_MEMORY) => return Recorded::NoRoom,
+            Ok(Err(why)) => {
                 made.refused().insert(why);
                 return Recorded::Never;
             }
+            // Where what was asked for before is done all the same, this driver makes no graph of such work.
+            Err(why) => {
+                self.streams.settle(0).unwrap_or_else(|_| lost("make a graph of kernels", why));
+                made.refused().insert(format!("{why:?}"));
+                return Recorded::Never;
+            }
         };
-        let Some(exec) = if_there_is_room(self.make(&plan)) else { return Recorded::NoRoom };
         let mut all = made.all();
         all.newest += 1;
         all.bytes += exec.bytes;

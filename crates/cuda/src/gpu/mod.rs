@@ -29,7 +29,7 @@ use crate::args::CopyArgs;
 use crate::compiler::Architecture;
 use crate::module::{Module, Prefill};
 use crate::product::{Places, Product, Products, Room};
-use crate::{CudaError, Driver, Graphs, Launch, Lost, Work};
+use crate::{CudaError, Driver, Graphs, Launch, Lost, Outcome, Work};
 
 pub use look::{DRIVER_HOST_BYTES, Memory, memory};
 pub use pinned::PINNED_BYTES;
@@ -370,7 +370,7 @@ impl Driver for Gpu {
         Some(known)
     }
 
-    fn try_out(&self, module: Module, trial: &mut dyn FnMut() -> bool) {
+    fn try_out(&self, module: Module, trial: &mut dyn FnMut() -> Outcome) {
         let passed = verdicts::keep(self.verdict_at(module).as_deref(), trial);
         self.verdicts().insert(module, passed);
     }

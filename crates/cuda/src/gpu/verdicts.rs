@@ -9,8 +9,8 @@ use std::sync::{MutexGuard, PoisonError};
 use sha2::{Digest, Sha256};
 
 use super::{Gpu, kept};
-use crate::Lost;
 use crate::module::{Heads, Module, Prefill};
+use crate::{Lost, Outcome};
 
 /// What is known of each.
 pub(super) type Verdicts = HashMap<Module, bool>;
@@ -48,8 +48,8 @@ fn alone(path: &Path) -> Option<File> {
     lock.lock().ok().map(|()| lock)
 }
 
-/// Runs a trial, of which the file says first that it began, unless somebody else has run it meanwhile.
-pub(super) fn keep(path: Option<&Path>, trial: &mut dyn FnMut() -> bool) -> bool {
+/// Runs a trial, of which the file says first that it began, unless somebody else has run it meanwhile. Whether the module passed.
+pub(super) fn keep(path: Option<&Path>, trial: &mut dyn FnMut() -> Outcome) -> bool {
     let _alone = path.and_then(alone);
     let said = path.and_then(kept::read);
     if let Some(known) = said.as_deref().and_then(verdict) {
@@ -58,15 +58,20 @@ pub(super) fn keep(path: Option<&Path>, trial: &mut dyn FnMut() -> bool) -> bool
     // What cannot be kept is tried again the next time.
     let note = |what| path.is_some_and(|path| kept::keep(path, what).is_ok());
     note(if said.is_some() { BEGAN_AGAIN } else { BEGAN });
-    let passed = catch_unwind(AssertUnwindSafe(trial)).unwrap_or_else(|why| {
+    let outcome = catch_unwind(AssertUnwindSafe(trial)).unwrap_or_else(|why| {
         // The device is lost to it, as it would be to the next one.
         if why.is::<Lost>() {
             note(FAILED);
         }
         resume_unwind(why)
     });
-    note(if passed { PASSED } else { FAILED });
-    passed
+    match outcome {
+        Outcome::Passed => _ = note(PASSED),
+        Outcome::Failed => _ = note(FAILED),
+        // It ended, and says nothing. A file that cannot be removed says that it did not end.
+        Outcome::Open => _ = path.map(fs::remove_file),
+    }
+    outcome == Outcome::Passed
 }
 
 /// What a module is tried beside.
@@ -127,10 +132,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join("kernels").join(name);
         assert_eq!(read(&path("passes.verdict")), None);
-        for (name, passes) in [("passes.verdict", true), ("fails.verdict", false)] {
-            assert_eq!(keep(Some(&path(name)), &mut || passes), passes);
-            assert_eq!(read(&path(name)), Some(passes));
+        for (name, outcome, known) in [
+            ("passes.verdict", Outcome::Passed, Some(true)),
+            ("fails.verdict", Outcome::Failed, Some(false)),
+            ("open.verdict", Outcome::Open, None),
+        ] {
+            assert_eq!(keep(Some(&path(name)), &mut || outcome), outcome == Outcome::Passed);
+            assert_eq!(read(&path(name)), known);
         }
+        assert!(keep(Some(&path("open.verdict")), &mut || Outcome::Passed), "it is tried again");
         let ends = path("ends.verdict");
         for afterwards in [None, Some(false)] {
             let lost = catch_unwind(|| keep(Some(&ends), &mut || resume_unwind(Box::new(0))));
@@ -146,8 +156,8 @@ mod tests {
             "the device would be lost again"
         );
         kept::keep(&ends, BEGAN).unwrap();
-        assert!(keep(Some(&ends), &mut || true) && read(&ends) == Some(true), "the second ends");
-        assert!(keep(None, &mut || true), "where nothing is kept");
+        assert!(keep(Some(&ends), &mut || Outcome::Passed) && read(&ends) == Some(true), "the second ends");
+        assert!(keep(None, &mut || Outcome::Passed), "where nothing is kept");
     }
 
     #[test]
@@ -176,7 +186,7 @@ mod tests {
         let mut first = || {
             trial.wait();
             others.wait();
-            true
+            Outcome::Passed
         };
         thread::scope(|scope| {
             let (second, reader) = (scope.spawn(second), scope.spawn(reader));

@@ -31,7 +31,7 @@ use kernels::queue::{self, Mark};
 
 use crate::module::{Module, Prefill};
 use crate::product::{Places, Product, Products, Room};
-use crate::{CudaError, Driver, Launch, Lost, Work};
+use crate::{CudaError, Driver, Launch, Lost, Outcome, Work};
 
 use known::Known;
 use pass::Pass;
@@ -202,7 +202,7 @@ impl<D: Driver> Driver for Repeating<D> {
         self.driver.verdict(module)
     }
 
-    fn try_out(&self, module: Module, trial: &mut dyn FnMut() -> bool) {
+    fn try_out(&self, module: Module, trial: &mut dyn FnMut() -> Outcome) {
         self.driver.try_out(module, trial);
     }
 

@@ -329,6 +329,13 @@ fn products_of_a_library_come_in_graphs_on_a_stand_in() {
         let refused = if is_told { "cuBLASLt refused 64 x 40 x 96" } else { "cuBLASLt refused" };
         assert_eq!(told.contains(refused), is_told, "{variable}: {told}");
     }
+    // Where the driver makes no graph of them, kernels and products are started one by one.
+    let unmade = told(&[("BALLAST_STAND_IN_UNMADE", "1")]);
+    assert_eq!(tokens_in(&unmade), want);
+    assert!(
+        unmade.contains("no graph was made of some steps: DriverError(CUDA_ERROR_NOT_SUPPORTED"),
+        "{unmade}"
+    );
 }
 
 /// Weights that the device copies layer by layer.

@@ -82,27 +82,31 @@ fn everything_else_agrees_with_the_reference() {
     agrees(|case| !attends(case));
 }
 
+/// The host looks at the device's clock later than it was read, by as much as it was kept from it: seldom by so much ten times.
 #[test]
 fn marks_know_when_they_were_reached() {
-    let Some(mut device) = open(64 << 20) else { return };
-    let buf = device.take(32 << 20).unwrap();
-    let bytes = vec![1; buf.bytes()];
-    let begin = Instant::now();
-    let mark = |number| Mark { queue: queue::current(), number };
-    for number in 1..=3 {
-        device.upload(&buf, &bytes);
-        device.mark(mark(number));
-    }
-    device.reach(mark(3));
-    let end = Instant::now();
-    let times: Vec<Instant> = (1..=3).map(|number| device.when(mark(number)).expect("a time")).collect();
-    assert!(times.windows(2).all(|two| two[0] < two[1]), "{times:?}");
-    // The host looks at the device's clock later than it was read, by as much as it was kept from it.
-    let slack = Duration::from_millis(50);
-    assert!(begin < times[0] + slack && times[2] < end + slack, "{times:?} between {begin:?} and {end:?}");
-    assert_eq!(device.when(mark(2)), None, "it is forgotten");
-    device.enter(1, &[mark(3)]);
-    device.wait();
+    let is_near = |_: usize| {
+        let Some(mut device) = open(64 << 20) else { return true };
+        let buf = device.take(32 << 20).unwrap();
+        let bytes = vec![1; buf.bytes()];
+        let begin = Instant::now();
+        let mark = |number| Mark { queue: queue::current(), number };
+        for number in 1..=3 {
+            device.upload(&buf, &bytes);
+            device.mark(mark(number));
+        }
+        device.reach(mark(3));
+        let end = Instant::now();
+        let times: Vec<Instant> = (1..=3).map(|number| device.when(mark(number)).expect("a time")).collect();
+        assert!(times.windows(2).all(|two| two[0] < two[1]), "{times:?}");
+        assert_eq!(device.when(mark(2)), None, "it is forgotten");
+        device.enter(1, &[mark(3)]);
+        device.wait();
+        let slack = Duration::from_millis(50);
+        println!("{times:?} between {begin:?} and {end:?}");
+        begin < times[0] + slack && times[2] < end + slack
+    };
+    assert!((0..10).any(is_near));
 }
 
 #[test]

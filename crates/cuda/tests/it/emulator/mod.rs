@@ -15,7 +15,7 @@ use std::time::Instant;
 use cuda::args::{CopyArgs, PieceData, PiecesArgs};
 use cuda::module::{Module, Prefill};
 use cuda::product::{Layout, Numbers, Places, Product, Products, Room};
-use cuda::{Architecture, CudaError, Driver, Graphs, Launch, Recorded, Work};
+use cuda::{Architecture, CudaError, Driver, Graphs, Launch, Outcome, Recorded, Work};
 use kernels::arena::Lasting;
 use kernels::queue::Mark;
 use matrices::{read, write};
@@ -382,7 +382,7 @@ impl Driver for Emulator {
         self.trials.as_ref()?.verdict(module)
     }
 
-    fn try_out(&self, module: Module, trial: &mut dyn FnMut() -> bool) {
+    fn try_out(&self, module: Module, trial: &mut dyn FnMut() -> Outcome) {
         self.trials.as_ref().expect("some are tried").run(module, trial);
     }
 

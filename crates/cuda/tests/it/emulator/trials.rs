@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cuda::Launch;
 use cuda::module::Module;
+use cuda::{Launch, Outcome};
 
 /// As many as have several tiles each in a trial.
 const FEW_BLOCKS: usize = 5;
@@ -80,10 +80,10 @@ impl Trials {
         self.verdicts.lock().unwrap().get(&module).copied()
     }
 
-    pub(super) fn run(&self, module: Module, trial: &mut dyn FnMut() -> bool) {
+    pub(super) fn run(&self, module: Module, trial: &mut dyn FnMut() -> Outcome) {
         let before = self.verdicts.lock().unwrap().insert(module, false);
         assert_eq!(before, None, "{module} is tried once");
-        let passed = trial();
-        self.verdicts.lock().unwrap().insert(module, passed);
+        let outcome = trial();
+        self.verdicts.lock().unwrap().insert(module, outcome == Outcome::Passed);
     }
 }

@@ -337,6 +337,8 @@ CALL cuStreamEndCapture(Stream* stream, Graph** graph) {
 CALL cuGraphInstantiateWithFlags(Exec** exec, Graph* graph, unsigned long long flags) {
   IN_CONTEXT;
   KNOWN(graphs, graph);
+  const int NOT_SUPPORTED = 801;
+  if (graph->is_noted && number("BALLAST_STAND_IN_UNMADE", 0)) return NOT_SUPPORTED;
   std::vector<std::function<void()>> work;
   std::set<Node*> done;
   while (done.size() < graph->nodes.size()) {
