@@ -31,6 +31,8 @@ pub struct Offline {
     pub ops: [f64; Op::KINDS.len()],
     /// Requests that were refused.
     pub refused: usize,
+    /// Requests that were run: all, unless this is a [stretched](Offline::stretched) run.
+    pub rehearsed: usize,
 }
 
 impl Offline {
@@ -69,6 +71,28 @@ impl Offline {
             busy: metrics.busy.map(Nanos::as_secs),
             ops: metrics.ops.map(Nanos::as_secs),
             refused: requests().filter(|tally| matches!(tally.end, End::Refused(_))).count(),
+            rehearsed: metrics.requests.len(),
+        }
+    }
+
+    /// A run of so many requests, all alike, by two of fewer: the middle of it is as what the longer of them has more than the shorter,
+    /// again and again.
+    #[must_use]
+    pub fn stretched(short: &Offline, long: &Offline, requests: usize) -> Offline {
+        let more = (requests - long.rehearsed) as f64 / (long.rehearsed - short.rehearsed) as f64;
+        let of = |short: f64, long: f64| long + more * (long - short);
+        let count = |short: u64, long: u64| of(short as f64, long as f64).round() as u64;
+        let lives = |run: &Offline| run.latency_s * run.rehearsed as f64;
+        Offline {
+            seconds: of(short.seconds, long.seconds),
+            first_token_s: of(short.first_token_s, long.first_token_s),
+            latency_s: of(lives(short), lives(long)) / requests as f64,
+            generated: count(short.generated, long.generated),
+            steps: count(short.steps, long.steps),
+            busy: std::array::from_fn(|lane| of(short.busy[lane], long.busy[lane])),
+            ops: std::array::from_fn(|kind| of(short.ops[kind], long.ops[kind])),
+            refused: count(short.refused as u64, long.refused as u64) as usize,
+            ..long.clone()
         }
     }
 
@@ -114,6 +138,27 @@ mod tests {
             run.ops[..8].iter().map(|s| (s * 1e9).round()).collect::<Vec<_>>(),
             [6.0, 6.0, 6.0, 6.0, 6.0, 6.0, 6.0, 0.0]
         );
+    }
+
+    #[test]
+    fn the_middle_of_a_long_run_is_the_same_again_and_again() {
+        let job = Job { arrival: Nanos::ZERO, prompt: Tokens(4), output: Tokens(3) };
+        let blocks = ByTier { device: 8, host: 0, disk: 0 };
+        let scheduler = FcfsConfig { max_num_seqs: 2, blocks, ..FcfsConfig::default() };
+        let (plan, cost) = (Plan::resident(1, 2048), op as fn(&Op, &Shape) -> Nanos);
+        let [short, long, whole] = [4, 8, 40].map(|requests| {
+            Offline::run(&vec![job; requests], scheduler.clone(), &plan, &cost, Nanos(10)).expect("it fits")
+        });
+        let stretched = Offline::stretched(&short, &long, 40);
+        let near = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-9;
+        assert!(near(stretched.seconds, whole.seconds) && near(stretched.latency_s, whole.latency_s));
+        assert!(near(stretched.first_token_s, whole.first_token_s));
+        assert!(near(stretched.busy[Lane::Device.index()], whole.busy[Lane::Device.index()]));
+        assert_eq!(
+            (stretched.generated, stretched.steps, stretched.refused, stretched.rehearsed),
+            (whole.generated, whole.steps, 0, 8)
+        );
+        assert_eq!(stretched.latency_max_s, whole.latency_max_s);
     }
 
     #[test]

@@ -12,6 +12,10 @@ use crate::resolve::kv_tokens;
 /// Between two requests that are handed over together: the first step begins with those that are there.
 const HANDED_OVER: Nanos = Nanos(5_000);
 
+/// Generations of sequences that are run of a long job, as many requests as there are at once: the beginning and the end of it, and
+/// these with some of its middle between them. As requests are of one length, the middle is the same again and again.
+pub(super) const GENERATIONS: [usize; 2] = [4, 8];
+
 /// Requests of one length, handed over at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Job {
@@ -155,19 +159,40 @@ impl Candidate {
         }
     }
 
-    /// Runs its engine in virtual time; nothing if the job has no room there.
-    pub(crate) fn score(self, planned: &Planned<'_>, job: Job, tables: &Tables) -> Result<Option<Scored>> {
+    /// Runs its engine in virtual time, of a long job so many generations; nothing if the job has no room there.
+    pub(super) fn score(
+        self,
+        planned: &Planned<'_>,
+        job: Job,
+        tables: &Tables,
+        generations: [usize; 2],
+    ) -> Result<Option<Scored>> {
         let outline = planned.outline();
         if planned.hold().max_model_len < job.input + job.output {
             return Ok(None);
         }
-        let run = rehearse(&outline, job.sample(), tables)?;
+        let run = parts(&outline, job.sample(), tables, generations)?;
         Ok((run.refused == 0).then_some(Scored { candidate: self, outline, run }))
     }
 }
 
 /// Works through a job in virtual time.
 pub(crate) fn rehearse(outline: &Outline, job: Job, tables: &Tables) -> Result<Offline> {
+    parts(outline, job, tables, GENERATIONS)
+}
+
+/// Works through as much of a job as tells the rest, unless all of it takes no longer.
+fn parts(outline: &Outline, job: Job, tables: &Tables, generations: [usize; 2]) -> Result<Offline> {
+    let run = |requests: usize| whole(outline, Job { requests, ..job }, tables);
+    let [few, some] = generations.map(|generations| outline.scheduler.max_num_seqs.saturating_mul(generations));
+    if few.saturating_add(some) >= job.requests {
+        return run(job.requests);
+    }
+    let (short, long) = (run(few)?, run(some)?);
+    Ok(Offline::stretched(&short, &long, job.requests))
+}
+
+fn whole(outline: &Outline, job: Job, tables: &Tables) -> Result<Offline> {
     let arrival = |i: usize| Arrival {
         arrival: Nanos(i as u64 * HANDED_OVER.0),
         prompt: Tokens(job.input as u32),

@@ -9,8 +9,8 @@ use policy::plan::{Attends, BlockSize, Habits, Kernels, Overlap, Placed, Questio
 use policy::sched::{Delegate, Schedule};
 use spec::{ByTier, Bytes, Placement, Split, Tier};
 
-use super::candidate::{Candidate, Homes, Job, Scored};
-use super::screen::{self, Tried};
+use super::candidate::{Candidate, GENERATIONS, Homes, Job, Scored};
+use super::screen;
 use crate::args::EngineArgs;
 
 /// Blocks of the programme that are run on the timeline.
@@ -19,7 +19,7 @@ const RESCORED: usize = 10;
 pub(super) const STEP_TOKENS: [usize; 5] = [128, 512, 1024, 2048, 4096];
 
 /// Said where that takes seconds.
-pub(crate) const SEARCHING: &str = "trying plans in virtual time; of fewer requests that takes less";
+pub(crate) const SEARCHING: &str = "trying plans in virtual time";
 
 /// Plans that are this near the fastest are as fast: their requests should not take longer.
 const AS_FAST: f64 = 0.99;
@@ -77,10 +77,10 @@ impl Fixed {
     }
 }
 
-/// Every candidate that was run as a whole, the best first, then the fastest.
+/// Every candidate that was run for long, the best first, then the fastest.
 pub(crate) struct Found {
     pub(crate) scored: Vec<Scored>,
-    /// Those of which a part was run alone, the fastest by that first.
+    /// Those of which less was run, the fastest by that first.
     pub(crate) others: Vec<Candidate>,
     /// What the programme thought of the best one's block, tokens a second, if it has an opinion.
     pub(crate) programme: Option<f64>,
@@ -110,25 +110,22 @@ impl Planner<'_> {
         Ok(Some(Found { programme: opinion.map(|placed| tokens / placed.seconds), scored, others }))
     }
 
-    /// Those of them that fit and are worth a run of the whole job, each with its run, and the others.
+    /// Those of them that fit and are worth a longer run, each with that, and the others.
     fn contenders(&self, candidates: &[Candidate]) -> Result<(Vec<Scored>, Vec<Candidate>)> {
         if self.job.requests <= screen::SHORT {
             let scored = self.by_turns(candidates, |candidate| self.score(*candidate))?;
             return Ok((scored.into_iter().flatten().collect(), Vec::new()));
         }
-        let tried = |candidate: &Candidate| -> Result<Option<Tried>> {
-            let Ok(planned) = self.planned(self.config(candidate)) else { return Ok(None) };
-            screen::tried(*candidate, &planned, self.job, self.tables)
-        };
-        let tried = self.by_turns(candidates, tried)?;
-        let guesses: Vec<_> = tried.iter().map(|tried| tried.as_ref().map(Tried::guess)).collect();
-        let chosen = screen::contenders(&guesses, self.fixed.max_latency_s);
+        let tried = self.by_turns(candidates, |candidate| self.score_in(*candidate, screen::GENERATIONS))?;
+        let runs: Vec<_> = tried.iter().map(|tried| tried.as_ref().map(|scored| &scored.run)).collect();
+        let chosen = screen::contenders(&runs, self.fixed.max_latency_s);
         let mut others: Vec<_> = (0..candidates.len()).filter(|at| !chosen.contains(at)).collect();
-        others.retain(|at| guesses[*at].is_some());
-        let rate = |at: usize| guesses[at].map_or(0.0, |guess| guess.tokens_per_s);
+        others.retain(|at| runs[*at].is_some());
+        let rate = |at: usize| runs[at].map_or(0.0, |run| run.tokens_per_s());
         others.sort_by(|a, b| rate(*b).total_cmp(&rate(*a)));
         let scored = self.by_turns(&chosen, |at| match &tried[*at] {
-            Some(Tried::Whole(scored)) => Ok(Some((**scored).clone())),
+            // There is no more of it.
+            Some(scored) if scored.run.rehearsed == self.job.requests => Ok(Some(scored.clone())),
             _ => self.score(candidates[*at]),
         })?;
         let others = others.into_iter().map(|at| candidates[at]).collect();
@@ -152,11 +149,16 @@ impl Planner<'_> {
 
     /// Runs a candidate in virtual time; nothing if it does not fit.
     pub(super) fn score(&self, candidate: Candidate) -> Result<Option<Scored>> {
-        let Ok(planned) = self.planned(self.config(&candidate)) else { return Ok(None) };
-        candidate.score(&planned, self.job, self.tables)
+        self.score_in(candidate, GENERATIONS)
     }
 
-    /// The first of these that `plan` has room for, as a whole run.
+    /// The same, of a long job so many generations of sequences.
+    fn score_in(&self, candidate: Candidate, generations: [usize; 2]) -> Result<Option<Scored>> {
+        let Ok(planned) = self.planned(self.config(&candidate)) else { return Ok(None) };
+        candidate.score(&planned, self.job, self.tables, generations)
+    }
+
+    /// The first of these that `plan` has room for, with its run.
     pub(crate) fn next_best<P>(
         &self,
         others: &[Candidate],
@@ -181,7 +183,7 @@ impl Planner<'_> {
     }
 
     /// All that a curve is drawn through, however long requests take: of the best of the programme and of every size up to all
-    /// requests those that are run whole.
+    /// requests those that are run for long.
     pub(crate) fn curve(&self) -> Result<Vec<Scored>> {
         let fixed = Fixed { max_latency_s: Some(f64::MAX), ..self.fixed };
         let found = Planner { fixed, base: self.base.clone(), ..*self }.search(RESCORED)?;

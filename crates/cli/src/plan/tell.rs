@@ -77,6 +77,7 @@ pub(super) fn report(found: &Found, job: Job, more: ByTier<f64>) -> Value {
         "latency_max_s": run.latency_max_s,
         "steps": run.steps,
         "num_prompts": job.requests,
+        "rehearsed_prompts": run.rehearsed,
         "prompt_len": job.input,
         "gen_len": job.output,
         "schedule": schedule(candidate.schedule),
@@ -134,6 +135,9 @@ pub(super) fn table(model: &str, found: &Found, job: Job, more: ByTier<f64>) -> 
         run.first_token_s
     )?;
     show!("latency of a request  {:.1} s, the longest {:.1} s", run.latency_s, run.latency_max_s)?;
+    if run.rehearsed < job.requests {
+        show!("rehearsed             {} of them: in the middle all are alike", run.rehearsed)?;
+    }
     show!("binds                 {}", binds(best, Some(more)).join(", "))
 }
 

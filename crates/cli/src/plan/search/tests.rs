@@ -100,14 +100,11 @@ fn kv_that_one_memory_has_no_room_for_goes_to_the_drive() {
 fn a_part_of_a_long_job_tells_what_all_of_it_comes_to() {
     planning(300, |planner| {
         let off = |candidate: Candidate| {
-            let planned = planner.planned(planner.config(&candidate)).ok()?;
-            match screen::tried(candidate, &planned, planner.job, planner.tables).unwrap()? {
-                Tried::Whole(_) => None,
-                Tried::Guessed(guess) => {
-                    let whole = planner.score(candidate).unwrap().expect("a part of it fits");
-                    Some((guess.tokens_per_s / whole.run.tokens_per_s() - 1.0).abs())
-                }
-            }
+            let part = planner.score_in(candidate, screen::GENERATIONS).unwrap()?.run;
+            let whole = planner.score_in(candidate, [planner.job.requests; 2]).unwrap()?.run;
+            assert_eq!(whole.rehearsed, planner.job.requests);
+            let is_part = part.rehearsed < whole.rehearsed;
+            is_part.then(|| (part.tokens_per_s() / whole.tokens_per_s() - 1.0).abs())
         };
         let every = planner.candidates(&liked(planner), None).into_iter().step_by(6);
         let mut off: Vec<f64> = every.filter_map(off).collect();
