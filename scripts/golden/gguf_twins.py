@@ -229,7 +229,8 @@ def add_own(file, c):
         file.add_sliding_window(c["sliding_window"])
         file.add_uint32("cohere2.attention.sliding_window_pattern", c["sliding_window_pattern"])
     if c["model_type"] in ("gpt_neox", "stablelm"):
-        file.add_parallel_residual(c["use_parallel_residual"])
+        # Of StableLM nobody goes by it, and its converter writes it so.
+        file.add_parallel_residual(c["use_parallel_residual"] or c["model_type"] == "stablelm")
     if c["model_type"] == "gemma2":
         file.add_sliding_window(c["sliding_window"])
         file.add_attn_logit_softcapping(c["attn_logit_softcapping"])

@@ -133,7 +133,7 @@ impl Checkpoint {
         }
         let says_nothing = config.whole.is_some_and(|whole| whole.ties.is_none());
         config.spec.tied_head |= says_nothing && !announced.contains_key(HEAD);
-        untie(&mut config.spec, &announced, &checkpoint.files)?;
+        untie(&mut config.spec, naming, &announced, &checkpoint.files)?;
         let pairs = config.family.pairs_rows();
         let catalogue = Catalogue { spec: &config.spec, naming, pairs, files: &checkpoint.files };
         let (tensors, places) = catalogue.match_up(&name, &announced)?;

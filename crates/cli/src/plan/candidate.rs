@@ -184,7 +184,8 @@ pub(crate) fn rehearse(outline: &Outline, job: Job, tables: &Tables) -> Result<O
 /// Works through as much of a job as tells the rest, unless all of it takes no longer.
 fn parts(outline: &Outline, job: Job, tables: &Tables, generations: [usize; 2]) -> Result<Offline> {
     let run = |requests: usize| whole(outline, Job { requests, ..job }, tables);
-    let [few, some] = generations.map(|generations| outline.scheduler.max_num_seqs.saturating_mul(generations));
+    let [few, some] =
+        generations.map(|generations| outline.scheduler.max_num_seqs.saturating_mul(generations));
     if few.saturating_add(some) >= job.requests {
         return run(job.requests);
     }

@@ -47,7 +47,7 @@ impl Catalogue<'_> {
     pub(super) fn match_up(&self, file: &str, announced: &BTreeMap<String, Announced>) -> Result<Matched> {
         let (mut tensors, mut places, mut problems) = (BTreeMap::new(), BTreeMap::new(), vec![]);
         let mut used = BTreeSet::new();
-        let bare = !announced.keys().any(|name| name.starts_with("model."));
+        let bare = !announced.keys().any(|name| name.starts_with(self.naming.base()));
         for (tensor, shape) in Tensor::all(self.spec) {
             let found = self.find(tensor, shape, bare, announced).and_then(|(found, whole, before)| {
                 used.insert(&found.name);
@@ -63,10 +63,7 @@ impl Catalogue<'_> {
             }
         }
         for (name, _) in announced.iter().filter(|(_, found)| !used.contains(&found.name)) {
-            if !is_harmless(name)
-                && !self.naming.is_mask(name)
-                && !quantized::is_zero_bias(name, announced, self.files)?
-            {
+            if !self.is_harmless(name) && !quantized::is_zero_bias(name, announced, self.files)? {
                 problems.push(format!("`{name}` is not part of {}", self.spec.architecture));
             }
         }
@@ -86,7 +83,7 @@ impl Catalogue<'_> {
         announced: &'a BTreeMap<String, Announced>,
     ) -> std::result::Result<(&'a Announced, Shape, usize), String> {
         // Checkpoints saved without the head around them lack the first part of the name.
-        let full = |name: String| match name.strip_prefix("model.") {
+        let full = |name: String| match name.strip_prefix(self.naming.base()) {
             Some(rest) if bare => rest.to_owned(),
             _ => name,
         };
@@ -129,7 +126,17 @@ impl Catalogue<'_> {
         announced: &'a BTreeMap<String, Announced>,
     ) -> Option<&'a Announced> {
         let is_head = tensor == Tensor::Head || tensor == Tensor::Embed && self.spec.tied_head;
-        is_head.then(|| announced.get(HEAD)).flatten()
+        is_head.then(|| head(self.naming, announced)).flatten()
+    }
+
+    /// Tensors that a spec accounts for in another way: masks, rotary frequencies, and a tied head.
+    fn is_harmless(&self, name: &str) -> bool {
+        let rotary = ["rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"];
+        let is_head = name == HEAD || self.naming.name(Tensor::Head).as_deref() == Some(name);
+        is_head
+            || name.ends_with("rotary_emb.inv_freq")
+            || rotary.contains(&name)
+            || self.naming.is_mask(name)
     }
 
     fn place(&self, tensor: Tensor, found: &Announced, skip: usize) -> Place {
@@ -181,20 +188,23 @@ fn info(found: &Announced, shape: Shape) -> std::result::Result<Info, String> {
     }
 }
 
-/// Tensors that a spec accounts for in another way: rotary frequencies, and a tied head.
-fn is_harmless(name: &str) -> bool {
-    let rotary = ["rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"];
-    name.ends_with("rotary_emb.inv_freq") || rotary.contains(&name) || name == HEAD
+/// The head, by its architecture's name or by the one that most have.
+fn head(naming: Naming, announced: &BTreeMap<String, Announced>) -> Option<&Announced> {
+    let own = naming.name(Tensor::Head).and_then(|name| announced.get(&name));
+    own.or_else(|| announced.get(HEAD))
 }
 
 /// A head that is stored beside a tied embedding is one of its own if it differs, as in transformers 5.
 pub(super) fn untie(
     spec: &mut ModelSpec,
+    naming: Naming,
     announced: &BTreeMap<String, Announced>,
     files: &[RegularFile],
 ) -> Result<()> {
-    let embedding = announced.iter().find(|(name, _)| name.ends_with("embed_tokens.weight"));
-    if let (true, Some((_, table)), Some(head)) = (spec.tied_head, embedding, announced.get(HEAD)) {
+    let table = naming.name(Tensor::Embed).unwrap_or_default();
+    let own = table.strip_prefix(naming.base()).unwrap_or(&table);
+    let embedding = announced.iter().find(|(name, _)| name.ends_with(own));
+    if let (true, Some((_, table)), Some(head)) = (spec.tied_head, embedding, head(naming, announced)) {
         let plain = table.quantized.is_none() && head.quantized.is_none();
         let comparable = plain && table.dims == head.dims && table.stored == head.stored;
         spec.tied_head = comparable && same_bytes(table, head, files)?;

@@ -330,3 +330,53 @@ fn random_scales_of_norms_are_one_however_files_hold_them() {
         assert!(vector(&dummy, Tensor::FinalNorm).iter().all(|scale| *scale == held));
     }
 }
+
+/// GPT-NeoX with other names of its tensors.
+fn neox(renamed: &[(&str, &str)], ties: bool) -> Result<Checkpoint> {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/gpt-neox");
+    let mut config: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(golden.join("config.json")).expect("there")).expect("JSON");
+    config["tie_word_embeddings"] = json!(ties);
+    let file = std::fs::read(golden.join("model.safetensors")).expect("there");
+    let (length, rest) = file.split_at(8);
+    let length = u64::from_le_bytes(length.try_into().expect("eight bytes")) as usize;
+    let (header, tensors) = rest.split_at(length);
+    let mut header = String::from_utf8(header.to_vec()).expect("JSON");
+    for (from, to) in renamed {
+        header = header.replace(from, to);
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    write(folder.path(), "config.json", config.to_string());
+    let whole = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), tensors].concat();
+    write(folder.path(), "model.safetensors", whole);
+    Checkpoint::open(folder.path())
+}
+
+#[test]
+fn heads_of_other_names_may_be_tied_and_base_models_too() {
+    let (own, usual) = ("embed_out.weight", "lm_head.weight");
+    assert!(!neox(&[], false).expect("as it is").spec().tied_head);
+    assert!(!neox(&[(own, usual)], false).expect("by the usual name").spec().tied_head);
+    assert!(!neox(&[(own, usual)], true).expect("it differs").spec().tied_head);
+    assert!(!neox(&[], true).expect("it differs").spec().tied_head);
+    let tied = neox(&[(own, "rotary_emb.inv_freq"), ("gpt_neox.embed_in.weight", own)], true);
+    assert!(tied.expect("the head alone").spec().tied_head);
+    let bare = neox(&[("gpt_neox.", ""), (own, "rotary_emb.inv_freq")], true);
+    assert!(bare.expect("a base model").spec().tied_head);
+    let missing = neox(&[("gpt_neox.", ""), (own, "rotary_emb.inv_freq")], false).expect_err("no head");
+    assert!(missing.to_string().contains("`embed_out.weight` is missing"), "{missing}");
+}
+
+#[test]
+fn a_bias_of_zeros_that_a_model_does_not_have_changes_nothing() {
+    let with_bias = |bias: f32| {
+        let folder = folder(json!({}), |file| {
+            let values = (0..8).flat_map(|_| bias.to_le_bytes()).collect();
+            file.push(("model.norm.bias".into(), "F32", vec![8], values));
+        });
+        Checkpoint::open(folder.path())
+    };
+    assert!(with_bias(0.0).is_ok());
+    let error = with_bias(0.5).expect_err("it would change results").to_string();
+    assert!(error.contains("`model.norm.bias` is not part of LlamaForCausalLM"), "{error}");
+}

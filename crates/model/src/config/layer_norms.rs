@@ -8,11 +8,24 @@ use spec::model::{Mlp, Norm, NormPlacement};
 /// Cohere's factor of logits, where nothing is said of it.
 const COHERE_LOGITS: f64 = 0.0625;
 
+/// What others call GPT-NeoX's rotary parameters, what it calls them, and what they are where nothing is said of them.
+const NEOX_ROTARY: [(&str, &str, f64); 2] =
+    [("rope_theta", NEOX_THETA.0, NEOX_THETA.1), ("partial_rotary_factor", NEOX_PART.0, NEOX_PART.1)];
+pub(super) const NEOX_THETA: (&str, f64) = ("rotary_emb_base", 1e4);
+pub(super) const NEOX_PART: (&str, f64) = ("rotary_pct", 0.25);
+
 pub(super) fn cohere(fields: &Fields, spec: ModelSpec) -> Result<ModelSpec> {
     Ok(with_cohere(spec, fields.number("logit_scale")?.unwrap_or(COHERE_LOGITS)))
 }
 
 pub(super) fn neox(fields: &Fields, spec: ModelSpec) -> Result<ModelSpec> {
+    // Who writes both names writes the same; of one alone transformers 4 takes it, and 5 does not.
+    for (name, known, usual) in NEOX_ROTARY {
+        let meant = fields.number(known)?.unwrap_or(usual);
+        if fields.number(name)?.is_some_and(|value| value != meant) {
+            return Err(fields.wrong(name, &format!("{meant}, by `{known}`")));
+        }
+    }
     Ok(with_neox(spec, fields.flag("use_parallel_residual")?.unwrap_or(true)))
 }
 

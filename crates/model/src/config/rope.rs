@@ -1,6 +1,7 @@
 //! Rotary parameters: `rope_scaling` and `rope_theta` of transformers 4, `rope_parameters` of 5.
 
 use super::Family;
+use super::layer_norms::{NEOX_PART, NEOX_THETA};
 use crate::error::{Error, Result};
 use crate::json::Fields;
 use spec::model::RopeLayers;
@@ -38,7 +39,7 @@ impl Family {
             Family::Cohere => (8192, 5e5),
             Family::Cohere2 => (8192, 1e4),
             Family::StarCoder2 | Family::StableLm => (4096, 1e4),
-            Family::NeoX => (2048, fields.number("rotary_emb_base")?.unwrap_or(1e4)),
+            Family::NeoX => (2048, fields.number(NEOX_THETA.0)?.unwrap_or(NEOX_THETA.1)),
             Family::Llama
             | Family::Granite
             | Family::Granite4
@@ -55,7 +56,7 @@ impl Family {
             partial: match self {
                 Family::Phi3 => Some(1.0),
                 Family::Glm | Family::Glm4 | Family::Phi => Some(0.5),
-                Family::NeoX => Some(fields.number("rotary_pct")?.unwrap_or(0.25)),
+                Family::NeoX => Some(fields.number(NEOX_PART.0)?.unwrap_or(NEOX_PART.1)),
                 Family::StableLm => Some(0.25),
                 _ => None,
             },

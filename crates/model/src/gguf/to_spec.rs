@@ -191,7 +191,7 @@ impl Gguf {
             eos: self.ends()?,
             dtype: self.dtype(),
         };
-        let spec = variants::with_own(spec, &keys)?;
+        let spec = variants::with_own(spec, &keys, |tensor| self.has(tensor))?;
         let names = [&KEYS[..], &[("norm", keys.eps())]].concat();
         spec.check().map_err(|e| Error::Spec { file: file.into(), source: e.in_words_of(&names) })?;
         Ok(spec)

@@ -25,8 +25,8 @@ const GEMMA_27B: [usize; 2] = [46, 62];
 /// What says in a list that a layer has no window.
 const NO: [Value; 3] = [Value::Bool(false), Value::Uint(0), Value::Int(0)];
 
-/// A Llama made into what the keys' architecture is.
-pub(super) fn with_own(spec: ModelSpec, keys: &Keys) -> Result<ModelSpec> {
+/// A Llama made into what the keys' architecture is. `has`: whether the file has a tensor of this name.
+pub(super) fn with_own(spec: ModelSpec, keys: &Keys, has: impl Fn(&str) -> bool) -> Result<ModelSpec> {
     match keys.architecture {
         "smollm3" => {
             let turns = (1..=spec.layers).map(|layer| layer % SMOLLM3_STEP != 0).collect();
@@ -48,9 +48,11 @@ pub(super) fn with_own(spec: ModelSpec, keys: &Keys) -> Result<ModelSpec> {
         "starcoder2" => Ok(with_starcoder2(ModelSpec { activation: Activation::GeluTanh, ..spec })),
         "gptneox" => {
             let spec = ModelSpec { activation: Activation::Gelu, ..spec };
-            Ok(with_neox(spec, keys.parallel()?.unwrap_or(true)))
+            let parallel = keys.metadata.bool(&keys.name("use_parallel_residual"))?;
+            Ok(with_neox(spec, parallel.unwrap_or(true)))
         }
-        "stablelm" => Ok(with_stablelm(spec, keys.parallel()?.unwrap_or(false))),
+        // Its converter writes that key as it likes, and llama.cpp goes by this.
+        "stablelm" => Ok(with_stablelm(spec, !has("blk.0.ffn_norm.weight"))),
         _ => Ok(spec),
     }
 }
@@ -116,13 +118,6 @@ fn olmo(spec: ModelSpec, keys: &Keys) -> Result<ModelSpec> {
     };
     let plain = Rope { rotary_fraction: fraction(&spec), ..Rope::plain(theta) };
     Ok(with_olmo(ModelSpec { rope_layers: RopeLayers::WindowsBy(plain), ..spec }))
-}
-
-impl Keys<'_> {
-    /// Whether attention and MLP stand beside each other, where the file says it.
-    fn parallel(&self) -> Result<Option<bool>> {
-        self.metadata.bool(&self.name("use_parallel_residual"))
-    }
 }
 
 fn fraction(spec: &ModelSpec) -> f64 {

@@ -411,7 +411,7 @@ pub(crate) fn is_zero_bias(
     files: &[RegularFile],
 ) -> Result<bool> {
     let weight = name.strip_suffix(".bias").and_then(|base| announced.get(&format!("{base}.weight")));
-    if weight.is_none_or(|weight| weight.quantized.is_none()) {
+    if weight.is_none() {
         return Ok(false);
     }
     let Ok(bias) = Part::of(&announced[name]) else { return Ok(false) };

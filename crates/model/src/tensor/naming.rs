@@ -94,6 +94,11 @@ impl Naming {
         Some((whole, parts))
     }
 
+    /// What names of all tensors but the head's begin with; checkpoints saved without that around them lack it.
+    pub(crate) fn base(self) -> &'static str {
+        if self == Naming::NeoX { "gpt_neox." } else { "model." }
+    }
+
     /// Whether the rows of what [`within`](Naming::within) says lie head by head: a head's queries, its keys, its values.
     pub(crate) fn by_heads(self) -> bool {
         self == Naming::NeoX

@@ -21,7 +21,7 @@ const DEEPSEEK_V3: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^
 const EAST_ASIAN: &str = r"[一-龥ࠀ-一가-퟿]+";
 
 const SUPPORTED: &str = "default, gpt-2, phi-2, olmo, jais, mpt, mellum, trillion, a.x-4.0, granite-docling, exaone4, llama-bpe, llama3, llama-v3, \
-     falcon3, pixtral, midm-2.0, smaug-bpe, dbrx, chatglm-bpe, glm4, qwen2, deepseek-r1-qwen, kormo, f2llmv2, megrez, minicpm5, viking, smollm, starcoder, refact, command-r, codeshell, \
+     falcon3, pixtral, midm-2.0, smaug-bpe, dbrx, chatglm-bpe, glm4, qwen2, deepseek-r1-qwen, kormo, f2llmv2, megrez, stablelm2, minicpm5, viking, smollm, starcoder, refact, command-r, codeshell, \
      minerva-7b, tekken, gpt-4o, llama4, seed-coder, deepseek-llm, deepseek-coder, deepseek-v3";
 
 /// How a byte-pair vocabulary wants its text.
@@ -63,7 +63,7 @@ impl PreTokenizer {
                 let words = [isolate(r" ?[^(\s|.,!?…。，、।۔،)]+"), isolate(r"\p{N}"), byte_level(false)];
                 plain(sequence(words.into()))
             }
-            "megrez" => plain(pattern(QWEN2)),
+            "megrez" | "stablelm2" => plain(pattern(QWEN2)),
             "gpt-4o" | "llama4" => plain(pattern(GPT_4O)),
             "seed-coder" => plain(pattern(SEED_CODER)),
             "deepseek-llm" => plain(deepseek_llm()),

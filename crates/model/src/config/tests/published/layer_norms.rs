@@ -132,6 +132,19 @@ fn what_they_do_not_say_is_what_transformers_knows() {
 }
 
 #[test]
+fn rotary_parameters_of_two_names_agree_or_are_refused() {
+    let mut config = pythia();
+    (config["rope_theta"], config["partial_rotary_factor"]) = (json!(10000), json!(0.25));
+    assert_eq!(read(config.clone()), read(pythia()));
+    for (name, known) in [("rope_theta", "rotary_emb_base"), ("partial_rotary_factor", "rotary_pct")] {
+        let mut other = config.clone();
+        other[name] = json!(0.5);
+        other.as_object_mut().unwrap().remove(known);
+        assert!(refused(other).contains(known), "{name}");
+    }
+}
+
+#[test]
 fn layer_norms_of_heads_are_refused() {
     for (mut config, field) in
         [(command_r(), "use_qk_norm"), (phi_2(), "qk_layernorm"), (stablelm(), "qk_layernorm")]
