@@ -13,6 +13,8 @@ use engine::job::JobError;
 const EXIT_MISUSE: u8 = 2;
 /// A batch that was interrupted (EX_TEMPFAIL).
 pub(crate) const EXIT_INTERRUPTED: u8 = 75;
+/// As a shell tells of what Ctrl-C ended.
+pub(crate) const EXIT_CTRL_C: u8 = 130;
 
 /// Says something to the person, on standard error. If nobody listens, that is no failure.
 macro_rules! note {

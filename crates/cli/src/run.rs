@@ -19,7 +19,7 @@ use crate::answer::Asked;
 use crate::args::RunArgs;
 use crate::chat;
 use crate::clock;
-use crate::console::{Misuse, note, show};
+use crate::console::{EXIT_CTRL_C, Misuse, note, show};
 use crate::display::Voice;
 use crate::interrupts::Interrupts;
 use crate::loaded::{self, Text};
@@ -34,8 +34,6 @@ const DEFAULT_PROMPT: &str = "Why is the sea salty?";
 const ANSWER_TOKENS: u32 = 256;
 /// Answers to one prompt that are generated beside each other, at most.
 const ANSWERS_AT_ONCE: usize = 64;
-/// As a shell tells of what Ctrl-C ended.
-const EXIT_INTERRUPTED: u8 = 130;
 
 pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
     let started = Instant::now();
@@ -133,7 +131,7 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
             said.summary(started, &engine);
         }
         if said.interrupted {
-            code = ExitCode::from(EXIT_INTERRUPTED);
+            code = ExitCode::from(EXIT_CTRL_C);
             break;
         }
     }

@@ -8,7 +8,7 @@ use std::process::Stdio;
 const MODELS: &str = r#"{"data":[{"id":"org/scripted"}]}"#;
 
 /// Three tokens for completions, two for chats; tokens of words are 3 to 12.
-fn well(asked: &Asked) -> String {
+pub(crate) fn well(asked: &Asked) -> String {
     let path = asked.head.split(' ').nth(1).expect("a path");
     match path {
         "/v1/models" => response("200 OK", MODELS),

@@ -1,12 +1,15 @@
-//! SIGTERM while a model is being loaded. A file of it that is a pipe holds the loading until the test lets it go on.
+//! SIGTERM while a model is being loaded, and signals to what is under way. A file of it that is a pipe holds the loading until the test lets it go on.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::thread;
 
+use crate::bench_serve::well;
+use crate::common::serving::{Asked, Scripted};
 use crate::common::{self, Folder, command, golden, longwinded};
 
 /// Linux's.
@@ -59,6 +62,45 @@ fn an_answer_that_is_interrupted_is_summed_up() {
     assert_eq!(ended.status.code(), Some(130), "{told}");
     assert!(told.contains(" generated") && told.contains("peak memory"), "{told}");
     assert!(!String::from_utf8_lossy(&rest).contains("answer 2"), "the next one is not begun");
+}
+
+/// Requests of the benchmark below.
+static ASKED: AtomicUsize = AtomicUsize::new(0);
+
+/// Answers three of them, and no other.
+fn thrice(asked: &Asked) -> String {
+    if asked.head.contains("/v1/completions") && ASKED.fetch_add(1, SeqCst) == 3 {
+        loop {
+            thread::park();
+        }
+    }
+    well(asked)
+}
+
+#[test]
+fn a_benchmark_that_is_interrupted_tells_what_it_has() {
+    let server = Scripted::start(thrice);
+    let folder = Folder::new();
+    let json = folder.name("x.json");
+    let flags = ["--num-prompts", "9", "--max-concurrency", "1", "--input-len", "20", "--output-len", "3"];
+    let args = [&["bench", "serve", "--base-url", &server.url, "--json", &json], &flags[..]].concat();
+    let child =
+        command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    while ASKED.load(SeqCst) < 4 {
+        thread::yield_now();
+    }
+    kill("-INT", &child);
+    let ended = child.wait_with_output().expect("it ends");
+    let told = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(130), "{told}");
+    assert!(told.contains("interrupted: 3 of 9 requests had ended by then"), "{told}");
+    let result = folder.json("x.json");
+    assert_eq!(
+        (&result["completed"], &result["failed"], &result["interrupted"]),
+        (&3.into(), &0.into(), &true.into())
+    );
+    let table = String::from_utf8_lossy(&ended.stdout);
+    assert!(table.contains("Successful requests:                     3"), "{table}");
 }
 
 #[test]

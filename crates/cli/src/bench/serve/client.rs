@@ -12,6 +12,7 @@ use ureq::http::{HeaderName, HeaderValue, Response, Uri};
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
+use super::stop::Stop;
 use super::wire::Target;
 use crate::args::TargetArgs;
 use crate::console::Misuse;
@@ -144,15 +145,17 @@ impl Client {
         request.send(body)
     }
 
-    /// Asks for a stream and follows it to its end.
-    pub(super) fn stream(&self, body: &str) -> Answer {
+    /// Asks for a stream and follows it to its end; nothing if it was stopped before.
+    pub(super) fn stream(&self, body: &str, stop: &Stop) -> Option<Answer> {
         let mut following = Following::begin();
         let outcome = match self.send(&self.url(), body) {
-            Ok(answer) if answer.status() == 200 => following.follow(&mut answer.into_body().into_reader()),
+            Ok(answer) if answer.status() == 200 => {
+                following.follow(&mut answer.into_body().into_reader(), stop)?
+            }
             Ok(answer) => Err(refusal(answer)),
             Err(error) => Err(error.to_string()),
         };
-        following.end(outcome)
+        Some(following.end(outcome))
     }
 
     /// Where streams are asked for without encryption or a proxy, and all can be followed on one thread; nothing where
@@ -237,17 +240,21 @@ impl Following {
         Following { begin, last: None, ended: false, line: Vec::new(), answer }
     }
 
-    /// Reads to the end of the body, so that the connection can be used again.
-    fn follow(&mut self, body: &mut dyn Read) -> Result<(), String> {
+    /// Reads to the end of the body, so that the connection can be used again; nothing if it was stopped before.
+    fn follow(&mut self, body: &mut dyn Read, stop: &Stop) -> Option<Result<(), String>> {
         let mut piece = vec![0; BUFFER_BYTES];
-        loop {
-            match body.read(&mut piece) {
-                Ok(0) => return Ok(()),
-                Ok(n) => self.take(&piece[..n], Instant::now())?,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(format!("the stream broke off: {error}")),
+        while !stop.is_wanted() {
+            let taken = match body.read(&mut piece) {
+                Ok(0) => return Some(Ok(())),
+                Ok(n) => self.take(&piece[..n], Instant::now()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+                Err(error) => Err(format!("the stream broke off: {error}")),
+            };
+            if taken.is_err() {
+                return Some(taken);
             }
         }
+        None
     }
 
     /// Takes what came at this time.
@@ -349,7 +356,7 @@ mod tests {
 
     fn follow(pieces: &[&str]) -> (Result<(), String>, Answer) {
         let mut following = Following::begin();
-        let outcome = following.follow(&mut Pieces(pieces.iter()));
+        let outcome = following.follow(&mut Pieces(pieces.iter()), &Stop::default()).unwrap();
         let mut answer = following.end(outcome);
         (answer.error.take().map_or(Ok(()), Err), answer)
     }

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
@@ -10,8 +11,21 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::client::{Answer, Client};
-use super::wire::{self, Traffic};
+use super::stop::Stop;
+use super::wire;
 
+/// When requests come, and how many may be under way.
+pub(super) struct Traffic<'a> {
+    pub(super) bodies: &'a [String],
+    /// Of each body, since the beginning; rising.
+    pub(super) at: &'a [Duration],
+    pub(super) most: usize,
+    /// Ends all before they are answered.
+    pub(super) stop: &'a Stop,
+}
+
+/// How often a thread that waits for a request's time looks whether it is still wanted.
+const LOOK: Duration = Duration::from_millis(100);
 /// A thread follows one stream: it needs little.
 const STACK_BYTES: usize = 512 << 10;
 
@@ -64,61 +78,65 @@ impl Queue {
         }
     }
 
-    fn close(&self) {
-        self.lock().closed = true;
+    fn close(&self, stop: &Stop) {
+        let mut state = self.lock();
+        state.closed = true;
+        if stop.is_wanted() {
+            state.due.clear();
+        }
+        drop(state);
         self.changed.notify_all();
     }
 }
 
 /// Sends each body at its time, at most `most` at once, and waits for all. Gives the answers in the order of the
-/// bodies, and how long all of it took. `done` hears how many have been answered.
+/// bodies, none of those that had not ended when all was stopped, and how long all of it took. `done` hears how many have been
+/// answered.
 pub(super) fn run(
     client: &Client,
-    bodies: &[String],
-    at: &[Duration],
-    most: usize,
+    traffic: Traffic<'_>,
     done: &(dyn Fn(usize) + Sync),
-) -> Result<(Vec<Answer>, Duration)> {
+) -> Result<(Vec<Option<Answer>>, Duration)> {
     if let Some(target) = client.target() {
-        return wire::run(&target, Traffic { bodies, at, most }, done);
+        return wire::run(&target, traffic, done);
     }
-    let (queue, answers) = (Queue::default(), Mutex::new(Vec::with_capacity(bodies.len())));
+    let Traffic { bodies, at, most, stop } = traffic;
+    let (queue, answers) = (Queue::default(), Mutex::new(vec![None; bodies.len()]));
+    let count = AtomicUsize::new(0);
     let begin = Instant::now();
     let work = || {
         while let Some(due) = queue.pop() {
             let start = Instant::now();
-            let mut answer = client.stream(&bodies[due.index]);
+            let Some(mut answer) = client.stream(&bodies[due.index], stop) else { continue };
             answer.start = (start - begin).as_secs_f64();
             answer.queued = (start - due.at).as_secs_f64();
-            let mut answers = answers.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            answers.push((due.index, answer));
-            done(answers.len());
+            answers.lock().unwrap_or_else(|poisoned| poisoned.into_inner())[due.index] = Some(answer);
+            done(count.fetch_add(1, Ordering::Relaxed) + 1);
         }
     };
     let sent = thread::scope(|scope| {
-        let sent = send(scope, &queue, begin, at, most, &work);
-        queue.close();
+        let sent = send(scope, &queue, (begin, at, stop), most, &work);
+        queue.close(stop);
         sent
     });
     sent.context("the system refuses threads: ask for a smaller --max-concurrency")?;
     let took = begin.elapsed();
-    let mut answers = answers.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
-    answers.sort_by_key(|(index, _)| *index);
-    Ok((answers.into_iter().map(|(_, answer)| answer).collect(), took))
+    Ok((answers.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()), took))
 }
 
 fn send<'scope>(
     scope: &'scope Scope<'scope, '_>,
     queue: &Queue,
-    begin: Instant,
-    at: &[Duration],
+    (begin, at, stop): (Instant, &[Duration], &Stop),
     most: usize,
     work: &'scope (impl Fn() + Sync),
 ) -> io::Result<()> {
     let mut threads = 0;
     for (index, at) in at.iter().enumerate() {
         let at = begin + *at;
-        wait_until(at);
+        if !is_time(at, stop) {
+            break;
+        }
         if queue.push(Due { index, at }) && threads < most {
             thread::Builder::new().name("stream".into()).stack_size(STACK_BYTES).spawn_scoped(scope, work)?;
             threads += 1;
@@ -127,9 +145,13 @@ fn send<'scope>(
     Ok(())
 }
 
-/// Nothing unparks this thread before its time; if something did, it would wait again.
-fn wait_until(at: Instant) {
+/// Waits for this time; it does not come where all was stopped before.
+fn is_time(at: Instant, stop: &Stop) -> bool {
     while let Some(left) = at.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
-        thread::park_timeout(left);
+        if stop.is_wanted() {
+            return false;
+        }
+        thread::park_timeout(left.min(LOOK));
     }
+    !stop.is_wanted()
 }

@@ -10,6 +10,7 @@ mod http;
 mod load;
 mod report;
 mod saved;
+mod stop;
 mod trace;
 mod wire;
 mod words;
@@ -28,11 +29,13 @@ use self::client::{Answer, Client};
 use self::cutter::Cutter;
 use self::dataset::{Dataset, Sample};
 use self::figures::Figures;
+use self::load::Traffic;
 use self::report::Report;
 use self::saved::Files;
+use self::stop::Stop;
 use self::words::Filler;
 use crate::args::{BenchServeArgs, DatasetName, TrafficArgs};
-use crate::console::{Misuse, even_unread, note};
+use crate::console::{EXIT_CTRL_C, Misuse, even_unread, note};
 use crate::display::{Progress, Unit, Voice};
 
 /// How often a server that is not ready is asked again.
@@ -64,16 +67,35 @@ pub(crate) fn serve(args: BenchServeArgs) -> Result<ExitCode> {
     }
     let progress = Progress::new("requests", bodies.len() as u64, Unit::Items, voice);
     let most = args.traffic.max_concurrency.unwrap_or(usize::MAX);
-    let run = load::run(&client, &bodies, &at, most, &|done| progress.set(done as u64));
+    let stop = Stop::heard()?;
+    let traffic = Traffic { bodies: &bodies, at: &at, most, stop: &stop };
+    let run = load::run(&client, traffic, &|done| progress.set(done as u64));
     progress.end();
-    let (mut answers, took) = run?;
+    let (answers, took) = run?;
+    // Those that had no end when all was stopped are neither answered nor failed.
+    let ended = answers.into_iter().zip(input_lens).filter_map(|(answer, len)| Some((answer?, len)));
+    let (mut answers, input_lens): (Vec<Answer>, Vec<usize>) = ended.unzip();
+    let stopped = answers.len() < bodies.len();
+    if stopped {
+        note!("interrupted: {} of {} had ended by then", answers.len(), counted(bodies.len(), "request"));
+    }
     cutter.iter().for_each(|cutter| count(&mut answers, cutter));
     let figures = Figures::of(&answers, &input_lens, took.as_secs_f64(), &args.report.goodput);
-    let report =
-        Report { args: &args, model: &model, figures, answers: &answers, input_lens: &input_lens, pace };
+    let report = Report {
+        args: &args,
+        model: &model,
+        figures,
+        answers: &answers,
+        input_lens: &input_lens,
+        pace,
+        stopped,
+    };
     // The files first: a run is not lost where nobody reads standard output to its end.
     files.write(&report.json()?)?;
     even_unread(report.show())?;
+    if stopped {
+        return Ok(ExitCode::from(EXIT_CTRL_C));
+    }
     if report.figures.completed == 0 {
         bail!("of {} all failed", counted(answers.len(), "request"));
     }
@@ -172,8 +194,10 @@ fn warm_up(client: &Client, bodies: &[String], args: &BenchServeArgs) -> Result<
     let n = args.traffic.num_warmups;
     let (Some(first), 1..) = (bodies.first(), n) else { return Ok(()) };
     let most = args.traffic.max_concurrency.unwrap_or(usize::MAX);
-    let (answers, _) = load::run(client, &vec![first.clone(); n], &vec![Duration::ZERO; n], most, &|_| ())?;
-    match answers.into_iter().find_map(|answer| answer.error) {
+    let (bodies, at, stop) = (vec![first.clone(); n], vec![Duration::ZERO; n], Stop::default());
+    let traffic = Traffic { bodies: &bodies, at: &at, most, stop: &stop };
+    let (answers, _) = load::run(client, traffic, &|_| ())?;
+    match answers.into_iter().flatten().find_map(|answer| answer.error) {
         Some(error) => bail!("a request to warm up failed: {error}"),
         None => Ok(()),
     }

@@ -22,6 +22,8 @@ pub(super) struct Report<'a> {
     pub(super) input_lens: &'a [usize],
     /// How requests came; nothing at the times of a trace.
     pub(super) pace: Option<Pace>,
+    /// Whether more requests were to come, or to end.
+    pub(super) stopped: bool,
 }
 
 /// `99`, `99.9`
@@ -69,6 +71,9 @@ impl Report<'_> {
             result["ramp_up_strategy"] = json!(typed(how));
             result["ramp_up_start_rps"] = json!(start);
             result["ramp_up_end_rps"] = json!(end);
+        }
+        if self.stopped {
+            result["interrupted"] = json!(true);
         }
         let fields = result.as_object_mut().into_iter();
         fields.for_each(|fields| {

@@ -13,6 +13,7 @@ use mio::{Events, Interest, Poll, Token};
 
 use super::client::{Answer, CONNECT, Following, SILENCE, said};
 use super::http::Response;
+use super::load::Traffic;
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 64 << 10;
@@ -32,14 +33,6 @@ pub(super) struct Target {
 
 /// Places of connections that are not there yet, and until when they must be; in order.
 type Connecting = VecDeque<(usize, Instant)>;
-
-/// When requests come, and how many may be under way.
-pub(super) struct Traffic<'a> {
-    pub(super) bodies: &'a [String],
-    /// Of each body, since the beginning; rising.
-    pub(super) at: &'a [Duration],
-    pub(super) most: usize,
-}
 
 /// One request under way.
 struct Asking {
@@ -85,8 +78,7 @@ struct Wire<'a> {
     done: usize,
 }
 
-/// Sends each body at its time and waits for all answers, which come in the order of the bodies; `told` hears how many
-/// there are.
+/// As [`run`](super::load::run); `told` hears how many answers there are.
 ///
 /// # Errors
 /// If the system gives nothing to wait with.
@@ -94,7 +86,7 @@ pub(super) fn run(
     target: &Target,
     traffic: Traffic<'_>,
     told: &dyn Fn(usize),
-) -> Result<(Vec<Answer>, Duration)> {
+) -> Result<(Vec<Option<Answer>>, Duration)> {
     let poll = Poll::new().context("the system gives nothing to wait for sockets with")?;
     let n = traffic.bodies.len();
     let mut wire = Wire {
@@ -110,7 +102,7 @@ pub(super) fn run(
     };
     wire.drive(told)?;
     let took = wire.begin.elapsed();
-    Ok((wire.answers.into_iter().map(|answer| answer.expect("all are done")).collect(), took))
+    Ok((wire.answers, took))
 }
 
 impl Wire<'_> {
@@ -119,7 +111,7 @@ impl Wire<'_> {
         let mut events = Events::with_capacity(EVENTS);
         let mut connecting = Connecting::new();
         let mut heard = Instant::now();
-        while self.done < self.answers.len() {
+        while self.done < self.answers.len() && !self.traffic.stop.is_wanted() {
             while next < self.answers.len()
                 && self.active < self.traffic.most
                 && self.due(next) <= Instant::now()
