@@ -278,18 +278,19 @@ fn section(
         let known = if at_top { anywhere(root, name) } else { named(of, name).is_some() };
         if !known {
             let section = if at_top { String::new() } else { format!(" in [{}]", place.join(".")) };
-            let hint = match nearest(name, flags(of, at_top)) {
-                Some(nearest) => format!("did you mean `{nearest}`?"),
-                None => "this command takes none; those below it have sections of their own".into(),
+            let flags = flags(of, at_top);
+            let hint = match (flags.is_empty(), nearest(name, flags)) {
+                (true, _) => ": this command takes none; those below it have sections of their own".into(),
+                (false, nearest) => did_you_mean(nearest.map(|nearest| format!("`{nearest}`"))),
             };
-            bail!(Misuse(format!("{}: `{name}`{section} is no flag: {hint}", file.display())));
+            bail!(Misuse(format!("{}: `{name}`{section} is no flag{hint}", file.display())));
         }
         take(place, name, value);
     }
     for (name, inner) in table.iter().filter_map(|(name, value)| Some((name, value.as_table()?))) {
         let Some(next) = of.find_subcommand(name) else {
             let nearest = nearest(name, of.get_subcommands().map(|c| c.get_name().to_string()).collect());
-            let hint = nearest.map_or(String::new(), |nearest| format!(": did you mean [{nearest}]?"));
+            let hint = did_you_mean(nearest.map(|nearest| format!("[{nearest}]")));
             bail!(Misuse(format!("{}: [{name}] is no command{hint}", file.display())));
         };
         let place = [place, &[next.get_name().to_string()]].concat();
@@ -312,10 +313,15 @@ fn flags(command: &Command, below: bool) -> Vec<String> {
     all
 }
 
+/// The nearest, unless half of the name would have to be another.
 fn nearest(name: &str, of: Vec<String>) -> Option<String> {
     let name = name.replace('_', "-");
     let distance = |other: &String| strsim::damerau_levenshtein(&name, other);
-    of.into_iter().min_by_key(distance)
+    of.into_iter().min_by_key(distance).filter(|nearest| 2 * distance(nearest) < name.chars().count())
+}
+
+fn did_you_mean(what: Option<String>) -> String {
+    what.map_or(String::new(), |what| format!(": did you mean {what}?"))
 }
 
 /// A variable's value: a list may be written as TOML does, and several values of one flag apart.

@@ -62,7 +62,11 @@ fn served(args: ServeArgs, log: &Log) -> Result<ExitCode> {
     log.flush();
     watched.get().map_or(Ok(()), |watch: &LaneWatch| lanes.write(watch.ranges()))?;
     match ended? {
-        Ended::Drained => Ok(ExitCode::SUCCESS),
+        Ended::Drained => {
+            log.say(LogLevel::Info, "ended", "ended");
+            log.flush();
+            Ok(ExitCode::SUCCESS)
+        }
         // It was asked to end, and did: what was cut short has been told so.
         Ended::CutShort => {
             log.say(LogLevel::Warn, "cut_short", "ballast: ended before all requests were finished");

@@ -28,6 +28,7 @@ use crate::app::{App, Phase};
 use crate::config::{Config, ServeError};
 use crate::crowd::{BUFFER_BYTES, LOOK_TIME};
 use crate::guest::{Guest, Guests, Heard, Waited};
+use crate::log::LogLevel;
 use crate::minute;
 use crate::patience::Impatient;
 use crate::routes::router;
@@ -227,6 +228,8 @@ impl Server {
         guests: Guests,
     ) -> Result<Ended, E> {
         self.app.advance(Phase::Draining);
+        let told = "ending: requests under way are finished; a second signal ends at once";
+        self.app.config.log.say(LogLevel::Info, "ending", told);
         let mut all_ended = pin!(guests.part());
         let mut over = pin!(tokio::time::sleep(self.app.config.shutdown_timeout));
         let mut phase = self.app.phase.subscribe();

@@ -13,6 +13,9 @@ pub(crate) enum EvalCommand {
     /// How surprised the model is by a text: exp of the mean negative log-probability of its tokens.
     Perplexity(PerplexityArgs),
     /// How often the model knows the last word of a passage (LAMBADA's form).
+    ///
+    /// Passages are cut from any text: sentences, each up to a full stop, question or exclamation mark or the end of its paragraph,
+    /// until there are 50 words of context, and one more, whose last word has four letters at the least.
     NextWord(NextWordArgs),
 }
 

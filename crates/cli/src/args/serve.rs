@@ -111,7 +111,7 @@ pub(crate) struct SpoolArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormatName {
-    /// Time, level, event and fields.
+    /// Time, level, event and fields; what is said to people stands alone.
     Text,
     /// An object a line.
     Json,

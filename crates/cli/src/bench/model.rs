@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use engine::{Counts, Engine, Event, Request, Streamed, Ticket, counted, memory, queue_bytes};
 use model::sampling::SamplingParams;
-use policy::sched::{BlockConfig, Schedule};
+use policy::sched::BlockConfig;
 use serde::Serialize;
 use spec::Op;
 
@@ -18,7 +18,7 @@ use crate::display::Voice;
 use crate::lanes::LanesFile;
 use crate::loaded;
 use crate::output_file::{JsonReport, apart};
-use crate::plan::Work;
+use crate::plan::{Work, schedule};
 use crate::resolve::{Needs, engine_config};
 use crate::wanted::{Loaded, Wanted};
 
@@ -34,7 +34,7 @@ struct Throughput {
     num_prompts: usize,
     input_len: usize,
     output_len: usize,
-    schedule: Schedule,
+    schedule: String,
     /// Most sequences of a batch.
     batch_size: usize,
     /// Most batches of a step.
@@ -174,7 +174,7 @@ pub(crate) fn throughput(args: ThroughputArgs) -> Result<ExitCode> {
         num_prompts,
         input_len,
         output_len,
-        schedule: bench.blocks.schedule,
+        schedule: schedule(bench.blocks.schedule),
         batch_size: bench.blocks.batch_seqs,
         num_batches: bench.blocks.batches,
         seconds,

@@ -44,7 +44,10 @@ pub(crate) fn next_word(args: NextWordArgs) -> Result<ExitCode> {
     let json = JsonReport::open(common.json.as_deref())?;
     let found = passages(&super::text(common.text.as_deref())?);
     if found.is_empty() {
-        bail!("the text has no passage of 50 words that ends in a word: give a longer one");
+        bail!(
+            "the text has no passage: 50 words in whole sentences, up to a full stop, question or exclamation mark, and one more \
+             whose last word has four letters at the least; give a longer one"
+        );
     }
     let scorer = Scorer::load(&common, SHORTEST..=LONGEST)?;
     let tasks: Vec<Task> = found.iter().map(|p| task(&scorer, p)).collect::<Result<_>>()?;

@@ -11,7 +11,7 @@ use super::candidate::{Job, Scored};
 use crate::args::{ActivationsAs, AttendOn, LoadFormat, Percent, PlanArgs, ScheduleName, typed};
 
 /// A schedule as `--schedule` has it.
-pub(super) fn schedule(schedule: Schedule) -> String {
+pub(crate) fn schedule(schedule: Schedule) -> String {
     let name = ScheduleName::value_variants().iter().find(|name| name.schedule() == Some(schedule));
     name.map_or(String::new(), |name| typed(*name))
 }

@@ -121,7 +121,7 @@ fn wrong_lines_are_answered_with_errors_and_the_rest_is_served() {
         (completion("x", json!({"prompt": "hello", "stream": true})), "not supported"),
         (completion("x", json!({"prompt": "hello", "logit_bias": {"abc": 1}})), r#"found {"abc":1}"#),
         (completion("x", json!({"prompt": "hello", "stop_token_ids": [-1]})), "found [-1]"),
-        (chat("x", json!({"functions": [{"name": "f"}]})), "`functions`"),
+        (chat("x", json!({"functions": [{"name": "f"}]})), "functions: the older form of `tools`"),
     ];
     let mut lines = vec![good.clone()];
     lines.extend(wrong.iter().map(|(line, _)| line.clone()));

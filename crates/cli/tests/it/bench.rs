@@ -64,7 +64,7 @@ fn throughput_over_tiers() {
     let tiers = ["--percent", "100", "0", "0", "50", "0", "50", "--num-batches", "3", "--offload-dir", &off];
     let keys = ["generated_tokens_per_s", "batch_size", "num_batches"];
     let report = report(&[&args[..], &tiers, &["--attend", "device", "--reps", "1"]].concat(), &keys);
-    assert_eq!((report["schedule"].as_str(), report["num_batches"].as_u64()), (Some("Zigzag"), Some(3)));
+    assert_eq!((report["schedule"].as_str(), report["num_batches"].as_u64()), (Some("zigzag"), Some(3)));
     let plain = ballast(&[&args[..], &tiers, &["--schedule", "plain"]].concat());
     plain.refused(1, &["--schedule plain", "zigzag"]);
 }

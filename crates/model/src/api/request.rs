@@ -346,11 +346,7 @@ fn refuse_what_is_not_built(fields: &mut Fields) -> Result<(), ApiError> {
     fields.refuse("suffix", &[json!("")], "filling in the middle")?;
     fields.refuse("priority", &[json!(0)], "a priority")?;
     fields.refuse("modalities", &[json!(["text"])], "another modality than text")?;
-    fields.refuse("functions", &[json!([])], "`functions`, which `tools` has replaced")?;
-    fields.refuse(
-        "function_call",
-        &[json!("none"), json!("auto")],
-        "`function_call`, which `tool_choice` has replaced",
-    )?;
+    fields.refuse("functions", &[json!([])], "the older form of `tools`")?;
+    fields.refuse("function_call", &[json!("none"), json!("auto")], "the older form of `tool_choice`")?;
     fields.refuse("audio", &[], "audio")
 }
