@@ -47,10 +47,11 @@ impl<D: Driver> GpuDevice<D> {
             self.driver.prepare(&plain)?;
         }
         for module in tried {
-            if has_all || self.driver.prepare(&[module]).is_ok() {
-                self.passes(module);
-            } else {
-                self.driver.try_out(module, &mut || Outcome::Open);
+            match if has_all { Ok(()) } else { self.driver.prepare(&[module]) } {
+                Ok(()) => _ = self.passes(module),
+                // It will not the next time.
+                Err(CudaError::Compile { .. }) => self.driver.try_out(module, &mut || Outcome::Failed),
+                Err(_) => self.driver.try_out(module, &mut || Outcome::Open),
             }
         }
         Ok(())

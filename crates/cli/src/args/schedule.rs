@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 use policy::sched::{Delegate, Schedule};
 
-use super::at_least_one;
+use super::{at_least_one, typed};
 
 #[derive(Args, Clone, Copy)]
 pub(crate) struct ScheduleArgs {
@@ -66,6 +66,12 @@ pub(crate) enum ScheduleName {
 }
 
 impl ScheduleName {
+    /// A schedule in the flag's words.
+    pub(crate) fn of(schedule: Schedule) -> String {
+        let name = ScheduleName::value_variants().iter().find(|name| name.schedule() == Some(schedule));
+        name.map_or(String::new(), |name| typed(*name))
+    }
+
     /// What was asked for, if anything was.
     pub(crate) fn schedule(self) -> Option<Schedule> {
         match self {

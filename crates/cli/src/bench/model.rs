@@ -12,13 +12,13 @@ use serde::Serialize;
 use spec::Op;
 
 use super::report::median;
-use crate::args::{BenchArgs, LatencyArgs, ThroughputArgs, typed};
+use crate::args::{BenchArgs, LatencyArgs, ScheduleName, ThroughputArgs, typed};
 use crate::console::{note, show};
 use crate::display::Voice;
 use crate::lanes::LanesFile;
 use crate::loaded;
 use crate::output_file::{JsonReport, apart};
-use crate::plan::{Work, schedule};
+use crate::plan::Work;
 use crate::resolve::{Needs, engine_config};
 use crate::wanted::{Loaded, Wanted};
 
@@ -174,7 +174,7 @@ pub(crate) fn throughput(args: ThroughputArgs) -> Result<ExitCode> {
         num_prompts,
         input_len,
         output_len,
-        schedule: schedule(bench.blocks.schedule),
+        schedule: ScheduleName::of(bench.blocks.schedule),
         batch_size: bench.blocks.batch_seqs,
         num_batches: bench.blocks.batches,
         seconds,

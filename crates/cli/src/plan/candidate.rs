@@ -13,7 +13,8 @@ use crate::resolve::kv_tokens;
 const HANDED_OVER: Nanos = Nanos(5_000);
 
 /// Generations of sequences that are run of a long job, as many requests as there are at once: the beginning and the end of it, and
-/// these with some of its middle between them. As requests are of one length, the middle is the same again and again.
+/// these with some of its middle between them. As requests are of one length, the middle is the same again and again. The last
+/// generation is run with as few as it has, which may take as long as a whole one.
 pub(super) const GENERATIONS: [usize; 2] = [4, 8];
 
 /// Requests of one length, handed over at once.
@@ -184,8 +185,9 @@ pub(crate) fn rehearse(outline: &Outline, job: Job, tables: &Tables) -> Result<O
 /// Works through as much of a job as tells the rest, unless all of it takes no longer.
 fn parts(outline: &Outline, job: Job, tables: &Tables, generations: [usize; 2]) -> Result<Offline> {
     let run = |requests: usize| whole(outline, Job { requests, ..job }, tables);
-    let [few, some] =
-        generations.map(|generations| outline.scheduler.max_num_seqs.saturating_mul(generations));
+    let seqs = outline.scheduler.max_num_seqs;
+    let left = job.requests % seqs.max(1);
+    let [few, some] = generations.map(|generations| seqs.saturating_mul(generations).saturating_add(left));
     if few.saturating_add(some) >= job.requests {
         return run(job.requests);
     }

@@ -4,17 +4,11 @@ use std::fmt::Write;
 
 use clap::ValueEnum;
 use engine::EngineConfig;
-use policy::sched::{Delegate, Schedule};
+use policy::sched::Delegate;
 use spec::{Placement, Split, Tier};
 
 use super::candidate::{Job, Scored};
 use crate::args::{ActivationsAs, AttendOn, LoadFormat, Percent, PlanArgs, ScheduleName, typed};
-
-/// A schedule as `--schedule` has it.
-pub(crate) fn schedule(schedule: Schedule) -> String {
-    let name = ScheduleName::value_variants().iter().find(|name| name.schedule() == Some(schedule));
-    name.map_or(String::new(), |name| typed(*name))
-}
 
 /// A place to attend as `--attend` has it.
 fn attend(delegate: Delegate) -> String {
@@ -68,7 +62,7 @@ pub(super) fn toml(args: &PlanArgs, base: &EngineConfig, best: &Scored, job: Job
     if kv != Split::RESIDENT {
         line("attend", quoted(attend(candidate.delegate)));
     }
-    line("schedule", quoted(schedule(candidate.schedule)));
+    line("schedule", quoted(ScheduleName::of(candidate.schedule)));
     line("batch-size", candidate.batch_size.to_string());
     line("num-batches", candidate.num_batches.to_string());
     line("max-num-seqs", candidate.seqs(job).to_string());

@@ -9,7 +9,6 @@ mod screen;
 mod search;
 mod tell;
 
-pub(crate) use emit::schedule;
 pub(crate) use own::{Chosen, Ends, Work, choose};
 
 use std::path::Path;

@@ -12,10 +12,9 @@ use policy::sched::{Delegate, Schedule};
 use spec::{ByTier, Split, Tier};
 
 use super::candidate::{Candidate, Job, Lengths, Scored, rehearse};
-use super::emit;
 use super::search::{Fixed, Planner, SEARCHING, STEP_TOKENS, rescored};
 use super::tell::binds;
-use crate::args::{AttendOn, EngineArgs};
+use crate::args::{AttendOn, EngineArgs, ScheduleName};
 use crate::loaded::Opened;
 use crate::profile;
 use crate::resolve::kv_tokens;
@@ -335,7 +334,7 @@ fn line(best: &Scored, job: Job, costs: &Costs) -> String {
         shares(placement.weights),
         shares(placement.kv),
         shares(placement.hidden),
-        emit::schedule(candidate.schedule),
+        ScheduleName::of(candidate.schedule),
         candidate.batch_size,
         candidate.num_batches,
         candidate.step_tokens,

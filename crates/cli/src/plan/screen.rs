@@ -5,7 +5,7 @@ use sim::Offline;
 /// Of jobs of no more requests all plans are run as long.
 pub(super) const SHORT: usize = 64;
 /// Generations of sequences that are run of every plan at first.
-pub(super) const GENERATIONS: [usize; 2] = [2, 4];
+pub(super) const FIRST_GENERATIONS: [usize; 2] = [2, 4];
 /// Of the fastest by that as many are run longer.
 const FASTEST: usize = 8;
 

@@ -116,7 +116,8 @@ impl Planner<'_> {
             let scored = self.by_turns(candidates, |candidate| self.score(*candidate))?;
             return Ok((scored.into_iter().flatten().collect(), Vec::new()));
         }
-        let tried = self.by_turns(candidates, |candidate| self.score_in(*candidate, screen::GENERATIONS))?;
+        let tried =
+            self.by_turns(candidates, |candidate| self.score_in(*candidate, screen::FIRST_GENERATIONS))?;
         let runs: Vec<_> = tried.iter().map(|tried| tried.as_ref().map(|scored| &scored.run)).collect();
         let chosen = screen::contenders(&runs, self.fixed.max_latency_s);
         let mut others: Vec<_> = (0..candidates.len()).filter(|at| !chosen.contains(at)).collect();

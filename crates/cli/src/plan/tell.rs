@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use spec::{ByTier, Lane, Op, Tier};
 
 use super::candidate::{Job, Scored};
-use super::emit::schedule;
 use super::search::Found;
+use crate::args::ScheduleName;
 use crate::console::show;
 use crate::scenario::{percent, shares};
 
@@ -60,7 +60,7 @@ pub(super) fn report(found: &Found, job: Job, more: ByTier<f64>) -> Value {
     let others = found.scored.iter().map(|scored| {
         let Scored { candidate, run, .. } = scored;
         json!({
-            "schedule": schedule(candidate.schedule),
+            "schedule": ScheduleName::of(candidate.schedule),
             "batch_size": candidate.batch_size,
             "num_batches": candidate.num_batches,
             "max_num_batched_tokens": candidate.step_tokens,
@@ -80,7 +80,7 @@ pub(super) fn report(found: &Found, job: Job, more: ByTier<f64>) -> Value {
         "rehearsed_prompts": run.rehearsed,
         "prompt_len": job.input,
         "gen_len": job.output,
-        "schedule": schedule(candidate.schedule),
+        "schedule": ScheduleName::of(candidate.schedule),
         "batch_size": candidate.batch_size,
         "num_batches": candidate.num_batches,
         "max_num_seqs": candidate.seqs(job),
@@ -112,7 +112,7 @@ pub(super) fn table(model: &str, found: &Found, job: Job, more: ByTier<f64>) -> 
         job.output,
         counted(candidate.num_batches, "batch"),
         candidate.batch_size,
-        schedule(candidate.schedule),
+        ScheduleName::of(candidate.schedule),
         counted(candidate.step_tokens, "position")
     )?;
     show!("{:22}{:>10}{:>10}{:>10}", "", "device", "host", "disk")?;

@@ -1,4 +1,5 @@
-//! SIGTERM while a model is being loaded, and signals to what is under way. A file of it that is a pipe holds the loading until the test lets it go on.
+//! SIGTERM while a model is being loaded, and signals to what is under way. A file of a model that is a pipe holds the loading until the
+//! test lets it go on.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -84,9 +85,10 @@ fn a_benchmark_that_is_interrupted_tells_what_it_has() {
     let json = folder.name("x.json");
     let flags = ["--num-prompts", "9", "--max-concurrency", "1", "--input-len", "20", "--output-len", "3"];
     let args = [&["bench", "serve", "--base-url", &server.url, "--json", &json], &flags[..]].concat();
-    let child =
+    let mut child =
         command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
     while ASKED.load(SeqCst) < 4 {
+        assert_eq!(child.try_wait().expect("known"), None, "it ended");
         thread::yield_now();
     }
     kill("-INT", &child);

@@ -211,7 +211,8 @@ fn steps_that_are_run_as_graphs_change_no_token() {
     }
 }
 
-/// Norms around what layers add, attention and MLP beside each other, embeddings and scores of other factors, layers that turn otherwise or not at all.
+/// Norms around what layers add, attention and MLP beside each other, embeddings and scores of other factors, layers that turn otherwise
+/// or not at all.
 #[test]
 fn models_of_every_sort_go_on_as_transformers_does() {
     for model in [

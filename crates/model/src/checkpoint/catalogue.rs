@@ -101,7 +101,15 @@ impl Catalogue<'_> {
                 Shape::Matrix(_, columns) => Shape::Matrix(rows(parts), columns),
                 Shape::Vector(_) => Shape::Vector(rows(parts)),
             };
-            if let Some(found) = announced.get(&full(name)).filter(|found| whole.is(&found.dims)) {
+            let name = full(name);
+            let found = announced.get(&name);
+            if self.naming.by_heads() && !found.is_some_and(|found| whole.is(&found.dims)) {
+                return Err(match found {
+                    Some(found) => format!("`{name}` is {:?}, expected {whole}", found.dims),
+                    None => format!("`{name}` is missing"),
+                });
+            }
+            if let Some(found) = found.filter(|found| whole.is(&found.dims)) {
                 let before = before.unwrap_or(0);
                 // Of the first head's rows, where they lie head by head.
                 let skipped =
@@ -133,7 +141,7 @@ impl Catalogue<'_> {
     fn is_harmless(&self, name: &str) -> bool {
         let rotary = ["rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"];
         let is_head = name == HEAD || self.naming.name(Tensor::Head).as_deref() == Some(name);
-        is_head
+        is_head && self.spec.tied_head
             || name.ends_with("rotary_emb.inv_freq")
             || rotary.contains(&name)
             || self.naming.is_mask(name)

@@ -380,3 +380,15 @@ fn a_bias_of_zeros_that_a_model_does_not_have_changes_nothing() {
     let error = with_bias(0.5).expect_err("it would change results").to_string();
     assert!(error.contains("`model.norm.bias` is not part of LlamaForCausalLM"), "{error}");
 }
+
+#[test]
+fn rows_that_lie_head_by_head_are_those_of_a_whole() {
+    let config = json!({"architectures": ["GPTNeoXForCausalLM"], "num_key_value_heads": 1});
+    let folder = folder(config, |file| {
+        // Of queries, keys and values, which are one, the queries alone.
+        let mut seen = std::collections::BTreeSet::new();
+        file.retain(|tensor| seen.insert(tensor.0.clone()));
+    });
+    let error = Checkpoint::open(folder.path()).expect_err("too short").to_string();
+    assert!(error.contains("query_key_value.weight` is [32, 8], expected [96, 8]"), "{error}");
+}

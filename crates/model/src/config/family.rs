@@ -319,11 +319,16 @@ impl Family {
 
     /// Whether the head is the embedding table where a configuration does not say.
     fn ties(self) -> bool {
-        let other = matches!(self, Family::SmolLm3 | Family::Ernie45 | Family::StarCoder2 | Family::Opt);
-        other || self.is_gemma() || matches!(self, Family::Cohere | Family::Cohere2)
+        let coheres = matches!(self, Family::Cohere | Family::Cohere2);
+        let others = matches!(self, Family::SmolLm3 | Family::Ernie45 | Family::StarCoder2 | Family::Opt);
+        self.is_gemma() || coheres || others
     }
 
     fn kv_heads(self, fields: &Fields, heads: usize) -> Result<usize> {
+        // Its class knows no such field.
+        if self == Family::NeoX {
+            return Ok(heads);
+        }
         let explicit_null = fields.has_null("num_key_value_heads");
         let default = match self {
             Family::Mistral | Family::Ministral3 | Family::SeedOss if !explicit_null => 8,

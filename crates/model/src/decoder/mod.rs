@@ -209,15 +209,15 @@ impl Decoder {
 
     /// The MLP of a layer, into the residual stream.
     pub fn mlp(&self, device: &dyn Device, layer: usize, batch: &Batch<'_>, work: &Work) {
-        let rows: Vec<u32> = (0..batch.ids.len() as u32).collect();
-        self.mlp_of(device, layer, batch, &rows, work);
+        self.mlp_of(device, layer, batch, (batch.ids.len(), None), work);
     }
 
     /// The last layer's MLP for the rows that sample alone, which become the first: nobody looks at the others any more.
     pub fn last_mlp(&self, device: &dyn Device, batch: &Batch<'_>, work: &Work) {
         self.keep_sampling(device, batch, work);
         if !batch.samples.is_empty() {
-            self.mlp_of(device, self.spec.layers - 1, batch, batch.samples, work);
+            let rows = (batch.samples.len(), Some(batch.samples));
+            self.mlp_of(device, self.spec.layers - 1, batch, rows, work);
         }
     }
 
@@ -230,13 +230,21 @@ impl Decoder {
         }
     }
 
-    /// Adds to the first rows of the residual stream the MLP of them. `rows`: which of the batch they are.
-    fn mlp_of(&self, device: &dyn Device, layer: usize, batch: &Batch<'_>, rows: &[u32], work: &Work) {
-        let (n, x) = (rows.len(), work.x.first(rows.len()));
+    /// Adds to the first `n` rows of the residual stream the MLP of them. `rows`: which of the batch they are, if not the first.
+    fn mlp_of(
+        &self,
+        device: &dyn Device,
+        layer: usize,
+        batch: &Batch<'_>,
+        (n, rows): (usize, Option<&[u32]>),
+        work: &Work,
+    ) {
+        let x = work.x.first(n);
         let w = &self.weights.layers[layer];
         w.mlp_norms.begin(device, x, work);
         if self.spec.placement.is_parallel() {
-            device.add_rows(work.sum.buf, rows, x);
+            let all = || (0..n as u32).collect();
+            device.add_rows(work.sum.buf, &rows.map_or_else(all, <[u32]>::to_vec), x);
         }
         let inner = work.inner.first(n);
         let sink = match w.mlp {

@@ -29,12 +29,12 @@ const ARCHITECTURES: [(&str, &str); 21] = [
     ("seed_oss", "SeedOssForCausalLM"),
     ("glm4", "Glm4ForCausalLM"),
     ("ernie4_5", "Ernie4_5ForCausalLM"),
-    (LAYER_NORMED[0], "CohereForCausalLM"),
-    (LAYER_NORMED[1], "Cohere2ForCausalLM"),
-    (LAYER_NORMED[2], "PhiForCausalLM"),
-    (LAYER_NORMED[3], "GPTNeoXForCausalLM"),
-    (LAYER_NORMED[4], "Starcoder2ForCausalLM"),
-    (LAYER_NORMED[5], "StableLmForCausalLM"),
+    ("command-r", "CohereForCausalLM"),
+    ("cohere2", "Cohere2ForCausalLM"),
+    ("phi2", "PhiForCausalLM"),
+    ("gptneox", "GPTNeoXForCausalLM"),
+    ("starcoder2", "Starcoder2ForCausalLM"),
+    ("stablelm", "StableLmForCausalLM"),
 ];
 
 /// Those whose norms are layer norms.
@@ -42,7 +42,7 @@ const LAYER_NORMED: [&str; 6] = ["command-r", "cohere2", "phi2", "gptneox", "sta
 
 /// Those whose queries and keys have the rows of a head beside each other that turn together,
 const PAIRS: [&str; 8] =
-    ["llama", "mistral3", "smollm3", "granite", GLM4, "ernie4_5", LAYER_NORMED[0], LAYER_NORMED[1]];
+    ["llama", "mistral3", "smollm3", "granite", GLM4, "ernie4_5", "command-r", "cohere2"];
 /// and this one has them so where a part of a head turns.
 const GLM4: &str = "glm4";
 

@@ -401,7 +401,8 @@ impl Pieces {
     }
 }
 
-/// Whether this is a bias of zeros, which quantisers have put beside matrices that have none.
+/// Whether this is a bias of zeros, which quantisers have put beside matrices that have none, and others beside norms: it changes
+/// nothing.
 ///
 /// # Errors
 /// If its file cannot be read.
@@ -411,9 +412,12 @@ pub(crate) fn is_zero_bias(
     files: &[RegularFile],
 ) -> Result<bool> {
     let weight = name.strip_suffix(".bias").and_then(|base| announced.get(&format!("{base}.weight")));
-    if weight.is_none() {
+    let (Some(weight), found) = (weight, &announced[name]) else { return Ok(false) };
+    let is_plain = found.stored.as_ref().is_ok_and(|stored| stored.is_plain());
+    // Of another size it would be read whole, however large it is.
+    if !is_plain || found.dims.len() != 1 || found.dims.first() != weight.dims.first() {
         return Ok(false);
     }
-    let Ok(bias) = Part::of(&announced[name]) else { return Ok(false) };
+    let Ok(bias) = Part::of(found) else { return Ok(false) };
     bias.is_zero(files)
 }

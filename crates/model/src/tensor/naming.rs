@@ -28,7 +28,7 @@ pub enum Naming {
 }
 
 impl Naming {
-    /// The name of a tensor; Hugging Face's begin with `model.` except for the head.
+    /// The name of a tensor; Hugging Face's begin with [`base`](Naming::base), except for the head.
     pub fn name(self, tensor: Tensor) -> Option<String> {
         match (self, tensor) {
             (Naming::Llama, Tensor::Layer(layer, part)) => {

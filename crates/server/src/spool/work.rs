@@ -188,7 +188,8 @@ fn answer(app: &Arc<App>, spool: &Spool, served: &Served, batch: &Batch) -> Resu
     check(&input, batch, spool.most, &mut watch)?;
     if batch.status() == "validating" && watch.ask() == Ask::GoOn {
         // If this cannot be written, the answers cannot either, and that is told.
-        let _ = spool.update(id, |batch| begin(batch, spool.now()));
+        let now = spool.now();
+        let _ = spool.update(id, |batch| begin(batch, now));
     }
     let paths = Paths { answers: spool.path(&batch.answers), errors: Some(spool.path(&batch.errors)) };
     let created = batch.shown["created_at"].as_u64().unwrap_or_default();

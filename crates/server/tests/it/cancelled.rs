@@ -32,7 +32,7 @@ fn a_cancelled_batch_frees_everything() {
     assert_eq!(delete(&file).status, 404);
 }
 
-/// A clock that holds up the first who asks once it is armed.
+/// A clock that holds up who asks, once it is armed and was asked so often.
 #[derive(Clone, Default)]
 struct Held(Arc<(Mutex<Hold>, Condvar)>);
 
@@ -40,7 +40,7 @@ struct Held(Arc<(Mutex<Hold>, Condvar)>);
 enum Hold {
     #[default]
     Off,
-    Armed,
+    Armed(u32),
     Holds,
 }
 
@@ -50,9 +50,13 @@ impl Held {
         Clock::new(move || {
             let (hold, changed) = &*shared;
             let mut now = hold.lock().unwrap();
-            if *now == Hold::Armed {
-                *now = Hold::Holds;
-                drop(changed.wait_while(now, |now| *now == Hold::Holds).unwrap());
+            match *now {
+                Hold::Armed(0) => {
+                    *now = Hold::Holds;
+                    drop(changed.wait_while(now, |now| *now == Hold::Holds).unwrap());
+                }
+                Hold::Armed(more) => *now = Hold::Armed(more - 1),
+                Hold::Off | Hold::Holds => {}
             }
             1_800_000_000
         })
@@ -77,7 +81,8 @@ fn a_batch_that_is_cancelled_while_it_is_read_is_not_begun() {
     // is another's turn.
     let was_read = |_: &usize| {
         let id = begin(&server, &lines(20_000, 400));
-        held.set(Hold::Armed);
+        // More often than anybody asks but who reads.
+        held.set(Hold::Armed(20));
         until(|| held.holds());
         let reads = batch(&server, &id)["status"] == "validating";
         let cancelled = post(server.address, &format!("/v1/batches/{id}/cancel"), &json!({}));

@@ -3,7 +3,6 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
@@ -78,13 +77,8 @@ impl Queue {
         }
     }
 
-    fn close(&self, stop: &Stop) {
-        let mut state = self.lock();
-        state.closed = true;
-        if stop.is_wanted() {
-            state.due.clear();
-        }
-        drop(state);
+    fn close(&self) {
+        self.lock().closed = true;
         self.changed.notify_all();
     }
 }
@@ -101,27 +95,33 @@ pub(super) fn run(
         return wire::run(&target, traffic, done);
     }
     let Traffic { bodies, at, most, stop } = traffic;
-    let (queue, answers) = (Queue::default(), Mutex::new(vec![None; bodies.len()]));
-    let count = AtomicUsize::new(0);
+    let (queue, answers) = (Queue::default(), Mutex::new((0, vec![None; bodies.len()])));
     let begin = Instant::now();
     let work = || {
         while let Some(due) = queue.pop() {
+            // Those that had come before all was stopped are not asked for any more.
+            if stop.is_wanted() {
+                continue;
+            }
             let start = Instant::now();
             let Some(mut answer) = client.stream(&bodies[due.index], stop) else { continue };
             answer.start = (start - begin).as_secs_f64();
             answer.queued = (start - due.at).as_secs_f64();
-            answers.lock().unwrap_or_else(|poisoned| poisoned.into_inner())[due.index] = Some(answer);
-            done(count.fetch_add(1, Ordering::Relaxed) + 1);
+            let (count, answers) = &mut *answers.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            answers[due.index] = Some(answer);
+            *count += 1;
+            done(*count);
         }
     };
     let sent = thread::scope(|scope| {
         let sent = send(scope, &queue, (begin, at, stop), most, &work);
-        queue.close(stop);
+        queue.close();
         sent
     });
     sent.context("the system refuses threads: ask for a smaller --max-concurrency")?;
     let took = begin.elapsed();
-    Ok((answers.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()), took))
+    let (_, answers) = answers.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+    Ok((answers, took))
 }
 
 fn send<'scope>(

@@ -1,4 +1,5 @@
-//! Ctrl-C while a run is measured: what was answered by then is told.
+//! Ctrl-C (and SIGTERM) while a run is measured: what was answered by then is told. A stream that has a thread of its own ends with
+//! what its server says next; all others at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

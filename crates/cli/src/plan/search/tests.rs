@@ -100,7 +100,7 @@ fn kv_that_one_memory_has_no_room_for_goes_to_the_drive() {
 fn a_part_of_a_long_job_tells_what_all_of_it_comes_to() {
     planning(300, |planner| {
         let off = |candidate: Candidate| {
-            let part = planner.score_in(candidate, screen::GENERATIONS).unwrap()?.run;
+            let part = planner.score_in(candidate, screen::FIRST_GENERATIONS).unwrap()?.run;
             let whole = planner.score_in(candidate, [planner.job.requests; 2]).unwrap()?.run;
             assert_eq!(whole.rehearsed, planner.job.requests);
             let is_part = part.rehearsed < whole.rehearsed;

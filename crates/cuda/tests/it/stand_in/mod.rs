@@ -26,8 +26,9 @@ const WITHOUT_PRODUCTS: &str = "without-products";
 /// A device of compute capability 8.0. Commands may have `BALLAST_STAND_IN_MEMORY` (bytes that it has), `BALLAST_STAND_IN_SEED` (of
 /// how its streams overtake each other), `BALLAST_STAND_IN_LAUNCHES` (kernels after which it is lost),
 /// `BALLAST_STAND_IN_GRAPH_BYTES` (that a graph takes for each of its kernels), `BALLAST_STAND_IN_NOTES` (graphs that are to be made of
-/// what streams note down, at the least), `BALLAST_STAND_IN_UNMADE` (1 if it makes none of those), `BALLAST_STAND_IN_INTEGRATED` (1 if its memory is the host's), `BALLAST_STAND_IN_ELSEWHERE` (1 if
-/// it has other addresses than the host for the host's memory) and `BALLAST_STAND_IN_REFUSES`, `BALLAST_STAND_IN_LACKS` (see `cublaslt.cpp`) besides.
+/// what streams note down, at the least), `BALLAST_STAND_IN_UNMADE` (1 if it makes none of those), `BALLAST_STAND_IN_INTEGRATED` (1 if
+/// its memory is the host's), `BALLAST_STAND_IN_ELSEWHERE` (1 if it has other addresses than the host for the host's memory) and
+/// `BALLAST_STAND_IN_REFUSES`, `BALLAST_STAND_IN_LACKS` (see `cublaslt.cpp`) besides.
 pub(crate) struct StandIn {
     libraries: PathBuf,
     header: PathBuf,
