@@ -12,8 +12,8 @@ pub enum Isa {
     Avx2,
     /// AVX-512 F, BW, DQ and VL.
     Avx512,
-    /// AVX-512 with products of bf16 pairs and permutations of bytes (AVX512_BF16, AVX512_VBMI): Zen 4 and later,
-    /// Sapphire Rapids and later.
+    /// AVX-512 with products of bf16 pairs and permutations of bytes (AVX512_BF16, AVX512_VBMI): Zen 4 and later. Sapphire Rapids and
+    /// later have them too, and are faster without.
     Avx512Bf16,
     /// AMX tiles for bf16 (and int8), with AVX-512 around them.
     Amx,
@@ -42,7 +42,17 @@ impl Isa {
     /// The best family that this machine can run. Asks the kernel for the AMX tile state (once per
     /// process: Linux grants it to all threads that the process makes afterwards).
     pub fn detect() -> Isa {
-        Isa::ALL.into_iter().rev().find(|isa| isa.available()).unwrap_or(Isa::Scalar)
+        let is_best = |isa: &Isa| isa.available() && !isa.has_slow_pairs();
+        Isa::ALL.into_iter().rev().find(is_best).unwrap_or(Isa::Scalar)
+    }
+
+    /// Whether it multiplies pairs, which this machine does at half the rate of floats: so Intel's processors, whose tiles a virtual
+    /// machine may have hidden (`bench/results/2026-11-30-pairs-and-plans.md`).
+    fn has_slow_pairs(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self == Isa::Avx512Bf16 && x86::is_intel();
+        #[cfg(not(target_arch = "x86_64"))]
+        false
     }
 
     /// The best family that this machine can run of those that can add in [`Order::Groups`], their own order or not.
@@ -143,7 +153,7 @@ impl FromStr for Isa {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use std::arch::x86_64::__cpuid_count;
+    use std::arch::x86_64::{__cpuid, __cpuid_count};
     use std::sync::OnceLock;
 
     /// CPUID leaf 7: EDX bits 22 (AMX-BF16), 24 (AMX-TILE) and 25 (AMX-INT8).
@@ -155,6 +165,12 @@ mod x86 {
     pub(super) fn amx_granted() -> bool {
         static GRANTED: OnceLock<bool> = OnceLock::new();
         *GRANTED.get_or_init(|| cpu_has_amx() && ask_for_tiles())
+    }
+
+    /// By the name that processors give their maker.
+    pub(super) fn is_intel() -> bool {
+        let leaf = __cpuid(0);
+        [leaf.ebx, leaf.edx, leaf.ecx].map(u32::to_le_bytes).as_flattened() == b"GenuineIntel"
     }
 
     fn cpu_has_amx() -> bool {
@@ -187,6 +203,9 @@ mod tests {
 
     #[test]
     fn detect_is_available() {
-        assert!(Isa::detect().available());
+        let best = Isa::detect();
+        assert!(best.available());
+        let better = Isa::ALL.into_iter().filter(|isa| *isa > best && isa.available());
+        assert!(better.into_iter().all(Isa::has_slow_pairs), "{best}");
     }
 }
