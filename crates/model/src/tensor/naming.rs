@@ -28,39 +28,12 @@ pub enum Naming {
 }
 
 impl Naming {
-    /// The name of a tensor; Hugging Face's begin with [`base`](Naming::base), except for the head.
+    /// The name of a tensor; Hugging Face's begin with [`base`](Naming::base), except for the head. None for what files of this kind
+    /// do not hold.
     pub fn name(self, tensor: Tensor) -> Option<String> {
-        match (self, tensor) {
-            (Naming::Llama, Tensor::Layer(layer, part)) => {
-                Some(format!("model.layers.{layer}.{}", llama_part(part)?))
-            }
-            (Naming::Gemma, Tensor::Layer(layer, part)) => {
-                Some(format!("model.layers.{layer}.{}", gemma_part(part)?))
-            }
-            (Naming::Granite4, Tensor::Layer(layer, part)) => {
-                Some(format!("model.layers.{layer}.{}", granite4_part(part)?))
-            }
-            (Naming::Glm4, Tensor::Layer(layer, part)) => {
-                Some(format!("model.layers.{layer}.{}", glm4_part(part)?))
-            }
-            (Naming::Phi, Tensor::Layer(layer, part)) => {
-                Some(format!("model.layers.{layer}.{}", phi_part(part)?))
-            }
-            (Naming::NeoX, Tensor::Layer(layer, part)) => {
-                Some(format!("gpt_neox.layers.{layer}.{}", neox_part(part)?))
-            }
-            (Naming::StarCoder2, Tensor::Layer(layer, part)) => {
-                Some(format!("model.layers.{layer}.{}", starcoder2_part(part)?))
-            }
-            (Naming::Opt, Tensor::Layer(layer, part)) => {
-                Some(format!("model.decoder.layers.{layer}.{}", opt_part(part)?))
-            }
-            (Naming::Gguf, Tensor::Layer(layer, part)) => Some(format!("blk.{layer}.{}", gguf_part(part))),
-            (Naming::GgufSeedOss, Tensor::Layer(layer, LayerTensor::MlpNorm)) => {
-                Some(format!("blk.{layer}.post_attention_norm.weight"))
-            }
-            (Naming::GgufSeedOss, other) => Naming::Gguf.name(other),
-            (naming, outer) => naming.outer(outer).map(str::to_owned),
+        match tensor {
+            Tensor::Layer(layer, part) => Some(self.layer(layer) + self.part(part)?),
+            outer => self.outer(outer).map(str::to_owned),
         }
     }
 
@@ -68,6 +41,7 @@ impl Naming {
     /// its tensors.
     pub fn within(self, tensor: Tensor) -> Option<(String, &'static [LayerTensor])> {
         use LayerTensor::{Gate, K, KBias, Q, QBias, Up, V, VBias};
+        use Naming::{Gguf, GgufSeedOss, Glm4, Granite4, Llama, NeoX};
         let Tensor::Layer(layer, part) = tensor else { return None };
         let parts: &[LayerTensor] = match part {
             Q | K | V => &[Q, K, V],
@@ -76,22 +50,44 @@ impl Naming {
             _ => return None,
         };
         let whole = match (self, part) {
-            (Naming::Llama | Naming::Glm4, Gate | Up) => {
-                format!("model.layers.{layer}.mlp.gate_up_proj.weight")
-            }
-            (Naming::Llama, Q | K | V) => format!("model.layers.{layer}.self_attn.qkv_proj.weight"),
-            (Naming::Granite4, Gate | Up) => format!("model.layers.{layer}.shared_mlp.input_linear.weight"),
-            (Naming::NeoX, Q | K | V) => format!("gpt_neox.layers.{layer}.attention.query_key_value.weight"),
-            (Naming::NeoX, QBias | KBias | VBias) => {
-                format!("gpt_neox.layers.{layer}.attention.query_key_value.bias")
-            }
-            (Naming::GgufSeedOss, _) => return Naming::Gguf.within(tensor),
-            (Naming::Gguf, Gate | Up) => format!("blk.{layer}.ffn_up.weight"),
-            (Naming::Gguf, Q | K | V) => format!("blk.{layer}.attn_qkv.weight"),
-            (Naming::Gguf, _) => format!("blk.{layer}.attn_qkv.bias"),
+            (Llama | Glm4, Gate | Up) => "mlp.gate_up_proj.weight",
+            (Llama, Q | K | V) => "self_attn.qkv_proj.weight",
+            (Granite4, Gate | Up) => "shared_mlp.input_linear.weight",
+            (NeoX, Q | K | V) => "attention.query_key_value.weight",
+            (NeoX, QBias | KBias | VBias) => "attention.query_key_value.bias",
+            (Gguf | GgufSeedOss, Gate | Up) => "ffn_up.weight",
+            (Gguf | GgufSeedOss, Q | K | V) => "attn_qkv.weight",
+            (Gguf | GgufSeedOss, _) => "attn_qkv.bias",
             _ => return None,
         };
-        Some((whole, parts))
+        Some((self.layer(layer) + whole, parts))
+    }
+
+    /// What the names of a layer's tensors begin with.
+    fn layer(self, layer: usize) -> String {
+        let layers = match self {
+            Naming::NeoX => "gpt_neox.layers",
+            Naming::Opt => "model.decoder.layers",
+            Naming::Gguf | Naming::GgufSeedOss => "blk",
+            _ => "model.layers",
+        };
+        format!("{layers}.{layer}.")
+    }
+
+    /// What they end with.
+    fn part(self, part: LayerTensor) -> Option<&'static str> {
+        match self {
+            Naming::Llama => llama_part(part),
+            Naming::Gemma => gemma_part(part),
+            Naming::Granite4 => granite4_part(part),
+            Naming::Glm4 => glm4_part(part),
+            Naming::Phi => phi_part(part),
+            Naming::NeoX => neox_part(part),
+            Naming::StarCoder2 => starcoder2_part(part),
+            Naming::Opt => opt_part(part),
+            Naming::GgufSeedOss if part == LayerTensor::MlpNorm => Some("post_attention_norm.weight"),
+            Naming::Gguf | Naming::GgufSeedOss => Some(gguf_part(part)),
+        }
     }
 
     /// What names of all tensors but the head's begin with; checkpoints saved without that around them lack it.
@@ -126,11 +122,11 @@ impl Naming {
             (Opt, ProjectOut) => "model.decoder.project_out.weight",
             (Opt, FinalNorm) => "model.decoder.final_layer_norm.weight",
             (Opt, FinalNormBias) => "model.decoder.final_layer_norm.bias",
-            (Gguf, Embed) => "token_embd.weight",
-            (Gguf, FinalNorm) => "output_norm.weight",
-            (Gguf, FinalNormBias) => "output_norm.bias",
-            (Gguf, Head) => "output.weight",
-            (Gguf, HeadBias) => "output.bias",
+            (Gguf | GgufSeedOss, Embed) => "token_embd.weight",
+            (Gguf | GgufSeedOss, FinalNorm) => "output_norm.weight",
+            (Gguf | GgufSeedOss, FinalNormBias) => "output_norm.bias",
+            (Gguf | GgufSeedOss, Head) => "output.weight",
+            (Gguf | GgufSeedOss, HeadBias) => "output.bias",
             (Llama | Gemma | Granite4 | Glm4 | Phi | StarCoder2 | Opt, Head) => "lm_head.weight",
             (Llama | Gemma | Granite4 | Glm4 | Phi | StarCoder2, Embed) => "model.embed_tokens.weight",
             (Llama | Gemma | Granite4 | Glm4 | StarCoder2, FinalNorm) => "model.norm.weight",
