@@ -1,8 +1,10 @@
-//! AVX2: values as f32 ([`values`](super::super::values)), up to 2 rows of x where they come about ([`few`]), more by the
-//! driver of vectors, a chunk of a panel at a time in L1.
+//! Values as f32 ([`values`](super::super::values)): of a few rows of x where they come about, of more by the driver of vectors, a
+//! chunk of a panel at a time in L1. By AVX2 ([`few`], [`ready`]), or by AVX-512 with permutations of bytes ([`wide`], [`placed`]).
 
 mod few;
+mod placed;
 mod ready;
+mod wide;
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -16,7 +18,9 @@ use crate::linear::types::Weight;
 use crate::linear::vector::{Values, Width, run_values};
 use crate::mat::Mat;
 use crate::team::Team;
+use placed::place;
 use ready::{AHEAD, Bytes, EIGHT, Form, Prepare, Ready, Signed, VECTORS, Words, prepare};
+use wide::Wide;
 
 /// `x: [m, k]` by a weight, many rows by vectors of this width.
 pub(super) fn run<L: Layout>(
@@ -26,8 +30,16 @@ pub(super) fn run<L: Layout>(
     w: &Weight<'_>,
     epilogue: &Epilogue<'_>,
 ) {
+    let wide = Wide { plan: &L::PLAN, place: place::<L> };
     let kind = Kind { plan: &L::PLAN, prepare: prepare::<L> };
-    if x.rows() <= few::ROWS_MAX {
+    if width == Width::Sixteen && is_x86_feature_detected!("avx512vbmi") {
+        if x.rows() <= wide::ROWS_MAX {
+            return wide.run(team, x, w, epilogue);
+        }
+        // SAFETY: the machine has AVX-512 and permutations of bytes.
+        let expand = |panel: &[u8], groups, out: &mut [f32]| unsafe { wide.expand(panel, groups, out) };
+        run_values(width, team, x, w, &Values(expand), epilogue);
+    } else if x.rows() <= few::ROWS_MAX {
         few::run(kind, team, x, w, epilogue);
     } else {
         // SAFETY: the caller's machine has AVX2.
@@ -101,6 +113,80 @@ unsafe fn write<const RUNS: usize, F: Form>(ready: &Ready, out: &mut [f32; GROUP
                     _mm256_storeu_ps(at, ready.values::<F>(run, vector, k));
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::Narrow;
+    use super::super::super::plan::with_layout;
+    use super::placed::Placed;
+    use super::*;
+
+    const GROUPS: usize = 8;
+
+    fn kinds(format: Narrow) -> (Kind, Wide) {
+        with_layout!(format, [Int8, Int4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K], L => (
+            Kind { plan: &L::PLAN, prepare: prepare::<L> },
+            Wide { plan: &L::PLAN, place: place::<L> },
+        ))
+    }
+
+    fn values(write: impl FnOnce(&mut [f32])) -> Vec<u32> {
+        let mut out = vec![0.0; GROUPS * GROUP * PANEL];
+        write(&mut out);
+        // One number that is none is as good as another, and so are zeros.
+        out.into_iter().map(|v| if v.is_nan() { u32::MAX } else { (v + 0.0).to_bits() }).collect()
+    }
+
+    /// Whatever the bytes: scales that are no numbers, mins that are tiny beside their scales.
+    #[test]
+    fn both_widths_write_the_same_values() {
+        if !(is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vbmi")) {
+            return;
+        }
+        let mut state = 1_u64;
+        let mut byte = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        };
+        for format in (0..20).flat_map(|_| Narrow::ALL) {
+            let (eight, sixteen) = kinds(format);
+            let panel: Vec<u8> = (0..format.panel_bytes(GROUPS * GROUP)).map(|_| byte()).collect();
+            // SAFETY: the machine has these instructions; the panel holds the groups.
+            unsafe {
+                let ours = values(|out| sixteen.expand(&panel, 0..GROUPS, out));
+                assert_eq!(ours, values(|out| eight.expand(&panel, 0..GROUPS, out)), "{format:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn mins_that_are_tiny_beside_their_scales_keep_their_bits() {
+        if !(is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vbmi")) {
+            return;
+        }
+        let (eight, sixteen) = kinds(Narrow::Q4_1);
+        let mut panel = vec![0x5a; Narrow::Q4_1.panel_bytes(GROUPS * GROUP)];
+        for group in 0..GROUPS {
+            let words = &mut panel[sixteen.plan.locate(group).unit..][..4 * PANEL];
+            // 1.0005, and as min the same at 2^-5 of it or, of one output of every other group, at 2^-13.
+            words[..2 * PANEL].as_chunks_mut().0.fill(0x3c01_u16.to_le_bytes());
+            words[2 * PANEL..].as_chunks_mut().0.fill(0x2801_u16.to_le_bytes());
+            if group % 2 == 1 {
+                words[2 * PANEL + 40..][..2].copy_from_slice(&0x0801_u16.to_le_bytes());
+            }
+        }
+        // SAFETY: the machine has these instructions; the panel holds the groups.
+        unsafe {
+            for group in 0..GROUPS {
+                let mut placed = Placed::NOTHING;
+                (sixteen.place)(panel.as_ptr(), group, &mut placed);
+                assert_eq!(placed.exact(0), group % 2 == 0, "group {group}");
+            }
+            let ours = values(|out| sixteen.expand(&panel, 0..GROUPS, out));
+            assert_eq!(ours, values(|out| eight.expand(&panel, 0..GROUPS, out)));
         }
     }
 }
