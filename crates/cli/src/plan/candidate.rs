@@ -3,9 +3,9 @@
 use anyhow::Result;
 use engine::{Blocks, EngineConfig, Expected, Offload, Outline, Planned, WeightShare};
 use policy::cost::Tables;
-use policy::sched::{Delegate, Schedule};
+use policy::sched::{Delegate, FcfsConfig, Schedule};
 use sim::{Job as Arrival, Offline};
-use spec::{Nanos, Placement, Split, Tokens};
+use spec::{ByTier, Nanos, Placement, Split, Tokens};
 
 use crate::resolve::kv_tokens;
 
@@ -185,14 +185,23 @@ pub(crate) fn rehearse(outline: &Outline, job: Job, tables: &Tables) -> Result<O
 /// Works through as much of a job as tells the rest, unless all of it takes no longer.
 fn parts(outline: &Outline, job: Job, tables: &Tables, generations: [usize; 2]) -> Result<Offline> {
     let run = |requests: usize| whole(outline, Job { requests, ..job }, tables);
-    let seqs = outline.scheduler.max_num_seqs;
-    let left = job.requests % seqs.max(1);
+    let seqs = generation(&outline.scheduler, job);
+    let left = job.requests % seqs;
     let [few, some] = generations.map(|generations| seqs.saturating_mul(generations).saturating_add(left));
     if few.saturating_add(some) >= job.requests {
         return run(job.requests);
     }
     let (short, long) = (run(few)?, run(some)?);
     Ok(Offline::stretched(&short, &long, job.requests))
+}
+
+/// Sequences that work at a time: as many as may, of whom no more than KV has room for when they end.
+fn generation(limits: &FcfsConfig, job: Job) -> usize {
+    let ByTier { device, host, disk } = limits.blocks.map(|blocks| blocks as usize);
+    // Where all begin as they come, the drive keeps prefixes alone.
+    let disk = if limits.block.schedule == Schedule::Continuous { 0 } else { disk };
+    let each = Tokens((job.input + job.output) as u32).blocks();
+    limits.max_num_seqs.min((device + host + disk) / each.max(1)).max(1)
 }
 
 fn whole(outline: &Outline, job: Job, tables: &Tables) -> Result<Offline> {

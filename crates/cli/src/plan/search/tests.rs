@@ -113,6 +113,21 @@ fn a_part_of_a_long_job_tells_what_all_of_it_comes_to() {
     });
 }
 
+/// Those that may all be at once are not: KV has no room for them.
+#[test]
+fn of_a_job_many_times_what_kv_has_room_for_a_part_is_run() {
+    planning(20_000, |planner| {
+        let every = planner.candidates(&liked(planner), None).into_iter();
+        let at_once: Vec<_> = every.filter(|candidate| candidate.seqs(planner.job) > 1000).collect();
+        assert!(!at_once.is_empty());
+        for candidate in at_once {
+            if let Some(scored) = planner.score_in(candidate, screen::FIRST_GENERATIONS).unwrap() {
+                assert!(scored.run.rehearsed < 5000, "{candidate:?}: {}", scored.run.rehearsed);
+            }
+        }
+    });
+}
+
 #[test]
 fn whoever_was_not_run_whole_is_there_where_the_others_do_not_fit_any_more() {
     planning(300, |planner| {
